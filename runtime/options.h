@@ -225,6 +225,18 @@ struct CheckpointOptions {
   std::string resume;      // empty: none; "latest", a folder or a model file
 };
 
+// Changes to the model before it is trained (importer/edit/model_edits.h).
+struct EditOptions {
+  std::vector<std::string> untie;
+  std::optional<int64_t> replace_head;  // none
+  std::vector<std::string> lora;        // patterns; empty: no adapters
+  int64_t lora_rank = 8;
+  double lora_alpha = 16;
+  double lora_dropout = 0;
+  std::string lora_from;  // empty: drawn
+  std::string adapter;    // the file to write; empty: none
+};
+
 struct OutputOptions {
   std::string output;            // empty: none
   std::string metrics;           // empty: none
@@ -268,10 +280,16 @@ struct Options {
   ScheduleOptions schedule;
   BatchOptions batch;
   RunOptions run;
+  EditOptions edit;
   CheckpointOptions checkpoint;
   OutputOptions files;
   PlanReportOptions report;
 };
+
+// Returns whether the run ends with a trained model or an adapter in a file.
+inline bool writes_trained(const Options& options) {
+  return !options.files.output.empty() || !options.edit.adapter.empty();
+}
 
 // Facts about the model that parsing and the first look at files have found.
 struct ModelOrigin {

@@ -22,7 +22,7 @@ BASICS = {
     "@cpu": "@base kernels/cpu kernels/ops",
     "@cuda": "@base kernels/cuda/device kernels/cuda/pointwise",
     "@graph": "importer/file importer/proto importer/graph importer/passes importer/passes/fusion importer/normalize "
-              "importer importer/write importer/export",
+              "importer importer/edit importer/write importer/export",
     "@dialects": "importer/dialects importer/dialects/onnxruntime importer/dialects/training_info",
 }
 ROOMS = {
@@ -76,6 +76,7 @@ ROOMS = {
     "importer/normalize": "@base <",
     "importer/write": "@base <",
     "importer": "@base <",
+    "importer/edit": "@base kernels/cpu <",
     "importer/export": "@base <",
     "importer/dialects": "@base <",
     "importer/dialects/onnxruntime": "@base <",
@@ -107,8 +108,8 @@ ROOMS = {
     "runtime/cli": "@base kernels/cpu @graph @dialects fsdp/* plugins/* <",
     "library": "@base kernels/cpu @graph fsdp/* plugins/* runtime/*",
 }
-ONNX_ROOMS = ("importer/proto", "importer/normalize", "importer/passes", "importer/export", "importer/dialects",
-              "importer/dialects/onnxruntime", "importer/dialects/training_info")
+ONNX_ROOMS = ("importer/proto", "importer/edit", "importer/normalize", "importer/passes", "importer/export",
+              "importer/dialects", "importer/dialects/onnxruntime", "importer/dialects/training_info")
 
 # Arrows of today that have to go. An entry that no longer occurs fails too: this list only shrinks.
 PENDING = {

@@ -79,6 +79,14 @@ class Members {
       }
     }
   }
+  // A text that older manifests have not, nor those where it is empty.
+  void optional(const char* name, auto& text) {
+    if constexpr (kWrites) {
+      if (!text.empty()) write(json_[name], text);
+    } else {
+      if (json_.contains(name)) read(json_.at(name), text);
+    }
+  }
   // The elements of an array.
   void in_order(auto&... values) {
     [[maybe_unused]] size_t next = 0;
@@ -182,6 +190,7 @@ template <bool kWrites>
 void list_members(Members<kWrites>& m, Listed<kWrites, Manifest> all) {
   m.named("type", all.type, "save", all.save, "sequence", all.sequence);
   m.named("model", all.model, "graph_hash", all.graph);
+  m.optional("edits", all.edits);
   m.named("world", all.world, "strategy", all.strategy, "wrap", all.wrap);
   m.named("step", all.step, "sampler", all.sampler, "schedule", all.schedule, "lr", all.lr);
   m.named("optimizer", all.optimizer, "states", all.states);

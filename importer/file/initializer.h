@@ -8,14 +8,19 @@
 //             place (16-bit floats as varints in int32_data, data in several pieces): readable by
 //             walking it; a trained file gets raw_data instead
 //
+// An initializer of an edited model (importer/edit/model_editor.h) may have `values`, which are
+// then read in place of bytes; a file written from it gets raw_data.
+//
 // Threads: any.
 #pragma once
 
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
+#include "kernels/base/status.h"
 #include "kernels/core/dtype.h"
 #include "kernels/core/scale_map.h"
 #include "kernels/core/shape.h"
@@ -44,6 +49,13 @@ struct Quantization {
   int64_t greatest() const;
 };
 
+// Values that are not bytes of the model's file. Threads: any.
+class ValueSource {
+ public:
+  virtual ~ValueSource() = default;
+  virtual Status read(int64_t first_element, std::span<float> dst) const = 0;
+};
+
 struct Initializer {
   enum class Encoding : uint8_t { kDense, kStrided, kList };
 
@@ -58,6 +70,7 @@ struct Initializer {
   // 4 of int4 and uint4: two elements in a byte, the first in its lower half; dtype of 8 bits
   int bits = 0;
   std::shared_ptr<const Quantization> quantization = nullptr;  // of integers that are a weight
+  std::shared_ptr<const ValueSource> values = {};              // instead of the file's bytes
 
   int64_t raw_bytes() const {  // as raw data
     const int64_t numel = shape.numel();

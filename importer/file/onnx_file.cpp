@@ -40,6 +40,13 @@ OnnxFile OnnxFile::of_model(const std::string& path, std::string model) {
   return onnx;
 }
 
+OnnxFile OnnxFile::of_parts(OpenFile file, OnnxContents contents) {
+  OnnxFile onnx;
+  onnx.file_ = std::move(file);
+  onnx.contents_ = std::move(contents);
+  return onnx;
+}
+
 Status OnnxFile::read(const Initializer& initializer, int64_t first_element,
                       std::span<float> dst) const {
   if (initial_ != nullptr && initial_->has(initializer)) {
@@ -49,6 +56,7 @@ Status OnnxFile::read(const Initializer& initializer, int64_t first_element,
   OFSDP_CHECK(first_element >= 0 && first_element + count <= initializer.shape.numel(),
               "{}: elements {} + {} of {}", initializer.name, first_element, count,
               initializer.shape.text());
+  if (initializer.values != nullptr) return initializer.values->read(first_element, dst);
   const OpenFile& file = file_of(initializer);
   Status status;
   if (initializer.quantization != nullptr) {

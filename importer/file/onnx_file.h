@@ -37,6 +37,8 @@ class OnnxFile {
   // A model without weights that is in no file: the update of a training_info. `path` is for
   // messages.
   static OnnxFile of_model(const std::string& path, std::string model);
+  // A model whose parts somebody else has put together; `file` has its bytes but for the weights.
+  static OnnxFile of_parts(OpenFile file, OnnxContents contents);
 
   const std::string& path() const { return file_.path; }
   const std::string& skeleton() const { return contents_.skeleton; }  // a serialized ModelProto

@@ -51,6 +51,11 @@ const std::string* metadata(const onnx::NodeProto& node, const char* key) {
 
 class Reader {
  public:
+  std::string read(const onnx::NodeProto& node) {
+    const std::optional<Path> scope = scope_of(node);
+    return scope ? joined(*scope, ".") : "";
+  }
+
   ModuleScopes read(const onnx::ModelProto& model, const std::vector<std::string>& initializers) {
     wanted_.insert(initializers.begin(), initializers.end());
     visit(model.graph(), std::nullopt);
@@ -139,6 +144,8 @@ class Reader {
 };
 
 }  // namespace
+
+std::string module_of(const onnx::NodeProto& node) { return Reader().read(node); }
 
 ModuleScopes module_scopes(const onnx::ModelProto& model,
                            const std::vector<std::string>& initializers) {

@@ -23,7 +23,8 @@
 
 namespace onnx {
 class ModelProto;
-}
+class NodeProto;
+}  // namespace onnx
 
 namespace ofsdp::importer {
 
@@ -34,5 +35,8 @@ struct ModuleScopes {
 
 ModuleScopes module_scopes(const onnx::ModelProto& model,
                            const std::vector<std::string>& initializers);
+
+// The path of the module that a node belongs to; "" where the exporter did not say.
+std::string module_of(const onnx::NodeProto& node);
 
 }  // namespace ofsdp::importer

@@ -140,7 +140,7 @@ Result<Graph> choose_candidates(const Graph& graph, const TrainedRules& rules) {
     } else if (frozen.contains(p.name)) {
       reason = "--freeze";
     } else if (reason.empty() && !rules.train.empty()) {
-      reason = named.contains(p.name) ? "" : "not named by --train";
+      reason = named.contains(p.name) ? "" : rules.otherwise;
     } else if (reason.empty() && !scale) {
       reason = why_not_by_rule(result, uses, p);
     }

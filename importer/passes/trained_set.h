@@ -26,6 +26,8 @@ struct TrainedRules {
   std::vector<std::string> freeze;
   std::vector<std::string> train;
   bool learned_scales = false;  // of quantized values: they are trained as well
+  // Why an initializer that `train` does not name is not trained.
+  std::string otherwise = "not named by --train";
 };
 
 Result<Graph> choose_candidates(const Graph& graph, const TrainedRules& rules);

@@ -235,6 +235,7 @@ class Layouter {
       if (piece.kind != Piece::Kind::kHole) continue;
       Initializer& weight = layout_.initializers[static_cast<size_t>(piece.initializer)];
       weight.encoding = Initializer::Encoding::kDense;
+      weight.values = nullptr;
       weight.offset = piece.target;
       weight.bytes = piece.bytes;
       weight.stride = static_cast<int64_t>(dtype_size(weight.dtype));

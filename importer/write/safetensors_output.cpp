@@ -24,23 +24,35 @@ const char* type_name(DType dtype) {
   }
 }
 
-// The initializers as they will lie in the file, whose header comes first.
-struct Layout {
-  std::string header;
-  std::vector<Initializer> places;
-};
+Status fill(const SafetensorsLayout& layout, const std::string& path, const ReadValues& values) {
+  OFSDP_ASSIGN_OR_RETURN(const OpenFile file, open_for_writing(path));
+  OFSDP_RETURN_IF_ERROR(write_exactly(file, 0, std::as_bytes(std::span(layout.header))));
+  std::vector<float> chunk(static_cast<size_t>(kChunk));
+  for (size_t i = 0; i < layout.places.size(); ++i) {
+    const int64_t numel = layout.places[i].shape.numel();
+    for (int64_t at = 0; at < numel; at += kChunk) {
+      const auto part = std::span(chunk).first(static_cast<size_t>(std::min(kChunk, numel - at)));
+      OFSDP_RETURN_IF_ERROR(values(static_cast<int>(i), at, part));
+      OFSDP_RETURN_IF_ERROR(write_values(file, layout.places[i], at, part));
+    }
+  }
+  return sync_file(file);
+}
 
-Layout lay_out(const std::vector<Initializer>& weights) {
-  Layout layout;
+}  // namespace
+
+SafetensorsLayout lay_out_safetensors(const std::vector<Initializer>& tensors) {
+  SafetensorsLayout layout;
   nlohmann::ordered_json header = {{"__metadata__", {{"format", "pt"}, {"producer", "onnx-fsdp"}}}};
   int64_t end = 0;
-  for (Initializer place : weights) {
+  for (Initializer place : tensors) {
     place.file = 0;
     if (place.quantization != nullptr) {  // the values that trained, not their integers
       place.quantization = nullptr;
       place.bits = 0;
       place.dtype = DType::kFloat32;
     }
+    place.values = nullptr;
     place.encoding = Initializer::Encoding::kDense;
     place.stride = static_cast<int64_t>(dtype_size(place.dtype));
     place.offset = end;
@@ -61,26 +73,9 @@ Layout lay_out(const std::vector<Initializer>& weights) {
   return layout;
 }
 
-Status fill(const Layout& layout, const std::string& path, const ReadValues& values) {
-  OFSDP_ASSIGN_OR_RETURN(const OpenFile file, open_for_writing(path));
-  OFSDP_RETURN_IF_ERROR(write_exactly(file, 0, std::as_bytes(std::span(layout.header))));
-  std::vector<float> chunk(static_cast<size_t>(kChunk));
-  for (size_t i = 0; i < layout.places.size(); ++i) {
-    const int64_t numel = layout.places[i].shape.numel();
-    for (int64_t at = 0; at < numel; at += kChunk) {
-      const auto part = std::span(chunk).first(static_cast<size_t>(std::min(kChunk, numel - at)));
-      OFSDP_RETURN_IF_ERROR(values(static_cast<int>(i), at, part));
-      OFSDP_RETURN_IF_ERROR(write_values(file, layout.places[i], at, part));
-    }
-  }
-  return sync_file(file);
-}
-
-}  // namespace
-
 Status write_safetensors(const OnnxFile& model, const std::string& path, const ReadValues& values) {
   OFSDP_RETURN_IF_ERROR(check_output_path(path));
-  const Layout layout = lay_out(model.initializers());
+  const SafetensorsLayout layout = lay_out_safetensors(model.initializers());
   OFSDP_RETURN_IF_ERROR(write_whole(
       path, [&](const std::string& temporary) { return fill(layout, temporary, values); }));
   return sync_folder(folder_of(path));

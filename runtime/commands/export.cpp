@@ -6,11 +6,13 @@
 
 #include "fsdp/checkpoint/checkpoint_reader.h"
 #include "fsdp/checkpoint/checkpoint_store.h"
+#include "importer/edit/adapted_source.h"
 #include "importer/normalize/inference_mode.h"
 #include "importer/proto/graph_hash.h"
 #include "importer/write/model_output.h"
 #include "importer/write/safetensors_output.h"
 #include "kernels/base/escaped.h"
+#include "kernels/base/reject.h"
 #include "runtime/commands/verify_export.h"
 
 namespace ofsdp::runtime {
@@ -34,7 +36,9 @@ Result<CheckpointReader> open_checkpoint(const std::string& path) {
                      is_folder(path) ? "a folder without one" : "none");
 }
 
-Result<OnnxFile> open_model(const CheckpointReader& checkpoint) {
+// The file that a checkpoint was made from, with the run's edits: what was trained, and what is
+// written.
+Result<EditedModel> open_model(const CheckpointReader& checkpoint) {
   const Manifest& m = checkpoint.manifest();
   const std::string folder = absolute_path(checkpoint.folder());
   const std::string name = filename_of(m.model);
@@ -43,10 +47,17 @@ Result<OnnxFile> open_model(const CheckpointReader& checkpoint) {
   places.push_back(m.model);
   places.push_back(join_path(folder_of(folder), name));
   places.push_back(join_path(folder_of(folder_of(folder)), name));
+  OFSDP_ASSIGN_OR_RETURN(const ModelEdits edits,
+                         prefixed(checkpoint.folder(), edits_from(m.edits)));
   for (const std::string& place : places) {
     if (!is_file(place)) continue;
     OFSDP_ASSIGN_OR_RETURN(OnnxFile file, OnnxFile::open(place));
-    if (graph_hash(file) == m.graph) return file;
+    if (!edits.any()) {
+      if (graph_hash(file) != m.graph) continue;
+      return EditedModel{std::make_shared<const OnnxFile>(std::move(file)), {}, {}};
+    }
+    Result<EditedModel> edited = edit_model(std::move(file), edits);
+    if (edited.ok() && graph_hash(edited->file) == m.graph) return edited;
   }
   return input_error(
       "{}: expected the model it was trained from (graph {}) in {} or beside the checkpoint, found "
@@ -56,8 +67,9 @@ Result<OnnxFile> open_model(const CheckpointReader& checkpoint) {
 
 class Exporter {
  public:
-  Exporter(const Options& options, CheckpointReader& checkpoint, const OnnxFile& model)
-      : options_(options), checkpoint_(checkpoint), model_(model) {
+  Exporter(const Options& options, CheckpointReader& checkpoint, const EditedModel& model)
+      : options_(options), checkpoint_(checkpoint), model_(*model.base) {
+    for (const Adapter& adapter : model.adapters) adapters_[adapter.weight] = &adapter;
     for (const NamedTensor& t : checkpoint.manifest().trained) kinds_[t.name] = kParameterKind;
     for (const NamedTensor& t : checkpoint.manifest().statistics) kinds_[t.name] = kStatisticKind;
   }
@@ -84,7 +96,8 @@ class Exporter {
     std::vector<float> chunk(static_cast<size_t>(kChunk));
     const auto& weights = model_.initializers();
     for (size_t i = 0; i < weights.size(); ++i) {
-      if (!kinds_.contains(weights[i].name)) continue;
+      const std::string& name = weights[i].name;
+      if (!kinds_.contains(name) && !adapters_.contains(name)) continue;
       const int64_t numel = weights[i].shape.numel();
       for (int64_t at = 0; at < numel; at += kChunk) {
         const auto part = std::span(chunk).first(static_cast<size_t>(std::min(kChunk, numel - at)));
@@ -124,7 +137,10 @@ class Exporter {
 
   Status read(const Initializer& weight, int64_t first, std::span<float> dst) {
     const auto found = kinds_.find(weight.name);
-    if (found == kinds_.end()) return model_.read(weight, first, dst);
+    if (found == kinds_.end()) {
+      OFSDP_RETURN_IF_ERROR(model_.read(weight, first, dst));
+      return merge(weight, first, dst);
+    }
     if (found->second == kParameterKind) {
       return checkpoint_.read(kParameterKind, weight.name, first, dst);
     }
@@ -134,10 +150,30 @@ class Exporter {
     return ok_status();
   }
 
+  // Adds what the weight's adapter says, if it has one.
+  Status merge(const Initializer& weight, int64_t first, std::span<float> dst) {
+    const auto found = adapters_.find(weight.name);
+    if (found == adapters_.end()) return ok_status();
+    if (merged_ != weight.name) {
+      OFSDP_ASSIGN_OR_RETURN(
+          AdapterMerge merge,
+          AdapterMerge::make(*found->second, [&](const std::string& name, std::span<float> all) {
+            return checkpoint_.read(kParameterKind, name, 0, all);
+          }));
+      merge_.emplace(std::move(merge));
+      merged_ = weight.name;
+    }
+    merge_->add_to(first, dst);
+    return ok_status();
+  }
+
   const Options& options_;
   CheckpointReader& checkpoint_;
   const OnnxFile& model_;
   std::map<std::string, std::string> kinds_;
+  std::map<std::string, const Adapter*> adapters_;  // by weight
+  std::string merged_;                              // the weight that merge_ is of
+  std::optional<AdapterMerge> merge_;
 };
 
 // Rounding to 16 bits is a difference, too; only files of float32 have to agree.
@@ -181,11 +217,15 @@ Status check_options(const Options& options) {
 Status export_checkpoint(const Options& options, const Registry& registry) {
   OFSDP_RETURN_IF_ERROR(check_options(options));
   OFSDP_ASSIGN_OR_RETURN(CheckpointReader checkpoint, open_checkpoint(options.model));
-  OFSDP_ASSIGN_OR_RETURN(const OnnxFile model, open_model(checkpoint));
+  OFSDP_ASSIGN_OR_RETURN(const EditedModel model, open_model(checkpoint));
+  OFSDP_RETURN_IF_ERROR(check_mergeable(model.adapters, "export -o " + options.files.output));
+  OFSDP_REJECT_IF(options.verify && !checkpoint.manifest().edits.empty(),
+                  "--verify: expected a checkpoint of the model as its file has it, found one of "
+                  "a run with --lora, --replace-head or --untie");
   OFSDP_RETURN_IF_ERROR(Exporter(options, checkpoint, model).write());
   print_lines(stdout, format_text("wrote {} from {}, step {}\n", options.files.output,
                                   checkpoint.folder(), checkpoint.manifest().step));
-  return options.verify ? verify(options, checkpoint, model, registry) : ok_status();
+  return options.verify ? verify(options, checkpoint, *model.base, registry) : ok_status();
 }
 
 }  // namespace ofsdp::runtime

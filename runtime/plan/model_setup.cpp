@@ -5,7 +5,9 @@
 #include "importer/dialects/onnxruntime/ort_operators.h"
 #include "importer/dialects/onnxruntime/ort_source.h"
 #include "importer/dialects/training_info/rules_source.h"
+#include "importer/edit/adapted_source.h"
 #include "importer/passes/decoder_past.h"
+#include "kernels/base/escaped.h"
 #include "runtime/plan/initial_values.h"
 #include "runtime/plan/metric_plan.h"
 
@@ -69,7 +71,11 @@ class SetupMaker {
  private:
   Result<std::unique_ptr<TrainingSource>> open_source() {
     const Operators operators(registry_, &ort_operators());
-    if (!origin_.artifacts.empty()) return open_ort_source(origin_.artifacts, operators);
+    OFSDP_RETURN_IF_ERROR(check_adapter_options());
+    if (!origin_.artifacts.empty()) {
+      OFSDP_RETURN_IF_ERROR(check_no_edits());
+      return open_ort_source(origin_.artifacts, operators);
+    }
     const std::string& path = origin_.weights.empty() ? options_.model : origin_.weights;
     OFSDP_ASSIGN_OR_RETURN(OnnxFile file, OnnxFile::open(path));
     std::optional<TrainingInfo> info;
@@ -83,11 +89,48 @@ class SetupMaker {
     if (options_.initialize) {
       OFSDP_RETURN_IF_ERROR(initialize(file, &info->rules, operators, options_.run.seed));
     }
+    if (info) OFSDP_RETURN_IF_ERROR(check_no_edits());
     if (info) {
       return open_rules_source(std::move(file), *std::move(info), options_.freeze, operators);
     }
+    OFSDP_RETURN_IF_ERROR(warn_of_merged(file));
+    const ModelEdits edits = edits_of(options_);
     const bool learned = options_.qat_scales == QatScales::kLearned;
-    return open_plain_source(std::move(file), operators, {options_.freeze, train_, learned});
+    TrainedRules rules{options_.freeze, train_, learned};
+    if (!edits.any()) return open_plain_source(std::move(file), operators, rules);
+    OFSDP_ASSIGN_OR_RETURN(EditedModel edited, edit_model(std::move(file), edits));
+    return open_edited_source(std::move(edited), operators, std::move(rules),
+                              options_.edit.adapter);
+  }
+
+  // A model that says itself how it is trained is trained as it is.
+  Status check_no_edits() const {
+    const EditOptions& edit = options_.edit;
+    const char* flag = !edit.lora.empty()    ? "--lora"
+                       : edit.replace_head   ? "--replace-head"
+                       : !edit.untie.empty() ? "--untie"
+                                             : nullptr;
+    if (flag == nullptr) return {};
+    return input_error("{}: expected a plain model, found {} with a training of its own", flag,
+                       options_.model);
+  }
+
+  Status warn_of_merged(const OnnxFile& file) const {
+    if (communicator_.rank() != 0 || !options_.edit.untie.empty()) return {};
+    OFSDP_ASSIGN_OR_RETURN(const std::string warning, merged_copies_warning(file));
+    if (!warning.empty()) {
+      print_lines(stderr, format_text("fsdp-run: warning: {}\n", warning));
+    }
+    return {};
+  }
+
+  // Without --lora the options of adapters have nothing to say.
+  Status check_adapter_options() const {
+    if (!options_.edit.lora.empty()) return {};
+    const bool from = !options_.edit.lora_from.empty();
+    if (!from && options_.edit.adapter.empty()) return {};
+    return input_error("{}: expected --lora with the weights that get adapters, found none",
+                       from ? "--lora-from" : "--adapter");
   }
 
   // The file says itself what is trained, and how.
@@ -206,6 +249,20 @@ class SetupMaker {
 };
 
 }  // namespace
+
+ModelEdits edits_of(const Options& options) {
+  const EditOptions& edit = options.edit;
+  return {.untie = edit.untie,
+          .head = edit.replace_head,
+          .prediction = options.loss.prediction,
+          .adapters = {.patterns = edit.lora,
+                       .rank = edit.lora_rank,
+                       .alpha = edit.lora_alpha,
+                       .dropout = edit.lora_dropout,
+                       .from = edit.lora_from,
+                       .seed = options.run.seed},
+          .seed = options.run.seed};
+}
 
 Result<ModelSetup> ModelSetup::make(const Options& options, const ModelOrigin& origin,
                                     const Registry& registry, Communicator& communicator,

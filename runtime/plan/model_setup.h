@@ -7,10 +7,14 @@
 
 #include <memory>
 
+#include "importer/edit/model_edits.h"
 #include "importer/training_source.h"
 #include "runtime/plan/data_setup.h"
 
 namespace ofsdp::runtime {
+
+// The changes of the model that the options ask for.
+ModelEdits edits_of(const Options& options);
 
 struct ModelSetup {
   explicit ModelSetup(std::unique_ptr<TrainingSource> opened)

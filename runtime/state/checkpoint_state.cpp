@@ -53,6 +53,7 @@ Manifest describe_run(const Options& options, const RunPlan& plan, const ModelSe
   m.type = name_of(options.checkpoint.type);
   m.model = absolute_path(setup.file.path());
   m.graph = graph_hash(setup.file);
+  m.edits = text_of(edits_of(options));
   m.world = plan.plan.world;
   m.strategy = name_of(plan.plan.strategy);
   m.wrap = name_of(options.sharding.wrap);

@@ -80,8 +80,9 @@ Status PreparedRun::check_before_planning() const {
     return input_error("eval: the data have no evaluation part; name one with --eval-data");
   }
   OFSDP_RETURN_IF_ERROR(check_best());
-  if (const std::string& path = options.files.output; !path.empty()) {
-    OFSDP_RETURN_IF_ERROR(setup_->source->check_output(path, trained_state(settings_, 0)));
+  if (writes_trained(options)) {
+    OFSDP_RETURN_IF_ERROR(
+        setup_->source->check_output(options.files.output, trained_state(settings_, 0)));
   }
   if (!setup_->count.by_label) return {};
   const LabelRange range{setup_->count.classes, setup_->count.ignore_index};

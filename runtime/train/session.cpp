@@ -146,7 +146,7 @@ class Session {
     if (!done && state.trace() != nullptr) {
       OFSDP_RETURN_IF_ERROR(trace.write(*state.trace(), plan.plan, communicator_));
     }
-    if (stopped || options_.files.output.empty()) return {};
+    if (stopped || !writes_trained(options_)) return {};
     OFSDP_RETURN_IF_ERROR(write_trained(state, communicator_, options_.files.output,
                                         trained_state(settings(), updates)));
     if (communicator_.rank() == 0) print_output(setup.graph);
@@ -177,8 +177,14 @@ class Session {
   }
 
   void print_output(const Graph& graph) const {
+    if (!options_.edit.adapter.empty()) {
+      print_lines(stdout, format_text("wrote {}\n", options_.edit.adapter));
+    }
+    if (options_.files.output.empty()) return;
     int active = 0;
-    for (const Node& node : graph.nodes) active += node.op->full_name() == "Dropout";
+    for (const Node& node : graph.nodes) {
+      active += node.op->full_name() == "Dropout" && !node.name.ends_with(".lora_dropout");
+    }
     print_lines(stdout, format_text("wrote {}\n", options_.files.output));
     if (active > 0) {
       print_lines(

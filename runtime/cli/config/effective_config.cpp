@@ -42,7 +42,7 @@ Options with_absolute_paths(Options o) {
   make_absolute(o.run.data);
   make_absolute(o.run.eval_data);
   for (std::string* path : {&o.checkpoint.dir, &o.files.output, &o.files.metrics, &o.files.trace,
-                            &o.make_plugin, &o.model}) {
+                            &o.make_plugin, &o.model, &o.edit.lora_from, &o.edit.adapter}) {
     make_absolute(*path);
   }
   if (o.checkpoint.resume != "latest") make_absolute(o.checkpoint.resume);

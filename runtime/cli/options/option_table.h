@@ -1,5 +1,5 @@
 // The one list of options: every flag, YAML key, help line and line of the printed configuration
-// comes from here. Three files hold its parts.
+// comes from here. Four files hold its parts.
 //
 // Also here: which options mean nothing with which others (`--momentum` with `--optimizer adamw`).
 // Giving one is an error, and the printed configuration leaves it out.
@@ -19,6 +19,7 @@ std::vector<OptionEntry> option_table();
 
 std::vector<OptionEntry> sharding_entries();  // strategy, units, precision, memory, launch
 std::vector<OptionEntry> training_entries();  // loss, parameters, optimizer, schedule
+std::vector<OptionEntry> edit_entries();      // adapters, head, copies
 std::vector<OptionEntry> run_entries();       // batch, steps, data, checkpoints, files
 
 // The entry called `name` (without dashes), or null; `find_key` knows those of YAML files alone.

@@ -1,0 +1,269 @@
+#include "importer/edit/adapted_source.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+
+#include "importer/onnx_import.h"
+#include "importer/write/output_files.h"
+#include "importer/write/safetensors_output.h"
+#include "importer/write/value_writer.h"
+#include "kernels/base/reject.h"
+#include "kernels/cpu/parallel.h"
+
+namespace ofsdp::importer {
+namespace {
+
+constexpr int64_t kMergeChunk = int64_t{1} << 18;  // elements
+constexpr int64_t kMergeGrain = 1024;
+
+// A and B of all adapters, as the adapter file has them.
+SafetensorsLayout layout_of(const OnnxFile& file, const std::vector<Adapter>& adapters) {
+  std::map<std::string, Shape> shapes;
+  for (const Initializer& weight : file.initializers()) shapes[weight.name] = weight.shape;
+  std::vector<Initializer> tensors;
+  for (const Adapter& adapter : adapters) {
+    for (const std::string& name : {adapter.a(), adapter.b()}) {
+      tensors.push_back({adapter_file_name(name), DType::kFloat32, shapes.at(name)});
+    }
+  }
+  return lay_out_safetensors(tensors);
+}
+
+// The adapter file while it is written.
+class AdapterFile {
+ public:
+  explicit AdapterFile(SafetensorsLayout layout) : layout_(std::move(layout)) {
+    for (size_t i = 0; i < layout_.places.size(); ++i) index_[layout_.places[i].name] = i;
+  }
+  AdapterFile(AdapterFile&& other) noexcept
+      : layout_(std::move(other.layout_)),
+        index_(std::move(other.index_)),
+        temporary_(std::move(other.temporary_)),
+        owner_(std::exchange(other.owner_, false)) {}
+  AdapterFile& operator=(AdapterFile&&) = delete;
+  ~AdapterFile() { remove(); }
+
+  Status create(const std::string& target) {
+    OFSDP_ASSIGN_OR_RETURN(temporary_, create_temporary(target));
+    owner_ = true;
+    OFSDP_ASSIGN_OR_RETURN(const OpenFile file, open_for_writing(temporary_));
+    return write_exactly(file, 0, std::as_bytes(std::span(layout_.header)));
+  }
+  void join(const std::string& temporary) { temporary_ = temporary; }
+  const std::string& temporary() const { return temporary_; }
+
+  bool has(const std::string& tensor) const { return index_.contains(adapter_file_name(tensor)); }
+  Status write(const std::string& tensor, int64_t first, std::span<const float> src) const {
+    OFSDP_ASSIGN_OR_RETURN(const OpenFile file, open_for_writing(temporary_));
+    return write_values(file, place(tensor), first, src);
+  }
+  Status read(const std::string& tensor, std::span<float> dst) const {
+    OFSDP_ASSIGN_OR_RETURN(const OpenFile file, open_for_reading(temporary_));
+    return read_exactly(file, place(tensor).offset, std::as_writable_bytes(dst));
+  }
+  Status sync() const {
+    OFSDP_ASSIGN_OR_RETURN(const OpenFile file, open_for_writing(temporary_));
+    return sync_file(file);
+  }
+  Status publish(const std::string& path) {
+    OFSDP_FAULT_IF(std::rename(temporary_.c_str(), path.c_str()) != 0,
+                   "{}: cannot be renamed from {}: {}", path, temporary_, std::strerror(errno));
+    owner_ = false;
+    return sync_folder(folder_of(path));
+  }
+  void remove() {
+    if (owner_) unlink(temporary_.c_str());
+    owner_ = false;
+  }
+
+ private:
+  const Initializer& place(const std::string& tensor) const {
+    return layout_.places[index_.at(adapter_file_name(tensor))];
+  }
+
+  SafetensorsLayout layout_;
+  std::map<std::string, size_t> index_;
+  std::string temporary_;
+  bool owner_ = false;  // rank 0, until it has published or removed it
+};
+
+// Both files, of which `--adapter` or `--output` may be missing.
+class AdaptedOutput final : public TrainedOutput {
+ public:
+  AdaptedOutput(const OnnxFile& base, const std::vector<Adapter>& adapters, std::string path,
+                AdapterFile file, std::optional<ModelOutput> model)
+      : base_(base),
+        adapters_(adapters),
+        path_(std::move(path)),
+        file_(std::move(file)),
+        model_(std::move(model)) {
+    for (size_t i = 0; i < base.initializers().size(); ++i) {
+      index_[base.initializers()[i].name] = i;
+    }
+  }
+
+  std::string ticket() const override {
+    return file_.temporary() + '\n' + (model_ ? model_->ticket() : std::string());
+  }
+
+  Status write(const Parameter& p, int64_t first, std::span<const float> src) const override {
+    if (file_.has(p.name)) return file_.write(p.name, first, src);
+    return model_ ? model_->write(index_.at(p.name), first, src) : Status{};
+  }
+
+  Status finish() const override {
+    OFSDP_RETURN_IF_ERROR(file_.sync());
+    return model_ ? model_->finish() : Status{};
+  }
+
+  Status commit() override {
+    if (model_) {
+      for (const Adapter& adapter : adapters_) OFSDP_RETURN_IF_ERROR(merge(adapter));
+      OFSDP_RETURN_IF_ERROR(model_->finish());
+      OFSDP_RETURN_IF_ERROR(model_->commit());
+    }
+    if (!path_.empty()) return file_.publish(path_);
+    file_.remove();
+    return {};
+  }
+
+ private:
+  Status merge(const Adapter& adapter) const {
+    OFSDP_ASSIGN_OR_RETURN(
+        const AdapterMerge merge,
+        AdapterMerge::make(adapter, [&](const std::string& name, std::span<float> dst) {
+          return file_.read(name, dst);
+        }));
+    const size_t index = index_.at(adapter.weight);
+    const Initializer& weight = base_.initializers()[index];
+    std::vector<float> chunk(static_cast<size_t>(kMergeChunk));
+    for (int64_t at = 0; at < weight.shape.numel(); at += kMergeChunk) {
+      const auto part = std::span(chunk).first(
+          static_cast<size_t>(std::min(kMergeChunk, weight.shape.numel() - at)));
+      OFSDP_RETURN_IF_ERROR(base_.read(weight, at, part));
+      merge.add_to(at, part);
+      OFSDP_RETURN_IF_ERROR(model_->write(index, at, part));
+    }
+    return {};
+  }
+
+  const OnnxFile& base_;
+  const std::vector<Adapter>& adapters_;
+  std::string path_;
+  AdapterFile file_;
+  std::optional<ModelOutput> model_;
+  std::map<std::string, size_t> index_;  // of the base's initializers
+};
+
+class AdaptedSource final : public TrainingSource {
+ public:
+  AdaptedSource(EditedModel model, Graph symbolic, const Lowering* lowering, std::string adapter)
+      : TrainingSource(std::move(model.file), std::move(symbolic), lowering),
+        base_(std::move(model.base)),
+        adapters_(std::move(model.adapters)),
+        adapter_(std::move(adapter)) {}
+
+  Status check_output(const std::string& path, const TrainedState&) const override {
+    if (!path.empty()) {
+      OFSDP_RETURN_IF_ERROR(check_mergeable(adapters_, "--output " + path));
+      OFSDP_RETURN_IF_ERROR(check_output_path(path, *base_));
+    }
+    if (adapter_.empty()) return {};
+    OFSDP_REJECT_IF(is_same_file(adapter_, base_->file()),
+                    "--adapter {}: expected another file than the input", adapter_);
+    return check_output_path(adapter_).with_prefix("--adapter");
+  }
+
+  Result<std::unique_ptr<TrainedOutput>> begin_output(const std::string& path,
+                                                      const TrainedState&) const override {
+    AdapterFile file(layout_of(this->file(), adapters_));
+    OFSDP_RETURN_IF_ERROR(file.create(adapter_.empty() ? path + ".adapter" : adapter_));
+    std::optional<ModelOutput> model;
+    if (!path.empty()) {
+      OFSDP_ASSIGN_OR_RETURN(ModelOutput begun, ModelOutput::begin(*base_, path));
+      model.emplace(std::move(begun));
+    }
+    return made(std::move(file), std::move(model));
+  }
+
+  Result<std::unique_ptr<TrainedOutput>> join_output(const std::string& ticket,
+                                                     const TrainedState&) const override {
+    const size_t end = std::min(ticket.find('\n'), ticket.size());
+    AdapterFile file(layout_of(this->file(), adapters_));
+    file.join(ticket.substr(0, end));
+    std::optional<ModelOutput> model;
+    if (end + 1 < ticket.size()) {
+      OFSDP_ASSIGN_OR_RETURN(ModelOutput joined, ModelOutput::join(*base_, ticket.substr(end + 1)));
+      model.emplace(std::move(joined));
+    }
+    return made(std::move(file), std::move(model));
+  }
+
+ private:
+  std::unique_ptr<TrainedOutput> made(AdapterFile file, std::optional<ModelOutput> model) const {
+    return std::make_unique<AdaptedOutput>(*base_, adapters_, adapter_, std::move(file),
+                                           std::move(model));
+  }
+
+  std::shared_ptr<const OnnxFile> base_;
+  std::vector<Adapter> adapters_;
+  std::string adapter_;
+};
+
+}  // namespace
+
+Result<AdapterMerge> AdapterMerge::make(const Adapter& adapter, const ReadTensor& read) {
+  AdapterMerge merge(adapter);
+  merge.a_.resize(static_cast<size_t>(adapter.rank * adapter.in));
+  merge.b_.resize(static_cast<size_t>(adapter.out * adapter.rank));
+  OFSDP_RETURN_IF_ERROR(read(adapter.a(), merge.a_));
+  OFSDP_RETURN_IF_ERROR(read(adapter.b(), merge.b_));
+  return merge;
+}
+
+void AdapterMerge::add_to(int64_t first, std::span<float> weights) const {
+  kernels::parallel_for(
+      static_cast<int64_t>(weights.size()), kMergeGrain, [&](int64_t begin, int64_t end) {
+        adapter_.add_to(
+            first + begin,
+            weights.subspan(static_cast<size_t>(begin), static_cast<size_t>(end - begin)), a_, b_);
+      });
+}
+
+Status check_mergeable(const std::vector<Adapter>& adapters, const std::string& flag) {
+  for (const Adapter& adapter : adapters) {
+    OFSDP_REJECT_IF(!adapter.unmergeable.empty(),
+                    "{}: the adapter of '{}' cannot be merged, as the weight {}: expected "
+                    "--adapter FILE.safetensors in its place",
+                    flag, adapter.weight, adapter.unmergeable);
+  }
+  return {};
+}
+
+Result<std::unique_ptr<TrainingSource>> open_edited_source(EditedModel model,
+                                                           const Operators& operators,
+                                                           TrainedRules rules,
+                                                           const std::string& adapter) {
+  if (!model.adapters.empty()) rules.otherwise = "frozen by --lora";
+  for (const Adapter& a : model.adapters) rules.train.insert(rules.train.end(), {a.a(), a.b()});
+  OFSDP_ASSIGN_OR_RETURN(const Graph graph, import_onnx(model.file, operators));
+  OFSDP_ASSIGN_OR_RETURN(Graph chosen, choose_candidates(graph, rules));
+  if (model.adapters.empty()) {
+    return std::make_unique<TrainingSource>(std::move(model.file), std::move(chosen),
+                                            operators.lowering);
+  }
+  for (const Parameter& p : chosen.parameters) {
+    const bool adapted =
+        std::ranges::any_of(model.adapters, [&](const Adapter& a) { return a.weight == p.name; });
+    OFSDP_REJECT_IF(p.trained && adapted,
+                    "--train: '{}' has an adapter of --lora: expected one of the two", p.name);
+  }
+  return std::unique_ptr<TrainingSource>(std::make_unique<AdaptedSource>(
+      std::move(model), std::move(chosen), operators.lowering, adapter));
+}
+
+}  // namespace ofsdp::importer

@@ -1,0 +1,167 @@
+// Adapters, a new head and untied copies in runs of the real program.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <array>
+#include <cmath>
+
+#include "importer/file/onnx_file.h"
+#include "importer/file/safetensors_file.h"
+#include "tests/support/namespaces.h"
+#include "tests/support/refused_run.h"
+
+namespace ofsdp {
+namespace adapters_test {
+
+using namespace onnx_bytes;  // NOLINT: the words of this test
+
+std::vector<float> weight_of(const std::string& path, const std::string& name) {
+  auto file = OnnxFile::open(path);
+  if (!file.ok()) return {};
+  for (const Initializer& weight : file->initializers()) {
+    if (weight.name != name) continue;
+    std::vector<float> values(static_cast<size_t>(weight.shape.numel()));
+    EXPECT_TRUE(file->read(weight, 0, values).ok());
+    return values;
+  }
+  return {};
+}
+
+std::vector<float> tensor_of(const std::string& path, const std::string& name) {
+  const auto file = SafetensorsFile::open(path);
+  if (!file.ok() || file->find(name) == nullptr) return {};
+  std::vector<float> values(static_cast<size_t>(file->find(name)->shape.numel()));
+  EXPECT_TRUE(file->read(*file->find(name), 0, values).ok());
+  return values;
+}
+
+class AdapterRuns : public RunFolder {
+ public:
+  std::string adapter() const { return *this / "a.safetensors"; }
+  Words tuned() const {
+    return fsdp_run({model(), "--loss", "cross_entropy", "--optimizer", "sgd", "--lr", "0.5",
+                     "--global-batch-size", "12", "--no-shuffle", "--epochs", "100", "--lora",
+                     "all", "--lora-rank", "2", "--lora-alpha", "6"});
+  }
+  Words writing() const { return {"--output", output(), "--adapter", adapter()}; }
+  // Runs and returns the bytes of both files.
+  std::string files_of(const Words& words) const {
+    const Finished run = Program::run(words + writing());
+    EXPECT_EQ(run.status, 0) << run.err;
+    EXPECT_EQ(run.err, "");
+    return content(output()) + content(adapter());
+  }
+};
+
+// The adapter of the linear model, trained by plain loops in double.
+class LinearAdapter {
+ public:
+  explicit LinearAdapter(const std::vector<float>& a) : a_(a.begin(), a.end()), b_(6, 0.0) {}
+
+  void step(double rate) {
+    std::array<double, 12> slope{};  // of W, in x out
+    for (size_t n = 0; n < 12; ++n) {
+      std::array<double, 3> p{};
+      double sum = 0;
+      for (size_t o = 0; o < 3; ++o) {
+        p[o] = std::array{0.5, 0.0, -0.5}[o];
+        for (size_t i = 0; i < 4; ++i) p[o] += x(n, i) * weight(i, o);
+        sum += p[o] = std::exp(p[o]);
+      }
+      for (size_t o = 0; o < 3; ++o) {
+        const double error = p[o] / sum - (n * n % 3 == o ? 1 : 0);
+        for (size_t i = 0; i < 4; ++i) slope[i * 3 + o] += x(n, i) * error / 12;
+      }
+    }
+    const auto a = a_, b = b_;
+    for (size_t r = 0; r < 2; ++r) {
+      for (size_t i = 0; i < 4; ++i) {
+        for (size_t o = 0; o < 3; ++o) {
+          a_[r * 4 + i] -= rate * 3 * b[o * 2 + r] * slope[i * 3 + o];
+          b_[o * 2 + r] -= rate * 3 * a[r * 4 + i] * slope[i * 3 + o];
+        }
+      }
+    }
+  }
+  double weight(size_t i, size_t o) const {
+    double sum = linear_weights()[i * 3 + o];
+    for (size_t r = 0; r < 2; ++r) sum += 3 * b_[o * 2 + r] * a_[r * 4 + i];
+    return sum;
+  }
+  const std::vector<double>& a() const { return a_; }
+
+ private:
+  static double x(size_t n, size_t i) {
+    return static_cast<double>((n * 4 + i) * 7 % 11) / 8 - 0.5;
+  }
+  std::vector<double> a_, b_;
+};
+
+TEST(AdaptersTest, TrainAsPlainLoopsDoAndAreMerged) {
+  const AdapterRuns runs;
+  Words one_rank = runs.tuned() + Words{"--seed", "3"};
+  runs.files_of(one_rank + Words{"--steps", "1", "--lr", "0"});  // as it was drawn
+  LinearAdapter expected(tensor_of(runs.adapter(), "base_model.model.w.lora_A.weight"));
+  for (int step = 0; step < 5; ++step) expected.step(0.5);
+  for (const int count : {1, 2}) {
+    runs.files_of(one_rank + Words{"--steps", "5"} + ranks(count));
+    const auto a = tensor_of(runs.adapter(), "base_model.model.w.lora_A.weight");
+    const auto merged = weight_of(runs.output(), "w");
+    ASSERT_EQ(a.size(), 8u);
+    ASSERT_EQ(merged.size(), 12u);
+    for (size_t i = 0; i < 8; ++i) EXPECT_NEAR(a[i], expected.a()[i], 1e-6);
+    for (size_t i = 0; i < 12; ++i) EXPECT_NEAR(merged[i], expected.weight(i / 3, i % 3), 1e-6);
+    EXPECT_EQ(weight_of(runs.output(), "b"), weight_of(runs.model(), "b"));
+  }
+}
+
+TEST(AdaptersTest, SameBitsUnderEveryStrategyAndAfterABreak) {
+  const AdapterRuns runs;
+  const Words run = runs.tuned() + Words{"--lora-dropout", "0.3", "--train", "b"} + ranks(2);
+  const std::string expected = runs.files_of(run + Words{"--steps", "6"});
+  for (const char* strategy : {"no_shard", "zero1"}) {
+    EXPECT_EQ(runs.files_of(run + Words{"--steps", "6", "--strategy", strategy}), expected);
+  }
+  const Words saving =
+      run + Words{"--checkpoint-dir", runs / "ck", "--checkpoint-interval", "3step"};
+  runs.files_of(saving + Words{"--steps", "3"});
+  EXPECT_EQ(runs.files_of(saving + Words{"--steps", "6", "--resume", "latest"}), expected);
+  const std::string exported = runs / "exported.onnx";
+  const Finished run_export = Program::run(fsdp_run({"export", runs / "ck", "-o", exported}));
+  EXPECT_EQ(run_export.status, 0) << run_export.err;
+  EXPECT_EQ(content(exported), content(runs.output()));
+}
+
+TEST(AdaptersTest, StartFromAFileOfTheSameRankAlone) {
+  const AdapterRuns runs;
+  const std::string first = runs.files_of(runs.tuned() + Words{"--steps", "4"});
+  const std::string start = runs / "start.safetensors";
+  std::filesystem::copy(runs.adapter(), start);
+  const Words from = runs.tuned() + Words{"--steps", "1", "--lr", "0", "--lora-from", start};
+  EXPECT_EQ(runs.files_of(from), first);
+  std::filesystem::remove(runs.output());
+  std::filesystem::remove(runs.adapter());
+  const Words refused = from + runs.writing();
+  expect_refused(runs, refused + Words{"--lora-rank", "4"}, {start, "rank 2", "--lora-rank is 4"});
+  expect_refused(runs, refused + Words{"--lora-from", runs.model()}, {"model.onnx", "safetensors"});
+}
+
+TEST(AdaptersTest, MistakesAreRefused) {
+  const AdapterRuns runs;
+  expect_refused(runs, runs.tuned() + Words{"--lora", "b"}, {"--lora b"});
+  expect_refused(runs, runs.train() + Words{"--adapter", runs.adapter()}, {"--adapter", "--lora"});
+  expect_refused(runs, runs.tuned() + Words{"--train", "w"}, {"--train", "'w'"});
+  expect_refused(runs, runs.train() + Words{"--untie", "nothing*"}, {"--untie nothing*"});
+}
+
+TEST(AdaptersTest, ANewHeadIsTrainedAndWritten) {
+  const AdapterRuns runs;
+  expect_trains(runs, {"--replace-head", "6"});
+  const Finished run = Program::run(runs.train() + Words{"--replace-head", "6"} + ranks(2));
+  EXPECT_EQ(run.status, 0) << run.err;
+  EXPECT_EQ(weight_of(runs.output(), "w").size(), 24u);
+  EXPECT_EQ(weight_of(runs.output(), "b").size(), 6u);
+}
+
+}  // namespace adapters_test
+}  // namespace ofsdp

@@ -1,0 +1,242 @@
+// Edits of a model before it is trained: adapters, a new head, untied copies; and the adapter files
+// of strangers.
+#include "importer/edit/model_edits.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "importer/file/safetensors_file.h"
+#include "importer/write/model_output.h"
+#include "tests/support/namespaces.h"
+#include "tests/support/small_model.h"
+
+namespace ofsdp {
+namespace model_edits_test {
+
+using namespace onnx_bytes;  // NOLINT: the words of this test
+using testing::Each;
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+struct Edited {
+  Folder folder;
+  std::string path;
+  Result<EditedModel> model = Status{};
+
+  Edited(const SmallModel& small, const ModelEdits& edits) {
+    path = folder.write("model.onnx", small.bytes());
+    auto file = OnnxFile::open(path);
+    if (file.ok()) model = edit_model(*std::move(file), edits);
+  }
+  // The base, written as a run would and opened again.
+  OnnxFile written() const {
+    const std::string to = folder / "out.onnx";
+    auto output = ModelOutput::begin(*model->base, to);
+    EXPECT_TRUE(output.ok() && output->finish().ok() && output->commit().ok());
+    auto file = OnnxFile::open(to);
+    EXPECT_TRUE(file.ok()) << (file.ok() ? "" : file.error().message());
+    return *std::move(file);
+  }
+};
+
+const Initializer* find(const OnnxFile& file, const std::string& name) {
+  for (const Initializer& weight : file.initializers()) {
+    if (weight.name == name) return &weight;
+  }
+  return nullptr;
+}
+
+std::vector<float> values_of(const OnnxFile& file, const std::string& name) {
+  const Initializer* weight = find(file, name);
+  if (weight == nullptr) return {};
+  std::vector<float> values(static_cast<size_t>(weight->shape.numel()));
+  EXPECT_TRUE(file.read(*weight, 0, values).ok());
+  return values;
+}
+
+ModelEdits with_adapters(uint64_t seed = 0) {
+  ModelEdits edits;
+  edits.adapters.patterns = {"all"};
+  edits.adapters.rank = 2;
+  edits.adapters.alpha = 6;
+  edits.adapters.seed = seed;
+  return edits;
+}
+
+TEST(ModelEditsTest, AdapterIsDrawnAsPeftDrawsIt) {
+  const Edited edited(linear_model(), with_adapters());
+  ASSERT_TRUE(edited.model.ok());
+  const OnnxFile& file = edited.model->file;
+  const std::vector<float> a = values_of(file, "w.lora_A.weight");
+  ASSERT_EQ(a.size(), 2u * 4);
+  float largest = 0;
+  for (const float x : a) largest = std::max(largest, std::fabs(x));
+  EXPECT_LT(largest, 0.5f);  // 1 / sqrt(in)
+  EXPECT_GT(largest, 0.2f);
+  EXPECT_THAT(values_of(file, "w.lora_B.weight"), Each(0.0f));
+  EXPECT_EQ(values_of(file, "w"), linear_weights());
+  float third = 0;  // an element drawn alone is the same
+  ASSERT_TRUE(file.read(*find(file, "w.lora_A.weight"), 3, {&third, 1}).ok());
+  EXPECT_EQ(third, a[3]);
+  const Edited other(linear_model(), with_adapters(1));
+  EXPECT_NE(values_of(other.model->file, "w.lora_A.weight"), a);
+}
+
+// W is stored as in x out here, so B A is transposed into it.
+TEST(ModelEditsTest, MergesInTheOrientationOfTheWeight) {
+  const Edited edited(linear_model(), with_adapters());
+  ASSERT_TRUE(edited.model.ok());
+  const std::vector<float> a = count_up(8, 1), b = count_up(6, -2);
+  std::vector<float> merged = linear_weights();
+  const Adapter& adapter = edited.model->adapters.at(0);
+  adapter.add_to(0, std::span(merged).first(5), a, b);
+  adapter.add_to(5, std::span(merged).subspan(5), a, b);
+  for (size_t in = 0; in < 4; ++in) {
+    for (size_t out = 0; out < 3; ++out) {
+      const float sum = b[out * 2] * a[in] + b[out * 2 + 1] * a[4 + in];
+      EXPECT_EQ(merged[in * 3 + out], linear_weights()[in * 3 + out] + 3 * sum);
+    }
+  }
+}
+
+// An adapter is named from its weight and its product.
+TEST(ModelEditsTest, NamesAreThoseOfPeft) {
+  const std::pair<std::pair<const char*, const char*>, const char*> rows[] = {
+      {{"h.0.fc.weight", "node_1"}, "h.0.fc"},
+      {{"onnx::MatMul_23", "/layer.0/up/MatMul"}, "layer.0.up"},
+      {{"val_7", "/head/MatMul"}, "head"},
+      {{"val_7", "node_MatMul_3"}, "val_7"},
+      {{"fc.MatMul.weight_Q4", "m"}, "fc.MatMul"},
+      {{"fc.weight_Q4G32", "m"}, "fc"},
+      {{"fc.weight_quantized", "m"}, "fc"},
+      {{"fc.qweight", "m"}, "fc"},
+      {{"weight_Queue", "m"}, "weight_Queue"},
+  };
+  for (const auto& [names, expected] : rows) {
+    SmallModel small = linear_model();
+    small.nodes[0] = node("MatMul", {"x", names.first}, {"products"}, names.second);
+    small.initializers[0] = tensor(names.first, kFloat, {4, 3}, raw(linear_weights()));
+    const Edited edited(small, with_adapters());
+    ASSERT_TRUE(edited.model.ok()) << names.first;
+    EXPECT_EQ(edited.model->adapters.at(0).name, expected);
+  }
+}
+
+TEST(ModelEditsTest, ATableThatIsAlsoGatheredCannotBeMerged) {
+  SmallModel small = linear_model();
+  small.inputs.push_back(declared("ids", {-1}, kInt64));
+  small.nodes.push_back(node("Gather", {"w", "ids"}, {"rows"}, "look_up"));
+  const Edited edited(small, with_adapters());
+  ASSERT_TRUE(edited.model.ok());
+  EXPECT_THAT(edited.model->adapters.at(0).unmergeable, HasSubstr("look_up"));
+}
+
+TEST(ModelEditsTest, EveryReaderGetsItsCopy) {
+  SmallModel small = linear_model();
+  small.nodes = {node("Identity", {"b"}, {"b_later"}, "copy"),
+                 node("MatMul", {"x", "w"}, {"p"}, "/blocks.0/MatMul"),
+                 node("Add", {"p", "b"}, {"q"}, "/blocks.0/Add"),
+                 node("Add", {"q", "b_later"}, {"logits"}, "/blocks.1/Add")};
+  small.initializers[1] = tensor("b", kFloat, {3}, raw<float>({1, 1, 1}));
+  ModelEdits edits;
+  edits.untie = {"auto"};
+  const Edited edited(small, edits);
+  ASSERT_TRUE(edited.model.ok());
+  const OnnxFile written = edited.written();
+  EXPECT_THAT(values_of(written, "b"), ElementsAre(1, 1, 1));
+  EXPECT_THAT(values_of(written, "b.1"), ElementsAre(1, 1, 1));
+  EXPECT_EQ(values_of(written, "w"), linear_weights());
+  EXPECT_EQ(find(written, "b.2"), nullptr);
+  auto file = OnnxFile::open(edited.path);
+  EXPECT_THAT(*merged_copies_warning(*file), HasSubstr("'b' (2 readers)"));
+  EXPECT_EQ(*merged_copies_warning(written), "");
+}
+
+TEST(ModelEditsTest, ANewHeadHasItsBiasAndItsShapes) {
+  ModelEdits edits;
+  edits.head = 5;
+  const Edited edited(linear_model(), edits);
+  ASSERT_TRUE(edited.model.ok());
+  const OnnxFile written = edited.written();
+  EXPECT_EQ(find(written, "w")->shape, (Shape{4, 5}));
+  EXPECT_EQ(find(written, "b")->shape, (Shape{5}));
+  for (const char* name : {"w", "b"}) {
+    EXPECT_EQ(values_of(written, name), values_of(edited.model->file, name));
+    EXPECT_THAT(values_of(written, name),
+                Each(testing::AllOf(testing::Gt(-.5f), testing::Lt(.5f))));
+  }
+}
+
+TEST(ModelEditsTest, AHeadWhoseShapeOthersReadIsRefused) {
+  SmallModel small = linear_model();
+  small.nodes.push_back(node("Shape", {"logits"}, {"size"}, "asks"));
+  ModelEdits edits;
+  edits.head = 5;
+  const Edited edited(small, edits);
+  ASSERT_FALSE(edited.model.ok());
+  EXPECT_THAT(edited.model.error().message(), HasSubstr("node 'asks' (Shape)"));
+}
+
+TEST(ModelEditsTest, EditsSurviveAsText) {
+  ModelEdits edits = with_adapters(7);
+  edits.seed = 7;
+  edits.untie = {"a*", "auto"};
+  edits.head = 9;
+  edits.adapters.dropout = 0.25;
+  EXPECT_EQ(text_of(*edits_from(text_of(edits))), text_of(edits));
+  EXPECT_EQ(text_of(ModelEdits()), "");
+  for (const char* bad : {"{", "{}", "[]", R"({"untie":[],"prediction":1,"seed":0})"}) {
+    EXPECT_FALSE(edits_from(bad).ok()) << bad;
+  }
+}
+
+std::string safetensors(const std::string& header, size_t data = 8) {
+  std::string text(8, '\0');
+  for (size_t i = 0; i < 8; ++i) text[i] = static_cast<char>(header.size() >> (8 * i) & 0xff);
+  return text + header + std::string(data, '\0');
+}
+
+TEST(ModelEditsTest, AdapterFilesAreNotTrusted) {
+  const Folder folder;
+  const auto opens = [&](const std::string& bytes) {
+    return SafetensorsFile::open(folder.write("a.safetensors", bytes));
+  };
+  const auto with = [](const char* type, const char* shape, const char* offsets) {
+    return safetensors(format_text(R"({{"t":{{"dtype":{},"shape":{},"data_offsets":{}}}}})", type,
+                                   shape, offsets));
+  };
+  const auto good = opens(with("\"F32\"", "[2]", "[0,8]"));
+  ASSERT_TRUE(good.ok());
+  EXPECT_EQ(good->find("t")->shape, (Shape{2}));
+  const std::string bad[] = {
+      "",
+      "1234567",
+      safetensors("{", 0),
+      safetensors("[]"),
+      safetensors("{\"t\":1}"),
+      std::string(8, '\xff') + "{}",
+      with("\"F32\"", "[2]", "[0,9]"),
+      with("\"F32\"", "[2]", "[8,0]"),
+      with("\"F32\"", "[3]", "[0,8]"),
+      with("\"F32\"", "[-2]", "[0,8]"),
+      with("\"F32\"", "[2.0]", "[0,8]"),
+      with("\"F32\"", "[4611686018427387904,4611686018427387904,2]", "[0,8]"),
+      with("\"F32\"", "[2]", "[18446744073709551608,8]"),
+      with("\"F33\"", "[2]", "[0,8]"),
+      with("7", "[2]", "[0,8]"),
+      with("\"F32\"", "2", "[0,8]"),
+      with("\"F32\"", "[2]", "[0]"),
+      safetensors(std::string(100000, '[')),
+  };
+  for (const std::string& bytes : bad) {
+    const auto opened = opens(bytes);
+    ASSERT_FALSE(opened.ok()) << bytes.substr(0, 100);
+    EXPECT_EQ(opened.error().kind(), ErrorKind::kInput);
+    EXPECT_THAT(opened.error().message(), HasSubstr("a.safetensors"));
+  }
+}
+
+}  // namespace model_edits_test
+}  // namespace ofsdp
