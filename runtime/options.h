@@ -61,9 +61,23 @@ constexpr auto enum_names(OptimizerKind) {
   });
 }
 
-enum class ScheduleKind { kConstant, kStep, kLinear, kCosine, kPolynomial };
+enum class ScheduleKind {
+  kConstant,
+  kStep,
+  kLinear,
+  kCosine,
+  kPolynomial,
+  kMultistep,
+  kExponential,
+  kInverseSqrt,
+  kWsd,
+  kCosineRestarts,
+  kOneCycle
+};
 OFSDP_ENUM_NAMES(ScheduleKind, {kConstant, "constant"}, {kStep, "step"}, {kLinear, "linear"},
-                 {kCosine, "cosine"}, {kPolynomial, "polynomial"})
+                 {kCosine, "cosine"}, {kPolynomial, "polynomial"}, {kMultistep, "multistep"},
+                 {kExponential, "exponential"}, {kInverseSqrt, "inverse_sqrt"}, {kWsd, "wsd"},
+                 {kCosineRestarts, "cosine_restarts"}, {kOneCycle, "onecycle"})
 
 // The unit that schedules and the intervals of evaluations and checkpoints count.
 enum class StepUnit { kEpoch, kStep };
@@ -154,6 +168,13 @@ struct ScheduleOptions {
   int64_t step_size = 1;
   double gamma = 0.1;
   StepUnit unit = StepUnit::kEpoch;
+  std::vector<int64_t> milestones = {};
+  std::optional<int64_t> decay_steps = {};    // auto: a tenth of the total
+  std::optional<int64_t> restart_steps = {};  // none, which cosine_restarts refuses
+  int64_t restart_mult = 1;
+  double pct_start = 0.3;
+  double div_factor = 25;
+  double final_div_factor = 1e4;
 };
 
 struct GivenCount {

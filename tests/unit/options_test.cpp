@@ -86,6 +86,13 @@ TEST(Options, KnowsEveryFlagOfTheContract) {
                            "step-size",
                            "gamma",
                            "schedule-unit",
+                           "milestones",
+                           "decay-steps",
+                           "restart-steps",
+                           "restart-mult",
+                           "pct-start",
+                           "div-factor",
+                           "final-div-factor",
                            "clip-grad-norm",
                            "batch-size",
                            "grad-accum",
@@ -256,6 +263,14 @@ TEST(Options, WhatHasNoEffectIsRefused) {
   EXPECT_EQ(refused({"--optimizer", "sgd", "--eps", "1"}),
             "--eps has no effect with --optimizer sgd");
   EXPECT_EQ(refused({"--gamma", "0.5"}), "--gamma has no effect with --lr-schedule constant");
+  EXPECT_EQ(refused({"--lr-schedule", "onecycle", "--warmup-steps", "2"}),
+            "--warmup-steps has no effect with --lr-schedule onecycle");
+  EXPECT_EQ(refused({"--lr-schedule", "exponential"}),
+            "--lr-schedule exponential needs --gamma X, found none");
+  EXPECT_EQ(refused({"--lr-schedule", "multistep"}),
+            "--lr-schedule multistep needs --milestones N,N,..., found none");
+  EXPECT_EQ(refused({"--lr-schedule", "cosine_restarts"}),
+            "--lr-schedule cosine_restarts needs --restart-steps N, found none");
   EXPECT_EQ(refused({"--loss", "mse", "--label-smoothing", "0.1"}),
             "--label-smoothing has no effect with --loss mse");
   EXPECT_EQ(refused({"--optimizer", "sgd", "--nesterov"}),

@@ -129,6 +129,27 @@ OptionEntry no_decay() {
   return entry;
 }
 
+OptionEntry milestones() {
+  OptionEntry entry{.name = "milestones",
+                    .values = "N,N,...",
+                    .help = "multistep: epochs or steps at which the rate changes"};
+  entry.set = [](Options& o, const std::string& text) {
+    o.schedule.milestones.clear();
+    for (const std::string& part : split_list(text)) {
+      const auto at = parse_integer(part, 0);
+      if (!at) return fine_or(false, "whole numbers of at least 0, such as 30,60");
+      o.schedule.milestones.push_back(*at);
+    }
+    return Verdict{};
+  };
+  entry.show = [](const Options& o) {
+    std::vector<std::string> texts;
+    for (const int64_t at : o.schedule.milestones) texts.push_back(std::to_string(at));
+    return "[" + joined(texts, ", ") + "]";
+  };
+  return entry;
+}
+
 template <typename E>
 bool any_of(E value, std::initializer_list<E> values) {
   return std::find(values.begin(), values.end(), value) != values.end();
@@ -153,11 +174,25 @@ bool optimizer_uses(OptimizerKind kind, std::string_view name) {
 
 bool schedule_uses(ScheduleKind kind, std::string_view name) {
   using enum ScheduleKind;
-  const bool decays = any_of(kind, {kLinear, kCosine, kPolynomial});
-  if (name == "total-steps" || name == "min-lr-ratio") return decays;
-  if (name == "power") return kind == kPolynomial;
-  if (name == "step-size" || name == "gamma" || name == "schedule-unit") return kind == kStep;
-  return true;
+  const std::pair<std::string_view, std::vector<ScheduleKind>> users[] = {
+      {"total-steps", {kLinear, kCosine, kPolynomial, kWsd, kOneCycle}},
+      {"min-lr-ratio", {kLinear, kCosine, kPolynomial, kWsd, kCosineRestarts}},
+      {"power", {kPolynomial}},
+      {"step-size", {kStep}},
+      {"gamma", {kStep, kMultistep, kExponential}},
+      {"schedule-unit", {kStep, kMultistep, kExponential}},
+      {"milestones", {kMultistep}},
+      {"decay-steps", {kWsd}},
+      {"restart-steps", {kCosineRestarts}},
+      {"restart-mult", {kCosineRestarts}},
+      {"pct-start", {kOneCycle}},
+      {"div-factor", {kOneCycle}},
+      {"final-div-factor", {kOneCycle}},
+  };
+  if (name == "warmup-steps") return kind != kOneCycle;
+  const auto* const found =
+      std::ranges::find(users, name, [](const auto& user) { return user.first; });
+  return found == std::end(users) || std::ranges::count(found->second, kind) > 0;
 }
 
 bool loss_uses(LossKind kind, std::string_view name) {
@@ -243,14 +278,32 @@ std::vector<OptionEntry> training_entries() {
               OFSDP_FIELD(schedule.warmup_steps)),
       integer_or("auto", {"total-steps", "auto (the run's), N", "updates the schedule is made for"},
                  1, OFSDP_FIELD(schedule.total_steps)),
-      number({"min-lr-ratio", "0", "linear, cosine, polynomial: the last rate over lr"}, kZeroToOne,
-             OFSDP_FIELD(schedule.min_lr_ratio)),
+      number({"min-lr-ratio", "0",
+              "linear, cosine, polynomial, wsd, cosine_restarts: the least "
+              "rate over lr"},
+             kZeroToOne, OFSDP_FIELD(schedule.min_lr_ratio)),
       number({"power", "1", "polynomial"}, kAtLeastZero, OFSDP_FIELD(schedule.power)),
       integer({"step-size", "1", "step: epochs or steps between two changes"}, 1,
               OFSDP_FIELD(schedule.step_size)),
-      number({"gamma", "0.1", "step: factor of a change"}, kAtLeastZero,
+      number({"gamma", "0.1", "step, multistep, exponential: factor of a change"}, kAtLeastZero,
              OFSDP_FIELD(schedule.gamma)),
-      choice("schedule-unit", "step: what step-size counts", OFSDP_FIELD(schedule.unit)),
+      choice("schedule-unit", "step, multistep, exponential: what is counted",
+             OFSDP_FIELD(schedule.unit)),
+      milestones(),
+      integer_or("auto",
+                 {"decay-steps", "auto (a tenth of the total), N", "wsd: updates of the decay"}, 1,
+                 OFSDP_FIELD(schedule.decay_steps)),
+      integer_or("none",
+                 {"restart-steps", "none, N", "cosine_restarts: updates of the first cycle"}, 1,
+                 OFSDP_FIELD(schedule.restart_steps)),
+      integer({"restart-mult", "1", "cosine_restarts: length of a cycle over that of the last"}, 1,
+              OFSDP_FIELD(schedule.restart_mult)),
+      number({"pct-start", "0.3", "onecycle: share of the updates on the way up"}, kZeroToOne,
+             OFSDP_FIELD(schedule.pct_start)),
+      number({"div-factor", "25", "onecycle: lr over the first rate"}, kAboveZero,
+             OFSDP_FIELD(schedule.div_factor)),
+      number({"final-div-factor", "1e4", "onecycle: the first rate over the last"}, kAboveZero,
+             OFSDP_FIELD(schedule.final_div_factor)),
   };
 }
 
