@@ -143,7 +143,7 @@ struct LossOptions {
 };
 
 // Every member is final: an option that was not given has the default of `kind`, as in PyTorch.
-struct OptimizerOptions {
+struct UpdateOptions {
   OptimizerKind kind = OptimizerKind::kAdamW;
   std::string plugin;  // kPlugin: its name
   double lr = 1e-3;
@@ -154,8 +154,26 @@ struct OptimizerOptions {
   double beta2 = 0.999;
   double eps = 1e-8;
   double rho = 0.9;
+};
+
+// --group: what the parameters that `pattern` matches have of their own.
+struct GroupOptions {
+  std::string said;  // PATTERN:key=value[,key=value]
+  std::string pattern;
+  std::optional<OptimizerKind> kind;  // none: the run's, like the next two
+  std::string plugin;                 // kPlugin: its name
+  std::optional<double> lr;
+  bool lr_is_share = false;  // of the run's
+  std::optional<double> weight_decay;
+  UpdateOptions update;  // of these and the run's
+};
+
+struct OptimizerOptions : UpdateOptions {
   bool no_decay_auto = false;
   std::vector<std::string> no_decay;
+  std::vector<GroupOptions> groups;
+  std::optional<double> ema;  // off
+  bool ema_use = true;
   std::optional<double> clip_grad_norm;  // off
 };
 

@@ -90,7 +90,14 @@ double decay(const ScheduleOptions& options, double p) {
   }
 }
 
-double factor(const LrSchedule& schedule, int64_t step, int64_t epoch) {
+}  // namespace
+
+LrSchedule make_lr_schedule(const Options& options, int64_t steps_of_run) {
+  return {options.schedule, options.optimizer.lr,
+          options.schedule.total_steps.value_or(steps_of_run)};
+}
+
+double rate_factor(const LrSchedule& schedule, int64_t step, int64_t epoch) {
   const ScheduleOptions& options = schedule.options;
   if (step < options.warmup_steps) return warmup_factor(options, step);
   const double least = options.min_lr_ratio;
@@ -114,15 +121,8 @@ double factor(const LrSchedule& schedule, int64_t step, int64_t epoch) {
   }
 }
 
-}  // namespace
-
-LrSchedule make_lr_schedule(const Options& options, int64_t steps_of_run) {
-  return {options.schedule, options.optimizer.lr,
-          options.schedule.total_steps.value_or(steps_of_run)};
-}
-
 double learning_rate(const LrSchedule& schedule, int64_t step, int64_t epoch) {
-  return schedule.base_lr * factor(schedule, step, epoch);
+  return schedule.base_lr * rate_factor(schedule, step, epoch);
 }
 
 }  // namespace ofsdp::runtime

@@ -41,6 +41,9 @@ struct LrSchedule {
 // `steps_of_run` is the number of updates of the whole run, T unless --total-steps says another.
 LrSchedule make_lr_schedule(const Options& options, int64_t steps_of_run);
 
+// The rate over the base rate.
+double rate_factor(const LrSchedule& schedule, int64_t step, int64_t epoch);
+
 double learning_rate(const LrSchedule& schedule, int64_t step, int64_t epoch);
 
 }  // namespace ofsdp::runtime

@@ -1,6 +1,7 @@
 // Evaluator: loss and accuracy over the evaluation data, with all ranks sharing the samples.
 //
-// Training switches are off (the programs were compiled so). The loss is the mean over kept labels
+// Training switches are off (the programs were compiled so). With --ema the average takes the place
+// of the parameters meanwhile, unless --ema-use is off. The loss is the mean over kept labels
 // (or samples), accuracy the share of kept labels whose first largest class is right.
 //
 // Ownership: borrows state and communicator. Threads: one; `run` is collective. No
@@ -21,6 +22,9 @@ class Evaluator {
   Result<EvalRow> run(int64_t step, int64_t epoch);
 
  private:
+  Result<EvalRow> pass(int64_t step, int64_t epoch);
+  Status swap_average(int64_t step);
+
   RankState& state_;
   const Sampler& sampler_;
   Communicator& communicator_;

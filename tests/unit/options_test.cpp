@@ -78,6 +78,9 @@ TEST(Options, KnowsEveryFlagOfTheContract) {
                            "eps",
                            "rho",
                            "no-decay",
+                           "group",
+                           "ema",
+                           "ema-use",
                            "lr-schedule",
                            "warmup-steps",
                            "total-steps",
@@ -278,6 +281,28 @@ TEST(Options, WhatHasNoEffectIsRefused) {
   options_of({"--min-lr-ratio", "0", "--label-smoothing", "0"});  // nothing said, no harm
   EXPECT_TRUE(
       options_of({"--optimizer", "sgd", "--momentum", "0.9", "--nesterov"}).optimizer.nesterov);
+}
+
+TEST(Options, GroupsHaveTheDefaultsOfTheirOptimizers) {
+  const auto groups = [](const Words& words) { return options_of(words).optimizer.groups; };
+  const auto all = groups({"--lr", "0.5", "--weight-decay", "0.1", "--momentum", "0.9", "--group",
+                           "a::b=:lr=0.1x", "--group", "c:optimizer=sgd", "--group",
+                           "*:weight_decay=0,optimizer=adagrad,lr=2"});
+  ASSERT_EQ(all.size(), 3u);
+  EXPECT_EQ(all[0].pattern, "a::b=");
+  EXPECT_EQ(all[0].update.lr, 0.05);
+  EXPECT_EQ(all[0].update.weight_decay, 0.1);
+  EXPECT_EQ(all[1].update.lr, 1e-3);
+  EXPECT_EQ(all[1].update.weight_decay, 0);
+  EXPECT_EQ(all[1].update.momentum, 0.9);
+  EXPECT_EQ(all[2].update.lr, 2);
+  EXPECT_EQ(all[2].update.eps, 1e-10);
+  EXPECT_EQ(refused({"--group", "a:rate=1"}),
+            "--group: expected PATTERN:key=value with lr, weight_decay or optimizer, found "
+            "'a:rate=1'");
+  EXPECT_EQ(refused({"--group", "a:lr=fast"}),
+            "--group: expected lr=X or lr=Xx (of --lr), X at least 0, found 'a:lr=fast'");
+  EXPECT_EQ(refused({"--ema-use", "off"}), "--ema-use has no effect with --ema off");
 }
 
 TEST(Options, WhatPlugInsOfferIsNamedByPlugin) {

@@ -74,7 +74,7 @@ void OptionReader::read_inline_data(DataChoice data, Source source, const std::s
 std::string OptionReader::overriding() const {
   for (const char* name : {"loss", "ignore-index", "label-smoothing", "freeze", "train",
                            "optimizer", "lr", "weight-decay", "momentum", "nesterov", "betas",
-                           "eps", "rho", "no-decay", "lr-schedule", "warmup-steps"}) {
+                           "eps", "rho", "no-decay", "group", "lr-schedule", "warmup-steps"}) {
     if (said(name)) return said_.at(name).subject;
   }
   return "";

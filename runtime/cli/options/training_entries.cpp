@@ -129,6 +129,84 @@ OptionEntry no_decay() {
   return entry;
 }
 
+// "3e-4", or "0.1x" of the run's rate.
+bool read_group_rate(std::string text, GroupOptions& group) {
+  group.lr_is_share = text.ends_with('x');
+  if (group.lr_is_share) text.pop_back();
+  group.lr = parse_number(text);
+  return group.lr && *group.lr >= 0;
+}
+
+bool read_group_optimizer(const std::string& text, GroupOptions& group) {
+  if (text.starts_with(kPluginPrefix)) {
+    group.kind = OptimizerKind::kPlugin;
+    group.plugin = text.substr(kPluginPrefix.size());
+    return !group.plugin.empty();
+  }
+  group.kind = choice_named<OptimizerKind>(text);
+  return group.kind.has_value();
+}
+
+Verdict read_group_value(const std::string& key, const std::string& value, GroupOptions& group) {
+  if (key == "lr") {
+    return fine_or(read_group_rate(value, group), "lr=X or lr=Xx (of --lr), X at least 0");
+  }
+  if (key == "weight_decay") {
+    group.weight_decay = parse_number(value);
+    return fine_or(group.weight_decay && *group.weight_decay >= 0, "weight_decay=X, at least 0");
+  }
+  if (key == "optimizer") {
+    return {.fine = read_group_optimizer(value, group),
+            .expected =
+                "optimizer= one of " + joined(names_of<OptimizerKind>(), ", ") + " or plugin:NAME",
+            .hint = did_you_mean(value, names_of<OptimizerKind>())};
+  }
+  return fine_or(false, "lr=, weight_decay= or optimizer= after PATTERN:");
+}
+
+// Where the first key begins: after the last ':' before the first '=' that follows a key. Names may
+// hold either.
+size_t keys_begin(const std::string& text) {
+  for (size_t at = text.find('='); at != std::string::npos; at = text.find('=', at + 1)) {
+    const size_t colon = text.rfind(':', at);
+    if (colon == std::string::npos) continue;
+    const std::string key = text.substr(colon + 1, at - colon - 1);
+    if (key == "lr" || key == "weight_decay" || key == "optimizer") return colon + 1;
+  }
+  return 0;
+}
+
+OptionEntry group() {
+  OptionEntry entry{.name = "group",
+                    .values = "PATTERN:key=value[,key=value]; repeated",
+                    .help =
+                        "lr (a number, or 0.1x of --lr), weight_decay and optimizer of some "
+                        "parameters; the first that matches counts",
+                    .kind = OptionEntry::Kind::kRepeated};
+  entry.set = [](Options& o, const std::string& text) {
+    GroupOptions group;
+    group.said = text;
+    const size_t begin = keys_begin(text);
+    if (begin < 2) return fine_or(false, "PATTERN:key=value with lr, weight_decay or optimizer");
+    group.pattern = text.substr(0, begin - 1);
+    for (const std::string& part : split_list(text.substr(begin))) {
+      const size_t equals = std::min(part.find('='), part.size());
+      const std::string value = part.substr(std::min(equals + 1, part.size()));
+      Verdict verdict = read_group_value(part.substr(0, equals), value, group);
+      if (!verdict.fine) return verdict;
+    }
+    o.optimizer.groups.push_back(std::move(group));
+    return Verdict{};
+  };
+  entry.show = [](const Options& o) {
+    std::vector<std::string> all;
+    for (const GroupOptions& group : o.optimizer.groups) all.push_back(group.said);
+    return yaml_list(all);
+  };
+  entry.clear = [](Options& o) { o.optimizer.groups.clear(); };
+  return entry;
+}
+
 OptionEntry milestones() {
   OptionEntry entry{.name = "milestones",
                     .values = "N,N,...",
@@ -161,7 +239,7 @@ OptimizerTraits traits_of(OptimizerKind kind) {
   return find_optimizer(choice_name(kind))->traits;
 }
 
-bool optimizer_uses(OptimizerKind kind, std::string_view name) {
+bool kind_uses(OptimizerKind kind, std::string_view name) {
   constexpr std::pair<std::string_view, OptimizerTakes> kSettings[] = {
       {"momentum", kTakesMomentum}, {"nesterov", kTakesNesterov}, {"betas", kTakesBetas},
       {"eps", kTakesEps},           {"rho", kTakesRho},
@@ -170,6 +248,14 @@ bool optimizer_uses(OptimizerKind kind, std::string_view name) {
     if (name == setting) return (traits_of(kind).takes & bit) != 0;
   }
   return true;
+}
+
+// A group's optimizer counts as well.
+bool optimizer_uses(const OptimizerOptions& optimizer, std::string_view name) {
+  return kind_uses(optimizer.kind, name) ||
+         std::ranges::any_of(optimizer.groups, [name](const GroupOptions& group) {
+           return group.kind && kind_uses(*group.kind, name);
+         });
 }
 
 bool schedule_uses(ScheduleKind kind, std::string_view name) {
@@ -202,23 +288,47 @@ bool loss_uses(LossKind kind, std::string_view name) {
   return true;
 }
 
+using Given = std::function<bool(const char*)>;
+
+void take_defaults(UpdateOptions& update, const Given& given) {
+  const OptimizerTraits traits = traits_of(update.kind);
+  if (!given("lr")) update.lr = traits.lr;
+  if (!given("weight-decay")) update.weight_decay = traits.weight_decay;
+  if (!given("eps")) update.eps = traits.eps;
+  if (!given("rho") || (traits.takes & kTakesRho) == 0) update.rho = traits.rho;
+  if (!given("betas")) update.beta1 = UpdateOptions().beta1;
+  if (!given("betas")) update.beta2 = traits.beta2;
+}
+
+// A group with an optimizer of its own has the defaults of that; rate and decay of the run are not
+// for it, other settings are.
+void complete(GroupOptions& group, const UpdateOptions& run, const Given& given) {
+  group.update = run;
+  if (group.kind) {
+    group.update.kind = *group.kind;
+    group.update.plugin = group.plugin;
+    take_defaults(group.update, [&given](const char* name) {
+      const std::string_view said = name;
+      return said != "lr" && said != "weight-decay" && given(name);
+    });
+  }
+  if (group.lr) group.update.lr = group.lr_is_share ? *group.lr * run.lr : *group.lr;
+  if (group.weight_decay) group.update.weight_decay = *group.weight_decay;
+}
+
 }  // namespace
 
 void take_defaults_unless(OptimizerOptions& optimizer,
                           const std::function<bool(const char*)>& given) {
-  const OptimizerTraits traits = traits_of(optimizer.kind);
-  if (!given("lr")) optimizer.lr = traits.lr;
-  if (!given("weight-decay")) optimizer.weight_decay = traits.weight_decay;
-  if (!given("eps")) optimizer.eps = traits.eps;
-  if (!given("rho") || (traits.takes & kTakesRho) == 0) optimizer.rho = traits.rho;
-  if (!given("betas")) optimizer.beta1 = OptimizerOptions().beta1;
-  if (!given("betas")) optimizer.beta2 = traits.beta2;
+  take_defaults(optimizer, given);
+  for (GroupOptions& group : optimizer.groups) complete(group, optimizer, given);
 }
 
 NoEffect no_effect(const Options& options, std::string_view name) {
-  if (!optimizer_uses(options.optimizer.kind, name)) {
+  if (!optimizer_uses(options.optimizer, name)) {
     return {"--optimizer " + optimizer().show(options), true};
   }
+  if (name == "ema-use" && !options.optimizer.ema) return {"--ema off"};
   if (!schedule_uses(options.schedule.kind, name)) {
     return {"--lr-schedule " + std::string(name_of(options.schedule.kind))};
   }
@@ -265,6 +375,17 @@ std::vector<OptionEntry> training_entries() {
       number({"rho", "0.9", optimizers_with(kTakesRho) + ": decay of the averages"}, kZeroToOne,
              OFSDP_FIELD(optimizer.rho)),
       no_decay(),
+      group(),
+      parsed_or(
+          "off", {"ema", "off, DECAY", "a running average of the parameters: its decay"},
+          std::string(kZeroToOne.text), OFSDP_FIELD(optimizer.ema),
+          [](const std::string& text) {
+            const auto decay = parse_number(text);
+            return decay && kZeroToOne.accepts(*decay) ? decay : std::nullopt;
+          },
+          show_number),
+      toggle({"ema-use", "on, off", "evaluate and write the average of --ema"},
+             OFSDP_FIELD(optimizer.ema_use)),
       parsed_or(
           "off", {"clip-grad-norm", "off, X", "largest global 2-norm of the gradient"},
           std::string(kAboveZero.text), OFSDP_FIELD(optimizer.clip_grad_norm),
