@@ -64,9 +64,23 @@ constexpr auto enum_names(OptimizerKind) {
   });
 }
 
-enum class ScheduleKind { kConstant, kStep, kLinear, kCosine, kPolynomial };
+enum class ScheduleKind {
+  kConstant,
+  kStep,
+  kLinear,
+  kCosine,
+  kPolynomial,
+  kMultistep,
+  kExponential,
+  kInverseSqrt,
+  kWsd,
+  kCosineRestarts,
+  kOneCycle
+};
 OFSDP_ENUM_NAMES(ScheduleKind, {kConstant, "constant"}, {kStep, "step"}, {kLinear, "linear"},
-                 {kCosine, "cosine"}, {kPolynomial, "polynomial"})
+                 {kCosine, "cosine"}, {kPolynomial, "polynomial"}, {kMultistep, "multistep"},
+                 {kExponential, "exponential"}, {kInverseSqrt, "inverse_sqrt"}, {kWsd, "wsd"},
+                 {kCosineRestarts, "cosine_restarts"}, {kOneCycle, "onecycle"})
 
 // Numbers of an evaluation besides the loss.
 enum class MetricKind { kAccuracy, kTopK, kF1, kAuc, kPerplexity, kRmse, kMae, kR2 };
@@ -144,7 +158,7 @@ struct LossOptions {
 };
 
 // Every member is final: an option that was not given has the default of `kind`, as in PyTorch.
-struct OptimizerOptions {
+struct UpdateOptions {
   OptimizerKind kind = OptimizerKind::kAdamW;
   std::string plugin;  // kPlugin: its name
   double lr = 1e-3;
@@ -155,8 +169,26 @@ struct OptimizerOptions {
   double beta2 = 0.999;
   double eps = 1e-8;
   double rho = 0.9;
+};
+
+// --group: what the parameters that `pattern` matches have of their own.
+struct GroupOptions {
+  std::string said;  // PATTERN:key=value[,key=value]
+  std::string pattern;
+  std::optional<OptimizerKind> kind;  // none: the run's, like the next two
+  std::string plugin;                 // kPlugin: its name
+  std::optional<double> lr;
+  bool lr_is_share = false;  // of the run's
+  std::optional<double> weight_decay;
+  UpdateOptions update;  // of these and the run's
+};
+
+struct OptimizerOptions : UpdateOptions {
   bool no_decay_auto = false;
   std::vector<std::string> no_decay;
+  std::vector<GroupOptions> groups;
+  std::optional<double> ema;  // off
+  bool ema_use = true;
   std::optional<double> clip_grad_norm;  // off
 };
 
@@ -169,6 +201,13 @@ struct ScheduleOptions {
   int64_t step_size = 1;
   double gamma = 0.1;
   StepUnit unit = StepUnit::kEpoch;
+  std::vector<int64_t> milestones = {};
+  std::optional<int64_t> decay_steps = {};    // auto: a tenth of the total
+  std::optional<int64_t> restart_steps = {};  // none, which cosine_restarts refuses
+  int64_t restart_mult = 1;
+  double pct_start = 0.3;
+  double div_factor = 25;
+  double final_div_factor = 1e4;
 };
 
 struct GivenCount {

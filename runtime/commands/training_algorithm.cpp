@@ -95,6 +95,12 @@ Status check_rate(const Options& options) {
         "--clip-grad-norm: the norm of all gradients has no place in an update of each; say it "
         "when training");
   }
+  if (s.kind > ScheduleKind::kPolynomial) {
+    return input_error(
+        "--lr-schedule {}: has no form in an algorithm graph: expected constant, step, linear, "
+        "cosine or polynomial",
+        name_of(s.kind));
+  }
   if (s.kind == ScheduleKind::kStep && s.unit == StepUnit::kEpoch) {
     return input_error("--schedule-unit epoch: a training_info counts updates: expected step");
   }
@@ -256,7 +262,9 @@ class UpdateWriter {
         rmsprop(gradient);
         return {};
       default:
-        return input_error("--optimizer: a plug-in's has no form in an algorithm graph");
+        return input_error("--optimizer {}: has no form in an algorithm graph",
+                           o_.kind == OptimizerKind::kPlugin ? "plugin:" + o_.plugin
+                                                             : std::string(name_of(o_.kind)));
     }
   }
 

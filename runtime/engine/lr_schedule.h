@@ -2,13 +2,24 @@
 //
 // s counts updates from 0, W = warm-up steps, T = total steps, m = min-lr-ratio, lr the base rate.
 // While s < W: `linear` gives lr s/W (Transformers' get_linear_schedule_with_warmup: the first rate
-// is 0), every other schedule lr (s+1)/W. Then, with p = min(1, (s-W)/(T-W)), and 1 where T <= W:
-//   constant    lr
-//   step        lr gamma^floor(k / step-size), k = s-W, or the epoch from 0 (which counts during
-//               warm-up too)
-//   linear      lr (m + (1-m)(1-p))
-//   cosine      lr (m + (1-m)(1 + cos(pi p)) / 2)
-//   polynomial  lr (m + (1-m)(1-p)^power)
+// is 0), and so does `inverse_sqrt`; every other schedule gives lr (s+1)/W. Then, with
+// p = min(1, (s-W)/(T-W)), and 1 where T <= W, and k = s-W, or the epoch from 0 (which counts
+// during warm-up too):
+//   constant         lr
+//   step             lr gamma^floor(k / step-size)
+//   multistep        lr gamma^(number of milestones <= k)
+//   exponential      lr gamma^k
+//   linear           lr (m + (1-m)(1-p))
+//   cosine           lr (m + (1-m)(1 + cos(pi p)) / 2)
+//   polynomial       lr (m + (1-m)(1-p)^power)
+//   inverse_sqrt     lr / sqrt((s+V-W) / V), V = W, or 10000 without warm-up
+//   wsd              lr until T-D, then lr (1 - (1-m)(s-(T-D))/D), after T lr m;
+//                    D = decay-steps, by default max(1, floor(T/10))
+//   cosine_restarts  lr (m + (1-m)(1 + cos(pi c/R)) / 2), c updates into a cycle of R updates: the
+//                    first has restart-steps, each next one restart-mult times as many
+//                    (torch.optim.lr_scheduler.CosineAnnealingWarmRestarts)
+//   onecycle         torch.optim.lr_scheduler.OneCycleLR, max_lr = lr, of T updates, cosine; beyond
+//                    them the last rate stays
 // All in double; the optimizer rounds once.
 //
 // No errors: the ranges were checked when the options were
@@ -29,6 +40,9 @@ struct LrSchedule {
 
 // `steps_of_run` is the number of updates of the whole run, T unless --total-steps says another.
 LrSchedule make_lr_schedule(const Options& options, int64_t steps_of_run);
+
+// The rate over the base rate.
+double rate_factor(const LrSchedule& schedule, int64_t step, int64_t epoch);
 
 double learning_rate(const LrSchedule& schedule, int64_t step, int64_t epoch);
 

@@ -46,8 +46,12 @@ Status StepLengths::agree(OptimizerStep& optimizer, const UpdateNumbers& numbers
                                            : exchange(communicator, site));
   for (size_t p = 0; p < lengths_.size(); ++p) {
     if (counts_[p] == 0) continue;
-    lengths_[p] = optimizer.step_length({std::sqrt(squares_[2 * p]), std::sqrt(squares_[2 * p + 1]),
-                                         counts_[p], numbers.lr, numbers.optimizer_step});
+    const ParameterNorms norms{.param = std::sqrt(squares_[2 * p]),
+                               .direction = std::sqrt(squares_[2 * p + 1]),
+                               .count = counts_[p],
+                               .lr = numbers.lr,
+                               .step = numbers.optimizer_step};
+    lengths_[p] = optimizer.step_length(static_cast<int>(p), norms, numbers);
   }
   return {};
 }

@@ -36,6 +36,12 @@ std::string only_on_cpu(const Options& options) {
     }
     if (offloads) return "--deterministic across_ranks with --cpu-offload is not built yet for it";
   }
+  if (options.optimizer.ema) return "--ema averages parameters of the CPU alone so far";
+  for (const GroupOptions& group : options.optimizer.groups) {
+    if (group.lr || group.kind) {
+      return "--group " + group.said + ": the CPU alone has rates and optimizers of groups so far";
+    }
+  }
   if (options.optimizer.kind == OptimizerKind::kPlugin && !offloads) {
     return "optimizers of plug-ins update in host memory: --cpu-offload optimizer or params";
   }

@@ -1,5 +1,5 @@
-// Chooses the optimizer of a run, its numbers, and for each parameter its weight decay, or the rule
-// of a model with a training_info.
+// Chooses the optimizers of a run, their numbers, and for each parameter its group and its weight
+// decay, or the rule of a model with a training_info.
 //
 // Ownership: fills in `run`, whose optimizer points into `optimizers` or the source. Threads: any.
 // Errors: kInput naming the flag.

@@ -221,7 +221,7 @@ class RunPlanner {
         .forward_prefetch = s.forward_prefetch,
         .backward_prefetch = s.backward_prefetch,
         .prefetch_depth = static_cast<int>(s.prefetch_depth.value_or(1)),
-        .parameter_norms = key.training && run_->optimizer->direction != nullptr};
+        .parameter_norms = key.training && run_->parameter_norms};
     OFSDP_ASSIGN_OR_RETURN(ProgramPlan program, plan_program(std::move(graph), run_->plan,
                                                              compile_options, *run_->kernels));
     run_->programs.emplace(key, std::move(program));
@@ -260,7 +260,7 @@ class RunPlanner {
 
   void plan_bytes() {
     RankMemoryNeeds needs;
-    needs.optimizer_states = static_cast<int>(run_->optimizer->state_names(run_->settings).size());
+    needs.optimizer_states = static_cast<int>(run_->updates.states.size());
     needs.accumulate = settings_.batch.grad_accum > 1;
     needs.norm = needs_norm();
     needs.prefetch_depth = static_cast<int>(options_.sharding.prefetch_depth.value_or(1));
@@ -308,8 +308,7 @@ class RunPlanner {
     }
     int64_t owned = 0;
     for (const Unit& unit : run_->plan.units) owned = std::max(owned, run_->plan.owned_numel(unit));
-    const bool norms =
-        run_->optimizer->direction != nullptr && options_.sharding.cpu_offload == CpuOffload::kNone;
+    const bool norms = run_->parameter_norms && options_.sharding.cpu_offload == CpuOffload::kNone;
     DeviceIoPlan io = plan_device_io(most, settings_.batch.batch_size, owned,
                                      norms ? plan_device_norms(run_->plan) : DeviceNormsPlan{});
     if (run_->device_rules) run_->device_rules->add_to(io);

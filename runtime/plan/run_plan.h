@@ -13,6 +13,7 @@
 #include "kernels/core/optimizer.h"
 #include "runtime/data/sampler.h"
 #include "runtime/engine/device/device_rules.h"
+#include "runtime/engine/update_plan.h"
 #include "runtime/plan/metric_plan.h"
 #include "runtime/plan/run_settings.h"
 #include "runtime/program/lower.h"
@@ -35,7 +36,10 @@ struct RunPlan {
   OptimizerSettings settings;
   const OptimizerDef* optimizer = nullptr;
   std::vector<int> rules;                // per parameter the rule of the source's update, or -1
-  std::vector<bool> decays;              // per parameter
+  UpdatePlan updates;                    // settings and optimizer are of its first group
+  bool parameter_norms = false;          // which an optimizer needs
+  bool uses_average = false;             // evaluation and output take the average of --ema
+  std::string warning;                   // about --group; a line or empty
   std::optional<Sampler> train_sampler;  // always there once planned
   std::optional<Sampler> eval_sampler;
   std::shared_ptr<KernelCache> kernels;  // shared by the plans among which one is chosen

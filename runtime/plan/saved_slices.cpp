@@ -71,8 +71,6 @@ size_t staged_bytes(const std::vector<SavedSlice>& slices) {
   return static_cast<size_t>(bytes);
 }
 
-std::vector<std::string> state_names(const RunPlan& plan) {
-  return plan.optimizer->state_names(plan.settings);
-}
+std::vector<std::string> state_names(const RunPlan& plan) { return plan.updates.states; }
 
 }  // namespace ofsdp::runtime

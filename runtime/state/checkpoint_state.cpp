@@ -18,11 +18,32 @@ std::vector<NamedTensor> trained_of(const Graph& graph) {
   return list;
 }
 
+// Returns the numbers that only this kind has.
+std::string own_numbers(const ScheduleOptions& s) {
+  const auto or_none = [](const std::optional<int64_t>& n) { return n ? std::to_string(*n) : "-"; };
+  switch (s.kind) {
+    case ScheduleKind::kMultistep: {
+      std::string text = ", at";
+      for (const int64_t at : s.milestones) text += " " + std::to_string(at);
+      return text;
+    }
+    case ScheduleKind::kWsd:
+      return ", decay " + or_none(s.decay_steps);
+    case ScheduleKind::kCosineRestarts:
+      return format_text(", cycle {}, times {}", or_none(s.restart_steps), s.restart_mult);
+    case ScheduleKind::kOneCycle:
+      return format_text(", top at {}, over {} and {}", s.pct_start, s.div_factor,
+                         s.final_div_factor);
+    default:
+      return "";
+  }
+}
+
 std::string schedule_text(const ScheduleOptions& s) {
-  return format_text("{}, {} warm-up steps, total {}, least {}, power {}, every {} {}s, factor {}",
-                     name_of(s.kind), s.warmup_steps,
-                     s.total_steps ? std::to_string(*s.total_steps) : "the run's", s.min_lr_ratio,
-                     s.power, s.step_size, name_of(s.unit), s.gamma);
+  return format_text(
+      "{}, {} warm-up steps, total {}, least {}, power {}, every {} {}s, factor {}{}",
+      name_of(s.kind), s.warmup_steps, s.total_steps ? std::to_string(*s.total_steps) : "the run's",
+      s.min_lr_ratio, s.power, s.step_size, name_of(s.unit), s.gamma, own_numbers(s));
 }
 
 // The first name that one has and the other has not, or that has another shape.

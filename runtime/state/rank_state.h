@@ -30,6 +30,7 @@ class RankState {
   int rank() const { return communicator_.rank(); }
 
   UpdateRunner& executor() { return *runner_.executor; }
+  OptimizerStep& optimizer() { return *runner_.optimizer; }
   UpdateProgram* update_program() { return runner_.update_program.get(); }  // null: none
   const TraceRecorder* trace() const { return trace_.get(); }               // null: none
   // The program for a micro-batch of `size` samples. An empty one takes any other size of the same

@@ -70,9 +70,8 @@ class RunnerMaker {
     if (const UpdateRules* rules = setup_.source->updates()) {
       OFSDP_ASSIGN_OR_RETURN(runner_.update_program, UpdateProgram::make(*rules));
     }
-    runner_.optimizer =
-        std::make_unique<OptimizerStep>(*plan_.optimizer, plan_.settings, plan_.plan, units,
-                                        plan_.decays, runner_.update_program.get(), plan_.rules);
+    runner_.optimizer = std::make_unique<OptimizerStep>(plan_.updates, plan_.plan, units,
+                                                        runner_.update_program.get(), plan_.rules);
     return {};
   }
 

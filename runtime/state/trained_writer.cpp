@@ -25,15 +25,18 @@ Result<std::unique_ptr<TrainedOutput>> open_output(const TrainingSource& source,
   return output;
 }
 
-// Writes this rank's share of one unit: parameters, and states that the output has a place for.
+// Writes this rank's share of one unit: parameters or their average, and states that the output has
+// a place for.
 Status write_unit(const RankState& state, const Unit& unit, const TrainedOutput& output) {
   const auto parameter = [&](const ShardPart& part) -> const Parameter& {
     return state.parameter(part.param.parameter);
   };
-  OFSDP_RETURN_IF_ERROR(state.share(unit, -1).for_each_part([&](const ShardPart& part) {
+  const UpdatePlan& updates = state.plan().updates;
+  const int weights = state.plan().uses_average ? updates.average_state() : -1;
+  OFSDP_RETURN_IF_ERROR(state.share(unit, weights).for_each_part([&](const ShardPart& part) {
     return output.write(parameter(part), part.first, part.values);
   }));
-  const size_t states = state_names(state.plan()).size();
+  const size_t states = updates.states.size() - (updates.average_decay ? 1 : 0);
   for (size_t k = 0; k < states; ++k) {
     OFSDP_RETURN_IF_ERROR(
         state.share(unit, static_cast<int>(k)).for_each_part([&](const ShardPart& part) {

@@ -83,6 +83,12 @@ void copy_trained(const RankState& from, const RankState& to) {
   }
 }
 
+// Until the first update the average is the parameters.
+void begin_average(const RankState& state, const Unit& unit) {
+  std::copy_n(state.held(unit, -1).values(), state.plan().plan.owned_numel(unit),
+              state.held(unit, state.plan().updates.average_state()).values());
+}
+
 // Weights, a task a unit; then the optimizer states that the source has.
 Status load_weights(const RankState& state) {
   const TrainingSource& source = *state.setup().source;
@@ -94,8 +100,10 @@ Status load_weights(const RankState& state) {
       return source.file().read(source_of(state, part.param.parameter), part.first, part.values);
     });
   }));
-  const auto states = static_cast<int>(state_names(state.plan()).size());
+  const UpdatePlan& updates = state.plan().updates;
+  const int states = static_cast<int>(updates.states.size()) - (updates.average_decay ? 1 : 0);
   for (const Unit& unit : units) {
+    if (updates.average_decay) begin_average(state, unit);
     for (int k = 0; k < states; ++k) {
       OFSDP_RETURN_IF_ERROR(state.held(unit, k).for_each_part([&](const ShardPart& part) {
         return source.load_state(state.parameter(part.param.parameter), static_cast<size_t>(k),

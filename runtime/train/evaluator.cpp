@@ -35,11 +35,25 @@ Status Evaluator::add(const BoundProgram& program, const MicroResult& result) {
   return {};
 }
 
+// No rank may read what another has not exchanged yet.
+Status Evaluator::swap_average(int64_t step) {
+  if (!state_.plan().uses_average) return {};
+  state_.optimizer().swap_average();
+  return communicator_.barrier({"barrier of averages", -1, step});
+}
+
 Result<EvalRow> Evaluator::run(int64_t step, int64_t epoch) {
+  OFSDP_RETURN_IF_ERROR(swap_average(step));
+  OFSDP_ASSIGN_OR_RETURN(const EvalRow row, pass(step, epoch));
+  OFSDP_RETURN_IF_ERROR(swap_average(step));
+  return row;
+}
+
+Result<EvalRow> Evaluator::pass(int64_t step, int64_t epoch) {
   std::array<double, 2> sums{};  // loss times count, count
   metrics_.begin();
   UpdateRunner& executor = state_.executor();
-  executor.begin_update({0, step});
+  executor.begin_update({.lr = 0, .step = step});
   loader_.start(0, sampler_.updates_per_epoch());
   for (int64_t update = 0;; ++update) {
     OFSDP_ASSIGN_OR_RETURN(const Batch* batch, loader_.next());

@@ -1,7 +1,8 @@
 // Evaluator: loss and metrics over the evaluation data, with all ranks sharing the samples.
 //
-// Training switches are off (the programs were compiled so). The loss is the mean over kept labels
-// (or samples); metric_sums.h has the metrics.
+// Training switches are off (the programs were compiled so). With --ema the average takes the place
+// of the parameters meanwhile, unless --ema-use is off. The loss is the mean over kept labels (or
+// samples); metric_sums.h has the metrics.
 //
 // Ownership: borrows state and communicator; a row's metrics are the evaluator's. Threads: one;
 // `run` is collective. No allocation in `run`. Errors: as CpuEngine and Loader; kFault of a loss
@@ -23,6 +24,8 @@ class Evaluator {
   Result<EvalRow> run(int64_t step, int64_t epoch);
 
  private:
+  Result<EvalRow> pass(int64_t step, int64_t epoch);
+  Status swap_average(int64_t step);
   Status add(const BoundProgram& program, const MicroResult& result);
 
   RankState& state_;

@@ -43,6 +43,9 @@ class Session {
 
   void print_plan(const ModelSetup& setup, const RunPlan& plan) const {
     if (communicator_.rank() != 0) return;
+    if (!plan.warning.empty()) {
+      print_lines(stderr, format_text("fsdp-run: warning: {}\n", escaped(plan.warning)));
+    }
     const auto print = [](const std::string& text) { print_lines(stdout, text); };
     if (options_.command != Command::kPlan) print(settings().configuration);
     print(trained_table(setup.graph));

@@ -99,7 +99,8 @@ Status Trainer::check_last(int64_t step) {
 
 Status Trainer::update(int64_t step) {
   UpdateRunner& runner = state_.executor();
-  runner.begin_update({learning_rate(schedule_, step - 1, sampler_.epoch_of(step - 1)), step});
+  const double factor = rate_factor(schedule_, step - 1, sampler_.epoch_of(step - 1));
+  runner.begin_update({.lr = schedule_.base_lr * factor, .step = step, .factor = factor});
   OFSDP_RETURN_IF_ERROR(micro_batches(step));
   OFSDP_ASSIGN_OR_RETURN(auto outcome, runner.outcome(false));
   OFSDP_RETURN_IF_ERROR(exchange_and_report(outcome, step));

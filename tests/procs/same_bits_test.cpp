@@ -64,6 +64,25 @@ TEST_P(SameBitsTest, StrategiesAgreeWhenGradientsAreClipped) {
   EXPECT_NE(first, trained_file(words())) << "the clip had no effect";
 }
 
+// Optimizers of groups, one with norms of whole parameters, and the average that is written.
+TEST_P(SameBitsTest, StrategiesAgreeWithGroupsAndAnAverage) {
+  const Words grouped = words() + Words{"--group",         "*bias:optimizer=lamb,lr=0.02",
+                                        "--group",         "fc2*:lr=3x",
+                                        "--ema",           "0.7",
+                                        "--eval-data",     fixture("mlp/data"),
+                                        "--eval-interval", "5step"};
+  const std::string first = trained_file(grouped + Words{"--strategy", "full_shard"});
+  for (const char* strategy : kStrategies) {
+    expect_same(first, trained_file(grouped + Words{"--strategy", strategy}), strategy);
+  }
+  const TempFolder folder;
+  const Words saved{"--checkpoint-dir", folder.path(),  "--checkpoint-interval", "1step",
+                    "--strategy",       "shard_grad_op"};
+  trained_file(grouped + saved + Words{"--steps", "7"});
+  expect_same(first, trained_file(grouped + saved + Words{"--resume", "latest"}), "resumed");
+  EXPECT_NE(first, trained_file(grouped + Words{"--ema-use", "off"})) << "no average was written";
+}
+
 // Parameters that lie in place are read by all ranks: nobody may update them while another
 // evaluates.
 TEST_P(SameBitsTest, EvaluationsBetweenUpdatesAgree) {

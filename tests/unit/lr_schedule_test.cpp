@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <vector>
 
 #include "tests/support/namespaces.h"
@@ -90,6 +91,58 @@ TEST(LrSchedule, TotalInsideTheWarmupEndsAtOnce) {
   const LrSchedule linear = schedule(ScheduleKind::kLinear, 1.0, 4, 4);
   EXPECT_EQ(learning_rate(linear, 3, 0), 0.75);
   EXPECT_EQ(learning_rate(linear, 4, 0), 0.0);
+}
+
+// torch.optim.lr_scheduler.CosineAnnealingWarmRestarts(3, 2, eta_min=0.1)
+TEST(LrSchedule, CosineRestartsAsRecorded) {
+  LrSchedule restarts = schedule(ScheduleKind::kCosineRestarts, 1.0, 2, 8);
+  restarts.options.min_lr_ratio = 0.1;
+  restarts.options.restart_steps = 3;
+  restarts.options.restart_mult = 2;
+  expect_rates(restarts, {0.5, 1.0, 1.0, 0.775, 0.325, 1.0, 0.9397114317029974, 0.775, 0.55, 0.325,
+                          0.16028856829700258, 1.0, 0.9846666218300807});
+  restarts.options.restart_mult = 1;
+  EXPECT_NEAR(learning_rate(restarts, 2 + 3000000001, 0), 0.775, 1e-15);
+}
+
+// torch.optim.lr_scheduler.OneCycleLR(0.3, total_steps=11)
+TEST(LrSchedule, OneCycleAsRecorded) {
+  const LrSchedule cycle = schedule(ScheduleKind::kOneCycle, 0.3, 0, 11);
+  expect_rates(cycle, {0.012, 0.12670233412042076, 0.28807842741678524, 0.29392397034639045,
+                       0.26534271743058907, 0.2178261147892585, 0.15917481242627995,
+                       0.09901740869618848, 0.04722975383985236, 0.012313662961887257});
+  EXPECT_NEAR(learning_rate(cycle, 10, 0), 1.2e-6, 1e-15);
+  EXPECT_NEAR(learning_rate(cycle, 99, 0), 1.2e-6, 1e-15);
+}
+
+TEST(LrSchedule, PowersOfGammaByHand) {
+  LrSchedule multistep = schedule(ScheduleKind::kMultistep, 1.0, 2, 9);
+  multistep.options.unit = StepUnit::kStep;
+  multistep.options.gamma = 0.5;
+  multistep.options.milestones = {3, 1, 3};
+  expect_rates(multistep, {0.5, 1.0, 1.0, 0.5, 0.5, 0.125, 0.125});
+  LrSchedule exponential = multistep;
+  exponential.options.kind = ScheduleKind::kExponential;
+  expect_rates(exponential, {0.5, 1.0, 1.0, 0.5, 0.25, 0.125});
+  exponential.options.unit = StepUnit::kEpoch;
+  EXPECT_EQ(learning_rate(exponential, 50, 2), 0.25);
+}
+
+TEST(LrSchedule, InverseSqrtByHand) {
+  expect_rates(schedule(ScheduleKind::kInverseSqrt, 1.0, 4, 9),
+               {0, 0.25, 0.5, 0.75, 1.0, 2 / std::sqrt(5.0)});
+  const LrSchedule cold = schedule(ScheduleKind::kInverseSqrt, 1.0, 0, 9);
+  EXPECT_EQ(learning_rate(cold, 0, 0), 1.0);
+  EXPECT_EQ(learning_rate(cold, 30000, 0), 0.5);
+}
+
+TEST(LrSchedule, WarmupStableDecayByHand) {
+  LrSchedule wsd = schedule(ScheduleKind::kWsd, 1.0, 2, 10);
+  wsd.options.min_lr_ratio = 0.5;
+  wsd.options.decay_steps = 4;
+  expect_rates(wsd, {0.5, 1, 1, 1, 1, 1, 1, 0.875, 0.75, 0.625, 0.5, 0.5});
+  wsd.options.decay_steps.reset();  // one of ten
+  expect_rates(wsd, {0.5, 1, 1, 1, 1, 1, 1, 1, 1, 1, 0.5});
 }
 
 TEST(LrSchedule, TakesTheTotalOfTheRunUnlessAnotherIsSaid) {

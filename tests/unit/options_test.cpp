@@ -78,6 +78,9 @@ TEST(Options, KnowsEveryFlagOfTheContract) {
                            "eps",
                            "rho",
                            "no-decay",
+                           "group",
+                           "ema",
+                           "ema-use",
                            "lr-schedule",
                            "warmup-steps",
                            "total-steps",
@@ -86,6 +89,13 @@ TEST(Options, KnowsEveryFlagOfTheContract) {
                            "step-size",
                            "gamma",
                            "schedule-unit",
+                           "milestones",
+                           "decay-steps",
+                           "restart-steps",
+                           "restart-mult",
+                           "pct-start",
+                           "div-factor",
+                           "final-div-factor",
                            "clip-grad-norm",
                            "batch-size",
                            "grad-accum",
@@ -260,6 +270,14 @@ TEST(Options, WhatHasNoEffectIsRefused) {
   EXPECT_EQ(refused({"--optimizer", "sgd", "--eps", "1"}),
             "--eps has no effect with --optimizer sgd");
   EXPECT_EQ(refused({"--gamma", "0.5"}), "--gamma has no effect with --lr-schedule constant");
+  EXPECT_EQ(refused({"--lr-schedule", "onecycle", "--warmup-steps", "2"}),
+            "--warmup-steps has no effect with --lr-schedule onecycle");
+  EXPECT_EQ(refused({"--lr-schedule", "exponential"}),
+            "--lr-schedule exponential needs --gamma X, found none");
+  EXPECT_EQ(refused({"--lr-schedule", "multistep"}),
+            "--lr-schedule multistep needs --milestones N,N,..., found none");
+  EXPECT_EQ(refused({"--lr-schedule", "cosine_restarts"}),
+            "--lr-schedule cosine_restarts needs --restart-steps N, found none");
   EXPECT_EQ(refused({"--loss", "mse", "--label-smoothing", "0.1"}),
             "--label-smoothing has no effect with --loss mse");
   EXPECT_EQ(refused({"--optimizer", "sgd", "--nesterov"}),
@@ -267,6 +285,28 @@ TEST(Options, WhatHasNoEffectIsRefused) {
   options_of({"--min-lr-ratio", "0", "--label-smoothing", "0"});  // nothing said, no harm
   EXPECT_TRUE(
       options_of({"--optimizer", "sgd", "--momentum", "0.9", "--nesterov"}).optimizer.nesterov);
+}
+
+TEST(Options, GroupsHaveTheDefaultsOfTheirOptimizers) {
+  const auto groups = [](const Words& words) { return options_of(words).optimizer.groups; };
+  const auto all = groups({"--lr", "0.5", "--weight-decay", "0.1", "--momentum", "0.9", "--group",
+                           "a::b=:lr=0.1x", "--group", "c:optimizer=sgd", "--group",
+                           "*:weight_decay=0,optimizer=adagrad,lr=2"});
+  ASSERT_EQ(all.size(), 3u);
+  EXPECT_EQ(all[0].pattern, "a::b=");
+  EXPECT_EQ(all[0].update.lr, 0.05);
+  EXPECT_EQ(all[0].update.weight_decay, 0.1);
+  EXPECT_EQ(all[1].update.lr, 1e-3);
+  EXPECT_EQ(all[1].update.weight_decay, 0);
+  EXPECT_EQ(all[1].update.momentum, 0.9);
+  EXPECT_EQ(all[2].update.lr, 2);
+  EXPECT_EQ(all[2].update.eps, 1e-10);
+  EXPECT_EQ(refused({"--group", "a:rate=1"}),
+            "--group: expected PATTERN:key=value with lr, weight_decay or optimizer, found "
+            "'a:rate=1'");
+  EXPECT_EQ(refused({"--group", "a:lr=fast"}),
+            "--group: expected lr=X or lr=Xx (of --lr), X at least 0, found 'a:lr=fast'");
+  EXPECT_EQ(refused({"--ema-use", "off"}), "--ema-use has no effect with --ema off");
 }
 
 TEST(Options, WhatPlugInsOfferIsNamedByPlugin) {

@@ -74,7 +74,7 @@ void OptionReader::read_inline_data(DataChoice data, Source source, const std::s
 std::string OptionReader::overriding() const {
   for (const char* name : {"loss", "ignore-index", "label-smoothing", "freeze", "train",
                            "optimizer", "lr", "weight-decay", "momentum", "nesterov", "betas",
-                           "eps", "rho", "no-decay", "lr-schedule", "warmup-steps"}) {
+                           "eps", "rho", "no-decay", "group", "lr-schedule", "warmup-steps"}) {
     if (said(name)) return said_.at(name).subject;
   }
   return "";
@@ -114,6 +114,17 @@ Status OptionReader::resolve_threads(const std::optional<std::string>& omp_num_t
   return ok_status();
 }
 
+// A schedule without a number that has no default.
+Status OptionReader::refuse_unsaid() const {
+  const auto needs = [this](ScheduleKind kind, const char* name, const char* what) -> Status {
+    if (options_.schedule.kind != kind || said(name)) return ok_status();
+    return input_error("--lr-schedule {} needs --{} {}, found none", name_of(kind), name, what);
+  };
+  OFSDP_RETURN_IF_ERROR(needs(ScheduleKind::kExponential, "gamma", "X"));
+  OFSDP_RETURN_IF_ERROR(needs(ScheduleKind::kMultistep, "milestones", "N,N,..."));
+  return needs(ScheduleKind::kCosineRestarts, "restart-steps", "N");
+}
+
 Status OptionReader::refuse_without_effect() const {
   for (const OptionEntry& entry : table_) {
     if (!said(entry.name)) continue;
@@ -125,6 +136,7 @@ Status OptionReader::refuse_without_effect() const {
     if (source_of(entry.name) < source_of(decides)) continue;
     return input_error("{} has no effect with {}", said_.at(entry.name).subject, none.beside);
   }
+  OFSDP_RETURN_IF_ERROR(refuse_unsaid());
   const bool across = options_.launch.deterministic == Determinism::kAcrossRanks;
   if (across && options_.loss.mean == LossMean::kPerRank) {
     return input_error("{} contradicts --deterministic across_ranks: it depends on the ranks",

@@ -60,6 +60,7 @@ class OptionReader {
                const std::string& subject);
   Status resolve_length(Command command);
   Status resolve_threads(const std::optional<std::string>& omp_num_threads);
+  Status refuse_unsaid() const;
   Status refuse_without_effect() const;
 
   std::vector<OptionEntry> table_;

@@ -129,6 +129,105 @@ OptionEntry no_decay() {
   return entry;
 }
 
+// "3e-4", or "0.1x" of the run's rate.
+bool read_group_rate(std::string text, GroupOptions& group) {
+  group.lr_is_share = text.ends_with('x');
+  if (group.lr_is_share) text.pop_back();
+  group.lr = parse_number(text);
+  return group.lr && *group.lr >= 0;
+}
+
+bool read_group_optimizer(const std::string& text, GroupOptions& group) {
+  if (text.starts_with(kPluginPrefix)) {
+    group.kind = OptimizerKind::kPlugin;
+    group.plugin = text.substr(kPluginPrefix.size());
+    return !group.plugin.empty();
+  }
+  group.kind = choice_named<OptimizerKind>(text);
+  return group.kind.has_value();
+}
+
+Verdict read_group_value(const std::string& key, const std::string& value, GroupOptions& group) {
+  if (key == "lr") {
+    return fine_or(read_group_rate(value, group), "lr=X or lr=Xx (of --lr), X at least 0");
+  }
+  if (key == "weight_decay") {
+    group.weight_decay = parse_number(value);
+    return fine_or(group.weight_decay && *group.weight_decay >= 0, "weight_decay=X, at least 0");
+  }
+  if (key == "optimizer") {
+    return {.fine = read_group_optimizer(value, group),
+            .expected =
+                "optimizer= one of " + joined(names_of<OptimizerKind>(), ", ") + " or plugin:NAME",
+            .hint = did_you_mean(value, names_of<OptimizerKind>())};
+  }
+  return fine_or(false, "lr=, weight_decay= or optimizer= after PATTERN:");
+}
+
+// Where the first key begins: after the last ':' before the first '=' that follows a key. Names may
+// hold either.
+size_t keys_begin(const std::string& text) {
+  for (size_t at = text.find('='); at != std::string::npos; at = text.find('=', at + 1)) {
+    const size_t colon = text.rfind(':', at);
+    if (colon == std::string::npos) continue;
+    const std::string key = text.substr(colon + 1, at - colon - 1);
+    if (key == "lr" || key == "weight_decay" || key == "optimizer") return colon + 1;
+  }
+  return 0;
+}
+
+OptionEntry group() {
+  OptionEntry entry{.name = "group",
+                    .values = "PATTERN:key=value[,key=value]; repeated",
+                    .help =
+                        "lr (a number, or 0.1x of --lr), weight_decay and optimizer of some "
+                        "parameters; the first that matches counts",
+                    .kind = OptionEntry::Kind::kRepeated};
+  entry.set = [](Options& o, const std::string& text) {
+    GroupOptions group;
+    group.said = text;
+    const size_t begin = keys_begin(text);
+    if (begin < 2) return fine_or(false, "PATTERN:key=value with lr, weight_decay or optimizer");
+    group.pattern = text.substr(0, begin - 1);
+    for (const std::string& part : split_list(text.substr(begin))) {
+      const size_t equals = std::min(part.find('='), part.size());
+      const std::string value = part.substr(std::min(equals + 1, part.size()));
+      Verdict verdict = read_group_value(part.substr(0, equals), value, group);
+      if (!verdict.fine) return verdict;
+    }
+    o.optimizer.groups.push_back(std::move(group));
+    return Verdict{};
+  };
+  entry.show = [](const Options& o) {
+    std::vector<std::string> all;
+    for (const GroupOptions& group : o.optimizer.groups) all.push_back(group.said);
+    return yaml_list(all);
+  };
+  entry.clear = [](Options& o) { o.optimizer.groups.clear(); };
+  return entry;
+}
+
+OptionEntry milestones() {
+  OptionEntry entry{.name = "milestones",
+                    .values = "N,N,...",
+                    .help = "multistep: epochs or steps at which the rate changes"};
+  entry.set = [](Options& o, const std::string& text) {
+    o.schedule.milestones.clear();
+    for (const std::string& part : split_list(text)) {
+      const auto at = parse_integer(part, 0);
+      if (!at) return fine_or(false, "whole numbers of at least 0, such as 30,60");
+      o.schedule.milestones.push_back(*at);
+    }
+    return Verdict{};
+  };
+  entry.show = [](const Options& o) {
+    std::vector<std::string> texts;
+    for (const int64_t at : o.schedule.milestones) texts.push_back(std::to_string(at));
+    return "[" + joined(texts, ", ") + "]";
+  };
+  return entry;
+}
+
 template <typename E>
 bool any_of(E value, std::initializer_list<E> values) {
   return std::find(values.begin(), values.end(), value) != values.end();
@@ -140,7 +239,7 @@ OptimizerTraits traits_of(OptimizerKind kind) {
   return find_optimizer(choice_name(kind))->traits;
 }
 
-bool optimizer_uses(OptimizerKind kind, std::string_view name) {
+bool kind_uses(OptimizerKind kind, std::string_view name) {
   constexpr std::pair<std::string_view, OptimizerTakes> kSettings[] = {
       {"momentum", kTakesMomentum}, {"nesterov", kTakesNesterov}, {"betas", kTakesBetas},
       {"eps", kTakesEps},           {"rho", kTakesRho},
@@ -151,13 +250,35 @@ bool optimizer_uses(OptimizerKind kind, std::string_view name) {
   return true;
 }
 
+// A group's optimizer counts as well.
+bool optimizer_uses(const OptimizerOptions& optimizer, std::string_view name) {
+  return kind_uses(optimizer.kind, name) ||
+         std::ranges::any_of(optimizer.groups, [name](const GroupOptions& group) {
+           return group.kind && kind_uses(*group.kind, name);
+         });
+}
+
 bool schedule_uses(ScheduleKind kind, std::string_view name) {
   using enum ScheduleKind;
-  const bool decays = any_of(kind, {kLinear, kCosine, kPolynomial});
-  if (name == "total-steps" || name == "min-lr-ratio") return decays;
-  if (name == "power") return kind == kPolynomial;
-  if (name == "step-size" || name == "gamma" || name == "schedule-unit") return kind == kStep;
-  return true;
+  const std::pair<std::string_view, std::vector<ScheduleKind>> users[] = {
+      {"total-steps", {kLinear, kCosine, kPolynomial, kWsd, kOneCycle}},
+      {"min-lr-ratio", {kLinear, kCosine, kPolynomial, kWsd, kCosineRestarts}},
+      {"power", {kPolynomial}},
+      {"step-size", {kStep}},
+      {"gamma", {kStep, kMultistep, kExponential}},
+      {"schedule-unit", {kStep, kMultistep, kExponential}},
+      {"milestones", {kMultistep}},
+      {"decay-steps", {kWsd}},
+      {"restart-steps", {kCosineRestarts}},
+      {"restart-mult", {kCosineRestarts}},
+      {"pct-start", {kOneCycle}},
+      {"div-factor", {kOneCycle}},
+      {"final-div-factor", {kOneCycle}},
+  };
+  if (name == "warmup-steps") return kind != kOneCycle;
+  const auto* const found =
+      std::ranges::find(users, name, [](const auto& user) { return user.first; });
+  return found == std::end(users) || std::ranges::count(found->second, kind) > 0;
 }
 
 bool loss_uses(LossKind kind, std::string_view name) {
@@ -167,23 +288,47 @@ bool loss_uses(LossKind kind, std::string_view name) {
   return true;
 }
 
+using Given = std::function<bool(const char*)>;
+
+void take_defaults(UpdateOptions& update, const Given& given) {
+  const OptimizerTraits traits = traits_of(update.kind);
+  if (!given("lr")) update.lr = traits.lr;
+  if (!given("weight-decay")) update.weight_decay = traits.weight_decay;
+  if (!given("eps")) update.eps = traits.eps;
+  if (!given("rho") || (traits.takes & kTakesRho) == 0) update.rho = traits.rho;
+  if (!given("betas")) update.beta1 = UpdateOptions().beta1;
+  if (!given("betas")) update.beta2 = traits.beta2;
+}
+
+// A group with an optimizer of its own has the defaults of that; rate and decay of the run are not
+// for it, other settings are.
+void complete(GroupOptions& group, const UpdateOptions& run, const Given& given) {
+  group.update = run;
+  if (group.kind) {
+    group.update.kind = *group.kind;
+    group.update.plugin = group.plugin;
+    take_defaults(group.update, [&given](const char* name) {
+      const std::string_view said = name;
+      return said != "lr" && said != "weight-decay" && given(name);
+    });
+  }
+  if (group.lr) group.update.lr = group.lr_is_share ? *group.lr * run.lr : *group.lr;
+  if (group.weight_decay) group.update.weight_decay = *group.weight_decay;
+}
+
 }  // namespace
 
 void take_defaults_unless(OptimizerOptions& optimizer,
                           const std::function<bool(const char*)>& given) {
-  const OptimizerTraits traits = traits_of(optimizer.kind);
-  if (!given("lr")) optimizer.lr = traits.lr;
-  if (!given("weight-decay")) optimizer.weight_decay = traits.weight_decay;
-  if (!given("eps")) optimizer.eps = traits.eps;
-  if (!given("rho") || (traits.takes & kTakesRho) == 0) optimizer.rho = traits.rho;
-  if (!given("betas")) optimizer.beta1 = OptimizerOptions().beta1;
-  if (!given("betas")) optimizer.beta2 = traits.beta2;
+  take_defaults(optimizer, given);
+  for (GroupOptions& group : optimizer.groups) complete(group, optimizer, given);
 }
 
 NoEffect no_effect(const Options& options, std::string_view name) {
-  if (!optimizer_uses(options.optimizer.kind, name)) {
+  if (!optimizer_uses(options.optimizer, name)) {
     return {"--optimizer " + optimizer().show(options), true};
   }
+  if (name == "ema-use" && !options.optimizer.ema) return {"--ema off"};
   if (!schedule_uses(options.schedule.kind, name)) {
     return {"--lr-schedule " + std::string(name_of(options.schedule.kind))};
   }
@@ -232,6 +377,17 @@ std::vector<OptionEntry> training_entries() {
       number({"rho", "0.9", optimizers_with(kTakesRho) + ": decay of the averages"}, kZeroToOne,
              OFSDP_FIELD(optimizer.rho)),
       no_decay(),
+      group(),
+      parsed_or(
+          "off", {"ema", "off, DECAY", "a running average of the parameters: its decay"},
+          std::string(kZeroToOne.text), OFSDP_FIELD(optimizer.ema),
+          [](const std::string& text) {
+            const auto decay = parse_number(text);
+            return decay && kZeroToOne.accepts(*decay) ? decay : std::nullopt;
+          },
+          show_number),
+      toggle({"ema-use", "on, off", "evaluate and write the average of --ema"},
+             OFSDP_FIELD(optimizer.ema_use)),
       parsed_or(
           "off", {"clip-grad-norm", "off, X", "largest global 2-norm of the gradient"},
           std::string(kAboveZero.text), OFSDP_FIELD(optimizer.clip_grad_norm),
@@ -245,14 +401,32 @@ std::vector<OptionEntry> training_entries() {
               OFSDP_FIELD(schedule.warmup_steps)),
       integer_or("auto", {"total-steps", "auto (the run's), N", "updates the schedule is made for"},
                  1, OFSDP_FIELD(schedule.total_steps)),
-      number({"min-lr-ratio", "0", "linear, cosine, polynomial: the last rate over lr"}, kZeroToOne,
-             OFSDP_FIELD(schedule.min_lr_ratio)),
+      number({"min-lr-ratio", "0",
+              "linear, cosine, polynomial, wsd, cosine_restarts: the least "
+              "rate over lr"},
+             kZeroToOne, OFSDP_FIELD(schedule.min_lr_ratio)),
       number({"power", "1", "polynomial"}, kAtLeastZero, OFSDP_FIELD(schedule.power)),
       integer({"step-size", "1", "step: epochs or steps between two changes"}, 1,
               OFSDP_FIELD(schedule.step_size)),
-      number({"gamma", "0.1", "step: factor of a change"}, kAtLeastZero,
+      number({"gamma", "0.1", "step, multistep, exponential: factor of a change"}, kAtLeastZero,
              OFSDP_FIELD(schedule.gamma)),
-      choice("schedule-unit", "step: what step-size counts", OFSDP_FIELD(schedule.unit)),
+      choice("schedule-unit", "step, multistep, exponential: what is counted",
+             OFSDP_FIELD(schedule.unit)),
+      milestones(),
+      integer_or("auto",
+                 {"decay-steps", "auto (a tenth of the total), N", "wsd: updates of the decay"}, 1,
+                 OFSDP_FIELD(schedule.decay_steps)),
+      integer_or("none",
+                 {"restart-steps", "none, N", "cosine_restarts: updates of the first cycle"}, 1,
+                 OFSDP_FIELD(schedule.restart_steps)),
+      integer({"restart-mult", "1", "cosine_restarts: length of a cycle over that of the last"}, 1,
+              OFSDP_FIELD(schedule.restart_mult)),
+      number({"pct-start", "0.3", "onecycle: share of the updates on the way up"}, kZeroToOne,
+             OFSDP_FIELD(schedule.pct_start)),
+      number({"div-factor", "25", "onecycle: lr over the first rate"}, kAboveZero,
+             OFSDP_FIELD(schedule.div_factor)),
+      number({"final-div-factor", "1e4", "onecycle: the first rate over the last"}, kAboveZero,
+             OFSDP_FIELD(schedule.final_div_factor)),
   };
 }
 

@@ -1,0 +1,44 @@
+// UpdatePlan: which optimizer updates each parameter, with which numbers, and which state tensors a
+// run holds for that.
+//
+// Groups (--group) may have optimizers of their own. The states of all are told apart by their
+// names: a run holds a tensor of each name, as long as the shard, and a group uses those of its
+// optimizer. The average of --ema is one more, the last.
+//
+// Ownership: a value; the definitions outlive it. Threads: any. Errors: none.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "kernels/core/optimizer.h"
+
+namespace ofsdp::runtime {
+
+struct UpdateGroup {
+  const OptimizerDef* optimizer = nullptr;
+  OptimizerSettings settings;
+  std::optional<double> lr = {};    // its base rate; none: the run's
+  std::vector<size_t> states = {};  // of its optimizer, in order: which of UpdatePlan::states
+};
+
+struct ParameterUpdate {
+  int group = 0;
+  double weight_decay = 0;
+};
+
+struct UpdatePlan {
+  std::vector<UpdateGroup> groups;          // the first is of all that no --group takes
+  std::vector<ParameterUpdate> parameters;  // of the graph
+  std::vector<std::string> states;          // names
+  std::optional<double> average_decay;      // the last state is an average of the parameters
+  int64_t first_update = 1;                 // its number: there the average begins
+
+  int average_state() const { return static_cast<int>(states.size()) - 1; }
+};
+
+// The name of the average among the states.
+inline constexpr const char* kAverageState = "ema";
+
+}  // namespace ofsdp::runtime
