@@ -34,7 +34,7 @@ write_apt_configuration() {
   local mirror
   mirror=$(apt-get indextargets --format '$(REPO_URI)' 'Created-By: Packages' 'Origin: Debian' 'Codename: bookworm' 'Component: main' | head -n 1)
   [ -n "$mirror" ] || { say "apt: expected a source of Debian 12 (bookworm main), found none"; exit 1; }
-  mkdir -p "$tp"/apt/{lists/partial,cache/archives/partial,etc}
+  mkdir -p "$tp"/apt/{lists/partial,cache/archives/partial,etc/preferences.d,etc/apt.conf.d}
   : >"$tp/apt/status"
   echo "deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] $mirror bookworm main" \
     >"$tp/apt/etc/sources.list"
