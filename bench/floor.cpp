@@ -18,7 +18,7 @@
 #include "kernels/core/memory.h"
 #include "kernels/core/optimizer.h"
 #include "kernels/core/registry.h"
-#include "kernels/cpu/onednn.h"
+#include "kernels/cpu/onednn/bridge.h"
 #include "kernels/cpu/parallel.h"
 #include "kernels/ops/conv/conv_shape.h"
 #include "kernels/ops/matmul/blas_product.h"

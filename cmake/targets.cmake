@@ -19,17 +19,17 @@ endif()
 
 # [Note: the same bits everywhere] The vector body and the scalar tail of a loop must round alike, so products are not
 # contracted into FMAs behind our back and -ffast-math is never used. What remains (no errno, no traps) changes no value.
-# The baseline runs on any x86-64 since 2009; hot loops are cloned for AVX2 and AVX-512 by OFSDP_MULTIARCH (kernels/).
+# The baseline is that of the kind of processor (cmake/processor.cmake).
 add_library(ofsdp_flags INTERFACE)
 target_compile_options(ofsdp_flags INTERFACE
   -Wall -Wextra $<$<BOOL:${OFSDP_WERROR}>:-Werror>
-  -march=x86-64-v2 -ffp-contract=off -fno-math-errno -fno-trapping-math)
+  ${OFSDP_BASELINE} -ffp-contract=off -fno-math-errno -fno-trapping-math)
 # GCC 12 reports these two falsely about inlined std::vector and std::string.
 target_compile_options(ofsdp_flags INTERFACE -Wno-maybe-uninitialized -Wno-restrict)
 # [Note: hardening] What a bug in a reader of files or of the network would need is made hard: canaries, checked sizes of
 # library calls, guarded stacks, landing pads, and tables of addresses that are read-only once the program runs. Functions
 # of hot loops, which OFSDP_MULTIARCH marks, have no canary. tests/procs/hardening_test.cpp looks at the program.
-target_compile_options(ofsdp_flags INTERFACE $<$<COMPILE_LANGUAGE:C,CXX>:-fstack-protector-strong;-fstack-clash-protection;-fcf-protection>)
+target_compile_options(ofsdp_flags INTERFACE $<$<COMPILE_LANGUAGE:C,CXX>:-fstack-protector-strong;-fstack-clash-protection;${OFSDP_LANDING_PADS}>)
 target_link_options(ofsdp_flags INTERFACE LINKER:-z,relro,-z,now)
 set(OFSDP_FORTIFY 3)
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 12)

@@ -4,6 +4,7 @@
 #
 #   scripts/setup.sh                 Debian packages, then the third-party part
 #   scripts/setup.sh --third-party   the third-party part alone: no root needed (CMake calls this when it is missing)
+#   scripts/setup.sh --aarch64       ONNX for aarch64, by the cross compiler (scripts/aarch64.sh brings it)
 #   scripts/setup.sh --cudnn-frontend  what the CUDA library takes of cuDNN's headers (CMake calls this for OFSDP_CUDA=ON)
 #
 # The third-party part is pinned by hash in third_party/requirements.txt: downloads go to third_party/dist; oneDNN is
@@ -102,6 +103,22 @@ third_party() {
   echo "$want" >"$stamp"
 }
 
+# ONNX alone: there is no wheel of oneDNN for aarch64. The toolchain is the one of the preset aarch64.
+third_party_aarch64() {
+  exec 9<"$tp/requirements.txt"
+  flock 9
+  local want stamp=$tp/aarch64/prefix/.stamp toolchain=$root/cmake/aarch64-linux-gnu.cmake
+  want=$({ cat "$tp/requirements.txt" "$toolchain"; declare -f build_onnx; } | sha256sum)
+  [ "$(cat "$stamp" 2>/dev/null)" = "$want" ] && return
+  mkdir -p "$tp/dist" "$tp/aarch64"
+  download
+  ln -sfn ../dist "$tp/aarch64/dist"
+  rm -rf "$tp/aarch64/prefix"
+  tp=$tp/aarch64
+  CMAKE_TOOLCHAIN_FILE=$toolchain build_onnx
+  echo "$want" >"$stamp"
+}
+
 # Headers alone, of the wheel's include folder; where it cannot be had the CUDA library is built without cuDNN.
 cudnn_frontend() {
   local folder=$tp/cudnn_frontend stamp=$tp/cudnn_frontend/.stamp want
@@ -122,6 +139,10 @@ cudnn_frontend() {
 
 if [ "${1:-}" = --cudnn-frontend ]; then
   cudnn_frontend
+  exit
+fi
+if [ "${1:-}" = --aarch64 ]; then
+  third_party_aarch64
   exit
 fi
 [ "${1:-}" = --third-party ] || install_packages

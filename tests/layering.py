@@ -6,6 +6,7 @@
     layering.py --self-test  makes small trees, one with each kind of violation, and expects them to be found
 
 ROOMS is the one table. A room sees itself, and a folder that the table does not name belongs to no room and fails.
+A folder of ALTERNATIVES, between which CMake chooses, is part of the room around it; its headers are for folders of that name alone.
 Headers of ONNX and protobuf are seen by the rooms of ONNX_ROOMS alone. Our own headers are named from the root of the
 repository ("kernels/base/status.h").
 """
@@ -122,6 +123,7 @@ PENDING_SIZES = set()  # folders that have to shrink, as PENDING
 SUFFIXES = {".h", ".hpp", ".inc", ".cpp", ".cu", ".cuh", ".c"}
 INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*([<"])([^">]+)[">]', re.MULTILINE)
 OTHERS = ("tests", "bench", "samples")  # no product includes them
+ALTERNATIVES = ("x86", "aarch64", "onednn", "without_onednn")  # cmake/processor.cmake
 
 
 def top_of(room):
@@ -175,11 +177,19 @@ def cycle(sees):
     return None
 
 
+def alternative_of(path):
+    """The folder of ALTERNATIVES that a file lies in, or ""."""
+    folder = path.split("/")[-2] if "/" in path else ""
+    return folder if folder in ALTERNATIVES else ""
+
+
 def room_of(path, sees):
     """The room of a file, "" for a bare name, or None for a folder that the table does not name."""
     if "/" not in path:
         return ""
     folder = path.rsplit("/", 1)[0]
+    if alternative_of(path):
+        folder = folder.rsplit("/", 1)[0]
     if folder.startswith("plugins/examples/"):
         folder = "plugins/examples"
     return folder if folder in sees else None
@@ -223,6 +233,9 @@ def check(root, pending):
             text = path.read_text(encoding="utf-8", errors="replace")
             for match in INCLUDE.finditer(text):
                 wrong = complaint(room, match[1], match[2], sees)
+                only = alternative_of(match[2])
+                if only and only != alternative_of(name) and top_of(match[2]) in {top_of(other) for other in sees}:
+                    wrong = f"only folders named {only}/ may see it", None
                 if wrong and wrong[1] in pending:
                     met.add(wrong[1])
                 elif wrong:
@@ -260,6 +273,7 @@ def self_test():
         ("importer/normalize/reader.cpp", "<onnx/checker.h>"),
         ("importer/file/reader.cpp", '"kernels/base/status.h"'),
         ("kernels/ops/pointwise/add.cpp", "<vector>"),
+        ("kernels/ops/conv/onednn/a.cpp", '"kernels/cpu/onednn/bridge.h"'),
         ("kernels/ops/pool/max_pool.cpp", '"kernels/ops/conv/window.h"'),
     ]
     forbidden = [
@@ -282,6 +296,8 @@ def self_test():
         ("kernels/cpu/a.cpp", '"tests/support/x.h"'),
         ("kernels/novel/a.cpp", "<vector>"),
         ("kernels/cpu/a.cpp", '"kernels/novel/a.h"'),
+        ("kernels/cpu/a.cpp", '"kernels/cpu/onednn/bridge.h"'),
+        ("kernels/ops/x86/a.cpp", '"kernels/cpu/onednn/bridge.h"'),
     ]
     failures = 0
 

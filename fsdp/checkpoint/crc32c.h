@@ -1,5 +1,5 @@
-// CRC-32C (Castagnoli), the checksum of a checkpoint's bytes; the polynomial that x86-64 has an
-// instruction for, so that checking costs little next to reading.
+// CRC-32C (Castagnoli), the checksum of a checkpoint's bytes; the polynomial that
+// processors have an instruction for, so that checking costs little next to reading.
 //
 // crc32c(b, crc32c(a)) is that of a followed by b. Follows RFC 3720, appendix B.4.
 // Ownership: none. Threads: any.

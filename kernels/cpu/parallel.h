@@ -4,20 +4,16 @@
 // grain and the number of threads only; f must not depend on the cut (no partial sums across it).
 // One thread runs it in place, without entering the pool.
 //
-// OFSDP_MULTIARCH on a function with hot loops compiles it for AVX-512, AVX2 and baseline x86-64
-// and picks at load time; it has no stack canary ([Note: hardening] in cmake/targets.cmake).
+// OFSDP_MULTIARCH on a function with hot loops compiles it for each instruction set of the kind of
+// processor (multiarch.h in the folder of each, which CMake copies) and picks at load time; it has
+// no stack canary ([Note: hardening] in cmake/targets.cmake).
 // Threads: call from the thread that runs the schedule.
 #pragma once
 
 #include <algorithm>
 #include <cstdint>
 
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__) || !defined(__x86_64__)
-#define OFSDP_MULTIARCH
-#else
-#define OFSDP_MULTIARCH \
-  __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default"), no_stack_protector))
-#endif
+#include "kernels/cpu/multiarch.h"
 
 namespace ofsdp::kernels {
 

@@ -57,11 +57,17 @@ Result<int> elf_machine(const std::string& path) {
   return static_cast<int>(header.e_machine);
 }
 
+std::string machine_name(int machine) {
+  if (machine == EM_X86_64) return "x86-64";
+  return machine == EM_AARCH64 ? "AArch64" : format_text("machine {}", machine);
+}
+
 Status check_machine(const std::string& path) {
   OFSDP_ASSIGN_OR_RETURN(const int machine, elf_machine(path));
-  if (machine == EM_X86_64) return {};
-  const std::string name = machine == EM_AARCH64 ? "AArch64" : format_text("machine {}", machine);
-  return input_error("{}: is built for {}, expected x86-64", path, name);
+  OFSDP_ASSIGN_OR_RETURN(const int own, elf_machine("/proc/self/exe"));
+  if (machine == own) return {};
+  return input_error("{}: is built for {}, expected {}", path, machine_name(machine),
+                     machine_name(own));
 }
 
 // --- completeness ---

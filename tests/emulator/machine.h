@@ -88,6 +88,10 @@ std::string lanes_of(uint32_t mask);  // "16, 17"
 // Saves what a call keeps on this stack, goes on where the other one was left.
 extern "C" void emulator_switch(void** from, void* to);
 
+// Lays below `top` what emulator_switch takes up as if `enter` had been called, with nothing to
+// return to, and had been left at once. Returns the place to switch to.
+void* emulator_first_place(char* top, void (*enter)());
+
 void begin_threads(Block& b, const dim3& size);
 void run_threads(Block& b, bool backwards);  // until all have ended or the block has failed
 

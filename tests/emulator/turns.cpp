@@ -6,30 +6,6 @@
 #include "cuda_runtime.h"
 #include "machine.h"
 
-// System V, x86-64. ucontext would ask the kernel for the signal mask at every turn.
-asm(R"(
-.text
-.globl emulator_switch
-.type emulator_switch, @function
-emulator_switch:
-  push %rbp
-  push %rbx
-  push %r12
-  push %r13
-  push %r14
-  push %r15
-  mov %rsp, (%rdi)
-  mov %rsi, %rsp
-  pop %r15
-  pop %r14
-  pop %r13
-  pop %r12
-  pop %rbx
-  pop %rbp
-  ret
-.size emulator_switch, .-emulator_switch
-)");
-
 namespace emulator {
 namespace {
 
@@ -66,11 +42,7 @@ void start(Block& b, size_t i, const dim3& size) {
   f.thread = {t % size.x, t / size.x % size.y, t / size.x / size.y};
   f.state = State::kReady;
   f.copies.clear();
-  // As if `enter` had been called with nothing to return to, and had been left at once.
-  auto* top = reinterpret_cast<void**>(f.stack.get() + kStack) - 1;
-  top[0] = nullptr;
-  *--top = reinterpret_cast<void*>(&enter);
-  f.place = std::fill_n(top - 6, 6, nullptr) - 6;
+  f.place = emulator_first_place(f.stack.get() + kStack, enter);
 }
 
 void start_warp(Block& b, size_t i) {

@@ -7,7 +7,7 @@
 
 #include <cmath>
 
-#include "kernels/cpu/onednn.h"
+#include "kernels/cpu/onednn_presence.h"
 #include "tests/support/namespaces.h"
 #include "tests/support/products.h"
 
@@ -31,8 +31,27 @@ TEST(BlasProduct, TakesMoreRowsThanOneCall) {
   expect_product(p);
 }
 
+TEST(BlasProduct, TakesBatches) {
+  MatrixProduct one_each = sized(13, 7, 9), broadcast = one_each;
+  one_each.batch_a = one_each.batch_b = {5};
+  broadcast.batch_a = {2, 1, 2};
+  broadcast.batch_b = {1, 3, 2};
+  for_each_form(one_each, expect_product);
+  for_each_form(broadcast, expect_product);
+}
+
+TEST(BlasProduct, IsAskedForAllWithoutOneDnn) {
+  if (kernels::onednn::is_present()) GTEST_SKIP() << "this build has oneDNN";
+  MatrixProduct batch = sized(1, 3, 1), half = batch;
+  batch.batch_a = batch.batch_b = {2};
+  half.dtype = DType::kBFloat16;
+  EXPECT_TRUE(kernels::ops::blas_accepts(batch));
+  EXPECT_FALSE(kernels::ops::blas_accepts(half));
+}
+
 TEST(BlasProduct, IsAskedForTransposedFactorsWithoutAvx512) {
   using kernels::ops::blas_accepts;
+  if (!kernels::onednn::is_present()) GTEST_SKIP() << "this build has no oneDNN";
   const bool avx2 = !kernels::onednn::has_avx512();
   const MatrixProduct plain = sized(256, 256, 256);
   MatrixProduct turned = plain, batch = plain, small = plain, half = plain;

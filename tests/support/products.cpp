@@ -1,6 +1,8 @@
 #include "tests/support/products.h"
 
 #include <array>
+#include <functional>
+#include <numeric>
 
 #include "kernels/core/memory.h"
 #include "kernels/cpu/float_width.h"
@@ -44,6 +46,10 @@ struct Numbers {
   std::vector<float> made;
 };
 
+int64_t matrices(const std::vector<int64_t>& batch) {
+  return std::accumulate(batch.begin(), batch.end(), int64_t{1}, std::multiplies<>());
+}
+
 }  // namespace
 
 MatrixProduct sized(int64_t rows, int64_t inner, int64_t columns) {
@@ -73,8 +79,10 @@ void for_each_form(const MatrixProduct& product,
 }
 
 void expect_near_definition(const MatrixProduct& p, kernels::Kernel& kernel, double tolerance) {
-  Numbers a(p.dtype, p.rows * p.inner, 1), b(p.dtype, p.inner * p.columns, 2);
-  Numbers bias(p.dtype, p.columns, 3), dst(p.dtype, p.rows * p.columns, 4);
+  Numbers a(p.dtype, matrices(p.batch_a) * p.rows * p.inner, 1);
+  Numbers b(p.dtype, matrices(p.batch_b) * p.inner * p.columns, 2);
+  Numbers bias(p.dtype, p.columns, 3);
+  Numbers dst(p.dtype, matrices(p.batch()) * p.rows * p.columns, 4);
   std::vector<double> expected;
   kernels::ops::reference_product(p, a.wide(), b.wide(), expected);
   for (size_t i = 0; i < expected.size(); ++i) {

@@ -3,17 +3,12 @@
 #include <algorithm>
 
 #include "fsdp/comm/host_name.h"
+#include "fsdp/comm/local/relax.h"
 
 namespace ofsdp::fsdp {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-
-void relax() {
-#if defined(__x86_64__)
-  __builtin_ia32_pause();
-#endif
-}
 
 int64_t nanoseconds_now() {
   const auto now = Clock::now().time_since_epoch();

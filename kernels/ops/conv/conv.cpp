@@ -72,47 +72,6 @@ std::vector<RefTensor> reference(const ReferenceContext& c) {
   return {y};
 }
 
-dnnl::convolution_forward::primitive_desc describe(const Problem& p, const ConvShape& s,
-                                                   Wish wish) {
-  const DType dtype = p.in(0).dtype;
-  const onednn::Desc bias = p.has_in(2) ? onednn::row_major(dtype, {s.w[0]}) : onednn::Desc();
-  return onednn::first_quiet([&] { return conv_forward(s, dtype, wish, bias); });
-}
-
-// oneDNN's kernel for channels last, or what it likes best where that has only plain loops.
-dnnl::convolution_forward::primitive_desc describe(const Problem& p, const ConvShape& s) {
-  auto pd = describe(p, s, Wish::kChannelsLast);
-  if (pd.get(true) != nullptr && !onednn::is_reference(pd.impl_info_str())) return pd;
-  return describe(p, s, Wish::kAny);
-}
-
-ConvShape shape_of(const Problem& p) {
-  return known_conv(p.attributes, p.in(0).shape, p.in(1).shape);
-}
-
-Acceptance accepts(const Problem& p) {
-  if (!onednn::has_type(p.in(0).dtype)) return Acceptance::refuse(onednn::kNoType);
-  if (has_relu(p.attributes) && !p.all_dtype(DType::kFloat32)) {
-    return Acceptance::refuse("a fused activation of another type than float32");
-  }
-  if (p.out(0).numel() == 0) return accept_if(true, "");
-  const ConvShape s = shape_of(p);
-  return accept_if(s.w.numel() > 0 && describe(p, s).get(true) != nullptr, onednn::kNoPrimitive);
-}
-
-std::unique_ptr<Kernel> create(const Problem& p) {
-  if (p.out(0).numel() == 0) return make_kernel([](const KernelArgs&) {});
-  const ConvShape s = shape_of(p);
-  std::vector<onednn::Binding> bindings = {
-      {DNNL_ARG_SRC, false, 0, onednn::desc_of(p.in(0))},
-      {DNNL_ARG_WEIGHTS, false, 1, onednn::row_major(p.in(1).dtype, weights_dims(s))},
-      {DNNL_ARG_DST, true, 0, onednn::desc_of(p.out(0))}};
-  if (p.has_in(2)) bindings.push_back({DNNL_ARG_BIAS, false, 2, onednn::desc_of(p.in(2))});
-  std::unique_ptr<Kernel> kernel = onednn::make_kernel(describe(p, s), bindings);
-  return has_relu(p.attributes) ? with_relu(std::move(kernel), p.out(0).numel())
-                                : std::move(kernel);
-}
-
 // The attributes that the nodes of that Conv carry.
 Attributes attributes_of(const ConvShape& s) {
   Attributes made = conv_attributes(s);
@@ -199,13 +158,15 @@ std::unique_ptr<Kernel> with_bias(const Problem& p, std::unique_ptr<Kernel> kern
       workspace);
 }
 
+template <auto grad_accepts>
 Acceptance transposed_accepts(const Problem& p) {
   if (!p.all_dtype(DType::kFloat32)) return Acceptance::refuse("not float32");
-  return accepts_conv_grad_input(as_grad_input(p));
+  return grad_accepts(as_grad_input(p));
 }
 
+template <auto grad_create>
 std::unique_ptr<Kernel> transposed_create(const Problem& p) {
-  return with_bias<float>(p, make_conv_grad_input(as_grad_input(p)));
+  return with_bias<float>(p, grad_create(as_grad_input(p)));
 }
 
 std::unique_ptr<Kernel> create_loops(const Problem& p) {
@@ -218,14 +179,19 @@ std::unique_ptr<Kernel> create_loops(const Problem& p) {
 
 void add_conv(Registry& registry) {
   registry.add(make_op("Conv", {infer, grad, reference},
-                       {{"onednn", accepts, create},
+                       {{"onednn", onednn_accepts_conv, make_onednn_conv},
+                        {"columns", columns_accept_conv, make_columns_conv},
                         {"loops", accepts_conv_loops, make_conv_loops},
-                        in_float32<accepts, create>()},
+                        in_float32<LibraryConvForward::accepts, LibraryConvForward::create>()},
                        channels_last({0}, {0}, {.min_inputs = 2})));
   registry.add(make_op("ConvTranspose", {transposed_infer, transposed_grad, transposed_reference},
-                       {{"onednn", transposed_accepts, transposed_create},
+                       {{"onednn", transposed_accepts<onednn_accepts_conv_grad_input>,
+                         transposed_create<make_onednn_conv_grad_input>},
+                        {"columns", transposed_accepts<columns_accept_conv_grad>,
+                         transposed_create<make_columns_conv_grad_input>},
                         {"loops", accepts_conv_loops, create_loops},
-                        in_float32<transposed_accepts, transposed_create>()},
+                        in_float32<transposed_accepts<LibraryConvGradInput::accepts>,
+                                   transposed_create<LibraryConvGradInput::create>>()},
                        channels_last({0}, {0}, {.min_inputs = 2})));
 }
 

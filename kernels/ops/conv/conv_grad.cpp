@@ -13,24 +13,6 @@
 namespace ofsdp::kernels::ops {
 namespace {
 
-ConvShape conv_of_grad(const Attributes& attributes) {
-  return known_conv(attributes, Shape(attributes.ints("x_shape")),
-                    Shape(attributes.ints("w_shape")));
-}
-
-// Returns whether some operand is empty: the gradients are zeros.
-bool sums_nothing(const ConvShape& s) {
-  return s.x.numel() == 0 || s.y.numel() == 0 || s.w.numel() == 0;
-}
-
-std::unique_ptr<Kernel> make_conv_zeros() {
-  return make_kernel([](const KernelArgs& a) {
-    for (const TensorView& view : a.outputs) {
-      if (view.data != nullptr) std::memset(view.data, 0, view.desc.bytes());
-    }
-  });
-}
-
 // ONNX's pads: all begins, then all ends.
 std::vector<int64_t> onnx_pads(const Window& w) {
   std::vector<int64_t> pads = w.used(w.pads_begin);
@@ -39,28 +21,7 @@ std::vector<int64_t> onnx_pads(const Window& w) {
   return pads;
 }
 
-// Returns the first wish that gets more than plain loops and no malloc; else any that exists.
-template <auto describe>
-auto best(const Problem& p, const ConvShape& s, Wish first, Wish second) {
-  auto pd = describe(p, s, first);
-  if (pd.get(true) != nullptr && !onednn::is_reference(pd.impl_info_str()) &&
-      !onednn::is_noisy(pd.impl_info_str())) {
-    return pd;
-  }
-  auto other = describe(p, s, second);
-  return other.get(true) != nullptr ? other : pd;
-}
-
-template <auto describe>
-Acceptance accepts(const Problem& p) {
-  if (!onednn::has_type(p.in(0).dtype)) return Acceptance::refuse(onednn::kNoType);
-  const ConvShape s = conv_of_grad(p.attributes);
-  return accept_if(sums_nothing(s) || describe(p, s).get(true) != nullptr, onednn::kNoPrimitive);
-}
-
 // --- ConvGradInput ---
-
-using DataDesc = dnnl::convolution_backward_data::primitive_desc;
 
 std::vector<RefTensor> input_reference(const ReferenceContext& c) {
   const ConvShape s = conv_of_grad(c.attributes);
@@ -69,35 +30,6 @@ std::vector<RefTensor> input_reference(const ReferenceContext& c) {
     dx[in] += c.inputs[0][out] * c.inputs[1][tap];
   });
   return {dx};
-}
-
-DataDesc input_desc_of(const Problem& p, const ConvShape& s, Wish wish) {
-  const ConvNumbers n = conv_numbers(s.window);
-  const DType dtype = p.in(0).dtype;
-  const auto hint = conv_forward(s, dtype, wish, {});
-  if (hint.get(true) == nullptr) return {};
-  return onednn::first_quiet([&] {
-    return DataDesc(onednn::engine(), dnnl::algorithm::convolution_direct, wished(wish, dtype, s.x),
-                    onednn::any(dtype, weights_dims(s)), wished(wish, dtype, s.y), n.strides,
-                    n.dilations, n.pads_begin, n.pads_end, hint, onednn::attributes(),
-                    /*allow_empty=*/true);
-  });
-}
-
-DataDesc input_describe(const Problem& p, const ConvShape& s) {
-  // [Note: layouts of convolutions]
-  if (!onednn::has_avx512()) return best<input_desc_of>(p, s, Wish::kAny, Wish::kChannelsLast);
-  return best<input_desc_of>(p, s, Wish::kChannelsLast, Wish::kAny);
-}
-
-std::unique_ptr<Kernel> input_create(const Problem& p) {
-  const ConvShape s = conv_of_grad(p.attributes);
-  if (sums_nothing(s)) return make_conv_zeros();
-  return onednn::make_kernel(
-      input_describe(p, s),
-      {{DNNL_ARG_DIFF_DST, false, 0, onednn::desc_of(p.in(0))},
-       {DNNL_ARG_WEIGHTS, false, 1, onednn::row_major(p.in(1).dtype, weights_dims(s))},
-       {DNNL_ARG_DIFF_SRC, true, 0, onednn::desc_of(p.out(0))}});
 }
 
 void conv_grad_input_body(BodyBuilder& b) {
@@ -119,8 +51,6 @@ void conv_grad_input_body(BodyBuilder& b) {
 
 // --- ConvGradWeights ---
 
-using WeightsDesc = dnnl::convolution_backward_weights::primitive_desc;
-
 Result<std::vector<TensorDesc>> weights_infer(const InferContext& c) {
   const Shape w(c.attributes.ints("w_shape"));
   return std::vector{TensorDesc{c.inputs[0].dtype, w}, TensorDesc{c.inputs[0].dtype, {w[0]}}};
@@ -139,37 +69,6 @@ std::vector<RefTensor> weights_reference(const ReferenceContext& c) {
         c.inputs[1].values[i];
   }
   return {dw, db};
-}
-
-WeightsDesc weights_desc_of(const Problem& p, const ConvShape& s, Wish wish) {
-  const ConvNumbers n = conv_numbers(s.window);
-  const DType dtype = p.in(0).dtype;
-  const onednn::Desc bias = p.has_out(1) ? onednn::row_major(dtype, {s.w[0]}) : onednn::Desc();
-  const auto hint = conv_forward(s, dtype, wish, bias);
-  if (hint.get(true) == nullptr) return {};
-  return onednn::first_quiet([&] {
-    return WeightsDesc(onednn::engine(), dnnl::algorithm::convolution_direct,
-                       wished(wish, dtype, s.x), onednn::any(dtype, weights_dims(s)), bias,
-                       wished(wish, dtype, s.y), n.strides, n.dilations, n.pads_begin, n.pads_end,
-                       hint, onednn::attributes(), /*allow_empty=*/true);
-  });
-}
-
-WeightsDesc weights_describe(const Problem& p, const ConvShape& s) {
-  if (s.x[1] == 1 && !onednn::has_avx512())
-    return best<weights_desc_of>(p, s, Wish::kChannelsLast, Wish::kAny);
-  return best<weights_desc_of>(p, s, Wish::kAny, Wish::kChannelsLast);
-}
-
-std::unique_ptr<Kernel> weights_create(const Problem& p) {
-  const ConvShape s = conv_of_grad(p.attributes);
-  if (sums_nothing(s)) return make_conv_zeros();
-  std::vector<onednn::Binding> bindings = {
-      {DNNL_ARG_SRC, false, 0, onednn::desc_of(p.in(0))},
-      {DNNL_ARG_DIFF_DST, false, 1, onednn::desc_of(p.in(1))},
-      {DNNL_ARG_DIFF_WEIGHTS, true, 0, onednn::row_major(p.out(0).dtype, weights_dims(s))}};
-  if (p.has_out(1)) bindings.push_back({DNNL_ARG_DIFF_BIAS, true, 1, onednn::desc_of(p.out(1))});
-  return onednn::make_kernel(weights_describe(p, s), bindings);
 }
 
 // dw as a convolution of x by dy: samples are its channels, taps its positions. Positions after the
@@ -206,21 +105,20 @@ void conv_grad_weights_body(BodyBuilder& b) {
 
 }  // namespace
 
-Acceptance accepts_conv_grad_input(const Problem& p) { return accepts<input_describe>(p); }
-std::unique_ptr<Kernel> make_conv_grad_input(const Problem& p) { return input_create(p); }
-
 void add_conv_grad(Registry& registry) {
   registry.add_own(
       make_op("ConvGradInput", {infer_shape_of("x_shape"), nullptr, input_reference},
-              {{"onednn", accepts_conv_grad_input, input_create},
+              {{"onednn", onednn_accepts_conv_grad_input, make_onednn_conv_grad_input},
+               {"columns", columns_accept_conv_grad, make_columns_conv_grad_input},
                {"loops", accepts_conv_loops, make_conv_grad_input_loops},
-               in_float32<accepts_conv_grad_input, input_create>()},
+               in_float32<LibraryConvGradInput::accepts, LibraryConvGradInput::create>()},
               channels_last({0}, {0}, {.min_inputs = 2, .body = conv_grad_input_body})));
   registry.add_own(
       make_op("ConvGradWeights", {weights_infer, nullptr, weights_reference},
-              {{"onednn", accepts<weights_describe>, weights_create},
+              {{"onednn", onednn_accepts_conv_grad_weights, make_onednn_conv_grad_weights},
+               {"columns", columns_accept_conv_grad, make_columns_conv_grad_weights},
                {"loops", accepts_conv_loops, make_conv_grad_weights_loops},
-               in_float32<accepts<weights_describe>, weights_create>()},
+               in_float32<LibraryConvGradWeights::accepts, LibraryConvGradWeights::create>()},
               channels_last({0, 1}, {}, {.min_inputs = 2, .body = conv_grad_weights_body})));
 }
 

@@ -1,4 +1,4 @@
-// Convolutions by plain loops, in float64 and where oneDNN has no kernel: see conv_shape.h.
+// Convolutions by plain loops, in float64 and where no library has a kernel: see conv_shape.h.
 #include "kernels/cpu/elementwise.h"
 #include "kernels/ops/conv/conv_shape.h"
 #include "kernels/ops/pointwise/activation.h"
@@ -87,11 +87,6 @@ class ConvLoops {
   int64_t channels_, outputs_;  // of a group
 };
 
-ConvShape carried(const Problem& p) {
-  return known_conv(p.attributes, Shape(p.attributes.ints("x_shape")),
-                    Shape(p.attributes.ints("w_shape")));
-}
-
 template <typename T>
 std::unique_ptr<Kernel> make_forward(const Problem& p) {
   const ConvLoops<T> loops(known_conv(p.attributes, p.in(0).shape, p.in(1).shape), p.in(0),
@@ -103,14 +98,15 @@ std::unique_ptr<Kernel> make_forward(const Problem& p) {
 
 template <typename T>
 std::unique_ptr<Kernel> make_grad_input(const Problem& p) {
-  return make_kernel([loops = ConvLoops<T>(carried(p), p.out(0), p.in(0))](const KernelArgs& a) {
-    return loops.grad_input(a.in<T>(0), a.in<T>(1), a.out<T>(0));
-  });
+  return make_kernel(
+      [loops = ConvLoops<T>(conv_of_grad(p.attributes), p.out(0), p.in(0))](const KernelArgs& a) {
+        return loops.grad_input(a.in<T>(0), a.in<T>(1), a.out<T>(0));
+      });
 }
 
 template <typename T>
 std::unique_ptr<Kernel> make_grad_weights(const Problem& p) {
-  const ConvLoops<T> loops(carried(p), p.in(0), p.in(1));
+  const ConvLoops<T> loops(conv_of_grad(p.attributes), p.in(0), p.in(1));
   return make_kernel([loops, bias = p.has_out(1)](const KernelArgs& a) {
     return loops.grad_weights(a.in<T>(0), a.in<T>(1), a.out<T>(0), bias ? a.out<T>(1) : nullptr);
   });

@@ -1,5 +1,7 @@
 #include "kernels/ops/conv/conv_shape.h"
 
+#include <cstring>
+
 namespace ofsdp::kernels::ops {
 
 Result<ConvShape> infer_conv(const Attributes& attributes, const Shape& x, const Shape& w) {
@@ -37,49 +39,21 @@ Attributes conv_attributes(const ConvShape& shape) {
   return made;
 }
 
-ConvNumbers conv_numbers(const Window& w) {
-  onednn::Dims dilations = w.used(w.dilations);
-  for (int64_t& dilation : dilations) --dilation;
-  // oneDNN wants pads that fit the output exactly; what no window reaches at the end may be
-  // negative.
-  onednn::Dims pads_end;
-  for (size_t axis = 3 - static_cast<size_t>(w.axes); axis < 3; ++axis) {
-    const int64_t last = w.position(axis, w.out[axis] - 1, w.kernel[axis] - 1);
-    pads_end.push_back(last - (w.in[axis] - 1));
-  }
-  return {w.used(w.strides), dilations, w.used(w.pads_begin), pads_end};
+ConvShape conv_of_grad(const Attributes& attributes) {
+  return known_conv(attributes, Shape(attributes.ints("x_shape")),
+                    Shape(attributes.ints("w_shape")));
 }
 
-onednn::Desc wished(Wish wish, DType dtype, const Shape& shape) {
-  return wish == Wish::kAny ? onednn::any(dtype, shape.axes())
-                            : onednn::channels_last(dtype, shape.axes());
+bool sums_nothing(const ConvShape& s) {
+  return s.x.numel() == 0 || s.y.numel() == 0 || s.w.numel() == 0;
 }
 
-onednn::Dims weights_dims(const ConvShape& s) {
-  onednn::Dims dims = s.w.axes();
-  if (s.group > 1) {
-    dims[0] /= s.group;
-    dims.insert(dims.begin(), s.group);
-  }
-  return dims;
-}
-
-dnnl::convolution_forward::primitive_desc conv_forward(const ConvShape& s, DType dtype, Wish wish,
-                                                       const onednn::Desc& bias) {
-  const ConvNumbers n = conv_numbers(s.window);
-  return {onednn::engine(),
-          dnnl::prop_kind::forward_training,
-          dnnl::algorithm::convolution_direct,
-          wished(wish, dtype, s.x),
-          onednn::any(dtype, weights_dims(s)),
-          bias,
-          wished(wish, dtype, s.y),
-          n.strides,
-          n.dilations,
-          n.pads_begin,
-          n.pads_end,
-          onednn::attributes(),
-          /*allow_empty=*/true};
+std::unique_ptr<Kernel> make_conv_zeros() {
+  return make_kernel([](const KernelArgs& a) {
+    for (const TensorView& view : a.outputs) {
+      if (view.data != nullptr) std::memset(view.data, 0, view.desc.bytes());
+    }
+  });
 }
 
 }  // namespace ofsdp::kernels::ops

@@ -1,17 +1,11 @@
-// Shared by Conv and its two gradients: the numbers of the problem, and its operands for oneDNN.
+// Shared by Conv and its two gradients: the numbers of the problem, and the kernels that there are.
 //
 // x [N, C, spatial...], w [M, C/group, kernel...], bias [M], y [N, M, outputs...]; 1 to 3 spatial
-// axes. [Note: layouts of convolutions] oneDNN is given channels-last activations, whose kernels
-// are the fastest here and call no malloc; plain operands are reordered in the workspace. Gradients
-// of weights let oneDNN choose (it takes its blocked layout: reorders of 0.2 ms against 3 ms won at
-// 64 x 64 x 24 x 24). With AVX2 alone gradients of inputs do so too (64 x 32 x 26 x 26: 88 GFLOP/s
-// with the reorders against 63), and those of weights do not for one channel (54 against 6).
-// Weights stay plain outside; a reorder of them costs microseconds.
-//
-// Values; any thread.
+// axes. Values; any thread.
 #pragma once
 
-#include "kernels/cpu/onednn.h"
+#include "kernels/core/kernel.h"
+#include "kernels/cpu/onednn_presence.h"
 #include "kernels/ops/conv/window.h"
 
 namespace ofsdp::kernels::ops {
@@ -19,23 +13,13 @@ namespace ofsdp::kernels::ops {
 Result<ConvShape> infer_conv(const Attributes& attributes, const Shape& x, const Shape& w);
 ConvShape known_conv(const Attributes& attributes, const Shape& x, const Shape& w);
 
-// The attributes that a gradient node of this convolution carries.
+// The attributes that a gradient node of this convolution carries, and the way back.
 Attributes conv_attributes(const ConvShape& shape);
+ConvShape conv_of_grad(const Attributes& attributes);
 
-// strides, dilations and pads in oneDNN's terms (dilation 0 is dense).
-struct ConvNumbers {
-  onednn::Dims strides, dilations, pads_begin, pads_end;
-};
-ConvNumbers conv_numbers(const Window& window);
-
-enum class Wish { kChannelsLast, kAny };
-onednn::Desc wished(Wish wish, DType dtype, const Shape& shape);
-onednn::Dims weights_dims(const ConvShape& shape);  // with a leading axis of groups when group > 1
-
-// The forward; the primitive_desc of a gradient asks for it, as a hint. Empty where oneDNN has
-// none.
-dnnl::convolution_forward::primitive_desc conv_forward(const ConvShape& s, DType dtype, Wish wish,
-                                                       const onednn::Desc& bias);
+// Whether some operand is empty: the gradients are zeros, which this kernel writes.
+bool sums_nothing(const ConvShape& shape);
+std::unique_ptr<Kernel> make_conv_zeros();
 
 // Calls f(index in x, index in w, index in y) for every product of the definition.
 void for_each_product(const ConvShape& s, const auto& f) {
@@ -54,11 +38,11 @@ void for_each_product(const ConvShape& s, const auto& f) {
   });
 }
 
-// --- kernels that other operators use as well, and plain loops for types that oneDNN lacks ---
+// --- kernels, and plain loops for types that no library has ---
 //
 // Operands are those of Conv (x, w, optional b -> y), ofsdp.ConvGradInput (dy, w -> dx) and
-// ofsdp.ConvGradWeights (x, dy -> dw, optional db), with the attributes these nodes carry. The
-// loops take float32 and float64.
+// ofsdp.ConvGradWeights (x, dy -> dw, optional db), with the attributes these nodes carry, in any
+// layout. The loops take float32 and float64.
 
 Acceptance accepts_conv_loops(const Problem& problem);
 std::unique_ptr<Kernel> make_conv_loops(const Problem& problem);
@@ -66,7 +50,37 @@ std::unique_ptr<Kernel> make_conv_grad_input_loops(const Problem& problem);
 std::unique_ptr<Kernel> make_conv_grad_weights_loops(const Problem& problem);
 
 // oneDNN's.
-Acceptance accepts_conv_grad_input(const Problem& problem);
-std::unique_ptr<Kernel> make_conv_grad_input(const Problem& problem);
+Acceptance onednn_accepts_conv(const Problem& problem);
+std::unique_ptr<Kernel> make_onednn_conv(const Problem& problem);
+Acceptance onednn_accepts_conv_grad_input(const Problem& problem);
+std::unique_ptr<Kernel> make_onednn_conv_grad_input(const Problem& problem);
+Acceptance onednn_accepts_conv_grad_weights(const Problem& problem);
+std::unique_ptr<Kernel> make_onednn_conv_grad_weights(const Problem& problem);
+
+// As products of matrices ([Note: columns]): float32.
+Acceptance columns_accept_conv(const Problem& problem);
+std::unique_ptr<Kernel> make_columns_conv(const Problem& problem);
+Acceptance columns_accept_conv_grad(const Problem& problem);
+std::unique_ptr<Kernel> make_columns_conv_grad_input(const Problem& problem);
+std::unique_ptr<Kernel> make_columns_conv_grad_weights(const Problem& problem);
+
+// The kernels of the library that this build has: for operators that put them into their own.
+template <auto onednn_accepts, auto onednn_create, auto else_accepts, auto else_create>
+struct LibraryConv {
+  static Acceptance accepts(const Problem& p) {
+    return onednn::is_present() ? onednn_accepts(p) : else_accepts(p);
+  }
+  static std::unique_ptr<Kernel> create(const Problem& p) {
+    return onednn::is_present() ? onednn_create(p) : else_create(p);
+  }
+};
+using LibraryConvForward =
+    LibraryConv<onednn_accepts_conv, make_onednn_conv, columns_accept_conv, make_columns_conv>;
+using LibraryConvGradInput =
+    LibraryConv<onednn_accepts_conv_grad_input, make_onednn_conv_grad_input,
+                columns_accept_conv_grad, make_columns_conv_grad_input>;
+using LibraryConvGradWeights =
+    LibraryConv<onednn_accepts_conv_grad_weights, make_onednn_conv_grad_weights,
+                columns_accept_conv_grad, make_columns_conv_grad_weights>;
 
 }  // namespace ofsdp::kernels::ops

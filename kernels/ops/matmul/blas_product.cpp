@@ -1,57 +1,49 @@
 #include "kernels/ops/matmul/blas_product.h"
 
-#include <cblas.h>
-
 #include <algorithm>
 #include <cstring>
 
-#include "kernels/cpu/onednn.h"
+#include "kernels/cpu/blas.h"
+#include "kernels/cpu/onednn_presence.h"
 #include "kernels/cpu/parallel.h"
 
 namespace ofsdp::kernels::ops {
 namespace {
 
-constexpr int64_t kPackedColumns = 4096;      // rows of dst a call: columns for OpenBLAS
-constexpr int64_t kSmallest = 1 << 18;        // multiplications, below which a call costs more
-constexpr int64_t kTile = 16;                 // rows or columns that are dealt to threads together
-constexpr int64_t kLargest = (1u << 31) - 1;  // OpenBLAS counts in int
+constexpr int64_t kPackedColumns = 4096;  // rows of dst a call: columns for OpenBLAS
+constexpr int64_t kSmallest = 1 << 18;    // multiplications, below which a call costs more
 
-bool fits(const MatrixProduct& p) { return std::max({p.rows, p.inner, p.columns}) <= kLargest; }
+bool fits(const MatrixProduct& p) { return blas_fits({p.rows, p.inner, p.columns}); }
 
-struct Part {
-  int64_t row, rows, column, columns;  // of dst
-};
-
-void multiply_part(const MatrixProduct& p, const float* a, const float* b, float* dst,
-                   const Part& part) {
-  const auto number = [](int64_t n) { return static_cast<blasint>(n); };
-  const float beta = p.addend == MatrixProduct::Addend::kNone ? 0.0f : 1.0f;
-  cblas_sgemm(CblasRowMajor, p.transpose_a ? CblasTrans : CblasNoTrans,
-              p.transpose_b ? CblasTrans : CblasNoTrans, number(part.rows), number(part.columns),
-              number(p.inner), p.alpha, a + part.row * (p.transpose_a ? 1 : p.inner),
-              number(p.transpose_a ? p.rows : p.inner),
-              b + part.column * (p.transpose_b ? p.inner : 1),
-              number(p.transpose_b ? p.inner : p.columns), beta,
-              dst + part.row * p.columns + part.column, number(p.columns));
+// `rows` of dst from `first` on, by all threads or by the one that calls.
+void multiply_rows(const MatrixProduct& p, const float* a, const float* b, float* dst,
+                   int64_t first, int64_t rows, bool by_parts = true) {
+  const auto multiply = by_parts ? blas_product_by_parts : blas_product;
+  multiply(
+      {rows, p.inner, p.columns}, p.alpha,
+      {a + first * (p.transpose_a ? 1 : p.inner), p.transpose_a ? p.rows : p.inner, p.transpose_a},
+      {b, p.transpose_b ? p.inner : p.columns, p.transpose_b},
+      p.addend != MatrixProduct::Addend::kNone, dst + first * p.columns, p.columns);
 }
 
-// Shared out here, not by OpenBLAS, which allocates at each call that starts threads.
-void multiply_rows(const MatrixProduct& p, const float* a, const float* b, float* dst,
-                   int64_t first, int64_t rows) {
-  const bool by_rows = rows >= p.columns;
-  const int64_t number = by_rows ? rows : p.columns;
-  const int64_t unit = number >= kTile * pool_threads() ? kTile : 1;
-  parallel_for((number + unit - 1) / unit, 1, [&](int64_t begin, int64_t end) {
-    const int64_t at = begin * unit, count = std::min(end * unit, number) - at;
-    multiply_part(p, a, b, dst,
-                  by_rows ? Part{first + at, count, 0, p.columns} : Part{first, rows, at, count});
-  });
+// One matrix; `bias` only for Addend::kBias.
+void multiply_matrix(const MatrixProduct& p, const float* a, const float* b, const float* bias,
+                     float* dst, bool by_parts) {
+  for (int64_t first = 0; first < p.rows; first += kPackedColumns) {
+    const int64_t rows = std::min(kPackedColumns, p.rows - first);
+    if (p.addend == MatrixProduct::Addend::kBias) {
+      for (int64_t row = first; row < first + rows; ++row)
+        std::memcpy(dst + row * p.columns, bias, static_cast<size_t>(p.columns) * sizeof(float));
+    }
+    multiply_rows(p, a, b, dst, first, rows, by_parts);
+  }
 }
 
 }  // namespace
 
 Acceptance blas_accepts(const MatrixProduct& p) {
   if (p.dtype != DType::kFloat32) return Acceptance::refuse("not float32");
+  if (!onednn::is_present()) return accept_if(fits(p), "an axis of 2^31 elements or more");
   if (onednn::has_avx512()) return Acceptance::refuse("oneDNN is faster with AVX-512");
   if (!p.batch_a.empty() || !p.batch_b.empty()) return Acceptance::refuse("a batch of matrices");
   if (!p.transpose_a && !p.transpose_b) return Acceptance::refuse("no factor is transposed");
@@ -63,19 +55,20 @@ void blas_multiply(const MatrixProduct& p, const float* a, const float* b, float
   multiply_rows(p, a, b, dst, 0, p.rows);
 }
 
+// Threads share the matrices of a batch where there are enough of them, else each matrix.
 std::unique_ptr<Kernel> make_blas_product(const MatrixProduct& p) {
-  return make_kernel([p](const KernelArgs& args) {
-    const float *a = args.in<float>(0), *b = args.in<float>(1);
-    float* dst = args.out<float>(0);
-    for (int64_t first = 0; first < p.rows; first += kPackedColumns) {
-      const int64_t rows = std::min(kPackedColumns, p.rows - first);
-      if (p.addend == MatrixProduct::Addend::kBias) {
-        for (int64_t row = first; row < first + rows; ++row)
-          std::memcpy(dst + row * p.columns, args.in<float>(2),
-                      static_cast<size_t>(p.columns) * sizeof(float));
-      }
-      multiply_rows(p, a, b, dst, first, rows);
-    }
+  const std::vector<int64_t> batch = p.batch();
+  int64_t matrices = 1;
+  for (int64_t axis : batch) matrices *= axis;
+  return make_kernel([p, batch, matrices](const KernelArgs& args) {
+    const float* bias = p.addend == MatrixProduct::Addend::kBias ? args.in<float>(2) : nullptr;
+    const bool by_parts = matrices < pool_threads();
+    parallel_each(matrices, by_parts ? matrices : 1, [&](int64_t m) {
+      const auto [of_a, of_b] = operands_of(p, batch, m);
+      multiply_matrix(p, args.in<float>(0) + of_a * p.rows * p.inner,
+                      args.in<float>(1) + of_b * p.inner * p.columns, bias,
+                      args.out<float>(0) + m * p.rows * p.columns, by_parts);
+    });
   });
 }
 

@@ -7,10 +7,11 @@
 // while planning and the same on every processor of a kind, so the same command gives the same
 // bits.
 //
-// Operands: as MatrixProduct, float32, without batch axes. Memory: OpenBLAS keeps up to
-// kPackedColumns columns of a factor in memory of its own, which the plan does not count. Threads:
-// as Kernel; rows or columns are dealt to the pool, inside of which OpenBLAS uses one thread:
-// shared out by itself a product costs an allocation at each call. Errors: none.
+// A build without oneDNN has OpenBLAS multiply everything in float32.
+//
+// Operands: as MatrixProduct, float32. Memory: OpenBLAS keeps up to kPackedColumns columns of a
+// factor in memory of its own, which the plan does not count. Threads: as Kernel; the matrices of a
+// batch, or rows or columns of one, are dealt to the pool. Errors: none.
 #pragma once
 
 #include <memory>
@@ -19,11 +20,12 @@
 
 namespace ofsdp::kernels::ops {
 
-// Whether OpenBLAS takes the product; the refusal says why oneDNN is better.
+// Whether OpenBLAS takes the product; the refusal says why oneDNN is better. REQUIRES: it is not
+// empty.
 Acceptance blas_accepts(const MatrixProduct& product);
 std::unique_ptr<Kernel> make_blas_product(const MatrixProduct& product);
 
-// The product alone: adds to what dst holds unless the addend is kNone.
+// The product alone, without batch axes: adds to what dst holds unless the addend is kNone.
 void blas_multiply(const MatrixProduct& product, const float* a, const float* b, float* dst);
 
 }  // namespace ofsdp::kernels::ops

@@ -88,7 +88,7 @@ std::vector<RefTensor> reference(const ReferenceContext& c) {
   return {y};
 }
 
-// --- two operands as matrices: laid out so where they are not, and multiplied by oneDNN ---
+// --- two operands as matrices: laid out so where they are not, and multiplied by a library ---
 
 // Copies an operand from the order of `from` to that of `to`; nothing when they are equal.
 std::optional<StridedCopy> relayout(const EinsumTerms& terms, const Labels& from,
@@ -119,7 +119,7 @@ Acceptance accepts_matrices(const Problem& p) {
   const EinsumTerms terms = einsum_terms(p.attributes, shapes);
   const EinsumForm form = einsum_form(terms, shapes);
   if (!form.possible) return Acceptance::refuse("no product of two matrices");
-  return accept_if(onednn_accepts(product_of(terms, form)), "oneDNN has no such product");
+  return accept_if(library_accepts(product_of(terms, form)), kNoSuchProduct);
 }
 
 std::unique_ptr<Kernel> create_matrices(const Problem& p) {

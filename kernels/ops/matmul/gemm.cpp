@@ -93,8 +93,8 @@ std::vector<RefTensor> reference(const ReferenceContext& c) {
   return {y};
 }
 
-// C is oneDNN's bias when it is one row of full width and nothing is scaled; any other C is laid
-// into Y first, for the product to be added to.
+// C is the product's bias when it is one row of full width and nothing is scaled; any other C is
+// laid into Y first, for the product to be added to.
 bool is_bias(const Problem& p) {
   const Shape& c = p.in(2).shape;
   return p.attributes.f("alpha", 1.0f) == 1.0f && p.attributes.f("beta", 1.0f) == 1.0f &&
@@ -108,15 +108,23 @@ MatrixProduct planned(const Problem& p) {
   return made;
 }
 
-Acceptance accepts(const Problem& p) {
+// `has_product`: whether the implementation has the product itself.
+Acceptance accepts_with(const Problem& p, bool (*has_product)(const MatrixProduct&),
+                        const char* otherwise) {
   const MatrixProduct made = planned(p);
   const bool passes = made.addend == MatrixProduct::Addend::kAccumulate || has_relu(p.attributes);
   if (passes && !p.all_dtype(DType::kFloat32)) {
     return Acceptance::refuse("an addend or activation of another type than float32");
   }
   if (!p.all_plain()) return Acceptance::refuse(kNotPlain);
-  return accept_if(onednn_accepts(made), "oneDNN has no such product");
+  return accept_if(has_product(made), otherwise);
 }
+
+Acceptance accepts_onednn(const Problem& p) {
+  return accepts_with(p, onednn_accepts, "oneDNN has no such product");
+}
+
+Acceptance accepts(const Problem& p) { return accepts_with(p, library_accepts, kNoSuchProduct); }
 
 Acceptance accepts_blas(const Problem& p) {
   if (const Acceptance blas = openblas_accepts(planned(p)); !blas) return blas;
@@ -198,7 +206,7 @@ std::unique_ptr<Kernel> create_loops(const Problem& p) {
 void add_gemm(Registry& registry) {
   registry.add(make_op("Gemm", {infer, grad, reference},
                        {{"openblas", accepts_blas, create},
-                        {"onednn", accepts, create},
+                        {"onednn", accepts_onednn, create},
                         {"blocks", accepts_blocks, create_blocks},
                         in_float32<accepts, create>(),
                         {"loops", accepts_loops, create_loops}},

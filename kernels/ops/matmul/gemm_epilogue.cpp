@@ -108,7 +108,7 @@ MatrixProduct planned(const Problem& p) {
 Acceptance accepts(const Problem& p) {
   if (const Acceptance plain = accepts_plain_of<float>(p); !plain) return plain;
   if (p.out(0).numel() == 0) return Acceptance::refuse("an empty output");
-  return accept_if(onednn_accepts(planned(p)), "oneDNN has no such product");
+  return accept_if(library_accepts(planned(p)), kNoSuchProduct);
 }
 
 class Parts final : public Kernel {

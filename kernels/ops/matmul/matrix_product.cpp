@@ -3,15 +3,13 @@
 #include <algorithm>
 
 #include "kernels/cpu/fold.h"
-#include "kernels/cpu/onednn.h"
+#include "kernels/cpu/onednn_presence.h"
 #include "kernels/ops/matmul/blas_product.h"
+#include "kernels/ops/matmul/onednn_product.h"
 #include "kernels/ops/matmul/product_blocks.h"
 
 namespace ofsdp::kernels::ops {
 namespace {
-
-using onednn::Desc;
-using onednn::Dims;
 
 int64_t product_of(const std::vector<int64_t>& axes) {
   int64_t product = 1;
@@ -28,66 +26,9 @@ MatrixProduct simplified(MatrixProduct p) {
     p.batch_a = p.batch_b = {};
   } else if (p.batch_a == p.batch_b) {
     const int64_t count = product_of(p.batch_a);
-    p.batch_a = p.batch_b = count == 1 ? Dims{} : Dims{count};
+    p.batch_a = p.batch_b = count == 1 ? std::vector<int64_t>{} : std::vector<int64_t>{count};
   }
   return p;
-}
-
-// [batch..., rows, columns] over row-major bytes, or over the swapped ones when transposed.
-Desc matrix(DType dtype, Dims batch, int64_t rows, int64_t columns, bool transposed) {
-  Dims dims = std::move(batch);
-  dims.insert(dims.end(), {rows, columns});
-  Dims strides(dims.size(), 1);
-  int64_t stride = rows * columns;
-  for (size_t i = dims.size() - 2; i > 0; --i) {
-    strides[i - 1] = stride;
-    stride *= dims[i - 1];
-  }
-  strides[dims.size() - 2] = transposed ? 1 : columns;
-  strides[dims.size() - 1] = transposed ? rows : 1;
-  return onednn::strided(dtype, dims, strides);
-}
-
-struct Operands {
-  Desc a, b, bias, dst;
-};
-
-Operands operands(const MatrixProduct& p) {
-  Dims bias(p.batch().size() + 2, 1);
-  bias.back() = p.columns;
-  return {matrix(p.dtype, p.batch_a, p.rows, p.inner, p.transpose_a),
-          matrix(p.dtype, p.batch_b, p.inner, p.columns, p.transpose_b),
-          p.addend == MatrixProduct::Addend::kBias ? onednn::row_major(p.dtype, bias) : Desc(),
-          matrix(p.dtype, p.batch(), p.rows, p.columns, false)};
-}
-
-// [Note: layout of B] Measured on Zen 5 and Sapphire Rapids: oneDNN's brgemm reads plain strides
-// about as fast as its own blocked layout, except for wide row-major B and many rows, where a
-// reorder (0.25 ms for 768 x 3072) wins 6 % on the one and half of the time on the other. A
-// transposed B never gains.
-bool reorder_b(const MatrixProduct& p) {
-  return p.batch_b.empty() && !p.transpose_b && p.rows >= 256 && p.inner * p.columns >= 1 << 18;
-}
-
-dnnl::primitive_attr attributes(const MatrixProduct& p) {
-  dnnl::post_ops ops;
-  if (p.alpha != 1.0f) ops.append_eltwise(dnnl::algorithm::eltwise_linear, p.alpha, 0.0f);
-  if (p.addend == MatrixProduct::Addend::kAccumulate) ops.append_sum(1.0f);
-  dnnl::primitive_attr made = onednn::attributes();
-  made.set_post_ops(ops);
-  return made;
-}
-
-dnnl::matmul::primitive_desc describe(const MatrixProduct& p) {
-  const Operands o = operands(p);
-  const Desc b = reorder_b(p) ? onednn::any(p.dtype, {p.inner, p.columns}) : o.b;
-  return onednn::first_quiet([&] {
-    if (p.addend != MatrixProduct::Addend::kBias) {
-      return dnnl::matmul::primitive_desc(onednn::engine(), o.a, b, o.dst, attributes(p), true);
-    }
-    return dnnl::matmul::primitive_desc(onednn::engine(), o.a, b, o.bias, o.dst, attributes(p),
-                                        true);
-  });
 }
 
 bool is_empty(const MatrixProduct& p) {
@@ -128,15 +69,20 @@ MatrixProduct gemm_product(const Attributes& attributes, const TensorDesc& a, co
 }
 
 bool onednn_accepts(const MatrixProduct& product) {
-  if (onednn::data_type(product.dtype) == dnnl::memory::data_type::undef) return false;
-  // oneDNN's bias comes before its post-ops, so alpha would scale it too.
-  if (product.alpha != 1.0f && product.addend == MatrixProduct::Addend::kBias) return false;
-  return is_empty(product) || describe(simplified(product)).get(true) != nullptr;
+  if (!onednn_may_multiply(product)) return false;
+  return is_empty(product) || onednn_multiplies(simplified(product));
 }
 
 Acceptance openblas_accepts(const MatrixProduct& product) {
-  if (is_empty(product)) return Acceptance::refuse("an empty product");
+  if (is_empty(product)) {
+    return accept_if(!onednn::is_present() && product.dtype == DType::kFloat32, "an empty product");
+  }
   return blas_accepts(simplified(product));
+}
+
+bool library_accepts(const MatrixProduct& product) {
+  return onednn::is_present() ? onednn_accepts(product)
+                              : static_cast<bool>(openblas_accepts(product));
 }
 
 Acceptance widening_accepts(const MatrixProduct& product) {
@@ -152,19 +98,9 @@ std::unique_ptr<Kernel> make_matrix_product(const MatrixProduct& product) {
   if (is_empty(product)) return make_empty(product);
   const MatrixProduct p = simplified(product);
   if (blas_accepts(p)) return make_blas_product(p);
-  const Operands o = operands(p);
-  std::vector<onednn::Binding> bindings = {{DNNL_ARG_SRC, false, 0, o.a},
-                                           {DNNL_ARG_WEIGHTS, false, 1, o.b},
-                                           {DNNL_ARG_DST, true, 0, o.dst}};
-  if (p.addend == MatrixProduct::Addend::kBias) {
-    bindings.push_back({DNNL_ARG_BIAS, false, 2, o.bias});
-  }
-  return onednn::make_kernel(describe(p), bindings);
+  return make_onednn_product(p);
 }
 
-namespace {
-
-// Returns the matrices of A and B whose product is matrix `m` of the batch.
 std::pair<int64_t, int64_t> operands_of(const MatrixProduct& p, const std::vector<int64_t>& batch,
                                         int64_t m) {
   int64_t of_a = 0, of_b = 0, rest = m, step_a = 1, step_b = 1;
@@ -176,6 +112,8 @@ std::pair<int64_t, int64_t> operands_of(const MatrixProduct& p, const std::vecto
   }
   return {of_a, of_b};
 }
+
+namespace {
 
 // One matrix.
 template <typename T>

@@ -31,6 +31,10 @@ struct MatrixProduct {
   std::vector<int64_t> batch() const;  // of dst
 };
 
+// Returns the matrices of A and B whose product is matrix `m` of `batch`, that of dst.
+std::pair<int64_t, int64_t> operands_of(const MatrixProduct& product,
+                                        const std::vector<int64_t>& batch, int64_t m);
+
 // Returns the product of a Gemm with these attributes, A and Y, without its addend.
 MatrixProduct gemm_product(const Attributes& attributes, const TensorDesc& a, const TensorDesc& y);
 
@@ -38,9 +42,11 @@ MatrixProduct gemm_product(const Attributes& attributes, const TensorDesc& a, co
 MatrixProduct matmul_product(const Attributes& attributes, const TensorDesc& a,
                              const TensorDesc& b);
 
-// The library that is faster: OpenBLAS ([Note: which library multiplies]), else oneDNN.
+// The library that is faster: OpenBLAS ([Note: which library multiplies]), else oneDNN. What
+// library_accepts, make_matrix_product makes.
 Acceptance openblas_accepts(const MatrixProduct& product);
 bool onednn_accepts(const MatrixProduct& product);
+bool library_accepts(const MatrixProduct& product);
 std::unique_ptr<Kernel> make_matrix_product(const MatrixProduct& product);
 
 // 16-bit floats that oneDNN does not multiply here, block by block in float32 ([Note: blocks]).
@@ -50,6 +56,8 @@ std::unique_ptr<Kernel> make_widening_product(const MatrixProduct& product);
 // Any number type by plain loops: float64 and whole numbers, which wrap. No addend.
 bool loops_accept(const MatrixProduct& product);
 std::unique_ptr<Kernel> make_matrix_loops(const MatrixProduct& product);
+
+inline constexpr const char* kNoSuchProduct = "no library has such a product";
 
 // The implementations of an operator that is one product: the libraries', by way of float32, loops.
 using ProductOf = MatrixProduct (*)(const Problem&);
@@ -62,6 +70,11 @@ template <ProductOf product>
 Acceptance accepts_product(const Problem& p) {
   if (!p.all_plain()) return Acceptance::refuse(kNotPlain);
   return accept_if(onednn_accepts(product(p)), "oneDNN has no such product");
+}
+template <ProductOf product>
+Acceptance accepts_library(const Problem& p) {
+  if (!p.all_plain()) return Acceptance::refuse(kNotPlain);
+  return accept_if(library_accepts(product(p)), kNoSuchProduct);
 }
 template <ProductOf product>
 Acceptance accepts_widening(const Problem& p) {
@@ -83,7 +96,7 @@ std::vector<Implementation> product_kernels() {
           {"onednn", accepts_product<product>, create_product<product>},
           {"blocks", accepts_widening<product>,
            [](const Problem& p) { return make_widening_product(product(p)); }},
-          in_float32<accepts_product<product>, create_product<product>>(),
+          in_float32<accepts_library<product>, create_product<product>>(),
           {"loops", accepts_product_loops<product>,
            [](const Problem& p) { return make_matrix_loops(product(p)); }}};
 }

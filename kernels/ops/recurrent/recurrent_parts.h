@@ -46,14 +46,14 @@ class Places {
   size_t size_ = 0;
 };
 
-// oneDNN's product for float32, plain loops for float64. `workspace` has workspace_bytes().
+// A library's product for float32, plain loops for float64. `workspace` has workspace_bytes().
 template <typename T>
 class RecurrentProduct {
  public:
   RecurrentProduct() = default;
   explicit RecurrentProduct(const MatrixProduct& product) : product_(product) {
     if constexpr (std::is_same_v<T, float>) {
-      if (onednn_accepts(product)) kernel_ = make_matrix_product(product);
+      if (library_accepts(product)) kernel_ = make_matrix_product(product);
     }
     inputs_.resize(product.addend == MatrixProduct::Addend::kBias ? 3 : 2);
     outputs_.resize(1);

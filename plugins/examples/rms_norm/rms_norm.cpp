@@ -10,10 +10,10 @@
 
 #include <cmath>
 
-// Compiled for AVX2 as well where the compiler can choose while loading (without FMA, so the bits
-// are the same).
-#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
-#define EXAMPLE_MULTIARCH __attribute__((target_clones("avx2", "default")))
+// Compiled for the instruction sets that the build names, of which the loader chooses (without
+// FMA, so the bits are the same).
+#ifdef EXAMPLE_TARGETS
+#define EXAMPLE_MULTIARCH __attribute__((target_clones(EXAMPLE_TARGETS)))
 #else
 #define EXAMPLE_MULTIARCH
 #endif

@@ -24,6 +24,7 @@
 #include <vector>
 
 #include "kernels/core/kernel.h"
+#include "kernels/cpu/onednn_presence.h"
 
 namespace ofsdp::kernels::onednn {
 
@@ -32,7 +33,6 @@ using Desc = dnnl::memory::desc;
 
 const dnnl::engine& engine();
 dnnl::memory::data_type data_type(DType dtype);  // undef: oneDNN has no such type
-bool has_avx512();                               // and may use it: ONEDNN_MAX_CPU_ISA
 inline bool has_type(DType dtype) { return data_type(dtype) != dnnl::memory::data_type::undef; }
 
 // Why an implementation refuses a problem.

@@ -1,4 +1,4 @@
-#include "kernels/cpu/onednn.h"
+#include "kernels/cpu/onednn/bridge.h"
 
 #include <algorithm>
 #include <limits>
@@ -124,6 +124,8 @@ const dnnl::engine& engine() {
   }();
   return cpu;
 }
+
+bool is_present() { return true; }
 
 bool has_avx512() {
   const auto isa = static_cast<unsigned>(dnnl::get_effective_cpu_isa());

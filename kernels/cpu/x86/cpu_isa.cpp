@@ -10,10 +10,6 @@
 #include <fcntl.h>
 #include <sys/syscall.h>
 
-#include "kernels/cpu/parallel.h"
-
-#if defined(__x86_64__) && defined(__GNUC__)
-
 // libgcc's own, a copy for each program and shared library.
 struct OfsdpCpuModel {
   unsigned vendor, type, subtype, features[1];
@@ -87,5 +83,3 @@ int __wrap___cpu_indicator_init() {
   }
   return status;
 }
-
-#endif

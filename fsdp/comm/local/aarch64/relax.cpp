@@ -1,0 +1,7 @@
+#include "fsdp/comm/local/relax.h"
+
+namespace ofsdp::fsdp {
+
+void relax() { asm volatile("isb" ::: "memory"); }  // "yield" does not wait on most processors
+
+}  // namespace ofsdp::fsdp

@@ -1,0 +1,44 @@
+#include "kernels/cpu/blas.h"
+
+#include <cblas.h>
+
+#include "kernels/cpu/parallel.h"
+
+namespace ofsdp::kernels {
+namespace {
+
+constexpr int64_t kTile = 16;  // rows or columns that are dealt to threads together
+
+blasint number(int64_t n) { return static_cast<blasint>(n); }
+CBLAS_TRANSPOSE order(const BlasFactor& f) { return f.transposed ? CblasTrans : CblasNoTrans; }
+
+}  // namespace
+
+void blas_product(const BlasSize& size, float alpha, const BlasFactor& a, const BlasFactor& b,
+                  bool accumulate, float* dst, int64_t dst_pitch) {
+  cblas_sgemm(CblasRowMajor, order(a), order(b), number(size.rows), number(size.columns),
+              number(size.inner), alpha, a.data, number(a.pitch), b.data, number(b.pitch),
+              accumulate ? 1.0f : 0.0f, dst, number(dst_pitch));
+}
+
+void blas_product_by_parts(const BlasSize& size, float alpha, const BlasFactor& a,
+                           const BlasFactor& b, bool accumulate, float* dst, int64_t dst_pitch) {
+  const bool by_rows = size.rows >= size.columns;
+  const int64_t whole = by_rows ? size.rows : size.columns;
+  const int64_t unit = whole >= kTile * pool_threads() ? kTile : 1;
+  parallel_for((whole + unit - 1) / unit, 1, [&](int64_t begin, int64_t end) {
+    const int64_t at = begin * unit;
+    BlasSize part = size;
+    BlasFactor left = a, right = b;
+    (by_rows ? part.rows : part.columns) = std::min(end * unit, whole) - at;
+    if (by_rows) {
+      left.data += at * (a.transposed ? 1 : a.pitch);
+    } else {
+      right.data += at * (b.transposed ? b.pitch : 1);
+    }
+    blas_product(part, alpha, left, right, accumulate, dst + at * (by_rows ? dst_pitch : 1),
+                 dst_pitch);
+  });
+}
+
+}  // namespace ofsdp::kernels

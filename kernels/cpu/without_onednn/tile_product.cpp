@@ -1,0 +1,48 @@
+// Tiles by OpenBLAS.
+#include "kernels/cpu/tile_product.h"
+
+#include <algorithm>
+
+#include "kernels/base/status.h"
+#include "kernels/cpu/blas.h"
+
+namespace ofsdp::kernels {
+
+template <typename T>
+struct TileProduct<T>::State {
+  TileSize size;
+};
+
+template <typename T>
+TileProduct<T>::TileProduct(const TileSize& s, int) : state_(std::make_shared<State>(s)) {
+  OFSDP_CHECK(is_available() && blas_fits({s.rows, s.inner, s.columns}),
+              "no product of {} x {} x {}", s.rows, s.inner, s.columns);
+}
+
+template <typename T>
+bool TileProduct<T>::is_available() {
+  return std::is_same_v<T, float>;
+}
+
+template <typename T>
+size_t TileProduct<T>::scratch_bytes() const {
+  return 0;
+}
+
+template <typename T>
+void TileProduct<T>::run(int, const T* a, const T* b, float* dst, std::byte*) const {
+  if constexpr (std::is_same_v<T, float>) {
+    const TileSize& s = state_->size;
+    if (s.inner == 0 && !s.accumulate) std::fill_n(dst, s.rows * s.columns, 0.0f);
+    if (s.rows * s.inner * s.columns == 0) return;
+    blas_product({s.rows, s.inner, s.columns}, static_cast<float>(s.alpha),
+                 {a, s.transpose_a ? s.rows : s.inner, s.transpose_a},
+                 {b, s.transpose_b ? s.inner : s.columns, s.transpose_b}, s.accumulate, dst,
+                 s.columns);
+  }
+}
+
+template class TileProduct<float>;
+template class TileProduct<BFloat16>;
+
+}  // namespace ofsdp::kernels
