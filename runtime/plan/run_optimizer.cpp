@@ -106,7 +106,7 @@ class GroupMaker {
     return {};
   }
 
-  // Of the groups that something trained is in.
+  // Names the states of groups that hold something trained.
   void name_states() {
     std::vector<std::string>& states = run_.updates.states;
     for (size_t g = 0; g < run_.updates.groups.size(); ++g) {

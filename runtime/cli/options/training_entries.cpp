@@ -164,7 +164,7 @@ Verdict read_group_value(const std::string& key, const std::string& value, Group
   return fine_or(false, "lr=, weight_decay= or optimizer= after PATTERN:");
 }
 
-// Where the first key begins: after the last ':' before the first '=' that follows a key. Names may
+// Finds the first key: after the last ':' before the first '=' that follows a key. Names may
 // hold either.
 size_t keys_begin(const std::string& text) {
   for (size_t at = text.find('='); at != std::string::npos; at = text.find('=', at + 1)) {
