@@ -6,7 +6,7 @@
 Each folder has model.onnx, data/x.npy, data/labels.npy and losses.txt: the losses of SGD (lr 0.02, momentum 0.9, batches of 8 in
 order), from a PyTorch that walks the graph's nodes. An integer between two nodes is the float that it stands for, each pair of
 QuantizeLinear and DequantizeLinear is one rounding with a straight-through gradient, and integer weights are float masters.
-`learned.txt`, where a folder has it, are the losses with trained scales.
+`learned.txt`, where a folder has it, are the losses with trained scales (lr 0.002: a larger one makes some of them negative).
 """
 import math
 import pathlib
@@ -21,7 +21,7 @@ from onnxruntime.quantization import (CalibrationDataReader, QuantFormat, QuantT
 
 RANGES = {TensorProto.INT8: (-128, 127), TensorProto.UINT8: (0, 255), TensorProto.INT4: (-8, 7), TensorProto.UINT4: (0, 15),
           TensorProto.INT16: (-32768, 32767), TensorProto.UINT16: (0, 65535)}
-STEPS, BATCH, RATE, MOMENTUM = 6, 8, 0.02, 0.9
+STEPS, BATCH, RATE, SCALES_RATE, MOMENTUM = 6, 8, 0.02, 0.002, 0.9
 
 
 class Round(torch.autograd.Function):
@@ -194,7 +194,7 @@ class Walker:
 def losses(path, x, labels, learned=False):
     walker = Walker(onnx.load(path), learned)
     params = [walker.params[n] for n in sorted(walker.params)]
-    optimizer = torch.optim.SGD(params, lr=RATE, momentum=MOMENTUM)
+    optimizer = torch.optim.SGD(params, lr=SCALES_RATE if learned else RATE, momentum=MOMENTUM)
     found = []
     for step in range(STEPS):
         at = [(step * BATCH + k) % len(x) for k in range(BATCH)]
