@@ -21,15 +21,15 @@ pygments_style = "friendly"
 
 # The sidebar. A page that stands nowhere here fails the build, as every warning does.
 CONTENTS = {
-    "Use": ["docs/training", "docs/configuration", "docs/strategies", "docs/units", "docs/plan", "docs/adapters",
-            "docs/checkpoints", "docs/launch", "docs/library", "docs/cuda"],
+    "Use": ["docs/install", "docs/training", "docs/metrics", "docs/configuration", "docs/strategies", "docs/units", "docs/plan",
+            "docs/adapters", "docs/checkpoints", "docs/launch", "docs/library", "docs/cuda"],
     "Coming from": ["docs/from-pytorch-fsdp", "docs/from-accelerate", "docs/from-deepspeed",
                     "docs/from-onnxruntime-training", "docs/trainers-compared"],
     "Models": ["docs/operators", "docs/plugins", "docs/quantized", "docs/training-graphs"],
     "Samples": ["samples/README", "samples/gpt/README", "samples/bert/README", "samples/library/README",
                 "samples/cluster/README"],
     "Internals": ["docs/design", "docs/ranks", "fsdp/checkpoint/FORMAT", "docs/cuda-internals", "docs/cuda-kernels",
-                  "docs/cuda-checks", "docs/cuda-figures", "docs/threads", "docs/accuracy", "bench/README"],
+                  "docs/cuda-checks", "docs/cuda-figures", "docs/aarch64", "docs/threads", "docs/accuracy", "bench/README"],
     "Project": ["CONTRIBUTING", "SECURITY", "CHANGELOG"],
 }
 

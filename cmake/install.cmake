@@ -1,0 +1,74 @@
+# What `cmake --install` puts under a prefix (docs/install.md), by component:
+#   runtime      bin/fsdp-run, lib/libonnx_fsdp.so.0 and what it loads, man page, completions
+#   development  onnx_fsdp.h, libonnx_fsdp.so, the CMake package OnnxFsdp, onnx_fsdp.pc
+#   samples      share/onnx-fsdp/samples
+#   plugin       the header of plug-ins (plugins/CMakeLists.txt)
+include(GNUInstallDirs)
+include(CMakePackageConfigHelpers)
+
+# oneDNN is not Debian's, and lies in a folder of its own, where no other program finds it. OpenBLAS is Debian's build on
+# libgomp, which only this path names.
+set(private ${CMAKE_INSTALL_LIBDIR}/onnx-fsdp)
+get_filename_component(openblas_folder ${OFSDP_OPENBLAS} DIRECTORY)
+set_target_properties(onnx_fsdp PROPERTIES INSTALL_RPATH "$ORIGIN/onnx-fsdp;${openblas_folder}")
+set_target_properties(fsdp-run PROPERTIES INSTALL_RPATH "$ORIGIN/../${CMAKE_INSTALL_LIBDIR}")
+install(FILES $<TARGET_FILE:DNNL::dnnl> DESTINATION ${private} RENAME $<TARGET_SONAME_FILE_NAME:DNNL::dnnl>
+  COMPONENT runtime)
+
+install(TARGETS fsdp-run RUNTIME COMPONENT runtime)
+install(TARGETS onnx_fsdp EXPORT OnnxFsdp LIBRARY COMPONENT runtime NAMELINK_COMPONENT development)
+foreach(library ofsdp_mpi_openmpi ofsdp_mpi_mpich ofsdp_cuda)
+  if(TARGET ${library})
+    install(TARGETS ${library} LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT runtime)
+  endif()
+endforeach()
+
+# fsdp-run itself writes these: its tables of commands and options are their source.
+install(CODE [[
+  set(program "$<TARGET_FILE:fsdp-run>")
+  set(made "$<TARGET_FILE_DIR:fsdp-run>/generated/install")
+  file(MAKE_DIRECTORY ${made})
+  foreach(words "fsdp-run.1=man" "fsdp-run=completion bash" "_fsdp-run=completion zsh" "fsdp-run.fish=completion fish")
+    string(REGEX MATCH "^([^=]*)=(.*)$" matched ${words})
+    separate_arguments(command UNIX_COMMAND ${CMAKE_MATCH_2})
+    execute_process(COMMAND ${program} ${command} OUTPUT_FILE ${made}/${CMAKE_MATCH_1} COMMAND_ERROR_IS_FATAL ANY)
+  endforeach()
+]] COMPONENT runtime)
+set(made ${PROJECT_BINARY_DIR}/generated/install)
+install(FILES ${made}/fsdp-run.1 DESTINATION ${CMAKE_INSTALL_MANDIR}/man1 COMPONENT runtime)
+install(FILES ${made}/fsdp-run DESTINATION ${CMAKE_INSTALL_DATADIR}/bash-completion/completions COMPONENT runtime)
+install(FILES ${made}/_fsdp-run DESTINATION ${CMAKE_INSTALL_DATADIR}/zsh/site-functions COMPONENT runtime)
+install(FILES ${made}/fsdp-run.fish DESTINATION ${CMAKE_INSTALL_DATADIR}/fish/vendor_completions.d COMPONENT runtime)
+
+install(FILES LICENSE DESTINATION ${CMAKE_INSTALL_DATADIR}/doc/onnx-fsdp RENAME copyright COMPONENT runtime)
+
+install(FILES library/onnx_fsdp.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} COMPONENT development)
+set(package ${CMAKE_INSTALL_LIBDIR}/cmake/OnnxFsdp)
+install(EXPORT OnnxFsdp FILE OnnxFsdpConfig.cmake NAMESPACE OnnxFsdp:: DESTINATION ${package} COMPONENT development)
+set(made ${PROJECT_BINARY_DIR}/generated)
+# Before 1.0 a minor version may change the interface.
+write_basic_package_version_file(${made}/OnnxFsdpConfigVersion.cmake COMPATIBILITY SameMinorVersion)
+configure_file(cmake/onnx_fsdp.pc.in ${made}/onnx_fsdp.pc @ONLY)
+install(FILES ${made}/OnnxFsdpConfigVersion.cmake DESTINATION ${package} COMPONENT development)
+install(FILES ${made}/onnx_fsdp.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig COMPONENT development)
+
+install(DIRECTORY samples DESTINATION ${CMAKE_INSTALL_DATADIR}/onnx-fsdp COMPONENT samples
+  PATTERN out EXCLUDE PATTERN cluster EXCLUDE
+  PATTERN common EXCLUDE PATTERN run.sh EXCLUDE) # these build the program first
+
+if(SKBUILD) # `pip wheel .`: pyproject.toml
+  install(PROGRAMS python/fsdp-run DESTINATION ${SKBUILD_SCRIPTS_DIR} COMPONENT wheel EXCLUDE_FROM_ALL)
+endif()
+
+# scripts/package.sh packs a tree that scripts/bundle.py has completed, hence the few dependencies.
+set(CPACK_PACKAGE_NAME onnx-fsdp)
+set(CPACK_PACKAGE_VENDOR onnx-fsdp)
+set(CPACK_PACKAGE_CONTACT "the developers of onnx-fsdp")
+set(CPACK_PACKAGE_DESCRIPTION_SUMMARY "trains ONNX models with Fully Sharded Data Parallel")
+set(CPACK_PACKAGE_FILE_NAME onnx-fsdp-${PROJECT_VERSION}-linux-x86_64)
+set(CPACK_RESOURCE_FILE_LICENSE ${PROJECT_SOURCE_DIR}/LICENSE)
+set(CPACK_DEBIAN_FILE_NAME DEB-DEFAULT)
+set(CPACK_DEBIAN_PACKAGE_DEPENDS "libc6 (>= 2.34), libgcc-s1, libstdc++6 (>= 11)")
+set(CPACK_DEBIAN_PACKAGE_SUGGESTS "openmpi-bin | mpich")
+set(CPACK_DEBIAN_PACKAGE_SECTION science)
+include(CPack)

@@ -1,0 +1,167 @@
+#!/usr/bin/env python3
+"""Makes an installed tree run on other systems: puts the libraries that it needs into lib/onnx-fsdp, strips, and checks.
+
+    bundle.py TREE [--patchelf PROGRAM] [--wheel]
+
+TREE is a prefix of `cmake --install`. A bundled library gets a name of its own, with a hash of its content, so a process
+that has another build of it keeps both apart. Left to the system are glibc, libgcc_s, libstdc++ and the MPI libraries.
+Fails if a file needs a newer system than glibc 2.34 with GCC 11 (RHEL 9, Ubuntu 22.04), or the tree is too large. Writes
+THIRD_PARTY, into share/doc/onnx-fsdp or, of a wheel, on top: what is bundled, from where, with the licences.
+"""
+import argparse
+import hashlib
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+NEWEST = {"GLIBC": (2, 34), "GLIBCXX": (3, 4, 29), "CXXABI": (1, 3, 13), "GCC": (11,)}
+SYSTEM = re.compile(r"(ld-linux-x86-64|lib(c|m|dl|rt|pthread|anl|gcc_s|stdc\+\+|mpi|mpich))\.so\.")
+ONEDNN = ROOT / "third_party/prefix/local/share/doc/onednn"
+
+
+def run(*words):
+    return subprocess.run([str(word) for word in words], check=True, capture_output=True, text=True).stdout
+
+
+def needed(file):
+    return re.findall(r"\(NEEDED\).*\[(.*)\]", run("readelf", "-dW", file))
+
+
+def elf_files(tree):
+    files = [file for folder in ("bin", "lib") for file in sorted((tree / folder).rglob("*"))]
+    return [file for file in files if file.is_file() and not file.is_symlink() and file.read_bytes()[:4] == b"\x7fELF"]
+
+
+def libraries_of(library):
+    """The files that the loader finds for the names that a library and its own libraries need."""
+    found = dict(re.findall(r"^\s*(\S+) => (/\S+)", run("ldd", library), re.M))
+    names, left = {}, needed(library)
+    while left:
+        name = left.pop()
+        if name in names or SYSTEM.match(name):
+            continue
+        if name not in found:
+            sys.exit(f"bundle: {library.name} needs {name}, which is not found")
+        names[name] = pathlib.Path(found[name]).resolve()
+        left += needed(names[name])
+    return dict(sorted(names.items()))
+
+
+def bundle(tree, patchelf):
+    """Copies the libraries and leads every file of the tree to the copies."""
+    lib, private = tree / "lib", tree / "lib/onnx-fsdp"
+    names = libraries_of(lib / "libonnx_fsdp.so.0")
+    ours = elf_files(tree)
+    runpaths = {private: "$ORIGIN", lib: "$ORIGIN/onnx-fsdp", tree / "bin": "$ORIGIN/../lib"}
+    renamed, copies = {}, []
+    for name, source in names.items():
+        stem, rest = name.split(".so", 1)
+        copy = private / f"{stem}-{hashlib.sha256(source.read_bytes()).hexdigest()[:8]}.so{rest}"
+        renamed[name] = copy.name
+        shutil.copy(source, copy)
+        copy.chmod(0o755)
+        copies.append(copy)
+    for file in ours:
+        if file.parent == private:  # oneDNN under its own name
+            file.unlink()
+    for file in copies + [file for file in ours if file.exists()]:
+        run("strip", "--strip-unneeded", file)  # before patchelf, whose files strip would damage
+        words = [word for name in needed(file) if name in renamed for word in ("--replace-needed", name, renamed[name])]
+        if file in copies:
+            words += ["--set-soname", file.name]
+        run(patchelf, *words, "--set-rpath", runpaths[file.parent], file)
+    return list(zip(names, names.values(), copies))
+
+
+def one_file(tree, patchelf):
+    """A wheel has no links: the library has one file, under the name that the package opens."""
+    lib = tree / "lib"
+    real = (lib / "libonnx_fsdp.so.0").resolve()
+    content = real.read_bytes()
+    for link in lib.glob("libonnx_fsdp.so*"):
+        link.unlink()
+    library = lib / "libonnx_fsdp.so"
+    library.write_bytes(content)
+    library.chmod(0o755)
+    run(patchelf, "--set-soname", library.name, library)
+    run(patchelf, "--replace-needed", "libonnx_fsdp.so.0", library.name, tree / "bin/fsdp-run")
+
+
+def newest_versions(file):
+    """The newest version of each kind among the symbols that a file needs."""
+    text = run("readelf", "-VW", file)
+    text = text[text.find("Version needs"):] if "Version needs" in text else ""
+    newest = {}
+    for kind, number in re.findall(r"Name: (GLIBC|GLIBCXX|CXXABI|GCC)_([0-9.]+)", text):
+        newest[kind] = max(newest.get(kind, ()), tuple(map(int, number.split("."))))
+    return newest
+
+
+def check(tree, limit):
+    """Prints what each file needs and returns whether all is within the limits."""
+    good, total = True, 0
+    for file in elf_files(tree):
+        size, newest = file.stat().st_size, newest_versions(file)
+        total += size
+        late = {kind for kind, version in newest.items() if version > NEWEST[kind]}
+        missing = [name for name in needed(file) if not SYSTEM.match(name) and not list(tree.glob(f"lib/**/{name}"))]
+        versions = "  ".join(f"{kind} {'.'.join(map(str, version))}" for kind, version in sorted(newest.items()))
+        print(f"{size / 1e6:6.1f} MB  {file.name:36} {versions}")
+        for kind in late:
+            print(f"bundle: {file.name} needs a newer {kind} than {'.'.join(map(str, NEWEST[kind]))}")
+        for name in missing:
+            print(f"bundle: {file.name} needs {name}, which is not bundled")
+        good = good and not late and not missing
+    print(f"{total / 1e6:6.1f} MB  in all, of at most {limit} MB")
+    return good and total <= limit * 1e6
+
+
+def package_of(file):
+    """A Debian package with its version, and the file with its licence."""
+    for name in (file, str(file).removeprefix("/usr")):
+        found = subprocess.run(["dpkg-query", "-S", str(name)], capture_output=True, text=True)
+        if found.returncode == 0:
+            package = found.stdout.split(": ")[0].split(",")[0]
+            version = run("dpkg-query", "-W", "-f", "${Version}", package)
+            return f"Debian {package.split(':')[0]} {version}", pathlib.Path(f"/usr/share/doc/{package.split(':')[0]}/copyright")
+    return "oneDNN, by the wheel that third_party/requirements.txt names", ONEDNN / "LICENSE"
+
+
+def third_party(bundled):
+    """The text of THIRD_PARTY."""
+    rows = [(copy.name, *package_of(source)) for _, source, copy in bundled]
+    rows.append(("ONNX, in libonnx_fsdp.so", "third_party/requirements.txt", ROOT / "LICENSE"))  # Apache 2.0 too
+    debian = "/usr/share/doc/{}/copyright"
+    rows.append(("nlohmann/json, in libonnx_fsdp.so", "Debian nlohmann-json3-dev", pathlib.Path(debian.format("nlohmann-json3-dev"))))
+    text = ["Libraries in this package that others wrote, as they were built; their licences follow.\n"]
+    text += [f"  {name:38} {origin}" for name, origin, _ in rows]
+    licences = {}
+    for name, _, licence in rows:
+        licences.setdefault(licence, []).append(name)
+    licences[ONEDNN / "THIRD-PARTY-PROGRAMS"] = ["parts of oneDNN"]
+    for licence, names in licences.items():
+        text += ["", "=" * 100, ", ".join(names), "=" * 100, licence.read_text(errors="replace").strip()]
+    return "\n".join(text) + "\n"
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("tree", type=pathlib.Path)
+    parser.add_argument("--patchelf", default="patchelf")
+    parser.add_argument("--wheel", action="store_true", help="no links")
+    parser.add_argument("--limit", type=int, default=150, help="megabytes of programs and libraries")
+    arguments = parser.parse_args()
+    tree = arguments.tree.resolve()
+    bundled = bundle(tree, arguments.patchelf)
+    if arguments.wheel:
+        one_file(tree, arguments.patchelf)
+    texts = tree if arguments.wheel else tree / "share/doc/onnx-fsdp"
+    (texts / "THIRD_PARTY").write_text(third_party(bundled))
+    sys.exit(0 if check(tree, arguments.limit) else 1)
+
+
+if __name__ == "__main__":
+    main()
