@@ -18,6 +18,7 @@
 
 #include "kernels/base/posix_file.h"
 #include "runtime/log/line_buffer.h"
+#include "runtime/log/row_log.h"
 
 namespace ofsdp::runtime {
 
@@ -53,16 +54,6 @@ struct EndRow {
   bool stopped_early = false;  // by --early-stop
 };
 
-// A file of --log: the numbers of each row once more, in another form. Adding a row allocates.
-//   csv:FILE            a header, then a line a row; lists of a number a rank are joined by spaces
-//   tensorboard:FOLDER  an event file of scalars step/NAME, eval/NAME and end/NAME, in TFRecord's
-//                       framing (https://www.tensorflow.org/tutorials/load_data/tfrecord)
-struct RowLog {
-  bool is_csv = false;
-  std::string path;  // of the file
-  UniqueFd fd;
-};
-
 class MetricsWriter {
  public:
   enum class Mode { kTruncate, kAppend };  // a new run, a resumed run
@@ -84,14 +75,11 @@ class MetricsWriter {
   Status write_line(std::string_view line);
 
   Status write_logs(std::string_view line);
-  Status write_csv(const RowLog& log, const std::string& row);
-  Status write_events(const RowLog& log, const std::string& row);
 
   UniqueFd fd_;
   int caller_ = -1;  // lives as long as the process
   std::string path_;
   std::vector<RowLog> logs_;
-  std::vector<std::string> columns_;  // of csv files
 };
 
 }  // namespace ofsdp::runtime

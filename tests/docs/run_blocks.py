@@ -97,6 +97,9 @@ def furnish(folder, program, block):
         (folder / "model.yaml").write_text("loss: cross_entropy\ndata: synthetic\nsteps: 1\nbatch_size: 1\n")
     elif path == "docs/plugins.md" and "cube" in "".join(block.lines).lower():
         (folder / "model.onnx").write_bytes(cube_model())
+    elif path == "docs/quantized.md":
+        shutil.copy(fixtures / "quantized/pairs/model.onnx", folder / "quantized.onnx")
+        (folder / "data").symlink_to(fixtures / "quantized/pairs/data")
     else:
         shutil.copy(fixtures / "mlp/model.onnx", folder / "model.onnx")
         (folder / "model.yaml").write_text("loss: cross_entropy\n")

@@ -97,7 +97,7 @@ TEST(BadCommandTest, AnUnknownKeyOfAYamlFile) {
 TEST(BadCommandTest, KeysThatAModelsOwnFileMayNotHave) {
   const RunFolder folder;
   for (const char* key : {"plugin", "plugin_override", "make_plugin", "output", "adapter",
-                          "metrics", "trace", "checkpoint_dir", "rdzv_endpoint", "nnodes"}) {
+                          "metrics", "trace", "log", "checkpoint_dir", "rdzv_endpoint", "nnodes"}) {
     folder.write("model.yaml", format_text("seed: 1\n{}: on\n", key));
     expect_refused(folder, {folder / "model.yaml", "line 2", key, "--config"});
   }
