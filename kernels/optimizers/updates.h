@@ -311,18 +311,16 @@ struct RmsProp : ElementUpdate {
 struct TwoAverages {
   GradientDecay decay;
   float weight1, beta1, beta2, weight2;
-  bool far;
 
   OFSDP_BOTH static TwoAverages of(const UpdateNumbers& n) {
     const OptimizerSettings& s = n.settings;
     const float weight1 = f32(1 - s.beta1);
-    return {GradientDecay::of(n), weight1,          1 - weight1,
-            f32(s.beta2),         f32(1 - s.beta2), weight1 >= 0.5f};
+    return {GradientDecay::of(n), weight1, 1 - weight1, f32(s.beta2), f32(1 - s.beta2)};
   }
   // Advances both; returns the gradient with its decay. torch.lerp is exact at its far end too.
   OFSDP_BOTH float advance(Element& e, float gradient) const {
     const float g = decay(gradient, e.param), m = e.state[0];
-    e.state[0] = far ? g - (g - m) * beta1 : m + weight1 * (g - m);
+    e.state[0] = weight1 >= 0.5f ? g - (g - m) * beta1 : m + weight1 * (g - m);
     e.state[1] = e.state[1] * beta2 + weight2 * g * g;
     return g;
   }
@@ -395,8 +393,8 @@ struct NAdam : ElementUpdate {
 struct RAdam : ElementUpdate {
   struct Factors {
     TwoAverages averages;
-    float correction1, lr, root_correction2, eps, rectification;
-    bool rectified;
+    float correction1, lr, root_correction2, eps;
+    float rectification;  // 0: none
   };
   // 0: the variance is not to be trusted yet.
   OFSDP_BOTH static double rectification(const OptimizerSettings& s, int64_t step) {
@@ -415,13 +413,12 @@ struct RAdam : ElementUpdate {
             .lr = f32(n.lr),
             .root_correction2 = f32(std::sqrt(1 - std::pow(s.beta2, t))),
             .eps = f32(s.eps),
-            .rectification = f32(rect),
-            .rectified = rect > 0};
+            .rectification = f32(rect)};
   }
   OFSDP_BOTH static void step(Element& e, float gradient, const Factors& f) {
     f.averages.advance(e, gradient);
     float d = e.state[0] / f.correction1 * f.lr;
-    if (f.rectified) {
+    if (f.rectification > 0) {
       d = d * (f.root_correction2 / (std::sqrt(e.state[1]) + f.eps)) * f.rectification;
     }
     e.param = e.param - d;

@@ -33,10 +33,10 @@ bool is_no_mask(const TensorDesc& mask, const FusedAttention& f) {
 
 // Whether a key counts, from a mask_index of two axes or more.
 Ref seen_in_mask(BodyBuilder& b, Ref mask, const FusedAttention& f) {
-  const Shape& shape = b.desc(mask).shape;
-  if (shape.rank() == 2) mask = b.reshape(mask, Shape{f.batch, 1, 1, f.keys});
-  if (shape.rank() == 3) mask = b.reshape(mask, Shape{f.batch, 1, f.queries, f.keys});
-  if (shape.rank() == 4) mask = b.slice(b.slice(mask, 2, 0, f.queries), 3, 0, f.keys);
+  const int rank = b.desc(mask).shape.rank();
+  if (rank == 2) mask = b.reshape(mask, Shape{f.batch, 1, 1, f.keys});
+  if (rank == 3) mask = b.reshape(mask, Shape{f.batch, 1, f.queries, f.keys});
+  if (rank == 4) mask = b.slice(b.slice(mask, 2, 0, f.queries), 3, 0, f.keys);
   return b.emit1("Greater", {mask, b.like(mask, 0)});
 }
 

@@ -88,7 +88,7 @@ Ref position_rows(BodyBuilder& b, int64_t steps) {
 }
 
 Ref word_counts(BodyBuilder& b) {
-  const Shape& ids = b.desc(b.input(kIds)).shape;
+  const Shape ids = b.desc(b.input(kIds)).shape;
   if (!b.input(kMask)) {
     return b.emit1("Expand", {b.scalar(DType::kInt32, 0), b.ints({ids[0]})});
   }
