@@ -64,7 +64,9 @@ __global__ void __launch_bounds__(256)
   if (u.state->skip != 0 || u.state->stop != 0) return;
   __shared__ typename Update::Factors shared;
   if (threadIdx.x == 0) {
-    shared = Update::factors({settings, u.numbers->lr, u.weight_decay, u.state->optimizer_step});
+    const typename Update::Factors made =
+        Update::factors({settings, u.numbers->lr, u.weight_decay, u.state->optimizer_step});
+    shared = made;
   }
   __syncthreads();
   const typename Update::Factors f = shared;
