@@ -180,7 +180,8 @@ TEST(QuantizedRefusalTest, ScalesThatAreNoneAndTypesThatDiffer) {
   refused(2, tensor("s", kFloat, {}, raw<float>({0})), {"'s'", "above 0"});
   refused(4, tensor("ws", kFloat, {}, raw<float>({0})), {"'ws'", "above 0"});
   refused(5, tensor("wz", kUInt8, {}, raw<uint8_t>({0})), {"'wz'", "int8", "uint8"});
-  refused(4, tensor("ws", kFloat, {5}, raw<float>({1, 1, 1, 1, 1})), {"'w'", "[3]", "[5]"});
+  refused(4, tensor("ws", kFloat, {5}, raw<float>({1, 1, 1, 1, 1})),
+          {"'wz'", "scales (5)", "found 1"});
 }
 
 TEST(QuantizedRefusalTest, ScaleThatANodeMakes) {
