@@ -16,7 +16,7 @@ step setup
 scripts/setup.sh
 
 step format
-find kernels importer fsdp plugins runtime bench tests -regex '.*\.\(h\|cpp\|cu\|cuh\)' -print0 |
+find kernels importer fsdp plugins runtime library bench tests -regex '.*\.\(h\|cpp\|cu\|cuh\)' -print0 |
   xargs -0 -r clang-format --dry-run -Werror --ferror-limit=3
 
 build() {
