@@ -1,4 +1,4 @@
-# What `cmake --install` puts under a prefix (docs/install.md), by component:
+# Installs under a prefix (docs/install.md), by component:
 #   runtime      bin/fsdp-run, lib/libonnx_fsdp.so.0 and what it loads, man page, completions
 #   development  onnx_fsdp.h, libonnx_fsdp.so, the CMake package OnnxFsdp, onnx_fsdp.pc
 #   samples      share/onnx-fsdp/samples

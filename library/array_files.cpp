@@ -8,62 +8,9 @@
 
 #include "kernels/base/reject.h"
 #include "runtime/cli/options/option_value.h"
+#include "runtime/data/npy_header.h"
 
 namespace ofsdp::library {
-namespace {
-
-const char* npy_type(DType dtype) {
-  switch (dtype) {
-    case DType::kFloat32:
-      return "<f4";
-    case DType::kFloat64:
-      return "<f8";
-    case DType::kFloat16:
-      return "<f2";
-    case DType::kInt8:
-      return "|i1";
-    case DType::kInt16:
-      return "<i2";
-    case DType::kInt32:
-      return "<i4";
-    case DType::kInt64:
-      return "<i8";
-    case DType::kUInt8:
-      return "|u1";
-    case DType::kUInt16:
-      return "<u2";
-    case DType::kUInt32:
-      return "<u4";
-    case DType::kUInt64:
-      return "<u8";
-    case DType::kBool:
-      return "|b1";
-    default:
-      return nullptr;
-  }
-}
-
-// NEP 1, version 1; the header is padded to a multiple of 64.
-std::string npy_header(const ColumnArray& array) {
-  std::string text = format_text("{{'descr': '{}', 'fortran_order': False, 'shape': ({},), }}",
-                                 npy_type(array.dtype), joined(array.dims, ", "));
-  constexpr size_t kMagic = 10;
-  text.append(63 - (kMagic + text.size()) % 64, ' ');
-  text += '\n';
-  const char magic[] = {'\x93',
-                        'N',
-                        'U',
-                        'M',
-                        'P',
-                        'Y',
-                        1,
-                        0,
-                        static_cast<char>(text.size() & 255),
-                        static_cast<char>(text.size() >> 8)};
-  return std::string(magic, sizeof magic) + text;
-}
-
-}  // namespace
 
 Result<ArrayFiles> ArrayFiles::make(std::span<const ColumnArray> train,
                                     std::span<const ColumnArray> eval) {
@@ -97,11 +44,11 @@ Result<std::string> ArrayFiles::add(std::span<const ColumnArray> arrays) {
 }
 
 Status ArrayFiles::link(size_t number, const ColumnArray& array) {
-  OFSDP_REJECT_IF(npy_type(array.dtype) == nullptr, "array '{}': {} is no type of a column",
-                  array.name, dtype_name(array.dtype));
+  OFSDP_REJECT_IF(!npy_descr(array.dtype), "array '{}': {} is no type of a column", array.name,
+                  dtype_name(array.dtype));
   const Result<int64_t> count = checked_numel(array.dims);
   if (!count.ok()) return input_error("array '{}': {}", array.name, count.error().message());
-  const std::string header = npy_header(array);
+  const std::string header = npy_header(array.dtype, array.dims);
   OpenFile memory{.path = format_text("array '{}'", array.name),
                   .fd = UniqueFd(memory_file("ofsdp"))};
   OFSDP_FAULT_IF(!memory.fd.valid(), "{}: no memory for it: {}", memory.path, std::strerror(errno));

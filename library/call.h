@@ -1,4 +1,4 @@
-// What every function of onnx_fsdp.h has in common: its error's line by thread, and no exception that
+// Common to every function of onnx_fsdp.h: its error's line is kept by thread, and no exception
 // leaves it.
 //
 // Threads: any; a line belongs to the thread that made the call. Errors: as statuses.

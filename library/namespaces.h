@@ -1,5 +1,5 @@
-// What the library sees of the other rooms without a qualifier, as kernels/base/namespaces.h says
-// for them.
+// Names the rooms that the library sees without a qualifier, as kernels/base/namespaces.h does for
+// the others.
 #pragma once
 
 #include "kernels/base/namespaces.h"

@@ -4,6 +4,7 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "fsdp/checkpoint/disk.h"
 #include "kernels/base/reject.h"
 #include "library/call.h"
 #include "library/run.h"
@@ -17,6 +18,8 @@ struct onnx_fsdp_run {
 
 namespace ofsdp::library {
 namespace {
+
+constexpr int64_t kMostPageBytes = int64_t{1} << 30;
 
 thread_local std::string last_error;
 
@@ -51,7 +54,7 @@ Status copy_out(const std::string& text, char** out) {
   return {};
 }
 
-// What `fsdp-run plan` prints with one more word.
+// Returns what `fsdp-run plan` prints with one more word.
 Result<std::string> plan_printed(const onnx_fsdp_settings* settings, const std::string& word) {
   OFSDP_ASSIGN_OR_RETURN(Run::Request request, request_of("plan", settings, {word}));
   request.keeps = true;
@@ -64,9 +67,7 @@ Status plan_page(const onnx_fsdp_settings* settings, char** out) {
   OFSDP_ASSIGN_OR_RETURN(const TemporaryFolder folder, TemporaryFolder::make());
   const std::string path = join_path(folder.path(), "plan.html");
   OFSDP_RETURN_IF_ERROR(plan_printed(settings, "--html=" + path).status());
-  OFSDP_ASSIGN_OR_RETURN(const OpenFile file, open_for_reading(path));
-  std::string text(static_cast<size_t>(file.bytes), 0);
-  OFSDP_RETURN_IF_ERROR(read_exactly(file, 0, std::as_writable_bytes(std::span(text))));
+  OFSDP_ASSIGN_OR_RETURN(const std::string text, read_whole_file(path, kMostPageBytes));
   return copy_out(text, out);
 }
 

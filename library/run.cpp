@@ -199,7 +199,7 @@ Result<Run::Next> Run::next(int milliseconds) {
   return Next::kEnded;
 }
 
-// Of the process, whose pipes have all been closed.
+// Says how the process ended. REQUIRES: its pipes have all been closed.
 Status Run::outcome() {
   if (keeper_.joinable()) keeper_.join();
   printed_ = output_.text;

@@ -36,7 +36,7 @@ class Run {
   // Waits at most so long for a row.
   Result<Next> next(int milliseconds);
   const std::string& row() const { return row_; }
-  // What the process has printed, once it has ended.
+  // The output of a process that has ended, where the request keeps it.
   const std::string& printed() const { return printed_; }
 
   void stop();

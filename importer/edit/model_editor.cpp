@@ -7,6 +7,7 @@
 #include <cstring>
 #include <map>
 
+#include "importer/file/stored_values.h"
 #include "importer/file/wire.h"
 #include "importer/proto/onnx_protos.h"
 #include "kernels/base/reject.h"
@@ -17,18 +18,7 @@ namespace {
 constexpr int kOptionalInputs = 4;  // the first IR version whose initializers need not be inputs
 enum : uint32_t { kModelGraphField = 7, kInitializerField = 5 };
 
-class WeightOfFile final : public ValueSource {
- public:
-  WeightOfFile(std::shared_ptr<const OnnxFile> file, Initializer weight)
-      : file_(std::move(file)), weight_(std::move(weight)) {}
-  Status read(int64_t first, std::span<float> dst) const override {
-    return file_->read(weight_, first, dst);
-  }
-
- private:
-  std::shared_ptr<const OnnxFile> file_;
-  Initializer weight_;
-};
+using WeightOfFile = StoredValues<OnnxFile, Initializer>;
 
 template <typename List>
 void remove_named(List& list, const std::string& name) {

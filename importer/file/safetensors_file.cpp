@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "importer/file/element_codec.h"
+#include "importer/file/stored_values.h"
 #include "importer/file/wire.h"
 #include "kernels/base/reject.h"
 
@@ -68,20 +69,13 @@ Result<SafetensorsTensor> tensor_of(const std::string& name, const Json& json, i
   return tensor;
 }
 
-class TensorValues final : public ValueSource {
- public:
-  TensorValues(std::shared_ptr<const SafetensorsFile> file, SafetensorsTensor tensor)
-      : file_(std::move(file)), tensor_(std::move(tensor)) {}
-  Status read(int64_t first, std::span<float> dst) const override {
-    return file_->read(tensor_, first, dst);
-  }
-
- private:
-  std::shared_ptr<const SafetensorsFile> file_;
-  SafetensorsTensor tensor_;
-};
-
 }  // namespace
+
+const char* safetensors_type(DType dtype) {
+  const auto row = std::ranges::find(kTypes, dtype, &TypeRow::dtype);
+  OFSDP_CHECK(row != kTypes.end(), "{} is no type of a safetensors file", dtype_name(dtype));
+  return row->name;
+}
 
 Result<SafetensorsFile> SafetensorsFile::open(const std::string& path) {
   SafetensorsFile made;
@@ -135,7 +129,8 @@ Status SafetensorsFile::read(const SafetensorsTensor& tensor, int64_t first,
 
 std::shared_ptr<const ValueSource> tensor_values(std::shared_ptr<const SafetensorsFile> file,
                                                  const SafetensorsTensor& tensor) {
-  return std::make_shared<TensorValues>(std::move(file), tensor);
+  return std::make_shared<StoredValues<SafetensorsFile, SafetensorsTensor>>(std::move(file),
+                                                                            tensor);
 }
 
 }  // namespace ofsdp::importer

@@ -25,6 +25,8 @@ struct SafetensorsTensor {
   int64_t offset = 0;  // in the file
 };
 
+const char* safetensors_type(DType dtype);  // "F32"; REQUIRES: one of the format's
+
 class SafetensorsFile {
  public:
   static Result<SafetensorsFile> open(const std::string& path);

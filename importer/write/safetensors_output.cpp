@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "importer/file/safetensors_file.h"
 #include "importer/write/output_files.h"
 #include "importer/write/value_writer.h"
 
@@ -10,19 +11,6 @@ namespace ofsdp::importer {
 namespace {
 
 constexpr int64_t kChunk = int64_t{1} << 18;  // elements
-
-const char* type_name(DType dtype) {
-  switch (dtype) {
-    case DType::kFloat64:
-      return "F64";
-    case DType::kFloat16:
-      return "F16";
-    case DType::kBFloat16:
-      return "BF16";
-    default:
-      return "F32";
-  }
-}
 
 Status fill(const SafetensorsLayout& layout, const std::string& path, const ReadValues& values) {
   OFSDP_ASSIGN_OR_RETURN(const OpenFile file, open_for_writing(path));
@@ -58,7 +46,7 @@ SafetensorsLayout lay_out_safetensors(const std::vector<Initializer>& tensors) {
     place.offset = end;
     place.bytes = place.shape.numel() * place.stride;
     end += place.bytes;
-    header[place.name] = {{"dtype", type_name(place.dtype)},
+    header[place.name] = {{"dtype", safetensors_type(place.dtype)},
                           {"shape", place.shape.axes()},
                           {"data_offsets", {place.offset, end}}};
     layout.places.push_back(std::move(place));

@@ -2,6 +2,7 @@
 
 #include <dlfcn.h>
 #include <link.h>
+#include <unistd.h>
 
 #include <system_error>
 
@@ -19,6 +20,13 @@ std::filesystem::path own_folder() {
   const auto file = in_library ? std::filesystem::canonical(map->l_name, error)
                                : std::filesystem::read_symlink("/proc/self/exe", error);
   return error ? std::filesystem::path() : file.parent_path();
+}
+
+std::string own_program() {
+  constexpr const char* kSelf = "/proc/self/exe";
+  std::error_code error;
+  const auto path = std::filesystem::read_symlink(kSelf, error);
+  return error || access(path.c_str(), X_OK) != 0 ? kSelf : path.string();
 }
 
 }  // namespace ofsdp::base

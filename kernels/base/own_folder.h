@@ -6,9 +6,14 @@
 #pragma once
 
 #include <filesystem>
+#include <string>
 
 namespace ofsdp::base {
 
 std::filesystem::path own_folder();
+
+// The running program, to start it again: by its name, so that a list of processes shows it;
+// through /proc where the file has been replaced.
+std::string own_program();
 
 }  // namespace ofsdp::base

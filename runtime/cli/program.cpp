@@ -21,6 +21,7 @@
 #include "importer/dialects/onnxruntime/ort_operators.h"
 #include "importer/onnx_import.h"
 #include "kernels/base/escaped.h"
+#include "kernels/base/own_folder.h"
 #include "kernels/cpu/parallel.h"
 #include "plugins/check/check.h"
 #include "plugins/skeleton.h"
@@ -217,9 +218,7 @@ void warn(const std::vector<std::string>& warnings) {
 void wait_passively(char** argv) {
   if (getenv("OMP_WAIT_POLICY") != nullptr) return;
   setenv("OMP_WAIT_POLICY", "passive", 0);
-  std::error_code error;
-  const auto program = std::filesystem::read_symlink("/proc/self/exe", error);
-  if (!error) execv(program.c_str(), argv);  // that this fails is no reason not to run
+  execv(own_program().c_str(), argv);  // that this fails is no reason not to run
 }
 
 bool is_own_rank(const std::optional<RankIdentity>& identity) {

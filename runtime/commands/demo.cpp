@@ -15,6 +15,7 @@
 
 #include "fsdp/comm/rank_identity.h"
 #include "kernels/base/escaped.h"
+#include "kernels/base/own_folder.h"
 #include "runtime/commands/demo_files.h"
 
 namespace ofsdp::runtime {
@@ -92,10 +93,7 @@ std::vector<CommandWords> demo_commands(const std::string& folder) {
   std::vector<char*> argv;
   for (const std::string& word : words) argv.push_back(const_cast<char*>(word.c_str()));
   argv.push_back(nullptr);
-  std::error_code error;  // by its name, so that a list of processes shows it
-  const fs::path program = fs::read_symlink("/proc/self/exe", error);
-  execv(error || access(program.c_str(), X_OK) != 0 ? "/proc/self/exe" : program.c_str(),
-        argv.data());
+  execv(own_program().c_str(), argv.data());
   _exit(1);
 }
 

@@ -10,6 +10,7 @@
 
 #include "importer/file/wire.h"
 #include "runtime/data/counter_random.h"
+#include "runtime/data/npy_header.h"
 
 namespace ofsdp::runtime {
 namespace {
@@ -79,20 +80,6 @@ std::string little_endian(const std::vector<T>& values) {
   return {reinterpret_cast<const char*>(values.data()), values.size() * sizeof(T)};
 }
 
-// NumPy's format, version 1.
-template <typename T>
-std::string npy(const std::string& descr, const std::string& shape, const std::vector<T>& values) {
-  constexpr size_t kPrefix = 10, kAlign = 64;
-  std::string header =
-      "{'descr': '" + descr + "', 'fortran_order': False, 'shape': (" + shape + "), }";
-  header.resize((kPrefix + header.size() + kAlign) / kAlign * kAlign - kPrefix - 1, ' ');
-  header += '\n';
-  std::string bytes("\x93NUMPY\x01\x00", 8);
-  bytes += static_cast<char>(header.size() & 0xff);
-  bytes += static_cast<char>(header.size() >> 8);
-  return bytes + header + little_endian(values);
-}
-
 Status write_samples(const std::string& folder, int64_t first, int64_t count) {
   std::vector<float> pixels;
   std::vector<int64_t> labels;
@@ -101,10 +88,11 @@ Status write_samples(const std::string& folder, int64_t first, int64_t count) {
     labels.push_back(static_cast<int64_t>(draws.bits() % kDigits));
     draw(static_cast<int>(labels.back()), draws, pixels);
   }
-  OFSDP_RETURN_IF_ERROR(
-      write_demo_file(folder + "/image.npy",
-                      npy("<f4", format_text("{}, 1, {}, {}", count, kSide, kSide), pixels)));
-  return write_demo_file(folder + "/labels.npy", npy("<i8", format_text("{},", count), labels));
+  OFSDP_RETURN_IF_ERROR(write_demo_file(
+      folder + "/image.npy",
+      npy_header(DType::kFloat32, {count, 1, kSide, kSide}) + little_endian(pixels)));
+  return write_demo_file(folder + "/labels.npy",
+                         npy_header(DType::kInt64, {count}) + little_endian(labels));
 }
 
 // The messages of https://github.com/onnx/onnx/blob/main/onnx/onnx.proto, with its field numbers.

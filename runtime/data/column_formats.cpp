@@ -6,31 +6,13 @@
 #include <vector>
 
 #include "runtime/data/column_file.h"
+#include "runtime/data/npy_header.h"
 
 namespace ofsdp::runtime {
 namespace {
 
 // .npy: NumPy's format (NEP 1). Magic, version, length of the header, and the header: a Python
 // dictionary such as {'descr': '<f4', 'fortran_order': False, 'shape': (60000, 28, 28), }.
-constexpr std::string_view kMagic = "\x93NUMPY";
-
-struct DescrName {
-  std::string_view descr;
-  DType dtype;
-};
-constexpr DescrName kDescrs[] = {
-    {"<f4", DType::kFloat32}, {"<f8", DType::kFloat64}, {"<f2", DType::kFloat16},
-    {"|i1", DType::kInt8},    {"<i2", DType::kInt16},   {"<i4", DType::kInt32},
-    {"<i8", DType::kInt64},   {"|u1", DType::kUInt8},   {"<u2", DType::kUInt16},
-    {"<u4", DType::kUInt32},  {"<u8", DType::kUInt64},  {"|b1", DType::kBool},
-    {"<i1", DType::kInt8},    {"<u1", DType::kUInt8}};
-
-std::optional<DType> npy_dtype(std::string_view descr) {
-  for (const DescrName& entry : kDescrs) {
-    if (entry.descr == descr) return entry.dtype;
-  }
-  return std::nullopt;
-}
 
 // The text after 'key': in the dictionary, without leading blanks; empty when it is not there.
 std::string_view value_of(std::string_view header, std::string_view key) {
@@ -76,7 +58,7 @@ struct Header {
 };
 
 Result<Header> find_header(const std::string& path, std::string_view bytes) {
-  if (!bytes.starts_with(kMagic)) {
+  if (!bytes.starts_with(kNpyMagic)) {
     std::vector<std::string> found;
     for (const char c : bytes.substr(0, 6)) {
       found.push_back(format_text("{:02x}", static_cast<unsigned char>(c)));

@@ -3,11 +3,12 @@
 #include <fcntl.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <cerrno>
 #include <cmath>
 #include <cstdlib>
 #include <cstring>
+
+#include "kernels/base/write_text.h"
 
 namespace ofsdp::runtime {
 namespace {
@@ -60,19 +61,10 @@ void MetricsWriter::also_to_caller() {
 
 Status MetricsWriter::write_line(std::string_view line) {
   // A caller that has stopped reading does not end the run.
-  for (std::string_view rest = line; caller_ >= 0 && !rest.empty();) {
-    const ssize_t written = ::write(caller_, rest.data(), rest.size());
-    if (written < 0 && errno == EINTR) continue;
-    if (written < 0) caller_ = -1;
-    rest.remove_prefix(static_cast<size_t>(std::max<ssize_t>(written, 0)));
-  }
-  while (fd_.valid() && !line.empty()) {
-    const ssize_t written = ::write(fd_.get(), line.data(), line.size());
-    if (written < 0 && errno == EINTR) continue;
-    if (written < 0) return fault("--metrics {}: writing failed: {}", path_, std::strerror(errno));
-    line.remove_prefix(static_cast<size_t>(written));
-  }
-  return ok_status();
+  if (caller_ >= 0 && write_text(caller_, line) != 0) caller_ = -1;
+  const int error = fd_.valid() ? write_text(fd_.get(), line) : 0;
+  if (error == 0) return ok_status();
+  return fault("--metrics {}: writing failed: {}", path_, std::strerror(error));
 }
 
 Status MetricsWriter::close_line(LineBuffer& line) {

@@ -7,6 +7,7 @@
 #include <cerrno>
 #include <cmath>
 
+#include "kernels/base/write_text.h"
 #include "runtime/log/line_buffer.h"
 
 namespace ofsdp::runtime {
@@ -122,13 +123,9 @@ void Progress::leave_bar() {
   bar_up_ = false;
 }
 
+// A terminal that is gone ends no run.
 void Progress::write_all(std::string_view text) {
-  while (!text.empty()) {
-    const ssize_t written = ::write(options_.fd, text.data(), text.size());
-    if (written < 0 && errno == EINTR) continue;
-    if (written < 0) return;
-    text.remove_prefix(static_cast<size_t>(written));
-  }
+  [[maybe_unused]] const int lost = write_text(options_.fd, text);
 }
 
 }  // namespace ofsdp::runtime

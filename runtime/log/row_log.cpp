@@ -11,6 +11,7 @@
 #include <nlohmann/json.hpp>
 
 #include "fsdp/checkpoint/crc32c.h"
+#include "kernels/base/write_text.h"
 
 namespace ofsdp::runtime {
 namespace {
@@ -160,13 +161,9 @@ std::string RowLog::csv_line(const std::string& row) const {
 }
 
 Status RowLog::write_bytes(std::string_view bytes) const {
-  while (!bytes.empty()) {
-    const ssize_t written = ::write(fd_.get(), bytes.data(), bytes.size());
-    if (written < 0 && errno == EINTR) continue;
-    if (written < 0) return fault("--log {}: writing failed: {}", path_, std::strerror(errno));
-    bytes.remove_prefix(static_cast<size_t>(written));
-  }
-  return ok_status();
+  const int error = write_text(fd_.get(), bytes);
+  if (error == 0) return ok_status();
+  return fault("--log {}: writing failed: {}", path_, std::strerror(error));
 }
 
 }  // namespace ofsdp::runtime

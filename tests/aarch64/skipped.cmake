@@ -1,4 +1,4 @@
-# What a cross build does not run, by name, with the reason; CTest shows these entries as disabled.
+# Tests that a cross build does not run, by name, with the reason; CTest shows these entries as disabled.
 
 # ofsdp_skip(REASON entry...)
 function(ofsdp_skip reason)

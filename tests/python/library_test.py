@@ -113,6 +113,18 @@ print(json.dumps(losses))
 """
 
 
+ENDLESS = """
+import json, sys, numpy, onnx_fsdp
+rank, folder = int(sys.argv[1]), sys.argv[2]
+batch = {name: numpy.load(f"{folder}/data/{name}.npy")[rank::2] for name in ("x", "labels")}
+with onnx_fsdp.Trainer(f"{folder}/model.onnx", **json.loads(sys.argv[4])) as trainer:
+    trainer.step(batch)
+    print("stepped", flush=True)
+    while True:
+        trainer.step(batch)
+"""
+
+
 class Samples(unittest.TestCase):
     def test_python_and_c_give_the_same(self):
         model = SOURCE / "samples/mnist/mnist.onnx"
@@ -130,11 +142,11 @@ class Samples(unittest.TestCase):
 class Ranks(unittest.TestCase):
     """Trainers as torchrun starts them."""
 
-    def start(self, rank, out, options):
+    def start(self, rank, out, options, program=RANK):
         environment = {**os.environ, "RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2",
                        "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(20000 + os.getpid() % 20000),
                        "TORCHELASTIC_RUN_ID": f"test-{os.getpid()}", "PYTHONPATH": str(SOURCE / "python")}
-        return subprocess.Popen([sys.executable, "-c", RANK, str(rank), CASE, out, json.dumps(options)], env=environment,
+        return subprocess.Popen([sys.executable, "-c", program, str(rank), CASE, out, json.dumps(options)], env=environment,
                                 stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
     def test_two_processes_give_the_bits_of_two_ranks(self):
@@ -148,15 +160,27 @@ class Ranks(unittest.TestCase):
             self.assertEqual(nine_digits(losses[0]), nine_digits(expected))
             self.assertEqual(ours.read_bytes(), theirs.read_bytes())
 
+    def test_a_wrong_option_of_one(self):
+        options = {**OPTIONS, "timeout": 20}
+        with tempfile.TemporaryDirectory() as folder:
+            waiting = self.start(0, pathlib.Path(folder) / "a.onnx", options)
+            wrong = self.start(1, pathlib.Path(folder) / "nowhere" / "a.onnx", {**options, "lr": -1})
+            _, error = wrong.communicate(timeout=60)
+            self.assertIn("InputError: --lr: expected", error)
+            waiting.kill()  # it waits for a rank that never came, as long as --timeout says
+            waiting.communicate()
+
     def test_a_dead_one_ends_the_other(self):
         options = {**OPTIONS, "timeout": 20}
         with tempfile.TemporaryDirectory() as folder:
-            alive = self.start(0, pathlib.Path(folder) / "a.onnx", options)
-            dead = self.start(1, pathlib.Path(folder) / "nowhere" / "a.onnx", {**options, "lr": -1})
-            _, error = dead.communicate(timeout=60)
-            self.assertIn("InputError: --lr: expected", error)
-            alive.kill()  # it waits for a rank that never came, as long as --timeout says
-            alive.communicate()
+            out = pathlib.Path(folder) / "a.onnx"
+            alive, dead = (self.start(rank, out, options, ENDLESS) for rank in (0, 1))
+            self.assertEqual(dead.stdout.readline(), "stepped\n")
+            dead.kill()
+            dead.communicate()
+            _, error = alive.communicate(timeout=60)
+            self.assertIn("RunError: rank 1", error)
+            self.assertEqual(alive.returncode, 1)
 
 
 class Parameters(unittest.TestCase):

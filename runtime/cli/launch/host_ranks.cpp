@@ -10,9 +10,9 @@
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
-#include <filesystem>
 
 #include "fsdp/comm/host_name.h"
+#include "kernels/base/own_folder.h"
 #include "runtime/cli/launch/core_shares.h"
 
 namespace ofsdp::cli {
@@ -22,15 +22,6 @@ using Clock = std::chrono::steady_clock;
 
 constexpr int kCannotStart = 127;                       // as a shell says it
 constexpr std::chrono::milliseconds kLongestLook{500};  // more means that we did not run
-
-// By its name, so that a list of processes shows it; through /proc where the file has been
-// replaced.
-std::string program_path() {
-  std::error_code error;
-  const auto path = std::filesystem::read_symlink("/proc/self/exe", error);
-  if (error || access(path.c_str(), X_OK) != 0) return "/proc/self/exe";
-  return path.string();
-}
 
 std::vector<cpu_set_t> own_shares(int nproc) {
   cpu_set_t all;
@@ -82,7 +73,7 @@ HostRanks::HostRanks(const Assignment& assignment, const LaunchPlan& plan, char*
       grace_(plan.grace),
       most_stopped_(timeout_of(plan.options) + plan.grace),
       argv_(argv),
-      program_(program_path()),
+      program_(own_program()),
       shares_(own_shares(static_cast<int>(plan.options.nproc_per_node))),
       children_(static_cast<size_t>(plan.options.nproc_per_node)) {}
 
