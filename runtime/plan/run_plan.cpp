@@ -79,10 +79,16 @@ class RunPlanner {
                        .sliced_samples = batch.global_batch_size}));
     if (data.eval) {
       OFSDP_ASSIGN_OR_RETURN(run_->eval_sampler,
-                             Sampler::make_evaluation(data.eval->samples(), batch.batch_size,
+                             Sampler::make_evaluation(evaluation_samples(), batch.batch_size,
                                                       communicator_.size(), communicator_.rank()));
     }
     return check_fixed_batch(setup_.graph, *run_);
+  }
+
+  // A caller's rows are each rank's own.
+  int64_t evaluation_samples() const {
+    if (settings_.given) return settings_.given->eval_rows * communicator_.size();
+    return setup_.data.eval->samples();
   }
 
   bool has_an_end() const { return setup_.data.train != nullptr && !settings_.given; }

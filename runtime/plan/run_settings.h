@@ -12,9 +12,11 @@
 
 namespace ofsdp::runtime {
 
-// Micro-batches of a caller of the library, who brings each batch: the sizes met so far.
+// Batches of a caller of the library, who brings each: the sizes of micro-batches met so far, and
+// the most rows of an evaluation.
 struct GivenSizes {
   std::vector<int64_t> train, eval;
+  int64_t eval_rows = 0;
 };
 
 struct RunSettings {

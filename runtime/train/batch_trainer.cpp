@@ -81,6 +81,7 @@ Status BatchTrainer::open(std::span<const ColumnArray> arrays, int64_t rows) {
   DataSpec data;
   data.train = column_set(arrays, "the batch");
   data.eval = data.train;
+  sizes_.eval_rows = rows;
   const RunContext context{options_,
                            context_.origin,
                            context_.registry,
@@ -93,14 +94,17 @@ Status BatchTrainer::open(std::span<const ColumnArray> arrays, int64_t rows) {
   return {};
 }
 
-// Adds what cutting `rows` rows gives; whether a size is new.
+// Adds what cutting `rows` rows gives, and room for the scores that metrics keep of each row;
+// whether the plan lacks either.
 bool BatchTrainer::add_sizes(int64_t rows, bool training) {
-  const int64_t full = run_->settings().batch.batch_size;
+  const int64_t rest = rows % run_->settings().batch.batch_size;
   std::vector<int64_t>& sizes = training ? sizes_.train : sizes_.eval;
-  const int64_t rest = rows % full;
-  if (rest == 0 || std::ranges::count(sizes, rest) > 0) return false;
-  sizes.push_back(rest);
-  return true;
+  const bool new_size = rest != 0 && std::ranges::count(sizes, rest) == 0;
+  if (new_size) sizes.push_back(rest);
+  const bool keeps_rows = !training && run_->plan().metrics.own_scores > 0;
+  const bool more_rows = keeps_rows && rows > sizes_.eval_rows;
+  if (more_rows) sizes_.eval_rows = rows;
+  return new_size || more_rows;
 }
 
 Status BatchTrainer::make_live() {

@@ -138,6 +138,7 @@ Status MetricSums::add_scores(size_t metric, std::span<const double> rows) {
   const size_t row_size = m.classes ? kClassFacts : 2 * width;
   for (size_t at = 0; at < rows.size(); at += row_size) {
     const auto row = static_cast<size_t>(rows_[metric]++);
+    OFSDP_CHECK(row < column_rows, "{} rows of scores were planned", column_rows);
     for (size_t c = 0; c < width; ++c) {
       Score& score = own_[metric][c * column_rows + row];
       score =

@@ -88,6 +88,16 @@ class Bits(unittest.TestCase):
             found = trainer.evaluate(DATA)
         self.assertEqual((f"{found.loss:.9g}", found.accuracy), (f"{row['loss']:.9g}", row["accuracy"]))
 
+    def test_scores_of_more_rows_than_the_first_call_had(self):
+        labels = numpy.random.default_rng(1).integers(0, 2, (192, 5)).astype("float32")
+        data = {"x": DATA["x"], "labels": labels}
+        options = {**OPTIONS, "loss": "bce_with_logits", "eval_metrics": "auc", "batch_size": 8}
+        row = onnx_fsdp.evaluate(MODEL, data=data, eval_data=data, **options)
+        with onnx_fsdp.Trainer(MODEL, **options) as trainer:
+            trainer.evaluate({name: rows[:8] for name, rows in data.items()})
+            found = trainer.evaluate(data)
+        self.assertEqual(found.metrics["auc"], row["auc"])
+
     def test_the_plan_is_the_runs(self):
         plan = onnx_fsdp.plan(MODEL, nproc_per_node=2, **OPTIONS)
         result = onnx_fsdp.train(MODEL, nproc_per_node=2, **OPTIONS)
