@@ -33,7 +33,7 @@ def make_model(path):
 def train(program, folder, *more):
     """stdout and the largest resident size of a rank, in bytes (by a process of its own)."""
     command = [program, f"{folder}/model.onnx", "--data", "synthetic", "--loss", "mse", "--batch-size", "1",
-               "--nproc-per-node", "2", "--min-params", "14000000", "--log-interval", "1", *more]
+               "--nproc-per-node", "2", "--min-params", "14000000", "--log-interval", "1", "--verbose", "on", *more]
     script = ("import resource,subprocess,sys;"
               "r=subprocess.run(sys.argv[1:],stdout=2);"
               "print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss*1024);sys.exit(r.returncode)")
@@ -57,7 +57,7 @@ SAVED = re.compile(r"saved .*  ([\d.]+) MB in ([\d.]+) s, the step waited ([\d.]
 
 
 def planned(text):
-    return int(re.search(r"(\d+) bytes a rank", text).group(1))
+    return int(re.search(r"peak, in whole pages .* (\d+)$", text, re.MULTILINE).group(1))
 
 
 def main():

@@ -33,7 +33,7 @@ done
 
 for offload in none optimizer params; do
   if ! "$build/fsdp-run" "$model" --data synthetic --eval-data none --batch-size "$batch" --steps "$steps" --device cuda \
-    --param-dtype "$dtype" --nproc-per-node "$ranks" --cpu-offload "$offload" --metrics "$folder/metrics" "$@" \
+    --param-dtype "$dtype" --nproc-per-node "$ranks" --cpu-offload "$offload" --verbose on --metrics "$folder/metrics" "$@" \
     >"$folder/out" 2>"$folder/err"; then
     echo "$offload: $(head -1 "$folder/err")"
     continue
@@ -44,7 +44,7 @@ metrics, out, both, offload, ranks = sys.argv[1:]
 end = json.loads(open(metrics).readlines()[-1])
 ms = end["median_step_ms"]
 line = f'{offload}: {1e3 / ms:.2f} updates/s ({ms:.2f} ms), peak {max(end["peak_bytes"]) / 1e9:.3f} GB a rank'
-said = re.search(r"(\d+) bytes a rank pinned .* copies (\d+) bytes up and (\d+) down", open(out).read())
+said = re.search(r"(\d+) bytes a rank pinned .* copies (\d+) bytes up and (\d+) bytes down", open(out).read())
 if said:
     pinned, up, down = map(int, said.groups())
     bound = max(up, down) / float(both) * 1e3

@@ -282,6 +282,7 @@ struct OutputOptions {
   std::string trace;             // empty: none
   std::vector<std::string> log;  // as given: csv:FILE, tensorboard:FOLDER
   int64_t log_interval = 10;
+  bool verbose = false;  // all tables before the first step
 };
 
 // The options of `plan` alone.

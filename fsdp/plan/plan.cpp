@@ -4,6 +4,7 @@
 #include <set>
 
 #include "kernels/base/escaped.h"
+#include "kernels/base/readable.h"
 
 namespace ofsdp::fsdp {
 namespace {
@@ -177,16 +178,28 @@ std::string text(const Plan& plan) {
   }
   if (plan.across_ranks) out += " across_ranks";
   out += "\n";
+  size_t widest = 4;
+  for (const Unit& unit : plan.units) widest = std::max(widest, escaped(unit.name).size());
+  const auto padded = [widest](std::string name) {
+    name.resize(widest, ' ');
+    return name;
+  };
+  constexpr const char* kRow = "{:<5} {} {:>6} {:>13} {:>9} {:>13} {:>13} {:>5}";
+  out += format_text(kRow, "unit", padded("name"), "params", "elements", "float32", "padded",
+                     "a rank's", "nodes") +
+         "\n";
   for (const Unit& unit : plan.units) {
-    out += format_text("u{} {} params {} numel {} bytes {} padded {} shard {} nodes {}{}\n",
-                       unit.id, escaped(unit.name), unit.params.size(), unit.numel,
-                       unit.numel * static_cast<int64_t>(sizeof(float)), unit.padded_numel,
-                       plan.owned_numel(unit), unit.nodes, unit.replicated ? " replicated" : "");
+    const int64_t bytes = unit.numel * static_cast<int64_t>(sizeof(float));
+    out += format_text(
+        kRow, "u" + std::to_string(unit.id), padded(escaped(unit.name)), unit.params.size(),
+        readable_count(unit.numel), readable_bytes(static_cast<uint64_t>(bytes)),
+        readable_count(unit.padded_numel), readable_count(plan.owned_numel(unit)), unit.nodes);
+    if (unit.replicated) out += " replicated";
     if (!unit.frozen.empty()) {
-      out.pop_back();
-      out +=
-          format_text(" frozen {} of {} elements\n", unit.frozen.size(), unit.frozen_padded_numel);
+      out += format_text(" frozen {} of {} elements", unit.frozen.size(),
+                         readable_count(unit.frozen_padded_numel));
     }
+    out += "\n";
   }
   return out;
 }

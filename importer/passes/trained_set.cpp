@@ -8,6 +8,7 @@
 
 #include "importer/graph/graph_uses.h"
 #include "kernels/base/escaped.h"
+#include "kernels/base/readable.h"
 #include "kernels/base/reject.h"
 
 namespace ofsdp::importer {
@@ -188,11 +189,19 @@ Result<Graph> keep_reached(const Graph& graph, const Graph& differentiated) {
 }
 
 std::string trained_table(const Graph& graph) {
+  constexpr size_t kMostOfAName = 56;
+  size_t widest = 0;
+  for (const Parameter& p : graph.parameters) {
+    widest = std::max(widest, std::min(escaped(p.name).size(), kMostOfAName));
+  }
   std::string out;
   for (const Parameter& p : graph.parameters) {
-    out += format_text("{:<7} {} {}{}\n", p.trained ? "train" : "keep", escaped(p.name),
-                       graph.value(p.value).desc.shape.text(),
-                       p.trained ? "" : "  (" + p.reason + ")");
+    const Shape& shape = graph.value(p.value).desc.shape;
+    std::string name = escaped(p.name);
+    name.resize(std::max(name.size(), widest), ' ');
+    out +=
+        format_text("{:<7} {}  {:<18} {:>13}{}\n", p.trained ? "train" : "keep", name, shape.text(),
+                    readable_count(shape.numel()), p.trained ? "" : "  (" + p.reason + ")");
   }
   return out;
 }

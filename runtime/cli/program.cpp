@@ -83,14 +83,16 @@ class RankFailure {
 
 Status train(const ParsedCommand& command, const RankIdentity& identity, Communicator& communicator,
              MemoryLedger& ledger, RankFailure& failure) {
-  const std::string configuration =
-      identity.rank == 0 ? effective_config(command.options, identity.world) : "";
+  RunTexts texts;
+  if (identity.rank == 0) {
+    texts = {effective_config(command.options, identity.world), changed_settings(command.options)};
+  }
   OFSDP_ASSIGN_OR_RETURN(const Options options, after_restart(command.options, identity.world));
   OFSDP_ASSIGN_OR_RETURN(const auto plugins,
                          load_plugins(options.plugins, options.plugin_override));
   return run_session(
-      {options, command.origin, plugins.registry, plugins.optimizers, communicator, ledger},
-      configuration, [&failure](const Status& status) { failure.report(status); });
+      {options, command.origin, plugins.registry, plugins.optimizers, communicator, ledger}, texts,
+      [&failure](const Status& status) { failure.report(status); });
 }
 
 int run_rank(const ParsedCommand& command, const RankIdentity& identity) {
@@ -140,7 +142,7 @@ int run_plan(const ParsedCommand& command, const std::optional<RankIdentity>& id
   if (!plugins.ok()) return report(plugins.error());
   return exit_with(run_session(
       {options, command.origin, plugins->registry, plugins->optimizers, **communicator, ledger},
-      ""));
+      {effective_config(options, world), {}}));
 }
 
 // plan --make-plugin

@@ -6,7 +6,9 @@
 #include <algorithm>
 #include <cerrno>
 #include <cmath>
+#include <cstdlib>
 
+#include "kernels/base/readable.h"
 #include "kernels/base/write_text.h"
 #include "runtime/log/line_buffer.h"
 
@@ -15,6 +17,7 @@ namespace {
 
 constexpr std::chrono::milliseconds kRedraw(100);
 constexpr std::string_view kClearLine = "\r\x1b[K";
+constexpr std::string_view kGreen = "\x1b[32m", kBold = "\x1b[1m", kPlain = "\x1b[0m";
 
 double seconds_between(Progress::Clock::time_point from, Progress::Clock::time_point to) {
   return std::chrono::duration<double>(to - from).count();
@@ -40,10 +43,26 @@ size_t terminal_width(int fd) {
   return known ? size.ws_col - 1u : 79u;
 }
 
+bool says(const char* variable, std::string_view value) {
+  const char* const text = std::getenv(variable);
+  return text != nullptr && value == text;
+}
+
+bool wants_colours() {
+  const char* const none = std::getenv("NO_COLOR");
+  return none == nullptr || *none == 0;
+}
+
 }  // namespace
 
 ProgressOptions stdout_progress(int64_t log_interval, int64_t first_step, int64_t total_steps) {
-  return {STDOUT_FILENO, isatty(STDOUT_FILENO) == 1, log_interval, first_step, total_steps};
+  const bool terminal = isatty(STDOUT_FILENO) == 1 && !says("TERM", "dumb");
+  return {.fd = STDOUT_FILENO,
+          .terminal = terminal,
+          .log_interval = log_interval,
+          .first_step = first_step,
+          .total_steps = total_steps,
+          .colours = terminal && wants_colours()};
 }
 
 Progress::Progress(const ProgressOptions& options)
@@ -74,13 +93,20 @@ void Progress::draw(const StepRow& row, Clock::time_point now) {
   LineBuffer text;
   text.add("epoch {}  ", row.epoch + 1);
   if (!options_.terminal) text.add("step ");
+  const size_t bar_begins = text.view().size();
   if (options_.terminal && total > 0) add_bar(text, row.step, total);
+  const size_t bar_ends = text.view().size();
   text.add("{}", row.step);
   if (total > 0) text.add("/{}", total);
   text.add("  loss {:.4f}", row.loss);
   if (std::isfinite(row.lr)) text.add("  lr {:.4g}", row.lr);
   const double seconds = std::max(1e-9, seconds_between(last_drawn_, now));
-  text.add("  {:.0f} samples/s", static_cast<double>(samples_since_drawn_) / seconds);
+  const double rows = static_cast<double>(samples_since_drawn_ * options_.tokens_a_sample);
+  text.add("  {:.0f} {}/s", rows / seconds, options_.tokens_a_sample > 1 ? "tokens" : "samples");
+  if (row.peak_bytes > 0) {
+    const ByteCount memory = byte_count(row.peak_bytes);
+    text.add("  {:.{}f} {}", memory.value, memory.decimals, memory.unit);
+  }
   const int64_t done = row.step - options_.first_step;
   if (left > 0 && done > 0) {
     text.add("  eta ");
@@ -89,12 +115,24 @@ void Progress::draw(const StepRow& row, Clock::time_point now) {
   if (options_.terminal) {
     text.cut(terminal_width(options_.fd));
     write_all(kClearLine);
-    write_all(text.view());
+    write_bar(text.view(), bar_begins, bar_ends);
     bar_up_ = true;
   } else {
     text.add("\n");
     write_all(text.view());
   }
+}
+
+// `text` with the bar, which is cut where the text is, in colour.
+void Progress::write_bar(std::string_view text, size_t begin, size_t end) {
+  if (!options_.colours) return write_all(text);
+  begin = std::min(begin, text.size());
+  end = std::min(end, text.size());
+  write_all(text.substr(0, begin));
+  write_all(kGreen);
+  write_all(text.substr(begin, end - begin));
+  write_all(kPlain);
+  write_all(text.substr(end));
 }
 
 void Progress::eval(const EvalRow& row) {
@@ -106,7 +144,11 @@ void Progress::eval(const EvalRow& row) {
     for (const char c : metric.name) text.add("{}", static_cast<unsigned char>(c) < 0x20 ? '?' : c);
     text.add(" {:.4f}", *metric.value);
   }
-  line(text.view());
+  leave_bar();
+  if (options_.colours) write_all(kBold);
+  write_all(text.view());
+  if (options_.colours) write_all(kPlain);
+  write_all("\n");
   last_drawn_ = Clock::now();  // the evaluation's time is not the next steps'
   samples_since_drawn_ = 0;
 }

@@ -1,5 +1,6 @@
 #include "runtime/program/rank_memory.h"
 
+#include "kernels/base/readable.h"
 #include "runtime/program/placement.h"
 
 namespace ofsdp::runtime {
@@ -152,7 +153,7 @@ Result<RankMemory> RankMemory::map(const RankMemoryPlan& plan, MemoryLedger& led
 std::string text(const RankMemoryPlan& plan) {
   std::string out;
   auto row = [&](const char* name, size_t bytes) {
-    out += format_text("{:<34} {:>14}\n", name, bytes);
+    out += format_text("{:<36} {:>9} {:>14}\n", name, readable_bytes(bytes), bytes);
   };
   row("parameters (owned)", plan.parameter_bytes);
   row("optimizer state", plan.optimizer_bytes);

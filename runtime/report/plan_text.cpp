@@ -3,6 +3,7 @@
 #include <numeric>
 
 #include "kernels/base/escaped.h"
+#include "kernels/base/readable.h"
 #include "kernels/cpu/parallel.h"
 #include "runtime/report/plan_report.h"
 
@@ -14,11 +15,13 @@ constexpr size_t kUnitsShown = 5;
 std::string peak_text(const PlanReport& report) {
   const size_t peak = report.plan->memory.planned_bytes();
   const std::string& node = report.peak.node;
-  std::string out = format_text("\nat the peak of {} bytes, in {}\n", peak,
-                                node.empty() ? "the first step" : escaped(node));
+  std::string out =
+      format_text("\nat the peak of {} bytes ({}), in {}\n", peak, readable_bytes(peak),
+                  node.empty() ? "the first step" : escaped(node));
   for (const PeakShare& share : report.peak.shares) {
     if (share.bytes == 0) continue;
-    out += format_text("{:<34} {:>14} {:>6.1f} %\n", share.label, share.bytes,
+    out += format_text("{:<36} {:>9} {:>14} {:>6.1f} %\n", share.label, readable_bytes(share.bytes),
+                       share.bytes,
                        100.0 * static_cast<double>(share.bytes) / static_cast<double>(peak));
   }
   return out;

@@ -1,5 +1,6 @@
 #include "runtime/train/run_lines.h"
 
+#include "kernels/base/readable.h"
 #include "kernels/cpu/parallel.h"
 
 namespace ofsdp::runtime {
@@ -34,19 +35,22 @@ std::string dtypes_lines(const Options& options, bool on_device) {
   return lines;
 }
 
-std::string offload_line(const RunPlan& run, const RunSettings& settings) {
+std::string offload_line(const RunPlan& run, const RunSettings& settings, bool exact) {
   const CpuOffload offloads = settings.options.sharding.cpu_offload;
   if (offloads == CpuOffload::kNone) return "";
   const std::string flag = format_text("--cpu-offload {}", name_of(offloads));
   if (run.device == nullptr) return flag + ": no effect, since the run is on the CPU\n";
   const OffloadPlan& offload = run.memory.offload;
   const OffloadTraffic traffic = of_update(run, settings.batch);
+  const auto shown = [exact](size_t bytes) {
+    return exact ? format_text("{} bytes", bytes) : readable_bytes(bytes);
+  };
   return format_text(
-      "{}: {} bytes a rank pinned on the host (parameters {}, optimizer state {}, gradients {}); "
-      "an "
-      "update copies {} bytes up and {} down\n",
-      flag, region_bytes(offload.bytes), offload.parameter_bytes, offload.optimizer_bytes,
-      offload.gradient_bytes, traffic.up, traffic.down);
+      "{}: {} a rank pinned on the host (parameters {}, optimizer state {}, gradients {}); an "
+      "update copies {} up and {} down\n",
+      flag, shown(region_bytes(offload.bytes)), shown(offload.parameter_bytes),
+      shown(offload.optimizer_bytes), shown(offload.gradient_bytes), shown(traffic.up),
+      shown(traffic.down));
 }
 
 std::string slices_line(const BatchSizes& batch) {

@@ -16,7 +16,8 @@ std::string dtypes_lines(const Options& options, bool on_device);
 
 // With --cpu-offload: bytes pinned on the host and copied by an update of full micro-batches, or
 // that it has no effect on the CPU. Empty without the option.
-std::string offload_line(const RunPlan& plan, const RunSettings& settings);
+// `exact`: in bytes.
+std::string offload_line(const RunPlan& plan, const RunSettings& settings, bool exact);
 
 // With --deterministic across_ranks, else empty.
 std::string slices_line(const BatchSizes& batch);

@@ -3,9 +3,7 @@
 #include <algorithm>
 #include <cstdio>
 
-#include "importer/passes/decoder_past.h"
 #include "kernels/base/escaped.h"
-#include "kernels/cpu/parallel.h"
 #include "runtime/log/log_target.h"
 #include "runtime/report/explain.h"
 #include "runtime/report/plan_report.h"
@@ -24,13 +22,13 @@ class Session {
         ledger_(context.ledger),
         on_failure_(on_failure) {}
 
-  Status run(const RunContext& context, const std::string& configuration) {
-    OFSDP_ASSIGN_OR_RETURN(run_, PreparedRun::make(context, configuration));
+  Status run(const RunContext& context, const RunTexts& texts) {
+    OFSDP_ASSIGN_OR_RETURN(run_, PreparedRun::make(context, texts.configuration));
     const ModelSetup& setup = run_->setup();
     const RunPlan& plan = run_->plan();
     if (options_.command == Command::kPlan) return report_plan(setup, plan);
     OFSDP_RETURN_IF_ERROR(run_->check_executable());
-    print_plan(setup, plan);
+    print_opening(setup, plan, texts);
     return execute(setup, plan);
   }
 
@@ -41,39 +39,25 @@ class Session {
            settings().start.update >= total_updates(options_, *plan.train_sampler);
   }
 
-  void print_plan(const ModelSetup& setup, const RunPlan& plan) const {
+  PlannedRun planned(const ModelSetup& setup, const RunPlan& plan) const {
+    return {setup, plan, settings(), communicator_, run_->device_notice()};
+  }
+
+  void warn(const RunPlan& plan) const {
+    if (plan.warning.empty()) return;
+    print_lines(stderr, format_text("fsdp-run: warning: {}\n", escaped(plan.warning)));
+  }
+
+  void print_opening(const ModelSetup& setup, const RunPlan& plan, const RunTexts& texts) const {
     if (communicator_.rank() != 0) return;
-    if (!plan.warning.empty()) {
-      print_lines(stderr, format_text("fsdp-run: warning: {}\n", escaped(plan.warning)));
-    }
-    const auto print = [](const std::string& text) { print_lines(stdout, text); };
-    if (options_.command != Command::kPlan) print(settings().configuration);
-    print(trained_table(setup.graph));
-    print(past_line(setup.fed_empty));
-    if (!plan.plan.notice.empty()) print(plan.plan.notice + "\n");
-    const char* mean =
-        options_.loss.mean == LossMean::kGlobal ? "the mean" : "the ranks' mean of means";
-    print(setup.count.by_label
-              ? format_text("loss: {} over the labels of '{}'\n", mean, escaped(setup.count.labels))
-              : format_text("loss: {} over samples\n", mean));
-    print(fused_line(plan));
-    if (!run_->device_notice().empty()) print(run_->device_notice() + "\n");
-    print(offload_line(plan, settings()));
-    print(dtypes_lines(options_, plan.device != nullptr));
-    print(slices_line(settings().batch));
-    print(plan.choice);
-    if (options_.command == Command::kPlan && !options_.report.world &&
-        options_.report.topology.empty()) {
-      const std::string lack = memory_lack(plan, communicator_, machine_memory());
-      if (!lack.empty()) print("a run would be refused: " + lack + "\n");
-    }
-    if (options_.command != Command::kPlan) {
-      print(format_text("{}, {} rank{}, {} thread{} each, {} units, {} bytes a rank\n",
-                        strategy_name(plan.plan.strategy), communicator_.size(),
-                        communicator_.size() == 1 ? "" : "s", pool_threads(),
-                        pool_threads() == 1 ? "" : "s", plan.plan.units.size(),
-                        plan.memory.planned_bytes()));
-    }
+    warn(plan);
+    const PlannedRun run = planned(setup, plan);
+    const OpeningFacts facts = opening_facts(run, texts.settings);
+    print_lines(stdout, options_.files.verbose
+                            ? opening_tables(run) + "\nunits\n" + text(plan.plan) +
+                                  "\nmemory of this rank, bytes\n" + text(plan.memory) + "\n" +
+                                  ranks_line(facts)
+                            : opening_text(facts));
     std::fflush(stdout);
   }
 
@@ -92,7 +76,12 @@ class Session {
       print_lines(stdout, escaped_json(to_json(report, settings())) + "\n");
       return {};
     }
-    print_plan(setup, plan);
+    warn(plan);
+    print_lines(stdout, opening_tables(planned(setup, plan)));
+    if (!options_.report.world && options_.report.topology.empty()) {
+      const std::string lack = memory_lack(plan, communicator_, machine_memory());
+      if (!lack.empty()) print_lines(stdout, "a run would be refused: " + lack + "\n");
+    }
     print_lines(stdout, "\n" + text(report));
     if (options_.report.explain) print_lines(stdout, "\n" + explain(plan));
     return {};
@@ -149,10 +138,12 @@ class Session {
     if (!done && state.trace() != nullptr) {
       OFSDP_RETURN_IF_ERROR(trace.write(*state.trace(), plan.plan, communicator_));
     }
-    if (stopped || !writes_trained(options_)) return {};
-    OFSDP_RETURN_IF_ERROR(write_trained(state, communicator_, options_.files.output,
-                                        trained_state(settings(), updates)));
-    if (communicator_.rank() == 0) print_output(setup.graph);
+    if (stopped) return {};
+    if (writes_trained(options_)) {
+      OFSDP_RETURN_IF_ERROR(write_trained(state, communicator_, options_.files.output,
+                                          trained_state(settings(), updates)));
+    }
+    if (communicator_.rank() == 0) print_closing(setup.graph, done);
     return {};
   }
 
@@ -167,6 +158,7 @@ class Session {
                     checkpoints.get());
     OFSDP_RETURN_IF_ERROR(trainer.run());
     updates = trainer.updates();
+    closing_ = trainer.closing();
     return trainer.stopped();
   }
 
@@ -179,21 +171,31 @@ class Session {
     return metrics.eval(row);
   }
 
-  void print_output(const Graph& graph) const {
-    if (!options_.edit.adapter.empty()) {
-      print_lines(stdout, format_text("wrote {}\n", options_.edit.adapter));
+  // `resumed`: a finished run, which only writes its output again.
+  void print_closing(const Graph& graph, bool resumed) const {
+    std::string text = resumed ? "" : closing_text(closing_);
+    std::vector<WrittenFile> files;
+    const auto add = [&files](const std::string& path, const char* what) {
+      if (!path.empty()) files.push_back({escaped(path), what});
+    };
+    add(options_.edit.adapter, "adapter");
+    add(options_.files.output, "");
+    if (!resumed) {
+      add(options_.files.metrics, "metrics");
+      for (const std::string& log : options_.files.log) add(log.substr(log.find(':') + 1), "log");
+      add(options_.files.trace, "trace");
+      add(options_.checkpoint.dir, "checkpoints");
     }
-    if (options_.files.output.empty()) return;
+    text += written_text(files);
     int active = 0;
     for (const Node& node : graph.nodes) {
       active += node.op->full_name() == "Dropout" && !node.name.ends_with(".lora_dropout");
     }
-    print_lines(stdout, format_text("wrote {}\n", options_.files.output));
-    if (active > 0) {
-      print_lines(
-          stdout,
-          format_text("its {} Dropout nodes keep the training_mode of the input file\n", active));
+    if (!options_.files.output.empty() && active > 0) {
+      text +=
+          format_text("its {} Dropout nodes keep the training_mode of the input file\n", active);
     }
+    print_lines(stdout, text);
     std::fflush(stdout);
   }
 
@@ -204,13 +206,14 @@ class Session {
   MemoryLedger& ledger_;
   const std::function<void(const Status&)>& on_failure_;
   std::unique_ptr<PreparedRun> run_;
+  ClosingFacts closing_;  // of rank 0, after training
 };
 
 }  // namespace
 
-Status run_session(const RunContext& context, const std::string& configuration,
+Status run_session(const RunContext& context, const RunTexts& texts,
                    const std::function<void(const Status&)>& on_failure) {
-  return Session(context, on_failure).run(context, configuration);
+  return Session(context, on_failure).run(context, texts);
 }
 
 }  // namespace ofsdp::runtime

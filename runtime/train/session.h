@@ -12,12 +12,12 @@
 #include <functional>
 
 #include "runtime/train/prepared_run.h"
+#include "runtime/train/run_facts.h"
 
 namespace ofsdp::runtime {
 
-// `configuration`: the effective configuration, of rank 0; empty: none is printed or saved.
 Status run_session(
-    const RunContext& context, const std::string& configuration,
+    const RunContext& context, const RunTexts& texts,
     const std::function<void(const Status&)>& on_failure = [](const Status&) {});
 
 }  // namespace ofsdp::runtime

@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "runtime/state/weight_check.h"
+#include "runtime/train/run_facts.h"
 
 namespace ofsdp::runtime {
 namespace {
@@ -15,9 +16,10 @@ double milliseconds(Clock::time_point from, Clock::time_point to) {
   return std::chrono::duration<double, std::milli>(to - from).count();
 }
 
-Progress make_progress(const RunSettings& settings, int rank, int64_t total) {
+Progress make_progress(const RunSettings& settings, int rank, int64_t total, int64_t tokens) {
   ProgressOptions progress =
       stdout_progress(settings.options.files.log_interval, settings.start.update, total);
+  progress.tokens_a_sample = tokens;
   if (rank != 0 || settings.given) progress.fd = -1;
   return Progress(progress);
 }
@@ -47,10 +49,12 @@ Trainer::Trainer(const RunSettings& settings, RankState& state, Communicator& co
       sampler_(sampler),
       total_(total_updates(options_, sampler_)),
       schedule_(make_lr_schedule(options_, total_)),
-      progress_(make_progress(settings, communicator.rank(), total_)),
+      progress_(
+          make_progress(settings, communicator.rank(), total_, tokens_a_sample(state.setup()))),
       loader_(state.setup().data.train_rows(), sampler_,
               label_rule(state.setup().count, state.setup().data.train_rows()),
-              state.train_staging()) {
+              state.train_staging()),
+      tokens_a_sample_(tokens_a_sample(state.setup())) {
   if (!plan_.eval_sampler || settings.given) return;
   evaluator_ = std::make_unique<Evaluator>(state, communicator, *plan_.eval_sampler);
 }
@@ -205,6 +209,8 @@ double Trainer::rate(const UpdateOutcome& outcome, int64_t epoch) const {
 
 Status Trainer::report(const UpdateOutcome& outcome, const UpdateSums& sums) {
   times_.add(sums.step_ms);
+  samples_ += sums.samples;
+  milliseconds_ += sums.step_ms;
   const int64_t step = outcome.step, epoch = sampler_.epoch_of(step - 1);
   row_ = {.step = step,
           .epoch = epoch,
@@ -270,12 +276,21 @@ Status Trainer::finish(double seconds) {
   OFSDP_ASSIGN_OR_RETURN(const std::string exposed,
                          exposed_text(state_.executor().exposed(), plan_.plan, communicator_));
   if (communicator_.rank() != 0) return {};
-  progress_.line(exposed);
+  progress_.leave_bar();
   std::vector<uint64_t> peak, planned;
   for (size_t r = 0; r < size; ++r) {
     peak.push_back(static_cast<uint64_t>(all[2 * r]));
     planned.push_back(static_cast<uint64_t>(all[2 * r + 1]));
   }
+  const bool tokens = tokens_a_sample_ > 1;
+  closing_ = {.updates = total_ - settings_.start.update,
+              .stopped_early = early_,
+              .seconds = seconds,
+              .rate = samples_ * static_cast<double>(tokens_a_sample_) / milliseconds_ * 1e3,
+              .rated = tokens ? "tokens" : "samples",
+              .median_step_ms = times_.median(),
+              .peak_bytes = peak,
+              .exposed = exposed};
   return metrics_.end({total_, seconds, times_.median(), peak, planned, early_});
 }
 

@@ -14,6 +14,7 @@
 #include "runtime/engine/lr_schedule.h"
 #include "runtime/log/metrics.h"
 #include "runtime/log/progress.h"
+#include "runtime/log/screen.h"
 #include "runtime/log/step_times.h"
 #include "runtime/state/checkpointing.h"
 #include "runtime/state/rank_state.h"
@@ -35,6 +36,9 @@ class Trainer {
   Status run();
   bool stopped() const { return stopped_; }
   int64_t updates() const { return total_; }  // of the run; fewer than planned after an early stop
+
+  // Facts of the end, after `run`, on rank 0 of a run that was not stopped.
+  const ClosingFacts& closing() const { return closing_; }
 
   // Update number `step` alone, for a caller who brings its batches: update step - 1 of the
   // sampler, from the setup's training data. Every rank gets the numbers; nothing is printed.
@@ -93,6 +97,9 @@ class Trainer {
   double kept_ = 0;               // of the present update, all ranks together
   StepRow row_;                   // of the last update whose numbers are known
   Progress::Clock::time_point update_began_;
+  int64_t tokens_a_sample_ = 1;
+  double samples_ = 0, milliseconds_ = 0;  // of the updates so far
+  ClosingFacts closing_;
 };
 
 }  // namespace ofsdp::runtime

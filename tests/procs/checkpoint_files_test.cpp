@@ -51,7 +51,7 @@ TEST(CheckpointFilesTest, TheConfigurationIsSavedAndRunsAgain) {
          "min_params: 1000\nclip_grad_norm: 1\nseed: 3\nstrategy: shard_grad_op\n";
   const Words model = fsdp_run({fixture("mlp/model.onnx")});
   const std::string trained =
-      runs.trained(model + Words{"--config", runs / "in/c.yaml"} + ranks(2));
+      runs.trained(model + Words{"--config", runs / "in/c.yaml", "--verbose", "on"} + ranks(2));
   const std::string saved = runs / "saved.yaml";
   fs::copy(runs.dir() + "/step-00000005/config.yaml", saved);
   EXPECT_THAT(runs.last().out, HasSubstr(onnx_bytes::content(saved))) << "printed as well";
@@ -61,7 +61,9 @@ TEST(CheckpointFilesTest, TheConfigurationIsSavedAndRunsAgain) {
   EXPECT_TRUE(runs.trained(model + Words{"--config", saved}) == trained);
   EXPECT_EQ(onnx_bytes::content(runs.dir() + "/step-00000005/config.yaml").size(),
             onnx_bytes::content(saved).size());
-  runs.trained(model + Words{"--config", saved, "--overwrite-checkpoints", "on"} + ranks(1));
+  runs.trained(model +
+               Words{"--config", saved, "--overwrite-checkpoints", "on", "--verbose", "on"} +
+               ranks(1));
   EXPECT_THAT(runs.last().out, HasSubstr("global_batch_size: 14  # batch_size: 14\n"));
 }
 

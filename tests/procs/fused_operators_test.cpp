@@ -50,7 +50,7 @@ Trained trained(const std::string& model, const Words& more) {
 
 TEST(FusedOperators, TrainAsThePlainGraph) {
   const Trained plain = trained("plain.onnx", {"--freeze", "*_cache", "--freeze", "causal"});
-  const Trained fused = trained("fused.onnx", {});
+  const Trained fused = trained("fused.onnx", {"--verbose", "on"});
   EXPECT_THAT(fused.run.out, HasSubstr("past: past.key and 1 more input are fed empty"));
   EXPECT_THAT(fused.run.out, HasSubstr("keep    cos_cache"));
   ASSERT_EQ(fused.losses.size(), plain.losses.size());

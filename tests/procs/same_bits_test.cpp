@@ -166,9 +166,9 @@ TEST_P(SameBitsTest, ActivationCheckpointingIsOnlyMemory) {
 // In units where parameters are sharded, whole elsewhere.
 TEST_P(SameBitsTest, FrozenParametersAreSharedOutAsWell) {
   const Words some = words() + Words{"--freeze", "*weight"};
-  const std::string first = trained_file(some + Words{"--strategy", "no_shard"}, "1 units");
+  const std::string first = trained_file(some + Words{"--strategy", "no_shard"}, "1 unit");
   EXPECT_NE(first, trained_file(words()));
-  expect_same(first, trained_file(some + Words{"--strategy", "zero1"}, "1 units"), "zero1");
+  expect_same(first, trained_file(some + Words{"--strategy", "zero1"}, "1 unit"), "zero1");
   for (const char* strategy : {"full_shard", "shard_grad_op"}) {
     expect_same(first, trained_file(some + Words{"--strategy", strategy}), strategy);
   }
@@ -217,7 +217,7 @@ TEST(AcrossRanks, RunningStatisticsAreThoseOfTheFirstSlice) {
   const Words words = fsdp_run({OFSDP_SOURCE_DIR "/tests/oracle/cases/residual/legacy.onnx",
                                 "--loss", "cross_entropy", "--data", "synthetic", "--steps", "3",
                                 "--global-batch-size", "22", "--wrap", "none"});
-  expect_no_trace_of_ranks(words, "1 units");
+  expect_no_trace_of_ranks(words, "1 unit");
 }
 
 // The size of micro-batches that was asked for is that of the slices.
@@ -231,7 +231,7 @@ TEST(AcrossRanks, MicroBatchesAreTheSlices) {
 TEST_P(SameBitsTest, StrategiesAgreeOnTrustRatios) {
   for (const Words& more : {Words{}, Words{"--clip-grad-norm", "0.1"}, Words{"--wrap", "none"}}) {
     const Words lamb = words() + Words{"--optimizer", "lamb", "--weight-decay", "0.1"} + more;
-    const char* units = more == Words{"--wrap", "none"} ? "1 units" : "3 units";
+    const char* units = more == Words{"--wrap", "none"} ? "1 unit" : "3 units";
     const std::string first = trained_file(lamb + Words{"--strategy", "full_shard"}, units);
     for (const char* strategy : kStrategies) {
       expect_same(first, trained_file(lamb + Words{"--strategy", strategy}, units), strategy);

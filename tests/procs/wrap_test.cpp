@@ -66,10 +66,10 @@ TEST(Wrap, PlanPrintsTheUnits) {
       fsdp_run({"plan", kDecoder + "legacy.onnx", "--loss", "cross_entropy"}) + ranks(2));
   EXPECT_EQ(run.status, 0) << run.err;
   for (const char* line :
-       {"u0 h.0 params 12 numel 2224 bytes 8896 padded 2240 shard 1120 nodes 12\n",
-        "u1 h.1 params 12 numel 2224 bytes 8896 padded 2240 shard 1120 nodes 12\n",
-        "u2 h.2 params 12 numel 2224 bytes 8896 padded 2240 shard 1120 nodes 12\n",
-        "u3 root params 3 numel 512 bytes 2048 padded 512 shard 256 nodes 5\n"}) {
+       {"u0    h.0      12         2,224  8.69 KiB         2,240         1,120    12\n",
+        "u1    h.1      12         2,224  8.69 KiB         2,240         1,120    12\n",
+        "u2    h.2      12         2,224  8.69 KiB         2,240         1,120    12\n",
+        "u3    root      3           512  2.00 KiB           512           256     5\n"}) {
     EXPECT_NE(run.out.find(line), std::string::npos) << line;
   }
 }

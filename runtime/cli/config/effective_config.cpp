@@ -4,6 +4,7 @@
 
 #include <filesystem>
 
+#include "kernels/base/escaped.h"
 #include "runtime/cli/options/option_table.h"
 
 namespace ofsdp::cli {
@@ -52,7 +53,39 @@ Options with_absolute_paths(Options o) {
   return o;
 }
 
+constexpr size_t kMostOfAValue = 48;
+
+std::string shortened(const std::string& value) {
+  if (value.size() <= kMostOfAValue) return value;
+  const size_t end = kMostOfAValue / 2;
+  return value.substr(0, kMostOfAValue - end - 3) + "..." + value.substr(value.size() - end);
+}
+
+// YAML's quotes are for programs.
+std::string without_quotes(const std::string& value) {
+  const bool quoted = value.size() > 2 && value.front() == '"' && value.back() == '"';
+  return quoted ? value.substr(1, value.size() - 2) : value;
+}
+
 }  // namespace
+
+std::vector<std::string> changed_settings(const Options& options) {
+  Options plain;
+  plain.command = options.command;
+  plain.optimizer.kind = options.optimizer.kind;
+  plain.optimizer.plugin = options.optimizer.plugin;
+  take_defaults_unless(plain.optimizer, [](const char*) { return false; });
+  plain.optimizer.kind = UpdateOptions().kind;
+  std::vector<std::string> list;
+  for (const OptionEntry& entry : option_table()) {
+    if (!entry.in_files || !no_effect(options, entry.name).beside.empty()) continue;
+    std::string value = entry.show(options);
+    if (value == entry.show(plain) || value == "~") continue;
+    if (entry.name == "epochs" && !options.run.epochs) continue;  // --steps says it
+    list.push_back(escaped(format_text("{} {}", entry.name, shortened(without_quotes(value)))));
+  }
+  return list;
+}
 
 std::string effective_config(const Options& options, int world) {
   Options shown = with_absolute_paths(options);

@@ -14,4 +14,8 @@ namespace ofsdp::cli {
 
 std::string effective_config(const Options& options, int world);
 
+// "lr 0.1": each setting that differs from its default, in the order of the option table. Long
+// values lose their middle.
+std::vector<std::string> changed_settings(const Options& options);
+
 }  // namespace ofsdp::cli

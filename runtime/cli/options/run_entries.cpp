@@ -204,6 +204,8 @@ std::vector<OptionEntry> run_entries() {
       trusted(path({"trace", "none, FILE", "a Chrome/Perfetto trace"}, OFSDP_FIELD(files.trace))),
       integer({"log-interval", "10", "steps between lines of the log"}, 1,
               OFSDP_FIELD(files.log_interval)),
+      toggle({"verbose", "off, on", "all tables before the first step"},
+             OFSDP_FIELD(files.verbose)),
   };
 }
 

@@ -1,0 +1,49 @@
+#include "kernels/base/readable.h"
+
+#include <algorithm>
+#include <array>
+
+#include "kernels/base/format.h"
+
+namespace ofsdp::base {
+
+ByteCount byte_count(uint64_t bytes) {
+  static constexpr std::array<const char*, 6> kUnits = {"B", "KiB", "MiB", "GiB", "TiB", "PiB"};
+  auto value = static_cast<double>(bytes);
+  size_t unit = 0;
+  for (; value >= 999.5 && unit + 1 < kUnits.size(); ++unit) value /= 1024;
+  const int decimals = unit == 0 || value >= 99.95 ? 0 : value >= 9.995 ? 1 : 2;
+  return {value, decimals, kUnits[unit]};
+}
+
+std::string readable_bytes(uint64_t bytes) {
+  const ByteCount count = byte_count(bytes);
+  if (count.decimals == 0) return format_text("{:.0f} {}", count.value, count.unit);
+  return count.decimals == 1 ? format_text("{:.1f} {}", count.value, count.unit)
+                             : format_text("{:.2f} {}", count.value, count.unit);
+}
+
+std::string readable_count(int64_t count) {
+  const std::string text = std::to_string(count);
+  std::string shown;
+  for (size_t i = 0; i < text.size(); ++i) {
+    const bool between = i > 0 && text[i - 1] != '-';
+    if (between && (text.size() - i) % 3 == 0) shown += ',';
+    shown += text[i];
+  }
+  return shown;
+}
+
+std::string readable_seconds(double seconds) {
+  if (seconds < 60) return format_text("{:.3g} s", seconds);
+  const auto whole = static_cast<int64_t>(std::min(seconds, 1e9));
+  const int64_t hours = whole / 3600, minutes = whole / 60 % 60;
+  return hours > 0 ? format_text("{}:{:02}:{:02}", hours, minutes, whole % 60)
+                   : format_text("{}:{:02}", minutes, whole % 60);
+}
+
+std::string plural(int64_t count, const char* noun) {
+  return format_text("{} {}{}", count, noun, count == 1 ? "" : "s");
+}
+
+}  // namespace ofsdp::base

@@ -1,0 +1,25 @@
+// Numbers as people read them: "98.7 MiB", "1,199,882", "2:05". Metrics and other files keep bytes
+// and seconds.
+//
+// Threads: any. Errors: none.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+namespace ofsdp::base {
+
+// Bytes with three digits, in the largest unit that leaves at least 1: {98.7, 1, "MiB"}.
+struct ByteCount {
+  double value = 0;
+  int decimals = 0;
+  const char* unit = "B";
+};
+ByteCount byte_count(uint64_t bytes);
+
+std::string readable_bytes(uint64_t bytes);
+std::string readable_count(int64_t count);            // with commas
+std::string readable_seconds(double seconds);         // "2.93 s", "2:05", "1:02:05"
+std::string plural(int64_t count, const char* noun);  // "1 rank", "2 ranks"
+
+}  // namespace ofsdp::base
