@@ -32,14 +32,15 @@ enum class Command {
   kOps,
   kCheckPlugin,
   kMakeTraining,
+  kDoctor,
   kDemo,
   kCompletion,
   kMan
 };
 OFSDP_ENUM_NAMES(Command, {kTrain, "train"}, {kPlan, "plan"}, {kEval, "eval"}, {kExport, "export"},
                  {kConfig, "config"}, {kOps, "ops"}, {kCheckPlugin, "check-plugin"},
-                 {kMakeTraining, "make-training"}, {kDemo, "demo"}, {kCompletion, "completion"},
-                 {kMan, "man"})
+                 {kMakeTraining, "make-training"}, {kDoctor, "doctor"}, {kDemo, "demo"},
+                 {kCompletion, "completion"}, {kMan, "man"})
 
 enum class DeviceChoice { kAuto, kCpu, kCuda };
 OFSDP_ENUM_NAMES(DeviceChoice, {kAuto, "auto"}, {kCpu, "cpu"}, {kCuda, "cuda"})
@@ -294,6 +295,12 @@ struct PlanReportOptions {
   bool explain = false;          // print the implementation of each node
 };
 
+// The options of `doctor` alone.
+struct DoctorOptions {
+  bool find_lr = false;
+  std::string picture;  // of --find-lr, an SVG file; empty: none
+};
+
 struct Options {
   Command command = Command::kTrain;
   std::string model;       // MODEL.onnx; `export`: the checkpoint folder; `completion`: the shell
@@ -324,6 +331,7 @@ struct Options {
   CheckpointOptions checkpoint;
   OutputOptions files;
   PlanReportOptions report;
+  DoctorOptions doctor;
 };
 
 // Returns whether the run ends with a trained model or an adapter in a file.

@@ -175,7 +175,7 @@ Result<Graph> keep_reached(const Graph& graph, const Graph& differentiated) {
     if (!p.trained) continue;
     candidates = true;
     if (differentiated.parameters[i].gradient == 0) {
-      freeze(result, p, "no gradient reaches it");
+      freeze(result, p, kUnreached);
       continue;
     }
     any = true;

@@ -21,6 +21,8 @@ namespace ofsdp::importer {
 
 // Parameter::reason of those that the graph itself gives their next values.
 inline constexpr const char* kRunningStatistics = "running statistics";
+// The loss does not depend on it.
+inline constexpr const char* kUnreached = "no gradient reaches it";
 
 struct TrainedRules {
   std::vector<std::string> freeze;

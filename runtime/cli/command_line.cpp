@@ -161,7 +161,8 @@ Status read_model_yaml(const std::string& model, OptionReader& reader) {
 }
 
 bool takes_model(Command command) {
-  return command == Command::kTrain || command == Command::kPlan || command == Command::kEval;
+  return command == Command::kTrain || command == Command::kPlan || command == Command::kEval ||
+         command == Command::kDoctor;
 }
 
 Status read_sources(const CommandEntry& command, const Words& words, OptionReader& reader,

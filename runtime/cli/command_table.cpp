@@ -16,6 +16,9 @@ constexpr auto kCommands = std::to_array<CommandEntry>({
      "rank 0 runs, line by line; --explain: kernels)"},
     {Command::kEval, "MODEL.onnx", "eval   MODEL.onnx [options]",
      "loss and metrics on the evaluation data"},
+    {Command::kDoctor, "MODEL.onnx", "doctor MODEL.onnx [options]",
+     "what would go wrong, each with the flag that\n"
+     "mends it (--find-lr, --picture FILE.svg)"},
     {Command::kExport, "CKPT_DIR", "export CKPT_DIR -o OUT.onnx",
      "a checkpoint made into one ONNX file\n"
      "(--inference, --verify, --format safetensors)"},

@@ -34,6 +34,7 @@
 #include "runtime/cli/manual_page.h"
 #include "runtime/cli/operator_table.h"
 #include "runtime/commands/demo.h"
+#include "runtime/commands/doctor.h"
 #include "runtime/commands/export.h"
 #include "runtime/commands/make_training.h"
 #include "runtime/log/stop_signal.h"
@@ -140,9 +141,10 @@ int run_plan(const ParsedCommand& command, const std::optional<RankIdentity>& id
   if (!communicator.ok()) return report(communicator.error());
   auto plugins = load_plugins(options.plugins, options.plugin_override);
   if (!plugins.ok()) return report(plugins.error());
-  return exit_with(run_session(
-      {options, command.origin, plugins->registry, plugins->optimizers, **communicator, ledger},
-      {effective_config(options, world), {}}));
+  const RunContext context{options,        command.origin, plugins->registry, plugins->optimizers,
+                           **communicator, ledger};
+  if (options.command == Command::kDoctor) return exit_with(run_doctor(context));
+  return exit_with(run_session(context, {effective_config(options, world), {}}));
 }
 
 // plan --make-plugin
@@ -211,6 +213,11 @@ bool runs_alone(const Options& options) {
          !options.make_plugin.empty();
 }
 
+// Looks at a run of many ranks from one process.
+bool is_alone_for_all(const Options& options) {
+  return options.command == Command::kPlan || options.command == Command::kDoctor;
+}
+
 void warn(const std::vector<std::string>& warnings) {
   for (const std::string& line : warnings) say(line);
 }
@@ -229,7 +236,7 @@ bool is_own_rank(const std::optional<RankIdentity>& identity) {
 
 // Whether this process starts ranks; the first of them then says the warnings.
 bool starts_ranks(const Options& options, const std::optional<RankIdentity>& identity) {
-  if (runs_alone(options) || options.command == Command::kPlan || is_own_rank(identity)) {
+  if (runs_alone(options) || is_alone_for_all(options) || is_own_rank(identity)) {
     return false;
   }
   // One process a host, started by srun, is no rank, whatever srun says.
@@ -282,8 +289,8 @@ int run(int argc, char** argv) {
   const bool starts = starts_ranks(options, *identity);
   if (first && !starts) warn(parsed->warnings);
   if (runs_alone(options)) return printed(run_alone(*parsed));
-  if (options.command == Command::kPlan && first) return printed(run_plan(*parsed, *identity));
-  if (options.command == Command::kPlan) return 0;
+  if (is_alone_for_all(options) && first) return printed(run_plan(*parsed, *identity));
+  if (is_alone_for_all(options)) return 0;
   if (starts) return launch(options, argv);
   if (!*identity) return run_rank(*parsed, RankIdentity{});
   warn_of_no_launcher(options.launch, **identity);

@@ -116,7 +116,8 @@ class SetupMaker {
   }
 
   Status warn_of_merged(const OnnxFile& file) const {
-    if (communicator_.rank() != 0 || !options_.edit.untie.empty()) return {};
+    const bool finds = options_.command == Command::kDoctor;  // which says it itself
+    if (communicator_.rank() != 0 || finds || !options_.edit.untie.empty()) return {};
     OFSDP_ASSIGN_OR_RETURN(const std::string warning, merged_copies_warning(file));
     if (!warning.empty()) {
       print_lines(stderr, format_text("fsdp-run: warning: {}\n", warning));

@@ -84,7 +84,7 @@ Status PreparedRun::check_before_planning() const {
     OFSDP_RETURN_IF_ERROR(
         setup_->source->check_output(options.files.output, trained_state(settings_, 0)));
   }
-  if (!setup_->count.by_label) return {};
+  if (!setup_->count.by_label || options.command == Command::kDoctor) return {};
   const LabelRange range{setup_->count.classes, setup_->count.ignore_index};
   if (data.train) {
     OFSDP_RETURN_IF_ERROR(data.train->check_labels(setup_->count.labels, range));
@@ -113,7 +113,7 @@ Status PreparedRun::check_best() const {
 Status PreparedRun::open_checkpoints() {
   const Options& options = context_.options;
   Communicator& communicator = context_.communicator;
-  if (options.command == Command::kPlan) return {};
+  if (options.command == Command::kPlan || options.command == Command::kDoctor) return {};
   const CheckpointOptions& c = options.checkpoint;
   warn_of_no_folder();
   if (options.command == Command::kTrain && !c.dir.empty() && communicator.rank() == 0) {

@@ -20,7 +20,8 @@ Progress make_progress(const RunSettings& settings, int rank, int64_t total, int
   ProgressOptions progress =
       stdout_progress(settings.options.files.log_interval, settings.start.update, total);
   progress.tokens_a_sample = tokens;
-  if (rank != 0 || settings.given) progress.fd = -1;
+  const bool silent = settings.given || settings.options.command == Command::kDoctor;
+  if (rank != 0 || silent) progress.fd = -1;
   return Progress(progress);
 }
 

@@ -146,7 +146,7 @@ TEST(ScreenTest, ATerminalHasOneLineInPlaceAndColoursUnlessNoColor) {
   const std::string coloured = on_a_terminal(words, false), plain = on_a_terminal(words, true);
   for (const std::string& text : {coloured, plain}) {
     EXPECT_THAT(text, HasSubstr(kInPlace));
-    EXPECT_THAT(text, HasSubstr("] 12/12  loss "));
+    EXPECT_THAT(text, HasSubstr("12/12  loss "));
     EXPECT_THAT(text, HasSubstr(" KiB"));
     EXPECT_THAT(text, HasSubstr("done: 12 updates in "));
   }

@@ -137,6 +137,7 @@ TEST(Options, KnowsEveryFlagOfTheContract) {
                            "metrics",
                            "trace",
                            "log-interval",
+                           "verbose",
                            "timeout",
                            "deterministic",
                            "loss-mean",

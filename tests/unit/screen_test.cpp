@@ -3,6 +3,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
+#include "kernels/base/format.h"
 #include "kernels/base/readable.h"
 #include "tests/support/namespaces.h"
 

@@ -29,7 +29,8 @@ OptionEntry file(OptionEntry entry, Field field) {
 // The flags that no file holds.
 std::vector<OptionEntry> command_line_entries() {
   using namespace entries;
-  const Commands plan = only(Command::kPlan), exports = only(Command::kExport);
+  const Commands plan = only(Command::kPlan), exports = only(Command::kExport),
+                 doctor = only(Command::kDoctor);
   const auto positive = [](const std::string& text) { return parse_integer(text, 1); };
   const auto shown = [](const auto& world) { return std::to_string(world.value_or(0)); };
   return {
@@ -47,6 +48,11 @@ std::vector<OptionEntry> command_line_entries() {
            OFSDP_FIELD(report.operations)),
       bare({"explain", "", "plan: the kernel of each node, and why not another"}, plan,
            OFSDP_FIELD(report.explain)),
+      bare({"find-lr", "", "doctor: the loss at learning rates from small to large"}, doctor,
+           OFSDP_FIELD(doctor.find_lr)),
+      flag(doctor,
+           file({"picture", "none, FILE.svg", "doctor: the curve of --find-lr as a picture"},
+                OFSDP_FIELD(doctor.picture))),
       bare({"inference", "", "export: training switches off"}, exports, OFSDP_FIELD(inference)),
       bare({"verify", "", "export: compare the file's outputs with those of the checkpoint"},
            exports, OFSDP_FIELD(verify)),

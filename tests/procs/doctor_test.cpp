@@ -1,0 +1,263 @@
+// Plants mistakes in a small model or its data, and expects `fsdp-run doctor` to name each in one
+// line with the flag that mends it, and to find nothing in the samples.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/support/refused_run.h"
+
+namespace ofsdp {
+namespace doctor_test {
+
+using onnx_bytes::declared;
+using onnx_bytes::kFloat;
+using onnx_bytes::kInt64;
+using onnx_bytes::linear_model;
+using onnx_bytes::linear_weights;
+using onnx_bytes::node;
+using onnx_bytes::raw;
+using onnx_bytes::SmallModel;
+using onnx_bytes::tensor;
+using testing::HasSubstr;
+using testing_data::npy;
+
+// Returns what the doctor says, without the last line, which has the number.
+std::vector<std::string> findings(const RunFolder& folder, const Words& more) {
+  const Finished run = Program::run(
+      fsdp_run({"doctor", folder.model(), "--batch-size", "4", "--steps", "30"}) + more);
+  EXPECT_EQ(run.status, 0) << run.err;
+  EXPECT_EQ(run.err, "");
+  std::vector<std::string> lines = lines_of(run.out);
+  EXPECT_FALSE(lines.empty());
+  if (lines.empty()) return lines;
+  const std::string last = lines.back();
+  lines.pop_back();
+  EXPECT_EQ(last, lines.empty() ? "doctor: nothing found"
+                                : format_text("doctor: {} finding{}", lines.size(),
+                                              lines.size() == 1 ? "" : "s"));
+  return lines;
+}
+
+const Words kClasses{"--loss", "cross_entropy"};
+
+void expect_found(const RunFolder& folder, const Words& more, const std::string& what,
+                  const std::string& flag) {
+  const auto lines = findings(folder, more);
+  EXPECT_THAT(lines, testing::Contains(testing::AllOf(HasSubstr(what), HasSubstr(flag))));
+  EXPECT_EQ(lines.size(), 1u);
+}
+
+void write_labels(const RunFolder& folder, const std::vector<int64_t>& labels) {
+  folder.write("data/labels.npy", npy("<i8", format_text("({},)", labels.size()), labels));
+}
+
+// The linear model with other nodes between x and the logits.
+void write_model(const RunFolder& folder, const std::vector<std::string>& nodes,
+                 const std::vector<std::string>& more = {}) {
+  SmallModel model = linear_model();
+  model.nodes = nodes;
+  model.initializers.insert(model.initializers.end(), more.begin(), more.end());
+  folder.write("model.onnx", model.bytes());
+}
+
+TEST(DoctorTest, SaysNothingOfAGoodModel) {
+  EXPECT_THAT(findings(RunFolder(), kClasses), testing::IsEmpty());
+}
+
+TEST(DoctorTest, SaysNothingOfTheSamples) {
+  for (const char* sample : {"mnist/mnist.onnx", "bert/bert.onnx", "gpt/gpt.onnx"}) {
+    Start patient;
+    patient.patience = 200;
+    const Finished run = Program::run(
+        fsdp_run({"doctor", sample_model(sample), "--global-batch-size", "8"}), patient);
+    EXPECT_EQ(run.status, 0) << run.err;
+    EXPECT_EQ(run.out, "doctor: nothing found\n") << sample;
+    EXPECT_EQ(run.err, "") << sample;
+  }
+}
+
+TEST(DoctorTest, MergedCopies) {
+  const RunFolder folder;
+  SmallModel model = linear_model();
+  model.nodes = {node("MatMul", {"x", "w"}, {"p"}, "/blocks.0/MatMul"),
+                 node("Add", {"p", "b"}, {"q"}, "/blocks.0/Add"),
+                 node("Add", {"q", "b"}, {"logits"}, "/blocks.1/Add")};
+  model.initializers[1] = tensor("b", kFloat, {3}, raw<float>({0, 0, 0}));
+  folder.write("model.onnx", model.bytes());
+  expect_found(folder, kClasses, "merged copies: ", "--untie auto");
+}
+
+TEST(DoctorTest, FrozenStatistics) {
+  const RunFolder folder;
+  const std::vector<float> ones(4, 1.f), zeros(4, 0.f);
+  write_model(folder,
+              {node("BatchNormalization", {"x", "scale", "shift", "mean", "var"}, {"n"}, "norm"),
+               node("MatMul", {"n", "w"}, {"products"}, "multiply"),
+               node("Add", {"products", "b"}, {"logits"}, "add")},
+              {tensor("scale", kFloat, {4}, raw(ones)), tensor("shift", kFloat, {4}, raw(zeros)),
+               tensor("mean", kFloat, {4}, raw(zeros)), tensor("var", kFloat, {4}, raw(ones))});
+  expect_found(folder, kClasses, "frozen statistics: BatchNormalization 'norm'", "--freeze");
+}
+
+TEST(DoctorTest, ALossThatDoesNotReachAWeight) {
+  const RunFolder folder;
+  SmallModel model = linear_model();
+  model.nodes.push_back(node("MatMul", {"x", "other"}, {"value"}, "second_head"));
+  model.initializers.push_back(tensor("other", kFloat, {4, 3}, raw(linear_weights())));
+  model.outputs.push_back(declared("value", {-1, 3}));
+  folder.write("model.onnx", model.bytes());
+  expect_found(folder, kClasses + Words{"--prediction", "logits"},
+               "the loss does not reach 1 initializer that could be trained: 'other'",
+               "--prediction NAME");
+}
+
+TEST(DoctorTest, DeadUnits) {
+  const RunFolder folder;
+  write_model(folder,
+              {node("Add", {"x", "far"}, {"low"}, "lower"), node("Relu", {"low"}, {"dead"}, "relu"),
+               node("MatMul", {"dead", "w"}, {"products"}, "multiply"),
+               node("Add", {"products", "b"}, {"logits"}, "add")},
+              {tensor("far", kFloat, {4}, raw<float>({-9, -9, -9, -9}))});
+  expect_found(folder, kClasses, "the first gradient of 2 tensors is 0", "--resume FILE.onnx");
+}
+
+TEST(DoctorTest, ALabelOfNoClass) {
+  const RunFolder folder;
+  write_labels(folder, {0, 1, 2, 255, 0, 1, 2, 0, 1, 2, 255, 0});
+  expect_found(folder, kClasses, "label 255, but the prediction has classes 0..2",
+               "--ignore-index 255");
+  write_labels(folder, {0, 1, 2, 3, 4, 5, 0, 1, 2, 3, 4, 5});
+  expect_found(folder, kClasses, "label 3 to 5, but", "--replace-head 6");
+}
+
+TEST(DoctorTest, LabelsThatAreAllTheSameOrIgnored) {
+  const RunFolder folder;
+  write_labels(folder, std::vector<int64_t>(12, 2));
+  expect_found(folder, kClasses, "all 12 labels are 2", "--labels COLUMN");
+  write_labels(folder, std::vector<int64_t>(12, -100));
+  expect_found(folder, kClasses, "all 12 labels are the ignore-index -100", "--ignore-index");
+}
+
+TEST(DoctorTest, SortedLabelsWithoutShuffling) {
+  const RunFolder folder;
+  write_labels(folder, {0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2});
+  expect_found(folder, kClasses + Words{"--no-shuffle"}, "labels are sorted", "--shuffle");
+  EXPECT_THAT(findings(folder, kClasses), testing::IsEmpty());
+}
+
+TEST(DoctorTest, PixelsThatNobodyNormalized) {
+  const RunFolder folder;
+  SmallModel model = linear_model();
+  model.nodes.insert(model.nodes.begin(), node("Flatten", {"image"}, {"x"}, "flatten"));
+  std::vector<float> weights(48);
+  for (size_t i = 0; i < weights.size(); ++i) weights[i] = static_cast<float>(i % 5) * 1e-4f;
+  model.initializers[0] = tensor("w", kFloat, {16, 3}, raw(weights));
+  model.inputs = {declared("image", {-1, 1, 4, 4})};
+  folder.write("model.onnx", model.bytes());
+  std::vector<float> pixels(12 * 16);
+  for (size_t i = 0; i < pixels.size(); ++i) pixels[i] = static_cast<float>(i * 37 % 256);
+  folder.write("data/image.npy", npy("<f4", "(12, 1, 4, 4)", pixels));
+  expect_found(folder, kClasses + Words{"--lr", "1e-6"}, "whole numbers from 0 to 255",
+               "scale: 0.00392156862745098");
+}
+
+TEST(DoctorTest, ValuesThatAreNoNumbers) {
+  const RunFolder folder;
+  std::vector<float> values(48, 0.5f);
+  values[22] = std::nanf("");
+  folder.write("data/x.npy", npy("<f4", "(12, 4)", values));
+  expect_found(folder, kClasses, "sample 5 has a value that is NaN", "--data");
+}
+
+TEST(DoctorTest, PaddingThatCounts) {
+  const RunFolder folder;
+  SmallModel model = linear_model();
+  model.nodes = {node("Gather", {"table", "ids"}, {"rows"}, "look_up"),
+                 node("MatMul", {"rows", "w"}, {"products"}, "multiply"),
+                 node("Add", {"products", "b"}, {"logits"}, "add")};
+  std::vector<float> table(12);
+  for (size_t i = 0; i < table.size(); ++i) table[i] = static_cast<float>(i % 7) / 8 - 0.3f;
+  model.initializers.push_back(tensor("table", kFloat, {3, 4}, raw(table)));
+  model.inputs = {declared("ids", {-1, 6}, kInt64)};
+  model.outputs = {declared("logits", {-1, 6, 3})};
+  folder.write("model.onnx", model.bytes());
+  std::vector<int64_t> ids(72), labels(72);
+  for (size_t i = 0; i < ids.size(); ++i) {
+    const bool padded = i % 6 >= 3;  // the second half of each row
+    ids[i] = padded ? 0 : static_cast<int64_t>(1 + i % 2);
+    labels[i] = padded ? 0 : static_cast<int64_t>(1 + (i + 1) % 2);
+  }
+  folder.write("data/ids.npy", npy("<i8", "(12, 6)", ids));
+  folder.write("data/labels.npy", npy("<i8", "(12, 6)", labels));
+  expect_found(folder, kClasses, "12 of 12 rows end in the number 0 repeated", "--ignore-index 0");
+  EXPECT_THAT(findings(folder, kClasses + Words{"--ignore-index", "0"}), testing::IsEmpty());
+}
+
+TEST(DoctorTest, ASoftmaxBeforeCrossEntropy) {
+  const RunFolder folder;
+  write_model(folder, {node("MatMul", {"x", "w"}, {"products"}, "multiply"),
+                       node("Add", {"products", "b"}, {"scores"}, "add"),
+                       node("Softmax", {"scores"}, {"logits"}, "softmax")});
+  expect_found(folder, kClasses, "'logits' is a Softmax", "--prediction NAME");
+}
+
+TEST(DoctorTest, ScoresForALossOfLogarithms) {
+  expect_found(RunFolder(), {"--loss", "nll"}, "nll takes logarithms", "--loss cross_entropy");
+}
+
+TEST(DoctorTest, AFirstLossFarFromChance) {
+  const RunFolder folder;
+  SmallModel model = linear_model();
+  std::vector<float> weights = linear_weights();
+  for (float& w : weights) w *= 100;
+  model.initializers[0] = tensor("w", kFloat, {4, 3}, raw(weights));
+  folder.write("model.onnx", model.bytes());
+  expect_found(folder, kClasses, "but guessing among 3 classes has 1.1", "--replace-head 3");
+}
+
+TEST(DoctorTest, MemoryThatDoesNotFit) {
+  expect_found(RunFolder(), kClasses + Words{"--memory-limit", "1KiB"},
+               "memory: ", "--memory-limit");
+}
+
+TEST(DoctorTest, EvaluationOnTheTrainingData) {
+  const RunFolder folder;
+  expect_found(folder, kClasses + Words{"--eval-data", folder / "data"},
+               "the evaluation reads the files that training reads", "--eval-data");
+}
+
+TEST(DoctorTest, ALearningRateThatIsTooLarge) {
+  expect_found(RunFolder(), kClasses + Words{"--optimizer", "sgd", "--lr", "1000"},
+               "--lr 1000: the loss rises from", "--find-lr");
+}
+
+TEST(DoctorTest, FindsALearningRateAndDrawsIt) {
+  const RunFolder folder;
+  const std::string picture = folder / "lr.svg";
+  const Finished run =
+      Program::run(fsdp_run({"doctor", folder.model(), "--batch-size", "4", "--optimizer", "sgd",
+                             "--find-lr", "--picture", picture}) +
+                   kClasses);
+  EXPECT_EQ(run.status, 0) << run.err;
+  const size_t at = run.out.find("the loss falls fastest at --lr ");
+  ASSERT_NE(at, std::string::npos) << run.out;
+  const double lr = std::stod(run.out.substr(at + 31));
+  EXPECT_GE(lr, 1e-3);
+  EXPECT_LE(lr, 10);
+  const std::string svg = onnx_bytes::content(picture);
+  EXPECT_THAT(svg, testing::StartsWith("<svg "));
+  EXPECT_THAT(svg, HasSubstr("<polyline points="));
+  EXPECT_THAT(svg, testing::EndsWith("</svg>\n"));
+}
+
+TEST(DoctorTest, AWrongCommandIsRefusedAsElsewhere) {
+  const RunFolder folder;
+  const Finished run =
+      Program::run(fsdp_run({"doctor", folder.model(), "--loss", "cross_entropie"}));
+  EXPECT_EQ(run.status, 2);
+  EXPECT_EQ(lines_of(run.err).size(), 1u) << run.err;
+  const Finished train = Program::run(folder.train() + Words{"--find-lr"});
+  EXPECT_EQ(train.status, 2);
+}
+
+}  // namespace doctor_test
+}  // namespace ofsdp
