@@ -55,6 +55,13 @@ BatchSizes cut_into_slices(int64_t global, std::optional<int64_t> size, int rank
 
 }  // namespace
 
+int64_t asked_ranks(const LaunchOptions& options) {
+  if (options.hosts.empty()) return options.nproc_per_node * options.nnodes;
+  int64_t ranks = 0;
+  for (const HostSlots& host : options.hosts) ranks += std::ssize(host.slots);
+  return ranks;
+}
+
 Result<BatchSizes> resolve_batch(const BatchOptions& given, Determinism determinism, int ranks) {
   std::optional<int64_t> batch_size = given.batch_size.value;
   std::optional<int64_t> grad_accum = given.grad_accum.value;

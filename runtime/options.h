@@ -120,6 +120,7 @@ struct ShardingOptions {
   WrapPolicy wrap = WrapPolicy::kTransformer;
   std::vector<std::string> wrap_layers;  // empty: found from the graph
   int64_t min_params = 100000;
+  double bucket_mb = 0;  // MiB; 0: no units are joined
   std::vector<std::string> ignore;
   DType param_dtype = DType::kFloat32;
   DType reduce_dtype = DType::kFloat32;
@@ -133,13 +134,31 @@ struct ShardingOptions {
   std::optional<int64_t> memory_limit;    // bytes; none
 };
 
+// A host of --hostfile and the slots of it that the run takes.
+struct HostSlots {
+  std::string name;
+  std::vector<int64_t> slots;
+  bool some = false;  // --include or --exclude has left others out
+};
+
 struct LaunchOptions {
   int64_t nproc_per_node = 1;
   int64_t nnodes = 1;
-  std::optional<int64_t> min_nodes;  // none: nnodes
-  std::optional<int64_t> node_rank;  // auto: in order of arrival
-  std::string rdzv_endpoint;         // empty: none
-  std::string rdzv_id;               // empty: none
+  std::optional<int64_t> min_nodes;    // none: nnodes
+  std::optional<int64_t> node_rank;    // auto: in order of arrival
+  std::string rdzv_endpoint;           // empty: none
+  std::string rdzv_id;                 // empty: none
+  bool standalone = false;             // this host alone, whatever rdzv_endpoint says
+  std::string master_addr;             // of rdzv_endpoint; empty: none
+  std::optional<int64_t> master_port;  // none
+  std::string hostfile;                // empty: none
+  std::string include;                 // HOST[:SLOT,...]@...; empty: all
+  std::string exclude;                 // empty: none
+  std::string rsh = "ssh -o BatchMode=yes";
+  bool no_ssh = false;                // somebody else starts a launcher on each host
+  std::optional<int64_t> most_hosts;  // of the hostfile: --nnodes, --nproc-per-node as given
+  std::optional<int64_t> most_slots;
+  std::vector<HostSlots> hosts;  // what these say; empty without a hostfile
   int64_t max_restarts = 0;
   std::optional<int64_t> threads;  // auto: cores / ranks on this host
   DeviceChoice device = DeviceChoice::kAuto;
@@ -333,6 +352,9 @@ struct Options {
   PlanReportOptions report;
   DoctorOptions doctor;
 };
+
+// The ranks that a command asks for, on all hosts.
+int64_t asked_ranks(const LaunchOptions& options);
 
 // Returns whether the run ends with a trained model or an adapter in a file.
 inline bool writes_trained(const Options& options) {

@@ -47,10 +47,34 @@ class Partitioner {
     std::ranges::stable_sort(groups_, {}, [&](const ParameterGroup& group) {
       return std::pair(group.kind, first_use(group.parameters.front()));
     });
+    join_small();
     return Partition{std::move(groups_), std::move(notice_)};
   }
 
  private:
+  // First come, first joined: the order of use, in which units are gathered, stays.
+  void join_small() {
+    std::vector<ParameterGroup> joined;
+    int64_t filled = 0;
+    for (ParameterGroup& group : groups_) {
+      int64_t size = 0;
+      for (const int p : group.parameters) size += numel(graph_, p);
+      const bool fits =
+          !joined.empty() && group.kind == Kind::kUnit && filled + size <= options_.bucket_numel;
+      filled = fits ? filled + size : size;
+      if (!fits) {
+        joined.push_back(std::move(group));
+        continue;
+      }
+      ParameterGroup& last = joined.back();
+      last.name = last.name.substr(0, last.name.find(" .. ")) + " .. " + group.name;
+      last.parameters.insert(last.parameters.end(), group.parameters.begin(),
+                             group.parameters.end());
+      std::ranges::stable_sort(last.parameters, {}, [&](int p) { return first_use(p); });
+    }
+    groups_ = std::move(joined);
+  }
+
   static size_t at(int i) { return static_cast<size_t>(i); }
 
   // Past all nodes where nothing in the forward reads it.

@@ -10,6 +10,9 @@
 // gradients averaged. All other parameters are the root: those outside of blocks, the remainder of
 // `size`.
 //
+// With `bucket_numel` neighbouring groups are joined while they have at most so many parameters
+// together: a unit's collectives are one. Neither the replicated group nor the root joins.
+//
 // Groups stand in the order of their first use in forward, then the replicated one, then the root;
 // so do the parameters in them. Pure; the same on every rank.
 // Errors: kInput: a name in wrap_layers or ignore that nothing has.
@@ -33,6 +36,7 @@ struct PartitionOptions {
   // For kTransformer: classes, modules or globs; empty: found from the graph.
   std::vector<std::string> wrap_layers;
   std::vector<std::string> ignore;  // names of initializers or globs
+  int64_t bucket_numel = 0;         // 0: none are joined
 };
 
 struct ParameterGroup {

@@ -41,6 +41,11 @@ Graph with_frozen(const Graph& graph, const PlanOptions& options) {
   return marked;
 }
 
+int64_t bucket_numel(const PlanOptions& options) {
+  const double bytes = options.bucket_mb * (1 << 20);
+  return static_cast<int64_t>(bytes / static_cast<double>(dtype_size(options.param_dtype)));
+}
+
 UnitPlan plan_unit(const Plan& plan, const Unit& unit) {
   const bool whole = unit.replicated || plan.strategy == Strategy::kNoShard;
   const bool resharded =
@@ -125,9 +130,10 @@ Span Plan::represented(const Unit& unit, int rank) const {
 }
 
 Result<Plan> make_plan(const Graph& graph, const PlanOptions& options) {
-  OFSDP_ASSIGN_OR_RETURN(Partition parts, partition(with_frozen(graph, options),
-                                                    {options.wrap, options.min_params,
-                                                     options.wrap_layers, options.ignore}));
+  OFSDP_ASSIGN_OR_RETURN(
+      Partition parts,
+      partition(with_frozen(graph, options), {options.wrap, options.min_params, options.wrap_layers,
+                                              options.ignore, bucket_numel(options)}));
   Plan plan{
       .strategy = options.strategy,
       .world = options.world,

@@ -75,6 +75,7 @@ struct PlanOptions {
   Strategy strategy = Strategy::kFullShard;
   WrapPolicy wrap = WrapPolicy::kTransformer;
   int64_t min_params = 100000;
+  double bucket_mb = 0;  // of param_dtype; 0: no units are joined
   int world = 1;
   std::vector<std::string> wrap_layers{};
   std::vector<std::string> ignore{};

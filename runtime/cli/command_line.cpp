@@ -6,8 +6,10 @@
 #include <filesystem>
 
 #include "runtime/cli/command_table.h"
+#include "runtime/cli/config/foreign/command_words.h"
 #include "runtime/cli/config/ort_settings.h"
 #include "runtime/cli/config/yaml_config.h"
+#include "runtime/cli/launch/hostfile.h"
 #include "runtime/cli/options/option_reader.h"
 
 namespace ofsdp::cli {
@@ -16,12 +18,15 @@ namespace {
 struct Flag {
   std::string name;  // without the dashes
   std::string text;
+  std::string said;  // as it stands, for messages
 };
 
 // The command line, before it means anything.
 struct Words {
   std::vector<std::string> operands;
   std::vector<Flag> flags;
+  std::vector<SaidWord> foreign;  // of other launchers
+  ForeignLauncher launcher = ForeignLauncher::kNone;
 };
 
 class Scanner {
@@ -50,11 +55,16 @@ class Scanner {
     const std::string flag = word == "-o"   ? "--output"
                              : word == "-h" ? "--help"
                                             : word.substr(0, equals);
-    const std::string name = flag.starts_with("--") ? flag.substr(2) : std::string();
-    const OptionEntry* entry = find_entry(table_, name == "no-shuffle" ? "shuffle" : name);
-    const bool bare = entry != nullptr && entry->kind == OptionEntry::Kind::kBare;
-    if (entry == nullptr || (bare && equals != std::string::npos)) return unknown_option(flag);
-    words_.flags.push_back({name, "on"});
+    std::string name = flag.starts_with("--") ? flag.substr(2) : std::string();
+    const bool negated = name == "no-shuffle" || name == "no_shuffle";
+    if (const std::string dashed = with_dashes(name); find_entry(table_, dashed) != nullptr) {
+      name = dashed;
+    }
+    const OptionEntry* entry = find_entry(table_, negated ? "shuffle" : name);
+    if (entry == nullptr) return scan_foreign(flag, word, equals);
+    const bool bare = entry->kind == OptionEntry::Kind::kBare;
+    if (bare && equals != std::string::npos) return unknown_option(flag);
+    words_.flags.push_back({negated ? "no-shuffle" : name, "on", flag});
     std::string& text = words_.flags.back().text;
     if (bare) return ok_status();
     if (equals != std::string::npos) {
@@ -63,6 +73,34 @@ class Scanner {
       text = switch_text();
     } else {
       return take_value(flag, text);
+    }
+    return ok_status();
+  }
+
+  // The same flag for torchrun and Accelerate, which write both.
+  static std::string with_dashes(std::string name) {
+    std::ranges::replace(name, '_', '-');
+    return name;
+  }
+
+  // A word of another launcher (config/foreign/command_words.h).
+  Status scan_foreign(const std::string& flag, const std::string& word, size_t equals) {
+    const std::optional<CommandWord> known = find_command_word(flag);
+    const bool bare = known && known->kind == CommandWord::Kind::kBare;
+    if (!known || (bare && equals != std::string::npos)) return unknown_option(flag);
+    std::string text = known->value.empty() ? "on" : known->value;
+    if (equals != std::string::npos) {
+      text = word.substr(equals + 1);
+    } else if (known->kind == CommandWord::Kind::kValue) {
+      OFSDP_RETURN_IF_ERROR(take_value(flag, text));
+    } else if (known->kind == CommandWord::Kind::kOptional && next_ < arguments_.size() &&
+               takes_next(flag, arguments_[next_])) {
+      text = arguments_[next_++];
+    }
+    if (known->flag.empty()) {
+      words_.foreign.push_back({flag, text});
+    } else {
+      words_.flags.push_back({known->flag, text, flag});
     }
     return ok_status();
   }
@@ -134,7 +172,7 @@ Status read_commands_flags(const CommandEntry& command, const Words& words, Opti
     if (!contains(entry.commands, command.command)) {
       return no_effect_with(entry.name, command.command);
     }
-    OFSDP_RETURN_IF_ERROR(reader.read(entry.name, said->text, Source::kFlag, "--" + entry.name));
+    OFSDP_RETURN_IF_ERROR(reader.read(entry.name, said->text, Source::kFlag, said->said));
   }
   return ok_status();
 }
@@ -181,21 +219,51 @@ Status read_sources(const CommandEntry& command, const Words& words, OptionReade
   if (!model.empty() && command.command != Command::kCheckPlugin &&
       takes_options_of_a_run(command.command))
     OFSDP_RETURN_IF_ERROR(read_model_yaml(model, reader));
-  const auto config = std::ranges::find(words.flags, "config", &Flag::name);
-  if (config != words.flags.end()) {
+  if (!reader.config().empty()) {
     OFSDP_RETURN_IF_ERROR(read_config(reader.config(), Source::kConfigFile, reader));
   }
+  OFSDP_RETURN_IF_ERROR(read_command_words(words.foreign, reader, read_config));
   for (const Flag& flag : words.flags) {
     const OptionEntry* entry = find_entry(reader.table(), flag.name);
     if (entry != nullptr && !entry->in_files) continue;
-    OFSDP_RETURN_IF_ERROR(reader.read(flag.name, flag.text, Source::kFlag, "--" + flag.name));
+    OFSDP_RETURN_IF_ERROR(reader.read(flag.name, flag.text, Source::kFlag, flag.said));
   }
   if (artifacts) OFSDP_RETURN_IF_ERROR(check_ort_optimizer(*artifacts, reader));
   OFSDP_ASSIGN_OR_RETURN(parsed.options, reader.finish(command.command, omp_num_threads));
   parsed.options.model = model;
+  OFSDP_RETURN_IF_ERROR(resolve_meeting(parsed.options.launch, reader));
   parsed.origin.overriding = reader.overriding();
   parsed.warnings = reader.warnings();
   return artifacts ? check_ort_options(*artifacts, parsed.options) : ok_status();
+}
+
+// Does as `accelerate` and `deepspeed` do where nothing is said.
+Status take_habits(const CommandEntry& command, Words& words, OptionReader& reader) {
+  const auto said = [&](std::string_view name) {
+    return std::ranges::count(words.flags, name, &Flag::name) > 0;
+  };
+  std::error_code ignored;
+  if (words.launcher == ForeignLauncher::kAccelerate && command.command == Command::kConfig) {
+    for (Flag& flag : words.flags) {
+      if (flag.name == "config") flag.name = "output";
+    }
+    if (said("output")) return ok_status();
+    const std::string path = accelerate_default_file();
+    std::filesystem::create_directories(std::filesystem::path(path).parent_path(), ignored);
+    words.flags.push_back({"output", path, "accelerate config"});
+    return ok_status();
+  }
+  const bool all_devices = words.launcher == ForeignLauncher::kAccelerate ||
+                           words.launcher == ForeignLauncher::kDeepSpeed;
+  if (!all_devices) return ok_status();
+  OFSDP_RETURN_IF_ERROR(reader.read("nproc-per-node", "auto", Source::kDefault, "deepspeed"));
+  const bool accelerate = words.launcher == ForeignLauncher::kAccelerate;
+  const std::string path = accelerate ? accelerate_default_file() : kDeepSpeedHostfile;
+  const char* const name = accelerate ? "config" : "hostfile";
+  if (!said(name) && std::filesystem::is_regular_file(path, ignored)) {
+    words.flags.insert(words.flags.begin(), {name, path, path});
+  }
+  return ok_status();
 }
 
 }  // namespace
@@ -203,11 +271,19 @@ Status read_sources(const CommandEntry& command, const Words& words, OptionReade
 Result<ParsedCommand> parse_command(const std::vector<std::string>& arguments,
                                     const std::optional<std::string>& omp_num_threads) {
   OptionReader reader;
-  OFSDP_ASSIGN_OR_RETURN(Words words, Scanner(arguments, reader.table()).scan());
+  std::vector<std::string> own = arguments;
+  const ForeignLauncher launcher = take_launcher(own);
+  OFSDP_ASSIGN_OR_RETURN(Words words, Scanner(own, reader.table()).scan());
+  words.launcher = launcher;
   ParsedCommand parsed;
   parsed.options.help = std::ranges::count(words.flags, "help", &Flag::name) > 0;
   if (parsed.options.help) return parsed;
   const CommandEntry& command = take_command(words);
+  OFSDP_RETURN_IF_ERROR(take_habits(command, words, reader));
+  parsed.unasked = words.launcher == ForeignLauncher::kAccelerate &&
+                   command.command == Command::kConfig &&
+                   words.operands == std::vector<std::string>{"default"};
+  if (parsed.unasked) words.operands.clear();
   OFSDP_RETURN_IF_ERROR(read_commands_flags(command, words, reader));
   OFSDP_RETURN_IF_ERROR(check_operands(command, words));
   OFSDP_RETURN_IF_ERROR(check_alone(command, words, reader));

@@ -14,6 +14,7 @@
 #include <filesystem>
 #include <iostream>
 #include <new>
+#include <sstream>
 #include <string>
 
 #include "fsdp/comm/rank_identity.h"
@@ -29,7 +30,9 @@
 #include "runtime/cli/completion.h"
 #include "runtime/cli/config/config_questions.h"
 #include "runtime/cli/config/effective_config.h"
+#include "runtime/cli/launch/hostfile.h"
 #include "runtime/cli/launch/launcher.h"
+#include "runtime/cli/launch/remote_hosts.h"
 #include "runtime/cli/launch/restart.h"
 #include "runtime/cli/manual_page.h"
 #include "runtime/cli/operator_table.h"
@@ -131,7 +134,7 @@ Result<std::unique_ptr<Communicator>> absent_ranks(const Options& options,
 // Ranks of which only this one is there.
 int run_plan(const ParsedCommand& command, const std::optional<RankIdentity>& identity) {
   const Options& options = command.options;
-  const int64_t asked_for = options.launch.nproc_per_node * options.launch.nnodes;
+  const int64_t asked_for = asked_ranks(options.launch);
   const int64_t here_now = identity ? identity->world : asked_for;
   const auto world = static_cast<int>(options.report.world.value_or(here_now));
   const int here = options.report.topology.empty() ? world : 1;
@@ -187,7 +190,9 @@ int run_alone(const ParsedCommand& command) {
   const Options& options = command.options;
   if (options.command == Command::kConfig) {
     const bool terminal = isatty(STDIN_FILENO) != 0 && isatty(STDOUT_FILENO) != 0;
-    return exit_with(ask_configuration(options, std::cin, terminal));
+    std::istringstream nothing;
+    std::istream& answers = command.unasked ? static_cast<std::istream&>(nothing) : std::cin;
+    return exit_with(ask_configuration(options, answers, terminal && !command.unasked));
   }
   if (options.command == Command::kCheckPlugin) return check(options);
   if (options.command == Command::kDemo) return exit_with(run_demo(options));
@@ -239,6 +244,7 @@ bool starts_ranks(const Options& options, const std::optional<RankIdentity>& ide
   if (runs_alone(options) || is_alone_for_all(options) || is_own_rank(identity)) {
     return false;
   }
+  if (starts_hosts(options.launch)) return true;
   // One process a host, started by srun, is no rank, whatever srun says.
   return names_rendezvous(options.launch) || (!identity && needs_launcher(options.launch));
 }
@@ -256,12 +262,21 @@ void warn_of_no_secret(const RankIdentity& identity) {
   if (open && identity.rank == 0 && !is_own_rank(identity)) warn({kNoSecret});
 }
 
+// Ranks see the GPUs that --include or --exclude has left of this host.
+void show_slots(const LaunchOptions& launch) {
+  const auto own = static_cast<size_t>(launch.no_ssh ? launch.node_rank.value_or(0) : 0);
+  if (own >= launch.hosts.size() || !launch.hosts[own].some) return;
+  setenv("CUDA_VISIBLE_DEVICES", slots_text(launch.hosts[own]).c_str(), 1);
+}
+
 int launch(const Options& options, char** argv) {
   LaunchPlan plan{.options = options.launch, .checkpoint_dir = {}, .output = {}};
   if (options.command == Command::kTrain) {
     plan.checkpoint_dir = options.checkpoint.dir;
     plan.output = options.files.output;
   }
+  if (starts_hosts(options.launch)) return exit_with(launch_hosts(options.launch, argv));
+  show_slots(options.launch);
   return exit_with(launch_ranks(plan, argv));
 }
 

@@ -5,7 +5,13 @@
 #include <filesystem>
 #include <vector>
 
+#include "importer/file/safetensors_file.h"
+#include "kernels/base/escaped.h"
+#include "kernels/base/nearest_name.h"
+#include "kernels/base/reject.h"
 #include "runtime/data/gzip.h"
+#include "runtime/data/text_rows.h"
+#include "runtime/data/zip_archive.h"
 
 namespace ofsdp::runtime {
 namespace {
@@ -44,20 +50,125 @@ std::string inner_extension(std::filesystem::path path) {
   return path.extension().string();
 }
 
+// Makes `bytes` of a file once a host: `fill` writes them.
+template <typename Fill>
+Result<ByteSource> share_made(const std::string& path, size_t bytes, Fill fill,
+                              Communicator& communicator, MemoryLedger& ledger) {
+  struct Job {
+    Fill& fill;
+    size_t bytes;  // the segment may be rounded up to pages
+  } job{fill, bytes};
+  auto run = [](void* context, std::span<std::byte> dst) -> Status {
+    const Job& job = *static_cast<const Job*>(context);
+    return job.fill(dst.first(job.bytes));
+  };
+  OFSDP_ASSIGN_OR_RETURN(const std::span<const std::byte> made,
+                         communicator.share_from_rank0(ledger, bytes, path, run, &job));
+  return ByteSource::memory(path, made.first(bytes));
+}
+
 Result<ByteSource> share_inflated(const ByteSource& source, size_t bytes,
                                   Communicator& communicator, MemoryLedger& ledger) {
   OFSDP_RETURN_IF_ERROR(check_inflated_size(source, bytes));
-  struct Job {
-    const ByteSource& source;
-    size_t bytes;  // the segment may be rounded up to pages
-  } job{source, bytes};
-  auto fill = [](void* context, std::span<std::byte> dst) {
-    const Job& job = *static_cast<const Job*>(context);
-    return inflate_all(job.source, dst.first(job.bytes));
+  const auto fill = [&](std::span<std::byte> dst) { return inflate_all(source, dst); };
+  return share_made(source.path(), bytes, fill, communicator, ledger);
+}
+
+// A column as one opener leaves it.
+struct OpenedColumn {
+  ByteSource source;
+  ColumnLayout layout;
+  size_t shared_bytes = 0;
+};
+
+Status no_part(const std::string& path, const char* kind, const std::string& name,
+               const std::vector<std::string>& there) {
+  return input_error("{}: no {} '{}' (found: {}){}", path, kind, escaped(name),
+                     escaped(joined(there, ", ").substr(0, 200)), did_you_mean(name, there));
+}
+
+const std::string kNpy = ".npy";
+
+std::vector<std::string> array_names(const std::vector<ZipMember>& members) {
+  std::vector<std::string> names;
+  for (const ZipMember& member : members) {
+    const std::string& name = member.name;
+    if (name.ends_with(kNpy)) names.push_back(name.substr(0, name.size() - kNpy.size()));
+  }
+  return names;
+}
+
+Result<OpenedColumn> open_npz(const ColumnSpec& spec, ByteSource source, Communicator& communicator,
+                              MemoryLedger& ledger) {
+  OFSDP_ASSIGN_OR_RETURN(const std::vector<ZipMember> members, zip_members(source));
+  const std::string name = spec.parts[0] + kNpy;
+  const auto member = std::ranges::find(members, name, &ZipMember::name);
+  if (member == members.end()) {
+    return no_part(spec.path, "array", spec.parts[0], array_names(members));
+  }
+  const std::string subject = format_text("{}: array '{}'", spec.path, escaped(spec.parts[0]));
+  OFSDP_ASSIGN_OR_RETURN(const uint64_t offset, member_offset(source, *member));
+  Prefix prefix(std::min<uint64_t>(kPrefixBytes, member->bytes));
+  if (member->deflated) {
+    OFSDP_ASSIGN_OR_RETURN(const size_t found, inflate_member_prefix(source, *member, prefix));
+    prefix.resize(found);
+  } else {
+    OFSDP_RETURN_IF_ERROR(source.read(offset, prefix));
+  }
+  OpenedColumn opened;
+  OFSDP_ASSIGN_OR_RETURN(opened.layout, parse_npy(subject, prefix));
+  OFSDP_REJECT_IF(opened.layout.end_byte() != member->bytes, "{}: expected {} bytes, found {}",
+                  subject, opened.layout.end_byte(), member->bytes);
+  if (!member->deflated) {
+    opened.layout.first_byte += offset;
+    opened.source = std::move(source);
+    return opened;
+  }
+  opened.shared_bytes = member->bytes;
+  OFSDP_ASSIGN_OR_RETURN(opened.source, share_made(
+                                            spec.path, opened.shared_bytes,
+                                            [&](std::span<std::byte> dst) {
+                                              return inflate_member(source, *member, dst);
+                                            },
+                                            communicator, ledger));
+  return opened;
+}
+
+Result<OpenedColumn> open_safetensors(const ColumnSpec& spec, ByteSource source) {
+  OFSDP_ASSIGN_OR_RETURN(const SafetensorsFile file, SafetensorsFile::open(spec.path));
+  const SafetensorsTensor* tensor = file.find(spec.parts[0]);
+  if (tensor == nullptr) {
+    std::vector<std::string> names;
+    for (const SafetensorsTensor& one : file.tensors()) names.push_back(one.name);
+    return no_part(spec.path, "tensor", spec.parts[0], names);
+  }
+  OFSDP_REJECT_IF(tensor->dtype == DType::kUndefined, "{}: tensor '{}': type {} is not read here",
+                  spec.path, escaped(tensor->name), tensor->type);
+  const std::vector<int64_t> dims(tensor->shape.axes().begin(), tensor->shape.axes().end());
+  OpenedColumn opened{std::move(source), {}};
+  OFSDP_ASSIGN_OR_RETURN(opened.layout, dense_layout(spec.path, tensor->dtype, dims,
+                                                     static_cast<uint64_t>(tensor->offset)));
+  // The header's offsets were of another file if this one was exchanged in between.
+  OFSDP_REJECT_IF(opened.layout.end_byte() > opened.source.size(),
+                  "{}: expected at least {} bytes, found {}", spec.path, opened.layout.end_byte(),
+                  opened.source.size());
+  return opened;
+}
+
+Result<OpenedColumn> open_text(const ColumnSpec& spec, const ByteSource& source, TextKind kind,
+                               Communicator& communicator, MemoryLedger& ledger) {
+  OFSDP_ASSIGN_OR_RETURN(const TextRows rows, read_text_rows(spec, source, kind));
+  OpenedColumn opened;
+  OFSDP_ASSIGN_OR_RETURN(opened.layout, dense_layout(spec.path, rows.dtype, rows.dims, 0));
+  opened.layout.of_text = true;
+  opened.shared_bytes = rows.bytes.size();
+  const auto copy = [&](std::span<std::byte> dst) {
+    std::ranges::copy(rows.bytes, dst.begin());
+    return Status();
   };
-  OFSDP_ASSIGN_OR_RETURN(const std::span<const std::byte> inflated,
-                         communicator.share_from_rank0(ledger, bytes, source.path(), fill, &job));
-  return ByteSource::memory(source.path(), inflated.first(bytes));
+  OFSDP_ASSIGN_OR_RETURN(opened.source,
+                         share_made(spec.path, opened.shared_bytes, copy, communicator, ledger));
+  return opened;
 }
 
 ByteSource array_source(const std::string& name, const ColumnArray& array,
@@ -119,6 +230,22 @@ Result<ColumnFile> ColumnFile::open(const ColumnSpec& spec, Communicator& commun
   OFSDP_ASSIGN_OR_RETURN(file.source_, ByteSource::open(spec.path));
   OFSDP_ASSIGN_OR_RETURN(const bool gzip, is_gzip(file.source_));
   const std::string extension = inner_extension(spec.path);
+  if (holds_several(extension)) {
+    OFSDP_REJECT_IF(gzip, "{}: expected a {} file, found gzip data", spec.path, extension);
+    ColumnSpec own = spec;
+    if (own.parts.empty()) own.parts = {spec.name};
+    const std::optional<TextKind> text = text_kind(extension);
+    OFSDP_ASSIGN_OR_RETURN(OpenedColumn opened,
+                           text ? open_text(own, file.source_, *text, communicator, ledger)
+                           : extension == ".npz"
+                               ? open_npz(own, std::move(file.source_), communicator, ledger)
+                               : open_safetensors(own, std::move(file.source_)));
+    file.source_ = std::move(opened.source);
+    file.layout_ = std::move(opened.layout);
+    file.shared_bytes_ = opened.shared_bytes;
+    OFSDP_RETURN_IF_ERROR(apply_row_shape(spec, file.layout_));
+    return file;
+  }
   if (extension == ".bin") {
     if (gzip) return input_error("{}: expected flat tokens, found gzip data", spec.path);
     OFSDP_ASSIGN_OR_RETURN(file.layout_, token_layout(spec, file.source_));
@@ -136,6 +263,24 @@ Result<ColumnFile> ColumnFile::open(const ColumnSpec& spec, Communicator& commun
   OFSDP_RETURN_IF_ERROR(check_length(file.layout_, file.source_));
   OFSDP_RETURN_IF_ERROR(apply_row_shape(spec, file.layout_));
   return file;
+}
+
+bool ColumnFile::holds_several(const std::string& extension) {
+  return text_kind(extension) || extension == ".npz" || extension == ".safetensors";
+}
+
+Result<std::vector<std::string>> ColumnFile::columns_of(const std::string& path) {
+  const std::string extension = std::filesystem::path(path).extension().string();
+  OFSDP_ASSIGN_OR_RETURN(const ByteSource source, ByteSource::open(path));
+  if (const auto kind = text_kind(extension)) return text_columns(source, *kind);
+  if (extension == ".npz") {
+    OFSDP_ASSIGN_OR_RETURN(const std::vector<ZipMember> members, zip_members(source));
+    return array_names(members);
+  }
+  OFSDP_ASSIGN_OR_RETURN(const SafetensorsFile file, SafetensorsFile::open(path));
+  std::vector<std::string> names;
+  for (const SafetensorsTensor& tensor : file.tensors()) names.push_back(tensor.name);
+  return names;
 }
 
 Status ColumnFile::replace(const ColumnArray& array) {

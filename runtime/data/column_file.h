@@ -1,8 +1,10 @@
 // ColumnFile: one column's file, opened: the layout of its rows, and their bytes.
 //
 // Kinds, told by the name: .npy (NEP 1, versions 1 to 3, C order, little-endian), .bin (flat
-// tokens), and everything else must be IDX (the format of MNIST; big-endian). An .npy or IDX file
-// may be gzipped: it is inflated once a host into memory that all its ranks share.
+// tokens), .npz and .safetensors (one array of several), .csv, .tsv and .jsonl (text_rows.h), and
+// everything else must be IDX (the format of MNIST; big-endian). An .npy or IDX file may be
+// gzipped: it is inflated once a host into memory that all its ranks share, as are compressed
+// arrays of .npz and the numbers of text.
 //
 // A caller's array (ColumnSpec::array) is read where it lies; `replace` takes the next one of the
 // same type and rows.
@@ -22,6 +24,7 @@ namespace ofsdp::runtime {
 struct ColumnLayout {
   DType dtype = DType::kUndefined;  // as stored
   bool big_endian = false;
+  bool of_text = false;  // whole numbers may also be read as floats, and numbers as rows of one
   Shape row;
   int64_t count = 0;        // rows: samples
   uint64_t first_byte = 0;  // of row 0
@@ -35,6 +38,10 @@ class ColumnFile {
  public:
   static Result<ColumnFile> open(const ColumnSpec& spec, Communicator& communicator,
                                  MemoryLedger& ledger);
+
+  // Whether files of this ending (".npz") hold several columns, and the names of a file's own.
+  static bool holds_several(const std::string& extension);
+  static Result<std::vector<std::string>> columns_of(const std::string& path);
 
   // REQUIRES: opened from an array, as `array`'s column was.
   Status replace(const ColumnArray& array);

@@ -44,6 +44,20 @@ size_t doubles_to_floats(const std::byte* src, size_t count, std::byte* dst) {
   return count;
 }
 
+size_t whole_to_floats(const std::byte* src, size_t count, std::byte* dst) {
+  for (size_t i = 0; i < count; ++i) store(dst, i, static_cast<float>(load<int64_t>(src, i)));
+  return count;
+}
+
+size_t whole_to_bools(const std::byte* src, size_t count, std::byte* dst) {
+  for (size_t i = 0; i < count; ++i) {
+    const auto value = load<int64_t>(src, i);
+    if (value != 0 && value != 1) return i;
+    store(dst, i, static_cast<uint8_t>(value));
+  }
+  return count;
+}
+
 // Calls `visit` with a zero of the C++ type of an integer dtype.
 template <typename Visit>
 auto with_integer(DType dtype, Visit visit) {
@@ -91,7 +105,8 @@ std::vector<float> normalization_table(const Normalization& by) {
 }  // namespace
 
 std::optional<Converter> Converter::between(DType from, DType to,
-                                            const std::optional<Normalization>& normalization) {
+                                            const std::optional<Normalization>& normalization,
+                                            bool of_text) {
   Converter converter;
   converter.element_bytes_ = dtype_size(from);
   const bool pixels = from == DType::kUInt8 && to == DType::kFloat32;
@@ -105,6 +120,10 @@ std::optional<Converter> Converter::between(DType from, DType to,
     converter.function_ = &halves_to_floats;
   } else if (from == DType::kFloat64 && to == DType::kFloat32) {
     converter.function_ = &doubles_to_floats;
+  } else if (of_text && from == DType::kInt64 && to == DType::kFloat32) {
+    converter.function_ = &whole_to_floats;
+  } else if (of_text && from == DType::kInt64 && to == DType::kBool) {
+    converter.function_ = &whole_to_bools;
   } else {
     return std::nullopt;
   }
@@ -134,6 +153,7 @@ std::string integer_text(DType dtype, const std::byte* element) {
 }
 
 std::string range_text(DType integer) {
+  if (integer == DType::kBool) return "0..1";
   return with_integer(integer, [](auto zero) {
     using Limits = std::numeric_limits<decltype(zero)>;
     return std::to_string(Limits::min()) + ".." + std::to_string(Limits::max());

@@ -21,8 +21,10 @@ namespace ofsdp::runtime {
 class Converter {
  public:
   // Empty when `from` does not convert to `to`, or a normalization stands where none is possible.
+  // `of_text`: int64 also becomes float32 or bool, as the number was written without a type.
   static std::optional<Converter> between(DType from, DType to,
-                                          const std::optional<Normalization>& normalization);
+                                          const std::optional<Normalization>& normalization,
+                                          bool of_text = false);
 
   bool is_copy() const { return function_ == nullptr && table_.empty(); }
   // `count` little-endian elements; gives the index of the first that does not fit, else `count`.

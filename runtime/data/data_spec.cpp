@@ -6,6 +6,7 @@
 #include <sstream>
 
 #include "kernels/base/escaped.h"
+#include "runtime/data/column_file.h"
 
 namespace ofsdp::runtime {
 namespace {
@@ -50,6 +51,20 @@ Result<DataSpec> yaml_spec(const fs::path& path) {
   return parse_data_yaml(text.str(), path.parent_path().string(), path.string());
 }
 
+// Each column that the file has, by its own name.
+Result<DataSpec> file_spec(const std::string& path) {
+  DataSpec spec;
+  spec.train.origin = path;
+  OFSDP_ASSIGN_OR_RETURN(const std::vector<std::string> names, ColumnFile::columns_of(path));
+  for (const std::string& name : names) {
+    ColumnSpec& column = spec.train.columns.emplace_back();
+    column.name = name;
+    column.path = path;
+    column.parts = {name};
+  }
+  return spec;
+}
+
 Result<DataSpec> read_spec(const char* flag, const std::string& value) {
   std::error_code error;
   const fs::file_status status = fs::status(value, error);
@@ -58,9 +73,12 @@ Result<DataSpec> read_spec(const char* flag, const std::string& value) {
     return input_error("{}: expected a folder, a YAML file or 'synthetic', found no file '{}'",
                        flag, value);
   }
+  if (ColumnFile::holds_several(fs::path(value).extension().string())) return file_spec(value);
   if (!is_yaml(value)) {
-    return input_error("{}: expected a folder, a .yaml file or 'synthetic', found the file '{}'",
-                       flag, value);
+    return input_error(
+        "{}: expected a folder, a file (.yaml, .npz, .safetensors, .csv, .tsv, .jsonl) or "
+        "'synthetic', found the file '{}'",
+        flag, value);
   }
   return yaml_spec(value);
 }

@@ -2,10 +2,11 @@
 // A caller of the library brings arrays instead of files.
 //
 // A value is a folder (columns are its NAME.npy; `eval/` inside holds the evaluation columns), a
-// YAML file with `train:` and `eval:` mappings of columns, or the word `synthetic`. The mapping may
+// YAML file with `train:` and `eval:` mappings of columns, one file of several columns (.npz,
+// .safetensors, .csv, .tsv, .jsonl: all that it holds), or the word `synthetic`. The mapping may
 // also stand in a configuration file under `data:`; then its text and folder come here. Relative
-// paths are relative to the YAML file. Nothing is opened but the folder and the YAML itself: column
-// files are opened by Dataset, which knows what the graph wants.
+// paths are relative to the YAML file. Nothing is opened but the folder, the YAML and the names in
+// a file of several columns: columns are opened by Dataset, which knows what the graph wants.
 //
 // Errors: kInput naming the file (and line) or the flag, what was
 // expected and what was found; unknown keys with the nearest known one.
@@ -37,9 +38,20 @@ struct ColumnArray {
   const std::byte* data = nullptr;  // the caller's; read during the call that brings it
 };
 
+// Rows of different length, made alike.
+struct Padding {
+  std::optional<int64_t> to;  // none: as long as the longest row of the column
+  double value = 0;
+  bool mask = false;  // instead of the rows: 1 where they have an element, 0 where they are padded
+};
+
 struct ColumnSpec {
   std::string name;
   std::string path;
+  // In a file of several columns: the array, the tensor, the field (a.b is a field in a field) or
+  // the columns of text, side by side in a row.
+  std::vector<std::string> parts;
+  std::optional<Padding> padding;
   std::optional<ColumnArray> array;  // instead of a file; `path` then names it in messages
   std::optional<Normalization> normalization;  // given at all: then the file must hold uint8
   std::optional<Shape> row;                    // `shape`: the row seen as these axes

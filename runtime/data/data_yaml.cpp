@@ -85,8 +85,43 @@ Status read_dtype(const Place& place, const YAML::Node& value, ColumnSpec& colum
   return known ? ok_status() : wrong(place, value, expected);
 }
 
+// `column`, `field`, `array` or `tensor`: which of the file's; `column` may be a list.
+Status read_part(const Place& place, const YAML::Node& value, ColumnSpec& column) {
+  if (!column.parts.empty()) return wrong(place, value, "one of column, field, array and tensor");
+  if (value.IsScalar()) {
+    column.parts = {value.Scalar()};
+    return ok_status();
+  }
+  const bool list = value.IsSequence() && value.size() > 0 && place.path.ends_with(".column");
+  if (!list) return wrong(place, value, "a name");
+  for (const YAML::Node& name : value) {
+    OFSDP_ASSIGN_OR_RETURN(std::string text, scalar<std::string>(place, name, "names of columns"));
+    column.parts.push_back(std::move(text));
+  }
+  return ok_status();
+}
+
+Status read_padding(const Place& place, const std::string& key, const YAML::Node& value,
+                    ColumnSpec& column) {
+  if (!column.padding) column.padding.emplace();
+  if (key == "pad_value") {
+    OFSDP_ASSIGN_OR_RETURN(column.padding->value, scalar<double>(place, value, "a number"));
+    if (!std::isfinite(column.padding->value)) return wrong(place, value, "a finite number");
+  } else if (!value.IsScalar() || value.Scalar() != "longest") {
+    const char* expected = "longest or a whole number of at least 1";
+    OFSDP_ASSIGN_OR_RETURN(const int64_t to, scalar<int64_t>(place, value, expected));
+    if (to < 1) return wrong(place, value, expected);
+    column.padding->to = to;
+  }
+  return ok_status();
+}
+
 Status read_key(const Place& place, const std::string& key, const YAML::Node& value,
                 ColumnSpec& column) {
+  if (key == "pad_to" || key == "pad_value") return read_padding(place, key, value, column);
+  if (key == "column" || key == "field" || key == "array" || key == "tensor") {
+    return read_part(place, value, column);
+  }
   if (key == "file") {
     OFSDP_ASSIGN_OR_RETURN(column.path, scalar<std::string>(place, value, "a file name"));
   } else if (key == "scale" || key == "mean" || key == "std") {
@@ -128,6 +163,27 @@ Status check_known(const Place& place, const YAML::Node& node, const std::string
                      joined(known, ", "), did_you_mean(key, known));
 }
 
+// The key that names a part of a file of this ending; null: it has no parts.
+const char* part_key(const std::string& extension) {
+  if (extension == ".csv" || extension == ".tsv") return "column";
+  if (extension == ".jsonl") return "field";
+  if (extension == ".npz") return "array";
+  return extension == ".safetensors" ? "tensor" : nullptr;
+}
+
+Status check_part(const Place& place, const YAML::Node& node, const ColumnSpec& column) {
+  const std::string extension = std::filesystem::path(column.path).extension().string();
+  const char* const own = part_key(extension);
+  for (const char* key : {"column", "field", "array", "tensor"}) {
+    if (!node[key] || (own != nullptr && std::string_view(key) == own)) continue;
+    return input_error("{}: '{}' is no key of '{}'{}", place.at(node), key, column.path,
+                       own == nullptr ? "" : format_text(": expected '{}'", own));
+  }
+  if (!column.padding || extension == ".jsonl") return ok_status();
+  return input_error("{}: pad_to and pad_value are for lists in .jsonl files, found '{}'",
+                     place.at(node), column.path);
+}
+
 // Keys of token files have no meaning for others, and a .bin file says nothing of itself.
 Status check_kind(const Place& place, const YAML::Node& node, const ColumnSpec& column) {
   if (column.path.empty()) {
@@ -138,6 +194,7 @@ Status check_kind(const Place& place, const YAML::Node& node, const ColumnSpec& 
     return input_error("{}: the token file '{}' needs the key 'sequence_length', found none",
                        place.at(node), column.path);
   }
+  OFSDP_RETURN_IF_ERROR(check_part(place, node, column));
   if (!tokens && (column.sequence_length || column.stride || column.next_token || column.dtype)) {
     return input_error(
         "{}: sequence_length, stride, next_token and dtype are for .bin files, found '{}'",
@@ -149,7 +206,8 @@ Status check_kind(const Place& place, const YAML::Node& node, const ColumnSpec& 
 Result<ColumnSpec> read_column(const Place& place, const YAML::Node& node,
                                const std::filesystem::path& folder) {
   const std::vector<std::string> keys = {
-      "file", "scale", "mean", "std", "shape", "sequence_length", "stride", "next_token", "dtype"};
+      "file",  "scale",  "mean",  "std",   "shape",  "sequence_length", "stride",   "next_token",
+      "dtype", "column", "field", "array", "tensor", "pad_to",          "pad_value"};
   ColumnSpec column;
   OFSDP_RETURN_IF_ERROR(for_each_key(
       place, node, "a mapping such as {file: x.npy}",
@@ -162,16 +220,40 @@ Result<ColumnSpec> read_column(const Place& place, const YAML::Node& node,
   return column;
 }
 
+// `attention_mask: auto`: 1 where the padded column has an element. Of several such columns the
+// first counts, which are all padded alike, but for the labels.
+Status add_mask(const std::string& name, const std::string& at, ColumnSet& set) {
+  const auto padded = std::ranges::find_if(set.columns, [](const ColumnSpec& column) {
+    return column.padding && !column.padding->mask && column.name != "labels";
+  });
+  if (padded == set.columns.end()) {
+    return input_error("{}: auto needs a column with pad_to, found none", at);
+  }
+  ColumnSpec mask = *padded;
+  mask.name = name;
+  if (mask.parts.empty()) mask.parts = {padded->name};
+  mask.padding->mask = true;
+  mask.row.reset();
+  set.columns.push_back(std::move(mask));
+  return ok_status();
+}
+
 Result<ColumnSet> read_set(const Place& place, const YAML::Node& node, const std::string& folder) {
   ColumnSet set{place.origin + ": " + place.path, {}};
+  std::vector<std::pair<std::string, std::string>> masks;  // names, and where they stand
   OFSDP_RETURN_IF_ERROR(for_each_key(
       place, node, "a mapping of columns",
-      [&](const std::string& name, const YAML::Node&, const YAML::Node& value) -> Status {
+      [&](const std::string& name, const YAML::Node& at, const YAML::Node& value) -> Status {
+        if (value.IsScalar() && value.Scalar() == "auto") {
+          masks.emplace_back(name, place.below(name).at(at));
+          return ok_status();
+        }
         OFSDP_ASSIGN_OR_RETURN(ColumnSpec column, read_column(place.below(name), value, folder));
         column.name = name;
         set.columns.push_back(std::move(column));
         return ok_status();
       }));
+  for (const auto& [name, at] : masks) OFSDP_RETURN_IF_ERROR(add_mask(name, at, set));
   const bool shifted = std::ranges::any_of(set.columns, &ColumnSpec::next_token);
   for (ColumnSpec& column : set.columns) column.reserve_next = shifted;
   return set;

@@ -122,7 +122,7 @@ Status Dataset::bind_column(const WantedColumn& wanted) {
   const ColumnLayout& layout = column.file.layout();
   const std::string& path = column.file.path();
   std::optional<Converter> converter =
-      Converter::between(layout.dtype, wanted.dtype, column.spec.normalization);
+      Converter::between(layout.dtype, wanted.dtype, column.spec.normalization, layout.of_text);
   if (!converter && column.spec.normalization) {
     return input_error(
         "{}: column '{}': scale, mean and std make float32 of uint8; expected {}, found {}", path,
@@ -132,12 +132,19 @@ Status Dataset::bind_column(const WantedColumn& wanted) {
     return input_error("{}: column '{}': expected {}, found {}, which does not convert to it", path,
                        wanted.name, dtype_name(wanted.dtype), dtype_name(layout.dtype));
   }
-  if (!(wanted.flat ? same_numel(layout.row, wanted.dims) : same_axes(layout.row, wanted.dims))) {
+  // A number of text fits [1], [1, 1], ... as well.
+  const bool one =
+      layout.of_text && layout.row.numel() == 1 && !wanted.flat &&
+      std::ranges::all_of(wanted.dims, [](int64_t dim) { return dim == 1 || dim < 0; });
+  const bool fits =
+      wanted.flat ? same_numel(layout.row, wanted.dims) : same_axes(layout.row, wanted.dims);
+  if (!fits && !one) {
     return input_error("{}: column '{}': expected rows of {}, found {}", path, wanted.name,
                        dims_text(wanted.dims), layout.row.text());
   }
   bindings_.push_back({static_cast<size_t>(found - columns_.data()), *std::move(converter)});
-  bound_.push_back({wanted.name, path, wanted.dtype, layout.row});
+  const Shape row = fits ? layout.row : Shape(std::vector<int64_t>(wanted.dims.size(), 1));
+  bound_.push_back({wanted.name, path, wanted.dtype, row});
   return ok_status();
 }
 

@@ -104,6 +104,7 @@ class RunPlanner {
     return {.strategy = s.strategy,
             .wrap = s.wrap,
             .min_params = s.min_params,
+            .bucket_mb = s.bucket_mb,
             .world = communicator_.size(),
             .wrap_layers = s.wrap_layers,
             .ignore = s.ignore,

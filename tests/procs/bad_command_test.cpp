@@ -96,8 +96,9 @@ TEST(BadCommandTest, AnUnknownKeyOfAYamlFile) {
 // The file may have come with the model.
 TEST(BadCommandTest, KeysThatAModelsOwnFileMayNotHave) {
   const RunFolder folder;
-  for (const char* key : {"plugin", "plugin_override", "make_plugin", "output", "adapter",
-                          "metrics", "trace", "log", "checkpoint_dir", "rdzv_endpoint", "nnodes"}) {
+  for (const char* key :
+       {"plugin", "plugin_override", "make_plugin", "output", "adapter", "metrics", "trace", "log",
+        "checkpoint_dir", "rdzv_endpoint", "nnodes", "hostfile", "include", "exclude", "rsh"}) {
     folder.write("model.yaml", format_text("seed: 1\n{}: on\n", key));
     expect_refused(folder, {folder / "model.yaml", "line 2", key, "--config"});
   }

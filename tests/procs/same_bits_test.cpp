@@ -55,6 +55,17 @@ TEST_P(SameBitsTest, StrategiesAgree) {
   }
 }
 
+// The second of three units and the third, which has few parameters.
+TEST_P(SameBitsTest, StrategiesAgreeWithJoinedUnits) {
+  const char* const units = "2 units";
+  const Words small = words() + Words{"--min-params", "1", "--clip-grad-norm", "0.1"};
+  const Words joined = small + Words{"--bucket-mb", "0.013"};
+  const std::string first = trained_file(joined + Words{"--strategy", "full_shard"}, units);
+  for (const char* strategy : kStrategies) {
+    expect_same(first, trained_file(joined + Words{"--strategy", strategy}, units), strategy);
+  }
+}
+
 TEST_P(SameBitsTest, StrategiesAgreeWhenGradientsAreClipped) {
   const Words clipped = words() + Words{"--clip-grad-norm", "0.1"};
   const std::string first = trained_file(clipped + Words{"--strategy", "full_shard"});

@@ -152,8 +152,7 @@ INSTANTIATE_TEST_SUITE_P(
 const std::string kUnusedZero =
     ": known to DeepSpeed, without effect here: fp16.loss_scale_window, fp16.initial_scale_power, "
     "fp16.hysteresis, fp16.min_loss_scale, zero_optimization.allgather_partitions, "
-    "zero_optimization.allgather_bucket_size, zero_optimization.overlap_comm, "
-    "zero_optimization.reduce_scatter, zero_optimization.reduce_bucket_size, "
+    "zero_optimization.overlap_comm, zero_optimization.reduce_scatter, "
     "zero_optimization.contiguous_gradients, wall_clock_breakdown, optimizer.params.torch_adam";
 const std::vector<std::string> kStage2 = {"strategy: shard_grad_op", "param_dtype: float16",
                                           "reduce_dtype: float16", "buffer_dtype: float16"};

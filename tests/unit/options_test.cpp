@@ -201,8 +201,9 @@ TEST(Options, NumbersMustBeWholeTextsInRange) {
             "--batch-size: expected a whole number of at least 1, found '2.5'");
   EXPECT_EQ(refused({"--steps", "99999999999999999999"}),
             "--steps: expected none or a whole number of at least 1, found '99999999999999999999'");
-  EXPECT_EQ(refused({"--nproc-per-node", "0"}),
-            "--nproc-per-node: expected auto or a whole number from 1 to 4096, found '0'");
+  EXPECT_EQ(
+      refused({"--nproc-per-node", "0"}),
+      "--nproc-per-node: expected auto, gpu, cpu or a whole number from 1 to 4096, found '0'");
   EXPECT_EQ(refused({"--label-smoothing", "1.5"}),
             "--label-smoothing: expected a number from 0 to 1, found '1.5'");
   EXPECT_EQ(refused({"--clip-grad-norm", "0"}),

@@ -234,6 +234,23 @@ TEST_F(Units, BySizeAUnitIsClosedWhenItIsFullButNotWithinANode) {
   EXPECT_EQ(table(graph, {WrapPolicy::kNone, 60, {}, {}}), "root: w0 b0 w1 b1 w2 b2 w3 b3\n");
 }
 
+// The layers have 72, 54, 28 and 10 parameters.
+TEST_F(Units, NeighboursAreJoinedUpToTheBucket) {
+  const Graph graph = testing::mlp_training_graph(registry, 2, {8, 8, 6, 4, 2});
+  const auto joined_up_to = [&](int64_t most) {
+    PartitionOptions options{WrapPolicy::kSize, 1, {}, {}};
+    options.bucket_numel = most;
+    return table(graph, options);
+  };
+  EXPECT_EQ(joined_up_to(0), joined_up_to(10));
+  EXPECT_EQ(joined_up_to(0).find(" .. "), std::string::npos);
+  EXPECT_EQ(joined_up_to(82), "w0: w0 b0\nw1 .. w2: w1 b1 w2 b2\nw3: w3 b3\n");
+  EXPECT_EQ(joined_up_to(1000), "w0 .. w3: w0 b0 w1 b1 w2 b2 w3 b3\n");
+  PartitionOptions ignoring{WrapPolicy::kSize, 1, {}, {"w1"}};
+  ignoring.bucket_numel = 1000;
+  EXPECT_EQ(table(graph, ignoring), "w0 .. w3: w0 b0 b1 w2 b2 w3 b3\nignored = w1\n");
+}
+
 TEST_F(Units, LayersWithoutTheTransformerPolicyAreRemarked) {
   matmul(x, "h.0.w", "h.0");
   EXPECT_EQ(table(maker.graph, {WrapPolicy::kNone, 1, {"h.*"}, {}}),

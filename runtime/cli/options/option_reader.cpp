@@ -161,6 +161,11 @@ void OptionReader::place(GivenCount& count, const std::string& name) const {
 Result<Options> OptionReader::finish(Command command,
                                      const std::optional<std::string>& omp_num_threads) {
   options_.command = command;
+  if (!options_.launch.hostfile.empty()) {
+    LaunchOptions& launch = options_.launch;
+    if (source_of("nnodes") != Source::kDefault) launch.most_hosts = launch.nnodes;
+    if (source_of("nproc-per-node") != Source::kDefault) launch.most_slots = launch.nproc_per_node;
+  }
   place(options_.batch.batch_size, "batch-size");
   place(options_.batch.grad_accum, "grad-accum");
   place(options_.batch.global_batch_size, "global-batch-size");

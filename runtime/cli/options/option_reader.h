@@ -28,6 +28,10 @@ class OptionReader {
   // So far:
   OptimizerKind optimizer() const { return options_.optimizer.kind; }
   const std::string& config() const { return options_.config; }
+  // The flag, word or key that gave an option; empty: none.
+  std::string subject_of(const std::string& name) const {
+    return said(name) ? said_.at(name).subject : "";
+  }
 
   // The texts of a repeated option add up within a source; a stronger source begins anew.
   Status read(const std::string& name, const std::string& text, Source source,

@@ -164,7 +164,10 @@ std::vector<OptionEntry> run_entries() {
              [](uint64_t seed) { return std::to_string(seed); }),
       toggle({"drop-last", "off, on", "skip the short last batch of an epoch"},
              OFSDP_FIELD(run.drop_last)),
-      data_choice({"data", "data/ beside the model; FOLDER, FILE.yaml, synthetic", "training data"},
+      data_choice({"data",
+                   "data/ beside the model; FOLDER, FILE.yaml, .npz, .safetensors, .csv, .tsv or "
+                   ".jsonl, synthetic",
+                   "training data"},
                   OFSDP_FIELD(run.data)),
       data_choice(
           {"eval-data", "eval: or eval/ inside the data, else none; as --data", "evaluation data"},

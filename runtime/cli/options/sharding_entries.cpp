@@ -1,8 +1,11 @@
 // The options about sharding and the ranks that compute: strategy, units, precision, memory,
 // launch.
 #include <algorithm>
+#include <cstdlib>
 
 #include "fsdp/comm/communicator.h"
+#include "fsdp/comm/rank_identity.h"
+#include "kernels/core/device.h"
 #include "runtime/cli/options/option_table.h"
 
 namespace ofsdp::cli {
@@ -26,17 +29,47 @@ OptionEntry wrap_layers() {
       });
 }
 
-// `auto` is all GPUs, else 1; without the CUDA backend it is 1.
+// Beyond that it is a slip of the pen, not a host.
+constexpr int64_t kMostRanksOfHost = 4096;
+
+// The count that a word stands for on this host; nothing for another text, and for GPUs where there
+// is none.
+std::optional<int64_t> ranks_named(const std::string& text) {
+  const bool gpus = text == "auto" || text == "gpu";
+  if (!gpus && text != "cpu") return parse_integer(text, 1);
+  // A rank has a share of the cores alone: its launcher has counted.
+  const char* const counted =
+      std::getenv("OFSDP_RENDEZVOUS") == nullptr ? nullptr : std::getenv("LOCAL_WORLD_SIZE");
+  if (counted != nullptr) return parse_integer(counted, 1);
+  if (text == "cpu") return cores_of_rank(1);
+  const Result<int> count = count_devices();
+  if (count.ok() && *count > 0) return *count;
+  return text == "auto" ? std::optional<int64_t>(1) : std::nullopt;
+}
+
 OptionEntry nproc_per_node() {
-  constexpr int64_t kMost = 4096;  // beyond that it is a slip of the pen, not a host
-  return entries::parsed(
-      {"nproc-per-node", "1, N, auto (all GPUs, else 1)", "ranks started on this host"},
-      format_text("auto or a whole number from 1 to {}", kMost), OFSDP_FIELD(launch.nproc_per_node),
-      [](const std::string& text) {
-        const std::optional<int64_t> count = text == "auto" ? 1 : parse_integer(text, 1);
-        return count && *count <= kMost ? count : std::nullopt;
-      },
-      [](int64_t count) { return std::to_string(count); });
+  OptionEntry entry{"nproc-per-node", "1, N, auto (all GPUs, else 1), gpu, cpu (a core each)",
+                    "ranks started on this host"};
+  entry.set = [](Options& o, const std::string& text) -> Verdict {
+    const std::optional<int64_t> count = ranks_named(text);
+    if (!count && text == "gpu") return {false, "a GPU on this host, or auto", ""};
+    if (count) o.launch.nproc_per_node = *count;
+    return fine_or(count && *count <= kMostRanksOfHost,
+                   format_text("auto, gpu, cpu or a whole number from 1 to {}", kMostRanksOfHost));
+  };
+  entry.show = [](const Options& o) { return std::to_string(o.launch.nproc_per_node); };
+  return entry;
+}
+
+// All that torchrun calls by these names is our own meeting; etcd's server is not asked.
+OptionEntry rdzv_backend() {
+  OptionEntry entry{"rdzv-backend", "c10d, static",
+                    "torchrun's word: both mean that the fsdp-run of all hosts meet"};
+  entry.set = [](Options&, const std::string& text) {
+    return fine_or(text == "c10d" || text == "static", "c10d or static, which need no server");
+  };
+  entry.show = [](const Options&) { return "c10d"; };
+  return entries::flag(kEveryCommand, std::move(entry));
 }
 
 // N, or MIN:MAX as torchrun writes it.
@@ -71,6 +104,9 @@ std::vector<OptionEntry> sharding_entries() {
       wrap_layers(),
       integer({"min-params", "100000", "size policy: the fewest parameters in a unit"}, 0,
               OFSDP_FIELD(sharding.min_params)),
+      number({"bucket-mb", "0 (off), MIB",
+              "neighbouring units are joined while they have at most so many MiB together"},
+             kAtLeastZero, OFSDP_FIELD(sharding.bucket_mb)),
       repeated("none",
                {"ignore", "none; NAME or glob, repeated", "parameters kept whole on every rank"},
                OFSDP_FIELD(sharding.ignore)),
@@ -118,6 +154,31 @@ std::vector<OptionEntry> sharding_entries() {
                    OFSDP_FIELD(launch.rdzv_endpoint))),
       text("none", {"rdzv-id", "none, NAME", "name of the job at the meeting"},
            OFSDP_FIELD(launch.rdzv_id)),
+      rdzv_backend(),
+      flag(kEveryCommand, toggle({"standalone", "off, on", "this host alone, on any free port"},
+                                 OFSDP_FIELD(launch.standalone))),
+      flag(kEveryCommand,
+           text("none",
+                {"master-addr", "none, HOST", "of --rdzv-endpoint, as static meetings say it"},
+                OFSDP_FIELD(launch.master_addr))),
+      flag(kEveryCommand, integer_or("none", {"master-port", "none, N (29500)", "its port"}, 1,
+                                     OFSDP_FIELD(launch.master_port))),
+      trusted(path({"hostfile", "none, FILE",
+                    "lines of HOST slots=N: one fsdp-run is started on each, through --rsh"},
+                   OFSDP_FIELD(launch.hostfile))),
+      trusted(text("none",
+                   {"include", "none, HOST[:SLOT,SLOT][@HOST...]", "the only hosts or slots"},
+                   OFSDP_FIELD(launch.include))),
+      trusted(text("none",
+                   {"exclude", "none, HOST[:SLOT,SLOT][@HOST...]", "hosts or slots left out"},
+                   OFSDP_FIELD(launch.exclude))),
+      trusted(text(
+          "",
+          {"rsh", "ssh -o BatchMode=yes; COMMAND", "runs a command on a host: COMMAND HOST TEXT"},
+          OFSDP_FIELD(launch.rsh))),
+      flag(kEveryCommand, toggle({"no-ssh", "off, on",
+                                  "this is host --node-rank of --hostfile; each starts by itself"},
+                                 OFSDP_FIELD(launch.no_ssh))),
       integer(
           {"max-restarts", "0, N",
            "times that all ranks are started again, from the latest checkpoint, after a failure"},

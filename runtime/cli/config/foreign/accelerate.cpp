@@ -29,13 +29,15 @@ std::vector<KeyRule> short_rules(ForeignFile& file, DeepSpeedKeys& keys) {
   std::vector<KeyRule> rules = {keep("zero_stage", keys.stage, true),
                                 keep("offload_optimizer_device", keys.offload_optimizer, true),
                                 keep("offload_param_device", keys.offload_param, true),
+                                file.copies("deepspeed_hostfile", "hostfile"),
+                                file.copies("deepspeed_inclusion_filter", "include"),
+                                file.copies("deepspeed_exclusion_filter", "exclude"),
                                 {"deepspeed_config_file", [&file](const ForeignKey& key) {
                                    return read_deepspeed_file(file, key);
                                  }}};
   add_without_effect(rules,
                      "zero3_init_flag zero3_save_16bit_model offload_optimizer_nvme_path "
-                     "offload_param_nvme_path deepspeed_hostfile deepspeed_exclusion_filter "
-                     "deepspeed_inclusion_filter deepspeed_multinode_launcher "
+                     "offload_param_nvme_path deepspeed_multinode_launcher "
                      "deepspeed_moe_layer_cls_names");
   return rules;
 }

@@ -321,14 +321,18 @@ KeyRule DeepSpeedKeys::old_offload(std::string_view name, const char* now, std::
 }
 
 std::vector<KeyRule> DeepSpeedKeys::zero_rules() {
-  std::vector<KeyRule> rules = {
-      keep("stage", stage, true), offload("offload_optimizer", offload_optimizer),
-      offload("offload_param", offload_param), keep("zero_hpz_partition_size", hpz_, true),
-      keep("mics_shard_size", mics_, true)};
+  std::vector<KeyRule> rules = {keep("stage", stage, true),
+                                offload("offload_optimizer", offload_optimizer),
+                                offload("offload_param", offload_param),
+                                keep("zero_hpz_partition_size", hpz_, true),
+                                keep("mics_shard_size", mics_, true),
+                                keep("allgather_bucket_size", gathered_, true),
+                                keep("reduce_bucket_size", reduced_, true),
+                                keep("stage3_prefetch_bucket_size", prefetched_, true)};
   rules.push_back(old_offload("cpu_offload", "offload_optimizer", "optimizer"));
   rules.push_back(old_offload("cpu_offload_param", "offload_param", "params"));
   add_without_effect(rules,
-                     "allgather_bucket_size allgather_partitions allgather_size "
+                     "allgather_partitions allgather_size "
                      "contiguous_gradients cpu_offload_use_pin_memory elastic_checkpoint "
                      "enable_sanity_checks find_unused_parameters "
                      "gather_16bit_weights_on_model_save grad_hooks ignore_unused_parameters "
@@ -337,13 +341,13 @@ std::vector<KeyRule> DeepSpeedKeys::zero_rules() {
                      "mics_hierarchical_params_gather model_persistence_threshold "
                      "module_granularity_threshold overlap_comm override_module_apply "
                      "param_persistence_threshold pipeline_loading_checkpoint "
-                     "prefetch_bucket_size reduce_bucket_size reduce_scatter "
+                     "prefetch_bucket_size reduce_scatter "
                      "round_robin_gradients save_muon_momentum_buffer_in_memory "
                      "stage3_allgather_sequential stage3_gather_16bit_weights_on_model_save "
                      "stage3_gather_fp16_weights_on_model_save stage3_max_live_parameters "
                      "stage3_max_reuse_distance stage3_model_persistence_threshold "
                      "stage3_module_granularity_threshold stage3_param_persistence_threshold "
-                     "stage3_prefetch_bucket_size stage3_use_all_reduce_for_fetch_params "
+                     "stage3_use_all_reduce_for_fetch_params "
                      "sub_group_size use_multi_rank_bucket_allreduce zenflow "
                      "zero_quantized_gradients zero_quantized_nontrainable_weights "
                      "zero_quantized_weights zeropp_loco_param");
@@ -397,10 +401,32 @@ Status DeepSpeedKeys::resolve_offload() {
                    params ? *offload_param : *offload_optimizer);
 }
 
+// DeepSpeed counts elements. One of our units is gathered and reduced as a whole, so the least of
+// the sizes that its stage reads is that of both.
+Status DeepSpeedKeys::resolve_buckets() {
+  const bool third = stage && stage->is("3");
+  OFSDP_ASSIGN_OR_RETURN(const bool half, switch_or(fp16_, false));
+  OFSDP_ASSIGN_OR_RETURN(const bool brain, switch_or(bf16_, false));
+  const std::optional<ForeignKey>& unread = third ? gathered_ : prefetched_;
+  if (unread) file_.without_effect(*unread);
+  const ForeignKey* least = nullptr;
+  double elements = 0;
+  for (const auto* key : {third ? &prefetched_ : &gathered_, &reduced_}) {
+    if (!*key) continue;
+    OFSDP_ASSIGN_OR_RETURN(const double size, number_of(**key));
+    if (size < 0) return expected(**key, "a number of at least 0");
+    if (least == nullptr || size < elements) least = &**key, elements = size;
+  }
+  if (least == nullptr) return ok_status();
+  const double bytes = elements * (half || brain ? 2 : 4);
+  return file_.set("bucket-mb", show_number(bytes / (1 << 20)), *least);
+}
+
 Status DeepSpeedKeys::resolve() {
   OFSDP_RETURN_IF_ERROR(resolve_stage());
   OFSDP_RETURN_IF_ERROR(resolve_offload());
   OFSDP_RETURN_IF_ERROR(resolve_precision());
+  OFSDP_RETURN_IF_ERROR(resolve_buckets());
   if (clipping_) {
     OFSDP_ASSIGN_OR_RETURN(const double most, number_of(*clipping_));
     OFSDP_RETURN_IF_ERROR(

@@ -40,9 +40,11 @@ class DeepSpeedKeys {
   Status resolve_stage();
   Status resolve_offload();
   Status resolve_precision();
+  Status resolve_buckets();
 
   ForeignFile& file_;
-  std::optional<ForeignKey> clipping_, fp16_, bf16_, hpz_, mics_, optimizer_, scheduler_;
+  std::optional<ForeignKey> clipping_, fp16_, bf16_, hpz_, mics_, gathered_, reduced_, prefetched_,
+      optimizer_, scheduler_;
 };
 
 Status read_deepspeed_config(const std::string& path, Source source, OptionReader& reader);

@@ -70,6 +70,7 @@ bool ForeignKey::is(std::string_view word) const {
 ForeignKey ForeignFile::key(const YAML::Node& key, const YAML::Node& value,
                             const std::string& section) const {
   const std::string name = key.IsScalar() ? key.Scalar() : "?";
+  if (of_flags_) return {"--" + name, "--" + name, value};
   const std::string path = section.empty() ? name : section + "." + name;
   return {path, format_text("{} line {}: {}", path_, key.Mark().line + 1, path), value};
 }

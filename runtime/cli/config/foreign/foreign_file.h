@@ -48,6 +48,9 @@ class ForeignFile {
   ForeignFile(std::string path, std::string program, Source source, OptionReader& reader)
       : path_(std::move(path)), program_(std::move(program)), source_(source), reader_(reader) {}
 
+  // Keys that are words of the command line, for messages.
+  void of_flags() { of_flags_ = true; }
+
   const std::string& path() const { return path_; }
   Source source() const { return source_; }
   OptionReader& reader() { return reader_; }
@@ -89,6 +92,7 @@ class ForeignFile {
   Source source_;
   OptionReader& reader_;
   std::vector<std::string> without_effect_;
+  bool of_flags_ = false;
 };
 
 // Reads a value; the errors name the key, what was expected and what was found. An absent key is

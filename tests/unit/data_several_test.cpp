@@ -1,0 +1,230 @@
+// Files that hold several columns: arrays of .npz, tensors of .safetensors, columns of .csv and
+// .tsv and fields of .jsonl; rows of different length, and files that somebody has damaged.
+#include "fsdp/comm/communicator.h"
+#include "runtime/data/column_file.h"
+#include "runtime/data/dataset.h"
+#include "tests/support/data_files.h"
+#include "tests/support/namespaces.h"
+
+namespace ofsdp {
+namespace data_several_test {
+
+using namespace testing_data;
+
+std::string little(uint64_t value, size_t bytes) {
+  std::string text;
+  for (size_t i = 0; i < bytes; ++i) text += static_cast<char>(value >> (8 * i) & 0xff);
+  return text;
+}
+
+std::string raw_deflated(const std::string& bytes) {
+  const std::string whole = gzipped(bytes);  // a header of 10 bytes, a trailer of 8
+  return whole.substr(10, whole.size() - 18);
+}
+
+struct Member {
+  std::string name, bytes;
+  bool deflated = false;
+};
+
+// As NumPy writes it: local headers with an extra field of 64-bit sizes.
+std::string zip(const std::vector<Member>& members) {
+  std::string text, directory;
+  for (const Member& member : members) {
+    const std::string packed = member.deflated ? raw_deflated(member.bytes) : member.bytes;
+    const auto crc = crc32(0, reinterpret_cast<const Bytef*>(member.bytes.data()),
+                           static_cast<uInt>(member.bytes.size()));
+    const std::string method = little(member.deflated ? 8 : 0, 2);
+    const std::string sizes = little(packed.size(), 4) + little(member.bytes.size(), 4);
+    directory += little(0x02014b50, 4) + little(45, 2) + little(45, 2) + little(0, 2) + method +
+                 little(0, 4) + little(crc, 4) + sizes + little(member.name.size(), 2) +
+                 little(0, 12) + little(text.size(), 4) + member.name;
+    text += little(0x04034b50, 4) + little(45, 2) + little(0, 2) + method + little(0, 4) +
+            little(crc, 4) + little(0xffffffff, 4) + little(0xffffffff, 4) +
+            little(member.name.size(), 2) + little(20, 2) + member.name + little(1, 2) +
+            little(16, 2) + little(member.bytes.size(), 8) + little(packed.size(), 8) + packed;
+  }
+  const std::string end = little(0x06054b50, 4) + little(0, 4) + little(members.size(), 2) +
+                          little(members.size(), 2) + little(directory.size(), 4) +
+                          little(text.size(), 4) + little(0, 2);
+  return text + directory + end;
+}
+
+std::string safetensors(const std::string& header, const std::string& data) {
+  return little(header.size(), 8) + header + data;
+}
+
+class SeveralTest : public ::testing::Test {
+ protected:
+  Result<ColumnFile> open(const std::string& name, const std::string& bytes,
+                          std::vector<std::string> parts, std::optional<Padding> padding = {}) {
+    ColumnSpec spec;
+    spec.path = folder_.write(name, bytes);
+    spec.parts = std::move(parts);
+    spec.padding = padding;
+    return ColumnFile::open(spec, *communicator_, ledger_);
+  }
+
+  // The rows of a YAML mapping as the graph gets them.
+  template <typename T>
+  std::vector<T> rows(const std::string& yaml, const WantedColumn& wanted) {
+    const auto spec = parse_data_yaml(yaml, folder_.path(), "d.yaml");
+    EXPECT_TRUE(spec.ok()) << spec.error().message();
+    auto data = Dataset::open(spec->train, {wanted.name}, *communicator_, ledger_);
+    EXPECT_TRUE(data.ok()) << data.error().message();
+    const Status bound = (*data)->bind({wanted});
+    EXPECT_TRUE(bound.ok()) << bound.message();
+    std::vector<int64_t> samples = counted<int64_t>(static_cast<size_t>((*data)->samples()));
+    std::vector<T> found(samples.size() * (*data)->columns()[0].row_bytes() / sizeof(T));
+    EXPECT_TRUE((*data)->read_rows(0, samples, reinterpret_cast<std::byte*>(found.data())).ok());
+    return found;
+  }
+
+  Status refusal(const std::string& yaml, const WantedColumn& wanted) {
+    auto spec = parse_data_yaml(yaml, folder_.path(), "d.yaml");
+    if (!spec.ok()) return std::move(spec).status();
+    auto data = Dataset::open(spec->train, {wanted.name}, *communicator_, ledger_);
+    return data.ok() ? (*data)->bind({wanted}) : std::move(data).status();
+  }
+
+  TempFolder folder_;
+  MemoryLedger ledger_;
+  std::unique_ptr<Communicator> communicator_ = make_self_communicator();
+};
+
+TEST_F(SeveralTest, ArraysOfNpzStoredAndDeflated) {
+  const std::string x = npy<float>("<f4", "(3, 2)", {1, 2, 3, 4, 5, 6});
+  const std::string y = npy<int64_t>("<i8", "(3,)", {7, 8, 9});
+  for (const bool deflated : {false, true}) {
+    folder_.write("d.npz", zip({{"x.npy", x, deflated}, {"y.npy", y, deflated}}));
+    EXPECT_EQ(rows<float>("train: {a: {file: d.npz, array: x}}", {"a", DType::kFloat32, {2}}),
+              (std::vector<float>{1, 2, 3, 4, 5, 6}));
+    EXPECT_EQ(rows<int64_t>("train: {y: {file: d.npz}}", {"y", DType::kInt64, {}}),
+              (std::vector<int64_t>{7, 8, 9}));
+  }
+  expect_input_error(open("d.npz", zip({{"x.npy", x}}), {"z"}), {"no array 'z'", "found: x"});
+}
+
+TEST_F(SeveralTest, TensorsOfSafetensors) {
+  const std::string header = R"({"x":{"dtype":"F32","shape":[2,2],"data_offsets":[8,24]},)"
+                             R"("y":{"dtype":"I32","shape":[2],"data_offsets":[0,8]}})";
+  folder_.write("d.safetensors",
+                safetensors(header, bytes_of<int32_t>({5, 6}) + bytes_of<float>({1, 2, 3, 4})));
+  EXPECT_EQ(
+      rows<float>("train: {a: {file: d.safetensors, tensor: x}}", {"a", DType::kFloat32, {2}}),
+      (std::vector<float>{1, 2, 3, 4}));
+  EXPECT_EQ(rows<int64_t>("train: {y: {file: d.safetensors}}", {"y", DType::kInt64, {}}),
+            (std::vector<int64_t>{5, 6}));
+  expect_input_error(open("d.safetensors", safetensors(header, ""), {"x"}), {"data_offsets"});
+}
+
+TEST_F(SeveralTest, ColumnsOfCsv) {
+  folder_.write("d.csv",
+                "\xef\xbb\xbf"
+                "age,\"the, \"\"name\"\"\",height,label\r\n"
+                "30,\"a\nb\",1.5,0\r\n"
+                "-4, 7 ,2e1,True\r\n");
+  EXPECT_EQ(rows<float>("train: {x: {file: d.csv, column: age}}", {"x", DType::kFloat32, {1}}),
+            (std::vector<float>{30, -4}));
+  EXPECT_EQ(
+      rows<float>("train: {x: {file: d.csv, column: [height, age]}}", {"x", DType::kFloat32, {2}}),
+      (std::vector<float>{1.5, 30, 20, -4}));
+  EXPECT_EQ(rows<int64_t>("train: {label: {file: d.csv}}", {"label", DType::kInt64, {}}),
+            (std::vector<int64_t>{0, 1}));
+  folder_.write("d.tsv", "a\tb\n1\t2\n");
+  EXPECT_EQ(rows<int32_t>("train: {b: {file: d.tsv}}", {"b", DType::kInt32, {}}),
+            (std::vector<int32_t>{2}));
+  const WantedColumn x{"x", DType::kFloat32, {}};
+  expect_input_error(refusal("train: {x: {file: d.csv, column: 'the, \"name\"'}}", x),
+                     {"d.csv line 2", "expected a number, found 'a"});
+  expect_input_error(refusal("train: {x: {file: d.csv, column: hight}}", x),
+                     {"no column 'hight'", "did you mean 'height'?"});
+  expect_input_error(refusal("train: {x: {file: d.csv, field: age}}", x), {"expected 'column'"});
+  for (const auto& [text, why] :
+       {std::pair("a\n1,2\n", "line 2: expected 1 fields as in the header, found 2"),
+        std::pair("a\n\"1\n", "line 2: expected the end of a quoted field"),
+        std::pair("a\nnan\n", "line 2: column 'a': expected a number, found 'nan'"),
+        std::pair("a\n", "expected at least 1 row, found none"),
+        std::pair("", "expected a header")}) {
+    expect_input_error(open("bad.csv", text, {"a"}), {why});
+  }
+}
+
+TEST_F(SeveralTest, FieldsOfJsonLinesAndPadding) {
+  folder_.write("d.jsonl",
+                "{\"text\": {\"tokens\": [1, 2, 3]}, \"y\": 2}\n\n"
+                "{\"text\": {\"tokens\": []}, \"y\": 0.5}\n"
+                "{\"y\": 1, \"text\": {\"tokens\": [4]}}\n");
+  const WantedColumn tokens{"x", DType::kInt64, {-1}}, mask{"attention_mask", DType::kInt64, {-1}};
+  const std::string file = "x: {file: d.jsonl, field: text.tokens";
+  EXPECT_EQ(rows<int64_t>("train: {" + file + ", pad_to: longest, pad_value: 9}}", tokens),
+            (std::vector<int64_t>{1, 2, 3, 9, 9, 9, 4, 9, 9}));
+  const std::string padded = "train: {" + file + ", pad_to: 4}, attention_mask: auto}";
+  EXPECT_EQ(rows<int64_t>(padded, tokens),
+            (std::vector<int64_t>{1, 2, 3, 0, 0, 0, 0, 0, 4, 0, 0, 0}));
+  EXPECT_EQ(rows<int64_t>(padded, mask),
+            (std::vector<int64_t>{1, 1, 1, 0, 0, 0, 0, 0, 1, 0, 0, 0}));
+  EXPECT_EQ(rows<float>(padded, {"attention_mask", DType::kFloat32, {4}})[2], 1.0f);
+  EXPECT_EQ(rows<float>("train: {y: {file: d.jsonl}}", {"y", DType::kFloat32, {}}),
+            (std::vector<float>{2, 0.5, 1}));
+  expect_input_error(refusal("train: {" + file + "}}", tokens),
+                     {"line 3: rows differ in length (0 entries, 3 before): expected pad_to"});
+  expect_input_error(refusal("train: {" + file + ", pad_to: 2}}", tokens),
+                     {"line 1: expected at most the 2 entries of pad_to, found 3"});
+  expect_input_error(refusal("train: {" + file + "}, attention_mask: auto}", mask),
+                     {"d.yaml:1", "auto needs a column with pad_to"});
+  expect_input_error(refusal("train: {y: {file: d.jsonl}}", {"y", DType::kInt64, {}}),
+                     {"expected int64, found float64"});
+  for (const auto& [text, why] :
+       {std::pair("{\"a\": 1}\n[1]\n", "line 2: expected a JSON object, found '[1]'"),
+        std::pair("{\"a\": 1}\n{\"b\": 1}\n", "line 2: no field 'a'"),
+        std::pair("{\"a\": [[1, 2], [3]]}\n", "line 1: field 'a': expected lists of numbers"),
+        std::pair("{\"a\": [1]}\n{\"a\": 1}\n", "line 2: field 'a': expected a list"),
+        std::pair("{\"a\": \"1\"}\n", "line 1: field 'a': expected numbers, found"),
+        std::pair("{\"a\": 18446744073709551615}\n", "line 1: field 'a': expected numbers")}) {
+    expect_input_error(open("bad.jsonl", text, {"a"}), {why});
+  }
+  const std::string deep(100000, '[');
+  expect_input_error(open("bad.jsonl", "{\"a\": " + deep + "}\n", {"a"}), {"line 1"});
+}
+
+TEST_F(SeveralTest, AFileIsItsColumns) {
+  folder_.write("d.csv", "x,y\n1,2\n");
+  const auto spec = read_data_spec(folder_.path() + "/d.csv");
+  ASSERT_TRUE(spec.ok()) << spec.error().message();
+  EXPECT_EQ(spec->train.names(), (std::vector<std::string>{"x", "y"}));
+  folder_.write("d.npz", zip({{"b.npy", npy<float>("<f4", "(1,)", {1})}}));
+  EXPECT_EQ(read_data_spec(folder_.path() + "/d.npz")->train.names(),
+            (std::vector<std::string>{"b"}));
+}
+
+// Cut off anywhere or with any byte changed, a file is refused or read, and nothing else happens.
+TEST_F(SeveralTest, DamagedFilesAreRefusedOrRead) {
+  const std::string x = npy<float>("<f4", "(3, 2)", {1, 2, 3, 4, 5, 6});
+  const std::string header = R"({"x":{"dtype":"F32","shape":[2,2],"data_offsets":[0,16]}})";
+  const std::vector<std::pair<std::string, std::string>> files = {
+      {"d.npz", zip({{"x.npy", x, false}})},
+      {"d.npz", zip({{"x.npy", x, true}})},
+      {"d.safetensors", safetensors(header, bytes_of<float>({1, 2, 3, 4}))},
+      {"d.csv", "x,y\n1,\"2\"\n3,4\n"},
+      {"d.jsonl", "{\"x\": [1, 2]}\n{\"x\": [3, 4]}\n"}};
+  const auto look = [&](const std::string& name, const std::string& bytes) {
+    const auto file = open(name, bytes, {"x"});
+    if (!file.ok()) return EXPECT_EQ(file.error().kind(), ErrorKind::kInput), void();
+    std::vector<std::byte> row(file->layout().row_bytes());
+    EXPECT_TRUE(file->read(file->layout().end_byte() - row.size(), row).ok());
+  };
+  for (const auto& [name, bytes] : files) {
+    for (size_t i = 0; i < bytes.size(); ++i) {
+      look(name, bytes.substr(0, i));
+      for (const char change : {'\x01', '\x80', '\xff'}) {
+        std::string changed = bytes;
+        changed[i] = static_cast<char>(changed[i] ^ change);
+        look(name, changed);
+      }
+    }
+  }
+}
+
+}  // namespace data_several_test
+}  // namespace ofsdp
