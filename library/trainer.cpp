@@ -45,11 +45,10 @@ namespace {
 
 // Options of whole runs, which a trainer's caller decides by its calls. In MODEL.yaml they have no
 // effect here.
-constexpr std::array<std::string_view, 14> kOfRuns = {
-    "nproc-per-node",    "nnodes",         "data",      "eval-data",
-    "eval-interval",     "epochs",         "shuffle",   "output",
-    "global-batch-size", "checkpoint-dir", "keep-best", "keep-checkpoints",
-    "metrics",           "trace"};
+constexpr std::array<std::string_view, 15> kOfRuns = {
+    "nproc-per-node", "nnodes",    "hostfile",         "data",    "eval-data",
+    "eval-interval",  "epochs",    "shuffle",          "output",  "global-batch-size",
+    "checkpoint-dir", "keep-best", "keep-checkpoints", "metrics", "trace"};
 
 Status check_options(const onnx_fsdp_settings& settings) {
   for (size_t i = 0; i < settings.option_count; ++i) {

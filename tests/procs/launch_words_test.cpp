@@ -66,6 +66,8 @@ const std::vector<std::string> kOneHost = {
     "deepspeed --num_nodes=2 MODEL --deepspeed --deepspeed_config ds_config.json",
     "deepspeed --num_gpus=2 MODEL --deepspeed --deepspeed_config ds_zero_stage_1.config",
     "deepspeed --num_gpus=2 MODEL --deepspeed_config ds_zero_stage_2.config",
+    "deepspeed --num_gpus=2 MODEL --deepspeed_config zero_infinity.json",
+    "deepspeed --num_gpus=8 MODEL --deepspeed_config zero_plus_plus.json",
     "deepspeed --include localhost:0,1 MODEL",
 };
 
@@ -87,6 +89,9 @@ class LaunchWordsTest : public ::testing::Test {
           "machine_rank: 0\nmain_process_ip: null\nmain_process_port: null\n"
           "main_training_function: main\nmixed_precision: 'no'\nnum_machines: 1\n"
           "num_processes: 2\nuse_cpu: false\n");
+    write(*this / "two.yaml",
+          "distributed_type: MULTI_CPU\nnum_machines: 2\nnum_processes: 4\nmachine_rank: 0\n"
+          "main_process_ip: 127.0.0.1\nmain_process_port: 1\nmixed_precision: 'no'\n");
     write(*this / "deepspeed.yaml",
           "compute_environment: LOCAL_MACHINE\ndeepspeed_config:\n gradient_accumulation_steps: 1\n"
           " gradient_clipping: 1.0\n offload_optimizer_device: none\n"
@@ -103,6 +108,16 @@ class LaunchWordsTest : public ::testing::Test {
           R"({"zero_optimization": {"stage": 2, "contiguous_gradients": true,
               "overlap_comm": true, "reduce_scatter": true, "reduce_bucket_size": 5e8,
               "allgather_bucket_size": 5e8}})");
+    write(*this / "zero_infinity.json",
+          R"({"zero_optimization": {"stage": 3, "contiguous_gradients": true,
+              "stage3_max_live_parameters": 1e9, "stage3_max_reuse_distance": 1e9,
+              "stage3_prefetch_bucket_size": 1e7, "stage3_param_persistence_threshold": 1e5,
+              "reduce_bucket_size": 1e7, "sub_group_size": 1e9,
+              "offload_optimizer": {"device": "cpu"}, "offload_param": {"device": "cpu"}}})");
+    write(*this / "zero_plus_plus.json",
+          R"({"zero_optimization": {"stage": 3, "reduce_bucket_size": "auto",
+              "zero_quantized_weights": true, "zero_hpz_partition_size": 8,
+              "zero_quantized_gradients": true, "contiguous_gradients": true}})");
     write(*this / "fsdp_config.json",
           R"({"backward_prefetch": "backward_pre", "forward_prefetch": "false",
               "use_orig_params": "true"})");
@@ -163,6 +178,8 @@ TEST_F(LaunchWordsTest, TwoHostsOfTorchrunAndOfAccelerateMeet) {
         "--rdzv_endpoint=127.0.0.1:PORT --node_rank=RANK MODEL",
         "torchrun --nproc_per_node=2 --nnodes=2 --node_rank=RANK --master_addr=127.0.0.1 "
         "--master_port=PORT MODEL",
+        "accelerate launch --config_file two.yaml --machine_rank RANK --main_process_port PORT "
+        "MODEL",
         "accelerate launch --num_machines 2 --num_processes 4 --machine_rank RANK "
         "--main_process_ip 127.0.0.1 --main_process_port PORT --same_network "
         "--rdzv_backend static MODEL"}) {
@@ -292,6 +309,13 @@ TEST_F(HostfileTest, FailuresAreOneLine) {
   EXPECT_EQ(lost.status, 1);
   EXPECT_THAT(lost.err, AllOf(HasSubstr("host worker-1"), HasSubstr("ended with status 255")));
   EXPECT_LT(lost.seconds, 20);  // and not the timeout of the meeting
+}
+
+TEST_F(HostfileTest, AHostWhoseCommandIsWrongEndsTheOthers) {
+  write(*this / "rsh", "#!/bin/sh\ntest $1 = worker-2 && exit 2\nexec /bin/sh -c \"$2\"\n");
+  const Finished wrong = run(with_rsh("--hostfile myhostfile MODEL"));
+  EXPECT_EQ(wrong.status, 2) << wrong.err;
+  EXPECT_LT(wrong.seconds, 30);
 }
 
 // Killed, it cannot say anything; its hosts notice.

@@ -210,7 +210,10 @@ TEST_F(SeveralTest, DamagedFilesAreRefusedOrRead) {
       {"d.jsonl", "{\"x\": [1, 2]}\n{\"x\": [3, 4]}\n"}};
   const auto look = [&](const std::string& name, const std::string& bytes) {
     const auto file = open(name, bytes, {"x"});
-    if (!file.ok()) return EXPECT_EQ(file.error().kind(), ErrorKind::kInput), void();
+    if (!file.ok()) {
+      EXPECT_EQ(file.error().kind(), ErrorKind::kInput);
+      return;
+    }
     std::vector<std::byte> row(file->layout().row_bytes());
     EXPECT_TRUE(file->read(file->layout().end_byte() - row.size(), row).ok());
   };

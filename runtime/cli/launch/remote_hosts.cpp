@@ -8,8 +8,10 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <cstring>
 #include <filesystem>
+#include <optional>
 #include <sstream>
 
 #include "fsdp/comm/store/job_secret.h"
@@ -23,6 +25,7 @@ namespace {
 constexpr int kRshFailed = 255;  // ssh's own exit status
 constexpr int kNoProgram = 127, kNotExecutable = 126;
 constexpr std::chrono::milliseconds kLookAtHosts{200};
+constexpr std::chrono::seconds kEndByThemselves{10};
 
 std::string quoted_word(const std::string& word) {
   std::string quoted = "'";
@@ -140,7 +143,7 @@ class RemoteHosts {
     }
     if (!started.ok()) let_all_go();
     while (any_running()) {
-      if (too_few_reached()) let_all_go();
+      if (too_few_reached() || too_few_for_long()) let_all_go();
       if (!signals.wait(-1, kLookAtHosts).interrupts()) continue;
       if (interrupted_) end_all();
       interrupted_ = true;
@@ -157,10 +160,23 @@ class RemoteHosts {
     return any;
   }
 
+  bool too_few_without(int64_t lost) const {
+    return std::ssize(hosts_) - lost < launch_.min_nodes.value_or(launch_.nnodes);
+  }
+
   // The others would wait at the meeting until the timeout.
   bool too_few_reached() const {
-    const auto lost = std::ranges::count_if(hosts_, &RemoteHost::not_reached);
-    return std::ssize(hosts_) - lost < launch_.min_nodes.value_or(launch_.nnodes);
+    return too_few_without(std::ranges::count_if(hosts_, &RemoteHost::not_reached));
+  }
+
+  // So they would for a launcher that has failed before it came. After one that fails later all
+  // end by themselves, in less time than this.
+  bool too_few_for_long() {
+    const auto failed = [](const RemoteHost& host) { return host.status() != 0; };
+    if (!too_few_without(std::ranges::count_if(hosts_, failed))) return false;
+    const auto now = std::chrono::steady_clock::now();
+    if (!failed_at_) failed_at_ = now;
+    return now - *failed_at_ > kEndByThemselves;
   }
 
   void let_all_go() {
@@ -186,6 +202,7 @@ class RemoteHosts {
   const LaunchOptions& launch_;
   std::vector<RemoteHost> hosts_;
   bool interrupted_ = false;
+  std::optional<std::chrono::steady_clock::time_point> failed_at_;
 };
 
 }  // namespace

@@ -71,6 +71,14 @@ void OptionReader::read_inline_data(DataChoice data, Source source, const std::s
   said_["data"] = {source, subject};
 }
 
+std::string OptionReader::meeting_host() const {
+  const std::string& endpoint = options_.launch.rdzv_endpoint;
+  const size_t colon = endpoint.rfind(':');
+  const bool port = colon != std::string::npos && endpoint.find(':') == colon;
+  const bool ipv6 = endpoint.find("]:") != std::string::npos;
+  return port || ipv6 ? endpoint.substr(0, colon) : endpoint;
+}
+
 std::string OptionReader::overriding() const {
   for (const char* name : {"loss", "ignore-index", "label-smoothing", "freeze", "train",
                            "optimizer", "lr", "weight-decay", "momentum", "nesterov", "betas",

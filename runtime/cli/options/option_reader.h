@@ -28,6 +28,8 @@ class OptionReader {
   // So far:
   OptimizerKind optimizer() const { return options_.optimizer.kind; }
   const std::string& config() const { return options_.config; }
+  int64_t hosts() const { return options_.launch.nnodes; }
+  std::string meeting_host() const;  // of --rdzv-endpoint, without its port
   // The flag, word or key that gave an option; empty: none.
   std::string subject_of(const std::string& name) const {
     return said(name) ? said_.at(name).subject : "";

@@ -1,7 +1,6 @@
 // The options about sharding and the ranks that compute: strategy, units, precision, memory,
 // launch.
 #include <algorithm>
-#include <cstdlib>
 
 #include "fsdp/comm/communicator.h"
 #include "fsdp/comm/rank_identity.h"
@@ -37,10 +36,6 @@ constexpr int64_t kMostRanksOfHost = 4096;
 std::optional<int64_t> ranks_named(const std::string& text) {
   const bool gpus = text == "auto" || text == "gpu";
   if (!gpus && text != "cpu") return parse_integer(text, 1);
-  // A rank has a share of the cores alone: its launcher has counted.
-  const char* const counted =
-      std::getenv("OFSDP_RENDEZVOUS") == nullptr ? nullptr : std::getenv("LOCAL_WORLD_SIZE");
-  if (counted != nullptr) return parse_integer(counted, 1);
   if (text == "cpu") return cores_of_rank(1);
   const Result<int> count = count_devices();
   if (count.ok() && *count > 0) return *count;

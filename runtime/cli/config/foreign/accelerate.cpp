@@ -116,17 +116,27 @@ class TopLevel {
   }
 
   Status resolve_hosts() {
-    OFSDP_ASSIGN_OR_RETURN(const int64_t machines, count_or(machines_, 1, 1));
+    // Words of the command line stand next to a file that may have said how many.
+    const int64_t so_far = file_.is_of_flags() ? file_.reader().hosts() : 1;
+    OFSDP_ASSIGN_OR_RETURN(const int64_t machines, count_or(machines_, 1, so_far));
     if (machine_rank_) {
       OFSDP_ASSIGN_OR_RETURN(const int64_t rank, count_of(*machine_rank_, 0));
       if (rank >= machines) {
         if (machines_) return contradiction(*machine_rank_, *machines_, "hosts count from 0");
-        return input_error("{}: expected 0 beside one machine, found {}", machine_rank_->subject,
-                           rank);
+        const std::string most =
+            machines == 1 ? "0 beside one machine" : format_text("0 to {}", machines - 1);
+        return input_error("{}: expected {}, found {}", machine_rank_->subject, most, rank);
       }
     }
     if (processes_) OFSDP_RETURN_IF_ERROR(resolve_processes(machines));
-    return machines > 1 ? resolve_many_hosts() : ok_status();
+    if (machines > 1) return resolve_many_hosts();
+    if (machines_ && file_.is_of_flags()) {
+      OFSDP_RETURN_IF_ERROR(file_.set("nnodes", machines, *machines_));
+    }
+    for (const auto* key : {&address_, &port_}) {
+      if (*key && file_.is_of_flags()) file_.without_effect(**key);
+    }
+    return ok_status();
   }
 
   // num_processes is the world; -1 leaves it to whoever launches.
@@ -134,6 +144,10 @@ class TopLevel {
     OFSDP_ASSIGN_OR_RETURN(const int64_t world, count_of(*processes_, -1));
     if (world == -1) return ok_status();
     if (world == 0) return expected(*processes_, "a whole number of at least 1");
+    if (world % machines != 0 && !machines_) {
+      return input_error("{}: expected a multiple of the {} machines, found {}",
+                         processes_->subject, machines, world);
+    }
     if (world % machines != 0) {
       return contradiction(*processes_, *machines_, "as many ranks on each host are expected");
     }
@@ -141,17 +155,23 @@ class TopLevel {
   }
 
   Status resolve_many_hosts() {
-    OFSDP_RETURN_IF_ERROR(file_.set("nnodes", machines_->value.Scalar(), *machines_));
+    if (machines_) {
+      OFSDP_RETURN_IF_ERROR(file_.set("nnodes", machines_->value.Scalar(), *machines_));
+    }
     if (machine_rank_) {
       OFSDP_RETURN_IF_ERROR(file_.set("node-rank", machine_rank_->value.Scalar(), *machine_rank_));
     }
-    if (!address_) return ok_status();
-    OFSDP_ASSIGN_OR_RETURN(std::string endpoint, text_of(*address_));
+    // A word may change the port alone.
+    std::string endpoint = port_ && file_.is_of_flags() ? file_.reader().meeting_host() : "";
+    if (address_) {
+      OFSDP_ASSIGN_OR_RETURN(endpoint, text_of(*address_));
+    }
+    if (endpoint.empty()) return ok_status();
     if (port_) {
       OFSDP_ASSIGN_OR_RETURN(const int64_t port, count_of(*port_, 1));
       endpoint += format_text(":{}", port);
     }
-    return file_.set("rdzv-endpoint", endpoint, *address_);
+    return file_.set("rdzv-endpoint", endpoint, address_ ? *address_ : *port_);
   }
 
   // The section that distributed_type selects; that of another kind would be without effect, which

@@ -50,6 +50,7 @@ class ForeignFile {
 
   // Keys that are words of the command line, for messages.
   void of_flags() { of_flags_ = true; }
+  bool is_of_flags() const { return of_flags_; }
 
   const std::string& path() const { return path_; }
   Source source() const { return source_; }
