@@ -167,6 +167,9 @@ struct LaunchOptions {
   Determinism deterministic = Determinism::kOn;
 };
 
+enum class MuonAdjust { kOriginal, kMatchRmsAdamw };  // of rates to a matrix's shape
+OFSDP_ENUM_NAMES(MuonAdjust, {kOriginal, "original"}, {kMatchRmsAdamw, "match_rms_adamw"})
+
 struct LossOptions {
   LossKind kind = LossKind::kAuto;
   std::string output;  // the graph output of kOutput, the operator of kOperator
@@ -204,6 +207,7 @@ struct GroupOptions {
 };
 
 struct OptimizerOptions : UpdateOptions {
+  MuonAdjust muon_adjust = MuonAdjust::kOriginal;
   bool no_decay_auto = false;
   std::vector<std::string> no_decay;
   std::vector<GroupOptions> groups;

@@ -93,7 +93,7 @@ ROOMS = {
     "runtime": "@base kernels/optimizers @graph fsdp/*",
     "runtime/program": "@base kernels/cpu @graph fsdp/* plugins/* <",
     "runtime/log": "@base @graph fsdp/* <",
-    "runtime/engine": "@base kernels/cpu @graph fsdp/* <",
+    "runtime/engine": "@base kernels/optimizers kernels/cpu @graph fsdp/* <",
     "runtime/engine/device": "@base kernels/cpu @graph fsdp/* <",
     "runtime/data": "@base @graph fsdp/* runtime",
     "runtime/plan": "@base kernels/optimizers kernels/cpu @graph @dialects fsdp/* plugins/* <",

@@ -56,7 +56,8 @@ void CheckpointReader::index_slice(size_t file, size_t slice) {
   const Extent extent{file, slice, 0, s.first, s.count};
   if (s.kind == kStatisticKind) {
     statistics_.emplace(std::pair(s.name, f.rank), extent);
-  } else if (manifest_.type == "local") {
+  } else if (manifest_.type == "local" &&
+             (s.kind == kParameterKind || manifest_.state_tensors.empty())) {
     index_unit(file, slice);
   } else {
     extents_[{s.kind, s.name}].push_back(extent);
@@ -74,18 +75,17 @@ void CheckpointReader::index_unit(size_t file, size_t slice) {
 }
 
 Status CheckpointReader::check_coverage() {
-  std::vector<std::string> kinds = manifest_.states;
-  kinds.emplace_back(kParameterKind);
   for (auto& [key, extents] : extents_) put_in_order(extents);
+  std::vector<StateTensor> tensors = states_of(manifest_);
   for (const NamedTensor& tensor : manifest_.trained) {
-    for (const std::string& kind : kinds) {
-      int64_t end = 0;
-      for (const Extent& e : extents_[{kind, tensor.name}])
-        end = e.first == end ? end + e.count : end;
-      if (end == tensor.shape.numel()) continue;
-      return input_error("{} of '{}': expected {} elements, found the first {}", kind, tensor.name,
-                         tensor.shape.numel(), end);
-    }
+    tensors.push_back({kParameterKind, tensor.name, tensor.shape});
+  }
+  for (const auto& [kind, name, shape] : tensors) {
+    int64_t end = 0;
+    for (const Extent& e : extents_[{kind, name}]) end = e.first == end ? end + e.count : end;
+    if (end == shape.numel()) continue;
+    return input_error("{} of '{}': expected {} elements, found the first {}", kind, name,
+                       shape.numel(), end);
   }
   for (const NamedTensor& tensor : manifest_.statistics) {
     const auto found = statistics_.find({tensor.name, 0});

@@ -1,5 +1,6 @@
 #include "fsdp/checkpoint/manifest.h"
 
+#include <algorithm>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <set>
@@ -79,12 +80,12 @@ class Members {
       }
     }
   }
-  // A text that older manifests have not, nor those where it is empty.
-  void optional(const char* name, auto& text) {
+  // A text or a list that older manifests have not, nor those where it is empty.
+  void optional(const char* name, auto& value) {
     if constexpr (kWrites) {
-      if (!text.empty()) write(json_[name], text);
+      if (!value.empty()) write(json_[name], value);
     } else {
-      if (json_.contains(name)) read(json_.at(name), text);
+      if (json_.contains(name)) read(json_.at(name), value);
     }
   }
   // The elements of an array.
@@ -160,6 +161,13 @@ void list_members(Members<kWrites>& m, Listed<kWrites, NamedTensor> t) {
 }
 
 template <bool kWrites>
+void list_members(Members<kWrites>& m, Listed<kWrites, StateTensor> t) {
+  std::vector<int64_t> axes = t.shape.axes();
+  m.in_order(t.kind, t.name, axes);
+  if constexpr (!kWrites) t.shape = Shape(std::move(axes));
+}
+
+template <bool kWrites>
 void list_members(Members<kWrites>& m, Listed<kWrites, UnitLayout::Part> p) {
   m.in_order(p.name, p.offset, p.numel);
 }
@@ -196,6 +204,7 @@ void list_members(Members<kWrites>& m, Listed<kWrites, Manifest> all) {
   m.named("optimizer", all.optimizer, "states", all.states);
   m.named("loss_scale", all.loss_scale, "evaluation", all.evaluation);
   m.named("trained", all.trained, "statistics", all.statistics);
+  m.optional("state_tensors", all.state_tensors);
   m.named("units", all.units, "files", all.files);
 }
 
@@ -232,6 +241,7 @@ class ManifestCheck {
                     "expected type sharded, full or local, found '{}'", m_.type);
     OFSDP_RETURN_IF_ERROR(add_tensors(m_.trained, trained_));
     OFSDP_RETURN_IF_ERROR(add_tensors(m_.statistics, statistics_));
+    OFSDP_RETURN_IF_ERROR(add_states());
     OFSDP_RETURN_IF_ERROR(check_units());
     std::set<std::string> names;
     for (const CheckpointFile& file : m_.files) {
@@ -250,6 +260,19 @@ class ManifestCheck {
                       tensor.shape.text());
       OFSDP_REJECT_IF(!numels.emplace(tensor.name, *numel).second, "'{}' stands here twice",
                       tensor.name);
+    }
+    return ok_status();
+  }
+
+  Status add_states() {
+    for (const StateTensor& t : m_.state_tensors) {
+      const Result<int64_t> numel = checked_numel(t.shape.axes());
+      const bool known = std::ranges::count(m_.states, t.kind) > 0 && trained_.contains(t.name);
+      OFSDP_REJECT_IF(!known, "state {} of '{}': there is no such state or tensor", t.kind, t.name);
+      OFSDP_REJECT_IF(!numel.ok() || *numel > kMostNumel, "{} of '{}': no shape {}", t.kind, t.name,
+                      t.shape.text());
+      OFSDP_REJECT_IF(!states_.emplace(std::pair(t.kind, t.name), *numel).second,
+                      "{} of '{}' stands here twice", t.kind, t.name);
     }
     return ok_status();
   }
@@ -304,6 +327,10 @@ class ManifestCheck {
 
   std::optional<int64_t> numel_of(const Slice& s) const {
     const bool statistic = s.kind == kStatisticKind;
+    if (!states_.empty() && std::ranges::count(m_.states, s.kind) > 0) {
+      const auto found = states_.find({s.kind, s.name});
+      return found == states_.end() ? std::nullopt : std::optional(found->second);
+    }
     if (m_.type == "local" && !statistic) {
       size_t unit = 0;
       for (const char c : s.name) {
@@ -320,9 +347,21 @@ class ManifestCheck {
 
   const Manifest& m_;
   std::map<std::string, int64_t> trained_, statistics_;
+  std::map<std::pair<std::string, std::string>, int64_t> states_;  // of state_tensors
 };
 
 }  // namespace
+
+std::vector<StateTensor> states_of(const Manifest& manifest) {
+  std::vector<StateTensor> tensors = manifest.state_tensors;
+  if (!tensors.empty()) return tensors;
+  for (const NamedTensor& tensor : manifest.trained) {
+    for (const std::string& kind : manifest.states) {
+      tensors.push_back({kind, tensor.name, tensor.shape});
+    }
+  }
+  return tensors;
+}
 
 std::string to_text(const Manifest& manifest) {
   Json j = {{"format", kFormat}, {"version", kCheckpointVersion}};

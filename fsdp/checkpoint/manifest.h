@@ -57,6 +57,13 @@ struct NamedTensor {
   bool operator==(const NamedTensor&) const = default;
 };
 
+// A state of the optimizer, of one tensor.
+struct StateTensor {
+  std::string kind;  // of Manifest::states
+  std::string name;
+  Shape shape;
+};
+
 // A unit as it was cut: what a local checkpoint's slices mean.
 struct UnitLayout {
   struct Part {
@@ -106,9 +113,15 @@ struct Manifest {
   std::optional<SavedLossScale> loss_scale;
   std::optional<SavedEvaluation> evaluation;  // made at this step
   std::vector<NamedTensor> trained, statistics;
+  // Empty: every trained tensor has every state, in its own shape. Else all there are; their slices
+  // then have names of initializers in a local checkpoint too.
+  std::vector<StateTensor> state_tensors;
   std::vector<UnitLayout> units;
   std::vector<CheckpointFile> files;
 };
+
+// Every state of every tensor.
+std::vector<StateTensor> states_of(const Manifest& manifest);
 
 std::string to_text(const Manifest& manifest);
 Result<Manifest> parse_manifest(const std::string& text);

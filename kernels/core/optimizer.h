@@ -6,6 +6,10 @@
 // one IEEE operation: vector body and tail give the same bits, and the split into spans does not
 // matter. `reference` is the same in double.
 //
+// Some take their steps from a whole parameter: LAMB and Adafactor need its norms, Adafactor sums
+// over its rows and columns, Muon the matrix itself. Their `update` only advances the states, and
+// `direction` and `step_length` make the step once what they need of the whole is there.
+//
 // Spans are views; they own nothing. The thread that runs the schedule calls. kernels/optimizers
 // has the definitions, kernels/optimizers/optimizers.inc the list.
 #pragma once
@@ -43,13 +47,23 @@ struct OptimizerSpan {
   int64_t step;         // this update's number, from 1
 };
 
+// A parameter of two axes or more as the matrices of its last two axes.
+struct MatrixShape {
+  int64_t matrices = 1;  // of the axes before
+  int64_t rows = 0, columns = 0;
+
+  int64_t size() const { return rows * columns; }  // elements of one
+  int64_t numel() const { return matrices * size(); }
+};
+
 // The norms and numbers that the length of a whole parameter's step may depend on.
 struct ParameterNorms {
   double param;      // |p|, before the step
   double direction;  // |d|
   int64_t count;     // elements
   double lr;
-  int64_t step;  // this update's number, from 1
+  int64_t step;       // this update's number, from 1
+  double adjust = 1;  // Muon: factor of the parameter's shape
 };
 
 // The settings an optimizer takes; options for the others have no effect on it.
@@ -70,9 +84,14 @@ struct DeepSpeedType {
 // A row of kernels/optimizers/optimizers.inc: states, settings and PyTorch's defaults.
 struct OptimizerTraits {
   std::array<const char*, 2> states = {};  // null: none
-  uint32_t takes = ~0u;                    // OptimizerTakes
+  // Instead of them, for a parameter of two axes or more: a number a row, and a number a column,
+  // of its matrices. Null: none.
+  std::array<const char*, 2> factors = {};
+  bool orthogonal = false;  // directions are orthogonalized, matrix by matrix
+  uint32_t takes = ~0u;     // OptimizerTakes
   double lr = 1e-3;
   double weight_decay = 0;
+  double momentum = 0;
   double beta2 = 0.999;
   double eps = 1e-8;
   double rho = 0.9;  // fixed where it is not a setting
@@ -87,13 +106,19 @@ struct OptimizerDef {
   std::function<std::vector<std::string>(const OptimizerSettings&)> states;
   std::function<void(const OptimizerSettings&, const OptimizerSpan<float>&)> update;
   std::function<void(const OptimizerSettings&, const OptimizerSpan<double>&)> reference;
-  // Both are set if steps need the norms of whole parameters (LAMB), else empty. `update` is
-  // elementwise even then: it advances the states. `direction` writes the direction d of the span,
-  // and the caller takes p -= step_length d. `reference` takes a span that is a whole parameter.
+  // Both are set if steps come from a whole parameter, else empty. `update` is elementwise even
+  // then: it advances the states. `direction` writes the direction d of the span, and the caller
+  // takes p -= step_length d. `reference` takes a span that is a whole parameter.
   std::function<void(const OptimizerSettings&, const OptimizerSpan<float>&, float* direction)>
       direction = {};
   std::function<double(const OptimizerSettings&, const ParameterNorms&)> step_length = {};
   OptimizerTraits traits = {};
+
+  bool factors() const { return traits.factors[0] != nullptr; }
+  // Whether `direction` reads the gradient, which then stays until the step, and steps follow a
+  // decoupled decay: p = (1 - lr weight_decay) p - step_length d.
+  bool keeps_gradient() const { return factors() || traits.orthogonal; }
+  bool needs_norms() const { return direction != nullptr && !traits.orthogonal; }
 };
 
 std::vector<OptimizerDef> optimizer_list();                   // in the order of the rows

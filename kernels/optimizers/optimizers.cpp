@@ -61,13 +61,53 @@ OFSDP_MULTIARCH void lamb_direction(const OptimizerSpan<float>& span, const floa
   }
 }
 
-void add_lamb_steps(OptimizerDef& lamb) {
+template <typename Update>
+void add_steps(OptimizerDef&) {}
+
+template <>
+void add_steps<updates::Lamb>(OptimizerDef& lamb) {
   lamb.direction = [](const OptimizerSettings& s, const OptimizerSpan<float>& span, float* out) {
     lamb_direction(span, span.param, span.state[0], span.state[1], out,
                    updates::Lamb::direction(s, span.step));
   };
   lamb.step_length = [](const OptimizerSettings&, const ParameterNorms& n) {
     return updates::Lamb::step_length(n.lr, n.param, n.direction);
+  };
+}
+
+OFSDP_MULTIARCH void adafactor_direction(const float* __restrict grad,
+                                         const float* __restrict variance, float* __restrict out,
+                                         int64_t n) {
+  for (int64_t i = 0; i < n; ++i) out[i] = updates::Adafactor::direction(grad[i], variance[i]);
+}
+
+template <>
+void add_steps<updates::Adafactor>(OptimizerDef& adafactor) {
+  adafactor.direction = [](const OptimizerSettings&, const OptimizerSpan<float>& span, float* out) {
+    adafactor_direction(span.grad, span.state[0], out, span.count);
+  };
+  adafactor.step_length = [](const OptimizerSettings&, const ParameterNorms& n) {
+    return updates::Adafactor::step_length(n);
+  };
+}
+
+// In place too.
+OFSDP_MULTIARCH void look_ahead(const float* grad, const float* average, float* out, int64_t n,
+                                updates::Lerp lerp) {
+  for (int64_t i = 0; i < n; ++i) out[i] = lerp(grad[i], average[i]);
+}
+
+template <>
+void add_steps<updates::Muon>(OptimizerDef& muon) {
+  muon.direction = [](const OptimizerSettings& s, const OptimizerSpan<float>& span, float* out) {
+    if (s.momentum == 0) {
+      std::copy_n(span.grad, span.grad == out ? 0 : span.count, out);
+    } else {
+      look_ahead(span.grad, span.state[0], out, span.count, updates::Muon::look_ahead(s));
+    }
+  };
+  muon.step_length = [](const OptimizerSettings&, const ParameterNorms& n) {
+    return n.lr * n.adjust;
   };
 }
 
@@ -79,7 +119,7 @@ std::vector<OptimizerDef> optimizer_list() {
   list.push_back(definition<updates::Update, count_of(OptimizerTraits{__VA_ARGS__}), \
                             has_momentum(OptimizerTraits{__VA_ARGS__})>(             \
       #name, OptimizerTraits{__VA_ARGS__}));                                         \
-  if constexpr (!updates::Update::kMovesParam) add_lamb_steps(list.back());
+  add_steps<updates::Update>(list.back());
 #include "kernels/optimizers/optimizers.inc"
   return list;
 }

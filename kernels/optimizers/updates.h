@@ -8,6 +8,7 @@
 // Spans are views; they own nothing. Any thread may call.
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 
 #include "kernels/core/optimizer.h"
@@ -33,6 +34,19 @@ struct UpdateNumbers {
 };
 
 OFSDP_BOTH inline float f32(double value) { return static_cast<float>(value); }
+
+// torch.lerp, which is exact at its far end too: from 0.5 on it starts there.
+struct Lerp {
+  float weight, rest;
+  bool far;
+
+  OFSDP_BOTH static Lerp of(double weight) {
+    return {f32(weight), 1 - f32(weight), f32(weight) >= 0.5f};
+  }
+  OFSDP_BOTH float operator()(float from, float to) const {
+    return far ? to - (to - from) * rest : from + weight * (to - from);
+  }
+};
 
 struct ElementUpdate {
   static constexpr bool kMovesParam = true;  // false: `step` advances the states only
@@ -62,34 +76,28 @@ struct AdamUpdate : ElementUpdate {
   struct Factors {
     float keep;  // 1 - lr weight_decay
     GradientDecay decay;
-    float weight1;  // 1 - beta1
-    float beta1, beta2, weight2;
+    Lerp average;
+    float beta2, weight2;
     float root_correction2;  // sqrt(1 - beta2^t)
     float eps;
     float minus_step;  // -lr / (1 - beta1^t)
-    bool far;
   };
   OFSDP_BOTH static Factors factors(const UpdateNumbers& n) {
     const OptimizerSettings& s = n.settings;
     const auto t = static_cast<double>(n.step);
-    const float weight1 = f32(1 - s.beta1);
     return {.keep = f32(1 - n.lr * n.weight_decay),
             .decay = GradientDecay::of(n),
-            .weight1 = weight1,
-            .beta1 = 1 - weight1,
+            .average = Lerp::of(1 - s.beta1),
             .beta2 = f32(s.beta2),
             .weight2 = f32(1 - s.beta2),
             .root_correction2 = s.bias_correction ? f32(std::sqrt(1 - std::pow(s.beta2, t))) : 1.0f,
             .eps = f32(s.eps),
-            .minus_step = f32(-(n.lr / (s.bias_correction ? 1 - std::pow(s.beta1, t) : 1.0))),
-            .far = weight1 >= 0.5f};
+            .minus_step = f32(-(n.lr / (s.bias_correction ? 1 - std::pow(s.beta1, t) : 1.0)))};
   }
   OFSDP_BOTH static void step(Element& e, float gradient, const Factors& f) {
     const float p = decoupled && f.decay.decays ? e.param * f.keep : e.param;
     const float g = decoupled ? gradient : f.decay(gradient, p);
-    // torch.lerp is exact at its far end too: from 0.5 on it starts there.
-    const float m =
-        f.far ? g - (g - e.state[0]) * f.beta1 : e.state[0] + f.weight1 * (g - e.state[0]);
+    const float m = f.average(e.state[0], g);
     const float v = e.state[1] * f.beta2 + f.weight2 * g * g;
     e.state[0] = m;
     e.state[1] = v;
@@ -310,17 +318,17 @@ struct RmsProp : ElementUpdate {
 // The two averages of Adam and their weights, of an optimizer whose decay is L2.
 struct TwoAverages {
   GradientDecay decay;
-  float weight1, beta1, beta2, weight2;
+  Lerp average;
+  float beta2, weight2;
 
   OFSDP_BOTH static TwoAverages of(const UpdateNumbers& n) {
     const OptimizerSettings& s = n.settings;
-    const float weight1 = f32(1 - s.beta1);
-    return {GradientDecay::of(n), weight1, 1 - weight1, f32(s.beta2), f32(1 - s.beta2)};
+    return {GradientDecay::of(n), Lerp::of(1 - s.beta1), f32(s.beta2), f32(1 - s.beta2)};
   }
-  // Advances both; returns the gradient with its decay. torch.lerp is exact at its far end too.
+  // Advances both; returns the gradient with its decay.
   OFSDP_BOTH float advance(Element& e, float gradient) const {
-    const float g = decay(gradient, e.param), m = e.state[0];
-    e.state[0] = weight1 >= 0.5f ? g - (g - m) * beta1 : m + weight1 * (g - m);
+    const float g = decay(gradient, e.param);
+    e.state[0] = average(e.state[0], g);
     e.state[1] = e.state[1] * beta2 + weight2 * g * g;
     return g;
   }
@@ -527,6 +535,101 @@ struct Lamb : ElementUpdate {
     const double ratio = none ? 1 : std::sqrt(squares_of_p) / std::sqrt(squares_of_d);
     for (int64_t i = 0; i < span.count; ++i) {
       span.param[i] -= span.lr * ratio * d[static_cast<size_t>(i)];
+    }
+  }
+};
+
+// Adafactor (torch.optim.Adafactor, eps1 2^-23, eps2 1e-3, d 1, beta2_decay -0.8), v the second
+// moment:
+//   w = t^-0.8;  a parameter of one axis: v = v + w (g^2 - v)
+//   its matrices: R = R + w (means of rows of g^2 - R),  C = C + w (means of columns of g^2 - C),
+//                 v = R C / max(mean of R, eps1)
+//   d = g / max(sqrt(v), eps1);  p *= 1 - lr weight_decay
+//   p -= max(eps2, rms(p before)) min(lr, 1 / sqrt(t)) / max(1, rms(d)) d
+// `step` advances v of a parameter of one axis; kernels/optimizers/factors.h has R and C.
+// https://arxiv.org/abs/1804.04235
+struct Adafactor : ElementUpdate {
+  static constexpr bool kMovesParam = false;
+  static constexpr float kEps = 0x1p-23f;  // of float32
+  static constexpr double kLeastRms = 1e-3;
+  using Factors = Lerp;
+
+  OFSDP_BOTH static double weight(int64_t step) {
+    return std::pow(static_cast<double>(step), -0.8);
+  }
+  OFSDP_BOTH static Factors factors(const UpdateNumbers& n) { return Lerp::of(weight(n.step)); }
+  OFSDP_BOTH static void step(Element& e, float g, const Factors& f) {
+    e.state[0] = f(e.state[0], g * g);
+  }
+  OFSDP_BOTH static float direction(float g, float variance) {
+    return 1 / std::sqrt(variance > kEps * kEps ? variance : kEps * kEps) * g;
+  }
+  OFSDP_BOTH static double step_length(const ParameterNorms& n) {
+    const double root = std::sqrt(static_cast<double>(n.count));
+    const double most = 1 / std::sqrt(static_cast<double>(n.step));
+    const double rms = n.param / root, spread = n.direction / root;
+    const double alpha = (rms > kLeastRms ? rms : kLeastRms) * (n.lr < most ? n.lr : most);
+    return alpha / (spread > 1 ? spread : 1);
+  }
+
+  // REQUIRES: the span is a whole parameter of one axis.
+  static void reference(const OptimizerSettings&, const OptimizerSpan<double>& span) {
+    const double w = weight(span.step), eps = std::pow(2.0, -23);
+    double squares_of_p = 0, squares_of_d = 0;
+    std::vector<double> d(static_cast<size_t>(span.count));
+    for (int64_t i = 0; i < span.count; ++i) {
+      double& v = span.state[0][i];
+      v = (1 - w) * v + w * span.grad[i] * span.grad[i];
+      double& di = d[static_cast<size_t>(i)];
+      di = span.grad[i] / std::max(std::sqrt(v), eps);
+      squares_of_p += span.param[i] * span.param[i];
+      squares_of_d += di * di;
+    }
+    const auto n = static_cast<double>(span.count);
+    const double rho = std::min(span.lr, 1 / std::sqrt(static_cast<double>(span.step)));
+    const double alpha = std::max(1e-3, std::sqrt(squares_of_p / n)) * rho;
+    const double length = alpha / std::max(1.0, std::sqrt(squares_of_d / n));
+    for (int64_t i = 0; i < span.count; ++i) {
+      span.param[i] *= 1 - span.lr * span.weight_decay;
+      span.param[i] -= length * d[static_cast<size_t>(i)];
+    }
+  }
+};
+
+// Muon (torch.optim.Muon, in float32), of a parameter of two axes:
+//   m = m + (1 - momentum)(g - m);  u = g + momentum (m - g)
+//   X = u / max(|u|, eps), transposed where it has more rows than columns; five times
+//     G = X X^T,  X = a X + (b G + c G G) X
+//   p *= 1 - lr weight_decay;  p -= lr adjust X
+// `step` advances m, `direction` returns u; runtime/engine/orthogonal_plan.h makes X of it.
+// https://kellerjordan.github.io/posts/muon
+struct Muon : ElementUpdate {
+  static constexpr bool kMovesParam = false;
+  static constexpr float kA = 3.4445f, kB = -4.775f, kC = 2.0315f;
+  static constexpr double kEps = 1e-7;
+  static constexpr int kIterations = 5;
+  using Factors = Lerp;
+
+  OFSDP_BOTH static Factors factors(const UpdateNumbers& n) {
+    return Lerp::of(1 - n.settings.momentum);
+  }
+  OFSDP_BOTH static void step(Element& e, float g, const Factors& f) {
+    e.state[0] = f(e.state[0], g);
+  }
+  static Lerp look_ahead(const OptimizerSettings& s) { return Lerp::of(s.momentum); }
+  // Rows and columns as the use has them: out and in.
+  static double original_adjust(int64_t rows, int64_t columns) {
+    return std::sqrt(std::max(1.0, static_cast<double>(rows) / static_cast<double>(columns)));
+  }
+  static double rms_adjust(int64_t rows, int64_t columns) {
+    return 0.2 * std::sqrt(static_cast<double>(std::max(rows, columns)));
+  }
+
+  // Advances the state alone: the rest is no update of elements.
+  static void reference(const OptimizerSettings& s, const OptimizerSpan<double>& span) {
+    for (int64_t i = 0; s.momentum != 0 && i < span.count; ++i) {
+      double& m = span.state[0][i];
+      m = s.momentum * m + (1 - s.momentum) * span.grad[i];
     }
   }
 };

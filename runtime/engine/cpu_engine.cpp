@@ -315,8 +315,35 @@ Status CpuEngine::trust(const Operation&) {
   return {};
 }
 
+Status CpuEngine::sums(const Operation& op) {
+  if (skip_update_) return {};
+  std::memset(op.dst.data, 0, op.dst.bytes());
+  optimizer_.sum_squares(op.unit, op.part, op.src.floats(), op.dst.floats());
+  return {};
+}
+
+Status CpuEngine::factors(const Operation& op) {
+  if (!skip_update_) optimizer_.advance_factors(op.unit, op.src.floats(), numbers_);
+  return {};
+}
+
+Status CpuEngine::orthogonalize(const Operation& op) {
+  if (skip_update_) return {};
+  const int index = op.group.index_of(communicator_.rank());
+  return optimizer_.orthogonalize(op.unit, index, {op.dst.floats(), size_t(op.dst.count)},
+                                  op.onto.data);
+}
+
+Status CpuEngine::meet(const Operation& op) {
+  const int64_t began = nanoseconds_now();
+  OFSDP_RETURN_IF_ERROR(communicator_.barrier(site("meeting before a gather", op.unit)));
+  exposed_.add(op.unit, nanoseconds_now() - began);
+  return {};
+}
+
 Status CpuEngine::apply(const Operation& op) {
-  if (!skip_update_) optimizer_.apply(op.unit, numbers_, step_lengths_->lengths());
+  const auto lengths = step_lengths_ ? step_lengths_->lengths() : std::span<const double>();
+  if (!skip_update_) optimizer_.apply(op.unit, numbers_, lengths);
   return {};
 }
 

@@ -60,6 +60,10 @@ class CpuEngine final : public UpdateRunner, private Engine {
   Status update(const Operation& op) override;
   Status trust(const Operation& op) override;
   Status apply(const Operation& op) override;
+  Status sums(const Operation& op) override;
+  Status factors(const Operation& op) override;
+  Status orthogonalize(const Operation& op) override;
+  Status meet(const Operation& op) override;
 
   Status blame_nan(BoundProgram& program);
   void add_to_norm(const Operation& op, int64_t begin, std::span<const float> block);

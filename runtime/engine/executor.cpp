@@ -34,6 +34,14 @@ Status execute(Engine& engine, const Operation& op) {
       return engine.trust(op);
     case OpKind::kApply:
       return engine.apply(op);
+    case OpKind::kSums:
+      return engine.sums(op);
+    case OpKind::kFactors:
+      return engine.factors(op);
+    case OpKind::kOrthogonalize:
+      return engine.orthogonalize(op);
+    case OpKind::kMeet:
+      return engine.meet(op);
     case OpKind::kCopyUp:
       return engine.copy_up(op);
     case OpKind::kCopyDown:

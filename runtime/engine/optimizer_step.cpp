@@ -5,6 +5,8 @@
 
 #include "kernels/cpu/float_width.h"
 #include "kernels/cpu/parallel.h"
+#include "kernels/optimizers/factors.h"
+#include "kernels/optimizers/updates.h"
 
 namespace ofsdp::runtime {
 
@@ -18,40 +20,110 @@ double rate_of(const UpdateGroup& group, const UpdateNumbers& numbers) {
 
 OptimizerStep::OptimizerStep(const UpdatePlan& updates, const Plan& plan,
                              const std::vector<UnitState>& units, UpdateProgram* program,
-                             const std::vector<int>& rules)
-    : updates_(updates), param_dtype_(plan.param_dtype), units_(units), program_(program) {
-  const auto waits = [&](const UnitParam& p) {
-    const int group = updates.parameters[static_cast<size_t>(p.parameter)].group;
-    return updates.groups[static_cast<size_t>(group)].optimizer->direction != nullptr;
-  };
-  needs_norms_ = program == nullptr && std::ranges::any_of(plan.units, [&](const Unit& unit) {
-                   return std::ranges::any_of(unit.params, waits);
-                 });
+                             const std::vector<int>& rules, std::vector<OrthogonalUnit> orthogonal)
+    : updates_(updates),
+      param_dtype_(plan.param_dtype),
+      units_(units),
+      orthogonal_(std::move(orthogonal)),
+      program_(program) {
   for (const Unit& unit : plan.units) {
-    const UnitState& state = units[static_cast<size_t>(unit.id)];
-    std::vector<Segment> list;
-    // `end` counts elements of the unit.
-    auto cover = [&](int64_t end, Segment what) {
-      what.end = std::clamp<int64_t>(end - state.owned_begin, 0, state.owned_numel);
-      const bool same = !list.empty() && list.back().weight_decay == what.weight_decay &&
-                        list.back().rule == what.rule && list.back().group == what.group &&
-                        (!needs_norms() || list.back().parameter == what.parameter);
-      if (same) {
-        list.back().end = std::max(list.back().end, what.end);
-      } else if (what.end > (list.empty() ? 0 : list.back().end)) {
-        list.push_back(what);
-      }
-    };
     for (const UnitParam& p : unit.params) {
-      const ParameterUpdate& update = updates.parameters[static_cast<size_t>(p.parameter)];
-      const int rule = program == nullptr ? -1 : rules[static_cast<size_t>(p.parameter)];
-      cover(p.offset + p.numel, {0, update.weight_decay, p.parameter, rule, update.group});
+      const OptimizerDef& optimizer = updates.optimizer_of(p.parameter);
+      needs_norms_ = needs_norms_ || (program == nullptr && optimizer.needs_norms());
+      takes_steps_ = takes_steps_ || (program == nullptr && optimizer.direction != nullptr);
     }
-    cover(unit.padded_numel, list.empty() ? Segment{} : list.back());  // the padding stays 0
-    segments_.push_back(std::move(list));
-    state_.resize(std::max(state_.size(), state.optimizer.size()));
   }
-  if (needs_norms()) direction_.resize(static_cast<size_t>(kReduceBlock));
+  for (const Unit& unit : plan.units) {
+    cut(unit, rules);
+    list_factored(unit);
+    state_.resize(std::max(state_.size(), units[static_cast<size_t>(unit.id)].optimizer.size()));
+  }
+  if (takes_steps_) direction_.resize(static_cast<size_t>(kReduceBlock));
+}
+
+// A parameter's gap goes with it.
+void OptimizerStep::cut(const Unit& unit, const std::vector<int>& rules) {
+  const UnitState& state = units_[static_cast<size_t>(unit.id)];
+  std::vector<Segment>& list = segments_.emplace_back();
+  // `end` counts elements of the unit.
+  const auto cover = [&](int64_t end, Segment what) {
+    what.end = std::clamp<int64_t>(end - state.owned_begin, 0, state.owned_numel);
+    const bool apart = takes_steps_ && !list.empty() && list.back().parameter != what.parameter;
+    const bool same = !list.empty() && list.back().weight_decay == what.weight_decay &&
+                      list.back().rule == what.rule && list.back().group == what.group && !apart;
+    if (same) {
+      list.back().end = std::max(list.back().end, what.end);
+    } else if (what.end > (list.empty() ? 0 : list.back().end)) {
+      place_states(unit, what);
+      list.push_back(std::move(what));
+    }
+  };
+  Segment last;
+  for (const UnitParam& p : unit.params) {
+    const ParameterUpdate& update = updates_.of(p.parameter);
+    last = {.weight_decay = update.weight_decay,
+            .parameter = p.parameter,
+            .rule = program_ == nullptr ? -1 : rules[static_cast<size_t>(p.parameter)],
+            .group = update.group,
+            .origin = p.offset - state.owned_begin};
+    const int64_t end = p.offset + p.numel;
+    cover((end + kParamAlignment - 1) / kParamAlignment * kParamAlignment, last);
+  }
+  if (unit.params.empty()) return;
+  // The padding stays 0. Where its states are not held it is left alone.
+  if (list.empty()) last.rule = -1;
+  const bool held = std::ranges::all_of(updates_.of(last.parameter).states,
+                                        [&](size_t s) { return is_whole(updates_, unit, s); });
+  if (!held) last = {.parameter = -1, .group = -1};
+  cover(unit.padded_numel, last);
+}
+
+void OptimizerStep::list_factored(const Unit& unit) {
+  const UnitState& state = units_[static_cast<size_t>(unit.id)];
+  const Span owned{state.owned_begin, state.owned_numel};
+  std::vector<Factored>& list = factored_.emplace_back();
+  int64_t sums = 0;
+  for (const UnitParam& p : unit.params) {
+    const ParameterUpdate& update = updates_.of(p.parameter);
+    if (!update.factored) continue;
+    const MatrixShape& shape = update.shape;
+    Factored f{.parameter = p.parameter,
+               .shape = shape,
+               .offset = p.offset,
+               .rows = sums,
+               .columns = sums + shape.matrices * shape.rows};
+    sums = f.columns + shape.matrices * shape.columns;
+    const auto held = [&](size_t i) {
+      for (const StatePart& part : state_parts(updates_, unit, owned, update.states[i])) {
+        if (part.param->parameter == p.parameter) return part;
+      }
+      return StatePart{};
+    };
+    f.held_rows = held(0);
+    f.held_columns = held(1);
+    list.push_back(f);
+  }
+}
+
+void OptimizerStep::place_states(const Unit& unit, Segment& segment) const {
+  if (segment.parameter < 0) return;
+  const UnitState& state = units_[static_cast<size_t>(unit.id)];
+  const Span owned{state.owned_begin, state.owned_numel};
+  const ParameterUpdate& update = update_of(segment);
+  for (const size_t s : update.states) {
+    int64_t& shift = segment.shifts.emplace_back(0);
+    if (is_whole(updates_, unit, s)) continue;
+    for (const StatePart& part : state_parts(updates_, unit, owned, s)) {
+      if (part.param->parameter != segment.parameter) continue;
+      shift = part.at - part.first - (update.factored ? 0 : segment.origin);
+    }
+  }
+}
+
+MatrixSpan OptimizerStep::matrices(const Segment& segment, int64_t begin, int64_t count) const {
+  const MatrixShape& shape = update_of(segment).shape;
+  const int64_t first = begin - segment.origin, numel = shape.numel();
+  return {shape, first, std::min(count, numel - first)};  // without the gap
 }
 
 void OptimizerStep::update(int unit, int64_t begin, std::span<const float> gradient,
@@ -62,22 +134,43 @@ void OptimizerStep::update(int unit, int64_t begin, std::span<const float> gradi
   for (const Segment& segment : segments_[static_cast<size_t>(unit)]) {
     const int64_t stop = std::min(segment.end, end);
     if (stop <= at) continue;
+    if (segment.parameter < 0) break;  // the end of the unit
     const UpdateGroup& group = group_of(segment);
-    for (size_t i = 0; i < group.states.size(); ++i) {
-      scratch[i] = state.optimizer[group.states[i]] + at;
-    }
     const float* const from = gradient.data() + (at - begin);
     if (program_ != nullptr) {
       run_program(state, segment, at, stop - at, from, numbers);
-    } else {
+    } else if (!update_of(segment).factored) {
+      for (size_t i = 0; i < segment.shifts.size(); ++i) {
+        scratch[i] = state_of(state, segment, i) + at;
+      }
       group.optimizer->update(
           group.settings, {state.owned + at, from, scratch.data(), stop - at,
                            rate_of(group, numbers), segment.weight_decay, numbers.optimizer_step});
     }
+    if (waits(segment) && group.optimizer->keeps_gradient()) {
+      keep(state, segment, at, {from, static_cast<size_t>(stop - at)}, scratch, numbers);
+    }
     if (!waits(segment)) average(state, at, stop - at, numbers.optimizer_step);
     at = stop;
   }
-  if (!needs_norms()) round(state, begin, end - begin);
+  if (!takes_steps_) round(state, begin, end - begin);
+}
+
+// Keeps the gradient for the step; where the step is a matrix's, the direction that it begins with.
+void OptimizerStep::keep(const UnitState& state, const Segment& segment, int64_t begin,
+                         std::span<const float> gradient, std::span<float*> scratch,
+                         const UpdateNumbers& numbers) const {
+  const UpdateGroup& group = group_of(segment);
+  float* const to = state.gradient + begin;
+  if (group.optimizer->traits.orthogonal) {
+    group.optimizer->direction(group.settings,
+                               {state.owned + begin, gradient.data(), scratch.data(),
+                                static_cast<int64_t>(gradient.size()), rate_of(group, numbers),
+                                segment.weight_decay, numbers.optimizer_step},
+                               to);
+  } else if (to != gradient.data()) {
+    std::ranges::copy(gradient, to);
+  }
 }
 
 void OptimizerStep::round(int unit) const {
@@ -97,6 +190,7 @@ void OptimizerStep::run_program(const UnitState& state, const Segment& segment, 
                                 const UpdateNumbers& numbers) {
   program_->begin(numbers.optimizer_step);
   if (segment.rule < 0) return;
+  for (size_t i = 0; i < segment.shifts.size(); ++i) state_[i] = state_of(state, segment, i) + at;
   program_->update(segment.rule, state.owned + at, gradient, state_.data(), count);
 }
 
@@ -108,10 +202,11 @@ bool OptimizerStep::of_one_thread() const {
 
 double OptimizerStep::step_length(int parameter, ParameterNorms norms,
                                   const UpdateNumbers& numbers) const {
-  const int at = updates_.parameters[static_cast<size_t>(parameter)].group;
-  const UpdateGroup& group = updates_.groups[static_cast<size_t>(at)];
+  const ParameterUpdate& update = updates_.of(parameter);
+  const UpdateGroup& group = updates_.groups[static_cast<size_t>(update.group)];
   if (group.optimizer->step_length == nullptr) return 0;
   norms.lr = rate_of(group, numbers);
+  norms.adjust = update.adjust;
   return group.optimizer->step_length(group.settings, norms);
 }
 
@@ -120,33 +215,69 @@ std::span<const float> OptimizerStep::direction(int unit, int64_t begin, int64_t
                                                 const UpdateNumbers& numbers) {
   const UnitState& state = units_[static_cast<size_t>(unit)];
   const UpdateGroup& group = group_of(segment);
-  for (size_t i = 0; i < group.states.size(); ++i) {
-    state_[i] = state.optimizer[group.states[i]] + begin;
+  if (group.optimizer->traits.orthogonal) {
+    return {state.gradient + begin, static_cast<size_t>(count)};
   }
+  if (update_of(segment).factored) {
+    factored_steps(state, segment, begin, count);
+    return {direction_.data(), static_cast<size_t>(count)};
+  }
+  for (size_t i = 0; i < segment.shifts.size(); ++i) {
+    state_[i] = state_of(state, segment, i) + begin;
+  }
+  const float* const gradient =
+      group.optimizer->keeps_gradient() ? state.gradient + begin : nullptr;
   group.optimizer->direction(
       group.settings,
-      {state.owned + begin, nullptr, state_.data(), count, rate_of(group, numbers),
+      {state.owned + begin, gradient, state_.data(), count, rate_of(group, numbers),
        segment.weight_decay, numbers.optimizer_step},
       direction_.data());
   return {direction_.data(), static_cast<size_t>(count)};
 }
 
-namespace {
-
-OFSDP_MULTIARCH void subtract_scaled(float* __restrict values, const float* __restrict steps,
-                                     float factor, size_t n) {
-  for (size_t i = 0; i < n; ++i) values[i] -= factor * steps[i];
+// Matrix by matrix; what is left is a gap.
+void OptimizerStep::factored_steps(const UnitState& state, const Segment& segment, int64_t begin,
+                                   int64_t count) {
+  const float *const rows = state_of(state, segment, 0), *const columns =
+                                                             state_of(state, segment, 1);
+  const MatrixSpan all = matrices(segment, begin, count);
+  const MatrixShape& shape = all.shape;
+  int64_t done = 0;
+  while (done < all.count) {
+    const int64_t matrix = (all.first + done) / shape.size();
+    const int64_t first = all.first + done - matrix * shape.size();
+    const int64_t n = std::min(all.count - done, shape.size() - first);
+    const float* const its_rows = rows + matrix * shape.rows;
+    if (mean_.parameter != segment.parameter || mean_.matrix != matrix) {
+      mean_ = {segment.parameter, matrix, mean_of_rows(its_rows, shape.rows)};
+    }
+    factored_direction({shape, first, n}, state.gradient + begin + done, its_rows,
+                       columns + matrix * shape.columns, mean_.mean, direction_.data() + done);
+    done += n;
+  }
+  std::fill(direction_.begin() + done, direction_.begin() + count, 0.0f);
 }
 
-// torch.lerp(average, values, weight), which is exact at its far end too.
-OFSDP_MULTIARCH void lerp(float* __restrict average, const float* __restrict values, float weight,
-                          int64_t n) {
-  if (weight < 0.5f) {
-    for (int64_t i = 0; i < n; ++i) average[i] += weight * (values[i] - average[i]);
-    return;
+int64_t factor_sums(const UpdatePlan& updates, const Unit& unit) {
+  int64_t count = 0;
+  for (const UnitParam& p : unit.params) {
+    const ParameterUpdate& update = updates.of(p.parameter);
+    const MatrixShape& shape = update.shape;
+    if (update.factored) count += shape.matrices * (shape.rows + shape.columns);
   }
-  const float rest = 1 - weight;
-  for (int64_t i = 0; i < n; ++i) average[i] = values[i] - (values[i] - average[i]) * rest;
+  return count;
+}
+
+namespace {
+
+OFSDP_MULTIARCH void take_step(float* __restrict values, const float* __restrict steps, float keep,
+                               float length, size_t n) {
+  for (size_t i = 0; i < n; ++i) values[i] = values[i] * keep - length * steps[i];
+}
+
+OFSDP_MULTIARCH void follow(float* __restrict average, const float* __restrict values,
+                            updates::Lerp lerp, int64_t n) {
+  for (int64_t i = 0; i < n; ++i) average[i] = lerp(average[i], values[i]);
 }
 
 }  // namespace
@@ -158,7 +289,7 @@ void OptimizerStep::average(const UnitState& state, int64_t begin, int64_t count
   if (optimizer_step == updates_.first_update) {
     std::copy_n(state.owned + begin, count, to);
   } else {
-    lerp(to, state.owned + begin, static_cast<float>(1 - *updates_.average_decay), count);
+    follow(to, state.owned + begin, updates::Lerp::of(1 - *updates_.average_decay), count);
   }
 }
 
@@ -171,16 +302,66 @@ void OptimizerStep::swap_average() {
   }
 }
 
+void OptimizerStep::sum_squares(int unit, Span part, const float* gradient, float* sums) const {
+  for (const Factored& f : factored_[static_cast<size_t>(unit)]) {
+    const int64_t begin = std::max(part.begin, f.offset);
+    const int64_t end = std::min(part.begin + part.numel, f.offset + f.shape.numel());
+    if (begin >= end) continue;
+    sums_of_squares({f.shape, begin - f.offset, end - begin}, gradient + (begin - part.begin),
+                    sums + f.rows, sums + f.columns);
+  }
+}
+
+void OptimizerStep::advance_factors(int unit, const float* sums,
+                                    const UpdateNumbers& numbers) const {
+  const UnitState& state = units_[static_cast<size_t>(unit)];
+  for (const Factored& f : factored_[static_cast<size_t>(unit)]) {
+    const ParameterUpdate& update = updates_.of(f.parameter);
+    const auto advance = [&](size_t i, const StatePart& part, int64_t first, int64_t length) {
+      kernels::advance_factors(state.optimizer[update.states[i]] + part.at,
+                               sums + first + part.first, part.count, length,
+                               numbers.optimizer_step);
+    };
+    advance(0, f.held_rows, f.rows, f.shape.columns);
+    advance(1, f.held_columns, f.columns, f.shape.rows);
+  }
+}
+
+Status OptimizerStep::orthogonalize(int unit, int index, std::span<float> values, std::byte* work) {
+  float* const all = values.data();
+  int64_t at = 0;  // what is before it is done
+  const auto clear_until = [&](int64_t end) {
+    if (index != 0) std::fill(all + at, all + end, 0.0f);
+  };
+  for (OrthogonalMatrix& m : orthogonal_[static_cast<size_t>(unit)]) {
+    clear_until(m.offset);
+    at = m.offset + m.numel();
+    if (m.owner != index) {
+      std::fill(all + m.offset, all + at, 0.0f);
+    } else {
+      OFSDP_RETURN_IF_ERROR(runtime::orthogonalize(m, all + m.offset, work));
+    }
+  }
+  clear_until(static_cast<int64_t>(values.size()));
+  return {};
+}
+
 void OptimizerStep::apply(int unit, const UpdateNumbers& numbers, std::span<const double> lengths) {
   const UnitState& state = units_[static_cast<size_t>(unit)];
-  visit(unit, {0, state.owned_numel}, numbers,
-        [&](int parameter, std::span<const float> p, std::span<const float> steps) {
-          const double length = lengths[static_cast<size_t>(parameter)];
-          const int64_t begin = p.data() - state.owned;
-          subtract_scaled(state.owned + begin, steps.data(), static_cast<float>(length),
-                          steps.size());
-          average(state, begin, static_cast<int64_t>(steps.size()), numbers.optimizer_step);
-        });
+  const auto take = [&](const Segment& segment, std::span<const float> p,
+                        std::span<const float> steps) {
+    const UpdateGroup& group = group_of(segment);
+    const bool decays = group.optimizer->keeps_gradient() && segment.weight_decay != 0;
+    const auto keep =
+        decays ? static_cast<float>(1 - rate_of(group, numbers) * segment.weight_decay) : 1.0f;
+    const double length = needs_norms(segment) ? lengths[static_cast<size_t>(segment.parameter)]
+                                               : step_length(segment.parameter, {}, numbers);
+    const int64_t begin = p.data() - state.owned;
+    take_step(state.owned + begin, steps.data(), keep, static_cast<float>(length), steps.size());
+    average(state, begin, static_cast<int64_t>(steps.size()), numbers.optimizer_step);
+  };
+  visit_if(
+      unit, {0, state.owned_numel}, numbers, [this](const Segment& s) { return waits(s); }, take);
   round(unit);
 }
 

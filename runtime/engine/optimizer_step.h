@@ -6,6 +6,10 @@
 // the parameters change; elementwise optimizers give the same bits whatever the cut. The average of
 // --ema follows every parameter that has moved.
 //
+// Steps of a whole parameter (kernels/core/optimizer.h) wait: `update` advances the states, and
+// keeps the gradient where the optimizer wants it again; `apply` follows. In between, optimizers
+// with factors need the sums of rows and columns over all ranks.
+//
 // [Note: the norm's blocks] The squares are summed in double per block of kReduceBlock elements
 // that starts at a multiple of it in a rank's span of the padded flat unit, blocks in order, units
 // in the order of the schedule, ranks in order: the same sum under every strategy.
@@ -20,7 +24,9 @@
 
 #include "fsdp/comm/communicator.h"
 #include "fsdp/plan/plan.h"
-#include "runtime/engine/update_plan.h"
+#include "kernels/optimizers/factors.h"
+#include "runtime/engine/orthogonal_plan.h"
+#include "runtime/engine/state_layout.h"
 #include "runtime/engine/update_program.h"
 #include "runtime/program/unit_state.h"
 
@@ -38,10 +44,10 @@ class OptimizerStep {
   // `program`: what updates instead of the optimizers, where it is not null; its rules per
   // parameter of the graph (-1: none).
   OptimizerStep(const UpdatePlan& updates, const Plan& plan, const std::vector<UnitState>& units,
-                UpdateProgram* program = nullptr, const std::vector<int>& rules = {});
+                UpdateProgram* program = nullptr, const std::vector<int>& rules = {},
+                std::vector<OrthogonalUnit> orthogonal = {});
 
-  // Whether `update` only advances the states of some parameters, and `apply` with norms of
-  // parameters must follow.
+  // Whether the steps of some parameters wait for their norms.
   bool needs_norms() const { return needs_norms_; }
   // Whether `update` may be called by one thread alone, the rank's: of a program, and of a plug-in,
   // which fans out itself.
@@ -50,9 +56,13 @@ class OptimizerStep {
   struct Segment {
     int64_t end = 0;  // of the owned span
     double weight_decay = 0;
-    int parameter = 0;
-    int rule = -1;  // of the program
+    int parameter = 0;  // -1: padding that has no states
+    int rule = -1;      // of the program
     int group = 0;
+    int64_t origin = 0;  // where the parameter begins: may be before what is owned
+    // A state's place less that of its element; of a factor less its number. Of its optimizer's, in
+    // order.
+    std::vector<int64_t> shifts = {};
   };
   // Per unit, in order, covering the owned span.
   const std::vector<std::vector<Segment>>& segments() const { return segments_; }
@@ -69,14 +79,26 @@ class OptimizerStep {
   // Writes all that is owned where nodes read it, if they read it rounded.
   void round(int unit) const;
 
-  // Shows the elements `part` of what is owned whose steps wait for their lengths: every
-  // parameter's own, and the step, in blocks of at most kReduceBlock elements.
-  // `see(parameter, elements, steps)`.
+  // Sums the squares of the unit's elements `part`, of factored parameters, by rows and by columns:
+  // writes those of the unit's factor_sums that `part` touches.
+  void sum_squares(int unit, Span part, const float* gradient, float* sums) const;
+  // Advances the factors that are held, with the sums of all elements.
+  void advance_factors(int unit, const float* sums, const UpdateNumbers& numbers) const;
+
+  // Orthogonalizes the unit's matrices that belong to place `index` of the ranks, in `values`, the
+  // whole unit; others become 0, and what is no matrix does elsewhere than at place 0.
+  Status orthogonalize(int unit, int index, std::span<float> values, std::byte* work);
+
+  // Shows the elements `part` of what is owned whose steps wait for norms: every parameter's own,
+  // and the step, in blocks of at most kReduceBlock elements. `see(segment, elements, steps)`.
   template <typename See>
-  void visit(int unit, Span part, const UpdateNumbers& numbers, See see);
+  void visit(int unit, Span part, const UpdateNumbers& numbers, See see) {
+    visit_if(
+        unit, part, numbers, [this](const Segment& s) { return needs_norms(s); }, see);
+  }
   // With the rate of the parameter's group; 0 for one whose step does not wait.
   double step_length(int parameter, ParameterNorms norms, const UpdateNumbers& numbers) const;
-  // p -= length d, with a length for each parameter of the graph.
+  // p = (1 - decay) p - length d, with a length for each parameter of the graph that needs norms.
   void apply(int unit, const UpdateNumbers& numbers, std::span<const double> lengths);
 
   // Exchanges what is owned of all units with its average, for nodes too.
@@ -86,9 +108,39 @@ class OptimizerStep {
   const UpdateGroup& group_of(const Segment& segment) const {
     return updates_.groups[static_cast<size_t>(segment.group)];
   }
-  bool waits(const Segment& segment) const {
-    return program_ == nullptr && group_of(segment).optimizer->direction != nullptr;
+  const ParameterUpdate& update_of(const Segment& segment) const {
+    return updates_.of(segment.parameter);
   }
+  bool waits(const Segment& segment) const {
+    return program_ == nullptr && segment.parameter >= 0 &&
+           group_of(segment).optimizer->direction != nullptr;
+  }
+  bool needs_norms(const Segment& segment) const {
+    return waits(segment) && group_of(segment).optimizer->needs_norms();
+  }
+  // A factored parameter: its sums in the unit's, and what is held of its factors.
+  struct Factored {
+    int parameter = 0;
+    MatrixShape shape;
+    int64_t offset = 0;  // of the unit
+    int64_t rows = 0, columns = 0;
+    StatePart held_rows = {}, held_columns = {};
+  };
+  void list_factored(const Unit& unit);
+  void cut(const Unit& unit, const std::vector<int>& rules);
+  void place_states(const Unit& unit, Segment& segment) const;
+  MatrixSpan matrices(const Segment& segment, int64_t begin, int64_t count) const;
+  // The state's array, moved so that it is indexed by elements of what is owned; of factors, by
+  // their numbers.
+  float* state_of(const UnitState& state, const Segment& segment, size_t i) const {
+    return state.optimizer[update_of(segment).states[i]] + segment.shifts[i];
+  }
+  void keep(const UnitState& state, const Segment& segment, int64_t begin,
+            std::span<const float> gradient, std::span<float*> scratch,
+            const UpdateNumbers& numbers) const;
+  void factored_steps(const UnitState& state, const Segment& segment, int64_t begin, int64_t count);
+  template <typename Takes, typename See>
+  void visit_if(int unit, Span part, const UpdateNumbers& numbers, Takes takes, See see);
   // Elements [begin, begin + count) of the unit's average follow the parameters.
   void average(const UnitState& state, int64_t begin, int64_t count, int64_t optimizer_step) const;
   void run_program(const UnitState& state, const Segment& segment, int64_t at, int64_t count,
@@ -99,30 +151,44 @@ class OptimizerStep {
                                    const UpdateNumbers& numbers);
 
   const UpdatePlan& updates_;
-  bool needs_norms_ = false;
+  bool needs_norms_ = false, takes_steps_ = false;
   DType param_dtype_;
   const std::vector<UnitState>& units_;
   std::vector<std::vector<Segment>> segments_;
-  std::vector<float*> state_;  // scratch of one call
+  std::vector<std::vector<Factored>> factored_;  // per unit, in its order
+  std::vector<OrthogonalUnit> orthogonal_;       // per unit, or none
+  std::vector<float*> state_;                    // scratch of one call
   UpdateProgram* program_ = nullptr;
   std::vector<float> direction_;  // scratch of one call, kReduceBlock elements
+  // The mean of the row factors of the matrix that a call of visit is in.
+  struct {
+    int parameter = -1;
+    int64_t matrix = -1;
+    float mean = 0;
+  } mean_;
 };
 
-template <typename See>
-void OptimizerStep::visit(int unit, Span part, const UpdateNumbers& numbers, See see) {
+template <typename Takes, typename See>
+void OptimizerStep::visit_if(int unit, Span part, const UpdateNumbers& numbers, Takes takes,
+                             See see) {
   const UnitState& state = units_[static_cast<size_t>(unit)];
   int64_t at = part.begin;
+  mean_ = {};
   for (const Segment& segment : segments_[static_cast<size_t>(unit)]) {
     const int64_t stop = std::min(segment.end, part.begin + part.numel);
-    if (!waits(segment)) at = std::max(at, stop);
+    if (!takes(segment)) at = std::max(at, stop);
     while (at < stop) {
       const int64_t count = std::min<int64_t>(kReduceBlock, stop - at);
-      see(segment.parameter, std::span<const float>(state.owned + at, static_cast<size_t>(count)),
+      see(segment, std::span<const float>(state.owned + at, static_cast<size_t>(count)),
           direction(unit, at, count, segment, numbers));
       at += count;
     }
   }
 }
+
+// How many sums the factors of a unit are made from: for each factored parameter those of its rows,
+// then those of its columns, as float32.
+int64_t factor_sums(const UpdatePlan& updates, const Unit& unit);
 
 // In double, in a fixed order.
 double sum_of_squares(std::span<const float> values);

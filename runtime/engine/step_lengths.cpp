@@ -29,8 +29,9 @@ Status StepLengths::agree(OptimizerStep& optimizer, const UpdateNumbers& numbers
   std::ranges::fill(squares_, 0.0);
   for (ExactSquares& sum : exact_) sum.clear();
   for (const Unit& unit : plan_.units) {
-    const auto add = [this](int parameter, std::span<const float> p, std::span<const float> d) {
-      const size_t at = 2 * static_cast<size_t>(parameter);
+    const auto add = [this](const OptimizerStep::Segment& segment, std::span<const float> p,
+                            std::span<const float> d) {
+      const size_t at = 2 * static_cast<size_t>(segment.parameter);
       if (plan_.across_ranks) {
         exact_[at].add(p);
         exact_[at + 1].add(d);

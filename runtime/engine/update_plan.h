@@ -2,12 +2,13 @@
 // run holds for that.
 //
 // Groups (--group) may have optimizers of their own. The states of all are told apart by their
-// names: a run holds a tensor of each name, as long as the shard, and a group uses those of its
-// optimizer. The average of --ema is one more, the last.
+// names; a parameter has those of its optimizer. The average of --ema is one more, the last, of all
+// parameters.
 //
 // Ownership: a value; the definitions outlive it. Threads: any. Errors: none.
 #pragma once
 
+#include <algorithm>
 #include <optional>
 #include <string>
 #include <vector>
@@ -19,13 +20,16 @@ namespace ofsdp::runtime {
 struct UpdateGroup {
   const OptimizerDef* optimizer = nullptr;
   OptimizerSettings settings;
-  std::optional<double> lr = {};    // its base rate; none: the run's
-  std::vector<size_t> states = {};  // of its optimizer, in order: which of UpdatePlan::states
+  std::optional<double> lr = {};  // its base rate; none: the run's
 };
 
 struct ParameterUpdate {
   int group = 0;
   double weight_decay = 0;
+  std::vector<size_t> states = {};  // of its optimizer, in order: which of UpdatePlan::states
+  bool factored = false;            // the states are the factors of its rows and of its columns
+  MatrixShape shape = {};           // of one whose optimizer works on matrices
+  double adjust = 1;                // Muon's, of the shape
 };
 
 struct UpdatePlan {
@@ -36,6 +40,12 @@ struct UpdatePlan {
   int64_t first_update = 1;                 // its number: there the average begins
 
   int average_state() const { return static_cast<int>(states.size()) - 1; }
+  const ParameterUpdate& of(int parameter) const {
+    return parameters[static_cast<size_t>(parameter)];
+  }
+  const OptimizerDef& optimizer_of(int parameter) const {
+    return *groups[static_cast<size_t>(of(parameter).group)].optimizer;
+  }
 };
 
 // The name of the average among the states.

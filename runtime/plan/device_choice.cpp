@@ -5,6 +5,7 @@
 #include <map>
 
 #include "kernels/core/norm_operands.h"
+#include "kernels/core/optimizer.h"
 
 namespace ofsdp::runtime {
 namespace {
@@ -35,6 +36,11 @@ std::string only_on_cpu(const Options& options) {
              "which the CPU alone has so far";
     }
     if (offloads) return "--deterministic across_ranks with --cpu-offload is not built yet for it";
+  }
+  const std::string name(name_of(options.optimizer.kind));
+  if (const OptimizerDef* optimizer = find_optimizer(name);
+      optimizer != nullptr && optimizer->keeps_gradient()) {
+    return "--optimizer " + name + " works on whole matrices, which the CPU alone does so far";
   }
   if (options.optimizer.ema) return "--ema averages parameters of the CPU alone so far";
   for (const GroupOptions& group : options.optimizer.groups) {

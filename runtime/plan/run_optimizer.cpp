@@ -4,7 +4,9 @@
 
 #include <algorithm>
 
+#include "kernels/optimizers/updates.h"
 #include "runtime/engine/optimizer_step.h"
+#include "runtime/plan/muon_weights.h"
 
 namespace ofsdp::runtime {
 namespace {
@@ -35,17 +37,19 @@ void follow_rules(const UpdateRules& rules, const Graph& graph, RunPlan& run) {
     const auto found = std::ranges::find(rules.trained, p.name);
     const bool trained = p.trained && found != rules.trained.end();
     run.rules.push_back(trained ? static_cast<int>(found - rules.trained.begin()) : -1);
-    run.updates.parameters.push_back({});
+    ParameterUpdate& update = run.updates.parameters.emplace_back();
+    for (size_t k = 0; k < run.updates.states.size(); ++k) update.states.push_back(k);
   }
 }
 
 class GroupMaker {
  public:
-  GroupMaker(const RunSettings& settings, const Graph& graph,
+  GroupMaker(const RunSettings& settings, const ModelSetup& setup,
              const std::vector<OptimizerDef>& optimizers, RunPlan& run)
       : settings_(settings),
         options_(settings.options.optimizer),
-        graph_(graph),
+        setup_(setup),
+        graph_(setup.graph),
         optimizers_(optimizers),
         run_(run) {}
 
@@ -58,12 +62,16 @@ class GroupMaker {
     }
     run_.optimizer = run_.updates.groups.front().optimizer;
     OFSDP_ASSIGN_OR_RETURN(const std::vector<bool> decays, weight_decays(options_, graph_));
-    for (size_t i = 0; i < graph_.parameters.size(); ++i) {
-      const int group = group_of(graph_.parameters[i]);
-      const UpdateGroup& its = run_.updates.groups[static_cast<size_t>(group)];
-      run_.updates.parameters.push_back({group, decays[i] ? its.settings.weight_decay : 0.0});
+    for (const Parameter& p : graph_.parameters) {
+      run_.updates.parameters.push_back({.group = group_of(p)});
     }
     OFSDP_RETURN_IF_ERROR(check_patterns());
+    OFSDP_RETURN_IF_ERROR(leave_from_muon());
+    for (size_t i = 0; i < graph_.parameters.size(); ++i) {
+      ParameterUpdate& update = run_.updates.parameters[i];
+      const UpdateGroup& group = run_.updates.groups[static_cast<size_t>(update.group)];
+      update.weight_decay = decays[i] ? group.settings.weight_decay : 0.0;
+    }
     name_states();
     return {};
   }
@@ -75,8 +83,7 @@ class GroupMaker {
     if (found == optimizers_.end()) {
       return input_error("{} {}: no --plugin offers it", flag, name);
     }
-    run_.updates.groups.push_back(
-        {&*found, settings_of(options, settings_.bias_correction), lr, {}});
+    run_.updates.groups.push_back({&*found, settings_of(options, settings_.bias_correction), lr});
     return {};
   }
 
@@ -106,28 +113,95 @@ class GroupMaker {
     return {};
   }
 
-  // Names the states of groups that hold something trained.
+  // Parameters of Muon's groups that it does not take follow AdamW, in groups that come last.
+  // A group that names a matrix itself gives it to Muon all the same.
+  Status leave_from_muon() {
+    const size_t given = run_.updates.groups.size();
+    std::vector<int> others(given, -1);
+    std::vector<MuonWeight> weights;
+    for (size_t i = 0; i < graph_.parameters.size(); ++i) {
+      ParameterUpdate& update = run_.updates.parameters[i];
+      const auto group = static_cast<size_t>(update.group);
+      if (!run_.updates.groups[group].optimizer->traits.orthogonal) continue;
+      if (weights.empty()) weights = muon_weights(graph_, setup_.source->settings().loss);
+      const bool named =
+          group > 0 && options_.groups[group - 1].pattern == graph_.parameters[i].name;
+      const TensorDesc& desc = graph_.value(graph_.parameters[i].value).desc;
+      const bool matrix = weights[i].matrix && desc.numel() > 0;
+      if (matrix && (named || weights[i].taken())) {
+        update.adjust = adjust_of(desc.shape, weights[i].in_by_out);
+        continue;
+      }
+      if (others[group] < 0) {
+        OFSDP_RETURN_IF_ERROR(add_adamw(group));
+        others[group] = static_cast<int>(run_.updates.groups.size()) - 1;
+      }
+      update.group = others[group];
+    }
+    return {};
+  }
+
+  double adjust_of(const Shape& shape, bool in_by_out) const {
+    const int64_t rows = shape[in_by_out ? 1 : 0], columns = shape[in_by_out ? 0 : 1];
+    return options_.muon_adjust == MuonAdjust::kOriginal
+               ? updates::Muon::original_adjust(rows, columns)
+               : updates::Muon::rms_adjust(rows, columns);
+  }
+
+  // With the numbers of the group, but for its decay if that is Muon's.
+  Status add_adamw(size_t group) {
+    UpdateOptions numbers = options_;
+    std::optional<double> decay;
+    if (group > 0) {
+      numbers = options_.groups[group - 1].update;
+      decay = options_.groups[group - 1].weight_decay;
+    }
+    numbers.kind = OptimizerKind::kAdamW;
+    numbers.weight_decay = decay.value_or(find_optimizer("adamw")->traits.weight_decay);
+    return add("--optimizer muon, for what it does not take,", numbers,
+               run_.updates.groups[group].lr);
+  }
+
+  // Names the states of what is trained, group by group.
   void name_states() {
-    std::vector<std::string>& states = run_.updates.states;
     for (size_t g = 0; g < run_.updates.groups.size(); ++g) {
-      UpdateGroup& group = run_.updates.groups[g];
-      bool used = false;
       for (size_t i = 0; i < graph_.parameters.size(); ++i) {
-        const bool in = run_.updates.parameters[i].group == static_cast<int>(g);
-        used = used || (in && graph_.parameters[i].trained);
+        ParameterUpdate& update = run_.updates.parameters[i];
+        if (update.group != static_cast<int>(g) || !graph_.parameters[i].trained) continue;
+        const OptimizerDef& optimizer = *run_.updates.groups[g].optimizer;
+        run_.parameter_norms = run_.parameter_norms || optimizer.needs_norms();
+        run_.keeps_gradients = run_.keeps_gradients || optimizer.keeps_gradient();
+        if (optimizer.keeps_gradient()) take_matrices(graph_.parameters[i], optimizer, update);
+        name_states(optimizer, run_.updates.groups[g].settings, update);
       }
-      if (!used) continue;
-      run_.parameter_norms = run_.parameter_norms || group.optimizer->direction != nullptr;
-      for (const std::string& name : group.optimizer->state_names(group.settings)) {
-        const auto found = std::ranges::find(states, name);
-        group.states.push_back(static_cast<size_t>(found - states.begin()));
-        if (found == states.end()) states.push_back(name);
-      }
+    }
+  }
+
+  void take_matrices(const Parameter& p, const OptimizerDef& optimizer, ParameterUpdate& update) {
+    const Shape& shape = graph_.value(p.value).desc.shape;
+    if (shape.rank() < 2 || shape.numel() == 0) return;
+    const int64_t rows = shape[shape.rank() - 2], columns = shape[shape.rank() - 1];
+    update.shape = {shape.numel() / (rows * columns), rows, columns};
+    update.factored = optimizer.factors();
+  }
+
+  void name_states(const OptimizerDef& optimizer, const OptimizerSettings& settings,
+                   ParameterUpdate& update) {
+    const auto& factors = optimizer.traits.factors;
+    const std::vector<std::string> names =
+        update.factored ? std::vector<std::string>(factors.begin(), factors.end())
+                        : optimizer.state_names(settings);
+    std::vector<std::string>& states = run_.updates.states;
+    for (const std::string& name : names) {
+      const auto found = std::ranges::find(states, name);
+      update.states.push_back(static_cast<size_t>(found - states.begin()));
+      if (found == states.end()) states.push_back(name);
     }
   }
 
   const RunSettings& settings_;
   const OptimizerOptions& options_;
+  const ModelSetup& setup_;
   const Graph& graph_;
   const std::vector<OptimizerDef>& optimizers_;
   RunPlan& run_;
@@ -149,17 +223,14 @@ Status choose_optimizer(const RunSettings& settings, const ModelSetup& setup,
   run.settings = settings_of(settings.options.optimizer, settings.bias_correction);
   if (const UpdateRules* rules = setup.source->updates()) {
     run.optimizer = setup.source->optimizer();
-    run.updates.groups.push_back({run.optimizer, run.settings, {}, {}});
+    run.updates.groups.push_back({run.optimizer, run.settings, {}});
     run.updates.states = run.optimizer->state_names(run.settings);
-    for (size_t i = 0; i < run.updates.states.size(); ++i) {
-      run.updates.groups.front().states.push_back(i);
-    }
-    run.parameter_norms = run.optimizer->direction != nullptr;
+    run.parameter_norms = run.optimizer->needs_norms();
     follow_rules(*rules, setup.graph, run);
     take_average(settings, run);
     return {};
   }
-  OFSDP_RETURN_IF_ERROR(GroupMaker(settings, setup.graph, optimizers, run).make());
+  OFSDP_RETURN_IF_ERROR(GroupMaker(settings, setup, optimizers, run).make());
   for (const UpdateGroup& group : run.updates.groups) {
     const bool norms =
         group.optimizer->name.starts_with("plugin:") && group.optimizer->direction != nullptr;

@@ -5,6 +5,7 @@
 #include "importer/passes/passes.h"
 #include "kernels/base/reject.h"
 #include "runtime/data/loader.h"
+#include "runtime/engine/optimizer_step.h"
 #include "runtime/log/trace.h"
 #include "runtime/plan/run_optimizer.h"
 #include "runtime/plan/saved_slices.h"
@@ -53,6 +54,11 @@ class RunPlanner {
     OFSDP_ASSIGN_OR_RETURN(const Graph graph, setup_.training_graph(settings_.batch.batch_size));
     OFSDP_ASSIGN_OR_RETURN(run_->plan, make_plan(graph, plan_options()));
     OFSDP_RETURN_IF_ERROR(check_units());
+    if (run_->keeps_gradients) {
+      OFSDP_ASSIGN_OR_RETURN(
+          run_->orthogonal,
+          plan_orthogonal(run_->updates, run_->plan, *setup_.graph.registry, *run_->kernels));
+    }
     OFSDP_RETURN_IF_ERROR(plan_evaluation_metrics());
     OFSDP_RETURN_IF_ERROR(plan_device_rules(setup_, communicator_.rank(), *run_));
     OFSDP_RETURN_IF_ERROR(choose_recomputation(most_recomputation(segments(graph, run_->plan))));
@@ -167,12 +173,13 @@ class RunPlanner {
     return {};
   }
 
-  // Two channels a unit.
+  // Two channels a unit, and those that all share.
   Status check_units() const {
     const size_t units = run_->plan.units.size();
-    if (2 * units <= static_cast<size_t>(kMostChannels)) return {};
+    constexpr auto kMost = static_cast<size_t>(kMostChannels - kChannelsOfAll) / 2;
+    if (units <= kMost) return {};
     return input_error("{} units: at most {} are supported; a larger --min-params makes fewer",
-                       units, kMostChannels / 2);
+                       units, kMost);
   }
 
   Status plan_programs(int recompute_level) {
@@ -228,7 +235,8 @@ class RunPlanner {
         .forward_prefetch = s.forward_prefetch,
         .backward_prefetch = s.backward_prefetch,
         .prefetch_depth = static_cast<int>(s.prefetch_depth.value_or(1)),
-        .parameter_norms = key.training && run_->parameter_norms};
+        .parameter_norms = key.training && run_->parameter_norms,
+        .matrices = key.training ? matrix_steps() : std::vector<MatrixSteps>()};
     OFSDP_ASSIGN_OR_RETURN(ProgramPlan program, plan_program(std::move(graph), run_->plan,
                                                              compile_options, *run_->kernels));
     run_->programs.emplace(key, std::move(program));
@@ -242,6 +250,34 @@ class RunPlanner {
     sizes.push_back(settings_.batch.batch_size);
     std::erase(sizes, 0);
     return sizes;
+  }
+
+  std::vector<MatrixSteps> matrix_steps() const {
+    std::vector<MatrixSteps> steps;
+    if (!run_->keeps_gradients) return steps;
+    for (const Unit& unit : run_->plan.units) {
+      const OrthogonalUnit& orthogonal = run_->orthogonal[static_cast<size_t>(unit.id)];
+      steps.push_back({.factors = factor_sums(run_->updates, unit) > 0,
+                       .orthogonalizes = !orthogonal.empty(),
+                       .work_bytes = work_bytes(orthogonal)});
+    }
+    return steps;
+  }
+
+  // Ranks divide sums evenly.
+  std::vector<MatrixRoom> matrix_rooms() const {
+    std::vector<MatrixRoom> rooms;
+    if (!run_->keeps_gradients) return rooms;
+    const int64_t even = kParamAlignment * run_->plan.world;
+    for (const Unit& unit : run_->plan.units) {
+      MatrixRoom& room = rooms.emplace_back();
+      room.sums = (factor_sums(run_->updates, unit) + even - 1) / even * even;
+      const bool gathers = run_->plan.across_ranks && unit.plan.shards > 1 && room.sums > 0;
+      const bool deals =
+          run_->plan.world > 1 && !run_->orthogonal[static_cast<size_t>(unit.id)].empty();
+      if (gathers || deals) room.gathered = unit.padded_numel;
+    }
+    return rooms;
   }
 
   Status plan_training() {
@@ -267,9 +303,11 @@ class RunPlanner {
 
   void plan_bytes() {
     RankMemoryNeeds needs;
-    needs.optimizer_states = static_cast<int>(run_->updates.states.size());
+    needs.states = state_numels(run_->updates, run_->plan);
     needs.accumulate = settings_.batch.grad_accum > 1;
-    needs.norm = needs_norm();
+    needs.keep = needs_norm() || run_->keeps_gradients;
+    needs.matrices = matrix_rooms();
+    for (const MatrixRoom& room : needs.matrices) needs.share = needs.share || room.gathered > 0;
     needs.prefetch_depth = static_cast<int>(options_.sharding.prefetch_depth.value_or(1));
     for (auto& [key, program] : run_->programs) {
       needs.arena = std::max(needs.arena, program.memory.arena_bytes);

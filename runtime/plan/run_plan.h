@@ -13,6 +13,7 @@
 #include "kernels/core/optimizer.h"
 #include "runtime/data/sampler.h"
 #include "runtime/engine/device/device_rules.h"
+#include "runtime/engine/orthogonal_plan.h"
 #include "runtime/engine/update_plan.h"
 #include "runtime/plan/metric_plan.h"
 #include "runtime/plan/run_settings.h"
@@ -35,12 +36,14 @@ struct RunPlan {
   Plan plan;
   OptimizerSettings settings;
   const OptimizerDef* optimizer = nullptr;
-  std::vector<int> rules;                // per parameter the rule of the source's update, or -1
-  UpdatePlan updates;                    // settings and optimizer are of its first group
-  bool parameter_norms = false;          // which an optimizer needs
-  bool uses_average = false;             // evaluation and output take the average of --ema
-  std::string warning;                   // about --group; a line or empty
-  std::optional<Sampler> train_sampler;  // always there once planned
+  std::vector<int> rules;                  // per parameter the rule of the source's update, or -1
+  UpdatePlan updates;                      // settings and optimizer are of its first group
+  bool parameter_norms = false;            // which an optimizer needs
+  bool keeps_gradients = false;            // until an optimizer takes its steps
+  std::vector<OrthogonalUnit> orthogonal;  // what Muon takes of each unit
+  bool uses_average = false;               // evaluation and output take the average of --ema
+  std::string warning;                     // about --group; a line or empty
+  std::optional<Sampler> train_sampler;    // always there once planned
   std::optional<Sampler> eval_sampler;
   std::shared_ptr<KernelCache> kernels;  // shared by the plans among which one is chosen
   int recompute_level = 0;               // of the training graphs; see fsdp/plan/recompute.h

@@ -1,6 +1,9 @@
 #include "runtime/plan/saved_slices.h"
 
+#include <algorithm>
+
 #include "kernels/base/overlap.h"
+#include "runtime/engine/state_layout.h"
 
 namespace ofsdp::runtime {
 namespace {
@@ -8,12 +11,19 @@ namespace {
 class SliceLister {
  public:
   SliceLister(const RunPlan& plan, const Graph& graph, int rank, CheckpointType type)
-      : plan_(plan), graph_(graph), rank_(rank), type_(type), states_(state_names(plan)) {}
+      : plan_(plan),
+        graph_(graph),
+        rank_(rank),
+        type_(type),
+        states_(state_names(plan)),
+        uneven_(!uneven_states(plan, graph).empty()) {}
 
   std::vector<SavedSlice> list() {
     const int states = static_cast<int>(states_.size());
     for (const Unit& unit : plan_.plan.units) {
-      for (int state = -1; state < states; ++state) add_unit(unit, state);
+      for (int state = -1; state < states; ++state) {
+        state >= 0 && uneven_ ? add_state(unit, state) : add_unit(unit, state);
+      }
     }
     for (const KeptPlan::Entry* entry : carried_entries(plan_)) {
       const std::string& name = graph_.parameters[static_cast<size_t>(entry->parameter)].name;
@@ -26,6 +36,23 @@ class SliceLister {
   }
 
  private:
+  void add_state(const Unit& unit, int state) {
+    const auto parts = state_share(plan_.updates, unit, plan_.plan.owned(unit, rank_),
+                                   plan_.plan.represented(unit, rank_), static_cast<size_t>(state));
+    for (const StatePart& part : parts) {
+      const Parameter& parameter = graph_.parameters[static_cast<size_t>(part.param->parameter)];
+      slices_.push_back(
+          {.slice =
+               {states_[static_cast<size_t>(state)], parameter.name, part.first, part.count, 0, {}},
+           .shape = state_shape(plan_.updates.of(part.param->parameter), static_cast<size_t>(state),
+                                graph_.value(parameter.value).desc.shape),
+           .parameter = part.param->parameter,
+           .unit = unit.id,
+           .state = state,
+           .at = part.at});
+    }
+  }
+
   void add_unit(const Unit& unit, int state) {
     const std::string kind = state < 0 ? kParameterKind : states_[static_cast<size_t>(state)];
     const Span held = plan_.plan.owned(unit, rank_);
@@ -55,6 +82,7 @@ class SliceLister {
   const int rank_;
   const CheckpointType type_;
   const std::vector<std::string> states_;
+  const bool uneven_;
   std::vector<SavedSlice> slices_;
 };
 
@@ -69,6 +97,32 @@ size_t staged_bytes(const std::vector<SavedSlice>& slices) {
   int64_t bytes = 0;
   for (const SavedSlice& s : slices) bytes += s.slice.bytes();
   return static_cast<size_t>(bytes);
+}
+
+std::vector<StateTensor> state_tensors(const RunPlan& plan, const Graph& graph) {
+  std::vector<StateTensor> tensors;
+  const UpdatePlan& updates = plan.updates;
+  for (size_t i = 0; i < graph.parameters.size(); ++i) {
+    const Parameter& p = graph.parameters[i];
+    if (!p.trained) continue;
+    std::vector<size_t> states = updates.parameters[i].states;
+    if (updates.average_decay) states.push_back(static_cast<size_t>(updates.average_state()));
+    for (const size_t state : states) {
+      tensors.push_back(
+          {updates.states[state], p.name,
+           state_shape(updates.parameters[i], state, graph.value(p.value).desc.shape)});
+    }
+  }
+  return tensors;
+}
+
+std::vector<StateTensor> uneven_states(const RunPlan& plan, const Graph& graph) {
+  std::vector<StateTensor> tensors = state_tensors(plan, graph);
+  const auto trained = std::ranges::count_if(graph.parameters, &Parameter::trained);
+  const bool factored = std::ranges::any_of(plan.updates.parameters, &ParameterUpdate::factored);
+  const bool all = tensors.size() == static_cast<size_t>(trained) * plan.updates.states.size();
+  if (all && !factored) tensors.clear();
+  return tensors;
 }
 
 std::vector<std::string> state_names(const RunPlan& plan) { return plan.updates.states; }

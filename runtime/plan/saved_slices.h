@@ -28,6 +28,11 @@ std::vector<SavedSlice> saved_slices(const RunPlan& plan, const Graph& graph, in
 // The bytes of a copy of them.
 size_t staged_bytes(const std::vector<SavedSlice>& slices);
 
+// Every state of every trained parameter.
+std::vector<StateTensor> state_tensors(const RunPlan& plan, const Graph& graph);
+// The same, or nothing where every parameter has every state, an element each.
+std::vector<StateTensor> uneven_states(const RunPlan& plan, const Graph& graph);
+
 // The optimizer's states in the order of a rank's memory.
 std::vector<std::string> state_names(const RunPlan& plan);
 

@@ -120,6 +120,10 @@ class Lowering {
         return clip();
       case StepKind::kUpdate:
         return update(step.index);
+      case StepKind::kFactor:
+        return factor(step.index);
+      case StepKind::kOrthogonalize:
+        return orthogonalize(s, step.index);
       case StepKind::kTrust:
         return trust();
       case StepKind::kApply:
@@ -287,6 +291,10 @@ class Lowering {
 
   // Gradients.
 
+  // The channels of the room for matrices: of all ranks, and of those that share a copy.
+  int common_channel() const { return 2 * static_cast<int>(plan_.units.size()); }
+  int common_shard_channel() const { return common_channel() + 1; }
+
   int shard_channel(int u) const { return static_cast<int>(plan_.units.size()) + u; }
 
   RankGroup sums(int u) const { return plan_.summing_group(plan_.units[at(u)], context_.rank); }
@@ -442,9 +450,20 @@ class Lowering {
     if (offloads_) signal(-1, Lane::kCommunication);
   }
 
+  // Until all have taken their parts of a sum over copies: an optimizer that keeps the gradient
+  // writes there.
+  void await_copies(int u) {
+    const Unit& unit = plan_.units[at(u)];
+    if (unit.plan.copies == 1 || plan_.across_ranks) return;
+    Operation& made = add(OpKind::kAwait, Lane::kCompute, u);
+    made.channel = unit.plan.shards_gradients ? shard_channel(u) : u;
+    made.group = plan_.replica_group(unit, context_.rank);
+  }
+
   // If the norm decides, an offload has sent its gradient down before.
   void update(int u) {
     if (!offloads_) {
+      if (!options_.matrices.empty()) await_copies(u);
       Operation& made = add(OpKind::kUpdate, Lane::kCommunication, u);
       made.src = places_[at(u)].gradient;
       made.part = places_[at(u)].span;
@@ -455,6 +474,127 @@ class Lowering {
     send_down(u, places_[at(u)].gradient, Lane::kDownload, -1);
     made_.operations.back().operands = touched(u, several_, true);
     signal(u, Lane::kDownload);
+  }
+
+  // The room where units sum and gather their matrices: this one's part of it.
+  Operand matrix_room(int64_t first, int64_t count) const {
+    const auto offset = static_cast<int64_t>(context_.memory.matrices);
+    return moved({.area = Area::kShared, .offset = offset}, first, count);
+  }
+
+  RankGroup all_ranks() const { return {0, plan_.world, 1}; }
+
+  // Posts src, a part of the room, and begins its sum.
+  Operation& sum_room(int u, const Operand& src, OpKind kind, int channel, const RankGroup& group,
+                      const Span& part) {
+    room_channel_ = channel;
+    room_group_ = group;
+    for (const OpKind next : {OpKind::kPost, kind}) {
+      Operation& made = add(next, next == kind ? Lane::kCommunication : Lane::kCompute, u);
+      made.channel = channel;
+      made.group = group;
+      made.src = src;
+      made.part = part;
+    }
+    return made_.operations.back();
+  }
+
+  // Adds up src over all ranks, in place.
+  void sum_over_ranks(int u, const Operand& src) {
+    const Span part{-1, src.count / plan_.world};
+    Operation& made = sum_room(u, src, OpKind::kAllReduce, common_channel(), all_ranks(), part);
+    made.dst = with(src, true);
+    made.operands = {made.dst};
+  }
+
+  void copy(int u, const Operand& src, const Operand& dst) {
+    Operation& made = add(OpKind::kConvert, Lane::kCompute, u);
+    made.src = src;
+    made.dst = with(dst, true);
+    made.operands = {made.src, made.dst};
+  }
+
+  // Until nobody reads the room any more.
+  void await_room(int u) {
+    if (room_channel_ < 0) return;
+    Operation& made = add(OpKind::kAwait, Lane::kCompute, u);
+    made.channel = std::exchange(room_channel_, -1);
+    made.group = room_group_;
+  }
+
+  // Puts the unit's whole gradient into the room, where it is not whole already; returns where it
+  // is.
+  Operand gather_gradient(int u) {
+    const Unit& unit = plan_.units[at(u)];
+    const UnitPlaces& places = places_[at(u)];
+    if (unit.plan.shards == 1) return places.gradient;
+    if (!std::exchange(met_, true)) add(OpKind::kMeet, Lane::kCommunication, u);
+    Operation& made = add(OpKind::kUnshard, Lane::kCommunication, u);
+    const bool whole_slot = !unit.plan.shards_gradients;  // the gradient is its place in the slot
+    made.src = places.gradient;
+    made.dst = with(matrix_room(0, unit.padded_numel), true);
+    made.group = plan_.shard_group(unit, context_.rank);
+    made.part = places.span;
+    made.stride = whole_slot ? places.gradient.bytes() : 0;
+    made.converts = true;
+    made.operands = {made.src, made.dst};
+    return made.dst;
+  }
+
+  // Sums have an order of their own under across_ranks: that of the whole unit.
+  void factor(int u) {
+    const UnitPlaces& places = places_[at(u)];
+    const MatrixRoom& room = context_.memory.matrix_rooms[at(u)];
+    const bool apart = several_ && !plan_.across_ranks;
+    const Operand sums = matrix_room(room.gathered, room.sums);
+    Operand gradient = moved(places.gradient, unique_of_owned(u).begin, unique(u).numel);
+    Span part = unique(u);
+    await_room(u);
+    if (plan_.across_ranks) {
+      gradient = gather_gradient(u);
+      part = {0, plan_.units[at(u)].padded_numel};
+    }
+    Operation& made = add(OpKind::kSums, Lane::kCompute, u);
+    made.src = gradient;
+    made.part = part;
+    made.dst = with(sums, true);
+    made.operands = {made.src, made.dst};
+    if (apart) sum_over_ranks(u, sums);
+    Operation& then = add(OpKind::kFactors, Lane::kCompute, u);
+    then.src = sums;
+    then.operands = {sums};
+    for (const Operand& values : places.optimizer) then.operands.push_back(with(values, true));
+  }
+
+  // In the room, from where all get their elements of all matrices; a lone rank needs no copy.
+  void orthogonalize(size_t s, int u) {
+    const Unit& unit = plan_.units[at(u)];
+    const Operand gradient = places_[at(u)].gradient;
+    const bool shards = unit.plan.shards > 1;
+    Operand whole = gradient;
+    if (several_) {
+      await_room(u);
+      whole = gather_gradient(u);
+      const Operand room = matrix_room(0, unit.padded_numel);
+      if (!shards) copy(u, std::exchange(whole, room), room);
+    }
+    const RankGroup group = shards ? plan_.shard_group(unit, context_.rank) : all_ranks();
+    Operation& made = add(OpKind::kOrthogonalize, Lane::kCompute, u);
+    made.group = group;
+    made.dst = with(whole, true);
+    made.onto = arena(program_.memory.step_offset[s],
+                      static_cast<int64_t>(options_.matrices[at(u)].work_bytes), DType::kUInt8);
+    made.operands = {made.dst, with(made.onto, true)};
+    if (!several_) return;
+    if (shards) {
+      Operation& sum =
+          sum_room(u, whole, OpKind::kReduce, common_shard_channel(), group, places_[at(u)].span);
+      sum.dst = with(gradient, true);
+      sum.operands = {sum.src, sum.dst};
+      return;
+    }
+    sum_over_ranks(u, whole);
+    copy(u, whole, gradient);
   }
 
   void trust() {
@@ -514,6 +654,9 @@ class Lowering {
   std::vector<Operand> whole_;      // per unit: where the latest Gather put it
   std::vector<Operand> own_;        // per unit: this micro-batch's gradients, or none
   int step_ = -1, runs_ = 0, slots_taken_ = 0;
+  bool met_ = false;       // before a unit's gradient was gathered
+  int room_channel_ = -1;  // whose ranks may still read the room
+  RankGroup room_group_;
   LoweredProgram made_;
 };
 

@@ -25,11 +25,12 @@ namespace {
 class MemoryPlanner {
  public:
   MemoryPlanner(const Graph& graph, const Plan& plan, const Schedule& schedule,
-                const std::vector<size_t>& workspace)
+                const std::vector<size_t>& workspace, const std::vector<MatrixSteps>& matrices)
       : graph_(graph),
         plan_(plan),
         schedule_(schedule),
         workspace_(workspace),
+        matrices_(matrices),
         storage_(storage_of(graph)),
         last_use_(graph.values.size(), -1),
         piece_of_(graph.values.size(), -1),
@@ -51,6 +52,7 @@ class MemoryPlanner {
           plan_.units[index].plan.residency != Residency::kUpdate) {
         open[index] = add_unit(index, s, Kind::kGathered);
       }
+      if (step.kind == StepKind::kOrthogonalize) add_work(s, matrices_[index].work_bytes);
       if (step.kind == StepKind::kFree) pieces_[static_cast<size_t>(open[index])].last = s;
       if (step.kind == StepKind::kAcquire) writing[index] = s;
       if (step.kind == StepKind::kAccumulate) {
@@ -70,6 +72,10 @@ class MemoryPlanner {
     pieces_.push_back({align_up(bytes, kTensorAlignment), first, last, 0});
     kinds_.push_back(kind);
     return static_cast<int>(pieces_.size()) - 1;
+  }
+
+  void add_work(int step, size_t bytes) {
+    steps_.emplace_back(static_cast<size_t>(step), add_piece(bytes, step, step, Kind::kWorkspace));
   }
 
   int add_unit(size_t unit, int step, Kind kind) {
@@ -111,9 +117,7 @@ class MemoryPlanner {
 
   void place_node(int s, size_t n) {
     const Node& node = graph_.nodes[n];
-    if (workspace_[n] > 0) {
-      steps_.emplace_back(static_cast<size_t>(s), add_piece(workspace_[n], s, s, Kind::kWorkspace));
-    }
+    if (workspace_[n] > 0) add_work(s, workspace_[n]);
     for (size_t i = 0; i < node.outputs.size(); ++i) {
       const ValueId id = node.outputs[i];
       if (id == 0 || bound_[static_cast<size_t>(id)]) continue;
@@ -183,6 +187,7 @@ class MemoryPlanner {
   const Plan& plan_;
   const Schedule& schedule_;
   const std::vector<size_t>& workspace_;
+  const std::vector<MatrixSteps>& matrices_;
   std::vector<ValueId> storage_;
   std::vector<int> last_use_;  // per storage: the last step that touches it
   std::vector<int> piece_of_;  // per storage
@@ -197,8 +202,9 @@ class MemoryPlanner {
 }  // namespace
 
 MemoryPlan plan_memory(const Graph& graph, const Plan& plan, const Schedule& schedule,
-                       const std::vector<size_t>& workspace) {
-  return MemoryPlanner(graph, plan, schedule, workspace).run();
+                       const std::vector<size_t>& workspace,
+                       const std::vector<MatrixSteps>& matrices) {
+  return MemoryPlanner(graph, plan, schedule, workspace, matrices).run();
 }
 
 GradientSlots plan_gradient_slots(const Plan& plan, const Schedule& schedule) {

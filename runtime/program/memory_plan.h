@@ -26,14 +26,16 @@ struct MemoryPlan {
   int peak_step = -1;
   std::vector<size_t> live;           // per step: bytes in use
   std::vector<int64_t> value_offset;  // per value: of activations
-  std::vector<int64_t> step_offset;   // per step: Gather's slot, Run's workspace
+  std::vector<int64_t> step_offset;   // per step: Gather's slot; workspace of Run, Orthogonalize
   std::vector<int64_t>
       accumulate_offset;  // per unit: where gradients go that Accumulate then adds; or -1
 };
 
 // `workspace`: bytes per node.
+// `matrices`: those of CompileOptions, whose work is done in the arena too.
 MemoryPlan plan_memory(const Graph& graph, const Plan& plan, const Schedule& schedule,
-                       const std::vector<size_t>& workspace);
+                       const std::vector<size_t>& workspace,
+                       const std::vector<MatrixSteps>& matrices = {});
 
 struct GradientSlots {
   size_t bytes = 0;

@@ -5,10 +5,10 @@
 namespace ofsdp::runtime {
 namespace {
 
-constexpr std::array kKindNames{"Run",    "Unshard",  "Await",  "Clear",     "Convert",
-                                "Add",    "Post",     "Reduce", "AllReduce", "CheckLoss",
-                                "Buffer", "Clip",     "Update", "Trust",     "Apply",
-                                "CopyUp", "CopyDown", "Signal", "HostUpdate"};
+constexpr std::array kKindNames{
+    "Run",       "Unshard",       "Await",  "Clear",  "Convert",  "Add",    "Post",      "Reduce",
+    "AllReduce", "CheckLoss",     "Buffer", "Clip",   "Update",   "Trust",  "Apply",     "Sums",
+    "Factors",   "Orthogonalize", "Meet",   "CopyUp", "CopyDown", "Signal", "HostUpdate"};
 constexpr std::array kAreaNames{"none",   "arena", "kept",  "state",       "shared",
                                 "common", "host",  "input", "loss-weight", "run-state"};
 

@@ -16,6 +16,12 @@
 //   Buffer     dst (a running statistic) = src
 //   Clip       computes the global norm and the factor of the updates that follow
 //   Update     the optimizer's update from src     Trust, Apply  its steps where they need norms
+//   Sums       dst = sums of squares of the rows and columns of `part` of the unit, which is src;
+//              other sums are 0
+//   Factors    the optimizer's factors follow the sums src
+//   Orthogonalize  makes this rank's matrices of the unit in dst orthogonal, with onto as
+//              workspace; others become 0, the rest stays with the first rank of `group`
+//   Meet       waits until all ranks are here
 //   CopyUp     copies from host to device          CopyDown      copies from device to host
 //   Signal     tells the host that the copies of `unit` have arrived; -1: the decision has
 //   HostUpdate the update on the host, after the device's program
@@ -83,6 +89,10 @@ enum class OpKind : uint8_t {
   kUpdate,
   kTrust,
   kApply,
+  kSums,
+  kFactors,
+  kOrthogonalize,
+  kMeet,
   kCopyUp,
   kCopyDown,
   kSignal,

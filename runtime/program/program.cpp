@@ -114,7 +114,7 @@ Result<ProgramPlan> plan_program(Graph graph, const Plan& plan, const CompileOpt
   if (!missing.empty()) return input_error("{}: {}", program.graph.file, missing);
   OFSDP_RETURN_IF_ERROR(check_bytes(program.graph, workspace));
   program.schedule = compile(program.graph, plan, options);
-  program.memory = plan_memory(program.graph, plan, program.schedule, workspace);
+  program.memory = plan_memory(program.graph, plan, program.schedule, workspace, options.matrices);
   return program;
 }
 

@@ -1,5 +1,7 @@
 #include "runtime/program/rank_memory.h"
 
+#include <algorithm>
+
 #include "kernels/base/readable.h"
 #include "runtime/program/placement.h"
 
@@ -44,13 +46,13 @@ void place_parameters(const Plan& plan, const Unit& unit, UnitOffsets& offsets,
 }
 
 // A reduced gradient waits for the update in a place of its own where slots are used in turns, and
-// where it is summed once more over copies, in shared memory. With an offload it waits on the host
-// for the norm, and with that of parameters for the next micro-batch as well.
+// where it is summed once more over copies, or gathered, in shared memory. With an offload it waits
+// on the host for the norm, and with that of parameters for the next micro-batch as well.
 void place_gradient(const Plan& plan, const Unit& unit, const RankMemoryNeeds& needs,
                     UnitOffsets& offsets, RankMemoryPlan& memory) {
-  const bool summed_again = unit.plan.sums_copies;
+  const bool summed_again = unit.plan.sums_copies || needs.share;
   const bool accumulate = plan.offload == CpuOffload::kNone
-                              ? needs.accumulate || needs.norm
+                              ? needs.accumulate || needs.keep
                               : needs.accumulate && plan.offload != CpuOffload::kParams;
   if (!unit.plan.shards_gradients || !(accumulate || summed_again)) return;
   const size_t bytes = static_cast<size_t>(plan.owned_numel(unit)) * sizeof(float);
@@ -67,6 +69,15 @@ void place_frozen(const Plan& plan, const Unit& unit, UnitOffsets& offsets,
   memory.parameter_bytes += frozen;
 }
 
+void place_matrices(const RankMemoryNeeds& needs, RankMemoryPlan& memory) {
+  memory.matrix_rooms = needs.matrices;
+  int64_t most = 0;
+  for (const MatrixRoom& room : needs.matrices) most = std::max(most, room.numel());
+  const size_t bytes = static_cast<size_t>(most) * sizeof(float);
+  memory.matrices = take(memory.shared, bytes);
+  memory.gradient_bytes += bytes;
+}
+
 UnitOffsets place_unit(const Plan& plan, const Unit& unit, const RankMemoryNeeds& needs,
                        size_t& common, RankMemoryPlan& memory) {
   UnitOffsets offsets;
@@ -76,11 +87,12 @@ UnitOffsets place_unit(const Plan& plan, const Unit& unit, const RankMemoryNeeds
     place_parameters(plan, unit, offsets, memory);
     if (plan.offload != CpuOffload::kParams) place_frozen(plan, unit, offsets, memory);
   }
-  const size_t owned = static_cast<size_t>(plan.owned_numel(unit)) * sizeof(float);
-  const bool states_here = plan.offload == CpuOffload::kNone;
-  for (int i = 0; i < needs.optimizer_states && states_here; ++i) {
-    offsets.optimizer.push_back(take(memory.state, owned));
-    memory.optimizer_bytes += owned;
+  if (plan.offload == CpuOffload::kNone) {
+    for (const int64_t numel : needs.states[static_cast<size_t>(unit.id)]) {
+      const size_t bytes = static_cast<size_t>(numel) * sizeof(float);
+      offsets.optimizer.push_back({take(memory.state, bytes), numel});
+      memory.optimizer_bytes += bytes;
+    }
   }
   place_gradient(plan, unit, needs, offsets, memory);
   return offsets;
@@ -115,7 +127,8 @@ RankMemoryPlan plan_rank_memory(const Plan& plan, const GradientSlots& slots,
   const auto ranks = static_cast<size_t>(plan.common_ranks);
   memory.common = (common + ranks - 1) / ranks;
   memory.offload =
-      plan_offload(plan, needs.optimizer_states, needs.accumulate, needs.prefetch_depth);
+      plan_offload(plan, static_cast<int>(needs.states.empty() ? 0 : needs.states[0].size()),
+                   needs.accumulate, needs.prefetch_depth);
   memory.offload_slots =
       take(memory.state, static_cast<size_t>(memory.offload.slots) * memory.offload.slot_bytes);
   memory.checkpoint = needs.checkpoint;
@@ -129,6 +142,7 @@ RankMemoryPlan plan_rank_memory(const Plan& plan, const GradientSlots& slots,
     memory.units[u].slot = first_slot + slots.offset[u];
   memory.shared += slots.bytes;
   memory.gradient_bytes += slots.bytes;
+  place_matrices(needs, memory);
   return memory;
 }
 

@@ -22,21 +22,34 @@
 
 namespace ofsdp::runtime {
 
+// A state tensor of a unit, in state.
+struct StateOffset {
+  size_t offset = 0;
+  int64_t numel = 0;
+};
+
 struct UnitOffsets {
   size_t owned = 0;  // what the rank owns of the parameters: in shared or in state; of a
                      // device with an offload in Plan::rest_dtype, or not there at all
-  bool owned_in_shared = false;   // where peers, or the rank itself, gather from
-  size_t owned_stride = 0;        // times the rank's place in its shard group: added to `owned`
-  int64_t whole = -1;             // the gathered copy, where it is kept: in shared, with the owned
-                                  // part in place (float32), or in state; -1: none
-  int64_t copies = -1;            // in common: where the whole copies begin, one for every group of
-                                  // ranks that share one; with the owned part in place (float32)
-                                  // and the frozen after it; -1: it is not there
-  size_t frozen = 0;              // the rank's share of the frozen ones, in shared
-  std::vector<size_t> optimizer;  // each state tensor, in state
-  int64_t gradient = -1;          // gradient shard, where the slot does not hold it; -1: none
+  bool owned_in_shared = false;  // where peers, or the rank itself, gather from
+  size_t owned_stride = 0;       // times the rank's place in its shard group: added to `owned`
+  int64_t whole = -1;            // the gathered copy, where it is kept: in shared, with the owned
+                                 // part in place (float32), or in state; -1: none
+  int64_t copies = -1;           // in common: where the whole copies begin, one for every group of
+                                 // ranks that share one; with the owned part in place (float32)
+                                 // and the frozen after it; -1: it is not there
+  size_t frozen = 0;             // the rank's share of the frozen ones, in shared
+  std::vector<StateOffset> optimizer;
+  int64_t gradient = -1;  // gradient shard, where the slot does not hold it; -1: none
   bool gradient_in_shared = false;
   size_t slot = 0;  // gradient slot, in shared
+};
+
+// A unit's part of the room where matrices are gathered and summed, which units use in turns: first
+// a gathered gradient, then sums over ranks.
+struct MatrixRoom {
+  int64_t gathered = 0, sums = 0;  // floats
+  int64_t numel() const { return gathered + sums; }
 };
 
 struct RankMemoryPlan {
@@ -55,7 +68,9 @@ struct RankMemoryPlan {
   size_t device_io = 0;  // of a device: inputs, numbers, results (runtime/program/device_memory.h)
   size_t pinned_io = 0;  // its other end on the host
   OffloadPlan offload;   // pinned on the host, and in no sum of this table
-  size_t offload_slots = 0;  // offload's slots on the device, in state
+  size_t offload_slots = 0;              // offload's slots on the device, in state
+  size_t matrices = 0;                   // the room for matrices, in shared
+  std::vector<MatrixRoom> matrix_rooms;  // per unit; empty: of none
   std::vector<UnitOffsets> units;
 
   size_t parameter_bytes = 0;  // shares of the sum, for the table
@@ -72,9 +87,11 @@ struct RankMemoryPlan {
 };
 
 struct RankMemoryNeeds {
-  int optimizer_states = 0;  // tensors
-  bool accumulate = false;   // gradients are kept over micro-batches
-  bool norm = false;         // and until the norm is known
+  std::vector<std::vector<int64_t>> states;  // per unit: elements of each state tensor
+  std::vector<MatrixRoom> matrices;          // per unit; empty: of none
+  bool accumulate = false;                   // gradients are kept over micro-batches
+  bool keep = false;                         // and until something over all of them is known
+  bool share = false;                        // where peers can read them
   int prefetch_depth = 1;
   size_t arena = 0;
   size_t kept = 0;

@@ -13,7 +13,7 @@ namespace {
 using enum StepSubject;
 
 // In the order of StepKind.
-constexpr std::array<StepTraits, 16> kTraits{{
+constexpr std::array<StepTraits, 18> kTraits{{
     {"Gather", kUnit, true, true, true, true},
     {"Free", kUnit, false, false, false, false},
     {"Run", kNode, false, false, true, true},
@@ -28,6 +28,8 @@ constexpr std::array<StepTraits, 16> kTraits{{
     {"ReduceUpdate", kUnit, true, true, true, true},
     {"Clip", kRun, true, true, true, true},
     {"Update", kUnit, true, false, true, true},
+    {"Factor", kUnit, true, true, true, true},
+    {"Orthogonalize", kUnit, true, true, true, true},
     {"Trust", kRun, true, true, true, true},
     {"Apply", kUnit, true, false, true, true},
 }};

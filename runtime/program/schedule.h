@@ -19,6 +19,10 @@
 //   ReduceUpdate u  reduce-scatter and optimizer update in one pass over the shard
 //   Clip            the global norm, and with it the factor of the updates that follow
 //   Update u        optimizer update of what the rank owns of the unit
+//   Factor u        of an optimizer that keeps second moments as factors of rows and columns: the
+//                   sums of both over all ranks, and with them the factors
+//   Orthogonalize u  of Muon: the unit is gathered, each rank makes some of its matrices
+//                   orthogonal, and all get their parts of all
 //   Trust           of an optimizer that needs norms of whole parameters: these, from all ranks
 //   Apply u         and then the step that the updates have prepared
 //
@@ -54,6 +58,8 @@ enum class StepKind : uint8_t {
   kReduceUpdate,
   kClip,
   kUpdate,
+  kFactor,
+  kOrthogonalize,
   kTrust,
   kApply,
 };
@@ -65,6 +71,13 @@ struct Step {
   bool operator==(const Step&) const = default;
 };
 
+// The work of a unit's optimizers on whole matrices.
+struct MatrixSteps {
+  bool factors = false;
+  bool orthogonalizes = false;
+  size_t work_bytes = 0;  // of the latter
+};
+
 struct CompileOptions {
   bool training = true;
   bool first_micro = true;  // of an update
@@ -73,7 +86,8 @@ struct CompileOptions {
   bool forward_prefetch = true;
   BackwardPrefetch backward_prefetch = BackwardPrefetch::kPre;
   int prefetch_depth = 1;
-  bool parameter_norms = false;  // the optimizer's steps need them
+  bool parameter_norms = false;            // the optimizer's steps need them
+  std::vector<MatrixSteps> matrices = {};  // per unit; empty: none, and gradients are not kept
 };
 
 struct Schedule {

@@ -26,16 +26,24 @@ class ReductionPlacer {
     }
     while (!underway_.empty()) advance(places_.tail);
     if (!options_.last_micro) return;
-    if (options_.clip) of_all_units(StepKind::kClip, StepKind::kUpdate);
-    if (options_.parameter_norms) of_all_units(StepKind::kTrust, StepKind::kApply);
+    if (options_.clip) {
+      places_.tail.push_back({StepKind::kClip, -1});
+      of_all_units(StepKind::kUpdate);
+    }
+    for (size_t u = 0; u < options_.matrices.size(); ++u) {
+      const int unit = static_cast<int>(u);
+      if (options_.matrices[u].factors) places_.tail.push_back({StepKind::kFactor, unit});
+      if (!options_.matrices[u].orthogonalizes) continue;
+      places_.tail.push_back({StepKind::kOrthogonalize, unit});
+    }
+    if (options_.parameter_norms) places_.tail.push_back({StepKind::kTrust, -1});
+    if (options_.parameter_norms || !options_.matrices.empty()) of_all_units(StepKind::kApply);
   }
 
  private:
   using Steps = StepPlaces::Steps;
 
-  // Adds what all ranks agree on, and what then follows for each unit.
-  void of_all_units(StepKind agreement, StepKind step) {
-    places_.tail.push_back({agreement, -1});
+  void of_all_units(StepKind step) {
     for (const Unit& unit : plan_.units) {
       if (!unit.params.empty()) places_.tail.push_back({step, unit.id});
     }
@@ -63,7 +71,9 @@ class ReductionPlacer {
   std::vector<Steps> stages_after_post(const Unit& unit) const {
     const bool update_now = options_.last_micro && !options_.clip;
     const Step update{StepKind::kUpdate, unit.id};
-    const Steps reduced{{update_now ? StepKind::kReduceUpdate : StepKind::kReduce, unit.id}};
+    const bool keeps = !options_.matrices.empty();
+    Steps reduced{{update_now && !keeps ? StepKind::kReduceUpdate : StepKind::kReduce, unit.id}};
+    if (update_now && keeps) reduced.push_back(update);
     if (plan_.across_ranks) return {reduced};
     Steps sum{{StepKind::kAllReduce, unit.id}};
     if (update_now) sum.push_back(update);

@@ -57,8 +57,8 @@ UnitPlaces unit_places(const Plan& plan, const Unit& unit, int rank, const UnitO
   } else {
     place_parameters(plan, unit, rank, o, made);
   }
-  for (const size_t offset : o.optimizer) {
-    made.optimizer.push_back(at(Area::kState, offset, made.span.numel, DType::kFloat32));
+  for (const StateOffset& state : o.optimizer) {
+    made.optimizer.push_back(at(Area::kState, state.offset, state.numel, DType::kFloat32));
   }
   made.slot = at(Area::kShared, o.slot, unit.padded_numel, unit.plan.gradient_dtype);
   if (o.gradient >= 0) {

@@ -66,6 +66,23 @@ Status check_trained(const std::vector<NamedTensor>& saved, const std::vector<Na
                      left.begin()->first);
 }
 
+// Every state that the run has of a tensor is in the checkpoint, with its shape.
+Status check_state_tensors(const Manifest& m, const RunPlan& plan, const Graph& graph) {
+  std::map<std::pair<std::string, std::string>, Shape> saved;
+  for (const StateTensor& tensor : states_of(m)) saved[{tensor.kind, tensor.name}] = tensor.shape;
+  for (const StateTensor& tensor : state_tensors(plan, graph)) {
+    const auto found = saved.find({tensor.kind, tensor.name});
+    if (found == saved.end()) {
+      return input_error("it has no {} of '{}', which this run's optimizer of it needs",
+                         tensor.kind, tensor.name);
+    }
+    if (found->second == tensor.shape) continue;
+    return input_error("its {} of '{}' has shape {}, this run's {}", tensor.kind, tensor.name,
+                       found->second.text(), tensor.shape.text());
+  }
+  return ok_status();
+}
+
 }  // namespace
 
 Manifest describe_run(const Options& options, const RunPlan& plan, const ModelSetup& setup) {
@@ -88,6 +105,7 @@ Manifest describe_run(const Options& options, const RunPlan& plan, const ModelSe
   m.optimizer = plan.optimizer->name;
   m.states = state_names(plan);
   m.trained = trained_of(setup.graph);
+  m.state_tensors = uneven_states(plan, setup.graph);
   for (const KeptPlan::Entry* entry : carried_entries(plan)) {
     m.statistics.push_back(
         {setup.graph.parameters[static_cast<size_t>(entry->parameter)].name, entry->desc.shape});
@@ -108,7 +126,7 @@ Status check_resumable(const Manifest& m, const RunPlan& plan, const ModelSetup&
   OFSDP_RETURN_IF_ERROR(check_trained(m.trained, trained_of(setup.graph)));
   const std::vector<std::string> states = state_names(plan);
   if (std::set(m.states.begin(), m.states.end()) == std::set(states.begin(), states.end())) {
-    return ok_status();
+    return check_state_tensors(m, plan, setup.graph);
   }
   return input_error("its optimizer is {} with states [{}], this run's has [{}]", m.optimizer,
                      joined(m.states, ", "), joined(states, ", "));
@@ -118,11 +136,14 @@ Status load_checkpoint(CheckpointReader& reader, const RankState& state) {
   const RunPlan& plan = state.plan();
   const std::vector<std::string> states = state_names(plan);
   for (const Unit& unit : plan.plan.units) {
-    for (int i = -1; i < static_cast<int>(states.size()); ++i) {
-      const std::string kind = i < 0 ? kParameterKind : states[static_cast<size_t>(i)];
-      OFSDP_RETURN_IF_ERROR(state.held(unit, i).for_each_part([&](const ShardPart& part) {
+    const auto read = [&](const std::string& kind) {
+      return [&reader, kind](const ShardPart& part) {
         return reader.read(kind, part.param.name, part.first, part.values);
-      }));
+      };
+    };
+    OFSDP_RETURN_IF_ERROR(state.held(unit, -1).for_each_part(read(kParameterKind)));
+    for (size_t i = 0; i < states.size(); ++i) {
+      OFSDP_RETURN_IF_ERROR(state.each_state(unit, static_cast<int>(i), read(states[i])));
     }
   }
   const int from = reader.manifest().world == plan.plan.world ? state.rank() : 0;

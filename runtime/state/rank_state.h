@@ -10,6 +10,7 @@
 #pragma once
 
 #include "fsdp/checkpoint/checkpoint_reader.h"
+#include "runtime/engine/state_layout.h"
 #include "runtime/state/runner.h"
 #include "runtime/state/shard_view.h"
 
@@ -52,10 +53,29 @@ class RankState {
   // for the device.
   Status fetch() { return memory_.fetch(plan_); }
 
-  // The span of a unit that this rank holds, of the parameters (state -1) or of an optimizer state.
+  // The span of a unit that this rank holds, of the parameters (state -1) or of an optimizer state
+  // that all of its parameters have, an element each.
   ShardView held(const Unit& unit, int state) const;
   // The part of that which this rank stands for, where every element counts once.
   ShardView share(const Unit& unit, int state) const;
+  // Calls visit(ShardPart), which returns a Status, for what is held of a state of the optimizer,
+  // of each parameter that has it: of which matrices alone for factors (StatePart).
+  template <typename Visit>
+  Status each_state(const Unit& unit, int state, const Visit& visit) const {
+    const UnitState& u = memory_.units[static_cast<size_t>(unit.id)];
+    const auto parts = state_parts(plan_.updates, unit, {u.owned_begin, u.owned_numel},
+                                   static_cast<size_t>(state));
+    return each_part(parts, held(unit, state).values(), visit);
+  }
+  // The same for what this rank stands for.
+  template <typename Visit>
+  Status each_shared_state(const Unit& unit, int state, const Visit& visit) const {
+    const UnitState& u = memory_.units[static_cast<size_t>(unit.id)];
+    const auto parts =
+        state_share(plan_.updates, unit, {u.owned_begin, u.owned_numel},
+                    plan_.plan.represented(unit, rank()), static_cast<size_t>(state));
+    return each_part(parts, held(unit, state).values(), visit);
+  }
   std::span<std::byte> kept(const KeptPlan::Entry& entry) const;
   std::span<float> statistic(const KeptPlan::Entry& entry) const;  // of carried_entries
   std::byte* frozen(const Unit& unit) const {
@@ -69,6 +89,15 @@ class RankState {
  private:
   RankState(const RunPlan& plan, const ModelSetup& setup, Communicator& communicator)
       : plan_(plan), setup_(setup), communicator_(communicator) {}
+
+  template <typename Visit>
+  static Status each_part(const std::vector<StatePart>& parts, float* values, const Visit& visit) {
+    for (const StatePart& part : parts) {
+      OFSDP_RETURN_IF_ERROR(visit(
+          ShardPart{*part.param, part.first, {values + part.at, static_cast<size_t>(part.count)}}));
+    }
+    return {};
+  }
 
   const RunPlan& plan_;
   const ModelSetup& setup_;

@@ -71,7 +71,8 @@ class RunnerMaker {
       OFSDP_ASSIGN_OR_RETURN(runner_.update_program, UpdateProgram::make(*rules));
     }
     runner_.optimizer = std::make_unique<OptimizerStep>(plan_.updates, plan_.plan, units,
-                                                        runner_.update_program.get(), plan_.rules);
+                                                        runner_.update_program.get(), plan_.rules,
+                                                        plan_.orthogonal);
     return {};
   }
 

@@ -39,7 +39,7 @@ Status write_unit(const RankState& state, const Unit& unit, const TrainedOutput&
   const size_t states = updates.states.size() - (updates.average_decay ? 1 : 0);
   for (size_t k = 0; k < states; ++k) {
     OFSDP_RETURN_IF_ERROR(
-        state.share(unit, static_cast<int>(k)).for_each_part([&](const ShardPart& part) {
+        state.each_shared_state(unit, static_cast<int>(k), [&](const ShardPart& part) {
           return output.write_state(parameter(part), k, part.first, part.values);
         }));
   }

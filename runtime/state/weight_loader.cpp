@@ -69,10 +69,13 @@ Status load_frozen(const RankState& state) {
 // Both have the same units, so the spans are as long.
 void copy_trained(const RankState& from, const RankState& to) {
   const auto states = static_cast<int>(state_names(to.plan()).size());
+  const auto numels = state_numels(to.plan().updates, to.plan().plan);
   for (const Unit& unit : to.plan().plan.units) {
-    const size_t held = static_cast<size_t>(to.plan().plan.owned(unit, to.rank()).numel);
-    for (int state = -1; state < states; ++state) {
-      std::copy_n(from.held(unit, state).values(), held, to.held(unit, state).values());
+    const int64_t owned = to.plan().plan.owned_numel(unit);
+    std::copy_n(from.held(unit, -1).values(), owned, to.held(unit, -1).values());
+    for (int state = 0; state < states; ++state) {
+      const int64_t numel = numels[static_cast<size_t>(unit.id)][static_cast<size_t>(state)];
+      std::copy_n(from.held(unit, state).values(), numel, to.held(unit, state).values());
     }
   }
   const auto sources = carried_entries(from.plan());
@@ -105,7 +108,7 @@ Status load_weights(const RankState& state) {
   for (const Unit& unit : units) {
     if (updates.average_decay) begin_average(state, unit);
     for (int k = 0; k < states; ++k) {
-      OFSDP_RETURN_IF_ERROR(state.held(unit, k).for_each_part([&](const ShardPart& part) {
+      OFSDP_RETURN_IF_ERROR(state.each_state(unit, k, [&](const ShardPart& part) {
         return source.load_state(state.parameter(part.param.parameter), static_cast<size_t>(k),
                                  part.first, part.values);
       }));

@@ -143,7 +143,9 @@ TEST_F(DeviceTableTest, ReducesToTheSameBitsAndTheNormToRounding) {
 TEST_F(DeviceTableTest, OptimizersUpdateAsOnTheCpu) {
   std::vector<std::pair<std::string, int>> runs{
       {"adamw", 1}, {"adamw_transformers", 1}, {"assign", 0}};
-  for (const OptimizerDef& def : optimizer_list()) runs.emplace_back(def.name, 0);
+  for (const OptimizerDef& def : optimizer_list()) {
+    if (!def.keeps_gradient()) runs.emplace_back(def.name, 0);
+  }
   for (const auto& [name, uncorrected] : runs) {
     const ofsdp_optimizer_settings settings{0.9, 0.9, 0.999, 1e-8, 0.9, 1, uncorrected};
     const auto param = values(), grad = values(0.1f);

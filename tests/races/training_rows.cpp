@@ -12,6 +12,7 @@ constexpr int64_t kCount = 9000;
 
 constexpr const char* kOptimizers[] = {
 #define OPTIMIZER(name, ...) #name,
+#define MATRIX(...)
 #include "kernels/optimizers/optimizers.inc"
     "assign"};
 

@@ -24,6 +24,7 @@ struct Model {
   std::string path;
   LossKind loss;
   int64_t min_params;
+  OptimizerKind optimizer = OptimizerKind::kAdamW;
 };
 
 struct Arrangement {
@@ -55,6 +56,8 @@ class Rank {
       : communicator_(rank, arrangement.world) {
     options_.model = model.path;
     options_.loss.kind = model.loss;
+    options_.optimizer.kind = model.optimizer;
+    options_.optimizer.momentum = 0.9;  // of Muon
     const auto beside = std::filesystem::path(model.path).parent_path() / "data";
     if (!std::filesystem::is_directory(beside) ||
         beside.string().find("mnist") != std::string::npos)
@@ -87,18 +90,20 @@ class Rank {
   // Calls visit(value, what the pattern has there) for every element that is held.
   template <typename F>
   void each_element(F visit) {
-    std::vector<std::string> kinds = plan_->optimizer->state_names(plan_->settings);
-    kinds.insert(kinds.begin(), kParameterKind);
+    const auto visit_kind = [&visit](const std::string& kind) {
+      return [&visit, kind](const ShardPart& part) -> Status {
+        const Pattern pattern(kind, part.param.name);
+        for (size_t i = 0; i < part.values.size(); ++i) {
+          visit(part.values[i], pattern(part.first + static_cast<int64_t>(i)));
+        }
+        return {};
+      };
+    };
+    const std::vector<std::string>& states = plan_->updates.states;
     for (const Unit& unit : plan_->plan.units) {
-      for (size_t k = 0; k < kinds.size(); ++k) {
-        const auto part = [&](const ShardPart& part) -> Status {
-          const Pattern pattern(kinds[k], part.param.name);
-          for (size_t i = 0; i < part.values.size(); ++i) {
-            visit(part.values[i], pattern(part.first + static_cast<int64_t>(i)));
-          }
-          return {};
-        };
-        EXPECT_TRUE(state_->held(unit, static_cast<int>(k) - 1).for_each_part(part).ok());
+      EXPECT_TRUE(state_->held(unit, -1).for_each_part(visit_kind(kParameterKind)).ok());
+      for (size_t k = 0; k < states.size(); ++k) {
+        EXPECT_TRUE(state_->each_state(unit, static_cast<int>(k), visit_kind(states[k])).ok());
       }
     }
   }
@@ -161,19 +166,19 @@ void expect_pattern(const std::string& dir) {
   auto reader = CheckpointReader::open(dir + "/step-00000001");
   ASSERT_TRUE(reader.ok()) << reader.error().message();
   EXPECT_TRUE(reader->verify(0, 1).ok());
-  std::vector<std::string> kinds = reader->manifest().states;
-  kinds.emplace_back(kParameterKind);
+  std::vector<StateTensor> tensors = states_of(reader->manifest());
   for (const NamedTensor& tensor : reader->manifest().trained) {
-    std::vector<float> values(static_cast<size_t>(tensor.shape.numel()));
-    for (const std::string& kind : kinds) {
-      ASSERT_TRUE(reader->read(kind, tensor.name, 0, values).ok());
-      const Pattern pattern(kind, tensor.name);
-      for (size_t i = 0; i < values.size(); ++i) {
-        const float expected = pattern(static_cast<int64_t>(i));
-        if (values[i] == expected) continue;
-        FAIL() << kind << " of " << tensor.name << " at " << i << ": " << values[i] << ", expected "
-               << expected;
-      }
+    tensors.push_back({kParameterKind, tensor.name, tensor.shape});
+  }
+  for (const auto& [kind, name, shape] : tensors) {
+    std::vector<float> values(static_cast<size_t>(shape.numel()));
+    ASSERT_TRUE(reader->read(kind, name, 0, values).ok());
+    const Pattern pattern(kind, name);
+    for (size_t i = 0; i < values.size(); ++i) {
+      const float expected = pattern(static_cast<int64_t>(i));
+      if (values[i] == expected) continue;
+      FAIL() << kind << " of " << name << " at " << i << ": " << values[i] << ", expected "
+             << expected;
     }
   }
 }
@@ -236,6 +241,15 @@ TEST(ReshardTest, Perceptron) {
   expect_all_pairs(
       {OFSDP_SOURCE_DIR "/tests/fixtures/mlp/model.onnx", LossKind::kCrossEntropy, 1000},
       stride_or_all(3));
+}
+
+// Factors of rows and columns, and states that some parameters alone have.
+TEST(ReshardTest, PerceptronOfMatrixOptimizers) {
+  for (const OptimizerKind optimizer : {OptimizerKind::kAdafactor, OptimizerKind::kMuon}) {
+    expect_all_pairs({OFSDP_SOURCE_DIR "/tests/fixtures/mlp/model.onnx", LossKind::kCrossEntropy,
+                      1000, optimizer},
+                     stride_or_all(7));
+  }
 }
 
 TEST(ReshardTest, Mnist) {

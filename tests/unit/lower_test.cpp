@@ -33,9 +33,9 @@ std::unique_ptr<Lowered> lowered(const PlanOptions& options, const CompileOption
   l->slots = plan_gradient_slots(l->plan, l->program.schedule);
   l->kept.add(l->program, l->plan);
   RankMemoryNeeds needs;
-  needs.optimizer_states = 1;
+  for (const Unit& unit : l->plan.units) needs.states.push_back({l->plan.owned_numel(unit)});
   needs.accumulate = !compile.first_micro || !compile.last_micro;
-  needs.norm = compile.clip;
+  needs.keep = compile.clip;
   needs.arena = l->program.memory.arena_bytes;
   needs.kept = l->kept.bytes();
   l->memory = plan_rank_memory(l->plan, l->slots, needs);

@@ -247,6 +247,7 @@ bool kind_uses(OptimizerKind kind, std::string_view name) {
   for (const auto& [setting, bit] : kSettings) {
     if (name == setting) return (traits_of(kind).takes & bit) != 0;
   }
+  if (name == "muon-adjust") return kind == OptimizerKind::kMuon;
   return true;
 }
 
@@ -294,6 +295,7 @@ void take_defaults(UpdateOptions& update, const Given& given) {
   const OptimizerTraits traits = traits_of(update.kind);
   if (!given("lr")) update.lr = traits.lr;
   if (!given("weight-decay")) update.weight_decay = traits.weight_decay;
+  if (!given("momentum")) update.momentum = traits.momentum;
   if (!given("eps")) update.eps = traits.eps;
   if (!given("rho") || (traits.takes & kTakesRho) == 0) update.rho = traits.rho;
   if (!given("betas")) update.beta1 = UpdateOptions().beta1;
@@ -366,10 +368,14 @@ std::vector<OptionEntry> training_entries() {
       optimizer(),
       number({"lr", defaults_of(&OptimizerTraits::lr, 0), "learning rate"}, kAtLeastZero,
              OFSDP_FIELD(optimizer.lr)),
-      number({"weight-decay", "PyTorch's (adamw 0.01, others 0)", "decay of the parameters"},
-             kAtLeastZero, OFSDP_FIELD(optimizer.weight_decay)),
-      number({"momentum", "0", optimizers_with(kTakesMomentum)}, kAtLeastZero,
-             OFSDP_FIELD(optimizer.momentum)),
+      number(
+          {"weight-decay", "PyTorch's (adamw 0.01, muon 0.1, others 0)", "decay of the parameters"},
+          kAtLeastZero, OFSDP_FIELD(optimizer.weight_decay)),
+      number({"momentum", defaults_of(&OptimizerTraits::momentum, kTakesMomentum),
+              optimizers_with(kTakesMomentum)},
+             kAtLeastZero, OFSDP_FIELD(optimizer.momentum)),
+      choice("muon-adjust", "muon: how a rate follows the shape of a matrix",
+             OFSDP_FIELD(optimizer.muon_adjust)),
       toggle({"nesterov", "off, on", "sgd with momentum"}, OFSDP_FIELD(optimizer.nesterov)),
       betas(),
       number({"eps", defaults_of(&OptimizerTraits::eps, kTakesEps), "added to denominators"},

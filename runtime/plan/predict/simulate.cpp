@@ -62,6 +62,8 @@ class Simulator {
         if (!options_.overlap) return compute(s);
         updates_.emplace_back(s, index);
         return;
+      case StepKind::kFactor:
+      case StepKind::kOrthogonalize:
       case StepKind::kTrust:
         wait(communication_end_, last_unit_);
         if (costs_[static_cast<size_t>(s)].communication > 0) compute(s);

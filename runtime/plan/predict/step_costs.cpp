@@ -17,6 +17,7 @@ class StepPricer {
     switch (op.kind) {
       case OpKind::kRun:
         return {machine_.kernels.of(program_.kernels[static_cast<size_t>(op.node)]) / factor, 0};
+      case OpKind::kMeet:
       case OpKind::kClip:
         return {0, exchange()};
       case OpKind::kTrust:
@@ -32,6 +33,7 @@ class StepPricer {
         return all_reduce(op);
       case OpKind::kUpdate:
       case OpKind::kApply:
+      case OpKind::kSums:
         return {update(op.part.numel) / factor, 0};
       case OpKind::kConvert:
       case OpKind::kAdd:

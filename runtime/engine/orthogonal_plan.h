@@ -1,0 +1,51 @@
+// The matrices of each unit that Muon orthogonalizes: which rank takes which, and the kernels and
+// workspace of the Newton-Schulz iterations (updates::Muon has the formula).
+//
+// A unit's matrices are dealt over the ranks that share its gradients, the costliest first, each to
+// the rank that has least so far, over all units.
+//
+// plan is pure but for the kernels, which are the cache's. `orthogonalize` works in place on the
+// thread that runs the schedule; kernels fan out. No allocation. Errors: kInput from plan (no
+// kernel), a kernel's.
+#pragma once
+
+#include <algorithm>
+
+#include "fsdp/plan/plan.h"
+#include "importer/graph/graph.h"
+#include "runtime/engine/update_plan.h"
+#include "runtime/program/program.h"
+
+namespace ofsdp::runtime {
+
+struct OrthogonalMatrix {
+  int64_t offset = 0;  // element of the unit
+  int64_t rows = 0, columns = 0;
+  int owner = 0;  // place in the group of ranks
+  // Operands get their addresses when it runs.
+  struct Product {
+    Kernel* kernel = nullptr;
+    std::vector<TensorView> in{};
+    TensorView out{};
+  };
+  Product gram{}, square{}, advance{};  // X X^T; b G + c G G; a X + that X
+  size_t work_bytes = 0;
+
+  int64_t numel() const { return rows * columns; }
+  bool tall() const { return rows > columns; }
+  int64_t side() const { return std::min(rows, columns); }  // of its Gram matrix
+};
+
+using OrthogonalUnit = std::vector<OrthogonalMatrix>;
+
+// Per unit, in the order of its parameters; empty where Muon takes none.
+Result<std::vector<OrthogonalUnit>> plan_orthogonal(const UpdatePlan& updates, const Plan& plan,
+                                                    const Registry& registry, KernelCache& kernels);
+
+// The workspace of the largest.
+size_t work_bytes(const OrthogonalUnit& unit);
+
+// `work`: aligned, work_bytes of it.
+Status orthogonalize(OrthogonalMatrix& matrix, float* values, std::byte* work);
+
+}  // namespace ofsdp::runtime

@@ -1,0 +1,172 @@
+// Optimizers of whole matrices on shards: the same bits under every strategy, on any number of
+// ranks with across_ranks, after a resume; states as large as the plan says.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <map>
+
+#include "tests/support/checkpoint_runs.h"
+#include "tests/support/namespaces.h"
+
+namespace ofsdp {
+namespace matrix_optimizers_test {
+
+using testing::HasSubstr;
+
+constexpr const char* kStrategies[] = {"full_shard", "shard_grad_op", "zero1", "no_shard"};
+
+Words trained_by(const std::string& optimizer) {
+  return checkpointed_model() +
+         Words{"--optimizer", optimizer, "--lr", "0.02", "--weight-decay", "0.1"};
+}
+
+class MatrixOptimizers : public testing::TestWithParam<std::string> {};
+
+INSTANTIATE_TEST_SUITE_P(All, MatrixOptimizers, testing::Values("adafactor", "muon"),
+                         [](const auto& info) { return info.param; });
+
+// A clipped run keeps unscaled gradients, a group has another optimizer of matrices.
+TEST_P(MatrixOptimizers, NoStrategyChangesABit) {
+  const CheckpointRuns runs;
+  const std::string other = GetParam() == "muon" ? "adafactor" : "muon";
+  const Words plain = trained_by(GetParam()) + Words{"--batch-size", "7", "--steps", "6"};
+  const Words mixed = plain + Words{"--clip-grad-norm",        "0.3",    "--ema", "0.5", "--group",
+                                    "fc2*:optimizer=" + other, "--wrap", "none"};
+  for (const int world : {2, 3, 4}) {
+    for (const Words& words : {plain, mixed}) {
+      const std::string first = runs.trained(words + ranks(world));
+      for (const char* strategy : kStrategies) {
+        const bool same =
+            runs.trained(words + ranks(world) + Words{"--strategy", strategy}) == first;
+        EXPECT_TRUE(same) << strategy << " on " << world;
+      }
+    }
+  }
+}
+
+TEST_P(MatrixOptimizers, NoNumberOfRanksChangesABitOfAcrossRanks) {
+  const CheckpointRuns runs;
+  const Words words =
+      trained_by(GetParam()) +
+      Words{"--global-batch-size", "21", "--steps", "5", "--deterministic", "across_ranks"};
+  const std::string first = runs.trained(words);
+  for (const int world : {2, 3}) {
+    for (const char* strategy : {"full_shard", "no_shard"}) {
+      const bool same = runs.trained(words + ranks(world) + Words{"--strategy", strategy}) == first;
+      EXPECT_TRUE(same) << strategy << " on " << world;
+    }
+  }
+}
+
+TEST_P(MatrixOptimizers, ResumesWithItsBitsFromEveryTypeOfCheckpoint) {
+  const Words words = trained_by(GetParam()) + Words{"--batch-size", "7"} + ranks(2);
+  const CheckpointRuns plain;
+  const std::string expected = plain.trained(words + Words{"--steps", "9"});
+  for (const char* type : {"sharded", "full", "local"}) {
+    const CheckpointRuns runs;
+    const Words saving = words + Words{"--checkpoint-type", type};
+    runs.trained(saving + runs.saving() + Words{"--steps", "5"});
+    EXPECT_TRUE(runs.trained(saving + runs.resuming() + Words{"--steps", "9"}) == expected) << type;
+  }
+}
+
+TEST_P(MatrixOptimizers, ResumesOnAnotherNumberOfRanks) {
+  const CheckpointRuns runs;
+  const Words words = trained_by(GetParam());
+  const std::string metrics = runs / "m.jsonl", again = runs / "again.jsonl";
+  runs.trained(words + Words{"--batch-size", "12", "--steps", "10", "--metrics", metrics});
+  const auto expected = losses_by_step(metrics);
+  runs.trained(words + Words{"--batch-size", "4", "--steps", "5", "--metrics", again} + ranks(3) +
+               runs.saving());
+  runs.trained(words + Words{"--batch-size", "6", "--steps", "10", "--metrics", again} + ranks(2) +
+               Words{"--strategy", "zero1"} + runs.resuming());
+  const auto losses = losses_by_step(again);
+  ASSERT_EQ(losses.size(), expected.size());
+  for (size_t i = 0; i < losses.size(); ++i) {
+    EXPECT_NEAR(losses[i].second, expected[i].second, 2e-5 * expected[i].second) << i;
+  }
+}
+
+TEST_P(MatrixOptimizers, PeakIsThePlanToTheByte) {
+  const CheckpointRuns runs;
+  const std::string metrics = runs / "m.jsonl";
+  for (const char* strategy : kStrategies) {
+    runs.trained(trained_by(GetParam()) + ranks(3) + runs.saving() +
+                 Words{"--strategy", strategy, "--batch-size", "7", "--steps", "4", "--metrics",
+                       metrics, "--overwrite-checkpoints"});
+    const auto end = rows_of(metrics, "end").at(0);
+    EXPECT_EQ(end.at("peak_bytes"), end.at("planned_peak_bytes")) << strategy;
+  }
+}
+
+TEST_P(MatrixOptimizers, NeedTheCpu) {
+  const Finished run = Program::run(trained_by(GetParam()) + Words{"--device", "cuda"});
+  EXPECT_EQ(run.status, 2);
+  EXPECT_THAT(run.err, HasSubstr("--device cuda"));
+}
+
+// States that the plan has for the three weights of the perceptron, of one rank.
+int64_t planned_states(const Words& more) {
+  const CheckpointRuns runs;
+  Words words = checkpointed_model();
+  words.insert(words.begin() + 1, "plan");
+  const Finished run = Program::run(words + more + Words{"--json", "--steps", "1"});
+  EXPECT_EQ(run.status, 0) << run.err;
+  const auto json = nlohmann::json::parse(run.out, nullptr, false);
+  EXPECT_FALSE(json.is_discarded()) << run.out;
+  return json.at("memory").at("at_peak").at("optimizer_state");
+}
+
+TEST(StatesOfMatrices, AreAsManyAsTheOptimizerHas) {
+  const int64_t adam = planned_states({"--optimizer", "adam"});
+  const int64_t adafactor = planned_states({"--optimizer", "adafactor"});
+  const int64_t muon = planned_states({"--optimizer", "muon"});
+  EXPECT_LT(adafactor, adam / 8);
+  EXPECT_LT(muon, adam * 3 / 4);
+}
+
+// The states of each tensor, by a checkpoint's manifest.
+std::multimap<std::string, std::string> states_by_tensor(const Words& words) {
+  const CheckpointRuns runs;
+  runs.trained(words + runs.saving() + Words{"--steps", "1", "--optimizer", "muon"});
+  std::multimap<std::string, std::string> states;
+  const auto manifest = runs.manifest("step-00000001");
+  for (const auto& entry : manifest.at("state_tensors")) states.emplace(entry[1], entry[0]);
+  return states;
+}
+
+bool muon_takes(const std::multimap<std::string, std::string>& states, const std::string& tensor) {
+  const auto found = states.find(tensor);
+  return found != states.end() && found->second == "momentum_buffer";
+}
+
+TEST(Muon, TakesMatricesButForTablesAndTheHead) {
+  const auto plain = states_by_tensor(checkpointed_model());
+  EXPECT_TRUE(muon_takes(plain, "fc1.weight"));
+  EXPECT_FALSE(muon_takes(plain, "fc1.bias"));
+  EXPECT_FALSE(muon_takes(plain, "head.weight"));
+  EXPECT_EQ(plain.count("head.weight"), 2u) << "the averages of adamw";
+  const auto named =
+      states_by_tensor(checkpointed_model() + Words{"--group", "head.weight:optimizer=muon"});
+  EXPECT_TRUE(muon_takes(named, "head.weight"));
+  const auto llama =
+      states_by_tensor(fsdp_run({OFSDP_SOURCE_DIR "/tests/oracle/cases/llama/legacy.onnx", "--loss",
+                                 "cross_entropy", "--data", "synthetic"}));
+  EXPECT_FALSE(muon_takes(llama, "e.weight")) << "a table";
+  for (const char* taken : {"q.weight", "gate.weight", "down.weight"}) {
+    EXPECT_TRUE(muon_takes(llama, taken)) << taken;
+  }
+}
+
+TEST(StatesOfMatrices, ACheckpointOfOtherGroupsIsRefused) {
+  const CheckpointRuns runs;
+  const Words words = checkpointed_model() + Words{"--batch-size", "7", "--optimizer", "adafactor"};
+  runs.trained(words + Words{"--steps", "2", "--group", "fc1*:optimizer=adam"} + runs.saving());
+  const Finished run = Program::run(
+      words + Words{"--steps", "4", "--group", "fc2*:optimizer=adam"} + runs.resuming());
+  EXPECT_EQ(run.status, 2) << run.err;
+  EXPECT_THAT(run.err, HasSubstr("which this run's optimizer of it needs"));
+}
+
+}  // namespace matrix_optimizers_test
+}  // namespace ofsdp
