@@ -66,18 +66,22 @@ class Importer {
     const auto& initializers = file_.initializers();
     for (size_t i = 0; i < initializers.size(); ++i) {
       const auto& source = initializers[i];
-      // Parameters compute in float32 whatever the file stores.
-      const TensorDesc desc{DType::kFloat32, source.shape};
+      // Parameters compute in float32 whatever the file stores, but for those of few bits.
+      const bool raw = source.own_type;
+      const TensorDesc desc = raw ? source.raw_desc() : TensorDesc{DType::kFloat32, source.shape};
       OFSDP_RETURN_IF_ERROR(check_size(desc).with_prefix(
           format_text("{}: initializer '{}'", file_.path(), printable(source.name))));
       Value value{source.name, ValueKind::kParameter, desc};
       if (desc.numel() <= 16) {
         Constant constant{desc, std::vector<std::byte>(desc.bytes())};
         auto* floats = reinterpret_cast<float*>(constant.bytes.data());
-        OFSDP_RETURN_IF_ERROR(file_.read(source, 0, {floats, static_cast<size_t>(desc.numel())}));
+        OFSDP_RETURN_IF_ERROR(
+            raw ? file_.read_raw(source, 0, constant.bytes)
+                : file_.read(source, 0, {floats, static_cast<size_t>(desc.numel())}));
         value.constant = std::make_shared<const Constant>(std::move(constant));
       }
-      Parameter parameter{source.name, define(std::move(value)), static_cast<int>(i), false, {}};
+      Parameter parameter{source.name, define(std::move(value)), static_cast<int>(i), false, raw,
+                          {}};
       graph_.parameters.push_back(std::move(parameter));
     }
     return {};
@@ -139,8 +143,21 @@ class Importer {
     OFSDP_RETURN_IF_ERROR(check_opset(node));
     OFSDP_ASSIGN_OR_RETURN(node.attributes,
                            prefixed(graph_.describe(node), attributes_from_onnx(proto)));
+    describe_halves(proto, node);
     graph_.nodes.push_back(std::move(node));
     return {};
+  }
+
+  // Elements of 4 bits are there as bytes: their type and shape go to the node that unpacks them.
+  void describe_halves(const onnx::NodeProto& proto, Node& node) const {
+    if (node.op->full_name() != "com.microsoft.GatherBlockQuantized") return;
+    const auto& weights = file_.initializers();
+    const auto data = std::ranges::find(weights, proto.input(0), &Initializer::name);
+    if (data == weights.end() || data->bits != 4) return;
+    const bool is_signed = data->dtype == DType::kInt8;
+    node.attributes.set("ofsdp_shape", data->shape.axes());
+    node.attributes.set("ofsdp_type",
+                        int64_t{is_signed ? onnx::TensorProto::INT4 : onnx::TensorProto::UINT4});
   }
 
   // Operators of plug-ins say which opsets of their domain they are for.

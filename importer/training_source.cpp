@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "importer/onnx_import.h"
+#include "importer/passes/frozen_weights.h"
 #include "importer/passes/fusion/fusion.h"
 #include "importer/passes/passes.h"
 #include "importer/write/output_files.h"
@@ -130,6 +131,7 @@ Result<std::unique_ptr<TrainingSource>> open_plain_source(OnnxFile file, const O
                                                           const TrainedRules& rules) {
   OFSDP_ASSIGN_OR_RETURN(const Graph graph, import_onnx(file, operators));
   OFSDP_ASSIGN_OR_RETURN(Graph chosen, choose_candidates(graph, rules));
+  if (rules.hold_frozen) chosen = hold_frozen(chosen, file);
   return std::make_unique<TrainingSource>(std::move(file), std::move(chosen), operators.lowering);
 }
 

@@ -11,9 +11,13 @@ namespace {
 
 int64_t align(int64_t numel, int64_t to) { return (numel + to - 1) / to * to; }
 
-void add_param(Unit& unit, const Graph& graph, int index) {
+// Raw data take as many elements of the flat array as their bytes need.
+void add_param(Unit& unit, const Graph& graph, int index, DType param_dtype) {
   const Parameter& p = graph.parameters[static_cast<size_t>(index)];
-  const int64_t numel = graph.value(p.value).desc.numel();
+  const TensorDesc& desc = graph.value(p.value).desc;
+  const auto element = static_cast<int64_t>(dtype_size(param_dtype));
+  const int64_t numel =
+      p.raw ? align(static_cast<int64_t>(desc.bytes()), element) / element : desc.numel();
   int64_t& padded = p.trained ? unit.padded_numel : unit.frozen_padded_numel;
   (p.trained ? unit.params : unit.frozen).push_back({index, p.name, padded, numel});
   if (p.trained) unit.numel += numel;
@@ -35,7 +39,7 @@ Graph with_frozen(const Graph& graph, const PlanOptions& options) {
     const TensorDesc& desc = graph.value(p.value).desc;
     const bool carried = std::ranges::any_of(
         graph.carried, [&](const Carried& c) { return c.parameter == static_cast<int>(i); });
-    const bool fits = desc.dtype == options.param_dtype && desc.numel() >= kLeastFrozen;
+    const bool fits = (p.raw || desc.dtype == options.param_dtype) && desc.numel() >= kLeastFrozen;
     if (fits && !carried && !nodes[i].empty()) p.trained = true;
   }
   return marked;
@@ -159,7 +163,7 @@ Result<Plan> make_plan(const Graph& graph, const PlanOptions& options) {
     for (const int index : group.parameters) {
       const bool trained = graph.parameters[static_cast<size_t>(index)].trained;
       if (!trained && unit.replicated) continue;  // whole anyway
-      add_param(unit, graph, index);
+      add_param(unit, graph, index, options.param_dtype);
       const auto& some = nodes[static_cast<size_t>(index)];
       reading.insert(some.begin(), some.end());
     }

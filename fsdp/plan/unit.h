@@ -64,6 +64,7 @@ struct Unit {
   int64_t padded_numel = 0;  // with gaps and padding
   // Frozen parameters, where parameters are sharded: a flat array of their own, without gradient or
   // optimizer state, in the type that nodes compute in. In a gathered unit it follows the other.
+  // Raw data (Parameter::raw) take whole elements of it.
   std::vector<UnitParam> frozen;
   int64_t frozen_padded_numel = 0;
   int nodes = 0;            // that read one of its parameters, forward and backward

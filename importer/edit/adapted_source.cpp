@@ -8,6 +8,7 @@
 #include <cstring>
 
 #include "importer/onnx_import.h"
+#include "importer/passes/frozen_weights.h"
 #include "importer/write/output_files.h"
 #include "importer/write/safetensors_output.h"
 #include "importer/write/value_writer.h"
@@ -252,6 +253,7 @@ Result<std::unique_ptr<TrainingSource>> open_edited_source(EditedModel model,
   for (const Adapter& a : model.adapters) rules.train.insert(rules.train.end(), {a.a(), a.b()});
   OFSDP_ASSIGN_OR_RETURN(const Graph graph, import_onnx(model.file, operators));
   OFSDP_ASSIGN_OR_RETURN(Graph chosen, choose_candidates(graph, rules));
+  if (rules.hold_frozen) chosen = hold_frozen(chosen, model.file);
   if (model.adapters.empty()) {
     return std::make_unique<TrainingSource>(std::move(model.file), std::move(chosen),
                                             operators.lowering);

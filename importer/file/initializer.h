@@ -8,6 +8,9 @@
 //             place (16-bit floats as varints in int32_data, data in several pieces): readable by
 //             walking it; a trained file gets raw_data instead
 //
+// One with `own_type` is held as it is in the file: nodes read its raw data (weights of few bits,
+// with their scales and zero points). It is dense.
+//
 // An initializer of an edited model (importer/edit/model_editor.h) may have `values`, which are
 // then read in place of bytes; a file written from it gets raw_data.
 //
@@ -24,6 +27,7 @@
 #include "kernels/core/dtype.h"
 #include "kernels/core/scale_map.h"
 #include "kernels/core/shape.h"
+#include "kernels/core/tensor.h"
 
 namespace ofsdp::importer {
 
@@ -54,6 +58,9 @@ class ValueSource {
  public:
   virtual ~ValueSource() = default;
   virtual Status read(int64_t first_element, std::span<float> dst) const = 0;
+  // Bytes of an initializer in its own type. REQUIRES: has_raw.
+  virtual bool has_raw() const { return false; }
+  virtual Status read_raw(int64_t first_byte, std::span<std::byte> dst) const;
 };
 
 struct Initializer {
@@ -69,12 +76,17 @@ struct Initializer {
   int64_t stride = 0;  // bytes from element to element; 0 of kList
   // 4 of int4 and uint4: two elements in a byte, the first in its lower half; dtype of 8 bits
   int bits = 0;
+  bool own_type = false;
   std::shared_ptr<const Quantization> quantization = nullptr;  // of integers that are a weight
   std::shared_ptr<const ValueSource> values = {};              // instead of the file's bytes
 
   int64_t raw_bytes() const {  // as raw data
     const int64_t numel = shape.numel();
     return bits == 4 ? (numel + 1) / 2 : numel * static_cast<int64_t>(dtype_size(dtype));
+  }
+  // Its raw data as a tensor: two elements in a byte are bytes.
+  TensorDesc raw_desc() const {
+    return bits == 4 ? TensorDesc{DType::kUInt8, Shape{raw_bytes()}} : TensorDesc{dtype, shape};
   }
 };
 

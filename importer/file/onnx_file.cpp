@@ -72,6 +72,28 @@ Status OnnxFile::read(const Initializer& initializer, int64_t first_element,
   return std::move(status).with_prefix("initializer '" + printable(initializer.name) + "'");
 }
 
+bool OnnxFile::has_raw(const Initializer& initializer) const {
+  if (has_initial(initializer)) return false;
+  if (initializer.values != nullptr) return initializer.values->has_raw();
+  return initializer.encoding == Initializer::Encoding::kDense;
+}
+
+Status OnnxFile::read_raw(const Initializer& initializer, int64_t first_byte,
+                          std::span<std::byte> dst) const {
+  const auto count = static_cast<int64_t>(dst.size());
+  OFSDP_CHECK(first_byte >= 0 && first_byte + count <= initializer.raw_bytes(),
+              "{}: bytes {} + {} of {}", initializer.name, first_byte, count,
+              initializer.raw_bytes());
+  if (initializer.values != nullptr) return initializer.values->read_raw(first_byte, dst);
+  return read_exactly(file_of(initializer), initializer.offset + first_byte, dst)
+      .with_prefix("initializer '" + printable(initializer.name) + "'");
+}
+
+Status ValueSource::read_raw(int64_t, std::span<std::byte>) const {
+  OFSDP_CHECK(false, "values that are made have no bytes in a file");
+  return ok_status();
+}
+
 const OpenFile& OnnxFile::file_of(const Initializer& initializer) const {
   if (initializer.file == 0) return file_;
   return contents_.data_files[static_cast<size_t>(initializer.file - 1)].file;

@@ -48,6 +48,12 @@ class OnnxFile {
   // of a quantized weight dequantized. They must be inside of the shape.
   Status read(const Initializer& initializer, int64_t first_element, std::span<float> dst) const;
 
+  // Bytes of the raw data of an initializer. They must be inside. REQUIRES: has_raw, which the
+  // encoding decides.
+  bool has_raw(const Initializer& initializer) const;
+  Status read_raw(const Initializer& initializer, int64_t first_byte,
+                  std::span<std::byte> dst) const;
+
   // --- constants of quantization ---
   // An initializer of the main graph that is no quantized weight, or the value of a Constant node;
   // null: there is none.

@@ -31,12 +31,12 @@ bool is_model_field(const WireField& field) {
 }
 
 // ValueInfoProto{name, type{tensor_type{elem_type, shape{dim{dim_value}...}}}}
-std::string input_declaration(const TensorRecord& tensor) {
+std::string input_declaration(const TensorRecord& tensor, bool own_type) {
   std::string shape;
+  const bool as_it_is = own_type || is_floating(tensor.dtype);
+  const int64_t type = as_it_is ? static_cast<int64_t>(tensor.onnx_type) : kFloat;
   for (const int64_t axis : tensor.dims) append_bytes(shape, 1, int_field(1, axis));
-  const std::string tensor_type =
-      int_field(1, is_floating(tensor.dtype) ? static_cast<int64_t>(tensor.onnx_type) : kFloat) +
-      bytes_field(2, shape);
+  const std::string tensor_type = int_field(1, type) + bytes_field(2, shape);
   return bytes_field(1, tensor.name) + bytes_field(2, bytes_field(1, tensor_type));
 }
 
@@ -213,6 +213,7 @@ class Walker {
     }
     OFSDP_ASSIGN_OR_RETURN(QuantizedUses uses, quantized_uses(graph, integers));
     quantized_ = std::move(uses.weights);
+    own_type_ = std::move(uses.own_type);
     for (const WireField& node : uses.constants) OFSDP_RETURN_IF_ERROR(constant_node(node));
     return ok_status();
   }
@@ -314,7 +315,15 @@ class Walker {
   }
 
   bool is_weight(const TensorRecord& tensor) const {
-    return is_floating(tensor.dtype) || quantized_.contains(tensor.name);
+    return is_floating(tensor.dtype) || quantized_.contains(tensor.name) || own_type(tensor);
+  }
+
+  // Others of the names are read as floats, or are constants.
+  bool own_type(const TensorRecord& tensor) const {
+    const bool integers = tensor.dtype == DType::kUInt8 || half_bytes(tensor.onnx_type);
+    const bool known = integers || (is_floating(tensor.dtype) && tensor.dtype != DType::kFloat64);
+    const bool dense = tensor.external || (tensor.encoding == Initializer::Encoding::kDense);
+    return known && dense && own_type_.contains(tensor.name);
   }
 
   Status external(const WireField& field, const TensorRecord& tensor) {
@@ -387,6 +396,7 @@ class Walker {
 
   void list(const TensorRecord& tensor, int file, int64_t offset, int64_t bytes) {
     contents_.initializers.push_back(initializer_of(tensor, file, offset, bytes));
+    contents_.initializers.back().own_type = own_type(tensor);
     const auto quantized = quantized_.find(tensor.name);
     if (quantized == quantized_.end()) return;
     contents_.initializers.back().quantization =
@@ -395,7 +405,7 @@ class Walker {
 
   void declare(const TensorRecord& tensor) {
     if (inputs_.contains(tensor.name)) return;
-    append_bytes(added_inputs_, kGraphInput, input_declaration(tensor));
+    append_bytes(added_inputs_, kGraphInput, input_declaration(tensor, own_type(tensor)));
   }
 
   const std::string& path_;
@@ -407,6 +417,7 @@ class Walker {
   std::set<std::string> inputs_;
   std::set<std::string> names_;
   std::map<std::string, Quantization> quantized_;  // integers that are weights
+  std::set<std::string> own_type_;                 // names that QuantizedUses has
   std::vector<Pending> pending_;                   // external tensors that are no weights
   int64_t pending_bytes_ = 0;
 };

@@ -8,7 +8,7 @@
 //                      external ones get raw_data. All else is kept byte for byte, in order.
 //   initializers       every floating-point initializer, small ones too, in the order of the file;
 //                      and integers that are a weight (quantized_uses.h), of any size, which become
-//                      inputs of type float
+//                      inputs of type float, or of their own type where nodes read their bytes
 //   constants          other initializers of integers, and values of Constant nodes: scales and
 //                      zero points may be among them
 //   algorithm_tensors  initializers of training_info; a rank reads and writes the optimizer state

@@ -231,6 +231,28 @@ class UseFinder {
 
 }  // namespace
 
+namespace {
+
+// Weight, scales and zero points of an operator that reads a weight of few bits as it is.
+bool reads_own_type(const WireNode& node, size_t input) {
+  if (node.is("MatMulNBits")) return input >= 1 && input <= 3;
+  return node.is("GatherBlockQuantized") && (input == 0 || input == 2 || input == 3);
+}
+
+std::set<std::string> read_in_own_type(const std::vector<WireNode>& nodes) {
+  std::set<std::string> names, others;
+  for (const WireNode& node : nodes) {
+    for (size_t i = 0; i < node.inputs.size(); ++i) {
+      (reads_own_type(node, i) ? names : others).insert(node.inputs[i]);
+    }
+    others.insert(node.inner_reads.begin(), node.inner_reads.end());
+  }
+  std::erase_if(names, [&](const std::string& name) { return others.contains(name); });
+  return names;
+}
+
+}  // namespace
+
 Result<QuantizedUses> quantized_uses(const WireField& graph,
                                      const std::map<std::string, int>& integers) {
   QuantizedUses uses;
@@ -243,6 +265,7 @@ Result<QuantizedUses> quantized_uses(const WireField& graph,
     nodes.push_back(std::move(node));
   }
   uses.weights = UseFinder(nodes, integers).run();
+  uses.own_type = read_in_own_type(nodes);
   return uses;
 }
 

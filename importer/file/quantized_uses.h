@@ -7,11 +7,15 @@
 //   MatMulInteger, ConvInteger            weights, with the scale that the Mul after them applies
 //   MatMulIntegerToFloat, DynamicQuantizeMatMul
 //
+// And the operands of operators that compute with integers as they are: MatMulNBits,
+// GatherBlockQuantized.
+//
 // Works on the bytes of a GraphProto, before any of it is parsed. Threads: any. Errors: kInput of a
 // graph that is cut off.
 #pragma once
 
 #include <map>
+#include <set>
 #include <span>
 #include <string>
 #include <vector>
@@ -24,6 +28,8 @@ namespace ofsdp::importer {
 struct QuantizedUses {
   // By initializer: names, axis and blocks are set.
   std::map<std::string, Quantization> weights;
+  // Initializers of any type that operators on weights of few bits alone read.
+  std::set<std::string> own_type;
   std::vector<WireField> constants;  // NodeProtos of Constant nodes
 };
 

@@ -19,8 +19,20 @@ class StoredValues final : public ValueSource {
   Status read(int64_t first_element, std::span<float> dst) const override {
     return file_->read(place_, first_element, dst);
   }
+  bool has_raw() const override {
+    if constexpr (kHasRaw) return file_->has_raw(place_);
+    return false;
+  }
+  Status read_raw(int64_t first_byte, std::span<std::byte> dst) const override {
+    if constexpr (kHasRaw) return file_->read_raw(place_, first_byte, dst);
+    return ValueSource::read_raw(first_byte, dst);
+  }
 
  private:
+  static constexpr bool kHasRaw = requires(const File& file, const Place& place) {
+    file.has_raw(place);
+  };
+
   std::shared_ptr<const File> file_;
   Place place_;
 };

@@ -60,6 +60,7 @@ struct Parameter {
   ValueId value = 0;
   int initializer = 0;  // index in OnnxFile::initializers()
   bool trained = false;
+  bool raw = false;      // nodes read the raw data of its initializer, as its value's desc says
   std::string reason;    // why not trained
   ValueId gradient = 0;  // after autodiff, of trained ones
   std::string

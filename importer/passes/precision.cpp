@@ -32,6 +32,10 @@ bool stays_float32(const Node& node, size_t input) {
   const std::string name = node.op->full_name();
   if (name == "BatchNormalization") return input == 3 || input == 4;
   if (name == "Resize" || name == "Upsample") return input > 0;
+  if (name == "com.microsoft.MatMulNBits" || name == "com.microsoft.GatherBlockQuantized") {
+    return input > 0 && input < 5;
+  }
+  if (name == "ofsdp.StoredMatMul") return input > 0;
   return name == "Dropout" && input > 0;
 }
 
@@ -42,6 +46,9 @@ class Narrowing {
   Result<Graph> run() {
     std::vector<Node> nodes = std::move(graph_.nodes);
     graph_.nodes.clear();
+    for (const Parameter& p : graph_.parameters) {
+      if (p.raw) raw_.insert(p.value);
+    }
     lower_parameters(nodes);
     find_labels(nodes);
     for (Node& node : nodes) OFSDP_RETURN_IF_ERROR(add(std::move(node)));
@@ -64,7 +71,7 @@ class Narrowing {
     for (const Parameter& p : graph_.parameters) {
       Value& value = graph_.value(p.value);
       const bool statistic = fixed.contains(p.value) && !free.contains(p.value) && !p.trained;
-      if (value.desc.dtype != DType::kFloat32 || statistic) continue;
+      if (value.desc.dtype != DType::kFloat32 || statistic || p.raw) continue;
       value.desc.dtype = dtype_;
       if (value.constant != nullptr) value.constant = narrowed(*value.constant, dtype_);
     }
@@ -94,7 +101,7 @@ class Narrowing {
     for (size_t i = 0; i < node.inputs.size(); ++i) {
       ValueId& id = node.inputs[i];
       const DType found = type(id);
-      if (found != DType::kFloat32 && found != dtype_) continue;
+      if ((found != DType::kFloat32 && found != dtype_) || raw_.contains(id)) continue;
       const bool to_low = narrow_loss ? i == 0 : low && !stays_float32(node, i);
       OFSDP_ASSIGN_OR_RETURN(id, in_type(id, to_low ? dtype_ : DType::kFloat32));
     }
@@ -106,7 +113,7 @@ class Narrowing {
   bool reads_low(const Node& node) const {
     for (size_t i = 0; i < node.inputs.size(); ++i) {
       const ValueId id = node.inputs[i];
-      if (id == 0 || stays_float32(node, i)) continue;
+      if (id == 0 || stays_float32(node, i) || raw_.contains(id)) continue;
       const bool column = graph_.value(id).kind == ValueKind::kInput && !labels_.contains(id);
       if (type(id) == dtype_ || (column && type(id) == DType::kFloat32)) return true;
     }
@@ -132,6 +139,7 @@ class Narrowing {
   GraphEditor editor_;
   DType dtype_;
   std::set<ValueId> labels_;
+  std::set<ValueId> raw_;  // their types are those of the file
   std::map<std::pair<ValueId, DType>, ValueId> converted_;
 };
 

@@ -83,12 +83,20 @@ struct ScaleUses {
   std::map<ValueId, std::vector<ValueId>> weights;  // of a scale
 };
 
+// Whether it is the weight of few bits of such an operator, or its scales or zero points.
+bool is_of_few_bits(const Node& node, size_t input) {
+  const std::string name = node.op->full_name();
+  if (name == "com.microsoft.MatMulNBits") return input >= 1 && input <= 4;
+  return name == "com.microsoft.GatherBlockQuantized" && input != 1;
+}
+
 // Returns why its readers keep it from being trained, or "".
 std::string why_not_by_use(const Graph& graph, const GraphUses& uses, const Parameter& p) {
   for (const size_t reader : uses.readers(p.value)) {
     const Node& node = graph.nodes[reader];
     for (size_t i = 0; i < node.inputs.size(); ++i) {
       if (node.inputs[i] != p.value) continue;
+      if (is_of_few_bits(node, i)) return "read as it is stored";
       const auto& fixed = node.op->constant_inputs;
       if (std::ranges::find(fixed, static_cast<int>(i)) != fixed.end())
         return "read while planning";

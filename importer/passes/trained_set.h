@@ -28,6 +28,8 @@ struct TrainedRules {
   std::vector<std::string> freeze;
   std::vector<std::string> train;
   bool learned_scales = false;  // of quantized values: they are trained as well
+  // Frozen matrices stay in the type of the file (frozen_weights.h): for kernels of the CPU.
+  bool hold_frozen = false;
   // Why an initializer that `train` does not name is not trained.
   std::string otherwise = "not named by --train";
 };

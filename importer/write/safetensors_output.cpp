@@ -63,9 +63,20 @@ SafetensorsLayout lay_out_safetensors(const std::vector<Initializer>& tensors) {
 
 Status write_safetensors(const OnnxFile& model, const std::string& path, const ReadValues& values) {
   OFSDP_RETURN_IF_ERROR(check_output_path(path));
-  const SafetensorsLayout layout = lay_out_safetensors(model.initializers());
+  std::vector<Initializer> tensors;
+  std::vector<int> index;
+  for (size_t i = 0; i < model.initializers().size(); ++i) {
+    const Initializer& weight = model.initializers()[i];
+    if (weight.own_type && !is_floating(weight.dtype)) continue;  // bytes that nothing trains
+    tensors.push_back(weight);
+    index.push_back(static_cast<int>(i));
+  }
+  const SafetensorsLayout layout = lay_out_safetensors(tensors);
+  const ReadValues of_tensor = [&](int i, int64_t first, std::span<float> dst) {
+    return values(index[static_cast<size_t>(i)], first, dst);
+  };
   OFSDP_RETURN_IF_ERROR(write_whole(
-      path, [&](const std::string& temporary) { return fill(layout, temporary, values); }));
+      path, [&](const std::string& temporary) { return fill(layout, temporary, of_tensor); }));
   return sync_folder(folder_of(path));
 }
 

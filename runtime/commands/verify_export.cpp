@@ -66,13 +66,19 @@ Status feed_inputs(const Graph& graph, Feeds& feeds) {
   return ok_status();
 }
 
-Result<Outputs> outputs_of(const Graph& graph, const ReadTensor& read) {
+// Weights that nodes read as they are stored are those of `file`, the graph's.
+Result<Outputs> outputs_of(const Graph& graph, const OnnxFile& file, const ReadTensor& read) {
   Feeds feeds;
   OFSDP_RETURN_IF_ERROR(feed_inputs(graph, feeds));
   for (const Parameter& p : graph.parameters) {
     if (graph.value(p.value).kind != ValueKind::kParameter) continue;
     auto& bytes = feeds[p.value];
     bytes.resize(graph.value(p.value).desc.bytes());
+    if (p.raw) {
+      const auto index = static_cast<size_t>(p.initializer);
+      OFSDP_RETURN_IF_ERROR(file.read_raw(file.initializers()[index], 0, bytes));
+      continue;
+    }
     std::vector<float> values(bytes.size() / sizeof(float));
     OFSDP_RETURN_IF_ERROR(read(p.name, values));
     std::memcpy(bytes.data(), values.data(), bytes.size());
@@ -112,7 +118,7 @@ Result<ForwardSample> sample_forward(const OnnxFile& file, const Registry& regis
   for (const ValueId id : graph.inputs) {
     sample.inputs.push_back({graph.value(id).name, graph.value(id).desc, feeds.at(id)});
   }
-  OFSDP_ASSIGN_OR_RETURN(sample.outputs, outputs_of(graph, reader_of(file)));
+  OFSDP_ASSIGN_OR_RETURN(sample.outputs, outputs_of(graph, file, reader_of(file)));
   return sample;
 }
 
@@ -131,9 +137,9 @@ Result<ForwardDifference> compare_forwards(const OnnxFile& input, const std::str
   OFSDP_ASSIGN_OR_RETURN(const OnnxFile file, OnnxFile::open(exported));
   OFSDP_ASSIGN_OR_RETURN(const Graph old_graph, inference_graph(input, manifest, registry));
   OFSDP_ASSIGN_OR_RETURN(const Graph new_graph, inference_graph(file, manifest, registry));
-  OFSDP_ASSIGN_OR_RETURN(const Outputs state, outputs_of(old_graph, from_state));
-  OFSDP_ASSIGN_OR_RETURN(const Outputs after, outputs_of(new_graph, reader_of(file)));
-  OFSDP_ASSIGN_OR_RETURN(const Outputs before, outputs_of(old_graph, from_input));
+  OFSDP_ASSIGN_OR_RETURN(const Outputs state, outputs_of(old_graph, input, from_state));
+  OFSDP_ASSIGN_OR_RETURN(const Outputs after, outputs_of(new_graph, file, reader_of(file)));
+  OFSDP_ASSIGN_OR_RETURN(const Outputs before, outputs_of(old_graph, input, from_input));
   ForwardDifference difference{.exported = largest_difference(state, after),
                                .input = largest_difference(state, before)};
   for (const auto& [name, values] : state) {

@@ -20,6 +20,9 @@ class PlanningDevice final : public Device {
   std::unique_ptr<Kernel> make_kernel(const std::string& op, const Problem& problem,
                                       KernelChoice*) override {
     if (op == "ofsdp.GemmEpilogue" || op == "ofsdp.AttentionWithStatistics") return nullptr;
+    static constexpr std::array kOnCpu = {
+        "com.microsoft.MatMulNBits", "com.microsoft.GatherBlockQuantized", "ofsdp.StoredMatMul"};
+    if (std::ranges::find(kOnCpu, op) != kOnCpu.end()) return nullptr;
     if (!problem.all_dense()) return nullptr;
     if (op == "ofsdp.LayerNormalizationGrad" && problem.has_in(kNormAddend)) return nullptr;
     return kernels::make_kernel([](const KernelArgs&) { return fault("it only plans"); });

@@ -1,6 +1,7 @@
 #include "runtime/plan/model_setup.h"
 
 #include <algorithm>
+#include <array>
 
 #include "importer/dialects/onnxruntime/ort_operators.h"
 #include "importer/dialects/onnxruntime/ort_source.h"
@@ -97,10 +98,21 @@ class SetupMaker {
     const ModelEdits edits = edits_of(options_);
     const bool learned = options_.qat_scales == QatScales::kLearned;
     TrainedRules rules{options_.freeze, train_, learned};
+    OFSDP_ASSIGN_OR_RETURN(rules.hold_frozen, computes_on_cpu());
     if (!edits.any()) return open_plain_source(std::move(file), operators, rules);
     OFSDP_ASSIGN_OR_RETURN(EditedModel edited, edit_model(std::move(file), edits));
     return open_edited_source(std::move(edited), operators, std::move(rules),
                               options_.edit.adapter);
+  }
+
+  // Whether no rank has a device to choose.
+  Result<bool> computes_on_cpu() const {
+    const DeviceChoice choice = options_.launch.device;
+    if (choice != DeviceChoice::kAuto) return choice == DeviceChoice::kCpu;
+    const std::array<double, 1> mine{count_devices().ok() ? 1.0 : 0.0};
+    std::vector<double> all(static_cast<size_t>(communicator_.size()));
+    OFSDP_RETURN_IF_ERROR(communicator_.exchange(mine, all, {"devices there are", -1, 0}));
+    return std::ranges::find(all, 1.0) == all.end();
   }
 
   // A model that says itself how it is trained is trained as it is.

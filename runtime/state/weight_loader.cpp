@@ -37,10 +37,22 @@ Status load_converted(const RankState& state, int parameter, const Span& element
   return {};
 }
 
+// `elements` of the flat array, each `size` bytes, of which the last may reach beyond the data.
+Status load_raw(const RankState& state, int parameter, const Span& elements, size_t size,
+                std::byte* target) {
+  const Initializer& source = source_of(state, parameter);
+  const int64_t width = static_cast<int64_t>(size), first = elements.begin * width;
+  const int64_t bytes = std::min(elements.numel * width, source.raw_bytes() - first);
+  return state.setup().file.read_raw(source, first, {target, static_cast<size_t>(bytes)});
+}
+
 Status load_kept(const RankState& state) {
   for (const KeptPlan::Entry& entry : state.plan().kept.entries()) {
     std::byte* const target = state.kept(entry).data();
-    if (entry.constant == nullptr) {
+    if (entry.constant == nullptr && state.parameter(entry.parameter).raw) {
+      const auto bytes = static_cast<int64_t>(entry.desc.bytes());
+      OFSDP_RETURN_IF_ERROR(load_raw(state, entry.parameter, {0, bytes}, 1, target));
+    } else if (entry.constant == nullptr) {
       OFSDP_RETURN_IF_ERROR(load_converted(state, entry.parameter, {0, entry.desc.numel()},
                                            entry.desc.dtype, target));
     } else if (!entry.constant->bytes.empty()) {
@@ -58,9 +70,12 @@ Status load_frozen(const RankState& state) {
     OFSDP_RETURN_IF_ERROR(for_each_part(
         unit.frozen, mine.begin, mine.numel,
         [&](const UnitParam& p, int64_t first, int64_t at, int64_t count) {
-          return load_converted(
-              state, p.parameter, {first, count}, plan.param_dtype,
-              state.frozen(unit) + static_cast<size_t>(at) * dtype_size(plan.param_dtype));
+          const size_t size = dtype_size(plan.param_dtype);
+          std::byte* const target = state.frozen(unit) + static_cast<size_t>(at) * size;
+          if (state.parameter(p.parameter).raw) {
+            return load_raw(state, p.parameter, {first, count}, size, target);
+          }
+          return load_converted(state, p.parameter, {first, count}, plan.param_dtype, target);
         }));
   }
   return {};

@@ -22,7 +22,7 @@ ValueId GraphMaker::parameter(const std::string& name, Shape shape, bool trained
   const ValueId id = GraphEditor(graph).add_value(
       {name, ValueKind::kParameter, {DType::kFloat32, std::move(shape)}});
   const int index = static_cast<int>(graph.parameters.size());
-  graph.parameters.push_back({name, id, index, trained, {}});
+  graph.parameters.push_back({name, id, index, trained, false, {}});
   graph.initializers.push_back(name);
   return id;
 }

@@ -1,0 +1,124 @@
+// Frozen weights in the type of their file (tests/oracle/make_few_bits.py): the losses of PyTorch,
+// the same bits under every strategy, memory that the plan has to the byte and that holds no float
+// copy of a weight, and bytes in the trained file that nobody changed.
+#include <fstream>
+
+#include "tests/support/checkpoint_runs.h"
+#include "tests/support/metrics_rows.h"
+#include "tests/support/namespaces.h"
+#include "tests/support/refused_run.h"
+
+namespace ofsdp {
+namespace few_bits_test {
+
+using namespace onnx_bytes;  // NOLINT: the words of this test
+
+std::string folder_of(const std::string& name) { return fixture("few_bits/" + name); }
+
+Words train(const std::string& name, const Words& more = {}) {
+  const std::string folder = folder_of(name);
+  const Words frozen = name == "nbits" ? Words{} : Words{"--freeze", "w*"};
+  return fsdp_run({folder + "/model.onnx",
+                   "--data",
+                   folder + "/data",
+                   "--loss",
+                   "cross_entropy",
+                   "--optimizer",
+                   "sgd",
+                   "--lr",
+                   "0.2",
+                   "--momentum",
+                   "0.9",
+                   "--no-shuffle",
+                   "--device",
+                   "cpu",
+                   "--global-batch-size",
+                   "8",
+                   "--steps",
+                   "6",
+                   "--epochs",
+                   "9"}) +
+         frozen + more;
+}
+
+std::vector<nlohmann::json> rows_of_run(const Words& words) {
+  const Folder folder;
+  const Finished run = Program::run(words + Words{"--metrics", folder / "m.jsonl"});
+  EXPECT_EQ(run.status, 0) << run.err;
+  return rows_of(folder / "m.jsonl");
+}
+
+class FewBitsTest : public testing::TestWithParam<const char*> {};
+
+INSTANTIATE_TEST_SUITE_P(Files, FewBitsTest, testing::Values("nbits", "frozen", "half"),
+                         [](const auto& info) { return std::string(info.param); });
+
+TEST_P(FewBitsTest, LossesAreThoseOfPyTorchInThePlannedMemory) {
+  std::vector<double> expected;
+  std::ifstream lines(folder_of(GetParam()) + "/losses.txt");
+  for (double loss = 0; lines >> loss;) expected.push_back(loss);
+  ASSERT_EQ(expected.size(), 6u);
+  for (const int world : {1, 2}) {
+    for (const char* strategy : {"full_shard", "no_shard"}) {
+      SCOPED_TRACE(format_text("{} ranks, {}", world, strategy));
+      const auto rows =
+          rows_of_run(train(GetParam(), ranks(world) + Words{"--strategy", strategy}));
+      ASSERT_EQ(rows.size(), expected.size() + 1);
+      for (size_t i = 0; i < expected.size(); ++i) {
+        EXPECT_NEAR(rows[i].at("loss").get<double>(), expected[i], 1e-5 * expected[i]) << i;
+      }
+      EXPECT_EQ(rows.back().at("peak_bytes"), rows.back().at("planned_peak_bytes"));
+    }
+  }
+}
+
+TEST_P(FewBitsTest, SameBitsUnderEveryStrategyAndOtherBytesUnchanged) {
+  const CheckpointRuns runs;
+  const Words words = train(GetParam(), ranks(2) + Words{"--clip-grad-norm", "0.5"});
+  const std::string expected = runs.trained(words);
+  for (const char* strategy : {"shard_grad_op", "zero1", "no_shard"}) {
+    EXPECT_TRUE(runs.trained(words + Words{"--strategy", strategy}) == expected) << strategy;
+  }
+  const std::string before = content(folder_of(GetParam()) + "/model.onnx");
+  ASSERT_EQ(before.size(), expected.size());
+  size_t changed = 0;
+  for (size_t i = 0; i < before.size(); ++i) changed += before[i] != expected[i] ? 1 : 0;
+  EXPECT_GT(changed, 0u);
+  EXPECT_LE(changed, 800u) << "biases alone";
+}
+
+// Weights of 160 x 192 in 4 bits, 64 x 192 and 5 x 64 in 8: 27968 bytes; scales: 4100.
+TEST(FewBitsMemoryTest, FrozenWeightsTakeTheBytesOfTheFile) {
+  for (const Words& more : {Words{}, Words{"--param-dtype", "bfloat16"}}) {
+    Words plan = train("frozen", more + Words{"--strategy", "no_shard"});
+    plan.insert(plan.begin() + 1, "plan");
+    const Finished run = Program::run(plan);
+    ASSERT_EQ(run.status, 0) << run.err;
+    const std::string row = "constants and frozen parameters";
+    const size_t at = run.out.find(row);
+    ASSERT_NE(at, std::string::npos);
+    const int bytes = std::stoi(run.out.substr(at + row.size()));
+    EXPECT_GE(bytes, 27968 + 4100);
+    EXPECT_LE(bytes, 27968 + 4100 + 1000) << "padding, a zero point, factors";
+  }
+}
+
+TEST(FewBitsAdaptersTest, TrainOverFewBitsAndAreNotMerged) {
+  const Folder folder;
+  const Words tuned = train("nbits", ranks(2) + Words{"--lora", "*_Q*", "--lora-rank", "2"});
+  const std::string adapter = folder / "a.safetensors";
+  const auto bytes_of = [&](const Words& more) {
+    const Finished run = Program::run(tuned + Words{"--adapter", adapter} + more);
+    EXPECT_EQ(run.status, 0) << run.err;
+    return content(adapter);
+  };
+  const std::string expected = bytes_of({});
+  EXPECT_NE(expected.find("base_model.model.up.lora_A"), std::string::npos);
+  EXPECT_TRUE(bytes_of({"--strategy", "no_shard"}) == expected);
+  const Finished refused = Program::run(tuned + Words{"--output", folder / "merged.onnx"});
+  EXPECT_EQ(refused.status, 2);
+  EXPECT_NE(refused.err.find("--adapter"), std::string::npos) << refused.err;
+}
+
+}  // namespace few_bits_test
+}  // namespace ofsdp
