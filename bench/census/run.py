@@ -1,0 +1,290 @@
+#!/usr/bin/env python3
+"""Trains every file of a folder a step with fsdp-run and says what came of it, a JSON object a file.
+
+    run.py FOLDER --fsdp-run build/release/fsdp-run --results RESULTS.jsonl [--only PATTERN] [--plant scale|zero|roll] [--again]
+
+Inputs of NAME.VARIANT.onnx are the arrays of NAME.npz or NAME.VARIANT.npz beside it; other files get random ones by the types of
+their inputs. The loss compares the first floating output with random labels: cross entropy where its last axis has 2 to 512
+classes, else the mean squared error. Four questions a file, each answered by a second program:
+
+  imports   fsdp-run's first loss is that of ONNX Runtime's outputs (float16 files: of the file in float32)
+  trains    a step ends with exit status 0; a refusal (2) or a fault (1) is kept with its message
+  gradient  SGD's step of rate LR gives the gradient, (before - after)/LR of the float32 masters in the
+            checkpoint of its one rank. Its products with two directions of
+            up to eight tensors, and of all of them at once, equal central differences of ONNX Runtime's loss; of files with
+            integers, of the graph in graphs.py
+  written   after three AdamW steps the written file loads in ONNX Runtime, and its loss there is fsdp-run's evaluation
+
+Differences are taken at six widths; the width with the least sum of rounding and curvature counts. A probe is `unresolved` when that
+sum is above a tenth of the gradient. `--plant` spoils the gradient of one tensor after training, to see the check fail.
+Results that are there are kept, unless --again. Needs numpy, onnx, onnxruntime.
+"""
+import argparse
+import glob
+import json
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+import time
+import zlib
+
+import numpy as np
+import onnx
+from onnx import TensorProto, numpy_helper
+
+import graphs
+
+WIDTHS = (3e-2, 1e-2, 3e-3, 1e-3, 3e-4, 1e-4)
+RATE = 1e4
+FLOATS = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.DOUBLE, TensorProto.BFLOAT16)
+
+
+def inputs_of(path, model, random):
+    """Arrays for the inputs of the graph."""
+    stem = path.removesuffix(".onnx")
+    known = {}
+    for candidate in (stem + ".npz", stem.rsplit(".", 1)[0] + ".npz"):
+        if os.path.exists(candidate):
+            known = dict(np.load(candidate))
+            break
+    initializers = {t.name for t in model.graph.initializer}
+    feeds = {}
+    for value in model.graph.input:
+        if value.name in initializers:
+            continue
+        t = value.type.tensor_type
+        dtype = onnx.helper.tensor_dtype_to_np_dtype(t.elem_type)
+        if value.name in known:
+            feeds[value.name] = known[value.name].astype(dtype)
+            continue
+        shape = [d.dim_value or (3 if k == 0 else 8) for k, d in enumerate(t.shape.dim)]
+        if dtype.kind == "f":
+            feeds[value.name] = random.standard_normal(shape).astype(dtype)
+        else:
+            top = 2 if "mask" in value.name or "type" in value.name or dtype.kind == "b" else 8
+            feeds[value.name] = (np.ones(shape) if "mask" in value.name else random.integers(0, top, shape)).astype(dtype)
+    return feeds
+
+
+def log_softmax(x):
+    x = x - x.max(-1, keepdims=True)
+    return x - np.log(np.exp(x).sum(-1, keepdims=True))
+
+
+class Loss:
+    """The loss of a prediction, in double: its kind, its labels, and how fsdp-run is told."""
+
+    def __init__(self, output, random):
+        classes = output.shape[-1] if output.ndim > 1 else 0
+        self.kind = "cross_entropy" if 2 <= classes <= 512 and output.ndim <= 3 else "mse"
+        self.labels = (random.integers(0, classes, output.shape[:-1]) if self.kind == "cross_entropy"
+                       else random.standard_normal(output.shape).astype(np.float32))
+
+    def __call__(self, output):
+        output = np.asarray(output, np.float64)
+        if self.kind == "cross_entropy":
+            picked = np.take_along_axis(log_softmax(output), self.labels[..., None], -1)
+            return float(-picked.mean())
+        return float(((output - self.labels) ** 2).mean())
+
+
+def run(*words, limit=120):
+    done = subprocess.run(words, capture_output=True, text=True, timeout=limit)
+    lines = [line for line in done.stderr.strip().splitlines() if ": warning: " not in line]
+    return done.returncode, done.stdout, "\n".join(lines)
+
+
+def last_rows(path):
+    rows = [json.loads(line) for line in open(path)]
+    return {kind: [r for r in rows if r["kind"] == kind] for kind in ("step", "eval")}
+
+
+def close(a, b, room):
+    return graphs.finite(a) and graphs.finite(b) and abs(a - b) <= room * max(abs(a), abs(b), 1e-3)
+
+
+def spoil(gradients, plant, name):
+    g = gradients[name]
+    gradients[name] = {"scale": g * 1.1, "zero": g * 0, "roll": np.roll(g.reshape(-1), 1).reshape(g.shape)}[plant]
+
+
+def probe_one(probe, name_list, gradients, scales, direction, floor):
+    """'right', 'wrong' or 'unresolved' with the derivative by the gradient and by differences."""
+    expected = sum(float((gradients[n].astype(np.float64) * direction[n]).sum()) for n in name_list)
+    size = np.sqrt(sum(float((direction[n].astype(np.float64) ** 2).sum()) for n in name_list))
+    length = np.sqrt(sum(float((gradients[n].astype(np.float64) ** 2).sum()) for n in name_list))
+    unit = max(length, floor) * size / np.sqrt(max(1, sum(np.count_nonzero(direction[n]) for n in name_list)))
+    estimates = []
+    for width in WIDTHS:
+        ends = []
+        for sign in (1, -1):
+            ends.append(probe({n: (probe.base[n] + sign * width * direction[n] / scales.get(n, 1))
+                               for n in name_list}))
+        estimates.append(((ends[0] - ends[1]) / (2 * width), probe.noise / width))
+    best = None
+    for (value, noise), (after, after_noise) in zip(estimates, estimates[1:]):
+        total = abs(value - after) + noise + after_noise
+        if graphs.finite(total) and (best is None or total < best[1]):
+            best = (after if after_noise < abs(value - after) else value, total)
+    if best is None:
+        return "unresolved", expected, None
+    scale = max(abs(expected), abs(best[0]), unit)
+    if best[1] > 0.1 * scale:
+        # Nothing can be said, except that a difference far beyond the uncertainty is wrong.
+        return ("wrong" if abs(best[0] - expected) > 5 * best[1] else "unresolved"), expected, best[0]
+    return ("right" if abs(best[0] - expected) <= 0.02 * scale + best[1] else "wrong"), expected, best[0]
+
+
+def check_gradient(probe, gradients, scales, random):
+    names = sorted(n for n in gradients if n in probe.base)
+    norms = {n: float(np.sqrt((gradients[n].astype(np.float64) ** 2).sum())) for n in names}
+    floor = 1e-4 * max(norms.values())
+    some = list(random.permutation(names)[:8])
+    counts, wrong = {"right": 0, "wrong": 0, "unresolved": 0}, []
+    for group in [*[[n] for n in some], names]:
+        for along in (True, False):
+            direction = {}
+            for n in group:
+                g = gradients[n].astype(np.float64)
+                d = g * random.uniform(0.5, 1.5, g.shape) if along and norms[n] > floor else random.standard_normal(g.shape)
+                wide = max(float(np.sqrt((probe.base[n].astype(np.float64) ** 2).mean())) * float(np.mean(scales.get(n, 1))), 0.02)
+                rms = np.sqrt((d ** 2).sum() / max(1, np.count_nonzero(np.abs(d) > 0.1 * np.abs(d).max())))
+                direction[n] = d / max(rms, 1e-30) * wide
+            if len(group) > 1:   # many tensors move at once
+                direction = {n: d / np.sqrt(len(group)) for n, d in direction.items()}
+            verdict, expected, measured = probe_one(probe, group, gradients, scales, direction, floor)
+            counts[verdict] += 1
+            if verdict == "wrong":
+                wrong.append(f"{group[0] if len(group) == 1 else 'all'}: {expected:.4g} is {measured:.4g}")
+    verdict = "wrong" if counts["wrong"] else "right" if counts["right"] >= counts["unresolved"] else "unresolved"
+    return verdict, counts, wrong[:3]
+
+
+def kind_of(model):
+    if graphs.quantized(model):
+        return "integers"
+    return "narrow" if graphs.has_narrow(model) else "float"
+
+
+ROOM = {"float": (2e-5, 1e-4), "narrow": (1e-4, 2e-2), "integers": (2e-3, 2e-2)}   # of the first loss, of the written file's
+
+
+def census(path, program, plant, folder):
+    random = np.random.default_rng(zlib.crc32(os.path.basename(path).encode()))
+    model = onnx.load(path)
+    kind = kind_of(model)
+    row = {"file": os.path.basename(path), "kind": kind, "operators": sorted({
+        (n.domain + "." if n.domain not in ("", "ai.onnx") else "") + n.op_type for n in model.graph.node})}
+    feeds = inputs_of(path, model, random)
+    floats = [o.name for o in model.graph.output if o.type.tensor_type.elem_type in FLOATS]
+    try:
+        wide = graphs.widened(model) if kind == "narrow" else model
+        prediction = floats[0]
+        output = graphs.values(wide, [prediction], feeds)[prediction]
+    except Exception as e:  # noqa: BLE001: ONNX Runtime's own reason
+        return {**row, "verdict": "no reference", "message": str(e).splitlines()[0][:300]}
+    loss = Loss(output, random)
+    reference = loss(output)
+    data = folder + "/data"
+    os.makedirs(data)
+    for name, array in feeds.items():
+        np.save(f"{data}/{name}.npy", array)
+    np.save(data + "/labels.npy", loss.labels)
+    rows = str(len(next(iter(feeds.values()))))
+    common = [program, path, "--data", data, "--loss", loss.kind, "--prediction", prediction, "--labels", "labels", "--batch-size",
+              rows, "--no-shuffle", "--threads", "1", "--metrics", folder + "/metrics.jsonl"]
+    began = time.time()
+    status, out, message = run(*common, "--steps", "1", "--optimizer", "sgd", "--lr", str(RATE), "--checkpoint-dir", folder + "/ck")
+    row.update(status=status, seconds=round(time.time() - began, 2), loss_kind=loss.kind, reference=reference)
+    if status != 0:
+        return {**row, "verdict": "refused" if status == 2 else "fault", "message": message}
+    row["loss"] = last_rows(folder + "/metrics.jsonl")["step"][0]["loss"]
+    row["imports"] = close(row["loss"], reference, ROOM[kind][0])
+    trained = re.findall(r"^train   (.*) \[[\d, ]*\]", out, re.M)
+    row["trained"] = len(trained)
+    checkpoint = glob.glob(folder + "/ck/step-*")[0]
+    after = {t.name: numpy_helper.to_array(t) for t in onnx.load(glob.glob(checkpoint + "/*.onnx")[0]).graph.initializer}
+
+    masters = {}
+    if kind == "integers":
+        try:
+            wide, masters = graphs.straight_through(graphs.widened(model), feeds)
+        except Exception as e:  # noqa: BLE001: said in the row
+            row["surrogate"] = f"{type(e).__name__}: {str(e)[:200]}"
+    elif kind == "narrow":
+        wide = graphs.widened(model)
+    try:
+        probe = graphs.Probe(wide, set(trained), feeds, prediction, loss)
+        gradients, scales = {}, {}
+        for name in trained:
+            if name not in after or name not in probe.base:
+                continue
+            before = probe.base[name]
+            if name in masters:
+                scale, zero = masters[name]
+                before = (before - zero) * scale
+                scales[name] = scale
+            gradients[name] = (before.astype(np.float64) - after[name].astype(np.float64).reshape(before.shape)) / RATE
+        row["compared"] = len(gradients)
+        if plant:
+            spoil(gradients, plant, max(gradients, key=lambda n: float(np.abs(gradients[n]).sum())))
+        row.update(surrogate_loss=probe.at_base, double=probe.double, noise=probe.noise)
+        row["gradient"], row["probes"], row["wrong"] = check_gradient(probe, gradients, scales, random)
+        if not close(probe.at_base, reference, 1e-3):
+            row["gradient"] = "unresolved"
+            row["surrogate"] = f"loss {probe.at_base} is not {reference}"
+    except Exception as e:  # noqa: BLE001: said in the row
+        row["gradient"], row["surrogate"] = "unresolved", row.get("surrogate") or f"{type(e).__name__}: {str(e)[:200]}"
+
+    written = folder + "/trained.onnx"
+    status, _, message = run(*common, "--eval-data", data, "--steps", "3", "--optimizer", "adamw", "--lr", "0.001", "--output", written,
+                             "--eval-interval", "100step")
+    if status != 0:
+        return {**row, "verdict": "fault", "message": message}
+    try:
+        back = onnx.load(written)
+        out = graphs.values(graphs.widened(back) if kind == "narrow" else back, [prediction], feeds)[prediction]
+        row["written_loss"], row["evaluated"] = loss(out), last_rows(folder + "/metrics.jsonl")["eval"][-1]["loss"]
+        row["written"] = close(row["written_loss"], row["evaluated"], ROOM[kind][1])
+        import onnxruntime as ort
+        ort.InferenceSession(written, providers=["CPUExecutionProvider"])
+    except Exception as e:  # noqa: BLE001
+        row["written"], row["message"] = False, str(e).splitlines()[0][:300]
+    good = row["imports"] and row["gradient"] == "right" and row["written"]
+    row["verdict"] = "right" if good else "wrong" if not row["imports"] or row["gradient"] == "wrong" or not row["written"] else "unresolved"
+    return row
+
+
+def main():
+    words = argparse.ArgumentParser()
+    words.add_argument("folder")
+    words.add_argument("--fsdp-run", default="build/release/fsdp-run")
+    words.add_argument("--results", required=True)
+    words.add_argument("--only", default="")
+    words.add_argument("--plant", choices=["scale", "zero", "roll"])
+    words.add_argument("--again", action="store_true")
+    options = words.parse_args()
+    done = {}
+    if os.path.exists(options.results):
+        done = {json.loads(line)["file"]: line for line in open(options.results)}
+    for path in sorted(glob.glob(options.folder + "/*.onnx")):
+        name = os.path.basename(path)
+        if not re.search(options.only, name) or name in done and not options.again:
+            continue
+        folder = tempfile.mkdtemp(prefix="census")
+        try:
+            row = census(path, options.fsdp_run, options.plant, folder)
+        except Exception as e:  # noqa: BLE001: a fault of the census itself, seen in the report
+            row = {"file": name, "verdict": "census failed", "message": f"{type(e).__name__}: {str(e)[:300]}"}
+        shutil.rmtree(folder)
+        done[name] = json.dumps(row)
+        print(f"{row['verdict']:12} {name} {row.get('message') or row.get('wrong') or row.get('surrogate') or ''}"[:400], flush=True)
+        with open(options.results + ".part", "w") as file:
+            file.writelines(line.rstrip("\n") + "\n" for line in done.values())
+        os.rename(options.results + ".part", options.results)
+
+
+if __name__ == "__main__":
+    main()
