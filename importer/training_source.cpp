@@ -21,6 +21,13 @@ void TrainingSource::set_symbolic(Graph symbolic) {
   graphs_.clear();
 }
 
+Status TrainingSource::follow(Teacher teacher) {
+  OFSDP_ASSIGN_OR_RETURN(Graph joined, with_teacher(symbolic_, teacher));
+  teacher_.emplace(std::move(teacher));
+  set_symbolic(std::move(joined));
+  return {};
+}
+
 namespace {
 
 // The gradient of a scale is divided by the root of the elements that share it: of a weight all, of
@@ -39,6 +46,12 @@ Status count_samples(Graph& graph, int64_t batch) {
   return ok_status();
 }
 
+std::vector<ValueId> values_of(const std::vector<LossTerm>& terms) {
+  std::vector<ValueId> values;
+  for (const LossTerm& term : terms) values.push_back(term.value);
+  return values;
+}
+
 }  // namespace
 
 Result<Graph> TrainingSource::specialized(int64_t batch, Mode mode) const {
@@ -51,18 +64,38 @@ Result<Graph> TrainingSource::specialized(int64_t batch, Mode mode) const {
   return graph;
 }
 
+// In evaluation mode.
+Result<Graph> TrainingSource::specialized_teacher(int64_t batch) const {
+  const Graph& symbolic = teacher_->symbolic;
+  OFSDP_ASSIGN_OR_RETURN(const auto shapes, bind_inputs(symbolic, settings_.rows, batch));
+  return specialize(symbolic, shapes, Mode::kEval, lowering_);
+}
+
 Result<Graph> TrainingSource::with_loss(int64_t batch, Mode mode) const {
-  OFSDP_ASSIGN_OR_RETURN(const Graph graph, specialized(batch, mode));
-  Shape labels;
-  if (const std::string column = label_column(graph, settings_.loss); !column.empty()) {
+  OFSDP_ASSIGN_OR_RETURN(Graph graph, specialized(batch, mode));
+  const bool follows = teacher_.has_value() && mode == Mode::kTrain;
+  std::map<std::string, ValueId> taught;
+  if (follows) {
+    OFSDP_ASSIGN_OR_RETURN(const Graph frozen, specialized_teacher(batch));
+    graph = join_teacher(graph, frozen, *teacher_, taught);
+  }
+  std::map<std::string, Shape> labels;
+  for (const LossSpec& loss : settings_.losses) {
+    const std::string column = label_column(graph, loss);
+    if (column.empty()) continue;
     std::vector<int64_t> axes{batch};
     const auto& row = settings_.rows.at(column).axes();
     axes.insert(axes.end(), row.begin(), row.end());
-    labels = Shape(std::move(axes));
+    labels[column] = Shape(std::move(axes));
   }
   OFSDP_ASSIGN_OR_RETURN(Graph made,
-                         attach_loss(graph, settings_.loss, labels, mode == Mode::kEval));
-  if (mode == Mode::kEval) OFSDP_RETURN_IF_ERROR(measure(made, settings_.loss, settings_.measures));
+                         attach_losses(graph, settings_.losses, labels, mode == Mode::kEval));
+  if (follows) {
+    OFSDP_RETURN_IF_ERROR(add_distillation(made, settings_.losses, *teacher_, taught));
+  }
+  if (mode == Mode::kEval) {
+    OFSDP_RETURN_IF_ERROR(measure(made, settings_.losses, settings_.measures));
+  }
   return made;
 }
 
@@ -80,7 +113,7 @@ Result<Graph> TrainingSource::training_graph(int64_t batch) const {
     OFSDP_ASSIGN_OR_RETURN(const Graph ordered, order_backward(forward));
     return assign_layouts(ordered);
   }
-  std::vector<ValueId> wanted{forward.loss};
+  std::vector<ValueId> wanted = values_of(forward.terms());
   for (const Carried& c : forward.carried) wanted.push_back(c.next);
   OFSDP_ASSIGN_OR_RETURN(const Graph lean, fused(forward, wanted));
   OFSDP_ASSIGN_OR_RETURN(const Graph graph, autodiff(lean));
@@ -89,7 +122,7 @@ Result<Graph> TrainingSource::training_graph(int64_t batch) const {
 
 Result<Graph> TrainingSource::evaluation_graph(int64_t batch) const {
   OFSDP_ASSIGN_OR_RETURN(const Graph graph, with_loss(batch, Mode::kEval));
-  std::vector<ValueId> wanted{graph.loss};
+  std::vector<ValueId> wanted = values_of(graph.terms());
   if (graph.matches != 0) wanted.push_back(graph.matches);
   for (const Measured& m : graph.measured) wanted.push_back(m.rows);
   OFSDP_ASSIGN_OR_RETURN(const Graph lean, fused(graph, wanted));

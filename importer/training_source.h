@@ -15,6 +15,7 @@
 
 #include <map>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <utility>
@@ -23,6 +24,7 @@
 #include "importer/graph/update_rules.h"
 #include "importer/passes/loss.h"
 #include "importer/passes/specialize.h"
+#include "importer/passes/teacher.h"
 #include "importer/passes/trained_set.h"
 #include "importer/write/model_output.h"
 #include "kernels/core/optimizer.h"
@@ -80,8 +82,8 @@ class FileOutput : public TrainedOutput {
 
 // The part of a graph that data and options decide.
 struct GraphSettings {
-  LossSpec loss;
-  std::map<std::string, Shape> rows;    // a sample of each input, and of the label column
+  std::vector<LossSpec> losses;         // at least one
+  std::map<std::string, Shape> rows;    // a sample of each input, and of the label columns
   DType param_dtype = DType::kFloat32;  // what nodes compute in
   std::vector<MeasureSpec> measures{};  // of the evaluation graph
 };
@@ -93,12 +95,19 @@ class TrainingSource {
   virtual ~TrainingSource() = default;
 
   const OnnxFile& file() const { return file_; }
+  // The file that has a parameter's values.
+  const OnnxFile& file_of(const Parameter& p) const {
+    return p.of_teacher ? teacher_->file : file_;
+  }
+  const Teacher* teacher() const { return teacher_ ? &*teacher_ : nullptr; }
   const Graph& symbolic() const { return symbolic_; }  // its parameters say what is trained
   const GraphSettings& settings() const { return settings_; }
 
-  // Both forget the graphs built so far.
+  // All forget the graphs built so far.
   void configure(GraphSettings settings);
   void set_symbolic(Graph symbolic);
+  // The symbolic graph gets the teacher's parameters and inputs. REQUIRES: no backward of its own.
+  Status follow(Teacher teacher);
 
   // Returns the forward graph without a loss.
   Result<Graph> specialized(int64_t batch, Mode mode) const;
@@ -129,6 +138,7 @@ class TrainingSource {
                                                              const TrainedState& state) const;
 
  private:
+  Result<Graph> specialized_teacher(int64_t batch) const;
   Result<Graph> with_loss(int64_t batch, Mode mode) const;
   Result<Graph> fused(const Graph& graph, const std::vector<ValueId>& wanted) const;
   Result<Graph> training_graph(int64_t batch) const;
@@ -136,6 +146,7 @@ class TrainingSource {
 
   OnnxFile file_;
   Graph symbolic_;
+  std::optional<Teacher> teacher_;
   const Lowering* lowering_;
   GraphSettings settings_;
   mutable std::map<std::pair<int64_t, Mode>, Graph> graphs_;

@@ -170,6 +170,15 @@ struct LaunchOptions {
 enum class MuonAdjust { kOriginal, kMatchRmsAdamw };  // of rates to a matrix's shape
 OFSDP_ENUM_NAMES(MuonAdjust, {kOriginal, "original"}, {kMatchRmsAdamw, "match_rms_adamw"})
 
+// A --loss that says its prediction itself: KIND:PREDICTION:LABELS[*WEIGHT].
+struct NamedLoss {
+  std::string said;  // as given
+  LossKind kind = LossKind::kCrossEntropy;
+  std::string prediction;
+  std::string labels;
+  double weight = 1;
+};
+
 struct LossOptions {
   LossKind kind = LossKind::kAuto;
   std::string output;  // the graph output of kOutput, the operator of kOperator
@@ -178,6 +187,16 @@ struct LossOptions {
   std::string labels;      // empty: the only candidate
   int64_t ignore_index = -100;
   double label_smoothing = 0;
+  // Losses whose weighted sum is the loss; none: the one that the members above say. Where there
+  // are any, `kind`, `prediction` and `labels` are those of the first.
+  std::vector<NamedLoss> named = {};
+};
+
+// --teacher: a model whose outputs the trained one follows too.
+struct TeacherOptions {
+  std::string path;     // empty: none
+  double weight = 0.5;  // of the divergence from it; the loss has the rest
+  double temperature = 2;
 };
 
 // Every member is final: an option that was not given has the default of `kind`, as in PyTorch.
@@ -346,6 +365,7 @@ struct Options {
   ShardingOptions sharding;
   LaunchOptions launch;
   LossOptions loss;
+  TeacherOptions teacher;
   OptimizerOptions optimizer;
   ScheduleOptions schedule;
   BatchOptions batch;

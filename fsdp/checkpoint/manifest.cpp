@@ -199,6 +199,7 @@ void list_members(Members<kWrites>& m, Listed<kWrites, Manifest> all) {
   m.named("type", all.type, "save", all.save, "sequence", all.sequence);
   m.named("model", all.model, "graph_hash", all.graph);
   m.optional("edits", all.edits);
+  m.optional("teacher", all.teacher);
   m.named("world", all.world, "strategy", all.strategy, "wrap", all.wrap);
   m.named("step", all.step, "sampler", all.sampler, "schedule", all.schedule, "lr", all.lr);
   m.named("optimizer", all.optimizer, "states", all.states);

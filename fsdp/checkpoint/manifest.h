@@ -101,6 +101,7 @@ struct Manifest {
   int64_t sequence = 0;  // in its folder: the latest has the largest
   std::string model;     // absolute path of the input file
   std::string graph;     // its hash (importer/proto/graph_hash.h)
+  std::string teacher;   // the identity of --teacher's file (importer/passes/teacher.h); or empty
   std::string edits;     // to that file before it was trained (importer/edit/model_edits.h)
   int world = 1;
   std::string strategy, wrap;

@@ -222,8 +222,55 @@ std::vector<std::vector<int>> readers(const Graph& graph, bool forward_only) {
   return result;
 }
 
+namespace {
+
+// Returns which nodes read parameters of that kind, or what such nodes make.
+std::vector<bool> dependent(const Graph& graph, bool of_teacher) {
+  std::vector<bool> values(graph.values.size()), nodes(graph.nodes.size());
+  for (const Parameter& p : graph.parameters) {
+    values[static_cast<size_t>(p.value)] = p.of_teacher == of_teacher;
+  }
+  for (size_t n = 0; n < graph.nodes.size(); ++n) {
+    const Node& node = graph.nodes[n];
+    nodes[n] = std::ranges::any_of(
+        node.inputs, [&](ValueId id) { return id != 0 && values[static_cast<size_t>(id)]; });
+    for (const ValueId id : node.outputs) {
+      if (nodes[n]) values[static_cast<size_t>(id)] = true;
+    }
+  }
+  return nodes;
+}
+
+// The graph as one of teacher and student sees it: without the other's nodes and with none of its
+// parameters trained.
+Graph part_of(const Graph& graph, bool teacher) {
+  Graph part = graph;
+  const std::vector<bool> others = dependent(graph, !teacher), own = dependent(graph, teacher);
+  part.nodes.clear();
+  for (size_t n = 0; n < graph.nodes.size(); ++n) {
+    const bool drop = others[n] && (teacher || !own[n]);
+    if (!drop) part.nodes.push_back(graph.nodes[n]);
+  }
+  for (Parameter& p : part.parameters) p.trained = p.trained && p.of_teacher == teacher;
+  return part;
+}
+
+}  // namespace
+
 Result<Partition> partition(const Graph& graph, const PartitionOptions& options) {
-  return Partitioner(graph, options).run();
+  const bool taught = std::ranges::any_of(graph.parameters, &Parameter::of_teacher);
+  if (!taught) return Partitioner(graph, options).run();
+  const Graph student = part_of(graph, false), teacher = part_of(graph, true);
+  OFSDP_ASSIGN_OR_RETURN(Partition parts, Partitioner(student, options).run());
+  const PartitionOptions found{options.wrap, options.min_params, {}, {}};
+  OFSDP_ASSIGN_OR_RETURN(Partition others, Partitioner(teacher, found).run());
+  for (ParameterGroup& group : others.groups) {
+    if (group.kind == Kind::kRoot) group.name = "teacher";
+    group.kind = Kind::kUnit;
+  }
+  parts.groups.insert(parts.groups.begin(), std::make_move_iterator(others.groups.begin()),
+                      std::make_move_iterator(others.groups.end()));
+  return parts;
 }
 
 }  // namespace ofsdp::fsdp

@@ -6,6 +6,8 @@
 //   size         parameters in the order of their first use; a group is closed when it has at least
 //                min_params of them, never between parameters of one node
 //   none         the root alone
+// A teacher's parameters have groups of their own, by the same policy: its remainder is a unit too,
+// freed after its last use in forward.
 // Parameters that `ignore` names are a group of their own, `replicated`: whole on every rank, its
 // gradients averaged. All other parameters are the root: those outside of blocks, the remainder of
 // `size`.

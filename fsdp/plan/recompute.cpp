@@ -60,7 +60,7 @@ class Recomputation {
         if (!inside) kept_[static_cast<size_t>(id)] = true;
       }
     }
-    kept_[static_cast<size_t>(source_.loss)] = true;
+    for (const LossTerm& term : source_.terms()) kept_[static_cast<size_t>(term.value)] = true;
     for (const Carried& c : source_.carried) kept_[static_cast<size_t>(c.next)] = true;
   }
 

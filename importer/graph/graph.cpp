@@ -125,6 +125,12 @@ ValueId GraphEditor::add_value(Value value) {
   return static_cast<ValueId>(graph_.values.size() - 1);
 }
 
+std::vector<LossTerm> Graph::terms() const {
+  std::vector<LossTerm> all{{loss, loss_weight, loss_factor}};
+  all.insert(all.end(), further_terms.begin(), further_terms.end());
+  return all;
+}
+
 void prune(Graph& graph, const std::vector<ValueId>& wanted) {
   std::vector<bool> needed(graph.values.size(), false);
   for (ValueId id : wanted) needed[static_cast<size_t>(id)] = true;

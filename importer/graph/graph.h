@@ -35,7 +35,7 @@ enum class ValueKind : uint8_t {
   kParameter,   // an initializer that is read from the file into shards or kept whole
   kConstant,    // known while planning
   kActivation,  // made by a node
-  kLossWeight,  // float32 scalar set before each micro-batch: its share of the global mean
+  kLossWeight,  // float32 scalar set before each micro-batch: a term's weight in the loss
 };
 
 struct Value {
@@ -65,6 +65,8 @@ struct Parameter {
   ValueId gradient = 0;  // after autodiff, of trained ones
   std::string
       module{};  // the path of the module it belongs to (importer/normalize/module_scopes.h)
+  bool of_teacher =
+      false;  // `initializer` is one of the teacher's file (importer/passes/teacher.h)
 };
 
 // A parameter that the graph itself gives its next value, once a micro-batch: running statistics.
@@ -78,8 +80,20 @@ struct Carried {
 struct Measured {
   ValueId rows = 0;
   bool classes = false;
-  int64_t width = 0;  // classes or columns
+  int64_t width = 0;    // classes or columns
+  bool logits = false;  // the loss is bce_with_logits
 };
+
+// A mean of which the loss is a weighted sum.
+struct LossTerm {
+  ValueId value = 0;   // float32 scalar
+  ValueId weight = 0;  // of the training graph: the micro-batch's share of the mean, times factor
+  double factor = 1;
+  int loss = 0;  // which --loss: its rows, or labels, are what the mean is over
+};
+
+// Their weights have one alignment of memory.
+inline constexpr size_t kMostLossTerms = 16;
 
 struct Graph {
   std::string file;  // for messages
@@ -93,14 +107,17 @@ struct Graph {
   std::vector<std::string> initializers;       // every initializer's name in the file, of any type
   std::map<std::string, int> fused;            // fusion rule -> how often
   std::map<std::string, std::string> classes;  // path of a module -> its class, as far as known
-  ValueId loss = 0;                            // scalar
-  ValueId loss_weight = 0;                     // of the training graph
+  ValueId loss = 0;                            // the value of the first term, like the next two
+  ValueId loss_weight = 0;
+  double loss_factor = 1;
+  std::vector<LossTerm> further_terms{};
   ValueId matches = 0;               // int64[2] of the evaluation graph: right answers, kept labels
   std::vector<Measured> measured{};  // of the evaluation graph
 
   const Value& value(ValueId id) const { return values[static_cast<size_t>(id)]; }
   Value& value(ValueId id) { return values[static_cast<size_t>(id)]; }
   ValueId find(const std::string& name) const;  // 0 when there is none
+  std::vector<LossTerm> terms() const;          // all of them
   // "model.onnx: node 'fc1' (Gemm)"
   std::string describe(const Node& node) const;
 };

@@ -71,9 +71,10 @@ inline const Node* maker_of(const Graph& graph, ValueId id) {
   return nullptr;
 }
 
-// Returns the loss, the next values of buffers and the gradients of parameters.
+// Returns the terms of the loss, the next values of buffers and the gradients of parameters.
 inline std::vector<ValueId> trained_values(const Graph& graph) {
-  std::vector<ValueId> wanted{graph.loss};
+  std::vector<ValueId> wanted;
+  for (const LossTerm& term : graph.terms()) wanted.push_back(term.value);
   for (const Carried& c : graph.carried) wanted.push_back(c.next);
   for (const Parameter& p : graph.parameters) {
     if (p.gradient != 0) wanted.push_back(p.gradient);

@@ -31,7 +31,7 @@ LossPath find_loss_path(const Graph& graph) {
     }
   }
   std::vector<bool> leads(graph.values.size(), false);
-  leads[static_cast<size_t>(graph.loss)] = true;
+  for (const LossTerm& term : graph.terms()) leads[static_cast<size_t>(term.value)] = true;
   path.nodes.assign(graph.nodes.size(), false);
   for (size_t i = graph.nodes.size(); i-- > 0;) {
     const Node& node = graph.nodes[i];
@@ -135,14 +135,21 @@ class Autodiff final : public GradBuilder {
   }
 
   void seed() {
+    graph_.loss_weight = seed(graph_.loss);
+    for (LossTerm& term : graph_.further_terms) term.weight = seed(term.value);
+  }
+
+  // Returns the weight with which the gradient starts.
+  ValueId seed(ValueId loss) {
     const TensorDesc scalar{DType::kFloat32, {}};
-    graph_.loss_weight = editor_.add_value({"loss_weight", ValueKind::kLossWeight, scalar});
-    ValueId start = graph_.loss_weight;
-    if (graph_.value(graph_.loss).desc.shape.rank() != 0) {
-      const auto& axes = graph_.value(graph_.loss).desc.shape.axes();
+    const ValueId weight = editor_.add_value({"loss_weight", ValueKind::kLossWeight, scalar});
+    ValueId start = weight;
+    if (graph_.value(loss).desc.shape.rank() != 0) {
+      const auto& axes = graph_.value(loss).desc.shape.axes();
       start = add("Reshape", "grad", {start, add_ints(graph_, "axes", axes)})[0];
     }
-    grads_[graph_.loss] = {start};
+    grads_[loss].push_back(start);
+    return weight;
   }
 
   // A node of ours cannot fail but by a bug of a grad rule; the first failure ends the pass.

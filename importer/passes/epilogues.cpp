@@ -119,7 +119,8 @@ class EpilogueGraph {
         uses_.add_maker(view.outputs[0], i);
       }
     }
-    wanted_ = {graph_.loss, graph_.matches};
+    wanted_ = {graph_.matches};
+    for (const LossTerm& term : graph_.terms()) wanted_.insert(term.value);
     for (const Measured& m : graph_.measured) wanted_.insert(m.rows);
     wanted_.insert(graph_.outputs.begin(), graph_.outputs.end());
     for (const Parameter& p : graph_.parameters) wanted_.insert(p.gradient);

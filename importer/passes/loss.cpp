@@ -18,6 +18,12 @@ bool is_scalar_float(const Value& value) {
   return is_floating(value.desc.dtype) && value.desc.numel() == 1 && value.desc.shape.rank() <= 1;
 }
 
+// Returns what the user said of it: KIND:PREDICTION:LABELS, or a flag of its own.
+std::string flag_of(const LossSpec& spec, const char* flag, const std::string& name) {
+  return spec.said.empty() ? format_text("{} {}", flag, name)
+                           : format_text("--loss {}: '{}'", spec.said, name);
+}
+
 std::string output_names(const Graph& graph) {
   std::vector<std::string> names;
   for (ValueId id : graph.outputs) {
@@ -60,21 +66,28 @@ Status resolve_output(const Graph& graph, LossSpec& spec) {
   return {};
 }
 
+bool is_prediction(const Value& value) {
+  return is_floating(value.desc.dtype) && value.desc.shape.rank() >= 1;
+}
+
 std::vector<std::string> prediction_candidates(const Graph& graph) {
   std::vector<std::string> names;
   for (ValueId id : graph.outputs) {
-    if (is_floating(graph.value(id).desc.dtype) && graph.value(id).desc.shape.rank() >= 1) {
-      names.push_back(graph.value(id).name);
-    }
+    if (is_prediction(graph.value(id))) names.push_back(graph.value(id).name);
   }
   return names;
 }
 
 Status resolve_prediction(const Graph& graph, LossSpec& spec) {
   if (!spec.prediction.empty()) {
-    if (find_output(graph, spec.prediction) != 0) return {};
-    return input_error("--prediction {}: {} has no such output; it has {}", spec.prediction,
-                       graph.file, output_names(graph));
+    const ValueId found = find_output(graph, spec.prediction);
+    OFSDP_REJECT_IF(found != 0 && !spec.said.empty() && !is_prediction(graph.value(found)),
+                    "{}: expected a float output with a batch axis, found {}",
+                    flag_of(spec, "", spec.prediction), graph.value(found).desc.text());
+    if (found != 0) return {};
+    return input_error("{}: {} has no such output; it has {}",
+                       flag_of(spec, "--prediction", spec.prediction), graph.file,
+                       output_names(graph));
   }
   const auto names = prediction_candidates(graph);
   if (names.size() == 1) spec.prediction = names[0];
@@ -110,8 +123,11 @@ Result<ValueId> add_value_loss(Graph& graph, const LossSpec& spec, ValueId predi
                   "labels '{}' {} do not fit the prediction '{}' {}", spec.labels,
                   graph.value(labels).desc.text(), spec.prediction,
                   graph.value(prediction).desc.text());
-  OFSDP_ASSIGN_OR_RETURN(const ValueId flat,
-                         editor.add1("ofsdp.CollapseAll", "loss.labels", {labels}));
+  OFSDP_ASSIGN_OR_RETURN(ValueId flat, editor.add1("ofsdp.CollapseAll", "loss.labels", {labels}));
+  if (is_integer(graph.value(flat).desc.dtype)) {  // a loss over classes has the column too
+    const int64_t to = number_of_dtype(graph.value(prediction).desc.dtype);
+    OFSDP_ASSIGN_OR_RETURN(flat, editor.add1("Cast", "loss.labels.cast", {flat}, {{"to", to}}));
+  }
   OFSDP_ASSIGN_OR_RETURN(const ValueId values,
                          editor.add1("ofsdp.CollapseAll", "loss.prediction", {prediction}));
   const char* op = spec.kind == LossKind::kMse ? "ofsdp.MseLoss" : "ofsdp.BceWithLogitsLoss";
@@ -148,8 +164,9 @@ ValueId under_views(const Graph& graph, ValueId id) {
   return id;
 }
 
-const Node* class_loss_node(const Graph& graph) {
-  const Node* node = maker_of(graph, under_views(graph, graph.loss));
+// Returns the node over classes that makes the term, or null.
+const Node* class_loss_node(const Graph& graph, size_t term) {
+  const Node* node = maker_of(graph, under_views(graph, graph.terms()[term].value));
   if (node == nullptr) return nullptr;
   static constexpr std::string_view kNames[] = {
       "SoftmaxCrossEntropyLoss", "NegativeLogLikelihoodLoss", "ofsdp.NarrowCrossEntropyLoss"};
@@ -157,17 +174,17 @@ const Node* class_loss_node(const Graph& graph) {
 }
 
 // Returns the labels of the evaluation's accuracy: the column, or the loss node's own input.
-ValueId labels_for_accuracy(const Graph& graph, const LossSpec& spec) {
+ValueId labels_for_accuracy(const Graph& graph, const LossSpec& spec, size_t term) {
   if (!spec.labels.empty()) {
     if (const ValueId id = find_named(graph, graph.inputs, spec.labels)) return id;
   }
-  const Node* node = class_loss_node(graph);
+  const Node* node = class_loss_node(graph, term);
   return node == nullptr ? 0 : node->inputs[1];
 }
 
 // Adds graph.matches, where prediction (0: none) and labels allow it; the graph has its loss.
 Status add_matches(Graph& graph, const LossSpec& spec, ValueId prediction) {
-  const ValueId labels = labels_for_accuracy(graph, spec);
+  const ValueId labels = labels_for_accuracy(graph, spec, 0);
   if (prediction == 0 || labels == 0 || !is_integer(graph.value(labels).desc.dtype)) return {};
   const Shape& shape = graph.value(prediction).desc.shape;
   const int64_t classes = shape.rank() == 0 ? 0 : shape[shape.rank() - 1];
@@ -205,12 +222,21 @@ int64_t measured_width(const Graph& graph, ValueId prediction, ValueId labels) {
   return classes > 1 && scores.numel() == given.numel() * classes ? classes : 0;
 }
 
-Result<Measured> measured_rows(Graph& graph, const LossSpec& spec, const MeasureSpec& wanted) {
+// Returns the place of the loss whose labels a measure takes.
+size_t loss_of(std::span<const LossSpec> specs, const MeasureSpec& wanted) {
+  const auto found = std::ranges::find(specs, wanted.prediction, &LossSpec::prediction);
+  return found == specs.end() ? 0 : static_cast<size_t>(found - specs.begin());
+}
+
+Result<Measured> measured_rows(Graph& graph, std::span<const LossSpec> specs,
+                               const MeasureSpec& wanted) {
+  const size_t term = wanted.prediction.empty() ? 0 : loss_of(specs, wanted);
+  const LossSpec& spec = specs[term];
   ValueId prediction =
       find_output(graph, wanted.prediction.empty() ? spec.prediction : wanted.prediction);
-  ValueId labels = labels_for_accuracy(graph, spec);
+  ValueId labels = labels_for_accuracy(graph, spec, term);
   bool logs = spec.kind == LossKind::kNll;
-  const Node* loss = class_loss_node(graph);
+  const Node* loss = class_loss_node(graph, term);
   if (measured_width(graph, prediction, labels) == 0 && wanted.prediction.empty() &&
       loss != nullptr && graph.value(loss->inputs[0]).desc.shape.rank() == 2) {
     prediction = loss->inputs[0];
@@ -223,7 +249,8 @@ Result<Measured> measured_rows(Graph& graph, const LossSpec& spec, const Measure
                   "none; --prediction and --labels name them",
                   wanted.metrics, graph.file);
   GraphEditor editor(graph);
-  Measured made{0, is_integer(graph.value(labels).desc.dtype), width};
+  Measured made{0, is_integer(graph.value(labels).desc.dtype), width,
+                spec.kind == LossKind::kBceWithLogits};
   if (!made.classes) {
     OFSDP_ASSIGN_OR_RETURN(made.rows, editor.add1("ofsdp.MeasureValues", "measure",
                                                   {prediction, labels}, {{"columns", width}}));
@@ -233,7 +260,7 @@ Result<Measured> measured_rows(Graph& graph, const LossSpec& spec, const Measure
     OFSDP_ASSIGN_OR_RETURN(labels,
                            editor.add1("Cast", "measure.cast", {labels}, {{"to", int64_t{7}}}));
   }
-  const LossCount count = loss_count(graph);
+  const LossCount count = loss_count(graph, term);
   const Attributes attributes{
       {"ignore_index", count.by_label ? count.ignore_index : spec.ignore_index},
       {"likelihood", int64_t{wanted.likelihood ? (logs ? 2 : 1) : 0}}};
@@ -249,7 +276,8 @@ Result<LossSpec> resolve_labels(const Graph& graph, LossSpec spec,
   const std::string all = joined(columns, ", ");
   if (!spec.labels.empty()) {
     if (std::ranges::find(columns, spec.labels) != columns.end()) return spec;
-    return input_error("--labels {}: the data has no such column; it has {}", spec.labels, all);
+    return input_error("{}: the data has no such column; it has {}",
+                       flag_of(spec, "--labels", spec.labels), all);
   }
   if (!has_labels(spec.kind)) return spec;
   std::vector<std::string> spare;
@@ -278,36 +306,64 @@ DType label_dtype(const LossSpec& spec) {
   return has_classes(spec.kind) ? DType::kInt64 : DType::kFloat32;
 }
 
-Result<Graph> attach_loss(const Graph& graph, const LossSpec& spec, const Shape& label_shape,
-                          bool count_matches) {
+namespace {
+
+// Adds the label columns that are no graph inputs: integers where one of the losses is over
+// classes.
+void add_label_columns(Graph& graph, std::span<const LossSpec> specs,
+                       const std::map<std::string, Shape>& labels) {
+  for (const LossSpec& spec : specs) {
+    if (label_column(graph, spec).empty()) continue;
+    const bool classes = std::ranges::any_of(specs, [&](const LossSpec& other) {
+      return other.labels == spec.labels && has_classes(other.kind);
+    });
+    const DType dtype = classes ? DType::kInt64 : label_dtype(spec);
+    const Value column{spec.labels, ValueKind::kInput, {dtype, labels.at(spec.labels)}};
+    graph.inputs.push_back(GraphEditor(graph).add_value(column));
+  }
+}
+
+Result<ValueId> add_term(Graph& graph, const LossSpec& spec) {
+  if (spec.kind == LossKind::kOutput) return find_output(graph, spec.output);
+  const ValueId prediction = find_output(graph, spec.prediction);
+  return add_loss(graph, spec, prediction, find_named(graph, graph.inputs, spec.labels));
+}
+
+}  // namespace
+
+Result<Graph> attach_losses(const Graph& graph, std::span<const LossSpec> specs,
+                            const std::map<std::string, Shape>& labels, bool count_matches) {
   Graph result = graph;
-  if (!label_column(graph, spec).empty()) {
-    const Value labels{spec.labels, ValueKind::kInput, {label_dtype(spec), label_shape}};
-    result.inputs.push_back(GraphEditor(result).add_value(labels));
+  add_label_columns(result, specs, labels);
+  OFSDP_ASSIGN_OR_RETURN(result.loss, add_term(result, specs[0]));
+  result.loss_factor = specs[0].weight;
+  for (size_t i = 1; i < specs.size(); ++i) {
+    OFSDP_ASSIGN_OR_RETURN(const ValueId value, add_term(result, specs[i]));
+    result.further_terms.push_back({value, 0, specs[i].weight, static_cast<int>(i)});
   }
-  if (spec.kind == LossKind::kOutput) {
-    result.loss = find_output(result, spec.output);
-  } else {
-    const ValueId prediction = find_output(result, spec.prediction);
-    const ValueId labels = find_named(result, result.inputs, spec.labels);
-    OFSDP_ASSIGN_OR_RETURN(result.loss, add_loss(result, spec, prediction, labels));
+  if (count_matches) {
+    OFSDP_RETURN_IF_ERROR(add_matches(result, specs[0], find_output(result, specs[0].prediction)));
   }
-  if (count_matches)
-    OFSDP_RETURN_IF_ERROR(add_matches(result, spec, find_output(result, spec.prediction)));
   return result;
 }
 
-Status measure(Graph& graph, const LossSpec& spec, const std::vector<MeasureSpec>& wanted) {
+Result<Graph> attach_loss(const Graph& graph, const LossSpec& spec, const Shape& label_shape,
+                          bool count_matches) {
+  return attach_losses(graph, {&spec, 1}, {{spec.labels, label_shape}}, count_matches);
+}
+
+Status measure(Graph& graph, std::span<const LossSpec> specs,
+               const std::vector<MeasureSpec>& wanted) {
   for (const MeasureSpec& one : wanted) {
-    OFSDP_ASSIGN_OR_RETURN(const Measured made, measured_rows(graph, spec, one));
+    OFSDP_ASSIGN_OR_RETURN(const Measured made, measured_rows(graph, specs, one));
     graph.measured.push_back(made);
   }
   return {};
 }
 
-LossCount loss_count(const Graph& graph) {
+LossCount loss_count(const Graph& graph, size_t term) {
   LossCount count;
-  const Node* node = class_loss_node(graph);
+  const Node* node = class_loss_node(graph, term);
   if (node == nullptr || node->attributes.s("reduction", "mean") != "mean") return count;
   const ValueId labels = under_views(graph, node->inputs[1]);
   if (graph.value(labels).kind != ValueKind::kInput) return count;

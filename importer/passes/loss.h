@@ -2,18 +2,23 @@
 // prediction.
 //
 // resolve_labels and, on a specialized graph, resolve_loss decide what the user left open (`auto`,
-// the only candidate); attach_loss then gives each specialized graph its loss (and, in evaluation,
-// the count of right answers). Classes are the last axis of the prediction; leading axes are
-// flattened and so are the labels.
+// the only candidate); attach_losses then gives each specialized graph its loss (and, in
+// evaluation, the count of right answers). Classes are the last axis of the prediction; leading
+// axes are flattened and so are the labels.
 //
-// loss_count says what a micro-batch's loss counts with in the global mean: labels other than
-// ignore_index where the loss comes from SoftmaxCrossEntropyLoss or NegativeLogLikelihoodLoss with
+// A run has one LossSpec or several, whose weighted sum is the loss: term i of the graph
+// (Graph::terms) is that of spec i. Each term is a mean of its own.
+//
+// loss_count says what a micro-batch's term counts with in the global mean: labels other than
+// ignore_index where it comes from SoftmaxCrossEntropyLoss or NegativeLogLikelihoodLoss with
 // reduction mean whose labels are a column, otherwise samples.
 //
 // Threads: any. Errors: kInput naming flag, file and candidates.
 #pragma once
 
 #include <limits>
+#include <map>
+#include <span>
 
 #include "importer/graph/graph.h"
 #include "kernels/base/names.h"
@@ -32,6 +37,8 @@ struct LossSpec {
   std::string labels;      // empty: the only candidate; a data column
   int64_t ignore_index = -100;
   double label_smoothing = 0;
+  double weight = 1;   // in the sum of several
+  std::string said{};  // KIND:PREDICTION:LABELS as given, for messages; empty: flags of their own
 };
 
 // A label that no data has: where the loss node leaves none out.
@@ -58,21 +65,26 @@ std::string label_column(const Graph& graph, const LossSpec& spec);
 // dtype that the label column is read as.
 DType label_dtype(const LossSpec& spec);
 
-// Adds the loss. `label_shape`: of a micro-batch of the label column, when label_column is not "".
-// With `count_matches`, also graph.matches, where prediction and labels allow it.
+// Adds a term for each of `specs`. `labels`: the shapes of a micro-batch of each label column that
+// is no graph input. With `count_matches`, also graph.matches, where prediction and labels of the
+// first allow it.
+Result<Graph> attach_losses(const Graph& graph, std::span<const LossSpec> specs,
+                            const std::map<std::string, Shape>& labels, bool count_matches);
+// The same of one loss.
 Result<Graph> attach_loss(const Graph& graph, const LossSpec& spec, const Shape& label_shape,
                           bool count_matches);
 
 // A prediction that metrics need the rows of.
 struct MeasureSpec {
   std::string metrics;      // for messages
-  std::string prediction;   // a graph output; empty: the loss's
+  std::string prediction;   // a graph output, whose labels are its loss's; empty: the first loss's
   bool likelihood = false;  // of the label as well
 };
 
 // Adds graph.measured, one for each of `wanted`; the graph has its loss.
-Status measure(Graph& graph, const LossSpec& spec, const std::vector<MeasureSpec>& wanted);
+Status measure(Graph& graph, std::span<const LossSpec> specs,
+               const std::vector<MeasureSpec>& wanted);
 
-LossCount loss_count(const Graph& graph);
+LossCount loss_count(const Graph& graph, size_t term = 0);
 
 }  // namespace ofsdp::importer

@@ -53,7 +53,9 @@ class LossJoiner {
     const ValueId kept = input(gradient, pair.kept);
     const int maker = uses_.maker(kept);
     const bool alone = uses_.readers(kept).size() == 1 && !kept_.contains(kept);
-    if (gradient.inputs[0] != graph_.loss_weight || maker < 0 || !alone) return false;
+    const ValueId weight = gradient.inputs[0];
+    const bool starts = graph_.value(weight).kind == ValueKind::kLossWeight;
+    if (!starts || maker < 0 || !alone) return false;
     if (input(gradient, 5) != 0) return false;  // flows back through what is kept
     Node& loss = graph_.nodes[static_cast<size_t>(maker)];
     const bool of_it = is_operator(loss, pair.loss) && loss.outputs[1] == kept &&
@@ -63,7 +65,7 @@ class LossJoiner {
     if (!of_it) return false;
     Node made = loss;
     made.op = &graph_.registry->get("ofsdp.SoftmaxCrossEntropyLossWithGradient");
-    made.inputs.insert(made.inputs.begin(), graph_.loss_weight);
+    made.inputs.insert(made.inputs.begin(), weight);
     made.outputs[1] = gradient.outputs[0];
     if (made.outputs[0] == 0 || !takes_(graph_, made)) return false;
     loss = std::move(made);

@@ -15,7 +15,7 @@ bool stays_float32(const Node& node) {
   static constexpr std::string_view kNames[] = {
       "SoftmaxCrossEntropyLoss", "NegativeLogLikelihoodLoss", "ofsdp.MseLoss",
       "ofsdp.BceWithLogitsLoss", "ofsdp.ArgmaxMatches",       "ofsdp.MeasureClasses",
-      "ofsdp.MeasureValues"};
+      "ofsdp.MeasureValues",     "ofsdp.DistillationLoss"};
   return node.op->float32_only ||
          std::ranges::find(kNames, node.op->full_name()) != std::end(kNames);
 }
@@ -53,6 +53,9 @@ class Narrowing {
     find_labels(nodes);
     for (Node& node : nodes) OFSDP_RETURN_IF_ERROR(add(std::move(node)));
     OFSDP_ASSIGN_OR_RETURN(graph_.loss, in_type(graph_.loss, DType::kFloat32));
+    for (LossTerm& term : graph_.further_terms) {
+      OFSDP_ASSIGN_OR_RETURN(term.value, in_type(term.value, DType::kFloat32));
+    }
     return std::move(graph_);
   }
 

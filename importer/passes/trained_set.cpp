@@ -193,7 +193,8 @@ Result<Graph> keep_reached(const Graph& graph, const Graph& differentiated) {
   OFSDP_REJECT_IF(candidates, "{}: the loss '{}' reaches no trainable initializer", graph.file,
                   differentiated.value(differentiated.loss).name);
   return input_error("{}: nothing to train: of {} floating-point initializers none is trainable",
-                     graph.file, graph.parameters.size());
+                     graph.file,
+                     std::ranges::count(graph.parameters, false, &Parameter::of_teacher));
 }
 
 std::string trained_table(const Graph& graph) {
@@ -204,6 +205,7 @@ std::string trained_table(const Graph& graph) {
   }
   std::string out;
   for (const Parameter& p : graph.parameters) {
+    if (p.of_teacher) continue;
     const Shape& shape = graph.value(p.value).desc.shape;
     std::string name = escaped(p.name);
     name.resize(std::max(name.size(), widest), ' ');

@@ -67,7 +67,7 @@ class LabelCheck {
  public:
   LabelCheck(const ModelSetup& setup, const Options& options, const BoundColumn& column,
              const std::vector<double>& labels, Findings& findings)
-      : count_(setup.count), options_(options), column_(column), findings_(findings) {
+      : count_(setup.counts.front()), options_(options), column_(column), findings_(findings) {
     for (const double label : labels) ++seen_[static_cast<int64_t>(label)];
     sorted_ = std::ranges::is_sorted(labels);
   }
@@ -201,22 +201,23 @@ Status check_data(const ModelSetup& setup, const Options& options, Findings& fin
   if (setup.data.spec.synthetic || !setup.data.train) return {};
   RowSource& rows = setup.data.train_rows();
   const auto columns = rows.columns();
-  const bool classes = setup.count.by_label && setup.count.classes > 0;
+  const LossCount& count = setup.counts.front();
+  const bool classes = count.by_label && count.classes > 0;
   std::vector<double> labels;
   for (size_t i = 0; i < columns.size(); ++i) {
-    if (!classes || columns[i].name != setup.count.labels) continue;
+    if (!classes || columns[i].name != count.labels) continue;
     OFSDP_ASSIGN_OR_RETURN(labels, first_rows(rows, static_cast<int>(i), kLabelRows));
     LabelCheck(setup, options, columns[i], labels, findings).run();
   }
-  const auto row_of_labels = setup.source->settings().rows.find(setup.count.labels);
+  const auto row_of_labels = setup.source->settings().rows.find(count.labels);
   for (size_t i = 0; i < columns.size(); ++i) {
     const BoundColumn& column = columns[i];
-    if (classes && column.name == setup.count.labels) continue;
+    if (classes && column.name == count.labels) continue;
     OFSDP_ASSIGN_OR_RETURN(const auto values, first_rows(rows, static_cast<int>(i), kRowsSeen));
     check_values(column, values, findings);
     if (classes && row_of_labels != setup.source->settings().rows.end() &&
         row_of_labels->second.numel() == column.row.numel()) {
-      check_padding(column, values, labels, setup.count.ignore_index, findings);
+      check_padding(column, values, labels, count.ignore_index, findings);
     }
   }
   return {};

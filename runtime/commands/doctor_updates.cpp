@@ -115,7 +115,7 @@ Result<SomeUpdates> run_updates(const RunContext& context, int64_t count, bool c
   Trainer trainer(run->settings(), *state, own.communicator, own.ledger, *run->plan().train_sampler,
                   metrics);
   SomeUpdates some;
-  some.classes = run->setup().count.classes;
+  some.classes = run->setup().counts.front().classes;
   for (int64_t step = 1; step <= count; ++step) {
     const auto row = trainer.run_one(step);
     if (!row.ok()) {

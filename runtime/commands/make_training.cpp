@@ -7,6 +7,7 @@
 #include "importer/write/model_output.h"
 #include "importer/write/output_files.h"
 #include "kernels/base/escaped.h"
+#include "kernels/base/reject.h"
 #include "runtime/commands/training_algorithm.h"
 #include "runtime/plan/predict/absent_ranks.h"
 #include "runtime/plan/run_optimizer.h"
@@ -64,6 +65,9 @@ Status make_training(const Options& options, const ModelOrigin& origin, const Re
   const auto communicator = make_absent_ranks(1, 1, true);
   OFSDP_ASSIGN_OR_RETURN(const ModelSetup setup,
                          ModelSetup::make(options, origin, registry, *communicator, ledger));
+  OFSDP_REJECT_IF(setup.source->settings().losses.size() > 1 || !options.teacher.path.empty(),
+                  "fsdp-run make-training: expected one --loss and no --teacher, found {}",
+                  options.teacher.path.empty() ? "several" : "--teacher " + options.teacher.path);
   return options.form == "graph" ? write_graph(options, setup)
                                  : write_training_info(options, setup);
 }

@@ -20,7 +20,7 @@ int64_t total_of(const Options& options) {
 class LossWriter {
  public:
   LossWriter(const ModelSetup& setup, AlgorithmBuilder& builder)
-      : setup_(setup), spec_(setup.source->settings().loss), b_(builder) {}
+      : setup_(setup), spec_(setup.source->settings().losses[0]), b_(builder) {}
 
   // Returns the name of the scalar.
   Result<std::string> write() {
@@ -61,7 +61,7 @@ class LossWriter {
 
   std::string class_loss(const char* op, const std::string& labels) {
     const std::string rows =
-        b_.add1("Reshape", {spec_.prediction, b_.ints("rows", {-1, setup_.count.classes})});
+        b_.add1("Reshape", {spec_.prediction, b_.ints("rows", {-1, setup_.counts[0].classes})});
     return b_.add1(op, {rows, labels},
                    {{"reduction", std::string("mean")}, {"ignore_index", spec_.ignore_index}},
                    "loss");

@@ -54,7 +54,7 @@ Result<Graph> inference_graph(const OnnxFile& file, const Manifest& manifest,
 Status feed_inputs(const Graph& graph, Feeds& feeds) {
   DataSetup data;
   data.spec.synthetic = true;
-  OFSDP_RETURN_IF_ERROR(bind_data(data, graph, 0, LossCount{}));
+  OFSDP_RETURN_IF_ERROR(bind_data(data, graph, 0, {}, {}));
   for (size_t i = 0; i < graph.inputs.size(); ++i) {
     const TensorDesc& desc = graph.value(graph.inputs[i]).desc;
     std::vector<int64_t> samples(static_cast<size_t>(desc.shape[0]));

@@ -21,12 +21,14 @@ size_t Loader::staging_bytes(const RowSource& source, int64_t batch_size) {
   return slot * kStagingSlots;
 }
 
-Loader::Loader(RowSource& source, const Sampler& sampler, LabelRule labels,
+Loader::Loader(RowSource& source, const Sampler& sampler, std::vector<LabelRule> labels,
                std::span<std::byte> staging)
     : source_(source),
       sampler_(sampler),
       labels_(std::move(labels)),
       slots_(kStagingSlots),
+      kept_in_update_(labels_.size()),
+      counted_in_update_(labels_.size()),
       reading_("ofsdp-data", "the reader of data", [this] { fill_free_slots(); }) {
   const size_t needed = staging_bytes(source, sampler.options().batch_size);
   OFSDP_CHECK(staging.size() >= needed, "{} of {} bytes", staging.size(), needed);
@@ -47,6 +49,12 @@ void Loader::lay_out(std::span<std::byte> staging) {
       at += column_bytes(column, batch_size);
     }
     slot.batch.columns = slot.columns;
+    slot.kept.resize(labels_.size());
+    slot.kept_in_update.resize(labels_.size());
+    slot.counted_in_update.resize(labels_.size());
+    slot.batch.kept = slot.kept;
+    slot.batch.kept_in_update = slot.kept_in_update;
+    slot.batch.counted_in_update = slot.counted_in_update;
   }
 }
 
@@ -136,24 +144,30 @@ Status Loader::fill(Slot& slot) {
   for (int column = 0; column < static_cast<int>(slot.columns.size()); ++column) {
     OFSDP_RETURN_IF_ERROR(read_column(slot, column));
   }
-  OFSDP_ASSIGN_OR_RETURN(batch.kept, count(slot));
+  OFSDP_RETURN_IF_ERROR(count(slot));
   const bool alone = sampler_.options().grad_accum == 1;
-  batch.kept_in_update = alone ? batch.kept : kept_in_update_;
-  batch.counted_in_update = alone ? batch.kept > 0 : counted_in_update_;
+  for (size_t i = 0; i < labels_.size(); ++i) {
+    slot.kept_in_update[i] = alone ? slot.kept[i] : kept_in_update_[i];
+    slot.counted_in_update[i] = alone ? slot.kept[i] > 0 : counted_in_update_[i];
+  }
   return ok_status();
 }
 
 // Reads the labels of all micro-batches of the update, which the slot's own contents then replace.
 Status Loader::count_update(Slot& slot) {
-  kept_in_update_ = 0;
-  counted_in_update_ = 0;
+  std::ranges::fill(kept_in_update_, 0.0);
+  std::ranges::fill(counted_in_update_, 0);
   for (int64_t micro = 0; micro < sampler_.options().grad_accum; ++micro) {
     slot.batch.size = sampler_.micro_batch(update_, micro, slot.samples);
     slot.batch.sample_index = slot.samples.first(static_cast<size_t>(slot.batch.size));
-    if (labels_.column >= 0) OFSDP_RETURN_IF_ERROR(read_column(slot, labels_.column));
-    OFSDP_ASSIGN_OR_RETURN(const double kept, count(slot));
-    kept_in_update_ += kept;
-    counted_in_update_ += kept > 0;
+    for (const LabelRule& rule : labels_) {
+      if (rule.column >= 0) OFSDP_RETURN_IF_ERROR(read_column(slot, rule.column));
+    }
+    OFSDP_RETURN_IF_ERROR(count(slot));
+    for (size_t i = 0; i < labels_.size(); ++i) {
+      kept_in_update_[i] += slot.kept[i];
+      counted_in_update_[i] += slot.kept[i] > 0;
+    }
   }
   return ok_status();
 }
@@ -163,11 +177,15 @@ Status Loader::read_column(Slot& slot, int column) {
                            slot.columns[static_cast<size_t>(column)]);
 }
 
-Result<double> Loader::count(const Slot& slot) const {
-  if (labels_.column < 0) return static_cast<double>(slot.batch.size);
-  const auto column = static_cast<size_t>(labels_.column);
-  return count_kept(labels_, source_.columns()[column], slot.batch.sample_index,
-                    slot.columns[column]);
+Status Loader::count(Slot& slot) const {
+  for (size_t i = 0; i < labels_.size(); ++i) {
+    slot.kept[i] = static_cast<double>(slot.batch.size);
+    if (labels_[i].column < 0) continue;
+    const auto column = static_cast<size_t>(labels_[i].column);
+    OFSDP_ASSIGN_OR_RETURN(slot.kept[i], count_kept(labels_[i], source_.columns()[column],
+                                                    slot.batch.sample_index, slot.columns[column]));
+  }
+  return ok_status();
 }
 
 }  // namespace ofsdp::runtime

@@ -14,6 +14,7 @@
 // allocates once started. Errors of reading, also of its start, come back from `next`.
 #pragma once
 
+#include <algorithm>
 #include <condition_variable>
 #include <memory>
 #include <mutex>
@@ -32,16 +33,23 @@ struct Batch {
   int64_t epoch = 0, update = 0, micro = 0;
   std::span<std::byte* const> columns;    // as RowSource::columns(), each 64-byte aligned
   std::span<const int64_t> sample_index;  // `size` global numbers
-  double kept = 0;                        // what this micro-batch counts in the mean
-  double kept_in_update = 0;              // all of this rank's micro-batches of the update
-  int64_t counted_in_update = 0;          // how many of them count anything
+  // A number for each label rule.
+  std::span<const double> kept;                // what this micro-batch counts in the mean
+  std::span<const double> kept_in_update;      // all of this rank's micro-batches of the update
+  std::span<const int64_t> counted_in_update;  // how many of them count anything
+
+  bool counts() const {
+    return std::ranges::any_of(kept, [](double one) { return one > 0; });
+  }
 };
 
 class Loader {
  public:
   static size_t staging_bytes(const RowSource& source, int64_t batch_size);
 
-  Loader(RowSource& source, const Sampler& sampler, LabelRule labels, std::span<std::byte> staging);
+  // A rule for each loss.
+  Loader(RowSource& source, const Sampler& sampler, std::vector<LabelRule> labels,
+         std::span<std::byte> staging);
   Loader(const Loader&) = delete;
   ~Loader();
 
@@ -54,6 +62,8 @@ class Loader {
     Batch batch;
     std::vector<std::byte*> columns;
     std::span<int64_t> samples;
+    std::vector<double> kept, kept_in_update;
+    std::vector<int64_t> counted_in_update;
   };
 
   void lay_out(std::span<std::byte> staging);
@@ -64,16 +74,16 @@ class Loader {
   Status fill(Slot& slot);
   Status count_update(Slot& slot);
   Status read_column(Slot& slot, int column);
-  Result<double> count(const Slot& slot) const;
+  Status count(Slot& slot) const;
 
   RowSource& source_;
   const Sampler& sampler_;
-  const LabelRule labels_;
+  const std::vector<LabelRule> labels_;
   std::vector<Slot> slots_;
   // Used while a slot is filled, else under mutex_.
   int64_t update_ = 0, micro_ = 0;
-  double kept_in_update_ = 0;
-  int64_t counted_in_update_ = 0;
+  std::vector<double> kept_in_update_;
+  std::vector<int64_t> counted_in_update_;
 
   std::mutex mutex_;
   std::condition_variable ready_;  // a slot is filled, or reading has stopped

@@ -3,6 +3,7 @@
 #include <array>
 #include <cmath>
 #include <cstring>
+#include <limits>
 
 #include "fsdp/comm/rank_sum.h"
 #include "kernels/cpu/parallel.h"
@@ -32,11 +33,11 @@ SlotSource slot_of(const Operation& op) {
 }  // namespace
 
 CpuEngine::CpuEngine(const Plan& plan, const std::vector<UnitState>& units,
-                     OptimizerStep& optimizer, Communicator& communicator, float* loss_weight,
+                     OptimizerStep& optimizer, Communicator& communicator, float* loss_weights,
                      const ExecutorOptions& options)
     : optimizer_(optimizer),
       communicator_(communicator),
-      loss_weight_(loss_weight),
+      loss_weights_(loss_weights),
       options_(options),
       exposed_(plan.units.size()) {
   if (optimizer.needs_norms()) step_lengths_.emplace(plan, units, communicator.rank());
@@ -80,19 +81,26 @@ Status CpuEngine::run(BoundProgram& program, const MicroBatch& batch) {
   program_ = &program;
   empty_ = batch.sample_index.empty();
   result_ = {};
-  *loss_weight_ = static_cast<float>(batch.loss_weight) * static_cast<float>(scale_used_);
+  const Graph& graph = program.plan->graph;
+  for (size_t t = 0; t < batch.shares.size(); ++t) {
+    const double factor = t == 0 ? graph.loss_factor : graph.further_terms[t - 1].factor;
+    loss_weights_[t] =
+        static_cast<float>(batch.shares[t] * factor) * static_cast<float>(scale_used_);
+  }
   context_.sample_index = batch.sample_index;
   for (const InputPatch& patch : program.inputs) {
     program.runs[static_cast<size_t>(patch.run)].inputs[static_cast<size_t>(patch.operand)].data =
         batch.columns[static_cast<size_t>(patch.column)];
   }
   OFSDP_RETURN_IF_ERROR(execute(*this, program));
-  if (!program.plan->options.training && !empty_) result_.loss = *program.loss;
+  if (!program.plan->options.training && !empty_) take_losses(program);
   if (program.matches != nullptr && !empty_) {
     result_.right = program.matches[0];
     result_.kept = program.matches[1];
   }
-  outcome_.loss += batch.loss_weight * static_cast<double>(result_.loss);
+  for (size_t t = 0; t < batch.shares.size(); ++t) {
+    outcome_.losses[t] += batch.shares[t] * static_cast<double>(result_.losses[t]);
+  }
   outcome_.samples += static_cast<double>(batch.sample_index.size());
   return {};
 }
@@ -119,17 +127,25 @@ Status CpuEngine::run_node(const Operation& op) {
                                                    numbers_.step, communicator_.rank()));
 }
 
+void CpuEngine::take_losses(const BoundProgram& program) {
+  for (size_t t = 0; t < program.losses.size(); ++t) result_.losses[t] = *program.losses[t];
+}
+
 Status CpuEngine::check_loss(const Operation&) {
   if (empty_) return {};
-  result_.loss = *program_->loss;
-  const bool ends = std::isnan(result_.loss) && program_->plan->options.training;
+  take_losses(*program_);
+  const bool ends = any_nan(result_.losses) && program_->plan->options.training;
   return ends ? blame_nan(*program_) : Status{};
 }
 
 Status CpuEngine::check_evaluation(BoundProgram& program) {
-  if (std::isfinite(result_.loss)) return {};
-  if (std::isnan(result_.loss)) return blame_nan(program);
-  return loss_fault(*program.plan, result_.loss, numbers_.step, communicator_.rank());
+  if (any_nan(result_.losses)) return blame_nan(program);
+  for (const float loss : result_.losses) {
+    if (!std::isfinite(loss)) {
+      return loss_fault(*program.plan, loss, numbers_.step, communicator_.rank());
+    }
+  }
+  return {};
 }
 
 // Nothing has been updated since the micro-batch began, here or anywhere: an update needs this
@@ -142,7 +158,8 @@ Status CpuEngine::blame_nan(BoundProgram& program) {
   };
   OFSDP_ASSIGN_OR_RETURN(const std::string first,
                          first_nan(program, {.execute = again, .has_nan = has_nan}));
-  return loss_fault(*program.plan, result_.loss, numbers_.step, communicator_.rank(), first);
+  constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
+  return loss_fault(*program.plan, kNan, numbers_.step, communicator_.rank(), first);
 }
 
 Status CpuEngine::buffer(const Operation& op) {

@@ -27,7 +27,7 @@ namespace ofsdp::runtime {
 class CpuEngine final : public UpdateRunner, private Engine {
  public:
   CpuEngine(const Plan& plan, const std::vector<UnitState>& units, OptimizerStep& optimizer,
-            Communicator& communicator, float* loss_weight, const ExecutorOptions& options);
+            Communicator& communicator, float* loss_weights, const ExecutorOptions& options);
 
   void begin_update(const UpdateNumbers& numbers) override;
   void end_update(int64_t exchange_began) override;
@@ -65,6 +65,7 @@ class CpuEngine final : public UpdateRunner, private Engine {
   Status orthogonalize(const Operation& op) override;
   Status meet(const Operation& op) override;
 
+  void take_losses(const BoundProgram& program);
   Status blame_nan(BoundProgram& program);
   void add_to_norm(const Operation& op, int64_t begin, std::span<const float> block);
   Result<double> exchange_norm();
@@ -77,7 +78,7 @@ class CpuEngine final : public UpdateRunner, private Engine {
 
   OptimizerStep& optimizer_;
   Communicator& communicator_;
-  float* loss_weight_;
+  float* loss_weights_;
   ExecutorOptions options_;
 
   BoundProgram* program_ = nullptr;  // of the present micro-batch

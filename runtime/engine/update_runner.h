@@ -8,6 +8,7 @@
 // Ownership: views. Threads: the one that made it. Errors: as CpuEngine.
 #pragma once
 
+#include <array>
 #include <optional>
 #include <span>
 
@@ -20,20 +21,21 @@ namespace ofsdp::runtime {
 
 struct MicroBatch {
   std::span<std::byte* const> columns;  // in the order of Graph::inputs; free again after `run`
-  std::span<const int64_t> sample_index;
-  double loss_weight = 0;  // this micro-batch's share of the global mean
-  bool alike = true;       // every rank's has as many samples
+  std::span<const int64_t> sample_index = {};
+  std::span<const double> shares = {};  // of each term's global mean, in this micro-batch
+  bool alike = true;                    // every rank's has as many samples
 };
 
 struct MicroResult {
-  float loss = 0;  // 0 when it was empty
+  std::array<float, kMostLossTerms> losses{};  // of Graph::terms; 0 when it was empty
   int64_t right = 0, kept = 0;
 };
 
 struct UpdateOutcome {  // of this rank
   int64_t step = 0;     // as in UpdateNumbers, both
   int64_t optimizer_step = 0;
-  double loss = 0;          // each micro-batch's times its share
+  std::array<double, kMostLossTerms>
+      losses{};             // of Graph::terms, each micro-batch's times its share
   double squared_norm = 0;  // unscaled
   double samples = 0;
 };

@@ -18,22 +18,39 @@ void add_float(LineBuffer& line, const char* key, double value) {
   line.add(",\"{}\":", key);
   std::isfinite(value) ? line.add("{:.9g}", value) : line.add("null");
 }
-// ,"key":value with the fewest digits that read back as the same double
-void add_double(LineBuffer& line, const char* key, double value) {
-  line.add(",\"{}\":", key);
+// The fewest digits that read back as the same double.
+void add_number(LineBuffer& line, double value) {
   std::isfinite(value) ? line.add("{}", value) : line.add("null");
 }
 
-// ,"name":value, the name of a stranger's model
-void add_named(LineBuffer& line, std::string_view name, double value) {
-  line.add(",\"");
+// ,"key":value
+void add_double(LineBuffer& line, const char* key, double value) {
+  line.add(",\"{}\":", key);
+  add_number(line, value);
+}
+
+// "name":, the name of a stranger's model
+void add_name(LineBuffer& line, std::string_view name) {
+  line.add("\"");
   for (const char c : name) {
     const bool control = static_cast<unsigned char>(c) < 0x20;
     if (control) line.add("\\u{:04x}", static_cast<int>(c));
     if (!control) line.add("{}{}", c == '"' || c == '\\' ? "\\" : "", c);
   }
   line.add("\":");
-  std::isfinite(value) ? line.add("{}", value) : line.add("null");
+}
+
+// ,"losses":{"name":value, ...}
+void add_losses(LineBuffer& line, std::span<const MetricValue> losses) {
+  if (losses.empty()) return;
+  line.add(",\"losses\":");
+  for (const MetricValue& loss : losses) {
+    line.add("{}", &loss == &losses.front() ? "{" : ",");
+    add_name(line, loss.name);
+    const double value = loss.value.value_or(std::nan(""));
+    std::isfinite(value) ? line.add("{:.9g}", value) : line.add("null");
+  }
+  line.add("}}");
 }
 
 std::string number_or_null(double value) {
@@ -83,6 +100,7 @@ Status MetricsWriter::step(const StepRow& row) {
   add_float(line, "step_ms", row.step_ms);
   add_float(line, "samples_per_s", row.samples_per_s);
   line.add(",\"peak_bytes\":{}", row.peak_bytes);
+  add_losses(line, row.losses);
   return close_line(line);
 }
 
@@ -91,8 +109,11 @@ Status MetricsWriter::eval(const EvalRow& row) {
   line.add("{{\"kind\":\"eval\",\"step\":{},\"epoch\":{}", row.step, row.epoch);
   add_float(line, "loss", row.loss);
   for (const MetricValue& metric : row.metrics) {
-    add_named(line, metric.name, metric.value.value_or(std::nan("")));
+    line.add(",");
+    add_name(line, metric.name);
+    add_number(line, metric.value.value_or(std::nan("")));
   }
+  add_losses(line, row.losses);
   return close_line(line);
 }
 

@@ -22,6 +22,11 @@
 
 namespace ofsdp::runtime {
 
+struct MetricValue {
+  std::string name;
+  std::optional<double> value = {};  // absent: null
+};
+
 struct StepRow {
   int64_t step = 0;  // updates, from 1
   int64_t epoch = 0;
@@ -31,11 +36,7 @@ struct StepRow {
   double step_ms = 0;
   double samples_per_s = 0;
   uint64_t peak_bytes = 0;
-};
-
-struct MetricValue {
-  std::string name;
-  std::optional<double> value = {};  // absent: null
+  std::span<const MetricValue> losses = {};  // of each --loss by its prediction, where they say it
 };
 
 struct EvalRow {
@@ -43,6 +44,7 @@ struct EvalRow {
   int64_t epoch = 0;
   double loss = 0;
   std::span<const MetricValue> metrics = {};  // in the order of --eval-metrics
+  std::span<const MetricValue> losses = {};   // as of a step
 };
 
 struct EndRow {
@@ -60,7 +62,7 @@ class MetricsWriter {
 
   // An empty path gives a writer without a file.
   static Result<MetricsWriter> open(const std::string& path, Mode mode);
-  // Adds a file of --log; `metrics`: names that eval rows have.
+  // Adds a file of --log; `metrics`: names as RowLog takes them.
   Status add_log(const std::string& log, const std::vector<std::string>& metrics, Mode mode);
 
   // Also writes lines to the pipe of OFSDP_ROWS_FD, which a caller of the library reads.

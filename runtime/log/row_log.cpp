@@ -17,6 +17,7 @@ namespace ofsdp::runtime {
 namespace {
 
 constexpr std::string_view kCsvPrefix = "csv:";
+constexpr std::string_view kLossesPrefix = "losses/";  // of columns of the terms of the loss
 constexpr const char* kColumns[] = {"kind",
                                     "step",
                                     "epoch",
@@ -101,6 +102,10 @@ std::string row_event(const std::string& row) {
   };
   for (const auto& [name, value] : json.items()) {
     add(name, value);
+    if (value.is_object()) {
+      for (const auto& [part, number] : value.items())
+        add(format_text("{}/{}", name, part), number);
+    }
     if (!value.is_array()) continue;
     for (size_t rank = 0; rank < value.size(); ++rank) {
       add(format_text("{}/{}", name, rank), value[rank]);
@@ -153,9 +158,12 @@ std::string RowLog::csv_line(const std::string& row) const {
   const auto json = nlohmann::json::parse(row);
   std::string line;
   for (size_t i = 0; i < columns_.size(); ++i) {
-    const auto found = json.find(columns_[i]);
+    const std::string& column = columns_[i];
+    const bool part = column.starts_with(kLossesPrefix) && json.contains("losses");
+    const nlohmann::json& parent = part ? json.at("losses") : json;
+    const auto found = parent.find(part ? column.substr(kLossesPrefix.size()) : column);
     if (i > 0) line += ",";
-    if (found != json.end()) line += csv_cell(text_of(*found));
+    if (found != parent.end()) line += csv_cell(text_of(*found));
   }
   return line + "\n";
 }

@@ -8,10 +8,10 @@
 namespace ofsdp::runtime {
 namespace {
 
-std::vector<std::string> wanted_names(const Graph& graph, const std::string& label) {
+std::vector<std::string> wanted_names(const Graph& graph, const std::set<std::string>& labels) {
   std::vector<std::string> names;
   for (ValueId id : graph.inputs) names.push_back(graph.value(id).name);
-  if (!label.empty()) names.push_back(label);
+  names.insert(names.end(), labels.begin(), labels.end());
   return names;
 }
 
@@ -39,10 +39,10 @@ Result<DataSpec> find_data(const Options& options) {
 }
 
 Result<DataSetup> open_data(DataSpec spec, const Options& options, const Graph& graph,
-                            const std::string& label, Communicator& communicator,
+                            const std::set<std::string>& labels, Communicator& communicator,
                             MemoryLedger& ledger) {
   DataSetup data{std::move(spec), nullptr, nullptr, nullptr};
-  const auto names = wanted_names(graph, label);
+  const auto names = wanted_names(graph, labels);
   if (!data.spec.synthetic) {
     OFSDP_ASSIGN_OR_RETURN(data.train, Dataset::open(data.spec.train, names, communicator, ledger));
   }
@@ -101,7 +101,8 @@ int64_t gathered_axis(const Graph& graph, ValueId input) {
   return 0;
 }
 
-SyntheticColumn synthetic_column(const Graph& graph, ValueId id, const LossCount& count) {
+SyntheticColumn synthetic_column(const Graph& graph, ValueId id, std::span<const LossCount> counts,
+                                 std::span<const LossSpec> losses) {
   const Value& input = graph.value(id);
   std::vector<int64_t> row(input.desc.shape.axes().begin() + 1, input.desc.shape.axes().end());
   SyntheticColumn column{input.name, input.desc.dtype, Shape(std::move(row)),
@@ -110,14 +111,15 @@ SyntheticColumn synthetic_column(const Graph& graph, ValueId id, const LossCount
   if (input.desc.dtype == DType::kBool) {
     column.kind = SyntheticKind::kOnes;
   } else if (is_integer(input.desc.dtype)) {
-    column.below =
-        count.by_label && count.labels == input.name ? count.classes : gathered_axis(graph, id);
+    const auto count = std::ranges::find_if(
+        counts, [&](const LossCount& one) { return one.by_label && one.labels == input.name; });
+    column.below = count != counts.end() ? count->classes : gathered_axis(graph, id);
     column.kind = column.below > 0                               ? SyntheticKind::kBelow
                   : input.name.find("mask") != std::string::npos ? SyntheticKind::kOnes
                                                                  : SyntheticKind::kZeros;
   } else if (appended) {
-    const bool bits = std::ranges::any_of(graph.nodes, [](const Node& node) {
-      return node.op->full_name() == "ofsdp.BceWithLogitsLoss";
+    const bool bits = std::ranges::any_of(losses, [&](const LossSpec& loss) {
+      return loss.kind == LossKind::kBceWithLogits && loss.labels == input.name;
     });
     column.kind = bits ? SyntheticKind::kBits : SyntheticKind::kUniform;
   }
@@ -126,10 +128,13 @@ SyntheticColumn synthetic_column(const Graph& graph, ValueId id, const LossCount
 
 }  // namespace
 
-Status bind_data(DataSetup& data, const Graph& finished, uint64_t seed, const LossCount& count) {
+Status bind_data(DataSetup& data, const Graph& finished, uint64_t seed,
+                 std::span<const LossCount> counts, std::span<const LossSpec> losses) {
   if (data.spec.synthetic) {
     std::vector<SyntheticColumn> columns;
-    for (ValueId id : finished.inputs) columns.push_back(synthetic_column(finished, id, count));
+    for (ValueId id : finished.inputs) {
+      columns.push_back(synthetic_column(finished, id, counts, losses));
+    }
     data.synthetic = std::make_unique<SyntheticData>(seed, columns);
   }
   std::vector<WantedColumn> wanted;

@@ -9,6 +9,8 @@
 
 #include <map>
 #include <memory>
+#include <set>
+#include <span>
 
 #include "importer/graph/graph.h"
 #include "importer/passes/loss.h"
@@ -30,15 +32,17 @@ struct DataSetup {
 // Only reads the specification, so that columns have names.
 Result<DataSpec> find_data(const Options& options);
 
-// `label`: a column that is no graph input, or "".
+// `labels`: columns that are no graph inputs.
 Result<DataSetup> open_data(DataSpec spec, const Options& options, const Graph& graph,
-                            const std::string& label, Communicator& communicator,
+                            const std::set<std::string>& labels, Communicator& communicator,
                             MemoryLedger& ledger);
 
 // A sample's shape for each graph input.
 Result<std::map<std::string, Shape>> input_rows(const DataSetup& data, const Graph& graph);
 
-// Binds the columns of the finished graph's inputs, in their order.
-Status bind_data(DataSetup& data, const Graph& finished, uint64_t seed, const LossCount& count);
+// Binds the columns of the finished graph's inputs, in their order. `counts` and `losses` are those
+// of the run's losses, one each; both may be empty.
+Status bind_data(DataSetup& data, const Graph& finished, uint64_t seed,
+                 std::span<const LossCount> counts, std::span<const LossSpec> losses);
 
 }  // namespace ofsdp::runtime

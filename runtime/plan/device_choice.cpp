@@ -45,6 +45,8 @@ std::string only_on_cpu(const Options& options) {
       optimizer != nullptr && optimizer->keeps_gradient()) {
     return "--optimizer " + name + " works on whole matrices, which the CPU alone does so far";
   }
+  if (options.loss.named.size() > 1) return "the CPU alone adds up several losses so far";
+  if (!options.teacher.path.empty()) return "--teacher is followed on the CPU alone so far";
   if (options.optimizer.ema) return "--ema averages parameters of the CPU alone so far";
   for (const GroupOptions& group : options.optimizer.groups) {
     if (group.lr || group.kind) {

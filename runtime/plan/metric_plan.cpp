@@ -11,22 +11,16 @@ bool is_plain_accuracy(const MetricSpec& metric) {
   return metric.kind == MetricKind::kAccuracy && metric.prediction.empty();
 }
 
-bool has_logits(const Graph& graph) {
-  return std::ranges::any_of(graph.nodes, [](const Node& node) {
-    return node.op->full_name() == "ofsdp.BceWithLogitsLoss";
-  });
-}
-
 const char* kind_of_rows(const PlannedMetric& m) {
   return m.classes ? "integer labels of classes" : "numbers";
 }
 
-Status check(const PlannedMetric& m, const Graph& graph) {
+Status check(const PlannedMetric& m, bool logits) {
   using enum MetricKind;
   const MetricKind kind = m.spec.kind;
   const bool of_values = kind == kRmse || kind == kMae || kind == kR2;
   if (kind == kAuc) {
-    if (m.classes ? m.width == 2 : has_logits(graph)) return {};
+    if (m.classes ? m.width == 2 : logits) return {};
     return input_error("--eval-metrics {}: expected two classes or bce_with_logits, found {}",
                        m.spec.name,
                        m.classes ? format_text("{} classes", m.width) : "labels that are numbers");
@@ -98,7 +92,7 @@ Result<MetricPlan> plan_metrics(const std::vector<MetricSpec>& metrics, const Gr
       const Measured& rows = graph.measured.at(static_cast<size_t>(m.measured));
       m.classes = rows.classes;
       m.width = rows.width;
-      OFSDP_RETURN_IF_ERROR(check(m, graph));
+      OFSDP_RETURN_IF_ERROR(check(m, rows.logits));
       if (metric.kind == MetricKind::kAuc) {
         const int64_t a_sample = graph.value(rows.rows).desc.shape[0] / batch;
         const int64_t columns = m.classes ? 1 : m.width;

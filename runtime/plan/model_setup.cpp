@@ -7,6 +7,7 @@
 #include "importer/dialects/onnxruntime/ort_source.h"
 #include "importer/dialects/training_info/rules_source.h"
 #include "importer/edit/adapted_source.h"
+#include "importer/onnx_import.h"
 #include "importer/passes/decoder_past.h"
 #include "kernels/base/escaped.h"
 #include "runtime/plan/initial_values.h"
@@ -43,6 +44,26 @@ Shape label_row_of(const Graph& specialized, const LossSpec& loss, int64_t batch
   return Shape(std::move(axes));
 }
 
+std::vector<LossSpec> losses_of(const LossOptions& options) {
+  const LossSpec plain{.kind = options.kind,
+                       .output = options.output,
+                       .prediction = options.prediction,
+                       .labels = options.labels,
+                       .ignore_index = options.ignore_index,
+                       .label_smoothing = options.label_smoothing};
+  if (options.named.empty()) return {plain};
+  std::vector<LossSpec> losses;
+  for (const NamedLoss& named : options.named) {
+    LossSpec& loss = losses.emplace_back(plain);
+    loss.kind = named.kind;
+    loss.prediction = named.prediction;
+    loss.labels = named.labels;
+    loss.weight = named.weight;
+    loss.said = named.said;
+  }
+  return losses;
+}
+
 class SetupMaker {
  public:
   SetupMaker(const Options& options, const ModelOrigin& origin, const Registry& registry,
@@ -62,6 +83,7 @@ class SetupMaker {
     OFSDP_ASSIGN_OR_RETURN(DataSpec spec,
                            given_ != nullptr ? Result<DataSpec>(*given_) : find_data(options_));
     OFSDP_RETURN_IF_ERROR(leave_past_out(setup, spec));
+    OFSDP_RETURN_IF_ERROR(follow_teacher(setup, spec));
     OFSDP_ASSIGN_OR_RETURN(setup.batch, batch_of(options_, setup.graph, communicator_.size()));
     OFSDP_RETURN_IF_ERROR(open_columns(setup, std::move(spec)));
     OFSDP_RETURN_IF_ERROR(resolve_setup_loss(setup));
@@ -118,10 +140,11 @@ class SetupMaker {
   // A model that says itself how it is trained is trained as it is.
   Status check_no_edits() const {
     const EditOptions& edit = options_.edit;
-    const char* flag = !edit.lora.empty()    ? "--lora"
-                       : edit.replace_head   ? "--replace-head"
-                       : !edit.untie.empty() ? "--untie"
-                                             : nullptr;
+    const char* flag = !edit.lora.empty()               ? "--lora"
+                       : edit.replace_head              ? "--replace-head"
+                       : !edit.untie.empty()            ? "--untie"
+                       : !options_.teacher.path.empty() ? "--teacher"
+                                                        : nullptr;
     if (flag == nullptr) return {};
     return input_error("{}: expected a plain model, found {} with a training of its own", flag,
                        options_.model);
@@ -169,25 +192,47 @@ class SetupMaker {
     return {};
   }
 
+  // Evaluation does without it.
+  Status follow_teacher(ModelSetup& setup, const DataSpec& spec) const {
+    const TeacherOptions& teacher = options_.teacher;
+    if (teacher.path.empty() || options_.command == Command::kEval) return {};
+    const Operators operators(registry_, &ort_operators());
+    OFSDP_ASSIGN_OR_RETURN(OnnxFile file, prefixed("--teacher", OnnxFile::open(teacher.path)));
+    OFSDP_ASSIGN_OR_RETURN(const Graph imported,
+                           prefixed("--teacher", import_onnx(file, operators)));
+    const auto columns = spec.synthetic ? std::vector<std::string>() : spec.train.names();
+    OFSDP_ASSIGN_OR_RETURN(const PastFree whole,
+                           prefixed("--teacher", without_past(imported, columns)));
+    OFSDP_ASSIGN_OR_RETURN(Teacher made, make_teacher(std::move(file), whole.graph, setup.graph,
+                                                      {teacher.weight, teacher.temperature}));
+    for (const ValueId id : made.symbolic.inputs) {
+      const std::string& name = made.symbolic.value(id).name;
+      if (spec.synthetic || std::ranges::find(columns, name) != columns.end()) continue;
+      return input_error("--teacher {}: input '{}': the data has no such column; it has {}",
+                         teacher.path, name, joined(columns, ", "));
+    }
+    return setup.source->follow(std::move(made));
+  }
+
   Status open_columns(ModelSetup& setup, DataSpec spec) {
-    GraphSettings settings{.loss = {.kind = loss_.kind,
-                                    .output = loss_.output,
-                                    .prediction = loss_.prediction,
-                                    .labels = loss_.labels,
-                                    .ignore_index = loss_.ignore_index,
-                                    .label_smoothing = loss_.label_smoothing},
+    GraphSettings settings{.losses = losses_of(loss_),
                            .rows = {},
                            .param_dtype = options_.sharding.param_dtype,
                            .measures = measures_of(options_.run.eval_metrics)};
-    auto names = spec.train.names();
-    if (spec.synthetic) names = {loss_.labels.empty() ? "labels" : loss_.labels};
-    OFSDP_ASSIGN_OR_RETURN(settings.loss, resolve_labels(setup.graph, settings.loss, names));
-    const std::string label = label_column(setup.graph, settings.loss);
-    OFSDP_ASSIGN_OR_RETURN(setup.data, open_data(std::move(spec), options_, setup.graph, label,
+    std::set<std::string> labels;
+    for (LossSpec& loss : settings.losses) {
+      auto names = spec.train.names();
+      if (spec.synthetic) names = {loss.labels.empty() ? "labels" : loss.labels};
+      OFSDP_ASSIGN_OR_RETURN(loss, resolve_labels(setup.graph, loss, names));
+      labels.insert(label_column(setup.graph, loss));
+    }
+    labels.erase("");
+    OFSDP_ASSIGN_OR_RETURN(setup.data, open_data(std::move(spec), options_, setup.graph, labels,
                                                  communicator_, ledger_));
     OFSDP_ASSIGN_OR_RETURN(settings.rows, input_rows(setup.data, setup.graph));
-    if (!label.empty() && setup.data.train)
-      settings.rows[label] = setup.data.train->stored(label)->row;
+    for (const std::string& label : labels) {
+      if (setup.data.train) settings.rows[label] = setup.data.train->stored(label)->row;
+    }
     setup.source->configure(std::move(settings));
     return {};
   }
@@ -196,10 +241,12 @@ class SetupMaker {
     const int64_t batch = setup.batch.batch_size;
     GraphSettings settings = setup.source->settings();
     OFSDP_ASSIGN_OR_RETURN(const Graph graph, setup.source->specialized(batch, Mode::kTrain));
-    OFSDP_ASSIGN_OR_RETURN(settings.loss, resolve_loss(graph, settings.loss));
-    const std::string label = label_column(setup.graph, settings.loss);
-    if (!label.empty() && !settings.rows.contains(label)) {
-      settings.rows[label] = label_row_of(graph, settings.loss, batch);
+    for (LossSpec& loss : settings.losses) {
+      OFSDP_ASSIGN_OR_RETURN(loss, resolve_loss(graph, loss));
+      const std::string label = label_column(setup.graph, loss);
+      if (!label.empty() && !settings.rows.contains(label)) {
+        settings.rows[label] = label_row_of(graph, loss, batch);
+      }
     }
     setup.source->configure(std::move(settings));
     return {};
@@ -211,14 +258,16 @@ class SetupMaker {
     setup.source->set_symbolic(std::move(reached));
     if (setup.source->updates() != nullptr) OFSDP_RETURN_IF_ERROR(check_all_reached(setup));
     OFSDP_RETURN_IF_ERROR(check_initialized(setup));
-    setup.count = loss_count(graph);
-    return bind_data(setup.data, graph, options_.run.seed, setup.count);
+    const std::vector<LossSpec>& losses = setup.source->settings().losses;
+    for (size_t i = 0; i < losses.size(); ++i) setup.counts.push_back(loss_count(graph, i));
+    return bind_data(setup.data, graph, options_.run.seed, setup.counts, losses);
   }
 
   // Refuses an initialized value that nothing would write to the trained file.
   static Status check_initialized(const ModelSetup& setup) {
     const auto& weights = setup.file.initializers();
     for (const Parameter& p : setup.graph.parameters) {
+      if (p.of_teacher) continue;
       const bool initialized = setup.file.has_initial(weights[static_cast<size_t>(p.initializer)]);
       if (!initialized || p.trained || p.reason == kRunningStatistics) continue;
       const bool state =

@@ -33,7 +33,7 @@ struct ModelSetup {
   const OnnxFile& file;                // of the source, like the next
   const Graph& graph;                  // symbolic; its parameters say what is trained
   std::vector<std::string> fed_empty;  // inputs of the file that hold a decoder's past
-  LossCount count;
+  std::vector<LossCount> counts;       // of each loss
   DataSetup data;
   BatchSizes batch;  // of the world
 };

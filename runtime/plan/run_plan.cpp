@@ -316,7 +316,7 @@ class RunPlanner {
         run_->hash = collective_hash(program.schedule, run_->plan, run_->hash);
       }
     }
-    needs.kept = run_->kept.bytes() + kTensorAlignment;  // and the loss weight
+    needs.kept = run_->kept.bytes() + kTensorAlignment;  // and the loss weights
     const int64_t batch = settings_.batch.batch_size;
     needs.staging =
         align_up(Loader::staging_bytes(setup_.data.train_rows(), batch), kTensorAlignment);

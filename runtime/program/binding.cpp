@@ -18,9 +18,11 @@ class Binder {
         if (op.kind == OpKind::kRun) add_run(op);
       }
     }
-    resolve(lowered.loss);
+    for (Operand& loss : lowered.losses) {
+      resolve(loss);
+      bound_.losses.push_back(loss.floats());
+    }
     resolve(lowered.matches);
-    bound_.loss = lowered.loss.floats();
     bound_.matches = reinterpret_cast<const int64_t*>(lowered.matches.data);
     for (Operand& rows : lowered.measured) {
       resolve(rows);
@@ -37,7 +39,7 @@ class Binder {
     if (operand.area == Area::kHost) {
       operand.data = context_.host + operand.offset;
     } else if (operand.area == Area::kLossWeight) {
-      operand.data = reinterpret_cast<std::byte*>(context_.loss_weight);
+      operand.data = reinterpret_cast<std::byte*>(context_.loss_weights) + operand.offset;
     } else {
       operand.data = address(context_.memory, operand);
     }

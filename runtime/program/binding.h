@@ -33,7 +33,7 @@ struct BoundProgram {
   std::vector<Operation> host;  // LoweredProgram::host
   std::vector<BoundRun> runs;
   std::vector<InputPatch> inputs;
-  const float* loss = nullptr;
+  std::vector<const float*> losses;               // of Graph::terms
   const int64_t* matches = nullptr;               // right answers, kept labels; or null
   std::vector<std::span<const double>> measured;  // of Graph::measured
 };
@@ -42,7 +42,7 @@ struct BindingContext {
   LoweringContext lowering;
   const MemoryBases& memory;
   std::byte* host = nullptr;  // what an offload pins
-  float* loss_weight = nullptr;
+  float* loss_weights = nullptr;
 };
 
 BoundProgram bind(const ProgramPlan& program, const BindingContext& context);

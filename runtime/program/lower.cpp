@@ -70,7 +70,7 @@ class Lowering {
       made_.operations.back().ends_step = true;
     }
     if (offloads_ && options_.training && options_.last_micro) update_on_host();
-    made_.loss = value(graph_.loss, false);
+    for (const LossTerm& term : graph_.terms()) made_.losses.push_back(value(term.value, false));
     if (graph_.matches != 0) made_.matches = value(graph_.matches, false);
     for (const Measured& m : graph_.measured) made_.measured.push_back(value(m.rows, false));
     return std::move(made_);
@@ -176,7 +176,7 @@ class Lowering {
         return {.area = Area::kInput,
                 .offset = std::ranges::find(graph_.inputs, root) - graph_.inputs.begin()};
       case ValueKind::kLossWeight:
-        return {.area = Area::kLossWeight};
+        return loss_weight(root);
       case ValueKind::kActivation: {
         const int64_t offset = program_.memory.value_offset[at(root)];
         return offset < 0 ? Operand{} : arena(offset, 0, DType::kFloat32);
@@ -191,6 +191,12 @@ class Lowering {
     if (unit < 0) return kept(root);
     OFSDP_CHECK(whole_[at(unit)].area != Area::kNone, "u{} is used before its Gather", unit);
     return in_unit(parameter, whole_[at(unit)]);
+  }
+
+  Operand loss_weight(ValueId root) const {
+    const std::vector<LossTerm> terms = graph_.terms();
+    const auto term = std::ranges::find(terms, root, &LossTerm::weight) - terms.begin();
+    return {.area = Area::kLossWeight, .offset = term * static_cast<int64_t>(sizeof(float))};
   }
 
   Operand kept(ValueId root) const {
@@ -214,7 +220,8 @@ class Lowering {
   void check_loss() {
     const bool agrees = context_.on_device && several_;
     Operation& made = add(OpKind::kCheckLoss, agrees ? Lane::kCommunication : Lane::kCompute);
-    made.operands = {value(graph_.loss, false), run_state()};
+    for (const LossTerm& term : graph_.terms()) made.operands.push_back(value(term.value, false));
+    made.operands.push_back(run_state());
   }
 
   static Operand run_state() {

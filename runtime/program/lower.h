@@ -23,7 +23,8 @@ struct LoweringContext {
 struct LoweredProgram {
   std::vector<Operation> operations;
   std::vector<Operation> host;    // after them, of an offload: the update
-  Operand loss, matches;          // matches: right answers, kept labels; or none
+  std::vector<Operand> losses;    // of Graph::terms
+  Operand matches;                // right answers, kept labels; or none
   std::vector<Operand> measured;  // of Graph::measured
 };
 

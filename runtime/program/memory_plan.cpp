@@ -92,7 +92,7 @@ class MemoryPlanner {
     const int end = static_cast<int>(schedule_.steps.size()) - 1;
     for (int s = 0; s <= end; ++s) {
       const Step& step = schedule_.steps[static_cast<size_t>(s)];
-      if (step.kind == StepKind::kCheckLoss) use(graph_.loss, s);
+      if (step.kind == StepKind::kCheckLoss) use_terms(s);
       if (step.kind == StepKind::kCarry)
         use(graph_.carried[static_cast<size_t>(step.index)].next, s);
       if (step.kind != StepKind::kRun) continue;
@@ -102,12 +102,16 @@ class MemoryPlanner {
     }
     if (graph_.matches != 0) {  // read when the micro-batch is over
       use(graph_.matches, end);
-      use(graph_.loss, end);
+      use_terms(end);
     }
     for (const Measured& m : graph_.measured) {
       use(m.rows, end);
-      use(graph_.loss, end);
+      use_terms(end);
     }
+  }
+
+  void use_terms(int step) {
+    for (const LossTerm& term : graph_.terms()) use(term.value, step);
   }
 
   void use(ValueId id, int step) {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 
+#include "importer/graph/graph_uses.h"
 #include "kernels/base/escaped.h"
 #include "kernels/base/hash.h"
 #include "runtime/program/schedule_places.h"
@@ -35,6 +36,14 @@ constexpr std::array<StepTraits, 18> kTraits{{
 }};
 static_assert(kTraits.size() == static_cast<size_t>(StepKind::kApply) + 1);
 
+// The node after which every term of the loss is known.
+int maker_of_last_term(const Graph& graph) {
+  const GraphUses uses(graph);
+  int last = -1;
+  for (const LossTerm& term : graph.terms()) last = std::max(last, uses.maker(term.value));
+  return last;
+}
+
 }  // namespace
 
 const StepTraits& traits(StepKind kind) { return kTraits[static_cast<size_t>(kind)]; }
@@ -49,13 +58,12 @@ Schedule compile(const Graph& graph, const Plan& plan, const CompileOptions& opt
   auto append = [&](const StepPlaces::Steps& steps) {
     schedule.steps.insert(schedule.steps.end(), steps.begin(), steps.end());
   };
+  const int last_term = maker_of_last_term(graph);
   for (size_t n = 0; n < graph.nodes.size(); ++n) {
     append(places.before[n]);
     const Node& node = graph.nodes[n];
     if (!node.op->view) schedule.steps.push_back({StepKind::kRun, static_cast<int>(n)});
-    if (std::ranges::find(node.outputs, graph.loss) != node.outputs.end()) {
-      schedule.steps.push_back({StepKind::kCheckLoss, -1});
-    }
+    if (static_cast<int>(n) == last_term) schedule.steps.push_back({StepKind::kCheckLoss, -1});
     append(places.after[n]);
   }
   append(places.before.back());

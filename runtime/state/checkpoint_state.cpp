@@ -66,22 +66,9 @@ Status check_trained(const std::vector<NamedTensor>& saved, const std::vector<Na
                      left.begin()->first);
 }
 
-// Every state that the run has of a tensor is in the checkpoint, with its shape.
-Status check_state_tensors(const Manifest& m, const RunPlan& plan, const Graph& graph) {
-  std::map<std::pair<std::string, std::string>, Shape> saved;
-  for (const StateTensor& tensor : states_of(m)) saved[{tensor.kind, tensor.name}] = tensor.shape;
-  for (const StateTensor& tensor : state_tensors(plan, graph)) {
-    const auto found = saved.find({tensor.kind, tensor.name});
-    if (found == saved.end()) {
-      return input_error("it has no {} of '{}', which this run's optimizer of it needs",
-                         tensor.kind, tensor.name);
-    }
-    if (found->second == tensor.shape) continue;
-    return input_error("its {} of '{}' has shape {}, this run's {}", tensor.kind, tensor.name,
-                       found->second.text(), tensor.shape.text());
-  }
-  return ok_status();
-}
+o}
+
+t}
 
 }  // namespace
 
@@ -92,6 +79,7 @@ Manifest describe_run(const Options& options, const RunPlan& plan, const ModelSe
   m.model = absolute_path(setup.file.path());
   m.graph = graph_hash(setup.file);
   m.edits = text_of(edits_of(options));
+  m.teacher = identity_of_teacher(setup);
   m.world = plan.plan.world;
   m.strategy = name_of(plan.plan.strategy);
   m.wrap = name_of(options.sharding.wrap);
@@ -118,10 +106,17 @@ Manifest describe_run(const Options& options, const RunPlan& plan, const ModelSe
   return m;
 }
 
-Status check_resumable(const Manifest& m, const RunPlan& plan, const ModelSetup& setup) {
+Status check_resumable(const Manifest& m, const Options& options, const RunPlan& plan,
+                       const ModelSetup& setup) {
   if (const std::string hash = graph_hash(setup.file); m.graph != hash) {
     return input_error("it is of another graph than {} (hash {}, found {}): it was made from {}",
                        setup.file.path(), m.graph, hash, m.model);
+  }
+  const std::string teacher = identity_of_teacher(setup);
+  if (options.command != Command::kEval && m.teacher != teacher) {
+    const auto named = [](const std::string& one) { return one.empty() ? "none" : one; };
+    return input_error("it has another --teacher than this run: expected {}, found {}",
+                       named(m.teacher), named(teacher));
   }
   OFSDP_RETURN_IF_ERROR(check_trained(m.trained, trained_of(setup.graph)));
   const std::vector<std::string> states = state_names(plan);

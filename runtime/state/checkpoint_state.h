@@ -12,8 +12,10 @@ namespace ofsdp::runtime {
 // All of the manifest that is the same for every save of a run.
 Manifest describe_run(const Options& options, const RunPlan& plan, const ModelSetup& setup);
 
-// Whether this run can go on from that checkpoint: the same graph, trained set and optimizer.
-Status check_resumable(const Manifest& manifest, const RunPlan& plan, const ModelSetup& setup);
+// Whether this run can go on from that checkpoint: the same graph, teacher, trained set and
+// optimizer.
+Status check_resumable(const Manifest& manifest, const Options& options, const RunPlan& plan,
+                       const ModelSetup& setup);
 
 Status load_checkpoint(CheckpointReader& reader, const RankState& state);
 

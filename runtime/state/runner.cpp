@@ -17,13 +17,13 @@ class RunnerMaker {
         runner_(runner) {}
 
   Status on_cpu() {
-    auto* const loss_weight =
+    auto* const loss_weights =
         reinterpret_cast<float*>(memory_.host.kept.data() + plan_.kept.bytes());
     OFSDP_RETURN_IF_ERROR(make_optimizer(memory_.units));
     for (const Unit& unit : plan_.plan.units) runner_.optimizer->round(unit.id);
     runner_.executor = std::make_unique<CpuEngine>(plan_.plan, memory_.units, *runner_.optimizer,
-                                                   communicator_, loss_weight, options_);
-    bind_programs(memory_.host.bases(), loss_weight);
+                                                   communicator_, loss_weights, options_);
+    bind_programs(memory_.host.bases(), loss_weights);
     return {};
   }
 
@@ -119,11 +119,11 @@ class RunnerMaker {
     return ranks;
   }
 
-  void bind_programs(const MemoryBases& bases, float* loss_weight) {
+  void bind_programs(const MemoryBases& bases, float* loss_weights) {
     const BindingContext context{.lowering = lowering(plan_, communicator_.rank()),
                                  .memory = bases,
                                  .host = memory_.pinned.data(),
-                                 .loss_weight = loss_weight};
+                                 .loss_weights = loss_weights};
     for (const auto& [key, program] : plan_.programs) {
       runner_.programs.emplace(key, bind(program, context));
     }

@@ -115,7 +115,7 @@ Status write_followers(const RankState& state, const TrainedOutput& output,
       if (follows && weight.quantization->scale == p.name) {
         OFSDP_RETURN_IF_ERROR(output.write(p, 0, scales));
       }
-      if (!follows || p.initializer != index || p.trained) continue;
+      if (!follows || p.initializer != index || p.trained || p.of_teacher) continue;
       std::vector<float> values(static_cast<size_t>(weight.shape.numel()));
       OFSDP_RETURN_IF_ERROR(file.read(weight, 0, values));
       OFSDP_RETURN_IF_ERROR(output.write(p, 0, values));

@@ -13,15 +13,19 @@
 namespace ofsdp::runtime {
 namespace {
 
+const OnnxFile& file_of(const RankState& state, int parameter) {
+  return state.setup().source->file_of(state.parameter(parameter));
+}
+
 const Initializer& source_of(const RankState& state, int parameter) {
   const int initializer = state.parameter(parameter).initializer;
-  return state.setup().file.initializers()[static_cast<size_t>(initializer)];
+  return file_of(state, parameter).initializers()[static_cast<size_t>(initializer)];
 }
 
 // In pieces, so that nothing is held twice.
 Status load_converted(const RankState& state, int parameter, const Span& elements, DType dtype,
                       std::byte* target) {
-  const OnnxFile& file = state.setup().file;
+  const OnnxFile& file = file_of(state, parameter);
   const Initializer& source = source_of(state, parameter);
   if (dtype == DType::kFloat32) {
     return file.read(source, elements.begin,

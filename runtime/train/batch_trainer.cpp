@@ -141,9 +141,11 @@ Status BatchTrainer::admit(std::span<const ColumnArray> arrays, int64_t rows, bo
 }
 
 Status BatchTrainer::check_labels(Dataset& data) const {
-  const LossCount& count = run_->setup().count;
-  return count.by_label ? data.check_labels(count.labels, {count.classes, count.ignore_index})
-                        : Status{};
+  for (const LossCount& count : run_->setup().counts) {
+    if (!count.by_label) continue;
+    OFSDP_RETURN_IF_ERROR(data.check_labels(count.labels, {count.classes, count.ignore_index}));
+  }
+  return {};
 }
 
 Result<StepRow> BatchTrainer::step(std::span<const ColumnArray> batch) {

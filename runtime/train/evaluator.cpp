@@ -1,8 +1,12 @@
 #include "runtime/train/evaluator.h"
 
+#include <algorithm>
 #include <array>
+#include <map>
 
 namespace ofsdp::runtime {
+
+namespace {
 
 LabelRule label_rule(const LossCount& count, const RowSource& rows) {
   LabelRule rule;
@@ -19,13 +23,35 @@ LabelRule label_rule(const LossCount& count, const RowSource& rows) {
   return rule;
 }
 
+}  // namespace
+
+std::vector<LabelRule> label_rules(const std::vector<LossCount>& counts, const RowSource& rows) {
+  std::vector<LabelRule> rules;
+  for (const LossCount& count : counts) rules.push_back(label_rule(count, rows));
+  return rules;
+}
+
+std::vector<MetricValue> reported_losses(const ModelSetup& setup) {
+  std::vector<MetricValue> losses;
+  std::map<std::string, int> seen;
+  for (const LossSpec& loss : setup.source->settings().losses) {
+    if (loss.said.empty()) return {};
+    const int number = ++seen[loss.prediction];
+    losses.push_back(
+        {number == 1 ? loss.prediction : format_text("{}#{}", loss.prediction, number)});
+  }
+  return losses;
+}
+
 Evaluator::Evaluator(RankState& state, Communicator& communicator, const Sampler& sampler)
     : state_(state),
       sampler_(sampler),
       communicator_(communicator),
       loader_(*state.setup().data.eval, sampler_,
-              label_rule(state.setup().count, *state.setup().data.eval), state.eval_staging()),
-      metrics_(state.plan().metrics, state.metrics()) {}
+              label_rules(state.setup().counts, *state.setup().data.eval), state.eval_staging()),
+      metrics_(state.plan().metrics, state.metrics()),
+      numbers_(communicator.size(), 2 * state.setup().counts.size()),
+      losses_(reported_losses(state.setup())) {}
 
 Status Evaluator::add(const BoundProgram& program, const MicroResult& result) {
   if (program.matches != nullptr) metrics_.add_matches(result.right, result.kept);
@@ -50,7 +76,10 @@ Result<EvalRow> Evaluator::run(int64_t step, int64_t epoch) {
 }
 
 Result<EvalRow> Evaluator::pass(int64_t step, int64_t epoch) {
-  std::array<double, 2> sums{};  // loss times count, count
+  const std::span<double> sums = numbers_.mine();
+  std::ranges::fill(sums, 0.0);
+  std::array<double, kMostLossTerms> whole;
+  whole.fill(1);
   metrics_.begin();
   UpdateRunner& executor = state_.executor();
   executor.begin_update({.lr = 0, .step = step});
@@ -59,22 +88,38 @@ Result<EvalRow> Evaluator::pass(int64_t step, int64_t epoch) {
     OFSDP_ASSIGN_OR_RETURN(const Batch* batch, loader_.next());
     if (batch == nullptr) break;
     BoundProgram& program = state_.program({batch->size, false, true, true});
+    const std::span<const double> shares(whole.data(), batch->kept.size());
     OFSDP_RETURN_IF_ERROR(executor.run(
-        program, {batch->columns, batch->sample_index, 1.0, sampler_.alike(update, 0)}));
+        program, {batch->columns, batch->sample_index, shares, sampler_.alike(update, 0)}));
     OFSDP_ASSIGN_OR_RETURN(const MicroResult result, executor.result());
-    if (batch->kept > 0) OFSDP_RETURN_IF_ERROR(executor.check_evaluation(program));
-    sums[0] += batch->kept > 0 ? static_cast<double>(result.loss) * batch->kept : 0;
-    sums[1] += batch->kept;
+    if (batch->counts()) OFSDP_RETURN_IF_ERROR(executor.check_evaluation(program));
+    for (size_t i = 0; i < batch->kept.size(); ++i) {
+      const double kept = batch->kept[i];
+      sums[2 * i] += kept > 0 ? static_cast<double>(result.losses[i]) * kept : 0;
+      sums[2 * i + 1] += kept;
+    }
     if (batch->size > 0) OFSDP_RETURN_IF_ERROR(add(program, result));
     loader_.release();
   }
-  std::array<double, 2 * kMostRanks> all;
-  const std::span<double> gathered(all.data(), 2 * static_cast<size_t>(communicator_.size()));
-  OFSDP_RETURN_IF_ERROR(communicator_.exchange(sums, gathered, {"evaluation exchange", -1, step}));
-  sums = {};
-  for (size_t i = 0; i < gathered.size(); ++i) sums[i % 2] += gathered[i];
+  OFSDP_RETURN_IF_ERROR(numbers_.exchange(communicator_, {"evaluation exchange", -1, step}));
   OFSDP_RETURN_IF_ERROR(metrics_.agree(communicator_, step));
-  return EvalRow{step, epoch, sums[1] > 0 ? sums[0] / sums[1] : 0.0, metrics_.values()};
+  return EvalRow{step, epoch, loss_of_all(), metrics_.values(), losses_};
+}
+
+double Evaluator::loss_of_all() {
+  const std::vector<LossSpec>& specs = state_.setup().source->settings().losses;
+  double loss = 0;
+  for (size_t i = 0; i < specs.size(); ++i) {
+    double sum = 0, count = 0;
+    for (size_t r = 0; r < numbers_.ranks(); ++r) {
+      sum += numbers_.of(r)[2 * i];
+      count += numbers_.of(r)[2 * i + 1];
+    }
+    const double mean = count > 0 ? sum / count : 0;
+    if (!losses_.empty()) losses_[i].value = mean;
+    loss += specs[i].weight * mean;
+  }
+  return loss;
 }
 
 }  // namespace ofsdp::runtime

@@ -13,6 +13,7 @@
 #include "runtime/log/metrics.h"
 #include "runtime/state/rank_state.h"
 #include "runtime/train/metric_sums.h"
+#include "runtime/train/rank_numbers.h"
 
 namespace ofsdp::runtime {
 
@@ -27,15 +28,22 @@ class Evaluator {
   Result<EvalRow> pass(int64_t step, int64_t epoch);
   Status swap_average(int64_t step);
   Status add(const BoundProgram& program, const MicroResult& result);
+  double loss_of_all();
 
   RankState& state_;
   const Sampler& sampler_;
   Communicator& communicator_;
   Loader loader_;
   MetricSums metrics_;
+  RankNumbers numbers_;  // of each loss: its sum and its count
+  std::vector<MetricValue> losses_;
 };
 
-// The loader's rule for what a micro-batch counts in the mean.
-LabelRule label_rule(const LossCount& count, const RowSource& rows);
+// The loader's rules for what a micro-batch counts in the mean of each loss.
+std::vector<LabelRule> label_rules(const std::vector<LossCount>& counts, const RowSource& rows);
+
+// Names that rows have for each loss: its prediction, a later one of the same with "#2". Empty
+// where --loss does not say them.
+std::vector<MetricValue> reported_losses(const ModelSetup& setup);
 
 }  // namespace ofsdp::runtime

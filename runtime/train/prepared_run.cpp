@@ -47,7 +47,7 @@ Status PreparedRun::prepare(const std::string& configuration, const DataSpec* da
   OFSDP_ASSIGN_OR_RETURN(chosen_, choose_device(options, communicator));
   OFSDP_RETURN_IF_ERROR(make_plan());
   if (checkpoint_ == nullptr) return {};
-  return check_resumable(checkpoint_->manifest(), *plan_, *setup_)
+  return check_resumable(checkpoint_->manifest(), options, *plan_, *setup_)
       .with_prefix("--resume: " + checkpoint_->folder());
 }
 
@@ -84,12 +84,14 @@ Status PreparedRun::check_before_planning() const {
     OFSDP_RETURN_IF_ERROR(
         setup_->source->check_output(options.files.output, trained_state(settings_, 0)));
   }
-  if (!setup_->count.by_label || options.command == Command::kDoctor) return {};
-  const LabelRange range{setup_->count.classes, setup_->count.ignore_index};
-  if (data.train) {
-    OFSDP_RETURN_IF_ERROR(data.train->check_labels(setup_->count.labels, range));
+  if (options.command == Command::kDoctor) return {};
+  for (const LossCount& count : setup_->counts) {
+    if (!count.by_label) continue;
+    const LabelRange range{count.classes, count.ignore_index};
+    if (data.train) OFSDP_RETURN_IF_ERROR(data.train->check_labels(count.labels, range));
+    if (data.eval) OFSDP_RETURN_IF_ERROR(data.eval->check_labels(count.labels, range));
   }
-  return data.eval ? data.eval->check_labels(setup_->count.labels, range) : Status{};
+  return {};
 }
 
 // --keep-best and --early-stop compare evaluations.

@@ -9,12 +9,21 @@
 namespace ofsdp::runtime {
 namespace {
 
+// "KIND:PREDICTION:LABELS the mean over samples; ...": what each loss is the mean of.
 std::string loss_text(const PlannedRun& run) {
-  const LossCount& count = run.setup.count;
   const bool global = run.settings.options.loss.mean == LossMean::kGlobal;
   const char* mean = global ? "the mean" : "the ranks' mean of means";
-  return count.by_label ? format_text("{} over the labels of '{}'", mean, escaped(count.labels))
-                        : format_text("{} over samples", mean);
+  const std::vector<LossSpec>& losses = run.setup.source->settings().losses;
+  std::string text;
+  for (size_t i = 0; i < run.setup.counts.size(); ++i) {
+    const LossCount& count = run.setup.counts[i];
+    if (i > 0) text += "; ";
+    if (losses.size() > 1) text += escaped(losses[i].said) + " ";
+    text += count.by_label
+                ? format_text("{} over the labels of '{}'", mean, escaped(count.labels))
+                : format_text("{} over samples", mean);
+  }
+  return text;
 }
 
 bool is_float32(const ShardingOptions& s) {
@@ -35,6 +44,7 @@ std::vector<std::string> notices(const PlannedRun& run, bool all, bool exact) {
   const Options& options = run.settings.options;
   std::vector<std::string> lines;
   add_lines(past_line(run.setup.fed_empty), lines);
+  add_lines(teacher_line(run.setup), lines);
   add_lines(run.device_notice, lines);
   add_lines(offload_line(run.plan, run.settings, exact), lines);
   if (all || !is_float32(options.sharding)) {
@@ -52,6 +62,7 @@ OpeningFacts opening_facts(const PlannedRun& run, const std::vector<std::string>
   OpeningFacts facts;
   facts.model = escaped(run.settings.options.model);
   for (const Parameter& p : graph.parameters) {
+    if (p.of_teacher) continue;
     ++facts.tensors;
     if (!p.trained) continue;
     ++facts.trained_tensors;
@@ -85,9 +96,10 @@ std::string opening_tables(const PlannedRun& run) {
 }
 
 int64_t tokens_a_sample(const ModelSetup& setup) {
-  if (!setup.count.by_label) return 1;
+  const LossCount& count = setup.counts.front();
+  if (!count.by_label) return 1;
   const auto& rows = setup.source->settings().rows;
-  const auto row = rows.find(setup.count.labels);
+  const auto row = rows.find(count.labels);
   const bool line = row != rows.end() && row->second.rank() == 1;
   return line ? std::max<int64_t>(row->second.numel(), 1) : 1;
 }

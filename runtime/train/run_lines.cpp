@@ -1,5 +1,6 @@
 #include "runtime/train/run_lines.h"
 
+#include "kernels/base/escaped.h"
 #include "kernels/base/readable.h"
 #include "kernels/cpu/parallel.h"
 
@@ -33,6 +34,20 @@ std::string dtypes_lines(const Options& options, bool on_device) {
     lines += "--matmul-precision high: no effect, since the run is on the CPU\n";
   }
   return lines;
+}
+
+std::string teacher_line(const ModelSetup& setup) {
+  const Teacher* teacher = setup.source->teacher();
+  if (teacher == nullptr) return "";
+  int64_t count = 0, elements = 0;
+  for (const Parameter& p : setup.graph.parameters) {
+    if (!p.of_teacher) continue;
+    ++count;
+    elements += setup.graph.value(p.value).desc.numel();
+  }
+  return format_text("teacher: {}, {} tensors, {} numbers, frozen; weight {}, temperature {}\n",
+                     escaped(teacher->file.path()), count, readable_count(elements),
+                     teacher->how.weight, teacher->how.temperature);
 }
 
 std::string offload_line(const RunPlan& run, const RunSettings& settings, bool exact) {

@@ -1,5 +1,5 @@
-// Lines that a run prints about itself before it starts: types it computes in, --cpu-offload,
-// slices, memory that this host lacks.
+// Lines that a run prints about itself before it starts: teacher, types it computes in,
+// --cpu-offload, slices, memory that this host lacks.
 //
 // Threads: any. Errors: none.
 #pragma once
@@ -13,6 +13,9 @@ namespace ofsdp::runtime {
 
 // --param-dtype, --reduce-dtype, --buffer-dtype, --matmul-precision.
 std::string dtypes_lines(const Options& options, bool on_device);
+
+// Empty without a teacher.
+std::string teacher_line(const ModelSetup& setup);
 
 // With --cpu-offload: bytes pinned on the host and copied by an update of full micro-batches, or
 // that it has no effect on the CPU. Empty without the option.

@@ -113,6 +113,7 @@ class Session {
       metrics.also_to_caller();
       std::vector<std::string> names;
       for (const MetricSpec& metric : options_.run.eval_metrics) names.push_back(metric.name);
+      for (const MetricValue& loss : reported_losses(setup)) names.push_back("losses/" + loss.name);
       for (const std::string& log : options_.files.log) {
         OFSDP_RETURN_IF_ERROR(
             metrics.add_log(log, names, resumed ? Mode::kAppend : Mode::kTruncate));

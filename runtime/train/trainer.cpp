@@ -12,6 +12,8 @@ namespace {
 
 using Clock = Progress::Clock;
 
+constexpr size_t kFixedNumbers = 5;  // of an exchange, apart from those of losses
+
 double milliseconds(Clock::time_point from, Clock::time_point to) {
   return std::chrono::duration<double, std::milli>(to - from).count();
 }
@@ -23,6 +25,13 @@ Progress make_progress(const RunSettings& settings, int rank, int64_t total, int
   const bool silent = settings.given || settings.options.command == Command::kDoctor;
   if (rank != 0 || silent) progress.fd = -1;
   return Progress(progress);
+}
+
+std::vector<LossTerm> terms_of(const RunPlan& plan) {
+  for (const auto& [key, program] : plan.programs) {
+    if (key.training) return program.graph.terms();
+  }
+  return {LossTerm{}};
 }
 
 }  // namespace
@@ -53,8 +62,11 @@ Trainer::Trainer(const RunSettings& settings, RankState& state, Communicator& co
       progress_(
           make_progress(settings, communicator.rank(), total_, tokens_a_sample(state.setup()))),
       loader_(state.setup().data.train_rows(), sampler_,
-              label_rule(state.setup().count, state.setup().data.train_rows()),
+              label_rules(state.setup().counts, state.setup().data.train_rows()),
               state.train_staging()),
+      terms_(terms_of(plan_)),
+      numbers_(communicator.size(), kFixedNumbers + terms_.size() + state.setup().counts.size()),
+      losses_(reported_losses(state.setup())),
       tokens_a_sample_(tokens_a_sample(state.setup())) {
   if (!plan_.eval_sampler || settings.given) return;
   evaluator_ = std::make_unique<Evaluator>(state, communicator, *plan_.eval_sampler);
@@ -123,10 +135,13 @@ bool Trainer::numbers_are_due(int64_t step) const {
 Status Trainer::micro_batches(int64_t step) {
   const int64_t accum = settings_.batch.grad_accum;
   for (int64_t micro = 0; micro < accum; ++micro) {
-    const double weight = share_of_mean();
+    for (size_t t = 0; t < terms_.size(); ++t) {
+      shares_[t] = share_of_mean(static_cast<size_t>(terms_[t].loss));
+    }
+    const std::span<const double> shares(shares_.data(), terms_.size());
     BoundProgram& program = state_.program({batch_->size, true, micro == 0, micro == accum - 1});
     OFSDP_RETURN_IF_ERROR(state_.executor().run(
-        program, {batch_->columns, batch_->sample_index, weight, alike(step, micro)}));
+        program, {batch_->columns, batch_->sample_index, shares, alike(step, micro)}));
     loader_.release();
     OFSDP_ASSIGN_OR_RETURN(batch_, loader_.next());
   }
@@ -136,7 +151,7 @@ Status Trainer::micro_batches(int64_t step) {
 // `outcome` is of this update or, on a device, of one before; none: it is not known yet.
 Status Trainer::exchange_and_report(const std::optional<UpdateOutcome>& outcome, int64_t step) {
   UpdateSums mine;
-  if (outcome) mine.loss = outcome->loss;
+  if (outcome) mine.losses = outcome->losses;
   if (outcome) mine.squared_norm = outcome->squared_norm;
   if (outcome) mine.samples = outcome->samples;
   mine.next_kept = next_kept();
@@ -155,47 +170,50 @@ bool Trainer::alike(int64_t step, int64_t micro) const {
   return sampler_.alike(step - 1, micro);
 }
 
-// This rank's part of the divisor of the next update's mean: its samples or labels, or, for the
-// mean of the ranks' means, 1 if it has any.
-double Trainer::next_kept() const {
-  if (batch_ == nullptr) return 0;
-  if (options_.loss.mean == LossMean::kGlobal) return batch_->kept_in_update;
-  return batch_->counted_in_update > 0 ? 1 : 0;
+// This rank's part of the divisor of the next update's mean of each loss: its samples or labels,
+// or, for the mean of the ranks' means, 1 if it has any.
+std::array<double, kMostLossTerms> Trainer::next_kept() const {
+  std::array<double, kMostLossTerms> kept{};
+  if (batch_ == nullptr) return kept;
+  const bool global = options_.loss.mean == LossMean::kGlobal;
+  for (size_t i = 0; i < batch_->kept.size(); ++i) {
+    kept[i] = global ? batch_->kept_in_update[i] : batch_->counted_in_update[i] > 0 ? 1 : 0;
+  }
+  return kept;
 }
 
 // The share of the micro-batch's own mean. A rank's mean is that of its micro-batches, as PyTorch
 // accumulates; those without a kept label, and ranks without, are left out.
-double Trainer::share_of_mean() const {
-  if (kept_ <= 0 || batch_->kept <= 0) return 0;
-  if (options_.loss.mean == LossMean::kGlobal) return batch_->kept / kept_;
-  return 1.0 / (static_cast<double>(batch_->counted_in_update) * kept_);
+double Trainer::share_of_mean(size_t loss) const {
+  const double kept = batch_->kept[loss];
+  if (kept_[loss] <= 0 || kept <= 0) return 0;
+  if (options_.loss.mean == LossMean::kGlobal) return kept / kept_[loss];
+  return 1.0 / (static_cast<double>(batch_->counted_in_update[loss]) * kept_[loss]);
 }
 
 Result<Trainer::UpdateSums> Trainer::exchange(const UpdateSums& mine, int64_t step) {
-  constexpr size_t kNumbers = 7;
+  const size_t terms = terms_.size(), losses = numbers_.mine().size() - kFixedNumbers - terms;
   const bool saves = checkpoints_ != nullptr;
-  const std::array<double, kNumbers> sent{mine.loss,
-                                          mine.squared_norm,
-                                          mine.step_ms,
-                                          mine.next_kept,
-                                          mine.samples,
-                                          saves ? checkpoints_->written() : 0,
-                                          saves ? checkpoints_->stop_wish() : 0};
-  std::array<double, kNumbers * kMostRanks> all;
-  const std::span<double> gathered(all.data(),
-                                   kNumbers * static_cast<size_t>(communicator_.size()));
-  OFSDP_RETURN_IF_ERROR(communicator_.exchange(sent, gathered, {"end of the update", -1, step}));
+  const std::span<double> sent = numbers_.mine();
+  sent[0] = mine.squared_norm;
+  sent[1] = mine.step_ms;
+  sent[2] = mine.samples;
+  sent[3] = saves ? checkpoints_->written() : 0;
+  sent[4] = saves ? checkpoints_->stop_wish() : 0;
+  std::copy_n(mine.losses.begin(), terms, sent.begin() + kFixedNumbers);
+  std::copy_n(mine.next_kept.begin(), losses, sent.end() - static_cast<ptrdiff_t>(losses));
+  OFSDP_RETURN_IF_ERROR(numbers_.exchange(communicator_, {"end of the update", -1, step}));
   UpdateSums sums;
-  sums.written = gathered[5];
-  for (const double* rank = gathered.data(); rank != gathered.data() + gathered.size();
-       rank += kNumbers) {
-    sums.loss += rank[0];
-    sums.squared_norm += rank[1];
-    sums.step_ms = std::max(sums.step_ms, rank[2]);
-    sums.next_kept += rank[3];
-    sums.samples += rank[4];
-    sums.written = std::min(sums.written, rank[5]);
-    sums.stop_wishes += rank[6];
+  sums.written = numbers_.of(0)[3];
+  for (size_t r = 0; r < numbers_.ranks(); ++r) {
+    const std::span<const double> rank = numbers_.of(r);
+    sums.squared_norm += rank[0];
+    sums.step_ms = std::max(sums.step_ms, rank[1]);
+    sums.samples += rank[2];
+    sums.written = std::min(sums.written, rank[3]);
+    sums.stop_wishes += rank[4];
+    for (size_t t = 0; t < terms; ++t) sums.losses[t] += rank[kFixedNumbers + t];
+    for (size_t i = 0; i < losses; ++i) sums.next_kept[i] += rank[kFixedNumbers + terms + i];
   }
   if (saves) checkpoints_->heard(sums.written, sums.stop_wishes);
   return sums;
@@ -213,14 +231,18 @@ Status Trainer::report(const UpdateOutcome& outcome, const UpdateSums& sums) {
   samples_ += sums.samples;
   milliseconds_ += sums.step_ms;
   const int64_t step = outcome.step, epoch = sampler_.epoch_of(step - 1);
+  double loss = 0;
+  for (size_t t = 0; t < terms_.size(); ++t) loss += terms_[t].factor * sums.losses[t];
+  for (size_t i = 0; i < losses_.size(); ++i) losses_[i].value = sums.losses[i];
   row_ = {.step = step,
           .epoch = epoch,
-          .loss = sums.loss,
+          .loss = loss,
           .grad_norm = std::sqrt(sums.squared_norm),
           .lr = rate(outcome, epoch),
           .step_ms = sums.step_ms,
           .samples_per_s = sums.samples / sums.step_ms * 1e3,
-          .peak_bytes = ledger_.peak()};
+          .peak_bytes = ledger_.peak(),
+          .losses = losses_};
   if (communicator_.rank() != 0) return {};
   progress_.step(row_, static_cast<int64_t>(sums.samples));
   return metrics_.step(row_);

@@ -19,6 +19,7 @@
 #include "runtime/state/checkpointing.h"
 #include "runtime/state/rank_state.h"
 #include "runtime/train/evaluator.h"
+#include "runtime/train/rank_numbers.h"
 
 namespace ofsdp::runtime {
 
@@ -41,15 +42,16 @@ class Trainer {
   const ClosingFacts& closing() const { return closing_; }
 
   // Update number `step` alone, for a caller who brings its batches: update step - 1 of the
-  // sampler, from the setup's training data. Every rank gets the numbers; nothing is printed.
+  // sampler, from the setup's training data. Every rank gets the numbers, whose losses are the
+  // trainer's; nothing is printed.
   Result<StepRow> run_one(int64_t step);
 
  private:
   struct UpdateSums {
-    double loss = 0;
+    std::array<double, kMostLossTerms> losses{};     // of each term
+    std::array<double, kMostLossTerms> next_kept{};  // of each loss
     double squared_norm = 0;
     double step_ms = 0;
-    double next_kept = 0;
     double samples = 0;
     double written = 0;      // saves that every rank has written
     double stop_wishes = 0;  // ranks that were told to stop
@@ -62,8 +64,8 @@ class Trainer {
   Status exchange_and_report(const std::optional<UpdateOutcome>& outcome, int64_t step);
   bool numbers_are_due(int64_t step) const;
   bool alike(int64_t step, int64_t micro) const;
-  double next_kept() const;
-  double share_of_mean() const;
+  std::array<double, kMostLossTerms> next_kept() const;
+  double share_of_mean(size_t loss) const;
   Result<UpdateSums> exchange(const UpdateSums& mine, int64_t step);
   double rate(const UpdateOutcome& outcome, int64_t epoch) const;
   Status report(const UpdateOutcome& outcome, const UpdateSums& sums);
@@ -94,8 +96,12 @@ class Trainer {
   int64_t not_better_ = 0;  // evaluations in a row
   std::optional<double> best_;
   const Batch* batch_ = nullptr;  // taken from the loader
-  double kept_ = 0;               // of the present update, all ranks together
-  StepRow row_;                   // of the last update whose numbers are known
+  const std::vector<LossTerm> terms_;
+  std::array<double, kMostLossTerms> kept_{};    // of the present update, all ranks together
+  std::array<double, kMostLossTerms> shares_{};  // of the present micro-batch, of each term
+  RankNumbers numbers_;                          // of an exchange
+  std::vector<MetricValue> losses_;              // of row_
+  StepRow row_;                                  // of the last update whose numbers are known
   Progress::Clock::time_point update_began_;
   int64_t tokens_a_sample_ = 1;
   double samples_ = 0, milliseconds_ = 0;  // of the updates so far

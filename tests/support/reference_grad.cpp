@@ -96,11 +96,11 @@ constexpr size_t kMostElements = 24;  // of an input that are checked
 constexpr double kStep = 1e-5;
 constexpr double kTolerance = 1e-4;
 
-// Inputs that ONNX lets be computed but whose gradient nobody asks for: class weights.
+// Inputs whose gradient nobody asks for: class weights, a teacher.
 bool no_gradient_by_design(const OpDef& op, size_t input) {
   const bool class_loss =
       op.name == "SoftmaxCrossEntropyLoss" || op.name == "NegativeLogLikelihoodLoss";
-  return class_loss && input == 2;
+  return (class_loss && input == 2) || (op.name == "DistillationLoss" && input == 1);
 }
 
 std::set<size_t> differentiable_inputs(const OpDef& op, const SampleCase& sample) {

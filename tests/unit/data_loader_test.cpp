@@ -45,7 +45,7 @@ class LoaderTest : public ::testing::Test {
     const size_t bytes = Loader::staging_bytes(*dataset_, options_.batch_size);
     staging_ = *Region::map(ledger_, bytes, Region::Sharing::kPrivate, "staging");
     // No byte more than was planned.
-    return loader_.emplace(*dataset_, *sampler_, std::move(rule),
+    return loader_.emplace(*dataset_, *sampler_, std::vector{std::move(rule)},
                            std::span(staging_.data(), bytes));
   }
 
@@ -67,7 +67,7 @@ class LoaderTest : public ::testing::Test {
       EXPECT_EQ(labels[i], samples[i] % 7 == 0 ? -100 : samples[i] % 10);
       kept += samples[i] % 7 == 0 ? 0 : 1;
     }
-    EXPECT_EQ(batch.kept, kept);
+    EXPECT_EQ(batch.kept[0], kept);
     for (std::byte* column : batch.columns) EXPECT_EQ(reinterpret_cast<uintptr_t>(column) % 64, 0u);
   }
 
@@ -96,8 +96,8 @@ TEST_F(LoaderTest, GivesThreeShuffledEpochsAsTheyAreRead) {
         Result<const Batch*> batch = loader.next();
         ASSERT_TRUE(batch.ok() && *batch != nullptr);
         expect_batch(**batch, update, micro);
-        kept += (*batch)->kept;
-        announced = (*batch)->kept_in_update;
+        kept += (*batch)->kept[0];
+        announced = (*batch)->kept_in_update[0];
         loader.release();
       }
       EXPECT_EQ(announced, kept) << update;
@@ -110,7 +110,7 @@ TEST_F(LoaderTest, GivesThreeShuffledEpochsAsTheyAreRead) {
 TEST_F(LoaderTest, KeptOfTheUpdateIsKnownWithItsFirstMicroBatch) {
   Loader& loader = make();
   loader.start(0, 1);
-  const double announced = (*loader.next())->kept_in_update;
+  const double announced = (*loader.next())->kept_in_update[0];
   double kept = 0;
   for (int64_t micro = 0; micro < 3; ++micro) {
     std::vector<int64_t> samples(4);
@@ -125,8 +125,8 @@ TEST_F(LoaderTest, WithoutLabelsSamplesCount) {
   Loader& loader = make({});
   loader.start(13, 14);  // the last of the epoch: one sample
   const Batch& batch = **loader.next();
-  EXPECT_EQ(batch.kept, 1);
-  EXPECT_EQ(batch.kept_in_update, 1);
+  EXPECT_EQ(batch.kept[0], 1);
+  EXPECT_EQ(batch.kept_in_update[0], 1);
   EXPECT_EQ(batch.size, 1);
 }
 

@@ -327,6 +327,30 @@ TEST(Options, WhatPlugInsOfferIsNamedByPlugin) {
             "--optimizer: expected a name after plugin:, found 'plugin:'");
 }
 
+TEST(Options, SeveralLossesSayTheirPredictionsThemselves) {
+  const LossOptions loss =
+      options_of({"--loss", "cross_entropy:logits:0:label", "--loss", "mse:value:target*0.5"}).loss;
+  EXPECT_EQ(loss.kind, LossKind::kCrossEntropy);
+  ASSERT_EQ(loss.named.size(), 2u);
+  EXPECT_EQ(loss.named[0].prediction, "logits:0");
+  EXPECT_EQ(loss.named[0].labels, "label");
+  EXPECT_EQ(loss.named[0].weight, 1);
+  EXPECT_EQ(loss.named[1].kind, LossKind::kMse);
+  EXPECT_EQ(loss.named[1].labels, "target");
+  EXPECT_EQ(loss.named[1].weight, 0.5);
+  EXPECT_EQ(options_of({"--loss", "mse", "--loss", "nll"}).loss.kind, LossKind::kNll);
+  EXPECT_EQ(refused({"--loss", "mse:a:b", "--loss", "nll"}),
+            "--loss: expected each of several losses as KIND:PREDICTION:LABELS[*WEIGHT], found "
+            "'nll'");
+  EXPECT_EQ(refused({"--loss", "mse:a"}), "--loss: expected KIND:PREDICTION:LABELS, found 'mse:a'");
+  EXPECT_EQ(refused({"--loss", "mse:a:b*x"}),
+            "--loss: expected KIND:PREDICTION:LABELS*WEIGHT with a number, found 'mse:a:b*x'");
+  EXPECT_EQ(refused({"--loss", "mse:a:b", "--labels", "c"}),
+            "--labels has no effect with --loss mse:a:b");
+  EXPECT_EQ(refused({"--distill-weight", "0.3"}),
+            "--distill-weight has no effect with --teacher none");
+}
+
 TEST(Options, DefaultsMayBeGiven) {
   EXPECT_EQ(refused({"--checkpoint-type", "ful"}),
             "--checkpoint-type: expected one of sharded, full, local, found 'ful'; did you mean "

@@ -20,7 +20,7 @@ class TrainingSources : public ::testing::Test {
   }
 
   GraphSettings settings(LossKind kind) const {
-    return {.loss = {.kind = kind, .output = {}, .prediction = "y", .labels = "labels"},
+    return {.losses = {{.kind = kind, .output = {}, .prediction = "y", .labels = "labels"}},
             .rows = {{"x", {3}}, {"labels", {2}}}};
   }
 

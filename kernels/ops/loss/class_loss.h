@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "kernels/core/op_def.h"
+#include "kernels/core/registry.h"
 
 namespace ofsdp::kernels::ops {
 
@@ -40,6 +41,9 @@ ClassLoss class_loss(const Shape& scores, const Attributes& attributes);
 
 // Desc of the loss; checks scores, labels and weights (at `weights`, when present).
 Result<TensorDesc> infer_class_loss(const InferContext& c, size_t labels, size_t weights);
+
+// Adds ofsdp.DistillationLoss (distillation_loss.cpp), a class loss whose targets are a teacher's.
+void add_distillation_loss(Registry& registry);
 
 // `Index` is int32_t or int64_t.
 Status check_labels(const ClassLoss& l, const auto* labels);

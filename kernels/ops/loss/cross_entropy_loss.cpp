@@ -250,6 +250,7 @@ std::unique_ptr<Kernel> entropy_create_grad(const Problem& p) {
 }  // namespace
 
 void add_cross_entropy_loss(Registry& registry) {
+  add_distillation_loss(registry);
   registry.add(make_op("NegativeLogLikelihoodLoss", {nll_infer, nll_grad, nll_reference},
                        {{"loops", accepts<1>, nll_create}}, {.min_inputs = 2, .first_opset = 12}));
   registry.add_own(make_op("NllLossGrad", {nll_infer_grad, nullptr, nll_grad_reference},

@@ -10,12 +10,71 @@ namespace {
 constexpr std::string_view kOutputPrefix = "output:";
 constexpr std::string_view kPluginPrefix = "plugin:";
 
+constexpr size_t kMostNamed = 200;  // so that the names of all fit into a row of the metrics
+
+bool is_named(const std::string& text) {
+  return text.find(':') != std::string::npos && !text.starts_with(kOutputPrefix) &&
+         !text.starts_with(kPluginPrefix);
+}
+
+// KIND:PREDICTION:LABELS[*WEIGHT]. Names of outputs may hold colons, those of columns may not.
+Verdict read_named(const std::string& text, NamedLoss& made) {
+  made.said = text;
+  const bool printable = std::ranges::all_of(text, [](unsigned char c) { return c >= ' '; });
+  if (text.size() > kMostNamed || !printable) {
+    return fine_or(false, format_text("at most {} printable bytes", kMostNamed));
+  }
+  std::string names = text;
+  if (const size_t star = text.rfind('*'); star != std::string::npos) {
+    const auto weight = parse_number(text.substr(star + 1));
+    if (!weight) return fine_or(false, "KIND:PREDICTION:LABELS*WEIGHT with a number");
+    made.weight = *weight;
+    names.resize(star);
+  }
+  const size_t first = names.find(':'), last = names.rfind(':');
+  std::vector<std::string> kinds = names_of<LossKind>();
+  std::erase(kinds, name_of(LossKind::kAuto));
+  const Verdict verdict = set_choice(names.substr(0, first), made.kind, kinds);
+  if (!verdict.fine) {
+    return {false, "KIND:PREDICTION:LABELS with a kind of " + joined(kinds, ", "), verdict.hint};
+  }
+  made.labels = names.substr(last + 1);
+  if (first == last || last == first + 1 || made.labels.empty()) {
+    return fine_or(false, "KIND:PREDICTION:LABELS");
+  }
+  made.prediction = names.substr(first + 1, last - first - 1);
+  return {};
+}
+
+Verdict add_named(LossOptions& loss, const std::string& text) {
+  NamedLoss made;
+  Verdict verdict = read_named(text, made);
+  if (!verdict.fine) return verdict;
+  if (loss.named.size() == kMostLossTerms / 2) {
+    return fine_or(false, format_text("at most {} losses", kMostLossTerms / 2));
+  }
+  if (loss.named.empty()) {
+    loss.kind = made.kind;
+    loss.prediction = made.prediction;
+    loss.labels = made.labels;
+  }
+  loss.named.push_back(std::move(made));
+  return {};
+}
+
 OptionEntry loss() {
-  OptionEntry entry{
-      .name = "loss",
-      .values = "auto, cross_entropy, nll, mse, bce_with_logits, output:NAME, plugin:NAME",
-      .help = "auto: the graph's only scalar float output"};
+  OptionEntry entry{.name = "loss",
+                    .values =
+                        "auto, cross_entropy, nll, mse, bce_with_logits, output:NAME, plugin:NAME, "
+                        "KIND:PREDICTION:LABELS[*WEIGHT]; repeated",
+                    .help = "auto: the graph's only scalar float output; the sum of several",
+                    .kind = OptionEntry::Kind::kRepeated};
   entry.set = [](Options& o, const std::string& text) {
+    const bool alone = o.loss.named.empty();
+    if (is_named(text) ? alone && o.loss.kind != LossKind::kAuto : !alone) {
+      return fine_or(false, "each of several losses as KIND:PREDICTION:LABELS[*WEIGHT]");
+    }
+    if (is_named(text)) return add_named(o.loss, text);
     o.loss.output.clear();
     if (text.starts_with(kOutputPrefix)) {
       o.loss.kind = LossKind::kOutput;
@@ -32,9 +91,21 @@ OptionEntry loss() {
     return verdict;
   };
   entry.show = [](const Options& o) {
+    if (!o.loss.named.empty()) {
+      std::vector<std::string> all;
+      for (const NamedLoss& one : o.loss.named) all.push_back(one.said);
+      return yaml_list(all);
+    }
     if (o.loss.kind == LossKind::kOutput) return yaml_quoted("output:" + o.loss.output);
     if (o.loss.kind == LossKind::kOperator) return yaml_quoted("plugin:" + o.loss.output);
     return std::string(name_of(o.loss.kind));
+  };
+  entry.clear = [](Options& o) {
+    const LossOptions none;
+    o.loss.kind = none.kind;
+    o.loss.output.clear();
+    if (!o.loss.named.empty()) o.loss.prediction = o.loss.labels = "";
+    o.loss.named.clear();
   };
   return entry;
 }
@@ -289,6 +360,13 @@ bool loss_uses(LossKind kind, std::string_view name) {
   return true;
 }
 
+bool loss_uses(const LossOptions& loss, std::string_view name) {
+  if (loss.named.empty()) return loss_uses(loss.kind, name);
+  if (name == "prediction" || name == "labels") return false;
+  return std::ranges::any_of(loss.named,
+                             [&](const NamedLoss& one) { return loss_uses(one.kind, name); });
+}
+
 using Given = std::function<bool(const char*)>;
 
 void take_defaults(UpdateOptions& update, const Given& given) {
@@ -334,7 +412,11 @@ NoEffect no_effect(const Options& options, std::string_view name) {
   if (!schedule_uses(options.schedule.kind, name)) {
     return {"--lr-schedule " + std::string(name_of(options.schedule.kind))};
   }
-  if (!loss_uses(options.loss.kind, name)) return {"--loss " + loss().show(options)};
+  if (!loss_uses(options.loss, name)) {
+    const auto& named = options.loss.named;
+    return {"--loss " + (named.empty() ? loss().show(options) : named[0].said)};
+  }
+  if (name.starts_with("distill-") && options.teacher.path.empty()) return {"--teacher none"};
   return {};
 }
 
@@ -352,6 +434,12 @@ std::vector<OptionEntry> training_entries() {
               OFSDP_FIELD(loss.ignore_index)),
       number({"label-smoothing", "0", "cross_entropy: share spread over all classes"}, kZeroToOne,
              OFSDP_FIELD(loss.label_smoothing)),
+      path({"teacher", "none, FILE.onnx", "a model whose outputs the trained one follows too"},
+           OFSDP_FIELD(teacher.path)),
+      number({"distill-weight", "0.5", "share of the divergence from the teacher in the loss"},
+             kZeroToOne, OFSDP_FIELD(teacher.weight)),
+      number({"distill-temperature", "2", "divides the logits of both"}, kAboveZero,
+             OFSDP_FIELD(teacher.temperature)),
       repeated("", {"freeze", "NAME or glob, repeated", "initializers that stay as they are"},
                OFSDP_FIELD(freeze)),
       repeated("", {"train", "NAME or glob, repeated", "the only initializers that are trained"},

@@ -118,7 +118,7 @@ Status DeviceEngine::run(BoundProgram& program, const MicroBatch& batch) {
   under_way.training = options.training;
   under_way.last = options.last_micro;
   under_way.empty = empty_;
-  under_way.share = batch.loss_weight;
+  under_way.share = batch.shares[0];
   under_way.step = numbers_.step;
   under_way.samples = step_.samples;
   under_way.program = &program;
@@ -223,7 +223,7 @@ Status DeviceEngine::finish_micro_batch(const BoundProgram& program, size_t slot
   ofsdp_stream* const compute = device_.compute();
   if (!empty_ && !program.plan->options.training) {
     OFSDP_RETURN_IF_ERROR(
-        device_.note_loss(compute, run_state(), program.loss, 0).with_prefix("the loss"));
+        device_.note_loss(compute, run_state(), program.losses[0], 0).with_prefix("the loss"));
   }
   if (!empty_ && program.matches != nullptr) {
     OFSDP_RETURN_IF_ERROR(
@@ -246,13 +246,13 @@ Status DeviceEngine::collect(size_t slot) {
   if (!done.training && state.fault.node != 0) return blame_evaluation(slot);
   if (done.training && state.stop != 0) return blame(slot);
   result_ = {};
-  if (!done.empty) result_.loss = state.loss;
+  if (!done.empty) result_.losses[0] = state.loss;
   const bool matches = !done.empty && done.program->matches != nullptr;
-  if (matches) result_ = {result_.loss, state.matches[0], state.matches[1]};
+  if (matches) result_ = {result_.losses, state.matches[0], state.matches[1]};
   if (!done.training) return {};
   summed_.step = done.step;
   summed_.optimizer_step = state.optimizer_step;
-  summed_.loss += done.share * static_cast<double>(result_.loss);
+  summed_.losses[0] += done.share * static_cast<double>(result_.losses[0]);
   summed_.samples += static_cast<double>(done.samples);
   if (!done.last) return {};
   // With clipping the norm is already summed over ranks, so only rank 0 reports it.
@@ -309,7 +309,7 @@ Status DeviceEngine::copy_inputs(BoundProgram& program, const MicroBatch& batch,
               numbers_.step - 1,
               step_.samples,
               numbers_.lr,
-              static_cast<float>(batch.loss_weight),
+              static_cast<float>(batch.shares[0] * program.plan->graph.loss_factor),
               0};
   const size_t indexes = batch.sample_index.size_bytes();
   if (indexes > 0) std::memcpy(numbers + 1, batch.sample_index.data(), indexes);

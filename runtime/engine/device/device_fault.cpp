@@ -61,13 +61,13 @@ Status DeviceEngine::blame(size_t slot) {
 // Each rank has an evaluation's loss to itself, so the others go on: with several of them none can
 // be asked to take part in running it again.
 Status DeviceEngine::check_evaluation(BoundProgram& program) {
-  if (std::isfinite(result_.loss)) return {};
+  if (std::isfinite(result_.losses[0])) return {};
   std::string first;
-  if (std::isnan(result_.loss) && !ranks_->several()) {
+  if (std::isnan(result_.losses[0]) && !ranks_->several()) {
     OFSDP_RETURN_IF_ERROR(settle());
     OFSDP_ASSIGN_OR_RETURN(first, find_nan(program, true));
   }
-  return loss_fault(*program.plan, result_.loss, numbers_.step, ranks_->rank(), first);
+  return loss_fault(*program.plan, result_.losses[0], numbers_.step, ranks_->rank(), first);
 }
 
 Result<std::string> DeviceEngine::find_nan(BoundProgram& program, bool here) {

@@ -33,7 +33,8 @@ Status DeviceEngine::check_loss(const Operation&) {
   if (!empty_) {
     ofsdp_stream* const stream = several ? device_.communication() : device_.compute();
     OFSDP_RETURN_IF_ERROR(
-        device_.note_loss(stream, run_state(), program_->loss, program_->plan->options.training)
+        device_
+            .note_loss(stream, run_state(), program_->losses[0], program_->plan->options.training)
             .with_prefix("the loss"));
   }
   return several ? ranks_->agree_to_stop(&run_state()->stop) : Status{};

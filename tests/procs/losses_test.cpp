@@ -1,0 +1,304 @@
+// Several losses and a teacher in runs of the real program, against plain loops in double.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <array>
+#include <cmath>
+
+#include "importer/file/onnx_file.h"
+#include "tests/support/metrics_rows.h"
+#include "tests/support/namespaces.h"
+#include "tests/support/refused_run.h"
+
+namespace ofsdp {
+namespace losses_test {
+
+using namespace onnx_bytes;  // NOLINT: the words of this test
+using nlohmann::json;
+using testing_data::npy;
+
+constexpr size_t kRows = 12;
+constexpr double kRate = 0.5, kShare = 0.3, kTemperature = 3;
+
+std::vector<float> teacher_weights() {
+  std::vector<float> weights = linear_weights();
+  for (size_t i = 0; i < weights.size(); ++i) weights[i] = 2 * weights[weights.size() - 1 - i];
+  return weights;
+}
+
+// A third of the labels is ignored, most of them in the second half.
+int64_t label_of(size_t row) {
+  return row == 1 || row > 8 ? -100 : static_cast<int64_t>(row * row % 3);
+}
+
+float target_of(size_t row) { return static_cast<float>(row % 5) / 4 - 0.25f; }
+
+// logits = x w + b and value = x v.
+SmallModel two_heads() {
+  SmallModel model = linear_model();
+  model.nodes.push_back(node("MatMul", {"x", "v"}, {"value"}, "second"));
+  model.initializers.push_back(tensor("v", kFloat, {4, 1}, raw<float>({0.5f, -1.f, 0.25f, 0.75f})));
+  model.outputs.push_back(declared("value", {-1, 1}));
+  return model;
+}
+
+class LossRuns : public RunFolder {
+ public:
+  LossRuns() {
+    write("model.onnx", two_heads().bytes());
+    SmallModel teacher = linear_model();
+    teacher.initializers[0] = tensor("w", kFloat, {4, 3}, raw(teacher_weights()));
+    write("teacher.onnx", teacher.bytes());
+    std::vector<int64_t> labels;
+    std::vector<float> targets;
+    for (size_t i = 0; i < kRows; ++i) labels.push_back(label_of(i));
+    for (size_t i = 0; i < kRows; ++i) targets.push_back(target_of(i));
+    for (const char* folder : {"data/", "eval/"}) {
+      write(std::string(folder) + "x.npy", linear_inputs());
+      write(std::string(folder) + "labels.npy", npy("<i8", "(12,)", labels));
+      write(std::string(folder) + "target.npy", npy("<f4", "(12, 1)", targets));
+    }
+  }
+
+  std::string teacher() const { return *this / "teacher.onnx"; }
+  Words run(const Words& losses) const {
+    return fsdp_run({model(), "--optimizer", "sgd", "--lr", "0.5", "--global-batch-size", "12",
+                     "--no-shuffle", "--epochs", "100", "--threads", "1"}) +
+           losses;
+  }
+  Words two() const {
+    return run({"--loss", "cross_entropy:logits:labels", "--loss", "mse:value:target*0.5"});
+  }
+  Words distilled() const {
+    return run({"--loss", "cross_entropy:logits:labels", "--loss", "mse:value:target*0.5",
+                "--teacher", teacher(), "--distill-weight", "0.3", "--distill-temperature", "3"});
+  }
+  std::vector<json> rows(const Words& words, const std::string& kind = "step") const {
+    const std::string metrics = *this / "metrics.jsonl";
+    const Finished finished = Program::run(words + Words{"--metrics", metrics});
+    EXPECT_EQ(finished.status, 0) << finished.err;
+    return rows_of(metrics, kind);
+  }
+  std::string trained(const Words& words) const {
+    const Finished finished = Program::run(words + Words{"--output", output()});
+    EXPECT_EQ(finished.status, 0) << finished.err;
+    return content(output());
+  }
+};
+
+using Triple = std::array<double, 3>;
+
+double x(size_t row, size_t i) { return static_cast<float>((row * 4 + i) * 7 % 11) / 8 - 0.5; }
+
+Triple softmax(Triple z, double temperature) {
+  double sum = 0;
+  for (double& v : z) sum += v = std::exp(v / temperature);
+  for (double& v : z) v /= sum;
+  return z;
+}
+
+// The two heads, trained by plain loops.
+class TwoHeads {
+ public:
+  struct Losses {
+    double logits = 0, value = 0, divergence = 0;
+  };
+
+  // `share`: of the teacher in the loss of the logits.
+  Losses step(double share) {
+    Losses losses;
+    std::array<double, 12> dw{};
+    std::array<double, 4> dv{};
+    Triple db{};
+    for (size_t n = 0; n < kRows; ++n) {
+      double value = 0;
+      for (size_t i = 0; i < 4; ++i) value += x(n, i) * v_[i];
+      const double error = value - static_cast<double>(target_of(n));
+      losses.value += error * error / kRows;
+      for (size_t i = 0; i < 4; ++i) dv[i] += 0.5 * 2 * error * x(n, i) / kRows;
+      if (label_of(n) < 0) continue;
+      const Triple z = logits(n, w_, b_),
+                   taught = logits(n, std::vector<double>(teacher_.begin(), teacher_.end()),
+                                   Triple{0.5, 0, -0.5});
+      const Triple q = softmax(z, 1), warm = softmax(z, kTemperature);
+      const Triple p = softmax(taught, kTemperature);
+      const auto label = static_cast<size_t>(label_of(n));
+      losses.logits -= std::log(q[label]) / kKept;
+      for (size_t o = 0; o < 3; ++o) {
+        losses.divergence += p[o] * std::log(p[o] / warm[o]) / kKept;
+        const double plain = q[o] - (o == label ? 1 : 0);
+        const double d = ((1 - share) * plain + share * kTemperature * (warm[o] - p[o])) / kKept;
+        db[o] += d;
+        for (size_t i = 0; i < 4; ++i) dw[i * 3 + o] += x(n, i) * d;
+      }
+    }
+    for (size_t k = 0; k < 12; ++k) w_[k] -= kRate * dw[k];
+    for (size_t k = 0; k < 3; ++k) b_[k] -= kRate * db[k];
+    for (size_t k = 0; k < 4; ++k) v_[k] -= kRate * dv[k];
+    return losses;
+  }
+
+ private:
+  static constexpr double kKept = 8;
+
+  static Triple logits(size_t row, const std::vector<double>& w, Triple z) {
+    for (size_t o = 0; o < 3; ++o) {
+      for (size_t i = 0; i < 4; ++i) z[o] += x(row, i) * w[i * 3 + o];
+    }
+    return z;
+  }
+
+  std::vector<float> first_ = linear_weights(), teacher_ = teacher_weights();
+  std::vector<double> w_{first_.begin(), first_.end()};
+  Triple b_{0.5, 0, -0.5};
+  std::array<double, 4> v_{0.5, -1, 0.25, 0.75};
+};
+
+TEST(SeveralLosses, EachIsAMeanOfItsOwnOverRanksAndMicroBatches) {
+  const LossRuns folder;
+  for (const int count : {1, 2, 3}) {
+    for (const char* accum : {"1", "2"}) {
+      SCOPED_TRACE(format_text("{} ranks, {} micro-batches", count, accum));
+      TwoHeads reference;
+      const Words words =
+          folder.two() + ranks(count) + Words{"--grad-accum", accum, "--steps", "4"};
+      const auto rows = folder.rows(words);
+      ASSERT_EQ(rows.size(), 4u);
+      for (const json& row : rows) {
+        const TwoHeads::Losses want = reference.step(0);
+        EXPECT_NEAR(row.at("losses").at("logits"), want.logits, 2e-6);
+        EXPECT_NEAR(row.at("losses").at("value"), want.value, 2e-6);
+        EXPECT_NEAR(row.at("loss"), want.logits + 0.5 * want.value, 2e-6);
+      }
+    }
+  }
+}
+
+TEST(SeveralLosses, EvaluationHasThemTooAndMetricsOfEachPrediction) {
+  const LossRuns folder;
+  TwoHeads reference;
+  reference.step(0);
+  const TwoHeads::Losses want = reference.step(0);
+  const auto rows = folder.rows(folder.two() + ranks(2) +
+                                    Words{"--steps", "1", "--eval-data", folder / "eval",
+                                          "--eval-metrics", "accuracy,rmse@value"},
+                                "eval");
+  ASSERT_EQ(rows.size(), 1u);
+  EXPECT_NEAR(rows[0].at("losses").at("logits"), want.logits, 2e-6);
+  EXPECT_NEAR(rows[0].at("loss"), want.logits + 0.5 * want.value, 2e-6);
+  EXPECT_NEAR(rows[0].at("rmse@value"), std::sqrt(want.value), 2e-6);
+  EXPECT_TRUE(rows[0].at("accuracy").is_number());
+}
+
+TEST(SeveralLosses, APredictionNamedTwiceHasANumber) {
+  const LossRuns folder;
+  const auto rows = folder.rows(
+      folder.run({"--loss", "mse:value:target", "--loss", "mse:value:target*2", "--steps", "1"}));
+  ASSERT_EQ(rows.size(), 1u);
+  EXPECT_EQ(rows[0].at("losses").at("value"), rows[0].at("losses").at("value#2"));
+  EXPECT_NEAR(rows[0].at("loss"), 3 * rows[0].at("losses").at("value").get<double>(), 1e-6);
+}
+
+TEST(SeveralLosses, WrongOnesAreRefused) {
+  const LossRuns folder;
+  const auto refused = [&](const Words& losses, const Words& facts) {
+    expect_refused(folder, folder.run(losses + Words{"--steps", "1"}), facts);
+  };
+  refused({"--loss", "mse:valu:target"}, {"--loss mse:valu:target", "no such output", "value"});
+  refused({"--loss", "mse:value:targets"},
+          {"--loss mse:value:targets", "no such column", "target"});
+  refused({"--loss", "mse:value:target*half"}, {"--loss", "WEIGHT"});
+  refused({"--loss", "cross_entropy", "--loss", "mse:value:target"}, {"--loss", "each of several"});
+}
+
+TEST(Teacher, ItsDivergenceIsPartOfTheLossOfEachOutput) {
+  const LossRuns folder;
+  for (const int count : {1, 2, 3}) {
+    for (const char* accum : {"1", "2"}) {
+      SCOPED_TRACE(format_text("{} ranks, {} micro-batches", count, accum));
+      TwoHeads reference;
+      const auto rows = folder.rows(folder.distilled() + ranks(count) +
+                                    Words{"--grad-accum", accum, "--steps", "4"});
+      ASSERT_EQ(rows.size(), 4u);
+      for (const json& row : rows) {
+        const TwoHeads::Losses want = reference.step(kShare);
+        EXPECT_NEAR(row.at("losses").at("logits"), want.logits, 2e-6);
+        const double squared = kTemperature * kTemperature;
+        EXPECT_NEAR(
+            row.at("loss"),
+            (1 - kShare) * want.logits + kShare * squared * want.divergence + 0.5 * want.value,
+            4e-6);
+      }
+    }
+  }
+}
+
+TEST(Teacher, EvaluationHasThePlainLoss) {
+  const LossRuns folder;
+  TwoHeads reference;
+  reference.step(kShare);
+  const TwoHeads::Losses want = reference.step(kShare);
+  const auto rows = folder.rows(
+      folder.distilled() + Words{"--steps", "1", "--eval-data", folder / "eval"}, "eval");
+  ASSERT_EQ(rows.size(), 1u);
+  EXPECT_NEAR(rows[0].at("loss"), want.logits + 0.5 * want.value, 2e-6);
+}
+
+TEST(Teacher, StrategiesAndAResumeGiveTheSameBitsInThePlannedMemory) {
+  const LossRuns folder;
+  const Words words = folder.distilled() + ranks(3) + Words{"--steps", "6", "--min-params", "5"};
+  const std::string first = folder.trained(words);
+  for (const char* strategy : {"shard_grad_op", "zero1", "no_shard"}) {
+    SCOPED_TRACE(strategy);
+    EXPECT_EQ(folder.trained(words + Words{"--strategy", strategy}), first);
+    const auto end = folder.rows(words + Words{"--strategy", strategy}, "end");
+    EXPECT_EQ(end.at(0).at("peak_bytes"), end.at(0).at("planned_peak_bytes"));
+  }
+  const Words saved =
+      words + Words{"--checkpoint-dir", folder / "saved", "--checkpoint-interval", "3step"};
+  ASSERT_EQ(Program::run(saved + Words{"--steps", "3"}).status, 0);
+  EXPECT_EQ(folder.trained(saved + Words{"--resume", "latest"}), first);
+}
+
+TEST(Teacher, ACheckpointKnowsItsTeacher) {
+  const LossRuns folder;
+  const Words saved = Words{"--steps", "2", "--checkpoint-dir", folder / "saved"};
+  ASSERT_EQ(Program::run(folder.distilled() + saved).status, 0);
+  expect_refused(folder, folder.two() + saved + Words{"--resume", folder / "saved/step-00000002"},
+                 {"--teacher", "found none"});
+}
+
+TEST(Teacher, TheWrittenFileIsTheStudentAlone) {
+  const LossRuns folder;
+  folder.trained(folder.distilled() + ranks(2) + Words{"--steps", "2"});
+  const auto file = OnnxFile::open(folder.output());
+  ASSERT_TRUE(file.ok());
+  EXPECT_EQ(file->initializers().size(), 3u);
+  EXPECT_EQ(content(folder.output()).size(), content(folder.model()).size());
+}
+
+TEST(Teacher, OneThatDoesNotFitIsRefused) {
+  const LossRuns folder;
+  const auto refused = [&](const SmallModel& teacher, const Words& facts) {
+    folder.write("teacher.onnx", teacher.bytes());
+    expect_refused(folder, folder.distilled() + Words{"--steps", "1"}, facts);
+  };
+  SmallModel other = linear_model();
+  other.nodes[1] = node("Add", {"products", "b"}, {"scores"}, "add");
+  other.outputs = {declared("scores", {-1, 3})};
+  refused(other, {"--teacher", "teacher.onnx", "logits", "scores"});
+  SmallModel wide = linear_model();
+  wide.initializers = {tensor("w", kFloat, {4, 5}, raw(count_up(20))),
+                       tensor("b", kFloat, {5}, raw(count_up(5)))};
+  wide.outputs = {declared("logits", {-1, 5})};
+  refused(wide, {"--teacher", "teacher.onnx", "'logits'", "[12, 3]", "[12, 5]"});
+  SmallModel blind = linear_model();
+  blind.nodes[0] = node("MatMul", {"image", "w"}, {"products"}, "multiply");
+  blind.inputs = {declared("image", {-1, 4})};
+  refused(blind, {"--teacher", "teacher.onnx", "'image'", "no such column"});
+  std::filesystem::remove(folder.teacher());
+  expect_refused(folder, folder.distilled() + Words{"--steps", "1"}, {"--teacher", "teacher.onnx"});
+}
+
+}  // namespace losses_test
+}  // namespace ofsdp
