@@ -66,9 +66,11 @@ Status check_trained(const std::vector<NamedTensor>& saved, const std::vector<Na
                      left.begin()->first);
 }
 
-o}
+o
+}
 
-t}
+t
+}
 
 }  // namespace
 

@@ -19,9 +19,8 @@ std::string loss_text(const PlannedRun& run) {
     const LossCount& count = run.setup.counts[i];
     if (i > 0) text += "; ";
     if (losses.size() > 1) text += escaped(losses[i].said) + " ";
-    text += count.by_label
-                ? format_text("{} over the labels of '{}'", mean, escaped(count.labels))
-                : format_text("{} over samples", mean);
+    text += count.by_label ? format_text("{} over the labels of '{}'", mean, escaped(count.labels))
+                           : format_text("{} over samples", mean);
   }
   return text;
 }
