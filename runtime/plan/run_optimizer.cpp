@@ -123,7 +123,7 @@ class GroupMaker {
       ParameterUpdate& update = run_.updates.parameters[i];
       const auto group = static_cast<size_t>(update.group);
       if (!run_.updates.groups[group].optimizer->traits.orthogonal) continue;
-      if (weights.empty()) weights = muon_weights(graph_, setup_.source->settings().loss);
+      if (weights.empty()) weights = muon_weights(graph_, setup_.source->settings().losses.front());
       const bool named =
           group > 0 && options_.groups[group - 1].pattern == graph_.parameters[i].name;
       const TensorDesc& desc = graph_.value(graph_.parameters[i].value).desc;
