@@ -88,14 +88,13 @@ Result<Graph> TrainingSource::with_loss(int64_t batch, Mode mode) const {
     axes.insert(axes.end(), row.begin(), row.end());
     labels[column] = Shape(std::move(axes));
   }
-  OFSDP_ASSIGN_OR_RETURN(Graph made,
-                         attach_losses(graph, settings_.losses, labels, mode == Mode::kEval));
+  std::vector<LossSpec> losses = settings_.losses;
+  for (LossSpec& loss : losses) loss.batch = batch;
+  OFSDP_ASSIGN_OR_RETURN(Graph made, attach_losses(graph, losses, labels, mode == Mode::kEval));
   if (follows) {
-    OFSDP_RETURN_IF_ERROR(add_distillation(made, settings_.losses, *teacher_, taught));
+    OFSDP_RETURN_IF_ERROR(add_distillation(made, losses, *teacher_, taught));
   }
-  if (mode == Mode::kEval) {
-    OFSDP_RETURN_IF_ERROR(measure(made, settings_.losses, settings_.measures));
-  }
+  if (mode == Mode::kEval) OFSDP_RETURN_IF_ERROR(measure(made, losses, settings_.measures));
   return made;
 }
 
@@ -110,14 +109,21 @@ Result<Graph> TrainingSource::training_graph(int64_t batch) const {
   OFSDP_ASSIGN_OR_RETURN(Graph forward, with_loss(batch, Mode::kTrain));
   OFSDP_RETURN_IF_ERROR(carry_statistics(forward));
   if (brings_backward(forward)) {
-    OFSDP_ASSIGN_OR_RETURN(const Graph ordered, order_backward(forward));
+    OFSDP_ASSIGN_OR_RETURN(Graph ordered, order_backward(forward));
+    OFSDP_RETURN_IF_ERROR(synchronized(ordered));
     return assign_layouts(ordered);
   }
   std::vector<ValueId> wanted = values_of(forward.terms());
   for (const Carried& c : forward.carried) wanted.push_back(c.next);
   OFSDP_ASSIGN_OR_RETURN(const Graph lean, fused(forward, wanted));
-  OFSDP_ASSIGN_OR_RETURN(const Graph graph, autodiff(lean));
+  OFSDP_ASSIGN_OR_RETURN(Graph graph, autodiff(lean));
+  OFSDP_RETURN_IF_ERROR(synchronized(graph));
   return assign_layouts(graph);
+}
+
+Status TrainingSource::synchronized(Graph& graph) const {
+  if (!settings_.sync_batch_norm) return {};
+  return synchronize_batch_norm(graph, settings_.ranks);
 }
 
 Result<Graph> TrainingSource::evaluation_graph(int64_t batch) const {

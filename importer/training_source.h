@@ -86,6 +86,8 @@ struct GraphSettings {
   std::map<std::string, Shape> rows;    // a sample of each input, and of the label columns
   DType param_dtype = DType::kFloat32;  // what nodes compute in
   std::vector<MeasureSpec> measures{};  // of the evaluation graph
+  RankRows ranks{};                     // whose rows a micro-batch joins
+  bool sync_batch_norm = false;         // statistics over the rows of `ranks`
 };
 
 class TrainingSource {
@@ -142,6 +144,7 @@ class TrainingSource {
   Result<Graph> with_loss(int64_t batch, Mode mode) const;
   Result<Graph> fused(const Graph& graph, const std::vector<ValueId>& wanted) const;
   Result<Graph> training_graph(int64_t batch) const;
+  Status synchronized(Graph& graph) const;
   Result<Graph> evaluation_graph(int64_t batch) const;
 
   OnnxFile file_;

@@ -62,7 +62,8 @@ int64_t asked_ranks(const LaunchOptions& options) {
   return ranks;
 }
 
-Result<BatchSizes> resolve_batch(const BatchOptions& given, Determinism determinism, int ranks) {
+Result<BatchSizes> resolve_batch(const BatchOptions& given, Determinism determinism, int ranks,
+                                 bool joins) {
   std::optional<int64_t> batch_size = given.batch_size.value;
   std::optional<int64_t> grad_accum = given.grad_accum.value;
   const bool across_ranks = determinism == Determinism::kAcrossRanks;
@@ -70,7 +71,9 @@ Result<BatchSizes> resolve_batch(const BatchOptions& given, Determinism determin
     batch_size = unless_weaker(given.batch_size, given.global_batch_size);
     grad_accum = unless_weaker(given.grad_accum, given.global_batch_size);
     if (across_ranks && !(batch_size && grad_accum)) {  // nothing has to divide by the ranks
-      return cut_into_slices(*given.global_batch_size.value, batch_size, ranks);
+      const int64_t global_size = *given.global_batch_size.value, parts = grad_accum.value_or(1);
+      if (joins && !batch_size) batch_size = (global_size + parts - 1) / parts;
+      return cut_into_slices(global_size, batch_size, ranks);
     }
   }
   const Count global =
@@ -85,7 +88,10 @@ Result<BatchSizes> resolve_batch(const BatchOptions& given, Determinism determin
     accum = count_of(given.grad_accum, accum.value, 0, "--grad-accum");
   }
   OFSDP_RETURN_IF_ERROR(check_product(size, accum, global, ranks));
-  if (across_ranks) return cut_into_slices(size.value * accum.value * ranks, size.value, ranks);
+  if (across_ranks) {
+    return cut_into_slices(size.value * accum.value * ranks, size.value * (joins ? ranks : 1),
+                           ranks);
+  }
   return BatchSizes{size.value, accum.value, size.value * accum.value * ranks, 0};
 }
 

@@ -181,12 +181,14 @@ struct NamedLoss {
 
 struct LossOptions {
   LossKind kind = LossKind::kAuto;
-  std::string output;  // the graph output of kOutput, the operator of kOperator
+  std::string output;  // the graph output of kOutput and kContrastive, the operator of kOperator
   LossMean mean = LossMean::kGlobal;
   std::string prediction;  // empty: the only candidate
   std::string labels;      // empty: the only candidate
   int64_t ignore_index = -100;
   double label_smoothing = 0;
+  std::string other = {};  // kContrastive: the output that `output` is paired with
+  double temperature = 0.07;
   // Losses whose weighted sum is the loss; none: the one that the members above say. Where there
   // are any, `kind`, `prediction` and `labels` are those of the first.
   std::vector<NamedLoss> named = {};
@@ -355,6 +357,7 @@ struct Options {
   std::vector<std::string> train;  // empty: the rule
   std::vector<std::string> freeze;
   QatScales qat_scales = QatScales::kFixed;
+  bool sync_batch_norm = false;
   std::vector<std::string> plugins;  // as given; load_plugins finds them
   bool plugin_override = false;
   std::string form = "training_info";  // of `make-training`: that or "graph"
@@ -385,6 +388,11 @@ inline bool writes_trained(const Options& options) {
   return !options.files.output.empty() || !options.edit.adapter.empty();
 }
 
+// Returns whether rows of one rank meet those of others within a micro-batch.
+inline bool joins_rows(const Options& options) {
+  return options.sync_batch_norm || options.loss.kind == LossKind::kContrastive;
+}
+
 // Facts about the model that parsing and the first look at files have found.
 struct ModelOrigin {
   std::string artifacts = {};   // the folder of training artifacts that `model` is of; empty: none
@@ -406,6 +414,12 @@ struct BatchSizes {
 //   a batch size or accumulation from a weaker source than the global batch is dropped first;
 //   a missing batch size is computed from grad_accum (1 if missing), a missing grad_accum from
 //   batch_size. A quotient that is not whole and three values that disagree are input errors.
-Result<BatchSizes> resolve_batch(const BatchOptions& given, Determinism determinism, int ranks);
+// `joins`: rows of one rank meet those of others. Then a slice of --deterministic across_ranks is
+// the micro-batch that all ranks share, and lies on one rank.
+Result<BatchSizes> resolve_batch(const BatchOptions& given, Determinism determinism, int ranks,
+                                 bool joins = false);
+inline Result<BatchSizes> resolve_batch(const Options& options, int ranks) {
+  return resolve_batch(options.batch, options.launch.deterministic, ranks, joins_rows(options));
+}
 
 }  // namespace ofsdp::runtime

@@ -5,6 +5,7 @@
 #include <set>
 
 #include "importer/graph/graph_uses.h"
+#include "importer/graph/rank_rows.h"
 
 namespace ofsdp::fsdp {
 namespace {
@@ -69,6 +70,9 @@ class Recomputation {
   bool is_cloned(ValueId id) const {
     const int maker = uses_.maker(id);
     if (maker < 0 || kept_[static_cast<size_t>(id)] || segment(maker) < 0) return false;
+    // Nobody joins rows twice.
+    const OpDef& op = *source_.nodes[static_cast<size_t>(maker)].op;
+    if (joins_rows(op) || runs_without_rows(op)) return false;
     const SegmentRecompute how = choice_[static_cast<size_t>(segment(maker))];
     if (how == SegmentRecompute::kNone) return false;
     return how == SegmentRecompute::kAll || !costs_much(source_.nodes[static_cast<size_t>(maker)]);

@@ -12,7 +12,9 @@ bool has_classes(LossKind kind) {
   return kind == LossKind::kCrossEntropy || kind == LossKind::kNll;
 }
 
-bool has_labels(LossKind kind) { return kind != LossKind::kOutput && kind != LossKind::kAuto; }
+bool has_labels(LossKind kind) {
+  return kind != LossKind::kOutput && kind != LossKind::kAuto && kind != LossKind::kContrastive;
+}
 
 bool is_scalar_float(const Value& value) {
   return is_floating(value.desc.dtype) && value.desc.numel() == 1 && value.desc.shape.rank() <= 1;
@@ -63,6 +65,28 @@ Status resolve_output(const Graph& graph, LossSpec& spec) {
                   graph.file, scalars.size(), output_names(graph));
   spec.kind = LossKind::kOutput;
   spec.output = graph.value(scalars[0]).name;
+  return {};
+}
+
+std::string contrastive_name(const LossSpec& spec) {
+  return format_text("--loss contrastive:{}:{}", spec.output, spec.other);
+}
+
+Status resolve_contrastive(const Graph& graph, LossSpec& spec) {
+  for (const std::string& name : {spec.output, spec.other}) {
+    const ValueId id = find_output(graph, name);
+    OFSDP_REJECT_IF(id == 0, "{}: {} has no output '{}'; it has {}", contrastive_name(spec),
+                    graph.file, name, output_names(graph));
+    const TensorDesc& desc = graph.value(id).desc;
+    OFSDP_REJECT_IF(!is_floating(desc.dtype) || desc.shape.rank() != 2,
+                    "{}: expected floats [rows, width], found output '{}' {}",
+                    contrastive_name(spec), name, desc.text());
+  }
+  const TensorDesc& a = graph.value(find_output(graph, spec.output)).desc;
+  const TensorDesc& b = graph.value(find_output(graph, spec.other)).desc;
+  OFSDP_REJECT_IF(a.shape != b.shape, "{}: expected two outputs of one shape, found {} and {}",
+                  contrastive_name(spec), a.text(), b.text());
+  spec.prediction = spec.output;
   return {};
 }
 
@@ -149,7 +173,48 @@ Result<ValueId> add_operator_loss(Graph& graph, const LossSpec& spec, ValueId pr
                      graph.value(loss).desc.text());
 }
 
+// Adds the rows of an output divided by their norms, and those of all ranks (or none), right after
+// the node that makes the output: the ranks exchange them while the rest is computed.
+Result<std::pair<ValueId, ValueId>> add_unit_rows(Graph& graph, const LossSpec& spec,
+                                                  const std::string& output) {
+  const ValueId id = find_output(graph, output);
+  const auto begin = static_cast<std::ptrdiff_t>(graph.nodes.size());
+  GraphEditor editor(graph);
+  OFSDP_ASSIGN_OR_RETURN(const ValueId rows,
+                         editor.add1("ofsdp.UnitRows", "loss." + output + ".unit", {id}));
+  ValueId joined = 0;
+  if (spec.ranks.several()) {
+    const int64_t here = graph.value(rows).desc.shape[0];
+    const int64_t most = (here * std::max(spec.ranks.samples, spec.batch) + spec.batch - 1) /
+                         std::max<int64_t>(spec.batch, 1);
+    OFSDP_ASSIGN_OR_RETURN(joined, editor.add1("ofsdp.JoinRows", "loss." + output + ".rows", {rows},
+                                               spec.ranks.join(most)));
+  }
+  const auto made = std::ranges::find_if(graph.nodes, [id](const Node& node) {
+    return std::ranges::find(node.outputs, id) != node.outputs.end();
+  });
+  if (made - graph.nodes.begin() < begin) {
+    std::rotate(made + 1, graph.nodes.begin() + begin, graph.nodes.end());
+  }
+  return std::pair{rows, joined};
+}
+
+Result<ValueId> add_contrastive_loss(Graph& graph, const LossSpec& spec) {
+  OFSDP_ASSIGN_OR_RETURN(const auto a, add_unit_rows(graph, spec, spec.output));
+  OFSDP_ASSIGN_OR_RETURN(const auto b, add_unit_rows(graph, spec, spec.other));
+  std::vector<ValueId> inputs{a.first, b.first};
+  Attributes attributes{{"temperature", static_cast<float>(spec.temperature)}};
+  if (a.second != 0) {
+    inputs.insert(inputs.end(), {a.second, b.second});
+    for (const auto& [name, value] : maker_of(graph, a.second)->attributes.all()) {
+      attributes.set(name, value);
+    }
+  }
+  return GraphEditor(graph).add1("ofsdp.ContrastiveLoss", "loss", inputs, attributes);
+}
+
 Result<ValueId> add_loss(Graph& graph, const LossSpec& spec, ValueId prediction, ValueId labels) {
+  if (spec.kind == LossKind::kContrastive) return add_contrastive_loss(graph, spec);
   if (spec.kind == LossKind::kOperator) return add_operator_loss(graph, spec, prediction, labels);
   return has_classes(spec.kind) ? add_class_loss(graph, spec, prediction, labels)
                                 : add_value_loss(graph, spec, prediction, labels);
@@ -293,6 +358,10 @@ Result<LossSpec> resolve_labels(const Graph& graph, LossSpec spec,
 }
 
 Result<LossSpec> resolve_loss(const Graph& graph, LossSpec spec) {
+  if (spec.kind == LossKind::kContrastive) {
+    OFSDP_RETURN_IF_ERROR(resolve_contrastive(graph, spec));
+    return spec;
+  }
   if (!has_labels(spec.kind)) OFSDP_RETURN_IF_ERROR(resolve_output(graph, spec));
   OFSDP_RETURN_IF_ERROR(resolve_prediction(graph, spec));
   return spec;

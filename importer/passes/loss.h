@@ -5,6 +5,8 @@
 // the only candidate); attach_losses then gives each specialized graph its loss (and, in
 // evaluation, the count of right answers). Classes are the last axis of the prediction; leading
 // axes are flattened and so are the labels.
+// contrastive compares two outputs row by row and has no labels; its negatives are the rows of all
+// ranks (importer/graph/rank_rows.h).
 //
 // A run has one LossSpec or several, whose weighted sum is the loss: term i of the graph
 // (Graph::terms) is that of spec i. Each term is a mean of its own.
@@ -21,24 +23,38 @@
 #include <span>
 
 #include "importer/graph/graph.h"
+#include "importer/graph/rank_rows.h"
 #include "kernels/base/names.h"
 
 namespace ofsdp::importer {
 
-enum class LossKind { kAuto, kOutput, kCrossEntropy, kNll, kMse, kBceWithLogits, kOperator };
-// kOutput and kOperator are named by their graph output or operator.
+enum class LossKind {
+  kAuto,
+  kOutput,
+  kCrossEntropy,
+  kNll,
+  kMse,
+  kBceWithLogits,
+  kOperator,
+  kContrastive
+};
+// kOutput, kOperator and kContrastive are named by their graph outputs or operator.
 OFSDP_ENUM_NAMES(LossKind, {kAuto, "auto"}, {kCrossEntropy, "cross_entropy"}, {kNll, "nll"},
                  {kMse, "mse"}, {kBceWithLogits, "bce_with_logits"})
 
 struct LossSpec {
   LossKind kind = LossKind::kAuto;
-  std::string output;      // kOutput: the graph output; kOperator: a plug-in's "domain.Name"
+  std::string output;      // kOutput, kContrastive: a graph output; kOperator: "domain.Name"
   std::string prediction;  // empty: the only candidate
   std::string labels;      // empty: the only candidate; a data column
   int64_t ignore_index = -100;
   double label_smoothing = 0;
   double weight = 1;   // in the sum of several
   std::string said{};  // KIND:PREDICTION:LABELS as given, for messages; empty: flags of their own
+  std::string other = {};     // kContrastive: the graph output that `output` is paired with
+  double temperature = 0.07;  // kContrastive
+  RankRows ranks = {};        // kContrastive: whose rows are negatives
+  int64_t batch = 1;          // kContrastive: samples of the graph
 };
 
 // A label that no data has: where the loss node leaves none out.

@@ -7,6 +7,7 @@
 #include <functional>
 
 #include "importer/graph/graph.h"
+#include "importer/graph/rank_rows.h"
 
 namespace ofsdp::importer {
 
@@ -76,6 +77,19 @@ Result<Graph> lower_precision(const Graph& graph, DType dtype);
 
 // `constant`, float32, in another floating type.
 ConstantPtr narrowed(const Constant& constant, DType dtype);
+
+// synchronize_batch_norm: each BatchNormalization in training takes its statistics from the rows of
+// all ranks, counted by rows, and so does its gradient. Its next running statistics are those of
+// the joined rows, on every rank. In a finished graph
+//
+//   BatchNormalization           becomes ofsdp.ChannelStatistics, ofsdp.JoinRows,
+//                                ofsdp.JoinedStatistics, and BatchNormalization with these
+//   ofsdp.BatchNormalizationGrad becomes ofsdp.ChannelDots, ofsdp.JoinRows and
+//                                ofsdp.JoinedNormalizationGrad
+//
+// With one rank the graph stays as it is. Threads: any. Errors: kInput naming the node: running
+// statistics that are not float32.
+Status synchronize_batch_norm(Graph& graph, const RankRows& ranks);
 
 // assign_layouts: decides the order of the bytes of each activation, and puts ofsdp.Reorder
 // nodes where two neighbours want different ones.

@@ -62,8 +62,7 @@ void check_reached(const Graph& graph, const Options& options, Findings& finding
                "them");
 }
 
-void check_prediction(const ModelSetup& setup, Findings& findings) {
-  const LossSpec& loss = setup.source->settings().loss;
+void check_prediction(const ModelSetup& setup, const LossSpec& loss, Findings& findings) {
   const ValueId prediction = loss.prediction.empty() ? 0 : setup.graph.find(loss.prediction);
   const Node* node = prediction == 0 ? nullptr : source_of(setup.graph, prediction);
   if (node == nullptr) return;
@@ -107,7 +106,9 @@ Status check_model(const ModelSetup& setup, const Options& options, Findings& fi
   }
   check_statistics(setup.graph, findings);
   check_reached(setup.graph, options, findings);
-  check_prediction(setup, findings);
+  for (const LossSpec& loss : setup.source->settings().losses) {
+    check_prediction(setup, loss, findings);
+  }
   return {};
 }
 

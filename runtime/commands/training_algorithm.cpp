@@ -39,6 +39,9 @@ class LossWriter {
     if (spec_.kind == LossKind::kOperator) {
       return input_error("--loss plugin:{}: has no form in standard operators", spec_.output);
     }
+    if (spec_.kind == LossKind::kContrastive) {
+      return input_error("--loss contrastive: has no form in standard operators");
+    }
     if (spec_.label_smoothing == 0) return {};
     return input_error("--label-smoothing: no standard operator has it");
   }

@@ -34,13 +34,16 @@ Result<Sampler> Sampler::make(const SamplerOptions& options) {
   return Sampler(options);
 }
 
-Result<Sampler> Sampler::make_evaluation(int64_t samples, int64_t batch_size, int ranks, int rank) {
+Result<Sampler> Sampler::make_evaluation(int64_t samples, int64_t batch_size, int ranks, int rank,
+                                         bool alone) {
   SamplerOptions options;
   options.samples = samples;
   options.shuffle = false;
   options.batch_size = batch_size;
   options.ranks = ranks;
   options.rank = rank;
+  if (alone) options.slices = 1;
+  if (alone) options.sliced_samples = batch_size;
   return make(options);
 }
 

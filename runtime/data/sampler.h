@@ -46,8 +46,9 @@ struct SamplerOptions {
 class Sampler {
  public:
   static Result<Sampler> make(const SamplerOptions& options);
-  // All samples once, in order, dealt the same way.
-  static Result<Sampler> make_evaluation(int64_t samples, int64_t batch_size, int ranks, int rank);
+  // All samples once, in order, dealt the same way; `alone`: rank 0 takes all.
+  static Result<Sampler> make_evaluation(int64_t samples, int64_t batch_size, int ranks, int rank,
+                                         bool alone = false);
 
   const SamplerOptions& options() const { return options_; }
   int64_t updates_per_epoch() const { return updates_; }

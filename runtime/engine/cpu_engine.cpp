@@ -26,6 +26,8 @@ void drop_negative_zeros(float* values, int64_t n) {
   for (int64_t i = 0; i < n; ++i) values[i] += 0.0f;
 }
 
+constexpr const char* kJoinName = "all-gather of rows";
+
 SlotSource slot_of(const Operation& op) {
   return {static_cast<size_t>(op.src.offset), op.part.numel, op.src.dtype, op.part.begin};
 }
@@ -118,7 +120,7 @@ Status CpuEngine::end_step(const Operation& op) {
 }
 
 Status CpuEngine::run_node(const Operation& op) {
-  if (empty_) return {};
+  if (empty_ && !op.rowless) return {};
   const BoundRun& run = program_->runs[static_cast<size_t>(op.run)];
   Status status = run.kernel->run({run.inputs, run.outputs, run.workspace, &context_});
   if (status.ok()) return status;
@@ -163,7 +165,7 @@ Status CpuEngine::blame_nan(BoundProgram& program) {
 }
 
 Status CpuEngine::buffer(const Operation& op) {
-  if (empty_) return {};
+  if (empty_ && !op.rowless) return {};
   std::memcpy(op.dst.data, op.src.data, op.dst.bytes());
   round_elements(op.dst.floats(), options_.buffer_dtype,
                  static_cast<int64_t>(op.dst.bytes() / sizeof(float)));
@@ -181,8 +183,9 @@ Status CpuEngine::unshard(const Operation& op) {
 
 Status CpuEngine::await(const Operation& op) {
   const int64_t waited = communicator_.waited();
-  OFSDP_RETURN_IF_ERROR(
-      communicator_.acquire(op.channel, op.group, site("reduce-scatter", op.channel)));
+  const CollectiveSite where =
+      op.unit < 0 ? site(kJoinName, -1) : site("reduce-scatter", op.channel);
+  OFSDP_RETURN_IF_ERROR(communicator_.acquire(op.channel, op.group, where));
   exposed_.add(op.unit, communicator_.waited() - waited);
   return {};
 }
@@ -361,6 +364,20 @@ Status CpuEngine::meet(const Operation& op) {
 Status CpuEngine::apply(const Operation& op) {
   const auto lengths = step_lengths_ ? step_lengths_->lengths() : std::span<const double>();
   if (!skip_update_) optimizer_.apply(op.unit, numbers_, lengths);
+  return {};
+}
+
+Status CpuEngine::place_rows(const Operation& op) {
+  if (!empty_) return run_node(op);
+  std::memset(op.dst.data, 0, op.dst.bytes());
+  return {};
+}
+
+Status CpuEngine::join_rows(const Operation& op) {
+  const int64_t began = nanoseconds_now();
+  OFSDP_RETURN_IF_ERROR(
+      communicator_.all_reduce(op.channel, op.group, slot_of(op), site(kJoinName, -1)));
+  exposed_.add(-1, nanoseconds_now() - began);
   return {};
 }
 

@@ -64,6 +64,8 @@ class CpuEngine final : public UpdateRunner, private Engine {
   Status factors(const Operation& op) override;
   Status orthogonalize(const Operation& op) override;
   Status meet(const Operation& op) override;
+  Status place_rows(const Operation& op) override;
+  Status join_rows(const Operation& op) override;
 
   void take_losses(const BoundProgram& program);
   Status blame_nan(BoundProgram& program);

@@ -48,6 +48,10 @@ Status execute(Engine& engine, const Operation& op) {
       return engine.copy_down(op);
     case OpKind::kSignal:
       return engine.signal(op);
+    case OpKind::kPlaceRows:
+      return engine.place_rows(op);
+    case OpKind::kJoinRows:
+      return engine.join_rows(op);
     case OpKind::kHostUpdate:
       break;  // of LoweredProgram::host
   }

@@ -45,6 +45,9 @@ class Engine {
   virtual Status copy_up(const Operation&) { return {}; }
   virtual Status copy_down(const Operation&) { return {}; }
   virtual Status signal(const Operation&) { return {}; }
+  // Rows of all ranks: an engine without them is never asked.
+  virtual Status place_rows(const Operation&) { return fault("no rows are joined here"); }
+  virtual Status join_rows(const Operation&) { return fault("no rows are joined here"); }
 };
 
 Status execute(Engine& engine, const Operation& operation);

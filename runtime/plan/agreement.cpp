@@ -7,14 +7,15 @@ namespace ofsdp::runtime {
 namespace {
 
 // A double holds 53 bits: the size of the unit, the unit, the kind.
-constexpr int64_t kKinds = 16, kUnits = 8192, kSizes = int64_t{1} << 35;
+constexpr int64_t kKinds = 32, kUnits = 8192, kSizes = int64_t{1} << 35;
 constexpr double kNoStep = -1;
 
 }  // namespace
 
 double step_code(const Step& step, const Plan& plan) {
+  const bool of_unit = step.index >= 0 && traits(step.kind).subject == StepSubject::kUnit;
   const int64_t size =
-      step.index < 0 ? 0 : plan.units[static_cast<size_t>(step.index)].padded_numel % kSizes;
+      !of_unit ? 0 : plan.units[static_cast<size_t>(step.index)].padded_numel % kSizes;
   const int64_t unit = (step.index + 1) % kUnits;
   return static_cast<double>((size * kUnits + unit) * kKinds + static_cast<int64_t>(step.kind));
 }
@@ -23,8 +24,10 @@ std::string step_code_text(double code) {
   if (code == kNoStep) return "nothing more";
   const auto bits = static_cast<int64_t>(code);
   const int64_t unit = bits / kKinds % kUnits - 1;
-  const char* name = step_name(static_cast<StepKind>(bits % kKinds));
+  const auto kind = static_cast<StepKind>(bits % kKinds);
+  const char* name = step_name(kind);
   if (unit < 0) return name;
+  if (traits(kind).subject == StepSubject::kNode) return format_text("{} n{}", name, unit);
   return format_text("{} u{} of {} elements", name, unit, bits / kKinds / kUnits);
 }
 

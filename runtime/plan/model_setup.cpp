@@ -23,8 +23,8 @@ Result<BatchSizes> batch_of(const Options& options, const Graph& graph, int worl
   if (fixed >= 0 && !given.batch_size.value && !given.global_batch_size.value) {
     given.batch_size.value = fixed;
   }
-  OFSDP_ASSIGN_OR_RETURN(const BatchSizes sizes,
-                         resolve_batch(given, options.launch.deterministic, world));
+  OFSDP_ASSIGN_OR_RETURN(const BatchSizes sizes, resolve_batch(given, options.launch.deterministic,
+                                                               world, joins_rows(options)));
   if (fixed < 0 || sizes.batch_size == fixed) return sizes;
   return input_error("--batch-size {}: the batch axis of {} is fixed at {}", sizes.batch_size,
                      graph.file, fixed);
@@ -44,13 +44,16 @@ Shape label_row_of(const Graph& specialized, const LossSpec& loss, int64_t batch
   return Shape(std::move(axes));
 }
 
-std::vector<LossSpec> losses_of(const LossOptions& options) {
+std::vector<LossSpec> losses_of(const LossOptions& options, const RankRows& ranks) {
   const LossSpec plain{.kind = options.kind,
                        .output = options.output,
                        .prediction = options.prediction,
                        .labels = options.labels,
                        .ignore_index = options.ignore_index,
-                       .label_smoothing = options.label_smoothing};
+                       .label_smoothing = options.label_smoothing,
+                       .other = options.other,
+                       .temperature = options.temperature,
+                       .ranks = ranks};
   if (options.named.empty()) return {plain};
   std::vector<LossSpec> losses;
   for (const NamedLoss& named : options.named) {
@@ -192,6 +195,12 @@ class SetupMaker {
     return {};
   }
 
+  // A slice lies on one rank, so that no number of ranks changes it.
+  RankRows ranks_of(const ModelSetup& setup) const {
+    if (setup.batch.slices > 0) return {};
+    return {communicator_.size(), communicator_.rank(), setup.batch.batch_size};
+  }
+
   // Evaluation does without it.
   Status follow_teacher(ModelSetup& setup, const DataSpec& spec) const {
     const TeacherOptions& teacher = options_.teacher;
@@ -215,10 +224,12 @@ class SetupMaker {
   }
 
   Status open_columns(ModelSetup& setup, DataSpec spec) {
-    GraphSettings settings{.losses = losses_of(loss_),
+    GraphSettings settings{.losses = losses_of(loss_, ranks_of(setup)),
                            .rows = {},
                            .param_dtype = options_.sharding.param_dtype,
-                           .measures = measures_of(options_.run.eval_metrics)};
+                           .measures = measures_of(options_.run.eval_metrics),
+                           .ranks = ranks_of(setup),
+                           .sync_batch_norm = options_.sync_batch_norm};
     std::set<std::string> labels;
     for (LossSpec& loss : settings.losses) {
       auto names = spec.train.names();

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "importer/passes/passes.h"
+#include "kernels/base/hash.h"
 #include "kernels/base/reject.h"
 #include "runtime/data/loader.h"
 #include "runtime/engine/optimizer_step.h"
@@ -53,7 +54,6 @@ class RunPlanner {
     OFSDP_RETURN_IF_ERROR(make_samplers());
     OFSDP_ASSIGN_OR_RETURN(const Graph graph, setup_.training_graph(settings_.batch.batch_size));
     OFSDP_ASSIGN_OR_RETURN(run_->plan, make_plan(graph, plan_options()));
-    OFSDP_RETURN_IF_ERROR(check_units());
     if (run_->keeps_gradients) {
       OFSDP_ASSIGN_OR_RETURN(
           run_->orthogonal,
@@ -84,9 +84,12 @@ class RunPlanner {
                        .slices = batch.slices,
                        .sliced_samples = batch.global_batch_size}));
     if (data.eval) {
-      OFSDP_ASSIGN_OR_RETURN(run_->eval_sampler,
-                             Sampler::make_evaluation(evaluation_samples(), batch.batch_size,
-                                                      communicator_.size(), communicator_.rank()));
+      // Rows of a group meet on one rank where no number of ranks may change them.
+      const bool alone = batch.slices > 0 && options_.loss.kind == LossKind::kContrastive;
+      OFSDP_ASSIGN_OR_RETURN(
+          run_->eval_sampler,
+          Sampler::make_evaluation(evaluation_samples(), batch.batch_size, communicator_.size(),
+                                   communicator_.rank(), alone));
     }
     return check_fixed_batch(setup_.graph, *run_);
   }
@@ -173,13 +176,15 @@ class RunPlanner {
     return {};
   }
 
-  // Two channels a unit, and those that all share.
-  Status check_units() const {
+  // Two channels a unit, those that all share, and one for each time that rows are joined.
+  Status check_channels() const {
     const size_t units = run_->plan.units.size();
-    constexpr auto kMost = static_cast<size_t>(kMostChannels - kChannelsOfAll) / 2;
-    if (units <= kMost) return {};
+    const size_t others = static_cast<size_t>(kChannelsOfAll) + run_->memory.joins.size();
+    const size_t most =
+        static_cast<size_t>(kMostChannels) - std::min<size_t>(others, kMostChannels);
+    if (2 * units <= most) return {};
     return input_error("{} units: at most {} are supported; a larger --min-params makes fewer",
-                       units, kMost);
+                       units, most / 2);
   }
 
   Status plan_programs(int recompute_level) {
@@ -190,7 +195,7 @@ class RunPlanner {
     OFSDP_RETURN_IF_ERROR(plan_training());
     OFSDP_RETURN_IF_ERROR(plan_evaluation());
     plan_bytes();
-    return {};
+    return check_channels();
   }
 
   // `auto`: the lowest level that fits.
@@ -316,6 +321,10 @@ class RunPlanner {
         run_->hash = collective_hash(program.schedule, run_->plan, run_->hash);
       }
     }
+    std::vector<const Graph*> graphs;
+    for (const auto& [key, program] : run_->programs) graphs.push_back(&program.graph);
+    needs.joins = plan_join_slots(graphs);
+    if (needs.joins.bytes > 0) run_->hash = Fnv1a(run_->hash).add(needs.joins.bytes).value();
     needs.kept = run_->kept.bytes() + kTensorAlignment;  // and the loss weights
     const int64_t batch = settings_.batch.batch_size;
     needs.staging =

@@ -15,7 +15,7 @@ class Binder {
       for (Operation& op : *list) {
         for (Operand* operand : {&op.src, &op.dst, &op.onto}) resolve(*operand);
         for (Operand& operand : op.operands) resolve(operand);
-        if (op.kind == OpKind::kRun) add_run(op);
+        if (op.run >= 0) add_run(op);
       }
     }
     for (Operand& loss : lowered.losses) {

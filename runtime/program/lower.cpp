@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "importer/graph/rank_rows.h"
 #include "kernels/core/device_values.h"
 
 namespace ofsdp::runtime {
@@ -42,6 +43,7 @@ class Lowering {
         unit_of_(unit_of_parameter(graph_, plan_)),
         element_(graph_.parameters.size(), 0),
         gradient_of_(graph_.values.size(), -1),
+        join_of_(graph_.values.size(), -1),
         awaited_(plan_.units.size()) {
     for (const Unit& unit : plan_.units) {
       places_.push_back(unit_places(plan_, unit, context.rank, context.memory.units[at(unit.id)]));
@@ -57,6 +59,10 @@ class Lowering {
       if (graph_.parameters[i].gradient != 0) {
         gradient_of_[at(graph_.parameters[i].gradient)] = static_cast<int>(i);
       }
+    }
+    int joins = 0;
+    for (const Node& node : graph_.nodes) {
+      if (joins_rows(*node.op)) join_of_[at(node.outputs[0])] = joins++;
     }
   }
 
@@ -128,6 +134,10 @@ class Lowering {
         return trust();
       case StepKind::kApply:
         return apply(step.index);
+      case StepKind::kPostRows:
+        return post_rows(step.index);
+      case StepKind::kJoinRows:
+        return join_rows(step.index);
     }
   }
 
@@ -138,6 +148,7 @@ class Lowering {
     Operation& made = add(OpKind::kRun, Lane::kCompute);
     made.run = runs_++;
     made.node = n;
+    made.rowless = runs_without_rows(*node.op);
     for (const ValueId id : node.inputs) made.operands.push_back(value(id, false));
     for (const ValueId id : node.outputs) made.operands.push_back(value(id, true));
     if (program_.memory.step_offset[s] < 0) return;
@@ -158,6 +169,8 @@ class Lowering {
     const TensorDesc& desc = graph_.value(id).desc;
     if (const int p = gradient_of_[at(root)]; p >= 0) {
       made = in_unit(p, gradients(unit_of_[at(p)]));
+    } else if (const int k = join_of_[at(root)]; k >= 0) {
+      made = {.area = Area::kShared, .offset = static_cast<int64_t>(context_.memory.joins[at(k)])};
     } else {
       made = place(root);
     }
@@ -237,7 +250,35 @@ class Lowering {
     made.dst.count = graph_.value(parameter).desc.numel();
     made.dst.dtype = graph_.value(parameter).desc.dtype;
     made.operands = {made.src, with(made.dst, true)};
+    made.rowless = std::ranges::any_of(graph_.nodes, [&](const Node& node) {
+      return runs_without_rows(*node.op) && std::ranges::count(node.outputs, c.next) > 0;
+    });
   }
+
+  // Rows of all ranks. A sum over ranks whose parts are zero but for each rank's own is a gather;
+  // so the transports that sum gradients carry rows as well.
+
+  Operation& of_rows(OpKind kind, int n) {
+    const ValueId joined = graph_.nodes[at(n)].outputs[0];
+    Operation& made = add(kind, Lane::kCommunication);
+    made.node = n;
+    made.src = value(joined, false);
+    made.dst = value(joined, true);
+    made.group = {.first = 0, .count = plan_.world, .stride = 1};
+    made.channel = common_channel() + kChannelsOfAll + join_of_[at(joined)];
+    made.part = {-1, made.dst.count / plan_.world};
+    return made;
+  }
+
+  void post_rows(int n) {
+    of_rows(OpKind::kAwait, n);
+    Operation& made = of_rows(OpKind::kPlaceRows, n);
+    made.run = runs_++;
+    made.operands = {value(graph_.nodes[at(n)].inputs[0], false), made.dst};
+    of_rows(OpKind::kPost, n);
+  }
+
+  void join_rows(int n) { of_rows(OpKind::kJoinRows, n); }
 
   // Parameters.
 
@@ -656,6 +697,7 @@ class Lowering {
   std::vector<int> unit_of_;        // per parameter
   std::vector<int64_t> element_;    // per parameter: its first, of an unsharded unit
   std::vector<int> gradient_of_;    // per value: the parameter whose gradient it is, or -1
+  std::vector<int> join_of_;        // per value: which of the joined rows it is, or -1
   std::vector<char> awaited_;       // per unit: its latest post, in this program
   std::vector<UnitPlaces> places_;  // per unit
   std::vector<Operand> whole_;      // per unit: where the latest Gather put it

@@ -4,6 +4,7 @@
 #include <array>
 #include <numeric>
 
+#include "importer/graph/rank_rows.h"
 #include "kernels/core/memory.h"
 #include "runtime/program/placement.h"
 
@@ -39,6 +40,9 @@ class MemoryPlanner {
     memory_.step_offset.assign(schedule.steps.size(), -1);
     memory_.accumulate_offset.assign(plan.units.size(), -1);
     for (const Parameter& p : graph.parameters) bound_[static_cast<size_t>(p.gradient)] = true;
+    for (const Node& node : graph.nodes) {
+      if (joins_rows(*node.op)) bound_[static_cast<size_t>(node.outputs[0])] = true;
+    }
   }
 
   MemoryPlan run() {
@@ -95,7 +99,7 @@ class MemoryPlanner {
       if (step.kind == StepKind::kCheckLoss) use_terms(s);
       if (step.kind == StepKind::kCarry)
         use(graph_.carried[static_cast<size_t>(step.index)].next, s);
-      if (step.kind != StepKind::kRun) continue;
+      if (step.kind != StepKind::kRun && step.kind != StepKind::kPostRows) continue;
       const Node& node = graph_.nodes[static_cast<size_t>(step.index)];
       for (ValueId id : node.inputs) use(id, s);
       for (ValueId id : node.outputs) use(id, s);
@@ -195,7 +199,7 @@ class MemoryPlanner {
   std::vector<ValueId> storage_;
   std::vector<int> last_use_;  // per storage: the last step that touches it
   std::vector<int> piece_of_;  // per storage
-  std::vector<bool> bound_;    // gradients of parameters: written where the reduction reads
+  std::vector<bool> bound_;    // gradients of parameters, joined rows: written where peers read
   std::vector<MemoryPiece> pieces_;
   std::vector<Kind> kinds_;
   std::vector<std::pair<size_t, int>> steps_;        // step, its piece
@@ -221,7 +225,7 @@ GradientSlots plan_gradient_slots(const Plan& plan, const Schedule& schedule) {
   }
   for (int s = 0; s < end; ++s) {
     const Step& step = schedule.steps[static_cast<size_t>(s)];
-    if (step.index < 0 || step.kind == StepKind::kRun || step.kind == StepKind::kCarry) continue;
+    if (step.index < 0 || traits(step.kind).subject != StepSubject::kUnit) continue;
     if (!plan.units[static_cast<size_t>(step.index)].plan.shards_gradients) continue;
     if (step.kind == StepKind::kAcquire) pieces[static_cast<size_t>(step.index)].first = s;
     if (step.kind == StepKind::kReduce || step.kind == StepKind::kReduceUpdate) {
@@ -239,6 +243,25 @@ GradientSlots plan_gradient_slots(const Plan& plan, const Schedule& schedule) {
         shared.push_back(static_cast<int>(u));
       }
     }
+  }
+  return slots;
+}
+
+JoinSlots plan_join_slots(const std::vector<const Graph*>& graphs) {
+  std::vector<size_t> most;
+  for (const Graph* graph : graphs) {
+    size_t k = 0;
+    for (const Node& node : graph->nodes) {
+      if (!joins_rows(*node.op)) continue;
+      if (k == most.size()) most.push_back(0);
+      most[k] = std::max(most[k], graph->value(node.outputs[0]).desc.bytes());
+      ++k;
+    }
+  }
+  JoinSlots slots;
+  for (const size_t bytes : most) {
+    slots.offset.push_back(slots.bytes);
+    slots.bytes += align_up(bytes, kTensorAlignment);
   }
   return slots;
 }

@@ -6,6 +6,9 @@
 // Gradients do not lie in the arena but in the slots that the reduction reads (GradientSlots): in
 // the shared segment, the same offsets on every rank and for every batch shape.
 //
+// Joined rows lie in slots of the shared segment too, one for each ofsdp.JoinRows of a program, at
+// the same offset on every rank and for every batch shape (JoinSlots).
+//
 // Offsets are multiples of 64 bytes; -1 means not in the arena. Placement is greedy by size
 // (Pisarchyk and Lee, "Efficient Memory Management for Deep Neural Net Inference", 2020). Pure;
 // threads: any.
@@ -46,6 +49,14 @@ struct GradientSlots {
 
 // From the order of Acquire and Reduce in a training schedule.
 GradientSlots plan_gradient_slots(const Plan& plan, const Schedule& schedule);
+
+struct JoinSlots {
+  size_t bytes = 0;
+  std::vector<size_t> offset;  // per ofsdp.JoinRows of a program, in the order of nodes
+};
+
+// For graphs whose joins take turns at the same slots.
+JoinSlots plan_join_slots(const std::vector<const Graph*>& graphs);
 
 // The value whose bytes a value shows: itself, or through views.
 std::vector<ValueId> storage_of(const Graph& graph);

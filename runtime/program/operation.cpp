@@ -5,10 +5,11 @@
 namespace ofsdp::runtime {
 namespace {
 
-constexpr std::array kKindNames{
-    "Run",       "Unshard",       "Await",  "Clear",  "Convert",  "Add",    "Post",      "Reduce",
-    "AllReduce", "CheckLoss",     "Buffer", "Clip",   "Update",   "Trust",  "Apply",     "Sums",
-    "Factors",   "Orthogonalize", "Meet",   "CopyUp", "CopyDown", "Signal", "HostUpdate"};
+constexpr std::array kKindNames{"Run",      "Unshard", "Await",         "Clear",     "Convert",
+                                "Add",      "Post",    "Reduce",        "AllReduce", "CheckLoss",
+                                "Buffer",   "Clip",    "Update",        "Trust",     "Apply",
+                                "Sums",     "Factors", "Orthogonalize", "Meet",      "CopyUp",
+                                "CopyDown", "Signal",  "PlaceRows",     "JoinRows",  "HostUpdate"};
 constexpr std::array kAreaNames{"none",   "arena", "kept",  "state",       "shared",
                                 "common", "host",  "input", "loss-weight", "run-state"};
 
@@ -49,6 +50,7 @@ std::string text(const Operation& op) {
   if (op.onto.area != Area::kNone) out += " onto " + text(op.onto);
   if (op.dst.area != Area::kNone) out += " dst " + text(op.dst);
   if (op.converts) out += " converts";
+  if (op.rowless) out += " rowless";
   if (op.slot >= 0) out += format_text(" slot {}", op.slot);
   out += text(op.stages);
   for (const Operand& operand : op.operands) {

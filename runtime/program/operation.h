@@ -24,6 +24,8 @@
 //   Meet       waits until all ranks are here
 //   CopyUp     copies from host to device          CopyDown      copies from device to host
 //   Signal     tells the host that the copies of `unit` have arrived; -1: the decision has
+//   PlaceRows  runs the kernel that puts this rank's rows into its part of dst, which peers read
+//   JoinRows   waits until dst has the rows of all ranks of `group`
 //   HostUpdate the update on the host, after the device's program
 //
 // Owner: the program owns its operations; addresses are views of the rank's memory. Thread: any.
@@ -96,6 +98,8 @@ enum class OpKind : uint8_t {
   kCopyUp,
   kCopyDown,
   kSignal,
+  kPlaceRows,
+  kJoinRows,
   kHostUpdate,
 };
 
@@ -116,7 +120,7 @@ struct Operation {
   bool begins_step = false, ends_step = false;
   int step = -1;  // of the schedule
   int unit = -1;
-  int run = -1;   // Run: position among these
+  int run = -1;   // Run, PlaceRows: position among these
   int node = -1;  // and in the graph
   Operand src{}, dst{}, onto{};
   std::vector<Operand> operands{};  // all that is read and written on the lane
@@ -128,6 +132,7 @@ struct Operation {
   bool first = false, last = false;                 // of an update's micro-batches
   Stages stages{};
   Span unique{};          // of `part`, the elements that count on this rank alone: in norms
+  bool rowless = false;   // Run, Buffer: also in a micro-batch without samples
   bool frozen = false;    // Unshard: of the frozen parameters
   bool converts = false;  // Unshard: src is not yet where dst has it
   bool copied = false;    // the copy up before it must have arrived

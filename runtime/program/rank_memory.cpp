@@ -143,6 +143,9 @@ RankMemoryPlan plan_rank_memory(const Plan& plan, const GradientSlots& slots,
   memory.shared += slots.bytes;
   memory.gradient_bytes += slots.bytes;
   place_matrices(needs, memory);
+  memory.join_bytes = needs.joins.bytes;
+  for (const size_t offset : needs.joins.offset) memory.joins.push_back(memory.shared + offset);
+  memory.shared += needs.joins.bytes;
   return memory;
 }
 
@@ -172,6 +175,7 @@ std::string text(const RankMemoryPlan& plan) {
   row("parameters (owned)", plan.parameter_bytes);
   row("optimizer state", plan.optimizer_bytes);
   row("gradients (slots, shards)", plan.gradient_bytes);
+  if (plan.join_bytes > 0) row("rows of all ranks", plan.join_bytes);
   row("arena (activations, gathered, work)", plan.arena);
   row("constants and frozen parameters", plan.kept);
   row("input (staging, unpacked columns)", plan.staging + plan.data);

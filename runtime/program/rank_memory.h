@@ -72,10 +72,12 @@ struct RankMemoryPlan {
   size_t matrices = 0;                   // the room for matrices, in shared
   std::vector<MatrixRoom> matrix_rooms;  // per unit; empty: of none
   std::vector<UnitOffsets> units;
+  std::vector<size_t> joins;  // of a program's joined rows, in shared
 
   size_t parameter_bytes = 0;  // shares of the sum, for the table
   size_t optimizer_bytes = 0;
   size_t gradient_bytes = 0;
+  size_t join_bytes = 0;
 
   size_t planned_bytes() const;
   // The bytes of the rank that holds most: this one, and the columns that rank 0 unpacks for all.
@@ -93,6 +95,7 @@ struct RankMemoryNeeds {
   bool keep = false;                         // and until something over all of them is known
   bool share = false;                        // where peers can read them
   int prefetch_depth = 1;
+  JoinSlots joins;
   size_t arena = 0;
   size_t kept = 0;
   size_t staging = 0;

@@ -4,6 +4,7 @@
 #include <array>
 
 #include "importer/graph/graph_uses.h"
+#include "importer/graph/rank_rows.h"
 #include "kernels/base/escaped.h"
 #include "kernels/base/hash.h"
 #include "runtime/program/schedule_places.h"
@@ -14,7 +15,7 @@ namespace {
 using enum StepSubject;
 
 // In the order of StepKind.
-constexpr std::array<StepTraits, 18> kTraits{{
+constexpr std::array<StepTraits, 20> kTraits{{
     {"Gather", kUnit, true, true, true, true},
     {"Free", kUnit, false, false, false, false},
     {"Run", kNode, false, false, true, true},
@@ -33,8 +34,10 @@ constexpr std::array<StepTraits, 18> kTraits{{
     {"Orthogonalize", kUnit, true, true, true, true},
     {"Trust", kRun, true, true, true, true},
     {"Apply", kUnit, true, false, true, true},
+    {"PostRows", kNode, true, true, true, true},
+    {"JoinRows", kNode, true, true, true, true},
 }};
-static_assert(kTraits.size() == static_cast<size_t>(StepKind::kApply) + 1);
+static_assert(kTraits.size() == static_cast<size_t>(StepKind::kJoinRows) + 1);
 
 // The node after which every term of the loss is known.
 int maker_of_last_term(const Graph& graph) {
@@ -54,6 +57,7 @@ Schedule compile(const Graph& graph, const Plan& plan, const CompileOptions& opt
   StepPlaces places(graph.nodes.size());
   place_gathers(graph, plan, options, places);
   if (options.training) place_reductions(graph, plan, options, places);
+  place_joins(graph, places);
   Schedule schedule;
   auto append = [&](const StepPlaces::Steps& steps) {
     schedule.steps.insert(schedule.steps.end(), steps.begin(), steps.end());
@@ -62,7 +66,9 @@ Schedule compile(const Graph& graph, const Plan& plan, const CompileOptions& opt
   for (size_t n = 0; n < graph.nodes.size(); ++n) {
     append(places.before[n]);
     const Node& node = graph.nodes[n];
-    if (!node.op->view) schedule.steps.push_back({StepKind::kRun, static_cast<int>(n)});
+    if (!node.op->view && !joins_rows(*node.op)) {
+      schedule.steps.push_back({StepKind::kRun, static_cast<int>(n)});
+    }
     if (static_cast<int>(n) == last_term) schedule.steps.push_back({StepKind::kCheckLoss, -1});
     append(places.after[n]);
   }
@@ -107,7 +113,7 @@ uint64_t collective_hash(const Schedule& schedule, const Plan& plan, uint64_t se
     if (!communicates(step)) continue;
     hash.add(static_cast<uint64_t>(step.kind));
     hash.add(static_cast<uint64_t>(step.index + 1));
-    if (step.index < 0) continue;
+    if (step.index < 0 || traits(step.kind).subject != kUnit) continue;
     const Unit& unit = plan.units[static_cast<size_t>(step.index)];
     hash.add(static_cast<uint64_t>(unit.padded_numel));
     hash.add(static_cast<uint64_t>(unit.frozen_padded_numel));

@@ -7,6 +7,8 @@
 //   Gather u        the unit's parameters, from all shards, into its gather slot
 //   Free u          the gather slot may be used for something else
 //   Run n           node n of the graph
+//   PostRows n      node n, ofsdp.JoinRows: this rank's rows are complete, for all ranks
+//   JoinRows n      and those of all ranks are there
 //   CheckLoss       the loss is known; NaN ends the run
 //   Carry k         carried parameter k (a running statistic) takes its next value
 //   Acquire u       the unit's gradient slot may be written: every rank has read what was in it
@@ -29,6 +31,10 @@
 // [Note: prefetch and memory] A unit is resident from its Gather to its Free. The Gather of the
 // next residency is placed `depth` residencies ahead of its first use, so at most depth + 1 of them
 // (and the root) overlap; the memory plan turns overlap into bytes.
+//
+// [Note: rows of all ranks] PostRows stands right after the node that makes the rows and waits for
+// nobody's rows; JoinRows stands before the first node that reads them, so what lies between
+// overlaps with the exchange. A rank without samples posts no rows and takes part all the same.
 //
 // [Note: two waits a unit] A local reduce reads the peers' slots: Post and Reduce guard that they
 // are complete, Acquire that they are no longer read. Reduce stands one unit later than Post, so
@@ -62,11 +68,13 @@ enum class StepKind : uint8_t {
   kOrthogonalize,
   kTrust,
   kApply,
+  kPostRows,
+  kJoinRows,
 };
 
 struct Step {
   StepKind kind = StepKind::kRun;
-  int index = -1;  // unit, node of kRun, or position in Graph::carried
+  int index = -1;  // unit, node of kRun and of rows, or position in Graph::carried
 
   bool operator==(const Step&) const = default;
 };

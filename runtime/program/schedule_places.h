@@ -5,6 +5,9 @@
 //   place_reductions   Acquire, Accumulate, Post and what follows a Post, from the nodes that write
 //                      a unit's gradients ([Note: two waits a unit])
 //
+//   place_joins        PostRows and JoinRows of each ofsdp.JoinRows
+//                      ([Note: rows of all ranks])
+//
 // Pure.
 #pragma once
 
@@ -37,5 +40,6 @@ void place_gathers(const Graph& graph, const Plan& plan, const CompileOptions& o
                    StepPlaces& places);
 void place_reductions(const Graph& graph, const Plan& plan, const CompileOptions& options,
                       StepPlaces& places);
+void place_joins(const Graph& graph, StepPlaces& places);
 
 }  // namespace ofsdp::runtime

@@ -47,6 +47,8 @@ StepTraffic traffic_of(const Operation& op, const ProgramPlan& program) {
   switch (op.kind) {
     case OpKind::kRun:
       return of_node(op, program.graph.nodes[static_cast<size_t>(op.node)]);
+    case OpKind::kPlaceRows:
+      return {op.operands[0].bytes(), op.dst.bytes()};
     case OpKind::kUnshard:
       if (!op.converts) return {};
       return {bytes_of(op.part, op.src), bytes_of(op.part, op.dst)};

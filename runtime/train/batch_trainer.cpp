@@ -9,10 +9,14 @@
 namespace ofsdp::runtime {
 namespace {
 
-Status check_options(const Options& options) {
+Status check_options(const Options& options, int ranks) {
   OFSDP_REJECT_IF(
       options.launch.deterministic == Determinism::kAcrossRanks,
       "--deterministic across_ranks: expected on or off, since the caller cuts batches");
+  OFSDP_REJECT_IF(ranks > 1 && joins_rows(options),
+                  "--sync-batch-norm, --loss contrastive: expected one rank, since callers of "
+                  "several bring different rows, found {}",
+                  ranks);
   const ScheduleOptions& schedule = options.schedule;
   const bool needs_total = schedule.kind == ScheduleKind::kLinear ||
                            schedule.kind == ScheduleKind::kCosine ||
@@ -73,7 +77,7 @@ Result<int64_t> BatchTrainer::rows_of(std::span<const ColumnArray> arrays) const
 }
 
 Status BatchTrainer::open(std::span<const ColumnArray> arrays, int64_t rows) {
-  OFSDP_RETURN_IF_ERROR(check_options(options_));
+  OFSDP_RETURN_IF_ERROR(check_options(options_, context_.communicator.size()));
   if (!options_.batch.batch_size.value) {
     const int64_t accum = options_.batch.grad_accum.value.value_or(1);
     options_.batch.batch_size.value = (rows + accum - 1) / accum;

@@ -16,6 +16,7 @@ TEST(Agreement, CodesTellStepUnitAndSize) {
   EXPECT_EQ(step_code_text(step_code({StepKind::kGather, 1}, plan)),
             format_text("Gather u1 of {} elements", plan.units[1].padded_numel));
   EXPECT_EQ(step_code_text(step_code({StepKind::kClip, -1}, plan)), "Clip");
+  EXPECT_EQ(step_code_text(step_code({StepKind::kJoinRows, 7}, plan)), "JoinRows n7");
   EXPECT_EQ(step_code_text(-1), "nothing more");
 }
 

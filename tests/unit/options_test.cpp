@@ -142,6 +142,7 @@ TEST(Options, KnowsEveryFlagOfTheContract) {
                            "deterministic",
                            "loss-mean",
                            "qat-scales",
+                           "sync-batch-norm",
                            "nnodes",
                            "node-rank",
                            "rdzv-endpoint",
@@ -167,6 +168,21 @@ TEST(Options, ValuesFollowOrStandBehindEquals) {
   EXPECT_EQ(options_of({"--seed", "7", "--seed", "8"}).run.seed, 8u);
   EXPECT_EQ(refused({"--seed"}), "--seed: expected a value, found nothing");
   EXPECT_EQ(refused({"--seed", "--lr", "1"}), "--seed: expected a value, found '--lr'");
+}
+
+TEST(Options, AContrastiveLossNamesTwoOutputs) {
+  const LossOptions loss = options_of({"--loss", "contrastive:image:text:0.1"}).loss;
+  EXPECT_EQ(loss.kind, LossKind::kContrastive);
+  EXPECT_EQ(loss.output + " " + loss.other, "image text");
+  EXPECT_EQ(loss.temperature, 0.1);
+  EXPECT_EQ(options_of({"--loss", "contrastive:a:b"}).loss.temperature, 0.07);
+  for (const char* text :
+       {"contrastive:a", "contrastive:a:", "contrastive:a:b:0", "contrastive:a:b:x"}) {
+    EXPECT_EQ(refused({"--loss", text}),
+              format_text("--loss: expected contrastive:A:B or contrastive:A:B:TEMPERATURE, above "
+                          "0, found '{}'",
+                          text));
+  }
 }
 
 TEST(Options, SwitchesStandAloneOrTakeOnAndOff) {

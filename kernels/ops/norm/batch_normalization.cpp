@@ -14,20 +14,15 @@
 #include "kernels/core/standard_body.h"
 #include "kernels/cpu/channel_norm.h"
 #include "kernels/cpu/float_kernels.h"
+#include "kernels/ops/norm/channels.h"
 #include "kernels/ops/operators.h"
 #include "kernels/ops/support.h"
 
 namespace ofsdp::kernels::ops {
+void add_joined_batch_normalization(Registry& registry);
+void add_join_rows(Registry& registry);
+void add_contrastive_loss(Registry& registry);
 namespace {
-
-// [N, C, d...]; a vector is N samples of one channel. Without inner axes both layouts are the same,
-// and channels last is the faster order.
-ChannelExtent batch_norm_extent(const TensorDesc& x) {
-  const Shape& s = x.shape;
-  if (s.rank() < 2) return {s.numel(), 1, 1, false};
-  const int64_t inner = s.numel(2, s.rank());
-  return {s[0], s[1], inner, x.layout == Layout::kChannelsLast || inner == 1};
-}
 
 bool trains(const Attributes& attributes) { return attributes.i("training_mode", 0) != 0; }
 
@@ -239,6 +234,9 @@ void batch_normalization_grad_body(BodyBuilder& b) {
 }  // namespace
 
 void add_batch_normalization(Registry& registry) {
+  add_joined_batch_normalization(registry);
+  add_join_rows(registry);
+  add_contrastive_loss(registry);
   registry.add(make_op(
       "BatchNormalization", {infer, grad, reference},
       float_kernels<accepts<float, 1>, create<float>, accepts<double, 1>, create<double>>(

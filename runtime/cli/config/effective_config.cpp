@@ -90,7 +90,7 @@ std::vector<std::string> changed_settings(const Options& options) {
 std::string effective_config(const Options& options, int world) {
   Options shown = with_absolute_paths(options);
   // The run reports a wrong batch; until then its parts stay as they were given.
-  const auto sizes = resolve_batch(options.batch, options.launch.deterministic, world);
+  const auto sizes = resolve_batch(options, world);
   const auto hosts = static_cast<int>(options.launch.nnodes);
   if (hosts > 0 && world % hosts == 0) shown.launch.nproc_per_node = world / hosts;
   return format_text("# fsdp-run {} --config THIS_FILE\n{}", shown.model,

@@ -17,9 +17,8 @@ std::string variable(const EnvironmentLookup& lookup, const char* name) {
 }
 
 Result<BatchOptions> keep_global_batch(const Options& options, int64_t first_world, int64_t world) {
-  OFSDP_ASSIGN_OR_RETURN(
-      const BatchSizes first,
-      resolve_batch(options.batch, options.launch.deterministic, static_cast<int>(first_world)));
+  OFSDP_ASSIGN_OR_RETURN(const BatchSizes first,
+                         resolve_batch(options, static_cast<int>(first_world)));
   const int64_t global = first.global_batch_size;
   if (global % world != 0) {
     return input_error(

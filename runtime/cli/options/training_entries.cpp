@@ -9,12 +9,41 @@ namespace {
 
 constexpr std::string_view kOutputPrefix = "output:";
 constexpr std::string_view kPluginPrefix = "plugin:";
+constexpr std::string_view kContrastivePrefix = "contrastive:";
+
+// A:B or A:B:TEMPERATURE.
+Verdict set_contrastive(LossOptions& loss, const std::string& text) {
+  constexpr const char* kExpected = "contrastive:A:B or contrastive:A:B:TEMPERATURE, above 0";
+  std::vector<std::string> parts(1);
+  for (const char c : text) {
+    if (c == ':') {
+      parts.emplace_back();
+    } else {
+      parts.back() += c;
+    }
+  }
+  std::optional<double> temperature = LossOptions().temperature;
+  if (parts.size() == 3) temperature = parse_number(parts[2]);
+  const bool fine = (parts.size() == 2 || parts.size() == 3) && !parts[0].empty() &&
+                    !parts[1].empty() && temperature && *temperature > 0;
+  if (!fine) return fine_or(false, kExpected);
+  loss.kind = LossKind::kContrastive;
+  loss.output = parts[0];
+  loss.other = parts[1];
+  loss.temperature = *temperature;
+  return fine_or(true, kExpected);
+}
+
+std::string contrastive_text(const LossOptions& loss) {
+  return format_text("{}{}:{}:{}", kContrastivePrefix, loss.output, loss.other,
+                     show_number(loss.temperature));
+}
 
 constexpr size_t kMostNamed = 200;  // so that the names of all fit into a row of the metrics
 
 bool is_named(const std::string& text) {
   return text.find(':') != std::string::npos && !text.starts_with(kOutputPrefix) &&
-         !text.starts_with(kPluginPrefix);
+         !text.starts_with(kPluginPrefix) && !text.starts_with(kContrastivePrefix);
 }
 
 // KIND:PREDICTION:LABELS[*WEIGHT]. Names of outputs may hold colons, those of columns may not.
@@ -34,6 +63,7 @@ Verdict read_named(const std::string& text, NamedLoss& made) {
   const size_t first = names.find(':'), last = names.rfind(':');
   std::vector<std::string> kinds = names_of<LossKind>();
   std::erase(kinds, name_of(LossKind::kAuto));
+  std::erase(kinds, name_of(LossKind::kContrastive));
   const Verdict verdict = set_choice(names.substr(0, first), made.kind, kinds);
   if (!verdict.fine) {
     return {false, "KIND:PREDICTION:LABELS with a kind of " + joined(kinds, ", "), verdict.hint};
@@ -66,7 +96,7 @@ OptionEntry loss() {
   OptionEntry entry{.name = "loss",
                     .values =
                         "auto, cross_entropy, nll, mse, bce_with_logits, output:NAME, plugin:NAME, "
-                        "KIND:PREDICTION:LABELS[*WEIGHT]; repeated",
+                        "contrastive:A:B[:TEMPERATURE], KIND:PREDICTION:LABELS[*WEIGHT]; repeated",
                     .help = "auto: the graph's only scalar float output; the sum of several",
                     .kind = OptionEntry::Kind::kRepeated};
   entry.set = [](Options& o, const std::string& text) {
@@ -86,8 +116,11 @@ OptionEntry loss() {
       o.loss.output = text.substr(kPluginPrefix.size());
       return fine_or(!o.loss.output.empty(), "an operator's domain.Name after plugin:");
     }
+    if (text.starts_with(kContrastivePrefix)) {
+      return set_contrastive(o.loss, text.substr(kContrastivePrefix.size()));
+    }
     Verdict verdict = set_choice(text, o.loss.kind, names_of<LossKind>());
-    if (!verdict.fine) verdict.expected += ", output:NAME or plugin:NAME";
+    if (!verdict.fine) verdict.expected += ", output:NAME, plugin:NAME or contrastive:A:B";
     return verdict;
   };
   entry.show = [](const Options& o) {
@@ -98,6 +131,7 @@ OptionEntry loss() {
     }
     if (o.loss.kind == LossKind::kOutput) return yaml_quoted("output:" + o.loss.output);
     if (o.loss.kind == LossKind::kOperator) return yaml_quoted("plugin:" + o.loss.output);
+    if (o.loss.kind == LossKind::kContrastive) return yaml_quoted(contrastive_text(o.loss));
     return std::string(name_of(o.loss.kind));
   };
   entry.clear = [](Options& o) {
@@ -355,8 +389,9 @@ bool schedule_uses(ScheduleKind kind, std::string_view name) {
 
 bool loss_uses(LossKind kind, std::string_view name) {
   using enum LossKind;
+  if (kind == kContrastive && (name == "prediction" || name == "labels")) return false;
   if (name == "label-smoothing") return kind == kCrossEntropy;
-  if (name == "ignore-index") return !any_of(kind, {kMse, kBceWithLogits, kOperator});
+  if (name == "ignore-index") return !any_of(kind, {kMse, kBceWithLogits, kOperator, kContrastive});
   return true;
 }
 
@@ -444,6 +479,9 @@ std::vector<OptionEntry> training_entries() {
                OFSDP_FIELD(freeze)),
       repeated("", {"train", "NAME or glob, repeated", "the only initializers that are trained"},
                OFSDP_FIELD(train)),
+      toggle({"sync-batch-norm", "off, on",
+              "BatchNormalization takes its statistics from the rows of all ranks"},
+             OFSDP_FIELD(sync_batch_norm)),
       choice("qat-scales", "scales of quantized values stay, or are trained (LSQ)",
              OFSDP_FIELD(qat_scales)),
       toggle(

@@ -73,6 +73,9 @@ class Simulator {
         wait(communication_end_, last_unit_);
         wait(communicate(s, compute_end_), -1);
         return;
+      case StepKind::kJoinRows:
+        wait(communicate(s, compute_end_), -1);
+        return;
       case StepKind::kUpdate:
         wait(reduced_[index], step.index);
         return compute(s);

@@ -29,7 +29,10 @@ class StepPricer {
         if (op.stages.update) cost.compute += update(op.part.numel) / factor;
         return cost;
       }
+      case OpKind::kPlaceRows:
+        return {copying(2.0 * static_cast<double>(op.dst.bytes())) / factor, 0};
       case OpKind::kAllReduce:
+      case OpKind::kJoinRows:
         return all_reduce(op);
       case OpKind::kUpdate:
       case OpKind::kApply:

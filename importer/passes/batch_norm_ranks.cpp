@@ -1,0 +1,114 @@
+#include "importer/passes/passes.h"
+#include "kernels/base/reject.h"
+
+namespace ofsdp::importer {
+namespace {
+
+class Synchronization {
+ public:
+  Synchronization(Graph& graph, const RankRows& ranks)
+      : graph_(graph), editor_(graph), ranks_(ranks) {}
+
+  Status run() {
+    const std::vector<Node> nodes = std::move(graph_.nodes);
+    graph_.nodes.clear();
+    for (Node node : nodes) {
+      const std::string name = node.op->full_name();
+      const bool trains = node.attributes.i("training_mode", 0) != 0;
+      if (trains && name == "BatchNormalization") {
+        OFSDP_RETURN_IF_ERROR(normalize(std::move(node)));
+      } else if (trains && name == "ofsdp.BatchNormalizationGrad") {
+        OFSDP_RETURN_IF_ERROR(differentiate(node));
+      } else {
+        graph_.nodes.push_back(std::move(node));
+      }
+    }
+    return {};
+  }
+
+ private:
+  // Adds a node whose outputs are values that are there already; 0: nobody reads them.
+  void add(const char* op, const Node& like, const char* suffix, std::vector<ValueId> inputs,
+           Attributes attributes, std::vector<ValueId> outputs) {
+    Node made;
+    made.op = &graph_.registry->get(op);
+    made.name = like.name + suffix;
+    made.inputs = std::move(inputs);
+    made.outputs = std::move(outputs);
+    made.attributes = std::move(attributes);
+    made.backward = like.backward;
+    graph_.nodes.push_back(std::move(made));
+  }
+
+  static ValueId output(const Node& node, size_t i) {
+    return i < node.outputs.size() ? node.outputs[i] : 0;
+  }
+
+  // The output, made if the node has none.
+  ValueId statistic(const Node& node, size_t i, const char* suffix) {
+    if (const ValueId id = output(node, i); id != 0) return id;
+    return editor_.add_value(
+        {node.name + suffix, ValueKind::kActivation, graph_.value(node.inputs[3]).desc});
+  }
+
+  Result<ValueId> joined(const Node& node, const char* suffix, ValueId rows) {
+    OFSDP_ASSIGN_OR_RETURN(const auto made, editor_.add("ofsdp.JoinRows", node.name + suffix,
+                                                        {rows}, ranks_.join(1), 1, node.backward));
+    return made[0];
+  }
+
+  Status normalize(Node node) {
+    const TensorDesc& running = graph_.value(node.inputs[3]).desc;
+    OFSDP_REJECT_IF(running.dtype != DType::kFloat32 ||
+                        graph_.value(node.inputs[4]).desc.dtype != DType::kFloat32,
+                    "--sync-batch-norm on: {}: expected running statistics in float32, found {}",
+                    graph_.describe(node), running.text());
+    const ValueId mean = statistic(node, 3, ".mean"), variance = statistic(node, 4, ".variance");
+    OFSDP_ASSIGN_OR_RETURN(const auto own,
+                           editor_.add("ofsdp.ChannelStatistics", node.name + ".statistics",
+                                       {node.inputs[0]}, {}, 1, node.backward));
+    OFSDP_ASSIGN_OR_RETURN(const ValueId all, joined(node, ".rows", own[0]));
+    add("ofsdp.JoinedStatistics", node, ".joined", {all, node.inputs[3], node.inputs[4]},
+        {{"momentum", node.attributes.f("momentum", 0.9f)}},
+        {mean, variance, output(node, 1), output(node, 2)});
+    statistics_[mean] = all;
+    node.attributes.set("training_mode", int64_t{0});
+    node.inputs[3] = mean;
+    node.inputs[4] = variance;
+    node.outputs.resize(1);
+    graph_.nodes.push_back(std::move(node));
+    return {};
+  }
+
+  Status differentiate(const Node& node) {
+    const auto found = statistics_.find(node.inputs[3]);
+    OFSDP_REJECT_IF(found == statistics_.end(),
+                    "--sync-batch-norm on: {}: expected statistics that a BatchNormalization of "
+                    "the graph makes, found none",
+                    graph_.describe(node));
+    const Attributes epsilon{{"epsilon", node.attributes.f("epsilon", 1e-5f)}};
+    OFSDP_ASSIGN_OR_RETURN(const auto dots, editor_.add("ofsdp.ChannelDots", node.name + ".dots",
+                                                        node.inputs, epsilon, 1, node.backward));
+    graph_.nodes.back().outputs = {dots[0], output(node, 1), output(node, 2)};
+    if (output(node, 0) == 0) return {};
+    OFSDP_ASSIGN_OR_RETURN(const ValueId all, joined(node, ".rows", dots[0]));
+    std::vector<ValueId> inputs = node.inputs;
+    inputs.push_back(found->second);
+    inputs.push_back(all);
+    add("ofsdp.JoinedNormalizationGrad", node, "", std::move(inputs), epsilon, {node.outputs[0]});
+    return {};
+  }
+
+  Graph& graph_;
+  GraphEditor editor_;
+  const RankRows& ranks_;
+  std::map<ValueId, ValueId> statistics_;  // mean -> the joined rows that it is from
+};
+
+}  // namespace
+
+Status synchronize_batch_norm(Graph& graph, const RankRows& ranks) {
+  return ranks.several() ? Synchronization(graph, ranks).run() : ok_status();
+}
+
+}  // namespace ofsdp::importer

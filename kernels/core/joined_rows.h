@@ -1,0 +1,50 @@
+// JoinedRows: the rows that ofsdp.JoinRows gives of all ranks, a float32 tensor [ranks, part]. The
+// part of a rank begins with a header whose first element is the number of its rows; the rows
+// follow, `width` elements each, of which at most `most` have room. A part is a whole number of
+// cache lines, so that ranks write side by side.
+//
+// A view; nothing is owned. Threads: any.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+#include "kernels/core/tensor.h"
+
+namespace ofsdp::kernels {
+
+class JoinedRows {
+ public:
+  static constexpr int64_t kHeader = 16;  // elements
+
+  static int64_t part_of(int64_t most, int64_t width) {
+    return (kHeader + most * width + kHeader - 1) / kHeader * kHeader;
+  }
+
+  JoinedRows(const float* data, int64_t ranks, int64_t part, int64_t width)
+      : data_(data), ranks_(ranks), part_(part), width_(width) {}
+  JoinedRows(const float* data, const Shape& shape, int64_t width)
+      : JoinedRows(data, shape[0], shape[1], width) {}
+
+  int64_t ranks() const { return ranks_; }
+  int64_t most() const { return (part_ - kHeader) / std::max<int64_t>(width_, 1); }
+  // Whatever the bytes, the number lies inside of the part.
+  int64_t rows(int64_t rank) const {
+    const float said = data_[rank * part_];
+    return said > 0 ? static_cast<int64_t>(std::min(said, static_cast<float>(most()))) : 0;
+  }
+  const float* row(int64_t rank, int64_t i = 0) const {
+    return data_ + rank * part_ + kHeader + i * width_;
+  }
+  int64_t rows() const {
+    int64_t sum = 0;
+    for (int64_t r = 0; r < ranks_; ++r) sum += rows(r);
+    return sum;
+  }
+
+ private:
+  const float* data_;
+  int64_t ranks_, part_, width_;
+};
+
+}  // namespace ofsdp::kernels

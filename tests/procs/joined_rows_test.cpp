@@ -1,0 +1,112 @@
+// Rows of all ranks: synchronized batch normalization and the contrastive loss. N ranks are one
+// with all rows, also where a rank has fewer rows or none; strategies and a resume change no bits.
+#include <cmath>
+
+#include "importer/file/onnx_file.h"
+#include "tests/support/checkpoint_runs.h"
+#include "tests/support/namespaces.h"
+
+namespace ofsdp {
+namespace joined_rows_test {
+
+using testing::HasSubstr;
+
+// A run's arguments after the command; the data end in a batch that leaves a rank without rows.
+struct Joined {
+  const char* name;
+  Words words;
+};
+
+class JoinedRows : public testing::TestWithParam<Joined> {
+ protected:
+  void SetUp() override {
+    std::vector<float> x;
+    for (int i = 0; i < 20 * 20; ++i) x.push_back(std::sin(static_cast<float>(i * i % 97)));
+    data_.write("x.npy", testing_data::npy("<f4", "(20, 20)", x));
+  }
+  Words arguments() const {
+    Words all =
+        GetParam().words +
+        Words{"--optimizer",         "sgd", "--lr", "0.05", "--steps", "15", "--epochs", "100",
+              "--global-batch-size", "6"};
+    if (std::string(GetParam().name) == "Contrastive") all = all + Words{"--data", data_.path()};
+    return all;
+  }
+  Words words() const { return fsdp_run(arguments()); }
+  std::vector<float> weights() const {
+    std::vector<float> all;
+    const auto file = OnnxFile::open(runs_ / "trained.onnx");
+    for (const Initializer& weight : file->initializers()) {
+      if (weight.dtype != DType::kFloat32) continue;
+      std::vector<float> values(static_cast<size_t>(weight.shape.numel()));
+      EXPECT_TRUE(file->read(weight, 0, values).ok());
+      all.insert(all.end(), values.begin(), values.end());
+    }
+    return all;
+  }
+  const CheckpointRuns runs_;
+  const testing_data::TempFolder data_;
+};
+
+INSTANTIATE_TEST_SUITE_P(
+    Kinds, JoinedRows,
+    testing::Values(Joined{"SyncBatchNorm",
+                           {OFSDP_SOURCE_DIR "/tests/oracle/cases/residual/legacy.onnx", "--loss",
+                            "cross_entropy", "--sync-batch-norm", "on"}},
+                    Joined{"Contrastive",
+                           {fixture("mlp/model.onnx"), "--loss", "contrastive:logits:logits:0.5",
+                            "--min-params", "1000"}}),
+    [](const auto& info) { return info.param.name; });
+
+TEST_P(JoinedRows, RanksAreOneRank) {
+  const std::string metrics = runs_ / "metrics.jsonl";
+  std::vector<std::pair<int64_t, double>> losses;
+  std::vector<float> expected;
+  for (const int world : {1, 2, 3}) {
+    SCOPED_TRACE(world);
+    runs_.trained(words() + ranks(world) + Words{"--metrics", metrics});
+    const auto end = rows_of(metrics, "end").at(0);
+    EXPECT_EQ(end.at("peak_bytes"), end.at("planned_peak_bytes"));
+    const auto found = losses_by_step(metrics);
+    if (world == 1) losses = found;
+    if (world == 1) expected = weights();
+    ASSERT_EQ(found.size(), losses.size());
+    for (size_t i = 0; i < found.size(); ++i) {
+      EXPECT_NEAR(found[i].second, losses[i].second, 2e-5 * losses[i].second) << "step " << i + 1;
+    }
+    const auto trained = weights();
+    ASSERT_EQ(trained.size(), expected.size());
+    for (size_t i = 0; i < trained.size(); ++i) {
+      ASSERT_NEAR(trained[i], expected[i], 2e-5) << "weight " << i;
+    }
+  }
+}
+
+TEST_P(JoinedRows, NeitherStrategyNorResumeChangesBits) {
+  const std::string expected = runs_.trained(words() + ranks(3));
+  for (const char* strategy : {"shard_grad_op", "zero1", "no_shard"}) {
+    EXPECT_TRUE(runs_.trained(words() + ranks(3) + Words{"--strategy", strategy}) == expected)
+        << strategy;
+  }
+  runs_.trained(words() + ranks(3) + runs_.saving() + Words{"--steps", "5"});
+  EXPECT_TRUE(runs_.trained(words() + ranks(3) + runs_.resuming()) == expected) << "resumed";
+}
+
+TEST_P(JoinedRows, AcrossRanksGivesTheSameBits) {
+  const Words across = words() + Words{"--deterministic", "across_ranks"};
+  const std::string expected = runs_.trained(across);
+  for (const int world : {2, 3}) {
+    EXPECT_TRUE(runs_.trained(across + ranks(world)) == expected) << world << " ranks";
+  }
+}
+
+TEST_P(JoinedRows, AreInThePlan) {
+  const Finished plan =
+      Program::run(fsdp_run(Words{"plan"} + arguments() + Words{"--nproc-per-node", "2"}));
+  EXPECT_EQ(plan.status, 0) << plan.err;
+  EXPECT_THAT(plan.out, HasSubstr("PostRows n"));
+  EXPECT_THAT(plan.out, HasSubstr("JoinRows n"));
+}
+
+}  // namespace joined_rows_test
+}  // namespace ofsdp
