@@ -10,7 +10,7 @@ namespace {
 
 constexpr size_t kWidth = 100;
 constexpr int kSettingLines = 6;
-constexpr int kNoticeLines = 8;
+constexpr int kNoticeLines = 7;    // as many as there can be
 constexpr size_t kShares = 5;      // of memory
 constexpr size_t kPeaksShown = 4;  // ranks
 
