@@ -55,11 +55,8 @@ class Scanner {
     const std::string flag = word == "-o"   ? "--output"
                              : word == "-h" ? "--help"
                                             : word.substr(0, equals);
-    std::string name = flag.starts_with("--") ? flag.substr(2) : std::string();
-    const bool negated = name == "no-shuffle" || name == "no_shuffle";
-    if (const std::string dashed = with_dashes(name); find_entry(table_, dashed) != nullptr) {
-      name = dashed;
-    }
+    const std::string name = flag.starts_with("--") ? flag.substr(2) : std::string();
+    const bool negated = name == "no-shuffle";
     const OptionEntry* entry = find_entry(table_, negated ? "shuffle" : name);
     if (entry == nullptr) return scan_foreign(flag, word, equals);
     const bool bare = entry->kind == OptionEntry::Kind::kBare;
@@ -75,12 +72,6 @@ class Scanner {
       return take_value(flag, text);
     }
     return ok_status();
-  }
-
-  // The same flag for torchrun and Accelerate, which write both.
-  static std::string with_dashes(std::string name) {
-    std::ranges::replace(name, '_', '-');
-    return name;
   }
 
   // A word of another launcher (config/foreign/command_words.h).

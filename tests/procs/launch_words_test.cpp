@@ -253,14 +253,14 @@ class HostfileTest : public LaunchWordsTest {
 };
 
 TEST_F(HostfileTest, OneLauncherAHostTrainsTheBitsOfOneHost) {
-  EXPECT_EQ(run(command("--nproc-per-node 4 MODEL --output one.onnx")).status, 0);
-  const Finished hosts =
-      run(with_rsh("deepspeed --hostfile=myhostfile MODEL --deepspeed --output two.onnx"));
+  EXPECT_EQ(run(command("--nproc-per-node 2 MODEL --output one.onnx")).status, 0);
+  const Finished hosts = run(
+      with_rsh("deepspeed --hostfile=myhostfile --num_gpus=1 MODEL --deepspeed --output two.onnx"));
   EXPECT_EQ(hosts.status, 0) << hosts.err;
   EXPECT_EQ(hosts.err, "");
   EXPECT_EQ(reached(), "worker-1 worker-2");
-  EXPECT_EQ(rows_of(*this / "m.jsonl", "end").at(0).at("peak_bytes").size(), 4u);
-  EXPECT_EQ(onnx_bytes::content(*this / "one.onnx"), onnx_bytes::content(*this / "two.onnx"));
+  EXPECT_EQ(rows_of(*this / "m.jsonl", "end").at(0).at("peak_bytes").size(), 2u);
+  EXPECT_TRUE(onnx_bytes::content(*this / "one.onnx") == onnx_bytes::content(*this / "two.onnx"));
 }
 
 TEST_F(HostfileTest, FiltersChooseHostsAndSlots) {

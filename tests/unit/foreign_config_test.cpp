@@ -154,35 +154,39 @@ const std::string kUnusedZero =
     "fp16.hysteresis, fp16.min_loss_scale, zero_optimization.allgather_partitions, "
     "zero_optimization.overlap_comm, zero_optimization.reduce_scatter, "
     "zero_optimization.contiguous_gradients, wall_clock_breakdown, optimizer.params.torch_adam";
-const std::vector<std::string> kStage2 = {"strategy: shard_grad_op", "param_dtype: float16",
-                                          "reduce_dtype: float16", "buffer_dtype: float16"};
+const std::vector<std::string> kStage2Alone = {"strategy: shard_grad_op", "param_dtype: float16",
+                                               "reduce_dtype: float16", "buffer_dtype: float16"};
+// 2e8 elements of two bytes.
+const std::vector<std::string> kStage2 = {"strategy: shard_grad_op", "bucket_mb: 381.4697265625",
+                                          "param_dtype: float16", "reduce_dtype: float16",
+                                          "buffer_dtype: float16"};
 
 INSTANTIATE_TEST_SUITE_P(
     DeepSpeed, Accepted,
-    testing::Values(Case{"deepspeed/stage_2.json",
-                         kStage2 + Words{"lr_schedule: linear", "total_steps: auto",
-                                         "min_lr_ratio: 0", "grad_accum: 1", "log_interval: 2000"},
-                         {"deepspeed/stage_2.json" + kUnusedZero}},
-                    Case{"accelerate/deepspeed_file.yaml",
-                         kStage2 + Words{"nproc_per_node: 2", "lr_schedule: linear",
-                                         "total_steps: auto", "min_lr_ratio: 0", "grad_accum: 1",
-                                         "log_interval: 2000"},
-                         {"deepspeed/stage_2.json" + kUnusedZero,
-                          "accelerate/deepspeed_file.yaml" + kUnused +
-                              "main_training_function, deepspeed_config.zero3_init_flag"}},
-                    Case{"accelerate/deepspeed_stage_2.yaml",
-                         kStage2 + Words{"nproc_per_node: 2", "clip_grad_norm: 1", "grad_accum: 2"},
-                         {"accelerate/deepspeed_stage_2.yaml" + kUnused +
-                          "main_training_function, deepspeed_config.zero3_init_flag"}},
-                    Case{"deepspeed/everything.json",
-                         {"strategy: zero1", "param_dtype: bfloat16", "reduce_dtype: bfloat16",
-                          "buffer_dtype: bfloat16", "activation_checkpointing: unit", "lr: 0.002",
-                          "weight_decay: 0.1", "betas: [0.8, 0.95]", "eps: 1e-07",
-                          "clip_grad_norm: 0.5", "lr_schedule: linear", "warmup_steps: 10",
-                          "total_steps: 100", "min_lr_ratio: 0", "batch_size: 8", "grad_accum: 2",
-                          "global_batch_size: 32", "drop_last: on", "log_interval: 5"},
-                         {"deepspeed/everything.json: known to DeepSpeed, without effect here: "
-                          "wall_clock_breakdown, activation_checkpointing.profile"}}));
+    testing::Values(
+        Case{"deepspeed/stage_2.json",
+             kStage2 + Words{"lr_schedule: linear", "total_steps: auto", "min_lr_ratio: 0",
+                             "grad_accum: 1", "log_interval: 2000"},
+             {"deepspeed/stage_2.json" + kUnusedZero}},
+        Case{"accelerate/deepspeed_file.yaml",
+             kStage2 + Words{"nproc_per_node: 2", "lr_schedule: linear", "total_steps: auto",
+                             "min_lr_ratio: 0", "grad_accum: 1", "log_interval: 2000"},
+             {"deepspeed/stage_2.json" + kUnusedZero,
+              "accelerate/deepspeed_file.yaml" + kUnused +
+                  "main_training_function, deepspeed_config.zero3_init_flag"}},
+        Case{"accelerate/deepspeed_stage_2.yaml",
+             kStage2Alone + Words{"nproc_per_node: 2", "clip_grad_norm: 1", "grad_accum: 2"},
+             {"accelerate/deepspeed_stage_2.yaml" + kUnused +
+              "main_training_function, deepspeed_config.zero3_init_flag"}},
+        Case{"deepspeed/everything.json",
+             {"strategy: zero1", "param_dtype: bfloat16", "reduce_dtype: bfloat16",
+              "buffer_dtype: bfloat16", "activation_checkpointing: unit", "lr: 0.002",
+              "weight_decay: 0.1", "betas: [0.8, 0.95]", "eps: 1e-07", "clip_grad_norm: 0.5",
+              "lr_schedule: linear", "warmup_steps: 10", "total_steps: 100", "min_lr_ratio: 0",
+              "batch_size: 8", "grad_accum: 2", "global_batch_size: 32", "drop_last: on",
+              "log_interval: 5"},
+             {"deepspeed/everything.json: known to DeepSpeed, without effect here: "
+              "wall_clock_breakdown, activation_checkpointing.profile"}}));
 
 class ForeignConfig : public testing::Test {
  protected:

@@ -32,12 +32,21 @@ constexpr auto kAliases = std::to_array<Alias>({
     {"deepspeed_inclusion_filter", "include"},
     {"gradient_accumulation_steps", "grad-accum"},
     {"gradient_clipping", "clip-grad-norm"},
+    {"master_addr", "master-addr"},
+    {"master_port", "master-port"},
+    {"max_restarts", "max-restarts"},
     {"min_elastic_nodes", "min-nodes"},
     {"mpirun_hostfile", "hostfile"},
+    {"no_ssh", "no-ssh", "on"},
+    {"node_rank", "node-rank"},
+    {"nproc_per_node", "nproc-per-node"},
     {"num_accelerators", "nproc-per-node"},
     {"num_cpu_threads_per_process", "threads"},
     {"num_gpus", "nproc-per-node"},
     {"num_nodes", "nnodes"},
+    {"rdzv_backend", "rdzv-backend"},
+    {"rdzv_endpoint", "rdzv-endpoint"},
+    {"rdzv_id", "rdzv-id"},
 });
 
 // Keys of Accelerate's files, and of their sections, that are words with a value.
