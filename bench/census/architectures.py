@@ -121,7 +121,7 @@ def decoders():
     for name, (kind, more) in table.items():
         auto = kind.removesuffix("Text") + "ForCausalLM"
         ARCHITECTURES["decoder/" + name] = huggingface(
-            kind, auto, lambda: {"input_ids": tokens()}, {"use_cache": False, "return_dict": False},
+            kind, auto, masked_text, {"use_cache": False, "return_dict": False},
             **{**SMALL, "attn_implementation": "eager", **more})
     wide = {
         "gpt2": ("GPT2", "GPT2LMHeadModel", dict(n_embd=32, n_layer=2, n_head=4, n_positions=64)),

@@ -30,7 +30,7 @@ CONTENTS = {
     "Samples": ["samples/README", "samples/gpt/README", "samples/bert/README", "samples/library/README",
                 "samples/cluster/README"],
     "Internals": ["docs/design", "docs/ranks", "fsdp/checkpoint/FORMAT", "docs/cuda-internals", "docs/cuda-kernels",
-                  "docs/cuda-checks", "docs/cuda-figures", "docs/aarch64", "docs/threads", "docs/accuracy", "bench/README"],
+                  "docs/cuda-checks", "docs/cuda-figures", "docs/aarch64", "docs/threads", "docs/accuracy", "docs/census", "bench/README"],
     "Project": ["CONTRIBUTING", "SECURITY", "CHANGELOG"],
 }
 

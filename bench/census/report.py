@@ -1,0 +1,155 @@
+#!/usr/bin/env python3
+"""Makes docs/census.md from the results of run.py, and of counterparts.py where there are some.
+
+    report.py RESULTS.jsonl [--folder FILES] [--planted PLANTED.jsonl] [--onnxsim RESULTS.jsonl] [--onnxruntime RESULTS.jsonl] [--date DATE] > docs/census.md
+"""
+import argparse
+import collections
+import glob
+import importlib.metadata
+import json
+import re
+
+VARIANTS = (("dynamo", r"dynamo\d+"), ("TorchScript", r"torchscript\d+"), ("ORT basic, extended", "ort_.*"), ("fused", "fused"),
+            ("float16", "(fused_)?float16"), ("dynamic int8", "dynamic_int8"), ("QDQ", "qdq(_channel)?"), ("QLinear", "qoperator"),
+            ("NBits", r"nbits\d"), ("onnxslim, onnxsim", "onnxs.*"))
+PACKAGES = ("torch", "transformers", "timm", "torchvision", "onnx", "onnxscript", "onnxruntime", "onnxslim", "onnxsim")
+REASONS = (   # what a message means, for those that say it in many words
+    (r"operators without a kernel: (.*)", lambda m: "no kernel: " + ", ".join(re.findall(r"([\w.]+) \(\d+ nodes?", m[1]))),
+    (r"number of iterations is not known", lambda m: "a Loop whose number of iterations depends on the batch"),
+)
+
+
+def rows_of(path):
+    with open(path) as file:
+        return [json.loads(line) for line in file if line.strip()]
+
+
+def variant_of(name):
+    tail = name.removesuffix(".onnx").rsplit(".", 1)[1]
+    return next((title for title, pattern in VARIANTS if re.fullmatch(pattern, tail)), tail)
+
+
+def reason_of(row):
+    if row["verdict"] in ("wrong", "unresolved"):
+        parts = []
+        if not row.get("imports", True):
+            parts.append(f"first loss {row['loss']:.6g}, ONNX Runtime's {row['reference']:.6g}")
+        if row.get("gradient") != "right":
+            parts.append("gradient " + (row.get("surrogate") or "; ".join(row.get("wrong", [])) or "not resolved by differences"))
+        if not row.get("written", True):
+            parts.append(f"written file: {row.get('message') or row.get('written_loss')}")
+        return ", ".join(parts)
+    text = re.sub(r"^fsdp-run: (\S+\.onnx: )?", "", row.get("message", "")).split("\n")[0]
+    for pattern, words in REASONS:
+        found = re.search(pattern, text)
+        if found and pattern.startswith("number"):
+            return words(found)
+    found = re.match(REASONS[0][0], text)
+    return REASONS[0][1](found) if found and re.findall(r"\(\d+ nodes?", text) else text[:200]
+
+
+def cell(count):
+    return f"{count['right']}/{sum(count.values())}" if count else ""
+
+
+def short(text):
+    return text.replace("|", "\\|")
+
+
+def processor():
+    with open("/proc/cpuinfo") as file:
+        return next((line.split(":", 1)[1].strip() for line in file if line.startswith("model name")), "unknown")
+
+
+def counterpart(title, path):
+    rows = rows_of(path)
+    counts = collections.Counter(r["verdict"] for r in rows)
+    reasons = collections.Counter(re.sub(r"'[^']*'|\d+", "_", r["message"])[:110] for r in rows if r["verdict"] in ("refused", "crashed"))
+    lines = [f"| {title} | {len(rows)} | {counts['right']} | {counts['wrong']} | {counts['unresolved']} | "
+             f"{counts['refused'] + counts['crashed']} |"]
+    return lines, [f"- {title}, {n} times: `{short(text)}`" for text, n in reasons.most_common(6)]
+
+
+def main():
+    words = argparse.ArgumentParser()
+    words.add_argument("results")
+    words.add_argument("--folder")
+    words.add_argument("--planted")
+    words.add_argument("--onnxsim")
+    words.add_argument("--onnxruntime")
+    words.add_argument("--date", default="")
+    options = words.parse_args()
+    rows = [r for r in rows_of(options.results) if r["verdict"] != "no reference"]
+    right = sum(r["verdict"] == "right" for r in rows)
+    tools = collections.defaultdict(collections.Counter)
+    families = collections.defaultdict(lambda: collections.defaultdict(collections.Counter))
+    for r in rows:
+        family, variant = r["file"].split(".")[0], variant_of(r["file"])
+        families[family][variant][r["verdict"]] += 1
+        tools[variant][r["verdict"]] += 1
+    titles = [t for t, _ in VARIANTS if t in tools]
+    names = {".".join(r["file"].split(".")[:2]) for r in rows}
+    versions = ", ".join(f"{p} {importlib.metadata.version(p)}" for p in PACKAGES)
+    print(f"""# Census
+
+Of {len(rows)} files of {len(names)} architectures, {right} ({100 * right / max(1, len(rows)):.1f} %) import, train with right gradients, and come
+back as files that ONNX Runtime runs with the same loss.
+
+The networks are tiny and have random weights. Two exporters of PyTorch wrote them; optimizers and quantizers of other projects
+changed them ([bench/census](../bench/census/README.md)). A file counts as right when four things hold.
+
+- *Imports*: the first loss is that of ONNX Runtime's outputs.
+- *Trains*: a step ends with exit status 0.
+- *Gradient*: products of the gradient with random directions equal central differences of another program's loss. It computes in
+  float64 where it can. Rounding has no differences, so in quantized files each rounding is its straight-through meaning: the clipped
+  value plus a constant. Low-bit weights are frozen, and what else the file trains is checked.
+- *Written*: after three steps ONNX Runtime loads the written file, and its loss there is the program's own.
+
+Right / files, by family and by the tool that wrote the file:
+""")
+    print("| family | all | " + " | ".join(titles) + " |")
+    print("| --- |" + " --- |" * (len(titles) + 1))
+    for family in sorted(families):
+        every = sum((families[family][t] for t in titles), collections.Counter())
+        print(f"| {family} | {cell(every)} | " + " | ".join(cell(families[family][t]) for t in titles) + " |")
+    print("| all | " + cell(sum((tools[t] for t in titles), collections.Counter())) + " | " + " | ".join(
+        cell(tools[t]) for t in titles) + " |")
+    if options.folder:
+        left = len(glob.glob(options.folder + "/*.onnx")) - len(rows_of(options.results))
+        if left > 0:
+            print(f"\nNot measured yet: {left} more files that the generator wrote, and what it has still to write (its families are those of "
+                  "`architectures.py`).")
+    print("\n## Those that are not right\n")
+    groups = collections.defaultdict(list)
+    for r in rows:
+        if r["verdict"] != "right":
+            groups[r["verdict"], reason_of(r)].append(r["file"].removesuffix(".onnx"))
+    print("| verdict | reason | files |\n| --- | --- | --- |")
+    for (verdict, reason), files in sorted(groups.items(), key=lambda item: (item[0][0], -len(item[1]))):
+        listed = ", ".join(files[:6]) + (f" and {len(files) - 6} more" if len(files) > 6 else "")
+        print(f"| {verdict} | {short(reason)} | {listed} |")
+    print("""
+A refusal ends with exit status 2 and one line before anything is written. `unresolved` says that differences do not decide.""")
+    if options.planted:
+        planted = rows_of(options.planted)
+        seen = sum(r.get("gradient") == "wrong" for r in planted)
+        print(f"\nThe check itself: one tensor's gradient was spoiled in {len(planted)} runs (10 % longer, zero, or shifted by an element); {seen} were "
+              "found wrong.")
+    lines, reasons = [], []
+    for title, path in (("onnxsim 0.8.1", options.onnxsim), ("onnxruntime-training 1.19.2", options.onnxruntime)):
+        if path:
+            made = counterpart(title, path)
+            lines += made[0]
+            reasons += made[1]
+    if lines:
+        print("\n## Other trainers\n")
+        print("The same files and the same differences, with a mean squared error, which both can train "
+              "(`bench/census/counterparts.py`).\n")
+        print("| trainer | files | right | wrong | unresolved | refused or ended |\n| --- | --- | --- | --- | --- | --- |")
+        print("\n".join(lines) + "\n\nTheir most frequent reasons:\n\n" + "\n".join(reasons))
+    print(f"\n{options.date + ', ' if options.date else ''}{processor()}; {versions}.")
+
+
+if __name__ == "__main__":
+    main()
