@@ -291,7 +291,7 @@ TEST(Teacher, OneThatDoesNotFitIsRefused) {
   wide.initializers = {tensor("w", kFloat, {4, 5}, raw(count_up(20))),
                        tensor("b", kFloat, {5}, raw(count_up(5)))};
   wide.outputs = {declared("logits", {-1, 5})};
-  refused(wide, {"--teacher", "teacher.onnx", "'logits'", "[12, 3]", "[12, 5]"});
+  refused(wide, {"--teacher", "teacher.onnx", "'logits'", ", 3]", ", 5]"});
   SmallModel blind = linear_model();
   blind.nodes[0] = node("MatMul", {"image", "w"}, {"products"}, "multiply");
   blind.inputs = {declared("image", {-1, 4})};
