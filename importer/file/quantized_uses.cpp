@@ -239,11 +239,15 @@ bool reads_own_type(const WireNode& node, size_t input) {
   return node.is("GatherBlockQuantized") && (input == 0 || input == 2 || input == 3);
 }
 
+// Backwards, since a table that a product reads too (a tied head) is reshaped in between.
 std::set<std::string> read_in_own_type(const std::vector<WireNode>& nodes) {
   std::set<std::string> names, others;
-  for (const WireNode& node : nodes) {
+  for (size_t n = nodes.size(); n-- > 0;) {
+    const WireNode& node = nodes[n];
+    const bool view = (node.is("Reshape") || node.is("Identity")) && node.outputs.size() == 1 &&
+                      names.contains(node.outputs[0]) && !others.contains(node.outputs[0]);
     for (size_t i = 0; i < node.inputs.size(); ++i) {
-      (reads_own_type(node, i) ? names : others).insert(node.inputs[i]);
+      (reads_own_type(node, i) || (view && i == 0) ? names : others).insert(node.inputs[i]);
     }
     others.insert(node.inner_reads.begin(), node.inner_reads.end());
   }

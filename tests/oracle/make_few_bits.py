@@ -8,6 +8,7 @@ order) from a PyTorch model whose frozen weights are dequantized tensors in doub
 
   nbits    com.microsoft: GatherBlockQuantized, MatMulNBits of 4 bits with zero points, with float ones and g_idx, and of 8 with a bias
   frozen   DequantizeLinear: int4 in blocks, int8 a scale an output through a Transpose, uint8 in a Gemm; train with --freeze 'w*'
+  tied     a table of 4 bits that MatMulNBits and, reshaped, GatherBlockQuantized read
   half     float16: a table that a Gather and, transposed, a MatMul read, and a Gemm; train with --freeze 'w*'
 """
 import pathlib
@@ -186,9 +187,28 @@ def half(folder):
           lambda c: torch.tanh(e[c["ids"]].mean(1) @ e.T + b) @ w.T, [b], types=TensorProto.FLOAT16, outputs=TensorProto.FLOAT16)
 
 
+def tied(folder):
+    vocab, width = 40, 64
+    q = rng.integers(0, 16, (vocab, 2, 32))
+    scales = rng.uniform(0.02, 0.06, (vocab, 2)).astype(np.float32)
+    w = tensor(((q - 8) * scales.astype(np.float64)[..., None]).reshape(vocab, width))
+    bias, last = np.zeros(width), rng.normal(size=(vocab, CLASSES)) * 0.3
+    nodes = [helper.make_node("Reshape", ["head_Q4", "shape"], ["table"], "reshape"),
+             helper.make_node("GatherBlockQuantized", ["table", "ids", "head_scales"], ["rows"], "table", domain="com.microsoft", bits=4,
+                              block_size=32, gather_axis=0, quantize_axis=1),
+             helper.make_node("ReduceMean", ["rows", "axes"], ["mean"], "mean", keepdims=0), helper.make_node("Add", ["mean", "bias"], ["sum"], "add"),
+             helper.make_node("MatMulNBits", ["sum", "head_Q4", "head_scales"], ["scores"], "head", domain="com.microsoft", K=width, N=vocab,
+                              bits=4, block_size=32), helper.make_node("MatMul", ["scores", "last"], ["logits"], "classify")]
+    weights = [raw("head_Q4", TensorProto.UINT8, (vocab, 2, 16), packed(q)), floats("head_scales", scales),
+               raw("shape", TensorProto.INT64, (2,), np.array([vocab, width // 2])), raw("axes", TensorProto.INT64, (1,), np.array([1])),
+               floats("bias", bias), floats("last", last)]
+    b, l = tensor(bias), tensor(np.float32(last))
+    write(folder, nodes, weights, {"ids": rng.integers(0, vocab, (SAMPLES, 6))}, lambda c: (w[c["ids"]].mean(1) + b) @ w.T @ l, [b, l])
+
+
 def main():
     root = pathlib.Path(sys.argv[1] if len(sys.argv) > 1 else pathlib.Path(__file__).parent.parent / "fixtures/few_bits")
-    for make in (nbits, frozen, half):
+    for make in (nbits, frozen, half, tied):
         make(root / make.__name__)
 
 

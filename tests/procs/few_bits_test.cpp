@@ -17,7 +17,7 @@ std::string folder_of(const std::string& name) { return fixture("few_bits/" + na
 
 Words train(const std::string& name, const Words& more = {}) {
   const std::string folder = folder_of(name);
-  const Words frozen = name == "nbits" ? Words{} : Words{"--freeze", "w*"};
+  const Words frozen = name == "nbits" || name == "tied" ? Words{} : Words{"--freeze", "w*"};
   return fsdp_run({folder + "/model.onnx",
                    "--data",
                    folder + "/data",
@@ -50,7 +50,7 @@ std::vector<nlohmann::json> rows_of_run(const Words& words) {
 
 class FewBitsTest : public testing::TestWithParam<const char*> {};
 
-INSTANTIATE_TEST_SUITE_P(Files, FewBitsTest, testing::Values("nbits", "frozen", "half"),
+INSTANTIATE_TEST_SUITE_P(Files, FewBitsTest, testing::Values("nbits", "frozen", "half", "tied"),
                          [](const auto& info) { return std::string(info.param); });
 
 TEST_P(FewBitsTest, LossesAreThoseOfPyTorchInThePlannedMemory) {
@@ -84,7 +84,7 @@ TEST_P(FewBitsTest, SameBitsUnderEveryStrategyAndOtherBytesUnchanged) {
   size_t changed = 0;
   for (size_t i = 0; i < before.size(); ++i) changed += before[i] != expected[i] ? 1 : 0;
   EXPECT_GT(changed, 0u);
-  EXPECT_LE(changed, 800u) << "biases alone";
+  EXPECT_LE(changed, 1100u) << "biases, and a small matrix of one file";
 }
 
 // Weights of 160 x 192 in 4 bits, 64 x 192 and 5 x 64 in 8: 27968 bytes; scales: 4100.
