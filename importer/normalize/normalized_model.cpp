@@ -9,6 +9,7 @@
 #include "importer/file/wire.h"
 #include "importer/normalize/compute_types.h"
 #include "importer/normalize/expansion.h"
+#include "importer/normalize/node_order.h"
 #include "importer/normalize/opset_range.h"
 #include "importer/normalize/quantized_graph.h"
 #include "importer/normalize/resolvers.h"
@@ -152,6 +153,7 @@ Result<NormalizedModel> normalized_model(const OnnxFile& file, const Operators& 
   OFSDP_REJECT_IF(!forward.empty() && !model.ParseFromString(forward),
                   "{}: is no ONNX model: it does not parse", file.path());
   model.clear_training_info();
+  sort_nodes(*model.mutable_graph());
   open_batch_axis(*model.mutable_graph());
   const int opset = version_of(model.opset_import(), "");
   OFSDP_REJECT_IF(opset > kOpset, "{}: opset {} is newer than {}, the newest known", file.path(),

@@ -99,6 +99,23 @@ TEST_F(Rewrite, TheBranchOfAKnownConditionTakesThePlaceOfIf) {
               ElementsAre("Constant", "Tanh", "Identity"));
 }
 
+TEST_F(Rewrite, NodesOutOfOrderAreSortedAndOthersKeepTheirPlaces) {
+  const auto late = node("Relu", {"x"}, {"a"}, "late");
+  EXPECT_THAT(
+      operators_of(image_model({node("Exp", {"x"}, {"c"}, ""), node("Tanh", {"a"}, {"b"}, ""),
+                                node("Mul", {"b", "c"}, {"y"}, ""), late})),
+      ElementsAre("Exp", "Relu", "Tanh", "Mul"));
+  // A branch reads what comes after its If.
+  EXPECT_THAT(operators_of(image_model({either(), known_bool("condition", false)})),
+              ElementsAre("Constant", "Tanh", "Identity"));
+}
+
+TEST_F(Rewrite, ACycleOfNodesIsRefused) {
+  EXPECT_THAT(error_of(image_model({node("Tanh", {"b"}, {"a"}, ""), node("Relu", {"a"}, {"b"}, ""),
+                                    node("Add", {"a", "x"}, {"y"}, "")})),
+              HasSubstr("topologically sorted"));
+}
+
 TEST_F(Rewrite, AConditionOnAStaticAxisIsKnown) {
   const auto ops =
       operators_of(image_model({node("Shape", {"x"}, {"shape"}, "") + int_attribute("start", 1),
