@@ -43,8 +43,8 @@ class OrthogonalPlanner {
     const TensorDesc x = matrix_of(m.rows, m.columns), gram = matrix_of(m.side(), m.side());
     OFSDP_ASSIGN_OR_RETURN(m.gram,
                            product({{m.tall() ? "transA" : "transB", int64_t{1}}}, {x, x}, gram));
-    OFSDP_ASSIGN_OR_RETURN(
-        m.square, product({{"alpha", Muon::kC}, {"beta", Muon::kB}}, {gram, gram, gram}, gram));
+    OFSDP_ASSIGN_OR_RETURN(m.square,
+                           product({{"beta", Muon::kB / Muon::kC}}, {gram, gram, gram}, gram));
     const auto factors = m.tall() ? std::vector{x, gram, x} : std::vector{gram, x, x};
     OFSDP_ASSIGN_OR_RETURN(m.advance, product({{"beta", Muon::kA}}, factors, x));
     size_t most = 0;
@@ -101,6 +101,11 @@ OFSDP_MULTIARCH void divide(float* values, float by, int64_t n) {
   for (int64_t i = 0; i < n; ++i) values[i] = values[i] / by;
 }
 
+// Apart from the product: oneDNN has no fast one that both scales and adds.
+OFSDP_MULTIARCH void scale(float* values, float by, int64_t n) {
+  for (int64_t i = 0; i < n; ++i) values[i] = values[i] * by;
+}
+
 // -0 becomes 0, as it does where ranks add their zeros.
 OFSDP_MULTIARCH void put(const float* from, float* to, int64_t n) {
   for (int64_t i = 0; i < n; ++i) to[i] = from[i] + 0.0f;
@@ -153,6 +158,7 @@ Status orthogonalize(OrthogonalMatrix& m, float* values, std::byte* work) {
   for (int i = 0; i < Muon::kIterations; ++i) {
     OFSDP_RETURN_IF_ERROR(run(m.gram, {x, x}, w.gram));
     OFSDP_RETURN_IF_ERROR(run(m.square, {w.gram, w.gram, w.gram}, w.polynomial));
+    scale(w.polynomial, Muon::kC, m.side() * m.side());
     OFSDP_RETURN_IF_ERROR(m.tall() ? run(m.advance, {x, w.polynomial, x}, next)
                                    : run(m.advance, {w.polynomial, x, x}, next));
     std::swap(x, next);
