@@ -66,10 +66,26 @@ Status check_trained(const std::vector<NamedTensor>& saved, const std::vector<Na
                      left.begin()->first);
 }
 
-o
+// Every state that the run has of a tensor is in the checkpoint, with its shape.
+Status check_state_tensors(const Manifest& m, const RunPlan& plan, const Graph& graph) {
+  std::map<std::pair<std::string, std::string>, Shape> saved;
+  for (const StateTensor& tensor : states_of(m)) saved[{tensor.kind, tensor.name}] = tensor.shape;
+  for (const StateTensor& tensor : state_tensors(plan, graph)) {
+    const auto found = saved.find({tensor.kind, tensor.name});
+    if (found == saved.end()) {
+      return input_error("it has no {} of '{}', which this run's optimizer of it needs",
+                         tensor.kind, tensor.name);
+    }
+    if (found->second == tensor.shape) continue;
+    return input_error("its {} of '{}' has shape {}, this run's {}", tensor.kind, tensor.name,
+                       found->second.text(), tensor.shape.text());
+  }
+  return ok_status();
 }
 
-t
+std::string identity_of_teacher(const ModelSetup& setup) {
+  const Teacher* teacher = setup.source->teacher();
+  return teacher == nullptr ? "" : teacher->identity;
 }
 
 }  // namespace
