@@ -21,17 +21,15 @@ class JoinedRows {
     return (kHeader + most * width + kHeader - 1) / kHeader * kHeader;
   }
 
-  JoinedRows(const float* data, int64_t ranks, int64_t part, int64_t width)
-      : data_(data), ranks_(ranks), part_(part), width_(width) {}
-  JoinedRows(const float* data, const Shape& shape, int64_t width)
-      : JoinedRows(data, shape[0], shape[1], width) {}
+  // `shape`: [ranks, part_of(most, width)].
+  JoinedRows(const float* data, const Shape& shape, int64_t most, int64_t width)
+      : data_(data), ranks_(shape[0]), part_(shape[1]), most_(most), width_(width) {}
 
   int64_t ranks() const { return ranks_; }
-  int64_t most() const { return (part_ - kHeader) / std::max<int64_t>(width_, 1); }
   // Whatever the bytes, the number lies inside of the part.
   int64_t rows(int64_t rank) const {
     const float said = data_[rank * part_];
-    return said > 0 ? static_cast<int64_t>(std::min(said, static_cast<float>(most()))) : 0;
+    return said > 0 ? static_cast<int64_t>(std::min(said, static_cast<float>(most_))) : 0;
   }
   const float* row(int64_t rank, int64_t i = 0) const {
     return data_ + rank * part_ + kHeader + i * width_;
@@ -44,7 +42,7 @@ class JoinedRows {
 
  private:
   const float* data_;
-  int64_t ranks_, part_, width_;
+  int64_t ranks_, part_, most_, width_;
 };
 
 }  // namespace ofsdp::kernels

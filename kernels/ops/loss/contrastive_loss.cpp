@@ -81,16 +81,16 @@ void unit_rows_grad(GradBuilder& b) {
 void loss_grad(GradBuilder& b) {
   const Ref terms = b.emit1("ofsdp.ContrastiveTerms", {b.grad_output(0), b.output(1)});
   std::vector<Ref> inputs{b.input(0), b.input(1), terms};
+  Attributes join;
+  for (const char* name : {"ranks", "rank", "most"}) {
+    if (b.attributes().has(name)) join.set(name, b.attributes().i(name, 0));
+  }
   if (b.input(2)) {
-    Attributes join;
-    for (const char* name : {"ranks", "rank", "most"}) join.set(name, b.attributes().i(name, 1));
     const Ref joined = b.emit1("ofsdp.JoinRows", {terms}, join);
     inputs.insert(inputs.end(), {b.input(2), b.input(3), joined});
   }
-  const auto made = b.emit("ofsdp.ContrastiveLossGrad", inputs,
-                           {{"temperature", b.attributes().f("temperature", 0.07f)},
-                            {"rank", b.attributes().i("rank", 0)}},
-                           2);
+  join.set("temperature", b.attributes().f("temperature", 0.07f));
+  const auto made = b.emit("ofsdp.ContrastiveLossGrad", inputs, join, 2);
   b.set_grad(0, made[0]);
   b.set_grad(1, made[1]);
 }
@@ -265,7 +265,7 @@ std::unique_ptr<Kernel> create_unit_grad(const Problem& p) {
 class RowBlocks {
  public:
   RowBlocks(const float* own, int64_t rows, int64_t width)
-      : joined_(own, 1, 0, width), own_(own), rows_(rows), alone_(true) {}
+      : joined_(own, Shape{1, 0}, 0, width), own_(own), rows_(rows), alone_(true) {}
   explicit RowBlocks(const JoinedRows& joined) : joined_(joined) {}
 
   // f(place of the first among all rows, rows, how many).
@@ -294,35 +294,37 @@ class RowBlocks {
 };
 
 struct Pairs {
-  int64_t rows, width, all;  // all: the most rows of all ranks
+  int64_t rows, width, most;  // most: rows of a rank
+  int64_t all;                // the most rows of all ranks
   int64_t rank;
   float inverse_temperature;
   Shape joined, joined_terms;  // of rank 0: absent
 
   static Pairs of(const Problem& p, size_t joined, size_t joined_terms) {
-    Pairs made{p.in(0).shape[0],
-               p.in(0).shape[1],
-               p.in(0).shape[0],
-               p.attributes.i("rank", 0),
-               static_cast<float>(1 / temperature_of(p.attributes)),
-               {},
-               {}};
+    const int64_t rows = p.in(0).shape[0];
+    Pairs made{.rows = rows,
+               .width = p.in(0).shape[1],
+               .most = p.attributes.i("most", rows),
+               .all = rows,
+               .rank = p.attributes.i("rank", 0),
+               .inverse_temperature = static_cast<float>(1 / temperature_of(p.attributes)),
+               .joined = {},
+               .joined_terms = {}};
     if (!p.has_in(joined)) return made;
     made.joined = p.in(joined).shape;
     if (p.has_in(joined_terms)) made.joined_terms = p.in(joined_terms).shape;
-    const JoinedRows most(nullptr, made.joined, made.width);
-    made.all = most.ranks() * most.most();
+    made.all = made.joined[0] * made.most;
     return made;
   }
   size_t workspace() const { return static_cast<size_t>(rows * all) * sizeof(float); }
 
   RowBlocks blocks(const KernelArgs& a, size_t own, size_t other) const {
     if (joined.rank() == 0) return {a.in<float>(own), rows, width};
-    return RowBlocks({a.in<float>(other), joined, width});
+    return RowBlocks(JoinedRows(a.in<float>(other), joined, most, width));
   }
   RowBlocks terms(const KernelArgs& a, size_t own, size_t other) const {
     if (joined.rank() == 0) return {a.in<float>(own), rows, 3};
-    return RowBlocks({a.in<float>(other), joined_terms, 3});
+    return RowBlocks(JoinedRows(a.in<float>(other), joined_terms, most, 3));
   }
 
   // logits[i, j] = own row i . row j / T.

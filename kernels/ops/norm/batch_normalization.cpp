@@ -19,9 +19,6 @@
 #include "kernels/ops/support.h"
 
 namespace ofsdp::kernels::ops {
-void add_joined_batch_normalization(Registry& registry);
-void add_join_rows(Registry& registry);
-void add_contrastive_loss(Registry& registry);
 namespace {
 
 bool trains(const Attributes& attributes) { return attributes.i("training_mode", 0) != 0; }
@@ -234,9 +231,6 @@ void batch_normalization_grad_body(BodyBuilder& b) {
 }  // namespace
 
 void add_batch_normalization(Registry& registry) {
-  add_joined_batch_normalization(registry);
-  add_join_rows(registry);
-  add_contrastive_loss(registry);
   registry.add(make_op(
       "BatchNormalization", {infer, grad, reference},
       float_kernels<accepts<float, 1>, create<float>, accepts<double, 1>, create<double>>(

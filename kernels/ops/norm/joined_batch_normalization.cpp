@@ -192,7 +192,7 @@ std::unique_ptr<Kernel> create_joined(const Problem& p) {
   std::array<bool, 4> wanted{};
   for (size_t i = 0; i < wanted.size(); ++i) wanted[i] = p.has_out(i);
   return make_kernel([=, shape = p.in(0).shape](const KernelArgs& a) {
-    const JoinedRows joined(a.in<float>(0), shape, 1 + 2 * channels);
+    const JoinedRows joined(a.in<float>(0), shape, 1, 1 + 2 * channels);
     const float *const before_mean = a.in<float>(1), *const before_variance = a.in<float>(2);
     for (int64_t c = 0; c < channels; ++c) {
       double count = 0, middle = 0, sum = 0;
@@ -259,8 +259,8 @@ std::unique_ptr<Kernel> create_grad(const Problem& p) {
   const float epsilon = epsilon_of(p.attributes);
   const auto run = [=, statistics_shape = p.in(5).shape,
                     dots_shape = p.in(6).shape](const KernelArgs& a) {
-    const JoinedRows statistics(a.in<float>(5), statistics_shape, 1 + 2 * e.channels);
-    const JoinedRows dots(a.in<float>(6), dots_shape, 2 * e.channels);
+    const JoinedRows statistics(a.in<float>(5), statistics_shape, 1, 1 + 2 * e.channels);
+    const JoinedRows dots(a.in<float>(6), dots_shape, 1, 2 * e.channels);
     float* const factor = reinterpret_cast<float*>(a.workspace);
     float *const shift = factor + e.channels, *const slope = shift + e.channels;
     const double n = joined_count(statistics), share = n > 0 ? 1 / n : 0;
