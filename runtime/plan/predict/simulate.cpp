@@ -119,7 +119,8 @@ class Simulator {
   double communicate(int s, double earliest) {
     const double seconds = costs_[static_cast<size_t>(s)].communication;
     if (seconds <= 0) return compute(s), compute_end_;
-    const int unit = schedule_.steps[static_cast<size_t>(s)].index;
+    const Step& step = schedule_.steps[static_cast<size_t>(s)];
+    const int unit = traits(step.kind).subject == StepSubject::kUnit ? step.index : -1;
     if (!options_.overlap) earliest = compute_end_;
     const double begin = std::max(earliest, communication_end_);
     communication_end_ = begin + seconds;
