@@ -340,7 +340,8 @@ int64_t planned_arena(const std::string& mode, int batch) {
   const std::string label = "arena (activations, gathered, work)";
   const size_t at = run.out.find(label);
   if (at == std::string::npos) return -1;
-  return std::stoll(run.out.substr(at + label.size()));
+  const std::string row = run.out.substr(at, run.out.find('\n', at) - at);
+  return std::stoll(row.substr(row.rfind(' ')));  // the bytes, after the size that people read
 }
 
 // The same kernels, which declare that backward reads the output, or the input as well: then the
