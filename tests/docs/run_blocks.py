@@ -99,11 +99,16 @@ def furnish(folder, program, block):
         (folder / "model.onnx").write_bytes(cube_model())
     elif path == "docs/quantized.md":
         shutil.copy(fixtures / "quantized/pairs/model.onnx", folder / "quantized.onnx")
+        shutil.copy(fixtures / "few_bits/nbits/model.onnx", folder / "model_int4.onnx")
+        (folder / "tokens").symlink_to(fixtures / "few_bits/nbits/data")
         (folder / "data").symlink_to(fixtures / "quantized/pairs/data")
     else:
         shutil.copy(fixtures / "mlp/model.onnx", folder / "model.onnx")
         (folder / "model.yaml").write_text("loss: cross_entropy\n")
         (folder / "data").symlink_to(fixtures / "mlp/data")
+    if path == "docs/losses.md":
+        for name in ("student.onnx", "teacher.onnx"):
+            shutil.copy(fixtures / "mlp/model.onnx", folder / name)
     shutil.copytree(fixtures / "artifacts/mlp_adamw", folder / "ARTIFACT_FOLDER")
     for name in ("mnist", "gpt", "bert"):
         (samples / name).mkdir(parents=True)

@@ -52,7 +52,7 @@ TEST(CompletionTest, BashOffersCommandsOptionsValuesAndFiles) {
   EXPECT_THAT(offers({"pl"}), ElementsAre("plan"));
   EXPECT_THAT(offers({"plan", "a"}), ElementsAre("a model.onnx"));
   EXPECT_THAT(offers({"m.onnx", "--strat"}), ElementsAre("--strategy"));
-  EXPECT_THAT(offers({"m.onnx", "--no-s"}), ElementsAre("--no-shuffle"));
+  EXPECT_THAT(offers({"m.onnx", "--no-shu"}), ElementsAre("--no-shuffle"));
   EXPECT_THAT(offers({"m.onnx", "--strategy", ""}),
               ElementsAre("full_shard", "shard_grad_op", "no_shard", "hybrid_shard",
                           "hybrid_shard_zero2", "zero1", "auto"));

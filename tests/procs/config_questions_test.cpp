@@ -80,8 +80,10 @@ TEST_F(ConfigQuestions, NumbersAndNamesAreAnswers) {
 
 TEST_F(ConfigQuestions, AWrongAnswerIsAskedAgain) {
   EXPECT_EQ(answered("none\n0\n2\n").launch.nproc_per_node, 2);
-  EXPECT_EQ(refused("none"),
-            "config: nproc-per-node: expected auto or a whole number from 1 to 4096, found 'none'");
+  EXPECT_EQ(
+      refused("none"),
+      "config: nproc-per-node: expected auto, gpu, cpu or a whole number from 1 to 4096, found "
+      "'none'");
   EXPECT_FALSE(std::filesystem::exists(at("d.yaml")));
 }
 

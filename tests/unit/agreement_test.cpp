@@ -12,7 +12,9 @@ namespace agreement_test {
 TEST(Agreement, CodesTellStepUnitAndSize) {
   const Registry registry = make_registry();
   const Graph graph = testing::mlp_training_graph(registry, 4, {8, 8, 2});
-  const Plan plan = *make_plan(graph, {Strategy::kFullShard, WrapPolicy::kSize, 72, 2});
+  const Plan plan = *make_plan(
+      graph,
+      {.strategy = Strategy::kFullShard, .wrap = WrapPolicy::kSize, .min_params = 72, .world = 2});
   EXPECT_EQ(step_code_text(step_code({StepKind::kGather, 1}, plan)),
             format_text("Gather u1 of {} elements", plan.units[1].padded_numel));
   EXPECT_EQ(step_code_text(step_code({StepKind::kClip, -1}, plan)), "Clip");

@@ -47,7 +47,10 @@ TEST(Placement, RandomPiecesNeverOverlapAndDisjointLifetimesShare) {
 TEST(MemoryPlan, FullShardNeedsLessArenaWithoutPrefetch) {
   const Registry registry = make_registry();
   const Graph graph = testing::mlp_training_graph(registry, 2, {64, 64, 64, 64, 64, 64, 2});
-  const Plan plan = *make_plan(graph, {Strategy::kFullShard, WrapPolicy::kSize, 4000, 2});
+  const Plan plan = *make_plan(graph, {.strategy = Strategy::kFullShard,
+                                       .wrap = WrapPolicy::kSize,
+                                       .min_params = 4000,
+                                       .world = 2});
   const std::vector<size_t> workspace(graph.nodes.size(), 0);
   size_t last = SIZE_MAX;
   for (int depth : {2, 1, 0}) {
@@ -64,7 +67,8 @@ TEST(MemoryPlan, GradientSlotsAreReusedWhereGradientsAreSharded) {
   const Graph graph = testing::mlp_training_graph(registry, 2, {64, 64, 64, 64, 64, 64, 2});
   size_t whole = 0, most = 0;
   for (const Strategy strategy : {Strategy::kNoShard, Strategy::kFullShard}) {
-    const Plan plan = *make_plan(graph, {strategy, WrapPolicy::kSize, 4000, 2});
+    const Plan plan = *make_plan(
+        graph, {.strategy = strategy, .wrap = WrapPolicy::kSize, .min_params = 4000, .world = 2});
     const Schedule schedule = compile(graph, plan, {});
     const GradientSlots slots = plan_gradient_slots(plan, schedule);
     whole = most = 0;
@@ -85,7 +89,10 @@ TEST(Unit, LayoutIsAlignedPaddedAndCoversEveryElementOnce) {
   const Registry registry = make_registry();
   const Graph graph = testing::mlp_training_graph(registry, 2, {7, 5, 3, 2});
   for (int world : {1, 2, 3, 5, 8}) {
-    const Plan plan = *make_plan(graph, {Strategy::kFullShard, WrapPolicy::kSize, 30, world});
+    const Plan plan = *make_plan(graph, {.strategy = Strategy::kFullShard,
+                                         .wrap = WrapPolicy::kSize,
+                                         .min_params = 30,
+                                         .world = world});
     int64_t parameters = 0;
     for (const Unit& unit : plan.units) {
       EXPECT_EQ(unit.padded_numel % (kParamAlignment * world), 0);

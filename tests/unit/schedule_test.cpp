@@ -21,7 +21,8 @@ std::unique_ptr<Compiled> compiled(Strategy strategy, int world, const CompileOp
                                    int common_ranks = 1) {
   auto c = std::make_unique<Compiled>();
   c->graph = testing::mlp_training_graph(c->registry, 4, {8, 8, 8, 8, 2});
-  PlanOptions plan{strategy, WrapPolicy::kSize, 72, world};
+  PlanOptions plan{
+      .strategy = strategy, .wrap = WrapPolicy::kSize, .min_params = 72, .world = world};
   plan.common_ranks = common_ranks;
   c->plan = *make_plan(c->graph, plan);
   c->schedule = compile(c->graph, c->plan, options);

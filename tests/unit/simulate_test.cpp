@@ -24,7 +24,8 @@ struct Chain {
   std::vector<StepCost> costs;
 
   explicit Chain(const CompileOptions& options = {}, Strategy strategy = Strategy::kFullShard) {
-    plan = *make_plan(graph, {strategy, WrapPolicy::kSize, 72, 2});
+    plan = *make_plan(
+        graph, {.strategy = strategy, .wrap = WrapPolicy::kSize, .min_params = 72, .world = 2});
     schedule = compile(graph, plan, options);
     slots = plan_gradient_slots(plan, schedule);
     for (const Step& step : schedule.steps) costs.push_back(cost(step.kind));
