@@ -85,7 +85,7 @@ void loss_grad(GradBuilder& b) {
   for (const char* name : {"ranks", "rank", "most"}) {
     if (b.attributes().has(name)) join.set(name, b.attributes().i(name, 0));
   }
-  if (b.input(2)) {
+  if (b.num_inputs() > 2) {
     const Ref joined = b.emit1("ofsdp.JoinRows", {terms}, join);
     inputs.insert(inputs.end(), {b.input(2), b.input(3), joined});
   }
