@@ -27,7 +27,7 @@ CONTENTS = {
     "Coming from": ["docs/from-pytorch-fsdp", "docs/from-accelerate", "docs/from-deepspeed",
                     "docs/from-onnxruntime-training", "docs/trainers-compared"],
     "Models": ["docs/operators", "docs/plugins", "docs/quantized", "docs/training-graphs"],
-    "Samples": ["samples/README", "samples/gpt/README", "samples/bert/README", "samples/library/README",
+    "Samples": ["samples/README", "samples/gpt/README", "samples/bert/README", "samples/halves/README", "samples/library/README",
                 "samples/cluster/README"],
     "Internals": ["docs/design", "docs/ranks", "fsdp/checkpoint/FORMAT", "docs/cuda-internals", "docs/cuda-kernels",
                   "docs/cuda-checks", "docs/cuda-figures", "docs/aarch64", "docs/threads", "docs/accuracy", "docs/census", "bench/README"],

@@ -38,6 +38,11 @@ std::string peak_line(const std::vector<uint64_t>& peaks) {
                      least - peaks.begin());
 }
 
+// Three digits at least where there are so many, and no exponent.
+std::string three_digits(double value) {
+  return value < 100 ? format_text("{:.3g}", value) : format_text("{:.0f}", value);
+}
+
 }  // namespace
 
 std::string wrapped(const std::string& label, const std::vector<std::string>& items, int most) {
@@ -89,10 +94,10 @@ std::string ranks_line(const OpeningFacts& facts) {
 }
 
 std::string closing_text(const ClosingFacts& facts) {
-  std::string text =
-      format_text("done: {}{} in {}, {:.4g} {}/s, {:.3g} ms an update (median)\n",
-                  plural(facts.updates, "update"), facts.stopped_early ? ", stopped early," : "",
-                  readable_seconds(facts.seconds), facts.rate, facts.rated, facts.median_step_ms);
+  std::string text = format_text(
+      "done: {}{} in {}, {} {}/s, {} ms an update (median)\n", plural(facts.updates, "update"),
+      facts.stopped_early ? ", stopped early," : "", readable_seconds(facts.seconds),
+      three_digits(facts.rate), facts.rated, three_digits(facts.median_step_ms));
   return text + peak_line(facts.peak_bytes) + facts.exposed + "\n";
 }
 
