@@ -12,8 +12,10 @@ set(private ${CMAKE_INSTALL_LIBDIR}/onnx-fsdp)
 get_filename_component(openblas_folder ${OFSDP_OPENBLAS} DIRECTORY)
 set_target_properties(onnx_fsdp PROPERTIES INSTALL_RPATH "$ORIGIN/onnx-fsdp;${openblas_folder}")
 set_target_properties(fsdp-run PROPERTIES INSTALL_RPATH "$ORIGIN/../${CMAKE_INSTALL_LIBDIR}")
-install(FILES $<TARGET_FILE:DNNL::dnnl> DESTINATION ${private} RENAME $<TARGET_SONAME_FILE_NAME:DNNL::dnnl>
-  COMPONENT runtime)
+if(OFSDP_ONEDNN)
+  install(FILES $<TARGET_FILE:DNNL::dnnl> DESTINATION ${private} RENAME $<TARGET_SONAME_FILE_NAME:DNNL::dnnl>
+    COMPONENT runtime)
+endif()
 
 install(TARGETS fsdp-run RUNTIME COMPONENT runtime)
 install(TARGETS onnx_fsdp EXPORT OnnxFsdp LIBRARY COMPONENT runtime NAMELINK_COMPONENT development)
