@@ -30,14 +30,18 @@ def trainable(model):
     return [t.name for t in model.graph.initializer if t.data_type == TensorProto.FLOAT and len(t.dims) > 0]
 
 
-def with_onnxsim(path, folder):
-    """Gradients by onnxsim's training loop."""
-    import onnxsim
-    model = onnx.load(path)
+def given(path, folder):
+    """The model, its columns, the labels, and the output to compare with them."""
     data = dict(np.load(folder + "/data.npz"))
     labels = data.pop("labels")
     with open(folder + "/prediction") as file:
-        prediction = file.read()
+        return onnx.load(path), data, labels, file.read()
+
+
+def with_onnxsim(path, folder):
+    """Gradients by onnxsim's training loop."""
+    import onnxsim
+    model, data, labels, prediction = given(path, folder)
     for value in model.graph.input:
         if value.name in data:
             value.type.tensor_type.shape.CopyFrom(onnx.TensorShapeProto(
@@ -64,11 +68,7 @@ def with_onnxruntime(path, folder):
     """Gradients by onnxruntime-training's on-device interface."""
     import onnxruntime.training.artifacts as artifacts
     from onnxruntime.training.api import CheckpointState, Module
-    model = onnx.load(path)
-    data = dict(np.load(folder + "/data.npz"))
-    labels = data.pop("labels")
-    with open(folder + "/prediction") as file:
-        prediction = file.read()
+    model, data, labels, prediction = given(path, folder)
     names = trainable(model)
     artifacts.generate_artifacts(model, requires_grad=names, frozen_params=[
         t.name for t in model.graph.initializer if t.name not in names], loss=artifacts.LossType.MSELoss,

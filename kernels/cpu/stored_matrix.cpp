@@ -81,29 +81,10 @@ template <StoredType type>
   }
 }
 
-OFSDP_MULTIARCH void widen_uint4(const std::byte* bytes, int64_t first, int64_t count, Factors f,
-                                 float* dst) {
-  widen_run<StoredType::kUInt4>(bytes, first, count, f, dst);
-}
-OFSDP_MULTIARCH void widen_int4(const std::byte* bytes, int64_t first, int64_t count, Factors f,
-                                float* dst) {
-  widen_run<StoredType::kInt4>(bytes, first, count, f, dst);
-}
-OFSDP_MULTIARCH void widen_uint8(const std::byte* bytes, int64_t first, int64_t count, Factors f,
-                                 float* dst) {
-  widen_run<StoredType::kUInt8>(bytes, first, count, f, dst);
-}
-OFSDP_MULTIARCH void widen_int8(const std::byte* bytes, int64_t first, int64_t count, Factors f,
-                                float* dst) {
-  widen_run<StoredType::kInt8>(bytes, first, count, f, dst);
-}
-OFSDP_MULTIARCH void widen_half(const std::byte* bytes, int64_t first, int64_t count, Factors f,
-                                float* dst) {
-  widen_run<StoredType::kFloat16>(bytes, first, count, f, dst);
-}
-OFSDP_MULTIARCH void widen_bfloat16(const std::byte* bytes, int64_t first, int64_t count, Factors f,
-                                    float* dst) {
-  widen_run<StoredType::kBFloat16>(bytes, first, count, f, dst);
+template <StoredType type>
+OFSDP_MULTIARCH void widen(const std::byte* bytes, int64_t first, int64_t count, Factors f,
+                           float* dst) {
+  widen_run<type>(bytes, first, count, f, dst);
 }
 
 OFSDP_MULTIARCH void apply_factors(const float* scales, const float* zeros, int64_t count,
@@ -117,18 +98,18 @@ using WidenRun = void (*)(const std::byte*, int64_t, int64_t, Factors, float*);
 WidenRun run_of(StoredType type) {
   switch (type) {
     case StoredType::kUInt4:
-      return widen_uint4;
+      return widen<StoredType::kUInt4>;
     case StoredType::kInt4:
-      return widen_int4;
+      return widen<StoredType::kInt4>;
     case StoredType::kUInt8:
-      return widen_uint8;
+      return widen<StoredType::kUInt8>;
     case StoredType::kInt8:
-      return widen_int8;
+      return widen<StoredType::kInt8>;
     case StoredType::kFloat16:
-      return widen_half;
+      return widen<StoredType::kFloat16>;
     default:
       OFSDP_CHECK(type == StoredType::kBFloat16, "float32 is not stored");
-      return widen_bfloat16;
+      return widen<StoredType::kBFloat16>;
   }
 }
 

@@ -264,7 +264,7 @@ class Lowering {
     made.node = n;
     made.src = value(joined, false);
     made.dst = value(joined, true);
-    made.group = {.first = 0, .count = plan_.world, .stride = 1};
+    made.group = all_ranks();
     made.channel = common_channel() + kChannelsOfAll + join_of_[at(joined)];
     made.part = {-1, made.dst.count / plan_.world};
     return made;

@@ -6,16 +6,5 @@
 #
 #   samples/bert/run.sh [options of fsdp-run]     e.g. samples/bert/run.sh --nproc-per-node 4
 #   PARAM_DTYPE=bfloat16 samples/bert/run.sh      parameters and computation in another type
-set -euo pipefail
-cd "$(dirname "${BASH_SOURCE[0]}")/../.."
-out=samples/bert/out
-
-scripts/setup.sh
-{ cmake --preset release && cmake --build --preset release --target fsdp-run; } >&2
-
-mkdir -p "$out"
-rm -f "$out/metrics.jsonl" "$out/bert.onnx" "$out/loss.svg"
-build/release/fsdp-run samples/bert/bert.onnx --param-dtype "${PARAM_DTYPE:-float32}" \
-  --metrics "$out/metrics.jsonl" --output "$out/bert.onnx" "$@"
-samples/common/plot.sh "$out/metrics.jsonl" "$out/loss.svg" "BERT, masked word pieces of tinyshakespeare"
-samples/common/last_loss.sh "$out/metrics.jsonl"
+exec "$(dirname "${BASH_SOURCE[0]}")/../common/train.sh" bert "BERT, masked word pieces of tinyshakespeare" \
+  --param-dtype "${PARAM_DTYPE:-float32}" "$@"

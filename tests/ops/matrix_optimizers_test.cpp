@@ -16,14 +16,6 @@ namespace matrix_optimizers_test {
 
 using kernels::updates::Muon;
 
-std::vector<float> normal(size_t count, uint32_t seed) {
-  std::mt19937 random(seed);
-  std::normal_distribution<float> draw;
-  std::vector<float> values(count);
-  for (float& value : values) value = draw(random);
-  return values;
-}
-
 double norm(const auto& values) {
   double sum = 0;
   for (const double value : values) sum += value * value;
@@ -135,7 +127,7 @@ TEST(Adafactor, FollowsTorchOnOneAxis) {
 // does not touch stays.
 TEST(Adafactor, SumsTheSquaresOfAnySpan) {
   const MatrixShape shape{3, 7, 300};
-  const std::vector<float> grad = normal(static_cast<size_t>(shape.numel()), 3);
+  const std::vector<float> grad = testing::normal_floats(static_cast<size_t>(shape.numel()), 3);
   for (const auto& [first, last] : std::vector<std::pair<int64_t, int64_t>>{
            {0, 6300}, {0, 1}, {299, 301}, {1000, 5000}, {2100, 4200}, {6299, 6300}}) {
     std::vector<float> rows(21, -1.0f), columns(900, -1.0f);
@@ -239,7 +231,7 @@ TEST(Muon, MatricesFollowAPlainLoopInDouble) {
   Planned planned({{{12, 30}, {30, 12}, {16, 16}, {1, 9}, {9, 1}}}, 1);
   for (OrthogonalMatrix& m : planned.orthogonal[0]) {
     SCOPED_TRACE(format_text("{} x {}", m.rows, m.columns));
-    std::vector<float> values = normal(static_cast<size_t>(m.numel()), 5);
+    std::vector<float> values = testing::normal_floats(static_cast<size_t>(m.numel()), 5);
     Matrix expected(static_cast<size_t>(m.rows));
     for (size_t i = 0; i < expected.size(); ++i) {
       const auto begin = values.begin() + static_cast<ptrdiff_t>(i) * m.columns;

@@ -9,6 +9,7 @@
 #include <random>
 
 #include "tests/support/namespaces.h"
+#include "tests/support/op_values.h"
 
 namespace ofsdp {
 namespace optimizer_test {
@@ -153,14 +154,6 @@ class Shard {
   std::vector<std::vector<T>> states_;
 };
 
-std::vector<float> normal(size_t count, uint32_t seed) {
-  std::mt19937 generator(seed);
-  std::normal_distribution<float> distribution;
-  std::vector<float> values(count);
-  for (float& value : values) value = distribution(generator);
-  return values;
-}
-
 TEST(Optimizer, FollowsTorch) {
   for (const Trial& trial : trials()) {
     Shard<float> shard(trial, {0.5f, -1.25f, 2.0f, 0.125f, -0.75f});
@@ -183,11 +176,12 @@ TEST(Optimizer, FollowsTorch) {
 TEST(Optimizer, FollowsItsReferenceInDouble) {
   constexpr size_t kCount = 1237;
   for (const Trial& trial : trials()) {
-    const std::vector<float> start = normal(kCount, 1);
+    const std::vector<float> start = testing::normal_floats(kCount, 1);
     Shard<float> shard(trial, start, 3);
     Shard<double> reference(trial, std::vector<double>(start.begin(), start.end()));
     for (int t = 1; t <= 50; ++t) {
-      const std::vector<float> grad = normal(kCount, 100 + static_cast<uint32_t>(t));
+      const std::vector<float> grad =
+          testing::normal_floats(kCount, 100 + static_cast<uint32_t>(t));
       shard.step(grad, t);
       reference.step(std::vector<double>(grad.begin(), grad.end()), t);
     }
@@ -205,10 +199,11 @@ TEST(Optimizer, FollowsItsReferenceInDouble) {
 TEST(Optimizer, BitsDoNotDependOnTheCut) {
   constexpr size_t kCount = 301;
   for (const Trial& trial : trials()) {
-    const std::vector<float> start = normal(kCount, 2);
+    const std::vector<float> start = testing::normal_floats(kCount, 2);
     Shard<float> whole(trial, start), cut(trial, start, 5);
     for (int t = 1; t <= 10; ++t) {
-      const std::vector<float> grad = normal(kCount, 200 + static_cast<uint32_t>(t));
+      const std::vector<float> grad =
+          testing::normal_floats(kCount, 200 + static_cast<uint32_t>(t));
       whole.step(grad, t);
       cut.step(grad, t, {1, 18, 18, 37, 150, 299});
     }
@@ -286,11 +281,11 @@ TEST(Lamb, FollowsTorch) {
 TEST(Lamb, FollowsItsReferenceInDoubleWhateverTheCut) {
   constexpr size_t kCount = 1237;
   const Trial trial{"lamb", lamb_settings(0.1), 0.01};
-  const std::vector<float> start = normal(kCount, 1);
+  const std::vector<float> start = testing::normal_floats(kCount, 1);
   LambParameter whole(start, trial.settings, trial.lr), cut(start, trial.settings, trial.lr);
   Shard<double> reference(trial, std::vector<double>(start.begin(), start.end()));
   for (int t = 1; t <= 50; ++t) {
-    const std::vector<float> grad = normal(kCount, 100 + static_cast<uint32_t>(t));
+    const std::vector<float> grad = testing::normal_floats(kCount, 100 + static_cast<uint32_t>(t));
     whole.step(grad, t);
     cut.step(grad, t, {1, 18, 18, 37, 150, 299});
     reference.step(std::vector<double>(grad.begin(), grad.end()), t);

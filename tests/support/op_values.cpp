@@ -44,6 +44,14 @@ std::vector<size_t> positions(const TensorDesc& desc) {
 
 }  // namespace
 
+std::vector<float> normal_floats(size_t count, uint32_t seed) {
+  std::mt19937 random(seed);
+  std::normal_distribution<float> draw;
+  std::vector<float> values(count);
+  for (float& value : values) value = draw(random);
+  return values;
+}
+
 std::vector<double> normals(size_t count, std::mt19937_64& random) {
   std::normal_distribution<double> normal;
   std::vector<double> values(count);

@@ -25,6 +25,7 @@ struct CaseValues {
 
 CaseValues make_values(const SampleCase& sample, uint64_t seed = 1);
 std::vector<double> normals(size_t count, std::mt19937_64& random);
+std::vector<float> normal_floats(size_t count, uint32_t seed);  // the same for the same seed
 
 class GuardedBytes {
  public:
