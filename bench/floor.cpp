@@ -32,11 +32,11 @@ namespace {
 using kernels::ops::MatrixProduct;
 using Clock = std::chrono::steady_clock;
 
-// The fastest of some runs in 0.2 s.
-double seconds_of(const auto& run) {
+// The fastest of some runs in `span`.
+double seconds_of(const auto& run, std::chrono::milliseconds span) {
   run();
   double best = 1e30;
-  const auto end = Clock::now() + std::chrono::milliseconds(200);
+  const auto end = Clock::now() + span;
   for (int i = 0; i < 3 || Clock::now() < end; ++i) {
     const auto began = Clock::now();
     run();
@@ -64,7 +64,7 @@ int64_t matrices(const std::vector<int64_t>& batch) {
 }
 
 struct Rates {
-  double ours = 0, best = 1e30;
+  double ours = 1e30, best = 1e30;
   const char* library = "";
 };
 
@@ -115,17 +115,21 @@ Rates rates_of(MatrixProduct p) {
   const std::array<TensorView, 2> inputs = {TensorView{base, {}}, TensorView{base + at_b, {}}};
   const TensorView output{base + at_y, {}};
   const auto time = [&](Kernel& k) {
-    return seconds_of([&] {
+    const auto run = [&] {
       OFSDP_CHECK(k.run({inputs, {&output, 1}, base + at_workspace, nullptr}).ok());
-    });
+    };
+    return seconds_of(run, std::chrono::milliseconds(60));
   };
+  // In turn, several times: a slow moment of the machine meets all of them.
   Rates rates;
-  rates.ours = rates.best = time(*kernel);
-  rates.library = "ours";
-  for (const auto& [name, other] : others) {
-    const double seconds = other == nullptr ? 1e30 : time(*other);
-    if (seconds < rates.best) std::tie(rates.best, rates.library) = std::pair{seconds, name};
+  for (int round = 0; round < 5; ++round) {
+    rates.ours = std::min(rates.ours, time(*kernel));
+    for (const auto& [name, other] : others) {
+      const double seconds = other == nullptr ? 1e30 : time(*other);
+      if (seconds < rates.best) std::tie(rates.best, rates.library) = std::pair{seconds, name};
+    }
   }
+  if (rates.ours <= rates.best) std::tie(rates.best, rates.library) = std::pair{rates.ours, "ours"};
   return rates;
 }
 
@@ -133,7 +137,9 @@ double copy_rate() {  // bytes read and written
   constexpr size_t kBytes = size_t{256} << 20;
   const Memory memory(2 * kBytes);
   std::byte* const base = memory.region.data();
-  return 2.0 * kBytes / seconds_of([&] { std::memcpy(base + kBytes, base, kBytes); });
+  return 2.0 * kBytes /
+         seconds_of([&] { std::memcpy(base + kBytes, base, kBytes); },
+                    std::chrono::milliseconds(500));
 }
 
 std::optional<MatrixProduct> product_of(const Node& node, const Problem& p) {

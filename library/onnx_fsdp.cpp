@@ -103,7 +103,9 @@ int32_t onnx_fsdp_option_count(const char* name) {
   return entry->kind == cli::OptionEntry::Kind::kRepeated ? 2 : 1;
 }
 
-int onnx_fsdp_command(int argc, char** argv) { return cli::run_program(argc, argv); }
+int onnx_fsdp_command(int argc, char** argv) {
+  return cli::run_program(argc, argv, onnx_fsdp_version());
+}
 
 onnx_fsdp_status onnx_fsdp_plan(const onnx_fsdp_settings* settings, char** json) {
   return call([&]() -> Status {

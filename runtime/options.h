@@ -350,6 +350,7 @@ struct Options {
   std::string model;       // MODEL.onnx; `export`: the checkpoint folder; `completion`: the shell
   std::string config;      // the --config file; empty: none
   bool help = false;       // --help: print the help and do nothing else
+  bool version = false;    // --version: print the version and do nothing else
   bool json = false;       // of `ops` and `plan`
   bool inference = false;  // of `export`, like the next two
   bool verify = false;

@@ -119,7 +119,7 @@ class Scanner {
   }
 
   Status unknown_option(const std::string& flag) const {
-    std::vector<std::string> names = {"--help", "--config", "--no-shuffle"};
+    std::vector<std::string> names = {"--help", "--version", "--config", "--no-shuffle"};
     for (const std::string& name : entry_names(table_)) names.push_back("--" + name);
     return input_error("unknown option {}{}", flag, did_you_mean(flag, names));
   }
@@ -268,7 +268,8 @@ Result<ParsedCommand> parse_command(const std::vector<std::string>& arguments,
   words.launcher = launcher;
   ParsedCommand parsed;
   parsed.options.help = std::ranges::count(words.flags, "help", &Flag::name) > 0;
-  if (parsed.options.help) return parsed;
+  parsed.options.version = std::ranges::count(words.flags, "version", &Flag::name) > 0;
+  if (parsed.options.help || parsed.options.version) return parsed;
   const CommandEntry& command = take_command(words);
   OFSDP_RETURN_IF_ERROR(take_habits(command, words, reader));
   parsed.unasked = words.launcher == ForeignLauncher::kAccelerate &&

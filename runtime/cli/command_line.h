@@ -21,7 +21,7 @@
 namespace ofsdp::cli {
 
 struct ParsedCommand {
-  Options options;  // with `help` alone: print help_text to stdout, exit 0, do nothing else
+  Options options;  // with `help` or `version` alone: print that to stdout, exit 0, do nothing else
   ModelOrigin origin;
   std::vector<std::string> warnings;  // for stderr, once a run
   bool unasked = false;               // of `accelerate config default`: every default is taken

@@ -59,7 +59,7 @@ std::string first_line(std::string_view text) {
 
 bool of_one_command(const OptionEntry& entry) { return entry.commands != kEveryCommand; }
 bool belongs(const OptionEntry& entry, Command command) {
-  if (entry.name == "help") return true;
+  if (entry.name == "help" || entry.name == "version") return true;
   return contains(entry.commands, command) &&
          (of_one_command(entry) || takes_options_of_a_run(command));
 }

@@ -290,7 +290,7 @@ int printed(int status) {
   return status == 0 ? failed : status;
 }
 
-int run(int argc, char** argv) {
+int run(int argc, char** argv, const char* version) {
   const auto identity = rank_identity_from_environment();
   auto parsed = parse_command_line(argc, argv);
   const bool first = !identity.ok() || !*identity || (**identity).rank == 0;
@@ -298,6 +298,10 @@ int run(int argc, char** argv) {
   if (!identity.ok()) return report(identity.error());
   if (parsed->options.help) {
     if (first) print_lines(stdout, help_text());
+    return printed(0);
+  }
+  if (parsed->options.version) {
+    if (first) std::printf("fsdp-run %s\n", version);
     return printed(0);
   }
   const Options& options = parsed->options;
@@ -322,9 +326,9 @@ void raise_open_files() {
 }
 
 // An exception, which no file, flag or peer should be able to cause, still ends in one line.
-int run_caught(int argc, char** argv) {
+int run_caught(int argc, char** argv, const char* version) {
   try {
-    return run(argc, argv);
+    return run(argc, argv, version);
   } catch (const std::bad_alloc&) {
     return report(fault("out of memory: expected less than the machine has or its limits allow"));
   } catch (const std::exception& error) {
@@ -334,12 +338,12 @@ int run_caught(int argc, char** argv) {
 
 }  // namespace
 
-int run_program(int argc, char** argv) {
+int run_program(int argc, char** argv, const char* version) {
   wait_passively(argv);
   raise_open_files();
   end_on_signals();
   std::signal(SIGPIPE, SIG_IGN);  // a log that nobody reads any more does not end the run
-  return run_caught(argc, argv);
+  return run_caught(argc, argv, version);
 }
 
 }  // namespace ofsdp::cli

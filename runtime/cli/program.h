@@ -8,7 +8,7 @@
 
 namespace ofsdp::cli {
 
-// `argv` as main got it, null-terminated.
-int run_program(int argc, char** argv);
+// `argv` as main got it, null-terminated; `version` is what --version prints.
+int run_program(int argc, char** argv, const char* version);
 
 }  // namespace ofsdp::cli

@@ -35,6 +35,7 @@ std::vector<OptionEntry> command_line_entries() {
   const auto shown = [](const auto& world) { return std::to_string(world.value_or(0)); };
   return {
       bare({"help", "", "print commands and options"}, kEveryCommand, OFSDP_FIELD(help)),
+      bare({"version", "", "print the version"}, kEveryCommand, OFSDP_FIELD(version)),
       bare({"json", "", "plan, ops: the same as JSON"}, plan | only(Command::kOps),
            OFSDP_FIELD(json)),
       flag(plan,
