@@ -23,6 +23,7 @@
 #include "importer/onnx_import.h"
 #include "kernels/base/escaped.h"
 #include "kernels/base/own_folder.h"
+#include "kernels/cpu/blas.h"
 #include "kernels/cpu/parallel.h"
 #include "plugins/check/check.h"
 #include "plugins/skeleton.h"
@@ -227,11 +228,14 @@ void warn(const std::vector<std::string>& warnings) {
   for (const std::string& line : warnings) say(line);
 }
 
-// libgomp reads OMP_WAIT_POLICY before main, and threads that spin between kernels take the cores
-// of whoever shares the machine (docs/threads.md): so the program starts itself again, once.
-void wait_passively(char** argv) {
-  if (getenv("OMP_WAIT_POLICY") != nullptr) return;
+// What libraries read before main, so the program starts itself again, once (docs/threads.md):
+// libgomp OMP_WAIT_POLICY, since threads that spin between kernels take the cores of whoever shares
+// the machine, and OpenBLAS the processor's type where it does not know that.
+void set_what_libraries_read(char** argv) {
+  const char* core = kernels::blas_core_to_name();
+  if (core == nullptr && getenv("OMP_WAIT_POLICY") != nullptr) return;
   setenv("OMP_WAIT_POLICY", "passive", 0);
+  if (core != nullptr) setenv("OPENBLAS_CORETYPE", core, 0);
   execv(own_program().c_str(), argv);  // that this fails is no reason not to run
 }
 
@@ -339,7 +343,7 @@ int run_caught(int argc, char** argv, const char* version) {
 }  // namespace
 
 int run_program(int argc, char** argv, const char* version) {
-  wait_passively(argv);
+  set_what_libraries_read(argv);
   raise_open_files();
   end_on_signals();
   std::signal(SIGPIPE, SIG_IGN);  // a log that nobody reads any more does not end the run

@@ -33,7 +33,8 @@ using Desc = dnnl::memory::desc;
 
 const dnnl::engine& engine();
 dnnl::memory::data_type data_type(DType dtype);  // undef: oneDNN has no such type
-inline bool has_type(DType dtype) { return data_type(dtype) != dnnl::memory::data_type::undef; }
+// Whether oneDNN has the type, and multiplies it no slower than float32.
+bool has_type(DType dtype);
 
 // Why an implementation refuses a problem.
 inline constexpr const char* kNoType = "a type that oneDNN has not";

@@ -89,7 +89,7 @@ bool TileProduct<T>::is_available() {
   if (std::is_same_v<T, float>) return true;
   const auto isa = static_cast<unsigned>(dnnl::get_effective_cpu_isa());
   const auto wanted = static_cast<unsigned>(dnnl::cpu_isa::avx512_core_bf16);
-  return (isa & wanted) == wanted;
+  return (isa & wanted) == wanted && onednn::has_type(DType::kBFloat16);
 }
 
 template <typename T>
