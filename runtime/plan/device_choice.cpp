@@ -30,7 +30,7 @@ class PlanningDevice final : public Device {
 };
 
 // A request that only the CPU path fulfils so far; empty: none.
-std::string only_on_cpu(const Options& options, int ranks) {
+std::string only_on_cpu(const Options& options) {
   if (!options.report.html.empty()) return "--html draws times, which nobody has measured on GPUs";
   const bool offloads = options.sharding.cpu_offload != CpuOffload::kNone;
   if (options.launch.deterministic == Determinism::kAcrossRanks) {
@@ -47,12 +47,6 @@ std::string only_on_cpu(const Options& options, int ranks) {
   }
   if (options.loss.named.size() > 1) return "the CPU alone adds up several losses so far";
   if (!options.teacher.path.empty()) return "--teacher is followed on the CPU alone so far";
-  if (options.sync_batch_norm && ranks > 1) {
-    return "--sync-batch-norm on joins the rows of ranks of the CPU alone so far";
-  }
-  if (options.loss.kind == LossKind::kContrastive) {
-    return "--loss contrastive has kernels of the CPU alone so far";
-  }
   if (options.optimizer.ema) return "--ema averages parameters of the CPU alone so far";
   for (const GroupOptions& group : options.optimizer.groups) {
     if (group.lr || group.kind) {
@@ -95,7 +89,7 @@ class Chooser {
   Result<ChosenDevice> run() const {
     const bool plans = options_.command == Command::kPlan;
     const auto devices = count_devices();
-    const std::string why = only_on_cpu(options_, communicator_.size());
+    const std::string why = only_on_cpu(options_);
     const bool unusable = !devices.ok() && devices.error().kind() == ErrorKind::kFault;
     if (unusable) return Status(ErrorKind::kFault, devices.error().message());
     if (!devices.ok() && !(plans && must_)) return none(devices.error().message());

@@ -270,15 +270,19 @@ class Lowering {
     return made;
   }
 
+  // A device's exchange begins as soon as this rank's rows are there: the nodes up to the first
+  // reader run next to it, and that reader waits for it by an event of its stream.
   void post_rows(int n) {
-    of_rows(OpKind::kAwait, n);
+    if (!context_.on_device) of_rows(OpKind::kAwait, n);
     Operation& made = of_rows(OpKind::kPlaceRows, n);
     made.run = runs_++;
     made.operands = {value(graph_.nodes[at(n)].inputs[0], false), made.dst};
-    of_rows(OpKind::kPost, n);
+    of_rows(context_.on_device ? OpKind::kJoinRows : OpKind::kPost, n);
   }
 
-  void join_rows(int n) { of_rows(OpKind::kJoinRows, n); }
+  void join_rows(int n) {
+    if (!context_.on_device) of_rows(OpKind::kJoinRows, n);
+  }
 
   // Parameters.
 

@@ -146,6 +146,8 @@ class DeviceEngine final : public UpdateRunner, private Engine {
   Status update(const Operation& op) override;
   Status trust(const Operation& op) override;
   Status apply(const Operation& op) override;
+  Status place_rows(const Operation& op) override;
+  Status join_rows(const Operation& op) override;
   Status copy_up(const Operation& op) override { return offload_->copy_up(op); }
   Status copy_down(const Operation& op) override { return offload_->copy_down(op); }
   Status signal(const Operation& op) override;

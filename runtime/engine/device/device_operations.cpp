@@ -17,7 +17,7 @@ void DeviceEngine::make_step_lengths() {
 }
 
 Status DeviceEngine::run_node(const Operation& op) {
-  if (empty_) return {};
+  if (empty_ && !op.rowless) return {};
   const BoundRun& run = program_->runs[static_cast<size_t>(op.run)];
   step_.node = static_cast<uint64_t>(op.run) + 1;
   Status status = run.kernel->run({run.inputs, run.outputs, run.workspace, &step_});
@@ -77,7 +77,7 @@ Status DeviceEngine::unshard(const Operation& op) {
 }
 
 Status DeviceEngine::buffer(const Operation& op) {
-  if (empty_) return {};
+  if (empty_ && !op.rowless) return {};
   OFSDP_RETURN_IF_ERROR(device_.copy(device_.compute(), op.dst.data, op.src.data, op.dst.bytes())
                             .with_prefix("a running statistic"));
   if (options_.buffer_dtype == DType::kFloat32) return {};
@@ -85,6 +85,21 @@ Status DeviceEngine::buffer(const Operation& op) {
       .round(device_.compute(), op.dst.floats(), number(options_.buffer_dtype),
              static_cast<int64_t>(op.dst.bytes() / sizeof(float)))
       .with_prefix("a running statistic");
+}
+
+// On the communication stream, so that the exchange follows without an event.
+Status DeviceEngine::place_rows(const Operation& op) {
+  ofsdp_stream* const stream = device_.communication();
+  if (empty_) return device_.clear(stream, op.dst.data, op.dst.bytes()).with_prefix(kJoinName);
+  step_.stream = stream;
+  Status status = run_node(op);
+  step_.stream = nullptr;
+  return status;
+}
+
+Status DeviceEngine::join_rows(const Operation& op) {
+  return ranks_->join_rows(op.group, op.dst.data,
+                           static_cast<size_t>(op.part.numel) * dtype_size(op.dst.dtype));
 }
 
 Status DeviceEngine::clear(const Operation& op) {
