@@ -136,6 +136,17 @@ class Device {
   virtual Status take_step(ofsdp_stream*, ofsdp_device_optimizer*, const ofsdp_parameter_parts*) {
     return refused();
   }
+  // For an optimizer with factors, before add_squares (kernels/optimizers/factors.h): the sums of
+  // this rank; when ranks have added these up, the factors; and the mean of the row factors of
+  // each of `matrices`, at least eps.
+  virtual Status sum_matrix_squares(ofsdp_stream*, const ofsdp_matrix_squares*) {
+    return refused();
+  }
+  virtual Status advance_factors(ofsdp_stream*, const ofsdp_factor_advance*) { return refused(); }
+  virtual Status mean_rows(ofsdp_stream*, const float* /*factors*/, int64_t /*rows*/,
+                           int64_t /*matrices*/, float* /*means*/) {
+    return refused();
+  }
   // A sum of squares that depends on no order and no cut (runtime/engine/exact_squares.h). `sum` is
   // 0 at first and again once it is taken: as OFSDP_EXACT_LIMBS doubles, whole numbers, least
   // significant first, which ranks add up; NaN in the first if a value was not finite.

@@ -40,9 +40,9 @@ class Engine {
   virtual Status update(const Operation& op) = 0;
   virtual Status trust(const Operation& op) = 0;
   virtual Status apply(const Operation& op) = 0;
+  virtual Status sums(const Operation& op) = 0;
+  virtual Status factors(const Operation& op) = 0;
   // For optimizers that the CPU alone has (runtime/plan/device_choice.h).
-  virtual Status sums(const Operation&) { return {}; }
-  virtual Status factors(const Operation&) { return {}; }
   virtual Status orthogonalize(const Operation&) { return {}; }
   virtual Status meet(const Operation&) { return {}; }
   virtual Status copy_up(const Operation&) { return {}; }

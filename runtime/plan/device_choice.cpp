@@ -33,17 +33,20 @@ class PlanningDevice final : public Device {
 std::string only_on_cpu(const Options& options) {
   if (!options.report.html.empty()) return "--html draws times, which nobody has measured on GPUs";
   const bool offloads = options.sharding.cpu_offload != CpuOffload::kNone;
+  const std::string name(name_of(options.optimizer.kind));
+  const OptimizerDef* const optimizer = find_optimizer(name);
   if (options.launch.deterministic == Determinism::kAcrossRanks) {
-    if (options.optimizer.kind == OptimizerKind::kLamb) {
-      return "--deterministic across_ranks with --optimizer lamb needs exact norms of parameters, "
-             "which the CPU alone has so far";
+    if (optimizer != nullptr && optimizer->needs_norms()) {
+      return "--deterministic across_ranks with --optimizer " + name +
+             " needs exact norms of parameters, which the CPU alone has so far";
     }
     if (offloads) return "--deterministic across_ranks with --cpu-offload is not built yet for it";
   }
-  const std::string name(name_of(options.optimizer.kind));
-  if (const OptimizerDef* optimizer = find_optimizer(name);
-      optimizer != nullptr && optimizer->keeps_gradient()) {
-    return "--optimizer " + name + " works on whole matrices, which the CPU alone does so far";
+  if (optimizer != nullptr && optimizer->keeps_gradient()) {
+    if (optimizer->traits.orthogonal) {
+      return "--optimizer " + name + " works on whole matrices, which the CPU alone does so far";
+    }
+    if (offloads) return "--cpu-offload with --optimizer " + name + " is not built yet for it";
   }
   if (options.loss.named.size() > 1) return "the CPU alone adds up several losses so far";
   if (!options.teacher.path.empty()) return "--teacher is followed on the CPU alone so far";

@@ -606,13 +606,13 @@ class Lowering {
       gradient = gather_gradient(u);
       part = {0, plan_.units[at(u)].padded_numel};
     }
-    Operation& made = add(OpKind::kSums, Lane::kCompute, u);
+    Operation& made = add(OpKind::kSums, Lane::kCommunication, u);
     made.src = gradient;
     made.part = part;
     made.dst = with(sums, true);
     made.operands = {made.src, made.dst};
     if (apart) sum_over_ranks(u, sums);
-    Operation& then = add(OpKind::kFactors, Lane::kCompute, u);
+    Operation& then = add(OpKind::kFactors, Lane::kCommunication, u);
     then.src = sums;
     then.operands = {sums};
     for (const Operand& values : places.optimizer) then.operands.push_back(with(values, true));

@@ -184,6 +184,10 @@ class CountingDevice final : public Device {
                 const ofsdp_device_update* given) override;
   Status add_squares(ofsdp_stream* stream, ofsdp_device_optimizer* optimizer,
                      const ofsdp_parameter_parts* p) override;
+  Status sum_matrix_squares(ofsdp_stream* stream, const ofsdp_matrix_squares* m) override;
+  Status advance_factors(ofsdp_stream* stream, const ofsdp_factor_advance* a) override;
+  Status mean_rows(ofsdp_stream* stream, const float* factors, int64_t rows, int64_t matrices,
+                   float* means) override;
   Status take_step(ofsdp_stream* stream, ofsdp_device_optimizer* optimizer,
                    const ofsdp_parameter_parts* p) override;
   Status add_exact_squares(ofsdp_stream* stream, const float* values, int64_t count,

@@ -92,7 +92,6 @@ struct Named {
 };
 constexpr Named kUpdates[] = {
 #define OPTIMIZER(name, Update, ...) {#name, update<updates::Update>},
-#define MATRIX(...)
 #include "kernels/optimizers/optimizers.inc"
     {"assign", update<Assign>}};
 

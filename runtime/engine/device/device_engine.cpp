@@ -46,7 +46,7 @@ Result<std::unique_ptr<DeviceEngine>> DeviceEngine::make(const DeviceContext& co
     OFSDP_ASSIGN_OR_RETURN(slot.uploaded, DeviceEvent::make(context.device));
     OFSDP_ASSIGN_OR_RETURN(slot.done, DeviceEvent::make(context.device));
   }
-  made->make_step_lengths();
+  OFSDP_RETURN_IF_ERROR(made->make_steps());
   OFSDP_ASSIGN_OR_RETURN(made->trace_, DeviceTrace::make(context.device, options.trace));
   if (made->offload_ != nullptr) made->offload_->set_trace(made->trace_.get());
   return made;

@@ -38,6 +38,7 @@
 #include <map>
 
 #include "fsdp/comm/communicator.h"
+#include "runtime/engine/device/device_factors.h"
 #include "runtime/engine/device/device_offload.h"
 #include "runtime/engine/device/device_ranks.h"
 #include "runtime/engine/device/device_rules.h"
@@ -106,7 +107,7 @@ class DeviceEngine final : public UpdateRunner, private Engine {
                const ExecutorOptions& options, std::unique_ptr<DeviceRanks> ranks,
                std::unique_ptr<DeviceOffload> offload);
   Status start();
-  void make_step_lengths();
+  Status make_steps();
 
   // A micro-batch.
   Status upload(BoundProgram& program, const MicroBatch& batch, size_t slot);
@@ -146,6 +147,8 @@ class DeviceEngine final : public UpdateRunner, private Engine {
   Status update(const Operation& op) override;
   Status trust(const Operation& op) override;
   Status apply(const Operation& op) override;
+  Status sums(const Operation& op) override;
+  Status factors(const Operation& op) override;
   Status place_rows(const Operation& op) override;
   Status join_rows(const Operation& op) override;
   Status copy_up(const Operation& op) override { return offload_->copy_up(op); }
@@ -159,6 +162,8 @@ class DeviceEngine final : public UpdateRunner, private Engine {
   }
   Result<const std::byte*> parts_of_all_ranks(const Operation& op, const SliceRoom& room);
   Status update_from(int unit, const ofsdp_gradient& gradient, bool scaled);
+  Status update_and_keep(int unit, int64_t begin, const OptimizerStep::Segment& segment,
+                         ofsdp_device_update update);
   ofsdp_reduce reduction(const Operation& op, const ofsdp_gradient& gradient) const;
   bool scales_gradients() const { return options_.clip_norm > 0 || options_.scale_loss; }
   bool tracing() const { return trace_ != nullptr && trace_->active(); }
@@ -183,6 +188,8 @@ class DeviceEngine final : public UpdateRunner, private Engine {
   std::unique_ptr<DeviceOffload> offload_;         // null: none
   std::vector<std::vector<size_t>> parts_;         // per unit and rank, with across_ranks: bytes
                                                    // before its part of the buffer
+  std::optional<DeviceFactors> factors_;           // where second moments are factored
+  DeviceOptimizer keep_;                           // where steps need the gradient again
   std::optional<DeviceStepLengths> step_lengths_;  // where steps need norms of parameters
   std::unique_ptr<DeviceTrace> trace_;             // null: nothing is recorded
   std::vector<DeviceEvent> events_;

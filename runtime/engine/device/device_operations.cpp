@@ -6,14 +6,20 @@
 namespace ofsdp::runtime {
 
 // With an offload the host takes the steps.
-void DeviceEngine::make_step_lengths() {
-  if (offload_ != nullptr || !context_.optimizer.needs_norms()) return;
+Status DeviceEngine::make_steps() {
+  if (offload_ != nullptr || !context_.optimizer.needs_norms()) return {};
   std::byte* const io = context_.memory.io();
+  factors_.emplace(DeviceFactorsContext{device_, context_.plan, context_.units, context_.optimizer,
+                                        reinterpret_cast<float*>(io + context_.io.means),
+                                        run_state()});
+  keep_ = make_device_optimizer(device_, "assign", {});
+  if (keep_ == nullptr) return fault("the device has no optimizer 'assign'");
   step_lengths_.emplace(
-      DeviceNormsContext{device_, context_.plan, context_.units, context_.optimizer,
+      DeviceNormsContext{device_, context_.plan, context_.units, context_.optimizer, *factors_,
                          optimizer_.get(), reinterpret_cast<double*>(io + context_.io.squares),
                          reinterpret_cast<double*>(io + context_.io.partials), run_state()},
       *ranks_);
+  return {};
 }
 
 Status DeviceEngine::run_node(const Operation& op) {
@@ -221,6 +227,7 @@ Status DeviceEngine::all_reduce(const Operation& op) {
                                      number(op.stages.round_to), op.dst.count)
                               .with_prefix("all-reduce"));
   }
+  if (!op.stages.norm) return {};
   const ofsdp_reduce reduce =
       reduction(op, {op.dst.data, number(DType::kFloat32), number(DType::kFloat32), nullptr});
   return device_.reduce(device_.communication(), &reduce).with_prefix("all-reduce");
@@ -234,6 +241,17 @@ Status DeviceEngine::update(const Operation& op) {
 
 Status DeviceEngine::trust(const Operation&) { return step_lengths_->agree(step_.numbers); }
 
+// Ranks add up the sums next (lower.cpp).
+Status DeviceEngine::sums(const Operation& op) {
+  OFSDP_RETURN_IF_ERROR(device_.clear(device_.communication(), op.dst.data, op.dst.bytes())
+                            .with_prefix("second moments of matrices"));
+  return factors_->sum(op.unit, op.part, op.src.floats(), op.dst.floats());
+}
+
+Status DeviceEngine::factors(const Operation& op) {
+  return factors_->advance(op.unit, op.src.floats());
+}
+
 Status DeviceEngine::apply(const Operation& op) {
   OFSDP_RETURN_IF_ERROR(step_lengths_->apply(op.unit, step_.numbers));
   const UnitState& state = context_.units[static_cast<size_t>(op.unit)];
@@ -242,6 +260,27 @@ Status DeviceEngine::apply(const Operation& op) {
       .convert(device_.communication(), state.owned, number(DType::kFloat32), state.rounded,
                number(context_.plan.param_dtype), state.owned_numel)
       .with_prefix("the optimizer");
+}
+
+// The states advance, but for factors, and the gradient stays where the step finds it.
+Status DeviceEngine::update_and_keep(int unit, int64_t begin, const OptimizerStep::Segment& segment,
+                                     ofsdp_device_update update) {
+  const UnitState& state = context_.units[static_cast<size_t>(unit)];
+  const ParameterUpdate& plan = context_.optimizer.update_of(segment);
+  std::ranges::fill(update.states, nullptr);
+  for (size_t i = 0; i < plan.states.size() && !plan.factored; ++i) {
+    update.states[i] = context_.optimizer.state_of(state, segment, i) + begin;
+  }
+  const auto put = [&](const DeviceOptimizer& optimizer) {
+    return device_.update(device_.communication(), optimizer.get(), &update)
+        .with_prefix("the optimizer");
+  };
+  if (!plan.factored) OFSDP_RETURN_IF_ERROR(put(optimizer_));
+  update.param = state.gradient + begin;
+  std::ranges::fill(update.states, nullptr);
+  update.copy = nullptr;
+  const bool stays = update.gradient.src == update.param && update.gradient.onto == nullptr;
+  return stays && update.scaled == 0 ? Status{} : put(keep_);
 }
 
 // One call for each stretch of the same rule and weight decay; where steps need norms of parameters
@@ -254,7 +293,9 @@ Status DeviceEngine::update_from(int unit, const ofsdp_gradient& gradient, bool 
   int64_t at = 0;
   for (size_t s = 0; s < segments.size(); ++s) {
     const OptimizerStep::Segment& segment = segments[s];
-    const bool goes_on = s + 1 < segments.size() && segments[s + 1].rule == segment.rule &&
+    const bool keeps = context_.optimizer.keeps_gradient(segment);
+    const bool goes_on = !keeps && s + 1 < segments.size() &&
+                         segments[s + 1].rule == segment.rule &&
                          segments[s + 1].weight_decay == segment.weight_decay;
     if (segment.end <= at || goes_on) continue;
     ofsdp_device_update update{};
@@ -273,10 +314,14 @@ Status DeviceEngine::update_from(int unit, const ofsdp_gradient& gradient, bool 
     }
     update.state = run_state();
     update.numbers = step_.numbers;
-    OFSDP_RETURN_IF_ERROR(context_.rules != nullptr
-                              ? context_.rules->update(segment.rule, update, step_, scalars_)
-                              : device_.update(device_.communication(), optimizer_.get(), &update)
-                                    .with_prefix("the optimizer"));
+    if (keeps) {
+      OFSDP_RETURN_IF_ERROR(update_and_keep(unit, at, segment, update));
+    } else if (context_.rules != nullptr) {
+      OFSDP_RETURN_IF_ERROR(context_.rules->update(segment.rule, update, step_, scalars_));
+    } else if (segment.parameter >= 0) {
+      OFSDP_RETURN_IF_ERROR(device_.update(device_.communication(), optimizer_.get(), &update)
+                                .with_prefix("the optimizer"));
+    }
     at = segment.end;
   }
   return {};

@@ -6,6 +6,10 @@ namespace ofsdp::runtime {
 
 DeviceStepLengths::DeviceStepLengths(const DeviceNormsContext& context, DeviceRanks& ranks)
     : context_(context), ranks_(ranks), parameters_(plan_device_norms(context.plan).parameters) {
+  counts_.resize(static_cast<size_t>(parameters_));
+  for (const Unit& unit : context.plan.units) {
+    for (const UnitParam& p : unit.params) counts_[static_cast<size_t>(p.parameter)] = p.numel;
+  }
   for (const Unit& unit : context.plan.units) {
     const UnitState& state = context.units[static_cast<size_t>(unit.id)];
     const Span part = context.plan.represented(unit, ranks.rank());
@@ -22,10 +26,31 @@ DeviceStepLengths::Parts DeviceStepLengths::parts_of(int unit, const Span& span)
        context_.optimizer.segments()[static_cast<size_t>(unit)]) {
     const int64_t stop = std::min(segment.end, span.begin + span.numel);
     if (stop <= at) continue;
-    parts.push_back({at, stop - at, segment.parameter, segment.weight_decay});
+    const auto part = part_of(unit, segment, at, stop - at);
+    if (context_.optimizer.needs_norms(segment) && part.count > 0) parts.push_back(part);
     at = stop;
   }
   return parts;
+}
+
+// Without the gap after a factored parameter, which has no factors.
+ofsdp_parameter_part DeviceStepLengths::part_of(int unit, const OptimizerStep::Segment& segment,
+                                                int64_t begin, int64_t count) const {
+  ofsdp_parameter_part part{begin, count, segment.parameter, segment.weight_decay};
+  if (!context_.optimizer.keeps_gradient(segment)) return part;
+  const UnitState& state = context_.units[static_cast<size_t>(unit)];
+  const ParameterUpdate& update = context_.optimizer.update_of(segment);
+  for (size_t i = 0; i < update.states.size(); ++i) {
+    part.states[i] = context_.optimizer.state_of(state, segment, i);
+  }
+  part.numel = counts_[static_cast<size_t>(segment.parameter)];
+  part.first = begin - segment.origin;
+  if (!update.factored) return part;
+  part.count = std::min(count, part.numel - part.first);
+  part.rows = update.shape.rows;
+  part.columns = update.shape.columns;
+  part.means = context_.factors.means(segment.parameter);
+  return part;
 }
 
 ofsdp_parameter_parts DeviceStepLengths::encode(int unit, const Parts& parts,
@@ -33,13 +58,15 @@ ofsdp_parameter_parts DeviceStepLengths::encode(int unit, const Parts& parts,
   const UnitState& state = context_.units[static_cast<size_t>(unit)];
   ofsdp_parameter_parts p{};
   p.param = state.owned;
-  std::ranges::copy(state.optimizer, p.states);
+  const bool apart = !parts.empty() && parts[0].numel > 0;  // each part names its states
+  if (!apart) std::ranges::copy(state.optimizer, p.states);
   p.parts = parts.data();
   p.num_parts = static_cast<int64_t>(parts.size());
   p.squares = context_.squares;
   p.partials = context_.partials;
   p.state = context_.state;
   p.numbers = numbers;
+  if (apart) p.gradient = state.gradient;
   return p;
 }
 

@@ -12,6 +12,7 @@
 
 #include <vector>
 
+#include "runtime/engine/device/device_factors.h"
 #include "runtime/engine/device/device_ranks.h"
 #include "runtime/engine/optimizer_step.h"
 #include "runtime/program/device_memory.h"
@@ -23,6 +24,7 @@ struct DeviceNormsContext {  // what outlives it
   const Plan& plan;
   const std::vector<UnitState>& units;  // device addresses
   const OptimizerStep& optimizer;       // whose segments are used
+  const DeviceFactors& factors;
   ofsdp_device_optimizer* on_device;
   double* squares;
   double* partials;
@@ -41,12 +43,15 @@ class DeviceStepLengths {
   using Parts = std::vector<ofsdp_parameter_part>;
 
   Parts parts_of(int unit, const Span& span) const;
+  ofsdp_parameter_part part_of(int unit, const OptimizerStep::Segment& segment, int64_t begin,
+                               int64_t count) const;
   ofsdp_parameter_parts encode(int unit, const Parts& parts,
                                const ofsdp_step_numbers* numbers) const;
 
   DeviceNormsContext context_;
   DeviceRanks& ranks_;
   int64_t parameters_;
+  std::vector<int64_t> counts_;             // per parameter, elements
   std::vector<Parts> owned_, represented_;  // per unit
 };
 
