@@ -108,6 +108,7 @@ struct ofsdp_parameter_part {
   int64_t rows = 0, columns = 0;  // of a matrix
   const float* states[2] = {};
   const float* means = nullptr;
+  double adjust = 1;  // of the step (kernels/core/optimizer.h)
 };
 
 struct ofsdp_parameter_parts {

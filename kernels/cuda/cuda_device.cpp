@@ -276,6 +276,13 @@ class CudaDevice final : public NcclRanks {
                    float* means) override {
     return checked(cuda::mean_rows(factors, rows, matrices, means, raw(stream)), "factors");
   }
+  Status normalize(ofsdp_stream* stream, float* values, int64_t count, double least,
+                   double* scratch) override {
+    return checked(cuda::normalize(values, count, least, scratch, raw(stream)), "a norm");
+  }
+  Status scale(ofsdp_stream* stream, float* values, int64_t count, float by) override {
+    return checked(cuda::scale(values, count, by, raw(stream)), "scaling");
+  }
   Status add_exact_squares(ofsdp_stream* stream, const float* values, int64_t count,
                            ofsdp_exact_sum* sum) override {
     return checked(cuda::add_exact_squares(values, count, sum, raw(stream)), "exact squares");

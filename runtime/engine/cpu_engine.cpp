@@ -349,7 +349,7 @@ Status CpuEngine::orthogonalize(const Operation& op) {
   if (skip_update_) return {};
   const int index = op.group.index_of(communicator_.rank());
   return optimizer_.orthogonalize(op.unit, index, {op.dst.floats(), size_t(op.dst.count)},
-                                  op.onto.data);
+                                  op.onto.data, arithmetic_);
 }
 
 Status CpuEngine::meet(const Operation& op) {

@@ -42,8 +42,7 @@ class Engine {
   virtual Status apply(const Operation& op) = 0;
   virtual Status sums(const Operation& op) = 0;
   virtual Status factors(const Operation& op) = 0;
-  // For optimizers that the CPU alone has (runtime/plan/device_choice.h).
-  virtual Status orthogonalize(const Operation&) { return {}; }
+  virtual Status orthogonalize(const Operation& op) = 0;
   virtual Status meet(const Operation&) { return {}; }
   virtual Status copy_up(const Operation&) { return {}; }
   virtual Status copy_down(const Operation&) { return {}; }

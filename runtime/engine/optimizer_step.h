@@ -83,7 +83,17 @@ class OptimizerStep {
   }
   // Returns which of UpdatePlan::states is state i of the parameter's optimizer.
   size_t state_index(int parameter, size_t i) const { return updates_.of(parameter).states[i]; }
-  // Whether the step needs the gradient again.
+  const UpdateGroup& group_of(const Segment& segment) const {
+    return updates_.groups[static_cast<size_t>(segment.group)];
+  }
+  const UpdatePlan& updates() const { return updates_; }
+  bool takes_steps() const { return takes_steps_; }  // of whole parameters, some of them
+  // Whether the step comes after `update`.
+  bool waits(const Segment& segment) const {
+    return program_ == nullptr && segment.parameter >= 0 &&
+           group_of(segment).optimizer->direction != nullptr;
+  }
+  // Whether it needs the gradient again.
   bool keeps_gradient(const Segment& segment) const {
     return waits(segment) && group_of(segment).optimizer->keeps_gradient();
   }
@@ -116,7 +126,8 @@ class OptimizerStep {
 
   // Orthogonalizes the unit's matrices that belong to place `index` of the ranks, in `values`, the
   // whole unit; others become 0, and what is no matrix does elsewhere than at place 0.
-  Status orthogonalize(int unit, int index, std::span<float> values, std::byte* work);
+  Status orthogonalize(int unit, int index, std::span<float> values, std::byte* work,
+                       MatrixArithmetic& arithmetic);
 
   // Shows the elements `part` of what is owned whose steps wait for norms: every parameter's own,
   // and the step, in blocks of at most kReduceBlock elements. `see(segment, elements, steps)`.
@@ -134,13 +145,6 @@ class OptimizerStep {
   void swap_average();
 
  private:
-  const UpdateGroup& group_of(const Segment& segment) const {
-    return updates_.groups[static_cast<size_t>(segment.group)];
-  }
-  bool waits(const Segment& segment) const {
-    return program_ == nullptr && segment.parameter >= 0 &&
-           group_of(segment).optimizer->direction != nullptr;
-  }
   void list_factored(const Unit& unit);
   void cut(const Unit& unit, const std::vector<int>& rules);
   void place_states(const Unit& unit, Segment& segment) const;

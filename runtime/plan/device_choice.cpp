@@ -43,9 +43,6 @@ std::string only_on_cpu(const Options& options) {
     if (offloads) return "--deterministic across_ranks with --cpu-offload is not built yet for it";
   }
   if (optimizer != nullptr && optimizer->keeps_gradient()) {
-    if (optimizer->traits.orthogonal) {
-      return "--optimizer " + name + " works on whole matrices, which the CPU alone does so far";
-    }
     if (offloads) return "--cpu-offload with --optimizer " + name + " is not built yet for it";
   }
   if (options.loss.named.size() > 1) return "the CPU alone adds up several losses so far";

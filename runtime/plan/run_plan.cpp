@@ -363,7 +363,8 @@ class RunPlanner {
     int64_t owned = 0;
     for (const Unit& unit : run_->plan.units) owned = std::max(owned, run_->plan.owned_numel(unit));
     DeviceNormsPlan norms;
-    if (run_->parameter_norms && options_.sharding.cpu_offload == CpuOffload::kNone) {
+    const bool steps = run_->parameter_norms || run_->keeps_gradients;
+    if (steps && options_.sharding.cpu_offload == CpuOffload::kNone) {
       norms = plan_device_norms(run_->plan);
     }
     for (const ParameterUpdate& update : run_->updates.parameters) {

@@ -560,7 +560,7 @@ class Lowering {
   }
 
   void copy(int u, const Operand& src, const Operand& dst) {
-    Operation& made = add(OpKind::kConvert, Lane::kCompute, u);
+    Operation& made = add(OpKind::kConvert, Lane::kCommunication, u);
     made.src = src;
     made.dst = with(dst, true);
     made.operands = {made.src, made.dst};
@@ -631,7 +631,7 @@ class Lowering {
       if (!shards) copy(u, std::exchange(whole, room), room);
     }
     const RankGroup group = shards ? plan_.shard_group(unit, context_.rank) : all_ranks();
-    Operation& made = add(OpKind::kOrthogonalize, Lane::kCompute, u);
+    Operation& made = add(OpKind::kOrthogonalize, Lane::kCommunication, u);
     made.group = group;
     made.dst = with(whole, true);
     made.onto = arena(program_.memory.step_offset[s],

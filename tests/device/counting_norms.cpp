@@ -34,6 +34,7 @@ bool holds_kept(CountingDevice* device, const ofsdp_parameter_parts& p,
   if (p.gradient == nullptr) return true;
   if (!holds_floats(device, p.gradient + part.begin, part.count, "a kept gradient")) return false;
   if (part.columns == 0) {
+    if (part.states[0] == nullptr) return true;  // the gradient is the direction
     return holds_floats(device, part.states[0] + part.begin, part.count, "optimizer state");
   }
   const MatrixSpan span = span_of(part);
@@ -94,6 +95,10 @@ void visit(const GivenParts& given, const See& see) {
       for (size_t i = 0; i < states.size(); ++i) {
         if (p.states[i] != nullptr) states[i] = p.states[i] + at;
       }
+      if (given.optimizer.traits.orthogonal) {
+        see(part, p.param + at, p.gradient + at, count);
+        continue;
+      }
       const float* const gradient = p.gradient == nullptr ? nullptr : p.gradient + at;
       if (gradient != nullptr) states[0] = const_cast<float*>(part.states[0]) + at;
       if (part.columns > 0) {
@@ -140,9 +145,10 @@ Status CountingDevice::take_step(ofsdp_stream* stream, ofsdp_device_optimizer* o
     visit(given, [&](const ofsdp_parameter_part& part, float* param, const float* direction,
                      int64_t count) {
       const double* s = given.p.squares + 2 * part.parameter;
+      const bool norms = !given.optimizer.traits.orthogonal;
       const auto length = static_cast<float>(given.optimizer.step_length(
-          given.settings, {std::sqrt(s[0]), std::sqrt(s[1]), part.numel, given.p.numbers->lr,
-                           given.p.state->optimizer_step}));
+          given.settings, {norms ? std::sqrt(s[0]) : 0, norms ? std::sqrt(s[1]) : 0, part.numel,
+                           given.p.numbers->lr, given.p.state->optimizer_step, part.adjust}));
       const bool decays = given.p.gradient != nullptr && part.weight_decay != 0;
       const auto keep =
           decays ? static_cast<float>(1 - given.p.numbers->lr * part.weight_decay) : 1.0f;
@@ -192,6 +198,31 @@ Status CountingDevice::mean_rows(ofsdp_stream* stream, const float* factors, int
   }
   return put(stream, [=] {
     for (int64_t m = 0; m < matrices; ++m) means[m] = mean_of_rows(factors + m * rows, rows);
+    return Status{};
+  });
+}
+
+Status CountingDevice::normalize(ofsdp_stream* stream, float* values, int64_t count, double least,
+                                 double* scratch) {
+  const std::lock_guard lock(mutex);
+  const auto room = static_cast<size_t>(count / kReduceBlock + 2) * sizeof(double);
+  if (!holds_floats(this, values, count, "a matrix") ||
+      !holds(scratch, room, false, "scratch of a norm")) {
+    return refused();
+  }
+  return put(stream, [=] {
+    std::fill_n(scratch, room / sizeof(double), -1.0);
+    const auto by = static_cast<float>(std::max(std::sqrt(squares(values, count)), least));
+    for (int64_t i = 0; i < count; ++i) values[i] = values[i] / by;
+    return Status{};
+  });
+}
+
+Status CountingDevice::scale(ofsdp_stream* stream, float* values, int64_t count, float by) {
+  const std::lock_guard lock(mutex);
+  if (!holds_floats(this, values, count, "a matrix")) return refused();
+  return put(stream, [=] {
+    for (int64_t i = 0; i < count; ++i) values[i] *= by;
     return Status{};
   });
 }

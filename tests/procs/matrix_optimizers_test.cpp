@@ -101,6 +101,7 @@ TEST_P(MatrixOptimizers, PeakIsThePlanToTheByte) {
 std::vector<NamedRun> device_runs() {
   const Words adafactor =
       small_mlp(3) + Words{"--optimizer", "adafactor", "--lr", "0.02", "--weight-decay", "0.1"};
+  const Words muon = small_mlp(3) + Words{"--optimizer", "muon", "--lr", "0.02"};
   const Words bfloat16{"--param-dtype", "bfloat16"};
   return {{"full_shard", adafactor},
           {"lone", small_mlp(1) + Words{"--optimizer", "adafactor", "--clip-grad-norm", "0.1"}},
@@ -108,7 +109,13 @@ std::vector<NamedRun> device_runs() {
           {"zero1", adafactor + bfloat16 + Words{"--strategy", "zero1", "--grad-accum", "2"}},
           {"no_shard", adafactor + Words{"--strategy", "no_shard", "--clip-grad-norm", "0.3"}},
           {"float16", adafactor + Words{"--param-dtype", "float16"}},
-          {"one_unit", adafactor + Words{"--wrap", "none"}}};
+          {"one_unit", adafactor + Words{"--wrap", "none"}},
+          {"muon", muon},
+          {"muon_lone", small_mlp(1) + Words{"--optimizer", "muon", "--clip-grad-norm", "0.1"}},
+          {"muon_zero1", muon + bfloat16 + Words{"--strategy", "zero1", "--grad-accum", "2"}},
+          {"muon_no_shard", muon + Words{"--strategy", "no_shard", "--momentum", "0"}},
+          {"muon_float16", muon + Words{"--param-dtype", "float16", "--wrap", "none"}},
+          {"muon_across_ranks", muon + Words{"--deterministic", "across_ranks"}}};
 }
 
 class MatrixOptimizersOnDevices : public testing::TestWithParam<NamedRun> {};
@@ -125,15 +132,18 @@ TEST_P(MatrixOptimizersOnDevices, GiveTheBitsOfTheCpu) {
   expect_same_bits(cpu, on_counting_device(GetParam().command, {"--cuda-graph", "off"}));
 }
 
-// The kernels of the CUDA library, on its own host code.
-TEST(AdafactorOnCuda, GivesTheLossesOfTheCpu) {
-  expect_rules_kept(small_mlp(1) + Words{"--optimizer", "adafactor", "--clip-grad-norm", "0.1"},
-                    {});
+// The kernels and products of the CUDA library, on its own host code.
+TEST(MatrixOptimizersOnCuda, GiveTheLossesOfTheCpu) {
+  for (const char* optimizer : {"adafactor", "muon"}) {
+    SCOPED_TRACE(optimizer);
+    expect_rules_kept(small_mlp(1) + Words{"--optimizer", optimizer, "--clip-grad-norm", "0.1"},
+                      {});
+  }
 }
 
-TEST(AdafactorOnDevices, GoesOnFromWhatTheCpuSavedAndTheOtherWayRound) {
+TEST_P(MatrixOptimizers, GoesOnFromWhatTheCpuSavedAndTheOtherWayRound) {
   const testing_data::TempFolder folder;
-  const Words command = small_mlp(2) + Words{"--optimizer", "adafactor"};
+  const Words command = small_mlp(2) + Words{"--optimizer", GetParam()};
   const auto part = [&](const std::string& device, const std::string& dir, const Words& more) {
     const Words where{
         "--device", device, "--checkpoint-dir", folder.path() + "/" + dir, "--checkpoint-interval",
@@ -147,18 +157,6 @@ TEST(AdafactorOnDevices, GoesOnFromWhatTheCpuSavedAndTheOtherWayRound) {
     EXPECT_EQ(rest.run.status, 0) << rest.run.err;
     EXPECT_TRUE(whole.file == rest.file) << first << " then " << second;
   }
-}
-
-TEST(Muon, NeedsTheCpu) {
-  const Start device{.environment = {"OFSDP_CUDA_LIBRARY=" OFSDP_COUNTING_DEVICE}};
-  const std::string why = "--optimizer muon works on whole matrices";
-  const Words words = trained_by("muon") + Words{"--steps", "1"};
-  const Finished refused = Program::run(words + Words{"--device", "cuda"}, device);
-  EXPECT_EQ(refused.status, 2);
-  EXPECT_THAT(refused.err, HasSubstr("--device cuda: " + why));
-  const Finished chosen = Program::run(words, device);
-  EXPECT_EQ(chosen.status, 0) << chosen.err;
-  EXPECT_THAT(chosen.out, HasSubstr("device: the CPU, since " + why));
 }
 
 // States that the plan has for the three weights of the perceptron, of one rank.

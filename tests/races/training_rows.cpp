@@ -13,7 +13,7 @@ constexpr int64_t kCount = 9000;
 constexpr const char* kOptimizers[] = {
 #define OPTIMIZER(name, ...) #name,
 #include "kernels/optimizers/optimizers.inc"
-    "assign"};
+    "assign", "muon_direction"};
 
 int32_t number(DType dtype) { return static_cast<int32_t>(dtype); }
 
@@ -129,6 +129,19 @@ void add_adafactor(Table& table) {
   });
 }
 
+void add_muon(Table& table) {
+  table.row("muon", [](Buffers& m) {
+    float* const values = m.floats(kCount);
+    OFSDP_CUDA_TRY(normalize(values, kCount, 1e-7, m.blank<double>(kCount / 4096 + 2), nullptr));
+    OFSDP_CUDA_TRY(scale(values, kCount, 2, nullptr));
+    const ofsdp_parameter_part part{0, kCount, 0, 0.1};
+    ofsdp_parameter_parts p{m.floats(kCount), {},      &part,       1,
+                            nullptr,          nullptr, state_of(m), numbers_of(m)};
+    p.gradient = values;
+    return take_muon_step({}, p, nullptr);
+  });
+}
+
 void add_training(Table& table, Training kind, const char* name) {
   table.row(named("training operator", name), [=](Buffers& m) {
     float *const x = m.floats(kCount), *const a = m.positive(kCount), *const b = m.positive(kCount);
@@ -148,6 +161,7 @@ void add_training_rows(Table& table) {
   }
   add_lamb(table);
   add_adafactor(table);
+  add_muon(table);
   add_training(table, Training::kAdam, "Adam");
   add_training(table, Training::kAdagrad, "Adagrad");
   add_training(table, Training::kMomentum, "Momentum");

@@ -71,12 +71,25 @@ cudaError_t add_adafactor_squares(const OptimizerSettings& settings,
 cudaError_t take_adafactor_step(const OptimizerSettings& settings,
                                 const ofsdp_parameter_parts& parts, cudaStream_t stream);
 
+// --- Muon's: values over their norm and times a number, between which orthogonal_plan.h has its
+// products, and p = (1 - lr weight_decay) p - lr adjust d with the direction d in the place of the
+// gradient. Squares are summed as LAMB's.
+//
+// Memory per element: 12 bytes for the norm, 8 for scaling, 12 for the step.
+
+cudaError_t normalize(float* values, int64_t count, double least, double* scratch,
+                      cudaStream_t stream);
+cudaError_t scale(float* values, int64_t count, float by, cudaStream_t stream);
+cudaError_t take_muon_step(const OptimizerSettings& settings, const ofsdp_parameter_parts& parts,
+                           cudaStream_t stream);
+
 // How the optimizer of that name takes its steps from whole parameters; LAMB's for others.
 struct DeviceSteps {
   cudaError_t (*add_squares)(const OptimizerSettings&, const ofsdp_parameter_parts&, cudaStream_t);
   cudaError_t (*take_step)(const OptimizerSettings&, const ofsdp_parameter_parts&, cudaStream_t);
 };
 inline DeviceSteps find_steps(std::string_view name) {
+  if (name == "muon") return {nullptr, take_muon_step};
   if (name == "adafactor") return {add_adafactor_squares, take_adafactor_step};
   return {add_lamb_squares, take_lamb_step};
 }

@@ -15,12 +15,12 @@ constexpr std::chrono::seconds kGivingUp{2};
 
 }  // namespace
 
-DeviceEngine::DeviceEngine(const DeviceContext& context, DeviceOptimizer optimizer,
+DeviceEngine::DeviceEngine(const DeviceContext& context, DeviceOptimizers optimizers,
                            const ExecutorOptions& options, std::unique_ptr<DeviceRanks> ranks,
                            std::unique_ptr<DeviceOffload> offload)
     : context_(context),
       device_(context.device),
-      optimizer_(std::move(optimizer)),
+      optimizers_(std::move(optimizers)),
       options_(options),
       ranks_(std::move(ranks)),
       offload_(std::move(offload)),
@@ -36,11 +36,11 @@ DeviceEngine::DeviceEngine(const DeviceContext& context, DeviceOptimizer optimiz
 }
 
 Result<std::unique_ptr<DeviceEngine>> DeviceEngine::make(const DeviceContext& context,
-                                                         DeviceOptimizer optimizer,
+                                                         DeviceOptimizers optimizers,
                                                          const ExecutorOptions& options,
                                                          std::unique_ptr<DeviceRanks> ranks,
                                                          std::unique_ptr<DeviceOffload> offload) {
-  std::unique_ptr<DeviceEngine> made(new DeviceEngine(context, std::move(optimizer), options,
+  std::unique_ptr<DeviceEngine> made(new DeviceEngine(context, std::move(optimizers), options,
                                                       std::move(ranks), std::move(offload)));
   for (Slot& slot : made->slots_) {
     OFSDP_ASSIGN_OR_RETURN(slot.uploaded, DeviceEvent::make(context.device));

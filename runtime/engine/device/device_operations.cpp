@@ -7,16 +7,20 @@ namespace ofsdp::runtime {
 
 // With an offload the host takes the steps.
 Status DeviceEngine::make_steps() {
-  if (offload_ != nullptr || !context_.optimizer.needs_norms()) return {};
+  if (offload_ != nullptr || !context_.optimizer.takes_steps()) return {};
   std::byte* const io = context_.memory.io();
   factors_.emplace(DeviceFactorsContext{device_, context_.plan, context_.units, context_.optimizer,
                                         reinterpret_cast<float*>(io + context_.io.means),
                                         run_state()});
-  keep_ = make_device_optimizer(device_, "assign", {});
-  if (keep_ == nullptr) return fault("the device has no optimizer 'assign'");
+  for (const UpdateGroup& group : context_.optimizer.updates().groups) {
+    const bool looks_ahead = group.optimizer->traits.orthogonal && group.settings.momentum != 0;
+    const char* const name = looks_ahead ? "muon_direction" : "assign";
+    keeps_.push_back(make_device_optimizer(device_, name, group.settings));
+    if (keeps_.back() == nullptr) return fault("the device has no optimizer '{}'", name);
+  }
   step_lengths_.emplace(
       DeviceNormsContext{device_, context_.plan, context_.units, context_.optimizer, *factors_,
-                         optimizer_.get(), reinterpret_cast<double*>(io + context_.io.squares),
+                         optimizers_, reinterpret_cast<double*>(io + context_.io.squares),
                          reinterpret_cast<double*>(io + context_.io.partials), run_state()},
       *ranks_);
   return {};
@@ -122,9 +126,10 @@ Status DeviceEngine::clear(const Operation& op) {
 }
 
 Status DeviceEngine::convert(const Operation& op) {
+  const bool computes = op.lane == Lane::kCompute;
   return device_
-      .convert(device_.compute(), op.src.data, number(op.src.dtype), op.dst.data,
-               number(op.dst.dtype), op.dst.count)
+      .convert(computes ? device_.compute() : device_.communication(), op.src.data,
+               number(op.src.dtype), op.dst.data, number(op.dst.dtype), op.dst.count)
       .with_prefix("accumulation");
 }
 
@@ -252,6 +257,45 @@ Status DeviceEngine::factors(const Operation& op) {
   return factors_->advance(op.unit, op.src.floats());
 }
 
+namespace {
+
+class DeviceArithmetic final : public MatrixArithmetic {
+ public:
+  DeviceArithmetic(Device& device, DeviceStepContext step) : device_(device), step_(step) {
+    step_.stream = device.communication();
+  }
+  const StepContext& context() const override { return step_; }
+  Status normalize(float* values, int64_t count, double least, double* scratch) override {
+    return device_.normalize(step_.stream, values, count, least, scratch).with_prefix(kWhat);
+  }
+  Status scale(float* values, float by, int64_t count) override {
+    return device_.scale(step_.stream, values, count, by).with_prefix(kWhat);
+  }
+  Status put(const float* from, float* to, int64_t count) override {
+    OFSDP_RETURN_IF_ERROR(clear(to, count));
+    return device_.add(step_.stream, from, number(DType::kFloat32), to, count).with_prefix(kWhat);
+  }
+  Status clear(float* values, int64_t count) override {
+    return device_.clear(step_.stream, values, static_cast<size_t>(count) * sizeof(float))
+        .with_prefix(kWhat);
+  }
+
+ private:
+  static constexpr const char* kWhat = "orthogonal matrices";
+  Device& device_;
+  DeviceStepContext step_;
+};
+
+}  // namespace
+
+// Also of an update that is skipped: its step is not taken.
+Status DeviceEngine::orthogonalize(const Operation& op) {
+  DeviceArithmetic arithmetic(device_, step_);
+  return context_.optimizer.orthogonalize(op.unit, op.group.index_of(ranks_->rank()),
+                                          {op.dst.floats(), static_cast<size_t>(op.dst.count)},
+                                          op.onto.data, arithmetic);
+}
+
 Status DeviceEngine::apply(const Operation& op) {
   OFSDP_RETURN_IF_ERROR(step_lengths_->apply(op.unit, step_.numbers));
   const UnitState& state = context_.units[static_cast<size_t>(op.unit)];
@@ -262,25 +306,34 @@ Status DeviceEngine::apply(const Operation& op) {
       .with_prefix("the optimizer");
 }
 
+// Padding that has no states, and factors, have none.
+void DeviceEngine::place_states(const UnitState& state, const OptimizerStep::Segment& segment,
+                                int64_t begin, ofsdp_device_update& update) const {
+  if (segment.parameter < 0) return;
+  const ParameterUpdate& plan = context_.optimizer.update_of(segment);
+  for (size_t i = 0; i < plan.states.size() && !plan.factored; ++i) {
+    update.states[i] = context_.optimizer.state_of(state, segment, i) + begin;
+  }
+}
+
 // The states advance, but for factors, and the gradient stays where the step finds it.
 Status DeviceEngine::update_and_keep(int unit, int64_t begin, const OptimizerStep::Segment& segment,
                                      ofsdp_device_update update) {
   const UnitState& state = context_.units[static_cast<size_t>(unit)];
   const ParameterUpdate& plan = context_.optimizer.update_of(segment);
-  std::ranges::fill(update.states, nullptr);
-  for (size_t i = 0; i < plan.states.size() && !plan.factored; ++i) {
-    update.states[i] = context_.optimizer.state_of(state, segment, i) + begin;
-  }
   const auto put = [&](const DeviceOptimizer& optimizer) {
     return device_.update(device_.communication(), optimizer.get(), &update)
         .with_prefix("the optimizer");
   };
-  if (!plan.factored) OFSDP_RETURN_IF_ERROR(put(optimizer_));
+  const auto group = static_cast<size_t>(segment.group);
+  if (!plan.factored) OFSDP_RETURN_IF_ERROR(put(optimizers_[group]));
+  const bool orthogonal = context_.optimizer.group_of(segment).optimizer->traits.orthogonal;
+  if (!orthogonal) std::ranges::fill(update.states, nullptr);
   update.param = state.gradient + begin;
-  std::ranges::fill(update.states, nullptr);
   update.copy = nullptr;
-  const bool stays = update.gradient.src == update.param && update.gradient.onto == nullptr;
-  return stays && update.scaled == 0 ? Status{} : put(keep_);
+  const bool stays = update.gradient.src == update.param && update.gradient.onto == nullptr &&
+                     update.states[0] == nullptr;
+  return stays && update.scaled == 0 ? Status{} : put(keeps_[group]);
 }
 
 // One call for each stretch of the same rule and weight decay; where steps need norms of parameters
@@ -294,9 +347,10 @@ Status DeviceEngine::update_from(int unit, const ofsdp_gradient& gradient, bool 
   for (size_t s = 0; s < segments.size(); ++s) {
     const OptimizerStep::Segment& segment = segments[s];
     const bool keeps = context_.optimizer.keeps_gradient(segment);
-    const bool goes_on = !keeps && s + 1 < segments.size() &&
-                         segments[s + 1].rule == segment.rule &&
-                         segments[s + 1].weight_decay == segment.weight_decay;
+    const bool goes_on =
+        !keeps && s + 1 < segments.size() && segments[s + 1].group == segment.group &&
+        segments[s + 1].shifts == segment.shifts && segments[s + 1].rule == segment.rule &&
+        segments[s + 1].weight_decay == segment.weight_decay;
     if (segment.end <= at || goes_on) continue;
     ofsdp_device_update update{};
     update.gradient = gradient;
@@ -304,7 +358,7 @@ Status DeviceEngine::update_from(int unit, const ofsdp_gradient& gradient, bool 
         static_cast<const std::byte*>(gradient.src) + static_cast<size_t>(at) * width;
     if (gradient.onto != nullptr) update.gradient.onto = gradient.onto + at;
     update.param = state.owned + at;
-    for (size_t i = 0; i < state.optimizer.size(); ++i) update.states[i] = state.optimizer[i] + at;
+    place_states(state, segment, at, update);
     update.count = segment.end - at;
     update.weight_decay = segment.weight_decay;
     update.scaled = scaled ? 1 : 0;
@@ -319,7 +373,10 @@ Status DeviceEngine::update_from(int unit, const ofsdp_gradient& gradient, bool 
     } else if (context_.rules != nullptr) {
       OFSDP_RETURN_IF_ERROR(context_.rules->update(segment.rule, update, step_, scalars_));
     } else if (segment.parameter >= 0) {
-      OFSDP_RETURN_IF_ERROR(device_.update(device_.communication(), optimizer_.get(), &update)
+      OFSDP_RETURN_IF_ERROR(device_
+                                .update(device_.communication(),
+                                        optimizers_[static_cast<size_t>(segment.group)].get(),
+                                        &update)
                                 .with_prefix("the optimizer"));
     }
     at = segment.end;
