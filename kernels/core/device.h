@@ -119,8 +119,9 @@ class Device {
   virtual Status clip(ofsdp_stream*, ofsdp_run_state*, double /*most*/, bool /*scales_loss*/) {
     return refused();
   }
-  // By the names of kernels/optimizers; "assign" writes the gradient into the parameter. Null: the
-  // device has none of that name.
+  // By the names of kernels/optimizers; "assign" writes the gradient into the parameter,
+  // "muon_direction" the direction that follows from gradient and momentum. Null: the device has
+  // none of that name.
   virtual ofsdp_device_optimizer* make_optimizer(const char*, const ofsdp_optimizer_settings&) {
     return nullptr;
   }
@@ -136,6 +137,24 @@ class Device {
   virtual Status take_step(ofsdp_stream*, ofsdp_device_optimizer*, const ofsdp_parameter_parts*) {
     return refused();
   }
+  // For an optimizer with factors, before add_squares (kernels/optimizers/factors.h): the sums of
+  // this rank; when ranks have added these up, the factors; and the mean of the row factors of
+  // each of `matrices`, at least eps.
+  virtual Status sum_matrix_squares(ofsdp_stream*, const ofsdp_matrix_squares*) {
+    return refused();
+  }
+  virtual Status advance_factors(ofsdp_stream*, const ofsdp_factor_advance*) { return refused(); }
+  virtual Status mean_rows(ofsdp_stream*, const float* /*factors*/, int64_t /*rows*/,
+                           int64_t /*matrices*/, float* /*means*/) {
+    return refused();
+  }
+  // Parts of Newton-Schulz iterations that are no products (runtime/engine/orthogonal_plan.h):
+  // values divided by their 2-norm, at least `least`; `scratch`: count / 4096 + 2 doubles.
+  virtual Status normalize(ofsdp_stream*, float*, int64_t /*count*/, double /*least*/,
+                           double* /*scratch*/) {
+    return refused();
+  }
+  virtual Status scale(ofsdp_stream*, float*, int64_t /*count*/, float /*by*/) { return refused(); }
   // A sum of squares that depends on no order and no cut (runtime/engine/exact_squares.h). `sum` is
   // 0 at first and again once it is taken: as OFSDP_EXACT_LIMBS doubles, whole numbers, least
   // significant first, which ranks add up; NaN in the first if a value was not finite.

@@ -100,6 +100,15 @@ struct ofsdp_parameter_part {
   int64_t begin, count;  // elements of the shard
   int64_t parameter;     // its squares are the two numbers from squares + 2 parameter on
   double weight_decay;
+  // Set for optimizers that keep the gradient. `numel`: of the whole parameter, whose
+  // element `first` is the part's first. A state is indexed by elements of the shard; with
+  // `columns`, the states are factors by the numbers of all rows and columns, and `means` those of
+  // the rows of each matrix.
+  int64_t numel = 0, first = 0;
+  int64_t rows = 0, columns = 0;  // of a matrix
+  const float* states[2] = {};
+  const float* means = nullptr;
+  double adjust = 1;  // of the step (kernels/core/optimizer.h)
 };
 
 struct ofsdp_parameter_parts {
@@ -111,6 +120,25 @@ struct ofsdp_parameter_parts {
   double* partials;              // 2 (count / 4096 + 1) of each part
   const ofsdp_run_state* state;  // as in ofsdp_device_update
   const ofsdp_step_numbers* numbers;
+  const float* gradient = nullptr;  // of the shard, where the optimizer keeps it
+};
+
+// Elements [first, first + count) of a parameter of matrices, and the sums of squares of what the
+// span has of each of their rows and columns, numbered through all matrices.
+struct ofsdp_matrix_squares {
+  int64_t rows, columns;  // of a matrix
+  int64_t first, count;
+  const float* gradient;  // of element `first`
+  float* row_sums;        // sums of other rows and columns are left alone
+  float* column_sums;
+};
+
+// Factors on their way to the means of their squares: sums over `length` elements each.
+struct ofsdp_factor_advance {
+  float* factors;
+  const float* sums;
+  int64_t count, length;
+  const ofsdp_run_state* state;  // as in ofsdp_device_update
 };
 
 // Asked again and again by a call that waits for other ranks; 0: the call gives up.

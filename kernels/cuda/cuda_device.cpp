@@ -25,6 +25,7 @@
 struct ofsdp_device_optimizer {
   ofsdp::kernels::cuda::DeviceUpdate update;
   ofsdp::kernels::OptimizerSettings settings;
+  ofsdp::kernels::cuda::DeviceSteps steps;
 };
 
 namespace ofsdp::kernels::cuda {
@@ -247,7 +248,8 @@ class CudaDevice final : public NcclRanks {
                                        .beta2 = s.beta2,
                                        .eps = s.eps,
                                        .rho = s.rho,
-                                       .bias_correction = s.no_bias_correction == 0}};
+                                       .bias_correction = s.no_bias_correction == 0},
+                                      find_steps(name)};
   }
   void drop_optimizer(ofsdp_device_optimizer* optimizer) override { delete optimizer; }
   Status update(ofsdp_stream* stream, ofsdp_device_optimizer* optimizer,
@@ -255,15 +257,31 @@ class CudaDevice final : public NcclRanks {
     if (u->count == 0) return {};
     return checked(optimizer->update(optimizer->settings, *u, raw(stream)), "update");
   }
-  // LAMB is the one optimizer whose steps need norms of parameters.
   Status add_squares(ofsdp_stream* stream, ofsdp_device_optimizer* optimizer,
                      const ofsdp_parameter_parts* parts) override {
-    return checked(add_lamb_squares(optimizer->settings, *parts, raw(stream)),
+    return checked(optimizer->steps.add_squares(optimizer->settings, *parts, raw(stream)),
                    "norms of parameters");
   }
   Status take_step(ofsdp_stream* stream, ofsdp_device_optimizer* optimizer,
                    const ofsdp_parameter_parts* parts) override {
-    return checked(take_lamb_step(optimizer->settings, *parts, raw(stream)), "a step");
+    return checked(optimizer->steps.take_step(optimizer->settings, *parts, raw(stream)), "a step");
+  }
+  Status sum_matrix_squares(ofsdp_stream* stream, const ofsdp_matrix_squares* m) override {
+    return checked(cuda::sum_matrix_squares(*m, raw(stream)), "squares of matrices");
+  }
+  Status advance_factors(ofsdp_stream* stream, const ofsdp_factor_advance* a) override {
+    return checked(cuda::advance_factors(*a, raw(stream)), "factors");
+  }
+  Status mean_rows(ofsdp_stream* stream, const float* factors, int64_t rows, int64_t matrices,
+                   float* means) override {
+    return checked(cuda::mean_rows(factors, rows, matrices, means, raw(stream)), "factors");
+  }
+  Status normalize(ofsdp_stream* stream, float* values, int64_t count, double least,
+                   double* scratch) override {
+    return checked(cuda::normalize(values, count, least, scratch, raw(stream)), "a norm");
+  }
+  Status scale(ofsdp_stream* stream, float* values, int64_t count, float by) override {
+    return checked(cuda::scale(values, count, by, raw(stream)), "scaling");
   }
   Status add_exact_squares(ofsdp_stream* stream, const float* values, int64_t count,
                            ofsdp_exact_sum* sum) override {

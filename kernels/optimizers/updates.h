@@ -616,7 +616,7 @@ struct Muon : ElementUpdate {
   OFSDP_BOTH static void step(Element& e, float g, const Factors& f) {
     e.state[0] = f(e.state[0], g);
   }
-  static Lerp look_ahead(const OptimizerSettings& s) { return Lerp::of(s.momentum); }
+  OFSDP_BOTH static Lerp look_ahead(const OptimizerSettings& s) { return Lerp::of(s.momentum); }
   // Rows and columns as the use has them: out and in.
   static double original_adjust(int64_t rows, int64_t columns) {
     return std::sqrt(std::max(1.0, static_cast<double>(rows) / static_cast<double>(columns)));

@@ -26,8 +26,6 @@ void drop_negative_zeros(float* values, int64_t n) {
   for (int64_t i = 0; i < n; ++i) values[i] += 0.0f;
 }
 
-constexpr const char* kJoinName = "all-gather of rows";
-
 SlotSource slot_of(const Operation& op) {
   return {static_cast<size_t>(op.src.offset), op.part.numel, op.src.dtype, op.part.begin};
 }
@@ -351,7 +349,7 @@ Status CpuEngine::orthogonalize(const Operation& op) {
   if (skip_update_) return {};
   const int index = op.group.index_of(communicator_.rank());
   return optimizer_.orthogonalize(op.unit, index, {op.dst.floats(), size_t(op.dst.count)},
-                                  op.onto.data);
+                                  op.onto.data, arithmetic_);
 }
 
 Status CpuEngine::meet(const Operation& op) {

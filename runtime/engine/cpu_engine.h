@@ -101,6 +101,7 @@ class CpuEngine final : public UpdateRunner, private Engine {
   ExactSquares exact_squares_;  // of a clipped run that is the same on any number of ranks
   double global_norm_ = 0;
   std::optional<StepLengths> step_lengths_;  // of an optimizer that needs them
+  HostArithmetic arithmetic_;
 };
 
 }  // namespace ofsdp::runtime

@@ -13,6 +13,9 @@
 
 namespace ofsdp::runtime {
 
+// The exchange of JoinRows, in the messages of both engines.
+inline constexpr const char* kJoinName = "all-gather of rows";
+
 class Engine {
  public:
   virtual ~Engine() = default;
@@ -37,17 +40,15 @@ class Engine {
   virtual Status update(const Operation& op) = 0;
   virtual Status trust(const Operation& op) = 0;
   virtual Status apply(const Operation& op) = 0;
-  // For optimizers that the CPU alone has (runtime/plan/device_choice.h).
-  virtual Status sums(const Operation&) { return {}; }
-  virtual Status factors(const Operation&) { return {}; }
-  virtual Status orthogonalize(const Operation&) { return {}; }
+  virtual Status sums(const Operation& op) = 0;
+  virtual Status factors(const Operation& op) = 0;
+  virtual Status orthogonalize(const Operation& op) = 0;
   virtual Status meet(const Operation&) { return {}; }
   virtual Status copy_up(const Operation&) { return {}; }
   virtual Status copy_down(const Operation&) { return {}; }
   virtual Status signal(const Operation&) { return {}; }
-  // Rows of all ranks: an engine without them is never asked.
-  virtual Status place_rows(const Operation&) { return fault("no rows are joined here"); }
-  virtual Status join_rows(const Operation&) { return fault("no rows are joined here"); }
+  virtual Status place_rows(const Operation& op) = 0;
+  virtual Status join_rows(const Operation& op) = 0;
 };
 
 Status execute(Engine& engine, const Operation& operation);

@@ -327,23 +327,23 @@ void OptimizerStep::advance_factors(int unit, const float* sums,
   }
 }
 
-Status OptimizerStep::orthogonalize(int unit, int index, std::span<float> values, std::byte* work) {
+Status OptimizerStep::orthogonalize(int unit, int index, std::span<float> values, std::byte* work,
+                                    MatrixArithmetic& arithmetic) {
   float* const all = values.data();
   int64_t at = 0;  // what is before it is done
   const auto clear_until = [&](int64_t end) {
-    if (index != 0) std::fill(all + at, all + end, 0.0f);
+    return index != 0 && end > at ? arithmetic.clear(all + at, end - at) : ok_status();
   };
   for (OrthogonalMatrix& m : orthogonal_[static_cast<size_t>(unit)]) {
-    clear_until(m.offset);
+    OFSDP_RETURN_IF_ERROR(clear_until(m.offset));
     at = m.offset + m.numel();
     if (m.owner != index) {
-      std::fill(all + m.offset, all + at, 0.0f);
+      OFSDP_RETURN_IF_ERROR(arithmetic.clear(all + m.offset, m.numel()));
     } else {
-      OFSDP_RETURN_IF_ERROR(runtime::orthogonalize(m, all + m.offset, work));
+      OFSDP_RETURN_IF_ERROR(runtime::orthogonalize(m, all + m.offset, work, arithmetic));
     }
   }
-  clear_until(static_cast<int64_t>(values.size()));
-  return {};
+  return clear_until(static_cast<int64_t>(values.size()));
 }
 
 void OptimizerStep::apply(int unit, const UpdateNumbers& numbers, std::span<const double> lengths) {

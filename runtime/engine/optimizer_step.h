@@ -67,6 +67,45 @@ class OptimizerStep {
   // Per unit, in order, covering the owned span.
   const std::vector<std::vector<Segment>>& segments() const { return segments_; }
 
+  // A factored parameter: its sums in the unit's, and what is held of its factors.
+  struct Factored {
+    int parameter = 0;
+    MatrixShape shape;
+    int64_t offset = 0;  // of the unit
+    int64_t rows = 0, columns = 0;
+    StatePart held_rows = {}, held_columns = {};
+  };
+  const std::vector<Factored>& factored(int unit) const {
+    return factored_[static_cast<size_t>(unit)];
+  }
+  const ParameterUpdate& update_of(const Segment& segment) const {
+    return updates_.of(segment.parameter);
+  }
+  // Returns which of UpdatePlan::states is state i of the parameter's optimizer.
+  size_t state_index(int parameter, size_t i) const { return updates_.of(parameter).states[i]; }
+  const UpdateGroup& group_of(const Segment& segment) const {
+    return updates_.groups[static_cast<size_t>(segment.group)];
+  }
+  const UpdatePlan& updates() const { return updates_; }
+  bool takes_steps() const { return takes_steps_; }  // of whole parameters, some of them
+  // Whether the step comes after `update`.
+  bool waits(const Segment& segment) const {
+    return program_ == nullptr && segment.parameter >= 0 &&
+           group_of(segment).optimizer->direction != nullptr;
+  }
+  // Whether it needs the gradient again.
+  bool keeps_gradient(const Segment& segment) const {
+    return waits(segment) && group_of(segment).optimizer->keeps_gradient();
+  }
+  bool needs_norms(const Segment& segment) const {
+    return waits(segment) && group_of(segment).optimizer->needs_norms();
+  }
+  // The state's array, moved so that it is indexed by elements of what is owned; of factors, by
+  // their numbers.
+  float* state_of(const UnitState& state, const Segment& segment, size_t i) const {
+    return state.optimizer[update_of(segment).states[i]] + segment.shifts[i];
+  }
+
   // Elements [begin, begin + gradient.size()) of what is owned of the unit.
   void update(int unit, int64_t begin, std::span<const float> gradient,
               const UpdateNumbers& numbers) {
@@ -87,7 +126,8 @@ class OptimizerStep {
 
   // Orthogonalizes the unit's matrices that belong to place `index` of the ranks, in `values`, the
   // whole unit; others become 0, and what is no matrix does elsewhere than at place 0.
-  Status orthogonalize(int unit, int index, std::span<float> values, std::byte* work);
+  Status orthogonalize(int unit, int index, std::span<float> values, std::byte* work,
+                       MatrixArithmetic& arithmetic);
 
   // Shows the elements `part` of what is owned whose steps wait for norms: every parameter's own,
   // and the step, in blocks of at most kReduceBlock elements. `see(segment, elements, steps)`.
@@ -105,36 +145,10 @@ class OptimizerStep {
   void swap_average();
 
  private:
-  const UpdateGroup& group_of(const Segment& segment) const {
-    return updates_.groups[static_cast<size_t>(segment.group)];
-  }
-  const ParameterUpdate& update_of(const Segment& segment) const {
-    return updates_.of(segment.parameter);
-  }
-  bool waits(const Segment& segment) const {
-    return program_ == nullptr && segment.parameter >= 0 &&
-           group_of(segment).optimizer->direction != nullptr;
-  }
-  bool needs_norms(const Segment& segment) const {
-    return waits(segment) && group_of(segment).optimizer->needs_norms();
-  }
-  // A factored parameter: its sums in the unit's, and what is held of its factors.
-  struct Factored {
-    int parameter = 0;
-    MatrixShape shape;
-    int64_t offset = 0;  // of the unit
-    int64_t rows = 0, columns = 0;
-    StatePart held_rows = {}, held_columns = {};
-  };
   void list_factored(const Unit& unit);
   void cut(const Unit& unit, const std::vector<int>& rules);
   void place_states(const Unit& unit, Segment& segment) const;
   MatrixSpan matrices(const Segment& segment, int64_t begin, int64_t count) const;
-  // The state's array, moved so that it is indexed by elements of what is owned; of factors, by
-  // their numbers.
-  float* state_of(const UnitState& state, const Segment& segment, size_t i) const {
-    return state.optimizer[update_of(segment).states[i]] + segment.shifts[i];
-  }
   void keep(const UnitState& state, const Segment& segment, int64_t begin,
             std::span<const float> gradient, std::span<float*> scratch,
             const UpdateNumbers& numbers) const;

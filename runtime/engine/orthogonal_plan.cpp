@@ -102,12 +102,12 @@ OFSDP_MULTIARCH void divide(float* values, float by, int64_t n) {
 }
 
 // Apart from the product: oneDNN has no fast one that both scales and adds.
-OFSDP_MULTIARCH void scale(float* values, float by, int64_t n) {
+OFSDP_MULTIARCH void multiply(float* values, float by, int64_t n) {
   for (int64_t i = 0; i < n; ++i) values[i] = values[i] * by;
 }
 
-// -0 becomes 0, as it does where ranks add their zeros.
-OFSDP_MULTIARCH void put(const float* from, float* to, int64_t n) {
+// As where ranks add their zeros.
+OFSDP_MULTIARCH void add_zero(const float* from, float* to, int64_t n) {
   for (int64_t i = 0; i < n; ++i) to[i] = from[i] + 0.0f;
 }
 
@@ -142,29 +142,50 @@ size_t work_bytes(const OrthogonalUnit& unit) {
   return most;
 }
 
-Status orthogonalize(OrthogonalMatrix& m, float* values, std::byte* work) {
+Status HostArithmetic::normalize(float* values, int64_t count, double least, double*) {
+  const double norm = std::sqrt(sum_of_squares({values, static_cast<size_t>(count)}));
+  divide(values, static_cast<float>(std::max(norm, least)), count);
+  return {};
+}
+
+Status HostArithmetic::scale(float* values, float by, int64_t count) {
+  multiply(values, by, count);
+  return {};
+}
+
+Status HostArithmetic::put(const float* from, float* to, int64_t count) {
+  add_zero(from, to, count);
+  return {};
+}
+
+Status HostArithmetic::clear(float* values, int64_t count) {
+  std::fill_n(values, count, 0.0f);
+  return {};
+}
+
+// The other X is free while the norm is made.
+Status orthogonalize(OrthogonalMatrix& m, float* values, std::byte* work,
+                     MatrixArithmetic& arithmetic) {
   const Workspace w = workspace(m, work);
-  const double norm = std::sqrt(sum_of_squares({values, static_cast<size_t>(m.numel())}));
-  divide(values, static_cast<float>(std::max(norm, Muon::kEps)), m.numel());
-  const StepContext context;
+  OFSDP_RETURN_IF_ERROR(
+      arithmetic.normalize(values, m.numel(), Muon::kEps, reinterpret_cast<double*>(w.other)));
   const auto run = [&](OrthogonalMatrix::Product& product, std::initializer_list<float*> in,
                        float* out) {
     auto view = product.in.begin();
     for (float* const data : in) (view++)->data = reinterpret_cast<std::byte*>(data);
     product.out.data = reinterpret_cast<std::byte*>(out);
-    return product.kernel->run({product.in, {&product.out, 1}, w.kernel, &context});
+    return product.kernel->run({product.in, {&product.out, 1}, w.kernel, &arithmetic.context()});
   };
   float *x = values, *next = w.other;
   for (int i = 0; i < Muon::kIterations; ++i) {
     OFSDP_RETURN_IF_ERROR(run(m.gram, {x, x}, w.gram));
     OFSDP_RETURN_IF_ERROR(run(m.square, {w.gram, w.gram, w.gram}, w.polynomial));
-    scale(w.polynomial, Muon::kC, m.side() * m.side());
+    OFSDP_RETURN_IF_ERROR(arithmetic.scale(w.polynomial, Muon::kC, m.side() * m.side()));
     OFSDP_RETURN_IF_ERROR(m.tall() ? run(m.advance, {x, w.polynomial, x}, next)
                                    : run(m.advance, {w.polynomial, x, x}, next));
     std::swap(x, next);
   }
-  put(x, values, m.numel());
-  return {};
+  return arithmetic.put(x, values, m.numel());
 }
 
 }  // namespace ofsdp::runtime

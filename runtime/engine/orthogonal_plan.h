@@ -4,9 +4,9 @@
 // A unit's matrices are dealt over the ranks that share its gradients, the costliest first, each to
 // the rank that has least so far, over all units.
 //
-// plan is pure but for the kernels, which are the cache's. `orthogonalize` works in place on the
-// thread that runs the schedule; kernels fan out. No allocation. Errors: kInput from plan (no
-// kernel), a kernel's.
+// plan is pure but for the kernels, which are the cache's: the CPU's or a device's. `orthogonalize`
+// works in place on the thread that runs the schedule; kernels fan out. No allocation. Errors:
+// kInput from plan (no kernel), a kernel's.
 #pragma once
 
 #include <algorithm>
@@ -45,7 +45,33 @@ Result<std::vector<OrthogonalUnit>> plan_orthogonal(const UpdatePlan& updates, c
 // The workspace of the largest.
 size_t work_bytes(const OrthogonalUnit& unit);
 
+// Who carries the iterations out: a processor, on the thread that calls, or a device, on a stream.
+// Kernels get `context`.
+class MatrixArithmetic {
+ public:
+  virtual ~MatrixArithmetic() = default;
+  virtual const StepContext& context() const = 0;
+  // values / max(|values|, least); `scratch`: count / 4096 + 2 doubles.
+  virtual Status normalize(float* values, int64_t count, double least, double* scratch) = 0;
+  virtual Status scale(float* values, float by, int64_t count) = 0;
+  virtual Status put(const float* from, float* to, int64_t count) = 0;  // -0 becomes 0
+  virtual Status clear(float* values, int64_t count) = 0;
+};
+
+class HostArithmetic final : public MatrixArithmetic {
+ public:
+  const StepContext& context() const override { return context_; }
+  Status normalize(float* values, int64_t count, double least, double*) override;
+  Status scale(float* values, float by, int64_t count) override;
+  Status put(const float* from, float* to, int64_t count) override;
+  Status clear(float* values, int64_t count) override;
+
+ private:
+  StepContext context_;
+};
+
 // `work`: aligned, work_bytes of it.
-Status orthogonalize(OrthogonalMatrix& matrix, float* values, std::byte* work);
+Status orthogonalize(OrthogonalMatrix& matrix, float* values, std::byte* work,
+                     MatrixArithmetic& arithmetic);
 
 }  // namespace ofsdp::runtime

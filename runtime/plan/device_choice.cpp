@@ -30,29 +30,23 @@ class PlanningDevice final : public Device {
 };
 
 // A request that only the CPU path fulfils so far; empty: none.
-std::string only_on_cpu(const Options& options, int ranks) {
+std::string only_on_cpu(const Options& options) {
   if (!options.report.html.empty()) return "--html draws times, which nobody has measured on GPUs";
   const bool offloads = options.sharding.cpu_offload != CpuOffload::kNone;
+  const std::string name(name_of(options.optimizer.kind));
+  const OptimizerDef* const optimizer = find_optimizer(name);
   if (options.launch.deterministic == Determinism::kAcrossRanks) {
-    if (options.optimizer.kind == OptimizerKind::kLamb) {
-      return "--deterministic across_ranks with --optimizer lamb needs exact norms of parameters, "
-             "which the CPU alone has so far";
+    if (optimizer != nullptr && optimizer->needs_norms()) {
+      return "--deterministic across_ranks with --optimizer " + name +
+             " needs exact norms of parameters, which the CPU alone has so far";
     }
     if (offloads) return "--deterministic across_ranks with --cpu-offload is not built yet for it";
   }
-  const std::string name(name_of(options.optimizer.kind));
-  if (const OptimizerDef* optimizer = find_optimizer(name);
-      optimizer != nullptr && optimizer->keeps_gradient()) {
-    return "--optimizer " + name + " works on whole matrices, which the CPU alone does so far";
+  if (optimizer != nullptr && optimizer->keeps_gradient()) {
+    if (offloads) return "--cpu-offload with --optimizer " + name + " is not built yet for it";
   }
   if (options.loss.named.size() > 1) return "the CPU alone adds up several losses so far";
   if (!options.teacher.path.empty()) return "--teacher is followed on the CPU alone so far";
-  if (options.sync_batch_norm && ranks > 1) {
-    return "--sync-batch-norm on joins the rows of ranks of the CPU alone so far";
-  }
-  if (options.loss.kind == LossKind::kContrastive) {
-    return "--loss contrastive has kernels of the CPU alone so far";
-  }
   if (options.optimizer.ema) return "--ema averages parameters of the CPU alone so far";
   for (const GroupOptions& group : options.optimizer.groups) {
     if (group.lr || group.kind) {
@@ -95,7 +89,7 @@ class Chooser {
   Result<ChosenDevice> run() const {
     const bool plans = options_.command == Command::kPlan;
     const auto devices = count_devices();
-    const std::string why = only_on_cpu(options_, communicator_.size());
+    const std::string why = only_on_cpu(options_);
     const bool unusable = !devices.ok() && devices.error().kind() == ErrorKind::kFault;
     if (unusable) return Status(ErrorKind::kFault, devices.error().message());
     if (!devices.ok() && !(plans && must_)) return none(devices.error().message());

@@ -362,9 +362,15 @@ class RunPlanner {
     }
     int64_t owned = 0;
     for (const Unit& unit : run_->plan.units) owned = std::max(owned, run_->plan.owned_numel(unit));
-    const bool norms = run_->parameter_norms && options_.sharding.cpu_offload == CpuOffload::kNone;
-    DeviceIoPlan io = plan_device_io(most, settings_.batch.batch_size, owned,
-                                     norms ? plan_device_norms(run_->plan) : DeviceNormsPlan{});
+    DeviceNormsPlan norms;
+    const bool steps = run_->parameter_norms || run_->keeps_gradients;
+    if (steps && options_.sharding.cpu_offload == CpuOffload::kNone) {
+      norms = plan_device_norms(run_->plan);
+    }
+    for (const ParameterUpdate& update : run_->updates.parameters) {
+      if (update.factored) norms.matrices += update.shape.matrices;
+    }
+    DeviceIoPlan io = plan_device_io(most, settings_.batch.batch_size, owned, norms);
     if (run_->device_rules) run_->device_rules->add_to(io);
     if (run_->plan.across_ranks) add_slices(io, run_->plan);
     return io;

@@ -44,6 +44,7 @@ DeviceIoPlan plan_device_io(size_t inputs, int64_t batch_size, int64_t most_owne
   io.partials = take_wide(io.device_bytes, static_cast<size_t>(partials) * sizeof(double));
   io.squares =
       take_wide(io.device_bytes, 2 * static_cast<size_t>(norms.parameters) * sizeof(double));
+  io.means = take_wide(io.device_bytes, static_cast<size_t>(norms.matrices) * sizeof(float));
   for (size_t& offset : io.pinned_numbers) offset = take_wide(io.pinned_bytes, numbers);
   for (size_t& offset : io.pinned_results) {
     offset = take_wide(io.pinned_bytes, sizeof(ofsdp_run_state));

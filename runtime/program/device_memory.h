@@ -26,6 +26,7 @@ struct DeviceIoPlan {
   std::array<size_t, kMicroSlots> inputs{};
   size_t partials = 0;  // of the norm, or of norms of parameters
   size_t squares = 0;   // of parameters
+  size_t means = 0;     // of the row factors of matrices
   std::array<size_t, kMicroSlots> scalars{}, pinned_scalars{};  // of DeviceRules, as is
   size_t rules = 0;                                             // its scratch
   size_t slices = 0;  // of sums in the order of slices (runtime/program/device_slices.h)
@@ -48,6 +49,7 @@ inline constexpr size_t kBounceBytes = size_t{4} << 20;
 struct DeviceNormsPlan {
   int64_t parameters = 0;  // two squares each
   int64_t most_parts = 0;  // of a unit
+  int64_t matrices = 0;    // whose second moments are factored
 };
 DeviceNormsPlan plan_device_norms(const Plan& plan);
 

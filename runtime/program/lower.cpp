@@ -270,15 +270,19 @@ class Lowering {
     return made;
   }
 
+  // A device's exchange begins as soon as this rank's rows are there: the nodes up to the first
+  // reader run next to it, and that reader waits for it by an event of its stream.
   void post_rows(int n) {
-    of_rows(OpKind::kAwait, n);
+    if (!context_.on_device) of_rows(OpKind::kAwait, n);
     Operation& made = of_rows(OpKind::kPlaceRows, n);
     made.run = runs_++;
     made.operands = {value(graph_.nodes[at(n)].inputs[0], false), made.dst};
-    of_rows(OpKind::kPost, n);
+    of_rows(context_.on_device ? OpKind::kJoinRows : OpKind::kPost, n);
   }
 
-  void join_rows(int n) { of_rows(OpKind::kJoinRows, n); }
+  void join_rows(int n) {
+    if (!context_.on_device) of_rows(OpKind::kJoinRows, n);
+  }
 
   // Parameters.
 
@@ -556,7 +560,7 @@ class Lowering {
   }
 
   void copy(int u, const Operand& src, const Operand& dst) {
-    Operation& made = add(OpKind::kConvert, Lane::kCompute, u);
+    Operation& made = add(OpKind::kConvert, Lane::kCommunication, u);
     made.src = src;
     made.dst = with(dst, true);
     made.operands = {made.src, made.dst};
@@ -602,13 +606,13 @@ class Lowering {
       gradient = gather_gradient(u);
       part = {0, plan_.units[at(u)].padded_numel};
     }
-    Operation& made = add(OpKind::kSums, Lane::kCompute, u);
+    Operation& made = add(OpKind::kSums, Lane::kCommunication, u);
     made.src = gradient;
     made.part = part;
     made.dst = with(sums, true);
     made.operands = {made.src, made.dst};
     if (apart) sum_over_ranks(u, sums);
-    Operation& then = add(OpKind::kFactors, Lane::kCompute, u);
+    Operation& then = add(OpKind::kFactors, Lane::kCommunication, u);
     then.src = sums;
     then.operands = {sums};
     for (const Operand& values : places.optimizer) then.operands.push_back(with(values, true));
@@ -627,7 +631,7 @@ class Lowering {
       if (!shards) copy(u, std::exchange(whole, room), room);
     }
     const RankGroup group = shards ? plan_.shard_group(unit, context_.rank) : all_ranks();
-    Operation& made = add(OpKind::kOrthogonalize, Lane::kCompute, u);
+    Operation& made = add(OpKind::kOrthogonalize, Lane::kCommunication, u);
     made.group = group;
     made.dst = with(whole, true);
     made.onto = arena(program_.memory.step_offset[s],

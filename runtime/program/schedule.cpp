@@ -35,7 +35,7 @@ constexpr std::array<StepTraits, 20> kTraits{{
     {"Trust", kRun, true, true, true, true},
     {"Apply", kUnit, true, false, true, true},
     {"PostRows", kNode, true, true, true, true},
-    {"JoinRows", kNode, true, true, true, true},
+    {"JoinRows", kNode, true, true, true, false},
 }};
 static_assert(kTraits.size() == static_cast<size_t>(StepKind::kJoinRows) + 1);
 

@@ -8,7 +8,8 @@
 //   Free u          the gather slot may be used for something else
 //   Run n           node n of the graph
 //   PostRows n      node n, ofsdp.JoinRows: this rank's rows are complete, for all ranks
-//   JoinRows n      and those of all ranks are there
+//   JoinRows n      and those of all ranks are there; on a device PostRows begins their exchange
+//                   and its streams wait for it
 //   CheckLoss       the loss is known; NaN ends the run
 //   Carry k         carried parameter k (a running statistic) takes its next value
 //   Acquire u       the unit's gradient slot may be written: every rank has read what was in it

@@ -34,7 +34,7 @@ class RunnerMaker {
     runner_.device_units = unit_states(plan_.plan, communicator_.rank(), plan_.memory, bases);
     const bool offloads = plan_.plan.offload != CpuOffload::kNone;
     OFSDP_RETURN_IF_ERROR(make_optimizer(offloads ? memory_.units : runner_.device_units));
-    OFSDP_ASSIGN_OR_RETURN(DeviceOptimizer optimizer, device_optimizer());
+    OFSDP_ASSIGN_OR_RETURN(DeviceOptimizers optimizers, device_optimizers());
     const DeviceContext context{.device = *plan_.device,
                                 .plan = plan_.plan,
                                 .offsets = plan_.memory,
@@ -45,9 +45,9 @@ class RunnerMaker {
                                 .rules = runner_.device_rules.get()};
     OFSDP_ASSIGN_OR_RETURN(auto ranks, join_devices());
     OFSDP_ASSIGN_OR_RETURN(auto offload, make_offload());
-    OFSDP_ASSIGN_OR_RETURN(
-        auto executor, DeviceEngine::make(context, std::move(optimizer), options_, std::move(ranks),
-                                          std::move(offload)));
+    OFSDP_ASSIGN_OR_RETURN(auto executor,
+                           DeviceEngine::make(context, std::move(optimizers), options_,
+                                              std::move(ranks), std::move(offload)));
     bind_programs(bases, executor->loss_weight());
     for (auto& [key, program] : runner_.programs) {
       OFSDP_RETURN_IF_ERROR(executor->prepare(program));
@@ -76,21 +76,24 @@ class RunnerMaker {
     return {};
   }
 
-  // Null where another than the device updates, or its rules do.
-  Result<DeviceOptimizer> device_optimizer() {
-    if (plan_.plan.offload != CpuOffload::kNone) return DeviceOptimizer();
+  // Makes those of the groups; none where another than the device updates, or its rules do.
+  Result<DeviceOptimizers> device_optimizers() {
+    if (plan_.plan.offload != CpuOffload::kNone) return DeviceOptimizers();
     if (plan_.device_rules) {
       std::byte* const scratch = memory_.device.io() + plan_.device_io.rules;
       OFSDP_ASSIGN_OR_RETURN(
           runner_.device_rules,
           DeviceRules::make(*plan_.device, *plan_.device_rules, *runner_.update_program, scratch));
-      return DeviceOptimizer();
+      return DeviceOptimizers();
     }
-    DeviceOptimizer made =
-        make_device_optimizer(*plan_.device, plan_.optimizer->name, plan_.settings);
-    if (made != nullptr) return made;
-    return input_error("--optimizer {}: --device cuda does not have it; --device cpu does",
-                       plan_.optimizer->name);
+    DeviceOptimizers made;
+    for (const UpdateGroup& group : plan_.updates.groups) {
+      made.push_back(make_device_optimizer(*plan_.device, group.optimizer->name, group.settings));
+      if (made.back() != nullptr) continue;
+      return input_error("--optimizer {}: --device cuda does not have it; --device cpu does",
+                         group.optimizer->name);
+    }
+    return made;
   }
 
   Result<std::unique_ptr<DeviceOffload>> make_offload() {

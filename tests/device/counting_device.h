@@ -50,7 +50,7 @@ namespace ofsdp::counting {
 class GraphRun;
 class CountingDevice;
 
-std::vector<OptimizerDef> optimizers();  // the CPU's, and "assign"
+std::vector<OptimizerDef> optimizers();  // the CPU's, "assign" and "muon_direction"
 
 struct Operation {
   // kSignal: a record in a graph for the host, of another generation in each launch.
@@ -184,6 +184,13 @@ class CountingDevice final : public Device {
                 const ofsdp_device_update* given) override;
   Status add_squares(ofsdp_stream* stream, ofsdp_device_optimizer* optimizer,
                      const ofsdp_parameter_parts* p) override;
+  Status normalize(ofsdp_stream* stream, float* values, int64_t count, double least,
+                   double* scratch) override;
+  Status scale(ofsdp_stream* stream, float* values, int64_t count, float by) override;
+  Status sum_matrix_squares(ofsdp_stream* stream, const ofsdp_matrix_squares* m) override;
+  Status advance_factors(ofsdp_stream* stream, const ofsdp_factor_advance* a) override;
+  Status mean_rows(ofsdp_stream* stream, const float* factors, int64_t rows, int64_t matrices,
+                   float* means) override;
   Status take_step(ofsdp_stream* stream, ofsdp_device_optimizer* optimizer,
                    const ofsdp_parameter_parts* p) override;
   Status add_exact_squares(ofsdp_stream* stream, const float* values, int64_t count,

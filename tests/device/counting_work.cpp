@@ -320,6 +320,11 @@ std::vector<OptimizerDef> optimizers() {
   assign.update = [](const OptimizerSettings&, const OptimizerSpan<float>& span) {
     std::copy_n(span.grad, span.count, span.param);
   };
+  OptimizerDef& muon = list.emplace_back();
+  muon.name = "muon_direction";
+  muon.update = [](const OptimizerSettings& settings, const OptimizerSpan<float>& span) {
+    find_optimizer("muon")->direction(settings, span, span.param);
+  };
   return list;
 }
 

@@ -208,12 +208,15 @@ constexpr std::string_view kOperators =
     " ofsdp.AbsGrad ofsdp.ArgmaxMatches ofsdp.AttentionGrad"
     " ofsdp.AttentionWithStatistics ofsdp.AveragePoolGrad"
     " ofsdp.BatchNormalizationGrad ofsdp.BceWithLogitsLoss ofsdp.BceWithLogitsLossGrad"
-    " ofsdp.CeluGrad ofsdp.Chain ofsdp.ChainGrad ofsdp.ClipGrad ofsdp.Col2ImGrad"
+    " ofsdp.CeluGrad ofsdp.Chain ofsdp.ChainGrad ofsdp.ChannelDots ofsdp.ChannelStatistics"
+    " ofsdp.ClipGrad ofsdp.Col2ImGrad ofsdp.ContrastiveLoss ofsdp.ContrastiveLossGrad"
+    " ofsdp.ContrastiveTerms"
     " ofsdp.ConvGradInput ofsdp.ConvGradWeights ofsdp.Copy ofsdp.DropoutGrad"
     " ofsdp.EinsumGrad ofsdp.EluGrad ofsdp.ErfGrad ofsdp.FoundIndices ofsdp.GRUGrad"
     " ofsdp.GatherGrad ofsdp.GatherNDGrad ofsdp.GeluGrad ofsdp.GemmEpilogue"
     " ofsdp.GroupNormalizationGrad"
-    " ofsdp.HardSigmoidGrad ofsdp.HardSwishGrad ofsdp.KeepCounted ofsdp.LRNGrad"
+    " ofsdp.HardSigmoidGrad ofsdp.HardSwishGrad ofsdp.JoinRows ofsdp.JoinedNormalizationGrad"
+    " ofsdp.JoinedStatistics ofsdp.KeepCounted ofsdp.LRNGrad"
     " ofsdp.LSTMGrad ofsdp.LayerNormalizationGrad ofsdp.LeakyReluGrad ofsdp.LogSoftmaxGrad"
     " ofsdp.LpPoolGrad ofsdp.MatMul ofsdp.MaxPoolGrad ofsdp.MishGrad ofsdp.MseLoss"
     " ofsdp.MseLossGrad ofsdp.NarrowCrossEntropyLoss ofsdp.NarrowCrossEntropyLossGrad"
@@ -223,7 +226,7 @@ constexpr std::string_view kOperators =
     " ofsdp.SoftmaxCrossEntropyLossGrad ofsdp.SoftmaxCrossEntropyLossWithGradient"
     " ofsdp.SoftmaxGrad ofsdp.SoftplusGrad"
     " ofsdp.SoftsignGrad ofsdp.SumTo ofsdp.SwishGrad ofsdp.TanhGrad"
-    " ofsdp.ThresholdedReluGrad"
+    " ofsdp.ThresholdedReluGrad ofsdp.UnitRows ofsdp.UnitRowsGrad"
     " ";
 
 // Problems that the library has no kernel for are no failure here:

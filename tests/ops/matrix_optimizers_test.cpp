@@ -239,7 +239,8 @@ TEST(Muon, MatricesFollowAPlainLoopInDouble) {
     }
     expected = orthogonal(expected);
     testing::GuardedBytes work(m.work_bytes, 0x5a);
-    ASSERT_TRUE(orthogonalize(m, values.data(), work.data()).ok());
+    HostArithmetic arithmetic;
+    ASSERT_TRUE(orthogonalize(m, values.data(), work.data(), arithmetic).ok());
     EXPECT_TRUE(work.intact());
     for (size_t i = 0; i < values.size(); ++i) {
       const auto columns = static_cast<size_t>(m.columns);
@@ -252,7 +253,8 @@ TEST(Muon, AMatrixOfZerosStaysOne) {
   Planned planned({{{4, 6}}}, 1);
   std::vector<float> values(24);
   testing::GuardedBytes work(planned.orthogonal[0][0].work_bytes, 0);
-  ASSERT_TRUE(orthogonalize(planned.orthogonal[0][0], values.data(), work.data()).ok());
+  HostArithmetic arithmetic;
+  ASSERT_TRUE(orthogonalize(planned.orthogonal[0][0], values.data(), work.data(), arithmetic).ok());
   EXPECT_EQ(values, std::vector<float>(24));
 }
 

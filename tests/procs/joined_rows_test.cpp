@@ -4,6 +4,7 @@
 
 #include "importer/file/onnx_file.h"
 #include "tests/support/checkpoint_runs.h"
+#include "tests/support/device_runs.h"
 #include "tests/support/namespaces.h"
 
 namespace ofsdp {
@@ -97,6 +98,37 @@ TEST_P(JoinedRows, AcrossRanksGivesTheSameBits) {
   const std::string expected = runs_.trained(across);
   for (const int world : {2, 3}) {
     EXPECT_TRUE(runs_.trained(across + ranks(world)) == expected) << world << " ranks";
+  }
+}
+
+// The exchange begins at PostRows on the communication stream, next to the nodes up to the first
+// reader; ranks with fewer rows, or none, are launched step by step.
+TEST_P(JoinedRows, DevicesGiveTheBitsOfTheCpu) {
+  for (const int world : {1, 2, 3}) {
+    const Words command = words() + ranks(world);
+    const Trained cpu = on_cpu(command);
+    for (const int seed : {1, 2}) {
+      SCOPED_TRACE(format_text("{} ranks, seed {}", world, seed));
+      Trained device = on_counting_device(command, {}, seed);
+      expect_same_bits(cpu, device);
+      EXPECT_EQ(device.counts["captured_collectives"] > 0, world > 1);
+    }
+    expect_same_bits(cpu, on_counting_device(command, {"--cuda-graph", "off"}));
+  }
+}
+
+TEST_P(JoinedRows, DevicesGiveTheBitsOfTheCpuUnderEveryStrategy) {
+  for (const char* strategy : {"shard_grad_op", "zero1", "no_shard"}) {
+    const Words command = words() + ranks(3) + Words{"--strategy", strategy, "--grad-accum", "2"};
+    expect_same_bits(on_cpu(command), on_counting_device(command));
+  }
+}
+
+TEST_P(JoinedRows, CudaKernelsGiveTheLossesOfTheCpu) {
+  for (const int world : {1, 2, 3}) {
+    SCOPED_TRACE(world);
+    const Words command = words() + ranks(world) + Words{"--steps", "5"};
+    expect_near_losses(on_cpu(command), run_on_device(OFSDP_EMULATED_DEVICE, command), 5e-5);
   }
 }
 

@@ -5,6 +5,7 @@
 
 #include <map>
 
+#include "tests/support/checked_runs.h"
 #include "tests/support/checkpoint_runs.h"
 #include "tests/support/namespaces.h"
 
@@ -97,16 +98,65 @@ TEST_P(MatrixOptimizers, PeakIsThePlanToTheByte) {
   }
 }
 
-TEST_P(MatrixOptimizers, NeedTheCpu) {
-  const Start device{.environment = {"OFSDP_CUDA_LIBRARY=" OFSDP_COUNTING_DEVICE}};
-  const std::string why = "--optimizer " + GetParam() + " works on whole matrices";
-  const Words words = trained_by(GetParam()) + Words{"--steps", "1"};
-  const Finished refused = Program::run(words + Words{"--device", "cuda"}, device);
-  EXPECT_EQ(refused.status, 2);
-  EXPECT_THAT(refused.err, HasSubstr("--device cuda: " + why));
-  const Finished chosen = Program::run(words, device);
-  EXPECT_EQ(chosen.status, 0) << chosen.err;
-  EXPECT_THAT(chosen.out, HasSubstr("device: the CPU, since " + why));
+std::vector<NamedRun> device_runs() {
+  const Words adafactor =
+      small_mlp(3) + Words{"--optimizer", "adafactor", "--lr", "0.02", "--weight-decay", "0.1"};
+  const Words muon = small_mlp(3) + Words{"--optimizer", "muon", "--lr", "0.02"};
+  const Words bfloat16{"--param-dtype", "bfloat16"};
+  return {{"full_shard", adafactor},
+          {"lone", small_mlp(1) + Words{"--optimizer", "adafactor", "--clip-grad-norm", "0.1"}},
+          {"shard_grad_op", adafactor + Words{"--strategy", "shard_grad_op"}},
+          {"zero1", adafactor + bfloat16 + Words{"--strategy", "zero1", "--grad-accum", "2"}},
+          {"no_shard", adafactor + Words{"--strategy", "no_shard", "--clip-grad-norm", "0.3"}},
+          {"float16", adafactor + Words{"--param-dtype", "float16"}},
+          {"one_unit", adafactor + Words{"--wrap", "none"}},
+          {"muon", muon},
+          {"muon_lone", small_mlp(1) + Words{"--optimizer", "muon", "--clip-grad-norm", "0.1"}},
+          {"muon_zero1", muon + bfloat16 + Words{"--strategy", "zero1", "--grad-accum", "2"}},
+          {"muon_no_shard", muon + Words{"--strategy", "no_shard", "--momentum", "0"}},
+          {"muon_float16", muon + Words{"--param-dtype", "float16", "--wrap", "none"}},
+          {"muon_across_ranks", muon + Words{"--deterministic", "across_ranks"}}};
+}
+
+class MatrixOptimizersOnDevices : public testing::TestWithParam<NamedRun> {};
+
+INSTANTIATE_TEST_SUITE_P(Runs, MatrixOptimizersOnDevices, testing::ValuesIn(device_runs()),
+                         run_name);
+
+TEST_P(MatrixOptimizersOnDevices, GiveTheBitsOfTheCpu) {
+  const Trained cpu = on_cpu(GetParam().command);
+  for (const int seed : {1, 2}) {
+    SCOPED_TRACE(seed);
+    expect_same_bits(cpu, on_counting_device(GetParam().command, {}, seed));
+  }
+  expect_same_bits(cpu, on_counting_device(GetParam().command, {"--cuda-graph", "off"}));
+}
+
+// The kernels and products of the CUDA library, on its own host code.
+TEST(MatrixOptimizersOnCuda, GiveTheLossesOfTheCpu) {
+  for (const char* optimizer : {"adafactor", "muon"}) {
+    SCOPED_TRACE(optimizer);
+    expect_rules_kept(small_mlp(1) + Words{"--optimizer", optimizer, "--clip-grad-norm", "0.1"},
+                      {});
+  }
+}
+
+TEST_P(MatrixOptimizers, GoesOnFromWhatTheCpuSavedAndTheOtherWayRound) {
+  const testing_data::TempFolder folder;
+  const Words command = small_mlp(2) + Words{"--optimizer", GetParam()};
+  const auto part = [&](const std::string& device, const std::string& dir, const Words& more) {
+    const Words where{
+        "--device", device, "--checkpoint-dir", folder.path() + "/" + dir, "--checkpoint-interval",
+        "4step"};
+    return train(command + where, more, {"OFSDP_CUDA_LIBRARY=" OFSDP_COUNTING_DEVICE});
+  };
+  const Trained whole = on_cpu(command + Words{"--steps", "11"});
+  for (const auto& [first, second] : {std::pair{"cpu", "cuda"}, std::pair{"cuda", "cpu"}}) {
+    EXPECT_EQ(part(first, first, {"--steps", "6"}).run.status, 0);
+    const Trained rest = part(second, first, {"--steps", "11", "--resume", "latest"});
+    EXPECT_EQ(rest.run.status, 0) << rest.run.err;
+    EXPECT_TRUE(whole.file == rest.file) << first << " then " << second;
+  }
 }
 
 // States that the plan has for the three weights of the perceptron, of one rank.

@@ -1,4 +1,5 @@
 // Losses, their gradients, and matches.
+#include "kernels/cuda/loss/contrastive.h"
 #include "kernels/cuda/loss/loss.h"
 #include "tests/races/table.h"
 
@@ -82,6 +83,33 @@ void add_mean_losses(Table& table) {
   }
 }
 
+// Two ranks, of whose rows some are missing.
+void add_contrastive(Table& table) {
+  constexpr int64_t kRows = 70, kWidth = 45, kMost = 300, kBlock = 304, kHeader = 16;
+  table.row("contrastive", [=](Buffers& m) -> cudaError_t {
+    const float *a = m.floats(kRows * kWidth), *b = m.floats(kRows * kWidth);
+    OFSDP_CUDA_TRY(unit_rows(kRows, kWidth, a, m.floats(kRows * kWidth), nullptr));
+    OFSDP_CUDA_TRY(unit_rows_grad(kRows, kWidth, b, a, m.floats(kRows * kWidth), nullptr));
+    const int64_t part = kHeader + kMost * 3;
+    Scores s;
+    s.rows = kRows;
+    s.block = kBlock;
+    float* const joined = m.floats(2 * part);
+    joined[0] = kRows;
+    joined[part] = kMost;
+    s.of = {joined, 2, part, kHeader, kMost, 3};
+    float* const scores = m.floats(kRows * s.row());
+    float *const sums = m.floats(2 * kRows), *const losses = m.floats(kRows);
+    OFSDP_CUDA_TRY(contrastive_sums(s, scores, 0, sums, nullptr));
+    OFSDP_CUDA_TRY(contrastive_sums(s, scores, 1, sums, nullptr));
+    OFSDP_CUDA_TRY(
+        contrastive_mean({kRows, kWidth, 2.0f, a, b, sums, losses, m.floats(1)}, nullptr));
+    float* const terms = m.floats(3 * kRows);
+    OFSDP_CUDA_TRY(contrastive_terms(kRows, m.floats(1), sums, terms, nullptr));
+    return contrastive_weights(s, terms, 1, 0, scores, nullptr);
+  });
+}
+
 }  // namespace
 
 void add_loss_rows(Table& table) {
@@ -97,6 +125,7 @@ void add_loss_rows(Table& table) {
   }
   add_cross_entropy(table, DType::kFloat32, 4500, 3, kinds[0]);  // several blocks of labels
   add_mean_losses(table);
+  add_contrastive(table);
   table.row("matches", [](Buffers& m) {
     MatchCount c{70, 50, true, 3};
     return count_matches(c, m.floats(70 * 50), m.whole(70, 50), m.blank<int64_t>(2),

@@ -99,6 +99,49 @@ void add_batch_norm(Table& table, DType dtype, bool last, bool training) {
   });
 }
 
+// A row of each of two ranks.
+RowsOfRanks two_ranks(Buffers& m, int64_t width) {
+  constexpr int64_t kHeader = 16;
+  const int64_t part = kHeader + width;
+  float* const data = m.positive(2 * part);
+  data[0] = data[part] = 1;
+  return {data, 2, part, kHeader, 1, width};
+}
+
+void add_joined_norm(Table& table, DType dtype, bool last) {
+  constexpr int64_t kChannels = 300, kSamples = 3, kInner = 40, kNumel = 300 * 3 * 40;
+  const ChannelExtent e{dtype, DType::kFloat32, kSamples, kChannels, kInner, last};
+  table.row(
+      named("batch norm of ranks", dtype, last ? "channels last" : "plain"),
+      [=](Buffers& m) -> cudaError_t {
+        void* const x = m.floats(dtype, kNumel);
+        void* const scratch = m.zeros(channel_norm_scratch(e));
+        OFSDP_CUDA_TRY(channel_statistics(e, x, m.floats(1 + 2 * kChannels), scratch, nullptr));
+        JoinedStatistics s;
+        s.channels = kChannels;
+        s.rows = two_ranks(m, 1 + 2 * kChannels);
+        s.running_mean = s.next_mean = m.floats(kChannels);
+        s.running_variance = s.next_variance = m.positive(kChannels);
+        s.mean = m.floats(kChannels);
+        s.variance = m.positive(kChannels);
+        OFSDP_CUDA_TRY(joined_statistics(s, nullptr));
+        ChannelNormGradient n;
+        n.extent = e;
+        n.training = true;
+        n.dy = m.floats(dtype, kNumel);
+        n.x = x;
+        n.scale = m.floats(dtype, kChannels);
+        n.mean = s.mean;
+        n.variance = s.variance;
+        n.dx = const_cast<void*>(n.dy);
+        n.dscale = m.floats(dtype, kChannels);
+        n.dbias = m.floats(dtype, kChannels);
+        n.scratch = scratch;
+        OFSDP_CUDA_TRY(channel_dots(n, m.floats(2 * kChannels), nullptr));
+        return joined_gradient(n, s.rows, two_ranks(m, 2 * kChannels), nullptr);
+      });
+}
+
 void add_group_norm(Table& table, DType dtype) {
   const GroupExtent e{dtype, 2, 3, 4, 700};
   constexpr int64_t kNumel = 2 * 3 * 4 * 700, kChannels = 12, kGroups = 6;
@@ -153,7 +196,10 @@ void add_norm_rows(Table& table) {
     }
     add_softmax(table, dtype, 20, 70, false);
     add_softmax(table, dtype, 96, 1, true);
-    for (const bool last : {false, true}) add_batch_norm(table, dtype, last, true);
+    for (const bool last : {false, true}) {
+      add_batch_norm(table, dtype, last, true);
+      add_joined_norm(table, dtype, last);
+    }
     add_group_norm(table, dtype);
   }
   add_batch_norm(table, DType::kFloat32, false, false);

@@ -112,6 +112,10 @@ void add_shape_rows(Table& table) {
   }
   add_folds(table, {"rows", {40, 70}, {false, true}});
   add_folds(table, {"long rows", {3, 5000}, {false, true}});
+  table.row("rows of ranks", [](Buffers& m) {
+    const JoinExtent e{.ranks = 3, .part = 416, .header = 16, .rank = 1, .rows = 9, .width = 40};
+    return join_rows(e, m.floats(360), m.floats(3 * 416), nullptr);
+  });
   table.row("running sum", [](Buffers& m) {
     ScanExtent e;
     e.outer = 30;

@@ -12,9 +12,8 @@ constexpr int64_t kCount = 9000;
 
 constexpr const char* kOptimizers[] = {
 #define OPTIMIZER(name, ...) #name,
-#define MATRIX(...)
 #include "kernels/optimizers/optimizers.inc"
-    "assign"};
+    "assign", "muon_direction"};
 
 int32_t number(DType dtype) { return static_cast<int32_t>(dtype); }
 
@@ -99,6 +98,50 @@ void add_lamb(Table& table) {
   });
 }
 
+// Two matrices, of which a part is missing at both ends, and a parameter of one axis.
+void add_adafactor(Table& table) {
+  table.row("adafactor", [](Buffers& m) {
+    constexpr int64_t kRows = 40, kColumns = 70, kFirst = 33, kMatrices = 2;
+    constexpr int64_t kNumel = kMatrices * kRows * kColumns, kHeld = kNumel - 2 * kFirst;
+    float *const gradient = m.floats(kCount), *const means = m.positive(kMatrices);
+    float *const rows = m.positive(kMatrices * kRows), *const columns = m.positive(2 * kColumns);
+    float *const row_sums = m.floats(kMatrices * kRows), *const sums = m.floats(2 * kColumns);
+    const ofsdp_run_state* const state = state_of(m);
+    const ofsdp_matrix_squares squares{kRows, kColumns, kFirst, kHeld, gradient, row_sums, sums};
+    OFSDP_CUDA_TRY(sum_matrix_squares(squares, nullptr));
+    OFSDP_CUDA_TRY(advance_factors({rows, row_sums, kMatrices * kRows, kColumns, state}, nullptr));
+    OFSDP_CUDA_TRY(mean_rows(rows, kRows, kMatrices, means, nullptr));
+    ofsdp_parameter_part parts[2] = {{0, kHeld, 0, 0.1}, {kHeld, kCount - kHeld, 1, 0}};
+    parts[0].numel = kNumel;
+    parts[0].first = kFirst;
+    parts[0].rows = kRows;
+    parts[0].columns = kColumns;
+    parts[0].states[0] = rows;
+    parts[0].states[1] = columns;
+    parts[0].means = means;
+    parts[1].numel = kCount - kHeld;
+    parts[1].states[0] = m.positive(kCount);
+    ofsdp_parameter_parts p{m.floats(kCount),    {},    parts,        2, m.blank<double>(4),
+                            m.blank<double>(16), state, numbers_of(m)};
+    p.gradient = gradient;
+    OFSDP_CUDA_TRY(add_adafactor_squares({}, p, nullptr));
+    return take_adafactor_step({}, p, nullptr);
+  });
+}
+
+void add_muon(Table& table) {
+  table.row("muon", [](Buffers& m) {
+    float* const values = m.floats(kCount);
+    OFSDP_CUDA_TRY(normalize(values, kCount, 1e-7, m.blank<double>(kCount / 4096 + 2), nullptr));
+    OFSDP_CUDA_TRY(scale(values, kCount, 2, nullptr));
+    const ofsdp_parameter_part part{0, kCount, 0, 0.1};
+    ofsdp_parameter_parts p{m.floats(kCount), {},      &part,       1,
+                            nullptr,          nullptr, state_of(m), numbers_of(m)};
+    p.gradient = values;
+    return take_muon_step({}, p, nullptr);
+  });
+}
+
 void add_training(Table& table, Training kind, const char* name) {
   table.row(named("training operator", name), [=](Buffers& m) {
     float *const x = m.floats(kCount), *const a = m.positive(kCount), *const b = m.positive(kCount);
@@ -117,6 +160,8 @@ void add_training_rows(Table& table) {
     for (const char* name : kOptimizers) add_optimizer(table, name, dtype);
   }
   add_lamb(table);
+  add_adafactor(table);
+  add_muon(table);
   add_training(table, Training::kAdam, "Adam");
   add_training(table, Training::kAdagrad, "Adagrad");
   add_training(table, Training::kMomentum, "Momentum");

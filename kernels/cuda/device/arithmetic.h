@@ -5,6 +5,8 @@
 // cudaErrorNotSupported for a dtype other than float32, float16 and bfloat16.
 #pragma once
 
+#include <string_view>
+
 #include "kernels/core/optimizer.h"
 #include "kernels/cuda/device/types.h"
 
@@ -52,6 +54,45 @@ cudaError_t add_lamb_squares(const OptimizerSettings& settings, const ofsdp_para
                              cudaStream_t stream);
 cudaError_t take_lamb_step(const OptimizerSettings& settings, const ofsdp_parameter_parts& parts,
                            cudaStream_t stream);
+
+// --- Adafactor's, once its second moments are advanced; kernels/optimizers/factors.h and updates.h
+// have the formulas. Sums are in double: a warp a row, a thread block 32 columns of a matrix, and
+// squares as LAMB's; no atomics. A part is a launch of its own, of which there are several.
+//
+// Memory per element: 4 bytes for each of the sums; 8 for the squares and 12 for the step, and the
+// factors from the cache.
+
+cudaError_t sum_matrix_squares(const ofsdp_matrix_squares& m, cudaStream_t stream);
+cudaError_t advance_factors(const ofsdp_factor_advance& a, cudaStream_t stream);
+cudaError_t mean_rows(const float* factors, int64_t rows, int64_t matrices, float* means,
+                      cudaStream_t stream);
+cudaError_t add_adafactor_squares(const OptimizerSettings& settings,
+                                  const ofsdp_parameter_parts& parts, cudaStream_t stream);
+cudaError_t take_adafactor_step(const OptimizerSettings& settings,
+                                const ofsdp_parameter_parts& parts, cudaStream_t stream);
+
+// --- Muon's: values over their norm and times a number, between which orthogonal_plan.h has its
+// products, and p = (1 - lr weight_decay) p - lr adjust d with the direction d in the place of the
+// gradient. Squares are summed as LAMB's.
+//
+// Memory per element: 12 bytes for the norm, 8 for scaling, 12 for the step.
+
+cudaError_t normalize(float* values, int64_t count, double least, double* scratch,
+                      cudaStream_t stream);
+cudaError_t scale(float* values, int64_t count, float by, cudaStream_t stream);
+cudaError_t take_muon_step(const OptimizerSettings& settings, const ofsdp_parameter_parts& parts,
+                           cudaStream_t stream);
+
+// How the optimizer of that name takes its steps from whole parameters; LAMB's for others.
+struct DeviceSteps {
+  cudaError_t (*add_squares)(const OptimizerSettings&, const ofsdp_parameter_parts&, cudaStream_t);
+  cudaError_t (*take_step)(const OptimizerSettings&, const ofsdp_parameter_parts&, cudaStream_t);
+};
+inline DeviceSteps find_steps(std::string_view name) {
+  if (name == "muon") return {nullptr, take_muon_step};
+  if (name == "adafactor") return {add_adafactor_squares, take_adafactor_step};
+  return {add_lamb_squares, take_lamb_step};
+}
 
 // --- A sum of squares that depends on no order and no cut: runtime/engine/exact_squares.h has the
 // format, which these kernels follow bit for bit. Limbs are whole numbers, so atomic additions give

@@ -5,9 +5,11 @@
 #include <initializer_list>
 #include <vector>
 
+#include "kernels/core/joined_rows.h"
 #include "kernels/core/kernel.h"
 #include "kernels/cpu/broadcast.h"
 #include "kernels/cuda/device/context.h"
+#include "kernels/cuda/device/rows_of_ranks.h"
 
 namespace ofsdp::kernels::cuda {
 
@@ -112,6 +114,15 @@ struct Pads {
   std::vector<int64_t> before, after;
 };
 Pads known_pads(const Problem& p);
+
+// An operand that ofsdp.JoinRows made: at most `most` rows of each rank.
+inline RowsOfRanks rows_of_ranks(const TensorDesc& joined, int64_t most, int64_t width) {
+  return {.ranks = joined.shape[0],
+          .part = joined.shape[1],
+          .header = JoinedRows::kHeader,
+          .most = most,
+          .width = width};
+}
 
 // Parts of a workspace, each at a multiple of 256 bytes: `take` returns the offset of the next one.
 class Places {

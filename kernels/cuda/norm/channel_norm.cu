@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "kernels/cuda/device/device.cuh"
+#include "kernels/cuda/device/rows_of_ranks.cuh"
 #include "kernels/cuda/norm/norm.h"
 
 namespace ofsdp::kernels::cuda {
@@ -17,6 +18,7 @@ struct Scratch {
   float *mean, *variance, *slope;  // slope: dscale, before it is rounded
   float* shift;                    // dbias
   double* sums;
+  float share;  // of slope and shift in each element's gradient
 };
 
 int64_t chunks_of(const ChannelExtent& e) { return blocks_for(e.samples * e.inner, kChunk); }
@@ -27,8 +29,12 @@ size_t floats_of(const ChannelExtent& e) {
 
 Scratch scratch_of(const ChannelExtent& e, void* scratch) {
   auto* floats = static_cast<float*>(scratch);
-  return {floats, floats + e.channels, floats + 2 * e.channels, floats + 3 * e.channels,
-          reinterpret_cast<double*>(static_cast<char*>(scratch) + floats_of(e))};
+  return {floats,
+          floats + e.channels,
+          floats + 2 * e.channels,
+          floats + 3 * e.channels,
+          reinterpret_cast<double*>(static_cast<char*>(scratch) + floats_of(e)),
+          1.0f / static_cast<float>(e.samples * e.inner)};
 }
 
 // The place of element j of a channel's samples * inner.
@@ -155,22 +161,87 @@ cudaError_t finish(const ChannelExtent& e, const Scratch& s, int k, float* to, v
   return over(e.channels, stream, add_chunks<T>, e.channels, chunks_of(e), s.sums, k, to, stored);
 }
 
-// Mean and variance from the sums of Moments.
+struct MeanAndVariance {
+  double mean, variance;
+};
+
+// From the sums of Moments.
 template <typename T>
-OFSDP_CUDA_KERNEL finish_moments(ChannelExtent e, int64_t chunks, const T* x, Scratch s) {
-  OFSDP_CUDA_ITEM(channel, e.channels);
+__device__ inline MeanAndVariance moments_of(const ChannelExtent& e, int64_t chunks, const T* x,
+                                             const double* all, int64_t channel) {
   double sums[2] = {};
   unrolled<2>([&](int k) {  // a place in sums that is computed would put them into local memory
     for (int64_t c = k * chunks; c < (k + 1) * chunks; ++c) {
-      sums[k] += s.sums[c * e.channels + channel];
+      sums[k] += all[c * e.channels + channel];
     }
   });
   const int64_t count = e.samples * e.inner;
   const double share = 1.0 / static_cast<double>(count > 0 ? count : 1);
   const double first = count > 0 ? to_float(x[place(e, channel, 0)]) : 0;
   const double off = sums[0] * share, variance = sums[1] * share - off * off;
-  s.mean[channel] = static_cast<float>(first + off);
-  s.variance[channel] = static_cast<float>(variance < 0 ? 0 : variance);
+  return {first + off, variance < 0 ? 0 : variance};
+}
+
+template <typename T>
+OFSDP_CUDA_KERNEL finish_moments(ChannelExtent e, int64_t chunks, const T* x, Scratch s) {
+  OFSDP_CUDA_ITEM(channel, e.channels);
+  const MeanAndVariance moments = moments_of(e, chunks, x, s.sums, channel);
+  s.mean[channel] = static_cast<float>(moments.mean);
+  s.variance[channel] = static_cast<float>(moments.variance);
+}
+
+// Writes what ranks join: elements of a channel, means, sums of squares around these.
+template <typename T>
+OFSDP_CUDA_KERNEL finish_statistics(ChannelExtent e, int64_t chunks, const T* x, const double* sums,
+                                    float* y) {
+  OFSDP_CUDA_ITEM(channel, e.channels);
+  const MeanAndVariance moments = moments_of(e, chunks, x, sums, channel);
+  const auto count = static_cast<float>(e.samples * e.inner);
+  if (channel == 0) y[0] = count;
+  y[1 + channel] = static_cast<float>(moments.mean);
+  y[1 + e.channels + channel] = static_cast<float>(moments.variance * static_cast<double>(count));
+}
+
+// Chan's formula, in the order of ranks.
+OFSDP_CUDA_KERNEL join_statistics(JoinedStatistics s) {
+  OFSDP_CUDA_ITEM(c, s.channels);
+  double count = 0, middle = 0, sum = 0;
+  for (int64_t r = 0; r < s.rows.ranks; ++r) {
+    if (rows_of(s.rows, r) == 0) continue;
+    const float* const row = row_of(s.rows, r);
+    const double n = row[0], far = row[1 + c] - middle;
+    sum += row[1 + s.channels + c] + far * far * count * n / (count + n);
+    middle += far * n / (count + n);
+    count += n;
+  }
+  const bool any = count > 0;
+  const float mean = any ? static_cast<float>(middle) : s.running_mean[c];
+  const float variance = any ? static_cast<float>(sum / count) : s.running_variance[c];
+  const auto put = [&](float* to, float value) {
+    if (to != nullptr) to[c] = value;
+  };
+  const auto next = [&](float before, float now) {
+    return any ? before * s.momentum + now * (1.0f - s.momentum) : before;
+  };
+  put(s.next_mean, next(s.running_mean[c], mean));
+  put(s.next_variance, next(s.running_variance[c], variance));
+  put(s.mean, mean);
+  put(s.variance, variance);
+}
+
+// The shares of an element in dbias and dscale of all ranks.
+OFSDP_CUDA_KERNEL join_dots(int64_t channels, RowsOfRanks statistics, RowsOfRanks dots, Scratch s) {
+  OFSDP_CUDA_ITEM(c, channels);
+  double count = 0, shift = 0, slope = 0;
+  for (int64_t r = 0; r < statistics.ranks; ++r) {
+    if (rows_of(statistics, r) > 0) count += *row_of(statistics, r);
+    if (rows_of(dots, r) == 0) continue;
+    shift += row_of(dots, r)[c];
+    slope += row_of(dots, r)[channels + c];
+  }
+  const double share = count > 0 ? 1 / count : 0;
+  s.shift[c] = static_cast<float>(shift * share);
+  s.slope[c] = static_cast<float>(slope * share);
 }
 
 // Means and variances that y is made from, and what is kept of them.
@@ -234,9 +305,8 @@ OFSDP_CUDA_KERNEL gradient_kernel(ChannelNormGradient n, Scratch s) {
     const float inv = 1.0f / sqrtf(stat(n.variance, c) + n.epsilon);
     float through = 0;
     if (n.training) {
-      const float share = 1.0f / static_cast<float>(e.samples * e.inner);
       const float h = (v[k] - stat(n.mean, c)) * inv;
-      through = (s.shift[c] + h * s.slope[c]) * share;
+      through = (s.shift[c] + h * s.slope[c]) * s.share;
     }
     d[k] = of(n.scale, c) * inv * (d[k] - through);
   });
@@ -266,19 +336,30 @@ cudaError_t norm_as(const ChannelNorm& n, cudaStream_t stream) {
   return over_elements<T>(apply_kernel<T, kPack<T>>, apply_kernel<T, 1>, n, s, stream, n.x, n.y);
 }
 
+// dbias into `shift`, dscale into `slope`.
 template <typename T, typename S>
-cudaError_t grad_as(const ChannelNormGradient& n, cudaStream_t stream) {
+cudaError_t dots_as(const ChannelNormGradient& n, float* shift, float* slope, cudaStream_t stream) {
   const ChannelExtent& e = n.extent;
   const Scratch s = scratch_of(e, n.scratch);
   const Slopes<T, S> slopes{static_cast<const T*>(n.dy), static_cast<const T*>(n.x),
                             static_cast<const S*>(n.mean), static_cast<const S*>(n.variance),
                             n.epsilon};
   OFSDP_CUDA_TRY(sum_terms(e, slopes, s.sums, stream));
-  OFSDP_CUDA_TRY(finish<T>(e, s, 0, s.shift, n.dbias, stream));
-  OFSDP_CUDA_TRY(finish<T>(e, s, 1, s.slope, n.dscale, stream));
-  if (n.dx == nullptr) return cudaSuccess;
+  OFSDP_CUDA_TRY(finish<T>(e, s, 0, shift, n.dbias, stream));
+  return finish<T>(e, s, 1, slope, n.dscale, stream);
+}
+
+template <typename T, typename S>
+cudaError_t dx_as(const ChannelNormGradient& n, const Scratch& s, cudaStream_t stream) {
   return over_elements<T>(gradient_kernel<T, S, kPack<T>>, gradient_kernel<T, S, 1>, n, s, stream,
                           n.dy, n.x, n.dx);
+}
+
+template <typename T, typename S>
+cudaError_t grad_as(const ChannelNormGradient& n, cudaStream_t stream) {
+  const Scratch s = scratch_of(n.extent, n.scratch);
+  OFSDP_CUDA_TRY((dots_as<T, S>(n, s.shift, s.slope, stream)));
+  return n.dx == nullptr ? cudaSuccess : dx_as<T, S>(n, s, stream);
 }
 
 // f(T{}, S{}): the types of elements and of statistics.
@@ -304,6 +385,36 @@ cudaError_t channel_norm(const ChannelNorm& n, cudaStream_t stream) {
 cudaError_t channel_norm_grad(const ChannelNormGradient& n, cudaStream_t stream) {
   return with_types(n.extent,
                     [&]<typename T, typename S>(T, S) { return grad_as<T, S>(n, stream); });
+}
+
+cudaError_t channel_statistics(const ChannelExtent& e, const void* x, float* y, void* scratch,
+                               cudaStream_t stream) {
+  return with_float(e.dtype, [&]<typename T>(T) {
+    const Scratch s = scratch_of(e, scratch);
+    const T* const from = static_cast<const T*>(x);
+    OFSDP_CUDA_TRY(sum_terms(e, Moments<T>{from, e}, s.sums, stream));
+    return over(e.channels, stream, finish_statistics<T>, e, chunks_of(e), from, s.sums, y);
+  });
+}
+
+cudaError_t joined_statistics(const JoinedStatistics& s, cudaStream_t stream) {
+  return over(s.channels, stream, join_statistics, s);
+}
+
+cudaError_t channel_dots(const ChannelNormGradient& n, float* sums, cudaStream_t stream) {
+  return with_types(n.extent, [&]<typename T, typename S>(T, S) {
+    return dots_as<T, S>(n, sums, sums + n.extent.channels, stream);
+  });
+}
+
+cudaError_t joined_gradient(const ChannelNormGradient& n, const RowsOfRanks& statistics,
+                            const RowsOfRanks& dots, cudaStream_t stream) {
+  Scratch s = scratch_of(n.extent, n.scratch);
+  s.share = 1;
+  OFSDP_CUDA_TRY(
+      over(n.extent.channels, stream, join_dots, n.extent.channels, statistics, dots, s));
+  return with_types(n.extent,
+                    [&]<typename T, typename S>(T, S) { return dx_as<T, S>(n, s, stream); });
 }
 
 }  // namespace ofsdp::kernels::cuda

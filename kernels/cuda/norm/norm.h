@@ -3,6 +3,7 @@
 // (kernels/cuda/device/types.h).
 #pragma once
 
+#include "kernels/cuda/device/rows_of_ranks.h"
 #include "kernels/cuda/device/types.h"
 
 namespace ofsdp::kernels::cuda {
@@ -94,6 +95,34 @@ struct ChannelNormGradient {
 size_t channel_norm_scratch(const ChannelExtent& e);  // of either
 cudaError_t channel_norm(const ChannelNorm& n, cudaStream_t stream);
 cudaError_t channel_norm_grad(const ChannelNormGradient& n, cudaStream_t stream);
+
+// Batch normalization over the rows of all ranks, in parts;
+// kernels/ops/norm/joined_batch_normalization.cpp has the formulas. Statistics and joined rows are
+// float32; `extent`, scratch and memory are those of the whole, and sums have its order.
+//
+//   channel_statistics   y [1 + 2 channels]: elements of a channel, means, sums of squares
+//   joined_statistics    mean, variance, next running mean and variance, in double, rank by rank
+//   channel_dots         sums [2 channels]: of dy, and of dy (x - mean) inv; each also as dbias,
+//                        dscale of `dtype`
+//   joined_gradient      dx, from such sums of all ranks
+cudaError_t channel_statistics(const ChannelExtent& e, const void* x, float* y, void* scratch,
+                               cudaStream_t stream);
+
+struct JoinedStatistics {
+  int64_t channels = 0;
+  float momentum = 0.9f;
+  RowsOfRanks rows;  // of channel_statistics
+  const float *running_mean = nullptr, *running_variance = nullptr;
+  float *mean = nullptr, *variance = nullptr;            // null: not wanted
+  float *next_mean = nullptr, *next_variance = nullptr;  // null: not wanted
+};
+cudaError_t joined_statistics(const JoinedStatistics& s, cudaStream_t stream);
+
+// Reads neither dx nor training.
+cudaError_t channel_dots(const ChannelNormGradient& n, float* sums, cudaStream_t stream);
+// Reads neither dscale nor dbias.
+cudaError_t joined_gradient(const ChannelNormGradient& n, const RowsOfRanks& statistics,
+                            const RowsOfRanks& dots, cudaStream_t stream);
 
 // --- Group normalization and its gradient; a group for each channel is instance normalization.
 // kernels/ops/norm/group_normalization.cpp has the formulas.

@@ -221,6 +221,92 @@ std::unique_ptr<CudaKernel> create_batch_grad(DeviceState&, const Problem& p) {
       channel_norm_scratch(n.extent));
 }
 
+// --- Batch normalization over the rows of all ranks ---
+
+Acceptance accepts_statistics(const Problem& p) {
+  return accept({floats(p.in(0).dtype), some(p.in(0))});
+}
+
+std::unique_ptr<CudaKernel> create_statistics(DeviceState&, const Problem& p) {
+  const ChannelExtent e = channels_of(p.in(0), DType::kFloat32);
+  return make_cuda_kernel(
+      [e](cudaStream_t stream, const Launch& l) {
+        return channel_statistics(e, l.in(0), l.out<float>(0), l.workspace, stream);
+      },
+      channel_norm_scratch(e));
+}
+
+Acceptance accepts_joined_statistics(const Problem& p) {
+  return accept({plain(p), supported(p.all_dtype(DType::kFloat32))});
+}
+
+std::unique_ptr<CudaKernel> create_joined_statistics(DeviceState&, const Problem& p) {
+  const int64_t channels = p.in(1).numel();
+  JoinedStatistics s{.channels = channels,
+                     .momentum = p.attributes.f("momentum", 0.9f),
+                     .rows = rows_of_ranks(p.in(0), 1, 1 + 2 * channels)};
+  return make_cuda_kernel([s](cudaStream_t stream, const Launch& l) mutable {
+    s.rows.data = l.in<float>(0);
+    s.running_mean = l.in<float>(1);
+    s.running_variance = l.in<float>(2);
+    float** results[] = {&s.mean, &s.variance, &s.next_mean, &s.next_variance};
+    for (size_t i = 0; i < 4; ++i) *results[i] = l.out<float>(i);
+    return joined_statistics(s, stream);
+  });
+}
+
+// (dy, x, scale, mean, variance, ...): the means and variances are of all ranks, in float32.
+Acceptance accepts_parts(const Problem& p) {
+  const DType dtype = p.in(1).dtype;
+  return accept({floats(dtype), has_batch_types(p, dtype),
+                 supported(p.in(3).dtype == DType::kFloat32),
+                 same_layout(p.in(0).layout == p.in(1).layout), some(p.in(1))});
+}
+
+ChannelNormGradient parts_of(const Problem& p) {
+  return {.extent = channels_of(p.in(1), DType::kFloat32),
+          .epsilon = p.attributes.f("epsilon", 1e-5f),
+          .training = true};
+}
+
+void take_parts(ChannelNormGradient& n, const Launch& l) {
+  const void** operands[] = {&n.dy, &n.x, &n.scale, &n.mean, &n.variance};
+  for (size_t i = 0; i < 5; ++i) *operands[i] = l.in(i);
+  n.scratch = l.workspace;
+}
+
+std::unique_ptr<CudaKernel> create_dots(DeviceState&, const Problem& p) {
+  const ChannelNormGradient given = parts_of(p);
+  return make_cuda_kernel(
+      [n = given](cudaStream_t stream, const Launch& l) mutable {
+        take_parts(n, l);
+        n.dscale = l.out(1);
+        n.dbias = l.out(2);
+        return channel_dots(n, l.out<float>(0), stream);
+      },
+      channel_norm_scratch(given.extent));
+}
+
+Acceptance accepts_joined_grad(const Problem& p) {
+  return accept(accepts_parts(p), {same_layout(p.out(0).layout == p.in(1).layout)});
+}
+
+std::unique_ptr<CudaKernel> create_joined_grad(DeviceState&, const Problem& p) {
+  const ChannelNormGradient given = parts_of(p);
+  const int64_t channels = given.extent.channels;
+  return make_cuda_kernel(
+      [n = given, statistics = rows_of_ranks(p.in(5), 1, 1 + 2 * channels),
+       dots = rows_of_ranks(p.in(6), 1, 2 * channels)](cudaStream_t stream,
+                                                       const Launch& l) mutable {
+        take_parts(n, l);
+        n.dx = l.out(0);
+        statistics.data = l.in<float>(5);
+        dots.data = l.in<float>(6);
+        return joined_gradient(n, statistics, dots, stream);
+      },
+      channel_norm_scratch(given.extent));
+}
+
 // --- Group and instance normalization ---
 
 GroupExtent groups_of(const TensorDesc& x, int64_t groups) {
@@ -322,26 +408,31 @@ std::unique_ptr<CudaKernel> create_lrn(DeviceState&, const Problem& p) {
 }  // namespace
 
 void add_norms(CudaImplementations& list) {
-  list.insert(list.end(),
-              {rows("LayerNormalization", true),
-               rows("com.microsoft.LayerNormalization", true),
-               rows("RMSNormalization", false),
-               rows("SimplifiedLayerNormalization", false),
-               rows("com.microsoft.SimplifiedLayerNormalization", false),
-               skip("com.microsoft.SkipLayerNormalization", {true}),
-               skip("com.microsoft.SkipSimplifiedLayerNormalization", {false}),
-               {"ofsdp.LayerNormalizationGrad", "own", accepts_rows_grad, create_rows_grad},
-               {"BatchNormalization", "own", accepts_batch, create_batch},
-               {"ofsdp.BatchNormalizationGrad", "own", accepts_batch_grad, create_batch_grad},
-               groups("GroupNormalization", false),
-               groups("InstanceNormalization", true),
-               {"ofsdp.GroupNormalizationGrad", "own", accepts_groups_grad, create_groups_grad},
-               softmax_of<softmax>("Softmax", false),
-               softmax_of<softmax>("LogSoftmax", true),
-               softmax_of<softmax_grad>("ofsdp.SoftmaxGrad", false),
-               softmax_of<softmax_grad>("ofsdp.LogSoftmaxGrad", true),
-               {"LRN", "own", accepts_plain_floats, create_lrn<lrn>},
-               {"ofsdp.LRNGrad", "own", accepts_plain_floats, create_lrn<lrn_grad>}});
+  list.insert(
+      list.end(),
+      {rows("LayerNormalization", true),
+       rows("com.microsoft.LayerNormalization", true),
+       rows("RMSNormalization", false),
+       rows("SimplifiedLayerNormalization", false),
+       rows("com.microsoft.SimplifiedLayerNormalization", false),
+       skip("com.microsoft.SkipLayerNormalization", {true}),
+       skip("com.microsoft.SkipSimplifiedLayerNormalization", {false}),
+       {"ofsdp.LayerNormalizationGrad", "own", accepts_rows_grad, create_rows_grad},
+       {"BatchNormalization", "own", accepts_batch, create_batch},
+       {"ofsdp.BatchNormalizationGrad", "own", accepts_batch_grad, create_batch_grad},
+       {"ofsdp.ChannelStatistics", "own", accepts_statistics, create_statistics},
+       {"ofsdp.JoinedStatistics", "own", accepts_joined_statistics, create_joined_statistics},
+       {"ofsdp.ChannelDots", "own", accepts_parts, create_dots},
+       {"ofsdp.JoinedNormalizationGrad", "own", accepts_joined_grad, create_joined_grad},
+       groups("GroupNormalization", false),
+       groups("InstanceNormalization", true),
+       {"ofsdp.GroupNormalizationGrad", "own", accepts_groups_grad, create_groups_grad},
+       softmax_of<softmax>("Softmax", false),
+       softmax_of<softmax>("LogSoftmax", true),
+       softmax_of<softmax_grad>("ofsdp.SoftmaxGrad", false),
+       softmax_of<softmax_grad>("ofsdp.LogSoftmaxGrad", true),
+       {"LRN", "own", accepts_plain_floats, create_lrn<lrn>},
+       {"ofsdp.LRNGrad", "own", accepts_plain_floats, create_lrn<lrn_grad>}});
 }
 
 }  // namespace ofsdp::kernels::cuda

@@ -141,6 +141,15 @@ OFSDP_CUDA_KERNEL keep_kernel(int64_t n, int64_t inner, int64_t all, int64_t fac
   if (i < all) y[i] = i / inner % n < factor * *count ? x[i] : T{};
 }
 
+OFSDP_CUDA_KERNEL join_kernel(JoinExtent e, const float* x, float* y) {
+  OFSDP_CUDA_ITEM(i, e.ranks * e.part);
+  const int64_t at = i - e.rank * e.part, row = at - e.header;
+  float value = 0;
+  if (at == 0) value = static_cast<float>(e.rows);
+  if (row >= 0 && row < e.rows * e.width) value = x[row];
+  y[i] = value;
+}
+
 }  // namespace
 
 CopyPlan plan_copy(size_t size, const std::vector<int64_t>& shape, std::vector<int64_t> src_strides,
@@ -216,6 +225,10 @@ cudaError_t keep_counted(int64_t outer, int64_t n, int64_t inner, int64_t factor
   return with_bits(size, [&]<typename T>(T) {
     return over(all, stream, keep_kernel<T>, n, inner, all, factor, count, x, y);
   });
+}
+
+cudaError_t join_rows(const JoinExtent& e, const float* x, float* y, cudaStream_t stream) {
+  return over(e.ranks * e.part, stream, join_kernel, e, x, y);
 }
 
 }  // namespace ofsdp::kernels::cuda

@@ -1,5 +1,6 @@
 // Data that move: Transpose, Concat, Split, Slice, Expand, Pad as copies between strided tensors,
-// and fills.
+// fills, and
+// this rank's part of the rows that ranks join.
 //
 // strided_copy: walk over (src, dst); src strides may be 0 (Expand) or negative (Slice), src and
 // dst point at the element of index 0. Elements of 1, 2, 4, 8 or 16 bytes; runs that are dense in
@@ -60,5 +61,13 @@ cudaError_t one_hot(const OneHotExtent& e, size_t size, const void* indices, con
 cudaError_t keep_counted(int64_t outer, int64_t n, int64_t inner, int64_t factor,
                          const int64_t* count, size_t size, const void* x, void* y,
                          cudaStream_t stream);
+
+// y [ranks, part] of x [rows, width], float32: the part of `rank`, and zeros in the others'
+// (kernels/core/joined_rows.h). Memory: x read and y written once.
+struct JoinExtent {
+  int64_t ranks = 1, part = 0, header = 0, rank = 0;
+  int64_t rows = 0, width = 0;
+};
+cudaError_t join_rows(const JoinExtent& e, const float* x, float* y, cudaStream_t stream);
 
 }  // namespace ofsdp::kernels::cuda

@@ -1,6 +1,6 @@
 // Operators that move data: Transpose, Slice and its gradient, Concat, Split, Expand, Pad, copies
-// and changes of layout, all of them strided copies; Trilu, OneHot, ConstantOfShape and
-// ofsdp.KeepCounted (movement.h).
+// and changes of layout, all of them strided copies; Trilu, OneHot, ConstantOfShape,
+// ofsdp.KeepCounted and ofsdp.JoinRows (movement.h).
 #include <algorithm>
 
 #include "kernels/cuda/device/implementations.h"
@@ -311,6 +311,23 @@ std::unique_ptr<CudaKernel> create_keep(DeviceState&, const Problem& p) {
   });
 }
 
+Acceptance accepts_join(const Problem& p) {
+  return accept({plain(p), supported(p.in(0).dtype == DType::kFloat32)});
+}
+
+std::unique_ptr<CudaKernel> create_join(DeviceState&, const Problem& p) {
+  const Shape &x = p.in(0).shape, &y = p.out(0).shape;
+  const JoinExtent e{.ranks = y[0],
+                     .part = y[1],
+                     .header = JoinedRows::kHeader,
+                     .rank = p.attributes.i("rank", 0),
+                     .rows = x[0],
+                     .width = x[1]};
+  return make_cuda_kernel([e](cudaStream_t stream, const Launch& l) {
+    return join_rows(e, l.in<float>(0), l.out<float>(0), stream);
+  });
+}
+
 }  // namespace
 
 void add_movement(CudaImplementations& list) {
@@ -331,7 +348,8 @@ void add_movement(CudaImplementations& list) {
                            {"Trilu", "own", accepts_triangle, create_triangle},
                            {"OneHot", "own", accepts_one_hot, create_one_hot},
                            {"ConstantOfShape", "own", accepts_any, create_full},
-                           {"ofsdp.KeepCounted", "own", accepts_plain, create_keep}});
+                           {"ofsdp.KeepCounted", "own", accepts_plain, create_keep},
+                           {"ofsdp.JoinRows", "own", accepts_join, create_join}});
 }
 
 }  // namespace ofsdp::kernels::cuda

@@ -16,6 +16,17 @@ struct Assign : updates::ElementUpdate {
   __device__ static void step(updates::Element& e, float g, const Factors&) { e.param = g; }
 };
 
+// Muon's direction in the place of a parameter.
+struct MuonDirection : updates::ElementUpdate {
+  using Factors = updates::Lerp;
+  __device__ static Factors factors(const updates::UpdateNumbers& n) {
+    return updates::Muon::look_ahead(n.settings);
+  }
+  __device__ static void step(updates::Element& e, float g, const Factors& f) {
+    e.param = f(g, e.state[0]);
+  }
+};
+
 template <int V>
 __device__ inline void load_state(const float* state, int64_t i, float* to) {
   if (state != nullptr) {
@@ -92,9 +103,8 @@ struct Named {
 };
 constexpr Named kUpdates[] = {
 #define OPTIMIZER(name, Update, ...) {#name, update<updates::Update>},
-#define MATRIX(...)
 #include "kernels/optimizers/optimizers.inc"
-    {"assign", update<Assign>}};
+    {"assign", update<Assign>}, {"muon_direction", update<MuonDirection>}};
 
 }  // namespace
 

@@ -15,12 +15,12 @@ constexpr std::chrono::seconds kGivingUp{2};
 
 }  // namespace
 
-DeviceEngine::DeviceEngine(const DeviceContext& context, DeviceOptimizer optimizer,
+DeviceEngine::DeviceEngine(const DeviceContext& context, DeviceOptimizers optimizers,
                            const ExecutorOptions& options, std::unique_ptr<DeviceRanks> ranks,
                            std::unique_ptr<DeviceOffload> offload)
     : context_(context),
       device_(context.device),
-      optimizer_(std::move(optimizer)),
+      optimizers_(std::move(optimizers)),
       options_(options),
       ranks_(std::move(ranks)),
       offload_(std::move(offload)),
@@ -36,17 +36,17 @@ DeviceEngine::DeviceEngine(const DeviceContext& context, DeviceOptimizer optimiz
 }
 
 Result<std::unique_ptr<DeviceEngine>> DeviceEngine::make(const DeviceContext& context,
-                                                         DeviceOptimizer optimizer,
+                                                         DeviceOptimizers optimizers,
                                                          const ExecutorOptions& options,
                                                          std::unique_ptr<DeviceRanks> ranks,
                                                          std::unique_ptr<DeviceOffload> offload) {
-  std::unique_ptr<DeviceEngine> made(new DeviceEngine(context, std::move(optimizer), options,
+  std::unique_ptr<DeviceEngine> made(new DeviceEngine(context, std::move(optimizers), options,
                                                       std::move(ranks), std::move(offload)));
   for (Slot& slot : made->slots_) {
     OFSDP_ASSIGN_OR_RETURN(slot.uploaded, DeviceEvent::make(context.device));
     OFSDP_ASSIGN_OR_RETURN(slot.done, DeviceEvent::make(context.device));
   }
-  made->make_step_lengths();
+  OFSDP_RETURN_IF_ERROR(made->make_steps());
   OFSDP_ASSIGN_OR_RETURN(made->trace_, DeviceTrace::make(context.device, options.trace));
   if (made->offload_ != nullptr) made->offload_->set_trace(made->trace_.get());
   return made;

@@ -38,6 +38,7 @@
 #include <map>
 
 #include "fsdp/comm/communicator.h"
+#include "runtime/engine/device/device_factors.h"
 #include "runtime/engine/device/device_offload.h"
 #include "runtime/engine/device/device_ranks.h"
 #include "runtime/engine/device/device_rules.h"
@@ -58,15 +59,16 @@ struct DeviceContext {  // what outlives the executor
   const DeviceIoPlan& io;
   const DeviceRankMemory& memory;
   const std::vector<UnitState>& units;  // device addresses
-  const OptimizerStep& optimizer;       // whose segments are used
+  OptimizerStep& optimizer;             // whose segments are used
   DeviceRules* rules = nullptr;         // which update instead of an optimizer
 };
 
 class DeviceEngine final : public UpdateRunner, private Engine {
  public:
-  // `optimizer` is null with an offload, which is null without one, and where there are rules.
+  // `optimizers` are those of the groups; none with an offload, which is null without one, and
+  // where there are rules.
   static Result<std::unique_ptr<DeviceEngine>> make(
-      const DeviceContext& context, DeviceOptimizer optimizer, const ExecutorOptions& options,
+      const DeviceContext& context, DeviceOptimizers optimizers, const ExecutorOptions& options,
       std::unique_ptr<DeviceRanks> ranks, std::unique_ptr<DeviceOffload> offload = nullptr);
   ~DeviceEngine() override;
 
@@ -102,11 +104,11 @@ class DeviceEngine final : public UpdateRunner, private Engine {
     DeviceEvent uploaded, done;
   };
 
-  DeviceEngine(const DeviceContext& context, DeviceOptimizer optimizer,
+  DeviceEngine(const DeviceContext& context, DeviceOptimizers optimizers,
                const ExecutorOptions& options, std::unique_ptr<DeviceRanks> ranks,
                std::unique_ptr<DeviceOffload> offload);
   Status start();
-  void make_step_lengths();
+  Status make_steps();
 
   // A micro-batch.
   Status upload(BoundProgram& program, const MicroBatch& batch, size_t slot);
@@ -146,6 +148,11 @@ class DeviceEngine final : public UpdateRunner, private Engine {
   Status update(const Operation& op) override;
   Status trust(const Operation& op) override;
   Status apply(const Operation& op) override;
+  Status sums(const Operation& op) override;
+  Status factors(const Operation& op) override;
+  Status orthogonalize(const Operation& op) override;
+  Status place_rows(const Operation& op) override;
+  Status join_rows(const Operation& op) override;
   Status copy_up(const Operation& op) override { return offload_->copy_up(op); }
   Status copy_down(const Operation& op) override { return offload_->copy_down(op); }
   Status signal(const Operation& op) override;
@@ -157,6 +164,10 @@ class DeviceEngine final : public UpdateRunner, private Engine {
   }
   Result<const std::byte*> parts_of_all_ranks(const Operation& op, const SliceRoom& room);
   Status update_from(int unit, const ofsdp_gradient& gradient, bool scaled);
+  void place_states(const UnitState& state, const OptimizerStep::Segment& segment, int64_t begin,
+                    ofsdp_device_update& update) const;
+  Status update_and_keep(int unit, int64_t begin, const OptimizerStep::Segment& segment,
+                         ofsdp_device_update update);
   ofsdp_reduce reduction(const Operation& op, const ofsdp_gradient& gradient) const;
   bool scales_gradients() const { return options_.clip_norm > 0 || options_.scale_loss; }
   bool tracing() const { return trace_ != nullptr && trace_->active(); }
@@ -175,12 +186,14 @@ class DeviceEngine final : public UpdateRunner, private Engine {
 
   DeviceContext context_;
   Device& device_;
-  DeviceOptimizer optimizer_;
+  DeviceOptimizers optimizers_;
   ExecutorOptions options_;
   std::unique_ptr<DeviceRanks> ranks_;             // outlives the graphs, as does
   std::unique_ptr<DeviceOffload> offload_;         // null: none
   std::vector<std::vector<size_t>> parts_;         // per unit and rank, with across_ranks: bytes
                                                    // before its part of the buffer
+  std::optional<DeviceFactors> factors_;           // where second moments are factored
+  DeviceOptimizers keeps_;                         // per group, where steps need the gradient
   std::optional<DeviceStepLengths> step_lengths_;  // where steps need norms of parameters
   std::unique_ptr<DeviceTrace> trace_;             // null: nothing is recorded
   std::vector<DeviceEvent> events_;

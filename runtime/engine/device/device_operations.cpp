@@ -6,18 +6,28 @@
 namespace ofsdp::runtime {
 
 // With an offload the host takes the steps.
-void DeviceEngine::make_step_lengths() {
-  if (offload_ != nullptr || !context_.optimizer.needs_norms()) return;
+Status DeviceEngine::make_steps() {
+  if (offload_ != nullptr || !context_.optimizer.takes_steps()) return {};
   std::byte* const io = context_.memory.io();
+  factors_.emplace(DeviceFactorsContext{device_, context_.plan, context_.units, context_.optimizer,
+                                        reinterpret_cast<float*>(io + context_.io.means),
+                                        run_state()});
+  for (const UpdateGroup& group : context_.optimizer.updates().groups) {
+    const bool looks_ahead = group.optimizer->traits.orthogonal && group.settings.momentum != 0;
+    const char* const name = looks_ahead ? "muon_direction" : "assign";
+    keeps_.push_back(make_device_optimizer(device_, name, group.settings));
+    if (keeps_.back() == nullptr) return fault("the device has no optimizer '{}'", name);
+  }
   step_lengths_.emplace(
-      DeviceNormsContext{device_, context_.plan, context_.units, context_.optimizer,
-                         optimizer_.get(), reinterpret_cast<double*>(io + context_.io.squares),
+      DeviceNormsContext{device_, context_.plan, context_.units, context_.optimizer, *factors_,
+                         optimizers_, reinterpret_cast<double*>(io + context_.io.squares),
                          reinterpret_cast<double*>(io + context_.io.partials), run_state()},
       *ranks_);
+  return {};
 }
 
 Status DeviceEngine::run_node(const Operation& op) {
-  if (empty_) return {};
+  if (empty_ && !op.rowless) return {};
   const BoundRun& run = program_->runs[static_cast<size_t>(op.run)];
   step_.node = static_cast<uint64_t>(op.run) + 1;
   Status status = run.kernel->run({run.inputs, run.outputs, run.workspace, &step_});
@@ -77,7 +87,7 @@ Status DeviceEngine::unshard(const Operation& op) {
 }
 
 Status DeviceEngine::buffer(const Operation& op) {
-  if (empty_) return {};
+  if (empty_ && !op.rowless) return {};
   OFSDP_RETURN_IF_ERROR(device_.copy(device_.compute(), op.dst.data, op.src.data, op.dst.bytes())
                             .with_prefix("a running statistic"));
   if (options_.buffer_dtype == DType::kFloat32) return {};
@@ -85,6 +95,21 @@ Status DeviceEngine::buffer(const Operation& op) {
       .round(device_.compute(), op.dst.floats(), number(options_.buffer_dtype),
              static_cast<int64_t>(op.dst.bytes() / sizeof(float)))
       .with_prefix("a running statistic");
+}
+
+// On the communication stream, so that the exchange follows without an event.
+Status DeviceEngine::place_rows(const Operation& op) {
+  ofsdp_stream* const stream = device_.communication();
+  if (empty_) return device_.clear(stream, op.dst.data, op.dst.bytes()).with_prefix(kJoinName);
+  step_.stream = stream;
+  Status status = run_node(op);
+  step_.stream = nullptr;
+  return status;
+}
+
+Status DeviceEngine::join_rows(const Operation& op) {
+  return ranks_->join_rows(op.group, op.dst.data,
+                           static_cast<size_t>(op.part.numel) * dtype_size(op.dst.dtype));
 }
 
 Status DeviceEngine::clear(const Operation& op) {
@@ -101,9 +126,10 @@ Status DeviceEngine::clear(const Operation& op) {
 }
 
 Status DeviceEngine::convert(const Operation& op) {
+  const bool computes = op.lane == Lane::kCompute;
   return device_
-      .convert(device_.compute(), op.src.data, number(op.src.dtype), op.dst.data,
-               number(op.dst.dtype), op.dst.count)
+      .convert(computes ? device_.compute() : device_.communication(), op.src.data,
+               number(op.src.dtype), op.dst.data, number(op.dst.dtype), op.dst.count)
       .with_prefix("accumulation");
 }
 
@@ -206,6 +232,7 @@ Status DeviceEngine::all_reduce(const Operation& op) {
                                      number(op.stages.round_to), op.dst.count)
                               .with_prefix("all-reduce"));
   }
+  if (!op.stages.norm) return {};
   const ofsdp_reduce reduce =
       reduction(op, {op.dst.data, number(DType::kFloat32), number(DType::kFloat32), nullptr});
   return device_.reduce(device_.communication(), &reduce).with_prefix("all-reduce");
@@ -219,6 +246,56 @@ Status DeviceEngine::update(const Operation& op) {
 
 Status DeviceEngine::trust(const Operation&) { return step_lengths_->agree(step_.numbers); }
 
+// Ranks add up the sums next (lower.cpp).
+Status DeviceEngine::sums(const Operation& op) {
+  OFSDP_RETURN_IF_ERROR(device_.clear(device_.communication(), op.dst.data, op.dst.bytes())
+                            .with_prefix("second moments of matrices"));
+  return factors_->sum(op.unit, op.part, op.src.floats(), op.dst.floats());
+}
+
+Status DeviceEngine::factors(const Operation& op) {
+  return factors_->advance(op.unit, op.src.floats());
+}
+
+namespace {
+
+class DeviceArithmetic final : public MatrixArithmetic {
+ public:
+  DeviceArithmetic(Device& device, DeviceStepContext step) : device_(device), step_(step) {
+    step_.stream = device.communication();
+  }
+  const StepContext& context() const override { return step_; }
+  Status normalize(float* values, int64_t count, double least, double* scratch) override {
+    return device_.normalize(step_.stream, values, count, least, scratch).with_prefix(kWhat);
+  }
+  Status scale(float* values, float by, int64_t count) override {
+    return device_.scale(step_.stream, values, count, by).with_prefix(kWhat);
+  }
+  Status put(const float* from, float* to, int64_t count) override {
+    OFSDP_RETURN_IF_ERROR(clear(to, count));
+    return device_.add(step_.stream, from, number(DType::kFloat32), to, count).with_prefix(kWhat);
+  }
+  Status clear(float* values, int64_t count) override {
+    return device_.clear(step_.stream, values, static_cast<size_t>(count) * sizeof(float))
+        .with_prefix(kWhat);
+  }
+
+ private:
+  static constexpr const char* kWhat = "orthogonal matrices";
+  Device& device_;
+  DeviceStepContext step_;
+};
+
+}  // namespace
+
+// Also of an update that is skipped: its step is not taken.
+Status DeviceEngine::orthogonalize(const Operation& op) {
+  DeviceArithmetic arithmetic(device_, step_);
+  return context_.optimizer.orthogonalize(op.unit, op.group.index_of(ranks_->rank()),
+                                          {op.dst.floats(), static_cast<size_t>(op.dst.count)},
+                                          op.onto.data, arithmetic);
+}
+
 Status DeviceEngine::apply(const Operation& op) {
   OFSDP_RETURN_IF_ERROR(step_lengths_->apply(op.unit, step_.numbers));
   const UnitState& state = context_.units[static_cast<size_t>(op.unit)];
@@ -227,6 +304,36 @@ Status DeviceEngine::apply(const Operation& op) {
       .convert(device_.communication(), state.owned, number(DType::kFloat32), state.rounded,
                number(context_.plan.param_dtype), state.owned_numel)
       .with_prefix("the optimizer");
+}
+
+// Padding that has no states, and factors, have none.
+void DeviceEngine::place_states(const UnitState& state, const OptimizerStep::Segment& segment,
+                                int64_t begin, ofsdp_device_update& update) const {
+  if (segment.parameter < 0) return;
+  const ParameterUpdate& plan = context_.optimizer.update_of(segment);
+  for (size_t i = 0; i < plan.states.size() && !plan.factored; ++i) {
+    update.states[i] = context_.optimizer.state_of(state, segment, i) + begin;
+  }
+}
+
+// The states advance, but for factors, and the gradient stays where the step finds it.
+Status DeviceEngine::update_and_keep(int unit, int64_t begin, const OptimizerStep::Segment& segment,
+                                     ofsdp_device_update update) {
+  const UnitState& state = context_.units[static_cast<size_t>(unit)];
+  const ParameterUpdate& plan = context_.optimizer.update_of(segment);
+  const auto put = [&](const DeviceOptimizer& optimizer) {
+    return device_.update(device_.communication(), optimizer.get(), &update)
+        .with_prefix("the optimizer");
+  };
+  const auto group = static_cast<size_t>(segment.group);
+  if (!plan.factored) OFSDP_RETURN_IF_ERROR(put(optimizers_[group]));
+  const bool orthogonal = context_.optimizer.group_of(segment).optimizer->traits.orthogonal;
+  if (!orthogonal) std::ranges::fill(update.states, nullptr);
+  update.param = state.gradient + begin;
+  update.copy = nullptr;
+  const bool stays = update.gradient.src == update.param && update.gradient.onto == nullptr &&
+                     update.states[0] == nullptr;
+  return stays && update.scaled == 0 ? Status{} : put(keeps_[group]);
 }
 
 // One call for each stretch of the same rule and weight decay; where steps need norms of parameters
@@ -239,8 +346,11 @@ Status DeviceEngine::update_from(int unit, const ofsdp_gradient& gradient, bool 
   int64_t at = 0;
   for (size_t s = 0; s < segments.size(); ++s) {
     const OptimizerStep::Segment& segment = segments[s];
-    const bool goes_on = s + 1 < segments.size() && segments[s + 1].rule == segment.rule &&
-                         segments[s + 1].weight_decay == segment.weight_decay;
+    const bool keeps = context_.optimizer.keeps_gradient(segment);
+    const bool goes_on =
+        !keeps && s + 1 < segments.size() && segments[s + 1].group == segment.group &&
+        segments[s + 1].shifts == segment.shifts && segments[s + 1].rule == segment.rule &&
+        segments[s + 1].weight_decay == segment.weight_decay;
     if (segment.end <= at || goes_on) continue;
     ofsdp_device_update update{};
     update.gradient = gradient;
@@ -248,7 +358,7 @@ Status DeviceEngine::update_from(int unit, const ofsdp_gradient& gradient, bool 
         static_cast<const std::byte*>(gradient.src) + static_cast<size_t>(at) * width;
     if (gradient.onto != nullptr) update.gradient.onto = gradient.onto + at;
     update.param = state.owned + at;
-    for (size_t i = 0; i < state.optimizer.size(); ++i) update.states[i] = state.optimizer[i] + at;
+    place_states(state, segment, at, update);
     update.count = segment.end - at;
     update.weight_decay = segment.weight_decay;
     update.scaled = scaled ? 1 : 0;
@@ -258,10 +368,17 @@ Status DeviceEngine::update_from(int unit, const ofsdp_gradient& gradient, bool 
     }
     update.state = run_state();
     update.numbers = step_.numbers;
-    OFSDP_RETURN_IF_ERROR(context_.rules != nullptr
-                              ? context_.rules->update(segment.rule, update, step_, scalars_)
-                              : device_.update(device_.communication(), optimizer_.get(), &update)
-                                    .with_prefix("the optimizer"));
+    if (keeps) {
+      OFSDP_RETURN_IF_ERROR(update_and_keep(unit, at, segment, update));
+    } else if (context_.rules != nullptr) {
+      OFSDP_RETURN_IF_ERROR(context_.rules->update(segment.rule, update, step_, scalars_));
+    } else if (segment.parameter >= 0) {
+      OFSDP_RETURN_IF_ERROR(device_
+                                .update(device_.communication(),
+                                        optimizers_[static_cast<size_t>(segment.group)].get(),
+                                        &update)
+                                .with_prefix("the optimizer"));
+    }
     at = segment.end;
   }
   return {};

@@ -7,6 +7,7 @@
 
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "kernels/core/device.h"
 #include "kernels/core/optimizer.h"
@@ -18,6 +19,8 @@ struct DeviceOptimizerDrop {
   void operator()(ofsdp_device_optimizer* optimizer) const { device->drop_optimizer(optimizer); }
 };
 using DeviceOptimizer = std::unique_ptr<ofsdp_device_optimizer, DeviceOptimizerDrop>;
+
+using DeviceOptimizers = std::vector<DeviceOptimizer>;
 
 inline DeviceOptimizer make_device_optimizer(Device& device, const std::string& name,
                                              const OptimizerSettings& s) {

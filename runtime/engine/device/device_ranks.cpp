@@ -5,6 +5,7 @@
 
 #include "fsdp/comm/local/peer_wait.h"
 #include "kernels/base/start_thread.h"
+#include "runtime/engine/executor.h"
 #include "runtime/engine/shared_text.h"
 #include "runtime/program/device_memory.h"
 
@@ -23,7 +24,8 @@ constexpr const char* kNames[kKinds] = {"joining the devices",
                                         "all-reduce",
                                         "norm exchange",
                                         "loss exchange",
-                                        "exchange of parameters' norms"};
+                                        "exchange of parameters' norms",
+                                        kJoinName};
 
 }  // namespace
 
@@ -114,8 +116,17 @@ Status DeviceRanks::mark(Collective collective, int unit) {
 
 Status DeviceRanks::all_gather(int unit, const RankGroup& ranks, std::byte* all,
                                size_t bytes_each) {
+  return gather(Collective::kAllGather, unit, ranks, all, bytes_each);
+}
+
+Status DeviceRanks::join_rows(const RankGroup& ranks, std::byte* all, size_t bytes_each) {
+  return gather(Collective::kRows, -1, ranks, all, bytes_each);
+}
+
+Status DeviceRanks::gather(Collective collective, int unit, const RankGroup& ranks, std::byte* all,
+                           size_t bytes_each) {
   if (ranks.count == 1 || bytes_each == 0) return {};
-  OFSDP_RETURN_IF_ERROR(mark(Collective::kAllGather, unit));
+  OFSDP_RETURN_IF_ERROR(mark(collective, unit));
   const std::byte* own = all + static_cast<size_t>(ranks.index_of(rank())) * bytes_each;
   return device_.all_gather(device_.communication(), group(ranks), own, all, bytes_each)
       .with_prefix("all-gather");

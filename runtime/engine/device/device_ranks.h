@@ -54,6 +54,8 @@ class DeviceRanks {
   Status reduce_scatter(int unit, const RankGroup& group, std::byte* all, DType dtype,
                         int64_t count_each);
   Status all_reduce(int unit, const RankGroup& group, void* values, DType dtype, int64_t count);
+  // An all_gather of rows (kernels/core/joined_rows.h).
+  Status join_rows(const RankGroup& group, std::byte* all, size_t bytes_each);
   // Sends parts of `all`: rank r gets bytes_each from offsets[r] on, and has them of all ranks in
   // `parts`, in order.
   Status exchange_parts(int unit, const std::byte* all, std::span<const size_t> offsets,
@@ -85,7 +87,8 @@ class DeviceRanks {
     kAllReduce,
     kNorm,
     kLoss,
-    kParameterNorms
+    kParameterNorms,
+    kRows
   };
 
   DeviceRanks(Device& device, Communicator& communicator, int64_t* mark, double timeout_seconds)
@@ -100,6 +103,8 @@ class DeviceRanks {
   Status joined(const RankGroup& ranks, const Result<ofsdp_group*>& handle);
   ofsdp_group* group(const RankGroup& ranks) const;
   Status mark(Collective collective, int unit);
+  Status gather(Collective collective, int unit, const RankGroup& group, std::byte* all,
+                size_t bytes_each);
   Status reduce(Collective collective, int unit, const RankGroup& group, void* values, DType dtype,
                 int64_t count, ofsdp_reduction how);
   RankGroup world() const { return {0, communicator_.size(), 1}; }

@@ -12,6 +12,8 @@
 
 #include <vector>
 
+#include "runtime/engine/device/device_factors.h"
+#include "runtime/engine/device/device_optimizer.h"
 #include "runtime/engine/device/device_ranks.h"
 #include "runtime/engine/optimizer_step.h"
 #include "runtime/program/device_memory.h"
@@ -23,7 +25,8 @@ struct DeviceNormsContext {  // what outlives it
   const Plan& plan;
   const std::vector<UnitState>& units;  // device addresses
   const OptimizerStep& optimizer;       // whose segments are used
-  ofsdp_device_optimizer* on_device;
+  const DeviceFactors& factors;
+  const DeviceOptimizers& on_device;  // per group
   double* squares;
   double* partials;
   const ofsdp_run_state* state;
@@ -31,7 +34,7 @@ struct DeviceNormsContext {  // what outlives it
 
 class DeviceStepLengths {
  public:
-  // REQUIRES: an optimizer that needs norms.
+  // REQUIRES: an optimizer whose steps are those of whole parameters; `agree`: that needs norms.
   DeviceStepLengths(const DeviceNormsContext& context, DeviceRanks& ranks);
 
   Status agree(const ofsdp_step_numbers* numbers);
@@ -39,15 +42,20 @@ class DeviceStepLengths {
 
  private:
   using Parts = std::vector<ofsdp_parameter_part>;
+  using GroupParts = std::vector<Parts>;
 
-  Parts parts_of(int unit, const Span& span) const;
+  template <typename Takes>
+  GroupParts parts_of(int unit, const Span& span, const Takes& takes) const;
+  ofsdp_parameter_part part_of(int unit, const OptimizerStep::Segment& segment, int64_t begin,
+                               int64_t count) const;
   ofsdp_parameter_parts encode(int unit, const Parts& parts,
                                const ofsdp_step_numbers* numbers) const;
 
   DeviceNormsContext context_;
   DeviceRanks& ranks_;
   int64_t parameters_;
-  std::vector<Parts> owned_, represented_;  // per unit
+  std::vector<int64_t> counts_;                  // per parameter, elements
+  std::vector<GroupParts> owned_, represented_;  // per unit
 };
 
 }  // namespace ofsdp::runtime

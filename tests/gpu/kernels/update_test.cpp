@@ -51,7 +51,6 @@ std::vector<Optimizer> optimizers() {
   std::vector<Optimizer> list = {
       {"adamw", far}, {"sgd", nesterov}, {"adadelta", delta}, {"adagrad", delta}};
   for (const OptimizerDef& def : defs) {
-    if (def.keeps_gradient()) continue;  // the CPU alone has them
     list.push_back({def.name.c_str(), plain});
     if ((def.traits.takes & kTakesMomentum) != 0) list.push_back({def.name.c_str(), moving});
   }
