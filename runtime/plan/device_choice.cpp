@@ -54,6 +54,10 @@ std::string only_on_cpu(const Options& options, int ranks) {
     return "--loss contrastive has kernels of the CPU alone so far";
   }
   if (options.optimizer.ema) return "--ema averages parameters of the CPU alone so far";
+  if (options.optimizer.state_dtype != StateDType::kFloat32) {
+    return format_text("--state-dtype {}: the CPU alone stores states so, so far",
+                       name_of(options.optimizer.state_dtype));
+  }
   for (const GroupOptions& group : options.optimizer.groups) {
     if (group.lr || group.kind) {
       return "--group " + group.said + ": the CPU alone has rates and optimizers of groups so far";

@@ -248,7 +248,9 @@ Status DeviceEngine::update_from(int unit, const ofsdp_gradient& gradient, bool 
         static_cast<const std::byte*>(gradient.src) + static_cast<size_t>(at) * width;
     if (gradient.onto != nullptr) update.gradient.onto = gradient.onto + at;
     update.param = state.owned + at;
-    for (size_t i = 0; i < state.optimizer.size(); ++i) update.states[i] = state.optimizer[i] + at;
+    for (size_t i = 0; i < state.optimizer.size(); ++i) {
+      update.states[i] = state.optimizer[i].floats() + at;
+    }
     update.count = segment.end - at;
     update.weight_decay = segment.weight_decay;
     update.scaled = scaled ? 1 : 0;

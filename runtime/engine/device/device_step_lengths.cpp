@@ -33,7 +33,7 @@ ofsdp_parameter_parts DeviceStepLengths::encode(int unit, const Parts& parts,
   const UnitState& state = context_.units[static_cast<size_t>(unit)];
   ofsdp_parameter_parts p{};
   p.param = state.owned;
-  std::ranges::copy(state.optimizer, p.states);
+  std::ranges::transform(state.optimizer, p.states, &StoredState::floats);
   p.parts = parts.data();
   p.num_parts = static_cast<int64_t>(parts.size());
   p.squares = context_.squares;
