@@ -98,7 +98,7 @@ std::vector<float> multiples(float scale, bool is_signed) {
   return values;
 }
 
-// Where two codes are equally near, a product and a sum in float32 decide: to 2^-24 of places of up
+// Rounding of float32 decides between codes that are equally near: to 2^-24 of places of up
 // to twice the parts of a decade, so to 1e-6 of the value, on either side.
 TEST(CodeBook, TakesTheNearestOfAllCodes) {
   for (const StateForm form : kForms) {
