@@ -20,6 +20,7 @@
 #include "kernels/base/names.h"
 #include "kernels/base/status.h"
 #include "kernels/core/dtype.h"
+#include "kernels/core/stored_state.h"
 
 namespace ofsdp::runtime {
 
@@ -232,6 +233,7 @@ struct OptimizerOptions : UpdateOptions {
   bool no_decay_auto = false;
   std::vector<std::string> no_decay;
   std::vector<GroupOptions> groups;
+  StateDType state_dtype = StateDType::kFloat32;
   std::optional<double> ema;  // off
   bool ema_use = true;
   std::optional<double> clip_grad_norm;  // off

@@ -98,8 +98,13 @@ constexpr int64_t kWritebackBytes = int64_t{16} << 20;
 
 class FileWriter {
  public:
-  FileWriter(OpenFile file, const PlannedFile& planned, const std::atomic<bool>& cancelled)
-      : file_(std::move(file)), planned_(planned), cancelled_(cancelled), record_(planned.file) {}
+  FileWriter(OpenFile file, const PlannedFile& planned, const std::atomic<bool>& cancelled,
+             std::span<float> room)
+      : file_(std::move(file)),
+        planned_(planned),
+        cancelled_(cancelled),
+        room_(room),
+        record_(planned.file) {}
 
   Result<CheckpointFile> write() {
     OFSDP_RETURN_IF_ERROR(write_headers());
@@ -122,13 +127,21 @@ class FileWriter {
     return ok_status();
   }
 
-  Status write_slice(Slice& slice, const float* source) {
-    const auto all = std::as_bytes(std::span(source, static_cast<size_t>(slice.count)));
+  // Elements [at, at + count) of the slice.
+  std::span<const float> block_of(const SliceSource& source, int64_t at, int64_t count) {
+    const auto size = static_cast<size_t>(count);
+    if (source.values != nullptr) return {source.values + at, size};
+    OFSDP_CHECK(size <= room_.size(), "no room to decode {} elements", count);
+    read_state(source.state, source.first + at, count, room_.data());
+    return room_.first(size);
+  }
+
+  Status write_slice(Slice& slice, const SliceSource& source) {
     slice.checksums.clear();
     for (int64_t at = 0; at < slice.bytes(); at += kChecksumBlock) {
       if (cancelled_) return fault("{}: not written: the run ends", file_.path);
       const int64_t bytes = std::min(kChecksumBlock, slice.bytes() - at);
-      const auto block = all.subspan(static_cast<size_t>(at), static_cast<size_t>(bytes));
+      const auto block = std::as_bytes(block_of(source, at / 4, bytes / 4));
       slice.checksums.push_back(crc32c(block));
       OFSDP_RETURN_IF_ERROR(write_exactly(file_, slice.offset + at, block));
       OFSDP_RETURN_IF_ERROR(write_behind(slice.offset + at + bytes));
@@ -147,6 +160,7 @@ class FileWriter {
   OpenFile file_;
   const PlannedFile& planned_;
   const std::atomic<bool>& cancelled_;
+  std::span<float> room_;
   CheckpointFile record_;
   int64_t behind_ = 0;
 };
@@ -171,7 +185,7 @@ std::vector<PlannedFile> plan_shard_files(const ShardIdentity& identity,
       room -= piece.slice.count;
       rest.slice.first += piece.slice.count;
       rest.slice.count -= piece.slice.count;
-      rest.source += piece.slice.count;
+      rest.source = rest.source.from(piece.slice.count);
       parts.back().push_back(std::move(piece));
     }
   }
@@ -181,9 +195,10 @@ std::vector<PlannedFile> plan_shard_files(const ShardIdentity& identity,
 }
 
 Result<CheckpointFile> write_planned_file(const std::string& folder, const PlannedFile& planned,
-                                          const std::atomic<bool>& cancelled) {
+                                          const std::atomic<bool>& cancelled,
+                                          std::span<float> room) {
   OFSDP_ASSIGN_OR_RETURN(OpenFile file, create_file(join_path(folder, planned.file.name)));
-  return FileWriter(std::move(file), planned, cancelled).write();
+  return FileWriter(std::move(file), planned, cancelled, room).write();
 }
 
 }  // namespace ofsdp::fsdp

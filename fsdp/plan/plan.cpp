@@ -12,16 +12,16 @@ namespace {
 int64_t align(int64_t numel, int64_t to) { return (numel + to - 1) / to * to; }
 
 // Raw data take as many elements of the flat array as their bytes need.
-void add_param(Unit& unit, const Graph& graph, int index, DType param_dtype) {
+void add_param(Unit& unit, const Graph& graph, int index, const PlanOptions& options) {
   const Parameter& p = graph.parameters[static_cast<size_t>(index)];
   const TensorDesc& desc = graph.value(p.value).desc;
-  const auto element = static_cast<int64_t>(dtype_size(param_dtype));
+  const auto element = static_cast<int64_t>(dtype_size(options.param_dtype));
   const int64_t numel =
       p.raw ? align(static_cast<int64_t>(desc.bytes()), element) / element : desc.numel();
   int64_t& padded = p.trained ? unit.padded_numel : unit.frozen_padded_numel;
   (p.trained ? unit.params : unit.frozen).push_back({index, p.name, padded, numel});
   if (p.trained) unit.numel += numel;
-  padded = align(padded + numel, kParamAlignment);
+  padded = align(padded + numel, p.trained ? options.alignment : kParamAlignment);
 }
 
 // Smaller ones are kept whole: their values may be known while planning.
@@ -150,6 +150,7 @@ Result<Plan> make_plan(const Graph& graph, const PlanOptions& options) {
       .wide_slots = options.wide_slots,
       .updates_round = options.updates_round,
       .offload = options.offload,
+      .alignment = options.alignment,
       .common_ranks = options.common_ranks,
       .units = {},
       .notice = std::move(parts.notice)};
@@ -163,12 +164,12 @@ Result<Plan> make_plan(const Graph& graph, const PlanOptions& options) {
     for (const int index : group.parameters) {
       const bool trained = graph.parameters[static_cast<size_t>(index)].trained;
       if (!trained && unit.replicated) continue;  // whole anyway
-      add_param(unit, graph, index, options.param_dtype);
+      add_param(unit, graph, index, options);
       const auto& some = nodes[static_cast<size_t>(index)];
       reading.insert(some.begin(), some.end());
     }
     unit.nodes = static_cast<int>(reading.size());
-    unit.padded_numel = align(unit.padded_numel, kParamAlignment * options.world);
+    unit.padded_numel = align(unit.padded_numel, options.alignment * options.world);
     unit.frozen_padded_numel = align(unit.frozen_padded_numel, kParamAlignment * options.world);
     if (unit.params.empty() && unit.frozen.empty()) continue;
     if (group.kind == ParameterGroup::Kind::kRoot) plan.root = unit.id;

@@ -87,6 +87,7 @@ struct PlanOptions {
   bool updates_round = false;
   CpuOffload offload = CpuOffload::kNone;  // of a device
   int common_ranks = 1;
+  int64_t alignment = kParamAlignment;  // of trained parameters: a multiple of that
 };
 
 // Elements of a unit's flat array.
@@ -110,10 +111,11 @@ struct Plan {
   // nothing is converted before they do.
   bool updates_round = false;
   CpuOffload offload = CpuOffload::kNone;
-  int common_ranks = 1;     // so many neighbouring ranks have memory in common; 1: none
-  std::vector<Unit> units;  // the root, when there is one, is the last
-  int root = -1;            // its id
-  std::string notice;       // a line for the user, or empty
+  int64_t alignment = kParamAlignment;  // where trained parameters and shards of them begin
+  int common_ranks = 1;                 // so many neighbouring ranks have memory in common; 1: none
+  std::vector<Unit> units;              // the root, when there is one, is the last
+  int root = -1;                        // its id
+  std::string notice;                   // a line for the user, or empty
 
   // Ranks that share `rank`'s copy; ranks that hold the same shard of the other copies.
   RankGroup shard_group(const Unit& unit, int rank) const;

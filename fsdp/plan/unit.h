@@ -2,8 +2,8 @@
 // parameter.
 //
 // A unit's trained parameters lie one after another in a flat array of float32, each at a multiple
-// of kParamAlignment elements; the end is padded so that every rank's shard is one span of
-// padded_numel / world elements, itself a multiple of kParamAlignment. A rank's shard is elements
+// of PlanOptions::alignment elements; the end is padded so that every rank's shard is one span of
+// padded_numel / world elements, itself a multiple of the alignment. A rank's shard is elements
 // [rank * shard, (rank + 1) * shard). Gaps hold zeros, in gradients too, so norms may run over
 // them. The layout depends on the parameters and the world size alone, not on the strategy.
 //

@@ -84,6 +84,7 @@ struct DeepSpeedType {
 // A row of kernels/optimizers/optimizers.inc: states, settings and PyTorch's defaults.
 struct OptimizerTraits {
   std::array<const char*, 2> states = {};  // null: none
+  uint32_t squares = 0;                    // those that are never negative: bit i is of states[i]
   // Instead of them, for a parameter of two axes or more: a number a row, and a number a column,
   // of its matrices. Null: none.
   std::array<const char*, 2> factors = {};

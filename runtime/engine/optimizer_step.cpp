@@ -12,6 +12,8 @@ namespace ofsdp::runtime {
 
 namespace {
 
+static_assert(kReduceBlock % kStateBlock == 0 && kStateBlock % kParamAlignment == 0);
+
 double rate_of(const UpdateGroup& group, const UpdateNumbers& numbers) {
   return group.lr ? *group.lr * numbers.factor : numbers.lr;
 }
@@ -34,21 +36,25 @@ OptimizerStep::OptimizerStep(const UpdatePlan& updates, const Plan& plan,
     }
   }
   for (const Unit& unit : plan.units) {
-    cut(unit, rules);
+    cut(unit, rules, plan.alignment);
     list_factored(unit);
     state_.resize(std::max(state_.size(), units[static_cast<size_t>(unit.id)].optimizer.size()));
   }
   if (takes_steps_) direction_.resize(static_cast<size_t>(kReduceBlock));
+  if (takes_steps_ && updates.encodes()) {
+    decoded_.resize(state_.size() * static_cast<size_t>(kReduceBlock));
+  }
 }
 
 // A parameter's gap goes with it.
-void OptimizerStep::cut(const Unit& unit, const std::vector<int>& rules) {
+void OptimizerStep::cut(const Unit& unit, const std::vector<int>& rules, int64_t alignment) {
   const UnitState& state = units_[static_cast<size_t>(unit.id)];
   std::vector<Segment>& list = segments_.emplace_back();
   // `end` counts elements of the unit.
   const auto cover = [&](int64_t end, Segment what) {
     what.end = std::clamp<int64_t>(end - state.owned_begin, 0, state.owned_numel);
-    const bool apart = takes_steps_ && !list.empty() && list.back().parameter != what.parameter;
+    const bool own = takes_steps_ || updates_.encodes();
+    const bool apart = own && !list.empty() && list.back().parameter != what.parameter;
     const bool same = !list.empty() && list.back().weight_decay == what.weight_decay &&
                       list.back().rule == what.rule && list.back().group == what.group && !apart;
     if (same) {
@@ -67,7 +73,7 @@ void OptimizerStep::cut(const Unit& unit, const std::vector<int>& rules) {
             .group = update.group,
             .origin = p.offset - state.owned_begin};
     const int64_t end = p.offset + p.numel;
-    cover((end + kParamAlignment - 1) / kParamAlignment * kParamAlignment, last);
+    cover((end + alignment - 1) / alignment * alignment, last);
   }
   if (unit.params.empty()) return;
   // The padding stays 0. Where its states are not held it is left alone.
@@ -140,12 +146,7 @@ void OptimizerStep::update(int unit, int64_t begin, std::span<const float> gradi
     if (program_ != nullptr) {
       run_program(state, segment, at, stop - at, from, numbers);
     } else if (!update_of(segment).factored) {
-      for (size_t i = 0; i < segment.shifts.size(); ++i) {
-        scratch[i] = state_of(state, segment, i) + at;
-      }
-      group.optimizer->update(
-          group.settings, {state.owned + at, from, scratch.data(), stop - at,
-                           rate_of(group, numbers), segment.weight_decay, numbers.optimizer_step});
+      advance(state, segment, at, {from, static_cast<size_t>(stop - at)}, numbers, scratch);
     }
     if (waits(segment) && group.optimizer->keeps_gradient()) {
       keep(state, segment, at, {from, static_cast<size_t>(stop - at)}, scratch, numbers);
@@ -156,13 +157,51 @@ void OptimizerStep::update(int unit, int64_t begin, std::span<const float> gradi
   if (!takes_steps_) round(state, begin, end - begin);
 }
 
+void OptimizerStep::advance(const UnitState& state, const Segment& segment, int64_t begin,
+                            std::span<const float> gradient, const UpdateNumbers& numbers,
+                            std::span<float*> scratch) const {
+  const UpdateGroup& group = group_of(segment);
+  OptimizerSpan<float> span{.param = state.owned + begin,
+                            .grad = gradient.data(),
+                            .state = scratch.data(),
+                            .count = static_cast<int64_t>(gradient.size()),
+                            .lr = rate_of(group, numbers),
+                            .weight_decay = segment.weight_decay,
+                            .step = numbers.optimizer_step};
+  const size_t states = segment.shifts.size();
+  if (!updates_.encodes()) {
+    for (size_t i = 0; i < states; ++i) scratch[i] = state_of(state, segment, i) + begin;
+    group.optimizer->update(group.settings, span);
+    return;
+  }
+  std::array<StoredState, kMostStates> stored;
+  for (size_t i = 0; i < states; ++i) stored[i] = stored_of(state, segment, i, begin);
+  StateRounding rounding =
+      StateRounding::of(updates_.seed, segment.parameter, numbers.optimizer_step);
+  rounding.first = begin - segment.origin;
+  update_stored(*group.optimizer, group.settings, span, std::span(stored).first(states), rounding);
+}
+
+void OptimizerStep::read_states(const UnitState& state, const Segment& segment, int64_t begin,
+                                int64_t count, std::span<float*> pointers) {
+  for (size_t i = 0; i < segment.shifts.size(); ++i) {
+    if (!updates_.encodes()) {
+      pointers[i] = state_of(state, segment, i) + begin;
+    } else {
+      pointers[i] = decoded_.data() + i * static_cast<size_t>(kReduceBlock);
+      read_state(stored_of(state, segment, i, begin), 0, count, pointers[i]);
+    }
+  }
+}
+
 // Keeps the gradient for the step; where the step is a matrix's, the direction that it begins with.
 void OptimizerStep::keep(const UnitState& state, const Segment& segment, int64_t begin,
                          std::span<const float> gradient, std::span<float*> scratch,
-                         const UpdateNumbers& numbers) const {
+                         const UpdateNumbers& numbers) {
   const UpdateGroup& group = group_of(segment);
   float* const to = state.gradient + begin;
   if (group.optimizer->traits.orthogonal) {
+    read_states(state, segment, begin, static_cast<int64_t>(gradient.size()), scratch);
     group.optimizer->direction(group.settings,
                                {state.owned + begin, gradient.data(), scratch.data(),
                                 static_cast<int64_t>(gradient.size()), rate_of(group, numbers),
@@ -222,9 +261,7 @@ std::span<const float> OptimizerStep::direction(int unit, int64_t begin, int64_t
     factored_steps(state, segment, begin, count);
     return {direction_.data(), static_cast<size_t>(count)};
   }
-  for (size_t i = 0; i < segment.shifts.size(); ++i) {
-    state_[i] = state_of(state, segment, i) + begin;
-  }
+  read_states(state, segment, begin, count, state_);
   const float* const gradient =
       group.optimizer->keeps_gradient() ? state.gradient + begin : nullptr;
   group.optimizer->direction(
@@ -285,7 +322,7 @@ OFSDP_MULTIARCH void follow(float* __restrict average, const float* __restrict v
 void OptimizerStep::average(const UnitState& state, int64_t begin, int64_t count,
                             int64_t optimizer_step) const {
   if (!updates_.average_decay) return;
-  float* const to = state.optimizer[static_cast<size_t>(updates_.average_state())] + begin;
+  float* const to = average_of(state) + begin;
   if (optimizer_step == updates_.first_update) {
     std::copy_n(state.owned + begin, count, to);
   } else {
@@ -296,7 +333,7 @@ void OptimizerStep::average(const UnitState& state, int64_t begin, int64_t count
 void OptimizerStep::swap_average() {
   for (size_t u = 0; u < units_.size(); ++u) {
     const UnitState& state = units_[u];
-    float* const values = state.optimizer[static_cast<size_t>(updates_.average_state())];
+    float* const values = average_of(state);
     std::swap_ranges(state.owned, state.owned + state.owned_numel, values);
     round(static_cast<int>(u));
   }
@@ -318,7 +355,7 @@ void OptimizerStep::advance_factors(int unit, const float* sums,
   for (const Factored& f : factored_[static_cast<size_t>(unit)]) {
     const ParameterUpdate& update = updates_.of(f.parameter);
     const auto advance = [&](size_t i, const StatePart& part, int64_t first, int64_t length) {
-      kernels::advance_factors(state.optimizer[update.states[i]] + part.at,
+      kernels::advance_factors(state.optimizer[update.states[i]].floats() + part.at,
                                sums + first + part.first, part.count, length,
                                numbers.optimizer_step);
     };

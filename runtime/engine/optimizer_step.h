@@ -14,6 +14,10 @@
 // that starts at a multiple of it in a rank's span of the padded flat unit, blocks in order, units
 // in the order of the schedule, ranks in order: the same sum under every strategy.
 //
+// States of fewer bits are decoded, advanced and encoded piece by piece
+// (kernels/core/stored_state.h), and decoded once more where a step that waits reads them.
+// Parameters, shards and kReduceBlock are multiples of kStateBlock then: no block of states is cut.
+//
 // Ownership: views of the rank's memory. Threads: the one that runs the schedule. No allocation
 // after make.
 #pragma once
@@ -103,7 +107,7 @@ class OptimizerStep {
   // The state's array, moved so that it is indexed by elements of what is owned; of factors, by
   // their numbers.
   float* state_of(const UnitState& state, const Segment& segment, size_t i) const {
-    return state.optimizer[update_of(segment).states[i]] + segment.shifts[i];
+    return state.optimizer[update_of(segment).states[i]].floats() + segment.shifts[i];
   }
 
   // Elements [begin, begin + gradient.size()) of what is owned of the unit.
@@ -146,12 +150,25 @@ class OptimizerStep {
 
  private:
   void list_factored(const Unit& unit);
-  void cut(const Unit& unit, const std::vector<int>& rules);
+  void cut(const Unit& unit, const std::vector<int>& rules, int64_t alignment);
   void place_states(const Unit& unit, Segment& segment) const;
   MatrixSpan matrices(const Segment& segment, int64_t begin, int64_t count) const;
+  float* average_of(const UnitState& state) const {
+    return state.optimizer[static_cast<size_t>(updates_.average_state())].floats();
+  }
+  StoredState stored_of(const UnitState& state, const Segment& segment, size_t i,
+                        int64_t begin) const {
+    return state.optimizer[update_of(segment).states[i]].from(begin + segment.shifts[i]);
+  }
+  // Points at the states of elements [begin, begin + count) for reading: decoded ones, in scratch.
+  void read_states(const UnitState& state, const Segment& segment, int64_t begin, int64_t count,
+                   std::span<float*> pointers);
+  void advance(const UnitState& state, const Segment& segment, int64_t begin,
+               std::span<const float> gradient, const UpdateNumbers& numbers,
+               std::span<float*> scratch) const;
   void keep(const UnitState& state, const Segment& segment, int64_t begin,
             std::span<const float> gradient, std::span<float*> scratch,
-            const UpdateNumbers& numbers) const;
+            const UpdateNumbers& numbers);
   void factored_steps(const UnitState& state, const Segment& segment, int64_t begin, int64_t count);
   template <typename Takes, typename See>
   void visit_if(int unit, Span part, const UpdateNumbers& numbers, Takes takes, See see);
@@ -174,6 +191,7 @@ class OptimizerStep {
   std::vector<float*> state_;                    // scratch of one call
   UpdateProgram* program_ = nullptr;
   std::vector<float> direction_;  // scratch of one call, kReduceBlock elements
+  std::vector<float> decoded_;    // the same for each state, where they are encoded
   // The mean of the row factors of the matrix that a call of visit is in.
   struct {
     int parameter = -1;

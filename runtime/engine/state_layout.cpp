@@ -8,8 +8,9 @@
 namespace ofsdp::runtime {
 namespace {
 
-int64_t aligned(int64_t numel) {
-  return (numel + kParamAlignment - 1) / kParamAlignment * kParamAlignment;
+int64_t aligned(const UpdatePlan& updates, int64_t numel) {
+  const int64_t to = updates.alignment();
+  return (numel + to - 1) / to * to;
 }
 
 enum class Form { kNone, kElements, kRows, kColumns };
@@ -71,7 +72,7 @@ std::vector<StatePart> state_parts(const UpdatePlan& updates, const Unit& unit, 
       part.first = span.first_matrix() * each;
       part.count = span.last_matrix() * each - part.first;
     }
-    at += aligned(part.count);
+    at += aligned(updates, part.count);
     parts.push_back(part);
   }
   return parts;
@@ -111,7 +112,8 @@ std::vector<std::vector<int64_t>> state_numels(const UpdatePlan& updates, const 
       for (int rank = 0; rank < unit.plan.shards; ++rank) {
         const auto parts = state_parts(updates, unit, plan.owned(unit, rank), state);
         if (parts.empty()) continue;
-        numels[state] = std::max(numels[state], parts.back().at + aligned(parts.back().count));
+        numels[state] =
+            std::max(numels[state], parts.back().at + aligned(updates, parts.back().count));
       }
     }
   }

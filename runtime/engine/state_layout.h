@@ -2,7 +2,7 @@
 //
 // If all parameters of a unit have the state, an element each, the array is as long as what the
 // rank owns of the unit, and an element is where its parameter's is. Else it has the parts of the
-// parameters that have the state, one after the other, each at a multiple of kParamAlignment. The
+// parameters that have the state, one after the other, each at a multiple of the alignment. The
 // factors of a parameter's matrices are whole for every matrix that the rank owns an
 // element of.
 //

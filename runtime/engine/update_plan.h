@@ -3,7 +3,7 @@
 //
 // Groups (--group) may have optimizers of their own. The states of all are told apart by their
 // names; a parameter has those of its optimizer. The average of --ema is one more, the last, of all
-// parameters.
+// parameters, and in float32 whatever --state-dtype says of the others.
 //
 // Ownership: a value; the definitions outlive it. Threads: any. Errors: none.
 #pragma once
@@ -13,7 +13,8 @@
 #include <string>
 #include <vector>
 
-#include "kernels/core/optimizer.h"
+#include "fsdp/plan/unit.h"
+#include "kernels/core/stored_state.h"
 
 namespace ofsdp::runtime {
 
@@ -36,10 +37,21 @@ struct UpdatePlan {
   std::vector<UpdateGroup> groups;          // the first is of all that no --group takes
   std::vector<ParameterUpdate> parameters;  // of the graph
   std::vector<std::string> states;          // names
+  std::vector<StateForm> forms = {};        // how each is stored; shorter: the rest in float32
+  uint64_t seed = 0;                        // of their rounding
   std::optional<double> average_decay;      // the last state is an average of the parameters
   int64_t first_update = 1;                 // its number: there the average begins
 
   int average_state() const { return static_cast<int>(states.size()) - 1; }
+  StateForm form_of(size_t state) const {
+    return state < forms.size() ? forms[state] : StateForm::kFloat32;
+  }
+  // Whether states are stored in fewer bits than an update computes in.
+  bool encodes() const { return !forms.empty(); }
+  // Parameters and shards begin at multiples of it, so that no shard cuts a block of states.
+  int64_t alignment() const {
+    return std::ranges::any_of(forms, is_blocked) ? kStateBlock : kParamAlignment;
+  }
   const ParameterUpdate& of(int parameter) const {
     return parameters[static_cast<size_t>(parameter)];
   }

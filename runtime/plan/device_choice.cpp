@@ -48,6 +48,10 @@ std::string only_on_cpu(const Options& options) {
   if (options.loss.named.size() > 1) return "the CPU alone adds up several losses so far";
   if (!options.teacher.path.empty()) return "--teacher is followed on the CPU alone so far";
   if (options.optimizer.ema) return "--ema averages parameters of the CPU alone so far";
+  if (options.optimizer.state_dtype != StateDType::kFloat32) {
+    return format_text("--state-dtype {}: the CPU alone stores states so, so far",
+                       name_of(options.optimizer.state_dtype));
+  }
   for (const GroupOptions& group : options.optimizer.groups) {
     if (group.lr || group.kind) {
       return "--group " + group.said + ": the CPU alone has rates and optimizers of groups so far";

@@ -207,6 +207,44 @@ class GroupMaker {
   RunPlan& run_;
 };
 
+bool never_negative(const UpdatePlan& updates, const std::string& state) {
+  return std::ranges::any_of(updates.groups, [&state](const UpdateGroup& group) {
+    const OptimizerTraits& traits = group.optimizer->traits;
+    for (size_t i = 0; i < traits.states.size(); ++i) {
+      if (traits.states[i] != nullptr && traits.states[i] == state)
+        return (traits.squares >> i & 1) != 0;
+    }
+    return false;
+  });
+}
+
+// --state-dtype: how each state of what is trained is stored.
+Status choose_forms(const RunSettings& settings, const ModelSetup& setup, RunPlan& run) {
+  const StateDType dtype = settings.options.optimizer.state_dtype;
+  if (dtype == StateDType::kFloat32) return {};
+  if (setup.source->updates() != nullptr) {
+    return input_error("--state-dtype {}: expected an --optimizer, found the training_info of {}",
+                       name_of(dtype), setup.graph.file);
+  }
+  for (const UpdateGroup& group : run.updates.groups) {
+    const OptimizerDef& optimizer = *group.optimizer;
+    if (optimizer.name.starts_with("plugin:")) {
+      return input_error("--state-dtype {}: expected an optimizer that is built in, found {}",
+                         name_of(dtype), optimizer.name);
+    }
+    if (!optimizer.factors()) continue;
+    return input_error(
+        "--state-dtype {}: expected an optimizer with a state an element, found {}, which keeps "
+        "sums of rows and columns in float32",
+        name_of(dtype), optimizer.name);
+  }
+  run.updates.seed = settings.options.run.seed;
+  for (const std::string& state : run.updates.states) {
+    run.updates.forms.push_back(state_form(dtype, never_negative(run.updates, state)));
+  }
+  return {};
+}
+
 void take_average(const RunSettings& settings, RunPlan& run) {
   const OptimizerOptions& options = settings.options.optimizer;
   if (!options.ema) return;
@@ -227,10 +265,12 @@ Status choose_optimizer(const RunSettings& settings, const ModelSetup& setup,
     run.updates.states = run.optimizer->state_names(run.settings);
     run.parameter_norms = run.optimizer->needs_norms();
     follow_rules(*rules, setup.graph, run);
+    OFSDP_RETURN_IF_ERROR(choose_forms(settings, setup, run));
     take_average(settings, run);
     return {};
   }
   OFSDP_RETURN_IF_ERROR(GroupMaker(settings, setup, optimizers, run).make());
+  OFSDP_RETURN_IF_ERROR(choose_forms(settings, setup, run));
   for (const UpdateGroup& group : run.updates.groups) {
     const bool norms =
         group.optimizer->name.starts_with("plugin:") && group.optimizer->direction != nullptr;

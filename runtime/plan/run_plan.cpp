@@ -124,7 +124,8 @@ class RunPlanner {
             .wide_slots = sums_in_slots(),
             .updates_round = run_->device != nullptr && s.cpu_offload == CpuOffload::kNone,
             .offload = run_->device != nullptr ? s.cpu_offload : CpuOffload::kNone,
-            .common_ranks = run_->device == nullptr ? communicator_.ranks_in_common() : 1};
+            .common_ranks = run_->device == nullptr ? communicator_.ranks_in_common() : 1,
+            .alignment = run_->updates.alignment()};
   }
 
   // Ranks on devices sum in the type of the slot; one of fewer bits is right only where the sum is
@@ -309,6 +310,7 @@ class RunPlanner {
   void plan_bytes() {
     RankMemoryNeeds needs;
     needs.states = state_numels(run_->updates, run_->plan);
+    needs.forms = run_->updates.forms;
     needs.accumulate = settings_.batch.grad_accum > 1;
     needs.keep = needs_norm() || run_->keeps_gradients;
     needs.matrices = matrix_rooms();
@@ -337,9 +339,11 @@ class RunPlanner {
     if (run_->device == nullptr) needs.link = communicator_.staging_bytes();
     needs.data_elsewhere = unpacked - needs.data;
     const bool saves = options_.command != Command::kEval && !options_.checkpoint.dir.empty();
-    if (saves && !options_.checkpoint.sync) {
-      needs.checkpoint = staged_bytes(
-          saved_slices(*run_, setup_.graph, communicator_.rank(), options_.checkpoint.type));
+    if (saves) {
+      const auto slices =
+          saved_slices(*run_, setup_.graph, communicator_.rank(), options_.checkpoint.type);
+      needs.checkpoint = decoding_bytes(slices);
+      if (!options_.checkpoint.sync) needs.checkpoint += staged_bytes(slices);
     }
     if (!options_.files.trace.empty()) needs.trace = kTraceBytes;
     if (run_->eval_sampler) needs.metrics = run_->metrics.bytes();

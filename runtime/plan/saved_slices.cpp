@@ -49,18 +49,22 @@ class SliceLister {
            .parameter = part.param->parameter,
            .unit = unit.id,
            .state = state,
+           .form = plan_.updates.form_of(static_cast<size_t>(state)),
            .at = part.at});
     }
   }
 
   void add_unit(const Unit& unit, int state) {
     const std::string kind = state < 0 ? kParameterKind : states_[static_cast<size_t>(state)];
+    const StateForm form =
+        state < 0 ? StateForm::kFloat32 : plan_.updates.form_of(static_cast<size_t>(state));
     const Span held = plan_.plan.owned(unit, rank_);
     if (type_ == CheckpointType::kLocal) {
       slices_.push_back({.slice = {kind, std::to_string(unit.id), held.begin, held.numel, 0, {}},
                          .shape = Shape{unit.padded_numel},
                          .unit = unit.id,
-                         .state = state});
+                         .state = state,
+                         .form = form});
       return;
     }
     const Span share = plan_.plan.represented(unit, rank_);
@@ -71,6 +75,7 @@ class SliceLister {
                          .parameter = p.parameter,
                          .unit = unit.id,
                          .state = state,
+                         .form = form,
                          .at = share.begin + at - held.begin});
       return {};
     };
@@ -94,9 +99,20 @@ std::vector<SavedSlice> saved_slices(const RunPlan& plan, const Graph& graph, in
 }
 
 size_t staged_bytes(const std::vector<SavedSlice>& slices) {
-  int64_t bytes = 0;
-  for (const SavedSlice& s : slices) bytes += s.slice.bytes();
-  return static_cast<size_t>(bytes);
+  size_t bytes = 0;
+  for (const SavedSlice& s : slices) bytes += staged_bytes(s);
+  return bytes;
+}
+
+// So that the next one begins where a float may.
+size_t staged_bytes(const SavedSlice& slice) {
+  return align_up(stored_bytes(slice.form, slice.slice.count), sizeof(float));
+}
+
+size_t decoding_bytes(const std::vector<SavedSlice>& slices) {
+  const bool any = std::ranges::any_of(
+      slices, [](const SavedSlice& s) { return s.form != StateForm::kFloat32; });
+  return any ? static_cast<size_t>(kChecksumBlock) : 0;
 }
 
 std::vector<StateTensor> state_tensors(const RunPlan& plan, const Graph& graph) {

@@ -19,14 +19,18 @@ struct SavedSlice {
   int parameter = -1;  // index in Graph::parameters
   int unit = -1;
   int state = -1;                              // -1: the parameters, else a state of the optimizer
+  StateForm form = StateForm::kFloat32;        // of that state
   int64_t at = 0;                              // elements from the start of what the rank holds
   const KeptPlan::Entry* statistic = nullptr;  // running statistics; `unit` is -1
 };
 
 std::vector<SavedSlice> saved_slices(const RunPlan& plan, const Graph& graph, int rank,
                                      CheckpointType type);
-// The bytes of a copy of them.
+// The bytes of a copy of them, and of one.
 size_t staged_bytes(const std::vector<SavedSlice>& slices);
+size_t staged_bytes(const SavedSlice& slice);
+// The bytes of the room where the writer decodes states of fewer bits: none without any.
+size_t decoding_bytes(const std::vector<SavedSlice>& slices);
 
 // Every state of every trained parameter.
 std::vector<StateTensor> state_tensors(const RunPlan& plan, const Graph& graph);

@@ -88,9 +88,11 @@ UnitOffsets place_unit(const Plan& plan, const Unit& unit, const RankMemoryNeeds
     if (plan.offload != CpuOffload::kParams) place_frozen(plan, unit, offsets, memory);
   }
   if (plan.offload == CpuOffload::kNone) {
-    for (const int64_t numel : needs.states[static_cast<size_t>(unit.id)]) {
-      const size_t bytes = static_cast<size_t>(numel) * sizeof(float);
-      offsets.optimizer.push_back({take(memory.state, bytes), numel});
+    const std::vector<int64_t>& numels = needs.states[static_cast<size_t>(unit.id)];
+    for (size_t state = 0; state < numels.size(); ++state) {
+      const StateForm form = state < needs.forms.size() ? needs.forms[state] : StateForm::kFloat32;
+      const size_t bytes = stored_bytes(form, numels[state]);
+      offsets.optimizer.push_back({take(memory.state, bytes), numels[state], form});
       memory.optimizer_bytes += bytes;
     }
   }
@@ -167,13 +169,27 @@ Result<RankMemory> RankMemory::map(const RankMemoryPlan& plan, MemoryLedger& led
   return memory;
 }
 
+namespace {
+
+const char* name_of_states(const RankMemoryPlan& plan) {
+  for (const UnitOffsets& unit : plan.units) {
+    for (const StateOffset& state : unit.optimizer) {
+      if (state.form == StateForm::kBFloat16) return "optimizer state (bfloat16)";
+      if (is_blocked(state.form)) return "optimizer state (int8)";
+    }
+  }
+  return "optimizer state";
+}
+
+}  // namespace
+
 std::string text(const RankMemoryPlan& plan) {
   std::string out;
   auto row = [&](const char* name, size_t bytes) {
     out += format_text("{:<36} {:>9} {:>14}\n", name, readable_bytes(bytes), bytes);
   };
   row("parameters (owned)", plan.parameter_bytes);
-  row("optimizer state", plan.optimizer_bytes);
+  row(name_of_states(plan), plan.optimizer_bytes);
   row("gradients (slots, shards)", plan.gradient_bytes);
   if (plan.join_bytes > 0) row("rows of all ranks", plan.join_bytes);
   row("arena (activations, gathered, work)", plan.arena);

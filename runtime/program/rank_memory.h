@@ -17,6 +17,7 @@
 
 #include "fsdp/comm/communicator.h"
 #include "kernels/core/memory.h"
+#include "kernels/core/stored_state.h"
 #include "runtime/program/memory_plan.h"
 #include "runtime/program/offload_plan.h"
 
@@ -26,6 +27,7 @@ namespace ofsdp::runtime {
 struct StateOffset {
   size_t offset = 0;
   int64_t numel = 0;
+  StateForm form = StateForm::kFloat32;
 };
 
 struct UnitOffsets {
@@ -90,6 +92,7 @@ struct RankMemoryPlan {
 
 struct RankMemoryNeeds {
   std::vector<std::vector<int64_t>> states;  // per unit: elements of each state tensor
+  std::vector<StateForm> forms;              // of each state; shorter: the rest in float32
   std::vector<MatrixRoom> matrices;          // per unit; empty: of none
   bool accumulate = false;                   // gradients are kept over micro-batches
   bool keep = false;                         // and until something over all of them is known

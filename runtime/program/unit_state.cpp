@@ -13,6 +13,15 @@ Operand part(const Operand& all, int64_t begin, int64_t count) {
   return at(all.area, offset, count, all.dtype);
 }
 
+// One of fewer bits is so many bytes.
+Operand place_of(const StateOffset& state) {
+  if (state.form == StateForm::kFloat32) {
+    return at(Area::kState, state.offset, state.numel, DType::kFloat32);
+  }
+  const auto bytes = static_cast<int64_t>(stored_bytes(state.form, state.numel));
+  return at(Area::kState, state.offset, bytes, DType::kUInt8);
+}
+
 // [Note: in place] in fsdp/plan/plan.h.
 void place_in_common(const Plan& plan, const Unit& unit, int rank, const UnitOffsets& o,
                      UnitPlaces& made) {
@@ -57,9 +66,7 @@ UnitPlaces unit_places(const Plan& plan, const Unit& unit, int rank, const UnitO
   } else {
     place_parameters(plan, unit, rank, o, made);
   }
-  for (const StateOffset& state : o.optimizer) {
-    made.optimizer.push_back(at(Area::kState, state.offset, state.numel, DType::kFloat32));
-  }
+  for (const StateOffset& state : o.optimizer) made.optimizer.push_back(place_of(state));
   made.slot = at(Area::kShared, o.slot, unit.padded_numel, unit.plan.gradient_dtype);
   if (o.gradient >= 0) {
     made.gradient = at(o.gradient_in_shared ? Area::kShared : Area::kState,
@@ -92,14 +99,18 @@ std::vector<UnitState> unit_states(const Plan& plan, int rank, const RankMemoryP
                                    const MemoryBases& memory) {
   std::vector<UnitState> units;
   for (const Unit& unit : plan.units) {
-    const UnitPlaces places =
-        unit_places(plan, unit, rank, offsets.units[static_cast<size_t>(unit.id)]);
+    const UnitOffsets& own = offsets.units[static_cast<size_t>(unit.id)];
+    const UnitPlaces places = unit_places(plan, unit, rank, own);
     const auto floats = [&](const Operand& o) {
       return reinterpret_cast<float*>(address(memory, o));
     };
     UnitState& made = units.emplace_back();
     made.owned = floats(places.owned);
-    for (const Operand& values : places.optimizer) made.optimizer.push_back(floats(values));
+    for (size_t i = 0; i < own.optimizer.size(); ++i) {
+      const StateOffset& state = own.optimizer[i];
+      made.optimizer.push_back(
+          stored_state(state.form, address(memory, places.optimizer[i]), state.numel));
+    }
     made.frozen = address(memory, places.frozen);
     made.rounded = address(memory, places.rounded);
     made.gradient = floats(places.gradient);

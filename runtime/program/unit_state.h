@@ -28,7 +28,7 @@ UnitPlaces unit_places(const Plan& plan, const Unit& unit, int rank, const UnitO
 
 struct UnitState {
   float* owned = nullptr;  // with an offload of the device, in Plan::rest_dtype
-  std::vector<float*> optimizer;
+  std::vector<StoredState> optimizer;
   std::byte* frozen = nullptr;
   std::byte* rounded = nullptr;
   float* gradient = nullptr;

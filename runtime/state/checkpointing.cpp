@@ -113,7 +113,7 @@ Status Checkpointing::save(int64_t step, const std::optional<EvalRow>& evaluatio
   OFSDP_RETURN_IF_ERROR(wait_for_all());
   const Clock::time_point copying = Clock::now();
   OFSDP_RETURN_IF_ERROR(state_.fetch());
-  OFSDP_ASSIGN_OR_RETURN(const std::vector<const float*> values, contents_->sources(!wait, step));
+  OFSDP_ASSIGN_OR_RETURN(const std::vector<SliceSource> values, contents_->sources(!wait, step));
   const double copy_ms = milliseconds(copying, Clock::now());
   const ResumePoint position = sampler_.position(step);
   manifest_.step = step;

@@ -46,11 +46,20 @@ BoundProgram& RankState::program(const ProgramKey& key) {
   OFSDP_CHECK(false, "a micro-batch of {} samples was not planned", key.batch);
 }
 
+namespace {
+
+float* floats_of(const StoredState& state) {
+  OFSDP_CHECK(state.form == StateForm::kFloat32, "a state that is not float32");
+  return state.floats();
+}
+
+}  // namespace
+
 ShardView RankState::held(const Unit& unit, int state) const {
   const UnitState& u = memory_.units[static_cast<size_t>(unit.id)];
   return {unit,
           {u.owned_begin, u.owned_numel},
-          state < 0 ? u.owned : u.optimizer[static_cast<size_t>(state)]};
+          state < 0 ? u.owned : floats_of(u.optimizer[static_cast<size_t>(state)])};
 }
 
 ShardView RankState::share(const Unit& unit, int state) const {

@@ -9,6 +9,8 @@
 // is collective. Errors: kFault (memory, disk); kInput (a weight that cannot be read).
 #pragma once
 
+#include <algorithm>
+
 #include "fsdp/checkpoint/checkpoint_reader.h"
 #include "runtime/engine/state_layout.h"
 #include "runtime/state/runner.h"
@@ -54,27 +56,31 @@ class RankState {
   Status fetch() { return memory_.fetch(plan_); }
 
   // The span of a unit that this rank holds, of the parameters (state -1) or of an optimizer state
-  // that all of its parameters have, an element each.
+  // that all of its parameters have, an element each. REQUIRES: in float32.
   ShardView held(const Unit& unit, int state) const;
   // The part of that which this rank stands for, where every element counts once.
   ShardView share(const Unit& unit, int state) const;
+  const StoredState& stored(const Unit& unit, int state) const {
+    return memory_.units[static_cast<size_t>(unit.id)].optimizer[static_cast<size_t>(state)];
+  }
   // Calls visit(ShardPart), which returns a Status, for what is held of a state of the optimizer,
-  // of each parameter that has it: of which matrices alone for factors (StatePart).
+  // of each parameter that has it: of which matrices alone for factors (StatePart). A state of
+  // fewer bits is shown decoded, in pieces, and encoded afterwards, to nearest.
   template <typename Visit>
   Status each_state(const Unit& unit, int state, const Visit& visit) const {
     const UnitState& u = memory_.units[static_cast<size_t>(unit.id)];
     const auto parts = state_parts(plan_.updates, unit, {u.owned_begin, u.owned_numel},
                                    static_cast<size_t>(state));
-    return each_part(parts, held(unit, state).values(), visit);
+    return each_part(parts, stored(unit, state), true, visit);
   }
-  // The same for what this rank stands for.
+  // The same for what this rank stands for, which is not encoded: it stays as it is.
   template <typename Visit>
   Status each_shared_state(const Unit& unit, int state, const Visit& visit) const {
     const UnitState& u = memory_.units[static_cast<size_t>(unit.id)];
     const auto parts =
         state_share(plan_.updates, unit, {u.owned_begin, u.owned_numel},
                     plan_.plan.represented(unit, rank()), static_cast<size_t>(state));
-    return each_part(parts, held(unit, state).values(), visit);
+    return each_part(parts, stored(unit, state), false, visit);
   }
   std::span<std::byte> kept(const KeptPlan::Entry& entry) const;
   std::span<float> statistic(const KeptPlan::Entry& entry) const;  // of carried_entries
@@ -91,10 +97,30 @@ class RankState {
       : plan_(plan), setup_(setup), communicator_(communicator) {}
 
   template <typename Visit>
-  static Status each_part(const std::vector<StatePart>& parts, float* values, const Visit& visit) {
+  static Status each_part(const std::vector<StatePart>& parts, const StoredState& state,
+                          bool encodes, const Visit& visit) {
     for (const StatePart& part : parts) {
-      OFSDP_RETURN_IF_ERROR(visit(
-          ShardPart{*part.param, part.first, {values + part.at, static_cast<size_t>(part.count)}}));
+      if (state.form == StateForm::kFloat32) {
+        const std::span values(state.floats() + part.at, static_cast<size_t>(part.count));
+        OFSDP_RETURN_IF_ERROR(visit(ShardPart{*part.param, part.first, values}));
+      } else {
+        OFSDP_RETURN_IF_ERROR(each_piece(part, state, encodes, visit));
+      }
+    }
+    return {};
+  }
+  template <typename Visit>
+  static Status each_piece(const StatePart& part, const StoredState& state, bool encodes,
+                           const Visit& visit) {
+    constexpr int64_t kPiece = 64 * kStateBlock;
+    std::vector<float> values(static_cast<size_t>(std::min(kPiece, part.count)));
+    for (int64_t done = 0; done < part.count; done += kPiece) {
+      const int64_t count = std::min(kPiece, part.count - done);
+      const StoredState piece = state.from(part.at + done);
+      read_state(piece, 0, count, values.data());
+      const std::span shown(values.data(), static_cast<size_t>(count));
+      OFSDP_RETURN_IF_ERROR(visit(ShardPart{*part.param, part.first + done, shown}));
+      if (encodes) write_state(piece, values.data(), count, {});
     }
     return {};
   }

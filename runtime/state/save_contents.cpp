@@ -1,6 +1,7 @@
 #include "runtime/state/save_contents.h"
 
 #include <cstring>
+#include <utility>
 
 #include "runtime/state/weight_check.h"
 
@@ -47,34 +48,49 @@ const float* SaveContents::live(const SavedSlice& s) {
   return state_.held(unit, s.state).values() + s.at;
 }
 
-Result<std::vector<const float*>> SaveContents::sources(bool staged, int64_t step) {
+StoredState SaveContents::live_state(const SavedSlice& s) const {
+  const Unit& unit = state_.plan().plan.units[static_cast<size_t>(s.unit)];
+  return state_.stored(unit, s.state).from(s.at);
+}
+
+Result<std::vector<SliceSource>> SaveContents::sources(bool staged, int64_t step) {
   if (staged) return this->staged(step);
   OFSDP_RETURN_IF_ERROR(check_weights(state_, step));
-  std::vector<const float*> list;
-  for (const SavedSlice& s : slices_) list.push_back(live(s));
+  std::vector<SliceSource> list;
+  for (const SavedSlice& s : slices_) {
+    const bool decoded = s.form != StateForm::kFloat32;
+    list.push_back(decoded ? SliceSource{.state = live_state(s)} : SliceSource{.values = live(s)});
+  }
   return list;
 }
 
 // Running statistics are rank 0's to look at, though each rank saves its own.
-Result<std::vector<const float*>> SaveContents::staged(int64_t step) {
-  std::vector<const float*> list;
-  auto* copy = reinterpret_cast<float*>(state_.checkpoint_staging().data());
+Result<std::vector<SliceSource>> SaveContents::staged(int64_t step) {
+  std::vector<SliceSource> list;
+  std::byte* to = state_.checkpoint_staging().data() + decoding_;
   for (const SavedSlice& s : slices_) {
+    std::byte* const begin = std::exchange(to, to + staged_bytes(s));
+    auto* const copy = reinterpret_cast<float*>(begin);
+    if (s.form != StateForm::kFloat32) {
+      list.push_back({.state = copy_state(live_state(s), s.slice.count, begin)});
+      continue;
+    }
     const bool weights = s.unit >= 0 ? s.state < 0 : state_.rank() == 0;
     if (!weights) {
       std::memcpy(copy, live(s), static_cast<size_t>(s.slice.bytes()));
     } else if (copy_has_nan(copy, live(s), s.slice.count)) {
       return nan_weights(state_, s.parameter, step);
     }
-    list.push_back(copy);
-    copy += s.slice.count;
+    list.push_back({.values = copy});
   }
   return list;
 }
 
 WriteJob SaveContents::job(const std::string& folder, const std::string& save,
-                           const std::vector<const float*>& sources) const {
+                           const std::vector<SliceSource>& sources) const {
   WriteJob job{.folder = folder, .rank = state_.rank()};
+  job.room = {reinterpret_cast<float*>(state_.checkpoint_staging().data()),
+              decoding_ / sizeof(float)};
   std::vector<SourceSlice> own;  // what goes into this rank's own file
   for (size_t i = 0; i < slices_.size(); ++i) {
     const SavedSlice& s = slices_[i];
@@ -88,7 +104,7 @@ WriteJob SaveContents::job(const std::string& folder, const std::string& save,
 
 // Values of float32 are slices of the model file. Those of other types are rounded into it, and are
 // slices of the rank's own file besides, as are running statistics.
-void SaveContents::add_model_files(const std::vector<const float*>& sources, WriteJob& job) const {
+void SaveContents::add_model_files(const std::vector<SliceSource>& sources, WriteJob& job) const {
   const size_t first = job.files.size();
   for (const ModelCopy::File& file : copy_->files()) {
     PlannedFile planned;
@@ -110,7 +126,7 @@ void SaveContents::add_model_files(const std::vector<const float*>& sources, Wri
     const int initializer = initializer_of(s);
     if (statistic || !copy_->is_plain(initializer)) {
       rounded.push_back(
-          {initializer, s.slice.first, {sources[i], static_cast<size_t>(s.slice.count)}});
+          {initializer, s.slice.first, {sources[i].values, static_cast<size_t>(s.slice.count)}});
       continue;
     }
     const Initializer& place = copy_->initializer(initializer);

@@ -23,23 +23,26 @@ class SaveContents {
  public:
   static Result<std::unique_ptr<SaveContents>> make(CheckpointType type, RankState& state);
 
-  Result<std::vector<const float*>> sources(bool staged, int64_t step);
+  Result<std::vector<SliceSource>> sources(bool staged, int64_t step);
   WriteJob job(const std::string& folder, const std::string& save,
-               const std::vector<const float*>& sources) const;
+               const std::vector<SliceSource>& sources) const;
 
  private:
   SaveContents(CheckpointType type, RankState& state)
       : state_(state),
-        slices_(saved_slices(state.plan(), state.setup().graph, state.rank(), type)) {}
+        slices_(saved_slices(state.plan(), state.setup().graph, state.rank(), type)),
+        decoding_(decoding_bytes(slices_)) {}
 
   Status plan_copy();
   int initializer_of(const SavedSlice& slice) const;
   const float* live(const SavedSlice& slice);
-  Result<std::vector<const float*>> staged(int64_t step);
-  void add_model_files(const std::vector<const float*>& sources, WriteJob& job) const;
+  StoredState live_state(const SavedSlice& slice) const;
+  Result<std::vector<SliceSource>> staged(int64_t step);
+  void add_model_files(const std::vector<SliceSource>& sources, WriteJob& job) const;
 
   RankState& state_;
   const std::vector<SavedSlice> slices_;
+  const size_t decoding_;  // bytes of the staging that the writer decodes in; the copy follows
   std::optional<ModelCopy> copy_;  // of a full checkpoint
 };
 

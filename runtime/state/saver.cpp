@@ -50,7 +50,7 @@ Status Saver::write_now(const WriteJob& job) {
   std::vector<CheckpointFile> files;
   for (const PlannedFile& planned : job.files) {
     OFSDP_ASSIGN_OR_RETURN(CheckpointFile file,
-                           write_planned_file(job.folder, planned, cancelled_));
+                           write_planned_file(job.folder, planned, cancelled_, job.room));
     files.push_back(std::move(file));
   }
   if (!job.configuration.empty()) {

@@ -29,6 +29,7 @@ struct WriteJob {
   int rank = 0;
   std::vector<PlannedFile> files = {};
   std::string configuration = {};  // of rank 0: the bytes of config.yaml
+  std::span<float> room = {};      // where states of fewer bits are decoded; or none
   // Other bytes of the save, brought to disk; may be empty.
   std::function<Status(const std::atomic<bool>& cancelled)> more = {};
 };

@@ -94,7 +94,9 @@ void copy_trained(const RankState& from, const RankState& to) {
     std::copy_n(from.held(unit, -1).values(), owned, to.held(unit, -1).values());
     for (int state = 0; state < states; ++state) {
       const int64_t numel = numels[static_cast<size_t>(unit.id)][static_cast<size_t>(state)];
-      std::copy_n(from.held(unit, state).values(), numel, to.held(unit, state).values());
+      const StoredState& source = from.stored(unit, state);
+      std::copy_n(source.elements, stored_bytes(source.form, numel),
+                  to.stored(unit, state).elements);
     }
   }
   const auto sources = carried_entries(from.plan());

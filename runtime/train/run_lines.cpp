@@ -24,12 +24,16 @@ OffloadTraffic of_update(const RunPlan& run, const BatchSizes& batch) {
 std::string dtypes_lines(const Options& options, bool on_device) {
   const ShardingOptions& s = options.sharding;
   const bool tf32 = s.matmul_precision == MatmulPrecision::kHigh;
-  std::string lines = format_text(
-      "parameters and computation {}, reduction {}, buffers {}; masters, optimizer state, loss "
-      "float32{}{}\n",
-      dtype_name(s.param_dtype), dtype_name(s.reduce_dtype), dtype_name(s.buffer_dtype),
-      s.param_dtype == DType::kFloat16 ? "; dynamic loss scale" : "",
-      tf32 && on_device ? "; products of float32 in TF32" : "");
+  const StateDType states = options.optimizer.state_dtype;
+  const std::string rest =
+      states == StateDType::kFloat32
+          ? "masters, optimizer state, loss float32"
+          : format_text("optimizer state {}; masters, loss float32", name_of(states));
+  std::string lines =
+      format_text("parameters and computation {}, reduction {}, buffers {}; {}{}{}\n",
+                  dtype_name(s.param_dtype), dtype_name(s.reduce_dtype), dtype_name(s.buffer_dtype),
+                  rest, s.param_dtype == DType::kFloat16 ? "; dynamic loss scale" : "",
+                  tf32 && on_device ? "; products of float32 in TF32" : "");
   if (tf32 && !on_device) {
     lines += "--matmul-precision high: no effect, since the run is on the CPU\n";
   }

@@ -87,6 +87,14 @@ TEST(Allocation, NoneInTheLoopWithNormsOfParameters) {
   expect_same_counts(2, {"--deterministic", "across_ranks"}, lamb);
 }
 
+TEST(Allocation, NoneInTheLoopWithStatesOfFewerBits) {
+  const Words lamb = fsdp_run({fixture("mlp/model.onnx"), "--loss", "cross_entropy", "--optimizer",
+                               "lamb", "--group", "fc*:optimizer=adamw", "--min-params", "1000"});
+  for (const char* dtype : {"bfloat16", "int8"}) {
+    expect_same_counts(2, {"--state-dtype", dtype}, lamb);
+  }
+}
+
 // Writing the file takes as many, however long the run was.
 TEST(Allocation, NoneInTheLoopWhileATraceIsRecorded) {
   const testing_data::TempFolder folder;

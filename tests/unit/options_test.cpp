@@ -77,6 +77,7 @@ TEST(Options, KnowsEveryFlagOfTheContract) {
                            "betas",
                            "eps",
                            "rho",
+                           "state-dtype",
                            "no-decay",
                            "group",
                            "ema",

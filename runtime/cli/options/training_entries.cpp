@@ -508,6 +508,8 @@ std::vector<OptionEntry> training_entries() {
              kAtLeastZero, OFSDP_FIELD(optimizer.eps)),
       number({"rho", "0.9", optimizers_with(kTakesRho) + ": decay of the averages"}, kZeroToOne,
              OFSDP_FIELD(optimizer.rho)),
+      choice("state-dtype", "of the optimizer's states: int8 has a scale for each 256 elements",
+             OFSDP_FIELD(optimizer.state_dtype)),
       no_decay(),
       group(),
       parsed_or(

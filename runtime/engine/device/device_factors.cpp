@@ -40,7 +40,7 @@ Status DeviceFactors::advance(int unit, const float* sums) const {
   const UnitState& state = context_.units[static_cast<size_t>(unit)];
   for (const OptimizerStep::Factored& f : context_.optimizer.factored(unit)) {
     const auto held = [&](size_t i, const StatePart& part) {
-      return state.optimizer[context_.optimizer.state_index(f.parameter, i)] + part.at;
+      return state.optimizer[context_.optimizer.state_index(f.parameter, i)].floats() + part.at;
     };
     const auto advance = [&](size_t i, const StatePart& part, int64_t first, int64_t length) {
       if (part.count == 0) return ok_status();

@@ -22,7 +22,9 @@ std::vector<UnitState> offloaded_units(const OffloadPlan& offload, CpuOffload wh
     units[u].owned = floats(from.owned);
     if (from.rest != from.owned) units[u].rounded = pinned + from.rest;
     units[u].optimizer.clear();
-    for (const size_t offset : from.optimizer) units[u].optimizer.push_back(floats(offset));
+    for (const size_t offset : from.optimizer) {
+      units[u].optimizer.push_back({StateForm::kFloat32, pinned + offset});
+    }
     if (what == CpuOffload::kParams) units[u].frozen = pinned + from.frozen;
   }
   return units;

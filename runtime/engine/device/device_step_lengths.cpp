@@ -68,7 +68,7 @@ ofsdp_parameter_parts DeviceStepLengths::encode(int unit, const Parts& parts,
   ofsdp_parameter_parts p{};
   p.param = state.owned;
   const bool apart = !parts.empty() && parts[0].numel > 0;  // each part names its states
-  if (!apart) std::ranges::copy(state.optimizer, p.states);
+  if (!apart) std::ranges::transform(state.optimizer, p.states, &StoredState::floats);
   p.parts = parts.data();
   p.num_parts = static_cast<int64_t>(parts.size());
   p.squares = context_.squares;

@@ -201,15 +201,23 @@ Result<MemoryRates> measure_rates(const RunPlan& plan) {
                  return true;
                });
   std::vector<float*> state;
+  std::vector<StoredState> stored;
   for (size_t i = 0; i < states; ++i) {
-    state.push_back(reinterpret_cast<float*>(base + (2 + i) * kBytes));
+    std::byte* const at = base + (2 + i) * kBytes;
+    state.push_back(reinterpret_cast<float*>(at));
+    stored.push_back(stored_state(plan.updates.form_of(i), at, kNumel));
   }
   auto* const values = reinterpret_cast<float*>(base);
-  rates.update = static_cast<double>(kNumel) / fastest([&] {
-                   plan.optimizer->update(plan.settings,
-                                          {values, values + kNumel, state.data(), kNumel, 0, 0, 1});
-                   return true;
-                 });
+  rates.update =
+      static_cast<double>(kNumel) / fastest([&] {
+        const OptimizerSpan<float> all{values, values + kNumel, state.data(), kNumel, 0, 0, 1};
+        if (plan.updates.encodes()) {
+          update_stored(*plan.optimizer, plan.settings, all, stored, {.random = true});
+        } else {
+          plan.optimizer->update(plan.settings, all);
+        }
+        return true;
+      });
   return rates;
 }
 

@@ -1,0 +1,102 @@
+// States of optimizers in fewer bits than float32 (--state-dtype), and the update that decodes,
+// advances and encodes them in one pass.
+//
+//   bfloat16   two bytes an element, rounded to one of the two neighbours at random, so that the
+//              mean is the value ([Note: rounding of states])
+//   int8       a code an element and a float32 scale for each block of kStateBlock elements; the
+//              code book is the dynamic tree of Dettmers et al. ([Note: the code book])
+//
+// [Note: rounding of states] A second moment moves by (1 - beta2) (g^2 - v), about a thousandth of
+// itself; a step of bfloat16 is four to eight times that, so rounding to nearest would leave it
+// where it is. The random bits are a hash of seed, update, parameter and the element's place in it:
+// no state of a generator, the same for any strategy and number of ranks. A value that is a
+// bfloat16 already stays.
+//
+// [Note: the code book] A block's scale is its element of the largest magnitude, with its sign, so
+// that element is exact. The others are multiples of it: a decade, from 1e-7..1e-6 to 0.1..1, has
+// 2^n values, the middles of as many equal parts, with n one more from each decade to the next.
+// Codes of a state that is never negative spend the sign's bit on twice as many. To nearest; but no
+// such state above 0 becomes 0, for the step divides by its root. Decoded values encode to the
+// same bits. Blocks are counted from the parameter's first element.
+//
+// Pure. Ownership: StoredState is a view. Threads: any. No allocation. Errors: none.
+// Dettmers et al., "8-bit Optimizers via Block-wise Quantization", 2022
+// (https://arxiv.org/abs/2110.02861).
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "kernels/base/names.h"
+#include "kernels/core/optimizer.h"
+#include "kernels/core/philox.h"
+
+namespace ofsdp::kernels {
+
+enum class StateDType : uint8_t { kFloat32, kBFloat16, kInt8 };
+OFSDP_ENUM_NAMES(StateDType, {kFloat32, "float32"}, {kBFloat16, "bfloat16"}, {kInt8, "int8"})
+
+// How a state tensor is stored: two code books of 8 bits, of signed values and of those from 0 on.
+enum class StateForm : uint8_t { kFloat32, kBFloat16, kSigned8, kUnsigned8 };
+
+inline constexpr int64_t kStateBlock = 256;  // elements of 8 bits that share a scale
+inline constexpr size_t kMostStates = 2;     // that are stored so, of one optimizer
+
+constexpr StateForm state_form(StateDType dtype, bool never_negative) {
+  if (dtype == StateDType::kFloat32) return StateForm::kFloat32;
+  if (dtype == StateDType::kBFloat16) return StateForm::kBFloat16;
+  return never_negative ? StateForm::kUnsigned8 : StateForm::kSigned8;
+}
+constexpr bool is_blocked(StateForm form) {
+  return form == StateForm::kSigned8 || form == StateForm::kUnsigned8;
+}
+
+// An array of a state: its elements, and of 8 bits the scales of its blocks after them.
+struct StoredState {
+  StateForm form = StateForm::kFloat32;
+  std::byte* elements = nullptr;
+  float* scales = nullptr;
+
+  float* floats() const { return reinterpret_cast<float*>(elements); }  // of kFloat32
+  // The array from element `first` on. REQUIRES: a block begins there.
+  StoredState from(int64_t first) const;
+};
+
+// The bytes of an array of `numel` elements, scales included.
+size_t stored_bytes(StateForm form, int64_t numel);
+// The array at `memory`, of stored_bytes.
+StoredState stored_state(StateForm form, std::byte* memory, int64_t numel);
+
+// Copies the first `count` elements, and all of their last block, to stored_bytes at `memory`.
+StoredState copy_state(const StoredState& state, int64_t count, std::byte* memory);
+
+// Elements [first, first + count).
+void read_state(const StoredState& state, int64_t first, int64_t count, float* out);
+
+struct StateRounding {
+  bool random = false;  // bfloat16: to nearest, ties to even
+  PhiloxKey key = {};
+  int64_t first = 0;  // the number of the first element
+  int state = 0;      // 0 or 1: which half of the random bits
+
+  static StateRounding of(uint64_t seed, int parameter, int64_t step) {
+    return {.random = true, .key = philox_key(seed, static_cast<uint64_t>(parameter), step)};
+  }
+};
+
+// Encodes the first `count` elements.
+void write_state(const StoredState& state, const float* values, int64_t count,
+                 const StateRounding& rounding);
+
+// One update of `span`, whose states are `states` instead, each from the span's first element on;
+// `rounding.first` is that element's number.
+void update_stored(const OptimizerDef& optimizer, const OptimizerSettings& settings,
+                   const OptimizerSpan<float>& span, std::span<const StoredState> states,
+                   StateRounding rounding);
+
+// The value of each code of 8 bits, in units of the scale.
+const std::array<float, 256>& code_book(StateForm form);
+
+}  // namespace ofsdp::kernels
