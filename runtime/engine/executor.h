@@ -41,6 +41,7 @@ class Engine {
   virtual Status sums(const Operation&) { return {}; }
   virtual Status factors(const Operation&) { return {}; }
   virtual Status orthogonalize(const Operation&) { return {}; }
+  virtual Status watch(const Operation&) { return {}; }
   virtual Status meet(const Operation&) { return {}; }
   virtual Status copy_up(const Operation&) { return {}; }
   virtual Status copy_down(const Operation&) { return {}; }

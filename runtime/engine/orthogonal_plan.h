@@ -45,7 +45,16 @@ Result<std::vector<OrthogonalUnit>> plan_orthogonal(const UpdatePlan& updates, c
 // The workspace of the largest.
 size_t work_bytes(const OrthogonalUnit& unit);
 
+// Count the operations of the products, of one iteration and of all; to multiply and add is two.
+double iteration_flops(const OrthogonalMatrix& matrix);
+double orthogonal_flops(const OrthogonalMatrix& matrix);
+
+// The ranks whose place in a unit's group is a matrix's owner; one of each copy of the unit.
+std::vector<int> owners(const Plan& plan, const Unit& unit, const OrthogonalMatrix& matrix);
+
 // `work`: aligned, work_bytes of it.
 Status orthogonalize(OrthogonalMatrix& matrix, float* values, std::byte* work);
+// The products of one iteration, whose result is in `work`: to be measured.
+Status iterate(OrthogonalMatrix& matrix, float* values, std::byte* work);
 
 }  // namespace ofsdp::runtime

@@ -53,6 +53,9 @@ std::string only_on_cpu(const Options& options, int ranks) {
   if (options.loss.kind == LossKind::kContrastive) {
     return "--loss contrastive has kernels of the CPU alone so far";
   }
+  if (options.files.watch > 0 && options.command != Command::kEval) {
+    return "--watch keeps norms of the CPU's updates alone so far";
+  }
   if (options.optimizer.ema) return "--ema averages parameters of the CPU alone so far";
   for (const GroupOptions& group : options.optimizer.groups) {
     if (group.lr || group.kind) {

@@ -137,6 +137,7 @@ TEST(Options, KnowsEveryFlagOfTheContract) {
                            "metrics",
                            "trace",
                            "log-interval",
+                           "watch",
                            "verbose",
                            "timeout",
                            "deterministic",
