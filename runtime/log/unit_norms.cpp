@@ -28,7 +28,7 @@ void add_growth(const NormHistory& history, const std::vector<double>& values, G
                 std::vector<Growth>& list) {
   for (size_t i = values.size(); i-- > 1;) {
     const auto end = values.begin() + static_cast<ptrdiff_t>(i);
-    const double before = median({end - static_cast<ptrdiff_t>(std::min(i, kBefore)), end});
+    const double before = median({end - static_cast<ptrdiff_t>(std::min(i, kNormsBefore)), end});
     const bool grown = before > 0 && values[i] > kGrowth * before;
     if (!grown) break;
     growth.step = history.step(i);

@@ -2,9 +2,9 @@
 // latest watched updates: what --watch keeps.
 //
 // [Note: norms that grow] A norm has grown in an update if it is more than kGrowth times the median
-// of the (at most kBefore) watched updates before that one, or infinite or NaN. It grows from the
-// first of the last unbroken row of such updates, which ends with the last one watched. A slow rise
-// is found late, a jump to a new level only for as long as the median takes to follow.
+// of the (at most kNormsBefore) watched updates before that one, or infinite or NaN. It grows from
+// the first of the last unbroken row of such updates, which ends with the last one watched. A slow
+// rise is found late, a jump to a new level only for as long as the median takes to follow.
 //
 // Ownership: NormHistory borrows its memory. Threads: one. No allocation in `add`. Errors: none.
 #pragma once
@@ -74,7 +74,7 @@ struct Growth {
 };
 
 inline constexpr double kGrowth = 4;
-inline constexpr size_t kBefore = 16;
+inline constexpr size_t kNormsBefore = 16;
 
 // The earliest first; equally early ones by how far they grew.
 std::vector<Growth> growths(const NormHistory& history, size_t units);
