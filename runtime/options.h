@@ -329,6 +329,7 @@ struct OutputOptions {
   std::string trace;             // empty: none
   std::vector<std::string> log;  // as given: csv:FILE, tensorboard:FOLDER
   int64_t log_interval = 10;
+  int64_t watch = 0;     // updates from one whose norms are kept to the next; 0: none are
   bool verbose = false;  // all tables before the first step
 };
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 
 #include "kernels/base/format.h"
 
@@ -18,9 +19,7 @@ ByteCount byte_count(uint64_t bytes) {
 
 std::string readable_bytes(uint64_t bytes) {
   const ByteCount count = byte_count(bytes);
-  if (count.decimals == 0) return format_text("{:.0f} {}", count.value, count.unit);
-  return count.decimals == 1 ? format_text("{:.1f} {}", count.value, count.unit)
-                             : format_text("{:.2f} {}", count.value, count.unit);
+  return readable_number(count.value, count.decimals) + " " + count.unit;
 }
 
 std::string readable_count(int64_t count) {
@@ -40,6 +39,28 @@ std::string readable_seconds(double seconds) {
   const int64_t hours = whole / 3600, minutes = whole / 60 % 60;
   return hours > 0 ? format_text("{}:{:02}:{:02}", hours, minutes, whole % 60)
                    : format_text("{}:{:02}", minutes, whole % 60);
+}
+
+int decimals_of_three_digits(double value) {
+  const double size = std::abs(value);
+  return size >= 99.95 ? 0 : size >= 9.995 ? 1 : size >= 0.9995 ? 2 : 3;
+}
+
+std::string readable_number(double value, int decimals) {
+  switch (decimals) {
+    case 0:
+      return format_text("{:.0f}", value);
+    case 1:
+      return format_text("{:.1f}", value);
+    case 2:
+      return format_text("{:.2f}", value);
+    default:
+      return format_text("{:.3f}", value);
+  }
+}
+
+std::string readable_number(double value) {
+  return readable_number(value, decimals_of_three_digits(value));
 }
 
 std::string plural(int64_t count, const char* noun) {

@@ -18,8 +18,12 @@ struct ByteCount {
 ByteCount byte_count(uint64_t bytes);
 
 std::string readable_bytes(uint64_t bytes);
-std::string readable_count(int64_t count);            // with commas
-std::string readable_seconds(double seconds);         // "2.93 s", "2:05", "1:02:05"
+std::string readable_count(int64_t count);     // with commas
+std::string readable_seconds(double seconds);  // "2.93 s", "2:05", "1:02:05"
+// Without an exponent: digits after the point that leave three in all, three at most.
+int decimals_of_three_digits(double value);
+std::string readable_number(double value, int decimals);
+std::string readable_number(double value);            // three digits, or all before the point
 std::string plural(int64_t count, const char* noun);  // "1 rank", "2 ranks"
 
 }  // namespace ofsdp::base

@@ -54,15 +54,23 @@ int exit_status(const Status& status) { return status.kind() == ErrorKind::kInpu
 void say(const std::string& line) { print_lines(stderr, "fsdp-run: " + line + "\n"); }
 
 // One of several launchers prints what the ranks of all have to say; it has given them a pipe.
-bool tell_launcher(const Status& status) {
+bool tell_launcher(const std::string& message) {
   const char* const fd = getenv("OFSDP_FAILURE_FD");
   if (fd == nullptr || *fd == 0) return false;
-  const std::string line = status.message().substr(0, 4000) + "\n";
+  const std::string line = message.substr(0, 4000) + "\n";
   return write(std::atoi(fd), line.data(), line.size()) == static_cast<ssize_t>(line.size());
 }
 
+// The advice of an error follows its line on stderr; the tables of a fault go to stdout before it.
 int report(const Status& status) {
-  if (!tell_launcher(status)) say(status.message());
+  std::string message = status.message();
+  const size_t end = message.find('\n');
+  if (status.kind() == ErrorKind::kFault && end != std::string::npos) {
+    print_lines(stdout, message.substr(end + 1) + "\n");
+    std::fflush(stdout);
+    message.resize(end);
+  }
+  if (!tell_launcher(message)) say(message);
   return exit_status(status);
 }
 

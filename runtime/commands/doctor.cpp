@@ -133,11 +133,17 @@ class Doctor {
 
 }  // namespace
 
-void Findings::add(const std::string& what, const std::string& mend, bool fatal) {
+void Findings::add(const std::string& what, const std::string& mend, bool fatal,
+                   const std::string& table) {
   std::string line = what + ": " + mend;
   for (size_t at; (at = line.find('\n')) != std::string::npos;) {
     const size_t next = std::min(line.find_first_not_of("\n ", at), line.size());
     line.replace(at, next - at, next < line.size() ? "; " : "");
+  }
+  for (size_t begin = 0; begin < table.size();) {
+    const size_t end = std::min(table.find('\n', begin), table.size());
+    line += "\n  " + table.substr(begin, end - begin);
+    begin = end + 1;
   }
   lines.push_back(line);
   stops = stops || fatal;

@@ -15,8 +15,10 @@ namespace ofsdp::runtime {
 struct Findings {
   // `what` and `mend` are escaped; advice in lines of its own becomes a part of the one line.
   // `fatal`: a run would not get further.
-  void add(const std::string& what, const std::string& mend, bool fatal = false);
-  std::vector<std::string> lines;
+  // `table`: lines that follow it, indented.
+  void add(const std::string& what, const std::string& mend, bool fatal = false,
+           const std::string& table = "");
+  std::vector<std::string> lines;  // a finding each, with its table
   bool stops = false;
 };
 
@@ -37,6 +39,7 @@ Status check_updates(const RunContext& context, int64_t total, Findings& finding
 struct SomeUpdates {
   std::vector<StepRow> rows;
   std::string failure;             // why there are fewer; empty: there are not
+  std::string table;               // what is known of it, lines
   std::vector<std::string> still;  // with `compare`: trained tensors that the first one left alone
   int64_t classes = 0;             // of the loss
 };

@@ -58,7 +58,7 @@ void check_first(const SomeUpdates& first, Findings& findings) {
     return findings.add("the first loss: " + first.failure,
                         "look at the values of the data and of the file; --freeze, --train and "
                         "--lr change nothing before the first update",
-                        /*fatal=*/true);
+                        /*fatal=*/true, first.table);
   }
   const double loss = first.rows[0].loss;
   const double chance = first.classes > 1 ? std::log(static_cast<double>(first.classes)) : 0;
@@ -85,7 +85,9 @@ void check_course(const SomeUpdates& some, const Options& options, Findings& fin
       format_text("--lr {:.6g} (--find-lr tries rates), --warmup-steps or --clip-grad-norm 1",
                   options.optimizer.lr / 10);
   const std::string rate = format_text("--lr {:.6g}: ", options.optimizer.lr);
-  if (!some.failure.empty()) return findings.add(rate + some.failure, mend);
+  if (!some.failure.empty()) {
+    return findings.add(rate + some.failure, mend, /*fatal=*/false, some.table);
+  }
   const size_t count = some.rows.size();
   if (count < 4) return;
   const double first = some.rows[0].loss;
@@ -103,6 +105,7 @@ Result<SomeUpdates> run_updates(const RunContext& context, int64_t count, bool c
   Options options = context.options;
   options.run.epochs.reset();
   options.run.steps = count;
+  options.files.watch = 1;  // says where norms began to grow, should they
   const RunContext own{
       options,       context.origin, context.registry, context.optimizers, context.communicator,
       context.ledger};
@@ -119,7 +122,10 @@ Result<SomeUpdates> run_updates(const RunContext& context, int64_t count, bool c
   for (int64_t step = 1; step <= count; ++step) {
     const auto row = trainer.run_one(step);
     if (!row.ok()) {
-      some.failure = row.error().message();
+      const std::string& message = row.error().message();
+      const size_t end = std::min(message.find('\n'), message.size());
+      some.failure = message.substr(0, end);
+      some.table = message.substr(std::min(end + 1, message.size()));
       return some;
     }
     some.rows.push_back(*row);

@@ -35,7 +35,8 @@ SlotSource slot_of(const Operation& op) {
 CpuEngine::CpuEngine(const Plan& plan, const std::vector<UnitState>& units,
                      OptimizerStep& optimizer, Communicator& communicator, float* loss_weights,
                      const ExecutorOptions& options)
-    : optimizer_(optimizer),
+    : units_(units),
+      optimizer_(optimizer),
       communicator_(communicator),
       loss_weights_(loss_weights),
       options_(options),
@@ -54,6 +55,7 @@ void CpuEngine::begin_update(const UpdateNumbers& numbers) {
   exact_squares_.clear();
   global_norm_ = 0;
   exposed_.begin_update();
+  if (options_.watch != nullptr) options_.watch->begin_update(numbers.step);
   outcome_ = {.step = numbers.step, .optimizer_step = numbers_.optimizer_step};
   outcome_given_ = false;
   update_began_ = nanoseconds_now();
@@ -142,7 +144,8 @@ Status CpuEngine::check_evaluation(BoundProgram& program) {
   if (any_nan(result_.losses)) return blame_nan(program);
   for (const float loss : result_.losses) {
     if (!std::isfinite(loss)) {
-      return loss_fault(*program.plan, loss, numbers_.step, communicator_.rank());
+      return with_table(loss_fault(*program.plan, loss, numbers_.step, communicator_.rank()),
+                        growth_text(options_.watch));
     }
   }
   return {};
@@ -153,13 +156,16 @@ Status CpuEngine::check_evaluation(BoundProgram& program) {
 Status CpuEngine::blame_nan(BoundProgram& program) {
   alone_ = true;  // the others go on to wait for this rank
   const auto again = [&](const Operation& op) { return execute(*this, op); };
-  const auto has_nan = [](const TensorView& view) {
-    return any_nan({view.as<const float>(), static_cast<size_t>(view.desc.numel())});
+  const auto range = [](const TensorView& view) -> Result<ValueRange> {
+    ValueRange seen;
+    seen.add(view.desc.dtype, {view.data, view.desc.bytes()});
+    return seen;
   };
-  OFSDP_ASSIGN_OR_RETURN(const std::string first,
-                         first_nan(program, {.execute = again, .has_nan = has_nan}));
+  OFSDP_ASSIGN_OR_RETURN(const NanFound found,
+                         first_nan(program, {.execute = again, .range = range}));
   constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
-  return loss_fault(*program.plan, kNan, numbers_.step, communicator_.rank(), first);
+  return with_table(loss_fault(*program.plan, kNan, numbers_.step, communicator_.rank(), found),
+                    growth_text(options_.watch));
 }
 
 Status CpuEngine::buffer(const Operation& op) {
@@ -265,8 +271,12 @@ void CpuEngine::add_to_norm(const Operation& op, int64_t begin, std::span<const 
   const int64_t from = std::clamp<int64_t>(op.unique.begin - begin, 0, size);
   const int64_t to = std::clamp<int64_t>(op.unique.begin + op.unique.numel - begin, from, size);
   const auto mine = block.subspan(static_cast<size_t>(from), static_cast<size_t>(to - from));
-  squared_norm_ += sum_of_squares(mine);
+  const double squares = sum_of_squares(mine);
+  squared_norm_ += squares;
   if (op.stages.exact) exact_squares_.add(mine);
+  if (options_.watch == nullptr) return;
+  const float* const weights = units_[static_cast<size_t>(op.unit)].owned + begin + from;
+  options_.watch->add(op.unit, mine, squares, weights);
 }
 
 Result<double> CpuEngine::exchange_norm() {
@@ -350,6 +360,21 @@ Status CpuEngine::orthogonalize(const Operation& op) {
   const int index = op.group.index_of(communicator_.rank());
   return optimizer_.orthogonalize(op.unit, index, {op.dst.floats(), size_t(op.dst.count)},
                                   op.onto.data, arithmetic_);
+}
+
+Status CpuEngine::watch(const Operation& op) {
+  Watch& watch = *options_.watch;
+  if (!watch.due()) return {};
+  const int64_t began = nanoseconds_now();
+  const std::span<float> slot(op.dst.floats(), static_cast<size_t>(op.dst.count));
+  const CollectiveSite where = site("all-reduce of norms", -1);
+  OFSDP_RETURN_IF_ERROR(communicator_.acquire(op.channel, op.group, where));
+  watch.write(slot, communicator_.rank(), scale_used_);
+  communicator_.post(op.channel, op.group, slot_of(op));
+  OFSDP_RETURN_IF_ERROR(communicator_.all_reduce(op.channel, op.group, slot_of(op), where));
+  exposed_.add(-1, nanoseconds_now() - began);
+  watch.take(slot);
+  return {};
 }
 
 Status CpuEngine::meet(const Operation& op) {

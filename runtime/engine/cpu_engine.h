@@ -20,6 +20,7 @@
 #include "runtime/engine/executor.h"
 #include "runtime/engine/step_lengths.h"
 #include "runtime/engine/update_runner.h"
+#include "runtime/engine/watch.h"
 #include "runtime/log/trace.h"
 
 namespace ofsdp::runtime {
@@ -63,6 +64,7 @@ class CpuEngine final : public UpdateRunner, private Engine {
   Status sums(const Operation& op) override;
   Status factors(const Operation& op) override;
   Status orthogonalize(const Operation& op) override;
+  Status watch(const Operation& op) override;
   Status meet(const Operation& op) override;
   Status place_rows(const Operation& op) override;
   Status join_rows(const Operation& op) override;
@@ -78,6 +80,7 @@ class CpuEngine final : public UpdateRunner, private Engine {
     return {collective, unit, numbers_.step, alone_};
   }
 
+  const std::vector<UnitState>& units_;
   OptimizerStep& optimizer_;
   Communicator& communicator_;
   float* loss_weights_;

@@ -52,6 +52,8 @@ Status execute(Engine& engine, const Operation& op) {
       return engine.place_rows(op);
     case OpKind::kJoinRows:
       return engine.join_rows(op);
+    case OpKind::kWatch:
+      return engine.watch(op);
     case OpKind::kHostUpdate:
       break;  // of LoweredProgram::host
   }

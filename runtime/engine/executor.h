@@ -43,6 +43,7 @@ class Engine {
   virtual Status sums(const Operation& op) = 0;
   virtual Status factors(const Operation& op) = 0;
   virtual Status orthogonalize(const Operation& op) = 0;
+  virtual Status watch(const Operation&) { return {}; }  // of the CPU alone (device_choice.h)
   virtual Status meet(const Operation&) { return {}; }
   virtual Status copy_up(const Operation&) { return {}; }
   virtual Status copy_down(const Operation&) { return {}; }

@@ -2,6 +2,9 @@
 // forward pass of the micro-batch once more, step by step, until a node reads or makes one. That
 // may be slow: the run is over. Nothing may have been updated since the micro-batch began.
 //
+// The fault's first line is the message; tables follow in lines of their own, which the command
+// prints on stdout: the ranges of the node's operands, and whatever else is known.
+//
 // Ownership: views. Threads: the one that runs the program. Errors: what the steps say.
 #pragma once
 
@@ -9,6 +12,7 @@
 #include <span>
 #include <string>
 
+#include "runtime/engine/value_range.h"
 #include "runtime/program/binding.h"
 
 namespace ofsdp::runtime {
@@ -19,17 +23,25 @@ bool is_of_unshard(const Operation& op);
 bool any_nan(std::span<const float> values);
 
 struct NanSearch {
-  std::function<Status(const Operation&)> execute;         // comes back when the step is done
-  std::function<Result<bool>(const TensorView&)> has_nan;  // float32 with an address
+  std::function<Status(const Operation&)> execute;             // comes back when the step is done
+  std::function<Result<ValueRange>(const TensorView&)> range;  // of a view with an address
   bool here = true;       // false: this rank only takes part in the gathers of those that search
   bool together = false;  // other ranks wait in every gather, also after the first NaN
 };
 
-// The value or node, in words. Runs nodes and unshards units, no more.
-Result<std::string> first_nan(const BoundProgram& program, const NanSearch& search);
+struct NanFound {
+  std::string first;     // the value or node, in words
+  std::string operands;  // the node's, a line each; empty: none was found
+};
 
-// kFault of a loss that is not finite; `first` may be empty.
+// Runs nodes and unshards units, no more.
+Result<NanFound> first_nan(const BoundProgram& program, const NanSearch& search);
+
+// kFault of a loss that is not finite; `found` may be empty.
 Status loss_fault(const ProgramPlan& plan, float loss, int64_t step, int rank,
-                  const std::string& first = "");
+                  const NanFound& found = {});
+
+// The same error with lines after its message; none where they are empty.
+Status with_table(Status error, const std::string& lines);
 
 }  // namespace ofsdp::runtime

@@ -72,17 +72,12 @@ class OrthogonalPlanner {
   KernelCache& kernels_;
 };
 
-// Multiplications of an iteration.
-double cost(const OrthogonalMatrix& m) {
-  const auto side = static_cast<double>(m.side());
-  return 2 * side * static_cast<double>(m.numel()) + side * side * side;
-}
-
 void deal(OrthogonalUnit& unit, std::vector<double>& loads) {
   std::vector<size_t> order(unit.size());
   std::iota(order.begin(), order.end(), size_t{0});
-  std::ranges::stable_sort(order,
-                           [&](size_t a, size_t b) { return cost(unit[a]) > cost(unit[b]); });
+  std::ranges::stable_sort(order, [&](size_t a, size_t b) {
+    return iteration_flops(unit[a]) > iteration_flops(unit[b]);
+  });
   std::vector<double> here(loads.size());
   for (const size_t i : order) {
     int best = 0;
@@ -92,7 +87,7 @@ void deal(OrthogonalUnit& unit, std::vector<double>& loads) {
       if (less) best = static_cast<int>(r);
     }
     unit[i].owner = best;
-    here[static_cast<size_t>(best)] += cost(unit[i]);
+    here[static_cast<size_t>(best)] += iteration_flops(unit[i]);
   }
   for (size_t r = 0; r < loads.size(); ++r) loads[r] += here[r];
 }
@@ -111,7 +106,43 @@ OFSDP_MULTIARCH void add_zero(const float* from, float* to, int64_t n) {
   for (int64_t i = 0; i < n; ++i) to[i] = from[i] + 0.0f;
 }
 
+// From x to next.
+Status iterate(OrthogonalMatrix& m, float* x, float* next, const Workspace& w,
+               MatrixArithmetic& arithmetic) {
+  const auto run = [&](OrthogonalMatrix::Product& product, std::initializer_list<float*> in,
+                       float* out) {
+    auto view = product.in.begin();
+    for (float* const data : in) (view++)->data = reinterpret_cast<std::byte*>(data);
+    product.out.data = reinterpret_cast<std::byte*>(out);
+    return product.kernel->run({product.in, {&product.out, 1}, w.kernel, &arithmetic.context()});
+  };
+  OFSDP_RETURN_IF_ERROR(run(m.gram, {x, x}, w.gram));
+  OFSDP_RETURN_IF_ERROR(run(m.square, {w.gram, w.gram, w.gram}, w.polynomial));
+  OFSDP_RETURN_IF_ERROR(arithmetic.scale(w.polynomial, Muon::kC, m.side() * m.side()));
+  return m.tall() ? run(m.advance, {x, w.polynomial, x}, next)
+                  : run(m.advance, {w.polynomial, x, x}, next);
+}
+
 }  // namespace
+
+double iteration_flops(const OrthogonalMatrix& m) {
+  const auto side = static_cast<double>(m.side());
+  return 2 * (2 * side * static_cast<double>(m.numel()) + side * side * side);
+}
+
+double orthogonal_flops(const OrthogonalMatrix& m) {
+  return Muon::kIterations * iteration_flops(m);
+}
+
+std::vector<int> owners(const Plan& plan, const Unit& unit, const OrthogonalMatrix& matrix) {
+  std::vector<int> ranks;
+  for (int r = 0; r < plan.world; ++r) {
+    const RankGroup group =
+        unit.plan.shards > 1 ? plan.shard_group(unit, r) : RankGroup{0, plan.world, 1};
+    if (group.index_of(r) == matrix.owner) ranks.push_back(r);
+  }
+  return ranks;
+}
 
 Result<std::vector<OrthogonalUnit>> plan_orthogonal(const UpdatePlan& updates, const Plan& plan,
                                                     const Registry& registry,
@@ -169,23 +200,17 @@ Status orthogonalize(OrthogonalMatrix& m, float* values, std::byte* work,
   const Workspace w = workspace(m, work);
   OFSDP_RETURN_IF_ERROR(
       arithmetic.normalize(values, m.numel(), Muon::kEps, reinterpret_cast<double*>(w.other)));
-  const auto run = [&](OrthogonalMatrix::Product& product, std::initializer_list<float*> in,
-                       float* out) {
-    auto view = product.in.begin();
-    for (float* const data : in) (view++)->data = reinterpret_cast<std::byte*>(data);
-    product.out.data = reinterpret_cast<std::byte*>(out);
-    return product.kernel->run({product.in, {&product.out, 1}, w.kernel, &arithmetic.context()});
-  };
   float *x = values, *next = w.other;
   for (int i = 0; i < Muon::kIterations; ++i) {
-    OFSDP_RETURN_IF_ERROR(run(m.gram, {x, x}, w.gram));
-    OFSDP_RETURN_IF_ERROR(run(m.square, {w.gram, w.gram, w.gram}, w.polynomial));
-    OFSDP_RETURN_IF_ERROR(arithmetic.scale(w.polynomial, Muon::kC, m.side() * m.side()));
-    OFSDP_RETURN_IF_ERROR(m.tall() ? run(m.advance, {x, w.polynomial, x}, next)
-                                   : run(m.advance, {w.polynomial, x, x}, next));
+    OFSDP_RETURN_IF_ERROR(iterate(m, x, next, w, arithmetic));
     std::swap(x, next);
   }
   return arithmetic.put(x, values, m.numel());
+}
+
+Status iterate(OrthogonalMatrix& m, float* values, std::byte* work, MatrixArithmetic& arithmetic) {
+  const Workspace w = workspace(m, work);
+  return iterate(m, values, w.other, w, arithmetic);
 }
 
 }  // namespace ofsdp::runtime

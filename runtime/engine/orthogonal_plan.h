@@ -74,4 +74,15 @@ class HostArithmetic final : public MatrixArithmetic {
 Status orthogonalize(OrthogonalMatrix& matrix, float* values, std::byte* work,
                      MatrixArithmetic& arithmetic);
 
+// Count the operations of the products, of one iteration and of all; to multiply and add is two.
+double iteration_flops(const OrthogonalMatrix& matrix);
+double orthogonal_flops(const OrthogonalMatrix& matrix);
+
+// The ranks whose place in a unit's group is a matrix's owner; one of each copy of the unit.
+std::vector<int> owners(const Plan& plan, const Unit& unit, const OrthogonalMatrix& matrix);
+
+// The products of one iteration, whose result is in `work`: to be measured.
+Status iterate(OrthogonalMatrix& matrix, float* values, std::byte* work,
+               MatrixArithmetic& arithmetic);
+
 }  // namespace ofsdp::runtime

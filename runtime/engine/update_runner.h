@@ -41,6 +41,7 @@ struct UpdateOutcome {  // of this rank
 };
 
 class TraceRecorder;
+class Watch;
 
 struct ExecutorOptions {
   uint64_t seed = 0;
@@ -49,6 +50,7 @@ struct ExecutorOptions {
   int64_t steps_done = 0;                // of the optimizer before the run
   DType buffer_dtype = DType::kFloat32;  // what running statistics are rounded to
   TraceRecorder* trace = nullptr;        // null: nothing is recorded
+  Watch* watch = nullptr;                // null: no norms are kept
   bool graphs = true;                    // of a device: steps are captured and replayed
   double timeout_seconds = 300;          // of a device: how long a rank may be late
 };

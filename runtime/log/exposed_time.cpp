@@ -5,6 +5,7 @@
 #include <numeric>
 
 #include "kernels/base/escaped.h"
+#include "kernels/base/readable.h"
 
 namespace ofsdp::runtime {
 namespace {
@@ -62,18 +63,23 @@ Result<std::string> exposed_text(const ExposedTime& time, const Plan& plan,
   }
   OFSDP_ASSIGN_OR_RETURN(const auto slowest, slowest_of(mine, communicator));
   if (communicator.size() == 1) return std::string("exposed communication: none, one rank");
-  std::string text =
-      format_text("exposed communication: {:.3g} ms an update (median; rank {}, which has most)",
-                  slowest[0].ms, slowest[0].rank);
   std::vector<size_t> order(plan.units.size() + 1);
   std::iota(order.begin(), order.end(), size_t{1});
   std::ranges::stable_sort(order, std::greater(), [&](size_t i) { return slowest[i].ms; });
   order.resize(std::min(order.size(), kUnitsShown));
+  // The points stand below each other.
+  const double most = std::max(slowest[0].ms, slowest[order[0]].ms);
+  const int decimals = decimals_of_three_digits(most);
+  const size_t width = readable_number(slowest[order[0]].ms, decimals).size();
+  std::string text =
+      format_text("exposed communication: {} ms an update (median; rank {}, which has most)",
+                  readable_number(slowest[0].ms, decimals), slowest[0].rank);
   for (const size_t i : order) {
     const std::string what =
         i == 1 ? "the end of the update"
                : format_text("unit {} ({})", i - 2, escaped(plan.units[i - 2].name));
-    text += format_text("\nwaited {:.3g} ms for {}", slowest[i].ms, what);
+    const std::string ms = readable_number(slowest[i].ms, decimals);
+    text += format_text("\nwaited {}{} ms for {}", std::string(width - ms.size(), ' '), ms, what);
   }
   return text;
 }

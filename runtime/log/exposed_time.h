@@ -63,8 +63,8 @@ class ExposedTime {
 // On rank 0, what a run says at its end: the total of the rank that stood still longest, and the
 // units that cost most, each with its slowest rank's time:
 //
-//   exposed communication: 5.3 ms an update (median; rank 1, which has most)
-//   waited 3.1 ms for unit 7 (encoder.layer.6)
+//   exposed communication: 5.32 ms an update (median; rank 1, which has most)
+//   waited 3.10 ms for unit 7 (encoder.layer.6)
 Result<std::string> exposed_text(const ExposedTime& time, const Plan& plan,
                                  Communicator& communicator);
 

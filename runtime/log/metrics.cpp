@@ -29,15 +29,30 @@ void add_double(LineBuffer& line, const char* key, double value) {
   add_number(line, value);
 }
 
+void add_text(LineBuffer& line, std::string_view text) { line.add("{}", text); }
+void add_text(std::string& line, std::string_view text) { line += text; }
+
 // "name":, the name of a stranger's model
-void add_name(LineBuffer& line, std::string_view name) {
-  line.add("\"");
-  for (const char c : name) {
-    const bool control = static_cast<unsigned char>(c) < 0x20;
-    if (control) line.add("\\u{:04x}", static_cast<int>(c));
-    if (!control) line.add("{}{}", c == '"' || c == '\\' ? "\\" : "", c);
+template <typename Line>
+void add_name(Line& line, std::string_view name) {
+  add_text(line, "\"");
+  for (const char& c : name) {
+    const auto code = static_cast<unsigned char>(c);
+    if (code < 0x20) {
+      LineBuffer control;
+      control.add("\\u{:04x}", static_cast<int>(code));
+      add_text(line, control.view());
+      continue;
+    }
+    if (c == '"' || c == '\\') add_text(line, "\\");
+    add_text(line, {&c, 1});
   }
-  line.add("\":");
+  add_text(line, "\":");
+}
+
+std::string_view whole(const LineBuffer& line) {
+  OFSDP_CHECK(!line.cut_off(), "a metrics line of more than {} bytes", line.view().size());
+  return line.view();
 }
 
 // ,"losses":{"name":value, ...}
@@ -51,6 +66,26 @@ void add_losses(LineBuffer& line, std::span<const MetricValue> losses) {
     std::isfinite(value) ? line.add("{:.9g}", value) : line.add("null");
   }
   line.add("}}");
+}
+
+// ,"watch":{"grad_norm":{"unit":value, ...}, ...}; as long as there are units.
+void add_watch(std::string& line, std::span<const WatchedUnit> units) {
+  line += ",\"watch\":";
+  for (const NormKind& kind : kNormKinds) {
+    line += &kind == std::begin(kNormKinds) ? "{\"" : ",\"";
+    line += kind.key;
+    line += "\":";
+    for (const WatchedUnit& unit : units) {
+      LineBuffer number;
+      const auto norm = static_cast<double>(unit.norms.*kind.norm);
+      std::isfinite(norm) ? number.add("{:.9g}", norm) : number.add("null");
+      line += &unit == &units.front() ? "{" : ",";
+      add_name(line, unit.name);
+      line += number.view();
+    }
+    line += "}";
+  }
+  line += "}";
 }
 
 std::string number_or_null(double value) {
@@ -84,11 +119,9 @@ Status MetricsWriter::write_line(std::string_view line) {
   return fault("--metrics {}: writing failed: {}", path_, std::strerror(error));
 }
 
-Status MetricsWriter::close_line(LineBuffer& line) {
-  line.add("}}\n");
-  OFSDP_CHECK(!line.cut_off(), "a metrics line of more than {} bytes", line.view().size());
-  OFSDP_RETURN_IF_ERROR(write_line(line.view()));
-  return write_logs(line.view());
+Status MetricsWriter::close_line(std::string_view line) {
+  OFSDP_RETURN_IF_ERROR(write_line(line));
+  return write_logs(line);
 }
 
 Status MetricsWriter::step(const StepRow& row) {
@@ -101,7 +134,14 @@ Status MetricsWriter::step(const StepRow& row) {
   add_float(line, "samples_per_s", row.samples_per_s);
   line.add(",\"peak_bytes\":{}", row.peak_bytes);
   add_losses(line, row.losses);
-  return close_line(line);
+  if (row.watch.empty()) {
+    line.add("}}\n");
+    return close_line(whole(line));
+  }
+  line_ = whole(line);
+  add_watch(line_, row.watch);
+  line_ += "}\n";
+  return close_line(line_);
 }
 
 Status MetricsWriter::eval(const EvalRow& row) {
@@ -114,7 +154,8 @@ Status MetricsWriter::eval(const EvalRow& row) {
     add_number(line, metric.value.value_or(std::nan("")));
   }
   add_losses(line, row.losses);
-  return close_line(line);
+  line.add("}}\n");
+  return close_line(whole(line));
 }
 
 Status MetricsWriter::end(const EndRow& row) {

@@ -3,7 +3,8 @@
 // have the nine digits that tell every float32 apart.
 //
 // A line is one write(2), so a reader sees whole lines and a killed run loses none. A step and an
-// evaluation allocate nothing. A default-made writer has no file and writes nothing.
+// evaluation allocate nothing, watched norms only in the first row. A default-made writer has no
+// file and writes nothing.
 //
 // Ownership: owns the file descriptor. Threads: one. Errors: open is kInput (before the first
 // step); a failing write (a full disk) is kFault naming the file.
@@ -19,6 +20,7 @@
 #include "kernels/base/posix_file.h"
 #include "runtime/log/line_buffer.h"
 #include "runtime/log/row_log.h"
+#include "runtime/log/unit_norms.h"
 
 namespace ofsdp::runtime {
 
@@ -37,6 +39,7 @@ struct StepRow {
   double samples_per_s = 0;
   uint64_t peak_bytes = 0;
   std::span<const MetricValue> losses = {};  // of each --loss by its prediction, where they say it
+  std::span<const WatchedUnit> watch = {};   // of --watch, in an update that is watched
 };
 
 struct EvalRow {
@@ -73,7 +76,7 @@ class MetricsWriter {
   Status end(const EndRow& row);
 
  private:
-  Status close_line(LineBuffer& line);
+  Status close_line(std::string_view line);
   Status write_line(std::string_view line);
 
   Status write_logs(std::string_view line);
@@ -82,6 +85,7 @@ class MetricsWriter {
   int caller_ = -1;  // lives as long as the process
   std::string path_;
   std::vector<RowLog> logs_;
+  std::string line_;  // of a step with watched norms
 };
 
 }  // namespace ofsdp::runtime

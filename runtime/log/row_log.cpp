@@ -17,7 +17,13 @@ namespace ofsdp::runtime {
 namespace {
 
 constexpr std::string_view kCsvPrefix = "csv:";
-constexpr std::string_view kLossesPrefix = "losses/";  // of columns of the terms of the loss
+// Columns of what stands in objects: of each loss, and of each norm of each unit. The keys of the
+// objects have no slash, the rest of the column is a name.
+struct InObjects {
+  std::string_view prefix;
+  int depth;
+};
+constexpr InObjects kInObjects[] = {{"losses/", 1}, {"watch/", 2}};
 constexpr const char* kColumns[] = {"kind",
                                     "step",
                                     "epoch",
@@ -91,27 +97,44 @@ std::string record(const std::string& data) {
   return length + masked_checksum(length) + data + masked_checksum(data);
 }
 
+// The numbers in a value as scalars; a number a rank has its rank in the tag.
+void add_scalars(const std::string& tag, const nlohmann::json& value, std::string& summary) {
+  if (value.is_number()) summary += scalar(tag, value.get<double>());
+  if (value.is_object()) {
+    for (const auto& [part, number] : value.items()) {
+      add_scalars(format_text("{}/{}", tag, part), number, summary);
+    }
+  }
+  for (size_t rank = 0; value.is_array() && rank < value.size(); ++rank) {
+    add_scalars(format_text("{}/{}", tag, rank), value[rank], summary);
+  }
+}
+
 // The event of a row: its numbers as scalars.
 std::string row_event(const std::string& row) {
   const auto json = nlohmann::json::parse(row);
   const std::string kind = json.at("kind").get<std::string>();
   const auto step = json.at(kind == "end" ? "steps" : "step").get<int64_t>();
   std::string summary;
-  const auto add = [&](const std::string& name, const nlohmann::json& value) {
-    if (value.is_number()) summary += scalar(kind + "/" + name, value.get<double>());
-  };
-  for (const auto& [name, value] : json.items()) {
-    add(name, value);
-    if (value.is_object()) {
-      for (const auto& [part, number] : value.items())
-        add(format_text("{}/{}", name, part), number);
-    }
-    if (!value.is_array()) continue;
-    for (size_t rank = 0; rank < value.size(); ++rank) {
-      add(format_text("{}/{}", name, rank), value[rank]);
-    }
-  }
+  for (const auto& [name, value] : json.items()) add_scalars(kind + "/" + name, value, summary);
   return event(step, field(5, summary));
+}
+
+// The value of a column in a row, or null.
+nlohmann::json value_of(const nlohmann::json& row, std::string_view column) {
+  const nlohmann::json* object = &row;
+  for (const InObjects& in : kInObjects) {
+    if (!column.starts_with(in.prefix)) continue;
+    for (int depth = 0; depth < in.depth; ++depth) {
+      const std::string key(column.substr(0, column.find('/')));
+      if (!object->contains(key)) return nullptr;
+      object = &object->at(key);
+      column.remove_prefix(key.size() + 1);
+    }
+    break;
+  }
+  const auto found = object->find(std::string(column));
+  return found == object->end() ? nlohmann::json() : *found;
 }
 
 }  // namespace
@@ -158,12 +181,8 @@ std::string RowLog::csv_line(const std::string& row) const {
   const auto json = nlohmann::json::parse(row);
   std::string line;
   for (size_t i = 0; i < columns_.size(); ++i) {
-    const std::string& column = columns_[i];
-    const bool part = column.starts_with(kLossesPrefix) && json.contains("losses");
-    const nlohmann::json& parent = part ? json.at("losses") : json;
-    const auto found = parent.find(part ? column.substr(kLossesPrefix.size()) : column);
     if (i > 0) line += ",";
-    if (found != parent.end()) line += csv_cell(text_of(*found));
+    line += csv_cell(text_of(value_of(json, columns_[i])));
   }
   return line + "\n";
 }

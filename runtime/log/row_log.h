@@ -20,8 +20,8 @@ namespace ofsdp::runtime {
 
 class RowLog {
  public:
-  // `metrics`: names that eval rows have, and "losses/NAME" of each loss; `number` tells logs of
-  // one process apart.
+  // `metrics`: names that eval rows have, "losses/NAME" of each loss, and watched_columns; `number`
+  // tells logs of one process apart.
   static Result<RowLog> open(const std::string& log, const std::vector<std::string>& metrics,
                              bool truncates, size_t number);
 

@@ -38,11 +38,6 @@ std::string peak_line(const std::vector<uint64_t>& peaks) {
                      least - peaks.begin());
 }
 
-// Three digits at least where there are so many, and no exponent.
-std::string three_digits(double value) {
-  return value < 100 ? format_text("{:.3g}", value) : format_text("{:.0f}", value);
-}
-
 }  // namespace
 
 std::string wrapped(const std::string& label, const std::vector<std::string>& items, int most) {
@@ -97,7 +92,7 @@ std::string closing_text(const ClosingFacts& facts) {
   std::string text = format_text(
       "done: {}{} in {}, {} {}/s, {} ms an update (median)\n", plural(facts.updates, "update"),
       facts.stopped_early ? ", stopped early," : "", readable_seconds(facts.seconds),
-      three_digits(facts.rate), facts.rated, three_digits(facts.median_step_ms));
+      readable_number(facts.rate), facts.rated, readable_number(facts.median_step_ms));
   return text + peak_line(facts.peak_bytes) + facts.exposed + "\n";
 }
 

@@ -47,6 +47,9 @@ std::string only_on_cpu(const Options& options) {
   }
   if (options.loss.named.size() > 1) return "the CPU alone adds up several losses so far";
   if (!options.teacher.path.empty()) return "--teacher is followed on the CPU alone so far";
+  if (options.files.watch > 0 && options.command != Command::kEval) {
+    return "--watch keeps norms of the CPU's updates alone so far";
+  }
   if (options.optimizer.ema) return "--ema averages parameters of the CPU alone so far";
   if (options.optimizer.state_dtype != StateDType::kFloat32) {
     return format_text("--state-dtype {}: the CPU alone stores states so, so far",

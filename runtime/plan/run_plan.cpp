@@ -7,6 +7,7 @@
 #include "kernels/base/reject.h"
 #include "runtime/data/loader.h"
 #include "runtime/engine/optimizer_step.h"
+#include "runtime/engine/watch.h"
 #include "runtime/log/trace.h"
 #include "runtime/plan/run_optimizer.h"
 #include "runtime/plan/saved_slices.h"
@@ -177,6 +178,8 @@ class RunPlanner {
     return {};
   }
 
+  bool watches() const { return options_.files.watch > 0 && options_.command != Command::kEval; }
+
   // Two channels a unit, those that all share, and one for each time that rows are joined.
   Status check_channels() const {
     const size_t units = run_->plan.units.size();
@@ -242,7 +245,8 @@ class RunPlanner {
         .backward_prefetch = s.backward_prefetch,
         .prefetch_depth = static_cast<int>(s.prefetch_depth.value_or(1)),
         .parameter_norms = key.training && run_->parameter_norms,
-        .matrices = key.training ? matrix_steps() : std::vector<MatrixSteps>()};
+        .matrices = key.training ? matrix_steps() : std::vector<MatrixSteps>(),
+        .watch = key.training && watches()};
     OFSDP_ASSIGN_OR_RETURN(ProgramPlan program, plan_program(std::move(graph), run_->plan,
                                                              compile_options, *run_->kernels));
     run_->programs.emplace(key, std::move(program));
@@ -347,6 +351,9 @@ class RunPlanner {
     }
     if (!options_.files.trace.empty()) needs.trace = kTraceBytes;
     if (run_->eval_sampler) needs.metrics = run_->metrics.bytes();
+    run_->watch_interval = watches() ? options_.files.watch : 0;
+    if (watches()) needs.watch = NormHistory::bytes(watched_units(run_->plan).size());
+    if (watches()) needs.watch_slot = Watch::slot_bytes(run_->plan);
     if (run_->device != nullptr) {
       run_->device_io = plan_io();
       needs.device_io = run_->device_io.device_bytes;

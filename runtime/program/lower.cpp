@@ -138,6 +138,8 @@ class Lowering {
         return post_rows(step.index);
       case StepKind::kJoinRows:
         return join_rows(step.index);
+      case StepKind::kWatch:
+        return watch();
     }
   }
 
@@ -343,9 +345,11 @@ class Lowering {
 
   // Gradients.
 
-  // The channels of the room for matrices: of all ranks, and of those that share a copy.
+  // The channels of the room for matrices: of all ranks, and of those that share a copy; and that
+  // of watched norms.
   int common_channel() const { return 2 * static_cast<int>(plan_.units.size()); }
   int common_shard_channel() const { return common_channel() + 1; }
+  int watch_channel() const { return common_channel() + 2; }
 
   int shard_channel(int u) const { return static_cast<int>(plan_.units.size()) + u; }
 
@@ -667,6 +671,20 @@ class Lowering {
       made.operands.push_back(with(places_[at(u)].rounded, true));
     }
     for (const Operand& values : places_[at(u)].optimizer) made.operands.push_back(values);
+  }
+
+  void watch() {
+    Operation& made = add(OpKind::kWatch, Lane::kCommunication);
+    made.channel = watch_channel();
+    made.group = all_ranks();
+    const auto count = static_cast<int64_t>(context_.memory.watch_slot_bytes / sizeof(float));
+    made.dst = {.area = Area::kShared,
+                .offset = static_cast<int64_t>(context_.memory.watch_slot),
+                .count = count,
+                .writes = true};
+    made.src = with(made.dst, false);
+    made.part = {-1, count / plan_.world};
+    made.operands = {made.dst};
   }
 
   // The host waits for the decision or, where nothing decides, for each gradient in turn.

@@ -29,7 +29,7 @@ struct LoweredProgram {
 };
 
 // Channels besides the two of each unit.
-inline constexpr int kChannelsOfAll = 2;
+inline constexpr int kChannelsOfAll = 3;
 
 LoweredProgram lower(const ProgramPlan& program, const LoweringContext& context);
 

@@ -5,11 +5,11 @@
 namespace ofsdp::runtime {
 namespace {
 
-constexpr std::array kKindNames{"Run",      "Unshard", "Await",         "Clear",     "Convert",
-                                "Add",      "Post",    "Reduce",        "AllReduce", "CheckLoss",
-                                "Buffer",   "Clip",    "Update",        "Trust",     "Apply",
-                                "Sums",     "Factors", "Orthogonalize", "Meet",      "CopyUp",
-                                "CopyDown", "Signal",  "PlaceRows",     "JoinRows",  "HostUpdate"};
+constexpr std::array kKindNames{
+    "Run",    "Unshard",   "Await",     "Clear",         "Convert",   "Add",    "Post",
+    "Reduce", "AllReduce", "CheckLoss", "Buffer",        "Clip",      "Update", "Trust",
+    "Apply",  "Sums",      "Factors",   "Orthogonalize", "Meet",      "CopyUp", "CopyDown",
+    "Signal", "PlaceRows", "JoinRows",  "Watch",         "HostUpdate"};
 constexpr std::array kAreaNames{"none",   "arena", "kept",  "state",       "shared",
                                 "common", "host",  "input", "loss-weight", "run-state"};
 

@@ -26,6 +26,8 @@
 //   Signal     tells the host that the copies of `unit` have arrived; -1: the decision has
 //   PlaceRows  runs the kernel that puts this rank's rows into its part of dst, which peers read
 //   JoinRows   waits until dst has the rows of all ranks of `group`
+//   Watch      writes this rank's part of the units' norms into dst and takes those of all ranks of
+//              `group`; nothing in an update that is not watched
 //   HostUpdate the update on the host, after the device's program
 //
 // Owner: the program owns its operations; addresses are views of the rank's memory. Thread: any.
@@ -100,6 +102,7 @@ enum class OpKind : uint8_t {
   kSignal,
   kPlaceRows,
   kJoinRows,
+  kWatch,
   kHostUpdate,
 };
 

@@ -105,8 +105,8 @@ UnitOffsets place_unit(const Plan& plan, const Unit& unit, const RankMemoryNeeds
 size_t RankMemoryPlan::planned_bytes() const {
   return region_bytes(arena) + region_bytes(kept) + region_bytes(state) + region_bytes(shared) +
          region_bytes(common) + region_bytes(staging) + region_bytes(checkpoint) +
-         region_bytes(trace) + region_bytes(metrics) + region_bytes(device_io) +
-         region_bytes(pinned_io) + link + data;
+         region_bytes(trace) + region_bytes(metrics) + region_bytes(watch) +
+         region_bytes(device_io) + region_bytes(pinned_io) + link + data;
 }
 
 size_t copy_bytes(const Plan& plan, const Unit& unit) {
@@ -136,6 +136,7 @@ RankMemoryPlan plan_rank_memory(const Plan& plan, const GradientSlots& slots,
   memory.checkpoint = needs.checkpoint;
   memory.trace = needs.trace;
   memory.metrics = needs.metrics;
+  memory.watch = needs.watch;
   memory.device_io = needs.device_io;
   memory.pinned_io = needs.pinned_io;
   memory.link = needs.link;
@@ -148,6 +149,8 @@ RankMemoryPlan plan_rank_memory(const Plan& plan, const GradientSlots& slots,
   memory.join_bytes = needs.joins.bytes;
   for (const size_t offset : needs.joins.offset) memory.joins.push_back(memory.shared + offset);
   memory.shared += needs.joins.bytes;
+  memory.watch_slot = take(memory.shared, needs.watch_slot);
+  memory.watch_slot_bytes = needs.watch_slot;
   return memory;
 }
 
@@ -164,6 +167,7 @@ Result<RankMemory> RankMemory::map(const RankMemoryPlan& plan, MemoryLedger& led
                          Region::map(ledger, plan.checkpoint, kPrivate, "the checkpoint's copy"));
   OFSDP_ASSIGN_OR_RETURN(memory.trace, Region::map(ledger, plan.trace, kPrivate, "the trace"));
   OFSDP_ASSIGN_OR_RETURN(memory.metrics, Region::map(ledger, plan.metrics, kPrivate, "metrics"));
+  OFSDP_ASSIGN_OR_RETURN(memory.watch, Region::map(ledger, plan.watch, kPrivate, "watched norms"));
   OFSDP_ASSIGN_OR_RETURN(memory.shared, communicator.allocate_shared(ledger, plan.shared));
   OFSDP_ASSIGN_OR_RETURN(memory.common, communicator.allocate_common(ledger, plan.common));
   return memory;
@@ -201,6 +205,8 @@ std::string text(const RankMemoryPlan& plan) {
   if (plan.link > 0) row("between hosts (pieces under way)", plan.link);
   if (plan.trace > 0) row("trace (recorded events)", plan.trace);
   if (plan.metrics > 0) row("metrics (sums and scores)", plan.metrics);
+  if (plan.watch > 0)
+    row("watched norms (of ranks, of updates)", plan.watch + plan.watch_slot_bytes);
   row("peak, in whole pages", plan.planned_bytes());
   return out;
 }

@@ -1,10 +1,11 @@
 // RankMemoryPlan: every byte a rank will hold, computed before the first is allocated; RankMemory:
-// the same, mapped. Nine regions: arena (activations, gathered units, workspaces), kept
+// the same, mapped. Ten regions: arena (activations, gathered units, workspaces), kept
 // (constants, frozen parameters), state (optimizer state, accumulated gradients, parameters that
 // are whole), shared (parameter shards and gradient slots, which peers read), common (units whose
 // shards lie side by side, which all ranks map: fsdp/plan/plan.h, in_place), staging (micro-batches
 // decoded ahead), checkpoint (the copy that an asynchronous save writes from), trace (events
-// recorded for --trace) and metrics (sums and scores of an evaluation).
+// recorded for --trace), metrics (sums and scores of an evaluation) and watch (the norms of the
+// latest updates).
 //
 // `planned_bytes` is what the metrics call planned_peak_bytes; the ledger counts the same from the
 // mappings.
@@ -63,6 +64,7 @@ struct RankMemoryPlan {
   size_t staging = 0;
   size_t trace = 0;
   size_t metrics = 0;         // sums and scores of an evaluation
+  size_t watch = 0;           // norms of the latest updates
   size_t link = 0;            // pieces on their way between hosts
   size_t checkpoint = 0;      // one staged copy of what a checkpoint holds
   size_t data = 0;            // columns unpacked into memory, of the rank that owns them
@@ -75,6 +77,8 @@ struct RankMemoryPlan {
   std::vector<MatrixRoom> matrix_rooms;  // per unit; empty: of none
   std::vector<UnitOffsets> units;
   std::vector<size_t> joins;  // of a program's joined rows, in shared
+  size_t watch_slot = 0;      // norms of all ranks, in shared
+  size_t watch_slot_bytes = 0;
 
   size_t parameter_bytes = 0;  // shares of the sum, for the table
   size_t optimizer_bytes = 0;
@@ -107,6 +111,8 @@ struct RankMemoryNeeds {
   size_t checkpoint = 0;
   size_t trace = 0;
   size_t metrics = 0;
+  size_t watch = 0;       // the history
+  size_t watch_slot = 0;  // the numbers of all ranks
   size_t device_io = 0;
   size_t pinned_io = 0;
   size_t link = 0;
@@ -130,7 +136,7 @@ struct MemoryBases {
 struct RankMemory {
   MemoryBases bases() const { return {arena.data(), kept.data(), state.data(), shared, common}; }
 
-  Region arena, kept, state, staging, checkpoint, trace, metrics;
+  Region arena, kept, state, staging, checkpoint, trace, metrics, watch;
   std::byte* shared = nullptr;
   std::byte* common = nullptr;
 

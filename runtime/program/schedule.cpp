@@ -15,7 +15,7 @@ namespace {
 using enum StepSubject;
 
 // In the order of StepKind.
-constexpr std::array<StepTraits, 20> kTraits{{
+constexpr std::array<StepTraits, 21> kTraits{{
     {"Gather", kUnit, true, true, true, true},
     {"Free", kUnit, false, false, false, false},
     {"Run", kNode, false, false, true, true},
@@ -36,8 +36,9 @@ constexpr std::array<StepTraits, 20> kTraits{{
     {"Apply", kUnit, true, false, true, true},
     {"PostRows", kNode, true, true, true, true},
     {"JoinRows", kNode, true, true, true, false},
+    {"Watch", kRun, true, true, true, false},
 }};
-static_assert(kTraits.size() == static_cast<size_t>(StepKind::kJoinRows) + 1);
+static_assert(kTraits.size() == static_cast<size_t>(StepKind::kWatch) + 1);
 
 // The node after which every term of the loss is known.
 int maker_of_last_term(const Graph& graph) {

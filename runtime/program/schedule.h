@@ -28,6 +28,7 @@
 //                   orthogonal, and all get their parts of all
 //   Trust           of an optimizer that needs norms of whole parameters: these, from all ranks
 //   Apply u         and then the step that the updates have prepared
+//   Watch           the norms of each unit's gradient and weights, from all ranks
 //
 // [Note: prefetch and memory] A unit is resident from its Gather to its Free. The Gather of the
 // next residency is placed `depth` residencies ahead of its first use, so at most depth + 1 of them
@@ -71,6 +72,7 @@ enum class StepKind : uint8_t {
   kApply,
   kPostRows,
   kJoinRows,
+  kWatch,
 };
 
 struct Step {
@@ -97,6 +99,7 @@ struct CompileOptions {
   int prefetch_depth = 1;
   bool parameter_norms = false;            // the optimizer's steps need them
   std::vector<MatrixSteps> matrices = {};  // per unit; empty: none, and gradients are not kept
+  bool watch = false;                      // norms of units are kept
 };
 
 struct Schedule {

@@ -38,6 +38,7 @@ class ReductionPlacer {
     }
     if (options_.parameter_norms) places_.tail.push_back({StepKind::kTrust, -1});
     if (options_.parameter_norms || !options_.matrices.empty()) of_all_units(StepKind::kApply);
+    if (options_.watch) places_.tail.push_back({StepKind::kWatch, -1});
   }
 
  private:

@@ -2,6 +2,7 @@
 #include <nlohmann/json.hpp>
 
 #include "kernels/cpu/parallel.h"
+#include "runtime/report/orthogonal_table.h"
 #include "runtime/report/plan_report.h"
 
 namespace ofsdp::runtime {
@@ -25,6 +26,7 @@ Json machine_json(const PlanReport& report) {
            {"copy_gbs", machine.rates.copy * 1e-9},
            {"kernels_measured", machine.kernels.measured},
            {"kernels_estimated", machine.kernels.estimated}};
+  if (machine.rates.products > 0) out["product_gflops"] = machine.rates.products * 1e-9;
   if (!machine.topology) return out;
   const Topology& t = *machine.topology;
   out["topology"] = {{"hosts", t.hosts},
@@ -62,6 +64,23 @@ Json memory_json(const PlanReport& report) {
   return {{"peak_bytes", report.plan->memory.planned_bytes()},
           {"peak_node", report.peak.node},
           {"at_peak", shares}};
+}
+
+// The ranks that take Muon's matrices, and what each has of them.
+Json orthogonal_json(const RunPlan& plan) {
+  Json matrices = Json::array(), ranks = Json::array();
+  for (const DealtMatrix& dealt : dealt_matrices(plan)) {
+    matrices.push_back({{"name", dealt.name},
+                        {"unit", dealt.unit},
+                        {"rows", dealt.matrix->rows},
+                        {"columns", dealt.matrix->columns},
+                        {"ranks", dealt.ranks},
+                        {"flops", orthogonal_flops(*dealt.matrix)}});
+  }
+  for (const OrthogonalLoad& load : orthogonal_loads(plan)) {
+    ranks.push_back({{"matrices", load.matrices}, {"bytes", load.bytes}, {"flops", load.flops}});
+  }
+  return {{"matrices", std::move(matrices)}, {"ranks", std::move(ranks)}};
 }
 
 Json step_json(const ProgramPlan& program, const Step& step) {
@@ -184,6 +203,7 @@ std::string to_json(const PlanReport& report, const RunSettings& settings) {
            {"units", units_json(report)},
            {"memory", memory_json(report)},
            {"programs", std::move(programs)}};
+  if (!dealt_matrices(*report.plan).empty()) all["newton_schulz"] = orthogonal_json(*report.plan);
   if (!report.device) {
     all["update"] = {{"ms", ms(report.update_seconds)},
                      {"compute_ms", ms(report.update_compute)},

@@ -74,7 +74,8 @@ Peak peak_of(const RunPlan& plan) {
              {"input", "input", m.staging + m.data},
              {"checkpoint", "checkpoint copy", m.checkpoint},
              {"trace", "trace", m.trace},
-             {"metrics", "metrics", m.metrics}},
+             {"metrics", "metrics", m.metrics},
+             {"watch", "watched norms", m.watch + m.watch_slot_bytes}},
             ""};
   if (plan.device != nullptr) {
     peak.shares.push_back({"in_out", "in and out of the device", m.device_io + m.pinned_io});

@@ -5,6 +5,7 @@
 #include "kernels/base/escaped.h"
 #include "kernels/base/readable.h"
 #include "kernels/cpu/parallel.h"
+#include "runtime/report/orthogonal_table.h"
 #include "runtime/report/plan_report.h"
 
 namespace ofsdp::runtime {
@@ -37,8 +38,12 @@ std::string machine_text(const PlanReport& report) {
                         m.topology->hosts, m.topology->hosts == 1 ? "" : "s",
                         m.topology->ranks_per_host, m.topology->compute_factor);
   }
-  return format_text("\npredicted for {}: {} kernels measured, {} estimated, copying {:.3g} GB/s\n",
-                     where, m.kernels.measured, m.kernels.estimated, m.rates.copy * 1e-9);
+  const std::string products =
+      m.rates.products > 0 ? format_text(", Newton-Schulz {:.3g} GFLOP/s", m.rates.products * 1e-9)
+                           : "";
+  return format_text(
+      "\npredicted for {}: {} kernels measured, {} estimated, copying {:.3g} GB/s{}\n", where,
+      m.kernels.measured, m.kernels.estimated, m.rates.copy * 1e-9, products);
 }
 
 std::string update_text(const PlanReport& report) {
@@ -125,7 +130,7 @@ std::string operations_text(const RunPlan& plan) {
 
 std::string text(const PlanReport& report) {
   std::string out = "units\n" + text(report.plan->plan) + "\nmemory of this rank, bytes\n" +
-                    text(report.plan->memory) + peak_text(report);
+                    text(report.plan->memory) + peak_text(report) + orthogonal_table(*report.plan);
   out += report.device ? text(*report.device) : machine_text(report) + update_text(report);
   for (const ProgramReport& entry : report.programs) {
     out += head(report, entry) + schedule_text(report, entry);

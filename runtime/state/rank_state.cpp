@@ -22,6 +22,12 @@ Result<std::unique_ptr<RankState>> RankState::make(const RunPlan& plan, const Mo
     state->trace_ = std::make_unique<TraceRecorder>(std::span(events.data(), events.bytes()));
     traced.trace = state->trace_.get();
   }
+  if (plan.memory.watch > 0) {
+    const Region& norms = state->memory_.host.watch;
+    state->watch_ = std::make_unique<Watch>(plan.plan, plan.watch_interval,
+                                            std::span(norms.data(), norms.bytes()));
+    traced.watch = state->watch_.get();
+  }
   OFSDP_RETURN_IF_ERROR(
       make_runner(plan, setup, communicator, state->memory_, traced, state->runner_));
   if (before != nullptr) {

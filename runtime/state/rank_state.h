@@ -35,6 +35,7 @@ class RankState {
   UpdateRunner& executor() { return *runner_.executor; }
   OptimizerStep& optimizer() { return *runner_.optimizer; }
   UpdateProgram* update_program() { return runner_.update_program.get(); }  // null: none
+  const Watch* watch() const { return watch_.get(); }                       // null: none
   const TraceRecorder* trace() const { return trace_.get(); }               // null: none
   // The program for a micro-batch of `size` samples. An empty one takes any other size of the same
   // place.
@@ -131,6 +132,7 @@ class RankState {
   RunMemory memory_;
   size_t eval_staging_ = 0;  // offset
   std::unique_ptr<TraceRecorder> trace_;
+  std::unique_ptr<Watch> watch_;
   Runner runner_;
 };
 

@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "kernels/cpu/parallel.h"
+#include "runtime/engine/nan_search.h"
 
 namespace ofsdp::runtime {
 namespace {
@@ -30,8 +31,10 @@ bool has_nan(std::span<const float> values) {
 }  // namespace
 
 Status nan_weights(const RankState& state, int parameter, int64_t step) {
-  return fault("{}: weights are NaN after step {}, rank {}: '{}' is the first of them",
-               state.setup().graph.file, step, state.rank(), state.parameter(parameter).name);
+  return with_table(
+      fault("{}: weights are NaN after step {}, rank {}: '{}' is the first of them",
+            state.setup().graph.file, step, state.rank(), state.parameter(parameter).name),
+      growth_text(state.watch()));
 }
 
 bool copy_has_nan(float* to, const float* from, int64_t n) {

@@ -6,6 +6,7 @@
 #include "kernels/base/escaped.h"
 #include "runtime/log/log_target.h"
 #include "runtime/report/explain.h"
+#include "runtime/report/orthogonal_table.h"
 #include "runtime/report/plan_report.h"
 #include "runtime/state/trained_writer.h"
 #include "runtime/train/run_lines.h"
@@ -55,8 +56,8 @@ class Session {
     const OpeningFacts facts = opening_facts(run, texts.settings);
     print_lines(stdout, options_.files.verbose
                             ? opening_tables(run) + "\nunits\n" + text(plan.plan) +
-                                  "\nmemory of this rank, bytes\n" + text(plan.memory) + "\n" +
-                                  ranks_line(facts)
+                                  "\nmemory of this rank, bytes\n" + text(plan.memory) +
+                                  orthogonal_table(plan) + "\n" + ranks_line(facts)
                             : opening_text(facts));
     std::fflush(stdout);
   }
@@ -114,6 +115,9 @@ class Session {
       std::vector<std::string> names;
       for (const MetricSpec& metric : options_.run.eval_metrics) names.push_back(metric.name);
       for (const MetricValue& loss : reported_losses(setup)) names.push_back("losses/" + loss.name);
+      if (plan.watch_interval > 0) {
+        std::ranges::copy(watched_columns(watched_units(plan.plan)), std::back_inserter(names));
+      }
       for (const std::string& log : options_.files.log) {
         OFSDP_RETURN_IF_ERROR(
             metrics.add_log(log, names, resumed ? Mode::kAppend : Mode::kTruncate));

@@ -242,10 +242,17 @@ Status Trainer::report(const UpdateOutcome& outcome, const UpdateSums& sums) {
           .step_ms = sums.step_ms,
           .samples_per_s = sums.samples / sums.step_ms * 1e3,
           .peak_bytes = ledger_.peak(),
-          .losses = losses_};
+          .losses = losses_,
+          .watch = watched(step)};
   if (communicator_.rank() != 0) return {};
   progress_.step(row_, static_cast<int64_t>(sums.samples));
   return metrics_.step(row_);
+}
+
+std::span<const WatchedUnit> Trainer::watched(int64_t step) const {
+  const Watch* const watch = state_.watch();
+  const bool due = watch != nullptr && step % plan_.watch_interval == 0;
+  return due ? watch->units() : std::span<const WatchedUnit>();
 }
 
 bool Trainer::evaluation_due(int64_t step) const {

@@ -72,6 +72,7 @@ class Trainer {
   Result<std::optional<EvalRow>> evaluate_when_due(int64_t step);
   Status save_when_due(int64_t step, const std::optional<EvalRow>& evaluation);
   void say_saved();
+  std::span<const WatchedUnit> watched(int64_t step) const;  // norms of the update; or none
   bool evaluation_due(int64_t step) const;
   void watch(const EvalRow& row);
   Status finish(double seconds);

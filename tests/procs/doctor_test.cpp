@@ -20,13 +20,14 @@ using onnx_bytes::tensor;
 using testing::HasSubstr;
 using testing_data::npy;
 
-// Returns what the doctor says, without the last line, which has the number.
+// Returns what the doctor says, without tables and the last line, which has the number.
 std::vector<std::string> findings(const RunFolder& folder, const Words& more) {
   const Finished run = Program::run(
       fsdp_run({"doctor", folder.model(), "--batch-size", "4", "--steps", "30"}) + more);
   EXPECT_EQ(run.status, 0) << run.err;
   EXPECT_EQ(run.err, "");
   std::vector<std::string> lines = lines_of(run.out);
+  std::erase_if(lines, [](const std::string& line) { return line.starts_with("  "); });
   EXPECT_FALSE(lines.empty());
   if (lines.empty()) return lines;
   const std::string last = lines.back();
@@ -223,6 +224,23 @@ TEST(DoctorTest, EvaluationOnTheTrainingData) {
   const RunFolder folder;
   expect_found(folder, kClasses + Words{"--eval-data", folder / "data"},
                "the evaluation reads the files that training reads", "--eval-data");
+}
+
+TEST(DoctorTest, ANanSaysItsNodesOperandsAndWhereNormsGrew) {
+  const Finished run =
+      Program::run(fsdp_run({"doctor", fixture("mlp/model.onnx"), "--steps", "30", "--loss",
+                             "cross_entropy", "--optimizer", "sgd", "--lr", "1e30"}));
+  EXPECT_EQ(run.status, 0) << run.err;
+  const std::vector<std::string> lines = lines_of(run.out);
+  ASSERT_GE(lines.size(), 6u) << run.out;
+  EXPECT_THAT(lines[0], testing::StartsWith("- --lr 1e+30: "));
+  EXPECT_THAT(lines[0],
+              HasSubstr("loss is NaN at step 2, rank 0: first made by node 'node_linear"));
+  EXPECT_THAT(lines[0], HasSubstr("--find-lr"));
+  EXPECT_THAT(lines[1], testing::StartsWith("  operands of 'node_linear"));
+  EXPECT_THAT(lines[2], testing::StartsWith("    input   '"));
+  EXPECT_EQ(lines[lines.size() - 2], "  norms: only step 1 was watched");
+  EXPECT_EQ(lines.back(), "doctor: 1 finding");
 }
 
 TEST(DoctorTest, ALearningRateThatIsTooLarge) {

@@ -212,6 +212,76 @@ TEST(Muon, TakesMatricesButForTablesAndTheHead) {
   }
 }
 
+Words plan_of_muon() {
+  Words words = checkpointed_model() + ranks(2);
+  words.insert(words.begin() + 1, "plan");
+  return words + Words{"--optimizer", "muon", "--group", "head.weight:optimizer=muon"};
+}
+
+// By shapes: 5 iterations of three products, 2 numel side twice and 2 side^3.
+TEST(Muon, ThePlanSaysWhichRankTakesWhichMatrix) {
+  const Finished run = Program::run(plan_of_muon() + Words{"--json"});
+  ASSERT_EQ(run.status, 0) << run.err;
+  const auto report = nlohmann::json::parse(run.out);
+  const auto& dealt = report.at("newton_schulz");
+  std::vector<double> flops(2);
+  std::vector<int64_t> bytes(2);
+  for (const auto& matrix : dealt.at("matrices")) {
+    const double rows = matrix.at("rows"), columns = matrix.at("columns");
+    const double side = std::min(rows, columns);
+    const double expected = 5 * (2 * 2 * side * rows * columns + 2 * side * side * side);
+    EXPECT_DOUBLE_EQ(matrix.at("flops").get<double>(), expected);
+    ASSERT_EQ(matrix.at("ranks").size(), 1u);
+    const size_t rank = matrix.at("ranks")[0];
+    ASSERT_LT(rank, 2u);
+    flops[rank] += expected;
+    bytes[rank] += static_cast<int64_t>(4 * rows * columns);
+  }
+  EXPECT_EQ(dealt.at("matrices").size(), 3u);
+  for (size_t rank = 0; rank < 2; ++rank) {
+    EXPECT_GT(flops[rank], 0) << "each has some";
+    EXPECT_DOUBLE_EQ(dealt.at("ranks")[rank].at("flops").get<double>(), flops[rank]);
+    EXPECT_EQ(dealt.at("ranks")[rank].at("bytes").get<int64_t>(), bytes[rank]);
+  }
+}
+
+// The ranks wait for the one that has most of a unit.
+TEST(Muon, ThePredictedUpdateHasNewtonSchulz) {
+  const Finished run = Program::run(plan_of_muon() + Words{"--json"});
+  ASSERT_EQ(run.status, 0) << run.err;
+  const auto report = nlohmann::json::parse(run.out);
+  const double rate = report.at("machine").at("product_gflops").get<double>() * 1e9;
+  EXPECT_GT(rate, 0);
+  std::map<int, std::map<int, double>> by_unit;
+  for (const auto& matrix : report.at("newton_schulz").at("matrices")) {
+    by_unit[matrix.at("unit")][matrix.at("ranks")[0]] += matrix.at("flops").get<double>();
+  }
+  size_t steps = 0;
+  for (const auto& step : report.at("programs")[0].at("schedule")) {
+    if (step.at("step") != "Orthogonalize") continue;
+    double most = 0;
+    for (const auto& [rank, flops] : by_unit.at(step.at("unit"))) most = std::max(most, flops);
+    const auto& time = step.at("compute");
+    const double ms = time.at("end_ms").get<double>() - time.at("begin_ms").get<double>();
+    EXPECT_GE(ms, 0.99 * most / rate * 1e3) << step;
+    ++steps;
+  }
+  EXPECT_EQ(steps, by_unit.size());
+}
+
+TEST(Muon, TablesOfThePlanAndOfAVerboseRun) {
+  Words verbose = plan_of_muon();
+  verbose.erase(verbose.begin() + 1);
+  for (const Words& words : {plan_of_muon(), verbose + Words{"--steps", "1", "--verbose", "on"}}) {
+    const Finished run = Program::run(words);
+    EXPECT_EQ(run.status, 0) << run.err;
+    EXPECT_THAT(run.out, testing::ContainsRegex("fc1.weight +u[0-9] +[0-9]+ x [0-9]+ .* [01]\n"));
+    EXPECT_THAT(run.out, testing::ContainsRegex("rank +matrices +size +GFLOP\n +0 "));
+  }
+  EXPECT_THAT(Program::run(plan_of_muon()).out, HasSubstr("Newton-Schulz "));
+  EXPECT_THAT(Program::run(plan_of_muon()).out, HasSubstr(" GFLOP/s"));
+}
+
 TEST(StatesOfMatrices, ACheckpointOfOtherGroupsIsRefused) {
   const CheckpointRuns runs;
   const Words words = checkpointed_model() + Words{"--batch-size", "7", "--optimizer", "adafactor"};

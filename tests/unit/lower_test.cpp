@@ -6,6 +6,7 @@
 #include <array>
 #include <map>
 
+#include "runtime/engine/watch.h"
 #include "tests/support/graphs.h"
 #include "tests/support/namespaces.h"
 
@@ -38,6 +39,7 @@ std::unique_ptr<Lowered> lowered(const PlanOptions& options, const CompileOption
   needs.keep = compile.clip;
   needs.arena = l->program.memory.arena_bytes;
   needs.kept = l->kept.bytes();
+  if (compile.watch) needs.watch_slot = Watch::slot_bytes(l->plan);
   l->memory = plan_rank_memory(l->plan, l->slots, needs);
   l->made = lower(l->program, {l->plan, rank, l->memory, l->slots, l->kept, on_device});
   return l;
@@ -121,6 +123,28 @@ TEST(Lower, AnOffloadOfParametersCopiesUpAndDownAndUpdatesOnTheHost) {
   EXPECT_EQ(counts.of_host[OpKind::kHostUpdate], counts.units);
 }
 
+// Once an update, over all ranks, after everything that the norms are of, on a channel of its own;
+// ranks that differ in it do not begin.
+TEST(Lower, WatchedNormsAreOneCollectiveAtTheEnd) {
+  const auto l = lowered(options(Strategy::kFullShard, 2), {.watch = true}, 1);
+  const Operation& last = l->made.operations.back();
+  EXPECT_EQ(Counts(*l).of[OpKind::kWatch], 1u);
+  EXPECT_EQ(last.kind, OpKind::kWatch);
+  EXPECT_EQ(last.group, (RankGroup{0, 2, 1}));
+  EXPECT_EQ(last.dst.count, static_cast<int64_t>(2 * l->plan.units.size() * Watch::kNumbers));
+  EXPECT_EQ(last.part.numel * 2, last.dst.count);
+  for (const Operation& op : l->made.operations) {
+    EXPECT_TRUE(&op == &last || op.channel != last.channel) << text(op);
+  }
+  const auto without = lowered(options(Strategy::kFullShard, 2), {}, 1);
+  EXPECT_EQ(Counts(*without).of[OpKind::kWatch], 0u);
+  EXPECT_NE(collective_hash(l->program.schedule, l->plan),
+            collective_hash(without->program.schedule, without->plan));
+  const auto first =
+      lowered(options(Strategy::kFullShard, 2), {.last_micro = false, .watch = true}, 1);
+  EXPECT_EQ(Counts(*first).of[OpKind::kWatch], 0u);
+}
+
 int64_t bytes_of(const RankMemoryPlan& memory, Area area) {
   switch (area) {
     case Area::kArena:
@@ -148,7 +172,8 @@ TEST(Lower, OperandsAreInsideTheirRegions) {
         for (const bool clip : {true, false}) {
           PlanOptions plan = options(strategy, world);
           plan.shard_size = std::max(1, world / 2);
-          const auto l = lowered(plan, {.first_micro = first, .clip = clip}, world - 1);
+          const auto l =
+              lowered(plan, {.first_micro = first, .clip = clip, .watch = true}, world - 1);
           size_t updates = 0;
           for (const Operation& op : l->made.operations) {
             std::vector<Operand> all{op.src, op.dst, op.onto};

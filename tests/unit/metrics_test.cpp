@@ -97,6 +97,66 @@ TEST_F(Metrics, WidestStepFits) {
   EXPECT_EQ(nlohmann::json::parse(text())["step"], number);
 }
 
+// A model of more units than a short line has room for.
+std::vector<WatchedUnit> many_units() {
+  std::vector<WatchedUnit> units;
+  for (int u = 0; u < 100; ++u) {
+    const auto x = static_cast<float>(u);
+    units.push_back({u, format_text("layers.{}/\"a\"", u), {x, 2 * x, 3 * x, 4 * x}});
+  }
+  units[3].norms.grad_norm = std::nanf("");
+  return units;
+}
+
+StepRow row_with(const std::vector<WatchedUnit>& units) {
+  StepRow row{7, 0, 2.25, 1.5, 0.001, 12.5, 640, 4096};
+  row.watch = units;
+  return row;
+}
+
+TEST_F(Metrics, WatchedNormsAreAFieldOfTheirOwn) {
+  MetricsWriter writer = open();
+  const auto units = many_units();
+  ASSERT_TRUE(writer.step(row_with(units)).ok());
+  const auto watch = nlohmann::json::parse(text()).at("watch");
+  EXPECT_EQ(watch.size(), 4u);
+  EXPECT_EQ(watch.at("grad_norm").size(), 100u);
+  EXPECT_TRUE(watch.at("grad_norm").at("layers.3/\"a\"").is_null());
+  EXPECT_EQ(watch.at("grad_norm").at("layers.99/\"a\""), 99);
+  EXPECT_EQ(watch.at("grad_max").at("layers.2/\"a\""), 4);
+  EXPECT_EQ(watch.at("weight_norm").at("layers.2/\"a\""), 6);
+  EXPECT_EQ(watch.at("weight_max").at("layers.2/\"a\""), 8);
+  const long before = testing::allocations;
+  const Status again = writer.step(row_with(units));
+  EXPECT_EQ(testing::allocations - before, 0);
+  EXPECT_TRUE(again.ok());
+}
+
+TEST_F(Metrics, LogsHaveAColumnForEachNormOfEachUnit) {
+  MetricsWriter writer = open();
+  const std::vector<WatchedUnit> units{{0, "a/b", {1, 2, 3, 4}}, {2, "root", {5, 6, 7, 8}}};
+  ASSERT_TRUE(
+      writer.add_log("csv:" + path("m.csv"), watched_columns(units), MetricsWriter::Mode::kTruncate)
+          .ok());
+  ASSERT_TRUE(
+      writer.add_log("tensorboard:" + path("events"), {}, MetricsWriter::Mode::kTruncate).ok());
+  ASSERT_TRUE(writer.step(row_with(units)).ok());
+  ASSERT_TRUE(writer.step({8, 0, 2.25, 1.5, 0.001, 12.5, 640, 4096}).ok());
+  EXPECT_EQ(text("m.csv"),
+            "kind,step,epoch,loss,grad_norm,lr,step_ms,samples_per_s,peak_bytes,steps,seconds,"
+            "median_step_ms,planned_peak_bytes,stopped,watch/grad_norm/a/b,watch/grad_norm/root,"
+            "watch/grad_max/a/b,watch/grad_max/root,watch/weight_norm/a/b,watch/weight_norm/root,"
+            "watch/weight_max/a/b,watch/weight_max/root\n"
+            "step,7,0,2.25,1.5,0.001,12.5,640,4096,,,,,,1,5,2,6,3,7,4,8\n"
+            "step,8,0,2.25,1.5,0.001,12.5,640,4096,,,,,,,,,,,,,\n");
+  std::string events;
+  for (const auto& entry : std::filesystem::directory_iterator(path("events"))) {
+    events += text(("events/" + entry.path().filename().string()).c_str());
+  }
+  EXPECT_NE(events.find("step/watch/weight_max/root"), std::string::npos);
+  EXPECT_NE(events.find("step/watch/grad_norm/a/b"), std::string::npos);
+}
+
 TEST_F(Metrics, ANewRunTruncatesAndAResumedOneAppends) {
   ASSERT_TRUE(open().eval({1, 0, 1}).ok());
   ASSERT_TRUE(open(MetricsWriter::Mode::kAppend).eval({2, 0, 1}).ok());

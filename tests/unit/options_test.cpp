@@ -138,6 +138,7 @@ TEST(Options, KnowsEveryFlagOfTheContract) {
                            "metrics",
                            "trace",
                            "log-interval",
+                           "watch",
                            "verbose",
                            "timeout",
                            "deterministic",

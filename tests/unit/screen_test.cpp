@@ -61,6 +61,17 @@ TEST(ScreenText, TheOpeningIsShortForAnyFacts) {
   EXPECT_LE(std::count(text.begin(), text.end(), '\n'), kOpeningLines);
 }
 
+TEST(ScreenText, NumbersHaveThreeDigitsAndNoExponent) {
+  EXPECT_EQ(readable_number(4610), "4610");
+  EXPECT_EQ(readable_number(1234567.8), "1234568");
+  EXPECT_EQ(readable_number(99.96), "100");
+  EXPECT_EQ(readable_number(12.34), "12.3");
+  EXPECT_EQ(readable_number(9.999), "10.0");
+  EXPECT_EQ(readable_number(1.234), "1.23");
+  EXPECT_EQ(readable_number(0.157), "0.157");
+  EXPECT_EQ(readable_number(1e-9), "0.000");
+}
+
 TEST(ScreenText, TheClosingNamesTimeRateMemoryAndFiles) {
   const ClosingFacts facts{.updates = 20,
                            .stopped_early = true,

@@ -125,6 +125,20 @@ OptionEntry logs() {
   return entry;
 }
 
+OptionEntry watch() {
+  return entries::parsed(
+      {"watch", "off, on, N",
+       "keep the norms of each unit's gradient and weights, or every N steps"},
+      "off, on or a whole number of at least 1", OFSDP_FIELD(files.watch),
+      [](const std::string& text) -> std::optional<int64_t> {
+        if (const auto on = parse_switch(text)) return *on ? 1 : 0;
+        return parse_integer(text, 1);
+      },
+      [](int64_t interval) {
+        return interval == 0 ? "off" : interval == 1 ? "on" : std::to_string(interval);
+      });
+}
+
 OptionEntry plugins() {
   OptionEntry entry = entries::repeated(
       "none",
@@ -207,6 +221,7 @@ std::vector<OptionEntry> run_entries() {
       trusted(path({"trace", "none, FILE", "a Chrome/Perfetto trace"}, OFSDP_FIELD(files.trace))),
       integer({"log-interval", "10", "steps between lines of the log"}, 1,
               OFSDP_FIELD(files.log_interval)),
+      watch(),
       toggle({"verbose", "off, on", "all tables before the first step"},
              OFSDP_FIELD(files.verbose)),
   };

@@ -45,6 +45,7 @@
 #include "runtime/engine/device/device_step_lengths.h"
 #include "runtime/engine/device/device_trace.h"
 #include "runtime/engine/executor.h"
+#include "runtime/engine/nan_search.h"
 #include "runtime/engine/update_runner.h"
 #include "runtime/program/device_memory.h"
 #include "runtime/program/device_slices.h"
@@ -125,9 +126,9 @@ class DeviceEngine final : public UpdateRunner, private Engine {
   Status blame_data(BoundProgram& program, const ofsdp_data_fault& found, int64_t step);
   Status ask_the_cpu(const Graph& graph, const BoundRun& run);
   Status read_back(const TensorView& view, std::byte* to);
-  Result<std::string> find_nan(BoundProgram& program, bool here);
+  Result<NanFound> find_nan(BoundProgram& program, bool here);
   Status settle();
-  Result<bool> has_nan(const TensorView& view);
+  Result<ValueRange> range_of(const TensorView& view);
   // Shows the elements of a view, in order, until `see` has seen enough. Slow: for runs that end.
   Status in_pieces(const TensorView& view,
                    const std::function<bool(std::span<const std::byte>)>& see);

@@ -6,7 +6,6 @@
 
 #include "kernels/core/registry.h"
 #include "runtime/engine/device/device_engine.h"
-#include "runtime/engine/nan_search.h"
 #include "runtime/program/program.h"
 
 namespace ofsdp::runtime {
@@ -53,7 +52,7 @@ Status DeviceEngine::blame(size_t slot) {
   patch_inputs(program, slot);
   OFSDP_RETURN_IF_ERROR(settle());
   if (data.node != 0) return blame_data(program, data, step);
-  OFSDP_ASSIGN_OR_RETURN(const std::string first, find_nan(program, here));
+  OFSDP_ASSIGN_OR_RETURN(const NanFound first, find_nan(program, here));
   if (!here) return ranks_->wait_for_failure(step);
   return loss_fault(*program.plan, pinned_result(slot).loss, step, ranks_->rank(), first);
 }
@@ -62,7 +61,7 @@ Status DeviceEngine::blame(size_t slot) {
 // be asked to take part in running it again.
 Status DeviceEngine::check_evaluation(BoundProgram& program) {
   if (std::isfinite(result_.losses[0])) return {};
-  std::string first;
+  NanFound first;
   if (std::isnan(result_.losses[0]) && !ranks_->several()) {
     OFSDP_RETURN_IF_ERROR(settle());
     OFSDP_ASSIGN_OR_RETURN(first, find_nan(program, true));
@@ -70,14 +69,14 @@ Status DeviceEngine::check_evaluation(BoundProgram& program) {
   return loss_fault(*program.plan, result_.losses[0], numbers_.step, ranks_->rank(), first);
 }
 
-Result<std::string> DeviceEngine::find_nan(BoundProgram& program, bool here) {
+Result<NanFound> DeviceEngine::find_nan(BoundProgram& program, bool here) {
   program_ = &program;
   const auto again = [&](const Operation& op) {
     OFSDP_RETURN_IF_ERROR(execute(*this, op));
     return settle();
   };
-  const auto found = [&](const TensorView& view) { return has_nan(view); };
-  return first_nan(program, {.execute = again, .has_nan = found, .here = here, .together = true});
+  const auto range = [&](const TensorView& view) { return range_of(view); };
+  return first_nan(program, {.execute = again, .range = range, .here = here, .together = true});
 }
 
 // Both streams are done.
@@ -89,14 +88,13 @@ Status DeviceEngine::settle() {
   return {};
 }
 
-Result<bool> DeviceEngine::has_nan(const TensorView& view) {
-  bool found = false;
+Result<ValueRange> DeviceEngine::range_of(const TensorView& view) {
+  ValueRange range;
   OFSDP_RETURN_IF_ERROR(in_pieces(view, [&](std::span<const std::byte> piece) {
-    const auto* values = reinterpret_cast<const float*>(piece.data());
-    found = any_nan({values, piece.size() / sizeof(float)});
-    return !found;
+    range.add(view.desc.dtype, piece);
+    return true;
   }));
-  return found;
+  return range;
 }
 
 Status DeviceEngine::in_pieces(const TensorView& view,

@@ -151,6 +151,33 @@ std::map<std::string, double> pace(const std::vector<Subject>& list, const Kerne
   return paces;
 }
 
+size_t orthogonal_bytes(const OrthogonalMatrix& m) {
+  return align_up(static_cast<size_t>(m.numel()) * sizeof(float), kTensorAlignment) + m.work_bytes;
+}
+
+// Operations a second of an iteration on the costliest matrix that fits; 0 without any.
+Result<double> measure_products(const RunPlan& plan) {
+  const size_t most = std::min(available_memory() / 8, kMostOperands);
+  const OrthogonalMatrix* costliest = nullptr;
+  for (const OrthogonalUnit& unit : plan.orthogonal) {
+    for (const OrthogonalMatrix& m : unit) {
+      if (orthogonal_bytes(m) > most) continue;
+      if (costliest == nullptr || iteration_flops(m) > iteration_flops(*costliest)) costliest = &m;
+    }
+  }
+  if (costliest == nullptr) return 0.0;
+  OrthogonalMatrix m = *costliest;  // its operands get addresses
+  MemoryLedger ledger;
+  OFSDP_ASSIGN_OR_RETURN(const Region memory, Region::map(ledger, orthogonal_bytes(m),
+                                                          Region::Sharing::kPrivate, "products"));
+  auto* const values = reinterpret_cast<float*>(memory.data());
+  std::fill_n(values, m.numel(), 0.01f);
+  std::byte* const work = memory.data() + (orthogonal_bytes(m) - m.work_bytes);
+  HostArithmetic host;
+  const double seconds = fastest([&] { return iterate(m, values, work, host).ok(); });
+  return seconds > 0 ? iteration_flops(m) / seconds : 0.0;
+}
+
 }  // namespace
 
 Result<KernelTimes> measure_kernels(const RunPlan& plan, std::chrono::milliseconds budget) {
@@ -186,7 +213,7 @@ Result<KernelTimes> measure_kernels(const RunPlan& plan, std::chrono::millisecon
   return times;
 }
 
-Result<MemoryRates> measure_rates(const RunPlan& plan) {
+Result<MachineRates> measure_rates(const RunPlan& plan) {
   constexpr int64_t kNumel = 4 << 20;  // 16 MiB: beyond the caches of a core
   constexpr size_t kBytes = kNumel * sizeof(float);
   const size_t states = plan.optimizer->state_names(plan.settings).size();
@@ -195,7 +222,7 @@ Result<MemoryRates> measure_rates(const RunPlan& plan) {
       const Region memory,
       Region::map(ledger, (2 + states) * kBytes, Region::Sharing::kPrivate, "memory rates"));
   std::byte* const base = memory.data();
-  MemoryRates rates;
+  MachineRates rates;
   rates.copy = 2.0 * kBytes / fastest([&] {
                  convert_elements(base, DType::kFloat32, base + kBytes, DType::kFloat32, kNumel);
                  return true;
@@ -218,6 +245,7 @@ Result<MemoryRates> measure_rates(const RunPlan& plan) {
         }
         return true;
       });
+  OFSDP_ASSIGN_OR_RETURN(rates.products, measure_products(plan));
   return rates;
 }
 

@@ -31,12 +31,13 @@ struct KernelTimes {
 
 Result<KernelTimes> measure_kernels(const RunPlan& plan, std::chrono::milliseconds budget);
 
-// Bytes and elements a second of this machine, with the threads of a rank.
-struct MemoryRates {
-  double copy = 1;    // bytes read and bytes written, together
-  double update = 1;  // elements of the optimizer's update
+// The work that this machine does in a second, with the threads of a rank.
+struct MachineRates {
+  double copy = 1;      // bytes read and bytes written, together
+  double update = 1;    // elements of the optimizer's update
+  double products = 0;  // operations of Newton-Schulz, as the costliest matrix has them; 0: none
 };
 
-Result<MemoryRates> measure_rates(const RunPlan& plan);
+Result<MachineRates> measure_rates(const RunPlan& plan);
 
 }  // namespace ofsdp::runtime

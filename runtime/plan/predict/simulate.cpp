@@ -65,6 +65,7 @@ class Simulator {
       case StepKind::kFactor:
       case StepKind::kOrthogonalize:
       case StepKind::kTrust:
+      case StepKind::kWatch:
         wait(communication_end_, last_unit_);
         if (costs_[static_cast<size_t>(s)].communication > 0) compute(s);
         wait(communicate(s, compute_end_), -1);

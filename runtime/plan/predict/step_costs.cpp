@@ -1,5 +1,6 @@
 #include "runtime/plan/predict/step_costs.h"
 
+#include <algorithm>
 #include <cmath>
 
 namespace ofsdp::runtime {
@@ -10,13 +11,17 @@ constexpr double kLocalSignal = 5e-6;  // seconds: a wake-up of a rank that slee
 class StepPricer {
  public:
   StepPricer(const RunPlan& run, const ProgramPlan& program, const Machine& machine)
-      : plan_(run.plan), program_(program), machine_(machine) {}
+      : run_(run), plan_(run.plan), program_(program), machine_(machine) {}
 
   StepCost price(const Operation& op) const {
     const double factor = machine_.topology ? machine_.topology->compute_factor : 1;
     switch (op.kind) {
       case OpKind::kRun:
         return {machine_.kernels.of(program_.kernels[static_cast<size_t>(op.node)]) / factor, 0};
+      case OpKind::kOrthogonalize:
+        return {orthogonalizing(op) / factor, 0};
+      case OpKind::kWatch:
+        return watching(op, factor);
       case OpKind::kMeet:
       case OpKind::kClip:
         return {0, exchange()};
@@ -51,6 +56,25 @@ class StepPricer {
 
   double update(int64_t elements) const {
     return static_cast<double>(elements) / machine_.rates.update;
+  }
+
+  // The ranks wait for the one that has most of the unit's matrices.
+  double orthogonalizing(const Operation& op) const {
+    if (machine_.rates.products <= 0) return 0;
+    std::vector<double> of_owner(static_cast<size_t>(op.group.count));
+    for (const OrthogonalMatrix& m : run_.orthogonal[static_cast<size_t>(op.unit)]) {
+      of_owner[static_cast<size_t>(m.owner)] += orthogonal_flops(m);
+    }
+    return std::ranges::max(of_owner) / machine_.rates.products;
+  }
+
+  // One pass over the weights, though some are in the cache; an update of several is watched.
+  StepCost watching(const Operation& op, double factor) const {
+    int64_t owned = 0;
+    for (const Unit& unit : plan_.units) owned += plan_.owned_numel(unit);
+    const auto interval = static_cast<double>(run_.watch_interval);
+    return {copying(sizeof(float) * static_cast<double>(owned)) / factor / interval,
+            all_reduce(op).communication / interval};
   }
 
   // Norms of all parameters, and the exchanges that they take; as an update reads its elements.
@@ -105,6 +129,7 @@ class StepPricer {
     return {0, 2 * kLocalSignal + copying(span * (group.count + 1) + 2 * span * (group.count - 1))};
   }
 
+  const RunPlan& run_;
   const Plan& plan_;
   const ProgramPlan& program_;
   const Machine& machine_;

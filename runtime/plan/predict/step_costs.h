@@ -3,7 +3,8 @@
 // Nodes take what their kernels took here, divided by the topology's compute factor. Collectives
 // follow the topology's alpha-beta model, or without one the memory of this host, through which its
 // ranks read each other: bytes read and written over the measured rate of copying. A gather or
-// reduction of one rank alone (it converts) is computation.
+// reduction of one rank alone (it converts) is computation. Newton-Schulz takes the operations of
+// its products over the measured rate of products, on the rank that has most of them.
 //
 // Pure.
 #pragma once
@@ -16,7 +17,7 @@ namespace ofsdp::runtime {
 
 struct Machine {
   KernelTimes kernels;
-  MemoryRates rates;
+  MachineRates rates;
   std::optional<Topology> topology;  // none: ranks of this host
 };
 
