@@ -1,8 +1,8 @@
 // qlinear: a QLinear operator (or QGemm) becomes the operator on floats, and a FakeQuantize of its
 // output's pair after it.
 //
-// Appends nodes to the graph of `values`. Threads: one. Errors: kInput: an operator without a form on
-// floats, or an operand that `values` refuses.
+// Appends nodes to the graph of `values`. Threads: one. Errors: kInput: an operator without a form
+// on floats, or an operand that `values` refuses.
 // https://github.com/microsoft/onnxruntime/blob/main/docs/ContribOperators.md
 #pragma once
 

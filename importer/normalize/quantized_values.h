@@ -1,12 +1,12 @@
 // quantized_values: what the values of a graph of integers stand for, and the nodes on floats that
 // take their place; quantized_graph.h and qlinear.h write a graph with it.
 //
-// A `QuantizationPair` is a scale with its zero point, both names of constants of the file. Values are
-// known by name: weights of the file, values that a pair quantized (`carried`), outputs of
+// A `QuantizationPair` is a scale with its zero point, both names of constants of the file. Values
+// are known by name: weights of the file, values that a pair quantized (`carried`), outputs of
 // DynamicQuantizeLinear (`dynamic`).
 //
-// Owns nothing of the model, appends to its graph. Threads: one. Errors: kInput naming the value and what
-// was expected of it.
+// Owns nothing of the model, appends to its graph. Threads: one. Errors: kInput naming the value
+// and what was expected of it.
 #pragma once
 
 #include <onnx/onnx_pb.h>

@@ -33,8 +33,8 @@ void blas_product(const BlasSize& size, float alpha, const BlasFactor& a, const 
 void blas_product_by_parts(const BlasSize& size, float alpha, const BlasFactor& a,
                            const BlasFactor& b, bool accumulate, float* dst, int64_t dst_pitch);
 
-// What OPENBLAS_CORETYPE must be before OpenBLAS is loaded, so that it multiplies at this processor's
-// rate; null: nothing, or the variable is set. [Note: OpenBLAS's core]
+// Returns what OPENBLAS_CORETYPE must be before OpenBLAS is loaded, so that it multiplies at this
+// processor's rate; null: nothing, or the variable is set. [Note: OpenBLAS's core]
 const char* blas_core_to_name();
 
 }  // namespace ofsdp::kernels

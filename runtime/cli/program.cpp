@@ -236,9 +236,9 @@ void warn(const std::vector<std::string>& warnings) {
   for (const std::string& line : warnings) say(line);
 }
 
-// What libraries read before main, so the program starts itself again, once (docs/threads.md):
-// libgomp OMP_WAIT_POLICY, since threads that spin between kernels take the cores of whoever shares
-// the machine, and OpenBLAS the processor's type where it does not know that.
+// Libraries read some variables before main, so the program starts itself again, once
+// (docs/threads.md): libgomp OMP_WAIT_POLICY, since threads that spin between kernels take the
+// cores of whoever shares the machine, and OpenBLAS the processor's type, which it may not know.
 void set_what_libraries_read(char** argv) {
   const char* core = kernels::blas_core_to_name();
   if (core == nullptr && getenv("OMP_WAIT_POLICY") != nullptr) return;

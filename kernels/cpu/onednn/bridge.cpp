@@ -134,9 +134,9 @@ bool has_avx512() {
 }
 
 // [Note: bfloat16 without tiles] Intel's VDPBF16PS starts every second cycle, on one port: half of
-// the rate of float32. Where the tiles of AMX are missing (a virtual machine may hide them), products
-// of widened blocks are faster: oneDNN's reach 75 GFLOP/s for 130 to 150 of float32 on an Emerald
-// Rapids. AMD's instruction is fast.
+// the rate of float32. Where the tiles of AMX are missing (a virtual machine may hide them),
+// products of widened blocks are faster: oneDNN's reach 75 GFLOP/s for 130 to 150 of float32 on an
+// Emerald Rapids. AMD's instruction is fast.
 bool multiplies_bf16_slowly() {
   const auto isa = static_cast<unsigned>(dnnl::get_effective_cpu_isa());
   const auto tiles = static_cast<unsigned>(dnnl::cpu_isa::avx512_core_amx);
