@@ -222,7 +222,7 @@ def census(path, program, plant, folder):
     np.save(data + "/labels.npy", loss.labels)
     rows = str(len(next(iter(feeds.values()))))
     common = [program, path, "--data", data, "--loss", loss.kind, "--prediction", prediction, "--labels", "labels", "--batch-size",
-              rows, "--no-shuffle", "--threads", "1", "--metrics", folder + "/metrics.jsonl"]
+              rows, "--no-shuffle", "--threads", "1", "--metrics", folder + "/metrics.jsonl", "--verbose", "on"]  # what is trained is read from its table
     began = time.time()
     status, out, message = run(*common, "--steps", "1", "--optimizer", "sgd", "--lr", str(RATE), "--checkpoint-dir", folder + "/ck")
     row.update(status=status, seconds=round(time.time() - began, 2), loss_kind=loss.kind, reference=reference)
@@ -230,7 +230,9 @@ def census(path, program, plant, folder):
         return {**row, "verdict": "refused" if status == 2 else "fault", "message": message}
     row["loss"] = last_rows(folder + "/metrics.jsonl")["step"][0]["loss"]
     row["imports"] = close(row["loss"], reference, max(ROOM[kind][0], 4 * flips))
-    trained = re.findall(r"^train   (.*) \[[\d, ]*\]", out, re.M)
+    trained = re.findall(r"^train   (\S.*?) +\[[\d, ]*\]", out, re.M)
+    if not trained:
+        raise ValueError("the run printed no table of what it trains")
     row["trained"] = len(trained)
     checkpoint = glob.glob(folder + "/ck/step-*")[0]
     after = {t.name: numpy_helper.to_array(t) for t in onnx.load(glob.glob(checkpoint + "/*.onnx")[0]).graph.initializer}

@@ -122,7 +122,8 @@ Result<std::vector<MergedCopy>> find_merged(const OnnxFile& file) {
   std::vector<MergedCopy> merged;
   const Copies copies(model.graph());
   for (const Initializer& weight : file.initializers()) {
-    if (weight.shape.numel() < 2) continue;
+    const bool floats = is_floating(weight.dtype) || weight.quantization != nullptr;
+    if (!floats || weight.shape.numel() < 2) continue;
     const std::vector<CopyReader> readers = copies.readers(weight.name);
     if (readers.size() < 2 || !of_repeated_block(readers)) continue;
     OFSDP_ASSIGN_OR_RETURN(const bool equal, all_equal(file, weight));

@@ -63,7 +63,7 @@ inline std::string external(const std::string& location, const std::string& offs
          (length.empty() ? "" : entry("length", length)) + number(14, 1);
 }
 
-enum : int { kFloat = 1, kInt64 = 7, kHalf = 10, kDouble = 11, kBfloat16 = 16 };
+enum : int { kFloat = 1, kUint8 = 2, kInt64 = 7, kHalf = 10, kDouble = 11, kBfloat16 = 16 };
 
 // A TensorProto; `data` are its data fields.
 inline std::string tensor(const std::string& name, int type, const std::vector<int64_t>& dims,

@@ -154,6 +154,21 @@ TEST(ModelEditsTest, EveryReaderGetsItsCopy) {
   EXPECT_EQ(*merged_copies_warning(written), "");
 }
 
+// As several products read the packed bytes of one weight (MatMulNBits).
+TEST(ModelEditsTest, SharedIntegersAreNoMergedCopies) {
+  SmallModel small = linear_model();
+  const auto product = [](const char* x, const char* y, const char* name) {
+    return node("MatMulNBits", {x, "bytes", "scales"}, {y}, name, "com.microsoft");
+  };
+  small.nodes = {product("x", "p", "/blocks.0/MatMul"), product("p", "logits", "/blocks.1/MatMul")};
+  small.initializers = {tensor("bytes", kUint8, {4, 1, 16}, message(9, std::string(64, 'a'))),
+                        tensor("scales", kFloat, {4}, raw<float>({1, 2, 3, 4}))};
+  const Edited edited(small, {});
+  auto file = OnnxFile::open(edited.path);
+  ASSERT_TRUE(file.ok());
+  EXPECT_EQ(*merged_copies_warning(*file), "");
+}
+
 TEST(ModelEditsTest, ANewHeadHasItsBiasAndItsShapes) {
   ModelEdits edits;
   edits.head = 5;
