@@ -74,7 +74,8 @@ TEST(CompletionTest, BashOffersTheFlagsOfTheCommand) {
     Words expected;
     for (const cli::OptionEntry& entry : cli::option_table()) {
       const bool taken = entry.commands == cli::kEveryCommand
-                             ? entry.name == "help" || cli::takes_options_of_a_run(command.command)
+                             ? entry.name == "help" || entry.name == "version" ||
+                                   cli::takes_options_of_a_run(command.command)
                              : cli::contains(entry.commands, command.command);
       if (taken) expected.push_back("--" + entry.name);
       if (taken && entry.name == "shuffle") expected.emplace_back("--no-shuffle");
