@@ -308,6 +308,9 @@ def straight_through(model, feeds):
                 continue
             if any(x in floats for x in i):
                 floats.update(node.output)
+                if kind == "Pad" and len(i) > 2 and i[2]:
+                    i[2] = constant(out + ".border", known[i[2]])
+                    node = helper.make_node("Pad", i, [out], **attributes(node))
             made.append(node)
     del model.graph.node[:]
     model.graph.node.extend(made)

@@ -38,7 +38,7 @@ from onnx import TensorProto, numpy_helper
 
 import graphs
 
-WIDTHS = {True: (1e-5, 1e-6), False: (1e-2, 3e-3, 1e-3, 3e-4)}   # in double, in float32
+WIDTHS = {True: (1e-5, 1e-6, 1e-7), False: (1e-2, 3e-3, 1e-3, 3e-4, 1e-4, 3e-5)}   # in double, in float32
 SECONDS = 0.5   # of processor time for the differences of a file, which decides how many tensors are sampled
 RATE = 1e4
 FLOATS = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.DOUBLE, TensorProto.BFLOAT16)

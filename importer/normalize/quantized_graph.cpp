@@ -91,6 +91,7 @@ class Dequantizer : QuantizedValues {
       }
     }
     if (moves(node) && reads(node.input(0))) return move(node);
+    if (is(node, "Pad") && reads(node.input(0))) return pad(node);
     if (moves(node) && dynamic_.contains(node.input(0))) {
       dynamic_.insert(node.output(0));
       touched_.insert(node.output(0));
@@ -157,6 +158,29 @@ class Dequantizer : QuantizedValues {
       touched_.insert(name);
     }
     return keep(node);
+  }
+
+  // The integer that fills the border becomes the float it stands for.
+  Status pad(const onnx::NodeProto& node) {
+    const QuantizationPair& pair = carried_.at(node.input(0));
+    OFSDP_ASSIGN_OR_RETURN(const std::vector<float> scales, file_.scales(pair.scale));
+    std::vector<int64_t> zero{0}, border{0};
+    if (!pair.zero_point.empty()) {
+      OFSDP_ASSIGN_OR_RETURN(zero, file_.zero_points(pair.zero_point, pair.onnx_type, 1));
+    }
+    if (const std::string value = input_or_none(node, 2); !value.empty()) {
+      OFSDP_ASSIGN_OR_RETURN(border, file_.zero_points(value, pair.onnx_type, 1));
+    }
+    OFSDP_REJECT_IF(scales.size() != 1, "expected values with one scale, found {}", scales.size());
+    const auto filled = static_cast<float>(border[0] - zero[0]) * scales[0];
+    auto& made = add("Pad",
+                     {node.input(0), node.input(1), scalar(node.output(0) + "//border", filled),
+                      input_or_none(node, 3)},
+                     node.output(0));
+    copy_attributes(node, made);
+    carried_[node.output(0)] = QuantizationPair(pair);
+    touched_.insert(node.output(0));
+    return ok_status();
   }
 
   // Scale and zero point of ONNX's formula; they are constants of backward, because FakeQuantize

@@ -1,6 +1,7 @@
 #include "importer/passes/specialize.h"
 
 #include <algorithm>
+#include <set>
 
 #include "importer/file/tensor_record.h"
 #include "importer/file/wire.h"
@@ -69,10 +70,11 @@ bool foldable(const Graph& graph, const Node& node) {
   });
 }
 
-// In evaluation Dropout lets everything through and BatchNormalization uses what it has.
-Node without_training(const Graph& graph, Node node) {
+// In evaluation Dropout lets everything through and BatchNormalization uses what it has, but for
+// statistics of weights (weight standardization, Qiao et al. 2019), which hold no batch.
+Node without_training(const Graph& graph, Node node, bool of_weights) {
   if (node.op->full_name() == "BatchNormalization") {
-    node.attributes.set("training_mode", int64_t{0});
+    if (!of_weights) node.attributes.set("training_mode", int64_t{0});
     node.outputs.resize(1);
   }
   if (node.op->full_name() != "Dropout") return node;
@@ -108,7 +110,10 @@ class Specializer {
  private:
   // Folds the node, appends it, or puts others in its place.
   Status take(Node node) {
-    if (mode_ == Mode::kEval) node = without_training(graph_, std::move(node));
+    if (mode_ == Mode::kEval) {
+      const bool of_weights = !node.inputs.empty() && holds_no_samples(node.inputs[0]);
+      node = without_training(graph_, std::move(node), of_weights);
+    }
     node = without_like(graph_, std::move(node));
     if (lowering_ != nullptr) {
       OFSDP_ASSIGN_OR_RETURN(const bool replaced, lowering_->lower(graph_, node));
@@ -122,10 +127,24 @@ class Specializer {
     OFSDP_ASSIGN_OR_RETURN(const auto descs, infer_descs(graph_, node));
     bounded_.watch(node);
     if (!may_fold(node, descs)) {
+      note_weights(node);
       graph_.nodes.push_back(std::move(node));
       return {};
     }
     return fold(graph_, node);
+  }
+
+  // Whether only parameters and constants make a value.
+  bool holds_no_samples(ValueId id) const {
+    if (id == 0 || of_weights_.contains(id)) return true;
+    const ValueKind kind = graph_.value(id).kind;
+    return kind == ValueKind::kParameter || kind == ValueKind::kConstant;
+  }
+
+  void note_weights(const Node& node) {
+    const auto no_samples = [this](ValueId id) { return holds_no_samples(id); };
+    if (node.op->random || !std::ranges::all_of(node.inputs, no_samples)) return;
+    of_weights_.insert(node.outputs.begin(), node.outputs.end());
   }
 
   bool may_fold(const Node& node, const std::vector<TensorDesc>& descs) {
@@ -144,6 +163,7 @@ class Specializer {
   Mode mode_;
   const Lowering* lowering_;
   int64_t folded_bytes_ = 0;
+  std::set<ValueId> of_weights_;  // what nodes make of parameters and constants alone
 };
 
 }  // namespace

@@ -163,6 +163,30 @@ TEST_F(Passes, DropoutIsIdentityInEvaluation) {
   EXPECT_THAT(operators(*specialize(maker.graph, shapes, Mode::kEval)), ElementsAre("Identity"));
 }
 
+// Statistics of weights hold no batch; those of samples are the running ones in evaluation.
+TEST_F(Passes, StatisticsOfWeightsAreTakenInEvaluationToo) {
+  const ValueId x = maker.input("x", {DType::kFloat32, {2, 4}});
+  const ValueId w = maker.node("Relu", "positive", {maker.parameter("w", {2, 4})});
+  std::vector<ValueId> of_channels;
+  for (const char* name : {"scale", "bias", "mean", "variance"}) {
+    of_channels.push_back(maker.parameter(name, {4}));
+  }
+  for (const ValueId values : {x, w}) {
+    std::vector<ValueId> inputs{values};
+    inputs.insert(inputs.end(), of_channels.begin(), of_channels.end());
+    maker.node("BatchNormalization", values == x ? "of_x" : "of_w", inputs,
+               {{"training_mode", int64_t{1}}});
+  }
+  const auto graph = specialize(maker.graph, {{"x", {2, 4}}}, Mode::kEval);
+  ASSERT_TRUE(graph.ok()) << graph.error().message();
+  std::vector<int64_t> trains;
+  for (const Node& node : graph->nodes) {
+    if (node.op->full_name() != "BatchNormalization") continue;
+    trains.push_back(node.attributes.i("training_mode", 0));
+  }
+  EXPECT_THAT(trains, ElementsAre(0, 1));
+}
+
 TEST_F(Passes, LossIsFoundOrTheCandidatesAreNamed) {
   const ValueId x = maker.input("x", {DType::kFloat32, {2, 4}});
   const ValueId y = maker.node("Relu", "y", {x});
