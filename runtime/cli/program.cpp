@@ -313,7 +313,7 @@ int run(int argc, char** argv, const char* version) {
     return printed(0);
   }
   if (parsed->options.version) {
-    if (first) std::printf("fsdp-run %s\n", version);
+    if (first) print_lines(stdout, format_text("fsdp-run {}\n", version));
     return printed(0);
   }
   const Options& options = parsed->options;
