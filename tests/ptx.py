@@ -38,6 +38,7 @@ NARROW_STORES = {
 # Kernels that spill: the most bytes that are stored and loaded, and the reason.
 SPILLS = {
     r"walk_kernel<\w+, (1|32)>": (16, "TopK of few, which walks a line by a thread or a warp"),
+    "join_statistics": (8, "a channel a thread: divisions of doubles are calls, around which a register is kept"),
     f"(keys|queries)_kernel<(float|{SIXTEEN_BITS}), (64|128), 8>": (80, "attention on CUDA cores, for what tensor cores do not take"),
 }
 # Kernels with values in local memory, likewise.
