@@ -97,7 +97,7 @@ Of {len(rows)} files of {len(names)} architectures, {right} ({100 * right / max(
 back as files that ONNX Runtime runs with the same loss.
 
 The networks are tiny and have random weights. Two exporters of PyTorch wrote them; optimizers and quantizers of other projects
-changed them ([bench/census](../bench/census/README.md)). A file counts as right when four things hold.
+changed them (`bench/census/README.md`). A file counts as right when four things hold.
 
 - *Imports*: the first loss is that of ONNX Runtime's outputs.
 - *Trains*: a step ends with exit status 0.
