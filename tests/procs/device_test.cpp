@@ -188,21 +188,7 @@ TEST(DeviceDataTest, OutOfRangeEndAnEvaluation) {
 }
 
 TEST(DeviceCheckpointTest, GoesOnFromWhatTheCpuSavedAndTheOtherWayRound) {
-  const Words command = small_mlp() + Words{"--param-dtype", "float16"};
-  const TempFolder folder;
-  const auto part = [&](const char* device, const std::string& dir, const Words& more) {
-    const Words where{
-        "--device", device, "--checkpoint-dir", folder.path() + "/" + dir, "--checkpoint-interval",
-        "4step"};
-    return train(command + where, more, {"OFSDP_CUDA_LIBRARY=" OFSDP_COUNTING_DEVICE});
-  };
-  const Trained whole = on_cpu(command + Words{"--steps", "17"});
-  for (const auto& [first, second] : {std::pair{"cpu", "cuda"}, std::pair{"cuda", "cpu"}}) {
-    EXPECT_EQ(part(first, first, {"--steps", "9"}).run.status, 0);
-    const Trained rest = part(second, first, {"--steps", "17", "--resume", "latest"});
-    EXPECT_EQ(rest.run.status, 0) << rest.run.err;
-    EXPECT_TRUE(whole.file == rest.file) << first << " then " << second;
-  }
+  expect_checkpoints_of_both(small_mlp() + Words{"--param-dtype", "float16"}, 9, 17);
 }
 
 }  // namespace device_test

@@ -142,21 +142,7 @@ TEST(MatrixOptimizersOnCuda, GiveTheLossesOfTheCpu) {
 }
 
 TEST_P(MatrixOptimizers, GoesOnFromWhatTheCpuSavedAndTheOtherWayRound) {
-  const testing_data::TempFolder folder;
-  const Words command = small_mlp(2) + Words{"--optimizer", GetParam()};
-  const auto part = [&](const std::string& device, const std::string& dir, const Words& more) {
-    const Words where{
-        "--device", device, "--checkpoint-dir", folder.path() + "/" + dir, "--checkpoint-interval",
-        "4step"};
-    return train(command + where, more, {"OFSDP_CUDA_LIBRARY=" OFSDP_COUNTING_DEVICE});
-  };
-  const Trained whole = on_cpu(command + Words{"--steps", "11"});
-  for (const auto& [first, second] : {std::pair{"cpu", "cuda"}, std::pair{"cuda", "cpu"}}) {
-    EXPECT_EQ(part(first, first, {"--steps", "6"}).run.status, 0);
-    const Trained rest = part(second, first, {"--steps", "11", "--resume", "latest"});
-    EXPECT_EQ(rest.run.status, 0) << rest.run.err;
-    EXPECT_TRUE(whole.file == rest.file) << first << " then " << second;
-  }
+  expect_checkpoints_of_both(small_mlp(2) + Words{"--optimizer", GetParam()}, 6, 11);
 }
 
 // States that the plan has for the three weights of the perceptron, of one rank.

@@ -102,6 +102,31 @@ inline Words small_mlp() {
 }
 inline Words small_mlp(int world) { return small_mlp() + ranks(world); }
 
+// Steps `half` on the CPU and the rest, up to `whole`, on the counting device from its checkpoint
+// give the file of one run, and so does the other way round.
+inline void expect_checkpoints_of_both(const Words& command, int half, int whole) {
+  const testing_data::TempFolder folder;
+  const auto part = [&](const std::string& device, const std::string& dir, int steps,
+                        const Words& more) {
+    const Words where{"--device",
+                      device,
+                      "--checkpoint-dir",
+                      folder.path() + "/" + dir,
+                      "--checkpoint-interval",
+                      "4step",
+                      "--steps",
+                      std::to_string(steps)};
+    return train(command + where, more, {"OFSDP_CUDA_LIBRARY=" OFSDP_COUNTING_DEVICE});
+  };
+  const Trained expected = on_cpu(command + Words{"--steps", std::to_string(whole)});
+  for (const auto& [first, second] : {std::pair{"cpu", "cuda"}, std::pair{"cuda", "cpu"}}) {
+    EXPECT_EQ(part(first, first, half, {}).run.status, 0);
+    const Trained rest = part(second, first, whole, {"--resume", "latest"});
+    EXPECT_EQ(rest.run.status, 0) << rest.run.err;
+    EXPECT_TRUE(expected.file == rest.file) << first << " then " << second;
+  }
+}
+
 inline void expect_both_ran(const Trained& cpu, const Trained& device) {
   EXPECT_EQ(cpu.run.status, 0) << cpu.run.err;
   EXPECT_EQ(device.run.status, 0) << device.run.err;

@@ -1,7 +1,5 @@
 // Adafactor's sums, factors, squares and step against the CPU's (kernels/optimizers/factors.h):
 // sums to rounding, the step bit for bit, with the lengths that follow from the device's squares.
-#include <cstring>
-
 #include "kernels/core/optimizer.h"
 #include "kernels/cuda/device/arithmetic.h"
 #include "kernels/optimizers/factors.h"
@@ -16,17 +14,6 @@ constexpr double kRate = 0.03, kDecay = 0.1;
 constexpr int64_t kStep = 4;
 
 class CudaAdafactor : public DeviceTest {};
-
-template <typename T>
-std::unique_ptr<Tensor> on_device(const T& value) {
-  auto made = std::make_unique<Tensor>(DType::kUInt8, Doubles(sizeof(T)));
-  std::vector<std::byte> bytes(sizeof(T));
-  std::memcpy(bytes.data(), &value, sizeof(T));
-  made->assign(bytes);
-  return made;
-}
-
-std::vector<float> floats(const Doubles& values) { return {values.begin(), values.end()}; }
 
 Doubles squared(Doubles values) {
   for (double& v : values) v = v * v + 0.01;

@@ -8,7 +8,9 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <cstring>
 #include <functional>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -86,6 +88,20 @@ class Tensor {
   size_t offset_;
   void* base_ = nullptr;
 };
+
+// A struct as a tensor of bytes.
+template <typename T>
+std::unique_ptr<Tensor> on_device(const T& value) {
+  auto made = std::make_unique<Tensor>(DType::kUInt8, std::vector<double>(sizeof(T)));
+  std::vector<std::byte> bytes(sizeof(T));
+  std::memcpy(bytes.data(), &value, sizeof(T));
+  made->assign(bytes);
+  return made;
+}
+
+inline std::vector<float> floats(const std::vector<double>& values) {
+  return {values.begin(), values.end()};
+}
 
 // Numbers that look random and are the same everywhere: in -scale .. scale.
 inline std::vector<double> numbers(int64_t n, uint64_t seed, double scale = 2) {

@@ -1,7 +1,5 @@
 // Squares of parameters and directions against sums in double, and the step bit for bit against
 // kernels/optimizers/updates.h with the lengths that follow from the device's own squares.
-#include <cstring>
-
 #include "kernels/core/optimizer.h"
 #include "kernels/cuda/device/arithmetic.h"
 #include "tests/gpu/kernels/device.h"
@@ -15,18 +13,6 @@ constexpr double kRate = 0.03;
 constexpr int64_t kStep = 4;
 
 class CudaLamb : public DeviceTest {};
-
-// A struct as a tensor of bytes.
-template <typename T>
-std::unique_ptr<Tensor> on_device(const T& value) {
-  auto made = std::make_unique<Tensor>(DType::kUInt8, Doubles(sizeof(T)));
-  std::vector<std::byte> bytes(sizeof(T));
-  std::memcpy(bytes.data(), &value, sizeof(T));
-  made->assign(bytes);
-  return made;
-}
-
-std::vector<float> floats(const Doubles& values) { return {values.begin(), values.end()}; }
 
 Doubles squared(Doubles values) {
   for (double& v : values) v *= v;

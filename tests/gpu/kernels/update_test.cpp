@@ -57,7 +57,6 @@ std::vector<Optimizer> optimizers() {
   return list;
 }
 
-std::vector<float> floats(const Doubles& values) { return {values.begin(), values.end()}; }
 Doubles doubles(const std::vector<float>& values) { return {values.begin(), values.end()}; }
 
 // A span of n elements, `shift` elements after an aligned address; its gradient lies
