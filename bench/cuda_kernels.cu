@@ -30,6 +30,7 @@ namespace {
 using namespace ofsdp;
 using namespace ofsdp::kernels::cuda;
 
+using kernels::DType;
 constexpr DType kHalf = DType::kBFloat16;
 constexpr DType kFull = DType::kFloat32;
 

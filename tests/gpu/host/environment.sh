@@ -10,6 +10,7 @@ bundle=build/gpu/bundle.tar.xz
 
 if [ ! -x "$OFSDP_BUILD/fsdp-run" ] && [ -f "$bundle" ]; then
   tar -xJf "$bundle" || python3 -c "import tarfile; tarfile.open('$bundle').extractall('.')"
+  [ ! -d build/peer_models ] || python3 bench/weightless.py fill build/peer_models
 fi
 if [ ! -x "$OFSDP_BUILD/fsdp-run" ]; then
   cmake --preset cuda -DOFSDP_CUDA_ARCHITECTURES="${OFSDP_CUDA_ARCHITECTURES:-90-real}"

@@ -6,6 +6,9 @@
 #   cmake --build --preset cuda --target ofsdp_cuda tests_gpu bench_cuda_kernels bench_products
 #   tests/gpu/host/pack.sh            gives build/gpu/bundle.tar.xz, which run.sh unpacks in another copy of the tree
 #
+# Models that lie in build/gpu/models (bench/weightless.py drop build/gpu/models build/peer_models/gpu_*.onnx) go along: the
+# host then needs neither transformers nor the time of an export.
+#
 # OFSDP_BUILD  the build, build/cuda
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../../.."
@@ -33,6 +36,8 @@ grep -vE "$own" "$stage/needed" | sort -u | while read -r library; do
   strip --strip-unneeded "$stage/build/gpu/lib/$(basename "$library")"
 done
 rm "$stage/needed"
+# Models of bench/gpu_vs_pytorch.sh, where they were exported and bench/weightless.py dropped their weights
+[ ! -d build/gpu/models ] || cp -r build/gpu/models "$stage/build/peer_models"
 pwd >"$stage/build/gpu/root" # tests know the paths that they were built with
 mkdir -p build/gpu
 tar -C "$stage" -cf - build | xz -6 --lzma2=preset=6,dict=128MiB -T1 >build/gpu/bundle.tar.xz.part

@@ -21,7 +21,16 @@ FIXTURES = ROOT / "tests/fixtures"
 SAMPLES = ROOT / "samples"
 # Seconds a command. A part is over in ten minutes, as hosts are lent that end a command then.
 PATIENCE = {"checks": 240, "training": 120, "sanitizer": 170, "speed": 170, "kernels": 570, "products": 590}
+# What is not timed runs beside other things of its part: most of a small run is the start of libraries, on the host.
+AT_ONCE = max(1, min(8, (os.cpu_count() or 1) // 2))
 rows = []
+
+
+def at_once(function, calls):
+    """All calls, each a tuple of arguments."""
+    with concurrent.futures.ThreadPoolExecutor(AT_ONCE) as pool:
+        for done in [pool.submit(function, *call) for call in calls]:
+            done.result()
 
 
 def say(part, name, verdict, seconds, note=""):
@@ -83,9 +92,8 @@ def checks():
     commands = [(name, name, None) for name in order]
     if "test_gpu_operators" in found:
         commands.append(("test_gpu_operators without cuDNN", "test_gpu_operators", WITHOUT_CUDNN))
-    for name, program, environment in commands:
-        if not is_wanted(name):
-            continue
+
+    def check(name, program, environment):
         status, text, seconds = (run_shards if program == SHARDED else run_check)(name, [str(found[program])], environment)
         passed = sum(int(n) for n in re.findall(r"\[  PASSED  \] (\d+) test", text))
         skipped = len(set(re.findall(r"\[  SKIPPED \] (\S+)", text)))
@@ -102,6 +110,8 @@ def checks():
         elif status not in (0, 1):
             note += f", status {status}: {last_line(text)}"
         say("checks", name, verdict, seconds, note)
+
+    at_once(check, [c for c in commands if is_wanted(c[0])])
 
 
 # --- training ---
@@ -179,11 +189,11 @@ def is_wanted(name):
 
 
 def training():
-    for case, command, torch, allowed in CASES:
-        if not is_wanted(case):
-            continue
+    def within(*case):
         with tempfile.TemporaryDirectory(dir=OUT) as name:
-            one_case(case, command, torch, allowed, pathlib.Path(name))
+            one_case(*case, pathlib.Path(name))
+
+    at_once(within, [case for case in CASES if is_wanted(case[0])])
 
 
 def one_case(case, command, torch, allowed, folder):
@@ -229,21 +239,21 @@ def sanitizer():
     tool = shutil.which("compute-sanitizer")
     if tool is None:
         return say("sanitizer", "all", "skip", 0, "no compute-sanitizer")
-    for kind in ("memcheck", "racecheck", "initcheck", "synccheck"):
-        for name, command in SMALL:
-            if not is_wanted(name):
-                continue
-            status, text, seconds = run(
-                "sanitizer", f"{kind} {name}",
-                [tool, "--tool", kind, "--error-exitcode", "9", PROGRAM, *words(command), "--nproc-per-node", "1",
-                 "--device", "cuda", "--cuda-graph", "off"])
-            summary = re.search(r"(ERROR|RACECHECK) SUMMARY: (.*)", text)
-            first = re.search(r"========= (?!COMPUTE|ERROR|RACECHECK)(\S.*)", text)
-            note = summary.group(2) if summary else last_line(text)
-            if status != 0 and first:
-                note += "; " + first.group(1)[:110]
-            say("sanitizer", f"{kind} {name}", "ok" if status == 0 else "FAIL", seconds, note)
-    return None
+
+    def look(kind, name, command):
+        status, text, seconds = run(
+            "sanitizer", f"{kind} {name}",
+            [tool, "--tool", kind, "--error-exitcode", "9", PROGRAM, *words(command), "--nproc-per-node", "1",
+             "--device", "cuda", "--cuda-graph", "off"])
+        summary = re.search(r"(ERROR|RACECHECK) SUMMARY: (.*)", text)
+        first = re.search(r"========= (?!COMPUTE|ERROR|RACECHECK)(\S.*)", text)
+        note = summary.group(2) if summary else last_line(text)
+        if status != 0 and first:
+            note += "; " + first.group(1)[:110]
+        say("sanitizer", f"{kind} {name}", "ok" if status == 0 else "FAIL", seconds, note)
+
+    return at_once(look, [(kind, name, command) for kind in ("memcheck", "racecheck", "initcheck", "synccheck")
+                          for name, command in SMALL if is_wanted(name)])
 
 
 # --- speed ---
