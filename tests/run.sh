@@ -58,7 +58,7 @@ fi
 nvcc=$(command -v "${CUDACXX:-nvcc}" || command -v /usr/local/cuda/bin/nvcc || true)
 if [ -n "$nvcc" ] && [ $# = 0 ]; then
   export OFSDP_CUDA_ARCHITECTURES=${OFSDP_CUDA_ARCHITECTURES:-90-real}
-  build cuda --target ofsdp_cuda tests_cuda
+  build cuda --target ofsdp_cuda tests_cuda bench_cuda_kernels bench_products
   step "test gpu: skipped by name where there is none"
   OFSDP_CUDA_LIBRARY=$PWD/build/cuda/libofsdp_cuda.so run_tests release -L '^gpu$'
   step "test cuda: what nvcc made of the kernels, plans of cuDNN"

@@ -177,7 +177,7 @@ class ProductTest : public testing::Test {
 
 // The head of a GPT-2: logits, their gradient by the activations, and by the weights.
 TEST_F(ProductTest, RowsThatAreApartHaveTheirPitchAsLeadingDimension) {
-  const int64_t vocabulary = 50257, pitch = 50304, width = 768, tokens = 1024;
+  const int64_t vocabulary = 50257, pitch = 50304, width = 768, tokens = 4;
   const ProductShape logits{
       .rows = tokens, .columns = vocabulary, .inner = width, .transpose_b = true, .ld_d = pitch};
   EXPECT_EQ(leading(logits), (std::array{width, width, pitch}));
@@ -221,7 +221,7 @@ TEST_F(ProductTest, TakesTheFirstAlgorithmThatTheHeuristicStandsFor) {
     device_.may_vary = may_vary;
     const auto made = product(DType::kBFloat16);
     ASSERT_NE(made, nullptr);
-    EXPECT_EQ(made->workspace_bytes(), may_vary ? 2048u : 1024u);
+    EXPECT_EQ(made->workspace_bytes(), 2048u);  // enough for any that may be taken
     ASSERT_EQ(run(*made), cudaSuccess);
     EXPECT_EQ(function<uint64_t (*)()>("fake_lt_algorithm")(), 101u);
   }

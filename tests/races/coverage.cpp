@@ -28,6 +28,8 @@ constexpr Exception kExceptions[] = {
     {"indexing/found.cu reverse_kernel", "ReverseSequence: a thread an element, nothing shared"},
     {"indexing/found.cu cache_kernel", "TensorScatter: a thread an element, nothing shared"},
     {"indexing/top_k.cu mark_kernel", "Hardmax: a thread an element, nothing shared"},
+    {"matmul/product_padding.cu", "padded copies: a thread a unit, nothing shared"},
+    {"matmul/product_trial.cu", "while planning: a thread its elements, sums by atomics"},
     {"matmul/einsum.cu", "of Einsum that is no product: a warp an element, nothing shared"},
     {"pointwise/bias_split_gelu.cu",
      "its launcher is an operator; a thread a pack, nothing shared"},

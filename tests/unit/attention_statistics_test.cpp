@@ -151,6 +151,29 @@ TEST_F(AttentionStatistics, AYThatBackwardReadsItselfIsReadAsItIs) {
   EXPECT_FALSE(gradient.attributes.has("y_perm"));
 }
 
+// As a GPT-2 has them: one product gives all heads of a row, queries first, then keys, then values.
+TEST_F(AttentionStatistics, KeysAndValuesMayLieInTheTensorOfQueries) {
+  constexpr int64_t kHeads = 2, kRows = 3, kWidth = 4, kRow = 3 * kHeads * kWidth;
+  Attributes attributes;
+  int64_t first = 0;
+  for (const char* name : {kQueryLayout, kKeyLayout, kValueLayout}) {
+    attributes.set(name, to_attribute(HeadLayout{
+                             2, kHeads, kRows, kWidth, {kRows * kRow, kWidth, kRow, first}}));
+    first += kHeads * kWidth;
+  }
+  attributes.set(kResultPerm, std::vector<int64_t>{0, 2, 1, 3});
+  const ValueId all = maker.node("MatMul", "qkv", {x, maker.parameter("wqkv", {8, kRow})});
+  const ValueId y = maker.node("Attention", "a", {all}, attributes);
+  const ValueId rows = maker.node("Reshape", "y3", {y, maker.ints({2, 3, 8})});
+  const ValueId o = maker.node("MatMul", "o", {rows, maker.parameter("wo", {8, 8})});
+  const Graph graph = keep_attention_statistics(trained(o), always);
+  expect_sound(graph);
+  ASSERT_EQ(nodes(graph, kKeeping).size(), 1u);
+  EXPECT_EQ(nodes(graph, kKeeping).at(0)->inputs, std::vector<ValueId>{all});
+  EXPECT_EQ(nodes(graph, kGradient).at(0)->inputs.at(7),
+            nodes(graph, kKeeping).at(0)->outputs.at(1));
+}
+
 TEST_F(AttentionStatistics, LengthsComeBehindTheMask) {
   const ValueId lengths = maker.input("lengths", {DType::kInt64, {2}});
   const ValueId y =

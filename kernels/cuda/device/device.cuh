@@ -271,6 +271,4 @@ inline size_t widest(size_t bytes, const void* a, const void* b) {
   return size;
 }
 
-inline size_t round_up(size_t bytes, size_t to = 256) { return (bytes + to - 1) / to * to; }
-
 }  // namespace ofsdp::kernels::cuda

@@ -33,6 +33,9 @@ struct Fault {
   uint64_t node = 1;
 };
 
+// Parts of a workspace begin at such multiples.
+inline size_t round_up(size_t bytes, size_t to = 256) { return (bytes + to - 1) / to * to; }
+
 }  // namespace ofsdp::kernels::cuda
 
 #define OFSDP_CUDA_TRY(expression)                                                  \

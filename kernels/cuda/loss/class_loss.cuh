@@ -111,7 +111,7 @@ __device__ inline Slope slope_of(const Labels& v, int64_t label, float diff_loss
 template <typename T, bool Smooth = true>
 __device__ inline float slope_at(const Labels& v, const Slope& s, float score, int64_t c) {
   if (s.label < 0) return 0;
-  float d = v.through_softmax ? expf(s.norm(score)) * s.chance : 0.0f;
+  float d = v.through_softmax ? exp_for<T>(s.norm(score)) * s.chance : 0.0f;
   if (Smooth && s.spread != 0.0f) d -= s.spread * static_cast<float>(v.weight<T>(c));
   return c == s.label ? d - s.hit : d;
 }

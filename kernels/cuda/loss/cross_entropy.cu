@@ -142,16 +142,14 @@ __global__ void __launch_bounds__(kRowThreads<G>, kRowBlocks<G>)
   const Slope s = slope_of<T>(v, v.label(i), get_loss(b.diff_loss, b.loss_dtype, at), norm);
   const T* row = static_cast<const T*>(b.scores) + i * v.row;
   T* to = static_cast<T*>(b.diff_scores) + i * v.row;
-  walk_row(row, v.classes, packs, lane, G, [&]<int N>(int64_t c) {
-    float d[N];
-    load<N>(row + c, d);
+  walk_values(row, v.classes, packs, lane, G, [&]<int N>(int64_t c, float* d) {
     unrolled<N>([&](int k) { d[k] = slope_at<T>(v, s, d[k], c + k); });
     store<N>(to + c, d);
   });
 }
 
-// Both at once: what forward_rows and backward_rows give, bit by bit. Scores of labels that are
-// ignored are not read. Smooth: there is label smoothing, which costs registers.
+// Both at once: what forward_rows and backward_rows give, bit by bit. Smooth: there is label
+// smoothing, which costs registers.
 template <typename T, int G, bool Smooth>
 __global__ void __launch_bounds__(kRowThreads<G>, kJoinedRowBlocks<G>)
     joined_rows(Labels v, CrossEntropyJoined j, bool packs) {
@@ -169,9 +167,7 @@ __global__ void __launch_bounds__(kRowThreads<G>, kJoinedRowBlocks<G>)
   if (label >= 0) norm = normalizer_of(online_softmax<G>(row, n, lane, spare));
   const Slope s = slope_of<T>(v, label, *j.diff_loss, kept_of<T>(norm));
   double spread = 0;
-  walk_row(row, n, packs, lane, G, [&]<int N>(int64_t c) {
-    float d[N] = {};
-    if (label >= 0) load<N>(row + c, d);
+  walk_values(row, n, packs, lane, G, [&]<int N>(int64_t c, float* d) {
     unrolled<N>([&](int k) {
       if (Smooth && label >= 0) spread += v.weight<T>(c + k) * static_cast<double>(norm(d[k]));
       d[k] = slope_at<T, Smooth>(v, s, d[k], c + k);

@@ -2,268 +2,196 @@
 
 #include <algorithm>
 #include <array>
-#include <limits>
-#include <map>
-#include <mutex>
-#include <tuple>
+#include <optional>
 
 #include "kernels/cuda/device/device_state.h"
 #include "kernels/cuda/matmul/lt.h"
+#include "kernels/cuda/matmul/lt_product.h"
+#include "kernels/cuda/matmul/product_padding.h"
 
 namespace ofsdp::kernels::cuda {
 namespace {
 
-constexpr size_t kMostWorkspace = size_t{128} << 20;  // 13 float32 parts of a 768 x 3072 gradient
-constexpr uint32_t kLeastOfVectors = 16;              // below it a bias is at fault on some cards
-constexpr int kCandidates = 8;
-constexpr int kTimings = 5;
-// An address that a vector or an aux could have: the heuristic never reads it but asks for its
-// alignment.
-constexpr uintptr_t kSomewhere = uintptr_t{1} << 20;
+// [Note: odd extents] cuBLASLt's fast kernels move 16 bytes at a time and take whole tiles. Rows
+// that begin at multiples of 16 bytes do not suffice: the extent along them must be whole packs as
+// well. (H200, cuBLASLt 13.1: the logits of GPT-2, 50257 wide in rows of 50304, at 102 to 208
+// TFLOP/s, where others reach 700.) So such an extent is rounded up: where the operand's rows have
+// room for it in place, what lies there being nobody's; else in a padded copy, which of weights
+// costs a thousandth of the product. Along the inner axis the room is filled with zeros.
+constexpr int64_t kPackBytes = 16;
+constexpr int64_t kTile = 64;               // elements; 50257 becomes 50304
+constexpr int64_t kProductsACopied = 1024;  // multiplications, at least, an element that is copied
 
-cudaDataType_t type_of(DType dtype) {
-  if (dtype == DType::kFloat16) return CUDA_R_16F;
-  return dtype == DType::kBFloat16 ? CUDA_R_16BF : CUDA_R_32F;
+enum class Axis : uint8_t { kRows, kColumns, kInner };
+enum Operand : size_t { kA, kB, kD, kOperands };
+
+// As an operand lies: its rows and columns are two of the product's axes.
+struct Lie {
+  StoredMatrix matrix;
+  Axis down, along;
+};
+
+std::array<Lie, kOperands> lies_of(const ProductShape& s) {
+  const auto lie = [](bool turned, int64_t rows, int64_t columns, int64_t row, Axis down,
+                      Axis along) {
+    return turned ? Lie{{columns, rows, row}, along, down} : Lie{{rows, columns, row}, down, along};
+  };
+  return {lie(s.transpose_a, s.rows, s.inner, s.row_a(), Axis::kRows, Axis::kInner),
+          lie(s.transpose_b, s.inner, s.columns, s.row_b(), Axis::kInner, Axis::kColumns),
+          lie(false, s.rows, s.columns, s.row_d(), Axis::kRows, Axis::kColumns)};
 }
 
-cublasComputeType_t compute_type(const ProductShape& s) {
-  return s.tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F;
+// How a product is padded: an axis, its extent, and which operands have copies for it.
+struct Padding {
+  Axis axis;
+  int64_t extent, padded;
+  std::array<bool, kOperands> copied{};
+};
+
+bool has_axis(const Lie& lie, Axis axis) { return lie.down == axis || lie.along == axis; }
+
+// Whether its rows have room for `padded` elements of the axis.
+bool has_room(const Lie& lie, const Padding& p, int64_t pack) {
+  return lie.along == p.axis && lie.matrix.row % pack == 0 && lie.matrix.row >= p.padded;
 }
 
-// A is cuBLASLt's B: its sums are BGRADB's.
-cublasLtEpilogue_t epilogue_of(const ProductShape& s) {
-  if (s.bias_grad == BiasGrad::kOfA) return CUBLASLT_EPILOGUE_BGRADB;
-  if (s.bias_grad == BiasGrad::kOfB) return CUBLASLT_EPILOGUE_BGRADA;
-  if (s.activation == Activation::kGeluGrad) {
-    return s.bias_grad == BiasGrad::kOfD ? CUBLASLT_EPILOGUE_DGELU_BGRAD : CUBLASLT_EPILOGUE_DGELU;
+// The copy of an operand.
+StoredMatrix padded_matrix(const Lie& lie, const Padding& p) {
+  StoredMatrix m = lie.matrix;
+  (lie.down == p.axis ? m.rows : m.columns) = p.padded;
+  m.row = m.columns;
+  return m;
+}
+
+std::optional<Padding> padding_of(const ProductShape& s, int64_t least) {
+  if (s.rows * s.columns * s.inner < least || s.batch != 1 || s.activation != Activation::kNone ||
+      s.aux || s.bias_grad == BiasGrad::kOfD) {
+    return std::nullopt;
   }
-  if (s.activation == Activation::kGelu) {
-    if (s.aux) return s.bias ? CUBLASLT_EPILOGUE_GELU_AUX_BIAS : CUBLASLT_EPILOGUE_GELU_AUX;
-    return s.bias ? CUBLASLT_EPILOGUE_GELU_BIAS : CUBLASLT_EPILOGUE_GELU;
-  }
-  return s.bias ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT;
-}
-
-class LtProduct final : public MatrixProduct {
- public:
-  ~LtProduct() override {
-    for (cublasLtMatrixLayout_t layout : {left_, right_, result_}) {
-      if (layout != nullptr) lt().cublasLtMatrixLayoutDestroy_(layout);
+  const auto pack = kPackBytes / static_cast<int64_t>(dtype_size(s.dtype));
+  const auto lies = lies_of(s);
+  const std::array<int64_t, 3> extents{s.rows, s.columns, s.inner};
+  for (const Axis axis : {Axis::kColumns, Axis::kRows, Axis::kInner}) {
+    Padding p{axis, extents[static_cast<size_t>(axis)], 0};
+    const bool along = std::ranges::any_of(lies, [&](const Lie& l) { return l.along == axis; });
+    if (!along || p.extent % pack == 0) continue;
+    p.padded = (p.extent + kTile - 1) / kTile * kTile;
+    int64_t elements = 0;
+    for (size_t i = 0; i < kOperands; ++i) {
+      p.copied[i] = has_axis(lies[i], axis) && !has_room(lies[i], p, pack);
+      const StoredMatrix& m = lies[i].matrix;
+      if (p.copied[i]) elements += m.rows * m.columns;
     }
-    if (operation_ != nullptr) lt().cublasLtMatmulDescDestroy_(operation_);
+    const bool few = s.rows * s.columns * s.inner >= kProductsACopied * elements;
+    if (few && p.padded - p.extent < p.extent / 8) return p;
+  }
+  return std::nullopt;
+}
+
+class PaddedProduct final : public MatrixProduct {
+ public:
+  static std::unique_ptr<MatrixProduct> make(DeviceState& device, const ProductShape& shape,
+                                             const Padding& padding) {
+    auto made = std::make_unique<PaddedProduct>(shape, padding);
+    made->product_ = make_lt_product(device, made->padded_shape());
+    if (made->product_ == nullptr) return nullptr;
+    return made;
   }
 
-  bool settle(DeviceState& device, const ProductShape& shape) {
-    shape_ = shape;
-    return describe() && choose(device);
+  PaddedProduct(const ProductShape& shape, const Padding& padding)
+      : shape_(shape), padding_(padding), lies_(lies_of(shape)), size_(dtype_size(shape.dtype)) {
+    for (size_t i = 0; i < kOperands; ++i) {
+      places_[i] = bytes_;
+      const StoredMatrix m = padded_matrix(lies_[i], padding);
+      if (padding.copied[i]) bytes_ += round_up(static_cast<size_t>(m.rows * m.row) * size_);
+    }
+    vector_ = bytes_;
+    if (has_vector()) bytes_ += round_up(static_cast<size_t>(padding.padded) * size_);
   }
 
-  size_t workspace_bytes() const override { return chosen_.workspaceSize; }
+  size_t workspace_bytes() const override { return bytes_ + product_->workspace_bytes(); }
 
   cudaError_t run(cudaStream_t stream, const ProductOperands& o) override {
-    if (!point_to(o)) return cudaErrorInvalidValue;
-    return matmul(chosen_.algo, stream, o, chosen_.workspaceSize) ? cudaSuccess
-                                                                  : cudaErrorLaunchFailure;
+    auto* const scratch = static_cast<std::byte*>(o.workspace);
+    const void* const given[] = {o.a, o.b, o.d};
+    ProductOperands moved = o;
+    moved.workspace = scratch + bytes_;
+    for (const size_t i : {kA, kB}) {
+      const Lie& lie = lies_[i];
+      if (padding_.copied[i]) {
+        OFSDP_CUDA_TRY(copy_padded(size_, given[i], lie.matrix, scratch + places_[i],
+                                   padded_matrix(lie, padding_), stream));
+        (i == kA ? moved.a : moved.b) = scratch + places_[i];
+      } else if (padding_.axis == Axis::kInner) {
+        const StoredMatrix room{lie.matrix.rows, padding_.padded, lie.matrix.row};
+        OFSDP_CUDA_TRY(
+            clear_columns(size_, const_cast<void*>(given[i]), room, padding_.extent, stream));
+      }
+    }
+    const StoredMatrix result = padded_matrix(lies_[kD], padding_);
+    if (padding_.copied[kD]) {
+      moved.d = scratch + places_[kD];
+      moved.c = nullptr;
+      if (shape_.beta != 0) {
+        OFSDP_CUDA_TRY(copy_padded(size_, o.c != nullptr ? o.c : o.d, lies_[kD].matrix, moved.d,
+                                   result, stream));
+      }
+    }
+    const StoredMatrix vector{1, padding_.extent, padding_.extent};
+    const StoredMatrix padded_vector{1, padding_.padded, padding_.padded};
+    if (has_vector() && shape_.bias) {
+      OFSDP_CUDA_TRY(copy_padded(size_, o.bias, vector, scratch + vector_, padded_vector, stream));
+      moved.bias = scratch + vector_;
+    }
+    const bool sums = has_vector() && !shape_.bias;
+    if (sums) moved.bias_grad = scratch + vector_;
+    OFSDP_CUDA_TRY(product_->run(stream, moved));
+    if (padding_.copied[kD]) {
+      OFSDP_CUDA_TRY(copy_padded(size_, moved.d, result, o.d, lies_[kD].matrix, stream));
+    }
+    return sums ? copy_padded(size_, moved.bias_grad, padded_vector, o.bias_grad, vector, stream)
+                : cudaSuccess;
   }
 
  private:
-  bool set(cublasLtMatmulDescAttributes_t attribute, const void* value, size_t bytes) {
-    return lt().cublasLtMatmulDescSetAttribute_(operation_, attribute, value, bytes) ==
-           CUBLAS_STATUS_SUCCESS;
+  // A bias, or a bias gradient, along the axis.
+  bool has_vector() const {
+    const Axis axis = padding_.axis;
+    return (axis == Axis::kColumns && (shape_.bias || shape_.bias_grad == BiasGrad::kOfB)) ||
+           (axis == Axis::kRows && shape_.bias_grad == BiasGrad::kOfA);
   }
 
-  // One attribute holds the bias or its gradient: an epilogue has one of them.
-  bool point_to(const ProductOperands& o) {
-    const void* vector = shape_.bias ? o.bias : o.bias_grad;
-    const bool has_vector = shape_.bias || shape_.bias_grad != BiasGrad::kNone;
-    return (!has_vector || set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, &vector, sizeof(vector))) &&
-           (!shape_.aux || set(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, &o.aux, sizeof(o.aux)));
-  }
-
-  bool matmul(const cublasLtMatmulAlgo_t& algorithm, cudaStream_t stream, const ProductOperands& o,
-              size_t bytes) {
-    const void* c = o.c != nullptr ? o.c : o.d;
-    return lt().cublasLtMatmul_(lt().handle, operation_, &shape_.alpha, o.b, left_, o.a, right_,
-                                &shape_.beta, c, result_, o.d, result_, &algorithm, o.workspace,
-                                bytes, stream) == CUBLAS_STATUS_SUCCESS;
-  }
-
-  // A row-major [rows, columns] is a column-major [columns, rows] with leading dimension `row`.
-  bool layout(cublasLtMatrixLayout_t& made, int64_t rows, int64_t columns, int64_t row,
-              int64_t stride) {
-    if (lt().cublasLtMatrixLayoutCreate_(
-            &made, type_of(shape_.dtype), static_cast<uint64_t>(columns),
-            static_cast<uint64_t>(rows), row) != CUBLAS_STATUS_SUCCESS) {
-      return false;
-    }
-    const auto count = static_cast<int32_t>(shape_.batch);
-    const auto put = [&](cublasLtMatrixLayoutAttribute_t attribute, const auto& value) {
-      return lt().cublasLtMatrixLayoutSetAttribute_(made, attribute, &value, sizeof(value)) ==
-             CUBLAS_STATUS_SUCCESS;
+  ProductShape padded_shape() const {
+    ProductShape s = shape_;
+    (padding_.axis == Axis::kRows      ? s.rows
+     : padding_.axis == Axis::kColumns ? s.columns
+                                       : s.inner) = padding_.padded;
+    const auto row = [&](Operand i) {
+      return padding_.copied[i] ? padded_matrix(lies_[i], padding_).row : lies_[i].matrix.row;
     };
-    return shape_.batch == 1 || (put(CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, count) &&
-                                 put(CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, stride));
-  }
-
-  bool describe() {
-    const ProductShape& s = shape_;
-    if (lt().cublasLtMatmulDescCreate_(&operation_, compute_type(s), CUDA_R_32F) !=
-        CUBLAS_STATUS_SUCCESS) {
-      return false;
-    }
-    const auto way = [](bool t) { return t ? CUBLAS_OP_T : CUBLAS_OP_N; };
-    const cublasOperation_t left = way(s.transpose_b), right = way(s.transpose_a);
-    const auto layout_of = [&](cublasLtMatrixLayout_t& made, bool transposed, int64_t rows,
-                               int64_t columns, int64_t row, int64_t stride) {
-      return transposed ? layout(made, columns, rows, row, stride)
-                        : layout(made, rows, columns, row, stride);
-    };
-    return set(CUBLASLT_MATMUL_DESC_TRANSA, &left, sizeof(left)) &&
-           set(CUBLASLT_MATMUL_DESC_TRANSB, &right, sizeof(right)) && describe_epilogue() &&
-           layout_of(left_, s.transpose_b, s.inner, s.columns, s.row_b(), s.stride_b) &&
-           layout_of(right_, s.transpose_a, s.rows, s.inner, s.row_a(), s.stride_a) &&
-           layout(result_, s.rows, s.columns, s.row_d(), s.stride_d);
-  }
-
-  bool describe_epilogue() {
-    const cublasLtEpilogue_t epilogue = epilogue_of(shape_);
-    void* const somewhere =
-        reinterpret_cast<void*>(kSomewhere + std::max(shape_.alignment, kLeastOfVectors));
-    return set(CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue, sizeof(epilogue)) &&
-           (!shape_.aux ||
-            set(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, &shape_.columns, sizeof(shape_.columns))) &&
-           point_to({.bias = somewhere, .aux = somewhere, .bias_grad = somewhere});
-  }
-
-  // One answer for each shape: the same product is the same algorithm wherever it stands, and the
-  // same bits.
-  bool choose(DeviceState& device) {
-    static std::mutex mutex;
-    using Key = std::tuple<int, bool, ProductShape>;
-    static std::map<Key, cublasLtMatmulHeuristicResult_t> known;
-    const std::scoped_lock lock(mutex);
-    const Key key{device.ordinal, device.may_vary, shape_};
-    if (const auto it = known.find(key); it != known.end()) {
-      chosen_ = it->second;
-      return true;
-    }
-    std::array<cublasLtMatmulHeuristicResult_t, kCandidates> found{};
-    const int count = ask_heuristic(found);
-    if (count == 0) return false;
-    chosen_ = found[static_cast<size_t>(device.may_vary ? fastest(found, count) : 0)];
-    // Ranks may choose differently, but plan alike.
-    for (int i = 0; device.may_vary && i < count; ++i) {
-      chosen_.workspaceSize =
-          std::max(chosen_.workspaceSize, found[static_cast<size_t>(i)].workspaceSize);
-    }
-    known.emplace(key, chosen_);
-    return true;
-  }
-
-  // The algorithms it stands for, best first; returns how many. Without a mask a product that is
-  // split along its inner axis may add its parts in the result's own type.
-  int ask_heuristic(std::array<cublasLtMatmulHeuristicResult_t, kCandidates>& found) {
-    int count = 0;
-    cublasLtMatmulPreference_t preference = nullptr;
-    if (lt().cublasLtMatmulPreferenceCreate_(&preference) != CUBLAS_STATUS_SUCCESS) return 0;
-    const auto prefer = [&](cublasLtMatmulPreferenceAttributes_t attribute, const auto& value) {
-      lt().cublasLtMatmulPreferenceSetAttribute_(preference, attribute, &value, sizeof(value));
-    };
-    prefer(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, kMostWorkspace);
-    for (const auto attribute :
-         {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
-          CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES}) {
-      prefer(attribute, shape_.alignment);
-    }
-    constexpr uint32_t kPartsInFloat32 =
-        CUBLASLT_REDUCTION_SCHEME_NONE | CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
-    if (shape_.dtype != DType::kFloat32) {
-      prefer(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, kPartsInFloat32);
-    }
-    const cublasStatus_t status = lt().cublasLtMatmulAlgoGetHeuristic_(
-        lt().handle, operation_, left_, right_, result_, result_, preference, kCandidates,
-        found.data(), &count);
-    lt().cublasLtMatmulPreferenceDestroy_(preference);
-    if (status != CUBLAS_STATUS_SUCCESS) return 0;
-    const auto end = std::remove_if(found.begin(), found.begin() + count, [](const auto& answer) {
-      return answer.state != CUBLAS_STATUS_SUCCESS;
-    });
-    return static_cast<int>(end - found.begin());
-  }
-
-  size_t bytes_of(int64_t rows, int64_t row, int64_t stride) const {
-    const int64_t elements = (shape_.batch - 1) * stride + rows * row;
-    return static_cast<size_t>(elements) * dtype_size(shape_.dtype);
-  }
-
-  // On operands of zeros, which cost what others do; the first where memory for them is short.
-  int fastest(const std::array<cublasLtMatmulHeuristicResult_t, kCandidates>& found, int count) {
-    const ProductShape& s = shape_;
-    const std::array<size_t, 6> sizes{
-        bytes_of(s.transpose_a ? s.inner : s.rows, s.row_a(), s.stride_a),
-        bytes_of(s.transpose_b ? s.columns : s.inner, s.row_b(), s.stride_b),
-        bytes_of(s.rows, s.row_d(), s.stride_d),
-        bytes_of(1, std::max(s.rows, s.columns), 0),
-        s.aux ? bytes_of(s.rows, s.columns, 0) : 0,
-        kMostWorkspace};
-    std::array<void*, 6> data{};
-    bool there = true;
-    for (size_t i = 0; i < sizes.size(); ++i) {
-      there = there && cudaMalloc(&data[i], sizes[i] + 256) == cudaSuccess &&
-              cudaMemset(data[i], 0, sizes[i] + 256) == cudaSuccess;
-    }
-    const ProductOperands operands{.a = data[0],
-                                   .b = data[1],
-                                   .bias = data[3],
-                                   .aux = data[4],
-                                   .d = data[2],
-                                   .bias_grad = data[3],
-                                   .workspace = data[5]};
-    int best = 0;
-    float least = std::numeric_limits<float>::max();
-    for (int i = 0; there && i < count; ++i) {
-      const float time = time_of(found[static_cast<size_t>(i)], operands);
-      if (time < least) best = i;
-      least = std::min(least, time);
-    }
-    for (void* memory : data) cudaFree(memory);
-    cudaGetLastError();
-    return best;
-  }
-
-  float time_of(const cublasLtMatmulHeuristicResult_t& candidate, const ProductOperands& operands) {
-    float milliseconds = std::numeric_limits<float>::max();
-    cudaEvent_t began = nullptr, ended = nullptr;
-    cudaEventCreate(&began);
-    cudaEventCreate(&ended);
-    bool good = point_to(operands);
-    for (int i = 0; i <= kTimings && good; ++i) {
-      if (i == 1) cudaEventRecord(began, nullptr);  // the first warms up
-      good = matmul(candidate.algo, nullptr, operands, candidate.workspaceSize);
-    }
-    cudaEventRecord(ended, nullptr);
-    if (good && cudaEventSynchronize(ended) == cudaSuccess) {
-      cudaEventElapsedTime(&milliseconds, began, ended);
-    }
-    cudaEventDestroy(began);
-    cudaEventDestroy(ended);
-    return milliseconds;
+    s.ld_a = row(kA);
+    s.ld_b = row(kB);
+    s.ld_d = row(kD);
+    return s;
   }
 
   ProductShape shape_;
-  cublasLtMatmulDesc_t operation_ = nullptr;
-  cublasLtMatrixLayout_t left_ = nullptr, right_ = nullptr, result_ = nullptr;
-  cublasLtMatmulHeuristicResult_t chosen_{};
+  Padding padding_;
+  std::array<Lie, kOperands> lies_;
+  size_t size_;
+  std::array<size_t, kOperands> places_{};  // of copies, in the workspace
+  size_t vector_ = 0, bytes_ = 0;           // of the vector's; of all copies
+  std::unique_ptr<MatrixProduct> product_;
 };
 
 }  // namespace
 
-std::unique_ptr<MatrixProduct> make_product(DeviceState& device, ProductShape shape) {
+std::unique_ptr<MatrixProduct> make_product(DeviceState& device, ProductShape shape,
+                                            int64_t least_padded) {
   if (lt().handle == nullptr || !product_has_epilogue(shape)) return nullptr;
   shape.tf32 = device.tf32 && shape.dtype == DType::kFloat32;
-  auto product = std::make_unique<LtProduct>();
-  if (!product->settle(device, shape)) return nullptr;
-  return product;
+  const auto padding = padding_of(shape, least_padded);
+  return padding ? PaddedProduct::make(device, shape, *padding) : make_lt_product(device, shape);
 }
 
 }  // namespace ofsdp::kernels::cuda

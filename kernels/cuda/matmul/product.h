@@ -1,7 +1,7 @@
 // MatrixProduct: D = epilogue(alpha op(A) op(B) + beta C) in row-major convention by cuBLASLt,
-// batched over leading axes with a stride each; settled while planning: the heuristic's first
-// algorithm or, where bits may vary from run to run, the fastest of its first eight; kept by shape,
-// type and epilogue.
+// batched over leading axes with a stride each; settled while planning, and kept by shape, type and
+// epilogue: which of the heuristic's first eight algorithms (product_choice.h), and whether the
+// product is padded (product.cpp, [Note: odd extents]).
 //
 // cuBLASLt is column-major: a row-major matrix is its transpose there, so B goes first and A
 // second. The bias of an epilogue runs along columns of D, of which each row here is one.
@@ -87,6 +87,10 @@ bool product_has_epilogue(const ProductShape& shape);
 // Whether OFSDP_EPILOGUES, for comparisons, lets these parts be joined with a product.
 bool epilogue_is_wanted(const ProductShape& shape);
 
-std::unique_ptr<MatrixProduct> make_product(DeviceState& device, ProductShape shape);
+// Multiplications from which an odd extent is rounded up (product.cpp).
+inline constexpr int64_t kLeastPadded = int64_t{1} << 30;
+
+std::unique_ptr<MatrixProduct> make_product(DeviceState& device, ProductShape shape,
+                                            int64_t least_padded = kLeastPadded);
 
 }  // namespace ofsdp::kernels::cuda

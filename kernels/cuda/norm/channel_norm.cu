@@ -267,7 +267,9 @@ __device__ inline int64_t channel_of(const ChannelExtent& e, int64_t i) {
   return e.last ? i % e.channels : i / e.inner % e.channels;
 }
 
-// V elements that lie side by side: of one channel, or of V channels where these are last.
+// V elements that lie side by side: of one channel, or of V channels where these are last. The FMAs
+// are written out: left to the compiler, packs had them where single elements had none, and other
+// bits.
 template <typename T, int V>
 OFSDP_CUDA_KERNEL apply_kernel(ChannelNorm n, Scratch s) {
   const ChannelExtent& e = n.extent;
@@ -280,7 +282,7 @@ OFSDP_CUDA_KERNEL apply_kernel(ChannelNorm n, Scratch s) {
     const int64_t c = e.last ? first + k : first;
     const float factor =
         to_float(static_cast<const T*>(n.scale)[c]) / sqrtf(s.variance[c] + n.epsilon);
-    v[k] = (v[k] - s.mean[c]) * factor + to_float(static_cast<const T*>(n.bias)[c]);
+    v[k] = fmaf(v[k] - s.mean[c], factor, to_float(static_cast<const T*>(n.bias)[c]));
   });
   store<V>(static_cast<T*>(n.y) + i, v);
 }
@@ -306,9 +308,9 @@ OFSDP_CUDA_KERNEL gradient_kernel(ChannelNormGradient n, Scratch s) {
     float through = 0;
     if (n.training) {
       const float h = (v[k] - stat(n.mean, c)) * inv;
-      through = (s.shift[c] + h * s.slope[c]) * s.share;
+      through = fmaf(h, s.slope[c], s.shift[c]);
     }
-    d[k] = of(n.scale, c) * inv * (d[k] - through);
+    d[k] = of(n.scale, c) * inv * fmaf(-s.share, through, d[k]);
   });
   store<V>(static_cast<T*>(n.dx) + i, d);
 }

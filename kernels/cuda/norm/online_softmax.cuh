@@ -5,6 +5,7 @@
 
 #include <cmath>
 
+#include "kernels/cuda/device/quick.cuh"
 #include "kernels/cuda/norm/rows.cuh"
 
 namespace ofsdp::kernels::cuda {
@@ -12,14 +13,15 @@ namespace ofsdp::kernels::cuda {
 struct OnlineSoftmax {
   float max = -INFINITY, sum = 0;
 
-  template <int N>
-  __host__ __device__ void add(const float* v) {
+  // Of scores that are stored as T.
+  template <int N, typename T = float>
+  __device__ void add(const float* v) {
     float most = max;
     for (int k = 0; k < N; ++k) most = v[k] > most || v[k] != v[k] ? v[k] : most;
     if (most == -INFINITY) return;  // nothing but -infinity yet
     float more = 0;
-    for (int k = 0; k < N; ++k) more += expf(v[k] - most);
-    sum = (max == -INFINITY ? 0.0f : sum * expf(max - most)) + more;
+    for (int k = 0; k < N; ++k) more += exp_for<T>(v[k] - most);
+    sum = (max == -INFINITY ? 0.0f : sum * exp_for<T>(max - most)) + more;
     max = most;
   }
 };
@@ -37,11 +39,8 @@ __device__ inline OnlineSoftmax joined(const OnlineSoftmax& mine, float* spare) 
 template <int G, typename T>
 __device__ inline OnlineSoftmax online_softmax(const T* row, int64_t n, int thread, float* spare) {
   OnlineSoftmax mine;
-  walk_row(row, n, true, thread, G, [&]<int N>(int64_t i) {
-    float v[N];
-    load<N>(row + i, v);
-    mine.template add<N>(v);
-  });
+  walk_values(row, n, true, thread, G,
+              [&]<int N>(int64_t, const float* v) { mine.template add<N, T>(v); });
   return joined<G>(mine, spare);
 }
 

@@ -26,7 +26,7 @@ OFSDP_CUDA_KERNEL softmax_forward_held(const T* x, T* y, int64_t rows, int64_t n
   for_packs<V, E, G>(width, lane, [&](int first, int64_t) {
     unrolled<V>([&](int k) {
       v[first + k] -= max;
-      const float e = expf(v[first + k]);
+      const float e = exp_for<T>(v[first + k]);
       if (!log) v[first + k] = e;
       sum += e;
     });
@@ -51,7 +51,7 @@ OFSDP_CUDA_KERNEL softmax_forward_walked(const T* x, T* y, int64_t n, bool packs
     float v[N];
     load<N>(from + i, v);
     unrolled<N>(
-        [&](int k) { v[k] = log ? (v[k] - all.max) - less : expf(v[k] - all.max) * scale; });
+        [&](int k) { v[k] = log ? (v[k] - all.max) - less : exp_for<T>(v[k] - all.max) * scale; });
     store<N>(to + i, v);
   });
 }

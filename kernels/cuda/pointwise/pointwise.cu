@@ -44,6 +44,10 @@ OFSDP_CUDA_KERNEL real_kernel(PointwiseCall c) {
   Operands<T, V> x;
   x.read(c, i);
   unrolled<V>([&](int k) {
+    if constexpr (kIsNarrow<T> && kOp != kAny) {
+      const float operand = c.b == nullptr ? x.a[k] : x.b[k];
+      if (quick_of<kOp>(x.a[k], operand, first, x.a[k])) return;
+    }
     x.a[k] = c.b == nullptr ? unary_of(op, x.a[k], first, second)
                             : binary_of(op, x.a[k], x.b[k], first, second);
   });

@@ -3,6 +3,7 @@
 
 #include <cmath>
 
+#include "kernels/cuda/device/quick.cuh"
 #include "kernels/cuda/pointwise/formulas.cuh"
 #include "kernels/cuda/pointwise/pointwise.h"
 
@@ -47,6 +48,27 @@ __host__ __device__ inline T binary_of(Pointwise op, T x, T y, T a, T b) {
     default:
       return gradient_of(op, x, y, a, b);
   }
+}
+
+// Formulas that a transformer spends its time on, for results that are rounded to 16 bits; false for
+// others.
+template <Pointwise kOp>
+__device__ inline bool quick_of(float d, float x, float a, float& y) {
+  using M = QuickMath;
+  using P = Pointwise;
+  const Quick v(x);
+  const auto put = [&](Quick found) {
+    y = found.v;
+    return true;
+  };
+  if constexpr (kOp == P::kGelu) return put(gelu_of<M>(v));
+  if constexpr (kOp == P::kGeluTanh) return put(gelu_tanh_of<M>(v));
+  if constexpr (kOp == P::kSwish) return put(swish_of<M>(v, Quick(a)));
+  if constexpr (kOp == P::kSigmoid) return put(sigmoid_of<M>(v));
+  if constexpr (kOp == P::kGeluGrad) return put(Quick(d) * gelu_slope<M>(v));
+  if constexpr (kOp == P::kGeluTanhGrad) return put(Quick(d) * gelu_tanh_slope<M>(v));
+  if constexpr (kOp == P::kSwishGrad) return put(swish_grad<M>(Quick(d), v, Quick(a)));
+  return false;
 }
 
 // For integers the rest has the sign of y, or (truncated) of x; of a division by 0 it is 0.

@@ -217,7 +217,7 @@ void add_attention_grad(Registry& registry) {
                            {{"blocks", statistics_accepts<float>, statistics_create<float>},
                             {"bfloat16", statistics_accepts<BFloat16>, statistics_create<BFloat16>},
                             in_float32<statistics_accepts<float>, statistics_create<float>>()},
-                           {.min_inputs = 3}));
+                           {.min_inputs = 1}));  // K and V may be in the tensor of Q
 }
 
 }  // namespace ofsdp::kernels::ops

@@ -8,7 +8,7 @@
 
 #include "kernels/core/tensor.h"
 #include "kernels/cuda/device/device_state.h"
-#include "kernels/cuda/pointwise/pointwise_math.cuh"
+#include "kernels/cuda/pointwise/formulas.cuh"
 #include "tests/support/float_elements.h"
 #include "tests/support/namespaces.h"
 
@@ -113,7 +113,7 @@ class Loops final : public MatrixProduct {
 
 }  // namespace
 
-std::unique_ptr<MatrixProduct> make_product(DeviceState& device, ProductShape shape) {
+std::unique_ptr<MatrixProduct> make_product(DeviceState& device, ProductShape shape, int64_t) {
   if (!product_has_epilogue(shape)) return nullptr;
   shape.tf32 = device.tf32 && shape.dtype == DType::kFloat32;
   return std::make_unique<Loops>(shape);

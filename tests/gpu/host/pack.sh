@@ -36,10 +36,11 @@ grep -vE "$own" "$stage/needed" | sort -u | while read -r library; do
   strip --strip-unneeded "$stage/build/gpu/lib/$(basename "$library")"
 done
 rm "$stage/needed"
+ln -s "../../../$build/libofsdp_cuda.so" "$stage/build/gpu/lib/" # the program looks beside its own library
 # Models of bench/gpu_vs_pytorch.sh, where they were exported and bench/weightless.py dropped their weights
 [ ! -d build/gpu/models ] || cp -r build/gpu/models "$stage/build/peer_models"
 pwd >"$stage/build/gpu/root" # tests know the paths that they were built with
 mkdir -p build/gpu
-tar -C "$stage" -cf - build | xz -6 --lzma2=preset=6,dict=128MiB -T1 >build/gpu/bundle.tar.xz.part
+tar -C "$stage" -cf - build | xz --lzma2=preset=3,dict=128MiB -T1 >build/gpu/bundle.tar.xz.part
 mv build/gpu/bundle.tar.xz.part build/gpu/bundle.tar.xz
 ls -l build/gpu/bundle.tar.xz

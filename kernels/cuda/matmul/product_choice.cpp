@@ -1,0 +1,133 @@
+#include "kernels/cuda/matmul/product_choice.h"
+
+#include <algorithm>
+#include <array>
+#include <limits>
+
+#include "kernels/cuda/matmul/product_trial.h"
+
+namespace ofsdp::kernels::cuda {
+namespace {
+
+constexpr float kMillisecondsEach = 5;  // of timing, and a run at least
+constexpr int kMostRuns = 10;
+constexpr float kNever = std::numeric_limits<float>::max();
+
+struct Buffer {
+  void* data = nullptr;
+  int64_t count = 0;  // elements
+};
+
+// The operands of a product, and what it writes of them.
+class Trial {
+ public:
+  Trial(const ProductShape& shape, size_t workspace) : shape_(shape) {
+    const ProductShape& s = shape;
+    const int64_t b = s.batch - 1;
+    make(kA, b * s.stride_a + (s.transpose_a ? s.inner : s.rows) * s.row_a());
+    make(kB, b * s.stride_b + (s.transpose_b ? s.columns : s.inner) * s.row_b());
+    make(kD, b * s.stride_d + s.rows * s.row_d());
+    make(kVector, std::max(s.rows, s.columns));
+    make(kAux, s.aux ? s.rows * s.columns : 0);
+    there_ = there_ && cudaMalloc(&workspace_, workspace + 1) == cudaSuccess &&
+             cudaMalloc(reinterpret_cast<void**>(&digest_), sizeof(*digest_)) == cudaSuccess &&
+             cudaEventCreate(&began_) == cudaSuccess && cudaEventCreate(&ended_) == cudaSuccess;
+  }
+  Trial(const Trial&) = delete;
+  Trial& operator=(const Trial&) = delete;
+  ~Trial() {
+    for (const Buffer& buffer : buffers_) cudaFree(buffer.data);
+    cudaFree(workspace_);
+    cudaFree(digest_);
+    if (began_ != nullptr) cudaEventDestroy(began_);
+    if (ended_ != nullptr) cudaEventDestroy(ended_);
+    cudaGetLastError();
+  }
+
+  bool there() const { return there_; }
+
+  // What a run of a candidate writes, as a number; false where it does not run.
+  bool digest_of(int candidate, const RunCandidate& run, unsigned long long& found) {
+    for (size_t i = 0; i < buffers_.size(); ++i) {
+      if (fill_random(shape_.dtype, buffers_[i].data, buffers_[i].count, static_cast<uint32_t>(i),
+                      nullptr) != cudaSuccess) {
+        return false;
+      }
+    }
+    if (cudaMemset(digest_, 0, sizeof(*digest_)) != cudaSuccess) return false;
+    if (!run(candidate, operands())) return false;
+    for (const Output which : {kD, kVector, kAux}) {
+      const Buffer& buffer = buffers_[which];
+      const auto bytes = static_cast<int64_t>(dtype_size(shape_.dtype)) * buffer.count;
+      if (add_digest(buffer.data, (bytes + 3) / 4, digest_, nullptr) != cudaSuccess) return false;
+    }
+    return cudaMemcpy(&found, digest_, sizeof(found), cudaMemcpyDeviceToHost) == cudaSuccess;
+  }
+
+  float milliseconds(int candidate, const RunCandidate& run) {
+    const float one = timed(candidate, run, 1);
+    if (one == kNever) return kNever;
+    const float wanted = kMillisecondsEach / std::max(one, 1e-3f);
+    return timed(candidate, run, std::clamp(static_cast<int>(wanted), 1, kMostRuns));
+  }
+
+ private:
+  enum Output : size_t { kA, kB, kD, kVector, kAux, kBuffers };
+
+  // Whole words, of which the last may have an element that nothing writes but fill_random.
+  void make(Output which, int64_t count) {
+    Buffer& buffer = buffers_[which];
+    buffer.count = (count + 1) / 2 * 2;
+    const auto bytes = dtype_size(shape_.dtype) * static_cast<size_t>(buffer.count);
+    there_ = there_ && cudaMalloc(&buffer.data, std::max<size_t>(bytes, 1)) == cudaSuccess;
+  }
+
+  ProductOperands operands() const {
+    return {.a = buffers_[kA].data,
+            .b = buffers_[kB].data,
+            .bias = buffers_[kVector].data,
+            .aux = buffers_[kAux].data,
+            .d = buffers_[kD].data,
+            .bias_grad = buffers_[kVector].data,
+            .workspace = workspace_};
+  }
+
+  float timed(int candidate, const RunCandidate& run, int runs) {
+    float found = 0;
+    bool good = cudaEventRecord(began_, nullptr) == cudaSuccess;
+    for (int i = 0; i < runs && good; ++i) good = run(candidate, operands());
+    good = good && cudaEventRecord(ended_, nullptr) == cudaSuccess &&
+           cudaEventSynchronize(ended_) == cudaSuccess &&
+           cudaEventElapsedTime(&found, began_, ended_) == cudaSuccess;
+    return good ? found / static_cast<float>(runs) : kNever;
+  }
+
+  ProductShape shape_;
+  std::array<Buffer, kBuffers> buffers_{};
+  void* workspace_ = nullptr;
+  unsigned long long* digest_ = nullptr;
+  cudaEvent_t began_ = nullptr, ended_ = nullptr;
+  bool there_ = true;
+};
+
+}  // namespace
+
+int fastest_candidate(const ProductShape& shape, int count, bool may_vary, size_t workspace,
+                      const RunCandidate& run) {
+  if (count < 2 || shape.batch * shape.rows * shape.columns * shape.inner < kLeastTried) return 0;
+  Trial trial(shape, workspace);
+  if (!trial.there()) return 0;
+  int best = 0;
+  float least = kNever;
+  unsigned long long first = 0, found = 0;
+  for (int i = 0; i < count; ++i) {
+    if (!trial.digest_of(i, run, i == 0 ? first : found)) continue;
+    if (i > 0 && !may_vary && found != first) continue;
+    const float time = trial.milliseconds(i, run);
+    if (time < least) best = i;
+    least = std::min(least, time);
+  }
+  return best;
+}
+
+}  // namespace ofsdp::kernels::cuda
