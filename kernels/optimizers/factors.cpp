@@ -4,7 +4,7 @@
 #include <array>
 
 #include "kernels/cpu/parallel.h"
-#include "kernels/optimizers/updates.h"
+#include "kernels/optimizers/adafactor.h"
 
 namespace ofsdp::kernels {
 namespace {

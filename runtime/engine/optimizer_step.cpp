@@ -5,8 +5,8 @@
 
 #include "kernels/cpu/float_width.h"
 #include "kernels/cpu/parallel.h"
+#include "kernels/optimizers/element_update.h"
 #include "kernels/optimizers/factors.h"
-#include "kernels/optimizers/updates.h"
 
 namespace ofsdp::runtime {
 

@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "kernels/optimizers/updates.h"
+#include "kernels/optimizers/muon.h"
 #include "runtime/engine/optimizer_step.h"
 #include "runtime/plan/muon_weights.h"
 

@@ -2,7 +2,7 @@
 // arguments.
 #include "kernels/cuda/device/arithmetic.h"
 #include "kernels/cuda/device/device.cuh"
-#include "kernels/optimizers/updates.h"
+#include "kernels/optimizers/lamb.h"
 
 namespace ofsdp::kernels::cuda {
 namespace {

@@ -1,0 +1,243 @@
+// Adam and its variants: steps along an average of gradients, over the root of an average of their
+// squares.
+#pragma once
+
+#include <cmath>
+
+#include "kernels/optimizers/element_update.h"
+
+namespace ofsdp::kernels::updates {
+
+// Adam (torch.optim.Adam), t the number of this update:
+//   g += weight_decay p;  m = beta1 m + (1 - beta1) g;  v = beta2 v + (1 - beta2) g^2
+//   p -= lr / (1 - beta1^t) * m / (sqrt(v) / sqrt(1 - beta2^t) + eps)
+// https://arxiv.org/abs/1412.6980
+// With `decoupled`, AdamW (torch.optim.AdamW): p *= 1 - lr weight_decay instead of the first line.
+// https://arxiv.org/abs/1711.05101
+template <bool decoupled>
+struct AdamUpdate : ElementUpdate {
+  struct Factors {
+    float keep;  // 1 - lr weight_decay
+    GradientDecay decay;
+    Lerp average;
+    float beta2, weight2;
+    float root_correction2;  // sqrt(1 - beta2^t)
+    float eps;
+    float minus_step;  // -lr / (1 - beta1^t)
+  };
+  OFSDP_BOTH static Factors factors(const UpdateNumbers& n) {
+    const OptimizerSettings& s = n.settings;
+    const auto t = static_cast<double>(n.step);
+    return {.keep = f32(1 - n.lr * n.weight_decay),
+            .decay = GradientDecay::of(n),
+            .average = Lerp::of(1 - s.beta1),
+            .beta2 = f32(s.beta2),
+            .weight2 = f32(1 - s.beta2),
+            .root_correction2 = s.bias_correction ? f32(std::sqrt(1 - std::pow(s.beta2, t))) : 1.0f,
+            .eps = f32(s.eps),
+            .minus_step = f32(-(n.lr / (s.bias_correction ? 1 - std::pow(s.beta1, t) : 1.0)))};
+  }
+  OFSDP_BOTH static void step(Element& e, float gradient, const Factors& f) {
+    const float p = decoupled && f.decay.decays ? e.param * f.keep : e.param;
+    const float g = decoupled ? gradient : f.decay(gradient, p);
+    const float m = f.average(e.state[0], g);
+    const float v = e.state[1] * f.beta2 + f.weight2 * g * g;
+    e.state[0] = m;
+    e.state[1] = v;
+    e.param = p + f.minus_step * m / (std::sqrt(v) / f.root_correction2 + f.eps);
+  }
+  static void reference(const OptimizerSettings& s, const OptimizerSpan<double>& span) {
+    const auto t = static_cast<double>(span.step);
+    for (int64_t i = 0; i < span.count; ++i) {
+      double &p = span.param[i], &m = span.state[0][i], &v = span.state[1][i];
+      double g = span.grad[i];
+      if (decoupled) p -= span.lr * span.weight_decay * p;
+      if (!decoupled) g += span.weight_decay * p;
+      m = s.beta1 * m + (1 - s.beta1) * g;
+      v = s.beta2 * v + (1 - s.beta2) * g * g;
+      const double corrected_m = s.bias_correction ? m / (1 - std::pow(s.beta1, t)) : m;
+      const double corrected_v = s.bias_correction ? v / (1 - std::pow(s.beta2, t)) : v;
+      p -= span.lr * corrected_m / (std::sqrt(corrected_v) + s.eps);
+    }
+  }
+};
+using Adam = AdamUpdate<false>;
+using AdamW = AdamUpdate<true>;
+
+// AdamW of Hugging Face Transformers until version 4.46, which is ONNX Runtime's AdamWOptimizer
+// with adam_mode 1: eps is added before the correction of the second average, and the decay applies
+// to what the step has left.
+//   m = beta1 m + (1 - beta1) g,  v = beta2 v + (1 - beta2) g^2
+//   p -= lr sqrt(1 - beta2^t) / (1 - beta1^t) m / (sqrt(v) + eps)
+//   p -= lr weight_decay p
+// https://huggingface.co/docs/transformers/v4.46.0/en/main_classes/optimizer_schedules
+struct AdamWTransformers : ElementUpdate {
+  struct Factors {
+    float beta1, weight1, beta2, weight2, eps, minus_step, decay;
+  };
+  OFSDP_BOTH static double step_size(const OptimizerSettings& s, double lr, int64_t step) {
+    if (!s.bias_correction) return lr;
+    const auto t = static_cast<double>(step);
+    return lr * std::sqrt(1 - std::pow(s.beta2, t)) / (1 - std::pow(s.beta1, t));
+  }
+  OFSDP_BOTH static Factors factors(const UpdateNumbers& n) {
+    const OptimizerSettings& s = n.settings;
+    return {.beta1 = f32(s.beta1),
+            .weight1 = f32(1 - s.beta1),
+            .beta2 = f32(s.beta2),
+            .weight2 = f32(1 - s.beta2),
+            .eps = f32(s.eps),
+            .minus_step = f32(-step_size(s, n.lr, n.step)),
+            .decay = f32(n.lr * n.weight_decay)};
+  }
+  OFSDP_BOTH static void step(Element& e, float g, const Factors& f) {
+    const float m = e.state[0] * f.beta1 + f.weight1 * g;
+    const float v = e.state[1] * f.beta2 + f.weight2 * g * g;
+    e.state[0] = m;
+    e.state[1] = v;
+    const float p = e.param + f.minus_step * m / (std::sqrt(v) + f.eps);
+    e.param = p - f.decay * p;
+  }
+  static void reference(const OptimizerSettings& s, const OptimizerSpan<double>& span) {
+    const double length = step_size(s, span.lr, span.step);
+    for (int64_t i = 0; i < span.count; ++i) {
+      double &p = span.param[i], &m = span.state[0][i], &v = span.state[1][i];
+      const double g = span.grad[i];
+      m = s.beta1 * m + (1 - s.beta1) * g;
+      v = s.beta2 * v + (1 - s.beta2) * g * g;
+      p -= length * m / (std::sqrt(v) + s.eps);
+      p -= span.lr * span.weight_decay * p;
+    }
+  }
+};
+
+// The two averages of Adam and their weights, of an optimizer whose decay is L2.
+struct TwoAverages {
+  GradientDecay decay;
+  Lerp average;
+  float beta2, weight2;
+
+  OFSDP_BOTH static TwoAverages of(const UpdateNumbers& n) {
+    const OptimizerSettings& s = n.settings;
+    return {GradientDecay::of(n), Lerp::of(1 - s.beta1), f32(s.beta2), f32(1 - s.beta2)};
+  }
+  // Advances both; returns the gradient with its decay.
+  OFSDP_BOTH float advance(Element& e, float gradient) const {
+    const float g = decay(gradient, e.param);
+    e.state[0] = average(e.state[0], g);
+    e.state[1] = e.state[1] * beta2 + weight2 * g * g;
+    return g;
+  }
+  static double reference(const OptimizerSettings& s, const OptimizerSpan<double>& span,
+                          int64_t i) {
+    const double g = span.grad[i] + span.weight_decay * span.param[i];
+    span.state[0][i] = s.beta1 * span.state[0][i] + (1 - s.beta1) * g;
+    span.state[1][i] = s.beta2 * span.state[1][i] + (1 - s.beta2) * g * g;
+    return g;
+  }
+};
+
+// NAdam (torch.optim.NAdam, momentum_decay 0.004, L2 decay), m and v the averages of Adam:
+//   mu_t = beta1 (1 - 0.96^(0.004 t) / 2);  M_t = mu_1 ... mu_t
+//   p -= lr ((1 - mu_t) / (1 - M_t) g + mu_{t+1} / (1 - M_t mu_{t+1}) m)
+//        / (sqrt(v / (1 - beta2^t)) + eps)
+// https://openreview.net/forum?id=OM0jvwB8jIp57ZJjtNEZ
+struct NAdam : ElementUpdate {
+  struct Factors {
+    TwoAverages averages;
+    float correction2, eps, minus_gradient, minus_average;
+  };
+  struct Momentum {
+    double now, next, product;  // mu_t, mu_{t+1}, M_t
+  };
+  OFSDP_BOTH static double momentum(const OptimizerSettings& s, int64_t step) {
+    return s.beta1 * (1 - 0.5 * std::pow(0.96, static_cast<double>(step) * 0.004));
+  }
+  // Every factor of the product is below 1, so few are needed until nothing is left of it.
+  OFSDP_BOTH static Momentum momentum_at(const OptimizerSettings& s, int64_t step) {
+    constexpr double kNothing = 1e-20;
+    double product = 1;
+    for (int64_t t = 1; t <= step && product > kNothing; ++t) product *= momentum(s, t);
+    return {momentum(s, step), momentum(s, step + 1), product};
+  }
+  OFSDP_BOTH static Factors factors(const UpdateNumbers& n) {
+    const OptimizerSettings& s = n.settings;
+    const Momentum mu = momentum_at(s, n.step);
+    return {.averages = TwoAverages::of(n),
+            .correction2 = f32(1 - std::pow(s.beta2, static_cast<double>(n.step))),
+            .eps = f32(s.eps),
+            .minus_gradient = f32(-n.lr * (1 - mu.now) / (1 - mu.product)),
+            .minus_average = f32(-n.lr * mu.next / (1 - mu.product * mu.next))};
+  }
+  OFSDP_BOTH static void step(Element& e, float gradient, const Factors& f) {
+    const float g = f.averages.advance(e, gradient);
+    const float root = std::sqrt(e.state[1] / f.correction2) + f.eps;
+    e.param = e.param + f.minus_gradient * g / root;
+    e.param = e.param + f.minus_average * e.state[0] / root;
+  }
+  static void reference(const OptimizerSettings& s, const OptimizerSpan<double>& span) {
+    double product = 1;
+    for (int64_t t = 1; t <= span.step; ++t) product *= momentum(s, t);
+    const double now = momentum(s, span.step), next = momentum(s, span.step + 1);
+    for (int64_t i = 0; i < span.count; ++i) {
+      const double g = TwoAverages::reference(s, span, i);
+      const double v = span.state[1][i] / (1 - std::pow(s.beta2, static_cast<double>(span.step)));
+      const double looks_ahead =
+          (1 - now) / (1 - product) * g + next / (1 - product * next) * span.state[0][i];
+      span.param[i] -= span.lr * looks_ahead / (std::sqrt(v) + s.eps);
+    }
+  }
+};
+
+// RAdam (torch.optim.RAdam, L2 decay), m and v the averages of Adam:
+//   R = 2 / (1 - beta2) - 1;  r = R - 2 t beta2^t / (1 - beta2^t);  d = m / (1 - beta1^t)
+//   r > 5: d *= sqrt((r-4)(r-2) R / ((R-4)(R-2) r)) sqrt(1 - beta2^t) / (sqrt(v) + eps)
+//   p -= lr d
+// https://arxiv.org/abs/1908.03265
+struct RAdam : ElementUpdate {
+  struct Factors {
+    TwoAverages averages;
+    float correction1, lr, root_correction2, eps;
+    float rectification;  // 0: none
+  };
+  // 0: the variance is not to be trusted yet.
+  OFSDP_BOTH static double rectification(const OptimizerSettings& s, int64_t step) {
+    const auto t = static_cast<double>(step);
+    const double power = std::pow(s.beta2, t), most = 2 / (1 - s.beta2) - 1;
+    const double length = most - 2 * t * power / (1 - power);
+    if (length <= 5) return 0;
+    return std::sqrt((length - 4) * (length - 2) * most / ((most - 4) * (most - 2) * length));
+  }
+  OFSDP_BOTH static Factors factors(const UpdateNumbers& n) {
+    const OptimizerSettings& s = n.settings;
+    const auto t = static_cast<double>(n.step);
+    const double rect = rectification(s, n.step);
+    return {.averages = TwoAverages::of(n),
+            .correction1 = f32(1 - std::pow(s.beta1, t)),
+            .lr = f32(n.lr),
+            .root_correction2 = f32(std::sqrt(1 - std::pow(s.beta2, t))),
+            .eps = f32(s.eps),
+            .rectification = f32(rect)};
+  }
+  OFSDP_BOTH static void step(Element& e, float gradient, const Factors& f) {
+    f.averages.advance(e, gradient);
+    float d = e.state[0] / f.correction1 * f.lr;
+    if (f.rectification > 0) {
+      d = d * (f.root_correction2 / (std::sqrt(e.state[1]) + f.eps)) * f.rectification;
+    }
+    e.param = e.param - d;
+  }
+  static void reference(const OptimizerSettings& s, const OptimizerSpan<double>& span) {
+    const auto t = static_cast<double>(span.step);
+    const double rect = rectification(s, span.step);
+    for (int64_t i = 0; i < span.count; ++i) {
+      TwoAverages::reference(s, span, i);
+      double d = span.state[0][i] / (1 - std::pow(s.beta1, t));
+      const double root = std::sqrt(span.state[1][i]) + s.eps;
+      if (rect > 0) d *= rect * std::sqrt(1 - std::pow(s.beta2, t)) / root;
+      span.param[i] -= span.lr * d;
+    }
+  }
+};
+
+}  // namespace ofsdp::kernels::updates
