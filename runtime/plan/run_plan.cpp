@@ -11,6 +11,7 @@
 #include "runtime/log/trace.h"
 #include "runtime/plan/run_optimizer.h"
 #include "runtime/plan/saved_slices.h"
+#include "runtime/program/channels.h"
 #include "runtime/program/device_slices.h"
 
 namespace ofsdp::runtime {
@@ -180,15 +181,14 @@ class RunPlanner {
 
   bool watches() const { return options_.files.watch > 0 && options_.command != Command::kEval; }
 
-  // Two channels a unit, those that all share, and one for each time that rows are joined.
   Status check_channels() const {
     const size_t units = run_->plan.units.size();
-    const size_t others = static_cast<size_t>(kChannelsOfAll) + run_->memory.joins.size();
+    const size_t others = size_t{Channels::kOfAll} + run_->memory.joins.size();
     const size_t most =
         static_cast<size_t>(kMostChannels) - std::min<size_t>(others, kMostChannels);
-    if (2 * units <= most) return {};
+    if (Channels::kOfUnit * units <= most) return {};
     return input_error("{} units: at most {} are supported; a larger --min-params makes fewer",
-                       units, most / 2);
+                       units, most / Channels::kOfUnit);
   }
 
   Status plan_programs(int recompute_level) {

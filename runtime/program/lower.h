@@ -28,9 +28,6 @@ struct LoweredProgram {
   std::vector<Operand> measured;  // of Graph::measured
 };
 
-// Channels besides the two of each unit.
-inline constexpr int kChannelsOfAll = 3;
-
 LoweredProgram lower(const ProgramPlan& program, const LoweringContext& context);
 
 // The bytes that an offload copies in a micro-batch and, if that ends one, in its update.

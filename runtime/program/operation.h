@@ -71,6 +71,19 @@ struct Operand {
   bool begins_at(const Operand& other) const {
     return area == other.area && offset == other.offset;
   }
+
+  Operand written(bool is = true) const {
+    Operand made = *this;
+    made.writes = is;
+    return made;
+  }
+  // Elements [begin, begin + number).
+  Operand part(int64_t begin, int64_t number) const {
+    Operand made = *this;
+    made.offset += begin * static_cast<int64_t>(dtype_size(dtype));
+    made.count = number;
+    return made;
+  }
 };
 
 // The streams of a device where an operation begins and ends. One of kDownload begins on the

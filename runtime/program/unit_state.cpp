@@ -7,12 +7,6 @@ Operand at(Area area, size_t offset, int64_t count, DType dtype) {
   return {.area = area, .offset = static_cast<int64_t>(offset), .count = count, .dtype = dtype};
 }
 
-// The elements [begin, begin + count) of `all`.
-Operand part(const Operand& all, int64_t begin, int64_t count) {
-  const auto offset = static_cast<size_t>(all.offset + begin * int64_t(dtype_size(all.dtype)));
-  return at(all.area, offset, count, all.dtype);
-}
-
 // One of fewer bits is so many bytes.
 Operand place_of(const StateOffset& state) {
   if (state.form == StateForm::kFloat32) {
@@ -28,13 +22,13 @@ void place_in_common(const Plan& plan, const Unit& unit, int rank, const UnitOff
   const auto copy = static_cast<size_t>(rank % plan.common_ranks / unit.plan.shards);
   made.whole = at(Area::kCommon, static_cast<size_t>(o.copies) + copy * copy_bytes(plan, unit),
                   unit.padded_numel + unit.frozen_padded_numel, plan.param_dtype);
-  made.owned = part(made.whole, made.span.begin, made.span.numel);
+  made.owned = made.whole.part(made.span.begin, made.span.numel);
   if (plan.param_dtype != DType::kFloat32) {
     made.rounded = made.owned;
     made.owned = at(Area::kState, o.owned, made.span.numel, DType::kFloat32);
   }
   const Span frozen = plan.owned_frozen(unit, rank);
-  made.frozen = part(made.whole, unit.padded_numel + frozen.begin, frozen.numel);
+  made.frozen = made.whole.part(unit.padded_numel + frozen.begin, frozen.numel);
 }
 
 void place_parameters(const Plan& plan, const Unit& unit, int rank, const UnitOffsets& o,
@@ -72,7 +66,7 @@ UnitPlaces unit_places(const Plan& plan, const Unit& unit, int rank, const UnitO
     made.gradient = at(o.gradient_in_shared ? Area::kShared : Area::kState,
                        static_cast<size_t>(o.gradient), made.span.numel, DType::kFloat32);
   } else if (!unit.plan.shards_gradients) {
-    made.gradient = part(made.slot, made.span.begin, made.span.numel);
+    made.gradient = made.slot.part(made.span.begin, made.span.numel);
   }
   return made;
 }
