@@ -31,6 +31,9 @@ inline Verdict fine_or(bool good, std::string_view expected) {
   return good ? Verdict{} : Verdict{.fine = false, .expected = std::string(expected)};
 }
 
+// Begins a value that names something of a plug-in: a loss or an optimizer.
+inline constexpr std::string_view kPluginPrefix = "plugin:";
+
 // A set of commands, a bit each.
 using Commands = unsigned;
 constexpr Commands only(Command command) { return 1u << static_cast<unsigned>(command); }

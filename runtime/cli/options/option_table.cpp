@@ -83,8 +83,9 @@ std::string indented(const std::string& yaml) {
 
 std::vector<OptionEntry> option_table() {
   std::vector<OptionEntry> table;
-  for (const auto& part : {sharding_entries(), training_entries(), edit_entries(), run_entries(),
-                           command_line_entries()}) {
+  for (const auto& part :
+       {sharding_entries(), loss_entries(), trained_entries(), optimizer_entries(),
+        schedule_entries(), edit_entries(), run_entries(), command_line_entries()}) {
     table.insert(table.end(), part.begin(), part.end());
   }
   return table;

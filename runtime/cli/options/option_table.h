@@ -1,8 +1,8 @@
 // The one list of options: every flag, YAML key, help line and line of the printed configuration
-// comes from here. Four files hold its parts.
+// comes from here. Files named *_entries.cpp hold its parts.
 //
 // Also here: which options mean nothing with which others (`--momentum` with `--optimizer adamw`).
-// Giving one is an error, and the printed configuration leaves it out.
+// Giving one is an error, and the printed configuration leaves it out (dependent_options.cpp).
 //
 // Ownership: option_table() makes a new value. Threads: any. Errors: none of its own.
 #pragma once
@@ -17,10 +17,13 @@ namespace ofsdp::cli {
 
 std::vector<OptionEntry> option_table();
 
-std::vector<OptionEntry> sharding_entries();  // strategy, units, precision, memory, launch
-std::vector<OptionEntry> training_entries();  // loss, parameters, optimizer, schedule
-std::vector<OptionEntry> edit_entries();      // adapters, head, copies
-std::vector<OptionEntry> run_entries();       // batch, steps, data, checkpoints, files
+std::vector<OptionEntry> sharding_entries();   // strategy, units, precision, memory, launch
+std::vector<OptionEntry> loss_entries();       // and the teacher
+std::vector<OptionEntry> trained_entries();    // parameters, training_info
+std::vector<OptionEntry> optimizer_entries();  // its groups, the average of weights, clipping
+std::vector<OptionEntry> schedule_entries();   // of the learning rate
+std::vector<OptionEntry> edit_entries();       // adapters, head, copies
+std::vector<OptionEntry> run_entries();        // batch, steps, data, checkpoints, files
 
 // The entry called `name` (without dashes), or null; `find_key` knows those of YAML files alone.
 const OptionEntry* find_entry(const std::vector<OptionEntry>& table, std::string_view name);

@@ -1,0 +1,225 @@
+// The options about the optimizer, its groups of parameters and the average of the weights.
+#include <algorithm>
+
+#include "kernels/core/optimizer.h"
+#include "runtime/cli/options/option_table.h"
+
+namespace ofsdp::cli {
+namespace {
+
+OptionEntry optimizer() {
+  OptionEntry entry =
+      entries::choice("optimizer", "PyTorch's definitions", OFSDP_FIELD(optimizer.kind));
+  entry.values += ", plugin:NAME";
+  entry.set = [named = entry.set](Options& o, const std::string& text) {
+    if (!text.starts_with(kPluginPrefix)) {
+      Verdict verdict = named(o, text);
+      if (!verdict.fine) verdict.expected += " or plugin:NAME";
+      return verdict;
+    }
+    o.optimizer.kind = OptimizerKind::kPlugin;
+    o.optimizer.plugin = text.substr(kPluginPrefix.size());
+    return fine_or(!o.optimizer.plugin.empty(), "a name after plugin:");
+  };
+  entry.show = [named = entry.show](const Options& o) {
+    if (o.optimizer.kind != OptimizerKind::kPlugin) return named(o);
+    return yaml_quoted("plugin:" + o.optimizer.plugin);
+  };
+  return entry;
+}
+
+// "adamw, adam, lamb, lion": the optimizers of the help that take a setting.
+std::string optimizers_with(OptimizerTakes setting) {
+  std::vector<std::string> names;
+  for (const std::string& name : names_of<OptimizerKind>()) {
+    if ((find_optimizer(name)->traits.takes & setting) != 0) names.push_back(name);
+  }
+  return joined(names, ", ");
+}
+
+// "PyTorch's (adamw, adam 1e-08; lamb 1e-06)": the defaults of those that take the setting.
+std::string defaults_of(double OptimizerTraits::*number, uint32_t setting) {
+  std::vector<std::pair<double, std::string>> groups;
+  for (const std::string& name : names_of<OptimizerKind>()) {
+    const OptimizerTraits& traits = find_optimizer(name)->traits;
+    if ((traits.takes & setting) != setting) continue;
+    const auto same = std::ranges::find(groups, traits.*number, [](auto& g) { return g.first; });
+    if (same != groups.end()) {
+      same->second += ", " + name;
+    } else {
+      groups.emplace_back(traits.*number, name);
+    }
+  }
+  std::vector<std::string> texts;
+  for (const auto& [value, names] : groups) texts.push_back(names + " " + show_number(value));
+  return "PyTorch's (" + joined(texts, "; ") + ")";
+}
+
+OptionEntry betas() {
+  OptionEntry entry{.name = "betas",
+                    .values = "0.9,0.999",
+                    .help = optimizers_with(kTakesBetas) + ": decay of the two averages"};
+  entry.set = [](Options& o, const std::string& text) {
+    const std::vector<std::string> parts = split_list(text);
+    const auto below_one = [](std::optional<double> x) { return x && *x >= 0 && *x < 1; };
+    const auto first = parse_number(parts.front());
+    const auto second = parse_number(parts.back());
+    o.optimizer.beta1 = first.value_or(0);
+    o.optimizer.beta2 = second.value_or(0);
+    return fine_or(parts.size() == 2 && below_one(first) && below_one(second),
+                   "two numbers of at least 0 and below 1, such as 0.9,0.999");
+  };
+  entry.show = [](const Options& o) {
+    return format_text("[{}, {}]", show_number(o.optimizer.beta1), show_number(o.optimizer.beta2));
+  };
+  return entry;
+}
+
+OptionEntry no_decay() {
+  OptionEntry entry{.name = "no-decay",
+                    .values = "none, auto (tensors of one axis), NAME or glob; repeated",
+                    .help = "parameters without weight decay",
+                    .kind = OptionEntry::Kind::kRepeated};
+  entry.set = [](Options& o, const std::string& text) {
+    if (text == "auto") o.optimizer.no_decay_auto = true;
+    if (text != "auto" && text != "none") o.optimizer.no_decay.push_back(text);
+    return fine_or(!text.empty(), "none, auto, a name or a pattern");
+  };
+  entry.show = [](const Options& o) {
+    std::vector<std::string> all = o.optimizer.no_decay;
+    if (o.optimizer.no_decay_auto) all.insert(all.begin(), "auto");
+    return yaml_list(all);
+  };
+  entry.clear = [](Options& o) {
+    o.optimizer.no_decay_auto = false;
+    o.optimizer.no_decay.clear();
+  };
+  return entry;
+}
+
+// "3e-4", or "0.1x" of the run's rate.
+bool read_group_rate(std::string text, GroupOptions& group) {
+  group.lr_is_share = text.ends_with('x');
+  if (group.lr_is_share) text.pop_back();
+  group.lr = parse_number(text);
+  return group.lr && *group.lr >= 0;
+}
+
+bool read_group_optimizer(const std::string& text, GroupOptions& group) {
+  if (text.starts_with(kPluginPrefix)) {
+    group.kind = OptimizerKind::kPlugin;
+    group.plugin = text.substr(kPluginPrefix.size());
+    return !group.plugin.empty();
+  }
+  group.kind = choice_named<OptimizerKind>(text);
+  return group.kind.has_value();
+}
+
+Verdict read_group_value(const std::string& key, const std::string& value, GroupOptions& group) {
+  if (key == "lr") {
+    return fine_or(read_group_rate(value, group), "lr=X or lr=Xx (of --lr), X at least 0");
+  }
+  if (key == "weight_decay") {
+    group.weight_decay = parse_number(value);
+    return fine_or(group.weight_decay && *group.weight_decay >= 0, "weight_decay=X, at least 0");
+  }
+  if (key == "optimizer") {
+    return {.fine = read_group_optimizer(value, group),
+            .expected =
+                "optimizer= one of " + joined(names_of<OptimizerKind>(), ", ") + " or plugin:NAME",
+            .hint = did_you_mean(value, names_of<OptimizerKind>())};
+  }
+  return fine_or(false, "lr=, weight_decay= or optimizer= after PATTERN:");
+}
+
+// Finds the first key: after the last ':' before the first '=' that follows a key. Names may
+// hold either.
+size_t keys_begin(const std::string& text) {
+  for (size_t at = text.find('='); at != std::string::npos; at = text.find('=', at + 1)) {
+    const size_t colon = text.rfind(':', at);
+    if (colon == std::string::npos) continue;
+    const std::string key = text.substr(colon + 1, at - colon - 1);
+    if (key == "lr" || key == "weight_decay" || key == "optimizer") return colon + 1;
+  }
+  return 0;
+}
+
+OptionEntry group() {
+  OptionEntry entry{.name = "group",
+                    .values = "PATTERN:key=value[,key=value]; repeated",
+                    .help =
+                        "lr (a number, or 0.1x of --lr), weight_decay and optimizer of some "
+                        "parameters; the first that matches counts",
+                    .kind = OptionEntry::Kind::kRepeated};
+  entry.set = [](Options& o, const std::string& text) {
+    GroupOptions group;
+    group.said = text;
+    const size_t begin = keys_begin(text);
+    if (begin < 2) return fine_or(false, "PATTERN:key=value with lr, weight_decay or optimizer");
+    group.pattern = text.substr(0, begin - 1);
+    for (const std::string& part : split_list(text.substr(begin))) {
+      const size_t equals = std::min(part.find('='), part.size());
+      const std::string value = part.substr(std::min(equals + 1, part.size()));
+      Verdict verdict = read_group_value(part.substr(0, equals), value, group);
+      if (!verdict.fine) return verdict;
+    }
+    o.optimizer.groups.push_back(std::move(group));
+    return Verdict{};
+  };
+  entry.show = [](const Options& o) {
+    std::vector<std::string> all;
+    for (const GroupOptions& group : o.optimizer.groups) all.push_back(group.said);
+    return yaml_list(all);
+  };
+  entry.clear = [](Options& o) { o.optimizer.groups.clear(); };
+  return entry;
+}
+
+}  // namespace
+
+std::vector<OptionEntry> optimizer_entries() {
+  using namespace entries;
+  return {
+      optimizer(),
+      number({"lr", defaults_of(&OptimizerTraits::lr, 0), "learning rate"}, kAtLeastZero,
+             OFSDP_FIELD(optimizer.lr)),
+      number(
+          {"weight-decay", "PyTorch's (adamw 0.01, muon 0.1, others 0)", "decay of the parameters"},
+          kAtLeastZero, OFSDP_FIELD(optimizer.weight_decay)),
+      number({"momentum", defaults_of(&OptimizerTraits::momentum, kTakesMomentum),
+              optimizers_with(kTakesMomentum)},
+             kAtLeastZero, OFSDP_FIELD(optimizer.momentum)),
+      choice("muon-adjust", "muon: how a rate follows the shape of a matrix",
+             OFSDP_FIELD(optimizer.muon_adjust)),
+      toggle({"nesterov", "off, on", "sgd with momentum"}, OFSDP_FIELD(optimizer.nesterov)),
+      betas(),
+      number({"eps", defaults_of(&OptimizerTraits::eps, kTakesEps), "added to denominators"},
+             kAtLeastZero, OFSDP_FIELD(optimizer.eps)),
+      number({"rho", "0.9", optimizers_with(kTakesRho) + ": decay of the averages"}, kZeroToOne,
+             OFSDP_FIELD(optimizer.rho)),
+      choice("state-dtype", "of the optimizer's states: int8 has a scale for each 256 elements",
+             OFSDP_FIELD(optimizer.state_dtype)),
+      no_decay(),
+      group(),
+      parsed_or(
+          "off", {"ema", "off, DECAY", "a running average of the parameters: its decay"},
+          std::string(kZeroToOne.text), OFSDP_FIELD(optimizer.ema),
+          [](const std::string& text) {
+            const auto decay = parse_number(text);
+            return decay && kZeroToOne.accepts(*decay) ? decay : std::nullopt;
+          },
+          show_number),
+      toggle({"ema-use", "on, off", "evaluate and write the average of --ema"},
+             OFSDP_FIELD(optimizer.ema_use)),
+      parsed_or(
+          "off", {"clip-grad-norm", "off, X", "largest global 2-norm of the gradient"},
+          std::string(kAboveZero.text), OFSDP_FIELD(optimizer.clip_grad_norm),
+          [](const std::string& text) {
+            const auto norm = parse_number(text);
+            return norm && *norm > 0 ? norm : std::nullopt;
+          },
+          show_number),
+  };
+}
+
+}  // namespace ofsdp::cli
