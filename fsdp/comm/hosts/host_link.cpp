@@ -3,13 +3,11 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
-#include <algorithm>
-#include <array>
 #include <cerrno>
 #include <cstring>
 #include <ctime>
+#include <utility>
 
-#include "fsdp/comm/rank_sum.h"
 #include "kernels/base/start_thread.h"
 
 namespace ofsdp::fsdp {
@@ -21,11 +19,6 @@ constexpr timespec kSoon{0, 300'000};
 constexpr timespec kSoonAlone{0, 10'000'000};
 constexpr timespec kIdle{0, 100'000'000};
 
-bool is_float(uint16_t dtype) {
-  const auto type = static_cast<DType>(dtype);
-  return type == DType::kFloat32 || type == DType::kBFloat16 || type == DType::kFloat16;
-}
-
 // Is a peer's word a failure_word? Nothing else indexes what this host knows of ranks.
 bool is_failure(uint64_t value, int world) {
   if (value > UINT32_MAX) return false;
@@ -33,8 +26,6 @@ bool is_failure(uint64_t value, int world) {
   const int rank = failed_rank(word), exit = failed_exit(word);
   return rank >= 0 && rank < world && (exit == 1 || exit == 2);
 }
-
-bool is_of_shard(const LinkRequest& request) { return request.header.kind == LinkKind::kShard; }
 
 }  // namespace
 
@@ -157,7 +148,7 @@ void HostLink::drop_shards() {
   abandoned_ = true;
   for (auto& line : lines_) {
     const LinkHeader* const header = line->arriving();
-    if (header != nullptr && is_of_shard(under_way_[header->id % kPlaces])) line->drop();
+    if (header != nullptr && under_way_[header->id % kPlaces].is_shard()) line->drop();
   }
   if (engine_) engine_->abandon();
   outgoing_.clear();
@@ -251,287 +242,6 @@ bool HostLink::take_header(LinkLine& line, const LinkHeader& header, std::byte*&
       return true;
   }
   return false;
-}
-
-// ---- Asking: until the bytes are there ----
-
-void HostLink::send_request(const LinkRequest& request) {
-  if (free_.empty()) {
-    OFSDP_CHECK(under_way_.size() < kPlaces, "{} requests under way", under_way_.size());
-    free_.push_back(static_cast<uint32_t>(under_way_.size()));
-    ids_.push_back(static_cast<uint32_t>(under_way_.size()));
-    under_way_.emplace_back();
-    half_.push_back(false);
-  }
-  const uint32_t place = free_.back();
-  free_.pop_back();
-  ids_[place] += kPlaces;
-  LinkRequest& kept = under_way_[place];
-  kept = request;
-  kept.header.id = ids_[place];
-  if (kept.header.kind == LinkKind::kExchange) {
-    const auto host = static_cast<size_t>(map_->host_of[static_cast<size_t>(kept.server)]);
-    kept.dst = reinterpret_cast<std::byte*>(exchanged_[host].data());
-  }
-  for (size_t i = 0; i < servers_; ++i) {
-    if (lines_[i]->peer() != kept.server) continue;
-    if (engine_ && kept.bytes > 0) {
-      const Status status = engine_->receive(kept.server, kept.header.id, {kept.dst, kept.bytes});
-      if (!status.ok()) return engine_failed(status);
-    }
-    lines_[i]->queue(kept.header);
-  }
-}
-
-// Only what was asked for, of the size that there is room for.
-bool HostLink::take_answer(LinkLine& line, const LinkHeader& header, std::byte*& payload) {
-  const uint32_t place = header.id % kPlaces;
-  if (place >= under_way_.size() || ids_[place] != header.id) return false;
-  const LinkRequest& request = under_way_[place];
-  if (request.server != line.peer() || request.bytes != header.bytes) return false;
-  if (header.bytes == 0) {
-    finish(header.id);
-  } else if (engine_) {
-    if (abandoned_) return true;
-    ++arriving_;
-    half_done(header.id);
-  } else {
-    payload = abandoned_ && is_of_shard(request) ? line.nowhere() : request.dst;
-  }
-  return true;
-}
-
-void HostLink::finish(uint32_t id) {
-  const uint32_t place = id % kPlaces;
-  const LinkRequest& request = under_way_[place];
-  if (request.header.kind == LinkKind::kExchange) finish_exchange(request);
-  if (request.done != nullptr) {
-    if (request.value != 0) {
-      request.done->store(request.value, std::memory_order_seq_cst);
-    } else {
-      request.done->fetch_add(1, std::memory_order_seq_cst);
-    }
-    page_->ring(map_->rank);
-  }
-  ids_[place] += kPlaces;  // a second answer is none
-  free_.push_back(place);
-}
-
-// The engine's bytes and the answer on the connection may come in either order.
-void HostLink::half_done(uint32_t id) {
-  bool& half = half_[id % kPlaces];
-  half = !half;
-  if (!half) finish(id);
-}
-
-void HostLink::finish_exchange(const LinkRequest& request) {
-  const auto host = static_cast<size_t>(map_->host_of[static_cast<size_t>(request.server)]);
-  const auto count = static_cast<size_t>(request.header.numel);
-  const double* next = exchanged_[host].data();
-  for (const int r : map_->hosts[host]) {
-    RankState& rank = page_->rank(r);
-    std::copy_n(next, count, rank.payload[request.header.round % 2]);
-    page_->publish(rank.sequence, request.header.round, r);
-    next += count;
-  }
-}
-
-void HostLink::progress_engine() {
-  if (!engine_ || abandoned_ || (arriving_ <= 0 && outgoing_.empty())) return;
-  engine_done_.clear();
-  const Status status = engine_->progress(engine_done_);
-  if (!status.ok()) return engine_failed(status);
-  for (const PayloadEngine::Done& done : engine_done_) {
-    if (!done.sent) {
-      --arriving_;
-      half_done(done.id);
-      continue;
-    }
-    const auto found = std::ranges::find_if(
-        outgoing_, [&](const Outgoing& o) { return o.peer == done.peer && o.id == done.id; });
-    if (found == outgoing_.end()) continue;
-    const LinkAnswer answer = found->answer;
-    outgoing_.erase(found);
-    sent(answer);
-  }
-  if (engine_done_.empty()) std::this_thread::yield();
-}
-
-// ---- Serving ----
-
-const std::byte* HostLink::segment(int rank) const {
-  return memory_.segments->of(map_->place_of[static_cast<size_t>(rank)]);
-}
-
-bool HostLink::valid_group(const LinkHeader& header) const {
-  const int64_t world = map_->world();
-  return header.first >= 0 && header.count >= 1 && header.count <= world && header.stride >= 1 &&
-         header.first + int64_t{header.count - 1} * header.stride < world && header.channel >= 0 &&
-         header.channel < kMostChannels;
-}
-
-bool HostLink::valid(const LinkHeader& header) const {
-  if (header.kind == LinkKind::kExchange) return header.numel >= 0 && header.numel <= kExchangeMost;
-  if (header.bytes > kPieceBytes || header.offset > memory_.bytes ||
-      header.bytes > memory_.bytes - header.offset) {
-    return false;
-  }
-  if (header.kind == LinkKind::kPartial) {
-    return valid_group(header) && is_float(header.dtype) && header.numel >= 0 &&
-           header.numel <= kPieceElements &&
-           header.bytes ==
-               static_cast<size_t>(header.numel) * dtype_size(static_cast<DType>(header.dtype));
-  }
-  const bool here = header.rank >= 0 && header.rank < map_->world() && map_->is_here(header.rank);
-  return here && (header.kind == LinkKind::kShard || valid_group(header));
-}
-
-int HostLink::first_here(const LinkHeader& header) const {
-  for (int i = 0; i < header.count; ++i) {
-    const int r = header.first + i * header.stride;
-    if (map_->is_here(r)) return r;
-  }
-  return map_->rank;
-}
-
-int HostLink::missing(const LinkHeader& header) const {
-  const auto lacks = [&](const std::atomic<uint64_t>& counter) {
-    return counter.load(std::memory_order_seq_cst) < header.round;
-  };
-  if (header.kind == LinkKind::kExchange) {
-    for (const int r : map_->here()) {
-      if (lacks(page_->rank(r).sequence)) return r;
-    }
-  } else if (header.kind == LinkKind::kSummed) {
-    if (lacks(page_->channel(header.channel, header.rank).summed)) return header.rank;
-  } else if (header.kind == LinkKind::kPartial) {
-    for (int i = 0; i < header.count; ++i) {
-      const int r = header.first + i * header.stride;
-      if (map_->is_here(r) && lacks(page_->channel(header.channel, r).posted)) return r;
-    }
-  }
-  return -1;
-}
-
-void HostLink::serve_deferred() {
-  bool any = false;
-  for (auto& line : lines_) any = any || !line->deferred.empty();
-  deferring_.store(any, std::memory_order_seq_cst);  // before the look, so that no nudge is missed
-  for (auto& line : lines_) {
-    auto& waiting = line->deferred;
-    size_t kept = 0;
-    for (size_t i = 0; i < waiting.size() && line->open(); ++i) {
-      if (!answer(*line, waiting[i])) waiting[kept++] = waiting[i];
-    }
-    waiting.resize(line->open() ? kept : 0);
-  }
-}
-
-// True when that is the end of the request.
-bool HostLink::answer(LinkLine& line, const LinkHeader& request) {
-  const bool needs_memory = request.kind != LinkKind::kExchange;
-  if (needs_memory && !serving_.load()) return false;
-  if (!valid(request)) {
-    lost(line, EPROTO);
-    return true;
-  }
-  if (const int late = missing(request); late >= 0) {
-    if (page_->rank(late).left.load(std::memory_order_seq_cst) == 0) return false;
-    if (missing(request) != late) return false;  // it came and left since
-    LinkHeader gone = request;
-    gone.kind = LinkKind::kGone;
-    gone.rank = late;
-    line.queue(gone);
-    return true;
-  }
-  take_turn();
-  const bool ended = answer_with_data(line, request);
-  take_turn();
-  return ended;
-}
-
-bool HostLink::answer_with_data(LinkLine& line, const LinkHeader& request) {
-  switch (request.kind) {
-    case LinkKind::kExchange:
-      answer_exchange(line, request);
-      return true;
-    case LinkKind::kPartial:
-      return answer_partial(line, request);
-    case LinkKind::kSummed:
-      reply(line, request,
-            {segment(request.rank) + request.offset, request.bytes, -1, request.channel,
-             first_here(request), static_cast<int64_t>(request.bytes / sizeof(float))});
-      return true;
-    default:
-      reply(line, request, {segment(request.rank) + request.offset, request.bytes});
-      return true;
-  }
-}
-
-bool HostLink::answer_partial(LinkLine& line, const LinkHeader& request) {
-  std::array<const std::byte*, kMostRanks> sources;
-  size_t count = 0;
-  int first = -1;
-  for (int i = 0; i < request.count; ++i) {
-    const int r = request.first + i * request.stride;
-    if (!map_->is_here(r)) continue;
-    if (count == 0) first = r;
-    sources[count++] = segment(r) + request.offset;
-  }
-  if (count == 0) {
-    lost(line, EPROTO);
-    return true;
-  }
-  if (count == 1) {
-    reply(line, request, {sources[0], request.bytes, -1, request.channel, first, request.numel});
-    return true;
-  }
-  if (free_buffers_.empty()) return false;
-  const int buffer = free_buffers_.back();
-  free_buffers_.pop_back();
-  auto* sum = reinterpret_cast<float*>(memory_.buffers + static_cast<size_t>(buffer) * kPieceBytes);
-  sum_in_rank_order({sources.data(), count}, static_cast<DType>(request.dtype), request.numel, sum);
-  count_served(request.channel, first, request.numel);
-  reply(line, request,
-        {reinterpret_cast<std::byte*>(sum), static_cast<size_t>(request.numel) * sizeof(float),
-         buffer});
-  return true;
-}
-
-// As a copy: the page's payloads change. Two turns a line, as the page has; see exchange.
-void HostLink::answer_exchange(LinkLine& line, const LinkHeader& request) {
-  const auto count = static_cast<size_t>(request.numel);
-  double* const mine = line.doubles[request.round % 2].data();
-  double* next = mine;
-  for (const int r : map_->here()) {
-    next = std::copy_n(page_->rank(r).payload[request.round % 2], count, next);
-  }
-  reply(line, request,
-        {reinterpret_cast<std::byte*>(mine), static_cast<size_t>(next - mine) * sizeof(double)});
-}
-
-void HostLink::reply(LinkLine& line, const LinkHeader& request, const LinkAnswer& answer) {
-  LinkHeader header = request;
-  header.kind = LinkKind::kData;
-  header.bytes = answer.bytes;
-  if (!engine_ || answer.bytes == 0) return line.queue(header, answer);
-  if (abandoned_) return;
-  line.queue(header);
-  outgoing_.push_back({line.peer(), request.id, answer});
-  const Status status = engine_->send(line.peer(), request.id, {answer.data, answer.bytes});
-  if (!status.ok()) engine_failed(status);
-}
-
-void HostLink::sent(const LinkAnswer& answer) {
-  take_turn();
-  if (answer.buffer >= 0) free_buffers_.push_back(answer.buffer);
-  if (answer.channel >= 0) count_served(answer.channel, answer.cell, answer.elements);
-}
-
-void HostLink::count_served(int channel, int cell, int64_t elements) {
-  page_->channel(channel, cell)
-      .served.fetch_add(static_cast<uint64_t>(elements), std::memory_order_seq_cst);
-  page_->ring(cell);
 }
 
 }  // namespace ofsdp::fsdp

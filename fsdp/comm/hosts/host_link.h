@@ -48,6 +48,8 @@ struct LinkRequest {
   // doorbell rings.
   std::atomic<uint64_t>* done = nullptr;
   uint64_t value = 0;
+
+  bool is_shard() const { return header.kind == LinkKind::kShard; }
 };
 
 // The memory that the link may read for others, once it is allocated.
@@ -101,7 +103,7 @@ class HostLink {
   void read(LinkLine& line);
   bool take_header(LinkLine& line, const LinkHeader& header, std::byte*& payload);
 
-  // Asking.
+  // Requests of this rank: host_link_requests.cpp.
   void send_request(const LinkRequest& request);
   bool take_answer(LinkLine& line, const LinkHeader& header, std::byte*& payload);
   void finish(uint32_t id);
@@ -109,7 +111,7 @@ class HostLink {
   void finish_exchange(const LinkRequest& request);
   void progress_engine();
 
-  // Serving.
+  // Answers to others: host_link_answers.cpp.
   bool valid(const LinkHeader& header) const;
   bool valid_group(const LinkHeader& header) const;
   int first_here(const LinkHeader& header) const;  // of the group's
