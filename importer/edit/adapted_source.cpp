@@ -7,6 +7,7 @@
 #include <cstdio>
 #include <cstring>
 
+#include "importer/file/ort_adapter_file.h"
 #include "importer/onnx_import.h"
 #include "importer/passes/frozen_weights.h"
 #include "importer/write/output_files.h"
@@ -21,8 +22,9 @@ namespace {
 constexpr int64_t kMergeChunk = int64_t{1} << 18;  // elements
 constexpr int64_t kMergeGrain = 1024;
 
-// A and B of all adapters, as the adapter file has them.
-SafetensorsLayout layout_of(const OnnxFile& file, const std::vector<Adapter>& adapters) {
+// A and B of all adapters, as the adapter file has them; its name says its format.
+Result<TensorLayout> layout_of(const OnnxFile& file, const std::vector<Adapter>& adapters,
+                               const std::string& path) {
   std::map<std::string, Shape> shapes;
   for (const Initializer& weight : file.initializers()) shapes[weight.name] = weight.shape;
   std::vector<Initializer> tensors;
@@ -31,13 +33,14 @@ SafetensorsLayout layout_of(const OnnxFile& file, const std::vector<Adapter>& ad
       tensors.push_back({adapter_file_name(name), DType::kFloat32, shapes.at(name)});
     }
   }
-  return lay_out_safetensors(tensors);
+  if (!path.ends_with(".onnx_adapter")) return lay_out_safetensors(tensors);
+  return lay_out_ort_adapter(std::move(tensors));
 }
 
 // The adapter file while it is written.
 class AdapterFile {
  public:
-  explicit AdapterFile(SafetensorsLayout layout) : layout_(std::move(layout)) {
+  explicit AdapterFile(TensorLayout layout) : layout_(std::move(layout)) {
     for (size_t i = 0; i < layout_.places.size(); ++i) index_[layout_.places[i].name] = i;
   }
   AdapterFile(AdapterFile&& other) noexcept
@@ -52,7 +55,7 @@ class AdapterFile {
     OFSDP_ASSIGN_OR_RETURN(temporary_, create_temporary(target));
     owner_ = true;
     OFSDP_ASSIGN_OR_RETURN(const OpenFile file, open_for_writing(temporary_));
-    return write_exactly(file, 0, std::as_bytes(std::span(layout_.header)));
+    return write_texts(file, layout_);
   }
   void join(const std::string& temporary) { temporary_ = temporary; }
   const std::string& temporary() const { return temporary_; }
@@ -86,7 +89,7 @@ class AdapterFile {
     return layout_.places[index_.at(adapter_file_name(tensor))];
   }
 
-  SafetensorsLayout layout_;
+  TensorLayout layout_;
   std::map<std::string, size_t> index_;
   std::string temporary_;
   bool owner_ = false;  // rank 0, until it has published or removed it
@@ -176,12 +179,14 @@ class AdaptedSource final : public TrainingSource {
     if (adapter_.empty()) return {};
     OFSDP_REJECT_IF(is_same_file(adapter_, base_->file()),
                     "--adapter {}: expected another file than the input", adapter_);
-    return check_output_path(adapter_).with_prefix("--adapter");
+    OFSDP_RETURN_IF_ERROR(check_output_path(adapter_).with_prefix("--adapter"));
+    return prefixed("--adapter " + adapter_, layout_of(this->file(), adapters_, adapter_)).status();
   }
 
   Result<std::unique_ptr<TrainedOutput>> begin_output(const std::string& path,
                                                       const TrainedState&) const override {
-    AdapterFile file(layout_of(this->file(), adapters_));
+    OFSDP_ASSIGN_OR_RETURN(TensorLayout layout, layout_of(this->file(), adapters_, adapter_));
+    AdapterFile file(std::move(layout));
     OFSDP_RETURN_IF_ERROR(file.create(adapter_.empty() ? path + ".adapter" : adapter_));
     std::optional<ModelOutput> model;
     if (!path.empty()) {
@@ -194,7 +199,8 @@ class AdaptedSource final : public TrainingSource {
   Result<std::unique_ptr<TrainedOutput>> join_output(const std::string& ticket,
                                                      const TrainedState&) const override {
     const size_t end = std::min(ticket.find('\n'), ticket.size());
-    AdapterFile file(layout_of(this->file(), adapters_));
+    OFSDP_ASSIGN_OR_RETURN(TensorLayout layout, layout_of(this->file(), adapters_, adapter_));
+    AdapterFile file(std::move(layout));
     file.join(ticket.substr(0, end));
     std::optional<ModelOutput> model;
     if (end + 1 < ticket.size()) {

@@ -2,7 +2,8 @@
 // with the adapters merged into its weights, and the adapters by themselves.
 //
 //   --output FILE.onnx           W + alpha/rank * B A in the type of the file; what --train names
-//   --adapter FILE.safetensors   A and B in float32 under PEFT's names
+//   --adapter FILE.safetensors   A and B in float32 under PEFT's names; FILE.onnx_adapter: the same
+//                                as ONNX Runtime's adapter file
 //
 // Every rank writes its elements of A and B to a temporary adapter file; rank 0 merges when all
 // have (`commit`). Threads: one. Errors: kInput where adapters cannot be merged, naming --adapter.

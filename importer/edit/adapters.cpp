@@ -8,6 +8,7 @@
 
 #include "importer/edit/adapter_nodes.h"
 #include "importer/edit/drawn_values.h"
+#include "importer/file/ort_adapter_file.h"
 #include "importer/file/safetensors_file.h"
 #include "importer/normalize/module_scopes.h"
 #include "importer/proto/onnx_protos.h"
@@ -56,6 +57,11 @@ std::string stem_of(std::string name) {
   drop_suffix(name, "_quantized");
   if (!drop_suffix(name, ".qweight")) drop_suffix(name, ".weight");
   return name;
+}
+
+Result<TensorFile> open_adapter_file(const std::string& path) {
+  OFSDP_ASSIGN_OR_RETURN(const bool ort, is_ort_adapter(path));
+  return ort ? open_ort_adapter(path) : open_safetensors(path);
 }
 
 // PEFT's name of the module.
@@ -216,10 +222,10 @@ class Adding {
             checked_numel(wanted[name].axes()).status().with_prefix("--lora-rank: '" + name + "'"));
       }
     }
-    std::shared_ptr<const SafetensorsFile> file;
+    std::shared_ptr<const TensorFile> file;
     if (!spec_.from.empty()) {
-      OFSDP_ASSIGN_OR_RETURN(SafetensorsFile opened, SafetensorsFile::open(spec_.from));
-      file = std::make_shared<const SafetensorsFile>(std::move(opened));
+      OFSDP_ASSIGN_OR_RETURN(TensorFile opened, open_adapter_file(spec_.from));
+      file = std::make_shared<const TensorFile>(std::move(opened));
       OFSDP_RETURN_IF_ERROR(check_fit(*file, wanted).with_prefix("--lora-from " + spec_.from));
     }
     for (const Adapter& adapter : adapters_) {
@@ -233,9 +239,9 @@ class Adding {
     return {};
   }
 
-  Status check_fit(const SafetensorsFile& file, const std::map<std::string, Shape>& wanted) const {
+  Status check_fit(const TensorFile& file, const std::map<std::string, Shape>& wanted) const {
     for (const auto& [name, shape] : wanted) {
-      const SafetensorsTensor* tensor = file.find(adapter_file_name(name));
+      const FileTensor* tensor = file.find(adapter_file_name(name));
       OFSDP_REJECT_IF(tensor == nullptr, "expected a tensor '{}', found none",
                       adapter_file_name(name));
       const bool is_a = name.ends_with(".lora_A.weight");
@@ -252,7 +258,7 @@ class Adding {
     }
     std::set<std::string> names;
     for (const auto& [name, shape] : wanted) names.insert(adapter_file_name(name));
-    for (const SafetensorsTensor& tensor : file.tensors()) {
+    for (const FileTensor& tensor : file.tensors()) {
       OFSDP_REJECT_IF(!names.contains(tensor.name), "'{}' fits no weight that --lora names",
                       printable(tensor.name));
     }

@@ -24,7 +24,7 @@ struct AdapterSpec {
   int64_t rank = 8;
   double alpha = 16;
   double dropout = 0;
-  std::string from;  // a safetensors file; empty: drawn
+  std::string from;  // a safetensors file or ONNX Runtime's; empty: drawn
   uint64_t seed = 0;
 };
 

@@ -4,8 +4,6 @@
 #include <array>
 #include <nlohmann/json.hpp>
 
-#include "importer/file/element_codec.h"
-#include "importer/file/stored_values.h"
 #include "importer/file/wire.h"
 #include "kernels/base/reject.h"
 
@@ -39,9 +37,9 @@ Result<int64_t> whole(const Json& json) {
 }
 
 // `bytes`: of all tensors, which begin at `data`.
-Result<SafetensorsTensor> tensor_of(const std::string& name, const Json& json, int64_t data,
-                                    int64_t bytes) {
-  SafetensorsTensor tensor{.name = name};
+Result<FileTensor> tensor_of(const std::string& name, const Json& json, int64_t data,
+                             int64_t bytes) {
+  FileTensor tensor{.name = name};
   OFSDP_REJECT_IF(!json.is_object(), "expected an object");
   const Json type = json.value("dtype", Json()), shape = json.value("shape", Json());
   const Json offsets = json.value("data_offsets", Json());
@@ -77,13 +75,12 @@ const char* safetensors_type(DType dtype) {
   return row->name;
 }
 
-Result<SafetensorsFile> SafetensorsFile::open(const std::string& path) {
-  SafetensorsFile made;
-  OFSDP_ASSIGN_OR_RETURN(made.file_, open_for_reading(path));
-  const int64_t bytes = made.file_.bytes;
+Result<TensorFile> open_safetensors(const std::string& path) {
+  OFSDP_ASSIGN_OR_RETURN(OpenFile file, open_for_reading(path));
+  const int64_t bytes = file.bytes;
   OFSDP_REJECT_IF(bytes < 8, "{}: is no safetensors file: it has {} bytes", path, bytes);
   std::array<std::byte, 8> prefix{};
-  OFSDP_RETURN_IF_ERROR(read_exactly(made.file_, 0, prefix));
+  OFSDP_RETURN_IF_ERROR(read_exactly(file, 0, prefix));
   uint64_t length = 0;
   for (size_t i = 0; i < 8; ++i) length |= std::to_integer<uint64_t>(prefix[i]) << (8 * i);
   const int64_t most = std::min(kMostHeader, bytes - 8);
@@ -91,46 +88,20 @@ Result<SafetensorsFile> SafetensorsFile::open(const std::string& path) {
                   "{}: is no safetensors file: a header of {} bytes, expected at most {}", path,
                   length, most);
   std::string text(static_cast<size_t>(length), '\0');
-  OFSDP_RETURN_IF_ERROR(read_exactly(made.file_, 8, std::as_writable_bytes(std::span(text))));
+  OFSDP_RETURN_IF_ERROR(read_exactly(file, 8, std::as_writable_bytes(std::span(text))));
   const Json header = Json::parse(text, nullptr, false);
   OFSDP_REJECT_IF(!header.is_object(), "{}: is no safetensors file: its header is no JSON object",
                   path);
   const auto data = static_cast<int64_t>(length) + 8;
+  std::vector<FileTensor> tensors;
   for (const auto& [name, json] : header.items()) {
     if (name == "__metadata__") continue;
-    OFSDP_ASSIGN_OR_RETURN(SafetensorsTensor tensor,
+    OFSDP_ASSIGN_OR_RETURN(FileTensor tensor,
                            prefixed(format_text("{}: tensor '{}'", path, printable(name)),
                                     tensor_of(name, json, data, bytes - data)));
-    made.tensors_.push_back(std::move(tensor));
+    tensors.push_back(std::move(tensor));
   }
-  return made;
-}
-
-const SafetensorsTensor* SafetensorsFile::find(const std::string& name) const {
-  const auto found = std::ranges::find(tensors_, name, &SafetensorsTensor::name);
-  return found == tensors_.end() ? nullptr : &*found;
-}
-
-Status SafetensorsFile::read(const SafetensorsTensor& tensor, int64_t first,
-                             std::span<float> dst) const {
-  const auto stride = static_cast<int64_t>(dtype_size(tensor.dtype));
-  constexpr size_t kChunk = 16384;
-  std::vector<std::byte> buffer(std::min(dst.size(), kChunk) * static_cast<size_t>(stride));
-  while (!dst.empty()) {
-    const auto part = dst.first(std::min(dst.size(), kChunk));
-    const auto raw = std::span(buffer).first(part.size() * static_cast<size_t>(stride));
-    OFSDP_RETURN_IF_ERROR(read_exactly(file_, tensor.offset + first * stride, raw));
-    decode_floats(tensor.dtype, raw.data(), stride, part);
-    first += static_cast<int64_t>(part.size());
-    dst = dst.subspan(part.size());
-  }
-  return {};
-}
-
-std::shared_ptr<const ValueSource> tensor_values(std::shared_ptr<const SafetensorsFile> file,
-                                                 const SafetensorsTensor& tensor) {
-  return std::make_shared<StoredValues<SafetensorsFile, SafetensorsTensor>>(std::move(file),
-                                                                            tensor);
+  return TensorFile(std::move(file), std::move(tensors));
 }
 
 }  // namespace ofsdp::importer

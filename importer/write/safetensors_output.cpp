@@ -12,9 +12,9 @@ namespace {
 
 constexpr int64_t kChunk = int64_t{1} << 18;  // elements
 
-Status fill(const SafetensorsLayout& layout, const std::string& path, const ReadValues& values) {
+Status fill(const TensorLayout& layout, const std::string& path, const ReadValues& values) {
   OFSDP_ASSIGN_OR_RETURN(const OpenFile file, open_for_writing(path));
-  OFSDP_RETURN_IF_ERROR(write_exactly(file, 0, std::as_bytes(std::span(layout.header))));
+  OFSDP_RETURN_IF_ERROR(write_texts(file, layout));
   std::vector<float> chunk(static_cast<size_t>(kChunk));
   for (size_t i = 0; i < layout.places.size(); ++i) {
     const int64_t numel = layout.places[i].shape.numel();
@@ -29,8 +29,8 @@ Status fill(const SafetensorsLayout& layout, const std::string& path, const Read
 
 }  // namespace
 
-SafetensorsLayout lay_out_safetensors(const std::vector<Initializer>& tensors) {
-  SafetensorsLayout layout;
+TensorLayout lay_out_safetensors(const std::vector<Initializer>& tensors) {
+  TensorLayout layout;
   nlohmann::ordered_json header = {{"__metadata__", {{"format", "pt"}, {"producer", "onnx-fsdp"}}}};
   int64_t end = 0;
   for (Initializer place : tensors) {
@@ -53,10 +53,11 @@ SafetensorsLayout lay_out_safetensors(const std::vector<Initializer>& tensors) {
   }
   std::string text = header.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
   text.resize((text.size() + 7) / 8 * 8, ' ');
-  for (size_t i = 0; i < 8; ++i) layout.header += static_cast<char>(text.size() >> (8 * i) & 0xff);
-  layout.header += text;
+  std::string length;
+  for (size_t i = 0; i < 8; ++i) length += static_cast<char>(text.size() >> (8 * i) & 0xff);
+  layout.texts.push_back({0, length + text});
   for (Initializer& place : layout.places) {
-    place.offset += static_cast<int64_t>(layout.header.size());
+    place.offset += static_cast<int64_t>(length.size() + text.size());
   }
   return layout;
 }
@@ -71,7 +72,7 @@ Status write_safetensors(const OnnxFile& model, const std::string& path, const R
     tensors.push_back(weight);
     index.push_back(static_cast<int>(i));
   }
-  const SafetensorsLayout layout = lay_out_safetensors(tensors);
+  const TensorLayout layout = lay_out_safetensors(tensors);
   const ReadValues of_tensor = [&](int i, int64_t first, std::span<float> dst) {
     return values(index[static_cast<size_t>(i)], first, dst);
   };

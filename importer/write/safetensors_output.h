@@ -16,15 +16,11 @@
 #include <vector>
 
 #include "importer/file/onnx_file.h"
+#include "importer/file/tensor_file.h"
 
 namespace ofsdp::importer {
 
-// Tensors as they will lie in a file, whose header comes first.
-struct SafetensorsLayout {
-  std::string header;
-  std::vector<Initializer> places;
-};
-SafetensorsLayout lay_out_safetensors(const std::vector<Initializer>& tensors);
+TensorLayout lay_out_safetensors(const std::vector<Initializer>& tensors);
 
 using ReadValues = std::function<Status(int initializer, int64_t first, std::span<float> dst)>;
 

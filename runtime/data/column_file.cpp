@@ -134,12 +134,12 @@ Result<OpenedColumn> open_npz(const ColumnSpec& spec, ByteSource source, Communi
   return opened;
 }
 
-Result<OpenedColumn> open_safetensors(const ColumnSpec& spec, ByteSource source) {
-  OFSDP_ASSIGN_OR_RETURN(const SafetensorsFile file, SafetensorsFile::open(spec.path));
-  const SafetensorsTensor* tensor = file.find(spec.parts[0]);
+Result<OpenedColumn> open_tensor(const ColumnSpec& spec, ByteSource source) {
+  OFSDP_ASSIGN_OR_RETURN(const TensorFile file, open_safetensors(spec.path));
+  const FileTensor* tensor = file.find(spec.parts[0]);
   if (tensor == nullptr) {
     std::vector<std::string> names;
-    for (const SafetensorsTensor& one : file.tensors()) names.push_back(one.name);
+    for (const FileTensor& one : file.tensors()) names.push_back(one.name);
     return no_part(spec.path, "tensor", spec.parts[0], names);
   }
   OFSDP_REJECT_IF(tensor->dtype == DType::kUndefined, "{}: tensor '{}': type {} is not read here",
@@ -239,7 +239,7 @@ Result<ColumnFile> ColumnFile::open(const ColumnSpec& spec, Communicator& commun
                            text ? open_text(own, file.source_, *text, communicator, ledger)
                            : extension == ".npz"
                                ? open_npz(own, std::move(file.source_), communicator, ledger)
-                               : open_safetensors(own, std::move(file.source_)));
+                               : open_tensor(own, std::move(file.source_)));
     file.source_ = std::move(opened.source);
     file.layout_ = std::move(opened.layout);
     file.shared_bytes_ = opened.shared_bytes;
@@ -277,9 +277,9 @@ Result<std::vector<std::string>> ColumnFile::columns_of(const std::string& path)
     OFSDP_ASSIGN_OR_RETURN(const std::vector<ZipMember> members, zip_members(source));
     return array_names(members);
   }
-  OFSDP_ASSIGN_OR_RETURN(const SafetensorsFile file, SafetensorsFile::open(path));
+  OFSDP_ASSIGN_OR_RETURN(const TensorFile file, open_safetensors(path));
   std::vector<std::string> names;
-  for (const SafetensorsTensor& tensor : file.tensors()) names.push_back(tensor.name);
+  for (const FileTensor& tensor : file.tensors()) names.push_back(tensor.name);
   return names;
 }
 

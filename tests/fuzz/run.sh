@@ -30,7 +30,7 @@ case $target in
     corpus=(tests/fixtures/{accelerate,deepspeed}/*)
     ;;
   ort_checkpoint)
-    sources=(importer/dialects/onnxruntime/{ort_checkpoint,flat_buffer}.cpp)
+    sources=(importer/dialects/onnxruntime/ort_checkpoint.cpp)
     corpus=(tests/fixtures/artifacts/*/checkpoint)
     ;;
   *) echo "fuzz: no target $target"; exit 2 ;;

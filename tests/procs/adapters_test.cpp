@@ -28,7 +28,7 @@ std::vector<float> weight_of(const std::string& path, const std::string& name) {
 }
 
 std::vector<float> tensor_of(const std::string& path, const std::string& name) {
-  const auto file = SafetensorsFile::open(path);
+  const auto file = open_safetensors(path);
   if (!file.ok() || file->find(name) == nullptr) return {};
   std::vector<float> values(static_cast<size_t>(file->find(name)->shape.numel()));
   EXPECT_TRUE(file->read(*file->find(name), 0, values).ok());
@@ -161,6 +161,45 @@ TEST(AdaptersTest, ANewHeadIsTrainedAndWritten) {
   EXPECT_EQ(run.status, 0) << run.err;
   EXPECT_EQ(weight_of(runs.output(), "w").size(), 24u);
   EXPECT_EQ(weight_of(runs.output(), "b").size(), 6u);
+}
+
+// x w + b, twice in a row, as a file in which both layers share b, and as one with two of them.
+SmallModel two_layers(bool shared) {
+  SmallModel model = linear_model();
+  const std::string second = shared ? "b" : "b.1";
+  model.nodes.push_back(node("MatMul", {"logits", "v"}, {"more"}, "multiply_more"));
+  model.nodes.push_back(node("Add", {"more", second}, {"last"}, "add_more"));
+  model.initializers.push_back(
+      tensor("v", kFloat, {3, 3}, raw<float>({1, 0.5f, 0, -0.5f, 1, 0.25f, 0, -0.25f, 1})));
+  if (!shared)
+    model.initializers.push_back(tensor("b.1", kFloat, {3}, raw<float>({0.5f, 0, -0.5f})));
+  model.outputs = {declared("last", {-1, 3})};
+  return model;
+}
+
+TEST(AdaptersTest, UntiedCopiesTrainAsWeightsOfTheirOwn) {
+  const AdapterRuns apart, shared;
+  apart.write("model.onnx", two_layers(false).bytes());
+  shared.write("model.onnx", two_layers(true).bytes());
+  for (const int world : {1, 2}) {
+    std::string bytes;
+    for (const char* strategy : {"full_shard", "no_shard"}) {
+      SCOPED_TRACE(format_text("{} ranks, {}", world, strategy));
+      const Words more = ranks(world) + Words{"--strategy", strategy, "--steps", "5"};
+      const Finished expected = Program::run(apart.train() + more);
+      ASSERT_EQ(expected.status, 0) << expected.err;
+      const Finished run = Program::run(shared.train() + more + Words{"--untie", "b"});
+      ASSERT_EQ(run.status, 0) << run.err;
+      for (const char* name : {"w", "v", "b", "b.1"}) {
+        const auto values = weight_of(apart.output(), name);
+        EXPECT_FALSE(values.empty()) << name;
+        EXPECT_EQ(weight_of(shared.output(), name), values) << name;
+      }
+      EXPECT_NE(weight_of(shared.output(), "b"), weight_of(shared.output(), "b.1"));
+      if (bytes.empty()) bytes = content(shared.output());
+      EXPECT_TRUE(content(shared.output()) == bytes) << "another strategy, other bits";
+    }
+  }
 }
 
 }  // namespace adapters_test

@@ -7,6 +7,7 @@
 
 #include <cmath>
 
+#include "importer/file/ort_adapter_file.h"
 #include "importer/file/safetensors_file.h"
 #include "importer/write/model_output.h"
 #include "tests/support/namespaces.h"
@@ -216,7 +217,7 @@ std::string safetensors(const std::string& header, size_t data = 8) {
 TEST(ModelEditsTest, AdapterFilesAreNotTrusted) {
   const Folder folder;
   const auto opens = [&](const std::string& bytes) {
-    return SafetensorsFile::open(folder.write("a.safetensors", bytes));
+    return open_safetensors(folder.write("a.safetensors", bytes));
   };
   const auto with = [](const char* type, const char* shape, const char* offsets) {
     return safetensors(format_text(R"({{"t":{{"dtype":{},"shape":{},"data_offsets":{}}}}})", type,
@@ -251,6 +252,75 @@ TEST(ModelEditsTest, AdapterFilesAreNotTrusted) {
     EXPECT_EQ(opened.error().kind(), ErrorKind::kInput);
     EXPECT_THAT(opened.error().message(), HasSubstr("a.safetensors"));
   }
+}
+
+// Returns the bytes of an adapter file with these tensors, each of which holds 1, 2, 3, ...
+std::string ort_adapter(std::vector<Initializer> tensors) {
+  const auto layout = lay_out_ort_adapter(std::move(tensors));
+  EXPECT_TRUE(layout.ok());
+  std::string bytes;
+  const auto put = [&](int64_t at, const std::string& text) {
+    bytes.resize(std::max(bytes.size(), static_cast<size_t>(at) + text.size()), '\0');
+    bytes.replace(static_cast<size_t>(at), text.size(), text);
+  };
+  for (const auto& text : layout->texts) put(text.offset, text.bytes);
+  for (const Initializer& place : layout->places) {
+    const std::vector<float> values = count_up(static_cast<size_t>(place.shape.numel()), 1);
+    put(place.offset,
+        std::string(reinterpret_cast<const char*>(values.data()), values.size() * sizeof(float)));
+  }
+  return bytes;
+}
+
+// Whatever byte is spoiled or missing, the file is refused or its tensors lie within it.
+TEST(ModelEditsTest, AdapterFilesOfOnnxRuntimeAreNotTrusted) {
+  const Folder folder;
+  const std::string good = ort_adapter({{"a", DType::kFloat32, Shape{2, 3}},
+                                        {"b.lora_A.weight", DType::kFloat32, Shape{5, 1, 1}},
+                                        {"c", DType::kFloat32, Shape{}}});
+  const auto open = [&](const std::string& bytes) {
+    return open_ort_adapter(folder.write("a.onnx_adapter", bytes));
+  };
+  const auto file = open(good);
+  ASSERT_TRUE(file.ok()) << file.error().message();
+  ASSERT_EQ(file->tensors().size(), 3u);
+  for (const FileTensor& tensor : file->tensors()) {
+    std::vector<float> values(static_cast<size_t>(tensor.shape.numel()));
+    ASSERT_TRUE(file->read(tensor, 0, values).ok());
+    EXPECT_EQ(values, count_up(values.size(), 1)) << tensor.name;
+  }
+  EXPECT_EQ(file->find("b.lora_A.weight")->shape, (Shape{5, 1, 1}));
+  size_t refused = 0;
+  const auto expect_safe = [&](const std::string& bytes) {
+    const auto opened = open(bytes);
+    if (!opened.ok()) {
+      ++refused;
+      EXPECT_EQ(opened.error().kind(), ErrorKind::kInput);
+      EXPECT_THAT(opened.error().message(), HasSubstr("a.onnx_adapter"));
+      return;
+    }
+    for (const FileTensor& tensor : opened->tensors()) {
+      const int64_t end =
+          tensor.offset + tensor.shape.numel() * static_cast<int64_t>(dtype_size(tensor.dtype));
+      EXPECT_TRUE(tensor.offset >= 8 && end <= static_cast<int64_t>(bytes.size())) << tensor.name;
+    }
+  };
+  for (size_t at = 0; at < good.size(); ++at) {
+    for (const int flip : {0x01, 0x80, 0xff}) {
+      std::string bytes = good;
+      bytes[at] = static_cast<char>(bytes[at] ^ flip);
+      expect_safe(bytes);
+    }
+    expect_safe(good.substr(0, at));
+  }
+  EXPECT_GT(refused, good.size()) << "every prefix, and more";
+}
+
+TEST(ModelEditsTest, AdapterFilesOfOnnxRuntimeEndBelowTwoGiB) {
+  const std::vector<Initializer> large(9, {"a", DType::kFloat32, Shape{1 << 13, 1 << 13}});
+  const auto layout = lay_out_ort_adapter(large);
+  ASSERT_FALSE(layout.ok());
+  EXPECT_THAT(layout.error().message(), HasSubstr("2147483647"));
 }
 
 }  // namespace model_edits_test

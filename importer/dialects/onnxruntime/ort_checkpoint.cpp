@@ -4,7 +4,7 @@
 #include <map>
 #include <set>
 
-#include "importer/dialects/onnxruntime/flat_buffer.h"
+#include "importer/file/flat_buffer.h"
 #include "importer/file/tensor_record.h"
 #include "importer/file/wire.h"
 #include "kernels/base/reject.h"
@@ -23,8 +23,7 @@ enum class Bag { kInts, kFloats, kStrings };
 enum class Property { kName, kValue };
 enum class Tensor { kName, kDims = 2, kType, kData, kExternalOffset = 6 };
 
-constexpr int kOldest = 1, kNewest = 2;                 // versions
-constexpr int64_t kMostBytes = (int64_t{1} << 31) - 1;  // what FlatBuffers' verifier takes
+constexpr int kOldest = 1, kNewest = 2;  // versions
 constexpr size_t kMostMoments = 8;
 Result<OrtTensor> read_tensor(const FlatTable& table) {
   OrtTensor tensor;
@@ -220,9 +219,9 @@ class Describer {
     std::string made = writer_.finish(holes);
     for (size_t i = 0; i < tensors_.size(); ++i) tensors_[i]->offset = holes[i];
     const OrtTensor* last = tensors_.empty() ? nullptr : tensors_.back();
-    if (last == nullptr || last->offset + last->bytes <= kMostBytes) return made;
+    if (last == nullptr || last->offset + last->bytes <= kMostFlatBytes) return made;
     return input_error("a checkpoint of {} bytes: expected at most {}", last->offset + last->bytes,
-                       kMostBytes);
+                       kMostFlatBytes);
   }
 
   OrtCheckpoint& checkpoint_;

@@ -1,10 +1,11 @@
 // FlatBuffers, read in place and bounds-checked, and written with the tables before their bytes.
 //
-// Has only what checkpoints need (ort_checkpoint.h): tables, vectors of tables, of int64 and of
-// bytes, strings and numbers. The library (libflatbuffers) does not replace it. Its writer holds a
-// whole buffer in the memory of one process, while ranks write their own elements in place. Its
-// verifier says yes or no, while our messages name the damaged byte; the code to verify each table
-// by hand is as long as this reader.
+// Has only what ONNX Runtime's checkpoints and adapter files need (ort_checkpoint.h,
+// ort_adapter_file.h): tables, vectors of tables, of int64 and of bytes, strings and numbers. The
+// library (libflatbuffers) does not replace it. Its writer holds a whole buffer in the memory of
+// one process, while ranks write their own elements in place. Its verifier says yes or no, while
+// our messages name the damaged byte; the code to verify each table by hand is as long as this
+// reader.
 //
 // A FlatTable is a view. Every offset is checked when it is followed, so no byte of a hostile file
 // leads outside of it. Absent fields have their default. Offsets are those of the file.
@@ -46,6 +47,9 @@ struct FlatBytes {  // of a vector
   int64_t offset = 0;
   int64_t count = 0;
 };
+
+// The most bytes of a buffer that FlatBuffers' own verifier takes.
+inline constexpr int64_t kMostFlatBytes = (int64_t{1} << 31) - 1;
 
 class FlatTable {
  public:
