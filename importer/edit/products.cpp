@@ -141,6 +141,14 @@ bool fused_gemm(const Finder& finder, const onnx::NodeProto& node, Product& p) {
   return p.join_factor != 0;
 }
 
+// Its weight has the columns of q, k and v; they are parted after the sum with the bias.
+bool packed_attention(const Finder& finder, const onnx::NodeProto& node, Product& p) {
+  p.operand = 1;
+  p.join = Product::Join::kInput;
+  p.join_input = 2;
+  return finder.set_matrix(p, node, false);
+}
+
 bool fused_mat_mul(const Finder& finder, const onnx::NodeProto& node, Product& p) {
   p.operand = 1;
   p.factor = float_attribute(node, "alpha", 1);
@@ -191,6 +199,7 @@ constexpr ProductRow kProducts[] = {
     {"", "MatMul", mat_mul},
     {"", "Gemm", gemm},
     {"", "Conv", convolution},
+    {kMicrosoft, "Attention", packed_attention},
     {kMicrosoft, "FusedMatMul", fused_mat_mul},
     {kMicrosoft, "FusedGemm", fused_gemm},
     {kMicrosoft, "MatMulNBits", mat_mul_n_bits},

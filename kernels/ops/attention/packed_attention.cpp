@@ -1,5 +1,6 @@
 // Attention(x, weights, bias, mask_index, past, attention_bias): the projections of q, k and v are
 // one product x weights + bias, whose columns are parted by qkv_hidden_sizes (default: in three).
+// The bias may have a row for each of the product's: an adapter of `weights` comes in with it.
 #include "kernels/ops/attention/microsoft_attention.h"
 
 namespace ofsdp::kernels::ops {
@@ -20,7 +21,9 @@ Result<Parts> parts(const Attributes& attributes, const Descs& in) {
   if (w[0] != x[2]) {
     return input_error("input 'weights': expected {} rows, found {}", x[2], in[1].text());
   }
-  OFSDP_RETURN_IF_ERROR(expect_shape(in[2], {w[1]}, "bias"));
+  if (!(in[2].present() && in[2].shape == Shape{x[0], x[1], w[1]})) {
+    OFSDP_RETURN_IF_ERROR(expect_shape(in[2], {w[1]}, "bias"));
+  }
   Parts p{{}, attributes.ints("qkv_hidden_sizes", {w[1] / 3, w[1] / 3, w[1] / 3})};
   const auto& c = p.columns;
   if (c.size() != 3 || c[0] != c[1] || c[0] < 0 || c[2] < 0 || c[0] + c[1] + c[2] != w[1]) {
@@ -85,7 +88,7 @@ std::vector<RefTensor> reference(const ReferenceContext& c) {
   const int64_t rows = p.f.batch * p.f.queries, inner = w.desc.shape[0], all = w.desc.shape[1];
   RefTensor product = zeros({x.desc.dtype, {p.f.batch, p.f.queries, all}});
   for (int64_t i = 0; i < rows * all; ++i) {
-    if (bias != nullptr) product[i] = (*bias)[i % all];
+    if (bias != nullptr) product[i] = (*bias)[i % bias->desc.numel()];
     for (int64_t k = 0; k < inner; ++k) product[i] += x[i / all * inner + k] * w[k * all + i % all];
   }
   const AttentionTensors t{heads_in_rows(product, 0, p.f.width),

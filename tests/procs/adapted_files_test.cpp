@@ -1,0 +1,153 @@
+// Adapters of weights that no plain product reads (tests/oracle/make_adapted.py): Attention's
+// packed weight, FusedGemm's, 1x1 convolutions', a tied table. Losses and the trained adapter are
+// PyTorch's, bits are the same under every strategy, and the merged file computes what the adapted
+// one does.
+#include <cmath>
+#include <fstream>
+
+#include "importer/file/ort_adapter_file.h"
+#include "importer/file/safetensors_file.h"
+#include "tests/support/metrics_rows.h"
+#include "tests/support/namespaces.h"
+#include "tests/support/refused_run.h"
+
+namespace ofsdp {
+namespace adapted_files_test {
+
+using namespace onnx_bytes;  // NOLINT: the words of this test
+
+struct Kind {
+  const char* name;
+  Words adapted;  // --lora
+  bool mergeable = true;
+};
+
+const Kind kKinds[] = {
+    {"packed", {"--lora", "*.qkv", "--lora", "up"}},
+    {"pointwise", {"--lora", "down", "--lora", "mix"}},
+    {"tied", {"--lora", "table.weight"}, false},
+};
+
+std::string file_of(const Kind& kind, const std::string& name) {
+  return fixture(std::string("adapted/") + kind.name + "/" + name);
+}
+
+Words on(const Kind& kind, const std::string& model) {
+  return fsdp_run({model, "--data", file_of(kind, "data"), "--loss", "cross_entropy", "--optimizer",
+                   "sgd", "--lr", "0.1", "--momentum", "0.9", "--no-shuffle", "--device", "cpu",
+                   "--global-batch-size", "8", "--epochs", "9"});
+}
+
+Words adapted(const Kind& kind, const std::string& from) {
+  return on(kind, file_of(kind, "model.onnx")) + kind.adapted +
+         Words{"--lora-rank", "2", "--lora-alpha", "6", "--lora-from", from};
+}
+
+std::vector<double> losses_in(const Words& words, const Folder& folder) {
+  const Finished run = Program::run(words + Words{"--metrics", folder / "metrics.jsonl"});
+  EXPECT_EQ(run.status, 0) << run.err;
+  return run.status == 0 ? losses_of(folder / "metrics.jsonl") : std::vector<double>{};
+}
+
+std::map<std::string, std::vector<float>> tensors_of(const Result<TensorFile>& file) {
+  std::map<std::string, std::vector<float>> tensors;
+  if (!file.ok()) return tensors;
+  for (const FileTensor& tensor : file->tensors()) {
+    auto& values = tensors[tensor.name + tensor.shape.text()];
+    values.resize(static_cast<size_t>(tensor.shape.numel()));
+    EXPECT_TRUE(file->read(tensor, 0, values).ok());
+  }
+  return tensors;
+}
+
+class AdaptedFiles : public testing::TestWithParam<Kind> {};
+
+INSTANTIATE_TEST_SUITE_P(Files, AdaptedFiles, testing::ValuesIn(kKinds),
+                         [](const auto& info) { return std::string(info.param.name); });
+
+TEST_P(AdaptedFiles, LossesAndAdapterAreThoseOfPyTorch) {
+  const Kind& kind = GetParam();
+  std::vector<double> expected;
+  std::ifstream lines(file_of(kind, "losses.txt"));
+  for (double loss = 0; lines >> loss;) expected.push_back(loss);
+  ASSERT_EQ(expected.size(), 6u);
+  const auto trained = tensors_of(open_safetensors(file_of(kind, "trained.safetensors")));
+  ASSERT_FALSE(trained.empty());
+  for (const int world : {1, 2}) {
+    std::string bytes;
+    for (const char* strategy : {"full_shard", "no_shard"}) {
+      SCOPED_TRACE(format_text("{} ranks, {}", world, strategy));
+      const Folder folder;
+      const std::string adapter = folder / "a.safetensors";
+      const auto found =
+          losses_in(adapted(kind, file_of(kind, "adapter.safetensors")) + ranks(world) +
+                        Words{"--steps", "6", "--strategy", strategy, "--adapter", adapter},
+                    folder);
+      ASSERT_EQ(found.size(), expected.size());
+      for (size_t i = 0; i < found.size(); ++i) {
+        EXPECT_NEAR(found[i], expected[i], 1e-5 * expected[i]) << "step " << i + 1;
+      }
+      const auto tensors = tensors_of(open_safetensors(adapter));
+      ASSERT_EQ(tensors.size(), trained.size());
+      for (const auto& [name, values] : trained) {
+        ASSERT_TRUE(tensors.contains(name)) << name;
+        for (size_t i = 0; i < values.size(); ++i) {
+          ASSERT_NEAR(tensors.at(name)[i], values[i], 1e-5) << name << " element " << i;
+        }
+      }
+      if (bytes.empty()) bytes = content(adapter);
+      EXPECT_TRUE(content(adapter) == bytes) << "another strategy, other bits";
+    }
+  }
+}
+
+TEST_P(AdaptedFiles, MergedFileComputesWhatTheAdaptedOneDoes) {
+  const Kind& kind = GetParam();
+  const std::string from = file_of(kind, "trained.safetensors");
+  const Words still = {"--steps", "3", "--lr", "0"};
+  for (const int world : {1, 2}) {
+    SCOPED_TRACE(world);
+    const Folder folder;
+    const std::string merged = folder / "merged.onnx";
+    const Words merging = adapted(kind, from) + ranks(world) + still + Words{"--output", merged};
+    if (!kind.mergeable) {
+      const Finished refused = Program::run(merging);
+      EXPECT_EQ(refused.status, 2);
+      expect_one_line(refused.err,
+                      {"'table.weight'", "is also read by node 'x' (Gather)", "--adapter"});
+      continue;
+    }
+    const auto expected = losses_in(merging, folder);
+    const auto found = losses_in(on(kind, merged) + ranks(world) + still, folder);
+    ASSERT_EQ(found.size(), 3u);
+    ASSERT_EQ(expected.size(), 3u);
+    for (size_t i = 0; i < 3; ++i) EXPECT_NEAR(found[i], expected[i], 2e-6 * expected[i]);
+    EXPECT_NE(content(merged), content(file_of(kind, "model.onnx")));
+  }
+}
+
+// ONNX Runtime wrote adapter.onnx_adapter with the tensors of adapter.safetensors.
+TEST_P(AdaptedFiles, AdapterFilesOfOnnxRuntimeAreReadAndWritten) {
+  const Kind& kind = GetParam();
+  const Folder folder;
+  const auto file_after = [&](const std::string& from, const std::string& to, int world) {
+    const Finished run =
+        Program::run(adapted(kind, from) + ranks(world) + Words{"--steps", "3", "--adapter", to});
+    EXPECT_EQ(run.status, 0) << run.err;
+    return content(to);
+  };
+  const std::string plain = folder / "a.safetensors", ort = folder / "a.onnx_adapter";
+  const std::string given = file_of(kind, "adapter.onnx_adapter");
+  for (const int world : {1, 2}) {
+    SCOPED_TRACE(world);
+    const std::string expected = file_after(file_of(kind, "adapter.safetensors"), plain, world);
+    EXPECT_TRUE(file_after(given, plain, world) == expected);
+    file_after(given, ort, world);
+    const auto written = tensors_of(open_ort_adapter(ort));
+    EXPECT_EQ(written, tensors_of(open_safetensors(plain)));
+    EXPECT_FALSE(written.empty());
+  }
+}
+
+}  // namespace adapted_files_test
+}  // namespace ofsdp
