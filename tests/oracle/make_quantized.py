@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Makes tests/fixtures/quantized: small quantized files of ONNX Runtime's own tools, data, and the losses that training gives.
 
-    make_quantized.py [FOLDER]      needs numpy, onnx, onnxruntime and torch
+    make_quantized.py [FOLDER [NAME]]      NAME: one of the files alone; needs numpy, onnx, onnxruntime and torch
 
 Each folder has model.onnx, data/x.npy, data/labels.npy and losses.txt: the losses of SGD (lr 0.02, momentum 0.9, batches of 8 in
 order), from a PyTorch that walks the graph's nodes. An integer between two nodes is the float that it stands for, each pair of
@@ -149,6 +149,19 @@ class Walker:
                 y = self.fake(l + r if op == "QLinearAdd" else l * r, i[6], i[7])
             elif op == "QLinearSigmoid":
                 y = self.fake(torch.sigmoid(v[i[0]]), i[3], i[4])
+            elif op == "QLinearLeakyRelu":
+                y = self.fake(F.leaky_relu(v[i[0]], a["alpha"]), i[3], i[4])
+            elif op == "QLinearSoftmax":
+                y = self.fake(torch.softmax(v[i[0]], a["axis"]), i[3], i[4])
+            elif op == "QLinearAveragePool":
+                y = self.fake(F.avg_pool2d(v[i[0]], a["kernel_shape"], a["strides"]), i[3], i[4])
+            elif op == "QLinearReduceMean":
+                y = self.fake(v[i[0]].mean(a["axes"], keepdim=True), i[3], i[4])
+            elif op == "QLinearConcat":
+                y = self.fake(torch.cat([v[n] for n in i[2:11:3] if n], a["axis"]), i[0], i[1])
+                self.scales.update(n for n in i[3:11:3] if n)
+            elif op == "QLinearWhere":
+                y = self.fake(torch.where(self.arrays[i[0]] > 0, v[i[1]], v[i[4]]), i[7], i[8])
             elif op == "QLinearGlobalAveragePool":
                 y = self.fake(v[i[0]].mean((2, 3), keepdim=True), i[3], i[4])
             elif op == "DynamicQuantizeLinear":
@@ -222,6 +235,36 @@ def conv_model():
     return nodes, tensors, [3, 8, 8]
 
 
+def mixed_model():
+    """Operators with a QLinear form that conv_model has not."""
+    r = np.random.default_rng(4)
+    w = lambda *s: r.normal(0, 0.5, s).astype(np.float32)  # noqa: E731
+    tensors = {"c1.weight": w(4, 3, 3, 3), "c1.bias": w(4), "c2.weight": w(4, 4, 1, 1), "c2.bias": w(4), "odd": np.array([1, 0, 1, 0], bool),
+               "c3.weight": w(6, 8, 1, 1), "c3.bias": w(6), "f.weight": w(3, 6), "f.bias": w(3)}
+    tensors["odd"] = tensors["odd"].reshape(1, 4, 1, 1)
+    pool = dict(kernel_shape=[2, 2], strides=[2, 2])
+    nodes = [helper.make_node("Conv", ["x", "c1.weight", "c1.bias"], ["c1"], "c1", kernel_shape=[3, 3], pads=[1, 1, 1, 1]),
+             helper.make_node("LeakyRelu", ["c1"], ["r1"], "r1", alpha=0.25), helper.make_node("AveragePool", ["r1"], ["p1"], "p1", **pool),
+             helper.make_node("Conv", ["p1", "c2.weight", "c2.bias"], ["c2"], "c2", kernel_shape=[1, 1]),
+             helper.make_node("Softmax", ["c2"], ["s1"], "s1", axis=-1), helper.make_node("Mul", ["s1", "p1"], ["m1"], "m1"),
+             helper.make_node("Where", ["odd", "m1", "c2"], ["w1"], "w1"), helper.make_node("Concat", ["w1", "p1"], ["k1"], "k1", axis=1),
+             helper.make_node("Conv", ["k1", "c3.weight", "c3.bias"], ["c3"], "c3", kernel_shape=[1, 1]),
+             helper.make_node("GlobalAveragePool", ["c3"], ["g"], "g"), helper.make_node("Flatten", ["g"], ["h"], "h", axis=1),
+             helper.make_node("Gemm", ["h", "f.weight", "f.bias"], ["logits"], "f", transB=1)]
+    return nodes, tensors, [3, 8, 8]
+
+
+def with_reduce_mean(path):
+    """QLinearReduceMean, which the quantizer does not write, in the place of QLinearGlobalAveragePool."""
+    model = onnx.load(path)
+    for node in model.graph.node:
+        if node.op_type == "QLinearGlobalAveragePool":
+            node.op_type = "QLinearReduceMean"
+            del node.attribute[:]
+            node.attribute.extend([helper.make_attribute("axes", [2, 3]), helper.make_attribute("keepdims", 1)])
+    onnx.save(model, path)
+
+
 def mlp_model():
     r = np.random.default_rng(2)
     w = lambda *s: r.normal(0, 0.4, s).astype(np.float32)  # noqa: E731
@@ -248,7 +291,9 @@ class Reader(CalibrationDataReader):
         return next(self.rows, None)
 
 
-def make(folder, name, made, how, learned=False, opset=17, **options):
+def make(folder, name, made, how, learned=False, opset=17, edit=None, **options):
+    if sys.argv[2:] not in ([], [name]):
+        return
     to = folder / name
     (to / "data").mkdir(parents=True, exist_ok=True)
     plain, path = str(to / "plain.onnx"), str(to / "model.onnx")
@@ -261,6 +306,8 @@ def make(folder, name, made, how, learned=False, opset=17, **options):
     else:
         quantize_static(plain, path, Reader(x), quant_format=how, **options)
     pathlib.Path(plain).unlink()
+    if edit:
+        edit(path)
     np.save(to / "data" / "x.npy", x)
     np.save(to / "data" / "labels.npy", labels)
     (to / "losses.txt").write_text("".join("%.8g\n" % v for v in losses(path, x, labels)))
@@ -277,6 +324,8 @@ def main():
     make(folder, "qlinear", conv_model(), QuantFormat.QOperator, activation_type=u8, weight_type=q8)
     make(folder, "qlinear_channel", conv_model(), QuantFormat.QOperator, activation_type=u8, weight_type=q8, per_channel=True)
     make(folder, "qlinear_mlp", mlp_model(), QuantFormat.QOperator, activation_type=u8, weight_type=u8)
+    make(folder, "qlinear_mixed", mixed_model(), QuantFormat.QOperator, edit=with_reduce_mean, activation_type=u8, weight_type=q8,
+         extra_options={"ForceQuantizeNoInputCheck": True})
     make(folder, "dynamic", mlp_model(), "dynamic", weight_type=q8)
     make(folder, "dynamic_channel", mlp_model(), "dynamic", weight_type=u8, per_channel=True)
 

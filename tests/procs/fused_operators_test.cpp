@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <fstream>
 
 #include "importer/file/onnx_file.h"
 #include "tests/support/data_files.h"
@@ -48,19 +49,28 @@ Trained trained(const std::string& model, const Words& more) {
   return made;
 }
 
-TEST(FusedOperators, TrainAsThePlainGraph) {
-  const Trained plain = trained("plain.onnx", {"--freeze", "*_cache", "--freeze", "causal"});
-  const Trained fused = trained("fused.onnx", {"--verbose", "on"});
-  EXPECT_THAT(fused.run.out, HasSubstr("past: past.key and 1 more input are fed empty"));
-  EXPECT_THAT(fused.run.out, HasSubstr("keep    cos_cache"));
-  ASSERT_EQ(fused.losses.size(), plain.losses.size());
-  for (size_t i = 0; i < plain.losses.size(); ++i) {
-    EXPECT_NEAR(fused.losses[i], plain.losses[i], 2e-6 * plain.losses[i]) << "step " << i + 1;
+void expect_near(const std::vector<double>& found, const std::vector<double>& expected) {
+  ASSERT_EQ(found.size(), expected.size());
+  ASSERT_FALSE(found.empty());
+  for (size_t i = 0; i < expected.size(); ++i) {
+    EXPECT_NEAR(found[i], expected[i], 2e-6 * expected[i]) << "step " << i + 1;
   }
-  for (const auto& [name, values] : fused.weights) {
-    const auto& expected = plain.weights.at(name);
-    for (size_t i = 0; i < values.size(); ++i) {
-      ASSERT_NEAR(values[i], expected[i], 2e-6) << name << " element " << i;
+}
+
+TEST(FusedOperators, TrainAsThePlainGraph) {
+  for (const int world : {1, 2}) {
+    SCOPED_TRACE(world);
+    const Trained plain =
+        trained("plain.onnx", ranks(world) + Words{"--freeze", "*_cache", "--freeze", "causal"});
+    const Trained fused = trained("fused.onnx", ranks(world) + Words{"--verbose", "on"});
+    EXPECT_THAT(fused.run.out, HasSubstr("past: past.key and 1 more input are fed empty"));
+    EXPECT_THAT(fused.run.out, HasSubstr("keep    cos_cache"));
+    expect_near(fused.losses, plain.losses);
+    for (const auto& [name, values] : fused.weights) {
+      const auto& expected = plain.weights.at(name);
+      for (size_t i = 0; i < values.size(); ++i) {
+        ASSERT_NEAR(values[i], expected[i], 2e-6) << name << " element " << i;
+      }
     }
   }
 }
@@ -69,6 +79,57 @@ TEST(FusedOperators, HaveTheSameBitsUnderEveryStrategy) {
   const Trained sharded = trained("fused.onnx", ranks(2));
   EXPECT_EQ(trained("fused.onnx", ranks(2) + Words{"--strategy", "no_shard"}).weights,
             sharded.weights);
+}
+
+// A decoder of onnxruntime-genai's model builder (tests/oracle/make_builder.py), whose rows have
+// 1 to 7 tokens and an attention_mask that says so.
+TEST(FusedOperators, FileOfABuilderWithRowsOfUnequalLength) {
+  std::vector<double> expected;
+  std::ifstream lines(fixture("builder/losses.txt"));
+  for (double loss = 0; lines >> loss;) expected.push_back(loss);
+  for (const int world : {1, 2}) {
+    std::string bytes;
+    for (const char* strategy : {"full_shard", "no_shard"}) {
+      SCOPED_TRACE(format_text("{} ranks, {}", world, strategy));
+      const onnx_bytes::Folder folder;
+      const std::string output = folder / "trained.onnx", metrics = folder / "metrics.jsonl";
+      const Finished run = Program::run(fsdp_run({fixture("builder/model.onnx"),
+                                                  "--data",
+                                                  fixture("builder/data"),
+                                                  "--loss",
+                                                  "cross_entropy",
+                                                  "--global-batch-size",
+                                                  "8",
+                                                  "--steps",
+                                                  "6",
+                                                  "--epochs",
+                                                  "9",
+                                                  "--no-shuffle",
+                                                  "--optimizer",
+                                                  "adamw",
+                                                  "--lr",
+                                                  "0.004",
+                                                  "--weight-decay",
+                                                  "0.1",
+                                                  "--betas",
+                                                  "0.9,0.95",
+                                                  "--clip-grad-norm",
+                                                  "1",
+                                                  "--device",
+                                                  "cpu",
+                                                  "--strategy",
+                                                  strategy,
+                                                  "--output",
+                                                  output,
+                                                  "--metrics",
+                                                  metrics}) +
+                                        ranks(world));
+      ASSERT_EQ(run.status, 0) << run.err;
+      expect_near(losses_of(metrics), expected);
+      if (bytes.empty()) bytes = onnx_bytes::content(output);
+      EXPECT_TRUE(onnx_bytes::content(output) == bytes) << "another strategy, other bits";
+    }
+  }
 }
 
 // Rows of attention are written in place, as the plain graph's are.

@@ -60,8 +60,8 @@ class QuantizedTest : public testing::TestWithParam<Case> {};
 
 std::vector<Case> cases() {
   std::vector<Case> list;
-  for (const char* name :
-       {"pairs", "pairs_channel", "pairs_4bit", "qlinear", "qlinear_channel", "qlinear_mlp"}) {
+  for (const char* name : {"pairs", "pairs_channel", "pairs_4bit", "qlinear", "qlinear_channel",
+                           "qlinear_mlp", "qlinear_mixed"}) {
     for (const int world : {1, 2}) list.push_back({name, world});
   }
   list.push_back({"dynamic", 1});  // its scales are those of a rank's micro-batch
@@ -127,8 +127,9 @@ TEST(QuantizedFileTest, TrainedFileDiffersInWeightsOnly) {
 }
 
 TEST(QuantizedFileTest, SameBitsUnderEveryStrategyAndAfterABreak) {
-  for (const std::string name : {"pairs_channel", "pairs_4bit"}) {
-    const Words words = train(name, ranks(2) + learned_scales());
+  for (const std::string name : {"pairs_channel", "pairs_4bit", "qlinear_mixed", "dynamic"}) {
+    SCOPED_TRACE(name);
+    const Words words = train(name, ranks(2) + (name == "dynamic" ? Words{} : learned_scales()));
     const CheckpointRuns plain;
     const std::string expected = plain.trained(words);
     for (const std::string strategy : {"shard_grad_op", "zero1", "no_shard"}) {
