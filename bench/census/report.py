@@ -62,13 +62,54 @@ def processor():
         return next((line.split(":", 1)[1].strip() for line in file if line.startswith("model name")), "unknown")
 
 
-def counterpart(title, path):
-    rows = rows_of(path)
-    counts = collections.Counter(r["verdict"] for r in rows)
-    reasons = collections.Counter(re.sub(r"'[^']*'|\d+", "_", r["message"])[:110] for r in rows if r["verdict"] in ("refused", "crashed"))
-    lines = [f"| {title} | {len(rows)} | {counts['right']} | {counts['wrong']} | {counts['unresolved']} | "
-             f"{counts['refused'] + counts['crashed']} |"]
-    return lines, [f"- {title}, {n} times: `{short(text)}`" for text, n in reasons.most_common(6)]
+OTHER_REASONS = (   # what a counterpart's message means: a pattern and a name
+    (r"no gradient rule for op type '(\w+)'", "no gradient of {}"),
+    (r"gradient builder has not been registered: (\w+)", "no gradient of {}"),
+    (r"Gather with rank-\d+ indices", "no gradient of Gather with indices of two axes or more"),
+    (r"No Op registered for (\w+) with domain_version", "an operator of a newer opset"),
+    (r"No Previous Version of|Opset \d+ is under development", "an operator of a newer opset"),
+    (r"gradient_builder_base.h:\d+", "outputs of LayerNormalization that are not there"),
+    (r"no float32 initializer", "no float32 parameter (integers, float16)"),
+    (r"schema\(::(\w+):\d+\)", "{} of opset 18"),
+    (r"QuantizeLinear", "its rules for pairs of QuantizeLinear and DequantizeLinear"),
+    (r"not output of any previous nodes|must be topologically sorted", "nodes out of order"),
+    (r"no step within", "no step in the time given"),
+)
+
+
+def other_reason(message):
+    for pattern, words in OTHER_REASONS:
+        found = re.search(pattern, message)
+        if found:
+            return words.format(*found.groups())
+    return "others"
+
+
+def others(paths):
+    """The section on other trainers: title -> their results."""
+    lines, reasons, titles = [], [], []
+    for title, path in paths.items():
+        rows = [r for r in rows_of(path) if r["verdict"] != "census failed"]
+        last = [r.get("helped") or r for r in rows]
+        for name, verdicts in ((title, [r["verdict"] for r in rows]), (title + ", helped", [r["verdict"] for r in last])):
+            tools = collections.defaultdict(collections.Counter)
+            for r, verdict in zip(rows, verdicts):
+                tools[variant_of(r["file"])]["right" if verdict == "right" else "other"] += 1
+            titles = titles or [t for t, _ in VARIANTS if t in tools]
+            counts = collections.Counter(verdicts)
+            total = f"{counts['right']}/{len(rows)} ({100 * counts['right'] / max(1, len(rows)):.1f} %)"
+            other = ", ".join(f"{counts[v]} {v}" for v in ("wrong", "unresolved", "no step", "refused", "crashed") if counts[v])
+            lines.append(f"| {name} | {total} | {other} | " + " | ".join(cell(tools[t]) for t in titles) + " |")
+        why = collections.Counter(other_reason(r["message"]) for r in last if r["verdict"] in ("refused", "crashed"))
+        reasons.append(f"- {title}: " + ", ".join(f"{text} ({n})" for text, n in why.most_common(14)) + ".")
+    return "\n".join([
+        "## Other trainers", "",
+        "The same files, loss and differences, with a mean squared error, which each of them can train, and the parameters of float32 that",
+        "fsdp-run trains (`bench/census/counterparts.py`, whose first comment says how each is called). *Helped*: files that were refused,",
+        "tried again after what somebody could do to them by hand: nodes sorted, float16 made float32, axes fixed, onnxsim.simplify, an older",
+        "opset, outputs of LayerNormalization named; and with weights of two axes or more alone.", "",
+        "| trainer | right | the others | " + " | ".join(titles) + " |", "| --- |" + " --- |" * (len(titles) + 2), *lines, "",
+        "Why files are refused, helped (times):", "", *reasons])
 
 
 def main():
@@ -136,18 +177,9 @@ A refusal ends with exit status 2 and one line before anything is written. `unre
         seen = sum(r.get("gradient") == "wrong" for r in planted)
         print(f"\nThe check itself: one tensor's gradient was spoiled in {len(planted)} runs (10 % longer, zero, or shifted by an element); {seen} were "
               "found wrong.")
-    lines, reasons = [], []
-    for title, path in (("onnxsim 0.8.1", options.onnxsim), ("onnxruntime-training 1.19.2", options.onnxruntime)):
-        if path:
-            made = counterpart(title, path)
-            lines += made[0]
-            reasons += made[1]
-    if lines:
-        print("\n## Other trainers\n")
-        print("The same files and the same differences, with a mean squared error, which both can train "
-              "(`bench/census/counterparts.py`).\n")
-        print("| trainer | files | right | wrong | unresolved | refused or ended |\n| --- | --- | --- | --- | --- | --- |")
-        print("\n".join(lines) + "\n\nTheir most frequent reasons:\n\n" + "\n".join(reasons))
+    given = {t: p for t, p in (("onnxsim 0.8.1", options.onnxsim), ("onnxruntime-training 1.19.2", options.onnxruntime)) if p}
+    if given:
+        print("\n" + others(given))
     print(f"\n{options.date + ', ' if options.date else ''}{processor()}; {versions}.")
 
 
