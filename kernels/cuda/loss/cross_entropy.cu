@@ -4,9 +4,9 @@
 // the labels, whatever runs first.
 //
 // [Note: rows from the cache] A row of scores is walked twice: for its softmax, and for what is
-// made of it. Blocks of 512 threads keep at most 3 rows a multiprocessor at work: 40 MB of a
-// vocabulary of 50257 in 16 bits, less than the 50 MB of an H100's cache, where the second walk
-// may find them. Blocks of 256 would keep twice as many.
+// made of it. Blocks of 512 threads keep 2 rows a multiprocessor at work: 27 MB of a vocabulary of
+// 50257 in 16 bits, less than the 50 MB of an H100's cache, where the second walk may find them.
+// Blocks of 256 would keep twice as many.
 #include "kernels/cuda/loss/class_loss.cuh"
 
 namespace ofsdp::kernels::cuda {
@@ -15,9 +15,7 @@ namespace {
 template <int G>
 constexpr int kRowThreads = G > kThreads ? G : kThreads;
 template <int G>
-constexpr int kRowBlocks = G > kThreads ? 3 : 1;  // at least, on a multiprocessor
-template <int G>
-constexpr int kJoinedRowBlocks = G > kThreads ? 2 : 1;  // its registers would spill with 3
+constexpr int kRowBlocks = G > kThreads ? 2 : 1;  // at least, on a multiprocessor; 3 would spill
 template <int G>
 constexpr int kLabelsAtOnce = kRowThreads<G> / G;
 
@@ -151,7 +149,7 @@ __global__ void __launch_bounds__(kRowThreads<G>, kRowBlocks<G>)
 // Both at once: what forward_rows and backward_rows give, bit by bit. Smooth: there is label
 // smoothing, which costs registers.
 template <typename T, int G, bool Smooth>
-__global__ void __launch_bounds__(kRowThreads<G>, kJoinedRowBlocks<G>)
+__global__ void __launch_bounds__(kRowThreads<G>, kRowBlocks<G>)
     joined_rows(Labels v, CrossEntropyJoined j, bool packs) {
   __shared__ float spare[kRowThreads<G> / kWarp];
   const int lane = static_cast<int>(threadIdx.x) % G;
@@ -167,7 +165,7 @@ __global__ void __launch_bounds__(kRowThreads<G>, kJoinedRowBlocks<G>)
   if (label >= 0) norm = normalizer_of(online_softmax<G>(row, n, lane, spare));
   const Slope s = slope_of<T>(v, label, *j.diff_loss, kept_of<T>(norm));
   double spread = 0;
-  walk_values(row, n, packs, lane, G, [&]<int N>(int64_t c, float* d) {
+  walk_values<Smooth ? 2 : 4>(row, n, packs, lane, G, [&]<int N>(int64_t c, float* d) {
     unrolled<N>([&](int k) {
       if (Smooth && label >= 0) spread += v.weight<T>(c + k) * static_cast<double>(norm(d[k]));
       d[k] = slope_at<T, Smooth>(v, s, d[k], c + k);
