@@ -4,7 +4,8 @@
 
 `train`, `evaluate` and `plan` run the program fsdp-run in processes of its own; the caller's process is none of the
 ranks. `start` gives a run whose rows are an iterator. A `Trainer` is one rank in the caller's process, who brings each
-batch; under torchrun each process is a rank. All give the bits of the command line.
+batch; with `nproc_per_node` it has ranks of its own, and under torchrun each process is a rank. All give the bits of the
+command line.
 
 Options are those of `fsdp-run --help` with _ for -: True and False are on and off, None leaves an option out, a
 sequence of numbers is a list, and a sequence of words says an option that may be repeated once for each. Arrays are

@@ -29,6 +29,16 @@ def _words(name, value):
     return [_text(value)]
 
 
+def checked(name, values):
+    """A column's values as an array that the library takes."""
+    array = numpy.asarray(values)
+    if array.dtype.name not in _DTYPES or not array.dtype.isnative:
+        raise InputError(f"array '{name}': expected one of {', '.join(_DTYPES)}, found {array.dtype.str}")
+    if array.ndim == 0:
+        raise InputError(f"array '{name}': expected a first axis of samples, found a scalar")
+    return array
+
+
 class Arrays:
     """A mapping from names of columns to arrays, as the library takes it. No array is copied that lies in C order."""
 
@@ -36,15 +46,10 @@ class Arrays:
         self.kept = []
         self.list = (Array * len(columns))()
         for place, (name, values) in zip(self.list, columns.items()):
-            array = numpy.ascontiguousarray(values)
-            dtype = _DTYPES.get(array.dtype.name)
-            if dtype is None or not array.dtype.isnative:
-                raise InputError(f"array '{name}': expected one of {', '.join(_DTYPES)}, found {array.dtype.str}")
-            if numpy.ndim(values) == 0:
-                raise InputError(f"array '{name}': expected a first axis of samples, found a scalar")
+            array = numpy.ascontiguousarray(checked(name, values))
             dims = (ctypes.c_int64 * array.ndim)(*array.shape)
             self.kept += [array, dims]
-            place.name, place.dtype, place.rank = str(name).encode(), dtype, array.ndim
+            place.name, place.dtype, place.rank = str(name).encode(), _DTYPES[array.dtype.name], array.ndim
             place.dims, place.data = dims, array.ctypes.data
 
     def __len__(self):

@@ -1,4 +1,4 @@
-"""`Trainer`: one rank in this process, whose caller brings each batch."""
+"""`Trainer`: training whose caller brings each batch; one rank in this process, or ranks of its own (_ranks.py)."""
 
 import ctypes
 import os
@@ -6,7 +6,7 @@ import typing
 
 import numpy
 
-from ._library import CALLS, EvaluationRow, StepRow, check
+from ._library import CALLS, EvaluationRow, InputError, StepRow, check
 from ._settings import Arrays, Request
 
 
@@ -38,23 +38,15 @@ class _Parameters:
         CALLS["parameters_close"](self.handle)
 
 
-class Trainer:
-    """Trains `model`, an update a call. Under torchrun, mpirun or srun each process is a rank and makes the same calls
-    with its own rows. `with` or `close` ends it; a process has one at a time.
+class OneRank:
+    """A trainer in this process."""
 
-        trainer = Trainer("model.onnx", loss="cross_entropy", lr=1e-3)
-        for batch in batches:
-            loss = trainer.step({"image": batch.x, "labels": batch.y})
-        trainer.save("trained.onnx")
-    """
-
-    def __init__(self, model, **options):
+    def __init__(self, model, options):
         self._handle = ctypes.c_void_p()
         request = Request(model, options=options)
         check(CALLS["trainer_open"](request.settings, ctypes.byref(self._handle)))
 
     def step(self, batch):
-        """One update; returns its loss."""
         arrays, row = Arrays(batch), StepRow(ctypes.sizeof(StepRow))
         check(CALLS["trainer_step"](self._handle, arrays.list, len(arrays), row))
         loss = Step(row.loss)
@@ -62,7 +54,6 @@ class Trainer:
         return loss
 
     def evaluate(self, rows):
-        """Loss and metrics of any number of rows."""
         arrays, row = Arrays(rows), EvaluationRow(ctypes.sizeof(EvaluationRow))
         check(CALLS["trainer_evaluate"](self._handle, arrays.list, len(arrays), row))
         metrics = {one.name.decode(): one.value if one.value == one.value else None
@@ -70,12 +61,9 @@ class Trainer:
         return Evaluation(row.loss, metrics)
 
     def save(self, path):
-        """Writes the trained ONNX file."""
         check(CALLS["trainer_save"](self._handle, os.fsencode(path)))
 
     def parameters(self):
-        """The trained parameters by name, where they lie: read-only views that change with every step, until a batch of
-        another number of rows moves them. Copy what has to stay."""
         handle = ctypes.c_void_p()
         check(CALLS["trainer_parameters"](self._handle, ctypes.byref(handle)))
         keeper, found = _Parameters(handle), {}
@@ -90,10 +78,57 @@ class Trainer:
         return found
 
     def close(self):
-        """Leaves the other ranks."""
-        if self._handle:
-            CALLS["trainer_close"](self._handle)
-            self._handle = ctypes.c_void_p()
+        CALLS["trainer_close"](self._handle)
+
+
+class Trainer:
+    """Trains `model`, an update a call. `with` or `close` ends it.
+
+        trainer = Trainer("model.onnx", loss="cross_entropy", lr=1e-3)
+        for batch in batches:
+            loss = trainer.step({"image": batch.x, "labels": batch.y})
+        trainer.save("trained.onnx")
+
+    It is one rank in this process, which has one at a time. Under torchrun, mpirun or srun each process is a rank and makes
+    the same calls with its own rows. With `nproc_per_node` the ranks are so many processes of the trainer's own, and the
+    caller brings the rows of all.
+    """
+
+    def __init__(self, model, *, nproc_per_node=None, **options):
+        self._work = None
+        if nproc_per_node is None:
+            self._work = OneRank(model, options)
+        else:
+            from ._ranks import Ranks  # what it imports takes a while
+            self._work = Ranks(model, nproc_per_node, options)
+
+    def _open(self, call):
+        if self._work is None:
+            raise InputError(f"{call}: expected a trainer that is open, found a closed one")
+        return self._work
+
+    def step(self, batch):
+        """One update; returns its loss."""
+        return self._open("step").step(batch)
+
+    def evaluate(self, rows):
+        """Loss and metrics of any number of rows."""
+        return self._open("evaluate").evaluate(rows)
+
+    def save(self, path):
+        """Writes the trained ONNX file."""
+        self._open("save").save(path)
+
+    def parameters(self):
+        """The trained parameters by name, where they lie: read-only views that change with every step, until a batch of
+        another number of rows moves them. Copy what has to stay."""
+        return self._open("parameters").parameters()
+
+    def close(self):
+        """Leaves or ends the other ranks."""
+        work, self._work = self._work, None
+        if work is not None:
+            work.close()
 
     def __enter__(self):
         return self

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """The Python package against the command line: the same bits, its errors, Ctrl-C, exceptions and dead ranks.
 
-    library_test.py SOURCE_FOLDER BUILD_FOLDER
+    library_test.py SOURCE_FOLDER BUILD_FOLDER [TEST...]
 
 Needs numpy.
 """
@@ -55,6 +55,13 @@ def children():
             parents.add(pid)
             found.append(int(pid))
     return found
+
+
+def alive(pid):
+    try:
+        return pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
 
 
 class Bits(unittest.TestCase):
@@ -193,6 +200,107 @@ class Ranks(unittest.TestCase):
             self.assertEqual(alive.returncode, 1)
 
 
+ORPHANED = """
+import json, os, sys, numpy, onnx_fsdp
+folder = sys.argv[1]
+batch = {name: numpy.load(f"{folder}/data/{name}.npy") for name in ("x", "labels")}
+trainer = onnx_fsdp.Trainer(f"{folder}/model.onnx", nproc_per_node=2, **json.loads(sys.argv[2]))
+trainer.step(batch)
+print("stepped", flush=True)
+while True:
+    trainer.step(batch)
+"""
+
+
+class OwnRanks(unittest.TestCase):
+    """Trainers that start their ranks."""
+
+    def tearDown(self):
+        self.assertEqual(children(), [])  # close waits for them
+
+    def test_the_bits_of_two_ranks(self):
+        with tempfile.TemporaryDirectory() as folder, onnx_fsdp.Trainer(MODEL, nproc_per_node=2, **OPTIONS) as trainer:
+            ours, theirs = pathlib.Path(folder) / "a.onnx", pathlib.Path(folder) / "b.onnx"
+            losses = [trainer.step({name: rows[i:i + 48] for name, rows in DATA.items()}) for i in range(0, 192, 48)]
+            trainer.save(ours)
+            self.assertEqual(len(children()), 2)
+            expected = command_line(nproc_per_node=2, global_batch_size=48, output=theirs)
+            self.assertEqual(nine_digits(losses), nine_digits(expected))
+            self.assertEqual(ours.read_bytes(), theirs.read_bytes())
+            self.assertEqual([loss.step for loss in losses], [1, 2, 3, 4])
+            found = trainer.evaluate(DATA)
+            row = onnx_fsdp.evaluate(ours, data=DATA, eval_data=DATA, nproc_per_node=2, batch_size=24, **OPTIONS)
+            self.assertEqual(found.accuracy, row["accuracy"])
+            self.assertAlmostEqual(found.loss, row["loss"], places=6)
+
+    def test_more_rows_than_the_first_call_had_and_strided_ones(self):
+        with onnx_fsdp.Trainer(MODEL, nproc_per_node=2, batch_size=8, **OPTIONS) as trainer:
+            small = trainer.evaluate({name: rows[:16] for name, rows in DATA.items()})
+            large = trainer.evaluate({name: numpy.asfortranarray(numpy.repeat(rows[:16], 6, axis=0))
+                                      for name, rows in DATA.items()})
+            self.assertAlmostEqual(small.loss, large.loss, places=6)
+            self.assertEqual(small.accuracy, large.accuracy)
+
+    def test_mistakes(self):
+        def refused(text, call):
+            with self.assertRaises(onnx_fsdp.InputError) as caught:
+                call()
+            self.assertIn(text, str(caught.exception))
+            self.assertNotIn("\n", str(caught.exception))
+
+        for ranks in (0, True, "two"):
+            refused("nproc_per_node: expected a number of ranks", lambda: onnx_fsdp.Trainer(MODEL, nproc_per_node=ranks))
+        refused("--lr: expected", lambda: onnx_fsdp.Trainer(MODEL, nproc_per_node=2, **{**OPTIONS, "lr": -1}))
+        with onnx_fsdp.Trainer(MODEL, nproc_per_node=2, **OPTIONS) as trainer:
+            refused("array 'x': expected as many rows for each of 2 ranks, found 7",
+                    lambda: trainer.step({name: rows[:7] for name, rows in DATA.items()}))
+            refused("array 'x': expected one of float32", lambda: trainer.step({"x": numpy.array([1j])}))
+            refused("parameters: expected a trainer in this process", trainer.parameters)
+            trainer.step(DATA)  # what is refused here reaches no rank
+        refused("step: expected a trainer that is open", lambda: trainer.step(DATA))
+
+    def test_a_wrong_label_of_one_rank(self):
+        with onnx_fsdp.Trainer(MODEL, nproc_per_node=2, timeout=20, **OPTIONS) as trainer:
+            labels = DATA["labels"].copy()
+            labels[1] = 99
+            with self.assertRaises(onnx_fsdp.InputError) as caught:
+                trainer.step({**DATA, "labels": labels})
+            self.assertIn("expected a label of 0..", str(caught.exception))
+
+    def test_a_dead_rank(self):
+        with onnx_fsdp.Trainer(MODEL, nproc_per_node=2, timeout=20, **OPTIONS) as trainer:
+            trainer.step(DATA)
+            os.kill(children()[-1], signal.SIGKILL)
+            for _ in range(2):  # and it stays so
+                with self.assertRaises(onnx_fsdp.RunError) as caught:
+                    trainer.step(DATA)
+                self.assertIn("rank 1", str(caught.exception))
+
+    def test_after_ctrl_c_it_can_save(self):
+        with tempfile.TemporaryDirectory() as folder, onnx_fsdp.Trainer(MODEL, nproc_per_node=2, **OPTIONS) as trainer:
+            trainer.step(DATA)
+            threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()
+            with self.assertRaises(KeyboardInterrupt):
+                while True:
+                    last = trainer.step(DATA).step
+            self.assertIn(trainer.step(DATA).step - last, (1, 2))  # the call that was interrupted may have been made
+            trainer.save(pathlib.Path(folder) / "a.onnx")
+
+    def test_none_outlives_its_caller(self):
+        environment = {**os.environ, "PYTHONPATH": str(SOURCE / "python")}
+        caller = subprocess.Popen([sys.executable, "-c", ORPHANED, CASE, json.dumps(OPTIONS)], env=environment,
+                                  stdout=subprocess.PIPE, text=True)
+        self.assertEqual(caller.stdout.readline(), "stepped\n")
+        ranks = [pid for pid in children() if pid != caller.pid]
+        self.assertEqual(len(ranks), 2)
+        caller.kill()
+        caller.communicate()
+        until = time.monotonic() + 5
+        while any(map(alive, ranks)) and time.monotonic() < until:
+            time.sleep(0.05)
+        self.assertFalse(any(map(alive, ranks)))
+
+
 class Parameters(unittest.TestCase):
     def test_views_follow_the_steps_and_outlive_the_trainer(self):
         batch = {name: rows[:24] for name, rows in DATA.items()}
@@ -273,4 +381,4 @@ class Ends(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    unittest.main(argv=sys.argv[:1])
+    unittest.main(argv=[sys.argv[0], *sys.argv[3:]])
