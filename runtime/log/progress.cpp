@@ -73,6 +73,7 @@ Progress::~Progress() {
 }
 
 void Progress::step(const StepRow& row, int64_t samples) {
+  if (options_.fd < 0) return;
   samples_since_drawn_ += samples;
   const Clock::time_point now = Clock::now();
   if (!is_due(row.step, now)) return;
@@ -136,6 +137,7 @@ void Progress::write_bar(std::string_view text, size_t begin, size_t end) {
 }
 
 void Progress::eval(const EvalRow& row) {
+  if (options_.fd < 0) return;
   LineBuffer text;
   text.add("eval  step {}  loss {:.4f}", row.step, row.loss);
   for (const MetricValue& metric : row.metrics) {
@@ -167,6 +169,7 @@ void Progress::leave_bar() {
 
 // A terminal that is gone ends no run.
 void Progress::write_all(std::string_view text) {
+  if (options_.fd < 0) return;
   [[maybe_unused]] const int lost = write_text(options_.fd, text);
 }
 

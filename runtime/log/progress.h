@@ -28,7 +28,7 @@
 namespace ofsdp::runtime {
 
 struct ProgressOptions {
-  int fd = 1;
+  int fd = 1;             // negative: nobody reads, and nothing is written
   bool terminal = false;  // redraw one line
   int64_t log_interval = 10;
   int64_t first_step = 0;   // updates done before this run (a resumed one)

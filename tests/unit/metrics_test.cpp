@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cmath>
 #include <filesystem>
 #include <fstream>
@@ -273,6 +274,19 @@ TEST(Progress, ABarIsRedrawnOnOneLineAndEnded) {
                        "epoch 1  ["))
       << text;
   EXPECT_LT(std::count(text.begin(), text.end(), '\r'), 20);  // ten a second, not 500
+}
+
+TEST(Progress, WithoutADescriptorNothingIsWritten) {
+  for (const bool terminal : {false, true}) {
+    errno = 0;  // a call of the system with such a descriptor would set it
+    {
+      Progress progress({-1, terminal, 1, 0, 100});
+      progress.step({1, 0, 0.5, 1, 0.001, 1, 1, 1}, 8);
+      progress.eval({1, 0, 0.25, {}});
+      progress.line("a line");
+    }
+    EXPECT_EQ(errno, 0);
+  }
 }
 
 TEST(Progress, AStepAllocatesNothing) {
