@@ -70,10 +70,12 @@ Status open_trainer(const onnx_fsdp_settings* given, TrainerParts& t) {
       t.command, cli::parse_command(words, threads != nullptr ? std::optional<std::string>(threads)
                                                               : std::nullopt));
   const Options& options = t.command.options;
-  for (const std::string& warning : t.command.warnings) print_lines(stderr, warning + "\n");
   OFSDP_ASSIGN_OR_RETURN(t.plugins, load_plugins(options.plugins, options.plugin_override));
   OFSDP_ASSIGN_OR_RETURN(const auto identity, rank_identity_from_environment());
   const RankIdentity rank = identity.value_or(RankIdentity{});
+  if (rank.rank == 0) {
+    for (const std::string& warning : t.command.warnings) print_lines(stderr, warning + "\n");
+  }
   set_pool_threads(
       static_cast<int>(options.launch.threads.value_or(cores_of_rank(rank.ranks_here()))));
   const auto timeout = static_cast<int64_t>(std::ceil(options.launch.timeout_seconds));

@@ -37,7 +37,10 @@ def main(socket, memory):
     threading.Thread(target=_end_with, args=(socket,), daemon=True).start()
     caller, arrays, trainer = multiprocessing.connection.Connection(socket), _Memory(memory), None
     while True:
-        name, *arguments = caller.recv()
+        try:
+            name, *arguments = caller.recv()
+        except (EOFError, OSError):
+            os._exit(0)
         value, error = None, None
         try:
             if name == "open":

@@ -139,12 +139,12 @@ class Ranks:
                 socket.send(text)
             except OSError:
                 pass  # its end shows below
-        replies = self._replies()
+        replies, ended = self._replies()
         errors = [reply[1] for reply in replies if reply is not None and reply[1] is not None]
         # A rank whose own input is wrong says why; the others say that it has gone.
         errors.sort(key=lambda error: isinstance(error, RunError))
-        if None in replies and not errors:
-            errors.append(RunError(self._end_of(replies.index(None))))
+        if ended and not errors:
+            errors.append(RunError(self._end_of(ended[0])))
         if None in replies:
             self._kill()
             self._failure = errors[0]
@@ -153,8 +153,9 @@ class Ranks:
         return replies[0][0]
 
     def _replies(self):
-        """Of all ranks; None for one that has ended, or that has nothing to say long after another's error."""
-        replies, waiting, until = [None] * self._count, dict(zip(self._sockets, range(self._count))), None
+        """Of all ranks, and the list of those that have ended. None: of one that has, or says nothing long after another's
+        end or error."""
+        replies, waiting, until, ended = [None] * self._count, dict(zip(self._sockets, range(self._count))), None, []
         while waiting:
             left = None if until is None else max(0.0, until - time.monotonic())
             ready = multiprocessing.connection.wait(list(waiting), left)
@@ -165,10 +166,10 @@ class Ranks:
                 try:
                     replies[rank] = socket.recv()
                 except (EOFError, OSError):
-                    pass
+                    ended.append(rank)
                 if until is None and (replies[rank] is None or replies[rank][1] is not None):
                     until = time.monotonic() + _GRACE
-        return replies
+        return replies, ended
 
     def _end_of(self, rank):
         status = self._processes[rank].wait()

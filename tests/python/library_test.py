@@ -15,6 +15,7 @@ import tempfile
 import threading
 import time
 import unittest
+import unittest.mock
 
 SOURCE, BUILD = (pathlib.Path(argument).resolve() for argument in sys.argv[1:3])
 os.environ["OFSDP_LIBRARY"] = str(BUILD / "libonnx_fsdp.so")
@@ -259,6 +260,17 @@ class OwnRanks(unittest.TestCase):
             trainer.step(DATA)  # what is refused here reaches no rank
         refused("step: expected a trainer that is open", lambda: trainer.step(DATA))
 
+    def test_a_warning_comes_once(self):
+        with tempfile.TemporaryDirectory() as folder:
+            config = pathlib.Path(folder) / "deepspeed.json"
+            config.write_text('{"wall_clock_breakdown": true}')
+            program = ("import sys, onnx_fsdp\n"
+                       "onnx_fsdp.Trainer(sys.argv[1], nproc_per_node=2, loss='cross_entropy', config=sys.argv[2]).close()")
+            environment = {**os.environ, "PYTHONPATH": str(SOURCE / "python")}
+            printed = subprocess.run([sys.executable, "-c", program, MODEL, config], env=environment, capture_output=True,
+                                     text=True, check=True).stderr
+            self.assertEqual(printed.count("without effect here: wall_clock_breakdown"), 1, printed)
+
     def test_a_wrong_label_of_one_rank(self):
         with onnx_fsdp.Trainer(MODEL, nproc_per_node=2, timeout=20, **OPTIONS) as trainer:
             labels = DATA["labels"].copy()
@@ -275,6 +287,16 @@ class OwnRanks(unittest.TestCase):
                 with self.assertRaises(onnx_fsdp.RunError) as caught:
                     trainer.step(DATA)
                 self.assertIn("rank 1", str(caught.exception))
+
+    def test_one_that_cannot_start(self):
+        with tempfile.TemporaryDirectory() as folder:
+            program = pathlib.Path(folder) / "python"
+            program.write_text(f'#!/bin/sh\n[ "$RANK" = 1 ] && exit 3\nexec {sys.executable} "$@"\n')
+            program.chmod(0o755)
+            with unittest.mock.patch("sys.executable", str(program)), \
+                 unittest.mock.patch("onnx_fsdp._ranks._GRACE", 1.0), self.assertRaises(onnx_fsdp.RunError) as caught:
+                onnx_fsdp.Trainer(MODEL, nproc_per_node=2, **OPTIONS)
+            self.assertRegex(str(caught.exception), r"rank 1 \(process \d+\) ended with status 3")
 
     def test_after_ctrl_c_it_can_save(self):
         with tempfile.TemporaryDirectory() as folder, onnx_fsdp.Trainer(MODEL, nproc_per_node=2, **OPTIONS) as trainer:
