@@ -43,7 +43,7 @@ class Matrix {
     return all;
   }
   const std::vector<float>& values() const { return values_; }
-  // What lies in the rows, not between them.
+  // Returns what lies in the rows, not between them.
   std::vector<float> within(const std::vector<float>& all) const {
     std::vector<float> kept;
     for (int64_t i = 0; i < rows_; ++i) {
@@ -159,7 +159,7 @@ TEST_F(OddExtents, AreRoundedUp) {
   EXPECT_TRUE(check(other));
 }
 
-// Where copies would be most of the work, or the extent is no row's.
+// Copies would be most of the work, or the extent is no row's.
 TEST_F(OddExtents, AreLeftWhereThatWouldNotHelp) {
   EXPECT_FALSE(check({.rows = 1100, .columns = 61, .inner = 8, .transpose_b = true}));
   EXPECT_FALSE(check({.rows = 60, .columns = 61, .inner = 8, .transpose_b = true, .ld_d = 64}));

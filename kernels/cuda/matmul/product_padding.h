@@ -1,4 +1,5 @@
-// Copies of matrices with room beside them, for products whose extents are rounded up (product.cpp).
+// Copies of matrices with room next to them, for products whose extents are rounded up
+// (product.cpp).
 // `size`: bytes of an element, 2 or 4.
 //
 // Ownership: the caller's memory. Threads: any. Errors: those of the launch.

@@ -1,5 +1,5 @@
-// What the trial of a product's algorithms needs on the device: operands of random values, and a
-// number by which two results of the same size are told apart.
+// Operands of random values, and a number by which two results of the same size are told apart, for
+// the trial of a product's algorithms (product_choice.h).
 //
 // Ownership: the caller's memory. Threads: any. Errors: those of the launch.
 #pragma once

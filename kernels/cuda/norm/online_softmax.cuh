@@ -13,7 +13,7 @@ namespace ofsdp::kernels::cuda {
 struct OnlineSoftmax {
   float max = -INFINITY, sum = 0;
 
-  // Of scores that are stored as T.
+  // Adds scores that are stored as T.
   template <int N, typename T = float>
   __device__ void add(const float* v) {
     float most = max;

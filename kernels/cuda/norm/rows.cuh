@@ -53,9 +53,10 @@ __device__ inline void walk_row(const T* row, int64_t n, bool packs, int thread,
   for (int64_t i = head + body * V + thread; i < n; i += threads) f.template operator()<1>(i);
 }
 
-// As walk_row, with the values: f<N>(i, v) for elements i .. i + N - 1, which are v[0 .. N - 1].
-// kAhead packs of a thread are on their way at once: with one, rows of a vocabulary came at two thirds of
-// an H200's bandwidth, and the compiler moves no load before a store that may be to the row.
+// Walks as walk_row does, with the values: f<N>(i, v) for elements i .. i + N - 1, which are
+// v[0 .. N - 1]. kAhead packs of a thread are on their way at once: with one, rows of a vocabulary
+// came at two thirds of an H200's bandwidth, and the compiler moves no load before a store that may
+// be to the row.
 template <int kAhead = 4, typename T, typename F>
 __device__ inline void walk_values(const T* row, int64_t n, bool packs, int thread, int threads,
                                    const F& f) {

@@ -50,8 +50,8 @@ __host__ __device__ inline T binary_of(Pointwise op, T x, T y, T a, T b) {
   }
 }
 
-// Formulas that a transformer spends its time on, for results that are rounded to 16 bits; false for
-// others.
+// Formulas that a transformer spends its time on, for results that are rounded to 16 bits.
+// Returns whether kOp is one of them.
 template <Pointwise kOp>
 __device__ inline bool quick_of(float d, float x, float a, float& y) {
   using M = QuickMath;
