@@ -46,7 +46,7 @@ class Trial {
 
   bool there() const { return there_; }
 
-  // What a run of a candidate writes, as a number; false where it does not run.
+  // Finds what a run of a candidate writes, as a number; false where it does not run.
   bool digest_of(int candidate, const RunCandidate& run, unsigned long long& found) {
     for (size_t i = 0; i < buffers_.size(); ++i) {
       if (fill_random(shape_.dtype, buffers_[i].data, buffers_[i].count, static_cast<uint32_t>(i),

@@ -1,8 +1,10 @@
-// Which of the algorithms that cuBLASLt's heuristic offers for a product is taken: the fastest on
-// random operands. [Note: the same bits] Where bits may not vary from run to run, only those stand
-// for election that give the bits of the heuristic's first on them, in all that the product writes:
-// algorithms that add along the inner axis in the same order, with other tiles. So the choice, which
-// timing makes and another run may make otherwise, changes no result.
+// fastest_candidate: the algorithm that a product takes, of those that cuBLASLt's heuristic offers:
+// the fastest on random operands.
+//
+// [Note: the same bits] Where bits may not vary from run to run, only those stand for election that
+// give the bits of the heuristic's first in all that the product writes: algorithms that add along
+// the inner axis in the same order, with other tiles. So the choice, which timing makes and another
+// run may make otherwise, changes no result.
 //
 // Ownership: operands are made and freed here. Threads: the device's. Errors: without memory for
 // the operands, the first.
