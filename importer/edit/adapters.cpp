@@ -143,15 +143,18 @@ class Adding {
 
   // A pattern must name a weight of a product.
   Status choose() {
-    std::set<std::string> weights;
-    for (const Product& p : products_) weights.insert(p.weight);
+    std::set<std::string> weights, packed;
+    for (const Product& p : products_) {
+      weights.insert(p.weight);
+      if (p.packed) packed.insert(p.weight);
+    }
     const std::set<std::string> all = initializers();
     for (const std::string& pattern : spec_.patterns) {
       std::set<std::string> found;
       for (const std::string& name : weights) {
         const bool matches = all.contains(pattern) ? name == pattern
                                                    : fnmatch(pattern.c_str(), name.c_str(), 0) == 0;
-        if (matches || pattern == "all") found.insert(name);
+        if (matches || (pattern == "all" && !packed.contains(name))) found.insert(name);
       }
       OFSDP_REJECT_IF(found.empty(),
                       "--lora {}: expected a weight of a MatMul, Gemm or 1x1 convolution of {}, "

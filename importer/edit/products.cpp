@@ -144,6 +144,7 @@ bool fused_gemm(const Finder& finder, const onnx::NodeProto& node, Product& p) {
 // Its weight has the columns of q, k and v; they are parted after the sum with the bias.
 bool packed_attention(const Finder& finder, const onnx::NodeProto& node, Product& p) {
   p.operand = 1;
+  p.packed = true;
   p.join = Product::Join::kInput;
   p.join_input = 2;
   return finder.set_matrix(p, node, false);

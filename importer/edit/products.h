@@ -28,6 +28,7 @@ struct Product {
   bool dequantized = false;  // it is no floating-point tensor
   bool other_transposed = false;
   bool convolution = false;
+  bool packed = false;  // several projections side by side: only their name takes an adapter
   int64_t in = 0, out = 0;
   DType dtype = DType::kFloat32;  // of the values
   double factor = 1;              // of the product

@@ -4,6 +4,7 @@
 // one does.
 #include <cmath>
 #include <fstream>
+#include <set>
 
 #include "importer/file/ort_adapter_file.h"
 #include "importer/file/safetensors_file.h"
@@ -147,6 +148,22 @@ TEST_P(AdaptedFiles, AdapterFilesOfOnnxRuntimeAreReadAndWritten) {
     EXPECT_EQ(written, tensors_of(open_safetensors(plain)));
     EXPECT_FALSE(written.empty());
   }
+}
+
+// `all` is for weights of one projection each.
+TEST(AdaptersOfAll, LeaveWeightsThatHoldSeveralProjections) {
+  const Folder folder;
+  const Kind& packed = kKinds[0];
+  const std::string written = folder / "a.safetensors";
+  const Finished run = Program::run(on(packed, file_of(packed, "model.onnx")) + ranks(1) +
+                                    Words{"--lora", "all", "--steps", "1", "--adapter", written});
+  ASSERT_EQ(run.status, 0) << run.err;
+  const auto file = open_safetensors(written);
+  ASSERT_TRUE(file.ok());
+  std::set<std::string> names;
+  for (const FileTensor& tensor : file->tensors()) names.insert(tensor.name);
+  EXPECT_TRUE(names.contains("base_model.model.up.lora_A.weight"));
+  for (const std::string& name : names) EXPECT_EQ(name.find("qkv"), std::string::npos) << name;
 }
 
 }  // namespace adapted_files_test
