@@ -14,6 +14,7 @@ namespace ofsdp::kernels::cuda {
 namespace {
 
 constexpr size_t kMostWorkspace = size_t{128} << 20;  // 13 float32 parts of a 768 x 3072 gradient
+constexpr uint32_t kLeastOfVectors = 16;              // below it a bias is at fault on some cards
 constexpr int kCandidates = 8;
 // An address that a vector or an aux could have: the heuristic never reads it but asks for its
 // alignment.

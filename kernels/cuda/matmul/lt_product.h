@@ -7,9 +7,6 @@
 
 namespace ofsdp::kernels::cuda {
 
-// Bytes: of a bias and its gradient; below it they are at fault on some cards.
-inline constexpr uint32_t kLeastOfVectors = 16;
-
 std::unique_ptr<MatrixProduct> make_lt_product(DeviceState& device, const ProductShape& shape);
 
 }  // namespace ofsdp::kernels::cuda

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <limits>
+#include <optional>
 
 #include "kernels/cuda/matmul/product_trial.h"
 
@@ -29,6 +30,7 @@ class Trial {
     make(kD, b * s.stride_d + s.rows * s.row_d());
     make(kVector, std::max(s.rows, s.columns));
     make(kAux, s.aux ? s.rows * s.columns : 0);
+    for (const Operand which : {kA, kB}) there_ = there_ && fill(which);
     there_ = there_ && cudaMalloc(&workspace_, workspace + 1) == cudaSuccess &&
              cudaMalloc(reinterpret_cast<void**>(&digest_), sizeof(*digest_)) == cudaSuccess &&
              cudaEventCreate(&began_) == cudaSuccess && cudaEventCreate(&ended_) == cudaSuccess;
@@ -48,15 +50,12 @@ class Trial {
 
   // Finds what a run of a candidate writes, as a number; false where it does not run.
   bool digest_of(int candidate, const RunCandidate& run, unsigned long long& found) {
-    for (size_t i = 0; i < buffers_.size(); ++i) {
-      if (fill_random(shape_.dtype, buffers_[i].data, buffers_[i].count, static_cast<uint32_t>(i),
-                      nullptr) != cudaSuccess) {
-        return false;
-      }
+    for (const Operand which : kWritten) {
+      if (!fill(which)) return false;
     }
     if (cudaMemset(digest_, 0, sizeof(*digest_)) != cudaSuccess) return false;
     if (!run(candidate, operands())) return false;
-    for (const Output which : {kD, kVector, kAux}) {
+    for (const Operand which : kWritten) {
       const Buffer& buffer = buffers_[which];
       const auto bytes = static_cast<int64_t>(dtype_size(shape_.dtype)) * buffer.count;
       if (add_digest(buffer.data, (bytes + 3) / 4, digest_, nullptr) != cudaSuccess) return false;
@@ -72,14 +71,21 @@ class Trial {
   }
 
  private:
-  enum Output : size_t { kA, kB, kD, kVector, kAux, kBuffers };
+  enum Operand : size_t { kA, kB, kD, kVector, kAux, kBuffers };
+  static constexpr std::array kWritten{kD, kVector, kAux};
 
   // Whole words, of which the last may have an element that nothing writes but fill_random.
-  void make(Output which, int64_t count) {
+  void make(Operand which, int64_t count) {
     Buffer& buffer = buffers_[which];
     buffer.count = (count + 1) / 2 * 2;
     const auto bytes = dtype_size(shape_.dtype) * static_cast<size_t>(buffer.count);
     there_ = there_ && cudaMalloc(&buffer.data, std::max<size_t>(bytes, 1)) == cudaSuccess;
+  }
+
+  bool fill(Operand which) {
+    const Buffer& buffer = buffers_[which];
+    return fill_random(shape_.dtype, buffer.data, buffer.count, static_cast<uint32_t>(which),
+                       nullptr) == cudaSuccess;
   }
 
   ProductOperands operands() const {
@@ -119,10 +125,12 @@ int fastest_candidate(const ProductShape& shape, int count, bool may_vary, size_
   if (!trial.there()) return 0;
   int best = 0;
   float least = kNever;
-  unsigned long long first = 0, found = 0;
+  std::optional<unsigned long long> first;  // of those that run
   for (int i = 0; i < count; ++i) {
-    if (!trial.digest_of(i, run, i == 0 ? first : found)) continue;
-    if (i > 0 && !may_vary && found != first) continue;
+    unsigned long long found = 0;
+    if (!trial.digest_of(i, run, found)) continue;
+    if (!first) first = found;
+    if (!may_vary && found != *first) continue;
     const float time = trial.milliseconds(i, run);
     if (time < least) best = i;
     least = std::min(least, time);

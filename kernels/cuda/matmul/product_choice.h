@@ -2,7 +2,7 @@
 // the fastest on random operands.
 //
 // [Note: the same bits] Where bits may not vary from run to run, only those stand for election that
-// give the bits of the heuristic's first in all that the product writes: algorithms that add along
+// give the bits of the first that runs in all that the product writes: algorithms that add along
 // the inner axis in the same order, with other tiles. So the choice, which timing makes and another
 // run may make otherwise, changes no result.
 //

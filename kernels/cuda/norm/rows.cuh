@@ -38,16 +38,28 @@ __device__ inline void for_packs(int64_t width, int lane, const F& f) {
   }
 }
 
+// A row of n elements as it is walked: `head` single ones up to the first aligned address, `body`
+// packs, and the rest. With `packs` false all of them are single ones.
+struct RowParts {
+  int64_t head, body;
+
+  template <typename T>
+  __device__ RowParts(const T* row, int64_t n, bool packs) {
+    const auto ahead =
+        static_cast<int64_t>((16 - reinterpret_cast<uintptr_t>(row) % 16) % 16 / sizeof(T));
+    head = !packs || ahead > n ? n : ahead;
+    body = (n - head) / kPack<T>;
+  }
+};
+
 // Calls f<N>(i) for elements i .. i + N - 1 of a row of n, where N is 1, or a pack where `row` + i
 // is aligned; thread of `threads`. With `packs` false all of them come one by one.
 template <typename T, typename F>
 __device__ inline void walk_row(const T* row, int64_t n, bool packs, int thread, int threads,
                                 const F& f) {
   constexpr int V = kPack<T>;
-  const int64_t ahead =
-      static_cast<int64_t>((16 - reinterpret_cast<uintptr_t>(row) % 16) % 16 / sizeof(T));
-  const int64_t head = !packs || ahead > n ? n : ahead;
-  const int64_t body = (n - head) / V;
+  const RowParts parts(row, n, packs);
+  const int64_t head = parts.head, body = parts.body;
   for (int64_t i = thread; i < head; i += threads) f.template operator()<1>(i);
   for (int64_t p = thread; p < body; p += threads) f.template operator()<V>(head + p * V);
   for (int64_t i = head + body * V + thread; i < n; i += threads) f.template operator()<1>(i);
@@ -61,10 +73,8 @@ template <int kAhead = 4, typename T, typename F>
 __device__ inline void walk_values(const T* row, int64_t n, bool packs, int thread, int threads,
                                    const F& f) {
   constexpr int V = kPack<T>;
-  const int64_t ahead =
-      static_cast<int64_t>((16 - reinterpret_cast<uintptr_t>(row) % 16) % 16 / sizeof(T));
-  const int64_t head = !packs || ahead > n ? n : ahead;
-  const int64_t body = (n - head) / V;
+  const RowParts parts(row, n, packs);
+  const int64_t head = parts.head, body = parts.body;
   const auto single = [&](int64_t i) {
     Compute<T> v[1];
     load<1>(row + i, v);
