@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Fails when a CUDA kernel of ours was compiled into something slow that its source does not show:
 
-- it loads 16 bytes at a time and never stores 16 (the compiler splits wide stores into single elements);
+- it loads 16 bytes at a time and never stores 16, or the other way round (the compiler splits an access into elements);
 - its values are in local memory, or ptxas spilled registers;
 - its registers or shared memory are not those of the table in docs/cuda-kernels.md. That table is of one version of nvcc, one
   architecture and one type, which its caption names; where another nvcc compiled it is not compared, and one line says so.
@@ -35,8 +35,16 @@ NARROW_STORES = {
     r"column_kernel<float, \w+, (true|false), 4>": "a reduction stores a number a column",
     r"delta_kernel<\w+, [48]>": "a sum a query",
 }
+# Kernels that store 16 bytes and load less, likewise.
+NARROW_LOADS = {
+    f"(packs|convert)_kernel<{SIXTEEN_BITS}, float>": "casts of 8 bytes to four float32",
+    f"(column_kernel<{SIXTEEN_BITS}, float, (true|false)|chunk_kernel<{SIXTEEN_BITS}), 4>": "8 bytes become sums of four float32",
+    "fill_kernel<Sixteen>": "it loads nothing",
+    r"where_kernel<unsigned (int|long), \d>": "which of two operands is known an element at a time",
+}
 # Kernels that spill: the most bytes that are stored and loaded, and the reason.
 SPILLS = {
+    "forward_held<float, 4, 32, 32>": (8, "rows of up to 1024 float32 in the registers of a warp, of which ptxas allows 64"),
     r"walk_kernel<\w+, (1|32)>": (16, "TopK of few, which walks a line by a thread or a warp"),
     "join_statistics": (8, "a channel a thread: divisions of doubles are calls, around which a register is kept"),
     f"(keys|queries)_kernel<(float|{SIXTEEN_BITS}), (64|128), 8>": (80, "attention on CUDA cores, for what tensor cores do not take"),
@@ -194,6 +202,8 @@ def slow(kernels):
     for k in kernels:
         if k.loads and not k.stores and not is_in(NARROW_STORES, k):
             found.append(f"{k.short} ({k.arch}): {k.loads} loads of 16 bytes and no store of 16")
+        if k.stores and not k.loads and not is_in(NARROW_LOADS, k):
+            found.append(f"{k.short} ({k.arch}): {k.stores} stores of 16 bytes and no load of 16")
         if k.spilled > max((most for pattern, (most, _) in SPILLS.items() if is_in([pattern], k)), default=0):
             found.append(f"{k.short} ({k.arch}): {k.spilled} bytes of registers are stored and loaded by spills")
         if k.local and not is_in(LOCAL_MEMORY, k):
@@ -206,9 +216,9 @@ def slow(kernels):
 def stale(kernels):
     """Exceptions that no kernel needs: the lists only shrink."""
     narrow, local = [k for k in kernels if k.loads and not k.stores], [k for k in kernels if k.local]
-    spilled = [k for k in kernels if k.spilled]
+    loads, spilled = [k for k in kernels if k.stores and not k.loads], [k for k in kernels if k.spilled]
     return [f"an exception of tests/ptx.py is needed no more: {pattern}"
-            for exceptions, needing in ((NARROW_STORES, narrow), (LOCAL_MEMORY, local), (SPILLS, spilled))
+            for exceptions, needing in ((NARROW_STORES, narrow), (NARROW_LOADS, loads), (LOCAL_MEMORY, local), (SPILLS, spilled))
             for pattern in exceptions if not any(is_in([pattern], k) for k in needing)]
 
 
@@ -299,6 +309,7 @@ SAMPLES = [  # body, spilled bytes, findings
     ("ld.global.v2.u16 {%rs1, %rs2}, [%rd1];\n\tst.global.v2.u16 [%rd2], {%rs1, %rs2};", 0, 0),
     ("ld.global.L1::no_allocate.v4.f32 {%f1, %f2, %f3, %f4}, [%rd1];\n\tst.global.f32 [%rd2], %f1;", 0, 1),
     ("ld.global.v4.u32 {%r1, %r2, %r3, %r4}, [%rd1];\n\tst.global.u16 [%rd2], %rs1;\n\tst.global.v2.u16 [%rd2+2], {%rs1, %rs2};", 0, 1),
+    ("ld.global.u32 %r1, [%rd1];\n\tst.global.v4.u32 [%rd2], {%r1, %r2, %r3, %r4};", 0, 1),
     ("mov.u64 %rd3, __cudart_sin_cos_coeffs;\n\tld.global.nc.v2.f64 {%fd1, %fd2}, [%rd3];\n\tst.global.f32 [%rd2], %f1;", 0, 0),
     (GOOD, 8, 1),
     (".local .align 8 .b8 \t__local_depot0[112];\n\tst.local.u64 [%rd1], %rd63;", 0, 1),

@@ -262,8 +262,11 @@ class Joiner {
     const Node& sum = graph_.node(reader);
     if (!is_operator(sum, "Add") || sum.inputs[0] == sum.inputs[1]) return false;
     const ValueId other = sum.inputs[sum.inputs[0] == product ? 1 : 0];
-    if (graph_.desc(other) != graph_.desc(product) || graph_.maker(other) > int(i)) return false;
-    return with_operand(i, kAddend, other, reader, "");
+    if (graph_.desc(other) != graph_.desc(product)) return false;
+    // A product that took a sum over stands where it stood, its view where the sum was.
+    const ValueId root = graph_.root(other);
+    const ValueId addend = graph_.desc(root) == graph_.desc(node.outputs[0]) ? root : other;
+    return graph_.maker(addend) < int(i) && with_operand(i, kAddend, addend, reader, "");
   }
 
   bool with_operand(size_t i, Operand operand, ValueId value, size_t taken,

@@ -126,9 +126,11 @@ inline unsigned __float_as_uint(float v) {
   std::memcpy(&bits, &v, sizeof(bits));
   return bits;
 }
-// The C library declares a function of this name and has none.
-extern "C" inline float __expf(float x) noexcept { return std::exp(x); }
-inline float __fdividef(float a, float b) { return a / b; }
+inline float __uint_as_float(unsigned bits) {
+  float v;
+  std::memcpy(&v, &bits, sizeof(v));
+  return v;
+}
 inline float __fadd_rn(float a, float b) { return a + b; }
 inline float __fmul_rn(float a, float b) { return a * b; }
 inline double __dmul_rn(double a, double b) { return a * b; }

@@ -159,5 +159,22 @@ TEST_F(Epilogues, GradientsOfSeveralReadersBecomeAddends) {
   EXPECT_EQ(graph.fused.at("epilogue"), 2 + 4);
 }
 
+// The same with rows of three axes, which each product reads as a matrix, and a residual: a sum's
+// view stands where the sum was, after the products that shall add it.
+TEST_F(Epilogues, SeveralReadersOfThreeAxesToo) {
+  const ValueId x = whole("x3", linear("in", maker.input("x", {DType::kFloat32, {6, 8}}), 8, 8), 8);
+  const auto read = [&](const std::string& name) {
+    const ValueId rows = maker.node("ofsdp.CollapseLeading", name + ".rows", {x});
+    return whole(name + "3", linear(name, rows, 8, 8), 8);
+  };
+  const ValueId q = read("q"), k = read("k"), v = read("v");
+  const ValueId qkv = maker.node("Mul", "qkv", {maker.node("Mul", "qk", {q, k}), v});
+  const Graph graph = join_epilogues(trained(maker.node("Add", "sum", {x, qkv})), always);
+  expect_ordered(graph);
+  const auto adds = std::ranges::count(operators(graph), "Add");
+  EXPECT_EQ(adds, 1) << "of the forward alone";
+  EXPECT_EQ(graph.fused.at("epilogue"), 3 + 4);
+}
+
 }  // namespace epilogues_test
 }  // namespace ofsdp

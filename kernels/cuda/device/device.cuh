@@ -92,10 +92,22 @@ template <typename T>
 inline constexpr int kPack = static_cast<int>(16 / sizeof(T));
 
 template <int N, typename T>
+__device__ inline void unpack(const Pack<T, N>& pack, Compute<T>* to) {
+  if constexpr (std::is_same_v<T, __nv_bfloat16> && N % 2 == 0) {  // one instruction an element
+    uint32_t words[N / 2];
+    memcpy(words, &pack, sizeof(pack));
+    unrolled<N / 2>([&](int k) {
+      to[2 * k] = __uint_as_float(words[k] << 16);
+      to[2 * k + 1] = __uint_as_float(words[k] & 0xffff0000u);
+    });
+  } else {
+    unrolled<N>([&](int k) { to[k] = to_float(pack.v[k]); });
+  }
+}
+template <int N, typename T>
 __device__ inline void load(const T* from, Compute<T>* to) {
-  const Pack<T, N> p = *reinterpret_cast<const Pack<T, N>*>(from);
-#pragma unroll
-  for (int i = 0; i < N; ++i) to[i] = to_float(p.v[i]);
+  const Pack<T, N> pack = *reinterpret_cast<const Pack<T, N>*>(from);  // one access, then parts
+  unpack(pack, to);
 }
 // [Note: wide stores] A plain store of a pack is split into its elements again where the compiler
 // has seen them: seven stores of 2 bytes for one of 16. This one stays whole. Global memory only.
@@ -140,6 +152,13 @@ struct Largest {  // NaN is the largest
   __device__ T operator()(T a, T b) const {
     return a > b || a != a ? a : b;
   }
+#ifdef __CUDA_ARCH__
+  __device__ float operator()(float a, float b) const {  // one instruction for four
+    float y;
+    asm("max.NaN.f32 %0, %1, %2;" : "=f"(y) : "f"(a), "f"(b));
+    return y;
+  }
+#endif
 };
 
 template <typename T, typename F>

@@ -141,7 +141,7 @@ __global__ void __launch_bounds__(kRowThreads<G>, kRowBlocks<G>)
   const T* row = static_cast<const T*>(b.scores) + i * v.row;
   T* to = static_cast<T*>(b.diff_scores) + i * v.row;
   walk_values(row, v.classes, packs, lane, G, [&]<int N>(int64_t c, float* d) {
-    unrolled<N>([&](int k) { d[k] = slope_at<T>(v, s, d[k], c + k); });
+    to_slopes<T, true, N>(v, s, c, d);
     store<N>(to + c, d);
   });
 }
@@ -166,10 +166,10 @@ __global__ void __launch_bounds__(kRowThreads<G>, kRowBlocks<G>)
   const Slope s = slope_of<T>(v, label, *j.diff_loss, kept_of<T>(norm));
   double spread = 0;
   walk_values<Smooth ? 2 : 4>(row, n, packs, lane, G, [&]<int N>(int64_t c, float* d) {
-    unrolled<N>([&](int k) {
-      if (Smooth && label >= 0) spread += v.weight<T>(c + k) * static_cast<double>(norm(d[k]));
-      d[k] = slope_at<T, Smooth>(v, s, d[k], c + k);
-    });
+    if (Smooth && label >= 0) {
+      unrolled<N>([&](int k) { spread += v.weight<T>(c + k) * static_cast<double>(norm(d[k])); });
+    }
+    to_slopes<T, Smooth, N>(v, s, c, d);
     store<N>(to + c, d);
   });
   if constexpr (Smooth) {
@@ -219,8 +219,9 @@ OFSDP_CUDA_KERNEL backward_columns(Labels v, CrossEntropyBackward b) {
   const int64_t first = v.first(i);
   for (int64_t c = 0; c < v.classes; ++c) {
     const int64_t place = first + c * v.inner;
-    const float score = to_float(static_cast<const T*>(b.scores)[place]);
-    static_cast<T*>(b.diff_scores)[place] = Stored<T>::from(slope_at<T>(v, s, score, c));
+    float d[1] = {to_float(static_cast<const T*>(b.scores)[place])};
+    to_slopes<T, true, 1>(v, s, c, d);
+    static_cast<T*>(b.diff_scores)[place] = Stored<T>::from(d[0]);
   }
 }
 

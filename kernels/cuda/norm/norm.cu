@@ -25,10 +25,9 @@ __device__ inline void add_pack(const void* from, int64_t i, float* to) {
   unrolled<V>([&](int k) { to[k] += more[k]; });
 }
 
-// x + residual + bias of elements column .. column + V - 1 of a row.
+// x + residual + bias of elements column .. column + V - 1 of a row; x is there.
 template <int V, typename T>
-__device__ inline void load_sum(const NormForward& n, int64_t row, int64_t column, float* to) {
-  load<V>(at<T>(n.x, row * n.width + column), to);
+__device__ inline void add_to_x(const NormForward& n, int64_t row, int64_t column, float* to) {
   if (n.residual != nullptr) {
     add_pack<V, T>(n.residual, row % n.residual_rows * n.width + column, to);
   }
@@ -65,10 +64,14 @@ OFSDP_CUDA_KERNEL forward_held(NormForward n) {
   const int64_t row = int64_t{blockIdx.x} * (kThreads / G) + threadIdx.x / G;
   const bool there = row < n.rows;  // all lanes of a group alike
   const int64_t width = there ? n.width : 0;
+  const T* const x = at<T>(n.x, row * n.width);
+  Held<T, V, E> held;
+  held.template load_from<G>(x, width, lane);
   float s[E];
   float total = 0;
   for_packs<V, E, G>(width, lane, [&](int first, int64_t column) {
-    load_sum<V, T>(n, row, column, s + first);
+    held.get(first, x + column, s + first);
+    add_to_x<V, T>(n, row, column, s + first);
     unrolled<V>([&](int k) { total += s[first + k]; });
   });
   const float count = static_cast<float>(n.width);
@@ -92,21 +95,25 @@ OFSDP_CUDA_KERNEL forward_walked(NormForward n) {
   const int64_t row = blockIdx.x;
   const float count = fmaxf(static_cast<float>(n.width), 1.0f);
   float total = 0, s[1];
+  const auto load_sum = [&](int64_t c) {
+    load<1>(at<T>(n.x, row * n.width + c), s);
+    add_to_x<1, T>(n, row, c, s);
+  };
   for (int64_t c = threadIdx.x; c < n.width; c += kThreads) {
-    load_sum<1, T>(n, row, c, s);
+    load_sum(c);
     total += s[0];
   }
   const float mean = n.centred ? group_fold<kThreads>(total, Add{}, spare) / count : 0.0f;
   float squares = 0;
   for (int64_t c = threadIdx.x; c < n.width; c += kThreads) {
-    load_sum<1, T>(n, row, c, s);
+    load_sum(c);
     squares += (s[0] - mean) * (s[0] - mean);
   }
   const float variance = group_fold<kThreads>(squares, Add{}, spare) / count;
   const float inv = 1.0f / sqrtf(variance + n.epsilon);
   if (threadIdx.x == 0) write_stats(n, row, mean, inv);
   for (int64_t c = threadIdx.x; c < n.width; c += kThreads) {
-    load_sum<1, T>(n, row, c, s);
+    load_sum(c);
     write_pack<1, T>(n, row, c, s, mean, inv);
   }
 }
@@ -140,53 +147,88 @@ __device__ inline Means means_of(const NormBackward& n, int64_t row, float sum_g
   return m;
 }
 
-// Rows row, row + step, ... of one group; what is in the held elements of `sums` is added over
-// them.
+// Packs of 16 bits hold the scale for all rows; of others it comes from the cache for each.
+template <typename T, int V>
+constexpr bool kHoldsScale = V > 1 && sizeof(T) == 2;
+// Blocks that shall be at work on a multiprocessor: two where 128 registers are enough for the sums
+// and for dy, x and scale as they are stored.
+template <typename T, int V, int E>
+constexpr int kBackwardBlocks = (kHoldsScale<T, V> ? 7 * E / 2 : 4 * E) <= 84 ? 2 : 1;
+
+// One row of a group; what belongs to the held elements of `sums` is added there. dy and x are kept
+// as they are stored, and converted twice: of 16 bits that takes half the registers.
 template <typename T, int V, int E, int G>
 __device__ inline void backward_row(const NormBackward& n, int64_t row, int lane, bool there,
-                                    float* sums, float* spare) {
+                                    Pack<T, V>* scale, float* sums, float* spare) {
+  const int64_t width = there ? n.width : 0;
+  Pack<T, V> dy[E / V], x[E / V];
+  load_held<V, E, G>(at<T>(n.dy, row * n.width), width, lane, dy);
+  load_held<V, E, G>(at<T>(n.x, row * n.width), width, lane, x);
   const float mean = there && n.mean != nullptr ? n.mean[row] : 0.0f;
   const float inv = there ? n.inv[row] : 1.0f;
-  float d[E], h[E];
+  const auto normalized = [&](int p, float* h) {
+    unpack(x[p], h);
+    unrolled<V>([&](int k) { h[k] = (h[k] - mean) * inv; });
+  };
+  const auto to_scaled = [&](int p, int64_t column, float* d) {
+    if (n.scale == nullptr) return;
+    float factor[V];
+    if constexpr (kHoldsScale<T, V>) {
+      unpack(scale[p], factor);
+    } else {
+      load<V>(at<T>(n.scale, column), factor);
+    }
+    unrolled<V>([&](int k) { d[k] *= factor[k]; });
+  };
+  float d[V], h[V];
   float sum_g = 0, sum_gh = 0;
-  for_packs<V, E, G>(there ? n.width : 0, lane, [&](int first, int64_t column) {
-    load<V>(at<T>(n.dy, row * n.width + column), d + first);
-    load<V>(at<T>(n.x, row * n.width + column), h + first);
-    float scale[V];
-    if (n.scale != nullptr) load<V>(at<T>(n.scale, column), scale);
+  for_packs<V, E, G>(width, lane, [&](int first, int64_t column) {
+    normalized(first / V, h);
+    unpack(dy[first / V], d);
     unrolled<V>([&](int k) {
-      const int i = first + k;
-      h[i] = (h[i] - mean) * inv;
-      sums[i] += d[i] * h[i];
-      sums[E + i] += d[i];
-      if (n.scale != nullptr) d[i] *= scale[k];
-      sum_g += d[i];
-      sum_gh += d[i] * h[i];
+      sums[first + k] += d[k] * h[k];
+      sums[E + first + k] += d[k];
+    });
+    to_scaled(first / V, column, d);
+    unrolled<V>([&](int k) {
+      sum_g += d[k];
+      sum_gh += d[k] * h[k];
     });
   });
   sum_g = group_fold<G>(sum_g, Add{}, spare);
   sum_gh = group_fold<G>(sum_gh, Add{}, spare);
   if (!there) return;
   const Means m = means_of(n, row, sum_g, sum_gh, inv);
+  unrolled<E / V>([&](int p) {
+    keep_stored(dy[p]);
+    keep_stored(x[p]);
+    if constexpr (kHoldsScale<T, V>) keep_stored(scale[p]);
+  });
   for_packs<V, E, G>(n.width, lane, [&](int first, int64_t column) {
-    float dx[V];
-    unrolled<V>([&](int k) { dx[k] = inv * (d[first + k] - m.g - h[first + k] * m.gh); });
-    add_addend<V, T>(n, row * n.width + column, dx);
-    store<V>(at<T>(n.dx, row * n.width + column), dx);
+    normalized(first / V, h);
+    unpack(dy[first / V], d);
+    to_scaled(first / V, column, d);
+    unrolled<V>([&](int k) { d[k] = inv * (d[k] - m.g - h[k] * m.gh); });
+    add_addend<V, T>(n, row * n.width + column, d);
+    store<V>(at<T>(n.dx, row * n.width + column), d);
   });
 }
 
 template <typename T, int V, int E, int G>
-OFSDP_CUDA_KERNEL backward_held(NormBackward n) {
+__global__ void __launch_bounds__(kThreads, kBackwardBlocks<T, V, E>)
+    backward_held(NormBackward n) {
   constexpr int kGroups = kThreads / G;
   __shared__ float spare[kThreads / kWarp];
   __shared__ float joined[2 * E * kWarp];  // of one warp, where groups are warps
   const int lane = static_cast<int>(threadIdx.x) % G, group = static_cast<int>(threadIdx.x) / G;
   float sums[2 * E] = {};
+  Pack<T, V> scale[E / V];
+  if (kHoldsScale<T, V> && n.scale != nullptr)
+    load_held<V, E, G>(at<T>(n.scale, 0), n.width, lane, scale);
   const int64_t step = int64_t{gridDim.x} * kGroups;
   for (int64_t first = int64_t{blockIdx.x} * kGroups; first < n.rows; first += step) {
     const int64_t row = first + group;
-    backward_row<T, V, E, G>(n, row, lane, row < n.rows, sums, spare);
+    backward_row<T, V, E, G>(n, row, lane, row < n.rows, scale, sums, spare);
   }
   if (n.scratch == nullptr) return;
   if constexpr (kGroups > 1) {  // the first warp takes the others' sums, in their order

@@ -17,11 +17,11 @@ struct OnlineSoftmax {
   template <int N, typename T = float>
   __device__ void add(const float* v) {
     float most = max;
-    for (int k = 0; k < N; ++k) most = v[k] > most || v[k] != v[k] ? v[k] : most;
+    unrolled<N>([&](int k) { most = Largest{}(v[k], most); });
     if (most == -INFINITY) return;  // nothing but -infinity yet
     float more = 0;
-    for (int k = 0; k < N; ++k) more += exp_for<T>(v[k] - most);
-    sum = (max == -INFINITY ? 0.0f : sum * exp_for<T>(max - most)) + more;
+    unrolled<N>([&](int k) { more += exp_for<T>(v[k] - most); });
+    sum = sum * exp_for<T>(max - most) + more;  // a first sum is 0, and e^-infinity
     max = most;
   }
 };

@@ -33,9 +33,55 @@ template <int V, int E, int G, typename F>
 __device__ inline void for_packs(int64_t width, int lane, const F& f) {
 #pragma unroll
   for (int p = 0; p < E / V; ++p) {
-    const int64_t column = (int64_t{p} * G + lane) * V;
-    if (column < width) f(p * V, column);
+    const int column = (p * G + lane) * V;
+    if (column < static_cast<int>(width)) f(p * V, int64_t{column});
   }
+}
+
+// Loads the packs of a row that a lane holds, all of them before the first is used: a loop that loads
+// and uses them waits for memory once a pack.
+template <int V, int E, int G, typename T>
+__device__ inline void load_held(const T* row, int64_t width, int lane, Pack<T, V>* to) {
+  const T* const mine = row + lane * V;
+#pragma unroll
+  for (int p = 0; p < E / V; ++p) {
+    if ((p * G + lane) * V < static_cast<int>(width)) {
+      to[p] = *reinterpret_cast<const Pack<T, V>*>(mine + p * G * V);
+    }
+  }
+}
+
+// A row's packs on their way: load_from(row), then get(first, from, v) puts the pack of elements
+// first .. first + V - 1 that lies at `from`. Single elements are loaded when they are asked for.
+template <typename T, int V, int E>
+struct Held {
+  Pack<T, V> packs[E / V];
+
+  template <int G>
+  __device__ void load_from(const T* row, int64_t width, int lane) {
+    if constexpr (V > 1) load_held<V, E, G>(row, width, lane, packs);
+  }
+  __device__ void get(int first, const T* from, Compute<T>* to) const {
+    if constexpr (V > 1) {
+      unpack(packs[first / V], to);
+    } else {
+      load<1>(from, to);
+    }
+  }
+};
+
+// What was made of the pack before is made again, not kept: a compiler that saw through this would
+// hold the floats of 16-bit elements in twice as many registers.
+template <typename T, int V>
+__device__ inline void keep_stored([[maybe_unused]] Pack<T, V>& pack) {
+#ifdef __CUDA_ARCH__
+  if constexpr (sizeof(pack) >= sizeof(uint32_t) && sizeof(T) < sizeof(uint32_t)) {
+    uint32_t words[sizeof(pack) / sizeof(uint32_t)];
+    memcpy(words, &pack, sizeof(pack));
+    unrolled<sizeof(pack) / sizeof(uint32_t)>([&](int k) { asm volatile("" : "+r"(words[k])); });
+    memcpy(&pack, words, sizeof(pack));
+  }
+#endif
 }
 
 // A row of n elements as it is walked: `head` single ones up to the first aligned address, `body`
@@ -89,7 +135,7 @@ __device__ inline void walk_values(const T* row, int64_t n, bool packs, int thre
     });
     unrolled<kAhead>([&](int k) {
       Compute<T> v[V];
-      unrolled<V>([&](int j) { v[j] = to_float(loaded[k].v[j]); });
+      unpack(loaded[k], v);
       f.template operator()<V>(head + (p + k * threads) * V, v);
     });
   }

@@ -15,10 +15,12 @@ OFSDP_CUDA_KERNEL softmax_forward_held(const T* x, T* y, int64_t rows, int64_t n
   const int64_t row = int64_t{blockIdx.x} * (kThreads / G) + threadIdx.x / G;
   const bool there = row < rows;
   const int64_t width = there ? n : 0;
+  Held<T, V, E> held;
+  held.template load_from<G>(x + row * n, width, lane);
   float v[E];
   float max = -INFINITY;
   for_packs<V, E, G>(width, lane, [&](int first, int64_t c) {
-    load<V>(x + row * n + c, v + first);
+    held.get(first, x + row * n + c, v + first);
     unrolled<V>([&](int k) { max = Largest{}(max, v[first + k]); });
   });
   max = group_fold<G>(max, Largest{}, spare);
@@ -84,11 +86,14 @@ OFSDP_CUDA_KERNEL softmax_backward_held(const T* dy, const T* y, T* dx, int64_t 
   const int lane = static_cast<int>(threadIdx.x) % G;
   const int64_t row = int64_t{blockIdx.x} * (kThreads / G) + threadIdx.x / G;
   const bool there = row < rows;
+  Held<T, V, E> held_dy, held_y;
+  held_dy.template load_from<G>(dy + row * n, there ? n : 0, lane);
+  held_y.template load_from<G>(y + row * n, there ? n : 0, lane);
   float d[E], v[E];
   float sum = 0;
   for_packs<V, E, G>(there ? n : 0, lane, [&](int first, int64_t c) {
-    load<V>(dy + row * n + c, d + first);
-    load<V>(y + row * n + c, v + first);
+    held_dy.get(first, dy + row * n + c, d + first);
+    held_y.get(first, y + row * n + c, v + first);
     unrolled<V>([&](int k) { sum += term(d[first + k], v[first + k], log); });
   });
   sum = group_fold<G>(sum, Add{}, spare);

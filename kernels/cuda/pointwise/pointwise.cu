@@ -25,10 +25,15 @@ struct Operands {
   Compute<T> a[V], b[V];
 
   __device__ void read(const PointwiseCall& c, int64_t i) {
+    const T *from = static_cast<const T*>(c.a), *second = static_cast<const T*>(c.b);
+    if (c.walk.dense) {
+      load<V>(from + i, a);
+      if (second != nullptr) load<V>(second + i, b);
+      return;
+    }
     int64_t at[2];
     places<2>(c.walk, i, at);
     const int last = c.walk.rank - 1;
-    const T *from = static_cast<const T*>(c.a), *second = static_cast<const T*>(c.b);
     load_steps<V>(from + at[0], last < 0 ? 0 : c.walk.strides[0][last], a);
     if (second != nullptr) load_steps<V>(second + at[1], last < 0 ? 0 : c.walk.strides[1][last], b);
   }

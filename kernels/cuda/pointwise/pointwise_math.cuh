@@ -61,11 +61,14 @@ __device__ inline bool quick_of(float d, float x, float a, float& y) {
     y = found.v;
     return true;
   };
-  if constexpr (kOp == P::kGelu) return put(gelu_of<M>(v));
+  if constexpr (kOp == P::kGelu) return put(Quick(x * QuickNormal(x).below));
   if constexpr (kOp == P::kGeluTanh) return put(gelu_tanh_of<M>(v));
   if constexpr (kOp == P::kSwish) return put(swish_of<M>(v, Quick(a)));
   if constexpr (kOp == P::kSigmoid) return put(sigmoid_of<M>(v));
-  if constexpr (kOp == P::kGeluGrad) return put(Quick(d) * gelu_slope<M>(v));
+  if constexpr (kOp == P::kGeluGrad) {
+    const QuickNormal normal(x);
+    return put(Quick(d * fmaf(x, normal.density, normal.below)));
+  }
   if constexpr (kOp == P::kGeluTanhGrad) return put(Quick(d) * gelu_tanh_slope<M>(v));
   if constexpr (kOp == P::kSwishGrad) return put(swish_grad<M>(Quick(d), v, Quick(a)));
   return false;

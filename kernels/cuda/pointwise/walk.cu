@@ -46,6 +46,10 @@ Walk collapsed(const std::vector<int64_t>& shape,
     }
   }
   walk.rank = axes.size() > size_t{kMostAxes} ? -1 : static_cast<int>(axes.size());
+  walk.dense = walk.rank == 0 || walk.rank == 1;
+  for (size_t k = 0; k < strides.size() && walk.rank == 1; ++k) {
+    walk.dense = walk.dense && axes[0].strides[k] == 1;
+  }
   for (int a = 0; a < walk.rank; ++a) {
     walk.shape[a] = axes[static_cast<size_t>(a)].size;
     for (int k = 0; k < kMostOperands; ++k)

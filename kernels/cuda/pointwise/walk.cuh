@@ -22,6 +22,10 @@ __host__ __device__ inline void places_as(const Walk& w, Index i, int64_t* at) {
 
 template <int N>
 __host__ __device__ inline void places(const Walk& w, int64_t i, int64_t* at) {
+  if (w.dense) {
+    for (int k = 0; k < N; ++k) at[k] = i;
+    return;
+  }
   if (w.numel <= 0xffffffffll) return places_as<N>(w, static_cast<uint32_t>(i), at);
   places_as<N>(w, static_cast<uint64_t>(i), at);
 }

@@ -18,7 +18,8 @@ namespace ofsdp::kernels::cuda {
 inline constexpr int kMostOperands = 4;
 
 struct Walk {
-  int rank = 0;  // 0: one element
+  int rank = 0;        // 0: one element
+  bool dense = false;  // element i of the walk is the i-th of every operand: no index arithmetic
   int64_t numel = 1;
   int64_t shape[kMostAxes] = {};
   int64_t strides[kMostOperands][kMostAxes] = {};

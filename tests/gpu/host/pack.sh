@@ -3,7 +3,7 @@
 # label gpu, the bench, and the libraries of this host that they load; without debug information.
 #
 #   cmake --preset cuda -DOFSDP_CUDA_ARCHITECTURES=90-real
-#   cmake --build --preset cuda --target ofsdp_cuda tests_gpu bench_cuda_kernels bench_products
+#   cmake --build --preset cuda --target ofsdp_cuda tests_gpu bench_cuda_kernels bench_products bench_pinned_copies
 #   tests/gpu/host/pack.sh            gives build/gpu/bundle.tar.xz, which run.sh unpacks in another copy of the tree
 #
 # Models that lie in build/gpu/models (bench/weightless.py drop build/gpu/models build/peer_models/gpu_*.onnx) go along: the
@@ -17,7 +17,7 @@ stage=$(mktemp -d)
 trap 'rm -rf "$stage"' EXIT
 
 files() {
-  find "$build" -type f \( -name fsdp-run -o -name 'test_gpu_*' -o -name cuda_kernels -o -name products -o -name libofsdp_cuda.so \
+  find "$build" -type f \( -name fsdp-run -o -name 'test_gpu_*' -o -name cuda_kernels -o -name products -o -name pinned_copies -o -name libofsdp_cuda.so \
     -o -name libcounting_device.so -o -name 'libcuda_scaled_tanh.so' \) -not -path '*/CMakeFiles/*'
 }
 
