@@ -64,9 +64,9 @@ struct QuickMath {
   __device__ static Quick exp(Quick x) { return Quick(quick_exp(x.v)); }
 };
 
-// Of a normal number: P(X <= x), and e^(-x^2 / 2) / sqrt(2 pi). Gelu and its
-// derivative (kernels/formulas/gelu.h) are made of them. Abramowitz and Stegun 26.2.17, whose
-// constants are halves of those of 7.1.26: errors up to 1e-7.
+// P(X <= x) of a normal number X, and its density e^(-x^2 / 2) / sqrt(2 pi), of which Gelu and its
+// derivative (kernels/formulas/gelu.h) are made. Abramowitz and Stegun 26.2.17, whose constants are
+// halves of those of 7.1.26: errors up to 1e-7.
 struct QuickNormal {
   float below, density;
   __device__ explicit QuickNormal(float x) {

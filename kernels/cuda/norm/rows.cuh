@@ -38,8 +38,8 @@ __device__ inline void for_packs(int64_t width, int lane, const F& f) {
   }
 }
 
-// Loads the packs of a row that a lane holds, all of them before the first is used: a loop that loads
-// and uses them waits for memory once a pack.
+// Loads the packs of a row that a lane holds, all of them before the first is used: a loop that
+// loads and uses them waits for memory once a pack.
 template <int V, int E, int G, typename T>
 __device__ inline void load_held(const T* row, int64_t width, int lane, Pack<T, V>* to) {
   const T* const mine = row + lane * V;
@@ -70,8 +70,8 @@ struct Held {
   }
 };
 
-// What was made of the pack before is made again, not kept: a compiler that saw through this would
-// hold the floats of 16-bit elements in twice as many registers.
+// Makes the compiler convert the pack's elements again where they are used next: it would keep the
+// floats of 16-bit elements, in twice as many registers.
 template <typename T, int V>
 __device__ inline void keep_stored([[maybe_unused]] Pack<T, V>& pack) {
 #ifdef __CUDA_ARCH__
