@@ -4,14 +4,18 @@
 //   build/release/bench/floor MODEL.onnx BATCH [LOSS]        LOSS: cross_entropy
 //
 // Prints a line for each product: what our kernel takes, what the fastest library takes, which one
-// that is; then the floors. Convolutions count with the rate of the best product. bench/floor.sh
-// times the step itself.
+// that is; then the floors. Convolutions count with the rate of the best product. These are the
+// shortest times seen; a machine's speed changes within minutes, so then, for each line that it
+// reads, it prints the floor of products of that moment: medians of the fastest libraries.
+// bench/floor.sh asks for one before each step that it times.
 #include <cblas.h>
 
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <cstring>
+#include <deque>
+#include <iostream>
 #include <random>
 
 #include "fsdp/comm/communicator.h"
@@ -32,17 +36,18 @@ namespace {
 using kernels::ops::MatrixProduct;
 using Clock = std::chrono::steady_clock;
 
-// The fastest of some runs in `span`.
-double seconds_of(const auto& run, std::chrono::milliseconds span) {
+// Seconds of each of some runs in `span`, at least three, in rising order.
+std::vector<double> times_of(const auto& run, std::chrono::milliseconds span) {
   run();
-  double best = 1e30;
+  std::vector<double> times;
   const auto end = Clock::now() + span;
-  for (int i = 0; i < 3 || Clock::now() < end; ++i) {
+  while (times.size() < 3 || Clock::now() < end) {
     const auto began = Clock::now();
     run();
-    best = std::min(best, std::chrono::duration<double>(Clock::now() - began).count());
+    times.push_back(std::chrono::duration<double>(Clock::now() - began).count());
   }
-  return best;
+  std::ranges::sort(times);
+  return times;
 }
 
 struct Memory {
@@ -63,11 +68,6 @@ int64_t matrices(const std::vector<int64_t>& batch) {
   return count;
 }
 
-struct Rates {
-  double ours = 1e30, best = 1e30;
-  const char* library = "";
-};
-
 // One matrix by oneDNN, with A and B as they are or as it likes them best.
 std::unique_ptr<Kernel> by_onednn(const MatrixProduct& p, bool any_a, bool any_b) {
   const auto matrix = [&](int64_t rows, int64_t columns, bool turned) {
@@ -87,59 +87,81 @@ std::unique_ptr<Kernel> by_onednn(const MatrixProduct& p, bool any_a, bool any_b
       {{DNNL_ARG_SRC, false, 0, a}, {DNNL_ARG_WEIGHTS, false, 1, b}, {DNNL_ARG_DST, true, 0, y}});
 }
 
-Rates rates_of(MatrixProduct p) {
-  p.addend = MatrixProduct::Addend::kNone;
-  if (p.batch_b.empty() || matrices(p.batch_b) == 1) {  // as one matrix
-    if (!p.transpose_a) p.rows *= matrices(p.batch_a);
-    p.batch_a = p.batch_b = {};
-  }
-  const size_t count = static_cast<size_t>(matrices(p.batch()));
-  const auto bytes = [&](int64_t rows, int64_t columns) {
-    return align_up(count * static_cast<size_t>(rows * columns) * sizeof(float), size_t{4096});
+// A product by our own kernel and by every library, on operands of its own.
+class Contest {
+ public:
+  struct Entry {
+    const char* name;
+    std::unique_ptr<Kernel> kernel;
+    double shortest = 1e30;
   };
-  const size_t at_b = bytes(p.rows, p.inner), at_y = at_b + bytes(p.inner, p.columns);
-  const auto kernel = kernels::ops::make_matrix_product(p);
-  std::vector<std::pair<const char*, std::unique_ptr<Kernel>>> others;
-  if (count == 1) {
-    others.emplace_back("oneDNN", by_onednn(p, false, false));
-    others.emplace_back("oneDNN, A reordered", by_onednn(p, true, false));
-    others.emplace_back("oneDNN, B reordered", by_onednn(p, false, true));
-    others.emplace_back("OpenBLAS", kernels::ops::make_blas_product(p));
-  }
-  size_t workspace = kernel->workspace_bytes();
-  for (const auto& [name, other] : others)
-    if (other != nullptr) workspace = std::max(workspace, other->workspace_bytes());
-  const size_t at_workspace = at_y + bytes(p.rows, p.columns);
-  const Memory memory(at_workspace + workspace + 64);
-  std::byte* const base = memory.region.data();
-  const std::array<TensorView, 2> inputs = {TensorView{base, {}}, TensorView{base + at_b, {}}};
-  const TensorView output{base + at_y, {}};
-  const auto time = [&](Kernel& k) {
-    const auto run = [&] {
-      OFSDP_CHECK(k.run({inputs, {&output, 1}, base + at_workspace, nullptr}).ok());
-    };
-    return seconds_of(run, std::chrono::milliseconds(60));
-  };
-  // In turn, several times: a slow moment of the machine meets all of them.
-  Rates rates;
-  for (int round = 0; round < 5; ++round) {
-    rates.ours = std::min(rates.ours, time(*kernel));
-    for (const auto& [name, other] : others) {
-      const double seconds = other == nullptr ? 1e30 : time(*other);
-      if (seconds < rates.best) std::tie(rates.best, rates.library) = std::pair{seconds, name};
+
+  explicit Contest(MatrixProduct p) {
+    p.addend = MatrixProduct::Addend::kNone;
+    if (p.batch_b.empty() || matrices(p.batch_b) == 1) {  // as one matrix
+      if (!p.transpose_a) p.rows *= matrices(p.batch_a);
+      p.batch_a = p.batch_b = {};
     }
+    const size_t count = static_cast<size_t>(matrices(p.batch()));
+    add("ours", kernels::ops::make_matrix_product(p));
+    if (count == 1) {
+      add("oneDNN", by_onednn(p, false, false));
+      add("oneDNN, A reordered", by_onednn(p, true, false));
+      add("oneDNN, B reordered", by_onednn(p, false, true));
+      add("OpenBLAS", kernels::ops::make_blas_product(p));
+    }
+    const auto bytes = [&](int64_t rows, int64_t columns) {
+      return align_up(count * static_cast<size_t>(rows * columns) * sizeof(float), size_t{4096});
+    };
+    at_b_ = bytes(p.rows, p.inner);
+    at_y_ = at_b_ + bytes(p.inner, p.columns);
+    at_workspace_ = at_y_ + bytes(p.rows, p.columns);
+    size_t workspace = 0;
+    for (const Entry& entry : entries_)
+      workspace = std::max(workspace, entry.kernel->workspace_bytes());
+    memory_.emplace(at_workspace_ + workspace + 64);
+    // In turn, several times: a slow moment of the machine meets all of them.
+    for (int round = 0; round < 5; ++round)
+      for (Entry& entry : entries_) entry.shortest = std::min(entry.shortest, times(entry).front());
   }
-  if (rates.ours <= rates.best) std::tie(rates.best, rates.library) = std::pair{rates.ours, "ours"};
-  return rates;
-}
+
+  const Entry& ours() const { return entries_.front(); }
+  const Entry& fastest() const { return *std::ranges::min_element(entries_, {}, &Entry::shortest); }
+  double median_of_fastest() const {
+    const std::vector<double> taken = times(fastest());
+    return taken[taken.size() / 2];
+  }
+
+ private:
+  void add(const char* name, std::unique_ptr<Kernel> kernel) {
+    if (kernel != nullptr) entries_.push_back({name, std::move(kernel)});
+  }
+
+  std::vector<double> times(const Entry& entry) const {
+    std::byte* const base = memory_->region.data();
+    const std::array<TensorView, 2> inputs = {TensorView{base, {}}, TensorView{base + at_b_, {}}};
+    const TensorView output{base + at_y_, {}};
+    return times_of(
+        [&] {
+          const Status ran =
+              entry.kernel->run({inputs, {&output, 1}, base + at_workspace_, nullptr});
+          OFSDP_CHECK(ran.ok());
+        },
+        std::chrono::milliseconds(60));
+  }
+
+  std::vector<Entry> entries_;
+  size_t at_b_ = 0, at_y_ = 0, at_workspace_ = 0;
+  std::optional<Memory> memory_;
+};
 
 double copy_rate() {  // bytes read and written
   constexpr size_t kBytes = size_t{256} << 20;
   const Memory memory(2 * kBytes);
   std::byte* const base = memory.region.data();
   return 2.0 * kBytes /
-         seconds_of([&] { std::memcpy(base + kBytes, base, kBytes); },
-                    std::chrono::milliseconds(500));
+         times_of([&] { std::memcpy(base + kBytes, base, kBytes); }, std::chrono::milliseconds(500))
+             .front();
 }
 
 std::optional<MatrixProduct> product_of(const Node& node, const Problem& p) {
@@ -222,13 +244,15 @@ Status report(const std::string& model, int64_t batch, const std::string& loss) 
   double ours = 0, best = 0, peak = 0;
   std::printf("%-44s %5s %9s %9s %6s  %s\n", "product: rows x inner x columns", "uses", "ours ms",
               "best ms", "ratio", "fastest");
+  std::deque<std::pair<int, Contest>> contests;
   for (const auto& [key, uses] : products) {
-    const Rates r = rates_of(uses.product);
-    peak = std::max(peak, flops_of(uses.product) / r.best);
-    ours += uses.count * r.ours;
-    best += uses.count * r.best;
-    std::printf("%-44s %5d %9.3f %9.3f %6.2f  %s\n", key.c_str(), uses.count, r.ours * 1e3,
-                r.best * 1e3, r.ours / r.best, r.library);
+    const Contest& c = contests.emplace_back(uses.count, uses.product).second;
+    const double mine = c.ours().shortest, shortest = c.fastest().shortest;
+    peak = std::max(peak, flops_of(uses.product) / shortest);
+    ours += uses.count * mine;
+    best += uses.count * shortest;
+    std::printf("%-44s %5d %9.3f %9.3f %6.2f  %s\n", key.c_str(), uses.count, mine * 1e3,
+                shortest * 1e3, mine / shortest, c.fastest().name);
   }
   const double rate = copy_rate();
   int64_t numel = 0;
@@ -243,6 +267,13 @@ Status report(const std::string& model, int64_t batch, const std::string& loss) 
               bytes / rate * 1e3, update * 1e-6, update / rate * 1e3);
   std::printf("floor of products %.1f ms, floor of bytes %.1f ms\n",
               (best + (peak > 0 ? convolutions / peak : 0)) * 1e3, (bytes + update) / rate * 1e3);
+  std::fflush(stdout);
+  for (std::string line; std::getline(std::cin, line);) {
+    double now = peak > 0 ? convolutions / peak : 0;
+    for (const auto& [count, contest] : contests) now += count * contest.median_of_fastest();
+    std::printf("floor of products now %.1f ms\n", now * 1e3);
+    std::fflush(stdout);
+  }
   return {};
 }
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# A training step (one rank, one thread, float32, AdamW) and the least that this machine allows it: bench/floor.cpp, then
-# the step, timed, and its ratio to the floor of products. With a peer its step follows ours in turn (A B A B ...).
+# A training step (one rank, one thread, float32, AdamW) and the least that this machine allows it: bench/floor.cpp, then in
+# turn (A B A B ...) the floor of products at that moment and the step, and their ratio. A peer's step follows ours.
 #
 #   [BATCH=8] [PAIRS=3] [STEPS=11] bench/floor.sh MODEL.onnx [PEER COMMAND...]
 #
@@ -15,20 +15,29 @@ batch=${BATCH:-8} pairs=${PAIRS:-3} steps=${STEPS:-11}
 { cmake --preset release && cmake --build --preset release --target fsdp-run bench_floor; } >/dev/null
 
 metrics=$(mktemp)
-floors=$(mktemp)
-trap 'rm -f "$metrics" "$floors"' EXIT
+trap 'rm -f "$metrics"; kill "$floor_PID" 2>/dev/null || true' EXIT
 sed -n 's/^model name[^:]*: //p' /proc/cpuinfo | sed -n 1p
-build/release/bench/floor "$model" "$batch" | tee "$floors"
-floor=$(sed -n 's/^floor of products \([0-9.]*\) ms.*/\1/p' "$floors")
+coproc floor { exec build/release/bench/floor "$model" "$batch"; }
+while IFS= read -r line <&"${floor[0]}"; do
+  echo "$line"
+  [[ $line != "floor of products"* ]] || break
+done
+floor_now() { echo >&"${floor[1]}" && IFS= read -r line <&"${floor[0]}" && line=${line%% ms} && echo "${line##* }"; }
 field() { /usr/bin/python3 -c 'import json,sys; print(json.loads(sys.stdin.readlines()[-1])[sys.argv[1]])' "$1"; }
+median() { sort -n | awk '{v[NR] = $1} END {print v[int((NR + 1) / 2)]}'; }
+ratios=
 for ((i = 1; i <= pairs; ++i)); do
+  f=$(floor_now)
   build/release/fsdp-run "$model" --loss cross_entropy --data synthetic --optimizer adamw --lr 1e-4 --batch-size "$batch" \
     --steps "$steps" --threads 1 --metrics "$metrics" >/dev/null
   a=$(field median_step_ms <"$metrics")
-  awk -v i="$i" -v a="$a" -v f="$floor" 'BEGIN{printf "pair %d: step %.1f ms, %.2f of the floor of its products", i, a, a/f}'
+  ratio=$(awk -v a="$a" -v f="$f" 'BEGIN{printf "%.3f", a/f}')
+  ratios+="$ratio "
+  printf 'pair %d: floor of products %.1f ms, step %.1f ms, ratio %s' "$i" "$f" "$a" "$ratio"
   if [ $# -gt 0 ]; then
     b=$("$@" 2>/dev/null | field median_ms)
     awk -v a="$a" -v b="$b" 'BEGIN{printf "; peer %.1f ms, ratio %.3f", b, a/b}'
   fi
   echo
 done
+echo "step over the floor of its products, median of $pairs pairs: $(tr ' ' '\n' <<<"${ratios% }" | median)"
