@@ -17,7 +17,7 @@ bool fits(const MatrixProduct& p) { return blas_fits({p.rows, p.inner, p.columns
 
 // `rows` of dst from `first` on, by all threads or by the one that calls.
 void multiply_rows(const MatrixProduct& p, const float* a, const float* b, float* dst,
-                   int64_t first, int64_t rows, bool by_parts = true) {
+                   int64_t first, int64_t rows, bool by_parts) {
   const auto multiply = by_parts ? blas_product_by_parts : blas_product;
   multiply(
       {rows, p.inner, p.columns}, p.alpha,
@@ -49,10 +49,6 @@ Acceptance blas_accepts(const MatrixProduct& p) {
   if (!p.transpose_a && !p.transpose_b) return Acceptance::refuse("no factor is transposed");
   const bool small = p.rows * p.columns < kSmallest / std::max<int64_t>(p.inner, 1);
   return accept_if(!small && p.rows * p.columns > 1 && fits(p), "too small to gain");
-}
-
-void blas_multiply(const MatrixProduct& p, const float* a, const float* b, float* dst) {
-  multiply_rows(p, a, b, dst, 0, p.rows);
 }
 
 // Threads share the matrices of a batch where there are enough of them, else each matrix.

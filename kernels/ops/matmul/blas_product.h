@@ -25,7 +25,4 @@ namespace ofsdp::kernels::ops {
 Acceptance blas_accepts(const MatrixProduct& product);
 std::unique_ptr<Kernel> make_blas_product(const MatrixProduct& product);
 
-// The product alone, without batch axes: adds to what dst holds unless the addend is kNone.
-void blas_multiply(const MatrixProduct& product, const float* a, const float* b, float* dst);
-
 }  // namespace ofsdp::kernels::ops

@@ -1,10 +1,12 @@
 #include "kernels/ops/matmul/product_blocks.h"
 
 #include <algorithm>
+#include <map>
+#include <tuple>
 
+#include "kernels/core/memory.h"
 #include "kernels/cpu/float_width.h"
 #include "kernels/cpu/parallel.h"
-#include "kernels/ops/matmul/blas_product.h"
 
 namespace ofsdp::kernels::ops {
 namespace {
@@ -47,39 +49,106 @@ void narrow_block(DType dtype, const float* from, const Part& to) {
   });
 }
 
-struct Blocks {
-  float *a, *b, *dst;
-};
+// A product by blocks, and the float32 products of its blocks: those at the ends are smaller, and
+// those after the first of a sum add to it.
+class BlockProducts final : public Kernel {
+ public:
+  explicit BlockProducts(const MatrixProduct& p) : whole_(p) {
+    for (int64_t row = 0; row < p.rows; row += kBlock) {
+      for (int64_t column = 0; column < p.columns; column += kBlock) {
+        for (int64_t k = 0; k < p.inner; k += kBlock) make(size_at(row, column, k), adds_at(k));
+      }
+    }
+    const int64_t rows = std::min(p.rows, kBlock), inner = std::min(p.inner, kBlock);
+    const int64_t columns = std::min(p.columns, kBlock);
+    b_ = rows * inner;
+    dst_ = b_ + inner * columns;
+    scratch_ =
+        align_up(static_cast<size_t>(dst_ + rows * columns) * sizeof(float), kTensorAlignment);
+  }
 
-// The product of `rows` by `columns` elements of dst from (row, column) on.
-void multiply_block(const MatrixProduct& whole, const KernelArgs& args, const Blocks& blocks,
-                    int64_t row, int64_t column) {
-  using Addend = MatrixProduct::Addend;
-  MatrixProduct p = whole;
-  p.rows = std::min(kBlock, whole.rows - row);
-  p.columns = std::min(kBlock, whole.columns - column);
-  const Part dst = part_of(args.outputs[0].data, whole.columns, row, column, p.rows, p.columns);
-  if (whole.addend == Addend::kAccumulate) widen_block(p.dtype, dst, blocks.dst);
-  if (whole.addend == Addend::kBias) {
-    // A stride of 0 gives every row the same bias.
-    widen_block(p.dtype, {args.inputs[2].data + column * 2, p.rows, p.columns, 0}, blocks.dst);
+  size_t workspace_bytes() const override {
+    size_t scratch = 0;
+    for (const auto& [key, product] : products_)
+      scratch = std::max(scratch, product->workspace_bytes());
+    return scratch_ + scratch;
   }
-  if (p.addend == Addend::kBias) p.addend = Addend::kAccumulate;
-  for (int64_t k = 0; k < whole.inner; k += kBlock) {
-    p.inner = std::min(kBlock, whole.inner - k);
-    const Part a = p.transpose_a
-                       ? part_of(args.inputs[0].data, whole.rows, k, row, p.inner, p.rows)
-                       : part_of(args.inputs[0].data, whole.inner, row, k, p.rows, p.inner);
-    const Part b = p.transpose_b
-                       ? part_of(args.inputs[1].data, whole.inner, column, k, p.columns, p.inner)
-                       : part_of(args.inputs[1].data, whole.columns, k, column, p.inner, p.columns);
-    widen_block(p.dtype, a, blocks.a);
-    widen_block(p.dtype, b, blocks.b);
-    blas_multiply(p, blocks.a, blocks.b, blocks.dst);
-    p.addend = Addend::kAccumulate;
+
+  Status run(const KernelArgs& args) override {
+    for (int64_t row = 0; row < whole_.rows; row += kBlock) {
+      for (int64_t column = 0; column < whole_.columns; column += kBlock) {
+        OFSDP_RETURN_IF_ERROR(run_block(args, row, column));
+      }
+    }
+    return {};
   }
-  narrow_block(p.dtype, blocks.dst, dst);
-}
+
+ private:
+  using Size = std::tuple<int64_t, int64_t, int64_t>;  // rows, inner, columns
+
+  Size size_at(int64_t row, int64_t column, int64_t k) const {
+    return {std::min(kBlock, whole_.rows - row), std::min(kBlock, whole_.inner - k),
+            std::min(kBlock, whole_.columns - column)};
+  }
+  bool adds_at(int64_t k) const { return k > 0 || whole_.addend != MatrixProduct::Addend::kNone; }
+
+  void make(const Size& size, bool adds) {
+    auto& product = products_[{size, adds}];
+    if (product != nullptr) return;
+    MatrixProduct p = whole_;
+    p.dtype = DType::kFloat32;
+    std::tie(p.rows, p.inner, p.columns) = size;
+    p.addend = adds ? MatrixProduct::Addend::kAccumulate : MatrixProduct::Addend::kNone;
+    product = make_matrix_product(p);
+  }
+
+  // The block of dst from (row, column) on.
+  Status run_block(const KernelArgs& args, int64_t row, int64_t column) {
+    using Addend = MatrixProduct::Addend;
+    const DType dtype = whole_.dtype;
+    auto* const floats = reinterpret_cast<float*>(args.workspace);
+    float *const a = floats, *const b = floats + b_, *const sum = floats + dst_;
+    const auto [rows, first, columns] = size_at(row, column, 0);
+    const Part dst = part_of(args.outputs[0].data, whole_.columns, row, column, rows, columns);
+    if (whole_.addend == Addend::kAccumulate) widen_block(dtype, dst, sum);
+    if (whole_.addend == Addend::kBias) {
+      // A stride of 0 gives every row the same bias.
+      widen_block(dtype, {args.inputs[2].data + column * 2, rows, columns, 0}, sum);
+    }
+    // Views without a desc, whose copy would be an allocation.
+    const std::array<TensorView, 2> factors = {TensorView{reinterpret_cast<std::byte*>(a), {}},
+                                               TensorView{reinterpret_cast<std::byte*>(b), {}}};
+    const TensorView to{reinterpret_cast<std::byte*>(sum), {}};
+    for (int64_t k = 0; k < whole_.inner; k += kBlock) {
+      const Size size = size_at(row, column, k);
+      widen_factors(args, row, column, k, std::get<1>(size), a, b);
+      Kernel& product = *products_.find({size, adds_at(k)})->second;
+      OFSDP_RETURN_IF_ERROR(product.run({factors, {&to, 1}, args.workspace + scratch_, args.step}));
+    }
+    narrow_block(dtype, sum, dst);
+    return {};
+  }
+
+  void widen_factors(const KernelArgs& args, int64_t row, int64_t column, int64_t k, int64_t inner,
+                     float* a, float* b) const {
+    const MatrixProduct& p = whole_;
+    const int64_t rows = std::min(kBlock, p.rows - row);
+    const int64_t columns = std::min(kBlock, p.columns - column);
+    widen_block(p.dtype,
+                p.transpose_a ? part_of(args.inputs[0].data, p.rows, k, row, inner, rows)
+                              : part_of(args.inputs[0].data, p.inner, row, k, rows, inner),
+                a);
+    widen_block(p.dtype,
+                p.transpose_b ? part_of(args.inputs[1].data, p.inner, column, k, columns, inner)
+                              : part_of(args.inputs[1].data, p.columns, k, column, inner, columns),
+                b);
+  }
+
+  MatrixProduct whole_;
+  std::map<std::pair<Size, bool>, std::unique_ptr<Kernel>> products_;
+  int64_t b_ = 0, dst_ = 0;  // where in the workspace, in floats; a is first
+  size_t scratch_ = 0;       // in bytes, of the products
+};
 
 }  // namespace
 
@@ -93,19 +162,7 @@ Acceptance blocks_accept(const MatrixProduct& p) {
 }
 
 std::unique_ptr<Kernel> make_product_blocks(const MatrixProduct& p) {
-  const int64_t rows = std::min(p.rows, kBlock), inner = std::min(p.inner, kBlock);
-  const int64_t columns = std::min(p.columns, kBlock);
-  const auto floats = static_cast<size_t>(rows * inner + inner * columns + rows * columns);
-  auto run = [=](const KernelArgs& args) {
-    auto* const a = reinterpret_cast<float*>(args.workspace);
-    const Blocks blocks{a, a + rows * inner, a + rows * inner + inner * columns};
-    for (int64_t row = 0; row < p.rows; row += kBlock) {
-      for (int64_t column = 0; column < p.columns; column += kBlock) {
-        multiply_block(p, args, blocks, row, column);
-      }
-    }
-  };
-  return make_kernel(run, floats * sizeof(float));
+  return std::make_unique<BlockProducts>(p);
 }
 
 }  // namespace ofsdp::kernels::ops

@@ -1,6 +1,6 @@
 // Matrix products of float16 and bfloat16 where oneDNN has none (processors without instructions
-// for them): blocks of both factors are widened to float32, OpenBLAS multiplies them, and each
-// block of dst is rounded once, to nearest even.
+// for them): blocks of both factors are widened to float32, multiplied by the library that is the
+// faster one for them, and each block of dst is rounded once, to nearest even.
 //
 // [Note: blocks] A block of each operand stays in the second- and third-level cache, so memory sees
 // 16 bits an element; widening whole factors and rounding a whole result moves up to three times
@@ -9,7 +9,7 @@
 // float32, in the same order with any number of threads.
 //
 // Operands: as MatrixProduct, plain, without batch axes. Memory: three blocks of workspace, at most
-// 12 MiB.
+// 12 MiB, and what the library needs for a product of such blocks.
 // Threads: as Kernel. Errors: none.
 #pragma once
 
