@@ -5,14 +5,17 @@
 //   blocked           `block_size` neighbours along `axis` share; scales have the tensor's shape
 //                     but for ceil(shape[axis] / block_size) there
 //
-// A row is a run of elements whose scales are one, or one after the other (`step` 1).
+// A row is a run of elements whose scales are one, or one after the other (`step` 1). Places are
+// for kernels of a GPU too.
 // Values. Threads: any. Errors: kInput, expected and found shapes.
 // https://onnx.ai/onnx/operators/onnx__QuantizeLinear.html
 #pragma once
 
 #include <algorithm>
 #include <cstdint>
+#include <numeric>
 
+#include "kernels/base/formula.h"
 #include "kernels/base/status.h"
 #include "kernels/core/shape.h"
 
@@ -24,6 +27,11 @@ class ScaleMap {
     int64_t first, count;  // elements
     int64_t scale;         // of the first
     int64_t step;          // 0: the same for all
+  };
+
+  struct Sharing {  // `count` elements, which lie in runs of `run` that begin `stride` apart
+    OFSDP_HD int64_t element(int64_t j) const { return first + j / run * stride + j % run; }
+    int64_t count, first, run, stride;
   };
 
   // `axis` may count from the end. A vector has no other axis than 0.
@@ -50,16 +58,35 @@ class ScaleMap {
                        expected.text(), shape.text(), at, map.block_, scales.text());
   }
 
-  int64_t scales() const { return scales_; }
-  int64_t elements() const { return outer_ * axis_ * inner_; }
+  OFSDP_HD int64_t scales() const { return scales_; }
+  OFSDP_HD int64_t elements() const { return outer_ * axis_ * inner_; }
   int64_t shared_by() const { return elements() / std::max<int64_t>(scales_, 1); }
 
-  int64_t index(int64_t element) const {
+  OFSDP_HD int64_t index(int64_t element) const {
     if (block_ == 0) return 0;
     const int64_t at = element / inner_ % axis_;
     if (!blocked_) return at;
     return (element / inner_ / axis_ * blocks() + at / block_) * inner_ + element % inner_;
   }
+
+  // From each multiple of `run` on, as many elements have one scale (`step` 0), or scales one after
+  // the other (1).
+  int64_t run() const {
+    if (block_ == 0) return kRow;
+    if (inner_ > 1) return inner_;
+    return blocked_ ? std::gcd(axis_, block_) : axis_;
+  }
+  OFSDP_HD int64_t step() const { return block_ != 0 && (inner_ > 1) == blocked_ ? 1 : 0; }
+
+  // The elements that have scale k.
+  OFSDP_HD Sharing sharing(int64_t k) const {
+    if (block_ == 0) return {inner_, 0, inner_ + 1, 0};
+    if (!blocked_) return {outer_ * inner_, k * inner_, inner_, axis_ * inner_};
+    const int64_t at = k / inner_ % blocks() * block_, left = axis_ - at;
+    const int64_t first = (k / inner_ / blocks() * axis_ + at) * inner_ + k % inner_;
+    return {left < block_ ? left : block_, first, 1, inner_};
+  }
+  int64_t most_sharing() const { return scales_ == 0 ? 0 : sharing(0).count; }
 
   int64_t rows() const {
     if (block_ == 0) return (inner_ + kRow - 1) / kRow;
@@ -82,7 +109,7 @@ class ScaleMap {
  private:
   static constexpr int64_t kRow = 4096;  // elements of a row where all have one scale
 
-  int64_t blocks() const { return (axis_ + block_ - 1) / block_; }
+  OFSDP_HD int64_t blocks() const { return (axis_ + block_ - 1) / block_; }
 
   int64_t outer_ = 1, axis_ = 1, inner_ = 1;
   int64_t block_ = 0;  // of the axis; 0: one scale for all

@@ -26,7 +26,7 @@
 
 #include "kernels/cpu/elementwise.h"
 #include "kernels/cpu/in_float32.h"
-#include "kernels/formulas/formula.h"
+#include "kernels/base/formula.h"
 #include "kernels/formulas/numbers.h"
 
 #define OFSDP_X(...) \

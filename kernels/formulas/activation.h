@@ -13,7 +13,7 @@
 // Threads: any. Errors: none; NaN stays NaN unless a comment says otherwise.
 #pragma once
 
-#include "kernels/formulas/formula.h"
+#include "kernels/base/formula.h"
 
 namespace ofsdp::kernels {
 

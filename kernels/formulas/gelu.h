@@ -8,7 +8,7 @@
 // Conventions: kernels/formulas/activation.h. Hendrycks and Gimpel, arXiv:1606.08415.
 #pragma once
 
-#include "kernels/formulas/formula.h"
+#include "kernels/base/formula.h"
 
 namespace ofsdp::kernels {
 

@@ -1,5 +1,6 @@
 // Pointwise operators, chains, casts, dropout.
 #include "kernels/cuda/pointwise/chain.h"
+#include "kernels/cuda/pointwise/fake_quantize.h"
 #include "kernels/cuda/pointwise/pointwise.h"
 #include "kernels/cuda/random/random.h"
 #include "tests/races/table.h"
@@ -101,6 +102,29 @@ void add_casts(Table& table) {
   }
 }
 
+// In place; `scales`: one of all, or one a row.
+void add_fake_quantize(Table& table, DType dtype) {
+  for (const int64_t scales : {int64_t{1}, kOuter}) {
+    const int64_t inner = scales == 1 ? 4 * kInner : kInner, all = kOuter * inner;
+    table.row(named("fake quantize", dtype, scales), [=](Buffers& m) {
+      FakeQuantizeExtent e;
+      e.dtype = dtype;
+      e.map = *kernels::ScaleMap::make({kOuter, inner}, {scales}, 0, 0);
+      e.range = {-8, 7};
+      void* const x = m.floats(dtype, all);
+      void* const dy = m.floats(dtype, all);
+      const FakeQuantizeOperands o{dy, x, m.floats(dtype, scales), m.floats(dtype, scales)};
+      void* const scratch = m.zeros(fake_quantize_scale_grad_scratch(e));
+      if (const auto error =
+              fake_quantize_scale_grad(e, o, m.floats(dtype, scales), scratch, nullptr)) {
+        return error;
+      }
+      if (const auto error = fake_quantize_grad(e, o, dy, nullptr)) return error;
+      return fake_quantize(e, o, x, nullptr);
+    });
+  }
+}
+
 void add_dropout(Table& table, DType dtype) {
   table.row(named("dropout", dtype), [=](Buffers& m) {
     DropoutCall c;
@@ -123,6 +147,7 @@ void add_pointwise_rows(Table& table) {
   for (const DType dtype : table.floats()) {
     add_operators(table, dtype);
     add_chain(table, dtype);
+    add_fake_quantize(table, dtype);
     add_dropout(table, dtype);
   }
   add_whole_numbers(table);

@@ -1,16 +1,10 @@
-// ofsdp.FakeQuantize(x, scale, zero_point), what QuantizeLinear and then DequantizeLinear give:
-//   q = round(x / scale) + zero_point, y = (clamp(q, lo, hi) - zero_point) * scale
-// rounded half to even. Attributes lo and hi: the range of the integers; axis, block_size: as in
-// DequantizeLinear (kernels/core/scale_map.h). All operands are of the type of x.
-//   dx = dy where lo <= q <= hi, else 0                               ofsdp.FakeQuantizeGrad
-//   dscale = sum dy * (round(x / scale) - x / scale where lo <= q <= hi,
-//            else lo - zero_point or hi - zero_point) / sqrt(count * hi)  ...ScaleGrad
-// The gradient of the scale (Esser et al. 2020, LSQ) is asked for by attribute `learned`; `count`
-// is the elements that share a scale, of an activation those of one sample.
-// https://onnx.ai/onnx/operators/onnx__QuantizeLinear.html, https://arxiv.org/abs/1902.08153
-#include <cmath>
+// ofsdp.FakeQuantize(x, scale, zero_point), what QuantizeLinear and then DequantizeLinear give
+// (kernels/formulas/quantize.h); attributes: fake_quantize.h. All operands are of the type of x.
+//   dx = dy times the slope along x                                   ofsdp.FakeQuantizeGrad
+//   dscale = sum of dy times that along the scale / sqrt(count * hi)  ofsdp.FakeQuantizeScaleGrad
+// The gradient of the scale (Esser et al. 2020, LSQ) is asked for by attribute `learned`.
+#include "kernels/ops/pointwise/fake_quantize.h"
 
-#include "kernels/core/scale_map.h"
 #include "kernels/cpu/float_kernels.h"
 #include "kernels/cpu/parallel.h"
 #include "kernels/ops/operators.h"
@@ -24,10 +18,6 @@ constexpr int64_t kPiece = 1024;          // elements whose slopes are at hand a
 
 Result<ScaleMap> map_of(const Attributes& a, const TensorDesc& x, const TensorDesc& scale) {
   return ScaleMap::make(x.shape, scale.shape, a.i("axis", 1), a.i("block_size", 0));
-}
-
-ScaleMap checked_map(const Attributes& a, const TensorDesc& x, const TensorDesc& scale) {
-  return *map_of(a, x, scale);
 }
 
 // x and scale are inputs `at` and `at` + 1.
@@ -48,7 +38,7 @@ Result<std::vector<TensorDesc>> infer(const InferContext& c) {
 Attributes with_count(const GradBuilder& b) {
   Attributes a = b.attributes();
   if (a.has("count")) return a;
-  a.set("count", checked_map(a, b.desc(b.input(0)), b.desc(b.input(1))).shared_by());
+  a.set("count", FakeQuantization(a, b.desc(b.input(0)), b.desc(b.input(1))).count);
   return a;
 }
 
@@ -62,11 +52,15 @@ void grad(GradBuilder& b) {
 
 // --- reference ---
 
-// f(element, its scale's index, x / scale rounded, q)
+FakeQuantization of_reference(const ReferenceContext& c, size_t at) {
+  return {c.attributes, c.inputs[at].desc, c.inputs[at + 1].desc};
+}
+
+// f(element, its scale's index, x / scale rounded, zero point)
 void reference_walk(const ReferenceContext& c, size_t at, const auto& f) {
   const RefTensor &x = c.inputs[at], &scale = c.inputs[at + 1];
   const RefTensor* zero = given(c.inputs, at + 2);
-  const ScaleMap map = checked_map(c.attributes, x.desc, scale.desc);
+  const ScaleMap map = of_reference(c, at).map;
   for (int64_t i = 0; i < x.desc.numel(); ++i) {
     const int64_t k = map.index(i);
     const double rounded = std::nearbyint(x[i] / scale[k]);
@@ -75,15 +69,15 @@ void reference_walk(const ReferenceContext& c, size_t at, const auto& f) {
 }
 
 struct Range {
-  explicit Range(const Attributes& a)
-      : lo(static_cast<double>(a.i("lo", -128))), hi(static_cast<double>(a.i("hi", 127))) {}
+  explicit Range(const FakeQuantization& f)
+      : lo(static_cast<double>(f.lo)), hi(static_cast<double>(f.hi)) {}
   bool has(double q) const { return lo <= q && q <= hi; }
   double lo, hi;
 };
 
 std::vector<RefTensor> reference(const ReferenceContext& c) {
   RefTensor y = zeros(c.output_descs[0]);
-  const Range range(c.attributes);
+  const Range range(of_reference(c, 0));
   reference_walk(c, 0, [&](int64_t i, int64_t k, double rounded, double zero) {
     y[i] = (std::clamp(rounded + zero, range.lo, range.hi) - zero) * c.inputs[1][k];
   });
@@ -92,21 +86,16 @@ std::vector<RefTensor> reference(const ReferenceContext& c) {
 
 std::vector<RefTensor> grad_reference(const ReferenceContext& c) {
   RefTensor dx = zeros(c.output_descs[0]);
-  const Range range(c.attributes);
+  const Range range(of_reference(c, 1));
   reference_walk(c, 1, [&](int64_t i, int64_t, double rounded, double zero) {
     dx[i] = range.has(rounded + zero) ? c.inputs[0][i] : 0;
   });
   return {dx};
 }
 
-double step_of(const Attributes& a, const ScaleMap& map) {
-  const auto count = static_cast<double>(a.i("count", map.shared_by()));
-  return 1 / std::sqrt(std::max(count, 1.0) * static_cast<double>(a.i("hi", 127)));
-}
-
 std::vector<RefTensor> scale_grad_reference(const ReferenceContext& c) {
   RefTensor ds = zeros(c.output_descs[0]);
-  const Range range(c.attributes);
+  const Range range(of_reference(c, 1));
   reference_walk(c, 1, [&](int64_t i, int64_t k, double rounded, double zero) {
     const double q = rounded + zero;
     const double slope = range.has(q)   ? rounded - c.inputs[1][i] / c.inputs[2][k]
@@ -114,9 +103,7 @@ std::vector<RefTensor> scale_grad_reference(const ReferenceContext& c) {
                                         : range.lo - zero;
     ds[k] += c.inputs[0][i] * slope;
   });
-  const double step =
-      step_of(c.attributes, checked_map(c.attributes, c.inputs[1].desc, c.inputs[2].desc));
-  for (double& v : ds.values) v *= step;
+  for (double& v : ds.values) v *= of_reference(c, 1).step();
   return {ds};
 }
 
@@ -125,7 +112,7 @@ std::vector<RefTensor> scale_grad_reference(const ReferenceContext& c) {
 // The scales of a row; zero: null where all are 0.
 struct RowScales {
   const float *scale, *zero;
-  float lo, hi;
+  IntegerRange range;
   int64_t step;
 };
 
@@ -141,16 +128,10 @@ struct RowScales {
   loop(own, [zero](int64_t i) { return zero[i]; });
 }
 
-// NaN stays NaN: comparisons with it are false.
 OFSDP_MULTIARCH void quantize_row(const RowScales& s, const float* x, int64_t n, float* y) {
   with_scales(s, [&](auto at, auto zero) {
 #pragma GCC ivdep
-    for (int64_t i = 0; i < n; ++i) {
-      float q = __builtin_rintf(x[i] / s.scale[at(i)]) + zero(i);
-      q = q < s.lo ? s.lo : q;
-      q = q > s.hi ? s.hi : q;
-      y[i] = (q - zero(i)) * s.scale[at(i)];
-    }
+    for (int64_t i = 0; i < n; ++i) y[i] = fake_quantized(x[i], s.scale[at(i)], zero(i), s.range);
   });
 }
 
@@ -159,8 +140,7 @@ OFSDP_MULTIARCH void grad_row(const RowScales& s, const float* dy, const float* 
   with_scales(s, [&](auto at, auto zero) {
 #pragma GCC ivdep
     for (int64_t i = 0; i < n; ++i) {
-      const float q = __builtin_rintf(x[i] / s.scale[at(i)]) + zero(i);
-      dx[i] = q < s.lo || q > s.hi ? 0.0f : dy[i];
+      dx[i] = fake_quantized_grad(dy[i], x[i], s.scale[at(i)], zero(i), s.range);
     }
   });
 }
@@ -171,10 +151,7 @@ OFSDP_MULTIARCH void slope_row(const RowScales& s, const float* dy, const float*
   with_scales(s, [&](auto at, auto zero) {
 #pragma GCC ivdep
     for (int64_t i = 0; i < n; ++i) {
-      const float ratio = x[i] / s.scale[at(i)];
-      const float rounded = __builtin_rintf(ratio), q = rounded + zero(i);
-      const float low = q < s.lo ? s.lo - zero(i) : rounded - ratio;
-      out[i] = dy[i] * (q > s.hi ? s.hi - zero(i) : low);
+      out[i] = dy[i] * fake_quantized_scale_slope(x[i], s.scale[at(i)], zero(i), s.range);
     }
   });
 }
@@ -182,18 +159,15 @@ OFSDP_MULTIARCH void slope_row(const RowScales& s, const float* dy, const float*
 // The operands of a kernel: x is input `at`.
 struct Operands {
   Operands(const Problem& p, size_t at)
-      : map(checked_map(p.attributes, p.in(at), p.in(at + 1))),
-        range(p.attributes),
-        x(at),
-        has_zero(p.has_in(at + 2)) {}
+      : of(p.attributes, p.in(at), p.in(at + 1)), map(of.map), x(at), has_zero(p.has_in(at + 2)) {}
 
   RowScales scales(const KernelArgs& a, const ScaleMap::Row& row) const {
     return {a.in<float>(x + 1) + row.scale, has_zero ? a.in<float>(x + 2) + row.scale : nullptr,
-            static_cast<float>(range.lo), static_cast<float>(range.hi), row.step};
+            of.range(), row.step};
   }
 
+  FakeQuantization of;
   ScaleMap map;
-  Range range;
   size_t x;
   bool has_zero;
 };
@@ -226,7 +200,7 @@ std::unique_ptr<Kernel> create_grad(const Problem& p) {
 std::unique_ptr<Kernel> create_scale_grad(const Problem& p) {
   const Operands o(p, 1);
   const auto sums = static_cast<size_t>(o.map.scales());
-  const double step = step_of(p.attributes, o.map);
+  const double step = o.of.step();
   return make_kernel(
       [o, step](const KernelArgs& a) {
         auto* sum = reinterpret_cast<double*>(a.workspace);

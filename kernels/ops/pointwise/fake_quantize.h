@@ -1,0 +1,35 @@
+// The numbers of ofsdp.FakeQuantize and its gradients (kernels/formulas/quantize.h), from their
+// attributes: lo and hi, the range of the integers; axis and block_size (kernels/core/scale_map.h);
+// count, the elements that share a scale, of an activation those of one sample.
+// For kernels of the CPU and of CUDA. Values. Threads: any. Errors: none.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+
+#include "kernels/core/attributes.h"
+#include "kernels/core/scale_map.h"
+#include "kernels/core/tensor.h"
+#include "kernels/formulas/quantize.h"
+
+namespace ofsdp::kernels::ops {
+
+struct FakeQuantization {
+  // REQUIRES: infer has accepted the operands.
+  FakeQuantization(const Attributes& a, const TensorDesc& x, const TensorDesc& scale)
+      : map(*ScaleMap::make(x.shape, scale.shape, a.i("axis", 1), a.i("block_size", 0))),
+        lo(a.i("lo", -128)),
+        hi(a.i("hi", 127)),
+        count(a.i("count", map.shared_by())) {}
+
+  IntegerRange range() const { return {static_cast<float>(lo), static_cast<float>(hi)}; }
+  // Returns the factor of the sum of a scale's slopes.
+  double step() const {
+    return 1 / std::sqrt(std::max(static_cast<double>(count), 1.0) * static_cast<double>(hi));
+  }
+
+  ScaleMap map;
+  int64_t lo, hi, count;
+};
+
+}  // namespace ofsdp::kernels::ops
