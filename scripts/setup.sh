@@ -13,6 +13,7 @@ set -euo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 tp=$root/third_party
 python=/usr/bin/python3 # Debian's own, whatever other interpreters PATH has
+unset PYTHONPATH        # with that of `pip wheel`, which calls CMake, it would not find its own pip
 
 packages=(
   g++ cmake ninja-build ccache clang-format ca-certificates python3 python3-pip

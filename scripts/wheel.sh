@@ -22,6 +22,7 @@ python=/usr/bin/python3
 tools=$PWD/$out/tools
 mkdir -p "$out"
 rm -rf "$out"/{raw,tree} "$out/$package"-*.whl
+rm -f "$build/.skbuild-info.json" # it has scikit-build-core forget the settings of a folder that another run of it built
 
 export PIP_ROOT_USER_ACTION=ignore
 "$python" -m pip install -q --disable-pip-version-check --upgrade --target "$tools" -r scripts/packaging.txt
