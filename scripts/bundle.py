@@ -81,20 +81,6 @@ def bundle(tree, patchelf):
     return list(zip(names, names.values(), copies))
 
 
-def one_file(tree, patchelf):
-    """A wheel has no links: the library has one file, under the name that the package opens."""
-    lib = tree / "lib"
-    real = (lib / "libonnx_fsdp.so.0").resolve()
-    content = real.read_bytes()
-    for link in lib.glob("libonnx_fsdp.so*"):
-        link.unlink()
-    library = lib / "libonnx_fsdp.so"
-    library.write_bytes(content)
-    library.chmod(0o755)
-    run(patchelf, "--set-soname", library.name, library)
-    run(patchelf, "--replace-needed", "libonnx_fsdp.so.0", library.name, tree / "bin/fsdp-run")
-
-
 def newest_versions(file):
     """The newest version of each kind among the symbols that a file needs."""
     text = run("readelf", "-VW", file)
@@ -169,13 +155,11 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("tree", type=pathlib.Path)
     parser.add_argument("--patchelf", default="patchelf")
-    parser.add_argument("--wheel", action="store_true", help="no links")
+    parser.add_argument("--wheel", action="store_true", help="the package of one")
     parser.add_argument("--limit", type=int, default=150, help="megabytes of programs and libraries")
     arguments = parser.parse_args()
     tree = arguments.tree.resolve()
     bundled = bundle(tree, arguments.patchelf)
-    if arguments.wheel and (tree / "lib/libonnx_fsdp.so.0").exists():
-        one_file(tree, arguments.patchelf)
     texts = tree if arguments.wheel else tree / "share/doc/onnx-fsdp"
     (texts / "THIRD_PARTY").write_text(third_party(tree, bundled))
     sys.exit(0 if check(tree, arguments.limit) else 1)

@@ -86,8 +86,8 @@ def _find():
     named = os.environ.get("OFSDP_LIBRARY")
     if named:
         return named
-    inside = pathlib.Path(__file__).resolve().parent / "lib" / name
-    return str(inside) if inside.exists() else name
+    inside = sorted((pathlib.Path(__file__).resolve().parent / "lib").glob(name + "*"))
+    return str(inside[0]) if inside else name
 
 
 def _load():

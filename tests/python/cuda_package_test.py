@@ -33,7 +33,7 @@ class Folders(unittest.TestCase):
         self.script = shutil.copy(SOURCE / "python/fsdp-run", programs)
         shutil.copytree(SOURCE / "python/onnx_fsdp", self.own / "onnx_fsdp")
         self.link("onnx_fsdp/bin/fsdp-run", BUILD / "fsdp-run")
-        self.link("onnx_fsdp/lib/libonnx_fsdp.so", BUILD / "libonnx_fsdp.so")
+        self.link("onnx_fsdp/lib/libonnx_fsdp.so.0", BUILD / "libonnx_fsdp.so.0")
         for file in NVIDIA.values():
             path = self.system / "nvidia" / file
             path.parent.mkdir(parents=True, exist_ok=True)
