@@ -13,6 +13,10 @@ if(NOT CMAKE_CUDA_COMPILER OR NOT CUDAToolkit_FOUND)
     "'${CMAKE_CUDA_COMPILER}', toolkit '${CUDAToolkit_VERSION}' (nvcc must be in PATH, or CUDACXX name it)")
 endif()
 
+if(SKBUILD_PROJECT_NAME STREQUAL "onnx_fsdp_cuda" AND NOT CUDAToolkit_VERSION_MAJOR EQUAL 13)
+  message(FATAL_ERROR "the package onnx-fsdp-cuda: expected CUDA 13, whose libraries it depends on, found ${CUDAToolkit_VERSION}")
+endif()
+
 # Code for Ampere, Hopper and, where nvcc knows it, Blackwell; PTX of the last for what comes after.
 if(NOT OFSDP_CUDA_ARCHITECTURES)
   set(OFSDP_CUDA_ARCHITECTURES "80-real;90")

@@ -1,6 +1,7 @@
 # Installs under a prefix (docs/install.md), by component:
 #   runtime      bin/fsdp-run, lib/libonnx_fsdp.so.0 and what it loads, man page, completions
 #   development  onnx_fsdp.h, libonnx_fsdp.so, the CMake package OnnxFsdp, onnx_fsdp.pc
+#   cuda         lib/libofsdp_cuda.so, of OFSDP_CUDA=ON
 #   samples      share/onnx-fsdp/samples
 #   plugin       the header of plug-ins (plugins/CMakeLists.txt)
 include(GNUInstallDirs)
@@ -19,11 +20,14 @@ endif()
 
 install(TARGETS fsdp-run RUNTIME COMPONENT runtime)
 install(TARGETS onnx_fsdp EXPORT OnnxFsdp LIBRARY COMPONENT runtime NAMELINK_COMPONENT development)
-foreach(library ofsdp_mpi_openmpi ofsdp_mpi_mpich ofsdp_cuda)
+foreach(library ofsdp_mpi_openmpi ofsdp_mpi_mpich)
   if(TARGET ${library})
     install(TARGETS ${library} LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT runtime)
   endif()
 endforeach()
+if(TARGET ofsdp_cuda)
+  install(TARGETS ofsdp_cuda LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT cuda)
+endif()
 
 # fsdp-run itself writes these: its tables of commands and options are their source.
 install(CODE [[

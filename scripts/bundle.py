@@ -3,8 +3,9 @@
 
     bundle.py TREE [--patchelf PROGRAM] [--wheel]
 
-TREE is a prefix of `cmake --install`. A bundled library gets a name of its own, with a hash of its content, so a process
-that has another build of it keeps both apart. Left to the system are glibc, libgcc_s, libstdc++ and the MPI libraries.
+TREE is a prefix of `cmake --install`, or the part of it that a wheel has. A bundled library gets a name of its own, with a
+hash of its content, so a process that has another build of it keeps both apart. Left to the system are glibc, libgcc_s,
+libstdc++ and the MPI libraries; those of NVIDIA are opened at run time.
 Fails if a file needs a newer system than glibc 2.34 with GCC 11 (RHEL 9, Ubuntu 22.04), or the tree is too large. Writes
 THIRD_PARTY, into share/doc/onnx-fsdp or, of a wheel, on top: what is bundled, from where, with the licences.
 """
@@ -20,6 +21,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[1]
 NEWEST = {"GLIBC": (2, 34), "GLIBCXX": (3, 4, 29), "CXXABI": (1, 3, 13), "GCC": (11,)}
 SYSTEM = re.compile(r"(ld-linux-x86-64|lib(c|m|dl|rt|pthread|anl|gcc_s|stdc\+\+|mpi|mpich))\.so\.")
 ONEDNN = ROOT / "third_party/prefix/local/share/doc/onednn"
+CUDNN_FRONTEND = ROOT / "third_party/cudnn_frontend"
 
 
 def run(*words):
@@ -35,26 +37,29 @@ def elf_files(tree):
     return [file for file in files if file.is_file() and not file.is_symlink() and file.read_bytes()[:4] == b"\x7fELF"]
 
 
-def libraries_of(library):
-    """The files that the loader finds for the names that a library and its own libraries need."""
-    found = dict(re.findall(r"^\s*(\S+) => (/\S+)", run("ldd", library), re.M))
-    names, left = {}, needed(library)
-    while left:
-        name = left.pop()
-        if name in names or SYSTEM.match(name):
-            continue
-        if name not in found:
-            sys.exit(f"bundle: {library.name} needs {name}, which is not found")
-        names[name] = pathlib.Path(found[name]).resolve()
-        left += needed(names[name])
+def libraries_of(libraries):
+    """The files that the loader finds for the names that these libraries and their own ones need."""
+    names = {}
+    for library in libraries:
+        found = dict(re.findall(r"^\s*(\S+) => (/\S+)", run("ldd", library), re.M))
+        left = needed(library)
+        while left:
+            name = left.pop()
+            if name in names or SYSTEM.match(name):
+                continue
+            if name not in found:
+                sys.exit(f"bundle: {library.name} needs {name}, which is not found")
+            names[name] = pathlib.Path(found[name]).resolve()
+            left += needed(names[name])
     return dict(sorted(names.items()))
 
 
 def bundle(tree, patchelf):
     """Copies the libraries and leads every file of the tree to the copies."""
     lib, private = tree / "lib", tree / "lib/onnx-fsdp"
-    names = libraries_of(lib / "libonnx_fsdp.so.0")
     ours = elf_files(tree)
+    names = libraries_of([file for file in ours if file.parent == lib])
+    private.mkdir(exist_ok=True)
     runpaths = {private: "$ORIGIN", lib: "$ORIGIN/onnx-fsdp", tree / "bin": "$ORIGIN/../lib"}
     renamed, copies = {}, []
     for name, source in names.items():
@@ -74,20 +79,6 @@ def bundle(tree, patchelf):
             words += ["--set-soname", file.name]
         run(patchelf, *words, "--set-rpath", runpaths[file.parent], file)
     return list(zip(names, names.values(), copies))
-
-
-def one_file(tree, patchelf):
-    """A wheel has no links: the library has one file, under the name that the package opens."""
-    lib = tree / "lib"
-    real = (lib / "libonnx_fsdp.so.0").resolve()
-    content = real.read_bytes()
-    for link in lib.glob("libonnx_fsdp.so*"):
-        link.unlink()
-    library = lib / "libonnx_fsdp.so"
-    library.write_bytes(content)
-    library.chmod(0o755)
-    run(patchelf, "--set-soname", library.name, library)
-    run(patchelf, "--replace-needed", "libonnx_fsdp.so.0", library.name, tree / "bin/fsdp-run")
 
 
 def newest_versions(file):
@@ -130,18 +121,31 @@ def package_of(file):
     return "oneDNN, by the wheel that third_party/requirements.txt names", ONEDNN / "LICENSE"
 
 
-def third_party(bundled):
+def inside(tree):
+    """Rows of THIRD_PARTY about what is compiled into our own libraries."""
+    apache = ROOT / "LICENSE"  # that of ONNX and of cudnn-frontend too
+    rows = []
+    if list(tree.glob("lib/libonnx_fsdp.so*")):
+        json = pathlib.Path("/usr/share/doc/nlohmann-json3-dev/copyright")
+        rows += [("ONNX, in libonnx_fsdp.so", "third_party/requirements.txt", apache),
+                 ("nlohmann/json, in libonnx_fsdp.so", "Debian nlohmann-json3-dev", json),
+                 ("parts of oneDNN", "oneDNN", ONEDNN / "THIRD-PARTY-PROGRAMS")]
+    if list(tree.glob("lib/libofsdp_cuda.so")):
+        rows.append(("CUDA runtime, in libofsdp_cuda.so", "NVIDIA, licence: https://docs.nvidia.com/cuda/eula/", None))
+        licences = [*sorted((CUDNN_FRONTEND / "licenses").glob("*")), *CUDNN_FRONTEND.glob("include/**/nlohmann/LICENSE*")]
+        rows += [("cudnn-frontend, in libofsdp_cuda.so", "third_party/cudnn_frontend.txt", licence) for licence in licences]
+    return rows
+
+
+def third_party(tree, bundled):
     """The text of THIRD_PARTY."""
-    rows = [(copy.name, *package_of(source)) for _, source, copy in bundled]
-    rows.append(("ONNX, in libonnx_fsdp.so", "third_party/requirements.txt", ROOT / "LICENSE"))  # Apache 2.0 too
-    debian = "/usr/share/doc/{}/copyright"
-    rows.append(("nlohmann/json, in libonnx_fsdp.so", "Debian nlohmann-json3-dev", pathlib.Path(debian.format("nlohmann-json3-dev"))))
+    rows = [(copy.name, *package_of(source)) for _, source, copy in bundled] + inside(tree)
     text = ["Libraries in this package that others wrote, as they were built; their licences follow.\n"]
-    text += [f"  {name:38} {origin}" for name, origin, _ in rows]
+    text += dict.fromkeys(f"  {name:38} {origin}" for name, origin, _ in rows)
     licences = {}
     for name, _, licence in rows:
-        licences.setdefault(licence, []).append(name)
-    licences[ONEDNN / "THIRD-PARTY-PROGRAMS"] = ["parts of oneDNN"]
+        if licence:
+            licences.setdefault(licence, []).append(name)
     for licence, names in licences.items():
         text += ["", "=" * 100, ", ".join(names), "=" * 100, licence.read_text(errors="replace").strip()]
     return "\n".join(text) + "\n"
@@ -151,15 +155,13 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("tree", type=pathlib.Path)
     parser.add_argument("--patchelf", default="patchelf")
-    parser.add_argument("--wheel", action="store_true", help="no links")
+    parser.add_argument("--wheel", action="store_true", help="the package of one")
     parser.add_argument("--limit", type=int, default=150, help="megabytes of programs and libraries")
     arguments = parser.parse_args()
     tree = arguments.tree.resolve()
     bundled = bundle(tree, arguments.patchelf)
-    if arguments.wheel:
-        one_file(tree, arguments.patchelf)
     texts = tree if arguments.wheel else tree / "share/doc/onnx-fsdp"
-    (texts / "THIRD_PARTY").write_text(third_party(bundled))
+    (texts / "THIRD_PARTY").write_text(third_party(tree, bundled))
     sys.exit(0 if check(tree, arguments.limit) else 1)
 
 

@@ -8,7 +8,7 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 out=$PWD/build/package
 tree=$out/tree
-components=(runtime development plugin samples)
+components=(runtime cuda development plugin samples)
 packs=1
 if [ "${1:-}" = --tree ]; then
   tree=$(realpath -m "$2")

@@ -13,6 +13,7 @@ set -euo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 tp=$root/third_party
 python=/usr/bin/python3 # Debian's own, whatever other interpreters PATH has
+unset PYTHONPATH        # with that of `pip wheel`, which calls CMake, it would not find its own pip
 
 packages=(
   g++ cmake ninja-build ccache clang-format ca-certificates python3 python3-pip
@@ -119,12 +120,12 @@ third_party_aarch64() {
   echo "$want" >"$stamp"
 }
 
-# Headers alone, of the wheel's include folder; where it cannot be had the CUDA library is built without cuDNN.
+# Headers alone, of the wheel's include folder, with their licences; where it cannot be had the CUDA library is built without cuDNN.
 cudnn_frontend() {
   local folder=$tp/cudnn_frontend stamp=$tp/cudnn_frontend/.stamp want
   exec 8<"$tp/cudnn_frontend.txt"
   flock 8
-  want=$(sha256sum <"$tp/cudnn_frontend.txt")
+  want=$({ cat "$tp/cudnn_frontend.txt"; declare -f cudnn_frontend; } | sha256sum)
   [ "$(cat "$stamp" 2>/dev/null)" = "$want" ] && return
   say "downloading cudnn-frontend (12 MB)"
   rm -rf "$folder"
@@ -132,7 +133,7 @@ cudnn_frontend() {
   "$python" -m pip download -q --disable-pip-version-check --no-deps --require-hashes --only-binary=:all: \
     --python-version 3.11 --platform manylinux_2_28_x86_64 -r "$tp/cudnn_frontend.txt" -d "$folder" >&2 || return
   "$python" -m zipfile -e "$folder"/*.whl "$folder/wheel"
-  mv "$folder/wheel/include" "$folder/include"
+  mv "$folder"/wheel/include "$folder"/wheel/*.dist-info/licenses "$folder"
   rm -rf "$folder/wheel" "$folder"/*.whl
   echo "$want" >"$stamp"
 }

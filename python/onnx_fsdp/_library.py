@@ -6,12 +6,17 @@ microseconds, which no training step notices. Every foreign call releases the GI
 
 import contextlib
 import ctypes
+import importlib.util
 import os
 import pathlib
 
 # A process that computes between Python's statements must not spin meanwhile (docs/threads.md). libgomp reads this when
 # it is loaded.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+
+if importlib.util.find_spec("onnx_fsdp_cuda"):  # a package of its own
+    import onnx_fsdp_cuda
+    onnx_fsdp_cuda.set_environment()
 
 OK, RUN_ERROR, INPUT_ERROR, STOPPED = range(4)
 
@@ -81,8 +86,8 @@ def _find():
     named = os.environ.get("OFSDP_LIBRARY")
     if named:
         return named
-    inside = pathlib.Path(__file__).resolve().parent / "lib" / name
-    return str(inside) if inside.exists() else name
+    inside = sorted((pathlib.Path(__file__).resolve().parent / "lib").glob(name + "*"))
+    return str(inside[0]) if inside else name
 
 
 def _load():

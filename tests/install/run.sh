@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # `cmake --install` into a scratch prefix, which then moves: its files, and samples/library/train.c built against it by
-# CMake and by pkg-config, with the losses of the same program in the build folder.
+# CMake and by pkg-config, with the losses of the same program in the build folder. The Python package on its component
+# runtime, as `pip wheel` lays it out, finds library and program.
 #
 #   run.sh SOURCE_FOLDER BUILD_FOLDER PROGRAM_OF_THE_SAMPLE
 set -euo pipefail
@@ -28,6 +29,13 @@ model=$source/samples/mnist/mnist.onnx
 train() { "$1" "$model" out.onnx | grep '^step' >"$2"; }
 train "$sample" expected
 [ "$(wc -l <expected)" = 20 ] || fail "expected 20 steps of $sample"
+
+cp -r "$source/python" packages
+cmake --install "$build" --strip --prefix packages/onnx_fsdp --component runtime >/dev/null
+env -u OFSDP_LIBRARY PYTHONPATH=packages /usr/bin/python3 - "$model" <<'END'
+import sys, onnx_fsdp
+assert onnx_fsdp.train(sys.argv[1], data="synthetic", loss="cross_entropy", steps=2).end["steps"] == 2
+END
 
 mkdir by_cmake
 cp prefix/share/onnx-fsdp/samples/library/train.c by_cmake/
