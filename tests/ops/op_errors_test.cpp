@@ -252,6 +252,21 @@ TEST(GridSampleValues, APlaceThatIsNoNumberGivesNaN) {
   }
 }
 
+TEST(DftErrors, SignalsAxesAndLengths) {
+  SampleCase sample{.name = "x", .inputs = {{kF, {2, 8, 3}}}};
+  EXPECT_EQ(run("DFT", sample).error, "expected a signal [..., 1 or 2], found float32[2, 8, 3]");
+  sample.inputs = {{kF, {2, 8, 2}}, {kI, {}}, {kI, {}}};
+  sample.constant_inputs = {1, 2};
+  sample.fill = numbers({{}, {8}, {2}});
+  EXPECT_EQ(run("DFT", sample).error,
+            "axis 2 of float32[2, 8, 2] holds the parts of a number, expected one before it");
+  sample.fill = numbers({{}, {0}, {1}});
+  EXPECT_EQ(run("DFT", sample).error,
+            "expected a dft_length of 1 to 2147483648, found 0 for float32[2, 8, 2]");
+  sample.attributes = {{"onesided", int64_t{1}}};
+  EXPECT_EQ(run("DFT", sample).error, "expected a signal [..., 1], found float32[2, 8, 2]");
+}
+
 TEST(Threads, ChangeNoBits) {
   const std::vector<std::pair<const char*, SampleCase>> cases = {
       {"ofsdp.SumTo",
@@ -281,8 +296,8 @@ TEST(Threads, ChangeNoBits) {
         .attributes = {{"x_shape", std::vector<int64_t>{2, 40, 9, 9}}},
         .inputs = {{kF, {2, 40, 30, 31}}, {kF, {2, 30, 31, 2}}}}},
       {"ofsdp.GridSampleGradGrid",
-       {.name = "x",
-        .inputs = {{kF, {2, 40, 30, 31}}, {kF, {2, 40, 9, 9}}, {kF, {2, 30, 31, 2}}}}}};
+       {.name = "x", .inputs = {{kF, {2, 40, 30, 31}}, {kF, {2, 40, 9, 9}}, {kF, {2, 30, 31, 2}}}}},
+      {"DFT", {.name = "x", .inputs = {{kF, {301, 60, 2}}}}}};
   const int threads = pool_threads();
   for (const auto& [name, sample] : cases) {
     set_pool_threads(1);
