@@ -267,6 +267,16 @@ TEST(DftErrors, SignalsAxesAndLengths) {
   EXPECT_EQ(run("DFT", sample).error, "expected a signal [..., 1], found float32[2, 8, 2]");
 }
 
+TEST(DetErrors, MatricesThatAreNotSquare) {
+  const SampleCase sample{.name = "x", .inputs = {{kF, {2, 3, 4}}}};
+  EXPECT_EQ(run("Det", sample).error, "expected square matrices, found float32[2, 3, 4]");
+}
+
+TEST(DetValues, ANaNStaysNaN) {
+  const SampleCase sample{.name = "x", .inputs = {{kF, {2, 2}}}, .fill = numbers({{1, 2, NAN, 4}})};
+  EXPECT_TRUE(std::isnan(run("Det", sample).outputs[0][0]));
+}
+
 TEST(Threads, ChangeNoBits) {
   const std::vector<std::pair<const char*, SampleCase>> cases = {
       {"ofsdp.SumTo",
@@ -297,7 +307,9 @@ TEST(Threads, ChangeNoBits) {
         .inputs = {{kF, {2, 40, 30, 31}}, {kF, {2, 30, 31, 2}}}}},
       {"ofsdp.GridSampleGradGrid",
        {.name = "x", .inputs = {{kF, {2, 40, 30, 31}}, {kF, {2, 40, 9, 9}}, {kF, {2, 30, 31, 2}}}}},
-      {"DFT", {.name = "x", .inputs = {{kF, {301, 60, 2}}}}}};
+      {"DFT", {.name = "x", .inputs = {{kF, {301, 60, 2}}}}},
+      {"Det", {.name = "x", .inputs = {{kF, {1001, 7, 7}}}}},
+      {"ofsdp.DetGrad", {.name = "x", .inputs = {{kF, {1001}}, {kF, {1001, 7, 7}}}}}};
   const int threads = pool_threads();
   for (const auto& [name, sample] : cases) {
     set_pool_threads(1);
