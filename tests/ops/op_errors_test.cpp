@@ -223,6 +223,60 @@ TEST(Dropout, DependsOnTheSampleAndNotOnItsPlace) {
   EXPECT_NEAR(kept, 400, 80);
 }
 
+TEST(GridSampleErrors, OperandsAndModes) {
+  SampleCase sample{.name = "x", .inputs = {{kF, {2, 3, 5}}, {kF, {2, 4, 1}}}};
+  EXPECT_EQ(run("GridSample", sample).error,
+            "expected X [N, C, H, W] or [N, C, D, H, W], found float32[2, 3, 5]");
+  sample.inputs = {{kF, {2, 3, 5, 6}}, {kF, {2, 4, 4, 3}}};
+  EXPECT_EQ(run("GridSample", sample).error,
+            "expected a grid of 4 axes, [2, ..., 2], for X float32[2, 3, 5, 6], found "
+            "float32[2, 4, 4, 3]");
+  sample.inputs[1] = {kF, {2, 4, 4, 2}};
+  sample.attributes = {{"mode", std::string("area")}};
+  EXPECT_EQ(run("GridSample", sample).error,
+            "attribute 'mode': expected one of cubic, linear, nearest, found 'area'");
+}
+
+TEST(GridSampleValues, APlaceThatIsNoNumberGivesNaN) {
+  for (const char* padding : {"zeros", "border", "reflection"}) {
+    for (const char* mode : {"nearest", "linear", "cubic"}) {
+      const SampleCase sample{
+          .name = "x",
+          .attributes = {{"mode", std::string(mode)}, {"padding_mode", std::string(padding)}},
+          .inputs = {{kF, {1, 1, 3, 3}}, {kF, {1, 1, 3, 2}}},
+          .fill = numbers({{1, 2, 3, 4, 5, 6, 7, 8, 9}, {NAN, 0, 0, INFINITY, 0, 0}})};
+      const auto y = run("GridSample", sample).outputs[0];
+      EXPECT_TRUE(std::isnan(y[0]) && std::isnan(y[1])) << padding << ' ' << mode;
+      EXPECT_NEAR(y[2], 5, 1e-6) << padding << ' ' << mode;
+    }
+  }
+}
+
+TEST(DftErrors, SignalsAxesAndLengths) {
+  SampleCase sample{.name = "x", .inputs = {{kF, {2, 8, 3}}}};
+  EXPECT_EQ(run("DFT", sample).error, "expected a signal [..., 1 or 2], found float32[2, 8, 3]");
+  sample.inputs = {{kF, {2, 8, 2}}, {kI, {}}, {kI, {}}};
+  sample.constant_inputs = {1, 2};
+  sample.fill = numbers({{}, {8}, {2}});
+  EXPECT_EQ(run("DFT", sample).error,
+            "axis 2 of float32[2, 8, 2] holds the parts of a number, expected one before it");
+  sample.fill = numbers({{}, {0}, {1}});
+  EXPECT_EQ(run("DFT", sample).error,
+            "expected a dft_length of 1 to 2147483648, found 0 for float32[2, 8, 2]");
+  sample.attributes = {{"onesided", int64_t{1}}};
+  EXPECT_EQ(run("DFT", sample).error, "expected a signal [..., 1], found float32[2, 8, 2]");
+}
+
+TEST(DetErrors, MatricesThatAreNotSquare) {
+  const SampleCase sample{.name = "x", .inputs = {{kF, {2, 3, 4}}}};
+  EXPECT_EQ(run("Det", sample).error, "expected square matrices, found float32[2, 3, 4]");
+}
+
+TEST(DetValues, ANaNStaysNaN) {
+  const SampleCase sample{.name = "x", .inputs = {{kF, {2, 2}}}, .fill = numbers({{1, 2, NAN, 4}})};
+  EXPECT_TRUE(std::isnan(run("Det", sample).outputs[0][0]));
+}
+
 TEST(Threads, ChangeNoBits) {
   const std::vector<std::pair<const char*, SampleCase>> cases = {
       {"ofsdp.SumTo",
@@ -245,7 +299,17 @@ TEST(Threads, ChangeNoBits) {
         .inputs = {{kF, {4, 30001}}, {kF, {}}, {DType::kBool, {}}},
         .fill = numbers({{}, {0.5}, {1}}),
         .constant_inputs = {1, 2}}},
-      {"ReduceMean", {.name = "x", .inputs = {{kF, {300, 700}}}}}};
+      {"ReduceMean", {.name = "x", .inputs = {{kF, {300, 700}}}}},
+      {"GridSample", {.name = "x", .inputs = {{kF, {2, 40, 9, 9}}, {kF, {2, 30, 31, 2}}}}},
+      {"ofsdp.GridSampleGradInput",
+       {.name = "x",
+        .attributes = {{"x_shape", std::vector<int64_t>{2, 40, 9, 9}}},
+        .inputs = {{kF, {2, 40, 30, 31}}, {kF, {2, 30, 31, 2}}}}},
+      {"ofsdp.GridSampleGradGrid",
+       {.name = "x", .inputs = {{kF, {2, 40, 30, 31}}, {kF, {2, 40, 9, 9}}, {kF, {2, 30, 31, 2}}}}},
+      {"DFT", {.name = "x", .inputs = {{kF, {301, 60, 2}}}}},
+      {"Det", {.name = "x", .inputs = {{kF, {1001, 7, 7}}}}},
+      {"ofsdp.DetGrad", {.name = "x", .inputs = {{kF, {1001}}, {kF, {1001, 7, 7}}}}}};
   const int threads = pool_threads();
   for (const auto& [name, sample] : cases) {
     set_pool_threads(1);

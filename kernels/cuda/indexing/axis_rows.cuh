@@ -7,6 +7,7 @@
 
 #include "kernels/cuda/device/device.cuh"
 #include "kernels/cuda/indexing/axis_map.h"
+#include "kernels/formulas/cubic.h"
 
 namespace ofsdp::kernels::cuda {
 
@@ -49,9 +50,7 @@ __device__ inline double raw_weight(const AxisNumbers& m, const ResizeRow& r, in
   const int64_t middle = r.taps / 2 - 1;  // the left one of the two around the place
   const double x = fabs((static_cast<double>(k - middle) - r.ratio) * r.stretch);
   if (m.kind == AxisMapKind::kLinear) return x < 1 ? 1 - x : 0;
-  const double a = m.cubic_a;
-  if (x <= 1) return (a + 2) * x * x * x - (a + 3) * x * x + 1;
-  return x < 2 ? a * x * x * x - 5 * a * x * x + 8 * a * x - 4 * a : 0;
+  return cubic_weight(x, m.cubic_a);
 }
 
 __device__ inline bool counts(const AxisNumbers& m, const ResizeRow& r, int64_t k) {

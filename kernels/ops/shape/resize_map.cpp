@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "kernels/base/budgets.h"
+#include "kernels/formulas/cubic.h"
 #include "kernels/ops/support.h"
 
 namespace ofsdp::kernels::ops {
@@ -31,12 +32,6 @@ double coordinate(const std::string& mode, const Axis& a, int64_t o) {
   const double half = (x + 0.5) / a.scale - 0.5;
   if (mode != "half_pixel_symmetric") return half;
   return in / 2 * (1 - static_cast<double>(a.out) / width) + half;
-}
-
-double cubic_weight(double x, double a) {
-  x = std::abs(x);
-  if (x <= 1) return (a + 2) * x * x * x - (a + 3) * x * x + 1;
-  return x < 2 ? a * x * x * x - 5 * a * x * x + 8 * a * x - 4 * a : 0;
 }
 
 // Weights of neighbours, of which the middle two lie left and right of the place; `ratio`, in

@@ -1,0 +1,351 @@
+// DFT(x [..., 1 or 2 parts], dft_length, axis), attributes inverse, onesided: along an axis that is
+// not the last, with n = dft_length (the axis of x is cut or filled up with zeros) and
+// w = e^(-2 pi i / n)
+//
+//   y_k = sum over j of x_j w^(jk)             all n of a complex y; onesided: the first n/2 + 1
+//   y_k = sum over j of x_j w^(-jk) / n        inverse
+//   y_k = the same, real, of x_0 .. x_(n/2)    inverse and onesided; x_(n-j) is conj x_j
+//
+// Each is linear, so dx is its transpose: the sum over k of dy_k conj w^(jk), n times the inverse
+// of dy; DFT(dy) / n of an inverse; of the real one that of the first n/2 + 1, doubled but where j
+// is 0 or n/2. A real x takes the real parts.
+// https://onnx.ai/onnx/operators/onnx__DFT.html
+#include <algorithm>
+#include <cmath>
+#include <complex>
+#include <numbers>
+#include <optional>
+
+#include "kernels/core/memory.h"
+#include "kernels/cpu/float_kernels.h"
+#include "kernels/cpu/parallel.h"
+#include "kernels/ops/operators.h"
+#include "kernels/ops/support.h"
+
+namespace ofsdp::kernels::ops {
+namespace dft {
+
+constexpr int64_t kLongest = int64_t{1} << 31;
+
+// x is [outer, in, inner, x_parts], y is [outer, out, inner, y_parts].
+struct Extent {
+  int axis = 0;
+  int64_t outer = 1, in = 0, inner = 1, x_parts = 1;
+  int64_t n = 0, out = 0, y_parts = 2;
+  bool inverse = false, onesided = false;
+
+  int64_t half() const { return n / 2 + 1; }
+  bool makes_real() const { return inverse && onesided; }
+  int64_t used() const { return std::min(in, makes_real() ? half() : n); }  // of `in`
+};
+
+Result<Extent> extent_of(const Attributes& attributes, const TensorDesc& x,
+                         std::optional<int64_t> length, int64_t axis) {
+  const int rank = x.shape.rank();
+  Extent e;
+  e.inverse = attributes.i("inverse", 0) != 0;
+  e.onesided = attributes.i("onesided", 0) != 0;
+  e.x_parts = rank < 2 ? 0 : x.shape[rank - 1];
+  const bool parts =
+      e.onesided ? e.x_parts == (e.inverse ? 2 : 1) : e.x_parts == 1 || e.x_parts == 2;
+  if (!parts) {
+    return input_error("expected a signal [..., {}], found {}",
+                       !e.onesided ? "1 or 2"
+                       : e.inverse ? "2"
+                                   : "1",
+                       x.text());
+  }
+  OFSDP_ASSIGN_OR_RETURN(e.axis, normalize_axis(axis, rank));
+  if (e.axis == rank - 1) {
+    return input_error("axis {} of {} holds the parts of a number, expected one before it", axis,
+                       x.text());
+  }
+  e.outer = x.shape.numel(0, e.axis);
+  e.in = x.shape[e.axis];
+  e.inner = x.shape.numel(e.axis + 1, rank - 1);
+  e.n = length.value_or(e.makes_real() ? 2 * (e.in - 1) : e.in);
+  if (e.n < 1 || e.n > kLongest) {
+    return input_error("expected a dft_length of 1 to {}, found {} for {}", kLongest, e.n,
+                       x.text());
+  }
+  e.out = e.onesided && !e.inverse ? e.half() : e.n;
+  e.y_parts = e.makes_real() ? 1 : 2;
+  return e;
+}
+
+Result<int64_t> known_scalar(const InferContext& c, size_t i, const char* name) {
+  OFSDP_ASSIGN_OR_RETURN(const auto values, known_ints(c, i, name));
+  if (values.size() == 1) return values[0];
+  return input_error("input '{}': expected one number, found {}", name, values.size());
+}
+
+Result<Extent> extent_of(const InferContext& c) {
+  std::optional<int64_t> length;
+  int64_t axis = -2;
+  if (c.has(1)) {
+    OFSDP_ASSIGN_OR_RETURN(length, known_scalar(c, 1, "dft_length"));
+  }
+  if (c.has(2)) {
+    OFSDP_ASSIGN_OR_RETURN(axis, known_scalar(c, 2, "axis"));
+  }
+  return extent_of(c.attributes, c.inputs[0], length, axis);
+}
+
+Result<std::vector<TensorDesc>> infer(const InferContext& c) {
+  OFSDP_ASSIGN_OR_RETURN(const Extent e, extent_of(c));
+  std::vector<int64_t> y = c.inputs[0].shape.axes();
+  y[static_cast<size_t>(e.axis)] = e.out;
+  y.back() = e.y_parts;
+  return std::vector{TensorDesc{c.inputs[0].dtype, Shape(y)}};
+}
+
+// --- gradient ---
+
+// How often each of the first n/2 + 1 counts in a real result, by n; along the axis of a tensor.
+Ref half_weights(GradBuilder& b, const Extent& e, const TensorDesc& dy) {
+  std::vector<int64_t> shape(static_cast<size_t>(dy.shape.rank()), 1);
+  shape[static_cast<size_t>(e.axis)] = e.half();
+  std::vector<double> weights(static_cast<size_t>(e.half()), 2 / static_cast<double>(e.n));
+  weights.front() = 1 / static_cast<double>(e.n);
+  if (e.n % 2 == 0) weights.back() = 1 / static_cast<double>(e.n);
+  const TensorDesc desc{dy.dtype, Shape(shape)};
+  std::vector<std::byte> bytes(desc.bytes());
+  from_doubles(weights, desc, bytes.data());
+  return b.constant(std::make_shared<const Constant>(Constant{desc, std::move(bytes)}));
+}
+
+// The axis cut to, or filled up with zeros to, the size that x has.
+Ref fit(GradBuilder& b, const Extent& e, Ref dx) {
+  const Shape& shape = b.desc(dx).shape;
+  const int64_t size = shape[e.axis];
+  if (size > e.in) return b.slice(dx, e.axis, 0, e.in);
+  if (size == e.in) return dx;
+  std::vector<int64_t> pads(2 * static_cast<size_t>(shape.rank()), 0);
+  pads[static_cast<size_t>(shape.rank() + e.axis)] = e.in - size;
+  return b.emit1("Pad", {dx, b.ints(pads)});
+}
+
+void grad(GradBuilder& b) {
+  const Extent e = *extent_of(context_of(b));
+  const Ref dy = b.grad_output(0);
+  const Ref n = b.scalar(DType::kInt64, static_cast<double>(e.n));
+  const Ref axis = b.scalar(DType::kInt64, e.axis);
+  Ref dx = b.emit1("DFT", {dy, n, axis},
+                   {{"inverse", int64_t{!e.inverse}}, {"onesided", int64_t{e.makes_real()}}});
+  const auto count = static_cast<double>(e.n);
+  const Ref scale =
+      e.makes_real() ? half_weights(b, e, b.desc(dy)) : b.like(dx, e.inverse ? 1 / count : count);
+  dx = fit(b, e, b.mul(dx, scale));
+  const int64_t parts = b.desc(dx).shape.rank() - 1;
+  b.set_grad(0, e.x_parts == 2 ? dx : b.slice(dx, parts, 0, 1));
+}
+
+// --- reference: the sums above ---
+
+std::vector<RefTensor> reference(const ReferenceContext& c) {
+  const auto number = [&](size_t i) -> std::optional<int64_t> {
+    const RefTensor* found = given(c.inputs, i);
+    return found == nullptr ? std::nullopt : std::optional(static_cast<int64_t>((*found)[0]));
+  };
+  const RefTensor& x = c.inputs[0];
+  const Extent e = *extent_of(c.attributes, x.desc, number(1), number(2).value_or(-2));
+  RefTensor y = zeros(c.output_descs[0]);
+  const auto read = [&](int64_t o, int64_t j, int64_t i) -> std::complex<double> {
+    if (j >= e.used()) return 0;
+    const int64_t at = ((o * e.in + j) * e.inner + i) * e.x_parts;
+    return {x[at], e.x_parts == 2 ? x[at + 1] : 0};
+  };
+  for (int64_t at = 0; at < y.desc.numel() / e.y_parts; ++at) {
+    const int64_t o = at / (e.inner * e.out), k = at / e.inner % e.out, i = at % e.inner;
+    std::complex<double> sum = 0;
+    for (int64_t j = 0; j < e.n; ++j) {
+      const bool mirrored = e.makes_real() && j >= e.half();
+      const double turn = static_cast<double>(j * k % e.n) / static_cast<double>(e.n);
+      const auto value = mirrored ? std::conj(read(o, e.n - j, i)) : read(o, j, i);
+      sum += value * std::polar(1.0, (e.inverse ? 2 : -2) * std::numbers::pi * turn);
+    }
+    if (e.inverse) sum /= static_cast<double>(e.n);
+    y[at * e.y_parts] = sum.real();
+    if (e.y_parts == 2) y[at * 2 + 1] = sum.imag();
+  }
+  return {y};
+}
+
+// --- kernel: Stockham's transform, in a pass for each factor of n, on several lines at once. In
+// double: sums cancel, and float32 would leave 1e-7 of the largest term where the result is 0. ---
+
+// Complex numbers of several lines: [place, line] of real parts, then of imaginary ones.
+struct Lines {
+  double *real, *imaginary;
+};
+
+// [Note: Stockham passes] With n = before * radix * after, input place (p + after j) before + q
+// and output place (radix p + k) before + q:
+//
+//   to_k = sum over j < radix of from_j w^(k (j n / radix + p before))
+//
+// so that after the last pass everything is in its natural order.
+struct Pass {
+  int64_t radix, before, after;
+};
+
+std::vector<Pass> passes_of(int64_t n) {
+  std::vector<Pass> made;
+  int64_t before = 1, rest = n;
+  for (int64_t radix = 4; rest > 1;) {
+    if (rest % radix == 0) {
+      rest /= radix;
+      made.push_back({radix, before, rest});
+      before *= radix;
+    } else {
+      radix = radix == 4 ? 2 : radix == 2 ? 3 : radix * radix > rest ? rest : radix + 2;
+    }
+  }
+  return made;
+}
+
+namespace {
+
+// to += w from, where w = c + i s.
+OFSDP_MULTIARCH void add_turned(const Lines& from, double c, double s, int64_t count,
+                                const Lines& to) {
+  const double *re = from.real, *im = from.imaginary;
+  double *to_re = to.real, *to_im = to.imaginary;
+#pragma GCC ivdep
+  for (int64_t i = 0; i < count; ++i) {
+    to_re[i] += c * re[i] - s * im[i];
+    to_im[i] += c * im[i] + s * re[i];
+  }
+}
+
+}  // namespace
+
+template <typename T>
+class Transform final : public Kernel {
+ public:
+  explicit Transform(const Extent& e) : e_(e), passes_(passes_of(e.n)) {
+    for (int64_t k = 0; k < e.n; ++k) {
+      const double turn = static_cast<double>(k) / static_cast<double>(e.n);
+      const double angle = (e.inverse ? 2 : -2) * std::numbers::pi * turn;
+      cos_.push_back(std::cos(angle));
+      sin_.push_back(std::sin(angle));
+    }
+    const int64_t lines = e.outer * e.inner;
+    width_ = std::clamp<int64_t>(std::min(kCached / e.n, lines), 1, kMostLines);
+    groups_ = (lines + width_ - 1) / width_;
+    const int64_t most = std::min<int64_t>(groups_, pool_threads());
+    parts_ = most == 0 ? 0 : std::clamp<int64_t>(lines * e.n / 4096, 1, most);
+    part_bytes_ =
+        align_up(static_cast<size_t>(4 * width_ * e.n) * sizeof(double), kTensorAlignment);
+  }
+
+  size_t workspace_bytes() const override { return static_cast<size_t>(parts_) * part_bytes_; }
+
+  Status run(const KernelArgs& a) override {
+    parallel_each(parts_, 1, [&](int64_t part) {
+      double* buffer =
+          reinterpret_cast<double*>(a.workspace + static_cast<size_t>(part) * part_bytes_);
+      const int64_t size = width_ * e_.n;
+      Lines from{buffer, buffer + size}, to{buffer + 2 * size, buffer + 3 * size};
+      for (int64_t g = groups_ * part / parts_; g < groups_ * (part + 1) / parts_; ++g) {
+        load(a.in<T>(0), g, from);
+        for (const Pass& pass : passes_) {
+          run_pass(pass, from, to);
+          std::swap(from, to);
+        }
+        store(from, g, a.out<T>(0));
+      }
+    });
+    return ok_status();
+  }
+
+ private:
+  static constexpr int64_t kMostLines = 16, kCached = 1 << 15;
+
+  // f(line, the outer and inner index) for the lines of a group.
+  void for_each_line(int64_t group, const auto& f) const {
+    const int64_t first = group * width_;
+    const int64_t count = std::min(width_, e_.outer * e_.inner - first);
+    for (int64_t l = 0; l < count; ++l) {
+      f(l, (first + l) / e_.inner, (first + l) % e_.inner);
+    }
+  }
+
+  void load(const T* x, int64_t group, const Lines& to) const {
+    std::fill_n(to.real, 2 * width_ * e_.n, 0.0);
+    for_each_line(group, [&](int64_t l, int64_t o, int64_t i) {
+      for (int64_t j = 0; j < e_.used(); ++j) {
+        const T* from = x + ((o * e_.in + j) * e_.inner + i) * e_.x_parts;
+        to.real[j * width_ + l] = from[0];
+        if (e_.x_parts == 2) to.imaginary[j * width_ + l] = from[1];
+      }
+    });
+    if (!e_.makes_real()) return;
+    for (int64_t j = e_.half(); j < e_.n; ++j) {
+      for (int64_t l = 0; l < width_; ++l) {
+        to.real[j * width_ + l] = to.real[(e_.n - j) * width_ + l];
+        to.imaginary[j * width_ + l] = -to.imaginary[(e_.n - j) * width_ + l];
+      }
+    }
+  }
+
+  void run_pass(const Pass& pass, const Lines& from, const Lines& to) const {
+    const int64_t span = pass.before * width_;
+    std::fill_n(to.real, 2 * width_ * e_.n, 0.0);
+    for (int64_t p = 0; p < pass.after; ++p) {
+      for (int64_t k = 0; k < pass.radix; ++k) {
+        const int64_t at = (pass.radix * p + k) * span;
+        const int64_t step = k * (e_.n / pass.radix) % e_.n;
+        int64_t turn = k * p % e_.n * pass.before % e_.n;
+        for (int64_t j = 0; j < pass.radix; ++j) {
+          const int64_t source = (p + pass.after * j) * span;
+          const auto w = static_cast<size_t>(turn);
+          add_turned({from.real + source, from.imaginary + source}, cos_[w], sin_[w], span,
+                     {to.real + at, to.imaginary + at});
+          turn += step;
+          if (turn >= e_.n) turn -= e_.n;
+        }
+      }
+    }
+  }
+
+  void store(const Lines& from, int64_t group, T* y) const {
+    const double scale = e_.inverse ? 1 / static_cast<double>(e_.n) : 1;
+    for_each_line(group, [&](int64_t l, int64_t o, int64_t i) {
+      for (int64_t k = 0; k < e_.out; ++k) {
+        T* to = y + ((o * e_.out + k) * e_.inner + i) * e_.y_parts;
+        to[0] = static_cast<T>(scale * from.real[k * width_ + l]);
+        if (e_.y_parts == 2) to[1] = static_cast<T>(scale * from.imaginary[k * width_ + l]);
+      }
+    });
+  }
+
+  Extent e_;
+  std::vector<Pass> passes_;
+  std::vector<double> cos_, sin_;
+  int64_t width_ = 1, groups_ = 0, parts_ = 0;
+  size_t part_bytes_ = 0;
+};
+
+template <typename T>
+Acceptance accepts(const Problem& p) {
+  if (p.in(0).dtype != dtype_of<T>()) return Acceptance::refuse(not_of_type<T>());
+  return accept_if(p.all_plain(), kNotPlain);
+}
+
+template <typename T>
+std::unique_ptr<Kernel> create(const Problem& p) {
+  return std::make_unique<Transform<T>>(*extent_of(context_of(p)));
+}
+
+}  // namespace dft
+
+void add_dft(Registry& registry) {
+  using namespace dft;
+  registry.add(make_op(
+      "DFT", {infer, grad, reference},
+      float_kernels<accepts<float>, create<float>, accepts<double>, create<double>>("passes"),
+      {.first_opset = 17, .constant_inputs = {1, 2}}));
+}
+
+}  // namespace ofsdp::kernels::ops
