@@ -2,7 +2,7 @@
 // the slope at x = 1: -0.75 in ONNX and PyTorch. Keys, IEEE ASSP 29 (1981).
 #pragma once
 
-#include "kernels/formulas/formula.h"
+#include "kernels/base/formula.h"
 
 namespace ofsdp::kernels {
 
