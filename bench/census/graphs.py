@@ -12,6 +12,7 @@ import time
 import numpy as np
 import onnx
 import onnx.reference
+import onnx.reference.op_run
 import onnxruntime as ort
 from onnx import TensorProto, helper, numpy_helper
 
@@ -19,6 +20,7 @@ ort.set_default_logger_severity(4)
 RANGES = {TensorProto.INT8: (-128, 127), TensorProto.UINT8: (0, 255), TensorProto.INT16: (-32768, 32767),
           TensorProto.UINT16: (0, 65535), TensorProto.INT4: (-8, 7), TensorProto.UINT4: (0, 15)}
 NARROW = (TensorProto.FLOAT16, TensorProto.BFLOAT16)
+LEAST = 1e-30   # of a variance under a root
 SLOWEST = 1.0   # seconds of a first call of onnx's reference, above which float32 in ONNX Runtime is preferred
 
 
@@ -206,6 +208,7 @@ def straight_through(model, feeds):
         known[name] = numpy_helper.to_array(node.attribute[0].t) if node.attribute[0].HasField("t") else None
     made, extra, floats, masters = [], {}, set(), {}
     pairs = {n.output[0]: n for n in model.graph.node if n.op_type == "QuantizeLinear"}
+    dequantized = {n.output[0] for n in model.graph.node if n.op_type == "DequantizeLinear"}
 
     def constant(name, array):
         extra[name] = numpy_helper.from_array(np.asarray(array, np.float32), name)
@@ -304,6 +307,9 @@ def straight_through(model, feeds):
             if kind == "Cast" and i[0] in floats:
                 made.append(helper.make_node("Identity", [i[0]], [out]))
                 continue
+            if kind == "Sqrt" and i[0] in dequantized:   # rounding took a variance to 0; beside it, differences would take roots of less
+                made.append(helper.make_node("Max", [i[0], constant(out + ".least", LEAST)], [out + ".above"]))
+                node = helper.make_node("Sqrt", [out + ".above"], [out])
             if any(x in floats for x in i):
                 floats.update(node.output)
                 if kind == "Pad" and len(i) > 2 and i[2]:
@@ -350,11 +356,33 @@ class Input:
             value.type.tensor_type.elem_type, "other")
 
 
+class BatchNormalization(onnx.reference.op_run.OpRun):
+    """Before opset 14 more outputs than Y mean training: X is normalized by its own statistics. ONNX Runtime does so too. onnx's
+    reference takes the mean and variance given there, mixed with X's own by the momentum, whatever the outputs are."""
+
+    def _run(self, x, scale, bias, mean, var, epsilon=None, momentum=None, training_mode=None, spatial=None):  # noqa: ARG002
+        self_made = bool(training_mode) or len(self.onnx_node.output) > 1
+        axes = tuple(k for k in range(x.ndim) if k != 1)
+        if self_made:
+            before, mean, var = (mean, var), x.mean(axes), x.var(axes)
+        y = ((x - along_channels(mean, x)) / np.sqrt(along_channels(var, x) + (1e-5 if epsilon is None else epsilon))
+             * along_channels(scale, x) + along_channels(bias, x))
+        results = [y.astype(x.dtype)]
+        if self_made:
+            share = 0.9 if momentum is None else momentum
+            results += [(b * share + v * (1 - share)).astype(b.dtype) for b, v in zip(before, (mean, var))] + [mean, var]
+        return tuple(results[:len(self.onnx_node.output)])
+
+
+def along_channels(values, x):
+    return values.reshape(-1, *[1] * (x.ndim - 2))
+
+
 class Reference:
     """The reference evaluator of onnx, which has every operator of ONNX in double, behind the face of a session."""
 
     def __init__(self, model):
-        self.evaluator = onnx.reference.ReferenceEvaluator(model)
+        self.evaluator = onnx.reference.ReferenceEvaluator(model, new_ops=[BatchNormalization])
         self.inputs = [Input(i) for i in model.graph.input]
 
     def get_inputs(self):

@@ -144,7 +144,8 @@ changed them (`bench/census/README.md`). A file counts as right when four things
 - *Trains*: a step ends with exit status 0.
 - *Gradient*: products of the gradient with random directions equal central differences of another program's loss. It computes in
   float64 where it can. Rounding has no differences, so in quantized files each rounding is its straight-through meaning: the clipped
-  value plus a constant. Low-bit weights are frozen, and what else the file trains is checked.
+  value plus a constant. Low-bit weights are frozen, and what else the file trains is checked. What differences do not find right,
+  PyTorch's autograd decides, tensor by tensor, on the same graph in float64.
 - *Written*: after three steps ONNX Runtime loads the written file, and its loss there is the program's own.
 
 Right / files, by family and by the tool that wrote the file:
@@ -171,7 +172,8 @@ Right / files, by family and by the tool that wrote the file:
         listed = ", ".join(files[:6]) + (f" and {len(files) - 6} more" if len(files) > 6 else "")
         print(f"| {verdict} | {short(reason)} | {listed} |")
     print("""
-A refusal ends with exit status 2 and one line before anything is written. `unresolved` says that differences do not decide.""")
+A refusal ends with exit status 2 and one line before anything is written. `unresolved` says that neither differences nor autograd
+decide.""")
     if options.planted:
         planted = rows_of(options.planted)
         seen = sum(r.get("gradient") == "wrong" for r in planted)

@@ -15,6 +15,10 @@
 namespace ofsdp::importer {
 namespace {
 
+// Too little to change another value in float32; a value over its root, and the slopes of both,
+// are finite.
+constexpr float kLeastVariance = 1e-30f;
+
 using Nodes = google::protobuf::RepeatedPtrField<onnx::NodeProto>;
 
 bool is_known(const onnx::NodeProto& node) {
@@ -84,6 +88,7 @@ class Dequantizer : QuantizedValues {
     }
     const auto reads = [&](const std::string& name) { return carried_.contains(name); };
     if (node.input_size() == 0) return keep(node);
+    if (is(node, "Sqrt") && floats_.contains(node.input(0))) return root(node);
     if (is(node, "Cast") && scaled_.contains(node.input(0))) return pass(node, node.input(0));
     if (is(node, "Mul") && node.input_size() == 2) {
       for (const std::string& name : node.input()) {
@@ -142,6 +147,23 @@ class Dequantizer : QuantizedValues {
     }
     OFSDP_ASSIGN_OR_RETURN(const std::string value, operand(name, pair));
     add("Identity", {value}, node.output(0));
+    const auto scale = types_.find(pair.scale);
+    if (scale != types_.end() && scale->second == onnx::TensorProto::FLOAT) {
+      floats_.insert(node.output(0));
+    }
+    return ok_status();
+  }
+
+  // Rounding takes a small variance to 0, epsilon and all. What is divided by its root is infinite
+  // and clipped after it; backward, the 0 of the clipped value times the infinite slopes of the
+  // division and the root would be NaN. Divided by a tiny root, a value is clipped just so, and
+  // its gradient is 0.
+  Status root(const onnx::NodeProto& node) {
+    const std::string base = node.output(0) + "//", above = fresh(base + "above_0");
+    add("Add", {node.input(0), scalar(base + "least", kLeastVariance)}, above);
+    onnx::NodeProto& made = *graph_.add_node();
+    made = node;
+    made.set_input(0, above);
     return ok_status();
   }
 
@@ -290,6 +312,7 @@ class Dequantizer : QuantizedValues {
   std::set<std::string> dynamic_zeros_;
   std::set<std::string> scaled_;  // products that need no scale any more
   std::set<std::string> cast_;    // and those after their Cast
+  std::set<std::string> floats_;  // what DequantizeLinear makes in float32
 };
 
 }  // namespace

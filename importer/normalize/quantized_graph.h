@@ -7,6 +7,7 @@
 //   QLinearConv and other QLinear*   the operator on floats, then FakeQuantize
 //   DynamicQuantizeLinear            FakeQuantize with scale and zero point of the micro-batch
 //   MatMulInteger, ConvInteger       MatMul, Conv; the Cast and the Mul after them go away
+//   Sqrt of what was dequantized     of 1e-30 more: a variance that was rounded to 0
 //
 // Operators that only move or choose elements may stand between. Runs before the conversion of
 // opsets, so new nodes are of the file's opset.

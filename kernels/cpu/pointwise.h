@@ -24,9 +24,9 @@
 #include <concepts>
 #include <string>
 
+#include "kernels/base/formula.h"
 #include "kernels/cpu/elementwise.h"
 #include "kernels/cpu/in_float32.h"
-#include "kernels/base/formula.h"
 #include "kernels/formulas/numbers.h"
 
 #define OFSDP_X(...) \

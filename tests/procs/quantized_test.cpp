@@ -170,6 +170,34 @@ TEST(QuantizedRefusalTest, GoodModelTrains) {
   expect_trains(folder);
 }
 
+// A normalization whose variances are rounded to 0: what is divided by their roots is infinite and
+// clipped, so its gradient is 0, not 0 times infinity.
+TEST(QuantizedFileTest, VarianceThatIsRoundedTo0) {
+  const RunFolder folder;
+  SmallModel model = quantized_model();
+  model.nodes.resize(4);
+  const auto pair = [&](const std::string& from, const std::string& scale, const std::string& to) {
+    model.nodes.push_back(node("QuantizeLinear", {from, scale, "z"}, {to + "_q"}, to + "_q"));
+    model.nodes.push_back(node("DequantizeLinear", {to + "_q", scale, "z"}, {to}, to));
+  };
+  model.nodes.push_back(node("Mul", {"products", "products"}, {"squares"}, "square"));
+  pair("squares", "rough", "variances");
+  model.nodes.push_back(node("Sqrt", {"variances"}, {"roots"}, "root"));
+  model.nodes.push_back(node("Div", {"products", "roots"}, {"normal"}, "divide"));
+  pair("normal", "s", "clipped");
+  model.nodes.push_back(node("Add", {"clipped", "b"}, {"logits"}, "add"));
+  model.initializers.push_back(tensor("rough", kFloat, {}, raw<float>({1e3f})));
+  folder.write("model.onnx", model.bytes());
+  const Finished run = Program::run(folder.train());
+  ASSERT_EQ(run.status, 0) << run.err;
+  const OnnxFile before = opened(folder.model()), after = opened(folder.output());
+  for (const size_t i : {0u, 1u}) {  // the integer weight, then the bias
+    EXPECT_EQ(
+        values_of(before, before.initializers()[i]) == values_of(after, after.initializers()[i]),
+        i == 0);
+  }
+}
+
 TEST(QuantizedRefusalTest, ScalesThatAreNoneAndTypesThatDiffer) {
   const RunFolder folder;
   const auto refused = [&](size_t initializer, const std::string& tensor, const Words& facts) {
