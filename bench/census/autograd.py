@@ -93,6 +93,29 @@ def conv(a, x, w, b=None):
     return (F.conv1d, F.conv2d, F.conv3d)[spatial - 1](padded(x, pads, spatial), w, b, strides, 0, dilations, a.get("group", 1))
 
 
+def conv_transpose(a, x, w, b=None):
+    spatial, pads, strides, dilations = window(a, x)
+    if pads[:spatial] != pads[spatial:] or "output_shape" in a:
+        raise NotImplementedError("ConvTranspose with pads that differ")
+    return (F.conv_transpose1d, F.conv_transpose2d, F.conv_transpose3d)[spatial - 1](
+        x, w, b, strides, pads[:spatial], a.get("output_padding", 0), a.get("group", 1), dilations)
+
+
+def pad(a, x, pads, value=None, axes=None):
+    if a.get("mode", b"constant") != b"constant":
+        raise NotImplementedError("Pad by other values")
+    axes, pads, by = whole(axes) if axes is not None else range(x.dim()), whole(pads), [0] * 2 * x.dim()
+    for k, axis in enumerate(axes):
+        by[axis % x.dim()], by[axis % x.dim() + x.dim()] = pads[k], pads[k + len(axes)]
+    return padded(x, by, x.dim(), 0.0 if value is None else float(value))
+
+
+def scatter_nd(a, x, i, u):
+    if a.get("reduction", b"none") != b"none":
+        raise NotImplementedError("ScatterND that reduces")
+    return x.index_put(tuple(i.unbind(-1)), u)
+
+
 def max_pool(a, x):
     spatial, pads, strides, dilations = window(a, x)
     return (F.max_pool1d, F.max_pool2d, F.max_pool3d)[spatial - 1](
@@ -192,7 +215,9 @@ FOLDS = {"Max": torch.maximum, "Min": torch.minimum}
 RULES = {
     "Reshape": reshaped, "Slice": sliced, "Conv": conv, "Gemm": gemm, "MaxPool": max_pool, "AveragePool": average_pool, "Cast": cast,
     "Flatten": flattened, "LayerNormalization": layer_norm, "RMSNormalization": rms_norm, "Attention": attention, "CumSum": cumulative,
-    "GatherND": gather_nd,
+    "GatherND": gather_nd, "ScatterND": scatter_nd, "ConvTranspose": conv_transpose, "Pad": pad,
+    "Clip": lambda a, x, low=None, high=None: x.clamp(low, high),
+    "ReduceL2": lambda a, x, axes=None: reduced(lambda t, d, keep: t.square().sum(d, keep).sqrt(), a, x, axes),
     "Transpose": lambda a, x: x.permute(a.get("perm", list(range(x.dim()))[::-1])),
     "Gelu": lambda a, x: F.gelu(x, approximate=a.get("approximate", b"none").decode()),
     "LeakyRelu": lambda a, x: F.leaky_relu(x, a.get("alpha", 0.01)),
@@ -214,6 +239,18 @@ RULES = {
     "GlobalAveragePool": lambda a, x: x.mean(tuple(range(2, x.dim())), keepdim=True),
     "InstanceNormalization": lambda a, x, s, b: F.instance_norm(x, weight=s, bias=b, eps=a.get("epsilon", 1e-5)),
     "DequantizeLinear": lambda a, q, s, z=None: (q.double() - (0 if z is None else z.double())) * s,   # of one scale
+}
+def fused_conv(a, x, w, b=None, z=None):
+    if a.get("activation", b"Relu") != b"Relu":
+        raise NotImplementedError("FusedConv with another activation than Relu")
+    y = conv(a, x, w, b) if z is None else conv(a, x, w, b) + z
+    return F.relu(y) if "activation" in a else y
+
+
+FUSED = {   # of com.microsoft
+    "FusedConv": fused_conv,
+    "BiasGelu": lambda a, x, b: F.gelu(x + b),
+    "FusedMatMul": lambda a, x, y: a.get("alpha", 1.0) * ((x.mT if a.get("transA", 0) else x) @ (y.mT if a.get("transB", 0) else y)),
 }
 
 
@@ -262,6 +299,8 @@ class Pairs:
 def computed(node, inputs, opset):
     a = {x.name: helper.get_attribute_value(x) for x in node.attribute}
     kind = node.op_type
+    if node.domain == "com.microsoft" and kind in FUSED:
+        return (FUSED[kind](a, *inputs),)
     if node.domain not in ("", "ai.onnx"):
         raise NotImplementedError(f"{node.domain}.{kind}")
     if kind == "Constant":
