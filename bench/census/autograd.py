@@ -236,6 +236,9 @@ RULES = {
     "ScatterElements": lambda a, x, i, u: x.scatter(a.get("axis", 0), i % x.shape[a.get("axis", 0)], u),
     "ReduceMean": lambda a, x, axes=None: reduced(torch.mean, a, x, axes),
     "ReduceSum": lambda a, x, axes=None: reduced(torch.sum, a, x, axes),
+    "GridSample": lambda a, x, grid: F.grid_sample(
+        x, grid, {"linear": "bilinear", "cubic": "bicubic"}.get(mode := a.get("mode", b"linear").decode(), mode),
+        a.get("padding_mode", b"zeros").decode(), bool(a.get("align_corners", 0))),
     "GlobalAveragePool": lambda a, x: x.mean(tuple(range(2, x.dim())), keepdim=True),
     "InstanceNormalization": lambda a, x, s, b: F.instance_norm(x, weight=s, bias=b, eps=a.get("epsilon", 1e-5)),
     "DequantizeLinear": lambda a, q, s, z=None: (q.double() - (0 if z is None else z.double())) * s,   # of one scale

@@ -38,13 +38,18 @@ TEST(Escaped, EverythingPrintedGoesThroughIt) {
   const std::set<std::string> others = {"runtime/cli/config/config_questions.cpp",
                                         "kernels/base/format.cpp"};
   const std::regex prints(R"(\b(f?printf|fputs|puts|putchar)\()");
+  const auto may_print = [](const std::string& text) {  // a regex takes a hundred times as long
+    return text.find("printf(") != text.npos || text.find("puts(") != text.npos ||
+           text.find("putchar(") != text.npos;
+  };
   std::set<std::string> found;
   for (const char* top : {"kernels", "importer", "fsdp", "runtime", "plugins"}) {
     for (const auto& entry :
          std::filesystem::recursive_directory_iterator(std::string(OFSDP_SOURCE_DIR "/") + top)) {
       const std::string path = entry.path().lexically_relative(OFSDP_SOURCE_DIR).string();
       if (entry.path().extension() != ".cpp" || path.starts_with("plugins/examples/")) continue;
-      if (std::regex_search(onnx_bytes::content(entry.path().string()), prints)) found.insert(path);
+      const std::string text = onnx_bytes::content(entry.path().string());
+      if (may_print(text) && std::regex_search(text, prints)) found.insert(path);
     }
   }
   EXPECT_THAT(found, testing::IsSubsetOf(others));
