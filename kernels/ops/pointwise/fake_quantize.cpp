@@ -16,17 +16,13 @@ namespace fake_quantize {
 constexpr int64_t kGrainElements = 8192;  // worth a thread
 constexpr int64_t kPiece = 1024;          // elements whose slopes are at hand at once
 
-Result<ScaleMap> map_of(const Attributes& a, const TensorDesc& x, const TensorDesc& scale) {
-  return ScaleMap::make(x.shape, scale.shape, a.i("axis", 1), a.i("block_size", 0));
-}
-
 // x and scale are inputs `at` and `at` + 1.
 template <size_t at, bool of_scale>
 Result<std::vector<TensorDesc>> infer(const InferContext& c) {
   const TensorDesc &x = c.inputs[at], &scale = c.inputs[at + 1];
   if (!is_floating(x.dtype))
     return input_error("expected floating-point values, found {}", x.text());
-  OFSDP_RETURN_IF_ERROR(map_of(c.attributes, x, scale).status());
+  OFSDP_RETURN_IF_ERROR(quantization_map(c.attributes, x, scale).status());
   if (c.has(at + 2) && c.inputs[at + 2].numel() != scale.numel()) {
     return input_error("expected as many zero points as scales ({}), found {}", scale.numel(),
                        c.inputs[at + 2].numel());
@@ -103,7 +99,8 @@ std::vector<RefTensor> scale_grad_reference(const ReferenceContext& c) {
                                         : range.lo - zero;
     ds[k] += c.inputs[0][i] * slope;
   });
-  for (double& v : ds.values) v *= of_reference(c, 1).step();
+  const double step = of_reference(c, 1).step();
+  for (double& v : ds.values) v *= step;
   return {ds};
 }
 
@@ -159,7 +156,7 @@ OFSDP_MULTIARCH void slope_row(const RowScales& s, const float* dy, const float*
 // The operands of a kernel: x is input `at`.
 struct Operands {
   Operands(const Problem& p, size_t at)
-      : of(p.attributes, p.in(at), p.in(at + 1)), map(of.map), x(at), has_zero(p.has_in(at + 2)) {}
+      : of(p.attributes, p.in(at), p.in(at + 1)), x(at), has_zero(p.has_in(at + 2)) {}
 
   RowScales scales(const KernelArgs& a, const ScaleMap::Row& row) const {
     return {a.in<float>(x + 1) + row.scale, has_zero ? a.in<float>(x + 2) + row.scale : nullptr,
@@ -167,7 +164,6 @@ struct Operands {
   }
 
   FakeQuantization of;
-  ScaleMap map;
   size_t x;
   bool has_zero;
 };
@@ -180,7 +176,7 @@ void for_rows(const ScaleMap& map, const auto& f) {
 
 std::unique_ptr<Kernel> create(const Problem& p) {
   return make_kernel([o = Operands(p, 0)](const KernelArgs& a) {
-    for_rows(o.map, [&](const ScaleMap::Row& row, int64_t) {
+    for_rows(o.of.map, [&](const ScaleMap::Row& row, int64_t) {
       quantize_row(o.scales(a, row), a.in<float>(0) + row.first, row.count,
                    a.out<float>(0) + row.first);
     });
@@ -189,7 +185,7 @@ std::unique_ptr<Kernel> create(const Problem& p) {
 
 std::unique_ptr<Kernel> create_grad(const Problem& p) {
   return make_kernel([o = Operands(p, 1)](const KernelArgs& a) {
-    for_rows(o.map, [&](const ScaleMap::Row& row, int64_t) {
+    for_rows(o.of.map, [&](const ScaleMap::Row& row, int64_t) {
       grad_row(o.scales(a, row), a.in<float>(0) + row.first, a.in<float>(1) + row.first, row.count,
                a.out<float>(0) + row.first);
     });
@@ -199,15 +195,15 @@ std::unique_ptr<Kernel> create_grad(const Problem& p) {
 // Sums in double in the order of the elements, so the number of threads does not matter.
 std::unique_ptr<Kernel> create_scale_grad(const Problem& p) {
   const Operands o(p, 1);
-  const auto sums = static_cast<size_t>(o.map.scales());
+  const auto sums = static_cast<size_t>(o.of.map.scales());
   const double step = o.of.step();
   return make_kernel(
       [o, step](const KernelArgs& a) {
         auto* sum = reinterpret_cast<double*>(a.workspace);
-        std::fill_n(sum, o.map.scales(), 0.0);
-        const int64_t rows = o.map.elements() == 0 ? 0 : o.map.rows();
+        std::fill_n(sum, o.of.map.scales(), 0.0);
+        const int64_t rows = o.of.map.elements() == 0 ? 0 : o.of.map.rows();
         for (int64_t r = 0; r < rows; ++r) {
-          const ScaleMap::Row row = o.map.row(r);
+          const ScaleMap::Row row = o.of.map.row(r);
           for (int64_t done = 0; done < row.count; done += kPiece) {
             ScaleMap::Row piece = row;
             piece.scale += row.step * done;
@@ -219,7 +215,7 @@ std::unique_ptr<Kernel> create_scale_grad(const Problem& p) {
             for (int64_t i = 0; i < n; ++i) to[i * row.step] += static_cast<double>(slopes[i]);
           }
         }
-        for (int64_t k = 0; k < o.map.scales(); ++k) {
+        for (int64_t k = 0; k < o.of.map.scales(); ++k) {
           a.out<float>(0)[k] = static_cast<float>(sum[k] * step);
         }
       },

@@ -1,7 +1,7 @@
 // The numbers of ofsdp.FakeQuantize and its gradients (kernels/formulas/quantize.h), from their
 // attributes: lo and hi, the range of the integers; axis and block_size (kernels/core/scale_map.h);
 // count, the elements that share a scale, of an activation those of one sample.
-// For kernels of the CPU and of CUDA. Values. Threads: any. Errors: none.
+// For kernels of the CPU and of CUDA. Values. Threads: any. Errors: those of ScaleMap.
 #pragma once
 
 #include <algorithm>
@@ -14,10 +14,16 @@
 
 namespace ofsdp::kernels::ops {
 
+// Refuses scales of another shape.
+inline Result<ScaleMap> quantization_map(const Attributes& a, const TensorDesc& x,
+                                         const TensorDesc& scale) {
+  return ScaleMap::make(x.shape, scale.shape, a.i("axis", 1), a.i("block_size", 0));
+}
+
 struct FakeQuantization {
   // REQUIRES: infer has accepted the operands.
   FakeQuantization(const Attributes& a, const TensorDesc& x, const TensorDesc& scale)
-      : map(*ScaleMap::make(x.shape, scale.shape, a.i("axis", 1), a.i("block_size", 0))),
+      : map(*quantization_map(a, x, scale)),
         lo(a.i("lo", -128)),
         hi(a.i("hi", 127)),
         count(a.i("count", map.shared_by())) {}
