@@ -11,7 +11,8 @@
 namespace ofsdp::kernels::ops {
 namespace {
 
-constexpr int64_t kBlock = 1024;          // of rows, of columns, and of the inner axis
+constexpr int64_t kRows = 512;
+constexpr int64_t kBlock = 1024;          // of columns, and of the inner axis
 constexpr int64_t kWorthwhile = 1 << 18;  // multiplications, below which a call costs more
 constexpr int64_t kConversionGrain = 16384;
 
@@ -54,12 +55,12 @@ void narrow_block(DType dtype, const float* from, const Part& to) {
 class BlockProducts final : public Kernel {
  public:
   explicit BlockProducts(const MatrixProduct& p) : whole_(p) {
-    for (int64_t row = 0; row < p.rows; row += kBlock) {
+    for (int64_t row = 0; row < p.rows; row += kRows) {
       for (int64_t column = 0; column < p.columns; column += kBlock) {
         for (int64_t k = 0; k < p.inner; k += kBlock) make(size_at(row, column, k), adds_at(k));
       }
     }
-    const int64_t rows = std::min(p.rows, kBlock), inner = std::min(p.inner, kBlock);
+    const int64_t rows = std::min(p.rows, kRows), inner = std::min(p.inner, kBlock);
     const int64_t columns = std::min(p.columns, kBlock);
     b_ = rows * inner;
     dst_ = b_ + inner * columns;
@@ -75,8 +76,8 @@ class BlockProducts final : public Kernel {
   }
 
   Status run(const KernelArgs& args) override {
-    for (int64_t row = 0; row < whole_.rows; row += kBlock) {
-      for (int64_t column = 0; column < whole_.columns; column += kBlock) {
+    for (int64_t column = 0; column < whole_.columns; column += kBlock) {
+      for (int64_t row = 0; row < whole_.rows; row += kRows) {
         OFSDP_RETURN_IF_ERROR(run_block(args, row, column));
       }
     }
@@ -87,7 +88,7 @@ class BlockProducts final : public Kernel {
   using Size = std::tuple<int64_t, int64_t, int64_t>;  // rows, inner, columns
 
   Size size_at(int64_t row, int64_t column, int64_t k) const {
-    return {std::min(kBlock, whole_.rows - row), std::min(kBlock, whole_.inner - k),
+    return {std::min(kRows, whole_.rows - row), std::min(kBlock, whole_.inner - k),
             std::min(kBlock, whole_.columns - column)};
   }
   bool adds_at(int64_t k) const { return k > 0 || whole_.addend != MatrixProduct::Addend::kNone; }
@@ -132,12 +133,13 @@ class BlockProducts final : public Kernel {
   void widen_factors(const KernelArgs& args, int64_t row, int64_t column, int64_t k, int64_t inner,
                      float* a, float* b) const {
     const MatrixProduct& p = whole_;
-    const int64_t rows = std::min(kBlock, p.rows - row);
+    const int64_t rows = std::min(kRows, p.rows - row);
     const int64_t columns = std::min(kBlock, p.columns - column);
     widen_block(p.dtype,
                 p.transpose_a ? part_of(args.inputs[0].data, p.rows, k, row, inner, rows)
                               : part_of(args.inputs[0].data, p.inner, row, k, rows, inner),
                 a);
+    if (row > 0 && p.inner <= kBlock) return;  // b is that of the rows before
     widen_block(p.dtype,
                 p.transpose_b ? part_of(args.inputs[1].data, p.inner, column, k, columns, inner)
                               : part_of(args.inputs[1].data, p.columns, k, column, inner, columns),

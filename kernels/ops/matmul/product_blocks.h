@@ -4,12 +4,14 @@
 //
 // [Note: blocks] A block of each operand stays in the second- and third-level cache, so memory sees
 // 16 bits an element; widening whole factors and rounding a whole result moves up to three times
-// the bytes of a product of float32. Each element of a block is used kBlock times, so widening
-// costs a few hundredths of the multiplication. Sums over the inner axis run block by block in
-// float32, in the same order with any number of threads.
+// the bytes of a product of float32. Each element of a block is used hundreds of times, so widening
+// costs a few hundredths of the multiplication. 512 rows: with 1024, blocks of A and dst leave the
+// second-level cache; with 256, the library prepares its block of B too often (one thread, AVX2 and
+// AVX-512, products of BERT). Sums over the inner axis run block by block in float32, in the same
+// order with any number of threads.
 //
 // Operands: as MatrixProduct, plain, without batch axes. Memory: three blocks of workspace, at most
-// 12 MiB, and what the library needs for a product of such blocks.
+// 8 MiB, and what the library needs for a product of such blocks.
 // Threads: as Kernel. Errors: none.
 #pragma once
 
