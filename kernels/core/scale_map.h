@@ -95,15 +95,15 @@ class ScaleMap {
   }
 
   Row row(int64_t r) const {
-    if (block_ == 0) return {r * kRow, std::min(kRow, inner_ - r * kRow), 0, 0};
-    if (inner_ == 1 && !blocked_) return {r * axis_, axis_, 0, 1};
+    if (block_ == 0) return {r * kRow, std::min(kRow, inner_ - r * kRow), 0, step()};
+    if (inner_ == 1 && !blocked_) return {r * axis_, axis_, 0, step()};
     if (inner_ == 1) {
       const int64_t at = r % blocks() * block_;
-      return {r / blocks() * axis_ + at, std::min(block_, axis_ - at), r, 0};
+      return {r / blocks() * axis_ + at, std::min(block_, axis_ - at), r, step()};
     }
     const int64_t scale =
         blocked_ ? (r / axis_ * blocks() + r % axis_ / block_) * inner_ : r % axis_;
-    return {r * inner_, inner_, scale, blocked_ ? 1 : 0};
+    return {r * inner_, inner_, scale, step()};
   }
 
  private:

@@ -28,6 +28,13 @@ Acceptance accepts_plain_of(const Problem& p) {
   return accept_if(p.all_plain(), kNotPlain);
 }
 
+// The same of the first operand's type: others are indices or sizes.
+template <typename T>
+Acceptance accepts_plain_first_of(const Problem& p) {
+  if (p.in(0).dtype != dtype_of<T>()) return Acceptance::refuse(not_of_type<T>());
+  return accept_if(p.all_plain(), kNotPlain);
+}
+
 // float32 under `name`, 16-bit floats by way of it, and float64.
 template <auto accepts32, auto create32, auto accepts64, auto create64>
 std::vector<Implementation> float_kernels(const char* name) {

@@ -107,12 +107,6 @@ Columns of_problem(const Problem& p, const Shape& image) {
 }
 
 template <typename T>
-Acceptance accepts(const Problem& p) {
-  if (p.in(0).dtype != dtype_of<T>()) return Acceptance::refuse(not_of_type<T>());
-  return accept_if(p.all_plain(), kNotPlain);
-}
-
-template <typename T>
 std::unique_ptr<Kernel> create(const Problem& p) {
   return make_kernel([made = of_problem(p, p.out(0).shape)](const KernelArgs& a) {
     const Window& w = made.window;
@@ -147,15 +141,14 @@ std::unique_ptr<Kernel> create_grad(const Problem& p) {
 
 void add_col2im(Registry& registry) {
   registry.add(make_op("Col2Im", {infer, grad, reference},
-                       {{"loops", accepts<float>, create<float>},
-                        {"float64", accepts<double>, create<double>},
-                        in_float32<accepts<float>, create<float>>()},
+                       float_kernels<accepts_plain_first_of<float>, create<float>,
+                                     accepts_plain_first_of<double>, create<double>>("loops"),
                        {.min_inputs = 3, .first_opset = 18, .constant_inputs = {1, 2}}));
-  registry.add_own(make_op("Col2ImGrad", {infer_grad, nullptr, grad_reference},
-                           {{"loops", accepts<float>, create_grad<float>},
-                            {"float64", accepts<double>, create_grad<double>},
-                            in_float32<accepts<float>, create_grad<float>>()},
-                           {.min_inputs = 3, .constant_inputs = {1, 2}}));
+  registry.add_own(
+      make_op("Col2ImGrad", {infer_grad, nullptr, grad_reference},
+              float_kernels<accepts_plain_first_of<float>, create_grad<float>,
+                            accepts_plain_first_of<double>, create_grad<double>>("loops"),
+              {.min_inputs = 3, .constant_inputs = {1, 2}}));
 }
 
 }  // namespace ofsdp::kernels::ops

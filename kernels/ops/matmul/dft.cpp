@@ -328,12 +328,6 @@ class Transform final : public Kernel {
 };
 
 template <typename T>
-Acceptance accepts(const Problem& p) {
-  if (p.in(0).dtype != dtype_of<T>()) return Acceptance::refuse(not_of_type<T>());
-  return accept_if(p.all_plain(), kNotPlain);
-}
-
-template <typename T>
 std::unique_ptr<Kernel> create(const Problem& p) {
   return std::make_unique<Transform<T>>(*extent_of(context_of(p)));
 }
@@ -342,10 +336,10 @@ std::unique_ptr<Kernel> create(const Problem& p) {
 
 void add_dft(Registry& registry) {
   using namespace dft;
-  registry.add(make_op(
-      "DFT", {infer, grad, reference},
-      float_kernels<accepts<float>, create<float>, accepts<double>, create<double>>("passes"),
-      {.first_opset = 17, .constant_inputs = {1, 2}}));
+  registry.add(make_op("DFT", {infer, grad, reference},
+                       float_kernels<accepts_plain_first_of<float>, create<float>,
+                                     accepts_plain_first_of<double>, create<double>>("passes"),
+                       {.first_opset = 17, .constant_inputs = {1, 2}}));
 }
 
 }  // namespace ofsdp::kernels::ops
