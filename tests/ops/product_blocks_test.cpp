@@ -24,8 +24,11 @@ void expect_product(const MatrixProduct& p) {
 
 TEST(ProductBlocks, AgreesWithTheDefinition) {
   for (const DType dtype : {DType::kFloat16, DType::kBFloat16}) {
-    for (const auto& [rows, inner, columns] :
-         {std::array<int64_t, 3>{1030, 9, 7}, {5, 1100, 11}, {6, 9, 1041}}) {
+    for (const auto& [rows, inner, columns] : {std::array<int64_t, 3>{1030, 9, 7},
+                                               {5, 1100, 11},
+                                               {6, 9, 1041},
+                                               {513, 2, 1025},
+                                               {513, 1025, 2}}) {
       SCOPED_TRACE(::testing::Message() << rows << " " << inner << " " << columns);
       MatrixProduct p = sized(rows, inner, columns);
       p.dtype = dtype;

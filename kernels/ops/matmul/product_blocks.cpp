@@ -11,8 +11,8 @@
 namespace ofsdp::kernels::ops {
 namespace {
 
-constexpr int64_t kRows = 512;
-constexpr int64_t kBlock = 1024;          // of columns, and of the inner axis
+constexpr int64_t kRows = 512;            // of a block
+constexpr int64_t kBlock = 1024;          // its columns, and its part of the inner axis
 constexpr int64_t kWorthwhile = 1 << 18;  // multiplications, below which a call costs more
 constexpr int64_t kConversionGrain = 16384;
 
@@ -122,7 +122,7 @@ class BlockProducts final : public Kernel {
     const TensorView to{reinterpret_cast<std::byte*>(sum), {}};
     for (int64_t k = 0; k < whole_.inner; k += kBlock) {
       const Size size = size_at(row, column, k);
-      widen_factors(args, row, column, k, std::get<1>(size), a, b);
+      widen_factors(args, row, column, k, size, a, b);
       Kernel& product = *products_.find({size, adds_at(k)})->second;
       OFSDP_RETURN_IF_ERROR(product.run({factors, {&to, 1}, args.workspace + scratch_, args.step}));
     }
@@ -130,11 +130,10 @@ class BlockProducts final : public Kernel {
     return {};
   }
 
-  void widen_factors(const KernelArgs& args, int64_t row, int64_t column, int64_t k, int64_t inner,
-                     float* a, float* b) const {
+  void widen_factors(const KernelArgs& args, int64_t row, int64_t column, int64_t k,
+                     const Size& size, float* a, float* b) const {
     const MatrixProduct& p = whole_;
-    const int64_t rows = std::min(kRows, p.rows - row);
-    const int64_t columns = std::min(kBlock, p.columns - column);
+    const auto [rows, inner, columns] = size;
     widen_block(p.dtype,
                 p.transpose_a ? part_of(args.inputs[0].data, p.rows, k, row, inner, rows)
                               : part_of(args.inputs[0].data, p.inner, row, k, rows, inner),
