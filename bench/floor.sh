@@ -1,17 +1,19 @@
 #!/usr/bin/env bash
-# A training step (one rank, one thread, float32, AdamW) and the least that this machine allows it: bench/floor.cpp, then in
-# turn (A B A B ...) the floor of products at that moment and the step, and their ratio. A peer's step follows ours.
+# A training step (one thread a rank, AdamW) and the least that this machine allows it: bench/floor.cpp, then in turn
+# (A B A B ...) the floor of products at that moment and the step, and their ratio. A peer's step follows ours.
 #
-#   [BATCH=8] [PAIRS=3] [STEPS=11] bench/floor.sh MODEL.onnx [PEER COMMAND...]
+#   [BATCH=8] [PAIRS=3] [STEPS=11] [RANKS=1] [DTYPE=float32] bench/floor.sh MODEL.onnx [PEER COMMAND...]
 #
-# The peer prints, as its last line, JSON with "median_ms" (PyTorch eager, torch.compile or FSDP2, ONNX Runtime's trainer).
+# The floor is that of one rank in float32, whatever RANKS and DTYPE are. The peer (PyTorch eager, torch.compile or FSDP2, ONNX
+# Runtime's trainer) prints JSON with "median_ms" as its last line. The floor over the peer's step bounds what anybody's step in
+# float32 can be over the peer's on this machine.
 # AVX2 alone on any machine: ONEDNN_MAX_CPU_ISA=AVX2 OFSDP_MAX_CPU_ISA=AVX2 OPENBLAS_CORETYPE=Haswell in the environment, and
 # ATEN_CPU_CAPABILITY=avx2 MKL_ENABLE_INSTRUCTIONS=AVX2 for PyTorch. Run it with nothing else running.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 model=${1:?a model}
 shift
-batch=${BATCH:-8} pairs=${PAIRS:-3} steps=${STEPS:-11}
+batch=${BATCH:-8} pairs=${PAIRS:-3} steps=${STEPS:-11} ranks=${RANKS:-1} dtype=${DTYPE:-float32}
 { cmake --preset release && cmake --build --preset release --target fsdp-run bench_floor; } >/dev/null
 
 metrics=$(mktemp)
@@ -24,20 +26,23 @@ while IFS= read -r line <&"${floor[0]}"; do
 done
 floor_now() { echo >&"${floor[1]}" && IFS= read -r line <&"${floor[0]}" && line=${line%% ms} && echo "${line##* }"; }
 field() { /usr/bin/python3 -c 'import json,sys; print(json.loads(sys.stdin.readlines()[-1])[sys.argv[1]])' "$1"; }
-median() { sort -n | awk '{v[NR] = $1} END {print v[int((NR + 1) / 2)]}'; }
-ratios=
+median() { tr ' ' '\n' | sort -n | awk '{v[NR] = $1} END {print v[int((NR + 1) / 2)]}'; }
+ratios=() peer_ratios=() bounds=()
+over() { awk -v a="$1" -v b="$2" 'BEGIN{printf "%.3f", a/b}'; }
 for ((i = 1; i <= pairs; ++i)); do
   f=$(floor_now)
   build/release/fsdp-run "$model" --loss cross_entropy --data synthetic --optimizer adamw --lr 1e-4 --batch-size "$batch" \
-    --steps "$steps" --threads 1 --metrics "$metrics" >/dev/null
+    --steps "$steps" --threads 1 --nproc-per-node "$ranks" --param-dtype "$dtype" --metrics "$metrics" >/dev/null
   a=$(field median_step_ms <"$metrics")
-  ratio=$(awk -v a="$a" -v f="$f" 'BEGIN{printf "%.3f", a/f}')
-  ratios+="$ratio "
-  printf 'pair %d: floor of products %.1f ms, step %.1f ms, ratio %s' "$i" "$f" "$a" "$ratio"
+  ratios+=("$(over "$a" "$f")")
+  printf 'pair %d: floor of products %.1f ms, step %.1f ms, ratio %s' "$i" "$f" "$a" "${ratios[-1]}"
   if [ $# -gt 0 ]; then
     b=$("$@" 2>/dev/null | field median_ms)
-    awk -v a="$a" -v b="$b" 'BEGIN{printf "; peer %.1f ms, ratio %.3f", b, a/b}'
+    peer_ratios+=("$(over "$a" "$b")")
+    bounds+=("$(over "$f" "$b")")
+    printf '; peer %.1f ms, ratio %s' "$b" "${peer_ratios[-1]}"
   fi
   echo
 done
-echo "step over the floor of its products, median of $pairs pairs: $(tr ' ' '\n' <<<"${ratios% }" | median)"
+echo "step over the floor of its products, median of $pairs pairs: $(median <<<"${ratios[*]}")"
+[ $# = 0 ] || echo "step over the peer's: $(median <<<"${peer_ratios[*]}"); the floor over the peer's: $(median <<<"${bounds[*]}")"

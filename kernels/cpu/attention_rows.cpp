@@ -24,12 +24,32 @@ template <typename T, typename M>
   }
 }
 
+template <typename A>
+[[gnu::always_inline]] inline void cap_row_by(float* s, int64_t n, float cap) {
+#pragma GCC ivdep
+  for (int64_t i = 0; i < n; ++i) s[i] = cap * vector_tanh<A>(s[i] / cap);
+}
+const auto fastest_cap_row =
+    fastest_version<cap_row_by<SeparateMultiplyAdd>, cap_row_by<FusedMultiplyAdd>>();
+
+template <typename A>
+[[gnu::always_inline]] inline float exp_row_by(float* s, int64_t n) {
+  const float max = lane_max(s, n);
+  if (max == -std::numeric_limits<float>::infinity() &&
+      std::none_of(s, s + n, [](float v) { return v != v; })) {
+    std::fill_n(s, n, 0.0f);
+    return 0;
+  }
+#pragma GCC ivdep
+  for (int64_t i = 0; i < n; ++i) s[i] = vector_exp<A>(s[i] - max);
+  return lane_sum(n, [s](int64_t i) { return s[i]; });
+}
+const auto fastest_exp_row =
+    fastest_version<exp_row_by<SeparateMultiplyAdd>, exp_row_by<FusedMultiplyAdd>>();
+
 }  // namespace
 
-OFSDP_MULTIARCH void cap_row(float* s, int64_t n, float cap) {
-#pragma GCC ivdep
-  for (int64_t i = 0; i < n; ++i) s[i] = cap * vector_tanh(s[i] / cap);
-}
+void cap_row(float* s, int64_t n, float cap) { fastest_cap_row(s, n, cap); }
 void cap_row(double* s, int64_t n, double cap) {
   for (int64_t i = 0; i < n; ++i) s[i] = cap * std::tanh(s[i] / cap);
 }
@@ -45,17 +65,7 @@ template void mask_row(float*, const float*, int64_t, int64_t);
 template void mask_row(float*, const BFloat16*, int64_t, int64_t);
 template void mask_row(double*, const double*, int64_t, int64_t);
 
-OFSDP_MULTIARCH float exp_row(float* s, int64_t n) {
-  const float max = lane_max(s, n);
-  if (max == -std::numeric_limits<float>::infinity() &&
-      std::none_of(s, s + n, [](float v) { return v != v; })) {
-    std::fill_n(s, n, 0.0f);
-    return 0;
-  }
-#pragma GCC ivdep
-  for (int64_t i = 0; i < n; ++i) s[i] = vector_exp(s[i] - max);
-  return lane_sum(n, [s](int64_t i) { return s[i]; });
-}
+float exp_row(float* s, int64_t n) { return fastest_exp_row(s, n); }
 double exp_row(double* s, int64_t n) {
   double max = -std::numeric_limits<double>::infinity(), sum = 0;
   for (int64_t i = 0; i < n; ++i) max = std::max(max, s[i]);

@@ -7,8 +7,6 @@
 namespace ofsdp::kernels {
 namespace {
 
-using M = FloatMath;
-
 // In the order of ChainOp.
 std::array<PointwiseLoops, kChainOps> all_loops() {
   return {{{},  // kNumber

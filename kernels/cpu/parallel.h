@@ -7,6 +7,11 @@
 // OFSDP_MULTIARCH on a function with hot loops compiles it for each instruction set of the kind of
 // processor (multiarch.h in the folder of each, which CMake copies) and picks at load time; it has
 // no stack canary ([Note: hardening] in cmake/targets.cmake).
+//
+// fastest_version<f<SeparateMultiplyAdd>, f<FusedMultiplyAdd>>() does the same for a loop whose
+// sums of products may be fused (multiply_add.h): a pointer to the version for this processor. f is
+// a template of always inlined functions.
+//
 // Threads: call from the thread that runs the schedule.
 #pragma once
 
@@ -19,6 +24,11 @@ namespace ofsdp::kernels {
 
 int pool_threads();                // threads of the pool
 void set_pool_threads(int count);  // once, before planning
+
+template <auto separate, auto fused>
+auto fastest_version() {
+  return LoopVersions<separate, fused>::fastest();
+}
 
 // f(begin, end); grain: the fewest items worth a thread.
 void parallel_for(int64_t n, int64_t grain, const auto& f) {

@@ -1,23 +1,23 @@
 // Kernels of pointwise operators in every dtype, from one formula each.
 //
 //   unary_loops<OFSDP_X(relu_of(x)), kNumberTypes>()
-//   unary_loops<OFSDP_X(elu_of<FloatMath>(x, k.a))>()     float types
+//   unary_loops<OFSDP_X(elu_of<M>(x, k.a))>()             float types
 //   binary_loops<OFSDP_AB(a < b), kNumberTypes>()         broadcast, to bool
 //   pointwise_kernels("Elu", loops)                       for OpDef::cpu
 //
 // OFSDP_X, OFSDP_AB and OFSDP_DX make a lambda of an expression in one or two C++ numbers of one
-// type and in k, the numbers that the attributes give (kernels/formulas/numbers.h), in the type
-// that the expression computes in. The result is that type or bool.
+// type; in k, the numbers that the attributes give (kernels/formulas/numbers.h), in the type that
+// the expression computes in; and in M, which has the functions of <cmath> (real_math.h). The
+// result is that type or bool.
 //
-// float32 loops are compiled for each instruction set, so formulas take functions from FloatMath.
+// float32 loops are compiled for each instruction set, and M is that of the processor.
 // Other types get one plain loop. The 16-bit floats go through float32, a block at a time. A loop
 // is a function over untyped rows: the kernel around it is compiled once, not once for each
 // formula.
 //
 // gcc 12 takes a bare > in a template argument for its end, so the macros add parentheses.
 //
-// Write formulas in anonymous namespaces: target_clones of a template that other files
-// instantiate as well would be defined twice. Threads: as Kernel. Errors: none.
+// Threads: as Kernel. Errors: none.
 #pragma once
 
 #include <array>
@@ -27,18 +27,20 @@
 #include "kernels/base/formula.h"
 #include "kernels/cpu/elementwise.h"
 #include "kernels/cpu/in_float32.h"
+#include "kernels/cpu/real_math.h"
 #include "kernels/formulas/numbers.h"
 
+#define OFSDP_FORMULA(...)                  \
+  __attribute__((always_inline)) {          \
+    using M [[maybe_unused]] = decltype(m); \
+    return (__VA_ARGS__);                   \
+  }
 #define OFSDP_X(...) \
-  [](auto x, [[maybe_unused]] auto k) __attribute__((always_inline)) { return (__VA_ARGS__); }
-#define OFSDP_AB(...)                                                          \
-  [](auto a, auto b, [[maybe_unused]] auto k) __attribute__((always_inline)) { \
-    return (__VA_ARGS__);                                                      \
-  }
-#define OFSDP_DX(...)                                                          \
-  [](auto d, auto x, [[maybe_unused]] auto k) __attribute__((always_inline)) { \
-    return (__VA_ARGS__);                                                      \
-  }
+  []([[maybe_unused]] auto m, auto x, [[maybe_unused]] auto k) OFSDP_FORMULA(__VA_ARGS__)
+#define OFSDP_AB(...) \
+  []([[maybe_unused]] auto m, auto a, auto b, [[maybe_unused]] auto k) OFSDP_FORMULA(__VA_ARGS__)
+#define OFSDP_DX(...) \
+  []([[maybe_unused]] auto m, auto d, auto x, [[maybe_unused]] auto k) OFSDP_FORMULA(__VA_ARGS__)
 
 namespace ofsdp::kernels {
 
@@ -99,20 +101,23 @@ using NumberOf = std::conditional_t<std::is_floating_point_v<T>, T, double>;
 template <typename T, typename Made>
 using FormulaResult = std::conditional_t<std::is_same_v<Made, bool>, bool, T>;
 template <auto formula, typename T>
-using UnaryResult = FormulaResult<T, decltype(formula(T{}, NumbersOf<NumberOf<T>>{}))>;
+using UnaryResult = FormulaResult<T, decltype(formula(FloatMath{}, T{}, NumbersOf<NumberOf<T>>{}))>;
 template <auto formula, typename T>
-using BinaryResult = FormulaResult<T, decltype(formula(T{}, T{}, NumbersOf<NumberOf<T>>{}))>;
+using BinaryResult =
+    FormulaResult<T, decltype(formula(FloatMath{}, T{}, T{}, NumbersOf<NumberOf<T>>{}))>;
 
 template <typename T>
 NumbersOf<NumberOf<T>> numbers_in(const Numbers& numbers) {
   return {static_cast<NumberOf<T>>(numbers.a), static_cast<NumberOf<T>>(numbers.b)};
 }
 
-template <auto formula, typename T>
+template <auto formula, typename T, typename M = FloatMath>
 [[gnu::always_inline]] inline void unary_loop(const PointwiseRow& row, const Numbers& numbers) {
   using Y = UnaryResult<formula, T>;
   const auto k = numbers_in<T>(numbers);
-  const auto f = [&k](T v) __attribute__((always_inline)) { return static_cast<Y>(formula(v, k)); };
+  const auto f = [&k](T v) __attribute__((always_inline)) {
+    return static_cast<Y>(formula(M{}, v, k));
+  };
   const T* x = static_cast<const T*>(row.a);
   Y* y = static_cast<Y*>(row.y);
   if (row.step_a == 0) {
@@ -122,12 +127,12 @@ template <auto formula, typename T>
   }
 }
 
-template <auto formula, typename T>
+template <auto formula, typename T, typename M = FloatMath>
 [[gnu::always_inline]] inline void binary_loop(const PointwiseRow& row, const Numbers& numbers) {
   using Y = BinaryResult<formula, T>;
   const auto k = numbers_in<T>(numbers);
   const auto f = [&k](T v, T w) __attribute__((always_inline)) {
-    return static_cast<Y>(formula(v, w, k));
+    return static_cast<Y>(formula(M{}, v, w, k));
   };
   const T *a = static_cast<const T*>(row.a), *b = static_cast<const T*>(row.b);
   Y* y = static_cast<Y*>(row.y);
@@ -141,14 +146,25 @@ template <auto formula, typename T>
   }
 }
 
-// All of a loop is inlined, so that each clone has it in its own instruction set.
-template <auto formula>
-OFSDP_MULTIARCH void float_unary(const PointwiseRow& row, const Numbers& numbers) {
-  unary_loop<formula, float>(row, numbers);
+// All of a loop is inlined, so that each version has it in its own instruction set.
+template <auto formula, typename A>
+[[gnu::always_inline]] inline void float_unary_by(const PointwiseRow& row, const Numbers& numbers) {
+  unary_loop<formula, float, FloatMathBy<A>>(row, numbers);
+}
+template <auto formula, typename A>
+[[gnu::always_inline]] inline void float_binary_by(const PointwiseRow& row,
+                                                   const Numbers& numbers) {
+  binary_loop<formula, float, FloatMathBy<A>>(row, numbers);
 }
 template <auto formula>
-OFSDP_MULTIARCH void float_binary(const PointwiseRow& row, const Numbers& numbers) {
-  binary_loop<formula, float>(row, numbers);
+RowLoop float_unary() {
+  return fastest_version<float_unary_by<formula, SeparateMultiplyAdd>,
+                         float_unary_by<formula, FusedMultiplyAdd>>();
+}
+template <auto formula>
+RowLoop float_binary() {
+  return fastest_version<float_binary_by<formula, SeparateMultiplyAdd>,
+                         float_binary_by<formula, FusedMultiplyAdd>>();
 }
 template <auto formula, typename T>
 void plain_unary(const PointwiseRow& row, const Numbers& numbers) {
@@ -182,7 +198,7 @@ PointwiseLoops unary_loops() {
   for_types<types>([&made]<typename T>(T) {
     made.to_bool = std::is_same_v<UnaryResult<formula, T>, bool>;
     if constexpr (std::is_same_v<T, float> && kind != Loops::kRare) {
-      made[DType::kFloat32] = float_unary<formula>;
+      made[DType::kFloat32] = float_unary<formula>();
     } else {
       made[dtype_of<T>()] = plain_unary<formula, T>;
     }
@@ -205,7 +221,7 @@ PointwiseLoops binary_loops() {
   for_types<types>([&made]<typename T>(T) {
     made.to_bool = std::is_same_v<BinaryResult<formula, T>, bool>;
     if constexpr (std::is_same_v<T, float> && kind != Loops::kRare) {
-      made[DType::kFloat32] = float_binary<formula>;
+      made[DType::kFloat32] = float_binary<formula>();
     } else {
       made[dtype_of<T>()] = plain_binary<formula, typename LoopType<T, kind>::Type>;
     }

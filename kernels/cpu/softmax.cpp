@@ -12,29 +12,39 @@ namespace {
 constexpr int64_t kGrain = 4096;   // elements worth a thread; each costs an exponential
 constexpr int64_t kColumns = 128;  // columns that share a walk over the classes
 
-OFSDP_MULTIARCH void softmax_row(const float* src, float* dst, int64_t n) {
+template <typename A>
+[[gnu::always_inline]] inline void softmax_row_by(const float* src, float* dst, int64_t n) {
   const float max = lane_max(src, n);
 #pragma GCC ivdep
-  for (int64_t i = 0; i < n; ++i) dst[i] = vector_exp(src[i] - max);
+  for (int64_t i = 0; i < n; ++i) dst[i] = vector_exp<A>(src[i] - max);
   const float scale = 1.0f / lane_sum(n, [&](int64_t i) { return dst[i]; });
   for (int64_t i = 0; i < n; ++i) dst[i] *= scale;
 }
+const auto softmax_row =
+    fastest_version<softmax_row_by<SeparateMultiplyAdd>, softmax_row_by<FusedMultiplyAdd>>();
 
-OFSDP_MULTIARCH void log_softmax_row(const float* src, float* dst, int64_t n) {
+template <typename A>
+[[gnu::always_inline]] inline void log_softmax_row_by(const float* src, float* dst, int64_t n) {
   const float max = lane_max(src, n);
-  const float log = std::log(lane_sum(n, [&](int64_t i) { return vector_exp(src[i] - max); }));
+  const float log = std::log(lane_sum(n, [&](int64_t i) { return vector_exp<A>(src[i] - max); }));
 #pragma GCC ivdep
   for (int64_t i = 0; i < n; ++i) dst[i] = (src[i] - max) - log;
 }
+const auto log_softmax_row = fastest_version<log_softmax_row_by<SeparateMultiplyAdd>,
+                                             log_softmax_row_by<FusedMultiplyAdd>>();
 
-template <bool logarithm>
-OFSDP_MULTIARCH void grad_row(const float* dy, const float* y, float* dx, int64_t n) {
+template <bool logarithm, typename A>
+[[gnu::always_inline]] inline void grad_row_by(const float* dy, const float* y, float* dx,
+                                               int64_t n) {
   const float sum = lane_sum(n, [&](int64_t i) { return logarithm ? dy[i] : dy[i] * y[i]; });
 #pragma GCC ivdep
   for (int64_t i = 0; i < n; ++i) {
-    dx[i] = logarithm ? dy[i] - vector_exp(y[i]) * sum : y[i] * (dy[i] - sum);
+    dx[i] = logarithm ? dy[i] - vector_exp<A>(y[i]) * sum : y[i] * (dy[i] - sum);
   }
 }
+template <bool logarithm>
+const auto grad_row = fastest_version<grad_row_by<logarithm, SeparateMultiplyAdd>,
+                                      grad_row_by<logarithm, FusedMultiplyAdd>>();
 
 // The same for `n` neighbouring columns, n <= kColumns; classes are `step` apart.
 [[gnu::always_inline]] inline void column_max(const float* src, int64_t classes, int64_t step,
@@ -46,8 +56,9 @@ OFSDP_MULTIARCH void grad_row(const float* dy, const float* y, float* dx, int64_
   }
 }
 
-OFSDP_MULTIARCH void softmax_columns(const float* src, float* dst, int64_t classes, int64_t step,
-                                     int64_t n) {
+template <typename A>
+[[gnu::always_inline]] inline void softmax_columns_by(const float* src, float* dst, int64_t classes,
+                                                      int64_t step, int64_t n) {
   float max[kColumns];
   float sum[kColumns] = {};
   column_max(src, classes, step, n, max);
@@ -55,7 +66,7 @@ OFSDP_MULTIARCH void softmax_columns(const float* src, float* dst, int64_t class
     const float* x = src + c * step;
     float* y = dst + c * step;
 #pragma GCC ivdep
-    for (int64_t i = 0; i < n; ++i) y[i] = vector_exp(x[i] - max[i]);
+    for (int64_t i = 0; i < n; ++i) y[i] = vector_exp<A>(x[i] - max[i]);
     for (int64_t i = 0; i < n; ++i) sum[i] += y[i];
   }
   for (int64_t i = 0; i < n; ++i) sum[i] = 1.0f / sum[i];
@@ -63,15 +74,19 @@ OFSDP_MULTIARCH void softmax_columns(const float* src, float* dst, int64_t class
     for (int64_t i = 0; i < n; ++i) dst[c * step + i] *= sum[i];
   }
 }
+const auto softmax_columns = fastest_version<softmax_columns_by<SeparateMultiplyAdd>,
+                                             softmax_columns_by<FusedMultiplyAdd>>();
 
-OFSDP_MULTIARCH void log_softmax_columns(const float* src, float* dst, int64_t classes,
-                                         int64_t step, int64_t n) {
+template <typename A>
+[[gnu::always_inline]] inline void log_softmax_columns_by(const float* src, float* dst,
+                                                          int64_t classes, int64_t step,
+                                                          int64_t n) {
   float max[kColumns];
   float sum[kColumns] = {};
   column_max(src, classes, step, n, max);
   for (int64_t c = 0; c < classes; ++c) {
     const float* x = src + c * step;
-    for (int64_t i = 0; i < n; ++i) sum[i] += vector_exp(x[i] - max[i]);
+    for (int64_t i = 0; i < n; ++i) sum[i] += vector_exp<A>(x[i] - max[i]);
   }
   for (int64_t i = 0; i < n; ++i) sum[i] = std::log(sum[i]);
   for (int64_t c = 0; c < classes; ++c) {
@@ -81,10 +96,12 @@ OFSDP_MULTIARCH void log_softmax_columns(const float* src, float* dst, int64_t c
     for (int64_t i = 0; i < n; ++i) y[i] = (x[i] - max[i]) - sum[i];
   }
 }
+const auto log_softmax_columns = fastest_version<log_softmax_columns_by<SeparateMultiplyAdd>,
+                                                 log_softmax_columns_by<FusedMultiplyAdd>>();
 
-template <bool logarithm>
-OFSDP_MULTIARCH void grad_columns(const float* dy, const float* y, float* dx, int64_t classes,
-                                  int64_t step, int64_t n) {
+template <bool logarithm, typename A>
+[[gnu::always_inline]] inline void grad_columns_by(const float* dy, const float* y, float* dx,
+                                                   int64_t classes, int64_t step, int64_t n) {
   float sum[kColumns] = {};
   for (int64_t at = 0; at < classes * step; at += step) {
     for (int64_t i = 0; i < n; ++i) sum[i] += logarithm ? dy[at + i] : dy[at + i] * y[at + i];
@@ -93,10 +110,13 @@ OFSDP_MULTIARCH void grad_columns(const float* dy, const float* y, float* dx, in
 #pragma GCC ivdep
     for (int64_t i = 0; i < n; ++i) {
       const float d = dy[at + i], v = y[at + i];
-      dx[at + i] = logarithm ? d - vector_exp(v) * sum[i] : v * (d - sum[i]);
+      dx[at + i] = logarithm ? d - vector_exp<A>(v) * sum[i] : v * (d - sum[i]);
     }
   }
 }
+template <bool logarithm>
+const auto grad_columns = fastest_version<grad_columns_by<logarithm, SeparateMultiplyAdd>,
+                                          grad_columns_by<logarithm, FusedMultiplyAdd>>();
 
 // row(offset) for every row, or columns(offset, count) for every block of columns.
 template <typename Row, typename Columns>

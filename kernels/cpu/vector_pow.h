@@ -22,8 +22,8 @@ namespace ofsdp::kernels {
   const double m = static_cast<double>(std::bit_cast<float>((shifted & 0x7fffff) + 0x3f3504f3));
   const double s = (m - 1.0) / (m + 1.0);
   const double z = s * s;
-  const double p =
-      polynomial<double>(z, 1.0 / 15, 1.0 / 13, 1.0 / 11, 1.0 / 9, 1.0 / 7, 1.0 / 5, 1.0 / 3, 1.0);
+  const double p = polynomial<SeparateMultiplyAdd>(z, 1.0 / 15, 1.0 / 13, 1.0 / 11, 1.0 / 9,
+                                                   1.0 / 7, 1.0 / 5, 1.0 / 3, 1.0);
   return static_cast<double>(k) + p * s * 2.88539008177792681472;
 }
 
@@ -34,7 +34,8 @@ namespace ofsdp::kernels {
   constexpr double kRound = 6755399441055744.0;  // 1.5 * 2^52
   const double shifted = t + kRound;
   const double r = (t - (shifted - kRound)) * 0.69314718055994530942;
-  const double p = polynomial<double>(r, 1.0 / 362880, 1.0 / 40320, 1.0 / 5040, 1.0 / 720,
+  const double p =
+      polynomial<SeparateMultiplyAdd>(r, 1.0 / 362880, 1.0 / 40320, 1.0 / 5040, 1.0 / 720,
                                       1.0 / 120, 1.0 / 24, 1.0 / 6, 0.5, 1.0, 1.0);
   const auto n = static_cast<int32_t>(std::bit_cast<int64_t>(shifted));
   const int32_t half = n >> 1;

@@ -58,16 +58,17 @@ struct QuarterTurn {
 [[gnu::always_inline]] inline float vector_tan(float x) {
   const auto [rest, quadrant] = quarter_turn(x);
   const float z = rest * rest;
-  const float p = polynomial<float>(z, 9.38540185543e-3f, 3.11992232697e-3f, 2.44301354525e-2f,
-                                    5.34112807005e-2f, 1.33387994085e-1f, 3.33331568548e-1f);
+  const float p =
+      polynomial<SeparateMultiplyAdd>(z, 9.38540185543e-3f, 3.11992232697e-3f, 2.44301354525e-2f,
+                                      5.34112807005e-2f, 1.33387994085e-1f, 3.33331568548e-1f);
   const float y = p * z * rest + rest;
   return (quadrant & 1) != 0 ? -1.0f / y : y;
 }
 
 // asin of x, where z = x^2 <= 1/4
 [[gnu::always_inline]] inline float arc_sine_near_0(float x, float z) {
-  const float p = polynomial<float>(z, 4.2163199048e-2f, 2.4181311049e-2f, 4.5470025998e-2f,
-                                    7.4953002686e-2f, 1.6666752422e-1f);
+  const float p = polynomial<SeparateMultiplyAdd>(
+      z, 4.2163199048e-2f, 2.4181311049e-2f, 4.5470025998e-2f, 7.4953002686e-2f, 1.6666752422e-1f);
   return p * z * x + x;
 }
 
@@ -99,8 +100,8 @@ struct QuarterTurn {
   const float from = far ? 1.57079632679489662f : (middle ? 0.785398163397448310f : 0.0f);
   const float v = top / bottom;
   const float z = v * v;
-  const float p = polynomial<float>(z, 8.05374449538e-2f, -1.38776856032e-1f, 1.99777106478e-1f,
-                                    -3.33329491539e-1f);
+  const float p = polynomial<SeparateMultiplyAdd>(z, 8.05374449538e-2f, -1.38776856032e-1f,
+                                                  1.99777106478e-1f, -3.33329491539e-1f);
   return __builtin_copysignf(from + (p * z * v + v), x);
 }
 

@@ -2,8 +2,11 @@
 // over all exponents of float32: the error in units in the last place, and the special values.
 #include <gtest/gtest.h>
 
+#include <array>
 #include <cmath>
+#include <cstring>
 
+#include "kernels/cpu/chain_steps.h"
 #include "kernels/cpu/real_math.h"
 #include "tests/support/namespaces.h"
 
@@ -22,20 +25,19 @@ double ulps(float found, double expected) {
 
 struct Form {
   const char* name;
-  float (*vector)(float);
+  float (*separate)(float);  // products are rounded before they are added
+  float (*fused)(float);     // as a processor with AVX2, or aarch64, computes it
   double (*library)(double);
   double most;  // units in the last place
   float from = -INFINITY;
   float to = INFINITY;
 };
 
-#define FORM(name, ...)                                                                          \
-  Form {                                                                                         \
-#name,                                                                                       \
-        [](float x) { return FloatMath::name(x); },                                              \
-                                                 [](double x) { return std::name(x); },          \
-                                                                                     __VA_ARGS__ \
-  }
+using Separate = FloatMathBy<SeparateMultiplyAdd>;
+using Fused = FloatMathBy<FusedMultiplyAdd>;
+
+#define FORM(name, ...) \
+  Form { #name, Separate::name, Fused::name, std::name, __VA_ARGS__ }
 
 const Form kForms[] = {FORM(exp, 1.5),
                        FORM(expm1, 3),
@@ -57,13 +59,12 @@ const Form kForms[] = {FORM(exp, 1.5),
 
 class VectorMath : public ::testing::TestWithParam<Form> {};
 
-TEST_P(VectorMath, IsAsExactAsPromised) {
-  const Form& form = GetParam();
+void check_form(const Form& form, float (*vector)(float)) {
   double worst = 0;
   float at = 0;
   auto check = [&](float x) {
     if (x < form.from || x > form.to) return;
-    const double error = ulps(form.vector(x), form.library(static_cast<double>(x)));
+    const double error = ulps(vector(x), form.library(static_cast<double>(x)));
     if (error > worst) {
       worst = error;
       at = x;
@@ -77,8 +78,13 @@ TEST_P(VectorMath, IsAsExactAsPromised) {
                   -103.97f, -87.4f, 0.5f, 1.5707964f, 3.1415927f, 11.0f, 1e8f, 3.4e38f}) {
     check(x);
   }
-  EXPECT_LE(worst, form.most) << "at " << at << ": " << form.vector(at) << ", expected "
+  EXPECT_LE(worst, form.most) << form.name << " at " << at << ": " << vector(at) << ", expected "
                               << form.library(static_cast<double>(at));
+}
+
+TEST_P(VectorMath, IsAsExactAsPromised) {
+  check_form(GetParam(), GetParam().separate);
+  check_form(GetParam(), GetParam().fused);
 }
 
 INSTANTIATE_TEST_SUITE_P(Functions, VectorMath, ::testing::ValuesIn(kForms),
@@ -105,6 +111,25 @@ TEST(VectorPow, IsAsExactAsPromised) {
     }
   }
   EXPECT_LE(worst, 1.5) << at.first << "^" << at.second << " = " << vector_pow(at.first, at.second);
+}
+
+// An element has the same bits in a vector, among those that are left over, and alone.
+TEST(FloatLoops, DoNotLookAtTheLength) {
+  constexpr size_t kMost = 83;
+  std::array<float, kMost> a, b, row, alone;
+  for (size_t i = 0; i < kMost; ++i) {
+    a[i] = 0.37f * static_cast<float>(i) - 7.1f;
+    b[i] = 1.9f - 0.11f * static_cast<float>(i);
+  }
+  for (int op = 1; op < kChainOps; ++op) {
+    const RowLoop loop = chain_loops(static_cast<ChainOp>(op))[DType::kFloat32];
+    for (size_t i = 0; i < kMost; ++i) loop({&a[i], 1, &b[i], 1, &alone[i], 1}, {});
+    for (size_t n = 2; n <= kMost; ++n) {
+      loop({a.data(), 1, b.data(), 1, row.data(), static_cast<int64_t>(n)}, {});
+      ASSERT_EQ(std::memcmp(row.data(), alone.data(), n * sizeof(float)), 0)
+          << "operation " << op << ", " << n << " elements";
+    }
+  }
 }
 
 }  // namespace vector_math_test

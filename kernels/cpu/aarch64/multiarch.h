@@ -1,5 +1,18 @@
-// OFSDP_MULTIARCH (kernels/cpu/parallel.h): one version, since the baseline has NEON and GCC's
-// vectoriser uses it.
+// OFSDP_MULTIARCH and the versions of a loop (kernels/cpu/parallel.h): one, since the baseline has
+// NEON with fused operations and GCC's vectoriser uses it.
 #pragma once
 
 #define OFSDP_MULTIARCH __attribute__((no_stack_protector))
+
+namespace ofsdp::kernels {
+
+template <auto separate, auto fused>
+struct LoopVersions;
+
+template <typename R, typename... Args, R (*separate)(Args...), R (*fused)(Args...)>
+struct LoopVersions<separate, fused> {
+  __attribute__((no_stack_protector)) static R only(Args... args) { return fused(args...); }
+  static auto fastest() { return only; }
+};
+
+}  // namespace ofsdp::kernels

@@ -25,10 +25,14 @@
 namespace ofsdp::kernels::ops {
 namespace {
 
-OFSDP_MULTIARCH void probabilities(const float* log_prob, float scale, float* diff, int64_t n) {
+template <typename A>
+[[gnu::always_inline]] inline void probabilities_by(const float* log_prob, float scale, float* diff,
+                                                    int64_t n) {
 #pragma GCC ivdep
-  for (int64_t i = 0; i < n; ++i) diff[i] = vector_exp(log_prob[i]) * scale;
+  for (int64_t i = 0; i < n; ++i) diff[i] = vector_exp<A>(log_prob[i]) * scale;
 }
+const auto probabilities =
+    fastest_version<probabilities_by<SeparateMultiplyAdd>, probabilities_by<FusedMultiplyAdd>>();
 
 // e^log_prob * scale in every class; 0 without log_prob.
 void put_probabilities(const ClassLoss& l, const float* log_prob, float scale, float* diff) {

@@ -56,17 +56,20 @@ struct Exponentials {
 };
 
 // e[i] = e^(x[i] - max), and their sum; e may be x.
-OFSDP_MULTIARCH Exponentials exponentials(const float* x, float* e, int64_t n) {
+template <typename A>
+[[gnu::always_inline]] inline Exponentials exponentials_by(const float* x, float* e, int64_t n) {
   constexpr int64_t kBlock = 1024;  // added up from the first-level cache
   Exponentials found{lane_max(x, n), 0};
   for (int64_t begin = 0; begin < n; begin += kBlock) {
     const int64_t end = std::min(begin + kBlock, n);
 #pragma GCC ivdep
-    for (int64_t i = begin; i < end; ++i) e[i] = vector_exp(x[i] - found.max);
+    for (int64_t i = begin; i < end; ++i) e[i] = vector_exp<A>(x[i] - found.max);
     found.sum += lane_sum(end - begin, [&](int64_t i) { return e[begin + i]; });
   }
   return found;
 }
+const auto exponentials =
+    fastest_version<exponentials_by<SeparateMultiplyAdd>, exponentials_by<FusedMultiplyAdd>>();
 
 OFSDP_MULTIARCH void scale_row(float* x, float scale, int64_t n) {
   for (int64_t i = 0; i < n; ++i) x[i] *= scale;

@@ -14,7 +14,6 @@
 namespace ofsdp::kernels::ops {
 namespace activations {
 
-using M = FloatMath;
 using A = Attributes;
 
 // --- gradients in operators of the standard ---

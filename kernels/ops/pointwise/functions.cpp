@@ -17,8 +17,6 @@
 namespace ofsdp::kernels::ops {
 namespace functions {
 
-using M = FloatMath;
-
 // --- sine and its kin: the vector forms hold up to kMostTurned, the C library beyond ---
 
 [[gnu::always_inline]] inline bool fits(float x) { return !(__builtin_fabsf(x) > kMostTurned); }
@@ -33,10 +31,10 @@ template <auto formula, float (*library)(float)>
 void turned(const PointwiseRow& row, const Numbers& numbers) {
   const auto* x = static_cast<const float*>(row.a);
   auto* y = static_cast<float*>(row.y);
-  if (all_fit(x, row.step_a == 0 ? 1 : row.n)) return float_unary<formula>(row, numbers);
+  if (all_fit(x, row.step_a == 0 ? 1 : row.n)) return float_unary<formula>()(row, numbers);
   for (int64_t i = 0; i < row.n; ++i) {
     const float v = x[i * row.step_a];
-    y[i] = fits(v) ? formula(v, NumbersOf<float>{}) : library(v);
+    y[i] = fits(v) ? formula(FloatMath{}, v, NumbersOf<float>{}) : library(v);
   }
 }
 
@@ -69,7 +67,7 @@ Ref square_plus_one(GradBuilder& b) {
 
 template <typename T>
 OFSDP_HD T abs_of(T x) {
-  if constexpr (std::is_floating_point_v<T>) return M::fabs(x);
+  if constexpr (std::is_floating_point_v<T>) return FloatMath::fabs(x);
   if constexpr (std::is_unsigned_v<T>) return x;
   return x < T{0} ? wrapping(T{0}, x, [](auto p, auto q) { return p - q; }) : x;
 }

@@ -117,13 +117,13 @@ std::vector<RefTensor> reference_of_biased(const ReferenceContext& c, bool tanh)
 }
 
 std::vector<Implementation> bias_gelu_kernels() {
-  return pointwise_kernels("BiasGelu", binary_loops<OFSDP_AB(gelu_of<FloatMath>(a + b))>());
+  return pointwise_kernels("BiasGelu", binary_loops<OFSDP_AB(gelu_of<M>(a + b))>());
 }
 
 // With or without a bias.
 std::vector<Implementation> fast_gelu_kernels() {
   const PointwiseLoops one = chain_loops(ChainOp::kGeluTanh);
-  const PointwiseLoops two = binary_loops<OFSDP_AB(gelu_tanh_of<FloatMath>(a + b))>();
+  const PointwiseLoops two = binary_loops<OFSDP_AB(gelu_tanh_of<M>(a + b))>();
   const Implementation loops{
       "loops",
       [=](const Problem& p) {

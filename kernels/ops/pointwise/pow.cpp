@@ -58,15 +58,13 @@ std::vector<RefTensor> reference(const ReferenceContext& c) {
   });
 }
 
-using M = FloatMath;
-
 // An exponent of 2 or 0.5 for a whole row is a product or a root.
 void pow_row(const PointwiseRow& row, const Numbers& numbers) {
   const bool one_exponent = row.step_a == 1 && row.step_b == 0;
   const float e = *static_cast<const float*>(row.b);
-  if (one_exponent && e == 2.0f) return float_unary<OFSDP_X(x * x)>(row, numbers);
-  if (one_exponent && e == 0.5f) return float_unary<OFSDP_X(M::sqrt(x))>(row, numbers);
-  float_binary<OFSDP_AB(M::pow(a, b))>(row, numbers);
+  if (one_exponent && e == 2.0f) return float_unary<OFSDP_X(x * x)>()(row, numbers);
+  if (one_exponent && e == 0.5f) return float_unary<OFSDP_X(M::sqrt(x))>()(row, numbers);
+  float_binary<OFSDP_AB(M::pow(a, b))>()(row, numbers);
 }
 
 // --- other types: x of T, e of any, plain loops over a block of exponents read before ---
