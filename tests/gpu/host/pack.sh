@@ -18,7 +18,7 @@ trap 'rm -rf "$stage"' EXIT
 
 files() {
   find "$build" -type f \( -name fsdp-run -o -name 'test_gpu_*' -o -name cuda_kernels -o -name products -o -name pinned_copies -o -name libofsdp_cuda.so \
-    -o -name libcounting_device.so -o -name 'libcuda_scaled_tanh.so' \) -not -path '*/CMakeFiles/*'
+    -o -name libcounting_device.so -o -name 'libcuda_scaled_tanh.so' \) -not -path '*/CMakeFiles/*' -not -path '*/generated/*'
 }
 
 # What the GPU host has of its own: libc and the libraries of its compiler, whose versions must not be mixed.
