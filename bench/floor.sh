@@ -7,6 +7,7 @@
 # The floor is that of one rank in float32, whatever RANKS and DTYPE are. The peer (PyTorch eager, torch.compile or FSDP2, ONNX
 # Runtime's trainer) prints JSON with "median_ms" as its last line. The floor over the peer's step bounds what anybody's step in
 # float32 can be over the peer's on this machine.
+#
 # AVX2 alone on any machine: ONEDNN_MAX_CPU_ISA=AVX2 OFSDP_MAX_CPU_ISA=AVX2 OPENBLAS_CORETYPE=Haswell in the environment, and
 # ATEN_CPU_CAPABILITY=avx2 MKL_ENABLE_INSTRUCTIONS=AVX2 for PyTorch. Run it with nothing else running.
 set -euo pipefail
