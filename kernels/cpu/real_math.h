@@ -30,31 +30,26 @@ struct FloatMathBy {
   OFSDP_INSTRUCTION(rint)
 #undef OFSDP_INSTRUCTION
 
-#define OFSDP_FUSED_OR_LIBRARY(name)                                                       \
-  [[gnu::always_inline]] static inline float name(float x) { return vector_##name<A>(x); } \
+#define OFSDP_VECTOR_OR_LIBRARY(name, vector)                                    \
+  [[gnu::always_inline]] static inline float name(float x) { return vector(x); } \
   static inline double name(double x) { return std::name(x); }
-  OFSDP_FUSED_OR_LIBRARY(exp)
-  OFSDP_FUSED_OR_LIBRARY(expm1)
-  OFSDP_FUSED_OR_LIBRARY(log)
-  OFSDP_FUSED_OR_LIBRARY(log1p)
-  OFSDP_FUSED_OR_LIBRARY(erf)
-  OFSDP_FUSED_OR_LIBRARY(tanh)
-#undef OFSDP_FUSED_OR_LIBRARY
-
-#define OFSDP_VECTOR_OR_LIBRARY(name)                                                   \
-  [[gnu::always_inline]] static inline float name(float x) { return vector_##name(x); } \
-  static inline double name(double x) { return std::name(x); }
-  OFSDP_VECTOR_OR_LIBRARY(sin)
-  OFSDP_VECTOR_OR_LIBRARY(cos)
-  OFSDP_VECTOR_OR_LIBRARY(tan)
-  OFSDP_VECTOR_OR_LIBRARY(asin)
-  OFSDP_VECTOR_OR_LIBRARY(acos)
-  OFSDP_VECTOR_OR_LIBRARY(atan)
-  OFSDP_VECTOR_OR_LIBRARY(sinh)
-  OFSDP_VECTOR_OR_LIBRARY(cosh)
-  OFSDP_VECTOR_OR_LIBRARY(asinh)
-  OFSDP_VECTOR_OR_LIBRARY(acosh)
-  OFSDP_VECTOR_OR_LIBRARY(atanh)
+  OFSDP_VECTOR_OR_LIBRARY(exp, vector_exp<A>)
+  OFSDP_VECTOR_OR_LIBRARY(expm1, vector_expm1<A>)
+  OFSDP_VECTOR_OR_LIBRARY(log, vector_log<A>)
+  OFSDP_VECTOR_OR_LIBRARY(log1p, vector_log1p<A>)
+  OFSDP_VECTOR_OR_LIBRARY(erf, vector_erf<A>)
+  OFSDP_VECTOR_OR_LIBRARY(tanh, vector_tanh<A>)
+  OFSDP_VECTOR_OR_LIBRARY(sin, vector_sin)
+  OFSDP_VECTOR_OR_LIBRARY(cos, vector_cos)
+  OFSDP_VECTOR_OR_LIBRARY(tan, vector_tan)
+  OFSDP_VECTOR_OR_LIBRARY(asin, vector_asin)
+  OFSDP_VECTOR_OR_LIBRARY(acos, vector_acos)
+  OFSDP_VECTOR_OR_LIBRARY(atan, vector_atan)
+  OFSDP_VECTOR_OR_LIBRARY(sinh, vector_sinh)
+  OFSDP_VECTOR_OR_LIBRARY(cosh, vector_cosh)
+  OFSDP_VECTOR_OR_LIBRARY(asinh, vector_asinh)
+  OFSDP_VECTOR_OR_LIBRARY(acosh, vector_acosh)
+  OFSDP_VECTOR_OR_LIBRARY(atanh, vector_atanh)
 #undef OFSDP_VECTOR_OR_LIBRARY
 
   [[gnu::always_inline]] static inline float pow(float x, float e) { return vector_pow(x, e); }
