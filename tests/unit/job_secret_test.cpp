@@ -3,6 +3,7 @@
 // wait together.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <netinet/in.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 
@@ -214,6 +215,24 @@ TEST(HeldPort, IsFreeForItsOwnersListenerAlone) {
   EXPECT_FALSE(Listener::open({"127.0.0.1"}, port).ok());
   EXPECT_TRUE(Listener::open({"127.0.0.1"}, port, PortUse::kHeld).ok());
   EXPECT_EQ(port, held.port());
+}
+
+// Of the ports that are free at the first address, one in fifty or so is taken at the second.
+TEST(Listener, FindsAPortThatIsFreeAtAllAddresses) {
+  std::vector<UniqueFd> others;
+  for (int i = 0; i < 400; ++i) {
+    others.emplace_back(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    sockaddr_in name{};
+    name.sin_family = AF_INET;
+    name.sin_addr.s_addr = htonl(INADDR_LOOPBACK + 1);
+    ASSERT_EQ(bind(others.back().get(), reinterpret_cast<sockaddr*>(&name), sizeof name), 0);
+  }
+  for (int i = 0; i < 400; ++i) {
+    int port = 0;
+    const auto listener = Listener::open({"127.0.0.1", "127.0.0.2"}, port);
+    ASSERT_TRUE(listener.ok()) << i << ": " << listener.error().message();
+    EXPECT_NE(port, 0);
+  }
 }
 
 TEST(Doorkeeper, TurnsAwayWhoHasAnotherSecret) {

@@ -30,6 +30,9 @@ struct Resolved {
 // A name server that says nothing holds up getaddrinfo beyond every deadline.
 constexpr std::chrono::seconds kResolverPatience{20};
 
+// Of the system's choice, for one that is free at every address.
+constexpr int kPortsTried = 64;
+
 struct Lookup {
   std::string host, port;
   addrinfo hints{};
@@ -161,11 +164,22 @@ bool wait_ready(int fd, short events, StreamClock::time_point deadline) {
 }
 
 Result<Listener> Listener::open(const std::vector<std::string>& addresses, int& port, PortUse use) {
+  for (int left = kPortsTried; true; --left) {
+    int taken = port, error = 0;
+    auto listener = listen_at(addresses, taken, use, error);
+    // The port that was free at the first address may be somebody else's at the next.
+    if (!listener.ok() && port == 0 && error == EADDRINUSE && left > 1) continue;
+    if (listener.ok()) port = taken;
+    return listener;
+  }
+}
+
+Result<Listener> Listener::listen_at(const std::vector<std::string>& addresses, int& port,
+                                     PortUse use, int& error) {
   Listener listener;
   listener.polled_ = UniqueFd(epoll_create1(EPOLL_CLOEXEC));
   OFSDP_FAULT_IF(!listener.valid(), "cannot listen: {}", std::strerror(errno));
   for (const std::string& address : addresses) {
-    int error = 0;
     UniqueFd fd = listening_socket(address, port, use, error);
     OFSDP_FAULT_IF(!fd.valid(), "cannot listen at port {} of {}: {}", port, address,
                    std::strerror(error));

@@ -27,7 +27,7 @@ enum class PortUse { kAlone, kHeld };
 // Sockets that listen at some addresses of this host, all at one port, polled as one.
 class Listener {
  public:
-  // Port 0 means any; `port` becomes the one that is used.
+  // Port 0 means any that is free at all the addresses; `port` becomes the one that is used.
   static Result<Listener> open(const std::vector<std::string>& addresses, int& port,
                                PortUse use = PortUse::kAlone);
 
@@ -38,6 +38,9 @@ class Listener {
   void close() { *this = Listener(); }
 
  private:
+  static Result<Listener> listen_at(const std::vector<std::string>& addresses, int& port,
+                                    PortUse use, int& error);
+
   UniqueFd polled_;
   std::vector<UniqueFd> sockets_;
 };
