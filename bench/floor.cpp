@@ -4,10 +4,11 @@
 //   build/release/bench/floor MODEL.onnx BATCH [LOSS]        LOSS: cross_entropy
 //
 // Prints a line for each product: what our kernel takes, what the fastest library takes, which one
-// that is; then the floors. Convolutions count with the rate of the best product. These are the
-// shortest times seen; a machine's speed changes within minutes, so then, for each line that it
-// reads, it prints the floor of products of that moment: medians of the fastest libraries.
-// bench/floor.sh asks for one before each step that it times.
+// that is; then the floors. Convolutions count by their definition, with the rate of the best
+// product; those of 3 x 3 taps may take less ([Note: Winograd]). These are the shortest times seen;
+// a machine's speed changes within minutes, so then, for each line that it reads, it prints the
+// floor of products of that moment: medians of the fastest libraries. bench/floor.sh asks for one
+// before each step that it times.
 #include <cblas.h>
 
 #include <algorithm>

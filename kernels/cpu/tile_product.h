@@ -1,8 +1,8 @@
 // Matrix products of one size that threads run side by side: dst = alpha A' B', or dst += alpha A'
 // B', all dense and row-major (zeros, or nothing added, where there is nothing to sum); A' is A^T
-// when transpose_a, the same for B'. float and bfloat16, whose products are float, go through
-// oneDNN, each product on the thread that calls; double goes through plain loops and takes no
-// alpha.
+// when transpose_a, the same for B'. `count` such products lie one after the other. float and
+// bfloat16, whose products are float, go through oneDNN, each call on the thread that makes it;
+// double goes through plain loops and takes no alpha and one product.
 //
 // It owns the primitives, and memory objects for each slot. Threads: `run` from any thread,
 // one at a time per slot. Errors: none; what oneDNN has no implementation for ends the program
@@ -21,6 +21,7 @@ struct TileSize {
   int64_t rows = 0, inner = 0, columns = 0;
   bool transpose_a = false, transpose_b = false, accumulate = false;
   double alpha = 1;
+  int64_t count = 1;
 };
 
 template <typename T>  // float, BFloat16

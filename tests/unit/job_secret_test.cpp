@@ -217,7 +217,7 @@ TEST(HeldPort, IsFreeForItsOwnersListenerAlone) {
   EXPECT_EQ(port, held.port());
 }
 
-// Of the ports that are free at the first address, one in fifty or so is taken at the second.
+// About one port in fifty that is free at the first address is taken at the second.
 TEST(Listener, FindsAPortThatIsFreeAtAllAddresses) {
   std::vector<UniqueFd> others;
   for (int i = 0; i < 400; ++i) {

@@ -30,8 +30,7 @@ struct Resolved {
 // A name server that says nothing holds up getaddrinfo beyond every deadline.
 constexpr std::chrono::seconds kResolverPatience{20};
 
-// Of the system's choice, for one that is free at every address.
-constexpr int kPortsTried = 64;
+constexpr int kPortsTried = 64;  // of the system's choice, for one that is free everywhere
 
 struct Lookup {
   std::string host, port;

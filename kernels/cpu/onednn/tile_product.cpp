@@ -9,9 +9,14 @@
 namespace ofsdp::kernels {
 namespace {
 
-onednn::Desc matrix(DType dtype, int64_t rows, int64_t columns, bool transposed) {
-  const onednn::Dims strides = transposed ? onednn::Dims{1, rows} : onednn::Dims{columns, 1};
-  return onednn::strided(dtype, {rows, columns}, strides);
+onednn::Desc matrices(DType dtype, int64_t count, int64_t rows, int64_t columns, bool transposed) {
+  onednn::Dims dims{rows, columns};
+  onednn::Dims strides = transposed ? onednn::Dims{1, rows} : onednn::Dims{columns, 1};
+  if (count > 1) {
+    dims.insert(dims.begin(), count);
+    strides.insert(strides.begin(), rows * columns);
+  }
+  return onednn::strided(dtype, dims, strides);
 }
 
 // A primitive is made for the threads there are; these are for one.
@@ -55,14 +60,14 @@ struct TileProduct<T>::State {
 
 template <typename T>
 TileProduct<T>::TileProduct(const TileSize& s, int slots) : state_(std::make_shared<State>()) {
-  state_->empty = s.rows * s.inner * s.columns == 0;
-  if (s.inner == 0 && !s.accumulate) state_->zeros = s.rows * s.columns;
+  state_->empty = s.count * s.rows * s.inner * s.columns == 0;
+  if (s.inner == 0 && !s.accumulate) state_->zeros = s.count * s.rows * s.columns;
   if (state_->empty) return;
   const OneThread one;
   constexpr DType kType = std::is_same_v<T, float> ? DType::kFloat32 : DType::kBFloat16;
-  const auto a = matrix(kType, s.rows, s.inner, s.transpose_a);
-  const auto b = matrix(kType, s.inner, s.columns, s.transpose_b);
-  const auto dst = matrix(DType::kFloat32, s.rows, s.columns, false);
+  const auto a = matrices(kType, s.count, s.rows, s.inner, s.transpose_a);
+  const auto b = matrices(kType, s.count, s.inner, s.columns, s.transpose_b);
+  const auto dst = matrices(DType::kFloat32, s.count, s.rows, s.columns, false);
   const dnnl::primitive_attr attributes = attributes_of(s);
   const auto pd = onednn::first_quiet(
       [&] { return dnnl::matmul::primitive_desc(onednn::engine(), a, b, dst, attributes, true); });

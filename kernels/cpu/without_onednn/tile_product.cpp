@@ -33,12 +33,15 @@ template <typename T>
 void TileProduct<T>::run(int, const T* a, const T* b, float* dst, std::byte*) const {
   if constexpr (std::is_same_v<T, float>) {
     const TileSize& s = state_->size;
-    if (s.inner == 0 && !s.accumulate) std::fill_n(dst, s.rows * s.columns, 0.0f);
+    if (s.inner == 0 && !s.accumulate) std::fill_n(dst, s.count * s.rows * s.columns, 0.0f);
     if (s.rows * s.inner * s.columns == 0) return;
-    blas_product({s.rows, s.inner, s.columns}, static_cast<float>(s.alpha),
-                 {a, s.transpose_a ? s.rows : s.inner, s.transpose_a},
-                 {b, s.transpose_b ? s.inner : s.columns, s.transpose_b}, s.accumulate, dst,
-                 s.columns);
+    for (int64_t i = 0; i < s.count; ++i) {
+      blas_product(
+          {s.rows, s.inner, s.columns}, static_cast<float>(s.alpha),
+          {a + i * s.rows * s.inner, s.transpose_a ? s.rows : s.inner, s.transpose_a},
+          {b + i * s.inner * s.columns, s.transpose_b ? s.inner : s.columns, s.transpose_b},
+          s.accumulate, dst + i * s.rows * s.columns, s.columns);
+    }
   }
 }
 

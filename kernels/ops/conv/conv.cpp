@@ -179,13 +179,16 @@ std::unique_ptr<Kernel> create_loops(const Problem& p) {
 
 void add_conv(Registry& registry) {
   registry.add(make_op("Conv", {infer, grad, reference},
-                       {{"onednn", onednn_accepts_conv, make_onednn_conv},
+                       {{"winograd", winograd_accepts_conv, make_winograd_conv},
+                        {"onednn", onednn_accepts_conv, make_onednn_conv},
                         {"columns", columns_accept_conv, make_columns_conv},
                         {"loops", accepts_conv_loops, make_conv_loops},
                         in_float32<LibraryConvForward::accepts, LibraryConvForward::create>()},
                        channels_last({0}, {0}, {.min_inputs = 2})));
   registry.add(make_op("ConvTranspose", {transposed_infer, transposed_grad, transposed_reference},
-                       {{"onednn", transposed_accepts<onednn_accepts_conv_grad_input>,
+                       {{"winograd", transposed_accepts<winograd_accepts_conv_grad_input>,
+                         transposed_create<make_winograd_conv_grad_input>},
+                        {"onednn", transposed_accepts<onednn_accepts_conv_grad_input>,
                          transposed_create<make_onednn_conv_grad_input>},
                         {"columns", transposed_accepts<columns_accept_conv_grad>,
                          transposed_create<make_columns_conv_grad_input>},

@@ -108,14 +108,16 @@ void conv_grad_weights_body(BodyBuilder& b) {
 void add_conv_grad(Registry& registry) {
   registry.add_own(
       make_op("ConvGradInput", {infer_shape_of("x_shape"), nullptr, input_reference},
-              {{"onednn", onednn_accepts_conv_grad_input, make_onednn_conv_grad_input},
+              {{"winograd", winograd_accepts_conv_grad_input, make_winograd_conv_grad_input},
+               {"onednn", onednn_accepts_conv_grad_input, make_onednn_conv_grad_input},
                {"columns", columns_accept_conv_grad, make_columns_conv_grad_input},
                {"loops", accepts_conv_loops, make_conv_grad_input_loops},
                in_float32<LibraryConvGradInput::accepts, LibraryConvGradInput::create>()},
               channels_last({0}, {0}, {.min_inputs = 2, .body = conv_grad_input_body})));
   registry.add_own(
       make_op("ConvGradWeights", {weights_infer, nullptr, weights_reference},
-              {{"onednn", onednn_accepts_conv_grad_weights, make_onednn_conv_grad_weights},
+              {{"winograd", winograd_accepts_conv_grad_weights, make_winograd_conv_grad_weights},
+               {"onednn", onednn_accepts_conv_grad_weights, make_onednn_conv_grad_weights},
                {"columns", columns_accept_conv_grad, make_columns_conv_grad_weights},
                {"loops", accepts_conv_loops, make_conv_grad_weights_loops},
                in_float32<LibraryConvGradWeights::accepts, LibraryConvGradWeights::create>()},

@@ -64,23 +64,37 @@ Acceptance columns_accept_conv_grad(const Problem& problem);
 std::unique_ptr<Kernel> make_columns_conv_grad_input(const Problem& problem);
 std::unique_ptr<Kernel> make_columns_conv_grad_weights(const Problem& problem);
 
-// The kernels of the library that this build has: for operators that put them into their own.
-template <auto onednn_accepts, auto onednn_create, auto else_accepts, auto else_create>
+// Of 3 x 3 taps by Winograd's filtering ([Note: Winograd]): float32, channels last.
+Acceptance winograd_accepts_conv(const Problem& problem);
+std::unique_ptr<Kernel> make_winograd_conv(const Problem& problem);
+Acceptance winograd_accepts_conv_grad_input(const Problem& problem);
+std::unique_ptr<Kernel> make_winograd_conv_grad_input(const Problem& problem);
+Acceptance winograd_accepts_conv_grad_weights(const Problem& problem);
+std::unique_ptr<Kernel> make_winograd_conv_grad_weights(const Problem& problem);
+
+// For operators that put them into their own: Winograd's, or those of the library that this build
+// has.
+template <auto winograd_accepts, auto winograd_create, auto onednn_accepts, auto onednn_create,
+          auto else_accepts, auto else_create>
 struct LibraryConv {
   static Acceptance accepts(const Problem& p) {
     return onednn::is_present() ? onednn_accepts(p) : else_accepts(p);
   }
   static std::unique_ptr<Kernel> create(const Problem& p) {
+    if (winograd_accepts(p)) return winograd_create(p);
     return onednn::is_present() ? onednn_create(p) : else_create(p);
   }
 };
 using LibraryConvForward =
-    LibraryConv<onednn_accepts_conv, make_onednn_conv, columns_accept_conv, make_columns_conv>;
+    LibraryConv<winograd_accepts_conv, make_winograd_conv, onednn_accepts_conv, make_onednn_conv,
+                columns_accept_conv, make_columns_conv>;
 using LibraryConvGradInput =
-    LibraryConv<onednn_accepts_conv_grad_input, make_onednn_conv_grad_input,
+    LibraryConv<winograd_accepts_conv_grad_input, make_winograd_conv_grad_input,
+                onednn_accepts_conv_grad_input, make_onednn_conv_grad_input,
                 columns_accept_conv_grad, make_columns_conv_grad_input>;
 using LibraryConvGradWeights =
-    LibraryConv<onednn_accepts_conv_grad_weights, make_onednn_conv_grad_weights,
+    LibraryConv<winograd_accepts_conv_grad_weights, make_winograd_conv_grad_weights,
+                onednn_accepts_conv_grad_weights, make_onednn_conv_grad_weights,
                 columns_accept_conv_grad, make_columns_conv_grad_weights>;
 
 }  // namespace ofsdp::kernels::ops

@@ -119,7 +119,8 @@ Layout layout_of(const TensorDesc& desc, bool channels_last) {
   return channels_last && desc.shape.rank() == 4 ? Layout::kChannelsLast : Layout::kPlain;
 }
 
-constexpr int kOneDnnCalls = 16;  // a run of a primitive; seen: 9 with AVX-512, 13 with AVX2
+// A run of a primitive; seen: 17 with AVX-512, 13 with AVX2, and 55 in one of 16 products.
+constexpr int kOneDnnCalls = 64;
 
 TEST(OneDnn, KernelsRunWithoutMallocOfOurs) {
 #ifndef OFSDP_COUNTS_MALLOC
