@@ -64,7 +64,8 @@ Acceptance columns_accept_conv_grad(const Problem& problem);
 std::unique_ptr<Kernel> make_columns_conv_grad_input(const Problem& problem);
 std::unique_ptr<Kernel> make_columns_conv_grad_weights(const Problem& problem);
 
-// Of 3 x 3 taps by Winograd's filtering ([Note: Winograd]): float32, channels last.
+// Of 3 x 3 taps by Winograd's filtering ([Note: Winograd]): channels last, float32, and the 16-bit
+// floats that oneDNN does not multiply as such.
 Acceptance winograd_accepts_conv(const Problem& problem);
 std::unique_ptr<Kernel> make_winograd_conv(const Problem& problem);
 Acceptance winograd_accepts_conv_grad_input(const Problem& problem);
@@ -72,29 +73,24 @@ std::unique_ptr<Kernel> make_winograd_conv_grad_input(const Problem& problem);
 Acceptance winograd_accepts_conv_grad_weights(const Problem& problem);
 std::unique_ptr<Kernel> make_winograd_conv_grad_weights(const Problem& problem);
 
-// For operators that put them into their own: Winograd's, or those of the library that this build
-// has.
-template <auto winograd_accepts, auto winograd_create, auto onednn_accepts, auto onednn_create,
-          auto else_accepts, auto else_create>
+// oneDNN's kernels, or columns where it has none: for operators that put them into their own.
+template <auto onednn_accepts, auto onednn_create, auto else_accepts, auto else_create>
 struct LibraryConv {
   static Acceptance accepts(const Problem& p) {
-    return onednn::is_present() ? onednn_accepts(p) : else_accepts(p);
+    const Acceptance library = onednn_accepts(p);
+    return library ? library : else_accepts(p);
   }
   static std::unique_ptr<Kernel> create(const Problem& p) {
-    if (winograd_accepts(p)) return winograd_create(p);
-    return onednn::is_present() ? onednn_create(p) : else_create(p);
+    return onednn_accepts(p) ? onednn_create(p) : else_create(p);
   }
 };
 using LibraryConvForward =
-    LibraryConv<winograd_accepts_conv, make_winograd_conv, onednn_accepts_conv, make_onednn_conv,
-                columns_accept_conv, make_columns_conv>;
+    LibraryConv<onednn_accepts_conv, make_onednn_conv, columns_accept_conv, make_columns_conv>;
 using LibraryConvGradInput =
-    LibraryConv<winograd_accepts_conv_grad_input, make_winograd_conv_grad_input,
-                onednn_accepts_conv_grad_input, make_onednn_conv_grad_input,
+    LibraryConv<onednn_accepts_conv_grad_input, make_onednn_conv_grad_input,
                 columns_accept_conv_grad, make_columns_conv_grad_input>;
 using LibraryConvGradWeights =
-    LibraryConv<winograd_accepts_conv_grad_weights, make_winograd_conv_grad_weights,
-                onednn_accepts_conv_grad_weights, make_onednn_conv_grad_weights,
+    LibraryConv<onednn_accepts_conv_grad_weights, make_onednn_conv_grad_weights,
                 columns_accept_conv_grad, make_columns_conv_grad_weights>;
 
 }  // namespace ofsdp::kernels::ops

@@ -16,6 +16,7 @@
 
 #include "kernels/core/memory.h"
 #include "kernels/cpu/parallel.h"
+#include "kernels/cpu/stored_floats.h"
 #include "kernels/cpu/tile_product.h"
 #include "kernels/ops/conv/conv_shape.h"
 #include "kernels/ops/conv/winograd_tiles.h"
@@ -32,18 +33,19 @@ constexpr int64_t kBlockTiles = 64;                 // at least, however many ch
 constexpr int64_t kFewestChannels = 16, kFewestOfBoth = 48, kFewestTiles = 128;
 
 // The tile at a place, with zeros for what lies outside, in `patch` where it is not all inside.
-Pixels<const float> tile_at(const float* image, const PixelShape& s, int64_t top, int64_t left,
-                            int64_t size, float* patch) {
+template <typename T>
+Pixels<const T> tile_at(const T* image, const PixelShape& s, int64_t top, int64_t left,
+                        int64_t size, T* patch) {
   const int64_t row = s.width * s.channels;
   const bool inside = top >= 0 && left >= 0 && top + size <= s.height && left + size <= s.width;
   if (inside) return {image + top * row + left * s.channels, row, s.channels};
   for (int64_t i = 0; i < size * size; ++i) {
     const int64_t y = top + i / size, x = left + i % size;
-    float* const to = patch + i * s.channels;
+    T* const to = patch + i * s.channels;
     if (y >= 0 && y < s.height && x >= 0 && x < s.width) {
       std::copy_n(image + y * row + x * s.channels, s.channels, to);
     } else {
-      std::fill_n(to, s.channels, 0.0f);
+      std::fill_n(to, s.channels, T{});
     }
   }
   return {patch, size * s.channels, s.channels};
@@ -84,7 +86,8 @@ class Tiles {
   }
 
   // Planes [16, size, channels] of a block's inputs.
-  void read_inputs(int64_t block, const float* x, float* planes, float* patch) const {
+  template <typename T>
+  void read_inputs(int64_t block, const T* x, float* planes, T* patch) const {
     const int64_t plane = size_ * in_.channels, image = in_.numel() / in_.count;
     for_each(block, [&](int64_t i, int64_t n, int64_t top, int64_t left) {
       transform_inputs(
@@ -94,7 +97,8 @@ class Tiles {
     clear_rest(block, planes, in_.channels);
   }
 
-  void read_output_gradients(int64_t block, const float* dy, float* planes, float* patch) const {
+  template <typename T>
+  void read_output_gradients(int64_t block, const T* dy, float* planes, T* patch) const {
     const int64_t plane = size_ * out_.channels, image = out_.numel() / out_.count;
     for_each(block, [&](int64_t i, int64_t n, int64_t top, int64_t left) {
       transform_output_gradients(tile_at(dy + n * image, out_, top, left, kTileStep, patch),
@@ -103,19 +107,19 @@ class Tiles {
     clear_rest(block, planes, out_.channels);
   }
 
-  void write_outputs(int64_t block, const float* planes, const float* bias, float* y,
-                     float* patch) const {
+  template <typename T>
+  void write_outputs(int64_t block, const float* planes, const float* bias, T* y, T* patch) const {
     const int64_t channels = out_.channels, plane = size_ * channels, row = out_.width * channels;
     for_each(block, [&](int64_t i, int64_t n, int64_t top, int64_t left) {
-      float* const to = y + n * out_.height * row + top * row + left * channels;
+      T* const to = y + n * out_.height * row + top * row + left * channels;
       const float* from = planes + i * channels;
       const int64_t height = std::min(kTileStep, out_.height - top);
       const int64_t width = std::min(kTileStep, out_.width - left);
       if (height == kTileStep && width == kTileStep) {
-        transform_outputs(from, plane, bias, {to, row, channels});
+        transform_outputs<T>(from, plane, bias, {to, row, channels});
         return;
       }
-      transform_outputs(from, plane, bias, {patch, kTileStep * channels, channels});
+      transform_outputs<T>(from, plane, bias, {patch, kTileStep * channels, channels});
       for (int64_t h = 0; h < height; ++h) {
         std::copy_n(patch + h * kTileStep * channels, width * channels, to + h * row);
       }
@@ -155,7 +159,10 @@ class Buffers {
   float* sums(std::byte* w, int slot) const { return floats(w, slot, sums_); }
   float* inputs(std::byte* w, int slot) const { return floats(w, slot, inputs_); }
   float* outputs(std::byte* w, int slot) const { return floats(w, slot, outputs_); }
-  float* patch(std::byte* w, int slot) const { return floats(w, slot, patch_); }
+  template <typename T>  // at most 4 bytes each
+  T* patch(std::byte* w, int slot) const {
+    return reinterpret_cast<T*>(at(w, slot) + patch_);
+  }
   std::byte* scratch(std::byte* w, int slot) const { return at(w, slot) + scratch_; }
 
   // f(slot, block): the blocks, dealt to the threads.
@@ -189,6 +196,7 @@ class Buffers {
 };
 
 // y = conv(x, w) + bias, or, with the weights turned, dx of dy: whatever `tiles` takes for inputs.
+template <typename T>
 class WinogradConv {
  public:
   WinogradConv(const Tiles& tiles, bool turned)
@@ -204,22 +212,19 @@ class WinogradConv {
 
   size_t workspace_bytes() const { return buffers_.workspace_bytes(); }
 
-  void run(const float* x, const float* w, const float* bias, float* y,
-           std::byte* workspace) const {
+  void run(const T* x, const T* w, const T* bias, T* y, std::byte* workspace) const {
     float* const weights = Buffers::shared(workspace);
     const int64_t ins = tiles_.in().channels, outs = tiles_.out().channels;
     transform_weights(w, turned_ ? ins : outs, turned_ ? outs : ins, turned_, weights);
-    if (bias == nullptr) {
-      std::fill_n(weights + weights_, outs, 0.0f);
-      bias = weights + weights_;
-    }
+    float* const added = weights + weights_;
+    for (int64_t m = 0; m < outs; ++m) added[m] = bias == nullptr ? 0.0f : as_float(bias[m]);
     buffers_.for_blocks(tiles_.blocks(), [&](int slot, int64_t block) {
       float* const inputs = buffers_.inputs(workspace, slot);
       float* const outputs = buffers_.outputs(workspace, slot);
-      float* const patch = buffers_.patch(workspace, slot);
+      T* const patch = buffers_.patch<T>(workspace, slot);
       tiles_.read_inputs(block, x, inputs, patch);
       product_.run(slot, inputs, weights, outputs, buffers_.scratch(workspace, slot));
-      tiles_.write_outputs(block, outputs, bias, y, patch);
+      tiles_.write_outputs(block, outputs, added, y, patch);
     });
   }
 
@@ -231,6 +236,7 @@ class WinogradConv {
   Buffers buffers_;
 };
 
+template <typename T>
 class WinogradGradWeights {
  public:
   explicit WinogradGradWeights(const Tiles& tiles)
@@ -247,7 +253,7 @@ class WinogradGradWeights {
 
   size_t workspace_bytes() const { return buffers_.workspace_bytes(); }
 
-  void run(const float* x, const float* dy, float* dw, float* db, std::byte* workspace) const {
+  void run(const T* x, const T* dy, T* dw, T* db, std::byte* workspace) const {
     const int64_t outs = tiles_.out().channels;
     for (int slot = 0; slot < buffers_.slots(); ++slot) {
       std::fill_n(buffers_.sums(workspace, slot), sums_, 0.0f);
@@ -256,7 +262,7 @@ class WinogradGradWeights {
     buffers_.for_blocks(tiles_.blocks(), [&](int slot, int64_t block) {
       float* const inputs = buffers_.inputs(workspace, slot);
       float* const outputs = buffers_.outputs(workspace, slot);
-      float* const patch = buffers_.patch(workspace, slot);
+      T* const patch = buffers_.patch<T>(workspace, slot);
       tiles_.read_inputs(block, x, inputs, patch);
       tiles_.read_output_gradients(block, dy, outputs, patch);
       product_.run(slot, inputs, outputs, buffers_.sums(workspace, slot),
@@ -273,7 +279,8 @@ class WinogradGradWeights {
       for (int64_t m = 0; m < outs; ++m) bias[m] += bias_sums(workspace, slot)[m];
     }
     transform_weight_gradients(sums, outs, tiles_.in().channels, dw);
-    for (int64_t m = 0; db != nullptr && m < outs; ++m) db[m] = static_cast<float>(bias[m]);
+    for (int64_t m = 0; db != nullptr && m < outs; ++m)
+      db[m] = stored<T>(static_cast<float>(bias[m]));
   }
 
  private:
@@ -297,12 +304,16 @@ Tiles tiles_of_grad_input(const ConvShape& s) {
   return {pixels_of(s.y), pixels_of(s.x), 2 - s.window.pads_begin[1], 2 - s.window.pads_begin[2]};
 }
 
-// `one` and `other`: the operands that are images.
+// `one` and `other`: the operands that are images; `library_accepts`: what oneDNN says.
 Acceptance accepts(const Problem& p, const ConvShape& s, const TensorDesc& one,
-                   const TensorDesc& other) {
+                   const TensorDesc& other, Acceptance (*library_accepts)(const Problem&)) {
   const Window& w = s.window;
   if (!onednn::is_present()) return Acceptance::refuse(onednn::kNoOneDnn);  // not measured
-  if (!p.all_dtype(DType::kFloat32)) return Acceptance::refuse("not float32");
+  const DType dtype = p.in(0).dtype;
+  const bool is_half = dtype == DType::kBFloat16 || dtype == DType::kFloat16;
+  if (!p.all_dtype(dtype) || (!is_half && dtype != DType::kFloat32)) {
+    return Acceptance::refuse("not float32 or 16-bit floats");
+  }
   const bool fits = w.axes == 2 && w.kernel == Window::Axes{1, 3, 3} &&
                     w.strides == Window::Axes{1, 1, 1} && w.dilations == Window::Axes{1, 1, 1};
   if (!fits) return Acceptance::refuse("not 3 x 3 taps side by side, one step apart");
@@ -310,6 +321,9 @@ Acceptance accepts(const Problem& p, const ConvShape& s, const TensorDesc& one,
   if (one.layout != Layout::kChannelsLast || other.layout != Layout::kChannelsLast) {
     return Acceptance::refuse("not channels last");
   }
+  if (is_half && has_relu(p.attributes)) return Acceptance::refuse("a fused activation in 16 bits");
+  if (is_half && library_accepts(p))
+    return Acceptance::refuse("the processor multiplies this type");
   const int64_t channels = s.x[1] + s.y[1];
   if (std::min(s.x[1], s.y[1]) < kFewestChannels || channels < kFewestOfBoth) {
     return Acceptance::refuse("too few channels");
@@ -325,46 +339,50 @@ ConvShape forward_shape(const Problem& p) {
 }  // namespace
 
 Acceptance winograd_accepts_conv(const Problem& p) {
-  return accepts(p, forward_shape(p), p.in(0), p.out(0));
+  return accepts(p, forward_shape(p), p.in(0), p.out(0), onednn_accepts_conv);
 }
 
 std::unique_ptr<Kernel> make_winograd_conv(const Problem& p) {
-  const WinogradConv conv(tiles_of(forward_shape(p)), false);
-  std::unique_ptr<Kernel> kernel = make_kernel(
-      [conv, bias = p.has_in(2)](const KernelArgs& a) {
-        conv.run(a.in<float>(0), a.in<float>(1), bias ? a.in<float>(2) : nullptr, a.out<float>(0),
-                 a.workspace);
-      },
-      conv.workspace_bytes());
-  return has_relu(p.attributes) ? with_relu(std::move(kernel), p.out(0).numel())
-                                : std::move(kernel);
+  return with_stored_float(p.in(0).dtype, [&]<typename T>(T) {
+    const WinogradConv<T> conv(tiles_of(forward_shape(p)), false);
+    std::unique_ptr<Kernel> kernel = make_kernel(
+        [conv, bias = p.has_in(2)](const KernelArgs& a) {
+          conv.run(a.in<T>(0), a.in<T>(1), bias ? a.in<T>(2) : nullptr, a.out<T>(0), a.workspace);
+        },
+        conv.workspace_bytes());
+    return has_relu(p.attributes) ? with_relu(std::move(kernel), p.out(0).numel())
+                                  : std::move(kernel);
+  });
 }
 
 Acceptance winograd_accepts_conv_grad_input(const Problem& p) {
-  return accepts(p, conv_of_grad(p.attributes), p.in(0), p.out(0));
+  return accepts(p, conv_of_grad(p.attributes), p.in(0), p.out(0), onednn_accepts_conv_grad_input);
 }
 
 std::unique_ptr<Kernel> make_winograd_conv_grad_input(const Problem& p) {
-  const WinogradConv conv(tiles_of_grad_input(conv_of_grad(p.attributes)), true);
-  return make_kernel(
-      [conv](const KernelArgs& a) {
-        conv.run(a.in<float>(0), a.in<float>(1), nullptr, a.out<float>(0), a.workspace);
-      },
-      conv.workspace_bytes());
+  return with_stored_float(p.in(0).dtype, [&]<typename T>(T) {
+    const WinogradConv<T> conv(tiles_of_grad_input(conv_of_grad(p.attributes)), true);
+    return make_kernel(
+        [conv](const KernelArgs& a) {
+          conv.run(a.in<T>(0), a.in<T>(1), nullptr, a.out<T>(0), a.workspace);
+        },
+        conv.workspace_bytes());
+  });
 }
 
 Acceptance winograd_accepts_conv_grad_weights(const Problem& p) {
-  return accepts(p, conv_of_grad(p.attributes), p.in(0), p.in(1));
+  return accepts(p, conv_of_grad(p.attributes), p.in(0), p.in(1), onednn_accepts_conv_grad_weights);
 }
 
 std::unique_ptr<Kernel> make_winograd_conv_grad_weights(const Problem& p) {
-  const WinogradGradWeights conv(tiles_of(conv_of_grad(p.attributes)));
-  return make_kernel(
-      [conv, bias = p.has_out(1)](const KernelArgs& a) {
-        conv.run(a.in<float>(0), a.in<float>(1), a.out<float>(0), bias ? a.out<float>(1) : nullptr,
-                 a.workspace);
-      },
-      conv.workspace_bytes());
+  return with_stored_float(p.in(0).dtype, [&]<typename T>(T) {
+    const WinogradGradWeights<T> conv(tiles_of(conv_of_grad(p.attributes)));
+    return make_kernel(
+        [conv, bias = p.has_out(1)](const KernelArgs& a) {
+          conv.run(a.in<T>(0), a.in<T>(1), a.out<T>(0), bias ? a.out<T>(1) : nullptr, a.workspace);
+        },
+        conv.workspace_bytes());
+  });
 }
 
 }  // namespace ofsdp::kernels::ops

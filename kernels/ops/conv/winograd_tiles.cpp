@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "kernels/cpu/parallel.h"
+#include "kernels/cpu/stored_floats.h"
 
 namespace ofsdp::kernels::ops {
 namespace {
@@ -30,13 +31,15 @@ inline Three of_weight_gradients(float a, float b, float c, float d) {
   return {a + 0.5f * (b + c), 0.5f * (b - c), 0.5f * (b + c) + d};
 }
 
-OFSDP_MULTIARCH void inputs(const float* __restrict d, int64_t row, int64_t channels,
+template <typename T>
+OFSDP_MULTIARCH void inputs(const T* __restrict d, int64_t row, int64_t channels,
                             float* __restrict planes, int64_t plane) {
 #pragma GCC ivdep  // planes and pixels lie apart
   for (int64_t c = 0; c < channels; ++c) {
     const auto column = [&](int64_t j) {
-      const float* at = d + j * channels + c;
-      return of_inputs(at[0], at[row], at[2 * row], at[3 * row]);
+      const T* at = d + j * channels + c;
+      return of_inputs(as_float(at[0]), as_float(at[row]), as_float(at[2 * row]),
+                       as_float(at[3 * row]));
     };
     const auto put = [&](int64_t i, const Four& v) {
       float* at = planes + 4 * i * plane + c;
@@ -50,8 +53,9 @@ OFSDP_MULTIARCH void inputs(const float* __restrict d, int64_t row, int64_t chan
   }
 }
 
+template <typename T>
 OFSDP_MULTIARCH void outputs(const float* __restrict planes, int64_t plane,
-                             const float* __restrict bias, float* __restrict y, int64_t row,
+                             const float* __restrict bias, T* __restrict y, int64_t row,
                              int64_t channels) {
 #pragma GCC ivdep  // planes and pixels lie apart
   for (int64_t c = 0; c < channels; ++c) {
@@ -61,17 +65,20 @@ OFSDP_MULTIARCH void outputs(const float* __restrict planes, int64_t plane,
     };
     const Two p = along(0), q = along(1), r = along(2), s = along(3);
     const Two left = of_outputs(p.a, q.a, r.a, s.a), right = of_outputs(p.b, q.b, r.b, s.b);
-    y[c] = left.a + bias[c], y[channels + c] = right.a + bias[c];
-    y[row + c] = left.b + bias[c], y[row + channels + c] = right.b + bias[c];
+    y[c] = stored<T>(left.a + bias[c]), y[channels + c] = stored<T>(right.a + bias[c]);
+    y[row + c] = stored<T>(left.b + bias[c]);
+    y[row + channels + c] = stored<T>(right.b + bias[c]);
   }
 }
 
-OFSDP_MULTIARCH void output_gradients(const float* __restrict dy, int64_t row, int64_t channels,
+template <typename T>
+OFSDP_MULTIARCH void output_gradients(const T* __restrict dy, int64_t row, int64_t channels,
                                       float* __restrict planes, int64_t plane) {
 #pragma GCC ivdep  // planes and pixels lie apart
   for (int64_t c = 0; c < channels; ++c) {
-    const Four left = of_output_gradients(dy[c], dy[row + c]);
-    const Four right = of_output_gradients(dy[channels + c], dy[row + channels + c]);
+    const T* next = dy + channels;
+    const Four left = of_output_gradients(as_float(dy[c]), as_float(dy[row + c]));
+    const Four right = of_output_gradients(as_float(next[c]), as_float(next[row + c]));
     const auto put = [&](int64_t i, const Four& v) {
       float* at = planes + 4 * i * plane + c;
       at[0] = v.a, at[plane] = v.b, at[2 * plane] = v.c, at[3 * plane] = v.d;
@@ -135,31 +142,33 @@ OFSDP_MULTIARCH void add_rows_of(const float* __restrict rows, int64_t count, in
 
 }  // namespace
 
-void transform_inputs(const Pixels<const float>& d, float* planes, int64_t plane) {
+template <typename T>
+void transform_inputs(const Pixels<const T>& d, float* planes, int64_t plane) {
   inputs(d.data, d.row, d.channels, planes, plane);
 }
 
-void transform_outputs(const float* planes, int64_t plane, const float* bias,
-                       const Pixels<float>& y) {
+template <typename T>
+void transform_outputs(const float* planes, int64_t plane, const float* bias, const Pixels<T>& y) {
   outputs(planes, plane, bias, y.data, y.row, y.channels);
 }
 
-void transform_output_gradients(const Pixels<const float>& dy, float* planes, int64_t plane) {
+template <typename T>
+void transform_output_gradients(const Pixels<const T>& dy, float* planes, int64_t plane) {
   output_gradients(dy.data, dy.row, dy.channels, planes, plane);
 }
 
-void transform_weights(const float* w, int64_t outputs, int64_t channels, bool turned,
-                       float* planes) {
+template <typename T>
+void transform_weights(const T* w, int64_t outputs, int64_t channels, bool turned, float* planes) {
   const int64_t rows = turned ? outputs : channels, columns = turned ? channels : outputs;
   const int64_t step = kTaps * (turned ? 1 : channels);
   parallel_each(rows, kGrain / columns + 1, [&](int64_t row) {
     for (int64_t column = 0; column < columns; column += kLanes) {
       const int64_t count = std::min(kLanes, columns - column);
-      const float* from = w + row * kTaps * (turned ? channels : 1) + column * step;
+      const T* from = w + row * kTaps * (turned ? channels : 1) + column * step;
       Taps g{};
       for (int64_t lane = 0; lane < count; ++lane) {
         for (int64_t k = 0; k < kTaps; ++k) {
-          g[turned ? kTaps - 1 - k : k][lane] = from[lane * step + k];
+          g[turned ? kTaps - 1 - k : k][lane] = as_float(from[lane * step + k]);
         }
       }
       weights(g, planes + row * columns + column, outputs * channels, count);
@@ -167,15 +176,16 @@ void transform_weights(const float* w, int64_t outputs, int64_t channels, bool t
   });
 }
 
-void transform_weight_gradients(const float* planes, int64_t outputs, int64_t channels, float* dw) {
+template <typename T>
+void transform_weight_gradients(const float* planes, int64_t outputs, int64_t channels, T* dw) {
   parallel_each(channels, kGrain / outputs + 1, [&](int64_t c) {
     for (int64_t m = 0; m < outputs; m += kLanes) {
       const int64_t count = std::min(kLanes, outputs - m);
       Taps g{};
       weight_gradients(planes + c * outputs + m, outputs * channels, count, g);
       for (int64_t lane = 0; lane < count; ++lane) {
-        float* const to = dw + kTaps * ((m + lane) * channels + c);
-        for (int64_t k = 0; k < kTaps; ++k) to[k] = g[k][lane];
+        T* const to = dw + kTaps * ((m + lane) * channels + c);
+        for (int64_t k = 0; k < kTaps; ++k) to[k] = stored<T>(g[k][lane]);
       }
     }
   });
@@ -184,5 +194,16 @@ void transform_weight_gradients(const float* planes, int64_t outputs, int64_t ch
 void add_rows(const float* rows, int64_t count, int64_t channels, double* sums) {
   add_rows_of(rows, count, channels, sums);
 }
+
+#define OFSDP_WINOGRAD_OF(T)                                                                 \
+  template void transform_inputs<T>(const Pixels<const T>&, float*, int64_t);                \
+  template void transform_outputs<T>(const float*, int64_t, const float*, const Pixels<T>&); \
+  template void transform_output_gradients<T>(const Pixels<const T>&, float*, int64_t);      \
+  template void transform_weights<T>(const T*, int64_t, int64_t, bool, float*);              \
+  template void transform_weight_gradients<T>(const float*, int64_t, int64_t, T*);
+OFSDP_WINOGRAD_OF(float)
+OFSDP_WINOGRAD_OF(BFloat16)
+OFSDP_WINOGRAD_OF(Half)
+#undef OFSDP_WINOGRAD_OF
 
 }  // namespace ofsdp::kernels::ops

@@ -9,7 +9,7 @@
 // Lavin and Gray, Fast Algorithms for Convolutional Neural Networks, 2015,
 // https://arxiv.org/abs/1509.09308
 //
-// Pixels are channels last. Ownership: views. Threads: any. Errors: none.
+// Pixels are channels last, of float, BFloat16 or Half (T); planes are float. Ownership: views. Threads: any. Errors: none.
 #pragma once
 
 #include <cstdint>
@@ -20,13 +20,13 @@ inline constexpr int64_t kTilePlanes = 16;  // elements of a transformed tile
 inline constexpr int64_t kTileStep = 2;     // from a tile to its neighbour
 inline constexpr int64_t kTileInputs = 4;   // of an axis
 
-// Float32 images [count, height, width, channels].
+// Images [count, height, width, channels].
 struct PixelShape {
   int64_t count = 0, height = 0, width = 0, channels = 0;
   int64_t numel() const { return count * height * width * channels; }
 };
 
-// Some pixels of an image: rows `row` floats apart, pixels `channels` apart.
+// Some pixels of an image: rows `row` elements apart, pixels `channels` apart.
 template <typename T>
 struct Pixels {
   T* data = nullptr;
@@ -34,19 +34,22 @@ struct Pixels {
 };
 
 // planes[k * plane + c] = (B^T d B)[k] of channel c.
-void transform_inputs(const Pixels<const float>& d, float* planes, int64_t plane);
+template <typename T>
+void transform_inputs(const Pixels<const T>& d, float* planes, int64_t plane);
 // y = A^T m A + bias of each channel c, m[k] = planes[k * plane + c].
-void transform_outputs(const float* planes, int64_t plane, const float* bias,
-                       const Pixels<float>& y);
+template <typename T>
+void transform_outputs(const float* planes, int64_t plane, const float* bias, const Pixels<T>& y);
 // planes = A dy A^T: the transpose of transform_outputs.
-void transform_output_gradients(const Pixels<const float>& dy, float* planes, int64_t plane);
+template <typename T>
+void transform_output_gradients(const Pixels<const T>& dy, float* planes, int64_t plane);
 
 // w [outputs, channels, 3, 3]. planes [16, channels, outputs] = G w G^T; or, for the gradient of
 // the inputs, [16, outputs, channels] of w turned by half a turn.
-void transform_weights(const float* w, int64_t outputs, int64_t channels, bool turned,
-                       float* planes);
+template <typename T>
+void transform_weights(const T* w, int64_t outputs, int64_t channels, bool turned, float* planes);
 // dw = G^T planes G of planes [16, channels, outputs].
-void transform_weight_gradients(const float* planes, int64_t outputs, int64_t channels, float* dw);
+template <typename T>
+void transform_weight_gradients(const float* planes, int64_t outputs, int64_t channels, T* dw);
 
 // The plane of A dy A^T whose elements are the sums of their tiles of dy.
 inline constexpr int64_t kSumPlane = 5;

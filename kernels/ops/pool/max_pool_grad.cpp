@@ -44,6 +44,14 @@ OFSDP_MULTIARCH void set_winners(const float* diff_dst, const uint8_t* winners, 
   for (int64_t i = 0; i < n; ++i) diff_src[i] = winners[i] == tap ? diff_dst[i] : 0.0f;
 }
 
+// The bits of 16-bit floats: as masks, since AVX2 loads no 16 bits on a condition.
+OFSDP_MULTIARCH void set_winners(const uint16_t* diff_dst, const uint8_t* winners, uint8_t tap,
+                                 uint16_t* diff_src, int64_t n) {
+  for (int64_t i = 0; i < n; ++i) {
+    diff_src[i] = static_cast<uint16_t>(diff_dst[i] & -int{winners[i] == tap});
+  }
+}
+
 // Windows side by side that cover x: every element of dx is written once, nothing need be cleared.
 bool tiles_input(const Window& w) {
   for (size_t axis = 0; axis < 3; ++axis) {
@@ -55,7 +63,9 @@ bool tiles_input(const Window& w) {
   return true;
 }
 
-// Channels last, windows of up to 255 taps: the channels of a position are one vector.
+// Channels last, windows of up to 255 taps: the channels of a position are one vector. T: float, or
+// the bits of a 16-bit float for windows that cover x side by side, where nothing is added.
+template <typename T>
 class ChannelsLastGrad {
  public:
   explicit ChannelsLastGrad(const Problem& p)
@@ -70,15 +80,17 @@ class ChannelsLastGrad {
 
  private:
   void image(const KernelArgs& a, int64_t n) const {
-    const float* dy = a.in<float>(0) + n * window_.out_size() * channels_;
+    const T* dy = a.in<T>(0) + n * window_.out_size() * channels_;
     const uint8_t* winners = a.in<uint8_t>(1) + n * window_.out_size() * channels_;
-    float* dx = a.out<float>(0) + n * window_.in_size() * channels_;
-    const auto size = static_cast<size_t>(window_.in_size() * channels_) * sizeof(float);
-    if (!tiles_) std::memset(dx, 0, size);
+    T* dx = a.out<T>(0) + n * window_.in_size() * channels_;
+    void (*take)(const T*, const uint8_t*, uint8_t, T*, int64_t) = set_winners;
+    if constexpr (std::is_same_v<T, float>) {
+      if (!tiles_) take = add_winners;
+    }
+    if (!tiles_) std::fill_n(dx, window_.in_size() * channels_, T{0});
     for_each_tap(window_, [&](int64_t out, int64_t tap, int64_t in) {
-      (tiles_ ? set_winners : add_winners)(dy + out * channels_, winners + out * channels_,
-                                           static_cast<uint8_t>(tap), dx + in * channels_,
-                                           channels_);
+      take(dy + out * channels_, winners + out * channels_, static_cast<uint8_t>(tap),
+           dx + in * channels_, channels_);
     });
   }
 
@@ -140,17 +152,28 @@ Acceptance accepts(const Problem& p) {
 Acceptance accepts_channels_last(const Problem& p) {
   if (p.in(0).layout != Layout::kChannelsLast) return Acceptance::refuse("not channels last");
   if (p.in(1).dtype != DType::kUInt8) return Acceptance::refuse("a window of more than 255 taps");
+  const DType dtype = p.in(0).dtype;
+  if (dtype == DType::kBFloat16 || dtype == DType::kFloat16) {
+    if (!tiles_input(window_of(p.attributes))) return Acceptance::refuse("windows that overlap");
+    return accept_if(p.in(1).layout == p.in(0).layout && p.out(0).layout == p.in(0).layout,
+                     "operands of several layouts");
+  }
   return accepts<float>(p);
 }
 
 std::unique_ptr<Kernel> create_channels_last(const Problem& p) {
-  return make_kernel(ChannelsLastGrad(p));
+  if (p.in(0).dtype != DType::kFloat32) return make_kernel(ChannelsLastGrad<uint16_t>(p));
+  return make_kernel(ChannelsLastGrad<float>(p));
 }
 
 template <typename T>
 std::unique_ptr<Kernel> create_scatter(const Problem& p) {
   if (p.in(1).dtype == DType::kUInt8) return make_kernel(ScatterGrad<T, uint8_t>(p));
   return make_kernel(ScatterGrad<T, int32_t>(p));
+}
+
+std::unique_ptr<Kernel> create_float32(const Problem& p) {
+  return accepts_channels_last(p) ? create_channels_last(p) : create_scatter<float>(p);
 }
 
 // For the MaxPool of the standard: the winners are its Indices, places in the whole of x.
@@ -271,7 +294,7 @@ void add_max_pool_grad(Registry& registry) {
               {{"channels_last", accepts_channels_last, create_channels_last},
                {"scatter", accepts<float>, create_scatter<float>},
                {"float64", accepts<double>, create_scatter<double>},
-               in_float32<accepts<float>, create_scatter<float>>()},
+               in_float32<accepts<float>, create_float32>()},
               channels_last({0, 1}, {0}, {.min_inputs = 2, .body = max_pool_grad_body})));
   registry.add(make_op("MaxUnpool", {unpool_infer, grad, unpool_reference},
                        {{"scatter", unpool_accepts, create}},

@@ -97,11 +97,17 @@ auto best(const Problem& p, const ConvShape& s, Wish first, Wish second) {
   return other.get(true) != nullptr ? other : pd;
 }
 
+// Its plain loops for 16-bit floats take hundreds of times as long as float32 does.
+Acceptance accepts_made(const auto& pd) {
+  if (pd.get(true) == nullptr) return Acceptance::refuse(onednn::kNoPrimitive);
+  return accept_if(!onednn::is_reference(pd.impl_info_str()), "oneDNN has plain loops alone");
+}
+
 template <auto describe>
 Acceptance accepts(const Problem& p) {
   if (!onednn::has_type(p.in(0).dtype)) return Acceptance::refuse(onednn::kNoType);
   const ConvShape s = conv_of_grad(p.attributes);
-  return accept_if(sums_nothing(s) || describe(p, s).get(true) != nullptr, onednn::kNoPrimitive);
+  return sums_nothing(s) ? accept_if(true, "") : accepts_made(describe(p, s));
 }
 
 // --- gradients ---
@@ -158,7 +164,7 @@ Acceptance onednn_accepts_conv(const Problem& p) {
   }
   if (p.out(0).numel() == 0) return accept_if(true, "");
   const ConvShape s = shape_of(p);
-  return accept_if(s.w.numel() > 0 && describe(p, s).get(true) != nullptr, onednn::kNoPrimitive);
+  return s.w.numel() == 0 ? Acceptance::refuse(onednn::kNoPrimitive) : accepts_made(describe(p, s));
 }
 
 std::unique_ptr<Kernel> make_onednn_conv(const Problem& p) {
