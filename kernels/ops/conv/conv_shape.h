@@ -64,8 +64,8 @@ Acceptance columns_accept_conv_grad(const Problem& problem);
 std::unique_ptr<Kernel> make_columns_conv_grad_input(const Problem& problem);
 std::unique_ptr<Kernel> make_columns_conv_grad_weights(const Problem& problem);
 
-// Of 3 x 3 taps by Winograd's filtering ([Note: Winograd]): channels last, float32, and the 16-bit
-// floats that oneDNN does not multiply as such.
+// Winograd's filtering ([Note: Winograd]): 3 x 3 taps, channels last, float32 and the 16-bit floats
+// that oneDNN does not multiply as such.
 Acceptance winograd_accepts_conv(const Problem& problem);
 std::unique_ptr<Kernel> make_winograd_conv(const Problem& problem);
 Acceptance winograd_accepts_conv_grad_input(const Problem& problem);
@@ -73,7 +73,7 @@ std::unique_ptr<Kernel> make_winograd_conv_grad_input(const Problem& problem);
 Acceptance winograd_accepts_conv_grad_weights(const Problem& problem);
 std::unique_ptr<Kernel> make_winograd_conv_grad_weights(const Problem& problem);
 
-// oneDNN's kernels, or columns where it has none: for operators that put them into their own.
+// oneDNN's kernels, or columns where it has none, for operators that put them into their own.
 template <auto onednn_accepts, auto onednn_create, auto else_accepts, auto else_create>
 struct LibraryConv {
   static Acceptance accepts(const Problem& p) {

@@ -9,7 +9,8 @@
 // Lavin and Gray, Fast Algorithms for Convolutional Neural Networks, 2015,
 // https://arxiv.org/abs/1509.09308
 //
-// Pixels are channels last, of float, BFloat16 or Half (T); planes are float. Ownership: views. Threads: any. Errors: none.
+// Pixels are channels last, of float, BFloat16 or Half (T); planes are float. Ownership: views.
+// Threads: any. Errors: none.
 #pragma once
 
 #include <cstdint>
