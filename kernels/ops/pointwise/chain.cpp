@@ -1,8 +1,8 @@
 // ofsdp.Chain(x0, x1, ...): elementwise operators joined by fusion, in one pass over memory. The
-// attributes steps and results are those of kernels/core/chain.h. Inputs are float32, of the
-// output's shape, of one element, or of its trailing axes. Outputs after the first are for the
-// gradient. dx by the chain rule, as one ofsdp.ChainGrad(the inputs, dy and y that it needs), which
-// may have several outputs and is not differentiated itself.
+// attributes steps and results are those of kernels/core/chain.h. Inputs are float32, bfloat16 or
+// float16, of the output's shape, of one element, or of its trailing axes. Outputs after the first
+// are for the gradient. dx by the chain rule, as one ofsdp.ChainGrad(the inputs, dy and y that it
+// needs), which may have several outputs and is not differentiated itself.
 #include "kernels/core/chain.h"
 
 #include <algorithm>
@@ -11,7 +11,7 @@
 #include <cstring>
 
 #include "kernels/cpu/chain_steps.h"
-#include "kernels/cpu/in_float32.h"
+#include "kernels/cpu/float_width.h"
 #include "kernels/ops/operators.h"
 #include "kernels/ops/pointwise/gelu.h"
 #include "kernels/ops/support.h"
@@ -122,7 +122,8 @@ std::vector<RefTensor> reference(const ReferenceContext& c) {
 // Operands are the outputs' shape in the outputs' layout, or one element, or (plain) the trailing
 // axes of that shape, which are repeated. Values between steps live in a buffer on the stack of the
 // thread, whose places planning decides; the block is as long as fits. Output 0 may share the bytes
-// of an input: nothing reads a block's inputs after its output 0 is written.
+// of an input: nothing reads a block's inputs after its output 0 is written. 16-bit operands are
+// widened into the buffer and rounded out of it, a block at a time.
 
 constexpr int64_t kBufferFloats = 8192;  // 32 KiB
 constexpr int64_t kLongestBlock = 1024;
@@ -133,7 +134,7 @@ struct Place {
   enum Kind : uint8_t {
     kWhole,     // an input of the outputs' shape
     kSingle,    // an input of one element
-    kRepeated,  // an input of the trailing axes, laid out in the buffer
+    kRepeated,  // an input of the trailing axes, until it has its place in the buffer
     kNumber,
     kBuffer,
     kOutput
@@ -151,14 +152,19 @@ struct Step {
 
 Place place_of_input(const TensorDesc& input, const Shape& shape, size_t i) {
   const auto index = static_cast<int64_t>(i);
-  if (input.shape == shape) return {Place::kWhole, index};
-  if (input.numel() == 1) return {Place::kSingle, index};
-  return {Place::kRepeated, index, input.numel()};
+  const auto kind = input.shape == shape ? Place::kWhole
+                    : input.numel() == 1 ? Place::kSingle
+                                         : Place::kRepeated;
+  return {kind, index, input.numel()};
 }
 
 class ChainKernel final : public Kernel {
  public:
-  ChainKernel(const Chain& chain, const Problem& p) : elements_(p.out(0).numel()) {
+  ChainKernel(const Chain& chain, const Problem& p)
+      : elements_(p.out(0).numel()),
+        widen_(width_span(p.out(0).dtype, DType::kFloat32)),
+        narrow_(width_span(DType::kFloat32, p.out(0).dtype)),
+        width_(dtype_size(p.out(0).dtype)) {
     for (size_t i = 0; i < p.inputs.size(); ++i) {
       places_.push_back(place_of_input(p.in(i), p.out(0).shape, i));
     }
@@ -189,8 +195,8 @@ class ChainKernel final : public Kernel {
     }
     std::vector<int64_t> free;
     for (Place& place : places_) {
-      if (place.kind != Place::kRepeated) continue;
-      repeats_.push_back({place.index, place.period, buffers_});
+      if (place.kind != Place::kRepeated && widen_ == nullptr) continue;
+      loads_.push_back({place.index, place.period, buffers_});
       place = {Place::kBuffer, buffers_++};
     }
     for (size_t s = 0; s < chain.steps.size(); ++s) {
@@ -218,9 +224,10 @@ class ChainKernel final : public Kernel {
     const auto at = std::ranges::find(chain.results, value);
     const auto output = at - chain.results.begin();
     const bool is_result = at != chain.results.end() && p.has_out(static_cast<size_t>(output));
-    if (is_result && (output > 0 || s + 1 == chain.steps.size())) return {Place::kOutput, output};
+    const bool straight = narrow_ == nullptr && (output > 0 || s + 1 == chain.steps.size());
+    if (is_result && straight) return {Place::kOutput, output};
     if (is_result) {  // output 0 may lie on an input that a later step reads
-      kept_ = {true, buffers_};
+      stores_.push_back({output, buffers_});
       return {Place::kBuffer, buffers_++};
     }
     if (free.empty()) return {Place::kBuffer, buffers_++};
@@ -229,7 +236,9 @@ class ChainKernel final : public Kernel {
     return {Place::kBuffer, place};
   }
 
-  bool is_kept(size_t value) const { return kept_.first && places_[value].index == kept_.second; }
+  bool is_kept(size_t value) const {
+    return std::ranges::count(stores_, places_[value].index, &Store::place) > 0;
+  }
 
   void run_block(const KernelArgs& args, int64_t at, int64_t n, float* buffer) const {
     std::array<float*, kMostValues> data;
@@ -238,16 +247,17 @@ class ChainKernel final : public Kernel {
       data[v] = address(args, places_[v], at, buffer);
       step[v] = places_[v].kind == Place::kSingle || places_[v].kind == Place::kNumber ? 0 : 1;
     }
-    for (const Repeat& r : repeats_) {
-      repeat(args.in<float>(static_cast<size_t>(r.input)), r.period, at, n,
-             buffer + r.place * block_);
+    for (const Load& l : loads_) {
+      load(args.inputs[static_cast<size_t>(l.input)].data, l.period, at, n,
+           buffer + l.place * block_);
     }
     for (const Step& s : steps_) {
       s.loop({data[s.a], step[s.a], data[s.b], step[s.b], data[s.y], n}, {});
     }
-    if (kept_.first) {
-      std::memcpy(args.out<float>(0) + at, buffer + kept_.second * block_,
-                  static_cast<size_t>(n) * sizeof(float));
+    for (const Store& s : stores_) {
+      std::byte* const to =
+          args.outputs[static_cast<size_t>(s.output)].data + static_cast<size_t>(at) * width_;
+      convert(narrow_, reinterpret_cast<const std::byte*>(buffer + s.place * block_), n, to);
     }
   }
 
@@ -269,30 +279,48 @@ class ChainKernel final : public Kernel {
     return buffer + place.index * block_;
   }
 
-  // Elements at .. at + n - 1 of `row` repeated without end.
-  static void repeat(const float* row, int64_t period, int64_t at, int64_t n, float* to) {
+  // Elements at .. at + n - 1 of `row`, which has `period` of them, repeated without end.
+  void load(const std::byte* row, int64_t period, int64_t at, int64_t n, float* to) const {
     for (int64_t i = 0; i < n;) {
       const int64_t from = (at + i) % period, count = std::min(n - i, period - from);
-      std::copy(row + from, row + from + count, to + i);
+      convert(widen_, row + static_cast<size_t>(from) * width_, count,
+              reinterpret_cast<std::byte*>(to + i));
+      if (period == 1) return std::fill_n(to + 1, n - 1, to[0]), void();
       i += count;
     }
   }
 
-  struct Repeat {
+  // By `span`; null: float32 to float32.
+  static void convert(WidthSpan span, const std::byte* from, int64_t count, std::byte* to) {
+    if (span == nullptr) {
+      std::memcpy(to, from, static_cast<size_t>(count) * sizeof(float));
+    } else {
+      span(from, to, 0, count);
+    }
+  }
+
+  struct Load {  // of an input, at the start of a block
     int64_t input, period, place;
+  };
+  struct Store {  // to an output, when the block is done
+    int64_t output, place;
   };
 
   int64_t elements_;
   std::vector<Place> places_;  // per value
   std::vector<Step> steps_;
-  std::vector<Repeat> repeats_;
-  std::pair<bool, int64_t> kept_{false, 0};  // the place of output 0 until the block is done
+  std::vector<Load> loads_;
+  std::vector<Store> stores_;
+  WidthSpan widen_, narrow_;  // null: float32
+  size_t width_;              // bytes of an operand's element
   int64_t buffers_ = 0, block_ = 0;
 };
 
 Acceptance accepts(const Problem& p) {
-  if (!p.all_dtype(DType::kFloat32)) return Acceptance::refuse("not float32");
   const TensorDesc& out = p.out(0);
+  const bool known =
+      out.dtype == DType::kFloat32 || out.dtype == DType::kBFloat16 || out.dtype == DType::kFloat16;
+  if (!known || !p.all_dtype(out.dtype)) return Acceptance::refuse("not float32 or 16-bit floats");
   const bool fit = std::ranges::all_of(p.inputs, [&](const TensorDesc& d) {
     if (d.shape == out.shape) return d.layout == out.layout;
     return d.numel() == 1 || (out.layout == Layout::kPlain && is_trailing(d.shape, out.shape));
@@ -309,7 +337,7 @@ OpDef definition(const char* name) {
           .name = name,
           .infer = infer,
           .reference = reference,
-          .cpu = with_half_floats<accepts, create>("blocks"),
+          .cpu = {{"blocks", accepts, create}},
           .inplace_inputs = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11},
           .layout = LayoutRule::kElementwise};
 }
