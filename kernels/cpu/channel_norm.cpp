@@ -4,6 +4,7 @@
 
 #include "kernels/cpu/lanes.h"
 #include "kernels/cpu/parallel.h"
+#include "kernels/cpu/stored_floats.h"
 
 namespace ofsdp::kernels {
 namespace {
@@ -16,46 +17,51 @@ constexpr int64_t kMostParts = 128;
 constexpr int64_t kColumns = 256;
 
 template <typename T>
-OFSDP_MULTIARCH void column_stats(const T* x, int64_t rows, int64_t step, int64_t c, T* mean,
-                                  T* squares) {
+OFSDP_MULTIARCH void column_stats(const T* x, int64_t rows, int64_t step, int64_t c,
+                                  RealOf<T>* mean, RealOf<T>* squares) {
   for (int64_t i = 0; i < c; ++i) mean[i] = squares[i] = 0;
   for (int64_t r = 0; r < rows; ++r) {
-    for (int64_t i = 0; i < c; ++i) mean[i] += x[r * step + i];
+    for (int64_t i = 0; i < c; ++i) mean[i] += as_real(x[r * step + i]);
   }
-  for (int64_t i = 0; i < c; ++i) mean[i] /= static_cast<T>(rows);
+  for (int64_t i = 0; i < c; ++i) mean[i] /= static_cast<RealOf<T>>(rows);
   for (int64_t r = 0; r < rows; ++r) {
     for (int64_t i = 0; i < c; ++i) {
-      const T d = x[r * step + i] - mean[i];
+      const RealOf<T> d = as_real(x[r * step + i]) - mean[i];
       squares[i] += d * d;
     }
   }
 }
 template <typename T>
 struct Columns {
-  const T *dy, *x, *mean, *inv;
+  const T *dy, *x;
+  const RealOf<T>*mean, *inv;
   int64_t rows, step, c;
 };
 template <typename T>
-OFSDP_MULTIARCH void column_dots(const Columns<T>& k, T* __restrict sum, T* __restrict dot) {
+OFSDP_MULTIARCH void column_dots(const Columns<T>& k, RealOf<T>* __restrict sum,
+                                 RealOf<T>* __restrict dot) {
   const auto [dy, x, mean, inv, rows, step, c] = k;
   for (int64_t i = 0; i < c; ++i) sum[i] = dot[i] = 0;
   for (int64_t r = 0; r < rows; ++r) {
     for (int64_t i = 0; i < c; ++i) {
-      const T d = dy[r * step + i];
+      const RealOf<T> d = as_real(dy[r * step + i]);
       sum[i] += d;
-      dot[i] += d * ((x[r * step + i] - mean[i]) * inv[i]);
+      dot[i] += d * ((as_real(x[r * step + i]) - mean[i]) * inv[i]);
     }
   }
 }
 template <typename T>
-OFSDP_MULTIARCH void row_affine(const T* x, const T* mean, const T* factor, const T* bias, T* y,
-                                int64_t c) {
+OFSDP_MULTIARCH void row_affine(const T* x, const RealOf<T>* mean, const RealOf<T>* factor,
+                                const RealOf<T>* bias, T* y, int64_t c) {
 #pragma GCC ivdep
-  for (int64_t i = 0; i < c; ++i) y[i] = (x[i] - mean[i]) * factor[i] + bias[i];
+  for (int64_t i = 0; i < c; ++i) {
+    y[i] = stored<T>((as_real(x[i]) - mean[i]) * factor[i] + bias[i]);
+  }
 }
 template <typename T>
 struct RowGrad {
-  const T *dy, *x, *mean, *factor, *shift, *slope;
+  const T *dy, *x;
+  const RealOf<T>*mean, *factor, *shift, *slope;
   T* dx;
 };
 template <typename T>
@@ -63,7 +69,7 @@ OFSDP_MULTIARCH void row_grad(const RowGrad<T>& g, int64_t c) {
   const auto [dy, x, mean, factor, shift, slope, dx] = g;
 #pragma GCC ivdep
   for (int64_t i = 0; i < c; ++i) {
-    dx[i] = factor[i] * dy[i] - shift[i] - (x[i] - mean[i]) * slope[i];
+    dx[i] = stored<T>(factor[i] * as_real(dy[i]) - shift[i] - (as_real(x[i]) - mean[i]) * slope[i]);
   }
 }
 
@@ -104,39 +110,47 @@ int64_t ChannelExtent::parts() const {
 size_t ChannelExtent::partial_count() const { return static_cast<size_t>(2 * parts() * channels); }
 
 template <typename T>
-OFSDP_MULTIARCH T segment_mean(const T* x, int64_t n) {
-  return lane_sum(n, [x](int64_t i) { return x[i]; }) / static_cast<T>(n);
+OFSDP_MULTIARCH RealOf<T> segment_mean(const T* x, int64_t n) {
+  return lane_sum(n, [x](int64_t i) { return as_real(x[i]); }) / static_cast<RealOf<T>>(n);
 }
 
 template <typename T>
-OFSDP_MULTIARCH T segment_squares(const T* x, T mean, int64_t n) {
-  return lane_sum(n, [=](int64_t i) { return (x[i] - mean) * (x[i] - mean); });
+OFSDP_MULTIARCH RealOf<T> segment_squares(const T* x, RealOf<T> mean, int64_t n) {
+  return lane_sum(n, [=](int64_t i) { return (as_real(x[i]) - mean) * (as_real(x[i]) - mean); });
 }
 
 template <typename T>
-OFSDP_MULTIARCH RowDots segment_dots(const T* dy, const T* x, T mean, T inv, int64_t n) {
-  const T sum = lane_sum(n, [=](int64_t i) { return dy[i]; });
-  const T dot = lane_sum(n, [=](int64_t i) { return dy[i] * ((x[i] - mean) * inv); });
+OFSDP_MULTIARCH RowDots segment_dots(const T* dy, const T* x, RealOf<T> mean, RealOf<T> inv,
+                                     int64_t n) {
+  const auto sum = lane_sum(n, [=](int64_t i) { return as_real(dy[i]); });
+  const auto dot =
+      lane_sum(n, [=](int64_t i) { return as_real(dy[i]) * ((as_real(x[i]) - mean) * inv); });
   return {static_cast<double>(sum), static_cast<double>(dot)};
 }
 
 template <typename T>
-OFSDP_MULTIARCH void segment_affine(const T* x, T mean, T factor, T bias, T* y, int64_t n) {
+OFSDP_MULTIARCH void segment_affine(const T* x, RealOf<T> mean, RealOf<T> factor, RealOf<T> bias,
+                                    T* y, int64_t n) {
 #pragma GCC ivdep
-  for (int64_t i = 0; i < n; ++i) y[i] = (x[i] - mean) * factor + bias;
+  for (int64_t i = 0; i < n; ++i) {
+    y[i] = stored<T>((as_real(x[i]) - mean) * factor + bias);
+  }
 }
 
 template <typename T>
-OFSDP_MULTIARCH void segment_grad(const T* dy, const T* x, const GradFactors<T>& f, T* dx,
+OFSDP_MULTIARCH void segment_grad(const T* dy, const T* x, const GradFactors<RealOf<T>>& f, T* dx,
                                   int64_t n) {
   const auto [mean, factor, shift, slope] = f;
 #pragma GCC ivdep
-  for (int64_t i = 0; i < n; ++i) dx[i] = factor * dy[i] - shift - (x[i] - mean) * slope;
+  for (int64_t i = 0; i < n; ++i) {
+    dx[i] = stored<T>(factor * as_real(dy[i]) - shift - (as_real(x[i]) - mean) * slope);
+  }
 }
 
 template <typename T>
-void channel_stats(const ChannelExtent& e, const T* x, T* mean, T* variance, T* partial) {
-  T* squares = partial + e.parts() * e.channels;
+void channel_stats(const ChannelExtent& e, const T* x, RealOf<T>* mean, RealOf<T>* variance,
+                   RealOf<T>* partial) {
+  RealOf<T>* squares = partial + e.parts() * e.channels;
   for_parts(e, [&](int64_t part, int64_t channel, int64_t channels, int64_t at, int64_t n) {
     const int64_t to = part * e.channels + channel;
     if (e.last) return column_stats(x + at, n, e.channels, channels, partial + to, squares + to);
@@ -153,15 +167,15 @@ void channel_stats(const ChannelExtent& e, const T* x, T* mean, T* variance, T* 
       sum +=
           static_cast<double>(squares[part * e.channels + c]) + far * far * n * (count - n) / count;
     }
-    mean[c] = static_cast<T>(middle);
-    variance[c] = static_cast<T>(sum / count);
+    mean[c] = static_cast<RealOf<T>>(middle);
+    variance[c] = static_cast<RealOf<T>>(sum / count);
   }
 }
 
 template <typename T>
-void channel_dots(const ChannelExtent& e, const T* dy, const T* x, const T* mean, const T* inv,
-                  T* sum, T* dot, T* partial) {
-  T* dots = partial + e.parts() * e.channels;
+void channel_dots(const ChannelExtent& e, const T* dy, const T* x, const RealOf<T>* mean,
+                  const RealOf<T>* inv, RealOf<T>* sum, RealOf<T>* dot, RealOf<T>* partial) {
+  RealOf<T>* dots = partial + e.parts() * e.channels;
   for_parts(e, [&](int64_t part, int64_t channel, int64_t channels, int64_t at, int64_t n) {
     const int64_t to = part * e.channels + channel;
     if (e.last) {
@@ -170,8 +184,8 @@ void channel_dots(const ChannelExtent& e, const T* dy, const T* x, const T* mean
           dots + to);
     }
     const RowDots made = segment_dots(dy + at, x + at, mean[channel], inv[channel], n);
-    partial[to] = static_cast<T>(made.sum);
-    dots[to] = static_cast<T>(made.dot);
+    partial[to] = static_cast<RealOf<T>>(made.sum);
+    dots[to] = static_cast<RealOf<T>>(made.dot);
   });
   for (int64_t c = 0; c < e.channels; ++c) {
     double total = 0, total_dot = 0;
@@ -179,14 +193,14 @@ void channel_dots(const ChannelExtent& e, const T* dy, const T* x, const T* mean
       total += static_cast<double>(partial[part * e.channels + c]);
       total_dot += static_cast<double>(dots[part * e.channels + c]);
     }
-    sum[c] = static_cast<T>(total);
-    dot[c] = static_cast<T>(total_dot);
+    sum[c] = static_cast<RealOf<T>>(total);
+    dot[c] = static_cast<RealOf<T>>(total_dot);
   }
 }
 
 template <typename T>
-void channel_affine(const ChannelExtent& e, const T* x, const T* mean, const T* factor,
-                    const T* bias, T* y) {
+void channel_affine(const ChannelExtent& e, const T* x, const RealOf<T>* mean,
+                    const RealOf<T>* factor, const RealOf<T>* bias, T* y) {
   const int64_t width = e.last ? e.channels : e.inner;
   parallel_each(e.last ? e.count() : e.batch * e.channels, kGrain / (width + 1) + 1,
                 [&](int64_t i) {
@@ -200,8 +214,8 @@ void channel_affine(const ChannelExtent& e, const T* x, const T* mean, const T* 
 }
 
 template <typename T>
-void channel_grad(const ChannelExtent& e, const T* dy, const T* x, const T* mean, const T* factor,
-                  const T* shift, const T* slope, T* dx) {
+void channel_grad(const ChannelExtent& e, const T* dy, const T* x, const RealOf<T>* mean,
+                  const RealOf<T>* factor, const RealOf<T>* shift, const RealOf<T>* slope, T* dx) {
   const int64_t width = e.last ? e.channels : e.inner;
   parallel_each(e.last ? e.count() : e.batch * e.channels, kGrain / (width + 1) + 1,
                 [&](int64_t i) {
@@ -215,20 +229,21 @@ void channel_grad(const ChannelExtent& e, const T* dy, const T* x, const T* mean
                 });
 }
 
-#define OFSDP_CHANNEL_NORM_OF(T)                                                                   \
-  template T segment_mean(const T*, int64_t);                                                      \
-  template T segment_squares(const T*, T, int64_t);                                                \
-  template RowDots segment_dots(const T*, const T*, T, T, int64_t);                                \
-  template void segment_affine(const T*, T, T, T, T*, int64_t);                                    \
-  template void segment_grad(const T*, const T*, const GradFactors<T>&, T*, int64_t);              \
-  template void channel_stats(const ChannelExtent&, const T*, T*, T*, T*);                         \
-  template void channel_dots(const ChannelExtent&, const T*, const T*, const T*, const T*, T*, T*, \
-                             T*);                                                                  \
-  template void channel_affine(const ChannelExtent&, const T*, const T*, const T*, const T*, T*);  \
-  template void channel_grad(const ChannelExtent&, const T*, const T*, const T*, const T*,         \
-                             const T*, const T*, T*);
-OFSDP_CHANNEL_NORM_OF(float)
-OFSDP_CHANNEL_NORM_OF(double)
+#define OFSDP_CHANNEL_NORM_OF(T, R)                                                                \
+  template R segment_mean(const T*, int64_t);                                                      \
+  template R segment_squares(const T*, R, int64_t);                                                \
+  template RowDots segment_dots(const T*, const T*, R, R, int64_t);                                \
+  template void segment_affine(const T*, R, R, R, T*, int64_t);                                    \
+  template void segment_grad(const T*, const T*, const GradFactors<R>&, T*, int64_t);              \
+  template void channel_stats(const ChannelExtent&, const T*, R*, R*, R*);                         \
+  template void channel_dots(const ChannelExtent&, const T*, const T*, const R*, const R*, R*, R*, \
+                             R*);                                                                  \
+  template void channel_affine(const ChannelExtent&, const T*, const R*, const R*, const R*, T*);  \
+  template void channel_grad(const ChannelExtent&, const T*, const T*, const R*, const R*,         \
+                             const R*, const R*, T*);
+OFSDP_CHANNEL_NORM_OF(float, float)
+OFSDP_CHANNEL_NORM_OF(BFloat16, float)
+OFSDP_CHANNEL_NORM_OF(double, double)
 #undef OFSDP_CHANNEL_NORM_OF
 
 }  // namespace ofsdp::kernels

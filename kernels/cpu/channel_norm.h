@@ -1,5 +1,5 @@
-// Normalisation by channel, in float or double, over [batch, channels, inner] (plain) or
-// [batch, inner, channels] (channels last).
+// Normalisation by channel, of float, BFloat16 or double (T), over [batch, channels, inner]
+// (plain) or [batch, inner, channels] (channels last). Statistics and factors are RealOf<T>.
 //
 // Sums over batch and inner go through partial sums that depend on the shape only (one per image,
 // or per block of rows when channels come last) and are joined in their order in double, so threads
@@ -17,6 +17,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "kernels/cpu/stored_floats.h"
+
 namespace ofsdp::kernels {
 
 struct ChannelExtent {
@@ -29,35 +31,36 @@ struct ChannelExtent {
 };
 
 template <typename T>
-void channel_stats(const ChannelExtent& e, const T* x, T* mean, T* variance, T* partial);
+void channel_stats(const ChannelExtent& e, const T* x, RealOf<T>* mean, RealOf<T>* variance,
+                   RealOf<T>* partial);
 template <typename T>
-void channel_dots(const ChannelExtent& e, const T* dy, const T* x, const T* mean, const T* inv,
-                  T* sum, T* dot, T* partial);
+void channel_dots(const ChannelExtent& e, const T* dy, const T* x, const RealOf<T>* mean,
+                  const RealOf<T>* inv, RealOf<T>* sum, RealOf<T>* dot, RealOf<T>* partial);
 template <typename T>
-void channel_affine(const ChannelExtent& e, const T* x, const T* mean, const T* factor,
-                    const T* bias, T* y);
+void channel_affine(const ChannelExtent& e, const T* x, const RealOf<T>* mean,
+                    const RealOf<T>* factor, const RealOf<T>* bias, T* y);
 template <typename T>
-void channel_grad(const ChannelExtent& e, const T* dy, const T* x, const T* mean, const T* factor,
-                  const T* shift, const T* slope, T* dx);
+void channel_grad(const ChannelExtent& e, const T* dy, const T* x, const RealOf<T>* mean,
+                  const RealOf<T>* factor, const RealOf<T>* shift, const RealOf<T>* slope, T* dx);
 
 // One row of `n` elements of one channel: what group_normalization.cpp builds on.
 struct RowDots {
   double sum, dot;
 };
 template <typename T>
-T segment_mean(const T* x, int64_t n);
+RealOf<T> segment_mean(const T* x, int64_t n);
 template <typename T>
-T segment_squares(const T* x, T mean, int64_t n);  // sum of (x - mean)^2
+RealOf<T> segment_squares(const T* x, RealOf<T> mean, int64_t n);  // sum of (x - mean)^2
 template <typename T>
-RowDots segment_dots(const T* dy, const T* x, T mean, T inv, int64_t n);
+RowDots segment_dots(const T* dy, const T* x, RealOf<T> mean, RealOf<T> inv, int64_t n);
 template <typename T>
-void segment_affine(const T* x, T mean, T factor, T bias, T* y, int64_t n);
+void segment_affine(const T* x, RealOf<T> mean, RealOf<T> factor, RealOf<T> bias, T* y, int64_t n);
 
-template <typename T>
+template <typename R>
 struct GradFactors {
-  T mean, factor, shift, slope;
+  R mean, factor, shift, slope;
 };
 template <typename T>
-void segment_grad(const T* dy, const T* x, const GradFactors<T>& f, T* dx, int64_t n);
+void segment_grad(const T* dy, const T* x, const GradFactors<RealOf<T>>& f, T* dx, int64_t n);
 
 }  // namespace ofsdp::kernels

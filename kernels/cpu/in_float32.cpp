@@ -63,9 +63,9 @@ class ConvertingKernel final : public Kernel {
   void place(const std::vector<TensorDesc>& given, const std::vector<TensorDesc>& wide,
              std::vector<Operand>& operands) {
     for (size_t i = 0; i < given.size(); ++i) {
-      operands.push_back({is_half(given[i]), bytes_});
+      operands.push_back({given[i].dtype != wide[i].dtype, bytes_});
       views_.push_back({nullptr, wide[i]});
-      if (is_half(given[i])) bytes_ += align_up(wide[i].bytes(), kTensorAlignment);
+      if (operands.back().converted) bytes_ += align_up(wide[i].bytes(), kTensorAlignment);
     }
   }
 
@@ -106,6 +106,22 @@ Implementation in_float32(Implementation inner) {
           },
           [create = inner.create](const Problem& p) {
             return convert_around(p, create(as_float32(p)));
+          }};
+}
+
+Implementation in_float32_but(const char* name, size_t images, Implementation inner) {
+  const auto partly = [images](const Problem& p) {
+    Problem wide = as_float32(p);
+    for (size_t i = 0; i < std::min(images, p.inputs.size()); ++i) {
+      wide.inputs[i].dtype = p.inputs[i].dtype;
+    }
+    wide.outputs[0].dtype = p.outputs[0].dtype;
+    return wide;
+  };
+  return {name, [partly, accepts = inner.accepts](const Problem& p) { return accepts(partly(p)); },
+          [partly, create = inner.create](const Problem& p) -> std::unique_ptr<Kernel> {
+            const Problem wide = partly(p);
+            return std::make_unique<ConvertingKernel>(p, wide, create(wide));
           }};
 }
 

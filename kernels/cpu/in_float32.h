@@ -3,8 +3,9 @@
 //
 //   .cpu = {{"rows", accepts, create}, in_float32<accepts, create>()}
 //
-// Operands of other types go through untouched. The outer kernel owns the inner one. Threads: as
-// Kernel. Errors: those of the inner kernel.
+// Operands of other types go through untouched, and so do those that the inner kernel reads and
+// writes in 16 bits (in_float32_but). The outer kernel owns the inner one. Threads: as Kernel.
+// Errors: those of the inner kernel.
 #pragma once
 
 #include <memory>
@@ -16,6 +17,9 @@ namespace ofsdp::kernels {
 bool has_half_floats(const Problem& p);
 Problem as_float32(const Problem& p);  // 16-bit floats replaced by float32
 std::unique_ptr<Kernel> convert_around(const Problem& p, std::unique_ptr<Kernel> inner);
+
+// Leaves the first `images` inputs and output 0 as they are; `inner` gets the problem so.
+Implementation in_float32_but(const char* name, size_t images, Implementation inner);
 
 // `inner` for 16-bit floats.
 Implementation in_float32(Implementation inner);

@@ -81,12 +81,12 @@ TEST(Memory, ProportionalSetSizeGrowsByThePlan) {
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
   GTEST_SKIP() << "the sanitizers' shadow memory counts too";
 #endif
-  const double planned = metrics_of(mnist(384, 1)).back().at("planned_peak_bytes")[0].get<double>();
+  const double planned = metrics_of(mnist(448, 1)).back().at("planned_peak_bytes")[0].get<double>();
   ASSERT_GT(planned, 150e6) << "large against the room below";
   const auto small = pss_in_the_loop(mnist(1, 100000));
   const double small_planned =
       metrics_of(mnist(1, 1)).back().at("planned_peak_bytes")[0].get<double>();
-  const auto large = pss_in_the_loop(mnist(384, 100000));
+  const auto large = pss_in_the_loop(mnist(448, 100000));
   ASSERT_EQ(small.size(), 2u);
   ASSERT_EQ(large.size(), 2u);
   for (size_t rank = 0; rank < 2; ++rank) {

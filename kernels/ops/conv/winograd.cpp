@@ -31,6 +31,7 @@ constexpr int64_t kBlockTiles = 64;                 // at least, however many ch
 // Fewer channels or tiles than these, and the transforms cost more than they save: measured with
 // 16 to 512 channels and 7 to 56 rows, AVX2 and AVX-512.
 constexpr int64_t kFewestChannels = 16, kFewestOfBoth = 48, kFewestTiles = 128;
+constexpr int64_t kMostSums = int64_t{1} << 26;  // elements of all threads' sums of dw
 
 // The tile at a place, with zeros for what lies outside, in `patch` where it is not all inside.
 template <typename T>

@@ -13,7 +13,6 @@
 #include "kernels/core/memory.h"
 #include "kernels/core/standard_body.h"
 #include "kernels/cpu/channel_norm.h"
-#include "kernels/cpu/float_kernels.h"
 #include "kernels/ops/norm/channels.h"
 #include "kernels/ops/operators.h"
 #include "kernels/ops/support.h"
@@ -100,50 +99,42 @@ std::vector<RefTensor> reference(const ReferenceContext& c) {
   return all;
 }
 
-// All operands of type T; the first `images` inputs have the layout of output 0.
-template <typename T, size_t images>
-Acceptance accepts(const Problem& p) {
-  if (!p.all_dtype(dtype_of<T>())) return Acceptance::refuse(not_of_type<T>());
-  bool same = true;
-  for (size_t i = 0; i < images; ++i) same = same && p.in(i).layout == p.out(0).layout;
-  return accept_if(same, "operands of several layouts");
-}
-
 template <typename T>
 std::unique_ptr<Kernel> create(const Problem& p) {
+  using R = RealOf<T>;
   const ChannelExtent e = batch_norm_extent(p.in(0));
   const bool training = trains(p.attributes);
-  const T epsilon = static_cast<T>(p.attributes.f("epsilon", 1e-5f));
-  const T momentum = static_cast<T>(p.attributes.f("momentum", 0.9f));
+  const R epsilon = static_cast<R>(p.attributes.f("epsilon", 1e-5f));
+  const R momentum = static_cast<R>(p.attributes.f("momentum", 0.9f));
   std::array<bool, 5> wanted{};
   for (size_t i = 0; i < 5; ++i) wanted[i] = p.has_out(i);
   const auto channels = static_cast<size_t>(e.channels);
   const size_t count = 3 * channels + (training ? e.partial_count() : 0);
   return make_kernel(
       [=](const KernelArgs& a) {
-        T* mean = reinterpret_cast<T*>(a.workspace);
-        T* variance = mean + channels;
-        T* factor = variance + channels;
+        R* mean = reinterpret_cast<R*>(a.workspace);
+        R* variance = mean + channels;
+        R* factor = variance + channels;
         if (training) {
           channel_stats(e, a.in<T>(0), mean, variance, factor + channels);
         } else {
-          std::copy_n(a.in<T>(3), channels, mean);
-          std::copy_n(a.in<T>(4), channels, variance);
+          std::copy_n(a.in<R>(3), channels, mean);
+          std::copy_n(a.in<R>(4), channels, variance);
         }
         for (size_t c = 0; c < channels; ++c) {
-          factor[c] = a.in<T>(1)[c] / std::sqrt(variance[c] + epsilon);
+          factor[c] = a.in<R>(1)[c] / std::sqrt(variance[c] + epsilon);
         }
-        channel_affine(e, a.in<T>(0), mean, factor, a.in<T>(2), a.out<T>(0));
+        channel_affine(e, a.in<T>(0), mean, factor, a.in<R>(2), a.out<T>(0));
         for (size_t i = 1; i < 5; ++i) {
           if (!wanted[i]) continue;
-          const T* now = i % 2 == 1 ? mean : variance;
-          const T* before = i % 2 == 1 ? a.in<T>(3) : a.in<T>(4);
+          const R* now = i % 2 == 1 ? mean : variance;
+          const R* before = i % 2 == 1 ? a.in<R>(3) : a.in<R>(4);
           for (size_t c = 0; c < channels; ++c) {
-            a.out<T>(i)[c] = i > 2 ? now[c] : before[c] * momentum + now[c] * (T{1} - momentum);
+            a.out<R>(i)[c] = i > 2 ? now[c] : before[c] * momentum + now[c] * (R{1} - momentum);
           }
         }
       },
-      count * sizeof(T));
+      count * sizeof(R));
 }
 
 // --- the gradient ---
@@ -177,31 +168,32 @@ std::vector<RefTensor> grad_reference(const ReferenceContext& c) {
 
 template <typename T>
 std::unique_ptr<Kernel> create_grad(const Problem& p) {
+  using R = RealOf<T>;
   const ChannelExtent e = batch_norm_extent(p.in(1));
   const bool training = p.attributes.i("training_mode", 0) != 0;
-  const T epsilon = static_cast<T>(p.attributes.f("epsilon", 1e-5f));
+  const R epsilon = static_cast<R>(p.attributes.f("epsilon", 1e-5f));
   const auto channels = static_cast<size_t>(e.channels);
   const bool has_dscale = p.has_out(1), has_dbias = p.has_out(2);
   return make_kernel(
       [=](const KernelArgs& a) {
-        T* inv = reinterpret_cast<T*>(a.workspace);
-        T* factor = inv + channels;
-        T* shift = factor + channels;
-        T* slope = shift + channels;
-        T* dscale = has_dscale ? a.out<T>(1) : slope + channels;
-        T* dbias = has_dbias ? a.out<T>(2) : slope + 2 * channels;
-        for (size_t c = 0; c < channels; ++c) inv[c] = T{1} / std::sqrt(a.in<T>(4)[c] + epsilon);
-        channel_dots(e, a.in<T>(0), a.in<T>(1), a.in<T>(3), inv, dbias, dscale,
+        R* inv = reinterpret_cast<R*>(a.workspace);
+        R* factor = inv + channels;
+        R* shift = factor + channels;
+        R* slope = shift + channels;
+        R* dscale = has_dscale ? a.out<R>(1) : slope + channels;
+        R* dbias = has_dbias ? a.out<R>(2) : slope + 2 * channels;
+        for (size_t c = 0; c < channels; ++c) inv[c] = R{1} / std::sqrt(a.in<R>(4)[c] + epsilon);
+        channel_dots(e, a.in<T>(0), a.in<T>(1), a.in<R>(3), inv, dbias, dscale,
                      slope + 3 * channels);
-        const T share = training ? T{1} / static_cast<T>(e.count()) : T{0};
+        const R share = training ? R{1} / static_cast<R>(e.count()) : R{0};
         for (size_t c = 0; c < channels; ++c) {
-          factor[c] = a.in<T>(2)[c] * inv[c];
+          factor[c] = a.in<R>(2)[c] * inv[c];
           shift[c] = factor[c] * dbias[c] * share;
           slope[c] = factor[c] * inv[c] * dscale[c] * share;
         }
-        channel_grad(e, a.in<T>(0), a.in<T>(1), a.in<T>(3), factor, shift, slope, a.out<T>(0));
+        channel_grad(e, a.in<T>(0), a.in<T>(1), a.in<R>(3), factor, shift, slope, a.out<T>(0));
       },
-      (7 * channels + e.partial_count()) * sizeof(T));
+      (7 * channels + e.partial_count()) * sizeof(R));
 }
 
 void batch_normalization_grad_body(BodyBuilder& b) {
@@ -233,13 +225,11 @@ void batch_normalization_grad_body(BodyBuilder& b) {
 void add_batch_normalization(Registry& registry) {
   registry.add(make_op(
       "BatchNormalization", {infer, grad, reference},
-      float_kernels<accepts<float, 1>, create<float>, accepts<double, 1>, create<double>>(
-          "channels"),
+      image_kernels<1, create<float>, create<BFloat16>, create<double>>("channels"),
       channels_last({0}, {0}, {.min_inputs = 5, .first_opset = 15, .inplace_inputs = {0}})));
   registry.add_own(make_op(
       "BatchNormalizationGrad", {infer_like_inputs({1, 2, 2}), nullptr, grad_reference},
-      float_kernels<accepts<float, 2>, create_grad<float>, accepts<double, 2>, create_grad<double>>(
-          "channels"),
+      image_kernels<2, create_grad<float>, create_grad<BFloat16>, create_grad<double>>("channels"),
       channels_last(
           {0, 1}, {0},
           {.min_inputs = 5, .body = batch_normalization_grad_body, .inplace_inputs = {0, 1}})));

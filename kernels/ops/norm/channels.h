@@ -1,8 +1,12 @@
-// The channels of a batch normalization's image. Pure; any thread.
+// Shared by the normalizations of images: the channels of batch normalization, and the list of
+// implementations. Pure; any thread.
 #pragma once
+
+#include <vector>
 
 #include "kernels/core/tensor.h"
 #include "kernels/cpu/channel_norm.h"
+#include "kernels/cpu/float_kernels.h"
 
 namespace ofsdp::kernels::ops {
 
@@ -13,6 +17,31 @@ inline ChannelExtent batch_norm_extent(const TensorDesc& x) {
   if (s.rank() < 2) return {s.numel(), 1, 1, false};
   const int64_t inner = s.numel(2, s.rank());
   return {s[0], s[1], inner, x.layout == Layout::kChannelsLast || inner == 1};
+}
+
+// Accepts images (the first `images` inputs and output 0) of type T and one layout; other operands
+// are RealOf<T>.
+template <typename T, size_t images>
+Acceptance accepts_images(const Problem& p) {
+  const auto fits = [](bool image, const TensorDesc& desc) {
+    return !desc.present() || desc.dtype == (image ? dtype_of<T>() : dtype_of<RealOf<T>>());
+  };
+  bool types = true, layouts = true;
+  for (size_t i = 0; i < p.inputs.size(); ++i) types = types && fits(i < images, p.in(i));
+  for (size_t i = 0; i < p.outputs.size(); ++i) types = types && fits(i == 0, p.out(i));
+  for (size_t i = 0; i < images; ++i) layouts = layouts && p.in(i).layout == p.out(0).layout;
+  if (!types) return Acceptance::refuse(not_of_type<T>());
+  return accept_if(layouts, "operands of several layouts");
+}
+
+// Sums of float16 are not made vectors of: whole images in float32 are faster.
+template <size_t images, auto create32, auto create_bfloat16, auto create64>
+std::vector<Implementation> image_kernels(const char* name) {
+  return {
+      {name, accepts_images<float, images>, create32},
+      in_float32_but("bfloat16", images, {"", accepts_images<BFloat16, images>, create_bfloat16}),
+      in_float32<accepts_images<float, images>, create32>(),
+      {"float64", accepts_images<double, images>, create64}};
 }
 
 }  // namespace ofsdp::kernels::ops

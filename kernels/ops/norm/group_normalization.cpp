@@ -10,9 +10,8 @@
 #include <cmath>
 
 #include "kernels/core/standard_body.h"
-#include "kernels/cpu/channel_norm.h"
-#include "kernels/cpu/float_kernels.h"
 #include "kernels/cpu/parallel.h"
+#include "kernels/ops/norm/channels.h"
 #include "kernels/ops/operators.h"
 #include "kernels/ops/support.h"
 
@@ -97,6 +96,7 @@ std::vector<RefTensor> reference(const ReferenceContext& c) {
 
 template <typename T, GroupsOf groups_of>
 std::unique_ptr<Kernel> create(const Problem& p) {
+  using R = RealOf<T>;
   const GroupExtent e =
       group_extent(p.in(0).shape, groups_of(p.in(0).shape, p.attributes), p.attributes);
   const bool stats = p.has_out(1) && p.has_out(2);
@@ -105,17 +105,17 @@ std::unique_ptr<Kernel> create(const Problem& p) {
     parallel_each(e.rows(), 16384 / e.width() + 1, [&](int64_t row) {
       const T* x = a.in<T>(0) + row * e.width();
       T* y = a.out<T>(0) + row * e.width();
-      const T mean = segment_mean(x, e.width());
-      const T variance = segment_squares(x, mean, e.width()) / static_cast<T>(e.width());
-      const T inv = T{1} / std::sqrt(variance + static_cast<T>(e.epsilon));
+      const R mean = segment_mean(x, e.width());
+      const R variance = segment_squares(x, mean, e.width()) / static_cast<R>(e.width());
+      const R inv = R{1} / std::sqrt(variance + static_cast<R>(e.epsilon));
       for (int64_t k = 0; k < e.each; ++k) {
         const int64_t channel = row % e.groups * e.each + k;
-        segment_affine(x + k * e.inner, mean, inv * a.in<T>(1)[channel], a.in<T>(2)[channel],
+        segment_affine(x + k * e.inner, mean, inv * a.in<R>(1)[channel], a.in<R>(2)[channel],
                        y + k * e.inner, e.inner);
       }
       if (!stats) return;
-      a.out<T>(1)[row] = mean;
-      a.out<T>(2)[row] = inv;
+      a.out<R>(1)[row] = mean;
+      a.out<R>(2)[row] = inv;
     });
   });
 }
@@ -157,8 +157,9 @@ std::vector<RefTensor> grad_reference(const ReferenceContext& c) {
 // dx of one row of the group and its sums per channel, in `sums` [each][2].
 template <typename T>
 void backward_row(const GroupExtent& e, const KernelArgs& a, int64_t row, double* sums) {
-  const T mean = a.in<T>(3)[row], inv = a.in<T>(4)[row];
-  const T* scale = a.in<T>(2) + row % e.groups * e.each;
+  using R = RealOf<T>;
+  const R mean = a.in<R>(3)[row], inv = a.in<R>(4)[row];
+  const R* scale = a.in<R>(2) + row % e.groups * e.each;
   double total = 0, total_dot = 0;
   for (int64_t k = 0; k < e.each; ++k) {
     const int64_t at = row * e.width() + k * e.inner;
@@ -168,8 +169,8 @@ void backward_row(const GroupExtent& e, const KernelArgs& a, int64_t row, double
     total += made.sum * static_cast<double>(scale[k]);
     total_dot += made.dot * static_cast<double>(scale[k]);
   }
-  const auto shift = static_cast<T>(total / static_cast<double>(e.width())) * inv;
-  const auto slope = static_cast<T>(total_dot / static_cast<double>(e.width())) * inv * inv;
+  const auto shift = static_cast<R>(total / static_cast<double>(e.width())) * inv;
+  const auto slope = static_cast<R>(total_dot / static_cast<double>(e.width())) * inv * inv;
   for (int64_t k = 0; k < e.each; ++k) {
     const int64_t at = row * e.width() + k * e.inner;
     segment_grad<T>(a.in<T>(0) + at, a.in<T>(1) + at, {mean, inv * scale[k], shift, slope},
@@ -193,8 +194,8 @@ std::unique_ptr<Kernel> create_grad(const Problem& p) {
             sum += sums[(n * e.channels() + c) * 2];
             dot += sums[(n * e.channels() + c) * 2 + 1];
           }
-          if (has_dscale) a.out<T>(1)[c] = static_cast<T>(dot);
-          if (has_dbias) a.out<T>(2)[c] = static_cast<T>(sum);
+          if (has_dscale) a.out<RealOf<T>>(1)[c] = static_cast<RealOf<T>>(dot);
+          if (has_dbias) a.out<RealOf<T>>(2)[c] = static_cast<RealOf<T>>(sum);
         }
       },
       bytes);
@@ -223,10 +224,10 @@ void group_normalization_grad_body(BodyBuilder& b) {
 
 template <GroupsOf groups_of>
 void add(Registry& registry, const char* name, int first_opset) {
-  registry.add(
-      make_op(name, {infer<groups_of>, grad<groups_of>, reference<groups_of>},
-              plain_float_kernels<create<float, groups_of>, create<double, groups_of>>("rows"),
-              {.min_inputs = 3, .first_opset = first_opset, .inplace_inputs = {0}}));
+  registry.add(make_op(name, {infer<groups_of>, grad<groups_of>, reference<groups_of>},
+                       image_kernels<1, create<float, groups_of>, create<BFloat16, groups_of>,
+                                     create<double, groups_of>>("rows"),
+                       {.min_inputs = 3, .first_opset = first_opset, .inplace_inputs = {0}}));
 }
 
 }  // namespace
@@ -234,10 +235,10 @@ void add(Registry& registry, const char* name, int first_opset) {
 void add_group_normalization(Registry& registry) {
   add<given_groups>(registry, "GroupNormalization", 21);
   add<channels>(registry, "InstanceNormalization", 6);
-  registry.add_own(
-      make_op("GroupNormalizationGrad", {infer_like_inputs({1, 2, 2}), nullptr, grad_reference},
-              plain_float_kernels<create_grad<float>, create_grad<double>>("rows"),
-              {.min_inputs = 5, .body = group_normalization_grad_body, .inplace_inputs = {0, 1}}));
+  registry.add_own(make_op(
+      "GroupNormalizationGrad", {infer_like_inputs({1, 2, 2}), nullptr, grad_reference},
+      image_kernels<2, create_grad<float>, create_grad<BFloat16>, create_grad<double>>("rows"),
+      {.min_inputs = 5, .body = group_normalization_grad_body, .inplace_inputs = {0, 1}}));
 }
 
 }  // namespace ofsdp::kernels::ops
