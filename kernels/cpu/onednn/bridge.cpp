@@ -127,14 +127,10 @@ const dnnl::engine& engine() {
 
 bool is_present() { return true; }
 
-namespace {
-
 bool has_isa(dnnl::cpu_isa wanted) {
   const auto isa = static_cast<unsigned>(dnnl::get_effective_cpu_isa());
   return (isa & static_cast<unsigned>(wanted)) == static_cast<unsigned>(wanted);
 }
-
-}  // namespace
 
 bool has_avx512() { return has_isa(dnnl::cpu_isa::avx512_core); }
 

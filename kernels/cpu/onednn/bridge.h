@@ -33,6 +33,7 @@ using Desc = dnnl::memory::desc;
 
 const dnnl::engine& engine();
 dnnl::memory::data_type data_type(DType dtype);  // undef: oneDNN has no such type
+bool has_isa(dnnl::cpu_isa wanted);              // the processor has it, and oneDNN may use it
 // Whether oneDNN has the type, and multiplies it no slower than float32.
 bool has_type(DType dtype);
 

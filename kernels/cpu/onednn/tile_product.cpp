@@ -92,9 +92,7 @@ TileProduct<T>::TileProduct(const TileSize& s, int slots) : state_(std::make_sha
 template <typename T>
 bool TileProduct<T>::is_available() {
   if (std::is_same_v<T, float>) return true;
-  const auto isa = static_cast<unsigned>(dnnl::get_effective_cpu_isa());
-  const auto wanted = static_cast<unsigned>(dnnl::cpu_isa::avx512_core_bf16);
-  return (isa & wanted) == wanted && onednn::has_type(DType::kBFloat16);
+  return onednn::has_isa(dnnl::cpu_isa::avx512_core_bf16) && onednn::has_type(DType::kBFloat16);
 }
 
 template <typename T>

@@ -217,10 +217,6 @@ class ConvColumns {
   size_t weights_ = 0, columns_ = 0, sums_ = 0;  // places in the workspace
 };
 
-ConvShape forward_shape(const Problem& p) {
-  return known_conv(p.attributes, p.in(0).shape, p.in(1).shape);
-}
-
 Acceptance accepts_columns(const Problem& p, const ConvShape& s) {
   if (!p.all_dtype(DType::kFloat32)) return Acceptance::refuse("not float32");
   return accept_if(blas_fits({s.window.out_size(), s.window.taps() * s.x[1], s.y[1]}),
@@ -230,14 +226,14 @@ Acceptance accepts_columns(const Problem& p, const ConvShape& s) {
 }  // namespace
 
 Acceptance columns_accept_conv(const Problem& p) {
-  const ConvShape s = forward_shape(p);
+  const ConvShape s = conv_of(p);
   if (s.w.numel() == 0 && p.out(0).numel() > 0) return Acceptance::refuse("empty weights");
   return accepts_columns(p, s);
 }
 
 std::unique_ptr<Kernel> make_columns_conv(const Problem& p) {
   if (p.out(0).numel() == 0) return make_kernel([](const KernelArgs&) {});
-  const ConvColumns columns(forward_shape(p), p.in(0), p.out(0));
+  const ConvColumns columns(conv_of(p), p.in(0), p.out(0));
   std::unique_ptr<Kernel> kernel = make_kernel(
       [columns, bias = p.has_in(2)](const KernelArgs& a) {
         columns.forward(a.in<float>(0), a.in<float>(1), bias ? a.in<float>(2) : nullptr,

@@ -89,8 +89,7 @@ class ConvLoops {
 
 template <typename T>
 std::unique_ptr<Kernel> make_forward(const Problem& p) {
-  const ConvLoops<T> loops(known_conv(p.attributes, p.in(0).shape, p.in(1).shape), p.in(0),
-                           p.out(0));
+  const ConvLoops<T> loops(conv_of(p), p.in(0), p.out(0));
   return make_kernel([loops, bias = p.has_in(2)](const KernelArgs& a) {
     return loops.forward(a.in<T>(0), a.in<T>(1), bias ? a.in<T>(2) : nullptr, a.out<T>(0));
   });

@@ -31,6 +31,10 @@ ConvShape known_conv(const Attributes& attributes, const Shape& x, const Shape& 
   return *shape;
 }
 
+ConvShape conv_of(const Problem& p) {
+  return known_conv(p.attributes, p.in(0).shape, p.in(1).shape);
+}
+
 Attributes conv_attributes(const ConvShape& shape) {
   Attributes made = window_attributes(shape.window);
   made.set("group", shape.group);

@@ -12,6 +12,7 @@ namespace ofsdp::kernels::ops {
 
 Result<ConvShape> infer_conv(const Attributes& attributes, const Shape& x, const Shape& w);
 ConvShape known_conv(const Attributes& attributes, const Shape& x, const Shape& w);
+ConvShape conv_of(const Problem& problem);  // of a Conv
 
 // The attributes that a gradient node of this convolution carries, and the way back.
 Attributes conv_attributes(const ConvShape& shape);

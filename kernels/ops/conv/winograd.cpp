@@ -311,8 +311,8 @@ Acceptance accepts(const Problem& p, const ConvShape& s, const TensorDesc& one,
   const Window& w = s.window;
   if (!onednn::is_present()) return Acceptance::refuse(onednn::kNoOneDnn);  // not measured
   const DType dtype = p.in(0).dtype;
-  const bool is_half = dtype == DType::kBFloat16 || dtype == DType::kFloat16;
-  if (!p.all_dtype(dtype) || (!is_half && dtype != DType::kFloat32)) {
+  const bool is_half = dtype != DType::kFloat32;
+  if (!p.all_dtype(dtype) || !is_stored_float(dtype)) {
     return Acceptance::refuse("not float32 or 16-bit floats");
   }
   const bool fits = w.axes == 2 && w.kernel == Window::Axes{1, 3, 3} &&
@@ -333,19 +333,15 @@ Acceptance accepts(const Problem& p, const ConvShape& s, const TensorDesc& one,
   return accept_if(tiles >= std::max(kFewestTiles, channels / 2), "too few outputs");
 }
 
-ConvShape forward_shape(const Problem& p) {
-  return known_conv(p.attributes, p.in(0).shape, p.in(1).shape);
-}
-
 }  // namespace
 
 Acceptance winograd_accepts_conv(const Problem& p) {
-  return accepts(p, forward_shape(p), p.in(0), p.out(0), onednn_accepts_conv);
+  return accepts(p, conv_of(p), p.in(0), p.out(0), onednn_accepts_conv);
 }
 
 std::unique_ptr<Kernel> make_winograd_conv(const Problem& p) {
   return with_stored_float(p.in(0).dtype, [&]<typename T>(T) {
-    const WinogradConv<T> conv(tiles_of(forward_shape(p)), false);
+    const WinogradConv<T> conv(tiles_of(conv_of(p)), false);
     std::unique_ptr<Kernel> kernel = make_kernel(
         [conv, bias = p.has_in(2)](const KernelArgs& a) {
           conv.run(a.in<T>(0), a.in<T>(1), bias ? a.in<T>(2) : nullptr, a.out<T>(0), a.workspace);

@@ -12,6 +12,7 @@
 
 #include "kernels/cpu/chain_steps.h"
 #include "kernels/cpu/float_width.h"
+#include "kernels/cpu/stored_floats.h"
 #include "kernels/ops/operators.h"
 #include "kernels/ops/pointwise/gelu.h"
 #include "kernels/ops/support.h"
@@ -281,11 +282,15 @@ class ChainKernel final : public Kernel {
 
   // Elements at .. at + n - 1 of `row`, which has `period` of them, repeated without end.
   void load(const std::byte* row, int64_t period, int64_t at, int64_t n, float* to) const {
+    if (period == 1) {
+      convert(widen_, row, 1, reinterpret_cast<std::byte*>(to));
+      std::fill_n(to + 1, n - 1, to[0]);
+      return;
+    }
     for (int64_t i = 0; i < n;) {
       const int64_t from = (at + i) % period, count = std::min(n - i, period - from);
       convert(widen_, row + static_cast<size_t>(from) * width_, count,
               reinterpret_cast<std::byte*>(to + i));
-      if (period == 1) return std::fill_n(to + 1, n - 1, to[0]), void();
       i += count;
     }
   }
@@ -318,9 +323,9 @@ class ChainKernel final : public Kernel {
 
 Acceptance accepts(const Problem& p) {
   const TensorDesc& out = p.out(0);
-  const bool known =
-      out.dtype == DType::kFloat32 || out.dtype == DType::kBFloat16 || out.dtype == DType::kFloat16;
-  if (!known || !p.all_dtype(out.dtype)) return Acceptance::refuse("not float32 or 16-bit floats");
+  if (!is_stored_float(out.dtype) || !p.all_dtype(out.dtype)) {
+    return Acceptance::refuse("not float32 or 16-bit floats");
+  }
   const bool fit = std::ranges::all_of(p.inputs, [&](const TensorDesc& d) {
     if (d.shape == out.shape) return d.layout == out.layout;
     return d.numel() == 1 || (out.layout == Layout::kPlain && is_trailing(d.shape, out.shape));

@@ -142,23 +142,26 @@ class ScatterGrad {
   std::vector<int64_t> offsets_;  // of a tap from the window's first position
 };
 
+Acceptance accepts_layouts(const Problem& p) {
+  return accept_if(p.in(0).layout == p.in(1).layout && p.in(0).layout == p.out(0).layout,
+                   "operands of several layouts");
+}
+
 template <typename T>
 Acceptance accepts(const Problem& p) {
   if (p.in(0).dtype != dtype_of<T>()) return Acceptance::refuse(not_of_type<T>());
-  return accept_if(p.in(0).layout == p.in(1).layout && p.in(0).layout == p.out(0).layout,
-                   "operands of several layouts");
+  return accepts_layouts(p);
 }
 
 Acceptance accepts_channels_last(const Problem& p) {
   if (p.in(0).layout != Layout::kChannelsLast) return Acceptance::refuse("not channels last");
   if (p.in(1).dtype != DType::kUInt8) return Acceptance::refuse("a window of more than 255 taps");
   const DType dtype = p.in(0).dtype;
-  if (dtype == DType::kBFloat16 || dtype == DType::kFloat16) {
-    if (!tiles_input(window_of(p.attributes))) return Acceptance::refuse("windows that overlap");
-    return accept_if(p.in(1).layout == p.in(0).layout && p.out(0).layout == p.in(0).layout,
-                     "operands of several layouts");
+  if (!is_stored_float(dtype)) return Acceptance::refuse("not float32 or 16-bit floats");
+  if (dtype != DType::kFloat32 && !tiles_input(window_of(p.attributes))) {
+    return Acceptance::refuse("windows that overlap");
   }
-  return accepts<float>(p);
+  return accepts_layouts(p);
 }
 
 std::unique_ptr<Kernel> create_channels_last(const Problem& p) {

@@ -81,10 +81,6 @@ dnnl::convolution_forward::primitive_desc describe(const Problem& p, const ConvS
   return describe(p, s, Wish::kAny);
 }
 
-ConvShape shape_of(const Problem& p) {
-  return known_conv(p.attributes, p.in(0).shape, p.in(1).shape);
-}
-
 // Returns the first wish that gets more than plain loops and no malloc; else any that exists.
 template <auto describe>
 auto best(const Problem& p, const ConvShape& s, Wish first, Wish second) {
@@ -163,13 +159,13 @@ Acceptance onednn_accepts_conv(const Problem& p) {
     return Acceptance::refuse("a fused activation of another type than float32");
   }
   if (p.out(0).numel() == 0) return accept_if(true, "");
-  const ConvShape s = shape_of(p);
+  const ConvShape s = conv_of(p);
   return s.w.numel() == 0 ? Acceptance::refuse(onednn::kNoPrimitive) : accepts_made(describe(p, s));
 }
 
 std::unique_ptr<Kernel> make_onednn_conv(const Problem& p) {
   if (p.out(0).numel() == 0) return make_kernel([](const KernelArgs&) {});
-  const ConvShape s = shape_of(p);
+  const ConvShape s = conv_of(p);
   std::vector<onednn::Binding> bindings = {
       {DNNL_ARG_SRC, false, 0, onednn::desc_of(p.in(0))},
       {DNNL_ARG_WEIGHTS, false, 1, onednn::row_major(p.in(1).dtype, weights_dims(s))},
