@@ -30,7 +30,8 @@ class PayloadEngine {
   virtual Status receive(int peer, uint32_t id, std::span<std::byte> dst) = 0;
   virtual Status send(int peer, uint32_t id, std::span<const std::byte> src) = 0;
   virtual Status progress(std::vector<Done>& done) = 0;  // appends
-  virtual void abandon() = 0;  // nothing is under way any more, and nothing is begun again
+  // After a failure: forgets what is under way, and nothing is begun again. Touches no other rank.
+  virtual void abandon() = 0;
   virtual void close(bool in_order) = 0;  // nothing is under way any more
 };
 

@@ -88,12 +88,9 @@ class Engine final : public MpiEngine {
     return {};
   }
 
+  // Forgets them without a word to MPI: any call of it may go on with all that is under way, and
+  // what reads the memory of a rank that died meanwhile ends this process before it has said why.
   void abandon() override {
-    for (MPI_Request& request : requests_) {
-      if (request == MPI_REQUEST_NULL) continue;
-      MPI_Cancel(&request);
-      MPI_Request_free(&request);
-    }
     requests_.clear();
     tickets_.clear();
   }
@@ -101,6 +98,11 @@ class Engine final : public MpiEngine {
   // Out of order MPI cannot be finalized, since the other ranks do not.
   void close(bool in_order) override {
     if (!in_order || world_ == MPI_COMM_NULL) return;
+    for (MPI_Request& request : requests_) {
+      if (request == MPI_REQUEST_NULL) continue;
+      MPI_Cancel(&request);
+      MPI_Request_free(&request);
+    }
     abandon();
     MPI_Comm_free(&world_);
     MPI_Finalize();
