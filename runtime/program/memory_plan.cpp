@@ -2,24 +2,13 @@
 
 #include <algorithm>
 #include <array>
-#include <numeric>
 
 #include "importer/graph/rank_rows.h"
 #include "kernels/core/memory.h"
 #include "runtime/program/placement.h"
+#include "runtime/program/value_storage.h"
 
 namespace ofsdp::runtime {
-
-std::vector<ValueId> storage_of(const Graph& graph) {
-  std::vector<ValueId> storage(graph.values.size());
-  std::iota(storage.begin(), storage.end(), 0);
-  for (const Node& node : graph.nodes) {
-    if (node.op->view) {
-      storage[static_cast<size_t>(node.outputs[0])] = storage[static_cast<size_t>(node.inputs[0])];
-    }
-  }
-  return storage;
-}
 
 namespace {
 
@@ -128,7 +117,7 @@ class MemoryPlanner {
     if (workspace_[n] > 0) add_work(s, workspace_[n]);
     for (size_t i = 0; i < node.outputs.size(); ++i) {
       const ValueId id = node.outputs[i];
-      if (id == 0 || bound_[static_cast<size_t>(id)]) continue;
+      if (id == 0 || bound_[static_cast<size_t>(storage_[static_cast<size_t>(id)])]) continue;
       const bool inplace = static_cast<int>(i) == node.op->inplace_output;
       int piece = inplace ? inplace_piece(node, id, s) : -1;
       const int last = last_use_[static_cast<size_t>(id)];

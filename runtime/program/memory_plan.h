@@ -1,7 +1,7 @@
 // MemoryPlan: where everything of one program lies, in bytes from the start of the rank's arena,
 // before anything is allocated. Activations, gathered units, workspaces and (where gradients stay
 // whole until the update) a micro-batch's own gradients share the arena over disjoint lifetimes; a
-// view has the bytes of what it views; an operator that may works in place.
+// view has the bytes of what it views; an operator that may works in place (value_storage.h).
 //
 // Gradients do not lie in the arena but in the slots that the reduction reads (GradientSlots): in
 // the shared segment, the same offsets on every rank and for every batch shape.
@@ -57,8 +57,5 @@ struct JoinSlots {
 
 // For graphs whose joins take turns at the same slots.
 JoinSlots plan_join_slots(const std::vector<const Graph*>& graphs);
-
-// The value whose bytes a value shows: itself, or through views.
-std::vector<ValueId> storage_of(const Graph& graph);
 
 }  // namespace ofsdp::runtime

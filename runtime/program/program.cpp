@@ -7,6 +7,7 @@
 #include "kernels/core/memory.h"
 #include "kernels/cpu/parallel.h"
 #include "plugins/loading/device_kernel.h"
+#include "runtime/program/value_storage.h"
 
 namespace ofsdp::runtime {
 namespace {

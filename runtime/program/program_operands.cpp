@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "importer/graph/rank_rows.h"
+#include "runtime/program/value_storage.h"
 
 namespace ofsdp::runtime {
 

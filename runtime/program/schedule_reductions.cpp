@@ -2,6 +2,7 @@
 #include <map>
 
 #include "runtime/program/schedule_places.h"
+#include "runtime/program/value_storage.h"
 
 namespace ofsdp::runtime {
 namespace {
@@ -87,10 +88,11 @@ class ReductionPlacer {
     return {reduce, sum};
   }
 
-  // Per unit the first node that writes one of its gradients, and the node after which all are
-  // complete; in the order of completion.
+  // Per unit the first node that writes one of its gradients or a part of one, and the node after
+  // which all are complete; in the order of completion.
   std::vector<UnitNodes> gradient_spans() const {
     const auto unit = unit_of_parameter(graph_, plan_);
+    const auto storage = storage_of(graph_);
     std::map<ValueId, int> written;
     for (size_t i = 0; i < graph_.parameters.size(); ++i) {
       if (unit[i] >= 0 && graph_.parameters[i].gradient != 0) {
@@ -103,7 +105,7 @@ class ReductionPlacer {
     for (UnitNodes& span : spans) span.first = -1;
     for (int n = 0; n < size; ++n) {
       for (ValueId id : graph_.nodes[static_cast<size_t>(n)].outputs) {
-        const auto it = written.find(id);
+        const auto it = written.find(storage[static_cast<size_t>(id)]);
         if (it == written.end()) continue;
         UnitNodes& span = spans[static_cast<size_t>(it->second)];
         if (span.first < 0) span.first = n;

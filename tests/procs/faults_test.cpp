@@ -13,29 +13,20 @@
 
 #include <algorithm>
 #include <cstddef>
-#include <set>
 
 #include "tests/support/mnist_images.h"
 #include "tests/support/namespaces.h"
 #include "tests/support/refused_run.h"
+#include "tests/support/shared_memory.h"
 
 namespace ofsdp {
 namespace faults_test {
-
-std::set<std::string> shared_memory() {
-  std::set<std::string> names;
-  for (const auto& entry : std::filesystem::directory_iterator("/dev/shm")) {
-    names.insert(entry.path().filename().string());
-  }
-  return names;
-}
 
 // Three ranks that would train for ever, past their first updates.
 class EndlessRun {
  public:
   explicit EndlessRun(const Words& more = {})
-      : before_(shared_memory()),
-        program_(fsdp_run({images_.model(), "--data", images_.path(), "--batch-size", "8",
+      : program_(fsdp_run({images_.model(), "--data", images_.path(), "--batch-size", "8",
                            "--epochs", "100000", "--log-interval", "1", "--output", output()}) +
                  mnist_settings() + ranks(3) + more) {
     EXPECT_TRUE(program_.until_output("step 3/", 30)) << program_.err();
@@ -51,7 +42,7 @@ class EndlessRun {
     for (const pid_t pid : ranks_) {
       EXPECT_TRUE(holds_within(5, [&] { return !is_alive(pid); })) << "rank of pid " << pid;
     }
-    EXPECT_EQ(shared_memory(), before_);
+    EXPECT_TRUE(before_.nothing_was_added());
     const onnx_bytes::Folder& folder = output_;
     EXPECT_EQ(folder.files(), 0u) << "a part of the output was left";
   }
@@ -61,7 +52,7 @@ class EndlessRun {
 
   FirstImages images_;
   onnx_bytes::Folder output_;
-  std::set<std::string> before_;
+  const SharedMemory before_;
   Program program_;
   std::vector<pid_t> ranks_;
 };

@@ -16,7 +16,6 @@
 #include <chrono>
 #include <fstream>
 #include <random>
-#include <set>
 #include <thread>
 
 #include "fsdp/comm/host_name.h"
@@ -24,6 +23,7 @@
 #include "tests/procs/namespaces.h"
 #include "tests/support/checkpoint_runs.h"
 #include "tests/support/namespaces.h"
+#include "tests/support/shared_memory.h"
 
 namespace ofsdp {
 
@@ -63,16 +63,6 @@ struct FailingRun {
                        ofsdp::text(harm), moment, hosts, ranks[0], type);
   }
 };
-
-// Only ours are counted: other programs come and go there.
-inline std::set<std::string> shared_memory() {
-  std::set<std::string> names;
-  for (const auto& entry : std::filesystem::directory_iterator("/dev/shm")) {
-    const std::string name = entry.path().filename().string();
-    if (name.find("fsdp") != std::string::npos) names.insert(name);
-  }
-  return names;
-}
 
 // The rank of this number among the launcher's children, whose environment says which they are.
 inline pid_t pid_of_rank(pid_t launcher, int rank) {
@@ -211,7 +201,7 @@ class FailingRuns {
   }
 
   void once(const FailingRun& run, const CheckpointRuns& runs, const std::string& expected) {
-    const std::set<std::string> before = shared_memory();
+    const SharedMemory before;
     const Finished finished = hurt(run, runs, {});
     if (finished.status != 0) {
       ++endings_->ended;
@@ -222,7 +212,7 @@ class FailingRuns {
       EXPECT_TRUE(!std::filesystem::exists(output) || onnx_bytes::content(output) == expected);
     }
     expect_nothing_left(runs);
-    EXPECT_EQ(shared_memory(), before);
+    EXPECT_TRUE(before.nothing_was_added());
   }
 
   // One that did not come to the meeting is known by its number alone.
