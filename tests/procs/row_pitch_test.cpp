@@ -158,7 +158,7 @@ TEST(RowPitchRuns, TheHeadIsAProductTheLossWithItsGradientAndTwoProducts) {
                   "loss-weight[1 float32] " + logits + " input 1 arena[1 float32] w " + logits +
                       " w arena[184 uint8] w",
                   logits + " state[8024 float32] arena[160 float32] w arena[1000 uint8] w",
-                  logits + " arena[160 float32] arena[8024 float32] w shared[1003 float32] w "
+                  logits + " arena[160 float32] shared[8024 float32] w shared[1003 float32] w "
                            "arena[1000 uint8] w"));
   const std::regex in_place(
       "loss-weight\\S* \\S+ (arena\\+[0-9]+)\\[20480 [^\\]]*\\] input 1 \\S+ \\S+ w "
