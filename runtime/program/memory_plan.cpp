@@ -24,14 +24,10 @@ class MemoryPlanner {
         storage_(storage_of(graph)),
         last_use_(graph.values.size(), -1),
         piece_of_(graph.values.size(), -1),
-        bound_(graph.values.size(), false) {
+        bound_(has_own_place(graph)) {
     memory_.value_offset.assign(graph.values.size(), -1);
     memory_.step_offset.assign(schedule.steps.size(), -1);
     memory_.accumulate_offset.assign(plan.units.size(), -1);
-    for (const Parameter& p : graph.parameters) bound_[static_cast<size_t>(p.gradient)] = true;
-    for (const Node& node : graph.nodes) {
-      if (joins_rows(*node.op)) bound_[static_cast<size_t>(node.outputs[0])] = true;
-    }
   }
 
   MemoryPlan run() {
@@ -135,9 +131,7 @@ class MemoryPlanner {
       const int piece = piece_of_[static_cast<size_t>(root)];
       if (piece < 0 || last_use_[static_cast<size_t>(root)] != s) continue;
       if (graph_.value(root).desc.bytes() != graph_.value(output).desc.bytes()) continue;
-      const auto uses = std::ranges::count_if(
-          node.inputs, [&](ValueId id) { return storage_[static_cast<size_t>(id)] == root; });
-      if (uses == 1) return piece;
+      if (reads_of(node, storage_, root) == 1) return piece;
     }
     return -1;
   }
@@ -188,7 +182,7 @@ class MemoryPlanner {
   std::vector<ValueId> storage_;
   std::vector<int> last_use_;  // per storage: the last step that touches it
   std::vector<int> piece_of_;  // per storage
-  std::vector<bool> bound_;    // gradients of parameters, joined rows: written where peers read
+  std::vector<bool> bound_;    // has_own_place
   std::vector<MemoryPiece> pieces_;
   std::vector<Kind> kinds_;
   std::vector<std::pair<size_t, int>> steps_;        // step, its piece

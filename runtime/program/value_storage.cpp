@@ -15,7 +15,7 @@ class StorageFinder {
       : graph_(graph),
         storage_(graph.values.size()),
         becomes_(graph.values.size(), 0),
-        bound_(graph.values.size(), false),
+        bound_(has_own_place(graph)),
         last_(graph.values.size(), -1) {
     std::iota(storage_.begin(), storage_.end(), 0);
   }
@@ -24,7 +24,7 @@ class StorageFinder {
     for (const Node& node : graph_.nodes) {
       if (node.op->view) at(storage_, node.outputs[0]) = at(storage_, node.inputs[0]);
     }
-    bind();
+    for (const Parameter& p : graph_.parameters) at(becomes_, p.gradient) = p.gradient;
     find_last_uses();
     for (int n = static_cast<int>(graph_.nodes.size()) - 1; n >= 0; --n) join(n);
     for (ValueId& id : storage_) id = gradient_or_itself(id);
@@ -35,18 +35,6 @@ class StorageFinder {
   template <typename T>
   static typename std::vector<T>::reference at(std::vector<T>& values, ValueId id) {
     return values[static_cast<size_t>(id)];
-  }
-
-  // Gradients and joined rows have places of their own outside of the arena.
-  void bind() {
-    for (const Parameter& p : graph_.parameters) {
-      if (p.gradient == 0) continue;
-      at(bound_, p.gradient) = true;
-      at(becomes_, p.gradient) = p.gradient;
-    }
-    for (const Node& node : graph_.nodes) {
-      if (joins_rows(*node.op)) at(bound_, node.outputs[0]) = true;
-    }
   }
 
   void find_last_uses() {
@@ -104,5 +92,19 @@ class StorageFinder {
 }  // namespace
 
 std::vector<ValueId> storage_of(const Graph& graph) { return StorageFinder(graph).run(); }
+
+std::vector<bool> has_own_place(const Graph& graph) {
+  std::vector<bool> own(graph.values.size(), false);
+  for (const Parameter& p : graph.parameters) own[static_cast<size_t>(p.gradient)] = true;
+  for (const Node& node : graph.nodes) {
+    if (joins_rows(*node.op)) own[static_cast<size_t>(node.outputs[0])] = true;
+  }
+  return own;
+}
+
+int64_t reads_of(const Node& node, const std::vector<ValueId>& storage, ValueId root) {
+  return std::ranges::count_if(
+      node.inputs, [&](ValueId id) { return storage[static_cast<size_t>(id)] == root; });
+}
 
 }  // namespace ofsdp::runtime

@@ -9,6 +9,7 @@
 // Pure; threads: any.
 #pragma once
 
+#include <cstdint>
 #include <vector>
 
 #include "importer/graph/graph.h"
@@ -18,5 +19,12 @@ namespace ofsdp::runtime {
 // For each value the one whose bytes it shows: itself, what it views, or the gradient of a
 // parameter that it becomes.
 std::vector<ValueId> storage_of(const Graph& graph);
+
+// Whether a value has a place of its own outside of the arena, where peers read: gradients of
+// parameters and joined rows.
+std::vector<bool> has_own_place(const Graph& graph);
+
+// How many inputs of a node show the bytes of `root`: one that reads them once may overwrite them.
+int64_t reads_of(const Node& node, const std::vector<ValueId>& storage, ValueId root);
 
 }  // namespace ofsdp::runtime

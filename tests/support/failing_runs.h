@@ -201,7 +201,7 @@ class FailingRuns {
   }
 
   void once(const FailingRun& run, const CheckpointRuns& runs, const std::string& expected) {
-    const SharedMemory before;
+    const SharedMemory before("fsdp");  // other programs come and go there
     const Finished finished = hurt(run, runs, {});
     if (finished.status != 0) {
       ++endings_->ended;

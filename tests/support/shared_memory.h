@@ -2,6 +2,7 @@
 // that stays there is a defect; files of other tests that run at the same time come and go.
 //
 //   const SharedMemory before;  ...  EXPECT_TRUE(before.nothing_was_added());
+//   const SharedMemory ours("fsdp");  // only files with this in their names
 //
 // Ownership: a value. Threads: one. Errors: none.
 #pragma once
@@ -11,6 +12,7 @@
 #include <filesystem>
 #include <set>
 #include <string>
+#include <utility>
 
 #include "tests/support/run_program.h"
 
@@ -18,7 +20,9 @@ namespace ofsdp {
 
 class SharedMemory {
  public:
-  // Each file of ours that was not there before goes away soon.
+  explicit SharedMemory(std::string part = "") : part_(std::move(part)), before_(names()) {}
+
+  // Each file that was not there before goes away soon.
   testing::AssertionResult nothing_was_added() const {
     std::set<std::string> added = names();
     for (const std::string& name : before_) added.erase(name);
@@ -35,16 +39,17 @@ class SharedMemory {
   static constexpr const char* kFolder = "/dev/shm";
   static constexpr double kSoon = 20;  // seconds: what a run of another test may take
 
-  static std::set<std::string> names() {
+  std::set<std::string> names() const {
     std::set<std::string> names;
     for (const auto& entry : std::filesystem::directory_iterator(kFolder)) {
       const std::string name = entry.path().filename().string();
-      if (name.find("fsdp") != std::string::npos) names.insert(name);
+      if (name.find(part_) != std::string::npos) names.insert(name);
     }
     return names;
   }
 
-  std::set<std::string> before_ = names();
+  std::string part_;
+  std::set<std::string> before_;
 };
 
 }  // namespace ofsdp
