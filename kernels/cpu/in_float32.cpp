@@ -11,10 +11,6 @@ namespace {
 
 constexpr int64_t kGrain = 16384;
 
-bool is_half(const TensorDesc& desc) {
-  return desc.dtype == DType::kFloat16 || desc.dtype == DType::kBFloat16;
-}
-
 void widen_view(const TensorView& from, float* to) {
   const WidthSpan span = width_span(from.desc.dtype, DType::kFloat32);
   parallel_for(from.desc.numel(), kGrain,
@@ -82,18 +78,19 @@ class ConvertingKernel final : public Kernel {
 }  // namespace
 
 bool has_half_floats(const Problem& p) {
-  return std::ranges::any_of(p.inputs, is_half) || std::ranges::any_of(p.outputs, is_half);
+  return std::ranges::any_of(p.inputs, is_16_bit_float, &TensorDesc::dtype) ||
+         std::ranges::any_of(p.outputs, is_16_bit_float, &TensorDesc::dtype);
 }
 
 Problem as_float32(const Problem& p) {
   Problem wide = p;
   for (size_t i = 0; i < wide.inputs.size(); ++i) {
-    if (!is_half(wide.inputs[i])) continue;
+    if (!is_16_bit_float(wide.inputs[i].dtype)) continue;
     wide.inputs[i].dtype = DType::kFloat32;
     if (i < wide.constants.size()) wide.constants[i] = nullptr;
   }
   for (TensorDesc& desc : wide.outputs) {
-    if (is_half(desc)) desc.dtype = DType::kFloat32;
+    if (is_16_bit_float(desc.dtype)) desc.dtype = DType::kFloat32;
   }
   return wide;
 }

@@ -57,9 +57,6 @@ inline constexpr TypeSet kIntegerTypes = kSignedIntegers | type_bit(DType::kUInt
 inline constexpr TypeSet kNumberTypes = kFloatTypes | kIntegerTypes;
 inline constexpr TypeSet kBoolType = type_bit(DType::kBool);
 
-constexpr bool is_16_bit_float(DType dtype) {
-  return dtype == DType::kFloat16 || dtype == DType::kBFloat16;
-}
 constexpr bool in_set(TypeSet types, DType dtype) { return (types & type_bit(dtype)) != 0; }
 
 // --- rows ---
