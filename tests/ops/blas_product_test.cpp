@@ -49,18 +49,23 @@ TEST(BlasProduct, IsAskedForAllWithoutOneDnn) {
   EXPECT_FALSE(kernels::ops::blas_accepts(half));
 }
 
-TEST(BlasProduct, IsAskedForTransposedFactorsWithoutAvx512) {
+TEST(BlasProduct, IsAskedForWhatOneDnnDoesSlowlyWithoutAvx512) {
   using kernels::ops::blas_accepts;
   if (!kernels::onednn::is_present()) GTEST_SKIP() << "this build has no oneDNN";
   const bool avx2 = !kernels::onednn::has_avx512();
-  const MatrixProduct plain = sized(256, 256, 256);
+  const MatrixProduct plain = sized(256, 256, 257), many_rows = sized(513, 256, 1024);
   MatrixProduct turned = plain, batch = plain, small = plain, half = plain;
-  turned.transpose_a = batch.transpose_a = small.transpose_a = half.transpose_a = true;
+  MatrixProduct long_sums = sized(512, 257, 512), short_sums = sized(512, 256, 512);
+  for (MatrixProduct* p : {&turned, &batch, &small, &half, &long_sums, &short_sums})
+    p->transpose_a = true;
   batch.batch_a = batch.batch_b = {2};
   small.rows = 2;
   half.dtype = DType::kBFloat16;
-  EXPECT_EQ(static_cast<bool>(blas_accepts(turned)), avx2);
-  for (const MatrixProduct& p : {plain, batch, small, half})
+  for (const MatrixProduct& p :
+       {turned, long_sums, sized(512, 256, 1024), sized(8, 256, 512), sized(128, 256, 768)})
+    EXPECT_EQ(static_cast<bool>(blas_accepts(p)), avx2);
+  for (const MatrixProduct& p :
+       {plain, many_rows, sized(7, 256, 512), sized(127, 256, 768), short_sums, batch, small, half})
     EXPECT_FALSE(blas_accepts(p)) << blas_accepts(p).reason();
   EXPECT_STREQ(blas_accepts(half).reason(), "not float32");
 }

@@ -13,6 +13,18 @@ namespace {
 constexpr int64_t kPackedColumns = 4096;  // rows of dst a call: columns for OpenBLAS
 constexpr int64_t kSmallest = 1 << 18;    // multiplications, below which a call costs more
 
+// oneDNN reads such a B where it lies, and its rows, a multiple of 1 KB apart, share few sets of
+// the first-level cache.
+bool onednn_reads_b_slowly(const MatrixProduct& p) {
+  if (p.transpose_a || p.transpose_b || p.rows > 512) return false;
+  return (p.columns % 512 == 0 && p.rows >= 8) || (p.columns % 256 == 0 && p.rows >= 128);
+}
+
+// Few products make up a sum: OpenBLAS copies its factors all the same.
+bool onednn_turns_a_fast(const MatrixProduct& p) {
+  return !p.transpose_b && p.inner <= 256 && p.rows >= 512 && p.columns >= 512;
+}
+
 bool fits(const MatrixProduct& p) { return blas_fits({p.rows, p.inner, p.columns}); }
 
 // `rows` of dst from `first` on, by all threads or by the one that calls.
@@ -46,7 +58,9 @@ Acceptance blas_accepts(const MatrixProduct& p) {
   if (!onednn::is_present()) return accept_if(fits(p), "an axis of 2^31 elements or more");
   if (onednn::has_avx512()) return Acceptance::refuse("oneDNN is faster with AVX-512");
   if (!p.batch_a.empty() || !p.batch_b.empty()) return Acceptance::refuse("a batch of matrices");
-  if (!p.transpose_a && !p.transpose_b) return Acceptance::refuse("no factor is transposed");
+  if (!p.transpose_a && !p.transpose_b && !onednn_reads_b_slowly(p))
+    return Acceptance::refuse("no factor is transposed");
+  if (p.transpose_a && onednn_turns_a_fast(p)) return Acceptance::refuse("a short inner axis");
   const bool small = p.rows * p.columns < kSmallest / std::max<int64_t>(p.inner, 1);
   return accept_if(!small && p.rows * p.columns > 1 && fits(p), "too small to gain");
 }
