@@ -11,9 +11,9 @@
 namespace ofsdp::kernels {
 namespace {
 
-constexpr int64_t kGrain = 16384;
-constexpr int64_t kSumBlock = 64;  // additions before the running total takes them over
-constexpr int64_t kColumns = 128;  // columns summed together: 512 bytes of accumulators
+constexpr int64_t kSumGrain = 16384;
+constexpr int64_t kSumBlock = 64;     // additions before the running total takes them over
+constexpr int64_t kSumColumns = 128;  // columns summed together: 512 bytes of accumulators
 
 // The rule of a kind: its work on an element before that is joined, the joining of two, and the
 // empty result.
@@ -211,15 +211,16 @@ template <typename T>
 void Reduction::run(const T* src, T* dst, float scale) const {
   const int64_t work = std::max<int64_t>(reduced_.rows() * reduced_.inner(), 1);
   const bool by_columns = kept_.inner_stride(0) == 1;
-  const int64_t step = by_columns ? kColumns : 1;
+  const int64_t step = by_columns ? kSumColumns : 1;
   const int64_t items = (kept_.inner() + step - 1) / step;  // of a row of kept_
-  parallel_for(kept_.rows() * items, kGrain / (work * step) + 1, [&](int64_t begin, int64_t end) {
+  const int64_t grain = kSumGrain / (work * step) + 1;
+  parallel_for(kept_.rows() * items, grain, [&](int64_t begin, int64_t end) {
     kept_.for_rows(begin / items, (end + items - 1) / items, [&](const StridedLoop::Offsets& at) {
       const int64_t row = at[1] / kept_.inner();
       const int64_t first = std::max(begin - row * items, int64_t{0});
       const int64_t last = std::min(end - row * items, items);
       for (int64_t item = first; item < last; ++item) {
-        float total[kColumns];
+        float total[kSumColumns];
         const int64_t count = std::min(step, kept_.inner() - item * step);
         const T* from = src + at[0] + item * step * kept_.inner_stride(0);
         if (by_columns) {
@@ -246,7 +247,7 @@ void Reduction::columns(const T* src, float* total, int64_t count) const {
         load_rows_64(kind_, total + column, from + column, rows, stride);
       }
       if (column == count) continue;
-      float partial[kColumns];
+      float partial[kSumColumns];
       std::fill_n(partial, count - column, initial(kind_));
       for (int64_t i = 0; i < rows; ++i) {
         load_row(kind_, partial, from + i * stride + column, count - column);

@@ -9,8 +9,8 @@
 namespace ofsdp::kernels {
 namespace {
 
-constexpr int64_t kGrain = 4096;   // elements worth a thread; each costs an exponential
-constexpr int64_t kColumns = 128;  // columns that share a walk over the classes
+constexpr int64_t kSoftmaxGrain = 4096;   // elements worth a thread; each costs an exponential
+constexpr int64_t kSoftmaxColumns = 128;  // columns that share a walk over the classes
 
 template <typename A>
 [[gnu::always_inline]] inline void softmax_row_by(const float* src, float* dst, int64_t n) {
@@ -46,7 +46,7 @@ template <bool logarithm>
 const auto grad_row = fastest_version<grad_row_by<logarithm, SeparateMultiplyAdd>,
                                       grad_row_by<logarithm, FusedMultiplyAdd>>();
 
-// The same for `n` neighbouring columns, n <= kColumns; classes are `step` apart.
+// The same for `n` neighbouring columns, n <= kSoftmaxColumns; classes are `step` apart.
 [[gnu::always_inline]] inline void column_max(const float* src, int64_t classes, int64_t step,
                                               int64_t n, float* max) {
   for (int64_t i = 0; i < n; ++i) max[i] = src[i];
@@ -59,8 +59,8 @@ const auto grad_row = fastest_version<grad_row_by<logarithm, SeparateMultiplyAdd
 template <typename A>
 [[gnu::always_inline]] inline void softmax_columns_by(const float* src, float* dst, int64_t classes,
                                                       int64_t step, int64_t n) {
-  float max[kColumns];
-  float sum[kColumns] = {};
+  float max[kSoftmaxColumns];
+  float sum[kSoftmaxColumns] = {};
   column_max(src, classes, step, n, max);
   for (int64_t c = 0; c < classes; ++c) {
     const float* x = src + c * step;
@@ -81,8 +81,8 @@ template <typename A>
 [[gnu::always_inline]] inline void log_softmax_columns_by(const float* src, float* dst,
                                                           int64_t classes, int64_t step,
                                                           int64_t n) {
-  float max[kColumns];
-  float sum[kColumns] = {};
+  float max[kSoftmaxColumns];
+  float sum[kSoftmaxColumns] = {};
   column_max(src, classes, step, n, max);
   for (int64_t c = 0; c < classes; ++c) {
     const float* x = src + c * step;
@@ -102,7 +102,7 @@ const auto log_softmax_columns = fastest_version<log_softmax_columns_by<Separate
 template <bool logarithm, typename A>
 [[gnu::always_inline]] inline void grad_columns_by(const float* dy, const float* y, float* dx,
                                                    int64_t classes, int64_t step, int64_t n) {
-  float sum[kColumns] = {};
+  float sum[kSoftmaxColumns] = {};
   for (int64_t at = 0; at < classes * step; at += step) {
     for (int64_t i = 0; i < n; ++i) sum[i] += logarithm ? dy[at + i] : dy[at + i] * y[at + i];
   }
@@ -123,14 +123,15 @@ template <typename Row, typename Columns>
 void walk(const SoftmaxExtent& e, const Row& row, const Columns& columns) {
   if (e.classes == 0) return;
   if (e.inner == 1) {
-    parallel_each(e.outer, kGrain / e.classes + 1, [&](int64_t o) { row(o * e.classes); });
+    parallel_each(e.outer, kSoftmaxGrain / e.classes + 1, [&](int64_t o) { row(o * e.classes); });
     return;
   }
-  const int64_t blocks = (e.inner + kColumns - 1) / kColumns;
-  const int64_t width = std::min(e.inner, kColumns);
-  parallel_each(e.outer * blocks, kGrain / (e.classes * width + 1) + 1, [&](int64_t item) {
-    const int64_t first = item % blocks * kColumns;
-    columns(item / blocks * e.classes * e.inner + first, std::min(kColumns, e.inner - first));
+  const int64_t blocks = (e.inner + kSoftmaxColumns - 1) / kSoftmaxColumns;
+  const int64_t width = std::min(e.inner, kSoftmaxColumns);
+  parallel_each(e.outer * blocks, kSoftmaxGrain / (e.classes * width + 1) + 1, [&](int64_t item) {
+    const int64_t first = item % blocks * kSoftmaxColumns;
+    columns(item / blocks * e.classes * e.inner + first,
+            std::min(kSoftmaxColumns, e.inner - first));
   });
 }
 

@@ -18,6 +18,7 @@
 #include "kernels/ops/operators.h"
 
 namespace ofsdp::kernels::ops {
+namespace attention {
 namespace {
 
 // --- keys and values that hold a past: past_key and past_value are [B, heads, past, width], the
@@ -258,8 +259,10 @@ std::unique_ptr<Kernel> create(const Problem& p) {
 }
 
 }  // namespace
+}  // namespace attention
 
 void add_attention(Registry& registry) {
+  using namespace attention;
   registry.add(make_op("Attention", {infer, grad, reference},
                        {{"blocks", accepts<float>, create<float>},
                         {"bfloat16", accepts<BFloat16>, create<BFloat16>},

@@ -34,6 +34,7 @@
 #include "kernels/ops/operators.h"
 
 namespace ofsdp::kernels::ops {
+namespace attention_grad {
 namespace {
 
 enum Kept : size_t { kY = 6, kStatistics = 7 };
@@ -204,8 +205,10 @@ std::unique_ptr<Kernel> statistics_create(const Problem& p) {
 }
 
 }  // namespace
+}  // namespace attention_grad
 
 void add_attention_grad(Registry& registry) {
+  using namespace attention_grad;
   registry.add_own(make_op("AttentionGrad", {infer, nullptr, reference},
                            {{"blocks", accepts<float>, create<float>},
                             {"bfloat16", accepts<BFloat16>, create<BFloat16>},

@@ -8,6 +8,7 @@
 #include "kernels/ops/attention/microsoft_attention.h"
 
 namespace ofsdp::kernels::ops {
+namespace group_query_attention {
 namespace {
 namespace group {
 
@@ -227,8 +228,10 @@ std::vector<RefTensor> reference(const ReferenceContext& c) {
 
 }  // namespace group
 }  // namespace
+}  // namespace group_query_attention
 
 void add_group_query_attention(Registry& registry) {
+  using namespace group_query_attention;
   add_without_kernel(registry, "GroupQueryAttention", {group::infer, nullptr, group::reference},
                      group::body, 1);
 }

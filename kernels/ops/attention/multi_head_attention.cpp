@@ -5,6 +5,7 @@
 #include "kernels/ops/attention/microsoft_attention.h"
 
 namespace ofsdp::kernels::ops {
+namespace multi_head_attention {
 namespace {
 namespace multi {
 
@@ -179,8 +180,10 @@ std::vector<RefTensor> reference(const ReferenceContext& c) {
 
 }  // namespace multi
 }  // namespace
+}  // namespace multi_head_attention
 
 void add_multi_head_attention(Registry& registry) {
+  using namespace multi_head_attention;
   add_without_kernel(registry, "MultiHeadAttention", {multi::infer, nullptr, multi::reference},
                      multi::body, 1);
 }

@@ -4,6 +4,7 @@
 #include "kernels/ops/attention/microsoft_attention.h"
 
 namespace ofsdp::kernels::ops {
+namespace packed_attention {
 namespace {
 namespace packed {
 
@@ -111,8 +112,10 @@ std::vector<RefTensor> reference(const ReferenceContext& c) {
 
 }  // namespace packed
 }  // namespace
+}  // namespace packed_attention
 
 void add_packed_attention(Registry& registry) {
+  using namespace packed_attention;
   add_without_kernel(registry, "Attention", {packed::infer, nullptr, packed::reference},
                      packed::body, 2);
 }

@@ -15,6 +15,7 @@
 #include "kernels/ops/support.h"
 
 namespace ofsdp::kernels::ops {
+namespace rotary_embedding {
 namespace {
 
 // The places of the inputs.
@@ -212,8 +213,10 @@ std::vector<Implementation> kernels() {
 }
 
 }  // namespace
+}  // namespace rotary_embedding
 
 void add_rotary_embedding(Registry& registry) {
+  using namespace rotary_embedding;
   registry.add(make_op("RotaryEmbedding", {infer<kOnnx>, grad, reference<kOnnx>}, kernels<kOnnx>(),
                        {.min_inputs = 3, .first_opset = 23, .inplace_inputs = {0}}));
   registry.add(make_op("RotaryEmbedding", {microsoft_infer, microsoft_grad, reference<kMicrosoft>},

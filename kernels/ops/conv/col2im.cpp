@@ -10,6 +10,7 @@
 #include "kernels/ops/support.h"
 
 namespace ofsdp::kernels::ops {
+namespace col2im {
 namespace {
 
 using Ints = std::vector<int64_t>;
@@ -138,8 +139,10 @@ std::unique_ptr<Kernel> create_grad(const Problem& p) {
 }
 
 }  // namespace
+}  // namespace col2im
 
 void add_col2im(Registry& registry) {
+  using namespace col2im;
   registry.add(make_op("Col2Im", {infer, grad, reference},
                        float_kernels<accepts_plain_first_of<float>, create<float>,
                                      accepts_plain_first_of<double>, create<double>>("loops"),

@@ -19,6 +19,7 @@
 #include "kernels/ops/support.h"
 
 namespace ofsdp::kernels::ops {
+namespace conv {
 namespace {
 
 Status check_operands(const InferContext& c, int64_t outputs) {
@@ -176,8 +177,10 @@ std::unique_ptr<Kernel> create_loops(const Problem& p) {
 }
 
 }  // namespace
+}  // namespace conv
 
 void add_conv(Registry& registry) {
+  using namespace conv;
   registry.add(make_op("Conv", {infer, grad, reference},
                        {{"winograd", winograd_accepts_conv, make_winograd_conv},
                         {"onednn", onednn_accepts_conv, make_onednn_conv},

@@ -13,6 +13,7 @@
 #include "kernels/ops/support.h"
 
 namespace ofsdp::kernels::ops {
+namespace fused_conv {
 namespace {
 
 FusedActivation activation_of(const Attributes& attributes) {
@@ -131,8 +132,10 @@ std::vector<RefTensor> reference(const ReferenceContext& c) {
 }
 
 }  // namespace
+}  // namespace fused_conv
 
 void add_fused_conv(Registry& registry) {
+  using namespace fused_conv;
   const auto add = [&](const char* name, const OpFunctions& functions, StandardBody body) {
     registry.add(
         make_op(name, functions, {}, {.domain = "com.microsoft", .min_inputs = 2, .body = body}));

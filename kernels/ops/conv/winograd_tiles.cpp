@@ -8,7 +8,7 @@
 namespace ofsdp::kernels::ops {
 namespace {
 
-constexpr int64_t kGrain = 64;  // channels by outputs worth a thread
+constexpr int64_t kFilterGrain = 64;  // channels by outputs worth a thread
 
 struct Four {
   float a, b, c, d;
@@ -161,7 +161,7 @@ template <typename T>
 void transform_weights(const T* w, int64_t outputs, int64_t channels, bool turned, float* planes) {
   const int64_t rows = turned ? outputs : channels, columns = turned ? channels : outputs;
   const int64_t step = kTaps * (turned ? 1 : channels);
-  parallel_each(rows, kGrain / columns + 1, [&](int64_t row) {
+  parallel_each(rows, kFilterGrain / columns + 1, [&](int64_t row) {
     for (int64_t column = 0; column < columns; column += kLanes) {
       const int64_t count = std::min(kLanes, columns - column);
       const T* from = w + row * kTaps * (turned ? channels : 1) + column * step;
@@ -178,7 +178,7 @@ void transform_weights(const T* w, int64_t outputs, int64_t channels, bool turne
 
 template <typename T>
 void transform_weight_gradients(const float* planes, int64_t outputs, int64_t channels, T* dw) {
-  parallel_each(channels, kGrain / outputs + 1, [&](int64_t c) {
+  parallel_each(channels, kFilterGrain / outputs + 1, [&](int64_t c) {
     for (int64_t m = 0; m < outputs; m += kLanes) {
       const int64_t count = std::min(kLanes, outputs - m);
       Taps g{};

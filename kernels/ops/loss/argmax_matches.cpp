@@ -5,6 +5,7 @@
 #include "kernels/ops/support.h"
 
 namespace ofsdp::kernels::ops {
+namespace argmax_matches {
 namespace {
 
 Result<std::vector<TensorDesc>> infer(const InferContext& c) {
@@ -65,8 +66,10 @@ std::unique_ptr<Kernel> create(const Problem& p) {
 }
 
 }  // namespace
+}  // namespace argmax_matches
 
 void add_argmax_matches(Registry& registry) {
+  using namespace argmax_matches;
   registry.add_own(make_op("ArgmaxMatches", {infer, nullptr, reference},
                            {{"loops", accepts, create}}, {.min_inputs = 2}));
 }

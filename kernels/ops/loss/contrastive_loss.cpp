@@ -35,6 +35,7 @@
 #include "kernels/ops/support.h"
 
 namespace ofsdp::kernels::ops {
+namespace contrastive_loss {
 namespace {
 
 constexpr double kLeastNorm = 1e-12;
@@ -431,8 +432,10 @@ std::unique_ptr<Kernel> create_loss_grad(const Problem& p) {
 }
 
 }  // namespace
+}  // namespace contrastive_loss
 
 void add_contrastive_loss(Registry& registry) {
+  using namespace contrastive_loss;
   const auto add = [&registry](const char* name, const OpFunctions& functions,
                                std::unique_ptr<Kernel> (*create)(const Problem&), int inputs) {
     registry.add_own(make_op(name, functions, {{"loops", accepts_plain_of<float>, create}},

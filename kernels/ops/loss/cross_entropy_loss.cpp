@@ -23,6 +23,7 @@
 #include "kernels/ops/support.h"
 
 namespace ofsdp::kernels::ops {
+namespace cross_entropy_loss {
 namespace {
 
 template <typename A>
@@ -252,8 +253,10 @@ std::unique_ptr<Kernel> entropy_create_grad(const Problem& p) {
 }
 
 }  // namespace
+}  // namespace cross_entropy_loss
 
 void add_cross_entropy_loss(Registry& registry) {
+  using namespace cross_entropy_loss;
   add_distillation_loss(registry);
   registry.add(make_op("NegativeLogLikelihoodLoss", {nll_infer, nll_grad, nll_reference},
                        {{"loops", accepts<1>, nll_create}}, {.min_inputs = 2, .first_opset = 12}));

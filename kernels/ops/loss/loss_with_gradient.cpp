@@ -17,6 +17,7 @@
 #include "kernels/ops/support.h"
 
 namespace ofsdp::kernels::ops {
+namespace loss_with_gradient {
 namespace {
 
 Result<std::vector<TensorDesc>> infer(const InferContext& c) {
@@ -166,8 +167,10 @@ Acceptance accepts(const Problem& p) {
 }
 
 }  // namespace
+}  // namespace loss_with_gradient
 
 void add_loss_with_gradient(Registry& registry) {
+  using namespace loss_with_gradient;
   registry.add_own(make_op("SoftmaxCrossEntropyLossWithGradient", {infer, nullptr, reference},
                            {{"rows", accepts, create}},
                            {.min_inputs = 3, .inplace_inputs = {1}, .inplace_output = 1}));

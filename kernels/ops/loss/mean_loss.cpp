@@ -20,6 +20,7 @@
 #include "kernels/ops/support.h"
 
 namespace ofsdp::kernels::ops {
+namespace mean_loss {
 namespace {
 
 constexpr int64_t kMeanBlock = 4096;
@@ -222,8 +223,10 @@ void add(Registry& registry, const MeanLoss& loss) {
 }
 
 }  // namespace
+}  // namespace mean_loss
 
 void add_mean_loss(Registry& registry) {
+  using namespace mean_loss;
   add<mse_losses, mse_diffs>(registry, {"MseLoss", mse_grad, mse_loss_body, mse_loss_grad_body,
                                         mse_reference, mse_grad_reference});
   add<bce_losses, bce_diffs>(registry,

@@ -19,6 +19,7 @@
 #include "kernels/ops/support.h"
 
 namespace ofsdp::kernels::ops {
+namespace narrow_cross_entropy_loss {
 namespace {
 
 constexpr int64_t kBlock = 1024;  // scores widened together, in the first-level cache
@@ -212,8 +213,10 @@ std::unique_ptr<Kernel> create_grad(const Problem& p) {
 }
 
 }  // namespace
+}  // namespace narrow_cross_entropy_loss
 
 void add_narrow_cross_entropy_loss(Registry& registry) {
+  using namespace narrow_cross_entropy_loss;
   registry.add_own(make_op("NarrowCrossEntropyLoss", {infer, grad, reference},
                            {{"rows", accepts<0>, create}}, {.min_inputs = 2}));
   registry.add_own(make_op("NarrowCrossEntropyLossGrad", {infer_grad, nullptr, grad_reference},

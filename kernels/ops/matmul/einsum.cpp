@@ -17,6 +17,7 @@
 #include "kernels/ops/operators.h"
 
 namespace ofsdp::kernels::ops {
+namespace einsum {
 namespace {
 
 Result<std::vector<TensorDesc>> infer(const InferContext& c) {
@@ -241,8 +242,10 @@ std::unique_ptr<Kernel> grad_create(const Problem& p) {
 }
 
 }  // namespace
+}  // namespace einsum
 
 void add_einsum(Registry& registry) {
+  using namespace einsum;
   registry.add(make_op("Einsum", {infer, grad, reference},
                        {{"matrices", accepts_matrices, create_matrices},
                         in_float32<accepts_matrices, create_matrices>(),

@@ -12,6 +12,7 @@
 #include "kernels/ops/support.h"
 
 namespace ofsdp::kernels::ops {
+namespace gemm {
 namespace {
 
 Result<std::vector<TensorDesc>> infer(const InferContext& c) {
@@ -202,8 +203,10 @@ std::unique_ptr<Kernel> create_loops(const Problem& p) {
 }
 
 }  // namespace
+}  // namespace gemm
 
 void add_gemm(Registry& registry) {
+  using namespace gemm;
   registry.add(make_op("Gemm", {infer, grad, reference},
                        {{"openblas", accepts_blas, create},
                         {"onednn", accepts_onednn, create},

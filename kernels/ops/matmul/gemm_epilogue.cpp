@@ -20,6 +20,7 @@
 #include "kernels/ops/support.h"
 
 namespace ofsdp::kernels::ops {
+namespace gemm_epilogue {
 namespace {
 
 enum Operand : size_t { kA, kB, kBias, kAddend, kX };
@@ -169,8 +170,10 @@ class Parts final : public Kernel {
 std::unique_ptr<Kernel> create(const Problem& p) { return std::make_unique<Parts>(p); }
 
 }  // namespace
+}  // namespace gemm_epilogue
 
 void add_gemm_epilogue(Registry& registry) {
+  using namespace gemm_epilogue;
   registry.add_own(make_op("GemmEpilogue", {infer, nullptr, reference},
                            with_half_floats<accepts, create>("parts"), {.min_inputs = 2}));
 }

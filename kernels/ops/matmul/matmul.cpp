@@ -22,6 +22,7 @@
 #include "kernels/ops/support.h"
 
 namespace ofsdp::kernels::ops {
+namespace matmul {
 namespace {
 
 Shape folded(const Shape& shape) {
@@ -101,9 +102,11 @@ std::vector<int64_t> widened(const Shape& axes, int count) {
 }
 
 }  // namespace
+}  // namespace matmul
 
 MatrixProduct matmul_product(const Attributes& attributes, const TensorDesc& left,
                              const TensorDesc& right) {
+  using namespace matmul;
   const auto [a, b] = as_matrices(attributes, left.shape, right.shape);
   MatrixProduct p;
   p.dtype = left.dtype;
@@ -119,6 +122,7 @@ MatrixProduct matmul_product(const Attributes& attributes, const TensorDesc& lef
   return p;
 }
 
+namespace matmul {
 namespace {
 
 std::vector<RefTensor> reference(const ReferenceContext& c) {
@@ -238,8 +242,10 @@ void fused_grad(GradBuilder& b) {
 }
 
 }  // namespace
+}  // namespace matmul
 
 void add_matmul(Registry& registry) {
+  using namespace matmul;
   registry.add(
       make_op("MatMul", {infer, grad, reference}, product_kernels<product>(), {.min_inputs = 2}));
   registry.add_own(make_op("MatMul", {infer, nullptr, reference}, product_kernels<product>(),

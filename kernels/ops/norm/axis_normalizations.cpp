@@ -19,6 +19,7 @@
 #include "kernels/ops/support.h"
 
 namespace ofsdp::kernels::ops {
+namespace axis_normalizations {
 namespace {
 
 Result<std::vector<TensorDesc>> infer(const InferContext& c) {
@@ -192,8 +193,10 @@ std::unique_ptr<Kernel> variance_create(const Problem& p) {
 }
 
 }  // namespace
+}  // namespace axis_normalizations
 
 void add_axis_normalizations(Registry& registry) {
+  using namespace axis_normalizations;
   registry.add(make_op("LpNormalization", {infer, grad, reference},
                        plain_float_kernels<create, create_double>("rows"),
                        {.inplace_inputs = {0}}));

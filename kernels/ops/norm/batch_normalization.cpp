@@ -18,6 +18,7 @@
 #include "kernels/ops/support.h"
 
 namespace ofsdp::kernels::ops {
+namespace batch_normalization {
 namespace {
 
 bool trains(const Attributes& attributes) { return attributes.i("training_mode", 0) != 0; }
@@ -221,8 +222,10 @@ void batch_normalization_grad_body(BodyBuilder& b) {
 }
 
 }  // namespace
+}  // namespace batch_normalization
 
 void add_batch_normalization(Registry& registry) {
+  using namespace batch_normalization;
   registry.add(make_op(
       "BatchNormalization", {infer, grad, reference},
       image_kernels<1, create<float>, create<BFloat16>, create<double>>("channels"),

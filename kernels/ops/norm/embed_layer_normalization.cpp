@@ -13,6 +13,7 @@
 #include "kernels/ops/support.h"
 
 namespace ofsdp::kernels::ops {
+namespace embed_layer_normalization {
 namespace {
 
 enum Input : size_t {
@@ -150,8 +151,10 @@ std::vector<RefTensor> reference(const ReferenceContext& c) {
 }
 
 }  // namespace
+}  // namespace embed_layer_normalization
 
 void add_embed_layer_normalization(Registry& registry) {
+  using namespace embed_layer_normalization;
   registry.add(make_op("EmbedLayerNormalization", {infer, nullptr, reference}, {},
                        {.domain = "com.microsoft", .min_inputs = 1, .body = body}));
 }

@@ -16,6 +16,7 @@
 #include "kernels/ops/support.h"
 
 namespace ofsdp::kernels::ops {
+namespace group_normalization {
 namespace {
 
 // x is [N, groups, channels of a group, inner].
@@ -231,8 +232,10 @@ void add(Registry& registry, const char* name, int first_opset) {
 }
 
 }  // namespace
+}  // namespace group_normalization
 
 void add_group_normalization(Registry& registry) {
+  using namespace group_normalization;
   add<given_groups>(registry, "GroupNormalization", 21);
   add<channels>(registry, "InstanceNormalization", 6);
   registry.add_own(make_op(

@@ -29,6 +29,7 @@
 #include "kernels/ops/support.h"
 
 namespace ofsdp::kernels::ops {
+namespace joined_batch_normalization {
 namespace {
 
 float epsilon_of(const Attributes& attributes) { return attributes.f("epsilon", 1e-5f); }
@@ -277,8 +278,10 @@ std::unique_ptr<Kernel> create_grad(const Problem& p) {
 }
 
 }  // namespace
+}  // namespace joined_batch_normalization
 
 void add_joined_batch_normalization(Registry& registry) {
+  using namespace joined_batch_normalization;
   registry.add_own(make_op("ChannelStatistics", {infer_statistics, nullptr, statistics_reference},
                            with_half_floats<accepts<1>, create_statistics>("channels"),
                            channels_last({0}, {})));

@@ -12,6 +12,7 @@
 #include "kernels/ops/operators.h"
 
 namespace ofsdp::kernels::ops {
+namespace layer_normalization_grad {
 namespace {
 
 Result<std::vector<TensorDesc>> infer(const InferContext& c) {
@@ -125,8 +126,10 @@ void layer_normalization_grad_body(BodyBuilder& b) {
 }
 
 }  // namespace
+}  // namespace layer_normalization_grad
 
 void add_layer_normalization_grad(Registry& registry) {
+  using namespace layer_normalization_grad;
   registry.add_own(
       make_op("LayerNormalizationGrad", {infer, nullptr, reference},
               norm_kernels<create<float>, create<BFloat16>, create<Half>, create<double>>("blocks"),

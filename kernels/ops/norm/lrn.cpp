@@ -11,6 +11,7 @@
 #include "kernels/ops/support.h"
 
 namespace ofsdp::kernels::ops {
+namespace lrn {
 namespace {
 
 struct Window {
@@ -176,8 +177,10 @@ std::unique_ptr<Kernel> create_grad(const Problem& p) {
 }
 
 }  // namespace
+}  // namespace lrn
 
 void add_lrn(Registry& registry) {
+  using namespace lrn;
   registry.add(make_op("LRN", {infer, grad, reference},
                        with_half_floats<accepts_plain_of<float>, create>("columns")));
   registry.add_own(make_op("LRNGrad", {infer, nullptr, grad_reference},

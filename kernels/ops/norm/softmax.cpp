@@ -20,6 +20,7 @@
 #include "kernels/ops/support.h"
 
 namespace ofsdp::kernels::ops {
+namespace softmaxes {
 namespace {
 
 Result<std::vector<TensorDesc>> infer(const InferContext& c) {
@@ -146,8 +147,10 @@ std::vector<RefTensor> hardmax_reference(const ReferenceContext& c) {
 }
 
 }  // namespace
+}  // namespace softmaxes
 
 void add_softmax(Registry& registry) {
+  using namespace softmaxes;
   add<false>(registry, "Softmax",
              plain_float_kernels<create<float, softmax>, create<double, softmax_loops>>("rows"),
              plain_float_kernels<create_grad<float, softmax_grad>,

@@ -12,6 +12,7 @@
 #include "kernels/ops/support.h"
 
 namespace ofsdp::kernels::ops {
+namespace arg_extremes {
 namespace {
 
 Result<std::vector<TensorDesc>> infer(const InferContext& c) {
@@ -110,8 +111,10 @@ OpDef arg_extreme(const char* name) {
 }
 
 }  // namespace
+}  // namespace arg_extremes
 
 void add_arg_extreme(Registry& registry) {
+  using namespace arg_extremes;
   registry.add(arg_extreme<true>("ArgMax"));
   registry.add(arg_extreme<false>("ArgMin"));
 }

@@ -10,6 +10,7 @@
 #include "kernels/ops/support.h"
 
 namespace ofsdp::kernels::ops {
+namespace cumulation {
 namespace {
 
 Result<std::vector<TensorDesc>> infer(const InferContext& c) {
@@ -144,8 +145,10 @@ OpDef cumulative(const char* name, int first_opset, const GradFn& grad) {
 }
 
 }  // namespace
+}  // namespace cumulation
 
 void add_cumulative(Registry& registry) {
+  using namespace cumulation;
   registry.add(cumulative<std::plus<>, 0>("CumSum", 11, sum_grad));
   registry.add(cumulative<std::multiplies<>, 1>("CumProd", 26, nullptr));
 }

@@ -24,6 +24,7 @@
 #include "kernels/ops/support.h"
 
 namespace ofsdp::kernels::ops {
+namespace reduction {
 namespace {
 
 // --- axes ---
@@ -362,8 +363,10 @@ std::vector<ReduceOp> reductions() {
 }
 
 }  // namespace
+}  // namespace reduction
 
 void add_reductions(Registry& registry) {
+  using namespace reduction;
   for (const ReduceOp& op : reductions()) {
     registry.add(make_op(op.name, {infer, op.functions.grad, op.functions.reference},
                          kernels_of(op.functions.create, op.functions.fold, op.of_bool),

@@ -14,6 +14,7 @@
 #include "kernels/ops/support.h"
 
 namespace ofsdp::kernels::ops {
+namespace sum_to {
 namespace {
 
 Result<std::vector<TensorDesc>> infer(const InferContext& c) {
@@ -145,8 +146,10 @@ std::unique_ptr<Kernel> product_create(const Problem& p) {
 }
 
 }  // namespace
+}  // namespace sum_to
 
 void add_sum_to(Registry& registry) {
+  using namespace sum_to;
   registry.add_own(
       make_op("SumTo", {infer, grad, reference},
               {{"blocks", accepts, create}, {"loops", accepts_numbers, create_numbers}},
