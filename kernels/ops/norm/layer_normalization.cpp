@@ -344,27 +344,23 @@ void add_skip(Registry& registry, const char* name) {
 }  // namespace layer_normalization
 
 int norm_axis(const Shape& x, const Attributes& attributes) {
-  using namespace layer_normalization;
   const int64_t axis = attributes.i("axis", -1);
   return static_cast<int>(axis < 0 ? axis + x.rank() : axis);
 }
 
 NormRows rows_of(const Shape& x, const Attributes& attributes, bool centred) {
-  using namespace layer_normalization;
   const int axis = norm_axis(x, attributes);
   return {x.numel(0, axis), x.numel(axis, x.rank()),
           static_cast<double>(attributes.f("epsilon", 1e-5f)), centred};
 }
 
 Shape stats_shape(const Shape& x, const Attributes& attributes) {
-  using namespace layer_normalization;
   Shape shape = x;
   for (int axis = norm_axis(x, attributes); axis < x.rank(); ++axis) shape[axis] = 1;
   return shape;
 }
 
 bool is_one_row(const Shape& operand, const Shape& x, int axis) {
-  using namespace layer_normalization;
   const int width = x.rank() - axis;
   for (int i = 1; i <= std::max(operand.rank(), width); ++i) {
     const int64_t given = i <= operand.rank() ? operand[operand.rank() - i] : 1;
