@@ -73,7 +73,7 @@ Status compute_in_float32(onnx::ModelProto& model, const std::vector<Initializer
   std::set<int> types;
   for (const Initializer& weight : weights) {
     if (weight.dtype == DType::kFloat64) types.insert(onnx::TensorProto::DOUBLE);
-    if (weight.dtype == DType::kFloat16 || weight.dtype == DType::kBFloat16) {
+    if (is_16_bit_float(weight.dtype)) {
       types.insert({onnx::TensorProto::FLOAT16, onnx::TensorProto::BFLOAT16});
     }
   }

@@ -75,7 +75,7 @@ class Holder {
   std::optional<Held> find(size_t index) const {
     const Parameter& p = graph_.parameters[index];
     const Initializer& weight = source(p);
-    const bool half = weight.dtype == DType::kFloat16 || weight.dtype == DType::kBFloat16;
+    const bool half = is_16_bit_float(weight.dtype);
     const Quantization* q = weight.quantization.get();
     const bool few_bits = q != nullptr && q->rounds && q->bits() <= 8;
     if (!is_free(p) || weight.shape.rank() < 1 || !(half || few_bits)) return {};
@@ -231,7 +231,8 @@ class Holder {
   // Scales that only such products read now.
   void hold_scales() {
     for (Parameter& p : graph_.parameters) {
-      if (!scales_.contains(p.value) || !is_free(p) || !is_stored_float(source(p).dtype)) continue;
+      if (!scales_.contains(p.value) || !is_free(p) || !is_32_or_16_bit_float(source(p).dtype))
+        continue;
       const auto& readers = uses_.readers(p.value);
       if (!std::ranges::all_of(readers, [&](size_t n) { return dropped_[n]; })) continue;
       p.raw = true;

@@ -36,5 +36,11 @@ int64_t number_of_dtype(DType dtype);   // in onnx.proto's TensorProto.DataType
 DType dtype_of_number(int64_t number);  // kUndefined when it is none of ours
 bool is_floating(DType dtype);
 bool is_integer(DType dtype);  // signed and unsigned, not bool
+constexpr bool is_16_bit_float(DType dtype) {
+  return dtype == DType::kFloat16 || dtype == DType::kBFloat16;
+}
+constexpr bool is_32_or_16_bit_float(DType dtype) {
+  return dtype == DType::kFloat32 || is_16_bit_float(dtype);
+}
 
 }  // namespace ofsdp::kernels

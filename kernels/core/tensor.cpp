@@ -40,7 +40,7 @@ Result<std::vector<int64_t>> int_values(const Constant& constant) {
 
 std::vector<double> to_doubles(const TensorDesc& desc, const std::byte* data) {
   std::vector<double> values(static_cast<size_t>(desc.numel()));
-  if (desc.dtype == DType::kFloat16 || desc.dtype == DType::kBFloat16) {
+  if (is_16_bit_float(desc.dtype)) {
     const auto* bits = reinterpret_cast<const uint16_t*>(data);
     const bool half = desc.dtype == DType::kFloat16;
     for (size_t i = 0; i < values.size(); ++i) {
@@ -67,7 +67,7 @@ double first_double(const Constant& constant) {
 }
 
 void from_doubles(std::span<const double> values, const TensorDesc& desc, std::byte* data) {
-  if (desc.dtype == DType::kFloat16 || desc.dtype == DType::kBFloat16) {
+  if (is_16_bit_float(desc.dtype)) {
     auto* bits = reinterpret_cast<uint16_t*>(data);
     const bool half = desc.dtype == DType::kFloat16;
     for (size_t i = 0; i < values.size(); ++i) {

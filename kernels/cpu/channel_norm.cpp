@@ -9,7 +9,6 @@
 namespace ofsdp::kernels {
 namespace {
 
-constexpr int64_t kGrain = 16384;
 constexpr int64_t kPartRows = 64;  // rows of a partial sum when channels come last, at least
 constexpr int64_t kMostParts = 128;
 
@@ -79,7 +78,7 @@ OFSDP_MULTIARCH void row_grad(const RowGrad<T>& g, int64_t c) {
 // makes partial sums [part][channel...].
 void for_parts(const ChannelExtent& e, const auto& f) {
   if (!e.last) {
-    parallel_each(e.batch * e.channels, kGrain / (e.inner + 1) + 1, [&](int64_t i) {
+    parallel_each(e.batch * e.channels, kElementGrain / (e.inner + 1) + 1, [&](int64_t i) {
       f(i / e.channels, i % e.channels, int64_t{1}, i * e.inner, e.inner);
     });
     return;
@@ -87,7 +86,7 @@ void for_parts(const ChannelExtent& e, const auto& f) {
   const int64_t parts = e.parts(), rows = e.count();
   const int64_t blocks = (e.channels + kColumns - 1) / kColumns;
   const int64_t work = rows / std::max<int64_t>(parts, 1) * std::min(kColumns, e.channels) + 1;
-  parallel_each(parts * blocks, kGrain / work + 1, [&](int64_t i) {
+  parallel_each(parts * blocks, kElementGrain / work + 1, [&](int64_t i) {
     const int64_t part = i / blocks, channel = i % blocks * kColumns;
     const int64_t first = rows * part / parts, past = rows * (part + 1) / parts;
     f(part, channel, std::min(kColumns, e.channels - channel), first * e.channels + channel,
@@ -202,7 +201,7 @@ template <typename T>
 void channel_affine(const ChannelExtent& e, const T* x, const RealOf<T>* mean,
                     const RealOf<T>* factor, const RealOf<T>* bias, T* y) {
   const int64_t width = e.last ? e.channels : e.inner;
-  parallel_each(e.last ? e.count() : e.batch * e.channels, kGrain / (width + 1) + 1,
+  parallel_each(e.last ? e.count() : e.batch * e.channels, kElementGrain / (width + 1) + 1,
                 [&](int64_t i) {
                   const int64_t at = i * width, c = e.last ? 0 : i % e.channels;
                   if (e.last) {
@@ -217,7 +216,7 @@ template <typename T>
 void channel_grad(const ChannelExtent& e, const T* dy, const T* x, const RealOf<T>* mean,
                   const RealOf<T>* factor, const RealOf<T>* shift, const RealOf<T>* slope, T* dx) {
   const int64_t width = e.last ? e.channels : e.inner;
-  parallel_each(e.last ? e.count() : e.batch * e.channels, kGrain / (width + 1) + 1,
+  parallel_each(e.last ? e.count() : e.batch * e.channels, kElementGrain / (width + 1) + 1,
                 [&](int64_t i) {
                   const int64_t at = i * width, c = e.last ? 0 : i % e.channels;
                   if (e.last) {

@@ -22,8 +22,6 @@
 
 namespace ofsdp::kernels {
 
-inline constexpr int64_t kElementGrain = 16384;  // elements worth a thread
-
 template <typename X, typename Y, typename F>
 [[gnu::always_inline]] inline void unary_row(const X* x, Y* y, int64_t n, const F& f) {
 #pragma GCC ivdep

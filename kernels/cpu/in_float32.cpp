@@ -9,17 +9,15 @@
 namespace ofsdp::kernels {
 namespace {
 
-constexpr int64_t kWideningGrain = 16384;
-
 void widen_view(const TensorView& from, float* to) {
   const WidthSpan span = width_span(from.desc.dtype, DType::kFloat32);
-  parallel_for(from.desc.numel(), kWideningGrain,
+  parallel_for(from.desc.numel(), kElementGrain,
                [&](int64_t begin, int64_t end) { span(from.data, to, begin, end); });
 }
 
 void narrow_view(const float* from, const TensorView& to) {
   const WidthSpan span = width_span(DType::kFloat32, to.desc.dtype);
-  parallel_for(to.desc.numel(), kWideningGrain,
+  parallel_for(to.desc.numel(), kElementGrain,
                [&](int64_t begin, int64_t end) { span(from, to.data, begin, end); });
 }
 

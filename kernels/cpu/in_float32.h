@@ -14,9 +14,6 @@
 
 namespace ofsdp::kernels {
 
-constexpr bool is_16_bit_float(DType dtype) {
-  return dtype == DType::kFloat16 || dtype == DType::kBFloat16;
-}
 bool has_half_floats(const Problem& p);
 Problem as_float32(const Problem& p);  // 16-bit floats replaced by float32
 std::unique_ptr<Kernel> convert_around(const Problem& p, std::unique_ptr<Kernel> inner);

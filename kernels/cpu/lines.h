@@ -41,7 +41,7 @@ inline Lines lines_along(const Shape& shape, int64_t axis) {
 void for_line_blocks(const Lines& lines, const auto& f) {
   const int64_t blocks = (lines.inner + kLineBlock - 1) / kLineBlock;
   const int64_t work = std::max<int64_t>(lines.n * std::min(lines.inner, kLineBlock), 1);
-  parallel_each(lines.outer * blocks, 16384 / work + 1, [&](int64_t item) {
+  parallel_each(lines.outer * blocks, kElementGrain / work + 1, [&](int64_t item) {
     const int64_t first = item % blocks * kLineBlock;
     f(item / blocks, first, std::min(first + kLineBlock, lines.inner));
   });

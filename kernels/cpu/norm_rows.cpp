@@ -9,7 +9,6 @@
 namespace ofsdp::kernels {
 namespace {
 
-constexpr int64_t kGrain = 16384;
 constexpr int64_t kMostBlocks = 16;
 constexpr int64_t kBlockRows = 32;  // at least
 
@@ -159,7 +158,7 @@ template <typename T>
 void norm_rows(const NormRows& n, const NormForward<T>& f) {
   using Real = RealOf<T>;
   if (n.width == 0) return empty_rows(n, f);
-  parallel_each(n.rows, kGrain / n.width + 1, [&](int64_t row) {
+  parallel_each(n.rows, kElementGrain / n.width + 1, [&](int64_t row) {
     const T* x = f.x + row * n.width;
     const Real mean = n.centred ? row_mean(x, n.width) : Real{0};
     const Real variance = row_variance(x, mean, n.width);
@@ -178,7 +177,7 @@ void norm_rows_grad(const NormRows& n, const NormBackward<T>& b) {
   if (n.width == 0) return;
   const int64_t blocks = norm_partial_count(n);
   const bool sums = b.dscale != nullptr;
-  parallel_each(blocks, kGrain * blocks / (n.rows * n.width + 1) + 1, [&](int64_t block) {
+  parallel_each(blocks, kElementGrain * blocks / (n.rows * n.width + 1) + 1, [&](int64_t block) {
     Real* dscale = sums ? b.partial + block * 2 * n.width : nullptr;
     if (sums) std::fill_n(dscale, 2 * n.width, Real{0});
     const int64_t last = n.rows * (block + 1) / blocks;

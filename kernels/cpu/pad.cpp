@@ -18,8 +18,6 @@ int64_t folded(int64_t i, int64_t n, PadMode mode) {
   return at < n ? at : period - at;
 }
 
-constexpr int64_t kPadGrain = 16384;  // elements worth a thread
-
 }  // namespace
 
 std::vector<int64_t> pad_axis(int64_t n, int64_t before, int64_t after, PadMode mode) {
@@ -71,7 +69,7 @@ void PadMap::pad(const T* src, T value, T* dst) const {
   const int last = dst_.rank() - 1;
   const int64_t n = dst_[last];
   const std::vector<int64_t>& map = maps_.back();
-  parallel_each(dst_.numel(0, last), kPadGrain / (n + 1) + 1, [&](int64_t row) {
+  parallel_each(dst_.numel(0, last), kElementGrain / (n + 1) + 1, [&](int64_t row) {
     int64_t rest = row, at = 0, step = 1;
     for (int axis = last; axis-- > 0 && at >= 0;) {
       const int64_t i = maps_[static_cast<size_t>(axis)][static_cast<size_t>(rest % dst_[axis])];
@@ -121,7 +119,7 @@ void PadMap::add_rows(size_t axis, int64_t row, const int64_t* index, const T* d
 template <typename T>
 void PadMap::pad_grad(const T* diff_dst, T* diff_src) const {
   const int last = src_.rank() - 1;
-  parallel_each(src_.numel(0, last), kPadGrain / (dst_[last] + 1) + 1, [&](int64_t row) {
+  parallel_each(src_.numel(0, last), kElementGrain / (dst_[last] + 1) + 1, [&](int64_t row) {
     std::array<int64_t, kMaxLoopAxes> index{};
     int64_t rest = row;
     for (int axis = last; axis-- > 0;) {

@@ -25,6 +25,8 @@ namespace ofsdp::kernels {
 int pool_threads();                // threads of the pool
 void set_pool_threads(int count);  // once, before planning
 
+inline constexpr int64_t kElementGrain = 16384;  // elements worth a thread, few operations each
+
 template <auto separate, auto fused>
 auto fastest_version() {
   return LoopVersions<separate, fused>::fastest();

@@ -11,7 +11,6 @@
 namespace ofsdp::kernels {
 namespace {
 
-constexpr int64_t kSumGrain = 16384;
 constexpr int64_t kSumBlock = 64;     // additions before the running total takes them over
 constexpr int64_t kSumColumns = 128;  // columns summed together: 512 bytes of accumulators
 
@@ -213,7 +212,7 @@ void Reduction::run(const T* src, T* dst, float scale) const {
   const bool by_columns = kept_.inner_stride(0) == 1;
   const int64_t step = by_columns ? kSumColumns : 1;
   const int64_t items = (kept_.inner() + step - 1) / step;  // of a row of kept_
-  const int64_t grain = kSumGrain / (work * step) + 1;
+  const int64_t grain = kElementGrain / (work * step) + 1;
   parallel_for(kept_.rows() * items, grain, [&](int64_t begin, int64_t end) {
     kept_.for_rows(begin / items, (end + items - 1) / items, [&](const StridedLoop::Offsets& at) {
       const int64_t row = at[1] / kept_.inner();

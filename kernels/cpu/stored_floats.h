@@ -110,10 +110,6 @@ constexpr DType dtype_of() {
   return DType::kUndefined;
 }
 
-inline bool is_stored_float(DType dtype) {
-  return dtype == DType::kFloat32 || dtype == DType::kBFloat16 || dtype == DType::kFloat16;
-}
-
 auto with_stored_float(DType dtype, const auto& f) {
   if (dtype == DType::kBFloat16) return f(BFloat16{});
   if (dtype == DType::kFloat16) return f(Half{});

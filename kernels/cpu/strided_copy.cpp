@@ -8,9 +8,8 @@
 namespace ofsdp::kernels {
 namespace {
 
-constexpr int64_t kCopyGrain = 16384;  // elements worth a thread
-constexpr int64_t kCopyTile = 16;      // 16 floats are a cache line
-constexpr int64_t kTileBand = 64;      // rows of a transposition given to a thread at a time
+constexpr int64_t kCopyTile = 16;  // 16 floats are a cache line
+constexpr int64_t kTileBand = 64;  // rows of a transposition given to a thread at a time
 
 // A tile: dst[r * dst_step + i] = src[i * src_step + r] for `across` r and `along` i.
 template <typename T>
@@ -83,12 +82,12 @@ void StridedCopy::run_rows(const T* src, T* dst) const {
   const int64_t to = loop_.inner_stride(1);
   const bool whole = n == 1 || (from == 1 && to == 1);
   if (whole && loop_.rows() == 1) {
-    parallel_for(n, kCopyGrain * 4, [&](int64_t begin, int64_t end) {
+    parallel_for(n, kElementGrain * 4, [&](int64_t begin, int64_t end) {
       std::memcpy(dst + begin, src + begin, static_cast<size_t>(end - begin) * sizeof(T));
     });
     return;
   }
-  parallel_for(loop_.rows(), kCopyGrain / n + 1, [&](int64_t begin, int64_t end) {
+  parallel_for(loop_.rows(), kElementGrain / n + 1, [&](int64_t begin, int64_t end) {
     loop_.for_rows(begin, end, [&](const StridedLoop::Offsets& at) {
       const T* s = src + at[0];
       T* d = dst + at[1];
@@ -106,7 +105,7 @@ void StridedCopy::run_rows(const T* src, T* dst) const {
 template <typename T>
 void StridedCopy::run_tiles(const T* src, T* dst) const {
   const int64_t bands = (across_.size + kTileBand - 1) / kTileBand;
-  const int64_t grain = kCopyGrain / (loop_.inner() * std::min(kTileBand, across_.size)) + 1;
+  const int64_t grain = kElementGrain / (loop_.inner() * std::min(kTileBand, across_.size)) + 1;
   // Work is (row of the outer loop, band of the transposed axis), bands running fastest.
   parallel_for(loop_.rows() * bands, grain, [&](int64_t begin, int64_t end) {
     for (int64_t item = begin; item < end;) {

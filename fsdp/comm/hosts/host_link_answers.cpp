@@ -7,15 +7,6 @@
 #include "fsdp/comm/rank_sum.h"
 
 namespace ofsdp::fsdp {
-namespace {
-
-bool is_float(uint16_t dtype) {
-  const auto type = static_cast<DType>(dtype);
-  return type == DType::kFloat32 || type == DType::kBFloat16 || type == DType::kFloat16;
-}
-
-}  // namespace
-
 const std::byte* HostLink::segment(int rank) const {
   return memory_.segments->of(map_->place_of[static_cast<size_t>(rank)]);
 }
@@ -34,8 +25,8 @@ bool HostLink::valid(const LinkHeader& header) const {
     return false;
   }
   if (header.kind == LinkKind::kPartial) {
-    return valid_group(header) && is_float(header.dtype) && header.numel >= 0 &&
-           header.numel <= kPieceElements &&
+    return valid_group(header) && is_32_or_16_bit_float(static_cast<DType>(header.dtype)) &&
+           header.numel >= 0 && header.numel <= kPieceElements &&
            header.bytes ==
                static_cast<size_t>(header.numel) * dtype_size(static_cast<DType>(header.dtype));
   }

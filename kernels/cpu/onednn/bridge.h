@@ -50,9 +50,15 @@ Desc desc_of(const TensorDesc& desc);               // the bytes as they are
 
 dnnl::primitive_attr attributes();  // scratchpad by the caller, float32 stays float32
 
-// Whether an implementation is one that calls malloc at run time, or the plain loops ("ref").
+// Whether an implementation is one that calls malloc at run time, or the plain loops ("ref"), which
+// take hundreds of times as long as other kernels do.
 bool is_noisy(std::string_view implementation);
 bool is_reference(std::string_view implementation);
+
+// Whether oneDNN has a primitive that is not plain loops.
+bool is_fast(const auto& pd) {
+  return pd.get(true) != nullptr && !is_reference(pd.impl_info_str());
+}
 
 // The first implementation that is neither; else the first of all; empty when there is none.
 auto first_quiet(const auto& make) {

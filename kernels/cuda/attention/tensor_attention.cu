@@ -110,9 +110,8 @@ __global__ void __launch_bounds__(kAttentionThreads, kBlocks<W>)
 
 bool takes_tensor_attention(const AttentionExtent& e) {
   constexpr int64_t kMost = int64_t{1} << 30;
-  const bool narrow = e.dtype == DType::kFloat16 || e.dtype == DType::kBFloat16;
-  return narrow && !(e.softcap > 0) && std::max(e.width, e.v_width) <= 128 && e.queries < kMost &&
-         e.keys < kMost;
+  return is_16_bit_float(e.dtype) && !(e.softcap > 0) && std::max(e.width, e.v_width) <= 128 &&
+         e.queries < kMost && e.keys < kMost;
 }
 
 cudaError_t tensor_attention(const AttentionExtent& e, const void* q, const void* k, const void* v,

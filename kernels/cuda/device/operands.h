@@ -13,10 +13,6 @@
 
 namespace ofsdp::kernels::cuda {
 
-inline bool is_float(DType dtype) {
-  return dtype == DType::kFloat32 || dtype == DType::kFloat16 || dtype == DType::kBFloat16;
-}
-
 inline bool is_index(DType dtype) { return dtype == DType::kInt32 || dtype == DType::kInt64; }
 
 // A condition of `accepts`, and the reason to refuse when it does not hold.
@@ -36,7 +32,7 @@ inline Condition dense_but(const Problem& p, std::initializer_list<const TensorD
           "rows of an operand are apart"};
 }
 inline Condition floats(DType dtype) {
-  return {is_float(dtype), "the dtype is none of float32, float16 and bfloat16"};
+  return {is_32_or_16_bit_float(dtype), "the dtype is none of float32, float16 and bfloat16"};
 }
 inline Condition alike(bool types) { return {types, "operands differ in their dtypes"}; }
 inline Condition same_layout(bool same) { return {same, "operands differ in their layouts"}; }

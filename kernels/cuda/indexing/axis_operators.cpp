@@ -89,18 +89,19 @@ Acceptance accepts_resize(const Problem& p) {
   const auto size = [&](size_t i) {
     return p.has_in(i) && p.in(i).numel() > 0 ? known(p, i) : Condition{true, ""};
   };
-  return accept({size(1),
-                 size(2),
-                 size(3),
-                 same_layout(p.in(0).layout == p.out(0).layout),
-                 {is_float(p.in(0).dtype) || moves, "elements that are no floats only move"}});
+  return accept(
+      {size(1),
+       size(2),
+       size(3),
+       same_layout(p.in(0).layout == p.out(0).layout),
+       {is_32_or_16_bit_float(p.in(0).dtype) || moves, "elements that are no floats only move"}});
 }
 
 std::unique_ptr<CudaKernel> create_resize(DeviceState&, const Problem& p) {
   const Layout layout = p.in(0).layout;
   const auto maps = as_stored(resize_maps(p, p.in(0).shape), layout);
   return make_axes(p, plan_axes(as_stored(p.in(0).shape.axes(), layout), maps), false,
-                   !is_float(p.in(0).dtype));
+                   !is_32_or_16_bit_float(p.in(0).dtype));
 }
 
 Acceptance accepts_resize_grad(const Problem& p) {

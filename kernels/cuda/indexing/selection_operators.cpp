@@ -17,7 +17,7 @@ namespace {
 FoundExtent found_in(const TensorDesc& x, bool fills) {
   return {.n = x.numel(),
           .size = dtype_size(x.dtype),
-          .floats = is_float(x.dtype) || x.dtype == DType::kFloat64,
+          .floats = is_32_or_16_bit_float(x.dtype) || x.dtype == DType::kFloat64,
           .fills = fills};
 }
 

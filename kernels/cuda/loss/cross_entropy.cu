@@ -294,8 +294,7 @@ cudaError_t joined_as(const CrossEntropy& c, const CrossEntropyJoined& j, cudaSt
 
 bool known(const CrossEntropy& c, DType loss) {
   const bool labels = c.label_dtype == DType::kInt32 || c.label_dtype == DType::kInt64;
-  return labels && (c.inner == 1 || c.pitch == 0) &&
-         (loss == DType::kFloat32 || loss == DType::kFloat16 || loss == DType::kBFloat16);
+  return labels && (c.inner == 1 || c.pitch == 0) && is_32_or_16_bit_float(loss);
 }
 
 }  // namespace

@@ -137,7 +137,7 @@ std::unique_ptr<CudaKernel> create_variadic(Pointwise op, const Problem& p) {
 Acceptance accepts_mean(const Problem& p) {
   const DType dtype = p.in(0).dtype;
   return accept(accepts_variadic(Pointwise::kAdd, p),
-                {supported(is_float(dtype) || dtype == DType::kFloat64)});
+                {supported(is_32_or_16_bit_float(dtype) || dtype == DType::kFloat64)});
 }
 
 std::unique_ptr<CudaKernel> create_mean(DeviceState&, const Problem& p) {

@@ -67,9 +67,9 @@ CudaImplementation drawn(const char* op, RandomKind kind) {
   const bool from = kind == RandomKind::kBernoulli || kind == RandomKind::kMultinomial;
   return {op, "own",
           [from](const Problem& p) {
-            return accept(
-                {plain(p), supported(has_random(p.out(0).dtype)),
-                 supported(!from || is_float(p.in(0).dtype) || p.in(0).dtype == DType::kFloat64)});
+            return accept({plain(p), supported(has_random(p.out(0).dtype)),
+                           supported(!from || is_32_or_16_bit_float(p.in(0).dtype) ||
+                                     p.in(0).dtype == DType::kFloat64)});
           },
           [kind, from](DeviceState&, const Problem& p) {
             const Attributes& a = p.attributes;

@@ -97,7 +97,7 @@ class FloatOperands {
   };
   static Operand operand(const TensorDesc& desc, Places& places) {
     Operand made;
-    made.present = desc.present() && is_float(desc.dtype) && desc.numel() > 0;
+    made.present = desc.present() && is_32_or_16_bit_float(desc.dtype) && desc.numel() > 0;
     if (!made.present) return made;
     made.dtype = desc.dtype;
     made.numel = desc.numel();

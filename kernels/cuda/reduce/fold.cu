@@ -246,8 +246,7 @@ cudaError_t product_gradient(const FoldExtent& e, const void* dy, const void* x,
 }
 
 bool has_running_sum(DType dtype) {
-  return dtype == DType::kFloat32 || dtype == DType::kFloat16 || dtype == DType::kBFloat16 ||
-         dtype == DType::kInt32 || dtype == DType::kInt64;
+  return is_32_or_16_bit_float(dtype) || dtype == DType::kInt32 || dtype == DType::kInt64;
 }
 
 cudaError_t running_sum(const ScanExtent& e, const void* x, void* y, cudaStream_t stream) {

@@ -169,7 +169,7 @@ std::unique_ptr<Kernel> create(const Problem& p) {
       return input_error("position {} is outside the cache of {} rows", last, rows);
     }
     const int64_t half = e.dim / 2;
-    parallel_each(e.batch * e.heads * e.steps, 16384 / (e.width + 1) + 1, [&](int64_t r) {
+    parallel_each(e.batch * e.heads * e.steps, kElementGrain / (e.width + 1) + 1, [&](int64_t r) {
       const int64_t at = cache_row(e, positions, count, r) * half;
       const T* x = a.in<T>(0) + r * e.width;
       T* y = a.out<T>(0) + r * e.width;

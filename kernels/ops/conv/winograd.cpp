@@ -312,7 +312,7 @@ Acceptance accepts(const Problem& p, const ConvShape& s, const TensorDesc& one,
   if (!onednn::is_present()) return Acceptance::refuse(onednn::kNoOneDnn);  // not measured
   const DType dtype = p.in(0).dtype;
   const bool is_half = dtype != DType::kFloat32;
-  if (!p.all_dtype(dtype) || !is_stored_float(dtype)) {
+  if (!p.all_dtype(dtype) || !is_32_or_16_bit_float(dtype)) {
     return Acceptance::refuse("not float32 or 16-bit floats");
   }
   const bool fits = w.axes == 2 && w.kernel == Window::Axes{1, 3, 3} &&

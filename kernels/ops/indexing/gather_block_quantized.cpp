@@ -87,7 +87,7 @@ Result<StoredMatrix> matrix_of(const Table& t, const TensorDesc& data, const Ten
   m.rows = t.shape.numel() / std::max<int64_t>(m.columns, 1);
   const auto bytes = static_cast<size_t>((t.shape.numel() * bits + 7) / 8);
   OFSDP_REJECT_IF(data.bytes() != bytes, "expected {} bytes of data, found {}", bytes, data.text());
-  OFSDP_REJECT_IF(!is_stored_float(scales.dtype) || scales.shape != t.scales(),
+  OFSDP_REJECT_IF(!is_32_or_16_bit_float(scales.dtype) || scales.shape != t.scales(),
                   "expected scales {}, found {}", t.scales().text(), scales.text());
   m.scale_dtype = scales.dtype;
   (along ? m.column_block : m.row_block) = t.block;

@@ -162,7 +162,7 @@ std::unique_ptr<Kernel> create(const Problem& p) {
 }
 
 Acceptance accepts(const Problem& p) {
-  if (!is_stored_float(p.in(1).dtype)) return Acceptance::refuse("scores of another type");
+  if (!is_32_or_16_bit_float(p.in(1).dtype)) return Acceptance::refuse("scores of another type");
   return accepts_class_loss(p, 2, p.in(1).dtype);
 }
 

@@ -24,11 +24,9 @@ namespace {
 
 constexpr int64_t kBlock = 1024;  // scores widened together, in the first-level cache
 
-bool is_narrow(DType dtype) { return is_stored_float(dtype) && dtype != DType::kFloat32; }
-
 Result<std::vector<TensorDesc>> infer(const InferContext& c) {
   OFSDP_ASSIGN_OR_RETURN(TensorDesc loss, infer_class_loss(c, 1, 2));
-  if (!is_narrow(c.inputs[0].dtype) || c.inputs[0].shape.rank() != 2) {
+  if (!is_16_bit_float(c.inputs[0].dtype) || c.inputs[0].shape.rank() != 2) {
     return input_error("expected scores [N, C] of 16 bits, found {}", c.inputs[0].text());
   }
   loss.dtype = DType::kFloat32;
@@ -196,7 +194,8 @@ std::unique_ptr<Kernel> with_types(DType scores, DType labels, const auto& f) {
 // `scores` is the input that has the scores.
 template <size_t scores>
 Acceptance accepts(const Problem& p) {
-  if (!is_narrow(p.in(scores).dtype)) return Acceptance::refuse("scores that are not of 16 bits");
+  if (!is_16_bit_float(p.in(scores).dtype))
+    return Acceptance::refuse("scores that are not of 16 bits");
   return accepts_class_loss(p, scores + 1, p.in(scores).dtype);
 }
 

@@ -59,7 +59,7 @@ Acceptance blas_accepts(const MatrixProduct& p) {
   if (onednn::has_avx512()) return Acceptance::refuse("oneDNN is faster with AVX-512");
   if (!p.batch_a.empty() || !p.batch_b.empty()) return Acceptance::refuse("a batch of matrices");
   if (!p.transpose_a && !p.transpose_b && !onednn_reads_b_slowly(p))
-    return Acceptance::refuse("no factor is transposed");
+    return Acceptance::refuse("oneDNN is faster where no factor is transposed");
   if (p.transpose_a && onednn_turns_a_fast(p)) return Acceptance::refuse("a short inner axis");
   const bool small = p.rows * p.columns < kSmallest / std::max<int64_t>(p.inner, 1);
   return accept_if(!small && p.rows * p.columns > 1 && fits(p), "too small to gain");

@@ -186,7 +186,7 @@ void Factors::solve() const {
 // f(factors, matrix) for each of `count` matrices; each thread has a part of the workspace.
 template <typename F>
 std::unique_ptr<Kernel> for_each_matrix(int64_t n, int64_t count, const F& f) {
-  const int64_t grain = 16384 / (n * n * n + 16) + 1;
+  const int64_t grain = kElementGrain / (n * n * n + 16) + 1;
   const int64_t parts = std::clamp<int64_t>(count / grain, 1, pool_threads());
   const size_t bytes = Factors::bytes(n);
   return make_kernel(

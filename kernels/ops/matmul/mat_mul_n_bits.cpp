@@ -43,12 +43,13 @@ Status check_weight(const Sizes& s, const NBitsOperands& o) {
   OFSDP_REJECT_IF(o.weight.dtype != DType::kUInt8 || o.weight.numel() != bytes,
                   "expected a weight of uint8 with {} bytes (N {}, {} blocks of {}), found {}",
                   bytes, s.n, s.blocks, s.block, o.weight.text());
-  OFSDP_REJECT_IF(!is_stored_float(o.scales.dtype) || o.scales.numel() != s.n * s.blocks,
+  OFSDP_REJECT_IF(!is_32_or_16_bit_float(o.scales.dtype) || o.scales.numel() != s.n * s.blocks,
                   "expected {} scales, found {}", s.n * s.blocks, o.scales.text());
   const TensorDesc& zero = o.zero_points;
   const int64_t zeros = zero.dtype == DType::kUInt8 ? s.n * s.zero_row() : s.n * s.blocks;
-  OFSDP_REJECT_IF(zero.present() && !(zero.dtype == DType::kUInt8 || is_stored_float(zero.dtype)),
-                  "expected zero points of uint8 or floats, found {}", zero.text());
+  OFSDP_REJECT_IF(
+      zero.present() && !(zero.dtype == DType::kUInt8 || is_32_or_16_bit_float(zero.dtype)),
+      "expected zero points of uint8 or floats, found {}", zero.text());
   OFSDP_REJECT_IF(zero.present() && zero.numel() != zeros,
                   "expected zero points of {} elements, found {}", zeros, zero.text());
   const TensorDesc& groups = o.g_idx;

@@ -14,7 +14,6 @@ namespace {
 constexpr int64_t kRows = 512;            // of a block
 constexpr int64_t kBlock = 1024;          // its columns, and its part of the inner axis
 constexpr int64_t kWorthwhile = 1 << 18;  // multiplications, below which a call costs more
-constexpr int64_t kConversionGrain = 16384;
 
 // Part of a row-major matrix of 16-bit floats.
 struct Part {
@@ -31,7 +30,7 @@ Part part_of(std::byte* matrix, int64_t stride, int64_t row, int64_t column, int
 
 template <typename Convert>
 void each_row(const Part& part, const Convert& convert) {
-  const int64_t grain = kConversionGrain / std::max<int64_t>(part.columns, 1) + 1;
+  const int64_t grain = kElementGrain / std::max<int64_t>(part.columns, 1) + 1;
   parallel_for(part.rows, grain, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) convert(i);
   });

@@ -103,7 +103,7 @@ std::unique_ptr<Kernel> create(const Problem& p) {
   const bool stats = p.has_out(1) && p.has_out(2);
   return make_kernel([=](const KernelArgs& a) {
     if (e.width() == 0) return;
-    parallel_each(e.rows(), 16384 / e.width() + 1, [&](int64_t row) {
+    parallel_each(e.rows(), kElementGrain / e.width() + 1, [&](int64_t row) {
       const T* x = a.in<T>(0) + row * e.width();
       T* y = a.out<T>(0) + row * e.width();
       const R mean = segment_mean(x, e.width());
@@ -187,7 +187,7 @@ std::unique_ptr<Kernel> create_grad(const Problem& p) {
   return make_kernel(
       [=](const KernelArgs& a) {
         auto* sums = reinterpret_cast<double*>(a.workspace);  // [N][C][2]
-        parallel_each(e.rows(), 16384 / (e.width() + 1) + 1,
+        parallel_each(e.rows(), kElementGrain / (e.width() + 1) + 1,
                       [&](int64_t row) { backward_row<T>(e, a, row, sums + row * e.each * 2); });
         for (int64_t c = 0; c < e.channels(); ++c) {
           double sum = 0, dot = 0;

@@ -5,8 +5,6 @@
 namespace ofsdp::kernels::ops {
 namespace {
 
-constexpr int64_t kGrain = 16384;
-
 OFSDP_MULTIARCH void relu_in_place(float* dst, int64_t n) {
   for (int64_t i = 0; i < n; ++i) dst[i] = dst[i] < 0.0f ? 0.0f : dst[i];
 }
@@ -27,7 +25,7 @@ std::unique_ptr<Kernel> with_relu(std::unique_ptr<Kernel> kernel, int64_t count)
       [inner = std::move(kernel), count](const KernelArgs& a) {
         Status status = inner->run(a);
         if (!status.ok()) return status;
-        parallel_for(count, kGrain, [&](int64_t begin, int64_t end) {
+        parallel_for(count, kElementGrain, [&](int64_t begin, int64_t end) {
           relu_in_place(a.out<float>(0) + begin, end - begin);
         });
         return ok_status();

@@ -124,7 +124,7 @@ Acceptance accepts(const Problem& p) {
 std::unique_ptr<Kernel> create(const Problem& p) {
   return make_kernel([conversion = Conversion(p.in(0).dtype, p.out(0).dtype),
                       n = p.out(0).numel()](const KernelArgs& a) {
-    parallel_for(n, 16384, [&](int64_t begin, int64_t end) {
+    parallel_for(n, kElementGrain, [&](int64_t begin, int64_t end) {
       conversion.run(a.inputs[0].data, a.outputs[0].data, begin, end);
     });
   });

@@ -323,7 +323,7 @@ class ChainKernel final : public Kernel {
 
 Acceptance accepts(const Problem& p) {
   const TensorDesc& out = p.out(0);
-  if (!is_stored_float(out.dtype) || !p.all_dtype(out.dtype)) {
+  if (!is_32_or_16_bit_float(out.dtype) || !p.all_dtype(out.dtype)) {
     return Acceptance::refuse("not float32 or 16-bit floats");
   }
   const bool fit = std::ranges::all_of(p.inputs, [&](const TensorDesc& d) {

@@ -157,7 +157,7 @@ Acceptance accepts_channels_last(const Problem& p) {
   if (p.in(0).layout != Layout::kChannelsLast) return Acceptance::refuse("not channels last");
   if (p.in(1).dtype != DType::kUInt8) return Acceptance::refuse("a window of more than 255 taps");
   const DType dtype = p.in(0).dtype;
-  if (!is_stored_float(dtype)) return Acceptance::refuse("not float32 or 16-bit floats");
+  if (!is_32_or_16_bit_float(dtype)) return Acceptance::refuse("not float32 or 16-bit floats");
   if (dtype != DType::kFloat32 && !tiles_input(window_of(p.attributes))) {
     return Acceptance::refuse("windows that overlap");
   }

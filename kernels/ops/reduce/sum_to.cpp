@@ -43,7 +43,8 @@ std::vector<RefTensor> reference(const ReferenceContext& c) {
 }
 
 Acceptance accepts(const Problem& p) {
-  return accept_if(is_stored_float(p.in(0).dtype) && p.all_plain(), "not plain float32 or less");
+  return accept_if(is_32_or_16_bit_float(p.in(0).dtype) && p.all_plain(),
+                   "not plain float32 or less");
 }
 
 // Returns, for each axis of dy, whether it is summed.

@@ -72,7 +72,7 @@ struct GridBlock {
 void for_each_block(const GridExtent& e, const auto& f) {
   const int64_t blocks = (e.places + kGridPlaces - 1) / kGridPlaces;
   const int64_t work = kGridPlaces * (16 + 4 * e.channels);
-  parallel_each(e.images * blocks, 16384 / work + 1, [&](int64_t i) {
+  parallel_each(e.images * blocks, kElementGrain / work + 1, [&](int64_t i) {
     const int64_t begin = i % blocks * kGridPlaces;
     f(GridBlock{i / blocks, begin, std::min(kGridPlaces, e.places - begin)});
   });

@@ -77,7 +77,7 @@ dnnl::convolution_forward::primitive_desc describe(const Problem& p, const ConvS
 // oneDNN's kernel for channels last, or what it likes best where that has only plain loops.
 dnnl::convolution_forward::primitive_desc describe(const Problem& p, const ConvShape& s) {
   auto pd = describe(p, s, Wish::kChannelsLast);
-  if (pd.get(true) != nullptr && !onednn::is_reference(pd.impl_info_str())) return pd;
+  if (onednn::is_fast(pd)) return pd;
   return describe(p, s, Wish::kAny);
 }
 
@@ -85,18 +85,14 @@ dnnl::convolution_forward::primitive_desc describe(const Problem& p, const ConvS
 template <auto describe>
 auto best(const Problem& p, const ConvShape& s, Wish first, Wish second) {
   auto pd = describe(p, s, first);
-  if (pd.get(true) != nullptr && !onednn::is_reference(pd.impl_info_str()) &&
-      !onednn::is_noisy(pd.impl_info_str())) {
-    return pd;
-  }
+  if (onednn::is_fast(pd) && !onednn::is_noisy(pd.impl_info_str())) return pd;
   auto other = describe(p, s, second);
   return other.get(true) != nullptr ? other : pd;
 }
 
-// Its plain loops for 16-bit floats take hundreds of times as long as float32 does.
 Acceptance accepts_made(const auto& pd) {
   if (pd.get(true) == nullptr) return Acceptance::refuse(onednn::kNoPrimitive);
-  return accept_if(!onednn::is_reference(pd.impl_info_str()), "oneDNN has plain loops alone");
+  return accept_if(onednn::is_fast(pd), "oneDNN has plain loops alone");
 }
 
 template <auto describe>

@@ -84,11 +84,9 @@ bool onednn_may_multiply(const MatrixProduct& p) {
   return p.alpha == 1.0f || p.addend != MatrixProduct::Addend::kBias;
 }
 
-// Its plain loops for 16-bit floats take hundreds of times as long as float32 does.
 bool onednn_multiplies(const MatrixProduct& p) {
   const auto pd = describe(p);
-  return pd.get(true) != nullptr &&
-         (p.dtype == DType::kFloat32 || !onednn::is_reference(pd.impl_info_str()));
+  return p.dtype == DType::kFloat32 ? pd.get(true) != nullptr : onednn::is_fast(pd);
 }
 
 std::unique_ptr<Kernel> make_onednn_product(const MatrixProduct& p) {
