@@ -250,6 +250,7 @@ def sizes(root, pending):
     """Folders with more files than a reader takes in."""
     found, met = [], set()
     folders = [root / room for room in ROOMS if (root / room).is_dir()]
+    folders += sorted({path.parent for other in OTHERS for path in (root / other).rglob("*") if path.suffix in SUFFIXES})
     for folder in folders:
         name = folder.relative_to(root).as_posix()
         entries = list(folder.iterdir())

@@ -231,7 +231,7 @@ constexpr std::string_view kOperators =
     " ";
 
 // Problems that the library has no kernel for are no failure here:
-// tests/procs/emulated_device_test.cpp says what models need.
+// tests/procs/device/emulated_device_test.cpp says what models need.
 TEST_P(DeviceOperators, AgreeWithTheReference) {
   const Registry registry = make_registry();
   OpDef op = registry.get(GetParam());

@@ -1,5 +1,5 @@
-// As tests/procs/checked_cuda_test.cpp: more models, types, optimizers and both kinds of offload
-// through the CUDA library's host code, over the runtime that checks CUDA's rules.
+// As tests/procs/device/checked_cuda_test.cpp: more models, types, optimizers and both kinds of
+// offload through the CUDA library's host code, over the runtime that checks CUDA's rules.
 #include "tests/support/checked_runs.h"
 #include "tests/support/namespaces.h"
 

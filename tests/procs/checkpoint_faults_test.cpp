@@ -16,7 +16,7 @@ namespace checkpoint_faults_test {
 namespace fs = std::filesystem;
 
 constexpr int kWorld = 2;
-constexpr long kStride = 7;  // calls between two that fail; OFSDP_ALL_DISK_FAULTS: each of them
+constexpr long kStride = 13;  // calls between two that fail; OFSDP_ALL_DISK_FAULTS: each of them
 
 Words run_of(int steps, const std::string& type) {
   return checkpointed_model() + ranks(kWorld) +
@@ -88,8 +88,12 @@ TEST_P(DiskFaultTest, AtEveryCall) {
   runs.trained(run_of(1, type) + runs.saving());
   fs::rename(runs.dir(), runs / "base");
   const bool all = std::getenv("OFSDP_ALL_DISK_FAULTS") != nullptr;
-  long calls = 1;
-  for (long call = 0; call <= calls; call += call < 1 || all ? 1 : kStride) {
+  const long stride = all ? 1 : kStride;
+  // Each case lets other calls fail.
+  const long first =
+      1 + static_cast<long>(how.size() + 3 * type.size() + 5 * static_cast<size_t>(rank)) % stride;
+  long calls = first;
+  for (long call = 0; call <= calls; call = call == 0 ? first : call + stride) {
     SCOPED_TRACE(format_text("call {} of {}", call, calls));
     fs::remove_all(runs.dir());
     fs::copy(runs / "base", runs.dir(), fs::copy_options::recursive);

@@ -240,7 +240,7 @@ size_t stride_or_all(size_t stride) {
 TEST(ReshardTest, Perceptron) {
   expect_all_pairs(
       {OFSDP_SOURCE_DIR "/tests/fixtures/mlp/model.onnx", LossKind::kCrossEntropy, 1000},
-      stride_or_all(3));
+      stride_or_all(5));
 }
 
 // Factors of rows and columns, and states that some parameters alone have.
@@ -248,13 +248,13 @@ TEST(ReshardTest, PerceptronOfMatrixOptimizers) {
   for (const OptimizerKind optimizer : {OptimizerKind::kAdafactor, OptimizerKind::kMuon}) {
     expect_all_pairs({OFSDP_SOURCE_DIR "/tests/fixtures/mlp/model.onnx", LossKind::kCrossEntropy,
                       1000, optimizer},
-                     stride_or_all(7));
+                     stride_or_all(11));
   }
 }
 
 TEST(ReshardTest, Mnist) {
   expect_all_pairs({OFSDP_SOURCE_DIR "/samples/mnist/mnist.onnx", LossKind::kNll, 100000},
-                   stride_or_all(12));
+                   stride_or_all(17));
 }
 
 TEST(ReshardTest, OneMoreModel) {

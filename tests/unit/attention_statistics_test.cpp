@@ -1,6 +1,6 @@
 // keep_attention_statistics on small graphs: which forward node keeps them, what the gradient
-// reads, and what stays as it is. Values are compared by tests/procs/device_test.cpp, bit by bit,
-// and on the kernels of devices by tests/procs/emulated_device_test.cpp.
+// reads, and what stays as it is. Values are compared by tests/procs/device/device_test.cpp, bit by
+// bit, and on the kernels of devices by tests/procs/device/emulated_device_test.cpp.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

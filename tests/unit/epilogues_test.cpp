@@ -1,5 +1,5 @@
 // join_epilogues on small graphs: what becomes one node, and what stays apart. That the values stay
-// what they were is compared by tests/procs/device_test.cpp, bit by bit.
+// what they were is compared by tests/procs/device/device_test.cpp, bit by bit.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
