@@ -18,7 +18,7 @@ batch=${BATCH:-8} pairs=${PAIRS:-3} steps=${STEPS:-11} ranks=${RANKS:-1} dtype=$
 { cmake --preset release && cmake --build --preset release --target fsdp-run bench_floor; } >/dev/null
 
 metrics=$(mktemp)
-trap 'rm -f "$metrics"; kill "$floor_PID" 2>/dev/null || true' EXIT
+trap 'rm -f "$metrics"; kill "${floor_PID-}" 2>/dev/null || true' EXIT
 sed -n 's/^model name[^:]*: //p' /proc/cpuinfo | sed -n 1p
 coproc floor { exec build/release/bench/floor "$model" "$batch"; }
 while IFS= read -r line <&"${floor[0]}"; do
