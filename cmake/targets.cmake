@@ -23,8 +23,8 @@ endif()
 # The baseline is that of the kind of processor (cmake/processor.cmake).
 add_library(ofsdp_flags INTERFACE)
 target_compile_options(ofsdp_flags INTERFACE ${OFSDP_BASELINE} -ffp-contract=off -fno-math-errno -fno-trapping-math)
-# Looking for what deserves a warning is a tenth of the time to compile, so a build with sanitizers does it in the tests
-# alone that no other build compiles (tests/CMakeLists.txt).
+# Looking for what deserves a warning is a few hundredths of the time to compile, so a build with sanitizers does it in
+# the tests alone (tests/CMakeLists.txt), some of which no other build compiles.
 set(ofsdp_warnings -Wall -Wextra $<$<BOOL:${OFSDP_WERROR}>:-Werror>)
 if(NOT OFSDP_SANITIZE)
   target_compile_options(ofsdp_flags INTERFACE ${ofsdp_warnings})

@@ -101,6 +101,11 @@ inline Words small_mlp() {
                    "--batch-size", "7", "--epochs", "1", "--eval-data", fixture("mlp/data")});
 }
 inline Words small_mlp(int world) { return small_mlp() + ranks(world); }
+inline Words of_fixture(const char* model, int world) {
+  return fsdp_run({fixture(model), "--loss", "cross_entropy", "--data", "synthetic", "--eval-data",
+                   "none", "--batch-size", "2", "--steps", "3"}) +
+         ranks(world);
+}
 
 // Steps `half` on the CPU and the rest, up to `whole`, on the counting device from its checkpoint
 // give the file of one run, and so does the other way round.
@@ -138,6 +143,19 @@ inline void expect_same_bits(const Trained& cpu, const Trained& device) {
   EXPECT_EQ(cpu.rows, device.rows);
   EXPECT_FALSE(cpu.file.empty());
   EXPECT_TRUE(cpu.file == device.file) << "the trained files differ";
+}
+
+// In two orders of the device's streams, and without graphs; each of `counted` must have happened.
+inline void expect_bits_of_the_cpu(const Words& command,
+                                   std::initializer_list<const char*> counted = {}) {
+  const Trained cpu = on_cpu(command);
+  for (const int seed : {1, 2}) {
+    SCOPED_TRACE(seed);
+    Trained device = on_counting_device(command, {}, seed);
+    expect_same_bits(cpu, device);
+    for (const char* name : counted) EXPECT_GT(device.counts[name], 0) << name;
+  }
+  expect_same_bits(cpu, on_counting_device(command, {"--cuda-graph", "off"}));
 }
 
 // `allowed`: times the loss.

@@ -7,6 +7,7 @@
 #include "fsdp/comm/rank_sum.h"
 
 namespace ofsdp::fsdp {
+
 const std::byte* HostLink::segment(int rank) const {
   return memory_.segments->of(map_->place_of[static_cast<size_t>(rank)]);
 }

@@ -17,18 +17,6 @@ struct Case {
   Words command;
 };
 
-Words small_mlp(int world) {
-  return fsdp_run({fixture("mlp/model.onnx"), "--loss", "cross_entropy", "--min-params", "1000",
-                   "--batch-size", "7", "--epochs", "1", "--eval-data", fixture("mlp/data")}) +
-         ranks(world);
-}
-
-Words of_fixture(const char* model, int world) {
-  return fsdp_run({fixture(model), "--loss", "cross_entropy", "--data", "synthetic", "--eval-data",
-                   "none", "--batch-size", "2", "--steps", "3"}) +
-         ranks(world);
-}
-
 std::vector<Case> cases() {
   const Words bfloat16{"--param-dtype", "bfloat16"}, rounded{"--reduce-dtype", "bfloat16"};
   const Words float16{"--param-dtype", "float16"}, clip{"--clip-grad-norm", "0.1"};

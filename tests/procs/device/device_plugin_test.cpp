@@ -38,15 +38,7 @@ class DevicePluginTest : public testing::TestWithParam<NamedRun> {};
 INSTANTIATE_TEST_SUITE_P(Runs, DevicePluginTest, testing::ValuesIn(runs()), run_name);
 
 TEST_P(DevicePluginTest, GivesTheBitsOfTheCpu) {
-  const Trained cpu = on_cpu(GetParam().command);
-  for (const int seed : {1, 2}) {
-    SCOPED_TRACE(seed);
-    Trained device = on_counting_device(GetParam().command, {}, seed);
-    expect_same_bits(cpu, device);
-    EXPECT_GT(device.counts["graph_launches"], 0);
-    EXPECT_GT(device.counts["native_launches"], 0);
-  }
-  expect_same_bits(cpu, on_counting_device(GetParam().command, {"--cuda-graph", "off"}));
+  expect_bits_of_the_cpu(GetParam().command, {"graph_launches", "native_launches"});
 }
 
 // A plug-in is called for the first run of a program and for each of its two captures.

@@ -14,12 +14,6 @@
 namespace ofsdp {
 namespace device_ranks_test {
 
-Words of_fixture(const char* model, int world) {
-  return fsdp_run({fixture(model), "--loss", "cross_entropy", "--data", "synthetic", "--eval-data",
-                   "none", "--batch-size", "2", "--steps", "3"}) +
-         ranks(world);
-}
-
 std::vector<NamedRun> runs() {
   const Words bfloat16{"--param-dtype", "bfloat16"}, rounded{"--reduce-dtype", "bfloat16"};
   const Words hybrid{"--strategy", "hybrid_shard", "--shard-size", "2"};
@@ -59,13 +53,7 @@ class DeviceRanksTest : public testing::TestWithParam<NamedRun> {};
 INSTANTIATE_TEST_SUITE_P(Runs, DeviceRanksTest, testing::ValuesIn(runs()), run_name);
 
 TEST_P(DeviceRanksTest, GiveTheBitsOfTheCpu) {
-  const Trained cpu = on_cpu(GetParam().command);
-  Trained device = on_counting_device(GetParam().command);
-  expect_same_bits(cpu, device);
-  EXPECT_GT(device.counts["captured_collectives"], 0);
-  constexpr int kOtherOrder = 2;
-  expect_same_bits(cpu,
-                   on_counting_device(GetParam().command, {"--cuda-graph", "off"}, kOtherOrder));
+  expect_bits_of_the_cpu(GetParam().command, {"captured_collectives"});
 }
 
 // With the operators of the CUDA library, on the CUDA of tests/emulator: within 5e-5 of the CPU's.

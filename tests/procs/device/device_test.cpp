@@ -47,14 +47,7 @@ class DeviceTest : public testing::TestWithParam<NamedRun> {};
 INSTANTIATE_TEST_SUITE_P(Runs, DeviceTest, testing::ValuesIn(runs()), run_name);
 
 TEST_P(DeviceTest, GivesTheBitsOfTheCpu) {
-  const Trained cpu = on_cpu(GetParam().command);
-  for (const int seed : {1, 2}) {
-    SCOPED_TRACE(seed);
-    const Trained device = on_counting_device(GetParam().command, {}, seed);
-    expect_same_bits(cpu, device);
-    EXPECT_GT(device.counts.at("graph_launches"), 0);
-  }
-  expect_same_bits(cpu, on_counting_device(GetParam().command, {"--cuda-graph", "off"}));
+  expect_bits_of_the_cpu(GetParam().command, {"graph_launches"});
 }
 
 // Updates more cost copies, launches and waits for the update before, and nothing else.
