@@ -7,13 +7,22 @@
 include(GNUInstallDirs)
 include(CMakePackageConfigHelpers)
 
-# oneDNN is not Debian's, and lies in a folder of its own, where no other program finds it. OpenBLAS is Debian's build on
-# libgomp, which only this path names.
+# oneDNN is not Debian's, and lies in a folder of its own, where no other program finds it; in the build folder too.
+# OpenBLAS is Debian's build on libgomp, which only this path names.
 set(private ${CMAKE_INSTALL_LIBDIR}/onnx-fsdp)
 get_filename_component(openblas_folder ${OFSDP_OPENBLAS} DIRECTORY)
 set_target_properties(onnx_fsdp PROPERTIES INSTALL_RPATH "$ORIGIN/onnx-fsdp;${openblas_folder}")
-set_target_properties(fsdp-run PROPERTIES INSTALL_RPATH "$ORIGIN/../${CMAKE_INSTALL_LIBDIR}")
+set_target_properties(fsdp-run PROPERTIES INSTALL_RPATH "$ORIGIN;$ORIGIN/../${CMAKE_INSTALL_LIBDIR}")
+foreach(target onnx_fsdp fsdp-run ofsdp_mpi_openmpi ofsdp_mpi_mpich ofsdp_cuda)
+  if(TARGET ${target})
+    set_target_properties(${target} PROPERTIES BUILD_WITH_INSTALL_RPATH ON)
+  endif()
+endforeach()
 if(OFSDP_ONEDNN)
+  get_target_property(onednn_file DNNL::dnnl IMPORTED_LOCATION_RELEASE)
+  get_target_property(onednn_name DNNL::dnnl IMPORTED_SONAME_RELEASE)
+  file(MAKE_DIRECTORY ${PROJECT_BINARY_DIR}/onnx-fsdp)
+  file(CREATE_LINK ${onednn_file} ${PROJECT_BINARY_DIR}/onnx-fsdp/${onednn_name} SYMBOLIC)
   install(FILES $<TARGET_FILE:DNNL::dnnl> DESTINATION ${private} RENAME $<TARGET_SONAME_FILE_NAME:DNNL::dnnl>
     COMPONENT runtime)
 endif()

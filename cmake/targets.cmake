@@ -48,7 +48,9 @@ if(NOT OFSDP_SANITIZE) # which check more, and do not know the checking calls
   target_compile_options(ofsdp_flags INTERFACE
     $<$<AND:$<COMPILE_LANGUAGE:C,CXX>,$<CONFIG:Release>>:-U_FORTIFY_SOURCE;-D_FORTIFY_SOURCE=${OFSDP_FORTIFY}>)
 endif()
-# Libraries of ours lie next to the program, wherever it was copied to.
+# Libraries of ours lie next to the program, wherever it was copied to. What is installed has one path, there and in the
+# build folder (cmake/install.cmake): CMake ends a path that it means to replace with a colon, and to the loader that is
+# the folder that the program is started in, where a stranger's files may lie.
 set(CMAKE_BUILD_RPATH "$ORIGIN")
 set(CMAKE_INSTALL_RPATH "$ORIGIN" "$ORIGIN/../lib")
 target_include_directories(ofsdp_flags INTERFACE ${PROJECT_SOURCE_DIR})

@@ -3,8 +3,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <fstream>
 #include <sstream>
 
+#include "tests/support/data_files.h"
 #include "tests/support/namespaces.h"
 #include "tests/support/training_runs.h"
 
@@ -14,6 +16,7 @@ namespace hardening_test {
 using testing::ContainsRegex;
 using testing::HasSubstr;
 using testing::Not;
+using testing_data::TempFolder;
 
 const std::string kProgram = OFSDP_LIBRARY_DIR "/fsdp-run";
 const std::string kLibrary = OFSDP_LIBRARY_DIR "/libonnx_fsdp.so";
@@ -40,10 +43,28 @@ TEST(Hardening, OfTheProgram) {
     EXPECT_THAT(dynamic, ContainsRegex("BIND_NOW|Flags:.* NOW"));
     EXPECT_THAT(dynamic, Not(HasSubstr("TEXTREL")));
     EXPECT_THAT(dynamic, ContainsRegex("RUNPATH.*\\[\\$ORIGIN"));
+    EXPECT_THAT(dynamic, Not(ContainsRegex("RUNPATH.*(\\[:|::|:\\])"))) << "the working folder";
   }
   const std::string symbols = readelf({"-sW", "--dyn-syms"}, kLibrary);
   EXPECT_THAT(symbols, HasSubstr("__stack_chk_fail"));
   EXPECT_THAT(symbols, ContainsRegex("__(memcpy|snprintf|read|pread64|memmove|memset)_chk"));
+}
+
+// A stranger's folder may hold files with the names of libraries.
+TEST(Hardening, LoadsNothingFromTheWorkingFolder) {
+  const TempFolder folder;
+  const std::string needed = readelf({"-dW"}, kProgram) + readelf({"-dW"}, kLibrary);
+  int names = 0;
+  std::istringstream lines(needed);
+  for (std::string line; std::getline(lines, line);) {
+    const size_t open = line.find("[lib"), close = line.find(']');
+    if (open == std::string::npos || line.find("(NEEDED)") == std::string::npos) continue;
+    std::ofstream(folder.path() + "/" + line.substr(open + 1, close - open - 1)) << "no library";
+    ++names;
+  }
+  EXPECT_GE(names, 10);
+  const Finished run = Program::run({kProgram, "--version"}, {.folder = folder.path()});
+  EXPECT_EQ(run.status, 0) << run.err;
 }
 
 // Whatever else a process has loaded, our C++ does not meet it.

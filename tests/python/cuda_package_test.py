@@ -34,6 +34,7 @@ class Folders(unittest.TestCase):
         shutil.copytree(SOURCE / "python/onnx_fsdp", self.own / "onnx_fsdp")
         self.link("onnx_fsdp/bin/fsdp-run", BUILD / "fsdp-run")
         self.link("onnx_fsdp/lib/libonnx_fsdp.so.0", BUILD / "libonnx_fsdp.so.0")
+        self.link("onnx_fsdp/lib/onnx-fsdp", BUILD / "onnx-fsdp")  # oneDNN
         for file in NVIDIA.values():
             path = self.system / "nvidia" / file
             path.parent.mkdir(parents=True, exist_ok=True)
