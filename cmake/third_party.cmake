@@ -35,6 +35,7 @@ if(TARGET DNNL::dnnl)
 endif()
 find_package(Protobuf REQUIRED)
 find_package(ONNX 1.23 REQUIRED CONFIG)
+target_compile_definitions(ONNX::onnx INTERFACE __ONNX_NO_DOC_STRINGS) # as setup.sh built it
 find_package(fmt REQUIRED CONFIG)
 find_package(yaml-cpp REQUIRED CONFIG)
 find_package(nlohmann_json REQUIRED CONFIG)

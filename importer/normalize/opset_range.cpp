@@ -1,8 +1,19 @@
 #include "importer/normalize/opset_range.h"
 
-#include <onnx/version_converter/convert.h>
+#include <onnx/common/interned_strings.h>
+#include <onnx/common/ir.h>
+#include <onnx/common/ir_pb_converter.h>
+#include <onnx/defs/schema.h>
 
 #include "importer/proto/opset.h"
+
+// The converter's header makes every adapter in one constructor: optimizing it takes minutes and
+// gains nothing. But that header alone: the linker keeps one copy of each function of the standard
+// library that is instantiated here too, and must not find a slow one.
+#pragma GCC push_options
+#pragma GCC optimize("O0")
+#include <onnx/version_converter/convert.h>
+#pragma GCC pop_options
 
 namespace ofsdp::importer {
 namespace {
@@ -32,9 +43,10 @@ class Tables : public onnx::version_conversion::DefaultVersionConverter {
   }
 };
 
-// Made once: that copies the schemas of all operators of all versions.
+// Made once: that copies the schemas of all operators of all versions. To free them would only make
+// the end of the program later.
 const Tables& tables() {
-  static const Tables kTables;
+  static const Tables& kTables = *new Tables;
   return kTables;
 }
 

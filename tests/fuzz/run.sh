@@ -42,7 +42,7 @@ echo "fuzz: in $scratch"
 for source in tests/fuzz/"$target".cpp "${sources[@]}"; do
   echo "$source"
 done | xargs -P "$(nproc)" -I{} sh -c '"$0" -c "$2" -o "$1/$(echo "$2" | tr / _).o" -std=c++20 -g1 -O1 -fopenmp \
-  -fsanitize=fuzzer-no-link,address,undefined -fno-sanitize-recover=all -DONNX_ML=1 -DONNX_NAMESPACE=onnx -I. \
+  -fsanitize=fuzzer-no-link,address,undefined -fno-sanitize-recover=all -DONNX_ML=1 -DONNX_NAMESPACE=onnx -D__ONNX_NO_DOC_STRINGS -I. \
   -isystem "$3/include" -isystem "$3/local/include"' "$clang" "$scratch" {} "$prefix"
 "$clang" -fsanitize=fuzzer,address,undefined "$scratch"/*.o -Wl,-z,muldefs -Wl,--start-group "${libraries[@]}" \
   -Wl,--end-group $(find -L "$prefix" -name libonnx.a -o -name libonnx_proto.a -o -name 'libdnnl.so') \
