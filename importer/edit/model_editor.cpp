@@ -7,6 +7,7 @@
 #include <cstring>
 #include <map>
 
+#include "importer/file/model_field.h"
 #include "importer/file/stored_values.h"
 #include "importer/file/wire.h"
 #include "importer/proto/onnx_protos.h"
@@ -16,7 +17,6 @@ namespace ofsdp::importer {
 namespace {
 
 constexpr int kOptionalInputs = 4;  // the first IR version whose initializers need not be inputs
-enum : uint32_t { kModelGraphField = 7, kInitializerField = 5 };
 
 using WeightOfFile = StoredValues<OnnxFile, Initializer>;
 
@@ -76,11 +76,11 @@ Status find_places(const std::string& bytes, OnnxContents& contents) {
   }
   for (WireReader model(std::as_bytes(std::span(bytes))); !model.done();) {
     OFSDP_ASSIGN_OR_RETURN(const WireField graph, model.next());
-    if (graph.number != kModelGraphField) continue;
+    if (graph.number != model_field::kGraph) continue;
     contents.graph = {graph.begin, graph.body, graph.end};
     for (WireReader reader(graph.bytes, graph.body); !reader.done();) {
       OFSDP_ASSIGN_OR_RETURN(const WireField field, reader.next());
-      if (field.number != kInitializerField) continue;
+      if (field.number != graph_field::kInitializer) continue;
       const auto found = index.find(string_field(field.bytes, 8));
       if (found == index.end()) continue;
       const int file = contents.initializers[static_cast<size_t>(found->second)].file;

@@ -4,17 +4,11 @@
 #include <array>
 
 #include "importer/proto/onnx_protos.h"
+#include "importer/proto/opset.h"
 #include "kernels/base/format.h"
 
 namespace ofsdp::importer {
 namespace {
-
-constexpr const char* kMicrosoft = "com.microsoft";
-
-float float_attribute(const onnx::NodeProto& node, const std::string& name, float otherwise) {
-  const auto* attribute = find_attribute(node, name);
-  return attribute == nullptr ? otherwise : attribute->f();
-}
 
 // A tensor that a product may read: its name and axes.
 struct Stored {

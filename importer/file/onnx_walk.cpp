@@ -8,6 +8,7 @@
 
 #include "importer/file/external_data.h"
 #include "importer/file/integer_codec.h"
+#include "importer/file/model_field.h"
 #include "importer/file/quantized_uses.h"
 #include "importer/file/tensor_record.h"
 #include "importer/file/wire.h"
@@ -17,15 +18,12 @@
 namespace ofsdp::importer {
 namespace {
 
-// Field numbers of ModelProto and GraphProto.
-enum : uint32_t { kIrVersion = 1, kModelGraph = 7, kTrainingInfo = 20 };
-enum : uint32_t { kGraphInitializer = 5, kGraphInput = 11, kGraphSparse = 15 };
-constexpr uint32_t kAlgorithm = 2;  // of TrainingInfoProto
-constexpr int64_t kFloat = 1;       // TensorProto.DataType
+constexpr int64_t kFloat = 1;  // TensorProto.DataType
 
 bool is_model_field(const WireField& field) {
-  constexpr uint32_t kMessages[] = {2, 3, 4, 6, kModelGraph, 8, 14, 20, 25, 26};
-  if (field.number == kIrVersion || field.number == 5) return field.type == WireType::kVarint;
+  constexpr uint32_t kMessages[] = {2, 3, 4, 6, model_field::kGraph, 8, 14, 20, 25, 26};
+  if (field.number == model_field::kIrVersion || field.number == 5)
+    return field.type == WireType::kVarint;
   return std::ranges::find(kMessages, field.number) != std::end(kMessages) &&
          field.type == WireType::kBytes;
 }
@@ -55,14 +53,14 @@ class TrainingWalker {
     std::string body;
     for (WireReader reader(info.bytes, info.body); !reader.done();) {
       OFSDP_ASSIGN_OR_RETURN(const WireField field, reader.next());
-      if (field.number == kAlgorithm && field.type == WireType::kBytes) {
+      if (field.number == training_info_field::kAlgorithm && field.type == WireType::kBytes) {
         OFSDP_ASSIGN_OR_RETURN(const std::string graph, walk_algorithm(field));
-        append_bytes(body, kAlgorithm, graph);
+        append_bytes(body, training_info_field::kAlgorithm, graph);
       } else {
         body += as_text(field.whole);
       }
     }
-    return bytes_field(kTrainingInfo, body);
+    return bytes_field(model_field::kTrainingInfo, body);
   }
 
  private:
@@ -71,14 +69,14 @@ class TrainingWalker {
     std::string body;
     for (WireReader reader(graph.bytes, graph.body); !reader.done();) {
       OFSDP_ASSIGN_OR_RETURN(const WireField field, reader.next());
-      OFSDP_REJECT_IF(field.number == kGraphSparse,
+      OFSDP_REJECT_IF(field.number == graph_field::kSparseInitializer,
                       "algorithm: a sparse initializer: expected a dense one");
-      if (field.number != kGraphInitializer || field.type != WireType::kBytes) {
+      if (field.number != graph_field::kInitializer || field.type != WireType::kBytes) {
         body += as_text(field.whole);
         continue;
       }
       OFSDP_ASSIGN_OR_RETURN(const std::string tensor, walk_tensor(field));
-      append_bytes(body, kGraphInitializer, tensor);
+      append_bytes(body, graph_field::kInitializer, tensor);
     }
     return body;
   }
@@ -132,8 +130,8 @@ class Walker {
       if (!is_model_field(*field) && (!has_version || field->number <= 26)) {
         return no_model(format_text("unknown field {} at byte {}", field->number, field->begin));
       }
-      has_version = has_version || field->number == kIrVersion;
-      if (field->number != kModelGraph) continue;
+      has_version = has_version || field->number == model_field::kIrVersion;
+      if (field->number != model_field::kGraph) continue;
       OFSDP_REJECT_IF(graph.number != 0, "expected one graph, found a second at byte {}",
                       field->begin);
       graph = *field;
@@ -160,7 +158,7 @@ class Walker {
     OFSDP_RETURN_IF_ERROR(read_pending());
     graph_ += added_inputs_;
     OFSDP_RETURN_IF_ERROR(copy_fields(0, graph.begin));
-    append_bytes(skeleton, kModelGraph, graph_);
+    append_bytes(skeleton, model_field::kGraph, graph_);
     OFSDP_RETURN_IF_ERROR(copy_fields(graph.end, static_cast<int64_t>(bytes_.size())));
     return check_skeleton(static_cast<int64_t>(skeleton.size()));
   }
@@ -176,7 +174,7 @@ class Walker {
     const auto part = bytes_.subspan(static_cast<size_t>(begin), static_cast<size_t>(end - begin));
     for (WireReader reader(part, begin); !reader.done();) {
       OFSDP_ASSIGN_OR_RETURN(const WireField field, reader.next());
-      if (field.number == kTrainingInfo) {
+      if (field.number == model_field::kTrainingInfo) {
         const int index = training_infos_++;
         OFSDP_ASSIGN_OR_RETURN(
             const std::string info,
@@ -193,11 +191,12 @@ class Walker {
   Status find_inputs(const WireField& graph) {
     for (WireReader reader(graph.bytes, graph.body); !reader.done();) {
       OFSDP_ASSIGN_OR_RETURN(const WireField field, reader.next());
-      const bool message = field.number == kGraphInput || field.number == kGraphInitializer;
+      const bool message =
+          field.number == graph_field::kInput || field.number == graph_field::kInitializer;
       OFSDP_REJECT_IF(message && field.type != WireType::kBytes,
                       "field {} at byte {} has the wrong wire type {}", field.number, field.begin,
                       static_cast<int>(field.type));
-      if (field.number == kGraphInput) inputs_.insert(string_field(field.bytes, 1));
+      if (field.number == graph_field::kInput) inputs_.insert(string_field(field.bytes, 1));
     }
     return ok_status();
   }
@@ -206,7 +205,7 @@ class Walker {
     std::map<std::string, int> integers;
     for (WireReader reader(graph.bytes, graph.body); !reader.done();) {
       OFSDP_ASSIGN_OR_RETURN(const WireField field, reader.next());
-      if (field.number != kGraphInitializer) continue;
+      if (field.number != graph_field::kInitializer) continue;
       const auto type = static_cast<int>(int_of(field, tensor_field::kDataType));
       if (integer_carrier(type) == DType::kUndefined) continue;
       integers[string_field(field.bytes, tensor_field::kName)] = type;
@@ -273,12 +272,12 @@ class Walker {
   }
 
   Status graph_field(const WireField& field) {
-    if (field.number == kGraphSparse) {
+    if (field.number == graph_field::kSparseInitializer) {
       const auto values = string_field(field.bytes, 1);
       const auto name = string_field(std::as_bytes(std::span(values)), tensor_field::kName);
       return input_error("sparse initializer '{}': expected a dense one", printable(name));
     }
-    if (field.number == kGraphInitializer) return initializer(field);
+    if (field.number == graph_field::kInitializer) return initializer(field);
     keep(field);
     return ok_status();
   }
@@ -381,7 +380,7 @@ class Walker {
       body += as_text(part.whole);
     }
     append_bytes(body, tensor_field::kRawData, data);
-    append_bytes(graph_, kGraphInitializer, body);
+    append_bytes(graph_, graph_field::kInitializer, body);
     return ok_status();
   }
 
@@ -405,7 +404,7 @@ class Walker {
 
   void declare(const TensorRecord& tensor) {
     if (inputs_.contains(tensor.name)) return;
-    append_bytes(added_inputs_, kGraphInput, input_declaration(tensor, own_type(tensor)));
+    append_bytes(added_inputs_, graph_field::kInput, input_declaration(tensor, own_type(tensor)));
   }
 
   const std::string& path_;

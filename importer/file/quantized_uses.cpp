@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "importer/file/integer_codec.h"
+#include "importer/file/model_field.h"
 #include "kernels/base/budgets.h"
 #include "kernels/base/reject.h"
 
@@ -12,7 +13,6 @@ namespace ofsdp::importer {
 namespace {
 
 // Field numbers of GraphProto, NodeProto and AttributeProto.
-enum : uint32_t { kNodesOfGraph = 1 };
 enum : uint32_t {
   kInputOfNode = 1,
   kOutputOfNode = 2,
@@ -49,7 +49,7 @@ Status collect_reads(const WireField& graph, int depth, std::vector<std::string>
   OFSDP_REJECT_IF(depth > kMostDepth, "expected subgraphs at most {} deep", kMostDepth);
   for (WireReader reader(graph.bytes, graph.body); !reader.done();) {
     OFSDP_ASSIGN_OR_RETURN(const WireField field, reader.next());
-    if (field.number != kNodesOfGraph) continue;
+    if (field.number != graph_field::kNode) continue;
     OFSDP_ASSIGN_OR_RETURN(const WireNode inner, parse_node(field, depth));
     names.insert(names.end(), inner.inputs.begin(), inner.inputs.end());
     names.insert(names.end(), inner.inner_reads.begin(), inner.inner_reads.end());
@@ -263,7 +263,7 @@ Result<QuantizedUses> quantized_uses(const WireField& graph,
   std::vector<WireNode> nodes;
   for (WireReader reader(graph.bytes, graph.body); !reader.done();) {
     OFSDP_ASSIGN_OR_RETURN(const WireField field, reader.next());
-    if (field.number != kNodesOfGraph || field.type != WireType::kBytes) continue;
+    if (field.number != graph_field::kNode || field.type != WireType::kBytes) continue;
     OFSDP_ASSIGN_OR_RETURN(WireNode node, parse_node(field, 0));
     if (node.is("Constant")) uses.constants.push_back(field);
     nodes.push_back(std::move(node));

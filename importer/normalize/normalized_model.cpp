@@ -14,6 +14,7 @@
 #include "importer/normalize/quantized_graph.h"
 #include "importer/normalize/resolvers.h"
 #include "importer/proto/onnx_protos.h"
+#include "importer/proto/opset.h"
 #include "kernels/base/reject.h"
 
 namespace ofsdp::importer {
@@ -29,7 +30,6 @@ std::string first_line(const std::exception& error) {
 // ONNX Runtime writes some operators of its own into ONNX's domain: LayerNormalization before opset
 // 17, gradients such as MaxPoolGrad. The checker would not know them there.
 void move_to_microsoft(onnx::ModelProto& model, const Operators& operators, int opset) {
-  constexpr const char* kMicrosoft = "com.microsoft";
   bool moved = false;
   for (auto& node : *model.mutable_graph()->mutable_node()) {
     const std::string& op = node.op_type();
@@ -48,7 +48,7 @@ void move_to_microsoft(onnx::ModelProto& model, const Operators& operators, int 
 // Training's BatchNormalization has two more outputs for backward, the same two that ours has.
 void rename_batch_normalization(onnx::ModelProto& model) {
   for (auto& node : *model.mutable_graph()->mutable_node()) {
-    if (node.domain() != "com.microsoft" || node.op_type() != "BatchNormInternal") continue;
+    if (node.domain() != kMicrosoft || node.op_type() != "BatchNormInternal") continue;
     node.clear_domain();
     node.set_op_type("BatchNormalization");
     if (find_attribute(node, "training_mode") == nullptr)

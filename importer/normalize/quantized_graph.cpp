@@ -10,6 +10,7 @@
 #include "importer/normalize/qlinear.h"
 #include "importer/normalize/quantized_values.h"
 #include "importer/proto/onnx_protos.h"
+#include "importer/proto/opset.h"
 #include "kernels/base/reject.h"
 
 namespace ofsdp::importer {
@@ -23,7 +24,7 @@ using Nodes = google::protobuf::RepeatedPtrField<onnx::NodeProto>;
 
 bool is_known(const onnx::NodeProto& node) {
   const std::string domain = short_domain(node.domain());
-  return domain.empty() || domain == "com.microsoft";
+  return domain.empty() || domain == kMicrosoft;
 }
 
 bool is(const onnx::NodeProto& node, const char* op) {

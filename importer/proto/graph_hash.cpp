@@ -2,16 +2,13 @@
 
 #include <set>
 
+#include "importer/file/model_field.h"
 #include "importer/file/tensor_record.h"
 #include "importer/file/wire.h"
 #include "kernels/base/hash.h"
 
 namespace ofsdp::importer {
 namespace {
-
-constexpr uint32_t kModelGraph = 7;
-constexpr uint32_t kGraphInitializer = 5;
-constexpr uint32_t kTrainingInfo = 20;  // how it is trained is no part of what it is
 
 class SkeletonHash {
  public:
@@ -20,7 +17,7 @@ class SkeletonHash {
   }
 
   std::string hash() {
-    walk(std::as_bytes(std::span(file_.skeleton())), kModelGraph);
+    walk(std::as_bytes(std::span(file_.skeleton())), model_field::kGraph);
     for (const Initializer& weight : file_.initializers()) {
       add(weight.name);
       add(format_text("{} {}", number_of_dtype(weight.dtype), weight.shape.text()));
@@ -37,9 +34,10 @@ class SkeletonHash {
     for (WireReader reader(message); !reader.done();) {
       const Result<WireField> field = reader.next();
       if (!field.ok()) return;
-      if (field->number == kTrainingInfo && inside == kModelGraph) continue;
-      if (field->number == inside && inside == kModelGraph) {
-        walk(field->bytes, kGraphInitializer);
+      // How it is trained is no part of what it is.
+      if (field->number == model_field::kTrainingInfo && inside == model_field::kGraph) continue;
+      if (field->number == inside && inside == model_field::kGraph) {
+        walk(field->bytes, graph_field::kInitializer);
       } else if (field->number == inside && is_weight(field->bytes)) {
         continue;  // its name, type and shape follow
       } else {

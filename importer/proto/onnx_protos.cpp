@@ -108,6 +108,11 @@ int64_t int_attribute(const onnx::NodeProto& node, const std::string& name, int6
   return attribute == nullptr ? otherwise : attribute->i();
 }
 
+float float_attribute(const onnx::NodeProto& node, const std::string& name, float otherwise) {
+  const auto* attribute = find_attribute(node, name);
+  return attribute == nullptr ? otherwise : attribute->f();
+}
+
 std::string input_or_none(const onnx::NodeProto& node, int i) {
   return i < node.input_size() ? node.input(i) : "";
 }

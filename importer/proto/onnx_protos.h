@@ -39,6 +39,7 @@ int version_of(const Imports& imports, const std::string& domain) {
 // Null when the node has none of that name.
 const onnx::AttributeProto* find_attribute(const onnx::NodeProto& node, const std::string& name);
 int64_t int_attribute(const onnx::NodeProto& node, const std::string& name, int64_t otherwise);
+float float_attribute(const onnx::NodeProto& node, const std::string& name, float otherwise);
 std::string input_or_none(const onnx::NodeProto& node, int i);  // "" when absent
 
 // --- to ONNX ---

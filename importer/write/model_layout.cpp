@@ -3,13 +3,12 @@
 #include <algorithm>
 #include <map>
 
+#include "importer/file/model_field.h"
 #include "importer/file/tensor_record.h"
 #include "importer/file/wire.h"
 
 namespace ofsdp::importer {
 namespace {
-
-enum : uint32_t { kModelGraph = 7, kGraphInitializer = 5, kTrainingInfo = 20, kAlgorithm = 2 };
 
 // A TensorProto that replaces the one at `place`: tag, length and fields, then a hole.
 struct NewTensor {
@@ -59,8 +58,8 @@ Result<Splice> new_scalar(const OnnxFile& input, const AlgorithmTensor& tensor, 
   std::string raw;
   for (size_t i = 0; i < bytes; ++i) raw += static_cast<char>((value >> (8 * i)) & 0xff);
   append_bytes(fields, tensor_field::kRawData, raw);
-  Splice splice{tensor.field.begin, tensor.field.end, bytes_field(kGraphInitializer, fields), index,
-                0};
+  Splice splice{tensor.field.begin, tensor.field.end,
+                bytes_field(graph_field::kInitializer, fields), index, 0};
   splice.value = length_of(splice.text) - static_cast<int64_t>(bytes);
   return splice;
 }
@@ -93,9 +92,10 @@ Result<std::vector<Splice>> splice_training_info(const OnnxFile& input) {
     splices.push_back(std::move(splice));
   }
   for (const auto& [index, growth] : growths) {
-    Splice algorithm = new_header(kAlgorithm, any.at(index)->algorithm, growth);
+    Splice algorithm =
+        new_header(training_info_field::kAlgorithm, any.at(index)->algorithm, growth);
     splices.push_back(
-        new_header(kTrainingInfo, any.at(index)->info, growth + growth_of(algorithm)));
+        new_header(model_field::kTrainingInfo, any.at(index)->info, growth + growth_of(algorithm)));
     splices.push_back(std::move(algorithm));
   }
   std::ranges::sort(splices, {}, &Splice::begin);
@@ -165,7 +165,7 @@ class Layouter {
       append_tag(fields, tensor_field::kRawData, WireType::kBytes);
       append_varint(fields, static_cast<uint64_t>(tensor.hole));
     }
-    append_tag(tensor.head, kGraphInitializer, WireType::kBytes);
+    append_tag(tensor.head, graph_field::kInitializer, WireType::kBytes);
     append_varint(tensor.head, static_cast<uint64_t>(length_of(fields) + tensor.hole));
     tensor.head += fields;
     return tensor;
@@ -206,7 +206,7 @@ class Layouter {
     if (!tensors.empty()) {
       const FieldPlace& graph = input_.contents().graph;
       std::string header;
-      append_tag(header, kModelGraph, WireType::kBytes);
+      append_tag(header, model_field::kGraph, WireType::kBytes);
       append_varint(header, static_cast<uint64_t>(graph.end - graph.body + growth));
       add_copies(0, graph.begin, splices);
       add_literal(std::move(header));

@@ -21,6 +21,7 @@
 #include "kernels/cuda/device/implementations.h"
 #include "kernels/cuda/device/libraries.h"
 #include "kernels/cuda/device/nccl.h"
+#include "kernels/cuda/device/raw.h"
 
 struct ofsdp_device_optimizer {
   ofsdp::kernels::cuda::DeviceUpdate update;
@@ -33,10 +34,6 @@ namespace {
 
 constexpr int kLeastDriver = 12040;  // CUDA 12.4
 constexpr size_t kAlignment = 256, kPlaced = 64;
-
-cudaStream_t raw(ofsdp_stream* stream) { return reinterpret_cast<cudaStream_t>(stream); }
-cudaEvent_t raw(ofsdp_event* event) { return reinterpret_cast<cudaEvent_t>(event); }
-cudaGraphExec_t raw(ofsdp_device_graph* graph) { return reinterpret_cast<cudaGraphExec_t>(graph); }
 
 Status checked(cudaError_t error, const char* what) {
   if (error == cudaSuccess) return {};

@@ -3,12 +3,11 @@
 #include <algorithm>
 #include <map>
 
+#include "importer/proto/opset.h"
 #include "kernels/base/reject.h"
 
 namespace ofsdp::importer {
 namespace {
-
-constexpr const char* kMicrosoft = "com.microsoft";
 
 constexpr const char* kOf = "of";  // attribute of gradient_sum: the value whose gradient it makes
 

@@ -5,15 +5,11 @@
 #include <algorithm>
 
 #include "importer/proto/onnx_protos.h"
+#include "importer/proto/opset.h"
 #include "kernels/base/reject.h"
 
 namespace ofsdp::importer {
 namespace {
-
-float float_attribute(const onnx::NodeProto& node, const char* name, float otherwise) {
-  const onnx::AttributeProto* attribute = find_attribute(node, name);
-  return attribute == nullptr ? otherwise : attribute->f();
-}
 
 class Reader {
  public:
@@ -29,7 +25,7 @@ class Reader {
 
  private:
   Status take(const onnx::NodeProto& node) {
-    const bool known = node.domain() == "com.microsoft";
+    const bool known = node.domain() == kMicrosoft;
     const std::string& op = node.op_type();
     if (known && op == "InplaceClipGradNorm" && clip_ == nullptr && update_ == nullptr) {
       clip_ = &node;

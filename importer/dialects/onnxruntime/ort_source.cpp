@@ -12,6 +12,7 @@
 
 #include "importer/dialects/onnxruntime/ort_artifacts.h"
 #include "importer/dialects/onnxruntime/ort_operators.h"
+#include "importer/file/model_field.h"
 #include "importer/file/wire.h"
 #include "importer/onnx_import.h"
 #include "importer/proto/onnx_protos.h"
@@ -25,7 +26,6 @@ namespace {
 // --- the eval model ---
 
 constexpr int64_t kMostModel = (int64_t{1} << 31) - 1;  // what protobuf parses
-enum : uint32_t { kModelGraph = 7, kGraphInitializer = 5 };
 
 // An eval model, whose weights are inputs, as a file with the weights inside: its text up to the
 // first of them, then for each weight a head and its bytes.
@@ -42,7 +42,7 @@ std::string tensor_head(const OrtTensor& tensor) {
   append_tag(head, tensor_field::kRawData, WireType::kBytes);
   append_varint(head, static_cast<uint64_t>(tensor.bytes));
   std::string field;
-  append_tag(field, kGraphInitializer, WireType::kBytes);
+  append_tag(field, graph_field::kInitializer, WireType::kBytes);
   append_varint(field, head.size() + static_cast<uint64_t>(tensor.bytes));
   return field + head;
 }
@@ -79,7 +79,7 @@ Result<OrtEvalModel> lay_out_eval_model(const std::string& path, const OrtCheckp
   }
   model.clear_graph();
   made.head = model.SerializeAsString();
-  append_tag(made.head, kModelGraph, WireType::kBytes);
+  append_tag(made.head, model_field::kGraph, WireType::kBytes);
   append_varint(made.head, bytes);
   OFSDP_REJECT_IF(bytes + made.head.size() > static_cast<uint64_t>(kMostModel),
                   "{} with its weights inside has {} bytes: expected at most {}", path,

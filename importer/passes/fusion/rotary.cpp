@@ -12,6 +12,7 @@
 #include <array>
 
 #include "importer/passes/fusion/rewriter.h"
+#include "importer/proto/opset.h"
 
 namespace ofsdp::importer {
 namespace {
@@ -239,7 +240,7 @@ bool fuse_partial(Rewriter& r, const Node& concat) {
 }  // namespace
 
 bool fuse_rotary(Rewriter& r, const Node& node) {
-  if (r.graph().registry->find("com.microsoft", "RotaryEmbedding") == nullptr) return false;
+  if (r.graph().registry->find(kMicrosoft, "RotaryEmbedding") == nullptr) return false;
   if (node.op->full_name() == "Add") return fuse_sum(r, node);
   if (node.op->full_name() != "Concat" || node.inputs.size() != 2) return false;
   if (!is_last(r, node.outputs[0], node.attributes.i("axis", 0))) return false;

@@ -28,6 +28,7 @@
 #include "kernels/cuda/device/device_state.h"
 #include "kernels/cuda/device/libraries.h"
 #include "kernels/cuda/device/nccl.h"
+#include "kernels/cuda/device/raw.h"
 #include "kernels/cuda/device/types.h"
 
 struct ofsdp_group {
@@ -44,8 +45,6 @@ namespace {
 
 constexpr int kSharesDevices = 23000;  // the first version that may put ranks on one device
 constexpr int kKnowsWindows = 22700;
-
-cudaStream_t raw(ofsdp_stream* stream) { return reinterpret_cast<cudaStream_t>(stream); }
 
 Status checked(NcclResult result, const char* what, ncclComm* comm) {
   if (result == kNcclSuccess) return {};
