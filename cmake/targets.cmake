@@ -69,6 +69,9 @@ if(OFSDP_SANITIZE)
   # does (a virtual call through a pointer of another type; offsets of half of the address space).
   if(OFSDP_SANITIZE MATCHES "undefined")
     target_compile_options(ofsdp_flags INTERFACE -fno-sanitize=null,vptr,object-size,pointer-overflow)
+    # Another fifth. Addresses are looked at where they come from the bytes of files and of other ranks, and in kernels.
+    target_compile_options(ofsdp_flags INTERFACE
+      $<$<NOT:$<BOOL:$<TARGET_PROPERTY:OFSDP_CHECKS_ALIGNMENT>>>:-fno-sanitize=alignment>)
   endif()
   # At a fixed address: UndefinedBehaviorSanitizer describes each check, and those are millions of relocations else.
   target_link_options(ofsdp_flags INTERFACE $<$<STREQUAL:$<TARGET_PROPERTY:TYPE>,EXECUTABLE>:-no-pie>)
