@@ -1,6 +1,6 @@
 // OptionEntry: one row of the option table. It says an option once for its flag, its YAML key, its
 // line of the help and its line of the printed configuration. The factories below make rows from a
-// field of Options; a field is a generic lambda, see OFSDP_FIELD.
+// field of Options, which OFSDP_FIELD names.
 //
 // An entry reads a text into Options and answers with a Verdict: fine, or wrong with what was
 // expected. The caller knows where the text stood and makes the error line.
@@ -60,8 +60,20 @@ struct OptionEntry {
   std::function<void(Options&)> clear = [](Options&) {};          // kRepeated: before the first
 };
 
-#define OFSDP_FIELD(member) \
-  [](auto& options) -> auto& { return options.member; }
+// A value of type T in Options. Fields of one T have one type, so the factories below are compiled
+// once for all of them.
+template <typename T>
+class OptionField {
+ public:
+  explicit OptionField(T& (*of)(Options&)) : of_(of) {}
+  T& operator()(Options& options) const { return of_(options); }
+  const T& operator()(const Options& options) const { return of_(const_cast<Options&>(options)); }
+
+ private:
+  T& (*of_)(Options&);
+};
+
+#define OFSDP_FIELD(member) OptionField(+[](Options & options) -> auto& { return options.member; })
 
 struct Range {
   std::string_view text;  // "a number above 0"
