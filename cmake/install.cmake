@@ -23,8 +23,7 @@ if(OFSDP_ONEDNN)
   get_target_property(onednn_name DNNL::dnnl IMPORTED_SONAME_RELEASE)
   file(MAKE_DIRECTORY ${PROJECT_BINARY_DIR}/onnx-fsdp)
   file(CREATE_LINK ${onednn_file} ${PROJECT_BINARY_DIR}/onnx-fsdp/${onednn_name} SYMBOLIC)
-  install(FILES $<TARGET_FILE:DNNL::dnnl> DESTINATION ${private} RENAME $<TARGET_SONAME_FILE_NAME:DNNL::dnnl>
-    COMPONENT runtime)
+  install(FILES ${onednn_file} DESTINATION ${private} RENAME ${onednn_name} COMPONENT runtime)
 endif()
 
 install(TARGETS fsdp-run RUNTIME COMPONENT runtime)
