@@ -102,7 +102,9 @@ endif()
 
 # [Note: joint compilation] The files of a folder are compiled together, up to twelve in one translation unit: headers are
 # parsed and templates instantiated once for all of them, in less than half of the processor time. So a name of an
-# unnamed namespace is unique in its folder. -DOFSDP_JOINT=OFF compiles each file by itself, for who changes one often.
+# unnamed namespace is unique in its folder. A long unit inlines less of the code that plans, not of hot loops: those are
+# functions of their own (OFSDP_MULTIARCH, fastest_version), whose parts are always inlined.
+# -DOFSDP_JOINT=OFF compiles each file by itself, for who changes one often.
 option(OFSDP_JOINT "Compile the files of a folder together" ON)
 set(OFSDP_JOINT_FILES 12)
 

@@ -43,8 +43,7 @@ class Tables : public onnx::version_conversion::DefaultVersionConverter {
   }
 };
 
-// Made once: that copies the schemas of all operators of all versions. To free them would only make
-// the end of the program later.
+// Made once. To free it would only make the end of the program later.
 const Tables& tables() {
   static const Tables& kTables = *new Tables;
   return kTables;
