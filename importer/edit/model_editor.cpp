@@ -9,6 +9,7 @@
 
 #include "importer/file/model_field.h"
 #include "importer/file/stored_values.h"
+#include "importer/file/tensor_record.h"
 #include "importer/file/wire.h"
 #include "importer/proto/onnx_protos.h"
 #include "kernels/base/reject.h"
@@ -81,7 +82,7 @@ Status find_places(const std::string& bytes, OnnxContents& contents) {
     for (WireReader reader(graph.bytes, graph.body); !reader.done();) {
       OFSDP_ASSIGN_OR_RETURN(const WireField field, reader.next());
       if (field.number != graph_field::kInitializer) continue;
-      const auto found = index.find(string_field(field.bytes, 8));
+      const auto found = index.find(string_field(field.bytes, tensor_field::kName));
       if (found == index.end()) continue;
       const int file = contents.initializers[static_cast<size_t>(found->second)].file;
       contents.places.push_back(

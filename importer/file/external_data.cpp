@@ -6,6 +6,7 @@
 #include <cstring>
 #include <memory>
 
+#include "importer/file/model_field.h"
 #include "importer/file/wire.h"
 #include "kernels/base/reject.h"
 
@@ -51,8 +52,8 @@ Status parse_external_entry(std::span<const std::byte> entry, int64_t origin, Ex
   for (WireReader reader(entry, origin); !reader.done();) {
     OFSDP_ASSIGN_OR_RETURN(const WireField field, reader.next());
     if (field.type != WireType::kBytes) continue;
-    if (field.number == 1) key = as_text(field.bytes);
-    if (field.number == 2) value = as_text(field.bytes);
+    if (field.number == entry_field::kKey) key = as_text(field.bytes);
+    if (field.number == entry_field::kValue) value = as_text(field.bytes);
   }
   if (key == "location") ref.location = value;
   if (key == "offset") {

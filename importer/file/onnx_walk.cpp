@@ -21,10 +21,13 @@ namespace {
 constexpr int64_t kFloat = 1;  // TensorProto.DataType
 
 bool is_model_field(const WireField& field) {
-  constexpr uint32_t kMessages[] = {2, 3, 4, 6, model_field::kGraph, 8, 14, 20, 25, 26};
-  if (field.number == model_field::kIrVersion || field.number == 5)
+  using namespace model_field;
+  constexpr uint32_t kBytes[] = {kProducerName, kProducerVersion, kDomain,        kDocString,
+                                 kGraph,        kOpsetImport,     kMetadataProps, kTrainingInfo,
+                                 kFunctions,    kConfiguration};
+  if (field.number == kIrVersion || field.number == kModelVersion)
     return field.type == WireType::kVarint;
-  return std::ranges::find(kMessages, field.number) != std::end(kMessages) &&
+  return std::ranges::find(kBytes, field.number) != std::end(kBytes) &&
          field.type == WireType::kBytes;
 }
 
@@ -33,9 +36,12 @@ std::string input_declaration(const TensorRecord& tensor, bool own_type) {
   std::string shape;
   const bool as_it_is = own_type || is_floating(tensor.dtype);
   const int64_t type = as_it_is ? static_cast<int64_t>(tensor.onnx_type) : kFloat;
-  for (const int64_t axis : tensor.dims) append_bytes(shape, 1, int_field(1, axis));
-  const std::string tensor_type = int_field(1, type) + bytes_field(2, shape);
-  return bytes_field(1, tensor.name) + bytes_field(2, bytes_field(1, tensor_type));
+  for (const int64_t axis : tensor.dims)
+    append_bytes(shape, shape_field::kDimension, int_field(dimension_field::kValue, axis));
+  const std::string tensor_type = int_field(tensor_type_field::kElementType, type) +
+                                  bytes_field(tensor_type_field::kShape, shape);
+  return bytes_field(value_info_field::kName, tensor.name) +
+         bytes_field(value_info_field::kType, bytes_field(type_field::kTensorType, tensor_type));
 }
 
 FieldPlace place_of(const WireField& field) { return {field.begin, field.body, field.end}; }
@@ -127,7 +133,8 @@ class Walker {
       Result<WireField> field = reader.next();
       if (!field.ok() && !has_version) return no_model(field.error().message());
       if (!field.ok()) return input_error("is truncated: {}", field.error().message());
-      if (!is_model_field(*field) && (!has_version || field->number <= 26)) {
+      if (!is_model_field(*field) &&
+          (!has_version || field->number <= model_field::kConfiguration)) {
         return no_model(format_text("unknown field {} at byte {}", field->number, field->begin));
       }
       has_version = has_version || field->number == model_field::kIrVersion;
@@ -196,7 +203,8 @@ class Walker {
       OFSDP_REJECT_IF(message && field.type != WireType::kBytes,
                       "field {} at byte {} has the wrong wire type {}", field.number, field.begin,
                       static_cast<int>(field.type));
-      if (field.number == graph_field::kInput) inputs_.insert(string_field(field.bytes, 1));
+      if (field.number == graph_field::kInput)
+        inputs_.insert(string_field(field.bytes, value_info_field::kName));
     }
     return ok_status();
   }
@@ -273,7 +281,7 @@ class Walker {
 
   Status graph_field(const WireField& field) {
     if (field.number == graph_field::kSparseInitializer) {
-      const auto values = string_field(field.bytes, 1);
+      const auto values = string_field(field.bytes, sparse_tensor_field::kValues);
       const auto name = string_field(std::as_bytes(std::span(values)), tensor_field::kName);
       return input_error("sparse initializer '{}': expected a dense one", printable(name));
     }

@@ -107,10 +107,10 @@ Result<std::string> relocated_entry(const WireField& entry, const std::string& l
   std::string key;
   for (WireReader reader(entry.bytes); !reader.done();) {
     OFSDP_ASSIGN_OR_RETURN(const WireField field, reader.next());
-    if (field.number == 1) key = as_text(field.bytes);
+    if (field.number == entry_field::kKey) key = as_text(field.bytes);
   }
   if (key != "location") return std::string(as_text(entry.bytes));
-  return bytes_field(1, key) + bytes_field(2, location);
+  return bytes_field(entry_field::kKey, key) + bytes_field(entry_field::kValue, location);
 }
 
 class Layouter {
