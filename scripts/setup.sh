@@ -80,7 +80,7 @@ build_onnx() {
   sed -i '/get_all_schemas_with_history() {/,/^  }/s/<OpSchema>/<std::reference_wrapper<const OpSchema>>/' \
     "$src/onnx/defs/schema.h"
   sed -i 's/const std::vector<OpSchema> all_opschemas/const auto all_opschemas/' "$src/onnx/version_converter/convert.h"
-  # A type that is known by its text needs no parsing: half of the time to make that table.
+  # A type that is known by its text needs no parsing: 3 milliseconds more.
   sed -i '/DataTypeUtils::ToType(const std::string& type_str) {/a\
   { std::lock_guard<std::mutex> lock(GetTypeStrLock());\
     const auto it = GetTypeStrToProtoMap().find(type_str);\

@@ -201,7 +201,6 @@ TEST_F(CudnnPlans, Convolutions) {
         EXPECT_NE(plan_convolution(h200(), e, true), nullptr) << name << " with bias";
         EXPECT_NE(plan_convolution_grad_input(h200(), e), nullptr) << name;
         EXPECT_NE(plan_convolution_grad_weights(h200(), e), nullptr) << name;
-        if (dtype != DType::kFloat32) continue;
         EXPECT_NE(plan_convolution(h200(true), e, true), nullptr) << name << " in TF32";
         EXPECT_NE(plan_convolution_grad_input(h200(true), e), nullptr) << name << " in TF32";
         EXPECT_NE(plan_convolution_grad_weights(h200(true), e), nullptr) << name << " in TF32";

@@ -59,7 +59,6 @@ inline Chunk load_turned_matrices(const Chunk* row) {
                             [&](const auto& at) { return at(2 * t, g) | at(2 * t + 1, g) << 16; });
 }
 
-// The hardware's part, in which no kernel can be wrong: optimized and not watched.
 #if defined(__GNUC__) && !defined(__clang__)
 #define OFSDP_OF_HARDWARE __attribute__((optimize("O2"), no_sanitize("address", "undefined")))
 #else
@@ -68,8 +67,19 @@ inline Chunk load_turned_matrices(const Chunk* row) {
 
 template <typename T>
 struct TensorCore {
-  OFSDP_OF_HARDWARE static void multiply(float (&c)[4], const Chunk& a, uint32_t b0, uint32_t b1) {
+  static void multiply(float (&c)[4], const Chunk& a, uint32_t b0, uint32_t b1) {
     const uint32_t words[6] = {a.word[0], a.word[1], a.word[2], a.word[3], b0, b1};
+    float sums[4] = {c[0], c[1], c[2], c[3]};
+    add_products(sums, words);
+    for (int i = 0; i < 4; ++i) c[i] = sums[i];
+  }
+  static uint32_t two(float first, float second) {
+    return Stored<T>::from(first).bits | uint32_t{Stored<T>::from(second).bits} << 16;
+  }
+
+ private:
+  // The hardware's part, which sees nothing of the kernel's memory: optimized and not watched.
+  OFSDP_OF_HARDWARE static void add_products(float (&c)[4], const uint32_t (&words)[6]) {
     float mine[12];  // once, and not by each lane that reads them
     for (int i = 0; i < 12; ++i) mine[i] = emulated::number<T>(words[i / 2], i);
     const emulator::Slot* lanes =
@@ -85,9 +95,6 @@ struct TensorCore {
         c[2 + j] += high * b;
       }
     }
-  }
-  static uint32_t two(float first, float second) {
-    return Stored<T>::from(first).bits | uint32_t{Stored<T>::from(second).bits} << 16;
   }
 };
 
