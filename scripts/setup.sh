@@ -16,7 +16,7 @@ python=/usr/bin/python3 # Debian's own, whatever other interpreters PATH has
 unset PYTHONPATH        # with that of `pip wheel`, which calls CMake, it would not find its own pip
 
 packages=(
-  g++ cmake ninja-build ccache clang-format ca-certificates python3 python3-pip
+  g++ cmake ninja-build ccache lld clang-format ca-certificates python3 python3-pip
   libprotobuf-dev protobuf-compiler zlib1g-dev
   libyaml-cpp-dev nlohmann-json3-dev libfmt-dev libsodium-dev libopenblas-openmp-dev libtbb-dev
   libgtest-dev libgmock-dev libbenchmark-dev
@@ -73,18 +73,7 @@ build_onnx() {
   mkdir -p "$src"
   tar -xzf "$tp"/dist/onnx-*.tar.gz -C "$src" --strip-components=1
   sed -i 's/cmake_minimum_required(VERSION 3.26)/cmake_minimum_required(VERSION 3.25)/' "$src/CMakeLists.txt"
-  # Of ONNX's table of operators there is one: each process would copy it for the version converter, which keeps pointers
-  # into the copy, and free it at its end. 8 milliseconds.
-  sed -i 's/static OpName_Domain_Version_Schema_Map map;/static auto\& map = *new OpName_Domain_Version_Schema_Map;/' \
-    "$src/onnx/defs/schema.cc"
-  sed -i '/get_all_schemas_with_history() {/,/^  }/s/<OpSchema>/<std::reference_wrapper<const OpSchema>>/' \
-    "$src/onnx/defs/schema.h"
-  sed -i 's/const std::vector<OpSchema> all_opschemas/const auto all_opschemas/' "$src/onnx/version_converter/convert.h"
-  # A type that is known by its text needs no parsing: 3 milliseconds more.
-  sed -i '/DataTypeUtils::ToType(const std::string& type_str) {/a\
-  { std::lock_guard<std::mutex> lock(GetTypeStrLock());\
-    const auto it = GetTypeStrToProtoMap().find(type_str);\
-    if (it != GetTypeStrToProtoMap().end()) return &it->first; }' "$src/onnx/defs/data_type_utils.cc"
+  "$python" "$root/scripts/lazy_onnx.py" "$src" >&2
   command -v ccache >/dev/null && launcher=ccache
   export CCACHE_BASEDIR=$tp CCACHE_NOHASHDIR=1 # a second clone on this machine finds the objects of the first
   {
@@ -105,7 +94,7 @@ third_party() {
   flock 9 # two builds that start together set up once
   local want stamp=$tp/prefix/.stamp
   # A new Debian package is no reason to build ONNX again.
-  want=$({ cat "$tp/requirements.txt"; declare -f install_onednn build_onnx; } | sha256sum)
+  want=$({ cat "$tp/requirements.txt"; cat "$root/scripts/lazy_onnx.py"; declare -f install_onednn build_onnx; } | sha256sum)
   [ "$(cat "$stamp" 2>/dev/null)" = "$want" ] && return
   mkdir -p "$tp/dist"
   download
@@ -121,7 +110,7 @@ third_party_aarch64() {
   exec 9<"$tp/requirements.txt"
   flock 9
   local want stamp=$tp/aarch64/prefix/.stamp toolchain=$root/cmake/aarch64-linux-gnu.cmake
-  want=$({ cat "$tp/requirements.txt" "$toolchain"; declare -f build_onnx; } | sha256sum)
+  want=$({ cat "$tp/requirements.txt" "$toolchain"; cat "$root/scripts/lazy_onnx.py"; declare -f build_onnx; } | sha256sum)
   [ "$(cat "$stamp" 2>/dev/null)" = "$want" ] && return
   mkdir -p "$tp/dist" "$tp/aarch64"
   download

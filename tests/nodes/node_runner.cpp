@@ -95,10 +95,10 @@ class Runner {
     OFSDP_CHECK(pipe(ends) == 0, "no pipe");
     child_ = fork();
     if (child_ == 0) {
-      close(ends[0]);
+      ::close(ends[0]);
       run_rest(ends[1]);
     }
-    close(ends[1]);
+    ::close(ends[1]);
     replies_ = fdopen(ends[0], "r");
   }
 

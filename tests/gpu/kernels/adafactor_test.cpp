@@ -7,7 +7,7 @@
 #include "tests/support/namespaces.h"
 
 namespace ofsdp::kernels::cuda {
-namespace {
+namespace adafactor_test {
 
 using Doubles = std::vector<double>;
 constexpr double kRate = 0.03, kDecay = 0.1;
@@ -154,5 +154,5 @@ TEST_F(CudaAdafactor, SumsSquaresAndTakesTheStepOfTheCpu) { check_steps(false); 
 
 TEST_F(CudaAdafactor, ASkippedUpdateTakesNone) { check_steps(true); }
 
-}  // namespace
+}  // namespace adafactor_test
 }  // namespace ofsdp::kernels::cuda

@@ -10,7 +10,7 @@
 #include "tests/support/samples.h"
 
 namespace ofsdp::kernels::cuda {
-namespace {
+namespace attention_test {
 
 class CudaAttention : public DeviceTest {};
 
@@ -362,5 +362,5 @@ TEST_F(CudaAttention, HeadsInOneTensorGiveTheBitsOfHeadsApart) {
   }
 }
 
-}  // namespace
+}  // namespace attention_test
 }  // namespace ofsdp::kernels::cuda

@@ -7,7 +7,7 @@
 #include "tests/support/namespaces.h"
 
 namespace ofsdp::kernels::cuda {
-namespace {
+namespace axes_test {
 
 using Doubles = std::vector<double>;
 
@@ -173,5 +173,5 @@ TEST_F(CudaAxes, GradientsOfMapsAreTheirTransposes) {
   }
 }
 
-}  // namespace
+}  // namespace axes_test
 }  // namespace ofsdp::kernels::cuda

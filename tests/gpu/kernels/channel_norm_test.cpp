@@ -6,7 +6,7 @@
 #include "tests/support/namespaces.h"
 
 namespace ofsdp::kernels::cuda {
-namespace {
+namespace channel_norm_test {
 
 class ChannelNormTest : public DeviceTest {};
 
@@ -108,5 +108,5 @@ TEST_F(ChannelNormTest, AMeanFarFromZeroCostsTheVarianceNothing) {
   }
 }
 
-}  // namespace
+}  // namespace channel_norm_test
 }  // namespace ofsdp::kernels::cuda

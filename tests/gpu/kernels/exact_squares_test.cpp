@@ -8,7 +8,7 @@
 #include "tests/support/namespaces.h"
 
 namespace ofsdp::kernels::cuda {
-namespace {
+namespace exact_squares_test {
 
 using Doubles = std::vector<double>;
 
@@ -89,5 +89,5 @@ TEST_F(CudaExactSquares, HoldsTheWholeRange) {
   EXPECT_EQ(norm({{std::ldexp(1, -149)}}), 0);
 }
 
-}  // namespace
+}  // namespace exact_squares_test
 }  // namespace ofsdp::kernels::cuda

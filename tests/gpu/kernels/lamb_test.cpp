@@ -6,7 +6,7 @@
 #include "tests/support/namespaces.h"
 
 namespace ofsdp::kernels::cuda {
-namespace {
+namespace lamb_test {
 
 using Doubles = std::vector<double>;
 constexpr double kRate = 0.03;
@@ -126,5 +126,5 @@ TEST_F(CudaLamb, AParameterOfZeroesMovesByTheRate) {
   expect_close(param.values(), {-kRate, kRate}, 1e-6, "p");
 }
 
-}  // namespace
+}  // namespace lamb_test
 }  // namespace ofsdp::kernels::cuda

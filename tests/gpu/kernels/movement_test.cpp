@@ -15,7 +15,7 @@
 #include "tests/support/namespaces.h"
 
 namespace ofsdp::kernels::cuda {
-namespace {
+namespace movement_test {
 
 using Doubles = std::vector<double>;
 using Sizes = std::vector<int64_t>;
@@ -416,5 +416,5 @@ TEST_F(CudaMovement, DropoutDropsWhatTheCpuDrops) {
   }
 }
 
-}  // namespace
+}  // namespace movement_test
 }  // namespace ofsdp::kernels::cuda

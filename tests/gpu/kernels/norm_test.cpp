@@ -7,7 +7,7 @@
 #include "tests/support/namespaces.h"
 
 namespace ofsdp::kernels::cuda {
-namespace {
+namespace norm_test {
 
 using Doubles = std::vector<double>;
 
@@ -234,5 +234,5 @@ TEST_F(CudaNorm, NoRowsGiveZeroSums) {
   EXPECT_EQ(dbias.values(), Doubles(5, 0.0));
 }
 
-}  // namespace
+}  // namespace norm_test
 }  // namespace ofsdp::kernels::cuda

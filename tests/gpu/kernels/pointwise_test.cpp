@@ -9,7 +9,7 @@
 #include "tests/support/namespaces.h"
 
 namespace ofsdp::kernels::cuda {
-namespace {
+namespace pointwise_test {
 
 using Doubles = std::vector<double>;
 using Sizes = std::vector<int64_t>;
@@ -264,5 +264,5 @@ TEST(CudaWalk, CollapsesWhatLiesBehindEachOther) {
   EXPECT_EQ(collapsed({5, 0}, {{0, 1}}).numel, 0);
 }
 
-}  // namespace
+}  // namespace pointwise_test
 }  // namespace ofsdp::kernels::cuda

@@ -6,7 +6,7 @@
 #include "tests/support/samples.h"
 
 namespace ofsdp::kernels::cuda {
-namespace {
+namespace pool_test {
 
 class CudaWindow : public DeviceTest {};
 
@@ -155,5 +155,5 @@ TEST_F(CudaWindow, Im2ColAndCol2Im) {
   }
 }
 
-}  // namespace
+}  // namespace pool_test
 }  // namespace ofsdp::kernels::cuda

@@ -10,7 +10,7 @@
 #include "tests/support/namespaces.h"
 
 namespace ofsdp::kernels::cuda {
-namespace {
+namespace select_test {
 
 using Doubles = std::vector<double>;
 
@@ -177,5 +177,5 @@ TEST_F(CudaSelect, TriangleInPacksAndWithout) {
   }
 }
 
-}  // namespace
+}  // namespace select_test
 }  // namespace ofsdp::kernels::cuda

@@ -8,7 +8,7 @@
 #include "tests/support/namespaces.h"
 
 namespace ofsdp::kernels::cuda {
-namespace {
+namespace softmax_test {
 
 using Doubles = std::vector<double>;
 
@@ -346,5 +346,5 @@ TEST_F(CudaSoftmax, LabelsOutOfRangeAreNoted) {
   EXPECT_EQ(fault.values(), (Doubles{7, 12, 10}));
 }
 
-}  // namespace
+}  // namespace softmax_test
 }  // namespace ofsdp::kernels::cuda

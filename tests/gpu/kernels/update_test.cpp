@@ -7,7 +7,7 @@
 #include "tests/support/namespaces.h"
 
 namespace ofsdp::kernels::cuda {
-namespace {
+namespace update_test {
 
 using Doubles = std::vector<double>;
 constexpr int64_t kSizes[] = {1, 31, 33, 1023, 1024, 4097};
@@ -240,5 +240,5 @@ TEST_F(CudaUpdate, NothingIsUpdatedAfterOverflow) {
 
 TEST_F(CudaUpdate, AnUnknownOptimizerHasNoUpdate) { EXPECT_EQ(find_update("adamax"), nullptr); }
 
-}  // namespace
+}  // namespace update_test
 }  // namespace ofsdp::kernels::cuda

@@ -7,7 +7,7 @@
 #include "tests/support/namespaces.h"
 
 namespace ofsdp::kernels::cuda {
-namespace {
+namespace window_test {
 
 class WindowTest : public DeviceTest {};
 
@@ -85,5 +85,5 @@ TEST_F(WindowTest, PlacesOf64BitsAreTheSame) {
   }
 }
 
-}  // namespace
+}  // namespace window_test
 }  // namespace ofsdp::kernels::cuda
