@@ -9,8 +9,6 @@
 // a machine's speed changes within minutes, so then, for each line that it reads, it prints the
 // floor of products of that moment: medians of the fastest libraries. bench/floor.sh asks for one
 // before each step that it times.
-#include <cblas.h>
-
 #include <algorithm>
 #include <chrono>
 #include <cstdio>

@@ -41,14 +41,11 @@ find_package(yaml-cpp REQUIRED CONFIG)
 find_package(nlohmann_json REQUIRED CONFIG)
 find_library(OFSDP_SODIUM sodium REQUIRED)
 mark_as_advanced(OFSDP_SODIUM)
-# The build that runs on libgomp's pool, wherever Debian's alternatives point: CMake puts its folder into RUNPATH.
+# The build that runs on libgomp's pool, wherever Debian's alternatives point: libofsdp_openblas.so has its folder in RUNPATH.
 find_library(OFSDP_OPENBLAS openblas REQUIRED NO_DEFAULT_PATH
   PATHS /usr/lib/${CMAKE_LIBRARY_ARCHITECTURE}/openblas-openmp)
 find_path(OFSDP_OPENBLAS_INCLUDE cblas.h REQUIRED NO_DEFAULT_PATH
   PATHS /usr/include/${CMAKE_LIBRARY_ARCHITECTURE}/openblas-openmp)
 mark_as_advanced(OFSDP_OPENBLAS OFSDP_OPENBLAS_INCLUDE)
-add_library(ofsdp_openblas INTERFACE)
-target_link_libraries(ofsdp_openblas INTERFACE ${OFSDP_OPENBLAS})
-target_include_directories(ofsdp_openblas SYSTEM INTERFACE ${OFSDP_OPENBLAS_INCLUDE})
 find_package(GTest REQUIRED CONFIG)
 find_package(benchmark REQUIRED CONFIG)

@@ -6,7 +6,7 @@ set -euo pipefail
 root=$1
 mkdir -p "$root"/{etc,work}
 mkdir -p -m 1777 "$root/tmp"
-ldd "$root/usr/lib/libonnx_fsdp.so.0" | grep -o ' /lib[^ ]*' | while read -r file; do
+ldd "$root"/usr/lib/lib{onnx_fsdp.so.0,ofsdp_openblas.so} | grep -o ' /lib[^ ]*' | while read -r file; do
   install -D "$(realpath "$file")" "$root/usr/lib/$(basename "$file")"
 done
 install -D "$(realpath /lib64/ld-linux-x86-64.so.2)" "$root/lib64/ld-linux-x86-64.so.2"

@@ -22,6 +22,11 @@ std::filesystem::path own_folder() {
   return error ? std::filesystem::path() : file.parent_path();
 }
 
+std::array<std::string, 3> own_library_paths(const std::string& name) {
+  const std::filesystem::path folder = own_folder();
+  return {(folder / name).string(), (folder.parent_path() / name).string(), name};
+}
+
 std::string own_program() {
   constexpr const char* kSelf = "/proc/self/exe";
   std::error_code error;

@@ -1,7 +1,12 @@
 #include "kernels/cpu/blas.h"
 
 #include <cblas.h>
+#include <dlfcn.h>
 
+#include <cstdlib>
+#include <string>
+
+#include "kernels/base/own_folder.h"
 #include "kernels/cpu/parallel.h"
 
 namespace ofsdp::kernels {
@@ -9,16 +14,39 @@ namespace {
 
 constexpr int64_t kTile = 16;  // rows or columns that are dealt to threads together
 
+using Sgemm = decltype(&cblas_sgemm);
+
+// The variable is for OpenBLAS alone: other libraries of this process, and programs that it starts,
+// may have another OpenBLAS, which knows better.
+Sgemm load() {
+  const char* const core = blas_core_to_name();
+  if (core != nullptr) setenv("OPENBLAS_CORETYPE", core, 1);
+  void* library = nullptr;
+  for (const std::string& path : own_library_paths("libofsdp_openblas.so")) {
+    if (library == nullptr) library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
+  }
+  if (core != nullptr) unsetenv("OPENBLAS_CORETYPE");
+  if (library == nullptr) return nullptr;
+  return reinterpret_cast<Sgemm>(dlsym(library, "cblas_sgemm"));
+}
+
+Sgemm sgemm() {
+  static const Sgemm kLoaded = load();
+  return kLoaded;
+}
+
 blasint number(int64_t n) { return static_cast<blasint>(n); }
 CBLAS_TRANSPOSE order(const BlasFactor& f) { return f.transposed ? CblasTrans : CblasNoTrans; }
 
 }  // namespace
 
+bool blas_is_present() { return sgemm() != nullptr; }
+
 void blas_product(const BlasSize& size, float alpha, const BlasFactor& a, const BlasFactor& b,
                   bool accumulate, float* dst, int64_t dst_pitch) {
-  cblas_sgemm(CblasRowMajor, order(a), order(b), number(size.rows), number(size.columns),
-              number(size.inner), alpha, a.data, number(a.pitch), b.data, number(b.pitch),
-              accumulate ? 1.0f : 0.0f, dst, number(dst_pitch));
+  sgemm()(CblasRowMajor, order(a), order(b), number(size.rows), number(size.columns),
+          number(size.inner), alpha, a.data, number(a.pitch), b.data, number(b.pitch),
+          accumulate ? 1.0f : 0.0f, dst, number(dst_pitch));
 }
 
 void blas_product_by_parts(const BlasSize& size, float alpha, const BlasFactor& a,

@@ -2,7 +2,8 @@
 // A^T, B' = B or B^T. A pitch is the distance of two stored rows, in elements.
 //
 // Memory: OpenBLAS keeps packed parts of a factor in memory of its own, which the plan does not
-// count. Threads: any; inside of parallel_for it uses one. Errors: none; REQUIRES: blas_fits.
+// count. Threads: any; inside of parallel_for it uses one. Errors: none; REQUIRES: blas_fits,
+// blas_is_present.
 #pragma once
 
 #include <algorithm>
@@ -33,7 +34,13 @@ void blas_product(const BlasSize& size, float alpha, const BlasFactor& a, const 
 void blas_product_by_parts(const BlasSize& size, float alpha, const BlasFactor& a,
                            const BlasFactor& b, bool accumulate, float* dst, int64_t dst_pitch);
 
-// Returns what OPENBLAS_CORETYPE must be before OpenBLAS is loaded, so that it multiplies at this
+// Loads OpenBLAS at the first call, a fourth of the time that an empty process takes, since with
+// AVX-512 nearly all products are oneDNN's. Whoever makes a kernel that multiplies by it asks, so
+// that no step waits. False: libofsdp_openblas.so is not where this program or library looks.
+// Threads: any, but while it loads none may call setenv, or getenv on an Intel processor.
+bool blas_is_present();
+
+// Returns what OPENBLAS_CORETYPE must be while OpenBLAS is loaded, so that it multiplies at this
 // processor's rate; null: nothing, or the variable is set. [Note: OpenBLAS's core]
 const char* blas_core_to_name();
 

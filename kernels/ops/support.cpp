@@ -3,6 +3,7 @@
 #include <set>
 
 #include "kernels/core/element_types.h"
+#include "kernels/cpu/blas.h"
 
 namespace ofsdp::kernels::ops {
 
@@ -89,6 +90,12 @@ InferContext context_of(const GradBuilder& b) {
 InferContext context_of(const Problem& p) { return {p.attributes, p.inputs, p.constants, {}}; }
 
 Acceptance accepts_plain(const Problem& p) { return accept_if(p.all_plain(), "not plain"); }
+
+Acceptance accept_with_blas(const Acceptance& rest) {
+  return rest ? accept_if(blas_is_present(), "libofsdp_openblas.so is missing") : rest;
+}
+
+Acceptance accepts_plain_with_blas(const Problem& p) { return accept_with_blas(accepts_plain(p)); }
 
 Acceptance accepts_plain_numbers(const Problem& p) {
   return accept_if(p.all_plain() && is_number(p.in(0).dtype), "not plain, or a 16-bit float");

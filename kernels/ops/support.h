@@ -52,6 +52,9 @@ InferContext context_of(const Problem& p);
 Acceptance accepts_plain(const Problem& p);          // every operand in the plain layout
 Acceptance accepts_plain_numbers(const Problem& p);  // input 0 of a type that is_number
 Acceptance accepts_always(const Problem& p);
+// Refuses for the reason of `rest`, else without OpenBLAS: the last question, since it loads that.
+Acceptance accept_with_blas(const Acceptance& rest);
+Acceptance accepts_plain_with_blas(const Problem& p);
 
 // --- grad ---
 void grad_of_copy(GradBuilder& b);  // dx = dy

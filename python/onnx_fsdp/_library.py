@@ -4,7 +4,6 @@ ctypes and not a compiled module: one wheel then serves every Python from 3.9 on
 microseconds, which no training step notices. Every foreign call releases the GIL.
 """
 
-import contextlib
 import ctypes
 import importlib.util
 import os
@@ -58,28 +57,6 @@ class EvaluationRow(ctypes.Structure):
                 ("metrics", ctypes.POINTER(Metric)), ("metric_count", ctypes.c_size_t)]
 
 
-@contextlib.contextmanager
-def _openblas_core():
-    """What OpenBLAS reads when it is loaded; kernels/cpu/x86/blas_core.cpp says why. numpy's own OpenBLAS is not to see it."""
-    try:
-        lines = pathlib.Path("/proc/cpuinfo").read_text().split("\n\n", 1)[0].splitlines()
-    except OSError:
-        lines = []
-    facts = {key.strip(): value.split() for key, _, value in (line.partition(":") for line in lines)}
-    flags = set(facts.get("flags", []))
-    core = None
-    if facts.get("vendor_id") == ["GenuineIntel"] and {"avx2", "fma", "bmi2"} <= flags:
-        core = "SkylakeX" if {"avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"} <= flags else "Haswell"
-    if core is None or "OPENBLAS_CORETYPE" in os.environ:
-        yield
-        return
-    os.environ["OPENBLAS_CORETYPE"] = core
-    try:
-        yield
-    finally:
-        del os.environ["OPENBLAS_CORETYPE"]
-
-
 def _find():
     """OFSDP_LIBRARY, beside this file's folder in an installed package, or where the system looks."""
     name = "libonnx_fsdp.so"
@@ -91,8 +68,7 @@ def _find():
 
 
 def _load():
-    with _openblas_core():
-        library = ctypes.CDLL(_find())
+    library = ctypes.CDLL(_find())
     pointer, text = ctypes.c_void_p, ctypes.c_char_p
     settings, handle = ctypes.POINTER(Settings), ctypes.POINTER(ctypes.c_void_p)
     arrays = [pointer, ctypes.POINTER(Array), ctypes.c_size_t]

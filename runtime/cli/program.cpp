@@ -23,7 +23,6 @@
 #include "importer/onnx_import.h"
 #include "kernels/base/escaped.h"
 #include "kernels/base/own_folder.h"
-#include "kernels/cpu/blas.h"
 #include "kernels/cpu/parallel.h"
 #include "plugins/check/check.h"
 #include "plugins/skeleton.h"
@@ -236,14 +235,12 @@ void warn(const std::vector<std::string>& warnings) {
   for (const std::string& line : warnings) say(line);
 }
 
-// Libraries read some variables before main, so the program starts itself again, once
-// (docs/threads.md): libgomp OMP_WAIT_POLICY, since threads that spin between kernels take the
-// cores of whoever shares the machine, and OpenBLAS the processor's type, which it may not know.
-void set_what_libraries_read(char** argv) {
-  const char* core = kernels::blas_core_to_name();
-  if (core == nullptr && getenv("OMP_WAIT_POLICY") != nullptr) return;
+// libgomp reads OMP_WAIT_POLICY before main, so the program starts itself again, once
+// (docs/threads.md): threads that spin between kernels take the cores of whoever shares the
+// machine.
+void set_what_libgomp_reads(char** argv) {
+  if (getenv("OMP_WAIT_POLICY") != nullptr) return;
   setenv("OMP_WAIT_POLICY", "passive", 0);
-  if (core != nullptr) setenv("OPENBLAS_CORETYPE", core, 0);
   execv(own_program().c_str(), argv);  // that this fails is no reason not to run
 }
 
@@ -351,7 +348,7 @@ int run_caught(int argc, char** argv, const char* version) {
 }  // namespace
 
 int run_program(int argc, char** argv, const char* version) {
-  set_what_libraries_read(argv);
+  set_what_libgomp_reads(argv);
   raise_open_files();
   end_on_signals();
   std::signal(SIGPIPE, SIG_IGN);  // a log that nobody reads any more does not end the run

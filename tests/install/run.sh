@@ -13,7 +13,7 @@ fail() { echo "install: $*" >&2; exit 1; }
 cmake --install "$build" --strip --prefix "$scratch/before" >/dev/null
 mv "$scratch/before" "$scratch/prefix"
 cd "$scratch"
-for file in bin/fsdp-run lib/libonnx_fsdp.so.0 lib/libonnx_fsdp.so include/onnx_fsdp.h include/ofsdp_plugin.h \
+for file in bin/fsdp-run lib/libonnx_fsdp.so.0 lib/libonnx_fsdp.so lib/libofsdp_openblas.so include/onnx_fsdp.h include/ofsdp_plugin.h \
   lib/cmake/OnnxFsdp/OnnxFsdpConfig.cmake lib/cmake/ofsdp_plugin/ofsdp_plugin-config.cmake lib/pkgconfig/onnx_fsdp.pc \
   share/man/man1/fsdp-run.1 share/bash-completion/completions/fsdp-run share/zsh/site-functions/_fsdp-run \
   share/fish/vendor_completions.d/fsdp-run.fish share/onnx-fsdp/samples/library/train.c; do
@@ -22,8 +22,8 @@ done
 ! readelf -SW prefix/lib/libonnx_fsdp.so.0 | grep -q debug_line || fail "libonnx_fsdp.so.0: expected no debug information"
 
 # Everything that it needs is found, and nothing of it in the source or build folder.
-loaded=$(ldd prefix/lib/libonnx_fsdp.so.0)
-! grep -E "not found|$source" <<<"$loaded" || fail "libonnx_fsdp.so.0: expected libraries of the prefix and the system"
+loaded=$(ldd prefix/lib/libonnx_fsdp.so.0 prefix/lib/libofsdp_openblas.so)
+! grep -E "not found|$source" <<<"$loaded" || fail "expected libraries of the prefix and the system"
 
 model=$source/samples/mnist/mnist.onnx
 train() { "$1" "$model" out.onnx | grep '^step' >"$2"; }

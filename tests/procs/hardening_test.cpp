@@ -3,9 +3,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <filesystem>
 #include <fstream>
 #include <sstream>
 
+#include "kernels/cpu/onednn_presence.h"
 #include "tests/support/data_files.h"
 #include "tests/support/namespaces.h"
 #include "tests/support/training_runs.h"
@@ -20,6 +22,8 @@ using testing_data::TempFolder;
 
 const std::string kProgram = OFSDP_LIBRARY_DIR "/fsdp-run";
 const std::string kLibrary = OFSDP_LIBRARY_DIR "/libonnx_fsdp.so";
+const std::string kBlas = OFSDP_LIBRARY_DIR "/libofsdp_openblas.so";
+const Words kAvx2 = {"ONEDNN_MAX_CPU_ISA=AVX2", "OFSDP_MAX_CPU_ISA=AVX2"};
 
 std::string readelf(const Words& flags, const std::string& file) {
   const Finished run = Program::run(Words{"readelf"} + flags + Words{file});
@@ -54,7 +58,8 @@ TEST(Hardening, OfTheProgram) {
 TEST(Hardening, LoadsNothingFromTheWorkingFolder) {
   if (Program::run({"readelf", "--version"}).status != 0) GTEST_SKIP() << "there is no readelf";
   const TempFolder folder;
-  const std::string needed = readelf({"-dW"}, kProgram) + readelf({"-dW"}, kLibrary);
+  const std::string needed = readelf({"-dW"}, kProgram) + readelf({"-dW"}, kLibrary) +
+                             readelf({"-dW"}, kBlas) + "(NEEDED) [libofsdp_openblas.so]\n";
   int names = 0;
   std::istringstream lines(needed);
   for (std::string line; std::getline(lines, line);) {
@@ -66,6 +71,29 @@ TEST(Hardening, LoadsNothingFromTheWorkingFolder) {
   EXPECT_GE(names, 10);
   const Finished run = Program::run({kProgram, "--version"}, {.folder = folder.path()});
   EXPECT_EQ(run.status, 0) << run.err;
+  // OpenBLAS too, which such a processor multiplies with.
+  const Finished plan =
+      Program::run({kProgram, "plan", OFSDP_SOURCE_DIR "/samples/mnist/mnist.onnx", "--loss",
+                    "cross_entropy", "--explain"},
+                   {.environment = kAvx2, .folder = folder.path()});
+  EXPECT_EQ(plan.status, 0) << plan.err;
+  EXPECT_THAT(plan.out, ContainsRegex("Gemm.*: openblas"));
+}
+
+// Left out of a package, it is missed where it would multiply, and nowhere else.
+TEST(Hardening, WithoutOpenBlasOneDnnMultiplies) {
+  if (!onednn::is_present()) GTEST_SKIP() << "this build has no oneDNN";
+  const TempFolder folder;
+  const std::filesystem::path own = folder.path();
+  std::filesystem::copy_file(kProgram, own / "fsdp-run");
+  std::filesystem::copy_file(kLibrary, own / "libonnx_fsdp.so.0");
+  std::filesystem::create_symlink(OFSDP_LIBRARY_DIR "/onnx-fsdp", own / "onnx-fsdp");
+  const Finished plan =
+      Program::run({own / "fsdp-run", "plan", OFSDP_SOURCE_DIR "/samples/mnist/mnist.onnx",
+                    "--loss", "cross_entropy", "--explain"},
+                   {.environment = kAvx2});
+  EXPECT_EQ(plan.status, 0) << plan.err;
+  EXPECT_THAT(plan.out, ContainsRegex("onednn .*not openblas: libofsdp_openblas.so is missing"));
 }
 
 // Whatever else a process has loaded, our C++ does not meet it.

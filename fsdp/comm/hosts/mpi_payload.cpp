@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
-#include <filesystem>
 #include <utility>
 
 #include "kernels/base/own_folder.h"
@@ -16,10 +15,8 @@ namespace {
 
 Result<decltype(&ofsdp_mpi_open)> load(const RankIdentity& identity) {
   const std::string name = format_text("libofsdp_mpi_{}.so", identity.engine);
-  const auto folder = own_folder();
   std::string why;
-  for (const std::string& path :
-       {(folder / name).string(), (folder.parent_path() / name).string(), name}) {
+  for (const std::string& path : own_library_paths(name)) {
     // Global, since MPI's own components are libraries that look for it.
     void* const handle = dlopen(path.c_str(), RTLD_NOW | RTLD_GLOBAL);
     if (handle == nullptr) {

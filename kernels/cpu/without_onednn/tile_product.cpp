@@ -15,7 +15,7 @@ struct TileProduct<T>::State {
 
 template <typename T>
 TileProduct<T>::TileProduct(const TileSize& s, int) : state_(std::make_shared<State>(s)) {
-  OFSDP_CHECK(is_available() && blas_fits({s.rows, s.inner, s.columns}),
+  OFSDP_CHECK(is_available() && blas_is_present() && blas_fits({s.rows, s.inner, s.columns}),
               "no product of {} x {} x {}", s.rows, s.inner, s.columns);
 }
 

@@ -18,6 +18,7 @@
 #include "kernels/cpu/strided_copy.h"
 #include "kernels/ops/conv/conv_shape.h"
 #include "kernels/ops/pointwise/activation.h"
+#include "kernels/ops/support.h"
 
 namespace ofsdp::kernels::ops {
 namespace {
@@ -219,8 +220,9 @@ class ConvColumns {
 
 Acceptance accepts_columns(const Problem& p, const ConvShape& s) {
   if (!p.all_dtype(DType::kFloat32)) return Acceptance::refuse("not float32");
-  return accept_if(blas_fits({s.window.out_size(), s.window.taps() * s.x[1], s.y[1]}),
-                   "an axis of 2^31 elements or more");
+  return accept_with_blas(
+      accept_if(blas_fits({s.window.out_size(), s.window.taps() * s.x[1], s.y[1]}),
+                "an axis of 2^31 elements or more"));
 }
 
 }  // namespace

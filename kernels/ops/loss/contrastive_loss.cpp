@@ -348,6 +348,10 @@ double mean_of(const float* losses, int64_t rows) {
   return rows == 0 ? 0 : sum / static_cast<double>(rows);
 }
 
+Acceptance accepts_product(const Problem& p) {
+  return accept_with_blas(accepts_plain_of<float>(p));
+}
+
 std::unique_ptr<Kernel> create_loss(const Problem& p) {
   const Pairs pairs = Pairs::of(p, 2, 3);
   const bool keeps = p.has_out(1);
@@ -437,15 +441,17 @@ std::unique_ptr<Kernel> create_loss_grad(const Problem& p) {
 void add_contrastive_loss(Registry& registry) {
   using namespace contrastive_loss;
   const auto add = [&registry](const char* name, const OpFunctions& functions,
-                               std::unique_ptr<Kernel> (*create)(const Problem&), int inputs) {
-    registry.add_own(make_op(name, functions, {{"loops", accepts_plain_of<float>, create}},
+                               std::unique_ptr<Kernel> (*create)(const Problem&), int inputs,
+                               Acceptance (*accepts)(const Problem&) = accepts_plain_of<float>) {
+    registry.add_own(make_op(name, functions, {{"loops", accepts, create}},
                              {.min_inputs = inputs, .float32_only = true}));
   };
   add("UnitRows", {infer_unit, unit_rows_grad, unit_reference}, create_unit, 1);
   add("UnitRowsGrad", {infer_like_inputs({1}), nullptr, unit_grad_reference}, create_unit_grad, 2);
-  add("ContrastiveLoss", {infer_loss, loss_grad, loss_reference}, create_loss, 2);
+  add("ContrastiveLoss", {infer_loss, loss_grad, loss_reference}, create_loss, 2, accepts_product);
   add("ContrastiveTerms", {infer_terms, nullptr, terms_reference}, create_terms, 2);
-  add("ContrastiveLossGrad", {infer_grad, nullptr, grad_reference}, create_loss_grad, 3);
+  add("ContrastiveLossGrad", {infer_grad, nullptr, grad_reference}, create_loss_grad, 3,
+      accepts_product);
 }
 
 }  // namespace ofsdp::kernels::ops

@@ -6,6 +6,7 @@
 #include "kernels/cpu/blas.h"
 #include "kernels/cpu/onednn_presence.h"
 #include "kernels/cpu/parallel.h"
+#include "kernels/ops/support.h"
 
 namespace ofsdp::kernels::ops {
 namespace {
@@ -55,18 +56,21 @@ void multiply_matrix(const MatrixProduct& p, const float* a, const float* b, con
 
 Acceptance blas_accepts(const MatrixProduct& p) {
   if (p.dtype != DType::kFloat32) return Acceptance::refuse("not float32");
-  if (!onednn::is_present()) return accept_if(fits(p), "an axis of 2^31 elements or more");
+  if (!onednn::is_present())
+    return accept_with_blas(accept_if(fits(p), "an axis of 2^31 elements or more"));
   if (onednn::has_avx512()) return Acceptance::refuse("oneDNN is faster with AVX-512");
   if (!p.batch_a.empty() || !p.batch_b.empty()) return Acceptance::refuse("a batch of matrices");
   if (!p.transpose_a && !p.transpose_b && !onednn_reads_b_slowly(p))
     return Acceptance::refuse("oneDNN is faster where no factor is transposed");
   if (p.transpose_a && onednn_turns_a_fast(p)) return Acceptance::refuse("a short inner axis");
   const bool small = p.rows * p.columns < kSmallest / std::max<int64_t>(p.inner, 1);
-  return accept_if(!small && p.rows * p.columns > 1 && fits(p), "too small to gain");
+  return accept_with_blas(
+      accept_if(!small && p.rows * p.columns > 1 && fits(p), "too small to gain"));
 }
 
 // Threads share the matrices of a batch where there are enough of them, else each matrix.
 std::unique_ptr<Kernel> make_blas_product(const MatrixProduct& p) {
+  OFSDP_CHECK(blas_is_present());  // loaded here, where it was not asked for before
   const std::vector<int64_t> batch = p.batch();
   int64_t matrices = 1;
   for (int64_t axis : batch) matrices *= axis;

@@ -195,11 +195,11 @@ Result<StoredMatrix> n_bits_matrix(const Attributes& attributes, const NBitsOper
 void add_mat_mul_n_bits(Registry& registry) {
   using namespace n_bits;  // NOLINT: the operator's own names
   OpDef forward = make_op("MatMulNBits", {infer<false>, grad, reference<false>},
-                          {{"tiles", accepts_plain, create<false>}},
+                          {{"tiles", accepts_plain_with_blas, create<false>}},
                           {.domain = "com.microsoft", .min_inputs = 3, .float32_only = true});
   registry.add(std::move(forward));
   registry.add_own(make_op("MatMulNBitsGrad", {infer<true>, nullptr, reference<true>},
-                           {{"tiles", accepts_plain, create<true>}},
+                           {{"tiles", accepts_plain_with_blas, create<true>}},
                            {.min_inputs = 3, .float32_only = true}));
 }
 

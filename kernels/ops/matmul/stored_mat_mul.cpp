@@ -168,7 +168,7 @@ std::unique_ptr<Kernel> create(const Problem& p) {
 void add_stored_mat_mul(Registry& registry) {
   using namespace stored_mat_mul;  // NOLINT: the operator's own names
   registry.add_own(make_op("StoredMatMul", {infer, grad, reference},
-                           {{"tiles", accepts_plain, create}},
+                           {{"tiles", accepts_plain_with_blas, create}},
                            {.min_inputs = 2, .float32_only = true}));
 }
 

@@ -17,7 +17,7 @@ stage=$(mktemp -d)
 trap 'rm -rf "$stage"' EXIT
 
 files() {
-  find "$build" -type f \( -name fsdp-run -o -name 'test_gpu_*' -o -name cuda_kernels -o -name products -o -name pinned_copies -o -name libofsdp_cuda.so \
+  find "$build" -type f \( -name fsdp-run -o -name 'test_gpu_*' -o -name cuda_kernels -o -name products -o -name pinned_copies -o -name libofsdp_cuda.so -o -name libofsdp_openblas.so \
     -o -name libcounting_device.so -o -name 'libcuda_scaled_tanh.so' \) -not -path '*/CMakeFiles/*' -not -path '*/generated/*'
 }
 
@@ -36,7 +36,9 @@ grep -vE "$own" "$stage/needed" | sort -u | while read -r library; do
   strip --strip-unneeded "$stage/build/gpu/lib/$(basename "$library")"
 done
 rm "$stage/needed"
-ln -s "../../../$build/libofsdp_cuda.so" "$stage/build/gpu/lib/" # the program looks beside its own library
+for library in libofsdp_cuda.so libofsdp_openblas.so; do # the program looks beside its own library
+  ln -s "../../../$build/$library" "$stage/build/gpu/lib/"
+done
 # Models of bench/gpu_vs_pytorch.sh, where they were exported and bench/weightless.py dropped their weights
 [ ! -d build/gpu/models ] || cp -r build/gpu/models "$stage/build/peer_models"
 pwd >"$stage/build/gpu/root" # tests know the paths that they were built with
