@@ -4,24 +4,9 @@
 #include <onnx/common/ir.h>
 #include <onnx/common/ir_pb_converter.h>
 #include <onnx/defs/schema.h>
+#include <onnx/version_converter/convert.h>
 
 #include "importer/proto/opset.h"
-
-// The converter's header makes every adapter in one constructor: optimizing it takes minutes and
-// gains nothing. But that header alone: the linker keeps one copy of each function of the standard
-// library that is instantiated here too, and must not find a slow one.
-#ifdef __clang__
-#pragma clang optimize off
-#else
-#pragma GCC push_options
-#pragma GCC optimize("O0")
-#endif
-#include <onnx/version_converter/convert.h>
-#ifdef __clang__
-#pragma clang optimize on
-#else
-#pragma GCC pop_options
-#endif
 
 namespace ofsdp::importer {
 namespace {
