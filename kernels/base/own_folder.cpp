@@ -22,14 +22,9 @@ std::filesystem::path own_folder() {
   return error ? std::filesystem::path() : file.parent_path();
 }
 
-std::array<std::string, 5> own_library_paths(const std::string& name) {
-  std::array<std::string, 5> paths;
-  std::filesystem::path folder = own_folder();
-  for (size_t i = 0; i + 1 < paths.size(); ++i, folder = folder.parent_path()) {
-    paths[i] = folder / name;
-  }
-  paths.back() = name;
-  return paths;
+std::array<std::string, 3> own_library_paths(const std::string& name) {
+  const std::filesystem::path folder = own_folder();
+  return {folder / name, folder.parent_path() / name, name};
 }
 
 std::string own_program() {

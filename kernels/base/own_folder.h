@@ -14,9 +14,9 @@ namespace ofsdp::base {
 std::filesystem::path own_folder();
 
 // Returns where to look for a library of ours that is loaded at run time, in this order: next to
-// us, in the three folders above (tests are built that deep), and by its name alone, where the
-// loader looks.
-std::array<std::string, 5> own_library_paths(const std::string& name);
+// us, in the folder above (for tests), and by its name alone, where the loader looks. No further
+// up: in a folder like /tmp others may have put one.
+std::array<std::string, 3> own_library_paths(const std::string& name);
 
 // The running program, to start it again: by its name, so that a list of processes shows it;
 // through /proc where the file has been replaced.

@@ -2,6 +2,7 @@
 #include "fsdp/comm/hosts/link_line.h"
 
 #include <gtest/gtest.h>
+#include <netinet/in.h>
 #include <sys/socket.h>
 
 #include "tests/support/namespaces.h"
@@ -58,6 +59,41 @@ TEST_F(LinkLineTest, AnswersThatAreReadAreNot) {
     ASSERT_TRUE(ours.flush([](const LinkAnswer&) {}));
     ASSERT_EQ(recv(theirs.get(), &read, sizeof read, 0), static_cast<ssize_t>(sizeof read));
   }
+}
+
+// A rank says who prints the failure, and ends; one that was about to ask it hears that after all.
+TEST(LinkLineEnd, LastWordsAreReadAfterAWriteThatFailed) {
+  const UniqueFd listening(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  auto* const generic = reinterpret_cast<sockaddr*>(&address);
+  socklen_t size = sizeof address;
+  ASSERT_EQ(bind(listening.get(), generic, size), 0);
+  ASSERT_EQ(listen(listening.get(), 1), 0);
+  ASSERT_EQ(getsockname(listening.get(), generic, &size), 0);
+  UniqueFd theirs(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  ASSERT_EQ(connect(theirs.get(), generic, size), 0);
+  LinkLine ours(1, UniqueFd(accept(listening.get(), nullptr, nullptr)));
+
+  const LinkHeader failed{.kind = LinkKind::kFailed, .value = 257};
+  ASSERT_EQ(send(theirs.get(), &failed, sizeof failed, 0), ssize_t{sizeof failed});
+  theirs.reset();
+  const auto flush = [&] {
+    ours.queue({.kind = LinkKind::kClaim});
+    return ours.flush([](const LinkAnswer&) {});
+  };
+  while (flush()) {
+  }
+  uint64_t heard = 0;
+  int error = 0;
+  EXPECT_FALSE(ours.receive(
+      [&](const LinkHeader& header, std::byte*&) {
+        heard = header.value;
+        return true;
+      },
+      [](const LinkHeader&) {}, error));
+  EXPECT_EQ(heard, 257u);
 }
 
 }  // namespace

@@ -162,7 +162,11 @@ void HostLink::flush_all() {
   bool idle = true;
   for (auto& line : lines_) {
     const bool fine = line->flush([this](const LinkAnswer& answer) { sent(answer); });
-    if (!fine) lost(*line, errno);
+    if (!fine) {
+      const int error = errno;
+      read(*line);  // its last words: who prints the failure that it ended with
+      lost(*line, error);
+    }
     idle = idle && (!line->open() || line->idle());
   }
   if (!idle) return;
