@@ -28,6 +28,16 @@ class Source:
     def insert_before(self, line, new):
         self.replace(line, new + line)
 
+    def exchange(self, first, after, new):
+        """Puts `new` where the text from `first` on was, up to `after`, and returns that."""
+        begin = self.text.find(first)
+        end = self.text.find(after, begin)
+        if begin < 0 or end < 0:
+            sys.exit(f"{self.path}: expected {first!r} and then {after!r}")
+        old = self.text[begin:end]
+        self.text = self.text[:begin] + new + self.text[end:]
+        return old
+
     def write(self):
         self.path.write_text(self.text)
 
@@ -100,7 +110,7 @@ def change_schema_source(source):
     # Freeing the map at the end of a process would only make that end later.
     source.replace("  static OpName_Domain_Version_Schema_Map map;\n",
                    "  static auto& map = *new OpName_Domain_Version_Schema_Map;\n")
-    source.replace("OpName_Domain_Version_Schema_Map& OpSchemaRegistry::map() {\n", """namespace {
+    source.exchange("OpName_Domain_Version_Schema_Map& OpSchemaRegistry::map() {\n", "size_t ReplaceAll(", """namespace {
 
 struct Maker {
   const char* domain;
@@ -171,10 +181,6 @@ void OpSchemaRegistry::ForEachMaker(const OpSchemaVisitor& visit) {
 }
 
 void OpSchemaRegistry::AddMakers() {
-""")
-    begin = source.text.index("void OpSchemaRegistry::AddMakers() {\n")
-    end = source.text.index("size_t ReplaceAll(", begin)
-    source.text = source.text[:begin] + """void OpSchemaRegistry::AddMakers() {
   static const bool added [[maybe_unused]] = [] {
     RegisterOnnxOperatorSetSchema();
 #ifdef ONNX_ML
@@ -186,7 +192,7 @@ void OpSchemaRegistry::AddMakers() {
   }();
 }
 
-""" + source.text[end:]
+""")
 
 
 def change_converter(source, definitions):
@@ -200,11 +206,9 @@ def change_converter(source, definitions):
       all_schemas[name][domain][version] = nullptr; // its keys alone are asked for
     });
 """)
-    begin = source.text.index("  DefaultVersionConverter() {\n")
-    end = source.text.index("\n  }\n", begin) + len("\n  }\n")
-    body = source.text[begin:end].replace("  DefaultVersionConverter()", "DefaultVersionConverter::DefaultVersionConverter()", 1)
-    source.text = source.text[:begin] + "  DefaultVersionConverter();\n" + source.text[end:]
-    definitions.insert_before("ModelProto ConvertVersion(", body + "\n")
+    name = "DefaultVersionConverter"
+    body = source.exchange(f"  {name}() {{\n", "\n  ModelProto convert_version(", f"  {name}();\n")
+    definitions.insert_before("ModelProto ConvertVersion(", body.replace(f"  {name}()", f"{name}::{name}()", 1) + "\n")
 
 
 def main():
