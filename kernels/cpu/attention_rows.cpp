@@ -41,7 +41,7 @@ template <typename A>
     return 0;
   }
 #pragma GCC ivdep
-  for (int64_t i = 0; i < n; ++i) s[i] = vector_exp<A>(s[i] - max);
+  for (int64_t i = 0; i < n; ++i) s[i] = vector_exp_flushed<A>(s[i] - max);
   return lane_sum(n, [s](int64_t i) { return s[i]; });
 }
 const auto fastest_exp_row =

@@ -31,7 +31,7 @@ std::array<PointwiseLoops, kChainOps> all_loops() {
            binary_loops<OFSDP_DX(tanh_grad(d, x))>(),
            binary_loops<OFSDP_DX(erf_grad<M>(d, x))>(),
            binary_loops<OFSDP_DX(softplus_grad<M>(d, x))>(),
-           binary_loops<OFSDP_DX(d * gelu_slope<M>(x))>(),
+           binary_loops<OFSDP_DX(d * M::gelu_slope(x))>(),
            binary_loops<OFSDP_DX(d * gelu_tanh_slope<M>(x))>()}};
 }
 

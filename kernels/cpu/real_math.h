@@ -13,6 +13,7 @@
 #include "kernels/cpu/vector_math.h"
 #include "kernels/cpu/vector_pow.h"
 #include "kernels/cpu/vector_trigonometry.h"
+#include "kernels/formulas/gelu.h"
 
 namespace ofsdp::kernels {
 
@@ -52,6 +53,8 @@ struct FloatMathBy {
   OFSDP_VECTOR_OR_LIBRARY(atanh, vector_atanh)
 #undef OFSDP_VECTOR_OR_LIBRARY
 
+  [[gnu::always_inline]] static inline float gelu_slope(float x) { return vector_gelu_slope<A>(x); }
+  static inline double gelu_slope(double x) { return kernels::gelu_slope<FloatMathBy>(x); }
   [[gnu::always_inline]] static inline float pow(float x, float e) { return vector_pow(x, e); }
   static inline double pow(double x, double e) { return std::pow(x, e); }
   template <typename T>

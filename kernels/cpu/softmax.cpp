@@ -16,7 +16,7 @@ template <typename A>
 [[gnu::always_inline]] inline void softmax_row_by(const float* src, float* dst, int64_t n) {
   const float max = lane_max(src, n);
 #pragma GCC ivdep
-  for (int64_t i = 0; i < n; ++i) dst[i] = vector_exp<A>(src[i] - max);
+  for (int64_t i = 0; i < n; ++i) dst[i] = vector_exp_flushed<A>(src[i] - max);
   const float scale = 1.0f / lane_sum(n, [&](int64_t i) { return dst[i]; });
   for (int64_t i = 0; i < n; ++i) dst[i] *= scale;
 }
@@ -26,7 +26,7 @@ const auto softmax_row =
 template <typename A>
 [[gnu::always_inline]] inline void log_softmax_row_by(const float* src, float* dst, int64_t n) {
   const float max = lane_max(src, n);
-  const float log = std::log(lane_sum(n, [&](int64_t i) { return vector_exp<A>(src[i] - max); }));
+  const float log = std::log(lane_sum(n, [&](int64_t i) { return vector_exp_flushed<A>(src[i] - max); }));
 #pragma GCC ivdep
   for (int64_t i = 0; i < n; ++i) dst[i] = (src[i] - max) - log;
 }
@@ -39,7 +39,7 @@ template <bool logarithm, typename A>
   const float sum = lane_sum(n, [&](int64_t i) { return logarithm ? dy[i] : dy[i] * y[i]; });
 #pragma GCC ivdep
   for (int64_t i = 0; i < n; ++i) {
-    dx[i] = logarithm ? dy[i] - vector_exp<A>(y[i]) * sum : y[i] * (dy[i] - sum);
+    dx[i] = logarithm ? dy[i] - vector_exp_flushed<A>(y[i]) * sum : y[i] * (dy[i] - sum);
   }
 }
 template <bool logarithm>
@@ -66,7 +66,7 @@ template <typename A>
     const float* x = src + c * step;
     float* y = dst + c * step;
 #pragma GCC ivdep
-    for (int64_t i = 0; i < n; ++i) y[i] = vector_exp<A>(x[i] - max[i]);
+    for (int64_t i = 0; i < n; ++i) y[i] = vector_exp_flushed<A>(x[i] - max[i]);
     for (int64_t i = 0; i < n; ++i) sum[i] += y[i];
   }
   for (int64_t i = 0; i < n; ++i) sum[i] = 1.0f / sum[i];
@@ -86,7 +86,7 @@ template <typename A>
   column_max(src, classes, step, n, max);
   for (int64_t c = 0; c < classes; ++c) {
     const float* x = src + c * step;
-    for (int64_t i = 0; i < n; ++i) sum[i] += vector_exp<A>(x[i] - max[i]);
+    for (int64_t i = 0; i < n; ++i) sum[i] += vector_exp_flushed<A>(x[i] - max[i]);
   }
   for (int64_t i = 0; i < n; ++i) sum[i] = std::log(sum[i]);
   for (int64_t c = 0; c < classes; ++c) {
@@ -110,7 +110,7 @@ template <bool logarithm, typename A>
 #pragma GCC ivdep
     for (int64_t i = 0; i < n; ++i) {
       const float d = dy[at + i], v = y[at + i];
-      dx[at + i] = logarithm ? d - vector_exp<A>(v) * sum[i] : v * (d - sum[i]);
+      dx[at + i] = logarithm ? d - vector_exp_flushed<A>(v) * sum[i] : v * (d - sum[i]);
     }
   }
 }

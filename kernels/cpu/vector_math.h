@@ -1,12 +1,13 @@
 // exp, log and their kin in float32 that gcc vectorises: straight polynomials without branches or
 // calls, the same bits in a vector and alone. Errors: about 1 unit in the last place for exp and
 // log, 2 for tanh and log1p, 3 for expm1, 5 for erf. The polynomials are those of Cephes
-// (https://www.netlib.org/cephes/), erf's is Eigen's. Infinities, zeros and subnormal numbers come
-// out right, NaN stays NaN; tests/ops/vector_math_test.cpp measures all of it.
+// (https://www.netlib.org/cephes/) but for exp's, a minimax one of 0.05 units, and erf's, Eigen's.
+// Infinities, zeros and subnormal numbers come out right, NaN stays NaN;
+// tests/ops/vector_math_test.cpp measures all of it.
 //
 // A is how products are added, of kernels/cpu/multiply_add.h.
 //
-// vector_exp: x = n ln 2 + r, |r| <= ln 2 / 2, e^r by a polynomial, times 2^n in two halves, so
+// vector_exp: x = n ln 2 + r, |r| <= ln 2 / 2, e^r by a polynomial, times 2^n in two factors, so
 // that subnormal results and overflow to infinity come out right.
 //
 // Threads: any. Call from an OFSDP_MULTIARCH function or a loop of fastest_version.
@@ -27,22 +28,41 @@ template <typename A, typename T, typename... C>
   return c0;
 }
 
-template <typename A = SeparateMultiplyAdd>
-[[gnu::always_inline]] inline float vector_exp(float x) {
-  x = x > 89.0f ? 89.0f : x;             // e^89 is infinity already
-  x = x < -104.0f ? -104.0f : x;         // e^-104 is 0
+// x = n ln 2 + r with |r| <= ln 2 / 2 and e^r = 1 + slope r; n is in the low bits, and 2^n has the
+// bits (n + 127) << 23.
+struct SplitExp {
+  float r, slope;
+  uint32_t n;
+};
+template <typename A>
+[[gnu::always_inline]] inline SplitExp split_exp(float x) {
   constexpr float kRound = 12582912.0f;  // 1.5 * 2^23: adding it rounds to whole numbers
   const float shifted = A::of(x, 1.44269504088896341f, kRound);
   const float n = shifted - kRound;
-  const int32_t exponent = std::bit_cast<int32_t>(shifted) - std::bit_cast<int32_t>(kRound);
   const float r = A::of(n, 2.12194440e-4f, A::of(n, -0.693359375f, x));
-  const float p = polynomial<A>(r, 1.9875691500e-4f, 1.3981999507e-3f, 8.3334519073e-3f,
-                                4.1665795894e-2f, 1.6666665459e-1f, 5.0000001201e-1f);
-  const float e = A::of(p * r, r, r) + 1.0f;
-  const int32_t half = exponent >> 1;
-  const float first = std::bit_cast<float>((half + 127) << 23);
-  const float second = std::bit_cast<float>((exponent - half + 127) << 23);
-  return e * first * second;
+  const float slope = polynomial<A>(r, 1.3814599e-3f, 8.368717e-3f, 4.166839e-2f, 1.6666521e-1f,
+                                    4.9999994e-1f, 1.0f);
+  return {r, slope, std::bit_cast<uint32_t>(shifted)};
+}
+
+template <typename A = SeparateMultiplyAdd>
+[[gnu::always_inline]] inline float vector_exp(float x) {
+  float v = x > 89.0f ? 89.0f : x;  // e^89 is infinity already
+  v = v < -104.0f ? -104.0f : v;    // e^-104 is 0
+  const SplitExp e = split_exp<A>(v);
+  const bool below = x < 0.0f;
+  const uint32_t bias = (below ? 127u + 64u : 127u - 64u) << 23;
+  const float power = std::bit_cast<float>((e.n << 23) + bias);
+  return A::of(e.slope, e.r, 1.0f) * power * (below ? 0x1p-64f : 0x1p64f);
+}
+
+// e^x of an x up to 88, and 0 below -87, where results become subnormal: what softmax asks for, in
+// two thirds of the instructions.
+template <typename A = SeparateMultiplyAdd>
+[[gnu::always_inline]] inline float vector_exp_flushed(float x) {
+  const SplitExp e = split_exp<A>(x);
+  const float power = std::bit_cast<float>((e.n + 127u) << 23);
+  return x < -87.0f ? 0.0f : A::of(e.slope, e.r, 1.0f) * power;
 }
 
 // 1 - 2 / (e^2|x| + 1), and near 0, where that would cancel, the odd polynomial of Cephes' tanhf.
@@ -90,15 +110,9 @@ template <typename A = SeparateMultiplyAdd>
 [[gnu::always_inline]] inline float vector_expm1(float x) {
   float v = x > 80.0f ? 80.0f : x;
   v = v < -30.0f ? -30.0f : v;
-  constexpr float kRound = 12582912.0f;
-  const float shifted = A::of(v, 1.44269504088896341f, kRound);
-  const float n = shifted - kRound;
-  const int32_t exponent = std::bit_cast<int32_t>(shifted) - std::bit_cast<int32_t>(kRound);
-  const float r = A::of(n, 2.12194440e-4f, A::of(n, -0.693359375f, v));
-  const float p = polynomial<A>(r, 1.9875691500e-4f, 1.3981999507e-3f, 8.3334519073e-3f,
-                                4.1665795894e-2f, 1.6666665459e-1f, 5.0000001201e-1f);
-  const float power = std::bit_cast<float>((exponent + 127) << 23);
-  const float y = A::of(A::of(p * r, r, r), power, power - 1.0f);
+  const SplitExp e = split_exp<A>(v);
+  const float power = std::bit_cast<float>((e.n + 127u) << 23);
+  const float y = A::of(e.slope * e.r, power, power - 1.0f);
   return x > 80.0f ? vector_exp<A>(x) : y;
 }
 
@@ -117,6 +131,22 @@ template <typename A = SeparateMultiplyAdd>
                     1.47520881146192550659179687500e-02f, 1.12945675849914550781250000000e-01f,
                     4.99425798654556274414062500000e-01f, 1.0f);
   return v * (p / q);
+}
+
+// The derivative of Gelu: 1/2 and an odd rest, x times a minimax polynomial of x^2, which is mapped
+// to -1..1 for its digits' sake. It has neither the exponential nor the division of the formula in
+// kernels/formulas/gelu.h, and no larger error: 2.2e-7. Beyond +-6 it is 0 or 1.
+template <typename A = SeparateMultiplyAdd>
+[[gnu::always_inline]] inline float vector_gelu_slope(float x) {
+  float v = x > 6.0f ? 6.0f : x;
+  v = v < -6.0f ? -6.0f : v;
+  const float w = A::of(v * v, 1.0f / 18.0f, -1.0f);
+  const float p = polynomial<A>(
+      w, 2.7715578e-3f, -6.890418e-3f, 1.8863375e-3f, 1.6302057e-3f, 1.6030937e-2f, -3.2967467e-2f,
+      3.140514e-2f, -3.6337636e-2f, 5.444336e-2f, -6.575417e-2f, 6.6866055e-2f, -6.431142e-2f,
+      5.8694568e-2f, -5.093632e-2f, 4.455547e-2f, -4.2365536e-2f, 4.6057716e-2f, -5.934281e-2f,
+      1.17897764e-1f);
+  return A::of(v, p, 0.5f);
 }
 
 }  // namespace ofsdp::kernels

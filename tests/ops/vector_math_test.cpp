@@ -90,6 +90,35 @@ TEST_P(VectorMath, IsAsExactAsPromised) {
 INSTANTIATE_TEST_SUITE_P(Functions, VectorMath, ::testing::ValuesIn(kForms),
                          [](const auto& info) { return std::string(info.param.name); });
 
+TEST(VectorExpFlushed, IsExpWithoutSubnormalResults) {
+  const Form form{"exp_flushed",
+                  vector_exp_flushed<SeparateMultiplyAdd>,
+                  vector_exp_flushed<FusedMultiplyAdd>,
+                  std::exp,
+                  1.5,
+                  -87.0f,
+                  88.0f};
+  check_form(form, form.separate);
+  check_form(form, form.fused);
+  for (float x : {-87.1f, -103.0f, -1e6f, -3e38f, -INFINITY}) {
+    EXPECT_EQ(form.separate(x), 0) << x;
+    EXPECT_EQ(form.fused(x), 0) << x;
+  }
+}
+
+TEST(VectorGeluSlope, IsAsExactAsPromised) {
+  const auto promised = [](float x) {
+    const double d = static_cast<double>(x);
+    EXPECT_NEAR(static_cast<double>(Separate::gelu_slope(x)), Separate::gelu_slope(d), 3e-7) << x;
+    EXPECT_NEAR(static_cast<double>(Fused::gelu_slope(x)), Separate::gelu_slope(d), 2.3e-7) << x;
+  };
+  for (float x = -9; x < 9; x += 1e-4f) promised(x);
+  for (float x : {-1e18f, -1e-40f, 0.0f, 1e-40f, 1e18f}) promised(x);
+  EXPECT_NEAR(Fused::gelu_slope(-INFINITY), 0, 2e-8);
+  EXPECT_EQ(Fused::gelu_slope(INFINITY), 1);
+  EXPECT_TRUE(std::isnan(Fused::gelu_slope(NAN)));
+}
+
 TEST(VectorPow, IsAsExactAsPromised) {
   double worst = 0;
   std::pair<float, float> at;

@@ -30,7 +30,7 @@ template <typename A>
 [[gnu::always_inline]] inline void probabilities_by(const float* log_prob, float scale, float* diff,
                                                     int64_t n) {
 #pragma GCC ivdep
-  for (int64_t i = 0; i < n; ++i) diff[i] = vector_exp<A>(log_prob[i]) * scale;
+  for (int64_t i = 0; i < n; ++i) diff[i] = vector_exp_flushed<A>(log_prob[i]) * scale;
 }
 const auto probabilities =
     fastest_version<probabilities_by<SeparateMultiplyAdd>, probabilities_by<FusedMultiplyAdd>>();
@@ -40,7 +40,7 @@ void put_probabilities(const ClassLoss& l, const float* log_prob, float scale, f
   if (log_prob != nullptr && l.inner == 1) return probabilities(log_prob, scale, diff, l.classes);
   for (int64_t c = 0; c < l.classes; ++c) {
     const int64_t at = c * l.inner;
-    diff[at] = log_prob == nullptr ? 0.0f : vector_exp(log_prob[at]) * scale;
+    diff[at] = log_prob == nullptr ? 0.0f : vector_exp_flushed(log_prob[at]) * scale;
   }
 }
 

@@ -64,7 +64,7 @@ template <typename A>
   for (int64_t begin = 0; begin < n; begin += kBlock) {
     const int64_t end = std::min(begin + kBlock, n);
 #pragma GCC ivdep
-    for (int64_t i = begin; i < end; ++i) e[i] = vector_exp<A>(x[i] - found.max);
+    for (int64_t i = begin; i < end; ++i) e[i] = vector_exp_flushed<A>(x[i] - found.max);
     found.sum += lane_sum(end - begin, [&](int64_t i) { return e[begin + i]; });
   }
   return found;

@@ -99,14 +99,14 @@ OFSDP_MULTIARCH float log_sum_row(const auto* x, int64_t n) {
   for (int64_t begin = 0; begin < n; begin += kBlock)
     max = std::max(max, lane_max(wide, load(begin)));
   for (int64_t begin = 0; begin < n; begin += kBlock) {
-    sum += lane_sum(load(begin), [&](int64_t i) { return vector_exp(wide[i] - max); });
+    sum += lane_sum(load(begin), [&](int64_t i) { return vector_exp_flushed(wide[i] - max); });
   }
   return max + std::log(sum);
 }
 
 OFSDP_MULTIARCH void chances(const auto* x, float log_sum, float scale, float* chance, int64_t n) {
 #pragma GCC ivdep
-  for (int64_t i = 0; i < n; ++i) chance[i] = vector_exp(as_float(x[i]) - log_sum) * scale;
+  for (int64_t i = 0; i < n; ++i) chance[i] = vector_exp_flushed(as_float(x[i]) - log_sum) * scale;
 }
 
 template <typename T>
