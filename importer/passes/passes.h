@@ -128,6 +128,25 @@ Graph join_epilogues(const Graph& graph, const TakesNode& takes);
 // Threads: any. Errors: none.
 Graph join_loss_gradient(const Graph& graph, const TakesNode& takes);
 
+// multiply_kept_rows: rows of scores whose labels the loss ignores (all but the masked tokens of a
+// masked language model, the prompts of instructions, padding) are not multiplied, nor are the rows
+// of their gradient, which are zeros. Around ofsdp.SoftmaxCrossEntropyLossWithGradient
+//
+//   ofsdp.KeptRows            finds the rows that a micro-batch keeps; the loss reads their labels
+//   Gemm that makes scores    becomes ofsdp.KeptRowsGemm of the kept rows of its input, which
+//                             ofsdp.TakeKeptRows puts first; so they are in the scores
+//   Gemm that reads d scores  becomes ofsdp.KeptRowsGemm; rows that it gives go back to their
+//                             places (ofsdp.PutKeptRows)
+//
+// Memory is planned for a micro-batch that keeps all rows; the step of one that does has the bits
+// and the kernels of the graph as it was. For 128 rows and 1024 classes or more, where nothing else
+// reads the scores and only products and sums over all rows read their gradient. Works on finished
+// graphs, also recomputed ones, after join_loss_gradient; where `takes` refuses one of the nodes
+// the graph stays as it is. Graph::fused counts, as "kept_rows".
+//
+// Threads: any. Errors: none.
+Graph multiply_kept_rows(const Graph& graph, const TakesNode& takes);
+
 // pitch_rows: gives the rows of a product's result a pitch (TensorDesc), a multiple of 64 elements,
 // where they do not begin at multiples of 16 bytes, which fast products need: logits of a
 // vocabulary of 50257. Sizes stay what they are. For a device whose library has such kernels.

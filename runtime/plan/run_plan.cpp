@@ -230,7 +230,10 @@ class RunPlanner {
     const TakesNode takes = [this](const Graph& g, const Node& node) {
       return run_->kernels->get(*node.op, problem_of(g, node)).ok();
     };
-    if (key.training) graph = join_norm_addends(join_loss_gradient(graph, takes), takes);
+    if (key.training) {
+      graph = multiply_kept_rows(join_loss_gradient(graph, takes), takes);
+      graph = join_norm_addends(graph, takes);
+    }
     if (run_->device != nullptr) {
       graph = join_epilogues(keep_attention_statistics(graph, takes), takes);
       graph = pitch_rows(graph, takes);

@@ -1,0 +1,151 @@
+// ofsdp.KeptRowsGemm(A, B, C, rows): Gemm of the kept rows of its operands
+// (kernels/core/kept_rows.h), which come first in them, with n = rounded_rows of their number.
+// C may be absent; attributes as Gemm's.
+//
+//   transA = 0   A [N, K], C of one row: the first n rows of Y are those of Gemm, the others zeros
+//   transA = 1   A [N, M], B [N, K] (transB = 0, no C): sums over the first n rows alone
+//
+// Gemm's kernels for each of the eight numbers of rows are made while planning; a step takes one.
+#include <cstring>
+#include <optional>
+
+#include "kernels/core/kept_rows.h"
+#include "kernels/ops/matmul/matrix_product.h"
+#include "kernels/ops/operators.h"
+#include "kernels/ops/support.h"
+
+namespace ofsdp::kernels::ops {
+namespace kept_rows_gemm {
+namespace {
+
+constexpr size_t kRows = 3;
+
+bool sums_rows(const Attributes& attributes) { return attributes.i("transA", 0) != 0; }
+
+// Operands without `rows`, of n rows.
+std::vector<TensorDesc> gemm_inputs(const Attributes& attributes, std::vector<TensorDesc> inputs,
+                                    int64_t n) {
+  inputs.resize(inputs[2].present() ? 3 : 2);
+  inputs[0].shape[0] = n;
+  if (sums_rows(attributes)) inputs[1].shape[0] = n;
+  return inputs;
+}
+
+Result<std::vector<TensorDesc>> infer_with(const OpDef& gemm, const InferContext& c) {
+  const TensorDesc& a = c.inputs[0];
+  if (a.shape.rank() != 2 || !are_kept_rows(c.inputs[kRows], a.shape[0])) {
+    return input_error("expected A [N, K] and int64 [N + 1], found {} and {}", a.text(),
+                       c.inputs[kRows].text());
+  }
+  if (sums_rows(c.attributes) ? c.attributes.i("transB", 0) != 0 || c.has(2)
+                              : c.has(2) && c.inputs[2].shape.rank() > 1) {
+    return input_error("a C of several rows, or a product over rows with transB or C");
+  }
+  return gemm.infer({c.attributes, gemm_inputs(c.attributes, c.inputs, a.shape[0]), {}, c.wanted});
+}
+
+std::vector<RefTensor> reference(const ReferenceContext& c) {
+  RefTensor y = zeros(c.output_descs[0]);
+  const RefTensor& rows = c.inputs[kRows];
+  const int64_t all = c.inputs[0].desc.shape[0], columns = y.desc.shape[1];
+  const int64_t n = rounded_rows(all - static_cast<int64_t>(rows[0]), all);
+  TensorDesc a = c.inputs[0].desc, part = y.desc;
+  a.shape[0] = n;
+  if (!sums_rows(c.attributes)) part.shape[0] = n;
+  std::vector<double> product(static_cast<size_t>(part.numel()));
+  reference_product(gemm_product(c.attributes, a, part), c.inputs[0].values, c.inputs[1].values,
+                    product);
+  for (int64_t i = 0; i < part.numel(); ++i) {
+    y[i] = product[static_cast<size_t>(i)];
+    if (const RefTensor* bias = given(c.inputs, 2)) {
+      y[i] += c.attributes.f("beta", 1.0f) * (*bias)[bias->desc.numel() == 1 ? 0 : i % columns];
+    }
+  }
+  return {y};
+}
+
+Problem of_size(const Problem& p, size_t size) {
+  const int64_t n = rows_of_size(size, p.in(0).shape[0]);
+  Problem made = p;
+  made.inputs = gemm_inputs(p.attributes, p.inputs, n);
+  made.constants.resize(std::min(p.constants.size(), made.inputs.size()));
+  if (!sums_rows(p.attributes)) made.outputs[0].shape[0] = n;
+  return made;
+}
+
+Acceptance accepts_with(const OpDef& gemm, const Problem& p) {
+  if (!p.all_plain()) return Acceptance::refuse(kNotPlain);
+  for (size_t size = 0; size < kRowSixteenths.size(); ++size) {
+    const Problem part = of_size(p, size);
+    const bool taken = std::ranges::any_of(gemm.cpu, [&](const Implementation& implementation) {
+      return static_cast<bool>(implementation.accepts(part));
+    });
+    if (!taken) return Acceptance::refuse("Gemm has no kernel for some of the numbers of rows");
+  }
+  return true;
+}
+
+class KeptRowsGemm final : public Kernel {
+ public:
+  KeptRowsGemm(const OpDef& gemm, const Problem& p)
+      : all_(p.in(0).shape[0]),
+        operands_(p.has_in(2) ? 3 : 2),
+        row_bytes_(static_cast<size_t>(p.out(0).shape[1]) * dtype_size(p.out(0).dtype)),
+        rows_of_y_(sums_rows(p.attributes) ? 0 : all_),
+        bytes_of_y_(p.out(0).bytes()) {
+    for (size_t size = 0; size < kernels_.size(); ++size) {
+      Result<std::unique_ptr<Kernel>> made = create_kernel(gemm, of_size(p, size));
+      OFSDP_CHECK(made.ok(), "{}", made.error().message());
+      kernels_[size] = *std::move(made);
+      workspace_ = std::max(workspace_, kernels_[size]->workspace_bytes());
+    }
+  }
+
+  size_t workspace_bytes() const override { return workspace_; }
+
+  Status run(const KernelArgs& a) override {
+    const int64_t kept = kept_of(a.in<int64_t>(kRows), all_);
+    std::byte* const y = a.outputs[0].data;
+    if (kept == 0) {
+      std::memset(y, 0, bytes_of_y_);
+      return ok_status();
+    }
+    const size_t size = size_for(kept, all_);
+    KernelArgs part = a;
+    part.inputs = a.inputs.first(operands_);
+    OFSDP_RETURN_IF_ERROR(kernels_[size]->run(part));
+    const int64_t n = rows_of_size(size, all_);
+    if (n < rows_of_y_) {
+      std::memset(y + static_cast<size_t>(n) * row_bytes_, 0,
+                  static_cast<size_t>(rows_of_y_ - n) * row_bytes_);
+    }
+    return ok_status();
+  }
+
+ private:
+  int64_t all_;      // rows
+  size_t operands_;  // of Gemm
+  size_t row_bytes_;
+  int64_t rows_of_y_;  // 0 when the product is over them
+  size_t bytes_of_y_;
+  std::array<std::unique_ptr<Kernel>, kRowSixteenths.size()> kernels_;
+  size_t workspace_ = 0;
+};
+
+}  // namespace
+}  // namespace kept_rows_gemm
+
+void add_kept_rows_gemm(Registry& registry) {
+  using namespace kept_rows_gemm;
+  const auto gemm = std::make_shared<const OpDef>(registry.get("Gemm"));
+  registry.add_own(
+      make_op("KeptRowsGemm",
+              {[gemm](const InferContext& c) { return infer_with(*gemm, c); }, nullptr, reference},
+              {{"gemm", [gemm](const Problem& p) { return accepts_with(*gemm, p); },
+                [gemm](const Problem& p) -> std::unique_ptr<Kernel> {
+                  return std::make_unique<KeptRowsGemm>(*gemm, p);
+                }}},
+              {.min_inputs = 4}));
+}
+
+}  // namespace ofsdp::kernels::ops

@@ -1,0 +1,129 @@
+// multiply_kept_rows: losses and gradients are those of the products of all rows, whatever a
+// micro-batch keeps, and the bits too where it keeps all; and when graphs stay as they are.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <stdexcept>
+
+#include "importer/passes/passes.h"
+#include "tests/support/graphs.h"
+#include "tests/support/namespaces.h"
+#include "tests/support/run_graph.h"
+
+namespace ofsdp {
+namespace kept_rows_test {
+
+using ::testing::FloatNear;
+using testing::GraphMaker;
+using testing::operators;
+using ::testing::Pointwise;
+
+constexpr int64_t kRows = 130, kClasses = 1024, kWidth = 12, kIgnored = -100;
+const std::string kProduct = "ofsdp.KeptRowsGemm";
+
+bool always(const Graph&, const Node&) { return true; }
+
+// Differences from a graph that is taken.
+struct Case {
+  const char* name = "";
+  int64_t rows = kRows, classes = kClasses;
+  bool ignores = true, transposed = true, biased = true, reads_scores = false;
+  DType dtype = DType::kFloat32;
+};
+
+class KeptRows : public ::testing::Test {
+ protected:
+  // x [rows, width] -> Gemm, Relu -> Reshape -> Gemm with the weights of the head as exporters
+  // leave them -> views -> cross entropy.
+  Graph apart(const Case& c) {
+    GraphMaker maker(registry);
+    const ValueId x = maker.input("x", {DType::kFloat32, {c.rows, kWidth}});
+    const ValueId hidden = maker.node(
+        "Relu", "act", {maker.node("Gemm", "fc", {x, maker.parameter("w", {kWidth, kWidth})})});
+    const Shape weights = c.transposed ? Shape{c.classes, kWidth} : Shape{kWidth, c.classes};
+    std::vector<ValueId> operands{hidden, maker.parameter("head", weights)};
+    if (c.biased) operands.push_back(maker.parameter("bias", {c.classes}));
+    const ValueId scores =
+        maker.node("Gemm", "scores", operands, {{"transB", int64_t{c.transposed}}});
+    const ValueId deep = maker.node("Reshape", "deep", {scores, maker.ints({2, c.rows / 2, -1})});
+    const ValueId flat = maker.node("Reshape", "flat", {deep, maker.ints({-1, c.classes})});
+    const ValueId labels = maker.input("labels", {DType::kInt64, {c.rows}});
+    Attributes attributes;
+    if (c.ignores) attributes.set("ignore_index", kIgnored);
+    maker.graph.loss = maker.node("SoftmaxCrossEntropyLoss", "entropy", {flat, labels}, attributes);
+    if (c.reads_scores) {
+      const ValueId mean = maker.node("ReduceMean", "mean", {deep}, {{"keepdims", int64_t{0}}});
+      maker.graph.loss = maker.node("Add", "both", {maker.graph.loss, mean});
+    }
+    Graph graph = std::move(maker.graph);
+    if (c.dtype != DType::kFloat32) graph = *lower_precision(graph, c.dtype);
+    return join_loss_gradient(*autodiff(graph), always);
+  }
+
+  // Every gradient and the loss, with the first `kept` of every `of` labels kept.
+  static std::map<std::string, std::vector<float>> run(const Graph& graph, int64_t kept,
+                                                       int64_t of) {
+    auto feeds = testing::random_feeds(graph);
+    std::vector<int64_t> labels(kRows);
+    for (int64_t i = 0; i < kRows; ++i) labels[i] = i % of < kept ? i * 7 % kClasses : kIgnored;
+    feeds["labels"].resize(2 * labels.size());  // as bytes
+    std::memcpy(feeds["labels"].data(), labels.data(), labels.size() * sizeof(int64_t));
+    auto found = testing::run_graph(graph, feeds);
+    if (!found.ok()) throw std::runtime_error(found.error().message());
+    std::map<std::string, std::vector<float>> named{{"loss", found->at(graph.loss)}};
+    for (const Parameter& p : graph.parameters) named[p.name] = found->at(p.gradient);
+    return named;
+  }
+
+  Registry registry = make_registry();
+};
+
+class KeptRowsOf : public KeptRows, public ::testing::WithParamInterface<Case> {};
+
+TEST_P(KeptRowsOf, HaveTheValuesOfAllRows) {
+  const Graph before = apart(GetParam());
+  const Graph after = multiply_kept_rows(before, always);
+  EXPECT_EQ(std::ranges::count(operators(after), kProduct), 3);
+  EXPECT_EQ(after.fused.at("kept_rows"), 1);
+  for (const auto& [kept, of] : {std::pair<int64_t, int64_t>{0, 1}, {1, 130}, {1, 9}, {3, 4}}) {
+    auto expected = run(before, kept, of), found = run(after, kept, of);
+    for (const auto& [name, values] : expected) {
+      EXPECT_THAT(found[name], Pointwise(FloatNear(1e-6f), values))
+          << name << ", " << kept << " of " << of;
+    }
+  }
+  EXPECT_EQ(run(before, 1, 1), run(after, 1, 1)) << "all kept: the same kernels, the same bits";
+}
+
+INSTANTIATE_TEST_SUITE_P(Heads, KeptRowsOf,
+                         ::testing::Values(Case{.name = "linear"},
+                                           Case{.name = "plain", .transposed = false},
+                                           Case{.name = "unbiased", .biased = false}),
+                         [](const auto& info) { return info.param.name; });
+
+TEST_F(KeptRows, AreFoundIn16BitsToo) {
+  const Graph after = multiply_kept_rows(apart({.dtype = DType::kBFloat16}), always);
+  EXPECT_EQ(std::ranges::count(operators(after), kProduct), 3);
+}
+
+TEST_F(KeptRows, StayWithTheOthersWhereTheyMust) {
+  for (const Case& c :
+       {Case{.name = "labels that none ignores", .ignores = false},
+        Case{.name = "few rows", .rows = 126}, Case{.name = "few classes", .classes = 1023},
+        Case{.name = "scores that something else reads", .reads_scores = true}}) {
+    const Graph graph = apart(c);
+    EXPECT_EQ(text(multiply_kept_rows(graph, always)), text(graph)) << c.name;
+  }
+  const Graph graph = apart({.name = "no kernel"});
+  for (const char* missing :
+       {"ofsdp.KeptRows", "ofsdp.TakeKeptRows", "ofsdp.PutKeptRows", "ofsdp.KeptRowsGemm"}) {
+    const auto takes = [missing](const Graph&, const Node& node) {
+      return node.op->full_name() != missing;
+    };
+    EXPECT_EQ(text(multiply_kept_rows(graph, takes)), text(graph)) << missing;
+  }
+}
+
+}  // namespace kept_rows_test
+}  // namespace ofsdp
