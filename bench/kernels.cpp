@@ -1,6 +1,7 @@
-// Kernels at the shapes of the MNIST CNN (batch 64) and of one large matrix product, one thread:
-// `build/release/bench/kernels`. Convolutions and poolings run plain and channels last. Besides
-// time, GF/s where multiplications are what is counted, and GB/s where bytes are.
+// Kernels at the shapes of the MNIST CNN (batch 64), of BERT-mini's attention and loss (batch 8), and
+// of one large matrix product, one thread: `build/release/bench/kernels`. Convolutions and poolings
+// run plain and channels last. Besides time, GF/s where multiplications are counted, and GB/s where
+// bytes are.
 #include <benchmark/benchmark.h>
 
 #include <random>
@@ -135,6 +136,24 @@ void unary(benchmark::State& state, const char* op) {
   Bench(op, {}, {x}, {x}).run(state, 0);
 }
 
+// Rows of 128 tokens in 4 heads of 64, one after the other in each row, as BERT-mini's.
+void attention(benchmark::State& state, bool gradient) {
+  const int64_t rows = state.range(0);
+  const TensorDesc x = tensor({rows, 128, 256});
+  const Attributes heads{{"q_num_heads", int64_t{4}}, {"kv_num_heads", int64_t{4}}};
+  const double product = 2.0 * 128 * 128 * 256 * static_cast<double>(rows);
+  if (!gradient) return Bench("Attention", heads, {x, x, x}, {x}).run(state, 2 * product);
+  Bench("ofsdp.AttentionGrad", heads, {x, x, x, x}, {x, x, x}).run(state, 5 * product);
+}
+
+// Labels are class 0.
+void loss(benchmark::State& state, int64_t rows, int64_t classes) {
+  const TensorDesc scores = tensor({rows, classes}), one = tensor({});
+  Bench("ofsdp.SoftmaxCrossEntropyLossWithGradient", {{"reduction", std::string("mean")}},
+        {one, scores, {DType::kInt64, {rows}}}, {one, scores})
+      .run(state, 0);
+}
+
 // Argument 0: plain, 1: channels last.
 BENCHMARK_CAPTURE(conv, first_forward, Pass::kForward, 1, 32, 28)->Arg(0)->Arg(1);
 BENCHMARK_CAPTURE(conv, first_forward_relu, Pass::kForwardRelu, 1, 32, 28)->Arg(0)->Arg(1);
@@ -170,7 +189,14 @@ BENCHMARK_CAPTURE(chain, gate_grad, "ofsdp.ChainGrad", kGateGrad, 4, {8, 10})
 BENCHMARK_CAPTURE(binary, add, "Add")->RangeMultiplier(4)->Range(64, 4096);
 BENCHMARK_CAPTURE(binary, mul, "Mul")->RangeMultiplier(4)->Range(64, 4096);
 BENCHMARK_CAPTURE(binary, sigmoid_grad, "ofsdp.SigmoidGrad")->RangeMultiplier(4)->Range(64, 4096);
+BENCHMARK_CAPTURE(binary, gelu_grad, "ofsdp.GeluGrad")->RangeMultiplier(4)->Range(64, 4096);
 BENCHMARK_CAPTURE(unary, sigmoid, "Sigmoid")->RangeMultiplier(4)->Range(64, 4096);
+BENCHMARK_CAPTURE(unary, gelu, "Gelu")->RangeMultiplier(4)->Range(64, 4096);
+
+// Argument: sequences.
+BENCHMARK_CAPTURE(attention, forward, false)->Arg(8);
+BENCHMARK_CAPTURE(attention, gradient, true)->Arg(8);
+BENCHMARK_CAPTURE(loss, vocabulary, 1024, 8192);
 
 }  // namespace
 }  // namespace ofsdp
