@@ -165,7 +165,8 @@ double copy_rate() {  // bytes read and written
 
 std::optional<MatrixProduct> product_of(const Node& node, const Problem& p) {
   const std::string op = node.op->full_name();
-  if (op == "Gemm") return kernels::ops::gemm_product(p.attributes, p.in(0), p.out(0));
+  if (op == "Gemm" || op == "ofsdp.KeptRowsGemm")
+    return kernels::ops::gemm_product(p.attributes, p.in(0), p.out(0));
   if (op == "MatMul" || op == "ofsdp.MatMul" || op == "com.microsoft.FusedMatMul")
     return kernels::ops::matmul_product(p.attributes, p.in(0), p.in(1));
   return {};

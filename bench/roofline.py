@@ -34,7 +34,7 @@ import tempfile
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 SETTINGS = {"gpt2-1024": ("gpt2", 1024, 64, True), "bert-512": ("bert", 512, 128, False), "bert-128": ("bert", 128, 512, False)}
-PRODUCTS = {"MatMul", "ofsdp.MatMul", "com.microsoft.FusedMatMul", "Gemm", "ofsdp.GemmEpilogue"}
+PRODUCTS = {"MatMul", "ofsdp.MatMul", "com.microsoft.FusedMatMul", "Gemm", "ofsdp.GemmEpilogue", "ofsdp.KeptRowsGemm"}
 LOOKUPS = {"Gather", "GatherND"}  # they read the rows that they write
 SIZES = {"float64": 8, "int64": 8, "float32": 4, "int32": 4, "float16": 2, "bfloat16": 2, "uint8": 1, "bool": 1}
 TILE = 8  # elements of 16 bits in 16 bytes

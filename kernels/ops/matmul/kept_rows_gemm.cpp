@@ -73,13 +73,16 @@ Problem of_size(const Problem& p, size_t size) {
   return made;
 }
 
-Acceptance accepts_with(const OpDef& gemm, const Problem& p) {
+constexpr size_t kAllRows = kRowSixteenths.size() - 1;
+
+// By what Gemm's `implementation` says of all rows, so that its name says how those are multiplied.
+Acceptance accepts_with(const OpDef& gemm, const Implementation& implementation, const Problem& p) {
   if (!p.all_plain()) return Acceptance::refuse(kNotPlain);
-  for (size_t size = 0; size < kRowSixteenths.size(); ++size) {
+  if (const Acceptance all = implementation.accepts(of_size(p, kAllRows)); !all) return all;
+  for (size_t size = 0; size < kAllRows; ++size) {
     const Problem part = of_size(p, size);
-    const bool taken = std::ranges::any_of(gemm.cpu, [&](const Implementation& implementation) {
-      return static_cast<bool>(implementation.accepts(part));
-    });
+    const bool taken = std::ranges::any_of(
+        gemm.cpu, [&](const Implementation& one) { return static_cast<bool>(one.accepts(part)); });
     if (!taken) return Acceptance::refuse("Gemm has no kernel for some of the numbers of rows");
   }
   return true;
@@ -138,14 +141,18 @@ class KeptRowsGemm final : public Kernel {
 void add_kept_rows_gemm(Registry& registry) {
   using namespace kept_rows_gemm;
   const auto gemm = std::make_shared<const OpDef>(registry.get("Gemm"));
+  std::vector<Implementation> made = gemm->cpu;
+  for (Implementation& implementation : made) {
+    implementation.accepts = [gemm, one = implementation](const Problem& p) {
+      return accepts_with(*gemm, one, p);
+    };
+    implementation.create = [gemm](const Problem& p) -> std::unique_ptr<Kernel> {
+      return std::make_unique<KeptRowsGemm>(*gemm, p);
+    };
+  }
+  const auto infer = [gemm](const InferContext& c) { return infer_with(*gemm, c); };
   registry.add_own(
-      make_op("KeptRowsGemm",
-              {[gemm](const InferContext& c) { return infer_with(*gemm, c); }, nullptr, reference},
-              {{"gemm", [gemm](const Problem& p) { return accepts_with(*gemm, p); },
-                [gemm](const Problem& p) -> std::unique_ptr<Kernel> {
-                  return std::make_unique<KeptRowsGemm>(*gemm, p);
-                }}},
-              {.min_inputs = 4}));
+      make_op("KeptRowsGemm", {infer, nullptr, reference}, std::move(made), {.min_inputs = 4}));
 }
 
 }  // namespace ofsdp::kernels::ops
