@@ -1,7 +1,7 @@
-// Kernels at the shapes of the MNIST CNN (batch 64), of BERT-mini's attention and loss (batch 8), and
-// of one large matrix product, one thread: `build/release/bench/kernels`. Convolutions and poolings
-// run plain and channels last. Besides time, GF/s where multiplications are counted, and GB/s where
-// bytes are.
+// Kernels at the shapes of the MNIST CNN (batch 64), of BERT-mini's attention and loss (batch 8)
+// and of one large matrix product, one thread: `build/release/bench/kernels`. Convolutions and
+// poolings run plain and channels last. Besides time, GF/s where multiplications are counted, and
+// GB/s where bytes are.
 #include <benchmark/benchmark.h>
 
 #include <random>

@@ -26,7 +26,8 @@ const auto softmax_row =
 template <typename A>
 [[gnu::always_inline]] inline void log_softmax_row_by(const float* src, float* dst, int64_t n) {
   const float max = lane_max(src, n);
-  const float log = std::log(lane_sum(n, [&](int64_t i) { return vector_exp_flushed<A>(src[i] - max); }));
+  const float log =
+      std::log(lane_sum(n, [&](int64_t i) { return vector_exp_flushed<A>(src[i] - max); }));
 #pragma GCC ivdep
   for (int64_t i = 0; i < n; ++i) dst[i] = (src[i] - max) - log;
 }

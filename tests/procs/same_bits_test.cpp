@@ -94,6 +94,27 @@ TEST_P(SameBitsTest, StrategiesAgreeWithGroupsAndAnAverage) {
   EXPECT_NE(first, trained_file(grouped + Words{"--ema-use", "off"})) << "no average was written";
 }
 
+// Each rank keeps another number of the rows of a micro-batch (importer/passes/kept_rows.cpp).
+TEST_P(SameBitsTest, StrategiesAgreeOnRowsWithAndWithoutLabels) {
+  constexpr size_t kRows = 900, kWidth = 20;
+  std::vector<float> x(kRows * kWidth);
+  std::vector<int64_t> labels(kRows);
+  for (size_t i = 0; i < x.size(); ++i) x[i] = static_cast<float>(i * 7919 % 1000) / 500 - 1;
+  for (size_t i = 0; i < kRows; ++i) labels[i] = i * 31 % 100 < 20 ? int64_t(i % 1030) : -100;
+  const TempFolder folder;
+  folder.write("x.npy", testing_data::npy("<f4", "(900, 20)", x));
+  folder.write("labels.npy", testing_data::npy("<i8", "(900,)", labels));
+  const Words some{"--data",       folder.path(), "--replace-head", "1030",
+                   "--batch-size", "150",         "--steps",        "4"};
+  const std::string first = trained_file(words() + some + Words{"--strategy", "full_shard"});
+  for (const char* strategy : kOtherStrategies) {
+    expect_same(first, trained_file(words() + some + Words{"--strategy", strategy}), strategy);
+  }
+  const Finished plan =
+      Program::run(fsdp_run({"plan", fixture("mlp/model.onnx"), "--loss", "cross_entropy"}) + some);
+  EXPECT_NE(plan.out.find("kept_rows 1"), std::string::npos) << plan.out << plan.err;
+}
+
 // Parameters that lie in place are read by all ranks: nobody may update them while another
 // evaluates.
 TEST_P(SameBitsTest, EvaluationsBetweenUpdatesAgree) {
