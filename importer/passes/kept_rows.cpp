@@ -22,6 +22,7 @@ class KeptRows {
         takes_(takes),
         uses_(source),
         loss_(loss),
+        moved_(source.nodes.size()),
         before_(source.nodes.size()),
         after_(source.nodes.size()) {
     // Nothing reads the file's outputs in training: their gradient may take their place.
@@ -94,8 +95,23 @@ class KeptRows {
     return true;
   }
 
+  // Moves the nodes that make `id` before the first product; false if it depends on that.
+  bool move_before(size_t first, ValueId id) {
+    const int maker = uses_.maker(id);
+    if (maker < static_cast<int>(first)) return true;
+    const auto i = static_cast<size_t>(maker);
+    if (i == first || moved_[i]) return i != first;
+    moved_[i] = true;
+    for (ValueId input : node(i).inputs) {
+      if (input != 0 && !move_before(first, input)) return false;
+    }
+    before_[first].push_back(node(i));
+    return true;
+  }
+
   // Puts ofsdp.KeptRows before the first product; later nodes read its outputs.
   bool find_rows(size_t first, const Node& loss) {
+    if (!move_before(first, loss.inputs[2])) return false;
     const Attributes attributes{{"ignore_index", loss.attributes.i("ignore_index", 0)},
                                 {"classes", scores_.shape[1]}};
     const auto made =
@@ -117,7 +133,7 @@ class KeptRows {
   bool multiply(size_t i, bool backward) {
     Node made = node(i);
     if (made.inputs.size() > kC && made.inputs[kC] != 0) {
-      if (sums_rows(made) || graph_.value(made.inputs[kC]).desc.shape.rank() > 1) return false;
+      if (backward || graph_.value(made.inputs[kC]).desc.shape.rank() > 1) return false;
     }
     made.op = &graph_.registry->get("ofsdp.KeptRowsGemm");
     made.inputs.resize(kRowsOperand + 1, 0);
@@ -172,7 +188,7 @@ class KeptRows {
     graph_.nodes.clear();
     for (size_t i = 0; i < nodes.size(); ++i) {
       std::ranges::move(before_[i], std::back_inserter(graph_.nodes));
-      graph_.nodes.push_back(std::move(nodes[i]));
+      if (!moved_[i]) graph_.nodes.push_back(std::move(nodes[i]));
       std::ranges::move(after_[i], std::back_inserter(graph_.nodes));
     }
     return std::move(graph_);
@@ -182,10 +198,11 @@ class KeptRows {
   const TakesNode& takes_;
   GraphUses uses_;
   size_t loss_;
-  std::vector<std::vector<Node>> before_, after_;  // per node
+  std::vector<bool> moved_;  // per node, like the next two
+  std::vector<std::vector<Node>> before_, after_;
   std::set<ValueId> kept_;
   TensorDesc scores_;
-  std::set<size_t> products_;  // that read the gradient
+  std::set<size_t> products_;  // readers of the gradient
   ValueId rows_ = 0, labels_ = 0;
   std::map<ValueId, ValueId> taken_;
 };

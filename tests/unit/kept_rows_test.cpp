@@ -29,6 +29,7 @@ struct Case {
   const char* name = "";
   int64_t rows = kRows, classes = kClasses;
   bool ignores = true, transposed = true, biased = true, reads_scores = false;
+  bool makes_labels = false;  // by nodes that come after the scores
   DType dtype = DType::kFloat32;
 };
 
@@ -48,7 +49,8 @@ class KeptRows : public ::testing::Test {
         maker.node("Gemm", "scores", operands, {{"transB", int64_t{c.transposed}}});
     const ValueId deep = maker.node("Reshape", "deep", {scores, maker.ints({2, c.rows / 2, -1})});
     const ValueId flat = maker.node("Reshape", "flat", {deep, maker.ints({-1, c.classes})});
-    const ValueId labels = maker.input("labels", {DType::kInt64, {c.rows}});
+    ValueId labels = maker.input("labels", {DType::kInt64, {c.rows}});
+    if (c.makes_labels) labels = maker.node("Neg", "minus", {maker.node("Neg", "plus", {labels})});
     Attributes attributes;
     if (c.ignores) attributes.set("ignore_index", kIgnored);
     maker.graph.loss = maker.node("SoftmaxCrossEntropyLoss", "entropy", {flat, labels}, attributes);
@@ -99,7 +101,8 @@ TEST_P(KeptRowsOf, HaveTheValuesOfAllRows) {
 INSTANTIATE_TEST_SUITE_P(Heads, KeptRowsOf,
                          ::testing::Values(Case{.name = "linear"},
                                            Case{.name = "plain", .transposed = false},
-                                           Case{.name = "unbiased", .biased = false}),
+                                           Case{.name = "unbiased", .biased = false},
+                                           Case{.name = "made_labels", .makes_labels = true}),
                          [](const auto& info) { return info.param.name; });
 
 TEST_F(KeptRows, AreFoundIn16BitsToo) {

@@ -6,10 +6,11 @@
 //   transA = 1   A [N, M], B [N, K] (transB = 0, no C): sums over the first n rows alone
 //
 // Gemm's kernels for each of the eight numbers of rows are made while planning; a step takes one.
+#include <algorithm>
 #include <cstring>
-#include <optional>
 
 #include "kernels/core/kept_rows.h"
+#include "kernels/cpu/parallel.h"
 #include "kernels/ops/matmul/matrix_product.h"
 #include "kernels/ops/operators.h"
 #include "kernels/ops/support.h"
@@ -75,7 +76,8 @@ Problem of_size(const Problem& p, size_t size) {
 
 constexpr size_t kAllRows = kRowSixteenths.size() - 1;
 
-// By what Gemm's `implementation` says of all rows, so that its name says how those are multiplied.
+// Asks an implementation of Gemm about all rows: its name, which `plan --explain` prints, says how
+// those are multiplied.
 Acceptance accepts_with(const OpDef& gemm, const Implementation& implementation, const Problem& p) {
   if (!p.all_plain()) return Acceptance::refuse(kNotPlain);
   if (const Acceptance all = implementation.accepts(of_size(p, kAllRows)); !all) return all;
@@ -86,6 +88,13 @@ Acceptance accepts_with(const OpDef& gemm, const Implementation& implementation,
     if (!taken) return Acceptance::refuse("Gemm has no kernel for some of the numbers of rows");
   }
   return true;
+}
+
+void clear(std::byte* bytes, size_t count) {
+  constexpr int64_t kGrain = int64_t{1} << 18;
+  parallel_for(static_cast<int64_t>(count), kGrain, [bytes](int64_t begin, int64_t end) {
+    std::memset(bytes + begin, 0, static_cast<size_t>(end - begin));
+  });
 }
 
 class KeptRowsGemm final : public Kernel {
@@ -110,7 +119,7 @@ class KeptRowsGemm final : public Kernel {
     const int64_t kept = kept_of(a.in<int64_t>(kRows), all_);
     std::byte* const y = a.outputs[0].data;
     if (kept == 0) {
-      std::memset(y, 0, bytes_of_y_);
+      clear(y, bytes_of_y_);
       return ok_status();
     }
     const size_t size = size_for(kept, all_);
@@ -119,8 +128,8 @@ class KeptRowsGemm final : public Kernel {
     OFSDP_RETURN_IF_ERROR(kernels_[size]->run(part));
     const int64_t n = rows_of_size(size, all_);
     if (n < rows_of_y_) {
-      std::memset(y + static_cast<size_t>(n) * row_bytes_, 0,
-                  static_cast<size_t>(rows_of_y_ - n) * row_bytes_);
+      clear(y + static_cast<size_t>(n) * row_bytes_,
+            static_cast<size_t>(rows_of_y_ - n) * row_bytes_);
     }
     return ok_status();
   }
