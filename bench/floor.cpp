@@ -1,5 +1,6 @@
 // The least that a training step of a model can take on this machine with one thread: its products
-// at the rate of the fastest library at hand, and all other bytes at the rate of a copy.
+// at the rate of the fastest library at hand, attention's at that of the best product, and all
+// other bytes at the rate of a copy.
 //
 //   build/release/bench/floor MODEL.onnx BATCH [LOSS]        LOSS: cross_entropy
 //
@@ -23,6 +24,7 @@
 #include "kernels/core/registry.h"
 #include "kernels/cpu/onednn/bridge.h"
 #include "kernels/cpu/parallel.h"
+#include "kernels/ops/attention/attention_shape.h"
 #include "kernels/ops/conv/conv_shape.h"
 #include "kernels/ops/matmul/blas_product.h"
 #include "runtime/plan/model_setup.h"
@@ -191,6 +193,23 @@ double convolution_flops(const Node& node, const Problem& p) {
   return 2.0 * static_cast<double>(s.y.numel()) * static_cast<double>(s.w.numel() / s.w[0]);
 }
 
+// Counts the two products of attention, or the five of its gradient.
+double attention_flops(const Node& node, const Problem& p) {
+  const std::string op = node.op->full_name();
+  const bool gradient = op == "ofsdp.AttentionGrad";
+  if (!gradient && op != "Attention") return 0;
+  const auto operand = [&](size_t i) {
+    const size_t at = i + (gradient ? 1 : 0);
+    return p.has_in(at) ? p.in(at) : TensorDesc{};
+  };
+  const auto s =
+      kernels::ops::attention_shape({operand(0), operand(1), operand(2), operand(3)}, p.attributes);
+  const auto keys = static_cast<double>(s.keys);
+  const double seen = s.causal && s.queries == s.keys ? (keys + 1) / 2 : keys;
+  const int64_t widths = gradient ? 3 * s.width + 2 * s.v_width : s.width + s.v_width;
+  return 2.0 * static_cast<double>(s.batch * s.heads * s.queries * widths) * seen;
+}
+
 Status report(const std::string& model, int64_t batch, const std::string& loss) {
   Options options;
   options.model = model;
@@ -219,7 +238,7 @@ Status report(const std::string& model, int64_t batch, const std::string& loss) 
     int count = 0;
   };
   std::map<std::string, Uses> products;
-  double convolutions = 0, bytes = 0;
+  double convolutions = 0, attention = 0, bytes = 0;
   for (const Node& node : program.graph.nodes) {
     if (node.op->view) continue;
     const Problem p = runtime::problem_of(program.graph, node);
@@ -236,6 +255,7 @@ Status report(const std::string& model, int64_t batch, const std::string& loss) 
     }
     const double flops = convolution_flops(node, p);
     convolutions += flops;
+    attention += attention_flops(node, p);
     for (const auto* list : {&p.inputs, &p.outputs})
       for (const TensorDesc& desc : *list)
         bytes += flops > 0 ? 0.0 : static_cast<double>(desc.bytes());
@@ -265,6 +285,8 @@ Status report(const std::string& model, int64_t batch, const std::string& loss) 
               ours * 1e3, best * 1e3, peak > 0 ? convolutions / peak * 1e3 : 0.0);
   std::printf("other bytes: %.1f MB, %.1f ms; update %.1f MB, %.1f ms\n", bytes * 1e-6,
               bytes / rate * 1e3, update * 1e-6, update / rate * 1e3);
+  std::printf("other floors: attention's products %.1f ms, bytes %.1f ms\n",
+              peak > 0 ? attention / peak * 1e3 : 0.0, (bytes + update) / rate * 1e3);
   std::printf("floor of products %.1f ms, floor of bytes %.1f ms\n",
               (best + (peak > 0 ? convolutions / peak : 0)) * 1e3, (bytes + update) / rate * 1e3);
   std::fflush(stdout);
