@@ -59,7 +59,7 @@ def filled(page, tables):
 
 def main():
     figures = json.loads((ROOT / "bench/figures.json").read_text(encoding="utf-8"))
-    tables = {**{name: in_turn(figures[name]) for name in ("in_turn", "in_turn_xeon", "in_turn_zen4")}, "peers": peers(figures["peers"]),
+    tables = {**{name: in_turn(made) for name, made in figures.items() if name != "peers"}, "peers": peers(figures["peers"]),
               "operators": operators((ROOT / "docs/operators.txt").read_text(encoding="utf-8"))}
     old = PAGE.read_text(encoding="utf-8")
     new = filled(old, tables)

@@ -1,13 +1,14 @@
 #!/usr/bin/env bash
 # A training step (one thread a rank, AdamW) and the least that this machine allows it: bench/floor.cpp, then in turn
-# (A B A B ...) the floor of products at that moment and the step, their ratio, and that of the step to all floors: of products, of
-# attention's products and of bytes. A peer's step follows ours.
+# (A B A B ...) the floor of products at that moment and the step, their ratio, and that of the step to the sum of all floors: of
+# products, of attention's products and of bytes. A peer's step follows ours.
 #
 #   [BATCH=8] [PAIRS=3] [STEPS=11] [RANKS=1] [DTYPE=float32] bench/floor.sh MODEL.onnx [PEER COMMAND...]
 #
 # The floor is that of one rank in float32, whatever RANKS and DTYPE are. The peer (PyTorch eager, torch.compile or FSDP2, ONNX
-# Runtime's trainer) prints JSON with "median_ms" as its last line. The floors over the peer's step bound what anybody's step in
-# float32 can be over the peer's on this machine.
+# Runtime's trainer) prints JSON with "median_ms" as its last line. The floor of products over the peer's step bounds what
+# anybody's step in float32 can be over the peer's on this machine; the sum of all floors, what one can be that does not move
+# bytes while it multiplies.
 #
 # AVX2 alone on any machine: ONEDNN_MAX_CPU_ISA=AVX2 OFSDP_MAX_CPU_ISA=AVX2 OPENBLAS_CORETYPE=Haswell in the environment, and
 # ATEN_CPU_CAPABILITY=avx2 MKL_ENABLE_INSTRUCTIONS=AVX2 for PyTorch. Run it with nothing else running.
@@ -24,30 +25,32 @@ sed -n 's/^model name[^:]*: //p' /proc/cpuinfo | sed -n 1p
 coproc floor { exec build/release/bench/floor "$model" "$batch"; }
 while IFS= read -r line <&"${floor[0]}"; do
   echo "$line"
-  [[ $line != "other floors: attention's products "* ]] || others=$(tr -dc '0-9. ' <<<"$line" | awk '{print $1 + $2}')
   [[ $line != "floor of products"* ]] || break
 done
+rest=$(tr -dc '0-9. ' <<<"$line" | awk '{print $2 + $3}') # floors of bytes and of attention's products
 floor_now() { echo >&"${floor[1]}" && IFS= read -r line <&"${floor[0]}" && line=${line%% ms} && echo "${line##* }"; }
 field() { /usr/bin/python3 -c 'import json,sys; print(json.loads(sys.stdin.readlines()[-1])[sys.argv[1]])' "$1"; }
 median() { tr ' ' '\n' | sort -n | awk '{v[NR] = $1} END {print v[int((NR + 1) / 2)]}'; }
-ratios=() whole=() peer_ratios=() bounds=()
+ratios=() whole=() peer_ratios=() bounds=() whole_bounds=()
 over() { awk -v a="$1" -v b="$2" 'BEGIN{printf "%.3f", a/b}'; }
 for ((i = 1; i <= pairs; ++i)); do
   f=$(floor_now)
+  all=$(awk -v f="$f" -v r="$rest" 'BEGIN{print f + r}')
   build/release/fsdp-run "$model" --loss cross_entropy --data synthetic --optimizer adamw --lr 1e-4 --batch-size "$batch" \
     --steps "$steps" --threads 1 --nproc-per-node "$ranks" --param-dtype "$dtype" --metrics "$metrics" >/dev/null
   a=$(field median_step_ms <"$metrics")
   ratios+=("$(over "$a" "$f")")
-  whole+=("$(over "$a" "$(awk -v f="$f" -v o="$others" 'BEGIN{print f + o}')")")
+  whole+=("$(over "$a" "$all")")
   printf 'pair %d: floor of products %.1f ms, step %.1f ms, ratio %s, to all floors %s' "$i" "$f" "$a" "${ratios[-1]}" "${whole[-1]}"
   if [ $# -gt 0 ]; then
     b=$("$@" 2>/dev/null | field median_ms)
     peer_ratios+=("$(over "$a" "$b")")
-    bounds+=("$(awk -v f="$f" -v o="$others" -v b="$b" 'BEGIN{printf "%.3f", (f + o) / b}')")
+    bounds+=("$(over "$f" "$b")") whole_bounds+=("$(over "$all" "$b")")
     printf '; peer %.1f ms, ratio %s' "$b" "${peer_ratios[-1]}"
   fi
   echo
 done
 echo "step over the floor of its products, median of $pairs pairs: $(median <<<"${ratios[*]}")"
-echo "step over all floors: $(median <<<"${whole[*]}")"
-[ $# = 0 ] || echo "step over the peer's: $(median <<<"${peer_ratios[*]}"); all floors over the peer's: $(median <<<"${bounds[*]}")"
+echo "step over the sum of all floors: $(median <<<"${whole[*]}")"
+[ $# = 0 ] || echo "step over the peer's: $(median <<<"${peer_ratios[*]}"); the floor over the peer's: $(median <<<"${bounds[*]}");" \
+  "the sum of all floors over the peer's: $(median <<<"${whole_bounds[*]}")"

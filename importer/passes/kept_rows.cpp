@@ -14,6 +14,13 @@ namespace {
 constexpr int64_t kLeastRows = 128;
 constexpr int64_t kLeastClasses = 1024;
 
+bool may_leave_rows_out(const Graph& graph, const Node& node) {
+  if (!is_operator(node, "ofsdp.SoftmaxCrossEntropyLossWithGradient")) return false;
+  const Shape& scores = graph.value(node.inputs[1]).desc.shape;
+  return node.attributes.has("ignore_index") && scores[0] >= kLeastRows &&
+         scores[1] >= kLeastClasses;
+}
+
 // One loss and the products around it, in a copy of the graph.
 class KeptRows {
  public:
@@ -26,7 +33,7 @@ class KeptRows {
         before_(source.nodes.size()),
         after_(source.nodes.size()) {
     // Nothing reads the file's outputs in training: their gradient may take their place.
-    for (ValueId id : trained_values(graph_)) kept_.insert(id);
+    for (ValueId id : trained_values(graph_)) wanted_.insert(id);
   }
 
   // For with_views.
@@ -36,9 +43,7 @@ class KeptRows {
   // The graph with the products of kept rows; none where something is in the way.
   std::optional<Graph> run() {
     const Node loss = node(loss_);
-    if (!loss.attributes.has("ignore_index")) return std::nullopt;
     scores_ = graph_.value(loss.inputs[1]).desc;
-    if (scores_.shape[0] < kLeastRows || scores_.shape[1] < kLeastClasses) return std::nullopt;
     const int product = maker_of_scores(loss.inputs[1]);
     if (product < 0 || !find_readers(loss.outputs[1])) return std::nullopt;
     const auto first = static_cast<size_t>(product);
@@ -62,7 +67,7 @@ class KeptRows {
 
   // The product whose result the scores are, or a view of it that nothing else reads; -1: none.
   int maker_of_scores(ValueId id) const {
-    while (uses_.readers(id).size() == 1 && !kept_.contains(id) && uses_.maker(id) >= 0) {
+    while (uses_.readers(id).size() == 1 && !wanted_.contains(id) && uses_.maker(id) >= 0) {
       const auto maker = static_cast<size_t>(uses_.maker(id));
       if (!node(maker).op->view) {
         const bool whole = graph_.value(id).desc == scores_ && is_product(maker);
@@ -76,9 +81,9 @@ class KeptRows {
   // The products that read the gradient of the scores. Of others a sum over all rows alone may,
   // which does not ask for their order.
   bool find_readers(ValueId gradient) {
-    const std::vector<ValueId> views = with_views(*this, gradient);
-    for (ValueId view : views) {
-      if (kept_.contains(view)) return false;
+    gradient_ = with_views(*this, gradient);
+    for (ValueId view : gradient_) {
+      if (wanted_.contains(view)) return false;
       for (size_t reader : uses_.readers(view)) {
         const Node& n = node(reader);
         if (n.op->view) continue;
@@ -151,12 +156,7 @@ class KeptRows {
     return true;
   }
 
-  bool is_gradient(ValueId id) const {
-    while (uses_.maker(id) >= 0 && node(static_cast<size_t>(uses_.maker(id))).op->view) {
-      id = node(static_cast<size_t>(uses_.maker(id))).inputs[0];
-    }
-    return id == node(loss_).outputs[1];
-  }
+  bool is_gradient(ValueId id) const { return std::ranges::count(gradient_, id) > 0; }
 
   // Rows of the result of `made` go back to their places, into the value that it made before.
   bool put_back(size_t i, Node& made) {
@@ -200,9 +200,10 @@ class KeptRows {
   size_t loss_;
   std::vector<bool> moved_;  // per node, like the next two
   std::vector<std::vector<Node>> before_, after_;
-  std::set<ValueId> kept_;
+  std::set<ValueId> wanted_;
   TensorDesc scores_;
-  std::set<size_t> products_;  // readers of the gradient
+  std::vector<ValueId> gradient_;  // of the scores, and its views
+  std::set<size_t> products_;      // readers of these
   ValueId rows_ = 0, labels_ = 0;
   std::map<ValueId, ValueId> taken_;
 };
@@ -212,7 +213,7 @@ class KeptRows {
 Graph multiply_kept_rows(const Graph& graph, const TakesNode& takes) {
   Graph made = graph;
   for (size_t i = 0; i < made.nodes.size(); ++i) {
-    if (!is_operator(made.nodes[i], "ofsdp.SoftmaxCrossEntropyLossWithGradient")) continue;
+    if (!may_leave_rows_out(made, made.nodes[i])) continue;
     if (std::optional<Graph> joined = KeptRows(made, takes, i).run()) made = *std::move(joined);
   }
   return made;

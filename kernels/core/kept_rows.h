@@ -1,5 +1,5 @@
 // Kept rows: of tensors [N, ...] with a row for each label of a loss, those whose labels the loss
-// does not ignore. importer/passes/kept_rows.cpp says what they are for.
+// does not ignore. importer/passes/passes.h says what they are for.
 //
 //   rows   int64 [N + 1]: how many are left out, the places of the kept ones in rising order, and
 //          zeros. All zeros: all are kept, so a kernel that is timed on zeros does all of its work.
@@ -19,7 +19,7 @@ namespace ofsdp::kernels {
 
 inline int64_t kept_of(const int64_t* rows, int64_t n) { return n - rows[0]; }
 
-// Sixteenths of N, at most a third more than what is kept of more than an eighth.
+// Sixteenths of N: from an eighth on, at most half as many more as are kept.
 inline constexpr std::array<int64_t, 8> kRowSixteenths{1, 2, 3, 4, 6, 8, 12, 16};
 
 constexpr int64_t rows_of_size(size_t size, int64_t n) {

@@ -58,28 +58,18 @@ std::vector<RefTensor> rows_reference(const ReferenceContext& c) {
   return {rows, kept};
 }
 
-// f(row among the kept, its place)
-void for_kept(const RefTensor& rows, const auto& f) {
-  const int64_t kept = rows.desc.numel() - 1 - static_cast<int64_t>(rows[0]);
-  for (int64_t i = 0; i < kept; ++i) f(i, static_cast<int64_t>(rows[1 + i]));
-}
-
-std::vector<RefTensor> take_reference(const ReferenceContext& c) {
+template <bool put>
+std::vector<RefTensor> moved_reference(const ReferenceContext& c) {
   RefTensor y = zeros(c.output_descs[0]);
+  const RefTensor& rows = c.inputs[1];
   const int64_t width = y.desc.shape.numel(1, y.desc.shape.rank());
-  for_kept(c.inputs[1], [&](int64_t i, int64_t place) {
-    for (int64_t j = 0; j < width; ++j) y[i * width + j] = c.inputs[0][place * width + j];
-  });
+  const int64_t kept = y.desc.shape[0] - static_cast<int64_t>(rows[0]);
+  for (int64_t i = 0; i < kept; ++i) {
+    const auto place = static_cast<int64_t>(rows[1 + i]);
+    const int64_t from = put ? i : place, to = put ? place : i;
+    for (int64_t j = 0; j < width; ++j) y[to * width + j] = c.inputs[0][from * width + j];
+  }
   return {y};
-}
-
-std::vector<RefTensor> put_reference(const ReferenceContext& c) {
-  RefTensor x = zeros(c.output_descs[0]);
-  const int64_t width = x.desc.shape.numel(1, x.desc.shape.rank());
-  for_kept(c.inputs[1], [&](int64_t i, int64_t place) {
-    for (int64_t j = 0; j < width; ++j) x[place * width + j] = c.inputs[0][i * width + j];
-  });
-  return {x};
 }
 
 // --- kernels ---
@@ -114,40 +104,24 @@ std::unique_ptr<Kernel> create_rows(const Problem& p) {
   return with_labels(p.in(0).dtype, [&](auto label) { return create_rows_as<decltype(label)>(p); });
 }
 
-struct RowMove {
-  explicit RowMove(const TensorDesc& x)
-      : rows(x.shape[0]),
-        bytes(static_cast<size_t>(x.shape.numel(1, x.shape.rank())) * dtype_size(x.dtype)) {}
-  int64_t grain() const { return static_cast<int64_t>((size_t{1} << 16) / (bytes + 1)) + 1; }
-
-  int64_t rows;
-  size_t bytes;  // of a row
-};
-
-std::unique_ptr<Kernel> create_take(const Problem& p) {
-  return make_kernel([move = RowMove(p.in(0))](const KernelArgs& a) {
+template <bool put>
+std::unique_ptr<Kernel> create_moved(const Problem& p) {
+  const Shape& shape = p.in(0).shape;
+  const int64_t n = shape[0];
+  const size_t bytes =
+      static_cast<size_t>(shape.numel(1, shape.rank())) * dtype_size(p.in(0).dtype);
+  return make_kernel([n, bytes](const KernelArgs& a) {
     const auto* rows = a.in<int64_t>(1);
-    const int64_t kept = kept_of(rows, move.rows);
-    parallel_each(move.rows, move.grain(), [&](int64_t i) {
-      std::byte* y = a.outputs[0].data + static_cast<size_t>(i) * move.bytes;
-      if (i >= kept) {
-        std::memset(y, 0, move.bytes);
-      } else {
-        std::memcpy(y, a.inputs[0].data + static_cast<size_t>(rows[1 + i]) * move.bytes,
-                    move.bytes);
-      }
-    });
-  });
-}
-
-std::unique_ptr<Kernel> create_put(const Problem& p) {
-  return make_kernel([move = RowMove(p.in(0))](const KernelArgs& a) {
-    const auto* rows = a.in<int64_t>(1);
-    const int64_t kept = kept_of(rows, move.rows);
-    std::memset(a.outputs[0].data, 0, static_cast<size_t>(move.rows) * move.bytes);
-    parallel_each(kept, move.grain(), [&](int64_t i) {
-      std::memcpy(a.outputs[0].data + static_cast<size_t>(rows[1 + i]) * move.bytes,
-                  a.inputs[0].data + static_cast<size_t>(i) * move.bytes, move.bytes);
+    const std::byte* const x = a.inputs[0].data;
+    std::byte* const y = a.outputs[0].data;
+    const int64_t kept = kept_of(rows, n);
+    const int64_t first = put ? 0 : kept;  // row that may stay zeros
+    std::memset(y + static_cast<size_t>(first) * bytes, 0, static_cast<size_t>(n - first) * bytes);
+    const auto grain = static_cast<int64_t>((size_t{1} << 16) / (bytes + 1)) + 1;
+    parallel_each(kept, grain, [&](int64_t i) {
+      const int64_t place = rows[1 + i];
+      std::memcpy(y + static_cast<size_t>(put ? place : i) * bytes,
+                  x + static_cast<size_t>(put ? i : place) * bytes, bytes);
     });
   });
 }
@@ -159,10 +133,10 @@ void add_kept_rows(Registry& registry) {
   using namespace kept_rows;
   registry.add_own(make_op("KeptRows", {infer_rows, nullptr, rows_reference},
                            {{"scan", accepts_plain, create_rows}}));
-  registry.add_own(make_op("TakeKeptRows", {infer_moved, nullptr, take_reference},
-                           {{"rows", accepts_plain, create_take}}, {.min_inputs = 2}));
-  registry.add_own(make_op("PutKeptRows", {infer_moved, nullptr, put_reference},
-                           {{"rows", accepts_plain, create_put}}, {.min_inputs = 2}));
+  registry.add_own(make_op("TakeKeptRows", {infer_moved, nullptr, moved_reference<false>},
+                           {{"rows", accepts_plain, create_moved<false>}}, {.min_inputs = 2}));
+  registry.add_own(make_op("PutKeptRows", {infer_moved, nullptr, moved_reference<true>},
+                           {{"rows", accepts_plain, create_moved<true>}}, {.min_inputs = 2}));
 }
 
 }  // namespace ofsdp::kernels::ops

@@ -78,22 +78,6 @@ std::pair<int64_t, int64_t> strides_of(const Shape& c) {
   return {rows > 1 ? columns : 0, columns > 1 ? 1 : 0};
 }
 
-std::vector<RefTensor> reference(const ReferenceContext& c) {
-  RefTensor y{c.output_descs[0], {}};
-  reference_product(gemm_product(c.attributes, c.inputs[0].desc, y.desc), c.inputs[0].values,
-                    c.inputs[1].values, y.values);
-  if (c.inputs.size() > 2 && c.inputs[2].desc.present()) {
-    const auto [row, column] = strides_of(c.inputs[2].desc.shape);
-    const int64_t columns = y.desc.shape[1];
-    for (int64_t i = 0; i < y.desc.numel(); ++i) {
-      const int64_t at = i / columns * row + i % columns * column;
-      y[i] += c.attributes.f("beta", 1.0f) * c.inputs[2][at];
-    }
-  }
-  if (has_relu(c.attributes)) reference_relu(y.values);
-  return {y};
-}
-
 // C is the product's bias when it is one row of full width and nothing is scaled; any other C is
 // laid into Y first, for the product to be added to.
 bool is_bias(const Problem& p) {
@@ -205,9 +189,25 @@ std::unique_ptr<Kernel> create_loops(const Problem& p) {
 }  // namespace
 }  // namespace gemm
 
+std::vector<RefTensor> gemm_reference(const ReferenceContext& c) {
+  RefTensor y{c.output_descs[0], {}};
+  reference_product(gemm_product(c.attributes, c.inputs[0].desc, y.desc), c.inputs[0].values,
+                    c.inputs[1].values, y.values);
+  if (c.inputs.size() > 2 && c.inputs[2].desc.present()) {
+    const auto [row, column] = gemm::strides_of(c.inputs[2].desc.shape);
+    const int64_t columns = y.desc.shape[1];
+    for (int64_t i = 0; i < y.desc.numel(); ++i) {
+      const int64_t at = i / columns * row + i % columns * column;
+      y[i] += c.attributes.f("beta", 1.0f) * c.inputs[2][at];
+    }
+  }
+  if (has_relu(c.attributes)) reference_relu(y.values);
+  return {y};
+}
+
 void add_gemm(Registry& registry) {
   using namespace gemm;
-  registry.add(make_op("Gemm", {infer, grad, reference},
+  registry.add(make_op("Gemm", {infer, grad, gemm_reference},
                        {{"openblas", accepts_blas, create},
                         {"onednn", accepts_onednn, create},
                         {"blocks", accepts_blocks, create_blocks},

@@ -46,22 +46,17 @@ Result<std::vector<TensorDesc>> infer_with(const OpDef& gemm, const InferContext
 }
 
 std::vector<RefTensor> reference(const ReferenceContext& c) {
-  RefTensor y = zeros(c.output_descs[0]);
-  const RefTensor& rows = c.inputs[kRows];
-  const int64_t all = c.inputs[0].desc.shape[0], columns = y.desc.shape[1];
-  const int64_t n = rounded_rows(all - static_cast<int64_t>(rows[0]), all);
-  TensorDesc a = c.inputs[0].desc, part = y.desc;
-  a.shape[0] = n;
-  if (!sums_rows(c.attributes)) part.shape[0] = n;
-  std::vector<double> product(static_cast<size_t>(part.numel()));
-  reference_product(gemm_product(c.attributes, a, part), c.inputs[0].values, c.inputs[1].values,
-                    product);
-  for (int64_t i = 0; i < part.numel(); ++i) {
-    y[i] = product[static_cast<size_t>(i)];
-    if (const RefTensor* bias = given(c.inputs, 2)) {
-      y[i] += c.attributes.f("beta", 1.0f) * (*bias)[bias->desc.numel() == 1 ? 0 : i % columns];
-    }
-  }
+  const bool over_rows = sums_rows(c.attributes);
+  const int64_t all = c.inputs[0].desc.shape[0];
+  const int64_t n = rounded_rows(all - static_cast<int64_t>(c.inputs[kRows][0]), all);
+  ReferenceContext part = c;
+  part.inputs[0].desc.shape[0] = n;
+  if (over_rows) part.inputs[1].desc.shape[0] = n;
+  part.inputs.pop_back();
+  if (!over_rows) part.output_descs[0].shape[0] = n;
+  RefTensor y = gemm_reference(part)[0];
+  y.desc = c.output_descs[0];
+  y.values.resize(static_cast<size_t>(y.desc.numel()), 0);
   return {y};
 }
 
@@ -100,16 +95,13 @@ void clear(std::byte* bytes, size_t count) {
 class KeptRowsGemm final : public Kernel {
  public:
   KeptRowsGemm(const OpDef& gemm, const Problem& p)
-      : all_(p.in(0).shape[0]),
-        operands_(p.has_in(2) ? 3 : 2),
-        row_bytes_(static_cast<size_t>(p.out(0).shape[1]) * dtype_size(p.out(0).dtype)),
-        rows_of_y_(sums_rows(p.attributes) ? 0 : all_),
-        bytes_of_y_(p.out(0).bytes()) {
-    for (size_t size = 0; size < kernels_.size(); ++size) {
-      Result<std::unique_ptr<Kernel>> made = create_kernel(gemm, of_size(p, size));
+      : all_(p.in(0).shape[0]), operands_(p.has_in(2) ? 3 : 2) {
+    for (size_t size = 0; size < parts_.size(); ++size) {
+      const Problem part = of_size(p, size);
+      Result<std::unique_ptr<Kernel>> made = create_kernel(gemm, part);
       OFSDP_CHECK(made.ok(), "{}", made.error().message());
-      kernels_[size] = *std::move(made);
-      workspace_ = std::max(workspace_, kernels_[size]->workspace_bytes());
+      parts_[size] = {*std::move(made), part.out(0).bytes()};
+      workspace_ = std::max(workspace_, parts_[size].kernel->workspace_bytes());
     }
   }
 
@@ -117,30 +109,27 @@ class KeptRowsGemm final : public Kernel {
 
   Status run(const KernelArgs& a) override {
     const int64_t kept = kept_of(a.in<int64_t>(kRows), all_);
-    std::byte* const y = a.outputs[0].data;
-    if (kept == 0) {
-      clear(y, bytes_of_y_);
-      return ok_status();
+    size_t written = 0;
+    if (kept > 0) {
+      const Part& part = parts_[size_for(kept, all_)];
+      KernelArgs args = a;
+      args.inputs = a.inputs.first(operands_);
+      OFSDP_RETURN_IF_ERROR(part.kernel->run(args));
+      written = part.written;
     }
-    const size_t size = size_for(kept, all_);
-    KernelArgs part = a;
-    part.inputs = a.inputs.first(operands_);
-    OFSDP_RETURN_IF_ERROR(kernels_[size]->run(part));
-    const int64_t n = rows_of_size(size, all_);
-    if (n < rows_of_y_) {
-      clear(y + static_cast<size_t>(n) * row_bytes_,
-            static_cast<size_t>(rows_of_y_ - n) * row_bytes_);
-    }
+    clear(a.outputs[0].data + written, a.outputs[0].desc.bytes() - written);
     return ok_status();
   }
 
  private:
+  struct Part {
+    std::unique_ptr<Kernel> kernel;
+    size_t written = 0;  // bytes of Y
+  };
+
   int64_t all_;      // rows
   size_t operands_;  // of Gemm
-  size_t row_bytes_;
-  int64_t rows_of_y_;  // 0 when the product is over them
-  size_t bytes_of_y_;
-  std::array<std::unique_ptr<Kernel>, kRowSixteenths.size()> kernels_;
+  std::array<Part, kRowSixteenths.size()> parts_;
   size_t workspace_ = 0;
 };
 

@@ -105,4 +105,7 @@ std::vector<Implementation> product_kernels() {
 void reference_product(const MatrixProduct& product, const std::vector<double>& a,
                        const std::vector<double>& b, std::vector<double>& dst);
 
+// The reference of Gemm. Values beyond the shape of an operand are not read.
+std::vector<RefTensor> gemm_reference(const ReferenceContext& c);
+
 }  // namespace ofsdp::kernels::ops
