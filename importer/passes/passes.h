@@ -123,7 +123,8 @@ Graph join_epilogues(const Graph& graph, const TakesNode& takes);
 // ofsdp.SoftmaxCrossEntropyLossWithGradient, in place of SoftmaxCrossEntropyLoss or
 // ofsdp.NarrowCrossEntropyLoss. The gradient needs the loss weight alone, which is there when a
 // micro-batch begins, and nothing else may read what the loss keeps for it. Works on finished
-// graphs, also recomputed ones; where `takes` says no the two stay apart.
+// graphs, also recomputed ones. The two stay apart if `takes` says no, and if the operator refuses
+// them: scores with axes beyond [N, C].
 //
 // Threads: any. Errors: none.
 Graph join_loss_gradient(const Graph& graph, const TakesNode& takes);

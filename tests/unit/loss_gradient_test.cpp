@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <cstring>
 
 #include "importer/passes/passes.h"
@@ -98,6 +99,148 @@ TEST_F(LossGradient, StaysApartWhereNoKernelTakesIt) {
   const auto never = [](const Graph&, const Node&) { return false; };
   EXPECT_EQ(text(join_loss_gradient(apart, never)), text(apart));
 }
+
+// --- scores [N, C, d...] ---
+
+struct SpatialCase {
+  const char* name = "";
+  Shape scores;
+  bool weighted = false, ignores = false;
+  const char* reduction = "mean";
+  DType labels = DType::kInt64;
+};
+
+constexpr int64_t kIgnored = -100;
+
+// The loss and its gradient by the scores, in double and plain loops.
+struct PlainLoss {
+  double loss = 0;
+  std::vector<double> gradient;
+
+  PlainLoss(const SpatialCase& c, const std::vector<float>& x, const std::vector<float>& weights,
+            const std::vector<int64_t>& labels)
+      : gradient(x.size()) {
+    const int64_t classes = c.scores[1], inner = c.scores.numel(2, c.scores.rank());
+    double kept = 0;
+    for (int64_t n = 0; n < c.scores[0]; ++n) {
+      for (int64_t d = 0; d < inner; ++d) {
+        const int64_t label = labels[static_cast<size_t>(n * inner + d)];
+        if (label == kIgnored) continue;
+        const auto at = [&](int64_t k) {
+          return static_cast<size_t>((n * classes + k) * inner + d);
+        };
+        double sum = 0;
+        for (int64_t k = 0; k < classes; ++k) sum += std::exp(double{x[at(k)]});
+        const double w = c.weighted ? double{weights[static_cast<size_t>(label)]} : 1;
+        kept += w;
+        loss += w * (std::log(sum) - double{x[at(label)]});
+        for (int64_t k = 0; k < classes; ++k) {
+          gradient[at(k)] = w * (std::exp(double{x[at(k)]}) / sum - (k == label ? 1 : 0));
+        }
+      }
+    }
+    if (std::string(c.reduction) != "mean") return;
+    loss /= kept;
+    for (double& g : gradient) g /= kept;
+  }
+};
+
+class SpatialLoss : public LossGradient, public ::testing::WithParamInterface<SpatialCase> {
+ protected:
+  // Scores that are a parameter themselves: their gradient is the loss's own.
+  Graph forward_of(const SpatialCase& c) {
+    GraphMaker maker(registry);
+    std::vector<int64_t> axes = c.scores.axes();
+    axes.erase(axes.begin() + 1);
+    const ValueId scores = maker.node("Identity", "same", {maker.parameter("x", c.scores)});
+    std::vector<ValueId> operands{scores, maker.input("labels", {c.labels, Shape(axes)})};
+    if (c.weighted) operands.push_back(maker.parameter("weights", {c.scores[1]}, false));
+    Attributes attributes{{"reduction", std::string(c.reduction)}};
+    if (c.ignores) attributes.set("ignore_index", kIgnored);
+    maker.graph.loss = maker.node("SoftmaxCrossEntropyLoss", "entropy", operands, attributes);
+    return maker.graph;
+  }
+
+  static std::vector<int64_t> labels_of(const SpatialCase& c) {
+    std::vector<int64_t> labels(static_cast<size_t>(c.scores.numel() / c.scores[1]));
+    for (size_t i = 0; i < labels.size(); ++i) {
+      const auto place = static_cast<int64_t>(i);
+      labels[i] = c.ignores && i % 3 == 1 ? kIgnored : (place * 7 + place / 5) % c.scores[1];
+    }
+    return labels;
+  }
+
+  static void feed_labels(const SpatialCase& c, const std::vector<int64_t>& labels,
+                          std::vector<float>& feed) {
+    const std::vector<int32_t> narrow(labels.begin(), labels.end());
+    const bool wide = c.labels == DType::kInt64;
+    feed.resize((wide ? 2 : 1) * labels.size());  // as bytes
+    std::memcpy(feed.data(), wide ? static_cast<const void*>(labels.data()) : narrow.data(),
+                feed.size() * sizeof(float));
+  }
+};
+
+TEST_P(SpatialLoss, TrainsOnTheFunctionOfTheFile) {
+  const SpatialCase& c = GetParam();
+  const Graph joined = join_loss_gradient(*autodiff(forward_of(c)), always);
+  EXPECT_EQ(std::ranges::count(operators(joined), kJoined), c.scores.rank() == 2 ? 1 : 0);
+  auto feeds = testing::random_feeds(joined);
+  const std::vector<int64_t> labels = labels_of(c);
+  feed_labels(c, labels, feeds["labels"]);
+  for (float& w : feeds["weights"]) w = std::abs(w) + 0.25f;
+  const PlainLoss expected(c, feeds["x"], feeds["weights"], labels);
+  const auto found = testing::run_graph(joined, feeds);
+  ASSERT_TRUE(found.ok()) << found.error().message();
+  EXPECT_NEAR(found->at(joined.loss)[0], expected.loss, 2e-6 * (1 + std::abs(expected.loss)));
+  EXPECT_THAT(found->at(joined.parameters[0].gradient),
+              Pointwise(::testing::DoubleNear(2e-6), expected.gradient));
+}
+
+TEST_P(SpatialLoss, StaysApartIn16Bits) {
+  const SpatialCase& c = GetParam();
+  const Graph lean = *lower_precision(forward_of(c), DType::kBFloat16);
+  const bool matrix = c.scores.rank() == 2;
+  const std::string narrow = "ofsdp.NarrowCrossEntropyLoss";
+  EXPECT_EQ(std::ranges::count(operators(lean), narrow), matrix ? 1 : 0);
+  const Graph joined = join_loss_gradient(*autodiff(lean), always);
+  EXPECT_EQ(std::ranges::count(operators(joined), kJoined), matrix ? 1 : 0);
+}
+
+// The kernel refuses them too, so that no other pass can bring them to it.
+TEST_P(SpatialLoss, NoKernelJoinsThem) {
+  const SpatialCase& c = GetParam();
+  const Graph graph = forward_of(c);
+  const Node& loss = graph.nodes.back();
+  const TensorDesc scores{DType::kFloat32, c.scores};
+  Problem problem{loss.attributes, {{DType::kFloat32, {}}, scores}, {}, {}};
+  problem.inputs.push_back(graph.value(loss.inputs[1]).desc);
+  if (c.weighted) problem.inputs.push_back(graph.value(loss.inputs[2]).desc);
+  problem.constants.resize(problem.inputs.size());
+  problem.outputs = {{DType::kFloat32, {}}, scores};
+  EXPECT_EQ(create_kernel(registry.get(kJoined), problem).ok(), c.scores.rank() == 2);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Scores, SpatialLoss,
+    ::testing::Values(
+        SpatialCase{.name = "matrix", .scores = {6, 5}},
+        SpatialCase{.name = "matrix_weighted", .scores = {6, 5}, .weighted = true, .ignores = true},
+        SpatialCase{.name = "sequence", .scores = {4, 5, 7}},
+        SpatialCase{.name = "sequence_sum", .scores = {4, 5, 7}, .reduction = "sum"},
+        SpatialCase{.name = "sequence_of_one", .scores = {4, 5, 1}},
+        SpatialCase{.name = "image_ignored", .scores = {4, 3, 5, 4}, .ignores = true},
+        SpatialCase{.name = "image_weighted_ignored",
+                    .scores = {4, 4, 3, 6},
+                    .weighted = true,
+                    .ignores = true},
+        SpatialCase{.name = "image_weighted_sum",
+                    .scores = {2, 4, 3, 2},
+                    .weighted = true,
+                    .ignores = true,
+                    .reduction = "sum",
+                    .labels = DType::kInt32},
+        SpatialCase{.name = "volume", .scores = {2, 3, 2, 3, 2}, .weighted = true}),
+    [](const auto& info) { return info.param.name; });
 
 }  // namespace loss_gradient_test
 }  // namespace ofsdp

@@ -107,7 +107,8 @@ CudaImplementation backward(const char* op, Backward b) {
 // (dloss, scores, labels, weights) -> loss, d scores.
 Acceptance accepts_joined(const Problem& p) {
   return accept(accepts_operands(p, p.in(1), 2, &p.out(1)),
-                {supported(p.in(0).dtype == DType::kFloat32 && p.out(0).dtype == DType::kFloat32)});
+                {supported(p.in(0).dtype == DType::kFloat32 && p.out(0).dtype == DType::kFloat32),
+                 {p.in(1).shape.rank() == 2, "scores are not [N, C]"}});
 }
 
 std::unique_ptr<CudaKernel> create_joined(DeviceState&, const Problem& p) {

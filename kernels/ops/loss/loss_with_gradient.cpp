@@ -163,6 +163,7 @@ std::unique_ptr<Kernel> create(const Problem& p) {
 
 Acceptance accepts(const Problem& p) {
   if (!is_32_or_16_bit_float(p.in(1).dtype)) return Acceptance::refuse("scores of another type");
+  if (p.in(1).shape.rank() != 2) return Acceptance::refuse("scores that are not [N, C]");
   return accepts_class_loss(p, 2, p.in(1).dtype);
 }
 
