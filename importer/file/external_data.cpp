@@ -44,6 +44,17 @@ std::string real_path(const std::string& path) {
   return real ? real.get() : "";
 }
 
+// The folder of the file that a model's path leads to by its links; empty when there is none.
+std::string real_folder(const std::string& model) {
+  const std::string real = real_path(model);
+  return real.empty() ? "" : folder_of(real);
+}
+
+// Whether the path `real` lies below `folder`; an empty one holds nothing.
+bool is_inside(const std::string& real, const std::string& folder) {
+  return !folder.empty() && real.starts_with(folder == "/" ? folder : folder + "/");
+}
+
 }  // namespace
 
 Status parse_external_entry(std::span<const std::byte> entry, int64_t origin, ExternalRef& ref) {
@@ -65,15 +76,14 @@ Status parse_external_entry(std::span<const std::byte> entry, int64_t origin, Ex
   return ok_status();
 }
 
-Result<OpenFile> open_external(const std::string& model_folder, const std::string& location) {
+Result<OpenFile> open_external(const std::string& model, const std::string& location) {
   OFSDP_RETURN_IF_ERROR(check_location(location));
-  const std::string path = join_path(model_folder, location);
-  const std::string folder = real_path(model_folder);
+  const std::string path = join_path(folder_of(model), location);
   const std::string real = real_path(path);
   OFSDP_REJECT_IF(real.empty(), "external data file {}: {}", printable(path),
                   errno == ENOENT ? "no such file" : std::strerror(errno));
   OFSDP_REJECT_IF(
-      !real.starts_with(folder == "/" ? folder : folder + "/"),
+      !is_inside(real, real_path(folder_of(model))) && !is_inside(real, real_folder(model)),
       "external data file {}: expected a file inside of the model's folder, found a symbolic "
       "link to {}",
       printable(path), printable(real));

@@ -1,8 +1,10 @@
 // External data of ONNX: tensors whose bytes are in files next to the model, named by TensorProto's
 // external_data entries (location, offset, length).
 //
-// A location is a path relative to the model's folder and stays in it: absolute ones, `..`, and
-// symbolic links that lead out of the folder are refused, so a model cannot read other files.
+// A location is a path relative to the model's folder and stays in it: absolute ones and `..` are
+// refused, so a model cannot read other files. A symbolic link must lead to a file in that folder
+// or in the folder of the real file, if the model's path is a link itself. Hugging Face's cache has
+// both: snapshots/REVISION/model.onnx and its data are links to files beside each other in blobs/.
 //
 // Ownership: OpenFile owns its descriptor. Threads: any.
 // Errors: kInput, naming tensor data's file, expected and found; the caller adds model and tensor.
@@ -27,7 +29,8 @@ struct ExternalRef {
 // Enters one StringStringEntryProto; keys without a meaning here (checksum) are passed over.
 Status parse_external_entry(std::span<const std::byte> entry, int64_t origin, ExternalRef& ref);
 
-Result<OpenFile> open_external(const std::string& model_folder, const std::string& location);
+// Opens the data file that the model at path `model` names.
+Result<OpenFile> open_external(const std::string& model, const std::string& location);
 
 // The bytes of the tensor: `expected` when its dtype and shape tell, else the length given, else
 // the rest of the file after the offset. They are inside of the file.

@@ -396,7 +396,7 @@ class Walker {
     auto& files = contents_.data_files;
     const auto found = std::ranges::find(files, location, &DataFile::location);
     if (found != files.end()) return static_cast<int>(found - files.begin());
-    OFSDP_ASSIGN_OR_RETURN(OpenFile file, open_external(folder_of(path_), location));
+    OFSDP_ASSIGN_OR_RETURN(OpenFile file, open_external(path_, location));
     files.push_back({location, std::move(file)});
     return static_cast<int>(files.size()) - 1;
   }

@@ -165,6 +165,34 @@ TEST_F(OnnxFileTest, FollowsLinksInsideOfTheFolder) {
   EXPECT_EQ(external_error("sub/real.bin", "", "80"), "opened");
 }
 
+// Hugging Face's cache: snapshots/x/onnx/model.onnx and its data are links to ../../../blobs/HASH.
+TEST_F(OnnxFileTest, FollowsLinksToFilesBesideTheRealModel) {
+  const std::string location = "model.onnx_data";
+  folder_.write("hub/blobs/aaa", model({tensor("w", kFloat, {20}, external(location, "", "80"))}));
+  folder_.write("hub/blobs/bbb", bytes_of(count_up(20)));
+  const std::string secret = folder_.write("hub/secret", bytes_of(count_up(20)));
+  const std::string snapshot = folder_ / "hub/snapshots/x/onnx/";
+  std::filesystem::create_directories(snapshot);
+  const auto link = [&](const std::string& name, const std::string& to) {
+    std::filesystem::remove(snapshot + name);
+    std::filesystem::create_symlink(to, snapshot + name);
+  };
+  link("model.onnx", "../../../blobs/aaa");
+  link(location, "../../../blobs/bbb");
+  Result<OnnxFile> file = OnnxFile::open(snapshot + "model.onnx");
+  ASSERT_TRUE(file.ok()) << file.error().message();
+  EXPECT_EQ(read_all(*file, 0), count_up(20));
+  for (const std::string& elsewhere : {std::string("../../../secret"), secret}) {
+    link(location, elsewhere);
+    EXPECT_THAT(error_at(snapshot + "model.onnx"), HasSubstr("found a symbolic link to"));
+  }
+  // A model that is no link has no second folder.
+  std::filesystem::remove(snapshot + "model.onnx");
+  std::filesystem::copy_file(folder_ / "hub/blobs/aaa", snapshot + "model.onnx");
+  link(location, "../../../blobs/bbb");
+  EXPECT_THAT(error_at(snapshot + "model.onnx"), HasSubstr("found a symbolic link to"));
+}
+
 TEST_F(OnnxFileTest, RefusesLocationsOutsideOfTheFolder) {
   Folder other;
   other.write("secret", bytes_of(count_up(20)));
