@@ -20,7 +20,7 @@ set_target_properties(my_operators PROPERTIES CXX_STANDARD 11 CXX_VISIBILITY_PRE
 
 constexpr const char* kHead =
     R"(// Operators for fsdp-run --plugin libmy_operators.so. Write infer, forward and backward, then:
-//   cmake -S . -B build -DCMAKE_PREFIX_PATH=PREFIX && cmake --build build
+//   cmake -S . -B build -G Ninja -DCMAKE_PREFIX_PATH=PREFIX && cmake --build build
 //   fsdp-run check-plugin build/libmy_operators.so
 #include <ofsdp_plugin.h>
 

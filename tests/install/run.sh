@@ -46,7 +46,7 @@ find_package(OnnxFsdp 0.2 REQUIRED)
 add_executable(train train.c)
 target_link_libraries(train OnnxFsdp::onnx_fsdp)
 END
-cmake -S by_cmake -B by_cmake/build -DCMAKE_PREFIX_PATH="$scratch/prefix" >/dev/null
+cmake -S by_cmake -B by_cmake/build -G Ninja -DCMAKE_PREFIX_PATH="$scratch/prefix" >/dev/null
 cmake --build by_cmake/build >/dev/null
 train by_cmake/build/train by_cmake/losses
 cmp expected by_cmake/losses

@@ -8,7 +8,7 @@ trap 'rm -rf "$folder"' EXIT
 
 "$cmake" --install "$build" --component plugin --prefix "$folder/prefix"
 cp -r "$source/plugins/examples" "$folder/examples"
-"$cmake" -S "$folder/examples" -B "$folder/build" -DCMAKE_PREFIX_PATH="$folder/prefix"
+"$cmake" -S "$folder/examples" -B "$folder/build" -G Ninja -DCMAKE_PREFIX_PATH="$folder/prefix"
 "$cmake" --build "$folder/build"
 for name in rms_norm fused_swiglu scaled_tanh lion adafactor huber_loss cuda_scaled_tanh; do
   if test $name = cuda_scaled_tanh && ! test -e "$folder/build/lib$name.so"; then continue; fi # there is no nvcc
@@ -16,7 +16,7 @@ for name in rms_norm fused_swiglu scaled_tanh lion adafactor huber_loss cuda_sca
 done
 
 "$build/fsdp-run" plan "$source/tests/fixtures/plugins/all/model.onnx" --make-plugin "$folder/skeleton"
-"$cmake" -S "$folder/skeleton" -B "$folder/skeleton/build" -DCMAKE_PREFIX_PATH="$folder/prefix"
+"$cmake" -S "$folder/skeleton" -B "$folder/skeleton/build" -G Ninja -DCMAKE_PREFIX_PATH="$folder/prefix"
 "$cmake" --build "$folder/skeleton/build"
 status=0
 "$build/fsdp-run" check-plugin "$folder/skeleton/build/libmy_operators.so" >"$folder/report" 2>&1 || status=$?
