@@ -22,6 +22,14 @@ __device__ inline void save(const RecurrentForward& r, int64_t t, Item i, int wh
   r.saved[(e.saved_row(t, i.b) * e.saved() + which) * e.hidden + i.k] = value;
 }
 
+// f(x) for gate `gate`, and saves x if slopes need it.
+__device__ inline float apply(const RecurrentForward& r, int64_t t, Item i, const GateFunction& f,
+                              int64_t gate, float x) {
+  const RecurrentExtent& e = r.extent;
+  if (e.keeps_arguments) save(r, t, i, static_cast<int>(e.results() + gate), x);
+  return gate_of(f, x);
+}
+
 __device__ inline float lstm(const RecurrentForward& r, int64_t t, Item at) {
   const RecurrentExtent& e = r.extent;
   const int64_t n = e.hidden, k = at.k, s = at.b * n + k;
@@ -32,10 +40,10 @@ __device__ inline float lstm(const RecurrentForward& r, int64_t t, Item at) {
     return r.peep == nullptr ? 0.0f : r.peep[gate * n + k] * c;
   };
   const float before = r.cell[s];
-  const float i = gate_of(e.f, sum(0) + peep(0, before));
-  const float f = e.input_forget ? 1.0f - i : gate_of(e.f, sum(2) + peep(2, before));
-  const float c = gate_of(e.g, sum(3)), cell = f * before + i * c;
-  const float o = gate_of(e.f, sum(1) + peep(1, cell));
+  const float i = apply(r, t, at, e.f, 0, sum(0) + peep(0, before));
+  const float f = e.input_forget ? 1.0f - i : apply(r, t, at, e.f, 2, sum(2) + peep(2, before));
+  const float c = apply(r, t, at, e.g, 3, sum(3)), cell = f * before + i * c;
+  const float o = apply(r, t, at, e.f, 1, sum(1) + peep(1, cell));
   r.cell[s] = cell;
   save(r, t, at, 0, i);
   save(r, t, at, 1, o);
@@ -50,9 +58,10 @@ __device__ inline float gru(const RecurrentForward& r, int64_t t, Item at) {
   const int64_t n = e.hidden, k = at.k;
   const float* const x = r.gates + e.row(t, at.b) * 3 * n;
   const float* const past = r.recurrent + at.b * 3 * n;
-  const float z = gate_of(e.f, x[k] + past[k]), reset = gate_of(e.f, x[n + k] + past[n + k]);
+  const float z = apply(r, t, at, e.f, 0, x[k] + past[k]);
+  const float reset = apply(r, t, at, e.f, 1, x[n + k] + past[n + k]);
   const float q = past[2 * n + k] + (r.bias_n == nullptr ? 0.0f : r.bias_n[k]);
-  const float c = gate_of(e.g, x[2 * n + k] + reset * q);
+  const float c = apply(r, t, at, e.g, 2, x[2 * n + k] + reset * q);
   save(r, t, at, 0, z);
   save(r, t, at, 1, reset);
   save(r, t, at, 2, c);
@@ -66,7 +75,8 @@ __device__ inline void gru_reset(const RecurrentForward& r, int64_t t, Item at) 
   const int64_t n = e.hidden, k = at.k, s = at.b * n + k;
   float* const x = r.gates + e.row(t, at.b) * 3 * n;
   const float* const past = r.recurrent + at.b * 2 * n;
-  const float z = gate_of(e.f, x[k] + past[k]), reset = gate_of(e.f, x[n + k] + past[n + k]);
+  const float z = apply(r, t, at, e.f, 0, x[k] + past[k]);
+  const float reset = apply(r, t, at, e.f, 1, x[n + k] + past[n + k]);
   x[k] = z;
   r.reset[s] = reset * r.state[s];
   save(r, t, at, 0, z);
@@ -77,7 +87,7 @@ __device__ inline float gru_rest(const RecurrentForward& r, int64_t t, Item at) 
   const RecurrentExtent& e = r.extent;
   const int64_t n = e.hidden, k = at.k, s = at.b * n + k;
   const float* const x = r.gates + e.row(t, at.b) * 3 * n;
-  const float c = gate_of(e.g, x[2 * n + k] + r.recurrent[s]), z = x[k];
+  const float c = apply(r, t, at, e.g, 2, x[2 * n + k] + r.recurrent[s]), z = x[k];
   save(r, t, at, 2, c);
   return (1.0f - z) * c + z * r.state[s];
 }
@@ -85,7 +95,8 @@ __device__ inline float gru_rest(const RecurrentForward& r, int64_t t, Item at) 
 __device__ inline float rnn(const RecurrentForward& r, int64_t t, Item at) {
   const RecurrentExtent& e = r.extent;
   const float h =
-      gate_of(e.f, r.gates[e.row(t, at.b) * e.hidden + at.k] + r.recurrent[at.b * e.hidden + at.k]);
+      apply(r, t, at, e.f, 0,
+            r.gates[e.row(t, at.b) * e.hidden + at.k] + r.recurrent[at.b * e.hidden + at.k]);
   save(r, t, at, 0, h);
   return h;
 }

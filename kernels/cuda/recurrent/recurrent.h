@@ -16,6 +16,7 @@ enum class CellKind : uint8_t { kRnn, kGru, kGruResetFirst, kLstm };
 struct GateFunction {  // kind: those of kernels/ops/recurrent/recurrent_activation.h, in its order
   int32_t kind = 1;
   float alpha = 0, beta = 0, clip = 0;
+  bool needs_argument = false;  // its slope
 };
 
 struct RecurrentExtent {
@@ -24,14 +25,15 @@ struct RecurrentExtent {
   int64_t direction = 0;
   bool batch_first = false;  // Y and states
   bool by_sample = false;    // rows
-  bool reversed = false, input_forget = false;
+  bool reversed = false, input_forget = false, keeps_arguments = false;
   GateFunction f, g, h;
   const int32_t* lens = nullptr;  // null: all samples have all steps
 
   __host__ __device__ int64_t gates() const {
     return kind == CellKind::kLstm ? 4 : kind == CellKind::kRnn ? 1 : 3;
   }
-  __host__ __device__ int64_t saved() const {
+  __host__ __device__ int64_t saved() const { return results() + (keeps_arguments ? gates() : 0); }
+  __host__ __device__ int64_t results() const {
     return kind == CellKind::kLstm ? 5 : kind == CellKind::kGru ? 4 : gates();
   }
   // Beginnings of rows, counted in rows.

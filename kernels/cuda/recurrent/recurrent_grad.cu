@@ -42,6 +42,13 @@ struct Place {
   int64_t t, b, k, s, row;  // s: in [batch, H]
 };
 
+// The slope of gate `gate`, whose result is y.
+__device__ inline float slope(const RecurrentBackward& r, Place p, const GateFunction& f,
+                              int64_t gate, float y) {
+  const auto which = static_cast<int>(r.extent.results() + gate);
+  return gate_slope(f, f.needs_argument ? saved(r, p.t, p.b, p.k, which) : 0.0f, y);
+}
+
 __device__ inline void lstm(const RecurrentBackward& r, Place p, float dh) {
   const RecurrentExtent& e = r.extent;
   const int64_t n = e.hidden;
@@ -49,15 +56,15 @@ __device__ inline void lstm(const RecurrentBackward& r, Place p, float dh) {
               f = saved(r, p.t, p.b, p.k, 2), c = saved(r, p.t, p.b, p.k, 3),
               cell = saved(r, p.t, p.b, p.k, 4), before = cell_before(r, p.t, p.b, p.k);
   const auto peep = [&](int64_t gate) { return r.peep == nullptr ? 0.0f : r.peep[gate * n + p.k]; };
-  const float h = gate_of(e.h, cell), d_o = dh * h * gate_slope(e.f, o);
-  float d_cell = r.cell[p.s] + dh * o * gate_slope(e.h, h) + d_o * peep(1);
-  const float di = d_cell * (e.input_forget ? c - before : c) * gate_slope(e.f, i);
-  const float df = e.input_forget ? 0.0f : d_cell * before * gate_slope(e.f, f);
+  const float h = gate_of(e.h, cell), d_o = dh * h * slope(r, p, e.f, 1, o);
+  float d_cell = r.cell[p.s] + dh * o * gate_slope(e.h, cell, h) + d_o * peep(1);
+  const float di = d_cell * (e.input_forget ? c - before : c) * slope(r, p, e.f, 0, i);
+  const float df = e.input_forget ? 0.0f : d_cell * before * slope(r, p, e.f, 2, f);
   float* const d = r.diff_gates + p.row * 4 * n + p.k;
   d[0] = di;
   d[n] = d_o;
   d[2 * n] = df;
-  d[3 * n] = d_cell * i * gate_slope(e.g, c);
+  d[3 * n] = d_cell * i * slope(r, p, e.g, 3, c);
   r.cell[p.s] = d_cell * f + di * peep(0) + df * peep(2);
   r.past[p.s] = 0.0f;
 }
@@ -68,8 +75,8 @@ __device__ inline float gru_first(const RecurrentBackward& r, Place p, float dh)
   const int64_t n = e.hidden;
   const float z = saved(r, p.t, p.b, p.k, 0), c = saved(r, p.t, p.b, p.k, 2);
   float* const d = r.diff_gates + p.row * 3 * n + p.k;
-  d[0] = dh * (r.before[p.row * n + p.k] - c) * gate_slope(e.f, z);
-  d[2 * n] = dh * (1.0f - z) * gate_slope(e.g, c);
+  d[0] = dh * (r.before[p.row * n + p.k] - c) * slope(r, p, e.f, 0, z);
+  d[2 * n] = dh * (1.0f - z) * slope(r, p, e.g, 2, c);
   r.past[p.s] = dh * z;
   return d[2 * n];
 }
@@ -81,7 +88,7 @@ __device__ inline void gru(const RecurrentBackward& r, Place p, float dh) {
   const float reset = saved(r, p.t, p.b, p.k, 1), q = saved(r, p.t, p.b, p.k, 3);
   float* const d = r.diff_gates + p.row * 3 * n + p.k;
   float* const back = r.diff_recurrent + p.row * 3 * n + p.k;
-  d[n] = dc * q * gate_slope(e.f, reset);
+  d[n] = dc * q * slope(r, p, e.f, 1, reset);
   back[0] = d[0];
   back[n] = d[n];
   back[2 * n] = dc * reset;
@@ -124,7 +131,7 @@ OFSDP_CUDA_KERNEL back_kernel(RecurrentBackward r, int64_t t) {
     OFSDP_CASE(CellKind::kGru, gru(r, p, dh));
     OFSDP_CASE(CellKind::kGruResetFirst, gru_reset_first(r, p, dh));
     default:
-      r.diff_gates[p.row * e.hidden + p.k] = dh * gate_slope(e.f, saved(r, t, p.b, p.k, 0));
+      r.diff_gates[p.row * e.hidden + p.k] = dh * slope(r, p, e.f, 0, saved(r, t, p.b, p.k, 0));
       r.past[at] = 0.0f;
   }
 }
@@ -139,7 +146,7 @@ OFSDP_CUDA_KERNEL rest_kernel(RecurrentBackward r, int64_t t) {
   const float reset = saved(r, t, p.b, p.k, 1), d = r.product[at];
   float* const gates = r.diff_gates + p.row * 3 * n + p.k;
   float* const back = r.diff_recurrent + p.row * 2 * n + p.k;
-  gates[n] = d * r.before[p.row * n + p.k] * gate_slope(e.f, reset);
+  gates[n] = d * r.before[p.row * n + p.k] * slope(r, p, e.f, 1, reset);
   r.past[at] += d * reset;
   back[0] = gates[0];
   back[n] = gates[n];

@@ -1,5 +1,5 @@
-// The activations of gates and their slopes, from the result;
-// kernels/ops/recurrent/recurrent_activation.cpp has the formulas.
+// The activations of gates and their slopes, from the result or, if needs_argument, from the
+// argument; kernels/ops/recurrent/recurrent_activation.cpp has the formulas.
 #pragma once
 
 #include "kernels/cuda/recurrent/recurrent.h"
@@ -27,7 +27,7 @@ __device__ inline float gate_of(const GateFunction& a, float x) {
   }
 }
 
-__device__ inline float gate_slope(const GateFunction& a, float y) {
+__device__ inline float result_slope(const GateFunction& a, float y) {
   if (a.clip > 0) {
     const float low = gate_of(a, -a.clip), high = gate_of(a, a.clip);
     if (y <= fminf(low, high) || y >= fmaxf(low, high)) return 0.0f;
@@ -37,18 +37,33 @@ __device__ inline float gate_slope(const GateFunction& a, float y) {
     OFSDP_CASE(1, 1.0f - y * y);
     OFSDP_CASE(2, y > 0.0f ? 1.0f : 0.0f);
     OFSDP_CASE(3, a.alpha);
-    OFSDP_CASE(4, y < 0.0f ? a.alpha : 1.0f);
+    OFSDP_CASE(4, y > 0.0f ? 1.0f : a.alpha);
     OFSDP_CASE(5, y != 0.0f ? 1.0f : 0.0f);
-    OFSDP_CASE(6, a.beta * (a.alpha - y * y / a.alpha));
+    OFSDP_CASE(6, a.alpha == 0.0f ? 0.0f : a.beta * (a.alpha - y * (y / a.alpha)));
     OFSDP_CASE(7, y > 0.0f && y < 1.0f ? a.alpha : 0.0f);
-    OFSDP_CASE(8, y < 0.0f ? y + a.alpha : 1.0f);
+    OFSDP_CASE(8, y > 0.0f ? 1.0f : y + a.alpha);
     case 9: {
       const float rest = 1.0f - fabsf(y);
       return rest * rest;
     }
     default:
-      return 1.0f - expf(-y);
+      return -expm1f(-y);
   }
+}
+
+__device__ inline float argument_slope(const GateFunction& a, float x) {
+  if (a.clip > 0 && (x < -a.clip || x > a.clip)) return 0.0f;
+  switch (a.kind) {
+    OFSDP_CASE(4, x > 0.0f ? 1.0f : a.alpha);
+    OFSDP_CASE(8, x > 0.0f ? 1.0f : a.alpha * expf(x));
+    default:  // 5
+      return x > a.alpha ? 1.0f : 0.0f;
+  }
+}
+
+// The slope at argument x, which is read only if needed, and result y.
+__device__ inline float gate_slope(const GateFunction& a, float x, float y) {
+  return a.needs_argument ? argument_slope(a, x) : result_slope(a, y);
 }
 
 __device__ inline bool active(const RecurrentExtent& e, int64_t t, int64_t b) {

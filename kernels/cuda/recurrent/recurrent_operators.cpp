@@ -25,7 +25,7 @@ GateFunction function_of(const ops::GateActivation& a) {
   static_assert(static_cast<int>(ops::GateActivation::Kind::kSigmoid) == 0 &&
                 static_cast<int>(ops::GateActivation::Kind::kElu) == 8 &&
                 static_cast<int>(ops::GateActivation::Kind::kSoftplus) == 10);
-  return {static_cast<int32_t>(a.kind), a.alpha, a.beta, a.clip};
+  return {static_cast<int32_t>(a.kind), a.alpha, a.beta, a.clip, ops::slope_needs_argument(a)};
 }
 
 RecurrentExtent recurrent_extent(const RecurrentShape& s, int64_t direction) {
@@ -42,6 +42,7 @@ RecurrentExtent recurrent_extent(const RecurrentShape& s, int64_t direction) {
   e.batch_first = s.batch_first;
   e.reversed = direction == 1 || s.first_reversed;
   e.input_forget = s.input_forget;
+  e.keeps_arguments = s.keeps_arguments();
   GateFunction* const functions[] = {&e.f, &e.g, &e.h};
   for (size_t i = 0; i < s.functions(); ++i) {
     *functions[i] = function_of(s.activation(direction, i));

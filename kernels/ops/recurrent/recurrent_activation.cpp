@@ -99,8 +99,39 @@ OFSDP_MULTIARCH void activate(const GateActivation& a, T* y, int64_t n) {
   }
 }
 
+bool slope_needs_argument(const GateActivation& a) {
+  switch (a.kind) {
+    case Kind::kLeakyRelu:
+    case Kind::kElu:
+      return a.alpha <= 0;
+    case Kind::kThresholdedRelu:
+      return a.alpha < 0;
+    default:
+      return false;
+  }
+}
+
 template <typename T>
-OFSDP_MULTIARCH void activate_grad(const GateActivation& a, const T* y, T* d, int64_t n) {
+OFSDP_MULTIARCH void argument_grad(const GateActivation& a, const T* x, T* d, int64_t n) {
+  const auto alpha = static_cast<T>(a.alpha), clip = static_cast<T>(a.clip);
+  if (a.clip > 0) {
+    for (int64_t i = 0; i < n; ++i) d[i] = x[i] < -clip || x[i] > clip ? T{0} : d[i];
+  }
+  switch (a.kind) {
+    case Kind::kLeakyRelu:
+      return scale_each(x, d, n, [=](T v) { return v > T{0} ? T{1} : alpha; });
+    case Kind::kElu:
+      return scale_each(x, d, n, [=](T v) {
+        const T slope = alpha * exp_of(v);
+        return v > T{0} ? T{1} : slope;
+      });
+    default:  // kThresholdedRelu
+      return scale_each(x, d, n, [=](T v) { return v > alpha ? T{1} : T{0}; });
+  }
+}
+
+template <typename T>
+OFSDP_MULTIARCH void result_grad(const GateActivation& a, const T* y, T* d, int64_t n) {
   const auto alpha = static_cast<T>(a.alpha), beta = static_cast<T>(a.beta);
   if (a.clip > 0) {
     T ends[2] = {static_cast<T>(-a.clip), static_cast<T>(a.clip)};
@@ -118,28 +149,35 @@ OFSDP_MULTIARCH void activate_grad(const GateActivation& a, const T* y, T* d, in
     case Kind::kAffine:
       return scale_each(y, d, n, [=](T) { return alpha; });
     case Kind::kLeakyRelu:
-      return scale_each(y, d, n, [=](T v) { return v < T{0} ? alpha : T{1}; });
+      return scale_each(y, d, n, [=](T v) { return v > T{0} ? T{1} : alpha; });
     case Kind::kThresholdedRelu:
       return scale_each(y, d, n, [](T v) { return v != T{0} ? T{1} : T{0}; });
     case Kind::kScaledTanh:
-      return scale_each(y, d, n, [=](T v) { return beta * (alpha - v * v / alpha); });
+      return scale_each(
+          y, d, n, [=](T v) { return alpha == T{0} ? T{0} : beta * (alpha - v * (v / alpha)); });
     case Kind::kHardSigmoid:
       return scale_each(y, d, n, [=](T v) { return v > T{0} && v < T{1} ? alpha : T{0}; });
     case Kind::kElu:
-      return scale_each(y, d, n, [=](T v) { return v < T{0} ? v + alpha : T{1}; });
+      return scale_each(y, d, n, [=](T v) { return v > T{0} ? T{1} : v + alpha; });
     case Kind::kSoftsign:
       return scale_each(y, d, n, [](T v) {
         const T rest = T{1} - (v < T{0} ? -v : v);
         return rest * rest;
       });
     case Kind::kSoftplus:
-      return scale_each(y, d, n, [](T v) { return T{1} - exp_of(-v); });
+      return scale_each(y, d, n, [](T v) { return -std::expm1(-v); });
   }
+}
+
+template <typename T>
+void activate_grad(const GateActivation& a, const T* x, const T* y, T* d, int64_t n) {
+  if (slope_needs_argument(a)) return argument_grad(a, x, d, n);
+  result_grad(a, y, d, n);
 }
 
 template void activate(const GateActivation&, float*, int64_t);
 template void activate(const GateActivation&, double*, int64_t);
-template void activate_grad(const GateActivation&, const float*, float*, int64_t);
-template void activate_grad(const GateActivation&, const double*, double*, int64_t);
+template void activate_grad(const GateActivation&, const float*, const float*, float*, int64_t);
+template void activate_grad(const GateActivation&, const double*, const double*, double*, int64_t);
 
 }  // namespace ofsdp::kernels::ops

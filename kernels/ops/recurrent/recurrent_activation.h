@@ -1,6 +1,8 @@
-// The activations of gates, ONNX's list: applied in place to a row, and their derivatives written
-// with the result y, which is all that is kept. With a clip c the argument is bounded to -c .. c
-// first; the derivative is 0 where that happened.
+// The activations of gates, ONNX's list: applied in place to a row, and their derivatives. With a
+// clip c the argument is bounded to -c .. c first; the derivative is 0 where that happened.
+//
+// Most derivatives follow from the result y, which is kept anyhow. A few attributes lose the
+// argument, as LeakyRelu with an alpha of 0: those derivatives need x.
 //
 // Values; any thread.
 #pragma once
@@ -34,8 +36,11 @@ double reference_activation(const GateActivation& activation, double x);
 template <typename T>
 void activate(const GateActivation& activation, T* y, int64_t n);
 
-// d[i] *= f'(x) where f(x) = y[i]
+// Returns whether f'(x) depends on x beyond the result f(x).
+bool slope_needs_argument(const GateActivation& activation);
+
+// d[i] *= f'(x[i]) where y[i] = f(x[i]). Reads x only if slope_needs_argument, else y only.
 template <typename T>
-void activate_grad(const GateActivation& activation, const T* y, T* d, int64_t n);
+void activate_grad(const GateActivation& activation, const T* x, const T* y, T* d, int64_t n);
 
 }  // namespace ofsdp::kernels::ops

@@ -16,6 +16,7 @@ struct BackwardRow {
   int64_t n;
   const GateActivation *f, *g, *h;
   const T* saved;
+  const T* arguments;    // of the gates; read only if keeps_arguments
   const T* before;       // h of the step before
   const T* cell_before;  // LSTM: C of the step before
   const T* peep;
@@ -27,6 +28,12 @@ struct BackwardRow {
   bool input_forget;
 };
 
+// Takes the gradient d of gate `gate` through f.
+template <typename T>
+void gate_grad(const BackwardRow<T>& r, const GateActivation& f, int64_t gate, T* d) {
+  activate_grad(f, r.arguments + gate * r.n, r.saved + gate * r.n, d, r.n);
+}
+
 template <typename T>
 OFSDP_MULTIARCH void rnn_grad_row(const BackwardRow<T>& r) {
   T *d = r.diff_gates, *dh = r.diff_state;
@@ -34,7 +41,7 @@ OFSDP_MULTIARCH void rnn_grad_row(const BackwardRow<T>& r) {
     d[k] = dh[k];
     dh[k] = 0;
   });
-  activate_grad(*r.f, r.saved, d, r.n);
+  gate_grad(r, *r.f, 0, d);
 }
 
 template <typename T>
@@ -50,8 +57,8 @@ OFSDP_MULTIARCH void lstm_grad_row(const BackwardRow<T>& r) {
     d_o[k] = dh[k] * h[k];
     dh[k] *= o[k];
   });
-  activate_grad(*r.f, o, d_o, n);
-  activate_grad(*r.h, h, dh, n);
+  gate_grad(r, *r.f, 1, d_o);
+  activate_grad(*r.h, cell, h, dh, n);
   loop(n, [=](int64_t k) { d_cell[k] += dh[k]; });
   if (p != nullptr) loop(n, [=](int64_t k) { d_cell[k] += d_o[k] * p[n + k]; });
   if (r.input_forget) {
@@ -64,15 +71,15 @@ OFSDP_MULTIARCH void lstm_grad_row(const BackwardRow<T>& r) {
       di[k] = d_cell[k] * c[k];
       df[k] = d_cell[k] * before[k];
     });
-    activate_grad(*r.f, f, df, n);
+    gate_grad(r, *r.f, 2, df);
   }
-  activate_grad(*r.f, i, di, n);
+  gate_grad(r, *r.f, 0, di);
   loop(n, [=](int64_t k) {
     dc[k] = d_cell[k] * i[k];
     d_cell[k] *= f[k];
     dh[k] = 0;
   });
-  activate_grad(*r.g, c, dc, n);
+  gate_grad(r, *r.g, 3, dc);
   if (p == nullptr) return;
   loop(n, [=](int64_t k) { d_cell[k] += di[k] * p[k] + df[k] * p[2 * n + k]; });
 }
@@ -88,8 +95,8 @@ OFSDP_MULTIARCH void gru_first_grad_row(const BackwardRow<T>& r) {
     dc[k] = dh[k] * (T{1} - z[k]);
     dh[k] *= z[k];
   });
-  activate_grad(*r.f, z, dz, n);
-  activate_grad(*r.g, c, dc, n);
+  gate_grad(r, *r.f, 0, dz);
+  gate_grad(r, *r.g, 2, dc);
 }
 
 template <typename T>
@@ -99,7 +106,7 @@ OFSDP_MULTIARCH void gru_grad_row(const BackwardRow<T>& r) {
   const T *reset = r.saved + n, *q = r.saved + 3 * n;
   T *dz = r.diff_gates, *dr = dz + n, *dc = dr + n, *rec = r.diff_recurrent;
   loop(n, [=](int64_t k) { dr[k] = dc[k] * q[k]; });
-  activate_grad(*r.f, reset, dr, n);
+  gate_grad(r, *r.f, 1, dr);
   loop(n, [=](int64_t k) {
     rec[k] = dz[k];
     rec[n + k] = dr[k];
@@ -117,7 +124,7 @@ OFSDP_MULTIARCH void gru_reset_grad_row(const BackwardRow<T>& r) {
     dr[k] = d[k] * before[k];
     dh[k] += d[k] * reset[k];
   });
-  activate_grad(*r.f, reset, dr, n);
+  gate_grad(r, *r.f, 1, dr);
 }
 
 // --- the gradients of X, W, R, B and P in one direction, from those of the gates of its steps ---
@@ -356,6 +363,7 @@ class Backward final : public Kernel {
     made.g = functions + 1;
     made.h = functions + 2;
     made.saved = a.in<T>(kSaved) + s_.saved_at(t, d, b);
+    made.arguments = s_.keeps_arguments() ? made.saved + s_.results() * h : made.saved;
     made.before = at(a, before_) + row * h;
     made.cell_before = s_.is_lstm() ? cell_before<T>(s_, a, d, t, b, at(a, zeros_)) : nullptr;
     made.peep = s_.is_lstm() && given(a, kP) ? a.in<T>(kP) + d * 3 * h : nullptr;

@@ -22,14 +22,22 @@ struct ForwardRow {
   T* cell;          // LSTM's C, in place
   const T* peep;    // LSTM's P or null
   const T* bias_n;  // GRU: R_n's bias, added before the reset
+  T* arguments;     // of the gates, or null: not kept
   bool input_forget;
 };
+
+// Applies f to gates that start at y.
+template <typename T>
+void apply(const ForwardRow<T>& r, const GateActivation& f, T* y, int64_t n) {
+  if (r.arguments != nullptr) std::copy_n(y, n, r.arguments + (y - r.gates));
+  activate(f, y, n);
+}
 
 template <typename T>
 OFSDP_MULTIARCH void rnn_row(const ForwardRow<T>& r) {
   T *a = r.gates, *rec = r.recurrent, *h = r.state;
   loop(r.n, [=](int64_t i) { a[i] += rec[i]; });
-  activate(*r.f, a, r.n);
+  apply(r, *r.f, a, r.n);
   loop(r.n, [=](int64_t i) { h[i] = a[i]; });
 }
 
@@ -46,19 +54,19 @@ OFSDP_MULTIARCH void lstm_row(const ForwardRow<T>& r) {
       f[k] += p[2 * n + k] * cell[k];
     });
   }
-  activate(*r.f, i, n);
+  apply(r, *r.f, i, n);
   if (r.input_forget) {
     loop(n, [=](int64_t k) { f[k] = T{1} - i[k]; });
   } else {
-    activate(*r.f, f, n);
+    apply(r, *r.f, f, n);
   }
-  activate(*r.g, c, n);
+  apply(r, *r.g, c, n);
   loop(n, [=](int64_t k) {
     cell[k] = f[k] * cell[k] + i[k] * c[k];
     rec[k] = cell[k];
   });
   if (p != nullptr) loop(n, [=](int64_t k) { o[k] += p[n + k] * cell[k]; });
-  activate(*r.f, o, n);
+  apply(r, *r.f, o, n);
   activate(*r.h, rec, n);
   loop(n, [=](int64_t k) { state[k] = o[k] * rec[k]; });
 }
@@ -71,10 +79,10 @@ OFSDP_MULTIARCH void gru_row(const ForwardRow<T>& r) {
   T* state = r.state;
   const T* bias = r.bias_n;
   loop(2 * n, [=](int64_t k) { z[k] += rec[k]; });
-  activate(*r.f, z, 2 * n);
+  apply(r, *r.f, z, 2 * n);
   if (bias != nullptr) loop(n, [=](int64_t k) { q[k] += bias[k]; });
   loop(n, [=](int64_t k) { c[k] += reset[k] * q[k]; });
-  activate(*r.g, c, n);
+  apply(r, *r.g, c, n);
   loop(n, [=](int64_t k) { state[k] = (T{1} - z[k]) * c[k] + z[k] * state[k]; });
 }
 
@@ -85,7 +93,7 @@ OFSDP_MULTIARCH void gru_reset_row(const ForwardRow<T>& r) {
   const int64_t n = r.n;
   T *z = r.gates, *reset = z + n, *rec = r.recurrent, *state = r.state;
   loop(2 * n, [=](int64_t k) { z[k] += rec[k]; });
-  activate(*r.f, z, 2 * n);
+  apply(r, *r.f, z, 2 * n);
   loop(n, [=](int64_t k) { rec[k] = reset[k] * state[k]; });
 }
 
@@ -94,7 +102,7 @@ OFSDP_MULTIARCH void gru_last_row(const ForwardRow<T>& r) {
   const int64_t n = r.n;
   T *z = r.gates, *c = z + 2 * n, *rec = r.recurrent, *state = r.state;
   loop(n, [=](int64_t k) { c[k] += rec[k]; });
-  activate(*r.g, c, n);
+  apply(r, *r.g, c, n);
   loop(n, [=](int64_t k) { state[k] = (T{1} - z[k]) * c[k] + z[k] * state[k]; });
 }
 
@@ -128,6 +136,8 @@ class Forward final : public Kernel {
     bias_ = array(width);
     state_ = array(s.batch * s.hidden);
     cell_ = array(s.batch * s.hidden);
+    keeps_arguments_ = saves_ && s.keeps_arguments();
+    if (keeps_arguments_) arguments_ = array(s.batch * width);
     scratch_ = places_.add(std::max(
         {input_.workspace_bytes(), hidden_.workspace_bytes(), candidate_.workspace_bytes()}));
   }
@@ -215,7 +225,8 @@ class Forward final : public Kernel {
       if (!is_active(s_, a, t, b)) return;
       f(ForwardRow<T>{h, functions, functions + 1, functions + 2,
                       at(a, gates_) + (t * s_.batch + b) * width, at(a, recurrent_) + b * recurrent,
-                      at(a, state_) + b * h, at(a, cell_) + b * h, peep, bias, s_.input_forget});
+                      at(a, state_) + b * h, at(a, cell_) + b * h, peep, bias,
+                      keeps_arguments_ ? at(a, arguments_) + b * width : nullptr, s_.input_forget});
     });
   }
 
@@ -252,6 +263,7 @@ class Forward final : public Kernel {
       put(runs, at(a, gates_) + (t * s_.batch + b) * width, width, to);
       if (s_.is_lstm()) put(runs, at(a, cell_) + b * h, h, to + width);
       if (s_.linear_before_reset) put(runs, at(a, recurrent_) + b * width + 2 * h, h, to + width);
+      if (keeps_arguments_) put(runs, at(a, arguments_) + b * width, width, to + s_.results() * h);
     }
   }
   static void put(bool runs, const T* from, int64_t n, T* to) {
@@ -275,10 +287,10 @@ class Forward final : public Kernel {
   static constexpr int64_t kRowGrain = 4096;  // gate values worth a thread
 
   RecurrentShape s_;
-  bool saves_;
+  bool saves_, keeps_arguments_;
   RecurrentProduct<T> input_, hidden_, candidate_;
   Places places_;
-  size_t x_, gates_, recurrent_, bias_, state_, cell_, scratch_;
+  size_t x_, gates_, recurrent_, bias_, state_, cell_, arguments_ = 0, scratch_;
 };
 
 }  // namespace

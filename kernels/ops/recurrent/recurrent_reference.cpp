@@ -21,6 +21,7 @@ class Walk {
       const int64_t t = s_.time(d_, step);
       if (t >= length) continue;
       Values saved = advance(t);
+      if (s_.keeps_arguments()) saved.insert(saved.end(), arguments_.begin(), arguments_.end());
       put(outputs[0].values, s_.y_at(t, d_, b_), h_);
       put(outputs[s_.outputs()].values, s_.saved_at(t, d_, b_), saved);
     }
@@ -66,6 +67,12 @@ class Walk {
   double apply(size_t which, double x) const {
     return reference_activation(s_.activation(d_, which), x);
   }
+  // Keeps the argument, of row k of a gate, as well.
+  double apply(size_t which, int64_t gate, size_t k, double x) {
+    arguments_.resize(static_cast<size_t>(s_.width()));
+    arguments_[static_cast<size_t>(gate * s_.hidden) + k] = x;
+    return apply(which, x);
+  }
   double peep(int64_t gate, int64_t k, double c) const {
     return s_.is_lstm() ? given(kP, (d_ * 3 + gate) * s_.hidden + k) * c : 0;
   }
@@ -76,17 +83,18 @@ class Walk {
   Values rnn(int64_t t) {
     Values next;
     for (int64_t k = 0; k < s_.hidden; ++k) {
-      next.push_back(apply(0, from_x(t, 0, k) + from_state(h_, 0, k)));
+      const auto row = static_cast<size_t>(k);
+      next.push_back(apply(0, 0, row, from_x(t, 0, k) + from_state(h_, 0, k)));
     }
     return h_ = next;
   }
 
   Values gru(int64_t t) {
     const auto n = static_cast<size_t>(s_.hidden);
-    Values saved(n * static_cast<size_t>(s_.saved())), reset(n);
+    Values saved(n * static_cast<size_t>(s_.results())), reset(n);
     for (size_t k = 0; k < 2 * n; ++k) {
       const auto gate = static_cast<int64_t>(k / n), row = static_cast<int64_t>(k % n);
-      saved[k] = apply(0, from_x(t, gate, row) + from_state(h_, gate, row));
+      saved[k] = apply(0, gate, k % n, from_x(t, gate, row) + from_state(h_, gate, row));
     }
     for (size_t k = 0; k < n; ++k) reset[k] = saved[n + k] * h_[k];
     Values next(n);
@@ -94,7 +102,7 @@ class Walk {
       const auto row = static_cast<int64_t>(k);
       const double q = from_state(s_.linear_before_reset ? h_ : reset, 2, row);
       const double candidate =
-          apply(1, from_x(t, 2, row) + (s_.linear_before_reset ? saved[n + k] * q : q));
+          apply(1, 2, k, from_x(t, 2, row) + (s_.linear_before_reset ? saved[n + k] * q : q));
       next[k] = (1 - saved[k]) * candidate + saved[k] * h_[k];
       saved[2 * n + k] = candidate;
       if (s_.linear_before_reset) saved[3 * n + k] = q;
@@ -111,11 +119,11 @@ class Walk {
       const auto sum = [&](int64_t gate) {
         return from_x(t, gate, row) + from_state(h_, gate, row);
       };
-      const double i = apply(0, sum(0) + peep(0, row, c_[k]));
-      const double f = s_.input_forget ? 1 - i : apply(0, sum(2) + peep(2, row, c_[k]));
-      const double c = apply(1, sum(3));
+      const double i = apply(0, 0, k, sum(0) + peep(0, row, c_[k]));
+      const double f = s_.input_forget ? 1 - i : apply(0, 2, k, sum(2) + peep(2, row, c_[k]));
+      const double c = apply(1, 3, k, sum(3));
       c_[k] = f * c_[k] + i * c;
-      const double o = apply(0, sum(1) + peep(1, row, c_[k]));
+      const double o = apply(0, 1, k, sum(1) + peep(1, row, c_[k]));
       next[k] = o * apply(2, c_[k]);
       const double row_of[] = {i, o, f, c, c_[k]};
       for (size_t g = 0; g < 5; ++g) saved[g * n + k] = row_of[g];
@@ -128,6 +136,7 @@ class Walk {
   const std::vector<RefTensor>& inputs_;
   int64_t d_, b_;
   Values h_, c_;
+  Values arguments_;  // of this step's gates
 };
 
 std::vector<std::byte> bytes_of(const RefTensor& tensor, const TensorDesc& desc) {

@@ -96,6 +96,14 @@ Status check_operands(const RecurrentShape& s, const std::vector<TensorDesc>& in
 
 }  // namespace
 
+bool RecurrentShape::keeps_arguments() const {
+  for (size_t i = 0; i < activations.size(); ++i) {
+    const bool of_gate = i % functions() < 2;
+    if (of_gate && slope_needs_argument(activations[i])) return true;
+  }
+  return false;
+}
+
 Shape RecurrentShape::x_shape() const {
   return batch_first ? Shape{batch, steps, in} : Shape{steps, batch, in};
 }

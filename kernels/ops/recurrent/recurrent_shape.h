@@ -10,7 +10,8 @@
 //
 // The output after ONNX's own is ours, asked for by the gradient: what each step leaves, saved as
 // [D, T, B, S H]. RNN: h. GRU: z, r, n, and with linear_before_reset q = h R_n + b. LSTM: i, o, f,
-// c, C. Values; any thread. Errors: kInput.
+// c, C. Then, if the derivative of a gate needs it (recurrent_activation.h), the arguments of all
+// gates. Values; any thread. Errors: kInput.
 #pragma once
 
 #include <array>
@@ -33,9 +34,13 @@ struct RecurrentShape {
   std::vector<GateActivation> activations;  // of each direction one after another
 
   int64_t gates() const { return kind == RecurrentKind::kRnn ? 1 : is_gru() ? 3 : 4; }
-  int64_t saved() const {
+  int64_t saved() const { return results() + (keeps_arguments() ? gates() : 0); }
+  // Rows of results among the saved ones.
+  int64_t results() const {
     return is_gru() ? (linear_before_reset ? 4 : 3) : kind == RecurrentKind::kRnn ? 1 : 5;
   }
+  // Returns whether the arguments of gates are saved. That of LSTM's h(C) is C.
+  bool keeps_arguments() const;
   int64_t width() const { return gates() * hidden; }
   // Gates in the product of a step's states with R; backward.
   int64_t recurrent_width() const { return resets_first() ? 2 * hidden : width(); }
