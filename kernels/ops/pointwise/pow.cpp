@@ -1,7 +1,7 @@
 // Pow(x, e): y = x^e, broadcast, in the type of x; e may have another. dx = dy e x^(e-1), 0 where e
-// is 0; de = dy y ln x, 0 where y is 0; each summed over what was broadcast. Whole numbers of
-// whole exponents are exact and wrap; an exponent of 2 or 0.5, which variances and norms are
-// written with, is a product or a root. https://onnx.ai/onnx/operators/onnx__Pow.html
+// is 0; de = dy y ln x, 0 where x is 0 and e >= 0; each summed over what was broadcast. Whole
+// numbers of whole exponents are exact and wrap; an exponent of 2 or 0.5, which variances and norms
+// are written with, is a product or a root. https://onnx.ai/onnx/operators/onnx__Pow.html
 #include <algorithm>
 #include <cmath>
 
@@ -25,16 +25,35 @@ Ref exponent_like(GradBuilder& b) {
   return b.emit1("CastLike", {b.input(1), b.input(0)});
 }
 
-Ref grad_of_base(GradBuilder& b, Ref e) {
+bool may_be_zero(const ConstantPtr& known) {
+  if (known == nullptr) return true;
+  const std::vector<double> values = to_doubles(known->desc, known->bytes.data());
+  return std::ranges::find(values, 0.0) != values.end();
+}
+
+// e - 1, and 0 where e is 0: the slope there is 0 x^0, not 0 / x.
+Ref lower_exponent(GradBuilder& b, Ref e) {
   const DType dtype = b.desc(e).dtype;
+  const Ref lower = b.emit1("Sub", {e, b.scalar(dtype, 1)});
+  if (!may_be_zero(b.constant_value(e))) return lower;
+  const Ref zero = b.scalar(dtype, 0);
+  return b.emit1("Where", {b.emit1("Equal", {e, zero}), zero, lower});
+}
+
+Ref grad_of_base(GradBuilder& b, Ref e) {
   const ConstantPtr known = b.constant_value(e);
   const bool square = known != nullptr && known->desc.numel() == 1 && first_double(*known) == 2;
-  const Ref lower = square ? Ref{} : b.emit1("Sub", {e, b.scalar(dtype, 1)});
-  const Ref power = square ? b.input(0) : b.emit1("Pow", {b.input(0), lower});
-  const Ref slope = b.emit1("Mul", {power, e});
-  if (known != nullptr) return slope;
-  const Ref zero = b.scalar(dtype, 0);
-  return b.emit1("Where", {b.emit1("Equal", {e, zero}), zero, slope});
+  const Ref power = square ? b.input(0) : b.emit1("Pow", {b.input(0), lower_exponent(b, e)});
+  return b.emit1("Mul", {power, e});
+}
+
+// y ln x. A base of 0 counts as 1 for e >= 0, so that the slope is 0; for e < 0 it is -inf.
+Ref grad_of_exponent(GradBuilder& b, Ref e) {
+  const DType dtype = b.desc(e).dtype;
+  const Ref zero = b.scalar(dtype, 0), x = b.input(0);
+  const Ref base = b.emit1("Where", {b.emit1("Less", {e, zero}), zero, b.scalar(dtype, 1)});
+  const Ref safe = b.emit1("Where", {b.emit1("Equal", {x, zero}), base, x});
+  return b.emit1("Mul", {b.output(0), b.emit1("Log", {safe})});
 }
 
 void grad(GradBuilder& b) {
@@ -44,11 +63,7 @@ void grad(GradBuilder& b) {
     b.set_grad(0, b.sum_to(b.emit1("Mul", {dy, grad_of_base(b, e)}), b.input(0)));
   }
   if (!b.needs_grad(1)) return;
-  const Ref slope = b.emit1("Mul", {b.output(0), b.emit1("Log", {b.input(0)})});
-  const Ref zero = b.scalar(b.desc(dy).dtype, 0);
-  const Ref none = b.emit1("Equal", {b.output(0), zero});
-  const Ref de = b.emit1("Mul", {dy, b.emit1("Where", {none, zero, slope})});
-  b.set_grad(1, b.sum_to(de, b.input(1)));
+  b.set_grad(1, b.sum_to(b.emit1("Mul", {dy, grad_of_exponent(b, e)}), b.input(1)));
 }
 
 std::vector<RefTensor> reference(const ReferenceContext& c) {
