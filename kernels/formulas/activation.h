@@ -155,8 +155,8 @@ OFSDP_HD T mish_slope(T x) {
 
 template <typename T>
 OFSDP_HD T shrink_of(T x, T edge, T shift) {
-  const T low = x < -edge ? x + shift : T(0);
-  return x > edge ? x - shift : low;
+  const T high = x > edge ? x - shift : T(0);
+  return x < -edge ? x + shift : high;
 }
 template <typename T>
 OFSDP_HD T shrink_grad(T d, T x, T edge) {
@@ -164,7 +164,7 @@ OFSDP_HD T shrink_grad(T d, T x, T edge) {
 }
 
 // Bounds that do not bind are infinite, or the limits of an integer type. NaN stays NaN; its
-// gradient is 0.
+// gradient is 0. With low >= high the result is constant.
 template <typename T>
 OFSDP_HD T clip_of(T x, T low, T high) {
   const T raised = x < low ? low : x;
@@ -172,7 +172,7 @@ OFSDP_HD T clip_of(T x, T low, T high) {
 }
 template <typename T>
 OFSDP_HD T clip_grad(T d, T x, T low, T high) {
-  return x >= low && x <= high ? d : T(0);
+  return low < high && x >= low && x <= high ? d : T(0);
 }
 
 template <typename T>

@@ -1,5 +1,6 @@
 // Clip(x, min, max): y = min(max(x, min), max), of all numbers; a bound that is absent does not
-// bind. NaN stays NaN. dx = dy where min <= x <= max, else 0 (ofsdp.ClipGrad(dy, x, min, max)).
+// bind. NaN stays NaN. dx = dy where min <= x <= max and min < max, else 0
+// (ofsdp.ClipGrad(dy, x, min, max)).
 // https://onnx.ai/onnx/operators/onnx__Clip.html
 //
 // `Where(condition, x, y)`: x where the condition is true, else y, broadcast; any dtype of x and y.
@@ -54,7 +55,8 @@ std::vector<RefTensor> reference(const ReferenceContext& c) {
 std::vector<RefTensor> grad_reference(const ReferenceContext& c) {
   const double low = reference_bound(c, 2, -std::numeric_limits<double>::infinity());
   const double high = reference_bound(c, 3, std::numeric_limits<double>::infinity());
-  return binary_reference(c, [=](double d, double v) { return v >= low && v <= high ? d : 0; });
+  return binary_reference(
+      c, [=](double d, double v) { return low < high && v >= low && v <= high ? d : 0; });
 }
 
 // --- kernels: a loop for each type over x, or over dy and x, with the bounds of this run ---
@@ -127,6 +129,9 @@ void clip_grad_body(BodyBuilder& b) {
   Ref made = dy;
   if (b.input(2)) made = b.where(b.emit1("GreaterOrEqual", {x, b.input(2)}), made, zero);
   if (b.input(3)) made = b.where(b.emit1("LessOrEqual", {x, b.input(3)}), made, zero);
+  if (b.input(2) && b.input(3)) {
+    made = b.where(b.emit1("Less", {b.input(2), b.input(3)}), made, zero);
+  }
   b.set_output(0, made);
 }
 
