@@ -16,11 +16,11 @@ class GraphBodyBuilder final : public BodyBuilder {
         outputs_(descs_.size()),
         status_(status) {}
 
-  const Attributes& attributes() const override { return attributes_; }
+  Attributes attributes() const override { return attributes_; }
   Ref input(size_t i) const override { return i < inputs_.size() ? inputs_[i] : Ref{}; }
-  const TensorDesc& desc(Ref ref) const override { return graph_.value(ref.id).desc; }
-  const TensorDesc& output_desc(size_t i) const override {
-    return i < descs_.size() ? descs_[i] : absent_;
+  TensorDesc desc(Ref ref) const override { return graph_.value(ref.id).desc; }
+  TensorDesc output_desc(size_t i) const override {
+    return i < descs_.size() ? descs_[i] : TensorDesc{};
   }
   Ref constant(ConstantPtr value) override {
     return {GraphEditor(graph_).add_constant("constant", std::move(value))};
@@ -74,12 +74,11 @@ class GraphBodyBuilder final : public BodyBuilder {
   }
 
   Graph& graph_;
-  const Attributes& attributes_;
+  Attributes attributes_;
   std::vector<Ref> inputs_;
   std::vector<TensorDesc> descs_;
   std::vector<Ref> outputs_;
   Status& status_;
-  const TensorDesc absent_{};
 };
 
 }  // namespace

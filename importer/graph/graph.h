@@ -17,6 +17,7 @@
 #include <string>
 #include <vector>
 
+#include "importer/graph/graph_vector.h"
 #include "kernels/core/memory.h"
 #include "kernels/core/registry.h"
 
@@ -98,11 +99,11 @@ inline constexpr size_t kMostLossTerms = 16;
 struct Graph {
   std::string file;  // for messages
   const Registry* registry = nullptr;
-  std::vector<Value> values{1};
-  std::vector<Node> nodes;
+  GraphVector<Value> values{1};
+  GraphVector<Node> nodes;
   std::vector<ValueId> inputs;
   std::vector<ValueId> outputs;
-  std::vector<Parameter> parameters;
+  GraphVector<Parameter> parameters;
   std::vector<Carried> carried;                // of training graphs
   std::vector<std::string> initializers;       // every initializer's name in the file, of any type
   std::map<std::string, int> fused;            // fusion rule -> how often

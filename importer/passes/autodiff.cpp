@@ -78,7 +78,7 @@ class Autodiff final : public GradBuilder {
     return finish();
   }
 
-  const Attributes& attributes() const override { return node().attributes; }
+  Attributes attributes() const override { return node().attributes; }
   size_t num_inputs() const override { return node().inputs.size(); }
   Ref input(size_t i) const override { return {i < num_inputs() ? node().inputs[i] : 0}; }
   Ref output(size_t i) override {
@@ -104,7 +104,7 @@ class Autodiff final : public GradBuilder {
   bool needs_grad(size_t i) const override {
     return i < num_inputs() && node().inputs[i] != 0 && path_.needs_grad(node().inputs[i]);
   }
-  const TensorDesc& desc(Ref ref) const override { return graph_.value(ref.id).desc; }
+  TensorDesc desc(Ref ref) const override { return graph_.value(ref.id).desc; }
   ConstantPtr constant_value(Ref ref) const override { return graph_.value(ref.id).constant; }
   std::vector<Ref> emit(const std::string& op, const std::vector<Ref>& inputs,
                         const Attributes& attributes, size_t num_outputs) override {

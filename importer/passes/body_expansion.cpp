@@ -16,13 +16,13 @@ class BodyExpansion final : public BodyBuilder {
     }
   }
 
-  const Attributes& attributes() const override { return node_.attributes; }
+  Attributes attributes() const override { return node_.attributes; }
   Ref input(size_t i) const override {
     return i < node_.inputs.size() ? Ref{node_.inputs[i]} : Ref{};
   }
-  const TensorDesc& desc(Ref ref) const override { return graph_.value(ref.id).desc; }
-  const TensorDesc& output_desc(size_t i) const override {
-    return i < node_.outputs.size() ? descs_[i] : absent_;
+  TensorDesc desc(Ref ref) const override { return graph_.value(ref.id).desc; }
+  TensorDesc output_desc(size_t i) const override {
+    return i < node_.outputs.size() ? descs_[i] : TensorDesc{};
   }
   Ref constant(ConstantPtr value) override {
     return {GraphEditor(graph_).add_constant(node_.name + ".constant", std::move(value))};
@@ -68,7 +68,6 @@ class BodyExpansion final : public BodyBuilder {
   const TakeNode& take_;
   Status status_;
   int emitted_ = 0;
-  const TensorDesc absent_{};
 };
 
 }  // namespace

@@ -38,7 +38,7 @@ class LayoutPass {
 
   // Channels last when an operand already is and all have the output's shape.
   Status elementwise(Node& node) {
-    const Shape& shape = desc(node.outputs[0]).shape;
+    const Shape shape = desc(node.outputs[0]).shape;  // `want` adds values
     bool last = false, same = shape.rank() == 4;
     for (ValueId id : node.inputs) {
       if (id == 0 || desc(id).numel() == 1) continue;

@@ -14,9 +14,20 @@ std::string text_of(const std::vector<T>& v) {
 
 }  // namespace
 
+void Attributes::set(const std::string& name, Attribute value) {
+  if (map_ == nullptr) map_ = std::make_shared<Map>();
+  if (map_.use_count() > 1) map_ = std::make_shared<Map>(*map_);
+  (*map_)[name] = std::move(value);
+}
+
+const Attributes::Map& Attributes::none() {
+  static const Map empty;
+  return empty;
+}
+
 std::string Attributes::text() const {
   std::string text;
-  for (const auto& [name, value] : map_) {
+  for (const auto& [name, value] : all()) {
     text += (text.empty() ? "" : " ") + name + "=";
     text += std::visit([](const auto& v) { return text_of(v); }, value);
   }

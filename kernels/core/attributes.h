@@ -1,10 +1,14 @@
 // Attributes of a node, as in ONNX: integers, floats, strings, lists of these, and tensors.
 // Subgraphs are no attributes here: the importer has resolved them.
 //
+// A value: copies share the attributes until one of them sets another, so a copy costs nothing and
+// nobody has to refer to those of a node that may move.
+//
 // Threads: immutable once filled. Errors: none; `get` of another type gives the default.
 #pragma once
 
 #include <map>
+#include <memory>
 #include <string>
 #include <variant>
 #include <vector>
@@ -18,19 +22,24 @@ using Attribute = std::variant<int64_t, float, std::string, std::vector<int64_t>
 
 class Attributes {
  public:
-  Attributes() = default;
-  Attributes(std::initializer_list<std::pair<const std::string, Attribute>> list) : map_(list) {}
+  using Map = std::map<std::string, Attribute>;
 
-  bool has(const std::string& name) const { return map_.contains(name); }
-  void set(const std::string& name, Attribute value) { map_[name] = std::move(value); }
-  const std::map<std::string, Attribute>& all() const { return map_; }
+  Attributes() = default;
+  Attributes(std::initializer_list<std::pair<const std::string, Attribute>> list)
+      : map_(list.size() == 0 ? nullptr : std::make_shared<Map>(list)) {}
+
+  bool has(const std::string& name) const { return all().contains(name); }
+  void set(const std::string& name, Attribute value);
+  const Map& all() const& { return map_ == nullptr ? none() : *map_; }
+  Map all() && { return all(); }  // `for (... : b.attributes().all())` keeps them
 
   // The value, or `otherwise` when the attribute is absent (or of another type, which ONNX's
   // checker has already refused).
   template <typename T>
   T get(const std::string& name, T otherwise) const {
-    const auto it = map_.find(name);
-    if (it == map_.end()) return otherwise;
+    if (map_ == nullptr) return otherwise;
+    const auto it = map_->find(name);
+    if (it == map_->end()) return otherwise;
     const T* value = std::get_if<T>(&it->second);
     return value != nullptr ? *value : otherwise;
   }
@@ -46,7 +55,9 @@ class Attributes {
   std::string text() const;  // "axis=1 epsilon=1e-05", in the order of names
 
  private:
-  std::map<std::string, Attribute> map_;
+  static const Map& none();
+
+  std::shared_ptr<Map> map_;  // shared by copies: never changed while it is; null: empty
 };
 
 }  // namespace ofsdp::kernels

@@ -29,7 +29,7 @@ namespace ofsdp::kernels {
 inline constexpr const char* kOwnDomain = "ofsdp";
 
 struct InferContext {
-  const Attributes& attributes;
+  Attributes attributes;
   std::vector<TensorDesc> inputs;      // not present(): absent
   std::vector<ConstantPtr> constants;  // value of an input when known, else null
   std::vector<bool> wanted;            // per output of the node: does it have a name
@@ -49,12 +49,15 @@ struct Ref {
 };
 
 // Builds a graph of operators while planning; values are Refs.
+//
+// Hands out copies: a reference into a graph that grows would be good until the next emit, and C++
+// does not even fix whether that comes before or after.
 class GraphBuilder {
  public:
   virtual ~GraphBuilder() = default;
-  virtual const Attributes& attributes() const = 0;  // of the node that asks
-  virtual Ref input(size_t i) const = 0;             // none when absent
-  virtual const TensorDesc& desc(Ref ref) const = 0;
+  virtual Attributes attributes() const = 0;  // of the node that asks
+  virtual Ref input(size_t i) const = 0;      // none when absent
+  virtual TensorDesc desc(Ref ref) const = 0;
   // A new node and its outputs; default domain when `op` has no dot, "ofsdp.Name" is our own.
   virtual std::vector<Ref> emit(const std::string& op, const std::vector<Ref>& inputs,
                                 const Attributes& attributes, size_t num_outputs) = 0;
@@ -111,7 +114,7 @@ struct RefTensor {
   double operator[](int64_t i) const { return values[static_cast<size_t>(i)]; }
 };
 struct ReferenceContext {
-  const Attributes& attributes;
+  Attributes attributes;
   std::vector<RefTensor> inputs;
   std::vector<TensorDesc> output_descs;  // as inferred
   uint64_t node_seed = 0;

@@ -21,7 +21,8 @@ class Shape {
   int rank() const { return static_cast<int>(axes_.size()); }
   int64_t operator[](int axis) const { return axes_[static_cast<size_t>(axis)]; }
   int64_t& operator[](int axis) { return axes_[static_cast<size_t>(axis)]; }
-  const std::vector<int64_t>& axes() const { return axes_; }
+  const std::vector<int64_t>& axes() const& { return axes_; }
+  std::vector<int64_t> axes() && { return std::move(axes_); }  // those of a copy outlive it
   int64_t numel() const { return numel(0, rank()); }
   int64_t numel(int begin, int end) const;  // product of axes begin .. end-1
   bool operator==(const Shape&) const = default;

@@ -14,7 +14,7 @@ namespace ofsdp::kernels {
 
 class BodyBuilder : public GraphBuilder {
  public:
-  virtual const TensorDesc& output_desc(size_t i) const = 0;  // not present(): not wanted
+  virtual TensorDesc output_desc(size_t i) const = 0;  // not present(): not wanted
   virtual void set_output(size_t i, Ref ref) = 0;
 
   bool wants(size_t output) const { return output_desc(output).present(); }

@@ -68,7 +68,7 @@ class CheckGraph final : public GradBuilder {
   void need(std::vector<bool> inputs) { needed_ = std::move(inputs); }
   Ref grad(size_t input) const { return grads_[input]; }
 
-  const Attributes& attributes() const override { return attributes_; }
+  Attributes attributes() const override { return attributes_; }
   size_t num_inputs() const override { return inputs_.size(); }
   Ref input(size_t i) const override { return inputs_[i]; }
 
@@ -87,7 +87,7 @@ class CheckGraph final : public GradBuilder {
 
   Ref grad_output(size_t i) const override { return i < seeds_.size() ? seeds_[i] : Ref{}; }
   bool needs_grad(size_t i) const override { return i < needed_.size() && needed_[i]; }
-  const TensorDesc& desc(Ref ref) const override { return value(ref).desc; }
+  TensorDesc desc(Ref ref) const override { return value(ref).desc; }
   ConstantPtr constant_value(Ref ref) const override { return value(ref).constant; }
   std::vector<Ref> emit(const std::string& op, const std::vector<Ref>& inputs,
                         const Attributes& attributes, size_t num_outputs) {

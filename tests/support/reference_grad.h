@@ -28,13 +28,13 @@ class ReferenceGrad final : public GradBuilder {
   const RefTensor& value(Ref ref) const { return values_[static_cast<size_t>(ref.id)].tensor; }
   const std::string& error() const { return error_; }
 
-  const Attributes& attributes() const override { return sample_.attributes; }
+  Attributes attributes() const override { return sample_.attributes; }
   size_t num_inputs() const override { return inputs_.size(); }
   Ref input(size_t i) const override { return inputs_[i]; }
   Ref output(size_t i) override;
   Ref grad_output(size_t i) const override;
   bool needs_grad(size_t i) const override { return needed_.contains(i); }
-  const TensorDesc& desc(Ref ref) const override { return value(ref).desc; }
+  TensorDesc desc(Ref ref) const override { return value(ref).desc; }
   ConstantPtr constant_value(Ref ref) const override {
     return values_[static_cast<size_t>(ref.id)].constant;
   }

@@ -261,7 +261,7 @@ class ForwardView final : public GradBuilder {
     return ok_status();
   }
 
-  const Attributes& attributes() const override { return operands_.attributes; }
+  Attributes attributes() const override { return operands_.attributes; }
   size_t num_inputs() const override { return operands_.inputs.size(); }
   Ref input(size_t i) const override {
     return {i < operands_.inputs.size() ? operands_.inputs[i] : 0};
@@ -269,7 +269,7 @@ class ForwardView final : public GradBuilder {
   Ref grad_output(size_t i) const override {
     return {i < operands_.grads.size() ? operands_.grads[i] : 0};
   }
-  const TensorDesc& desc(Ref ref) const override { return graph_.value(ref.id).desc; }
+  TensorDesc desc(Ref ref) const override { return graph_.value(ref.id).desc; }
   ConstantPtr constant_value(Ref ref) const override { return graph_.value(ref.id).constant; }
 
   Ref output(size_t i) override {

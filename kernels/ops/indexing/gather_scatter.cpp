@@ -65,7 +65,7 @@ class ScatterGrad {
   GradBuilder& b_;
   const std::string& scatter_;
   const std::string& gather_;
-  const Attributes& carried_;
+  Attributes carried_;
   Ref dy_;
 };
 
