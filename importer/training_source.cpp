@@ -41,7 +41,9 @@ Status count_samples(Graph& graph, int64_t batch) {
         const ScaleMap map,
         ScaleMap::make(x.desc.shape, graph.value(node.inputs[1]).desc.shape,
                        node.attributes.i("axis", 1), node.attributes.i("block_size", 0)));
-    node.attributes.set("count", std::max<int64_t>(map.shared_by() / batch, 1));
+    Node made = node;
+    made.attributes.set("count", std::max<int64_t>(map.shared_by() / batch, 1));
+    OFSDP_RETURN_IF_ERROR(GraphEditor(graph).change(node, std::move(made)));
   }
   return ok_status();
 }

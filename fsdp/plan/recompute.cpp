@@ -81,6 +81,9 @@ class Recomputation {
   Node redirected(size_t n) {
     Node node = source_.nodes[n];
     for (ValueId& id : node.inputs) id = again(id);
+    if (node.inputs == source_.nodes[n].inputs) return node;
+    const Status asked = check_outputs(graph_, node);
+    OFSDP_CHECK(asked.ok(), "{}", asked.message());
     return node;
   }
 

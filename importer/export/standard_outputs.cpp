@@ -12,14 +12,21 @@ Status use_indices(Graph& graph, Node& node) {
                   "{}: storage_order 1 has no gradient graph", graph.describe(node));
   if (node.outputs.size() < 3) return {};
   const ValueId winners = node.outputs[2];
-  graph.value(winners).desc.dtype = DType::kInt64;
-  if (node.outputs[1] == 0) {
-    node.outputs[1] = winners;
-  } else {
-    const ValueId indices = node.outputs[1];
-    for (Node& reader : graph.nodes) std::ranges::replace(reader.inputs, winners, indices);
+  Node made = node;
+  made.outputs.resize(2);
+  GraphEditor editor(graph);
+  if (made.outputs[1] == 0) {
+    made.outputs[1] = winners;
+    return editor.change_descs(node, std::move(made));  // int64 in place of the int32 of output 2
   }
-  node.outputs.resize(2);
+  const ValueId indices = made.outputs[1];
+  OFSDP_RETURN_IF_ERROR(editor.change(node, std::move(made)));
+  for (Node& reader : graph.nodes) {
+    if (std::ranges::count(reader.inputs, winners) == 0) continue;
+    Node other = reader;
+    std::ranges::replace(other.inputs, winners, indices);
+    OFSDP_RETURN_IF_ERROR(editor.change(reader, std::move(other)));
+  }
   return {};
 }
 
@@ -48,7 +55,9 @@ class StatisticsBuilder {
       if (old == 0) continue;
       add("Reshape", {made, ints(graph_.value(old).desc.shape.axes())});
       if (!status_.ok()) return std::move(status_);
-      graph_.nodes.back().outputs = {old};
+      Node giving = graph_.nodes.back();
+      giving.outputs = {old};
+      OFSDP_RETURN_IF_ERROR(GraphEditor(graph_).change(graph_.nodes.back(), std::move(giving)));
     }
     return {};
   }
@@ -93,7 +102,7 @@ Status add_with_statistics(Graph& graph, Node node, size_t first) {
       node.op->name == "GroupNormalization" ? node.attributes.i("num_groups", 1) : channels;
   Node plain = node;
   plain.outputs.resize(first);
-  graph.nodes.push_back(std::move(plain));
+  OFSDP_RETURN_IF_ERROR(GraphEditor(graph).place(std::move(plain)));
   const int64_t rest = x.numel() / std::max<int64_t>(x[0] * groups, 1);
   const bool batch = first == 3;
   OFSDP_RETURN_IF_ERROR(builder.make({x[0], groups, rest},

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "importer/graph/graph_uses.h"
+
 namespace ofsdp::importer {
 
 ValueId Graph::find(const std::string& name) const {
@@ -123,6 +125,42 @@ ValueId GraphEditor::add_constant(const std::string& name, ConstantPtr value) {
 ValueId GraphEditor::add_value(Value value) {
   graph_.values.push_back(std::move(value));
   return static_cast<ValueId>(graph_.values.size() - 1);
+}
+
+Status GraphEditor::place(Node made) {
+  OFSDP_RETURN_IF_ERROR(check_outputs(graph_, made));
+  graph_.nodes.push_back(std::move(made));
+  return {};
+}
+
+Status GraphEditor::place_inferred(Node made) {
+  OFSDP_RETURN_IF_ERROR(infer_descs(graph_, made).status());
+  graph_.nodes.push_back(std::move(made));
+  return {};
+}
+
+Status GraphEditor::change(Node& node, Node made) {
+  OFSDP_RETURN_IF_ERROR(check_outputs(graph_, made));
+  node = std::move(made);
+  return {};
+}
+
+Status GraphEditor::change_descs(Node& node, Node made) {
+  OFSDP_RETURN_IF_ERROR(infer_descs(graph_, made).status());
+  node = std::move(made);
+  return {};
+}
+
+Status check_outputs(const Graph& graph, const Node& node) {
+  OFSDP_ASSIGN_OR_RETURN(const auto descs, infer_outputs(graph, node));
+  for (size_t i = 0; i < node.outputs.size(); ++i) {
+    if (node.outputs[i] == 0) continue;
+    const Value& value = graph.value(node.outputs[i]);
+    if (descs[i].dtype == value.desc.dtype && descs[i].shape == value.desc.shape) continue;
+    return input_error("{}: output {} ('{}'): expected {}, as the operator gives, found {}",
+                       graph.describe(node), i, value.name, descs[i].text(), value.desc.text());
+  }
+  return {};
 }
 
 std::vector<LossTerm> Graph::terms() const {

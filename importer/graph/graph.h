@@ -125,7 +125,12 @@ struct Graph {
 
 std::string text(const Graph& graph);
 
-// Adds to a specialized graph; every new value gets its desc by inference.
+// Adds to a specialized graph and changes it. Every operator is asked (OpDef::infer) whether it
+// takes the operands of a node, and gives the values that stand at the outputs; a node that a pass
+// makes or changes comes into the graph through here alone.
+//
+// Descs are compared by dtype and shape: layout and pitch belong to the value, and passes decide
+// them (assign_layouts, pitch_rows).
 class GraphEditor {
  public:
   explicit GraphEditor(Graph& graph) : graph_(graph) {}
@@ -140,9 +145,30 @@ class GraphEditor {
   ValueId add_constant(const std::string& name, ConstantPtr value);
   ValueId add_value(Value value);
 
+  // Appends a node whose outputs are values that stand already.
+  Status place(Node made);
+  // The same; the values get the descs that the operator gives.
+  Status place_inferred(Node made);
+
+  // Puts `made`, with another operator, other operands, outputs or attributes, where `node` is: in
+  // the graph, or in a list of nodes that a pass puts into it. Returns what does not fit, and
+  // changes nothing then.
+  Status change(Node& node, Node made);
+
+  // The same for a pass that changes types or shapes on purpose (lower_precision; evaluation; new
+  // outputs): the values at the outputs get the descs that the operator gives.
+  Status change_descs(Node& node, Node made);
+
+  // The same before shapes are known, where no operator can be asked: `specialize` asks all.
+  static void change_symbolic(Node& node, Node made) { node = std::move(made); }
+
  private:
   Graph& graph_;
 };
+
+// Returns an error naming node and output unless the node's operator takes its operands and gives
+// the dtypes and shapes of the values at its outputs.
+Status check_outputs(const Graph& graph, const Node& node);
 
 // The descs of a node's outputs from the graph's present knowledge of its inputs.
 Result<std::vector<TensorDesc>> infer_outputs(const Graph& graph, const Node& node);

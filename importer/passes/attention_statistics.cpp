@@ -75,9 +75,12 @@ class Keeper {
     reading.inputs[kY] = kept->y;
     reading.inputs[kStatistics] = statistics;
     if (!kept->perm.empty()) reading.attributes.set("y_perm", kept->perm);
-    if (!takes_(graph_, keeping) || !takes_(graph_, reading)) return graph_.values.pop_back();
-    graph_.nodes[*forward] = std::move(keeping);
-    graph_.nodes[gradient] = std::move(reading);
+    GraphEditor editor(graph_);
+    const bool fit = takes_(graph_, keeping) && takes_(graph_, reading) &&
+                     check_outputs(graph_, keeping).ok() &&
+                     editor.change(graph_.nodes[gradient], std::move(reading)).ok() &&
+                     editor.change(graph_.nodes[*forward], std::move(keeping)).ok();
+    if (!fit) return graph_.values.pop_back();
     ++graph_.fused["statistics"];
   }
 

@@ -82,18 +82,14 @@ class Autodiff final : public GradBuilder {
   size_t num_inputs() const override { return node().inputs.size(); }
   Ref input(size_t i) const override { return {i < num_inputs() ? node().inputs[i] : 0}; }
   Ref output(size_t i) override {
-    Node& node = graph_.nodes[node_];
-    if (node.outputs.size() <= i) node.outputs.resize(i + 1, 0);
-    if (node.outputs[i] != 0) return {node.outputs[i]};
-    const std::string name = format_text("{}.{}", node.name, i);
+    Node asked = node();
+    if (asked.outputs.size() <= i) asked.outputs.resize(i + 1, 0);
+    if (asked.outputs[i] != 0) return {asked.outputs[i]};
+    const std::string name = format_text("{}.{}", asked.name, i);
     const ValueId id = editor_.add_value({name, ValueKind::kActivation, {}});
-    node.outputs[i] = id;  // add_value touches values only
-    auto descs = infer_outputs(graph_, node);
-    if (descs.ok()) {
-      graph_.value(id).desc = (*descs)[i];
-    } else if (status_.ok()) {
-      status_ = std::move(descs).status();
-    }
+    asked.outputs[i] = id;
+    Status given = editor_.change_descs(graph_.nodes[node_], std::move(asked));
+    if (!given.ok() && status_.ok()) status_ = std::move(given);
     return {id};
   }
   // Sums what has arrived so far.
@@ -182,7 +178,10 @@ class Autodiff final : public GradBuilder {
   ValueId sum(ValueId id, ValueId a, ValueId b) {
     Node* lookup = graph_.value(id).kind == ValueKind::kParameter ? lookup_after(a, b) : nullptr;
     if (lookup == nullptr) return add("Add", "grad." + graph_.value(id).name, {a, b})[0];
-    lookup->inputs.push_back(a);
+    Node adding = *lookup;
+    adding.inputs.push_back(a);
+    Status changed = editor_.change(*lookup, std::move(adding));
+    if (!changed.ok() && status_.ok()) status_ = std::move(changed);
     return b;
   }
 

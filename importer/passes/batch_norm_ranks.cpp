@@ -28,16 +28,10 @@ class Synchronization {
 
  private:
   // Adds a node whose outputs are values that are there already; 0: nobody reads them.
-  void add(const char* op, const Node& like, const char* suffix, std::vector<ValueId> inputs,
-           Attributes attributes, std::vector<ValueId> outputs) {
-    Node made;
-    made.op = &graph_.registry->get(op);
-    made.name = like.name + suffix;
-    made.inputs = std::move(inputs);
-    made.outputs = std::move(outputs);
-    made.attributes = std::move(attributes);
-    made.backward = like.backward;
-    graph_.nodes.push_back(std::move(made));
+  Status add(const char* op, const Node& like, const char* suffix, std::vector<ValueId> inputs,
+             Attributes attributes, std::vector<ValueId> outputs) {
+    return editor_.place({&graph_.registry->get(op), like.name + suffix, std::move(attributes),
+                          std::move(inputs), std::move(outputs), like.backward});
   }
 
   static ValueId output(const Node& node, size_t i) {
@@ -68,16 +62,16 @@ class Synchronization {
                            editor_.add("ofsdp.ChannelStatistics", node.name + ".statistics",
                                        {node.inputs[0]}, {}, 1, node.backward));
     OFSDP_ASSIGN_OR_RETURN(const ValueId all, joined(node, ".rows", own[0]));
-    add("ofsdp.JoinedStatistics", node, ".joined", {all, node.inputs[3], node.inputs[4]},
-        {{"momentum", node.attributes.f("momentum", 0.9f)}},
-        {mean, variance, output(node, 1), output(node, 2)});
+    OFSDP_RETURN_IF_ERROR(add("ofsdp.JoinedStatistics", node, ".joined",
+                              {all, node.inputs[3], node.inputs[4]},
+                              {{"momentum", node.attributes.f("momentum", 0.9f)}},
+                              {mean, variance, output(node, 1), output(node, 2)}));
     statistics_[mean] = all;
     node.attributes.set("training_mode", int64_t{0});
     node.inputs[3] = mean;
     node.inputs[4] = variance;
     node.outputs.resize(1);
-    graph_.nodes.push_back(std::move(node));
-    return {};
+    return editor_.place(std::move(node));
   }
 
   Status differentiate(const Node& node) {
@@ -89,14 +83,16 @@ class Synchronization {
     const Attributes epsilon{{"epsilon", node.attributes.f("epsilon", 1e-5f)}};
     OFSDP_ASSIGN_OR_RETURN(const auto dots, editor_.add("ofsdp.ChannelDots", node.name + ".dots",
                                                         node.inputs, epsilon, 1, node.backward));
-    graph_.nodes.back().outputs = {dots[0], output(node, 1), output(node, 2)};
+    Node summing = graph_.nodes.back();
+    summing.outputs = {dots[0], output(node, 1), output(node, 2)};
+    OFSDP_RETURN_IF_ERROR(editor_.change(graph_.nodes.back(), std::move(summing)));
     if (output(node, 0) == 0) return {};
     OFSDP_ASSIGN_OR_RETURN(const ValueId all, joined(node, ".rows", dots[0]));
     std::vector<ValueId> inputs = node.inputs;
     inputs.push_back(found->second);
     inputs.push_back(all);
-    add("ofsdp.JoinedNormalizationGrad", node, "", std::move(inputs), epsilon, {node.outputs[0]});
-    return {};
+    return add("ofsdp.JoinedNormalizationGrad", node, "", std::move(inputs), epsilon,
+               {node.outputs[0]});
   }
 
   Graph& graph_;

@@ -192,10 +192,9 @@ Status BoundedAxes::gather_found(const Node& node, ValueId indices, Count count)
 }
 
 Status BoundedAxes::keep(const Node& node) {
+  if (!node.op->shape_only) return editor_.place_inferred(node);
   OFSDP_RETURN_IF_ERROR(infer_descs(graph_, node).status());
-  if (node.op->shape_only) return fold(graph_, node);
-  graph_.nodes.push_back(node);
-  return {};
+  return fold(graph_, node);
 }
 
 Status BoundedAxes::keep_bounded(const Node& node, int axis, Count count) {

@@ -174,10 +174,10 @@ Status BoundedAxes::scatter(const Node& node) {
   OFSDP_ASSIGN_OR_RETURN(const ValueId scattered,
                          editor_.add1(node.op->full_name(), node.name,
                                       {larger, places, node.inputs[2]}, node.attributes));
-  OFSDP_ASSIGN_OR_RETURN(const ValueId rows, first_rows(node, scattered, axis, dims[0]));
-  graph_.nodes.back().outputs = node.outputs;
-  graph_.value(node.outputs[0]).desc = graph_.value(rows).desc;
-  return {};
+  OFSDP_RETURN_IF_ERROR(first_rows(node, scattered, axis, dims[0]).status());
+  Node giving = graph_.nodes.back();
+  giving.outputs = node.outputs;
+  return editor_.change_descs(graph_.nodes.back(), std::move(giving));
 }
 
 Status BoundedAxes::sum(Node node) {

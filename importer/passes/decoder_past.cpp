@@ -59,12 +59,14 @@ void drop(std::vector<ValueId>& ids, ValueId id) { std::erase(ids, id); }
 // Takes the past from a node, and the present, unless another node reads it,
 // from the graph.
 void drop_past(Graph& graph, const GraphUses& uses, Node& node, ValueId past) {
-  std::ranges::replace(node.inputs, past, ValueId{0});
+  Node made = node;
+  std::ranges::replace(made.inputs, past, ValueId{0});
   for (const size_t i : places_of(node)->present) {
-    if (i >= node.outputs.size() || !uses.readers(node.outputs[i]).empty()) continue;
-    drop(graph.outputs, node.outputs[i]);
-    node.outputs[i] = 0;
+    if (i >= made.outputs.size() || !uses.readers(made.outputs[i]).empty()) continue;
+    drop(graph.outputs, made.outputs[i]);
+    made.outputs[i] = 0;
   }
+  GraphEditor::change_symbolic(node, std::move(made));
 }
 
 // The length of an axis of an empty past; -1: it is that of the micro-batch.

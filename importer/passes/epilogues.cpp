@@ -63,14 +63,14 @@ class EpilogueGraph {
     const ValueId whole = direct ? result : new_value(i, desc(product));
     made.outputs[0] = whole;
     trim(made);
-    if (!takes_(graph_, made)) {
+    if (!fits(made)) {
       if (!direct) graph_.values.pop_back();
       return false;
     }
     if (direct) {
       dropped_[taken] = true;
     } else {
-      graph_.nodes[taken] = reshaped(graph_.nodes[taken], whole, result);
+      change(taken, reshaped(graph_.nodes[taken], whole, result));
     }
     accept(i, std::move(made));
     return true;
@@ -90,7 +90,7 @@ class EpilogueGraph {
   bool take_over(size_t i, Node made, size_t taken) {
     made.outputs[1] = graph_.nodes[taken].outputs[0];
     trim(made);
-    if (!takes_(graph_, made)) return false;
+    if (!fits(made)) return false;
     dropped_[taken] = true;
     accept(i, std::move(made));
     return true;
@@ -127,8 +127,19 @@ class EpilogueGraph {
     for (const Carried& c : graph_.carried) wanted_.insert(c.next);
   }
 
+  // Asks the device and the operator.
+  bool fits(const Node& made) const {
+    return takes_(graph_, made) && check_outputs(graph_, made).ok();
+  }
+
+  // REQUIRES: the operator gives what stands.
+  void change(size_t i, Node made) {
+    const Status changed = GraphEditor(graph_).change(graph_.nodes[i], std::move(made));
+    OFSDP_CHECK(changed.ok(), "{}", changed.message());
+  }
+
   void accept(size_t i, Node made) {
-    graph_.nodes[i] = std::move(made);
+    change(i, std::move(made));
     ++graph_.fused["epilogue"];
     index();
   }

@@ -148,16 +148,10 @@ class Holder {
         {name, ValueKind::kActivation, {DType::kFloat32, {}}, {}, {}});
   }
 
-  Node& add(size_t place, const char* op, const std::string& name, Attributes attributes,
-            std::vector<ValueId> inputs, ValueId output) {
-    Node node;
-    node.op = &graph_.registry->get(op);
-    node.name = name;
-    node.attributes = std::move(attributes);
-    node.inputs = std::move(inputs);
-    node.outputs = {output};
-    made_[place].push_back(std::move(node));
-    return made_[place].back();
+  void add(size_t place, const char* op, const std::string& name, Attributes attributes,
+           std::vector<ValueId> inputs, ValueId output) {
+    made_[place].push_back(
+        {&graph_.registry->get(op), name, std::move(attributes), std::move(inputs), {output}});
   }
 
   void take_rows(const Held& held, size_t place) {

@@ -23,10 +23,10 @@ class Order {
       if (forward_[n] && !weight_only_[n]) place_forward(n);
     }
     for (size_t n = 0; n < source_.nodes.size(); ++n) {
-      if (!forward_[n]) place_backward(n);
+      if (!forward_[n]) OFSDP_RETURN_IF_ERROR(place_backward(n));
     }
     OFSDP_RETURN_IF_ERROR(own_gradients());
-    drop_unread_outputs();
+    OFSDP_RETURN_IF_ERROR(drop_unread_outputs());
     return std::move(graph_);
   }
 
@@ -88,20 +88,22 @@ class Order {
     }
   }
 
-  void place_backward(size_t n) {
+  Status place_backward(size_t n) {
     Node node = source_.nodes[n];
     node.backward = true;
-    for (ValueId& id : node.inputs) id = as_backward_reads(id);
+    for (ValueId& id : node.inputs) {
+      OFSDP_ASSIGN_OR_RETURN(id, as_backward_reads(id));
+    }
     if (node.op->full_name() == "Identity") {
       same_[node.outputs[0]] = node.inputs[0];
-      return;
+      return {};
     }
-    graph_.nodes.push_back(std::move(node));
+    return GraphEditor(graph_).place(std::move(node));
   }
 
   // Returns the value itself, the input of an Identity, or backward's own copy of a value made of
   // weights.
-  ValueId as_backward_reads(ValueId id) {
+  Result<ValueId> as_backward_reads(ValueId id) {
     std::vector<ValueId> open{id};
     const auto waits = [&](ValueId v) { return !same_.contains(v) && made_of_weights(v); };
     while (!open.empty()) {
@@ -115,13 +117,13 @@ class Order {
       for (size_t i = node.inputs.size(); i-- > 0;) {
         if (waits(node.inputs[i])) open.push_back(node.inputs[i]);
       }
-      if (open.size() == before) clone_backward(node);
+      if (open.size() == before) OFSDP_RETURN_IF_ERROR(clone_backward(node));
     }
     const auto other = same_.find(id);
     return other == same_.end() ? id : other->second;
   }
 
-  void clone_backward(Node clone) {
+  Status clone_backward(Node clone) {
     clone.backward = true;
     for (ValueId& input : clone.inputs) {
       if (const auto other = same_.find(input); other != same_.end()) input = other->second;
@@ -131,7 +133,7 @@ class Order {
       same_[output] = GraphEditor(graph_).add_value(source_.value(output));
       output = same_[output];
     }
-    graph_.nodes.push_back(std::move(clone));
+    return GraphEditor(graph_).place(std::move(clone));
   }
 
   Status own_gradients() {
@@ -164,16 +166,20 @@ class Order {
   }
 
   // Drops outputs that only replaced gradient operators read: indices of MaxPool.
-  void drop_unread_outputs() {
+  Status drop_unread_outputs() {
     const std::vector<ValueId> wanted = trained_values(graph_);
     std::set<ValueId> read(wanted.begin(), wanted.end());
     for (const Node& node : graph_.nodes) read.insert(node.inputs.begin(), node.inputs.end());
     for (Node& node : graph_.nodes) {
-      for (size_t i = 1; i < node.outputs.size(); ++i) {
-        if (!read.contains(node.outputs[i])) node.outputs[i] = 0;
+      Node made = node;
+      for (size_t i = 1; i < made.outputs.size(); ++i) {
+        if (!read.contains(made.outputs[i])) made.outputs[i] = 0;
       }
+      if (made.outputs == node.outputs) continue;
+      OFSDP_RETURN_IF_ERROR(GraphEditor(graph_).change(node, std::move(made)));
     }
     prune(graph_, trained_values(graph_));
+    return {};
   }
 
   const Graph& source_;

@@ -51,7 +51,9 @@ class KeptRows {
     for (size_t reader : products_) {
       if (!multiply(reader, true)) return std::nullopt;
     }
-    graph_.nodes[loss_].inputs[2] = labels_;
+    Node reading = loss;
+    reading.inputs[2] = labels_;
+    if (!change(graph_.nodes[loss_], std::move(reading))) return std::nullopt;
     ++graph_.fused["kept_rows"];
     return finish();
   }
@@ -151,9 +153,11 @@ class KeptRows {
       if (made.inputs[operand] == 0) return false;
     }
     if (reads_scores && !put_back(i, made)) return false;
-    if (!takes_(graph_, made)) return false;
-    graph_.nodes[i] = std::move(made);
-    return true;
+    return takes_(graph_, made) && change(graph_.nodes[i], std::move(made));
+  }
+
+  bool change(Node& node, Node made) {
+    return GraphEditor(graph_).change(node, std::move(made)).ok();
   }
 
   bool is_gradient(ValueId id) const { return std::ranges::count(gradient_, id) > 0; }
@@ -167,8 +171,9 @@ class KeptRows {
     const auto put =
         add(after_[i], "ofsdp.PutKeptRows", made.name, {made.outputs[0], rows_}, {}, 1, true);
     if (put.empty()) return false;
-    after_[i].back().outputs[0] = whole;
-    return true;
+    Node putting = after_[i].back();
+    putting.outputs[0] = whole;
+    return change(after_[i].back(), std::move(putting));
   }
 
   // Adds a node at a place; empty where `takes` refuses it.

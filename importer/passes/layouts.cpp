@@ -13,7 +13,7 @@ class LayoutPass {
   Result<Graph> run() {
     const std::vector<Node> nodes = std::move(graph_.nodes);
     graph_.nodes.clear();
-    for (Node node : nodes) OFSDP_RETURN_IF_ERROR(place(std::move(node)));
+    for (const Node& node : nodes) OFSDP_RETURN_IF_ERROR(place(node));
     for (Parameter& p : graph_.parameters) OFSDP_RETURN_IF_ERROR(want(p.gradient, Layout::kPlain));
     return std::move(graph_);
   }
@@ -21,12 +21,14 @@ class LayoutPass {
  private:
   const TensorDesc& desc(ValueId id) const { return graph_.value(id).desc; }
 
-  Status place(Node node) {
+  Status place(const Node& before) {
+    Node node = before;
     backward_ = node.backward;
     const LayoutRule rule = node.op->layout;
     OFSDP_RETURN_IF_ERROR(rule == LayoutRule::kPlain         ? all_plain(node)
                           : rule == LayoutRule::kElementwise ? elementwise(node)
                                                              : channels_last(node));
+    if (node.inputs != before.inputs) return editor_.place(std::move(node));
     graph_.nodes.push_back(std::move(node));
     return {};
   }

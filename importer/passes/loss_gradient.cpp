@@ -67,21 +67,8 @@ class LossJoiner {
     made.op = &graph_.registry->get("ofsdp.SoftmaxCrossEntropyLossWithGradient");
     made.inputs.insert(made.inputs.begin(), weight);
     made.outputs[1] = gradient.outputs[0];
-    if (made.outputs[0] == 0 || !makes_what_stands(made) || !takes_(graph_, made)) return false;
-    loss = std::move(made);
-    return true;
-  }
-
-  // Returns whether the operator takes the operands and gives the values that the two nodes gave.
-  // Scores [N, C, d...] it refuses.
-  bool makes_what_stands(const Node& made) const {
-    const auto descs = infer_outputs(graph_, made);
-    if (!descs.ok()) return false;
-    for (size_t i = 0; i < made.outputs.size(); ++i) {
-      const TensorDesc& stands = graph_.value(made.outputs[i]).desc;
-      if ((*descs)[i].dtype != stands.dtype || (*descs)[i].shape != stands.shape) return false;
-    }
-    return true;
+    if (made.outputs[0] == 0 || !takes_(graph_, made)) return false;
+    return GraphEditor(graph_).change(loss, std::move(made)).ok();  // scores [N, C, d...] stay
   }
 
   Graph graph_;

@@ -45,7 +45,7 @@ class NormAddends {
     made.inputs.push_back(other);
     made.outputs[0] = result;
     if (!takes_(graph_, made)) return;
-    graph_.nodes[i] = std::move(made);
+    if (!GraphEditor(graph_).change(graph_.nodes[i], std::move(made)).ok()) return;
     taken_[reader] = true;
     ++graph_.fused["addend"];
   }

@@ -108,9 +108,7 @@ class Narrowing {
       const bool to_low = narrow_loss ? i == 0 : low && !stays_float32(node, i);
       OFSDP_ASSIGN_OR_RETURN(id, in_type(id, to_low ? dtype_ : DType::kFloat32));
     }
-    OFSDP_RETURN_IF_ERROR(infer_descs(graph_, node).status());
-    graph_.nodes.push_back(std::move(node));
-    return {};
+    return editor_.place_inferred(std::move(node));
   }
 
   bool reads_low(const Node& node) const {

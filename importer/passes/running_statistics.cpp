@@ -23,17 +23,18 @@ Status carry_statistics(Graph& graph) {
   for (Node& node : graph.nodes) {
     if (node.op->full_name() != "BatchNormalization") continue;
     if (node.attributes.i("training_mode", 0) == 0 || node.inputs.size() < 5) continue;
-    if (node.outputs.size() < 3) node.outputs.resize(3, 0);
+    Node made = node;
+    if (made.outputs.size() < 3) made.outputs.resize(3, 0);
     for (size_t i : {size_t{1}, size_t{2}}) {
       const int parameter = changing_parameter(graph, node, i + 2);
       if (parameter < 0) continue;
-      if (node.outputs[i] == 0) {
+      if (made.outputs[i] == 0) {
         const std::string name = format_text("{}.{}", node.name, i == 1 ? "mean" : "variance");
-        node.outputs[i] = editor.add_value({name, ValueKind::kActivation, {}});
+        made.outputs[i] = editor.add_value({name, ValueKind::kActivation, {}});
       }
-      graph.carried.push_back({parameter, node.outputs[i]});
+      graph.carried.push_back({parameter, made.outputs[i]});
     }
-    OFSDP_RETURN_IF_ERROR(infer_descs(graph, node).status());
+    OFSDP_RETURN_IF_ERROR(editor.change_descs(node, std::move(made)));
   }
   return {};
 }

@@ -73,25 +73,26 @@ bool foldable(const Graph& graph, const Node& node) {
 // In evaluation Dropout lets everything through and BatchNormalization uses what it has, but for
 // statistics of weights (weight standardization, Qiao et al. 2019), which hold no batch.
 Node without_training(const Graph& graph, Node node, bool of_weights) {
+  Node made = node;
   if (node.op->full_name() == "BatchNormalization") {
-    if (!of_weights) node.attributes.set("training_mode", int64_t{0});
-    node.outputs.resize(1);
+    if (!of_weights) made.attributes.set("training_mode", int64_t{0});
+    made.outputs.resize(1);
+  } else if (node.op->full_name() == "Dropout") {
+    made = {&graph.registry->get("Identity"), node.name, {}, {node.inputs[0]}, {node.outputs[0]}};
+    made.backward = node.backward;
   }
-  if (node.op->full_name() != "Dropout") return node;
-  node.op = &graph.registry->get("Identity");
-  node.inputs.resize(1);
-  node.outputs.resize(1);
-  node.attributes = {};
+  GraphEditor::change_symbolic(node, std::move(made));
   return node;
 }
 
 // CastLike reads no values of its second input, only its type: as a Cast it folds with its first.
 Node without_like(const Graph& graph, Node node) {
   if (node.op->full_name() != "CastLike") return node;
-  const DType dtype = graph.value(node.inputs[1]).desc.dtype;
-  node.op = &graph.registry->get("Cast");
-  node.inputs.resize(1);
-  node.attributes.set("to", number_of_dtype(dtype));
+  Node made = node;
+  made.op = &graph.registry->get("Cast");
+  made.inputs.resize(1);
+  made.attributes.set("to", number_of_dtype(graph.value(node.inputs[1]).desc.dtype));
+  GraphEditor::change_symbolic(node, std::move(made));
   return node;
 }
 

@@ -159,7 +159,10 @@ Result<Graph> choose_candidates(const Graph& graph, const TrainedRules& rules) {
   if (!rules.learned_scales) return result;
   freeze_scales_of_frozen(result, quantized);
   for (Node& node : result.nodes) {
-    if (node.op->full_name() == "ofsdp.FakeQuantize") node.attributes.set("learned", int64_t{1});
+    if (node.op->full_name() != "ofsdp.FakeQuantize") continue;
+    Node made = node;
+    made.attributes.set("learned", int64_t{1});
+    GraphEditor::change_symbolic(node, std::move(made));
   }
   return result;
 }

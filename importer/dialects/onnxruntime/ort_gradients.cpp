@@ -321,12 +321,16 @@ class ForwardView final : public GradBuilder {
   // Returns an output that the file does not ask the forward node for.
   ValueId ask_maker(size_t i) {
     Node& node = graph_.nodes[static_cast<size_t>(operands_.maker)];
-    if (node.outputs.size() <= i) node.outputs.resize(i + 1, 0);
-    if (node.outputs[i] != 0) return node.outputs[i];
-    const ValueId id = GraphEditor(graph_).add_value(
-        {format_text("{}.{}", node.name, i), ValueKind::kActivation, {}});
-    node.outputs[i] = id;
-    if (auto descs = infer_descs(graph_, node); !descs.ok()) fail(std::move(descs).status());
+    Node made = node;
+    if (made.outputs.size() <= i) made.outputs.resize(i + 1, 0);
+    if (made.outputs[i] != 0) return made.outputs[i];
+    GraphEditor editor(graph_);
+    const ValueId id =
+        editor.add_value({format_text("{}.{}", node.name, i), ValueKind::kActivation, {}});
+    made.outputs[i] = id;
+    if (Status asked = editor.change_descs(node, std::move(made)); !asked.ok()) {
+      fail(std::move(asked));
+    }
     return id;
   }
 
@@ -343,14 +347,15 @@ class ForwardView final : public GradBuilder {
     for (size_t n = first; n < graph_.nodes.size(); ++n) {
       for (ValueId& id : graph_.nodes[n].outputs) made |= id == from;
     }
+    GraphEditor editor(graph_);
     if (!made) {
-      graph_.nodes.push_back(
-          {&graph_.registry->get("Identity"), node_.name, {}, {from}, {to}, true});
-      return ok_status();
+      return editor.place({&graph_.registry->get("Identity"), node_.name, {}, {from}, {to}, true});
     }
     for (size_t n = first; n < graph_.nodes.size(); ++n) {
-      std::ranges::replace(graph_.nodes[n].outputs, from, to);
-      std::ranges::replace(graph_.nodes[n].inputs, from, to);
+      Node renamed = graph_.nodes[n];
+      std::ranges::replace(renamed.outputs, from, to);
+      std::ranges::replace(renamed.inputs, from, to);
+      OFSDP_RETURN_IF_ERROR(editor.change(graph_.nodes[n], std::move(renamed)));
     }
     for (auto& [input, id] : gradients_) {
       if (id == from) id = to;

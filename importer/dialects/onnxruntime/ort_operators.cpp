@@ -79,8 +79,15 @@ class Replacement {
     value.constant = std::move(constant);
   }
 
+  // Specialization asks the operator.
+  void become(const std::string& op, std::vector<ValueId> inputs, Attributes attributes) {
+    GraphEditor::change_symbolic(
+        node_, {&graph_.registry->get(op), node_.name, std::move(attributes), std::move(inputs),
+                node_.outputs, node_.backward});
+  }
+
   Status rename(const std::string& op) {
-    node_.op = &graph_.registry->get(op);
+    become(op, node_.inputs, node_.attributes);
     return op == "Concat" ? set_lengths() : ok_status();
   }
 
@@ -96,7 +103,9 @@ class Replacement {
     }
     const auto count = static_cast<int64_t>(lengths.size());
     set_constant(1, make_constant<int64_t>(DType::kInt64, Shape{count}, lengths));
-    node_.outputs.resize(1);
+    Node made = node_;
+    made.outputs.resize(1);
+    GraphEditor::change_symbolic(node_, std::move(made));
     return ok_status();
   }
 
@@ -106,11 +115,11 @@ class Replacement {
     const TensorDesc& gradient = graph_.value(node_.inputs[0]).desc;
     const auto joint = broadcast(shape, gradient.shape);
     const bool same = graph_.loss_weight == 0 || shape == gradient.shape;
-    node_.op = &graph_.registry->get("Identity");
-    node_.attributes = {};
-    if (same || !joint.ok() || !(*joint == gradient.shape)) return;
-    node_.op = &graph_.registry->get("ofsdp.SumTo");
-    node_.attributes = {{"shape", shape.axes()}};
+    if (same || !joint.ok() || !(*joint == gradient.shape)) {
+      become("Identity", node_.inputs, {});
+    } else {
+      become("ofsdp.SumTo", node_.inputs, {{"shape", shape.axes()}});
+    }
   }
 
   // Y = X scale, or X / scale with scale_down; the scale is a number of any type.
@@ -127,8 +136,7 @@ class Replacement {
     const ValueId factor = GraphEditor(graph_).add_constant(
         node_.name + ".scale", std::make_shared<const Constant>(std::move(number)));
     const bool down = node_.attributes.i("scale_down", 0) != 0;
-    node_.op = &graph_.registry->get(down ? "Div" : "Mul");
-    node_.inputs = {node_.inputs[0], factor};
+    become(down ? "Div" : "Mul", {node_.inputs[0], factor}, node_.attributes);
     return ok_status();
   }
 
@@ -196,8 +204,12 @@ void mark_gradient_sums(Graph& graph, const std::map<std::string, ValueId>& ids)
     if (suffix == std::string::npos) continue;
     const auto found = ids.find(name.substr(0, suffix));
     if (found == ids.end()) continue;
-    node.op = &gradient_sum();
-    node.attributes = {{kOf, int64_t{found->second}}};
+    GraphEditor::change_symbolic(node, {&gradient_sum(),
+                                        node.name,
+                                        {{kOf, int64_t{found->second}}},
+                                        node.inputs,
+                                        node.outputs,
+                                        node.backward});
   }
 }
 

@@ -38,8 +38,13 @@ void skip_identities(Graph& graph, const std::vector<ValueId>& wanted) {
   std::map<ValueId, ValueId> alias;
   std::vector<Node> kept;
   for (Node& node : graph.nodes) {
-    for (ValueId& id : node.inputs) {
+    Node reading = node;
+    for (ValueId& id : reading.inputs) {
       if (const auto it = alias.find(id); it != alias.end()) id = it->second;
+    }
+    if (reading.inputs != node.inputs) {
+      const Status changed = GraphEditor(graph).change(node, std::move(reading));
+      OFSDP_CHECK(changed.ok(), "{}", changed.message());
     }
     const bool skipped =
         node.op->full_name() == "Identity" && std::ranges::count(wanted, node.outputs[0]) == 0;

@@ -102,8 +102,7 @@ class Rewriter {
     }
     const OpDef& into = graph_.registry->get(op);
     Node made{&into, name.empty() ? node.name : name, attributes, inputs, {node.outputs[0]}};
-    const auto descs = infer_outputs(graph_, made);
-    if (!descs.ok() || !((*descs)[0] == desc(node.outputs[0]))) return false;
+    if (!check_outputs(graph_, made).ok()) return false;
     append(std::move(made));
     return true;
   }
