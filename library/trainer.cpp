@@ -13,6 +13,7 @@
 #include "library/settings.h"
 #include "plugins/loading/loader.h"
 #include "runtime/cli/command_line.h"
+#include "runtime/plan/run_files.h"
 #include "runtime/train/batch_trainer.h"
 
 namespace ofsdp::library {
@@ -70,6 +71,7 @@ Status open_trainer(const onnx_fsdp_settings* given, TrainerParts& t) {
       t.command, cli::parse_command(words, threads != nullptr ? std::optional<std::string>(threads)
                                                               : std::nullopt));
   const Options& options = t.command.options;
+  OFSDP_RETURN_IF_ERROR(runtime::check_run_files(options, t.command.origin));
   OFSDP_ASSIGN_OR_RETURN(t.plugins, load_plugins(options.plugins, options.plugin_override));
   OFSDP_ASSIGN_OR_RETURN(const auto identity, rank_identity_from_environment());
   const RankIdentity rank = identity.value_or(RankIdentity{});

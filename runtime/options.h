@@ -399,8 +399,9 @@ inline bool joins_rows(const Options& options) {
 
 // Facts about the model that parsing and the first look at files have found.
 struct ModelOrigin {
-  std::string artifacts = {};   // the folder of training artifacts that `model` is of; empty: none
-  std::string weights = {};     // the file to start from when it is not `model`; empty: none
+  std::string artifacts = {};  // the folder of training artifacts that `model` is of; empty: none
+  std::string weights = {};    // the file to start from when it is not `model`; empty: none
+  std::vector<std::string> settings = {};  // the files that options were read from
   std::string overriding = {};  // the first given option that a training_info answers itself
   // The AdamW of the artifacts:
   bool transformers_adamw = false;

@@ -21,7 +21,7 @@ namespace ofsdp::importer {
 Status check_output_path(const std::string& path);
 
 // The same, and writing what was trained from `input` there destroys nothing of the input's. The
-// input's own path is allowed where it has no external data.
+// path of an input without external data is fine here: runtime/plan/run_files.h refuses it before.
 Status check_output_path(const std::string& path, const OnnxFile& input);
 
 // Returns the names of the data files next to `path`, in the order of input's: as the input names

@@ -224,6 +224,7 @@ Status read_sources(const CommandEntry& command, const Words& words, OptionReade
   parsed.options.model = model;
   OFSDP_RETURN_IF_ERROR(resolve_meeting(parsed.options.launch, reader));
   parsed.origin.overriding = reader.overriding();
+  parsed.origin.settings = reader.files();
   parsed.warnings = reader.warnings();
   return artifacts ? check_ort_options(*artifacts, parsed.options) : ok_status();
 }

@@ -43,6 +43,7 @@
 #include "runtime/log/stop_signal.h"
 #include "runtime/plan/predict/absent_ranks.h"
 #include "runtime/plan/predict/topology.h"
+#include "runtime/plan/run_files.h"
 #include "runtime/train/session.h"
 
 namespace ofsdp::cli {
@@ -100,6 +101,7 @@ Status train(const ParsedCommand& command, const RankIdentity& identity, Communi
     texts = {effective_config(command.options, identity.world), changed_settings(command.options)};
   }
   OFSDP_ASSIGN_OR_RETURN(const Options options, after_restart(command.options, identity.world));
+  if (identity.rank == 0) OFSDP_RETURN_IF_ERROR(check_run_files(options, command.origin));
   OFSDP_ASSIGN_OR_RETURN(const auto plugins,
                          load_plugins(options.plugins, options.plugin_override));
   return run_session(
@@ -142,6 +144,9 @@ Result<std::unique_ptr<Communicator>> absent_ranks(const Options& options,
 // Ranks of which only this one is there.
 int run_plan(const ParsedCommand& command, const std::optional<RankIdentity>& identity) {
   const Options& options = command.options;
+  if (const Status apart = check_run_files(options, command.origin); !apart.ok()) {
+    return report(apart);
+  }
   const int64_t asked_for = asked_ranks(options.launch);
   const int64_t here_now = identity ? identity->world : asked_for;
   const auto world = static_cast<int>(options.report.world.value_or(here_now));
@@ -196,6 +201,9 @@ int complete(const Options& options) {
 // The commands that neither train nor plan.
 int run_alone(const ParsedCommand& command) {
   const Options& options = command.options;
+  if (const Status apart = check_run_files(options, command.origin); !apart.ok()) {
+    return report(apart);
+  }
   if (options.command == Command::kConfig) {
     const bool terminal = isatty(STDIN_FILENO) != 0 && isatty(STDOUT_FILENO) != 0;
     std::istringstream nothing;

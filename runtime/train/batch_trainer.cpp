@@ -4,6 +4,7 @@
 
 #include "kernels/base/escaped.h"
 #include "kernels/base/reject.h"
+#include "runtime/plan/run_files.h"
 #include "runtime/state/trained_writer.h"
 
 namespace ofsdp::runtime {
@@ -192,6 +193,9 @@ Status BatchTrainer::check_opened(const char* call) const {
 
 Status BatchTrainer::save(const std::string& path) {
   OFSDP_RETURN_IF_ERROR(check_opened("save"));
+  Options options = context_.options;
+  options.files.output = path;
+  OFSDP_RETURN_IF_ERROR(check_run_files(options, context_.origin));
   const TrainedState trained = trained_state(run_->settings(), steps_);
   OFSDP_RETURN_IF_ERROR(run_->setup().source->check_output(path, trained));
   return write_trained(*live_->state, context_.communicator, path, trained);

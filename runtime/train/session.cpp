@@ -90,13 +90,13 @@ class Session {
 
   Status check_log_targets() const {
     const OutputOptions& files = options_.files;
-    OFSDP_RETURN_IF_ERROR(check_log_target("--metrics", files.metrics, options_.model));
+    OFSDP_RETURN_IF_ERROR(check_log_target("--metrics", files.metrics));
     for (const std::string& log : files.log) {
       const std::string path = log.substr(log.find(':') + 1);
       if (log.starts_with("csv:"))
-        OFSDP_RETURN_IF_ERROR(check_log_target("--log", path, options_.model));
+        OFSDP_RETURN_IF_ERROR(check_log_target("--log", path));
     }
-    return check_log_target("--trace", files.trace, options_.model);
+    return check_log_target("--trace", files.trace);
   }
 
   Status execute(const ModelSetup& setup, const RunPlan& plan) {

@@ -8,6 +8,7 @@
 #include <set>
 
 #include "fsdp/checkpoint/disk.h"
+#include "importer/write/output_files.h"
 #include "runtime/cli/config/terminal_menu.h"
 #include "runtime/cli/options/option_table.h"
 
@@ -233,13 +234,9 @@ class Questions {
 };
 
 Status write_by_name(const std::string& path, const std::string& text) {
-  const std::string made = path + ".tmp";
-  const Status written = write_whole_file(made, text);
-  if (!written.ok()) return input_error("{}", written.message());
-  std::error_code error;
-  std::filesystem::rename(made, path, error);
-  if (error) return input_error("{}: cannot write the file: {}", path, error.message());
-  return ok_status();
+  const Status written = write_whole(
+      path, [&](const std::string& temporary) { return write_whole_file(temporary, text); });
+  return written.ok() ? ok_status() : input_error("{}", written.message());
 }
 
 }  // namespace

@@ -133,6 +133,7 @@ bool is_deepspeed(const YAML::Node& root, const OptionReader& reader) {
 }  // namespace
 
 Status read_config(const std::string& path, Source source, OptionReader& reader) {
+  reader.note_file(path);
   if (std::filesystem::path(path).extension() != ".json") {
     return read_yaml_config(path, source, reader);
   }
@@ -144,6 +145,7 @@ Status read_config(const std::string& path, Source source, OptionReader& reader)
 }
 
 Status read_yaml_config(const std::string& path, Source source, OptionReader& reader) {
+  reader.note_file(path);
   return without_yaml_exceptions(path, "YAML", [&]() -> Status {
     OFSDP_ASSIGN_OR_RETURN(const YAML::Node root, read_document(path, "YAML"));
     return ConfigFile(path, source, reader).read(root);

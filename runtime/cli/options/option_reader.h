@@ -43,6 +43,10 @@ class OptionReader {
   // The mapping under `data:`.
   void read_inline_data(DataChoice data, Source source, const std::string& subject);
 
+  // The files that options were read from.
+  void note_file(const std::string& path) { files_.push_back(path); }
+  const std::vector<std::string>& files() const { return files_; }
+
   // Warnings, printed once, one per line, when the run starts.
   void warn(std::string line) { warnings_.push_back(std::move(line)); }
   const std::vector<std::string>& warnings() const { return warnings_; }
@@ -72,6 +76,7 @@ class OptionReader {
   std::vector<OptionEntry> table_;
   Options options_;
   std::map<std::string, Said> said_;
+  std::vector<std::string> files_;
   std::vector<std::string> warnings_;
 };
 

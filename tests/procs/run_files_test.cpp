@@ -1,0 +1,178 @@
+// No output of a command is one of its inputs, and no two outputs are one file: every output flag
+// with every input, by several names, before anything is written. All inputs keep their bytes.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/support/refused_run.h"
+
+namespace ofsdp {
+namespace run_files_test {
+
+using onnx_bytes::content;
+using onnx_bytes::external;
+using onnx_bytes::kFloat;
+using onnx_bytes::linear_model;
+using onnx_bytes::linear_weights;
+using onnx_bytes::tensor;
+
+namespace fs = std::filesystem;
+
+// A run with an input of every kind.
+class RunFilesTest : public testing::Test {
+ protected:
+  RunFilesTest() {
+    write_external("model.onnx", "weights.bin");
+    write_external("teacher.onnx", "teacher.bin");
+    folder_.write("c.yaml", "lr: 0.1\n");
+    folder_.write("model.yaml", "seed: 3\n");
+    folder_.write("data.yaml",
+                  "train:\n  x: {file: data/x.npy}\n  labels: {file: data/labels.npy}\n"
+                  "eval:\n  x: {file: ev/x.npy}\n  labels: {file: ev/labels.npy}\n");
+    for (const char* name : {"x.npy", "labels.npy"}) {
+      folder_.write(format_text("ev/{}", name), content(folder_ / format_text("data/{}", name)));
+    }
+  }
+
+  void write_external(const std::string& model, const std::string& data) {
+    onnx_bytes::SmallModel made = linear_model();
+    made.initializers[0] = tensor("w", kFloat, {4, 3}, external(data, "0", "48"));
+    folder_.write(model, made.bytes());
+    folder_.write(data, onnx_bytes::bytes_of(linear_weights()));
+  }
+
+  Words run(const std::string& command = "train") const {
+    return fsdp_run({command, path("model.onnx"), "--data", path("data.yaml"), "--eval-data",
+                     path("ev"), "--loss", "cross_entropy", "--batch-size", "2", "--config",
+                     path("c.yaml")});
+  }
+  Words train() const { return run() + Words{"--teacher", path("teacher.onnx"), "--steps", "2"}; }
+
+  std::string path(const std::string& name) const { return folder_ / name; }
+
+  // Exit 2 with a line that has `facts`; no file was changed, made or removed.
+  void expect_kept(const Words& words, const Words& facts, const Start& start = {}) const {
+    SCOPED_TRACE(joined(words, " "));
+    const auto before = folder_.contents();
+    const Finished run = Program::run(words, start);
+    EXPECT_EQ(run.status, 2) << run.out;
+    expect_one_line(run.err, facts);
+    EXPECT_TRUE(folder_.contents() == before) << "a file was changed";
+  }
+
+  RunFolder folder_;
+};
+
+const Words kInputs = {"model.onnx",      "weights.bin", "teacher.onnx", "teacher.bin",
+                       "c.yaml",          "model.yaml",  "data.yaml",    "data/x.npy",
+                       "data/labels.npy", "ev/x.npy",    "ev/labels.npy"};
+
+TEST_F(RunFilesTest, NoOutputIsAnInput) {
+  for (const std::string flag : {"--output", "--metrics", "--trace", "--log", "--adapter"}) {
+    for (const std::string& input : kInputs) {
+      const std::string value = (flag == "--log" ? "csv:" : "") + path(input);
+      const Words lora = flag == "--adapter" ? Words{"--lora", "w"} : Words{};
+      expect_kept(train() + lora + Words{flag, value},
+                  {flag + " " + path(input), "expected another file than"});
+    }
+  }
+}
+
+TEST_F(RunFilesTest, EveryCommandGoesThroughIt) {
+  for (const std::string& input : kInputs) {
+    if (input.starts_with("teacher")) continue;
+    expect_kept(run("eval") + Words{"--metrics", path(input)}, {"--metrics " + path(input)});
+    expect_kept(run("plan") + Words{"--html", path(input)}, {"--html " + path(input)});
+    expect_kept(run("doctor") + Words{"--find-lr", "--picture", path(input)},
+                {"--picture " + path(input)});
+    expect_kept(run("make-training") + Words{"--output", path(input)}, {"--output " + path(input)});
+  }
+}
+
+// A path by which the file is not named: each is the same file.
+TEST_F(RunFilesTest, OtherNamesAreSeenThrough) {
+  fs::create_symlink("x.npy", path("data/link"));
+  fs::create_hard_link(path("data/x.npy"), path("second"));
+  fs::create_directory_symlink("data", path("elsewhere"));
+  for (const std::string name : {"data/link", "second", "elsewhere/x.npy", "data/../data/./x.npy",
+                                 "elsewhere/../data/x.npy"}) {
+    for (const std::string flag : {"--output", "--metrics", "--trace"}) {
+      expect_kept(train() + Words{flag, path(name)}, {flag + " " + path(name), "--data"});
+    }
+  }
+  const Words relative{"--metrics", "ev/../data/x.npy"};
+  expect_kept(train() + relative, {"--metrics ev/../data/x.npy"}, {.folder = path("")});
+}
+
+TEST_F(RunFilesTest, NoTwoOutputsAreOneFile) {
+  fs::create_directory_symlink(".", path("here"));
+  const std::vector<std::pair<std::string, std::string>> outputs = {{"--output", ""},
+                                                                    {"--metrics", ""},
+                                                                    {"--trace", ""},
+                                                                    {"--log", "csv:"},
+                                                                    {"--checkpoint-dir", ""}};
+  for (size_t i = 0; i < outputs.size(); ++i) {
+    for (size_t k = 0; k < i; ++k) {
+      expect_kept(train() + Words{outputs[k].first, outputs[k].second + path("new"),
+                                  outputs[i].first, outputs[i].second + path("here/new")},
+                  {outputs[k].first, outputs[i].first, "new"});
+    }
+  }
+  expect_kept(train() + Words{"--log", "csv:" + path("new"), "--log", "csv:" + path("new")},
+              {"--log " + path("new"), "that of --log"});
+  // Next to its input the trained model has a data file of its own, which is an output as well.
+  expect_kept(train() + Words{"--output", path("o.onnx"), "--metrics", path("o.onnx.data")},
+              {"the external data of --output", "--metrics"});
+}
+
+TEST_F(RunFilesTest, FoldersOfDataTakeNoCheckpoints) {
+  fs::create_directory_symlink("ev", path("link"));
+  for (const std::string name : {"ev", "link"}) {
+    expect_kept(train() + Words{"--checkpoint-dir", path(name)},
+                {"--checkpoint-dir " + path(name), "--eval-data"});
+  }
+  expect_kept(fsdp_run({path("model.onnx"), "--loss", "cross_entropy", "--steps", "1",
+                        "--checkpoint-dir", path("data")}),
+              {"--checkpoint-dir " + path("data"), "--data"});
+}
+
+TEST_F(RunFilesTest, CheckpointsAndTheirModelAreInputsOfExport) {
+  const Words saving{"--checkpoint-dir", path("ck"), "--metrics", path("ck/m.jsonl")};
+  const Finished saved = Program::run(run() + Words{"--steps", "2"} + saving);
+  ASSERT_EQ(saved.status, 0) << saved.err;
+  const std::string step = "ck/step-00000002";
+  for (const std::string& file : Words{step + "/manifest.json", "model.onnx", "weights.bin"}) {
+    for (const std::string& from : Words{"ck", step}) {
+      expect_kept(fsdp_run({"export", path(from), "-o", path(file)}), {"--output " + path(file)});
+    }
+  }
+  expect_kept(run() + Words{"--resume", path(step), "--metrics", path(step + "/manifest.json")},
+              {"--metrics", "--resume"});
+  // A resumed run goes on in the folder of its checkpoint, with its metrics.
+  const Finished resumed =
+      Program::run(run() + Words{"--steps", "4", "--resume", "latest"} + saving);
+  EXPECT_EQ(resumed.status, 0) << resumed.err;
+}
+
+// What is beside the inputs, and what replaces nothing.
+TEST_F(RunFilesTest, OtherFilesAreFine) {
+  const auto before = folder_.contents();
+  const Finished trained = Program::run(
+      train() + Words{"--output", path("data/o.onnx"), "--metrics", path("data/m.jsonl"),
+                      "--checkpoint-dir", path(""), "--log", "csv:" + path("ev/rows.csv")});
+  EXPECT_EQ(trained.status, 0) << trained.err;
+  const auto after = folder_.contents();
+  for (const auto& [name, bytes] : before) EXPECT_TRUE(after.at(name) == bytes) << name;
+  // A device is refused for what it is, as before, not as a file that two flags share.
+  const Finished device = Program::run(run("eval") + Words{"--metrics", "/dev/null"});
+  EXPECT_THAT(device.err, testing::HasSubstr("found a device or pipe"));
+  // The configuration of a training run may name its trained file, which an evaluation reads.
+  fs::copy_file(path("model.onnx"), path("t.onnx"));
+  folder_.write("c.yaml", "output: t.onnx\n");
+  const Finished eval =
+      Program::run(fsdp_run({"eval", path("t.onnx"), "--data", path("data.yaml"), "--loss",
+                             "cross_entropy", "--config", path("c.yaml")}));
+  EXPECT_EQ(eval.status, 0) << eval.err;
+}
+
+}  // namespace run_files_test
+}  // namespace ofsdp
