@@ -131,9 +131,39 @@ void freeze_scales_of_frozen(Graph& graph, const ScaleUses& uses) {
   }
 }
 
+void mark_learned(Graph& graph) {
+  for (Node& node : graph.nodes) {
+    if (node.op->full_name() != "ofsdp.FakeQuantize") continue;
+    Node made = node;
+    made.attributes.set("learned", int64_t{1});
+    GraphEditor::change_symbolic(node, std::move(made));
+  }
+}
+
+// Trained values come from the checkpoint, so none of them stays a constant of the file.
+Graph choose_saved(const Graph& graph, const std::set<std::string>& saved) {
+  Graph result = graph;
+  const GraphUses uses(result);
+  const ScaleUses quantized(result);
+  bool learned = false;
+  for (Parameter& p : result.parameters) {
+    p.trained = saved.contains(p.name);
+    const std::string use = why_not_by_use(result, uses, p);
+    if (p.trained) {
+      result.value(p.value).constant = nullptr;
+      learned = learned || quantized.scales.contains(p.value);
+    } else {
+      freeze(result, p, use.empty() ? "not trained in the checkpoint" : use);
+    }
+  }
+  if (learned) mark_learned(result);
+  return result;
+}
+
 }  // namespace
 
 Result<Graph> choose_candidates(const Graph& graph, const TrainedRules& rules) {
+  if (!rules.saved.empty()) return choose_saved(graph, rules.saved);
   Graph result = graph;
   OFSDP_ASSIGN_OR_RETURN(const auto frozen, all_matches(graph, "--freeze", rules.freeze));
   OFSDP_ASSIGN_OR_RETURN(const auto named, all_matches(graph, "--train", rules.train));
@@ -158,12 +188,7 @@ Result<Graph> choose_candidates(const Graph& graph, const TrainedRules& rules) {
   }
   if (!rules.learned_scales) return result;
   freeze_scales_of_frozen(result, quantized);
-  for (Node& node : result.nodes) {
-    if (node.op->full_name() != "ofsdp.FakeQuantize") continue;
-    Node made = node;
-    made.attributes.set("learned", int64_t{1});
-    GraphEditor::change_symbolic(node, std::move(made));
-  }
+  mark_learned(result);
   return result;
 }
 

@@ -32,6 +32,9 @@ struct TrainedRules {
   bool hold_frozen = false;
   // Why an initializer that `train` does not name is not trained.
   std::string otherwise = "not named by --train";
+  // If not empty, these names replace all of the above: the trained set of a checkpoint that is
+  // evaluated.
+  std::set<std::string> saved = {};
 };
 
 Result<Graph> choose_candidates(const Graph& graph, const TrainedRules& rules);

@@ -70,13 +70,15 @@ std::vector<LossSpec> losses_of(const LossOptions& options, const RankRows& rank
 class SetupMaker {
  public:
   SetupMaker(const Options& options, const ModelOrigin& origin, const Registry& registry,
-             Communicator& communicator, MemoryLedger& ledger, const DataSpec* given)
+             Communicator& communicator, MemoryLedger& ledger, const DataSpec* given,
+             const SavedRun* saved)
       : options_(options),
         origin_(origin),
         registry_(registry),
         communicator_(communicator),
         ledger_(ledger),
         given_(given),
+        saved_(saved),
         loss_(options.loss),
         train_(options.train) {}
 
@@ -120,9 +122,11 @@ class SetupMaker {
       return open_rules_source(std::move(file), *std::move(info), options_.freeze, operators);
     }
     OFSDP_RETURN_IF_ERROR(warn_of_merged(file));
-    const ModelEdits edits = edits_of(options_);
+    ModelEdits edits = edits_of(options_);
+    if (saved_ != nullptr && !edits.any()) edits = saved_->edits;
     const bool learned = options_.qat_scales == QatScales::kLearned;
     TrainedRules rules{options_.freeze, train_, learned};
+    if (saved_ != nullptr) rules.saved = saved_->trained;
     OFSDP_ASSIGN_OR_RETURN(rules.hold_frozen, computes_on_cpu());
     if (!edits.any()) return open_plain_source(std::move(file), operators, rules);
     OFSDP_ASSIGN_OR_RETURN(EditedModel edited, edit_model(std::move(file), edits));
@@ -316,6 +320,7 @@ class SetupMaker {
   Communicator& communicator_;
   MemoryLedger& ledger_;
   const DataSpec* given_;
+  const SavedRun* saved_;
   // As given, or as a training_info says:
   LossOptions loss_;
   std::vector<std::string> train_;
@@ -339,8 +344,9 @@ ModelEdits edits_of(const Options& options) {
 
 Result<ModelSetup> ModelSetup::make(const Options& options, const ModelOrigin& origin,
                                     const Registry& registry, Communicator& communicator,
-                                    MemoryLedger& ledger, const DataSpec* given) {
-  return SetupMaker(options, origin, registry, communicator, ledger, given).run();
+                                    MemoryLedger& ledger, const DataSpec* given,
+                                    const SavedRun* saved) {
+  return SetupMaker(options, origin, registry, communicator, ledger, given, saved).run();
 }
 
 }  // namespace ofsdp::runtime

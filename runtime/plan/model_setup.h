@@ -6,6 +6,8 @@
 #pragma once
 
 #include <memory>
+#include <set>
+#include <string>
 
 #include "importer/edit/model_edits.h"
 #include "importer/training_source.h"
@@ -16,15 +18,25 @@ namespace ofsdp::runtime {
 // The changes of the model that the options ask for.
 ModelEdits edits_of(const Options& options);
 
+// The run that made a checkpoint, as far as an evaluation of it must know: the graph and which of its
+// values the checkpoint has.
+struct SavedRun {
+  std::set<std::string> trained;
+  ModelEdits edits;
+};
+
 struct ModelSetup {
   explicit ModelSetup(std::unique_ptr<TrainingSource> opened)
       : source(std::move(opened)), file(source->file()), graph(source->symbolic()) {}
 
   // Imports the model, opens the data, resolves loss and trained set, and the batch of the ranks.
-  // `given`: data of a caller of the library, instead of those that the options name.
+  // `given`: data of a caller of the library, instead of those that the options name. `saved`: of a
+  // checkpoint that is evaluated; its trained set replaces that of the options, its edits stand for
+  // options that name none.
   static Result<ModelSetup> make(const Options& options, const ModelOrigin& origin,
                                  const Registry& registry, Communicator& communicator,
-                                 MemoryLedger& ledger, const DataSpec* given = nullptr);
+                                 MemoryLedger& ledger, const DataSpec* given = nullptr,
+                                 const SavedRun* saved = nullptr);
 
   Result<Graph> training_graph(int64_t batch) const { return source->graph(batch, Mode::kTrain); }
   Result<Graph> evaluation_graph(int64_t batch) const { return source->graph(batch, Mode::kEval); }

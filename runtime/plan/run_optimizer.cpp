@@ -258,6 +258,7 @@ void take_average(const RunSettings& settings, RunPlan& run) {
 
 Status choose_optimizer(const RunSettings& settings, const ModelSetup& setup,
                         const std::vector<OptimizerDef>& optimizers, RunPlan& run) {
+  run.evaluated = settings.evaluated;
   run.settings = settings_of(settings.options.optimizer, settings.bias_correction);
   if (const UpdateRules* rules = setup.source->updates()) {
     run.optimizer = setup.source->optimizer();

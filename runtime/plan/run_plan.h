@@ -43,6 +43,7 @@ struct RunPlan {
   std::vector<OrthogonalUnit> orthogonal;  // what Muon takes of each unit
   int64_t watch_interval = 0;              // updates; 0: no norms are kept
   bool uses_average = false;               // evaluation and output take the average of --ema
+  std::string evaluated;                   // as in RunSettings
   std::string warning;                     // about --group; a line or empty
   std::optional<Sampler> train_sampler;    // always there once planned
   std::optional<Sampler> eval_sampler;

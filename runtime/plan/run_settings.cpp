@@ -11,6 +11,7 @@ RunSettings resolve_settings(const Options& options, const ModelOrigin& origin,
           .transformers_adamw = origin.transformers_adamw,
           .bias_correction = origin.bias_correction,
           .optimizer_steps = setup.source->steps_done(),
+          .evaluated = {},
           .given = {}};
 }
 

@@ -28,6 +28,8 @@ struct RunSettings {
   bool transformers_adamw = false;
   bool bias_correction = true;
   int64_t optimizer_steps = 0;
+  // An evaluation of a checkpoint: the kind of its tensors that become the weights; else empty.
+  std::string evaluated = {};
   std::optional<GivenSizes> given;  // none: the data say which micro-batches there are
 };
 

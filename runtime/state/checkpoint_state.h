@@ -13,9 +13,8 @@ namespace ofsdp::runtime {
 Manifest describe_run(const Options& options, const RunPlan& plan, const ModelSetup& setup);
 
 // Whether this run can go on from that checkpoint: the same graph, teacher, trained set and
-// optimizer.
-Status check_resumable(const Manifest& manifest, const Options& options, const RunPlan& plan,
-                       const ModelSetup& setup);
+// optimizer; the same graph alone if it only evaluates it.
+Status check_resumable(const Manifest& manifest, const RunPlan& plan, const ModelSetup& setup);
 
 Status load_checkpoint(CheckpointReader& reader, const RankState& state);
 

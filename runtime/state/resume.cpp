@@ -153,7 +153,7 @@ class Finder {
                                     reader->folder(), m.step, m.world, m.world == 1 ? "" : "s",
                                     escaped(m.strategy)));
     std::fflush(stdout);
-    warn_of_another_order(m);
+    if (options_.command != Command::kEval) warn_of_another_order(m);
     return reader;
   }
 

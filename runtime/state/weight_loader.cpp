@@ -3,6 +3,9 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <map>
+#include <string>
+#include <vector>
 
 #include "kernels/base/for_each_task.h"
 #include "kernels/cpu/float_width.h"
@@ -22,19 +25,49 @@ const Initializer& source_of(const RankState& state, int parameter) {
   return file_of(state, parameter).initializers()[static_cast<size_t>(initializer)];
 }
 
+// Values in the model file; if a checkpoint is evaluated, those that it has are read from there.
+class Values {
+ public:
+  Values(const RankState& state, CheckpointReader* evaluated)
+      : state_(state), evaluated_(evaluated) {
+    if (evaluated == nullptr) return;
+    const Manifest& m = evaluated->manifest();
+    for (const NamedTensor& tensor : m.trained) kinds_[tensor.name] = state.plan().evaluated;
+    for (const NamedTensor& tensor : m.statistics) kinds_[tensor.name] = kStatisticKind;
+  }
+
+  Status read(int parameter, int64_t first, std::span<float> dst) const {
+    const auto found = kinds_.find(state_.parameter(parameter).name);
+    if (found == kinds_.end()) {
+      return file_of(state_, parameter).read(source_of(state_, parameter), first, dst);
+    }
+    if (found->second != kStatisticKind) {
+      return evaluated_->read(found->second, found->first, first, dst);
+    }
+    std::vector<float> all(static_cast<size_t>(source_of(state_, parameter).shape.numel()));
+    const int from = evaluated_->manifest().world == state_.plan().plan.world ? state_.rank() : 0;
+    OFSDP_RETURN_IF_ERROR(evaluated_->read_statistic(found->first, from, all));
+    std::copy_n(all.begin() + first, dst.size(), dst.begin());
+    return {};
+  }
+
+ private:
+  const RankState& state_;
+  CheckpointReader* evaluated_;
+  std::map<std::string, std::string> kinds_;  // of tensors of the checkpoint
+};
+
 // In pieces, so that nothing is held twice.
-Status load_converted(const RankState& state, int parameter, const Span& elements, DType dtype,
+Status load_converted(const Values& values, int parameter, const Span& elements, DType dtype,
                       std::byte* target) {
-  const OnnxFile& file = file_of(state, parameter);
-  const Initializer& source = source_of(state, parameter);
   if (dtype == DType::kFloat32) {
-    return file.read(source, elements.begin,
-                     {reinterpret_cast<float*>(target), static_cast<size_t>(elements.numel)});
+    return values.read(parameter, elements.begin,
+                       {reinterpret_cast<float*>(target), static_cast<size_t>(elements.numel)});
   }
   std::array<float, 8192> piece;
   for (int64_t done = 0; done < elements.numel; done += static_cast<int64_t>(piece.size())) {
     const auto count = std::min(piece.size(), static_cast<size_t>(elements.numel - done));
-    OFSDP_RETURN_IF_ERROR(file.read(source, elements.begin + done, {piece.data(), count}));
+    OFSDP_RETURN_IF_ERROR(values.read(parameter, elements.begin + done, {piece.data(), count}));
     narrow(piece.data(), dtype, target + static_cast<size_t>(done) * dtype_size(dtype),
            static_cast<int64_t>(count));
   }
@@ -50,14 +83,14 @@ Status load_raw(const RankState& state, int parameter, const Span& elements, siz
   return state.setup().file.read_raw(source, first, {target, static_cast<size_t>(bytes)});
 }
 
-Status load_kept(const RankState& state) {
+Status load_kept(const RankState& state, const Values& values) {
   for (const KeptPlan::Entry& entry : state.plan().kept.entries()) {
     std::byte* const target = state.kept(entry).data();
     if (entry.constant == nullptr && state.parameter(entry.parameter).raw) {
       const auto bytes = static_cast<int64_t>(entry.desc.bytes());
       OFSDP_RETURN_IF_ERROR(load_raw(state, entry.parameter, {0, bytes}, 1, target));
     } else if (entry.constant == nullptr) {
-      OFSDP_RETURN_IF_ERROR(load_converted(state, entry.parameter, {0, entry.desc.numel()},
+      OFSDP_RETURN_IF_ERROR(load_converted(values, entry.parameter, {0, entry.desc.numel()},
                                            entry.desc.dtype, target));
     } else if (!entry.constant->bytes.empty()) {
       std::memcpy(target, entry.constant->bytes.data(), entry.constant->bytes.size());
@@ -67,7 +100,7 @@ Status load_kept(const RankState& state) {
 }
 
 // Loads the elements of a unit's frozen parameters that this rank has of the flat array.
-Status load_frozen(const RankState& state) {
+Status load_frozen(const RankState& state, const Values& values) {
   const Plan& plan = state.plan().plan;
   for (const Unit& unit : plan.units) {
     const Span mine = plan.owned_frozen(unit, state.rank());
@@ -79,7 +112,7 @@ Status load_frozen(const RankState& state) {
           if (state.parameter(p.parameter).raw) {
             return load_raw(state, p.parameter, {first, count}, size, target);
           }
-          return load_converted(state, p.parameter, {first, count}, plan.param_dtype, target);
+          return load_converted(values, p.parameter, {first, count}, plan.param_dtype, target);
         }));
   }
   return {};
@@ -138,11 +171,24 @@ Status load_weights(const RankState& state) {
   return {};
 }
 
+// Loads the trained parameters of a checkpoint that is evaluated.
+Status load_evaluated(const RankState& state, const Values& values) {
+  for (const Unit& unit : state.plan().plan.units) {
+    OFSDP_RETURN_IF_ERROR(state.held(unit, -1).for_each_part([&](const ShardPart& part) {
+      return values.read(part.param.parameter, part.first, part.values);
+    }));
+  }
+  return {};
+}
+
 }  // namespace
 
 Status load_values(const RankState& state, CheckpointReader* checkpoint, const RankState* before) {
-  OFSDP_RETURN_IF_ERROR(load_kept(state));
-  OFSDP_RETURN_IF_ERROR(load_frozen(state));
+  const bool evaluates = checkpoint != nullptr && !state.plan().evaluated.empty();
+  const Values values(state, evaluates ? checkpoint : nullptr);
+  OFSDP_RETURN_IF_ERROR(load_kept(state, values));
+  OFSDP_RETURN_IF_ERROR(load_frozen(state, values));
+  if (evaluates) return load_evaluated(state, values);
   if (before != nullptr) {
     copy_trained(*before, state);
     return {};

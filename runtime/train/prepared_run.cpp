@@ -36,18 +36,26 @@ Status PreparedRun::prepare(const std::string& configuration, const DataSpec* da
                   communicator.size(), kMostRanks);
   ModelOrigin origin = context_.origin;
   OFSDP_ASSIGN_OR_RETURN(origin.weights, weights_to_start_from(options));
-  OFSDP_ASSIGN_OR_RETURN(ModelSetup setup, ModelSetup::make(options, origin, context_.registry,
-                                                            communicator, context_.ledger, data));
+  const bool may_resume = origin.weights.empty(), evaluates = options.command == Command::kEval;
+  if (may_resume && evaluates) OFSDP_RETURN_IF_ERROR(open_checkpoints());
+  std::optional<SavedRun> saved;
+  if (checkpoint_ != nullptr) {
+    OFSDP_ASSIGN_OR_RETURN(saved, saved_run());
+  }
+  OFSDP_ASSIGN_OR_RETURN(ModelSetup setup,
+                         ModelSetup::make(options, origin, context_.registry, communicator,
+                                          context_.ledger, data, saved ? &*saved : nullptr));
   setup_ = std::make_unique<ModelSetup>(std::move(setup));
   settings_ = resolve_settings(options, origin, *setup_, configuration);
   if (sizes != nullptr) settings_.given = *sizes;
+  if (saved) take_weights_alone();
   OFSDP_RETURN_IF_ERROR(check_before_planning());
-  if (origin.weights.empty()) OFSDP_RETURN_IF_ERROR(open_checkpoints());
+  if (may_resume && !evaluates) OFSDP_RETURN_IF_ERROR(open_checkpoints());
   settings_.start = resume_point(checkpoint_.get());
   OFSDP_ASSIGN_OR_RETURN(chosen_, choose_device(options, communicator));
   OFSDP_RETURN_IF_ERROR(make_plan());
   if (checkpoint_ == nullptr) return {};
-  return check_resumable(checkpoint_->manifest(), options, *plan_, *setup_)
+  return check_resumable(checkpoint_->manifest(), *plan_, *setup_)
       .with_prefix("--resume: " + checkpoint_->folder());
 }
 
@@ -80,7 +88,7 @@ Status PreparedRun::check_before_planning() const {
     return input_error("eval: the data have no evaluation part; name one with --eval-data");
   }
   OFSDP_RETURN_IF_ERROR(check_best());
-  if (writes_trained(options)) {
+  if (writes_trained(options) && options.command != Command::kEval) {
     OFSDP_RETURN_IF_ERROR(
         setup_->source->check_output(options.files.output, trained_state(settings_, 0)));
   }
@@ -129,6 +137,26 @@ Status PreparedRun::open_checkpoints() {
   }
   OFSDP_ASSIGN_OR_RETURN(checkpoint_, find_checkpoint(options, communicator, store_.get()));
   return {};
+}
+
+// Of the checkpoint that is evaluated.
+Result<SavedRun> PreparedRun::saved_run() const {
+  const Manifest& m = checkpoint_->manifest();
+  SavedRun saved;
+  for (const NamedTensor& tensor : m.trained) saved.trained.insert(tensor.name);
+  OFSDP_ASSIGN_OR_RETURN(saved.edits,
+                         prefixed("--resume: " + checkpoint_->folder(), edits_from(m.edits)));
+  return saved;
+}
+
+// An evaluation has no optimizer. The average is loaded as the weights.
+void PreparedRun::take_weights_alone() {
+  OptimizerOptions& optimizer = settings_.options.optimizer;
+  const bool averaged =
+      optimizer.ema_use && std::ranges::count(checkpoint_->manifest().states, kAverageState) > 0;
+  settings_.evaluated = averaged ? kAverageState : kParameterKind;
+  optimizer = {};
+  optimizer.kind = OptimizerKind::kSgd;
 }
 
 void PreparedRun::warn_of_no_folder() const {

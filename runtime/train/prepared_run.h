@@ -64,6 +64,8 @@ class PreparedRun {
   Status check_before_planning() const;
   Status check_best() const;
   Status open_checkpoints();
+  Result<SavedRun> saved_run() const;
+  void take_weights_alone();
   void warn_of_no_folder() const;
   Status agree() const;
 

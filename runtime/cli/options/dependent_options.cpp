@@ -121,7 +121,9 @@ NoEffect no_effect(const Options& options, std::string_view name) {
   if (!optimizer_uses(options.optimizer, name)) {
     return {"--optimizer " + shown(options, "optimizer"), true};
   }
-  if (name == "ema-use" && !options.optimizer.ema) return {"--ema off"};
+  const bool evaluates =
+      options.command == Command::kEval && !options.checkpoint.resume.empty();  // may have one
+  if (name == "ema-use" && !options.optimizer.ema && !evaluates) return {"--ema off"};
   if (!schedule_uses(options.schedule.kind, name)) {
     return {"--lr-schedule " + std::string(name_of(options.schedule.kind))};
   }

@@ -1,0 +1,105 @@
+// `eval --resume CHECKPOINT` needs weights alone: no option of the training that made it. The loss is
+// that of the evaluation during training, and that of the trained file, which is read without a
+// checkpoint.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "tests/support/checkpoint_runs.h"
+
+namespace ofsdp {
+namespace checkpoint_eval_test {
+
+struct Evaluation {
+  double loss = NAN, accuracy = NAN;
+};
+
+Words evaluated() {
+  return {"--data", fixture("mlp/data"), "--eval-data", fixture("mlp/data"), "--batch-size", "9"};
+}
+
+Evaluation last_row(const std::string& metrics) {
+  const auto rows = rows_of(metrics, "eval");
+  if (rows.empty()) return {};
+  return {rows.back().at("loss"), rows.back().at("accuracy")};
+}
+
+class CheckpointEvalTest : public testing::TestWithParam<std::string> {
+ protected:
+  // `how` with words that no evaluation repeats.
+  Evaluation train(const Words& how, int count) const {
+    const std::string metrics = runs_ / "train.jsonl";
+    runs_.trained(checkpointed_model() + how + evaluated() + ranks(count) + runs_.saving() +
+                  Words{"--epochs", "2", "--metrics", metrics, "--lr", "0.01"});
+    return last_row(metrics);
+  }
+
+  Evaluation eval(const std::string& model, const Words& more, int count) const {
+    const std::string metrics = runs_ / "eval.jsonl";
+    std::filesystem::remove(metrics);
+    const Finished run =
+        Program::run(fsdp_run({"eval", model, "--loss", "cross_entropy", "--metrics", metrics}) +
+                     evaluated() + more + ranks(count));
+    EXPECT_EQ(run.status, 0) << run.err;
+    EXPECT_EQ(run.err, "");
+    return last_row(metrics);
+  }
+
+  Words latest() const { return runs_.resuming(); }
+
+  CheckpointRuns runs_;
+};
+
+Words split(const std::string& text) {
+  Words words;
+  std::istringstream stream(text);
+  for (std::string word; stream >> word;) words.push_back(word);
+  return words;
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Options, CheckpointEvalTest,
+    testing::Values("--optimizer sgd", "--optimizer sgd --momentum 0.9", "--optimizer lion",
+                    "--optimizer adafactor", "--optimizer muon", "--ema 0.9",
+                    "--optimizer lion --ema 0.5 --state-dtype int8", "--freeze *bias",
+                    "--train *weight", "--group *weight:optimizer=lion,lr=0.001",
+                    "--seed 5 --no-shuffle --checkpoint-type full",
+                    "--checkpoint-type local --strategy no_shard --ema 0.9",
+                    "--lora all --lora-rank 2", "--replace-head 10"));
+
+TEST_P(CheckpointEvalTest, IsThatOfTheTraining) {
+  const Evaluation expected = train(split(GetParam()), 2);
+  ASSERT_TRUE(std::isfinite(expected.loss));
+  for (const int count : {1, 2, 3}) {
+    const Evaluation found = eval(fixture("mlp/model.onnx"), latest(), count);
+    EXPECT_NEAR(found.loss, expected.loss, 2e-6 * expected.loss) << count;
+    EXPECT_EQ(found.accuracy, expected.accuracy) << count;
+  }
+  const Evaluation file = eval(runs_ / "trained.onnx", {}, 1);
+  EXPECT_NEAR(file.loss, expected.loss, 1e-5 * expected.loss);
+  const Evaluation before = eval(fixture("mlp/model.onnx"), {}, 1);
+  EXPECT_GT(std::abs(before.loss - expected.loss), 1e-3) << "nothing was trained";
+}
+
+// The average is the one that training evaluates; --ema-use off asks for the weights.
+TEST_F(CheckpointEvalTest, EmaUseOffTakesTheWeights) {
+  const Evaluation expected = train({"--ema", "0.9", "--ema-use", "off"}, 2);
+  const Evaluation weights =
+      eval(fixture("mlp/model.onnx"), latest() + Words{"--ema-use", "off"}, 1);
+  const Evaluation average = eval(fixture("mlp/model.onnx"), latest(), 1);
+  EXPECT_NEAR(weights.loss, expected.loss, 2e-6 * expected.loss);
+  EXPECT_GT(std::abs(average.loss - expected.loss), 1e-3);
+}
+
+// A checkpoint of another graph is none of this model.
+TEST_F(CheckpointEvalTest, OfAnotherGraphIsRefused) {
+  train({"--optimizer", "sgd"}, 1);
+  const Finished run = Program::run(fsdp_run({"eval", fixture("mlp/model_with_loss.onnx")}) +
+                                    evaluated() + latest());
+  EXPECT_EQ(run.status, 2);
+  EXPECT_THAT(run.err, testing::HasSubstr("it is of another graph than"));
+}
+
+}  // namespace checkpoint_eval_test
+}  // namespace ofsdp
