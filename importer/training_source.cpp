@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "importer/graph/verify.h"
 #include "importer/onnx_import.h"
 #include "importer/passes/frozen_weights.h"
 #include "importer/passes/fusion/fusion.h"
@@ -22,7 +23,8 @@ void TrainingSource::set_symbolic(Graph symbolic) {
 }
 
 Status TrainingSource::follow(Teacher teacher) {
-  OFSDP_ASSIGN_OR_RETURN(Graph joined, with_teacher(symbolic_, teacher));
+  OFSDP_ASSIGN_OR_RETURN(Graph joined,
+                         checked_symbolic("with_teacher", with_teacher(symbolic_, teacher)));
   teacher_.emplace(std::move(teacher));
   set_symbolic(std::move(joined));
   return {};
@@ -61,8 +63,10 @@ Result<Graph> TrainingSource::specialized(int64_t batch, Mode mode) const {
   const bool forward_alone = mode == Mode::kEval && brings_backward(symbolic_);
   OFSDP_ASSIGN_OR_RETURN(
       Graph graph,
-      specialize(forward_alone ? without_backward(symbolic_) : symbolic_, shapes, mode, lowering_));
-  OFSDP_RETURN_IF_ERROR(count_samples(graph, std::max<int64_t>(batch, 1)));
+      checked("specialize", specialize(forward_alone ? without_backward(symbolic_) : symbolic_,
+                                       shapes, mode, lowering_)));
+  Status counted = count_samples(graph, std::max<int64_t>(batch, 1));
+  OFSDP_RETURN_IF_ERROR(checked("count_samples", std::move(counted), graph));
   return graph;
 }
 
@@ -70,7 +74,7 @@ Result<Graph> TrainingSource::specialized(int64_t batch, Mode mode) const {
 Result<Graph> TrainingSource::specialized_teacher(int64_t batch) const {
   const Graph& symbolic = teacher_->symbolic;
   OFSDP_ASSIGN_OR_RETURN(const auto shapes, bind_inputs(symbolic, settings_.rows, batch));
-  return specialize(symbolic, shapes, Mode::kEval, lowering_);
+  return checked("specialize of the teacher", specialize(symbolic, shapes, Mode::kEval, lowering_));
 }
 
 Result<Graph> TrainingSource::with_loss(int64_t batch, Mode mode) const {
@@ -79,7 +83,8 @@ Result<Graph> TrainingSource::with_loss(int64_t batch, Mode mode) const {
   std::map<std::string, ValueId> taught;
   if (follows) {
     OFSDP_ASSIGN_OR_RETURN(const Graph frozen, specialized_teacher(batch));
-    graph = join_teacher(graph, frozen, *teacher_, taught);
+    OFSDP_ASSIGN_OR_RETURN(graph,
+                           checked("join_teacher", join_teacher(graph, frozen, *teacher_, taught)));
   }
   std::map<std::string, Shape> labels;
   for (const LossSpec& loss : settings_.losses) {
@@ -92,40 +97,47 @@ Result<Graph> TrainingSource::with_loss(int64_t batch, Mode mode) const {
   }
   std::vector<LossSpec> losses = settings_.losses;
   for (LossSpec& loss : losses) loss.batch = batch;
-  OFSDP_ASSIGN_OR_RETURN(Graph made, attach_losses(graph, losses, labels, mode == Mode::kEval));
+  OFSDP_ASSIGN_OR_RETURN(Graph made, checked("attach_losses", attach_losses(graph, losses, labels,
+                                                                            mode == Mode::kEval)));
   if (follows) {
-    OFSDP_RETURN_IF_ERROR(add_distillation(made, losses, *teacher_, taught));
+    Status added = add_distillation(made, losses, *teacher_, taught);
+    OFSDP_RETURN_IF_ERROR(checked("add_distillation", std::move(added), made));
   }
-  if (mode == Mode::kEval) OFSDP_RETURN_IF_ERROR(measure(made, losses, settings_.measures));
+  if (mode == Mode::kEval) {
+    Status measured = measure(made, losses, settings_.measures);
+    OFSDP_RETURN_IF_ERROR(checked("measure", std::move(measured), made));
+  }
   return made;
 }
 
 // Fused, and in the type that nodes compute in.
 Result<Graph> TrainingSource::fused(const Graph& graph, const std::vector<ValueId>& wanted) const {
-  Graph made = fuse(graph, wanted);
+  OFSDP_ASSIGN_OR_RETURN(Graph made, checked("fuse", fuse(graph, wanted)));
   if (settings_.param_dtype == DType::kFloat32) return made;
-  return lower_precision(made, settings_.param_dtype);
+  return checked("lower_precision", lower_precision(made, settings_.param_dtype));
 }
 
 Result<Graph> TrainingSource::training_graph(int64_t batch) const {
   OFSDP_ASSIGN_OR_RETURN(Graph forward, with_loss(batch, Mode::kTrain));
-  OFSDP_RETURN_IF_ERROR(carry_statistics(forward));
+  Status carried = carry_statistics(forward);
+  OFSDP_RETURN_IF_ERROR(checked("carry_statistics", std::move(carried), forward));
   if (brings_backward(forward)) {
-    OFSDP_ASSIGN_OR_RETURN(Graph ordered, order_backward(forward));
+    OFSDP_ASSIGN_OR_RETURN(Graph ordered, checked("order_backward", order_backward(forward)));
     OFSDP_RETURN_IF_ERROR(synchronized(ordered));
-    return assign_layouts(ordered);
+    return checked("assign_layouts", assign_layouts(ordered));
   }
   std::vector<ValueId> wanted = values_of(forward.terms());
   for (const Carried& c : forward.carried) wanted.push_back(c.next);
   OFSDP_ASSIGN_OR_RETURN(const Graph lean, fused(forward, wanted));
-  OFSDP_ASSIGN_OR_RETURN(Graph graph, autodiff(lean));
+  OFSDP_ASSIGN_OR_RETURN(Graph graph, checked("autodiff", autodiff(lean)));
   OFSDP_RETURN_IF_ERROR(synchronized(graph));
-  return assign_layouts(graph);
+  return checked("assign_layouts", assign_layouts(graph));
 }
 
 Status TrainingSource::synchronized(Graph& graph) const {
   if (!settings_.sync_batch_norm) return {};
-  return synchronize_batch_norm(graph, settings_.ranks);
+  Status synchronous = synchronize_batch_norm(graph, settings_.ranks);
+  return checked("synchronize_batch_norm", std::move(synchronous), graph);
 }
 
 Result<Graph> TrainingSource::evaluation_graph(int64_t batch) const {
@@ -134,12 +146,12 @@ Result<Graph> TrainingSource::evaluation_graph(int64_t batch) const {
   if (graph.matches != 0) wanted.push_back(graph.matches);
   for (const Measured& m : graph.measured) wanted.push_back(m.rows);
   OFSDP_ASSIGN_OR_RETURN(const Graph lean, fused(graph, wanted));
-  return assign_layouts(lean);
+  return checked("assign_layouts", assign_layouts(lean));
 }
 
 Result<Graph> TrainingSource::gradient_graph(int64_t batch) const {
   OFSDP_ASSIGN_OR_RETURN(const Graph forward, with_loss(batch, Mode::kTrain));
-  return autodiff(forward);
+  return checked("autodiff", autodiff(forward));
 }
 
 // Planning asks for the same few graphs for each recompute level and each strategy it tries.
@@ -170,9 +182,13 @@ Result<std::unique_ptr<TrainedOutput>> TrainingSource::join_output(const std::st
 
 Result<std::unique_ptr<TrainingSource>> open_plain_source(OnnxFile file, const Operators& operators,
                                                           const TrainedRules& rules) {
-  OFSDP_ASSIGN_OR_RETURN(const Graph graph, import_onnx(file, operators));
-  OFSDP_ASSIGN_OR_RETURN(Graph chosen, choose_candidates(graph, rules));
-  if (rules.hold_frozen) chosen = hold_frozen(chosen, file);
+  OFSDP_ASSIGN_OR_RETURN(const Graph graph,
+                         checked_symbolic("import", import_onnx(file, operators)));
+  OFSDP_ASSIGN_OR_RETURN(Graph chosen,
+                         checked_symbolic("choose_candidates", choose_candidates(graph, rules)));
+  if (rules.hold_frozen) {
+    OFSDP_ASSIGN_OR_RETURN(chosen, checked_symbolic("hold_frozen", hold_frozen(chosen, file)));
+  }
   return std::make_unique<TrainingSource>(std::move(file), std::move(chosen), operators.lowering);
 }
 

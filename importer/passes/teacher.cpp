@@ -72,15 +72,19 @@ class TeacherJoiner {
   TeacherJoiner(const Graph& student, const Graph& teacher, const Teacher& of)
       : graph_(student), teacher_(teacher), of_(of), same_(teacher.values.size(), 0) {}
 
-  Graph run(std::map<std::string, ValueId>& taught) {
+  Result<Graph> run(std::map<std::string, ValueId>& taught) {
     std::vector<Node> own = std::move(graph_.nodes);
     graph_.nodes.clear();
     const size_t first = graph_.parameters.size() - teacher_.parameters.size();
     for (size_t i = 0; i < teacher_.parameters.size(); ++i) {
       at(teacher_.parameters[i].value) = graph_.parameters[first + i].value;
     }
-    for (const ValueId id : teacher_.inputs) at(id) = input(id);
-    for (const Node& node : teacher_.nodes) graph_.nodes.push_back(renamed(node));
+    for (const ValueId id : teacher_.inputs) {
+      OFSDP_ASSIGN_OR_RETURN(at(id), input(id));
+    }
+    for (const Node& node : teacher_.nodes) {
+      OFSDP_RETURN_IF_ERROR(GraphEditor(graph_).place(renamed(node)));
+    }
     graph_.nodes.insert(graph_.nodes.end(), std::make_move_iterator(own.begin()),
                         std::make_move_iterator(own.end()));
     for (const ValueId id : teacher_.outputs) taught[teacher_.value(id).name] = value(id);
@@ -98,15 +102,15 @@ class TeacherJoiner {
   }
 
   // Both models may read a column in types of their own.
-  ValueId input(ValueId id) {
+  Result<ValueId> input(ValueId id) {
     const Value& wanted = teacher_.value(id);
     const ValueId found = value_named(graph_, graph_.inputs, wanted.name);
     if (graph_.value(found).desc.dtype == wanted.desc.dtype) return found;
     const std::string name = of_.prefix + wanted.name;
     const ValueId cast = GraphEditor(graph_).add_value({name, ValueKind::kActivation, wanted.desc});
-    Node node{&graph_.registry->get("Cast"), name, {}, {found}, {cast}};
-    node.attributes.set("to", number_of_dtype(wanted.desc.dtype));
-    graph_.nodes.push_back(std::move(node));
+    const Attributes to{{"to", number_of_dtype(wanted.desc.dtype)}};
+    OFSDP_RETURN_IF_ERROR(
+        GraphEditor(graph_).place({&graph_.registry->get("Cast"), name, to, {found}, {cast}}));
     return cast;
   }
 
@@ -203,8 +207,8 @@ Result<Graph> with_teacher(const Graph& student, const Teacher& teacher) {
   return graph;
 }
 
-Graph join_teacher(const Graph& student, const Graph& teacher, const Teacher& of,
-                   std::map<std::string, ValueId>& taught) {
+Result<Graph> join_teacher(const Graph& student, const Graph& teacher, const Teacher& of,
+                           std::map<std::string, ValueId>& taught) {
   return TeacherJoiner(student, teacher, of).run(taught);
 }
 

@@ -47,8 +47,8 @@ Result<Graph> with_teacher(const Graph& student, const Teacher& teacher);
 
 // `student` was made by with_teacher; both are specialized. `taught`: the teacher's outputs in the
 // result, by the names in its file.
-Graph join_teacher(const Graph& student, const Graph& teacher, const Teacher& of,
-                   std::map<std::string, ValueId>& taught);
+Result<Graph> join_teacher(const Graph& student, const Graph& teacher, const Teacher& of,
+                           std::map<std::string, ValueId>& taught);
 
 // After attach_losses of `specs`.
 Status add_distillation(Graph& graph, std::span<const LossSpec> specs, const Teacher& teacher,

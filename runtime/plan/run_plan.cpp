@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "importer/graph/verify.h"
 #include "importer/passes/passes.h"
 #include "kernels/base/hash.h"
 #include "kernels/base/reject.h"
@@ -219,6 +220,24 @@ class RunPlanner {
     return plan_programs(low);
   }
 
+  // Nodes that become one where a kernel takes it.
+  Result<Graph> joined(Graph graph, bool training, const TakesNode& takes) const {
+    const auto pass = [&](const char* name, auto change) -> Status {
+      OFSDP_ASSIGN_OR_RETURN(graph, checked(name, change(graph, takes)));
+      return {};
+    };
+    if (training) {
+      OFSDP_RETURN_IF_ERROR(pass("join_loss_gradient", join_loss_gradient));
+      OFSDP_RETURN_IF_ERROR(pass("multiply_kept_rows", multiply_kept_rows));
+      OFSDP_RETURN_IF_ERROR(pass("join_norm_addends", join_norm_addends));
+    }
+    if (run_->device == nullptr) return graph;
+    OFSDP_RETURN_IF_ERROR(pass("keep_attention_statistics", keep_attention_statistics));
+    OFSDP_RETURN_IF_ERROR(pass("join_epilogues", join_epilogues));
+    OFSDP_RETURN_IF_ERROR(pass("pitch_rows", pitch_rows));
+    return graph;
+  }
+
   Status add_program(const ProgramKey& key) {
     if (run_->programs.contains(key)) return {};
     OFSDP_ASSIGN_OR_RETURN(Graph graph, key.training ? setup_.training_graph(key.batch)
@@ -226,18 +245,13 @@ class RunPlanner {
     if (key.training && run_->recompute_level > 0) {
       const auto parts = segments(graph, run_->plan);
       graph = recompute(graph, parts, recompute_choice(parts, run_->recompute_level));
+      OFSDP_ASSIGN_OR_RETURN(graph, checked("recompute", std::move(graph)));
     }
     const TakesNode takes = [this](const Graph& g, const Node& node) {
       return run_->kernels->get(*node.op, problem_of(g, node)).ok();
     };
-    if (key.training) {
-      graph = multiply_kept_rows(join_loss_gradient(graph, takes), takes);
-      graph = join_norm_addends(graph, takes);
-    }
-    if (run_->device != nullptr) {
-      graph = join_epilogues(keep_attention_statistics(graph, takes), takes);
-      graph = pitch_rows(graph, takes);
-    }
+    OFSDP_ASSIGN_OR_RETURN(graph, joined(std::move(graph), key.training, takes));
+    OFSDP_RETURN_IF_ERROR(verify(graph, "last"));
     const ShardingOptions& s = options_.sharding;
     const CompileOptions compile_options{
         .training = key.training,

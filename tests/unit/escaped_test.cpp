@@ -1,5 +1,5 @@
-// Control characters as text, and that whatever the product prints goes through the one place that
-// escapes them.
+// Words in messages: control characters as text, everything printed through the one place that
+// escapes them, and names near a wrong one.
 #include "kernels/base/escaped.h"
 
 #include <gmock/gmock.h>
@@ -9,6 +9,7 @@
 #include <regex>
 #include <set>
 
+#include "kernels/base/nearest_name.h"
 #include "kernels/base/status.h"
 #include "tests/support/namespaces.h"
 #include "tests/support/onnx_bytes.h"
@@ -53,6 +54,44 @@ TEST(Escaped, EverythingPrintedGoesThroughIt) {
     }
   }
   EXPECT_THAT(found, testing::IsSubsetOf(others));
+}
+
+// --- nearest names ---
+
+const std::vector<std::string> kKnown = {"strategy", "shard-size", "batch-size", "lr",
+                                         "epochs",   "eps",        "steps",      "step-size"};
+
+TEST(NearestName, FindsAChangedLetter) { EXPECT_EQ(nearest_name("stratezy", kKnown), "strategy"); }
+
+TEST(NearestName, FindsADroppedLetter) { EXPECT_EQ(nearest_name("stratgy", kKnown), "strategy"); }
+
+TEST(NearestName, CountsASwapOnce) { EXPECT_EQ(nearest_name("rl", kKnown), "lr"); }
+
+TEST(NearestName, IgnoresCaseAndUnderscores) {
+  EXPECT_EQ(nearest_name("Batch_Size", kKnown), "batch-size");
+}
+
+TEST(NearestName, TakesTheNearest) {
+  EXPECT_EQ(nearest_name("epoch", kKnown), "epochs");
+  EXPECT_EQ(nearest_name("step", kKnown), "steps");
+}
+
+TEST(NearestName, ContinuesAShortName) {
+  EXPECT_EQ(nearest_name("batch", kKnown), "batch-size");
+  EXPECT_EQ(nearest_name("shard", kKnown), "shard-size");
+}
+
+TEST(NearestName, IsEmptyWhenNothingIsNear) {
+  EXPECT_EQ(nearest_name("quantization", kKnown), "");
+  EXPECT_EQ(nearest_name("x", kKnown), "");
+  EXPECT_EQ(nearest_name("", kKnown), "");
+  EXPECT_EQ(nearest_name("lr", {}), "");
+  EXPECT_EQ(nearest_name(std::string(100000, 'a'), kKnown), "");
+}
+
+TEST(NearestName, EndsAMessage) {
+  EXPECT_EQ(did_you_mean("stratgy", kKnown), "; did you mean 'strategy'?");
+  EXPECT_EQ(did_you_mean("quantization", kKnown), "");
 }
 
 }  // namespace escaped_test
