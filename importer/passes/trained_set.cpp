@@ -59,13 +59,31 @@ bool is_rotary_table(const Graph& graph, const GraphUses& uses, const Parameter&
   });
 }
 
+// Returns the operator that reads one number as a bound, a fill or a choice; empty: there is none.
+// Views and casts pass it on.
+std::string reader_of_number(const Graph& graph, const GraphUses& uses, ValueId value) {
+  for (const size_t reader : uses.readers(value)) {
+    const Node& node = graph.nodes[reader];
+    for (const char* name : {"Clip", "Max", "Min", "Expand", "Pad", "Where"}) {
+      if (node.op->full_name() == name) return name;
+    }
+    if (!node.op->view && node.op->full_name() != "Cast") continue;
+    const std::string next = reader_of_number(graph, uses, node.outputs[0]);
+    if (!next.empty()) return next;
+  }
+  return "";
+}
+
 std::string why_not_by_rule(const Graph& graph, const GraphUses& uses, const Parameter& p) {
   for (const char* pattern :
        {"*inv_freq", "*.attn.bias", "*.masked_bias", "*cos_cache", "*sin_cache"}) {
     if (glob(pattern, p.name)) return format_text("its name matches {}", pattern);
   }
   if (is_rotary_table(graph, uses, p)) return "only cos and sin inputs read it";
-  return graph.value(p.value).desc.shape.rank() == 0 ? "rank 0" : "";
+  const Shape& shape = graph.value(p.value).desc.shape;
+  if (shape.rank() == 0) return "rank 0";
+  const std::string reader = shape.numel() == 1 ? reader_of_number(graph, uses, p.value) : "";
+  return reader.empty() ? "" : "one number that " + reader + " reads";
 }
 
 // Scales and zero points of FakeQuantize nodes.

@@ -1,7 +1,8 @@
 // The trained set of initializers. The rule: every floating-point initializer that a gradient
 // reaches, but running statistics of BatchNormalization, tensors of rank 0, tables that only cos
-// and sin inputs of rotary embeddings read, and names matching *inv_freq, *.attn.bias,
-// *.masked_bias, *cos_cache, *sin_cache. `train` patterns replace the rule, `freeze` patterns beat
+// and sin inputs of rotary embeddings read, one element of any rank that a Clip, Max, Min, Expand,
+// Pad or Where reads, and names matching *inv_freq, *.attn.bias, *.masked_bias, *cos_cache,
+// *sin_cache. `train` patterns replace the rule, `freeze` patterns beat
 // it. A pattern is tried as a literal name first, then as a glob; one that matches no initializer
 // is an error. Scales and zero points of quantized values are no weights; with `learned_scales`
 // scales are trained, of any rank, unless their weight is frozen.

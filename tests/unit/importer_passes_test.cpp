@@ -253,6 +253,28 @@ TEST_F(Passes, TrainedSetFollowsNamesThenRules) {
   EXPECT_THAT(unmatched.error().message(), HasSubstr("--freeze nothing*"));
 }
 
+// Limits, fills and choices are numbers of the graph, not weights.
+TEST_F(Passes, OneNumberThatABoundReadsIsNotTrained) {
+  const ValueId x = maker.input("x", {DType::kFloat32, {2, 4}});
+  const ValueId chosen = maker.input("chosen", {DType::kBool, {2, 4}});
+  const auto number = [&](const char* name) { return maker.parameter(name, {1, 1}); };
+  maker.node("Max", "y1", {x, number("max")});
+  maker.node("Min", "y2", {x, number("min")});
+  maker.node("Where", "y3", {chosen, x, number("where")});
+  maker.node("Expand", "y4", {number("expand"), maker.ints({2, 4})});
+  const ValueId limit = maker.node("Reshape", "limit", {number("clip"), maker.ints({})});
+  maker.node("Clip", "y5", {x, limit});
+  maker.node("Mul", "y6", {x, number("mul")});                // a scale that is learned
+  maker.node("Max", "y7", {x, maker.parameter("row", {4})});  // not one number
+  const Graph graph = *choose_candidates(maker.graph, {});
+  std::string names;
+  for (const Parameter& p : graph.parameters) names += p.trained ? p.name + " " : "";
+  EXPECT_EQ(names, "mul row ");
+  EXPECT_EQ(graph.parameters[0].reason, "one number that Max reads");
+  const Graph named = *choose_candidates(maker.graph, {{}, {"max", "clip"}});
+  EXPECT_TRUE(named.parameters[0].trained) << "--train takes it";
+}
+
 TEST_F(Passes, NothingToTrainAndAnUnreachedLossAreErrors) {
   const ValueId x = maker.input("x", {DType::kFloat32, {2, 4}});
   const ValueId w = maker.parameter("w", {4, 4});
