@@ -4,7 +4,7 @@
 // A location is a path relative to the model's folder and stays in it: absolute ones and `..` are
 // refused, so a model cannot read other files. A symbolic link must lead to a file in that folder
 // or in the folder of the real file, if the model's path is a link itself. Hugging Face's cache has
-// both: snapshots/REVISION/model.onnx and its data are links to files beside each other in blobs/.
+// both: snapshots/REVISION/model.onnx and its data are links to files in the same folder, blobs/.
 //
 // Ownership: OpenFile owns its descriptor. Threads: any.
 // Errors: kInput, naming tensor data's file, expected and found; the caller adds model and tensor.

@@ -7,7 +7,6 @@
 #include <cerrno>
 #include <cstring>
 
-
 namespace ofsdp::runtime {
 
 Status check_log_target(const char* flag, const std::string& path) {

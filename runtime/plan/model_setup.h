@@ -18,8 +18,8 @@ namespace ofsdp::runtime {
 // The changes of the model that the options ask for.
 ModelEdits edits_of(const Options& options);
 
-// The run that made a checkpoint, as far as an evaluation of it must know: the graph and which of its
-// values the checkpoint has.
+// The part of the run that made a checkpoint that an evaluation must know: the edits of the graph
+// and the names of the values that the checkpoint has.
 struct SavedRun {
   std::set<std::string> trained;
   ModelEdits edits;

@@ -2,8 +2,11 @@
 
 #include <sys/stat.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <filesystem>
+#include <map>
+#include <optional>
 
 #include "fsdp/checkpoint/checkpoint_store.h"
 #include "fsdp/checkpoint/disk.h"
@@ -63,10 +66,10 @@ class Lister {
     if (is(Command::kExport)) add_export();
     const bool runs = is(Command::kTrain) || is(Command::kEval) || is(Command::kPlan) ||
                       is(Command::kDoctor) || is(Command::kMakeTraining);
-    if (!runs) return std::move(files_);
+    if (runs) add_outputs();
+    if (!runs || !files_.any_output()) return std::move(files_);  // nothing to compare
     add_model();
     add_data();
-    add_outputs();
     return std::move(files_);
   }
 
@@ -86,12 +89,21 @@ class Lister {
     }
   }
 
+  // Null: it is no model that can be read.
+  const OnnxFile* opened(const std::string& path) {
+    const auto [place, added] = opened_.try_emplace(path);
+    if (added && is_file(path)) {
+      Result<OnnxFile> file = OnnxFile::open(path);
+      if (file.ok()) place->second.emplace(*std::move(file));
+    }
+    return place->second ? &*place->second : nullptr;
+  }
+
   // A model file with its external data.
   void add_onnx(const std::string& role, const std::string& path) {
     files_.reads(role, path);
-    if (!is_file(path)) return;
-    const Result<OnnxFile> file = OnnxFile::open(path);
-    if (!file.ok()) return;
+    const OnnxFile* const file = opened(path);
+    if (file == nullptr) return;
     for (const DataFile& data : file->contents().data_files) {
       files_.reads("the external data of " + role, data.file.path);
     }
@@ -115,7 +127,7 @@ class Lister {
     }
   }
 
-  // Those of a checkpoint, or of each one in a folder of checkpoints.
+  // Adds the files of a checkpoint, or of each one in a folder of checkpoints.
   void add_checkpoints(const std::string& role, const std::string& folder) {
     if (folder.empty()) return;
     std::vector<std::string> folders{folder};
@@ -184,9 +196,8 @@ class Lister {
   void add_written_model(const std::string& flag, const std::string& path,
                          const std::string& input) {
     files_.writes(flag, path);
-    if (path.empty() || !is_file(input)) return;
-    const Result<OnnxFile> file = OnnxFile::open(input);
-    if (!file.ok() || file->contents().data_files.empty()) return;
+    const OnnxFile* const file = path.empty() ? nullptr : opened(input);
+    if (file == nullptr || file->contents().data_files.empty()) return;
     const auto locations = choose_locations(path, *file);
     if (!locations.ok()) return;
     for (const std::string& location : *locations) {
@@ -234,6 +245,7 @@ class Lister {
   const Options& options_;
   const ModelOrigin& origin_;
   RunFiles files_;
+  std::map<std::string, std::optional<OnnxFile>> opened_;
 };
 
 }  // namespace
@@ -271,6 +283,8 @@ void RunFiles::adds_to_folder(const std::string& flag, const std::string& path) 
 void RunFiles::replaces_folder(const std::string& flag, const std::string& path) {
   add(Use::kReplaces, flag, path);
 }
+
+bool RunFiles::any_output() const { return std::ranges::any_of(entries_, is_output); }
 
 bool RunFiles::is_output(const Entry& entry) { return entry.use >= Use::kWrites; }
 

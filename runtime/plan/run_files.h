@@ -2,21 +2,21 @@
 // before any of them is opened for writing. No output may be an input, and no two outputs one file.
 //
 // Files are compared by device and inode, so links, other spellings of a path and mounts are seen
-// through; one that is not there yet by the deepest folder of its path that is there and the rest.
-// Devices and pipes are left out: writing into them replaces nothing.
+// through; a path without a file by the deepest folder that is there and the rest. Devices and
+// pipes are left out: writing into them replaces nothing.
 //
 //   inputs    model, its external data, files of options, --data and --eval-data with every column,
-//             --teacher with its external data, --lora-from, --resume, plug-ins, hostfile, topology,
-//             the file of the secret; of `export` the checkpoint and its model
+//             --teacher with its external data, --lora-from, --resume, plug-ins, hostfile,
+//             topology, the file of the secret; of `export` the checkpoint and its model
 //   outputs   --output with its external data, --adapter, --metrics, --trace, --log,
-//             --checkpoint-dir, `plan --html`, `doctor --picture`, what `config`, `export` and
-//             `make-training` write
+//             --checkpoint-dir, `plan --html`, `doctor --picture`, the files that `config`,
+//             `export` and `make-training` write
 //
 // A folder that only gains files (--checkpoint-dir, --log tensorboard) may hold inputs, but is no
 // folder of data. One that is replaced as a whole (--output of training artifacts) may hold none.
 //
-// Ownership: values. Threads: any; one process of a run is enough. Errors: kInput naming both flags
-// and the path; a file that cannot be read is no error here, since whoever needs it says so.
+// One process of a run is enough. Errors: kInput naming both flags and the path. A file that cannot
+// be read is no error here, since its reader says so.
 #pragma once
 
 #include <string>
@@ -39,6 +39,8 @@ class RunFiles {
   void writes(const std::string& flag, const std::string& path);
   void adds_to_folder(const std::string& flag, const std::string& path);
   void replaces_folder(const std::string& flag, const std::string& path);
+
+  bool any_output() const;
 
   Status check() const;
 

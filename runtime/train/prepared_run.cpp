@@ -139,7 +139,7 @@ Status PreparedRun::open_checkpoints() {
   return {};
 }
 
-// Of the checkpoint that is evaluated.
+// Returns what an evaluation takes over from the checkpoint's run.
 Result<SavedRun> PreparedRun::saved_run() const {
   const Manifest& m = checkpoint_->manifest();
   SavedRun saved;

@@ -93,8 +93,7 @@ class Session {
     OFSDP_RETURN_IF_ERROR(check_log_target("--metrics", files.metrics));
     for (const std::string& log : files.log) {
       const std::string path = log.substr(log.find(':') + 1);
-      if (log.starts_with("csv:"))
-        OFSDP_RETURN_IF_ERROR(check_log_target("--log", path));
+      if (log.starts_with("csv:")) OFSDP_RETURN_IF_ERROR(check_log_target("--log", path));
     }
     return check_log_target("--trace", files.trace);
   }

@@ -1,5 +1,5 @@
-// `eval --resume CHECKPOINT` needs weights alone: no option of the training that made it. The loss is
-// that of the evaluation during training, and that of the trained file, which is read without a
+// `eval --resume CHECKPOINT` needs weights alone: no option of the training that made it. The loss
+// is that of the evaluation during training, and that of the trained file, which is read without a
 // checkpoint.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -58,15 +58,16 @@ Words split(const std::string& text) {
   return words;
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    Options, CheckpointEvalTest,
-    testing::Values("--optimizer sgd", "--optimizer sgd --momentum 0.9", "--optimizer lion",
-                    "--optimizer adafactor", "--optimizer muon", "--ema 0.9",
-                    "--optimizer lion --ema 0.5 --state-dtype int8", "--freeze *bias",
-                    "--train *weight", "--group *weight:optimizer=lion,lr=0.001",
-                    "--seed 5 --no-shuffle --checkpoint-type full",
-                    "--checkpoint-type local --strategy no_shard --ema 0.9",
-                    "--lora all --lora-rank 2", "--replace-head 10"));
+INSTANTIATE_TEST_SUITE_P(Options, CheckpointEvalTest,
+                         testing::Values("--optimizer sgd", "--optimizer sgd --momentum 0.9",
+                                         "--optimizer lion", "--optimizer adafactor",
+                                         "--optimizer muon", "--ema 0.9",
+                                         "--optimizer lion --ema 0.5 --state-dtype int8",
+                                         "--freeze *bias", "--train *weight",
+                                         "--group *weight:optimizer=lion,lr=0.001",
+                                         "--seed 5 --no-shuffle --checkpoint-type full",
+                                         "--checkpoint-type local --strategy no_shard --ema 0.9",
+                                         "--lora all --lora-rank 2", "--replace-head 10"));
 
 TEST_P(CheckpointEvalTest, IsThatOfTheTraining) {
   const Evaluation expected = train(split(GetParam()), 2);

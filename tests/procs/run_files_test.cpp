@@ -153,7 +153,7 @@ TEST_F(RunFilesTest, CheckpointsAndTheirModelAreInputsOfExport) {
   EXPECT_EQ(resumed.status, 0) << resumed.err;
 }
 
-// What is beside the inputs, and what replaces nothing.
+// Outputs in folders of inputs, and a configuration that names an output of another command.
 TEST_F(RunFilesTest, OtherFilesAreFine) {
   const auto before = folder_.contents();
   const Finished trained = Program::run(

@@ -362,6 +362,17 @@ class Mistakes(unittest.TestCase):
             self.refused("no column 'labels'", lambda: trainer.step({"x": DATA["x"]}))
             trainer.step(DATA)  # a refused batch changes nothing
 
+    def test_the_model_is_no_output(self):
+        with tempfile.TemporaryDirectory() as folder:
+            model = pathlib.Path(folder) / "model.onnx"
+            model.write_bytes(pathlib.Path(MODEL).read_bytes())
+            before, text = model.read_bytes(), "expected another file than the model"
+            self.refused(text, lambda: onnx_fsdp.train(model, data=DATA, output=model, **OPTIONS))
+            with onnx_fsdp.Trainer(model, **OPTIONS) as trainer:
+                trainer.step(DATA)
+                self.refused(text, lambda: trainer.save(model))
+            self.assertEqual(model.read_bytes(), before)
+
 
 class Ends(unittest.TestCase):
     """Long runs that something ends: nothing of them stays."""

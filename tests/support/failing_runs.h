@@ -215,7 +215,7 @@ class FailingRuns {
     EXPECT_TRUE(before.nothing_was_added());
   }
 
-  // One that did not come to the meeting, or ended before all had met, is known by its number alone.
+  // One that did not come to the meeting, or ended before it, is known by its number alone.
   std::string name_of_victim(const FailingRun& run) const {
     return format_text(
         "rank {} (\\(pid {} on {}\\) |(did not arrive )?at |ended before all [0-9]+ ranks had met "
