@@ -9,6 +9,7 @@
 #include "importer/graph/graph_uses.h"
 #include "importer/passes/body_expansion.h"
 #include "importer/passes/bounded_axes.h"
+#include "importer/passes/nhwc_weights.h"
 #include "kernels/base/budgets.h"
 #include "kernels/base/reject.h"
 #include "kernels/core/lowered.h"
@@ -171,6 +172,10 @@ class Specializer {
 
 Result<Graph> specialize(const Graph& graph, const std::map<std::string, Shape>& shapes, Mode mode,
                          const Lowering* lowering) {
+  if (lacks_nhwc_order(graph)) {
+    OFSDP_ASSIGN_OR_RETURN(const NhwcOrder found, find_nhwc_order(graph, shapes, mode, lowering));
+    return specialize(with_nhwc_order(graph, found.order), shapes, mode, lowering);
+  }
   Graph result = graph;
   result.nodes.clear();
   for (ValueId id : result.inputs) {

@@ -9,6 +9,10 @@
 
 namespace ofsdp::kernels {
 
+// Attribute of com.microsoft.NhwcConv and NhwcFusedConv: 1 if the weights are
+// [M, kernel..., C / group], 0 if they are [M, C / group, kernel...].
+inline constexpr const char* kNhwcWeightsLast = "ofsdp_weights_last";
+
 // Has no kernel and is no view: the body takes the place of every node.
 inline bool is_composite(const OpDef& op) {
   return op.body != nullptr && op.cpu.empty() && !op.view;

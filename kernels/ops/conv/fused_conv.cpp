@@ -2,11 +2,13 @@
 // names, with the numbers of activation_params as its attributes.
 //
 // com.microsoft.NhwcConv(X, W, B) and NhwcFusedConv(X, W, B, Z): the same with X, Y and Z channels
-// last, [N, spatial..., C]. W is [M, C / group, kernel...]; [M, kernel..., C / group] is taken as
-// such where it alone fits.
+// last, [N, spatial..., C]. W is [M, kernel..., C / group], as ONNX Runtime's `transformers` tool
+// writes it, or [M, C / group, kernel...]: attribute kNhwcWeightsLast says which
+// (importer/passes/nhwc_weights.h). Without it W is the first unless the second alone fits.
 //
 // None has a kernel: the bodies are Conv between Transposes, Add and the activation.
 // https://github.com/microsoft/onnxruntime/blob/main/docs/ContribOperators.md
+#include "kernels/core/lowered.h"
 #include "kernels/ops/conv/conv_shape.h"
 #include "kernels/ops/fused_activation.h"
 #include "kernels/ops/operators.h"
@@ -24,7 +26,7 @@ FusedActivation activation_of(const Attributes& attributes) {
 Attributes without_activation(const Attributes& attributes) {
   Attributes made;
   for (const auto& [name, value] : attributes.all()) {
-    if (!name.starts_with("activation")) made.set(name, value);
+    if (!name.starts_with("activation") && name != kNhwcWeightsLast) made.set(name, value);
   }
   return made;
 }
@@ -48,10 +50,18 @@ Shape permuted(const Shape& shape, const std::vector<int64_t>& order) {
   return Shape(axes);
 }
 
-// Whether W has its channels last: it fits X so, and not otherwise.
+// Returns whether W, with its channels on axis 1, has the channels of X and the node's kernel.
+bool fits(const Shape& w, int64_t channels, const Attributes& attributes) {
+  const std::vector<int64_t> kernel(w.axes().begin() + 2, w.axes().end());
+  return w[1] * attributes.i("group", 1) == channels &&
+         attributes.ints("kernel_shape", kernel) == kernel;
+}
+
 bool weights_are_last(const Shape& x, const Shape& w, const Attributes& attributes) {
-  const int64_t group = attributes.i("group", 1), channels = x[x.rank() - 1];
-  return w[1] * group != channels && w[w.rank() - 1] * group == channels;
+  if (attributes.has(kNhwcWeightsLast)) return attributes.i(kNhwcWeightsLast, 1) != 0;
+  const int64_t channels = x[x.rank() - 1];
+  return fits(permuted(w, channels_to_front(w.rank())), channels, attributes) ||
+         !fits(w, channels, attributes);
 }
 
 template <bool last>
