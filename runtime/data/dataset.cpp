@@ -33,7 +33,20 @@ bool same_axes(const Shape& row, const std::vector<int64_t>& dims) {
   return std::ranges::equal(row.axes(), dims, fits);
 }
 
+// Axes of size 1 left out.
+std::vector<int64_t> long_axes(const std::vector<int64_t>& axes) {
+  std::vector<int64_t> kept;
+  for (const int64_t axis : axes) {
+    if (axis != 1) kept.push_back(axis);
+  }
+  return kept;
+}
+
+// As many numbers; axes may be merged, but not as many others stand in their place.
 bool same_numel(const Shape& row, const std::vector<int64_t>& dims) {
+  const std::vector<int64_t> own = long_axes(row.axes()), others = long_axes(dims);
+  const bool open = std::ranges::any_of(dims, [](int64_t dim) { return dim < 0; });
+  if (!open && own.size() == others.size() && own != others) return false;
   int64_t known = 1;
   bool any = false;
   for (int64_t dim : dims) {

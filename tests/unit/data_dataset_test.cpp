@@ -192,6 +192,11 @@ TEST_F(DatasetTest, ShapesThatDoNotFit) {
   EXPECT_TRUE(bind({{"x", DType::kFloat32, {-1, 2}, true}}).ok());
   expect_input_error(bind({{"x", DType::kFloat32, {-1, 4}, true}}), {"[?, 4]", "[3, 2]"});
   expect_input_error(bind({{"x", DType::kFloat32, {}, true}}), {"expected rows of []", "[3, 2]"});
+  // Labels may merge axes, but not have others of as many elements.
+  expect_input_error(bind({{"x", DType::kFloat32, {2, 3}, true}}),
+                     {"expected rows of [2, 3]", "found [3, 2]"});
+  EXPECT_TRUE(bind({{"x", DType::kFloat32, {6}, true}}).ok());
+  EXPECT_TRUE(bind({{"x", DType::kFloat32, {3, 1, 2}, true}}).ok());
 }
 
 TEST_F(DatasetTest, ValuesOutOfRangeNameTheSample) {
