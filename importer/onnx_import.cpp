@@ -23,6 +23,24 @@ constexpr const char* kPackedOperators[] = {
     "com.microsoft.PackedAttention", "com.microsoft.PackedMultiHeadAttention",
     "com.microsoft.RemovePadding", "com.microsoft.RestorePadding"};
 
+// Names that exporters give to every axis of unknown size (PaddlePaddle "?"): each is an axis of
+// its own.
+bool is_unknown(const std::string& symbol) {
+  return symbol == "?" || symbol == "None" || symbol == "-1";
+}
+
+std::vector<Dim> declared_axes(const onnx::TypeProto::Tensor& type) {
+  std::vector<Dim> axes;
+  for (const auto& dim : type.shape().dim()) {
+    if (dim.has_dim_value()) {
+      axes.push_back({dim.dim_value(), {}});
+    } else {
+      axes.push_back({-1, is_unknown(dim.dim_param()) ? "" : dim.dim_param()});
+    }
+  }
+  return axes;
+}
+
 class Importer {
  public:
   Importer(const OnnxFile& file, const Operators& operators, Reasons reasons,
@@ -47,6 +65,10 @@ class Importer {
                       file_.path(), output.name());
       OFSDP_REJECT_IF(id == 0, "{}: output '{}' is made by no node", file_.path(), output.name());
       graph_.outputs.push_back(id);
+      Value& value = graph_.value(id);
+      if (value.kind == ValueKind::kActivation) {
+        value.declared = declared_axes(output.type().tensor_type());
+      }
     }
     return std::move(graph_);
   }
@@ -108,13 +130,7 @@ class Importer {
     OFSDP_REJECT_IF(!input.type().has_tensor_type() || dtype == DType::kUndefined,
                     "{}: input '{}' is no tensor of a supported type", file_.path(), input.name());
     Value value{input.name(), ValueKind::kInput, {dtype, {}}};
-    for (const auto& dim : type.shape().dim()) {
-      if (dim.has_dim_value()) {
-        value.declared.push_back({dim.dim_value(), {}});
-      } else {
-        value.declared.push_back({-1, dim.dim_param()});
-      }
-    }
+    value.declared = declared_axes(type);
     graph_.inputs.push_back(define(std::move(value)));
     return {};
   }

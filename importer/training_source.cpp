@@ -8,6 +8,7 @@
 #include "importer/passes/fusion/fusion.h"
 #include "importer/passes/passes.h"
 #include "importer/write/output_files.h"
+#include "kernels/base/reject.h"
 #include "kernels/core/scale_map.h"
 
 namespace ofsdp::importer {
@@ -75,6 +76,26 @@ Result<Graph> TrainingSource::specialized_teacher(int64_t batch) const {
   const Graph& symbolic = teacher_->symbolic;
   OFSDP_ASSIGN_OR_RETURN(const auto shapes, bind_inputs(symbolic, settings_.rows, batch));
   return checked("specialize of the teacher", specialize(symbolic, shapes, Mode::kEval, lowering_));
+}
+
+Result<NhwcOrder> TrainingSource::nhwc_order(int64_t batch) const {
+  OFSDP_ASSIGN_OR_RETURN(const auto shapes, bind_inputs(symbolic_, settings_.rows, batch));
+  return find_nhwc_order(symbolic_, shapes, Mode::kTrain, lowering_);
+}
+
+Status TrainingSource::check_teacher(int64_t batch, std::span<const LossSpec> losses,
+                                     const BatchAxes& axes) const {
+  const std::string flag = "--teacher " + teacher_->file.path();
+  OFSDP_ASSIGN_OR_RETURN(const Graph graph, specialized_teacher(batch));
+  SampleOrder order(graph, batch, axes, [&] { return specialized_teacher(2 * batch); });
+  for (const LossSpec& loss : losses) {
+    OFSDP_ASSIGN_OR_RETURN(const int64_t outer, outer_of(order, graph, loss, flag));
+    OFSDP_REJECT_IF(outer != loss.outer,
+                    "{}: output '{}': expected its samples where the trained model has them, found "
+                    "them on another axis",
+                    flag, loss.prediction);
+  }
+  return {};
 }
 
 Result<Graph> TrainingSource::with_loss(int64_t batch, Mode mode) const {

@@ -23,6 +23,7 @@
 #include "importer/file/onnx_file.h"
 #include "importer/graph/update_rules.h"
 #include "importer/passes/loss.h"
+#include "importer/passes/nhwc_weights.h"
 #include "importer/passes/specialize.h"
 #include "importer/passes/teacher.h"
 #include "importer/passes/trained_set.h"
@@ -110,6 +111,12 @@ class TrainingSource {
   void set_symbolic(Graph symbolic);
   // The symbolic graph gets the teacher's parameters and inputs. REQUIRES: no backward of its own.
   Status follow(Teacher teacher);
+
+  // Finds the order of the weights of NhwcConv; the rows of the inputs are configured.
+  Result<NhwcOrder> nhwc_order(int64_t batch) const;
+  // Refuses a teacher whose outputs have their samples in another order than those of `losses`.
+  Status check_teacher(int64_t batch, std::span<const LossSpec> losses,
+                       const BatchAxes& axes) const;
 
   // Returns the forward graph without a loss.
   Result<Graph> specialized(int64_t batch, Mode mode) const;

@@ -17,6 +17,7 @@
 #include "fsdp/checkpoint/retention.h"
 #include "fsdp/plan/plan.h"
 #include "importer/passes/loss.h"
+#include "importer/passes/nhwc_weights.h"
 #include "kernels/base/names.h"
 #include "kernels/base/status.h"
 #include "kernels/core/dtype.h"
@@ -362,6 +363,8 @@ struct Options {
   std::vector<std::string> freeze;
   QatScales qat_scales = QatScales::kFixed;
   bool sync_batch_norm = false;
+  BatchAxes batch_axes;  // --batch-axis
+  NhwcWeights nhwc_weights = NhwcWeights::kAuto;
   std::vector<std::string> plugins;  // as given; load_plugins finds them
   bool plugin_override = false;
   std::string form = "training_info";  // of `make-training`: that or "graph"

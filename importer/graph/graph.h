@@ -43,7 +43,7 @@ struct Value {
   std::string name;
   ValueKind kind = ValueKind::kActivation;
   TensorDesc desc;              // dtype always; shape of inputs and activations once specialized
-  std::vector<Dim> declared{};  // inputs: the axes as the file states them
+  std::vector<Dim> declared{};  // inputs and outputs: the axes as the file states them
   ConstantPtr constant{};       // kConstant; also of parameters of at most 16 elements
 };
 

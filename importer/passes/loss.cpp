@@ -120,18 +120,58 @@ Status resolve_prediction(const Graph& graph, LossSpec& spec) {
                      graph.file, names.size(), output_names(graph));
 }
 
+// Returns the axes of a sample's labels, without those of size 1, as the first `places` axes of the
+// prediction have them: the batch's axis is left out.
+std::vector<int64_t> sample_axes(const Shape& shape, int places, const LossSpec& spec) {
+  std::vector<int64_t> axes;
+  int64_t before = 1;
+  bool found = false;
+  for (int i = 0; i < places; ++i) {
+    int64_t size = shape[i];
+    const bool here = !found && spec.batch > 0 && size % spec.batch == 0 &&
+                      spec.outer % before == 0 && spec.outer * spec.batch <= before * size;
+    before *= size;
+    if (here) size /= spec.batch;
+    found = found || here;
+    if (size != 1) axes.push_back(size);
+  }
+  return axes;
+}
+
+// Refuses labels of as many numbers as the prediction needs, but on other axes. An axis may stand
+// for several.
+Status check_label_axes(const Graph& graph, const LossSpec& spec, ValueId prediction,
+                        ValueId labels, int width_axes) {
+  const Shape& shape = graph.value(prediction).desc.shape;
+  const Shape& given = graph.value(labels).desc.shape;
+  const auto expected = sample_axes(shape, shape.rank() - width_axes, spec);
+  std::vector<int64_t> found;
+  for (int i = 1; i < given.rank(); ++i) {
+    if (given[i] != 1) found.push_back(given[i]);
+  }
+  if (spec.batch == 0 || expected.size() != found.size() || expected == found) return {};
+  return input_error(
+      "labels '{}' {} do not fit the prediction '{}' {}: expected the axes {} of a "
+      "sample, found {}",
+      spec.labels, graph.value(labels).desc.text(), spec.prediction,
+      graph.value(prediction).desc.text(), Shape(expected).text(), Shape(found).text());
+}
+
 Result<ValueId> add_class_loss(Graph& graph, const LossSpec& spec, ValueId prediction,
                                ValueId labels) {
   GraphEditor editor(graph);
   OFSDP_ASSIGN_OR_RETURN(const ValueId rows,
                          editor.add1("ofsdp.CollapseLeading", "loss.prediction", {prediction}));
+  OFSDP_ASSIGN_OR_RETURN(const ValueId in_order,
+                         reordered(graph, labels, spec.batch, 1, spec.outer));
   OFSDP_ASSIGN_OR_RETURN(const ValueId flat,
-                         editor.add1("ofsdp.CollapseAll", "loss.labels", {labels}));
+                         editor.add1("ofsdp.CollapseAll", "loss.labels", {in_order}));
   OFSDP_REJECT_IF(graph.value(rows).desc.shape[0] != graph.value(flat).desc.shape[0],
                   "labels '{}' {} do not fit the prediction '{}' {}: expected {} labels, found {}",
                   spec.labels, graph.value(labels).desc.text(), spec.prediction,
                   graph.value(prediction).desc.text(), graph.value(rows).desc.shape[0],
                   graph.value(flat).desc.shape[0]);
+  OFSDP_RETURN_IF_ERROR(check_label_axes(graph, spec, prediction, labels, 1));
   Attributes attributes{{"reduction", std::string("mean")}, {"ignore_index", spec.ignore_index}};
   if (spec.kind == LossKind::kNll)
     return editor.add1("NegativeLogLikelihoodLoss", "loss", {rows, flat}, attributes);
@@ -147,7 +187,10 @@ Result<ValueId> add_value_loss(Graph& graph, const LossSpec& spec, ValueId predi
                   "labels '{}' {} do not fit the prediction '{}' {}", spec.labels,
                   graph.value(labels).desc.text(), spec.prediction,
                   graph.value(prediction).desc.text());
-  OFSDP_ASSIGN_OR_RETURN(ValueId flat, editor.add1("ofsdp.CollapseAll", "loss.labels", {labels}));
+  OFSDP_RETURN_IF_ERROR(check_label_axes(graph, spec, prediction, labels, 0));
+  OFSDP_ASSIGN_OR_RETURN(const ValueId in_order,
+                         reordered(graph, labels, spec.batch, 1, spec.outer));
+  OFSDP_ASSIGN_OR_RETURN(ValueId flat, editor.add1("ofsdp.CollapseAll", "loss.labels", {in_order}));
   if (is_integer(graph.value(flat).desc.dtype)) {  // a loss over classes has the column too
     const int64_t to = number_of_dtype(graph.value(prediction).desc.dtype);
     OFSDP_ASSIGN_OR_RETURN(flat, editor.add1("Cast", "loss.labels.cast", {flat}, {{"to", to}}));
@@ -220,22 +263,27 @@ Result<ValueId> add_loss(Graph& graph, const LossSpec& spec, ValueId prediction,
                                 : add_value_loss(graph, spec, prediction, labels);
 }
 
-// Returns the value under views and casts.
+// Returns the value under views, casts and changes of the order.
 ValueId under_views(const Graph& graph, ValueId id) {
   while (const Node* node = maker_of(graph, id)) {
-    if (!node->op->view && node->op->full_name() != "Cast") break;
+    const std::string op = node->op->full_name();
+    if (!node->op->view && op != "Cast" && op != "Transpose") break;
     id = node->inputs[0];
   }
   return id;
 }
 
-// Returns the node over classes that makes the term, or null.
-const Node* class_loss_node(const Graph& graph, size_t term) {
-  const Node* node = maker_of(graph, under_views(graph, graph.terms()[term].value));
+// Returns the node over classes that makes a term of the loss, or null.
+const Node* class_loss_of(const Graph& graph, ValueId term) {
+  const Node* node = maker_of(graph, under_views(graph, term));
   if (node == nullptr) return nullptr;
   static constexpr std::string_view kNames[] = {
       "SoftmaxCrossEntropyLoss", "NegativeLogLikelihoodLoss", "ofsdp.NarrowCrossEntropyLoss"};
   return std::ranges::find(kNames, node->op->full_name()) != std::end(kNames) ? node : nullptr;
+}
+
+const Node* class_loss_node(const Graph& graph, size_t term) {
+  return class_loss_of(graph, graph.terms()[term].value);
 }
 
 // Returns the labels of the evaluation's accuracy: the column, or the loss node's own input.
@@ -247,16 +295,33 @@ ValueId labels_for_accuracy(const Graph& graph, const LossSpec& spec, size_t ter
   return node == nullptr ? 0 : node->inputs[1];
 }
 
+// Returns whether the loss node reads the prediction with its classes on axis 1 of more than two.
+bool has_inner_classes(const Graph& graph, size_t term, ValueId prediction) {
+  const Node* loss = class_loss_node(graph, term);
+  return loss != nullptr && loss->inputs[0] == prediction &&
+         graph.value(prediction).desc.shape.rank() > 2;
+}
+
+// Returns the labels in the order of a prediction; 0 if one of the orders is unknown.
+Result<ValueId> labels_in_order(Graph& graph, const LossSpec& spec, ValueId labels, int64_t outer) {
+  const int64_t from = graph.value(labels).kind == ValueKind::kInput ? 1 : spec.labels_outer;
+  if (from == 0 || outer == 0) return ValueId{0};
+  return reordered(graph, labels, spec.batch, from, outer);
+}
+
 // Adds graph.matches, where prediction (0: none) and labels allow it; the graph has its loss.
 Status add_matches(Graph& graph, const LossSpec& spec, ValueId prediction) {
-  const ValueId labels = labels_for_accuracy(graph, spec, 0);
+  ValueId labels = labels_for_accuracy(graph, spec, 0);
   if (prediction == 0 || labels == 0 || !is_integer(graph.value(labels).desc.dtype)) return {};
+  if (has_inner_classes(graph, 0, prediction)) return {};
   const Shape& shape = graph.value(prediction).desc.shape;
   const int64_t classes = shape.rank() == 0 ? 0 : shape[shape.rank() - 1];
   if (classes < 2 ||
       graph.value(prediction).desc.numel() != graph.value(labels).desc.numel() * classes) {
     return {};
   }
+  OFSDP_ASSIGN_OR_RETURN(labels, labels_in_order(graph, spec, labels, spec.outer));
+  if (labels == 0) return {};
   GraphEditor editor(graph);
   OFSDP_ASSIGN_OR_RETURN(const ValueId rows,
                          editor.add1("ofsdp.CollapseLeading", "accuracy.prediction", {prediction}));
@@ -293,6 +358,23 @@ size_t loss_of(std::span<const LossSpec> specs, const MeasureSpec& wanted) {
   return found == specs.end() ? 0 : static_cast<size_t>(found - specs.begin());
 }
 
+// The prediction is brought into the order of the labels, so that its columns are theirs.
+Result<Measured> measured_values(Graph& graph, const LossSpec& spec, ValueId prediction,
+                                 ValueId labels, int64_t outer) {
+  const Shape shape = graph.value(prediction).desc.shape;
+  Measured made{0, /*classes=*/false, measured_width(graph, prediction, labels),
+                spec.kind == LossKind::kBceWithLogits};
+  if (outer > 1) {
+    const bool samples_last = outer * spec.batch == shape.numel();
+    if (samples_last) made.width = shape[std::max(shape.rank() - 2, 0)];
+    OFSDP_ASSIGN_OR_RETURN(prediction, reordered(graph, prediction, spec.batch, outer, 1));
+  }
+  OFSDP_ASSIGN_OR_RETURN(
+      made.rows, GraphEditor(graph).add1("ofsdp.MeasureValues", "measure", {prediction, labels},
+                                         {{"columns", made.width}}));
+  return made;
+}
+
 Result<Measured> measured_rows(Graph& graph, std::span<const LossSpec> specs,
                                const MeasureSpec& wanted) {
   const size_t term = wanted.prediction.empty() ? 0 : loss_of(specs, wanted);
@@ -302,8 +384,16 @@ Result<Measured> measured_rows(Graph& graph, std::span<const LossSpec> specs,
   ValueId labels = labels_for_accuracy(graph, spec, term);
   bool logs = spec.kind == LossKind::kNll;
   const Node* loss = class_loss_node(graph, term);
-  if (measured_width(graph, prediction, labels) == 0 && wanted.prediction.empty() &&
-      loss != nullptr && graph.value(loss->inputs[0]).desc.shape.rank() == 2) {
+  const bool fits = measured_width(graph, prediction, labels) != 0;
+  const int64_t outer = wanted.prediction.empty() ? spec.outer : wanted.outer;
+  if (fits && is_floating(graph.value(labels).desc.dtype))
+    return measured_values(graph, spec, prediction, labels, outer);
+  if (fits && has_inner_classes(graph, term, prediction)) {
+    labels = 0;
+  } else if (fits) {
+    OFSDP_ASSIGN_OR_RETURN(labels, labels_in_order(graph, spec, labels, outer));
+  } else if (wanted.prediction.empty() && loss != nullptr &&
+             graph.value(loss->inputs[0]).desc.shape.rank() == 2) {
     prediction = loss->inputs[0];
     labels = loss->inputs[1];
     logs = loss->op->full_name() == "NegativeLogLikelihoodLoss";
@@ -314,13 +404,7 @@ Result<Measured> measured_rows(Graph& graph, std::span<const LossSpec> specs,
                   "none; --prediction and --labels name them",
                   wanted.metrics, graph.file);
   GraphEditor editor(graph);
-  Measured made{0, is_integer(graph.value(labels).desc.dtype), width,
-                spec.kind == LossKind::kBceWithLogits};
-  if (!made.classes) {
-    OFSDP_ASSIGN_OR_RETURN(made.rows, editor.add1("ofsdp.MeasureValues", "measure",
-                                                  {prediction, labels}, {{"columns", width}}));
-    return made;
-  }
+  Measured made{0, /*classes=*/true, width, spec.kind == LossKind::kBceWithLogits};
   if (graph.value(labels).desc.dtype != DType::kInt64) {
     OFSDP_ASSIGN_OR_RETURN(labels,
                            editor.add1("Cast", "measure.cast", {labels}, {{"to", int64_t{7}}}));
@@ -365,6 +449,65 @@ Result<LossSpec> resolve_loss(const Graph& graph, LossSpec spec) {
   if (!has_labels(spec.kind)) OFSDP_RETURN_IF_ERROR(resolve_output(graph, spec));
   OFSDP_RETURN_IF_ERROR(resolve_prediction(graph, spec));
   return spec;
+}
+
+namespace {
+
+// Rows of both outputs are paired one by one.
+Status check_rows(SampleOrder& order, const Graph& graph, const LossSpec& spec) {
+  const std::string flag = contrastive_name(spec);
+  OFSDP_ASSIGN_OR_RETURN(const int64_t a, order.outer(find_output(graph, spec.output), 1, flag));
+  OFSDP_ASSIGN_OR_RETURN(const int64_t b, order.outer(find_output(graph, spec.other), 1, flag));
+  if (a == b) return {};
+  return input_error(
+      "{}: expected the rows of both outputs in one order of samples, found {} and "
+      "{} of a sample before the next",
+      flag, spec.output, spec.other);
+}
+
+// The order of a loss in the file is the file's; accuracy pairs an output with the loss's labels.
+void order_accuracy(SampleOrder& order, const Graph& graph, LossSpec& spec) {
+  const ValueId prediction = find_output(graph, spec.prediction);
+  const Node* loss = class_loss_of(graph, find_output(graph, spec.output));
+  if (prediction == 0 || loss == nullptr) return;
+  const ValueId labels = loss->inputs[1];
+  if (measured_width(graph, prediction, labels) == 0) return;
+  const auto known = [&](ValueId id, int width_axes) {
+    const Result<int64_t> found = order.outer(id, width_axes, "--prediction");
+    return found.ok() ? *found : 0;
+  };
+  spec.outer = known(prediction, 1);
+  if (graph.value(labels).kind != ValueKind::kInput) spec.labels_outer = known(labels, 0);
+}
+
+}  // namespace
+
+Status order_samples(SampleOrder& order, const Graph& graph, LossSpec& spec) {
+  if (spec.kind == LossKind::kContrastive) return check_rows(order, graph, spec);
+  if (spec.kind == LossKind::kOutput) order_accuracy(order, graph, spec);
+  if (spec.kind == LossKind::kOutput || spec.kind == LossKind::kOperator) return {};
+  const std::string flag = spec.said.empty() ? "--prediction" : "--loss " + spec.said;
+  OFSDP_ASSIGN_OR_RETURN(spec.outer, outer_of(order, graph, spec, flag));
+  return {};
+}
+
+Result<int64_t> outer_of(SampleOrder& order, const Graph& graph, const LossSpec& spec,
+                         const std::string& flag) {
+  const ValueId prediction = find_output(graph, spec.prediction);
+  if (prediction == 0 || spec.kind == LossKind::kOutput) return spec.outer;
+  const bool rows = has_classes(spec.kind) || spec.kind == LossKind::kContrastive;
+  return order.outer(prediction, rows ? 1 : 0, flag);
+}
+
+Status order_samples(SampleOrder& order, const Graph& graph, std::span<const LossSpec> specs,
+                     MeasureSpec& measure) {
+  const ValueId prediction = find_output(graph, measure.prediction);
+  if (prediction == 0) return {};
+  const LossKind kind = specs[loss_of(specs, measure)].kind;
+  const int width_axes = kind == LossKind::kMse || kind == LossKind::kBceWithLogits ? 0 : 1;
+  OFSDP_ASSIGN_OR_RETURN(measure.outer,
+                         order.outer(prediction, width_axes, "--eval-metrics " + measure.metrics));
+  return {};
 }
 
 std::string label_column(const Graph& graph, const LossSpec& spec) {

@@ -4,7 +4,8 @@
 // resolve_labels and, on a specialized graph, resolve_loss decide what the user left open (`auto`,
 // the only candidate); attach_losses then gives each specialized graph its loss (and, in
 // evaluation, the count of right answers). Classes are the last axis of the prediction; leading
-// axes are flattened and so are the labels.
+// axes are flattened and so are the labels, after they are brought into the order of the
+// prediction's samples (importer/passes/sample_order.h).
 // contrastive compares two outputs row by row and has no labels; its negatives are the rows of all
 // ranks (importer/graph/rank_rows.h).
 //
@@ -24,6 +25,7 @@
 
 #include "importer/graph/graph.h"
 #include "importer/graph/rank_rows.h"
+#include "importer/passes/sample_order.h"
 #include "kernels/base/names.h"
 
 namespace ofsdp::importer {
@@ -54,7 +56,9 @@ struct LossSpec {
   std::string other = {};     // kContrastive: the graph output that `output` is paired with
   double temperature = 0.07;  // kContrastive
   RankRows ranks = {};        // kContrastive: whose rows are negatives
-  int64_t batch = 1;          // kContrastive: samples of the graph
+  int64_t batch = 1;          // samples of the graph
+  int64_t outer = 1;          // of the prediction (importer/passes/sample_order.h); 0: unknown
+  int64_t labels_outer = 1;   // kOutput: of the labels that the loss node reads
 };
 
 // A label that no data has: where the loss node leaves none out.
@@ -68,12 +72,30 @@ struct LossCount {
   ConstantPtr class_weights;  // float32[classes] or null
 };
 
+// A prediction that metrics need the rows of.
+struct MeasureSpec {
+  std::string metrics;      // for messages
+  std::string prediction;   // a graph output, whose labels are its loss's; empty: the first loss's
+  bool likelihood = false;  // of the label as well
+  int64_t outer = 1;        // of the prediction, as in LossSpec
+};
+
 // Resolves spec.labels, where the loss needs it; `columns`: names of the data's columns.
 Result<LossSpec> resolve_labels(const Graph& graph, LossSpec spec,
                                 const std::vector<std::string>& columns);
 
 // Resolves loss and prediction; the graph is specialized.
 Result<LossSpec> resolve_loss(const Graph& graph, LossSpec spec);
+
+// Find where samples stand in the prediction of a loss or a measure. `graph`: that of `order`,
+// without a loss; `spec` is resolved.
+Status order_samples(SampleOrder& order, const Graph& graph, LossSpec& spec);
+// Returns LossSpec::outer of the output of another graph that is named like the prediction of a
+// loss; that of the loss if it has no such output.
+Result<int64_t> outer_of(SampleOrder& order, const Graph& graph, const LossSpec& spec,
+                         const std::string& flag);
+Status order_samples(SampleOrder& order, const Graph& graph, std::span<const LossSpec> specs,
+                     MeasureSpec& measure);
 
 // Returns the column that the loss needs besides the graph's own inputs, or "".
 std::string label_column(const Graph& graph, const LossSpec& spec);
@@ -89,13 +111,6 @@ Result<Graph> attach_losses(const Graph& graph, std::span<const LossSpec> specs,
 // The same of one loss.
 Result<Graph> attach_loss(const Graph& graph, const LossSpec& spec, const Shape& label_shape,
                           bool count_matches);
-
-// A prediction that metrics need the rows of.
-struct MeasureSpec {
-  std::string metrics;      // for messages
-  std::string prediction;   // a graph output, whose labels are its loss's; empty: the first loss's
-  bool likelihood = false;  // of the label as well
-};
 
 // Adds graph.measured, one for each of `wanted`; the graph has its loss.
 Status measure(Graph& graph, std::span<const LossSpec> specs,

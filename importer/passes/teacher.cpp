@@ -142,7 +142,9 @@ Result<ValueId> add_divergence(Graph& graph, const LossSpec& spec, double temper
   std::vector<ValueId> inputs{rows, taught};
   Attributes attributes{{"temperature", static_cast<float>(temperature)}};
   if (is_over_classes(spec)) {
-    const ValueId labels = value_named(graph, graph.inputs, spec.labels);
+    const ValueId column = value_named(graph, graph.inputs, spec.labels);
+    OFSDP_ASSIGN_OR_RETURN(const ValueId labels,
+                           reordered(graph, column, spec.batch, 1, spec.outer));
     OFSDP_ASSIGN_OR_RETURN(const ValueId flat,
                            editor.add1("ofsdp.CollapseAll", "distill.labels", {labels}));
     inputs.push_back(flat);

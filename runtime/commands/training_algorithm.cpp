@@ -47,7 +47,7 @@ class LossWriter {
   }
 
   std::string value() {
-    const std::string labels = b_.add1("Reshape", {spec_.labels, b_.ints("all", {-1})});
+    const std::string labels = b_.add1("Reshape", {ordered_labels(), b_.ints("all", {-1})});
     switch (spec_.kind) {
       case LossKind::kCrossEntropy:
         return class_loss("SoftmaxCrossEntropyLoss", labels);
@@ -58,6 +58,15 @@ class LossWriter {
       default:
         return logits_loss(flat(), labels);
     }
+  }
+
+  // The labels in the order of the prediction.
+  std::string ordered_labels() {
+    if (spec_.outer == 1) return spec_.labels;
+    const int64_t places = setup_.source->settings().rows.at(spec_.labels).numel();
+    const std::string whole = b_.add1(
+        "Reshape", {spec_.labels, b_.ints("places", {-1, spec_.outer, places / spec_.outer})});
+    return b_.add1("Transpose", {whole}, {{"perm", std::vector<int64_t>{1, 0, 2}}});
   }
 
   std::string flat() { return b_.add1("Reshape", {spec_.prediction, b_.ints("all", {-1})}); }

@@ -44,7 +44,8 @@ Result<Graph> inference_graph(const OnnxFile& file, const Manifest& manifest,
   TrainedRules rules;  // what has other values than the file stays a parameter
   for (const NamedTensor& t : manifest.trained) rules.train.push_back(t.name);
   for (const NamedTensor& t : manifest.statistics) rules.train.push_back(t.name);
-  OFSDP_ASSIGN_OR_RETURN(const Graph graph, choose_candidates(imported, rules));
+  OFSDP_ASSIGN_OR_RETURN(const Graph chosen, choose_candidates(imported, rules));
+  OFSDP_ASSIGN_OR_RETURN(const Graph graph, with_samples_first(chosen, {}));
   const int64_t fixed = fixed_batch(graph);
   OFSDP_ASSIGN_OR_RETURN(const auto shapes,
                          bind_inputs(graph, made_up_rows(graph), fixed > 0 ? fixed : kBatch));

@@ -85,7 +85,8 @@ int64_t gathered_axis(const Graph& graph, ValueId input) {
     std::vector<ValueId> same(graph.values.size());
     for (size_t i = 0; i < same.size(); ++i) same[i] = static_cast<ValueId>(i);
     for (const Node& node : graph.nodes) {
-      if (node.op->view || node.op->full_name() == "Cast") {
+      const std::string op = node.op->full_name();
+      if (node.op->view || op == "Cast" || op == "Transpose") {
         same[static_cast<size_t>(node.outputs[0])] = same[static_cast<size_t>(node.inputs[0])];
       }
     }

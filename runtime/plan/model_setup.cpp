@@ -36,10 +36,12 @@ Shape label_row_of(const Graph& specialized, const LossSpec& loss, int64_t batch
   std::vector<int64_t> axes = prediction.desc.shape.axes();
   const bool classes = loss.kind == LossKind::kCrossEntropy || loss.kind == LossKind::kNll;
   if (classes) axes.pop_back();
-  if (!axes.empty() && axes[0] == batch) {
-    axes.erase(axes.begin());
-  } else if (!axes.empty()) {
-    axes[0] /= batch;  // flattened leading axes: k * batch rows
+  size_t at = 0;  // the axis with the samples
+  for (int64_t before = 1; at + 1 < axes.size() && before < loss.outer; ++at) before *= axes[at];
+  if (axes.size() > at && axes[at] == batch) {
+    axes.erase(axes.begin() + static_cast<std::ptrdiff_t>(at));
+  } else if (axes.size() > at) {
+    axes[at] /= batch;  // flattened leading axes: k * batch rows
   }
   return Shape(std::move(axes));
 }
@@ -88,6 +90,7 @@ class SetupMaker {
     OFSDP_ASSIGN_OR_RETURN(DataSpec spec,
                            given_ != nullptr ? Result<DataSpec>(*given_) : find_data(options_));
     OFSDP_RETURN_IF_ERROR(leave_past_out(setup, spec));
+    OFSDP_RETURN_IF_ERROR(put_samples_first(setup));
     OFSDP_RETURN_IF_ERROR(follow_teacher(setup, spec));
     OFSDP_ASSIGN_OR_RETURN(setup.batch, batch_of(options_, setup.graph, communicator_.size()));
     OFSDP_RETURN_IF_ERROR(open_columns(setup, std::move(spec)));
@@ -199,6 +202,29 @@ class SetupMaker {
     return {};
   }
 
+  Status put_samples_first(ModelSetup& setup) const {
+    OFSDP_RETURN_IF_ERROR(check_names(setup.graph, options_.batch_axes));
+    OFSDP_ASSIGN_OR_RETURN(Graph made, with_samples_first(setup.graph, options_.batch_axes));
+    setup.source->set_symbolic(std::move(made));
+    return {};
+  }
+
+  // The order that --nhwc-weights says, or the file as a whole.
+  Status order_weights(ModelSetup& setup) const {
+    if (!lacks_nhwc_order(setup.graph)) return {};
+    NhwcOrder found{options_.nhwc_weights};
+    if (found.order == NhwcWeights::kAuto) {
+      OFSDP_ASSIGN_OR_RETURN(found, setup.source->nhwc_order(setup.batch.batch_size));
+    }
+    if (!found.decided) {
+      setup.nhwc_notice =
+          "NhwcConv: weights are read channels last, [M, kernel..., C/group], for no node of the "
+          "file decides; --nhwc-weights first reads [M, C/group, kernel...]\n";
+    }
+    setup.source->set_symbolic(with_nhwc_order(setup.graph, found.order));
+    return {};
+  }
+
   // A slice lies on one rank, so that no number of ranks changes it.
   RankRows ranks_of(const ModelSetup& setup) const {
     if (setup.batch.slices > 0) return {};
@@ -216,7 +242,12 @@ class SetupMaker {
     const auto columns = spec.synthetic ? std::vector<std::string>() : spec.train.names();
     OFSDP_ASSIGN_OR_RETURN(const PastFree whole,
                            prefixed("--teacher", without_past(imported, columns)));
-    OFSDP_ASSIGN_OR_RETURN(Teacher made, make_teacher(std::move(file), whole.graph, setup.graph,
+    OFSDP_ASSIGN_OR_RETURN(
+        Graph ready, prefixed("--teacher", with_samples_first(whole.graph, options_.batch_axes)));
+    if (options_.nhwc_weights != NhwcWeights::kAuto) {
+      ready = with_nhwc_order(ready, options_.nhwc_weights);
+    }
+    OFSDP_ASSIGN_OR_RETURN(Teacher made, make_teacher(std::move(file), ready, setup.graph,
                                                       {teacher.weight, teacher.temperature}));
     for (const ValueId id : made.symbolic.inputs) {
       const std::string& name = made.symbolic.value(id).name;
@@ -248,20 +279,31 @@ class SetupMaker {
     for (const std::string& label : labels) {
       if (setup.data.train) settings.rows[label] = setup.data.train->stored(label)->row;
     }
+    OFSDP_RETURN_IF_ERROR(check_batch_axes(setup.graph, settings.rows, options_.batch_axes));
     setup.source->configure(std::move(settings));
-    return {};
+    return order_weights(setup);
   }
 
   Status resolve_setup_loss(ModelSetup& setup) {
     const int64_t batch = setup.batch.batch_size;
     GraphSettings settings = setup.source->settings();
     OFSDP_ASSIGN_OR_RETURN(const Graph graph, setup.source->specialized(batch, Mode::kTrain));
+    SampleOrder order(graph, batch, options_.batch_axes,
+                      [&] { return setup.source->specialized(2 * batch, Mode::kTrain); });
     for (LossSpec& loss : settings.losses) {
       OFSDP_ASSIGN_OR_RETURN(loss, resolve_loss(graph, loss));
+      OFSDP_RETURN_IF_ERROR(order_samples(order, graph, loss));
       const std::string label = label_column(setup.graph, loss);
       if (!label.empty() && !settings.rows.contains(label)) {
         settings.rows[label] = label_row_of(graph, loss, batch);
       }
+    }
+    for (MeasureSpec& measure : settings.measures) {
+      OFSDP_RETURN_IF_ERROR(order_samples(order, graph, settings.losses, measure));
+    }
+    if (setup.source->teacher() != nullptr) {
+      OFSDP_RETURN_IF_ERROR(
+          setup.source->check_teacher(batch, settings.losses, options_.batch_axes));
     }
     setup.source->configure(std::move(settings));
     return {};

@@ -46,6 +46,7 @@ struct ModelSetup {
   const Graph& graph;                  // symbolic; its parameters say what is trained
   std::vector<std::string> fed_empty;  // inputs of the file that hold a decoder's past
   std::vector<LossCount> counts;       // of each loss
+  std::string nhwc_notice;  // the order of NhwcConv's weights, if no node decides; else empty
   DataSetup data;
   BatchSizes batch;  // of the world
 };

@@ -43,6 +43,7 @@ std::vector<std::string> notices(const PlannedRun& run, bool all, bool exact) {
   const Options& options = run.settings.options;
   std::vector<std::string> lines;
   add_lines(past_line(run.setup.fed_empty), lines);
+  add_lines(run.setup.nhwc_notice, lines);
   add_lines(teacher_line(run.setup), lines);
   add_lines(run.device_notice, lines);
   add_lines(offload_line(run.plan, run.settings, exact), lines);

@@ -69,6 +69,8 @@ TEST(Options, KnowsEveryFlagOfTheContract) {
                            "label-smoothing",
                            "freeze",
                            "train",
+                           "batch-axis",
+                           "nhwc-weights",
                            "optimizer",
                            "lr",
                            "weight-decay",
@@ -222,6 +224,11 @@ TEST(Options, NumbersMustBeWholeTextsInRange) {
   EXPECT_EQ(
       refused({"--nproc-per-node", "0"}),
       "--nproc-per-node: expected auto, gpu, cpu or a whole number from 1 to 4096, found '0'");
+  EXPECT_EQ(refused({"--batch-axis", "state"}),
+            "--batch-axis: expected NAME=AXIS, an input or output and a whole number, found "
+            "'state'");
+  EXPECT_EQ(refused({"--batch-axis", "a=b=1", "--batch-axis", "a=b=2"}),
+            "--batch-axis: expected one axis for each name, found 'a=b=2'");
   EXPECT_EQ(refused({"--label-smoothing", "1.5"}),
             "--label-smoothing: expected a number from 0 to 1, found '1.5'");
   EXPECT_EQ(refused({"--clip-grad-norm", "0"}),
