@@ -47,8 +47,8 @@ bool outdated(const onnx::FunctionProto& function, int from, int to) {
          });
 }
 
-void convert(GraphRewriter& rewriter, const onnx::NodeProto& call, onnx::FunctionProto& function,
-             int from, int to) {
+Status convert(GraphRewriter& rewriter, const onnx::NodeProto& call, onnx::FunctionProto& function,
+               int from, int to) {
   onnx::ModelProto model;
   model.set_ir_version(rewriter.model().ir_version());
   model.add_opset_import()->set_version(from);
@@ -63,12 +63,13 @@ void convert(GraphRewriter& rewriter, const onnx::NodeProto& call, onnx::Functio
   }
   for (const std::string& name : function.output()) graph.add_output()->set_name(name);
   *graph.mutable_node() = function.node();
-  const onnx::ModelProto converted = convert_version(model, from, to);
+  OFSDP_ASSIGN_OR_RETURN(const onnx::ModelProto converted, convert_version(model, from, to));
   function.clear_node();
   for (const auto& tensor : converted.graph().initializer()) {
     *function.add_node() = constant_node(tensor.name(), tensor);
   }
   function.mutable_node()->MergeFrom(converted.graph().node());
+  return ok_status();
 }
 
 NameMap bindings(GraphRewriter& rewriter, const onnx::NodeProto& call,
@@ -97,7 +98,10 @@ std::optional<std::vector<onnx::NodeProto>> expanded(GraphRewriter& rewriter,
   const bool own_import = schema->HasFunction() || schema->domain().empty();
   const int from = own_import ? version_of(function.opset_import(), "") : 0;
   const int to = version_of(imports, "");
-  if (from > 0 && outdated(function, from, to)) convert(rewriter, node, function, from, to);
+  if (from > 0 && outdated(function, from, to) &&
+      !convert(rewriter, node, function, from, to).ok()) {
+    return {};
+  }
   NameMap bound = bindings(rewriter, node, function);
   std::vector<onnx::NodeProto> nodes;
   for (auto& inner : *function.mutable_node()) {
@@ -132,7 +136,7 @@ Status inline_local_functions(onnx::ModelProto& model) {
   try {
     onnx::inliner::InlineLocalFunctions(model, true);
   } catch (const std::exception& error) {
-    return input_error("its functions cannot be inlined: {}", error.what());
+    return input_error("its functions cannot be inlined: {}", onnx_message(error));
   }
   return {};
 }

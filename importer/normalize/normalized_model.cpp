@@ -20,13 +20,6 @@
 namespace ofsdp::importer {
 namespace {
 
-// The message of an ONNX exception as one line.
-std::string first_line(const std::exception& error) {
-  std::string text = error.what();
-  std::ranges::replace(text, '\n', ' ');
-  return text.substr(0, 300);
-}
-
 // ONNX Runtime writes some operators of its own into ONNX's domain: LayerNormalization before opset
 // 17, gradients such as MaxPoolGrad. The checker would not know them there.
 void move_to_microsoft(onnx::ModelProto& model, const Operators& operators, int opset) {
@@ -66,7 +59,8 @@ std::set<std::string> names_read(const onnx::GraphProto& graph) {
 }
 
 bool trains(const onnx::NodeProto& node) {
-  if (node.op_type() != "BatchNormalization" || !node.domain().empty()) return false;
+  if (node.op_type() != "BatchNormalization" || !short_domain(node.domain()).empty()) return false;
+  if (int_attribute(node, "is_test", 0) != 0) return false;
   for (int i = 1; i < node.output_size(); ++i) {
     if (!node.output(i).empty()) return true;
   }
@@ -135,10 +129,62 @@ Status refuse_own(const onnx::GraphProto& graph) {
   return ok_status();
 }
 
-// The converter takes Scan from opset 8 to 9 as if it had no batch axis.
-bool has_batched_scan(const onnx::GraphProto& graph) {
-  return std::ranges::any_of(graph.node(),
-                             [](const auto& node) { return node.op_type() == "Scan"; });
+constexpr const char* kUnchecked = "ofsdp.unchecked";
+
+// Moves nodes of that operator between two domains. Returns how many there were.
+template <typename Nodes>
+int move_between(Nodes& nodes, const char* op, const std::string& from, const std::string& to) {
+  int moved = 0;
+  for (auto& node : nodes) {
+    for (auto& attribute : *node.mutable_attribute()) {
+      if (!attribute.has_g()) continue;
+      moved += move_between(*attribute.mutable_g()->mutable_node(), op, from, to);
+    }
+    if (node.op_type() != op || short_domain(node.domain()) != from) continue;
+    node.set_domain(to);
+    ++moved;
+  }
+  return moved;
+}
+
+int move_between(onnx::ModelProto& model, const char* op, const char* from, const char* to) {
+  int moved = move_between(*model.mutable_graph()->mutable_node(), op, from, to);
+  for (auto& function : *model.mutable_functions()) {
+    moved += move_between(*function.mutable_node(), op, from, to);
+  }
+  return moved;
+}
+
+// As onnx::checker::check_model, which throws. ONNX has marked GroupNormalization of opset 18 as
+// deprecated, since scale and bias of a group were a mistake, and its checker refuses such a node.
+// opset_rules.cpp has its meaning, so the checker finds it in a domain that it does not look into.
+void check(onnx::ModelProto& model, int opset) {
+  constexpr const char* kOp = "GroupNormalization";
+  constexpr int kPerGroup = 18, kPerChannel = 21;
+  const bool old = opset >= kPerGroup && opset < kPerChannel;
+  if (!old || move_between(model, kOp, "", kUnchecked) == 0) {
+    return onnx::checker::check_model(model);
+  }
+  auto& import = *model.add_opset_import();
+  import.set_domain(kUnchecked);
+  import.set_version(1);
+  onnx::checker::check_model(model);
+  model.mutable_opset_import()->RemoveLast();
+  move_between(model, kOp, kUnchecked, "");
+}
+
+constexpr int64_t kMostScales = 64;
+
+// Floating-point initializers by name, as far as a rule of an older opset may need them: scales.
+FloatsOf floats_of(const OnnxFile& file) {
+  return [&file](const std::string& name) -> std::optional<std::vector<float>> {
+    for (const Initializer& source : file.initializers()) {
+      if (source.name != name || source.shape.numel() > kMostScales) continue;
+      std::vector<float> values(static_cast<size_t>(source.shape.numel()));
+      if (file.read(source, 0, values).ok()) return values;
+    }
+    return {};
+  };
 }
 
 }  // namespace
@@ -158,21 +204,22 @@ Result<NormalizedModel> normalized_model(const OnnxFile& file, const Operators& 
   const int opset = version_of(model.opset_import(), "");
   OFSDP_REJECT_IF(opset > kOpset, "{}: opset {} is newer than {}, the newest known", file.path(),
                   opset, kOpset);
-  OFSDP_REJECT_IF(opset == 8 && has_batched_scan(model.graph()),
-                  "{}: Scan of opset 8 has a batch axis: expected opset 9 or newer", file.path());
   move_to_microsoft(model, operators, opset);
   try {
     if (model.functions_size() > 0) {
       OFSDP_RETURN_IF_ERROR(check_expansion(model).with_prefix(file.path()));
     }
-    onnx::checker::check_model(model);
+    check(model, opset);
     OFSDP_RETURN_IF_ERROR(inline_local_functions(model).with_prefix(file.path()));
     OFSDP_RETURN_IF_ERROR(refuse_own(model.graph()).with_prefix(file.path()));
     OFSDP_RETURN_IF_ERROR(dequantize_graph(model, file).with_prefix(file.path()));
     if (opset < 14) mark_training(*model.mutable_graph());
-    if (opset > 0 && opset < kOpset) model = convert_version(model, opset, kOpset);
+    if (opset > 0 && opset < kOpset) {
+      OFSDP_ASSIGN_OR_RETURN(
+          model, prefixed(file.path(), convert_version(model, opset, kOpset, floats_of(file))));
+    }
   } catch (const std::exception& error) {
-    return input_error("{}: {}", file.path(), first_line(error));
+    return input_error("{}: {}", file.path(), onnx_message(error));
   }
   OFSDP_RETURN_IF_ERROR(compute_in_float32(model, file.initializers()).with_prefix(file.path()));
   rename_batch_normalization(model);
