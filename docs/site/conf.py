@@ -26,7 +26,7 @@ CONTENTS = {
             "docs/adapters", "docs/checkpoints", "docs/launch", "docs/library", "docs/cuda"],
     "Coming from": ["docs/from-pytorch-fsdp", "docs/from-accelerate", "docs/from-deepspeed",
                     "docs/from-onnxruntime-training", "docs/trainers-compared"],
-    "Models": ["docs/operators", "docs/plugins", "docs/quantized", "docs/training-graphs"],
+    "Models": ["docs/operators", "docs/opsets", "docs/plugins", "docs/quantized", "docs/training-graphs"],
     "Samples": ["samples/README", "samples/gpt/README", "samples/bert/README", "samples/halves/README", "samples/library/README",
                 "samples/cluster/README"],
     "Internals": ["docs/design", "docs/ranks", "fsdp/checkpoint/FORMAT", "docs/cuda-internals", "docs/cuda-kernels",
