@@ -264,6 +264,7 @@ std::vector<Fault> faults() {
           {"infer_error", 2, {node, op, "x has the wrong colour"}},
           {"infer_nothing", 2, {node, op, "no type and shape of output 'y'"}},
           {"infer_type", 2, {node, op, "'y'", "int64", "does not declare"}},
+          {"infer_changes", 1, {"after the pass", node, op, "output 0", "as the operator gives"}},
           {"unknown_operator", 2, {op, "'Hadamard'", "no known operator"}},
           {"no_such_value", 2, {op, "123456", "no value of the graph"}},
           {"forgotten", 2, {op, "no gradient of input 'x'"}},
