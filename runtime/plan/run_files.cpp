@@ -187,6 +187,9 @@ class Lister {
 
   void add_trained() {
     const std::string& path = options_.files.output;
+    std::error_code error;
+    const bool own = fs::equivalent(origin_.artifacts, path, error);  // which the source refuses
+    if (own) return;
     if (!origin_.artifacts.empty()) return files_.replaces_folder("--output", path);
     const std::string& resume = options_.checkpoint.resume;
     add_written_model("--output", path, is_file(resume) ? resume : options_.model);
@@ -295,6 +298,8 @@ bool RunFiles::clash(const Entry& output, const Entry& other) {
   if (output.use == Use::kReplaces && is_in(other, output)) return true;
   if (other.use == Use::kReadsAllIn && is_in(output, other) && is_file(output.path)) return true;
   if (output.identity != other.identity) return false;
+  // A folder in place of a file is refused for that.
+  if (output.use == Use::kWrites && other.use == Use::kReadsFolder) return false;
   return output.use != Use::kAddsTo || other.use != Use::kAddsTo;
 }
 
