@@ -46,6 +46,15 @@ TEST_P(Conformance, GradientAgreesWithFiniteDifferences) {
 INSTANTIATE_TEST_SUITE_P(Operators, Conformance, ::testing::ValuesIn(all_operators()),
                          operator_test_name);
 
+// Not a gradient without the part that comes through the scores.
+TEST(GradientOf, AttentionRefusesAGradientOfItsScores) {
+  const Registry registry = make_registry();
+  const TensorDesc heads{DType::kFloat32, {1, 2, 3, 4}};
+  const SampleCase sample{.name = "scores", .inputs = {heads, heads, heads}, .num_outputs = 4};
+  EXPECT_THAT(testing::check_gradient(registry, registry.get("Attention"), sample),
+              HasSubstr("expected no gradient of output 3 (qk_matmul_output)"));
+}
+
 // --- the checks themselves, on a Relu with one thing wrong ---
 
 using Run = Status (*)(const KernelArgs&);

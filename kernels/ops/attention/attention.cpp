@@ -173,6 +173,11 @@ Result<std::vector<TensorDesc>> infer(const InferContext& c) {
 }
 
 void grad(GradBuilder& b) {
+  if (b.grad_output(3)) {
+    return b.fail(input_error(
+        "expected no gradient of output 3 (qk_matmul_output), found one: write the scores with "
+        "MatMul and Softmax"));
+  }
   auto input = [&](size_t i) { return i < b.num_inputs() ? b.input(i) : Ref{}; };
   const bool cache = input(4) || b.grad_output(1) || b.grad_output(2);
   Ref dy = b.grad_output(0);
