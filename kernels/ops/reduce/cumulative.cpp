@@ -1,9 +1,13 @@
 // CumSum(x, axis) and CumProd(x, axis): running results along an axis, known while planning.
 // Attributes exclusive (the element itself is left out; the first result is the neutral element)
-// and reverse (from the end). The gradient of CumSum is the CumSum of dy in the other direction;
-// CumProd has none. https://onnx.ai/onnx/operators/onnx__CumSum.html
+// and reverse (from the end). The gradient of CumSum is the CumSum of dy in the other direction.
+// https://onnx.ai/onnx/operators/onnx__CumSum.html
+//
+// ofsdp.CumProdGrad(dy, x, axis): dx_i = p_i s_i with p_i the product of the elements before i and
+// s_i = dy_i + x_(i+1) s_(i+1), exclusive: s_i = dy_(i+1) + x_(i+1) s_(i+1). Nothing is divided, so
+// it is exact where elements are 0.
 #include "kernels/core/element_types.h"
-#include "kernels/cpu/in_float32.h"
+#include "kernels/cpu/float_kernels.h"
 #include "kernels/cpu/integer_math.h"
 #include "kernels/cpu/lines.h"
 #include "kernels/ops/operators.h"
@@ -125,6 +129,62 @@ void sum_grad(GradBuilder& b) {
                         {{"exclusive", b.attributes().i("exclusive", 0)}, {"reverse", reverse}}));
 }
 
+// --- CumProdGrad ---
+
+void prod_grad(GradBuilder& b) {
+  b.set_grad(
+      0, b.emit1("ofsdp.CumProdGrad", {b.grad_output(0), b.input(0), b.input(1)}, b.attributes()));
+}
+
+// The definition: dy_j times the product of all elements of y_j but i.
+std::vector<RefTensor> prod_grad_reference(const ReferenceContext& c) {
+  RefTensor dx = zeros(c.output_descs[0]);
+  const RefTensor &dy = c.inputs[0], &x = c.inputs[1];
+  const Cumulation r =
+      cumulation(c.attributes, x.desc.shape, static_cast<int64_t>(c.inputs[2].values[0]));
+  for (int64_t at = 0; at < r.lines.count() * r.lines.n; ++at) {
+    const int64_t line = at / r.lines.n, i = at % r.lines.n;
+    const auto place = [&](int64_t k) {
+      return r.lines.at(line / r.lines.inner, r.place(k), line % r.lines.inner);
+    };
+    for (int64_t j = i + (r.exclusive ? 1 : 0); j < r.lines.n; ++j) {
+      double product = dy[place(j)];
+      for (int64_t k = 0; k < j + (r.exclusive ? 0 : 1); ++k) product *= k == i ? 1 : x[place(k)];
+      dx[place(i)] += product;
+    }
+  }
+  return {dx};
+}
+
+template <typename T>
+void prod_grad_line(const Cumulation& r, const T* dy, const T* x, T* dx) {
+  double before = 1, after = 0;
+  for (int64_t k = 0; k < r.lines.n; ++k) {
+    const int64_t at = r.place(k) * r.lines.inner;
+    dx[at] = static_cast<T>(before);
+    before *= static_cast<double>(x[at]);
+  }
+  for (int64_t k = r.lines.n; k-- > 0;) {
+    const int64_t at = r.place(k) * r.lines.inner;
+    const double sum = r.exclusive ? after : static_cast<double>(dy[at]) + after;
+    dx[at] = static_cast<T>(static_cast<double>(dx[at]) * sum);
+    after = static_cast<double>(x[at]) * sum + (r.exclusive ? static_cast<double>(dy[at]) : 0.0);
+  }
+}
+
+template <typename T>
+std::unique_ptr<Kernel> create_prod_grad(const Problem& p) {
+  const int64_t axis = (*int_values(*p.constant(2)))[0];
+  return make_kernel([r = cumulation(p.attributes, p.in(1).shape, axis)](const KernelArgs& a) {
+    for_line_blocks(r.lines, [&](int64_t o, int64_t begin, int64_t end) {
+      for (int64_t j = begin; j < end; ++j) {
+        const int64_t at = r.lines.at(o, 0, j);
+        prod_grad_line(r, a.in<T>(0) + at, a.in<T>(1) + at, a.out<T>(0) + at);
+      }
+    });
+  });
+}
+
 template <typename Combine, int neutral>
 std::vector<RefTensor> reference(const ReferenceContext& c) {
   return cumulative_reference(c, neutral, Combine{});
@@ -150,7 +210,12 @@ OpDef cumulative(const char* name, int first_opset, const GradFn& grad) {
 void add_cumulative(Registry& registry) {
   using namespace cumulation;
   registry.add(cumulative<std::plus<>, 0>("CumSum", 11, sum_grad));
-  registry.add(cumulative<std::multiplies<>, 1>("CumProd", 26, nullptr));
+  registry.add(cumulative<std::multiplies<>, 1>("CumProd", 26, prod_grad));
+  registry.add_own(
+      make_op("CumProdGrad", {infer_like_inputs({1}), nullptr, prod_grad_reference},
+              float_kernels<accepts_plain_first_of<float>, create_prod_grad<float>,
+                            accepts_plain_first_of<double>, create_prod_grad<double>>("lines"),
+              {.min_inputs = 3, .constant_inputs = {2}}));
 }
 
 }  // namespace ofsdp::kernels::ops
