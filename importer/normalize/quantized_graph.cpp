@@ -58,6 +58,7 @@ class Dequantizer : QuantizedValues {
  public:
   Dequantizer(onnx::ModelProto& model, const OnnxFile& file) : QuantizedValues(model, file) {
     for (const auto& tensor : graph_.initializer()) types_[tensor.name()] = tensor.data_type();
+    for (const auto& node : graph_.node()) read_.insert(node.input().begin(), node.input().end());
   }
 
   Status run() {
@@ -123,13 +124,30 @@ class Dequantizer : QuantizedValues {
     return ok_status();
   }
 
+  // Returns whether pairs of QuantizeLinear and DequantizeLinear of this type become floats.
+  static bool becomes_float(int onnx_type) {
+    const DType carrier = integer_carrier(onnx_type);
+    return carrier != DType::kUndefined && carrier != DType::kInt32;
+  }
+
+  // Returns whether a DequantizeLinear of integers that are neither a weight nor quantized here can
+  // be written with Cast, Sub and Mul.
+  bool is_plain(const QuantizationPair& pair) const {
+    const Initializer* scale = file_.find_constant(pair.scale);
+    if (scale == nullptr || scale->dtype != DType::kFloat32) return false;
+    const auto scales = file_.scales(pair.scale);
+    if (!scales.ok()) return true;  // reading them says why
+    return scales->size() == 1 && pair.block_size == 0 &&
+           integer_carrier(pair.onnx_type) != DType::kUndefined;
+  }
+
   Status quantize(const onnx::NodeProto& node) {
+    if (!read_.contains(node.output(0))) return keep(node);
     OFSDP_ASSIGN_OR_RETURN(QuantizationPair pair, pair_at(node, 1, int_attribute(node, "axis", 1)));
     pair.block_size = int_attribute(node, "block_size", 0);
     const auto type = static_cast<int>(int_attribute(node, "output_dtype", 0));
     if (pair.zero_point.empty() && type != 0) pair.onnx_type = type;
-    OFSDP_REJECT_IF(integer_carrier(pair.onnx_type) == DType::kUndefined ||
-                        integer_carrier(pair.onnx_type) == DType::kInt32,
+    OFSDP_REJECT_IF(!becomes_float(pair.onnx_type),
                     "expected integers of 4, 8 or 16 bits, found {}", integer_name(pair.onnx_type));
     return quantized_to(node.input(0), pair, node.output(0));
   }
@@ -143,8 +161,12 @@ class Dequantizer : QuantizedValues {
     const int otherwise = type != types_.end()      ? type->second
                           : carried_.contains(name) ? carried_.at(name).onnx_type
                                                     : int{onnx::TensorProto::UINT8};
+    const bool computed = !weights_.contains(name) && !carried_.contains(name);
     if (!dynamic_.contains(name)) {
-      OFSDP_ASSIGN_OR_RETURN(pair.onnx_type, type_of(pair.zero_point, otherwise));
+      auto known = type_of(pair.zero_point, otherwise);
+      if (computed && !known.ok()) return keep(node);
+      OFSDP_ASSIGN_OR_RETURN(pair.onnx_type, std::move(known));
+      if (computed && !is_plain(pair)) return keep(node);
     }
     OFSDP_ASSIGN_OR_RETURN(const std::string value, operand(name, pair));
     add("Identity", {value}, node.output(0));
@@ -230,6 +252,7 @@ class Dequantizer : QuantizedValues {
   }
 
   Status dynamic_quantize(const onnx::NodeProto& node) {
+    if (!read_.contains(node.output(0))) return keep(node);
     const std::string scale = node.output_size() > 1 && !node.output(1).empty()
                                   ? node.output(1)
                                   : fresh(node.output(0) + "//scale");
@@ -310,6 +333,7 @@ class Dequantizer : QuantizedValues {
   }
 
   std::map<std::string, int> types_;  // of initializers
+  std::set<std::string> read_;        // values that nodes read
   std::set<std::string> dynamic_zeros_;
   std::set<std::string> scaled_;  // products that need no scale any more
   std::set<std::string> cast_;    // and those after their Cast

@@ -1,10 +1,12 @@
 // node_runner: ONNX's backend node tests against the importer and the kernels.
 //
-//   node_runner [--expected TABLE] FOLDER...
+//   node_runner [--expected TABLE] [--gradients] FOLDER...
 //
 // Each folder is a test (it holds model.onnx) or a folder of tests. One line for each test that
 // fails, then the counts. Without a table the exit status is 1 when any fails; with one (see
 // expected.h) when a listed test passes, another fails, or a line of the table matches nothing.
+// With --gradients the gradients of the tests that pass are compared with differences too
+// (gradients.h): a line for each that is not right, and counts, which do not change the status.
 //
 // The tests run in a process of their own, which is started again when one crashes: that test
 // fails.
@@ -13,12 +15,15 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 #include <filesystem>
 
 #include "importer/proto/onnx_protos.h"
 #include "tests/nodes/compare.h"
+#include "tests/nodes/draws.h"
 #include "tests/nodes/expected.h"
+#include "tests/nodes/gradients.h"
 #include "tests/nodes/run_model.h"
 #include "tests/support/namespaces.h"
 
@@ -39,7 +44,8 @@ Status compare_all(const std::vector<Constant>& found,
 
 // A model that cannot be planned with data is planned with what operators need as constants, then
 // with nothing but constants.
-Status run_data_set(const NodeTest& test, const DataSet& data, const Registry& registry) {
+Status run_data_set(const NodeTest& test, const DataSet& data, const Registry& registry,
+                    const Visit& visit) {
   struct Attempt {
     bool constants;
     Known known;
@@ -50,18 +56,21 @@ Status run_data_set(const NodeTest& test, const DataSet& data, const Registry& r
   for (const Attempt& attempt : kAttempts) {
     bool planned = false;
     const BoundModel bound = bind_model(test, data, attempt.constants);
-    auto found = run_model(bound, registry, attempt.known, planned);
-    if (found.ok()) return compare_all(*found, bound.outputs);
+    auto found = run_model(bound, registry, attempt.known, planned, visit);
+    if (found.ok()) {
+      auto drawn = compare_draws(test, data, *found);
+      return drawn ? *std::move(drawn) : compare_all(*found, bound.outputs);
+    }
     status = std::move(found).status();
     if (planned) break;
   }
   return status;
 }
 
-Status run_test(const std::string& folder, const Registry& registry) {
+Status run_test(const std::string& folder, const Registry& registry, const Visit& visit) {
   OFSDP_ASSIGN_OR_RETURN(const NodeTest test, read_node_test(folder));
   for (const DataSet& data : test.data_sets) {
-    OFSDP_RETURN_IF_ERROR(run_data_set(test, data, registry));
+    OFSDP_RETURN_IF_ERROR(run_data_set(test, data, registry, visit));
   }
   return {};
 }
@@ -72,21 +81,28 @@ std::string one_line(std::string text) {
 }
 
 constexpr char kReply = '\x01';  // starts the line that says how a test ended
+constexpr char kRest = '\x02';   // in it, between the verdict on the gradient and the failure
+
+// How a test ended. `failure` is empty if it passes; `why` is that of check_gradients.
+struct Outcome {
+  std::string failure, why;
+  GradientVerdict gradient = GradientVerdict::kNothing;
+};
 
 // Runs tests in order, all in one process until one crashes, then in another.
 class Runner {
  public:
-  Runner(const std::vector<std::string>& tests, const Registry& registry)
-      : tests_(tests), registry_(registry) {}
+  Runner(const std::vector<std::string>& tests, const Registry& registry, bool gradients)
+      : tests_(tests), registry_(registry), gradients_(gradients) {}
 
-  // The verdict of each test in turn; empty: it passes.
-  std::string next_failure() {
+  // The outcome of each test in turn.
+  Outcome next() {
     if (replies_ == nullptr) start();
     ++next_;
     std::string said;
     const bool replied = read_reply(said);
     const std::string end = replied && next_ < tests_.size() ? "" : finish();
-    return replied ? said : end + said.substr(0, 4096);
+    return replied ? parsed(said) : Outcome{end + said.substr(0, 4096), "", {}};
   }
 
  private:
@@ -116,11 +132,22 @@ class Runner {
     return replied;
   }
 
+  static Outcome parsed(const std::string& reply) {
+    const size_t rest = reply.find(kRest);
+    return {reply.substr(rest + 1), reply.substr(1, rest - 1),
+            static_cast<GradientVerdict>(reply[0] - '0')};
+  }
+
   [[noreturn]] void run_rest(int replies) {
     dup2(replies, STDERR_FILENO);
     for (size_t i = next_; i < tests_.size(); ++i) {
-      const Status status = run_test(tests_[i], registry_);
-      fmt::print(stderr, "\n{}{}\n", kReply, status.ok() ? "" : one_line(status.message()));
+      Outcome outcome;
+      const Visit visit = [&](const Graph& graph, Interpreter& values) {
+        outcome.gradient = check_gradients(graph, values, outcome.why);
+      };
+      const Status status = run_test(tests_[i], registry_, gradients_ ? visit : Visit());
+      fmt::print(stderr, "\n{}{}{}{}{}\n", kReply, static_cast<int>(outcome.gradient),
+                 one_line(outcome.why), kRest, status.ok() ? "" : one_line(status.message()));
     }
     _exit(0);
   }
@@ -136,6 +163,7 @@ class Runner {
 
   const std::vector<std::string>& tests_;
   const Registry& registry_;
+  bool gradients_;
   size_t next_ = 0;
   pid_t child_ = 0;
   FILE* replies_ = nullptr;
@@ -159,11 +187,15 @@ std::vector<std::string> tests_below(const std::vector<std::string>& folders) {
 
 struct Counts {
   int passed = 0, failed = 0, surprising = 0;
+  std::array<int, 4> gradients{};  // by verdict, of tests that pass
 };
 
-void count(const std::string& folder, const std::string& failure, ExpectedFailures* expected,
+void count(const std::string& folder, const Outcome& outcome, ExpectedFailures* expected,
            Counts& counts) {
   const std::string name = fs::path(folder).filename().string();
+  const std::string& failure = outcome.failure;
+  if (failure.empty()) ++counts.gradients[static_cast<size_t>(outcome.gradient)];
+  if (failure.empty() && !outcome.why.empty()) fmt::print("GRADIENT {}: {}\n", name, outcome.why);
   const ExpectedFailure* listed = expected == nullptr ? nullptr : expected->find(name);
   ++(failure.empty() ? counts.passed : counts.failed);
   if (failure.empty() == (listed == nullptr)) return;
@@ -177,6 +209,14 @@ void count(const std::string& folder, const std::string& failure, ExpectedFailur
   std::fflush(stdout);
 }
 
+void print_gradients(const Counts& counts) {
+  const auto [nothing, agree, without, differ] = counts.gradients;
+  fmt::print(
+      "gradients: {} of {} tests with floating inputs and outputs agree with central "
+      "differences, {} have none, {} differ\n",
+      agree, agree + without + differ, without, differ);
+}
+
 int main(std::vector<std::string> arguments) {
   std::optional<ExpectedFailures> expected;
   if (arguments.size() >= 2 && arguments[0] == "--expected") {
@@ -188,16 +228,18 @@ int main(std::vector<std::string> arguments) {
     expected = *std::move(table);
     arguments.erase(arguments.begin(), arguments.begin() + 2);
   }
+  const bool gradients = !arguments.empty() && arguments[0] == "--gradients";
+  if (gradients) arguments.erase(arguments.begin());
   const auto tests = tests_below(arguments);
   if (tests.empty()) {
-    fmt::print(stderr, "usage: node_runner [--expected TABLE] FOLDER...\n");
+    fmt::print(stderr, "usage: node_runner [--expected TABLE] [--gradients] FOLDER...\n");
     return 2;
   }
   Counts counts;
   const Registry registry = make_registry();
-  Runner runner(tests, registry);
+  Runner runner(tests, registry, gradients);
   for (const std::string& test : tests) {
-    count(test, runner.next_failure(), expected ? &*expected : nullptr, counts);
+    count(test, runner.next(), expected ? &*expected : nullptr, counts);
   }
   for (const ExpectedFailure& line : expected ? expected->all() : std::vector<ExpectedFailure>{}) {
     if (line.matches > 0) continue;
@@ -207,6 +249,7 @@ int main(std::vector<std::string> arguments) {
   fmt::print("{} of {} node tests pass, {} fail", counts.passed, tests.size(), counts.failed);
   if (expected) fmt::print(", {} of all are not as listed", counts.surprising);
   fmt::print("\n");
+  if (gradients) print_gradients(counts);
   return counts.surprising == 0 ? 0 : 1;
 }
 

@@ -71,7 +71,7 @@ Result<Named> constants(const std::vector<onnx::TensorProto>& tensors) {
 }  // namespace
 
 Result<std::vector<Constant>> run_model(const BoundModel& bound, const Registry& registry,
-                                        Known known, bool& planned) {
+                                        Known known, bool& planned, const Visit& visit) {
   planned = false;
   OFSDP_ASSIGN_OR_RETURN(const Named inputs, constants(bound.inputs));
   OFSDP_ASSIGN_OR_RETURN(const OnnxFile file, opened(bound.model));
@@ -85,6 +85,7 @@ Result<std::vector<Constant>> run_model(const BoundModel& bound, const Registry&
     interpreter.set(id, *inputs.at(graph.value(id).name));
   }
   OFSDP_RETURN_IF_ERROR(interpreter.run());
+  if (visit) visit(graph, interpreter);
   std::vector<Constant> outputs;
   for (ValueId id : graph.outputs) outputs.push_back(interpreter.take(id));
   return outputs;

@@ -4,19 +4,26 @@
 // kInputs lets all inputs be data; kNeeded binds those that an operator of the graph must know
 // while planning (OpDef::constant_inputs) as constants.
 //
+// `visit`, if any, is called with the graph that ran and its values.
+//
 // Ownership: values; the registry must outlive the call. Threads: one at a time (a file in the
 // temporary folder). Errors: kInput; `planned` tells whether planning got through.
 #pragma once
 
+#include <functional>
+
 #include "kernels/core/registry.h"
 #include "tests/nodes/bound_model.h"
+#include "tests/nodes/interpreter.h"
 #include "tests/support/namespaces.h"
 
 namespace ofsdp::nodes {
 
 enum class Known { kInputs, kNeeded };
 
+using Visit = std::function<void(const Graph& graph, Interpreter& values)>;
+
 Result<std::vector<Constant>> run_model(const BoundModel& bound, const Registry& registry,
-                                        Known known, bool& planned);
+                                        Known known, bool& planned, const Visit& visit = {});
 
 }  // namespace ofsdp::nodes

@@ -2,9 +2,13 @@
 // x in another type. Floats become integers cut towards 0 and clamped to the range (NaN becomes 0);
 // bool is "not 0". dx is dy cast back, where both types are floats.
 // https://onnx.ai/onnx/operators/onnx__Cast.html
+//
+// BitCast(x), attribute to: the bytes of x as elements of another type of the same width. No
+// gradient. https://onnx.ai/onnx/operators/onnx__BitCast.html
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <cstring>
 #include <limits>
 
 #include "kernels/core/element_types.h"
@@ -136,6 +140,29 @@ Result<std::vector<TensorDesc>> infer_like(const InferContext& c) {
   return std::vector{TensorDesc{c.inputs[1].dtype, c.inputs[0].shape}};
 }
 
+// --- BitCast ---
+
+Result<std::vector<TensorDesc>> infer_bits(const InferContext& c) {
+  OFSDP_ASSIGN_OR_RETURN(const std::vector<TensorDesc> made, infer(c));
+  const DType from = c.inputs[0].dtype, to = made[0].dtype;
+  if (dtype_size(from) == dtype_size(to)) return made;
+  return input_error("attribute 'to': expected a type of {} bytes as {}, found {}",
+                     dtype_size(from), dtype_name(from), dtype_name(to));
+}
+
+std::vector<RefTensor> bits_reference(const ReferenceContext& c) {
+  const RefTensor& x = c.inputs[0];
+  std::vector<std::byte> bytes(x.desc.bytes());
+  from_doubles(x.values, x.desc, bytes.data());
+  return {{c.output_descs[0], to_doubles(c.output_descs[0], bytes.data())}};
+}
+
+std::unique_ptr<Kernel> create_bits(const Problem& p) {
+  return make_kernel([bytes = p.out(0).bytes()](const KernelArgs& a) {
+    if (bytes > 0) std::memcpy(a.outputs[0].data, a.inputs[0].data, bytes);
+  });
+}
+
 }  // namespace cast
 
 void add_cast(Registry& registry) {
@@ -144,6 +171,8 @@ void add_cast(Registry& registry) {
                        {.first_opset = 9, .layout = LayoutRule::kElementwise}));
   registry.add(make_op("CastLike", {infer_like, grad, reference}, {{"loops", accepts, create}},
                        {.min_inputs = 2, .first_opset = 15}));
+  registry.add(make_op("BitCast", {infer_bits, no_grad, bits_reference},
+                       {{"copy", accepts, create_bits}}, {.first_opset = 26}));
 }
 
 }  // namespace ofsdp::kernels::ops

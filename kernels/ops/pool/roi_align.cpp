@@ -1,0 +1,298 @@
+// RoiAlign(X [N, C, H, W], rois [R, 4], batch_indices [R]): Y [R, C, output_height, output_width].
+// A region [x1, y1, x2, y2], times spatial_scale and, in mode half_pixel, less 0.5, is divided into
+// bins. Each bin has sampling_ratio^2 samples of X, or as many as pixels when that is 0, between 4
+// pixels each: a sum of weight times pixel. Samples more than 1 beyond the border are 0. Y is the
+// mean of the samples of a bin; with mode "max" the largest of all weight times pixel.
+//
+// dX: each pixel gets dY times its weights, over the number of samples, or with "max" the weight of
+// the largest (ofsdp.RoiAlignGrad(dY, X, rois, batch_indices)). Regions have no gradient.
+// https://onnx.ai/onnx/operators/onnx__RoiAlign.html
+#include <algorithm>
+#include <cmath>
+
+#include "kernels/cpu/float_kernels.h"
+#include "kernels/cpu/parallel.h"
+#include "kernels/ops/operators.h"
+#include "kernels/ops/support.h"
+
+namespace ofsdp::kernels::ops {
+namespace roi_align {
+namespace {
+
+struct RoiExtent {
+  int64_t images, channels, height, width, rois, bins_y, bins_x, ratio;
+  double scale, offset;
+  bool largest;  // in place of the mean
+
+  int64_t pixels() const { return height * width; }
+  int64_t bins() const { return bins_y * bins_x; }
+};
+
+RoiExtent roi_extent(const Attributes& a, const Shape& x, const Shape& rois) {
+  const bool half = a.s("coordinate_transformation_mode", "half_pixel") == "half_pixel";
+  return {x[0],
+          x[1],
+          x[2],
+          x[3],
+          rois[0],
+          a.i("output_height", 1),
+          a.i("output_width", 1),
+          a.i("sampling_ratio", 0),
+          static_cast<double>(a.f("spatial_scale", 1.0f)),
+          half ? 0.5 : 0.0,
+          a.s("mode", "avg") == "max"};
+}
+
+// `x` is input `at`, followed by the regions and their images.
+template <size_t at>
+Status check(const InferContext& c) {
+  const TensorDesc &x = c.inputs[at], &rois = c.inputs[at + 1], &images = c.inputs[at + 2];
+  const bool fits = x.shape.rank() == 4 && rois.shape.rank() == 2 && rois.shape[1] == 4 &&
+                    images.shape == Shape{rois.shape[0]} && rois.dtype == x.dtype &&
+                    images.dtype == DType::kInt64;
+  if (!fits) {
+    return input_error(
+        "expected X [N, C, H, W], rois [R, 4] of its type and int64 batch_indices [R], found {}, "
+        "{} and {}",
+        x.text(), rois.text(), images.text());
+  }
+  const RoiExtent e = roi_extent(c.attributes, x.shape, rois.shape);
+  if (e.bins_y > 0 && e.bins_x > 0 && e.ratio >= 0 && (e.pixels() > 0 || rois.shape[0] == 0))
+    return {};
+  return input_error("expected bins and pixels, found {} x {} bins of {}", e.bins_y, e.bins_x,
+                     x.text());
+}
+
+Result<std::vector<TensorDesc>> infer(const InferContext& c) {
+  OFSDP_RETURN_IF_ERROR(check<0>(c));
+  const RoiExtent e = roi_extent(c.attributes, c.inputs[0].shape, c.inputs[1].shape);
+  return std::vector{TensorDesc{c.inputs[0].dtype, {e.rois, e.channels, e.bins_y, e.bins_x}}};
+}
+
+Result<std::vector<TensorDesc>> infer_grad(const InferContext& c) {
+  OFSDP_RETURN_IF_ERROR(check<1>(c));
+  return std::vector{TensorDesc{c.inputs[1].dtype, c.inputs[1].shape}};
+}
+
+void grad(GradBuilder& b) {
+  b.set_grad(0, b.emit1("ofsdp.RoiAlignGrad",
+                        {b.grad_output(0), b.input(0), b.input(1), b.input(2)}, b.attributes()));
+}
+
+// --- samples ---
+
+// One axis of a region: bins of `size` from `begin`, with `samples` in each.
+struct RoiAxis {
+  double begin, size;
+  int64_t samples;
+
+  double place(int64_t bin, int64_t sample) const {
+    return begin + size * (static_cast<double>(bin) +
+                           (static_cast<double>(sample) + 0.5) / static_cast<double>(samples));
+  }
+};
+
+RoiAxis roi_axis(const RoiExtent& e, double begin, double end, int64_t bins) {
+  begin = begin * e.scale - e.offset;
+  end = end * e.scale - e.offset;
+  const double length = e.offset == 0 ? std::max(end - begin, 1.0) : end - begin;
+  const double size = length / static_cast<double>(bins);
+  const auto pixels = static_cast<int64_t>(std::ceil(std::clamp(size, 0.0, 1e6)));
+  return {begin, size, e.ratio > 0 ? e.ratio : pixels};
+}
+
+// The two pixels of one axis around a place.
+struct Between {
+  int64_t low, high;
+  double to_low, to_high;  // their weights
+};
+
+Between between(double place, int64_t pixels) {
+  place = std::max(place, 0.0);
+  const auto low = static_cast<int64_t>(place);
+  if (low >= pixels - 1) return {pixels - 1, pixels - 1, 1, 0};
+  const double above = place - static_cast<double>(low);
+  return {low, low + 1, 1 - above, above};
+}
+
+// Calls f(pixel, weight) for the four pixels of each sample of a bin.
+void for_each_pixel(const RoiExtent& e, const RoiAxis& down, const RoiAxis& across, int64_t bin,
+                    const auto& f) {
+  const auto outside = [](double place, int64_t pixels) {
+    return place < -1 || place > static_cast<double>(pixels);
+  };
+  for (int64_t i = 0; i < down.samples * across.samples; ++i) {
+    const double y = down.place(bin / e.bins_x, i / across.samples);
+    const double x = across.place(bin % e.bins_x, i % across.samples);
+    if (outside(y, e.height) || outside(x, e.width) || std::isnan(x + y)) {
+      f(int64_t{0}, 0.0);
+      continue;
+    }
+    const Between v = between(y, e.height), h = between(x, e.width);
+    f(v.low * e.width + h.low, v.to_low * h.to_low);
+    f(v.low * e.width + h.high, v.to_low * h.to_high);
+    f(v.high * e.width + h.low, v.to_high * h.to_low);
+    f(v.high * e.width + h.high, v.to_high * h.to_high);
+  }
+}
+
+// Calls f(image, bin's place in Y of channel 0, down, across, bin) for each bin of each region.
+template <typename T>
+Status for_each_bin(const RoiExtent& e, const T* rois, const int64_t* images, const auto& f) {
+  for (int64_t r = 0; r < e.rois; ++r) {
+    if (images[r] < 0 || images[r] >= e.images) {
+      return input_error("batch_indices: expected images 0 to {}, found {}", e.images - 1,
+                         images[r]);
+    }
+    const auto at = [&](int64_t i) { return static_cast<double>(rois[r * 4 + i]); };
+    const RoiAxis down = roi_axis(e, at(1), at(3), e.bins_y),
+                  across = roi_axis(e, at(0), at(2), e.bins_x);
+    for (int64_t bin = 0; bin < e.bins(); ++bin) {
+      f(images[r], r * e.channels * e.bins() + bin, down, across, bin);
+    }
+  }
+  return ok_status();
+}
+
+// The pixel with the largest weight times value, and its weight.
+template <typename T>
+std::pair<int64_t, double> largest_pixel(const RoiExtent& e, const RoiAxis& down,
+                                         const RoiAxis& across, int64_t bin, const T* x) {
+  std::pair<int64_t, double> best{-1, 0};
+  double most = 0;
+  for_each_pixel(e, down, across, bin, [&](int64_t pixel, double weight) {
+    const double value = weight * static_cast<double>(x[pixel]);
+    if (best.first >= 0 && !(value > most)) return;
+    best = {pixel, weight};
+    most = value;
+  });
+  return best;
+}
+
+double samples_of(const RoiAxis& down, const RoiAxis& across) {
+  return static_cast<double>(std::max<int64_t>(down.samples * across.samples, 1));
+}
+
+// Channels first ... last - 1 of Y.
+template <typename T>
+Status align(const RoiExtent& e, const T* x, const T* rois, const int64_t* images, int64_t first,
+             int64_t last, T* y) {
+  return for_each_bin(
+      e, rois, images,
+      [&](int64_t image, int64_t to, const RoiAxis& down, const RoiAxis& across, int64_t bin) {
+        for (int64_t c = first; c < last; ++c) {
+          const T* plane = x + (image * e.channels + c) * e.pixels();
+          double sum = 0;
+          if (e.largest) {
+            const auto [pixel, weight] = largest_pixel(e, down, across, bin, plane);
+            if (pixel >= 0) sum = weight * static_cast<double>(plane[pixel]);
+          } else {
+            for_each_pixel(e, down, across, bin, [&](int64_t pixel, double weight) {
+              sum += weight * static_cast<double>(plane[pixel]);
+            });
+            sum /= samples_of(down, across);
+          }
+          y[to + c * e.bins()] = static_cast<T>(sum);
+        }
+      });
+}
+
+// The same channels of dX, which is 0 before.
+template <typename T>
+Status align_grad(const RoiExtent& e, const T* dy, const T* x, const T* rois, const int64_t* images,
+                  int64_t first, int64_t last, T* dx) {
+  return for_each_bin(
+      e, rois, images,
+      [&](int64_t image, int64_t from, const RoiAxis& down, const RoiAxis& across, int64_t bin) {
+        for (int64_t c = first; c < last; ++c) {
+          const int64_t plane = (image * e.channels + c) * e.pixels();
+          const double d = static_cast<double>(dy[from + c * e.bins()]);
+          const auto add = [&](int64_t pixel, double slope) {
+            dx[plane + pixel] = static_cast<T>(static_cast<double>(dx[plane + pixel]) + slope);
+          };
+          if (e.largest) {
+            const auto [pixel, weight] = largest_pixel(e, down, across, bin, x + plane);
+            if (pixel >= 0) add(pixel, d * weight);
+            continue;
+          }
+          const double share = d / samples_of(down, across);
+          for_each_pixel(e, down, across, bin,
+                         [&](int64_t pixel, double weight) { add(pixel, weight * share); });
+        }
+      });
+}
+
+// --- references: the kernels' loops in double, one channel after the other ---
+
+std::vector<int64_t> images_of(const RefTensor& indices) {
+  return {indices.values.begin(), indices.values.end()};
+}
+
+std::vector<RefTensor> reference(const ReferenceContext& c) {
+  RefTensor y = zeros(c.output_descs[0]);
+  const RefTensor &x = c.inputs[0], &rois = c.inputs[1];
+  const RoiExtent e = roi_extent(c.attributes, x.desc.shape, rois.desc.shape);
+  const Status status = align(e, x.values.data(), rois.values.data(), images_of(c.inputs[2]).data(),
+                              0, e.channels, y.values.data());
+  OFSDP_CHECK(status.ok(), "{}", status.message());
+  return {y};
+}
+
+std::vector<RefTensor> grad_reference(const ReferenceContext& c) {
+  RefTensor dx = zeros(c.output_descs[0]);
+  const RefTensor &x = c.inputs[1], &rois = c.inputs[2];
+  const RoiExtent e = roi_extent(c.attributes, x.desc.shape, rois.desc.shape);
+  const Status status =
+      align_grad(e, c.inputs[0].values.data(), x.values.data(), rois.values.data(),
+                 images_of(c.inputs[3]).data(), 0, e.channels, dx.values.data());
+  OFSDP_CHECK(status.ok(), "{}", status.message());
+  return {dx};
+}
+
+// --- kernels: threads share the channels ---
+
+template <typename T>
+std::unique_ptr<Kernel> create(const Problem& p) {
+  return make_kernel(
+      [e = roi_extent(p.attributes, p.in(0).shape, p.in(1).shape)](const KernelArgs& a) {
+        Status status = align(e, a.in<T>(0), a.in<T>(1), a.in<int64_t>(2), 0, 0, a.out<T>(0));
+        if (!status.ok()) return status;  // of an index; the same for all channels
+        parallel_for(e.channels, 1, [&](int64_t first, int64_t last) {
+          (void)align(e, a.in<T>(0), a.in<T>(1), a.in<int64_t>(2), first, last, a.out<T>(0));
+        });
+        return ok_status();
+      });
+}
+
+template <typename T>
+std::unique_ptr<Kernel> create_grad(const Problem& p) {
+  return make_kernel([e = roi_extent(p.attributes, p.in(1).shape, p.in(2).shape)](
+                         const KernelArgs& a) {
+    T* dx = a.out<T>(0);
+    std::fill_n(dx, e.images * e.channels * e.pixels(), T{0});
+    Status status = align_grad(e, a.in<T>(0), a.in<T>(1), a.in<T>(2), a.in<int64_t>(3), 0, 0, dx);
+    if (!status.ok()) return status;
+    parallel_for(e.channels, 1, [&](int64_t first, int64_t last) {
+      (void)align_grad(e, a.in<T>(0), a.in<T>(1), a.in<T>(2), a.in<int64_t>(3), first, last, dx);
+    });
+    return ok_status();
+  });
+}
+
+}  // namespace
+}  // namespace roi_align
+
+void add_roi_align(Registry& registry) {
+  using namespace roi_align;
+  registry.add(make_op("RoiAlign", {infer, grad, reference},
+                       float_kernels<accepts_plain_first_of<float>, create<float>,
+                                     accepts_plain_first_of<double>, create<double>>("bins"),
+                       {.min_inputs = 3, .first_opset = 16}));
+  registry.add_own(
+      make_op("RoiAlignGrad", {infer_grad, nullptr, grad_reference},
+              float_kernels<accepts_plain_first_of<float>, create_grad<float>,
+                            accepts_plain_first_of<double>, create_grad<double>>("bins"),
+              {.min_inputs = 4}));
+}
+
+}  // namespace ofsdp::kernels::ops
