@@ -4,6 +4,7 @@
 #include <array>
 #include <nlohmann/json.hpp>
 
+#include "importer/file/unique_keys.h"
 #include "importer/file/wire.h"
 #include "kernels/base/reject.h"
 
@@ -33,7 +34,8 @@ Result<int64_t> whole(const Json& json) {
   if (json.is_number_unsigned() && json.get<uint64_t>() <= uint64_t{INT64_MAX}) {
     return static_cast<int64_t>(json.get<uint64_t>());
   }
-  return input_error("expected a whole number of at least 0");
+  return input_error("expected whole numbers from 0 to {}, found {}", INT64_MAX,
+                     printable(json.dump(-1, ' ', false, Json::error_handler_t::replace)));
 }
 
 // `bytes`: of all tensors, which begin at `data`.
@@ -89,7 +91,7 @@ Result<TensorFile> open_safetensors(const std::string& path) {
                   length, most);
   std::string text(static_cast<size_t>(length), '\0');
   OFSDP_RETURN_IF_ERROR(read_exactly(file, 8, std::as_writable_bytes(std::span(text))));
-  const Json header = Json::parse(text, nullptr, false);
+  OFSDP_ASSIGN_OR_RETURN(const Json header, prefixed(path + ": header", parse_unique(text)));
   OFSDP_REJECT_IF(!header.is_object(), "{}: is no safetensors file: its header is no JSON object",
                   path);
   const auto data = static_cast<int64_t>(length) + 8;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <charconv>
 #include <cmath>
 
 #include "kernels/base/format.h"
@@ -61,6 +62,18 @@ std::string readable_number(double value, int decimals) {
 
 std::string readable_number(double value) {
   return readable_number(value, decimals_of_three_digits(value));
+}
+
+std::string beyond_numbers(std::string_view text) {
+  if (text.starts_with('+')) text.remove_prefix(1);
+  const auto is_beyond = [text](auto value) {
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+    return error == std::errc::result_out_of_range && end == text.data() + text.size();
+  };
+  if (text.starts_with('-') || text.find("e-") != text.npos || text.find("E-") != text.npos)
+    return "";
+  if (is_beyond(int64_t{0})) return ", which is more than 2^63-1";
+  return is_beyond(double{0}) ? ", which is more than a float64 holds" : "";
 }
 
 std::string plural(int64_t count, const char* noun) {

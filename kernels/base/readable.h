@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 
 namespace ofsdp::base {
 
@@ -23,7 +24,10 @@ std::string readable_seconds(double seconds);  // "2.93 s", "2:05", "1:02:05"
 // Without an exponent: digits after the point that leave three in all, three at most.
 int decimals_of_three_digits(double value);
 std::string readable_number(double value, int decimals);
-std::string readable_number(double value);            // three digits, or all before the point
+std::string readable_number(double value);  // three digits, or all before the point
+// Returns ", which is more than ..." if the text is a number that neither int64 nor float64 holds;
+// else "". It follows the text in a message that says which numbers are expected.
+std::string beyond_numbers(std::string_view text);
 std::string plural(int64_t count, const char* noun);  // "1 rank", "2 ranks"
 
 }  // namespace ofsdp::base

@@ -14,23 +14,28 @@ namespace {
 // .npy: NumPy's format (NEP 1). Magic, version, length of the header, and the header: a Python
 // dictionary such as {'descr': '<f4', 'fortran_order': False, 'shape': (60000, 28, 28), }.
 
-// The text after 'key': in the dictionary, without leading blanks; empty when it is not there.
+// The text after 'key': or "key": in the dictionary, without leading blanks; empty when it is not
+// there.
 std::string_view value_of(std::string_view header, std::string_view key) {
-  const size_t at = header.find(key);
+  size_t at = header.find(format_text("'{}'", key));
+  if (at == std::string_view::npos) at = header.find(format_text("\"{}\"", key));
   if (at == std::string_view::npos) return {};
-  std::string_view rest = header.substr(at + key.size());
+  std::string_view rest = header.substr(at + key.size() + 2);
   rest.remove_prefix(std::min(rest.find_first_not_of(" :"), rest.size()));
   return rest;
 }
 
 Result<DType> read_descr(const std::string& path, std::string_view header) {
-  const std::string_view rest = value_of(header, "'descr'");
-  if (rest.empty() || rest[0] != '\'') {
+  const std::string_view rest = value_of(header, "descr");
+  if (rest.empty() || (rest[0] != '\'' && rest[0] != '"')) {
     return input_error("{}: expected one number type, found descr {}", path, rest.substr(0, 40));
   }
-  const std::string_view descr = rest.substr(1, rest.find('\'', 1) - 1);
+  const std::string_view descr = rest.substr(1, rest.find(rest[0], 1) - 1);
   if (const std::optional<DType> dtype = npy_dtype(descr)) return *dtype;
-  const char* why = descr.starts_with('>') ? " (big-endian; expected little-endian '<')" : "";
+  const char* why = descr.starts_with('>')
+                        ? " (big-endian; expected little-endian '<'): save it as "
+                          "a.astype(a.dtype.newbyteorder('<'))"
+                        : ": save it as a.astype('float32'), or 'int64' for labels";
   return input_error("{}: expected integers, bool or floats of 2, 4 or 8 bytes, found descr '{}'{}",
                      path, descr, why);
 }
@@ -90,15 +95,20 @@ Result<ColumnLayout> parse_npy(const std::string& path, std::span<const std::byt
   const std::string_view bytes(reinterpret_cast<const char*>(prefix.data()), prefix.size());
   OFSDP_ASSIGN_OR_RETURN(const Header header, find_header(path, bytes));
   OFSDP_ASSIGN_OR_RETURN(const DType dtype, read_descr(path, header.text));
-  const std::optional<std::vector<int64_t>> axes = read_axes(value_of(header.text, "'shape'"));
-  const std::string_view fortran = value_of(header.text, "'fortran_order'");
+  const std::optional<std::vector<int64_t>> axes = read_axes(value_of(header.text, "shape"));
+  const std::string_view fortran = value_of(header.text, "fortran_order");
   if (!axes || !(fortran.starts_with("True") || fortran.starts_with("False"))) {
     return input_error("{}: expected a header with shape and fortran_order, found {}", path,
                        header.text.substr(0, 80));
   }
-  if (fortran.starts_with("True") && axes->size() > 1) {
-    return input_error("{}: expected C order (fortran_order False), found fortran_order True",
-                       path);
+  // With one axis of more than 1 element both orders have the same bytes, as without any element.
+  const bool empty = std::ranges::find(*axes, 0) != axes->end();
+  const auto long_axes = std::ranges::count_if(*axes, [](int64_t axis) { return axis > 1; });
+  if (fortran.starts_with("True") && !empty && long_axes > 1) {
+    return input_error(
+        "{}: expected C order (fortran_order False), found fortran_order True: save it as "
+        "numpy.ascontiguousarray(a)",
+        path);
   }
   return dense_layout(path, dtype, *axes, header.data_byte);
 }

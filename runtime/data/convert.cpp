@@ -1,8 +1,10 @@
 #include "runtime/data/convert.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <limits>
+#include <type_traits>
 #include <utility>
 
 #include "kernels/core/tensor.h"
@@ -49,6 +51,25 @@ size_t whole_to_floats(const std::byte* src, size_t count, std::byte* dst) {
   return count;
 }
 
+// A label that was saved as 1.0.
+template <typename From, typename To>
+size_t floats_to_integers(const std::byte* src, size_t count, std::byte* dst) {
+  constexpr double kExact = 0x1p53;  // larger whole numbers may have been rounded
+  for (size_t i = 0; i < count; ++i) {
+    double value = 0;
+    if constexpr (std::is_same_v<From, uint16_t>) {
+      value = static_cast<double>(half_to_float(load<uint16_t>(src, i)));
+    } else {
+      value = static_cast<double>(load<From>(src, i));
+    }
+    if (!(std::abs(value) <= kExact) || value != std::floor(value)) return i;
+    const auto whole = static_cast<int64_t>(value);
+    if (!std::in_range<To>(whole)) return i;
+    store(dst, i, static_cast<To>(whole));
+  }
+  return count;
+}
+
 size_t whole_to_bools(const std::byte* src, size_t count, std::byte* dst) {
   for (size_t i = 0; i < count; ++i) {
     const auto value = load<int64_t>(src, i);
@@ -83,11 +104,24 @@ auto with_integer(DType dtype, Visit visit) {
   }
 }
 
+bool is_ieee(DType dtype) {
+  return dtype == DType::kFloat16 || dtype == DType::kFloat32 || dtype == DType::kFloat64;
+}
+
 Function integer_function(DType from, DType to) {
   return with_integer(from, [to](auto source) {
     return with_integer(to, [](auto target) -> Function {
       return &convert_integers<decltype(source), decltype(target)>;
     });
+  });
+}
+
+Function whole_function(DType from, DType to) {
+  return with_integer(to, [from](auto target) -> Function {
+    using To = decltype(target);
+    if (from == DType::kFloat16) return &floats_to_integers<uint16_t, To>;
+    return from == DType::kFloat32 ? &floats_to_integers<float, To>
+                                   : &floats_to_integers<double, To>;
   });
 }
 
@@ -106,7 +140,7 @@ std::vector<float> normalization_table(const Normalization& by) {
 
 std::optional<Converter> Converter::between(DType from, DType to,
                                             const std::optional<Normalization>& normalization,
-                                            bool of_text) {
+                                            bool of_text, bool classes) {
   Converter converter;
   converter.element_bytes_ = dtype_size(from);
   const bool pixels = from == DType::kUInt8 && to == DType::kFloat32;
@@ -116,6 +150,8 @@ std::optional<Converter> Converter::between(DType from, DType to,
     converter.table_ = normalization_table(normalization.value_or(Normalization{}));
   } else if (is_integer(from) && is_integer(to)) {
     converter.function_ = integer_function(from, to);
+  } else if (classes && is_ieee(from) && is_integer(to)) {
+    converter.function_ = whole_function(from, to);
   } else if (from == DType::kFloat16 && to == DType::kFloat32) {
     converter.function_ = &halves_to_floats;
   } else if (from == DType::kFloat64 && to == DType::kFloat32) {
@@ -147,7 +183,10 @@ void swap_bytes(std::byte* data, size_t count, size_t element_bytes) {
     std::reverse(data, data + element_bytes);
 }
 
-std::string integer_text(DType dtype, const std::byte* element) {
+std::string element_text(DType dtype, const std::byte* element) {
+  if (dtype == DType::kFloat16) return format_text("{}", half_to_float(load<uint16_t>(element, 0)));
+  if (dtype == DType::kFloat32) return format_text("{}", load<float>(element, 0));
+  if (dtype == DType::kFloat64) return format_text("{}", load<double>(element, 0));
   return with_integer(
       dtype, [element](auto zero) { return std::to_string(load<decltype(zero)>(element, 0)); });
 }

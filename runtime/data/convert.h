@@ -22,9 +22,10 @@ class Converter {
  public:
   // Empty when `from` does not convert to `to`, or a normalization stands where none is possible.
   // `of_text`: int64 also becomes float32 or bool, as the number was written without a type.
+  // `classes`: floats also become integers, if they are whole numbers: labels saved as 1.0.
   static std::optional<Converter> between(DType from, DType to,
                                           const std::optional<Normalization>& normalization,
-                                          bool of_text = false);
+                                          bool of_text = false, bool classes = false);
 
   bool is_copy() const { return function_ == nullptr && table_.empty(); }
   // `count` little-endian elements; gives the index of the first that does not fit, else `count`.
@@ -40,7 +41,7 @@ class Converter {
 
 void swap_bytes(std::byte* data, size_t count, size_t element_bytes);  // in place
 
-std::string integer_text(DType dtype, const std::byte* element);  // for messages
+std::string element_text(DType dtype, const std::byte* element);  // for messages
 std::string range_text(DType integer);                            // "-128..127"
 
 }  // namespace ofsdp::runtime

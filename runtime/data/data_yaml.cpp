@@ -6,6 +6,7 @@
 #include <filesystem>
 
 #include "kernels/base/nearest_name.h"
+#include "kernels/base/readable.h"
 #include "runtime/data/data_spec.h"
 
 namespace ofsdp::runtime {
@@ -32,7 +33,9 @@ std::string found_text(const YAML::Node& node) {
 }
 
 Status wrong(const Place& place, const YAML::Node& node, const char* expected) {
-  return input_error("{}: expected {}, found {}", place.at(node), expected, found_text(node));
+  const std::string beyond = node.IsScalar() ? beyond_numbers(node.Scalar()) : "";
+  return input_error("{}: expected {}, found {}{}", place.at(node), expected, found_text(node),
+                     beyond);
 }
 
 template <typename T>

@@ -2,7 +2,9 @@
 
 #include <algorithm>
 
+#include "kernels/base/escaped.h"
 #include "kernels/base/nearest_name.h"
+#include "kernels/base/reject.h"
 
 namespace ofsdp::runtime {
 namespace {
@@ -68,6 +70,8 @@ Result<std::unique_ptr<Dataset>> Dataset::open(const ColumnSet& set,
   std::unique_ptr<Dataset> dataset(new Dataset());
   for (const std::string& name : names) {
     if (set.find(name) == nullptr) return missing(set, name, names);
+    OFSDP_REJECT_IF(std::ranges::count(set.columns, name, &ColumnSpec::name) > 1,
+                    "{}: column '{}' is given twice", set.origin, escaped(name));
   }
   for (const std::string& name : names) {
     if (dataset->find(name) != nullptr) continue;  // wanted twice, opened once
@@ -122,6 +126,8 @@ Status Dataset::replace(std::span<const ColumnArray> arrays, int64_t first, int6
   for (Column& column : columns_) {
     const auto array = std::ranges::find(arrays, column.spec.name, &ColumnArray::name);
     if (array == arrays.end()) return missing_array(column.spec.name, arrays);
+    OFSDP_REJECT_IF(std::ranges::count(arrays, column.spec.name, &ColumnArray::name) > 1,
+                    "{}: column '{}' is given twice", kBatchOrigin, escaped(column.spec.name));
     OFSDP_RETURN_IF_ERROR(column.file.replace(*array));
   }
   samples_ = columns_.empty() ? 0 : columns_.front().file.layout().count;
@@ -134,8 +140,8 @@ Status Dataset::bind_column(const WantedColumn& wanted) {
   const Column& column = *found;
   const ColumnLayout& layout = column.file.layout();
   const std::string& path = column.file.path();
-  std::optional<Converter> converter =
-      Converter::between(layout.dtype, wanted.dtype, column.spec.normalization, layout.of_text);
+  std::optional<Converter> converter = Converter::between(
+      layout.dtype, wanted.dtype, column.spec.normalization, layout.of_text, wanted.classes);
   if (!converter && column.spec.normalization) {
     return input_error(
         "{}: column '{}': scale, mean and std make float32 of uint8; expected {}, found {}", path,
@@ -215,7 +221,7 @@ Status Dataset::wrong_value(int column, int64_t sample, const std::byte* element
   const BoundColumn& bound = bound_[static_cast<size_t>(column)];
   const DType stored = file_of(column).file.layout().dtype;
   return input_error("{}: column '{}', sample {}: value {} does not fit {} ({})", bound.source,
-                     bound.name, sample, integer_text(stored, element), dtype_name(bound.dtype),
+                     bound.name, sample, element_text(stored, element), dtype_name(bound.dtype),
                      range_text(bound.dtype));
 }
 

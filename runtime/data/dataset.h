@@ -23,6 +23,7 @@ struct WantedColumn {
   DType dtype = DType::kUndefined;
   std::vector<int64_t> dims;  // of a row: without the axis of samples; -1 is any length
   bool flat = false;          // only the number of elements counts (labels are flattened to fit)
+  bool classes = false;       // labels: floats that are whole numbers are classes, too
 };
 
 class Dataset : public RowSource {

@@ -21,6 +21,18 @@ double weight_of(const LabelRule& rule, int64_t label) {
   return rule.class_weights.empty() ? 1 : rule.class_weights[static_cast<size_t>(label)];
 }
 
+// Returns the first row that holds the element at `byte`: rows may overlap.
+int64_t label_row(const ColumnLayout& layout, uint64_t byte) {
+  const uint64_t at = byte - layout.first_byte, row = layout.row_bytes();
+  return static_cast<int64_t>(at < row ? 0 : (at - row) / layout.row_stride + 1);
+}
+
+Status fractional_label(const std::string& source, const std::string& column, int64_t sample,
+                        const std::string& label) {
+  return input_error("{}: column '{}', sample {}: expected a class, a whole number, found {}",
+                     source, column, sample, label);
+}
+
 }  // namespace
 
 Status wrong_label(const std::string& source, const std::string& column, int64_t sample,
@@ -51,7 +63,6 @@ Status Dataset::check_labels(const std::string& name, const LabelRange& range) {
   const Column* column = find(name);
   OFSDP_CHECK(column != nullptr, "column '{}' was not opened", name);
   const ColumnLayout& layout = column->file.layout();
-  if (!is_integer(layout.dtype)) return ok_status();
   if (layout.row_stride <= layout.row_bytes()) {
     return check_label_range(*column, layout.first_byte, layout.end_byte(), range);
   }
@@ -66,7 +77,9 @@ Status Dataset::check_label_range(const Column& column, uint64_t begin, uint64_t
                                   const LabelRange& range) {
   const ColumnLayout& layout = column.file.layout();
   const size_t size = dtype_size(layout.dtype);
-  const std::optional<Converter> widen = Converter::between(layout.dtype, DType::kInt64, {});
+  const std::optional<Converter> widen =
+      Converter::between(layout.dtype, DType::kInt64, {}, /*of_text=*/false, /*classes=*/true);
+  if (!widen) return ok_status();
   std::vector<int64_t> labels(kLabelBlock);
   for (size_t count = 0; begin < end; begin += count * size) {
     count = std::min<uint64_t>(kLabelBlock, (end - begin) / size);
@@ -75,10 +88,12 @@ Status Dataset::check_label_range(const Column& column, uint64_t begin, uint64_t
         widen->run(scratch_.data(), count, reinterpret_cast<std::byte*>(labels.data()));
     for (size_t i = 0; i < count; ++i) {
       if (i < good && range.allows(labels[i])) continue;
-      // The first row that holds the element: rows may overlap.
-      const uint64_t at = begin + i * size - layout.first_byte;
-      const uint64_t row = layout.row_bytes();
-      const auto sample = static_cast<int64_t>(at < row ? 0 : (at - row) / layout.row_stride + 1);
+      if (i >= good && is_floating(layout.dtype)) {
+        return fractional_label(column.file.path(), column.spec.name,
+                                label_row(layout, begin + i * size),
+                                element_text(layout.dtype, scratch_.data() + i * size));
+      }
+      const int64_t sample = label_row(layout, begin + i * size);
       const int64_t label = i < good ? labels[i] : std::numeric_limits<int64_t>::max();
       return wrong_label(column.file.path(), column.spec.name, sample, label, range);
     }

@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
+#include "importer/file/unique_keys.h"
 #include "kernels/base/escaped.h"
 #include "kernels/base/nearest_name.h"
 #include "kernels/base/reject.h"
@@ -155,6 +156,11 @@ Result<std::vector<std::string>> header_of(const std::string& path, Records& rec
   OFSDP_REJECT_IF(!any, "{}: expected a header with the names of columns, found an empty file",
                   path);
   for (std::string& name : header) name = trimmed_text(name);
+  for (auto name = header.begin(); name != header.end(); ++name) {
+    const bool twice = !name->empty() && std::find(header.begin(), name, *name) != name;
+    OFSDP_REJECT_IF(twice, "{} line {}: column '{}' stands twice in the header", path,
+                    records.line(), escaped(*name));
+  }
   return header;
 }
 
@@ -227,7 +233,7 @@ class ObjectLines {
 
   Status add(std::string_view line, int64_t number) {
     const std::string at = format_text("{} line {}", spec_.path, number);
-    const Json object = Json::parse(line, nullptr, false);
+    OFSDP_ASSIGN_OR_RETURN(const Json object, prefixed(at, parse_unique(line)));
     OFSDP_REJECT_IF(!object.is_object(), "{}: expected a JSON object, found '{}'", at, shown(line));
     const Json* value = field_of(object, spec_.parts[0]);
     OFSDP_REJECT_IF(value == nullptr, "{}: no field '{}'", at, spec_.parts[0]);
@@ -372,7 +378,7 @@ Result<std::vector<std::string>> text_columns(const ByteSource& source, TextKind
   const size_t first = text.find_first_not_of(" \t\r\n");
   const std::string line =
       first == std::string::npos ? "" : text.substr(first, text.find('\n', first) - first);
-  const Json object = Json::parse(line, nullptr, false);
+  OFSDP_ASSIGN_OR_RETURN(const Json object, prefixed(source.path(), parse_unique(line)));
   OFSDP_REJECT_IF(!object.is_object(), "{}: expected a JSON object a line, found '{}'",
                   source.path(), shown(line));
   std::vector<std::string> names;

@@ -3,6 +3,8 @@
 #include <zlib.h>
 
 #include <algorithm>
+#include <set>
+#include <string>
 #include <vector>
 
 #include "kernels/base/escaped.h"
@@ -163,6 +165,7 @@ Result<std::vector<ZipMember>> zip_members(const ByteSource& source) {
                          read_record(source, directory.offset, directory.bytes));
   const Record record(bytes);
   std::vector<ZipMember> members;
+  std::set<std::string> names;
   for (size_t at = 0; at < bytes.size();) {
     const bool whole = at + kEntryBytes <= bytes.size() && record.u32(at) == kEntrySignature;
     const size_t name = at + kEntryBytes;
@@ -181,6 +184,9 @@ Result<std::vector<ZipMember>> zip_members(const ByteSource& source) {
                     "{}: its directory is damaged at byte {}", source.path(),
                     directory.offset + extra);
     OFSDP_RETURN_IF_ERROR(check_member(source, member, record.u16(at + 8), record.u16(at + 10)));
+    OFSDP_REJECT_IF(!names.insert(member.name).second,
+                    "{}: member '{}' stands twice in its directory", source.path(),
+                    escaped(member.name));
     members.push_back(std::move(member));
     at = end;
   }

@@ -146,7 +146,9 @@ Status bind_data(DataSetup& data, const Graph& finished, uint64_t seed,
     const bool label = input.declared.empty();
     const auto& axes = input.desc.shape.axes();
     if (label) dims.assign(axes.begin() + 1, axes.end());
-    wanted.push_back({input.name, input.desc.dtype, dims, label});
+    const bool classes = std::ranges::any_of(
+        counts, [&](const LossCount& one) { return one.by_label && one.labels == input.name; });
+    wanted.push_back({input.name, input.desc.dtype, dims, label, classes});
   }
   if (data.train != nullptr) OFSDP_RETURN_IF_ERROR(data.train->bind(wanted));
   if (data.eval != nullptr) OFSDP_RETURN_IF_ERROR(data.eval->bind(wanted));

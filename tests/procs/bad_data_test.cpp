@@ -56,9 +56,9 @@ TEST(BadDataTest, WrongType) {
   folder.write("data/x.npy", npy("<i4", "(12, 4)", std::vector<int32_t>(48)));
   expect_refused(folder, {folder / "data/x.npy", "'x'", "expected float32", "found int32"});
   folder.write("data/x.npy", linear_inputs());
-  folder.write("data/labels.npy", npy("<f4", "(12,)", std::vector<float>(12)));
-  expect_refused(folder,
-                 {folder / "data/labels.npy", "'labels'", "expected int64", "found float32"});
+  folder.write("data/labels.npy", npy("<f4", "(12,)", std::vector<float>(12, 0.5f)));
+  expect_refused(folder, {folder / "data/labels.npy", "'labels'", "sample 0", "expected a class",
+                          "a whole number", "found 0.5"});
   folder.write("data/labels.npy", npy("<c8", "(12,)", std::vector<double>(12)));
   expect_refused(folder, {folder / "data/labels.npy", "'labels'", "<c8"});
 }

@@ -188,6 +188,39 @@ TEST_F(SeveralTest, FieldsOfJsonLinesAndPadding) {
   expect_input_error(open("bad.jsonl", "{\"a\": " + deep + "}\n", {"a"}), {"line 1"});
 }
 
+// Nobody can say which of the two is meant.
+TEST_F(SeveralTest, AKeyThatStandsTwiceIsRefused) {
+  expect_input_error(open("d.csv", "a,labels,labels\n1,0,1\n", {"a"}),
+                     {"d.csv line 1", "column 'labels' stands twice"});
+  expect_input_error(open("d.tsv", "a\tb\ta\n1\t0\t1\n", {"b"}), {"d.tsv line 1", "column 'a'"});
+  EXPECT_TRUE(open("d.csv", "a,,\n1,0,1\n", {"a"}).ok()) << "columns without names";
+  expect_input_error(open("d.jsonl", "{\"a\": 1}\n{\"a\": 0, \"a\": 1}\n", {"a"}),
+                     {"d.jsonl line 2", "'a' stands twice"});
+  expect_input_error(open("d.jsonl", "{\"b\": {\"c\": 1, \"c\": 2}, \"a\": 1}\n", {"a"}),
+                     {"d.jsonl line 1", "'c' stands twice"});
+  EXPECT_TRUE(open("d.jsonl", "{\"b\": {\"c\": 1}, \"a\": [{\"c\": 1}], \"c\": 1}\n", {"c"}).ok());
+  const std::string twice =
+      "{\"x\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4]},"
+      "\"x\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[4,8]}}";
+  expect_input_error(open("d.safetensors", safetensors(twice, std::string(8, '\0')), {"x"}),
+                     {"d.safetensors", "header", "'x' stands twice"});
+  const std::string x = npy<float>("<f4", "(1,)", {1});
+  expect_input_error(open("d.npz", zip({{"x.npy", x}, {"x.npy", x}}), {"x"}),
+                     {"d.npz", "'x.npy' stands twice"});
+  folder_.write("two.csv", "x,x\n1,2\n");
+  expect_input_error(read_data_spec(folder_.path() + "/two.csv"), {"two.csv", "'x' stands twice"});
+}
+
+// 2^63 is a whole number of at least 0.
+TEST_F(SeveralTest, ANumberThatIsTooLargeIsSaidToBe) {
+  expect_input_error(open("d.safetensors",
+                          safetensors("{\"x\":{\"dtype\":\"F32\",\"shape\":[9223372036854775808],"
+                                      "\"data_offsets\":[0,4]}}",
+                                      std::string(4, '\0')),
+                          {"x"}),
+                     {"from 0 to 9223372036854775807", "found 9223372036854775808"});
+}
+
 TEST_F(SeveralTest, AFileIsItsColumns) {
   folder_.write("d.csv", "x,y\n1,2\n");
   const auto spec = read_data_spec(folder_.path() + "/d.csv");

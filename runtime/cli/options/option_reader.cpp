@@ -2,13 +2,15 @@
 
 #include <utility>
 
+#include "kernels/base/readable.h"
+
 namespace ofsdp::cli {
 namespace {
 
 Status as_error(const Verdict& verdict, const std::string& text, const std::string& subject) {
   if (verdict.fine) return ok_status();
-  return input_error("{}: expected {}, found '{}'{}", subject, verdict.expected, text,
-                     verdict.hint);
+  return input_error("{}: expected {}, found '{}'{}{}", subject, verdict.expected, text,
+                     beyond_numbers(text), verdict.hint);
 }
 
 }  // namespace

@@ -5,8 +5,11 @@
 #include <cmath>
 #include <fstream>
 #include <map>
+#include <set>
 #include <sstream>
 #include <variant>
+
+#include "kernels/base/readable.h"
 
 namespace ofsdp::runtime {
 namespace {
@@ -36,8 +39,13 @@ class TopologyReader {
 
   Status read_map(const YAML::Node& node, const std::string& where, const Targets& targets) const {
     if (!node.IsMap()) return input_error("{}: {}expected a mapping", origin_, where);
+    std::set<std::string> seen;
     for (const auto& entry : node) {
       const auto key = entry.first.as<std::string>();
+      if (!seen.insert(key).second) {
+        return input_error("{} line {}: {}'{}' stands here twice", origin_,
+                           entry.first.Mark().line + 1, where, key);
+      }
       const auto target = targets.find(key);
       if (target == targets.end())
         return input_error("{}: {}unknown key '{}'", origin_, where, key);
@@ -55,7 +63,8 @@ class TopologyReader {
   }
 
   Status wrong(const std::string& key, const char* expected, const YAML::Node& node) const {
-    return input_error("{}: {}: expected {}, found '{}'", origin_, key, expected, shown(node));
+    return input_error("{}: {}: expected {}, found '{}'{}", origin_, key, expected, shown(node),
+                       beyond_numbers(shown(node)));
   }
 
   Status read_value(const std::string& key, const YAML::Node& node, double& value) const {

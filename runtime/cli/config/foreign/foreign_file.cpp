@@ -173,7 +173,7 @@ Result<int64_t> count_of(const ForeignKey& key, int64_t least) {
   constexpr double kExact = 9e15;  // whole numbers up to here are doubles
   if (!value || *value != std::floor(*value) || std::abs(*value) > kExact ||
       *value < static_cast<double>(least)) {
-    return expected(key, format_text("a whole number of at least {}", least));
+    return expected(key, format_text("a whole number of at least {}, at most 9e15", least));
   }
   return static_cast<int64_t>(*value);
 }
