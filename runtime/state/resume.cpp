@@ -3,11 +3,14 @@
 #include <algorithm>
 #include <array>
 #include <cstdio>
+#include <fstream>
+#include <sstream>
 
 #include "importer/proto/graph_hash.h"
 #include "kernels/base/escaped.h"
 #include "kernels/base/reject.h"
 #include "kernels/cpu/parallel.h"
+#include "runtime/state/settings_changes.h"
 
 namespace ofsdp::runtime {
 namespace {
@@ -194,6 +197,24 @@ Result<std::unique_ptr<CheckpointReader>> find_checkpoint(const Options& options
                                                           Communicator& communicator,
                                                           CheckpointStore* store) {
   return Finder(options, communicator, store).find();
+}
+
+void warn_of_other_settings(const CheckpointReader& checkpoint, const std::string& configuration) {
+  if (configuration.empty()) return;
+  std::ifstream file(join_path(checkpoint.folder(), kSavedConfiguration));
+  std::ostringstream saved;
+  saved << file.rdbuf();
+  if (!file) {
+    return print_lines(stderr,
+                       format_text("fsdp-run: warning: {} has no {}: it is not known whether this "
+                                   "run has the settings that the checkpoint was trained with\n",
+                                   checkpoint.folder(), kSavedConfiguration));
+  }
+  const std::string changed = changed_settings_line(saved.str(), configuration);
+  if (changed.empty()) return;
+  print_lines(stderr, format_text("fsdp-run: warning: this run has other settings than the "
+                                  "checkpoint was trained with: {}\n",
+                                  changed));
 }
 
 ResumePoint resume_point(const CheckpointReader* checkpoint) {

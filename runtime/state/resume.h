@@ -27,6 +27,10 @@ Result<std::unique_ptr<CheckpointReader>> find_checkpoint(const Options& options
                                                           Communicator& communicator,
                                                           CheckpointStore* store);
 
+// Warns on stderr of settings that differ from the checkpoint's. `configuration`: this run's
+// effective one, of rank 0; empty: nothing is compared.
+void warn_of_other_settings(const CheckpointReader& checkpoint, const std::string& configuration);
+
 ResumePoint resume_point(const CheckpointReader* checkpoint);
 
 }  // namespace ofsdp::runtime

@@ -1,6 +1,7 @@
 #include "runtime/state/saver.h"
 
 #include "fsdp/checkpoint/shard_file.h"
+#include "runtime/state/settings_changes.h"
 
 namespace ofsdp::runtime {
 
@@ -55,7 +56,7 @@ Status Saver::write_now(const WriteJob& job) {
   }
   if (!job.configuration.empty()) {
     OFSDP_RETURN_IF_ERROR(
-        write_whole_file(join_path(job.folder, "config.yaml"), job.configuration));
+        write_whole_file(join_path(job.folder, kSavedConfiguration), job.configuration));
   }
   if (job.more) OFSDP_RETURN_IF_ERROR(job.more(cancelled_));
   return write_part(job.folder, job.rank, files);

@@ -55,8 +55,11 @@ Status PreparedRun::prepare(const std::string& configuration, const DataSpec* da
   OFSDP_ASSIGN_OR_RETURN(chosen_, choose_device(options, communicator));
   OFSDP_RETURN_IF_ERROR(make_plan());
   if (checkpoint_ == nullptr) return {};
-  return check_resumable(checkpoint_->manifest(), *plan_, *setup_)
-      .with_prefix("--resume: " + checkpoint_->folder());
+  OFSDP_RETURN_IF_ERROR(check_resumable(checkpoint_->manifest(), *plan_, *setup_)
+                            .with_prefix("--resume: " + checkpoint_->folder()));
+  const bool warns = options.command == Command::kTrain && communicator.rank() == 0;
+  if (warns) warn_of_other_settings(*checkpoint_, settings_.configuration);
+  return {};
 }
 
 Status PreparedRun::plan_for(const GivenSizes& sizes) {

@@ -1,6 +1,8 @@
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "runtime/cli/options/option_table.h"
+#include "runtime/state/settings_changes.h"
 #include "tests/support/namespaces.h"
 #include "tests/unit/options_testing.h"
 
@@ -19,6 +21,45 @@ TEST(Options, ABareModelTrainsWithTheDefaults) {
   EXPECT_FALSE(options.launch.threads);
   EXPECT_TRUE(options.run.shuffle);
   EXPECT_EQ(options.run.data.kind, DataChoice::Kind::kComputed);
+}
+
+// A resumed run says which of these it has set otherwise: a new one must be in the list.
+TEST(Options, SettingsOfTrainingAreComparedWithACheckpoints) {
+  std::vector<std::string> missing;
+  for (const auto& entries : {loss_entries(), trained_entries(), optimizer_entries(),
+                              schedule_entries(), edit_entries()}) {
+    for (const OptionEntry& entry : entries) {
+      const bool a_file_that_is_written = entry.name == "adapter";
+      if (!entry.in_files || a_file_that_is_written) continue;
+      if (!changes_weights(yaml_key(entry.name))) missing.push_back(entry.name);
+    }
+  }
+  EXPECT_EQ(missing, std::vector<std::string>{});
+  EXPECT_FALSE(changes_weights("strategy"));
+}
+
+TEST(Options, AChangedConfigurationIsSaidKeyByKey) {
+  const std::string saved =
+      "lr: 0.1\nbetas: [0.9, 0.999]\ndata:\n  lr: 3\nglobal_batch_size: 8  # batch_size: 8\n"
+      "lr_schedule: cosine\nsteps: 4\nthreads: 1\n";
+  EXPECT_EQ(changed_settings_line(saved, saved), "");
+  EXPECT_EQ(
+      changed_settings_line(saved,
+                            "lr: 0.2\nbetas: [0.9, 0.99]\nglobal_batch_size: 8  # batch_size: "
+                            "4\nlr_schedule: cosine\nsteps: 9\nthreads: 2\neps: 1\n"),
+      "lr 0.2 (was 0.1), betas [0.9, 0.99] (was [0.9, 0.999]), steps 9 (was 4; lr_schedule "
+      "follows it)");
+  EXPECT_EQ(changed_settings_line(saved, "lr_schedule: constant\nsteps: 9\n"),
+            "lr_schedule constant (was cosine)");
+}
+
+TEST(Options, NumbersThatAreTooLargeAreSaidToBe) {
+  EXPECT_THAT(
+      refused({"--warmup-steps", "99999999999999999999"}),
+      ::testing::HasSubstr("at least 0, found '99999999999999999999', which is more than 2^63-1"));
+  EXPECT_THAT(refused({"--lr", "1e999"}),
+              ::testing::HasSubstr("found '1e999', which is more than a float64"));
+  EXPECT_THAT(refused({"--lr", "-1"}), ::testing::Not(::testing::HasSubstr("more than")));
 }
 
 TEST(Options, CommandsAreTheFirstWord) {
