@@ -151,10 +151,11 @@ ONNX_FSDP_API onnx_fsdp_status onnx_fsdp_trainer_open(const onnx_fsdp_settings* 
 typedef struct onnx_fsdp_step {
   size_t size;  /* sizeof(onnx_fsdp_step) */
   int64_t step; /* from 1 */
-  double loss;  /* before the update, of all ranks */
+  double loss;  /* before the update, of all ranks; NaN: no label was kept */
   double grad_norm;
   double lr;
   double step_ms;
+  int32_t skipped; /* 1: float16, the gradients were not finite and nothing was updated */
 } onnx_fsdp_step;
 
 typedef struct onnx_fsdp_metric {
@@ -165,7 +166,7 @@ typedef struct onnx_fsdp_metric {
 typedef struct onnx_fsdp_evaluation {
   size_t size; /* sizeof(onnx_fsdp_evaluation) */
   int64_t step;
-  double loss;
+  double loss;                     /* NaN: no label was kept */
   const onnx_fsdp_metric* metrics; /* valid until the trainer's next call */
   size_t metric_count;
 } onnx_fsdp_evaluation;

@@ -142,7 +142,8 @@ onnx_fsdp_status onnx_fsdp_trainer_step(onnx_fsdp_trainer* trainer, const onnx_f
                                .loss = row.loss,
                                .grad_norm = row.grad_norm,
                                .lr = row.lr,
-                               .step_ms = row.step_ms},
+                               .step_ms = row.step_ms,
+                               .skipped = row.skipped ? 1 : 0},
                 result);
   });
 }

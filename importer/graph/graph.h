@@ -85,12 +85,12 @@ struct Measured {
   bool logits = false;  // the loss is bce_with_logits
 };
 
-// A mean of which the loss is a weighted sum.
+// A mean or sum of which the loss is a weighted sum.
 struct LossTerm {
   ValueId value = 0;   // float32 scalar
   ValueId weight = 0;  // of the training graph: the micro-batch's share of the mean, times factor
   double factor = 1;
-  int loss = 0;  // which --loss: its rows, or labels, are what the mean is over
+  int loss = 0;  // which --loss: its rows, or labels, are what the mean or sum is over
 };
 
 // Their weights have one alignment of memory.

@@ -576,7 +576,10 @@ Status measure(Graph& graph, std::span<const LossSpec> specs,
 LossCount loss_count(const Graph& graph, size_t term) {
   LossCount count;
   const Node* node = class_loss_node(graph, term);
-  if (node == nullptr || node->attributes.s("reduction", "mean") != "mean") return count;
+  if (node == nullptr) return count;
+  const std::string reduction = node->attributes.s("reduction", "mean");
+  if (reduction == "none") return count;
+  count.sum = reduction == "sum";
   const ValueId labels = under_views(graph, node->inputs[1]);
   if (graph.value(labels).kind != ValueKind::kInput) return count;
   const bool weighted = node->inputs.size() > 2 && node->inputs[2] != 0;

@@ -10,11 +10,12 @@
 // ranks (importer/graph/rank_rows.h).
 //
 // A run has one LossSpec or several, whose weighted sum is the loss: term i of the graph
-// (Graph::terms) is that of spec i. Each term is a mean of its own.
+// (Graph::terms) is that of spec i. Each term is a mean or a sum of its own.
 //
 // loss_count says what a micro-batch's term counts with in the global mean: labels other than
 // ignore_index where it comes from SoftmaxCrossEntropyLoss or NegativeLogLikelihoodLoss with
-// reduction mean whose labels are a column, otherwise samples.
+// reduction mean whose labels are a column, otherwise samples. A term that such a node with
+// reduction sum makes itself (views, Identity and casts may follow) is a sum: it counts 1.
 //
 // Threads: any. Errors: kInput naming flag, file and candidates.
 #pragma once
@@ -66,6 +67,7 @@ inline constexpr int64_t kNoIgnoreIndex = std::numeric_limits<int64_t>::min();
 
 struct LossCount {
   bool by_label = false;  // else by sample
+  bool sum = false;       // over the global batch, by a loss node with reduction sum; else a mean
   std::string labels;     // the column
   int64_t ignore_index = kNoIgnoreIndex;
   int64_t classes = 0;

@@ -99,8 +99,8 @@ class Device {
                                               KernelChoice* choice = nullptr) = 0;
 
   // --- The arithmetic of a step that is no node; float32, float16, bfloat16 ---
-  virtual Status begin(ofsdp_stream*, ofsdp_run_state*, const ofsdp_step_numbers*,
-                       bool /*begins_update*/, bool /*scales_loss*/) {
+  virtual Status begin(ofsdp_stream*, ofsdp_run_state*, ofsdp_step_numbers*, bool /*begins_update*/,
+                       bool /*scales_loss*/) {
     return refused();
   }
   virtual Status note_loss(ofsdp_stream*, ofsdp_run_state*, const float*, bool /*stops_at_nan*/) {

@@ -28,6 +28,10 @@ struct ofsdp_step_numbers {
   double lr;
   float loss_share;  // this micro-batch's share of the global mean
   uint32_t reserved;
+  // `lr` counts with so many skipped updates. Device::begin writes lr_if_skipped in its place if
+  // the state has more: the update before was skipped after the host had sent these.
+  int64_t skipped_updates;
+  double lr_if_skipped;
 };
 
 // The first node that found data it cannot go on with: an index out of range, a length. The node

@@ -209,7 +209,7 @@ class CudaDevice final : public NcclRanks {
   }
 
   // --- Arithmetic ---
-  Status begin(ofsdp_stream* stream, ofsdp_run_state* state, const ofsdp_step_numbers* numbers,
+  Status begin(ofsdp_stream* stream, ofsdp_run_state* state, ofsdp_step_numbers* numbers,
                bool update, bool scales) override {
     return checked(begin_update(state, numbers, update, scales, raw(stream)), "begin");
   }

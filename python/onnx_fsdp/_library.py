@@ -45,7 +45,8 @@ class Settings(ctypes.Structure):
 
 class StepRow(ctypes.Structure):
     _fields_ = [("size", ctypes.c_size_t), ("step", ctypes.c_int64), ("loss", ctypes.c_double),
-                ("grad_norm", ctypes.c_double), ("lr", ctypes.c_double), ("step_ms", ctypes.c_double)]
+                ("grad_norm", ctypes.c_double), ("lr", ctypes.c_double), ("step_ms", ctypes.c_double),
+                ("skipped", ctypes.c_int32)]
 
 
 class Metric(ctypes.Structure):

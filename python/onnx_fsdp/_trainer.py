@@ -11,16 +11,17 @@ from ._settings import Arrays, Request
 
 
 class Step(float):
-    """The loss of an update, before it, with the other numbers of its row: step, grad_norm, lr, step_ms."""
+    """The loss of an update, before it, with the other numbers of its row: step, grad_norm, lr, step_ms, skipped."""
 
     step: int
     grad_norm: float
     lr: float
     step_ms: float
+    skipped: bool  # float16: the gradients were not finite, nothing was updated
 
 
 class Evaluation(typing.NamedTuple):
-    loss: float
+    loss: typing.Optional[float]  # None: no label was kept
     metrics: typing.Dict[str, typing.Optional[float]]  # by their names in eval_metrics; None where the data have none
 
     @property
@@ -51,6 +52,7 @@ class OneRank:
         check(CALLS["trainer_step"](self._handle, arrays.list, len(arrays), row))
         loss = Step(row.loss)
         loss.step, loss.grad_norm, loss.lr, loss.step_ms = row.step, row.grad_norm, row.lr, row.step_ms
+        loss.skipped = bool(row.skipped)
         return loss
 
     def evaluate(self, rows):
@@ -58,7 +60,7 @@ class OneRank:
         check(CALLS["trainer_evaluate"](self._handle, arrays.list, len(arrays), row))
         metrics = {one.name.decode(): one.value if one.value == one.value else None
                    for one in row.metrics[:row.metric_count]}
-        return Evaluation(row.loss, metrics)
+        return Evaluation(row.loss if row.loss == row.loss else None, metrics)
 
     def save(self, path):
         check(CALLS["trainer_save"](self._handle, os.fsencode(path)))

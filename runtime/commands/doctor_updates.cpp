@@ -92,7 +92,7 @@ void check_course(const SomeUpdates& some, const Options& options, Findings& fin
   if (count < 4) return;
   const double first = some.rows[0].loss;
   const double last = (some.rows[count - 1].loss + some.rows[count - 2].loss) / 2;
-  if (last < 2 * first + 0.5) return;
+  if (!(last >= 2 * first + 0.5)) return;  // NaN: an update without a label
   findings.add(
       format_text("{}the loss rises from {:.3g} to {:.3g} in {} updates", rate, first, last, count),
       mend);
@@ -118,7 +118,8 @@ Result<SomeUpdates> run_updates(const RunContext& context, int64_t count, bool c
   Trainer trainer(run->settings(), *state, own.communicator, own.ledger, *run->plan().train_sampler,
                   metrics);
   SomeUpdates some;
-  some.classes = run->setup().counts.front().classes;
+  const LossCount& counted = run->setup().counts.front();
+  some.classes = counted.sum ? 0 : counted.classes;  // the loss of chance is that of a mean
   for (int64_t step = 1; step <= count; ++step) {
     const auto row = trainer.run_one(step);
     if (!row.ok()) {

@@ -26,6 +26,12 @@ void drop_negative_zeros(float* values, int64_t n) {
   for (int64_t i = 0; i < n; ++i) values[i] += 0.0f;
 }
 
+Result<ValueRange> range_of_view(const TensorView& view) {
+  ValueRange seen;
+  seen.add(view.desc.dtype, {view.data, view.desc.bytes()});
+  return seen;
+}
+
 SlotSource slot_of(const Operation& op) {
   return {static_cast<size_t>(op.src.offset), op.part.numel, op.src.dtype, op.part.begin};
 }
@@ -51,12 +57,14 @@ void CpuEngine::begin_update(const UpdateNumbers& numbers) {
   numbers_.optimizer_step = options_.steps_done + numbers.step - loss_scale_.skipped_updates;
   scale_used_ = options_.scale_loss ? loss_scale_.scale : 1;
   skip_update_ = false;
+  nan_at_ = -1;
   squared_norm_ = 0;
   exact_squares_.clear();
   global_norm_ = 0;
   exposed_.begin_update();
   if (options_.watch != nullptr) options_.watch->begin_update(numbers.step);
-  outcome_ = {.step = numbers.step, .optimizer_step = numbers_.optimizer_step};
+  outcome_ = {
+      .step = numbers.step, .optimizer_step = numbers_.optimizer_step, .scale = scale_used_};
   outcome_given_ = false;
   update_began_ = nanoseconds_now();
 }
@@ -65,6 +73,7 @@ Result<std::optional<UpdateOutcome>> CpuEngine::outcome(bool) {
   if (outcome_given_) return std::optional<UpdateOutcome>();
   outcome_given_ = true;
   outcome_.squared_norm = squared_norm_ / (scale_used_ * scale_used_);
+  outcome_.skipped = skip_update_;
   return std::optional(outcome_);
 }
 
@@ -155,17 +164,59 @@ Status CpuEngine::check_evaluation(BoundProgram& program) {
 // rank's Post, and evaluation ends in an exchange.
 Status CpuEngine::blame_nan(BoundProgram& program) {
   alone_ = true;  // the others go on to wait for this rank
-  const auto again = [&](const Operation& op) { return execute(*this, op); };
-  const auto range = [](const TensorView& view) -> Result<ValueRange> {
-    ValueRange seen;
-    seen.add(view.desc.dtype, {view.data, view.desc.bytes()});
-    return seen;
-  };
-  OFSDP_ASSIGN_OR_RETURN(const NanFound found,
-                         first_nan(program, {.execute = again, .range = range}));
+  OFSDP_ASSIGN_OR_RETURN(
+      const NanFound found,
+      first_nan(program, {.execute = [this](const Operation& op) { return execute(*this, op); },
+                          .range = range_of_view}));
   constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
   return with_table(loss_fault(*program.plan, kNan, numbers_.step, communicator_.rank(), found),
                     growth_text(options_.watch));
+}
+
+Result<NanFound> CpuEngine::find_in_gradients(bool together) {
+  return first_nan(*program_,
+                   {.execute = [this](const Operation& op) { return execute(*this, op); },
+                    .range = range_of_view,
+                    .here = !empty_,
+                    .together = together,
+                    .gradients = true});
+}
+
+// The gradient that has been reduced last is NaN. This rank owns it; another may have made it. The
+// search comes after updates of later layers, whose weights it sees as they are now.
+Status CpuEngine::blame_gradient(int unit) {
+  alone_ = true;
+  const auto& segments = optimizer_.segments()[static_cast<size_t>(unit)];
+  const auto in = std::ranges::find_if(
+      segments, [&](const OptimizerStep::Segment& segment) { return nan_at_ < segment.end; });
+  const Graph& graph = program_->plan->graph;
+  const int parameter = in == segments.end() ? -1 : in->parameter;
+  const std::string name =
+      parameter < 0 ? "" : graph.parameters[static_cast<size_t>(parameter)].name;
+  OFSDP_ASSIGN_OR_RETURN(const NanFound found, find_in_gradients(/*together=*/false));
+  return with_table(
+      with_table(fault("{}: gradient of '{}' is NaN at step {}, rank {}: {}", graph.file, name,
+                       numbers_.step, communicator_.rank(), found.first),
+                 found.operands),
+      growth_text(options_.watch));
+}
+
+// All ranks are here, before any update. The first that finds a node says so.
+Status CpuEngine::blame_norm() {
+  OFSDP_ASSIGN_OR_RETURN(const NanFound found, find_in_gradients(/*together=*/true));
+  const double mine = found.operands.empty() ? 0 : 1;
+  std::array<double, kMostRanks> all;
+  const std::span<double> gathered(all.data(), static_cast<size_t>(communicator_.size()));
+  OFSDP_RETURN_IF_ERROR(communicator_.exchange({&mine, 1}, gathered, site("search of a NaN", -1)));
+  const auto first = std::ranges::find(gathered, 1.0);
+  const auto rank = first == gathered.end() ? 0 : first - gathered.begin();
+  if (rank != communicator_.rank()) return communicator_.barrier(site("search of a NaN", -1));
+  return with_table(
+      with_table(fault("{}: the norm of the gradients is {} at step {}, rank {}: {}",
+                       program_->plan->graph.file, std::isnan(global_norm_) ? "NaN" : "infinite",
+                       numbers_.step, rank, found.first),
+                 found.operands),
+      growth_text(options_.watch));
 }
 
 Status CpuEngine::buffer(const Operation& op) {
@@ -231,7 +282,8 @@ Status CpuEngine::reduce(const Operation& op) {
     round_elements(block.data(), then.round_to, numel);
     if (then.adds) add_elements(bytes_of(onto + begin), DType::kFloat32, block.data(), numel);
     if (then.positive_zero) drop_negative_zeros(block.data(), numel);
-    if (then.norm) add_to_norm(op, begin, block);
+    const double squares = then.norm ? add_to_norm(op, begin, block) : 0;
+    if (then.update && std::isnan(squares)) return;  // the run ends
     if (then.update) {
       optimizer_.update(op.unit, begin, block, numbers_);
     } else {
@@ -245,7 +297,7 @@ Status CpuEngine::reduce(const Operation& op) {
                                                site("reduce-scatter", op.unit));
   // Fused with the update, which is work of the rank: only the wait is the others'.
   exposed_.add(op.unit, then.update ? communicator_.waited() - waited : nanoseconds_now() - began);
-  return status;
+  return status.ok() && nan_at_ >= 0 ? blame_gradient(op.unit) : std::move(status);
 }
 
 // Over the copies: of the gradient shard, or of the whole gradient where a copy is one rank.
@@ -259,14 +311,15 @@ Status CpuEngine::all_reduce(const Operation& op) {
   for (int64_t begin = 0; begin < op.unique.numel; begin += kReduceBlock) {
     const int64_t count = std::min(kReduceBlock, op.unique.numel - begin);
     const int64_t first = op.unique.begin + begin;
-    add_to_norm(op, first, {gradient + first, static_cast<size_t>(count)});
+    (void)add_to_norm(op, first, {gradient + first, static_cast<size_t>(count)});
   }
-  return {};
+  return nan_at_ >= 0 ? blame_gradient(op.unit) : Status{};
 }
 
-// Adds the part of a block that counts on this rank and on no other. The block begins at element
-// `begin` of what the rank owns.
-void CpuEngine::add_to_norm(const Operation& op, int64_t begin, std::span<const float> block) {
+// Adds the part of a block that counts on this rank and on no other; returns its squares. The block
+// begins at element `begin` of what the rank owns. An update that nothing decides upon before it is
+// made ends the run if its gradient is NaN.
+double CpuEngine::add_to_norm(const Operation& op, int64_t begin, std::span<const float> block) {
   const auto size = static_cast<int64_t>(block.size());
   const int64_t from = std::clamp<int64_t>(op.unique.begin - begin, 0, size);
   const int64_t to = std::clamp<int64_t>(op.unique.begin + op.unique.numel - begin, from, size);
@@ -274,9 +327,14 @@ void CpuEngine::add_to_norm(const Operation& op, int64_t begin, std::span<const 
   const double squares = sum_of_squares(mine);
   squared_norm_ += squares;
   if (op.stages.exact) exact_squares_.add(mine);
-  if (options_.watch == nullptr) return;
+  if (std::isnan(squares) && !scales_gradients() && nan_at_ < 0) {
+    const auto nan = std::ranges::find_if(mine, [](float v) { return std::isnan(v); });
+    nan_at_ = begin + from + (nan - mine.begin());
+  }
+  if (options_.watch == nullptr) return squares;
   const float* const weights = units_[static_cast<size_t>(op.unit)].owned + begin + from;
   options_.watch->add(op.unit, mine, squares, weights);
+  return squares;
 }
 
 Result<double> CpuEngine::exchange_norm() {
@@ -305,9 +363,13 @@ Status CpuEngine::clip(const Operation& op) {
   exposed_.add(-1, nanoseconds_now() - began);
   global_norm_ = std::sqrt(sum) / scale_used_;
   gradient_factor_ = clip_factor() / static_cast<float>(scale_used_);
-  if (!options_.scale_loss) return {};
-  skip_update_ = !std::isfinite(global_norm_);
-  loss_scale_.note(!skip_update_);
+  const bool finite = std::isfinite(global_norm_);
+  if (!options_.scale_loss) return finite ? Status{} : blame_norm();
+  skip_update_ = !finite;
+  loss_scale_.note(finite);
+  if (finite || scale_used_ > LossScale::kLeast) return {};
+  OFSDP_ASSIGN_OR_RETURN(const NanFound found, find_in_gradients(/*together=*/true));
+  outcome_.cause = found.first;
   return {};
 }
 

@@ -18,6 +18,7 @@
 #include "fsdp/comm/communicator.h"
 #include "runtime/engine/exact_squares.h"
 #include "runtime/engine/executor.h"
+#include "runtime/engine/nan_search.h"
 #include "runtime/engine/step_lengths.h"
 #include "runtime/engine/update_runner.h"
 #include "runtime/engine/watch.h"
@@ -71,7 +72,10 @@ class CpuEngine final : public UpdateRunner, private Engine {
 
   void take_losses(const BoundProgram& program);
   Status blame_nan(BoundProgram& program);
-  void add_to_norm(const Operation& op, int64_t begin, std::span<const float> block);
+  Result<NanFound> find_in_gradients(bool together);
+  Status blame_gradient(int unit);
+  Status blame_norm();
+  double add_to_norm(const Operation& op, int64_t begin, std::span<const float> block);
   Result<double> exchange_norm();
   Result<double> exchange_exact_norm();
   float clip_factor() const;
@@ -100,6 +104,7 @@ class CpuEngine final : public UpdateRunner, private Engine {
   double scale_used_ = 1;       // of the present update
   bool skip_update_ = false;    // its gradients are not finite
   float gradient_factor_ = 1;   // clip factor over loss scale
+  int64_t nan_at_ = -1;         // of a gradient: an element of what is owned of the present unit
   double squared_norm_ = 0;     // of this rank's spans, this update
   ExactSquares exact_squares_;  // of a clipped run that is the same on any number of ranks
   double global_norm_ = 0;

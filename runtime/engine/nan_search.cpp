@@ -57,9 +57,10 @@ std::string table(const Node& node, const std::vector<SeenOperand>& seen) {
   return text;
 }
 
-// Runs the node; the first NaN that it reads or makes.
+// Runs the node; returns the first NaN that it reads or makes, or the first infinity that it
+// makes of finite operands.
 Result<NanFound> nan_of(const Operation& op, const BoundRun& run, const Graph& graph,
-                        const NanSearch& search) {
+                        const NanSearch& search, bool infinities) {
   const Node& node = *run.node;
   std::vector<SeenOperand> seen;
   OFSDP_RETURN_IF_ERROR(look_at("input", run.inputs, node.inputs, graph, search, seen));
@@ -67,7 +68,14 @@ Result<NanFound> nan_of(const Operation& op, const BoundRun& run, const Graph& g
   OFSDP_RETURN_IF_ERROR(search.execute(op));
   OFSDP_RETURN_IF_ERROR(look_at("output", run.outputs, node.outputs, graph, search, seen));
   const auto has_nan = [](const SeenOperand& o) { return o.floating && o.range.nans > 0; };
-  const auto found = std::ranges::find_if(seen, has_nan);
+  auto found = std::ranges::find_if(seen, has_nan);
+  if (found == seen.end() && infinities) {
+    const auto is_infinite = [](const SeenOperand& o) {
+      return o.floating && o.range.infinite > 0;
+    };
+    found = std::ranges::find_if(seen, is_infinite);
+    if (found - seen.begin() < static_cast<std::ptrdiff_t>(inputs)) found = seen.end();
+  }
   if (found == seen.end()) return NanFound{};
   const bool read = static_cast<size_t>(found - seen.begin()) < inputs;
   return NanFound{
@@ -89,13 +97,15 @@ bool any_nan(std::span<const float> values) {
 
 Result<NanFound> first_nan(const BoundProgram& program, const NanSearch& search) {
   NanFound found;
+  bool backward = false;
   for (const Operation& op : program.operations) {
-    if (op.kind == OpKind::kCheckLoss) break;
+    if (op.kind == OpKind::kCheckLoss && !search.gradients) break;
+    backward = backward || op.kind == OpKind::kCheckLoss;
     if (!found.first.empty() && !search.together) break;
     const bool runs = op.kind == OpKind::kRun && search.here && found.first.empty();
     if (runs) {
       const BoundRun& run = program.runs[static_cast<size_t>(op.run)];
-      OFSDP_ASSIGN_OR_RETURN(found, nan_of(op, run, program.plan->graph, search));
+      OFSDP_ASSIGN_OR_RETURN(found, nan_of(op, run, program.plan->graph, search, backward));
     } else if (is_of_unshard(op)) {
       OFSDP_RETURN_IF_ERROR(search.execute(op));
     }

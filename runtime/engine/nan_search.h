@@ -1,6 +1,7 @@
-// The fault of a loss that is NaN or infinite, and the search for where a NaN comes from: the
-// forward pass of the micro-batch once more, step by step, until a node reads or makes one. That
-// may be slow: the run is over. Nothing may have been updated since the micro-batch began.
+// The fault of a loss or gradient that is NaN or infinite, and the search for its origin: the
+// forward pass of the micro-batch once more (and backward, if the loss is finite and a gradient
+// is not), step by step, until a node reads or makes a NaN. That may be slow: the run is over.
+// Nothing may have been updated since the micro-batch began.
 //
 // The fault's first line is the message; tables follow in lines of their own, which the command
 // prints on stdout: the ranges of the node's operands, and whatever else is known.
@@ -27,6 +28,8 @@ struct NanSearch {
   std::function<Result<ValueRange>(const TensorView&)> range;  // of a view with an address
   bool here = true;       // false: this rank only takes part in the gathers of those that search
   bool together = false;  // other ranks wait in every gather, also after the first NaN
+  bool gradients =
+      false;  // goes on after the loss, where infinite results of finite operands count
 };
 
 struct NanFound {

@@ -41,6 +41,19 @@ struct UpdateNumbers {
   int64_t step = 0;            // from 1
   int64_t optimizer_step = 0;  // from 1, without skipped ones; begin_update sets it
   double factor = 0;           // of the schedule: lr over the base rate
+  // lr and factor count with so many skipped updates. A device may have skipped one more that the
+  // host does not know yet: then these hold.
+  int64_t skipped = 0;
+  double lr_if_skipped = 0, factor_if_skipped = 0;
+
+  // Returns the numbers if `known` updates have been skipped.
+  UpdateNumbers after(int64_t known) const {
+    UpdateNumbers now = *this;
+    if (known <= skipped) return now;
+    now.lr = lr_if_skipped;
+    now.factor = factor_if_skipped;
+    return now;
+  }
 };
 
 class OptimizerStep {

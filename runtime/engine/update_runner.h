@@ -11,6 +11,7 @@
 #include <array>
 #include <optional>
 #include <span>
+#include <string>
 
 #include "runtime/engine/loss_scale.h"
 #include "runtime/engine/optimizer_step.h"
@@ -38,6 +39,9 @@ struct UpdateOutcome {  // of this rank
       losses{};             // of Graph::terms, each micro-batch's times its share
   double squared_norm = 0;  // unscaled
   double samples = 0;
+  bool skipped = false;    // float16: the gradients were not finite, nothing was updated
+  double scale = 1;        // of the loss
+  std::string cause = {};  // in words, of a skipped update after which the scale cannot fall
 };
 
 class TraceRecorder;

@@ -133,6 +133,7 @@ Status MetricsWriter::step(const StepRow& row) {
   add_float(line, "step_ms", row.step_ms);
   add_float(line, "samples_per_s", row.samples_per_s);
   line.add(",\"peak_bytes\":{}", row.peak_bytes);
+  if (row.skipped) line.add(",\"skipped\":true");
   add_losses(line, row.losses);
   if (row.watch.empty()) {
     line.add("}}\n");
@@ -161,10 +162,11 @@ Status MetricsWriter::eval(const EvalRow& row) {
 Status MetricsWriter::end(const EndRow& row) {
   const std::string line = format_text(
       "{{\"kind\":\"end\",\"steps\":{},\"seconds\":{},\"median_step_ms\":{},"
-      "\"peak_bytes\":[{}],\"planned_peak_bytes\":[{}]{}}}\n",
+      "\"peak_bytes\":[{}],\"planned_peak_bytes\":[{}]{}{}}}\n",
       row.steps, number_or_null(row.seconds), number_or_null(row.median_step_ms),
       joined(row.peak_bytes, ","), joined(row.planned_peak_bytes, ","),
-      row.stopped_early ? ",\"stopped\":\"early\"" : "");
+      row.stopped_early ? ",\"stopped\":\"early\"" : "",
+      row.skipped > 0 ? format_text(",\"skipped\":{}", row.skipped) : "");
   OFSDP_RETURN_IF_ERROR(write_line(line));
   return write_logs(line);
 }

@@ -32,12 +32,14 @@ struct MetricValue {
 struct StepRow {
   int64_t step = 0;  // updates, from 1
   int64_t epoch = 0;
-  double loss = 0;       // before the update
+  double loss = 0;       // before the update; NaN: no label was kept
   double grad_norm = 0;  // before clipping, unscaled
   double lr = 0;         // the rate this update used
   double step_ms = 0;
   double samples_per_s = 0;
   uint64_t peak_bytes = 0;
+  bool skipped = false;  // float16: the gradients were not finite, nothing was updated
+  int64_t skips = 0;     // of the run so far
   std::span<const MetricValue> losses = {};  // of each --loss by its prediction, where they say it
   std::span<const WatchedUnit> watch = {};   // of --watch, in an update that is watched
 };
@@ -45,7 +47,7 @@ struct StepRow {
 struct EvalRow {
   int64_t step = 0;
   int64_t epoch = 0;
-  double loss = 0;
+  double loss = 0;                            // NaN: no label was kept
   std::span<const MetricValue> metrics = {};  // in the order of --eval-metrics
   std::span<const MetricValue> losses = {};   // as of a step
 };
@@ -57,6 +59,7 @@ struct EndRow {
   std::span<const uint64_t> peak_bytes;  // a rank each
   std::span<const uint64_t> planned_peak_bytes;
   bool stopped_early = false;  // by --early-stop
+  int64_t skipped = 0;         // updates
 };
 
 class MetricsWriter {

@@ -7,7 +7,8 @@
 //
 //   epoch 1  step 250/938  loss 0.4321  lr 0.001  5321 samples/s  98.7 MiB  ...
 //
-// For `...` a line ends with the time that is left: `eta 0:12`.
+// For `...` a line ends with the time that is left: `eta 0:12`. In float16, `skipped 3` follows the
+// rate if gradients were not finite in 3 updates of the run.
 //
 // Evaluations are lines of their own and stay: `eval  step 938  loss 0.0412  accuracy 0.9871`.
 // Colours are for terminals, unless NO_COLOR is set (https://no-color.org) or TERM is dumb.

@@ -100,6 +100,7 @@ std::string record(const std::string& data) {
 // The numbers in a value as scalars; a number a rank has its rank in the tag.
 void add_scalars(const std::string& tag, const nlohmann::json& value, std::string& summary) {
   if (value.is_number()) summary += scalar(tag, value.get<double>());
+  if (value.is_boolean()) summary += scalar(tag, value.get<bool>() ? 1 : 0);
   if (value.is_object()) {
     for (const auto& [part, number] : value.items()) {
       add_scalars(format_text("{}/{}", tag, part), number, summary);

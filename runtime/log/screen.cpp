@@ -38,6 +38,11 @@ std::string peak_line(const std::vector<uint64_t>& peaks) {
                      least - peaks.begin());
 }
 
+std::string skipped_text(const ClosingFacts& facts) {
+  if (facts.skipped == 0) return "";
+  return format_text(" ({} skipped: gradients in float16 were not finite)", facts.skipped);
+}
+
 }  // namespace
 
 std::string wrapped(const std::string& label, const std::vector<std::string>& items, int most) {
@@ -89,10 +94,11 @@ std::string ranks_line(const OpeningFacts& facts) {
 }
 
 std::string closing_text(const ClosingFacts& facts) {
-  std::string text = format_text(
-      "done: {}{} in {}, {} {}/s, {} ms an update (median)\n", plural(facts.updates, "update"),
-      facts.stopped_early ? ", stopped early," : "", readable_seconds(facts.seconds),
-      readable_number(facts.rate), facts.rated, readable_number(facts.median_step_ms));
+  std::string text =
+      format_text("done: {}{}{} in {}, {} {}/s, {} ms an update (median)\n",
+                  plural(facts.updates, "update"), skipped_text(facts),
+                  facts.stopped_early ? ", stopped early," : "", readable_seconds(facts.seconds),
+                  readable_number(facts.rate), facts.rated, readable_number(facts.median_step_ms));
   return text + peak_line(facts.peak_bytes) + facts.exposed + "\n";
 }
 

@@ -54,6 +54,7 @@ struct WrittenFile {
 
 struct ClosingFacts {
   int64_t updates = 0;  // of this run
+  int64_t skipped = 0;  // of them, by float16: nothing was updated
   bool stopped_early = false;
   double seconds = 0;
   double rate = 0;  // samples or tokens a second, without evaluation and saves

@@ -120,8 +120,9 @@ Status Checkpointing::save(int64_t step, const std::optional<EvalRow>& evaluatio
   manifest_.save = format_text("{}-{}", token_, step);
   manifest_.sampler.epoch = position.epoch;
   manifest_.sampler.sample = position.sample;
-  if (settings_.options.sharding.param_dtype == DType::kFloat16) {
-    const LossScale& scale = state_.executor().loss_scale();
+  // A run that goes on in another type has skipped updates, too, if an earlier part was in float16.
+  const LossScale& scale = state_.executor().loss_scale();
+  if (settings_.options.sharding.param_dtype == DType::kFloat16 || scale.skipped_updates > 0) {
     manifest_.loss_scale = SavedLossScale{scale.scale, scale.good_updates, scale.skipped_updates};
   }
   manifest_.evaluation.reset();

@@ -2,7 +2,11 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
+#include <cstdio>
 #include <map>
+
+#include "kernels/base/escaped.h"
 
 namespace ofsdp::runtime {
 
@@ -54,6 +58,7 @@ Evaluator::Evaluator(RankState& state, Communicator& communicator, const Sampler
       losses_(reported_losses(state.setup())) {}
 
 Status Evaluator::add(const BoundProgram& program, const MicroResult& result) {
+  matches_ = matches_ || program.matches != nullptr;
   if (program.matches != nullptr) metrics_.add_matches(result.right, result.kept);
   for (size_t i = 0; i < program.measured.size(); ++i) {
     OFSDP_RETURN_IF_ERROR(metrics_.add(static_cast<int>(i), program.measured[i]));
@@ -95,7 +100,8 @@ Result<EvalRow> Evaluator::pass(int64_t step, int64_t epoch) {
     if (batch->counts()) OFSDP_RETURN_IF_ERROR(executor.check_evaluation(program));
     for (size_t i = 0; i < batch->kept.size(); ++i) {
       const double kept = batch->kept[i];
-      sums[2 * i] += kept > 0 ? static_cast<double>(result.losses[i]) * kept : 0;
+      const double weight = state_.setup().counts[i].sum ? 1 : kept;
+      sums[2 * i] += kept > 0 ? static_cast<double>(result.losses[i]) * weight : 0;
       sums[2 * i + 1] += kept;
     }
     if (batch->size > 0) OFSDP_RETURN_IF_ERROR(add(program, result));
@@ -109,17 +115,45 @@ Result<EvalRow> Evaluator::pass(int64_t step, int64_t epoch) {
 double Evaluator::loss_of_all() {
   const std::vector<LossSpec>& specs = state_.setup().source->settings().losses;
   double loss = 0;
+  bool any = false;
   for (size_t i = 0; i < specs.size(); ++i) {
     double sum = 0, count = 0;
     for (size_t r = 0; r < numbers_.ranks(); ++r) {
       sum += numbers_.of(r)[2 * i];
       count += numbers_.of(r)[2 * i + 1];
     }
-    const double mean = count > 0 ? sum / count : 0;
-    if (!losses_.empty()) losses_[i].value = mean;
-    loss += specs[i].weight * mean;
+    if (!losses_.empty()) losses_[i].value.reset();
+    if (count <= 0) continue;
+    const double value = state_.setup().counts[i].sum ? sum : sum / count;
+    if (!losses_.empty()) losses_[i].value = value;
+    loss += specs[i].weight * value;
+    any = true;
   }
-  return loss;
+  return any ? loss : std::nan("");
+}
+
+std::vector<std::string> Evaluator::undefined(const EvalRow& row) const {
+  std::vector<std::string> names;
+  if (std::isnan(row.loss)) names.push_back("loss");
+  for (const MetricValue& loss : row.losses) {
+    if (!loss.value) names.push_back("losses/" + loss.name);
+  }
+  const std::vector<PlannedMetric>& planned = state_.plan().metrics.metrics;
+  for (size_t i = 0; i < row.metrics.size(); ++i) {
+    const bool measured = planned[i].measured >= 0 || matches_;
+    if (measured && !row.metrics[i].value) names.push_back(row.metrics[i].name);
+  }
+  return names;
+}
+
+void warn_of_undefined(const Evaluator& evaluator, const EvalRow& row) {
+  const std::vector<std::string> names = evaluator.undefined(row);
+  if (names.empty()) return;
+  print_lines(
+      stderr,
+      format_text("fsdp-run: warning: evaluation after step {}: its labels do not define {}: "
+                  "null in the rows, never the best, not counted by --early-stop\n",
+                  row.step, escaped(joined(names, ", "))));
 }
 
 }  // namespace ofsdp::runtime

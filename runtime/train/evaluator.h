@@ -1,8 +1,10 @@
 // Evaluator: loss and metrics over the evaluation data, with all ranks sharing the samples.
 //
-// Training switches are off (the programs were compiled so). With --ema the average takes the place
-// of the parameters meanwhile, unless --ema-use is off. The loss is the mean over kept labels (or
-// samples); metric_sums.h has the metrics.
+// Training switches are off (the programs were compiled so). With --ema the average takes the
+// place of the parameters meanwhile, unless --ema-use is off. The loss is the mean over kept
+// labels (or samples), or the sum over the evaluation data (importer/passes/loss.h). If there are
+// several, one without a kept label is left out; without any label the loss is NaN. metric_sums.h
+// has the metrics.
 //
 // Ownership: borrows state and communicator; a row's metrics are the evaluator's. Threads: one;
 // `run` is collective. No allocation in `run`. Errors: as CpuEngine and Loader; kFault of a loss
@@ -23,6 +25,8 @@ class Evaluator {
   Evaluator(RankState& state, Communicator& communicator, const Sampler& sampler);
 
   Result<EvalRow> run(int64_t step, int64_t epoch);
+  // Returns the names of losses and metrics that the data of the last evaluation do not define.
+  std::vector<std::string> undefined(const EvalRow& row) const;
 
  private:
   Result<EvalRow> pass(int64_t step, int64_t epoch);
@@ -37,7 +41,11 @@ class Evaluator {
   MetricSums metrics_;
   RankNumbers numbers_;  // of each loss: its sum and its count
   std::vector<MetricValue> losses_;
+  bool matches_ = false;  // right answers are counted
 };
+
+// Warns on stderr if the row has undefined values.
+void warn_of_undefined(const Evaluator& evaluator, const EvalRow& row);
 
 // The loader's rules for what a micro-batch counts in the mean of each loss.
 std::vector<LabelRule> label_rules(const std::vector<LossCount>& counts, const RowSource& rows);

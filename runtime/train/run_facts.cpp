@@ -9,18 +9,20 @@
 namespace ofsdp::runtime {
 namespace {
 
-// "KIND:PREDICTION:LABELS the mean over samples; ...": what each loss is the mean of.
+// "KIND:PREDICTION:LABELS the mean over samples; ...": what each loss is the mean or the sum of.
 std::string loss_text(const PlannedRun& run) {
   const bool global = run.settings.options.loss.mean == LossMean::kGlobal;
-  const char* mean = global ? "the mean" : "the ranks' mean of means";
+  const char* const mean = global ? "the mean" : "the ranks' mean of means";
   const std::vector<LossSpec>& losses = run.setup.source->settings().losses;
   std::string text;
   for (size_t i = 0; i < run.setup.counts.size(); ++i) {
     const LossCount& count = run.setup.counts[i];
     if (i > 0) text += "; ";
     if (losses.size() > 1) text += escaped(losses[i].said) + " ";
-    text += count.by_label ? format_text("{} over the labels of '{}'", mean, escaped(count.labels))
-                           : format_text("{} over samples", mean);
+    const std::string over =
+        count.by_label ? format_text("the labels of '{}'", escaped(count.labels)) : "samples";
+    text +=
+        count.sum ? format_text("the sum over {}", over) : format_text("{} over {}", mean, over);
   }
   return text;
 }

@@ -117,6 +117,7 @@ class Session {
       if (plan.watch_interval > 0) {
         std::ranges::copy(watched_columns(watched_units(plan.plan)), std::back_inserter(names));
       }
+      if (options_.sharding.param_dtype == DType::kFloat16) names.push_back("skipped");
       for (const std::string& log : options_.files.log) {
         OFSDP_RETURN_IF_ERROR(
             metrics.add_log(log, names, resumed ? Mode::kAppend : Mode::kTruncate));
@@ -172,6 +173,7 @@ class Session {
                            evaluator.run(settings().start.update, settings().start.epoch));
     if (communicator_.rank() != 0) return {};
     Progress(stdout_progress(options_.files.log_interval, 0, 0)).eval(row);
+    warn_of_undefined(evaluator, row);
     return metrics.eval(row);
   }
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <utility>
 
 #include "runtime/state/weight_check.h"
 #include "runtime/train/run_facts.h"
@@ -114,10 +115,24 @@ Status Trainer::check_last(int64_t step) {
   return check_weights(state_, step);
 }
 
+// The schedule counts updates that were made. If float16 skips one, the next has the same rate.
+UpdateNumbers Trainer::numbers_of(int64_t step) const {
+  const int64_t skipped = state_.executor().loss_scale().skipped_updates;
+  const int64_t epoch = sampler_.epoch_of(step - 1), at = step - 1 - skipped;
+  const double factor = rate_factor(schedule_, at, epoch);
+  const double if_skipped = rate_factor(schedule_, std::max<int64_t>(at - 1, 0), epoch);
+  return {.lr = schedule_.base_lr * factor,
+          .step = step,
+          .factor = factor,
+          .skipped = skipped,
+          .lr_if_skipped = schedule_.base_lr * if_skipped,
+          .factor_if_skipped = if_skipped};
+}
+
 Status Trainer::update(int64_t step) {
   UpdateRunner& runner = state_.executor();
-  const double factor = rate_factor(schedule_, step - 1, sampler_.epoch_of(step - 1));
-  runner.begin_update({.lr = schedule_.base_lr * factor, .step = step, .factor = factor});
+  runner.begin_update(numbers_of(step));
+  counted_[static_cast<size_t>(step) % counted_.size()] = kept_;
   OFSDP_RETURN_IF_ERROR(micro_batches(step));
   OFSDP_ASSIGN_OR_RETURN(auto outcome, runner.outcome(false));
   OFSDP_RETURN_IF_ERROR(exchange_and_report(outcome, step));
@@ -182,9 +197,11 @@ std::array<double, kMostLossTerms> Trainer::next_kept() const {
   return kept;
 }
 
-// The share of the micro-batch's own mean. A rank's mean is that of its micro-batches, as PyTorch
-// accumulates; those without a kept label, and ranks without, are left out.
+// The share of the micro-batch's own mean, or sum: sums add up, whatever --loss-mean says. A rank's
+// mean is that of its micro-batches, as PyTorch accumulates; those without a kept label, and ranks
+// without, are left out.
 double Trainer::share_of_mean(size_t loss) const {
+  if (state_.setup().counts[loss].sum) return batch_->size > 0 ? 1 : 0;
   const double kept = batch_->kept[loss];
   if (kept_[loss] <= 0 || kept <= 0) return 0;
   if (options_.loss.mean == LossMean::kGlobal) return kept / kept_[loss];
@@ -222,18 +239,53 @@ Result<Trainer::UpdateSums> Trainer::exchange(const UpdateSums& mine, int64_t st
 // For people: a training_info has a rate of its own.
 double Trainer::rate(const UpdateOutcome& outcome, int64_t epoch) const {
   const UpdateProgram* program = state_.update_program();
-  return program != nullptr ? program->rate(outcome.optimizer_step)
-                            : learning_rate(schedule_, outcome.step - 1, epoch);
+  if (program != nullptr) return program->rate(outcome.optimizer_step);
+  const int64_t made = outcome.optimizer_step - settings_.optimizer_steps - 1;
+  return learning_rate(schedule_, made, epoch);
+}
+
+// Ends the run if an update was skipped at the least loss scale. All ranks have skipped it; the
+// first that knows the node says so, else the first whose part of the gradients is not finite.
+Status Trainer::check_scale(const UpdateOutcome& outcome) {
+  if (!outcome.skipped || outcome.scale > LossScale::kLeast) return {};
+  const CollectiveSite site{"end of the run", -1, outcome.step};
+  const double knows = outcome.cause.find("node '") == std::string::npos ? 0 : 1;
+  std::vector<double> all(numbers_.ranks());
+  OFSDP_RETURN_IF_ERROR(communicator_.exchange({&knows, 1}, all, site));
+  int rank = 0;
+  for (const bool node : {false, true}) {
+    for (size_t r = all.size(); r-- > 0;) {
+      if (node ? all[r] > 0 : !std::isfinite(numbers_.of(r)[0])) rank = static_cast<int>(r);
+    }
+  }
+  if (rank != communicator_.rank()) {
+    return communicator_.barrier(site);  // until that rank ends
+  }
+  return fault(
+      "{}: gradients are not finite at step {}, rank {}: the loss scale of float16 is {} and can "
+      "fall no further{}{}",
+      state_.setup().graph.file, outcome.step, rank, outcome.scale,
+      outcome.cause.empty() ? "" : ": ", outcome.cause);
 }
 
 Status Trainer::report(const UpdateOutcome& outcome, const UpdateSums& sums) {
   times_.add(sums.step_ms);
+  skips_ += outcome.skipped ? 1 : 0;
   samples_ += sums.samples;
   milliseconds_ += sums.step_ms;
   const int64_t step = outcome.step, epoch = sampler_.epoch_of(step - 1);
+  const auto& counted = counted_[static_cast<size_t>(step) % counted_.size()];
+  const auto counts = [&](size_t i) { return counted[i] > 0; };
   double loss = 0;
-  for (size_t t = 0; t < terms_.size(); ++t) loss += terms_[t].factor * sums.losses[t];
-  for (size_t i = 0; i < losses_.size(); ++i) losses_[i].value = sums.losses[i];
+  bool any = false;
+  for (size_t t = 0; t < terms_.size(); ++t) {
+    loss += terms_[t].factor * sums.losses[t];
+    any = any || counts(static_cast<size_t>(terms_[t].loss));
+  }
+  if (!any) loss = std::nan("");
+  for (size_t i = 0; i < losses_.size(); ++i) {
+    losses_[i].value = counts(i) ? std::optional(sums.losses[i]) : std::nullopt;
+  }
   row_ = {.step = step,
           .epoch = epoch,
           .loss = loss,
@@ -242,11 +294,15 @@ Status Trainer::report(const UpdateOutcome& outcome, const UpdateSums& sums) {
           .step_ms = sums.step_ms,
           .samples_per_s = sums.samples / sums.step_ms * 1e3,
           .peak_bytes = ledger_.peak(),
+          .skipped = outcome.skipped,
+          .skips = skips_,
           .losses = losses_,
           .watch = watched(step)};
-  if (communicator_.rank() != 0) return {};
-  progress_.step(row_, static_cast<int64_t>(sums.samples));
-  return metrics_.step(row_);
+  if (communicator_.rank() == 0) {
+    progress_.step(row_, static_cast<int64_t>(sums.samples));
+    OFSDP_RETURN_IF_ERROR(metrics_.step(row_));
+  }
+  return check_scale(outcome);
 }
 
 std::span<const WatchedUnit> Trainer::watched(int64_t step) const {
@@ -266,12 +322,14 @@ Result<std::optional<EvalRow>> Trainer::evaluate_when_due(int64_t step) {
   watch(row);
   if (communicator_.rank() == 0) {
     progress_.eval(row);
+    if (!std::exchange(warned_, true)) warn_of_undefined(*evaluator_, row);
     OFSDP_RETURN_IF_ERROR(metrics_.eval(row));
   }
   return std::optional(row);
 }
 
-// All ranks have the same row, and so decide alike.
+// All ranks have the same row, and so decide alike. A value that is not defined is neither better
+// nor worse: the evaluation does not count.
 void Trainer::watch(const EvalRow& row) {
   if (!options_.run.early_stop) return;
   const std::string& name = options_.checkpoint.keep_best;
@@ -279,6 +337,7 @@ void Trainer::watch(const EvalRow& row) {
   for (const MetricValue& metric : row.metrics) {
     if (metric.name == name) value = metric.value.value_or(std::nan(""));
   }
+  if (std::isnan(value)) return;
   const bool better = is_better(name.empty() ? "loss" : name, value, best_.value_or(std::nan("")));
   not_better_ = better ? 0 : not_better_ + 1;
   if (better) best_ = value;
@@ -314,6 +373,7 @@ Status Trainer::finish(double seconds) {
   }
   const bool tokens = tokens_a_sample_ > 1;
   closing_ = {.updates = total_ - settings_.start.update,
+              .skipped = skips_,
               .stopped_early = early_,
               .seconds = seconds,
               .rate = samples_ * static_cast<double>(tokens_a_sample_) / milliseconds_ * 1e3,
@@ -321,7 +381,7 @@ Status Trainer::finish(double seconds) {
               .median_step_ms = times_.median(),
               .peak_bytes = peak,
               .exposed = exposed};
-  return metrics_.end({total_, seconds, times_.median(), peak, planned, early_});
+  return metrics_.end({total_, seconds, times_.median(), peak, planned, early_, skips_});
 }
 
 }  // namespace ofsdp::runtime

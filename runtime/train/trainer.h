@@ -67,7 +67,9 @@ class Trainer {
   std::array<double, kMostLossTerms> next_kept() const;
   double share_of_mean(size_t loss) const;
   Result<UpdateSums> exchange(const UpdateSums& mine, int64_t step);
+  UpdateNumbers numbers_of(int64_t step) const;
   double rate(const UpdateOutcome& outcome, int64_t epoch) const;
+  Status check_scale(const UpdateOutcome& outcome);
   Status report(const UpdateOutcome& outcome, const UpdateSums& sums);
   Result<std::optional<EvalRow>> evaluate_when_due(int64_t step);
   Status save_when_due(int64_t step, const std::optional<EvalRow>& evaluation);
@@ -94,11 +96,15 @@ class Trainer {
   std::unique_ptr<Evaluator> evaluator_;
   bool stopped_ = false;
   bool early_ = false;      // --early-stop ends the run
+  int64_t skips_ = 0;       // updates that float16 has skipped
   int64_t not_better_ = 0;  // evaluations in a row
   std::optional<double> best_;
+  bool warned_ = false;           // of an evaluation with undefined values
   const Batch* batch_ = nullptr;  // taken from the loader
   const std::vector<LossTerm> terms_;
-  std::array<double, kMostLossTerms> kept_{};    // of the present update, all ranks together
+  std::array<double, kMostLossTerms> kept_{};  // of the present update, all ranks together
+  // kept_ of the last updates: a device gives an update's numbers late.
+  std::array<std::array<double, kMostLossTerms>, 4> counted_{};
   std::array<double, kMostLossTerms> shares_{};  // of the present micro-batch, of each term
   RankNumbers numbers_;                          // of an exchange
   std::vector<MetricValue> losses_;              // of row_

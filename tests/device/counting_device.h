@@ -167,7 +167,7 @@ class CountingDevice final : public Device {
   std::unique_ptr<Kernel> make_kernel(const std::string& op, const Problem& problem,
                                       KernelChoice* choice) override;
 
-  Status begin(ofsdp_stream* stream, ofsdp_run_state* s, const ofsdp_step_numbers* n, bool update,
+  Status begin(ofsdp_stream* stream, ofsdp_run_state* s, ofsdp_step_numbers* n, bool update,
                bool scales) override;
   Status note_loss(ofsdp_stream* stream, ofsdp_run_state* s, const float* loss,
                    bool stops) override;

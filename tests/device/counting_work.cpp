@@ -157,12 +157,13 @@ std::unique_ptr<Kernel> CountingDevice::make_kernel(const std::string& op, const
   return std::make_unique<CountedKernel>(*this, op, std::move(problem), std::move(kernel));
 }
 
-Status CountingDevice::begin(ofsdp_stream* stream, ofsdp_run_state* s, const ofsdp_step_numbers* n,
+Status CountingDevice::begin(ofsdp_stream* stream, ofsdp_run_state* s, ofsdp_step_numbers* n,
                              bool update, bool scales) {
   const std::lock_guard lock(mutex);
   if (!holds(s, sizeof(*s), false, "begin") || !holds(n, sizeof(*n), false, "begin"))
     return refused();
   return put(stream, [=] {
+    if (s->skipped_updates > n->skipped_updates) n->lr = n->lr_if_skipped;
     if (update) {
       s->scale_used = scales ? s->loss_scale : 1.0;
       s->squared_norm = s->global_norm = 0;

@@ -166,9 +166,8 @@ TEST_F(DeviceTableTest, OptimizersUpdateAsOnTheCpu) {
         numbers.lr = 0.01;
         d.put(6, std::vector{numbers});
         ofsdp_stream* stream = d.device().compute();
-        d.check(d.device().begin(
-            stream, d.at<ofsdp_run_state>(5),
-            static_cast<const ofsdp_step_numbers*>(d.at<ofsdp_step_numbers>(6)), 1, 0));
+        d.check(
+            d.device().begin(stream, d.at<ofsdp_run_state>(5), d.at<ofsdp_step_numbers>(6), 1, 0));
         if (step == 1) {
           auto state = d.get<ofsdp_run_state>(5, 1);
           state[0].skip = 1;

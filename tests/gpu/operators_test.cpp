@@ -118,7 +118,7 @@ class Travelling final : public Kernel {
   }
   static std::vector<std::byte> numbers_of(const StepContext& step) {
     const ofsdp_step_numbers head{
-        step.seed, step.step, static_cast<int64_t>(step.sample_index.size()), 0, 0, 0};
+        step.seed, step.step, static_cast<int64_t>(step.sample_index.size()), 0, 0, 0, 0, 0};
     std::vector<std::byte> made(sizeof(head) + step.sample_index.size_bytes());
     std::memcpy(made.data(), &head, sizeof(head));
     std::memcpy(made.data() + sizeof(head), step.sample_index.data(),

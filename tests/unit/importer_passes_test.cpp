@@ -229,7 +229,15 @@ TEST_F(Passes, LossCountsKeptLabelsWhereTheyAreAColumn) {
   EXPECT_EQ(count.classes, 4);
   maker.graph.loss = maker.node("SoftmaxCrossEntropyLoss", "sum", {rows, flat},
                                 {{"reduction", std::string("sum")}});
-  EXPECT_FALSE(loss_count(maker.graph).by_label);
+  EXPECT_TRUE(loss_count(maker.graph).by_label && loss_count(maker.graph).sum);
+  maker.graph.loss = maker.node("Identity", "same", {maker.graph.loss});
+  EXPECT_TRUE(loss_count(maker.graph).sum);
+  // A sum that other nodes scale is any scalar.
+  maker.graph.loss = maker.node("Mul", "scaled", {maker.graph.loss, maker.parameter("scale", {1})});
+  EXPECT_FALSE(loss_count(maker.graph).by_label || loss_count(maker.graph).sum);
+  maker.graph.loss = maker.node("SoftmaxCrossEntropyLoss", "each", {rows, flat},
+                                {{"reduction", std::string("none")}});
+  EXPECT_FALSE(loss_count(maker.graph).by_label || loss_count(maker.graph).sum);
 }
 
 TEST_F(Passes, TrainedSetFollowsNamesThenRules) {

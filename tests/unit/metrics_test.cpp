@@ -133,6 +133,23 @@ TEST_F(Metrics, WatchedNormsAreAFieldOfTheirOwn) {
   EXPECT_TRUE(again.ok());
 }
 
+TEST_F(Metrics, SkippedUpdatesAndLossesOfNoLabel) {
+  MetricsWriter writer = open();
+  StepRow row{7, 0, std::nan(""), 1.5, 0.001, 12.5, 640, 4096};
+  row.skipped = true;
+  ASSERT_TRUE(
+      writer.add_log("csv:" + path("m.csv"), {"skipped"}, MetricsWriter::Mode::kTruncate).ok());
+  ASSERT_TRUE(writer.step(row).ok());
+  ASSERT_TRUE(writer.eval({7, 0, std::nan("")}).ok());
+  const std::string rows = text();
+  const size_t end = rows.find('\n');
+  const auto step = nlohmann::json::parse(rows.substr(0, end));
+  EXPECT_EQ(step.at("skipped"), true);
+  EXPECT_TRUE(step.at("loss").is_null());
+  EXPECT_TRUE(nlohmann::json::parse(rows.substr(end)).at("loss").is_null());
+  EXPECT_THAT(text("m.csv"), ::testing::HasSubstr("step,7,0,,1.5,0.001,12.5,640,4096,,,,,,true\n"));
+}
+
 TEST_F(Metrics, LogsHaveAColumnForEachNormOfEachUnit) {
   MetricsWriter writer = open();
   const std::vector<WatchedUnit> units{{0, "a/b", {1, 2, 3, 4}}, {2, "root", {5, 6, 7, 8}}};

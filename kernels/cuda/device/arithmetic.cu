@@ -17,8 +17,8 @@ constexpr int kNormBlock = 4096;
 constexpr double kMostScale = 0x1p24, kLeastScale = 1;
 constexpr int64_t kGrowthInterval = 2000;
 
-__global__ void begin_kernel(ofsdp_run_state* s, const ofsdp_step_numbers* n, bool update,
-                             bool scales) {
+__global__ void begin_kernel(ofsdp_run_state* s, ofsdp_step_numbers* n, bool update, bool scales) {
+  if (s->skipped_updates > n->skipped_updates) n->lr = n->lr_if_skipped;
   if (update) {
     s->scale_used = scales ? s->loss_scale : 1.0;
     s->squared_norm = 0;
@@ -137,7 +137,7 @@ __global__ void mark_kernel(int64_t* pinned, int64_t value) {
 
 }  // namespace
 
-cudaError_t begin_update(ofsdp_run_state* state, const ofsdp_step_numbers* numbers, bool update,
+cudaError_t begin_update(ofsdp_run_state* state, ofsdp_step_numbers* numbers, bool update,
                          bool scales, cudaStream_t stream) {
   return launch_blocks(stream, 1, 1, begin_kernel, state, numbers, update, scales);
 }

@@ -12,7 +12,7 @@
 
 namespace ofsdp::kernels::cuda {
 
-cudaError_t begin_update(ofsdp_run_state* state, const ofsdp_step_numbers* numbers, bool update,
+cudaError_t begin_update(ofsdp_run_state* state, ofsdp_step_numbers* numbers, bool update,
                          bool scales, cudaStream_t stream);
 cudaError_t note_loss(ofsdp_run_state* state, const float* loss, bool stops, cudaStream_t stream);
 cudaError_t convert(const void* src, int32_t from, void* dst, int32_t to, int64_t n,

@@ -252,6 +252,8 @@ Status DeviceEngine::collect(size_t slot) {
   if (!done.training) return {};
   summed_.step = done.step;
   summed_.optimizer_step = state.optimizer_step;
+  summed_.skipped = state.skip != 0;
+  summed_.scale = state.scale_used;
   summed_.losses[0] += done.share * static_cast<double>(result_.losses[0]);
   summed_.samples += static_cast<double>(done.samples);
   if (!done.last) return {};
@@ -310,7 +312,9 @@ Status DeviceEngine::copy_inputs(BoundProgram& program, const MicroBatch& batch,
               step_.samples,
               numbers_.lr,
               static_cast<float>(batch.shares[0] * program.plan->graph.loss_factor),
-              0};
+              0,
+              numbers_.skipped,
+              numbers_.lr_if_skipped};
   const size_t indexes = batch.sample_index.size_bytes();
   if (indexes > 0) std::memcpy(numbers + 1, batch.sample_index.data(), indexes);
   const auto copy = [&](void* to, const void* from, size_t bytes) {

@@ -186,6 +186,13 @@ Status DeviceOffload::await(int unit, const Wait& wait) const {
   }
 }
 
+// The numbers of an update that the device has decided to make.
+UpdateNumbers DeviceOffload::decided(const UpdateNumbers& numbers) const {
+  UpdateNumbers made = numbers.after(decision().skipped_updates);
+  made.optimizer_step = decision().optimizer_step;
+  return made;
+}
+
 Status DeviceOffload::update(const std::vector<Operation>& operations, const UpdateNumbers& numbers,
                              bool scaled, const Wait& wait) {
   for (const Operation& op : operations) {
@@ -195,8 +202,7 @@ Status DeviceOffload::update(const std::vector<Operation>& operations, const Upd
       continue;
     }
     if (op.kind == OpKind::kTrust) return take_steps(numbers);
-    UpdateNumbers mine = numbers;
-    mine.optimizer_step = decision().optimizer_step;
+    const UpdateNumbers mine = decided(numbers);
     const int64_t began = nanoseconds_now();
     host_.run(op.unit, mine, scaled ? &decision().gradient_factor : nullptr);
     if (trace_ != nullptr) trace_->add_host(op.unit, began);
@@ -207,9 +213,7 @@ Status DeviceOffload::update(const std::vector<Operation>& operations, const Upd
 
 // All units have been updated, so the decision is there.
 Status DeviceOffload::take_steps(const UpdateNumbers& numbers) {
-  UpdateNumbers mine = numbers;
-  mine.optimizer_step = decision().optimizer_step;
-  OFSDP_RETURN_IF_ERROR(host_.take_steps(mine));
+  OFSDP_RETURN_IF_ERROR(host_.take_steps(decided(numbers)));
   for (const Unit& unit : context_.plan.units) OFSDP_RETURN_IF_ERROR(send_up(unit.id));
   return {};
 }

@@ -94,6 +94,7 @@ class DeviceOffload {
   Status await(int unit, const Wait& wait) const;
   Status begin_up();
   Status send_up(int unit);
+  UpdateNumbers decided(const UpdateNumbers& numbers) const;
   Status take_steps(const UpdateNumbers& numbers);
   const ofsdp_run_state& decision() const {
     return *reinterpret_cast<const ofsdp_run_state*>(context_.pinned +

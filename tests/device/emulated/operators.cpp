@@ -42,7 +42,7 @@ class EmulatedKernel final : public Kernel {
   // ofsdp_step_numbers and the sample numbers after them.
   static std::vector<std::byte> numbers_of(const StepContext& step) {
     const ofsdp_step_numbers head{
-        step.seed, step.step, static_cast<int64_t>(step.sample_index.size()), 0, 0, 0};
+        step.seed, step.step, static_cast<int64_t>(step.sample_index.size()), 0, 0, 0, 0, 0};
     std::vector<std::byte> bytes(sizeof(head) + step.sample_index.size_bytes());
     std::memcpy(bytes.data(), &head, sizeof(head));
     if (!step.sample_index.empty()) {
