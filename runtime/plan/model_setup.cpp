@@ -284,12 +284,26 @@ class SetupMaker {
     return order_weights(setup);
   }
 
+  // The graph of two batches, also if the file fixes the size of one.
+  static Result<Graph> twice_as_many(const ModelSetup& setup) {
+    const int64_t batch = setup.batch.batch_size;
+    const Graph kept = setup.graph;
+    Graph open = kept;
+    for (const ValueId id : open.inputs) {
+      auto& axes = open.value(id).declared;
+      if (!axes.empty() && axes[0].size == batch) axes[0].size = -1;
+    }
+    setup.source->set_symbolic(std::move(open));
+    Result<Graph> made = setup.source->specialized(2 * batch, Mode::kTrain);
+    setup.source->set_symbolic(kept);
+    return made;
+  }
+
   Status resolve_setup_loss(ModelSetup& setup) {
     const int64_t batch = setup.batch.batch_size;
     GraphSettings settings = setup.source->settings();
     OFSDP_ASSIGN_OR_RETURN(const Graph graph, setup.source->specialized(batch, Mode::kTrain));
-    SampleOrder order(graph, batch, options_.batch_axes,
-                      [&] { return setup.source->specialized(2 * batch, Mode::kTrain); });
+    SampleOrder order(graph, batch, options_.batch_axes, [&] { return twice_as_many(setup); });
     for (LossSpec& loss : settings.losses) {
       OFSDP_ASSIGN_OR_RETURN(loss, resolve_loss(graph, loss));
       OFSDP_RETURN_IF_ERROR(order_samples(order, graph, loss));

@@ -81,14 +81,15 @@ int64_t label_at(size_t n, size_t t) {
 // logits [time, batch, classes] = x [batch, time, width] transposed, times w.
 class TimeFirst : public Run {
  public:
-  explicit TimeFirst(bool merged = false) {
+  explicit TimeFirst(bool merged = false,
+                     const std::vector<std::string>& axes = {"batch", "time", "2"}) {
     SmallModel model;
     model.nodes = {node("Transpose", {"x"}, {"t"}, "turn") + ints("perm", {1, 0, 2}),
                    node("MatMul", {"t", "w"}, {merged ? "scores" : "logits"}, "multiply")};
     if (merged) model.nodes.push_back(node("Reshape", {"scores", "rows"}, {"logits"}, "merge"));
     model.initializers = {tensor("w", kFloat, {kWidth, kClasses}, raw(weights()))};
     if (merged) model.initializers.push_back(tensor("rows", kInt64, {2}, raw<int64_t>({-1, 4})));
-    model.inputs = {declared_as("x", {"batch", "time", "2"})};
+    model.inputs = {declared_as("x", axes)};
     model.outputs = {merged ? declared_as("logits", {"rows", "4"})
                             : declared_as("logits", {"a", "b", "4"})};
     write("model.onnx", model.bytes());
@@ -190,6 +191,12 @@ TEST(TimeFirstPredictions, LabelsBelongToThemByAxes) {
                   folder.mean_square());
     }
   }
+}
+
+TEST(TimeFirstPredictions, AFileMayFixTheSizes) {
+  const TimeFirst folder(/*merged=*/false, {"6", "6", "2"});
+  expect_same(folder.train({"--loss", "cross_entropy", "--labels", "labels"}),
+              folder.cross_entropy(0));
 }
 
 TEST(TimeFirstPredictions, AccuracyAndMetricsPairThemSo) {
