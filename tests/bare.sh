@@ -100,7 +100,12 @@ for program in debootstrap git unshare; do
 done
 [ $# -gt 0 ] || set -- samples/mnist/run.sh tests/run.sh
 folder=$(mktemp -d "${OFSDP_BARE_DIR:-${TMPDIR:-/tmp}}/ofsdp-bare.XXXXXX")
-trap 'rm -rf --one-file-system "$folder"' EXIT
+inside=
+end() { # whatever still runs inside ends with its namespace
+  [ -z "$inside" ] || { kill -KILL "$inside" && wait "$inside"; } 2>/dev/null || true
+  rm -rf --one-file-system "$folder"
+}
+trap end EXIT
 trap 'exit 130' INT TERM HUP
 root=$folder/root
 mkdir "$root"
@@ -108,5 +113,10 @@ say "Debian 12 in $root"
 bootstrap
 copy_settings
 git clone -q --no-hardlinks "$source" "$root/root/onnx-fsdp"
-OFSDP_BARE_ROOT=$root unshare --mount --pid --fork --kill-child "$0" "$@"
+OFSDP_BARE_ROOT=$root unshare --mount --pid --fork --kill-child "$0" "$@" &
+inside=$!
+status=0
+wait "$inside" || status=$?
+inside=
+[ $status = 0 ] || fail "ended with status $status"
 say "all of it passed"
