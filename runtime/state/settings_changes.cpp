@@ -48,6 +48,7 @@ constexpr std::array kKeys = std::to_array<std::string_view>({"param_dtype",
                                                               "ema",
                                                               "ema_use",
                                                               "clip_grad_norm",
+                                                              "muon_adjust",
 
                                                               "lr_schedule",
                                                               "warmup_steps",
