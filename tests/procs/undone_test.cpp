@@ -272,10 +272,10 @@ TEST(ResumedSettings, AreComparedWithTheCheckpoints) {
   EXPECT_EQ(folder.err({"--lr", "0.05", "--nproc-per-node", "2", "--batch-size", "2"}), "");
   const std::string err =
       folder.err({"--lr", "5", "--weight-decay", "0.5", "--betas", "0.5,0.9", "--label-smoothing",
-                  "0.5", "--clip-grad-norm", "1", "--lr-schedule", "exponential"});
+                  "0.5", "--clip-grad-norm", "1", "--lr-schedule", "inverse_sqrt"});
   expect_one_line(err, {"warning", "lr 5", "(was 0.05)", "weight_decay 0.5 (was 0.01)",
                         "betas [0.5, 0.9] (was [0.9, 0.999])", "label_smoothing 0.5 (was 0)",
-                        "clip_grad_norm 1 (was off)", "lr_schedule exponential (was constant)"});
+                        "clip_grad_norm 1 (was off)", "lr_schedule inverse_sqrt (was constant)"});
   EXPECT_EQ(lines_of(err).size(), 1u) << err;
   expect_one_line(folder.err({"--lr", "0.05", "--batch-size", "6"}),
                   {"global_batch_size 6 (was 4)"});
@@ -399,7 +399,7 @@ TEST(SummedLoss, IsTheSumOverTheGlobalBatchOnAnySplit) {
   const Words splits[] = {{"--batch-size", "8"},
                           {"--batch-size", "4", "--nproc-per-node", "2"},
                           {"--batch-size", "2", "--grad-accum", "4"},
-                          {"--global-batch-size", "8", "--nproc-per-node", "3"},
+                          {"--global-batch-size", "8", "--nproc-per-node", "4"},
                           {"--batch-size", "2", "--grad-accum", "2", "--nproc-per-node", "2",
                            "--loss-mean", "per_rank"},
                           {"--global-batch-size", "8", "--deterministic", "across_ranks"}};
