@@ -242,7 +242,8 @@ class OperandPlacer {
   bool first_stands_in_ = false;
 };
 
-// The forward node as its gradient rule sees it; backward nodes go into the graph.
+// The forward node as its gradient rule sees it; backward nodes go into the graph, in the order of
+// the file (order_backward marks and moves them).
 class ForwardView final : public GradBuilder {
  public:
   ForwardView(Graph& graph, const Node& node, const OrtGradientRule& rule)
@@ -293,7 +294,7 @@ class ForwardView final : public GradBuilder {
     const std::string name =
         emitted_ == 0 ? node_.name : format_text("{}.{}", node_.name, emitted_);
     ++emitted_;
-    auto made = GraphEditor(graph_).add(op, name, ids, attributes, num_outputs, true);
+    auto made = GraphEditor(graph_).add(op, name, ids, attributes, num_outputs);
     if (!made.ok()) {
       fail(std::move(made).status());
       return std::vector<Ref>(num_outputs, Ref{1});
@@ -349,7 +350,7 @@ class ForwardView final : public GradBuilder {
     }
     GraphEditor editor(graph_);
     if (!made) {
-      return editor.place({&graph_.registry->get("Identity"), node_.name, {}, {from}, {to}, true});
+      return editor.place({&graph_.registry->get("Identity"), node_.name, {}, {from}, {to}});
     }
     for (size_t n = first; n < graph_.nodes.size(); ++n) {
       Node renamed = graph_.nodes[n];
