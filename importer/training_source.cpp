@@ -133,9 +133,15 @@ Result<Graph> TrainingSource::with_loss(int64_t batch, Mode mode) const {
 
 // Fused, and in the type that nodes compute in.
 Result<Graph> TrainingSource::fused(const Graph& graph, const std::vector<ValueId>& wanted) const {
-  OFSDP_ASSIGN_OR_RETURN(Graph made, checked("fuse", fuse(graph, wanted)));
+  OFSDP_ASSIGN_OR_RETURN(Graph made,
+                         checked("fuse", fuse(graph, wanted, settings_.passes.fusions)));
   if (settings_.param_dtype == DType::kFloat32) return made;
   return checked("lower_precision", lower_precision(made, settings_.param_dtype));
+}
+
+Result<Graph> TrainingSource::placed(const Graph& graph) const {
+  if (!settings_.passes.layouts) return graph;
+  return checked("assign_layouts", assign_layouts(graph));
 }
 
 Result<Graph> TrainingSource::training_graph(int64_t batch) const {
@@ -145,14 +151,14 @@ Result<Graph> TrainingSource::training_graph(int64_t batch) const {
   if (brings_backward(forward)) {
     OFSDP_ASSIGN_OR_RETURN(Graph ordered, checked("order_backward", order_backward(forward)));
     OFSDP_RETURN_IF_ERROR(synchronized(ordered));
-    return checked("assign_layouts", assign_layouts(ordered));
+    return placed(ordered);
   }
   std::vector<ValueId> wanted = values_of(forward.terms());
   for (const Carried& c : forward.carried) wanted.push_back(c.next);
   OFSDP_ASSIGN_OR_RETURN(const Graph lean, fused(forward, wanted));
   OFSDP_ASSIGN_OR_RETURN(Graph graph, checked("autodiff", autodiff(lean)));
   OFSDP_RETURN_IF_ERROR(synchronized(graph));
-  return checked("assign_layouts", assign_layouts(graph));
+  return placed(graph);
 }
 
 Status TrainingSource::synchronized(Graph& graph) const {
@@ -167,12 +173,17 @@ Result<Graph> TrainingSource::evaluation_graph(int64_t batch) const {
   if (graph.matches != 0) wanted.push_back(graph.matches);
   for (const Measured& m : graph.measured) wanted.push_back(m.rows);
   OFSDP_ASSIGN_OR_RETURN(const Graph lean, fused(graph, wanted));
-  return checked("assign_layouts", assign_layouts(lean));
+  return placed(lean);
 }
 
 Result<Graph> TrainingSource::gradient_graph(int64_t batch) const {
   OFSDP_ASSIGN_OR_RETURN(const Graph forward, with_loss(batch, Mode::kTrain));
   return checked("autodiff", autodiff(forward));
+}
+
+Result<Graph> TrainingSource::fused_graph(int64_t batch) const {
+  OFSDP_ASSIGN_OR_RETURN(const Graph forward, with_loss(batch, Mode::kTrain));
+  return fused(forward, values_of(forward.terms()));
 }
 
 // Planning asks for the same few graphs for each recompute level and each strategy it tries.

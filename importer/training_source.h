@@ -24,6 +24,7 @@
 #include "importer/graph/update_rules.h"
 #include "importer/passes/loss.h"
 #include "importer/passes/nhwc_weights.h"
+#include "importer/passes/passes.h"
 #include "importer/passes/specialize.h"
 #include "importer/passes/teacher.h"
 #include "importer/passes/trained_set.h"
@@ -89,6 +90,7 @@ struct GraphSettings {
   std::vector<MeasureSpec> measures{};  // of the evaluation graph
   RankRows ranks{};                     // whose rows a micro-batch joins
   bool sync_batch_norm = false;         // statistics over the rows of `ranks`
+  PassSwitches passes{};
 };
 
 class TrainingSource {
@@ -124,6 +126,10 @@ class TrainingSource {
   Result<Graph> graph(int64_t batch, Mode mode) const;
   // Returns the training graph for others to read: nothing fused, float32, no layouts.
   Result<Graph> gradient_graph(int64_t batch) const;
+  // The same before autodiff: the forward graph with its loss.
+  Result<Graph> forward_graph(int64_t batch) const { return with_loss(batch, Mode::kTrain); }
+  // That one fused, in the type that nodes compute in.
+  Result<Graph> fused_graph(int64_t batch) const;
   int graphs_built() const { return graphs_built_; }
 
   // --- what the model itself says of its training ---
@@ -153,6 +159,7 @@ class TrainingSource {
   Result<Graph> training_graph(int64_t batch) const;
   Status synchronized(Graph& graph) const;
   Result<Graph> evaluation_graph(int64_t batch) const;
+  Result<Graph> placed(const Graph& graph) const;
 
   OnnxFile file_;
   Graph symbolic_;

@@ -18,6 +18,7 @@
 #include "fsdp/plan/plan.h"
 #include "importer/passes/loss.h"
 #include "importer/passes/nhwc_weights.h"
+#include "importer/passes/passes.h"
 #include "kernels/base/names.h"
 #include "kernels/base/status.h"
 #include "kernels/core/dtype.h"
@@ -385,6 +386,7 @@ struct Options {
   OutputOptions files;
   PlanReportOptions report;
   DoctorOptions doctor;
+  PassSwitches passes;  // no flag says them
 };
 
 // The ranks that a command asks for, on all hosts.

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "importer/graph/graph_uses.h"
+#include "kernels/base/hash.h"
 
 namespace ofsdp::importer {
 
@@ -15,6 +16,11 @@ ValueId Graph::find(const std::string& name) const {
 
 std::string Graph::describe(const Node& node) const {
   return format_text("{}: node '{}' ({})", file, node.name, node.op->full_name());
+}
+
+uint64_t node_seed(const Node& node) {
+  if (!node.op->random) return 0;
+  return Fnv1a().add(node.name).value() + static_cast<uint64_t>(node.attributes.i("seed", 0));
 }
 
 namespace {

@@ -125,6 +125,9 @@ struct Graph {
 
 std::string text(const Graph& graph);
 
+// The seed of a random node: another one for each node of a graph, the same in every run.
+uint64_t node_seed(const Node& node);
+
 // Adds to a specialized graph and changes it. Every operator is asked (OpDef::infer) whether it
 // takes the operands of a node, and gives the values that stand at the outputs; a node that a pass
 // makes or changes comes into the graph through here alone.

@@ -8,8 +8,16 @@
 
 #include "importer/graph/graph.h"
 #include "importer/graph/rank_rows.h"
+#include "importer/passes/fusion/fusion.h"
 
 namespace ofsdp::importer {
+
+// Passes that tests leave out or make eager; a run has them as they stand here.
+struct PassSwitches {
+  FusionSettings fusions{};
+  bool layouts = true;  // channels last
+  bool joins = true;    // nodes joined after autodiff
+};
 
 // carry_statistics: finds the running statistics of a training graph. Outputs 1 and 2 of a
 // BatchNormalization with training_mode=1 become the next values of the initializers at its inputs

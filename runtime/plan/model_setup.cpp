@@ -264,7 +264,8 @@ class SetupMaker {
                            .param_dtype = options_.sharding.param_dtype,
                            .measures = measures_of(options_.run.eval_metrics),
                            .ranks = ranks_of(setup),
-                           .sync_batch_norm = options_.sync_batch_norm};
+                           .sync_batch_norm = options_.sync_batch_norm,
+                           .passes = options_.passes};
     std::set<std::string> labels;
     for (LossSpec& loss : settings.losses) {
       auto names = spec.train.names();

@@ -226,7 +226,7 @@ class RunPlanner {
       OFSDP_ASSIGN_OR_RETURN(graph, checked(name, change(graph, takes)));
       return {};
     };
-    if (training) {
+    if (training && options_.passes.joins) {
       OFSDP_RETURN_IF_ERROR(pass("join_loss_gradient", join_loss_gradient));
       OFSDP_RETURN_IF_ERROR(pass("multiply_kept_rows", multiply_kept_rows));
       OFSDP_RETURN_IF_ERROR(pass("join_norm_addends", join_norm_addends));

@@ -62,10 +62,7 @@ Problem problem_of(const Graph& graph, const Node& node) {
   for (ValueId id : node.outputs) {
     problem.outputs.push_back(id == 0 ? TensorDesc{} : graph.value(id).desc);
   }
-  if (node.op->random) {
-    problem.node_seed =
-        Fnv1a().add(node.name).value() + static_cast<uint64_t>(node.attributes.i("seed", 0));
-  }
+  problem.node_seed = node_seed(node);
   return problem;
 }
 

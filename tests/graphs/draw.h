@@ -1,0 +1,105 @@
+// Draw: makes a DrawnGraph node by node from a seed. A recipe (operators.cpp, idioms.cpp) takes
+// values that are there, makes weights and constants beside them and emits nodes; whatever does not
+// work out throws Refused, and the graph is as before.
+//
+// Each value is computed when it is drawn, so shapes are inferred by the product and numbers stay
+// in a range in which float32 has digits: a node whose output is beyond kLargest is refused.
+//
+// Ownership: the registry outlives it. Threads: one.
+#pragma once
+
+#include "tests/graphs/drawn_graph.h"
+
+namespace ofsdp::graphs {
+
+inline constexpr double kLargest = 40;
+inline constexpr int64_t kMostElements = 2000;  // of a value
+
+using Names = std::vector<std::string>;
+using Axes = std::vector<int64_t>;
+
+class Draw {
+ public:
+  Draw(const Registry& registry, uint64_t seed);
+
+  const Registry& registry;
+  DrawnGraph graph;
+  std::mt19937_64 random;
+
+  // --- choices ---
+  int64_t below(int64_t n) { return static_cast<int64_t>(random() % static_cast<uint64_t>(n)); }
+  int64_t between(int64_t low, int64_t high) { return low + below(high - low + 1); }
+  bool one_in(int64_t n) { return below(n) == 0; }
+  double real(double low, double high) {
+    return low + (high - low) * static_cast<double>(below(1 << 20)) / (1 << 20);
+  }
+  template <typename T>
+  const T& one_of(const std::vector<T>& list) {
+    return list[static_cast<size_t>(below(static_cast<int64_t>(list.size())))];
+  }
+
+  // --- values that are there ---
+  const Axes& axes(const std::string& name) const { return graph.tensor(name).desc.shape.axes(); }
+  int rank(const std::string& name) const { return static_cast<int>(axes(name).size()); }
+  int64_t numel(const std::string& name) const { return graph.tensor(name).desc.numel(); }
+  std::string any();                    // of floats
+  std::string of_rank(int low, int high);  // made so if none is there
+  std::string of_shape(const Axes& shape);  // a value of that shape made from one that is there
+  // A value of at least `low` everywhere; one between -high and high.
+  std::string positive(double low);
+  std::string bounded(double high);
+
+  // --- new values ---
+  std::string weight(const Axes& shape, double scale = 0);  // 0: by its size; may be shared
+  std::string weight_of(const TensorDesc& desc, std::vector<double> values);
+  std::string constant(const TensorDesc& desc, std::vector<double> values);
+  std::string ints(const Axes& values) {
+    return constant({DType::kInt64, {static_cast<int64_t>(values.size())}},
+                    std::vector<double>(values.begin(), values.end()));
+  }
+  std::string scalar(double value) { return constant({DType::kFloat32, {}}, {value}); }
+  // A weight or a constant that broadcasts to `shape`.
+  std::string fitting(const Axes& shape);
+
+  Names emit(const std::string& op, const Names& inputs, const Attributes& attributes = {},
+             size_t outputs = 1);
+  std::string emit1(const std::string& op, const Names& inputs, const Attributes& attributes = {}) {
+    return emit(op, inputs, attributes)[0];
+  }
+  // A node that is there if the opset has it.
+  bool has(const std::string& op) const;
+
+  // The value is no end of its own: something reads it, or it was only looked at.
+  const Names& leaves() const { return leaves_; }
+  void finish();  // the loss over all leaves
+
+ private:
+  friend class Attempt;
+  std::string fresh(const char* prefix) { return prefix + std::to_string(count_++); }
+  void check(const std::string& op, const RefTensor& tensor) const;
+  std::string term(const std::string& leaf);
+
+  int64_t count_ = 0;
+  Names floats_;  // in the order of their making
+  Names leaves_;  // that nothing reads
+  Names weights_;
+};
+
+struct Recipe {
+  std::string name;
+  int weight = 1;
+  void (*draw)(Draw&, const std::string& name) = nullptr;
+};
+std::vector<Recipe> operator_recipes(const Registry& registry);
+std::vector<Recipe> idiom_recipes();
+
+struct DrawSettings {
+  uint64_t seed = 1;
+  int most_nodes = 40;
+  std::vector<std::string> only = {};  // recipes; empty: all
+};
+// A whole graph; `used` gets the recipes that worked.
+DrawnGraph drawn(const Registry& registry, const DrawSettings& settings,
+                 std::vector<std::string>* used = nullptr);
+
+}  // namespace ofsdp::graphs

@@ -1,0 +1,71 @@
+// DrawnGraph: a random model as a list of nodes of the newest opset, each value with its numbers.
+// `model_of` writes it as ONNX of an older opset, where the operators allow it.
+//
+// A value is an input (a column of the data), a weight (an initializer that is trained), a constant
+// (an initializer of integers, else a Constant node) or the output of a node. `values` holds the
+// numbers of all, in double, as the references make them.
+//
+// Ownership: values; OpDefs belong to the registry. Threads: one. Errors: `model_of` throws Refused
+// for what the opset cannot say.
+#pragma once
+
+#include <onnx/onnx_pb.h>
+
+#include <map>
+#include <random>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "kernels/core/registry.h"
+#include "tests/support/namespaces.h"
+
+namespace ofsdp::graphs {
+
+// A draw that does not work out: another one is made.
+struct Refused : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+
+enum class Kind { kInput, kWeight, kConstant, kNode };
+
+struct DrawnValue {
+  Kind kind = Kind::kNode;
+  RefTensor tensor;
+  bool trained = false;  // a weight, or made from one
+};
+
+struct DrawnNode {
+  const OpDef* op = nullptr;
+  std::vector<std::string> inputs;  // "": absent
+  std::vector<std::string> outputs;
+  Attributes attributes;
+};
+
+struct DrawnGraph {
+  int opset = 28;
+  int64_t batch = 2;
+  bool fixed_batch = false;
+  std::vector<DrawnNode> nodes;
+  std::map<std::string, DrawnValue> values;
+  std::vector<std::string> inputs;  // in the order of the file
+  std::string loss;
+
+  const RefTensor& tensor(const std::string& name) const { return values.at(name).tensor; }
+};
+
+// Drops nodes and values that the loss does not need; inputs stay while one is left without them.
+void drop_unused(DrawnGraph& graph);
+
+onnx::ModelProto model_of(const DrawnGraph& graph);
+// Throws Refused unless the opset can say all nodes from `first` on.
+void check_forms(const DrawnGraph& graph, size_t first);
+
+// The number of element `i` of an input, from its name alone: normal(0, 1), or a class below N
+// where the name ends with "_classesN", and one in five -100 where it ends with "_classesN_ignore".
+std::vector<double> column_values(const std::string& name, const TensorDesc& desc);
+
+// The values of all nodes again, after a change; Refused where one is refused.
+std::vector<RefTensor> evaluated(const DrawnGraph& graph, const DrawnNode& node);
+
+}  // namespace ofsdp::graphs

@@ -1,0 +1,171 @@
+// random_graphs: draws random models, trains each for a step and compares loss and gradients with
+// ReferenceRun.
+//
+//   random_graphs [--count N] [--seed S] [--ways plain,eager,..|all] [--only RECIPE,..]
+//                 [--found FOLDER] [--replay FOLDER] [--keep]
+//
+// One line a defect, then a total. Exit status 1 if there was one.
+#include <onnx/checker.h>
+#include <onnx/defs/parser.h>
+#include <onnx/defs/printer.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+
+#include "tests/graphs/draw.h"
+#include "tests/graphs/shrink.h"
+#include "tests/graphs/trial.h"
+
+namespace ofsdp::graphs {
+namespace {
+
+struct Arguments {
+  int64_t count = 100;
+  uint64_t seed = 1;
+  std::string ways = "plain";
+  Names only;
+  std::string found;   // the folder for what fails; empty: none
+  std::string replay;  // a folder of such files
+  bool verbose = false;
+};
+
+Names words_of(const std::string& list) {
+  Names words;
+  std::stringstream stream(list);
+  for (std::string word; std::getline(stream, word, ',');) words.push_back(word);
+  return words;
+}
+
+Arguments arguments_of(int count, char** words) {
+  Arguments arguments;
+  for (int i = 1; i < count; ++i) {
+    const std::string word = words[i];
+    const auto value = [&] { return std::string(i + 1 < count ? words[++i] : ""); };
+    if (word == "--count") arguments.count = std::stoll(value());
+    if (word == "--seed") arguments.seed = std::stoull(value());
+    if (word == "--ways") arguments.ways = value();
+    if (word == "--only") arguments.only = words_of(value());
+    if (word == "--found") arguments.found = value();
+    if (word == "--replay") arguments.replay = value();
+    if (word == "--verbose") arguments.verbose = true;
+  }
+  return arguments;
+}
+
+struct Totals {
+  int64_t graphs = 0, trials = 0, nodes = 0, wrong = 0, unsteady = 0, refused = 0;
+};
+
+class Campaign {
+ public:
+  explicit Campaign(const Arguments& arguments) : arguments_(arguments), registry_(make_registry()) {
+    for (const Way& way : all_ways()) {
+      const Names wanted = words_of(arguments.ways);
+      if (arguments.ways == "all" || std::ranges::count(wanted, way.name) > 0) ways_.push_back(way);
+    }
+  }
+
+  int run() {
+    for (int64_t i = 0; i < arguments_.count && arguments_.replay.empty(); ++i) {
+      one(arguments_.seed + static_cast<uint64_t>(i));
+    }
+    if (!arguments_.replay.empty()) replay();
+    std::printf("%lld graphs, %lld nodes, %lld trials: %lld wrong, %lld refused, %lld without "
+                "digits\n",
+                static_cast<long long>(totals_.graphs), static_cast<long long>(totals_.nodes),
+                static_cast<long long>(totals_.trials), static_cast<long long>(totals_.wrong),
+                static_cast<long long>(totals_.refused), static_cast<long long>(totals_.unsteady));
+    return totals_.wrong + totals_.refused > 0 ? 1 : 0;
+  }
+
+ private:
+  void one(uint64_t seed) {
+    DrawnGraph graph;
+    try {
+      graph = drawn(registry_, {.seed = seed, .only = arguments_.only});
+    } catch (const Refused& refused) {
+      if (arguments_.verbose) std::printf("seed %llu: %s\n", static_cast<unsigned long long>(seed), refused.what());
+      return;
+    }
+    const onnx::ModelProto model = model_of(graph);
+    try {
+      onnx::checker::check_model(model);
+    } catch (const std::exception& error) {
+      std::printf("seed %llu: the generator made no ONNX: %s\n", static_cast<unsigned long long>(seed), error.what());
+      ++totals_.refused;
+      return;
+    }
+    ++totals_.graphs;
+    totals_.nodes += static_cast<int64_t>(graph.nodes.size());
+    if (arguments_.verbose) std::printf("seed %llu: %zu nodes\n", static_cast<unsigned long long>(seed), graph.nodes.size());
+    Trial trial(registry_, {model.SerializeAsString(), graph.batch, seed});
+    for (const Way& way : ways_) {
+      const Judgement judged = trial.in(way);
+      count(judged);
+      if (judged.verdict == Verdict::kRight || judged.verdict == Verdict::kUnsteady) continue;
+      std::printf("seed %llu, %s: %s\n", static_cast<unsigned long long>(seed), way.name.c_str(), judged.line.c_str());
+      if (!arguments_.found.empty()) keep(graph, seed, way, judged);
+      std::fflush(stdout);
+    }
+  }
+
+  void count(const Judgement& judged) {
+    ++totals_.trials;
+    totals_.wrong += judged.verdict == Verdict::kWrong;
+    totals_.refused += judged.verdict == Verdict::kRefused;
+    totals_.unsteady += judged.verdict == Verdict::kUnsteady;
+  }
+
+  void keep(const DrawnGraph& graph, uint64_t seed, const Way& way, const Judgement& judged) {
+    const auto fails = [&](const DrawnGraph& smaller) {
+      Trial trial(registry_, {model_of(smaller).SerializeAsString(), smaller.batch, seed});
+      const Judgement again = trial.in(way);
+      const bool alike = again.line.substr(0, 4) == judged.line.substr(0, 4);
+      return again.verdict == judged.verdict && (again.verdict == Verdict::kWrong || alike);
+    };
+    const DrawnGraph smallest = shrunk(graph, fails);
+    const std::string path = arguments_.found + "/seed" + std::to_string(seed) + "_" + way.name + ".txt";
+    std::ofstream(path) << text_of(smallest, seed, way.name);
+    std::printf("  %s: %zu nodes\n", path.c_str(), smallest.nodes.size());
+  }
+
+  void replay() {
+    std::vector<std::filesystem::path> paths;
+    for (const auto& entry : std::filesystem::directory_iterator(arguments_.replay)) {
+      if (entry.path().extension() == ".txt") paths.push_back(entry.path());
+    }
+    std::ranges::sort(paths);
+    for (const auto& path : paths) {
+      std::ifstream file(path);
+      std::stringstream text;
+      text << file.rdbuf();
+      const FoundGraph found = parsed(text.str());
+      ++totals_.graphs;
+      Trial trial(registry_, found.model);
+      for (const Way& way : all_ways()) {
+        if (way.name != found.way && way.name != "plain") continue;
+        const Judgement judged = trial.in(way);
+        count(judged);
+        if (judged.verdict == Verdict::kRight || judged.verdict == Verdict::kUnsteady) continue;
+        std::printf("%s, %s: %s\n", path.filename().c_str(), way.name.c_str(), judged.line.c_str());
+      }
+    }
+  }
+
+  const Arguments& arguments_;
+  Registry registry_;
+  std::vector<Way> ways_;
+  Totals totals_;
+};
+
+}  // namespace
+}  // namespace ofsdp::graphs
+
+int main(int count, char** words) {
+  const auto arguments = ofsdp::graphs::arguments_of(count, words);
+  return ofsdp::graphs::Campaign(arguments).run();
+}

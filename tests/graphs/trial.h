@@ -1,0 +1,82 @@
+// A trial: one model trained for one step by the library's own code in this process, against
+// ReferenceRun on the same file.
+//
+// Plain gradient descent with a rate of 2^20 shows the gradient as the change of each weight, to
+// float32's precision. Each trained parameter's gradient is compared along random directions.
+//
+// Errors: `train` gives what the product says; a model that the reference cannot compute is an
+// error too.
+#pragma once
+
+#include <string>
+
+#include "importer/graph/reference_run.h"
+#include "importer/passes/passes.h"
+#include "kernels/core/registry.h"
+#include "tests/support/namespaces.h"
+
+namespace ofsdp::graphs {
+
+// How the product trains. Each is one more way to the same numbers.
+struct Way {
+  std::string name = "plain";
+  DType param_dtype = DType::kFloat32;
+  PassSwitches passes = {};
+  bool recompute = false;
+  int64_t accumulation = 1;
+};
+std::vector<Way> all_ways();
+const Way& way_named(const std::vector<Way>& ways, const std::string& name);
+
+struct Model {
+  std::string bytes;       // a serialized ModelProto
+  int64_t batch = 1;       // rows of a micro-batch
+  uint64_t seed = 1;       // of directions
+};
+
+struct Gradient {
+  std::string name;
+  std::vector<double> values;
+};
+struct Trained {
+  double loss = 0;
+  std::vector<Gradient> gradients;
+};
+Result<Trained> train(const Registry& registry, const Model& model, const Way& way);
+
+struct Expected {
+  double loss = 0;
+  struct Parameter {
+    std::string name;
+    std::vector<std::vector<double>> directions;
+    std::vector<Slope> slopes;     // of each direction
+    std::vector<double> unsteady;  // change of the slope where all numbers move by float32's rounding
+  };
+  double unsteady_loss = 0;
+  std::vector<Parameter> parameters;
+  int kinks = 0;
+};
+// `rounding`: of numbers that a computation in another type would have.
+Result<Expected> expect(const Registry& registry, const Model& model, int64_t accumulation,
+                        double rounding);
+
+enum class Verdict { kRight, kWrong, kUnsteady, kRefused };
+struct Judgement {
+  Verdict verdict = Verdict::kRight;
+  std::string line;  // what differs
+};
+Judgement judge(const Trained& found, const Expected& expected, bool narrow);
+
+// Both, of one model in one way. The reference of `model` is computed once for all ways.
+class Trial {
+ public:
+  Trial(const Registry& registry, Model model) : registry_(registry), model_(std::move(model)) {}
+  Judgement in(const Way& way);
+
+ private:
+  const Registry& registry_;
+  Model model_;
+  std::map<std::pair<int64_t, bool>, Result<Expected>> expected_;
+};
+
+}  // namespace ofsdp::graphs
