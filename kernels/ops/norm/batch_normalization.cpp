@@ -37,12 +37,16 @@ Result<std::vector<TensorDesc>> infer(const InferContext& c) {
   return std::vector{x, stats, stats, stats, stats};
 }
 
-// dm and dv of inference.
+// dm and dv of inference, in the type of the statistics, which may be wider than x's.
 void grad_of_stats(GradBuilder& b, Ref dscale, Ref dbias) {
+  if (!b.needs_grad(3) && !b.needs_grad(4)) return;
   const DType dtype = b.desc(b.input(4)).dtype;
+  dscale = b.cast(dscale, dtype);
+  dbias = b.cast(dbias, dtype);
   const Ref epsilon = b.scalar(dtype, static_cast<double>(b.attributes().f("epsilon", 1e-5f)));
   const Ref deviation = b.emit1("Sqrt", {b.emit1("Add", {b.input(4), epsilon})});
-  const Ref factor = b.emit1("Div", {b.input(1), deviation});
+  const Ref scale = b.cast(b.input(1), dtype);
+  const Ref factor = b.emit1("Div", {scale, deviation});
   if (b.needs_grad(3)) b.set_grad(3, b.emit1("Neg", {b.emit1("Mul", {factor, dbias})}));
   if (!b.needs_grad(4)) return;
   const Ref half = b.emit1("Div", {b.emit1("Mul", {factor, b.scalar(dtype, -0.5)}), deviation});

@@ -145,9 +145,13 @@ Ref emit_norm_grad(GradBuilder& b, const NormGrad& g, size_t scale_input, size_t
     dscale = made[1];
     dbias = made[2];
   } else {
-    Ref h = g.mean ? b.emit1("Sub", {g.x, g.mean}) : g.x;
+    // In the type of the statistics, which may be wider than x's.
+    const DType wide = b.desc(g.inv).dtype;
+    Ref h = b.cast(g.x, wide);
+    if (g.mean) h = b.emit1("Sub", {h, g.mean});
     h = b.emit1("Mul", {h, g.inv});
-    dscale = b.sum_to(b.emit1("Mul", {g.dy, h}), g.scale);
+    const Ref dy = b.cast(g.dy, wide);
+    dscale = b.cast(b.sum_to(b.emit1("Mul", {dy, h}), g.scale), b.desc(g.scale).dtype);
     if (has_bias) dbias = b.sum_to(g.dy, b.input(bias_input));
   }
   if (b.needs_grad(scale_input)) {
