@@ -128,7 +128,7 @@ class TrainingSource {
   Result<Graph> gradient_graph(int64_t batch) const;
   // The same before autodiff: the forward graph with its loss.
   Result<Graph> forward_graph(int64_t batch) const { return with_loss(batch, Mode::kTrain); }
-  // That one fused, in the type that nodes compute in.
+  // Returns forward_graph fused, in the type that nodes compute in.
   Result<Graph> fused_graph(int64_t batch) const;
   int graphs_built() const { return graphs_built_; }
 

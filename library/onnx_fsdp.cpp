@@ -71,6 +71,16 @@ Status plan_page(const onnx_fsdp_settings* settings, char** out) {
   return copy_out(text, out);
 }
 
+// Returns what `fsdp-run check --json` prints, also where the two part.
+Result<std::string> check_printed(const onnx_fsdp_settings* settings) {
+  OFSDP_ASSIGN_OR_RETURN(Run::Request request, request_of("check", settings, {"--json"}));
+  request.keeps = true;
+  OFSDP_ASSIGN_OR_RETURN(const auto run, Run::start(std::move(request)));
+  const Status status = run_through(*run);
+  if (run->printed().empty()) OFSDP_RETURN_IF_ERROR(Status(status.kind(), status.message()));
+  return run->printed();
+}
+
 }  // namespace
 
 onnx_fsdp_status told(const Status& status) {
@@ -114,6 +124,12 @@ onnx_fsdp_status onnx_fsdp_plan(const onnx_fsdp_settings* settings, char** json)
   });
 }
 
+onnx_fsdp_status onnx_fsdp_check(const onnx_fsdp_settings* settings, char** json) {
+  return call([&]() -> Status {
+    OFSDP_ASSIGN_OR_RETURN(const std::string text, check_printed(settings));
+    return copy_out(text, json);
+  });
+}
 onnx_fsdp_status onnx_fsdp_plan_page(const onnx_fsdp_settings* settings, char** html) {
   return call([&] { return plan_page(settings, html); });
 }

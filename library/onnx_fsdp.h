@@ -108,6 +108,9 @@ ONNX_FSDP_API int onnx_fsdp_command(int argc, char** argv);
  * onnx_fsdp_free takes the text back. */
 ONNX_FSDP_API onnx_fsdp_status onnx_fsdp_plan(const onnx_fsdp_settings* settings, char** json);
 ONNX_FSDP_API onnx_fsdp_status onnx_fsdp_plan_page(const onnx_fsdp_settings* settings, char** html);
+/* Loss and gradient of the first batch against references in double, as the text that
+ * `fsdp-run check --json` prints; also where the two part. */
+ONNX_FSDP_API onnx_fsdp_status onnx_fsdp_check(const onnx_fsdp_settings* settings, char** json);
 ONNX_FSDP_API void onnx_fsdp_free(char* text);
 
 /* Runs. */

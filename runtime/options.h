@@ -36,14 +36,15 @@ enum class Command {
   kCheckPlugin,
   kMakeTraining,
   kDoctor,
+  kCheck,
   kDemo,
   kCompletion,
   kMan
 };
 OFSDP_ENUM_NAMES(Command, {kTrain, "train"}, {kPlan, "plan"}, {kEval, "eval"}, {kExport, "export"},
                  {kConfig, "config"}, {kOps, "ops"}, {kCheckPlugin, "check-plugin"},
-                 {kMakeTraining, "make-training"}, {kDoctor, "doctor"}, {kDemo, "demo"},
-                 {kCompletion, "completion"}, {kMan, "man"})
+                 {kMakeTraining, "make-training"}, {kDoctor, "doctor"}, {kCheck, "check"},
+                 {kDemo, "demo"}, {kCompletion, "completion"}, {kMan, "man"})
 
 enum class DeviceChoice { kAuto, kCpu, kCuda };
 OFSDP_ENUM_NAMES(DeviceChoice, {kAuto, "auto"}, {kCpu, "cpu"}, {kCuda, "cuda"})
@@ -350,13 +351,19 @@ struct DoctorOptions {
   std::string picture;  // of --find-lr, an SVG file; empty: none
 };
 
+// The options of `check` alone.
+struct CheckOptions {
+  int64_t directions = 4;     // of each parameter
+  double limit_seconds = 60;  // of the reference
+};
+
 struct Options {
   Command command = Command::kTrain;
   std::string model;       // MODEL.onnx; `export`: the checkpoint folder; `completion`: the shell
   std::string config;      // the --config file; empty: none
   bool help = false;       // --help: print the help and do nothing else
   bool version = false;    // --version: print the version and do nothing else
-  bool json = false;       // of `ops` and `plan`
+  bool json = false;       // of `ops`, `plan` and `check`
   bool inference = false;  // of `export`, like the next two
   bool verify = false;
   std::string format = "onnx";
@@ -386,6 +393,7 @@ struct Options {
   OutputOptions files;
   PlanReportOptions report;
   DoctorOptions doctor;
+  CheckOptions check;
   PassSwitches passes;  // no flag says them
 };
 

@@ -21,7 +21,7 @@ pygments_style = "friendly"
 
 # The sidebar. A page that stands nowhere here fails the build, as every warning does.
 CONTENTS = {
-    "Use": ["docs/install", "docs/training", "docs/losses", "docs/screen", "docs/doctor",
+    "Use": ["docs/install", "docs/training", "docs/losses", "docs/screen", "docs/doctor", "docs/correctness",
             "docs/metrics", "docs/configuration", "docs/strategies", "docs/units", "docs/plan",
             "docs/adapters", "docs/checkpoints", "docs/launch", "docs/library", "docs/cuda"],
     "Coming from": ["docs/from-pytorch-fsdp", "docs/from-accelerate", "docs/from-deepspeed",

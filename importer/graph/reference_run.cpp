@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <numeric>
+#include <random>
 
 #include "kernels/base/reject.h"
 #include "kernels/core/memory.h"
@@ -15,7 +16,6 @@ double mean_square(std::span<const double> values) {
   for (const double v : values) sum += v * v;
   return values.empty() ? 0 : sum / static_cast<double>(values.size());
 }
-
 
 // Memory of a tensor, aligned as kernels expect it.
 struct Operand {
@@ -95,15 +95,23 @@ Status ReferenceRun::take(const Node& node, const Changed* before,
   for (const ValueId id : node.inputs) {
     OFSDP_REJECT_IF(id != 0 && !has(id), "{}: '{}' has no value", graph_.describe(node),
                     graph_.value(id).name);
-    inputs.push_back(id == 0          ? RefTensor{}
-                     : before == nullptr ? value(id)
-                                         : at(id, *before));
+    inputs.push_back(id == 0 ? RefTensor{} : before == nullptr ? value(id) : at(id, *before));
   }
   const bool widened = before != nullptr && node.op->reference == nullptr && !node.op->view;
   auto made = widened ? by_widened_kernel(node, inputs) : evaluate(node, std::move(inputs));
   if (!made.ok()) return std::move(made).status().with_prefix(graph_.describe(node));
   outputs = *std::move(made);
+  if (disturbance_ > 0) add_disturbance(node, outputs);
   return {};
+}
+
+void ReferenceRun::add_disturbance(const Node& node, std::vector<RefTensor>& outputs) const {
+  for (size_t i = 0; i < std::min(outputs.size(), node.outputs.size()); ++i) {
+    if (node.outputs[i] == 0 || !is_floating(outputs[i].desc.dtype)) continue;
+    std::minstd_rand random(static_cast<uint32_t>(node.outputs[i]) + 7919 * draw_);
+    std::uniform_real_distribution<double> share(-disturbance_, disturbance_);
+    for (double& v : outputs[i].values) v *= 1 + share(random);
+  }
 }
 
 Result<std::vector<RefTensor>> ReferenceRun::evaluate(const Node& node,
@@ -117,8 +125,8 @@ Result<std::vector<RefTensor>> ReferenceRun::evaluate(const Node& node,
     if (node.op->view) return std::vector{RefTensor{descs[0], std::move(inputs[0].values)}};
     return by_kernel(node, inputs);
   }
-  auto outputs = node.op->reference(
-      {node.attributes, std::move(inputs), descs, node_seed(node), step_});
+  auto outputs =
+      node.op->reference({node.attributes, std::move(inputs), descs, node_seed(node), step_});
   for (size_t i = 0; i < outputs.size() && i < descs.size(); ++i) {
     if (!descs[i].present()) continue;
     OFSDP_CHECK(static_cast<int64_t>(outputs[i].values.size()) == descs[i].numel(),
@@ -152,8 +160,9 @@ Result<std::vector<RefTensor>> ReferenceRun::by_kernel(const Node& node,
   OFSDP_RETURN_IF_ERROR(kernel->run({in, out, workspace.view.data, &step_}));
   std::vector<RefTensor> outputs;
   for (const TensorView& view : out) {
-    outputs.push_back(view.data == nullptr ? RefTensor{}
-                                           : RefTensor{view.desc, to_doubles(view.desc, view.data)});
+    outputs.push_back(view.data == nullptr
+                          ? RefTensor{}
+                          : RefTensor{view.desc, to_doubles(view.desc, view.data)});
   }
   return outputs;
 }
@@ -243,7 +252,7 @@ double ReferenceRun::width_of(const Direction& direction) const {
   return changes > 0 ? 1e-4 * std::sqrt(sizes / changes) : 1;
 }
 
-// Of a smooth function the first differences agree, and the second ones shrink with the width.
+// If the loss is smooth, first differences agree and second ones shrink with the width.
 Result<Slope> ReferenceRun::slope_of_width(const Direction& direction, double step) const {
   OFSDP_ASSIGN_OR_RETURN(const Differences wide, differences(direction, step));
   OFSDP_ASSIGN_OR_RETURN(const Differences narrow, differences(direction, step / 2));

@@ -46,6 +46,14 @@ class ReferenceRun {
   void set(ValueId id, std::vector<double> values);
   Status run();
 
+  // From the next `run` on each number that a node makes is off by up to that share, the same for
+  // an element whenever it is made: the most that a type of fewer digits may change results.
+  // Another `draw` gives other numbers. Given values stay as they were set.
+  void disturb(double share, uint32_t draw = 0) {
+    disturbance_ = share;
+    draw_ = draw;
+  }
+
   // REQUIRES: run.
   double loss() const { return loss_of({}); }
   const RefTensor& value(ValueId id) const { return values_[static_cast<size_t>(id)]; }
@@ -81,6 +89,7 @@ class ReferenceRun {
   Result<Slope> slope_of_width(const Direction& direction, double step) const;
   double width_of(const Direction& direction) const;
   double loss_of(const Changed& changed) const;
+  void add_disturbance(const Node& node, std::vector<RefTensor>& outputs) const;
   Status in_time() const;
 
   const Graph& graph_;
@@ -88,6 +97,8 @@ class ReferenceRun {
   std::vector<RefTensor> values_;
   std::vector<bool> present_;
   std::optional<Clock::time_point> deadline_;
+  double disturbance_ = 0;
+  uint32_t draw_ = 0;
 };
 
 }  // namespace ofsdp::importer

@@ -2,7 +2,7 @@
 
     result = onnx_fsdp.train("model.onnx", data={"image": x, "labels": y}, loss="cross_entropy", output="out.onnx")
 
-`train`, `evaluate` and `plan` run the program fsdp-run in processes of its own; the caller's process is none of the
+`train`, `evaluate`, `plan` and `check` run the program fsdp-run in processes of its own; the caller's process is none of the
 ranks. `start` gives a run whose rows are an iterator. A `Trainer` is one rank in the caller's process, who brings each
 batch; with `nproc_per_node` it has ranks of its own, and under torchrun each process is a rank. All give the bits of the
 command line.
@@ -13,9 +13,9 @@ numpy's, or what numpy.asarray takes.
 """
 
 from ._library import InputError, RunError, __version__
-from ._plan import Plan, plan
+from ._plan import Plan, check, plan
 from ._run import Result, Run, evaluate, start, train
 from ._trainer import Evaluation, Step, Trainer
 
-__all__ = ["Evaluation", "InputError", "Plan", "Result", "Run", "RunError", "Step", "Trainer", "__version__", "evaluate",
-           "plan", "start", "train"]
+__all__ = ["Evaluation", "InputError", "Plan", "Result", "Run", "RunError", "Step", "Trainer", "__version__", "check",
+           "evaluate", "plan", "start", "train"]

@@ -77,6 +77,7 @@ def _load():
         "version": (text, []),
         "error": (text, []),
         "option_count": (ctypes.c_int32, [text]),
+        "check": (ctypes.c_int, [settings, handle]),
         "plan": (ctypes.c_int, [settings, handle]),
         "plan_page": (ctypes.c_int, [settings, handle]),
         "free": (None, [pointer]),

@@ -1,10 +1,20 @@
-"""`plan`: what a run would do, without doing it."""
+"""`plan`: what a run would do, without doing it. `check`: whether its numbers are right."""
 
 import ctypes
 import json
 
-from ._library import CALLS, check
+from ._library import CALLS
+from ._library import check as raise_for
 from ._settings import Request
+
+
+def _text_of(call, request):
+    text = ctypes.c_void_p()
+    raise_for(CALLS[call](request.settings, ctypes.byref(text)))
+    try:
+        return ctypes.string_at(text).decode()
+    finally:
+        CALLS["free"](text)
 
 
 class Plan:
@@ -12,15 +22,7 @@ class Plan:
 
     def __init__(self, request):
         self._request = request
-        self.json = json.loads(self._text("plan"))
-
-    def _text(self, call):
-        text = ctypes.c_void_p()
-        check(CALLS[call](self._request.settings, ctypes.byref(text)))
-        try:
-            return ctypes.string_at(text).decode()
-        finally:
-            CALLS["free"](text)
+        self.json = json.loads(_text_of("plan", request))
 
     @property
     def peak_bytes(self):
@@ -38,7 +40,7 @@ class Plan:
 
     def html(self):
         """A page to look at in a browser."""
-        return self._text("plan_page")
+        return _text_of("plan_page", self._request)
 
     def __repr__(self):
         return f"<onnx_fsdp.Plan: {len(self.units)} units, {self.peak_bytes:,} bytes a rank>"
@@ -47,3 +49,10 @@ class Plan:
 def plan(model, data=None, **options):
     """The plan of `train` with the same arguments."""
     return Plan(Request(model, data, options=options))
+
+
+def check(model, data=None, **options):
+    """Loss and gradient of the first batch of `train` with the same arguments, as training computes them and as the
+    operators' references in double do: what `fsdp-run check --json` says (docs/correctness.md). Where the two part,
+    `worst` names the parameter that is farthest away and `node` the first node that is another."""
+    return json.loads(_text_of("check", Request(model, data, options=options)))

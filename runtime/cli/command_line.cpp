@@ -191,7 +191,7 @@ Status read_model_yaml(const std::string& model, OptionReader& reader) {
 
 bool takes_model(Command command) {
   return command == Command::kTrain || command == Command::kPlan || command == Command::kEval ||
-         command == Command::kDoctor;
+         command == Command::kDoctor || command == Command::kCheck;
 }
 
 Status read_sources(const CommandEntry& command, const Words& words, OptionReader& reader,

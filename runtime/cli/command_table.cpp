@@ -19,6 +19,9 @@ constexpr auto kCommands = std::to_array<CommandEntry>({
     {Command::kDoctor, "MODEL.onnx", "doctor MODEL.onnx [options]",
      "what would go wrong, each with the flag that\n"
      "mends it (--find-lr, --picture FILE.svg)"},
+    {Command::kCheck, "MODEL.onnx", "check  MODEL.onnx [options]",
+     "loss and gradient of the first batch against\n"
+     "references in double (--directions, --limit, --json)"},
     {Command::kExport, "CKPT_DIR", "export CKPT_DIR -o OUT.onnx",
      "a checkpoint made into one ONNX file\n"
      "(--inference, --verify, --format safetensors)"},

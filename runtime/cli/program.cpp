@@ -36,6 +36,7 @@
 #include "runtime/cli/launch/restart.h"
 #include "runtime/cli/manual_page.h"
 #include "runtime/cli/operator_table.h"
+#include "runtime/commands/check.h"
 #include "runtime/commands/demo.h"
 #include "runtime/commands/doctor.h"
 #include "runtime/commands/export.h"
@@ -160,6 +161,7 @@ int run_plan(const ParsedCommand& command, const std::optional<RankIdentity>& id
   const RunContext context{options,        command.origin, plugins->registry, plugins->optimizers,
                            **communicator, ledger};
   if (options.command == Command::kDoctor) return exit_with(run_doctor(context));
+  if (options.command == Command::kCheck) return exit_with(run_check(context));
   return exit_with(run_session(context, {effective_config(options, world), {}}));
 }
 
@@ -236,7 +238,8 @@ bool runs_alone(const Options& options) {
 
 // Looks at a run of many ranks from one process.
 bool is_alone_for_all(const Options& options) {
-  return options.command == Command::kPlan || options.command == Command::kDoctor;
+  return options.command == Command::kPlan || options.command == Command::kDoctor ||
+         options.command == Command::kCheck;
 }
 
 void warn(const std::vector<std::string>& warnings) {

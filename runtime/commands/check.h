@@ -2,7 +2,7 @@
 // by the operators' own references in double (importer/graph/reference_run.h), which know no
 // fusion, layout, 16-bit type or gradient rule.
 //
-//   1. one update of plain gradient descent on one rank shows the loss and each gradient (check.cpp)
+//   1. one update of plain gradient descent on one rank shows loss and gradients       (check.cpp)
 //   2. along random directions of each parameter, central differences of the reference
 //   3. where they part, the first node that does, by itself                      (check_nodes.cpp)
 //

@@ -30,7 +30,7 @@ bool same_numbers(const std::vector<double>& a, const std::vector<double>& b, do
   return true;
 }
 
-std::string name_of(const Node& node) {
+std::string label_of(const Node& node) {
   return node.name.empty() ? node.op->full_name() : node.name;
 }
 
@@ -42,7 +42,8 @@ struct LoneNode {
 
 class LoneNodeMaker {
  public:
-  LoneNodeMaker(const Graph& whole, const Node& node) : whole_(whole), node_(node), editor_(made_.graph) {
+  LoneNodeMaker(const Graph& whole, const Node& node)
+      : whole_(whole), node_(node), editor_(made_.graph) {
     made_.graph.registry = whole.registry;
     made_.graph.file = whole.file;
   }
@@ -62,11 +63,18 @@ class LoneNodeMaker {
     if (const auto found = made_.of.find(id); found != made_.of.end()) return found->second;
     Value value = whole_.value(id);
     const bool moves = value.kind != ValueKind::kConstant && is_floating(value.desc.dtype);
-    if (value.kind != ValueKind::kConstant) value.kind = moves ? ValueKind::kParameter : ValueKind::kInput;
+    if (value.kind != ValueKind::kConstant)
+      value.kind = moves ? ValueKind::kParameter : ValueKind::kInput;
     if (moves) value.constant = nullptr;
     const std::string name = value.name;
     const ValueId here = editor_.add_value(std::move(value));
-    if (moves) made_.graph.parameters.push_back({.name = name, .value = here, .trained = true});
+    if (moves) {
+      Parameter parameter;
+      parameter.name = name;
+      parameter.value = here;
+      parameter.trained = true;
+      made_.graph.parameters.push_back(std::move(parameter));
+    }
     return made_.of[id] = here;
   }
 
@@ -80,7 +88,8 @@ class LoneNodeMaker {
     TensorDesc desc = made_.graph.value(id).desc;
     ValueId value = id;
     if (desc.dtype != DType::kFloat32) {
-      OFSDP_ASSIGN_OR_RETURN(value, editor_.add1("Cast", "check.cast", {value}, {{"to", number_of_dtype(DType::kFloat32)}}));
+      OFSDP_ASSIGN_OR_RETURN(value, editor_.add1("Cast", "check.cast", {value},
+                                                 {{"to", number_of_dtype(DType::kFloat32)}}));
       desc.dtype = DType::kFloat32;
     }
     std::normal_distribution<float> normal;
@@ -132,11 +141,11 @@ class Search {
     if (!rewritten.empty()) return rewritten;
     for (const Node& node : fused.nodes) {
       OFSDP_ASSIGN_OR_RETURN(const bool same, kernel_agrees(fused, node, as_fused));
-      if (!same) return name_of(node);
+      if (!same) return label_of(node);
     }
     for (const Node& node : fused.nodes) {
       OFSDP_ASSIGN_OR_RETURN(const bool same, gradient_agrees(fused, node, as_fused));
-      if (!same) return name_of(node);
+      if (!same) return label_of(node);
     }
     return std::string();
   }
@@ -161,8 +170,8 @@ class Search {
   }
 
   // Values of both graphs have one name; a value that a rewriting has made must stay what it was.
-  std::string first_rewritten(const Graph& plain, const ReferenceRun& as_written, const Graph& fused,
-                              const ReferenceRun& as_fused) const {
+  std::string first_rewritten(const Graph& plain, const ReferenceRun& as_written,
+                              const Graph& fused, const ReferenceRun& as_fused) const {
     std::map<std::string, ValueId> written;
     for (const Node& node : plain.nodes) {
       for (const ValueId id : node.outputs) {
@@ -177,7 +186,7 @@ class Search {
         const auto& after = as_fused.value(id);
         const bool comparable = before.desc.shape == after.desc.shape;
         if (comparable && !same_numbers(before.values, after.values, search_.tolerance)) {
-          return name_of(node);
+          return label_of(node);
         }
       }
     }
@@ -214,7 +223,8 @@ class Search {
   }
 
   // The derivative of the weighed outputs along one direction of all operands.
-  Result<bool> gradient_agrees(const Graph& graph, const Node& node, const ReferenceRun& run) const {
+  Result<bool> gradient_agrees(const Graph& graph, const Node& node,
+                               const ReferenceRun& run) const {
     OFSDP_ASSIGN_OR_RETURN(LoneNode lone, LoneNodeMaker(graph, node).run());
     const bool differentiable = node.op->grad != nullptr || (node.op->view && node.op->body);
     if (lone.graph.loss == 0 || lone.graph.parameters.empty() || !differentiable) return true;
@@ -222,7 +232,8 @@ class Search {
     ReferenceRun alone(lone.graph, search_.step);
     alone.set_deadline(search_.deadline);
     for (const auto& [from, here] : lone.of) {
-      if (lone.graph.value(here).kind != ValueKind::kActivation) alone.set(here, run.value(from).values);
+      if (lone.graph.value(here).kind != ValueKind::kActivation)
+        alone.set(here, run.value(from).values);
     }
     OFSDP_RETURN_IF_ERROR(alone.run());
     for (const Parameter& p : whole.parameters) {
@@ -230,21 +241,24 @@ class Search {
     }
     OFSDP_ASSIGN_OR_RETURN(Feeds feeds, feeds_of(lone, run));
     for (const LossTerm& term : whole.terms()) {
-      if (term.weight != 0) feeds[term.weight] = encoded({{DType::kFloat32, {}}, {1.0}}, {DType::kFloat32, {}});
+      if (term.weight != 0)
+        feeds[term.weight] = encoded({{DType::kFloat32, {}}, {1.0}}, {DType::kFloat32, {}});
     }
     OFSDP_ASSIGN_OR_RETURN(const auto gradients, run_forward(whole, feeds, search_.step));
     std::mt19937_64 random(3);
     std::normal_distribution<double> normal;
     double largest = 0, farthest = 0;
     for (const Parameter& p : whole.parameters) {
-      const auto gradient = p.gradient == 0 ? gradients.end() : gradients.find(whole.value(p.gradient).name);
+      const auto gradient =
+          p.gradient == 0 ? gradients.end() : gradients.find(whole.value(p.gradient).name);
       if (gradient == gradients.end()) continue;
       std::vector<double> direction(static_cast<size_t>(whole.value(p.value).desc.numel()));
       for (double& v : direction) v = normal(random);
       OFSDP_ASSIGN_OR_RETURN(const Slope slope, alone.slope({{p.value, direction}}));
       if (slope.kink) continue;
       double here = 0;
-      for (size_t i = 0; i < direction.size(); ++i) here += direction[i] * static_cast<double>(gradient->second[i]);
+      for (size_t i = 0; i < direction.size(); ++i)
+        here += direction[i] * static_cast<double>(gradient->second[i]);
       largest = std::max({largest, std::abs(slope.value), std::abs(here)});
       farthest = std::max(farthest, std::abs(slope.value - here));
     }

@@ -126,7 +126,10 @@ Status PreparedRun::check_best() const {
 Status PreparedRun::open_checkpoints() {
   const Options& options = context_.options;
   Communicator& communicator = context_.communicator;
-  if (options.command == Command::kPlan || options.command == Command::kDoctor) return {};
+  const Command command = options.command;
+  if (command == Command::kPlan || command == Command::kDoctor || command == Command::kCheck) {
+    return {};
+  }
   const CheckpointOptions& c = options.checkpoint;
   warn_of_no_folder();
   if (options.command == Command::kTrain && !c.dir.empty() && communicator.rank() == 0) {

@@ -23,7 +23,8 @@ Progress make_progress(const RunSettings& settings, int rank, int64_t total, int
   ProgressOptions progress =
       stdout_progress(settings.options.files.log_interval, settings.start.update, total);
   progress.tokens_a_sample = tokens;
-  const bool silent = settings.given || settings.options.command == Command::kDoctor;
+  const bool silent = settings.given || settings.options.command == Command::kDoctor ||
+                      settings.options.command == Command::kCheck;
   if (rank != 0 || silent) progress.fd = -1;
   return Progress(progress);
 }

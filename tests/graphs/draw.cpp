@@ -71,11 +71,21 @@ std::string Draw::positive(double low) {
   const std::string x = any();
   std::string made;
   switch (below(5)) {
-    case 0: made = emit1("Abs", {x}); break;
-    case 1: made = emit1("Softplus", {x}); break;
-    case 2: made = emit1("Mul", {x, x}); break;
-    case 3: made = emit1("Sigmoid", {x}); break;
-    default: made = emit1("Exp", {emit1("Tanh", {x})}); break;
+    case 0:
+      made = emit1("Abs", {x});
+      break;
+    case 1:
+      made = emit1("Softplus", {x});
+      break;
+    case 2:
+      made = emit1("Mul", {x, x});
+      break;
+    case 3:
+      made = emit1("Sigmoid", {x});
+      break;
+    default:
+      made = emit1("Exp", {emit1("Tanh", {x})});
+      break;
   }
   return emit1("Add", {made, scalar(low)});
 }
@@ -84,9 +94,15 @@ std::string Draw::bounded(double high) {
   const std::string x = any();
   std::string made;
   switch (below(3)) {
-    case 0: made = emit1("Tanh", {x}); break;
-    case 1: made = emit1("Softsign", {x}); break;
-    default: made = emit1("Sub", {emit1("Sigmoid", {x}), scalar(0.5)}); break;
+    case 0:
+      made = emit1("Tanh", {x});
+      break;
+    case 1:
+      made = emit1("Softsign", {x});
+      break;
+    default:
+      made = emit1("Sub", {emit1("Sigmoid", {x}), scalar(0.5)});
+      break;
   }
   return emit1("Mul", {made, scalar(high * 0.9)});
 }
@@ -99,8 +115,9 @@ std::string Draw::weight(const Axes& shape, double scale) {
   }
   const int64_t count = Shape(shape).numel();
   if (scale == 0) {
-    const double fan = shape.empty() ? 1 : static_cast<double>(std::max<int64_t>(count, 1)) /
-                                               static_cast<double>(std::max<int64_t>(shape[0], 1));
+    const double fan = shape.empty() ? 1
+                                     : static_cast<double>(std::max<int64_t>(count, 1)) /
+                                           static_cast<double>(std::max<int64_t>(shape[0], 1));
     scale = 1.0 / std::sqrt(std::max(1.0, fan));
   }
   std::normal_distribution<double> normal(0, scale);
@@ -122,13 +139,14 @@ std::string Draw::constant(const TensorDesc& desc, std::vector<double> values) {
     for (double& v : values) v = static_cast<double>(static_cast<float>(v));
   }
   const std::string name = fresh("c");
-  graph.values[name] = {Kind::kConstant, {desc, std::move(values)}, false};
+  graph.values[name] = {Kind::kConstant, {desc, std::move(values)}, false, true};
   return name;
 }
 
 std::string Draw::fitting(const Axes& shape) {
   Axes own = shape;
-  const auto dropped = static_cast<size_t>(one_in(2) ? below(static_cast<int64_t>(own.size()) + 1) : 0);
+  const auto dropped =
+      static_cast<size_t>(one_in(2) ? below(static_cast<int64_t>(own.size()) + 1) : 0);
   own.erase(own.begin(), own.begin() + static_cast<std::ptrdiff_t>(dropped));
   for (int64_t& axis : own) {
     if (one_in(4)) axis = 1;
@@ -141,7 +159,8 @@ std::string Draw::fitting(const Axes& shape) {
 
 bool Draw::has(const std::string& op) const {
   const size_t dot = op.rfind('.');
-  if (dot != std::string::npos) return registry.find(op.substr(0, dot), op.substr(dot + 1)) != nullptr;
+  if (dot != std::string::npos)
+    return registry.find(op.substr(0, dot), op.substr(dot + 1)) != nullptr;
   const auto* schema = onnx::OpSchemaRegistry::Schema(op, graph.opset, "");
   return schema != nullptr && !schema->Deprecated() && registry.find("", op) != nullptr;
 }
@@ -160,21 +179,29 @@ Names Draw::emit(const std::string& op, const Names& inputs, const Attributes& a
   DrawnNode node{&registry.get(op), inputs, {}, attributes};
   for (size_t i = 0; i < outputs; ++i) node.outputs.push_back(fresh("v"));
   const auto made = evaluated(graph, node);
-  bool trained = false;
+  bool trained = false, known = true;
   for (const std::string& name : inputs) {
     trained = trained || (!name.empty() && graph.values.at(name).trained);
+    known = known && (name.empty() || graph.values.at(name).known);
   }
+  known = known || node.op->shape_only;
   for (size_t i = 0; i < outputs; ++i) {
     if (i >= made.size() || !made[i].desc.present()) throw Refused(op + ": no such output");
     check(op, made[i]);
   }
   for (size_t i = 0; i < outputs; ++i) {
-    graph.values[node.outputs[i]] = {Kind::kNode, made[i], trained};
+    graph.values[node.outputs[i]] = {Kind::kNode, made[i], trained, known};
     if (made[i].desc.dtype != DType::kFloat32) continue;
     floats_.push_back(node.outputs[i]);
     leaves_.push_back(node.outputs[i]);
   }
   for (const std::string& name : inputs) std::erase(leaves_, name);
+  const bool one = outputs == 1 && !node.op->random && made[0].desc.dtype == DType::kFloat32 &&
+                   !inputs.empty() && !inputs[0].empty() && graph.opset >= 11;
+  if (one && one_in(40)) node.around = Around::kIf;
+  if (one && one_in(40) && graph.tensor(inputs[0]).desc.dtype == DType::kFloat32) {
+    node.around = Around::kLoop;
+  }
   graph.nodes.push_back(node);
   return node.outputs;
 }
@@ -194,7 +221,30 @@ std::string Draw::term(const std::string& leaf) {
   return emit1(op, {value}, {{"keepdims", int64_t{0}}});
 }
 
+// The labels of the last value with classes, a column of the data.
+bool Draw::finish_with_labels() {
+  for (auto leaf = leaves_.rbegin(); leaf != leaves_.rend(); ++leaf) {
+    const bool fits = rank(*leaf) == 2 && axes(*leaf)[0] == graph.batch && axes(*leaf)[1] > 1 &&
+                      graph.values.at(*leaf).trained && has("SoftmaxCrossEntropyLoss");
+    if (!fits) continue;
+    const bool ignores = one_in(2);
+    const std::string name =
+        format_text("{}_classes{}{}", fresh("labels"), axes(*leaf)[1], ignores ? "_ignore" : "");
+    const TensorDesc desc{DType::kInt64, {graph.batch}};
+    graph.values[name] = {Kind::kInput, {desc, column_values(name, desc)}, false, false};
+    graph.inputs.push_back(name);
+    Attributes attributes{{"reduction", std::string("mean")}};
+    if (ignores) attributes.set("ignore_index", int64_t{-100});
+    const std::string scores = *leaf;
+    graph.loss = emit1("SoftmaxCrossEntropyLoss", {scores, name}, attributes);
+    graph.nodes.back().around = Around::kNothing;
+    return true;
+  }
+  return false;
+}
+
 void Draw::finish() {
+  if (one_in(4) && finish_with_labels()) return;
   Names ends = leaves_;
   std::string sum;
   for (const std::string& leaf : ends) {
@@ -210,7 +260,10 @@ void Draw::finish() {
 class Attempt {
  public:
   explicit Attempt(Draw& draw)
-      : draw_(draw), graph_(draw.graph), floats_(draw.floats_), leaves_(draw.leaves_),
+      : draw_(draw),
+        graph_(draw.graph),
+        floats_(draw.floats_),
+        leaves_(draw.leaves_),
         weights_(draw.weights_) {}
   void undo() {
     draw_.graph = graph_;
@@ -231,9 +284,8 @@ DrawnGraph drawn(const Registry& registry, const DrawSettings& settings,
   const std::vector<Recipe> idioms = idiom_recipes();
   recipes.insert(recipes.end(), idioms.begin(), idioms.end());
   if (!settings.only.empty()) {
-    std::erase_if(recipes, [&](const Recipe& r) {
-      return std::ranges::count(settings.only, r.name) == 0;
-    });
+    std::erase_if(recipes,
+                  [&](const Recipe& r) { return std::ranges::count(settings.only, r.name) == 0; });
   }
   std::vector<size_t> chances;
   for (size_t i = 0; i < recipes.size(); ++i) {

@@ -1,5 +1,5 @@
 // Draw: makes a DrawnGraph node by node from a seed. A recipe (operators.cpp, idioms.cpp) takes
-// values that are there, makes weights and constants beside them and emits nodes; whatever does not
+// values that are there, makes weights and constants and emits nodes; whatever does not
 // work out throws Refused, and the graph is as before.
 //
 // Each value is computed when it is drawn, so shapes are inferred by the product and numbers stay
@@ -42,8 +42,8 @@ class Draw {
   const Axes& axes(const std::string& name) const { return graph.tensor(name).desc.shape.axes(); }
   int rank(const std::string& name) const { return static_cast<int>(axes(name).size()); }
   int64_t numel(const std::string& name) const { return graph.tensor(name).desc.numel(); }
-  std::string any();                    // of floats
-  std::string of_rank(int low, int high);  // made so if none is there
+  std::string any();                        // of floats
+  std::string of_rank(int low, int high);   // made so if none is there
   std::string of_shape(const Axes& shape);  // a value of that shape made from one that is there
   // A value of at least `low` everywhere; one between -high and high.
   std::string positive(double low);
@@ -78,6 +78,7 @@ class Draw {
   std::string fresh(const char* prefix) { return prefix + std::to_string(count_++); }
   void check(const std::string& op, const RefTensor& tensor) const;
   std::string term(const std::string& leaf);
+  bool finish_with_labels();
 
   int64_t count_ = 0;
   Names floats_;  // in the order of their making

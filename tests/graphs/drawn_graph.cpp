@@ -16,6 +16,9 @@ namespace {
 
 using Ints = std::vector<int64_t>;
 
+constexpr const char* kTrue = "control_true";
+constexpr const char* kOnce = "control_once";
+
 ConstantPtr constant_of(const RefTensor& tensor) {
   Constant constant{tensor.desc, std::vector<std::byte>(tensor.desc.bytes())};
   from_doubles(tensor.values, tensor.desc, constant.bytes.data());
@@ -55,16 +58,21 @@ class OldForm {
     }
     if (op == "BatchNormalization" && opset_ < 14) drop("training_mode");
     if (op == "Gemm" && opset_ < 11 && made_.inputs.size() < 3) refuse("needs C");
-    if (op == "ConstantOfShape" || op == "Shape") refuse("is not drawn");
     if (opset_ < 11) positive_axes();
     // Attributes that are younger than the opset.
     for (const auto& [name, value] : node_.attributes.all()) {
       const auto& known = schema->attributes();
       if (made_.attributes.has(name) && known.find(name) == known.end()) younger(name);
     }
+    for (size_t i = 0; i < made_.inputs.size() && i < schema->inputs().size(); ++i) {
+      const bool optional = schema->inputs()[i].GetOption() == onnx::OpSchema::Optional;
+      const bool last = i + 1 == made_.inputs.size();
+      if (made_.inputs[i].empty() && !optional && !last) refuse("has no absent operand there");
+    }
     if (static_cast<int>(made_.inputs.size()) > schema->max_input()) refuse("has fewer inputs");
     if (static_cast<int>(made_.inputs.size()) < schema->min_input()) refuse("has more inputs");
     if (static_cast<int>(made_.outputs.size()) > schema->max_output()) refuse("has fewer outputs");
+    if (static_cast<int>(made_.outputs.size()) < schema->min_output()) refuse("has more outputs");
     return made_;
   }
 
@@ -83,16 +91,27 @@ class OldForm {
 
   // An attribute that the opset does not have may stand at what it was then.
   void younger(const std::string& name) {
-    static const std::map<std::string, int64_t> kThen = {
-        {"ceil_mode", 0}, {"allowzero", 0},   {"keep_aspect_ratio_policy", 0}, {"antialias", 0},
-        {"layout", 0},    {"batch_dims", 0},  {"noop_with_empty_axes", 0},     {"storage_order", 0},
-        {"largest", 1},   {"sorted", 1},      {"num_outputs", -1},             {"training_mode", 0},
-        {"exclude_outside", 0}, {"softmax_precision", -1}, {"saturate", 1}};
+    static const std::map<std::string, int64_t> kThen = {{"ceil_mode", 0},
+                                                         {"allowzero", 0},
+                                                         {"keep_aspect_ratio_policy", 0},
+                                                         {"antialias", 0},
+                                                         {"layout", 0},
+                                                         {"batch_dims", 0},
+                                                         {"noop_with_empty_axes", 0},
+                                                         {"storage_order", 0},
+                                                         {"largest", 1},
+                                                         {"sorted", 1},
+                                                         {"num_outputs", -1},
+                                                         {"training_mode", 0},
+                                                         {"exclude_outside", 0},
+                                                         {"softmax_precision", -1},
+                                                         {"saturate", 1}};
     const auto then = kThen.find(name);
     const auto* number = std::get_if<int64_t>(&made_.attributes.all().at(name));
     const auto* text = std::get_if<std::string>(&made_.attributes.all().at(name));
     const auto* list = std::get_if<Ints>(&made_.attributes.all().at(name));
-    const bool ones = list != nullptr && std::ranges::all_of(*list, [](int64_t v) { return v == 1; });
+    const bool ones =
+        list != nullptr && std::ranges::all_of(*list, [](int64_t v) { return v == 1; });
     const bool same = (number != nullptr && then != kThen.end() && *number == then->second) ||
                       (text != nullptr && *text == "none") || (ones && name == "dilations");
     if (!same) refuse(name.c_str());
@@ -191,8 +210,83 @@ class OldForm {
 onnx::ValueInfoProto input_info(const DrawnGraph& graph, const std::string& name) {
   onnx::ValueInfoProto info = value_info(name, graph.tensor(name).desc);
   if (graph.fixed_batch) return info;
-  info.mutable_type()->mutable_tensor_type()->mutable_shape()->mutable_dim(0)->set_dim_param("batch");
+  info.mutable_type()->mutable_tensor_type()->mutable_shape()->mutable_dim(0)->set_dim_param(
+      "batch");
   return info;
+}
+
+onnx::AttributeProto& add_body(onnx::NodeProto& node, const char* name) {
+  onnx::AttributeProto& attribute = *node.add_attribute();
+  attribute.set_name(name);
+  attribute.set_type(onnx::AttributeProto::GRAPH);
+  attribute.mutable_g()->set_name(std::string("body_") + name);
+  return attribute;
+}
+
+onnx::NodeProto if_around(const onnx::NodeProto& node, const onnx::ValueInfoProto& output,
+                          const std::string& condition) {
+  onnx::NodeProto made;
+  made.set_op_type("If");
+  made.add_input(condition);
+  made.add_output(node.output(0));
+  for (const char* branch : {"then_branch", "else_branch"}) {
+    onnx::GraphProto& body = *add_body(made, branch).mutable_g();
+    const std::string inside = node.output(0) + "_" + branch;
+    onnx::NodeProto& one = *body.add_node();
+    one = node;
+    one.set_name(node.name() + "_" + branch);
+    one.set_output(0, inside);
+    if (branch == std::string("else_branch")) {
+      one.Clear();
+      one = constant_node(inside,
+                          tensor_proto("", {DType::kFloat32, {}}, std::vector<float>{7}.data()));
+    }
+    *body.add_output() = output;
+    body.mutable_output(0)->set_name(inside);
+    if (branch == std::string("else_branch"))
+      body.mutable_output(0)->mutable_type()->mutable_tensor_type()->clear_shape();
+  }
+  return made;
+}
+
+// One round; the value that goes around is the node's first operand.
+onnx::NodeProto loop_around(const onnx::NodeProto& node, const onnx::ValueInfoProto& output,
+                            const onnx::ValueInfoProto& operand, const std::string& condition,
+                            const std::string& count) {
+  onnx::NodeProto made;
+  made.set_op_type("Loop");
+  made.add_input(count);
+  made.add_input(condition);
+  made.add_input(node.input(0));
+  made.add_output(node.output(0));
+  onnx::GraphProto& body = *add_body(made, "body").mutable_g();
+  const std::string at = node.output(0);
+  *body.add_input() = value_info(at + "_round", {DType::kInt64, {}});
+  *body.add_input() = value_info(at + "_on", {DType::kBool, {}});
+  *body.add_input() = operand;
+  body.mutable_input(2)->set_name(at + "_before");
+  onnx::NodeProto& one = *body.add_node();
+  one = node;
+  one.set_output(0, at + "_after");
+  one.set_input(0, at + "_before");
+  onnx::NodeProto& on = *body.add_node();
+  on.set_op_type("Identity");
+  on.add_input(at + "_on");
+  on.add_output(at + "_still");
+  *body.add_output() = value_info(at + "_still", {DType::kBool, {}});
+  *body.add_output() = output;
+  body.mutable_output(1)->set_name(at + "_after");
+  return made;
+}
+
+void surround(onnx::NodeProto& node, Around around, const DrawnGraph& graph) {
+  if (around == Around::kNothing) return;
+  const auto info = [&](const std::string& name) {
+    return value_info(name, graph.tensor(name).desc);
+  };
+  const auto output = info(node.output(0));
+  node = around == Around::kIf ? if_around(node, output, kTrue)
+                               : loop_around(node, output, info(node.input(0)), kTrue, kOnce);
 }
 
 bool is_initializer(const DrawnValue& value) {
@@ -244,7 +338,7 @@ std::vector<RefTensor> evaluated(const DrawnGraph& graph, const DrawnNode& node)
   InferContext infer{node.attributes, {}, {}, {}};
   std::vector<RefTensor> inputs;
   for (const std::string& name : node.inputs) {
-    const bool known = !name.empty() && graph.values.at(name).kind == Kind::kConstant;
+    const bool known = !name.empty() && graph.values.at(name).known;
     inputs.push_back(name.empty() ? RefTensor{} : graph.tensor(name));
     infer.inputs.push_back(inputs.back().desc);
     infer.constants.push_back(known ? constant_of(inputs.back()) : nullptr);
@@ -295,6 +389,13 @@ onnx::ModelProto model_of(const DrawnGraph& graph) {
       node.set_name("make_" + name);
     }
   }
+  const auto surrounded = [](const DrawnNode& node) { return node.around != Around::kNothing; };
+  if (std::ranges::any_of(nodes, surrounded)) {
+    const bool on = true;
+    const int64_t once = 1;
+    *proto.add_node() = constant_node(kTrue, tensor_proto("", {DType::kBool, {}}, &on));
+    *proto.add_node() = constant_node(kOnce, tensor_proto("", {DType::kInt64, {}}, &once));
+  }
   for (const DrawnNode& node : nodes) {
     onnx::NodeProto& made = *proto.add_node();
     made.set_op_type(node.op->name);
@@ -307,6 +408,7 @@ onnx::ModelProto model_of(const DrawnGraph& graph) {
       made.mutable_input()->RemoveLast();
     }
     for (const auto& [name, value] : node.attributes.all()) add_attribute(made, name, value);
+    surround(made, node.around, graph);
   }
   *proto.add_output() = value_info(graph.loss, graph.tensor(graph.loss).desc);
   if (microsoft) {

@@ -33,13 +33,18 @@ struct DrawnValue {
   Kind kind = Kind::kNode;
   RefTensor tensor;
   bool trained = false;  // a weight, or made from one
+  bool known = false;    // before the run: a constant, or made from shapes and constants
 };
+
+// Control flow that stands around a node and changes nothing.
+enum class Around { kNothing, kIf, kLoop };
 
 struct DrawnNode {
   const OpDef* op = nullptr;
   std::vector<std::string> inputs;  // "": absent
   std::vector<std::string> outputs;
   Attributes attributes;
+  Around around = Around::kNothing;
 };
 
 struct DrawnGraph {

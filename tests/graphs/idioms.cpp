@@ -31,9 +31,15 @@ void gelu_of_erf(Draw& draw, const std::string&) {
       either(draw, "Add", draw.emit1("Erf", {inside}), draw.scalar(missed ? 0.9 : 1));
   const std::string half = draw.scalar(missed && draw.one_in(2) ? 0.4 : 0.5);
   switch (draw.below(3)) {
-    case 0: either(draw, "Mul", either(draw, "Mul", x, one), half); break;
-    case 1: either(draw, "Mul", either(draw, "Mul", x, half), one); break;
-    default: either(draw, "Mul", x, either(draw, "Mul", one, half)); break;
+    case 0:
+      either(draw, "Mul", either(draw, "Mul", x, one), half);
+      break;
+    case 1:
+      either(draw, "Mul", either(draw, "Mul", x, half), one);
+      break;
+    default:
+      either(draw, "Mul", x, either(draw, "Mul", one, half));
+      break;
   }
 }
 
@@ -56,16 +62,17 @@ void layer_norm_in_pieces(Draw& draw, const std::string&) {
   const int64_t last = draw.one_in(2) ? -1 : draw.rank(x) - 1;
   const int64_t other = missed && draw.one_in(2) ? 0 : last;
   const std::string away = draw.emit1("Sub", {x, mean(draw, x, other)});
-  const std::string square = draw.one_in(2) ? draw.emit1("Pow", {away, draw.scalar(2)})
-                                            : draw.emit1("Mul", {away, away});
+  const std::string square =
+      draw.one_in(2) ? draw.emit1("Pow", {away, draw.scalar(2)}) : draw.emit1("Mul", {away, away});
   const std::string variance = mean(draw, square, missed && draw.one_in(2) ? 0 : last);
   const std::string sum = either(draw, "Add", variance, draw.scalar(draw.one_in(2) ? 1e-3 : 0.1));
   const std::string root = draw.emit1("Sqrt", {sum});
-  const std::string unit = missed && draw.one_in(2) ? draw.emit1("Mul", {away, root})
-                                                    : draw.emit1("Div", {away, root});
+  const std::string unit =
+      missed && draw.one_in(2) ? draw.emit1("Mul", {away, root}) : draw.emit1("Div", {away, root});
   const int64_t width = draw.axes(x).back();
-  const Axes shape = missed && draw.one_in(2) ? Axes{draw.axes(x)[static_cast<size_t>(draw.rank(x) - 2)], 1}
-                                              : Axes{width};
+  const Axes shape = missed && draw.one_in(2)
+                         ? Axes{draw.axes(x)[static_cast<size_t>(draw.rank(x) - 2)], 1}
+                         : Axes{width};
   const std::string scaled = either(draw, "Mul", unit, draw.weight(shape, 1));
   if (!draw.one_in(3)) either(draw, "Add", scaled, draw.weight({width}, 1));
 }
@@ -73,13 +80,14 @@ void layer_norm_in_pieces(Draw& draw, const std::string&) {
 void rms_norm_in_pieces(Draw& draw, const std::string&) {
   const std::string x = draw.of_rank(2, 4);
   const bool missed = draw.one_in(kMissed);
-  const std::string square = draw.one_in(2) ? draw.emit1("Pow", {x, draw.scalar(2)})
-                                            : draw.emit1("Mul", {x, x});
-  const std::string sum = either(draw, "Add", mean(draw, square, missed ? 0 : -1),
-                                 draw.scalar(1e-3));
+  const std::string square =
+      draw.one_in(2) ? draw.emit1("Pow", {x, draw.scalar(2)}) : draw.emit1("Mul", {x, x});
+  const std::string sum =
+      either(draw, "Add", mean(draw, square, missed ? 0 : -1), draw.scalar(1e-3));
   const std::string root = draw.emit1("Sqrt", {sum});
-  const std::string unit = draw.one_in(2) ? draw.emit1("Div", {x, root})
-                                          : either(draw, "Mul", x, draw.emit1("Reciprocal", {root}));
+  const std::string unit = draw.one_in(2)
+                               ? draw.emit1("Div", {x, root})
+                               : either(draw, "Mul", x, draw.emit1("Reciprocal", {root}));
   either(draw, "Mul", unit, draw.weight({draw.axes(x).back()}, 1));
 }
 
@@ -87,19 +95,23 @@ void linear(Draw& draw, const std::string&) {
   const std::string x = draw.of_rank(2, 4);
   const int64_t k = draw.axes(x).back(), n = draw.between(1, 9);
   const bool transposed = draw.one_in(2);
-  const std::string w = transposed ? draw.emit1("Transpose", {draw.weight({n, k})}, {{"perm", Axes{1, 0}}})
-                                   : draw.weight({k, n});
+  const std::string w = transposed
+                            ? draw.emit1("Transpose", {draw.weight({n, k})}, {{"perm", Axes{1, 0}}})
+                            : draw.weight({k, n});
   const std::string product = draw.emit1("MatMul", {x, w});
   Axes bias{n};
-  if (draw.one_in(kMissed)) bias = draw.one_in(2) ? Axes{1, n} : Axes{draw.axes(product)[static_cast<size_t>(draw.rank(product) - 2)], 1};
+  if (draw.one_in(kMissed))
+    bias = draw.one_in(2)
+               ? Axes{1, n}
+               : Axes{draw.axes(product)[static_cast<size_t>(draw.rank(product) - 2)], 1};
   const std::string sum = either(draw, "Add", product, draw.weight(bias, 1));
   if (draw.one_in(2)) draw.emit1(draw.one_of(Names{"Relu", "Tanh", "Gelu", "Sigmoid"}), {sum});
 }
 
 std::string heads_of(Draw& draw, const std::string& x, int64_t heads, const Axes& perm) {
   const Axes& shape = draw.axes(x);
-  const std::string apart = draw.emit1(
-      "Reshape", {x, draw.ints({shape[0], shape[1], heads, shape[2] / heads})});
+  const std::string apart =
+      draw.emit1("Reshape", {x, draw.ints({shape[0], shape[1], heads, shape[2] / heads})});
   return draw.emit1("Transpose", {apart}, {{"perm", perm}});
 }
 
@@ -119,14 +131,21 @@ void attention_in_pieces(Draw& draw, const std::string&) {
   if (draw.one_in(2)) {
     k = heads_of(draw, projected(), heads, {0, 2, 3, 1});
   } else {
-    k = draw.emit1("Transpose", {heads_of(draw, projected(), heads, {0, 2, 1, 3})}, {{"perm", Axes{0, 1, 3, 2}}});
+    k = draw.emit1("Transpose", {heads_of(draw, projected(), heads, {0, 2, 1, 3})},
+                   {{"perm", Axes{0, 1, 3, 2}}});
   }
   const double scale = missed && draw.one_in(2) ? 1.7 : std::sqrt(static_cast<double>(size));
   std::string scores;
   switch (draw.below(3)) {
-    case 0: scores = draw.emit1("Div", {draw.emit1("MatMul", {q, k}), draw.scalar(scale)}); break;
-    case 1: scores = either(draw, "Mul", draw.emit1("MatMul", {q, k}), draw.scalar(1 / scale)); break;
-    default: scores = draw.emit1("MatMul", {draw.emit1("Div", {q, draw.scalar(scale)}), k}); break;
+    case 0:
+      scores = draw.emit1("Div", {draw.emit1("MatMul", {q, k}), draw.scalar(scale)});
+      break;
+    case 1:
+      scores = either(draw, "Mul", draw.emit1("MatMul", {q, k}), draw.scalar(1 / scale));
+      break;
+    default:
+      scores = draw.emit1("MatMul", {draw.emit1("Div", {q, draw.scalar(scale)}), k});
+      break;
   }
   if (draw.one_in(2)) {
     std::vector<double> mask;
@@ -137,7 +156,8 @@ void attention_in_pieces(Draw& draw, const std::string&) {
     scores = either(draw, "Add", scores, draw.constant({DType::kFloat32, {tokens, tokens}}, mask));
   }
   const int64_t axis = missed && draw.one_in(2) ? 2 : draw.one_in(2) ? -1 : 3;
-  const std::string context = draw.emit1("MatMul", {draw.emit1("Softmax", {scores}, {{"axis", axis}}), v});
+  const std::string context =
+      draw.emit1("MatMul", {draw.emit1("Softmax", {scores}, {{"axis", axis}}), v});
   if (draw.one_in(4)) return;
   const std::string back = draw.emit1("Transpose", {context}, {{"perm", Axes{0, 2, 1, 3}}});
   draw.emit1("Reshape", {back, draw.ints({draw.graph.batch, tokens, width})});
@@ -148,11 +168,14 @@ void rotary_in_pieces(Draw& draw, const std::string&) {
   const std::string x = draw.of_shape({draw.graph.batch, draw.between(1, 2), tokens, size});
   const bool missed = draw.one_in(kMissed);
   const int64_t half = size / 2;
-  const std::string first = draw.emit1("Slice", {x, draw.ints({0}), draw.ints({half}), draw.ints({3})});
-  const std::string second = draw.emit1("Slice", {x, draw.ints({half}), draw.ints({size}), draw.ints({3})});
-  const std::string turned = missed && draw.one_in(2)
-                                 ? draw.emit1("Concat", {second, first}, {{"axis", int64_t{3}}})
-                                 : draw.emit1("Concat", {draw.emit1("Neg", {second}), first}, {{"axis", int64_t{3}}});
+  const std::string first =
+      draw.emit1("Slice", {x, draw.ints({0}), draw.ints({half}), draw.ints({3})});
+  const std::string second =
+      draw.emit1("Slice", {x, draw.ints({half}), draw.ints({size}), draw.ints({3})});
+  const std::string turned =
+      missed && draw.one_in(2)
+          ? draw.emit1("Concat", {second, first}, {{"axis", int64_t{3}}})
+          : draw.emit1("Concat", {draw.emit1("Neg", {second}), first}, {{"axis", int64_t{3}}});
   std::vector<double> cosines, sines;
   for (int64_t t = 0; t < tokens; ++t) {
     for (int64_t i = 0; i < size; ++i) {
@@ -170,10 +193,13 @@ void rotary_in_pieces(Draw& draw, const std::string&) {
 void likelihood(Draw& draw, const std::string&) {
   const std::string x = draw.of_rank(2, 2);
   const int64_t classes = draw.axes(x)[1];
-  const std::string logs = draw.emit1("LogSoftmax", {x}, {{"axis", draw.one_in(2) ? int64_t{1} : int64_t{-1}}});
+  const std::string logs =
+      draw.emit1("LogSoftmax", {x}, {{"axis", draw.one_in(2) ? int64_t{1} : int64_t{-1}}});
   std::vector<double> labels;
-  for (int64_t i = 0; i < draw.axes(x)[0]; ++i) labels.push_back(static_cast<double>(draw.below(classes)));
-  draw.emit1("NegativeLogLikelihoodLoss", {logs, draw.constant({DType::kInt64, {draw.axes(x)[0]}}, labels)},
+  for (int64_t i = 0; i < draw.axes(x)[0]; ++i)
+    labels.push_back(static_cast<double>(draw.below(classes)));
+  draw.emit1("NegativeLogLikelihoodLoss",
+             {logs, draw.constant({DType::kInt64, {draw.axes(x)[0]}}, labels)},
              {{"reduction", draw.one_of(Names{"mean", "sum"})}});
   if (draw.one_in(3)) draw.emit1("Tanh", {logs});
 }
@@ -195,10 +221,12 @@ void chain(Draw& draw, const std::string&) {
   std::string x = draw.any();
   const int64_t length = draw.between(2, 5);
   for (int64_t i = 0; i < length; ++i) {
-    static const Names kOps = {"Relu", "Tanh", "Sigmoid", "Neg", "Abs", "Mul", "Add", "Sub", "Clip"};
+    static const Names kOps = {"Relu", "Tanh", "Sigmoid", "Neg", "Abs",
+                               "Mul",  "Add",  "Sub",     "Clip"};
     const std::string op = draw.one_of(kOps);
     if (op == "Mul" || op == "Add" || op == "Sub") {
-      x = draw.emit1(op, {x, draw.one_in(2) ? draw.scalar(draw.real(-1.5, 1.5)) : draw.fitting(draw.axes(x))});
+      x = draw.emit1(
+          op, {x, draw.one_in(2) ? draw.scalar(draw.real(-1.5, 1.5)) : draw.fitting(draw.axes(x))});
     } else if (op == "Clip") {
       x = draw.emit1(op, {x, draw.scalar(-0.7), draw.scalar(0.9)});
     } else {
@@ -209,7 +237,8 @@ void chain(Draw& draw, const std::string&) {
 
 // Convolution, normalization and activation, channels last at their best.
 void image_block(Draw& draw, const std::string&) {
-  const std::string x = draw.of_shape({draw.graph.batch, draw.between(1, 4), draw.between(2, 5), draw.between(2, 5)});
+  const std::string x =
+      draw.of_shape({draw.graph.batch, draw.between(1, 4), draw.between(2, 5), draw.between(2, 5)});
   const int64_t channels = draw.between(1, 5);
   std::string y = draw.emit1("Conv", {x, draw.weight({channels, draw.axes(x)[1], 2, 2})},
                              {{"pads", Axes{1, 0, 0, 1}}, {"kernel_shape", Axes{2, 2}}});
@@ -226,7 +255,8 @@ void residual(Draw& draw, const std::string&) {
   const int64_t width = draw.axes(x).back();
   std::string y = x;
   if (draw.has("LayerNormalization")) {
-    y = draw.emit1("LayerNormalization", {x, draw.weight({width}, 1), draw.weight({width}, 1)}, {{"epsilon", 1e-2f}});
+    y = draw.emit1("LayerNormalization", {x, draw.weight({width}, 1), draw.weight({width}, 1)},
+                   {{"epsilon", 1e-2f}});
   }
   y = draw.emit1("MatMul", {y, draw.weight({width, width})});
   either(draw, "Add", x, draw.one_in(2) ? draw.emit1("Tanh", {y}) : y);

@@ -16,6 +16,7 @@
 #include <fstream>
 #include <sstream>
 
+#include "kernels/cpu/parallel.h"
 #include "tests/graphs/draw.h"
 #include "tests/graphs/shrink.h"
 #include "tests/graphs/trial.h"
@@ -62,7 +63,8 @@ struct Totals {
 
 class Campaign {
  public:
-  explicit Campaign(const Arguments& arguments) : arguments_(arguments), registry_(make_registry()) {
+  explicit Campaign(const Arguments& arguments)
+      : arguments_(arguments), registry_(make_registry()) {
     for (const Way& way : all_ways()) {
       const Names wanted = words_of(arguments.ways);
       if (arguments.ways == "all" || std::ranges::count(wanted, way.name) > 0) ways_.push_back(way);
@@ -70,15 +72,16 @@ class Campaign {
   }
 
   int run() {
-    for (int64_t i = 0; i < arguments_.count && arguments_.replay.empty(); ++i) {
+    for (int64_t i = 0; i < arguments_.count; ++i) {
       one(arguments_.seed + static_cast<uint64_t>(i));
     }
     if (!arguments_.replay.empty()) replay();
-    std::printf("%lld graphs, %lld nodes, %lld trials: %lld wrong, %lld refused, %lld without "
-                "digits\n",
-                static_cast<long long>(totals_.graphs), static_cast<long long>(totals_.nodes),
-                static_cast<long long>(totals_.trials), static_cast<long long>(totals_.wrong),
-                static_cast<long long>(totals_.refused), static_cast<long long>(totals_.unsteady));
+    std::printf(
+        "%lld graphs, %lld nodes, %lld trials: %lld wrong, %lld refused, %lld without "
+        "digits\n",
+        static_cast<long long>(totals_.graphs), static_cast<long long>(totals_.nodes),
+        static_cast<long long>(totals_.trials), static_cast<long long>(totals_.wrong),
+        static_cast<long long>(totals_.refused), static_cast<long long>(totals_.unsteady));
     return totals_.wrong + totals_.refused > 0 ? 1 : 0;
   }
 
@@ -88,26 +91,31 @@ class Campaign {
     try {
       graph = drawn(registry_, {.seed = seed, .only = arguments_.only});
     } catch (const Refused& refused) {
-      if (arguments_.verbose) std::printf("seed %llu: %s\n", static_cast<unsigned long long>(seed), refused.what());
+      if (arguments_.verbose)
+        std::printf("seed %llu: %s\n", static_cast<unsigned long long>(seed), refused.what());
       return;
     }
     const onnx::ModelProto model = model_of(graph);
     try {
       onnx::checker::check_model(model);
     } catch (const std::exception& error) {
-      std::printf("seed %llu: the generator made no ONNX: %s\n", static_cast<unsigned long long>(seed), error.what());
+      std::printf("seed %llu: the generator made no ONNX: %s\n",
+                  static_cast<unsigned long long>(seed), error.what());
       ++totals_.refused;
       return;
     }
     ++totals_.graphs;
     totals_.nodes += static_cast<int64_t>(graph.nodes.size());
-    if (arguments_.verbose) std::printf("seed %llu: %zu nodes\n", static_cast<unsigned long long>(seed), graph.nodes.size());
+    if (arguments_.verbose)
+      std::printf("seed %llu: %zu nodes\n", static_cast<unsigned long long>(seed),
+                  graph.nodes.size());
     Trial trial(registry_, {model.SerializeAsString(), graph.batch, seed});
     for (const Way& way : ways_) {
       const Judgement judged = trial.in(way);
       count(judged);
       if (judged.verdict == Verdict::kRight || judged.verdict == Verdict::kUnsteady) continue;
-      std::printf("seed %llu, %s: %s\n", static_cast<unsigned long long>(seed), way.name.c_str(), judged.line.c_str());
+      std::printf("seed %llu, %s: %s\n", static_cast<unsigned long long>(seed), way.name.c_str(),
+                  judged.line.c_str());
       if (!arguments_.found.empty()) keep(graph, seed, way, judged);
       std::fflush(stdout);
     }
@@ -128,7 +136,9 @@ class Campaign {
       return again.verdict == judged.verdict && (again.verdict == Verdict::kWrong || alike);
     };
     const DrawnGraph smallest = shrunk(graph, fails);
-    const std::string path = arguments_.found + "/seed" + std::to_string(seed) + "_" + way.name + ".txt";
+    const std::string path =
+        arguments_.found + "/seed" + std::to_string(seed) + "_" + way.name + ".txt";
+    std::filesystem::create_directories(arguments_.found);
     std::ofstream(path) << text_of(smallest, seed, way.name);
     std::printf("  %s: %zu nodes\n", path.c_str(), smallest.nodes.size());
   }
@@ -166,6 +176,8 @@ class Campaign {
 }  // namespace ofsdp::graphs
 
 int main(int count, char** words) {
+  std::setvbuf(stdout, nullptr, _IOLBF, 0);
+  ofsdp::kernels::set_pool_threads(1);  // processes that fork may have no others
   const auto arguments = ofsdp::graphs::arguments_of(count, words);
   return ofsdp::graphs::Campaign(arguments).run();
 }

@@ -19,13 +19,14 @@ bool has_gradient(const OpDef& op) { return op.grad != nullptr || is_composite(o
 // Known faults that others mend, and operators that are no part of a trained graph.
 bool left_out(const OpDef& op, const SampleCase& sample) {
   static const std::vector<std::string> kOperators = {
-      "Constant", "Dropout", "RandomNormal", "RandomUniform", "Bernoulli", "Multinomial",
-      "RandomNormalLike", "RandomUniformLike", "Upsample", "If", "Loop"};
+      "Constant",    "Dropout",          "RandomNormal",      "RandomUniform", "Bernoulli",
+      "Multinomial", "RandomNormalLike", "RandomUniformLike", "Upsample",      "If",
+      "Loop"};
   if (std::ranges::count(kOperators, op.name) > 0) return true;
-  if (op.name == "Hardmax") return true;                                  // old_hardmax
+  if (op.name == "Hardmax") return true;  // old_hardmax
   if (op.name.ends_with("NhwcConv") || op.name.ends_with("NhwcFusedConv")) return true;
   const bool recurrent = op.name == "RNN" || op.name == "GRU" || op.name == "LSTM";
-  return recurrent && sample.attributes.has("activations");               // recurrent_activations
+  return recurrent && sample.attributes.has("activations");  // recurrent_activations
 }
 
 bool all_float32(const SampleCase& sample) {
@@ -80,7 +81,8 @@ void unary(Draw& draw, const std::string& name) {
   if (std::ranges::count(kBounded, name) > 0) x = draw.bounded(0.95);
   if (name == "Acosh") x = draw.positive(1.3);
   Attributes attributes;
-  if (name == "Elu" || name == "Celu") attributes.set("alpha", static_cast<float>(draw.real(0.2, 2)));
+  if (name == "Elu" || name == "Celu")
+    attributes.set("alpha", static_cast<float>(draw.real(0.2, 2)));
   if (name == "LeakyRelu") attributes.set("alpha", static_cast<float>(draw.real(-0.5, 0.9)));
   if (name == "ThresholdedRelu") attributes.set("alpha", static_cast<float>(draw.real(0.2, 1)));
   if (name == "HardSigmoid") {
@@ -200,8 +202,22 @@ void reshape(Draw& draw, const std::string&) {
     left /= shape.back();
   }
   if (left > 1 || shape.empty()) shape.push_back(left);
-  if (draw.one_in(3) && draw.numel(x) > 0) shape[static_cast<size_t>(draw.below(static_cast<int64_t>(shape.size())))] = -1;
-  draw.emit1("Reshape", {x, draw.ints(shape)});
+  if (draw.one_in(3) && draw.numel(x) > 0)
+    shape[static_cast<size_t>(draw.below(static_cast<int64_t>(shape.size())))] = -1;
+  if (!draw.one_in(4) || draw.numel(x) == 0)
+    return void(draw.emit1("Reshape", {x, draw.ints(shape)}));
+  // The first axis as exporters compute it.
+  const Axes& own = draw.axes(x);
+  const std::string sizes = draw.emit1("Shape", {x});
+  const std::string first = draw.emit1("Gather", {sizes, draw.ints({0})}, {{"axis", int64_t{0}}});
+  const std::string all = draw.emit1("Concat", {first, draw.ints({-1})}, {{"axis", int64_t{0}}});
+  if (own.empty() || own[0] == 0) throw Refused("nothing to take");
+  draw.emit1("Reshape", {x, all});
+}
+
+void dropout(Draw& draw, const std::string&) {
+  const std::string on = draw.constant({DType::kBool, {}}, {draw.one_in(4) ? 0.0 : 1.0});
+  draw.emit1("Dropout", {draw.any(), draw.scalar(draw.real(0.1, 0.6)), on});
 }
 
 void flatten(Draw& draw, const std::string&) {
@@ -244,8 +260,8 @@ void split(Draw& draw, const std::string&) {
   const std::string x = draw.of_rank(1, 4);
   const int64_t axis = draw.below(draw.rank(x)), size = draw.axes(x)[static_cast<size_t>(axis)];
   const int64_t first = draw.between(0, size);
-  const Names parts = draw.emit("Split", {x, draw.ints({first, size - first})},
-                                {{"axis", axis}}, 2);
+  const Names parts =
+      draw.emit("Split", {x, draw.ints({first, size - first})}, {{"axis", axis}}, 2);
   if (draw.one_in(2)) draw.emit1("Tanh", {parts[static_cast<size_t>(draw.below(2))]});
 }
 
@@ -254,15 +270,16 @@ void slice(Draw& draw, const std::string&) {
   const int64_t axis = draw.below(draw.rank(x)), size = draw.axes(x)[static_cast<size_t>(axis)];
   const int64_t from = draw.below(size + 1), to = draw.between(from, size + 1);
   if (draw.one_in(3)) {
-    return void(draw.emit1("Slice", {x, draw.ints({size}), draw.ints({-size - 1}), draw.ints({axis}),
-                                     draw.ints({draw.one_in(2) ? -1 : -2})}));
+    return void(draw.emit1("Slice", {x, draw.ints({size}), draw.ints({-size - 1}),
+                                     draw.ints({axis}), draw.ints({draw.one_in(2) ? -1 : -2})}));
   }
   draw.emit1("Slice", {x, draw.ints({from}), draw.ints({to}), draw.ints({axis}),
                        draw.ints({draw.between(1, 2)})});
 }
 
 void gather(Draw& draw, const std::string&) {
-  const std::string x = draw.one_in(2) ? draw.of_rank(1, 4) : draw.weight({draw.between(1, 9), 4}, 1);
+  const std::string x =
+      draw.one_in(2) ? draw.of_rank(1, 4) : draw.weight({draw.between(1, 9), 4}, 1);
   const int64_t axis = draw.below(draw.rank(x)), size = draw.axes(x)[static_cast<size_t>(axis)];
   Axes shape;
   const int64_t rank = draw.between(0, 2);
@@ -305,8 +322,10 @@ void reduce(Draw& draw, const std::string& name) {
 
 void cum_sum(Draw& draw, const std::string&) {
   const std::string x = draw.of_rank(1, 4);
-  draw.emit1("CumSum", {x, draw.constant({DType::kInt64, {}}, {static_cast<double>(draw.below(draw.rank(x)))})},
-             {{"exclusive", int64_t{draw.one_in(2)}}, {"reverse", int64_t{draw.one_in(2)}}});
+  draw.emit1(
+      "CumSum",
+      {x, draw.constant({DType::kInt64, {}}, {static_cast<double>(draw.below(draw.rank(x)))})},
+      {{"exclusive", int64_t{draw.one_in(2)}}, {"reverse", int64_t{draw.one_in(2)}}});
 }
 
 // --- normalizations ---
@@ -346,8 +365,8 @@ void batch_norm(Draw& draw, const std::string&) {
   const Names inputs{x, draw.weight({channels}, 1), draw.weight({channels}, 1),
                      draw.constant(desc, mean), draw.constant(desc, variance)};
   const bool trains = draw.graph.opset >= 14 && draw.one_in(2);
-  draw.emit("BatchNormalization", inputs,
-            {{"epsilon", 1e-2f}, {"training_mode", int64_t{trains}}}, 1);
+  draw.emit("BatchNormalization", inputs, {{"epsilon", 1e-2f}, {"training_mode", int64_t{trains}}},
+            1);
 }
 
 // --- images ---
@@ -371,8 +390,12 @@ void conv(Draw& draw, const std::string& name) {
   shape.insert(shape.end(), kernel.begin(), kernel.end());
   Names inputs{x, draw.weight(shape)};
   if (draw.one_in(2)) inputs.push_back(draw.weight({out * group}));
-  draw.emit1(name, inputs, {{"group", group}, {"kernel_shape", kernel}, {"strides", strides},
-                            {"pads", pads}, {"dilations", dilations}});
+  draw.emit1(name, inputs,
+             {{"group", group},
+              {"kernel_shape", kernel},
+              {"strides", strides},
+              {"pads", pads},
+              {"dilations", dilations}});
 }
 
 void pool(Draw& draw, const std::string& name) {
@@ -391,9 +414,7 @@ void pool(Draw& draw, const std::string& name) {
   draw.emit1(name, {x}, attributes);
 }
 
-void global_pool(Draw& draw, const std::string& name) {
-  draw.emit1(name, {draw.of_rank(3, 5)});
-}
+void global_pool(Draw& draw, const std::string& name) { draw.emit1(name, {draw.of_rank(3, 5)}); }
 
 // --- empty and one-element tensors ---
 
@@ -428,8 +449,9 @@ void class_loss(Draw& draw, const std::string& name) {
     values[static_cast<size_t>(draw.below(static_cast<int64_t>(values.size())))] = -100;
     if (values.size() == 1) values[0] = 0;
   }
-  Names inputs{name == "SoftmaxCrossEntropyLoss" ? x : draw.emit1("LogSoftmax", {x}, {{"axis", int64_t{1}}}),
-               draw.constant({DType::kInt64, Shape(labels)}, values)};
+  Names inputs{
+      name == "SoftmaxCrossEntropyLoss" ? x : draw.emit1("LogSoftmax", {x}, {{"axis", int64_t{1}}}),
+      draw.constant({DType::kInt64, Shape(labels)}, values)};
   if (draw.one_in(3)) {
     std::vector<double> weights;
     for (int64_t i = 0; i < classes; ++i) weights.push_back(draw.real(0.3, 2));
@@ -448,10 +470,13 @@ void add_all(std::vector<Recipe>& recipes, int weight, void (*draw)(Draw&, const
 std::vector<Recipe> operator_recipes(const Registry& registry) {
   std::vector<Recipe> recipes;
   add_all(recipes, 2, unary,
-          {"Relu", "Tanh", "Sigmoid", "Neg", "Abs", "Exp", "Log", "Sqrt", "Reciprocal", "Softplus",
-           "Softsign", "Elu", "Selu", "LeakyRelu", "Celu", "HardSigmoid", "HardSwish", "Mish",
-           "Gelu", "ThresholdedRelu", "Shrink", "Erf", "Sin", "Cos", "Tan", "Asin", "Acos", "Atan",
-           "Sinh", "Cosh", "Asinh", "Acosh", "Atanh", "Identity", "Swish"});
+          {"Relu",        "Tanh",      "Sigmoid", "Neg",        "Abs",
+           "Exp",         "Log",       "Sqrt",    "Reciprocal", "Softplus",
+           "Softsign",    "Elu",       "Selu",    "LeakyRelu",  "Celu",
+           "HardSigmoid", "HardSwish", "Mish",    "Gelu",       "ThresholdedRelu",
+           "Shrink",      "Erf",       "Sin",     "Cos",        "Tan",
+           "Asin",        "Acos",      "Atan",    "Sinh",       "Cosh",
+           "Asinh",       "Acosh",     "Atanh",   "Identity",   "Swish"});
   add_all(recipes, 5, binary, {"Add", "Sub", "Mul", "Div", "Pow", "PRelu"});
   add_all(recipes, 3, variadic, {"Max", "Min", "Mean", "Sum"});
   add_all(recipes, 3, clip, {"clip"});
@@ -460,6 +485,7 @@ std::vector<Recipe> operator_recipes(const Registry& registry) {
   add_all(recipes, 9, gemm, {"Gemm"});
   add_all(recipes, 7, transpose, {"Transpose"});
   add_all(recipes, 6, reshape, {"Reshape"});
+  add_all(recipes, 2, dropout, {"Dropout"});
   add_all(recipes, 3, flatten, {"Flatten"});
   add_all(recipes, 3, unsqueeze, {"unsqueeze"});
   add_all(recipes, 3, expand, {"Expand"});

@@ -20,12 +20,14 @@ void replace_uses(DrawnGraph& graph, const std::string& from, const std::string&
 void recompute(DrawnGraph& graph) {
   for (const DrawnNode& node : graph.nodes) {
     const auto made = evaluated(graph, node);
-    bool trained = false;
+    bool trained = false, known = true;
     for (const std::string& name : node.inputs) {
       trained = trained || (!name.empty() && graph.values.at(name).trained);
+      known = known && (name.empty() || graph.values.at(name).known);
     }
+    known = known || node.op->shape_only;
     for (size_t i = 0; i < node.outputs.size(); ++i) {
-      graph.values[node.outputs[i]] = {Kind::kNode, made.at(i), trained};
+      graph.values[node.outputs[i]] = {Kind::kNode, made.at(i), trained, known};
     }
   }
 }
@@ -49,6 +51,7 @@ DrawnGraph with_weights(DrawnGraph graph, size_t n) {
     DrawnValue value = graph.values.at(name);
     value.kind = value.tensor.desc.dtype == DType::kFloat32 ? Kind::kWeight : Kind::kConstant;
     value.trained = value.kind == Kind::kWeight;
+    value.known = value.kind == Kind::kConstant;
     for (double& v : value.tensor.values) v = static_cast<double>(static_cast<float>(v));
     const std::string fresh = "z" + name;
     graph.values[fresh] = std::move(value);
@@ -60,7 +63,8 @@ DrawnGraph with_weights(DrawnGraph graph, size_t n) {
 std::optional<DrawnGraph> with_operand(DrawnGraph graph, size_t n, size_t operand) {
   const DrawnNode node = graph.nodes[n];
   if (operand >= node.inputs.size() || node.inputs[operand].empty()) return std::nullopt;
-  if (graph.tensor(node.inputs[operand]).desc != graph.tensor(node.outputs[0]).desc) return std::nullopt;
+  if (graph.tensor(node.inputs[operand]).desc != graph.tensor(node.outputs[0]).desc)
+    return std::nullopt;
   graph.nodes.erase(graph.nodes.begin() + static_cast<std::ptrdiff_t>(n));
   replace_uses(graph, node.outputs[0], node.inputs[operand]);
   return graph;

@@ -10,6 +10,7 @@
 
 #include <string>
 
+#include "fsdp/plan/plan.h"
 #include "importer/graph/reference_run.h"
 #include "importer/passes/passes.h"
 #include "kernels/core/registry.h"
@@ -24,14 +25,18 @@ struct Way {
   PassSwitches passes = {};
   bool recompute = false;
   int64_t accumulation = 1;
+  int ranks = 1;  // processes of their own
+  Strategy strategy = Strategy::kFullShard;
+  bool device = false;  // the one that OFSDP_CUDA_LIBRARY names
+
+  int64_t micro_batches() const { return accumulation * ranks; }
 };
 std::vector<Way> all_ways();
-const Way& way_named(const std::vector<Way>& ways, const std::string& name);
 
 struct Model {
-  std::string bytes;       // a serialized ModelProto
-  int64_t batch = 1;       // rows of a micro-batch
-  uint64_t seed = 1;       // of directions
+  std::string bytes;  // a serialized ModelProto
+  int64_t batch = 1;  // rows of a micro-batch
+  uint64_t seed = 1;  // of directions
 };
 
 struct Gradient {
@@ -49,15 +54,16 @@ struct Expected {
   struct Parameter {
     std::string name;
     std::vector<std::vector<double>> directions;
-    std::vector<Slope> slopes;     // of each direction
-    std::vector<double> unsteady;  // change of the slope where all numbers move by float32's rounding
+    std::vector<Slope> slopes;  // of each direction
+    std::vector<double>
+        unsteady;  // change of the slope where all numbers move by float32's rounding
   };
   double unsteady_loss = 0;
   std::vector<Parameter> parameters;
   int kinks = 0;
 };
 // `rounding`: of numbers that a computation in another type would have.
-Result<Expected> expect(const Registry& registry, const Model& model, int64_t accumulation,
+Result<Expected> expect(const Registry& registry, const Model& model, const Way& way,
                         double rounding);
 
 enum class Verdict { kRight, kWrong, kUnsteady, kRefused };
@@ -76,7 +82,7 @@ class Trial {
  private:
   const Registry& registry_;
   Model model_;
-  std::map<std::pair<int64_t, bool>, Result<Expected>> expected_;
+  std::map<std::string, Result<Expected>> expected_;
 };
 
 }  // namespace ofsdp::graphs

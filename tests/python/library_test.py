@@ -106,6 +106,15 @@ class Bits(unittest.TestCase):
             found = trainer.evaluate(data)
         self.assertEqual(found.metrics["auc"], row["auc"])
 
+    def test_check_compares_loss_and_gradients(self):
+        found = onnx_fsdp.check(MODEL, directions=2, **OPTIONS)
+        ours, reference = found["loss"]
+        self.assertLess(abs(ours - reference), 2e-4 * abs(reference))
+        self.assertEqual(found["not_checked"], [])
+        self.assertLess(max(found["parameters"].values()), 2e-3)
+        self.assertIn(found["worst"], found["parameters"])
+        self.assertIsNone(found["node"])
+
     def test_the_plan_is_the_runs(self):
         plan = onnx_fsdp.plan(MODEL, nproc_per_node=2, **OPTIONS)
         result = onnx_fsdp.train(MODEL, nproc_per_node=2, **OPTIONS)

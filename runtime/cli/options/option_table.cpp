@@ -18,6 +18,15 @@ OptionEntry word(OptionEntry entry, std::vector<std::string> words, Field field)
       yaml_quoted);
 }
 
+// Seconds out of "90s", "5m" or "90".
+std::optional<double> parse_time(const std::string& text) {
+  const char unit = text.empty() ? ' ' : text.back();
+  const bool named = unit == 's' || unit == 'm';
+  const auto number = parse_number(named ? text.substr(0, text.size() - 1) : text);
+  if (!number || !(*number > 0)) return std::nullopt;
+  return *number * (unit == 'm' ? 60 : 1);
+}
+
 // The name of a file, whatever it is.
 template <typename Field>
 OptionEntry file(OptionEntry entry, Field field) {
@@ -30,13 +39,13 @@ OptionEntry file(OptionEntry entry, Field field) {
 std::vector<OptionEntry> command_line_entries() {
   using namespace entries;
   const Commands plan = only(Command::kPlan), exports = only(Command::kExport),
-                 doctor = only(Command::kDoctor);
+                 doctor = only(Command::kDoctor), check = only(Command::kCheck);
   const auto positive = [](const std::string& text) { return parse_integer(text, 1); };
   const auto shown = [](const auto& world) { return std::to_string(world.value_or(0)); };
   return {
       bare({"help", "", "print commands and options"}, kEveryCommand, OFSDP_FIELD(help)),
       bare({"version", "", "print the version"}, kEveryCommand, OFSDP_FIELD(version)),
-      bare({"json", "", "plan, ops: the same as JSON"}, plan | only(Command::kOps),
+      bare({"json", "", "plan, ops, check: the same as JSON"}, plan | only(Command::kOps) | check,
            OFSDP_FIELD(json)),
       flag(plan,
            parsed({"world", "the ranks that are here; N", "plan: ranks that may be elsewhere"},
@@ -54,6 +63,12 @@ std::vector<OptionEntry> command_line_entries() {
       flag(doctor,
            file({"picture", "none, FILE.svg", "doctor: the curve of --find-lr as a picture"},
                 OFSDP_FIELD(doctor.picture))),
+      flag(check, parsed({"directions", "4", "check: derivatives of each parameter"},
+                         "a whole number of at least 1", OFSDP_FIELD(check.directions), positive,
+                         [](int64_t count) { return std::to_string(count); })),
+      flag(check, parsed({"limit", "60s", "check: the time of the reference; 90s, 5m"},
+                         "a time such as 60s or 5m", OFSDP_FIELD(check.limit_seconds), parse_time,
+                         [](double seconds) { return format_text("{:g}s", seconds); })),
       bare({"inference", "", "export: training switches off"}, exports, OFSDP_FIELD(inference)),
       bare({"verify", "", "export: compare the file's outputs with those of the checkpoint"},
            exports, OFSDP_FIELD(verify)),

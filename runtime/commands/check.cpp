@@ -1,0 +1,503 @@
+#include "runtime/commands/check.h"
+
+#include <algorithm>
+#include <cmath>
+#include <nlohmann/json.hpp>
+#include <numeric>
+#include <random>
+
+#include "fsdp/connect.h"
+#include "importer/passes/passes.h"
+#include "kernels/base/escaped.h"
+#include "kernels/base/readable.h"
+#include "kernels/base/reject.h"
+#include "runtime/train/evaluator.h"
+#include "runtime/train/run_lines.h"
+#include "runtime/train/trainer.h"
+
+namespace ofsdp::runtime {
+namespace {
+
+using Clock = ReferenceRun::Clock;
+
+// Plain gradient descent by steps so large that the change of a weight is its gradient, to the
+// precision of float32.
+constexpr double kRate = 1 << 20;
+
+// Returns the options of one update of one rank on the CPU, with nothing written.
+Options options_of_check(Options options) {
+  options.files = {};
+  options.checkpoint = {};
+  options.edit.adapter.clear();
+  options.launch.device = DeviceChoice::kCpu;
+  options.launch.nproc_per_node = 1;
+  options.launch.nnodes = 1;
+  options.launch.deterministic = Determinism::kOn;
+  options.sharding.cpu_offload = CpuOffload::kNone;
+  options.sharding.strategy = Strategy::kNoShard;
+  options.sharding.memory_limit.reset();
+  options.optimizer = {};
+  options.optimizer.kind = OptimizerKind::kSgd;
+  options.optimizer.lr = kRate;
+  options.optimizer.weight_decay = 0;
+  options.schedule = {};
+  options.run.eval_data = {.kind = DataChoice::Kind::kNone};
+  options.run.eval_metrics.clear();
+  options.run.early_stop.reset();
+  options.run.epochs.reset();
+  options.run.steps = 1;
+  return options;
+}
+
+// The precision of results in a type, and the share by which it may change each number.
+struct Tolerance {
+  double loss, derivative, rounding;
+};
+Tolerance tolerance_of(const Options& options) {
+  const DType dtype = options.sharding.param_dtype;
+  if (dtype == DType::kFloat32) return {2e-4, 2e-3, 0x1p-23};
+  return {5e-3, 5e-2, dtype == DType::kFloat16 ? 0x1p-10 : 0x1p-7};
+}
+
+// The gradients of one update; by name.
+struct TrainedStep {
+  double loss = 0;
+  NamedNumbers gradients;
+};
+
+struct CheckedParameter {
+  std::string name;
+  ValueId value = 0;
+  std::vector<uint64_t> directions = {};          // what they were drawn from
+  std::vector<double> here = {}, reference = {};  // derivatives along them
+  double rounding = 0;  // by how much a derivative may differ for its digits alone
+
+  double largest() const {
+    double most = 0;
+    for (const double d : reference) most = std::max(most, std::abs(d));
+    return most;
+  }
+  double farthest() const {
+    double most = 0;
+    for (size_t i = 0; i < here.size(); ++i) {
+      const double far = std::abs(here[i] - reference[i]);
+      most = std::isnan(far) ? HUGE_VAL : std::max(most, far);
+    }
+    return std::max(0.0, most - rounding);
+  }
+};
+
+double dot(const std::vector<double>& a, const std::vector<double>& b) {
+  return std::inner_product(a.begin(), a.end(), b.begin(), 0.0);
+}
+
+// An estimate of the operations of a forward pass.
+double work_of(const Graph& graph) {
+  double work = 0;
+  for (const Node& node : graph.nodes) {
+    if (node.outputs.empty() || node.outputs[0] == 0) continue;
+    const double out = static_cast<double>(graph.value(node.outputs[0]).desc.numel());
+    double each = 20;  // of an element
+    if (node.inputs.size() > 1 && node.inputs[1] != 0) {
+      const Shape& w = graph.value(node.inputs[1]).desc.shape;
+      const std::string& op = node.op->name;
+      const bool product =
+          op.find("MatMul") != std::string::npos || op.find("Gemm") != std::string::npos;
+      if (product && w.rank() > 0)
+        each += static_cast<double>(graph.value(node.inputs[0]).desc.row());
+      if (op.find("Conv") != std::string::npos && w.rank() > 1 && w[0] > 0) {
+        each += static_cast<double>(w.numel() / w[0]);
+      }
+    }
+    work += out * each;
+  }
+  return work;
+}
+
+class Checker {
+ public:
+  explicit Checker(const RunContext& context)
+      : context_(context),
+        options_(options_of_check(context.options)),
+        limits_(tolerance_of(options_)),
+        began_(Clock::now()),
+        deadline_(began_ +
+                  std::chrono::duration_cast<Clock::duration>(
+                      std::chrono::duration<double>(context.options.check.limit_seconds))) {}
+
+  Status run() {
+    OFSDP_RETURN_IF_ERROR(choose_batch());
+    OFSDP_RETURN_IF_ERROR(take_batch());
+    OFSDP_RETURN_IF_ERROR(read_parameters());
+    OFSDP_RETURN_IF_ERROR(train());
+    OFSDP_RETURN_IF_ERROR(refer());
+    find_worst();
+    if (wrong()) OFSDP_RETURN_IF_ERROR(allow_rounding());
+    if (wrong()) OFSDP_RETURN_IF_ERROR(find_node());
+    say();
+    return wrong() ? verdict() : Status{};
+  }
+
+ private:
+  RunContext alone() {
+    return {options_,       context_.origin, context_.registry, context_.optimizers,
+            *communicator_, context_.ledger};
+  }
+
+  // The batch that the options say, of one rank and without accumulation.
+  Status choose_batch() {
+    const Options& given = context_.options;
+    options_.batch = {};
+    if (given.batch.batch_size.value || given.batch.global_batch_size.value) {
+      OFSDP_ASSIGN_OR_RETURN(const BatchSizes sizes,
+                             resolve_batch(given, static_cast<int>(asked_ranks(given.launch))));
+      options_.batch.batch_size.value = sizes.batch_size;
+    }
+    OFSDP_ASSIGN_OR_RETURN(communicator_, connect_ranks({}, std::chrono::seconds(60)));
+    OFSDP_RETURN_IF_ERROR(prepare());
+    asked_rows_ = rows();
+    while (!affordable() && rows() > 1 && fixed_batch(run_->setup().graph) < 0) {
+      options_.batch.batch_size.value = rows() / 2;
+      OFSDP_RETURN_IF_ERROR(prepare());
+    }
+    affordable_ = affordable();
+    return {};
+  }
+
+  Status prepare() {
+    run_.reset();
+    OFSDP_ASSIGN_OR_RETURN(run_, PreparedRun::make(alone(), ""));
+    OFSDP_ASSIGN_OR_RETURN(graph_, run_->setup().source->forward_graph(rows()));
+    std::vector<ValueId> losses;
+    for (const LossTerm& term : graph_.terms()) losses.push_back(term.value);
+    prune(graph_, losses);
+    return {};
+  }
+
+  int64_t rows() const { return run_->settings().batch.batch_size; }
+
+  // Whether the forward pass in double takes at most a tenth of the limit, and a part of memory.
+  bool affordable() const {
+    constexpr double kSpeed = 2e8;  // of plain loops, operations a second
+    constexpr double kMostBytes = 4e9;
+    const double seconds = work_of(graph_) / kSpeed;
+    return seconds <= context_.options.check.limit_seconds / 10 &&
+           ReferenceRun::bytes_of(graph_) < kMostBytes;
+  }
+
+  Status take_batch() {
+    const ModelSetup& setup = run_->setup();
+    RowSource& source = setup.data.train_rows();
+    std::vector<std::byte> staging(Loader::staging_bytes(source, rows()) + 2 * kTensorAlignment);
+    void* at = staging.data();
+    size_t room = staging.size();
+    std::align(kTensorAlignment, 1, at, room);
+    Loader loader(source, *run_->plan().train_sampler, label_rules(setup.counts, source),
+                  {static_cast<std::byte*>(at), room - room % kTensorAlignment});
+    loader.start(0, 1);
+    OFSDP_ASSIGN_OR_RETURN(const Batch* batch, loader.next());
+    const auto columns = source.columns();
+    for (size_t i = 0; i < columns.size(); ++i) {
+      std::vector<int64_t> axes{batch->size};
+      axes.insert(axes.end(), columns[i].row.axes().begin(), columns[i].row.axes().end());
+      numbers_[columns[i].name] = to_doubles({columns[i].dtype, Shape(axes)}, batch->columns[i]);
+    }
+    samples_.assign(batch->sample_index.begin(), batch->sample_index.end());
+    loader.release();
+    return {};
+  }
+
+  // As the file has them.
+  Status read_parameters() {
+    const TrainingSource& source = *run_->setup().source;
+    for (const Parameter& p : graph_.parameters) {
+      const TensorDesc& desc = graph_.value(p.value).desc;
+      const OnnxFile& file = source.file_of(p);
+      const Initializer& initializer = file.initializers()[static_cast<size_t>(p.initializer)];
+      if (p.raw) {
+        std::vector<std::byte> bytes(desc.bytes());
+        OFSDP_RETURN_IF_ERROR(file.read_raw(initializer, 0, bytes));
+        numbers_[p.name] = to_doubles(desc, bytes.data());
+      } else {
+        std::vector<float> values(static_cast<size_t>(desc.numel()));
+        OFSDP_RETURN_IF_ERROR(file.read(initializer, 0, values));
+        numbers_[p.name].assign(values.begin(), values.end());
+      }
+    }
+    return {};
+  }
+
+  Status train() {
+    OFSDP_RETURN_IF_ERROR(run_->check_executable());
+    OFSDP_ASSIGN_OR_RETURN(const auto state,
+                           RankState::make(run_->plan(), run_->setup(), *communicator_,
+                                           context_.ledger, run_->executor_options()));
+    MetricsWriter metrics;
+    Trainer trainer(run_->settings(), *state, *communicator_, context_.ledger,
+                    *run_->plan().train_sampler, metrics);
+    const auto before = values_of(*state);
+    OFSDP_ASSIGN_OR_RETURN(const StepRow row, trainer.run_one(1));
+    trained_.loss = row.loss;
+    OFSDP_RETURN_IF_ERROR(state->fetch());
+    trained_.gradients = values_of(*state);
+    for (auto& [name, values] : trained_.gradients) {
+      const std::vector<double>& from = before.at(name);
+      for (size_t i = 0; i < values.size(); ++i) values[i] = (from[i] - values[i]) / kRate;
+    }
+    return {};
+  }
+
+  static NamedNumbers values_of(const RankState& state) {
+    NamedNumbers found;
+    for (const Unit& unit : state.plan().plan.units) {
+      const Status status =
+          state.held(unit, -1).for_each_part([&](const ShardPart& part) -> Status {
+            std::vector<double>& values = found[state.parameter(part.param.parameter).name];
+            values.insert(values.end(), part.values.begin(), part.values.end());
+            return {};
+          });
+      OFSDP_CHECK(status.ok(), "{}", status.message());
+    }
+    return found;
+  }
+
+  // Loss and derivatives of the reference, as far as time allows.
+  Status refer() {
+    for (const Parameter& p : graph_.parameters) {
+      if (p.trained) not_checked_.push_back(p.name);
+    }
+    if (!affordable_) return {};
+    step_ = {run_->executor_options().seed, 0, samples_};
+    ReferenceRun reference(graph_, step_);
+    Status status = begin(reference);
+    if (out_of_time(status)) return {};
+    OFSDP_RETURN_IF_ERROR(std::move(status));
+    reference_loss_ = reference.loss();
+    return differentiate(reference);
+  }
+
+  // `draw`: not 0: given numbers are off by the rounding of the type, too.
+  Status begin(ReferenceRun& reference, uint32_t draw = 0) const {
+    reference.set_deadline(deadline_);
+    std::minstd_rand random(draw + 1);
+    std::uniform_real_distribution<double> share(-limits_.rounding, limits_.rounding);
+    for (size_t id = 1; id < graph_.values.size(); ++id) {
+      const Value& value = graph_.values[id];
+      const bool given = value.kind == ValueKind::kInput || value.kind == ValueKind::kParameter;
+      const auto found = numbers_.find(value.name);
+      if (!given || found == numbers_.end()) continue;
+      std::vector<double> numbers = found->second;
+      const bool moves = draw != 0 && is_floating(value.desc.dtype);
+      for (double& number : numbers) number *= moves ? 1 + share(random) : 1;
+      reference.set(static_cast<ValueId>(id), std::move(numbers));
+    }
+    return reference.run();
+  }
+
+  static bool out_of_time(const Status& status) {
+    return !status.ok() && status.message().ends_with("out of time");
+  }
+
+  // Each parameter along one direction, then all along the next, in an order drawn anew.
+  Status differentiate(ReferenceRun& reference) {
+    std::vector<CheckedParameter> list;
+    for (const Parameter& p : graph_.parameters) {
+      if (p.trained) list.push_back({p.name, p.value});
+    }
+    std::mt19937_64 random(context_.options.run.seed + 1);
+    std::ranges::shuffle(list, random);
+    const int64_t directions = context_.options.check.directions;
+    bool late = false;
+    for (int64_t d = 0; d < directions && !late; ++d) {
+      for (CheckedParameter& p : list) {
+        Status status = along_one(reference, p, random);
+        late = out_of_time(status);
+        if (late) break;
+        OFSDP_RETURN_IF_ERROR(std::move(status));
+      }
+    }
+    not_checked_.clear();
+    for (CheckedParameter& p : list) {
+      if (p.here.empty()) {
+        not_checked_.push_back(p.name);
+      } else {
+        parameters_.push_back(std::move(p));
+      }
+    }
+    std::ranges::sort(not_checked_);
+    std::ranges::sort(parameters_, {}, &CheckedParameter::name);
+    return {};
+  }
+
+  std::vector<double> direction_of(const CheckedParameter& p, uint64_t seed) const {
+    std::mt19937_64 random(seed);
+    std::normal_distribution<double> normal;
+    std::vector<double> direction(static_cast<size_t>(graph_.value(p.value).desc.numel()));
+    for (double& v : direction) v = normal(random);
+    return direction;
+  }
+
+  // Steps away from a kink by taking another direction.
+  Status along_one(ReferenceRun& reference, CheckedParameter& p, std::mt19937_64& random) const {
+    constexpr int kTries = 4;
+    for (int i = 0; i < kTries; ++i) {
+      const uint64_t seed = random();
+      const std::vector<double> direction = direction_of(p, seed);
+      OFSDP_ASSIGN_OR_RETURN(const Slope slope, reference.slope({{p.value, direction}}));
+      if (slope.kink) continue;
+      p.directions.push_back(seed);
+      p.reference.push_back(slope.value);
+      const auto gradient = trained_.gradients.find(p.name);
+      p.here.push_back(gradient == trained_.gradients.end() ? 0 : dot(gradient->second, direction));
+      return {};
+    }
+    return {};
+  }
+
+  // A derivative that is 0 but for rounding (of a bias before a normalization) has no digits: where
+  // two differ, the reference once more with all numbers off by the rounding of the type.
+  Status allow_rounding() {
+    constexpr double kSafety = 4;
+    constexpr uint32_t kDraws = 6;
+    for (uint32_t draw = 0; draw < kDraws; ++draw) {
+      ReferenceRun disturbed(graph_, step_);
+      disturbed.disturb(limits_.rounding, draw);
+      Status status = begin(disturbed, draw + 1);
+      if (out_of_time(status)) break;
+      OFSDP_RETURN_IF_ERROR(std::move(status));
+      const double moved = kSafety * std::abs(disturbed.loss() - *reference_loss_);
+      loss_rounding_ = std::max(loss_rounding_, moved);
+      for (CheckedParameter& p : parameters_) {
+        if (differences_.at(p.name) <= limits_.derivative) continue;
+        for (size_t i = 0; i < p.directions.size(); ++i) {
+          const auto slope = disturbed.slope({{p.value, direction_of(p, p.directions[i])}});
+          if (!slope.ok()) break;
+          p.rounding = std::max(p.rounding, kSafety * std::abs(slope->value - p.reference[i]));
+        }
+      }
+    }
+    find_worst();
+    return {};
+  }
+
+  void find_worst() {
+    double of_all = 0, worst = -1;
+    worst_.clear();
+    for (const CheckedParameter& p : parameters_) of_all = std::max(of_all, p.largest());
+    for (const CheckedParameter& p : parameters_) {
+      const double scale = std::max({p.largest(), 1e-4 * of_all, 1e-30});
+      const double difference = p.farthest() / scale;
+      differences_[p.name] = difference;
+      if (difference <= worst) continue;
+      worst = difference;
+      worst_ = p.name;
+    }
+    if (reference_loss_) {
+      const double far = std::abs(trained_.loss - *reference_loss_) - loss_rounding_;
+      loss_difference_ = std::max(0.0, far) / std::max(std::abs(*reference_loss_), 1e-6);
+      if (std::isnan(far)) loss_difference_ = HUGE_VAL;
+    }
+  }
+
+  bool wrong_loss() const { return !(loss_difference_ <= limits_.loss); }
+  bool wrong() const {
+    return wrong_loss() || (!worst_.empty() && !(differences_.at(worst_) <= limits_.derivative));
+  }
+
+  Status find_node() {
+    const auto left = std::max(deadline_, Clock::now() + std::chrono::seconds(5));
+    const NodeSearch search{*run_->setup().source,       rows(), numbers_, step_, left,
+                            std::max(1e-4, limits_.loss)};
+    auto found = first_parting_node(search);
+    if (found.ok()) node_ = *found;
+    return {};  // that it cannot be told is no error: the parameter is named
+  }
+
+  Status verdict() const {
+    const std::string where =
+        node_.empty() ? ""
+                      : format_text("; the first node where the two part is '{}'", escaped(node_));
+    if (worst_.empty() || differences_.at(worst_) <= limits_.derivative) {
+      return fault("check: {}: loss {:.9g}, the reference has {:.9g}{}", options_.model,
+                   trained_.loss, *reference_loss_, where);
+    }
+    return fault(
+        "check: {}: parameter '{}': derivatives are {:.3g} of the largest away from the "
+        "reference's, at most {:.3g} expected{}",
+        options_.model, escaped(worst_), differences_.at(worst_), limits_.derivative, where);
+  }
+
+  void say() const {
+    print_lines(stdout, context_.options.json ? escaped_json(json()) + "\n" : table());
+    std::fflush(stdout);
+  }
+
+  std::string json() const {
+    using Json = nlohmann::json;
+    Json made;
+    made["loss"] = Json::array({trained_.loss, reference_loss_ ? Json(*reference_loss_) : Json()});
+    made["parameters"] = differences_;
+    made["not_checked"] = not_checked_;
+    made["worst"] = worst_.empty() ? Json() : Json(worst_);
+    made["node"] = node_.empty() ? Json() : Json(node_);
+    return made.dump(-1, ' ', false, Json::error_handler_t::replace);
+  }
+
+  std::string table() const {
+    std::string text;
+    if (rows() != asked_rows_)
+      text +=
+          format_text("{} of the {} rows of the first batch: the reference would take too long\n",
+                      rows(), asked_rows_);
+    if (!reference_loss_) {
+      text += format_text(
+          "loss {:.9g}; nothing was compared: the reference takes longer than --limit\n",
+          trained_.loss);
+    } else {
+      text +=
+          format_text("loss {:.9g}, reference {:.9g}: difference {:.2g}, at most {:.2g} expected\n",
+                      trained_.loss, *reference_loss_, loss_difference_, limits_.loss);
+    }
+    size_t width = 9;
+    for (const CheckedParameter& p : parameters_) width = std::max(width, escaped(p.name).size());
+    if (!parameters_.empty())
+      text += format_text("{:<{}}  difference  directions\n", "parameter", width);
+    for (const CheckedParameter& p : parameters_) {
+      const double difference = differences_.at(p.name);
+      text += format_text("{:<{}}  {:>10.2g}  {:>10}{}\n", escaped(p.name), width, difference,
+                          p.here.size(), difference <= limits_.derivative ? "" : "  wrong");
+    }
+    for (const std::string& name : not_checked_)
+      text += format_text("not checked: {}\n", escaped(name));
+    return text + (wrong() ? ""
+                           : format_text("check: {} parameter{} agree{}\n", parameters_.size(),
+                                         parameters_.size() == 1 ? "" : "s",
+                                         parameters_.size() == 1 ? "s" : ""));
+  }
+
+  const RunContext& context_;
+  Options options_;
+  const Tolerance limits_;
+  const Clock::time_point began_, deadline_;
+  std::unique_ptr<Communicator> communicator_;
+  std::unique_ptr<PreparedRun> run_;
+  Graph graph_;
+  int64_t asked_rows_ = 0;
+  bool affordable_ = false;
+  NamedNumbers numbers_;  // of inputs and parameters
+  std::vector<int64_t> samples_;
+  StepContext step_;
+  TrainedStep trained_;
+  std::optional<double> reference_loss_;
+  double loss_difference_ = 0, loss_rounding_ = 0;
+  std::vector<CheckedParameter> parameters_;
+  std::map<std::string, double> differences_;
+  std::vector<std::string> not_checked_;
+  std::string worst_, node_;
+};
+
+}  // namespace
+
+Status run_check(const RunContext& context) { return Checker(context).run(); }
+
+}  // namespace ofsdp::runtime

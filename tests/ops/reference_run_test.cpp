@@ -1,0 +1,103 @@
+// Graphs in double, and derivatives by differences: importer/graph/reference_run.h.
+#include "importer/graph/reference_run.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "tests/support/graphs.h"
+#include "tests/support/namespaces.h"
+
+namespace ofsdp {
+namespace reference_run_test {
+
+using ::testing::HasSubstr;
+
+class ReferenceRunTest : public ::testing::Test {
+ protected:
+  // loss = mean(op(w) * x) of three elements.
+  ValueId mean_of(const std::string& op, const Attributes& attributes = {}) {
+    w_ = maker_.parameter("w", {3});
+    x_ = maker_.input("x", {DType::kFloat32, {3}});
+    made_ = maker_.node(op, "op", {w_}, attributes);
+    const ValueId product = maker_.node("Mul", "mul", {made_, x_});
+    return maker_.graph.loss =
+               maker_.node("ReduceMean", "mean", {product}, {{"keepdims", int64_t{0}}});
+  }
+
+  Slope slope_at(const std::vector<double>& w, const std::vector<double>& direction) {
+    ReferenceRun run(maker_.graph, step_);
+    run.set(w_, w);
+    run.set(x_, {1, -2, 3});
+    EXPECT_TRUE(run.run().ok());
+    auto slope = run.slope({{w_, direction}});
+    EXPECT_TRUE(slope.ok());
+    return *slope;
+  }
+
+  const Registry registry_ = make_registry();
+  testing::GraphMaker maker_{registry_};
+  const StepContext step_;
+  ValueId w_ = 0, x_ = 0, made_ = 0;
+};
+
+TEST_F(ReferenceRunTest, ComputesTheGraphInDouble) {
+  mean_of("Exp");
+  ReferenceRun run(maker_.graph, step_);
+  run.set(w_, {0.1, 0.2, 0.3});
+  run.set(x_, {1, -2, 3});
+  ASSERT_TRUE(run.run().ok());
+  const double expected = (std::exp(0.1) - 2 * std::exp(0.2) + 3 * std::exp(0.3)) / 3;
+  EXPECT_NEAR(run.loss(), expected, 1e-15);
+  EXPECT_NEAR(run.value(made_)[1], std::exp(0.2), 1e-15);
+}
+
+TEST_F(ReferenceRunTest, DifferentiatesToSevenDigits) {
+  mean_of("Exp");
+  const Slope slope = slope_at({0.1, -1.2, 2.3}, {1, 0.5, -2});
+  const double expected = (std::exp(0.1) - std::exp(-1.2) - 6 * std::exp(2.3)) / 3;
+  EXPECT_FALSE(slope.kink);
+  EXPECT_NEAR(slope.value, expected, 1e-8 * std::abs(expected));
+  EXPECT_LT(slope.error, 1e-7 * std::abs(expected));
+}
+
+TEST_F(ReferenceRunTest, FindsKinks) {
+  mean_of("Relu");
+  EXPECT_FALSE(slope_at({0.5, -0.5, 0.25}, {1, 1, 1}).kink);
+  EXPECT_NEAR(slope_at({0.5, -0.5, 0.25}, {1, 1, 1}).value, 4.0 / 3, 1e-9);
+  EXPECT_TRUE(slope_at({0.5, -0.5, 0}, {1, 1, 1}).kink);      // at the corner
+  EXPECT_FALSE(slope_at({0.5, -0.5, 0}, {1, 1, 0}).kink);     // along it
+  EXPECT_FALSE(slope_at({0.5, -0.5, 3e-5}, {1, 1, 1}).kink);  // near it: by a smaller width
+}
+
+TEST_F(ReferenceRunTest, RunsTheKernelOfAnOperatorWithoutReference) {
+  mean_of("Tanh");
+  OpDef op = registry_.get("Tanh");
+  op.reference = nullptr;
+  maker_.graph.nodes[0].op = &op;
+  const Slope slope = slope_at({0.3, -0.7, 1.1}, {1, -1, 0.5});
+  const auto part = [](double w) { return 1 - std::tanh(w) * std::tanh(w); };
+  const double expected = (part(0.3) + 2 * part(-0.7) + 1.5 * part(1.1)) / 3;
+  EXPECT_FALSE(slope.kink);
+  EXPECT_NEAR(slope.value, expected, 1e-4 * std::abs(expected));
+}
+
+TEST_F(ReferenceRunTest, NamesTheNodeOfAValueThatNobodySet) {
+  mean_of("Exp");
+  ReferenceRun run(maker_.graph, step_);
+  run.set(w_, {0.1, 0.2, 0.3});
+  EXPECT_THAT(run.run().message(), HasSubstr("node 'mul' (Mul): 'x' has no value"));
+}
+
+TEST_F(ReferenceRunTest, StopsAtTheDeadline) {
+  mean_of("Exp");
+  ReferenceRun run(maker_.graph, step_);
+  run.set(w_, {0.1, 0.2, 0.3});
+  run.set(x_, {1, -2, 3});
+  run.set_deadline(ReferenceRun::Clock::time_point::min());
+  EXPECT_THAT(run.run().message(), HasSubstr("out of time"));
+}
+
+}  // namespace reference_run_test
+}  // namespace ofsdp
