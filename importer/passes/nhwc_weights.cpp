@@ -21,7 +21,9 @@ Graph with_nhwc_order(const Graph& graph, NhwcWeights order) {
   Graph made = graph;
   for (Node& node : made.nodes) {
     if (!lacks_order(node)) continue;
-    node.attributes.set(kNhwcWeightsLast, int64_t{order == NhwcWeights::kLast});
+    Node ordered = node;
+    ordered.attributes.set(kNhwcWeightsLast, int64_t{order == NhwcWeights::kLast});
+    GraphEditor::change_symbolic(node, std::move(ordered));
   }
   return made;
 }

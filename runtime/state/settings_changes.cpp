@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <array>
+#include <iterator>
 #include <map>
+#include <sstream>
 #include <vector>
 
 #include "kernels/base/escaped.h"
@@ -11,72 +13,27 @@
 namespace ofsdp::runtime {
 namespace {
 
-// By the tables of the command line: sharding, loss, trained tensors, optimizer, schedule, edits.
-constexpr std::array kKeys = std::to_array<std::string_view>({"param_dtype",
-                                                              "reduce_dtype",
-                                                              "buffer_dtype",
-                                                              "matmul_precision",
-
-                                                              "loss",
-                                                              "loss_mean",
-                                                              "prediction",
-                                                              "labels",
-                                                              "ignore_index",
-                                                              "label_smoothing",
-                                                              "teacher",
-                                                              "distill_weight",
-                                                              "distill_temperature",
-
-                                                              "freeze",
-                                                              "train",
-                                                              "sync_batch_norm",
-                                                              "qat_scales",
-                                                              "training_info",
-                                                              "initialize",
-
-                                                              "optimizer",
-                                                              "lr",
-                                                              "weight_decay",
-                                                              "momentum",
-                                                              "nesterov",
-                                                              "betas",
-                                                              "eps",
-                                                              "rho",
-                                                              "state_dtype",
-                                                              "no_decay",
-                                                              "group",
-                                                              "ema",
-                                                              "ema_use",
-                                                              "clip_grad_norm",
-                                                              "muon_adjust",
-
-                                                              "lr_schedule",
-                                                              "warmup_steps",
-                                                              "total_steps",
-                                                              "min_lr_ratio",
-                                                              "power",
-                                                              "step_size",
-                                                              "milestones",
-                                                              "gamma",
-                                                              "schedule_unit",
-                                                              "decay_steps",
-                                                              "restart_steps",
-                                                              "restart_mult",
-                                                              "pct_start",
-                                                              "div_factor",
-                                                              "final_div_factor",
-
-                                                              "lora",
-                                                              "lora_rank",
-                                                              "lora_alpha",
-                                                              "lora_dropout",
-                                                              "lora_from",
-                                                              "replace_head",
-                                                              "untie",
-
-                                                              "global_batch_size"});
+// Words in the order of the command line's tables: sharding, loss, trained tensors, optimizer,
+// schedule, edits, batch.
+constexpr const char* kKeys =
+    "param_dtype reduce_dtype buffer_dtype matmul_precision "
+    "loss loss_mean prediction labels ignore_index label_smoothing teacher distill_weight "
+    "distill_temperature "
+    "freeze train sync_batch_norm qat_scales training_info initialize "
+    "optimizer lr weight_decay momentum nesterov betas eps rho state_dtype no_decay group ema "
+    "ema_use clip_grad_norm muon_adjust "
+    "lr_schedule warmup_steps total_steps min_lr_ratio power step_size milestones gamma "
+    "schedule_unit decay_steps restart_steps restart_mult pct_start div_factor "
+    "final_div_factor "
+    "lora lora_rank lora_alpha lora_dropout lora_from replace_head untie "
+    "global_batch_size";
 constexpr std::array kFollowTheLength =
     std::to_array<std::string_view>({"linear", "cosine", "polynomial", "wsd", "onecycle"});
+
+std::vector<std::string> keys_that_change_weights() {
+  std::istringstream words(kKeys);
+  return {std::istream_iterator<std::string>(words), {}};
+}
 
 using Values = std::map<std::string, std::string>;
 
@@ -106,7 +63,9 @@ bool schedule_follows_length(const Values& values) {
 
 }  // namespace
 
-bool changes_weights(std::string_view key) { return std::ranges::count(kKeys, key) > 0; }
+bool changes_weights(std::string_view key) {
+  return std::ranges::count(keys_that_change_weights(), key) > 0;
+}
 
 std::string changed_settings_line(const std::string& saved, const std::string& present) {
   const Values before = values_in(saved), now = values_in(present);
@@ -116,7 +75,7 @@ std::string changed_settings_line(const std::string& saved, const std::string& p
     if (old == before.end() || other == now.end() || old->second == other->second) return;
     changes.push_back(format_text("{} {} (was {}{})", key, other->second, old->second, why));
   };
-  for (const std::string_view key : kKeys) compare(std::string(key), "");
+  for (const std::string& key : keys_that_change_weights()) compare(key, "");
   if (schedule_follows_length(now)) {
     compare("steps", "; lr_schedule follows it");
     compare("epochs", "; lr_schedule follows it");
