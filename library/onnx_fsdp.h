@@ -154,7 +154,7 @@ ONNX_FSDP_API onnx_fsdp_status onnx_fsdp_trainer_open(const onnx_fsdp_settings* 
 typedef struct onnx_fsdp_step {
   size_t size;  /* sizeof(onnx_fsdp_step) */
   int64_t step; /* from 1 */
-  double loss;  /* before the update, of all ranks; NaN: no label was kept */
+  double loss;  /* before the update, of all ranks */
   double grad_norm;
   double lr;
   double step_ms;

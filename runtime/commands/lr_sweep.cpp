@@ -41,7 +41,6 @@ Result<std::vector<LrPoint>> sweep(const RunContext& context) {
       context.ledger};
   double least = HUGE_VAL;
   const auto goes_on = [&least](const StepRow& row) {
-    if (std::isnan(row.loss)) return true;  // an update without a label
     least = std::min(least, row.loss);
     return std::isfinite(row.loss) && row.loss <= 4 * std::abs(least) + 1e-3;
   };
@@ -49,7 +48,6 @@ Result<std::vector<LrPoint>> sweep(const RunContext& context) {
   std::vector<LrPoint> points;
   double mean = 0, weight = 0;
   for (const StepRow& row : some.rows) {
-    if (std::isnan(row.loss)) continue;
     mean = kSmoothing * mean + (1 - kSmoothing) * row.loss;
     weight = kSmoothing * weight + (1 - kSmoothing);
     points.push_back({row.lr, mean / weight});

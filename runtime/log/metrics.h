@@ -32,7 +32,7 @@ struct MetricValue {
 struct StepRow {
   int64_t step = 0;  // updates, from 1
   int64_t epoch = 0;
-  double loss = 0;       // before the update; NaN: no label was kept
+  double loss = 0;       // before the update
   double grad_norm = 0;  // before clipping, unscaled
   double lr = 0;         // the rate this update used
   double step_ms = 0;

@@ -37,10 +37,6 @@ void add_time(LineBuffer& text, double seconds) {
   if (hours == 0) text.add("{}:{:02}", minutes, whole % 60);
 }
 
-void add_loss(LineBuffer& text, double loss) {
-  std::isnan(loss) ? text.add("  loss: no label") : text.add("  loss {:.4f}", loss);
-}
-
 size_t terminal_width(int fd) {
   winsize size{};
   const bool known = ioctl(fd, TIOCGWINSZ, &size) == 0 && size.ws_col > 1;
@@ -103,7 +99,7 @@ void Progress::draw(const StepRow& row, Clock::time_point now) {
   const size_t bar_ends = text.view().size();
   text.add("{}", row.step);
   if (total > 0) text.add("/{}", total);
-  add_loss(text, row.loss);
+  text.add("  loss {:.4f}", row.loss);
   if (std::isfinite(row.lr)) text.add("  lr {:.4g}", row.lr);
   if (row.skips > 0) text.add("  skipped {}", row.skips);
   const double seconds = std::max(1e-9, seconds_between(last_drawn_, now));
@@ -145,7 +141,7 @@ void Progress::eval(const EvalRow& row) {
   if (options_.fd < 0) return;
   LineBuffer text;
   text.add("eval  step {}", row.step);
-  add_loss(text, row.loss);
+  std::isnan(row.loss) ? text.add("  loss: no label") : text.add("  loss {:.4f}", row.loss);
   for (const MetricValue& metric : row.metrics) {
     if (!metric.value) continue;
     text.add("  ");

@@ -152,7 +152,7 @@ void warn_of_undefined(const Evaluator& evaluator, const EvalRow& row) {
   print_lines(
       stderr,
       format_text("fsdp-run: warning: evaluation after step {}: its labels do not define {}: "
-                  "null in the rows, never the best, not counted by --early-stop\n",
+                  "null in the rows, never the best, no better value for --early-stop\n",
                   row.step, escaped(joined(names, ", "))));
 }
 

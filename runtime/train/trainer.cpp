@@ -133,7 +133,6 @@ UpdateNumbers Trainer::numbers_of(int64_t step) const {
 Status Trainer::update(int64_t step) {
   UpdateRunner& runner = state_.executor();
   runner.begin_update(numbers_of(step));
-  counted_[static_cast<size_t>(step) % counted_.size()] = kept_;
   OFSDP_RETURN_IF_ERROR(micro_batches(step));
   OFSDP_ASSIGN_OR_RETURN(auto outcome, runner.outcome(false));
   OFSDP_RETURN_IF_ERROR(exchange_and_report(outcome, step));
@@ -275,18 +274,9 @@ Status Trainer::report(const UpdateOutcome& outcome, const UpdateSums& sums) {
   samples_ += sums.samples;
   milliseconds_ += sums.step_ms;
   const int64_t step = outcome.step, epoch = sampler_.epoch_of(step - 1);
-  const auto& counted = counted_[static_cast<size_t>(step) % counted_.size()];
-  const auto counts = [&](size_t i) { return counted[i] > 0; };
   double loss = 0;
-  bool any = false;
-  for (size_t t = 0; t < terms_.size(); ++t) {
-    loss += terms_[t].factor * sums.losses[t];
-    any = any || counts(static_cast<size_t>(terms_[t].loss));
-  }
-  if (!any) loss = std::nan("");
-  for (size_t i = 0; i < losses_.size(); ++i) {
-    losses_[i].value = counts(i) ? std::optional(sums.losses[i]) : std::nullopt;
-  }
+  for (size_t t = 0; t < terms_.size(); ++t) loss += terms_[t].factor * sums.losses[t];
+  for (size_t i = 0; i < losses_.size(); ++i) losses_[i].value = sums.losses[i];
   row_ = {.step = step,
           .epoch = epoch,
           .loss = loss,
@@ -329,8 +319,7 @@ Result<std::optional<EvalRow>> Trainer::evaluate_when_due(int64_t step) {
   return std::optional(row);
 }
 
-// All ranks have the same row, and so decide alike. A value that is not defined is neither better
-// nor worse: the evaluation does not count.
+// All ranks have the same row, and so decide alike. A value that is not defined is not better.
 void Trainer::watch(const EvalRow& row) {
   if (!options_.run.early_stop) return;
   const std::string& name = options_.checkpoint.keep_best;
@@ -338,8 +327,8 @@ void Trainer::watch(const EvalRow& row) {
   for (const MetricValue& metric : row.metrics) {
     if (metric.name == name) value = metric.value.value_or(std::nan(""));
   }
-  if (std::isnan(value)) return;
-  const bool better = is_better(name.empty() ? "loss" : name, value, best_.value_or(std::nan("")));
+  const bool better = !std::isnan(value) &&
+                      is_better(name.empty() ? "loss" : name, value, best_.value_or(std::nan("")));
   not_better_ = better ? 0 : not_better_ + 1;
   if (better) best_ = value;
   early_ = not_better_ >= *options_.run.early_stop;

@@ -102,9 +102,7 @@ class Trainer {
   bool warned_ = false;           // of an evaluation with undefined values
   const Batch* batch_ = nullptr;  // taken from the loader
   const std::vector<LossTerm> terms_;
-  std::array<double, kMostLossTerms> kept_{};  // of the present update, all ranks together
-  // kept_ of the last updates: a device gives an update's numbers late.
-  std::array<std::array<double, kMostLossTerms>, 4> counted_{};
+  std::array<double, kMostLossTerms> kept_{};    // of the present update, all ranks together
   std::array<double, kMostLossTerms> shares_{};  // of the present micro-batch, of each term
   RankNumbers numbers_;                          // of an exchange
   std::vector<MetricValue> losses_;              // of row_
