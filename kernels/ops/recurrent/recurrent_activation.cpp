@@ -99,18 +99,6 @@ OFSDP_MULTIARCH void activate(const GateActivation& a, T* y, int64_t n) {
   }
 }
 
-bool slope_needs_argument(const GateActivation& a) {
-  switch (a.kind) {
-    case Kind::kLeakyRelu:
-    case Kind::kElu:
-      return a.alpha <= 0;
-    case Kind::kThresholdedRelu:
-      return a.alpha < 0;
-    default:
-      return false;
-  }
-}
-
 template <typename T>
 OFSDP_MULTIARCH void argument_grad(const GateActivation& a, const T* x, T* d, int64_t n) {
   const auto alpha = static_cast<T>(a.alpha), clip = static_cast<T>(a.clip);

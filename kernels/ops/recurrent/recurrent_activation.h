@@ -37,7 +37,17 @@ template <typename T>
 void activate(const GateActivation& activation, T* y, int64_t n);
 
 // Returns whether f'(x) depends on x beyond the result f(x).
-bool slope_needs_argument(const GateActivation& activation);
+inline bool slope_needs_argument(const GateActivation& a) {
+  switch (a.kind) {
+    case GateActivation::Kind::kLeakyRelu:
+    case GateActivation::Kind::kElu:
+      return a.alpha <= 0;
+    case GateActivation::Kind::kThresholdedRelu:
+      return a.alpha < 0;
+    default:
+      return false;
+  }
+}
 
 // d[i] *= f'(x[i]) where y[i] = f(x[i]). Reads x only if slope_needs_argument, else y only.
 template <typename T>
