@@ -2,9 +2,10 @@
 
 #include <gtest/gtest.h>
 
-#include <cstring>
+#include <algorithm>
 #include <functional>
 #include <random>
+#include <span>
 
 #include "kernels/core/memory.h"
 #include "tests/support/namespaces.h"
@@ -24,8 +25,8 @@ class GraphRun {
       const auto it = feeds.find(value.name);
       if (it == feeds.end()) continue;
       OFSDP_CHECK(it->second.size() * sizeof(float) == value.desc.bytes(), "{}", value.name);
-      bytes_[id].resize(value.desc.bytes());
-      std::memcpy(bytes_[id].data(), it->second.data(), value.desc.bytes());
+      const auto fed = std::as_bytes(std::span(it->second));
+      bytes_[id].assign(fed.begin(), fed.end());
     }
     return {};
   }
@@ -62,7 +63,7 @@ class GraphRun {
       if (graph_.values[id].desc.dtype != DType::kFloat32 || bytes_[id].empty()) continue;
       Floats& values = result[static_cast<ValueId>(id)];
       values.resize(bytes_[id].size() / sizeof(float));
-      std::memcpy(values.data(), bytes_[id].data(), bytes_[id].size());
+      std::ranges::copy(bytes_[id], std::as_writable_bytes(std::span(values)).begin());
     }
     return result;
   }
