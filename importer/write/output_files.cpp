@@ -59,16 +59,17 @@ bool is_temporary(std::string_view name, std::string_view prefix) {
          name.substr(prefix.size(), kToken).find_first_not_of(kDigits) == std::string_view::npos;
 }
 
-// Locks a file or folder of this user for as long as the descriptor is open. Nothing: somebody has
-// it, it is gone, or the file system has no locks (then nobody removes it).
-OpenFile locked(const std::string& path) {
+// Locks a file or folder of this user for as long as the descriptor is open. `how`: LOCK_EX waits
+// for whoever has it. Nothing: somebody has it, it is gone, or the file system has no locks (then
+// nobody removes it).
+OpenFile locked(const std::string& path, int how) {
   OpenFile file{path, UniqueFd(open(path.c_str(), O_RDWR | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC))};
   if (!file.fd.valid()) {
     file.fd = UniqueFd(open(path.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
   }
   struct stat info {};
-  const bool got = file.fd.valid() && fstat(file.fd.get(), &info) == 0 &&
-                   flock(file.fd.get(), LOCK_EX | LOCK_NB) == 0;
+  const bool got =
+      file.fd.valid() && fstat(file.fd.get(), &info) == 0 && flock(file.fd.get(), how) == 0;
   if (!got) return {};
   file.device = info.st_dev;
   file.inode = info.st_ino;
@@ -84,7 +85,7 @@ void remove_stale_temporaries(const std::string& target) {
        entry.increment(error)) {
     const std::string name = entry->path().filename().string();
     if (!is_temporary(name, prefix)) continue;
-    const OpenFile stale = locked(join_path(folder, name));
+    const OpenFile stale = locked(join_path(folder, name), LOCK_EX | LOCK_NB);
     std::error_code ignored;
     if (stale.fd.valid()) std::filesystem::remove_all(stale.path, ignored);
   }
@@ -97,11 +98,28 @@ std::string own_temporary(const std::string& target) {
                    format_text("{}{:013x}.tmp", temporary_prefix(target), random_word() >> 12));
 }
 
-// Keeps the new temporary locked until it is gone or has its name.
-void hold(const std::string& path) {
+// Keeps the new temporary locked until it is gone or has its name. Returns false if another process
+// has removed it as a stale one before it was locked.
+bool hold(const std::string& path) {
   static std::vector<OpenFile> held;
   std::erase_if(held, [](const OpenFile& file) { return !is_same_file(file.path, file); });
-  if (OpenFile file = locked(path); file.fd.valid()) held.push_back(std::move(file));
+  OpenFile file = locked(path, LOCK_EX);
+  if (!file.fd.valid() || !is_same_file(path, file)) return kind_of(path) != Kind::kAbsent;
+  held.push_back(std::move(file));
+  return true;
+}
+
+// Makes a temporary of `target` by `make`, which returns whether it could; again, if it was removed
+// before it was locked.
+Result<std::string> make_temporary(const std::string& target,
+                                   const std::function<bool(const std::string& path)>& make) {
+  while (true) {
+    const std::string path = own_temporary(target);
+    if (!make(path)) {
+      return fault("{}: cannot be written: {}: {}", target, path, std::strerror(errno));
+    }
+    if (hold(path)) return path;
+  }
 }
 
 Status check_folder(const std::string& path) {
@@ -213,11 +231,8 @@ Status check_output_folder(const std::string& path, const std::vector<std::strin
 }
 
 Result<std::string> create_temporary_folder(const std::string& target) {
-  const std::string path = own_temporary(target);
-  const bool made = mkdir(path.c_str(), 0777) == 0;
-  if (made) hold(path);
-  if (made) return path;
-  return fault("{}: cannot be written: {}: {}", target, path, std::strerror(errno));
+  return make_temporary(target,
+                        [](const std::string& path) { return mkdir(path.c_str(), 0777) == 0; });
 }
 
 // NFS and CIFS know no flags.
@@ -238,11 +253,10 @@ Status replace_folder(const std::string& temporary, const std::string& path) {
 }
 
 Result<std::string> create_temporary(const std::string& target) {
-  const std::string path = own_temporary(target);
-  const UniqueFd fd(open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666));
-  if (fd.valid()) hold(path);
-  if (fd.valid()) return path;
-  return fault("{}: cannot be written: {}: {}", target, path, std::strerror(errno));
+  constexpr int kNew = O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC;
+  return make_temporary(target, [](const std::string& path) {
+    return UniqueFd(open(path.c_str(), kNew, 0666)).valid();
+  });
 }
 
 Status write_whole(const std::string& path,

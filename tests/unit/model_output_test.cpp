@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 #include <sys/file.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cmath>
@@ -199,6 +200,26 @@ TEST_F(ModelOutputTest, TemporariesOfOneTargetDoNotClash) {
   EXPECT_NE(*first, *second);
   EXPECT_TRUE(std::filesystem::exists(*first));
   for (const std::string& path : {*first, *second}) std::filesystem::remove(path);
+}
+
+// Each process removes stale temporaries while the others make theirs, as ranks that save do.
+TEST_F(ModelOutputTest, ProcessesKeepEachOthersNewTemporaries) {
+  constexpr int kProcesses = 3, kTemporaries = 300;
+  std::vector<pid_t> pids;
+  for (int i = 0; i < kProcesses; ++i) {
+    const pid_t pid = fork();
+    for (int k = 0; pid == 0 && k < kTemporaries; ++k) {
+      const Result<std::string> made = create_temporary(out_ / "t.onnx");
+      if (!made.ok() || unlink(made->c_str()) != 0) _exit(1);
+    }
+    if (pid == 0) _exit(0);
+    pids.push_back(pid);
+  }
+  for (const pid_t pid : pids) {
+    int status = -1;
+    ASSERT_EQ(waitpid(pid, &status, 0), pid);
+    EXPECT_EQ(status, 0) << "a temporary was gone";
+  }
 }
 
 TEST_F(ModelOutputTest, KeepsTheNamesOfExternalData) {
