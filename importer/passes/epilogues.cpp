@@ -258,7 +258,7 @@ class Joiner {
     if (!is_operator(slope, "ofsdp.GeluGrad") || !is_tanh(slope) || slope.inputs[0] != product)
       return false;
     if (graph_.desc(slope.inputs[1]).shape != graph_.desc(product).shape ||
-        graph_.maker(slope.inputs[1]) > int(i)) {
+        graph_.maker(slope.inputs[1]) >= int(i)) {
       return false;
     }
     return with_operand(i, kX, slope.inputs[1], reader, "gelu_tanh_grad");

@@ -39,7 +39,7 @@ class NormAddends {
     const ValueId other = sum.inputs[sum.inputs[0] == dx ? 1 : 0], result = sum.outputs[0];
     const TensorDesc& desc = graph_.value(dx).desc;
     if (graph_.value(other).desc != desc || graph_.value(result).desc != desc) return;
-    if (uses_.maker(other) > static_cast<int>(i)) return;
+    if (uses_.maker(other) >= static_cast<int>(i)) return;  // i itself makes the scale's gradient
     Node made = norm;
     made.inputs.resize(kNormAddend, 0);
     made.inputs.push_back(other);

@@ -92,6 +92,24 @@ TEST_F(NormAddends, AGradientThatComesLaterStaysApart) {
   EXPECT_EQ(text(join_norm_addends(apart, always)), text(apart));
 }
 
+// The gradient of the scale is made by the same node as the other gradient of x.
+TEST_F(NormAddends, AnInputThatIsItsOwnScaleStaysApart) {
+  const ValueId x = maker.parameter("x", {3, 4});
+  const ValueId whole = maker.node("Identity", "same", {x});
+  const Attributes axis{{"axis", int64_t{0}}};
+  for (const char* op : {"LayerNormalization", "RMSNormalization"}) {
+    GraphMaker made = maker;
+    const Graph graph = [&] {
+      const ValueId y = made.node(op, "norm", {whole, whole}, axis);
+      const ValueId target = made.input("target", made.graph.value(y).desc);
+      made.graph.loss = made.node("ofsdp.MseLoss", "loss", {y, target});
+      return *autodiff(made.graph);
+    }();
+    ASSERT_EQ(count(graph, "Add"), 1);
+    EXPECT_EQ(text(join_norm_addends(graph, always)), text(graph)) << op;
+  }
+}
+
 TEST_F(NormAddends, AResultThatOthersReadStaysApart) {
   const Graph apart = pre_norm(true);
   for (const Node& node : apart.nodes) {
