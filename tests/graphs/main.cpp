@@ -2,12 +2,21 @@
 // ReferenceRun.
 //
 //   random_graphs [--count N] [--seed S] [--ways plain,eager,..|all] [--only RECIPE,..]
-//                 [--found FOLDER] [--replay FOLDER] [--keep]
+//                 [--found FOLDER] [--replay FOLDER] [--rotate] [--first] [--verbose]
+//
+// --rotate: each graph in one of the ways, by its seed; else in all of them.
+// --first:  ends at the first defect, which is not cut down.
+//
+// Ways with several ranks fork, so a process that trains itself, and has threads from then on,
+// must not: they run in a process of their own, beside the others.
 //
 // One line a defect, then a total. Exit status 1 if there was one.
 #include <onnx/checker.h>
 #include <onnx/defs/parser.h>
 #include <onnx/defs/printer.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cstdio>
@@ -31,7 +40,7 @@ struct Arguments {
   Names only;
   std::string found;   // the folder for what fails; empty: none
   std::string replay;  // a folder of such files
-  bool verbose = false;
+  bool rotate = false, first = false, verbose = false;
 };
 
 Names words_of(const std::string& list) {
@@ -52,6 +61,8 @@ Arguments arguments_of(int count, char** words) {
     if (word == "--only") arguments.only = words_of(value());
     if (word == "--found") arguments.found = value();
     if (word == "--replay") arguments.replay = value();
+    if (word == "--rotate") arguments.rotate = true;
+    if (word == "--first") arguments.first = true;
     if (word == "--verbose") arguments.verbose = true;
   }
   return arguments;
@@ -59,7 +70,16 @@ Arguments arguments_of(int count, char** words) {
 
 struct Totals {
   int64_t graphs = 0, trials = 0, nodes = 0, wrong = 0, unsteady = 0, refused = 0;
+
+  int64_t defects() const { return wrong + refused; }
 };
+
+// Totals that processes share.
+Totals* shared_totals() {
+  void* const memory =
+      mmap(nullptr, sizeof(Totals), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  return new (memory) Totals;
+}
 
 class Campaign {
  public:
@@ -72,21 +92,66 @@ class Campaign {
   }
 
   int run() {
-    for (int64_t i = 0; i < arguments_.count; ++i) {
-      one(arguments_.seed + static_cast<uint64_t>(i));
+    const auto forks = [](const Way& way) { return way.ranks > 1; };
+    const bool both = std::ranges::any_of(ways_, forks) && !std::ranges::all_of(ways_, forks);
+    std::fflush(nullptr);
+    const pid_t beside = both ? fork() : -1;
+    forking_ = !both ? std::ranges::any_of(ways_, forks) : beside == 0;
+    separate_ = both;
+    draw_all();
+    if (beside == 0) {
+      *ranks_totals_ = totals_;
+      std::fflush(nullptr);
+      _exit(0);
     }
     if (!arguments_.replay.empty()) replay();
+    const bool ended = !both || add_other(beside);
     std::printf(
         "%lld graphs, %lld nodes, %lld trials: %lld wrong, %lld refused, %lld without "
         "digits\n",
         static_cast<long long>(totals_.graphs), static_cast<long long>(totals_.nodes),
         static_cast<long long>(totals_.trials), static_cast<long long>(totals_.wrong),
         static_cast<long long>(totals_.refused), static_cast<long long>(totals_.unsteady));
-    return totals_.wrong + totals_.refused > 0 ? 1 : 0;
+    return totals_.defects() > 0 || !ended ? 1 : 0;
   }
 
  private:
+  void draw_all() {
+    for (int64_t i = 0; i < arguments_.count; ++i) {
+      if (arguments_.first && totals_.defects() > 0) return;
+      one(arguments_.seed + static_cast<uint64_t>(i));
+    }
+  }
+
+  // Waits for the process of the ways with ranks. Returns false if it was killed.
+  bool add_other(pid_t pid) {
+    int status = 0;
+    waitpid(pid, &status, 0);
+    const Totals& other = *ranks_totals_;
+    if (arguments_.rotate) {  // else both drew the same graphs
+      totals_.graphs += other.graphs;
+      totals_.nodes += other.nodes;
+    }
+    totals_.trials += other.trials;
+    totals_.wrong += other.wrong;
+    totals_.refused += other.refused;
+    totals_.unsteady += other.unsteady;
+    const bool ended = WIFEXITED(status) && WEXITSTATUS(status) == 0;
+    if (!ended) std::printf("the process of the ways with ranks ended with %d\n", status);
+    return ended;
+  }
+
+  // The ways of a graph that are this process's.
+  std::vector<Way> ways_for(uint64_t seed) const {
+    std::vector<Way> ways = ways_;
+    if (arguments_.rotate) ways = {ways_[seed % ways_.size()]};
+    if (separate_) std::erase_if(ways, [&](const Way& way) { return (way.ranks > 1) != forking_; });
+    return ways;
+  }
+
   void one(uint64_t seed) {
+    const std::vector<Way> ways = ways_for(seed);
+    if (ways.empty()) return;
     DrawnGraph graph;
     try {
       graph = drawn(registry_, {.seed = seed, .only = arguments_.only});
@@ -110,13 +175,13 @@ class Campaign {
       std::printf("seed %llu: %zu nodes\n", static_cast<unsigned long long>(seed),
                   graph.nodes.size());
     Trial trial(registry_, {model.SerializeAsString(), graph.batch, seed});
-    for (const Way& way : ways_) {
+    for (const Way& way : ways) {
       const Judgement judged = trial.in(way);
       count(judged);
       if (judged.verdict == Verdict::kRight || judged.verdict == Verdict::kUnsteady) continue;
       std::printf("seed %llu, %s: %s\n", static_cast<unsigned long long>(seed), way.name.c_str(),
                   judged.line.c_str());
-      if (!arguments_.found.empty()) keep(graph, seed, way, judged);
+      if (!arguments_.found.empty() && !arguments_.first) keep(graph, seed, way, judged);
       std::fflush(stdout);
     }
   }
@@ -169,7 +234,10 @@ class Campaign {
   const Arguments& arguments_;
   Registry registry_;
   std::vector<Way> ways_;
+  bool separate_ = false;  // this process is one of two,
+  bool forking_ = false;   // the one of the ways with ranks
   Totals totals_;
+  Totals* const ranks_totals_ = shared_totals();
 };
 
 }  // namespace

@@ -16,17 +16,13 @@ namespace {
 
 bool has_gradient(const OpDef& op) { return op.grad != nullptr || is_composite(op); }
 
-// Known faults that others mend, and operators that are no part of a trained graph.
-bool left_out(const OpDef& op, const SampleCase& sample) {
+// Operators that are no part of a trained graph, or that a recipe of their own draws.
+bool left_out(const OpDef& op) {
   static const std::vector<std::string> kOperators = {
-      "Constant",    "Dropout",          "RandomNormal",      "RandomUniform", "Bernoulli",
-      "Multinomial", "RandomNormalLike", "RandomUniformLike", "Upsample",      "If",
-      "Loop"};
-  if (std::ranges::count(kOperators, op.name) > 0) return true;
-  if (op.name == "Hardmax") return true;  // old_hardmax
-  if (op.name.ends_with("NhwcConv") || op.name.ends_with("NhwcFusedConv")) return true;
-  const bool recurrent = op.name == "RNN" || op.name == "GRU" || op.name == "LSTM";
-  return recurrent && sample.attributes.has("activations");  // recurrent_activations
+      "Constant",  "Dropout",     "RandomNormal",     "RandomUniform",
+      "Bernoulli", "Multinomial", "RandomNormalLike", "RandomUniformLike",
+      "If",        "Loop"};
+  return std::ranges::count(kOperators, op.name) > 0;
 }
 
 bool all_float32(const SampleCase& sample) {
@@ -37,7 +33,7 @@ bool all_float32(const SampleCase& sample) {
 
 bool usable(const OpDef& op, const SampleCase& sample) {
   if (!sample.check_grad || sample.num_outputs > 3 || !all_float32(sample)) return false;
-  if (left_out(op, sample)) return false;
+  if (left_out(op)) return false;
   for (const TensorDesc& desc : sample.inputs) {
     if (desc.present() && desc.numel() > kMostElements) return false;
   }
@@ -438,7 +434,6 @@ void class_loss(Draw& draw, const std::string& name) {
   const int64_t classes = draw.axes(x)[1];
   Axes labels = draw.axes(x);
   labels.erase(labels.begin() + 1);
-  if (labels.size() > 1) throw Refused("spatial losses are a known fault");
   Attributes attributes{{"reduction", draw.one_of(Names{"mean", "sum", "none"})}};
   std::vector<double> values;
   for (int64_t i = 0; i < Shape(labels).numel(); ++i) {
