@@ -204,10 +204,10 @@ void reshape(Draw& draw, const std::string&) {
     return void(draw.emit1("Reshape", {x, draw.ints(shape)}));
   // The first axis as exporters compute it.
   const Axes& own = draw.axes(x);
+  if (own.empty() || own[0] == 0) throw Refused("nothing to take");
   const std::string sizes = draw.emit1("Shape", {x});
   const std::string first = draw.emit1("Gather", {sizes, draw.ints({0})}, {{"axis", int64_t{0}}});
   const std::string all = draw.emit1("Concat", {first, draw.ints({-1})}, {{"axis", int64_t{0}}});
-  if (own.empty() || own[0] == 0) throw Refused("nothing to take");
   draw.emit1("Reshape", {x, all});
 }
 

@@ -2,13 +2,13 @@
 # Random graphs against the operators' references, as many as one likes: a line for each defect, then a total, which is
 # added to the table of docs/correctness.md.
 #
-#   tests/graphs/run.sh --count N [--seed S] [--ways all|plain,..] [--only RECIPE,..] [--build DIR] [--no-total]
+#   tests/graphs/run.sh --count N [--seed S] [--ways all|plain,..] [--rotate] [--only RECIPE,..] [--build DIR] [--no-total]
 #
 # What fails is cut down and kept in tests/graphs/found. After the release build: cmake --build --preset release --target random_graphs
 set -euo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 build=$root/build/release
-count=1000 seed=1 ways=all total=yes more=()
+count=1000 seed=1 ways=all turn= total=yes more=()
 while [ $# -gt 0 ]; do
   case $1 in
     --count) count=$2; shift ;;
@@ -16,6 +16,7 @@ while [ $# -gt 0 ]; do
     --ways) ways=$2; shift ;;
     --build) build=$2; shift ;;
     --no-total) total=no ;;
+    --rotate) turn=", in turn"; more+=(--rotate) ;;
     *) more+=("$1") ;;
   esac
   shift
@@ -31,6 +32,6 @@ OMP_NUM_THREADS=${OMP_NUM_THREADS:-1} OMP_WAIT_POLICY=passive "$build/tests/rand
 read -r graphs nodes trials wrong refused rest < <(tail -n 1 "$log" | tr -cd '0-9 \n' | tr -s ' ')
 commit=$(git -C "$root" rev-parse --short=8 HEAD)
 isa=$(grep -q avx512f /proc/cpuinfo && [ "${OFSDP_MAX_CPU_ISA:-}" != AVX2 ] && echo AVX-512 || echo "${OFSDP_MAX_CPU_ISA:-AVX2}")
-row="| $commit | $seed.. | $ways, $isa | $graphs | $nodes | $trials | $wrong | $refused |"
+row="| $commit | $seed.. | $ways$turn, $isa | $graphs | $nodes | $trials | $wrong | $refused |"
 sed -i "/^<!-- random graphs: next row -->/i $row" "$root/docs/correctness.md"
 exit $status
