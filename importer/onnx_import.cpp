@@ -127,8 +127,9 @@ class Importer {
     if (lookup(input.name()) != 0) return {};  // an initializer: no column
     const auto& type = input.type().tensor_type();
     const DType dtype = dtype_of_number(type.elem_type());
-    OFSDP_REJECT_IF(!input.type().has_tensor_type() || dtype == DType::kUndefined,
-                    "{}: input '{}' is no tensor of a supported type", file_.path(), input.name());
+    OFSDP_REJECT_IF(
+        !input.type().has_tensor_type() || dtype == DType::kUndefined || is_narrow(dtype),
+        "{}: input '{}' is no tensor of a supported type", file_.path(), input.name());
     Value value{input.name(), ValueKind::kInput, {dtype, {}}};
     value.declared = declared_axes(type);
     graph_.inputs.push_back(define(std::move(value)));

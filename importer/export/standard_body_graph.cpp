@@ -19,6 +19,7 @@ class GraphBodyBuilder final : public BodyBuilder {
   Attributes attributes() const override { return attributes_; }
   Ref input(size_t i) const override { return i < inputs_.size() ? inputs_[i] : Ref{}; }
   TensorDesc desc(Ref ref) const override { return graph_.value(ref.id).desc; }
+  ConstantPtr constant_value(Ref ref) const override { return graph_.value(ref.id).constant; }
   TensorDesc output_desc(size_t i) const override {
     return i < descs_.size() ? descs_[i] : TensorDesc{};
   }
@@ -99,6 +100,7 @@ Result<Graph> standard_body_graph(const Graph& graph, const Node& node) {
     }
     const std::string name = format_text("x{}", made.inputs.size());
     made.inputs.push_back(editor.add_value({name, ValueKind::kInput, graph.value(id).desc}));
+    made.value(made.inputs.back()).constant = graph.value(id).constant;
     inputs.push_back({made.inputs.back()});
   }
   std::vector<TensorDesc> outputs;

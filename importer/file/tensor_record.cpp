@@ -4,6 +4,7 @@
 
 #include "importer/file/element_codec.h"
 #include "kernels/base/reject.h"
+#include "kernels/core/narrow_types.h"
 
 namespace ofsdp::importer {
 
@@ -15,6 +16,8 @@ bool is_data_field(uint32_t number) {
 }
 
 bool half_bytes(uint64_t onnx_type) { return onnx_type == 21 || onnx_type == 22; }
+
+int64_t per_byte(DType dtype) { return is_narrow(dtype) ? 8 / narrow_bits(dtype) : 1; }
 
 uint32_t list_field(DType dtype) {
   if (dtype == DType::kFloat32) return kFloatData;
@@ -164,14 +167,13 @@ struct Parser {
     OFSDP_REJECT_IF(seen.number != list_field(record.dtype),
                     "expected the data of {} in field {}, found it in field {}", what,
                     list_field(record.dtype), seen.number);
-    const int64_t values = half_bytes(record.onnx_type) ? *bytes : record.numel;
+    const int64_t values = per_byte(record.dtype) > 1 ? *bytes : record.numel;
     if (seen.count == values) return ok_status();
     return input_error("expected {} values for {}, found {}", values, what, seen.count);
   }
 
   void place(std::span<const std::byte> body, int64_t origin) {
-    const int64_t element =
-        half_bytes(record.onnx_type) ? 1 : static_cast<int64_t>(dtype_size(record.dtype));
+    const auto element = static_cast<int64_t>(dtype_size(record.dtype));
     const bool raw = seen.number == kRawData || seen.number == 0;
     record.stride = raw ? element : seen.stride;
     record.offset = seen.offset;
@@ -202,9 +204,9 @@ struct Parser {
 }  // namespace
 
 std::optional<int64_t> TensorRecord::expected_bytes() const {
-  if (half_bytes(onnx_type)) return (numel + 1) / 2;
   if (dtype == DType::kUndefined) return std::nullopt;
-  return numel * static_cast<int64_t>(dtype_size(dtype));
+  const int64_t each = per_byte(dtype);
+  return (numel * static_cast<int64_t>(dtype_size(dtype)) + each - 1) / each;
 }
 
 std::string TensorRecord::label() const { return "initializer '" + printable(name) + "'"; }

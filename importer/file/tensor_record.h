@@ -44,6 +44,7 @@ enum : uint32_t {
 bool is_data_field(uint32_t number);
 
 bool half_bytes(uint64_t onnx_type);   // whether two elements share a byte: uint4, int4
+int64_t per_byte(DType dtype);         // elements in a byte of raw_data; 1 of larger types too
 uint32_t list_field(DType dtype);      // the list of a type
 int64_t fixed_bytes(uint32_t number);  // of an element of a list; 0: varints
 

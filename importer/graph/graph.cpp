@@ -1,6 +1,7 @@
 #include "importer/graph/graph.h"
 
 #include <algorithm>
+#include <string_view>
 
 #include "importer/graph/graph_uses.h"
 #include "kernels/base/hash.h"
@@ -64,6 +65,49 @@ std::string text(const Graph& graph) {
   return out;
 }
 
+namespace {
+
+// The operators that take values of the types of kernels/core/narrow_types.h.
+bool takes_narrow_types(const OpDef& op) {
+  constexpr std::string_view kOperators[] = {"BitCast",
+                                             "Cast",
+                                             "CastLike",
+                                             "Concat",
+                                             "ConstantOfShape",
+                                             "DepthToSpace",
+                                             "DequantizeLinear",
+                                             "Expand",
+                                             "Flatten",
+                                             "Gather",
+                                             "GatherElements",
+                                             "GatherND",
+                                             "Identity",
+                                             "Pad",
+                                             "QuantizeLinear",
+                                             "Reshape",
+                                             "Shape",
+                                             "Size",
+                                             "Slice",
+                                             "SpaceToDepth",
+                                             "Split",
+                                             "Squeeze",
+                                             "Tile",
+                                             "Transpose",
+                                             "Unsqueeze",
+                                             "Where"};
+  return op.domain.empty() && std::ranges::find(kOperators, op.name) != std::end(kOperators);
+}
+
+Status check_narrow_types(const Node& node, const std::vector<TensorDesc>& inputs) {
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    if (!is_narrow(inputs[i].dtype) || takes_narrow_types(*node.op)) continue;
+    return input_error("input {}: expected a type to compute with, found {}", i, inputs[i].text());
+  }
+  return ok_status();
+}
+
+}  // namespace
+
 Result<std::vector<TensorDesc>> infer_outputs(const Graph& graph, const Node& node) {
   InferContext context{node.attributes, {}, {}, {}};
   for (ValueId id : node.inputs) {
@@ -88,6 +132,9 @@ Result<std::vector<TensorDesc>> infer_outputs(const Graph& graph, const Node& no
           input_error("input {} ('{}') must be known while planning, but it depends on data", index,
                       graph.value(node.inputs[i]).name));
     }
+  }
+  if (auto narrow = check_narrow_types(node, context.inputs); !narrow.ok()) {
+    return fail(std::move(narrow));
   }
   auto descs = node.op->infer(context);
   if (!descs.ok()) return fail(std::move(descs).status());

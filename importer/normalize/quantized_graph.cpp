@@ -147,6 +147,9 @@ class Dequantizer : QuantizedValues {
     pair.block_size = int_attribute(node, "block_size", 0);
     const auto type = static_cast<int>(int_attribute(node, "output_dtype", 0));
     if (pair.zero_point.empty() && type != 0) pair.onnx_type = type;
+    if (is_narrow(dtype_of_number(pair.onnx_type)) && !becomes_float(pair.onnx_type)) {
+      return keep(node);
+    }
     OFSDP_REJECT_IF(!becomes_float(pair.onnx_type),
                     "expected integers of 4, 8 or 16 bits, found {}", integer_name(pair.onnx_type));
     return quantized_to(node.input(0), pair, node.output(0));

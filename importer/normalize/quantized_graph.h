@@ -10,8 +10,8 @@
 //   Sqrt of what was dequantized     of 1e-30 more: a variance that was rounded to 0
 //
 // QuantizeLinear and DynamicQuantizeLinear stay if no node reads their integers, and so does a
-// DequantizeLinear of computed integers with several scales, or with scales that are computed
-// (kernels/ops/pointwise/quantize_linear.cpp).
+// DequantizeLinear of computed integers with several scales, or with scales that are computed.
+// Both stay if they are of float8, float4 or 2 bits (kernels/ops/pointwise/quantize_linear.cpp).
 //
 // Operators that only move or choose elements may stand between. Runs before the conversion of
 // opsets, so new nodes are of the file's opset.

@@ -21,6 +21,7 @@ class BodyExpansion final : public BodyBuilder {
     return i < node_.inputs.size() ? Ref{node_.inputs[i]} : Ref{};
   }
   TensorDesc desc(Ref ref) const override { return graph_.value(ref.id).desc; }
+  ConstantPtr constant_value(Ref ref) const override { return graph_.value(ref.id).constant; }
   TensorDesc output_desc(size_t i) const override {
     return i < node_.outputs.size() ? descs_[i] : TensorDesc{};
   }

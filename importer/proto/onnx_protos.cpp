@@ -4,6 +4,7 @@
 #include <variant>
 
 #include "kernels/base/reject.h"
+#include "kernels/core/narrow_types.h"
 
 namespace ofsdp::importer {
 namespace {
@@ -55,6 +56,10 @@ Result<ConstantPtr> constant_from_onnx(const onnx::TensorProto& tensor) {
     constant.bytes.assign(raw, raw + tensor.raw_data().size());
   } else {
     constant.bytes = typed_bytes(tensor, constant.desc.dtype);
+  }
+  if (is_narrow(constant.desc.dtype)) {
+    const int64_t numel = constant.desc.numel();
+    constant.bytes = unpacked_codes(constant.desc.dtype, constant.bytes, numel);
   }
   OFSDP_REJECT_IF(constant.bytes.size() != constant.desc.bytes(),
                   "tensor '{}' {} needs {} bytes, found {}", tensor.name(), constant.desc.text(),
@@ -122,7 +127,12 @@ onnx::TensorProto tensor_proto(const std::string& name, const TensorDesc& desc, 
   tensor.set_name(name);
   tensor.set_data_type(number_of_dtype(desc.dtype));
   for (const int64_t axis : desc.shape.axes()) tensor.add_dims(axis);
-  tensor.set_raw_data(bytes, desc.bytes());
+  if (!is_narrow(desc.dtype)) {
+    tensor.set_raw_data(bytes, desc.bytes());
+    return tensor;
+  }
+  const auto packed = packed_codes(desc.dtype, static_cast<const std::byte*>(bytes), desc.numel());
+  tensor.set_raw_data(packed.data(), packed.size());
   return tensor;
 }
 

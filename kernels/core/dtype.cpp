@@ -11,20 +11,15 @@ struct Entry {
   int64_t onnx;  // in TensorProto.DataType
 };
 
-constexpr std::array<Entry, 14> kEntries = {{{"undefined", 0, 0},
-                                             {"float32", 4, 1},
-                                             {"float64", 8, 11},
-                                             {"float16", 2, 10},
-                                             {"bfloat16", 2, 16},
-                                             {"int8", 1, 3},
-                                             {"int16", 2, 5},
-                                             {"int32", 4, 6},
-                                             {"int64", 8, 7},
-                                             {"uint8", 1, 2},
-                                             {"uint16", 2, 4},
-                                             {"uint32", 4, 12},
-                                             {"uint64", 8, 13},
-                                             {"bool", 1, 9}}};
+constexpr std::array<Entry, kDTypes> kEntries = {
+    {{"undefined", 0, 0},       {"float32", 4, 1},     {"float64", 8, 11},
+     {"float16", 2, 10},        {"bfloat16", 2, 16},   {"int8", 1, 3},
+     {"int16", 2, 5},           {"int32", 4, 6},       {"int64", 8, 7},
+     {"uint8", 1, 2},           {"uint16", 2, 4},      {"uint32", 4, 12},
+     {"uint64", 8, 13},         {"bool", 1, 9},        {"float8e4m3fn", 1, 17},
+     {"float8e4m3fnuz", 1, 18}, {"float8e5m2", 1, 19}, {"float8e5m2fnuz", 1, 20},
+     {"float8e8m0", 1, 24},     {"float4e2m1", 1, 23}, {"int4", 1, 22},
+     {"uint4", 1, 21},          {"int2", 1, 26},       {"uint2", 1, 25}}};
 
 }  // namespace
 

@@ -27,15 +27,27 @@ enum class DType : uint8_t {
   kUInt32,
   kUInt64,
   kBool,
+  kFloat8E4M3FN,  // from here on: narrow_types.h
+  kFloat8E4M3FNUZ,
+  kFloat8E5M2,
+  kFloat8E5M2FNUZ,
+  kFloat8E8M0,
+  kFloat4E2M1,
+  kInt4,
+  kUInt4,
+  kInt2,
+  kUInt2,
 };
+inline constexpr size_t kDTypes = static_cast<size_t>(DType::kUInt2) + 1;
 
-size_t dtype_size(DType dtype);            // bytes of an element; 0 for kUndefined
+size_t dtype_size(DType dtype);            // bytes of an element in memory; 0 for kUndefined
 std::string_view dtype_name(DType dtype);  // "float32", ...
 std::optional<DType> dtype_from_name(std::string_view name);
 int64_t number_of_dtype(DType dtype);   // in onnx.proto's TensorProto.DataType
 DType dtype_of_number(int64_t number);  // kUndefined when it is none of ours
 bool is_floating(DType dtype);
 bool is_integer(DType dtype);  // signed and unsigned, not bool
+constexpr bool is_narrow(DType dtype) { return dtype > DType::kBool; }
 constexpr bool is_16_bit_float(DType dtype) {
   return dtype == DType::kFloat16 || dtype == DType::kBFloat16;
 }

@@ -1,7 +1,8 @@
 // Calls a function with the C++ type that a dtype is stored as.
 //
 //   with_number(dtype, f)  f(T{}) for every type C++ can compute with: all but the 16-bit floats,
-//                          which go through kernels/cpu/in_float32.h (is_number tells them apart)
+//                          which go through kernels/cpu/in_float32.h, and the narrow types
+//                          (is_number tells them apart)
 //   with_bits(bytes, f)    f(T{}) with the unsigned type of that size, for elements that are only
 //                          moved
 //
@@ -14,7 +15,7 @@
 namespace ofsdp::kernels {
 
 inline bool is_number(DType dtype) {
-  return dtype != DType::kUndefined && dtype != DType::kFloat16 && dtype != DType::kBFloat16;
+  return dtype != DType::kUndefined && !is_16_bit_float(dtype) && !is_narrow(dtype);
 }
 
 auto with_number(DType dtype, const auto& f) {

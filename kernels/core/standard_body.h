@@ -16,6 +16,7 @@ class BodyBuilder : public GraphBuilder {
  public:
   virtual TensorDesc output_desc(size_t i) const = 0;  // not present(): not wanted
   virtual void set_output(size_t i, Ref ref) = 0;
+  virtual ConstantPtr constant_value(Ref ref) const = 0;  // null when not known while planning
 
   bool wants(size_t output) const { return output_desc(output).present(); }
 };

@@ -8,6 +8,7 @@
 #include "kernels/core/attributes.h"
 #include "kernels/core/element_types.h"
 #include "kernels/core/kernel.h"
+#include "kernels/core/narrow_types.h"
 
 namespace ofsdp::kernels {
 std::string TensorDesc::text() const {
@@ -48,6 +49,12 @@ std::vector<double> to_doubles(const TensorDesc& desc, const std::byte* data) {
     }
     return values;
   }
+  if (is_narrow(desc.dtype)) {
+    for (size_t i = 0; i < values.size(); ++i) {
+      values[i] = narrow_value(desc.dtype, std::to_integer<uint8_t>(data[i]));
+    }
+    return values;
+  }
   with_number(desc.dtype, [&](auto zero) {
     const auto* source = reinterpret_cast<const decltype(zero)*>(data);
     for (size_t i = 0; i < values.size(); ++i) values[i] = static_cast<double>(source[i]);
@@ -58,6 +65,7 @@ std::vector<double> to_doubles(const TensorDesc& desc, const std::byte* data) {
 double double_at(const TensorView& view, int64_t i) {
   if (view.desc.dtype == DType::kFloat16) return half_to_float(view.as<const uint16_t>()[i]);
   if (view.desc.dtype == DType::kBFloat16) return bfloat16_to_float(view.as<const uint16_t>()[i]);
+  if (is_narrow(view.desc.dtype)) return narrow_value(view.desc.dtype, view.as<const uint8_t>()[i]);
   return with_number(view.desc.dtype,
                      [&]<typename T>(T) { return static_cast<double>(view.as<const T>()[i]); });
 }
@@ -73,6 +81,12 @@ void from_doubles(std::span<const double> values, const TensorDesc& desc, std::b
     for (size_t i = 0; i < values.size(); ++i) {
       const auto value = static_cast<float>(values[i]);
       bits[i] = half ? float_to_half(value) : float_to_bfloat16(value);
+    }
+    return;
+  }
+  if (is_narrow(desc.dtype)) {
+    for (size_t i = 0; i < values.size(); ++i) {
+      data[i] = std::byte{narrow_code(desc.dtype, values[i])};
     }
     return;
   }

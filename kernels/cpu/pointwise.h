@@ -77,7 +77,7 @@ using RowLoop = void (*)(const PointwiseRow& row, const Numbers& numbers);
 struct PointwiseLoops {
   int operands = 1;
   bool to_bool = false;
-  std::array<RowLoop, static_cast<size_t>(DType::kBool) + 1> of = {};
+  std::array<RowLoop, kDTypes> of = {};
 
   RowLoop& operator[](DType dtype) { return of[static_cast<size_t>(dtype)]; }
   RowLoop operator[](DType dtype) const { return of[static_cast<size_t>(dtype)]; }

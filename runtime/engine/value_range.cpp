@@ -71,7 +71,7 @@ void ValueRange::add(DType dtype, std::span<const std::byte> bytes) {
       return add(uint32_t{});
     case DType::kUInt64:
       return add(uint64_t{});
-    case DType::kUndefined:
+    default:
       return;
   }
 }

@@ -125,7 +125,10 @@ std::map<size_t, RefTensor> body_gradients(const Registry& registry, const OpDef
   auto descs = op.infer(
       {sample.attributes, inputs, values.constants, std::vector(sample.num_outputs, true)});
   descs->resize(sample.num_outputs);
-  const OneNode one = one_node(registry, op.full_name(), sample.attributes, inputs, *descs);
+  OneNode one = one_node(registry, op.full_name(), sample.attributes, inputs, *descs);
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    if (inputs[i].present()) one.graph.value(one.node.inputs[i]).constant = values.constants[i];
+  }
   const auto body = standard_body_graph(one.graph, one.node);
   if (!body.ok()) {
     error += body.error().message() + "\n";

@@ -174,7 +174,9 @@ std::unique_ptr<CudaKernel> create_where(DeviceState&, const Problem& p) {
 }
 
 Acceptance accepts_cast(const Problem& p) {
-  return accept({same_layout(p.in(0).layout == p.out(0).layout)});
+  const bool narrow = is_narrow(p.in(0).dtype) || is_narrow(p.out(0).dtype);
+  return accept({same_layout(p.in(0).layout == p.out(0).layout),
+                 {!narrow, "a type of 8 bits or less that values are only stored in"}});
 }
 
 std::unique_ptr<CudaKernel> create_cast(DeviceState&, const Problem& p) {

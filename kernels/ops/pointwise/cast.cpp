@@ -1,6 +1,7 @@
 // Cast(x), attribute to (ONNX's TensorProto.DataType number), and CastLike(x, like): the values of
 // x in another type. Floats become integers cut towards 0 and clamped to the range (NaN becomes 0);
-// bool is "not 0". dx is dy cast back, where both types are floats.
+// bool is "not 0"; the types of kernels/core/narrow_types.h are rounded as attributes saturate and
+// round_mode say. dx is dy cast back, where both types are floats.
 // https://onnx.ai/onnx/operators/onnx__Cast.html
 //
 // BitCast(x), attribute to: the bytes of x as elements of another type of the same width. No
@@ -9,9 +10,11 @@
 #include <array>
 #include <cmath>
 #include <cstring>
+#include <functional>
 #include <limits>
 
 #include "kernels/core/element_types.h"
+#include "kernels/core/narrow_types.h"
 #include "kernels/cpu/float_width.h"
 #include "kernels/ops/pointwise/pointwise.h"
 
@@ -50,7 +53,7 @@ void convert_span(const void* src, void* dst, int64_t begin, int64_t end) {
   for (int64_t i = begin; i < end; ++i) y[i] = convert<To>(x[i]);
 }
 
-using Span = void (*)(const void*, void*, int64_t, int64_t);
+using Span = std::function<void(const void*, void*, int64_t, int64_t)>;
 
 // One loop for all types of a pair whose conversion gives the same bits: to an integer only its
 // size counts, and bool is stored as 0 or 1.
@@ -71,21 +74,69 @@ Span number_span(DType from, DType to) {
   });
 }
 
-// `from` to `to`; a 16-bit float goes through float32, a block at a time.
+Span decode_span(DType from) {
+  std::array<float, 256> values;
+  for (size_t code = 0; code < values.size(); ++code) {
+    values[code] = narrow_value(from, static_cast<uint8_t>(code));
+  }
+  return [values](const void* src, void* dst, int64_t begin, int64_t end) {
+    const auto* x = static_cast<const uint8_t*>(src);
+    for (int64_t i = begin; i < end; ++i) static_cast<float*>(dst)[i] = values[x[i]];
+  };
+}
+
+template <typename From>
+Span encode_span(DType to, NarrowRounding rounding) {
+  return [=](const void* src, void* dst, int64_t begin, int64_t end) {
+    const auto* x = static_cast<const From*>(src);
+    for (int64_t i = begin; i < end; ++i) {
+      static_cast<uint8_t*>(dst)[i] = narrow_code(to, static_cast<double>(x[i]), rounding);
+    }
+  };
+}
+
+// Integers to narrow ones keep their lower bits.
+Span cut_span(DType from, DType to) {
+  return [first = number_span(from, DType::kUInt8), mask = (1 << narrow_bits(to)) - 1](
+             const void* src, void* dst, int64_t begin, int64_t end) {
+    first(src, dst, begin, end);
+    auto* y = static_cast<uint8_t*>(dst);
+    for (int64_t i = begin; i < end; ++i) y[i] = static_cast<uint8_t>(y[i] & mask);
+  };
+}
+
+// Conversions of one pass, from or to a narrow type; null: there is none.
+Span narrow_span(DType from, DType to, NarrowRounding rounding) {
+  if (is_narrow(from)) return to == DType::kFloat32 ? decode_span(from) : Span();
+  if (!is_narrow(to)) return {};
+  if (from == DType::kFloat32) return encode_span<float>(to, rounding);
+  if (from == DType::kFloat64) return encode_span<double>(to, rounding);
+  return is_narrow_integer(to) && !is_16_bit_float(from) ? cut_span(from, to) : Span();
+}
+
+// A type from and to float32.
+Span to_float(DType from) {
+  if (is_narrow(from)) return decode_span(from);
+  return is_16_bit_float(from) ? width_span(from, DType::kFloat32)
+                               : number_span(from, DType::kFloat32);
+}
+Span from_float(DType to, NarrowRounding rounding) {
+  if (is_narrow(to)) return encode_span<float>(to, rounding);
+  return is_16_bit_float(to) ? width_span(DType::kFloat32, to) : number_span(DType::kFloat32, to);
+}
+
+// `from` to `to`; a 16-bit float or a narrow type goes through float32, a block at a time.
 class Conversion {
  public:
-  Conversion(DType from, DType to)
+  Conversion(DType from, DType to, NarrowRounding rounding)
       : from_bytes_(static_cast<int64_t>(dtype_size(from))),
         to_bytes_(static_cast<int64_t>(dtype_size(to))),
         only_(width_span(from, to)) {
-    const bool half_from = is_16_bit_float(from), half_to = is_16_bit_float(to);
+    if (only_ == nullptr) only_ = narrow_span(from, to, rounding);
+    if (only_ == nullptr && is_number(from) && is_number(to)) only_ = number_span(from, to);
     if (only_ != nullptr) return;
-    if (!half_from && !half_to) {
-      only_ = number_span(from, to);
-      return;
-    }
-    first_ = half_from ? width_span(from, DType::kFloat32) : number_span(from, DType::kFloat32);
-    second_ = half_to ? width_span(DType::kFloat32, to) : number_span(DType::kFloat32, to);
+    first_ = to_float(from);
+    second_ = from_float(to, rounding);
   }
 
   void run(const void* src, void* dst, int64_t begin, int64_t end) const {
@@ -101,7 +152,7 @@ class Conversion {
  private:
   static constexpr int64_t kBlock = 1024;
   int64_t from_bytes_, to_bytes_;
-  Span only_, first_ = nullptr, second_ = nullptr;
+  Span only_, first_, second_;
 };
 
 void grad(GradBuilder& b) {
@@ -117,6 +168,8 @@ std::vector<RefTensor> reference(const ReferenceContext& c) {
   for (double& v : y.values) {
     if (desc.dtype == DType::kBool) v = v != 0;
     if (is_integer(desc.dtype)) v = std::trunc(v);
+    if (!is_narrow(desc.dtype)) continue;
+    v = narrow_value(desc.dtype, narrow_code(desc.dtype, v, narrow_rounding(c.attributes)));
   }
   return {y};
 }
@@ -126,12 +179,13 @@ Acceptance accepts(const Problem& p) {
 }
 
 std::unique_ptr<Kernel> create(const Problem& p) {
-  return make_kernel([conversion = Conversion(p.in(0).dtype, p.out(0).dtype),
-                      n = p.out(0).numel()](const KernelArgs& a) {
-    parallel_for(n, kElementGrain, [&](int64_t begin, int64_t end) {
-      conversion.run(a.inputs[0].data, a.outputs[0].data, begin, end);
-    });
-  });
+  return make_kernel(
+      [conversion = Conversion(p.in(0).dtype, p.out(0).dtype, narrow_rounding(p.attributes)),
+       n = p.out(0).numel()](const KernelArgs& a) {
+        parallel_for(n, kElementGrain, [&](int64_t begin, int64_t end) {
+          conversion.run(a.inputs[0].data, a.outputs[0].data, begin, end);
+        });
+      });
 }
 
 // --- CastLike ---
@@ -142,12 +196,16 @@ Result<std::vector<TensorDesc>> infer_like(const InferContext& c) {
 
 // --- BitCast ---
 
+int bits_of(DType dtype) {
+  return is_narrow(dtype) ? narrow_bits(dtype) : static_cast<int>(dtype_size(dtype)) * 8;
+}
+
 Result<std::vector<TensorDesc>> infer_bits(const InferContext& c) {
   OFSDP_ASSIGN_OR_RETURN(const std::vector<TensorDesc> made, infer(c));
   const DType from = c.inputs[0].dtype, to = made[0].dtype;
-  if (dtype_size(from) == dtype_size(to)) return made;
-  return input_error("attribute 'to': expected a type of {} bytes as {}, found {}",
-                     dtype_size(from), dtype_name(from), dtype_name(to));
+  if (bits_of(from) == bits_of(to)) return made;
+  return input_error("attribute 'to': expected a type of {} bits as {}, found {}", bits_of(from),
+                     dtype_name(from), dtype_name(to));
 }
 
 std::vector<RefTensor> bits_reference(const ReferenceContext& c) {

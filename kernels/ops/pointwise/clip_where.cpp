@@ -98,7 +98,7 @@ void clip_numbers(const ClipRow& row) {
 template <bool is_grad>
 Implementation clip_loops() {
   constexpr TypeSet kTypes = is_grad ? kFloatTypes : kNumberTypes;
-  std::array<ClipLoop, static_cast<size_t>(DType::kBool) + 1> loops = {};
+  std::array<ClipLoop, kDTypes> loops = {};
   for_types<kTypes>([&]<typename T>(T) {
     loops[static_cast<size_t>(dtype_of<T>())] =
         std::is_same_v<T, float> ? clip_floats<is_grad> : clip_numbers<is_grad, T>;

@@ -1,17 +1,19 @@
 // QuantizeLinear(x, scale, zero_point): x / scale, rounded to the nearest even whole number, plus
-// the zero point, clamped to the integers of the output's type. The division is of the scale's
-// type, or of attribute precision. DequantizeLinear(x, scale, zero_point): (x - zero_point) scale.
+// the zero point, clamped to the integers of the output's type; to a float8 or float4 type the
+// quotient is rounded as Cast rounds. The division is of the scale's type, or of attribute
+// precision. DequantizeLinear(x, scale, zero_point): (x - zero_point) scale.
 //
 // Scales are one, one an index of `axis`, or one a block (kernels/core/scale_map.h).
 //
 // Files that train have ofsdp.FakeQuantize in their place
-// (importer/normalize/quantized_graph.h); these are of integers that nothing dequantizes, and of
-// computed integers. Neither has a gradient.
+// (importer/normalize/quantized_graph.h); these are of integers that nothing dequantizes, of float8
+// and of float4. Neither has a gradient.
 // https://onnx.ai/onnx/operators/onnx__QuantizeLinear.html
 // https://onnx.ai/onnx/operators/onnx__DequantizeLinear.html
 #include <algorithm>
 #include <cmath>
 
+#include "kernels/core/narrow_types.h"
 #include "kernels/core/scale_map.h"
 #include "kernels/ops/operators.h"
 #include "kernels/ops/support.h"
@@ -41,7 +43,7 @@ Status check_operands(const InferContext& c, DType zero_type) {
 
 bool is_quantized(DType dtype) {
   return dtype == DType::kInt8 || dtype == DType::kUInt8 || dtype == DType::kInt16 ||
-         dtype == DType::kUInt16;
+         dtype == DType::kUInt16 || (is_narrow(dtype) && dtype != DType::kFloat8E8M0);
 }
 
 Result<std::vector<TensorDesc>> infer_quantize(const InferContext& c) {
@@ -68,8 +70,10 @@ struct Range {
   double low, high;
 };
 Range range_of(DType dtype) {
-  const bool is_signed = dtype == DType::kInt8 || dtype == DType::kInt16;
-  const double half = std::ldexp(1.0, static_cast<int>(dtype_size(dtype)) * 8 - 1);
+  const int bits = is_narrow(dtype) ? narrow_bits(dtype) : static_cast<int>(dtype_size(dtype)) * 8;
+  const bool is_signed = dtype == DType::kInt8 || dtype == DType::kInt16 || dtype == DType::kInt4 ||
+                         dtype == DType::kInt2;
+  const double half = std::ldexp(1.0, bits - 1);
   return is_signed ? Range{-half, half - 1} : Range{0, 2 * half - 1};
 }
 
@@ -83,16 +87,24 @@ double stored(DType dtype, double value) {
 
 struct Quantizer {
   Quantizer(const Attributes& attributes, const TensorDesc& scale, DType output)
-      : precision(type_in(attributes, "precision", scale.dtype)), range(range_of(output)) {}
+      : to(output),
+        precision(type_in(attributes, "precision", scale.dtype)),
+        rounding(narrow_rounding(attributes)),
+        whole(!is_narrow(to) || is_narrow_integer(to)) {
+    if (whole) range = range_of(to);
+  }
 
   double of(double x, double scale, double zero) const {
     const double ratio = stored(precision, x / scale);
+    if (!whole) return narrow_value(to, narrow_code(to, ratio + zero, rounding));
     if (std::isnan(ratio)) return std::clamp(zero, range.low, range.high);
     return std::clamp(std::nearbyint(ratio) + zero, range.low, range.high);
   }
 
-  DType precision;
-  Range range;
+  DType to, precision;
+  NarrowRounding rounding;
+  bool whole;
+  Range range{};
 };
 
 std::vector<RefTensor> quantize_reference(const ReferenceContext& c) {
