@@ -86,7 +86,7 @@ void from_doubles(std::span<const double> values, const TensorDesc& desc, std::b
   }
   if (is_narrow(desc.dtype)) {
     for (size_t i = 0; i < values.size(); ++i) {
-      data[i] = std::byte{narrow_code(desc.dtype, values[i])};
+      data[i] = std::byte{narrow_code(desc.dtype, values[i], {.saturate = false})};
     }
     return;
   }
