@@ -6,6 +6,9 @@
 // a reference, of a plug-in, runs as its float32 kernel does; a change of its inputs is widened
 // before the kernel sees it, and the change of its outputs is narrowed by the same factor.
 //
+// Rounding to a quantized tensor's integers has a derivative of 0: `slope` has in its place the
+// function that training differentiates, where numbers keep the rounding that they have in `run`.
+//
 // `slope` gives the derivative of the loss along a direction by central differences with two
 // widths. Where these two disagree, or the second differences are those of a corner, the point is a
 // kink: another direction or another point has to be taken.
