@@ -1,0 +1,127 @@
+#!/usr/bin/env python3
+"""Runs `fsdp-run check` on the model of each folder, with the options of that folder's own run.
+
+    check_sweep.py FOLDER... --fsdp-run build/release/fsdp-run [--limit 60] [--extra '--param-dtype bfloat16'] [--json FILE]
+
+A folder is one that holds case.json (its `args`), expected.json (a check.py beside or above the folder has `flags` that make the
+options), or ONNX files with a YAML file of the same name and any other YAML files that are runs. A folder with none of these
+stands for the folders in it. Prints a line a model: agrees, differs (parameter, value, node), refused, or its limit passed by
+half; then the counts. Exit status 1 where anything differs, is refused by `check` though a run takes it, or was late.
+"""
+import argparse
+import json
+import os
+import shlex
+import subprocess
+import sys
+import tempfile
+import time
+
+
+def recorded(folder):
+    """The arguments of expected.json's runs, one for each graph: check.py prints its command and is given a program that fails."""
+    with open(os.path.join(folder, "expected.json")) as file:
+        graphs = json.load(file)["graphs"]
+    script = os.path.join(folder, "..", "check.py")
+    for graph in graphs:
+        command = [sys.executable, script, folder, "--fsdp-run", "/bin/false", "--graph", graph, "--ranks", "1", "--print"]
+        printed = subprocess.run(command, capture_output=True, text=True).stdout
+        line = next(s for s in printed.splitlines() if s.startswith("/bin/false "))
+        yield graph, shlex.split(line)[1:], True
+
+
+def configured(folder):
+    names = os.listdir(folder)
+    for model in sorted(n for n in names if n.endswith(".onnx")):
+        base = os.path.join(folder, model)
+        runs = [n for n in sorted(names) if n.endswith(".yaml") and "strategy:" in open(os.path.join(folder, n)).read()]
+        for run in runs:
+            yield run, [base] if run == model[:-5] + ".yaml" else [base, "--config", os.path.join(folder, run)], True
+
+
+def runs_of(folder, scratch):
+    """(label, arguments, whether a run takes them) of each run of a folder."""
+    here = os.path.basename(os.path.normpath(folder))
+    if os.path.exists(os.path.join(folder, "case.json")):
+        with open(os.path.join(folder, "case.json")) as file:
+            case = json.load(file)
+        if "args" in case:
+            args = [a.replace("{case}", folder).replace("{tmp}", scratch).replace("{out}", scratch) for a in case["args"]]
+            yield here, args, not case.get("exit")
+    elif os.path.exists(os.path.join(folder, "expected.json")):
+        yield from (("%s/%s" % (here, label), args, taken) for label, args, taken in recorded(folder))
+    elif found := list(configured(folder)):
+        yield from (("%s/%s" % (here, label), args, taken) for label, args, taken in found)
+    else:
+        for name in sorted(os.listdir(folder)):
+            if os.path.isdir(os.path.join(folder, name)) and name != "data":
+                yield from runs_of(os.path.join(folder, name), scratch)
+
+
+def check(program, args, limit):
+    """(exit status or None, the JSON object or None, stderr, wall seconds, user seconds)"""
+    command = [program, "check", *args, "--json", "--limit", "%ds" % limit]
+    with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
+        began = time.monotonic()
+        process = subprocess.Popen(command, stdout=out, stderr=err)
+        while True:
+            pid, status, usage = os.wait4(process.pid, os.WNOHANG)
+            if pid or time.monotonic() - began > 1.5 * limit:
+                break
+            time.sleep(0.02)
+        wall = time.monotonic() - began
+        if not pid:
+            process.kill()
+            _, status, usage = os.wait4(process.pid, 0)
+        process.returncode = 0
+        out.seek(0)
+        err.seek(0)
+        text = out.read()
+        code = os.waitstatus_to_exitcode(status) if pid else None
+        return code, json.loads(text) if text.startswith("{") else None, err.read().strip(), wall, usage.ru_utime
+
+
+def judge(result, taken):
+    code, found, errors, _, _ = result
+    if code is None:
+        return "late", ""
+    if code == 0 and found and found["loss"][1] is not None:
+        return "agrees", "%d parameters, %d not checked" % (len(found["parameters"]), len(found["not_checked"]))
+    if code == 0:
+        return "nothing compared", ""
+    if code == 2:
+        return ("refused" if taken else "refused as the run is"), errors
+    return ("differs" if code == 1 and found else "failed"), errors
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("folders", nargs="+")
+    parser.add_argument("--fsdp-run", required=True)
+    parser.add_argument("--limit", type=int, default=60)
+    parser.add_argument("--extra", default="")
+    parser.add_argument("--only", default="")
+    parser.add_argument("--json")
+    options = parser.parse_args()
+    rows, counts = [], {}
+    with tempfile.TemporaryDirectory() as scratch:
+        for folder in options.folders:
+            for label, args, taken in runs_of(os.path.abspath(folder), scratch):
+                if options.only not in label:
+                    continue
+                result = check(options.fsdp_run, [*args, *shlex.split(options.extra)], options.limit)
+                verdict, text = judge(result, taken)
+                largest = max((result[1] or {}).get("parameters", {}).values(), default=0) or 0
+                print("%-22s %s: %.1f s, %.1f s of user time, largest %.2g; %s" % (verdict, label, result[3], result[4], largest, text), flush=True)
+                counts[verdict] = counts.get(verdict, 0) + 1
+                rows.append({"label": label, "args": args, "verdict": verdict, "text": text, "json": result[1],
+                             "wall": result[3], "user": result[4]})
+    print("; ".join("%s %d" % item for item in sorted(counts.items())), "- longest %.1f s" % max(r["wall"] for r in rows))
+    if options.json:
+        with open(options.json, "w") as file:
+            json.dump(rows, file, indent=1)
+    return 0 if set(counts) <= {"agrees", "refused as the run is"} else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
