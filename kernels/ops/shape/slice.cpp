@@ -3,6 +3,7 @@
 // the slice: ofsdp.SliceGrad(dy), attributes shape (of data), starts and steps (one for each axis,
 // as resolved here). https://onnx.ai/onnx/operators/onnx__Slice.html
 #include <algorithm>
+#include <limits>
 
 #include "kernels/cpu/strided_copy.h"
 #include "kernels/ops/operators.h"
@@ -87,10 +88,16 @@ size_t place(const Shape& data, const Shape& slice, const std::vector<int64_t>& 
   return ravel(data, index);
 }
 
+// The largest int64, which exporters write for "to the end", is 2^63 in double.
+int64_t saturated(double v) {
+  constexpr auto kMost = std::numeric_limits<int64_t>::max();
+  return v >= 0x1p63 ? kMost : static_cast<int64_t>(v);
+}
+
 std::vector<RefTensor> reference(const ReferenceContext& c) {
   std::vector<std::vector<int64_t>> inputs(4);
   for (size_t i = 1; i < c.inputs.size(); ++i) {
-    inputs[i - 1].assign(c.inputs[i].values.begin(), c.inputs[i].values.end());
+    for (const double v : c.inputs[i].values) inputs[i - 1].push_back(saturated(v));
   }
   const Shape& shape = c.inputs[0].desc.shape;
   const Cut cut = *resolve(shape, inputs);
