@@ -176,12 +176,13 @@ class Checker {
 
   int64_t rows() const { return run_->settings().batch.batch_size; }
 
-  // Whether the forward pass in double takes at most a tenth of the limit, and a part of memory.
+  // Whether the forward pass in double takes a part of the memory, and so little of the limit that
+  // there is time for many derivatives; of a single row, for a few.
   bool affordable() const {
     constexpr double kSpeed = 2e8;  // of plain loops, operations a second
     constexpr double kMostBytes = 4e9;
     const double seconds = work_of(graph_) / kSpeed;
-    return seconds <= context_.options.check.limit_seconds / 10 &&
+    return seconds <= context_.options.check.limit_seconds / (rows() > 1 ? 200 : 10) &&
            ReferenceRun::bytes_of(graph_) < kMostBytes;
   }
 
