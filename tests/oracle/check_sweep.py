@@ -26,8 +26,11 @@ def recorded(folder):
     for graph in graphs:
         command = [sys.executable, script, folder, "--fsdp-run", "/bin/false", "--graph", graph, "--ranks", "1", "--print"]
         printed = subprocess.run(command, capture_output=True, text=True).stdout
-        line = next(s for s in printed.splitlines() if s.startswith("/bin/false "))
-        yield graph, shlex.split(line)[1:], True
+        line = next((s for s in printed.splitlines() if s.startswith("/bin/false ")), None)
+        if line is None:
+            print("no command for", graph, "of", folder, file=sys.stderr)
+        else:
+            yield graph, shlex.split(line)[1:], True
 
 
 def configured(folder):
