@@ -8,7 +8,7 @@
 // --first:  ends at the first defect, which is not cut down.
 //
 // Ways with several ranks fork, so a process that trains itself, and has threads from then on,
-// must not: they run in a process of their own, beside the others.
+// must not: they run in a process of their own, next to the others.
 //
 // One line a defect, then a total. Exit status 1 if there was one.
 #include <onnx/checker.h>

@@ -71,8 +71,8 @@ struct Range {
   double lo, hi;
 };
 
-// The function whose derivative training takes: rounding is what it was at the operands that inputs
-// 3 to 5 give, so y is x and a fixed part of the scale in the range, a multiple of the scale outside.
+// The function that training differentiates: rounding stays as it was at the operands that inputs 3
+// to 5 give, so y is x and a fixed part of the scale in the range, a multiple of the scale outside.
 // The scale moves by its part that LSQ lets through, and not at all where it is not learned.
 std::vector<RefTensor> straight_through(const ReferenceContext& c) {
   RefTensor y = zeros(c.output_descs[0]);
