@@ -59,12 +59,8 @@ TEST_P(StandardBodies, AreTheirOperators) {
     auto descs = op.infer({sample.attributes, descs_of(values.inputs), values.constants, wanted});
     ASSERT_TRUE(descs.ok()) << descs.error().message();
     descs->resize(sample.num_outputs);
-    OneNode made =
-        one_node(registry, GetParam(), sample.attributes, descs_of(values.inputs), *descs);
-    for (size_t i = 0; i < values.constants.size(); ++i) {
-      const ValueId id = made.node.inputs[i];
-      if (id != 0) made.graph.value(id).constant = values.constants[i];
-    }
+    const OneNode made = one_node(registry, GetParam(), sample.attributes, descs_of(values.inputs),
+                                  *descs, values.constants);
     const auto body = standard_body_graph(made.graph, made.node);
     ASSERT_TRUE(body.ok()) << body.error().message();
     for (const Node& node : body->nodes) EXPECT_EQ(node.op->domain, "") << node.op->name;

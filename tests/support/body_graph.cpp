@@ -81,7 +81,8 @@ std::vector<TensorDesc> descs_of(const Tensors& tensors) {
 }
 
 OneNode one_node(const Registry& registry, const std::string& op, const Attributes& attributes,
-                 const std::vector<TensorDesc>& inputs, const std::vector<TensorDesc>& outputs) {
+                 const std::vector<TensorDesc>& inputs, const std::vector<TensorDesc>& outputs,
+                 const std::vector<ConstantPtr>& constants) {
   OneNode made;
   made.graph.registry = &registry;
   made.node = {&registry.get(op), op, attributes, {}, {}};
@@ -91,6 +92,10 @@ OneNode one_node(const Registry& registry, const std::string& op, const Attribut
   };
   for (const TensorDesc& desc : inputs) made.node.inputs.push_back(add(desc));
   for (const TensorDesc& desc : outputs) made.node.outputs.push_back(add(desc));
+  for (size_t i = 0; i < constants.size(); ++i) {
+    if (const ValueId id = made.node.inputs[i]; id != 0)
+      made.graph.value(id).constant = constants[i];
+  }
   return made;
 }
 
@@ -125,10 +130,8 @@ std::map<size_t, RefTensor> body_gradients(const Registry& registry, const OpDef
   auto descs = op.infer(
       {sample.attributes, inputs, values.constants, std::vector(sample.num_outputs, true)});
   descs->resize(sample.num_outputs);
-  OneNode one = one_node(registry, op.full_name(), sample.attributes, inputs, *descs);
-  for (size_t i = 0; i < inputs.size(); ++i) {
-    if (inputs[i].present()) one.graph.value(one.node.inputs[i]).constant = values.constants[i];
-  }
+  const OneNode one =
+      one_node(registry, op.full_name(), sample.attributes, inputs, *descs, values.constants);
   const auto body = standard_body_graph(one.graph, one.node);
   if (!body.ok()) {
     error += body.error().message() + "\n";

@@ -18,7 +18,8 @@ struct OneNode {
   Node node;
 };
 OneNode one_node(const Registry& registry, const std::string& op, const Attributes& attributes,
-                 const std::vector<TensorDesc>& inputs, const std::vector<TensorDesc>& outputs);
+                 const std::vector<TensorDesc>& inputs, const std::vector<TensorDesc>& outputs,
+                 const std::vector<ConstantPtr>& constants = {});
 
 std::vector<TensorDesc> descs_of(const std::vector<RefTensor>& tensors);
 

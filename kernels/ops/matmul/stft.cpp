@@ -74,20 +74,22 @@ Result<std::vector<TensorDesc>> infer(const InferContext& c) {
 
 void body(BodyBuilder& b) {
   const Ref signal = b.input(0), window = b.input(2);
-  const Shape &x = b.desc(signal).shape, &y = b.output_desc(0).shape;
-  const bool onesided = b.attributes().i("onesided", 1) != 0;
-  const auto number = [&](size_t i) { return (*int_values(*b.constant_value(b.input(i))))[0]; };
-  const int64_t step = number(1);
-  const int64_t length = b.input(3) ? number(3) : window ? b.desc(window).numel() : x[1];
+  const Shape x = b.desc(signal).shape;
+  const Frames f =
+      *frames_by(b.attributes(), b.desc(signal), window ? b.desc(window) : TensorDesc{},
+                 [&](size_t i, int64_t otherwise) -> Result<int64_t> {
+                   const Ref number = b.input(i);
+                   return number ? (*int_values(*b.constant_value(number)))[0] : otherwise;
+                 });
   std::vector<int64_t> places;
-  for (int64_t i = 0; i < y[1] * length; ++i) {
-    places.push_back(i / length * step + i % length);
+  for (int64_t i = 0; i < f.count * f.length; ++i) {
+    places.push_back(i / f.length * f.step + i % f.length);
   }
   const Ref taken = b.emit1("Gather", {signal, b.ints(places)}, {{"axis", int64_t{1}}});
-  Ref frames = b.reshape(taken, {x[0], y[1], length, x[2]});
-  if (window) frames = b.mul(frames, b.reshape(window, {length, 1}));
+  Ref frames = b.reshape(taken, {x[0], f.count, f.length, x[2]});
+  if (window) frames = b.mul(frames, b.reshape(window, {f.length, 1}));
   const Ref axis = b.scalar(DType::kInt64, 2);
-  b.set_output(0, b.emit1("DFT", {frames, Ref{}, axis}, {{"onesided", int64_t{onesided}}}));
+  b.set_output(0, b.emit1("DFT", {frames, Ref{}, axis}, {{"onesided", int64_t{f.onesided}}}));
 }
 
 std::vector<RefTensor> reference(const ReferenceContext& c) {
