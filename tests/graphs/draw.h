@@ -13,6 +13,8 @@
 namespace ofsdp::graphs {
 
 inline constexpr double kLargest = 40;
+inline constexpr double kHidden =
+    -1e9;  // or less: a score that a mask hides; no recipe reads it again
 inline constexpr int64_t kMostElements = 2000;  // of a value
 
 using Names = std::vector<std::string>;

@@ -115,6 +115,24 @@ std::string heads_of(Draw& draw, const std::string& x, int64_t heads, const Axes
   return draw.emit1("Transpose", {apart}, {{"perm", perm}});
 }
 
+// The three parts of one product, as GPT-2 has them.
+Names packed_projection(Draw& draw, const std::string& x, int64_t width) {
+  std::string all = draw.emit1("MatMul", {x, draw.weight({draw.axes(x).back(), 3 * width})});
+  if (draw.one_in(2)) all = either(draw, "Add", all, draw.weight({3 * width}, 1));
+  return draw.emit("Split", {all, draw.ints({width, width, width})}, {{"axis", int64_t{2}}}, 3);
+}
+
+// Causal or not, with numbers of its own (ALiBi) or without.
+std::vector<double> mask_of(Draw& draw, int64_t tokens) {
+  const bool causal = draw.one_in(2), biased = !causal || draw.one_in(3);
+  std::vector<double> mask;
+  for (int64_t i = 0; i < tokens * tokens; ++i) {
+    const bool hidden = causal && i % tokens > i / tokens;
+    mask.push_back(hidden ? kHidden : biased ? draw.real(-2, 2) : 0);
+  }
+  return mask;
+}
+
 void attention_in_pieces(Draw& draw, const std::string&) {
   const int64_t heads = draw.between(1, 2), size = draw.between(1, 3), width = heads * size;
   const int64_t tokens = draw.between(2, 4);
@@ -124,14 +142,17 @@ void attention_in_pieces(Draw& draw, const std::string&) {
     const std::string product = draw.emit1("MatMul", {x, draw.weight({in, width})});
     return draw.one_in(2) ? either(draw, "Add", product, draw.weight({width}, 1)) : product;
   };
+  const Names packed = draw.one_in(3) ? packed_projection(draw, x, width) : Names{};
+  size_t parts = 0;
+  const auto operand = [&] { return packed.empty() ? projected() : packed[parts++]; };
   const bool missed = draw.one_in(kMissed);
-  const std::string q = heads_of(draw, projected(), heads, {0, 2, 1, 3});
-  const std::string v = heads_of(draw, projected(), heads, {0, 2, 1, 3});
+  const std::string q = heads_of(draw, operand(), heads, {0, 2, 1, 3});
+  const std::string v = heads_of(draw, operand(), heads, {0, 2, 1, 3});
   std::string k;
   if (draw.one_in(2)) {
-    k = heads_of(draw, projected(), heads, {0, 2, 3, 1});
+    k = heads_of(draw, operand(), heads, {0, 2, 3, 1});
   } else {
-    k = draw.emit1("Transpose", {heads_of(draw, projected(), heads, {0, 2, 1, 3})},
+    k = draw.emit1("Transpose", {heads_of(draw, operand(), heads, {0, 2, 1, 3})},
                    {{"perm", Axes{0, 1, 3, 2}}});
   }
   const double scale = missed && draw.one_in(2) ? 1.7 : std::sqrt(static_cast<double>(size));
@@ -148,12 +169,8 @@ void attention_in_pieces(Draw& draw, const std::string&) {
       break;
   }
   if (draw.one_in(2)) {
-    std::vector<double> mask;
-    const bool causal = draw.one_in(2);
-    for (int64_t i = 0; i < tokens * tokens; ++i) {
-      mask.push_back(causal ? (i % tokens > i / tokens ? -1e4 : 0) : draw.real(-2, 2));
-    }
-    scores = either(draw, "Add", scores, draw.constant({DType::kFloat32, {tokens, tokens}}, mask));
+    const auto mask = draw.constant({DType::kFloat32, {tokens, tokens}}, mask_of(draw, tokens));
+    scores = either(draw, "Add", scores, mask);
   }
   const int64_t axis = missed && draw.one_in(2) ? 2 : draw.one_in(2) ? -1 : 3;
   const std::string context =
@@ -193,8 +210,8 @@ void rotary_in_pieces(Draw& draw, const std::string&) {
 void likelihood(Draw& draw, const std::string&) {
   const std::string x = draw.of_rank(2, 2);
   const int64_t classes = draw.axes(x)[1];
-  const std::string logs =
-      draw.emit1("LogSoftmax", {x}, {{"axis", draw.one_in(2) ? int64_t{1} : int64_t{-1}}});
+  const int64_t axis = draw.one_in(kMissed) ? 0 : draw.one_in(2) ? 1 : -1;
+  const std::string logs = draw.emit1("LogSoftmax", {x}, {{"axis", axis}});
   std::vector<double> labels;
   for (int64_t i = 0; i < draw.axes(x)[0]; ++i)
     labels.push_back(static_cast<double>(draw.below(classes)));

@@ -3,9 +3,11 @@
 //
 //   random_graphs [--count N] [--seed S] [--ways plain,eager,..|all] [--only RECIPE,..]
 //                 [--found FOLDER] [--replay FOLDER] [--rotate] [--first] [--verbose]
+//                 [--planted N,..]
 //
 // --rotate: each graph in one of the ways, by its seed; else in all of them.
 // --first:  ends at the first defect, which is not cut down.
+// --planted: the faults of planted.py that no graph has found yet, one after the other.
 //
 // Ways with several ranks fork, so a process that trains itself, and has threads from then on,
 // must not: they run in a process of their own, next to the others.
@@ -20,9 +22,11 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <set>
 #include <sstream>
 
 #include "kernels/cpu/parallel.h"
@@ -41,6 +45,7 @@ struct Arguments {
   std::string found;   // the folder for what fails; empty: none
   std::string replay;  // a folder of such files
   bool rotate = false, first = false, verbose = false;
+  Names planted;  // numbers of faults, see planted.py
 };
 
 Names words_of(const std::string& list) {
@@ -63,6 +68,7 @@ Arguments arguments_of(int count, char** words) {
     if (word == "--replay") arguments.replay = value();
     if (word == "--rotate") arguments.rotate = true;
     if (word == "--first") arguments.first = true;
+    if (word == "--planted") arguments.planted = words_of(value());
     if (word == "--verbose") arguments.verbose = true;
   }
   return arguments;
@@ -175,6 +181,7 @@ class Campaign {
       std::printf("seed %llu: %zu nodes\n", static_cast<unsigned long long>(seed),
                   graph.nodes.size());
     Trial trial(registry_, {model.SerializeAsString(), graph.batch, seed});
+    if (!arguments_.planted.empty()) return find_planted(trial, seed, ways);
     for (const Way& way : ways) {
       const Judgement judged = trial.in(way);
       count(judged);
@@ -184,6 +191,29 @@ class Campaign {
       if (!arguments_.found.empty() && !arguments_.first) keep(graph, seed, way, judged);
       std::fflush(stdout);
     }
+  }
+
+  // Trains with each planted fault that no graph has found yet. Graphs that are wrong without one say nothing.
+  void find_planted(Trial& trial, uint64_t seed, const std::vector<Way>& ways) {
+    for (const Way& way : ways) {
+      unsetenv("OFSDP_PLANTED");
+      const Judgement clean = trial.in(way);
+      count(clean);
+      if (clean.verdict != Verdict::kRight) continue;
+      for (const std::string& number : arguments_.planted) {
+        if (found_.contains(number)) continue;
+        setenv("OFSDP_PLANTED", number.c_str(), 1);
+        std::printf("trying %s: seed %llu, %s\n", number.c_str(),
+                    static_cast<unsigned long long>(seed), way.name.c_str());
+        const Judgement judged = trial.in(way);
+        if (judged.verdict != Verdict::kWrong && judged.verdict != Verdict::kRefused) continue;
+        found_.insert(number);
+        std::printf("planted %s: %lld graphs, seed %llu, %s: %s\n", number.c_str(),
+                    static_cast<long long>(totals_.graphs), static_cast<unsigned long long>(seed),
+                    way.name.c_str(), judged.line.c_str());
+      }
+    }
+    unsetenv("OFSDP_PLANTED");
   }
 
   void count(const Judgement& judged) {
@@ -238,6 +268,7 @@ class Campaign {
   bool forking_ = false;   // the one of the ways with ranks
   Totals totals_;
   Totals* const ranks_totals_ = shared_totals();
+  std::set<std::string> found_;  // planted faults
 };
 
 }  // namespace

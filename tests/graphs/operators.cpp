@@ -404,8 +404,13 @@ void pool(Draw& draw, const std::string& name) {
   }
   pads.insert(pads.end(), pads.begin(), pads.end());
   Attributes attributes{{"kernel_shape", kernel}, {"strides", strides}, {"pads", pads}};
+  Axes dilations(kernel.size(), 1);
   if (name == "AveragePool") attributes.set("count_include_pad", int64_t{draw.one_in(2)});
   if (name == "LpPool") attributes.set("p", draw.between(1, 3));
+  if (name == "MaxPool" && draw.graph.opset >= 10 && draw.one_in(3)) {
+    for (int64_t& dilation : dilations) dilation = draw.between(1, 2);
+    attributes.set("dilations", dilations);
+  }
   if (draw.one_in(3) && name != "LpPool") attributes.set("ceil_mode", int64_t{1});
   draw.emit1(name, {x}, attributes);
 }
