@@ -82,13 +82,10 @@ bool has_half_floats(const Problem& p) {
 
 Problem as_float32(const Problem& p) {
   Problem wide = p;
-  for (size_t i = 0; i < wide.inputs.size(); ++i) {
-    if (!is_16_bit_float(wide.inputs[i].dtype)) continue;
-    wide.inputs[i].dtype = DType::kFloat32;
-    if (i < wide.constants.size()) wide.constants[i] = nullptr;
-  }
-  for (TensorDesc& desc : wide.outputs) {
-    if (is_16_bit_float(desc.dtype)) desc.dtype = DType::kFloat32;
+  for (std::vector<TensorDesc>* descs : {&wide.inputs, &wide.outputs}) {
+    for (TensorDesc& desc : *descs) {
+      if (is_16_bit_float(desc.dtype)) desc.dtype = DType::kFloat32;
+    }
   }
   return wide;
 }

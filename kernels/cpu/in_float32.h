@@ -15,7 +15,8 @@
 namespace ofsdp::kernels {
 
 bool has_half_floats(const Problem& p);
-Problem as_float32(const Problem& p);  // 16-bit floats replaced by float32
+// 16-bit floats replaced by float32. Constants keep their bytes and their own type, which they name.
+Problem as_float32(const Problem& p);
 std::unique_ptr<Kernel> convert_around(const Problem& p, std::unique_ptr<Kernel> inner);
 
 // Leaves the first `images` inputs and output 0 as they are; `inner` gets the problem so.

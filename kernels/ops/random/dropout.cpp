@@ -154,7 +154,8 @@ Acceptance accepts(const Problem& p) {
   return accept_if(p.in(0).dtype == DType::kFloat32 && p.all_plain(), "not plain float32");
 }
 
-std::unique_ptr<Kernel> create_with(const Problem& p, const Settings& s) {
+std::unique_ptr<Kernel> create(const Problem& p) {
+  const Settings s = settings(p);
   const int64_t n = p.out(0).numel();
   const PhiloxFill fill = best_philox_fill();
   return make_kernel(
@@ -171,17 +172,6 @@ std::unique_ptr<Kernel> create_with(const Problem& p, const Settings& s) {
         if (masked && n > 0) std::memset(mask, 1, static_cast<size_t>(n));
         return ok_status();
       });
-}
-
-std::unique_ptr<Kernel> create(const Problem& p) { return create_with(p, settings(p)); }
-
-Acceptance accepts_half(const Problem& p) {
-  return has_half_floats(p) ? accepts(as_float32(p)) : Acceptance::refuse("no 16-bit floats");
-}
-
-// as_float32 has no ratio where that is of 16 bits, so it is read before.
-std::unique_ptr<Kernel> create_half(const Problem& p) {
-  return convert_around(p, create_with(as_float32(p), settings(p)));
 }
 
 // --- ofsdp.DropoutGrad(dy, mask) ---
@@ -237,8 +227,7 @@ void dropout_grad_body(BodyBuilder& b) {
 void add_dropout(Registry& registry) {
   using namespace dropout;
   registry.add(make_op(
-      "Dropout", {infer, grad, reference},
-      {{"philox", accepts, create}, {"in_float32", accepts_half, create_half}},
+      "Dropout", {infer, grad, reference}, with_half_floats<accepts, create>("philox"),
       {.first_opset = 12, .random = true, .inplace_inputs = {0}, .constant_inputs = {1, 2}}));
   registry.add_own(make_op("DropoutGrad", {grad_infer, nullptr, grad_reference},
                            with_half_floats<grad_accepts, grad_create>("loops"),
