@@ -15,7 +15,7 @@
 namespace ofsdp::kernels {
 
 bool has_half_floats(const Problem& p);
-// 16-bit floats replaced by float32. Constants keep their bytes and their own type, which they name.
+// Replaces 16-bit floats by float32. Constants keep their bytes and their own type.
 Problem as_float32(const Problem& p);
 std::unique_ptr<Kernel> convert_around(const Problem& p, std::unique_ptr<Kernel> inner);
 

@@ -193,7 +193,8 @@ class Campaign {
     }
   }
 
-  // Trains with each planted fault that no graph has found yet. Graphs that are wrong without one say nothing.
+  // Trains with each planted fault that no graph has found yet. A graph that is wrong without a
+  // fault says nothing.
   void find_planted(Trial& trial, uint64_t seed, const std::vector<Way>& ways) {
     for (const Way& way : ways) {
       unsetenv("OFSDP_PLANTED");
