@@ -207,6 +207,7 @@ class Autodiff final : public GradBuilder {
       p.gradient = gradient;
     }
     if (!status_.ok()) return std::move(status_);
+    place_copies();
     prune(graph_, trained_values(graph_));
     return std::move(graph_);
   }
@@ -229,7 +230,34 @@ class Autodiff final : public GradBuilder {
     const auto g = static_cast<size_t>(gradient);
     const bool fresh = made_[g] && !used_[g];
     if (fresh && owners.try_emplace(gradient, 1).second) return gradient;
-    return add("ofsdp.Copy", "grad." + p.name, {gradient})[0];
+    copies_.push_back(add("ofsdp.Copy", "grad." + p.name, {gradient})[0]);
+    return copies_.back();
+  }
+
+  // Moves each copy of a gradient to the node that makes the gradient: the unit of a gradient is
+  // not reduced before its last reader has run.
+  void place_copies() {
+    std::multimap<ValueId, Node> copies;
+    std::vector<Node> others;
+    for (Node& node : graph_.nodes) {
+      if (std::ranges::count(copies_, node.outputs[0]) == 0) {
+        others.push_back(std::move(node));
+      } else {
+        copies.emplace(node.inputs[0], std::move(node));
+      }
+    }
+    graph_.nodes.clear();
+    for (Node& node : others) {
+      graph_.nodes.push_back(std::move(node));
+      if (!graph_.nodes.back().backward) continue;
+      for (const ValueId id : std::vector(graph_.nodes.back().outputs)) {
+        for (auto [copy, end] = copies.equal_range(id); copy != end; ++copy) {
+          graph_.nodes.push_back(std::move(copy->second));
+        }
+        copies.erase(id);
+      }
+    }
+    for (auto& [input, copy] : copies) graph_.nodes.push_back(std::move(copy));
   }
 
   Graph graph_;
@@ -239,6 +267,7 @@ class Autodiff final : public GradBuilder {
   std::map<ValueId, std::vector<ValueId>> grads_;
   std::vector<bool> made_, used_;  // per value: by a node that is no view; as an input
   size_t indexed_ = 0;             // nodes that these know
+  std::vector<ValueId> copies_;    // gradients that copy another
   Status status_;
   int emitted_ = 0;
 };

@@ -89,7 +89,8 @@ class ReductionPlacer {
   }
 
   // Per unit the first node that writes one of its gradients or a part of one, and the node after
-  // which all are complete; in the order of completion.
+  // which all are complete and read for the last time (a parameter may copy the gradient of
+  // another); in the order of completion.
   std::vector<UnitNodes> gradient_spans() const {
     const auto unit = unit_of_parameter(graph_, plan_);
     const auto storage = storage_of(graph_);
@@ -103,13 +104,20 @@ class ReductionPlacer {
     // The update overwrites parameters, so a unit is done only after the last use of these as well.
     std::vector<UnitNodes> spans = readers_of_units(graph_, plan_, 0, size);
     for (UnitNodes& span : spans) span.first = -1;
+    const auto span_of = [&](ValueId id) {
+      const auto it = written.find(storage[static_cast<size_t>(id)]);
+      return it == written.end() ? nullptr : &spans[static_cast<size_t>(it->second)];
+    };
     for (int n = 0; n < size; ++n) {
-      for (ValueId id : graph_.nodes[static_cast<size_t>(n)].outputs) {
-        const auto it = written.find(storage[static_cast<size_t>(id)]);
-        if (it == written.end()) continue;
-        UnitNodes& span = spans[static_cast<size_t>(it->second)];
-        if (span.first < 0) span.first = n;
-        span.last = std::max(span.last, n);
+      const Node& node = graph_.nodes[static_cast<size_t>(n)];
+      for (ValueId id : node.outputs) {
+        UnitNodes* const span = span_of(id);
+        if (span == nullptr) continue;
+        if (span->first < 0) span->first = n;
+        span->last = std::max(span->last, n);
+      }
+      for (ValueId id : node.inputs) {
+        if (UnitNodes* const span = span_of(id)) span->last = std::max(span->last, n);
       }
     }
     std::ranges::stable_sort(spans, {}, &UnitNodes::last);

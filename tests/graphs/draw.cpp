@@ -280,11 +280,20 @@ class Attempt {
   Names floats_, leaves_, weights_;
 };
 
+// Reading the sample cases takes as long as drawing: once a process, which has one registry.
+const std::vector<Recipe>& all_recipes(const Registry& registry) {
+  static const std::vector<Recipe> recipes = [&] {
+    std::vector<Recipe> made = operator_recipes(registry);
+    const std::vector<Recipe> idioms = idiom_recipes();
+    made.insert(made.end(), idioms.begin(), idioms.end());
+    return made;
+  }();
+  return recipes;
+}
+
 DrawnGraph drawn(const Registry& registry, const DrawSettings& settings,
                  std::vector<std::string>* used) {
-  std::vector<Recipe> recipes = operator_recipes(registry);
-  const std::vector<Recipe> idioms = idiom_recipes();
-  recipes.insert(recipes.end(), idioms.begin(), idioms.end());
+  std::vector<Recipe> recipes = all_recipes(registry);
   if (!settings.only.empty()) {
     std::erase_if(recipes,
                   [&](const Recipe& r) { return std::ranges::count(settings.only, r.name) == 0; });

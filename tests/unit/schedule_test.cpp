@@ -3,6 +3,11 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
+#include "importer/passes/loss.h"
+#include "importer/passes/passes.h"
+#include "runtime/program/value_storage.h"
 #include "tests/support/graphs.h"
 #include "tests/support/namespaces.h"
 
@@ -183,6 +188,52 @@ TEST(Schedule, UnitsAreResidentWhereTheyAreUsed) {
         }
         for (int r : resident) EXPECT_EQ(r, 0);
       }
+    }
+  }
+}
+
+// x -> + a -> + b -> a loss, where a and b have one shape, so one gradient, and units of
+// their own: b's is a copy of a's.
+std::unique_ptr<Compiled> of_equal_gradients(Strategy strategy, int world) {
+  auto c = std::make_unique<Compiled>();
+  testing::GraphMaker maker(c->registry);
+  const ValueId x = maker.input("x", {DType::kFloat32, {4, 8}});
+  const ValueId z = maker.node("Add", "a", {x, maker.parameter("a", {4, 8})});
+  maker.graph.outputs = {maker.node("Add", "b", {z, maker.parameter("b", {4, 8})})};
+  LossSpec loss;
+  loss.kind = LossKind::kCrossEntropy;
+  loss.prediction = maker.graph.value(maker.graph.outputs[0]).name;
+  loss.labels = "labels";
+  c->graph = *autodiff(*attach_loss(maker.graph, loss, {4}, false));
+  c->plan = *make_plan(
+      c->graph, {.strategy = strategy, .wrap = WrapPolicy::kSize, .min_params = 1, .world = world});
+  c->schedule = compile(c->graph, c->plan, {});
+  return c;
+}
+
+// A posted slot is reduced and used again, so no node may read it.
+TEST(Schedule, NoNodeReadsAGradientThatIsPosted) {
+  for (const Strategy strategy :
+       {Strategy::kFullShard, Strategy::kShardGradOp, Strategy::kNoShard}) {
+    for (const int world : {1, 3}) {
+      const auto c = of_equal_gradients(strategy, world);
+      const auto storage = storage_of(c->graph);
+      const auto unit = unit_of_parameter(c->graph, c->plan);
+      std::vector<int> posts(c->plan.units.size(), -1), reads(c->plan.units.size(), -1);
+      for (size_t at = 0; at < c->schedule.steps.size(); ++at) {
+        const Step& step = c->schedule.steps[at];
+        if (step.kind == StepKind::kPost)
+          posts[static_cast<size_t>(step.index)] = static_cast<int>(at);
+        if (step.kind != StepKind::kRun) continue;
+        for (const ValueId id : c->graph.nodes[static_cast<size_t>(step.index)].inputs) {
+          for (size_t p = 0; p < c->graph.parameters.size(); ++p) {
+            if (c->graph.parameters[p].gradient != storage[static_cast<size_t>(id)]) continue;
+            reads[static_cast<size_t>(unit[p])] = static_cast<int>(at);
+          }
+        }
+      }
+      EXPECT_GT(*std::ranges::max_element(reads), 0) << "no gradient is copied";
+      for (size_t u = 0; u < posts.size(); ++u) EXPECT_LT(reads[u], posts[u]) << "unit " << u;
     }
   }
 }
