@@ -166,11 +166,25 @@ bool Draw::has(const std::string& op) const {
 }
 
 void Draw::check(const std::string& op, const RefTensor& tensor) const {
-  if (tensor.desc.numel() > kMostElements) throw Refused(op + ": too many elements");
+  if (tensor.desc.numel() > most_elements) throw Refused(op + ": too many elements");
   if (!is_floating(tensor.desc.dtype)) return;
   for (const double v : tensor.values) {
     if (op == "Add" && v <= kHidden / 2) continue;
     if (!(std::abs(v) <= kLargest)) throw Refused(op + ": too large");
+  }
+}
+
+// Makes a loop of several rounds, if the output fits the operand and stays in range.
+void Draw::go_around(DrawnNode& node, int64_t rounds) {
+  if (graph.tensor(node.inputs[0]).desc != graph.tensor(node.outputs[0]).desc) return;
+  DrawnNode repeated = node;
+  repeated.rounds = rounds;
+  try {
+    const RefTensor made = evaluated(graph, repeated)[0];
+    check(node.op->name, made);
+    graph.values[node.outputs[0]].tensor = made;
+    node.rounds = rounds;
+  } catch (const Refused&) {  // once, then
   }
 }
 
@@ -201,11 +215,17 @@ Names Draw::emit(const std::string& op, const Names& inputs, const Attributes& a
   const bool one = outputs == 1 && !node.op->random && made[0].desc.dtype == DType::kFloat32 &&
                    !inputs.empty() && !inputs[0].empty() && graph.opset >= 11;
   if (one && one_in(40)) node.around = Around::kIf;
-  if (one && one_in(40) && graph.tensor(inputs[0]).desc.dtype == DType::kFloat32) {
+  if (one && one_in(30) && graph.tensor(inputs[0]).desc.dtype == DType::kFloat32) {
     node.around = Around::kLoop;
+    go_around(node, between(1, 3));
   }
   graph.nodes.push_back(node);
   return node.outputs;
+}
+
+bool Draw::within(const std::string& name, double bound) const {
+  return std::ranges::all_of(graph.tensor(name).values,
+                             [&](double v) { return std::abs(v) <= bound; });
 }
 
 // A number made from all elements of a leaf, each of which counts differently.
@@ -215,11 +235,12 @@ std::string Draw::term(const std::string& leaf) {
     std::vector<double> values;
     for (int64_t i = 0; i < numel(leaf); ++i) values.push_back(real(-1, 1));
     value = emit1("Mul", {value, constant({DType::kFloat32, Shape(axes(leaf))}, values)});
-  } else if (one_in(2)) {
+  } else if (one_in(2) && within(leaf, 6)) {
     value = emit1("Mul", {value, value});
   }
   if (rank(value) == 0) return value;
-  const char* const op = one_in(4) && numel(leaf) < 30 ? "ReduceSum" : "ReduceMean";
+  const bool sums = one_in(4) && within(value, kLargest / static_cast<double>(numel(leaf)));
+  const char* const op = sums ? "ReduceSum" : "ReduceMean";
   return emit1(op, {value}, {{"keepdims", int64_t{0}}});
 }
 
@@ -254,7 +275,11 @@ void Draw::finish() {
     const std::string one = term(leaf);
     sum = sum.empty() ? one : emit1("Add", {sum, one});
   }
-  if (sum.empty()) throw Refused("nothing is trained");
+  if (sum.empty()) {  // nothing is trained
+    const std::string x = of_rank(1, 3);
+    sum = emit1("ReduceMean", {emit1("Mul", {x, weight({axes(x).back()}, 1)})},
+                {{"keepdims", int64_t{0}}});
+  }
   graph.loss = sum;
 }
 
@@ -266,7 +291,9 @@ class Attempt {
         graph_(draw.graph),
         floats_(draw.floats_),
         leaves_(draw.leaves_),
-        weights_(draw.weights_) {}
+        weights_(draw.weights_) {
+    draw.most_elements = kMostElements;
+  }
   void undo() {
     draw_.graph = graph_;
     draw_.floats_ = floats_;
@@ -284,8 +311,9 @@ class Attempt {
 const std::vector<Recipe>& all_recipes(const Registry& registry) {
   static const std::vector<Recipe> recipes = [&] {
     std::vector<Recipe> made = operator_recipes(registry);
-    const std::vector<Recipe> idioms = idiom_recipes();
-    made.insert(made.end(), idioms.begin(), idioms.end());
+    for (const std::vector<Recipe>& more : {idiom_recipes(), block_recipes()}) {
+      made.insert(made.end(), more.begin(), more.end());
+    }
     return made;
   }();
   return recipes;

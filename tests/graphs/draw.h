@@ -1,4 +1,5 @@
-// Draw: makes a DrawnGraph node by node from a seed. A recipe (operators.cpp, idioms.cpp) takes
+// Draw: makes a DrawnGraph node by node from a seed. A recipe (operators.cpp, idioms.cpp, blocks.cpp)
+// takes
 // values that are there, makes weights and constants and emits nodes; whatever does not
 // work out throws Refused, and the graph is as before.
 //
@@ -16,6 +17,7 @@ inline constexpr double kLargest = 40;
 inline constexpr double kHidden =
     -1e9;  // or less: a score that a mask hides; no recipe reads it again
 inline constexpr int64_t kMostElements = 2000;  // of a value
+inline constexpr int64_t kMissed = 4;           // one idiom in so many is a near miss
 
 using Names = std::vector<std::string>;
 using Axes = std::vector<int64_t>;
@@ -39,6 +41,8 @@ class Draw {
   const T& one_of(const std::vector<T>& list) {
     return list[static_cast<size_t>(below(static_cast<int64_t>(list.size())))];
   }
+  // Of a near miss the one part that is another, 1 .. parts; 0, three times out of four: none.
+  int64_t missed(int64_t parts) { return one_in(kMissed) ? between(1, parts) : 0; }
 
   // --- values that are there ---
   const Axes& axes(const std::string& name) const { return graph.tensor(name).desc.shape.axes(); }
@@ -68,6 +72,14 @@ class Draw {
   std::string emit1(const std::string& op, const Names& inputs, const Attributes& attributes = {}) {
     return emit(op, inputs, attributes)[0];
   }
+  // Both orders of the operands of an operator that has none.
+  std::string either(const char* op, const std::string& a, const std::string& b) {
+    return one_in(2) ? emit1(op, {a, b}) : emit1(op, {b, a});
+  }
+  // No recipe reads the value again. A recipe may also raise `most_elements`, for itself alone.
+  void hide(const std::string& name) { std::erase(floats_, name); }
+  int64_t most_elements = kMostElements;
+
   // A node that is there if the opset has it.
   bool has(const std::string& op) const;
 
@@ -79,6 +91,8 @@ class Draw {
   friend class Attempt;
   std::string fresh(const char* prefix) { return prefix + std::to_string(count_++); }
   void check(const std::string& op, const RefTensor& tensor) const;
+  void go_around(DrawnNode& node, int64_t rounds);
+  bool within(const std::string& name, double bound) const;
   std::string term(const std::string& leaf);
   bool finish_with_labels();
 
@@ -95,6 +109,7 @@ struct Recipe {
 };
 std::vector<Recipe> operator_recipes(const Registry& registry);
 std::vector<Recipe> idiom_recipes();
+std::vector<Recipe> block_recipes();
 
 struct DrawSettings {
   uint64_t seed = 1;

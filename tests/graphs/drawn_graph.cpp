@@ -17,7 +17,6 @@ namespace {
 using Ints = std::vector<int64_t>;
 
 constexpr const char* kTrue = "control_true";
-constexpr const char* kOnce = "control_once";
 
 ConstantPtr constant_of(const RefTensor& tensor) {
   Constant constant{tensor.desc, std::vector<std::byte>(tensor.desc.bytes())};
@@ -249,7 +248,9 @@ onnx::NodeProto if_around(const onnx::NodeProto& node, const onnx::ValueInfoProt
   return made;
 }
 
-// One round; the value that goes around is the node's first operand.
+std::string count_name(int64_t rounds) { return "control_rounds" + std::to_string(rounds); }
+
+// The value that goes around is the node's first operand.
 onnx::NodeProto loop_around(const onnx::NodeProto& node, const onnx::ValueInfoProto& output,
                             const onnx::ValueInfoProto& operand, const std::string& condition,
                             const std::string& count) {
@@ -279,14 +280,16 @@ onnx::NodeProto loop_around(const onnx::NodeProto& node, const onnx::ValueInfoPr
   return made;
 }
 
-void surround(onnx::NodeProto& node, Around around, const DrawnGraph& graph) {
+void surround(onnx::NodeProto& node, const DrawnNode& drawn, const DrawnGraph& graph) {
+  const Around around = drawn.around;
   if (around == Around::kNothing) return;
   const auto info = [&](const std::string& name) {
     return value_info(name, graph.tensor(name).desc);
   };
   const auto output = info(node.output(0));
-  node = around == Around::kIf ? if_around(node, output, kTrue)
-                               : loop_around(node, output, info(node.input(0)), kTrue, kOnce);
+  node = around == Around::kIf
+             ? if_around(node, output, kTrue)
+             : loop_around(node, output, info(node.input(0)), kTrue, count_name(drawn.rounds));
 }
 
 bool is_initializer(const DrawnValue& value) {
@@ -334,6 +337,10 @@ std::vector<double> column_values(const std::string& name, const TensorDesc& des
   return values;
 }
 
+bool DrawnGraph::has_random() const {
+  return std::ranges::any_of(nodes, [](const DrawnNode& node) { return node.op->random; });
+}
+
 std::vector<RefTensor> evaluated(const DrawnGraph& graph, const DrawnNode& node) {
   InferContext infer{node.attributes, {}, {}, {}};
   std::vector<RefTensor> inputs;
@@ -351,7 +358,12 @@ std::vector<RefTensor> evaluated(const DrawnGraph& graph, const DrawnNode& node)
     if (i >= node.outputs.size() || node.outputs[i].empty()) (*descs)[i] = {};
   }
   descs->resize(node.outputs.size());
-  auto outputs = node.op->reference({node.attributes, std::move(inputs), *descs, 0, {}});
+  auto outputs = node.op->reference({node.attributes, inputs, *descs, 0, {}});
+  for (int64_t round = 1; round < node.rounds; ++round) {
+    if (descs->at(0) != inputs.at(0).desc) throw Refused(node.op->name + ": another shape");
+    inputs[0].values = outputs.at(0).values;
+    outputs = node.op->reference({node.attributes, inputs, *descs, 0, {}});
+  }
   for (size_t i = 0; i < node.outputs.size() && i < outputs.size(); ++i) {
     outputs[i].desc = (*descs)[i];
   }
@@ -392,9 +404,13 @@ onnx::ModelProto model_of(const DrawnGraph& graph) {
   const auto surrounded = [](const DrawnNode& node) { return node.around != Around::kNothing; };
   if (std::ranges::any_of(nodes, surrounded)) {
     const bool on = true;
-    const int64_t once = 1;
     *proto.add_node() = constant_node(kTrue, tensor_proto("", {DType::kBool, {}}, &on));
-    *proto.add_node() = constant_node(kOnce, tensor_proto("", {DType::kInt64, {}}, &once));
+    std::set<int64_t> counts;
+    for (const DrawnNode& node : nodes) counts.insert(node.rounds);
+    for (const int64_t count : counts) {
+      *proto.add_node() =
+          constant_node(count_name(count), tensor_proto("", {DType::kInt64, {}}, &count));
+    }
   }
   for (const DrawnNode& node : nodes) {
     onnx::NodeProto& made = *proto.add_node();
@@ -408,7 +424,7 @@ onnx::ModelProto model_of(const DrawnGraph& graph) {
       made.mutable_input()->RemoveLast();
     }
     for (const auto& [name, value] : node.attributes.all()) add_attribute(made, name, value);
-    surround(made, node.around, graph);
+    surround(made, node, graph);
   }
   *proto.add_output() = value_info(graph.loss, graph.tensor(graph.loss).desc);
   if (microsoft) {

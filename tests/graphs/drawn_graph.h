@@ -45,6 +45,7 @@ struct DrawnNode {
   std::vector<std::string> outputs;
   Attributes attributes;
   Around around = Around::kNothing;
+  int64_t rounds = 1;  // of kLoop: the output is the first operand of the next
 };
 
 struct DrawnGraph {
@@ -56,6 +57,7 @@ struct DrawnGraph {
   std::vector<std::string> inputs;  // in the order of the file
   std::string loss;
 
+  bool has_random() const;  // Dropout: each run has other numbers
   const RefTensor& tensor(const std::string& name) const { return values.at(name).tensor; }
 };
 

@@ -74,6 +74,12 @@ Arguments arguments_of(int count, char** words) {
   return arguments;
 }
 
+Model written(const DrawnGraph& graph, uint64_t seed) {
+  Model model{model_of(graph).SerializeAsString(), graph.batch, seed, {}};
+  if (!graph.has_random()) model.loss = graph.tensor(graph.loss).values.at(0);
+  return model;
+}
+
 struct Totals {
   int64_t graphs = 0, trials = 0, nodes = 0, wrong = 0, unsteady = 0, refused = 0;
 
@@ -99,18 +105,19 @@ class Campaign {
 
   int run() {
     const auto forks = [](const Way& way) { return way.ranks > 1; };
-    const bool both = std::ranges::any_of(ways_, forks) && !std::ranges::all_of(ways_, forks);
+    const bool both = !arguments_.replay.empty() ||  // of files, which have ways of their own
+                      (std::ranges::any_of(ways_, forks) && !std::ranges::all_of(ways_, forks));
     std::fflush(nullptr);
     const pid_t beside = both ? fork() : -1;
     forking_ = !both ? std::ranges::any_of(ways_, forks) : beside == 0;
     separate_ = both;
     draw_all();
+    if (!arguments_.replay.empty()) replay();
     if (beside == 0) {
       *ranks_totals_ = totals_;
       std::fflush(nullptr);
       _exit(0);
     }
-    if (!arguments_.replay.empty()) replay();
     const bool ended = !both || add_other(beside);
     std::printf(
         "%lld graphs, %lld nodes, %lld trials: %lld wrong, %lld refused, %lld without "
@@ -134,7 +141,8 @@ class Campaign {
     int status = 0;
     waitpid(pid, &status, 0);
     const Totals& other = *ranks_totals_;
-    if (arguments_.rotate) {  // else both drew the same graphs
+    const bool alone = std::ranges::all_of(ways_, [](const Way& way) { return way.ranks > 1; });
+    if (arguments_.rotate || alone) {  // else both drew the same graphs
       totals_.graphs += other.graphs;
       totals_.nodes += other.nodes;
     }
@@ -180,7 +188,7 @@ class Campaign {
     if (arguments_.verbose)
       std::printf("seed %llu: %zu nodes\n", static_cast<unsigned long long>(seed),
                   graph.nodes.size());
-    Trial trial(registry_, {model.SerializeAsString(), graph.batch, seed});
+    Trial trial(registry_, written(graph, seed));
     if (!arguments_.planted.empty()) return find_planted(trial, seed, ways);
     for (const Way& way : ways) {
       const Judgement judged = trial.in(way);
@@ -226,7 +234,7 @@ class Campaign {
 
   void keep(const DrawnGraph& graph, uint64_t seed, const Way& way, const Judgement& judged) {
     const auto fails = [&](const DrawnGraph& smaller) {
-      Trial trial(registry_, {model_of(smaller).SerializeAsString(), smaller.batch, seed});
+      Trial trial(registry_, written(smaller, seed));
       const Judgement again = trial.in(way);
       const bool alike = again.line.substr(0, 4) == judged.line.substr(0, 4);
       return again.verdict == judged.verdict && (again.verdict == Verdict::kWrong || alike);
@@ -250,10 +258,11 @@ class Campaign {
       std::stringstream text;
       text << file.rdbuf();
       const FoundGraph found = parsed(text.str());
-      ++totals_.graphs;
+      totals_.graphs += !forking_;
       Trial trial(registry_, found.model);
       for (const Way& way : all_ways()) {
         if (way.name != found.way && way.name != "plain") continue;
+        if ((way.ranks > 1) != forking_) continue;
         const Judgement judged = trial.in(way);
         count(judged);
         if (judged.verdict == Verdict::kRight || judged.verdict == Verdict::kUnsteady) continue;

@@ -8,6 +8,7 @@
 // error too.
 #pragma once
 
+#include <optional>
 #include <string>
 
 #include "fsdp/plan/plan.h"
@@ -34,9 +35,10 @@ struct Way {
 std::vector<Way> all_ways();
 
 struct Model {
-  std::string bytes;  // a serialized ModelProto
-  int64_t batch = 1;  // rows of a micro-batch
-  uint64_t seed = 1;  // of directions
+  std::string bytes;                // a serialized ModelProto
+  int64_t batch = 1;                // rows of a micro-batch
+  uint64_t seed = 1;                // of directions
+  std::optional<double> loss = {};  // of one micro-batch, as who made the model computes it
 };
 
 struct Gradient {
@@ -80,6 +82,8 @@ class Trial {
   Judgement in(const Way& way);
 
  private:
+  std::string other_loss(const Expected& expected) const;
+
   const Registry& registry_;
   Model model_;
   std::map<std::string, Result<Expected>> expected_;
