@@ -113,6 +113,7 @@ class KeptRows {
       if (input != 0 && !move_before(first, input)) return false;
     }
     before_[first].push_back(node(i));
+    before_[first].back().backward = node(first).backward;
     return true;
   }
 
@@ -122,7 +123,8 @@ class KeptRows {
     const Attributes attributes{{"ignore_index", loss.attributes.i("ignore_index", 0)},
                                 {"classes", scores_.shape[1]}};
     const auto made =
-        add(before_[first], "ofsdp.KeptRows", loss.name, {loss.inputs[2]}, attributes, 2, false);
+        add(before_[first], "ofsdp.KeptRows", loss.name, {loss.inputs[2]}, attributes, 2,
+            node(first).backward);  // a recomputed product is
     if (made.empty()) return false;
     rows_ = made[0];
     labels_ = made[1];
@@ -130,26 +132,26 @@ class KeptRows {
   }
 
   // The kept rows of an operand of node i; 0: none. The gradient of the scores has them already.
-  ValueId taken(size_t i, ValueId operand, bool backward) {
+  ValueId taken(size_t i, ValueId operand) {
     if (const auto it = taken_.find(operand); it != taken_.end()) return it->second;
-    const auto made =
-        add(before_[i], "ofsdp.TakeKeptRows", node(i).name, {operand, rows_}, {}, 1, backward);
+    const auto made = add(before_[i], "ofsdp.TakeKeptRows", node(i).name, {operand, rows_}, {}, 1,
+                          node(i).backward);
     return made.empty() ? 0 : taken_[operand] = made[0];
   }
 
-  bool multiply(size_t i, bool backward) {
+  bool multiply(size_t i, bool of_gradient) {
     Node made = node(i);
     if (made.inputs.size() > kC && made.inputs[kC] != 0) {
-      if (backward || graph_.value(made.inputs[kC]).desc.shape.rank() > 1) return false;
+      if (of_gradient || graph_.value(made.inputs[kC]).desc.shape.rank() > 1) return false;
     }
     made.op = &graph_.registry->get("ofsdp.KeptRowsGemm");
     made.inputs.resize(kRowsOperand + 1, 0);
     made.inputs[kRowsOperand] = rows_;
-    const bool reads_scores = backward && !sums_rows(made);
+    const bool reads_scores = of_gradient && !sums_rows(made);
     for (size_t operand : {kA, kB}) {
       const bool has_rows = sums_rows(made) || (operand == kA && !reads_scores);
       if (!has_rows || is_gradient(made.inputs[operand])) continue;
-      made.inputs[operand] = taken(i, made.inputs[operand], backward);
+      made.inputs[operand] = taken(i, made.inputs[operand]);
       if (made.inputs[operand] == 0) return false;
     }
     if (reads_scores && !put_back(i, made)) return false;

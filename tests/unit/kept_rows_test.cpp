@@ -6,6 +6,8 @@
 #include <cstring>
 #include <stdexcept>
 
+#include "fsdp/plan/recompute.h"
+#include "importer/graph/verify.h"
 #include "importer/passes/passes.h"
 #include "tests/support/graphs.h"
 #include "tests/support/namespaces.h"
@@ -30,6 +32,7 @@ struct Case {
   int64_t rows = kRows, classes = kClasses;
   bool ignores = true, transposed = true, biased = true, reads_scores = false;
   bool makes_labels = false;  // by nodes that come after the scores
+  bool recomputed = false;    // scores and labels are made again in backward
   DType dtype = DType::kFloat32;
 };
 
@@ -60,7 +63,12 @@ class KeptRows : public ::testing::Test {
     }
     Graph graph = std::move(maker.graph);
     if (c.dtype != DType::kFloat32) graph = *lower_precision(graph, c.dtype);
-    return join_loss_gradient(*autodiff(graph), always);
+    graph = *autodiff(graph);
+    if (c.recomputed) {
+      const Segment all{.unit = 0, .first = 0, .last = forward_end(graph) - 1};
+      graph = recompute(graph, {all}, {SegmentRecompute::kAll});
+    }
+    return join_loss_gradient(graph, always);
   }
 
   // Every gradient and the loss, with the first `kept` of every `of` labels kept.
@@ -88,6 +96,8 @@ TEST_P(KeptRowsOf, HaveTheValuesOfAllRows) {
   const Graph after = multiply_kept_rows(before, always);
   EXPECT_EQ(std::ranges::count(operators(after), kProduct), 3);
   EXPECT_EQ(after.fused.at("kept_rows"), 1);
+  const Status verified = verify(after, "multiply_kept_rows");
+  EXPECT_TRUE(verified.ok()) << verified.message();
   for (const auto& [kept, of] : {std::pair<int64_t, int64_t>{0, 1}, {1, 130}, {1, 9}, {3, 4}}) {
     auto expected = run(before, kept, of), found = run(after, kept, of);
     for (const auto& [name, values] : expected) {
@@ -98,12 +108,14 @@ TEST_P(KeptRowsOf, HaveTheValuesOfAllRows) {
   EXPECT_EQ(run(before, 1, 1), run(after, 1, 1)) << "all kept: the same kernels, the same bits";
 }
 
-INSTANTIATE_TEST_SUITE_P(Heads, KeptRowsOf,
-                         ::testing::Values(Case{.name = "linear"},
-                                           Case{.name = "plain", .transposed = false},
-                                           Case{.name = "unbiased", .biased = false},
-                                           Case{.name = "made_labels", .makes_labels = true}),
-                         [](const auto& info) { return info.param.name; });
+INSTANTIATE_TEST_SUITE_P(
+    Heads, KeptRowsOf,
+    ::testing::Values(Case{.name = "linear"}, Case{.name = "plain", .transposed = false},
+                      Case{.name = "unbiased", .biased = false},
+                      Case{.name = "made_labels", .makes_labels = true},
+                      Case{.name = "recomputed", .recomputed = true},
+                      Case{.name = "recomputed_labels", .makes_labels = true, .recomputed = true}),
+    [](const auto& info) { return info.param.name; });
 
 TEST_F(KeptRows, AreFoundIn16BitsToo) {
   const Graph after = multiply_kept_rows(apart({.dtype = DType::kBFloat16}), always);
