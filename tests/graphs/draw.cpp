@@ -26,10 +26,15 @@ Draw::Draw(const Registry& known, uint64_t seed) : registry(known), random(seed)
 }
 
 std::string Draw::any() {
-  // Late values more often, so graphs become deep.
+  // Late values more often, so graphs become deep; trained ones more often, for their gradients.
   const auto size = static_cast<int64_t>(floats_.size());
-  const int64_t at = one_in(2) ? size - 1 - below(std::min<int64_t>(size, 3)) : below(size);
-  return floats_[static_cast<size_t>(at)];
+  std::string name;
+  for (int tries = 0; tries < 3; ++tries) {
+    const int64_t at = one_in(2) ? size - 1 - below(std::min<int64_t>(size, 3)) : below(size);
+    name = floats_[static_cast<size_t>(at)];
+    if (graph.values.at(name).trained) break;
+  }
+  return name;
 }
 
 std::string Draw::of_rank(int low, int high) {
@@ -61,7 +66,8 @@ std::string Draw::of_shape(const Axes& shape) {
       flat = emit1("Tile", {flat, ints({(wanted + numel(from) - 1) / numel(from)})});
     }
     if (numel(flat) > wanted) flat = emit1("Slice", {flat, ints({0}), ints({wanted}), ints({0})});
-    if (one_in(2)) flat = emit1("Mul", {flat, weight({wanted})});
+    const bool trained = graph.values.at(flat).trained;
+    if (!one_in(trained ? 2 : 8)) flat = emit1("Mul", {flat, weight({wanted}, 1)});
     name = flat;
   }
   return emit1("Reshape", {name, ints(shape)});

@@ -114,16 +114,15 @@ void linear(Draw& draw, const std::string&) {
 }
 
 void likelihood(Draw& draw, const std::string&) {
-  enum : int64_t { kAxis = 1, kReaders, kWeights };
-  const int64_t missed = draw.missed(kWeights);
+  const bool missed = draw.missed(1) != 0;
   std::string x = draw.of_rank(2, 3);
   const auto last = static_cast<size_t>(draw.rank(x) - 1);
   const int64_t classes = draw.axes(x)[last];
-  const int64_t axis = missed == kAxis  ? draw.below(draw.rank(x) - 1)
+  const int64_t axis = missed           ? draw.below(draw.rank(x) - 1)
                        : draw.one_in(2) ? draw.rank(x) - 1
                                         : -1;
   std::string logs = draw.emit1("LogSoftmax", {x}, {{"axis", axis}});
-  if (missed == kReaders) draw.emit1("Tanh", {logs});
+  if (draw.one_in(5)) draw.emit1("Tanh", {logs});
   if (last == 2 && draw.one_in(2)) {  // as a loss over [N, classes, d]
     logs = draw.emit1("Transpose", {logs}, {{"perm", Axes{0, 2, 1}}});
   } else if (last == 2) {
@@ -136,7 +135,7 @@ void likelihood(Draw& draw, const std::string&) {
     labels.push_back(static_cast<double>(draw.below(classes)));
   }
   Names inputs{logs, draw.constant({DType::kInt64, Shape(rows)}, labels)};
-  if (missed == kWeights) {
+  if (draw.one_in(4)) {
     std::vector<double> weights;
     for (int64_t i = 0; i < classes; ++i) weights.push_back(draw.real(0.3, 2));
     inputs.push_back(draw.constant({DType::kFloat32, {classes}}, weights));

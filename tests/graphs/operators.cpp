@@ -335,9 +335,17 @@ void softmax(Draw& draw, const std::string& name) {
 void layer_norm(Draw& draw, const std::string& name) {
   const std::string x = draw.of_rank(2, 4);
   const int64_t axis = draw.one_in(2) ? draw.rank(x) - 1 : draw.between(1, draw.rank(x) - 1);
-  const Axes shape(draw.axes(x).begin() + axis, draw.axes(x).end());
-  Names inputs{x, draw.weight(shape, 1)};
-  if (name == "LayerNormalization" && draw.one_in(2)) inputs.push_back(draw.weight(shape, 1));
+  const Axes whole(draw.axes(x).begin() + axis, draw.axes(x).end());
+  Axes rows = draw.axes(x);  // [.., n, 1]: a scale of each row
+  for (size_t i = 0; i < rows.size(); ++i) {
+    if (i + 2 != rows.size()) rows[i] = 1;
+  }
+  const auto operand = [&] {
+    const bool broadcast = draw.one_in(4);
+    return draw.weight(!broadcast ? whole : draw.one_in(2) ? rows : Axes{1}, 1);
+  };
+  Names inputs{x, operand()};
+  if (name == "LayerNormalization" && draw.one_in(2)) inputs.push_back(operand());
   draw.emit1(name, inputs, {{"axis", axis}, {"epsilon", draw.one_in(2) ? 1e-3f : 0.1f}});
 }
 
@@ -395,7 +403,9 @@ void conv(Draw& draw, const std::string& name) {
 }
 
 void pool(Draw& draw, const std::string& name) {
-  const std::string x = draw.of_rank(3, 5);
+  Axes image{draw.graph.batch, draw.between(1, 3), draw.between(3, 6)};
+  if (draw.one_in(2)) image.push_back(draw.between(3, 6));
+  const std::string x = draw.one_in(2) ? draw.of_rank(3, 5) : draw.of_shape(image);
   Axes kernel, strides, pads;
   for (int i = 2; i < draw.rank(x); ++i) {
     kernel.push_back(draw.between(1, std::min<int64_t>(draw.axes(x)[static_cast<size_t>(i)], 3)));
@@ -407,8 +417,11 @@ void pool(Draw& draw, const std::string& name) {
   Axes dilations(kernel.size(), 1);
   if (name == "AveragePool") attributes.set("count_include_pad", int64_t{draw.one_in(2)});
   if (name == "LpPool") attributes.set("p", draw.between(1, 3));
-  if (name == "MaxPool" && draw.graph.opset >= 10 && draw.one_in(3)) {
-    for (int64_t& dilation : dilations) dilation = draw.between(1, 2);
+  if (name == "MaxPool" && draw.graph.opset >= 10 && draw.one_in(2)) {
+    for (size_t i = 0; i < kernel.size(); ++i) {
+      const bool fits = 2 * kernel[i] - 1 <= draw.axes(x)[i + 2];
+      dilations[i] = fits ? draw.between(1, 2) : 1;
+    }
     attributes.set("dilations", dilations);
   }
   if (draw.one_in(3) && name != "LpPool") attributes.set("ceil_mode", int64_t{1});
@@ -494,7 +507,7 @@ std::vector<Recipe> operator_recipes(const Registry& registry) {
   add_all(recipes, 5, slice, {"Slice"});
   add_all(recipes, 5, gather, {"Gather"});
   add_all(recipes, 4, pad, {"Pad"});
-  add_all(recipes, 2, reduce,
+  add_all(recipes, 3, reduce,
           {"ReduceSum", "ReduceMean", "ReduceMax", "ReduceMin", "ReduceProd", "ReduceL1",
            "ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "ReduceSumSquare"});
   add_all(recipes, 3, cum_sum, {"CumSum"});
