@@ -280,9 +280,65 @@ onnx::NodeProto loop_around(const onnx::NodeProto& node, const onnx::ValueInfoPr
   return made;
 }
 
+std::string zero_name(const DrawnNode& sum) { return sum.outputs[0] + "_zero"; }
+
+int64_t summed_axis(const DrawnNode& sum, const DrawnGraph& graph) {
+  return static_cast<int64_t>(graph.tensor(sum.inputs[1]).values.at(0));
+}
+
+// One element along the axis of a running sum.
+TensorDesc summed(const DrawnNode& sum, const DrawnGraph& graph) {
+  TensorDesc desc = graph.tensor(sum.inputs[0]).desc;
+  Ints axes = desc.shape.axes();
+  axes.erase(axes.begin() + summed_axis(sum, graph));
+  return {desc.dtype, Shape(axes)};
+}
+
+onnx::NodeProto zero_of(const DrawnNode& sum, const DrawnGraph& graph) {
+  const TensorDesc desc = summed(sum, graph);
+  const std::vector<std::byte> zeros(desc.bytes());
+  return constant_node(zero_name(sum), tensor_proto("", desc, zeros.data()));
+}
+
+onnx::NodeProto scan_of(const DrawnNode& sum, const DrawnGraph& graph) {
+  const std::string at = sum.outputs[0];
+  const int64_t axis = summed_axis(sum, graph), reverse = sum.attributes.i("reverse", 0);
+  onnx::NodeProto made;
+  made.set_op_type("Scan");
+  made.add_input(zero_name(sum));
+  made.add_input(sum.inputs[0]);
+  made.add_output(at + "_total");
+  made.add_output(at);
+  add_attribute(made, "num_scan_inputs", int64_t{1});
+  add_attribute(made, "scan_input_axes", Ints{axis});
+  add_attribute(made, "scan_output_axes", Ints{axis});
+  add_attribute(made, "scan_input_directions", Ints{reverse});
+  add_attribute(made, "scan_output_directions", Ints{reverse});
+  onnx::GraphProto& body = *add_body(made, "body").mutable_g();
+  const TensorDesc one = summed(sum, graph);
+  *body.add_input() = value_info(at + "_before", one);
+  *body.add_input() = value_info(at + "_element", one);
+  onnx::NodeProto& add = *body.add_node();
+  add.set_op_type("Add");
+  add.add_input(at + "_before");
+  add.add_input(at + "_element");
+  add.add_output(at + "_after");
+  onnx::NodeProto& copy = *body.add_node();
+  copy.set_op_type("Identity");
+  copy.add_input(at + (sum.attributes.i("exclusive", 0) != 0 ? "_before" : "_after"));
+  copy.add_output(at + "_row");
+  *body.add_output() = value_info(at + "_after", one);
+  *body.add_output() = value_info(at + "_row", one);
+  return made;
+}
+
 void surround(onnx::NodeProto& node, const DrawnNode& drawn, const DrawnGraph& graph) {
   const Around around = drawn.around;
   if (around == Around::kNothing) return;
+  if (around == Around::kScan) {
+    node = scan_of(drawn, graph);
+    return;
+  }
   const auto info = [&](const std::string& name) {
     return value_info(name, graph.tensor(name).desc);
   };
@@ -413,6 +469,10 @@ onnx::ModelProto model_of(const DrawnGraph& graph) {
     }
   }
   for (const DrawnNode& node : nodes) {
+    if (node.around == Around::kScan) {
+      *proto.add_node() = zero_of(node, graph);
+      *proto.add_value_info() = value_info(node.inputs[0], graph.tensor(node.inputs[0]).desc);
+    }
     onnx::NodeProto& made = *proto.add_node();
     made.set_op_type(node.op->name);
     made.set_domain(node.op->domain);

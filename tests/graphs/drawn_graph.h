@@ -36,8 +36,8 @@ struct DrawnValue {
   bool known = false;    // before the run: a constant, or made from shapes and constants
 };
 
-// Control flow that stands around a node and changes nothing.
-enum class Around { kNothing, kIf, kLoop };
+// Control flow that stands around a node and changes nothing; kScan: in place of CumSum.
+enum class Around { kNothing, kIf, kLoop, kScan };
 
 struct DrawnNode {
   const OpDef* op = nullptr;
