@@ -26,7 +26,7 @@ Names packed_projection(Draw& draw, const std::string& x, int64_t width) {
 // Causal or not, with numbers of its own (ALiBi) or without, for all heads or for each. Some hide
 // the last keys of a sample, as padding does.
 std::string mask_of(Draw& draw, int64_t heads, int64_t tokens) {
-  const bool causal = draw.one_in(2), biased = !causal || draw.one_in(3);
+  const bool causal = draw.one_in(2), biased = !causal || draw.one_in(2);
   const std::vector<Axes> shapes = {{tokens, tokens},
                                     {tokens, tokens},
                                     {1, 1, tokens, tokens},
@@ -88,7 +88,7 @@ void attention_in_pieces(Draw& draw, const std::string&) {
   const Heads h = heads_from(draw, x, heads, width);
   const double scale = missed == kScale ? 1.7 : std::sqrt(static_cast<double>(size));
   std::string scores = scores_of(draw, h.q, h.k, scale);
-  if (draw.one_in(2)) scores = draw.either("Add", scores, mask_of(draw, heads, tokens));
+  if (!draw.one_in(3)) scores = draw.either("Add", scores, mask_of(draw, heads, tokens));
   const int64_t axis = missed == kAxis ? 2 : draw.one_in(2) ? -1 : 3;
   const std::string shares = draw.emit1("Softmax", {scores}, {{"axis", axis}});
   const std::string context = draw.emit1("MatMul", {shares, h.v});
@@ -311,7 +311,7 @@ void wide_loss(Draw& draw, const std::string&) {
 }  // namespace
 
 std::vector<Recipe> block_recipes() {
-  return {{"attention_in_pieces", 8, attention_in_pieces},
+  return {{"attention_in_pieces", 10, attention_in_pieces},
           {"rotary_in_pieces", 6, rotary_in_pieces},
           {"tied_table", 5, tied_table},
           {"image_block", 6, image_block},
