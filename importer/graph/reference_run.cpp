@@ -38,7 +38,8 @@ ReferenceRun::ReferenceRun(const Graph& graph, const StepContext& step)
     : graph_(graph),
       step_(step),
       values_(graph.values.size()),
-      present_(graph.values.size(), false) {
+      present_(graph.values.size(), false),
+      lasted_(graph.nodes.size()) {
   for (size_t id = 1; id < graph.values.size(); ++id) {
     const Value& value = graph.values[id];
     if (value.kind != ValueKind::kConstant) continue;
@@ -66,8 +67,9 @@ double ReferenceRun::bytes_of(const Graph& graph) {
   return bytes;
 }
 
-Status ReferenceRun::in_time() const {
-  if (!deadline_ || Clock::now() < *deadline_) return {};
+Status ReferenceRun::in_time(const Node& node) const {
+  const auto index = static_cast<size_t>(&node - graph_.nodes.data());
+  if (!deadline_ || Clock::now() + lasted_[index] < *deadline_) return {};
   return input_error("{}: out of time", graph_.file);
 }
 
@@ -77,10 +79,14 @@ const RefTensor& ReferenceRun::at(ValueId id, const Changed& changed) const {
 }
 
 Status ReferenceRun::run() {
-  for (const Node& node : graph_.nodes) {
+  lasted_.assign(graph_.nodes.size(), {});
+  for (size_t index = 0; index < graph_.nodes.size(); ++index) {
+    const Node& node = graph_.nodes[index];
     if (node.backward) continue;
     std::vector<RefTensor> outputs;
+    const auto began = Clock::now();
     OFSDP_RETURN_IF_ERROR(take(node, nullptr, outputs));
+    lasted_[index] = Clock::now() - began;
     for (size_t i = 0; i < node.outputs.size(); ++i) {
       const ValueId id = node.outputs[i];
       if (id == 0 || i >= outputs.size()) continue;
@@ -94,7 +100,7 @@ Status ReferenceRun::run() {
 // The outputs of a node of the graph. `before`: values that differ from those of `run`.
 Status ReferenceRun::take(const Node& node, const Changed* before,
                           std::vector<RefTensor>& outputs) const {
-  OFSDP_RETURN_IF_ERROR(in_time());
+  OFSDP_RETURN_IF_ERROR(in_time(node));
   std::vector<RefTensor> inputs;
   for (const ValueId id : node.inputs) {
     OFSDP_REJECT_IF(id != 0 && !has(id), "{}: '{}' has no value", graph_.describe(node),

@@ -43,7 +43,8 @@ class ReferenceRun {
   // `step`: what random operators draw from.
   ReferenceRun(const Graph& graph, const StepContext& step);
 
-  // No `run` or `slope` takes longer than until then; kInput "out of time".
+  // No `run` or `slope` takes longer than until then; kInput "out of time". A node is not started
+  // if it would end later, by the time that it took in the last `run`.
   void set_deadline(Clock::time_point deadline) { deadline_ = deadline; }
 
   void set(ValueId id, std::vector<double> values);
@@ -93,13 +94,14 @@ class ReferenceRun {
   double width_of(const Direction& direction) const;
   double loss_of(const Changed& changed) const;
   void add_disturbance(const Node& node, std::vector<RefTensor>& outputs) const;
-  Status in_time() const;
+  Status in_time(const Node& node) const;
 
   const Graph& graph_;
   const StepContext& step_;
   std::vector<RefTensor> values_;
   std::vector<bool> present_;
   std::optional<Clock::time_point> deadline_;
+  std::vector<Clock::duration> lasted_;  // of each node in `run`
   double disturbance_ = 0;
   uint32_t draw_ = 0;
 };

@@ -70,7 +70,12 @@ struct CheckedParameter {
   ValueId value = 0;
   std::vector<uint64_t> directions = {};          // what they were drawn from
   std::vector<double> here = {}, reference = {};  // derivatives along them
-  double rounding = 0;  // by how much a derivative may differ for its digits alone
+  double rounding = 0;    // by how much a derivative may differ for its digits alone
+  double difference = 0;  // of the two, relative to `scale`
+  double scale = 1;
+
+  double allowance() const { return rounding / scale; }
+  double excess() const { return difference - allowance(); }
 
   double largest() const {
     double most = 0;
@@ -83,7 +88,7 @@ struct CheckedParameter {
       const double far = std::abs(here[i] - reference[i]);
       most = std::isnan(far) ? HUGE_VAL : std::max(most, far);
     }
-    return std::max(0.0, most - rounding);
+    return most;
   }
 };
 
@@ -120,10 +125,7 @@ class Checker {
       : context_(context),
         options_(options_of_check(context.options)),
         limits_(tolerance_of(options_)),
-        began_(Clock::now()),
-        deadline_(began_ +
-                  std::chrono::duration_cast<Clock::duration>(
-                      std::chrono::duration<double>(context.options.check.limit_seconds))) {}
+        began_(Clock::now()) {}
 
   Status run() {
     OFSDP_RETURN_IF_ERROR(choose_batch());
@@ -131,14 +133,23 @@ class Checker {
     OFSDP_RETURN_IF_ERROR(read_parameters());
     OFSDP_RETURN_IF_ERROR(train());
     OFSDP_RETURN_IF_ERROR(refer());
-    find_worst();
+    compare();
     if (wrong()) OFSDP_RETURN_IF_ERROR(allow_rounding());
-    if (wrong()) OFSDP_RETURN_IF_ERROR(find_node());
+    if (wrong()) find_node();
     say();
     return wrong() ? verdict() : Status{};
   }
 
  private:
+  // Parts of the limit, by which each stage has ended; the rest is for the end of the process.
+  static constexpr double kSlopes = 0.8, kRounding = 0.9, kNode = 0.95;
+  static constexpr uint32_t kDraws = 6, kFewestDraws = 2;  // of the rounding
+
+  Clock::time_point when(double part) const {
+    const std::chrono::duration<double> seconds(part * context_.options.check.limit_seconds);
+    return began_ + std::chrono::duration_cast<Clock::duration>(seconds);
+  }
+
   RunContext alone() {
     return {options_,       context_.origin, context_.registry, context_.optimizers,
             *communicator_, context_.ledger};
@@ -155,13 +166,21 @@ class Checker {
     }
     OFSDP_ASSIGN_OR_RETURN(communicator_, connect_ranks({}, std::chrono::seconds(60)));
     OFSDP_RETURN_IF_ERROR(prepare());
+    if (first_batch() < rows()) OFSDP_RETURN_IF_ERROR(prepare(first_batch()));  // all the data
     asked_rows_ = rows();
-    while (!affordable() && rows() > 1 && fixed_batch(run_->setup().graph) < 0) {
-      options_.batch.batch_size.value = rows() / 2;
-      OFSDP_RETURN_IF_ERROR(prepare());
+    while (cost() > 1 && rows() > 1 && fixed_batch(run_->setup().graph) < 0) {
+      const auto fewer = static_cast<int64_t>(static_cast<double>(rows()) / cost());
+      OFSDP_RETURN_IF_ERROR(prepare(std::clamp<int64_t>(fewer, 1, rows() / 2)));
     }
-    affordable_ = affordable();
+    affordable_ = cost() <= 1;
     return {};
+  }
+
+  int64_t first_batch() const { return run_->plan().train_sampler->micro_size(0, 0); }
+
+  Status prepare(int64_t rows) {
+    options_.batch.batch_size.value = rows;
+    return prepare();
   }
 
   Status prepare() {
@@ -176,14 +195,14 @@ class Checker {
 
   int64_t rows() const { return run_->settings().batch.batch_size; }
 
-  // Whether the forward pass in double takes a part of the memory, and so little of the limit that
-  // there is time for many derivatives; of a single row, for a few.
-  bool affordable() const {
+  // The forward pass in double as a multiple of the largest that is taken: a part of the memory,
+  // and so little of the limit that there is time for many derivatives; of a single row, for a few.
+  double cost() const {
     constexpr double kSpeed = 2e8;  // of plain loops, operations a second
     constexpr double kMostBytes = 4e9;
     const double seconds = work_of(graph_) / kSpeed;
-    return seconds <= context_.options.check.limit_seconds / (rows() > 1 ? 200 : 10) &&
-           ReferenceRun::bytes_of(graph_) < kMostBytes;
+    const double allowed = context_.options.check.limit_seconds / (rows() > 1 ? 200 : 10);
+    return std::max(seconds / allowed, ReferenceRun::bytes_of(graph_) / kMostBytes);
   }
 
   Status take_batch() {
@@ -270,6 +289,7 @@ class Checker {
     if (!affordable_) return {};
     step_ = {run_->executor_options().seed, 0, samples_};
     ReferenceRun reference(graph_, step_);
+    reference.set_deadline(when(kSlopes));
     Status status = begin(reference);
     if (out_of_time(status)) return {};
     OFSDP_RETURN_IF_ERROR(std::move(status));
@@ -279,7 +299,6 @@ class Checker {
 
   // `draw`: not 0: given numbers are off by the rounding of the type, too.
   Status begin(ReferenceRun& reference, uint32_t draw = 0) const {
-    reference.set_deadline(deadline_);
     std::minstd_rand random(draw + 1);
     std::uniform_real_distribution<double> share(-limits_.rounding, limits_.rounding);
     for (size_t id = 1; id < graph_.values.size(); ++id) {
@@ -307,16 +326,7 @@ class Checker {
     }
     std::mt19937_64 random(context_.options.run.seed + 1);
     std::ranges::shuffle(list, random);
-    const int64_t directions = context_.options.check.directions;
-    bool late = false;
-    for (int64_t d = 0; d < directions && !late; ++d) {
-      for (CheckedParameter& p : list) {
-        Status status = along_one(reference, p, random);
-        late = out_of_time(status);
-        if (late) break;
-        OFSDP_RETURN_IF_ERROR(std::move(status));
-      }
-    }
+    OFSDP_RETURN_IF_ERROR(take_slopes(reference, list, random));
     not_checked_.clear();
     for (CheckedParameter& p : list) {
       if (p.here.empty()) {
@@ -327,6 +337,26 @@ class Checker {
     }
     std::ranges::sort(not_checked_);
     std::ranges::sort(parameters_, {}, &CheckedParameter::name);
+    return {};
+  }
+
+  // Ends if the next slope, or that with the rounding of all that differ, would not end in time.
+  Status take_slopes(ReferenceRun& reference, std::vector<CheckedParameter>& list,
+                     std::mt19937_64& random) const {
+    Clock::duration longest{};
+    for (int64_t d = 0; d < context_.options.check.directions; ++d) {
+      for (CheckedParameter& p : list) {
+        const auto now = Clock::now();
+        const int64_t differ = std::ranges::count_if(list, [&](const auto& q) { return far(q); });
+        if (now + longest > when(kSlopes)) return {};
+        if (now + longest * (1 + kFewestDraws * (d + 1) * differ) > when(kRounding)) return {};
+        Status status = along_one(reference, p, random);
+        if (out_of_time(status)) return {};
+        OFSDP_RETURN_IF_ERROR(std::move(status));
+        scale(list);
+        longest = std::max(longest, Clock::now() - now);
+      }
+    }
     return {};
   }
 
@@ -358,74 +388,81 @@ class Checker {
   // A derivative that is 0 but for rounding (of a bias before a normalization) has no digits: where
   // two differ, the reference once more with all numbers off by the rounding of the type.
   Status allow_rounding() {
-    constexpr double kSafety = 4;
-    constexpr uint32_t kDraws = 6;
     for (uint32_t draw = 0; draw < kDraws; ++draw) {
       ReferenceRun disturbed(graph_, step_);
+      disturbed.set_deadline(when(kRounding));
       disturbed.disturb(limits_.rounding, draw);
       Status status = begin(disturbed, draw + 1);
       if (out_of_time(status)) break;
       OFSDP_RETURN_IF_ERROR(std::move(status));
-      const double moved = kSafety * std::abs(disturbed.loss() - *reference_loss_);
-      loss_rounding_ = std::max(loss_rounding_, moved);
+      raise(loss_rounding_, disturbed.loss() - *reference_loss_);
       for (CheckedParameter& p : parameters_) {
-        if (differences_.at(p.name) <= limits_.derivative) continue;
+        if (!far(p)) continue;
         for (size_t i = 0; i < p.directions.size(); ++i) {
           const auto slope = disturbed.slope({{p.value, direction_of(p, p.directions[i])}});
           if (!slope.ok()) break;
-          p.rounding = std::max(p.rounding, kSafety * std::abs(slope->value - p.reference[i]));
+          raise(p.rounding, slope->value - p.reference[i]);
         }
       }
     }
-    find_worst();
+    compare();
     return {};
   }
 
-  void find_worst() {
-    double of_all = 0, worst = -1;
-    worst_.clear();
-    for (const CheckedParameter& p : parameters_) of_all = std::max(of_all, p.largest());
-    for (const CheckedParameter& p : parameters_) {
-      const double scale = std::max({p.largest(), 1e-4 * of_all, 1e-30});
-      const double difference = p.farthest() / scale;
-      differences_[p.name] = difference;
-      if (difference <= worst) continue;
-      worst = difference;
-      worst_ = p.name;
+  // A change that is no number allows nothing.
+  static void raise(double& rounding, double change) {
+    constexpr double kSafety = 4;
+    if (std::isfinite(change)) rounding = std::max(rounding, kSafety * std::abs(change));
+  }
+
+  static void scale(std::vector<CheckedParameter>& list) {
+    double of_all = 0;
+    for (const CheckedParameter& p : list) of_all = std::max(of_all, p.largest());
+    for (CheckedParameter& p : list) {
+      p.scale = std::max({p.largest(), 1e-4 * of_all, 1e-30});
+      p.difference = p.farthest() / p.scale;
     }
+  }
+
+  void compare() {
+    scale(parameters_);
+    const auto worst = std::ranges::max_element(parameters_, {}, &CheckedParameter::excess);
+    worst_ = worst == parameters_.end() ? nullptr : &*worst;
     if (reference_loss_) {
-      const double far = std::abs(trained_.loss - *reference_loss_) - loss_rounding_;
-      loss_difference_ = std::max(0.0, far) / std::max(std::abs(*reference_loss_), 1e-6);
-      if (std::isnan(far)) loss_difference_ = HUGE_VAL;
+      const double apart = std::abs(trained_.loss - *reference_loss_);
+      loss_difference_ = std::isnan(apart) ? HUGE_VAL : apart / loss_scale();
     }
   }
 
-  bool wrong_loss() const { return !(loss_difference_ <= limits_.loss); }
-  bool wrong() const {
-    return wrong_loss() || (!worst_.empty() && !(differences_.at(worst_) <= limits_.derivative));
-  }
+  double loss_scale() const { return std::max(std::abs(*reference_loss_), 1e-6); }
+  double loss_allowance() const { return reference_loss_ ? loss_rounding_ / loss_scale() : 0; }
 
-  Status find_node() {
-    const auto left = std::max(deadline_, Clock::now() + std::chrono::seconds(5));
-    const NodeSearch search{*run_->setup().source,       rows(), numbers_, step_, left,
+  bool far(const CheckedParameter& p) const { return !(p.difference <= limits_.derivative); }
+  bool wrong(const CheckedParameter& p) const { return !(p.excess() <= limits_.derivative); }
+  bool wrong_loss() const { return !(loss_difference_ <= limits_.loss + loss_allowance()); }
+  bool wrong() const { return wrong_loss() || (worst_ != nullptr && wrong(*worst_)); }
+
+  // That no node can be told is no error: the parameter is named.
+  void find_node() {
+    const NodeSearch search{*run_->setup().source,       rows(), numbers_, step_, when(kNode),
                             std::max(1e-4, limits_.loss)};
     auto found = first_parting_node(search);
     if (found.ok()) node_ = *found;
-    return {};  // that it cannot be told is no error: the parameter is named
   }
 
   Status verdict() const {
     const std::string where =
         node_.empty() ? ""
                       : format_text("; the first node where the two part is '{}'", escaped(node_));
-    if (worst_.empty() || differences_.at(worst_) <= limits_.derivative) {
+    if (worst_ == nullptr || !wrong(*worst_)) {
       return fault("check: {}: loss {:.9g}, the reference has {:.9g}{}", options_.model,
                    trained_.loss, *reference_loss_, where);
     }
     return fault(
         "check: {}: parameter '{}': derivatives are {:.3g} of the largest away from the "
         "reference's, at most {:.3g} expected{}",
-        options_.model, escaped(worst_), differences_.at(worst_), limits_.derivative, where);
+        options_.model, escaped(worst_->name), worst_->difference,
+        limits_.derivative + worst_->allowance(), where);
   }
 
   void say() const {
@@ -437,9 +474,14 @@ class Checker {
     using Json = nlohmann::json;
     Json made;
     made["loss"] = Json::array({trained_.loss, reference_loss_ ? Json(*reference_loss_) : Json()});
-    made["parameters"] = differences_;
+    made["parameters"] = made["rounding"] = Json::object();
+    for (const CheckedParameter& p : parameters_) {
+      made["parameters"][p.name] = p.difference;
+      if (p.rounding > 0) made["rounding"][p.name] = p.allowance();
+    }
+    if (loss_rounding_ > 0) made["rounding"]["loss"] = loss_allowance();
     made["not_checked"] = not_checked_;
-    made["worst"] = worst_.empty() ? Json() : Json(worst_);
+    made["worst"] = worst_ == nullptr ? Json() : Json(worst_->name);
     made["node"] = node_.empty() ? Json() : Json(node_);
     return made.dump(-1, ' ', false, Json::error_handler_t::replace);
   }
@@ -455,18 +497,19 @@ class Checker {
           "loss {:.9g}; nothing was compared: the reference takes longer than --limit\n",
           trained_.loss);
     } else {
-      text +=
-          format_text("loss {:.9g}, reference {:.9g}: difference {:.2g}, at most {:.2g} expected\n",
-                      trained_.loss, *reference_loss_, loss_difference_, limits_.loss);
+      text += format_text(
+          "loss {:.9g}, reference {:.9g}: difference {:.2g}, at most {:.2g} expected\n",
+          trained_.loss, *reference_loss_, loss_difference_, limits_.loss + loss_allowance());
     }
     size_t width = 9;
     for (const CheckedParameter& p : parameters_) width = std::max(width, escaped(p.name).size());
     if (!parameters_.empty())
       text += format_text("{:<{}}  difference  directions\n", "parameter", width);
     for (const CheckedParameter& p : parameters_) {
-      const double difference = differences_.at(p.name);
-      text += format_text("{:<{}}  {:>10.2g}  {:>10}{}\n", escaped(p.name), width, difference,
-                          p.here.size(), difference <= limits_.derivative ? "" : "  wrong");
+      const std::string allowed =
+          p.rounding > 0 ? format_text("  {:.2g} may be rounding", p.allowance()) : "";
+      text += format_text("{:<{}}  {:>10.2g}  {:>10}{}{}\n", escaped(p.name), width, p.difference,
+                          p.here.size(), allowed, wrong(p) ? "  wrong" : "");
     }
     for (const std::string& name : not_checked_)
       text += format_text("not checked: {}\n", escaped(name));
@@ -479,7 +522,7 @@ class Checker {
   const RunContext& context_;
   Options options_;
   const Tolerance limits_;
-  const Clock::time_point began_, deadline_;
+  const Clock::time_point began_;
   std::unique_ptr<Communicator> communicator_;
   std::unique_ptr<PreparedRun> run_;
   Graph graph_;
@@ -492,9 +535,9 @@ class Checker {
   std::optional<double> reference_loss_;
   double loss_difference_ = 0, loss_rounding_ = 0;
   std::vector<CheckedParameter> parameters_;
-  std::map<std::string, double> differences_;
+  const CheckedParameter* worst_ = nullptr;  // the farthest away after what rounding explains
   std::vector<std::string> not_checked_;
-  std::string worst_, node_;
+  std::string node_;
 };
 
 }  // namespace

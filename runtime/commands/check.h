@@ -6,8 +6,9 @@
 //   2. along random directions of each parameter, central differences of the reference
 //   3. where they part, the first node that does, by itself                      (check_nodes.cpp)
 //
-// Nothing is written. `--limit` bounds 2 and 3: parameters are taken in a random order and those
-// that nobody came to are listed. Of a batch that is too large for the limit fewer rows are taken.
+// Nothing is written. All ends within `--limit`, as long as 1 does: parameters are taken in a random
+// order and those that nobody came to are listed. Of a batch that is too large for the limit fewer
+// rows are taken.
 //
 // Threads: one; one process. Errors: kFault naming the worst parameter and the first node where the
 // two part; kInput of a command that cannot be looked at.

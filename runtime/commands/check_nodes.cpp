@@ -140,10 +140,12 @@ class Search {
     const std::string rewritten = first_rewritten(plain, as_written, fused, as_fused);
     if (!rewritten.empty()) return rewritten;
     for (const Node& node : fused.nodes) {
+      if (late()) return std::string();
       OFSDP_ASSIGN_OR_RETURN(const bool same, kernel_agrees(fused, node, as_fused));
       if (!same) return label_of(node);
     }
     for (const Node& node : fused.nodes) {
+      if (late()) return std::string();
       OFSDP_ASSIGN_OR_RETURN(const bool same, gradient_agrees(fused, node, as_fused));
       if (!same) return label_of(node);
     }
@@ -151,6 +153,8 @@ class Search {
   }
 
  private:
+  bool late() const { return ReferenceRun::Clock::now() > search_.deadline; }
+
   Result<Graph> reference_graph() const {
     OFSDP_ASSIGN_OR_RETURN(Graph graph, search_.source.forward_graph(search_.batch));
     std::vector<ValueId> losses;

@@ -5,6 +5,8 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <limits>
+#include <thread>
 
 #include "tests/support/graphs.h"
 #include "tests/support/namespaces.h"
@@ -16,11 +18,14 @@ using ::testing::HasSubstr;
 
 class ReferenceRunTest : public ::testing::Test {
  protected:
-  // loss = mean(op(w) * x) of three elements.
-  ValueId mean_of(const std::string& op, const Attributes& attributes = {}) {
+  // loss = mean(op(w, more ..) * x) of three elements.
+  ValueId mean_of(const std::string& op, const Attributes& attributes = {},
+                  const std::vector<ValueId>& more = {}) {
     w_ = maker_.parameter("w", {3});
     x_ = maker_.input("x", {DType::kFloat32, {3}});
-    made_ = maker_.node(op, "op", {w_}, attributes);
+    std::vector<ValueId> inputs{w_};
+    inputs.insert(inputs.end(), more.begin(), more.end());
+    made_ = maker_.node(op, "op", inputs, attributes);
     const ValueId product = maker_.node("Mul", "mul", {made_, x_});
     return maker_.graph.loss =
                maker_.node("ReduceMean", "mean", {product}, {{"keepdims", int64_t{0}}});
@@ -83,6 +88,43 @@ TEST_F(ReferenceRunTest, RunsTheKernelOfAnOperatorWithoutReference) {
   EXPECT_NEAR(slope.value, expected, 1e-4 * std::abs(expected));
 }
 
+// Exporters write the largest int64 for "to the end"; as a double it is 2^63, which is no int64.
+TEST_F(ReferenceRunTest, SlicesToTheLargestInt64) {
+  const ValueId starts = maker_.ints({0}), axes = maker_.ints({0}), steps = maker_.ints({1});
+  const ValueId ends = maker_.ints({std::numeric_limits<int64_t>::max()});
+  mean_of("Slice", {}, {starts, ends, axes, steps});
+  ReferenceRun run(maker_.graph, step_);
+  run.set(w_, {0.5, 2, 4});
+  run.set(x_, {1, -2, 3});
+  ASSERT_TRUE(run.run().ok());
+  EXPECT_EQ(run.value(made_).values, (std::vector<double>{0.5, 2, 4}));
+  EXPECT_NEAR(run.loss(), 8.5 / 3, 1e-15);
+}
+
+// w / 0.5 is 0.68 and -1.8, which are rounded to 1 and -2, and 200, which 127 clips.
+TEST_F(ReferenceRunTest, DifferentiatesRoundingToIntegersStraightThrough) {
+  const std::vector<double> w{0.34, -0.9, 100};
+  for (const bool learned : {false, true}) {
+    maker_.graph = testing::GraphMaker(registry_).graph;
+    const ValueId scale = maker_.parameter("scale", {1});
+    mean_of("ofsdp.FakeQuantize", {{"learned", int64_t{learned}}}, {scale});
+    ReferenceRun run(maker_.graph, step_);
+    run.set(w_, w);
+    run.set(x_, {1, -2, 3});
+    run.set(scale, {0.5});
+    ASSERT_TRUE(run.run().ok());
+    EXPECT_EQ(run.value(made_).values, (std::vector<double>{0.5, -1, 63.5}));
+    const auto along_w = run.slope({{w_, {1, 0.5, 7}}}), along_scale = run.slope({{scale, {1}}});
+    ASSERT_TRUE(along_w.ok() && along_scale.ok());
+    EXPECT_NEAR(along_w->value, (1 * 1 + -2 * 0.5) / 3, 1e-9);  // none of what is clipped
+    EXPECT_FALSE(along_w->kink);
+    // LSQ: rounded minus exact in the range, its end outside, over the root of 3 elements * 127
+    const double steps = 1 * (1 - 0.68) - 2 * (-2 + 1.8) + 3 * 127;
+    const double expected = learned ? steps / 3 / std::sqrt(3 * 127.0) : 0;
+    EXPECT_NEAR(along_scale->value, expected, 1e-8);
+  }
+}
+
 TEST_F(ReferenceRunTest, NamesTheNodeOfAValueThatNobodySet) {
   mean_of("Exp");
   ReferenceRun run(maker_.graph, step_);
@@ -97,6 +139,31 @@ TEST_F(ReferenceRunTest, StopsAtTheDeadline) {
   run.set(x_, {1, -2, 3});
   run.set_deadline(ReferenceRun::Clock::time_point::min());
   EXPECT_THAT(run.run().message(), HasSubstr("out of time"));
+}
+
+int slow_runs = 0;
+
+std::vector<RefTensor> slow_reference(const ReferenceContext& c) {
+  ++slow_runs;
+  std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  return {c.inputs[0]};
+}
+
+TEST_F(ReferenceRunTest, StartsNoNodeThatWouldEndAfterTheDeadline) {
+  mean_of("Exp");
+  OpDef op = registry_.get("Exp");
+  op.reference = slow_reference;
+  maker_.graph.nodes[0].op = &op;
+  ReferenceRun run(maker_.graph, step_);
+  run.set(w_, {0.1, 0.2, 0.3});
+  run.set(x_, {1, -2, 3});
+  ASSERT_TRUE(run.run().ok());
+  const int before = slow_runs;
+  run.set_deadline(ReferenceRun::Clock::now() + std::chrono::milliseconds(40));
+  const auto slope = run.slope({{w_, {1, 1, 1}}});
+  ASSERT_FALSE(slope.ok());
+  EXPECT_THAT(slope.error().message(), HasSubstr("out of time"));
+  EXPECT_EQ(slow_runs, before);
 }
 
 }  // namespace reference_run_test

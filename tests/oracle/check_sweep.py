@@ -5,11 +5,14 @@
 
 A folder is one that holds case.json (its `args`), expected.json (a check.py beside or above the folder has `flags` that make the
 options), or ONNX files with a YAML file of the same name and any other YAML files that are runs. A folder with none of these
-stands for the folders in it. Prints a line a model: agrees, differs (parameter, value, node), refused, or its limit passed by
-half; then the counts. Exit status 1 where anything differs, is refused by `check` though a run takes it, or was late.
+stands for the folders in it; an ONNX file by itself is checked with --extra alone. Prints a line a model: agrees (how many
+parameters were compared and how many were not), loss only (no parameter was in time), nothing compared, differs (parameter, value,
+node), refused, or late (longer than its limit); then the counts. Exit status 1 where anything differs, is refused by `check` though a
+run takes it, was late, or had nothing compared but the loss.
 """
 import argparse
 import json
+import math
 import os
 import shlex
 import subprocess
@@ -45,7 +48,9 @@ def configured(folder):
 def runs_of(folder, scratch):
     """(label, arguments, whether a run takes them) of each run of a folder."""
     here = os.path.basename(os.path.normpath(folder))
-    if os.path.exists(os.path.join(folder, "case.json")):
+    if os.path.isfile(folder):
+        yield here, [folder], True
+    elif os.path.exists(os.path.join(folder, "case.json")):
         with open(os.path.join(folder, "case.json")) as file:
             case = json.load(file)
         if "args" in case:
@@ -84,17 +89,23 @@ def check(program, args, limit):
         return code, json.loads(text) if text.startswith("{") else None, err.read().strip(), wall, usage.ru_utime
 
 
-def judge(result, taken):
-    code, found, errors, _, _ = result
-    if code is None:
-        return "late", ""
-    if code == 0 and found and found["loss"][1] is not None:
-        return "agrees", "%d parameters, %d not checked" % (len(found["parameters"]), len(found["not_checked"]))
-    if code == 0:
-        return "nothing compared", ""
+def judge(result, taken, limit):
+    code, found, errors, wall, user = result
+    if code is None or min(wall, user) > limit:
+        return "late", errors
     if code == 2:
         return ("refused" if taken else "refused as the run is"), errors
-    return ("differs" if code == 1 and found else "failed"), errors
+    if code != 0:
+        return ("differs" if code == 1 and found else "failed"), errors
+    if found["parameters"]:
+        return "agrees", ""
+    # nothing to compare is nothing missed: a model of which no parameter is trained
+    return ("nothing compared" if found["loss"][1] is None else "loss only" if found["not_checked"] else "agrees"), ""
+
+
+def differences(found):
+    """The difference of each parameter; JSON has null for one that is no number."""
+    return {name: math.inf if value is None else value for name, value in (found or {}).get("parameters", {}).items()}
 
 
 def main():
@@ -113,13 +124,15 @@ def main():
                 if options.only not in label:
                     continue
                 result = check(options.fsdp_run, [*args, *shlex.split(options.extra)], options.limit)
-                verdict, text = judge(result, taken)
-                largest = max((result[1] or {}).get("parameters", {}).values(), default=0) or 0
-                print("%-22s %s: %.1f s, %.1f s of user time, largest %.2g; %s" % (verdict, label, result[3], result[4], largest, text), flush=True)
+                verdict, text = judge(result, taken, options.limit)
+                largest = max(differences(result[1]).values(), default=0)
+                compared, left = len(differences(result[1])), len((result[1] or {}).get("not_checked", []))
+                print("%-21s %s: %.1f s, %.1f s of user time; %d parameters compared, %d not; largest %.2g %s"
+                      % (verdict, label, result[3], result[4], compared, left, largest, text), flush=True)
                 counts[verdict] = counts.get(verdict, 0) + 1
                 rows.append({"label": label, "args": args, "verdict": verdict, "text": text, "json": result[1],
                              "wall": result[3], "user": result[4]})
-    print("; ".join("%s %d" % item for item in sorted(counts.items())), "- longest %.1f s" % max(r["wall"] for r in rows))
+    print("; ".join("%s %d" % item for item in sorted(counts.items())), "- longest %.1f s" % max((r["wall"] for r in rows), default=0))
     if options.json:
         with open(options.json, "w") as file:
             json.dump(rows, file, indent=1)

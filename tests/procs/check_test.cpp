@@ -5,6 +5,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "tests/support/small_model.h"
 #include "tests/support/training_runs.h"
 
 namespace ofsdp {
@@ -64,6 +65,60 @@ TEST(Check, NamesTheNodeAndParameterOfAWrongGradient) {
                       "cross_entropy"};
   const Finished right = checked("plugins/scaled_tanh/model.onnx", good);
   EXPECT_EQ(right.status, 0) << right.err << right.out;
+}
+
+// Rounding to integers has a derivative of 0; training goes straight through.
+TEST(Check, AgreesOnModelsThatQuantize) {
+  for (const std::string name : {"pairs", "pairs_channel", "qlinear", "dynamic"}) {
+    const Finished run = checked("quantized/" + name + "/model.onnx",
+                                 {"--loss", "cross_entropy", "--directions", "2", "--json"});
+    EXPECT_EQ(run.status, 0) << name << run.err;
+    EXPECT_GE(report_of(run)["parameters"].size(), 3u) << name;
+  }
+}
+
+// A number that is added to all logits changes no loss: its derivative is rounding, here far from
+// the 0 of the reference as the only other parameter is multiplied by little.
+TEST(Check, TellsTheRawDifferenceAndWhatRoundingExplains) {
+  onnx_bytes::SmallModel model = onnx_bytes::linear_model();
+  model.nodes = {onnx_bytes::node("Mul", {"x", "little"}, {"less"}, "shrink"),
+                 onnx_bytes::node("MatMul", {"less", "w"}, {"products"}, "multiply"),
+                 onnx_bytes::node("Add", {"products", "shift"}, {"logits"}, "add")};
+  model.initializers[1] =
+      onnx_bytes::tensor("shift", onnx_bytes::kFloat, {1}, onnx_bytes::raw<float>({0.3f}));
+  model.initializers.push_back(
+      onnx_bytes::tensor("little", onnx_bytes::kFloat, {}, onnx_bytes::raw<float>({0.001f})));
+  const onnx_bytes::Folder folder;
+  const Words words = {"check",    folder.write("model.onnx", model.bytes()),
+                       "--data",   "synthetic",
+                       "--loss",   "cross_entropy",
+                       "--seed",   "2",
+                       "--freeze", "little"};
+  const Finished run = Program::run(fsdp_run(words + Words{"--json"}), {});
+  ASSERT_EQ(run.status, 0) << run.err << run.out;
+  const json report = report_of(run);
+  const double raw = report["parameters"]["shift"], allowed = report["rounding"]["shift"];
+  EXPECT_GT(raw, 2e-3);
+  EXPECT_GT(allowed + 2e-3, raw);
+  EXPECT_FALSE(report["rounding"].contains("w"));
+  EXPECT_TRUE(report["rounding"].contains("loss"));
+  EXPECT_THAT(Program::run(fsdp_run(words), {}).out, HasSubstr("may be rounding"));
+}
+
+// One pass over all 64 rows takes more than a 200th of the limit.
+TEST(Check, TakesFewerRowsSoThatParametersHaveTime) {
+  const Finished run = checked(
+      "mlp/model.onnx", {"--loss", "cross_entropy", "--batch-size", "64", "--limit", "0.2s"});
+  EXPECT_EQ(run.status, 0) << run.err;
+  EXPECT_THAT(run.out, testing::MatchesRegex("[1-9][0-9]? of the 64 rows of the first batch.*"));
+}
+
+TEST(Check, TakesAllRowsWhereTheDataHasFewerThanABatch) {
+  const Finished run =
+      checked("fused/fused.onnx", {"--loss", "cross_entropy", "--directions", "1"});
+  EXPECT_EQ(run.status, 0) << run.err;
+  EXPECT_THAT(run.out, HasSubstr("11 parameters agree"));
+  EXPECT_THAT(run.out, testing::Not(HasSubstr("rows of the first batch")));
 }
 
 TEST(Check, SaysWhatItDidNotComeTo) {

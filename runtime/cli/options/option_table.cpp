@@ -66,7 +66,7 @@ std::vector<OptionEntry> command_line_entries() {
       flag(check, parsed({"directions", "4", "check: derivatives of each parameter"},
                          "a whole number of at least 1", OFSDP_FIELD(check.directions), positive,
                          [](int64_t count) { return std::to_string(count); })),
-      flag(check, parsed({"limit", "60s", "check: the time of the reference; 90s, 5m"},
+      flag(check, parsed({"limit", "60s", "check: the time of the command; 90s, 5m"},
                          "a time such as 60s or 5m", OFSDP_FIELD(check.limit_seconds), parse_time,
                          [](double seconds) { return format_text("{:g}s", seconds); })),
       bare({"inference", "", "export: training switches off"}, exports, OFSDP_FIELD(inference)),
