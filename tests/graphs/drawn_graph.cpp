@@ -49,6 +49,7 @@ class OldForm {
     if (op == "Slice") slice();
     if (op == "Split") split();
     if (op == "TopK") top_k();
+    if (op == "DFT") dft();
     if (op == "Softmax" || op == "LogSoftmax" || op == "Hardmax") softmax();
     if (op == "Dropout" && opset_ < 12) refuse("has no switch");
     if (op == "Resize" && opset_ < 11) refuse("is a known fault before 11");
@@ -175,6 +176,16 @@ class OldForm {
     if (opset_ >= 10) return;
     made_.attributes.set("k", ints_of(graph_, made_.inputs[1])[0]);
     made_.inputs.resize(1);
+  }
+
+  // Before opset 20 `axis` is an attribute, and 1 where there is none.
+  void dft() {
+    if (opset_ >= 20) return;
+    const bool given = made_.inputs.size() > 2 && !made_.inputs[2].empty();
+    const int64_t axis = given ? ints_of(graph_, made_.inputs[2])[0] : -2;
+    const int rank = graph_.tensor(node_.inputs[0]).desc.shape.rank();
+    made_.attributes.set("axis", axis < 0 ? axis + rank : axis);
+    made_.inputs.resize(std::min<size_t>(made_.inputs.size(), 2));
   }
 
   // Before opset 13 the axes from `axis` on are one.
