@@ -1,7 +1,6 @@
-// Draw: makes a DrawnGraph node by node from a seed. A recipe (operators.cpp, idioms.cpp, blocks.cpp)
-// takes
-// values that are there, makes weights and constants and emits nodes; whatever does not
-// work out throws Refused, and the graph is as before.
+// Draw: makes a DrawnGraph node by node from a seed. A recipe (operators.cpp, idioms.cpp,
+// blocks.cpp) takes values that are there, makes weights and constants and emits nodes; if it does
+// not work out, it throws Refused, and the graph is as before.
 //
 // Each value is computed when it is drawn, so shapes are inferred by the product and numbers stay
 // in a range in which float32 has digits: a node whose output is beyond kLargest is refused.
@@ -41,7 +40,7 @@ class Draw {
   const T& one_of(const std::vector<T>& list) {
     return list[static_cast<size_t>(below(static_cast<int64_t>(list.size())))];
   }
-  // Of a near miss the one part that is another, 1 .. parts; 0, three times out of four: none.
+  // Returns 0, or in a near miss the one part that is another: 1 .. parts.
   int64_t missed(int64_t parts) { return one_in(kMissed) ? between(1, parts) : 0; }
 
   // --- values that are there ---
