@@ -50,6 +50,7 @@ class OldForm {
     if (op == "Split") split();
     if (op == "TopK") top_k();
     if (op == "DFT") dft();
+    if (op == "RoiAlign") roi_align();
     if (op == "Softmax" || op == "LogSoftmax" || op == "Hardmax") softmax();
     if (op == "Dropout" && opset_ < 12) refuse("has no switch");
     if (op == "Resize" && opset_ < 11) refuse("is a known fault before 11");
@@ -186,6 +187,14 @@ class OldForm {
     const int rank = graph_.tensor(node_.inputs[0]).desc.shape.rank();
     made_.attributes.set("axis", axis < 0 ? axis + rank : axis);
     made_.inputs.resize(std::min<size_t>(made_.inputs.size(), 2));
+  }
+
+  // Before opset 16 there is one mode, which is not the later default.
+  void roi_align() {
+    if (opset_ >= 16) return;
+    const std::string mode = "coordinate_transformation_mode";
+    if (made_.attributes.s(mode, "half_pixel") != "output_half_pixel") refuse("has another mode");
+    drop(mode);
   }
 
   // Before opset 13 the axes from `axis` on are one.
