@@ -442,7 +442,7 @@ class Checker {
   bool wrong_loss() const { return !(loss_difference_ <= limits_.loss + loss_allowance()); }
   bool wrong() const { return wrong_loss() || (worst_ != nullptr && wrong(*worst_)); }
 
-  // That no node can be told is no error: the parameter is named.
+  // Leaves the node empty if none can be told: the parameter is named all the same.
   void find_node() {
     const NodeSearch search{*run_->setup().source,       rows(), numbers_, step_, when(kNode),
                             std::max(1e-4, limits_.loss)};
@@ -535,7 +535,7 @@ class Checker {
   std::optional<double> reference_loss_;
   double loss_difference_ = 0, loss_rounding_ = 0;
   std::vector<CheckedParameter> parameters_;
-  const CheckedParameter* worst_ = nullptr;  // the farthest away after what rounding explains
+  const CheckedParameter* worst_ = nullptr;  // the farthest away, less its allowance
   std::vector<std::string> not_checked_;
   std::string node_;
 };

@@ -6,9 +6,8 @@
 //   2. along random directions of each parameter, central differences of the reference
 //   3. where they part, the first node that does, by itself                      (check_nodes.cpp)
 //
-// Nothing is written. All ends within `--limit`, as long as 1 does: parameters are taken in a random
-// order and those that nobody came to are listed. Of a batch that is too large for the limit fewer
-// rows are taken.
+// Nothing is written. All ends within `--limit` if 1 does: parameters are taken in a random order,
+// and the others are listed. If a batch is too large for the limit, fewer rows are taken.
 //
 // Threads: one; one process. Errors: kFault naming the worst parameter and the first node where the
 // two part; kInput of a command that cannot be looked at.

@@ -116,7 +116,7 @@ TEST_F(ReferenceRunTest, DifferentiatesRoundingToIntegersStraightThrough) {
     EXPECT_EQ(run.value(made_).values, (std::vector<double>{0.5, -1, 63.5}));
     const auto along_w = run.slope({{w_, {1, 0.5, 7}}}), along_scale = run.slope({{scale, {1}}});
     ASSERT_TRUE(along_w.ok() && along_scale.ok());
-    EXPECT_NEAR(along_w->value, (1 * 1 + -2 * 0.5) / 3, 1e-9);  // none of what is clipped
+    EXPECT_NEAR(along_w->value, (1 * 1 + -2 * 0.5) / 3, 1e-9);  // clipped: 0
     EXPECT_FALSE(along_w->kink);
     // LSQ: rounded minus exact in the range, its end outside, over the root of 3 elements * 127
     const double steps = 1 * (1 - 0.68) - 2 * (-2 + 1.8) + 3 * 127;

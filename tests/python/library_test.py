@@ -113,6 +113,7 @@ class Bits(unittest.TestCase):
         self.assertEqual(found["not_checked"], [])
         self.assertLess(max(found["parameters"].values()), 2e-3)
         self.assertIn(found["worst"], found["parameters"])
+        self.assertEqual(found["rounding"], {})
         self.assertIsNone(found["node"])
 
     def test_the_plan_is_the_runs(self):
