@@ -73,8 +73,6 @@ class ConvertingKernel final : public Kernel {
   size_t bytes_ = 0;
 };
 
-}  // namespace
-
 bool has_half_floats(const Problem& p) {
   return std::ranges::any_of(p.inputs, is_16_bit_float, &TensorDesc::dtype) ||
          std::ranges::any_of(p.outputs, is_16_bit_float, &TensorDesc::dtype);
@@ -90,14 +88,17 @@ Problem as_float32(const Problem& p) {
   return wide;
 }
 
+}  // namespace
+
 Implementation in_float32(Implementation inner) {
   return {"in_float32",
           [accepts = inner.accepts](const Problem& p) {
             return has_half_floats(p) ? accepts(as_float32(p))
                                       : Acceptance::refuse("no 16-bit floats");
           },
-          [create = inner.create](const Problem& p) {
-            return convert_around(p, create(as_float32(p)));
+          [create = inner.create](const Problem& p) -> std::unique_ptr<Kernel> {
+            const Problem wide = as_float32(p);
+            return std::make_unique<ConvertingKernel>(p, wide, create(wide));
           }};
 }
 
@@ -115,10 +116,6 @@ Implementation in_float32_but(const char* name, size_t images, Implementation in
             const Problem wide = partly(p);
             return std::make_unique<ConvertingKernel>(p, wide, create(wide));
           }};
-}
-
-std::unique_ptr<Kernel> convert_around(const Problem& p, std::unique_ptr<Kernel> inner) {
-  return std::make_unique<ConvertingKernel>(p, as_float32(p), std::move(inner));
 }
 
 }  // namespace ofsdp::kernels

@@ -4,8 +4,8 @@
 //   .cpu = {{"rows", accepts, create}, in_float32<accepts, create>()}
 //
 // Operands of other types go through untouched, and so do those that the inner kernel reads and
-// writes in 16 bits (in_float32_but). The outer kernel owns the inner one. Threads: as Kernel.
-// Errors: those of the inner kernel.
+// writes in 16 bits (in_float32_but). Constants keep their bytes and their own type. The outer
+// kernel owns the inner one. Threads: as Kernel. Errors: those of the inner kernel.
 #pragma once
 
 #include <memory>
@@ -13,11 +13,6 @@
 #include "kernels/core/kernel.h"
 
 namespace ofsdp::kernels {
-
-bool has_half_floats(const Problem& p);
-// Replaces 16-bit floats by float32. Constants keep their bytes and their own type.
-Problem as_float32(const Problem& p);
-std::unique_ptr<Kernel> convert_around(const Problem& p, std::unique_ptr<Kernel> inner);
 
 // Leaves the first `images` inputs and output 0 as they are; `inner` gets the problem so.
 Implementation in_float32_but(const char* name, size_t images, Implementation inner);
