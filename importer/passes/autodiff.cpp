@@ -234,30 +234,25 @@ class Autodiff final : public GradBuilder {
     return copies_.back();
   }
 
-  // Moves each copy of a gradient to the node that makes the gradient: the unit of a gradient is
-  // not reduced before its last reader has run.
+  // Moves each copy of a gradient to the backward node that makes the gradient: the unit of a
+  // gradient is reduced after its last reader.
   void place_copies() {
-    std::multimap<ValueId, Node> copies;
-    std::vector<Node> others;
-    for (Node& node : graph_.nodes) {
-      if (std::ranges::count(copies_, node.outputs[0]) == 0) {
-        others.push_back(std::move(node));
-      } else {
-        copies.emplace(node.inputs[0], std::move(node));
-      }
+    if (copies_.empty()) return;
+    std::vector<Node>& nodes = graph_.nodes;
+    std::vector<size_t> maker(graph_.values.size()), place(nodes.size()), order(nodes.size());
+    for (size_t i = 0; i < nodes.size(); ++i) {
+      place[i] = order[i] = i;
+      for (const ValueId id : nodes[i].outputs) maker[static_cast<size_t>(id)] = i;
     }
-    graph_.nodes.clear();
-    for (Node& node : others) {
-      graph_.nodes.push_back(std::move(node));
-      if (!graph_.nodes.back().backward) continue;
-      for (const ValueId id : std::vector(graph_.nodes.back().outputs)) {
-        for (auto [copy, end] = copies.equal_range(id); copy != end; ++copy) {
-          graph_.nodes.push_back(std::move(copy->second));
-        }
-        copies.erase(id);
-      }
+    for (const ValueId id : copies_) {
+      const size_t copy = maker[static_cast<size_t>(id)];
+      const size_t source = maker[static_cast<size_t>(nodes[copy].inputs[0])];
+      if (nodes[source].backward) place[copy] = source;
     }
-    for (auto& [input, copy] : copies) graph_.nodes.push_back(std::move(copy));
+    std::ranges::stable_sort(order, {}, [&](size_t i) { return place[i]; });
+    std::vector<Node> ordered;
+    for (const size_t i : order) ordered.push_back(std::move(nodes[i]));
+    nodes = std::move(ordered);
   }
 
   Graph graph_;
