@@ -149,6 +149,12 @@ std::string Draw::constant(const TensorDesc& desc, std::vector<double> values) {
   return name;
 }
 
+std::string Draw::class_weights(int64_t classes) {
+  std::vector<double> weights;
+  for (int64_t i = 0; i < classes; ++i) weights.push_back(real(0.3, 2));
+  return constant({DType::kFloat32, {classes}}, weights);
+}
+
 std::string Draw::fitting(const Axes& shape) {
   Axes own = shape;
   const auto dropped =

@@ -13,8 +13,7 @@
 namespace ofsdp::graphs {
 
 inline constexpr double kLargest = 40;
-inline constexpr double kHidden =
-    -1e9;  // or less: a score that a mask hides; no recipe reads it again
+inline constexpr double kHidden = -1e9;  // a score that a mask hides; no recipe reads it again
 inline constexpr int64_t kMostElements = 2000;  // of a value
 inline constexpr int64_t kMissed = 4;           // one idiom in so many is a near miss
 
@@ -63,6 +62,7 @@ class Draw {
                     std::vector<double>(values.begin(), values.end()));
   }
   std::string scalar(double value) { return constant({DType::kFloat32, {}}, {value}); }
+  std::string class_weights(int64_t classes);  // of a loss
   // A weight or a constant that broadcasts to `shape`.
   std::string fitting(const Axes& shape);
 

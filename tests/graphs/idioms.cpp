@@ -135,11 +135,7 @@ void likelihood(Draw& draw, const std::string&) {
     labels.push_back(static_cast<double>(draw.below(classes)));
   }
   Names inputs{logs, draw.constant({DType::kInt64, Shape(rows)}, labels)};
-  if (draw.one_in(4)) {
-    std::vector<double> weights;
-    for (int64_t i = 0; i < classes; ++i) weights.push_back(draw.real(0.3, 2));
-    inputs.push_back(draw.constant({DType::kFloat32, {classes}}, weights));
-  }
+  if (draw.one_in(4)) inputs.push_back(draw.class_weights(classes));
   draw.emit1("NegativeLogLikelihoodLoss", inputs,
              {{"reduction", draw.one_of(Names{"mean", "sum"})}});
 }

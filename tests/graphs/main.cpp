@@ -93,6 +93,8 @@ Totals* shared_totals() {
   return new (memory) Totals;
 }
 
+bool forks(const Way& way) { return way.ranks > 1; }
+
 class Campaign {
  public:
   explicit Campaign(const Arguments& arguments)
@@ -104,7 +106,6 @@ class Campaign {
   }
 
   int run() {
-    const auto forks = [](const Way& way) { return way.ranks > 1; };
     const bool both = !arguments_.replay.empty() ||  // of files, which have ways of their own
                       (std::ranges::any_of(ways_, forks) && !std::ranges::all_of(ways_, forks));
     std::fflush(nullptr);
@@ -141,8 +142,7 @@ class Campaign {
     int status = 0;
     waitpid(pid, &status, 0);
     const Totals& other = *ranks_totals_;
-    const bool alone = std::ranges::all_of(ways_, [](const Way& way) { return way.ranks > 1; });
-    if (arguments_.rotate || alone) {  // else both drew the same graphs
+    if (arguments_.rotate || std::ranges::all_of(ways_, forks)) {  // else both drew the same graphs
       totals_.graphs += other.graphs;
       totals_.nodes += other.nodes;
     }
@@ -159,7 +159,7 @@ class Campaign {
   std::vector<Way> ways_for(uint64_t seed) const {
     std::vector<Way> ways = ways_;
     if (arguments_.rotate) ways = {ways_[seed % ways_.size()]};
-    if (separate_) std::erase_if(ways, [&](const Way& way) { return (way.ranks > 1) != forking_; });
+    if (separate_) std::erase_if(ways, [&](const Way& way) { return forks(way) != forking_; });
     return ways;
   }
 
@@ -262,7 +262,7 @@ class Campaign {
       Trial trial(registry_, found.model);
       for (const Way& way : all_ways()) {
         if (way.name != found.way && way.name != "plain") continue;
-        if ((way.ranks > 1) != forking_) continue;
+        if (forks(way) != forking_) continue;
         const Judgement judged = trial.in(way);
         count(judged);
         if (judged.verdict == Verdict::kRight || judged.verdict == Verdict::kUnsteady) continue;

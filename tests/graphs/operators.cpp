@@ -469,11 +469,7 @@ void class_loss(Draw& draw, const std::string& name) {
   Names inputs{
       name == "SoftmaxCrossEntropyLoss" ? x : draw.emit1("LogSoftmax", {x}, {{"axis", int64_t{1}}}),
       draw.constant({DType::kInt64, Shape(labels)}, values)};
-  if (draw.one_in(3)) {
-    std::vector<double> weights;
-    for (int64_t i = 0; i < classes; ++i) weights.push_back(draw.real(0.3, 2));
-    inputs.push_back(draw.constant({DType::kFloat32, {classes}}, weights));
-  }
+  if (draw.one_in(3)) inputs.push_back(draw.class_weights(classes));
   draw.emit1(name, inputs, attributes);
 }
 

@@ -1,5 +1,5 @@
-// A trial: one model trained for one step by the library's own code in this process, against
-// ReferenceRun on the same file.
+// A trial (trial.cpp): one model trained (train.cpp) for one step by the library's own code in this
+// process, against ReferenceRun on the same file.
 //
 // Plain gradient descent with a rate of 2^20 shows the gradient as the change of each weight, to
 // float32's precision. Each trained parameter's gradient is compared along random directions.
@@ -38,7 +38,7 @@ struct Model {
   std::string bytes;                // a serialized ModelProto
   int64_t batch = 1;                // rows of a micro-batch
   uint64_t seed = 1;                // of directions
-  std::optional<double> loss = {};  // of one micro-batch, as who made the model computes it
+  std::optional<double> loss = {};  // of one micro-batch, as the generator computes it
 };
 
 struct Gradient {
