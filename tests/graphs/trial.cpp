@@ -183,7 +183,8 @@ Judgement Trial::in(const Way& way) {
   }
   if (!found->second.ok()) {
     const std::string& message = found->second.error().message();
-    const bool idle = message.find("nothing to train") != std::string::npos;  // one number alone
+    const bool idle = message.find("nothing to train") != std::string::npos ||  // one number alone
+                      message.find("reaches no trainable") != std::string::npos;
     return {idle ? Verdict::kUnsteady : Verdict::kRefused, "reference: " + message};
   }
   if (way.micro_batches() == 1 && !narrow) {
