@@ -220,6 +220,20 @@ Result<std::vector<RefTensor>> ReferenceRun::by_widened_kernel(
   return std::move(sides[0]);
 }
 
+ReferenceRun::Clock::duration ReferenceRun::pass_behind(ValueId id) const {
+  Clock::duration sum{};
+  std::vector<bool> changed(graph_.values.size(), false);
+  changed[static_cast<size_t>(id)] = true;
+  for (size_t index = 0; index < graph_.nodes.size(); ++index) {
+    const Node& node = graph_.nodes[index];
+    const auto differs = [&](ValueId in) { return changed[static_cast<size_t>(in)]; };
+    if (node.backward || !std::ranges::any_of(node.inputs, differs)) continue;
+    for (const ValueId out : node.outputs) changed[static_cast<size_t>(out)] = out != 0;
+    sum += lasted_[index];
+  }
+  return sum;
+}
+
 double ReferenceRun::loss_of(const Changed& changed) const {
   double sum = 0;
   for (const LossTerm& term : graph_.terms()) sum += term.factor * at(term.value, changed)[0];

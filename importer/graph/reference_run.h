@@ -67,6 +67,9 @@ class ReferenceRun {
   // `direction` has values that were set, and run.
   Result<Slope> slope(const Direction& direction);
 
+  // The time of one pass through the nodes that see a change of a value, as they lasted in `run`.
+  Clock::duration pass_behind(ValueId id) const;
+
   // The outputs of one node on the given inputs.
   Result<std::vector<RefTensor>> evaluate(const Node& node, std::vector<RefTensor> inputs) const;
 

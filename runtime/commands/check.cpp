@@ -68,6 +68,7 @@ struct TrainedStep {
 struct CheckedParameter {
   std::string name;
   ValueId value = 0;
+  Clock::duration lasts = {};                     // one of its derivatives
   std::vector<uint64_t> directions = {};          // what they were drawn from
   std::vector<double> here = {}, reference = {};  // derivatives along them
   double rounding = 0;    // by how much a derivative may differ for its digits alone
@@ -196,12 +197,13 @@ class Checker {
   int64_t rows() const { return run_->settings().batch.batch_size; }
 
   // The forward pass in double as a multiple of the largest that is taken: a part of the memory,
-  // and so little of the limit that there is time for many derivatives; of a single row, for a few.
+  // and so little of the limit that there is time for many derivatives; of a single row, for some of
+  // those close to the loss.
   double cost() const {
     constexpr double kSpeed = 2e8;  // of plain loops, operations a second
     constexpr double kMostBytes = 4e9;
     const double seconds = work_of(graph_) / kSpeed;
-    const double allowed = context_.options.check.limit_seconds / (rows() > 1 ? 200 : 10);
+    const double allowed = context_.options.check.limit_seconds / (rows() > 1 ? 200 : 3);
     return std::max(seconds / allowed, ReferenceRun::bytes_of(graph_) / kMostBytes);
   }
 
@@ -320,9 +322,10 @@ class Checker {
 
   // Each parameter along one direction, then all along the next, in an order drawn anew.
   Status differentiate(ReferenceRun& reference) {
+    constexpr int kPasses = 4;  // of a derivative without kinks
     std::vector<CheckedParameter> list;
     for (const Parameter& p : graph_.parameters) {
-      if (p.trained) list.push_back({p.name, p.value});
+      if (p.trained) list.push_back({p.name, p.value, kPasses * reference.pass_behind(p.value)});
     }
     std::mt19937_64 random(context_.options.run.seed + 1);
     std::ranges::shuffle(list, random);
@@ -340,21 +343,22 @@ class Checker {
     return {};
   }
 
-  // Ends if the next slope, or that with the rounding of all that differ, would not end in time.
+  // Passes over a parameter if its derivative, or the rounding of all that differ, would not end in time:
+  // those close to the loss take less.
   Status take_slopes(ReferenceRun& reference, std::vector<CheckedParameter>& list,
                      std::mt19937_64& random) const {
-    Clock::duration longest{};
     for (int64_t d = 0; d < context_.options.check.directions; ++d) {
       for (CheckedParameter& p : list) {
-        const auto now = Clock::now();
-        const int64_t differ = std::ranges::count_if(list, [&](const auto& q) { return far(q); });
-        if (now + longest > when(kSlopes)) return {};
-        if (now + longest * (1 + kFewestDraws * (d + 1) * differ) > when(kRounding)) return {};
+        Clock::duration rounding{};
+        for (const CheckedParameter& q : list) {
+          if (far(q)) rounding += kFewestDraws * (d + 1) * q.lasts;
+        }
+        if (Clock::now() + p.lasts > when(kSlopes)) continue;
+        if (Clock::now() + p.lasts + rounding > when(kRounding)) continue;
         Status status = along_one(reference, p, random);
-        if (out_of_time(status)) return {};
+        if (out_of_time(status)) continue;
         OFSDP_RETURN_IF_ERROR(std::move(status));
         scale(list);
-        longest = std::max(longest, Clock::now() - now);
       }
     }
     return {};

@@ -166,5 +166,19 @@ TEST_F(ReferenceRunTest, StartsNoNodeThatWouldEndAfterTheDeadline) {
   EXPECT_EQ(slow_runs, before);
 }
 
+// Only nodes that see a value count, here the slow one for w and the others for x.
+TEST_F(ReferenceRunTest, TellsHowLongAPassBehindAValueLasts) {
+  mean_of("Exp");
+  OpDef op = registry_.get("Exp");
+  op.reference = slow_reference;
+  maker_.graph.nodes[0].op = &op;
+  ReferenceRun run(maker_.graph, step_);
+  run.set(w_, {0.1, 0.2, 0.3});
+  run.set(x_, {1, -2, 3});
+  ASSERT_TRUE(run.run().ok());
+  EXPECT_GE(run.pass_behind(w_) - run.pass_behind(x_), std::chrono::milliseconds(50));
+  EXPECT_EQ(run.pass_behind(maker_.graph.loss), ReferenceRun::Clock::duration{});
+}
+
 }  // namespace reference_run_test
 }  // namespace ofsdp
