@@ -79,7 +79,6 @@ const RefTensor& ReferenceRun::at(ValueId id, const Changed& changed) const {
 }
 
 Status ReferenceRun::run() {
-  lasted_.assign(graph_.nodes.size(), {});
   for (size_t index = 0; index < graph_.nodes.size(); ++index) {
     const Node& node = graph_.nodes[index];
     if (node.backward) continue;

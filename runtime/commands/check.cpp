@@ -71,6 +71,7 @@ struct CheckedParameter {
   Clock::duration lasts = {};                     // one of its derivatives
   std::vector<uint64_t> directions = {};          // what they were drawn from
   std::vector<double> here = {}, reference = {};  // derivatives along them
+  bool disturbed = false;                         // whether `rounding` is known
   double rounding = 0;    // by how much a derivative may differ for its digits alone
   double difference = 0;  // of the two, relative to `scale`
   double scale = 1;
@@ -144,7 +145,7 @@ class Checker {
  private:
   // Parts of the limit, by which each stage has ended; the rest is for the end of the process.
   static constexpr double kSlopes = 0.8, kRounding = 0.9, kNode = 0.95;
-  static constexpr uint32_t kDraws = 6, kFewestDraws = 2;  // of the rounding
+  static constexpr uint32_t kDraws = 6;  // of the rounding
 
   Clock::time_point when(double part) const {
     const std::chrono::duration<double> seconds(part * context_.options.check.limit_seconds);
@@ -203,7 +204,7 @@ class Checker {
     constexpr double kSpeed = 2e8;  // of plain loops, operations a second
     constexpr double kMostBytes = 4e9;
     const double seconds = work_of(graph_) / kSpeed;
-    const double allowed = context_.options.check.limit_seconds / (rows() > 1 ? 200 : 3);
+    const double allowed = context_.options.check.limit_seconds / (rows() > 1 ? 200 : 2);
     return std::max(seconds / allowed, ReferenceRun::bytes_of(graph_) / kMostBytes);
   }
 
@@ -290,9 +291,11 @@ class Checker {
     }
     if (!affordable_) return {};
     step_ = {run_->executor_options().seed, 0, samples_};
-    ReferenceRun reference(graph_, step_);
+    ReferenceRun& reference = reference_.emplace(graph_, step_);
     reference.set_deadline(when(kSlopes));
+    const auto from = Clock::now();
     Status status = begin(reference);
+    forward_ = Clock::now() - from;
     if (out_of_time(status)) return {};
     OFSDP_RETURN_IF_ERROR(std::move(status));
     reference_loss_ = reference.loss();
@@ -343,15 +346,15 @@ class Checker {
     return {};
   }
 
-  // Passes over a parameter if its derivative, or the rounding of all that differ, would not end in time:
-  // those close to the loss take less.
+  // Passes over a parameter if its derivative and then the rounding of all that differ, itself among
+  // them, would not end in time: the derivatives close to the loss take less.
   Status take_slopes(ReferenceRun& reference, std::vector<CheckedParameter>& list,
                      std::mt19937_64& random) const {
     for (int64_t d = 0; d < context_.options.check.directions; ++d) {
       for (CheckedParameter& p : list) {
-        Clock::duration rounding{};
+        Clock::duration rounding = forward_;
         for (const CheckedParameter& q : list) {
-          if (far(q)) rounding += kFewestDraws * (d + 1) * q.lasts;
+          if (far(q) || &q == &p) rounding += (d + 1) * q.lasts;
         }
         if (Clock::now() + p.lasts > when(kSlopes)) continue;
         if (Clock::now() + p.lasts + rounding > when(kRounding)) continue;
@@ -390,10 +393,11 @@ class Checker {
   }
 
   // A derivative that is 0 but for rounding (of a bias before a normalization) has no digits: where
-  // two differ, the reference once more with all numbers off by the rounding of the type.
+  // two differ, the reference once more with all numbers off by the rounding of the type. A parameter
+  // without time for that stays unchecked.
   Status allow_rounding() {
     for (uint32_t draw = 0; draw < kDraws; ++draw) {
-      ReferenceRun disturbed(graph_, step_);
+      ReferenceRun& disturbed = *reference_;
       disturbed.set_deadline(when(kRounding));
       disturbed.disturb(limits_.rounding, draw);
       Status status = begin(disturbed, draw + 1);
@@ -406,11 +410,27 @@ class Checker {
           const auto slope = disturbed.slope({{p.value, direction_of(p, p.directions[i])}});
           if (!slope.ok()) break;
           raise(p.rounding, slope->value - p.reference[i]);
+          p.disturbed |= i + 1 == p.directions.size();
         }
       }
     }
+    reference_.reset();
+    leave_unjudged();
     compare();
     return {};
+  }
+
+  void leave_unjudged() {
+    const auto judged = [&](const CheckedParameter& p) {
+      return !far(p) || p.disturbed || !std::isfinite(p.difference);
+    };
+    const auto rest = std::ranges::stable_partition(parameters_, judged);
+    for (const CheckedParameter& p : rest) {
+      not_checked_.push_back(p.name);
+      unjudged_[p.name] = p.difference;
+    }
+    parameters_.erase(rest.begin(), rest.end());
+    std::ranges::sort(not_checked_);
   }
 
   // A change that is no number allows nothing.
@@ -448,6 +468,7 @@ class Checker {
 
   // Leaves the node empty if none can be told: the parameter is named all the same.
   void find_node() {
+    if (Clock::now() + 2 * forward_ > when(kNode)) return;
     const NodeSearch search{*run_->setup().source,       rows(), numbers_, step_, when(kNode),
                             std::max(1e-4, limits_.loss)};
     auto found = first_parting_node(search);
@@ -515,8 +536,15 @@ class Checker {
       text += format_text("{:<{}}  {:>10.2g}  {:>10}{}{}\n", escaped(p.name), width, p.difference,
                           p.here.size(), allowed, wrong(p) ? "  wrong" : "");
     }
-    for (const std::string& name : not_checked_)
-      text += format_text("not checked: {}\n", escaped(name));
+    for (const std::string& name : not_checked_) {
+      text += format_text("not checked: {}", escaped(name));
+      const auto found = unjudged_.find(name);
+      if (found != unjudged_.end())
+        text += format_text(
+            ": {:.2g} away, and no time was left to see what rounding does: raise --limit",
+            found->second);
+      text += "\n";
+    }
     return text + (wrong() ? ""
                            : format_text("check: {} parameter{} agree{}\n", parameters_.size(),
                                          parameters_.size() == 1 ? "" : "s",
@@ -536,11 +564,14 @@ class Checker {
   std::vector<int64_t> samples_;
   StepContext step_;
   TrainedStep trained_;
+  std::optional<ReferenceRun> reference_;
+  Clock::duration forward_{};  // its first run
   std::optional<double> reference_loss_;
   double loss_difference_ = 0, loss_rounding_ = 0;
   std::vector<CheckedParameter> parameters_;
   const CheckedParameter* worst_ = nullptr;  // the farthest away, less its allowance
   std::vector<std::string> not_checked_;
+  std::map<std::string, double> unjudged_;  // differences of those of `not_checked_` that differ
   std::string node_;
 };
 
