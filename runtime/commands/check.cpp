@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <numeric>
 #include <random>
@@ -198,8 +199,8 @@ class Checker {
   int64_t rows() const { return run_->settings().batch.batch_size; }
 
   // The forward pass in double as a multiple of the largest that is taken: a part of the memory,
-  // and so little of the limit that there is time for many derivatives; of a single row, for some of
-  // those close to the loss.
+  // and so little of the limit that there is time for many derivatives; of a single row, for some
+  // close to the loss.
   double cost() const {
     constexpr double kSpeed = 2e8;  // of plain loops, operations a second
     constexpr double kMostBytes = 4e9;
@@ -346,8 +347,8 @@ class Checker {
     return {};
   }
 
-  // Passes over a parameter if its derivative and then the rounding of all that differ, itself among
-  // them, would not end in time: the derivatives close to the loss take less.
+  // Passes over a parameter if its derivative and then the rounding of all that differ, itself
+  // among them, would not end in time: the derivatives close to the loss take less.
   Status take_slopes(ReferenceRun& reference, std::vector<CheckedParameter>& list,
                      std::mt19937_64& random) const {
     for (int64_t d = 0; d < context_.options.check.directions; ++d) {
@@ -393,8 +394,8 @@ class Checker {
   }
 
   // A derivative that is 0 but for rounding (of a bias before a normalization) has no digits: where
-  // two differ, the reference once more with all numbers off by the rounding of the type. A parameter
-  // without time for that stays unchecked.
+  // two differ, the reference once more with all numbers off by the rounding of the type. Without
+  // time for that a parameter stays unchecked.
   Status allow_rounding() {
     for (uint32_t draw = 0; draw < kDraws; ++draw) {
       ReferenceRun& disturbed = *reference_;
