@@ -14,6 +14,7 @@
 #include <string>
 #include <unordered_map>
 #include <unordered_set>
+#include <utility>
 #include <vector>
 
 #include "importer/proto/bounded_schemas.h"
@@ -85,8 +86,27 @@ class GraphTypes {
     busy_ = false;
   }
 
+  // Keeps the sizes that a known type has and `type` has not: the file may declare more than
+  // inference can tell (of Compress).
   void add(const std::string& name, const onnx::TypeProto& type) {
-    if (complete(type) || !types_.contains(name)) types_[name] = type;
+    const auto found = types_.find(name);
+    if (found == types_.end()) {
+      types_.emplace(name, type);
+    } else if (complete(type)) {
+      const onnx::TypeProto before = std::exchange(found->second, type);
+      keep_sizes(before, found->second);
+    }
+  }
+
+  static void keep_sizes(const onnx::TypeProto& before, onnx::TypeProto& type) {
+    if (!before.has_tensor_type() || !type.has_tensor_type()) return;
+    const auto& from = before.tensor_type().shape();
+    auto& shape = *type.mutable_tensor_type()->mutable_shape();
+    if (!before.tensor_type().has_shape() || from.dim_size() != shape.dim_size()) return;
+    for (int i = 0; i < shape.dim_size(); ++i) {
+      if (!shape.dim(i).has_dim_value() && from.dim(i).has_dim_value())
+        *shape.mutable_dim(i) = from.dim(i);
+    }
   }
 
   // Declares a value from outside of the part: its type, and its elements when they may matter.

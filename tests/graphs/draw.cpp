@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <set>
 
 namespace ofsdp::graphs {
 
@@ -186,6 +187,30 @@ void Draw::check(const std::string& op, const RefTensor& tensor) const {
   }
 }
 
+// Refuses a node whose output jumps as its operands move by float32's rounding, or by that of a
+// difference of numbers about as large: Sign next to 0, a variance of equal numbers.
+void Draw::check_jump(const DrawnNode& node, const std::vector<RefTensor>& made) {
+  static const std::set<std::string> kJump = {"Floor", "Ceil", "Round",
+                                              "Sign",  "Mod",  "MeanVarianceNormalization"};
+  if (!kJump.contains(node.op->name)) return;
+  for (const double sign : {-1.0, 1.0}) {
+    DrawnGraph moved = graph;
+    for (const std::string& name : node.inputs) {
+      RefTensor& tensor = moved.values.at(name).tensor;
+      if (!is_floating(tensor.desc.dtype)) return;
+      double most = 1e-3;
+      for (const double v : tensor.values) most = std::max(most, std::abs(v));
+      for (double& v : tensor.values)
+        v += sign * 1e-6 * most * static_cast<double>(1 + random() % 2);
+    }
+    const auto again = evaluated(moved, node);
+    for (size_t i = 0; i < made[0].values.size(); ++i) {
+      if (std::abs(again[0].values[i] - made[0].values[i]) > 1e-3)
+        throw Refused(node.op->name + ": jumps");
+    }
+  }
+}
+
 // Makes a loop of several rounds, if the output fits the operand and stays in range.
 void Draw::go_around(DrawnNode& node, int64_t rounds) {
   if (graph.tensor(node.inputs[0]).desc != graph.tensor(node.outputs[0]).desc) return;
@@ -216,6 +241,7 @@ Names Draw::emit(const std::string& op, const Names& inputs, const Attributes& a
     if (i >= made.size() || !made[i].desc.present()) throw Refused(op + ": no such output");
     check(op, made[i]);
   }
+  check_jump(node, made);
   for (size_t i = 0; i < outputs; ++i) {
     graph.values[node.outputs[i]] = {Kind::kNode, made[i], trained, known};
     if (made[i].desc.dtype != DType::kFloat32) continue;

@@ -91,6 +91,7 @@ class Draw {
   std::string fresh(const char* prefix) { return prefix + std::to_string(count_++); }
   void check(const std::string& op, const RefTensor& tensor) const;
   void go_around(DrawnNode& node, int64_t rounds);
+  void check_jump(const DrawnNode& node, const std::vector<RefTensor>& made);
   bool within(const std::string& name, double bound) const;
   std::string term(const std::string& leaf);
   bool finish_with_labels();

@@ -323,8 +323,9 @@ void cum_sum(Draw& draw, const std::string&) {
       {x, draw.constant({DType::kInt64, {}}, {static_cast<double>(draw.below(draw.rank(x)))})},
       {{"exclusive", int64_t{draw.one_in(2)}}, {"reverse", int64_t{draw.one_in(2)}}});
   // The number of its rounds must be known.
-  if (draw.graph.fixed_batch && draw.numel(x) > 0 && draw.one_in(2)) {
-    draw.graph.nodes.back().around = Around::kScan;
+  DrawnNode& sum = draw.graph.nodes.back();
+  if (draw.graph.fixed_batch && draw.numel(x) > 0 && sum.rounds == 1 && draw.one_in(2)) {
+    sum.around = Around::kScan;
   }
 }
 

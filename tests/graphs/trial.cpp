@@ -59,7 +59,7 @@ double largest_of_all(const Expected& expected) {
 
 // A derivative far below those of a loss about 1 has lost its digits: of a saturated Tanh.
 double scale_of(const Expected::Parameter& p, double of_all) {
-  return std::max({largest_slope(p), 1e-4 * of_all, 1e-4});
+  return std::max({largest_slope(p), 1e-4 * of_all, 1e-3});
 }
 
 std::vector<Misfit> misfits_of(const Trained& found, const Expected& expected, bool narrow) {
@@ -141,22 +141,29 @@ Judgement judge(const Trained& found, const Expected& expected, bool narrow) {
   return judged;
 }
 
-// True if each wrong derivative is near its limit and moves by a quarter of that as soon as all
-// weights are off by float32's rounding: backward loses the digits, where p (dp - sum(p dp)) of a
-// saturated softmax cancels; the reference, which has no backward, keeps them.
-Result<bool> Trial::moves(const Way& way, const Trained& trained, const Expected& expected) const {
-  constexpr double kNear = 5;
-  constexpr uint64_t kTries = 3;
+// True if each wrong derivative is near its limit and its error jumps as the weights move: backward
+// loses the digits, where 1 - y^2 or p (dp - sum(p dp)) of a saturated function cancels; the
+// reference, which has no backward, keeps them. The error of a wrong gradient moves as smoothly as
+// the gradient.
+Result<bool> Trial::jumps(const Way& way, const Trained& trained, const Expected& expected) const {
+  constexpr double kNear = 5, kMoved = 0.03;
+  constexpr uint64_t kTries = 6;
   std::vector<Misfit> misfits = misfits_of(trained, expected, false);
   if (!(loss_error(trained, expected, false) <= Limits(false).loss)) return false;
   if (std::ranges::any_of(misfits, [](const Misfit& m) { return m.error() > kNear * m.limit; })) {
     return false;
   }
-  for (uint64_t i = 0; i < kTries; ++i) {
-    OFSDP_ASSIGN_OR_RETURN(const Trained again,
-                           train(registry_, disturbed(model_, 1e-6, model_.seed + i), way));
+  for (uint64_t i = 0; i < kTries && !misfits.empty(); ++i) {
+    const Model moved = disturbed(model_, kMoved, model_.seed + i);
+    OFSDP_ASSIGN_OR_RETURN(const Trained again, train(registry_, moved, way));
+    OFSDP_ASSIGN_OR_RETURN(const Expected anew, expect(registry_, moved, way, 1e-6));
     std::erase_if(misfits, [&](const Misfit& m) {
-      return std::abs(derivative(again, *m.parameter, m.d) - m.found) > 0.25 * m.limit;
+      const auto p =
+          std::ranges::find(anew.parameters, m.parameter->name, &Expected::Parameter::name);
+      if (p == anew.parameters.end() || p->slopes[m.d].kink) return false;
+      const double before = m.found - m.parameter->slopes[m.d].value;
+      const double now = derivative(again, *p, m.d) - p->slopes[m.d].value;
+      return now * before < 0 || std::abs(now) < 0.25 * std::abs(before);
     });
   }
   return misfits.empty();
@@ -187,6 +194,7 @@ Judgement Trial::in(const Way& way) {
                       message.find("reaches no trainable") != std::string::npos;
     return {idle ? Verdict::kUnsteady : Verdict::kRefused, "reference: " + message};
   }
+  if (!std::isfinite(found->second->loss)) return {Verdict::kUnsteady, "the loss is no number"};
   if (way.micro_batches() == 1 && !narrow) {
     if (std::string line = other_loss(*found->second); !line.empty())
       return {Verdict::kWrong, line};
@@ -195,8 +203,8 @@ Judgement Trial::in(const Way& way) {
   if (!trained.ok()) return {Verdict::kRefused, trained.error().message()};
   Judgement judged = judge(*trained, *found->second, narrow);
   if (judged.verdict == Verdict::kWrong && !narrow) {
-    const auto moved = moves(way, *trained, *found->second);
-    if (moved.ok() && *moved) judged.verdict = Verdict::kUnsteady;
+    const auto jump = jumps(way, *trained, *found->second);
+    if (jump.ok() && *jump) judged.verdict = Verdict::kUnsteady;
   }
   return judged;
 }

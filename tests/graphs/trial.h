@@ -83,7 +83,7 @@ class Trial {
 
  private:
   std::string other_loss(const Expected& expected) const;
-  Result<bool> moves(const Way& way, const Trained& trained, const Expected& expected) const;
+  Result<bool> jumps(const Way& way, const Trained& trained, const Expected& expected) const;
 
   const Registry& registry_;
   Model model_;

@@ -37,6 +37,7 @@ struct SmallModel {
   std::vector<std::string> initializers;
   std::vector<std::string> inputs;
   std::vector<std::string> outputs;
+  std::vector<std::string> infos;    // value_info
   std::vector<std::string> domains;  // besides ONNX's own
   uint64_t opset = 20;
 
@@ -47,6 +48,7 @@ struct SmallModel {
     for (const std::string& one : initializers) graph += message(5, one);
     for (const std::string& one : inputs) graph += message(11, one);
     for (const std::string& one : outputs) graph += message(12, one);
+    for (const std::string& one : infos) graph += message(13, one);
     std::string model = number(1, 8) + message(2, "test") + message(7, graph);
     model += message(8, number(2, opset));
     for (const std::string& domain : domains)

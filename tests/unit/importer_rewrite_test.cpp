@@ -205,6 +205,23 @@ TEST_F(Rewrite, ALoopOfAnUnknownNumberOfIterationsIsNamed) {
                                      HasSubstr("number of iterations is not known")));
 }
 
+// ONNX's inference does not know how many rows Compress keeps; the file says so.
+TEST_F(Rewrite, AScanTakesTheNumberOfItsIterationsFromTheFileIfInferenceCannotTell) {
+  const auto row = declared("row", {3});
+  const auto one = body({node("Add", {"before", "row"}, {"after"}, "add")},
+                        {declared("before", {3}), row}, {declared("after", {3})});
+  const std::string scan = node("Scan", {"start", "kept"}, {"y"}, "scan") +
+                           graph_attribute("body", one) + int_attribute("num_scan_inputs", 1);
+  const std::string compress =
+      node("Compress", {"x", "keep"}, {"kept"}, "") + int_attribute("axis", 0);
+  SmallModel model = image_model({compress, scan});
+  model.inputs.push_back(declared("keep", {2}, kBool));
+  model.inputs.push_back(declared("start", {3}));
+  model.infos.push_back(declared("kept", {2, 3}));
+  model.outputs = {declared("y", {3})};
+  EXPECT_EQ(std::ranges::count(operators_of(model), "Add"), 2);
+}
+
 TEST_F(Rewrite, SequencesBecomeTheirTensors) {
   EXPECT_THAT(operators_of(image_model(
                   {node("Relu", {"x"}, {"a"}, ""), node("Tanh", {"x"}, {"b"}, ""),
