@@ -49,13 +49,20 @@ const Node* bare_gemm(const Rewriter& r, ValueId id) {
   return gemm != nullptr && gemm->inputs.size() == 2 ? gemm : nullptr;
 }
 
+// The attributes of `gemm` with an addend that stood outside. Without addend `beta` scaled nothing.
+Attributes with_addend(const Node& gemm) {
+  Attributes attributes = gemm.attributes;
+  attributes.set("beta", 1.0f);
+  return attributes;
+}
+
 // The product that ends in `sum`, with `bias` as its addend and the shape `axes`; 0: no match.
 ValueId biased_product(Rewriter& r, ValueId sum, ValueId bias, const std::vector<int64_t>& axes) {
   const Node* gemm = bare_gemm(r, sum);
   if (gemm == nullptr || r.shape(bias).rank() != 1) return 0;
   if (r.shape(bias)[0] != r.shape(gemm->outputs[0])[1]) return 0;
   const std::vector<ValueId> inputs{gemm->inputs[0], gemm->inputs[1], bias};
-  const Attributes attributes = gemm->attributes;
+  const Attributes attributes = with_addend(*gemm);
   const std::string name = gemm->name;  // the pointer ends with the next emit
   const ValueId made = r.emit("Gemm", name, inputs, attributes);
   return axes.size() == 2 ? made : r.emit("Reshape", name + ".shaped", {made, r.ints(axes)});
@@ -167,7 +174,7 @@ bool fuse_bias(Rewriter& r, const Node& node) {
     const Shape& product = r.shape(gemm->outputs[0]);
     if (r.shape(bias)[0] != product[1]) continue;
     const std::vector<ValueId> inputs{gemm->inputs[0], gemm->inputs[1], bias};
-    const Attributes attributes = gemm->attributes;
+    const Attributes attributes = with_addend(*gemm);
     const std::string name = gemm->name;  // the product's: the pointer ends with the next emit
     const std::vector<int64_t> axes = r.shape(node.outputs[0]).axes();
     if (axes.size() == 2) return r.replace(node, "Gemm", inputs, attributes, name);
