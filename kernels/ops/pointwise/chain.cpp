@@ -22,17 +22,19 @@ namespace chain {
 
 Result<std::vector<TensorDesc>> infer(const InferContext& c) {
   OFSDP_ASSIGN_OR_RETURN(const Chain chain, Chain::parse(c.attributes, c.inputs.size()));
-  TensorDesc desc = c.inputs[0];
+  const DType dtype = c.inputs[0].dtype;
+  Shape shape = c.inputs[0].shape;
   for (const TensorDesc& input : c.inputs) {
-    if (input.dtype != desc.dtype) {
-      return input_error("expected inputs of one dtype, found {} and {}", desc.text(),
+    if (input.dtype != dtype) {
+      return input_error("expected inputs of one dtype, found {} and {}", c.inputs[0].text(),
                          input.text());
     }
-    OFSDP_ASSIGN_OR_RETURN(const Shape shape, broadcast(desc.shape, input.shape));
-    if (shape == input.shape) desc = input;
-    if (shape != desc.shape) return input_error("no input has the shape {}", shape.text());
+    OFSDP_ASSIGN_OR_RETURN(shape, broadcast(shape, input.shape));
   }
-  return std::vector(chain.results.size(), desc);
+  const auto whole = std::find_if(c.inputs.rbegin(), c.inputs.rend(),
+                                  [&](const TensorDesc& input) { return input.shape == shape; });
+  if (whole == c.inputs.rend()) return input_error("no input has the shape {}", shape.text());
+  return std::vector(chain.results.size(), *whole);
 }
 
 // The gradients that repeat an operand, and those of operands that were broadcast, need no chain of
