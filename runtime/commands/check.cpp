@@ -5,6 +5,7 @@
 #include <map>
 #include <nlohmann/json.hpp>
 #include <numeric>
+#include <optional>
 #include <random>
 
 #include "fsdp/connect.h"
@@ -288,7 +289,7 @@ class Checker {
   // Loss and derivatives of the reference, as far as time allows.
   Status refer() {
     for (const Parameter& p : graph_.parameters) {
-      if (p.trained) not_checked_.push_back(p.name);
+      if (p.trained) not_checked_[p.name];
     }
     if (!affordable_) return {};
     step_ = {run_->executor_options().seed, 0, samples_};
@@ -337,12 +338,11 @@ class Checker {
     not_checked_.clear();
     for (CheckedParameter& p : list) {
       if (p.here.empty()) {
-        not_checked_.push_back(p.name);
+        not_checked_[p.name];
       } else {
         parameters_.push_back(std::move(p));
       }
     }
-    std::ranges::sort(not_checked_);
     std::ranges::sort(parameters_, {}, &CheckedParameter::name);
     return {};
   }
@@ -426,12 +426,8 @@ class Checker {
       return !far(p) || p.disturbed || !std::isfinite(p.difference);
     };
     const auto rest = std::ranges::stable_partition(parameters_, judged);
-    for (const CheckedParameter& p : rest) {
-      not_checked_.push_back(p.name);
-      unjudged_[p.name] = p.difference;
-    }
+    for (const CheckedParameter& p : rest) not_checked_[p.name] = p.difference;
     parameters_.erase(rest.begin(), rest.end());
-    std::ranges::sort(not_checked_);
   }
 
   // A change that is no number allows nothing.
@@ -506,7 +502,8 @@ class Checker {
       if (p.rounding > 0) made["rounding"][p.name] = p.allowance();
     }
     if (loss_rounding_ > 0) made["rounding"]["loss"] = loss_allowance();
-    made["not_checked"] = not_checked_;
+    made["not_checked"] = Json::array();
+    for (const auto& [name, difference] : not_checked_) made["not_checked"].push_back(name);
     made["worst"] = worst_ == nullptr ? Json() : Json(worst_->name);
     made["node"] = node_.empty() ? Json() : Json(node_);
     return made.dump(-1, ' ', false, Json::error_handler_t::replace);
@@ -537,13 +534,11 @@ class Checker {
       text += format_text("{:<{}}  {:>10.2g}  {:>10}{}{}\n", escaped(p.name), width, p.difference,
                           p.here.size(), allowed, wrong(p) ? "  wrong" : "");
     }
-    for (const std::string& name : not_checked_) {
+    for (const auto& [name, difference] : not_checked_) {
       text += format_text("not checked: {}", escaped(name));
-      const auto found = unjudged_.find(name);
-      if (found != unjudged_.end())
+      if (difference)
         text += format_text(
-            ": {:.2g} away, and no time was left to see what rounding does: raise --limit",
-            found->second);
+            ": {:.2g} away, no time was left to see if it is rounding: raise --limit", *difference);
       text += "\n";
     }
     return text + (wrong() ? ""
@@ -571,8 +566,8 @@ class Checker {
   double loss_difference_ = 0, loss_rounding_ = 0;
   std::vector<CheckedParameter> parameters_;
   const CheckedParameter* worst_ = nullptr;  // the farthest away, less its allowance
-  std::vector<std::string> not_checked_;
-  std::map<std::string, double> unjudged_;  // differences of those of `not_checked_` that differ
+  // With the difference, if there is one that may be rounding.
+  std::map<std::string, std::optional<double>> not_checked_;
   std::string node_;
 };
 

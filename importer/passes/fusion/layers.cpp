@@ -26,6 +26,7 @@
 #include <algorithm>
 #include <cmath>
 #include <numbers>
+#include <optional>
 
 #include "importer/passes/fusion/rewriter.h"
 
@@ -49,23 +50,29 @@ const Node* bare_gemm(const Rewriter& r, ValueId id) {
   return gemm != nullptr && gemm->inputs.size() == 2 ? gemm : nullptr;
 }
 
-// The attributes of `gemm` with an addend that stood outside. Without addend `beta` scaled nothing.
-Attributes with_addend(const Node& gemm) {
-  Attributes attributes = gemm.attributes;
-  attributes.set("beta", 1.0f);
-  return attributes;
+// A Gemm that takes an addend from outside.
+struct BiasedGemm {
+  std::string name;  // the product's
+  std::vector<ValueId> inputs;
+  Attributes attributes;
+};
+
+// The product that ends in `sum`, with `bias` as its addend. Without addend `beta` scaled nothing.
+std::optional<BiasedGemm> biased_gemm(const Rewriter& r, ValueId sum, ValueId bias) {
+  const Node* gemm = bare_gemm(r, sum);
+  if (gemm == nullptr || r.shape(bias).rank() != 1) return std::nullopt;
+  if (r.shape(bias)[0] != r.shape(gemm->outputs[0])[1]) return std::nullopt;
+  BiasedGemm made{gemm->name, {gemm->inputs[0], gemm->inputs[1], bias}, gemm->attributes};
+  made.attributes.set("beta", 1.0f);
+  return made;
 }
 
-// The product that ends in `sum`, with `bias` as its addend and the shape `axes`; 0: no match.
+// Emits it with the shape `axes`; 0: no match.
 ValueId biased_product(Rewriter& r, ValueId sum, ValueId bias, const std::vector<int64_t>& axes) {
-  const Node* gemm = bare_gemm(r, sum);
-  if (gemm == nullptr || r.shape(bias).rank() != 1) return 0;
-  if (r.shape(bias)[0] != r.shape(gemm->outputs[0])[1]) return 0;
-  const std::vector<ValueId> inputs{gemm->inputs[0], gemm->inputs[1], bias};
-  const Attributes attributes = with_addend(*gemm);
-  const std::string name = gemm->name;  // the pointer ends with the next emit
-  const ValueId made = r.emit("Gemm", name, inputs, attributes);
-  return axes.size() == 2 ? made : r.emit("Reshape", name + ".shaped", {made, r.ints(axes)});
+  const auto gemm = biased_gemm(r, sum, bias);
+  if (!gemm) return 0;
+  const ValueId made = r.emit("Gemm", gemm->name, gemm->inputs, gemm->attributes);
+  return axes.size() == 2 ? made : r.emit("Reshape", gemm->name + ".shaped", {made, r.ints(axes)});
 }
 
 // --- Gelu ---
@@ -169,16 +176,12 @@ bool fuse_linear(Rewriter& r, const Node& node) {
 
 bool fuse_bias(Rewriter& r, const Node& node) {
   for (const auto& [sum, bias] : Rewriter::both_orders(node)) {
-    const Node* gemm = bare_gemm(r, sum);
-    if (gemm == nullptr || r.shape(bias).rank() != 1) continue;
-    const Shape& product = r.shape(gemm->outputs[0]);
-    if (r.shape(bias)[0] != product[1]) continue;
-    const std::vector<ValueId> inputs{gemm->inputs[0], gemm->inputs[1], bias};
-    const Attributes attributes = with_addend(*gemm);
-    const std::string name = gemm->name;  // the product's: the pointer ends with the next emit
+    const auto gemm = biased_gemm(r, sum, bias);
+    if (!gemm) continue;
     const std::vector<int64_t> axes = r.shape(node.outputs[0]).axes();
-    if (axes.size() == 2) return r.replace(node, "Gemm", inputs, attributes, name);
-    const ValueId made = r.emit("Gemm", name, inputs, attributes);
+    if (axes.size() == 2)
+      return r.replace(node, "Gemm", gemm->inputs, gemm->attributes, gemm->name);
+    const ValueId made = r.emit("Gemm", gemm->name, gemm->inputs, gemm->attributes);
     return r.replace(node, "Reshape", {made, r.ints(axes)});
   }
   return false;
