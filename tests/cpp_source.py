@@ -1,4 +1,4 @@
-"""What the gates (names.py, headers.py, prose.py) read of C++ sources. A reader of text, no compiler."""
+"""What the gates (names.py, headers.py, prose.py, references.py) read of C++ sources. A reader of text, no compiler."""
 import pathlib
 import re
 

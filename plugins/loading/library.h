@@ -1,5 +1,5 @@
-// A plug-in's shared library, opened and checked: version, completeness, names. PluginHost is what
-// the program offers to it (ofsdp_host).
+// A plug-in's shared library, opened and checked: version, completeness, names. The library calls
+// the program through an ofsdp_host.
 //
 // Ownership: PluginLibrary closes the library when the last user of it is gone. Threads: one; the
 // host's functions as ofsdp_plugin.h says. Errors: kInput that names the file: not to be opened,

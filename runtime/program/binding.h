@@ -2,7 +2,7 @@
 // runs.
 //
 // Inputs: the data pointers of `inputs` are set for each micro-batch, wherever its columns are.
-// Ownership: views of the rank's memory; kernels belong to the cache. RunState owns it. Threads:
+// Ownership: views of the rank's memory; kernels belong to the cache. Runner owns it. Threads:
 // one.
 #pragma once
 

@@ -130,7 +130,7 @@ CUevent_st* event_of(const Call& call, cudaEvent_t handle) {
   return nullptr;
 }
 
-// The legacy stream and those that are not made NonBlocking wait for each other.
+// The legacy stream and those without cudaStreamNonBlocking wait for each other.
 void put(CUstream_st& stream, Queued queued) {
   Runtime& r = runtime();
   const bool legacy = &stream == r.legacy;

@@ -7,7 +7,7 @@
 //
 //   FAKE_NCCL_VERSION  ncclGetVersion's answer; 22809
 //   FAKE_NCCL_ASYNC    what ncclCommGetAsyncError finds; 0
-//   FAKE_NCCL_HANGS    a call that does not come back, until FakeNccl::release
+//   FAKE_NCCL_HANGS    a call that does not come back, until fake_nccl_release
 #include <array>
 #include <atomic>
 #include <chrono>

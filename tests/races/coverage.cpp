@@ -13,7 +13,7 @@ namespace {
 // Kernels that no row launches: none of them is in the plan of a training step of BERT, GPT-2, the
 // MNIST sample or a ResNet.
 struct Exception {
-  const char* kernel;  // "family/file.cu name", or all of a file: "family/file.cu"
+  const char* kernel;  // "FAMILY/FILE.cu name", or all of a file: "FAMILY/FILE.cu"
   const char* reason;
 };
 constexpr Exception kExceptions[] = {

@@ -1,4 +1,4 @@
-// Shared by tensor_attention.cu and tensor_attention_grad.cu: which kernel takes what, operands,
+// Shared by tensor_attention.cu and both files of the gradient: which kernel takes what, operands,
 // and scores as they lie in the registers of a warp. Scores are in base 2 here: times log2(e), for
 // exp2f.
 #pragma once

@@ -35,7 +35,7 @@ using DeviceUpdate = cudaError_t (*)(const OptimizerSettings& settings,
 // parameter: results that were computed elsewhere.
 DeviceUpdate find_update(const char* name);
 
-// --- LAMB's step, once `m` and `v` are advanced (optimizers.h): squared norms of each parameter
+// --- LAMB's step, once `m` and `v` are advanced (optimizers.cu): squared norms of each parameter
 // and of its direction d, and p -= lr |p| / |d| d. The arithmetic is that of
 // kernels/optimizers/lamb.h. The sums run over blocks of 4096 elements, by one thread block each in
 // a fixed order, then over a part's blocks in a fixed order. No atomics: the same bits in every

@@ -235,7 +235,7 @@ cudaError_t over_packs(bool packs, int64_t n, cudaStream_t stream, void (*wide)(
   return over(packs ? blocks_for(n, V) : n, stream, packs ? wide : single, arguments...);
 }
 
-// f(T{}) for the float types that are stored; NotSupported for others.
+// Returns f(T{}) for float32, float16 and bfloat16, else cudaErrorNotSupported.
 template <typename F>
 cudaError_t with_float(DType dtype, const F& f) {
   switch (dtype) {

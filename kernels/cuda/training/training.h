@@ -1,5 +1,5 @@
 // The optimizers of ai.onnx.preview.training on a tensor;
-// kernels/ops/training_{adam,adagrad,momentum}.cpp have the formulas. Float32; rate and count of
+// kernels/ops/training/training_update.cpp has the formulas. Float32; rate and count of
 // updates are read from device memory, and what follows from them is computed in double, once a
 // block. New values may lie where the old ones do.
 //

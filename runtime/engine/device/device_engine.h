@@ -29,8 +29,9 @@
 // With an offload the device has no optimizer: `run` ends, after the last micro-batch of an update,
 // with the update on the host ([Note: an update on the host] in device_offload.h).
 //
-// Ownership: views; RunState owns memory and programs. Threads: one. No allocation on the device,
-// no synchronization with it (but for an offload's update) and no read of its memory in `run`.
+// Ownership: views; RunMemory owns the memory, Runner the programs. Threads: one. No allocation on
+// the device, no synchronization with it (but for an offload's update) and no read of its memory in
+// `run`.
 // Errors: as CpuEngine and DeviceRanks.
 #pragma once
 

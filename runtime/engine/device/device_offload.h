@@ -21,7 +21,7 @@
 //
 // A copy waits for what the compute stream had before its step (`forked`) and for earlier steps of
 // other streams that touch where it goes; what follows on the communication stream waits for the
-// copy. Ownership: streams and events; memory is RunState's.
+// copy. Ownership: streams and events; memory is RunMemory's.
 // Threads: one. No allocation after make. Errors: what the device says.
 #pragma once
 

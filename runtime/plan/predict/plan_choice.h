@@ -1,7 +1,7 @@
 // choose_plan: the plan of a run, where the user left something open or set a limit.
 //
 // --strategy auto: of the strategies whose plans fit --memory-limit, the one with the fastest
-// predicted update (report/prediction.h); hybrid ones are among them where --topology names several
+// predicted update (prediction.h); hybrid ones are among them where --topology names several
 // hosts. A plan that does not fit is refused before anything is allocated, with what would fit: the
 // same run with activations computed again, under another strategy, with a smaller batch. All ranks
 // decide alike: what rank 0 alone holds counts on all of them, and rank 0 measures for all.

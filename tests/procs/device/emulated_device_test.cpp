@@ -1,5 +1,5 @@
 // The CUDA kernels without a GPU: the real program trains with the operators of
-// kernels/cuda/library on the CUDA of tests/emulator (tests/device/emulated). Losses must be the
+// kernels/cuda on the CUDA of tests/emulator (tests/device/emulated). Losses must be the
 // CPU's within 5e-5, and every node of these models must have a kernel: a node without one ends the
 // run and is named.
 #include "tests/support/device_runs.h"
