@@ -3,7 +3,7 @@
 // after that it is constant. `std::optional` stands for `none`, `off` or `auto`, as commented.
 //
 // Paths are ready to open: those from a YAML file are already relative to that file's folder.
-// resolve_batch computes the batch of a number of ranks; runtime/plan/run_settings.h has everything
+// resolve_batch computes the batch of a number of ranks; runtime/plan/run_plan.h has everything
 // else that depends on model, ranks or checkpoint.
 //
 // Errors: kInput from resolve_batch.

@@ -30,7 +30,7 @@
 // [Note: in place] Ranks that share a unit and have memory in common (all ranks of a host, or those
 // of one group on it) keep its shards side by side there, in the dtype that nodes compute in. Nodes
 // read them without a gather. An owner writes its shard after all ranks have posted the unit's
-// gradients, which follows their last read (runtime/program/schedule_reductions.cpp); they read it
+// gradients, which follows their last read (runtime/program/schedule.cpp); they read it
 // again after the exchange that ends the update. Float32 masters are the shards themselves; with
 // fewer bits the update writes the shards anew. Frozen parameters are sharded with their neighbours
 // where parameters are sharded at rest; small ones, running statistics and other dtypes stay whole.

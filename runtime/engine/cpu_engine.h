@@ -19,7 +19,7 @@
 #include "runtime/engine/exact_squares.h"
 #include "runtime/engine/executor.h"
 #include "runtime/engine/nan_search.h"
-#include "runtime/engine/step_lengths.h"
+#include "runtime/engine/optimizer_step.h"
 #include "runtime/engine/update_runner.h"
 #include "runtime/engine/watch.h"
 #include "runtime/log/trace.h"
@@ -69,6 +69,9 @@ class CpuEngine final : public UpdateRunner, private Engine {
   Status meet(const Operation& op) override;
   Status place_rows(const Operation& op) override;
   Status join_rows(const Operation& op) override;
+  Status copy_up(const Operation& op) override { return absent(op); }
+  Status copy_down(const Operation& op) override { return absent(op); }
+  Status signal(const Operation& op) override { return absent(op); }
 
   void take_losses(const BoundProgram& program);
   Status blame_nan(BoundProgram& program);

@@ -9,14 +9,30 @@
 // Ownership: views. Threads: the one that runs the program. Errors: what the steps say.
 #pragma once
 
+#include <cstddef>
 #include <functional>
+#include <limits>
 #include <span>
 #include <string>
 
-#include "runtime/engine/value_range.h"
+#include "kernels/core/tensor.h"
 #include "runtime/program/binding.h"
 
 namespace ofsdp::runtime {
+
+// The smallest and the largest finite value of a tensor, and the number of NaNs and infinities.
+// Slow: for runs that end.
+struct ValueRange {
+  double least = std::numeric_limits<double>::infinity();  // of the finite values
+  double most = -std::numeric_limits<double>::infinity();
+  int64_t count = 0, nans = 0, infinite = 0;
+
+  // Adds contiguous elements. Does nothing for types that are not numbers.
+  void add(DType dtype, std::span<const std::byte> bytes);
+};
+
+// "-0.4 to 2.31, 3 NaN, 1 infinite".
+std::string text(const ValueRange& range);
 
 // True of an unshard, or the copy up before it.
 bool is_of_unshard(const Operation& op);

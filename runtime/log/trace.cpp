@@ -37,7 +37,7 @@ struct StepText {
 StepText describe(const ProgramPlan& program, const Plan& plan, const Step& step) {
   const std::string kind = step_name(step.kind);
   const StepTraits& of = traits(step.kind);
-  StepText text{of.shown, of.waits ? TraceRow::kCommunication : TraceRow::kCompute, quoted(kind),
+  StepText text{of.traced, of.waits ? TraceRow::kCommunication : TraceRow::kCompute, quoted(kind),
                 quoted(kind)};
   if (of.subject == StepSubject::kNode) {
     const Node& node = program.graph.nodes[static_cast<size_t>(step.index)];

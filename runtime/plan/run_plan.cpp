@@ -12,10 +12,11 @@
 #include "runtime/log/trace.h"
 #include "runtime/plan/run_optimizer.h"
 #include "runtime/plan/saved_slices.h"
-#include "runtime/program/channels.h"
-#include "runtime/program/device_slices.h"
+#include "runtime/program/device_memory.h"
+#include "runtime/program/lower.h"
 
 namespace ofsdp::runtime {
+
 namespace {
 
 // A graph with a fixed batch axis cannot take a short last batch.
@@ -413,6 +414,31 @@ class RunPlanner {
 };
 
 }  // namespace
+
+RunSettings resolve_settings(const Options& options, const ModelOrigin& origin,
+                             const ModelSetup& setup, const std::string& configuration) {
+  return {.options = options,
+          .batch = setup.batch,
+          .start = {},
+          .configuration = configuration,
+          .transformers_adamw = origin.transformers_adamw,
+          .bias_correction = origin.bias_correction,
+          .optimizer_steps = setup.source->steps_done(),
+          .evaluated = {},
+          .given = {}};
+}
+
+TrainedState trained_state(const RunSettings& settings, int64_t updates) {
+  const OptimizerOptions& o = settings.options.optimizer;
+  return {.step = settings.optimizer_steps + updates,
+          .learning_rate = static_cast<float>(o.lr),
+          .states = o.kind == OptimizerKind::kSgd ? size_t{1} : size_t{2}};
+}
+
+bool falls_due(const Interval& interval, const Sampler& sampler, int64_t step) {
+  if (interval.unit == StepUnit::kStep) return step % interval.count == 0;
+  return sampler.ends_epochs(step, interval.count);
+}
 
 Result<std::unique_ptr<RunPlan>> RunPlan::make(const RunSettings& settings, const ModelSetup& setup,
                                                const Communicator& communicator,

@@ -9,6 +9,8 @@
 // not fit the model).
 #pragma once
 
+#include <string>
+
 #include "fsdp/plan/recompute.h"
 #include "kernels/core/optimizer.h"
 #include "runtime/data/sampler.h"
@@ -16,12 +18,42 @@
 #include "runtime/engine/orthogonal_plan.h"
 #include "runtime/engine/update_plan.h"
 #include "runtime/plan/metric_plan.h"
-#include "runtime/plan/run_settings.h"
+#include "runtime/plan/model_setup.h"
 #include "runtime/program/lower.h"
 #include "runtime/program/program.h"
 #include "runtime/program/rank_memory.h"
 
 namespace ofsdp::runtime {
+
+// Batches of a caller of the library, who brings each: the sizes of micro-batches met so far, and
+// the most rows of an evaluation.
+struct GivenSizes {
+  std::vector<int64_t> train, eval;
+  int64_t eval_rows = 0;
+};
+
+struct RunSettings {
+  Options options;
+  BatchSizes batch;           // of this number of ranks
+  ResumePoint start;          // the beginning, or the point of the resumed checkpoint
+  std::string configuration;  // rank 0: the effective configuration as YAML; empty: none
+  // Training artifacts say how their AdamW computes, and how many updates its state has seen.
+  bool transformers_adamw = false;
+  bool bias_correction = true;
+  int64_t optimizer_steps = 0;
+  // An evaluation of a checkpoint: the kind of its tensors that become the weights; else empty.
+  std::string evaluated = {};
+  std::optional<GivenSizes> given;  // none: the data say which micro-batches there are
+};
+
+RunSettings resolve_settings(const Options& options, const ModelOrigin& origin,
+                             const ModelSetup& setup, const std::string& configuration);
+
+// The part of the trained file about a run after `updates` of it.
+TrainedState trained_state(const RunSettings& settings, int64_t updates);
+
+// Whether an interval of epochs or steps ends with update `step`.
+bool falls_due(const Interval& interval, const Sampler& sampler, int64_t step);
 
 struct ProgramKey {
   int64_t batch = 0;

@@ -1,9 +1,6 @@
-// BoundProgram: a program lowered for this rank, with the address of every operand. What an engine
-// runs.
-//
-// Inputs: the data pointers of `inputs` are set for each micro-batch, wherever its columns are.
-// Ownership: views of the rank's memory; kernels belong to the cache. Runner owns it. Threads:
-// one.
+// BoundProgram: a program lowered for this rank, with the address of every operand; engines execute
+// it. Addresses point into the rank's memory, kernels belong to the cache, and Runner owns the
+// program. Each micro-batch sets the data pointers of `inputs`.
 #pragma once
 
 #include <span>
@@ -41,7 +38,7 @@ struct BoundProgram {
 struct BindingContext {
   LoweringContext lowering;
   const MemoryBases& memory;
-  std::byte* host = nullptr;  // what an offload pins
+  std::byte* host = nullptr;  // pinned memory of an offload
   float* loss_weights = nullptr;
 };
 

@@ -1,13 +1,13 @@
-// DeviceRankMemory: what a rank holds on a device, the regions of RankMemoryPlan that kernels see,
-// and a block for what goes in and out; and, pinned on the host, the staging of the loader and the
-// other end of that block. All of it is allocated once, from the plan.
+// DeviceRankMemory: the memory of a rank on a device. Holds the regions of RankMemoryPlan that
+// kernels read, and a block for inputs and outputs. On the host it pins the loader's staging and
+// the other end of that block. Everything is allocated once, from the plan.
 //
-// Inputs, numbers and results have two slots: while the device works on one micro-batch the next is
-// uploaded. The host keeps an image of kept, state and shared for loading and saving; its pages are
-// given back to the system in between.
+// Inputs, numbers and results have two slots: the next micro-batch is uploaded while the device
+// computes. To load and save, the host keeps an image of kept, state and shared; between these it
+// returns the pages to the system.
 //
-// Ownership: DeviceRankMemory owns it; device and ledger outlive it. Threads: one. Errors: kFault
-// naming region and bytes when there is no memory left; what the device says.
+// Device and ledger outlive it. Returns kFault with region and bytes if memory runs out, and errors
+// of the device.
 #pragma once
 
 #include <array>
@@ -19,47 +19,48 @@ namespace ofsdp::runtime {
 
 inline constexpr size_t kMicroSlots = 2;
 
-// Offsets in bytes, in the device's block and in the pinned one.
+// Offsets in bytes into the device's block and the pinned block.
 struct DeviceIoPlan {
   size_t state = 0;  // ofsdp_run_state
   std::array<size_t, kMicroSlots> numbers{};
   std::array<size_t, kMicroSlots> inputs{};
-  size_t partials = 0;  // of the norm, or of norms of parameters
-  size_t squares = 0;   // of parameters
-  size_t means = 0;     // of the row factors of matrices
-  std::array<size_t, kMicroSlots> scalars{}, pinned_scalars{};  // of DeviceRules, as is
-  size_t rules = 0;                                             // its scratch
-  size_t slices = 0;  // of sums in the order of slices (runtime/program/device_slices.h)
-  size_t exact_sum = 0, exact_limbs = 0;  // of the norm of such sums
+  size_t partials = 0;  // partial sums of the norm, or of norms of parameters
+  size_t squares = 0;   // per parameter
+  size_t means = 0;     // of row factors, per matrix
+  std::array<size_t, kMicroSlots> scalars{}, pinned_scalars{};  // of DeviceRules
+  size_t rules = 0;                                             // scratch of DeviceRules
+  size_t slices = 0;                                            // SliceRoom
+  size_t exact_sum = 0, exact_limbs = 0;                        // the norm under across_ranks
   size_t device_bytes = 0;
 
   std::array<size_t, kMicroSlots> pinned_numbers{};
   std::array<size_t, kMicroSlots> pinned_results{};
-  size_t mark = 0;    // how far the collectives are (runtime/engine/device/device_ranks.h)
-  size_t bounce = 0;  // where images of regions pass through
+  size_t mark = 0;    // number of the latest collective (runtime/engine/device/device_ranks.h)
+  size_t bounce = 0;  // buffer for copies of whole regions
   size_t pinned_bytes = 0;
 };
 
-// A type as the device table has it.
+// Returns the number of a dtype in the device table.
 inline int32_t number(DType dtype) { return static_cast<int32_t>(dtype); }
 
 inline constexpr size_t kBounceBytes = size_t{4} << 20;
 
-// The sizes for the run's optimizer; no numbers where it needs no norms.
+// Sizes for an optimizer that needs norms or factors; all 0 for others.
 struct DeviceNormsPlan {
   int64_t parameters = 0;  // two squares each
   int64_t most_parts = 0;  // of a unit
-  int64_t matrices = 0;    // whose second moments are factored
+  int64_t matrices = 0;    // with factored second moments
 };
 DeviceNormsPlan plan_device_norms(const Plan& plan);
 
-// `inputs`: bytes of the columns of the largest micro-batch, each aligned; `most_owned`: elements.
+// `inputs`: bytes of the columns of the largest micro-batch, each column aligned. `most_owned`:
+// elements of the largest shard.
 DeviceIoPlan plan_device_io(size_t inputs, int64_t batch_size, int64_t most_owned,
                             const DeviceNormsPlan& norms);
 
 class DeviceRankMemory {
  public:
-  // `several`: ranks, which reach into the arena and what is shared.
+  // `several`: there are several ranks; they read each other's arena and shared region.
   static Result<DeviceRankMemory> allocate(Device& device, MemoryLedger& ledger,
                                            const RankMemoryPlan& plan, const DeviceIoPlan& io,
                                            bool several);
@@ -69,7 +70,7 @@ class DeviceRankMemory {
   std::byte* io() const { return io_.data(); }
   std::byte* pinned() const { return pinned_.data(); }
 
-  // Kept, state and shared, to and from their images. They wait for the device.
+  // Copy kept, state and shared to and from their images. Both wait for the device.
   Status upload(const RankMemory& images, size_t shared_bytes);
   Status download(const RankMemory& images, size_t shared_bytes, bool kept_alone = false);
 
@@ -86,5 +87,20 @@ class DeviceRankMemory {
   size_t bounce_ = 0;
   DeviceMemory arena_, kept_, state_, shared_, io_, staging_, pinned_;
 };
+
+// Room to sum gradients in the order of slices ([Note: the same bits on any number of ranks] in
+// fsdp/plan/plan.h). After each micro-batch the ranks exchange parts of their slots; each rank then
+// has all gradients of its shard and adds them one after the other. The norm is an exact sum of
+// squares (runtime/engine/exact_squares.h). A view of DeviceIoPlan's block; one unit at a time uses
+// it, on the communication stream.
+struct SliceRoom {
+  std::byte* parts = nullptr;  // of all ranks, in order; unused if there is one rank
+  float* sum = nullptr;        // used if the unit keeps no gradient
+  float* rounded = nullptr;
+};
+
+SliceRoom slice_room(const Plan& plan, const Unit& unit, std::byte* slices);
+// Adds room for the largest unit and for the norm.
+void add_slices(DeviceIoPlan& io, const Plan& plan);
 
 }  // namespace ofsdp::runtime

@@ -1,9 +1,5 @@
-// The forward pass of a graph, node by node, every value in memory of its own: for looking at a
-// model (fsdp-run export --verify), not for training it.
-//
-// `context`: of random operators. `feeds` has the bytes of inputs and parameters by value. Gives
-// the graph's outputs that are float32, by name. Ownership: values. Threads: one. Errors: what
-// kernels say, with the node; kInput for a value that is neither made nor fed.
+// run_forward: the forward pass of a graph, node by node, with separate memory for each value. For
+// checks of a model (fsdp-run export --verify), not for training.
 #pragma once
 
 #include <map>
@@ -15,6 +11,9 @@ namespace ofsdp::runtime {
 
 using Feeds = std::map<ValueId, std::vector<std::byte>>;
 
+// Returns the float32 outputs by name. `feeds` holds the bytes of inputs and parameters; `context`
+// is for random operators. Returns kInput if a value is neither computed nor fed, and errors of
+// kernels with the node.
 Result<std::map<std::string, std::vector<float>>> run_forward(const Graph& graph, Feeds feeds,
                                                               const StepContext& context = {});
 

@@ -1,15 +1,27 @@
-// lower: the schedule of a program as operations of one rank (operation.h). Every decision that
-// follows from schedule, plan, memory plan and place of the micro-batch is taken here; what values
-// decide (a micro-batch without samples, a loss that is NaN, an update that is skipped) is left to
-// the engine.
-//
-// Pure. Ownership: values; kernels belong to the program's cache. Threads: any. Errors: none.
+// lower: turns a schedule into the operations of one rank (operation.h). Takes every decision that
+// follows from schedule, plan, memory plan and the position of the micro-batch. Decisions that need
+// values (an empty micro-batch, a loss that is NaN, a skipped update) are the engine's.
 #pragma once
 
 #include "runtime/program/program.h"
-#include "runtime/program/unit_state.h"
+#include "runtime/program/rank_memory.h"
 
 namespace ofsdp::runtime {
+
+// The channels on which ranks post that something is complete and await that it was read
+// (fsdp/comm/communicator.h): two a unit, three for all units, one a node that joins rows.
+struct Channels {
+  static constexpr int kOfUnit = 2, kOfAll = 3;
+
+  int units = 0;
+
+  int gradient(int unit) const { return unit; }
+  int gradient_shard(int unit) const { return units + unit; }  // summed over copies
+  int matrices() const { return kOfUnit * units; }             // the room for them, of all ranks
+  int matrix_shards() const { return kOfUnit * units + 1; }    // and of those that share a copy
+  int watch() const { return kOfUnit * units + 2; }
+  int rows(int join) const { return kOfUnit * units + kOfAll + join; }
+};
 
 struct LoweringContext {
   const Plan& plan;

@@ -1,41 +1,56 @@
-// MemoryPlan: where everything of one program lies, in bytes from the start of the rank's arena,
-// before anything is allocated. Activations, gathered units, workspaces and (where gradients stay
-// whole until the update) a micro-batch's own gradients share the arena over disjoint lifetimes; a
-// view has the bytes of what it views; an operator that may works in place (value_storage.h).
+// MemoryPlan: the offset of every value of one program in the rank's arena, before anything is
+// allocated. Activations, gathered units and workspaces share the arena over disjoint lifetimes; so
+// does a micro-batch's gradient if gradients stay whole until the update. A view shares the bytes
+// of the viewed value, and operators that can work in place do so (value_storage.h).
 //
-// Gradients do not lie in the arena but in the slots that the reduction reads (GradientSlots): in
-// the shared segment, the same offsets on every rank and for every batch shape.
-//
-// Joined rows lie in slots of the shared segment too, one for each ofsdp.JoinRows of a program, at
-// the same offset on every rank and for every batch shape (JoinSlots).
+// Gradients are in GradientSlots, and joined rows in JoinSlots (one for each ofsdp.JoinRows),
+// outside of the arena: in the shared segment, at the same offsets on every rank and for every
+// batch shape.
 //
 // Offsets are multiples of 64 bytes; -1 means not in the arena. Placement is greedy by size
-// (Pisarchyk and Lee, "Efficient Memory Management for Deep Neural Net Inference", 2020). Pure;
-// threads: any.
+// (Pisarchyk and Lee, "Efficient Memory Management for Deep Neural Net Inference", 2020).
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <vector>
 
+#include "kernels/core/memory.h"
 #include "runtime/program/schedule.h"
 
 namespace ofsdp::runtime {
 
+// Appends `bytes` at `end` and returns their offset. Both stay multiples of kTensorAlignment.
+inline size_t take(size_t& end, size_t bytes) {
+  const size_t offset = end;
+  end += align_up(bytes, kTensorAlignment);
+  return offset;
+}
+
+struct MemoryPiece {
+  size_t bytes = 0;
+  int first = 0;  // steps, inclusive
+  int last = 0;
+  size_t offset = 0;  // result
+};
+
+// Sets the offsets so that pieces that live at the same time do not overlap, greedily by size.
+// Returns the bytes needed. O(n^2).
+size_t place(std::vector<MemoryPiece>& pieces);
+
 struct MemoryPlan {
   size_t arena_bytes = 0;
-  size_t peak_activations = 0;  // at the step where the live bytes are most: of which these
+  size_t peak_activations = 0;  // bytes at peak_step, the step with the most live bytes
   size_t peak_gathered = 0;
   size_t peak_workspace = 0;
   int peak_step = -1;
   std::vector<size_t> live;           // per step: bytes in use
   std::vector<int64_t> value_offset;  // per value: of activations
   std::vector<int64_t> step_offset;   // per step: Gather's slot; workspace of Run, Orthogonalize
-  std::vector<int64_t>
-      accumulate_offset;  // per unit: where gradients go that Accumulate then adds; or -1
+  std::vector<int64_t> accumulate_offset;  // per unit: gradients that Accumulate adds; or -1
 };
 
-// `workspace`: bytes per node.
-// `matrices`: those of CompileOptions, whose work is done in the arena too.
+// `workspace`: bytes per node. `matrices`: CompileOptions::matrices, which work in the arena too.
 MemoryPlan plan_memory(const Graph& graph, const Plan& plan, const Schedule& schedule,
                        const std::vector<size_t>& workspace,
                        const std::vector<MatrixSteps>& matrices = {});
@@ -44,10 +59,10 @@ struct GradientSlots {
   size_t bytes = 0;
   std::vector<size_t> offset;  // per unit
   std::vector<std::vector<int>>
-      shares_bytes;  // per unit: units whose slot overlaps, itself included
+      shares_bytes;  // per unit: units with an overlapping slot, and itself
 };
 
-// From the order of Acquire and Reduce in a training schedule.
+// Assigns slots by the order of Acquire and Reduce in a training schedule.
 GradientSlots plan_gradient_slots(const Plan& plan, const Schedule& schedule);
 
 struct JoinSlots {
@@ -55,7 +70,7 @@ struct JoinSlots {
   std::vector<size_t> offset;  // per ofsdp.JoinRows of a program, in the order of nodes
 };
 
-// For graphs whose joins take turns at the same slots.
+// The graphs use the same slots in turn.
 JoinSlots plan_join_slots(const std::vector<const Graph*>& graphs);
 
 }  // namespace ofsdp::runtime

@@ -6,10 +6,10 @@ namespace ofsdp::runtime {
 namespace {
 
 constexpr std::array kKindNames{
-    "Run",    "Unshard",   "Await",     "Clear",         "Convert",   "Add",    "Post",
-    "Reduce", "AllReduce", "CheckLoss", "Buffer",        "Clip",      "Update", "Trust",
-    "Apply",  "Sums",      "Factors",   "Orthogonalize", "Meet",      "CopyUp", "CopyDown",
-    "Signal", "PlaceRows", "JoinRows",  "Watch",         "HostUpdate"};
+#define OPERATION(kind, engine, cost, traffic, description) #kind,
+#define HOST_OPERATION(kind, description) #kind,
+#include "runtime/program/steps.inc"
+};
 constexpr std::array kAreaNames{"none",   "arena", "kept",  "state",       "shared",
                                 "common", "host",  "input", "loss-weight", "run-state"};
 

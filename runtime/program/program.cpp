@@ -12,7 +12,7 @@
 namespace ofsdp::runtime {
 namespace {
 
-// The sum, or kMostGraphBytes where it is more.
+// Returns a + b, at most kMostGraphBytes.
 size_t added(size_t a, size_t b) {
   const auto most = static_cast<size_t>(kMostGraphBytes);
   return std::min(std::min(a, most) + std::min(b, most), most);
@@ -34,7 +34,7 @@ std::string problem_key(const OpDef& op, const Problem& problem) {
   return key + format_text("|{}", problem.node_seed);
 }
 
-// Refuses what sums of memory could not count.
+// Returns kInput if sums of bytes could overflow.
 Status check_bytes(const Graph& graph, const std::vector<size_t>& workspace) {
   size_t sum = 0;
   for (size_t n = 0; n < graph.nodes.size(); ++n) {
@@ -76,7 +76,7 @@ Result<Kernel*> KernelCache::get(const OpDef& op, const Problem& problem) {
 
 Result<std::unique_ptr<Kernel>> KernelCache::make(const OpDef& op, const Problem& problem) {
   if (device_ == nullptr) return create_kernel(op, problem);
-  // The device knows our operators alone, and a plug-in's may have the name of one of them.
+  // A device has only our own operators; an operator of a plug-in may have the same name.
   const bool plugins = plugin_takes(op, problem);
   std::unique_ptr<Kernel> kernel;
   if (!plugins) kernel = device_->make_kernel(op.full_name(), problem);

@@ -1,17 +1,11 @@
-// ProgramPlan: everything about one kind of micro-batch (its batch size, training or evaluation,
-// its place in the accumulation) settled before anything is allocated: the graph, the kernels, the
-// schedule, the offsets.
+// ProgramPlan: one kind of micro-batch (batch size, training or evaluation, position in the
+// accumulation) before anything is allocated: graph, kernels, schedule and offsets.
 //
-// Equal problems share one kernel through the KernelCache, within a program and between programs: a
-// rank runs one node at a time. KeptPlan collects the constants and frozen parameters that nodes
-// read; they are kept whole, once, for all programs.
+// KernelCache: nodes with the same problem share a kernel, in all programs, because a rank runs one
+// node at a time. If it has a device, all kernels are the device's. KeptPlan: constants and frozen
+// parameters that nodes read, stored once for all programs.
 //
-// With a device kernels are the device's, which have no fallback on the host.
-//
-// Ownership: the session owns programs, cache and kept plan; a program points into the cache; the
-// device outlives it.
-// Threads: one. Errors: kInput when a node's operator has no kernel for its problem (all such nodes
-// in one message).
+// The session owns programs, cache and kept plan; programs point into the cache.
 #pragma once
 
 #include <map>
@@ -47,6 +41,7 @@ struct ProgramPlan {
   std::vector<Kernel*> kernels;  // per node; null for views
 };
 
+// Returns kInput, with all such nodes in one message, if an operator has no kernel for its problem.
 Result<ProgramPlan> plan_program(Graph graph, const Plan& plan, const CompileOptions& options,
                                  KernelCache& cache);
 
@@ -62,7 +57,7 @@ class KeptPlan {
     int parameter = -1;    // its index in Graph::parameters
   };
   const std::vector<Entry>& entries() const { return entries_; }
-  // The offset of a value whose storage is a constant or a frozen parameter.
+  // REQUIRES: `storage` is a constant or a frozen parameter.
   size_t offset(const Graph& graph, ValueId storage) const;
 
  private:

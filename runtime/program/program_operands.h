@@ -1,14 +1,12 @@
-// ProgramOperands: where one rank has the values of a program's graph and the parts of each unit.
-// Most places hold for the whole program. A unit that is gathered moves: its parameters are where
-// the latest Gather put them, so lower (lower.h) asks step by step.
-//
-// Ownership: views of program and context. Threads: one. Errors: none.
+// ProgramOperands: locates values and units in the memory of one rank, as operands. Most locations
+// are fixed. The parameters of a gathered unit are at the latest Gather's offset, so lower
+// (lower.h) asks at each step. Program and context outlive it.
 #pragma once
 
 #include <vector>
 
 #include "runtime/program/lower.h"
-#include "runtime/program/unit_state.h"
+#include "runtime/program/rank_memory.h"
 
 namespace ofsdp::runtime {
 
@@ -18,18 +16,18 @@ class ProgramOperands {
  public:
   ProgramOperands(const ProgramPlan& program, const LoweringContext& context);
 
-  // REQUIRES: a parameter of a unit that has no place of its own was gathered.
+  // REQUIRES: if it is a parameter, its unit is gathered or stored whole.
   Operand value(ValueId id, bool writes) const;
-  // `storage`: a constant, or a parameter outside of all units; without its extent.
+  // Returns an operand without count. REQUIRES: a constant, or a parameter outside of all units.
   Operand kept(ValueId storage) const;
   int join(ValueId joined) const { return join_of_[static_cast<size_t>(joined)]; }
 
   const UnitPlaces& places(int unit) const { return of(unit).places; }
   void gathered(int unit, const Operand& whole) { units_[static_cast<size_t>(unit)].whole = whole; }
   const Operand& whole(int unit) const { return of(unit).whole; }
-  // This micro-batch's gradients, where they are apart from the unit's buffer; or none.
+  // This micro-batch's gradients if they are separate from the unit's buffer; else none.
   const Operand& apart(int unit) const { return of(unit).apart; }
-  // Nodes write there: these, or the unit's buffer.
+  // Nodes write their gradients there: apart(unit), else the unit's buffer.
   Operand gradients(int unit) const;
 
  private:
@@ -48,12 +46,12 @@ class ProgramOperands {
   const ProgramPlan& program_;
   const Graph& graph_;
   const LoweringContext& context_;
-  std::vector<ValueId> storage_;  // per value: the one whose bytes it shows
-  std::vector<int> parameter_;    // per value: the parameter whose bytes it shows, or -1
+  std::vector<ValueId> storage_;  // per value: the value that owns the bytes
+  std::vector<int> parameter_;    // per value: the parameter that owns the bytes, or -1
   std::vector<int> unit_of_;      // per parameter
-  std::vector<int64_t> element_;  // per parameter: its first, of an unsharded unit
-  std::vector<int> gradient_of_;  // per value: the parameter whose gradient it is, or -1
-  std::vector<int> join_of_;      // per value: which of the joined rows it is, or -1
+  std::vector<int64_t> element_;  // per parameter: first element in the unsharded unit
+  std::vector<int> gradient_of_;  // per value: the parameter with this gradient, or -1
+  std::vector<int> join_of_;      // per value: index among the joined rows, or -1
   std::vector<UnitOperands> units_;
 };
 

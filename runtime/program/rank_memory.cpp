@@ -3,10 +3,50 @@
 #include <algorithm>
 
 #include "kernels/base/readable.h"
-#include "runtime/program/placement.h"
+#include "kernels/core/device_values.h"
+#include "runtime/program/memory_plan.h"
 
 namespace ofsdp::runtime {
+
 namespace {
+
+// Sets the dtype and origin of the gradient on the host, as lower sends it.
+void plan_gradient(const Plan& plan, const Unit& unit, bool accumulates, OffloadedUnit& made) {
+  const bool summed = accumulates && unit.plan.shards_gradients;
+  const bool summed_again = unit.plan.sums_copies && unit.plan.shards_gradients;
+  made.summed = summed || summed_again;
+  made.passes_slots = summed && !summed_again && plan.offload == CpuOffload::kParams;
+  if (made.summed) return;
+  made.landed = unit.plan.gradient_dtype;
+  made.rounded_to = plan.reduce_dtype;
+}
+
+OffloadedUnit offload_unit(const Plan& plan, const Unit& unit, int optimizer_states,
+                           bool accumulates, OffloadPlan& offload) {
+  const auto numel = static_cast<size_t>(plan.owned_numel(unit));
+  const size_t bytes = numel * sizeof(float), rest = numel * dtype_size(plan.rest_dtype);
+  OffloadedUnit made;
+  made.owned = made.rest = take(offload.bytes, bytes);
+  offload.parameter_bytes += bytes;
+  if (plan.rest_dtype != DType::kFloat32) {
+    made.rest = take(offload.bytes, rest);
+    offload.parameter_bytes += rest;
+  }
+  if (plan.offload == CpuOffload::kParams) {
+    const size_t frozen =
+        static_cast<size_t>(plan.owned_frozen(unit, 0).numel) * dtype_size(plan.param_dtype);
+    made.frozen = take(offload.bytes, frozen);
+    offload.parameter_bytes += frozen;
+  }
+  for (int i = 0; i < optimizer_states; ++i) {
+    made.optimizer.push_back(take(offload.bytes, bytes));
+    offload.optimizer_bytes += bytes;
+  }
+  made.gradient = take(offload.bytes, bytes);
+  offload.gradient_bytes += bytes;
+  plan_gradient(plan, unit, accumulates, made);
+  return made;
+}
 
 // `common` counts the bytes of all ranks of the host.
 void place_in_common(const Plan& plan, const Unit& unit, UnitOffsets& offsets, size_t& common,
@@ -21,7 +61,7 @@ void place_in_common(const Plan& plan, const Unit& unit, UnitOffsets& offsets, s
   memory.parameter_bytes += owned;
 }
 
-// The parameters: what the rank owns, and where it is kept gathered, the whole.
+// Places the shard, and the whole unit if it is kept gathered.
 void place_parameters(const Plan& plan, const Unit& unit, UnitOffsets& offsets,
                       RankMemoryPlan& memory) {
   const bool rests_here = plan.offload != CpuOffload::kParams;
@@ -45,9 +85,9 @@ void place_parameters(const Plan& plan, const Unit& unit, UnitOffsets& offsets,
   memory.parameter_bytes += whole;
 }
 
-// A reduced gradient waits for the update in a place of its own where slots are used in turns, and
-// where it is summed once more over copies, or gathered, in shared memory. With an offload it waits
-// on the host for the norm, and with that of parameters for the next micro-batch as well.
+// Places the reduced gradient. It needs its own bytes if units share slots in turn, and shared
+// memory if it is summed over copies or gathered. With an offload it waits on the host for the
+// norm; under `params` also for the next micro-batch.
 void place_gradient(const Plan& plan, const Unit& unit, const RankMemoryNeeds& needs,
                     UnitOffsets& offsets, RankMemoryPlan& memory) {
   const bool summed_again = unit.plan.sums_copies || needs.share;
@@ -100,7 +140,69 @@ UnitOffsets place_unit(const Plan& plan, const Unit& unit, const RankMemoryNeeds
   return offsets;
 }
 
+Operand at(Area area, size_t offset, int64_t count, DType dtype) {
+  return {.area = area, .offset = static_cast<int64_t>(offset), .count = count, .dtype = dtype};
+}
+
+// A state of fewer bits is counted in bytes.
+Operand place_of(const StateOffset& state) {
+  if (state.form == StateForm::kFloat32) {
+    return at(Area::kState, state.offset, state.numel, DType::kFloat32);
+  }
+  const auto bytes = static_cast<int64_t>(stored_bytes(state.form, state.numel));
+  return at(Area::kState, state.offset, bytes, DType::kUInt8);
+}
+
+// [Note: in place] in fsdp/plan/plan.h.
+void place_in_common(const Plan& plan, const Unit& unit, int rank, const UnitOffsets& o,
+                     UnitPlaces& made) {
+  const auto copy = static_cast<size_t>(rank % plan.common_ranks / unit.plan.shards);
+  made.whole = at(Area::kCommon, static_cast<size_t>(o.copies) + copy * copy_bytes(plan, unit),
+                  unit.padded_numel + unit.frozen_padded_numel, plan.param_dtype);
+  made.owned = made.whole.part(made.span.begin, made.span.numel);
+  if (plan.param_dtype != DType::kFloat32) {
+    made.rounded = made.owned;
+    made.owned = at(Area::kState, o.owned, made.span.numel, DType::kFloat32);
+  }
+  const Span frozen = plan.owned_frozen(unit, rank);
+  made.frozen = made.whole.part(unit.padded_numel + frozen.begin, frozen.numel);
+}
+
+void place_parameters(const Plan& plan, const Unit& unit, int rank, const UnitOffsets& o,
+                      UnitPlaces& made) {
+  const auto place = static_cast<size_t>(rank % unit.plan.shards);
+  const bool rests_here = plan.offload != CpuOffload::kParams;
+  if (rests_here) {
+    made.owned = at(o.owned_in_shared ? Area::kShared : Area::kState,
+                    o.owned + place * o.owned_stride, made.span.numel, plan.rest_dtype);
+    made.frozen =
+        at(Area::kShared, o.frozen, plan.owned_frozen(unit, rank).numel, plan.param_dtype);
+  }
+  if (o.whole >= 0) {
+    made.whole = at(o.owned_stride > 0 ? Area::kShared : Area::kState, static_cast<size_t>(o.whole),
+                    unit.padded_numel, plan.param_dtype);
+    if (unit.plan.rounded) made.rounded = made.whole;
+  } else if (unit.plan.unshard == Unshard::kNone) {
+    made.whole = made.owned;
+  }
+}
+
 }  // namespace
+
+OffloadPlan plan_offload(const Plan& plan, int optimizer_states, bool accumulates, int ahead) {
+  OffloadPlan offload;
+  if (plan.offload == CpuOffload::kNone) return offload;
+  offload.decision = take(offload.bytes, sizeof(ofsdp_run_state));
+  offload.arrivals = take(offload.bytes, (plan.units.size() + 1) * sizeof(int64_t));
+  for (const Unit& unit : plan.units) {
+    offload.units.push_back(offload_unit(plan, unit, optimizer_states, accumulates, offload));
+    if (!offload.units.back().passes_slots) continue;
+    const size_t bytes = static_cast<size_t>(plan.owned_numel(unit)) * sizeof(float);
+    offload.slot_bytes = std::max(offload.slot_bytes, align_up(bytes, kTensorAlignment));
+    offload.slots = std::max(2, ahead + 1);
+  }
+  return offload;
+}
 
 size_t RankMemoryPlan::planned_bytes() const {
   return region_bytes(arena) + region_bytes(kept) + region_bytes(state) + region_bytes(shared) +
@@ -209,6 +311,69 @@ std::string text(const RankMemoryPlan& plan) {
     row("watched norms (of ranks, of updates)", plan.watch + plan.watch_slot_bytes);
   row("peak, in whole pages", plan.planned_bytes());
   return out;
+}
+
+UnitPlaces unit_places(const Plan& plan, const Unit& unit, int rank, const UnitOffsets& o) {
+  UnitPlaces made;
+  made.span = plan.owned(unit, rank);
+  if (o.copies >= 0) {
+    place_in_common(plan, unit, rank, o, made);
+  } else {
+    place_parameters(plan, unit, rank, o, made);
+  }
+  for (const StateOffset& state : o.optimizer) made.optimizer.push_back(place_of(state));
+  made.slot = at(Area::kShared, o.slot, unit.padded_numel, unit.plan.gradient_dtype);
+  if (o.gradient >= 0) {
+    made.gradient = at(o.gradient_in_shared ? Area::kShared : Area::kState,
+                       static_cast<size_t>(o.gradient), made.span.numel, DType::kFloat32);
+  } else if (!unit.plan.shards_gradients) {
+    made.gradient = made.slot.part(made.span.begin, made.span.numel);
+  }
+  return made;
+}
+
+std::byte* address(const MemoryBases& memory, const Operand& operand) {
+  const auto offset = static_cast<size_t>(operand.offset);
+  switch (operand.area) {
+    case Area::kArena:
+      return memory.arena + offset;
+    case Area::kKept:
+      return memory.kept + offset;
+    case Area::kState:
+      return memory.state + offset;
+    case Area::kShared:
+      return memory.shared + offset;
+    case Area::kCommon:
+      return memory.common + offset;
+    default:
+      return nullptr;
+  }
+}
+
+std::vector<UnitState> unit_states(const Plan& plan, int rank, const RankMemoryPlan& offsets,
+                                   const MemoryBases& memory) {
+  std::vector<UnitState> units;
+  for (const Unit& unit : plan.units) {
+    const UnitOffsets& own = offsets.units[static_cast<size_t>(unit.id)];
+    const UnitPlaces places = unit_places(plan, unit, rank, own);
+    const auto floats = [&](const Operand& o) {
+      return reinterpret_cast<float*>(address(memory, o));
+    };
+    UnitState& made = units.emplace_back();
+    made.owned = floats(places.owned);
+    for (size_t i = 0; i < own.optimizer.size(); ++i) {
+      const StateOffset& state = own.optimizer[i];
+      made.optimizer.push_back(
+          stored_state(state.form, address(memory, places.optimizer[i]), state.numel));
+    }
+    made.frozen = address(memory, places.frozen);
+    made.rounded = address(memory, places.rounded);
+    made.gradient = floats(places.gradient);
+    made.slot = address(memory, places.slot);
+    made.owned_numel = places.span.numel;
+    made.owned_begin = places.span.begin;
+  }
+  return units;
 }
 
 }  // namespace ofsdp::runtime

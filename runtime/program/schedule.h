@@ -1,46 +1,21 @@
-// Schedule: one micro-batch of training or evaluation, compiled into a flat, printable program.
+// Schedule: one micro-batch of training or evaluation as a flat list of steps. The kinds of steps
+// are rows of steps.inc; text() prints a schedule.
 //
-// compile is pure: the same graph, plan and options give the same steps on every rank, so ranks
-// agree on the order of collectives before the first step (`collective_hash`), and prefetch is
-// nothing but the place of a Gather. Golden tests compare `text`.
+// compile is pure: the same graph, plan and options give the same steps on every rank. So ranks can
+// compare the order of their collectives before the first step (collective_hash), and prefetch is
+// only a matter of where a Gather stands.
 //
-//   Gather u        the unit's parameters, from all shards, into its gather slot
-//   Free u          the gather slot may be used for something else
-//   Run n           node n of the graph
-//   PostRows n      node n, ofsdp.JoinRows: this rank's rows are complete, for all ranks
-//   JoinRows n      and those of all ranks are there; on a device PostRows begins their exchange
-//                   and its streams wait for it
-//   CheckLoss       the loss is known; NaN ends the run
-//   Carry k         carried parameter k (a running statistic) takes its next value
-//   Acquire u       the unit's gradient slot may be written: every rank has read what was in it
-//   Accumulate u    this micro-batch's gradients are added to those before, where these stay whole
-//                   (no_shard, zero1), or take their place, widened, if it is the first
-//   Post u          the unit's gradient slot is complete
-//   Reduce u        reduce-scatter into (or added to) the gradient shard
-//   PostShard u     that shard is complete, for the ranks that hold the same one of other copies
-//   AllReduce u     the slot (hybrid: the shard) ends with the sum over the copies
-//   ReduceUpdate u  reduce-scatter and optimizer update in one pass over the shard
-//   Clip            the global norm, and with it the factor of the updates that follow
-//   Update u        optimizer update of what the rank owns of the unit
-//   Factor u        of an optimizer that keeps second moments as factors of rows and columns: the
-//                   sums of both over all ranks, and with them the factors
-//   Orthogonalize u  of Muon: the unit is gathered, each rank makes some of its matrices
-//                   orthogonal, and all get their parts of all
-//   Trust           of an optimizer that needs norms of whole parameters: these, from all ranks
-//   Apply u         and then the step that the updates have prepared
-//   Watch           the norms of each unit's gradient and weights, from all ranks
+// [Note: prefetch and memory] A unit is resident from Gather to Free. Gather stands `depth`
+// residencies ahead of the first use, so at most depth + 1 residencies (and the root) overlap. The
+// memory plan turns overlap into bytes.
 //
-// [Note: prefetch and memory] A unit is resident from its Gather to its Free. The Gather of the
-// next residency is placed `depth` residencies ahead of its first use, so at most depth + 1 of them
-// (and the root) overlap; the memory plan turns overlap into bytes.
+// [Note: rows of all ranks] PostRows follows the node that computes the rows and does not wait for
+// other rows. JoinRows stands before the first node that reads them, so the nodes between the two
+// overlap with the exchange. A rank without samples posts no rows but takes part.
 //
-// [Note: rows of all ranks] PostRows stands right after the node that makes the rows and waits for
-// nobody's rows; JoinRows stands before the first node that reads them, so what lies between
-// overlaps with the exchange. A rank without samples posts no rows and takes part all the same.
-//
-// [Note: two waits a unit] A local reduce reads the peers' slots: Post and Reduce guard that they
-// are complete, Acquire that they are no longer read. Reduce stands one unit later than Post, so
-// that ranks that run apart do not wait for each other.
+// [Note: two waits a unit] A local reduction reads the slots of peers. Post and Reduce ensure that
+// the slots are complete, Acquire that no peer still reads them. Reduce stands one unit after Post,
+// so that ranks that drift apart do not wait for each other.
 #pragma once
 
 #include <cstdint>
@@ -52,54 +27,35 @@
 namespace ofsdp::runtime {
 
 enum class StepKind : uint8_t {
-  kGather,
-  kFree,
-  kRun,
-  kCheckLoss,
-  kCarry,
-  kAcquire,
-  kAccumulate,
-  kPost,
-  kReduce,
-  kPostShard,
-  kAllReduce,
-  kReduceUpdate,
-  kClip,
-  kUpdate,
-  kFactor,
-  kOrthogonalize,
-  kTrust,
-  kApply,
-  kPostRows,
-  kJoinRows,
-  kWatch,
+#define STEP(kind, subject, traits, timing, lowering, description) k##kind,
+#include "runtime/program/steps.inc"
 };
 
 struct Step {
   StepKind kind = StepKind::kRun;
-  int index = -1;  // unit, node of kRun and of rows, or position in Graph::carried
+  int index = -1;  // of a node, a unit or Graph::carried: StepTraits::subject
 
   bool operator==(const Step&) const = default;
 };
 
-// The work of a unit's optimizers on whole matrices.
+// Steps of a unit's optimizers on whole matrices.
 struct MatrixSteps {
   bool factors = false;
   bool orthogonalizes = false;
-  size_t work_bytes = 0;  // of the latter
+  size_t work_bytes = 0;  // workspace of Orthogonalize
 };
 
 struct CompileOptions {
   bool training = true;
   bool first_micro = true;  // of an update
   bool last_micro = true;
-  bool clip = false;  // the norm is needed before the update
+  bool clip = false;  // the update needs the global norm
   bool forward_prefetch = true;
   BackwardPrefetch backward_prefetch = BackwardPrefetch::kPre;
   int prefetch_depth = 1;
-  bool parameter_norms = false;            // the optimizer's steps need them
-  std::vector<MatrixSteps> matrices = {};  // per unit; empty: none, and gradients are not kept
-  bool watch = false;                      // norms of units are kept
+  bool parameter_norms = false;            // the optimizer needs norms of whole parameters
+  std::vector<MatrixSteps> matrices = {};  // per unit; if empty, gradients are not kept
+  bool watch = false;                      // --watch
 };
 
 struct Schedule {
@@ -108,31 +64,35 @@ struct Schedule {
 
 Schedule compile(const Graph& graph, const Plan& plan, const CompileOptions& options);
 
-// For each value: the parameter whose bytes it shows (itself, or through views), or -1.
+// Returns for each value the parameter that it is or views, or -1.
 std::vector<int> parameter_behind(const Graph& graph);
 
-// For each parameter, trained or frozen: its unit, or -1 where it is kept whole.
+// Returns for each parameter, trained or frozen, the unit, or -1 if it is kept whole.
 std::vector<int> unit_of_parameter(const Graph& graph, const Plan& plan);
 
-// The meaning of a step's index.
+// The meaning of a step's index; kRun: it has none.
 enum class StepSubject : uint8_t { kNode, kUnit, kBuffer, kRun };
 
+// A row of steps.inc.
 struct StepTraits {
   const char* name;  // "Gather"
   StepSubject subject;
-  bool communicates;  // all ranks have it at the same place
-  bool waits;         // for other ranks, on a CPU
-  bool shown;         // in a trace: a step that takes no time would only hide the others
-  bool on_device;     // a device has something to do for it
+  bool communicates;
+  bool waits;
+  bool traced;
+  bool on_device;
+  const char* description;
 };
 const StepTraits& traits(StepKind kind);
 
 bool communicates(const Step& step);
 
-// Two steps apart in anything that communicates have different hashes (FNV-1a, 64 bits).
+// Returns a hash (FNV-1a, 64 bits) of all steps that communicate.
 uint64_t collective_hash(const Schedule& schedule, const Plan& plan, uint64_t seed = 0);
 
 const char* step_name(StepKind kind);
+// Returns the kinds as a table in Markdown; docs/design.md contains it.
+std::string step_table();
 std::string text(const Schedule& schedule, const Graph& graph);
 
 }  // namespace ofsdp::runtime

@@ -37,7 +37,7 @@ class StreamPlanner {
   }
 
  private:
-  // How many steps of the two other streams a stream has waited for.
+  // Number of steps of the two other streams for which a stream has waited.
   struct Waited {
     size_t communication = 0, download = 0;
   };
@@ -57,7 +57,7 @@ class StreamPlanner {
     (step.stream == Lane::kDownload ? download_ : communication_).push_back(s);
   }
 
-  // An end on the download stream comes after all that the communication stream had before it.
+  // The end of a download follows all earlier steps of the communication stream.
   void compute(size_t s) {
     computed_ = true;
     const std::vector<MemoryAccess>& touches = accesses_[s].touches;
@@ -70,7 +70,7 @@ class StreamPlanner {
     wait(touches, communication_, of_compute_.communication, waits);
   }
 
-  // Waiting for one step of a stream is waiting for all before it.
+  // A wait for a step includes all earlier steps of that stream.
   bool wait(const std::vector<MemoryAccess>& touches, const std::vector<size_t>& others,
             size_t& waited, std::vector<int>& waits) {
     for (size_t i = others.size(); i > waited; --i) {

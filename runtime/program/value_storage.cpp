@@ -51,7 +51,7 @@ class StorageFinder {
 
   void use(ValueId id, int node) { at(last_, at(storage_, id)) = node; }
 
-  // From the last node to the first, so that all parts of a sum are found.
+  // Visits nodes from last to first to find all parts of a sum.
   void join(int n) {
     const Node& node = graph_.nodes[static_cast<size_t>(n)];
     const auto output = static_cast<size_t>(node.op->inplace_output);
@@ -84,7 +84,7 @@ class StorageFinder {
 
   const Graph& graph_;
   std::vector<ValueId> storage_;
-  std::vector<ValueId> becomes_;  // per storage: the gradient whose slot it lies in, or 0
+  std::vector<ValueId> becomes_;  // per storage: the gradient that owns the slot, or 0
   std::vector<bool> bound_;
   std::vector<int> last_;  // per storage: the last node that reads it
 };

@@ -1,12 +1,10 @@
-// The storage of values: those that share their bytes have one, which the memory plan places and
+// The storage of values: values that share bytes have one storage, which the memory plan places and
 // operands point to.
 //
-// [Note: sums of gradients] Where several nodes contribute to a parameter's gradient (a tied
-// embedding), each adds to the sum before it, in place where its operator may. Such a sum lies in
-// the gradient's slot from its first part on, so it is neither kept a second time nor copied there:
-// the slot is acquired before the node that writes the first part (schedule_reductions.cpp).
-//
-// Pure; threads: any.
+// [Note: sums of gradients] If several nodes contribute to a parameter's gradient (a tied
+// embedding), each adds to the previous sum, in place if the operator can. The sum is in the
+// gradient's slot from the first part on, so nothing is stored twice or copied: the slot is
+// acquired before the node that writes the first part (schedule.cpp).
 #pragma once
 
 #include <cstdint>
@@ -16,15 +14,16 @@
 
 namespace ofsdp::runtime {
 
-// For each value the one whose bytes it shows: itself, what it views, or the gradient of a
-// parameter that it becomes.
+// Returns for each value the value that owns its bytes: itself, the viewed value, or the
+// parameter's gradient that it becomes.
 std::vector<ValueId> storage_of(const Graph& graph);
 
-// Whether a value has a place of its own outside of the arena, where peers read: gradients of
-// parameters and joined rows.
+// Returns for each value whether it is outside of the arena, in memory that peers read: gradients
+// of parameters and joined rows.
 std::vector<bool> has_own_place(const Graph& graph);
 
-// How many inputs of a node show the bytes of `root`: one that reads them once may overwrite them.
+// Returns the number of inputs of a node with storage `root`. A node that reads it once may
+// overwrite it.
 int64_t reads_of(const Node& node, const std::vector<ValueId>& storage, ValueId root);
 
 }  // namespace ofsdp::runtime

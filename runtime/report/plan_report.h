@@ -3,7 +3,7 @@
 //
 // A device has bytes, streams and events, and no seconds (device_part.h).
 //
-// Figures: bytes are exact, those of the run; seconds are predictions (step_costs.h, simulate.h)
+// Figures: bytes are exact, those of the run; seconds are predictions (prediction.h, simulate.h)
 // for rank 0. An update is grad_accum programs one after the other; a short last batch and
 // evaluation are in the list of programs and not in the update's sum.
 //
@@ -11,7 +11,7 @@
 // a topology that does not fit the world; write_page's: kInput, kFault, naming the path.
 #pragma once
 
-#include "runtime/plan/predict/step_costs.h"
+#include "runtime/plan/predict/prediction.h"
 #include "runtime/report/device_part.h"
 
 namespace ofsdp::runtime {

@@ -1,9 +1,7 @@
-// StepTraffic: the bytes of device memory that a step of a device's schedule reads and writes, by
-// its operands: a lower bound for its kernels, of which a product or an attention comes back to
-// some, and an upper one where indices pick rows of a table. An update reads what it changes.
-// Workspaces, what a rank sends to others, and copies between host and device do not count.
-//
-// Pure. Errors: none.
+// StepTraffic: the bytes of device memory that a step reads and writes, by the operands of its
+// operations. A lower bound for kernels that read operands several times (products, attention), an
+// upper bound for kernels that read some rows of a table. Workspaces, messages to other ranks and
+// copies between host and device do not count.
 #pragma once
 
 #include <vector>
@@ -16,7 +14,7 @@ struct StepTraffic {
   size_t read = 0, written = 0;
 };
 
-// For each step of the schedule that `lowered` was made of.
+// Returns the traffic of each step of the program's schedule.
 std::vector<StepTraffic> step_traffic(const LoweredProgram& lowered, const ProgramPlan& program);
 
 }  // namespace ofsdp::runtime

@@ -312,7 +312,7 @@ void wide_loss(Draw& draw, const std::string&) {
 
 std::vector<Recipe> block_recipes() {
   return {{"attention_in_pieces", 10, attention_in_pieces},
-          {"rotary_in_pieces", 6, rotary_in_pieces},
+          {"rotary_in_pieces", 12, rotary_in_pieces},
           {"tied_table", 5, tied_table},
           {"image_block", 6, image_block},
           {"residual", 6, residual},

@@ -12,7 +12,6 @@
 #include "kernels/core/registry.h"
 #include "runtime/plan/model_setup.h"
 #include "runtime/plan/run_plan.h"
-#include "runtime/plan/run_settings.h"
 #include "tests/support/namespaces.h"
 
 namespace ofsdp::testing {

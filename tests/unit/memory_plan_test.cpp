@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <random>
 
-#include "runtime/program/placement.h"
 #include "tests/support/graphs.h"
 #include "tests/support/namespaces.h"
 

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <fstream>
 
 #include "importer/passes/loss.h"
 #include "importer/passes/passes.h"
@@ -244,6 +245,14 @@ TEST(Schedule, HashSeesCommunicationOnly) {
   const auto c = compiled(Strategy::kShardGradOp, 2, {});
   EXPECT_EQ(collective_hash(a->schedule, a->plan), collective_hash(b->schedule, b->plan));
   EXPECT_NE(collective_hash(a->schedule, a->plan), collective_hash(c->schedule, c->plan));
+}
+
+TEST(Schedule, TheTableOfStepsStandsInTheDocuments) {
+  std::ifstream file(OFSDP_SOURCE_DIR "/docs/design.md");
+  const std::string page{std::istreambuf_iterator<char>(file), {}};
+  const std::string begin = "<!-- steps.inc: begin -->\n", end = "<!-- steps.inc: end -->";
+  const size_t at = page.find(begin) + begin.size();
+  EXPECT_EQ(page.substr(at, page.find(end) - at), step_table());
 }
 
 }  // namespace schedule_test

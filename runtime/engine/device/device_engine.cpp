@@ -1,13 +1,57 @@
 #include "runtime/engine/device/device_engine.h"
 
-#include <algorithm>
-#include <cmath>
-#include <cstring>
+#include <unistd.h>
 
-#include "runtime/engine/device/exit_deadline.h"
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <condition_variable>
+#include <cstring>
+#include <functional>
+#include <mutex>
+#include <thread>
+#include <utility>
+
+#include "kernels/base/start_thread.h"
 
 namespace ofsdp::runtime {
+
 namespace {
+
+// Ends the process with status() unless it is destroyed within `limit`: a call into the driver may
+// never return. status() is called on a thread of its own. If there is no memory for a thread, the
+// process ends at once.
+class ExitDeadline {
+ public:
+  // Buffered output is not written, and destructors do not run: all has been said before.
+  ExitDeadline(std::chrono::milliseconds limit, std::function<int()> status);
+  ExitDeadline(const ExitDeadline&) = delete;
+  ~ExitDeadline();
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable over_;
+  bool done_ = false;
+  std::thread watch_;
+};
+
+ExitDeadline::ExitDeadline(std::chrono::milliseconds limit, std::function<int()> status) {
+  auto watch = start_thread("ofsdp-deadline", "a deadline", [this, limit, status] {
+    std::unique_lock lock(mutex_);
+    if (!over_.wait_for(lock, limit, [this] { return done_; })) _exit(status());
+  });
+  if (!watch.ok()) _exit(status());
+  watch_ = std::move(*watch);
+}
+
+ExitDeadline::~ExitDeadline() {
+  {
+    const std::lock_guard lock(mutex_);
+    done_ = true;
+  }
+  over_.notify_one();
+  watch_.join();
+}
 
 // Less than the grace of LaunchPlan, after which the launcher kills this process as if it had said
 // nothing.
@@ -197,7 +241,7 @@ Status DeviceEngine::begin_step(const Operation& op) {
   if (!tracing()) return {};
   const StepKind kind = program_->plan->schedule.steps[static_cast<size_t>(op.step)].kind;
   const bool agrees = op.kind == OpKind::kCheckLoss && ranks_->several();
-  const bool shown = traits(kind).shown && traits(kind).on_device;
+  const bool shown = traits(kind).traced && traits(kind).on_device;
   if (!agrees && !shown) return {};
   OFSDP_ASSIGN_OR_RETURN(
       stretch_,

@@ -39,17 +39,15 @@
 #include <map>
 
 #include "fsdp/comm/communicator.h"
-#include "runtime/engine/device/device_factors.h"
 #include "runtime/engine/device/device_offload.h"
 #include "runtime/engine/device/device_ranks.h"
 #include "runtime/engine/device/device_rules.h"
-#include "runtime/engine/device/device_step_lengths.h"
 #include "runtime/engine/device/device_trace.h"
+#include "runtime/engine/device/device_updates.h"
 #include "runtime/engine/executor.h"
 #include "runtime/engine/nan_search.h"
 #include "runtime/engine/update_runner.h"
 #include "runtime/program/device_memory.h"
-#include "runtime/program/device_slices.h"
 #include "runtime/program/stream_plan.h"
 
 namespace ofsdp::runtime {
@@ -155,6 +153,11 @@ class DeviceEngine final : public UpdateRunner, private Engine {
   Status orthogonalize(const Operation& op) override;
   Status place_rows(const Operation& op) override;
   Status join_rows(const Operation& op) override;
+  // The order of the streams and their collectives replaces these three.
+  Status await(const Operation&) override { return {}; }
+  Status post(const Operation&) override { return {}; }
+  Status meet(const Operation&) override { return {}; }
+  Status watch(const Operation& op) override { return absent(op); }  // device_choice.h
   Status copy_up(const Operation& op) override { return offload_->copy_up(op); }
   Status copy_down(const Operation& op) override { return offload_->copy_down(op); }
   Status signal(const Operation& op) override;

@@ -28,13 +28,48 @@
 #include <array>
 #include <functional>
 #include <memory>
+#include <optional>
 
 #include "kernels/core/device.h"
 #include "runtime/engine/device/device_trace.h"
-#include "runtime/engine/host_update.h"
+#include "runtime/engine/optimizer_step.h"
 #include "runtime/program/binding.h"
 
 namespace ofsdp::runtime {
+
+// Updates units in host memory while a device computes, with the optimizers of the CPU.
+//
+// `run` takes a gradient as it has landed, block by block: it widens the block, rounds it to the
+// reduction dtype and scales it. All threads of the rank share the blocks, except for programs and
+// plug-ins. Optimizers are elementwise, so neither blocks nor threads change a bit.
+//
+// If steps need norms of parameters, `run` only advances the states; after the last unit the ranks
+// agree on the norms, and take_steps() applies the steps.
+//
+// Views. `run` and `take_steps` allocate nothing.
+class HostUpdate {
+ public:
+  // Offsets of `offload` count from `pinned`.
+  HostUpdate(OptimizerStep& step, const std::vector<UnitState>& units, const OffloadPlan& offload,
+             const std::byte* pinned, const Plan& plan, Communicator& communicator);
+
+  // Multiplies gradients by *factor unless it is null.
+  void run(int unit, const UpdateNumbers& numbers, const float* factor);
+  bool takes_steps() const { return lengths_.has_value(); }
+  // Collective if takes_steps().
+  Status take_steps(const UpdateNumbers& numbers);
+
+ private:
+  void run_block(int unit, int64_t begin, int64_t count, const UpdateNumbers& numbers,
+                 const float* factor);
+
+  OptimizerStep& step_;
+  const std::vector<UnitState>& units_;
+  const OffloadPlan& offload_;
+  const std::byte* pinned_;
+  Communicator& communicator_;
+  std::optional<StepLengths> lengths_;
+};
 
 // With masters, states, what the device takes and what else rests in pinned memory there; all else
 // as in `units`.

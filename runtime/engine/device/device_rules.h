@@ -21,7 +21,7 @@
 
 #include <map>
 
-#include "runtime/engine/device/device_optimizer.h"
+#include "runtime/engine/device/device_updates.h"
 #include "runtime/engine/update_program.h"
 #include "runtime/program/device_memory.h"
 

@@ -36,64 +36,67 @@ class Simulator {
 
  private:
   void place(int s) {
-    const Step& step = schedule_.steps[static_cast<size_t>(s)];
-    const auto index = static_cast<size_t>(std::max(step.index, 0));
-    switch (step.kind) {
-      case StepKind::kRun:
-        wait_for_units(graph_.nodes[index]);
-        return compute(s);
-      case StepKind::kGather:
-        gathered_[index] = communicate(s, compute_end_);
-        return;
-      case StepKind::kAcquire:
-        for (int other : slots_.shares_bytes[index]) {
-          wait(reduced_[static_cast<size_t>(other)], other);
-        }
-        return compute(s);
-      case StepKind::kPost:
-        posted_[index] = compute_end_;
-        return;
-      case StepKind::kReduce:
-      case StepKind::kAllReduce:
-        reduced_[index] = communicate(s, std::max(posted_[index], reduced_[index]));
-        return;
-      case StepKind::kReduceUpdate:
-        reduced_[index] = communicate(s, posted_[index]);
-        if (!options_.overlap) return compute(s);
-        updates_.emplace_back(s, index);
-        return;
-      case StepKind::kFactor:
-      case StepKind::kOrthogonalize:
-      case StepKind::kTrust:
-      case StepKind::kWatch:
-        wait(communication_end_, last_unit_);
-        if (costs_[static_cast<size_t>(s)].communication > 0) compute(s);
-        wait(communicate(s, compute_end_), -1);
-        return;
-      case StepKind::kClip:
-        wait(communication_end_, last_unit_);
-        wait(communicate(s, compute_end_), -1);
-        return;
-      case StepKind::kJoinRows:
-        wait(communicate(s, compute_end_), -1);
-        return;
-      case StepKind::kUpdate:
-        wait(reduced_[index], step.index);
-        return compute(s);
-      default:
-        return compute(s);
+    const int index = schedule_.steps[static_cast<size_t>(s)].index;
+    const auto i = static_cast<size_t>(std::max(index, 0));
+    switch (schedule_.steps[static_cast<size_t>(s)].kind) {
+#define STEP(kind, subject, traits, timing, lowering, description) \
+  case StepKind::k##kind:                                          \
+    return timing(s, i);
+#include "runtime/program/steps.inc"
     }
   }
 
-  void wait_for_units(const Node& node) {
-    for (ValueId id : node.inputs) {
+  // --- The column `timing` of steps.inc; s: the step, i: its index.
+
+  void compute(int s, size_t) { compute(s); }
+
+  void run_node(int s, size_t i) {
+    for (ValueId id : graph_.nodes[i].inputs) {
       const int p = parameter_[static_cast<size_t>(id)];
       const int unit = p < 0 ? -1 : unit_[static_cast<size_t>(p)];
       if (unit >= 0) wait(gathered_[static_cast<size_t>(unit)], unit);
     }
+    compute(s);
   }
 
-  // The compute stream stands still until `time`, because of `unit`.
+  void gather(int s, size_t i) { gathered_[i] = communicate(s, compute_end_); }
+
+  void acquire(int s, size_t i) {
+    for (int other : slots_.shares_bytes[i]) wait(reduced_[static_cast<size_t>(other)], other);
+    compute(s);
+  }
+
+  void post(int, size_t i) { posted_[i] = compute_end_; }
+
+  void reduce(int s, size_t i) { reduced_[i] = communicate(s, std::max(posted_[i], reduced_[i])); }
+
+  void reduce_update(int s, size_t i) {
+    reduced_[i] = communicate(s, posted_[i]);
+    if (!options_.overlap) return compute(s);
+    updates_.emplace_back(s, i);
+  }
+
+  void exchange(int s, size_t i) {
+    wait(communication_end_, last_unit_);
+    if (costs_[static_cast<size_t>(s)].communication > 0) compute(s);
+    join_rows(s, i);
+  }
+
+  void clip(int s, size_t i) {
+    wait(communication_end_, last_unit_);
+    join_rows(s, i);
+  }
+
+  void join_rows(int s, size_t) { wait(communicate(s, compute_end_), -1); }
+
+  void update(int s, size_t i) {
+    wait(reduced_[i], static_cast<int>(i));
+    compute(s);
+  }
+
+  // --- The two streams
+
+  // Stops the compute stream until `time`, because of `unit`.
   void wait(double time, int unit) {
     if (time <= compute_end_) return;
     const double still = time - compute_end_;
@@ -102,7 +105,7 @@ class Simulator {
     compute_end_ = time;
   }
 
-  // Work during communication goes on slower until that ends.
+  // Computes; during communication it is slower by the contention.
   void compute(int s) {
     double work = costs_[static_cast<size_t>(s)].compute;
     if (work <= 0) return;

@@ -1,14 +1,14 @@
-// simulate: when each step of a schedule begins and ends, given what each takes, on two streams:
-// computation and communication.
+// simulate: predicts when each step of a schedule begins and ends on two streams, computation and
+// communication, from the cost of each step.
 //
-// With overlap (devices whose network moves data while kernels run) communication begins when it
-// stands next in the schedule and the stream is free; a node waits for the gathers of the units it
-// reads, an Acquire for the reductions that read its slot, an update for its reduction. Updates
-// fused with a reduction run after the last node. Without overlap (ranks of one host, whose one
-// thread does both) every step waits for the one before.
+// With overlap (devices) a communication begins when it is next in the schedule and the stream is
+// free. A node waits for the gathers of the units that it reads, Acquire for the reductions that
+// read the slot, an update for its reduction. Updates fused with a reduction run after the last
+// node. Without overlap (ranks of one host, where one thread does both) every step waits for the
+// previous one.
 //
-// Exposed communication is the time in which the compute stream stands still; each stretch counts
-// for the unit that it waits for. Pure.
+// Exposed communication is the time in which the compute stream waits; it counts for the unit for
+// which it waits.
 #pragma once
 
 #include "runtime/program/memory_plan.h"
@@ -22,25 +22,25 @@ struct StepCost {
 
 struct SimulationOptions {
   bool overlap = false;
-  double contention = 1;  // computation during communication takes so many times longer
+  double contention = 1;  // factor on computation during communication
 };
 
 enum class Stream : uint8_t { kCompute, kCommunication };
 
 struct SimulatedStep {
-  int step = 0;  // of the schedule; ReduceUpdate has two of these
+  int step = 0;  // in the schedule; ReduceUpdate has two entries
   Stream stream = Stream::kCompute;
   double begin = 0;  // seconds
   double end = 0;
 };
 
 struct Simulation {
-  std::vector<SimulatedStep> steps;  // those that take time, in the order of their schedule
+  std::vector<SimulatedStep> steps;  // steps that take time, in order
   double seconds = 0;
   double compute = 0;
   double communication = 0;
   double exposed = 0;
-  std::vector<double> exposed_of_unit;  // the rest belongs to no unit: the norm
+  std::vector<double> exposed_of_unit;  // the rest (norms) belongs to no unit
 };
 
 Simulation simulate(const Graph& graph, const Plan& plan, const Schedule& schedule,
