@@ -26,7 +26,7 @@
 #include "kernels/cpu/parallel.h"
 #include "kernels/ops/attention/attention_shape.h"
 #include "kernels/ops/conv/conv_shape.h"
-#include "kernels/ops/matmul/blas_product.h"
+#include "kernels/ops/matmul/matrix_product.h"
 #include "runtime/plan/model_setup.h"
 #include "runtime/plan/run_plan.h"
 #include "tests/support/namespaces.h"

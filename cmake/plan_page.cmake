@@ -1,4 +1,4 @@
-# The page of `fsdp-run plan --html` as text for runtime/report/plan_page.cpp, in
+# The page of `fsdp-run plan --html` as text for runtime/report/plan_json.cpp, in
 # generated/runtime/report/plan_page_html.h in the build folder.
 file(READ ${PROJECT_SOURCE_DIR}/runtime/report/plan_page.html PLAN_PAGE)
 configure_file(${PROJECT_SOURCE_DIR}/cmake/plan_page_html.h.in

@@ -19,7 +19,7 @@ if(OFSDP_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
 endif()
 
 # [Note: the same bits everywhere] The vector body and the scalar tail of a loop must round alike, so products are not
-# contracted into FMAs behind our back (kernels/cpu/multiply_add.h says where they are) and -ffast-math is never used. What
+# contracted into FMAs behind our back (kernels/cpu/vector_math.h says where they are) and -ffast-math is never used. What
 # remains (no errno, no traps) changes no value.
 # The baseline is that of the kind of processor (cmake/processor.cmake).
 add_library(ofsdp_flags INTERFACE)

@@ -11,19 +11,19 @@
 namespace ofsdp::importer {
 namespace {
 
-// Opset of each domain but ONNX's own, which is converted.
+// Returns the opset of each domain except ONNX's own, which is converted.
 std::map<std::string, int64_t> foreign_opsets(const onnx::ModelProto& model) {
   std::map<std::string, int64_t> opsets;
   for (const auto& import : model.opset_import()) opsets[import.domain()] = import.version();
   return opsets;
 }
 
-// Operators of attention on rows that are packed without padding.
+// Operators of attention on rows packed without padding.
 constexpr const char* kPackedOperators[] = {
     "com.microsoft.PackedAttention", "com.microsoft.PackedMultiHeadAttention",
     "com.microsoft.RemovePadding", "com.microsoft.RestorePadding"};
 
-// Names that exporters give to every axis of unknown size (PaddlePaddle "?"): each is an axis of
+// Exporters give these names to every axis of unknown size (PaddlePaddle "?"); each is an axis of
 // its own.
 bool is_unknown(const std::string& symbol) {
   return symbol == "?" || symbol == "None" || symbol == "-1";
@@ -88,7 +88,7 @@ class Importer {
     const auto& initializers = file_.initializers();
     for (size_t i = 0; i < initializers.size(); ++i) {
       const auto& source = initializers[i];
-      // Parameters compute in float32 whatever the file stores, but for those of few bits.
+      // Parameters are float32 whatever the file stores, except for weights of few bits.
       const bool raw = source.own_type;
       const TensorDesc desc = raw ? source.raw_desc() : TensorDesc{DType::kFloat32, source.shape};
       OFSDP_RETURN_IF_ERROR(check_size(desc).with_prefix(
@@ -165,7 +165,7 @@ class Importer {
     return {};
   }
 
-  // Elements of 4 bits are there as bytes: their type and shape go to the node that unpacks them.
+  // Elements of 4 bits exist as bytes; the node that unpacks them gets their type and shape.
   void describe_halves(const onnx::NodeProto& proto, Node& node) const {
     if (node.op->full_name() != "com.microsoft.GatherBlockQuantized") return;
     const auto& weights = file_.initializers();
@@ -177,7 +177,7 @@ class Importer {
                         int64_t{is_signed ? onnx::TensorProto::INT4 : onnx::TensorProto::UINT4});
   }
 
-  // Operators of plug-ins say which opsets of their domain they are for.
+  // Operators of plug-ins declare the opsets of their domain that they support.
   Status check_opset(const Node& node) const {
     const auto found = opsets_.find(node.op->domain);
     if (node.op->domain.empty() || found == opsets_.end()) return {};
@@ -188,7 +188,7 @@ class Importer {
                        last == 0 ? "any" : std::to_string(last));
   }
 
-  // Why it could not be resolved, or that it is of a domain that plug-ins are for.
+  // Returns why it could not be resolved, or that the domain is one for plug-ins.
   std::string remark(const std::string& op) const {
     const auto reason = reasons_.find(op);
     if (reason != reasons_.end()) return "; " + reason->second;
@@ -216,7 +216,7 @@ class Importer {
   std::map<std::string, int64_t> opsets_;
   Graph graph_;
   std::unordered_map<std::string, ValueId> ids_;
-  std::map<std::string, int> unsupported_;  // initializers by their ONNX type
+  std::map<std::string, int> unsupported_;  // initializers with their ONNX type
   std::map<std::string, std::vector<std::string>> unknown_;
 };
 

@@ -1,16 +1,14 @@
-// TrainingSource: a model to train, wherever it comes from. It gives the graph of any micro-batch,
-// the loss and the update that the model brings itself, and optimizer states to start from. It
-// writes the trained model in the form in which it was read.
+// A model to train, wherever it comes from. It makes the graph of any micro-batch, has the loss and
+// the update that the model may bring, and optimizer states to start from. It writes the trained
+// model in the form of the input.
 //
 // Implementations: a plain .onnx file (here), a model with a training_info
 // (dialects/training_info/rules_source.h), a folder of ONNX Runtime's training artifacts
-// (dialects/onnxruntime/ort_source.h). Nothing above this interface knows which one it has.
+// (dialects/onnxruntime/ort_source.h). Callers need not know which one they have.
 //
-// Inputs of graphs: settings, from data and options. Weights and states are float32; a rank reads
-// and writes the elements of its own shards and no others.
-//
-// Owns the open file and its graphs; registry and Lowering outlive it. Threads: one. Errors: kInput
-// naming file and node or flag; kFault for the disk.
+// Weights and states are float32; a rank reads and writes only elements of its own shards. Registry
+// and Lowering must outlive it. Threads: one. Errors: kInput naming file and node or flag; kFault
+// for the disk.
 #pragma once
 
 #include <map>
@@ -22,33 +20,29 @@
 
 #include "importer/file/onnx_file.h"
 #include "importer/graph/update_rules.h"
-#include "importer/passes/loss.h"
-#include "importer/passes/nhwc_weights.h"
-#include "importer/passes/passes.h"
 #include "importer/passes/specialize.h"
-#include "importer/passes/teacher.h"
-#include "importer/passes/trained_set.h"
+#include "importer/pipeline.h"
 #include "importer/write/model_output.h"
 #include "kernels/core/optimizer.h"
 
 namespace ofsdp::importer {
 
-// The state of training that the trained model records, if its form has a place for it.
+// The state of training that the trained model records if the form has a place for it.
 struct TrainedState {
-  int64_t step = 0;  // updates that the optimizer's states have seen
+  int64_t step = 0;  // updates of the optimizer's states so far
   float learning_rate = 0;
   size_t states = 0;  // of each parameter
 };
 
-// The trained model while all ranks write it. REQUIRES: each element is written by one rank; every
-// rank calls `finish`, then all meet, then rank 0 calls `commit`. What is not committed is removed.
+// The trained model while all ranks write it. REQUIRES: one rank writes each element; every rank
+// calls `finish`, then all meet, then rank 0 calls `commit`. Without a commit the files are
+// removed.
 class TrainedOutput {
  public:
   virtual ~TrainedOutput() = default;
-  virtual std::string ticket() const = 0;  // of rank 0, for `join_output` of the others
-  // Writes elements `first` ... of a weight; of state number k of a weight; a scalar of the
-  // source's update as the bytes of its type (rank 0 alone). A form without a place for states
-  // drops them.
+  virtual std::string ticket() const = 0;  // rank 0, for `join_output` on the others
+  // Write elements `first` ... of a weight; of state number k of a weight; a scalar of the source's
+  // update as the bytes of the type (rank 0 only). A form without a place for states drops them.
   virtual Status write(const Parameter& p, int64_t first, std::span<const float> src) const = 0;
   virtual Status write_state(const Parameter& /*p*/, size_t /*k*/, int64_t /*first*/,
                              std::span<const float> /*src*/) const {
@@ -57,14 +51,14 @@ class TrainedOutput {
   virtual Status write_scalar(size_t /*k*/, std::span<const std::byte> /*value*/) const {
     return {};
   }
-  // Before any write, on every rank: scales of quantized weights that training has changed, by
+  // Call it before any write, on every rank. `scales`: changed scales of quantized weights, by
   // initializer. A form without quantized weights has none.
   virtual void rescale(const std::map<int, std::vector<float>>& /*scales*/) {}
   virtual Status finish() const = 0;
   virtual Status commit() = 0;
 };
 
-// A TrainedOutput that is a model file.
+// A TrainedOutput to a model file.
 class FileOutput : public TrainedOutput {
  public:
   explicit FileOutput(ModelOutput output) : output_(std::move(output)) {}
@@ -82,17 +76,6 @@ class FileOutput : public TrainedOutput {
   ModelOutput output_;
 };
 
-// The part of a graph that data and options decide.
-struct GraphSettings {
-  std::vector<LossSpec> losses;         // at least one
-  std::map<std::string, Shape> rows;    // a sample of each input, and of the label columns
-  DType param_dtype = DType::kFloat32;  // what nodes compute in
-  std::vector<MeasureSpec> measures{};  // of the evaluation graph
-  RankRows ranks{};                     // whose rows a micro-batch joins
-  bool sync_batch_norm = false;         // statistics over the rows of `ranks`
-  PassSwitches passes{};
-};
-
 class TrainingSource {
  public:
   TrainingSource(OnnxFile file, Graph symbolic, const Lowering* lowering)
@@ -100,23 +83,24 @@ class TrainingSource {
   virtual ~TrainingSource() = default;
 
   const OnnxFile& file() const { return file_; }
-  // The file that has a parameter's values.
+  // Returns the file that has the values of a parameter.
   const OnnxFile& file_of(const Parameter& p) const {
     return p.of_teacher ? teacher_->file : file_;
   }
   const Teacher* teacher() const { return teacher_ ? &*teacher_ : nullptr; }
-  const Graph& symbolic() const { return symbolic_; }  // its parameters say what is trained
+  const Graph& symbolic() const { return symbolic_; }  // its parameters tell which are trained
   const GraphSettings& settings() const { return settings_; }
 
-  // All forget the graphs built so far.
+  // All of these forget the graphs built so far.
   void configure(GraphSettings settings);
   void set_symbolic(Graph symbolic);
-  // The symbolic graph gets the teacher's parameters and inputs. REQUIRES: no backward of its own.
+  // Adds the parameters and inputs of the teacher to the symbolic graph. REQUIRES: no backward of
+  // its own.
   Status follow(Teacher teacher);
 
-  // Finds the order of the weights of NhwcConv; the rows of the inputs are configured.
+  // Finds the order of the weights of NhwcConv. REQUIRES: the rows of the inputs are configured.
   Result<NhwcOrder> nhwc_order(int64_t batch) const;
-  // Refuses a teacher whose outputs have their samples in another order than those of `losses`.
+  // Refuses a teacher if the outputs have their samples in another order than `losses`.
   Status check_teacher(int64_t batch, std::span<const LossSpec> losses,
                        const BatchAxes& axes) const;
 
@@ -124,10 +108,10 @@ class TrainingSource {
   Result<Graph> specialized(int64_t batch, Mode mode) const;
   // Returns the finished graph of a micro-batch; built once for each batch and mode.
   Result<Graph> graph(int64_t batch, Mode mode) const;
-  // Returns the training graph for others to read: nothing fused, float32, no layouts.
+  // Returns a training graph for other programs: not fused, float32, plain layouts.
   Result<Graph> gradient_graph(int64_t batch) const;
-  // The same before autodiff: the forward graph with its loss.
-  Result<Graph> forward_graph(int64_t batch) const { return with_loss(batch, Mode::kTrain); }
+  // The same before autodiff: the forward graph with the loss.
+  Result<Graph> forward_graph(int64_t batch) const;
   // Returns forward_graph fused, in the type that nodes compute in.
   Result<Graph> fused_graph(int64_t batch) const;
   int graphs_built() const { return graphs_built_; }
@@ -135,17 +119,17 @@ class TrainingSource {
   // --- what the model itself says of its training ---
   virtual const UpdateRules* updates() const { return nullptr; }     // null: a named optimizer
   virtual const OptimizerDef* optimizer() const { return nullptr; }  // of `updates`: its states
-  virtual int64_t steps_done() const { return 0; }  // updates that its states have seen
+  virtual int64_t steps_done() const { return 0; }                   // updates of its states so far
 
   // Reads elements `first` ... of state number k of a trained parameter. A source without states
-  // leaves `dst` as it is.
+  // does not change `dst`.
   virtual Status load_state(const Parameter& /*p*/, size_t /*k*/, int64_t /*first*/,
                             std::span<float> /*dst*/) const {
     return {};
   }
 
   // --- the trained model ---
-  // Checks before training that `path` can be written and that all fits.
+  // Checks before training that `path` can be written and that everything fits.
   virtual Status check_output(const std::string& path, const TrainedState& state) const;
   virtual Result<std::unique_ptr<TrainedOutput>> begin_output(const std::string& path,
                                                               const TrainedState& state) const;
@@ -153,13 +137,8 @@ class TrainingSource {
                                                              const TrainedState& state) const;
 
  private:
-  Result<Graph> specialized_teacher(int64_t batch) const;
-  Result<Graph> with_loss(int64_t batch, Mode mode) const;
-  Result<Graph> fused(const Graph& graph, const std::vector<ValueId>& wanted) const;
-  Result<Graph> training_graph(int64_t batch) const;
-  Status synchronized(Graph& graph) const;
-  Result<Graph> evaluation_graph(int64_t batch) const;
-  Result<Graph> placed(const Graph& graph) const;
+  Result<Graph> passed(int64_t batch, Mode mode, std::initializer_list<PassStage> stages) const;
+  PassContext context(int64_t batch, Mode mode) const;
 
   OnnxFile file_;
   Graph symbolic_;
@@ -170,7 +149,7 @@ class TrainingSource {
   mutable int graphs_built_ = 0;
 };
 
-// A plain model file whose trained set the names decide.
+// Opens a plain model file; names decide the trained set.
 Result<std::unique_ptr<TrainingSource>> open_plain_source(OnnxFile file, const Operators& operators,
                                                           const TrainedRules& rules);
 

@@ -6,11 +6,10 @@
 
 #include "fsdp/checkpoint/disk.h"
 #include "kernels/base/reject.h"
-#include "library/call.h"
 #include "library/run.h"
 #include "library/settings.h"
+#include "runtime/cli/command_line.h"
 #include "runtime/cli/options/option_table.h"
-#include "runtime/cli/program.h"
 
 struct onnx_fsdp_run {
   std::unique_ptr<ofsdp::library::Run> run;
@@ -19,7 +18,7 @@ struct onnx_fsdp_run {
 namespace ofsdp::library {
 namespace {
 
-constexpr int64_t kMostPageBytes = int64_t{1} << 30;
+constexpr int64_t kMaxPageBytes = int64_t{1} << 30;
 
 thread_local std::string last_error;
 
@@ -39,7 +38,7 @@ Result<Run::Request> request_of(const std::string& command, const onnx_fsdp_sett
   return request;
 }
 
-// Runs a command to its end.
+// Runs a command to completion.
 Status run_through(Run& run) {
   for (;;) {
     OFSDP_ASSIGN_OR_RETURN(const Run::Next next, run.next(-1));
@@ -54,7 +53,7 @@ Status copy_out(const std::string& text, char** out) {
   return {};
 }
 
-// Returns what `fsdp-run plan` prints with one more word.
+// Returns the text that `fsdp-run plan` prints with one more word.
 Result<std::string> plan_printed(const onnx_fsdp_settings* settings, const std::string& word) {
   OFSDP_ASSIGN_OR_RETURN(Run::Request request, request_of("plan", settings, {word}));
   request.keeps = true;
@@ -67,11 +66,11 @@ Status plan_page(const onnx_fsdp_settings* settings, char** out) {
   OFSDP_ASSIGN_OR_RETURN(const TemporaryFolder folder, TemporaryFolder::make());
   const std::string path = join_path(folder.path(), "plan.html");
   OFSDP_RETURN_IF_ERROR(plan_printed(settings, "--html=" + path).status());
-  OFSDP_ASSIGN_OR_RETURN(const std::string text, read_whole_file(path, kMostPageBytes));
+  OFSDP_ASSIGN_OR_RETURN(const std::string text, read_whole_file(path, kMaxPageBytes));
   return copy_out(text, out);
 }
 
-// Returns what `fsdp-run check --json` prints, also where the two part.
+// Returns the text that `fsdp-run check --json` prints, also if the two runs differ.
 Result<std::string> check_printed(const onnx_fsdp_settings* settings) {
   OFSDP_ASSIGN_OR_RETURN(Run::Request request, request_of("check", settings, {"--json"}));
   request.keeps = true;

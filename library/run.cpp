@@ -12,19 +12,92 @@
 #include <csignal>
 #include <cstdlib>
 #include <cstring>
+#include <filesystem>
+#include <fstream>
 #include <future>
 
 #include "kernels/base/escaped.h"
 #include "kernels/base/own_folder.h"
 #include "kernels/base/reject.h"
 #include "kernels/base/start_thread.h"
+#include "runtime/cli/options/option_value.h"
+#include "runtime/data/column_file.h"
 
 namespace ofsdp::library {
+
+Result<TemporaryFolder> TemporaryFolder::make() {
+  std::error_code error;
+  const auto system = std::filesystem::temp_directory_path(error);
+  TemporaryFolder folder;
+  folder.path_ = (error ? std::filesystem::path("/tmp") : system) / "onnx_fsdp-XXXXXX";
+  if (mkdtemp(folder.path_.data()) != nullptr) return folder;
+  const std::string wanted = std::exchange(folder.path_, {});
+  return fault("{}: cannot be made: {}", wanted, std::strerror(errno));
+}
+
+TemporaryFolder::~TemporaryFolder() {
+  std::error_code ignored;
+  if (!path_.empty()) std::filesystem::remove_all(path_, ignored);
+}
+
+Result<ArrayFiles> ArrayFiles::make(std::span<const ColumnArray> train,
+                                    std::span<const ColumnArray> eval) {
+  ArrayFiles files;
+  if (train.empty() && eval.empty()) return files;
+  OFSDP_REJECT_IF(train.empty(), "eval_data: expected data beside it, found none");
+  OFSDP_ASSIGN_OR_RETURN(files.folder_, TemporaryFolder::make());
+  std::string yaml;
+  OFSDP_ASSIGN_OR_RETURN(yaml, files.add(train));
+  yaml = "train:\n" + yaml;
+  if (!eval.empty()) {
+    OFSDP_ASSIGN_OR_RETURN(const std::string columns, files.add(eval));
+    yaml += "eval:\n" + columns;
+  }
+  files.data_ = join_path(files.folder_.path(), "data.yaml");
+  std::ofstream file(files.data_);
+  file << yaml << std::flush;
+  OFSDP_FAULT_IF(!file, "{}: cannot be written", files.data_);
+  return files;
+}
+
+// The lines of the YAML file for the columns.
+Result<std::string> ArrayFiles::add(std::span<const ColumnArray> arrays) {
+  std::string lines;
+  for (const ColumnArray& array : arrays) {
+    const size_t number = memory_.size();
+    OFSDP_RETURN_IF_ERROR(link(number, array));
+    lines += format_text("  {}: {{file: {}.npy}}\n", cli::yaml_quoted(array.name), number);
+  }
+  return lines;
+}
+
+Status ArrayFiles::link(size_t number, const ColumnArray& array) {
+  OFSDP_REJECT_IF(!npy_descr(array.dtype), "array '{}': {} is no type of a column", array.name,
+                  dtype_name(array.dtype));
+  const Result<int64_t> count = checked_numel(array.dims);
+  if (!count.ok()) return input_error("array '{}': {}", array.name, count.error().message());
+  const std::string header = npy_header(array.dtype, array.dims);
+  OpenFile memory{.path = format_text("array '{}'", array.name),
+                  .fd = UniqueFd(memory_file("ofsdp"))};
+  OFSDP_FAULT_IF(!memory.fd.valid(), "{}: no memory for it: {}", memory.path, std::strerror(errno));
+  OFSDP_RETURN_IF_ERROR(
+      write_exactly(memory, 0, std::as_bytes(std::span(header.data(), header.size()))));
+  const size_t bytes = static_cast<size_t>(*count) * dtype_size(array.dtype);
+  OFSDP_RETURN_IF_ERROR(
+      write_exactly(memory, static_cast<int64_t>(header.size()), {array.data, bytes}));
+  const std::string name = join_path(folder_.path(), format_text("{}.npy", number));
+  const std::string target = format_text("/proc/self/fd/{}", memory.fd.get());
+  OFSDP_FAULT_IF(symlink(target.c_str(), name.c_str()) != 0, "{}: cannot be made: {}", name,
+                 std::strerror(errno));
+  memory_.push_back(std::move(memory.fd));
+  return {};
+}
+
 namespace {
 
 constexpr int kCannotStart = 127;  // as a shell says it
 
-// Its ends are closed in programs that others of this process start.
+// Its ends are closed in programs that other threads of this process start.
 Status open_pipe(UniqueFd& reads, UniqueFd& writes) {
   int ends[2];
   OFSDP_FAULT_IF(pipe2(ends, O_CLOEXEC) != 0, "pipe: {}", std::strerror(errno));
@@ -42,7 +115,8 @@ std::vector<char*> pointers(std::vector<std::string>& texts) {
   return list;
 }
 
-// This process's: under torchrun, mpirun or srun the run is the rank that they make of it.
+// The environment of this process: under torchrun, mpirun or srun the run is the rank of this
+// process.
 std::vector<std::string> environment_of_run(int rows) {
   constexpr std::string_view kRows = "OFSDP_ROWS_FD=";
   std::vector<std::string> list{format_text("{}{}", kRows, rows)};
@@ -96,7 +170,7 @@ Status Run::launch() {
     pid_ = std::max(pid, 0);
     started.set_value(pid < 0 ? errno : 0);  // from here on `started` is gone
     if (pid <= 0) return;
-    // Its number stays its own until it has been waited for.
+    // The process keeps its number until it has been waited for.
     siginfo_t ended{};
     while (waitid(P_PID, static_cast<id_t>(pid), &ended, WEXITED | WNOWAIT) != 0 &&
            errno == EINTR) {
@@ -142,7 +216,7 @@ void Run::stop() {
   stopped_ = true;
 }
 
-// Takes what is there; closes the pipe at its end.
+// Reads all available bytes; closes the pipe at the end.
 void Run::drain(Stream& stream) const {
   std::array<char, 16384> piece;
   while (stream.open()) {
@@ -165,7 +239,7 @@ bool Run::take_row() {
   return true;
 }
 
-// Warnings pass; other lines are the error's.
+// Prints warnings; other lines belong to the error.
 void Run::take_warnings() {
   for (size_t end; (end = errors_.text.find('\n')) != std::string::npos;) {
     const std::string line = errors_.text.substr(0, end + 1);

@@ -1,23 +1,77 @@
-// Run: fsdp-run in a process of its own, with the rows of its metrics file as they come.
+// Runs of the library: the temporary folder, the arrays as files, the process.
 //
-// A thread of the run starts the process and waits for it, so that the process ends when this one
-// does (PR_SET_PDEATHSIG is tied to a thread), whichever thread of the caller asks for rows. Rank 0
-// writes rows to an inherited pipe. stderr is another: warnings go on to this process's stderr, and
-// the line of an error becomes the run's.
+// TemporaryFolder: a folder of this user in the system's temporary folder.
 //
-// Ownership: owns processes, pipes and arrays. Threads: one at a time. Errors: kInput and kFault as
-// the program's exit status says, with its line; kFault when it cannot be started or was killed.
+// The destructor removes the folder and everything in it.
 #pragma once
 
 #include <sys/types.h>
 
 #include <atomic>
 #include <optional>
+#include <string>
 #include <thread>
+#include <utility>
+#include <vector>
 
-#include "library/array_files.h"
+#include "kernels/base/posix_file.h"
+#include "kernels/base/status.h"
+#include "library/settings.h"
+#include "runtime/data/data_spec.h"
 
 namespace ofsdp::library {
+
+class TemporaryFolder {
+ public:
+  static Result<TemporaryFolder> make();
+  TemporaryFolder() = default;
+  TemporaryFolder(TemporaryFolder&& other) noexcept : path_(std::exchange(other.path_, {})) {}
+  TemporaryFolder& operator=(TemporaryFolder&& other) noexcept {
+    std::swap(path_, other.path_);
+    return *this;
+  }
+  ~TemporaryFolder();
+
+  const std::string& path() const { return path_; }
+
+ private:
+  std::string path_;
+};
+
+// ArrayFiles: a caller's arrays as a `--data` file for the processes of a run: each array in memory
+// without a name, as .npy, which the processes inherit; a folder of links names them, and a YAML
+// file beside the links the columns.
+//
+// Owns memory and folder. An array that cannot be a column is an input error; no room or no
+// temporary folder is a fault.
+
+class ArrayFiles {
+ public:
+  // Without arrays `data` is empty.
+  static Result<ArrayFiles> make(std::span<const ColumnArray> train,
+                                 std::span<const ColumnArray> eval);
+
+  const std::string& data() const { return data_; }  // the value of --data
+  const std::vector<UniqueFd>& inherited() const { return memory_; }
+
+ private:
+  Result<std::string> add(std::span<const ColumnArray> arrays);
+  Status link(size_t number, const ColumnArray& array);
+
+  TemporaryFolder folder_;
+  std::string data_;
+  std::vector<UniqueFd> memory_;
+};
+
+// Run: fsdp-run in a process of its own, with the rows of its metrics file as they come.
+//
+// A thread of the run starts the process and waits for it, so that the process ends when this one
+// does (PR_SET_PDEATHSIG is tied to a thread), whichever thread of the caller asks for rows. Rank 0
+// writes rows to an inherited pipe. stderr is another: warnings go on to this process's stderr, and
+// the line of an error becomes the error of the run.
+//
+// Owns processes, pipes and arrays. One thread at a time. Errors have the program's line and follow
+// its exit status; it is a fault if the program cannot be started or was killed.
 
 class Run {
  public:
@@ -31,19 +85,19 @@ class Run {
 
   static Result<std::unique_ptr<Run>> start(Request request);
   Run(const Run&) = delete;
-  ~Run();  // kills what is left
+  ~Run();  // kills the processes that still run
 
-  // Waits at most so long for a row.
+  // Waits for a row, at most for the given time.
   Result<Next> next(int milliseconds);
   const std::string& row() const { return row_; }
-  // The output of a process that has ended, where the request keeps it.
+  // The output of a process that has ended, if the request keeps it.
   const std::string& printed() const { return printed_; }
 
   void stop();
   bool stopped() const { return stopped_; }
 
  private:
-  // One pipe from the process, and what has come of it.
+  // One pipe from the process, and the text read so far.
   struct Stream {
     UniqueFd fd;
     std::string text;
@@ -70,7 +124,8 @@ class Run {
   std::thread keeper_;
 };
 
-// The program that runs ranks: OFSDP_PROGRAM, beside us, or in ../bin. kInput when it is nowhere.
+// Returns the path of the program that runs ranks: OFSDP_PROGRAM, beside us, or in ../bin; an input
+// error if there is none.
 Result<std::string> program_path();
 
 }  // namespace ofsdp::library

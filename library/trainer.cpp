@@ -9,7 +9,6 @@
 #include "kernels/base/escaped.h"
 #include "kernels/base/reject.h"
 #include "kernels/cpu/parallel.h"
-#include "library/call.h"
 #include "library/settings.h"
 #include "plugins/loading/loader.h"
 #include "runtime/cli/command_line.h"
@@ -18,8 +17,8 @@
 
 namespace ofsdp::library {
 
-// A trainer and all that it borrows, in the order of their dependence. Parameters that a caller
-// holds keep them.
+// A trainer and everything that it borrows, in the order of dependence. Parameters that a caller
+// holds keep it alive.
 struct TrainerParts {
   cli::ParsedCommand command;
   LoadedPlugins plugins;
@@ -44,7 +43,7 @@ struct onnx_fsdp_parameters {
 namespace ofsdp::library {
 namespace {
 
-// Options of whole runs, which a trainer's caller decides by its calls. In MODEL.yaml they have no
+// Options of whole runs: a trainer's caller decides them by calls. In MODEL.yaml they have no
 // effect here.
 constexpr std::array<std::string_view, 15> kOfRuns = {
     "nproc-per-node", "nnodes",    "hostfile",         "data",    "eval-data",
@@ -79,7 +78,7 @@ Status open_trainer(const onnx_fsdp_settings* given, TrainerParts& t) {
     for (const std::string& warning : t.command.warnings) print_lines(stderr, warning + "\n");
   }
   set_pool_threads(
-      static_cast<int>(options.launch.threads.value_or(cores_of_rank(rank.ranks_here()))));
+      static_cast<int>(options.launch.threads.value_or(cores_per_rank(rank.ranks_here()))));
   const auto timeout = static_cast<int64_t>(std::ceil(options.launch.timeout_seconds));
   OFSDP_ASSIGN_OR_RETURN(t.communicator, connect_ranks(rank, std::chrono::seconds(timeout)));
   t.trainer =

@@ -1,9 +1,8 @@
-// The beginning of a plug-in: a folder with one C++ file, a CMakeLists.txt and a sample case, for
-// operators that a model has and nobody supplies. It builds as it is; forward and backward are to
+// Writes the start of a plug-in for operators that a model needs and nobody supplies: a folder with
+// one C++ file, a CMakeLists.txt and a sample case. It builds at once; forward and backward are to
 // be written, and say so until then.
 //
-// Ownership: values. Threads: one. Errors: kInput when the folder exists and is not empty, kFault
-// when it cannot be written.
+// An input error if the folder exists and is not empty, a fault if it cannot be written.
 #pragma once
 
 #include "kernels/core/attributes.h"

@@ -14,11 +14,11 @@
 #include <string>
 #include <vector>
 
-#include "fsdp/checkpoint/retention.h"
+#include "fsdp/checkpoint/manifest.h"
 #include "fsdp/plan/plan.h"
 #include "importer/passes/loss.h"
-#include "importer/passes/nhwc_weights.h"
 #include "importer/passes/passes.h"
+#include "importer/passes/specialize.h"
 #include "kernels/base/names.h"
 #include "kernels/base/status.h"
 #include "kernels/core/dtype.h"

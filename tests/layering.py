@@ -88,7 +88,7 @@ ROOMS = {
     "fsdp/comm": "@base kernels/cpu fsdp/plan fsdp/comm/store",
     "fsdp/comm/local": "@base fsdp/plan fsdp/comm/store fsdp/comm",
     "fsdp/comm/hosts/mpi": "@base fsdp/plan fsdp/comm",
-    "fsdp/comm/hosts": "@base fsdp/plan fsdp/comm/store fsdp/comm fsdp/comm/local fsdp/comm/hosts/mpi",
+    "fsdp/comm/hosts": "@base fsdp/plan fsdp/comm/store fsdp/comm fsdp/comm/local",
     "fsdp": "@base fsdp/plan fsdp/comm/store fsdp/comm fsdp/comm/local fsdp/comm/hosts",
     "runtime": "@base kernels/optimizers @graph fsdp/*",
     "runtime/program": "@base kernels/cpu @graph fsdp/* plugins/* <",

@@ -3,16 +3,89 @@
 #include <algorithm>
 #include <cstring>
 
+#include "fsdp/checkpoint/disk.h"
 #include "kernels/base/for_each_task.h"
 #include "kernels/base/overlap.h"
 #include "kernels/base/reject.h"
 
 namespace ofsdp::fsdp {
+
+// [Note: harmed or unreadable] Only bytes prove harm: a length, a checksum, a manifest, a file that
+// is listed but absent. That is kInput. Any other error of the system (EIO, ESTALE, EMFILE, EACCES)
+// is kFault, since the checkpoint may be good and must not be passed over.
+Result<OpenFile> open_listed(const std::string& folder, const std::string& name) {
+  const std::string path = join_path(folder, name);
+  Result<OpenFile> opened = open_for_reading(path);
+  if (opened.ok()) return opened;
+  const std::string& why = opened.error().message();
+  OFSDP_REJECT_IF(is_absent(path), "{} is missing: {}", name, why);
+  return Status(ErrorKind::kFault, why);
+}
+
+BlockReader::BlockReader(std::string folder)
+    : folder_(std::move(folder)), block_(static_cast<size_t>(kChecksumBlock)) {}
+
+Status BlockReader::use_file(const std::string& name) {
+  if (name_ == name) return ok_status();
+  name_.clear();
+  OFSDP_ASSIGN_OR_RETURN(file_, open_listed(folder_, name));
+  name_ = name;
+  return ok_status();
+}
+
+Status BlockReader::read(const CheckpointFile& file, const Slice& slice, int64_t block,
+                         std::span<std::byte> dst) {
+  const int64_t at = slice.offset + block * kChecksumBlock;
+  OFSDP_RETURN_IF_ERROR(use_file(file.name));
+  OFSDP_RETURN_IF_ERROR(read_exactly(file_, at, dst));
+  const uint32_t expected = slice.checksums[static_cast<size_t>(block)];
+  const uint32_t found = crc32c(dst);
+  if (expected == found) return ok_status();
+  return input_error(
+      "{}: {} of '{}': expected checksum {:08x} of {} bytes at byte {}, found {:08x}", file_.path,
+      slice.kind, slice.name, expected, dst.size(), at, found);
+}
+
+Result<std::span<const std::byte>> BlockReader::read(const CheckpointFile& file, const Slice& slice,
+                                                     int64_t block) {
+  const int64_t bytes = std::min(kChecksumBlock, slice.bytes() - block * kChecksumBlock);
+  const auto whole = std::span(block_).first(static_cast<size_t>(bytes));
+  OFSDP_RETURN_IF_ERROR(read(file, slice, block, whole));
+  return std::span<const std::byte>(whole);
+}
+
+Status BlockReader::check_header(const CheckpointFile& file, const std::string& save) {
+  if (!file.header) return ok_status();
+  OFSDP_RETURN_IF_ERROR(use_file(file.name));
+  uint32_t found = 0;
+  int64_t at = 0;
+  auto add_until = [&](int64_t end) -> Status {
+    while (at < end) {
+      const auto part = std::span(block_).first(
+          static_cast<size_t>(std::min(end - at, static_cast<int64_t>(block_.size()))));
+      OFSDP_RETURN_IF_ERROR(read_exactly(file_, at, part));
+      found = crc32c(part, found);
+      at += static_cast<int64_t>(part.size());
+    }
+    return ok_status();
+  };
+  for (const Slice& slice : file.slices) {
+    OFSDP_RETURN_IF_ERROR(add_until(slice.offset));
+    at = slice.offset + slice.bytes();
+  }
+  OFSDP_RETURN_IF_ERROR(add_until(file.bytes));
+  if (found == *file.header) return ok_status();
+  return input_error(
+      "{}: its ONNX header has checksum {:08x}, expected {:08x}: it was changed, or is the file of "
+      "another save than {}",
+      file_.path, found, *file.header, save);
+}
+
 namespace {
 
-// Extents by their first element; what an earlier one has already is cut off.
+// Sorts extents by first element and cuts off elements that an earlier one has.
 template <typename Extents>
-void put_in_order(Extents& extents) {
+void sort_and_cut(Extents& extents) {
   std::ranges::stable_sort(extents, {}, [](const auto& e) { return e.first; });
   Extents kept;
   int64_t end = 0;
@@ -64,7 +137,7 @@ void CheckpointReader::index_slice(size_t file, size_t slice) {
   }
 }
 
-// The parameters that a range of a unit's elements shows.
+// Adds the parameters in a range of a unit's elements.
 void CheckpointReader::index_unit(size_t file, size_t slice) {
   const Slice& s = manifest_.files[file].slices[slice];
   const auto add = [&](const UnitLayout::Part& p, int64_t first, int64_t at, int64_t count) {
@@ -75,8 +148,8 @@ void CheckpointReader::index_unit(size_t file, size_t slice) {
 }
 
 Status CheckpointReader::check_coverage() {
-  for (auto& [key, extents] : extents_) put_in_order(extents);
-  std::vector<StateTensor> tensors = states_of(manifest_);
+  for (auto& [key, extents] : extents_) sort_and_cut(extents);
+  std::vector<StateTensor> tensors = saved_states(manifest_);
   for (const NamedTensor& tensor : manifest_.trained) {
     tensors.push_back({kParameterKind, tensor.name, tensor.shape});
   }
@@ -95,7 +168,7 @@ Status CheckpointReader::check_coverage() {
   return ok_status();
 }
 
-// Parts of equal numbers of blocks, each with a reader of its own.
+// Divides the blocks into equal parts, each with a reader.
 Status CheckpointReader::verify(int share, int shares, int threads) const {
   struct Block {
     size_t file;
@@ -131,7 +204,7 @@ Status CheckpointReader::verify(int share, int shares, int threads) const {
 Status CheckpointReader::read_extent(const Extent& extent, int64_t first, std::span<float> dst) {
   const CheckpointFile& file = manifest_.files[extent.file];
   const Slice& slice = file.slices[extent.slice];
-  int64_t at = (extent.at + first - extent.first) * 4;  // byte of the slice
+  int64_t at = (extent.at + first - extent.first) * 4;  // byte in the slice
   auto rest = std::as_writable_bytes(dst);
   while (!rest.empty()) {
     const int64_t block = at / kChecksumBlock;

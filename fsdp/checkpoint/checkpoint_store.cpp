@@ -17,19 +17,20 @@ constexpr const char* kBestLink = "best";
 
 bool is_checkpoint_name(const std::string& name) { return name.starts_with("step-"); }
 
-// ".step-00000120.0123456789abc.tmp", ".step-00000120.old.tmp", ".best.tmp".
+// Matches ".step-00000120.0123456789abc.tmp", ".step-00000120.old.tmp", ".best.tmp".
 bool is_our_temporary(const std::string& name) {
   static const std::regex kForm(R"(\.(step-\d{8,}\.([0-9a-f]{13}|old)|best)\.tmp)");
   return std::regex_match(name, kForm);
 }
 
-// For a checkpoint that makes room for another save of its step.
+// The name of a checkpoint for the moment in which another save of the same step replaces it.
 std::string aside_path(const std::string& dir, const std::string& name) {
   return join_path(dir, "." + name + ".aside");
 }
 
-// The entry's name after a checkpoint that made room when a kill came has its own back.
-Result<std::string> name_of_entry(const std::string& dir, const std::string& entry) {
+// If a kill left the entry aside, renames it back, or removes it if it was replaced. Returns the
+// name of the entry.
+Result<std::string> restore_name(const std::string& dir, const std::string& entry) {
   static const std::regex kForm(R"(\.(step-\d{8,})\.aside)");
   std::smatch found;
   if (!std::regex_match(entry, found, kForm)) return entry;
@@ -53,12 +54,12 @@ std::string save_folder(const std::string& dir, int64_t step, const std::string&
 
 Result<std::vector<std::string>> complete_checkpoints(const std::string& dir) {
   std::vector<std::pair<int64_t, std::string>> found;
-  OFSDP_ASSIGN_OR_RETURN(const std::vector<std::string> all, names_in(dir));
+  OFSDP_ASSIGN_OR_RETURN(const std::vector<std::string> all, list_folder(dir));
   for (const std::string& name : all) {
     const std::string folder = join_path(dir, name);
     if (!is_checkpoint_name(name) || is_absent(join_path(folder, kManifestName))) continue;
     const auto manifest = read_manifest(folder);
-    // One whose manifest is harmed is looked at all the same, so that the run can say so.
+    // A harmed manifest counts too, so that the run can report it.
     found.emplace_back(manifest.ok() ? manifest->sequence : INT64_MAX, name);
   }
   std::ranges::sort(found, std::greater());
@@ -81,9 +82,9 @@ Result<CheckpointStore> CheckpointStore::open(const std::string& dir, const Rete
   Result<LockedFile> lock = LockedFile::lock(join_path(dir, ".lock"));
   if (!lock.ok()) return Status(ErrorKind::kInput, "--checkpoint-dir: " + lock.error().message());
   store.lock_ = *std::move(lock);
-  OFSDP_ASSIGN_OR_RETURN(const std::vector<std::string> entries, names_in(dir));
+  OFSDP_ASSIGN_OR_RETURN(const std::vector<std::string> entries, list_folder(dir));
   for (const std::string& entry : entries) {
-    OFSDP_ASSIGN_OR_RETURN(const std::string name, name_of_entry(dir, entry));
+    OFSDP_ASSIGN_OR_RETURN(const std::string name, restore_name(dir, entry));
     const std::string path = join_path(dir, name);
     if (is_our_temporary(name)) {
       OFSDP_RETURN_IF_ERROR(remove_all(path));
@@ -91,7 +92,8 @@ Result<CheckpointStore> CheckpointStore::open(const std::string& dir, const Rete
     }
     if (!is_checkpoint_name(name)) continue;
     auto manifest = read_manifest(path);
-    // Only bytes prove harm. What cannot be read now may be good, and newer than all others.
+    // Only bytes prove harm: a checkpoint that cannot be read may be good, and newer than all
+    // others.
     if (!manifest.ok() && manifest.error().kind() == ErrorKind::kFault)
       return std::move(manifest).status();
     if (manifest.ok()) {
@@ -105,12 +107,12 @@ Result<CheckpointStore> CheckpointStore::open(const std::string& dir, const Rete
 Status CheckpointStore::gather_parts(const std::string& folder, Manifest& manifest) const {
   for (int rank = 0; rank < manifest.world; ++rank) {
     const std::string path = part_path(folder, rank);
-    OFSDP_ASSIGN_OR_RETURN(const std::string text, read_whole_file(path, kMostManifest));
+    OFSDP_ASSIGN_OR_RETURN(const std::string text, read_whole_file(path, kMaxManifest));
     OFSDP_ASSIGN_OR_RETURN(const auto files, prefixed(path, parse_files(text)));
     manifest.files.insert(manifest.files.end(), files.begin(), files.end());
   }
-  // A file of several ranks (the model of a full checkpoint) is listed once for each of them, so
-  // the entries are joined; its slices keep the order of the ranks.
+  // A file that several ranks wrote (the model of a full checkpoint) is listed by each of them.
+  // Joins these entries; slices stay in rank order.
   std::vector<CheckpointFile> joined;
   for (CheckpointFile& file : manifest.files) {
     const auto same = std::ranges::find(joined, file.name, &CheckpointFile::name);
@@ -139,7 +141,7 @@ Status CheckpointStore::commit(const std::string& folder, Manifest manifest) {
   const std::string name = checkpoint_name(manifest.step);
   OFSDP_RETURN_IF_ERROR(take_name(folder, join_path(dir_, name), aside_path(dir_, name)));
   OFSDP_RETURN_IF_ERROR(sync_folder(dir_));
-  OFSDP_RETURN_IF_ERROR(remove_all(folder));  // one of this step that was there before
+  OFSDP_RETURN_IF_ERROR(remove_all(folder));  // the checkpoint of this step that it replaced
   std::erase_if(entries_, [&](const Entry& e) { return e.name == name; });
   entries_.push_back({name, manifest.sequence, manifest.evaluation});
   OFSDP_RETURN_IF_ERROR(link_best());
@@ -151,7 +153,7 @@ void CheckpointStore::set_aside(const std::string& name) {
   const std::string bad = join_path(dir_, "bad-" + name);
   std::string free = bad;
   for (int i = 2; !is_absent(free) && i < 1000; ++i) free = format_text("{}.{}", bad, i);
-  (void)take_name(join_path(dir_, name), free);  // where this fails it stays under its name
+  (void)take_name(join_path(dir_, name), free);  // if this fails, it keeps the name
 }
 
 bool CheckpointStore::better(const SavedEvaluation& a, const SavedEvaluation& b) const {
@@ -192,7 +194,7 @@ Status CheckpointStore::link_best() const {
   return fault("{}: cannot become a link to {}: {}", link, entry->name, std::strerror(errno));
 }
 
-// By rename first: what is removed in part has no name of a checkpoint any more.
+// Renames first, so that no half-removed folder has the name of a checkpoint.
 Status CheckpointStore::remove_old() {
   const std::string keep = best() == nullptr ? "" : best()->name;
   while (static_cast<int64_t>(entries_.size()) > retention_.keep) {

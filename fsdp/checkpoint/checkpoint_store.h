@@ -1,50 +1,50 @@
-// CheckpointStore: the folder of a run's checkpoints, for its one writer.
+// CheckpointStore: the folder of a run's checkpoints, for the one run that writes there.
 //
 //     DIR/.lock                       held while a run writes here
 //     DIR/.step-00000120.TOKEN.tmp/   a save under way, or one that a killed run left
 //     DIR/step-00000100/              complete: it has a manifest.json
-//     DIR/best                        symbolic link to the checkpoint of the best evaluation
+//     DIR/best                        symbolic link to the checkpoint with the best evaluation
 //     DIR/bad-step-00000080/          one that --resume latest found harmed and passed over
 //
-// A save: every rank writes its files and its part of the manifest (`write_part`) into the
-// temporary folder. After all ranks have done so, rank 0 calls `commit`. It writes the manifest
-// last, syncs every file, renames the folder in one step, and only then removes older checkpoints,
+// To save, every rank writes files and a part of the manifest (`write_part`) into the temporary
+// folder. After all ranks have done so, rank 0 must call `commit`, which writes the manifest last,
+// syncs every file, renames the folder in one step, and only then removes older checkpoints, but
 // never the last good one.
 //
-// Owner: the session; the store holds the lock. Thread: one at a time; `commit` may run on another
-// thread than `open`. Errors: kInput from `open`, and kFault where a manifest cannot be read;
-// afterwards kFault, which names the path.
+// Calls must not overlap; `commit` may run on another thread than `open`.
 #pragma once
 
 #include "fsdp/checkpoint/disk.h"
 #include "fsdp/checkpoint/manifest.h"
-#include "fsdp/checkpoint/retention.h"
 
 namespace ofsdp::fsdp {
 
 std::string checkpoint_name(int64_t step);  // "step-00000120"
 
-// Complete checkpoints of a folder, the latest first. Names, no paths. Errors: kFault when the
+// Returns the names of complete checkpoints in a folder, the latest first. Returns kFault if the
 // folder cannot be listed.
 Result<std::vector<std::string>> complete_checkpoints(const std::string& dir);
 
-// A rank's part in a save of several ranks.
+// Returns the temporary folder of a save.
 std::string save_folder(const std::string& dir, int64_t step, const std::string& token);
+// Writes a rank's part of the manifest.
 Status write_part(const std::string& folder, int rank, const std::vector<CheckpointFile>& files);
 
 class CheckpointStore {
  public:
-  // Makes the folder when it is not there, takes its lock, removes the temporaries that killed runs
-  // of this program left there; names of another form are somebody else's.
+  // Makes the folder if it is absent, takes the lock, and removes temporary folders that killed
+  // runs left there; does not touch names of another form. Returns kInput if the folder cannot be
+  // made or locked, kFault if a manifest cannot be read.
   static Result<CheckpointStore> open(const std::string& dir, const Retention& retention);
 
-  // Puts the parts of all ranks together. `manifest` has everything but files and sequence.
+  // Joins the parts of all ranks. `manifest` has everything except files and sequence. Returns
+  // kFault with the path if that fails.
   Status commit(const std::string& folder, Manifest manifest);
-  // The newest checkpoint there, or "".
+  // Returns the name of the newest checkpoint, or "".
   std::string newest() const { return entries_.empty() ? "" : entries_.back().name; }
-  // A harmed checkpoint keeps its bytes under another name.
+  // Renames a harmed checkpoint, so that it is not used again.
   void set_aside(const std::string& name);
-  // Whether the evaluation is better than that of every checkpoint so far.
+  // Returns true if the evaluation is better than all in the folder.
   bool is_best(const SavedEvaluation& evaluation) const;
 
  private:

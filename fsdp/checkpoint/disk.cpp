@@ -24,7 +24,7 @@ Status failed(const std::string& path, const char* what) {
   return fault("{}: {}: {}", path, what, std::strerror(errno));
 }
 
-mode_t mode_of(const std::string& path) {
+mode_t file_mode(const std::string& path) {
   struct stat info {};
   return stat(path.c_str(), &info) == 0 ? info.st_mode : 0;
 }
@@ -45,7 +45,7 @@ Status resize_file(const OpenFile& file, int64_t bytes) {
 
 Status start_writeback(const OpenFile& file, int64_t offset, int64_t bytes) {
   if (sync_file_range(file.fd.get(), offset, bytes, SYNC_FILE_RANGE_WRITE) == 0) return ok_status();
-  // Not every file system has it; what matters is the fsync at the end.
+  // Not every file system supports it; the fsync at the end is enough.
   if (errno == ESPIPE || errno == EINVAL || errno == ENOSYS) return ok_status();
   return failed(file.path, "cannot be brought to disk");
 }
@@ -77,10 +77,10 @@ Status write_whole_file(const std::string& path, const std::string& bytes) {
   return sync_file(file);
 }
 
-Result<std::string> read_whole_file(const std::string& path, int64_t most_bytes) {
+Result<std::string> read_whole_file(const std::string& path, int64_t max_bytes) {
   OFSDP_ASSIGN_OR_RETURN(const OpenFile file, open_for_reading(path));
-  OFSDP_REJECT_IF(file.bytes > most_bytes, "{}: expected at most {} bytes, found {}", path,
-                  most_bytes, file.bytes);
+  OFSDP_REJECT_IF(file.bytes > max_bytes, "{}: expected at most {} bytes, found {}", path,
+                  max_bytes, file.bytes);
   std::string bytes(static_cast<size_t>(file.bytes), '\0');
   OFSDP_RETURN_IF_ERROR(read_exactly(file, 0, std::as_writable_bytes(std::span(bytes))));
   return bytes;
@@ -93,7 +93,7 @@ Status remove_all(const std::string& path) {
   return fault("{}: cannot be removed: {}", path, error.message());
 }
 
-Result<std::vector<std::string>> names_in(const std::string& folder) {
+Result<std::vector<std::string>> list_folder(const std::string& folder) {
   std::vector<std::string> names;
   if (is_absent(folder)) return names;
   std::error_code error;
@@ -106,8 +106,8 @@ Result<std::vector<std::string>> names_in(const std::string& folder) {
   return names;
 }
 
-bool is_folder(const std::string& path) { return S_ISDIR(mode_of(path)); }
-bool is_file(const std::string& path) { return S_ISREG(mode_of(path)); }
+bool is_folder(const std::string& path) { return S_ISDIR(file_mode(path)); }
+bool is_file(const std::string& path) { return S_ISREG(file_mode(path)); }
 
 bool is_absent(const std::string& path) {
   struct stat info {};

@@ -1,10 +1,12 @@
 // Disk operations of checkpoints beyond reading and writing bytes (kernels/base/posix_file.h): new
-// files and folders, names that change in one step, a lock that the kernel releases.
+// files and folders, renaming in one step, a lock that the kernel releases, a checksum.
 //
-// Ownership: LockedFile owns its descriptor. Threads: any. Errors: kFault naming the path and what
-// the system said; kInput from lock_file when another process has the lock.
+// Errors are kFault with the path and the system's text, unless noted.
 #pragma once
 
+#include <cstddef>
+#include <cstdint>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -12,33 +14,37 @@
 
 namespace ofsdp::fsdp {
 
-Result<OpenFile> create_file(const std::string& path);  // made when it is not there; keeps bytes
+Result<OpenFile> create_file(const std::string& path);  // keeps the bytes of an existing file
 Status resize_file(const OpenFile& file, int64_t bytes);
 Status start_writeback(const OpenFile& file, int64_t offset, int64_t bytes);  // does not wait
-Status make_folder(const std::string& path);                                  // may be there
-Status make_folders(const std::string& path);                                 // with its parents
-// `from` gets the name `to`, whatever had it; a folder that was there takes `from`'s name. Where
-// the file system cannot exchange names (NFS, CIFS), that folder is called `aside` meanwhile: who
-// finds it there after a kill gives it its name back.
+Status make_folder(const std::string& path);                                  // may exist
+Status make_folders(const std::string& path);                                 // and its parents
+// Renames `from` to `to` and replaces a file there; a folder there gets the name `from`. If the
+// file system cannot exchange names (NFS, CIFS), that folder is called `aside` for a moment: after
+// a kill, the next user of the folder must rename it back.
 Status take_name(const std::string& from, const std::string& to, const std::string& aside = {});
 Status write_whole_file(const std::string& path, const std::string& bytes);  // synced
-Result<std::string> read_whole_file(const std::string& path, int64_t most_bytes);
+Result<std::string> read_whole_file(const std::string& path, int64_t max_bytes);
 Status remove_all(const std::string& path);
-Result<std::vector<std::string>> names_in(const std::string& folder);  // sorted; absent: none
+Result<std::vector<std::string>> list_folder(const std::string& folder);  // sorted; none if absent
 bool is_folder(const std::string& path);
 bool is_file(const std::string& path);
-// Whether the file system says that there is no such name; any other answer is no.
+// Returns true only if the file system says that there is no such name.
 bool is_absent(const std::string& path);
 std::string absolute_path(const std::string& path);
 
-// Holds the lock until it is destroyed or the process ends, however it ends. Waits a little for a
-// process that is about to end.
+// Holds a lock until it is destroyed or the process ends, however it ends.
 class LockedFile {
  public:
+  // Waits a few seconds if another process has the lock; then returns kInput.
   static Result<LockedFile> lock(const std::string& path);
 
  private:
   OpenFile file_;
 };
+
+// Returns the CRC-32C (Castagnoli) of `bytes`, by the processor's instruction (x86/, aarch64/).
+// Follows RFC 3720, appendix B.4. crc32c(b, crc32c(a)) is the checksum of a followed by b.
+uint32_t crc32c(std::span<const std::byte> bytes, uint32_t before = 0);
 
 }  // namespace ofsdp::fsdp

@@ -7,7 +7,6 @@
 #include <stdexcept>
 #include <utility>
 
-#include "fsdp/checkpoint/crc32c.h"
 #include "fsdp/checkpoint/disk.h"
 #include "kernels/base/reject.h"
 
@@ -18,32 +17,32 @@ using Json = nlohmann::json;
 
 constexpr const char* kFormat = "onnx-fsdp checkpoint";
 
-uint32_t checksum_of(const std::string& text) { return crc32c(std::as_bytes(std::span(text))); }
+uint32_t text_checksum(const std::string& text) { return crc32c(std::as_bytes(std::span(text))); }
 
-// On one line; bytes of a name that are no UTF-8 do not end the run.
-std::string line_of(const Json& j) {
+// Returns one line of text. Replaces bytes that are no UTF-8.
+std::string dump_line(const Json& j) {
   return j.dump(-1, ' ', false, Json::error_handler_t::replace);
 }
 
-// A key a line, a file a line: for people.
-std::string lines_of(const Json& j) {
+// Returns a text for people, with a line for each key and each file.
+std::string dump_lines(const Json& j) {
   std::string text;
   for (const auto& [key, value] : j.items()) {
     text += format_text("{}\n \"{}\": ", text.empty() ? "{" : ",", key);
     if (key != "files" || value.empty()) {
-      text += line_of(value);
+      text += dump_line(value);
       continue;
     }
     const char* before = "[\n  ";
-    for (const Json& file : value) text += std::exchange(before, ",\n  ") + line_of(file);
+    for (const Json& file : value) text += std::exchange(before, ",\n  ") + dump_line(file);
     text += "\n ]";
   }
   return text + "\n}\n";
 }
 
-// ---- Members: one list of each struct, for writing and for reading ----
+// ---- Members: one list for each struct serves writing and reading ----
 //
-// Reading throws; the exceptions, ours and nlohmann's, end in parse_manifest and parse_files.
+// Reading throws; parse_manifest and parse_files catch the exceptions, ours and nlohmann's.
 
 template <typename T>
 constexpr bool kIsList = false;
@@ -69,7 +68,7 @@ class Members {
     }
     if constexpr (sizeof...(more) > 0) named(more...);
   }
-  // All members of an object, whatever their names.
+  // All members of an object, with any names.
   void all(auto& values) {
     if constexpr (kWrites) {
       json_ = Json::object();
@@ -80,7 +79,7 @@ class Members {
       }
     }
   }
-  // A text or a list that older manifests have not, nor those where it is empty.
+  // A text or a list that is left out if it is empty, and that older manifests do not have.
   void optional(const char* name, auto& value) {
     if constexpr (kWrites) {
       if (!value.empty()) write(json_[name], value);
@@ -126,10 +125,10 @@ class Members {
       Members members(json);
       list_members(members, value);
     } else {
-      // The library makes whole numbers of fractions and of 1e300; a manifest has none.
+      // The library would convert fractions and 1e300 to whole numbers; a manifest has none.
       const bool whole = std::is_integral_v<T> && !std::is_same_v<T, bool>;
       if (whole && !json.is_number_integer()) {
-        throw std::runtime_error("expected a whole number, found " + line_of(json).substr(0, 40));
+        throw std::runtime_error("expected a whole number, found " + dump_line(json).substr(0, 40));
       }
       value = json.get<T>();
     }
@@ -209,7 +208,7 @@ void list_members(Members<kWrites>& m, Listed<kWrites, Manifest> all) {
   m.named("units", all.units, "files", all.files);
 }
 
-// Checks that the JSON is one of ours, of this version, and unharmed.
+// Checks format, version and checksum.
 Status check_envelope(const Json& j) {
   OFSDP_REJECT_IF(!j.is_object() || j.value("format", Json()) != kFormat,
                   "expected \"format\": \"{}\", found another file", kFormat);
@@ -219,15 +218,15 @@ Status check_envelope(const Json& j) {
   const Json said = j.value("crc32c", Json());
   Json rest = j;
   rest.erase("crc32c");
-  const uint32_t found = checksum_of(line_of(rest));
+  const uint32_t found = text_checksum(dump_line(rest));
   if (said == found) return ok_status();
   return input_error("its own checksum is {}, but its content gives {}: it was changed",
                      said.dump(), found);
 }
 
-// ---- What parse_manifest promises of every manifest ----
+// ---- The checks of parse_manifest ----
 
-constexpr int64_t kMostNumel = int64_t{1} << 60;  // so that no sum of two, nor bytes, overflow
+constexpr int64_t kMaxNumel = int64_t{1} << 60;  // so that neither a sum of two nor bytes overflow
 
 class ManifestCheck {
  public:
@@ -257,7 +256,7 @@ class ManifestCheck {
                             std::map<std::string, int64_t>& numels) {
     for (const NamedTensor& tensor : list) {
       const Result<int64_t> numel = checked_numel(tensor.shape.axes());
-      OFSDP_REJECT_IF(!numel.ok() || *numel > kMostNumel, "'{}': no shape {}", tensor.name,
+      OFSDP_REJECT_IF(!numel.ok() || *numel > kMaxNumel, "'{}': no shape {}", tensor.name,
                       tensor.shape.text());
       OFSDP_REJECT_IF(!numels.emplace(tensor.name, *numel).second, "'{}' stands here twice",
                       tensor.name);
@@ -270,7 +269,7 @@ class ManifestCheck {
       const Result<int64_t> numel = checked_numel(t.shape.axes());
       const bool known = std::ranges::count(m_.states, t.kind) > 0 && trained_.contains(t.name);
       OFSDP_REJECT_IF(!known, "state {} of '{}': there is no such state or tensor", t.kind, t.name);
-      OFSDP_REJECT_IF(!numel.ok() || *numel > kMostNumel, "{} of '{}': no shape {}", t.kind, t.name,
+      OFSDP_REJECT_IF(!numel.ok() || *numel > kMaxNumel, "{} of '{}': no shape {}", t.kind, t.name,
                       t.shape.text());
       OFSDP_REJECT_IF(!states_.emplace(std::pair(t.kind, t.name), *numel).second,
                       "{} of '{}' stands here twice", t.kind, t.name);
@@ -281,8 +280,8 @@ class ManifestCheck {
   Status check_units() const {
     for (size_t u = 0; u < m_.units.size(); ++u) {
       const UnitLayout& unit = m_.units[u];
-      OFSDP_REJECT_IF(unit.padded_numel < 0 || unit.padded_numel > kMostNumel,
-                      "unit {}: no size {}", u, unit.padded_numel);
+      OFSDP_REJECT_IF(unit.padded_numel < 0 || unit.padded_numel > kMaxNumel, "unit {}: no size {}",
+                      u, unit.padded_numel);
       for (const UnitLayout::Part& part : unit.params) {
         const auto found = trained_.find(part.name);
         const bool fits = part.offset >= 0 && part.offset <= unit.padded_numel &&
@@ -315,7 +314,7 @@ class ManifestCheck {
   }
 
   Status check_slice(const Slice& s, const CheckpointFile& file) const {
-    const std::optional<int64_t> numel = numel_of(s);
+    const std::optional<int64_t> numel = find_numel(s);
     if (!numel) return input_error("there is no such tensor");
     OFSDP_REJECT_IF(s.first < 0 || s.count < 0 || s.first > *numel || s.count > *numel - s.first,
                     "elements {} + {} of {}", s.first, s.count, *numel);
@@ -326,7 +325,7 @@ class ManifestCheck {
     return input_error("expected {} checksums, found {}", s.blocks(), s.checksums.size());
   }
 
-  std::optional<int64_t> numel_of(const Slice& s) const {
+  std::optional<int64_t> find_numel(const Slice& s) const {
     const bool statistic = s.kind == kStatisticKind;
     if (!states_.empty() && std::ranges::count(m_.states, s.kind) > 0) {
       const auto found = states_.find({s.kind, s.name});
@@ -348,12 +347,12 @@ class ManifestCheck {
 
   const Manifest& m_;
   std::map<std::string, int64_t> trained_, statistics_;
-  std::map<std::pair<std::string, std::string>, int64_t> states_;  // of state_tensors
+  std::map<std::pair<std::string, std::string>, int64_t> states_;  // from state_tensors
 };
 
 }  // namespace
 
-std::vector<StateTensor> states_of(const Manifest& manifest) {
+std::vector<StateTensor> saved_states(const Manifest& manifest) {
   std::vector<StateTensor> tensors = manifest.state_tensors;
   if (!tensors.empty()) return tensors;
   for (const NamedTensor& tensor : manifest.trained) {
@@ -368,8 +367,8 @@ std::string to_text(const Manifest& manifest) {
   Json j = {{"format", kFormat}, {"version", kCheckpointVersion}};
   Members<true> members(j);
   list_members(members, manifest);
-  j["crc32c"] = checksum_of(line_of(j));
-  return lines_of(j);
+  j["crc32c"] = text_checksum(dump_line(j));
+  return dump_lines(j);
 }
 
 Result<Manifest> parse_manifest(const std::string& text) {
@@ -390,7 +389,7 @@ Result<Manifest> read_manifest(const std::string& folder) {
   const std::string path = join_path(folder, kManifestName);
   OFSDP_REJECT_IF(is_absent(path), "{}: expected a checkpoint, found no {} in it", folder,
                   kManifestName);
-  OFSDP_ASSIGN_OR_RETURN(const std::string text, read_whole_file(path, kMostManifest));
+  OFSDP_ASSIGN_OR_RETURN(const std::string text, read_whole_file(path, kMaxManifest));
   return prefixed(path, parse_manifest(text));
 }
 
@@ -400,7 +399,7 @@ std::string to_text(const std::vector<CheckpointFile>& files) {
     Members<true> members(list.emplace_back(nullptr));
     list_members(members, file);
   }
-  return line_of(list);
+  return dump_line(list);
 }
 
 Result<std::vector<CheckpointFile>> parse_files(const std::string& text) {

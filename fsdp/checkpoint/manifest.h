@@ -1,22 +1,21 @@
-// Manifest: what a checkpoint is and where every element of it is; `manifest.json` as a value.
+// Manifest: `manifest.json` as a value. It describes a checkpoint and says where every element is.
+// FORMAT.md lists the keys.
 //
-// A slice is a range of elements of one flat float32 tensor and the bytes that hold them. Tensors
-// are named by a kind - "parameter", "statistic" (a running statistic, one copy a rank) or a state
-// of the optimizer ("exp_avg") - and by the initializer's name; in a local checkpoint by the
-// number of a unit, whose flat elements they are then (fsdp/plan/unit.h). Bytes are little-endian
-// and dense. Each kChecksumBlock bytes of a slice have a checksum of their own, so that a rank can
-// check what it reads without reading more.
-//
-// parse_manifest trusts nothing: after it every slice is in its file, names no folder, has the
-// right number of checksums and stays inside of its tensor. FORMAT.md has the keys.
-//
-// Errors: kInput, saying what was expected and found, without the path.
+// A slice is a range of elements in a flat float32 tensor, and the bytes that hold them. A tensor
+// is named by a kind - "parameter", "statistic" (a running statistic, one copy for each rank) or an
+// optimizer state ("exp_avg") - and by the initializer's name. In a local checkpoint the number of
+// a unit replaces that name, and the slice holds flat elements of the unit (fsdp/plan/unit.h).
+// Bytes are little-endian and dense. Each kChecksumBlock bytes of a slice have a checksum, so that
+// a rank can check a range without reading more.
 #pragma once
 
+#include <algorithm>
+#include <array>
 #include <cstdint>
 #include <map>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "kernels/base/status.h"
@@ -26,7 +25,7 @@ namespace ofsdp::fsdp {
 
 inline constexpr int kCheckpointVersion = 1;
 inline constexpr int64_t kChecksumBlock = int64_t{1} << 20;  // bytes
-inline constexpr int64_t kMostManifest = int64_t{1} << 30;   // bytes
+inline constexpr int64_t kMaxManifest = int64_t{1} << 30;    // bytes
 inline constexpr const char* kManifestName = "manifest.json";
 inline constexpr const char* kParameterKind = "parameter";
 inline constexpr const char* kStatisticKind = "statistic";
@@ -34,9 +33,9 @@ inline constexpr const char* kStatisticKind = "statistic";
 struct Slice {
   std::string kind;
   std::string name;
-  int64_t first = 0;  // element of the flat tensor
+  int64_t first = 0;  // element in the flat tensor
   int64_t count = 0;
-  int64_t offset = 0;  // byte of the file
+  int64_t offset = 0;  // byte in the file
   std::vector<uint32_t> checksums;
 
   int64_t bytes() const { return count * 4; }
@@ -45,10 +44,10 @@ struct Slice {
 
 struct CheckpointFile {
   std::string name;
-  int rank = 0;  // that wrote its slices
+  int rank = 0;  // the writer
   int64_t bytes = 0;
   std::optional<uint32_t> header;  // checksum of the bytes outside of the slices
-  std::vector<Slice> slices;       // in the order of the file
+  std::vector<Slice> slices;       // in file order
 };
 
 struct NamedTensor {
@@ -57,14 +56,14 @@ struct NamedTensor {
   bool operator==(const NamedTensor&) const = default;
 };
 
-// A state of the optimizer, of one tensor.
+// An optimizer state for one tensor.
 struct StateTensor {
-  std::string kind;  // of Manifest::states
+  std::string kind;  // one of Manifest::states
   std::string name;
   Shape shape;
 };
 
-// A unit as it was cut: what a local checkpoint's slices mean.
+// The layout of a unit, to which the slices of a local checkpoint refer.
 struct UnitLayout {
   struct Part {
     std::string name;
@@ -74,9 +73,10 @@ struct UnitLayout {
   std::vector<Part> params;
 };
 
-struct SamplerPosition {  // of the next update
+// The position of the next update.
+struct SamplerPosition {
   int64_t epoch = 0;
-  int64_t sample = 0;  // samples of the epoch that were used
+  int64_t sample = 0;  // samples used in the epoch
   int64_t samples = 0;
   int64_t global_batch = 0;
   uint64_t seed = 0;
@@ -84,52 +84,72 @@ struct SamplerPosition {  // of the next update
   bool drop_last = false;
 };
 
-struct SavedLossScale {  // of float16 training
+// For float16 training.
+struct SavedLossScale {
   double scale = 1;
   int64_t good_updates = 0;
   int64_t skipped_updates = 0;
 };
 
-// The loss and the metrics by name; none: NaN, or there is none.
+// The loss and the metrics by name; no value means NaN or not measured.
 struct SavedEvaluation {
   std::map<std::string, std::optional<double>> numbers;
 };
 
+// The checkpoints to keep: the newest `keep`, and the one with the best evaluation if `best` is
+// set.
+struct Retention {
+  int64_t keep = 2;
+  std::string best;  // the number of an evaluation that decides, or empty
+};
+
+// Returns true if number `a` of an evaluation is better than `b`, not equal. `name` may end in
+// @PREDICTION. NaN is never better, and all other numbers are better than NaN.
+inline bool is_better(std::string_view name, double a, double b) {
+  constexpr std::array<std::string_view, 4> kLowerIsBetter{"loss", "perplexity", "rmse", "mae"};
+  if (a != a || b != b) return a == a;
+  const bool lower = std::ranges::count(kLowerIsBetter, name.substr(0, name.find('@'))) > 0;
+  return lower ? a < b : a > b;
+}
+
 struct Manifest {
   std::string type;      // sharded, full, local
-  std::string save;      // names the save: the same in every file's header
-  int64_t sequence = 0;  // in its folder: the latest has the largest
+  std::string save;      // names the save, as in the header of every file
+  int64_t sequence = 0;  // the latest save in a folder has the largest
   std::string model;     // absolute path of the input file
-  std::string graph;     // its hash (importer/proto/graph_hash.h)
-  std::string teacher;   // the identity of --teacher's file (importer/passes/teacher.h); or empty
-  std::string edits;     // to that file before it was trained (importer/edit/model_edits.h)
+  std::string graph;     // hash (importer/file/onnx_file.h)
+  std::string teacher;   // identity of the --teacher file (importer/passes/loss.h), or empty
+  std::string edits;     // made to the model before training (importer/edit/model_edits.h)
   int world = 1;
   std::string strategy, wrap;
-  int64_t step = 0;  // updates done
+  int64_t step = 0;  // number of updates done
   SamplerPosition sampler;
-  std::string schedule;  // in words, for people
+  std::string schedule;  // as text for people
   double lr = 0;
   std::string optimizer;
   std::vector<std::string> states;
   std::optional<SavedLossScale> loss_scale;
-  std::optional<SavedEvaluation> evaluation;  // made at this step
+  std::optional<SavedEvaluation> evaluation;  // at this step
   std::vector<NamedTensor> trained, statistics;
-  // Empty: every trained tensor has every state, in its own shape. Else all there are; their slices
-  // then have names of initializers in a local checkpoint too.
+  // If empty, every trained tensor has every state, in the tensor's shape. Else lists all states;
+  // slices of states then have names of initializers in a local checkpoint too.
   std::vector<StateTensor> state_tensors;
   std::vector<UnitLayout> units;
   std::vector<CheckpointFile> files;
 };
 
-// Every state of every tensor.
-std::vector<StateTensor> states_of(const Manifest& manifest);
+// Returns every state of every tensor.
+std::vector<StateTensor> saved_states(const Manifest& manifest);
 
 std::string to_text(const Manifest& manifest);
+// Trusts nothing: on success every slice lies in its file and its tensor, names no folder, and has
+// the right number of checksums. Returns kInput with the expected and the found value, without the
+// path.
 Result<Manifest> parse_manifest(const std::string& text);
-// Reads the one in a checkpoint's folder. Errors name the path.
+// Reads the manifest in a checkpoint's folder. Errors name the path.
 Result<Manifest> read_manifest(const std::string& folder);
 
-// A rank's own part, which rank 0 puts into the manifest: the files it wrote.
+// The part of the manifest that a rank gives to rank 0: the files that it wrote.
 std::string to_text(const std::vector<CheckpointFile>& files);
 Result<std::vector<CheckpointFile>> parse_files(const std::string& text);
 

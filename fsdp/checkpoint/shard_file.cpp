@@ -2,7 +2,6 @@
 
 #include <algorithm>
 
-#include "fsdp/checkpoint/crc32c.h"
 #include "fsdp/checkpoint/disk.h"
 #include "importer/file/wire.h"
 
@@ -14,7 +13,7 @@ enum : uint32_t { kIrVersion = 1, kProducer = 2, kGraph = 7, kOpset = 8, kModelM
 enum : uint32_t { kGraphName = 2, kInitializer = 5 };
 enum : uint32_t { kDims = 1, kDataType = 2, kName = 8, kRawData = 9, kTensorMetadata = 16 };
 
-// An entry of metadata as a whole field.
+// Returns a metadata entry as a whole field.
 std::string metadata(uint32_t field, const std::string& key, const std::string& value) {
   return bytes_field(field, bytes_field(1, "onnx_fsdp." + key) + bytes_field(2, value));
 }
@@ -25,7 +24,7 @@ std::string initializer_name(const Slice& slice, bool several) {
   return several ? format_text("{}@{}", name, slice.first) : name;
 }
 
-// The TensorProto up to its data, which follow: tag and length of raw_data are its end.
+// Returns the TensorProto up to the data: it ends with tag and length of raw_data.
 std::string tensor_head(const SourceSlice& s, bool several) {
   std::string fields;
   append_int(fields, kDims, s.slice.count);
@@ -63,7 +62,7 @@ PlannedFile plan_file(const ShardIdentity& identity, const std::vector<SourceSli
   std::vector<std::string> heads;
   uint64_t graph_bytes = graph_name.size();
   for (size_t i = 0; i < slices.size(); ++i) {
-    // A tensor that is whole or cut once in a file has its own name there.
+    // An initializer has the plain name of the tensor unless the file has several slices of it.
     const auto same = [&](const SourceSlice& other) {
       return other.slice.kind == slices[i].slice.kind && other.slice.name == slices[i].slice.name;
     };
@@ -127,8 +126,8 @@ class FileWriter {
     return ok_status();
   }
 
-  // Elements [at, at + count) of the slice.
-  std::span<const float> block_of(const SliceSource& source, int64_t at, int64_t count) {
+  // Returns elements [at, at + count) of the slice.
+  std::span<const float> decode(const SliceSource& source, int64_t at, int64_t count) {
     const auto size = static_cast<size_t>(count);
     if (source.values != nullptr) return {source.values + at, size};
     OFSDP_CHECK(size <= room_.size(), "no room to decode {} elements", count);
@@ -141,19 +140,19 @@ class FileWriter {
     for (int64_t at = 0; at < slice.bytes(); at += kChecksumBlock) {
       if (cancelled_) return fault("{}: not written: the run ends", file_.path);
       const int64_t bytes = std::min(kChecksumBlock, slice.bytes() - at);
-      const auto block = std::as_bytes(block_of(source, at / 4, bytes / 4));
+      const auto block = std::as_bytes(decode(source, at / 4, bytes / 4));
       slice.checksums.push_back(crc32c(block));
       OFSDP_RETURN_IF_ERROR(write_exactly(file_, slice.offset + at, block));
-      OFSDP_RETURN_IF_ERROR(write_behind(slice.offset + at + bytes));
+      OFSDP_RETURN_IF_ERROR(start_writeback_to(slice.offset + at + bytes));
     }
     return ok_status();
   }
 
-  Status write_behind(int64_t end) {
-    if (end < behind_) behind_ = end;  // slices of a shared file may go back
-    if (end - behind_ < kWritebackBytes) return ok_status();
-    const int64_t begin = behind_;
-    behind_ = end;
+  Status start_writeback_to(int64_t end) {
+    if (end < written_back_) written_back_ = end;  // slices of a shared file may go back
+    if (end - written_back_ < kWritebackBytes) return ok_status();
+    const int64_t begin = written_back_;
+    written_back_ = end;
     return start_writeback(file_, begin, end - begin);
   }
 
@@ -162,23 +161,23 @@ class FileWriter {
   const std::atomic<bool>& cancelled_;
   std::span<float> room_;
   CheckpointFile record_;
-  int64_t behind_ = 0;
+  int64_t written_back_ = 0;
 };
 
 }  // namespace
 
 std::vector<PlannedFile> plan_shard_files(const ShardIdentity& identity,
                                           const std::vector<SourceSlice>& slices,
-                                          int64_t most_bytes) {
-  const int64_t most = std::max<int64_t>(most_bytes / kChecksumBlock, 1) * kChecksumBlock / 4;
+                                          int64_t max_bytes) {
+  const int64_t max = std::max<int64_t>(max_bytes / kChecksumBlock, 1) * kChecksumBlock / 4;
   std::vector<std::vector<SourceSlice>> parts(1);
-  int64_t room = most;  // elements
+  int64_t room = max;  // elements
   for (SourceSlice rest : slices) {
     if (rest.slice.count == 0) continue;
     while (rest.slice.count > 0) {
       if (room == 0) {
         parts.emplace_back();
-        room = most;
+        room = max;
       }
       SourceSlice piece = rest;
       piece.slice.count = std::min(room, rest.slice.count);

@@ -1,12 +1,5 @@
-// The bytes of the files that a rank writes: a shard file is an ONNX model whose initializers are
-// slices, put together so that the data can be streamed to known offsets.
-//
-// A PlannedFile says what goes where: headers (ONNX's messages between the data) and slices, whose
-// elements the writer takes from memory, or decodes a block at a time. plan_shard_files cuts a
-// rank's slices into files of at most kShardFileMost bytes: protobuf reads no more than 2 GiB.
-//
-// Slices keep their order; one that is longer than a file is cut. Pure.
-// Ownership: values; `source` is a view. Threads: any. FORMAT.md describes the bytes.
+// The files that a rank writes. A shard file is an ONNX model with slices as initializers, laid out
+// so that the data can be streamed to known offsets. FORMAT.md describes the bytes.
 #pragma once
 
 #include <atomic>
@@ -19,13 +12,13 @@
 
 namespace ofsdp::fsdp {
 
-inline constexpr int64_t kShardFileMost = int64_t{1} << 30;
+inline constexpr int64_t kMaxShardFile = int64_t{1} << 30;  // protobuf reads at most 2 GiB
 
-// The elements of a slice: float32 in memory, or a state of fewer bits.
+// A view of a slice's elements: float32 in memory, or a state with fewer bits.
 struct SliceSource {
   const float* values = nullptr;
-  StoredState state = {};  // instead
-  int64_t first = 0;       // its element that the slice begins with
+  StoredState state = {};  // used if `values` is null
+  int64_t first = 0;       // the first element of the slice in `state`
 
   SliceSource from(int64_t count) const {
     return values != nullptr ? SliceSource{values + count, {}, 0}
@@ -34,11 +27,12 @@ struct SliceSource {
 };
 
 struct SourceSlice {
-  Slice slice;  // its offset and checksums come later
+  Slice slice;  // without offset and checksums
   Shape shape;  // of the whole tensor
   SliceSource source = {};
 };
 
+// The layout of a file: headers (the ONNX messages between the data) and slices.
 struct PlannedFile {
   struct Header {
     int64_t offset = 0;
@@ -46,7 +40,7 @@ struct PlannedFile {
   };
   CheckpointFile file;  // slices with offsets, without checksums
   std::vector<Header> headers;
-  std::vector<SliceSource> sources;  // a slice each
+  std::vector<SliceSource> sources;  // by slice
 };
 
 struct ShardIdentity {
@@ -55,18 +49,16 @@ struct ShardIdentity {
   int world = 1;
 };
 
+// Divides a rank's slices, in order, into files of at most `max_bytes`. A longer slice is cut.
 std::vector<PlannedFile> plan_shard_files(const ShardIdentity& identity,
                                           const std::vector<SourceSlice>& slices,
-                                          int64_t most_bytes = kShardFileMost);
+                                          int64_t max_bytes = kMaxShardFile);
 
-// Writes the headers and slices of one planned file at their offsets, takes the checksums on the
-// way, and brings all of it to disk. Returns what the manifest says of the file. The file may be
-// there already and be written by other ranks too, at other offsets. REQUIRES: `room` for the bytes
-// of a block, kChecksumBlock, where a source is to be decoded.
-//
-// Memory: nothing beyond the caller's; a block is checked and written while it is in the cache, and
-// the disk is set to work after it. Threads: one a file; `cancelled` may be set by any and ends the
-// write early. Errors: kFault naming the file.
+// Writes headers and slices at their offsets, computes the checksums, and syncs the file. Returns
+// the manifest's entry for the file, or kFault with the file. Other ranks may write to the same
+// file, at other offsets. Each block is checked and written while it is in the cache, and writeback
+// to disk begins early. Any thread may set `cancelled` to end the write. REQUIRES: if a source must
+// be decoded, `room` has kChecksumBlock bytes.
 Result<CheckpointFile> write_planned_file(const std::string& folder, const PlannedFile& planned,
                                           const std::atomic<bool>& cancelled,
                                           std::span<float> room = {});

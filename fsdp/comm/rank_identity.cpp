@@ -17,7 +17,7 @@
 namespace ofsdp::fsdp {
 namespace {
 
-// The variables of one kind of launcher. Null: it has none of that meaning.
+// The variables that one kind of launcher sets, or null.
 struct Source {
   const char* started_by;
   const char* rank;
@@ -48,7 +48,7 @@ class Environment {
 
   bool has(const char* name) const { return !text(name).empty(); }
 
-  // A whole number of `least` .. `most`; `otherwise` when the variable is not set.
+  // Returns a whole number from `least` to `most`, or `otherwise` if the variable is not set.
   Result<int> number(const char* name, int least, int most, int otherwise) const {
     const std::string found = text(name);
     if (found.empty()) return otherwise;
@@ -72,8 +72,7 @@ Status require(const Environment& environment, const char* name, const char* bec
                      environment.text(because));
 }
 
-// A script may say with GROUP_RANK which host is which whoever starts the ranks; NODE_RANK is its
-// other name.
+// With any launcher a script may set GROUP_RANK, or NODE_RANK, to number the hosts.
 Status read_hosts(const Environment& environment, const Source& source, RankIdentity& identity) {
   const char* const nodes = environment.has("GROUP_WORLD_SIZE") ? "GROUP_WORLD_SIZE" : source.hosts;
   OFSDP_ASSIGN_OR_RETURN(identity.nodes, environment.number(nodes, 1, identity.world, 0));
@@ -107,7 +106,7 @@ Result<RankIdentity> read(const Environment& environment, const Source& source) 
   return identity;
 }
 
-// mpirun and scripts that set RANK themselves may both speak; what they say must be the same.
+// Both mpirun and a script may set ranks; they must agree.
 Status check_agreement(const RankIdentity& a, const RankIdentity& b) {
   if (a.rank == b.rank && a.world == b.world) return {};
   return input_error("the environment of {} says rank {} of {}, that of {} says rank {} of {}",
@@ -122,7 +121,7 @@ std::string run_id(const Environment& environment) {
   return id;
 }
 
-// torchrun's agent keeps the port for its own store; its ranks agree on the next one.
+// If torchrun's agent keeps the port for a store, ranks use the next port.
 bool agent_holds_port(const Environment& environment) {
   return environment.text("TORCHELASTIC_USE_AGENT_STORE") == "True" &&
          !environment.has("OFSDP_RENDEZVOUS");
@@ -150,7 +149,7 @@ Status read_engine(const Environment& environment, RankIdentity& identity) {
   return {};
 }
 
-// The first of "node[003-010,12],login1": where step's rank 0 runs, as Slurm numbers ranks.
+// Returns the first node in a list such as "node[003-010,12],login1": Slurm runs rank 0 there.
 std::string first_node(const std::string& list) {
   const std::string head = list.substr(0, list.find_first_of("[,"));
   if (head.size() == list.size() || list[head.size()] == ',') return head;
@@ -158,7 +157,8 @@ std::string first_node(const std::string& list) {
   return head + list.substr(begin, list.find_first_of(",-]", begin) - begin);
 }
 
-// Without MASTER_ADDR: Slurm says where the first rank is, and the job's number makes a port.
+// If MASTER_ADDR is not set, takes the first node from Slurm and derives a port from the job's
+// number.
 Status read_slurm_master(const Environment& environment, RankIdentity& identity) {
   if (!identity.master_address.empty()) return {};
   const char* const list =
@@ -185,14 +185,15 @@ struct Ancestor {
 Ancestor process(int pid) {
   std::ifstream file(format_text("/proc/{}/stat", pid));
   std::string line;
-  std::getline(file, line);  // "pid (name) state parent ...", and the name may hold anything
+  std::getline(file, line);  // "pid (name) state parent ..."; the name may contain any bytes
   const size_t open = line.find('('), close = line.rfind(')');
   if (open == std::string::npos || close == std::string::npos || close + 4 > line.size()) return {};
   return {line.substr(open + 1, close - open - 1), std::atoi(line.c_str() + close + 4)};
 }
 
-// The process that started all ranks of this host: MPICH hands its ranks no name of the job. A
-// wrapper script may be in between, so the proxy is looked for by name; else it is the parent.
+// Returns the process that started all ranks on this host, since MPICH gives ranks no name of the
+// job. Searches for MPICH's proxy by name, since a wrapper script may be in between; else takes the
+// parent.
 std::string launching_process() {
   for (int pid = getppid(); pid > 1;) {
     const Ancestor here = process(pid);
@@ -223,20 +224,20 @@ Result<std::string> rendezvous_name(const Environment& environment, std::string_
   return job_rendezvous(environment, started_by);
 }
 
-bool speaks(const Environment& environment, const Source& source) {
-  if (source.started_by == kSlurm.started_by) {  // sbatch and salloc alone make no ranks
+bool is_present(const Environment& environment, const Source& source) {
+  if (source.started_by == kSlurm.started_by) {  // sbatch and salloc do not start ranks
     return environment.has("SLURM_STEP_ID") && environment.has("SLURM_NTASKS") &&
            environment.text("SLURM_NTASKS") != "1";
   }
   return environment.has(source.rank) || environment.has(source.world);
 }
 
-// Among all launchers that speak, those with several ranks count; a launcher of one process may
-// have started another.
+// If several launchers have set variables, prefers one with several ranks: a launcher of one
+// process may have started another launcher.
 Result<std::optional<RankIdentity>> choose(const Environment& environment) {
   std::optional<RankIdentity> chosen;
   for (const Source& source : {kTorchrun, kOpenMpi, kMpich, kSlurm}) {
-    if (!speaks(environment, source)) continue;
+    if (!is_present(environment, source)) continue;
     OFSDP_ASSIGN_OR_RETURN(RankIdentity found, read(environment, source));
     if (chosen && chosen->world > 1 && found.world > 1) {
       OFSDP_RETURN_IF_ERROR(check_agreement(*chosen, found));
@@ -253,7 +254,7 @@ Result<std::optional<RankIdentity>> rank_identity_from_environment(
     const EnvironmentLookup& lookup) {
   const Environment environment(lookup);
   std::optional<RankIdentity> identity;
-  if (environment.has("OFSDP_RENDEZVOUS")) {  // our own launcher, whatever started that
+  if (environment.has("OFSDP_RENDEZVOUS")) {  // set by our own launcher
     OFSDP_ASSIGN_OR_RETURN(identity, read(environment, kTorchrun));
     identity->started_by = "fsdp-run";
     identity->rendezvous = environment.text("OFSDP_RENDEZVOUS");
@@ -273,20 +274,25 @@ Result<std::optional<RankIdentity>> rank_identity_from_environment(
   return identity;
 }
 
-int cores_of_rank(int local_world, const Cgroup& cgroup) {
+int cores_per_rank(int local_world, const Cgroup& cgroup) {
   int cores = 1;
   cpu_set_t mine;
-  // The launcher has pinned this rank to its share, and says how many the ranks have each.
+  // The launcher has pinned this rank and says how many cores each rank has.
   if (const char* share = std::getenv("OFSDP_RANK_CORES"); share != nullptr) {
     cores = std::atoi(share);
   } else if (sched_getaffinity(0, sizeof mine, &mine) == 0) {
     cores = CPU_COUNT(&mine) / local_world;
   }
-  // More threads than the quota has time for would be throttled in the middle of a step.
+  // With more threads than the quota allows, the kernel would stop them in the middle of a step.
   if (const auto quota = cgroup.cores()) {
     cores = static_cast<int>(std::min<double>(cores, std::ceil(*quota / local_world)));
   }
   return std::max(1, cores);
+}
+
+std::string host_name() {
+  char name[HOST_NAME_MAX + 1] = {};
+  return gethostname(name, sizeof name - 1) == 0 ? name : "?";
 }
 
 }  // namespace ofsdp::fsdp

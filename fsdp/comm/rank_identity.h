@@ -1,12 +1,9 @@
-// RankIdentity: this process's rank, as told by whoever started it: fsdp-run itself or a
-// torchrun-like launcher (RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, MASTER_PORT), Open MPI's or
-// MPICH's mpirun, Slurm's srun.
+// RankIdentity: this process's rank, read from the environment that the launcher set: fsdp-run or
+// one like torchrun (RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, MASTER_PORT), mpirun from Open MPI
+// or MPICH, or Slurm's srun.
 //
-// Ranks on several hosts: told by LOCAL_WORLD_SIZE below WORLD_SIZE or by GROUP_WORLD_SIZE
-// (torchrun), by the launcher's count of ranks on this host, or by Slurm's number of nodes.
-//
-// Threads: any, as long as nobody changes the environment. Errors: kInput naming the variable, what
-// was expected and what was found.
+// Ranks are on several hosts if LOCAL_WORLD_SIZE is below WORLD_SIZE, if GROUP_WORLD_SIZE says so
+// (torchrun), or by the launcher's count of ranks on this host or Slurm's count of nodes.
 #pragma once
 
 #include <functional>
@@ -23,21 +20,19 @@ struct RankIdentity {
   int rank = 0;
   int world = 1;
   int local_rank = 0;
-  std::string rendezvous =
-      {};  // the same for all ranks of a run, and for no other run of this user
+  std::string rendezvous = {};  // equal on all ranks of a run, and unique to it for this user
   std::string started_by = {};  // "fsdp-run", "torchrun", "Open MPI", "MPICH", "Slurm"
 
-  int local_world = 0;              // ranks on this host; 0: not said, all of them
-  int nodes = 0;                    // hosts; 0: not said
-  int node_rank = -1;               // which host this is; -1: not said, the machine's name decides
-  std::string master_address = {};  // where rank 0 can be reached from every host; empty: not said
+  int local_world = 0;              // ranks on this host; 0 if unknown: all of them
+  int nodes = 0;                    // hosts; 0 if unknown
+  int node_rank = -1;               // this host; -1 if unknown: ranks compare their machines
+  std::string master_address = {};  // of rank 0, reachable from every host; empty if unknown
   int master_port = 0;
-  std::string run_id =
-      {};  // the same on all hosts that belong to one run, besides that meeting point
-  JobSecret secret = {};  // of a run on several hosts
+  std::string run_id = {};  // with the master's address and port, equal on all hosts of a run
+  JobSecret secret = {};    // of a run on several hosts
 
-  // Carries bytes between hosts: "tcp", or the MPI library of the launcher, "openmpi" or "mpich".
-  // OFSDP_ENGINE says otherwise.
+  // Carries bytes between hosts: "tcp", or the launcher's MPI library, "openmpi" or "mpich".
+  // OFSDP_ENGINE overrides it.
   std::string engine = "tcp";
 
   bool several_hosts() const { return nodes > 1 || (local_world > 0 && local_world < world); }
@@ -49,12 +44,16 @@ struct RankIdentity {
 
 using EnvironmentLookup = std::function<const char*(const char* name)>;  // as std::getenv
 
-// No value: nobody said that this process is a rank. An empty variable counts as not set.
+// Returns no value if this process is no rank. An empty variable counts as not set. Returns kInput
+// with the variable, the expected value and the found one.
 Result<std::optional<RankIdentity>> rank_identity_from_environment(
     const EnvironmentLookup& lookup = {});
 
-// The cores that one of `local_world` ranks of this host may use, by its affinity and its share of
-// the cgroup's CPU quota, at least 1: the default of --threads.
-int cores_of_rank(int local_world, const Cgroup& cgroup = Cgroup());
+// Returns how many cores one of `local_world` ranks on this host may use, by affinity and by a
+// share of the cgroup's CPU quota, at least 1: the default of --threads.
+int cores_per_rank(int local_world, const Cgroup& cgroup = Cgroup());
+
+// Returns the name of this host for messages, "?" if the system does not say.
+std::string host_name();
 
 }  // namespace ofsdp::fsdp

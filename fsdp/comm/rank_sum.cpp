@@ -12,13 +12,13 @@
 namespace ofsdp::fsdp {
 namespace {
 
-// Vectors of the compiler instead of a pragma: they do not depend on the flags of the build.
+// The compiler's vector types instead of a pragma, so that build flags do not matter.
 using Floats = float __attribute__((vector_size(64), aligned(4), may_alias));
 using Bits32 = uint32_t __attribute__((vector_size(64)));
 using Bits16 = uint16_t __attribute__((vector_size(32), aligned(2), may_alias));
 constexpr int64_t kLanes = 16;
 
-// No vectors by value, which would be passed differently from one instruction set to another.
+// Returns no vectors by value, since instruction sets differ in how they pass them.
 [[gnu::always_inline]] inline void load(const float* x, Floats& v) {
   v = *reinterpret_cast<const Floats*>(x);
 }
@@ -30,9 +30,10 @@ constexpr int64_t kLanes = 16;
   for (int64_t lane = 0; lane < kLanes; ++lane) v[lane] = as_float(x[lane]);
 }
 
-// All sources in one pass: a block is read once and written once. kOnto: dst counts as the first.
+// Sums all sources in one pass, so that each element is read and written once. With kOnto the sum
+// starts from dst.
 template <int kCount, bool kOnto, typename T>
-[[gnu::always_inline]] inline void sum_of(const T* const* sources, int64_t numel, float* dst) {
+[[gnu::always_inline]] inline void sum_fixed(const T* const* sources, int64_t numel, float* dst) {
   int64_t i = 0;
   for (; i + kLanes <= numel; i += kLanes) {
     Floats sum, next;
@@ -50,22 +51,22 @@ template <int kCount, bool kOnto, typename T>
   }
 }
 
-// The counts are named so that each loop over sources has a fixed length and unrolls.
+// A case for each count lets the loop over sources unroll.
 template <bool kOnto, typename T>
 OFSDP_MULTIARCH void sum_up_to_four(const T* const* sources, int count, int64_t numel, float* dst) {
   switch (count) {
     case 1:
-      return sum_of<1, kOnto>(sources, numel, dst);
+      return sum_fixed<1, kOnto>(sources, numel, dst);
     case 2:
-      return sum_of<2, kOnto>(sources, numel, dst);
+      return sum_fixed<2, kOnto>(sources, numel, dst);
     case 3:
-      return sum_of<3, kOnto>(sources, numel, dst);
+      return sum_fixed<3, kOnto>(sources, numel, dst);
     default:
-      return sum_of<4, kOnto>(sources, numel, dst);
+      return sum_fixed<4, kOnto>(sources, numel, dst);
   }
 }
 
-// More than four: the next go onto the sum so far, which keeps the order.
+// Adds four sources at a time to the sum, which keeps the order.
 template <typename T>
 void sum_sources(std::span<const std::byte* const> sources, int64_t numel, float* dst,
                  const float* onto) {
@@ -84,7 +85,7 @@ void sum_sources(std::span<const std::byte* const> sources, int64_t numel, float
   }
 }
 
-constexpr int64_t kPiece = 1024;  // stays in the first-level cache with what it is rounded to
+constexpr int64_t kPiece = 1024;  // stays in the first-level cache with the rounded values
 
 }  // namespace
 

@@ -1,12 +1,4 @@
-// The sum of gradients over ranks: dst[i] = ((src[0][i] + src[1][i]) + src[2][i]) + ... in float32,
-// in that order for every element, so the bits do not depend on who sums or in which blocks.
-//
-// Sources of 16 bits are widened first. With `onto` the sum starts from its elements: onto[i] +
-// src[0][i] + ...; it may be dst.
-//
-// convert_elements copies where the types are the same; a copy onto itself is none.
-//
-// `dst` must not overlap a source. Ownership: none. Threads: any. Never allocates.
+// Sums and conversions of gradients. `dst` must not overlap a source. Never allocates.
 #pragma once
 
 #include <cstddef>
@@ -17,16 +9,19 @@
 
 namespace ofsdp::fsdp {
 
+// dst[i] = ((src[0][i] + src[1][i]) + src[2][i]) + ... in float32, in that order for every element,
+// so the bits depend neither on the rank that sums nor on the blocks. Sources of 16 bits are
+// widened first. If `onto` is given, the sum starts from onto[i]; it may be dst.
 void sum_in_rank_order(std::span<const std::byte* const> sources, DType dtype, int64_t numel,
                        float* dst, const float* onto = nullptr);
 
 // dst[i] += src[i].
 void add_elements(const std::byte* src, DType from, float* dst, int64_t numel);
 
-// The nearest value that `to` holds, ties to even.
+// Rounds to the nearest value of `to`, ties to even.
 void round_elements(float* values, DType to, int64_t numel);
 
-// float32 and the 16-bit floats, in every pair with float32.
+// Converts between float32 and a 16-bit float. Copies if the types are equal, unless dst is src.
 void convert_elements(const std::byte* src, DType from, std::byte* dst, DType to, int64_t numel);
 
 }  // namespace ofsdp::fsdp

@@ -1,5 +1,4 @@
-// The communicator of a run with one rank: nothing to wait for, nothing to add. The session needs
-// no special case.
+// The communicator for a run with one rank: it never waits. So the session needs no special case.
 #include <algorithm>
 #include <array>
 #include <atomic>
@@ -39,7 +38,7 @@ class SelfCommunicator final : public Communicator {
     std::byte* src = segment_.data() + slot.offset + first * dtype_size(slot.dtype);
     for (int64_t begin = 0; begin < slot.numel; begin += kReduceBlock) {
       const int64_t count = std::min(kReduceBlock, slot.numel - begin);
-      if (slot.dtype == DType::kFloat32 && slot.onto == nullptr) {  // nothing to add: the slot
+      if (slot.dtype == DType::kFloat32 && slot.onto == nullptr) {  // the slot is the sum
         sink(begin, {reinterpret_cast<float*>(src) + begin, static_cast<size_t>(count)});
         continue;
       }
@@ -57,7 +56,7 @@ class SelfCommunicator final : public Communicator {
 
   Status exchange(std::span<const double> mine, std::span<double> all,
                   const CollectiveSite&) override {
-    OFSDP_CHECK(mine.size() <= kExchangeMost && all.size() == mine.size(), "{} doubles into {}",
+    OFSDP_CHECK(mine.size() <= kMaxExchange && all.size() == mine.size(), "{} doubles into {}",
                 mine.size(), all.size());
     std::copy(mine.begin(), mine.end(), all.begin());
     return {};

@@ -1,27 +1,66 @@
-// Blocks: the parts of a model that are worth a unit each, such as the layers of a transformer.
+// Blocks: parts of a model that deserve a unit each, such as the layers of a transformer.
 //
-//   module_blocks     from the modules that exporters name: modules numbered under one parent of
-//                     which at least two are alike ("h.0", "h.1", ...), the outermost such; then
-//                     all others of the same class or the same path but for its numbers
+//   module_blocks     from module names: modules numbered under one parent of which at least two
+//                     are alike ("h.0", "h.1", ...), the outermost such; then all other modules
+//                     with the same class, or the same path except for numbers
 //   repeated_blocks   if names say nothing: the longest stretch of forward nodes that is followed
-//                     by copies of itself, node for node, with parameters of the same shapes, wired
-//                     alike
-//   requested_blocks  what --wrap-layers says: classes by name, modules by glob
+//                     by copies, with equal nodes, wiring and shapes of parameters
+//   requested_blocks  from --wrap-layers: classes by name, modules by glob
 //
-// A module that owns all its parameters itself (one Linear) is a block only where there are three
-// alike and they hold half of what is trained; the same for stretches with a single matrix.
-// Frozen parameters count for being alike, but blocks list trained ones only.
+// A module that owns all its parameters itself (one Linear) is a block only if three are alike and
+// they hold half of the trained elements; the same holds for stretches with a single matrix. Frozen
+// parameters count when modules are compared, but blocks list only trained ones.
 //
-// Follows PyTorch FSDP's transformer_auto_wrap_policy, with blocks found instead of named.
-// Errors: requested_blocks: kInput naming flag and nearest name.
+// Follows PyTorch FSDP's transformer_auto_wrap_policy, but finds the blocks.
 #pragma once
 
+#include <cstddef>
+#include <cstdint>
+#include <map>
 #include <string>
 #include <vector>
 
-#include "fsdp/plan/module_tree.h"
+#include "importer/graph/graph.h"
 
 namespace ofsdp::fsdp {
+
+struct Module {
+  std::string path;  // "encoder.layer.0"
+  std::string name;  // "0"
+  std::string type;  // class, or empty
+  int parent = -1;
+  std::vector<int> children;
+  std::vector<int> parameters;  // owned directly, trained or not; indices in Graph::parameters
+};
+
+// The modules of a graph (Parameter::module) as a tree. Module 0 is the model, path "". A module
+// precedes its children, which are in the order of the file's initializers. The graph must outlive
+// the tree.
+class ModuleTree {
+ public:
+  explicit ModuleTree(const Graph& graph);
+
+  const std::vector<Module>& modules() const { return modules_; }
+  const Module& operator[](int module) const { return modules_[static_cast<size_t>(module)]; }
+  const Graph& graph() const { return graph_; }
+  int owner(int parameter) const { return owner_[static_cast<size_t>(parameter)]; }
+
+  std::vector<int> parameters_under(int module) const;
+  // Counts the trained elements of the module and all modules in it.
+  int64_t trained_numel(int module) const;
+  // Counts the modules that own parameters directly: the module and all modules in it.
+  int owners(int module) const;
+  // Equal for modules with the same shapes of parameters in them.
+  std::string signature(int module) const;
+
+ private:
+  int find_or_add(const std::string& path);
+
+  const Graph& graph_;
+  std::vector<Module> modules_;
+  std::map<std::string, int> index_;
+  std::vector<int> owner_;
+};
 
 struct Block {
   std::string name;
@@ -30,10 +69,8 @@ struct Block {
 
 std::vector<Block> module_blocks(const ModuleTree& tree);
 std::vector<Block> repeated_blocks(const Graph& graph);
+// Returns kInput with the flag and the nearest name if a layer does not exist.
 Result<std::vector<Block>> requested_blocks(const ModuleTree& tree,
                                             const std::vector<std::string>& layers);
-
-// Assigns each parameter to the innermost of `modules` that contains it; others are left out.
-std::vector<Block> blocks_of(const ModuleTree& tree, const std::vector<int>& modules);
 
 }  // namespace ofsdp::fsdp

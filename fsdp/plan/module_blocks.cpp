@@ -1,21 +1,103 @@
+#include <fnmatch.h>
+
 #include <algorithm>
 #include <map>
 #include <set>
 
 #include "fsdp/plan/blocks.h"
+#include "kernels/base/nearest_name.h"
 
 namespace ofsdp::fsdp {
+
+ModuleTree::ModuleTree(const Graph& graph) : graph_(graph) {
+  find_or_add("");
+  for (size_t i = 0; i < graph.parameters.size(); ++i) {
+    const int module = find_or_add(graph.parameters[i].module);
+    modules_[static_cast<size_t>(module)].parameters.push_back(static_cast<int>(i));
+    owner_.push_back(module);
+  }
+}
+
+std::vector<int> ModuleTree::parameters_under(int module) const {
+  std::vector<int> all = (*this)[module].parameters;
+  for (const int child : (*this)[module].children) {
+    const std::vector<int> inner = parameters_under(child);
+    all.insert(all.end(), inner.begin(), inner.end());
+  }
+  return all;
+}
+
+int64_t ModuleTree::trained_numel(int module) const {
+  int64_t numel = 0;
+  for (const int index : parameters_under(module)) {
+    const Parameter& p = graph_.parameters[static_cast<size_t>(index)];
+    if (p.trained) numel += graph_.value(p.value).desc.numel();
+  }
+  return numel;
+}
+
+int ModuleTree::owners(int module) const {
+  int count = (*this)[module].parameters.empty() ? 0 : 1;
+  for (const int child : (*this)[module].children) count += owners(child);
+  return count;
+}
+
+std::string ModuleTree::signature(int module) const {
+  std::vector<std::string> shapes;
+  for (const int index : parameters_under(module)) {
+    const Parameter& p = graph_.parameters[static_cast<size_t>(index)];
+    shapes.push_back(graph_.value(p.value).desc.text());
+  }
+  std::ranges::sort(shapes);
+  return format_text("{}", joined(shapes, " "));
+}
+
+int ModuleTree::find_or_add(const std::string& path) {
+  if (const auto it = index_.find(path); it != index_.end()) return it->second;
+  Module module{path, path, {}, -1, {}, {}};
+  if (const auto it = graph_.classes.find(path); it != graph_.classes.end())
+    module.type = it->second;
+  if (!path.empty()) {
+    const size_t dot = path.rfind('.');
+    module.parent = find_or_add(dot == std::string::npos ? "" : path.substr(0, dot));
+    module.name = dot == std::string::npos ? path : path.substr(dot + 1);
+  }
+  const int id = static_cast<int>(modules_.size());
+  if (module.parent >= 0) modules_[static_cast<size_t>(module.parent)].children.push_back(id);
+  index_[path] = id;
+  modules_.push_back(std::move(module));
+  return id;
+}
+
 namespace {
+
+// Assigns each parameter to the innermost of `modules` that contains it, and leaves out the others.
+std::vector<Block> assign_parameters(const ModuleTree& tree, const std::vector<int>& modules) {
+  std::map<int, Block> blocks;
+  for (const int module : modules) blocks[module].name = tree[module].path;
+  const auto& parameters = tree.graph().parameters;
+  for (size_t i = 0; i < parameters.size(); ++i) {
+    if (!parameters[i].trained) continue;
+    int module = tree.owner(static_cast<int>(i));
+    while (module >= 0 && !blocks.contains(module)) module = tree[module].parent;
+    if (module >= 0) blocks[module].parameters.push_back(static_cast<int>(i));
+  }
+  std::vector<Block> result;
+  for (auto& [module, block] : blocks) {
+    if (!block.parameters.empty()) result.push_back(std::move(block));
+  }
+  return result;
+}
 
 constexpr const char* kDigits = "0123456789";
 
-// "layer_" of "layer_12", "" of "12"; the name itself where it ends in no number.
+// Returns "layer_" for "layer_12", "" for "12", and the name itself if it ends in no digit.
 std::string stem(const std::string& name) {
   const size_t last = name.find_last_not_of(kDigits);
   return last == std::string::npos ? "" : name.substr(0, last + 1);
 }
 
-// "layers.#.blocks.#" of "layers.0.blocks.1".
+// Returns "layers.#.blocks.#" for "layers.0.blocks.1".
 std::string pattern(const std::string& path) {
   std::string result;
   for (const char c : path) {
@@ -26,8 +108,8 @@ std::string pattern(const std::string& path) {
   return result;
 }
 
-// Containers hold blocks; their class says nothing.
-bool says_something(const std::string& type) {
+// Containers hold blocks, so their class does not make modules alike.
+bool is_telling(const std::string& type) {
   return !type.empty() && !type.starts_with("torch.nn.modules.container.");
 }
 
@@ -40,7 +122,7 @@ class BlockFinder {
     const std::set<int> found = chosen_;
     for (const int block : found) {
       patterns_.insert(pattern(tree_[block].path));
-      if (says_something(tree_[block].type)) types_.insert(tree_[block].type);
+      if (is_telling(tree_[block].type)) types_.insert(tree_[block].type);
     }
     extend(0);
     return {chosen_.begin(), chosen_.end()};
@@ -48,7 +130,7 @@ class BlockFinder {
 
  private:
   void search(int module) {
-    std::map<std::string, std::vector<int>> lists;  // of numbered children
+    std::map<std::string, std::vector<int>> lists;  // numbered children by stem
     for (const int child : tree_[module].children) {
       const std::string& name = tree_[child].name;
       if (const std::string list = stem(name); list != name) lists[list].push_back(child);
@@ -79,7 +161,7 @@ class BlockFinder {
     }
   }
 
-  // Whether there is a chosen one in it.
+  // Returns true if the module is chosen or contains a chosen one.
   bool extend(int module) {
     if (chosen_.contains(module)) return true;
     bool inside = false;
@@ -99,25 +181,88 @@ class BlockFinder {
 
 }  // namespace
 
-std::vector<Block> blocks_of(const ModuleTree& tree, const std::vector<int>& modules) {
-  std::map<int, Block> blocks;
-  for (const int module : modules) blocks[module].name = tree[module].path;
-  const auto& parameters = tree.graph().parameters;
-  for (size_t i = 0; i < parameters.size(); ++i) {
-    if (!parameters[i].trained) continue;
-    int module = tree.of_parameter(static_cast<int>(i));
-    while (module >= 0 && !blocks.contains(module)) module = tree[module].parent;
-    if (module >= 0) blocks[module].parameters.push_back(static_cast<int>(i));
+std::vector<Block> module_blocks(const ModuleTree& tree) {
+  return assign_parameters(tree, BlockFinder(tree).run());
+}
+
+namespace {
+
+std::string short_class(const std::string& type) { return type.substr(type.rfind('.') + 1); }
+
+// Accepts paths as exporters write them: "/encoder/layer.*".
+std::string dotted(std::string text) {
+  std::ranges::replace(text, '/', '.');
+  return text.substr(std::min(text.find_first_not_of('.'), text.size()));
+}
+
+bool glob(const std::string& pattern, const std::string& text) {
+  return !text.empty() && fnmatch(pattern.c_str(), text.c_str(), 0) == 0;
+}
+
+bool is_class(const Module& module, const std::string& name) {
+  return !module.type.empty() && (module.type == name || short_class(module.type) == name);
+}
+
+std::vector<int> find_modules(const ModuleTree& tree, const auto& wanted) {
+  std::vector<int> found;
+  for (int m = 1; m < static_cast<int>(tree.modules().size()); ++m) {
+    if (wanted(tree[m])) found.push_back(m);
   }
-  std::vector<Block> result;
-  for (auto& [module, block] : blocks) {
-    if (!block.parameters.empty()) result.push_back(std::move(block));
+  return found;
+}
+
+// A glob selects only the outermost matches: "encoder.layer.*" also matches modules in the layers.
+std::vector<int> outermost(const ModuleTree& tree, const std::vector<int>& modules) {
+  const std::set<int> all(modules.begin(), modules.end());
+  std::vector<int> result;
+  for (const int module : modules) {
+    int above = tree[module].parent;
+    while (above >= 0 && !all.contains(above)) above = tree[above].parent;
+    if (above < 0) result.push_back(module);
   }
   return result;
 }
 
-std::vector<Block> module_blocks(const ModuleTree& tree) {
-  return blocks_of(tree, BlockFinder(tree).run());
+// Tries a name as a class, then as the path of a module, then as a glob of either.
+std::vector<int> matches(const ModuleTree& tree, const std::string& layer) {
+  auto found = find_modules(tree, [&](const Module& m) { return is_class(m, layer); });
+  if (!found.empty()) return found;
+  const std::string path = dotted(layer);
+  found = find_modules(tree, [&](const Module& m) { return m.path == path; });
+  if (!found.empty()) return found;
+  found = find_modules(tree, [&](const Module& m) {
+    return glob(path, m.path) || glob(layer, m.type) || glob(layer, short_class(m.type));
+  });
+  return outermost(tree, found);
+}
+
+Status nothing_matches(const ModuleTree& tree, const std::string& layer) {
+  std::set<std::string> names;
+  bool classes = false;
+  for (const Module& module : tree.modules()) {
+    names.insert(module.path);
+    if (!module.type.empty()) names.insert(short_class(module.type));
+    classes = classes || !module.type.empty();
+  }
+  names.erase("");
+  const std::string hint = did_you_mean(layer, {names.begin(), names.end()});
+  return input_error("--wrap-layers {}: expected {} in {}, found none{}", layer,
+                     classes ? "a class or module of that name"
+                             : "a module of that name (the file names no classes)",
+                     tree.graph().file, hint);
+}
+
+}  // namespace
+
+Result<std::vector<Block>> requested_blocks(const ModuleTree& tree,
+                                            const std::vector<std::string>& layers) {
+  std::set<int> modules;
+  for (const std::string& layer : layers) {
+    const std::vector<int> found = matches(tree, layer);
+    if (found.empty()) return nothing_matches(tree, layer);
+    modules.insert(found.begin(), found.end());
+  }
+  return assign_parameters(tree, {modules.begin(), modules.end()});
 }
 
 }  // namespace ofsdp::fsdp

@@ -4,13 +4,12 @@
 #include <map>
 #include <set>
 
-#include "importer/graph/graph_uses.h"
-#include "importer/graph/rank_rows.h"
+#include "importer/graph/graph.h"
 
 namespace ofsdp::fsdp {
 namespace {
 
-bool costs_much(const Node& node) {
+bool is_expensive(const Node& node) {
   static const std::set<std::string> kStandard{
       "MatMul", "Gemm", "Conv", "ConvTranspose", "Attention", "Einsum", "LSTM", "GRU", "RNN"};
   static const std::set<std::string> kMicrosoft{"FusedMatMul", "Attention", "MultiHeadAttention"};
@@ -27,7 +26,7 @@ class Recomputation {
 
   Graph run() {
     find_segments();
-    find_kept();
+    find_saved();
     graph_ = source_;
     graph_.nodes.clear();
     clones_.resize(segments_.size());
@@ -52,43 +51,44 @@ class Recomputation {
     }
   }
 
-  // Marks the values that others than their own segment and backward read.
-  void find_kept() {
+  // Marks the values that are read outside of their segment and backward.
+  void find_saved() {
     for (int n = 0; n < forward_; ++n) {
       for (ValueId id : source_.nodes[static_cast<size_t>(n)].inputs) {
         const int maker = uses_.maker(id);
         const bool inside = maker >= 0 && segment(maker) == segment(n);
-        if (!inside) kept_[static_cast<size_t>(id)] = true;
+        if (!inside) saved_[static_cast<size_t>(id)] = true;
       }
     }
-    for (const LossTerm& term : source_.terms()) kept_[static_cast<size_t>(term.value)] = true;
-    for (const Carried& c : source_.carried) kept_[static_cast<size_t>(c.next)] = true;
+    for (const LossTerm& term : source_.terms()) saved_[static_cast<size_t>(term.value)] = true;
+    for (const Carried& c : source_.carried) saved_[static_cast<size_t>(c.next)] = true;
   }
 
   int segment(int node) const { return segment_of_[static_cast<size_t>(node)]; }
 
   bool is_cloned(ValueId id) const {
     const int maker = uses_.maker(id);
-    if (maker < 0 || kept_[static_cast<size_t>(id)] || segment(maker) < 0) return false;
-    // Nobody joins rows twice.
+    if (maker < 0 || saved_[static_cast<size_t>(id)] || segment(maker) < 0) return false;
+    // Rows must not be joined twice.
     const OpDef& op = *source_.nodes[static_cast<size_t>(maker)].op;
     if (joins_rows(op) || runs_without_rows(op)) return false;
     const SegmentRecompute how = choice_[static_cast<size_t>(segment(maker))];
     if (how == SegmentRecompute::kNone) return false;
-    return how == SegmentRecompute::kAll || !costs_much(source_.nodes[static_cast<size_t>(maker)]);
+    return how == SegmentRecompute::kAll ||
+           !is_expensive(source_.nodes[static_cast<size_t>(maker)]);
   }
 
   Node redirected(size_t n) {
     Node node = source_.nodes[n];
-    for (ValueId& id : node.inputs) id = again(id);
+    for (ValueId& id : node.inputs) id = recomputed(id);
     if (node.inputs == source_.nodes[n].inputs) return node;
     const Status asked = check_outputs(graph_, node);
     OFSDP_CHECK(asked.ok(), "{}", asked.message());
     return node;
   }
 
-  // The value as backward is to read it: itself, or an output of a clone.
-  ValueId again(ValueId id) {
+  // Returns the value that backward must read: the same one, or the output of a clone.
+  ValueId recomputed(ValueId id) {
     if (!is_cloned(id)) return id;
     const auto n = static_cast<size_t>(uses_.maker(id));
     if (const auto it = cloned_values_.find(id); it != cloned_values_.end()) return it->second;
@@ -106,7 +106,7 @@ class Recomputation {
     return cloned_values_.at(id);
   }
 
-  // A segment's clones, in the order of their nodes, before the first backward node that reads one.
+  // Puts the clones of a segment, in their order, before the first backward node that reads one.
   void place(const std::vector<Node>& backward) {
     for (const Node& node : backward) {
       for (ValueId id : node.inputs) {
@@ -129,10 +129,10 @@ class Recomputation {
   int forward_ = 0;
   std::vector<int> segment_of_;  // per node
   const GraphUses uses_{source_};
-  std::vector<bool> kept_ = std::vector<bool>(source_.values.size(), false);  // per value
+  std::vector<bool> saved_ = std::vector<bool>(source_.values.size(), false);  // per value
   Graph graph_;
   std::map<ValueId, ValueId> cloned_values_;
-  std::map<ValueId, int> made_by_;           // a clone's value -> segment
+  std::map<ValueId, int> made_by_;           // value of a clone -> segment
   std::vector<std::map<int, Node>> clones_;  // per segment: by node
 };
 
@@ -187,7 +187,7 @@ std::vector<SegmentRecompute> recompute_choice(const std::vector<Segment>& segme
   return choice;
 }
 
-int most_recomputation(const std::vector<Segment>& segments) {
+int max_recomputation(const std::vector<Segment>& segments) {
   return 1 + static_cast<int>(std::ranges::count_if(segments, [](auto& s) { return s.unit >= 0; }));
 }
 

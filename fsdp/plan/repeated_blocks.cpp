@@ -1,15 +1,15 @@
-// Repeated stretches of forward nodes. A node is a letter (operator, attributes, what it makes,
-// the shapes of its parameters), the forward a word, and blocks are the tandem repeat in it that
-// holds the most parameters: for every period p the runs where letter i equals letter i + p are
-// counted in one pass, so n nodes cost n^2 / 2 comparisons of integers. Exporters write layers one
-// after the other, which is what makes a word of a graph. Within a repeat, the wiring inside of
-// every copy is compared, and the cut between copies is moved to where the fewest values cross it.
+// Repeated stretches of forward nodes. A node is a letter (operator, attributes, shapes of outputs
+// and parameters) and the forward is a word, since exporters write layers one after the other.
+// Blocks are the tandem repeat in this word with the most parameters: for every period p one pass
+// counts the runs in which letter i equals letter i + p, so n nodes cost n^2 / 2 comparisons of
+// integers. The wiring inside every copy must be equal, and the cut between copies is moved to the
+// place that the fewest values cross.
 #include <algorithm>
 #include <map>
 #include <set>
 
 #include "fsdp/plan/blocks.h"
-#include "importer/graph/graph_uses.h"
+#include "importer/graph/graph.h"
 
 namespace ofsdp::fsdp {
 namespace {
@@ -18,7 +18,7 @@ struct Repeat {
   int begin = 0;   // the first node of the first copy
   int period = 0;  // nodes of a copy
   int copies = 0;
-  int slack = 0;  // how far the begin may move on
+  int slack = 0;  // nodes by which `begin` may move on
   int64_t numel = 0;
 };
 
@@ -90,7 +90,7 @@ class RepeatFinder {
     return found;
   }
 
-  // Nodes [begin, begin + length) repeat with that period.
+  // Adds the repeat of nodes [begin, begin + length) if it is worth it.
   void consider(std::vector<Repeat>& found, int begin, int period, int length) const {
     const int copies = length / period;
     const Repeat repeat{begin, period, copies, length % period,
@@ -116,7 +116,7 @@ class RepeatFinder {
   int maker(ValueId id) const { return uses_.maker(id); }
   static size_t at(int i) { return static_cast<size_t>(i); }
 
-  // Values made in [begin, place) and read in [place, end).
+  // Counts the values that are made in [begin, place) and read in [place, end).
   size_t crossing(int begin, int place, int end) const {
     std::set<ValueId> values;
     for (int n = place; n < end; ++n) {
@@ -143,9 +143,9 @@ class RepeatFinder {
     return r;
   }
 
-  // A parameter that several copies or nodes outside of its copy read is nobody's.
+  // Maps each parameter to the only copy that reads it, or to -1.
   std::map<int, int> copies_of_parameters(const Repeat& r) const {
-    std::map<int, int> copy_of;  // or -1
+    std::map<int, int> copy_of;
     for (int n = 0; n < size(); ++n) {
       const bool inside = n >= r.begin && n < r.begin + r.period * r.copies;
       const int copy = inside ? (n - r.begin) / r.period : -1;
@@ -158,7 +158,7 @@ class RepeatFinder {
     return copy_of;
   }
 
-  // None when the copies have too little of their own.
+  // Returns no blocks if the copies have too few parameters that they do not share.
   std::vector<Block> blocks(const Repeat& r) const {
     std::vector<Block> list(at(r.copies));
     int matrices = 0;
@@ -182,7 +182,8 @@ class RepeatFinder {
     return numel > 0 && (matrices > 1 || (matrices == 1 && most));
   }
 
-  // By the module that those of its parameters share whose names say one, else by number.
+  // Names a block by the module that the parameters have in common, or all blocks by number if that
+  // does not tell them apart.
   void name(std::vector<Block>& list) const {
     std::set<std::string> names;
     for (Block& block : list) names.insert(block.name = common_module(block));
@@ -207,7 +208,7 @@ class RepeatFinder {
   }
 
   const Graph& graph_;
-  std::vector<int> owner_;  // of a value: its parameter
+  std::vector<int> owner_;  // by value: the parameter, or -1
   const GraphUses uses_{graph_};
   std::map<std::string, int> alphabet_;
   std::vector<int> letters_;

@@ -1,78 +1,89 @@
-// Unit: the parameters that are gathered, reduced and resharded together; what FSDP calls a flat
-// parameter.
+// Unit: parameters that are gathered, reduced and resharded together (FSDP: a flat parameter).
 //
-// A unit's trained parameters lie one after another in a flat array of float32, each at a multiple
-// of PlanOptions::alignment elements; the end is padded so that every rank's shard is one span of
-// padded_numel / world elements, itself a multiple of the alignment. A rank's shard is elements
-// [rank * shard, (rank + 1) * shard). Gaps hold zeros, in gradients too, so norms may run over
-// them. The layout depends on the parameters and the world size alone, not on the strategy.
+// The trained parameters lie one after another in a flat float32 array, each at a multiple of
+// PlanOptions::alignment elements. The end is padded so that every rank's shard is one span of
+// padded_numel / world elements, also a multiple of the alignment: elements [rank * shard,
+// (rank + 1) * shard). Gaps hold zeros, in gradients too, so norms may run over them. The layout
+// depends only on the parameters and the world size, not on the strategy.
 //
 // Follows PyTorch FSDP's FlatParameter (VLDB 2023, section 3.2).
 #pragma once
 
 #include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "kernels/core/dtype.h"
 
 namespace ofsdp::fsdp {
 
-inline constexpr int64_t kParamAlignment = 16;  // elements: 64 bytes, what vector kernels want
+inline constexpr int64_t kParamAlignment = 16;  // elements: 64 bytes, for vector kernels
+
+// Ranks at equal distances: ranks that share one copy of a unit (stride 1), or ranks that hold the
+// same shard of different copies (stride: ranks of a copy).
+struct RankGroup {
+  int first = 0;
+  int count = 1;
+  int stride = 1;
+
+  int rank(int index) const { return first + index * stride; }
+  int index_of(int rank) const { return (rank - first) / stride; }
+  bool operator==(const RankGroup&) const = default;
+};
 
 struct UnitParam {
   int parameter = 0;  // index in Graph::parameters
   std::string name;
-  int64_t offset = 0;  // elements from the start of the unit
+  int64_t offset = 0;  // in elements from the start of the unit
   int64_t numel = 0;
 };
 
-// How nodes get the whole of a unit: what the rank holds is the whole already (none); it is
-// converted to the type that nodes compute in; it is gathered from all shards; its part comes from
-// the host first.
+// How nodes get a whole unit: the rank already holds it (none); the rank converts it to the compute
+// dtype; it is gathered from all shards; it is gathered after the rank's part has come from the
+// host.
 enum class Unshard : uint8_t { kNone, kConvert, kGather, kFetch };
 
-// How long the unsharded unit lasts: from its first use in an update to the next update; to the
-// last use in a micro-batch; to the last use in forward, and again in backward.
+// How long a unit stays unsharded: from the first use until the next update; until the last use in
+// the micro-batch; until the last use in forward, and then again in backward.
 enum class Residency : uint8_t { kUpdate, kMicroBatch, kPass };
 
-// The ranks whose gradient buffers are added to what this rank owns: all; those that share its copy
-// of the unit; those that hold the same shard of the other copies.
+// The ranks that add gradients for the elements that a rank owns: all ranks; the ranks that share
+// the copy of the unit; the ranks that hold the same shard of other copies.
 enum class SumOver : uint8_t { kWorld, kShards, kCopies };
 
-// How a strategy treats a unit. make_plan computes it once.
+// How a strategy treats a unit.
 struct UnitPlan {
-  int shards = 1;  // ranks that divide the optimizer state; 1: each has the whole
+  int shards = 1;  // ranks that divide the optimizer state; 1: each has all of it
   int copies = 1;  // world / shards
   Unshard unshard = Unshard::kNone;
-  bool common = false;  // shards are adjacent in memory that all their ranks map
-  // The whole is there in the type that nodes compute in too, and updates write both.
+  bool common = false;  // shards are adjacent in memory that all the ranks map
+  // Each rank has the whole unit in the compute dtype too, and updates write both.
   bool rounded = false;
   Residency residency = Residency::kMicroBatch;
-  DType gradient_dtype = DType::kFloat32;  // in which a gradient waits to be summed over ranks
-  bool shards_gradients =
-      false;  // reduced to the shard after every micro-batch, not once an update
+  DType gradient_dtype = DType::kFloat32;  // of a gradient that waits for the reduction
+  bool shards_gradients = false;  // reduce to the shard after every micro-batch, not every update
   SumOver sum_over = SumOver::kShards;
-  bool sums_copies = false;  // that sum is summed once more, over the copies
+  bool sums_copies = false;  // sum once more, over the copies
 };
 
 struct Unit {
   int id = 0;
   std::string name;
   std::vector<UnitParam> params;
-  int64_t numel = 0;         // of the parameters alone
+  int64_t numel = 0;         // without gaps and padding
   int64_t padded_numel = 0;  // with gaps and padding
-  // Frozen parameters, where parameters are sharded: a flat array of their own, without gradient or
-  // optimizer state, in the type that nodes compute in. In a gathered unit it follows the other.
-  // Raw data (Parameter::raw) take whole elements of it.
+  // Frozen parameters, if parameters are sharded: a second flat array without gradient or optimizer
+  // state, in the compute dtype. In a gathered unit it follows the first. Raw data (Parameter::raw)
+  // take whole elements.
   std::vector<UnitParam> frozen;
   int64_t frozen_padded_numel = 0;
-  int nodes = 0;            // that read one of its parameters, forward and backward
-  bool replicated = false;  // whole on every rank under every strategy (--ignore)
+  int nodes = 0;            // forward and backward nodes that read one of the parameters
+  bool replicated = false;  // whole on every rank with every strategy (--ignore)
   UnitPlan plan;
 };
 
-// The spans [begin, end) of a unit that belong to no parameter, in order.
+// Returns the spans [begin, end) that belong to no parameter, in order.
 std::vector<std::pair<int64_t, int64_t>> gaps(const Unit& unit);
 
 }  // namespace ofsdp::fsdp

@@ -7,12 +7,12 @@
 #include <cstdio>
 #include <cstring>
 
-#include "importer/file/ort_adapter_file.h"
+#include "importer/file/tensor_file.h"
 #include "importer/onnx_import.h"
-#include "importer/passes/frozen_weights.h"
+#include "importer/passes/trained_set.h"
+#include "importer/write/model_copy.h"
+#include "importer/write/model_output.h"
 #include "importer/write/output_files.h"
-#include "importer/write/safetensors_output.h"
-#include "importer/write/value_writer.h"
 #include "kernels/base/reject.h"
 #include "kernels/cpu/parallel.h"
 
@@ -22,7 +22,7 @@ namespace {
 constexpr int64_t kMergeChunk = int64_t{1} << 18;  // elements
 constexpr int64_t kMergeGrain = 1024;
 
-// A and B of all adapters, as the adapter file has them; its name says its format.
+// Lays out A and B of all adapters for the adapter file; the name tells the format.
 Result<TensorLayout> layout_of(const OnnxFile& file, const std::vector<Adapter>& adapters,
                                const std::string& path) {
   std::map<std::string, Shape> shapes;
@@ -37,7 +37,7 @@ Result<TensorLayout> layout_of(const OnnxFile& file, const std::vector<Adapter>&
   return lay_out_ort_adapter(std::move(tensors));
 }
 
-// The adapter file while it is written.
+// The adapter file in progress.
 class AdapterFile {
  public:
   explicit AdapterFile(TensorLayout layout) : layout_(std::move(layout)) {
@@ -92,10 +92,10 @@ class AdapterFile {
   TensorLayout layout_;
   std::map<std::string, size_t> index_;
   std::string temporary_;
-  bool owner_ = false;  // rank 0, until it has published or removed it
+  bool owner_ = false;  // true on rank 0 until it has published or removed the file
 };
 
-// Both files, of which `--adapter` or `--output` may be missing.
+// Both files; `--adapter` or `--output` may be missing.
 class AdaptedOutput final : public TrainedOutput {
  public:
   AdaptedOutput(const OnnxFile& base, const std::vector<Adapter>& adapters, std::string path,
@@ -160,7 +160,7 @@ class AdaptedOutput final : public TrainedOutput {
   std::string path_;
   AdapterFile file_;
   std::optional<ModelOutput> model_;
-  std::map<std::string, size_t> index_;  // of the base's initializers
+  std::map<std::string, size_t> index_;  // of the initializers of the base
 };
 
 class AdaptedSource final : public TrainingSource {

@@ -1,29 +1,30 @@
 // A TrainingSource of an edited model. With adapters, the trained model is two files: the model
-// with the adapters merged into its weights, and the adapters by themselves.
+// with merged adapters, and the adapters alone.
 //
-//   --output FILE.onnx           W + alpha/rank * B A in the type of the file; what --train names
+//   --output FILE.onnx           W + alpha/rank * B A in the type of the file; weights that --train
+//                                names
 //   --adapter FILE.safetensors   A and B in float32 under PEFT's names; FILE.onnx_adapter: the same
 //                                as ONNX Runtime's adapter file
 //
-// Every rank writes its elements of A and B to a temporary adapter file; rank 0 merges when all
-// have (`commit`). Threads: one. Errors: kInput where adapters cannot be merged, naming --adapter.
+// Every rank writes its elements of A and B to a temporary adapter file; rank 0 merges after all
+// have finished (`commit`). Errors: kInput naming --adapter if adapters cannot be merged.
 #pragma once
 
 #include "importer/edit/model_edits.h"
-#include "importer/graph/lowering.h"
+#include "importer/graph/graph.h"
 #include "importer/training_source.h"
 
 namespace ofsdp::importer {
 
-// `adapter`: the path for the adapter file; empty: none is wanted. `rules` may name the weights of
-// adapters as NAME.lora_A.weight.
+// `adapter`: path of the adapter file; empty: none. `rules` may name the weights of adapters as
+// NAME.lora_A.weight.
 Result<std::unique_ptr<TrainingSource>> open_edited_source(EditedModel model,
                                                            const Operators& operators,
                                                            TrainedRules rules,
                                                            const std::string& adapter);
 
-// Adds to elements `first` ... of a weight what its adapter in the checkpoint or file says. `read`
-// gives all elements of A or B.
+// Adds the product of an adapter, from the checkpoint or file, to elements `first` ... of a weight.
+// `read` returns all elements of A or B.
 using ReadTensor = std::function<Status(const std::string& name, std::span<float> dst)>;
 class AdapterMerge {
  public:
@@ -36,7 +37,7 @@ class AdapterMerge {
   std::vector<float> a_, b_;
 };
 
-// kInput when an adapter cannot be merged into the file that `flag` names.
+// Returns kInput if an adapter cannot be merged into the file of `flag`.
 Status check_mergeable(const std::vector<Adapter>& adapters, const std::string& flag);
 
 }  // namespace ofsdp::importer

@@ -1,15 +1,12 @@
-#include "importer/edit/adapters.h"
-
 #include <fnmatch.h>
 
 #include <algorithm>
 #include <cctype>
 #include <map>
 
-#include "importer/edit/adapter_nodes.h"
-#include "importer/edit/drawn_values.h"
-#include "importer/file/ort_adapter_file.h"
-#include "importer/file/safetensors_file.h"
+#include "importer/edit/model_editor.h"
+#include "importer/edit/model_edits.h"
+#include "importer/file/tensor_file.h"
 #include "importer/normalize/module_scopes.h"
 #include "importer/proto/onnx_protos.h"
 #include "kernels/base/reject.h"
@@ -17,14 +14,184 @@
 namespace ofsdp::importer {
 namespace {
 
-constexpr int kDropoutInputs =
-    12;  // the first opset whose Dropout is active where its inputs say so
+// The nodes of one adapter at one product.
+
+// Changes `node`, the product, and collects nodes to insert before and after it.
+struct AdapterNodes {
+  std::vector<onnx::NodeProto> before, after;
+};
+AdapterNodes adapter_nodes(ModelEditor& editor, onnx::NodeProto& node, const Product& product,
+                           const Adapter& adapter, double dropout);
+
+class Builder {
+ public:
+  Builder(ModelEditor& editor, const onnx::NodeProto& product, const std::string& name)
+      : editor_(editor), product_(product), name_(name) {}
+
+  // Returns the output of the new node.
+  std::string add(const std::string& op, const std::string& what,
+                  const std::vector<std::string>& inputs) {
+    onnx::NodeProto& node = nodes_.emplace_back();
+    node.set_op_type(op);
+    // The name or metadata of a node tells the module.
+    node.set_name((product_.name().empty() ? name_ : product_.name()) + ".lora_" + what);
+    *node.mutable_metadata_props() = product_.metadata_props();
+    for (const std::string& input : inputs) node.add_input(input);
+    node.add_output(editor_.free_name(name_ + ".lora." + what));
+    return node.output(0);
+  }
+  onnx::NodeProto& last() { return nodes_.back(); }
+
+  std::string constant(const std::string& what, const TensorDesc& desc, const void* bytes) {
+    const std::string name = editor_.free_name(name_ + ".lora." + what);
+    nodes_.push_back(constant_node(name, tensor_proto("", desc, bytes)));
+    nodes_.back().set_name(name);
+    return name;
+  }
+  std::string number(const std::string& what, double value) {
+    const auto number = static_cast<float>(value);
+    return constant(what, {DType::kFloat32, Shape()}, &number);
+  }
+
+  std::string cast(const std::string& what, const std::string& value, DType to) {
+    const std::string made = add("Cast", what, {value});
+    add_attribute(last(), "to", number_of_dtype(to));
+    return made;
+  }
+  std::string transposed(const std::string& what, const std::string& value) {
+    const std::string made = add("Transpose", what, {value});
+    add_attribute(last(), "perm", std::vector<int64_t>{1, 0});
+    return made;
+  }
+
+  std::vector<onnx::NodeProto> take() { return std::move(nodes_); }
+
+ private:
+  ModelEditor& editor_;
+  const onnx::NodeProto& product_;
+  std::string name_;
+  std::vector<onnx::NodeProto> nodes_;
+};
+
+class Term {
+ public:
+  Term(ModelEditor& editor, const onnx::NodeProto& node, const Product& product,
+       const Adapter& adapter, double dropout)
+      : builder_(editor, node, adapter.name),
+        node_(node),
+        product_(product),
+        adapter_(adapter),
+        dropout_(dropout) {}
+
+  // Returns the value alpha/rank * B A x, in the type of the product.
+  std::string build() {
+    const std::string x = operand();
+    const std::string term = product_.convolution ? convolved(x) : multiplied(x);
+    return is_float() ? term : builder_.cast("narrow", term, product_.dtype);
+  }
+  Builder& builder() { return builder_; }
+
+ private:
+  bool is_float() const { return product_.dtype == DType::kFloat32; }
+
+  std::string operand() {
+    std::string x = node_.input(product_.other);
+    if (!is_float()) x = builder_.cast("wide", x, DType::kFloat32);
+    if (dropout_ > 0) {
+      const std::string ratio = builder_.number("ratio", dropout_);
+      const bool training = true;
+      const std::string mode = builder_.constant("training", {DType::kBool, Shape()}, &training);
+      x = builder_.add("Dropout", "dropout", {x, ratio, mode});
+    }
+    return x;
+  }
+
+  // Scales on the narrow side, where it is cheapest.
+  std::string scaled(const std::string& value) {
+    const double factor = adapter_.scale * product_.factor / product_.join_factor;
+    if (factor == 1) return value;
+    const std::string number = builder_.number("scale", factor);
+    return builder_.add("Mul", "scaled", {value, number});
+  }
+
+  std::string multiplied(std::string x) {
+    const bool fused = node_.op_type() == "FusedMatMul";  // any number of axes
+    if (product_.other_transposed && !fused) x = builder_.transposed("turned", x);
+    // One of several products that share a weight may use it the other way round.
+    const bool turned = product_.in_by_out != adapter_.in_by_out;
+    const std::string first = turned ? adapter_.b() : adapter_.a();
+    const std::string second = turned ? adapter_.a() : adapter_.b();
+    if (product_.other_transposed && fused) {
+      const std::string narrow = scaled(fused_product(x, first, !turned));
+      return product(turned ? second : builder_.transposed("second", second), narrow, "up");
+    }
+    if (product_.is_left() == turned) {  // both matrices transposed
+      const std::string one = builder_.transposed("first", first);
+      const std::string narrow = scaled(product(one, x, "down"));
+      const std::string two = builder_.transposed("second", second);
+      return product(two, narrow, "up");
+    }
+    return product(second, scaled(product(first, x, "down")), "up");
+  }
+
+  std::string fused_product(const std::string& x, const std::string& matrix, bool transposed) {
+    const std::string made = builder_.add("FusedMatMul", "down", {x, matrix});
+    builder_.last().set_domain(node_.domain());
+    add_attribute(builder_.last(), "transA", int64_t{1});
+    add_attribute(builder_.last(), "transB", int64_t{transposed ? 1 : 0});
+    return made;
+  }
+
+  std::string product(const std::string& matrix, const std::string& x, const char* what) {
+    if (product_.is_left()) return builder_.add("MatMul", what, {matrix, x});
+    return builder_.add("MatMul", what, {x, matrix});
+  }
+
+  std::string convolved(const std::string& x) {
+    const std::string narrow = builder_.add("Conv", "down", {x, adapter_.a()});
+    for (const auto& attribute : node_.attribute()) {
+      static const std::vector<std::string> kPlaces = {"auto_pad", "dilations", "kernel_shape",
+                                                       "pads", "strides"};
+      if (std::ranges::find(kPlaces, attribute.name()) == kPlaces.end()) continue;
+      *builder_.last().add_attribute() = attribute;
+    }
+    return builder_.add("Conv", "up", {scaled(narrow), adapter_.b()});
+  }
+
+  Builder builder_;
+  const onnx::NodeProto& node_;
+  const Product& product_;
+  const Adapter& adapter_;
+  double dropout_;
+};
+
+AdapterNodes adapter_nodes(ModelEditor& editor, onnx::NodeProto& node, const Product& product,
+                           const Adapter& adapter, double dropout) {
+  Term term(editor, node, product, adapter, dropout);
+  const std::string value = term.build();
+  if (product.join == Product::Join::kOutput) {
+    const std::string base = editor.free_name(adapter.name + ".lora.base");
+    const std::string output = node.output(0);
+    node.set_output(0, base);
+    term.builder().add("Add", "sum", {base, value});
+    term.builder().last().set_output(0, output);
+    return {{}, term.builder().take()};
+  }
+  while (node.input_size() <= product.join_input) node.add_input("");
+  const std::string before = node.input(product.join_input);
+  node.set_input(product.join_input,
+                 before.empty() ? value : term.builder().add("Add", "sum", {before, value}));
+  return {term.builder().take(), {}};
+}
+
+constexpr int kDropoutInputs = 12;  // the first opset with a Dropout whose inputs activate it
 
 bool all_digits(std::string_view text) {
   return !text.empty() && std::ranges::all_of(text, [](unsigned char c) { return isdigit(c); });
 }
 
-// A constant that an exporter named itself: onnx::MatMul_23, val_7, 137, /up/Transpose_output_0.
+// Returns whether the exporter invented the name of a constant: onnx::MatMul_23, val_7, 137,
+// /up/Transpose_output_0.
 bool named_by_exporter(const std::string& name) {
   const std::string_view view = name;
   const auto after = [&](std::string_view prefix) {
@@ -40,7 +207,7 @@ bool drop_suffix(std::string& name, std::string_view suffix) {
   return true;
 }
 
-// "_Q4", "_Q8", "_Q4G32": what quantizers append.
+// Removes "_Q4", "_Q8", "_Q4G32", which quantizers append.
 void drop_bits(std::string& name) {
   const size_t at = name.rfind("_Q");
   if (at == std::string::npos || at == 0) return;
@@ -64,7 +231,7 @@ Result<TensorFile> open_adapter_file(const std::string& path) {
   return ort ? open_ort_adapter(path) : open_safetensors(path);
 }
 
-// PEFT's name of the module.
+// Returns PEFT's name of the module.
 std::string name_of_module(const std::string& weight, const onnx::NodeProto& product) {
   const std::string stem = stem_of(weight);
   if (!named_by_exporter(stem)) return stem;
@@ -72,7 +239,7 @@ std::string name_of_module(const std::string& weight, const onnx::NodeProto& pro
   return module.empty() ? stem : module;
 }
 
-// Whether all that reads a value are products that have the adapter.
+// Tells whether all readers of a value are products with the adapter.
 class Merging {
  public:
   Merging(const onnx::GraphProto& graph, const ProtoUses& uses,
@@ -141,7 +308,7 @@ class Adding {
     return names;
   }
 
-  // A pattern must name a weight of a product.
+  // Each pattern must name the weight of a product.
   Status choose() {
     std::set<std::string> weights, packed;
     for (const Product& p : products_) {
@@ -206,7 +373,7 @@ class Adding {
     }
   }
 
-  // A and B of a convolution have as many axes as its weight.
+  // A and B of a convolution have as many axes as the weight.
   Shape shape_of(const Adapter& adapter, bool is_a) const {
     std::vector<int64_t> axes{is_a ? adapter.rank : adapter.out, is_a ? adapter.in : adapter.rank};
     const int rank = convolutions_.at(adapter.weight);
@@ -298,7 +465,7 @@ class Adding {
   std::set<std::string> chosen_;
   std::vector<Adapter> adapters_;
   std::map<std::string, size_t> index_;      // of the adapter of a weight
-  std::map<std::string, int> convolutions_;  // axes of a convolution's weight; 0: a matrix
+  std::map<std::string, int> convolutions_;  // axes of the weight of a convolution; 0: a matrix
   std::set<std::string> names_;
 };
 

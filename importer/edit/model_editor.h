@@ -1,27 +1,126 @@
-// ModelEditor: an ONNX file with another graph and other weights, which is trained and written as
-// if it were a file of its own. Nothing is copied but the graph: weights are read where they lie in
-// the file that was edited, and new ones have a ValueSource.
+// An ONNX file with another graph and other weights, trained and written like a file of its own.
+// Copies only the graph: weights are read from the edited file, and new ones have a ValueSource.
 //
-//   editor = ModelEditor::make(file)     the graph without weights among its inputs
+//   editor = ModelEditor::make(file)     the graph, without weights among the inputs
 //   editor.graph(), add_weight(), ...    changes
 //   editor.finish()                      an OnnxFile; its `file()` is in memory
 //
-// External data stay in their files. A training_info is left out. Inputs that only name weights are
-// left out where the file's IR version needs none.
+// External data stay in their files. Drops a training_info, and inputs that only name weights if
+// the IR version of the file needs none.
 //
-// Ownership: the made file shares the one it was made from. Threads: one. Errors: kInput for a
-// model that does not parse; kFault when memory for the graph is lacking.
+// The new file shares the old one. Errors: kInput if the model does not parse; kFault if memory for
+// the graph is lacking.
 #pragma once
 
 #include <onnx/onnx_pb.h>
 
+#include <algorithm>
+#include <cmath>
+#include <map>
 #include <memory>
+#include <optional>
 #include <set>
+#include <string>
 #include <vector>
 
 #include "importer/file/onnx_file.h"
+#include "kernels/base/hash.h"
+#include "kernels/core/philox.h"
 
 namespace ofsdp::importer {
+
+// Maker and readers of each value of an ONNX graph, by node index. It is a snapshot: if nodes
+// change, make it again.
+
+struct ProtoUse {
+  int node = 0;
+  int input = 0;
+};
+
+class ProtoUses {
+ public:
+  explicit ProtoUses(const onnx::GraphProto& graph) {
+    for (int i = 0; i < graph.node_size(); ++i) {
+      const auto& node = graph.node(i);
+      for (const std::string& name : node.output()) {
+        if (!name.empty()) makers_[name] = i;
+      }
+      for (int k = 0; k < node.input_size(); ++k) {
+        if (!node.input(k).empty()) readers_[node.input(k)].push_back({i, k});
+      }
+      for (const auto& attribute : node.attribute()) {
+        if (attribute.has_g()) add_inner(attribute.g());
+        for (const auto& inner : attribute.graphs()) add_inner(inner);
+      }
+    }
+    for (const auto& output : graph.output()) outputs_.insert(output.name());
+  }
+
+  int maker(const std::string& value) const {  // -1: no node
+    const auto found = makers_.find(value);
+    return found == makers_.end() ? -1 : found->second;
+  }
+  const std::vector<ProtoUse>& readers(const std::string& value) const {
+    static const std::vector<ProtoUse> kNone;
+    const auto found = readers_.find(value);
+    return found == readers_.end() ? kNone : found->second;
+  }
+  bool is_output(const std::string& value) const { return outputs_.contains(value); }
+  // Returns whether the body of a loop or branch reads the value.
+  bool in_body(const std::string& value) const { return inner_.contains(value); }
+
+ private:
+  void add_inner(const onnx::GraphProto& graph) {
+    for (const auto& node : graph.node()) {
+      inner_.insert(node.input().begin(), node.input().end());
+      for (const auto& attribute : node.attribute()) {
+        if (attribute.has_g()) add_inner(attribute.g());
+        for (const auto& inner : attribute.graphs()) add_inner(inner);
+      }
+    }
+    for (const auto& output : graph.output()) inner_.insert(output.name());
+  }
+
+  std::map<std::string, int> makers_;
+  std::map<std::string, std::vector<ProtoUse>> readers_;
+  std::set<std::string> outputs_, inner_;
+};
+
+// Returns "node 'fc1' (Gemm)".
+std::string described(const onnx::NodeProto& node);
+
+// Values of new weights: drawn by PyTorch's rules from the seed, or zero. Each element is a
+// function of seed, name and index (Philox, kernels/core/philox.h), so all ranks draw the same,
+// whichever part they read.
+
+// Uniform in (-1/sqrt(fan_in), 1/sqrt(fan_in)), like weight and bias of torch.nn.Linear:
+// Kaiming-uniform with a = sqrt(5), as PEFT draws lora_A.
+class LinearDraw final : public ValueSource {
+ public:
+  LinearDraw(const std::string& name, uint64_t seed, int64_t fan_in)
+      : key_(kernels::philox_key(seed, Fnv1a().add(name).value(), 0)),
+        bound_(1 / std::sqrt(static_cast<double>(std::max<int64_t>(fan_in, 1)))) {}
+
+  Status read(int64_t first, std::span<float> dst) const override {
+    for (float& value : dst) {
+      const uint32_t bits = kernels::philox_element(key_, 0, static_cast<uint64_t>(first++));
+      value = static_cast<float>((bits * 0x1p-31 + 0x1p-32 - 1) * bound_);
+    }
+    return {};
+  }
+
+ private:
+  kernels::PhiloxKey key_;
+  double bound_;
+};
+
+class Zeros final : public ValueSource {
+ public:
+  Status read(int64_t /*first*/, std::span<float> dst) const override {
+    std::ranges::fill(dst, 0.0f);
+    return {};
+  }
+};
 
 class ModelEditor {
  public:
@@ -32,18 +131,18 @@ class ModelEditor {
   const OnnxFile& file() const { return *file_; }  // before the changes
   const std::string& path() const { return file_->path(); }
 
-  // Floating-point initializers, those of the file and new ones.
+  // Floating-point initializers of the file, and new ones.
   const std::vector<Initializer>& weights() const { return weights_; }
   const Initializer* weight(const std::string& name) const;  // null: none
 
   void add_weight(const std::string& name, DType dtype, Shape shape,
                   std::shared_ptr<const ValueSource> values);
-  // The same name with the values of another weight.
+  // Adds a weight with the values of another.
   void add_copy(const std::string& name, const Initializer& of);
   void replace_weight(const std::string& name, Shape shape,
                       std::shared_ptr<const ValueSource> values);
 
-  // A name that nothing in the graph has: `wanted`, or that with a number.
+  // Returns `wanted`, or `wanted` with a number if the graph has that name.
   std::string free_name(const std::string& wanted);
 
   Result<OnnxFile> finish();
@@ -59,5 +158,41 @@ class ModelEditor {
   std::vector<Initializer> weights_;
   std::set<std::string> names_;
 };
+
+// The products of a graph with a weight of two axes (or of a 1x1 convolution). Adapters change
+// them, and a new head replaces one.
+//
+// kProducts in model_editor.cpp lists the operators, one row each. A weight may pass through
+// Transpose, Cast, Identity and DequantizeLinear. Other products are left out.
+
+struct Product {
+  enum class Join : uint8_t {
+    kOutput,  // adds a term to the output of the node
+    kInput,   // adds it to one of the inputs, before an activation
+  };
+  int node = 0;              // place in the graph
+  int operand = 0;           // input with the weight
+  int other = 0;             // input that it is multiplied with
+  std::string weight = {};   // name of the initializer
+  std::vector<int> path{};   // nodes between weight and product, from the product
+  bool in_by_out = false;    // the weight is stored as in x out; else out x in
+  bool dequantized = false;  // the weight is no floating-point tensor
+  bool other_transposed = false;
+  bool convolution = false;
+  bool packed = false;  // several projections side by side: only their own names take an adapter
+  int64_t in = 0, out = 0;
+  DType dtype = DType::kFloat32;  // of the values
+  double factor = 1;              // of the product
+  Join join = Join::kOutput;
+  int join_input = 0;      // kInput: index of the input, which may be absent
+  double join_factor = 1;  // kInput: factor of the node for that input
+
+  // Returns whether y = W x rather than y = x W.
+  bool is_left() const { return operand < other && !convolution; }
+};
+
+// Returns the product of every node that has one, in the order of the graph.
+std::vector<Product> find_products(const ModelEditor& editor, const onnx::GraphProto& graph,
+                                   const ProtoUses& uses);
 
 }  // namespace ofsdp::importer

@@ -3,19 +3,22 @@
 #include <onnx/defs/schema.h>
 #include <onnx/onnx_pb.h>
 
+#include <algorithm>
 #include <set>
 
+#include "importer/graph/graph.h"
 #include "importer/proto/onnx_protos.h"
 #include "importer/proto/opset.h"
 #include "kernels/base/reject.h"
+#include "kernels/core/standard_body.h"
 
 namespace ofsdp::importer {
 namespace {
 
 constexpr int kIrVersion = 10;
-constexpr size_t kMostBytes = (size_t{1} << 31) - 1;
+constexpr size_t kMaxModelSize = (size_t{1} << 31) - 1;
 
-// Names of the values of one graph, all different.
+// Unique names for the values of one graph.
 class ValueNames {
  public:
   ValueNames(const Graph& graph, const std::map<ValueId, std::string>& given)
@@ -39,7 +42,7 @@ class ValueNames {
   std::set<std::string> taken_{""};
 };
 
-// A standard node, checked against ONNX's own definition.
+// Returns a standard node, checked against ONNX's own definition.
 Result<onnx::NodeProto> standard_node(const Graph& graph, const Node& node, ValueNames& names) {
   const auto* schema = onnx::OpSchemaRegistry::Schema(node.op->name, kOpset, node.op->domain);
   onnx::NodeProto made;
@@ -85,9 +88,9 @@ class ModelWriter {
       import.set_domain(domain);
       import.set_version(domain.empty() ? kOpset : 1);
     }
-    OFSDP_REJECT_IF(model_.ByteSizeLong() > kMostBytes,
+    OFSDP_REJECT_IF(model_.ByteSizeLong() > kMaxModelSize,
                     "{}: the gradient graph has {} bytes: expected at most {}", file_.path(),
-                    model_.ByteSizeLong(), kMostBytes);
+                    model_.ByteSizeLong(), kMaxModelSize);
     return model_.SerializeAsString();
   }
 
@@ -120,7 +123,7 @@ class ModelWriter {
     return {};
   }
 
-  // Shapes are in the body, so a function is for one problem; equal problems share it.
+  // A body contains shapes, so a function serves one problem; equal problems share it.
   Result<std::string> function_of(const Node& node) {
     std::string key = node.op->name + " " + node.attributes.text();
     for (const ValueId id : node.inputs) key += id == 0 ? " -" : " " + graph_.value(id).desc.text();
@@ -196,6 +199,253 @@ Result<std::string> graph_model(const Graph& graph, const OnnxFile& file,
                                 const std::map<ValueId, std::string>& names) {
   OFSDP_ASSIGN_OR_RETURN(const Graph standard, with_standard_outputs(graph));
   return ModelWriter(standard, file, names).write();
+}
+
+namespace {
+
+class GraphBodyBuilder final : public BodyBuilder {
+ public:
+  GraphBodyBuilder(Graph& graph, const Attributes& attributes, std::vector<Ref> inputs,
+                   std::vector<TensorDesc> outputs, Status& status)
+      : graph_(graph),
+        attributes_(attributes),
+        inputs_(std::move(inputs)),
+        descs_(std::move(outputs)),
+        outputs_(descs_.size()),
+        status_(status) {}
+
+  Attributes attributes() const override { return attributes_; }
+  Ref input(size_t i) const override { return i < inputs_.size() ? inputs_[i] : Ref{}; }
+  TensorDesc desc(Ref ref) const override { return graph_.value(ref.id).desc; }
+  ConstantPtr constant_value(Ref ref) const override { return graph_.value(ref.id).constant; }
+  TensorDesc output_desc(size_t i) const override {
+    return i < descs_.size() ? descs_[i] : TensorDesc{};
+  }
+  Ref constant(ConstantPtr value) override {
+    return {GraphEditor(graph_).add_constant("constant", std::move(value))};
+  }
+  void set_output(size_t i, Ref ref) override {
+    if (i < outputs_.size()) outputs_[i] = ref;
+  }
+  void fail(Status status) override {
+    if (status_.ok()) status_ = std::move(status);
+  }
+  std::vector<Ref> emit(const std::string& op, const std::vector<Ref>& inputs,
+                        const Attributes& attributes, size_t num_outputs) override {
+    if (op.starts_with(std::string(kOwnDomain) + ".")) {
+      return expand(op, inputs, attributes, num_outputs);
+    }
+    std::vector<ValueId> ids;
+    for (const Ref ref : inputs) ids.push_back(ref.id);
+    const std::string name = format_text("{}{}", op, graph_.nodes.size());
+    auto made = GraphEditor(graph_).add(op, name, ids, attributes, num_outputs);
+    if (!made.ok()) return nothing(std::move(made).status(), num_outputs);
+    std::vector<Ref> refs;
+    for (const ValueId id : *made) refs.push_back({id});
+    return refs;
+  }
+
+  const std::vector<Ref>& outputs() const { return outputs_; }
+
+ private:
+  // After an error, the rest gets placeholders; only the error counts.
+  std::vector<Ref> nothing(Status status, size_t count) {
+    fail(std::move(status));
+    std::vector<Ref> refs;
+    for (size_t i = 0; i < count; ++i) refs.push_back(scalar(DType::kFloat32, 0));
+    return refs;
+  }
+
+  // Replaces one of our operators within a body by its own body.
+  std::vector<Ref> expand(const std::string& op, const std::vector<Ref>& inputs,
+                          const Attributes& attributes, size_t num_outputs) {
+    Node node{&graph_.registry->get(op), op, attributes, {}, {}};
+    const StandardBody body = node.op->body;
+    for (const Ref ref : inputs) node.inputs.push_back(ref.id);
+    node.outputs.assign(num_outputs, 1);  // all wanted
+    auto descs = infer_outputs(graph_, node);
+    if (body == nullptr) return nothing(input_error("{} has no standard body", op), num_outputs);
+    if (!descs.ok()) return nothing(std::move(descs).status(), num_outputs);
+    descs->resize(num_outputs);
+    GraphBodyBuilder inner(graph_, attributes, inputs, *descs, status_);
+    body(inner);
+    return inner.outputs();
+  }
+
+  Graph& graph_;
+  Attributes attributes_;
+  std::vector<Ref> inputs_;
+  std::vector<TensorDesc> descs_;
+  std::vector<Ref> outputs_;
+  Status& status_;
+};
+
+}  // namespace
+
+Result<Graph> standard_body_graph(const Graph& graph, const Node& node) {
+  const StandardBody body = node.op->body;
+  OFSDP_REJECT_IF(body == nullptr, "{}: the operator has no form in standard operators",
+                  graph.describe(node));
+  Graph made;
+  made.file = graph.file;
+  made.registry = graph.registry;
+  GraphEditor editor(made);
+  std::vector<Ref> inputs;
+  for (const ValueId id : node.inputs) {
+    if (id == 0) {
+      inputs.push_back({});
+      continue;
+    }
+    const std::string name = format_text("x{}", made.inputs.size());
+    made.inputs.push_back(editor.add_value({name, ValueKind::kInput, graph.value(id).desc}));
+    made.value(made.inputs.back()).constant = graph.value(id).constant;
+    inputs.push_back({made.inputs.back()});
+  }
+  std::vector<TensorDesc> outputs;
+  for (const ValueId id : node.outputs)
+    outputs.push_back(id == 0 ? TensorDesc{} : graph.value(id).desc);
+  Status status;
+  GraphBodyBuilder builder(made, node.attributes, inputs, outputs, status);
+  body(builder);
+  if (!status.ok()) return std::move(status).with_prefix(graph.describe(node));
+  for (size_t i = 0; i < node.outputs.size(); ++i) {
+    if (node.outputs[i] == 0) continue;
+    const Ref ref = builder.outputs()[i];
+    OFSDP_CHECK(ref.id != 0, "{}: its body gives no output {}", graph.describe(node), i);
+    // Each output gets a node of its own, even if it is an input.
+    OFSDP_ASSIGN_OR_RETURN(const ValueId id,
+                           editor.add1("Identity", format_text("y{}", i), {ref.id}));
+    OFSDP_CHECK(made.value(id).desc.shape == outputs[i].shape, "{}: its body gives {}, not {}",
+                graph.describe(node), made.value(id).desc.text(), outputs[i].text());
+    made.outputs.push_back(id);
+  }
+  prune(made, made.outputs);
+  return made;
+}
+
+namespace {
+
+Status use_indices(Graph& graph, Node& node) {
+  OFSDP_REJECT_IF(node.attributes.i("storage_order", 0) != 0 && node.outputs.size() > 1,
+                  "{}: storage_order 1 has no gradient graph", graph.describe(node));
+  if (node.outputs.size() < 3) return {};
+  const ValueId winners = node.outputs[2];
+  Node made = node;
+  made.outputs.resize(2);
+  GraphEditor editor(graph);
+  if (made.outputs[1] == 0) {
+    made.outputs[1] = winners;
+    return editor.change_descs(node, std::move(made));  // int64 instead of the int32 of output 2
+  }
+  const ValueId indices = made.outputs[1];
+  OFSDP_RETURN_IF_ERROR(editor.change(node, std::move(made)));
+  for (Node& reader : graph.nodes) {
+    if (std::ranges::count(reader.inputs, winners) == 0) continue;
+    Node other = reader;
+    std::ranges::replace(other.inputs, winners, indices);
+    OFSDP_RETURN_IF_ERROR(editor.change(reader, std::move(other)));
+  }
+  return {};
+}
+
+// Adds the nodes after a normalization.
+class StatisticsBuilder {
+ public:
+  StatisticsBuilder(Graph& graph, const Node& node) : graph_(graph), node_(node) {}
+
+  // Appends nodes that make x in `shape`, its mean and its variance over `axes`.
+  Status make(const Shape& shape, const std::vector<int64_t>& axes, bool inverse) {
+    const ValueId x = add("Reshape", {node_.inputs[0], ints(shape.axes())});
+    const ValueId over = ints(axes);
+    mean_ = add("ReduceMean", {x, over});
+    const ValueId deviation = add("Sub", {x, mean_});
+    variance_ = add("ReduceMean", {add("Mul", {deviation, deviation}), over});
+    if (!inverse) return std::move(status_);
+    const ValueId epsilon = scalar(node_.attributes.f("epsilon", 1e-5f));
+    const ValueId root = add("Sqrt", {add("Add", {variance_, epsilon})});
+    variance_ = add("Reciprocal", {root});
+    return std::move(status_);
+  }
+  // Lets each become the existing output.
+  Status give(size_t first_output) {
+    for (const ValueId made : {mean_, variance_}) {
+      const ValueId old = node_.outputs[first_output++];
+      if (old == 0) continue;
+      add("Reshape", {made, ints(graph_.value(old).desc.shape.axes())});
+      if (!status_.ok()) return std::move(status_);
+      Node giving = graph_.nodes.back();
+      giving.outputs = {old};
+      OFSDP_RETURN_IF_ERROR(GraphEditor(graph_).change(graph_.nodes.back(), std::move(giving)));
+    }
+    return {};
+  }
+
+ private:
+  ValueId add(const char* op, const std::vector<ValueId>& inputs) {
+    if (!status_.ok()) return 0;
+    const std::string name = format_text("{}.statistics{}", node_.name, count_++);
+    auto made = GraphEditor(graph_).add1(op, name, inputs);
+    if (!made.ok()) status_ = std::move(made).status();
+    return made.ok() ? *made : 0;
+  }
+  ValueId ints(const std::vector<int64_t>& values) {
+    return add_ints(graph_, format_text("{}.ints{}", node_.name, count_++), values);
+  }
+  ValueId scalar(float value) {
+    return GraphEditor(graph_).add_constant(
+        format_text("{}.epsilon", node_.name),
+        make_constant<float>(DType::kFloat32, Shape{}, {&value, 1}));
+  }
+
+  Graph& graph_;
+  const Node& node_;
+  Status status_;
+  ValueId mean_ = 0, variance_ = 0;
+  int count_ = 0;
+};
+
+// Returns the first statistic among the outputs of the node; 0: none.
+size_t first_statistic(const Node& node) {
+  const std::string op = node.op->full_name();
+  const bool groups = op == "GroupNormalization" || op == "InstanceNormalization";
+  const size_t first = groups ? 1 : op == "BatchNormalization" ? 3 : 0;
+  return first > 0 && node.outputs.size() == first + 2 ? first : 0;
+}
+
+Status add_with_statistics(Graph& graph, Node node, size_t first) {
+  StatisticsBuilder builder(graph, node);
+  const Shape x = graph.value(node.inputs[0]).desc.shape;
+  const int64_t channels = x.rank() > 1 ? x[1] : 1;
+  const int64_t groups =
+      node.op->name == "GroupNormalization" ? node.attributes.i("num_groups", 1) : channels;
+  Node plain = node;
+  plain.outputs.resize(first);
+  OFSDP_RETURN_IF_ERROR(GraphEditor(graph).place(std::move(plain)));
+  const int64_t rest = x.numel() / std::max<int64_t>(x[0] * groups, 1);
+  const bool batch = first == 3;
+  OFSDP_RETURN_IF_ERROR(builder.make({x[0], groups, rest},
+                                     batch ? std::vector<int64_t>{0, 2} : std::vector<int64_t>{2},
+                                     /*inverse=*/!batch));
+  return builder.give(first);
+}
+
+}  // namespace
+
+Result<Graph> with_standard_outputs(Graph graph) {
+  for (Node& node : graph.nodes) {
+    if (node.op->full_name() == "MaxPool") OFSDP_RETURN_IF_ERROR(use_indices(graph, node));
+  }
+  std::vector<Node> nodes = std::move(graph.nodes);
+  graph.nodes.clear();
+  for (Node& node : nodes) {
+    const size_t first = first_statistic(node);
+    if (first == 0) {
+      graph.nodes.push_back(std::move(node));
+    } else {
+      OFSDP_RETURN_IF_ERROR(add_with_statistics(graph, std::move(node), first));
+    }
+  }
+  return graph;
 }
 
 }  // namespace ofsdp::importer

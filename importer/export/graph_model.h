@@ -1,6 +1,4 @@
-// Graphs written as ONNX models of standard operators.
-//
-// Threads: any. Errors: kInput naming the node.
+// Graphs written as ONNX models of standard operators. Errors: kInput naming the node.
 #pragma once
 
 #include <map>
@@ -11,32 +9,30 @@
 
 namespace ofsdp::importer {
 
-// graph_model: a specialized graph as an ONNX model that others read: standard operators as they
-// are, each operator of our own as a function of the domain "ofsdp" whose body is standard
+// graph_model writes a specialized graph as an ONNX model for other programs: standard operators
+// stay, and each of our own becomes a function of the domain "ofsdp" with a body of standard
 // operators.
 //
-// Parameters and constants become initializers; the loss weight is 1. `names` are given to values
-// before any other, so that outputs are called what they should be.
+// Parameters and constants become initializers; the loss weight is 1. Values get the names in
+// `names` before any other, so outputs have the wanted names.
 //
-// Threads: any. Errors: kInput naming the node: an operator without a standard
-// form, an attribute or output that ONNX does not have; a model over protobuf's 2 GiB.
+// Errors: kInput naming the node if an operator has no standard form, or if ONNX lacks an attribute
+// or output; or for a model over protobuf's 2 GiB.
 Result<std::string> graph_model(const Graph& graph, const OnnxFile& file,
                                 const std::map<ValueId, std::string>& names);
 
-// with_standard_outputs: a graph in which standard operators have only the outputs that the
-// standard gives them. Ours leave more for their gradients: MaxPool its winners, which its Indices
-// say too; BatchNormalization in training mode, GroupNormalization and InstanceNormalization the
-// statistics they have used, which nodes after them compute once more.
+// with_standard_outputs removes outputs that only our variants of standard operators have, for
+// gradients: MaxPool its winners, which its Indices also give; BatchNormalization in training mode,
+// GroupNormalization and InstanceNormalization their statistics, which new nodes compute again.
 //
-// Threads: any. Errors: kInput naming the node.
+// Errors: kInput naming the node.
 Result<Graph> with_standard_outputs(Graph graph);
 
-// standard_body_graph: the body of an operator of our own (kernels/core/standard_body.h) for one
-// node of a specialized graph, as a graph of standard operators. Its inputs are the node's inputs
-// that are there, in their order; its outputs those that the node has.
+// standard_body_graph returns the body of one of our operators (kernels/core/standard_body.h) for
+// one node of a specialized graph, as a graph of standard operators. It has the present inputs of
+// the node, in order, and the outputs.
 //
-// Threads: any. Errors: kInput naming the node where its operator has no body,
-// or where the body cannot say it.
+// Errors: kInput naming the node if the operator has no body, or if the body cannot express it.
 Result<Graph> standard_body_graph(const Graph& graph, const Node& node);
 
 }  // namespace ofsdp::importer

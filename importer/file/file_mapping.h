@@ -1,12 +1,11 @@
-// FileMapping: the bytes of an open file that is not empty, mapped for reading while they are
-// walked once. Weights are read by pread later.
+// The bytes of an open file that is not empty, mapped for one walk. Weights are read by pread
+// later.
 //
-// A file that is cut short under a mapping (a copy over it, a network file system) raises SIGBUS.
-// While a mapping lives, a handler puts zeros in place of what is gone, and `was_cut` tells.
+// If a file is cut short under a mapping (a copy over it, a network file system), SIGBUS follows.
+// While a mapping lives, a handler replaces the lost bytes by zeros, and `was_cut` returns true.
 //
-// Ownership: the mapping is the object's and outlives the descriptor; mappings end in the reverse
-// order of their making. Threads: one, since a signal's handler belongs to the process. Errors:
-// kInput naming the file.
+// The mapping outlives the descriptor. Mappings must end in the reverse order of their creation.
+// Threads: one, because a signal handler belongs to the process. Errors: kInput naming the file.
 #pragma once
 
 #include <signal.h>
@@ -56,7 +55,7 @@ class FileMapping {
     sigaction(SIGBUS, &action, &before_);
   }
 
-  // Zeros from the page of the fault to the end of the mapping.
+  // Maps zeros from the page of the fault to the end of the mapping.
   static void fill_in(int number, siginfo_t* info, void*) {
     constexpr uintptr_t kPage = 4096;
     const uintptr_t at = reinterpret_cast<uintptr_t>(info->si_addr) / kPage * kPage;
@@ -72,11 +71,11 @@ class FileMapping {
     signal(number, SIG_DFL);  // the instruction faults again
   }
 
-  static inline std::span<const std::byte> guarded{};  // of the latest mapping
+  static inline std::span<const std::byte> guarded{};  // the latest mapping
   static inline std::atomic<bool> cut{false};
 
   std::span<const std::byte> bytes_;
-  std::span<const std::byte> guarded_;  // before this one
+  std::span<const std::byte> guarded_;  // the mapping before this one
   struct sigaction before_ {};
 };
 

@@ -1,18 +1,18 @@
-// FlatBuffers, read in place and bounds-checked, and written with the tables before their bytes.
+// FlatBuffers: a bounds-checked reader in place, and a writer that puts tables before their bytes.
 //
-// Has only what ONNX Runtime's checkpoints and adapter files need (ort_checkpoint.h,
-// ort_adapter_file.h): tables, vectors of tables, of int64 and of bytes, strings and numbers. The
-// library (libflatbuffers) does not replace it. Its writer holds a whole buffer in the memory of
-// one process, while ranks write their own elements in place. Its verifier says yes or no, while
-// our messages name the damaged byte; the code to verify each table by hand is as long as this
-// reader.
+// Has only the parts that ONNX Runtime's checkpoints and adapter files need (ort_artifacts.h,
+// tensor_file.h): tables, vectors of tables, of int64 and of bytes, strings and numbers. The
+// library (libflatbuffers) cannot replace it: its writer holds a whole buffer in the memory of one
+// process, while ranks write their own elements in place. Its verifier only returns yes or no,
+// while our messages name the damaged byte; verification code for each table would be as long as
+// this reader.
 //
-// A FlatTable is a view. Every offset is checked when it is followed, so no byte of a hostile file
-// leads outside of it. Absent fields have their default. Offsets are those of the file.
+// A FlatTable is a view. It checks every offset before following it, so no byte of a hostile file
+// leads outside of the buffer. Absent fields have their default. Offsets are relative to the file.
 // Follows https://flatbuffers.dev/internals.
 //
-// The bytes must outlive the tables. Threads: any. Errors: kInput with byte, expected and found,
-// without the file's name.
+// The bytes must outlive the tables. Errors: kInput with byte, expected and found, without the name
+// of the file.
 #pragma once
 
 #include <algorithm>
@@ -32,7 +32,7 @@
 
 namespace ofsdp::importer {
 
-// The number of a table's field; schemas name them by an enum for each table.
+// The number of a field in a table; each schema has an enum for each table.
 struct FlatSlot {
   template <typename E>
   requires std::is_enum_v<E> FlatSlot(E slot)
@@ -41,19 +41,19 @@ struct FlatSlot {
   int index;
 };
 
-inline constexpr int64_t kMostText = 4096;
+inline constexpr int64_t kMaxText = 4096;
 
 struct FlatBytes {  // of a vector
   int64_t offset = 0;
   int64_t count = 0;
 };
 
-// The most bytes of a buffer that FlatBuffers' own verifier takes.
-inline constexpr int64_t kMostFlatBytes = (int64_t{1} << 31) - 1;
+// FlatBuffers' own verifier takes at most that many bytes.
+inline constexpr int64_t kMaxFlatBytes = (int64_t{1} << 31) - 1;
 
 class FlatTable {
  public:
-  static constexpr int64_t kHeader = 8;  // the root's offset and the identifier
+  static constexpr int64_t kHeader = 8;  // root offset and identifier
   static Result<FlatTable> root(std::span<const std::byte> bytes, const std::string& identifier) {
     const auto size = static_cast<int64_t>(bytes.size());
     if (size < kHeader) return input_error("expected at least {} bytes, found {}", kHeader, size);
@@ -69,13 +69,13 @@ class FlatTable {
     OFSDP_ASSIGN_OR_RETURN(const int64_t at, place(slot, sizeof(T)));
     return at == 0 ? otherwise : load<T>(at);
   }
-  // "" when absent; at most kMostText bytes
+  // Returns "" if absent. Takes at most kMaxText bytes.
   Result<std::string> text(FlatSlot slot) const {
     OFSDP_ASSIGN_OR_RETURN(const int64_t at, target(slot));
     if (at == 0) return std::string();
     OFSDP_ASSIGN_OR_RETURN(const FlatBytes found, vector(at, 1));
-    OFSDP_REJECT_IF(found.count > kMostText,
-                    "expected texts of at most {} bytes, found {} at byte {}", kMostText,
+    OFSDP_REJECT_IF(found.count > kMaxText,
+                    "expected texts of at most {} bytes, found {} at byte {}", kMaxText,
                     found.count, at);
     return std::string(reinterpret_cast<const char*>(bytes_.data() + found.offset),
                        static_cast<size_t>(found.count));
@@ -143,7 +143,7 @@ class FlatTable {
     return value;
   }
   int64_t size() const { return static_cast<int64_t>(bytes_.size()); }
-  // 0: absent
+  // Returns 0 if absent.
   Result<int64_t> place(FlatSlot slot, size_t bytes) const {
     const int64_t entry = 4 + 2 * slot.index;
     if (entry + 2 > fields_size_) return 0;
@@ -155,7 +155,7 @@ class FlatTable {
     return at_ + offset;
   }
 
-  // Returns where an offset leads; 0: absent.
+  // Returns the target of an offset; 0: absent.
   Result<int64_t> target(FlatSlot slot) const {
     OFSDP_ASSIGN_OR_RETURN(const int64_t from, place(slot, 4));
     return from == 0 ? 0 : from + load<uint32_t>(from);
@@ -179,19 +179,19 @@ class FlatTable {
 };
 
 // Builds a buffer from its root. `link` points a field of a table, or an element of a vector of
-// tables, to a later addition. Vectors of bytes are holes that follow the text: the caller writes
-// them, each with its length in the four bytes before.
+// tables, to a later addition. Vectors of bytes are holes after the text: the caller writes each,
+// with the length in the four bytes before.
 class FlatWriter {
  public:
   explicit FlatWriter(const std::string& identifier) : text_(4, '\0') { text_ += identifier; }
 
   // Adds a table with these fields: slot -> bytes (1, 4 or 8; offsets have 4). Returns their
-  // places.
+  // positions.
   std::map<FlatSlot, size_t> table(const std::map<FlatSlot, size_t>& fields) {
     const int slots = fields.empty() ? 0 : fields.rbegin()->first.index + 1;
     std::vector<uint16_t> entries(static_cast<size_t>(slots) + 2, 0);
     entries[0] = static_cast<uint16_t>(2 * entries.size());
-    size_t size = 8;  // the distance of the fields, and what aligns the first
+    size_t size = 8;  // distance of the fields, and padding before the first
     for (const size_t bytes : {8, 4, 1}) {
       for (const auto& [slot, field] : fields) {
         if (field != bytes) continue;
@@ -214,7 +214,7 @@ class FlatWriter {
     return places;
   }
 
-  // Adds a vector of offsets. Returns the places of its elements.
+  // Adds a vector of offsets. Returns the positions of the elements.
   std::vector<size_t> tables(size_t count) {
     align(4);
     last_ = add_length(count);
@@ -240,7 +240,7 @@ class FlatWriter {
 
   void link(size_t place, size_t target) { set(place, static_cast<uint32_t>(target - place)); }
 
-  void link_to_last(size_t place) { link(place, last_); }  // the latest table or vector of offsets
+  void link_to_last(size_t place) { link(place, last_); }  // latest table or vector of offsets
   template <typename T>
   void set(size_t place, T value) {
     std::memcpy(text_.data() + place, &value, sizeof(T));
@@ -250,7 +250,7 @@ class FlatWriter {
   // Adds a vector of `bytes` bytes.
   void hole(size_t place, int64_t bytes) { holes_.push_back({place, bytes}); }
 
-  // Returns the text; `holes` gets the offset in the file of each hole, in their order.
+  // Returns the text; `holes` gets the offset of each hole in the file, in order.
   std::string finish(std::vector<int64_t>& holes) {
     constexpr int64_t kAlignment = 16;
     auto at = static_cast<int64_t>(text_.size());
@@ -269,7 +269,7 @@ class FlatWriter {
     return (at + alignment - 1) / alignment * alignment;
   }
 
-  // Aligns the byte after `before` more bytes.
+  // Aligns the byte that follows after `before` more bytes.
   void align(size_t alignment, size_t before = 0) {
     while ((text_.size() + before) % alignment != 0) text_ += '\0';
   }
@@ -278,7 +278,7 @@ class FlatWriter {
     text_.append(static_cast<const char*>(data), bytes);
   }
 
-  // Adds the length of a vector. Returns its place.
+  // Adds the length of a vector. Returns the position.
   size_t add_length(size_t count) {
     const size_t at = text_.size();
     const auto length = static_cast<uint32_t>(count);

@@ -2,12 +2,13 @@
 
 #include <algorithm>
 #include <cmath>
+#include <set>
 
 #include "importer/file/element_codec.h"
 #include "importer/file/file_mapping.h"
-#include "importer/file/integer_codec.h"
 #include "importer/file/tensor_record.h"
 #include "importer/file/wire.h"
+#include "kernels/base/hash.h"
 #include "kernels/base/reject.h"
 
 namespace ofsdp::importer {
@@ -145,7 +146,7 @@ Result<std::vector<int64_t>> OnnxFile::zero_points(const std::string& name, int 
 
 namespace {
 
-// The scale of a bias as the product of the scales of what its layer multiplies.
+// Returns the scale of a bias: the product of the scales that its layer multiplies.
 std::vector<float> product_of(const std::vector<float>& a, const std::vector<float>& b) {
   std::vector<float> product(std::max(a.size(), b.size()));
   for (size_t i = 0; i < product.size(); ++i) {
@@ -262,5 +263,57 @@ Status OnnxFile::read_list(const Initializer& initializer, int64_t first_element
   OFSDP_RETURN_IF_ERROR(read_exactly(file_, initializer.offset, body));
   return decode_list(body, initializer.dtype, first_element, dst);
 }
+
+namespace {
+
+class SkeletonHash {
+ public:
+  explicit SkeletonHash(const OnnxFile& file) : file_(file) {
+    for (const Initializer& weight : file.initializers()) weights_.insert(weight.name);
+  }
+
+  std::string hash() {
+    walk(std::as_bytes(std::span(file_.skeleton())), model_field::kGraph);
+    for (const Initializer& weight : file_.initializers()) {
+      add(weight.name);
+      add(format_text("{} {}", number_of_dtype(weight.dtype), weight.shape.text()));
+    }
+    return format_text("{:016x}", hash_.value());
+  }
+
+ private:
+  void add(std::string_view text) { hash_.add(text).add(uint64_t{0xff}); }  // 0xff ends a text
+
+  // Hashes every field but those of `inside`, into which it goes. The importer has read these bytes
+  // before, so they are whole; a broken rest is left out.
+  void walk(std::span<const std::byte> message, uint32_t inside) {
+    for (WireReader reader(message); !reader.done();) {
+      const Result<WireField> field = reader.next();
+      if (!field.ok()) return;
+      // How it is trained is no part of what it is.
+      if (field->number == model_field::kTrainingInfo && inside == model_field::kGraph) continue;
+      if (field->number == inside && inside == model_field::kGraph) {
+        walk(field->bytes, graph_field::kInitializer);
+      } else if (field->number == inside && is_weight(field->bytes)) {
+        continue;  // its name, type and shape follow
+      } else {
+        add(format_text("{}", field->number));
+        add(as_text(field->bytes));
+      }
+    }
+  }
+
+  bool is_weight(std::span<const std::byte> tensor) const {
+    return weights_.contains(string_field(tensor, tensor_field::kName));
+  }
+
+  const OnnxFile& file_;
+  std::set<std::string> weights_;
+  Fnv1a hash_;
+};
+
+}  // namespace
+
+std::string graph_hash(const OnnxFile& file) { return SkeletonHash(file).hash(); }
 
 }  // namespace ofsdp::importer

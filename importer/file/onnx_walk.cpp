@@ -1,15 +1,11 @@
-#include "importer/file/onnx_walk.h"
-
 #include <algorithm>
 #include <map>
 #include <memory>
 #include <set>
 #include <utility>
 
-#include "importer/file/external_data.h"
-#include "importer/file/integer_codec.h"
-#include "importer/file/model_field.h"
-#include "importer/file/quantized_uses.h"
+#include "importer/file/element_codec.h"
+#include "importer/file/onnx_file.h"
 #include "importer/file/tensor_record.h"
 #include "importer/file/wire.h"
 #include "kernels/base/budgets.h"
@@ -46,9 +42,9 @@ std::string input_declaration(const TensorRecord& tensor, bool own_type) {
 
 FieldPlace place_of(const WireField& field) { return {field.begin, field.body, field.end}; }
 
-// Walks over one TrainingInfoProto. The skeleton keeps its bytes but for the data of large
-// floating-point initializers of the algorithm graph. External data are refused here: they are for
-// the model's own weights.
+// Walks over one TrainingInfoProto. The skeleton keeps its bytes except for the data of large
+// floating-point initializers of the algorithm graph. Refuses external data, which only the model's
+// own weights may have.
 class TrainingWalker {
  public:
   TrainingWalker(int index, std::vector<AlgorithmTensor>& tensors)
@@ -124,7 +120,7 @@ class Walker {
   }
 
  private:
-  // After the first complete field of a ModelProto, an error means a damaged model; before that the
+  // After the first complete field of a ModelProto, an error means a damaged model; before it, the
   // file is something else.
   Status walk_model() {
     WireField graph;
@@ -171,9 +167,9 @@ class Walker {
   }
 
   static Status check_skeleton(int64_t bytes) {
-    if (bytes <= kMostModelBytes) return ok_status();
+    if (bytes <= kMaxModelBytes) return ok_status();
     return input_error("expected at most {} bytes beside the floating-point weights, found {}",
-                       kMostModelBytes, bytes);
+                       kMaxModelBytes, bytes);
   }
 
   // Copies the fields of the model outside of the graph.
@@ -225,7 +221,7 @@ class Walker {
     return ok_status();
   }
 
-  // The last varint of that number; 0: there is none before a broken field.
+  // Returns the last varint of that field; 0: none before a broken field.
   static uint64_t int_of(const WireField& message, uint32_t number) {
     uint64_t value = 0;
     for (WireReader reader(message.bytes, message.body); !reader.done();) {
@@ -247,7 +243,7 @@ class Walker {
         OFSDP_ASSIGN_OR_RETURN(const WireField field, inner.next());
         if (field.number != kTensor || field.type != WireType::kBytes) continue;
         Result<TensorRecord> tensor = parse_tensor(field.bytes, field.body);
-        if (!tensor.ok() || tensor->external) continue;  // ONNX's checker has the words for it
+        if (!tensor.ok() || tensor->external) continue;  // ONNX's checker reports it
         tensor->name = name;
         list_constant(*tensor, 0, tensor->offset, tensor->bytes);
       }
@@ -261,7 +257,7 @@ class Walker {
     contents_.constants.push_back(initializer_of(tensor, file, offset, bytes));
   }
 
-  // Reading `tensor`, an integer weight or a constant of quantization among others.
+  // `tensor`: an integer weight or a constant of quantization, among others.
   static Initializer initializer_of(const TensorRecord& tensor, int file, int64_t offset,
                                     int64_t bytes) {
     const DType carrier = integer_carrier(static_cast<int>(tensor.onnx_type));
@@ -325,7 +321,7 @@ class Walker {
     return is_floating(tensor.dtype) || quantized_.contains(tensor.name) || own_type(tensor);
   }
 
-  // Others of the names are read as floats, or are constants.
+  // Other tensors of these names are read as floats, or are constants.
   bool own_type(const TensorRecord& tensor) const {
     const bool integers = tensor.dtype == DType::kUInt8 || half_bytes(tensor.onnx_type);
     const bool known = integers || (is_floating(tensor.dtype) && tensor.dtype != DType::kFloat64);
@@ -346,14 +342,14 @@ class Walker {
       declare(tensor);
       return ok_status();
     }
-    pending_bytes_ += std::min(bytes, kMostModelBytes + 1);  // so that the sum cannot wrap
+    pending_bytes_ += std::min(bytes, kMaxModelBytes + 1);  // so the sum cannot wrap
     pending_.push_back(
         {tensor.label(), graph_.size(), field, index, tensor.external->offset, bytes});
     return ok_status();
   }
 
-  // Reads external tensors into the skeleton, each at its place, once all of them are known to fit:
-  // many may name one place of a file that is all hole.
+  // Reads external tensors into the skeleton once all are known to fit: many may name one place of
+  // a sparse file.
   Status read_pending() {
     if (pending_.empty()) return ok_status();
     OFSDP_RETURN_IF_ERROR(check_skeleton(static_cast<int64_t>(graph_.size()) + pending_bytes_));
@@ -418,13 +414,13 @@ class Walker {
   const std::string& path_;
   std::span<const std::byte> bytes_;
   OnnxContents contents_;
-  std::string graph_;  // the skeleton's, so far
+  std::string graph_;  // of the skeleton, so far
   int training_infos_ = 0;
-  std::string added_inputs_;  // to follow it
+  std::string added_inputs_;  // appended to graph_
   std::set<std::string> inputs_;
   std::set<std::string> names_;
   std::map<std::string, Quantization> quantized_;  // integers that are weights
-  std::set<std::string> own_type_;                 // names that QuantizedUses has
+  std::set<std::string> own_type_;                 // names from QuantizedUses
   std::vector<Pending> pending_;                   // external tensors that are no weights
   int64_t pending_bytes_ = 0;
 };

@@ -1,11 +1,10 @@
-#include "importer/file/quantized_uses.h"
-
 #include <optional>
 #include <set>
 #include <utility>
 
-#include "importer/file/integer_codec.h"
-#include "importer/file/model_field.h"
+#include "importer/file/element_codec.h"
+#include "importer/file/onnx_file.h"
+#include "importer/file/wire.h"
 #include "kernels/base/budgets.h"
 #include "kernels/base/reject.h"
 
@@ -44,9 +43,9 @@ struct WireNode {
 
 Result<WireNode> parse_node(const WireField& node, int depth);
 
-// Names that a subgraph's nodes read.
+// Collects names that the nodes of a subgraph read.
 Status collect_reads(const WireField& graph, int depth, std::vector<std::string>& names) {
-  OFSDP_REJECT_IF(depth > kMostDepth, "expected subgraphs at most {} deep", kMostDepth);
+  OFSDP_REJECT_IF(depth > kMaxDepth, "expected subgraphs at most {} deep", kMaxDepth);
   for (WireReader reader(graph.bytes, graph.body); !reader.done();) {
     OFSDP_ASSIGN_OR_RETURN(const WireField field, reader.next());
     if (field.number != graph_field::kNode) continue;
@@ -180,8 +179,8 @@ class UseFinder {
     return found == makers_.end() ? nullptr : &nodes_[found->second];
   }
 
-  // Returns the scale of the weight: the product's Cast meets it in a Mul, times that of the other
-  // operand.
+  // Returns the scale of the weight: the Cast of the product meets it in a Mul, times the scale of
+  // the other operand.
   std::string scale_after(const WireNode& product) const {
     const WireNode* reader = product.outputs.empty() ? nullptr : only_reader(product.outputs[0]);
     if (reader == nullptr || !reader->is("Cast")) return "";
@@ -197,7 +196,7 @@ class UseFinder {
     return "";
   }
 
-  // Returns the scales of the two operands that a bias is added to the product of.
+  // Returns the scales of the two operands with a product to which the bias is added.
   std::vector<std::string> factors_of(const WireNode& dequantize) const {
     const WireNode* layer =
         dequantize.outputs.empty() ? nullptr : only_reader(dequantize.outputs[0]);
@@ -233,13 +232,14 @@ class UseFinder {
 
 namespace {
 
-// Weight, scales and zero points of an operator that reads a weight of few bits as it is.
+// Returns whether the input is a weight of few bits that the operator reads directly, or its scales
+// or zero points.
 bool reads_own_type(const WireNode& node, size_t input) {
   if (node.is("MatMulNBits")) return input >= 1 && input <= 3;
   return node.is("GatherBlockQuantized") && (input == 0 || input == 2 || input == 3);
 }
 
-// Backwards, since a table that a product reads too (a tied head) is reshaped in between.
+// Walks backwards: a table that a product also reads (a tied head) is reshaped in between.
 std::set<std::string> read_in_own_type(const std::vector<WireNode>& nodes) {
   std::set<std::string> names, others;
   for (size_t n = nodes.size(); n-- > 0;) {

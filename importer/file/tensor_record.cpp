@@ -1,12 +1,110 @@
 #include "importer/file/tensor_record.h"
 
 #include <algorithm>
+#include <cerrno>
+#include <charconv>
+#include <cstdlib>
+#include <cstring>
+#include <memory>
 
 #include "importer/file/element_codec.h"
+#include "importer/file/wire.h"
 #include "kernels/base/reject.h"
 #include "kernels/core/narrow_types.h"
 
 namespace ofsdp::importer {
+namespace {
+
+Result<int64_t> parse_count(std::string_view key, std::string_view text) {
+  int64_t value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  OFSDP_REJECT_IF(error != std::errc{} || end != text.data() + text.size() || value < 0,
+                  "external data: expected a number of bytes as {}, found '{}'", key,
+                  printable(text));
+  return value;
+}
+
+Status check_location(const std::string& location) {
+  auto refuse = [&](const char* found) {
+    return input_error("external data: expected a path inside of the model's folder, found {} '{}'",
+                       found, printable(location));
+  };
+  if (location.empty()) return input_error("external data: location is missing");
+  if (location[0] == '/') return refuse("the absolute path");
+  if (location.find('\0') != std::string::npos) return refuse("a NUL character in");
+  if (("/" + location + "/").find("/../") != std::string::npos) return refuse("'..' in");
+  return ok_status();
+}
+
+struct Free {
+  void operator()(char* p) const { std::free(p); }
+};
+
+// Returns the path without symbolic links; empty if it does not exist.
+std::string real_path(const std::string& path) {
+  const std::unique_ptr<char, Free> real(realpath(path.c_str(), nullptr));
+  return real ? real.get() : "";
+}
+
+// Returns the folder of the real file at a model's path; empty if it does not exist.
+std::string real_folder(const std::string& model) {
+  const std::string real = real_path(model);
+  return real.empty() ? "" : folder_of(real);
+}
+
+// Returns whether the path `real` is below `folder`; an empty folder contains nothing.
+bool is_inside(const std::string& real, const std::string& folder) {
+  return !folder.empty() && real.starts_with(folder == "/" ? folder : folder + "/");
+}
+
+}  // namespace
+
+Status parse_external_entry(std::span<const std::byte> entry, int64_t origin, ExternalRef& ref) {
+  std::string_view key;
+  std::string_view value;
+  for (WireReader reader(entry, origin); !reader.done();) {
+    OFSDP_ASSIGN_OR_RETURN(const WireField field, reader.next());
+    if (field.type != WireType::kBytes) continue;
+    if (field.number == entry_field::kKey) key = as_text(field.bytes);
+    if (field.number == entry_field::kValue) value = as_text(field.bytes);
+  }
+  if (key == "location") ref.location = value;
+  if (key == "offset") {
+    OFSDP_ASSIGN_OR_RETURN(ref.offset, parse_count(key, value));
+  }
+  if (key == "length") {
+    OFSDP_ASSIGN_OR_RETURN(ref.length, parse_count(key, value));
+  }
+  return ok_status();
+}
+
+Result<OpenFile> open_external(const std::string& model, const std::string& location) {
+  OFSDP_RETURN_IF_ERROR(check_location(location));
+  const std::string path = join_path(folder_of(model), location);
+  const std::string real = real_path(path);
+  OFSDP_REJECT_IF(real.empty(), "external data file {}: {}", printable(path),
+                  errno == ENOENT ? "no such file" : std::strerror(errno));
+  OFSDP_REJECT_IF(
+      !is_inside(real, real_path(folder_of(model))) && !is_inside(real, real_folder(model)),
+      "external data file {}: expected a file inside of the model's folder, found a symbolic "
+      "link to {}",
+      printable(path), printable(real));
+  // `real` has no links; do not follow one that replaced it meanwhile.
+  return open_for_reading(real, Symlinks::kRefuse);
+}
+
+Result<int64_t> external_bytes(const ExternalRef& ref, const OpenFile& file,
+                               std::optional<int64_t> expected) {
+  OFSDP_REJECT_IF(expected && ref.length && *ref.length != *expected,
+                  "external data in {}: expected {} bytes for its type and shape, found {}",
+                  file.path, *expected, *ref.length);
+  const int64_t left = file.bytes - ref.offset;
+  const int64_t bytes = expected ? *expected : ref.length.value_or(left);
+  OFSDP_REJECT_IF(left < 0 || bytes > left,
+                  "external data in {}: expected {} bytes at offset {}, found {}", file.path, bytes,
+                  ref.offset, left < 0 ? 0 : left);
+  return bytes;
+}
 
 using namespace tensor_field;  // NOLINT: their names say enough here
 
@@ -32,13 +130,13 @@ int64_t fixed_bytes(uint32_t number) {
 
 namespace {
 
-// The data seen so far inside of a message.
+// The data of a message, as far as it was read.
 struct DataSeen {
   uint32_t number = 0;  // raw_data or a list; 0: none
   int64_t count = 0;    // elements of a list, bytes of raw_data
   int64_t offset = 0;   // of the first element
   int64_t bytes = 0;    // of the first piece
-  int64_t stride = 0;   // 0: no regular places
+  int64_t stride = 0;   // 0: irregular
 };
 
 Result<int64_t> packed_count(const WireField& field) {
@@ -55,7 +153,7 @@ Result<int64_t> packed_count(const WireField& field) {
   return static_cast<int64_t>(std::ranges::count_if(field.bytes, last));
 }
 
-// Elements that follow one another at equal distances can be addressed; others make a kList.
+// Elements at equal distances can be addressed; others make a kList.
 Status see_list(const WireField& field, DataSeen& seen) {
   const bool packed = field.type == WireType::kBytes && field.number != kStringData;
   if (packed && field.bytes.empty()) return ok_status();
@@ -97,7 +195,7 @@ Status see_dims(const WireField& field, std::vector<int64_t>& dims) {
   return ok_status();
 }
 
-// The wire types of a known field: of one value, and of a packed list.
+// The wire types of a known field, for one value and for a packed list.
 struct FieldTypes {
   uint32_t number;
   WireType one, packed;
@@ -154,7 +252,7 @@ struct Parser {
     return ok_status();
   }
 
-  // Checks that the data have the number of elements and the field that type and shape demand.
+  // Checks that the data have the field and the number of elements that type and shape demand.
   Status check_data() const {
     const bool raw = seen.number == kRawData;
     const std::optional<int64_t> bytes = record.expected_bytes();

@@ -115,8 +115,8 @@ std::string bytes_field(uint32_t number, std::string_view bytes) {
 }
 
 std::string printable(std::string_view text) {
-  constexpr size_t kMost = 200;
-  return escaped(text.substr(0, kMost)) + (text.size() > kMost ? "..." : "");
+  constexpr size_t kMax = 200;
+  return escaped(text.substr(0, kMax)) + (text.size() > kMax ? "..." : "");
 }
 
 }  // namespace ofsdp::importer

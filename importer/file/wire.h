@@ -1,12 +1,12 @@
-// Protobuf's wire format, read in place and bounds-checked, and the few bytes of it that we write.
+// Protobuf's wire format: a bounds-checked reader in place, and a writer for a few fields.
 //
 // A WireReader walks the fields of one message in a span. Another WireReader over `field.bytes`
-// reads a nested message, so the caller limits the depth. Groups (wire types 3 and 4) are refused:
-// ONNX has none. Offsets are those of the file; `origin` is the offset of the span's first byte.
-// Follows https://protobuf.dev/programming-guides/encoding.
+// reads a nested message, so the caller limits the depth. Refuses groups (wire types 3 and 4),
+// which ONNX does not use. Offsets are relative to the file; `origin` is the offset of the first
+// byte in the span. Follows https://protobuf.dev/programming-guides/encoding.
 //
-// The bytes must outlive reader and fields. Threads: any, one for each reader. Errors: kInput with
-// field, offset, expected and found, without the file's name.
+// The bytes must outlive reader and fields. Errors: kInput with field, offset, expected and found,
+// without the name of the file.
 #pragma once
 
 #include <cstddef>
@@ -24,7 +24,7 @@ enum class WireType : uint8_t { kVarint = 0, kFixed64 = 1, kBytes = 2, kFixed32 
 struct WireField {
   uint32_t number = 0;
   WireType type = WireType::kVarint;
-  uint64_t value = 0;                // of a varint or a fixed one
+  uint64_t value = 0;                // varint or fixed number
   std::span<const std::byte> bytes;  // the payload
   std::span<const std::byte> whole;  // tag, length and payload
   int64_t begin = 0;                 // offset of the tag,
@@ -40,7 +40,7 @@ class WireReader {
   bool done() const { return position_ == bytes_.size(); }
   int64_t offset() const { return origin_ + static_cast<int64_t>(position_); }
   Result<WireField> next();
-  Result<uint64_t> varint();  // a bare one, as packed fields hold them
+  Result<uint64_t> varint();  // without a tag, as in packed fields
 
  private:
   Status take(WireField& field, uint64_t bytes);
@@ -51,7 +51,7 @@ class WireReader {
 };
 
 std::string_view as_text(std::span<const std::byte> bytes);
-// Returns the last string field of that number; "" when there is none before a broken field.
+// Returns the last string field of that number; "" if there is none before a broken field.
 std::string string_field(std::span<const std::byte> message, uint32_t number);
 
 void append_varint(std::string& out, uint64_t value);
@@ -62,8 +62,65 @@ void append_bytes(std::string& out, uint32_t number, std::string_view bytes);
 std::string int_field(uint32_t number, int64_t value);
 std::string bytes_field(uint32_t number, std::string_view bytes);
 
-// Returns a name from a file fit for a message of one line: control characters as \xNN, long ones
-// cut.
+// Returns a name from a file for a message of one line: control characters as \xNN, long names cut.
 std::string printable(std::string_view text);
+
+// Field numbers of ONNX's messages that we read or write without the ONNX library, from onnx.proto;
+// tensor_record.h has the numbers of TensorProto.
+
+namespace model_field {
+enum : uint32_t {
+  kIrVersion = 1,
+  kProducerName = 2,
+  kProducerVersion = 3,
+  kDomain = 4,
+  kModelVersion = 5,
+  kDocString = 6,
+  kGraph = 7,
+  kOpsetImport = 8,
+  kMetadataProps = 14,
+  kTrainingInfo = 20,
+  kFunctions = 25,
+  kConfiguration = 26,  // the last
+};
+}  // namespace model_field
+
+namespace graph_field {
+enum : uint32_t { kNode = 1, kInitializer = 5, kInput = 11, kSparseInitializer = 15 };
+}  // namespace graph_field
+
+namespace training_info_field {
+enum : uint32_t { kAlgorithm = 2 };
+}  // namespace training_info_field
+
+namespace sparse_tensor_field {
+enum : uint32_t { kValues = 1 };
+}  // namespace sparse_tensor_field
+
+// StringStringEntryProto, the entries of external_data.
+namespace entry_field {
+enum : uint32_t { kKey = 1, kValue = 2 };
+}  // namespace entry_field
+
+namespace value_info_field {
+enum : uint32_t { kName = 1, kType = 2 };
+}  // namespace value_info_field
+
+// TypeProto, its Tensor, TensorShapeProto, and Dimension.
+namespace type_field {
+enum : uint32_t { kTensorType = 1 };
+}  // namespace type_field
+
+namespace tensor_type_field {
+enum : uint32_t { kElementType = 1, kShape = 2 };
+}  // namespace tensor_type_field
+
+namespace shape_field {
+enum : uint32_t { kDimension = 1 };
+}  // namespace shape_field
+
+namespace dimension_field {
+enum : uint32_t { kValue = 1 };
+}  // namespace dimension_field
 
 }  // namespace ofsdp::importer

@@ -17,7 +17,7 @@ double mean_square(std::span<const double> values) {
   return values.empty() ? 0 : sum / static_cast<double>(values.size());
 }
 
-// Memory of a tensor, aligned as kernels expect it.
+// Memory of a tensor, aligned for kernels.
 struct Operand {
   explicit Operand(const TensorDesc& desc) : bytes(desc.bytes() + kTensorAlignment), view{} {
     void* at = bytes.data();
@@ -28,8 +28,8 @@ struct Operand {
   TensorView view;
 };
 
-// Rounding whose gradient is another function's: where its inputs move, its reference takes as
-// inputs 3 to 5 where they were.
+// Returns whether the gradient is that of another function (straight-through rounding). If the
+// inputs of such a node have moved, the reference also takes the unmoved ones, as inputs 3 to 5.
 bool straight_through(const Node& node) { return node.op->full_name() == "ofsdp.FakeQuantize"; }
 
 }  // namespace
@@ -96,7 +96,7 @@ Status ReferenceRun::run() {
   return {};
 }
 
-// The outputs of a node of the graph. `before`: values that differ from those of `run`.
+// Computes the outputs of a node. `before`: values that differ from those of `run`.
 Status ReferenceRun::take(const Node& node, const Changed* before,
                           std::vector<RefTensor>& outputs) const {
   OFSDP_RETURN_IF_ERROR(in_time(node));
@@ -181,10 +181,10 @@ Result<std::vector<RefTensor>> ReferenceRun::by_kernel(const Node& node,
   return outputs;
 }
 
-// The kernel on both sides of the node's own inputs, as far away as float32 needs it.
+// Runs the float32 kernel on both sides of the node's inputs, far enough apart for float32.
 Result<std::vector<RefTensor>> ReferenceRun::by_widened_kernel(
     const Node& node, const std::vector<RefTensor>& inputs) const {
-  constexpr double kShare = 0.01;  // of an input's size
+  constexpr double kShare = 0.01;  // of the size of an input
   double changes = 0, sizes = 0;
   for (size_t i = 0; i < inputs.size(); ++i) {
     if (node.inputs[i] == 0 || !is_floating(inputs[i].desc.dtype)) continue;
@@ -239,7 +239,8 @@ double ReferenceRun::loss_of(const Changed& changed) const {
   return sum;
 }
 
-// The loss where the values of `direction` are `step` further; only nodes that see it run again.
+// Returns the loss after moving the values of `direction` by `step`. Runs only nodes that depend on
+// them.
 Result<double> ReferenceRun::moved_loss(const Direction& direction, double step) const {
   Changed changed;
   for (const auto& [id, change] : direction) {
@@ -264,13 +265,13 @@ Result<ReferenceRun::Differences> ReferenceRun::differences(const Direction& dir
   OFSDP_ASSIGN_OR_RETURN(const double above, moved_loss(direction, step));
   OFSDP_ASSIGN_OR_RETURN(const double below, moved_loss(direction, -step));
   const double here = loss();
-  constexpr double kRounding = 1e-14;  // of a loss, which is a sum of many
+  constexpr double kRounding = 1e-14;  // of a loss, a sum of many terms
   const double size = std::max({std::abs(above), std::abs(below), 1e-3});
   return Differences{(above - below) / (2 * step), (above - 2 * here + below) / step,
                      kRounding * size / step};
 }
 
-// A width at which the direction changes its values by one in ten thousand.
+// Returns a width at which the direction changes its values by one in ten thousand.
 double ReferenceRun::width_of(const Direction& direction) const {
   double sizes = 0, changes = 0;
   for (const auto& [id, change] : direction) {
@@ -280,7 +281,7 @@ double ReferenceRun::width_of(const Direction& direction) const {
   return changes > 0 ? 1e-4 * std::sqrt(sizes / changes) : 1;
 }
 
-// If the loss is smooth, first differences agree and second ones shrink with the width.
+// If the loss is smooth, first differences agree and second differences shrink with the width.
 Result<Slope> ReferenceRun::slope_of_width(const Direction& direction, double step) const {
   OFSDP_ASSIGN_OR_RETURN(const Differences wide, differences(direction, step));
   OFSDP_ASSIGN_OR_RETURN(const Differences narrow, differences(direction, step / 2));

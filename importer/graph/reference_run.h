@@ -1,21 +1,20 @@
-// ReferenceRun: a specialized graph computed in double by the operators' own references
-// (OpDef::reference), node by node, every value kept. It knows no fusion, no layout, no 16-bit type
-// and no gradient rule: the second, simpler way to a loss and its derivatives.
+// Computes a specialized graph in double with the references of the operators (OpDef::reference),
+// node by node, and keeps every value. It knows no fusion, layout, 16-bit type or gradient rule: a
+// second, simpler way to the loss and to its derivatives.
 //
-// Values are those of real numbers: nothing is rounded to the type of a tensor. An operator without
-// a reference, of a plug-in, runs as its float32 kernel does; a change of its inputs is widened
-// before the kernel sees it, and the change of its outputs is narrowed by the same factor.
+// Values are real numbers: nothing is rounded to the type of a tensor. An operator of a plug-in
+// without a reference runs as a float32 kernel. ReferenceRun widens a change of the inputs before
+// that kernel, and narrows the change of the outputs by the same factor.
 //
-// Rounding to a quantized tensor's integers has a derivative of 0: `slope` has in its place the
-// function that training differentiates, where numbers keep the rounding that they have in `run`.
+// Rounding to the integers of a quantized tensor has derivative 0. There `slope` uses the function
+// that training differentiates, in which numbers keep the rounding that they had in `run`.
 //
-// `slope` gives the derivative of the loss along a direction by central differences with two
-// widths. Where these two disagree, or the second differences are those of a corner, the point is a
-// kink: another direction or another point has to be taken.
+// `slope` returns the derivative of the loss along a direction, by central differences with two
+// widths. If they disagree, or if the second differences show a corner, the point is a kink: take
+// another direction or another point.
 //
-// Ownership: values; graph and context outlive it. Threads: one; `run` and `slope` change values.
-// Errors: kInput for an operator with neither reference nor kernel, a value that nobody has set and
-// a time limit.
+// Graph and context must outlive it. Threads: one. Errors: kInput if an operator has neither
+// reference nor kernel, if a value is not set, or at the deadline.
 #pragma once
 
 #include <chrono>
@@ -29,51 +28,51 @@ namespace ofsdp::importer {
 
 struct Slope {
   double value = 0;
-  double error = 0;   // the most by which it may be wrong, as far as two widths tell
+  double error = 0;   // bound on the error, as far as two widths tell
   bool kink = false;  // no derivative here
 };
 
-// A change of parameters or inputs: a number for each element.
+// A change of parameters or inputs, one number an element.
 using Direction = std::map<ValueId, std::vector<double>>;
 
 class ReferenceRun {
  public:
   using Clock = std::chrono::steady_clock;
 
-  // `step`: what random operators draw from.
+  // Random operators draw from `step`.
   ReferenceRun(const Graph& graph, const StepContext& step);
 
-  // No `run` or `slope` takes longer than until then; kInput "out of time". A node is not started
-  // if it would end later, by the time that it took in the last `run`.
+  // Ends `run` and `slope` at the deadline: kInput "out of time". A node does not start if, by the
+  // time that it took in the last `run`, it would end later.
   void set_deadline(Clock::time_point deadline) { deadline_ = deadline; }
 
   void set(ValueId id, std::vector<double> values);
   Status run();
 
-  // From the next `run` on each number that a node makes is off by up to that share, the same for
-  // an element whenever it is made: the most that a type of fewer digits may change results.
-  // Another `draw` gives other numbers. Given values stay as they were set.
+  // From the next `run` on, changes each number that a node makes by up to `share` of it, by the
+  // same amount whenever that element is made: at most as much as a type of fewer digits would.
+  // Another `draw` gives other numbers. Values passed to `set` stay exact.
   void disturb(double share, uint32_t draw = 0) {
     disturbance_ = share;
     draw_ = draw;
   }
 
-  // REQUIRES: run.
+  // REQUIRES: run has succeeded.
   double loss() const { return loss_of({}); }
   const RefTensor& value(ValueId id) const { return values_[static_cast<size_t>(id)]; }
   bool has(ValueId id) const { return present_[static_cast<size_t>(id)]; }
 
-  // The derivative at the values that were set, by each element's step times `direction`. REQUIRES:
-  // `direction` has values that were set, and run.
+  // Returns the derivative at the present values, each element moving by `direction`. REQUIRES: run
+  // has succeeded, and all values of `direction` were passed to `set`.
   Result<Slope> slope(const Direction& direction);
 
-  // The time of one pass through the nodes that see a change of a value, as they lasted in `run`.
+  // Returns the time that the nodes took in `run` that depend on a value.
   Clock::duration pass_behind(ValueId id) const;
 
-  // The outputs of one node on the given inputs.
+  // Computes the outputs of one node on the given inputs.
   Result<std::vector<RefTensor>> evaluate(const Node& node, std::vector<RefTensor> inputs) const;
 
-  // The bytes that all values of a graph need here.
+  // Returns the bytes that all values of a graph need here.
   static double bytes_of(const Graph& graph);
 
  private:
@@ -82,7 +81,7 @@ class ReferenceRun {
   struct Differences {
     double first = 0;   // central difference
     double second = 0;  // second difference over the width
-    double noise = 0;   // by which rounding may change `first`
+    double noise = 0;   // error of `first` from rounding
   };
 
   const RefTensor& at(ValueId id, const Changed& changed) const;

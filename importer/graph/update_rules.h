@@ -1,15 +1,15 @@
-// UpdateRules: an update of the trained parameters that a model brings itself, as nodes of a graph.
-// For each parameter it has a few elementwise nodes over the parameter, its gradient, tensors of
-// its shape (optimizer states) and scalars (rate, count of updates). A few more nodes compute the
+// UpdateRules: an update of the trained parameters that the model brings itself, as nodes of a
+// graph. Each parameter has a few elementwise nodes over the parameter, its gradient, tensors of
+// the same shape (optimizer states) and scalars (rate, count of updates). Other nodes compute the
 // next values of the scalars.
 //
-// [Note: what an update may be] A value is a tensor of the update when it depends on a gradient, a
-// parameter or an initializer of more than one element; else it is a scalar. A node on tensors must
-// be elementwise over one shape and may also read scalars. Tensors that one node joins belong to
-// one parameter. A node on scalars may be anything. Everything else (norms, a mean over the
-// parameters, a product with a matrix) needs more than a shard holds and is refused.
+// [Note: what an update may be] A value is a tensor of the update if it depends on a gradient, on a
+// parameter or on an initializer of more than one element; otherwise it is a scalar. A node on
+// tensors must be elementwise over one shape and may also read scalars. Tensors that one node
+// combines must belong to one parameter. A node on scalars may be anything. Everything else (norms,
+// a mean over the parameters, a product with a matrix) needs more than a shard and is refused.
 //
-// Owns its graph; the registry must outlive it. Threads: any, once made.
+// The registry must outlive the rules.
 #pragma once
 
 #include <algorithm>
@@ -18,12 +18,12 @@
 
 namespace ofsdp::importer {
 
-struct UpdateState {  // an initializer of a parameter's shape, or a scalar
+struct UpdateState {  // an initializer with the shape of a parameter, or a scalar
   std::string initializer;
-  int training_info = -1;  // whose algorithm has it; -1: the model's graph
+  int training_info = -1;  // index of the algorithm that has it; -1: the model's graph has it
   ValueId value = 0;
-  ValueId next = 0;               // 0: it stays as it is
-  ConstantPtr initial = nullptr;  // of a scalar: the value in the file
+  ValueId next = 0;               // 0: it never changes
+  ConstantPtr initial = nullptr;  // scalars only: the value in the file
 };
 
 struct UpdateRule {
@@ -36,7 +36,7 @@ struct UpdateRule {
 };
 
 struct UpdateRules {
-  std::string loss;                  // the output that is differentiated
+  std::string loss;                  // the output to differentiate
   std::vector<std::string> trained;  // the order of `parameters`
   Graph graph;
   std::vector<UpdateRule> parameters;

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cstdlib>
 
-#include "importer/graph/graph_uses.h"
+#include "importer/graph/graph.h"
 
 namespace ofsdp::importer {
 namespace {
@@ -40,7 +40,7 @@ class Verifier {
   bool is_there(ValueId id) const { return exists(id) && there_[static_cast<size_t>(id)]; }
   std::string name(ValueId id) const { return exists(id) ? graph_.value(id).name : "?"; }
 
-  // Axes that the file fixes.
+  // Checks the axes that the file fixes.
   Status check_inputs() const {
     for (const ValueId id : graph_.inputs) {
       if (!exists(id)) return fault("{}: input {} of the graph has no value", graph_.file, id);
@@ -82,8 +82,8 @@ class Verifier {
     return asked.ok() ? Status{} : Status(ErrorKind::kFault, asked.message());
   }
 
-  // Asks the operator in memory that all nodes share, which takes half of the time; if it returns
-  // false, check_outputs asks again and says what is wrong, if anything.
+  // Asks the operator in memory that all nodes share, which halves the time. If it returns false,
+  // check_outputs asks again and describes the error, if there is one.
   bool fits(const Node& node) {
     const auto needed = static_cast<size_t>(node.op->min_inputs);
     if (node.inputs.size() < needed) return false;
@@ -131,7 +131,7 @@ class Verifier {
     return {};
   }
 
-  // Training and evaluation prune the file's outputs.
+  // Training and evaluation prune the outputs of the file.
   Status check_results() const {
     std::vector<ValueId> wanted = graph_.outputs;
     if (graph_.loss != 0) {
@@ -148,8 +148,8 @@ class Verifier {
 
   const Graph& graph_;
   const bool symbolic_;
-  std::vector<bool> there_;  // per value: it has been made so far
-  InferContext asked_{};     // of the node that is asked
+  std::vector<bool> there_;  // per value: a node before has made it
+  InferContext asked_{};     // of the node at hand
 };
 
 constexpr bool kSanitized =
@@ -180,14 +180,12 @@ Result<Graph> checked(std::string_view pass, Result<Graph> graph) {
   return graph;
 }
 
-Result<Graph> checked_symbolic(std::string_view pass, Result<Graph> graph) {
-  if (!graph.ok() || !verifies_each_pass()) return graph;
-  OFSDP_RETURN_IF_ERROR(verify_symbolic(*graph, pass));
-  return graph;
-}
-
 Status checked(std::string_view pass, Status done, const Graph& graph) {
   return done.ok() && verifies_each_pass() ? verify(graph, pass) : std::move(done);
+}
+
+Status checked_symbolic(std::string_view pass, Status done, const Graph& graph) {
+  return done.ok() && verifies_each_pass() ? verify_symbolic(graph, pass) : std::move(done);
 }
 
 }  // namespace ofsdp::importer

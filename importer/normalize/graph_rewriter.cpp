@@ -2,7 +2,6 @@
 
 #include <algorithm>
 
-#include "importer/normalize/resolvers.h"
 #include "kernels/base/budgets.h"
 #include "kernels/base/reject.h"
 
@@ -33,22 +32,22 @@ Result<Reasons> GraphRewriter::run() {
 }
 
 Status GraphRewriter::check_budgets() const {
-  OFSDP_REJECT_IF(made_nodes_ > file_nodes_ + kMostNodes,
+  OFSDP_REJECT_IF(made_nodes_ > file_nodes_ + kMaxNodes,
                   "expected loops, branches and functions that make at most {} nodes, found more",
-                  kMostNodes);
-  OFSDP_REJECT_IF(made_bytes_ > file_bytes_ + kMostModelBytes,
+                  kMaxNodes);
+  OFSDP_REJECT_IF(made_bytes_ > file_bytes_ + kMaxModelBytes,
                   "expected loops, branches and functions that make at most {} bytes, found more",
-                  kMostModelBytes);
+                  kMaxModelBytes);
   return ok_status();
 }
 
 Status GraphRewriter::hold(const std::string& name, std::vector<std::string> tensors) {
   const auto count = static_cast<int64_t>(tensors.size());
   held_tensors_ += count;
-  OFSDP_REJECT_IF(count > kMostIterations, "expected a sequence of at most {} tensors, found {}",
-                  kMostIterations, count);
-  OFSDP_REJECT_IF(held_tensors_ > kMostNodes,
-                  "expected sequences of at most {} tensors in all, found more", kMostNodes);
+  OFSDP_REJECT_IF(count > kMaxIterations, "expected a sequence of at most {} tensors, found {}",
+                  kMaxIterations, count);
+  OFSDP_REJECT_IF(held_tensors_ > kMaxNodes,
+                  "expected sequences of at most {} tensors in all, found more", kMaxNodes);
   sequences[name] = std::move(tensors);
   return ok_status();
 }
@@ -155,8 +154,8 @@ Result<std::vector<std::string>> GraphRewriter::process_body(
 
 Result<std::vector<std::string>> GraphRewriter::unstack(const std::string& name, int64_t axis,
                                                         int64_t count) {
-  OFSDP_REJECT_IF(count > kMostIterations, "expected at most {} tensors along axis {}, found {}",
-                  kMostIterations, axis, count);
+  OFSDP_REJECT_IF(count > kMaxIterations, "expected at most {} tensors along axis {}, found {}",
+                  kMaxIterations, axis, count);
   std::vector<std::string> slices, pieces;
   for (int64_t i = 0; i < count; ++i) {
     slices.push_back(names_.fresh(name + "_slice"));

@@ -51,7 +51,7 @@ class Switch {
  private:
   Status turn_off(onnx::NodeProto& node) const {
     if (!short_domain(node.domain()).empty()) return ok_status();
-    // Dropout's third input is training_mode, false when it is not there.
+    // Dropout's third input is training_mode; the default is false.
     if (node.op_type() == "Dropout" && node.input_size() == 3) {
       node.mutable_input()->RemoveLast();
       if (node.input(1).empty()) node.mutable_input()->RemoveLast();

@@ -1,8 +1,8 @@
-// The model in the file as one that only infers: Dropout and BatchNormalization with their training
-// switches off, in the main graph, its branches and its functions. Everything else stays.
+// Turns a model file into one for inference: Dropout and BatchNormalization lose their training
+// switches, in the main graph, the branches and the functions. Everything else stays.
 //
-// Rewrites the file in place (a temporary that nobody has seen yet); external data stay where they
-// are. Threads: any. Errors: kInput naming the node whose training outputs something reads.
+// Rewrites the file in place (a temporary that nobody has seen yet); external data stay. Errors:
+// kInput naming a node if something reads the training outputs.
 #pragma once
 
 #include <string>

@@ -14,14 +14,14 @@ namespace {
 
 using Path = std::vector<std::string>;
 
-// Longer paths are no names that anybody has written. What is deeper counts as part of the last
-// module that is kept, since a tree of modules holds the path of each.
-constexpr size_t kMostPathText = 4096;
+// Nobody has written longer paths as names. Deeper modules count as part of the last kept one,
+// because a tree of modules stores the path of each.
+constexpr size_t kMaxPathText = 4096;
 
-// Between any of `separators`, without empty pieces; at most kMostDepth.
-Path pieces(const std::string& text, const char* separators, size_t most = kMostPathText) {
+// Splits the text at any of `separators`, without empty pieces, at most kMaxDepth.
+Path pieces(const std::string& text, const char* separators, size_t most = kMaxPathText) {
   Path result;
-  for (size_t at = 0; at < text.size() && result.size() < size_t{kMostDepth};) {
+  for (size_t at = 0; at < text.size() && result.size() < size_t{kMaxDepth};) {
     const size_t end = std::min(text.find_first_of(separators, at), text.size());
     if (end > most) break;
     if (end > at) result.push_back(text.substr(at, end - at));
@@ -66,11 +66,11 @@ class Reader {
  private:
   struct Uses {
     Path common;         // of all scopes
-    bool scoped = true;  // every node that reads it has one
+    bool scoped = true;  // every node that reads it has a scope
     bool one_scope = true;
   };
 
-  // `outer` is the scope of the node that holds the graph.
+  // `outer`: scope of the node that holds the graph.
   void visit(const onnx::GraphProto& graph, const std::optional<Path>& outer) {
     for (const auto& node : graph.node()) {
       std::optional<Path> scope = scope_of(node);
@@ -110,7 +110,7 @@ class Reader {
   }
 
   std::optional<Path> torch_scope(const Path& names, const Path& classes) {
-    if (names.size() < 2) return {};  // the operation alone: a node of the exporter's own making
+    if (names.size() < 2) return {};  // the operation alone: the exporter made the node itself
     for (size_t i = 0; i + 1 < names.size() && i < classes.size(); ++i) {
       scopes_.classes[joined(pieces(names[i], "."), ".")] = classes[i];
     }
@@ -139,7 +139,7 @@ class Reader {
   }
 
   ModuleScopes scopes_;
-  std::set<std::string> wanted_;  // the initializers
+  std::set<std::string> wanted_;  // initializers
   std::map<std::string, Uses> uses_;
 };
 

@@ -2,26 +2,312 @@
 
 #include <onnx/checker.h>
 #include <onnx/defs/schema.h>
+#include <onnx/onnx_pb.h>
 
 #include <algorithm>
+#include <array>
 #include <set>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
 
+#include "importer/file/onnx_file.h"
 #include "importer/file/wire.h"
-#include "importer/normalize/compute_types.h"
-#include "importer/normalize/expansion.h"
-#include "importer/normalize/node_order.h"
+#include "importer/normalize/graph_rewriter.h"
 #include "importer/normalize/opset_range.h"
 #include "importer/normalize/quantized_graph.h"
-#include "importer/normalize/resolvers.h"
 #include "importer/proto/onnx_protos.h"
 #include "importer/proto/opset.h"
+#include "kernels/base/budgets.h"
 #include "kernels/base/reject.h"
+#include "kernels/base/status.h"
 
 namespace ofsdp::importer {
 namespace {
 
-// ONNX Runtime writes some operators of its own into ONNX's domain: LayerNormalization before opset
-// 17, gradients such as MaxPoolGrad. The checker would not know them there.
+// The order of nodes. Some tools append nodes out of order (onnxconverter's float16 puts the casts
+// of inputs last), and ONNX Runtime, which sorts nodes itself, loads such files.
+
+using Makers = std::unordered_map<std::string_view, int>;
+
+// Adds the nodes that make the inputs of `node`, also of the inner graphs.
+void add_makers(const onnx::NodeProto& node, const Makers& makers, std::set<int>& found);
+
+void add_makers(const onnx::GraphProto& inner, const Makers& makers, std::set<int>& found) {
+  for (const auto& node : inner.node()) add_makers(node, makers, found);
+  for (const auto& output : inner.output()) {
+    if (const auto it = makers.find(output.name()); it != makers.end()) found.insert(it->second);
+  }
+}
+
+void add_makers(const onnx::NodeProto& node, const Makers& makers, std::set<int>& found) {
+  for (const auto& name : node.input()) {
+    if (const auto it = makers.find(name); it != makers.end()) found.insert(it->second);
+  }
+  for (const auto& attribute : node.attribute()) {
+    if (attribute.has_g()) add_makers(attribute.g(), makers, found);
+    for (const auto& inner : attribute.graphs()) add_makers(inner, makers, found);
+  }
+}
+
+// Returns the nodes in a runnable order, the earliest ready node first; fewer if there is a cycle.
+std::vector<int> runnable_order(const std::vector<std::set<int>>& waits) {
+  std::vector<std::vector<int>> readers(waits.size());
+  std::vector<size_t> missing;
+  std::set<int> ready;
+  for (size_t i = 0; i < waits.size(); ++i) {
+    missing.push_back(waits[i].size());
+    if (waits[i].empty()) ready.insert(static_cast<int>(i));
+    for (const int maker : waits[i]) readers[maker].push_back(static_cast<int>(i));
+  }
+  std::vector<int> order;
+  while (!ready.empty()) {
+    const int next = *ready.begin();
+    ready.erase(ready.begin());
+    order.push_back(next);
+    for (const int reader : readers[next]) {
+      if (--missing[reader] == 0) ready.insert(reader);
+    }
+  }
+  return order;
+}
+
+// Puts every node of `graph`, and of the graphs in the attributes, after the makers of the inputs.
+// Nodes in order keep their places. A graph with a cycle stays as it is, and ONNX's checker reports
+// it.
+void sort_nodes(onnx::GraphProto& graph) {
+  Makers makers;
+  for (int i = 0; i < graph.node_size(); ++i) {
+    for (auto& attribute : *graph.mutable_node(i)->mutable_attribute()) {
+      if (attribute.has_g()) sort_nodes(*attribute.mutable_g());
+      for (auto& inner : *attribute.mutable_graphs()) sort_nodes(inner);
+    }
+    for (const auto& name : graph.node(i).output()) {
+      if (!name.empty()) makers[name] = i;
+    }
+  }
+  std::vector<std::set<int>> waits(graph.node_size());
+  bool sorted = true;
+  for (int i = 0; i < graph.node_size(); ++i) {
+    add_makers(graph.node(i), makers, waits[i]);
+    sorted = sorted && (waits[i].empty() || *waits[i].rbegin() < i);
+  }
+  if (sorted) return;
+  const std::vector<int> order = runnable_order(waits);
+  if (static_cast<int>(order.size()) < graph.node_size()) return;
+  google::protobuf::RepeatedPtrField<onnx::NodeProto> nodes;
+  for (const int i : order) nodes.Add()->Swap(graph.mutable_node(i));
+  graph.mutable_node()->Swap(&nodes);
+}
+
+// compute_in_float32 converts a model with weights in other types (float16, bfloat16, float64) to
+// float32 in all its types, casts, constants and subgraphs. Parameters are float32 here
+// (importer/file/onnx_file.h reads and rounds them), so the graph around them must be, too;
+// --param-dtype selects a type with fewer bits. Types that no weight has stay, and so does a model
+// with only float32 weights.
+//
+// Errors: kInput naming a tensor if the bytes do not match the shape.
+
+// Attributes with a type as their value.
+constexpr std::array kTypeAttributes = {"to",         "dtype",           "output_dtype",
+                                        "stash_type", "output_datatype", "softmax_precision"};
+
+class Float32Model {
+ public:
+  explicit Float32Model(std::set<int> types) : types_(std::move(types)) {}
+
+  Status convert(onnx::GraphProto& graph) {
+    for (auto* infos :
+         {graph.mutable_input(), graph.mutable_output(), graph.mutable_value_info()}) {
+      for (auto& info : *infos) convert(*info.mutable_type());
+    }
+    for (auto& tensor : *graph.mutable_initializer()) OFSDP_RETURN_IF_ERROR(convert(tensor));
+    for (auto& node : *graph.mutable_node()) {
+      for (auto& attribute : *node.mutable_attribute()) OFSDP_RETURN_IF_ERROR(convert(attribute));
+    }
+    return {};
+  }
+
+ private:
+  bool concerns(int64_t type) const { return types_.contains(static_cast<int>(type)); }
+
+  void convert(onnx::TypeProto& type) const {
+    if (type.has_sequence_type()) convert(*type.mutable_sequence_type()->mutable_elem_type());
+    if (type.has_optional_type()) convert(*type.mutable_optional_type()->mutable_elem_type());
+    if (!type.has_tensor_type() || !concerns(type.tensor_type().elem_type())) return;
+    type.mutable_tensor_type()->set_elem_type(onnx::TensorProto::FLOAT);
+  }
+
+  Status convert(onnx::TensorProto& tensor) const {
+    if (!concerns(tensor.data_type())) return {};
+    OFSDP_ASSIGN_OR_RETURN(const ConstantPtr constant, constant_from_onnx(tensor));
+    const auto values = to_doubles(constant->desc, constant->bytes.data());
+    const std::vector<float> floats(values.begin(), values.end());
+    onnx::TensorProto converted;
+    converted.set_name(tensor.name());
+    converted.set_data_type(onnx::TensorProto::FLOAT);
+    *converted.mutable_dims() = tensor.dims();
+    converted.set_raw_data(floats.data(), floats.size() * sizeof(float));
+    tensor = std::move(converted);
+    return {};
+  }
+
+  Status convert(onnx::AttributeProto& attribute) {
+    if (attribute.has_t()) OFSDP_RETURN_IF_ERROR(convert(*attribute.mutable_t()));
+    if (attribute.has_g()) OFSDP_RETURN_IF_ERROR(convert(*attribute.mutable_g()));
+    if (attribute.has_tp()) convert(*attribute.mutable_tp());
+    if (attribute.type() != onnx::AttributeProto::INT || !concerns(attribute.i())) return {};
+    if (std::ranges::find(kTypeAttributes, attribute.name()) == kTypeAttributes.end()) return {};
+    attribute.set_i(onnx::TensorProto::FLOAT);
+    return {};
+  }
+
+  std::set<int> types_;  // ONNX types
+};
+
+Status compute_in_float32(onnx::ModelProto& model, const std::vector<Initializer>& weights) {
+  std::set<int> types;
+  for (const Initializer& weight : weights) {
+    if (weight.dtype == DType::kFloat64) types.insert(onnx::TensorProto::DOUBLE);
+    if (is_16_bit_float(weight.dtype)) {
+      types.insert({onnx::TensorProto::FLOAT16, onnx::TensorProto::BFLOAT16});
+    }
+  }
+  return types.empty() ? ok_status() : Float32Model(types).convert(*model.mutable_graph());
+}
+
+// The size of a model after inlining its functions: ten calls in each function, level after level,
+// make 10^8 nodes from a file of two kilobytes. Each function is counted once, before anything is
+// inlined.
+//
+// Errors: kInput if nodes, bytes or depth exceed their budgets, or if a function calls itself.
+
+// Sums and products saturate above every budget, so none wraps.
+constexpr int64_t kBeyond = int64_t{1} << 40;
+
+int64_t added(int64_t a, int64_t b) { return std::min(a + b, kBeyond); }
+int64_t times(int64_t a, int64_t b) {
+  return a != 0 && b > kBeyond / a ? kBeyond : std::min(a * b, kBeyond);
+}
+
+struct Size {
+  int64_t nodes = 0, bytes = 0;
+
+  Size operator+(const Size& other) const {
+    return {added(nodes, other.nodes), added(bytes, other.bytes)};
+  }
+  Size operator*(int64_t count) const { return {times(nodes, count), times(bytes, count)}; }
+};
+
+// The size of a list of nodes once inlined. A graph in an attribute of the call goes wherever the
+// body names it.
+struct Expansion {
+  Size own;
+  int64_t graphs = 0;  // places in the body with a graph from an attribute of the caller
+  int depth = 0;       // of nested functions
+
+  void add(const Expansion& other) {
+    own = own + other.own;
+    graphs = added(graphs, other.graphs);
+    depth = std::max(depth, other.depth);
+  }
+};
+
+class ExpansionCounter {
+ public:
+  explicit ExpansionCounter(const onnx::ModelProto& model) {
+    for (const auto& function : model.functions()) {
+      functions_[key(function.domain(), function.name(), function.overload())].proto = &function;
+    }
+  }
+
+  Result<Expansion> count(const google::protobuf::RepeatedPtrField<onnx::NodeProto>& nodes,
+                          int depth) {
+    Expansion sum;
+    for (const auto& node : nodes) {
+      OFSDP_ASSIGN_OR_RETURN(const Expansion one, count(node, depth));
+      sum.add(one);
+    }
+    return sum;
+  }
+
+ private:
+  struct Function {
+    const onnx::FunctionProto* proto = nullptr;
+    bool open = false, known = false;
+    Expansion expansion = {};
+  };
+
+  static std::string key(const std::string& domain, const std::string& name,
+                         const std::string& overload) {
+    return short_domain(domain) + "\n" + name + "\n" + overload;
+  }
+
+  Result<Expansion> count(const onnx::NodeProto& node, int depth) {
+    Expansion one;
+    int64_t named = 0;
+    for (const auto& attribute : node.attribute()) {
+      const bool graph = attribute.type() == onnx::AttributeProto::GRAPH ||
+                         attribute.type() == onnx::AttributeProto::GRAPHS;
+      if (graph && !attribute.ref_attr_name().empty()) ++named;
+      if (attribute.has_g()) OFSDP_RETURN_IF_ERROR(add(attribute.g(), depth, one));
+      for (const auto& inner : attribute.graphs()) OFSDP_RETURN_IF_ERROR(add(inner, depth, one));
+    }
+    const auto found = functions_.find(key(node.domain(), node.op_type(), node.overload()));
+    if (found == functions_.end()) {
+      one.own = one.own + Size{1, static_cast<int64_t>(node.ByteSizeLong())};
+      one.graphs = added(one.graphs, named);
+      return one;
+    }
+    OFSDP_ASSIGN_OR_RETURN(const Expansion body, count(found->second, depth + 1));
+    one.own = body.own + one.own * body.graphs;
+    one.graphs = times(added(one.graphs, named), body.graphs);
+    one.depth = std::max(one.depth, body.depth + 1);
+    return one;
+  }
+
+  Status add(const onnx::GraphProto& graph, int depth, Expansion& sum) {
+    OFSDP_ASSIGN_OR_RETURN(const Expansion inner, count(graph.node(), depth));
+    sum.add(inner);
+    return ok_status();
+  }
+
+  Result<Expansion> count(Function& function, int depth) {
+    const std::string name = printable(function.proto->name());
+    OFSDP_REJECT_IF(function.open, "function '{}': expected calls of others, found one of itself",
+                    name);
+    if (!function.known) {
+      OFSDP_REJECT_IF(depth > kMaxDepth, "function '{}': expected calls at most {} deep", name,
+                      kMaxDepth);
+      function.open = true;
+      OFSDP_ASSIGN_OR_RETURN(function.expansion, count(function.proto->node(), depth));
+      function.open = false;
+      function.known = true;
+    }
+    OFSDP_REJECT_IF(function.expansion.depth > kMaxDepth,
+                    "function '{}': expected calls at most {} deep", name, kMaxDepth);
+    return function.expansion;
+  }
+
+  std::unordered_map<std::string, Function> functions_;  // nodes stay in the model
+};
+
+Status check_expansion(const onnx::ModelProto& model) {
+  OFSDP_ASSIGN_OR_RETURN(const Expansion all,
+                         ExpansionCounter(model).count(model.graph().node(), 0));
+  OFSDP_REJECT_IF(all.own.nodes > kMaxNodes,
+                  "expected functions that make at most {} nodes, found {}{}", kMaxNodes,
+                  all.own.nodes == kBeyond ? "more than " : "",
+                  all.own.nodes == kBeyond ? kBeyond - 1 : all.own.nodes);
+  OFSDP_REJECT_IF(all.own.bytes > kMaxModelBytes,
+                  "expected functions that make at most {} bytes of nodes, found more",
+                  kMaxModelBytes);
+  return ok_status();
+}
+
+// ONNX Runtime writes some of its own operators into ONNX's domain, where the checker would not
+// know them: LayerNormalization before opset 17, gradients such as MaxPoolGrad.
 void move_to_microsoft(onnx::ModelProto& model, const Operators& operators, int opset) {
   bool moved = false;
   for (auto& node : *model.mutable_graph()->mutable_node()) {
@@ -38,7 +324,7 @@ void move_to_microsoft(onnx::ModelProto& model, const Operators& operators, int 
   import.set_version(1);
 }
 
-// Training's BatchNormalization has two more outputs for backward, the same two that ours has.
+// Training's BatchNormalization has two more outputs for backward, as ours has.
 void rename_batch_normalization(onnx::ModelProto& model) {
   for (auto& node : *model.mutable_graph()->mutable_node()) {
     if (node.domain() != kMicrosoft || node.op_type() != "BatchNormInternal") continue;
@@ -75,8 +361,8 @@ void mark(onnx::NodeProto& node, const std::set<std::string>& read) {
 }
 
 // Prepares BatchNormalization of a file before opset 14 for the version converter, which takes it
-// for inference. Such a node trains when it has more than one output. Outputs 3 and 4, for a
-// backward pass, are gone since opset 14; the converter refuses the node when something reads them.
+// for inference. Such a node trains if it has more than one output. Outputs 3 and 4, for a backward
+// part, do not exist since opset 14; if something reads them, the converter refuses the node.
 // https://onnx.ai/onnx/operators/text_diff_BatchNormalization_9_14.html
 void mark_training(onnx::GraphProto& graph) {
   const std::set<std::string> read = names_read(graph);
@@ -86,7 +372,7 @@ void mark_training(onnx::GraphProto& graph) {
 }
 
 // Some exporters write 0 for a batch axis of any size. No column has rows of no sample, so such an
-// axis is open, here and in the types of all values that they took from it.
+// axis is open, here and in all types that inherited it.
 void open_batch_axis(onnx::GraphProto& graph) {
   const auto first = [](onnx::ValueInfoProto& info) -> onnx::TensorShapeProto::Dimension* {
     auto& type = *info.mutable_type();
@@ -108,8 +394,8 @@ void open_batch_axis(onnx::GraphProto& graph) {
   }
 }
 
-// Operators and attributes of our own are made by passes, which keep what their kernels rely on (an
-// `ofsdp.GatherGrad` writes where its attribute says); a file could say anything.
+// Passes make our own operators and attributes and keep the invariants of their kernels (an
+// `ofsdp.GatherGrad` writes where its attribute says); a file could contain anything.
 Status refuse_own(const onnx::GraphProto& graph) {
   const std::string own = kOwnDomain;
   for (const auto& node : graph.node()) {
@@ -131,7 +417,7 @@ Status refuse_own(const onnx::GraphProto& graph) {
 
 constexpr const char* kUnchecked = "ofsdp.unchecked";
 
-// Moves nodes of that operator between two domains. Returns how many there were.
+// Moves nodes of that operator between two domains. Returns their number.
 template <typename Nodes>
 int move_between(Nodes& nodes, const char* op, const std::string& from, const std::string& to) {
   int moved = 0;
@@ -155,9 +441,9 @@ int move_between(onnx::ModelProto& model, const char* op, const char* from, cons
   return moved;
 }
 
-// As onnx::checker::check_model, which throws. ONNX has marked GroupNormalization of opset 18 as
-// deprecated, since scale and bias of a group were a mistake, and its checker refuses such a node.
-// opset_rules.cpp has its meaning, so the checker finds it in a domain that it does not look into.
+// Calls onnx::checker::check_model, which throws. ONNX deprecated GroupNormalization of opset 18,
+// since scale and bias of a group were a mistake, and its checker refuses such a node.
+// opset_rules.cpp implements it, so the checker must find it in a domain that it does not inspect.
 void check(onnx::ModelProto& model, int opset) {
   constexpr const char* kOp = "GroupNormalization";
   constexpr int kPerGroup = 18, kPerChannel = 21;
@@ -173,13 +459,14 @@ void check(onnx::ModelProto& model, int opset) {
   move_between(model, kOp, kUnchecked, "");
 }
 
-constexpr int64_t kMostScales = 64;
+constexpr int64_t kMaxScales = 64;
 
-// Floating-point initializers by name, as far as a rule of an older opset may need them: scales.
+// Returns small floating-point initializers by name, which a rule of an older opset may need:
+// scales.
 FloatsOf floats_of(const OnnxFile& file) {
   return [&file](const std::string& name) -> std::optional<std::vector<float>> {
     for (const Initializer& source : file.initializers()) {
-      if (source.name != name || source.shape.numel() > kMostScales) continue;
+      if (source.name != name || source.shape.numel() > kMaxScales) continue;
       std::vector<float> values(static_cast<size_t>(source.shape.numel()));
       if (file.read(source, 0, values).ok()) return values;
     }

@@ -19,14 +19,14 @@ namespace {
 
 using GraphPtr = std::shared_ptr<onnx::Graph>;
 
-// "node 'up' (Upsample) of opset 9"; one without a name by its output.
+// Returns "node 'up' (Upsample) of opset 9", or the name of an output if the node has none.
 std::string described(onnx::Node* node, int opset) {
   std::string name = node->name();
   if (name.empty() && !node->outputs().empty()) name = node->outputs()[0]->uniqueName();
   return format_text("node '{}' ({}) of opset {}", printable(name), node->kind().toString(), opset);
 }
 
-// The converter's own tables: versions at which operators change, and adapters across changes.
+// The tables of ONNX's converter: versions at which operators change, and adapters across changes.
 class Tables : public onnx::version_conversion::DefaultVersionConverter {
  public:
   int oldest(const std::string& op) const {
@@ -43,7 +43,7 @@ class Tables : public onnx::version_conversion::DefaultVersionConverter {
     return 1;
   }
 
-  // Takes every node, those of subgraphs too, from `opset` to the next.
+  // Raises every node, also in subgraphs, from `opset` to the next.
   Status raise(const GraphPtr& graph, int opset, const FloatsOf& floats_of) const {
     for (auto it = graph->begin(); it != graph->end(); ++it) {
       OFSDP_ASSIGN_OR_RETURN(onnx::Node * node, raise(graph, *it, opset, floats_of));
@@ -76,7 +76,7 @@ class Tables : public onnx::version_conversion::DefaultVersionConverter {
     return versions != domains->second.end() && versions->second.contains(to);
   }
 
-  // Returns the last of the nodes that stand for it.
+  // Returns the last of the nodes that replace it.
   Result<onnx::Node*> raise(const GraphPtr& graph, onnx::Node* node, int opset,
                             const FloatsOf& floats_of) const {
     if (!changes(node, opset + 1)) return node;
@@ -97,7 +97,7 @@ class Tables : public onnx::version_conversion::DefaultVersionConverter {
   }
 };
 
-// Made once. To free it would only make the end of the program later.
+// Made once and never freed, which would only delay the end of the program.
 const Tables& tables() {
   static const Tables& kTables = *new Tables;
   return kTables;
@@ -139,7 +139,7 @@ onnx::ModelProto with_shapes(onnx::ModelProto model) {
     onnx::shape_inference::InferShapes(model, onnx::OpSchemaRegistry::Instance(),
                                        onnx::ShapeInferenceOptions{false, 0, false});
   } catch (const std::exception&) {
-    // Shapes inferred before the refused node are kept.
+    // Keeps shapes inferred before the refused node.
   }
   return model;
 }
@@ -160,7 +160,7 @@ onnx::ModelProto exported(const onnx::ModelProto& model, const GraphPtr& graph) 
   return made;
 }
 
-// Declares again what the file declared, and nothing that was inferred.
+// Declares again only types that the file declared, and none that was inferred.
 void forget_inferred(const onnx::GraphProto& file, onnx::GraphProto& graph) {
   std::set<std::string> declared;
   for (const auto& info : file.value_info()) declared.insert(info.name());
@@ -193,7 +193,7 @@ int oldest_opset(const std::string& op) { return tables().oldest(op); }
 
 std::string onnx_message(const std::exception& error) {
   std::string text = error.what();
-  const std::string mark = "` failed: ";  // ends the place and the condition of an assertion
+  const std::string mark = "` failed: ";  // ends the location and the condition of an assertion
   if (const size_t at = text.find(mark); at != std::string::npos) text.erase(0, at + mark.size());
   std::ranges::replace(text, '\n', ' ');
   return text.substr(0, 300);

@@ -4,10 +4,163 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 
 #include "kernels/base/reject.h"
 
 namespace ofsdp::importer {
+namespace {
+
+template <typename T>
+void append_raw(const std::string& raw, std::vector<double>& to) {
+  for (size_t at = 0; at + sizeof(T) <= raw.size(); at += sizeof(T)) {
+    T value;
+    std::memcpy(&value, raw.data() + at, sizeof(T));
+    to.push_back(static_cast<double>(value));
+  }
+}
+
+// Returns nothing for element types that no rule reads, or if bytes are missing.
+std::optional<std::vector<double>> numbers_of(const onnx::Tensor& tensor) {
+  std::vector<double> all;
+  const auto take = [&]<typename T>(const std::vector<T>& list) {
+    if (tensor.is_raw_data()) return append_raw<T>(tensor.raw(), all);
+    all.assign(list.begin(), list.end());
+  };
+  const int type = tensor.elem_type();
+  if (type == onnx::TensorProto::FLOAT) take(tensor.floats());
+  if (type == onnx::TensorProto::DOUBLE) take(tensor.doubles());
+  if (type == onnx::TensorProto::INT64) take(tensor.int64s());
+  if (type == onnx::TensorProto::INT32) take(tensor.int32s());
+  int64_t count = 1;
+  for (const int64_t size : tensor.sizes()) count *= size;
+  if (static_cast<int64_t>(all.size()) != count) return {};
+  return all;
+}
+
+}  // namespace
+
+int64_t OldNode::i(const char* attribute, int64_t otherwise) const {
+  return has(attribute) ? node_->i(onnx::Symbol(attribute)) : otherwise;
+}
+
+std::string OldNode::s(const char* attribute, const char* otherwise) const {
+  return has(attribute) ? node_->s(onnx::Symbol(attribute)) : otherwise;
+}
+
+void OldNode::drop(const char* attribute) {
+  if (has(attribute)) node_->removeAttribute(onnx::Symbol(attribute));
+}
+
+bool OldNode::reads(size_t input) const {
+  const auto inputs = node_->inputs();
+  return input < inputs.size() && !inputs[input]->uniqueName().empty();
+}
+
+bool OldNode::gives(size_t output) const {
+  return output < node_->outputs().size() && !node_->outputs()[output]->uses().empty();
+}
+
+Result<int64_t> OldNode::rank(size_t input) const {
+  const onnx::Value* value = node_->inputs()[input];
+  if (value->has_sizes()) return static_cast<int64_t>(value->sizes().size());
+  return input_error(
+      "expected the number of axes of '{}' to be known, found no shape; declare it, or export with "
+      "a newer opset",
+      value->uniqueName());
+}
+
+std::optional<std::vector<double>> OldNode::numbers(size_t input) const {
+  onnx::Value* value = node_->inputs()[input];
+  if (value->node()->kind() == onnx::kConstant) {
+    if (!value->node()->hasAttribute(onnx::kvalue)) return {};
+    return numbers_of(value->node()->t(onnx::kvalue));
+  }
+  const std::string name = value->uniqueName();
+  const auto stored = graph_->getInitializer(name);
+  if (stored != graph_->initializers().end()) {
+    if (auto numbers = numbers_of(*stored)) return numbers;
+  }
+  const auto floats = floats_of_ ? floats_of_(name) : std::nullopt;
+  if (!floats) return {};
+  return std::vector<double>(floats->begin(), floats->end());
+}
+
+onnx::Value* OldNode::before(const char* op, const std::vector<onnx::Value*>& inputs) {
+  onnx::Node* made = graph_->create(onnx::Symbol(op), inputs);
+  if (node_->has_name()) made->setName(node_->name() + "/" + op);
+  return made->insertBefore(node_)->output();
+}
+
+onnx::Value* OldNode::constant(const onnx::Tensor& tensor) {
+  onnx::Node* made = graph_->create(onnx::kConstant);
+  made->t_(onnx::kvalue, tensor);
+  return made->insertBefore(node_)->output();
+}
+
+onnx::Value* OldNode::ints(std::vector<int64_t> values, bool scalar) {
+  onnx::Tensor tensor;
+  tensor.elem_type() = onnx::TensorProto::INT64;
+  if (!scalar) tensor.sizes() = {static_cast<int64_t>(values.size())};
+  tensor.int64s() = std::move(values);
+  return constant(tensor);
+}
+
+onnx::Value* OldNode::floats(std::vector<float> values, bool scalar) {
+  onnx::Tensor tensor;
+  tensor.elem_type() = onnx::TensorProto::FLOAT;
+  if (!scalar) tensor.sizes() = {static_cast<int64_t>(values.size())};
+  tensor.floats() = std::move(values);
+  return constant(tensor);
+}
+
+onnx::Value* OldNode::truth(bool value) {
+  onnx::Tensor tensor;
+  tensor.elem_type() = onnx::TensorProto::BOOL;
+  tensor.int32s() = {value ? 1 : 0};
+  return constant(tensor);
+}
+
+onnx::Value* OldNode::none() {
+  onnx::Node* made = graph_->create(onnx::kUndefined);
+  made->insertBefore(node_)->output()->setUniqueName("");
+  return made->output();
+}
+
+void OldNode::set_inputs(const std::vector<onnx::Value*>& inputs) {
+  node_->removeAllInputs();
+  for (onnx::Value* input : inputs) node_->addInput(input);
+}
+
+// Gives name, type and readers of `old` to `made`. Subgraphs read it by that name.
+void OldNode::take_over(onnx::Value* old, onnx::Value* made) {
+  const std::string name = old->uniqueName();
+  old->setUniqueName(graph_->getNextUniqueName(), false);
+  const onnx::use_list uses = old->uses();
+  made->setUniqueName(name, false);
+  made->setElemType(old->elemType());
+  if (old->has_sizes()) made->setSizes(old->sizes());
+  old->wipeSizes();
+  for (const onnx::Use& use : uses) use.user->replaceInput(use.offset, made);
+}
+
+void OldNode::replace_by(onnx::Node* made) {
+  take_over(node_->output(), made->output());
+  node_->destroy();
+  node_ = last_ = made;
+}
+
+onnx::Node* OldNode::follow(size_t output, const char* op, const std::vector<onnx::Value*>& more) {
+  onnx::Value* old = node_->outputs()[output];
+  onnx::Node* made = graph_->create(onnx::Symbol(op));
+  made->insertAfter(last_);
+  take_over(old, made->output());
+  made->addInput(old);
+  for (onnx::Value* input : more) made->addInput(input);
+  last_ = made;
+  return made;
+}
+
 namespace {
 
 using Values = std::vector<onnx::Value*>;
@@ -16,7 +169,7 @@ onnx::Symbol symbol(const char* name) { return onnx::Symbol(name); }
 
 // --- opset 1 ---
 
-// The text gives the order begins, ends; its example has begin and end of each axis in turn.
+// The text gives the order begins, ends; the example has begin and end of each axis in turn.
 Status name_pads(OldNode& n) {
   const std::vector<int64_t> pads = n.node()->is(symbol("paddings"));
   const size_t rank = pads.size() / 2;
@@ -64,15 +217,15 @@ Status type_by_number(OldNode& n) {
   return ok_status();
 }
 
-// `tiles` copies along `axis`, which needs no number of axes.
+// Copies along `axis` `tiles` times; needs no number of axes.
 Status join_copies(OldNode& n) {
-  constexpr double kMostCopies = 4096;
+  constexpr double kMaxCopies = 4096;
   const auto tiles = n.numbers(1), axis = n.numbers(2);
   OFSDP_REJECT_IF(!tiles || !axis || tiles->size() != 1 || axis->size() != 1,
                   "inputs 'tiles' and 'axis': expected one constant each; export with opset 6");
   const double copies = (*tiles)[0];
-  OFSDP_REJECT_IF(!(copies >= 1 && copies <= kMostCopies),
-                  "input 'tiles': expected 1 to {} copies, found {}", kMostCopies, copies);
+  OFSDP_REJECT_IF(!(copies >= 1 && copies <= kMaxCopies),
+                  "input 'tiles': expected 1 to {} copies, found {}", kMaxCopies, copies);
   const Values inputs(static_cast<size_t>(copies), n.node()->inputs()[0]);
   onnx::Node* concat = n.before("Concat", inputs)->node();
   concat->i_(symbol("axis"), static_cast<int64_t>((*axis)[0]));
@@ -97,7 +250,7 @@ onnx::Value* with_axes_behind(OldNode& n, size_t input, int64_t rank, int64_t co
   return wide;
 }
 
-// With broadcast=1 the axes of B are those of A from `axis` on; without `axis` the last ones, as
+// With broadcast=1, the axes of B are those of A from `axis` on; without `axis`, the last ones, as
 // since opset 7.
 Status broadcast_from_axis(OldNode& n) {
   const bool broadcasts = n.i("broadcast", 0) != 0 && n.i("axis", -1) != -1;
@@ -116,7 +269,7 @@ Status broadcast_from_axis(OldNode& n) {
   return ok_status();
 }
 
-// A slope of more than one element has one for each channel.
+// A slope with more than one element has one for each channel.
 Status slope_by_channel(OldNode& n) {
   OFSDP_ASSIGN_OR_RETURN(const int64_t slope, n.rank(1));
   if (slope != 1) return ok_status();
@@ -138,7 +291,8 @@ Status drop_output_sequence(OldNode& n) {
   return ok_status();
 }
 
-// Outputs tell training from inference (normalized_model.cpp); is_test may not contradict them.
+// Outputs distinguish training from inference (normalized_model.cpp); is_test must not contradict
+// them.
 Status statistics_by_outputs(OldNode& n) {
   if (!n.has("is_test")) return ok_status();
   const bool tests = n.i("is_test", 0) != 0;
@@ -155,7 +309,7 @@ Status statistics_by_outputs(OldNode& n) {
   return ok_status();
 }
 
-// is_test=0 in so many words means training; without it the file leaves the mode open.
+// An explicit is_test=0 means training; without it the file leaves the mode open.
 Status mark_dropout(OldNode& n) {
   if (n.has("is_test") && n.i("is_test", 0) == 0) n.node()->i_(symbol("training_mode"), int64_t{1});
   n.drop("is_test");
@@ -176,7 +330,7 @@ Status scale_every_axis(OldNode& n) {
 
 // --- opsets 8 to 11 ---
 
-// spatial=0: each element of a sample has statistics of its own.
+// spatial=0: each element of a sample has its own statistics.
 Status channels_of_elements(OldNode& n) {
   const bool spatial = n.i("spatial", 1) != 0;
   n.drop("spatial");
@@ -199,7 +353,7 @@ Status refuse_batch_axis(OldNode&) {
   return input_error("expected no batch axis, found one; export with opset 9 or newer");
 }
 
-// ONNX's own adapter does this too, and forgets the node's name.
+// ONNX's own adapter does this too, but forgets the name of the node.
 Status resize_by_scales(OldNode& n) {
   onnx::Node* resize = n.before("Resize", {n.node()->inputs()[0], n.node()->inputs()[1]})->node();
   if (n.node()->has_name()) resize->setName(n.node()->name());
@@ -222,7 +376,7 @@ void resize_from_corner(onnx::Node* resize, const char* rounding) {
   if (rounding != nullptr) resize->s_(symbol("nearest_mode"), rounding);
 }
 
-// The scales of axes that grow, or of those that do not; 1 elsewhere.
+// Returns the scales of axes that grow, or of axes that do not; 1 elsewhere.
 onnx::Value* scales_of(OldNode& n, const std::optional<std::vector<double>>& known, bool grow) {
   if (!known) return n.before(grow ? "Max" : "Min", {n.node()->inputs()[1], n.floats({1})});
   std::vector<float> scales;
@@ -232,9 +386,9 @@ onnx::Value* scales_of(OldNode& n, const std::optional<std::vector<double>>& kno
   return n.floats(std::move(scales));
 }
 
-// Resize of opset 10, and Upsample before: x_original = x_resized / scale. The standard's text does
-// not say how `nearest` rounds; ONNX Runtime rounds down on axes that grow and up on axes that
-// shrink. https://github.com/onnx/onnx/issues/3326
+// Resize of opset 10, and Upsample before: x_original = x_resized / scale. The standard does not
+// say how `nearest` rounds; ONNX Runtime rounds down on axes that grow and up on axes that shrink.
+// https://github.com/onnx/onnx/issues/3326
 Status place_from_corner(OldNode& n) {
   onnx::Value* x = n.node()->inputs()[0];
   onnx::Value* scales = n.node()->inputs()[1];
@@ -258,7 +412,7 @@ Status place_from_corner(OldNode& n) {
   return ok_status();
 }
 
-// A number in the type of input 0, as far as the file tells it.
+// Returns a number in the type of input 0, as far as the file tells it.
 onnx::Value* like_data(OldNode& n, double number) {
   onnx::Value* value = n.floats({static_cast<float>(number)}, true);
   const int type = n.node()->inputs()[0]->elemType();
@@ -301,7 +455,7 @@ Status ratio_by_input(OldNode& n) {
 
 // --- opsets 12 and 20 ---
 
-// (x_resized + 0.5) / scale rounded down is the place of half_pixel rounded half up, and so on.
+// (x_resized + 0.5) / scale rounded down equals half_pixel rounded half up, and so on.
 Status place_by_half_pixel(OldNode& n) {
   if (n.s("coordinate_transformation_mode", "half_pixel") != "tf_half_pixel_for_nn") {
     return ok_status();

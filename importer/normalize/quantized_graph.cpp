@@ -6,9 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "importer/file/integer_codec.h"
-#include "importer/normalize/qlinear.h"
-#include "importer/normalize/quantized_values.h"
+#include "importer/file/element_codec.h"
 #include "importer/proto/onnx_protos.h"
 #include "importer/proto/opset.h"
 #include "kernels/base/reject.h"
@@ -16,9 +14,98 @@
 namespace ofsdp::importer {
 namespace {
 
-// Too little to change another value in float32; a value over its root, and the slopes of both,
-// are finite.
-constexpr float kLeastVariance = 1e-30f;
+// qlinear replaces a QLinear operator (or QGemm) by the operator on floats and a FakeQuantize with
+// the scale and zero point of the output.
+//
+// Appends nodes to the graph of `values`. Errors: kInput for an operator without a form on floats,
+// or an operand that `values` refuses.
+// https://github.com/microsoft/onnxruntime/blob/main/docs/ContribOperators.md
+
+// Inputs `scale` and `scale` + 1 are scale and zero point of the output.
+Status finish(QuantizedValues& values, const onnx::NodeProto& node, const std::string& value,
+              int scale) {
+  OFSDP_ASSIGN_OR_RETURN(const QuantizationPair pair, values.pair_at(node, scale, 1));
+  return values.quantized_to(value, pair, node.output(0));
+}
+
+Status conv(QuantizedValues& values, const onnx::NodeProto& node) {
+  OFSDP_ASSIGN_OR_RETURN(const std::string x, values.operand(node, 0, 1, 1));
+  OFSDP_ASSIGN_OR_RETURN(const std::string w, values.operand(node, 3, 4, 0));
+  OFSDP_RETURN_IF_ERROR(values.check_bias(node, 8));
+  const std::string y = values.fresh(node.output(0) + "//float");
+  values.copy_attributes(node, values.add("Conv", {x, w, input_or_none(node, 8)}, y));
+  return finish(values, node, y, 6);
+}
+
+Status binary(QuantizedValues& values, const onnx::NodeProto& node, const char* op, int64_t axis) {
+  OFSDP_ASSIGN_OR_RETURN(const std::string a, values.operand(node, 0, 1, axis));
+  OFSDP_ASSIGN_OR_RETURN(const std::string b, values.operand(node, 3, 4, axis));
+  const std::string y = values.fresh(node.output(0) + "//float");
+  values.add(op, {a, b}, y);
+  return finish(values, node, y, 6);
+}
+
+Status gemm(QuantizedValues& values, const onnx::NodeProto& node) {
+  OFSDP_ASSIGN_OR_RETURN(const std::string a, values.operand(node, 0, 1, 1));
+  OFSDP_ASSIGN_OR_RETURN(const std::string b, values.operand(node, 3, 4, 1));
+  OFSDP_RETURN_IF_ERROR(values.check_bias(node, 6));
+  const bool floats = input_or_none(node, 7).empty();
+  const std::string y = floats ? node.output(0) : values.fresh(node.output(0) + "//float");
+  values.copy_attributes(node, values.add("Gemm", {a, b, input_or_none(node, 6)}, y));
+  return floats ? ok_status() : finish(values, node, y, 7);
+}
+
+Status concat(QuantizedValues& values, const onnx::NodeProto& node) {
+  std::vector<std::string> parts;
+  for (int i = 2; i + 2 < node.input_size(); i += 3) {
+    OFSDP_ASSIGN_OR_RETURN(const std::string x, values.operand(node, i, i + 1, 1));
+    parts.push_back(x);
+  }
+  const std::string y = values.fresh(node.output(0) + "//float");
+  values.copy_attributes(node, values.add("Concat", parts, y));
+  return finish(values, node, y, 0);
+}
+
+Status where(QuantizedValues& values, const onnx::NodeProto& node) {
+  OFSDP_ASSIGN_OR_RETURN(const std::string a, values.operand(node, 1, 2, 1));
+  OFSDP_ASSIGN_OR_RETURN(const std::string b, values.operand(node, 4, 5, 1));
+  const std::string y = values.fresh(node.output(0) + "//float");
+  values.add("Where", {node.input(0), a, b}, y);
+  return finish(values, node, y, 7);
+}
+
+Status unary(QuantizedValues& values, const onnx::NodeProto& node, const char* op,
+             std::initializer_list<const char*> without = {}) {
+  OFSDP_REJECT_IF(int_attribute(node, "channels_last", 0) != 0,
+                  "attribute 'channels_last': expected 0, found 1");
+  OFSDP_ASSIGN_OR_RETURN(const std::string x, values.operand(node, 0, 1, 1));
+  const std::string y = values.fresh(node.output(0) + "//float");
+  values.copy_attributes(node, values.add(op, {x}, y), without);
+  return finish(values, node, y, 3);
+}
+
+Status lower_qlinear(QuantizedValues& values, const onnx::NodeProto& node) {
+  const std::string& op = node.op_type();
+  if (op == "QLinearConv") return conv(values, node);
+  if (op == "QLinearMatMul") return binary(values, node, "MatMul", -1);
+  if (op == "QLinearAdd") return binary(values, node, "Add", -1);
+  if (op == "QLinearMul") return binary(values, node, "Mul", -1);
+  if (op == "QGemm") return gemm(values, node);
+  if (op == "QLinearConcat") return concat(values, node);
+  if (op == "QLinearWhere") return where(values, node);
+  if (op == "QLinearGlobalAveragePool")
+    return unary(values, node, "GlobalAveragePool", {"channels_last"});
+  if (op == "QLinearAveragePool") return unary(values, node, "AveragePool", {"channels_last"});
+  if (op == "QLinearSigmoid") return unary(values, node, "Sigmoid");
+  if (op == "QLinearLeakyRelu") return unary(values, node, "LeakyRelu");
+  if (op == "QLinearSoftmax") return unary(values, node, "Softmax", {"opset"});
+  if (op == "QLinearReduceMean") return unary(values, node, "ReduceMean");
+  return input_error("expected a QLinear operator with a form on floats, found this one");
+}
+
+// Too small to change another value in float32, but large enough that a value over its root, and
+// the slopes of both, are finite.
+constexpr float kMinVariance = 1e-30f;
 
 using Nodes = google::protobuf::RepeatedPtrField<onnx::NodeProto>;
 
@@ -35,7 +122,8 @@ bool is_any(const onnx::NodeProto& node, std::initializer_list<const char*> ops)
   return std::ranges::any_of(ops, [&](const char* op) { return is(node, op); });
 }
 
-// Moves or chooses elements of its first input (Concat: of all), which rounding does not disturb.
+// Returns whether it moves or chooses elements of the first input (Concat: of all), so rounding
+// commutes.
 bool moves(const onnx::NodeProto& node) {
   return short_domain(node.domain()).empty() &&
          is_any(node,
@@ -44,7 +132,7 @@ bool moves(const onnx::NodeProto& node) {
                  "GatherElements", "GatherND", "Tile", "ReduceMax", "ReduceMin"});
 }
 
-// Returns whether the graph has operators on integers that this pass takes away.
+// Returns whether the graph has operators on integers that this pass removes.
 bool has_quantization(const onnx::GraphProto& graph) {
   return std::ranges::any_of(graph.node(), [](const onnx::NodeProto& node) {
     return is_known(node) && (node.op_type().starts_with("QLinear") ||
@@ -117,7 +205,7 @@ class Dequantizer : QuantizedValues {
     return ok_status();
   }
 
-  // The Cast and the Mul after a product of integers: what they made is there already.
+  // Skips the Cast and the Mul after a product of integers: their result exists already.
   Status pass(const onnx::NodeProto& node, const std::string& value) {
     add("Identity", {value}, node.output(0));
     if (node.op_type() == "Cast") cast_.insert(node.output(0));
@@ -130,13 +218,13 @@ class Dequantizer : QuantizedValues {
     return carrier != DType::kUndefined && carrier != DType::kInt32;
   }
 
-  // Returns whether a DequantizeLinear of integers that are neither a weight nor quantized here can
-  // be written with Cast, Sub and Mul.
+  // Returns whether a DequantizeLinear can become Cast, Sub and Mul, if the integers are neither a
+  // weight nor quantized here.
   bool is_plain(const QuantizationPair& pair) const {
     const Initializer* scale = file_.find_constant(pair.scale);
     if (scale == nullptr || scale->dtype != DType::kFloat32) return false;
     const auto scales = file_.scales(pair.scale);
-    if (!scales.ok()) return true;  // reading them says why
+    if (!scales.ok()) return true;  // reading them reports the error
     return scales->size() == 1 && pair.block_size == 0 &&
            integer_carrier(pair.onnx_type) != DType::kUndefined;
   }
@@ -180,13 +268,13 @@ class Dequantizer : QuantizedValues {
     return ok_status();
   }
 
-  // Rounding takes a small variance to 0, epsilon and all. What is divided by its root is infinite
-  // and clipped after it; backward, the 0 of the clipped value times the infinite slopes of the
-  // division and the root would be NaN. Divided by a tiny root, a value is clipped just so, and
-  // its gradient is 0.
+  // Rounding takes a small variance to 0, even with epsilon. A value divided by the root becomes
+  // infinite and is clipped; backward, the 0 of the clipped value times the infinite slopes of
+  // division and root would be NaN. Divided by a tiny root, the value is clipped in the same way,
+  // and the gradient is 0.
   Status root(const onnx::NodeProto& node) {
     const std::string base = node.output(0) + "//", above = fresh(base + "above_0");
-    add("Add", {node.input(0), scalar(base + "least", kLeastVariance)}, above);
+    add("Add", {node.input(0), scalar(base + "least", kMinVariance)}, above);
     onnx::NodeProto& made = *graph_.add_node();
     made = node;
     made.set_input(0, above);
@@ -208,7 +296,7 @@ class Dequantizer : QuantizedValues {
     return keep(node);
   }
 
-  // The integer that fills the border becomes the float it stands for.
+  // The integer that fills the border becomes the float that it represents.
   Status pad(const onnx::NodeProto& node) {
     const QuantizationPair& pair = carried_.at(node.input(0));
     OFSDP_ASSIGN_OR_RETURN(const std::vector<float> scales, file_.scales(pair.scale));
@@ -231,8 +319,8 @@ class Dequantizer : QuantizedValues {
     return ok_status();
   }
 
-  // Scale and zero point of ONNX's formula; they are constants of backward, because FakeQuantize
-  // gives them no gradient.
+  // Computes scale and zero point by ONNX's formula. They are constants for backward, because
+  // FakeQuantize gives them no gradient.
   void dynamic_pair(const std::string& x, const std::string& scale, const std::string& zero) {
     const std::string base = scale + "//";
     const std::string none = scalar(base + "0", 0), one = scalar(base + "1", 1),
@@ -338,9 +426,9 @@ class Dequantizer : QuantizedValues {
   std::map<std::string, int> types_;  // of initializers
   std::set<std::string> read_;        // values that nodes read
   std::set<std::string> dynamic_zeros_;
-  std::set<std::string> scaled_;  // products that need no scale any more
-  std::set<std::string> cast_;    // and those after their Cast
-  std::set<std::string> floats_;  // what DequantizeLinear makes in float32
+  std::set<std::string> scaled_;  // products that need no further scale
+  std::set<std::string> cast_;    // the same, after their Cast
+  std::set<std::string> floats_;  // float32 results of DequantizeLinear
 };
 
 }  // namespace

@@ -1,8 +1,7 @@
-#include "importer/normalize/quantized_values.h"
-
 #include <algorithm>
 
-#include "importer/file/integer_codec.h"
+#include "importer/file/element_codec.h"
+#include "importer/normalize/quantized_graph.h"
 #include "importer/proto/onnx_protos.h"
 #include "kernels/base/reject.h"
 

@@ -1,7 +1,7 @@
 #include <algorithm>
 #include <limits>
 
-#include "importer/normalize/resolvers.h"
+#include "importer/normalize/graph_rewriter.h"
 #include "kernels/base/budgets.h"
 #include "kernels/base/reject.h"
 
@@ -32,15 +32,15 @@ int64_t piece_size(const ConstantPtr& split) {
   return given.ok() && given->size() == 1 ? (*given)[0] : 1;
 }
 
-// Returns the sizes of the pieces of an axis; empty: not known.
+// Returns the sizes of the pieces of an axis; empty: unknown.
 Result<std::vector<int64_t>> piece_sizes(const ConstantPtr& split, int64_t axis_size) {
   const int64_t size = piece_size(split);
   if (size == 0) {
     const auto sizes = int_values(*split);
     return sizes.ok() ? *sizes : std::vector<int64_t>{};
   }
-  OFSDP_REJECT_IF(size > 0 && axis_size / size > kMostIterations,
-                  "expected a sequence of at most {} tensors, found {} of {}", kMostIterations,
+  OFSDP_REJECT_IF(size > 0 && axis_size / size > kMaxIterations,
+                  "expected a sequence of at most {} tensors, found {} of {}", kMaxIterations,
                   axis_size, size);
   std::vector<int64_t> sizes;
   for (int64_t rest = size > 0 ? axis_size : 0; rest > 0; rest -= size) {
@@ -49,8 +49,8 @@ Result<std::vector<int64_t>> piece_sizes(const ConstantPtr& split, int64_t axis_
   return sizes;
 }
 
-// A piece of a split of unknown length is a Slice. A piece beyond the end is empty, which the next
-// node refuses.
+// A piece of a split of unknown length is a Slice. A piece beyond the end is empty, and the next
+// node refuses it.
 Status piece_of_open_split(GraphRewriter& rewriter, const onnx::NodeProto& node,
                            const OpenSplit& from) {
   const auto position = rewriter.known().scalar(node.input(1));
@@ -81,8 +81,8 @@ Status split_to_sequence(GraphRewriter& rewriter, const onnx::NodeProto& node) {
     return rewriter.hold(node.output(0), std::move(pieces));
   }
   OFSDP_ASSIGN_OR_RETURN(const auto sizes, piece_sizes(split, axis_size));
-  OFSDP_REJECT_IF(sizes.size() > static_cast<size_t>(kMostIterations),
-                  "expected a sequence of at most {} tensors, found {}", kMostIterations,
+  OFSDP_REJECT_IF(sizes.size() > static_cast<size_t>(kMaxIterations),
+                  "expected a sequence of at most {} tensors, found {}", kMaxIterations,
                   sizes.size());
   if (sizes.empty()) {
     const int64_t size = piece_size(split);
@@ -103,7 +103,7 @@ Status construct(GraphRewriter& rewriter, const onnx::NodeProto& node) {
   return rewriter.hold(node.output(0), {node.input().begin(), node.input().end()});
 }
 
-// The place that `position` names in a sequence of `length` places; `otherwise` when absent.
+// The place of index `position` in a sequence of `length` places; `otherwise` if it is absent.
 struct Place {
   bool known = false;
   int64_t at = 0;
@@ -175,7 +175,7 @@ Status concat(GraphRewriter& rewriter, const onnx::NodeProto& node) {
   return rewriter.add("Concat", names, {node.output(0)}, {{"axis", axis}});
 }
 
-// Adds the body once for each element; an input that is no sequence is the same every time.
+// Adds the body once for each element; an input that is no sequence is the same each time.
 Status map(GraphRewriter& rewriter, const onnx::NodeProto& node) {
   const auto* body = find_attribute(node, "body");
   const Names* first = sequence(rewriter, node.input(0));
@@ -202,7 +202,7 @@ Status map(GraphRewriter& rewriter, const onnx::NodeProto& node) {
   return {};
 }
 
-// An optional has the name of its element; one without an element has only a name.
+// An optional has the name of its element; without an element it has only a name.
 Status copy(GraphRewriter& rewriter, const onnx::NodeProto& node) {
   const std::string& from = node.input(0);
   const std::string& to = node.output(0);

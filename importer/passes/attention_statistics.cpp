@@ -4,14 +4,14 @@
 #include <utility>
 #include <vector>
 
-#include "importer/graph/graph_uses.h"
+#include "importer/graph/graph.h"
 #include "importer/passes/passes.h"
 #include "kernels/core/head_layout.h"
 
 namespace ofsdp::importer {
 namespace {
 
-// Operands of ofsdp.AttentionGrad, and which of Attention they are.
+// Inputs of ofsdp.AttentionGrad that are outputs of Attention.
 enum Output : size_t { kY = 6, kStatistics = 7 };
 constexpr std::pair<size_t, size_t> kShared[] = {{1, 0}, {2, 1}, {3, 2}, {4, 3}, {5, 6}};
 
@@ -48,11 +48,11 @@ class Keeper {
   }
 
  private:
-  // The value that a gradient reads in place of the forward node's Y.
+  // The value that a gradient reads instead of the forward node's Y.
   struct Kept {
     ValueId y = 0;
-    std::vector<int64_t> perm;  // of a Transpose between; empty: none
-    size_t last = 0;            // node of backward that reads it anyway
+    std::vector<int64_t> perm;  // of a Transpose in between; empty: none
+    size_t last = 0;            // backward node that reads it anyway
   };
 
   const Node* maker(ValueId id) const {
@@ -95,7 +95,7 @@ class Keeper {
     return made;
   }
 
-  // The last node before the gradient that is its Attention.
+  // Returns the last node before the gradient that is its Attention.
   std::optional<size_t> forward_of(size_t gradient) {
     const Node& slope = node(gradient);
     if (any_from(slope.inputs, kY, slope.inputs.size())) return std::nullopt;
@@ -117,7 +117,7 @@ class Keeper {
     return std::nullopt;
   }
 
-  // Returns whether two values are one, or one is the other computed again by the same nodes.
+  // Returns whether two values are equal: one value, or one recomputed by the same nodes.
   bool same(ValueId a, ValueId b) {
     std::vector<std::pair<ValueId, ValueId>> pairs;
     std::set<std::pair<ValueId, ValueId>> met;
@@ -136,7 +136,7 @@ class Keeper {
     return true;
   }
 
-  // Returns whether two nodes alike make them, of whatever operands.
+  // Returns whether nodes of the same kind make both, from any operands.
   bool made_alike(ValueId a, ValueId b) const {
     const Node *left = maker(a), *right = maker(b);
     if (left == nullptr || right == nullptr) return false;
@@ -149,8 +149,8 @@ class Keeper {
            left->inputs.size() == right->inputs.size() && place(*left, a) == place(*right, b);
   }
 
-  // Returns Y or a Transpose of Y, whichever backward keeps longer anyway. A Y that is the output
-  // of a Transpose already is what the projection reads.
+  // Returns Y or a Transpose of Y, whichever backward keeps longer anyway. If Y is already the
+  // output of a Transpose, the projection reads Y.
   std::optional<Kept> kept_before(size_t gradient, ValueId y) const {
     std::vector<Kept> found;
     add_kept(gradient, y, {}, found);
@@ -180,7 +180,7 @@ class Keeper {
     if (last) found.push_back({id, perm, *last});
   }
 
-  // Returns the last backward node that reads the bytes themselves, not a view of them.
+  // Returns the last backward node that reads the bytes themselves and no view of them.
   std::optional<size_t> last_backward_reader(size_t gradient, ValueId id) const {
     std::optional<size_t> last;
     for (ValueId view : with_views(*this, id)) {
@@ -194,9 +194,9 @@ class Keeper {
 
   Graph graph_;
   const TakesNode& takes_;
-  GraphUses uses_;           // the ids of statistics come later, and nothing asks for theirs
+  GraphUses uses_;           // does not know the statistics added later; nobody asks for them
   std::vector<bool> clone_;  // per node
-  std::set<std::pair<ValueId, ValueId>> same_;  // pairs that are
+  std::set<std::pair<ValueId, ValueId>> same_;  // pairs known to be equal
 };
 
 }  // namespace

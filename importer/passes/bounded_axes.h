@@ -1,44 +1,205 @@
-// BoundedAxes: values whose shape depends on the data (NonZero, Compress, Unique), planned at their
-// bound.
+// BoundedAxes plans values with a shape that depends on the data (NonZero, Compress, Unique) at
+// their bound.
 //
-// specialize asks it about every node. NonZero of a computed value becomes ofsdp.FoundIndices. That
-// operator gives the most columns there can be and, at run time, their count; columns after the
-// count repeat the last one. Compress and Unique become a Gather by such indices. From there on, an
-// axis of a value can be *bounded*: only its first factor * count slices are there, the rest is
-// padding. Three rules keep padding out of every result and of every gradient:
+// specialize asks it about every node. NonZero of a computed value becomes ofsdp.FoundIndices,
+// which returns as many columns as there can be and, at run time, their count; columns after the
+// count repeat the last one. Compress and Unique become a Gather by such indices. From there on an
+// axis can be *bounded*: only the first factor * count slices are valid, the rest is padding. Three
+// rules keep padding out of every result and gradient:
 //
-//   - operators that work slice by slice pass the axis on (bounded_rules.h);
-//   - a sum over the axis reads zeros there; a scatter gets one more slice, which takes the padding
-//     and is cut off again, so no gradient comes back to padding either;
-//   - a shape read from such a value is its bound while planning and may only be used as a shape.
+//   - operators that work slice by slice pass the axis on (carried_axis);
+//   - a sum over the axis reads zeros there; a scatter gets one more slice that receives the
+//     padding and is cut off, so no gradient flows back to padding either;
+//   - a shape read from such a value is the bound while planning, and only a shape may use it.
 //
 // Exporters write this for experts that pick their tokens: NonZero, Gather, the expert, Scatter.
-// Everything else is refused with one line that names the node. Shapes are marked element by
-// element with the count they come from: counted_shapes.h.
+// Everything else is refused with one line that names the node. CountedShapes marks each element of
+// a shape with the count that it comes from.
 //
-// REQUIRES: dimensions that must be equal are equal; the operators of the file demand it.
-//
-// Refers to the graph that specialize builds. Threads: one. Errors: kInput with file and node.
+// REQUIRES: dimensions that must be equal are equal; the operators of the file demand it. The graph
+// that specialize builds must outlive it. Errors: kInput with file and node.
 #pragma once
 
+#include <algorithm>
 #include <map>
+#include <optional>
+#include <set>
 #include <string>
+#include <vector>
 
+#include "importer/file/tensor_record.h"
 #include "importer/graph/graph.h"
-#include "importer/passes/counted_shapes.h"
 
 namespace ofsdp::importer {
+
+// Integer values that hold shapes of bounded axes. Each has a bound, a constant, and for each
+// element a mark: the count that the element stands for, or none. Operators that only move elements
+// (Gather, Slice, Concat, Unsqueeze, ...) move the marks along. A count that the graph computes
+// itself, as the sum of the mask that NonZero reads, gets a mark too.
+//
+// The graph must outlive it. Errors: kInput with file and node.
+
+// factor * value; value is int64[1] and known at run time.
+struct Count {
+  ValueId value = 0;
+  int64_t factor = 1;
+
+  bool operator==(const Count&) const = default;
+};
+
+class CountedShapes {
+ public:
+  explicit CountedShapes(Graph& graph) : graph_(graph), editor_(graph) {}
+
+  // Records that `value` counts the nonzero elements of `mask`. Returns the count to use for this
+  // mask.
+  ValueId count_of(ValueId mask, ValueId value) {
+    return counted_.try_emplace(root(mask), value).first->second;
+  }
+
+  // Remembers values that are a mask with another type or shape, and sums of masks.
+  void watch(const Node& node) {
+    const std::string op = node.op->full_name();
+    if (kRestyled.contains(op)) {
+      const ValueId from = node.inputs[0];
+      const bool known = roots_.contains(from);
+      if (known || graph_.value(from).desc.dtype == DType::kBool)
+        roots_[node.outputs[0]] = root(from);
+    }
+    if (op != "ReduceSum" || !roots_.contains(node.inputs[0])) return;
+    const TensorDesc& y = graph_.value(node.outputs[0]).desc;
+    const auto found = counted_.find(root(node.inputs[0]));
+    if (found == counted_.end() || y.dtype != DType::kInt64 || y.numel() != 1) return;
+    const int64_t all = graph_.value(node.inputs[0]).desc.numel();
+    const int64_t mark = index_of({found->second, 1});
+    shapes_[node.outputs[0]] = {make_constant<int64_t>(DType::kInt64, y.shape, {&all, 1}),
+                                make_constant<int64_t>(DType::kInt64, y.shape, {&mark, 1}), true};
+  }
+
+  bool has(ValueId id) const { return shapes_.contains(id); }
+  // Returns whether the value is also right at run time, as a number.
+  bool exact(ValueId id) const { return shapes_.at(id).exact; }
+  // Enters `node`, the Shape of a value with a bounded axis.
+  Status shape_of(const Node& node, int axis, Count count) {
+    const Shape& shape = graph_.value(node.inputs[0]).desc.shape;
+    std::vector<int64_t> marks(static_cast<size_t>(shape.rank()), 0);
+    marks[static_cast<size_t>(axis)] = index_of(count);
+    OFSDP_ASSIGN_OR_RETURN(auto descs, infer_outputs(graph_, node));
+    Value& y = graph_.value(node.outputs[0]);
+    y.desc = descs[0];
+    OFSDP_RETURN_IF_ERROR(fold(graph_, node));
+    const int64_t start = node.attributes.i("start", 0);  // Shape may give a part
+
+    const auto begin =
+        std::clamp<int64_t>(start < 0 ? start + shape.rank() : start, 0, shape.rank());
+    const std::span<const int64_t> cut(marks.data() + begin, static_cast<size_t>(y.desc.numel()));
+    shapes_[node.outputs[0]] = {y.constant, make_constant(DType::kInt64, y.desc.shape, cut), false};
+    return {};
+  }
+
+  // If the node only moves elements of shapes, enters its output as a shape and returns true.
+  Result<bool> move(const Node& node) {
+    if (!is_move(node, graph_)) return false;
+    std::vector<ConstantPtr> bounds, marks;
+    bool exact = true;
+    for (size_t i = 0; i < node.inputs.size(); ++i) {
+      const ValueId id = node.inputs[i];
+      const auto it = shapes_.find(id);
+      if (it != shapes_.end() && !moves(node.op->full_name(), i)) return false;
+      if (it != shapes_.end()) exact = exact && it->second.exact;
+      ConstantPtr bound = it != shapes_.end() ? it->second.bound : graph_.value(id).constant;
+      if (id != 0 && bound == nullptr) return false;
+      ConstantPtr mark = bound;
+      if (id != 0 && moves(node.op->full_name(), i)) {
+        if (bound->desc.dtype != DType::kInt64) return false;
+        const std::vector<int64_t> none(static_cast<size_t>(bound->desc.numel()), 0);
+        mark = it != shapes_.end() ? it->second.marks
+                                   : make_constant<int64_t>(DType::kInt64, bound->desc.shape, none);
+      }
+      bounds.push_back(std::move(bound));
+      marks.push_back(std::move(mark));
+    }
+    OFSDP_ASSIGN_OR_RETURN(ConstantPtr bound, fold_one(*graph_.registry, node, bounds));
+    OFSDP_ASSIGN_OR_RETURN(ConstantPtr mark, fold_one(*graph_.registry, node, marks));
+    Value& y = graph_.value(node.outputs[0]);
+    y.desc = bound->desc;
+    if (exact) {
+      graph_.nodes.push_back(node);
+    } else {
+      y.kind = ValueKind::kConstant;
+      y.constant = bound;
+    }
+    const bool marked = std::ranges::any_of(mark->as<int64_t>(), [](int64_t m) { return m != 0; });
+    if (marked) shapes_[node.outputs[0]] = {std::move(bound), std::move(mark), exact};
+    return true;
+  }
+
+  // Returns the bound of a shape as a constant of the graph.
+  ValueId bound(ValueId id) {
+    if (graph_.value(id).constant != nullptr) return id;
+    return editor_.add_constant(graph_.value(id).name + ".bound", shapes_.at(id).bound);
+  }
+
+  // Returns the count that element i stands for.
+  std::optional<Count> mark(ValueId id, int64_t i) const {
+    const auto it = shapes_.find(id);
+    if (it == shapes_.end()) return std::nullopt;
+    const int64_t index = it->second.marks->as<int64_t>()[static_cast<size_t>(i)];
+    if (index == 0) return std::nullopt;
+    return counts_[static_cast<size_t>(index - 1)];
+  }
+
+ private:
+  const std::set<std::string> kRestyled = {"Cast", "Reshape", "Unsqueeze", "Squeeze", "Identity"};
+
+  // Returns whether input i of an operator that moves elements holds elements, not indices.
+  bool moves(const std::string& op, size_t i) { return op == "Concat" || i == 0; }
+
+  static bool is_move(const Node& node, const Graph& graph) {
+    static const std::set<std::string> kMoves = {"Gather",  "Slice",    "Concat", "Unsqueeze",
+                                                 "Squeeze", "Identity", "Reshape"};
+    const std::string op = node.op->full_name();
+    if (op == "Cast") {
+      return dtype_of_number(node.attributes.i("to", 0)) == DType::kInt64 &&
+             graph.value(node.inputs[0]).desc.dtype == DType::kInt64;
+    }
+    return kMoves.contains(op);
+  }
+
+  struct Marked {
+    ConstantPtr bound;
+    ConstantPtr marks;   // int64, the same shape: index in counts_ + 1, or 0
+    bool exact = false;  // the run-time value is the true number, not the bound
+  };
+  int64_t index_of(Count count) {
+    auto it = std::ranges::find(counts_, count);
+    if (it == counts_.end()) it = counts_.insert(it, count);
+    return it - counts_.begin() + 1;
+  }
+
+  ValueId root(ValueId mask) const {
+    const auto it = roots_.find(mask);
+    return it == roots_.end() ? mask : it->second;
+  }
+
+  Graph& graph_;
+  GraphEditor editor_;
+  std::vector<Count> counts_;
+  std::map<ValueId, Marked> shapes_;
+  std::map<ValueId, ValueId> roots_;    // a bool value in another type or shape -> that value
+  std::map<ValueId, ValueId> counted_;  // mask -> its count
+};
 
 class BoundedAxes {
  public:
   explicit BoundedAxes(Graph& graph) : graph_(graph), editor_(graph), shapes_(graph) {}
 
-  // Returns true when the graph has other nodes in its place. Otherwise the node is an ordinary
-  // one, whose shape inputs may have been replaced by their bounds.
+  // Returns true if other nodes in the graph took the place of `node`. Otherwise the node is an
+  // ordinary one; the shape inputs may have become their bounds.
   Result<bool> take(Node& node);
-  // An ordinary node, once its outputs have descs.
+  // Enters an ordinary node. REQUIRES: the outputs have descs.
   void watch(const Node& node);
-  // No output of the graph has a bounded axis.
+  // Refuses a graph with an output that has a bounded axis.
   Status check_outputs() const;
 
  private:
@@ -47,11 +208,11 @@ class BoundedAxes {
     Count count;
   };
   const Bounded* bounded(ValueId id) const;
-  // Returns the bounded axis of the node's data when the node reads or writes slices along it by
-  // indices below the count, which meet no padding; else null.
+  // Returns the bounded axis of the data if the node reads or writes slices along it by indices
+  // below the count, so it meets no padding; else null.
   const Bounded* indexed_within(const Node& node) const;
 
-  // Nodes that begin a bounded axis: by a count in a shape, or by what they find.
+  // Nodes that begin a bounded axis: by a count in a shape, or by the elements that they find.
   Result<bool> take_shape(Node& node);
   Status made_of_shape(const Node& node);
   Status find_indices(const Node& node, ValueId x, ValueId indices);
@@ -59,7 +220,7 @@ class BoundedAxes {
   Status unique(const Node& node);
   Status gather_found(const Node& node, ValueId indices, Count count);
 
-  // Nodes of values that have one: bounded_operators.cpp.
+  // Nodes that read a value with a bounded axis.
   Status take_bounded(const Node& node, ValueId known);
   Status pass_on(const Node& node);
   Status expand(const Node& node);
@@ -70,7 +231,7 @@ class BoundedAxes {
   Result<ValueId> first_rows(const Node& node, ValueId x, int axis, int64_t rows);
   Attributes counted(const Bounded& bounded, int axis) const;
 
-  // Adds a node whose outputs exist.
+  // Adds a node. REQUIRES: the values at the outputs exist.
   Status keep(const Node& node);
   Status keep_bounded(const Node& node, int axis, Count count);
   Status refuse(const Node& node, const std::string& why) const;
@@ -79,7 +240,7 @@ class BoundedAxes {
   GraphEditor editor_;
   CountedShapes shapes_;
   std::map<ValueId, Bounded> bounded_;
-  std::map<ValueId, Count> within_;  // indices, each below the count: Unique's inverse
+  std::map<ValueId, Count> within_;  // indices, each below the count: the inverse of Unique
 };
 
 }  // namespace ofsdp::importer

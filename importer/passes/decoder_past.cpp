@@ -3,15 +3,14 @@
 #include <algorithm>
 #include <map>
 
-#include "importer/graph/graph_uses.h"
+#include "importer/graph/graph.h"
 #include "kernels/base/escaped.h"
 #include "kernels/base/reject.h"
 
 namespace ofsdp::importer {
 namespace {
 
-// Inputs that hold a past or belong to it, outputs that hold the present, axes
-// of the past.
+// Inputs that hold a past or belong to it, outputs that hold the present, and axes of the past.
 struct PastPlaces {
   std::vector<size_t> past, present;
   size_t batch_axis = 0, rows_axis = 2;
@@ -38,8 +37,7 @@ bool reads_as_past(const Node& node, ValueId id) {
   return true;
 }
 
-// The places by which attention reads the value as a past, which nothing else
-// does but Shape; null: there is another reader, or none.
+// Returns the places if only attention, as a past, and Shape read the value; else null.
 const PastPlaces* past_places(const Graph& graph, const GraphUses& uses, ValueId id) {
   const PastPlaces* places = nullptr;
   if (std::ranges::count(graph.outputs, id) != 0) return nullptr;
@@ -56,8 +54,7 @@ const PastPlaces* past_places(const Graph& graph, const GraphUses& uses, ValueId
 
 void drop(std::vector<ValueId>& ids, ValueId id) { std::erase(ids, id); }
 
-// Takes the past from a node, and the present, unless another node reads it,
-// from the graph.
+// Removes the past from a node and, unless another node reads it, the present from the graph.
 void drop_past(Graph& graph, const GraphUses& uses, Node& node, ValueId past) {
   Node made = node;
   std::ranges::replace(made.inputs, past, ValueId{0});
@@ -69,14 +66,14 @@ void drop_past(Graph& graph, const GraphUses& uses, Node& node, ValueId past) {
   GraphEditor::change_symbolic(node, std::move(made));
 }
 
-// The length of an axis of an empty past; -1: it is that of the micro-batch.
+// Returns the length of an axis of an empty past; -1: the micro-batch.
 int64_t length_of(const Value& past, const PastPlaces& places, size_t axis) {
   if (axis == places.rows_axis) return 0;
   return axis == places.batch_axis ? -1 : past.declared[axis].size;
 }
 
-// Nodes that give the shape of an empty past in place of `shape`. `input`: one
-// with rows of samples.
+// Returns nodes that make the shape of an empty past in place of `shape`. `input`: one with a row a
+// sample.
 std::vector<Node> shape_of_empty(Graph& graph, const Node& shape, const PastPlaces& places,
                                  ValueId input) {
   const Value past = graph.value(shape.inputs[0]);
@@ -97,8 +94,7 @@ std::vector<Node> shape_of_empty(Graph& graph, const Node& shape, const PastPlac
   return {{&graph.registry->get("Shape"), shape.name + ".batch", first, {input}, {batch}}, join};
 }
 
-// Puts the shapes of empty pasts in place of the Shape nodes that read what was
-// left out.
+// Replaces Shape nodes that read removed inputs by the shapes of empty pasts.
 void replace_shapes(Graph& graph, const std::map<ValueId, const PastPlaces*>& pasts) {
   std::vector<Node> nodes;
   for (Node& node : graph.nodes) {

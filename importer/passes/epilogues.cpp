@@ -2,7 +2,7 @@
 #include <optional>
 #include <set>
 
-#include "importer/graph/graph_uses.h"
+#include "importer/graph/graph.h"
 #include "importer/passes/passes.h"
 
 namespace ofsdp::importer {
@@ -17,9 +17,9 @@ void trim(Node& node) {
   while (!node.outputs.empty() && node.outputs.back() == 0) node.outputs.pop_back();
 }
 
-// A graph whose products take over their neighbours. Nodes keep their places while rules look
-// around; those that were taken over are dropped at the end. Has its own copy of the graph; nodes
-// that `takes` refuses stay apart.
+// A copy of a graph in which products take over their neighbours. Nodes keep their indices while
+// rules look around; finish() drops the nodes that were taken over. Nodes that `takes` refuses stay
+// apart.
 class EpilogueGraph {
  public:
   EpilogueGraph(const Graph& source, const TakesNode& takes)
@@ -43,7 +43,8 @@ class EpilogueGraph {
     return id;
   }
 
-  // Returns the value as which the only reader that is no view reads `id`; 0 when there are others.
+  // Returns the value under which its only reader that is no view reads `id`; 0 if there are
+  // others.
   ValueId only_view(ValueId id) const {
     while (!wanted_.contains(id) && readers(id).size() == 1) {
       const Node& reader = node(readers(id)[0]);
@@ -53,7 +54,7 @@ class EpilogueGraph {
     return 0;
   }
 
-  // Puts `made` in place of the product `i`; its result becomes the output of node `taken`.
+  // Replaces product `i` by `made`, which makes the output of node `taken`.
   bool replace(size_t i, Node made, size_t taken) {
     const ValueId result = graph_.nodes[taken].outputs[0];
     const ValueId product = graph_.nodes[i].outputs[0];
@@ -76,7 +77,7 @@ class EpilogueGraph {
     return true;
   }
 
-  // The same; `value`, seen as a matrix, becomes an operand of it.
+  // The same, with `value`, seen as a matrix, as one more operand.
   bool replace_with(size_t i, Node made, size_t operand, ValueId value, size_t taken) {
     const size_t views = before_[i].size(), values = graph_.values.size();
     made.inputs[operand] = as_matrix(i, value);
@@ -86,7 +87,7 @@ class EpilogueGraph {
     return false;
   }
 
-  // Puts `made` in place of the product `i`; it also gives the result of node `taken`.
+  // Replaces product `i` by `made`, which also makes the result of node `taken`.
   bool take_over(size_t i, Node made, size_t taken) {
     made.outputs[1] = graph_.nodes[taken].outputs[0];
     trim(made);
@@ -96,7 +97,7 @@ class EpilogueGraph {
     return true;
   }
 
-  // REQUIRES: called once, last.
+  // REQUIRES: no call follows.
   Graph finish() {
     std::vector<Node> nodes = std::move(graph_.nodes);
     graph_.nodes.clear();
@@ -110,7 +111,7 @@ class EpilogueGraph {
   }
 
  private:
-  // Node i counts as the reader of what the views before it read.
+  // Node i counts as the reader of the values that the views before it read.
   void index() {
     uses_ = GraphUses(graph_, dropped_);
     for (size_t i = 0; i < graph_.nodes.size(); ++i) {
@@ -132,7 +133,7 @@ class EpilogueGraph {
     return takes_(graph_, made) && check_outputs(graph_, made).ok();
   }
 
-  // REQUIRES: the operator gives what stands.
+  // REQUIRES: the operator gives the descs of the output values.
   void change(size_t i, Node made) {
     const Status changed = GraphEditor(graph_).change(graph_.nodes[i], std::move(made));
     OFSDP_CHECK(changed.ok(), "{}", changed.message());
@@ -156,7 +157,7 @@ class EpilogueGraph {
         graph_.registry->find("", "Reshape"), like.name, {}, {from, shape}, {to}, like.backward};
   }
 
-  // Returns the value, or a view of it before node `i`, with the shape of the product of `i`; 0:
+  // Returns the value, or a view of it before node `i`, in the shape of product `i`; 0: there is
   // none.
   ValueId as_matrix(size_t i, ValueId id) {
     const TensorDesc wanted = desc(graph_.nodes[i].outputs[0]);
@@ -194,7 +195,7 @@ class Joiner {
 
  private:
   // --- products ---
-  // A Gemm keeps a C of another form than a row.
+  // A Gemm with a C that is no row stays as it is.
   bool is_product(const Node& node) const {
     if (is_operator(node, "ofsdp.GemmEpilogue")) return true;
     if (!is_operator(node, "Gemm") || node.attributes.has("ofsdp_activation")) return false;
@@ -224,7 +225,7 @@ class Joiner {
     return join_gelu(i) || join_gelu_grad(i);
   }
 
-  // The one Gelu (tanh) that reads the product, itself or as a view.
+  // Returns the only Gelu (tanh) that reads the product, directly or through a view.
   std::optional<size_t> gelu_of(ValueId id) const {
     for (ValueId view : with_views(graph_, id)) {
       for (size_t reader : graph_.readers(view)) {
@@ -274,7 +275,7 @@ class Joiner {
     if (!is_operator(sum, "Add") || sum.inputs[0] == sum.inputs[1]) return false;
     const ValueId other = sum.inputs[sum.inputs[0] == product ? 1 : 0];
     if (graph_.desc(other) != graph_.desc(product)) return false;
-    // A product that took a sum over stands where it stood, its view where the sum was.
+    // A product that took a sum over keeps its place; the view stands at the place of the sum.
     const ValueId root = graph_.root(other);
     const ValueId addend = graph_.desc(root) == graph_.desc(node.outputs[0]) ? root : other;
     return graph_.maker(addend) < int(i) && with_operand(i, kAddend, addend, reader, "");
@@ -297,7 +298,7 @@ class Joiner {
       return graph_.root(id) == graph_.root(sum.inputs[0]) &&
              graph_.desc(id).shape[1] == graph_.desc(to).shape[0];
     };
-    size_t first = graph_.size();  // that reads the sum
+    size_t first = graph_.size();  // reader of the sum
     for (size_t reader : graph_.readers(to)) first = std::min(first, reader);
     for (size_t i = 0; i < first; ++i) {
       const Node& node = graph_.node(i);
@@ -336,6 +337,112 @@ class Joiner {
 Graph join_epilogues(const Graph& graph, const TakesNode& takes) {
   if (graph.registry->find(kOwnDomain, "GemmEpilogue") == nullptr) return graph;
   return Joiner(graph, takes).run();
+}
+
+namespace {
+
+constexpr size_t kWideAccess = 16;      // bytes that fast kernels of a device move at once
+constexpr int64_t kPitchMultiple = 64;  // elements: 128 bytes of 16-bit floats
+constexpr int64_t kRowOverRoom = 8;     // a row is at least that many times as long as its padding
+
+// Returns the pitch if rows do not begin at multiples of 16 bytes; 0 if they do, or if padding
+// would cost too much.
+int64_t wanted_pitch(const TensorDesc& desc) {
+  const int64_t row = desc.row();
+  if (desc.layout != Layout::kPlain || desc.shape.rank() < 2 || desc.numel() == 0) return 0;
+  if (static_cast<size_t>(row) * dtype_size(desc.dtype) % kWideAccess == 0) return 0;
+  const int64_t pitch = (row + kPitchMultiple - 1) / kPitchMultiple * kPitchMultiple;
+  return (pitch - row) * kRowOverRoom <= row ? pitch : 0;
+}
+
+bool is_matrix_product(const Node& node) {
+  static constexpr std::string_view kNames[] = {"Gemm", "MatMul", "ofsdp.MatMul",
+                                                "com.microsoft.FusedMatMul", "ofsdp.GemmEpilogue"};
+  return std::ranges::any_of(kNames,
+                             [&](std::string_view name) { return is_operator(node, name); });
+}
+
+class RowPitcher {
+ public:
+  RowPitcher(const Graph& source, const TakesNode& takes)
+      : graph_(source), takes_(takes), uses_(source) {
+    for (ValueId id : trained_values(graph_)) fixed_.insert(id);
+    fixed_.insert(graph_.matches);
+    for (const Measured& m : graph_.measured) fixed_.insert(m.rows);
+  }
+
+  Graph run() {
+    for (const Node& node : graph_.nodes) {
+      if (is_matrix_product(node)) pitch(node.outputs[0]);
+    }
+    return std::move(graph_);
+  }
+
+ private:
+  TensorDesc& desc(ValueId id) { return graph_.value(id).desc; }
+
+  void pitch(ValueId product) {
+    const int64_t wanted = product == 0 ? 0 : wanted_pitch(desc(product));
+    if (wanted == 0 || desc(product).pitch != 0) return;
+    const std::vector<ValueId> rows = same_rows(product);
+    if (!std::ranges::all_of(rows, [&](ValueId id) { return may_have_pitch(id, product); })) return;
+    for (ValueId id : rows) desc(id).pitch = wanted;
+    if (all_take(rows)) return;
+    for (ValueId id : rows) desc(id).pitch = 0;
+  }
+
+  // A view may divide the elements into other rows than the product does.
+  bool may_have_pitch(ValueId id, ValueId product) {
+    return !fixed_.contains(id) && desc(id).row() == desc(product).row();
+  }
+
+  // Returns the value, the views, and results that nodes may write in place of them.
+  std::vector<ValueId> same_rows(ValueId id) {
+    std::vector<ValueId> found{id};
+    for (size_t at = 0; at < found.size(); ++at) {
+      for (size_t reader : uses_.readers(found[at])) {
+        const ValueId more = in_place_of(graph_.nodes[reader], found[at]);
+        if (more != 0 && std::ranges::find(found, more) == found.end()) found.push_back(more);
+      }
+    }
+    return found;
+  }
+
+  // Returns the output that the node may write in place of `id`; 0: none.
+  ValueId in_place_of(const Node& node, ValueId id) {
+    if (node.op->view) return node.inputs[0] == id ? node.outputs[0] : 0;
+    const auto output = static_cast<size_t>(node.op->inplace_output);
+    const bool over = std::ranges::any_of(node.op->inplace_inputs, [&](int k) {
+      const auto input = static_cast<size_t>(k);
+      return input < node.inputs.size() && node.inputs[input] == id;
+    });
+    const ValueId made = over && output < node.outputs.size() ? node.outputs[output] : 0;
+    return made != 0 && desc(made) == desc(id) ? made : 0;
+  }
+
+  // Asks every node that makes or reads one of the values.
+  bool all_take(const std::vector<ValueId>& rows) {
+    std::set<size_t> nodes;
+    for (ValueId id : rows) {
+      nodes.insert(static_cast<size_t>(uses_.maker(id)));
+      nodes.insert(uses_.readers(id).begin(), uses_.readers(id).end());
+    }
+    return std::ranges::all_of(nodes, [&](size_t i) {
+      const Node& node = graph_.nodes[i];
+      return node.op->view || takes_(graph_, node);
+    });
+  }
+
+  Graph graph_;
+  const TakesNode& takes_;
+  GraphUses uses_;
+  std::set<ValueId> fixed_;
+};
+
+}  // namespace
+
+Graph pitch_rows(const Graph& graph, const TakesNode& takes) {
+  return RowPitcher(graph, takes).run();
 }
 
 }  // namespace ofsdp::importer

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "importer/graph/graph_uses.h"
+#include "importer/graph/graph.h"
 #include "kernels/base/reject.h"
 
 namespace ofsdp::importer {
@@ -20,7 +20,7 @@ bool is_scalar_float(const Value& value) {
   return is_floating(value.desc.dtype) && value.desc.numel() == 1 && value.desc.shape.rank() <= 1;
 }
 
-// Returns what the user said of it: KIND:PREDICTION:LABELS, or a flag of its own.
+// Returns the flag as the user gave it: KIND:PREDICTION:LABELS, or a flag of its own.
 std::string flag_of(const LossSpec& spec, const char* flag, const std::string& name) {
   return spec.said.empty() ? format_text("{} {}", flag, name)
                            : format_text("--loss {}: '{}'", spec.said, name);
@@ -34,7 +34,7 @@ std::string output_names(const Graph& graph) {
   return joined(names, ", ");
 }
 
-// Returns the one of `ids` with that name; 0: none.
+// Returns the value of `ids` with that name; 0: none.
 ValueId find_named(const Graph& graph, const std::vector<ValueId>& ids, const std::string& name) {
   for (const ValueId id : ids) {
     if (graph.value(id).name == name) return id;
@@ -120,8 +120,8 @@ Status resolve_prediction(const Graph& graph, LossSpec& spec) {
                      graph.file, names.size(), output_names(graph));
 }
 
-// Returns the axes of a sample's labels, without those of size 1, as the first `places` axes of the
-// prediction have them: the batch's axis is left out.
+// Returns the axes of the labels of a sample, without axes of size 1, as the first `places` axes of
+// the prediction. The batch axis is left out.
 std::vector<int64_t> sample_axes(const Shape& shape, int places, const LossSpec& spec) {
   std::vector<int64_t> axes;
   int64_t before = 1;
@@ -138,8 +138,8 @@ std::vector<int64_t> sample_axes(const Shape& shape, int places, const LossSpec&
   return axes;
 }
 
-// Refuses labels of as many numbers as the prediction needs, but on other axes. An axis may stand
-// for several.
+// Refuses labels with the right number of elements but on other axes. One axis may stand for
+// several.
 Status check_label_axes(const Graph& graph, const LossSpec& spec, ValueId prediction,
                         ValueId labels, int width_axes) {
   const Shape& shape = graph.value(prediction).desc.shape;
@@ -191,7 +191,7 @@ Result<ValueId> add_value_loss(Graph& graph, const LossSpec& spec, ValueId predi
   OFSDP_ASSIGN_OR_RETURN(const ValueId in_order,
                          reordered(graph, labels, spec.batch, 1, spec.outer));
   OFSDP_ASSIGN_OR_RETURN(ValueId flat, editor.add1("ofsdp.CollapseAll", "loss.labels", {in_order}));
-  if (is_integer(graph.value(flat).desc.dtype)) {  // a loss over classes has the column too
+  if (is_integer(graph.value(flat).desc.dtype)) {  // a loss over classes reads the column, too
     const int64_t to = number_of_dtype(graph.value(prediction).desc.dtype);
     OFSDP_ASSIGN_OR_RETURN(flat, editor.add1("Cast", "loss.labels.cast", {flat}, {{"to", to}}));
   }
@@ -201,7 +201,7 @@ Result<ValueId> add_value_loss(Graph& graph, const LossSpec& spec, ValueId predi
   return editor.add1(op, "loss", {values, flat});
 }
 
-// A plug-in's loss takes prediction and labels unchanged.
+// The loss of a plug-in takes prediction and labels unchanged.
 Result<ValueId> add_operator_loss(Graph& graph, const LossSpec& spec, ValueId prediction,
                                   ValueId labels) {
   const size_t dot = spec.output.rfind('.');
@@ -216,8 +216,8 @@ Result<ValueId> add_operator_loss(Graph& graph, const LossSpec& spec, ValueId pr
                      graph.value(loss).desc.text());
 }
 
-// Adds the rows of an output divided by their norms, and those of all ranks (or none), right after
-// the node that makes the output: the ranks exchange them while the rest is computed.
+// Adds the rows of an output divided by their norms, and the rows of all ranks (or none), right
+// after the node that makes the output: ranks exchange them while the rest is computed.
 Result<std::pair<ValueId, ValueId>> add_unit_rows(Graph& graph, const LossSpec& spec,
                                                   const std::string& output) {
   const ValueId id = find_output(graph, output);
@@ -263,7 +263,7 @@ Result<ValueId> add_loss(Graph& graph, const LossSpec& spec, ValueId prediction,
                                 : add_value_loss(graph, spec, prediction, labels);
 }
 
-// Returns the value under views, casts and changes of the order.
+// Returns the value under views, casts and changes of order.
 ValueId under_views(const Graph& graph, ValueId id) {
   while (const Node* node = maker_of(graph, id)) {
     const std::string op = node->op->full_name();
@@ -286,7 +286,7 @@ const Node* class_loss_node(const Graph& graph, size_t term) {
   return class_loss_of(graph, graph.terms()[term].value);
 }
 
-// Returns the labels of the evaluation's accuracy: the column, or the loss node's own input.
+// Returns the labels for accuracy in an evaluation: the column, or the input of the loss node.
 ValueId labels_for_accuracy(const Graph& graph, const LossSpec& spec, size_t term) {
   if (!spec.labels.empty()) {
     if (const ValueId id = find_named(graph, graph.inputs, spec.labels)) return id;
@@ -295,7 +295,7 @@ ValueId labels_for_accuracy(const Graph& graph, const LossSpec& spec, size_t ter
   return node == nullptr ? 0 : node->inputs[1];
 }
 
-// Returns whether the loss node reads the prediction with its classes on axis 1 of more than two.
+// Returns whether the loss node reads the prediction with more than two classes on axis 1.
 bool has_inner_classes(const Graph& graph, size_t term, ValueId prediction) {
   const Node* loss = class_loss_node(graph, term);
   return loss != nullptr && loss->inputs[0] == prediction &&
@@ -309,7 +309,7 @@ Result<ValueId> labels_in_order(Graph& graph, const LossSpec& spec, ValueId labe
   return reordered(graph, labels, spec.batch, from, outer);
 }
 
-// Adds graph.matches, where prediction (0: none) and labels allow it; the graph has its loss.
+// Adds graph.matches if prediction (0: none) and labels allow it. REQUIRES: the graph has the loss.
 Status add_matches(Graph& graph, const LossSpec& spec, ValueId prediction) {
   ValueId labels = labels_for_accuracy(graph, spec, 0);
   if (prediction == 0 || labels == 0 || !is_integer(graph.value(labels).desc.dtype)) return {};
@@ -338,7 +338,7 @@ Status add_matches(Graph& graph, const LossSpec& spec, ValueId prediction) {
   return {};
 }
 
-// Returns the classes or columns of the prediction, or 0 where the labels do not fit it.
+// Returns the number of classes or columns of the prediction, or 0 if the labels do not fit.
 int64_t measured_width(const Graph& graph, ValueId prediction, ValueId labels) {
   if (prediction == 0 || labels == 0) return 0;
   const TensorDesc& scores = graph.value(prediction).desc;
@@ -352,13 +352,13 @@ int64_t measured_width(const Graph& graph, ValueId prediction, ValueId labels) {
   return classes > 1 && scores.numel() == given.numel() * classes ? classes : 0;
 }
 
-// Returns the place of the loss whose labels a measure takes.
+// Returns the index of the loss that has the labels of a measure.
 size_t loss_of(std::span<const LossSpec> specs, const MeasureSpec& wanted) {
   const auto found = std::ranges::find(specs, wanted.prediction, &LossSpec::prediction);
   return found == specs.end() ? 0 : static_cast<size_t>(found - specs.begin());
 }
 
-// The prediction is brought into the order of the labels, so that its columns are theirs.
+// Brings the prediction into the order of the labels, so the columns match them.
 Result<Measured> measured_values(Graph& graph, const LossSpec& spec, ValueId prediction,
                                  ValueId labels, int64_t outer) {
   const Shape shape = graph.value(prediction).desc.shape;
@@ -453,7 +453,7 @@ Result<LossSpec> resolve_loss(const Graph& graph, LossSpec spec) {
 
 namespace {
 
-// Rows of both outputs are paired one by one.
+// Pairs rows of both outputs one by one.
 Status check_rows(SampleOrder& order, const Graph& graph, const LossSpec& spec) {
   const std::string flag = contrastive_name(spec);
   OFSDP_ASSIGN_OR_RETURN(const int64_t a, order.outer(find_output(graph, spec.output), 1, flag));
@@ -465,7 +465,7 @@ Status check_rows(SampleOrder& order, const Graph& graph, const LossSpec& spec) 
       flag, spec.output, spec.other);
 }
 
-// The order of a loss in the file is the file's; accuracy pairs an output with the loss's labels.
+// A loss in the file keeps its own order; accuracy pairs an output with the labels of the loss.
 void order_accuracy(SampleOrder& order, const Graph& graph, LossSpec& spec) {
   const ValueId prediction = find_output(graph, spec.prediction);
   const Node* loss = class_loss_of(graph, find_output(graph, spec.output));
@@ -520,8 +520,7 @@ DType label_dtype(const LossSpec& spec) {
 
 namespace {
 
-// Adds the label columns that are no graph inputs: integers where one of the losses is over
-// classes.
+// Adds the label columns that are no graph inputs: integers if one of the losses is over classes.
 void add_label_columns(Graph& graph, std::span<const LossSpec> specs,
                        const std::map<std::string, Shape>& labels) {
   for (const LossSpec& spec : specs) {

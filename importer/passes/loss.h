@@ -1,31 +1,31 @@
-// The loss of a graph: an output of the file that is one already, or a loss node appended to a
+// The loss of a graph: an output of the file that is already a loss, or a loss node appended to a
 // prediction.
 //
-// resolve_labels and, on a specialized graph, resolve_loss decide what the user left open (`auto`,
-// the only candidate); attach_losses then gives each specialized graph its loss (and, in
-// evaluation, the count of right answers). Classes are the last axis of the prediction; leading
-// axes are flattened and so are the labels, after they are brought into the order of the
-// prediction's samples (importer/passes/sample_order.h).
-// contrastive compares two outputs row by row and has no labels; its negatives are the rows of all
-// ranks (importer/graph/rank_rows.h).
+// resolve_labels and, on a specialized graph, resolve_loss decide open choices of the user (`auto`,
+// the only candidate). attach_losses then adds the loss to each specialized graph and, for
+// evaluation, the count of right answers. Classes are the last axis of the prediction. Leading axes
+// are flattened, and so are the labels, in the order of the prediction's samples
+// (importer/passes/sample_order.h). contrastive compares two outputs row by row and needs no
+// labels; rows of all ranks are negatives (RankRows in importer/graph/graph.h).
 //
-// A run has one LossSpec or several, whose weighted sum is the loss: term i of the graph
-// (Graph::terms) is that of spec i. Each term is a mean or a sum of its own.
+// A run has one LossSpec or several; the loss is their weighted sum. Spec i becomes term i of the
+// graph (Graph::terms), a mean or a sum of its own.
 //
-// loss_count says what a micro-batch's term counts with in the global mean: labels other than
-// ignore_index where it comes from SoftmaxCrossEntropyLoss or NegativeLogLikelihoodLoss with
-// reduction mean whose labels are a column, otherwise samples. A term that such a node with
-// reduction sum makes itself (views, Identity and casts may follow) is a sum: it counts 1.
+// loss_count returns the weight of a micro-batch's term in the global mean. A term counts labels
+// other than ignore_index if it comes from SoftmaxCrossEntropyLoss or NegativeLogLikelihoodLoss
+// with reduction mean and the labels are a column; otherwise it counts samples. A term that such a
+// node makes with reduction sum (views, Identity and casts may follow) is a sum and counts 1.
 //
-// Threads: any. Errors: kInput naming flag, file and candidates.
+// Errors: kInput naming flag, file and candidates.
 #pragma once
 
 #include <limits>
 #include <map>
 #include <span>
+#include <string>
 
+#include "importer/file/onnx_file.h"
 #include "importer/graph/graph.h"
-#include "importer/graph/rank_rows.h"
 #include "importer/passes/sample_order.h"
 #include "kernels/base/names.h"
 
@@ -41,7 +41,7 @@ enum class LossKind {
   kOperator,
   kContrastive
 };
-// kOutput, kOperator and kContrastive are named by their graph outputs or operator.
+// kOutput, kOperator and kContrastive have the names of graph outputs or operators.
 OFSDP_ENUM_NAMES(LossKind, {kAuto, "auto"}, {kCrossEntropy, "cross_entropy"}, {kNll, "nll"},
                  {kMse, "mse"}, {kBceWithLogits, "bce_with_logits"})
 
@@ -52,72 +52,121 @@ struct LossSpec {
   std::string labels;      // empty: the only candidate; a data column
   int64_t ignore_index = -100;
   double label_smoothing = 0;
-  double weight = 1;   // in the sum of several
-  std::string said{};  // KIND:PREDICTION:LABELS as given, for messages; empty: flags of their own
-  std::string other = {};     // kContrastive: the graph output that `output` is paired with
+  double weight = 1;       // in the sum of several losses
+  std::string said{};      // KIND:PREDICTION:LABELS as given, for messages; empty: separate flags
+  std::string other = {};  // kContrastive: the graph output paired with `output`
   double temperature = 0.07;  // kContrastive
-  RankRows ranks = {};        // kContrastive: whose rows are negatives
+  RankRows ranks = {};        // kContrastive: ranks with rows that are negatives
   int64_t batch = 1;          // samples of the graph
   int64_t outer = 1;          // of the prediction (importer/passes/sample_order.h); 0: unknown
   int64_t labels_outer = 1;   // kOutput: of the labels that the loss node reads
 };
 
-// A label that no data has: where the loss node leaves none out.
+// No data has this label; it means that the loss node ignores none.
 inline constexpr int64_t kNoIgnoreIndex = std::numeric_limits<int64_t>::min();
 
 struct LossCount {
   bool by_label = false;  // else by sample
-  bool sum = false;       // over the global batch, by a loss node with reduction sum; else a mean
+  bool sum = false;       // a loss node with reduction sum; else a mean over the global batch
   std::string labels;     // the column
   int64_t ignore_index = kNoIgnoreIndex;
   int64_t classes = 0;
   ConstantPtr class_weights;  // float32[classes] or null
 };
 
-// A prediction that metrics need the rows of.
+// A prediction with rows for metrics.
 struct MeasureSpec {
-  std::string metrics;      // for messages
-  std::string prediction;   // a graph output, whose labels are its loss's; empty: the first loss's
-  bool likelihood = false;  // of the label as well
+  std::string metrics;  // for messages
+  std::string
+      prediction;  // a graph output that has a loss with labels; empty: that of the first loss
+  bool likelihood = false;  // also the likelihood of the label
   int64_t outer = 1;        // of the prediction, as in LossSpec
 };
 
-// Resolves spec.labels, where the loss needs it; `columns`: names of the data's columns.
+// Resolves spec.labels if the loss needs labels. `columns`: names of the columns of the data.
 Result<LossSpec> resolve_labels(const Graph& graph, LossSpec spec,
                                 const std::vector<std::string>& columns);
 
-// Resolves loss and prediction; the graph is specialized.
+// Resolves loss and prediction. REQUIRES: the graph is specialized.
 Result<LossSpec> resolve_loss(const Graph& graph, LossSpec spec);
 
-// Find where samples stand in the prediction of a loss or a measure. `graph`: that of `order`,
-// without a loss; `spec` is resolved.
+// Finds the order of samples in the prediction of a loss or a measure. REQUIRES: `order` is of
+// `graph`, which has no loss yet; `spec` is resolved.
 Status order_samples(SampleOrder& order, const Graph& graph, LossSpec& spec);
-// Returns LossSpec::outer of the output of another graph that is named like the prediction of a
-// loss; that of the loss if it has no such output.
+// Returns LossSpec::outer of an output of another graph with the name of the prediction; the value
+// of the loss if there is no such output.
 Result<int64_t> outer_of(SampleOrder& order, const Graph& graph, const LossSpec& spec,
                          const std::string& flag);
 Status order_samples(SampleOrder& order, const Graph& graph, std::span<const LossSpec> specs,
                      MeasureSpec& measure);
 
-// Returns the column that the loss needs besides the graph's own inputs, or "".
+// Returns the column that the loss needs besides the inputs of the graph, or "".
 std::string label_column(const Graph& graph, const LossSpec& spec);
 
-// dtype that the label column is read as.
+// Returns the dtype of the label column.
 DType label_dtype(const LossSpec& spec);
 
-// Adds a term for each of `specs`. `labels`: the shapes of a micro-batch of each label column that
-// is no graph input. With `count_matches`, also graph.matches, where prediction and labels of the
-// first allow it.
+// Adds a term for each spec. `labels`: shapes of the label columns that are no graph inputs, for a
+// micro-batch. If `count_matches`, also adds graph.matches if prediction and labels of the first
+// loss allow it.
 Result<Graph> attach_losses(const Graph& graph, std::span<const LossSpec> specs,
                             const std::map<std::string, Shape>& labels, bool count_matches);
-// The same of one loss.
+// The same for one loss.
 Result<Graph> attach_loss(const Graph& graph, const LossSpec& spec, const Shape& label_shape,
                           bool count_matches);
 
-// Adds graph.measured, one for each of `wanted`; the graph has its loss.
+// Adds graph.measured, an entry for each of `wanted`. REQUIRES: the graph has the loss.
 Status measure(Graph& graph, std::span<const LossSpec> specs,
                const std::vector<MeasureSpec>& wanted);
 
 LossCount loss_count(const Graph& graph, size_t term = 0);
+
+// The teacher: a second model that the trained one, the student, imitates (--teacher). It is frozen
+// and in evaluation mode; the outputs become terms of the loss (Hinton et al., "Distilling the
+// Knowledge in a Neural Network", 2015).
+//
+// The teacher joins the graphs of the student, so units, gathers, memory and engines treat its
+// parameters as any frozen ones:
+//
+//   with_teacher      adds its parameters to the symbolic graph, after those of the student, and
+//                     the inputs that the student lacks; all graphs of a run have these parameters
+//   join_teacher      adds its nodes to a specialized training graph, before the student's, so its
+//                     activations are free when the student begins
+//   add_distillation  adds the terms to a training graph
+//
+// The evaluation graph has none of its nodes and terms, and the written file nothing. Names of the
+// teacher get a prefix that no name of the student has. Parameter::initializer is an index of the
+// teacher's own file.
+//
+// Errors: kInput naming the teacher's file.
+
+struct Distillation {
+  double weight = 0.5;  // of the divergence from the teacher; the rest is that of the loss
+  double temperature = 2;
+};
+
+struct Teacher {
+  OnnxFile file;
+  Graph symbolic;  // the part that makes outputs of the student; frozen
+  Distillation how;
+  std::string prefix;
+  std::string
+      identity;  // hash of the graph and of some values of each weight, to tell teachers apart
+};
+
+// REQUIRES: `imported` comes from `file`; `student` is symbolic.
+Result<Teacher> make_teacher(OnnxFile file, const Graph& imported, const Graph& student,
+                             const Distillation& how);
+
+Result<Graph> with_teacher(const Graph& student, const Teacher& teacher);
+
+// REQUIRES: with_teacher made `student`; both graphs are specialized. `taught` receives the outputs
+// of the teacher in the result, by their names in the file.
+Result<Graph> join_teacher(const Graph& student, const Graph& teacher, const Teacher& of,
+                           std::map<std::string, ValueId>& taught);
+
+// REQUIRES: attach_losses has run for `specs`.
+Status add_distillation(Graph& graph, std::span<const LossSpec> specs, const Teacher& teacher,
+                        const std::map<std::string, ValueId>& taught);
 
 }  // namespace ofsdp::importer

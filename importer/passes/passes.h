@@ -1,201 +1,188 @@
-// The passes over whole graphs, in the order in which they run. Each returns a new graph, or
-// changes the one that it is given.
+// Passes over whole graphs. Each returns a new graph, or changes the one that it is given.
+// importer/pipeline.h has their order.
 //
-// Threads: any. Errors: kInput naming file and node.
+// Errors: kInput naming file and node.
 #pragma once
 
 #include <functional>
 
 #include "importer/graph/graph.h"
-#include "importer/graph/rank_rows.h"
 #include "importer/passes/fusion/fusion.h"
 
 namespace ofsdp::importer {
 
-// Passes that tests leave out or make eager; a run has them as they stand here.
+// Switches for tests, which leave passes out or make them eager. A run keeps the defaults.
 struct PassSwitches {
   FusionSettings fusions{};
-  bool layouts = true;  // channels last
-  bool joins = true;    // nodes joined after autodiff
+  bool layouts = true;  // assign_layouts
+  bool joins = true;    // join_loss_gradient, multiply_kept_rows, join_norm_addends
 };
 
-// carry_statistics: finds the running statistics of a training graph. Outputs 1 and 2 of a
-// BatchNormalization with training_mode=1 become the next values of the initializers at its inputs
-// 3 and 4 (ONNX's population variance), also where the file leaves these outputs out; statistics
-// that --freeze names stay. Statistics computed by other nodes are left alone.
+// carry_statistics finds the running statistics of a training graph. If a BatchNormalization has
+// training_mode=1, outputs 1 and 2 become the next values of the initializers at inputs 3 and 4
+// (ONNX's population variance), even if the file leaves these outputs out. Statistics that --freeze
+// names stay, and so do statistics that other nodes compute.
 //
-// Ownership: changes the graph it is given. Threads: any. Errors: kInput from inference.
+// Changes the graph. Errors: kInput from inference.
 // https://onnx.ai/onnx/operators/onnx__BatchNormalization.html
 Status carry_statistics(Graph& graph);
 
-// A graph that brings its own backward has Parameter::gradient and Graph::loss_weight before
-// autodiff. Training artifacts of ONNX Runtime give such graphs.
+// A graph that brings its own backward part has Parameter::gradient and Graph::loss_weight before
+// autodiff, as training artifacts of ONNX Runtime do.
 //
-// order_backward turns a specialized graph with its loss into one such as autodiff makes:
+// order_backward turns a specialized graph with the loss into a graph like those of autodiff:
 //   - nodes that the loss and running statistics need are forward, all others backward; forward
 //     comes first, each part in the order of the file
 //   - a forward node that reads only weights (Transpose of a weight) moves to its first reader, and
-//     backward has its own copy: it reads the weight again, unsharded with its unit, instead of
+//     backward gets its own copy: it reads the weight again, unsharded with the unit, instead of
 //     keeping the result
 //   - Identity nodes of backward go away; a node of its own writes the gradient of each parameter
-// So backward nodes read the same parameters as the forward nodes they belong to; units, unshards
-// and reductions follow from that as they do after autodiff.
+// So backward nodes read the same parameters as their forward nodes, and units, unshards and
+// reductions follow as they do after autodiff.
 //
-// without_backward leaves the forward part, for evaluation.
+// without_backward returns the forward part, for evaluation.
 //
-// Pure; all values. Threads: any. Errors: kInput from inference.
+// Errors: kInput from inference.
 inline bool brings_backward(const Graph& graph) { return graph.loss_weight != 0; }
 
 Result<Graph> order_backward(const Graph& graph);
 Graph without_backward(const Graph& graph);
 
-// autodiff: adds the backward nodes of a specialized training graph, by reverse accumulation over
-// its nodes; the rule of each operator is its OpDef's grad.
+// autodiff adds the backward nodes of a specialized training graph, by reverse accumulation over
+// the nodes with the `grad` of their OpDefs.
 //
-// Starts from each term of the loss (a float32 scalar) with its weight as its gradient. Sets
-// Parameter::gradient of every trained parameter that a gradient reaches (0 for the others). A
-// value used several times gets the sum of its gradients in the order of the uses from last to
-// first, so the bits depend on nothing else. A node of its own writes the gradient of a parameter
-// (it is never a view), so that the planner can let it write where the reduction reads.
+// It starts from each term of the loss (a float32 scalar) with its weight as the gradient. It sets
+// Parameter::gradient of every trained parameter that a gradient reaches, and 0 for the others. The
+// gradients of a value used several times are added in the order from last use to first, so the
+// bits depend on nothing else. A node of its own writes the gradient of a parameter (never a view),
+// so the planner can let it write into the buffer that the reduction reads.
 //
-// Returns a new graph. Threads: any. Errors: kInput listing every node between a trained parameter
-// and the loss whose operator has no gradient.
+// Errors: kInput listing every node between a trained parameter and the loss that has no gradient.
 Result<Graph> autodiff(const Graph& graph);
 
-// lower_precision: a graph whose nodes compute in bfloat16 or float16, out of a specialized and
-// fused one in float32; what FSDP's MixedPrecision(param_dtype) does with a module. Runs before
-// autodiff, so that gradients have the types of what they are gradients of.
+// lower_precision turns a specialized and fused float32 graph into one that computes in bfloat16 or
+// float16, as FSDP's MixedPrecision(param_dtype) does with a module. It runs before autodiff, so
+// each gradient has the type of the value.
 //
-//   parameters     become `dtype` (what a gather gives; masters and files stay float32), but not
-//                  running statistics
-//   float32 inputs are converted where they enter, labels of the loss are not
-//   nodes          with a float operand of `dtype` compute in it; constants and other float32
-//                  operands are converted for them. Nodes that only constants and integers reach
-//                  (positions, masks, angles) stay in float32 until they meet one of those.
-//   losses         and what counts right answers stay float32: their operands are widened; but
-//                  cross-entropy of scores [N, C] reads those as they are and rounds their gradient
-//                  (ofsdp.NarrowCrossEntropyLoss)
+//   parameters     become `dtype`, the result of a gather; masters and files stay float32, and so
+//                  do running statistics
+//   float32 inputs are converted, except labels of the loss
+//   nodes          with a float operand of `dtype` compute in it, and constants and other float32
+//                  operands are converted for them. Nodes that depend only on constants and
+//                  integers (positions, masks, angles) stay in float32 until they meet such an
+//                  operand.
+//   losses         and counts of right answers stay float32, with widened operands; but
+//                  cross-entropy of scores [N, C] reads the scores as they are and rounds their
+//                  gradient (ofsdp.NarrowCrossEntropyLoss)
 //
-// A finite constant stays finite: it is clamped to the largest of `dtype` (masks of -3.4e38).
-// Inside normalizations, softmax, reductions and products kernels accumulate in float32.
+// A finite constant stays finite: it is clamped to the range of `dtype` (masks of -3.4e38). Kernels
+// of normalizations, softmax, reductions and products accumulate in float32.
 //
-// Pure. Threads: any. Errors: kInput from inference.
+// Errors: kInput from inference.
 // https://docs.pytorch.org/docs/stable/fsdp.html#torch.distributed.fsdp.MixedPrecision
 Result<Graph> lower_precision(const Graph& graph, DType dtype);
 
-// `constant`, float32, in another floating type.
+// Converts a float32 constant into another floating type.
 ConstantPtr narrowed(const Constant& constant, DType dtype);
 
-// synchronize_batch_norm: each BatchNormalization in training takes its statistics from the rows of
-// all ranks, counted by rows, and so does its gradient. Its next running statistics are those of
-// the joined rows, on every rank. In a finished graph
+// synchronize_batch_norm lets each BatchNormalization in training take the statistics from the rows
+// of all ranks, weighted by the number of rows, and the gradient too. The next running statistics
+// are those of the joined rows, on every rank. In a finished graph
 //
 //   BatchNormalization           becomes ofsdp.ChannelStatistics, ofsdp.JoinRows,
 //                                ofsdp.JoinedStatistics, and BatchNormalization with these
 //   ofsdp.BatchNormalizationGrad becomes ofsdp.ChannelDots, ofsdp.JoinRows and
 //                                ofsdp.JoinedNormalizationGrad
 //
-// With one rank the graph stays as it is. Threads: any. Errors: kInput naming the node: running
-// statistics that are not float32.
+// If there is one rank, the graph stays as it is. Errors: kInput naming the node if running
+// statistics are not float32.
 Status synchronize_batch_norm(Graph& graph, const RankRows& ranks);
 
-// assign_layouts: decides the order of the bytes of each activation, and puts ofsdp.Reorder
-// nodes where two neighbours want different ones.
+// assign_layouts chooses the layout of each activation and inserts ofsdp.Reorder nodes between
+// neighbours that want different ones.
 //
-// Convolutions and poolings run faster channels last; elementwise nodes between them take what they
-// are given, so that a chain of them needs no reorder; everything else, and all inputs, parameters
-// and gradients of parameters, is plain (OpDef::layout says who asks for what). A value is
-// reordered at most once each way. Threads: any.
+// Convolutions and poolings run faster channels last. Elementwise nodes between them take either
+// layout, so a chain of them needs no reorder. Everything else, and all inputs, parameters and
+// gradients of parameters, is plain (see OpDef::layout). A value is reordered at most once each
+// way.
 Result<Graph> assign_layouts(const Graph& graph);
 
-// join_epilogues: products that do at their end what would be a pass of its own, for a device whose
-// library has such kernels. Gemm nodes become ofsdp.GemmEpilogue together with
+// join_epilogues gives products a step at their end that would otherwise be a pass over memory, for
+// a device with such kernels. Gemm nodes become ofsdp.GemmEpilogue together with
 //
-//   Gelu (tanh) of the product             forwards; the product itself stays, for the gradient
-//   ofsdp.GeluGrad (tanh) of the product   backwards
-//   Add of the product to what was there   residuals, sums of gradients
-//   ofsdp.SumTo [n] of an operand          the bias gradient with the gradient of the weights;
-//                                          else of what ofsdp.GeluGrad gives
+//   Gelu (tanh) of the product             forward; the product stays, for the gradient
+//   ofsdp.GeluGrad (tanh) of the product   backward
+//   Add of the product to an older value   residuals, sums of gradients
+//   ofsdp.SumTo [n] of an operand          the bias gradient with the gradient of the weights, or
+//                                          of the result of ofsdp.GeluGrad
 //
-// Views between them (Reshape and the like) go around. Works on finished graphs, forwards and
-// backwards, also recomputed ones; a node stays where its product was, so no value lives longer and
-// no unit is needed later. `takes` is asked for every node that could be made; where it says no the
-// parts stay apart. Graph::fused counts, as "epilogue".
-//
-// Threads: any. Errors: none.
+// Looks through views (Reshape and the like). Works on finished graphs, forward and backward, also
+// recomputed ones. A node keeps the place of the product, so no value lives longer and no unit is
+// needed later. Joins only nodes that `takes` accepts. Graph::fused counts them as "epilogue".
 using TakesNode = std::function<bool(const Graph&, const Node&)>;
 
 Graph join_epilogues(const Graph& graph, const TakesNode& takes);
 
-// join_loss_gradient: a cross-entropy loss and its gradient by the scores in one node,
+// join_loss_gradient makes a cross-entropy loss and its gradient by the scores in one node,
 // ofsdp.SoftmaxCrossEntropyLossWithGradient, in place of SoftmaxCrossEntropyLoss or
-// ofsdp.NarrowCrossEntropyLoss. The gradient needs the loss weight alone, which is there when a
-// micro-batch begins, and nothing else may read what the loss keeps for it. Works on finished
-// graphs, also recomputed ones. The two stay apart if `takes` says no, and if the operator refuses
-// them: scores with axes beyond [N, C].
-//
-// Threads: any. Errors: none.
+// ofsdp.NarrowCrossEntropyLoss. The gradient needs only the loss weight, which is known when a
+// micro-batch begins, and nothing else may read the saved output of the loss. Works on finished
+// graphs, also recomputed ones. The two stay apart if `takes` refuses, or if the operator does:
+// scores with axes beyond [N, C].
 Graph join_loss_gradient(const Graph& graph, const TakesNode& takes);
 
-// multiply_kept_rows: rows of scores whose labels the loss ignores (all but the masked tokens of a
-// masked language model, the prompts of instructions, padding) are not multiplied, nor are the rows
-// of their gradient, which are zeros. Around ofsdp.SoftmaxCrossEntropyLossWithGradient
+// multiply_kept_rows skips rows of scores with labels that the loss ignores (all but the masked
+// tokens of a masked language model, prompts of instructions, padding), in products and in the
+// gradient, which is zero there. Around ofsdp.SoftmaxCrossEntropyLossWithGradient
 //
 //   ofsdp.KeptRows            finds the rows that a micro-batch keeps; the loss reads their labels
-//   Gemm that makes scores    becomes ofsdp.KeptRowsGemm of the kept rows of its input, which
-//                             ofsdp.TakeKeptRows puts first; so they are in the scores
-//   Gemm that reads d scores  becomes ofsdp.KeptRowsGemm; rows that it gives go back to their
-//                             places (ofsdp.PutKeptRows)
+//   Gemm that makes scores    becomes ofsdp.KeptRowsGemm of the kept rows of the input, which
+//                             ofsdp.TakeKeptRows puts first, so they are first in the scores
+//   Gemm that reads d scores  becomes ofsdp.KeptRowsGemm; ofsdp.PutKeptRows puts the rows of its
+//                             result back to their places
 //
-// Memory is planned for a micro-batch that keeps all rows; the step of one that does has the bits
-// and the kernels of the graph as it was. For 128 rows and 1024 classes or more, where nothing else
-// reads the scores and only products and sums over all rows read their gradient. Works on finished
-// graphs, also recomputed ones, after join_loss_gradient; where `takes` refuses one of the nodes
-// the graph stays as it is. Graph::fused counts, as "kept_rows".
-//
-// Threads: any. Errors: none.
+// Memory is planned for a micro-batch that keeps all rows; such a step has the bits and kernels of
+// the unchanged graph. Needs 128 rows and 1024 classes or more; nothing else may read the scores,
+// and only products and sums over all rows may read their gradient. Works on finished graphs, also
+// recomputed ones, after join_loss_gradient. If `takes` refuses one of the nodes, the graph stays
+// as it is. Graph::fused counts them as "kept_rows".
 Graph multiply_kept_rows(const Graph& graph, const TakesNode& takes);
 
-// pitch_rows: gives the rows of a product's result a pitch (TensorDesc), a multiple of 64 elements,
-// where they do not begin at multiples of 16 bytes, which fast products need: logits of a
-// vocabulary of 50257. Sizes stay what they are. For a device whose library has such kernels.
+// pitch_rows gives the rows of a product's result a pitch (TensorDesc) of a multiple of 64 elements
+// if they do not begin at multiples of 16 bytes, which fast products need: logits of a vocabulary
+// of 50257. Sizes stay. For a device with such kernels.
 //
-// The views of the result and what is written in its place (the gradient of the scores) get the
-// same pitch, if all nodes that make or read them take it: `takes` is asked. Else they stay dense,
-// as gradients of parameters do, and rows that it would make longer by more than an eighth.
-// REQUIRES: no pass that infers descs comes after it.
-//
-// Threads: any. Errors: none.
+// Views of the result and values written in its place (the gradient of the scores) get the same
+// pitch, if `takes` accepts all nodes that make or read them. Otherwise they stay dense, as
+// gradients of parameters do, and rows that would grow by more than an eighth. REQUIRES: no later
+// pass infers descs.
 Graph pitch_rows(const Graph& graph, const TakesNode& takes);
 
-// join_norm_addends: ofsdp.LayerNormalizationGrad that adds another gradient of the same value to
-// its result, in place of the Add that alone reads that result: in a pre-norm transformer each
-// residual has one. The other gradient must be there before. The CPU gives the bits of the two
-// nodes. Works on finished graphs, also recomputed ones; where `takes` says no the two stay apart.
-// Graph::fused counts, as "addend".
-//
-// Threads: any. Errors: none.
+// join_norm_addends lets ofsdp.LayerNormalizationGrad add another gradient of the same value to its
+// result, in place of an Add that alone reads the result: each residual of a pre-norm transformer
+// has one. The other gradient must exist before. The CPU computes the same bits. Works on finished
+// graphs, also recomputed ones. The two stay apart if `takes` refuses. Graph::fused counts them as
+// "addend".
 Graph join_norm_addends(const Graph& graph, const TakesNode& takes);
 
-// keep_attention_statistics: attention that keeps its log-sum-exp for its gradient, for a device
-// whose library has such kernels. In a training graph
+// keep_attention_statistics lets attention keep its log-sum-exp for its gradient, on a device with
+// such kernels. In a training graph
 //
 //   Attention            becomes ofsdp.AttentionWithStatistics(Q, K, V, mask, lengths) -> Y,
-//                        statistics, float32 [batch, heads, queries], a tensor as any other
-//   ofsdp.AttentionGrad  reads Y and the statistics as its operands 6 and 7
+//                        statistics, float32 [batch, heads, queries], an ordinary tensor
+//   ofsdp.AttentionGrad  reads Y and the statistics as operands 6 and 7
 //
-// where both read the same queries, keys, values, mask and lengths. Works on finished graphs, also
-// recomputed ones: of several forward nodes (a clone is one) the last before the gradient is taken,
-// and an operand that is computed again is the operand. Attention without a gradient keeps nothing.
+// if both read the same queries, keys, values, mask and lengths. Works on finished graphs, also
+// recomputed ones: it takes the last forward node before the gradient (which may be a clone), and a
+// recomputed operand counts as the operand. Attention without a gradient keeps nothing.
 //
-// Nothing big lives for this alone: Y must be there for another backward node that does not compute
-// it again, as the gradient of the projection that follows it. Exporters put a Transpose between
-// the two, which fusion lets attention write; where it has not and the output of the Transpose is
-// kept, the gradient reads that, and has its perm as y_perm. Else the nodes stay as they are, as
-// where `takes` refuses one of the two. Graph::fused counts, as
-// "statistics".
+// Nothing large lives for this alone: another backward node that does not recompute Y must need it,
+// as the gradient of the next projection does. Exporters put a Transpose between the two, and
+// fusion lets attention write its output. If fusion has not, and the output of the Transpose is
+// kept, the gradient reads that and gets the perm as y_perm. Otherwise the nodes stay as they are,
+// as they do if `takes` refuses one of them. Graph::fused counts them as "statistics".
 //
-// Threads: any. Errors: none. Dao et al., "FlashAttention", 2022.
+// Dao et al., "FlashAttention", 2022.
 Graph keep_attention_statistics(const Graph& graph, const TakesNode& takes);
 
 }  // namespace ofsdp::importer

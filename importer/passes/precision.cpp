@@ -4,7 +4,7 @@
 #include <set>
 
 #include "importer/file/tensor_record.h"
-#include "importer/graph/graph_uses.h"
+#include "importer/graph/graph.h"
 #include "importer/passes/passes.h"
 #include "kernels/cpu/float_width.h"
 
@@ -20,7 +20,7 @@ bool stays_float32(const Node& node) {
          std::ranges::find(kNames, node.op->full_name()) != std::end(kNames);
 }
 
-// Returns whether the scores [N, C] of a loss may stay in 16 bits; it computes in float32.
+// Returns whether the scores [N, C] of a loss may stay in 16 bits; the loss computes in float32.
 bool has_narrow_form(const Graph& graph, const Node& node) {
   if (node.op->full_name() != "SoftmaxCrossEntropyLoss") return false;
   const bool alone = node.outputs.size() == 1 || node.outputs[1] == 0;
@@ -60,10 +60,10 @@ class Narrowing {
   }
 
  private:
-  // Values as the nodes so far see them.
+  // The type of a value as far as nodes were visited.
   DType type(ValueId id) const { return id == 0 ? DType::kUndefined : graph_.value(id).desc.dtype; }
 
-  // A parameter that only operands of fixed type read (running statistics) keeps its own.
+  // A parameter stays float32 if only operands of fixed type read it (running statistics).
   void lower_parameters(const std::vector<Node>& nodes) {
     std::set<ValueId> fixed, free;
     for (const Node& node : nodes) {
@@ -80,16 +80,16 @@ class Narrowing {
     }
   }
 
-  // Columns that only losses read, directly or through views.
+  // Finds columns that only losses read, directly or through views.
   void find_labels(const std::vector<Node>& nodes) {
     for (ValueId id : graph_.inputs) {
       if (only_losses_read(nodes, id)) labels_.insert(id);
     }
   }
 
-  static constexpr int kMostViews = 16;  // of a view, one after another, of labels
+  static constexpr int kMaxViews = 16;  // views of labels, one after another
 
-  static bool only_losses_read(const std::vector<Node>& nodes, ValueId id, int views = kMostViews) {
+  static bool only_losses_read(const std::vector<Node>& nodes, ValueId id, int views = kMaxViews) {
     return std::ranges::all_of(nodes, [&](const Node& node) {
       if (std::ranges::find(node.inputs, id) == node.inputs.end()) return true;
       return stays_float32(node) ||
@@ -140,7 +140,7 @@ class Narrowing {
   GraphEditor editor_;
   DType dtype_;
   std::set<ValueId> labels_;
-  std::set<ValueId> raw_;  // their types are those of the file
+  std::set<ValueId> raw_;  // these keep the types of the file
   std::map<std::pair<ValueId, DType>, ValueId> converted_;
 };
 

@@ -1,20 +1,110 @@
 #include "importer/passes/specialize.h"
 
 #include <algorithm>
+#include <functional>
 #include <set>
 
 #include "importer/file/tensor_record.h"
 #include "importer/file/wire.h"
-#include "importer/graph/fold.h"
-#include "importer/graph/graph_uses.h"
-#include "importer/passes/body_expansion.h"
+#include "importer/graph/graph.h"
 #include "importer/passes/bounded_axes.h"
-#include "importer/passes/nhwc_weights.h"
 #include "kernels/base/budgets.h"
 #include "kernels/base/reject.h"
 #include "kernels/core/lowered.h"
+#include "kernels/core/standard_body.h"
 
 namespace ofsdp::importer {
+namespace {
+
+// expand_body replaces one node of a graph in specialization by the body of the operator
+// (kernels/core/lowered.h). Each new node goes through `take`, as the nodes of the file do: it is
+// folded or appended, and the outputs get shapes.
+//
+// REQUIRES: the operator has a body; the shapes of the inputs are known. Errors: kInput with file
+// and node; those of `take`.
+
+using TakeNode = std::function<Status(Node)>;
+
+class BodyExpansion final : public BodyBuilder {
+ public:
+  BodyExpansion(Graph& graph, const Node& node, std::vector<TensorDesc> outputs,
+                const TakeNode& take)
+      : graph_(graph), node_(node), descs_(std::move(outputs)), take_(take) {
+    for (size_t i = 0; i < node.outputs.size(); ++i) {
+      if (node.outputs[i] == 0) descs_[i] = {};
+    }
+  }
+
+  Attributes attributes() const override { return node_.attributes; }
+  Ref input(size_t i) const override {
+    return i < node_.inputs.size() ? Ref{node_.inputs[i]} : Ref{};
+  }
+  TensorDesc desc(Ref ref) const override { return graph_.value(ref.id).desc; }
+  ConstantPtr constant_value(Ref ref) const override { return graph_.value(ref.id).constant; }
+  TensorDesc output_desc(size_t i) const override {
+    return i < node_.outputs.size() ? descs_[i] : TensorDesc{};
+  }
+  Ref constant(ConstantPtr value) override {
+    return {GraphEditor(graph_).add_constant(node_.name + ".constant", std::move(value))};
+  }
+  void fail(Status status) override {
+    if (status_.ok()) status_ = std::move(status);
+  }
+
+  std::vector<Ref> emit(const std::string& op, const std::vector<Ref>& inputs,
+                        const Attributes& attributes, size_t num_outputs) override {
+    Node made{&graph_.registry->get(op), "", attributes, {}, {}};
+    made.name = format_text("{}/{}.{}", node_.name, made.op->name, emitted_++);
+    for (const Ref ref : inputs) made.inputs.push_back(ref.id);
+    std::vector<Ref> refs;
+    for (size_t i = 0; i < num_outputs; ++i) {
+      const std::string name = i == 0 ? made.name : format_text("{}.{}", made.name, i);
+      made.outputs.push_back(GraphEditor(graph_).add_value({name, ValueKind::kActivation, {}}));
+      refs.push_back({made.outputs.back()});
+    }
+    take(std::move(made));
+    if (status_.ok()) return refs;
+    // After an error, the rest gets placeholders; only the error counts.
+    for (Ref& ref : refs) ref = {GraphEditor(graph_).add_value({"", ValueKind::kActivation, {}})};
+    return refs;
+  }
+
+  void set_output(size_t i, Ref ref) override {
+    if (i >= node_.outputs.size() || node_.outputs[i] == 0) return;
+    take({&graph_.registry->get("Identity"), node_.name, {}, {ref.id}, {node_.outputs[i]}});
+  }
+
+  Status finish() { return std::move(status_); }
+
+ private:
+  // Ignores nodes after an error.
+  void take(Node made) {
+    if (status_.ok()) fail(take_(std::move(made)));
+  }
+
+  Graph& graph_;
+  const Node& node_;
+  std::vector<TensorDesc> descs_;
+  const TakeNode& take_;
+  Status status_;
+  int emitted_ = 0;
+};
+
+Status expand_body(Graph& graph, const Node& node, const TakeNode& take) {
+  OFSDP_ASSIGN_OR_RETURN(const auto descs, infer_outputs(graph, node));
+  BodyExpansion expansion(graph, node, descs, take);
+  node.op->body(expansion);
+  OFSDP_RETURN_IF_ERROR(expansion.finish());
+  for (size_t i = 0; i < node.outputs.size(); ++i) {
+    if (node.outputs[i] == 0) continue;
+    const TensorDesc& made = graph.value(node.outputs[i]).desc;
+    OFSDP_CHECK(made == descs[i], "{}: its body gives {}, not {}", graph.describe(node),
+                made.text(), descs[i].text());
+  }
+  return {};
+}
+
+}  // namespace
 
 int64_t fixed_batch(const Graph& graph) {
   for (ValueId id : graph.inputs) {
@@ -29,7 +119,7 @@ Result<std::map<std::string, Shape>> bind_inputs(const Graph& graph,
                                                  int64_t batch) {
   std::map<std::string, Shape> shapes;
   std::map<std::string, std::pair<int64_t, std::string>>
-      symbols;  // size, and the input that bound it
+      symbols;  // size, and the input that fixed it
   for (ValueId id : graph.inputs) {
     const Value& input = graph.value(id);
     const auto row = rows.find(input.name);
@@ -60,7 +150,7 @@ Result<std::map<std::string, Shape>> bind_inputs(const Graph& graph,
 
 namespace {
 
-constexpr int64_t kAlwaysFolded = 4096;  // bytes: shapes and axes, which operators must know
+constexpr int64_t kAlwaysFolded = 4096;  // in bytes: shapes and axes that operators must know
 
 bool foldable(const Graph& graph, const Node& node) {
   if (node.op->random) return false;
@@ -71,8 +161,9 @@ bool foldable(const Graph& graph, const Node& node) {
   });
 }
 
-// In evaluation Dropout lets everything through and BatchNormalization uses what it has, but for
-// statistics of weights (weight standardization, Qiao et al. 2019), which hold no batch.
+// In evaluation Dropout passes everything through and BatchNormalization uses the running
+// statistics, except for statistics of weights (weight standardization, Qiao et al. 2019), which
+// hold no batch.
 Node without_training(const Graph& graph, Node node, bool of_weights) {
   Node made = node;
   if (node.op->full_name() == "BatchNormalization") {
@@ -86,7 +177,7 @@ Node without_training(const Graph& graph, Node node, bool of_weights) {
   return node;
 }
 
-// CastLike reads no values of its second input, only its type: as a Cast it folds with its first.
+// CastLike reads only the type of its second input: as a Cast it folds with its first.
 Node without_like(const Graph& graph, Node node) {
   if (node.op->full_name() != "CastLike") return node;
   Node made = node;
@@ -99,7 +190,7 @@ Node without_like(const Graph& graph, Node node) {
 
 class Specializer {
  public:
-  // `graph` has no nodes yet; the shapes of its inputs are known.
+  // REQUIRES: `graph` has no nodes; the shapes of the inputs are known.
   Specializer(Graph graph, Mode mode, const Lowering* lowering)
       : graph_(std::move(graph)), bounded_(graph_), mode_(mode), lowering_(lowering) {}
 
@@ -136,7 +227,7 @@ class Specializer {
     return fold(graph_, node);
   }
 
-  // Whether only parameters and constants make a value.
+  // Returns whether a value depends only on parameters and constants.
   bool holds_no_samples(ValueId id) const {
     if (id == 0 || of_weights_.contains(id)) return true;
     const ValueKind kind = graph_.value(id).kind;
@@ -151,10 +242,10 @@ class Specializer {
 
   bool may_fold(const Node& node, const std::vector<TensorDesc>& descs) {
     const bool small = std::ranges::all_of(
-        descs, [](const TensorDesc& d) { return !d.present() || d.numel() <= kMostFolded; });
+        descs, [](const TensorDesc& d) { return !d.present() || d.numel() <= kMaxFolded; });
     int64_t bytes = 0;
     for (const TensorDesc& desc : descs) bytes += static_cast<int64_t>(desc.bytes());
-    const bool fits = bytes <= kAlwaysFolded || folded_bytes_ + bytes <= kMostFoldedBytes;
+    const bool fits = bytes <= kAlwaysFolded || folded_bytes_ + bytes <= kMaxFoldedBytes;
     if (!small || !fits || !foldable(graph_, node)) return false;
     folded_bytes_ += bytes;
     return true;
@@ -165,7 +256,7 @@ class Specializer {
   Mode mode_;
   const Lowering* lowering_;
   int64_t folded_bytes_ = 0;
-  std::set<ValueId> of_weights_;  // what nodes make of parameters and constants alone
+  std::set<ValueId> of_weights_;  // values made of parameters and constants alone
 };
 
 }  // namespace
@@ -183,6 +274,39 @@ Result<Graph> specialize(const Graph& graph, const std::map<std::string, Shape>&
     input.desc.shape = shapes.at(input.name);
   }
   return Specializer(std::move(result), mode, lowering).run(graph.nodes);
+}
+
+namespace {
+
+bool lacks_order(const Node& node) {
+  const std::string op = node.op->full_name();
+  return (op == "com.microsoft.NhwcConv" || op == "com.microsoft.NhwcFusedConv") &&
+         !node.attributes.has(kNhwcWeightsLast);
+}
+
+}  // namespace
+
+bool lacks_nhwc_order(const Graph& graph) { return std::ranges::any_of(graph.nodes, lacks_order); }
+
+Graph with_nhwc_order(const Graph& graph, NhwcWeights order) {
+  Graph made = graph;
+  for (Node& node : made.nodes) {
+    if (!lacks_order(node)) continue;
+    Node ordered = node;
+    ordered.attributes.set(kNhwcWeightsLast, int64_t{order == NhwcWeights::kLast});
+    GraphEditor::change_symbolic(node, std::move(ordered));
+  }
+  return made;
+}
+
+Result<NhwcOrder> find_nhwc_order(const Graph& graph, const std::map<std::string, Shape>& shapes,
+                                  Mode mode, const Lowering* lowering) {
+  const auto fit = [&](NhwcWeights order) {
+    return specialize(with_nhwc_order(graph, order), shapes, mode, lowering).status();
+  };
+  Status last = fit(NhwcWeights::kLast), first = fit(NhwcWeights::kFirst);
+  if (!last.ok() && !first.ok()) return last;
+  return NhwcOrder{last.ok() ? NhwcWeights::kLast : NhwcWeights::kFirst, last.ok() != first.ok()};
 }
 
 }  // namespace ofsdp::importer

@@ -1,11 +1,10 @@
-#include "importer/passes/teacher.h"
-
 #include <algorithm>
 #include <set>
 
-#include "importer/graph/graph_uses.h"
+#include "importer/graph/graph.h"
+#include "importer/passes/loss.h"
 #include "importer/passes/trained_set.h"
-#include "importer/proto/graph_hash.h"
+#include "importer/proto/onnx_protos.h"
 #include "kernels/base/hash.h"
 #include "kernels/base/reject.h"
 
@@ -23,7 +22,7 @@ ValueId value_named(const Graph& graph, const std::vector<ValueId>& ids, const s
   return found == ids.end() ? 0 : *found;
 }
 
-// Drops the outputs that the student lacks, the nodes and the inputs that only they need.
+// Drops the outputs that the student lacks, and the nodes and inputs that only they need.
 Graph needed_part(const Graph& imported, const Graph& student) {
   Graph graph = imported;
   std::erase_if(graph.outputs, [&](ValueId id) {
@@ -37,7 +36,7 @@ Graph needed_part(const Graph& imported, const Graph& student) {
   return graph;
 }
 
-// Returns a prefix that no value or initializer of the student begins with.
+// Returns a prefix with which no value or initializer of the student begins.
 std::string free_prefix(const Graph& student) {
   const auto taken = [&](const std::string& prefix) {
     return std::ranges::any_of(student.values,
@@ -51,7 +50,7 @@ std::string free_prefix(const Graph& student) {
   return prefix;
 }
 
-// An axis that either of the two fixes is fixed.
+// Fixes an axis if either of the two fixes it.
 Status merge_axes(Value& student, const Value& teacher, const std::string& file) {
   const std::string what = format_text("--teacher {}: input '{}'", file, teacher.name);
   OFSDP_REJECT_IF(student.declared.size() != teacher.declared.size(),
@@ -124,14 +123,15 @@ class TeacherJoiner {
   Graph graph_;
   const Graph& teacher_;
   const Teacher& of_;
-  std::vector<ValueId> same_;  // per value of the teacher, its value in the result
+  std::vector<ValueId> same_;  // per value of the teacher: its value in the result
 };
 
 bool is_over_classes(const LossSpec& spec) {
   return spec.kind == LossKind::kCrossEntropy || spec.kind == LossKind::kNll;
 }
 
-// Returns the divergence of one output from the teacher's. REQUIRES: two axes or more, alike.
+// Returns the divergence of an output from the teacher's. REQUIRES: equal shapes of two axes or
+// more.
 Result<ValueId> add_divergence(Graph& graph, const LossSpec& spec, double temperature,
                                ValueId student, ValueId teacher) {
   GraphEditor editor(graph);

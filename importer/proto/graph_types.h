@@ -1,15 +1,17 @@
-// GraphTypes: the types of an ONNX graph's values while the graph is being rewritten, from ONNX's
-// own shape inference. Nodes are inferred when somebody asks, those added since the last time only.
-//
-// Ownership: refers to the model, which must outlive it and only ever gets more nodes. Threads: one
-// at a time. Errors: none; what cannot be inferred has no type.
+// GraphTypes: types of the values of an ONNX graph while it is being rewritten, from ONNX's own
+// shape inference. Infers nodes on demand, each once. A value without an inferred type has none.
+// The model must outlive it and may only get more nodes.
 #pragma once
 
+#include <onnx/defs/schema.h>
 #include <onnx/onnx_pb.h>
 #include <onnx/shape_inference/implementation.h>
 
+#include <cstdint>
 #include <exception>
 #include <functional>
+#include <map>
+#include <memory>
 #include <optional>
 #include <string>
 #include <unordered_map>
@@ -17,15 +19,53 @@
 #include <utility>
 #include <vector>
 
-#include "importer/proto/bounded_schemas.h"
 #include "importer/proto/onnx_protos.h"
+#include "kernels/base/namespaces.h"
 #include "kernels/core/tensor.h"
 
 namespace ofsdp::importer {
 
+// ONNX's schemas for shape inference, with a bound on data propagation, which lists the elements of
+// a vector one by one, known or not: an axis of 2^31 - 1 would take all memory. Vectors of more
+// than kMaxListed elements are no shapes, and values computed from them stay unknown.
+// https://github.com/onnx/onnx/blob/main/docs/proposals/SymbolicShapeInfProposal.md
+
+class BoundedSchemas final : public onnx::ISchemaRegistry {
+ public:
+  const onnx::OpSchema* GetSchema(const std::string& key, int most_version,
+                                  const std::string& domain) const override {
+    const auto* schema = onnx::OpSchemaRegistry::Instance()->GetSchema(key, most_version, domain);
+    if (schema == nullptr || !schema->has_data_propagation_function()) return schema;
+    auto& bounded = bounded_[schema];
+    if (bounded == nullptr) {
+      bounded = std::make_unique<onnx::OpSchema>(*schema);
+      bounded->PartialDataPropagationFunction(
+          [propagate = schema->GetDataPropagationFunction()](onnx::DataPropagationContext& c) {
+            if (is_short(c)) propagate(c);
+          });
+    }
+    return bounded.get();
+  }
+
+ private:
+  static constexpr int64_t kMaxListed = 4096;
+
+  static bool is_short(const onnx::DataPropagationContext& c) {
+    for (size_t i = 0; i < c.getNumInputs(); ++i) {
+      const onnx::TypeProto* type = c.getInputType(i);
+      if (type == nullptr || !type->has_tensor_type()) continue;
+      const auto& shape = type->tensor_type().shape();
+      if (shape.dim_size() == 1 && shape.dim(0).dim_value() > kMaxListed) return false;
+    }
+    return true;
+  }
+
+  mutable std::map<const onnx::OpSchema*, std::unique_ptr<onnx::OpSchema>> bounded_;
+};
+
 class GraphTypes {
  public:
-  // `known` gives values of small integer tensors (shapes, axes), or null.
+  // `known` returns values of small integer tensors (shapes, axes), or null.
   GraphTypes(const onnx::ModelProto& model, std::function<ConstantPtr(const std::string&)> known)
       : model_(model), known_(std::move(known)) {
     for (const auto& info : model.graph().value_info()) add(info.name(), info.type());
@@ -43,7 +83,7 @@ class GraphTypes {
     return found == types_.end() ? nullptr : &found->second;
   }
 
-  // Returns the axes of a tensor, -1 for an unknown one; none when not even their number is known.
+  // Returns the axes of a tensor, -1 for unknown ones; nothing if even their number is unknown.
   std::optional<std::vector<int64_t>> axes(const std::string& name) {
     const onnx::TypeProto* type = find(name);
     if (type == nullptr || !type->has_tensor_type() || !type->tensor_type().has_shape()) return {};
@@ -54,12 +94,12 @@ class GraphTypes {
     return axes;
   }
 
-  // Counts what was learnt: values that were not known before may be now.
+  // Increases if something was inferred, so unknown values may be known now.
   int generation() const { return generation_; }
 
  private:
-  static constexpr int64_t kMostKnown = 64;  // elements of a value that inference is told
-  static constexpr int kMostRounds = 4;      // of values that make types that make values
+  static constexpr int64_t kMaxKnown = 64;  // elements of a value passed to inference
+  static constexpr int kMaxRounds = 4;      // of values that make types that make values
   static constexpr const char* kKnownSuffix = "//known";
 
   static bool complete(const onnx::TypeProto& type) {
@@ -82,12 +122,12 @@ class GraphTypes {
     onnx::ModelProto part = part_from(inferred_);
     inferred_ = count;
     infer(part);
-    for (int round = 0; round < kMostRounds && add_known(part); ++round) infer(part);
+    for (int round = 0; round < kMaxRounds && add_known(part); ++round) infer(part);
     busy_ = false;
   }
 
-  // Keeps the sizes that a known type has and `type` has not: the file may declare more than
-  // inference can tell (of Compress).
+  // Keeps sizes of the known type that `type` lacks: the file may declare more than inference can
+  // tell (of Compress).
   void add(const std::string& name, const onnx::TypeProto& type) {
     const auto found = types_.find(name);
     if (found == types_.end()) {
@@ -109,7 +149,7 @@ class GraphTypes {
     }
   }
 
-  // Declares a value from outside of the part: its type, and its elements when they may matter.
+  // Declares a value from outside of the part: the type and, if they may matter, the elements.
   void declare(onnx::ModelProto& part, const std::string& name) {
     const auto found = types_.find(name);
     if (found == types_.end()) return;
@@ -118,11 +158,11 @@ class GraphTypes {
     *input.mutable_type() = found->second;
     if (!small_integers(found->second)) return;
     const ConstantPtr value = known_(name);
-    if (value == nullptr || value->desc.numel() > kMostKnown) return;
+    if (value == nullptr || value->desc.numel() > kMaxKnown) return;
     *part.mutable_graph()->add_initializer() = tensor_proto(name, value->desc, value->bytes.data());
   }
 
-  // The nodes from `first` on.
+  // Returns the nodes from `first` on.
   onnx::ModelProto part_from(int first) {
     onnx::ModelProto part;
     part.set_ir_version(model_.ir_version());
@@ -144,14 +184,14 @@ class GraphTypes {
       onnx::shape_inference::InferShapes(part, &schemas_,
                                          onnx::ShapeInferenceOptions{false, 0, true});
     } catch (const std::exception&) {
-      // Types inferred before the refused node are kept.
+      // Keeps types inferred before the refused node.
     }
     for (const auto& info : part.graph().value_info()) add(info.name(), info.type());
     ++generation_;
   }
 
-  // Values of the part's own nodes that are known by now (pads and sizes that a chain of nodes
-  // computes) become initializers, which inference reads. Returns whether there was one.
+  // Turns known values of the part's own nodes (pads and sizes that a chain of nodes computes) into
+  // initializers, which inference reads. Returns whether there was one.
   bool add_known(onnx::ModelProto& part) {
     std::unordered_set<std::string> inside;
     bool found = false;
@@ -161,7 +201,7 @@ class GraphTypes {
         const auto type = types_.find(name);
         if (type == types_.end() || !small_integers(type->second)) continue;
         const ConstantPtr value = known_(name);
-        if (value == nullptr || value->desc.numel() > kMostKnown) continue;
+        if (value == nullptr || value->desc.numel() > kMaxKnown) continue;
         const std::string known_name = name + kKnownSuffix;
         if (inside.insert(known_name).second) {
           *part.mutable_graph()->add_initializer() =
@@ -179,7 +219,7 @@ class GraphTypes {
   const onnx::ModelProto& model_;
   std::function<ConstantPtr(const std::string&)> known_;
   std::unordered_map<std::string, onnx::TypeProto> types_;
-  int inferred_ = 0;  // nodes of the model
+  int inferred_ = 0;  // number of nodes
   int generation_ = 0;
   BoundedSchemas schemas_;
   bool busy_ = false;

@@ -11,7 +11,7 @@ namespace {
 
 using A = onnx::AttributeProto;
 
-// Small types are in wide integers: their low bytes count (onnx.proto, TensorProto).
+// Small types occupy the low bytes of wide integers (onnx.proto, TensorProto).
 template <typename Field>
 std::vector<std::byte> low_bytes(const Field& field, size_t size) {
   std::vector<std::byte> bytes;

@@ -1,8 +1,6 @@
 // Conversions between ONNX's protos and our own values, and small protos for code that writes
-// models: tensors, value infos, attributes.
-//
-// All results are values. Threads: any. Errors: kInput. A message about a tensor names it; it is
-// wrong when its type is not one of ours or its bytes do not match its shape.
+// models: tensors, value infos, attributes. Errors: kInput naming the tensor if the type is unknown
+// or the bytes do not match the shape.
 #pragma once
 
 #include <onnx/onnx_pb.h>
@@ -24,11 +22,12 @@ Result<ConstantPtr> constant_from_onnx(const onnx::TensorProto& tensor);
 Result<Attribute> attribute_from_onnx(const onnx::AttributeProto& attribute);
 Result<Attributes> attributes_from_onnx(const onnx::NodeProto& node);
 
-// The domain as files should name it: "" for "ai.onnx".
+// Returns the domain in the form for files: "" for "ai.onnx".
 std::string short_domain(const std::string& domain);
-// "Name", or "domain.Name" outside of ai.onnx.
+// Returns "Name", or "domain.Name" outside of ai.onnx.
 std::string operator_name(const onnx::NodeProto& node);
-// The version of a domain (a short one) among the imports of a model or function; 0: not imported.
+// Returns the version of a (short) domain among the imports of a model or function; 0: not
+// imported.
 template <typename Imports>
 int version_of(const Imports& imports, const std::string& domain) {
   for (const auto& import : imports) {
@@ -36,7 +35,7 @@ int version_of(const Imports& imports, const std::string& domain) {
   }
   return 0;
 }
-// Null when the node has none of that name.
+// Returns null if the node has no attribute of that name.
 const onnx::AttributeProto* find_attribute(const onnx::NodeProto& node, const std::string& name);
 int64_t int_attribute(const onnx::NodeProto& node, const std::string& name, int64_t otherwise);
 float float_attribute(const onnx::NodeProto& node, const std::string& name, float otherwise);
@@ -45,7 +44,7 @@ std::string input_or_none(const onnx::NodeProto& node, int i);  // "" when absen
 // --- to ONNX ---
 
 onnx::TensorProto tensor_proto(const std::string& name, const TensorDesc& desc, const void* bytes);
-// A tensor of that element type (TensorProto.DataType); its axes are known.
+// Sets the type to a tensor of that element type (TensorProto.DataType) with known axes.
 template <typename Axes>
 void set_tensor_type(onnx::TypeProto& type, int element_type, const Axes& axes) {
   type.mutable_tensor_type()->set_elem_type(element_type);
@@ -54,7 +53,7 @@ void set_tensor_type(onnx::TypeProto& type, int element_type, const Axes& axes) 
 }
 onnx::ValueInfoProto value_info(const std::string& name, const TensorDesc& desc);
 void add_attribute(onnx::NodeProto& node, const std::string& name, const Attribute& value);
-// A Constant node without a name that makes the value `name`.
+// Returns a nameless Constant node that makes the value `name`.
 onnx::NodeProto constant_node(const std::string& name, onnx::TensorProto tensor);
 
 }  // namespace ofsdp::importer

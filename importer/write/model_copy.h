@@ -1,17 +1,17 @@
-// ModelCopy: a trained copy of a model in a folder, written by all ranks at once without a message
-// between them: the layout follows from the input file alone (model_layout.h).
+// A trained copy of a model in a folder, written by all ranks at once without a message between
+// them: the layout depends only on the input file (lay_out_model).
 //
-//   every rank   write(i, first, values) for its elements of the values that change
+//   every rank   write(i, first, values) for its elements of changing values
 //   one rank     write_rest: everything else
 //   every rank   sync
-// Together they make the model and its external data, in any order.
+// Together, in any order, they make the model and the external data.
 //
-// `plan` is for an empty folder. Data files keep the names that the input gives them unless one of
-// these leads into a folder or is taken; else they are NAME.data, NAME.1.data, ... `make` is for
-// files that exist: the temporaries of a ModelOutput.
+// `plan` is for an empty folder. Data files keep their names from the input unless such a name
+// leads into a folder or is taken; else they become NAME.data, NAME.1.data, ... `make` is for
+// existing files: the temporaries of a ModelOutput.
 //
-// Borrows the input, which write_rest reads. Threads: any after `plan`. Errors: kFault naming the
-// file.
+// The input must outlive it; write_rest reads it. Thread-safe after `plan`. Errors: kFault naming
+// the file.
 #pragma once
 
 #include <atomic>
@@ -19,9 +19,51 @@
 #include <string>
 #include <vector>
 
-#include "importer/write/model_layout.h"
+#include "importer/file/onnx_file.h"
+#include "kernels/base/posix_file.h"
 
 namespace ofsdp::importer {
+
+// The layout of the trained file: the bytes of the input with as few changes as possible.
+//
+// Most outputs are one copy of the whole file. More than values changes if
+//   - an initializer with encoding kList becomes raw_data: a hole to fill;
+//   - external data files get other names: their `location` entries change;
+//   - an integer scalar of a training_info, encoded as a varint, becomes raw_data.
+// Then the lengths of these messages and of those around them are encoded again, and the rest
+// moves. Every rank computes the same layout from the same file and names. Errors: kFault if the
+// input can no longer be read.
+
+struct Piece {
+  enum class Kind : uint8_t { kCopy, kLiteral, kHole };
+  Kind kind = Kind::kCopy;
+  int64_t target = 0;  // offset in the new file
+  int64_t bytes = 0;
+  int64_t source = 0;        // kCopy: offset in the input
+  std::string literal = {};  // kLiteral
+  int initializer = -1;      // kHole: index of the initializer with the elements
+};
+
+struct ModelLayout {
+  std::vector<Piece> pieces;  // in order, without gaps
+  int64_t bytes = 0;          // of the new file
+  // The tensors of the input, with positions in the new files.
+  std::vector<Initializer> initializers, algorithm_tensors;
+};
+
+// `locations`: the name of each data file in the new model.
+Result<ModelLayout> lay_out_model(const OnnxFile& input, const std::vector<std::string>& locations);
+
+// Writes values of an initializer to their place in a model file, in the type of the file. Writes
+// the tag before each element of a kStrided initializer, so ranges from different ranks make up the
+// whole list. Thread-safe for different elements. Errors: kFault (disk).
+
+// REQUIRES: `place` is not kList. Rounds to the dtype, nearest even; values of a quantized weight
+// become integers.
+Status write_values(const OpenFile& file, const Initializer& place, int64_t first_element,
+                    std::span<const float> src);
+Status write_integers(const OpenFile& file, const Initializer& place, int64_t first,
+                      std::span<const int64_t> integers);
 
 class ModelCopy {
  public:
@@ -30,14 +72,14 @@ class ModelCopy {
     int64_t bytes = 0;
   };
 
-  // `changing`: the initializers, by index, whose values the ranks write. `taken`: names in the
-  // folder that are somebody else's.
+  // `changing`: indices of the initializers with values that the ranks write. `taken`: names of
+  // other files in the folder.
   static Result<ModelCopy> plan(const OnnxFile& input, const std::string& name,
                                 const std::vector<int>& changing,
                                 const std::vector<std::string>& taken);
 
   // `names` in the folder: the model, then its data files, which the model calls `locations`.
-  // `creates`: whether files may have to be made.
+  // `creates`: files may have to be created.
   static Result<ModelCopy> make(const OnnxFile& input, const std::vector<std::string>& names,
                                 const std::vector<std::string>& locations,
                                 const std::vector<int>& changing, bool creates);
@@ -47,10 +89,10 @@ class ModelCopy {
   const Initializer& initializer(int index) const {
     return layout_.initializers[static_cast<size_t>(index)];
   }
-  // Returns whether its bytes in the file are the values as float32, one after the other.
+  // Returns whether the bytes in the file are consecutive float32 values.
   bool is_plain(int index) const;
 
-  // Integers of that weight are from now on made with these scales.
+  // Uses these scales for the integers of that weight from now on.
   void rescale(int initializer, std::vector<float> scales);
 
   Status write(const std::string& folder, int initializer, int64_t first_element,
@@ -73,12 +115,12 @@ class ModelCopy {
   // Returns the bytes of changing values in one file, in order.
   std::vector<Range> changing_ranges(const std::vector<Initializer>& list, int file) const;
 
-  // Copies bytes [begin, end) of `src` but those to skip; begin goes to `target`.
+  // Copies bytes [begin, end) of `src` except the skipped ones; begin goes to `target`.
   Status copy_around(const OpenFile& src, int64_t begin, int64_t end, const OpenFile& dst,
                      int64_t target, const std::vector<Range>& skip,
                      const std::atomic<bool>& cancelled) const;
 
-  // A list in the input becomes raw data without a way by float32.
+  // Turns a list of the input into raw data without conversion to float32.
   Status copy_integers(const Initializer& from, const Initializer& to, const OpenFile& file) const;
 
   bool changes(int initializer) const;

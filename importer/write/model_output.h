@@ -1,25 +1,28 @@
-// ModelOutput: the trained .onnx file, written by all ranks at once without gathering a weight.
+// The trained .onnx file, written by all ranks at once without gathering a weight.
 //
 //   rank 0   begin(input, path): copies the input next to the target; ticket() goes to the others
 //   others   join(input, ticket)
 //   all      write(i, first, values) for their own elements, each once; finish(); barrier
 //   rank 0   commit(): the file appears by rename, data files before the model
 //
-// The result is the input byte for byte but for the values written (model_layout.h has the
-// exceptions). Initializers are named by their index in input.initializers(); elements that nobody
-// writes keep the input's bytes. Values are rounded to the initializer's dtype, nearest even.
+// The result equals the input byte for byte except for written values (model_copy.h has the
+// exceptions). Initializers are named by index in input.initializers(). Elements that nobody writes
+// keep the bytes of the input. Values are rounded to the dtype of the initializer, nearest even.
 //
-// Rank 0's object owns the temporaries and removes them unless it has committed. `input` must
-// outlive begin and join only. Threads: `write` from any thread; the rest from one. Errors: kInput
-// from begin for a path that cannot be; kFault otherwise (disk full, input changed).
+// Rank 0 owns the temporaries and removes them unless it has committed. `input` must outlive begin
+// and join only. `write` is thread-safe; all else runs on one thread. Errors: kInput from begin for
+// an impossible path; kFault otherwise (disk full, input changed).
 #pragma once
 
 #include <cstddef>
+#include <functional>
 #include <map>
 #include <span>
 #include <string>
 #include <vector>
 
+#include "importer/file/onnx_file.h"
+#include "importer/file/tensor_file.h"
 #include "importer/write/model_copy.h"
 
 namespace ofsdp::importer {
@@ -35,10 +38,10 @@ class ModelOutput {
   ModelOutput& operator=(ModelOutput&&) = delete;
   ~ModelOutput() { discard(); }
 
-  // Returns bytes, with NULs.
+  // Returns bytes, which may contain NULs.
   std::string ticket() const;
 
-  // Before any write, on every rank: scales that training has changed, by initializer.
+  // Call it before any write, on every rank. `scales`: changed by training, by initializer.
   void rescale(const std::map<int, std::vector<float>>& scales);
   Status write(size_t initializer, int64_t first_element, std::span<const float> src) const;
   // Write to OnnxContents::algorithm_tensors: optimizer state, and a scalar as the bytes of its
@@ -46,19 +49,19 @@ class ModelOutput {
   Status write_state(size_t tensor, int64_t first_element, std::span<const float> src) const;
   Status write_scalar(size_t tensor, std::span<const std::byte> value) const;
 
-  // Rank 0: the model file before it is finished, for a last change of its graph.
+  // Rank 0: returns the model file before finish, for a last change of its graph.
   const std::string& model_temporary() const { return targets_[0].temporary; }
-  // Syncs what this rank has written.
+  // Syncs everything that this rank has written.
   Status finish() const { return copy_.sync(folder_); }
-  // Rank 0, after every rank's finish.
+  // Rank 0, after finish on every rank.
   Status commit();
 
-  // Rank 0; nothing remains.
+  // Rank 0: removes everything.
   void discard();
 
  private:
   struct Target {
-    std::string path;  // empty where the rank does not need to know it
+    std::string path;  // empty if the rank does not need it
     std::string temporary;
   };
 
@@ -68,10 +71,27 @@ class ModelOutput {
   Status lay_out(const OnnxFile& input);
 
   std::vector<Target> targets_;         // the model, then its data files
-  std::vector<std::string> locations_;  // of the data files, as the new model names them
+  std::vector<std::string> locations_;  // of the data files, by their names in the new model
   std::string folder_;                  // of the temporaries
   ModelCopy copy_;
   bool owner_ = false;  // rank 0, until it has committed or discarded
 };
+
+// The weights of a model as a safetensors file: every floating-point initializer, with the name and
+// type, in the order of the model.
+//
+//   u64 length of the header, little-endian; the header, JSON, padded with spaces to a multiple of
+//   8; the tensors one after the other.
+// Follows https://github.com/huggingface/safetensors (README, "Format").
+//
+// `values` returns the elements of an initializer as float32; they are rounded to the type. The
+// file appears by rename, whole or not at all. Errors: kInput for an impossible path; kFault
+// (disk); those of `values`.
+
+TensorLayout lay_out_safetensors(const std::vector<Initializer>& tensors);
+
+using ReadValues = std::function<Status(int initializer, int64_t first, std::span<float> dst)>;
+
+Status write_safetensors(const OnnxFile& model, const std::string& path, const ReadValues& values);
 
 }  // namespace ofsdp::importer

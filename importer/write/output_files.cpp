@@ -38,7 +38,7 @@ bool can_take(const std::string& path, const OnnxFile& input) {
   return kind == Kind::kAbsent || (kind == Kind::kFile && !is_input_file(path, input));
 }
 
-// Returns the data files of the model now at `path`: a second run may replace those of the first.
+// Returns the data files of the model now at `path`; a second run may replace those of the first.
 std::vector<std::string> previous_locations(const std::string& path) {
   std::vector<std::string> locations;
   if (kind_of(path) != Kind::kFile) return locations;
@@ -50,7 +50,7 @@ std::vector<std::string> previous_locations(const std::string& path) {
 
 std::string temporary_prefix(const std::string& target) { return "." + filename_of(target) + "."; }
 
-// Whether `name` is a temporary's: the prefix, thirteen hexadecimal digits, ".tmp".
+// Returns whether `name` is that of a temporary: the prefix, thirteen hexadecimal digits, ".tmp".
 bool is_temporary(std::string_view name, std::string_view prefix) {
   constexpr std::string_view kSuffix = ".tmp", kDigits = "0123456789abcdef";
   constexpr size_t kToken = 13;
@@ -59,9 +59,9 @@ bool is_temporary(std::string_view name, std::string_view prefix) {
          name.substr(prefix.size(), kToken).find_first_not_of(kDigits) == std::string_view::npos;
 }
 
-// Locks a file or folder of this user for as long as the descriptor is open. `how`: LOCK_EX waits
-// for whoever has it. Nothing: somebody has it, it is gone, or the file system has no locks (then
-// nobody removes it).
+// Locks a file or folder of this user until the descriptor closes. With LOCK_EX in `how`, waits for
+// the lock. Returns nothing if another process has the lock, if the file is gone, or if the file
+// system has no locks (then nobody removes the file).
 OpenFile locked(const std::string& path, int how) {
   OpenFile file{path, UniqueFd(open(path.c_str(), O_RDWR | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC))};
   if (!file.fd.valid()) {
@@ -76,7 +76,7 @@ OpenFile locked(const std::string& path, int how) {
   return file;
 }
 
-// A run on another host or in another container may be writing its own: what is locked stays.
+// A run on another host or in another container may be writing its own, so locked ones stay.
 void remove_stale_temporaries(const std::string& target) {
   const std::string folder = folder_of(target);
   const std::string prefix = temporary_prefix(target);
@@ -98,8 +98,8 @@ std::string own_temporary(const std::string& target) {
                    format_text("{}{:013x}.tmp", temporary_prefix(target), random_word() >> 12));
 }
 
-// Keeps the new temporary locked until it is gone or has its name. Returns false if another process
-// has removed it as a stale one before it was locked.
+// Keeps the new temporary locked until it is gone or has its final name. Returns false if another
+// process has removed it as stale before it was locked.
 bool hold(const std::string& path) {
   static std::vector<OpenFile> held;
   std::erase_if(held, [](const OpenFile& file) { return !is_same_file(file.path, file); });
@@ -109,8 +109,8 @@ bool hold(const std::string& path) {
   return true;
 }
 
-// Makes a temporary of `target` by `make`, which returns whether it could; again, if it was removed
-// before it was locked.
+// Makes a temporary of `target` by `make`, which returns whether it could. Tries again if the
+// temporary was removed before it was locked.
 Result<std::string> make_temporary(const std::string& target,
                                    const std::function<bool(const std::string& path)>& make) {
   while (true) {
@@ -129,7 +129,7 @@ Status check_folder(const std::string& path) {
                      kind_of(folder) == Kind::kAbsent ? "none" : "a file");
 }
 
-// Two weights in the same bytes would overwrite each other once they are trained.
+// If two weights had the same bytes, trained values would overwrite each other.
 Status check_weights_apart(const OnnxFile& input) {
   std::vector<const Initializer*> weights;
   for (const Initializer& weight : input.initializers()) {
@@ -182,7 +182,7 @@ Status check_output_path(const std::string& path, const OnnxFile& input) {
 }
 
 Result<std::vector<std::string>> choose_locations(const std::string& path, const OnnxFile& input) {
-  constexpr int kMostTries = 100000;
+  constexpr int kMaxTries = 100000;
   const std::string name = filename_of(path);
   const std::vector<std::string> previous = previous_locations(path);
   auto target = [&](const std::string& location) { return join_path(folder_of(path), location); };
@@ -199,7 +199,7 @@ Result<std::vector<std::string>> choose_locations(const std::string& path, const
     for (const DataFile& data : data_files) locations.push_back(data.location);
     return locations;
   }
-  for (int i = 0; locations.size() < data_files.size() && i < kMostTries; ++i) {
+  for (int i = 0; locations.size() < data_files.size() && i < kMaxTries; ++i) {
     const std::string location = i == 0 ? name + ".data" : format_text("{}.{}.data", name, i);
     if (can_take(target(location), input)) locations.push_back(location);
   }
@@ -235,7 +235,7 @@ Result<std::string> create_temporary_folder(const std::string& target) {
                         [](const std::string& path) { return mkdir(path.c_str(), 0777) == 0; });
 }
 
-// NFS and CIFS know no flags.
+// NFS and CIFS have no flags.
 bool take_free_name(const std::string& from, const std::string& to) {
   if (renameat2(AT_FDCWD, from.c_str(), AT_FDCWD, to.c_str(), RENAME_NOREPLACE) == 0) return true;
   return (errno == EINVAL || errno == ENOSYS) && rename(from.c_str(), to.c_str()) == 0;

@@ -25,7 +25,7 @@ struct BackgroundTask::Runs {
     if (--asked_for == 0) idle.notify_all();
   }
 
-  // A thread of oneTBB runs whatever comes.
+  // A thread of oneTBB runs tasks of any kind.
   void name_thread() const {
     static thread_local const char* name = nullptr;
     if (name == thread) return;

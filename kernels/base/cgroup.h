@@ -1,9 +1,8 @@
-// Cgroup: what a container or a batch system allows this process, by cgroup v2 and v1: memory, CPU
-// time, and how often the kernel has killed for lack of memory. A limit of a parent group counts as
-// the group's own.
+// Cgroup: the limits that a container or a batch system sets for this process, by cgroup v2 and v1:
+// memory, CPU time, and how often the kernel has killed for lack of memory. A limit of a parent
+// group counts as the group's own.
 //
-// Ownership: values; each question reads its files anew. Threads: any. Errors: none; a file that
-// is not there, or says nothing that we know, is no limit.
+// Each call reads the files anew. A file that is missing or not understood is no limit.
 #pragma once
 
 #include <cstdint>
@@ -20,11 +19,11 @@ class Cgroup {
   // `root`: the folder that has /proc and /sys, for tests.
   explicit Cgroup(std::string root = "");
 
-  // Bytes, with the swap that the group may use; nothing: no limit.
+  // Returns bytes, with the swap that the group may use; nothing: no limit.
   std::optional<int64_t> memory_limit() const;
-  // Cores' worth of time, such as 1.5; nothing: no quota.
+  // Returns cores' worth of time, such as 1.5; nothing: no quota.
   std::optional<double> cores() const;
-  // Processes of the group that the kernel has killed for lack of memory.
+  // Returns the number of processes of the group that the kernel has killed for lack of memory.
   int64_t oom_kills() const;
 
  private:

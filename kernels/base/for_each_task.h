@@ -2,10 +2,10 @@
 // kernel runs: reading weights, checking a checkpoint.
 //
 // body(i) -> Status for 0 <= i < count, on at most `threads` threads, in no order. Every part is
-// called, also after one has failed. Parts must not start kernels: the pool of those is another.
+// called, also after one has failed. Parts must not start kernels, which have another pool.
 //
-// Threads: any, of which the caller's is one. Errors: that of the first part (the smallest i) that
-// has one, so that it is the same every time.
+// The caller's thread takes part. Returns the error of the smallest i that failed, so that it is
+// the same every time.
 #pragma once
 
 #include <algorithm>
@@ -22,7 +22,7 @@ Status for_each_task(int threads, int64_t count, Body body) {
 
     static void run(void* of, int64_t i) {
       auto& parts = *static_cast<Parts*>(of);
-      { const std::lock_guard lock(parts.mutex); }  // sees what the caller wrote
+      { const std::lock_guard lock(parts.mutex); }  // sees the caller's writes
       Status status = parts.body(i);
       const std::lock_guard lock(parts.mutex);
       if (status.ok() || i >= parts.failed) return;

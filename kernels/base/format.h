@@ -1,13 +1,12 @@
 // Text from a format string and values, in {fmt}'s language ("{}", "{:.3g}"). The values lose their
-// types at the call and {fmt} is included by format.cpp alone: a message costs its caller's
-// compilation one function call.
+// types at the call and {fmt} is included by format.cpp alone: to compile a message costs its
+// caller one function call.
 //
 //   format_text("{} of {} ranks", done, world)      the text; placeholders are counted while
 //                                                   compiling
 //   joined(names, ", ")                             the elements of a range, with a separator
 //
-// Threads: any. Errors: a specification that does not fit its value ("{:d}" of a string) is our own
-// bug and aborts.
+// A specification that does not fit the value ("{:d}" of a string) is our own bug and aborts.
 #pragma once
 
 #include <concepts>
@@ -25,7 +24,7 @@ class FormatArgument {
  public:
   enum class Kind : uint8_t { kBool, kChar, kSigned, kUnsigned, kFloat, kDouble, kText, kAddress };
 
-  // Not of what converts to bool, such as a pointer.
+  // Not of values that convert to bool, such as a pointer.
   FormatArgument(std::same_as<bool> auto value)  // NOLINT: implicit
       : kind_(Kind::kBool), bits_{.whole = value} {}
   FormatArgument(const void* address)  // NOLINT
@@ -64,7 +63,7 @@ class FormatArgument {
   Bits bits_;
 };
 
-// A literal whose placeholders were counted.
+// A literal with the right number of placeholders.
 template <typename... Arguments>
 class FormatString {
  public:

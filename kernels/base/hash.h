@@ -1,10 +1,10 @@
-// 64-bit FNV-1a: a hash of bytes or words whose value is the same on every host and in every build.
-// Not for security, nor against inputs that are chosen to collide.
+// 64-bit FNV-1a: a hash of bytes or words, the same on every host and in every build. Not for
+// security, nor against inputs that are chosen to collide.
 //
 //   Fnv1a().add("text").value()       the standard hash of the bytes
 //   Fnv1a(seed).add(word).value()     words of 64 bits, one step each
 //
-// Threads: one. Follows Fowler, Noll, Vo: http://www.isthe.com/chongo/tech/comp/fnv/
+// Follows Fowler, Noll, Vo: http://www.isthe.com/chongo/tech/comp/fnv/
 #pragma once
 
 #include <cstdint>

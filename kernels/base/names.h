@@ -9,7 +9,7 @@
 //   name_of(Strategy::kZero1)            "zero1"; "?" for a value without a row
 //   value_named<Strategy>("zero1")       Strategy::kZero1; nothing for an unknown name
 //
-// Ownership: names are literals. Threads: any. Errors: none.
+// Names are literals.
 #pragma once
 
 #include <array>

@@ -1,6 +1,5 @@
-// One namespace a top folder, and what each of them sees without a qualifier: exactly the folders
-// that it may include (tests/layering.py). A name of the folder itself hides the same name of a
-// folder below.
+// Each top folder has a namespace, which sees without a qualifier exactly the folders that it may
+// include (tests/layering.py). A name of the folder itself hides the same name of a folder below.
 #pragma once
 
 namespace ofsdp {

@@ -1,7 +1,7 @@
 // The overlap of a range with the parts of a flat array, such as a shard with the parameters of its
 // unit. A part is anything with `offset` and `numel`, in elements of the array.
 //
-// Pure. Threads: any. Errors: those of the visitor, which end the loop.
+// An error of the visitor ends the loop.
 #pragma once
 
 #include <algorithm>

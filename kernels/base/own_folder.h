@@ -1,8 +1,8 @@
 // The folder of the program or library that this code is in: fsdp-run, a test, or libonnx_fsdp.so,
-// wherever it was copied to. What belongs to us (libraries that are loaded at run time, the program
-// that runs ranks) is looked for from there.
+// wherever it was copied to. Our own files (libraries that are loaded at run time, the program that
+// runs ranks) are found from there.
 //
-// Threads: any. Errors: none; an empty path where the system does not say.
+// Returns an empty path if the system does not say.
 #pragma once
 
 #include <array>
@@ -14,12 +14,12 @@ namespace ofsdp::base {
 std::filesystem::path own_folder();
 
 // Returns where to look for a library of ours that is loaded at run time, in this order: next to
-// us, in the folder above (for tests), and by its name alone, where the loader looks. No further
+// us, in the folder above (for tests), and by the name alone, where the loader looks. No further
 // up: in a folder like /tmp others may have put one.
 std::array<std::string, 3> own_library_paths(const std::string& name);
 
-// The running program, to start it again: by its name, so that a list of processes shows it;
-// through /proc where the file has been replaced.
+// Returns the path of the running program, to start it again: by the name, so that a list of
+// processes shows it; through /proc if the file has been replaced.
 std::string own_program();
 
 }  // namespace ofsdp::base

@@ -1,6 +1,4 @@
 // 64 random bits of the system, for names and tokens that two processes must not share.
-//
-// Threads: any. Errors: none.
 #pragma once
 
 #include <sys/random.h>

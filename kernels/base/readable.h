@@ -1,7 +1,5 @@
 // Numbers as people read them: "98.7 MiB", "1,199,882", "2:05". Metrics and other files keep bytes
 // and seconds.
-//
-// Threads: any. Errors: none.
 #pragma once
 
 #include <cstdint>

@@ -1,13 +1,13 @@
-// Checks of what a user, a file, a plug-in or the network has given: one statement each.
+// Checks of input from a user, a file, a plug-in or the network: one statement each.
 //
-//   OFSDP_REJECT_IF(count > kMost, "{}: expected at most {} ranks, found {}", path, kMost, count);
+//   OFSDP_REJECT_IF(count > kMax, "{}: expected at most {} ranks, found {}", path, kMax, count);
 //
-// The calling function returns a Status or a Result<T>. Threads: any.
+// The calling function returns a Status or a Result<T>.
 #pragma once
 
 #include "kernels/base/status.h"
 
-// Returns input_error(format, values...) from the calling function when `condition` is true.
+// Returns input_error(format, values...) from the calling function if `condition` is true.
 #define OFSDP_REJECT_IF(condition, ...)                            \
   do {                                                             \
     if (condition) return ::ofsdp::base::input_error(__VA_ARGS__); \

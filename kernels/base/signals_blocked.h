@@ -1,7 +1,7 @@
-// Signals are for the thread that runs the schedule: a thread that is started while this lives
-// inherits a mask that blocks them all.
+// Signals are for the thread that runs the schedule: a thread that is started while this object
+// lives inherits a mask that blocks them all.
 //
-// Ownership: restores the mask of the thread that made it. Threads: one.
+// The destructor restores the thread's mask.
 #pragma once
 
 #include <signal.h>

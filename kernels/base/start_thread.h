@@ -1,7 +1,7 @@
 // Starts a thread that takes no signals: they are for the one that runs the schedule.
 //
-// Ownership: the caller joins it. Threads: any. Errors: kFault, when the system has no room for
-// another thread (a limit of processes), that says what could not start.
+// The caller joins it. If the system has no room for another thread (a limit of processes), returns
+// a fault that names `what`.
 #pragma once
 
 #include <pthread.h>

@@ -7,7 +7,8 @@
 
 namespace ofsdp::base {
 
-// A message is one line whatever the names in it: its values are escaped, its format's lines stay.
+// Values are escaped, so that names cannot break a message into lines; line breaks in the format
+// stay.
 Status formatted_error(ErrorKind kind, std::string_view format,
                        std::initializer_list<FormatArgument> values) {
   std::vector<std::string> texts;

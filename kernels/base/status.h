@@ -1,5 +1,5 @@
-// Errors as values: what a user, a file, a plug-in or the network can cause comes back as a Status
-// or a Result<T>; our own bugs end in OFSDP_CHECK, which aborts.
+// Errors as values: an error that a user, a file, a plug-in or the network can cause is a Status or
+// a Result<T>; our own bugs end in OFSDP_CHECK, which aborts.
 //
 // A Status has one of three kinds, which decide the exit status of the program:
 //   kInput  the command or its input is wrong          exit 2
@@ -82,7 +82,7 @@ class [[nodiscard]] Result {
 #define OFSDP_CONCAT_INNER(a, b) a##b
 #define OFSDP_CONCAT(a, b) OFSDP_CONCAT_INNER(a, b)
 
-// Returns from the calling function when `expression` is an error.
+// Returns from the calling function if `expression` is an error.
 #define OFSDP_RETURN_IF_ERROR(expression)        \
   do {                                           \
     ::ofsdp::Status ofsdp_status = (expression); \

@@ -15,8 +15,8 @@ namespace {
 
 namespace tbb = oneapi::tbb;
 
-// Left to itself oneTBB has a thread less than the process has cores: on one core the writer of a
-// checkpoint would hold up the reader of data. Arenas bound what runs at once.
+// By default oneTBB has a thread less than the process has cores: on one core the writer of a
+// checkpoint would delay the reader of data. Arenas limit the number of tasks that run at once.
 void allow_threads() {
   static const tbb::global_control control(
       tbb::global_control::max_allowed_parallelism,

@@ -1,14 +1,14 @@
-// TbbArena: a few threads of oneTBB, for work on the host that is no kernel. What knows oneTBB is
-// tbb_arena.cpp alone, which is compiled without ThreadSanitizer: that does not see what the
-// library's own atomics order. Who hands data to a task orders it by atomics of their own.
+// TbbArena: a few threads of oneTBB, for work on the host other than kernels; they take no signals.
+// Only tbb_arena.cpp includes oneTBB. It is compiled without ThreadSanitizer, which does not see
+// the order that the library's atomics give: callers must order the data of a task by atomics of
+// their own.
 //
 // A task is a function and a pointer that it gets. `enqueue` starts one after all others of the
 // arena and does not wait; `run` calls body(of, i) for 0 <= i < count on all threads of the arena
 // and the caller's, in no order, and returns when all have ended.
 //
-// Ownership: borrows what tasks point to. Memory: the library keeps and uses again what it needs
-// for a task. Threads: any; those of oneTBB take no signals. Errors: kFault of `enqueue`, when the
-// system has no room for another thread; the task may still be called later.
+// Borrows the pointers of tasks. The library keeps and reuses the memory of a task. If the system
+// has no room for another thread, `enqueue` returns a fault; the task may still be called later.
 #pragma once
 
 #include <cstdint>

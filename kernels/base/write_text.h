@@ -1,7 +1,7 @@
 // write_text: a whole text to a descriptor at its position: a log, a pipe, a terminal.
 //
-// Threads: any; texts of one descriptor may interleave. Errors: as errno; 0: all was written. A
-// call that a signal interrupts goes on.
+// Texts of one descriptor may interleave. Returns errno; 0: all was written. A call that a signal
+// interrupts goes on.
 #pragma once
 
 #include <string_view>

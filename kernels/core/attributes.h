@@ -1,10 +1,10 @@
 // Attributes of a node, as in ONNX: integers, floats, strings, lists of these, and tensors.
 // Subgraphs are no attributes here: the importer has resolved them.
 //
-// A value: copies share the attributes until one of them sets another, so a copy costs nothing and
-// nobody has to refer to those of a node that may move.
+// Copies share the attributes until one of them sets another, so a copy costs nothing and nobody
+// needs a reference into a node that may move.
 //
-// Threads: immutable once filled. Errors: none; `get` of another type gives the default.
+// Immutable once filled. `get` of another type returns the default.
 #pragma once
 
 #include <map>
@@ -33,7 +33,7 @@ class Attributes {
   const Map& all() const& { return map_ == nullptr ? none() : *map_; }
   Map all() && { return all(); }  // `for (... : b.attributes().all())` keeps them
 
-  // The value, or `otherwise` when the attribute is absent (or of another type, which ONNX's
+  // The value, or `otherwise` if the attribute is absent (or of another type, which ONNX's
   // checker has already refused).
   template <typename T>
   T get(const std::string& name, T otherwise) const {

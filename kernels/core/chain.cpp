@@ -58,7 +58,7 @@ Result<ChainStep> parse_step(const std::string& text, int values) {
   return s;
 }
 
-// The gradient of `of` is `slope` of dy and its result, or of dy and its operand.
+// The gradient of `of` is `slope` of dy and the result, or of dy and the operand.
 struct Slope {
   ChainOp of, slope;
   bool by_result;
@@ -172,7 +172,7 @@ class Gradient {
   const int dy_, y_;
   Chain made_;
   std::vector<bool> needed_;   // per value of the forward
-  std::map<int, int> slopes_;  // value of the forward -> its gradient so far
+  std::map<int, int> slopes_;  // value of the forward -> the gradient so far
   std::map<int, int> again_;   // value of the forward -> the input or step that has it
 };
 
@@ -221,10 +221,10 @@ Result<Chain> Chain::parse(const Attributes& attributes, size_t inputs) {
     }
     made.results.push_back(static_cast<int>(result));
   }
-  const bool sized = made.inputs <= kMostInputs && made.steps.size() <= size_t{kMostSteps};
+  const bool sized = made.inputs <= kMaxInputs && made.steps.size() <= size_t{kMaxSteps};
   if (!sized || made.results.empty()) {
-    return input_error("expected at most {} inputs, at most {} steps and a result", kMostInputs,
-                       int{kMostSteps});
+    return input_error("expected at most {} inputs, at most {} steps and a result", kMaxInputs,
+                       int{kMaxSteps});
   }
   return made;
 }

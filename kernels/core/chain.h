@@ -1,14 +1,14 @@
-// Chain: a short program of scalar operations that is applied to every element of its operands, so
+// Chain: a short program of scalar operations that is applied to every element of the operands, so
 // that several elementwise operators cost one pass over memory (ofsdp.Chain, ofsdp.ChainGrad).
 //
 // Values are numbered: first the inputs, then one for each step. A step names its operation and the
 // values it takes, "Mul 0 2"; "Number 0.5" is a constant. As attributes of a node: `steps`, a list
 // of these texts, and `results`, the values that become outputs; every result is a step's.
 //
-// The gradient of a chain of one result is again a chain: it computes what it needs of the forward
-// again, inside the block, so nothing but the inputs and the result is kept.
+// The gradient of a chain with one result is again a chain: it computes the forward values that it
+// needs again, inside the block, so only the inputs and the result are saved.
 //
-// Errors: kInput for steps that no chain can have.
+// Steps that no chain can have are input errors.
 #pragma once
 
 #include <climits>
@@ -31,7 +31,7 @@ struct ChainStep {
 };
 
 struct Chain {
-  static constexpr int kMostInputs = 12, kMostSteps = 64;
+  static constexpr int kMaxInputs = 12, kMaxSteps = 64;
 
   int inputs = 0;
   std::vector<ChainStep> steps;
@@ -46,12 +46,13 @@ struct Chain {
   static Result<Chain> parse(const Attributes& attributes, size_t inputs);
 };
 
-// The gradient of `forward`: its inputs are those of `forward`, the gradient of its first result
-// and then its results; results[i] is the gradient of input i where `wanted`, else -1; results may
-// be inputs and may repeat. `compacted` makes it a chain.
+// Returns the gradient of `forward`. It has the inputs of `forward`, then the gradient of the first
+// result, then the results; results[i] is the gradient of input i if `wanted`, else -1. Results may
+// be inputs and may repeat; `compacted` makes it a chain.
 Chain chain_gradient(const Chain& forward, const std::vector<bool>& wanted);
 
-// Without steps that no result needs, without inputs that no step reads, every result once.
+// A chain without steps that no result needs and without inputs that no step reads, with every
+// result once.
 struct CompactedChain {
   Chain chain;
   std::vector<int> used_inputs;  // of the old chain, in the order of the new one
@@ -62,7 +63,8 @@ struct CompactedChain {
 };
 CompactedChain compacted(const Chain& chain);
 
-// Whether an operand of shape `part` is repeated along leading axes: [1, 1, c] or [c] of [a, b, c].
+// Returns whether an operand of shape `part` is repeated along leading axes: [1, 1, c] or [c] of
+// [a, b, c].
 bool is_trailing(const Shape& part, const Shape& shape);
 
 }  // namespace ofsdp::kernels

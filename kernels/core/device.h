@@ -13,12 +13,12 @@
 // streams that wait for its events, is recorded instead of run; an event must join each of them to
 // it again. A graph may be launched any number of times.
 //
-// Ownership: whoever makes a handle drops it; the Device outlives all that is made from it.
-// Threads: one a device, unless a call says otherwise. Errors: kFault with the device's text;
-// kInput from find_device when there is no library, driver or device, in one line; kFault from it
-// when the library was built from other sources than the program.
-// REQUIRES: library and program are built from the same sources by the same compiler: DeviceLibrary
-// carries a hash of the headers (cmake/device_build.cmake), which is compared on load.
+// The caller that makes a handle drops it; the Device outlives all handles. One thread uses a
+// device, unless a call says otherwise. A failure is a fault with the device's text. find_device
+// returns an input error if there is no library, driver or device, and a fault if the library was
+// built from other sources than the program. REQUIRES: library and program are built from the same
+// sources by the same compiler: DeviceLibrary carries a hash of the headers
+// (cmake/device_build.cmake), which is compared on load.
 #pragma once
 
 #include <memory>
@@ -31,7 +31,7 @@
 
 namespace ofsdp::kernels {
 
-// Passed to kernels of a device, which read the values of a StepContext from device memory.
+// Kernels of a device read the values of a StepContext from device memory.
 struct DeviceStepContext : StepContext {
   const ofsdp_step_numbers* numbers = nullptr;
   int64_t samples = 0;
@@ -66,15 +66,15 @@ class Device {
   // --- Streams and order ---
   virtual Result<ofsdp_stream*> make_stream(bool /*urgent*/) { return refused(); }
   virtual void drop_stream(ofsdp_stream*) {}
-  // For others who put work onto the stream between calls of the Device, under its rules: a
-  // cudaStream_t. It lives as long as the stream, in the context of the thread that opened the
-  // device.
+  // Returns the cudaStream_t, for others who put work onto the stream between calls of the Device,
+  // under the same rules. It lives as long as the stream, in the context of the thread that opened
+  // the device.
   virtual void* native_stream(ofsdp_stream*) { return nullptr; }
   virtual Result<ofsdp_event*> make_event(bool /*timed*/) { return refused(); }
   virtual void drop_event(ofsdp_event*) {}
   virtual Status record(ofsdp_event*, ofsdp_stream*) { return refused(); }
-  // As record, for the host to wait for. In a capture it belongs to the graph: each launch records
-  // it anew, and no stream may wait for it.
+  // As record, but the host waits for the event. In a capture it belongs to the graph: each launch
+  // records it anew, and no stream may wait for it.
   virtual Status signal(ofsdp_event*, ofsdp_stream*) { return refused(); }
   virtual Status wait(ofsdp_stream*, ofsdp_event*) { return refused(); }  // the stream waits
   virtual Status await(ofsdp_event*) { return refused(); }                // the host waits
@@ -91,8 +91,8 @@ class Device {
   virtual Status launch(ofsdp_device_graph*, ofsdp_stream*) { return refused(); }
   virtual void drop_graph(ofsdp_device_graph*) {}
 
-  // --- Kernels ---
-  // Lets operators that are made from now on do `what`, of OFSDP_MAY_*, to be faster.
+  // --- Kernels --- Allows kernels made from now on the liberties `what` (OFSDP_MAY_*), to be
+  // faster.
   virtual Status allow(uint32_t /*what*/) { return refused(); }
   // Null: no implementation accepts the problem. `run` of the kernel only puts it on a stream.
   virtual std::unique_ptr<Kernel> make_kernel(const std::string& op, const Problem& problem,
@@ -129,8 +129,8 @@ class Device {
   virtual Status update(ofsdp_stream*, ofsdp_device_optimizer*, const ofsdp_device_update*) {
     return refused();
   }
-  // After `update` of all units, by an optimizer whose steps need norms of whole parameters: adds
-  // the parts' squares to `squares`. When ranks have added these up, take_step takes the step.
+  // For an optimizer that needs norms of whole parameters, after `update` of all units: adds the
+  // parts' squares to `squares`. When the ranks have added these up, take_step takes the step.
   virtual Status add_squares(ofsdp_stream*, ofsdp_device_optimizer*, const ofsdp_parameter_parts*) {
     return refused();
   }
@@ -148,7 +148,7 @@ class Device {
                            int64_t /*matrices*/, float* /*means*/) {
     return refused();
   }
-  // Parts of Newton-Schulz iterations that are no products (runtime/engine/orthogonal_plan.h):
+  // Parts of Newton-Schulz iterations other than products (runtime/engine/orthogonal_plan.h):
   // values divided by their 2-norm, at least `least`; `scratch`: count / 4096 + 2 doubles.
   virtual Status normalize(ofsdp_stream*, float*, int64_t /*count*/, double /*least*/,
                            double* /*scratch*/) {
@@ -173,7 +173,8 @@ class Device {
   // Joining, splitting, making known and leaving may wait for the others, as patiently as the
   // joiner. A group is left, or aborted and then left, before its device ends.
   virtual uint64_t identity() const { return 0; }  // equal in two processes: they share the device
-  // Whether ranks, `sharing` of them on one device, can be joined; `engine`: by what.
+  // Whether ranks, `sharing` of them on one device, can be joined; stores the library that joins
+  // them in `engine`.
   virtual Status can_join(int /*sharing*/, std::string& /*engine*/) const { return refused(); }
   virtual Status make_group_key(void* /*key*/) { return refused(); }  // by place 0, for all
   virtual Result<ofsdp_group*> join_group(const void* /*key*/, int /*place*/, int /*count*/,
@@ -184,8 +185,8 @@ class Device {
     return refused();
   }
   virtual void leave_group(ofsdp_group*) {}
-  // Ends what waits in it; any thread. May not return before all groups of the device are being
-  // aborted and no graph has captured collectives of it.
+  // Ends the collectives that wait in the group; any thread may call. May not return before all
+  // groups of the device are being aborted and no graph has captured collectives of it.
   virtual void abort_group(ofsdp_group*) {}
   virtual Status check_group(ofsdp_group*) { return refused(); }  // its own failure; never waits
   // Lets a group reach kShared memory directly. `same_offsets`: all its ranks will give the same

@@ -15,7 +15,7 @@ namespace {
 
 constexpr const char* kLibrary = "libofsdp_cuda.so";
 
-// OFSDP_CUDA_LIBRARY alone where it is set; else next to us and in ../lib.
+// Returns OFSDP_CUDA_LIBRARY alone if it is set; else paths next to us and in ../lib.
 std::vector<std::filesystem::path> candidates() {
   if (const char* named = std::getenv("OFSDP_CUDA_LIBRARY"); named != nullptr && *named != 0) {
     return {named};

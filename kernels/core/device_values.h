@@ -1,8 +1,8 @@
 // The values that the program and a device exchange in memory: numbers of a step, the run's state,
-// and what the calls of Device (kernels/core/device.h) about gradients and updates are given.
+// and the arguments of Device's calls for gradients and updates (kernels/core/device.h).
 //
 // Plain structs without constructors, since CUDA sources read them too. Pointers are device memory
-// unless a comment says otherwise. Numbers of a dtype are those of kernels/core/dtype.h.
+// unless a comment says otherwise. dtypes are numbers of kernels/core/dtype.h.
 #pragma once
 
 #include <cstddef>
@@ -12,7 +12,7 @@ inline constexpr int OFSDP_MOST_OPTIMIZER_STATES = 4;
 inline constexpr int OFSDP_EXACT_LIMBS = 16;
 inline constexpr size_t OFSDP_GROUP_KEY_BYTES = 128;
 
-// Handles. Each implementation of Device has its own idea of what they point to.
+// Handles. Each implementation of Device has structs of its own for them.
 struct ofsdp_stream;
 struct ofsdp_event;
 struct ofsdp_device_graph;
@@ -73,7 +73,7 @@ struct ofsdp_reduce {
   ofsdp_gradient gradient;
   float* dst;  // null: only the norm is wanted
   int64_t count;
-  int64_t norm_first, norm_count;  // elements whose squares are added to the norm; 0: none
+  int64_t norm_first, norm_count;  // their squares are added to the norm; 0: none
   double* partials;                // count / 4096 + 2 of them
   ofsdp_run_state* state;
 };
@@ -104,10 +104,10 @@ struct ofsdp_parameter_part {
   int64_t begin, count;  // elements of the shard
   int64_t parameter;     // its squares are the two numbers from squares + 2 parameter on
   double weight_decay;
-  // Set for optimizers that keep the gradient. `numel`: of the whole parameter, whose
-  // element `first` is the part's first. A state is indexed by elements of the shard; with
-  // `columns`, the states are factors by the numbers of all rows and columns, and `means` those of
-  // the rows of each matrix.
+  // Set for optimizers that keep the gradient. `numel`: elements of the whole parameter; the part
+  // begins at its element `first`. A state is indexed by elements of the shard; with `columns`, the
+  // states are factors, indexed by rows and columns of all matrices, and `means` holds the mean of
+  // the row factors of each matrix.
   int64_t numel = 0, first = 0;
   int64_t rows = 0, columns = 0;  // of a matrix
   const float* states[2] = {};
@@ -127,8 +127,8 @@ struct ofsdp_parameter_parts {
   const float* gradient = nullptr;  // of the shard, where the optimizer keeps it
 };
 
-// Elements [first, first + count) of a parameter of matrices, and the sums of squares of what the
-// span has of each of their rows and columns, numbered through all matrices.
+// Elements [first, first + count) of a parameter of matrices, and sums of their squares over each
+// row and column, numbered through all matrices.
 struct ofsdp_matrix_squares {
   int64_t rows, columns;  // of a matrix
   int64_t first, count;

@@ -44,7 +44,7 @@ size_t dtype_size(DType dtype);            // bytes of an element in memory; 0 f
 std::string_view dtype_name(DType dtype);  // "float32", ...
 std::optional<DType> dtype_from_name(std::string_view name);
 int64_t number_of_dtype(DType dtype);   // in onnx.proto's TensorProto.DataType
-DType dtype_of_number(int64_t number);  // kUndefined when it is none of ours
+DType dtype_of_number(int64_t number);  // kUndefined if it is none of ours
 bool is_floating(DType dtype);
 bool is_integer(DType dtype);  // signed and unsigned, not bool
 constexpr bool is_narrow(DType dtype) { return dtype > DType::kBool; }

@@ -6,7 +6,7 @@
 //   with_bits(bytes, f)    f(T{}) with the unsigned type of that size, for elements that are only
 //                          moved
 //
-// Threads: any. Errors: none. REQUIRES: one of these types.
+// REQUIRES: one of these types.
 #pragma once
 
 #include "kernels/base/status.h"
@@ -60,8 +60,8 @@ auto with_bits(size_t bytes, const auto& f) {
   }
 }
 
-// As with_number for float64, float32 and integers whose results wrap: signed ones share the type,
-// and so the bits, of unsigned ones.
+// As with_number for float64, float32 and integers with results that wrap: signed ones share the
+// type, and so the bits, of unsigned ones.
 auto with_wrapping_number(DType dtype, const auto& f) {
   switch (dtype) {
     case DType::kFloat32:

@@ -4,12 +4,12 @@
 //
 //   first + b * batch + h * head + row * row step + column
 //
-// of the tensor (HeadStrides). Sizes are those of the operand, [batch, heads, rows, width], not of
-// the tensor: q, k and v may lie side by side in one.
+// of the tensor (HeadStrides). Sizes describe the operand, [batch, heads, rows, width], not the
+// tensor: q, k and v may lie side by side in one.
 //
-// Fusion writes layouts as attributes of Attention (importer/passes/fusion/heads.cpp), and they go
-// on to its gradient. Inference, the kernels of the CPU and those of a device read them, all by way
-// of kernels/ops/attention/attention_shape.h. Values. Threads: any. Errors: none.
+// Fusion writes layouts as attributes of Attention (importer/passes/fusion/attention.cpp), and they
+// go on to the gradient. Inference and the kernels of the CPU and of a device read them, all
+// through kernels/ops/attention/attention_shape.h.
 #pragma once
 
 #include <optional>
@@ -33,7 +33,7 @@ struct HeadLayout {
   int64_t batch = 0, heads = 0, rows = 0, width = 0;
   HeadStrides at = {};
 
-  // The number after the last element; 0: there is none.
+  // Returns the index after the last element; 0: there is none.
   int64_t end() const {
     if (batch == 0 || heads == 0 || rows == 0 || width == 0) return 0;
     return at.of(batch - 1, heads - 1, rows - 1) + width;
@@ -45,8 +45,8 @@ struct HeadLayout {
 inline constexpr const char* kQueryLayout = "ofsdp_q_layout";
 inline constexpr const char* kKeyLayout = "ofsdp_k_layout";
 inline constexpr const char* kValueLayout = "ofsdp_v_layout";
-// Y, and dY of the gradient, are what a Transpose with this perm makes of [batch, heads, queries,
-// width]. The last axis stays the last.
+// Y, and dY of the gradient, are [batch, heads, queries, width] after a Transpose with this perm.
+// The last axis stays the last.
 inline constexpr const char* kResultPerm = "ofsdp_result_perm";
 
 inline std::vector<int64_t> to_attribute(const HeadLayout& l) {
@@ -54,7 +54,7 @@ inline std::vector<int64_t> to_attribute(const HeadLayout& l) {
           l.at.batch, l.at.head, l.at.row, l.at.first};
 }
 
-// Returns none where the attribute is absent or no list of eight.
+// Returns none if the attribute is absent or not a list of eight.
 inline std::optional<HeadLayout> head_layout(const Attributes& attributes, const char* name) {
   const std::vector<int64_t> n = attributes.ints(name);
   if (n.size() != 8) return std::nullopt;

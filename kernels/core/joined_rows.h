@@ -1,9 +1,7 @@
-// JoinedRows: the rows that ofsdp.JoinRows gives of all ranks, a float32 tensor [ranks, part]. The
-// part of a rank begins with a header whose first element is the number of its rows; the rows
-// follow, `width` elements each, of which at most `most` have room. A part is a whole number of
-// cache lines, so that ranks write side by side.
-//
-// A view; nothing is owned. Threads: any.
+// JoinedRows: the rows of all ranks that ofsdp.JoinRows returns, a float32 tensor [ranks, part].
+// The part of a rank begins with a header; its first element is the number of rows. At most `most`
+// rows of `width` elements follow. A part is a whole number of cache lines, so that ranks write
+// side by side.
 #pragma once
 
 #include <algorithm>
@@ -26,7 +24,7 @@ class JoinedRows {
       : data_(data), ranks_(shape[0]), part_(shape[1]), most_(most), width_(width) {}
 
   int64_t ranks() const { return ranks_; }
-  // Whatever the bytes, the number lies inside of the part.
+  // Returns a number that fits the part, whatever the bytes are.
   int64_t rows(int64_t rank) const {
     const float said = data_[rank * part_];
     return said > 0 ? static_cast<int64_t>(std::min(said, static_cast<float>(most_))) : 0;

@@ -1,13 +1,11 @@
-// Kept rows: of tensors [N, ...] with a row for each label of a loss, those whose labels the loss
-// does not ignore. importer/passes/passes.h says what they are for.
+// Kept rows: in tensors [N, ...] with a row for each label of a loss, the rows with labels that the
+// loss does not ignore. importer/passes/passes.h explains their use.
 //
 //   rows   int64 [N + 1]: how many are left out, the places of the kept ones in rising order, and
 //          zeros. All zeros: all are kept, so a kernel that is timed on zeros does all of its work.
 //
 // A product has kernels for eight numbers of rows and takes the least that holds the kept ones,
-// rounded_rows. Rows from the last kept one to there are zeros in its operands.
-//
-// Values. Threads: any. Errors: none.
+// rounded_rows. The rows after the last kept one are zeros in the operands.
 #pragma once
 
 #include <array>
@@ -34,7 +32,7 @@ constexpr int64_t rounded_rows(int64_t kept, int64_t n) {
   return kept == 0 ? 0 : rows_of_size(size_for(kept, n), n);
 }
 
-// Whether `rows` fits tensors of n rows.
+// Returns whether `rows` fits tensors of n rows.
 inline bool are_kept_rows(const TensorDesc& rows, int64_t n) {
   return rows.dtype == DType::kInt64 && rows.shape == Shape{n + 1};
 }

@@ -2,14 +2,14 @@
 // planning and run in every step. Making one may be slow and may allocate; running one never
 // allocates and never chooses.
 //
-//   Problem         what is to be computed; absent optional operands are not present()
+//   Problem         the operands and attributes; absent optional operands are not present()
 //   Implementation  accepts(problem) is asked once, best first; create makes the kernel
 //   KernelArgs      views in the order of the problem; `workspace` has workspace_bytes(), aligned
-//   StepContext     what changes from micro-batch to micro-batch
+//   StepContext     the values that change from micro-batch to micro-batch
 //
-// Ownership: the executor owns kernels; args are views into the arena. Threads: `run` on the thread
-// that runs the schedule; a kernel may fan out through kernels/cpu/parallel.h. Errors: `run`
-// returns an error only for what its data cause (an index out of range).
+// The executor owns kernels; args are views into the arena. `run` is called on the thread that runs
+// the schedule; a kernel may fan out through kernels/cpu/parallel.h. `run` returns an error only if
+// the data are at fault (an index out of range).
 #pragma once
 
 #include <functional>
@@ -28,7 +28,7 @@ struct Problem {
   Attributes attributes;
   std::vector<TensorDesc> inputs;
   std::vector<TensorDesc> outputs;
-  std::vector<ConstantPtr> constants;  // per input: its value when known while planning, else null
+  std::vector<ConstantPtr> constants;  // per input: the value if known while planning, else null
   uint64_t node_seed = 0;              // of random operators: differs from node to node
   int threads = 1;
 
@@ -96,8 +96,7 @@ struct Implementation {
   std::function<std::unique_ptr<Kernel>(const Problem&)> create;
 };
 
-// Returns a kernel that calls `function` with its KernelArgs: a callable that has captured what it
-// needs, and returns a Status or nothing.
+// Returns a kernel that calls `function`, which returns a Status or nothing, with the KernelArgs.
 template <typename F>
 std::unique_ptr<Kernel> make_kernel(F function, size_t workspace_bytes = 0) {
   class FunctionKernel final : public Kernel {

@@ -1,5 +1,6 @@
-// KernelChoice: which implementation a kernel came from, and why those listed before it were not
-// taken. Filled by create_kernel (registry.h) and Device::make_kernel, printed by `plan --explain`.
+// KernelChoice: the implementation that a kernel came from, and why the ones listed before it were
+// not taken. Filled by create_kernel (registry.h) and Device::make_kernel, printed by `plan
+// --explain`.
 #pragma once
 
 #include <string>

@@ -1,8 +1,6 @@
-// Operators without a kernel of their own, or without one for some attributes: while planning,
-// their body in standard operators (OpDef::body) takes the place of every such node. So they have
-// the gradients, kernels and fusions of its operators.
-//
-// Pure. Threads: any. Errors: none.
+// Operators without a kernel of their own, or without one for some attributes: while planning, the
+// body in standard operators (OpDef::body) replaces every such node. So they have the gradients,
+// kernels and fusions of these operators.
 #pragma once
 
 #include "kernels/core/op_def.h"
@@ -18,7 +16,7 @@ inline bool is_composite(const OpDef& op) {
   return op.body != nullptr && op.cpu.empty() && !op.view;
 }
 
-// Whether the body takes the place of a node with these attributes.
+// Returns whether the body replaces a node with these attributes.
 inline bool is_lowered(const OpDef& op, const Attributes& attributes) {
   if (op.body == nullptr || op.domain == kOwnDomain) return false;
   const bool transposed_batch =

@@ -59,7 +59,7 @@ Result<Region> Region::attach(MemoryLedger& ledger, int fd, size_t bytes, size_t
                               const std::string& name) {
   Region region;
   const size_t whole = region_bytes(bytes);
-  // Populated: whoever made it has touched these pages, and no step is to pay for page faults.
+  // Populated: the maker has touched these pages, and no step should pay for page faults.
   void* data = mmap(nullptr, whole, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, fd, 0);
   if (data == MAP_FAILED) {
     return fault("cannot map {}: {} bytes ({})", name, whole, std::strerror(errno));

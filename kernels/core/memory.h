@@ -1,14 +1,14 @@
 // The memory that holds tensors, and the ledger that counts it.
 //
 // A Region is page-aligned memory mapped at once and touched at once (so that no step pays for a
-// page fault), either private to this process or a memfd that peers on this host may map. One that
-// several processes have in common is made by one of them and attached by the others, and each
-// enters its part. Every Region is entered in a MemoryLedger; the ledger's peak is what the metrics
-// call peak_bytes, and the plan computes the same figure beforehand with `region_bytes`.
+// page fault), either private to this process or a memfd that peers on this host may map. If
+// several processes share a Region, one makes it, the others attach it, and each enters a part.
+// Every Region is entered in a MemoryLedger. The metrics call the ledger's peak peak_bytes; the
+// plan computes the same figure beforehand with `region_bytes`.
 //
-// Ownership: a Region owns its mapping (and its file descriptor) and unmaps it; views never own.
-// Threads: the ledger may be used from any thread; a Region from the one that owns it.
-// Errors: kFault with the name and the bytes asked for when the system has no memory left.
+// A Region owns the mapping and the file descriptor. Any thread may use the ledger; the owner's
+// thread alone uses a Region. If the system has no memory left, the fault has the name and the
+// bytes asked for.
 #pragma once
 
 #include <atomic>

@@ -10,8 +10,8 @@
 namespace ofsdp::kernels {
 namespace {
 
-// The codes that are no numbers: none; infinities and NaN as IEEE 754 has them; NaN where all bits
-// but the sign are 1; NaN in the place of -0.
+// The codes that are not numbers: none; infinities and NaN as in IEEE 754; NaN if all bits but the
+// sign are 1; NaN in place of -0.
 enum class Specials : uint8_t { kNone, kIeee, kAllOnes, kMinusZero };
 
 struct NarrowType {

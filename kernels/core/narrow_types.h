@@ -1,11 +1,11 @@
 // Element types of at most 8 bits other than int8, uint8 and bool: ONNX's float8, float4, int4,
-// uint4, int2 and uint2. In memory an element is a byte, which holds its code in the lower bits.
-// Only TensorProto packs 2 or 4 of them into one.
+// uint4, int2 and uint2. In memory an element is a byte with the code in the lower bits. Only
+// TensorProto packs 2 or 4 of them into one.
 //
-// These types store values. Cast, QuantizeLinear and DequantizeLinear compute with them, and
-// operators that move elements take them as bytes.
+// Cast, QuantizeLinear and DequantizeLinear compute with these types; operators that move elements
+// take them as bytes.
 //
-// Threads: any. Errors: none. REQUIRES: is_narrow(dtype).
+// REQUIRES: is_narrow(dtype).
 // https://onnx.ai/onnx/technical/float8.html, https://onnx.ai/onnx/operators/onnx__Cast.html
 #pragma once
 
@@ -18,7 +18,7 @@
 
 namespace ofsdp::kernels {
 
-// The attributes of Cast and QuantizeLinear: whether a value beyond the largest becomes that one
+// The attributes of Cast and QuantizeLinear: whether a value beyond the largest becomes the largest
 // (else infinity, or NaN), and how float8e8m0 rounds.
 struct NarrowRounding {
   enum class Mode : uint8_t { kUp, kDown, kNearest };

@@ -1,5 +1,5 @@
-// The operand of ofsdp.LayerNormalizationGrad that planning puts in (importer/passes/passes.h,
-// join_norm_addends), for whoever makes or takes such a node. Values. Threads: any. Errors: none.
+// The operand of ofsdp.LayerNormalizationGrad that planning adds (importer/passes/passes.h,
+// join_norm_addends), for code that makes or reads such a node.
 #pragma once
 
 #include <cstddef>

@@ -1,20 +1,20 @@
 // OpDef: everything the program knows about one operator. Each is in one file of kernels/ops, alone
-// or with its family, in this order: formula and derivative as a comment; infer; grad; a reference
-// in double; the implementations, best first. kernels/ops/operators.inc has a row for each. The
-// cases it is tested on are rows of tests/ops/samples/ROOM.txt.
+// or with related operators, in this order: formula and derivative as a comment; infer; grad; a
+// reference in double; the implementations, best first. kernels/ops/operators.inc has a row for
+// each family. tests/ops/samples/ROOM.txt has the test cases.
 //
-//   infer      dtypes and shapes of the outputs from those of the inputs (values of constant inputs
-//              included); its errors say what the node got, the importer adds file and node
+//   infer      dtypes and shapes of the outputs from the inputs (values of constant
+//              inputs included); errors say the operands found, the importer adds file and node
 //   grad       emits backward nodes through a GradBuilder, so kernels know no graph; null: none
 //   body       the operator in operators of the ONNX standard (kernels/core/standard_body.h), for
 //              operators of our own that are written to files; null: none
 //   reference  the definition again, in double and with plain loops: the oracle of the tests
 //   cpu        implementations; empty only for views (`view`: output 0 has input 0's bytes)
 //
-// Operators of our own (gradients, mostly) have the domain "ofsdp". Semantics are those of the
-// newest ONNX opset: the importer converts older files up.
+// Operators of our own (gradients, mostly) have the domain "ofsdp". Semantics follow the newest
+// ONNX opset: the importer converts older files up.
 //
-// Ownership: the Registry owns OpDefs. Threads: immutable once registered.
+// The Registry owns OpDefs; they are immutable once registered.
 #pragma once
 
 #include <functional>
@@ -31,7 +31,7 @@ inline constexpr const char* kOwnDomain = "ofsdp";
 struct InferContext {
   Attributes attributes;
   std::vector<TensorDesc> inputs;      // not present(): absent
-  std::vector<ConstantPtr> constants;  // value of an input when known, else null
+  std::vector<ConstantPtr> constants;  // value of an input if known, else null
   std::vector<bool> wanted;            // per output of the node: does it have a name
 
   bool has(size_t i) const { return i < inputs.size() && inputs[i].present(); }
@@ -39,7 +39,7 @@ struct InferContext {
     return i < constants.size() ? constants[i].get() : nullptr;
   }
 };
-// One desc per output; those not wanted may be left not present().
+// Returns a desc per output; a desc that is not wanted may be left not present().
 using InferFn = std::function<Result<std::vector<TensorDesc>>(const InferContext&)>;
 
 // A value in the graph under construction; 0 is none.
@@ -56,9 +56,10 @@ class GraphBuilder {
  public:
   virtual ~GraphBuilder() = default;
   virtual Attributes attributes() const = 0;  // of the node that asks
-  virtual Ref input(size_t i) const = 0;      // none when absent
+  virtual Ref input(size_t i) const = 0;      // none if absent
   virtual TensorDesc desc(Ref ref) const = 0;
-  // A new node and its outputs; default domain when `op` has no dot, "ofsdp.Name" is our own.
+  // Emits a node and returns its outputs. Without a dot in `op` it has the default domain;
+  // "ofsdp.Name" is our own.
   virtual std::vector<Ref> emit(const std::string& op, const std::vector<Ref>& inputs,
                                 const Attributes& attributes, size_t num_outputs) = 0;
   virtual Ref constant(ConstantPtr value) = 0;
@@ -73,7 +74,7 @@ class GraphBuilder {
   Ref like(Ref ref, double value) { return scalar(desc(ref).dtype, value); }
 
   // REQUIRES: at most one argument of a call emits nodes itself. C++ does not fix the order in
-  // which arguments are evaluated, and the order of nodes is that of the emits.
+  // which arguments are evaluated, and nodes are ordered as they are emitted.
   Ref add(Ref a, Ref b) { return emit1("Add", {a, b}); }
   Ref sub(Ref a, Ref b) { return emit1("Sub", {a, b}); }
   Ref mul(Ref a, Ref b) { return emit1("Mul", {a, b}); }
@@ -92,9 +93,9 @@ class GradBuilder : public GraphBuilder {
  public:
   virtual size_t num_inputs() const = 0;
   virtual Ref output(size_t i) = 0;             // asks the node for it even if the file does not
-  virtual Ref grad_output(size_t i) const = 0;  // none when no gradient reaches that output
+  virtual Ref grad_output(size_t i) const = 0;  // none if no gradient reaches that output
   virtual bool needs_grad(size_t i) const = 0;  // whether set_grad(i) is of any use
-  virtual ConstantPtr constant_value(Ref ref) const = 0;  // null when not known while planning
+  virtual ConstantPtr constant_value(Ref ref) const = 0;  // null if not known while planning
   virtual void set_grad(size_t input, Ref grad) = 0;
 
   // `grad` summed over the axes along which `target` was broadcast; the shape of `target`.
@@ -126,7 +127,7 @@ using ReferenceFn = std::vector<RefTensor> (*)(const ReferenceContext&);
 enum class LayoutRule {
   kPlain,         // every operand plain
   kElementwise,   // any layout, the same for all operands of the output's shape, but scalars
-  kChannelsLast,  // the operands named in channels_last_inputs/outputs, when they have 4 axes
+  kChannelsLast,  // the operands named in channels_last_inputs/outputs, if they have 4 axes
 };
 
 struct OpDef {
@@ -142,9 +143,9 @@ struct OpDef {
   std::vector<Implementation> cpu = {};
 
   bool view = false;                     // output 0 is input 0 with another shape
-  bool shape_only = false;               // depends on the shapes of its inputs only: always folded
+  bool shape_only = false;               // depends on the shapes of the inputs only: always folded
   bool random = false;                   // depends on seed, step and sample: never folded
-  bool float32_only = false;             // stays in float32 when the run computes in less
+  bool float32_only = false;             // stays in float32 if the run computes in less
   std::vector<int> inplace_inputs = {};  // inputs whose bytes one output may overwrite:
   int inplace_output = 0;                // this one
   LayoutRule layout = LayoutRule::kPlain;

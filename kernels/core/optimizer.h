@@ -1,17 +1,17 @@
 // Optimizers: the update of a span of a parameter shard, in float32, elementwise.
 //
-// An OptimizerDef names its state tensors (one float32 each per element). `update` does one update
+// An OptimizerDef names the state tensors (one float32 each per element). `update` does one update
 // of `count` elements in place. The definitions are PyTorch's (torch.optim, single tensor, not
-// fused), with its order of operations, so that trajectories agree to rounding. Every operation is
-// one IEEE operation: vector body and tail give the same bits, and the split into spans does not
+// fused), in the same order of operations, so that trajectories agree to rounding. Every operation
+// is one IEEE operation: vector body and tail give the same bits, and the split into spans does not
 // matter. `reference` is the same in double.
 //
-// Some take their steps from a whole parameter: LAMB and Adafactor need its norms, Adafactor sums
-// over its rows and columns, Muon the matrix itself. Their `update` only advances the states, and
-// `direction` and `step_length` make the step once what they need of the whole is there.
+// Some steps depend on a whole parameter: LAMB and Adafactor need norms, Adafactor sums over rows
+// and columns, Muon the matrix itself. Then `update` only advances the states, and `direction` and
+// `step_length` make the step when the numbers of the whole parameter are known.
 //
-// Spans are views; they own nothing. The thread that runs the schedule calls. kernels/optimizers
-// has the definitions, kernels/optimizers/optimizers.inc the list.
+// Call from the thread that runs the schedule. kernels/optimizers has the definitions,
+// kernels/optimizers/optimizers.inc the list.
 #pragma once
 
 #include <array>
@@ -47,7 +47,7 @@ struct OptimizerSpan {
   int64_t step;         // this update's number, from 1
 };
 
-// A parameter of two axes or more as the matrices of its last two axes.
+// A parameter of two axes or more as the matrices of the last two axes.
 struct MatrixShape {
   int64_t matrices = 1;  // of the axes before
   int64_t rows = 0, columns = 0;
@@ -84,9 +84,9 @@ struct DeepSpeedType {
 // A row of kernels/optimizers/optimizers.inc: states, settings and PyTorch's defaults.
 struct OptimizerTraits {
   std::array<const char*, 2> states = {};  // null: none
-  uint32_t squares = 0;                    // those that are never negative: bit i is of states[i]
-  // Instead of them, for a parameter of two axes or more: a number a row, and a number a column,
-  // of its matrices. Null: none.
+  uint32_t squares = 0;                    // bit i is set if states[i] is never negative
+  // For a parameter of two axes or more, instead of the states: a number for each row, and for each
+  // column, of its matrices. Null: none.
   std::array<const char*, 2> factors = {};
   bool orthogonal = false;  // directions are orthogonalized, matrix by matrix
   uint32_t takes = ~0u;     // OptimizerTakes
@@ -95,7 +95,7 @@ struct OptimizerTraits {
   double momentum = 0;
   double beta2 = 0.999;
   double eps = 1e-8;
-  double rho = 0.9;  // fixed where it is not a setting
+  double rho = 0.9;  // fixed if it is not a setting
   DeepSpeedType deepspeed = {};
 };
 

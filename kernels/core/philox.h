@@ -5,8 +5,8 @@
 //
 // [Note: what dropout draws] The key is philox_key(seed, node_seed, step). Element e of a sample is
 // word (e / 16) % 4 of the block with counter {block low, block high, sample low, sample high},
-// where block = e / 64 * 16 + e % 16: sixteen neighbouring blocks give 64 neighbouring elements,
-// which lets a kernel compute sixteen blocks in vector lanes and store their words as they come.
+// where block = e / 64 * 16 + e % 16: sixteen neighbouring blocks give 64 neighbouring elements, so
+// a kernel can compute sixteen blocks in vector lanes and store the words in order.
 #pragma once
 
 #include <array>

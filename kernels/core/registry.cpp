@@ -31,9 +31,9 @@ const OpDef& Registry::get(const std::string& full_name) const {
 
 namespace {
 
-// The kernel of that implementation, or null and why not. Libraries throw out of constructors deep
-// inside of implementations (oneDNN for a description that it does not like); none of that passes
-// this place but a full memory.
+// Returns the kernel of that implementation, or null and the reason. Libraries throw from
+// constructors deep inside implementations (oneDNN for a description that it does not accept);
+// this function catches all but std::bad_alloc.
 std::unique_ptr<Kernel> created(const Implementation& implementation, const Problem& problem,
                                 std::string& reason) {
   try {

@@ -1,7 +1,7 @@
 // Registry: the operators this process knows, by domain and name. Built once by
 // kernels/ops/operators.cpp (and by plug-ins later), then only read.
 //
-// Ownership: main owns it; everybody else has a const reference. Threads: any, once built.
+// main owns it; all others have a const reference.
 #pragma once
 
 #include <map>
@@ -27,8 +27,8 @@ class Registry {
 
 Registry make_registry();  // every operator of kernels/ops
 
-// The best implementation that accepts the problem, made; or which operator refused which problem.
-// `choice`, unless null, says which implementation it is and why others before it were not taken.
+// Makes the best implementation that accepts the problem; the error names operator and problem.
+// `choice`, unless null, receives the implementation and why others before it were not taken.
 Result<std::unique_ptr<Kernel>> create_kernel(const OpDef& op, const Problem& problem,
                                               KernelChoice* choice = nullptr);
 

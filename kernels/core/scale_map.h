@@ -1,13 +1,12 @@
-// ScaleMap: which of a quantized tensor's scales (and zero points) an element has.
+// ScaleMap: the index of the scale (and zero point) of each element of a quantized tensor.
 //
 //   one scale         scales of one element
 //   a scale an index  of `axis`; scales [shape[axis]]
 //   blocked           `block_size` neighbours along `axis` share; scales have the tensor's shape
 //                     but for ceil(shape[axis] / block_size) there
 //
-// A row is a run of elements whose scales are one, or one after the other (`step` 1). Places are
-// for kernels of a GPU too.
-// Values. Threads: any. Errors: kInput, expected and found shapes.
+// A row is a run of elements that share a scale (`step` 0) or have consecutive scales (`step` 1).
+// Kernels of a GPU use the functions too.
 // https://onnx.ai/onnx/operators/onnx__QuantizeLinear.html
 #pragma once
 

@@ -22,9 +22,9 @@ Result<int> normalize_axis(int64_t axis, int rank) {
 }
 
 Result<int64_t> checked_numel(const std::vector<int64_t>& axes) {
-  constexpr int64_t kMost = int64_t{1} << 59;  // 8-byte elements of that many are 2^62 bytes
-  if (axes.size() > static_cast<size_t>(kMostAxes)) {
-    return input_error("expected at most {} axes, found {}", kMostAxes, axes.size());
+  constexpr int64_t kMax = int64_t{1} << 59;  // 8-byte elements of that many are 2^62 bytes
+  if (axes.size() > static_cast<size_t>(kMaxAxes)) {
+    return input_error("expected at most {} axes, found {}", kMaxAxes, axes.size());
   }
   int64_t product = 1;
   bool empty = false;
@@ -32,7 +32,7 @@ Result<int64_t> checked_numel(const std::vector<int64_t>& axes) {
     if (axis < 0) return input_error("axis {} of [{}] is negative", axis, joined(axes, ", "));
     empty = empty || axis == 0;
     if (axis == 0) continue;  // the product of the others counts: parts of a shape have one too
-    if (product > kMost / axis) return input_error("dimensions [{}] overflow", joined(axes, ", "));
+    if (product > kMax / axis) return input_error("dimensions [{}] overflow", joined(axes, ", "));
     product *= axis;
   }
   return empty ? 0 : product;

@@ -22,7 +22,7 @@ class Shape {
   int64_t operator[](int axis) const { return axes_[static_cast<size_t>(axis)]; }
   int64_t& operator[](int axis) { return axes_[static_cast<size_t>(axis)]; }
   const std::vector<int64_t>& axes() const& { return axes_; }
-  std::vector<int64_t> axes() && { return std::move(axes_); }  // those of a copy outlive it
+  std::vector<int64_t> axes() && { return std::move(axes_); }  // moved out of a temporary
   int64_t numel() const { return numel(0, rank()); }
   int64_t numel(int begin, int end) const;  // product of axes begin .. end-1
   bool operator==(const Shape&) const = default;
@@ -32,12 +32,12 @@ class Shape {
   std::vector<int64_t> axes_;
 };
 
-// An axis counted from the end when negative, as ONNX's `axis` attributes are; an error names the
-// range.
+// Returns an axis that counts from the end if negative, as ONNX's `axis` attributes do; the error
+// names the range.
 Result<int> normalize_axis(int64_t axis, int rank);
 
-// The product of the axes, or an error when one is negative, the product of bytes passes 2^62 or
-// there are more than kMostAxes.
+// Returns the product of the axes, or an error if one is negative, the product of bytes passes 2^62
+// or there are more than kMaxAxes.
 Result<int64_t> checked_numel(const std::vector<int64_t>& axes);
 
 // ONNX's multidirectional broadcasting.

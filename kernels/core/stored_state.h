@@ -7,21 +7,20 @@
 //              code book is the dynamic tree of Dettmers et al. ([Note: the code book])
 //
 // [Note: rounding of states] A second moment moves by (1 - beta2) (g^2 - v), about a thousandth of
-// itself; a step of bfloat16 is four to eight times that, so rounding to nearest would leave it
-// where it is. The random bits are a hash of seed, update, parameter and the element's place in it:
-// no state of a generator, the same for any strategy and number of ranks. A value that is a
-// bfloat16 already stays.
+// itself; a step of bfloat16 is four to eight times that, so rounding to nearest would never change
+// it. The random bits are a hash of seed, update, parameter and index of the element: there is no
+// generator state, and the bits are the same for any strategy and number of ranks. A value that is
+// a bfloat16 already stays.
 //
-// [Note: the code book] A block's scale is its element of the largest magnitude, with its sign, so
+// [Note: the code book] A block's scale is the element of the largest magnitude, with its sign, so
 // that element is exact. The others are multiples of it: a decade, from 1e-7..1e-6 to 0.1..1, has
 // 2^n values, the middles of as many equal parts, with n one more from each decade to the next.
-// Codes of a state that is never negative spend the sign's bit on twice as many. To nearest; but no
-// such state above 0 becomes 0, for the step divides by its root. Decoded values encode to the
-// same bits. Blocks are counted from the parameter's first element.
+// Codes of a state that is never negative use the sign bit for twice as many values. Values round
+// to the nearest code, but no such state above 0 becomes 0, because the step divides by its root.
+// Decoded values encode to the same bits. Blocks are counted from the parameter's first element.
 //
-// Pure. Ownership: StoredState is a view. Threads: any. No allocation. Errors: none.
-// Dettmers et al., "8-bit Optimizers via Block-wise Quantization", 2022
-// (https://arxiv.org/abs/2110.02861).
+// Ownership: StoredState is a view. Dettmers et al., "8-bit Optimizers via Block-wise
+// Quantization", 2022 (https://arxiv.org/abs/2110.02861).
 #pragma once
 
 #include <array>
@@ -38,11 +37,12 @@ namespace ofsdp::kernels {
 enum class StateDType : uint8_t { kFloat32, kBFloat16, kInt8 };
 OFSDP_ENUM_NAMES(StateDType, {kFloat32, "float32"}, {kBFloat16, "bfloat16"}, {kInt8, "int8"})
 
-// How a state tensor is stored: two code books of 8 bits, of signed values and of those from 0 on.
+// How a state tensor is stored; the two 8-bit forms have code books of signed values and of values
+// from 0 on.
 enum class StateForm : uint8_t { kFloat32, kBFloat16, kSigned8, kUnsigned8 };
 
 inline constexpr int64_t kStateBlock = 256;  // elements of 8 bits that share a scale
-inline constexpr size_t kMostStates = 2;     // that are stored so, of one optimizer
+inline constexpr size_t kMaxStates = 2;      // that are stored so, of one optimizer
 
 constexpr StateForm state_form(StateDType dtype, bool never_negative) {
   if (dtype == StateDType::kFloat32) return StateForm::kFloat32;
@@ -53,7 +53,7 @@ constexpr bool is_blocked(StateForm form) {
   return form == StateForm::kSigned8 || form == StateForm::kUnsigned8;
 }
 
-// An array of a state: its elements, and of 8 bits the scales of its blocks after them.
+// An array of a state: the elements, and of 8 bits the scales of its blocks after them.
 struct StoredState {
   StateForm form = StateForm::kFloat32;
   std::byte* elements = nullptr;
@@ -90,8 +90,8 @@ struct StateRounding {
 void write_state(const StoredState& state, const float* values, int64_t count,
                  const StateRounding& rounding);
 
-// One update of `span`, whose states are `states` instead, each from the span's first element on;
-// `rounding.first` is that element's number.
+// Updates `span` once with `states` in place of the span's states, each from the span's first
+// element on; `rounding.first` is the index of that element.
 void update_stored(const OptimizerDef& optimizer, const OptimizerSettings& settings,
                    const OptimizerSpan<float>& span, std::span<const StoredState> states,
                    StateRounding rounding);

@@ -22,8 +22,8 @@ std::string TensorDesc::text() const {
 Status check_size(const TensorDesc& desc) {
   OFSDP_ASSIGN_OR_RETURN(const int64_t numel, checked_numel(desc.shape.axes()));
   const int64_t bytes = numel * static_cast<int64_t>(dtype_size(desc.dtype));
-  OFSDP_REJECT_IF(bytes > kMostTensorBytes, "expected at most {} bytes, found {} of {}",
-                  kMostTensorBytes, bytes, desc.text());
+  OFSDP_REJECT_IF(bytes > kMaxTensorBytes, "expected at most {} bytes, found {} of {}",
+                  kMaxTensorBytes, bytes, desc.text());
   return ok_status();
 }
 

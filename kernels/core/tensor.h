@@ -6,11 +6,11 @@
 // which convolutions and poolings run faster; the planner chooses it and nothing else sees it.
 //
 // One exception: the rows (along the last axis) of a plain tensor with a `pitch` begin that many
-// elements apart. What lies between them is undefined. Devices alone have such tensors, and only
-// kernels that say so take them (importer/passes/passes.h, pitch_rows).
+// elements apart. The elements between rows are undefined. Devices alone have such tensors, and
+// only kernels that say so take them (importer/passes/passes.h, pitch_rows).
 //
-// TensorView never owns; Constant owns its bytes and is shared between graphs. Threads: descs and
-// constants are immutable once made.
+// TensorView never owns; Constant owns the bytes and is shared between graphs. Descs and constants
+// are immutable once made.
 #pragma once
 
 #include <cstddef>
@@ -43,7 +43,7 @@ struct TensorDesc {
 };
 
 struct TensorView {
-  std::byte* data = nullptr;  // 64-byte aligned; null when absent
+  std::byte* data = nullptr;  // 64-byte aligned; null if absent
   TensorDesc desc;
 
   template <typename T>
@@ -70,7 +70,7 @@ ConstantPtr make_constant(DType dtype, Shape shape, std::span<const T> values) {
   return std::make_shared<const Constant>(std::move(constant));
 }
 
-// An error unless the desc is of a tensor that a machine could hold: kMostAxes, kMostTensorBytes.
+// An error unless the desc is of a tensor that a machine could hold: kMaxAxes, kMaxTensorBytes.
 Status check_size(const TensorDesc& desc);
 
 // The elements of an integer constant (int32 or int64) as int64.

@@ -1,10 +1,324 @@
+// Attention on the CPU, in this order: operations on rows of scores (softcap, mask, softmax and its
+// gradient), the plan of blocks and buffers, the kernel. float is vectorised, bfloat16 is read as
+// float and rounded.
 #include "kernels/cpu/attention.h"
 
+#include <algorithm>
 #include <cmath>
+#include <cstdint>
+#include <limits>
+#include <map>
+#include <utility>
+#include <vector>
 
-#include "kernels/cpu/attention_plan.h"
+#include "kernels/core/memory.h"
+#include "kernels/cpu/lanes.h"
+#include "kernels/cpu/parallel.h"
+#include "kernels/cpu/stored_floats.h"
+#include "kernels/cpu/tile_product.h"
+#include "kernels/cpu/vector_math.h"
+
+namespace ofsdp::kernels::attention {
+
+void cap_row(float* s, int64_t n, float cap);  // s = cap tanh(s / cap)
+void cap_row(double* s, int64_t n, double cap);
+
+// s = -infinity if the mask is false; s += mask, and -infinity if the mask is.
+template <typename T, typename M>
+void mask_row(T* s, const M* mask, int64_t step, int64_t n);
+
+// s = e^(s - max); gives their sum. All -infinity: zeros, and 0.
+float exp_row(float* s, int64_t n);
+double exp_row(double* s, int64_t n);
+
+void scale_row(const float* s, float factor, float* dst, int64_t n);
+void scale_row(const float* s, float factor, BFloat16* dst, int64_t n);
+void scale_row(const double* s, double factor, double* dst, int64_t n);
+
+template <typename T>
+void put_row(const T* s, T* dst, int64_t n) {
+  std::copy_n(s, n, dst);
+}
+inline void put_row(const float* s, BFloat16* dst, int64_t n) { scale_row(s, 1.0f, dst, n); }
+
+// dp = p (dp - sum(p dp))
+template <typename T>
+void softmax_grad_row(const T* p, T* dp, int64_t n);
+
+// ds *= 1 - (capped / cap)^2
+template <typename T>
+void cap_grad_row(T* ds, const T* capped, T cap, int64_t n);
+
+namespace {
+
+template <typename T, typename M>
+[[gnu::always_inline]] inline void mask_as(T* s, const M* mask, int64_t step, int64_t n) {
+  constexpr T kNone = -std::numeric_limits<T>::infinity();
+  for (int64_t i = 0; i < n; ++i) {
+    if constexpr (sizeof(M) == 1) {
+      s[i] = mask[i * step] ? s[i] : kNone;
+    } else {
+      const T m = as_real(mask[i * step]);
+      s[i] = m == kNone ? kNone : s[i] + m;
+    }
+  }
+}
+
+template <typename A>
+[[gnu::always_inline]] inline void cap_row_by(float* s, int64_t n, float cap) {
+#pragma GCC ivdep
+  for (int64_t i = 0; i < n; ++i) s[i] = cap * vector_tanh<A>(s[i] / cap);
+}
+const auto fastest_cap_row =
+    fastest_version<cap_row_by<SeparateMultiplyAdd>, cap_row_by<FusedMultiplyAdd>>();
+
+template <typename A>
+[[gnu::always_inline]] inline float exp_row_by(float* s, int64_t n) {
+  const float max = lane_max(s, n);
+  if (max == -std::numeric_limits<float>::infinity() &&
+      std::none_of(s, s + n, [](float v) { return v != v; })) {
+    std::fill_n(s, n, 0.0f);
+    return 0;
+  }
+#pragma GCC ivdep
+  for (int64_t i = 0; i < n; ++i) s[i] = vector_exp_flushed<A>(s[i] - max);
+  return lane_sum(n, [s](int64_t i) { return s[i]; });
+}
+const auto fastest_exp_row =
+    fastest_version<exp_row_by<SeparateMultiplyAdd>, exp_row_by<FusedMultiplyAdd>>();
+
+}  // namespace
+
+void cap_row(float* s, int64_t n, float cap) { fastest_cap_row(s, n, cap); }
+void cap_row(double* s, int64_t n, double cap) {
+  for (int64_t i = 0; i < n; ++i) s[i] = cap * std::tanh(s[i] / cap);
+}
+
+template <typename T, typename M>
+OFSDP_MULTIARCH void mask_row(T* s, const M* mask, int64_t step, int64_t n) {
+  if (step == 1) return mask_as(s, mask, 1, n);
+  mask_as(s, mask, step, n);
+}
+template void mask_row(float*, const bool*, int64_t, int64_t);
+template void mask_row(double*, const bool*, int64_t, int64_t);
+template void mask_row(float*, const float*, int64_t, int64_t);
+template void mask_row(float*, const BFloat16*, int64_t, int64_t);
+template void mask_row(double*, const double*, int64_t, int64_t);
+
+float exp_row(float* s, int64_t n) { return fastest_exp_row(s, n); }
+double exp_row(double* s, int64_t n) {
+  double max = -std::numeric_limits<double>::infinity(), sum = 0;
+  for (int64_t i = 0; i < n; ++i) max = std::max(max, s[i]);
+  for (int64_t i = 0; i < n; ++i) {
+    s[i] = max == -std::numeric_limits<double>::infinity() ? 0 : std::exp(s[i] - max);
+    sum += s[i];
+  }
+  return sum;
+}
+
+OFSDP_MULTIARCH void scale_row(const float* s, float factor, float* dst, int64_t n) {
+#pragma GCC ivdep
+  for (int64_t i = 0; i < n; ++i) dst[i] = s[i] * factor;
+}
+OFSDP_MULTIARCH void scale_row(const float* s, float factor, BFloat16* dst, int64_t n) {
+#pragma GCC ivdep
+  for (int64_t i = 0; i < n; ++i) dst[i] = stored<BFloat16>(s[i] * factor);
+}
+void scale_row(const double* s, double factor, double* dst, int64_t n) {
+  for (int64_t i = 0; i < n; ++i) dst[i] = s[i] * factor;
+}
+
+template <typename T>
+OFSDP_MULTIARCH void softmax_grad_row(const T* p, T* dp, int64_t n) {
+  const T dot = lane_sum(n, [=](int64_t i) { return p[i] * dp[i]; });
+#pragma GCC ivdep
+  for (int64_t i = 0; i < n; ++i) dp[i] = p[i] * (dp[i] - dot);
+}
+
+template <typename T>
+OFSDP_MULTIARCH void cap_grad_row(T* ds, const T* capped, T cap, int64_t n) {
+#pragma GCC ivdep
+  for (int64_t i = 0; i < n; ++i) {
+    const T t = capped[i] / cap;
+    ds[i] *= T{1} - t * t;
+  }
+}
+
+template void softmax_grad_row(const float*, float*, int64_t);
+template void softmax_grad_row(const double*, double*, int64_t);
+template void cap_grad_row(float*, const float*, float, int64_t);
+template void cap_grad_row(double*, const double*, double, int64_t);
+
+}  // namespace ofsdp::kernels::attention
 
 namespace ofsdp::kernels {
+
+// AttentionPlan cuts one attention into blocks of queries and holds their products and the offsets
+// of a thread's buffers. Everything is fixed while planning.
+//
+// T is the type of the operands, Real the type of scores and sums: float for bfloat16, else T. The
+// plan owns the products; operands are views.
+
+template <typename T>
+struct AttentionPlan {
+  using Real = RealOf<T>;
+  static constexpr bool kNarrow = !std::is_same_v<T, Real>;
+  static constexpr int64_t kBlockScores = int64_t{1} << 17;  // 512 KiB of float32
+  static constexpr int64_t kMaxRows = 128, kLeastRows = 16;
+  static constexpr int64_t kKeyStep = 64;  // keys of a causal block are rounded up to this
+
+  // Products of a block of `rows` queries and `keys` keys.
+  struct Products {
+    Products(const AttentionShape& s, int64_t rows, int64_t keys, bool backward, int slots)
+        : Products(s, rows, keys, backward ? rows : 0, backward ? keys : 0, kNarrow ? s.scale : 1.0,
+                   slots) {}
+
+    Products(const AttentionShape& s, int64_t rows, int64_t keys, int64_t d_rows, int64_t d_cols,
+             double alpha, int slots)
+        : scores({rows, s.width, keys, false, true, false, alpha}, slots),
+          values({rows, keys, s.v_width, false, false, false}, slots),
+          d_probabilities({d_rows, s.v_width, keys, false, true, false}, slots),
+          d_values({d_cols, rows, s.v_width, true, false, true}, slots),
+          d_queries({d_rows, keys, s.width, false, false, false, alpha}, slots),
+          d_keys({d_cols, rows, s.width, true, false, true, alpha}, slots) {}
+
+    size_t scratch_bytes() const {
+      return std::max({scores.scratch_bytes(), values.scratch_bytes(),
+                       d_probabilities.scratch_bytes(), d_values.scratch_bytes(),
+                       d_queries.scratch_bytes(), d_keys.scratch_bytes()});
+    }
+    TileProduct<T> scores, values, d_probabilities, d_values, d_queries, d_keys;
+  };
+  struct Block {
+    int64_t first, rows, keys;
+    std::shared_ptr<const Products> products;
+  };
+  // Buffers of a slot, in bytes from its start. `factor` holds rounded probabilities or dS.
+  struct Buffers {
+    size_t q, k, v, dy, factor, scores, second, capped, out, dk, dv, sums, scratch, total;
+  };
+
+  AttentionPlan(const AttentionShape& s, bool backward, bool all_keys)
+      : shape(s),
+        slots(static_cast<int>(std::min<int64_t>(
+            pool_threads(), std::max<int64_t>(s.batch * (backward ? s.kv_heads : s.heads), 1)))) {
+    const int64_t most = std::max<int64_t>(kBlockScores / std::max<int64_t>(s.keys, 1), kLeastRows);
+    const int64_t rows = std::min(std::min(most, kMaxRows), std::max<int64_t>(s.queries, 1));
+    std::map<std::pair<int64_t, int64_t>, std::shared_ptr<const Products>> made;
+    size_t scratch = 0;
+    for (int64_t first = 0; first < s.queries; first += rows) {
+      const int64_t count = std::min(rows, s.queries - first);
+      const int64_t keys = all_keys ? s.keys : keys_of(first + count - 1);
+      auto& products = made[{count, keys}];
+      if (!products) products = std::make_shared<const Products>(s, count, keys, backward, slots);
+      scratch = std::max(scratch, products->scratch_bytes());
+      blocks.push_back({first, count, keys, products});
+    }
+    place(rows, backward, scratch);
+  }
+
+  // Returns the number of keys that `query` may reach, as far as planning knows.
+  int64_t keys_of(int64_t query) const {
+    int64_t ahead = std::numeric_limits<int64_t>::max();
+    if (shape.causal) ahead = 0;
+    if (shape.right >= 0) ahead = std::min(ahead, shape.right);
+    if (shape.padded || ahead >= shape.keys) return shape.keys;
+    const int64_t reach = (shape.offset + query + ahead + 1 + kKeyStep - 1) / kKeyStep * kKeyStep;
+    return std::min(reach, shape.keys);
+  }
+
+  void place(int64_t rows, bool backward, size_t scratch) {
+    size_t end = 0;
+    auto take = [&](int64_t count, size_t element) {
+      const size_t here = end;
+      end += align_up(static_cast<size_t>(count) * element, kTensorAlignment);
+      return here;
+    };
+    auto factors = [&](int64_t count) { return take(count, sizeof(T)); };
+    auto reals = [&](int64_t count) { return take(count, sizeof(Real)); };
+    const AttentionShape& s = shape;
+    auto& b = buffers;
+    b.q = factors(kNarrow && s.q.row == s.width ? 0 : rows * s.width);
+    b.k = factors(s.k.row == s.width ? 0 : s.keys * s.width);
+    b.v = factors(s.v.row == s.v_width ? 0 : s.keys * s.v_width);
+    b.dy = factors(backward && s.y.row != s.v_width ? rows * s.v_width : 0);
+    b.factor = factors(kNarrow ? rows * s.keys : 0);
+    b.scores = reals(rows * s.keys);
+    b.second = reals(backward ? rows * s.keys : 0);
+    b.capped = reals(backward && s.softcap > 0 ? rows * s.keys : 0);
+    b.out = reals(rows * std::max(s.width, s.v_width));
+    b.dk = reals(backward ? s.keys * s.width : 0);
+    b.dv = reals(backward ? s.keys * s.v_width : 0);
+    b.sums = reals(rows);
+    b.scratch = end;
+    b.total = end + align_up(scratch, kTensorAlignment);
+  }
+
+  // Calls f(slot, base, item) for items 0 .. count-1; each slot takes its share in rising order.
+  void for_items(int64_t count, std::byte* workspace, const auto& f) const {
+    parallel_each(slots, 1, [&](int64_t slot) {
+      std::byte* base = workspace + static_cast<size_t>(slot) * buffers.total;
+      for (int64_t i = count * slot / slots; i < count * (slot + 1) / slots; ++i) {
+        f(static_cast<int>(slot), base, i);
+      }
+    });
+  }
+
+  // Returns `rows` rows, `step` apart, as dense rows: in place, or as copies in `buffer`.
+  static const T* dense(const T* from, int64_t step, int64_t rows, int64_t width,
+                        std::byte* buffer) {
+    if (step == width) return from;
+    T* to = reinterpret_cast<T*>(buffer);
+    for (int64_t r = 0; r < rows; ++r) std::copy_n(from + r * step, width, to + r * width);
+    return to;
+  }
+
+  struct Range {
+    int64_t low, high;
+  };
+  Range range_of(int64_t b, int64_t query, int64_t keys, const int64_t* lengths) const {
+    const int64_t at = query + (shape.padded ? lengths[b] - shape.queries : shape.offset);
+    Range r{0, keys};
+    if (shape.padded) r.high = std::min(r.high, lengths[b]);
+    if (shape.mask != MaskKind::kNone) r.high = std::min(r.high, shape.mask_keys);
+    if (shape.causal) r.high = std::min(r.high, at + 1);
+    if (shape.right >= 0) r.high = std::min(r.high, at + shape.right + 1);
+    if (shape.left >= 0) r.low = std::max<int64_t>(0, at - shape.left);
+    r.high = std::max<int64_t>(r.high, 0);
+    r.low = std::min(r.low, r.high);
+    return r;
+  }
+
+  // Returns a block's rows [rows, keys] as a factor of the next product: in place, or rounded.
+  const T* as_factor(const Real* x, const Block& block, std::byte* base) const {
+    if constexpr (kNarrow) {
+      T* to = reinterpret_cast<T*>(base + buffers.factor);
+      attention::put_row(x, to, block.rows * block.keys);
+      return to;
+    } else {
+      return x;
+    }
+  }
+
+  // The block's queries, dense; float and double ones are multiplied by the scale.
+  const T* queries(const T* from, const Block& block, std::byte* base) const {
+    if constexpr (kNarrow) {
+      return dense(from, shape.q.row, block.rows, shape.width, base + buffers.q);
+    } else {
+      T* to = reinterpret_cast<T*>(base + buffers.q);
+      for (int64_t i = 0; i < block.rows; ++i) {
+        attention::scale_row(from + i * shape.q.row, static_cast<T>(shape.scale),
+                             to + i * shape.width, shape.width);
+      }
+      return to;
+    }
+  }
+
+  AttentionShape shape;
+  int slots;
+  std::vector<Block> blocks;
+  Buffers buffers{};
+};
 
 using namespace attention;
 
@@ -93,7 +407,7 @@ class BlockRun {
   const T* queries(int64_t b, int64_t h) const {
     return plan_.queries(o_.q + s_.q.of(b, h, block_.first), block_, base_);
   }
-  // 1 / the sum of row i; 0 where nothing is seen.
+  // Returns 1 / the sum of row i; 0 if the query sees no key.
   Real share(int64_t i) const {
     const Real sum = reals(plan_.buffers.sums)[i];
     return sum == Real{0} ? Real{0} : Real{1} / sum;
@@ -105,7 +419,7 @@ class BlockRun {
     return most;
   }
 
-  // Outside of what the query may see: `value`.
+  // Fills the keys that the query may not see with `value`.
   template <typename X>
   static void fill_outside(X* row, const Range& r, int64_t keys, Real value) {
     X x{};
@@ -125,7 +439,7 @@ class BlockRun {
     }
   }
 
-  // Scores of a block become e^(score - max), 0 where nothing is seen; sums get their sums.
+  // Scores of a block become e^(score - max), 0 if the query sees no key; sums get their sums.
   // watch(row, scores, mode) sees them on the way.
   void softmax(int64_t b, int64_t h, Real* scores, const auto& watch) const {
     const auto cap = static_cast<Real>(s_.softcap);
@@ -142,7 +456,7 @@ class BlockRun {
     }
   }
 
-  // dQ of the block, and its part of dK. The products of bfloat16 hold the scale.
+  // Computes dQ of the block, and the block's part of dK. The products of bfloat16 hold the scale.
   void to_operands(int64_t b, int64_t h, const T* ds, const T* q, const T* k) const {
     Real* dq = reals(plan_.buffers.out);
     block_.products->d_queries.run(slot_, ds, k, dq, scratch());

@@ -12,12 +12,12 @@
 namespace ofsdp::kernels {
 namespace {
 
-constexpr int64_t kTile = 16;  // rows or columns that are dealt to threads together
+constexpr int64_t kTile = 16;  // rows or columns that a thread takes at a time
 
 using Sgemm = decltype(&cblas_sgemm);
 
-// The variable is for OpenBLAS alone: other libraries of this process, and programs that it starts,
-// may have another OpenBLAS, which knows better.
+// The variable is set for our OpenBLAS alone: other libraries of this process, and programs that it
+// starts, may have another OpenBLAS that needs no help.
 Sgemm load() {
   const char* const core = blas_core_to_name();
   if (core != nullptr) setenv("OPENBLAS_CORETYPE", core, 1);

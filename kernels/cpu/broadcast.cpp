@@ -8,9 +8,9 @@ namespace {
 
 using Axis = StridedLoop::Axis;
 
-// Whether `outer` continues where `inner` ends, in every operand: then both are one axis.
+// Returns whether `outer` continues after `inner` in every operand: then both are one axis.
 bool merges(const Axis& outer, const Axis& inner) {
-  for (size_t k = 0; k < StridedLoop::kMostOperands; ++k) {
+  for (size_t k = 0; k < StridedLoop::kMaxOperands; ++k) {
     if (outer.strides[k] != inner.strides[k] * inner.size) return false;
   }
   return true;
@@ -47,7 +47,7 @@ std::vector<int64_t> broadcast_strides(const TensorDesc& desc, const Shape& shap
 }
 
 StridedLoop::StridedLoop(const Shape& shape, const std::vector<std::vector<int64_t>>& strides) {
-  OFSDP_CHECK(strides.size() <= kMostOperands && shape.rank() <= kMaxLoopAxes);
+  OFSDP_CHECK(strides.size() <= kMaxOperands && shape.rank() <= kMaxLoopAxes);
   std::vector<Axis> axes;
   for (int axis = 0; axis < shape.rank(); ++axis) {
     if (shape[axis] == 1) continue;
@@ -88,7 +88,7 @@ void StridedLoop::seek(int64_t row, std::array<int64_t, kMaxLoopAxes>& index,
   for (size_t axis = outer_.size(); axis-- > 0;) {
     index[axis] = row % outer_[axis].size;
     row /= outer_[axis].size;
-    for (size_t k = 0; k < kMostOperands; ++k) offsets[k] += index[axis] * outer_[axis].strides[k];
+    for (size_t k = 0; k < kMaxOperands; ++k) offsets[k] += index[axis] * outer_[axis].strides[k];
   }
 }
 

@@ -2,12 +2,12 @@
 //
 // A StridedLoop walks the elements of one shape in several operands at once. Axes of size 1 are
 // dropped, axes that follow each other in memory in every operand are merged, and the axes are
-// ordered so that the last operand (the one written) is walked forwards in memory; what remains is
-// `rows` rows of `inner` elements, each with a constant step per operand. Strides are counted in
-// elements; 0 is a broadcast axis, a negative one walks backwards.
+// ordered so that the last operand (the one written) is walked forwards in memory. `rows` rows of
+// `inner` elements remain, each with a constant step per operand. Strides are counted in elements;
+// 0 is a broadcast axis, a negative one walks backwards.
 //
-// Ownership: a value, made while planning; walking allocates nothing. Threads: any, once made.
-// Errors: none; shapes have been checked by infer. More than kMaxLoopAxes axes are refused there.
+// Made while planning; walking allocates nothing. REQUIRES: infer has checked the shapes; it
+// refuses more than kMaxLoopAxes axes.
 #pragma once
 
 #include <array>
@@ -19,18 +19,18 @@
 
 namespace ofsdp::kernels {
 
-inline constexpr int kMaxLoopAxes = kMostAxes;
+inline constexpr int kMaxLoopAxes = kMaxAxes;
 
 // Stride of each logical axis in memory, layout included.
 std::vector<int64_t> strides_of(const TensorDesc& desc);
 
-// The same for `desc` broadcast to `shape`: 0 on the axes it lacks or has once.
+// The same for `desc` broadcast to `shape`: 0 on broadcast axes.
 std::vector<int64_t> broadcast_strides(const TensorDesc& desc, const Shape& shape);
 
 class StridedLoop {
  public:
-  static constexpr size_t kMostOperands = 4;
-  using Offsets = std::array<int64_t, kMostOperands>;
+  static constexpr size_t kMaxOperands = 4;
+  using Offsets = std::array<int64_t, kMaxOperands>;
   struct Axis {
     int64_t size = 1;
     Offsets strides = {};
@@ -44,7 +44,7 @@ class StridedLoop {
   int64_t inner_stride(size_t operand) const { return inner_.strides[operand]; }
   const std::vector<Axis>& outer_axes() const { return outer_; }
 
-  // f(offsets): where rows begin .. end-1 start in each operand.
+  // Calls f(offsets) for rows begin .. end-1: the offset of the row in each operand.
   void for_rows(int64_t begin, int64_t end, const auto& f) const {
     Offsets offsets{};
     std::array<int64_t, kMaxLoopAxes> index{};
@@ -52,17 +52,17 @@ class StridedLoop {
     for (int64_t row = begin; row < end; ++row) {
       f(static_cast<const Offsets&>(offsets));
       for (size_t axis = outer_.size(); axis-- > 0;) {
-        for (size_t k = 0; k < kMostOperands; ++k) offsets[k] += outer_[axis].strides[k];
+        for (size_t k = 0; k < kMaxOperands; ++k) offsets[k] += outer_[axis].strides[k];
         if (++index[axis] < outer_[axis].size) break;
         index[axis] = 0;
-        for (size_t k = 0; k < kMostOperands; ++k) {
+        for (size_t k = 0; k < kMaxOperands; ++k) {
           offsets[k] -= outer_[axis].strides[k] * outer_[axis].size;
         }
       }
     }
   }
 
-  // The same loop without outer axis `axis`, which the caller walks itself.
+  // Returns the loop without outer axis `axis`, which the caller walks.
   StridedLoop without(size_t axis) const;
 
  private:

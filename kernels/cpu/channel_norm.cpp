@@ -9,8 +9,8 @@
 namespace ofsdp::kernels {
 namespace {
 
-constexpr int64_t kPartRows = 64;  // rows of a partial sum when channels come last, at least
-constexpr int64_t kMostParts = 128;
+constexpr int64_t kPartRows = 64;  // rows of a partial sum if channels come last, at least
+constexpr int64_t kMaxParts = 128;
 
 // Channels last: rows of `c` channels, `rows` of them; a block of at most kColumns at a time.
 constexpr int64_t kColumns = 256;
@@ -72,10 +72,10 @@ OFSDP_MULTIARCH void row_grad(const RowGrad<T>& g, int64_t c) {
   }
 }
 
-// --- the walk over partial sums ---
+// --- loops over partial sums ---
 
-// f(part, first channel, channels, first element, elements of each channel): the region of x that
-// makes partial sums [part][channel...].
+// Calls f(part, first channel, channels, first element, elements of each channel) for the region of
+// x of partial sums [part][channel...].
 void for_parts(const ChannelExtent& e, const auto& f) {
   if (!e.last) {
     parallel_each(e.batch * e.channels, kElementGrain / (e.inner + 1) + 1, [&](int64_t i) {
@@ -103,7 +103,7 @@ int64_t part_size(const ChannelExtent& e, int64_t part) {
 }  // namespace
 
 int64_t ChannelExtent::parts() const {
-  return last ? std::min(kMostParts, (count() + kPartRows - 1) / kPartRows) : batch;
+  return last ? std::min(kMaxParts, (count() + kPartRows - 1) / kPartRows) : batch;
 }
 
 size_t ChannelExtent::partial_count() const { return static_cast<size_t>(2 * parts() * channels); }

@@ -2,7 +2,7 @@
 // (plain) or [batch, inner, channels] (channels last). Statistics and factors are RealOf<T>.
 //
 // Sums over batch and inner go through partial sums that depend on the shape only (one per image,
-// or per block of rows when channels come last) and are joined in their order in double, so threads
+// or per block of rows if channels come last) and are joined in their order in double, so threads
 // change no bits. Variances are sums of squares around each partial's own mean, joined by Chan's
 // formula: one pass over memory, without cancellation.
 //
@@ -11,7 +11,7 @@
 //   channel_affine     y = (x - mean) factor + bias
 //   channel_grad       dx = factor dy - shift - (x - mean) slope
 //
-// Views; nothing is owned. Threads: they fan out over the pool. y may be x, dx may be dy or x.
+// The functions fan out over the pool. y may be x, dx may be dy or x.
 #pragma once
 
 #include <cstddef>
@@ -43,7 +43,7 @@ template <typename T>
 void channel_grad(const ChannelExtent& e, const T* dy, const T* x, const RealOf<T>* mean,
                   const RealOf<T>* factor, const RealOf<T>* shift, const RealOf<T>* slope, T* dx);
 
-// One row of `n` elements of one channel: what group_normalization.cpp builds on.
+// Sums of one row of `n` elements of one channel, for group_normalization.cpp.
 struct RowDots {
   double sum, dot;
 };

@@ -9,7 +9,7 @@
 // instruction set. `ivdep` holds because y may only overlap an input by being that input: without
 // it gcc takes its scalar loop for operators that run in place.
 //
-// Threads: the functions fan out over the pool; the cut changes no bits.
+// The functions fan out over the pool; the cut changes no bits.
 #pragma once
 
 #include <algorithm>
@@ -64,8 +64,8 @@ inline StridedLoop binary_loop(const Problem& p) {
       {broadcast_strides(p.in(0), shape), broadcast_strides(p.in(1), shape), strides_of(p.out(0))}};
 }
 
-// f(offsets, n) for every row of a loop: `n` elements from these offsets in each operand. The rows,
-// or the parts of a single row, are shared among the threads.
+// Calls f(offsets, n) for every row of a loop: `n` elements from these offsets in each operand.
+// Threads share the rows, or the parts of a single row.
 void for_loop_rows(const StridedLoop& loop, const auto& f) {
   if (loop.rows() == 1) {
     parallel_for(loop.inner(), kElementGrain, [&](int64_t begin, int64_t end) {

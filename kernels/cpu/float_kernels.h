@@ -1,5 +1,5 @@
-// Parts of operators whose kernels are one template over the float types: what `accepts` asks, and
-// the list of implementations. Functions are pure; any thread may call.
+// For operators with one kernel template for all float types: the checks of `accepts`, and the list
+// of implementations.
 #pragma once
 
 #include <vector>
@@ -28,14 +28,14 @@ Acceptance accepts_plain_of(const Problem& p) {
   return accept_if(p.all_plain(), kNotPlain);
 }
 
-// The same of the first operand's type: others are indices or sizes.
+// The same for the first operand alone: others are indices or sizes.
 template <typename T>
 Acceptance accepts_plain_first_of(const Problem& p) {
   if (p.in(0).dtype != dtype_of<T>()) return Acceptance::refuse(not_of_type<T>());
   return accept_if(p.all_plain(), kNotPlain);
 }
 
-// float32 under `name`, 16-bit floats by way of it, and float64.
+// Implementations for float32 under `name`, for 16-bit floats through float32, and for float64.
 template <auto accepts32, auto create32, auto accepts64, auto create64>
 std::vector<Implementation> float_kernels(const char* name) {
   return {{name, accepts32, create32},

@@ -1,11 +1,9 @@
-// Conversions between float32 and the 16-bit floats, without a branch: those of mixed precision,
-// which run over every parameter and gradient. To 16 bits: to nearest, ties to even; NaN stays NaN.
+// Conversions between float32 and the 16-bit floats, without a branch: mixed precision runs them
+// over every parameter and gradient. To 16 bits: to nearest, ties to even; NaN stays NaN.
 //
-// width_span(from, to) is the loop over [begin, end) of two arrays, or null where the pair is none
-// of these; from one type to itself there is none. `widen` and `narrow` are the same from element
-// 0. The results are those of float_to_half and its like (kernels/core/tensor.h), bit for bit.
-//
-// Ownership: none. Threads: any. Errors: none.
+// width_span(from, to) is the loop over [begin, end) of two arrays; null for other pairs, also from
+// a type to itself. `widen` and `narrow` are the same from element 0. The results equal
+// float_to_half and the like (kernels/core/tensor.h) bit for bit.
 #pragma once
 
 #include <cstdint>

@@ -1,8 +1,6 @@
 // The loops of float_width.h that are written with intrinsics, in the folder of each kind of
-// processor; null where this processor has no instructions for one. They leave the ends of a span,
+// processor; null if this processor has no instructions for one. They leave the ends of a span,
 // and vectors that their instructions would convert to other bits, to the plain loops.
-//
-// Ownership: none. Threads: any. Errors: none.
 #pragma once
 
 #include "kernels/cpu/float_width.h"

@@ -1,11 +1,11 @@
 // Reductions of any number type by plain loops, one output after the other: for float64, integers
-// and booleans; float32 has kernels/cpu/reduce.h. Elements are taken in rising order, so the bits
+// and booleans; float32 has kernels/cpu/reduce.h. Elements are added in rising order, so the bits
 // do not depend on threads.
 //
 //   struct Fold { template <typename T> struct Of { void step(T x); T result(int64_t count); }; };
 //   create_fold(fold_of<SumFold>(dtype), dtype, shape, reduced)
 //
-// Floats are summed in double; integers wrap, as ONNX leaves it. Threads: kernels fan out over the
+// Floats are summed in double; integers wrap, which ONNX leaves open. Kernels fan out over the
 // pool.
 #pragma once
 
@@ -28,7 +28,7 @@ SumOf<T> widened(T x) {
   return static_cast<SumOf<T>>(x);
 }
 
-// How a running value takes an element.
+// How an element joins the running value.
 struct Added {
   auto operator()(auto sum, auto x) const { return sum + widened(x); }
 };
@@ -107,7 +107,7 @@ struct LogSumExpFold {
   };
 };
 
-// An empty maximum is the smallest number there is; a NaN wins.
+// An empty maximum is the smallest number of the type; a NaN wins.
 template <bool largest>
 struct ExtremeFold {
   template <typename T>
@@ -134,7 +134,7 @@ struct FoldLoops {
   StridedLoop kept, reduced;
 };
 
-// Folds the elements of `reduced` (operand: src) from `src` into one number at `dst`.
+// Reduces the elements of `reduced` (operand: src) from `src` into one number at `dst`.
 using FoldOne = void (*)(const StridedLoop& reduced, const std::byte* src, std::byte* dst);
 
 template <typename T, typename Fold>
@@ -152,14 +152,14 @@ template <typename Fold>
 FoldOne fold_of(DType dtype) {
   return with_number(dtype, [](auto zero) -> FoldOne { return fold_one<decltype(zero), Fold>; });
 }
-// The same, for a fold whose integers wrap.
+// The same for a reduction with integers that wrap.
 template <typename Fold>
 FoldOne wrapping_fold_of(DType dtype) {
   return with_wrapping_number(dtype,
                               [](auto zero) -> FoldOne { return fold_one<decltype(zero), Fold>; });
 }
 
-// Input 0 of `shape`, folded over the axes that are `reduced`, into output 0.
+// Reduces input 0 of `shape` over the axes that are `reduced`, into output 0.
 std::unique_ptr<Kernel> create_fold(FoldOne fold, DType dtype, const Shape& shape,
                                     const std::vector<bool>& reduced);
 

@@ -1,11 +1,11 @@
 // Kernels for float16 and bfloat16 from kernels for float32: the inputs are widened into the
-// workspace, the float32 kernel runs there, its outputs are rounded to nearest even.
+// workspace, the float32 kernel runs there, the outputs are rounded to nearest even.
 //
 //   .cpu = {{"rows", accepts, create}, in_float32<accepts, create>()}
 //
-// Operands of other types go through untouched, and so do those that the inner kernel reads and
+// Operands of other types go through untouched, also operands that the inner kernel reads and
 // writes in 16 bits (in_float32_but). Constants keep their bytes and their own type. The outer
-// kernel owns the inner one. Threads: as Kernel. Errors: those of the inner kernel.
+// kernel owns the inner one and returns its errors.
 #pragma once
 
 #include <memory>
@@ -14,7 +14,7 @@
 
 namespace ofsdp::kernels {
 
-// Leaves the first `images` inputs and output 0 as they are; `inner` gets the problem so.
+// Leaves the first `images` inputs and output 0 in 16 bits; `inner` gets them so.
 Implementation in_float32_but(const char* name, size_t images, Implementation inner);
 
 // `inner` for 16-bit floats.

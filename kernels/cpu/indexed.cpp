@@ -3,7 +3,8 @@
 namespace ofsdp::kernels {
 namespace {
 
-// The offset of each element of axes begin .. end-1 of `walked` in a plain tensor of shape `data`.
+// Returns the offset of each element of axes begin .. end-1 of `walked` in a plain tensor of shape
+// `data`.
 std::vector<int64_t> offsets(const Shape& data, const Shape& walked, int begin, int end) {
   std::vector<int64_t> at{0};
   for (int axis = begin; axis < end; ++axis) {

@@ -1,14 +1,14 @@
-// The places of elements that index tensors name.
+// The elements that index tensors name.
 //
 //   with_index(dtype, f)  f(T{}) with int64_t or int32_t, the types in which ONNX stores indices
-//   Indices               those of a tensor, of either type
-//   wrapped(index, n)     an index counted from the end when negative
+//   Indices               the indices of a tensor, of either type
+//   wrapped(index, n)     an index that counts from the end if negative
 //   check_indices         all of them in -n..n-1, else an error that names the first that is not
 //   ElementPlaces         for GatherElements and ScatterElements: index (o, k, j) of the index
 //                         tensor means data element outer_at[o] + index * step + inner_at[j]
 //   TuplePlaces           for GatherND and ScatterND: an index tuple means a slice of the data
 //
-// Made while planning. Threads: any. Errors: kInput, of the data.
+// Made while planning. Errors are input errors of the data.
 #pragma once
 
 #include <vector>
@@ -26,7 +26,7 @@ auto with_index(DType dtype, const auto& f) {
 
 inline int64_t wrapped(int64_t index, int64_t n) { return index < 0 ? index + n : index; }
 
-// Asks at each index how wide indices are, so loops over them are compiled once.
+// Checks the width at each index, so loops over indices are compiled once.
 class Indices {
  public:
   explicit Indices(const TensorView& view)
@@ -55,8 +55,8 @@ struct ElementPlaces {
 
   ElementPlaces(const Shape& data, const Shape& indices, int64_t axis);
 
-  // f(element of data, element of the index tensor), a line's in rising order. A thread has whole
-  // lines, so no data element is met by two.
+  // Calls f(element of data, element of the index tensor), in rising order within a line. A thread
+  // has whole lines, so no two threads touch one data element.
   void for_each(const Indices& indices, const auto& f) const {
     for_line_blocks(lines, [&](int64_t o, int64_t begin, int64_t end) {
       const int64_t size = n, stride = step, count = lines.n;

@@ -1,6 +1,6 @@
-// Sums and maxima of a contiguous row in 16 partial results that are combined in a fixed order:
-// what lets gcc vectorise them without changing the order of float additions on its own. Threads:
-// any. Call from an OFSDP_MULTIARCH function.
+// Sums and maxima of a contiguous row in 16 partial results that are combined in a fixed order, so
+// that gcc can vectorise them without choosing an order of float additions itself. Call from an
+// OFSDP_MULTIARCH function.
 #pragma once
 
 #include <cstdint>
@@ -24,8 +24,8 @@ inline constexpr int64_t kLanes = 16;
   return sum;
 }
 
-// join over x[0 .. n-1] from `start`, for a join whose order does not matter (maxima): in 64
-// partial results, because gcc makes no vectors of comparisons in 16.
+// Reduces x[0 .. n-1] by `join`, beginning with `start`. REQUIRES: the order does not matter
+// (maxima). Takes 64 partial results, because gcc makes no vectors of comparisons in 16.
 [[gnu::always_inline]] inline float lane_extreme(const float* x, int64_t n, float start,
                                                  const auto& join) {
   constexpr int64_t kWide = 64;
@@ -48,7 +48,7 @@ inline constexpr int64_t kLanes = 16;
   return best;
 }
 
-// largest x[i]; -infinity when n is 0. A NaN may be lost, but then the sum of e^(x - max) is NaN.
+// largest x[i]; -infinity if n is 0. A NaN may be lost, but then the sum of e^(x - max) is NaN.
 [[gnu::always_inline]] inline float lane_max(const float* x, int64_t n) {
   return lane_extreme(x, n, -std::numeric_limits<float>::infinity(),
                       [](float a, float b) { return b > a ? b : a; });

@@ -5,10 +5,10 @@
 //   for_line_blocks(lines, [](int64_t o, int64_t begin, int64_t end) { ... });
 //
 // for_line_blocks gives every (o, inner index) once, at most kLineBlock neighbours together, so
-// that a block's rows are short enough for arrays on the stack. Which thread gets which changes no
-// bits.
+// that a block's rows are short enough for arrays on the stack. The assignment to threads changes
+// no bits.
 //
-// Ownership: a value. Threads: fans out over the pool.
+// for_line_blocks fans out over the pool.
 #pragma once
 
 #include <algorithm>

@@ -9,7 +9,7 @@
 namespace ofsdp::kernels {
 namespace {
 
-constexpr int64_t kMostBlocks = 16;
+constexpr int64_t kMaxBlocks = 16;
 constexpr int64_t kBlockRows = 32;  // at least
 
 template <typename T>
@@ -143,7 +143,7 @@ void add_partials(const NormRows& n, const NormBackward<T>& b, int64_t blocks) {
 }  // namespace
 
 int64_t norm_partial_count(const NormRows& n) {
-  return std::min(kMostBlocks, (n.rows + kBlockRows - 1) / kBlockRows);
+  return std::min(kMaxBlocks, (n.rows + kBlockRows - 1) / kBlockRows);
 }
 
 // Rows without elements: mean and variance are 0.

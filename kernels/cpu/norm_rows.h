@@ -1,19 +1,18 @@
 // Normalisation of rows, for LayerNormalization (centred) and RMSNormalization (not), in float,
-// double, bfloat16 or float16; those of 16 bits are computed in float. The statistics are stored in
+// double, bfloat16 or float16; 16-bit floats are computed in float. The statistics are stored in
 // float32.
 //
 //   forward   y = (x - mean) inv scale + bias; inv = 1 / sqrt(mean of (x - mean)^2 + epsilon);
 //             without centring mean is 0
 //   backward  g = dy scale, h = (x - mean) inv:
-//             dx = inv (g - mean(g) - h mean(g h)), without mean(g) when not centred,
-//             plus what flows through the statistics themselves: dmean / n - dinv inv^2 h / n;
+//             dx = inv (g - mean(g) - h mean(g h)), without mean(g) if not centred,
+//             plus the gradient through the statistics: dmean / n - dinv inv^2 h / n;
 //             dx, rounded to the type of x, plus addend: the bits of a node that adds it afterwards
 //             dscale = sum over rows of dy h, dbias of dy
 //
-// One pass over memory each way: a row stays in cache between its sums and its results. dscale and
-// dbias are summed in blocks of rows that depend on the shape only, so threads change no bits.
-// Views; nothing is owned. Threads: they fan out over the pool. y may be x; dx may be dy,
-// x or addend.
+// One pass over memory each way: a row stays in cache between sums and results. dscale and
+// dbias are summed in blocks of rows that depend on the shape only, so threads change no bits. The
+// functions fan out over the pool. y may be x; dx may be dy, x or addend.
 #pragma once
 
 #include <cstddef>
@@ -27,7 +26,7 @@ struct NormRows {
   int64_t rows = 0, width = 0;
   double epsilon = 1e-5;
   bool centred = true;
-  int64_t scale_step = 0, bias_step = 0;  // from row to row: 0, or the width when they differ
+  int64_t scale_step = 0, bias_step = 0;  // from row to row: 0, or the width if they differ
 };
 
 template <typename T>

@@ -1,8 +1,6 @@
-// Tells whether there is oneDNN, for the choice of kernels. Folders named onednn/ hold what calls
-// the library; in a build without it CMake compiles those named without_onednn/ instead, whose
-// kernels refuse every problem or use OpenBLAS.
-//
-// Values. Threads: any. Errors: none.
+// Tells whether there is oneDNN, for the choice of kernels. Folders named onednn/ call the library;
+// in a build without it CMake compiles the folders named without_onednn/ instead, with kernels that
+// refuse every problem or use OpenBLAS.
 #pragma once
 
 namespace ofsdp::kernels::onednn {

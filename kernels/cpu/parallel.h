@@ -8,11 +8,11 @@
 // processor (multiarch.h in the folder of each, which CMake copies) and picks at load time; it has
 // no stack canary ([Note: hardening] in cmake/targets.cmake).
 //
-// fastest_version<f<SeparateMultiplyAdd>, f<FusedMultiplyAdd>>() does the same for a loop whose
-// sums of products may be fused (multiply_add.h): a pointer to the version for this processor. f is
-// a template of always inlined functions.
+// fastest_version<f<SeparateMultiplyAdd>, f<FusedMultiplyAdd>>() does the same for a loop that may
+// fuse products and sums (vector_math.h): it returns a pointer to the version for this processor. f
+// is a template of always inlined functions.
 //
-// Threads: call from the thread that runs the schedule.
+// Call from the thread that runs the schedule.
 #pragma once
 
 #include <algorithm>

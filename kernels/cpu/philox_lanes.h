@@ -2,10 +2,8 @@
 // sample at once, the same bits as philox_element gives for each.
 //
 // Written with intrinsics in the folder of each kind of processor, because gcc's vectoriser takes
-// three multiplications for each product of 32 bits; best_philox_fill() picks by what the processor
-// has, while planning.
-//
-// Ownership: none. Threads: any.
+// three multiplications for each product of 32 bits; best_philox_fill() picks one for this
+// processor, while planning.
 #pragma once
 
 #include <cstdint>
@@ -23,7 +21,7 @@ using PhiloxFill = void (*)(PhiloxKey key, uint64_t sample, int64_t first_group,
                             uint32_t* bits);
 
 PhiloxFill best_philox_fill();
-std::vector<PhiloxFill> vector_philox_fills();  // those with intrinsics, the best one first
+std::vector<PhiloxFill> vector_philox_fills();  // with intrinsics, the best one first
 std::vector<PhiloxFill> all_philox_fills();     // that this processor can run; for tests
 
 }  // namespace ofsdp::kernels

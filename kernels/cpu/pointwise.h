@@ -15,9 +15,7 @@
 // is a function over untyped rows: the kernel around it is compiled once, not once for each
 // formula.
 //
-// gcc 12 takes a bare > in a template argument for its end, so the macros add parentheses.
-//
-// Threads: as Kernel. Errors: none.
+// gcc 12 takes a bare > in a template argument for the end, so the macros add parentheses.
 #pragma once
 
 #include <array>
@@ -25,6 +23,7 @@
 #include <string>
 
 #include "kernels/base/formula.h"
+#include "kernels/core/chain_op.h"
 #include "kernels/cpu/elementwise.h"
 #include "kernels/cpu/in_float32.h"
 #include "kernels/cpu/real_math.h"
@@ -82,7 +81,7 @@ struct PointwiseLoops {
   RowLoop& operator[](DType dtype) { return of[static_cast<size_t>(dtype)]; }
   RowLoop operator[](DType dtype) const { return of[static_cast<size_t>(dtype)]; }
 };
-// The loops of `a`, and those of `b` for other types.
+// The loops of `a`, and of `b` for other types.
 PointwiseLoops joined_loops(PointwiseLoops a, const PointwiseLoops& b);
 
 // --- loops of a formula ---
@@ -186,7 +185,7 @@ void for_types(const F& f) {
 enum class Loops {
   kHot,       // float32 for each instruction set
   kRare,      // every type once: for formulas that call the C library, or that nobody trains with
-  kSignless,  // as kHot; signed integers share the loops of unsigned ones, whose bits are the same
+  kSignless,  // as kHot; signed integers share the loops of unsigned ones: the bits are the same
 };
 
 template <auto formula, TypeSet types = kFloatTypes, Loops kind = Loops::kHot>
@@ -238,8 +237,15 @@ std::unique_ptr<Kernel> create_pointwise(const PointwiseLoops& loops, const Numb
 // tensors in the workspace.
 enum class HalfFloats { kBlocks, kWhole };
 
-// Implementations for operator `op`, whose numbers are numbers_of(op, attributes).
+// Implementations for operator `op`; the numbers are numbers_of(op, attributes).
 std::vector<Implementation> pointwise_kernels(const char* op, const PointwiseLoops& loops,
                                               HalfFloats half = HalfFloats::kBlocks);
+
+// The loops of the operations that chains and operators share, for float32 and float64. An operator
+// with one of these formulas takes the loops from here, so a chain gives the bits of its members.
+//
+// A loop computes y = op(a), or y = op(a, b); see PointwiseRow.
+
+PointwiseLoops chain_loops(ChainOp op);  // REQUIRES: not kNumber
 
 }  // namespace ofsdp::kernels

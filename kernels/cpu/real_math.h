@@ -2,17 +2,15 @@
 // float32 goes to the vector forms of kernels/cpu/vector_math.h, double to the C library.
 //
 //   FloatMathBy<A>::exp(x)   the type M of kernels/formulas; A is how products are added, of
-//                            kernels/cpu/multiply_add.h
+//                            kernels/cpu/vector_math.h
 //   FloatMath                the same on every processor
 //
-// Threads: any. Call from an OFSDP_MULTIARCH function or a loop of fastest_version.
+// Call from an OFSDP_MULTIARCH function or a loop of fastest_version.
 #pragma once
 
 #include <cmath>
 
 #include "kernels/cpu/vector_math.h"
-#include "kernels/cpu/vector_pow.h"
-#include "kernels/cpu/vector_trigonometry.h"
 #include "kernels/formulas/gelu.h"
 
 namespace ofsdp::kernels {

@@ -14,8 +14,8 @@ namespace {
 constexpr int64_t kSumBlock = 64;     // additions before the running total takes them over
 constexpr int64_t kSumColumns = 128;  // columns summed together: 512 bytes of accumulators
 
-// The rule of a kind: its work on an element before that is joined, the joining of two, and the
-// empty result.
+// The rule of a kind: a function of each element, the reduction of two values, and the empty
+// result.
 template <ReduceKind kind>
 struct Rule {
   static constexpr bool kExtreme = kind == ReduceKind::kMax || kind == ReduceKind::kMin;
@@ -37,7 +37,7 @@ struct Rule {
   }
 };
 
-// f(Rule) of a kind, inlined into each OFSDP_MULTIARCH function that asks.
+// Calls f(Rule) for a kind, inlined into each OFSDP_MULTIARCH function.
 [[gnu::always_inline]] inline auto with_rule(ReduceKind kind, const auto& f) {
   switch (kind) {
     case ReduceKind::kSum:
@@ -96,7 +96,8 @@ OFSDP_MULTIARCH void load_rows_64(ReduceKind kind, float* total, const auto* src
       });
 }
 
-// Maximum or minimum. NaNs are looked for apart: with them in the comparison gcc makes no vectors.
+// Maximum or minimum. NaNs are found by a separate test: in the comparison they would keep gcc from
+// vectorising.
 template <ReduceKind kind>
 [[gnu::always_inline]] inline float extreme_of(const float* src, int64_t n) {
   const float nans = lane_sum(n, [src](int64_t i) { return src[i] != src[i] ? 1.0f : 0.0f; });

@@ -2,16 +2,15 @@
 // |x| and x^2, products, maxima and minima. Partial results are float32.
 //
 // The order of the operations depends on the shape only: never on threads, and a column's order
-// never on its neighbours. Long sums go in blocks of kSumBlock whose totals are added, so that the
-// error grows with the number of blocks and not of elements.
+// never on other columns. Long sums are cut into blocks of kSumBlock and the totals added, so that
+// the error grows with the number of blocks and not of elements.
 //
 //   Reduction sum(shape, reduced, ReduceKind::kSum);   // reduced[axis]: is it summed away
 //   sum.run(src, dst, scale);                          // dst: the kept axes in order; dst = scale
 //   * sum
 //
 // An empty sum is 0, an empty product 1, an empty maximum -infinity; a NaN is the maximum and the
-// minimum. Ownership: a value, made while planning; run allocates nothing. Threads: run fans out
-// over the pool.
+// minimum. Made while planning; `run` allocates nothing and fans out over the pool.
 #pragma once
 
 #include <vector>
@@ -33,7 +32,7 @@ class Reduction {
   void columns(const auto* src, float* total, int64_t count) const;
   float element(const auto* src) const;
 
-  StridedLoop kept_;     // operands: src, dst; its rows are what is kept
+  StridedLoop kept_;     // operands: src, dst; a row for each kept element
   StridedLoop reduced_;  // operand: src
   ReduceKind kind_;
 };

@@ -10,7 +10,7 @@ namespace ofsdp::kernels {
 namespace {
 
 constexpr int64_t kSoftmaxGrain = 4096;   // elements worth a thread; each costs an exponential
-constexpr int64_t kSoftmaxColumns = 128;  // columns that share a walk over the classes
+constexpr int64_t kSoftmaxColumns = 128;  // columns that share a loop over the classes
 
 template <typename A>
 [[gnu::always_inline]] inline void softmax_row_by(const float* src, float* dst, int64_t n) {
@@ -119,7 +119,7 @@ template <bool logarithm>
 const auto grad_columns = fastest_version<grad_columns_by<logarithm, SeparateMultiplyAdd>,
                                           grad_columns_by<logarithm, FusedMultiplyAdd>>();
 
-// row(offset) for every row, or columns(offset, count) for every block of columns.
+// Calls row(offset) for every row, or columns(offset, count) for every block of columns.
 template <typename Row, typename Columns>
 void walk(const SoftmaxExtent& e, const Row& row, const Columns& columns) {
   if (e.classes == 0) return;

@@ -1,13 +1,12 @@
 // The 16-bit floats as types of C++, for loops that read and write them without an array of float32
 // in between. kernels/cpu/float_width.h converts whole arrays with the same formulas.
 //
-//   RealOf<T>       what a T is computed in: double of double, float of the others
+//   RealOf<T>       the type that a T is computed in: double for double, else float
 //   as_float(x)     the value of a float, BFloat16 or Half as float32: exact, without a branch
 //   as_real(x)      the same, and a double as it is
 //   stored<T>(v)    a RealOf<T> rounded to T: to nearest, ties to even; NaN stays NaN
 //
-// They do nothing to float and double, so a loop over a type T has for those the bits of one
-// without them.
+// They do nothing to float and double, so loops over these keep their bits.
 //
 // dtype_of<T>() is the dtype of a type of any kind,
 // with_stored_float(dtype, f) calls f(T{}) with the type of float32, bfloat16 or float16.

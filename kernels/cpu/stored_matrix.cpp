@@ -12,8 +12,8 @@ namespace {
 
 constexpr int64_t kInnerTile = 256;  // of the inner axis; even
 constexpr int64_t kPartTile = 256;   // columns of dst at most; even
-// Bytes that are widened at once: those of the usual block of 32 elements of 4 bits. A loop of any
-// length is vectorized for the 64 bytes of a register, which no such run has.
+// Bytes that are widened at once: the usual block of 32 elements of 4 bits. gcc would vectorize a
+// loop of unknown length for registers of 64 bytes, which such a block does not fill.
 constexpr int64_t kWidened = 16;
 
 int nibble(const std::byte* bytes, int64_t i) {

@@ -9,10 +9,10 @@
 //   r / row_block * row_step + (g_idx ? g_idx[c] : c / column_block) * column_step
 //
 // of their arrays; zero points of 4 bits are packed as elements are, `zero_pitch` of them from one
-// row_step to the next. Without scales a value is its element.
+// row_step to the next. Without scales a value is the element.
 //
-// The description is a value, made while planning; the bytes are operands. Threads: any.
-// REQUIRES: the arrays are as long as that says. Errors: none.
+// The description is a value, made while planning; the bytes are operands. REQUIRES: the arrays are
+// as long as the description says.
 // https://github.com/microsoft/onnxruntime/blob/main/docs/ContribOperators.md (MatMulNBits)
 #pragma once
 
@@ -39,8 +39,8 @@ struct StoredMatrix {
 
   bool has_zeros = false;
   StoredType zero_type = StoredType::kUInt4;
-  int64_t zero_pitch = 0;    // where zero points are packed
-  float zero_otherwise = 0;  // where there are none
+  int64_t zero_pitch = 0;    // if zero points are packed
+  float zero_otherwise = 0;  // if there are none
 };
 
 struct StoredBytes {
@@ -55,7 +55,7 @@ struct StoredTile {
   int64_t column = 0, columns = 0;
 };
 
-// Values of a tile, row-major, rows `pitch` floats apart.
+// Writes the values of a tile, row-major, rows `pitch` floats apart.
 void widen_tile(const StoredMatrix& matrix, const StoredBytes& bytes, const StoredTile& tile,
                 float* dst, int64_t pitch);
 
@@ -64,11 +64,11 @@ void widen_tile(const StoredMatrix& matrix, const StoredBytes& bytes, const Stor
 //   kByRows     dst [rows, W.rows] = a W^T       inner = W.columns
 //   kByColumns  dst [rows, W.columns] = a W      inner = W.rows
 //
-// plus bias where it is given. Tiles of W are widened into a buffer of each thread and multiplied
+// plus bias if it is given. Tiles of W are widened into a buffer of each thread and multiplied
 // there by OpenBLAS: no more of W than a tile a thread is ever float32. Sums over the inner axis
 // run tile by tile in the same order with any number of threads.
 //
-// Threads: as Kernel; `run` fans out. Memory: workspace_bytes, and what kernels/cpu/blas.h says.
+// `run` fans out. Memory: workspace_bytes, and OpenBLAS's own (kernels/cpu/blas.h).
 class StoredProduct {
  public:
   enum class Along : uint8_t { kByRows, kByColumns };
@@ -82,7 +82,7 @@ class StoredProduct {
   struct Columns {
     int64_t first, count;
   };
-  // `adds`: to what is in dst.
+  // `adds`: add to dst.
   void add_tiles(const StoredBytes& bytes, const float* a, bool adds, const Columns& columns,
                  float* tile, float* dst) const;
 

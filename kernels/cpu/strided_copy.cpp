@@ -9,7 +9,7 @@ namespace ofsdp::kernels {
 namespace {
 
 constexpr int64_t kCopyTile = 16;  // 16 floats are a cache line
-constexpr int64_t kTileBand = 64;  // rows of a transposition given to a thread at a time
+constexpr int64_t kTileBand = 64;  // rows of a transpose that a thread takes at a time
 
 // A tile: dst[r * dst_step + i] = src[i * src_step + r] for `across` r and `along` i.
 template <typename T>

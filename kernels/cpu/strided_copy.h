@@ -4,7 +4,7 @@
 // Planning picks the way: rows that are contiguous on both sides are copied whole; a transposition
 // goes in square tiles, so that both sides stay in cache; anything else goes element by element.
 //
-// Threads: run fans out over the pool.
+// `run` fans out over the pool.
 #pragma once
 
 #include <vector>
@@ -31,7 +31,7 @@ class StridedCopy {
   void run_tiles(const T* src, T* dst) const;
 
   StridedLoop loop_;          // operands: src, dst
-  StridedLoop::Axis across_;  // when tiled: the outer axis along which src is contiguous
+  StridedLoop::Axis across_;  // if tiled: the outer axis along which src is contiguous
   bool tiled_ = false;
   size_t element_bytes_;
 };

@@ -1,12 +1,12 @@
 // Matrix products of one size that threads run side by side: dst = alpha A' B', or dst += alpha A'
-// B', all dense and row-major (zeros, or nothing added, where there is nothing to sum); A' is A^T
-// when transpose_a, the same for B'. `count` such products lie one after the other. float and
-// bfloat16, whose products are float, go through oneDNN, each call on the thread that makes it;
-// double goes through plain loops and takes no alpha and one product.
+// B', all dense and row-major (an empty sum is 0); A' is A^T if transpose_a, the same for B'.
+// `count` such products lie one after the other. float and bfloat16 (with float products) go
+// through oneDNN, each call on the thread that makes it; double goes through plain loops and takes
+// no alpha and one product.
 //
-// It owns the primitives, and memory objects for each slot. Threads: `run` from any thread,
-// one at a time per slot. Errors: none; what oneDNN has no implementation for ends the program
-// while planning, which no float32 product does, and no bfloat16 one where is_available.
+// It owns the primitives, and memory objects for each slot. Call `run` from any thread, one at a
+// time per slot. Without an implementation in oneDNN the program ends while planning; every float32
+// product has one, and every bfloat16 one if is_available.
 #pragma once
 
 #include <cstddef>

@@ -1,25 +1,54 @@
-// exp, log and their kin in float32 that gcc vectorises: straight polynomials without branches or
-// calls, the same bits in a vector and alone. Errors: about 1 unit in the last place for exp and
-// log, 2 for tanh and log1p, 3 for expm1, 5 for erf. The polynomials are those of Cephes
-// (https://www.netlib.org/cephes/) but for exp's, a minimax one of 0.05 units, and erf's, Eigen's.
-// Infinities, zeros and subnormal numbers come out right, NaN stays NaN;
-// tests/ops/vector_math_test.cpp measures all of it.
+// Float32 functions that gcc vectorises: multiply-add, exp and log, pow, sine and its kin.
 //
-// A is how products are added, of kernels/cpu/multiply_add.h.
+// a * b + c in the two ways that processors have, as a type that a loop is compiled for.
 //
-// vector_exp: x = n ln 2 + r, |r| <= ln 2 / 2, e^r by a polynomial, times 2^n in two factors, so
-// that subnormal results and overflow to infinity come out right.
+//   SeparateMultiplyAdd   rounds the product and the sum; every processor has it
+//   FusedMultiplyAdd      rounds once, in one instruction instead of two; processors with AVX2 and
+//                         aarch64 have it, on others it is a call of the C library
 //
-// Threads: any. Call from an OFSDP_MULTIARCH function or a loop of fastest_version.
+// The type says which, not -ffp-contract: a compiler may contract the vector loop and not the
+// elements that are left over, and the bits of an element would depend on its place ([Note: the
+// same bits everywhere] in cmake/targets.cmake). fastest_version (parallel.h) takes the one that
+// the processor has.
+//
+// Call FusedMultiplyAdd from a loop of fastest_version.
 #pragma once
 
 #include <bit>
 #include <cstdint>
 #include <limits>
 
-#include "kernels/cpu/multiply_add.h"
-
 namespace ofsdp::kernels {
+
+struct SeparateMultiplyAdd {
+  template <typename T>
+  [[gnu::always_inline]] static inline T of(T a, T b, T c) {
+    return a * b + c;
+  }
+};
+
+struct FusedMultiplyAdd {
+  [[gnu::always_inline]] static inline float of(float a, float b, float c) {
+    return __builtin_fmaf(a, b, c);
+  }
+  [[gnu::always_inline]] static inline double of(double a, double b, double c) {
+    return __builtin_fma(a, b, c);
+  }
+};
+
+// exp, log and their kin in float32 that gcc vectorises: straight polynomials without branches or
+// calls, the same bits in a vector and alone. Errors: about 1 unit in the last place for exp and
+// log, 2 for tanh and log1p, 3 for expm1, 5 for erf. The polynomials come from Cephes
+// (https://www.netlib.org/cephes/) but for exp (a minimax one of 0.05 units) and erf (Eigen).
+// Infinities, zeros and subnormal numbers come out right, NaN stays NaN;
+// tests/ops/vector_math_test.cpp measures all of this.
+//
+// A is SeparateMultiplyAdd or FusedMultiplyAdd.
+//
+// vector_exp: x = n ln 2 + r, |r| <= ln 2 / 2, e^r by a polynomial, times 2^n in two factors, so
+// that subnormal results and overflow to infinity come out right.
+//
+// Call from an OFSDP_MULTIARCH function or a loop of fastest_version.
 
 // c0 x^n + c1 x^(n - 1) + ... + cn by Horner's rule.
 template <typename A, typename T, typename... C>
@@ -56,8 +85,8 @@ template <typename A = SeparateMultiplyAdd>
   return A::of(e.slope, e.r, 1.0f) * power * (below ? 0x1p-64f : 0x1p64f);
 }
 
-// e^x of an x up to 88, and 0 below -87, where results become subnormal: what softmax asks for, in
-// two thirds of the instructions.
+// e^x for x up to 88, and 0 below -87, where results become subnormal: enough for softmax, in two
+// thirds of the instructions.
 template <typename A = SeparateMultiplyAdd>
 [[gnu::always_inline]] inline float vector_exp_flushed(float x) {
   const SplitExp e = split_exp<A>(x);
@@ -97,7 +126,7 @@ template <typename A = SeparateMultiplyAdd>
   return x < 0.0f ? std::numeric_limits<float>::quiet_NaN() : y;
 }
 
-// ln(1 + x): what rounding 1 + x lost is added again.
+// ln(1 + x): the rounding error of 1 + x is added again.
 template <typename A = SeparateMultiplyAdd>
 [[gnu::always_inline]] inline float vector_log1p(float x) {
   const float u = 1.0f + x;
@@ -134,7 +163,7 @@ template <typename A = SeparateMultiplyAdd>
 }
 
 // The derivative of Gelu: 1/2 and an odd rest, x times a minimax polynomial of x^2, which is mapped
-// to -1..1 for its digits' sake. It has neither the exponential nor the division of the formula in
+// to -1..1 for the digits' sake. It has neither the exponential nor the division of the formula in
 // kernels/formulas/gelu.h, and no larger error: 2.2e-7. Beyond 6 it is 1, beyond -6 it is 0
 // within 2e-8.
 template <typename A = SeparateMultiplyAdd>
@@ -148,6 +177,197 @@ template <typename A = SeparateMultiplyAdd>
                     6.6866055e-2f, -6.431142e-2f, 5.8694568e-2f, -5.093632e-2f, 4.455547e-2f,
                     -4.2365536e-2f, 4.6057716e-2f, -5.934281e-2f, 1.17897764e-1f);
   return A::of(v, p, 0.5f);
+}
+
+// x^e in float32 that gcc vectorises: 2^(e log2 |x|) in double, which leaves room for the error of
+// the logarithm that the exponent magnifies; about 1 unit in the last place. Special cases are as
+// in C's pow (IEEE 754).
+//
+// Call from an OFSDP_MULTIARCH function.
+
+// log2 of x > 0: x = 2^k m, m in [sqrt(1/2), sqrt(2)), ln m = 2 artanh((m - 1) / (m + 1)).
+[[gnu::always_inline]] inline double log2_in_double(float x) {
+  const bool tiny = x < 1.17549435e-38f;
+  const auto shifted =
+      static_cast<int32_t>(std::bit_cast<uint32_t>(tiny ? x * 8388608.0f : x) + 0x4afb0du);
+  const int32_t k = (shifted >> 23) - (tiny ? 127 + 23 : 127);
+  const double m = static_cast<double>(std::bit_cast<float>((shifted & 0x7fffff) + 0x3f3504f3));
+  const double s = (m - 1.0) / (m + 1.0);
+  const double z = s * s;
+  const double p = polynomial<SeparateMultiplyAdd>(z, 1.0 / 15, 1.0 / 13, 1.0 / 11, 1.0 / 9,
+                                                   1.0 / 7, 1.0 / 5, 1.0 / 3, 1.0);
+  return static_cast<double>(k) + p * s * 2.88539008177792681472;
+}
+
+// 2^t, rounded once unless the result is subnormal.
+[[gnu::always_inline]] inline float exp2_from_double(double t) {
+  t = t > 160.0 ? 160.0 : t;
+  t = t < -160.0 ? -160.0 : t;
+  constexpr double kRound = 6755399441055744.0;  // 1.5 * 2^52
+  const double shifted = t + kRound;
+  const double r = (t - (shifted - kRound)) * 0.69314718055994530942;
+  const double p =
+      polynomial<SeparateMultiplyAdd>(r, 1.0 / 362880, 1.0 / 40320, 1.0 / 5040, 1.0 / 720,
+                                      1.0 / 120, 1.0 / 24, 1.0 / 6, 0.5, 1.0, 1.0);
+  const auto n = static_cast<int32_t>(std::bit_cast<int64_t>(shifted));
+  const int32_t half = n >> 1;
+  const float first = std::bit_cast<float>((half + 127) << 23);
+  const float second = std::bit_cast<float>((n - half + 127) << 23);
+  return static_cast<float>(p) * first * second;
+}
+
+[[gnu::always_inline]] inline float vector_pow(float x, float e) {
+  constexpr float kInfinity = std::numeric_limits<float>::infinity();
+  const float size = __builtin_fabsf(x);
+  double log = log2_in_double(size);
+  log = size < kInfinity ? log : static_cast<double>(size);  // infinity and NaN
+  log = size == 0.0f ? -static_cast<double>(kInfinity) : log;
+  float y = exp2_from_double(static_cast<double>(e) * log);
+  const bool whole = __builtin_floorf(e) == e;
+  const bool odd = whole && __builtin_floorf(0.5f * e) != 0.5f * e;
+  y = x < 0.0f && x > -kInfinity && !whole ? std::numeric_limits<float>::quiet_NaN() : y;
+  y = odd ? __builtin_copysignf(y, x) : y;
+  const bool one = e == 0.0f || x == 1.0f || (x == -1.0f && __builtin_fabsf(e) == kInfinity);
+  return one ? 1.0f : y;
+}
+
+// Trigonometric and hyperbolic functions in float32 that gcc vectorises, as kernels/cpu/
+// vector_math.h: polynomials of Cephes, errors of about 2 units in the last place.
+//
+// sin, cos and tan reduce x to a quarter turn in double, pi / 2 in two parts (as FreeBSD's sinf),
+// which is exact enough up to kMaxTurned; beyond it, where nobody computes on purpose, use the
+// C library.
+//
+// Call from an OFSDP_MULTIARCH function.
+
+inline constexpr float kMaxTurned = 2e8f;
+
+struct QuarterTurn {
+  float rest;        // in -pi/4 .. pi/4
+  int32_t quadrant;  // two lowest bits
+};
+
+[[gnu::always_inline]] inline QuarterTurn quarter_turn(float x) {
+  constexpr double kRound = 6755399441055744.0;  // 1.5 * 2^52
+  const double v = static_cast<double>(x);
+  const double shifted = v * 0.63661977236758134308 + kRound;
+  const double n = shifted - kRound;
+  const double rest = v - n * 1.57079631090164184570 - n * 1.58932547735281966916e-08;
+  return {static_cast<float>(rest), static_cast<int32_t>(std::bit_cast<int64_t>(shifted))};
+}
+
+[[gnu::always_inline]] inline float sine_near_0(float x, float z) {
+  const float p = (-1.9515295891e-4f * z + 8.3321608736e-3f) * z - 1.6666654611e-1f;
+  return p * z * x + x;
+}
+
+[[gnu::always_inline]] inline float cosine_near_0(float z) {
+  float p = 2.443315711809948e-5f * z - 1.388731625493765e-3f;
+  p = p * z + 4.166664568298827e-2f;
+  return p * z * z - 0.5f * z + 1.0f;
+}
+
+[[gnu::always_inline]] inline float turned(QuarterTurn turn, int32_t quadrant) {
+  const float z = turn.rest * turn.rest;
+  const float y = (quadrant & 1) != 0 ? cosine_near_0(z) : sine_near_0(turn.rest, z);
+  return (quadrant & 2) != 0 ? -y : y;
+}
+
+[[gnu::always_inline]] inline float vector_sin(float x) {
+  const QuarterTurn turn = quarter_turn(x);
+  return turned(turn, turn.quadrant);
+}
+
+[[gnu::always_inline]] inline float vector_cos(float x) {
+  const QuarterTurn turn = quarter_turn(x);
+  return turned(turn, turn.quadrant + 1);
+}
+
+[[gnu::always_inline]] inline float vector_tan(float x) {
+  const auto [rest, quadrant] = quarter_turn(x);
+  const float z = rest * rest;
+  const float p =
+      polynomial<SeparateMultiplyAdd>(z, 9.38540185543e-3f, 3.11992232697e-3f, 2.44301354525e-2f,
+                                      5.34112807005e-2f, 1.33387994085e-1f, 3.33331568548e-1f);
+  const float y = p * z * rest + rest;
+  return (quadrant & 1) != 0 ? -1.0f / y : y;
+}
+
+// asin of x, where z = x^2 <= 1/4
+[[gnu::always_inline]] inline float arc_sine_near_0(float x, float z) {
+  const float p = polynomial<SeparateMultiplyAdd>(
+      z, 4.2163199048e-2f, 2.4181311049e-2f, 4.5470025998e-2f, 7.4953002686e-2f, 1.6666752422e-1f);
+  return p * z * x + x;
+}
+
+// Beyond 1/2: asin x = pi/2 - 2 asin(sqrt((1 - x) / 2)).
+[[gnu::always_inline]] inline float vector_asin(float x) {
+  const float size = __builtin_fabsf(x);
+  const bool far = size > 0.5f;
+  const float z = far ? 0.5f * (1.0f - size) : size * size;
+  const float y = arc_sine_near_0(far ? __builtin_sqrtf(z) : size, z);
+  return __builtin_copysignf(far ? 1.57079632679489662f - (y + y) : y, x);
+}
+
+[[gnu::always_inline]] inline float vector_acos(float x) {
+  const float size = __builtin_fabsf(x);
+  const bool far = size > 0.5f;
+  const float z = far ? 0.5f * (1.0f - size) : size * size;
+  const float y = arc_sine_near_0(far ? __builtin_sqrtf(z) : x, z);
+  const float end = x < 0.0f ? 3.14159265358979324f - (y + y) : y + y;
+  return far ? end : 1.57079632679489662f - y;
+}
+
+// atan a = pi/2 - atan(1/a) beyond 2.4, pi/4 + atan((a - 1) / (a + 1)) beyond 0.4.
+[[gnu::always_inline]] inline float vector_atan(float x) {
+  const float size = __builtin_fabsf(x);
+  const bool far = size > 2.414213562373095f;
+  const bool middle = size > 0.4142135623730950f;
+  const float top = far ? -1.0f : (middle ? size - 1.0f : size);
+  const float bottom = far ? size : (middle ? size + 1.0f : 1.0f);
+  const float from = far ? 1.57079632679489662f : (middle ? 0.785398163397448310f : 0.0f);
+  const float v = top / bottom;
+  const float z = v * v;
+  const float p = polynomial<SeparateMultiplyAdd>(z, 8.05374449538e-2f, -1.38776856032e-1f,
+                                                  1.99777106478e-1f, -3.33329491539e-1f);
+  return __builtin_copysignf(from + (p * z * v + v), x);
+}
+
+// e^|x| as the square of e^(|x|/2), which does not overflow before sinh and cosh do.
+[[gnu::always_inline]] inline float vector_sinh(float x) {
+  const float size = __builtin_fabsf(x);
+  const float root = vector_exp(0.5f * size);
+  const float far = 0.5f * root * root - 0.5f / (root * root);
+  const float z = x * x;
+  const float p = (2.03721912945e-4f * z + 8.33028376239e-3f) * z + 1.66667160211e-1f;
+  return size < 1.0f ? p * z * x + x : __builtin_copysignf(far, x);
+}
+
+[[gnu::always_inline]] inline float vector_cosh(float x) {
+  const float root = vector_exp(0.5f * __builtin_fabsf(x));
+  return 0.5f * root * root + 0.5f / (root * root);
+}
+
+// Far out, where squares would overflow, ln(2 |x|).
+[[gnu::always_inline]] inline float vector_asinh(float x) {
+  const float size = __builtin_fabsf(x);
+  const float square = size * size;
+  const float near = vector_log1p(size + square / (1.0f + __builtin_sqrtf(square + 1.0f)));
+  const float far = vector_log(size) + 0.693147180559945f;
+  return __builtin_copysignf(size > 1e8f ? far : near, x);
+}
+
+[[gnu::always_inline]] inline float vector_acosh(float x) {
+  const float over = x - 1.0f;
+  const float near = vector_log1p(over + __builtin_sqrtf(over * (over + 2.0f)));
+  const float far = vector_log(x) + 0.693147180559945f;
+  const float y = x > 1e8f ? far : near;
+  return x < 1.0f ? std::numeric_limits<float>::quiet_NaN() : y;
+}
+
+[[gnu::always_inline]] inline float vector_atanh(float x) {
+  const float size = __builtin_fabsf(x);
+  return __builtin_copysignf(0.5f * vector_log1p(2.0f * size / (1.0f - size)), x);
 }
 
 }  // namespace ofsdp::kernels

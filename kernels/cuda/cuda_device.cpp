@@ -32,7 +32,7 @@ struct ofsdp_device_optimizer {
 namespace ofsdp::kernels::cuda {
 namespace {
 
-constexpr int kLeastDriver = 12040;  // CUDA 12.4
+constexpr int kMinDriver = 12040;  // CUDA 12.4
 constexpr size_t kAlignment = 256, kPlaced = 64;
 
 Status checked(cudaError_t error, const char* what) {
@@ -314,9 +314,9 @@ Result<int> count() {
   cudaDriverGetVersion(&driver);
   cudaRuntimeGetVersion(&runtime);
   if (driver == 0) return input_error("no NVIDIA driver");
-  if (driver < kLeastDriver || driver / 1000 < runtime / 1000) {
+  if (driver < kMinDriver || driver / 1000 < runtime / 1000) {
     return input_error("the NVIDIA driver supports CUDA {}, expected at least {}", version(driver),
-                       version(std::max(kLeastDriver, runtime / 1000 * 1000)));
+                       version(std::max(kMinDriver, runtime / 1000 * 1000)));
   }
   const cudaError_t error = cudaGetDeviceCount(&devices);
   if (error == cudaSuccess && devices > 0) return devices;

@@ -10,7 +10,7 @@
 // exp, expm1, log1p, erf, ... (FloatMath in kernels/cpu/real_math.h). Names are stable: CUDA
 // sources use them. References and samples of the operators do not: they are the oracle.
 //
-// Threads: any. Errors: none; NaN stays NaN unless a comment says otherwise.
+// Errors: none; NaN stays NaN unless a comment says otherwise.
 #pragma once
 
 #include "kernels/base/formula.h"

@@ -3,7 +3,7 @@
 //
 //   numbers_of("Elu", attributes)    {alpha, 0}; the same for "EluGrad" and "ofsdp.EluGrad"
 //
-// Threads: any. Errors: none; an operator without a row has {0, 0}.
+// Errors: none; an operator without a row has {0, 0}.
 #pragma once
 
 #include <string_view>

@@ -1,4 +1,4 @@
-// Rounding to the integers of a quantized tensor and back, and what passes through it:
+// Rounding to the integers of a quantized tensor and back, and the gradient of that:
 //
 //   q = round(x / scale) + zero_point, half to even
 //   y = (clamp(q, lo, hi) - zero_point) * scale
@@ -6,7 +6,7 @@
 //   slope of y along scale: round(x / scale) - x / scale where lo <= q <= hi,
 //     else lo - zero_point or hi - zero_point
 //
-// NaN stays NaN: comparisons with it are false. float32. Values; any thread.
+// NaN stays NaN: comparisons with it are false. float32.
 // https://onnx.ai/onnx/operators/onnx__QuantizeLinear.html, https://arxiv.org/abs/1902.08153 (LSQ)
 #pragma once
 

@@ -17,7 +17,7 @@ struct Form {
   double (*of)(double x, const Numbers& n);
 };
 
-constexpr double kMost = std::numeric_limits<float>::max();
+constexpr double kMax = std::numeric_limits<float>::max();
 
 double sigmoid(double x) { return 1 / (1 + std::exp(-x)); }
 double hard_sigmoid(double x, double slope, double offset) {
@@ -34,7 +34,7 @@ const Form kForms[] = {
      [](double x, const Numbers& n) { return x < 0 ? n[0] * x : x; }},
     {"Clip",
      {},
-     {-kMost, kMost},
+     {-kMax, kMax},
      [](double x, const Numbers& n) { return std::min(std::max(x, n[0]), n[1]); }},
     {"HardSigmoid",
      {"alpha", "beta"},

@@ -1,17 +1,17 @@
-// Activations that ONNX Runtime's optimizers join with the product in front of them (FusedConv,
+// Activations that ONNX Runtime's optimizers fuse into the product before them (FusedConv,
 // FusedGemm): a name, and up to three numbers in the order of the operator's attributes.
 //
-// Values; any thread. Errors: kInput for a name that is none of these.
+// Another name is an input error.
 #pragma once
 
 #include "kernels/core/standard_body.h"
 
 namespace ofsdp::kernels::ops {
 
-// The activation as a node says it; no name: none.
+// The activation that a node names; no name: none.
 struct FusedActivation {
   std::string name;
-  std::vector<float> numbers;  // fewer than the operator has: the rest are its defaults
+  std::vector<float> numbers;  // missing ones have the operator's defaults
 };
 
 Status check_activation(const FusedActivation& activation);

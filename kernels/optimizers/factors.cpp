@@ -4,13 +4,13 @@
 #include <array>
 
 #include "kernels/cpu/parallel.h"
-#include "kernels/optimizers/adafactor.h"
+#include "kernels/optimizers/parameter_updates.h"
 
 namespace ofsdp::kernels {
 namespace {
 
 constexpr int64_t kLanes = 16;
-constexpr int64_t kTile = 256;                // columns whose sums are on the stack
+constexpr int64_t kTile = 256;                // sums of this many columns are on the stack
 constexpr int64_t kGrain = int64_t{1} << 15;  // elements worth a thread
 
 OFSDP_MULTIARCH float row_sum(const float* __restrict values, int64_t n) {

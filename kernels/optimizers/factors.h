@@ -1,14 +1,13 @@
-// Second moments of matrices, kept as a number for each row and one for each column (Adafactor):
-// the sums they are made from, their advance, and the directions that follow from them.
+// Second moments of matrices, stored as a number for each row and for each column (Adafactor): the
+// sums of squares, the update of the factors, and the directions that follow.
 //
 // A parameter is MatrixShape::matrices matrices one after the other, row-major; a span is elements
 // [first, first + count) of it. Rows and columns are numbered through all matrices: row r belongs
 // to matrix r / rows.
 //
-// Sums are taken in double in an order that the span alone decides, not the number of threads, and
-// rounded to float32 once. Views; they own nothing. Threads: the one that runs the schedule; the
-// sums fan out. No allocation. Errors: none.
-// Shazeer and Stern, "Adafactor", 2018 (https://arxiv.org/abs/1804.04235).
+// Sums are taken in double in an order that depends on the span alone, not on the number of
+// threads, and rounded to float32 once. Call from the thread that runs the schedule; the sums fan
+// out. Shazeer and Stern, "Adafactor", 2018 (https://arxiv.org/abs/1804.04235).
 #pragma once
 
 #include "kernels/core/optimizer.h"
@@ -24,8 +23,8 @@ struct MatrixSpan {
   int64_t last_matrix() const { return (first + count + shape.size() - 1) / shape.size(); }
 };
 
-// Writes the sum of squares of what the span has of each row and of each column that it touches;
-// leaves the others. `rows` and `columns` begin at the parameter's first.
+// Writes the sum of squares of the span's elements in each row and each column that it touches;
+// does not write the others. `rows` and `columns` begin at the parameter's first.
 void sums_of_squares(const MatrixSpan& span, const float* grad, float* rows, float* columns);
 
 // Moves `count` factors towards the means of their squares: sums over `length` elements each.

@@ -1,6 +1,7 @@
 // The CPU's optimizers: a vectorized loop over each formula of updates.h, and the list of
 // definitions.
 #include "kernels/cpu/parallel.h"
+#include "kernels/optimizers/parameter_updates.h"
 #include "kernels/optimizers/updates.h"
 
 namespace ofsdp::kernels {

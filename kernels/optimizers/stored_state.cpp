@@ -27,8 +27,8 @@ struct CodeBook {
   std::array<float, 256> values{};
 };
 
-// A code's distance from its decade's end, the next decade five times as far apart: the middle
-// between the last value of one and the first of the other is a part's width into the next.
+// Codes of the next decade are five times as far apart, so the middle between the last value of a
+// decade and the first of the next lies a part's width into the next decade.
 constexpr CodeBook make_code_book(bool is_signed) {
   CodeBook book;
   book.one = is_signed ? kSignBit : 1;
@@ -69,7 +69,7 @@ OFSDP_MULTIARCH float largest_of_block(const float* values, int64_t n) {
     most_positive = std::max(most_positive, bits);
   }
   const auto magnitude = std::bit_cast<float>(most);
-  if (magnitude < FLT_MIN) return 0;  // whose reciprocal may be infinite
+  if (magnitude < FLT_MIN) return 0;  // its reciprocal may be infinite
   return most_positive == most ? magnitude : -magnitude;
 }
 
@@ -223,9 +223,9 @@ void write_state(const StoredState& state, const float* values, int64_t count,
 void update_stored(const OptimizerDef& optimizer, const OptimizerSettings& settings,
                    const OptimizerSpan<float>& span, std::span<const StoredState> states,
                    StateRounding rounding) {
-  alignas(64) std::array<std::array<float, kPiece>, kMostStates> values;
-  OFSDP_CHECK(states.size() <= kMostStates, "{} states of an optimizer", states.size());
-  std::array<float*, kMostStates> pointers{values[0].data(), values[1].data()};
+  alignas(64) std::array<std::array<float, kPiece>, kMaxStates> values;
+  OFSDP_CHECK(states.size() <= kMaxStates, "{} states of an optimizer", states.size());
+  std::array<float*, kMaxStates> pointers{values[0].data(), values[1].data()};
   const int64_t first = rounding.first;
   for (int64_t at = 0; at < span.count; at += kPiece) {
     OptimizerSpan<float> piece = span;

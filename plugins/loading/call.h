@@ -1,9 +1,9 @@
 // The arguments of a plug-in's functions: PluginNode is an ofsdp_node with everything it points
 // to, made once for a problem and used in every step; its calls allocate nothing.
 //
-// Ownership: a PluginNode owns its arrays and keeps the library loaded; it never moves. Threads:
-// one, but set_error may come from any. Errors: what the library said, as kInput from infer and
-// kFault from kernels.
+// A PluginNode owns its arrays and keeps the library loaded; it never moves. One thread uses it,
+// but any may call set_error. The library's error lines become input errors of infer and faults of
+// kernels.
 #pragma once
 
 #include <algorithm>
@@ -17,7 +17,7 @@
 
 namespace ofsdp::plugins {
 
-// A struct of the library in our size: what it does not have is zero.
+// Copies a struct of the library to our size; members that it does not have are zero.
 template <typename T>
 T whole(const T* given) {
   T made{};
@@ -40,14 +40,14 @@ struct PluginOperator {
 };
 using PluginOperatorPtr = std::shared_ptr<const PluginOperator>;
 
-// Types go by ONNX's numbers: number_of_dtype, dtype_of_number.
+// Types have ONNX's numbers: number_of_dtype, dtype_of_number.
 inline bool in_types(uint32_t types, DType dtype) {
   return (types & OFSDP_TYPE(number_of_dtype(dtype))) != 0;
 }
 
-// An attribute in the form of the C interface; it points into `value`.
+// Returns an attribute in the form of the C interface, which points into `value`.
 ofsdp_attribute plugin_attribute(const std::string& name, const Attribute& value);
-// And back: a value of its own.
+// And back, as a copy.
 Attribute attribute_of_plugin(const ofsdp_attribute& a);
 
 // Tensors as the C interface shows them.
@@ -68,7 +68,7 @@ class PluginTensors {
 
 class PluginNode {
  public:
-  // `descs` beyond those of the declaration must not be there; missing ones are absent.
+  // REQUIRES: no more descs than the declaration has; missing ones are absent.
   PluginNode(PluginOperatorPtr op, const Attributes& attributes, std::vector<TensorDesc> inputs,
              std::vector<TensorDesc> outputs, std::vector<TensorDesc> grad_outputs = {},
              std::vector<TensorDesc> grad_inputs = {});
@@ -83,7 +83,7 @@ class PluginNode {
   void set_scratch(std::byte* bytes, size_t size);
   void set_step(const StepContext* step);
 
-  // Calls `function` and turns what it answers, or throws, into a Status.
+  // Calls `function` and turns its answer or exception into a Status.
   template <typename F>
   Status call(ErrorKind kind, const char* what, const F& function) {
     clear_error();

@@ -1,9 +1,8 @@
-// Bytes between two pages that nobody may touch: what is read or written past their end, or far
-// before their begin, ends the process at once; what is written into the rest of the own pages
-// shows in a pattern. catch_guard_faults prints what was touched before the process ends.
+// Bytes between two pages that nobody may touch: a read or write past their end, or far before
+// their begin, ends the process at once; a write into the rest of the own pages shows in a pattern.
+// catch_guard_faults prints the touched place before the process ends.
 //
-// Ownership: owns its pages. Threads: one, and the kernel's while it runs. Errors: none; a machine
-// without memory aborts.
+// Owns its pages. A machine without memory aborts.
 #pragma once
 
 #include <cstddef>
@@ -22,8 +21,8 @@ class GuardedBuffer {
   const std::string& name() const { return name_; }
   void fill(int byte);
   void protect(bool read_only);
-  bool surrounded() const;  // is the pattern around the bytes whole?
-  // Whether the address is in the guard pages or in the own ones.
+  bool surrounded() const;  // whether the pattern around the bytes is intact
+  // Returns whether the address is in the guard pages or in the buffer's own.
   enum class Place { kElsewhere, kBefore, kInside, kBehind };
   Place place_of(const void* address) const;
 
@@ -35,7 +34,8 @@ class GuardedBuffer {
   std::byte* data_;
 };
 
-// From now on a fault writes one line that names the buffer to `file` and ends with status 3.
+// From this call on a fault writes a line that names the buffer to `file` and ends the process with
+// status 3.
 void catch_guard_faults(int file);
 
 }  // namespace ofsdp::plugins

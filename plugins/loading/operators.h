@@ -1,15 +1,16 @@
-// OpDefs out of what a plug-in describes. An operator gives one for itself and, when its backward
+// Makes OpDefs of a plug-in's descriptions. An operator gives one for itself and, if its backward
 // is a kernel, one for that, named domain.Name under "ofsdp.backward":
 //
 //   inputs      the gradients of the outputs, the saved inputs, the saved outputs (absent: none,
 //               or no gradient comes that way)
-//   attributes  those of the node, and what all operands are ("ofsdp.operands") and which gradients
-//               are asked for ("ofsdp.wanted")
+//   attributes  the node's, the role of each operand ("ofsdp.operands") and the wanted gradients
+//               ("ofsdp.wanted")
 //   outputs     the gradients asked for, in the order of the inputs
 //
-// Ownership: OpDefs share the operator and with it the library. Threads and errors: as OpDef.
+// OpDefs share the operator and with it the library.
 #pragma once
 
+#include "kernels/core/device.h"
 #include "plugins/loading/call.h"
 
 namespace ofsdp::plugins {
@@ -70,17 +71,31 @@ bool has_backward_kernel(const PluginOperator& op);
 OpDef plugin_backward_def(const PluginOperatorPtr& op);
 void emit_backward(const PluginOperatorPtr& op, GradBuilder& builder);  // that node
 
-// `op`'s kernels, and its backward if it has one, in front of those of the built-in operator.
+// Returns the built-in operator with `op`'s kernels, and its backward if it has one, in front.
 OpDef overridden(const OpDef& built_in, const PluginOperatorPtr& op);
 
-// Calls op.def.build_backward, whose functions use `builder`.
+// Calls op.def.build_backward with functions that use `builder`.
 void build_backward(const PluginOperatorPtr& op, GradBuilder& builder);
 
-// Whether the best kernel of an operator, a built-in one perhaps by name, is a plug-in's.
+// Returns whether the best kernel of an operator, perhaps built-in by name, is a plug-in's.
 bool of_plugin(const OpDef& op);
 
-// Number, types and attributes of a node against the declaration.
+// Checks number, types and attributes of a node against the declaration.
 Status check_operands(const PluginOperator& op, const Attributes& attributes,
                       const std::vector<TensorDesc>& inputs);
+
+// Kernels of plug-ins on a device: `cuda_forward` and `cuda_backward` of ofsdp_plugin.h as the
+// Kernel that a device's executor runs. A call passes the node, with addresses of device memory,
+// and the native stream of the compute stream; it is made while a step is launched or captured, and
+// a captured step is replayed without another call. The node's `step` is therefore -1.
+//
+// REQUIRES: the device outlives the kernels.
+
+// Returns whether the kernel for the problem is a plug-in's, which comes before a built-in one of
+// that name.
+bool plugin_takes(const OpDef& op, const Problem& problem);
+
+// REQUIRES: plugin_takes. Null: the plug-in has no function for CUDA.
+std::unique_ptr<Kernel> make_plugin_kernel(Device& device, const OpDef& op, const Problem& problem);
 
 }  // namespace ofsdp::plugins

@@ -5,23 +5,80 @@
 #include <cstdlib>
 #include <filesystem>
 
-#include "runtime/cli/command_table.h"
+#include "kernels/base/format.h"
+#include "runtime/cli/config/config_files.h"
 #include "runtime/cli/config/foreign/command_words.h"
-#include "runtime/cli/config/ort_settings.h"
-#include "runtime/cli/config/yaml_config.h"
 #include "runtime/cli/launch/hostfile.h"
 #include "runtime/cli/options/option_reader.h"
 
 namespace ofsdp::cli {
+
+namespace {
+
+constexpr auto kCommands = std::to_array<CommandEntry>({
+    {Command::kTrain, "MODEL.onnx", "MODEL.onnx [options]", "train"},
+    {Command::kPlan, "MODEL.onnx", "plan   MODEL.onnx [options]",
+     "what would happen, without doing it\n"
+     "(--json, --html FILE; for ranks that are not here:\n"
+     "--world N, --topology FILE; --operations: what\n"
+     "rank 0 runs, line by line; --explain: kernels)"},
+    {Command::kEval, "MODEL.onnx", "eval   MODEL.onnx [options]",
+     "loss and metrics on the evaluation data"},
+    {Command::kDoctor, "MODEL.onnx", "doctor MODEL.onnx [options]",
+     "what would go wrong, each with the flag that\n"
+     "mends it (--find-lr, --picture FILE.svg)"},
+    {Command::kCheck, "MODEL.onnx", "check  MODEL.onnx [options]",
+     "loss and gradient of the first batch against\n"
+     "references in double (--directions, --limit, --json)"},
+    {Command::kExport, "CKPT_DIR", "export CKPT_DIR -o OUT.onnx",
+     "a checkpoint made into one ONNX file\n"
+     "(--inference, --verify, --format safetensors)"},
+    {Command::kConfig, "", "config [-o FILE]", "ask the questions, write the YAML"},
+    {Command::kOps, "", "ops [--json]", "every operator: domain, versions, what is there"},
+    {Command::kMakeTraining, "MODEL.onnx", "make-training MODEL.onnx -o OUT.onnx",
+     "the model with the training that the options\n"
+     "say (--form training_info), or its gradient graph\n"
+     "(--form graph)"},
+    {Command::kCheckPlugin, "LIB.so", "check-plugin LIB.so",
+     "tries a plug-in's operators on its own samples"},
+    {Command::kDemo, "", "demo [--output-dir DIR]",
+     "makes a small model and data (in onnx-fsdp-demo),\n"
+     "trains on two ranks and evaluates"},
+    {Command::kCompletion, "bash, zsh or fish", "completion SHELL", ""},
+    {Command::kMan, "", "man", ""},
+});
+
+}  // namespace
+
+std::span<const CommandEntry> command_table() { return kCommands; }
+
+bool takes_options_of_a_run(Command command) {
+  return command != Command::kDemo && command != Command::kCompletion && command != Command::kMan;
+}
+
+std::string help_of_commands() {
+  std::string help;
+  for (const CommandEntry& entry : kCommands) {
+    if (entry.text.empty()) continue;
+    help += format_text("fsdp-run {:<27}  ", entry.synopsis);
+    for (const char c : entry.text) {
+      help += c;
+      if (c == '\n') help += std::string(38, ' ');
+    }
+    help += '\n';
+  }
+  return help;
+}
+
 namespace {
 
 struct Flag {
   std::string name;  // without the dashes
   std::string text;
-  std::string said;  // as it stands, for messages
+  std::string said;  // as written, for messages
 };
 
-// The command line, before it means anything.
+// The words of the command line, not yet interpreted.
 struct Words {
   std::vector<std::string> operands;
   std::vector<Flag> flags;
@@ -74,7 +131,7 @@ class Scanner {
     return ok_status();
   }
 
-  // A word of another launcher (config/foreign/command_words.h).
+  // Takes a word of another launcher (config/foreign/command_words.h).
   Status scan_foreign(const std::string& flag, const std::string& word, size_t equals) {
     const std::optional<CommandWord> known = find_command_word(flag);
     const bool bare = known && known->kind == CommandWord::Kind::kBare;
@@ -96,13 +153,13 @@ class Scanner {
     return ok_status();
   }
 
-  // A switch stands alone unless on or off follows.
+  // A switch means on, unless on or off follows.
   std::string switch_text() {
     const bool follows = next_ < arguments_.size() && parse_switch(arguments_[next_]);
     return follows ? arguments_[next_++] : "on";
   }
 
-  // Negative numbers are values, other words with a dash are options.
+  // Negative numbers are values; other words with a dash are options.
   static bool is_option(const std::string& word) {
     return word.size() > 1 && word[0] == '-' && !(word[1] >= '0' && word[1] <= '9') &&
            word[1] != '.';
@@ -130,7 +187,7 @@ class Scanner {
   Words words_;
 };
 
-// The command, whose name is taken off the operands; without a name it is train.
+// Removes the name of the command from the operands; without a name it is train.
 const CommandEntry& take_command(Words& words) {
   for (const CommandEntry& entry : command_table()) {
     if (words.operands.empty() || words.operands.front() != name_of(entry.command)) continue;
@@ -154,7 +211,7 @@ Status check_operands(const CommandEntry& command, const Words& words) {
                      joined(found, "' '"), did_you_mean(found.front(), names_of<Command>()));
 }
 
-// The flags of the command line alone, in the order of the table; of each the last one counts.
+// Reads the flags in the order of the table; the last of equal flags counts.
 Status read_commands_flags(const CommandEntry& command, const Words& words, OptionReader& reader) {
   for (const OptionEntry& entry : reader.table()) {
     const auto said = std::find_if(words.flags.rbegin(), words.flags.rend(),
@@ -168,7 +225,7 @@ Status read_commands_flags(const CommandEntry& command, const Words& words, Opti
   return ok_status();
 }
 
-// An option that the command does not take would be dropped silently.
+// An option that the command does not take would be ignored silently.
 Status check_alone(const CommandEntry& command, const Words& words, const OptionReader& reader) {
   if (takes_options_of_a_run(command.command)) return ok_status();
   for (const Flag& flag : words.flags) {
@@ -179,7 +236,7 @@ Status check_alone(const CommandEntry& command, const Words& words, const Option
   return ok_status();
 }
 
-// MODEL.yaml next to MODEL.onnx, when that is a file.
+// Reads MODEL.yaml next to MODEL.onnx if it is a file.
 Status read_model_yaml(const std::string& model, OptionReader& reader) {
   std::error_code ignored;
   std::filesystem::path beside(model);
@@ -229,7 +286,7 @@ Status read_sources(const CommandEntry& command, const Words& words, OptionReade
   return artifacts ? check_ort_options(*artifacts, parsed.options) : ok_status();
 }
 
-// Does as `accelerate` and `deepspeed` do where nothing is said.
+// Follows the defaults of `accelerate` and `deepspeed` for options not given.
 Status take_habits(const CommandEntry& command, Words& words, OptionReader& reader) {
   const auto said = [&](std::string_view name) {
     return std::ranges::count(words.flags, name, &Flag::name) > 0;

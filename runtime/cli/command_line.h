@@ -1,39 +1,85 @@
-// The command line of fsdp-run, and with it the files it names: flags beat `--config FILE`, which
-// beats MODEL.yaml next to MODEL.onnx (same stem), which beats the defaults. Reads those files, no
-// others.
+// The command line of fsdp-run and the files that it names: flags beat `--config FILE`, which beats
+// MODEL.yaml next to MODEL.onnx (same stem), which beats the defaults. Reads no other files.
 //
-// A table-driven reader of its own instead of CLI11: flags, YAML keys, help and printed
-// configuration share one list (option_table.h), and an error is one line with flag, expected and
-// found.
-// `--name value`, `--name=value`; a switch stands alone or with on/off; `--` ends the options. Of a
-// flag that is given twice the last one counts, except for repeated options.
-//
-// Ownership: values. Threads: one (the environment is read). Errors: kInput, one line.
+// Has a table-driven reader in place of CLI11: flags, YAML keys, help and printed configuration
+// share one list (option_table.h), and an error is one line with flag, expected and found. Accepts
+// `--name value` and `--name=value`; a switch stands alone or with on/off; `--` ends the options.
+// If a flag is given twice, the last one counts, except for repeated options. Errors: kInput, one
+// line.
 #pragma once
 
 #include <optional>
+#include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "kernels/base/status.h"
+#include "plugins/loading/loader.h"
+#include "runtime/cli/options/option_table.h"
 #include "runtime/options.h"
 
 namespace ofsdp::cli {
 
+// The list of commands, from which usage, operands, completions and the manual page are made.
+struct CommandEntry {
+  Command command;
+  std::string_view operand;   // required operand; empty: none
+  std::string_view synopsis;  // after "fsdp-run "
+  std::string_view text;      // lines for the help; empty: hidden, for scripts
+};
+
+// The first entry is the command without a name on the command line.
+std::span<const CommandEntry> command_table();
+
+bool takes_options_of_a_run(Command command);
+
+// Returns the lines of all commands for the help.
+std::string help_of_commands();
+
 struct ParsedCommand {
-  Options options;  // with `help` or `version` alone: print that to stdout, exit 0, do nothing else
+  Options options;  // if only `help` or `version` is set: print it to stdout and exit 0
   ModelOrigin origin;
   std::vector<std::string> warnings;  // for stderr, once a run
-  bool unasked = false;               // of `accelerate config default`: every default is taken
+  bool unasked = false;  // `accelerate config default`: take every default without asking
 };
 
 std::string help_text();
 
-// argv[0] is the program. OMP_NUM_THREADS is read from the environment.
+// argv[0] is the program. Reads OMP_NUM_THREADS from the environment.
 Result<ParsedCommand> parse_command_line(int argc, const char* const* argv);
 
-// The same without the program's name and without the environment, for tests.
+// The same without the name of the program and without the environment, for tests.
 Result<ParsedCommand> parse_command(const std::vector<std::string>& arguments,
                                     const std::optional<std::string>& omp_num_threads);
+
+// Returns the completions for a shell, made from the tables of commands and options; users load it
+// with `source <(fsdp-run completion bash)`. `shell` must be bash, zsh or fish, else kInput.
+
+Result<std::string> completion_script(const std::string& shell);
+
+// Values that a shell offers after an option.
+struct ValueOffer {
+  std::vector<std::string> words;  // names that the option accepts
+  bool files = false;
+};
+ValueOffer offered_values(const OptionEntry& entry);
+
+// Returns the manual page fsdp-run(1) in the macros of man(7), made from the same tables: `fsdp-run
+// man > fsdp-run.1`.
+
+std::string manual_page();
+
+// Returns the table of `fsdp-run ops` as text or JSON: every registered operator, or with --plugin
+// those of the plug-ins.
+
+std::string operator_table(const LoadedPlugins& plugins, bool json);
+
+// The program fsdp-run as a function; the library's onnx_fsdp_command calls it. Starts itself again
+// once, to set variables that libgomp reads before main, and changes the process: signals, limits,
+// threads of OpenMP. Prints errors and returns the exit status: 0, 1 or 2.
+
+// `argv` as main got it, null-terminated; `version` is what --version prints.
+int run_program(int argc, char** argv, const char* version);
 
 }  // namespace ofsdp::cli

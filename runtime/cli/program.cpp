@@ -1,4 +1,3 @@
-#include "runtime/cli/program.h"
 
 #include <poll.h>
 #include <sys/resource.h>
@@ -27,25 +26,17 @@
 #include "plugins/check/check.h"
 #include "plugins/skeleton.h"
 #include "runtime/cli/command_line.h"
-#include "runtime/cli/completion.h"
-#include "runtime/cli/config/config_questions.h"
-#include "runtime/cli/config/effective_config.h"
+#include "runtime/cli/config/config_files.h"
 #include "runtime/cli/launch/hostfile.h"
 #include "runtime/cli/launch/launcher.h"
-#include "runtime/cli/launch/remote_hosts.h"
-#include "runtime/cli/launch/restart.h"
-#include "runtime/cli/manual_page.h"
-#include "runtime/cli/operator_table.h"
+#include "runtime/cli/launch/node_messages.h"
 #include "runtime/commands/check.h"
-#include "runtime/commands/demo.h"
-#include "runtime/commands/doctor.h"
-#include "runtime/commands/export.h"
-#include "runtime/commands/make_training.h"
+#include "runtime/commands/commands.h"
 #include "runtime/log/stop_signal.h"
 #include "runtime/plan/predict/absent_ranks.h"
 #include "runtime/plan/predict/topology.h"
 #include "runtime/plan/run_files.h"
-#include "runtime/train/session.h"
+#include "runtime/train/prepared_run.h"
 
 namespace ofsdp::cli {
 namespace {
@@ -54,7 +45,7 @@ int exit_status(const Status& status) { return status.kind() == ErrorKind::kInpu
 
 void say(const std::string& line) { print_lines(stderr, "fsdp-run: " + line + "\n"); }
 
-// One of several launchers prints what the ranks of all have to say; it has given them a pipe.
+// One of several launchers prints the messages of all ranks; it gave this rank a pipe.
 bool tell_launcher(const std::string& message) {
   const char* const fd = getenv("OFSDP_FAILURE_FD");
   if (fd == nullptr || *fd == 0) return false;
@@ -62,7 +53,7 @@ bool tell_launcher(const std::string& message) {
   return write(std::atoi(fd), line.data(), line.size()) == static_cast<ssize_t>(line.size());
 }
 
-// The advice of an error follows its line on stderr; the tables of a fault go to stdout before it.
+// On stderr the advice of an error follows its line; tables of a fault go to stdout first.
 int report(const Status& status) {
   std::string message = status.message();
   const size_t end = message.find('\n');
@@ -78,7 +69,8 @@ int report(const Status& status) {
 int exit_with(const Status& status) { return status.ok() ? 0 : report(status); }
 int exit_with(const Result<int>& status) { return status.ok() ? *status : report(status.error()); }
 
-// Says once why a rank fails: the first of them to fail prints, the others end with its status.
+// Reports why a rank fails, once: the first rank to fail prints, the others end with the same
+// status.
 class RankFailure {
  public:
   explicit RankFailure(Communicator& communicator) : communicator_(communicator) {}
@@ -113,7 +105,7 @@ Status train(const ParsedCommand& command, const RankIdentity& identity, Communi
 int run_rank(const ParsedCommand& command, const RankIdentity& identity) {
   const Options& options = command.options;
   set_pool_threads(
-      static_cast<int>(options.launch.threads.value_or(cores_of_rank(identity.ranks_here()))));
+      static_cast<int>(options.launch.threads.value_or(cores_per_rank(identity.ranks_here()))));
   MemoryLedger ledger;  // outlives the communicator, whose segments it counts
   const auto timeout = static_cast<int64_t>(std::ceil(options.launch.timeout_seconds));
   auto communicator = connect_ranks(identity, std::chrono::seconds(timeout));
@@ -128,8 +120,7 @@ int run_rank(const ParsedCommand& command, const RankIdentity& identity) {
   return failure.exit_status();
 }
 
-// A topology file does not say whether ranks share memory (they may be GPUs), so assume they do
-// not.
+// A topology file does not tell whether ranks share memory (they may be GPUs), so assume not.
 Result<std::unique_ptr<Communicator>> absent_ranks(const Options& options,
                                                    const std::optional<RankIdentity>& identity,
                                                    int world) {
@@ -142,7 +133,7 @@ Result<std::unique_ptr<Communicator>> absent_ranks(const Options& options,
   return make_absent_ranks(world, static_cast<int>(hosts), true);
 }
 
-// Ranks of which only this one is there.
+// Plans for several ranks while only this one runs.
 int run_plan(const ParsedCommand& command, const std::optional<RankIdentity>& identity) {
   const Options& options = command.options;
   if (const Status apart = check_run_files(options, command.origin); !apart.ok()) {
@@ -152,7 +143,7 @@ int run_plan(const ParsedCommand& command, const std::optional<RankIdentity>& id
   const int64_t here_now = identity ? identity->world : asked_for;
   const auto world = static_cast<int>(options.report.world.value_or(here_now));
   const int here = options.report.topology.empty() ? world : 1;
-  set_pool_threads(static_cast<int>(options.launch.threads.value_or(cores_of_rank(here))));
+  set_pool_threads(static_cast<int>(options.launch.threads.value_or(cores_per_rank(here))));
   MemoryLedger ledger;
   const auto communicator = absent_ranks(options, identity, world);
   if (!communicator.ok()) return report(communicator.error());
@@ -181,7 +172,7 @@ Status make_plugin(const Options& options, const Registry& registry) {
 }
 
 int check(const Options& options) {
-  std::error_code error;  // a name without a slash is looked for in OFSDP_PLUGIN_PATH
+  std::error_code error;  // a name without a slash is searched in OFSDP_PLUGIN_PATH
   const bool bare = options.model.find('/') == std::string::npos &&
                     std::filesystem::is_regular_file(options.model, error);
   auto plugins = load_plugins({(bare ? "./" : "") + options.model}, /*may_override=*/true);
@@ -200,7 +191,7 @@ int complete(const Options& options) {
   return 0;
 }
 
-// The commands that neither train nor plan.
+// Runs the commands that neither train nor plan.
 int run_alone(const ParsedCommand& command) {
   const Options& options = command.options;
   if (const Status apart = check_run_files(options, command.origin); !apart.ok()) {
@@ -236,7 +227,7 @@ bool runs_alone(const Options& options) {
          !options.make_plugin.empty();
 }
 
-// Looks at a run of many ranks from one process.
+// Returns true if one process examines a run of many ranks.
 bool is_alone_for_all(const Options& options) {
   return options.command == Command::kPlan || options.command == Command::kDoctor ||
          options.command == Command::kCheck;
@@ -247,42 +238,41 @@ void warn(const std::vector<std::string>& warnings) {
 }
 
 // libgomp reads OMP_WAIT_POLICY before main, so the program starts itself again, once
-// (docs/threads.md): threads that spin between kernels take the cores of whoever shares the
-// machine.
+// (docs/threads.md): spinning threads between kernels would take cores from other processes.
 void set_what_libgomp_reads(char** argv) {
   if (getenv("OMP_WAIT_POLICY") != nullptr) return;
   setenv("OMP_WAIT_POLICY", "passive", 0);
-  execv(own_program().c_str(), argv);  // that this fails is no reason not to run
+  execv(own_program().c_str(), argv);  // if this fails, the run goes on
 }
 
 bool is_own_rank(const std::optional<RankIdentity>& identity) {
   return identity && identity->started_by == "fsdp-run";
 }
 
-// Whether this process starts ranks; the first of them then says the warnings.
+// Returns true if this process starts ranks; then the first rank prints the warnings.
 bool starts_ranks(const Options& options, const std::optional<RankIdentity>& identity) {
   if (runs_alone(options) || is_alone_for_all(options) || is_own_rank(identity)) {
     return false;
   }
   if (starts_hosts(options.launch)) return true;
-  // One process a host, started by srun, is no rank, whatever srun says.
+  // One process a host, started by srun, is a launcher and no rank.
   return names_rendezvous(options.launch) || (!identity && needs_launcher(options.launch));
 }
 
-// Who has started this rank starts it again, or not at all.
+// Warns that only the program that started this rank can restart it.
 void warn_of_no_launcher(const LaunchOptions& options, const RankIdentity& identity) {
   if (options.max_restarts == 0 || is_own_rank(identity) || identity.rank != 0) return;
   say(format_text("warning: --max-restarts has no effect on ranks that {} starts",
                   identity.started_by));
 }
 
-// MPI draws a secret for its ranks, and our launcher says this itself.
+// MPI draws a secret for its ranks, and our launcher warns by itself.
 void warn_of_no_secret(const RankIdentity& identity) {
   const bool open = identity.several_hosts() && identity.engine == "tcp" && identity.secret.empty();
   if (open && identity.rank == 0 && !is_own_rank(identity)) warn({kNoSecret});
 }
 
-// Ranks see the GPUs that --include or --exclude has left of this host.
+// Shows ranks only the GPUs of this host that --include or --exclude left.
 void show_slots(const LaunchOptions& launch) {
   const auto own = static_cast<size_t>(launch.no_ssh ? launch.node_rank.value_or(0) : 0);
   if (own >= launch.hosts.size() || !launch.hosts[own].some) return;
@@ -300,8 +290,7 @@ int launch(const Options& options, char** argv) {
   return exit_with(launch_ranks(plan, argv));
 }
 
-// For commands whose result is what they print: a disk that is full is an error, a reader that has
-// gone is none.
+// For commands that print their result: a full disk is an error, a closed pipe is not.
 int printed(int status) {
   if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return status;
   pollfd out{.fd = STDOUT_FILENO, .events = POLLOUT, .revents = 0};
@@ -337,15 +326,15 @@ int run(int argc, char** argv, const char* version) {
   return run_rank(*parsed, **identity);
 }
 
-// Some exporters make a data file of each weight, more than the usual 1,024 descriptors.
+// Some exporters write a data file for each weight, more than the usual 1,024 descriptors.
 void raise_open_files() {
   rlimit files{};
   if (getrlimit(RLIMIT_NOFILE, &files) != 0) return;
   files.rlim_cur = files.rlim_max;
-  setrlimit(RLIMIT_NOFILE, &files);  // that this fails is no reason not to run
+  setrlimit(RLIMIT_NOFILE, &files);  // if this fails, the run goes on
 }
 
-// An exception, which no file, flag or peer should be able to cause, still ends in one line.
+// No file, flag or peer should cause an exception; if one does, it ends in one line.
 int run_caught(int argc, char** argv, const char* version) {
   try {
     return run(argc, argv, version);
@@ -362,7 +351,7 @@ int run_program(int argc, char** argv, const char* version) {
   set_what_libgomp_reads(argv);
   raise_open_files();
   end_on_signals();
-  std::signal(SIGPIPE, SIG_IGN);  // a log that nobody reads any more does not end the run
+  std::signal(SIGPIPE, SIG_IGN);  // a log that nobody reads must not end the run
   return run_caught(argc, argv, version);
 }
 

@@ -14,7 +14,7 @@
 #include "kernels/base/readable.h"
 #include "kernels/base/reject.h"
 #include "runtime/train/evaluator.h"
-#include "runtime/train/run_lines.h"
+#include "runtime/train/run_facts.h"
 #include "runtime/train/trainer.h"
 
 namespace ofsdp::runtime {
@@ -22,11 +22,11 @@ namespace {
 
 using Clock = ReferenceRun::Clock;
 
-// Plain gradient descent by steps so large that the change of a weight is its gradient, to the
-// precision of float32.
+// Plain gradient descent with steps so large that the change of a weight equals the gradient to
+// float32 precision.
 constexpr double kRate = 1 << 20;
 
-// Returns the options of one update of one rank on the CPU, with nothing written.
+// Returns options for one update of one rank on the CPU that writes nothing.
 Options options_of_check(Options options) {
   options.files = {};
   options.checkpoint = {};
@@ -51,17 +51,17 @@ Options options_of_check(Options options) {
   return options;
 }
 
-// The precision of results in a type, and the share by which it may change each number.
+// The precision of results in a type, and by how much it may change each number.
 struct Tolerance {
   double loss, derivative, rounding;
 };
-Tolerance tolerance_of(const Options& options) {
+Tolerance type_tolerance(const Options& options) {
   const DType dtype = options.sharding.param_dtype;
   if (dtype == DType::kFloat32) return {2e-4, 2e-3, 0x1p-23};
   return {5e-3, 5e-2, dtype == DType::kFloat16 ? 0x1p-10 : 0x1p-7};
 }
 
-// The gradients of one update; by name.
+// The gradients of one update, by name.
 struct TrainedStep {
   double loss = 0;
   NamedNumbers gradients;
@@ -70,12 +70,12 @@ struct TrainedStep {
 struct CheckedParameter {
   std::string name;
   ValueId value = 0;
-  Clock::duration lasts = {};                     // one of its derivatives
-  std::vector<uint64_t> directions = {};          // what they were drawn from
-  std::vector<double> here = {}, reference = {};  // derivatives along them
-  bool disturbed = false;                         // whether `rounding` is known
-  double rounding = 0;    // by how much a derivative may differ for its digits alone
-  double difference = 0;  // of the two, relative to `scale`
+  Clock::duration lasts = {};                     // the time of one derivative
+  std::vector<uint64_t> directions = {};          // the seeds of the random directions
+  std::vector<double> here = {}, reference = {};  // derivatives along the directions
+  bool disturbed = false;                         // `rounding` is known
+  double rounding = 0;                            // how much rounding alone may change a derivative
+  double difference = 0;                          // of the two derivatives, relative to `scale`
   double scale = 1;
 
   double allowance() const { return rounding / scale; }
@@ -100,13 +100,13 @@ double dot(const std::vector<double>& a, const std::vector<double>& b) {
   return std::inner_product(a.begin(), a.end(), b.begin(), 0.0);
 }
 
-// An estimate of the operations of a forward pass.
-double work_of(const Graph& graph) {
+// Estimates the operations of a forward pass.
+double estimate_work(const Graph& graph) {
   double work = 0;
   for (const Node& node : graph.nodes) {
     if (node.outputs.empty() || node.outputs[0] == 0) continue;
     const double out = static_cast<double>(graph.value(node.outputs[0]).desc.numel());
-    double each = 20;  // of an element
+    double each = 20;  // for an element
     if (node.inputs.size() > 1 && node.inputs[1] != 0) {
       const Shape& w = graph.value(node.inputs[1]).desc.shape;
       const std::string& op = node.op->name;
@@ -128,7 +128,7 @@ class Checker {
   explicit Checker(const RunContext& context)
       : context_(context),
         options_(options_of_check(context.options)),
-        limits_(tolerance_of(options_)),
+        limits_(type_tolerance(options_)),
         began_(Clock::now()) {}
 
   Status run() {
@@ -145,9 +145,9 @@ class Checker {
   }
 
  private:
-  // Parts of the limit, by which each stage has ended; the rest is for the end of the process.
+  // The parts of the limit by which each stage must end; the rest is for the end of the process.
   static constexpr double kSlopes = 0.8, kRounding = 0.9, kNode = 0.95;
-  static constexpr uint32_t kDraws = 6;  // of the rounding
+  static constexpr uint32_t kDraws = 6;  // for the estimate of rounding
 
   Clock::time_point when(double part) const {
     const std::chrono::duration<double> seconds(part * context_.options.check.limit_seconds);
@@ -159,7 +159,7 @@ class Checker {
             *communicator_, context_.ledger};
   }
 
-  // The batch that the options say, of one rank and without accumulation.
+  // Chooses the batch of the options, for one rank without accumulation.
   Status choose_batch() {
     const Options& given = context_.options;
     options_.batch = {};
@@ -170,7 +170,8 @@ class Checker {
     }
     OFSDP_ASSIGN_OR_RETURN(communicator_, connect_ranks({}, std::chrono::seconds(60)));
     OFSDP_RETURN_IF_ERROR(prepare());
-    if (first_batch() < rows()) OFSDP_RETURN_IF_ERROR(prepare(first_batch()));  // all the data
+    // all rows of the data
+    if (first_batch() < rows()) OFSDP_RETURN_IF_ERROR(prepare(first_batch()));
     asked_rows_ = rows();
     while (cost() > 1 && rows() > 1 && fixed_batch(run_->setup().graph) < 0) {
       const auto fewer = static_cast<int64_t>(static_cast<double>(rows()) / cost());
@@ -199,15 +200,15 @@ class Checker {
 
   int64_t rows() const { return run_->settings().batch.batch_size; }
 
-  // The forward pass in double as a multiple of the largest that is taken: a part of the memory,
-  // and so little of the limit that there is time for many derivatives; of a single row, for some
-  // close to the loss.
+  // Returns the cost of a forward pass in double relative to the allowed maximum. The pass may use
+  // a part of the memory, and little enough of the limit for many derivatives; with a single row,
+  // for some near the loss.
   double cost() const {
-    constexpr double kSpeed = 2e8;  // of plain loops, operations a second
-    constexpr double kMostBytes = 4e9;
-    const double seconds = work_of(graph_) / kSpeed;
+    constexpr double kSpeed = 2e8;  // operations a second of plain loops
+    constexpr double kMaxBytes = 4e9;
+    const double seconds = estimate_work(graph_) / kSpeed;
     const double allowed = context_.options.check.limit_seconds / (rows() > 1 ? 200 : 2);
-    return std::max(seconds / allowed, ReferenceRun::bytes_of(graph_) / kMostBytes);
+    return std::max(seconds / allowed, ReferenceRun::bytes_of(graph_) / kMaxBytes);
   }
 
   Status take_batch() {
@@ -232,7 +233,7 @@ class Checker {
     return {};
   }
 
-  // As the file has them.
+  // Reads the values in the file.
   Status read_parameters() {
     const TrainingSource& source = *run_->setup().source;
     for (const Parameter& p : graph_.parameters) {
@@ -286,7 +287,7 @@ class Checker {
     return found;
   }
 
-  // Loss and derivatives of the reference, as far as time allows.
+  // Computes loss and derivatives of the reference while there is time.
   Status refer() {
     for (const Parameter& p : graph_.parameters) {
       if (p.trained) not_checked_[p.name];
@@ -304,7 +305,7 @@ class Checker {
     return differentiate(reference);
   }
 
-  // `draw`: not 0: given numbers are off by the rounding of the type, too.
+  // If `draw` is not 0, given numbers are changed by the rounding of the type.
   Status begin(ReferenceRun& reference, uint32_t draw = 0) const {
     std::minstd_rand random(draw + 1);
     std::uniform_real_distribution<double> share(-limits_.rounding, limits_.rounding);
@@ -325,9 +326,9 @@ class Checker {
     return !status.ok() && status.message().ends_with("out of time");
   }
 
-  // Each parameter along one direction, then all along the next, in an order drawn anew.
+  // Takes each parameter along one direction, then all along the next, in a new random order.
   Status differentiate(ReferenceRun& reference) {
-    constexpr int kPasses = 4;  // of a derivative without kinks
+    constexpr int kPasses = 4;  // for a derivative without kinks
     std::vector<CheckedParameter> list;
     for (const Parameter& p : graph_.parameters) {
       if (p.trained) list.push_back({p.name, p.value, kPasses * reference.pass_behind(p.value)});
@@ -347,8 +348,8 @@ class Checker {
     return {};
   }
 
-  // Passes over a parameter if its derivative and then the rounding of all that differ, itself
-  // among them, would not end in time: the derivatives close to the loss take less.
+  // Skips a parameter if its derivative, and then the rounding of all that differ, would not end in
+  // time; derivatives near the loss are cheaper.
   Status take_slopes(ReferenceRun& reference, std::vector<CheckedParameter>& list,
                      std::mt19937_64& random) const {
     for (int64_t d = 0; d < context_.options.check.directions; ++d) {
@@ -376,7 +377,7 @@ class Checker {
     return direction;
   }
 
-  // Steps away from a kink by taking another direction.
+  // If a direction crosses a kink, takes another.
   Status along_one(ReferenceRun& reference, CheckedParameter& p, std::mt19937_64& random) const {
     constexpr int kTries = 4;
     for (int i = 0; i < kTries; ++i) {
@@ -393,9 +394,9 @@ class Checker {
     return {};
   }
 
-  // A derivative that is 0 but for rounding (of a bias before a normalization) has no digits: where
-  // two differ, the reference once more with all numbers off by the rounding of the type. Without
-  // time for that a parameter stays unchecked.
+  // If a derivative is 0 except for rounding (a bias before a normalization), it has no digits. So
+  // if two derivatives differ, the reference runs again with all numbers changed by the rounding of
+  // the type. If there is no time, the parameter stays unchecked.
   Status allow_rounding() {
     for (uint32_t draw = 0; draw < kDraws; ++draw) {
       ReferenceRun& disturbed = *reference_;
@@ -430,7 +431,7 @@ class Checker {
     parameters_.erase(rest.begin(), rest.end());
   }
 
-  // A change that is no number allows nothing.
+  // A change that is NaN allows nothing.
   static void raise(double& rounding, double change) {
     constexpr double kSafety = 4;
     if (std::isfinite(change)) rounding = std::max(rounding, kSafety * std::abs(change));
@@ -463,7 +464,7 @@ class Checker {
   bool wrong_loss() const { return !(loss_difference_ <= limits_.loss + loss_allowance()); }
   bool wrong() const { return wrong_loss() || (worst_ != nullptr && wrong(*worst_)); }
 
-  // Leaves the node empty if none can be told: the parameter is named all the same.
+  // If no node is found, the parameter is still named.
   void find_node() {
     if (Clock::now() + 2 * forward_ > when(kNode)) return;
     const NodeSearch search{*run_->setup().source,       rows(), numbers_, step_, when(kNode),
@@ -556,17 +557,17 @@ class Checker {
   Graph graph_;
   int64_t asked_rows_ = 0;
   bool affordable_ = false;
-  NamedNumbers numbers_;  // of inputs and parameters
+  NamedNumbers numbers_;  // inputs and parameters
   std::vector<int64_t> samples_;
   StepContext step_;
   TrainedStep trained_;
   std::optional<ReferenceRun> reference_;
-  Clock::duration forward_{};  // its first run
+  Clock::duration forward_{};  // time of the first run
   std::optional<double> reference_loss_;
   double loss_difference_ = 0, loss_rounding_ = 0;
   std::vector<CheckedParameter> parameters_;
-  const CheckedParameter* worst_ = nullptr;  // the farthest away, less its allowance
-  // With the difference, if there is one that may be rounding.
+  const CheckedParameter* worst_ = nullptr;  // the one that exceeds its allowance most
+  // With the difference, if rounding may explain it.
   std::map<std::string, std::optional<double>> not_checked_;
   std::string node_;
 };

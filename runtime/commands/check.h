@@ -1,16 +1,15 @@
-// fsdp-run check: loss and gradient of the first batch as training computes them, against the same
-// by the operators' own references in double (importer/graph/reference_run.h), which know no
-// fusion, layout, 16-bit type or gradient rule.
+// fsdp-run check compares loss and gradient of the first batch, computed as in training, with the
+// operators' references in double (importer/graph/reference_run.h), which have no fusion, layout,
+// 16-bit type or gradient rule.
 //
-//   1. one update of plain gradient descent on one rank shows loss and gradients       (check.cpp)
-//   2. along random directions of each parameter, central differences of the reference
-//   3. where they part, the first node that does, by itself                      (check_nodes.cpp)
+// First, one update of plain gradient descent on one rank gives loss and gradients. Second, central
+// differences of the reference give derivatives along random directions of each parameter. Third,
+// if they differ, check_nodes.cpp finds the first node that differs by itself.
 //
-// Nothing is written. All ends within `--limit` if 1 does: parameters are taken in a random order,
-// and the others are listed. If a batch is too large for the limit, fewer rows are taken.
-//
-// Threads: one; one process. Errors: kFault naming the worst parameter and the first node where the
-// two part; kInput of a command that cannot be looked at.
+// Writes nothing. Ends within `--limit` if the first part does: parameters are taken in a random
+// order, and the others are listed. If a batch is too large for the limit, fewer rows are taken.
+// Errors: kFault with the worst parameter and the first node that differs; kInput if the command
+// cannot be checked.
 #pragma once
 
 #include "importer/graph/reference_run.h"
@@ -18,12 +17,12 @@
 
 namespace ofsdp::runtime {
 
-// The communicator of `context` has the ranks that were asked for, which need not be there.
+// `context` has the requested number of ranks, but the others need not run.
 Status run_check(const RunContext& context);
 
-// --- of check_nodes.cpp ---
+// The rest is for check.cpp and check_nodes.cpp.
 
-// Values of the inputs and parameters of a graph, by name.
+// Values of inputs and parameters, by name.
 using NamedNumbers = std::map<std::string, std::vector<double>>;
 
 struct NodeSearch {
@@ -32,11 +31,11 @@ struct NodeSearch {
   const NamedNumbers& numbers;
   const StepContext& step;
   ReferenceRun::Clock::time_point deadline;
-  double tolerance;  // of values and of derivatives, relative to the largest
+  double tolerance;  // for values and derivatives, relative to the largest
 };
 
-// The node of the fused training graph whose kernel, or whose gradient, is first another than its
-// reference says; or that a rewriting has made another than the file's. Empty: none was found.
+// Returns the first node of the fused training graph that differs from the reference in value or
+// gradient, or the first that a rewriting has changed. Empty if none is found.
 Result<std::string> first_parting_node(const NodeSearch& search);
 
 }  // namespace ofsdp::runtime

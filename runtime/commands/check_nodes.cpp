@@ -1,4 +1,4 @@
-// The first node where training and reference part: each node of the fused graph by itself.
+// Finds the first node of the fused graph that differs from the reference by itself.
 #include <algorithm>
 #include <cmath>
 #include <random>
@@ -17,8 +17,8 @@ std::vector<std::byte> encoded(const RefTensor& tensor, const TensorDesc& desc) 
   return bytes;
 }
 
-// Whether two lists of numbers are the same up to a share of the largest. Places where the first is
-// not finite do not count.
+// Returns true if the lists are equal up to a share of the largest number. Elements that are not
+// finite in `a` are skipped.
 bool same_numbers(const std::vector<double>& a, const std::vector<double>& b, double tolerance) {
   double largest = 1e-6;
   for (const double v : a) {
@@ -34,10 +34,10 @@ std::string label_of(const Node& node) {
   return node.name.empty() ? node.op->full_name() : node.name;
 }
 
-// One node of a graph with its operands as parameters, and a loss that weighs each output element.
+// A graph of one node with the operands as parameters, and a loss that weighs each output element.
 struct LoneNode {
   Graph graph;
-  std::map<ValueId, ValueId> of;  // operands in the whole graph -> here
+  std::map<ValueId, ValueId> of;  // operands: value in the whole graph -> value here
 };
 
 class LoneNodeMaker {
@@ -173,7 +173,7 @@ class Search {
     return {};
   }
 
-  // Values of both graphs have one name; a value that a rewriting has made must stay what it was.
+  // Values have the same name in both graphs; a rewriting must not change a value.
   std::string first_rewritten(const Graph& plain, const ReferenceRun& as_written,
                               const Graph& fused, const ReferenceRun& as_fused) const {
     std::map<std::string, ValueId> written;
@@ -226,7 +226,7 @@ class Search {
     return true;
   }
 
-  // The derivative of the weighed outputs along one direction of all operands.
+  // Compares the derivative of the weighted outputs along one direction of all operands.
   Result<bool> gradient_agrees(const Graph& graph, const Node& node,
                                const ReferenceRun& run) const {
     OFSDP_ASSIGN_OR_RETURN(LoneNode lone, LoneNodeMaker(graph, node).run());

@@ -1,21 +1,413 @@
-#include "runtime/commands/doctor.h"
-
 #include <algorithm>
 #include <chrono>
+#include <cmath>
+#include <set>
+#include <string>
+#include <vector>
 
 #include "fsdp/connect.h"
+#include "importer/edit/model_edits.h"
+#include "importer/graph/graph.h"
 #include "kernels/base/escaped.h"
 #include "kernels/base/readable.h"
+#include "runtime/commands/commands.h"
 #include "runtime/commands/doctor_findings.h"
-#include "runtime/commands/lr_sweep.h"
 #include "runtime/report/plan_report.h"
-#include "runtime/train/run_lines.h"
+#include "runtime/train/prepared_run.h"
+#include "runtime/train/run_facts.h"
 #include "runtime/train/trainer.h"
 
 namespace ofsdp::runtime {
+
+// The updates of the doctor: one rank, on a copy of the weights; writes nothing.
+
 namespace {
 
-// Takes out what writes, and GPUs.
+constexpr int64_t kUpdates = 10;
+
+using Values = std::vector<std::vector<float>>;  // one a unit
+
+Values values_of(const RankState& state) {
+  Values values;
+  for (const Unit& unit : state.plan().plan.units) {
+    const float* begin = state.held(unit, -1).values();
+    values.emplace_back(begin, begin + state.plan().plan.owned_numel(unit));
+  }
+  return values;
+}
+
+// Returns the trained tensors that have not changed.
+std::vector<std::string> still_tensors(const RankState& state, const Values& before) {
+  std::vector<std::string> names;
+  const Values after = values_of(state);
+  for (size_t u = 0; u < after.size(); ++u) {
+    for (const UnitParam& p : state.plan().plan.units[u].params) {
+      const auto part = [&](const Values& values) {
+        return std::span(values[u]).subspan(static_cast<size_t>(p.offset),
+                                            static_cast<size_t>(p.numel));
+      };
+      // B of an adapter starts with 0, so A has no gradient in the first update.
+      const bool same = std::ranges::equal(part(before), part(after));
+      if (same && !p.name.ends_with(".lora_A.weight")) names.push_back(p.name);
+    }
+  }
+  return names;
+}
+
+// Plain gradient descent with steps so large that any gradient shows.
+Options probe_options(Options options) {
+  options.optimizer = {};
+  options.optimizer.kind = OptimizerKind::kSgd;
+  options.optimizer.lr = 1000;
+  options.optimizer.weight_decay = 0;
+  options.schedule = {};
+  options.sharding.param_dtype = DType::kFloat32;
+  options.sharding.reduce_dtype = DType::kFloat32;
+  options.qat_scales = QatScales::kFixed;
+  return options;
+}
+
+void check_first(const SomeUpdates& first, Findings& findings) {
+  if (first.rows.empty()) {
+    return findings.add("the first loss: " + first.failure,
+                        "look at the values of the data and of the file; --freeze, --train and "
+                        "--lr change nothing before the first update",
+                        /*fatal=*/true, first.table);
+  }
+  const double loss = first.rows[0].loss;
+  const double chance = first.classes > 1 ? std::log(static_cast<double>(first.classes)) : 0;
+  if (chance > 0 && loss > 1.5 * chance + 0.5) {
+    findings.add(format_text("the first loss is {:.3g}, but guessing among {} classes has {:.3g}: "
+                             "the scores are too large or meant for other labels",
+                             loss, first.classes, chance),
+                 format_text("--replace-head {} draws the last layer anew; or --labels, "
+                             "--prediction",
+                             first.classes));
+  }
+  if (!first.still.empty()) {
+    findings.add(format_text("the first gradient of {} tensor{} is 0 in every element ({}): what "
+                             "they feed is dead or constant",
+                             first.still.size(), first.still.size() == 1 ? "" : "s",
+                             some_names(first.still)),
+                 "--freeze them if that is meant, else start from other values with --resume "
+                 "FILE.onnx");
+  }
+}
+
+void check_course(const SomeUpdates& some, const Options& options, Findings& findings) {
+  const std::string mend =
+      format_text("--lr {:.6g} (--find-lr tries rates), --warmup-steps or --clip-grad-norm 1",
+                  options.optimizer.lr / 10);
+  const std::string rate = format_text("--lr {:.6g}: ", options.optimizer.lr);
+  if (!some.failure.empty()) {
+    return findings.add(rate + some.failure, mend, /*fatal=*/false, some.table);
+  }
+  const size_t count = some.rows.size();
+  if (count < 4) return;
+  const double first = some.rows[0].loss;
+  const double last = (some.rows[count - 1].loss + some.rows[count - 2].loss) / 2;
+  if (last < 2 * first + 0.5) return;
+  findings.add(
+      format_text("{}the loss rises from {:.3g} to {:.3g} in {} updates", rate, first, last, count),
+      mend);
+}
+
+}  // namespace
+
+Result<SomeUpdates> run_updates(const RunContext& context, int64_t count, bool compare,
+                                const std::function<bool(const StepRow&)>& goes_on) {
+  Options options = context.options;
+  options.run.epochs.reset();
+  options.run.steps = count;
+  options.files.watch = 1;  // reports growing norms, if any
+  const RunContext own{
+      options,       context.origin, context.registry, context.optimizers, context.communicator,
+      context.ledger};
+  OFSDP_ASSIGN_OR_RETURN(const auto run, PreparedRun::make(own, ""));
+  OFSDP_ASSIGN_OR_RETURN(const auto state,
+                         RankState::make(run->plan(), run->setup(), own.communicator, own.ledger,
+                                         run->executor_options()));
+  const Values before = compare ? values_of(*state) : Values();
+  MetricsWriter metrics;
+  Trainer trainer(run->settings(), *state, own.communicator, own.ledger, *run->plan().train_sampler,
+                  metrics);
+  SomeUpdates some;
+  const LossCount& counted = run->setup().counts.front();
+  some.classes = counted.sum ? 0 : counted.classes;  // the loss of chance is for a mean
+  for (int64_t step = 1; step <= count; ++step) {
+    const auto row = trainer.run_one(step);
+    if (!row.ok()) {
+      const std::string& message = row.error().message();
+      const size_t end = std::min(message.find('\n'), message.size());
+      some.failure = message.substr(0, end);
+      some.table = message.substr(std::min(end + 1, message.size()));
+      return some;
+    }
+    some.rows.push_back(*row);
+    if (step == 1 && compare) some.still = still_tensors(*state, before);
+    if (goes_on && !goes_on(*row)) return some;
+  }
+  return some;
+}
+
+Status check_updates(const RunContext& context, int64_t total, Findings& findings) {
+  const Options probe = probe_options(context.options);
+  const RunContext probing{
+      probe,         context.origin, context.registry, context.optimizers, context.communicator,
+      context.ledger};
+  OFSDP_ASSIGN_OR_RETURN(const SomeUpdates first, run_updates(probing, 1, true, {}));
+  check_first(first, findings);
+  if (findings.stops) return {};
+  Options options = context.options;
+  if (!options.schedule.total_steps) options.schedule.total_steps = total;
+  const RunContext running{
+      options,       context.origin, context.registry, context.optimizers, context.communicator,
+      context.ledger};
+  OFSDP_ASSIGN_OR_RETURN(const SomeUpdates some,
+                         run_updates(running, std::min(total, kUpdates), false, {}));
+  check_course(some, context.options, findings);
+  return {};
+}
+
+// The checks of the model.
+
+namespace {
+
+// Returns the node that computes a value, past nodes that only move it.
+const Node* source_of(const Graph& graph, ValueId value) {
+  static const std::set<std::string> kMoves = {"Identity", "Reshape",   "Squeeze", "Unsqueeze",
+                                               "Cast",     "Transpose", "Flatten"};
+  const Node* node = maker_of(graph, value);
+  while (node != nullptr && kMoves.contains(node->op->full_name())) {
+    node = maker_of(graph, node->inputs[0]);
+  }
+  return node;
+}
+
+void check_merged(const std::string& warning, Findings& findings) {
+  if (warning.empty()) return;
+  const size_t advice = warning.rfind(" (--untie");
+  findings.add("merged copies: " + warning.substr(0, advice),
+               "--untie auto gives each reader its own");
+}
+
+void check_statistics(const Graph& graph, Findings& findings) {
+  std::vector<std::string> frozen;
+  for (const Node& node : graph.nodes) {
+    const bool norm = node.op->full_name() == "BatchNormalization";
+    if (norm && node.attributes.i("training_mode", 0) == 0) frozen.push_back(node.name);
+  }
+  if (frozen.empty()) return;
+  findings.add(format_text("frozen statistics: BatchNormalization {} normalizes with the file's "
+                           "mean and variance, which training does not change (training_mode 0)",
+                           some_names(frozen)),
+               "--freeze their scales as well if that is meant, else export the model in training "
+               "mode (--sync-batch-norm on then joins the ranks)");
+}
+
+void check_reached(const Graph& graph, const Options& options, Findings& findings) {
+  std::vector<std::string> unreached;
+  for (const Parameter& p : graph.parameters) {
+    if (!p.trained && p.reason == kUnreached) unreached.push_back(p.name);
+  }
+  if (unreached.empty()) return;
+  findings.add(format_text("the loss does not reach {} initializer{} {}: {}", unreached.size(),
+                           unreached.size() == 1 ? "" : "s",
+                           options.train.empty() ? "that could be trained" : "that --train names",
+                           some_names(unreached)),
+               "--loss output:NAME or --prediction NAME of an output that needs them, or --freeze "
+               "them");
+}
+
+void check_prediction(const ModelSetup& setup, const LossSpec& loss, Findings& findings) {
+  const ValueId prediction = loss.prediction.empty() ? 0 : setup.graph.find(loss.prediction);
+  const Node* node = prediction == 0 ? nullptr : source_of(setup.graph, prediction);
+  if (node == nullptr) return;
+  const std::string op = node->op->full_name();
+  static const std::set<std::string> kScores = {"Gemm", "MatMul", "Add", "Conv", "Relu"};
+  const std::string name = escaped(loss.prediction);
+  if (loss.kind == LossKind::kCrossEntropy && op == "Softmax") {
+    findings.add(format_text("the prediction '{}' is a Softmax, and cross_entropy takes the "
+                             "softmax of it once more",
+                             name),
+                 "--prediction NAME of the scores before it, exported as an output");
+  } else if (loss.kind == LossKind::kCrossEntropy && op == "Sigmoid") {
+    findings.add(format_text("the prediction '{}' is a Sigmoid, which cross_entropy takes for "
+                             "scores",
+                             name),
+                 "--prediction NAME of the scores before it, exported as an output");
+  } else if (loss.kind == LossKind::kBceWithLogits && (op == "Sigmoid" || op == "Softmax")) {
+    findings.add(format_text("the prediction '{}' is a {}, and bce_with_logits takes the sigmoid "
+                             "of it once more",
+                             name, op),
+                 "--prediction NAME of the scores before it, exported as an output");
+  } else if (loss.kind == LossKind::kNll && op == "Softmax") {
+    findings.add(format_text("the prediction '{}' is a Softmax, and nll takes logarithms of "
+                             "probabilities",
+                             name),
+                 "--loss cross_entropy with the scores before it as --prediction");
+  } else if (loss.kind == LossKind::kNll && kScores.contains(op)) {
+    findings.add(format_text("the prediction '{}' comes from {}, and nll takes logarithms of "
+                             "probabilities",
+                             name, op),
+                 "--loss cross_entropy");
+  }
+}
+
+}  // namespace
+
+Status check_model(const ModelSetup& setup, const Options& options, Findings& findings) {
+  if (options.edit.untie.empty()) {
+    OFSDP_ASSIGN_OR_RETURN(const std::string merged, merged_copies_warning(setup.file));
+    check_merged(merged, findings);
+  }
+  check_statistics(setup.graph, findings);
+  check_reached(setup.graph, options, findings);
+  for (const LossSpec& loss : setup.source->settings().losses) {
+    check_prediction(setup, loss, findings);
+  }
+  return {};
+}
+
+namespace {
+
+// The learning rate sweep of --find-lr (Smith, "Cyclical learning rates for training neural
+// networks", 2017): the rate grows by a constant factor from 1e-7 to 10, until the loss is four
+// times as large. The suggested rate has the steepest fall of the smoothed loss over the logarithm
+// of the rate. If the sweep has fewer than 5 updates, returns kInput.
+
+struct LrPoint {
+  double lr = 0;
+  double loss = 0;  // smoothed
+};
+
+constexpr int64_t kPoints = 100;
+constexpr double kMin = 1e-7, kMax = 10;
+constexpr double kSmoothing = 0.8;  // of the running mean
+constexpr int64_t kFewest = 5;
+
+// Scales points to 0 .. 1: the logarithm of the rate, and losses up to the first one.
+struct Frame {
+  explicit Frame(const std::vector<LrPoint>& points)
+      : left(std::log10(points.front().lr)), right(std::log10(points.back().lr)) {
+    bottom = std::ranges::min(points, {}, &LrPoint::loss).loss;
+    top = 1.2 * points.front().loss - 0.2 * bottom;
+    if (top <= bottom) top = bottom + 1;
+  }
+  double x(double lr) const { return (std::log10(lr) - left) / (right - left); }
+  double y(double loss) const { return std::clamp((loss - bottom) / (top - bottom), 0.0, 1.0); }
+
+  double left, right, bottom = 0, top = 0;
+};
+
+// REQUIRES: `context` has one rank.
+Result<std::vector<LrPoint>> sweep(const RunContext& context) {
+  Options options = context.options;
+  options.optimizer.lr = kMin;
+  options.schedule = {};
+  options.schedule.kind = ScheduleKind::kExponential;
+  options.schedule.unit = StepUnit::kStep;
+  options.schedule.gamma = std::pow(kMax / kMin, 1.0 / (kPoints - 1));
+  const RunContext sweeping{
+      options,       context.origin, context.registry, context.optimizers, context.communicator,
+      context.ledger};
+  double least = HUGE_VAL;
+  const auto goes_on = [&least](const StepRow& row) {
+    least = std::min(least, row.loss);
+    return std::isfinite(row.loss) && row.loss <= 4 * std::abs(least) + 1e-3;
+  };
+  OFSDP_ASSIGN_OR_RETURN(const SomeUpdates some, run_updates(sweeping, kPoints, false, goes_on));
+  std::vector<LrPoint> points;
+  double mean = 0, weight = 0;
+  for (const StepRow& row : some.rows) {
+    mean = kSmoothing * mean + (1 - kSmoothing) * row.loss;
+    weight = kSmoothing * weight + (1 - kSmoothing);
+    points.push_back({row.lr, mean / weight});
+  }
+  if (static_cast<int64_t>(points.size()) < kFewest) {
+    return input_error("--find-lr: expected a loss at {} rates, found {}; {}", kFewest,
+                       points.size(), some.failure);
+  }
+  return points;
+}
+
+// Measures falls over kReach points each way, which evens out different batches. Skips the first
+// points, since their mean is of few losses.
+double suggested_lr(const std::vector<LrPoint>& points) {
+  constexpr size_t kReach = 5;
+  size_t best = points.size() / 2;
+  double steepest = 0;
+  for (size_t i = 2 * kReach; i + kReach < points.size(); ++i) {
+    const double fall = points[i - kReach].loss - points[i + kReach].loss;
+    if (fall <= steepest) continue;
+    steepest = fall;
+    best = i;
+  }
+  return points[best].lr;
+}
+
+std::string curve_text(const std::vector<LrPoint>& points) {
+  constexpr size_t kWidth = 64, kHeight = 14;
+  const Frame frame(points);
+  std::vector<std::string> rows(kHeight, std::string(kWidth, ' '));
+  const auto column = [&](double lr) {
+    return static_cast<size_t>(std::lround(frame.x(lr) * (kWidth - 1)));
+  };
+  const double chosen = suggested_lr(points);
+  for (std::string& row : rows) row[column(chosen)] = '|';
+  for (const LrPoint& p : points) {
+    const auto up = static_cast<size_t>(std::lround(frame.y(p.loss) * (kHeight - 1)));
+    rows[kHeight - 1 - up][column(p.lr)] = '*';
+  }
+  std::string text = "the smoothed loss at learning rates that grow from update to update\n";
+  for (size_t i = 0; i < kHeight; ++i) {
+    const double share = 1 - static_cast<double>(i) / (kHeight - 1);
+    const bool labelled = i == 0 || i + 1 == kHeight || i == kHeight / 2;
+    const std::string label =
+        labelled ? format_text("{:>9.4g}", frame.bottom + share * (frame.top - frame.bottom))
+                 : std::string(9, ' ');
+    text += label + " |" + rows[i] + "\n";
+  }
+  text += std::string(10, ' ') + "+" + std::string(kWidth, '-') + "\n";
+  text += format_text("{:>11}{:<32.1e}{:>32.1e}\n", "", points.front().lr, points.back().lr);
+  return text + format_text("the loss falls fastest at --lr {:.2g}\n", chosen);
+}
+
+std::string curve_svg(const std::vector<LrPoint>& points) {
+  constexpr double kLeft = 70, kTop = 20, kWide = 600, kHigh = 320;
+  const Frame frame(points);
+  const auto x = [&](double lr) { return kLeft + kWide * frame.x(lr); };
+  const auto y = [&](double loss) { return kTop + kHigh * (1 - frame.y(loss)); };
+  std::string line;
+  for (const LrPoint& p : points) line += format_text("{:.1f},{:.1f} ", x(p.lr), y(p.loss));
+  const double chosen = suggested_lr(points);
+  std::string svg =
+      "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 700 400\" "
+      "font-family=\"sans-serif\" font-size=\"13\">\n"
+      "<rect width=\"700\" height=\"400\" fill=\"white\"/>\n";
+  svg += format_text("<path d=\"M{0} {1}V{2}H{3}\" fill=\"none\" stroke=\"#888\"/>\n", kLeft, kTop,
+                     kTop + kHigh, kLeft + kWide);
+  for (double power = std::ceil(frame.left); power <= frame.right; ++power) {
+    svg += format_text("<text x=\"{:.1f}\" y=\"{}\" text-anchor=\"middle\">1e{:.0f}</text>\n",
+                       x(std::pow(10, power)), kTop + kHigh + 18, power);
+  }
+  for (const double loss : {frame.bottom, (frame.bottom + frame.top) / 2, frame.top}) {
+    svg += format_text("<text x=\"{}\" y=\"{:.1f}\" text-anchor=\"end\">{:.3g}</text>\n", kLeft - 6,
+                       y(loss) + 4, loss);
+  }
+  svg += format_text("<path d=\"M{0:.1f} {1}V{2}\" stroke=\"#d62728\" stroke-dasharray=\"4\"/>\n",
+                     x(chosen), kTop, kTop + kHigh);
+  svg += format_text("<text x=\"{:.1f}\" y=\"{}\" fill=\"#d62728\">--lr {:.2g}</text>\n",
+                     x(chosen) + 5, kTop + 12, chosen);
+  svg +=
+      "<polyline points=\"" + line + "\" fill=\"none\" stroke=\"#1f77b4\" stroke-width=\"2\"/>\n";
+  return svg + format_text(
+                   "<text x=\"{}\" y=\"395\" text-anchor=\"middle\">learning rate; the "
+                   "smoothed loss upwards</text>\n</svg>\n",
+                   kLeft + kWide / 2);
+}
+
+// Turns off options that write, and GPUs.
 Options looking(Options options) {
   options.files = {};
   options.checkpoint = {};
@@ -25,7 +417,7 @@ Options looking(Options options) {
   return options;
 }
 
-// The same of one rank, with as many rows as each of several would have.
+// The same options for one rank, with as many rows as each of several ranks would have.
 Options of_one_rank(Options options, int64_t batch_size) {
   options.launch.nproc_per_node = 1;
   options.launch.nnodes = 1;
@@ -51,7 +443,8 @@ class Doctor {
     OFSDP_RETURN_IF_ERROR(look_at_data());
     const int64_t total = total_updates(options_, *planned_->plan().train_sampler);
     OFSDP_ASSIGN_OR_RETURN(const bool fits, fits_alone());
-    const bool named = planned_->setup().source->updates() == nullptr;  // else its own optimizer
+    // else the model has its own optimizer
+    const bool named = planned_->setup().source->updates() == nullptr;
     const bool runs = fits && named && !findings_.stops;
     if (runs) OFSDP_RETURN_IF_ERROR(check_updates(alone(), total, findings_));
     say();
@@ -71,7 +464,7 @@ class Doctor {
   }
   RunContext alone() { return with(alone_, *alone_communicator_); }
 
-  // A plan over --memory-limit is a finding, and the rest is looked at without the limit.
+  // If the plan exceeds --memory-limit, adds a finding and continues without the limit.
   Status look_at_plan() {
     auto planned = PreparedRun::make(with(options_, context_.communicator), "");
     if (!planned.ok() && planned.error().message().starts_with("--memory-limit")) {

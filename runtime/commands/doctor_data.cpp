@@ -1,4 +1,4 @@
-// The doctor's checks of the data: labels, and the values of the first rows.
+// The doctor's checks of the data: labels, and values of the first rows.
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
@@ -11,16 +11,16 @@
 namespace ofsdp::runtime {
 namespace {
 
-constexpr int64_t kRowsSeen = 256;     // looked at of inputs
-constexpr int64_t kLabelRows = 65536;  // of labels
-constexpr int64_t kMostBytes = int64_t{64} << 20;
+constexpr int64_t kRowsSeen = 256;     // rows of inputs that are checked
+constexpr int64_t kLabelRows = 65536;  // rows of labels that are checked
+constexpr int64_t kMaxBytes = int64_t{64} << 20;
 
-// The first rows of a column as numbers, or nothing for other types.
+// Returns the first rows of a column as numbers; empty for other types.
 Result<std::vector<double>> first_rows(RowSource& rows, int column, int64_t most) {
   const BoundColumn& c = rows.columns()[static_cast<size_t>(column)];
   const auto row_bytes = static_cast<int64_t>(std::max<size_t>(c.row_bytes(), 1));
   const int64_t count =
-      std::min({rows.samples(), most, std::max<int64_t>(kMostBytes / row_bytes, 1)});
+      std::min({rows.samples(), most, std::max<int64_t>(kMaxBytes / row_bytes, 1)});
   std::vector<int64_t> samples(static_cast<size_t>(count));
   std::iota(samples.begin(), samples.end(), int64_t{0});
   std::vector<std::byte> bytes(static_cast<size_t>(count * row_bytes));
@@ -130,11 +130,12 @@ class LabelCheck {
   bool sorted_ = false;
 };
 
-// The number that ends most rows, two or more times; those rows, or none.
+// The number that ends most rows, at least twice, and the rows that it ends.
 struct Padding {
   int64_t value = 0;
-  std::vector<int64_t> begins;  // per row where the run of it begins; the row's length: no run
-  int64_t rows = 0;             // with a run
+  // one a row: where the padding begins; the row's length if there is none
+  std::vector<int64_t> begins;
+  int64_t rows = 0;  // rows with padding
 };
 
 Padding padding_of(const std::vector<double>& values, int64_t length) {
@@ -157,7 +158,7 @@ Padding padding_of(const std::vector<double>& values, int64_t length) {
   return found;
 }
 
-// Rows that end in padding whose labels count.
+// Reports rows that end in padding with labels that count.
 void check_padding(const BoundColumn& ids, const std::vector<double>& values,
                    const std::vector<double>& labels, int64_t ignore_index, Findings& findings) {
   const int64_t length = ids.row.numel();
@@ -166,7 +167,7 @@ void check_padding(const BoundColumn& ids, const std::vector<double>& values,
   const Padding padding = padding_of(values, length);
   const auto rows = static_cast<int64_t>(values.size()) / length;
   if (padding.rows * 4 < rows || padding.rows < 2) return;
-  // The last label of a row that predicts the next token may be anything.
+  // The last label of a row that predicts the next token is arbitrary.
   std::map<int64_t, int64_t> of_padding;
   int64_t positions = 0;
   for (int64_t r = 0; r < rows; ++r) {

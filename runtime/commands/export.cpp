@@ -1,27 +1,172 @@
-#include "runtime/commands/export.h"
-
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
+#include <cstring>
 #include <map>
+#include <numeric>
+#include <set>
 
 #include "fsdp/checkpoint/checkpoint_reader.h"
 #include "fsdp/checkpoint/checkpoint_store.h"
+#include "fsdp/comm/communicator.h"
+#include "importer/dialects/onnxruntime/ort_operators.h"
 #include "importer/edit/adapted_source.h"
+#include "importer/file/onnx_file.h"
 #include "importer/normalize/inference_mode.h"
-#include "importer/proto/graph_hash.h"
+#include "importer/onnx_import.h"
+#include "importer/passes/specialize.h"
+#include "importer/passes/trained_set.h"
 #include "importer/write/model_output.h"
-#include "importer/write/safetensors_output.h"
 #include "kernels/base/escaped.h"
 #include "kernels/base/reject.h"
-#include "runtime/commands/verify_export.h"
+#include "runtime/commands/commands.h"
+#include "runtime/plan/data_setup.h"
+#include "runtime/program/forward.h"
 
 namespace ofsdp::runtime {
+
+namespace {
+
+constexpr int64_t kBatch = 4;
+constexpr int64_t kSymbolic = 16;  // the size of axes that the model leaves open
+
+using Outputs = std::map<std::string, std::vector<float>>;
+using ReadTensor = std::function<Status(const std::string& name, std::span<float> dst)>;
+
+// Returns the shape of a sample for each input; axes with the same symbol get the same size.
+std::map<std::string, Shape> made_up_rows(const Graph& graph) {
+  std::map<std::string, Shape> rows;
+  for (const ValueId id : graph.inputs) {
+    const Value& input = graph.value(id);
+    std::vector<int64_t> axes;
+    for (size_t i = 1; i < input.declared.size(); ++i) {
+      axes.push_back(input.declared[i].size < 0 ? kSymbolic : input.declared[i].size);
+    }
+    rows[input.name] = Shape(std::move(axes));
+  }
+  return rows;
+}
+
+// Returns the graph of a file for one batch, training switches off.
+Result<Graph> inference_graph(const OnnxFile& file, const Manifest& manifest,
+                              const Registry& registry) {
+  OFSDP_ASSIGN_OR_RETURN(const Graph imported, import_onnx(file, {registry, &ort_operators()}));
+  TrainedRules rules;  // values that may differ from the file must stay parameters
+  for (const NamedTensor& t : manifest.trained) rules.train.push_back(t.name);
+  for (const NamedTensor& t : manifest.statistics) rules.train.push_back(t.name);
+  OFSDP_ASSIGN_OR_RETURN(const Graph chosen, choose_candidates(imported, rules));
+  OFSDP_ASSIGN_OR_RETURN(const Graph graph, with_samples_first(chosen, {}));
+  const int64_t fixed = fixed_batch(graph);
+  OFSDP_ASSIGN_OR_RETURN(const auto shapes,
+                         bind_inputs(graph, made_up_rows(graph), fixed > 0 ? fixed : kBatch));
+  return specialize(graph, shapes, Mode::kEval, &ort_operators());
+}
+
+Status feed_inputs(const Graph& graph, Feeds& feeds) {
+  DataSetup data;
+  data.spec.synthetic = true;
+  OFSDP_RETURN_IF_ERROR(bind_data(data, graph, 0, {}, {}));
+  for (size_t i = 0; i < graph.inputs.size(); ++i) {
+    const TensorDesc& desc = graph.value(graph.inputs[i]).desc;
+    std::vector<int64_t> samples(static_cast<size_t>(desc.shape[0]));
+    std::iota(samples.begin(), samples.end(), 0);
+    auto& bytes = feeds[graph.inputs[i]];
+    bytes.resize(desc.bytes());
+    OFSDP_RETURN_IF_ERROR(data.synthetic->read_rows(static_cast<int>(i), samples, bytes.data()));
+  }
+  return ok_status();
+}
+
+// `file` is the graph's; weights that nodes read as stored come from it.
+Result<Outputs> outputs_of(const Graph& graph, const OnnxFile& file, const ReadTensor& read) {
+  Feeds feeds;
+  OFSDP_RETURN_IF_ERROR(feed_inputs(graph, feeds));
+  for (const Parameter& p : graph.parameters) {
+    if (graph.value(p.value).kind != ValueKind::kParameter) continue;
+    auto& bytes = feeds[p.value];
+    bytes.resize(graph.value(p.value).desc.bytes());
+    if (p.raw) {
+      const auto index = static_cast<size_t>(p.initializer);
+      OFSDP_RETURN_IF_ERROR(file.read_raw(file.initializers()[index], 0, bytes));
+      continue;
+    }
+    std::vector<float> values(bytes.size() / sizeof(float));
+    OFSDP_RETURN_IF_ERROR(read(p.name, values));
+    std::memcpy(bytes.data(), values.data(), bytes.size());
+  }
+  return run_forward(graph, std::move(feeds));
+}
+
+ReadTensor reader_of(const OnnxFile& file) {
+  return [&file](const std::string& name, std::span<float> dst) -> Status {
+    const auto& all = file.initializers();
+    const auto found = std::ranges::find(all, name, &Initializer::name);
+    if (found == all.end()) return input_error("{}: no initializer '{}'", file.path(), name);
+    return file.read(*found, 0, dst);
+  };
+}
+
+double largest_difference(const Outputs& a, const Outputs& b) {
+  double largest = 0;
+  for (const auto& [name, values] : a) {
+    const auto found = b.find(name);
+    if (found == b.end() || found->second.size() != values.size()) return HUGE_VAL;
+    for (size_t i = 0; i < values.size(); ++i) {
+      const double difference = std::abs(static_cast<double>(values[i]) - found->second[i]);
+      largest = std::isnan(difference) ? HUGE_VAL : std::max(largest, difference);
+    }
+  }
+  return largest;
+}
+
+}  // namespace
+
+Result<ForwardSample> sample_forward(const OnnxFile& file, const Registry& registry) {
+  OFSDP_ASSIGN_OR_RETURN(const Graph graph, inference_graph(file, Manifest{}, registry));
+  ForwardSample sample;
+  Feeds feeds;
+  OFSDP_RETURN_IF_ERROR(feed_inputs(graph, feeds));
+  for (const ValueId id : graph.inputs) {
+    sample.inputs.push_back({graph.value(id).name, graph.value(id).desc, feeds.at(id)});
+  }
+  OFSDP_ASSIGN_OR_RETURN(sample.outputs, outputs_of(graph, file, reader_of(file)));
+  return sample;
+}
+
+Result<ForwardDifference> compare_forwards(const OnnxFile& input, const std::string& exported,
+                                           CheckpointReader& checkpoint, const Registry& registry) {
+  const Manifest& manifest = checkpoint.manifest();
+  std::set<std::string> trained, statistics;
+  for (const NamedTensor& t : manifest.trained) trained.insert(t.name);
+  for (const NamedTensor& t : manifest.statistics) statistics.insert(t.name);
+  const ReadTensor from_input = reader_of(input);
+  const ReadTensor from_state = [&](const std::string& name, std::span<float> dst) -> Status {
+    if (trained.contains(name)) return checkpoint.read(kParameterKind, name, 0, dst);
+    if (statistics.contains(name)) return checkpoint.read_statistic(name, 0, dst);
+    return from_input(name, dst);
+  };
+  OFSDP_ASSIGN_OR_RETURN(const OnnxFile file, OnnxFile::open(exported));
+  OFSDP_ASSIGN_OR_RETURN(const Graph old_graph, inference_graph(input, manifest, registry));
+  OFSDP_ASSIGN_OR_RETURN(const Graph new_graph, inference_graph(file, manifest, registry));
+  OFSDP_ASSIGN_OR_RETURN(const Outputs state, outputs_of(old_graph, input, from_state));
+  OFSDP_ASSIGN_OR_RETURN(const Outputs after, outputs_of(new_graph, file, reader_of(file)));
+  OFSDP_ASSIGN_OR_RETURN(const Outputs before, outputs_of(old_graph, input, from_input));
+  ForwardDifference difference{.exported = largest_difference(state, after),
+                               .input = largest_difference(state, before)};
+  for (const auto& [name, values] : state) {
+    for (const float v : values) {
+      difference.magnitude = std::max(difference.magnitude, static_cast<double>(std::abs(v)));
+    }
+  }
+  return difference;
+}
+
 namespace {
 
 constexpr int64_t kChunk = int64_t{1} << 20;  // elements
-constexpr double kVerified = 1e-5;            // of the largest output
+constexpr double kVerified = 1e-5;            // relative to the largest output
 
-// CKPT_DIR itself, or the latest in it that can be opened.
+// Opens CKPT_DIR itself, or the latest checkpoint in it that opens.
 Result<CheckpointReader> open_checkpoint(const std::string& path) {
   if (is_file(join_path(path, kManifestName))) return CheckpointReader::open(path);
   Status first;
@@ -36,8 +181,7 @@ Result<CheckpointReader> open_checkpoint(const std::string& path) {
                      is_folder(path) ? "a folder without one" : "none");
 }
 
-// The file that a checkpoint was made from, with the run's edits: what was trained, and what is
-// written.
+// Opens the file of the checkpoint's model with the edits of the run.
 Result<EditedModel> open_model(const CheckpointReader& checkpoint) {
   const Manifest& m = checkpoint.manifest();
   const std::string folder = absolute_path(checkpoint.folder());
@@ -108,7 +252,7 @@ class Exporter {
     return ok_status();
   }
 
-  // Scales that were trained change the integers of their weights.
+  // If scales were trained, the integers of their weights change.
   Status rescale(ModelOutput& output) {
     NamedScales changed;
     for (const Initializer& weight : model_.initializers()) {
@@ -150,7 +294,7 @@ class Exporter {
     return ok_status();
   }
 
-  // Adds what the weight's adapter says, if it has one.
+  // Adds the product of the weight's adapter, if there is one.
   Status merge(const Initializer& weight, int64_t first, std::span<float> dst) {
     const auto found = adapters_.find(weight.name);
     if (found == adapters_.end()) return ok_status();
@@ -172,11 +316,11 @@ class Exporter {
   const OnnxFile& model_;
   std::map<std::string, std::string> kinds_;
   std::map<std::string, const Adapter*> adapters_;  // by weight
-  std::string merged_;                              // the weight that merge_ is of
+  std::string merged_;                              // the weight for which merge_ is set
   std::optional<AdapterMerge> merge_;
 };
 
-// Rounding to 16 bits is a difference, too; only files of float32 have to agree.
+// Rounding to 16 bits changes values, so only float32 files must agree.
 bool is_float32(const OnnxFile& model) {
   return std::ranges::all_of(model.initializers(),
                              [](const Initializer& w) { return w.dtype == DType::kFloat32; });
@@ -185,7 +329,7 @@ bool is_float32(const OnnxFile& model) {
 Status verify(const Options& options, CheckpointReader& checkpoint, const OnnxFile& model,
               const Registry& registry) {
   const std::string& path = options.files.output;
-  // A full checkpoint has a model that is trained already; the one it began with says more.
+  // The model in a full checkpoint is trained already; the original one says more.
   const std::string& before = checkpoint.manifest().model;
   Result<OnnxFile> input = OnnxFile::open(before);
   const bool there = input.ok() && graph_hash(*input) == checkpoint.manifest().graph;

@@ -1,17 +1,17 @@
-// ByteSource: the bytes of a column, in a file, or in memory that holds an inflated one.
+// ByteSource reads the bytes of a column from a file or from memory.
 //
-// Files are read by pread, never mapped: a file that shrinks under us is an error and no SIGBUS,
-// and the page cache stays the kernel's (it would count in this process's memory if it were
-// mapped).
+// Files are read with pread and never mapped: if a file shrinks under us, the caller gets an error
+// and no SIGBUS, and the page cache does not count in the memory of this process.
 //
-// Ownership: a file's descriptor is owned; memory is not. Threads: `read` from any thread.
-// Errors: kInput when a file cannot be opened, kFault when it later cannot be read.
+// Owns the file descriptor, but not the memory. `read` may be called from any thread. Returns
+// kInput if a file cannot be opened, kFault if reading fails later.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "kernels/base/posix_file.h"
 
@@ -22,7 +22,7 @@ class ByteSource {
   static Result<ByteSource> open(const std::string& path);
   static ByteSource memory(std::string path, std::span<const std::byte> bytes);
 
-  // All of `dst` from `offset`, or an error; does not allocate when it succeeds.
+  // Fills `dst` from `offset`, or returns an error. Does not allocate on success.
   Status read(uint64_t offset, std::span<std::byte> dst) const;
   const std::string& path() const { return path_; }
   uint64_t size() const { return size_; }
@@ -35,5 +35,44 @@ class ByteSource {
   UniqueFd fd_;
   const std::byte* memory_ = nullptr;
 };
+
+// Gzip files (RFC 1952; several members in a row count as one). These functions allocate and must
+// not run in the training loop. If a stream is truncated, damaged or has another length, they
+// return kInput with the file and the bytes expected and found.
+
+bool starts_like_gzip(std::span<const std::byte> bytes);
+
+// Returns an error if the file cannot inflate to `bytes`; called before the memory is allocated.
+Status check_inflated_size(const ByteSource& source, size_t bytes);
+
+// Inflates the first bytes into `dst` and returns how many: dst.size(), or fewer if the data end.
+Result<size_t> inflate_prefix(const ByteSource& source, std::span<std::byte> dst);
+
+// Inflates everything; the data must have exactly dst.size() bytes.
+Status inflate_all(const ByteSource& source, std::span<std::byte> dst);
+
+// A member of a .zip file. Supports the part of the format that .npz files use: stored or deflated
+// members with 64-bit sizes (APPNOTE.TXT 6.3, sections 4.3 and 4.5.3), no encryption, one disk.
+// Every offset and length is checked against the file; errors are kInput with file and member.
+struct ZipMember {
+  std::string name;
+  bool deflated = false;  // else stored
+  uint64_t header = 0;    // offset of the local header
+  uint64_t packed = 0;    // bytes in the file
+  uint64_t bytes = 0;
+  uint32_t crc = 0;
+};
+
+Result<std::vector<ZipMember>> zip_members(const ByteSource& source);
+
+// Returns the offset of the first byte of the member.
+Result<uint64_t> member_offset(const ByteSource& source, const ZipMember& member);
+
+// Inflates the first bytes into `dst` and returns how many: dst.size(), or fewer if the member
+// ends.
+Result<size_t> inflate_member_prefix(const ByteSource& source, const ZipMember& member,
+                                     std::span<std::byte> dst);
+// Inflates the whole member and checks the checksum. REQUIRES: dst.size() == member.bytes.
+Status inflate_member(const ByteSource& source, const ZipMember& member, std::span<std::byte> dst);
 
 }  // namespace ofsdp::runtime

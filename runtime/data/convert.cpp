@@ -1,5 +1,3 @@
-#include "runtime/data/convert.h"
-
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -8,6 +6,7 @@
 #include <utility>
 
 #include "kernels/core/tensor.h"
+#include "runtime/data/dataset.h"
 
 namespace ofsdp::runtime {
 namespace {
@@ -51,7 +50,7 @@ size_t whole_to_floats(const std::byte* src, size_t count, std::byte* dst) {
   return count;
 }
 
-// A label that was saved as 1.0.
+// Labels saved as 1.0.
 template <typename From, typename To>
 size_t floats_to_integers(const std::byte* src, size_t count, std::byte* dst) {
   constexpr double kExact = 0x1p53;  // larger whole numbers may have been rounded
@@ -79,7 +78,7 @@ size_t whole_to_bools(const std::byte* src, size_t count, std::byte* dst) {
   return count;
 }
 
-// Calls `visit` with a zero of the C++ type of an integer dtype.
+// Calls `visit` with a zero of the C++ type for an integer dtype.
 template <typename Visit>
 auto with_integer(DType dtype, Visit visit) {
   switch (dtype) {
@@ -128,7 +127,7 @@ Function whole_function(DType from, DType to) {
 std::vector<float> normalization_table(const Normalization& by) {
   std::vector<float> table(256);
   for (int i = 0; i < 256; ++i) {
-    // volatile: each operation rounds to float32, never fused, so that the bits are torchvision's.
+    // volatile: each operation must round to float32 and not be fused, to equal torchvision's bits.
     volatile float value = static_cast<float>(i) * by.scale;
     value = value - by.mean;
     table[static_cast<size_t>(i)] = value / by.std;

@@ -1,14 +1,305 @@
 #include "runtime/data/data_spec.h"
 
+#include <yaml-cpp/yaml.h>
+
 #include <algorithm>
+#include <cmath>
 #include <filesystem>
 #include <fstream>
 #include <sstream>
 
 #include "kernels/base/escaped.h"
+#include "kernels/base/nearest_name.h"
+#include "kernels/base/readable.h"
 #include "runtime/data/column_file.h"
 
 namespace ofsdp::runtime {
+
+// The YAML mapping of columns. Exceptions of yaml-cpp do not leave this block.
+
+namespace {
+
+// The position of a node for messages: "mnist.yaml:3: train.input".
+struct Place {
+  std::string origin;
+  std::string path;
+
+  std::string at(const YAML::Node& node) const {
+    const std::string line = format_text("{}:{}", origin, node.Mark().line + 1);
+    return path.empty() ? line : line + ": " + path;
+  }
+  Place below(const std::string& key) const {
+    return {origin, path.empty() ? key : path + "." + key};
+  }
+};
+
+std::string found_text(const YAML::Node& node) {
+  if (node.IsMap()) return "a mapping";
+  if (node.IsSequence()) return "a list";
+  return node.IsScalar() ? format_text("'{}'", node.Scalar()) : "nothing";
+}
+
+Status wrong(const Place& place, const YAML::Node& node, const char* expected) {
+  const std::string beyond = node.IsScalar() ? beyond_numbers(node.Scalar()) : "";
+  return input_error("{}: expected {}, found {}{}", place.at(node), expected, found_text(node),
+                     beyond);
+}
+
+template <typename T>
+Result<T> scalar(const Place& place, const YAML::Node& node, const char* expected) {
+  T value{};
+  if (node.IsScalar() && YAML::convert<T>::decode(node, value)) return value;
+  return wrong(place, node, expected);
+}
+
+Result<float> finite(const Place& place, const YAML::Node& node) {
+  OFSDP_ASSIGN_OR_RETURN(const double value, scalar<double>(place, node, "a number"));
+  if (!std::isfinite(static_cast<float>(value))) return wrong(place, node, "a finite number");
+  return static_cast<float>(value);
+}
+
+Result<int64_t> positive(const Place& place, const YAML::Node& node) {
+  const char* expected = "a whole number of at least 1";
+  OFSDP_ASSIGN_OR_RETURN(const int64_t value, scalar<int64_t>(place, node, expected));
+  if (value < 1) return wrong(place, node, expected);
+  return value;
+}
+
+Result<Shape> row_shape(const Place& place, const YAML::Node& node) {
+  if (!node.IsSequence()) return wrong(place, node, "a list of axes such as [1, 28, 28]");
+  std::vector<int64_t> axes;
+  for (const YAML::Node& axis : node) {
+    OFSDP_ASSIGN_OR_RETURN(const int64_t value, positive(place, axis));
+    axes.push_back(value);
+  }
+  OFSDP_RETURN_IF_ERROR(checked_numel(axes).status().with_prefix(place.at(node)));
+  return Shape(std::move(axes));
+}
+
+Status read_normalization(const Place& place, const std::string& key, const YAML::Node& value,
+                          ColumnSpec& column) {
+  if (!column.normalization) column.normalization.emplace();
+  OFSDP_ASSIGN_OR_RETURN(const float number, finite(place, value));
+  if (key == "scale") column.normalization->scale = number;
+  if (key == "mean") column.normalization->mean = number;
+  if (key == "std") column.normalization->std = number;
+  if (key == "std" && number == 0) return wrong(place, value, "a number other than 0");
+  return ok_status();
+}
+
+Status read_dtype(const Place& place, const YAML::Node& value, ColumnSpec& column) {
+  const char* expected = "uint16 or uint32";
+  OFSDP_ASSIGN_OR_RETURN(const std::string name, scalar<std::string>(place, value, expected));
+  column.dtype = dtype_from_name(name);
+  const bool known = column.dtype == DType::kUInt16 || column.dtype == DType::kUInt32;
+  return known ? ok_status() : wrong(place, value, expected);
+}
+
+// Reads `column`, `field`, `array` or `tensor`; `column` may be a list.
+Status read_part(const Place& place, const YAML::Node& value, ColumnSpec& column) {
+  if (!column.parts.empty()) return wrong(place, value, "one of column, field, array and tensor");
+  if (value.IsScalar()) {
+    column.parts = {value.Scalar()};
+    return ok_status();
+  }
+  const bool list = value.IsSequence() && value.size() > 0 && place.path.ends_with(".column");
+  if (!list) return wrong(place, value, "a name");
+  for (const YAML::Node& name : value) {
+    OFSDP_ASSIGN_OR_RETURN(std::string text, scalar<std::string>(place, name, "names of columns"));
+    column.parts.push_back(std::move(text));
+  }
+  return ok_status();
+}
+
+Status read_padding(const Place& place, const std::string& key, const YAML::Node& value,
+                    ColumnSpec& column) {
+  if (!column.padding) column.padding.emplace();
+  if (key == "pad_value") {
+    OFSDP_ASSIGN_OR_RETURN(column.padding->value, scalar<double>(place, value, "a number"));
+    if (!std::isfinite(column.padding->value)) return wrong(place, value, "a finite number");
+  } else if (!value.IsScalar() || value.Scalar() != "longest") {
+    const char* expected = "longest or a whole number of at least 1";
+    OFSDP_ASSIGN_OR_RETURN(const int64_t to, scalar<int64_t>(place, value, expected));
+    if (to < 1) return wrong(place, value, expected);
+    column.padding->to = to;
+  }
+  return ok_status();
+}
+
+Status read_key(const Place& place, const std::string& key, const YAML::Node& value,
+                ColumnSpec& column) {
+  if (key == "pad_to" || key == "pad_value") return read_padding(place, key, value, column);
+  if (key == "column" || key == "field" || key == "array" || key == "tensor") {
+    return read_part(place, value, column);
+  }
+  if (key == "file") {
+    OFSDP_ASSIGN_OR_RETURN(column.path, scalar<std::string>(place, value, "a file name"));
+  } else if (key == "scale" || key == "mean" || key == "std") {
+    return read_normalization(place, key, value, column);
+  } else if (key == "shape") {
+    OFSDP_ASSIGN_OR_RETURN(column.row, row_shape(place, value));
+  } else if (key == "sequence_length") {
+    OFSDP_ASSIGN_OR_RETURN(column.sequence_length, positive(place, value));
+  } else if (key == "stride") {
+    OFSDP_ASSIGN_OR_RETURN(column.stride, positive(place, value));
+  } else if (key == "next_token") {
+    OFSDP_ASSIGN_OR_RETURN(column.next_token, scalar<bool>(place, value, "true or false"));
+  } else {
+    return read_dtype(place, value, column);
+  }
+  return ok_status();
+}
+
+// Visits the pairs of a mapping in order. A repeated key is an error; yaml-cpp would take either
+// value.
+template <typename Visit>
+Status for_each_key(const Place& place, const YAML::Node& map, const char* expected, Visit visit) {
+  if (!map.IsMap()) return wrong(place, map, expected);
+  std::vector<std::string> seen;
+  for (const auto& pair : map) {
+    OFSDP_ASSIGN_OR_RETURN(const std::string key, scalar<std::string>(place, pair.first, "a name"));
+    if (std::ranges::count(seen, key) > 0) {
+      return input_error("{}: '{}' is given twice", place.at(pair.first), key);
+    }
+    seen.push_back(key);
+    OFSDP_RETURN_IF_ERROR(visit(key, pair.first, pair.second));
+  }
+  return ok_status();
+}
+
+Status check_known(const Place& place, const YAML::Node& node, const std::string& key,
+                   const std::vector<std::string>& known) {
+  if (std::ranges::count(known, key) > 0) return ok_status();
+  return input_error("{}: unknown key '{}' (expected one of {}){}", place.at(node), key,
+                     joined(known, ", "), did_you_mean(key, known));
+}
+
+// Returns the key that names a part of a file with this extension; null if it has no parts.
+const char* part_key(const std::string& extension) {
+  if (extension == ".csv" || extension == ".tsv") return "column";
+  if (extension == ".jsonl") return "field";
+  if (extension == ".npz") return "array";
+  return extension == ".safetensors" ? "tensor" : nullptr;
+}
+
+Status check_part(const Place& place, const YAML::Node& node, const ColumnSpec& column) {
+  const std::string extension = std::filesystem::path(column.path).extension().string();
+  const char* const own = part_key(extension);
+  for (const char* key : {"column", "field", "array", "tensor"}) {
+    if (!node[key] || (own != nullptr && std::string_view(key) == own)) continue;
+    return input_error("{}: '{}' is no key of '{}'{}", place.at(node), key, column.path,
+                       own == nullptr ? "" : format_text(": expected '{}'", own));
+  }
+  if (!column.padding || extension == ".jsonl") return ok_status();
+  return input_error("{}: pad_to and pad_value are for lists in .jsonl files, found '{}'",
+                     place.at(node), column.path);
+}
+
+// Rejects keys of token files for other files, and requires them for a .bin file.
+Status check_kind(const Place& place, const YAML::Node& node, const ColumnSpec& column) {
+  if (column.path.empty()) {
+    return input_error("{}: expected the key 'file', found none", place.at(node));
+  }
+  const bool tokens = std::filesystem::path(column.path).extension() == ".bin";
+  if (tokens && !column.sequence_length) {
+    return input_error("{}: the token file '{}' needs the key 'sequence_length', found none",
+                       place.at(node), column.path);
+  }
+  OFSDP_RETURN_IF_ERROR(check_part(place, node, column));
+  if (!tokens && (column.sequence_length || column.stride || column.next_token || column.dtype)) {
+    return input_error(
+        "{}: sequence_length, stride, next_token and dtype are for .bin files, found '{}'",
+        place.at(node), column.path);
+  }
+  return ok_status();
+}
+
+Result<ColumnSpec> read_column(const Place& place, const YAML::Node& node,
+                               const std::filesystem::path& folder) {
+  const std::vector<std::string> keys = {
+      "file",  "scale",  "mean",  "std",   "shape",  "sequence_length", "stride",   "next_token",
+      "dtype", "column", "field", "array", "tensor", "pad_to",          "pad_value"};
+  ColumnSpec column;
+  OFSDP_RETURN_IF_ERROR(for_each_key(
+      place, node, "a mapping such as {file: x.npy}",
+      [&](const std::string& key, const YAML::Node& at, const YAML::Node& value) -> Status {
+        OFSDP_RETURN_IF_ERROR(check_known(place, at, key, keys));
+        return read_key(place.below(key), key, value, column);
+      }));
+  OFSDP_RETURN_IF_ERROR(check_kind(place, node, column));
+  column.path = (folder / column.path).string();
+  return column;
+}
+
+// `attention_mask: auto`: 1 for each element of the padded column. If several columns are padded
+// (labels aside), all are padded alike, and the first is used.
+Status add_mask(const std::string& name, const std::string& at, ColumnSet& set) {
+  const auto padded = std::ranges::find_if(set.columns, [](const ColumnSpec& column) {
+    return column.padding && !column.padding->mask && column.name != "labels";
+  });
+  if (padded == set.columns.end()) {
+    return input_error("{}: auto needs a column with pad_to, found none", at);
+  }
+  ColumnSpec mask = *padded;
+  mask.name = name;
+  if (mask.parts.empty()) mask.parts = {padded->name};
+  mask.padding->mask = true;
+  mask.row.reset();
+  set.columns.push_back(std::move(mask));
+  return ok_status();
+}
+
+Result<ColumnSet> read_set(const Place& place, const YAML::Node& node, const std::string& folder) {
+  ColumnSet set{place.origin + ": " + place.path, {}};
+  std::vector<std::pair<std::string, std::string>> masks;  // names, and their positions in the file
+  OFSDP_RETURN_IF_ERROR(for_each_key(
+      place, node, "a mapping of columns",
+      [&](const std::string& name, const YAML::Node& at, const YAML::Node& value) -> Status {
+        if (value.IsScalar() && value.Scalar() == "auto") {
+          masks.emplace_back(name, place.below(name).at(at));
+          return ok_status();
+        }
+        OFSDP_ASSIGN_OR_RETURN(ColumnSpec column, read_column(place.below(name), value, folder));
+        column.name = name;
+        set.columns.push_back(std::move(column));
+        return ok_status();
+      }));
+  for (const auto& [name, at] : masks) OFSDP_RETURN_IF_ERROR(add_mask(name, at, set));
+  const bool shifted = std::ranges::any_of(set.columns, &ColumnSpec::next_token);
+  for (ColumnSpec& column : set.columns) column.reserve_next = shifted;
+  return set;
+}
+
+Result<DataSpec> read_parts(const YAML::Node& root, const std::string& folder, const Place& top) {
+  DataSpec spec;
+  bool train = false;
+  OFSDP_RETURN_IF_ERROR(for_each_key(
+      top, root, "a mapping with 'train:' and 'eval:'",
+      [&](const std::string& key, const YAML::Node& at, const YAML::Node& value) -> Status {
+        OFSDP_RETURN_IF_ERROR(check_known(top, at, key, {"train", "eval"}));
+        OFSDP_ASSIGN_OR_RETURN(ColumnSet set, read_set(top.below(key), value, folder));
+        train = train || key == "train";
+        if (key == "train")
+          spec.train = std::move(set);
+        else
+          spec.eval = std::move(set);
+        return ok_status();
+      }));
+  if (!train) spec.train.origin = top.origin;
+  return spec;
+}
+
+}  // namespace
+
+Result<DataSpec> parse_data_yaml(const std::string& text, const std::string& folder,
+                                 const std::string& origin) {
+  try {
+    return read_parts(YAML::Load(text), folder, {origin, ""});
+  } catch (const YAML::Exception& e) {
+    return input_error("{}:{}: expected YAML: {}", origin, e.mark.line + 1, e.msg);
+  }
+}
+
 namespace {
 
 namespace fs = std::filesystem;
@@ -17,7 +308,7 @@ bool is_yaml(const fs::path& path) {
   return path.extension() == ".yaml" || path.extension() == ".yml";
 }
 
-// Sorted by name, so that every rank opens (and shares) columns in the same order.
+// Sorted by name, since every rank must open columns in the same order.
 Result<ColumnSet> folder_columns(const fs::path& folder) {
   ColumnSet set{folder.string(), {}};
   std::error_code error;
@@ -51,7 +342,7 @@ Result<DataSpec> yaml_spec(const fs::path& path) {
   return parse_data_yaml(text.str(), path.parent_path().string(), path.string());
 }
 
-// Each column that the file has, by its own name.
+// Takes each column of the file under its own name.
 Result<DataSpec> file_spec(const std::string& path) {
   DataSpec spec;
   spec.train.origin = path;

@@ -1,15 +1,15 @@
-// DataSpec: the values of `--data` and `--eval-data`: the file of each column, and how to read it.
-// A caller of the library brings arrays instead of files.
+// DataSpec: the value of `--data` or `--eval-data`: a file for each column, and how to read it. A
+// caller of the library passes arrays instead of files.
 //
-// A value is a folder (columns are its NAME.npy; `eval/` inside holds the evaluation columns), a
-// YAML file with `train:` and `eval:` mappings of columns, one file of several columns (.npz,
-// .safetensors, .csv, .tsv, .jsonl: all that it holds), or the word `synthetic`. The mapping may
-// also stand in a configuration file under `data:`; then its text and folder come here. Relative
-// paths are relative to the YAML file. Nothing is opened but the folder, the YAML and the names in
-// a file of several columns: columns are opened by Dataset, which knows what the graph wants.
+// A value is a folder (columns are the files NAME.npy; `eval/` inside holds the evaluation
+// columns), a YAML file with mappings `train:` and `eval:`, one file with several columns (.npz,
+// .safetensors, .csv, .tsv, .jsonl), or the word `synthetic`. A configuration file may hold the
+// mapping under `data:`; then its text and folder are parsed here. Paths are relative to the YAML
+// file. Only the folder, the YAML and the column names of a file are read here; Dataset opens the
+// columns, since it knows the types that the graph needs.
 //
-// Errors: kInput naming the file (and line) or the flag, what was
-// expected and what was found; unknown keys with the nearest known one.
+// Errors are kInput with the file (and line) or the flag, the expected and the found value. An
+// unknown key is reported with the nearest known one.
 #pragma once
 
 #include <cstdint>
@@ -24,42 +24,42 @@
 
 namespace ofsdp::runtime {
 
-// float32 value = (x * scale - mean) / std of a uint8 x, each operation in float32 as torchvision's
-// ToTensor and Normalize do it.
+// float32 value = (x * scale - mean) / std of a uint8 x. Each operation rounds to float32, like
+// torchvision's ToTensor and Normalize.
 struct Normalization {
   float scale = 1, mean = 0, std = 1;
 };
 
-// Rows that the caller of the library brings: C order, the first axis of `dims` being samples.
+// Rows passed by a caller of the library: C order, the first axis of `dims` counts samples.
 struct ColumnArray {
   std::string name;
   DType dtype = DType::kUndefined;
   std::vector<int64_t> dims;
-  const std::byte* data = nullptr;  // the caller's; read during the call that brings it
+  const std::byte* data = nullptr;  // owned by the caller; read only during the call that passes it
 };
 
-// Rows of different length, made alike.
+// Pads rows of different length.
 struct Padding {
-  std::optional<int64_t> to;  // none: as long as the longest row of the column
+  std::optional<int64_t> to;  // none: the length of the longest row of the column
   double value = 0;
-  bool mask = false;  // instead of the rows: 1 where they have an element, 0 where they are padded
+  bool mask = false;  // instead of the rows: 1 for an element, 0 for padding
 };
 
 struct ColumnSpec {
   std::string name;
   std::string path;
-  // In a file of several columns: the array, the tensor, the field (a.b is a field in a field) or
-  // the columns of text, side by side in a row.
+  // In a file with several columns: the array, the tensor, the field (a.b is field b of object a),
+  // or the text columns that make one row.
   std::vector<std::string> parts;
   std::optional<Padding> padding;
   std::optional<ColumnArray> array;  // instead of a file; `path` then names it in messages
-  std::optional<Normalization> normalization;  // given at all: then the file must hold uint8
-  std::optional<Shape> row;                    // `shape`: the row seen as these axes
+  std::optional<Normalization> normalization;  // if given, the file must hold uint8
+  std::optional<Shape> row;                    // `shape`: the axes that rows are viewed with
   // Token files (.bin) only.
   std::optional<int64_t> sequence_length, stride;
-  std::optional<DType> dtype;  // uint16 or uint32; absent: told from the bytes
+  std::optional<DType> dtype;  // uint16 or uint32; none: detected from the bytes
   bool next_token = false;     // row s starts at s * stride + 1
-  bool reserve_next = false;   // another column reads the next token: so many rows and no more
+  bool reserve_next = false;   // another column reads the next token, so rows leave one token over
 };
 
 struct ColumnSet {
@@ -70,7 +70,7 @@ struct ColumnSet {
   std::vector<std::string> names() const;
 };
 
-// The columns of a caller's arrays; `origin` names them together in messages.
+// Makes a set from the arrays of a caller; messages call it `origin`.
 ColumnSet column_set(std::span<const ColumnArray> arrays, const std::string& origin);
 
 struct DataSpec {
@@ -79,15 +79,15 @@ struct DataSpec {
   std::optional<ColumnSet> eval;
 };
 
-// The value of `--data`.
+// Reads the value of `--data`.
 Result<DataSpec> read_data_spec(const std::string& value);
 
-// The mapping as YAML text. `origin` names the file in messages.
+// Parses the mapping in YAML. Messages call the file `origin`.
 Result<DataSpec> parse_data_yaml(const std::string& text, const std::string& folder,
                                  const std::string& origin);
 
-// The value of `--eval-data`: a folder's own columns (its eval/ where it has none), a YAML file's
-// `eval:` part, else its `train:` part.
+// Reads the value of `--eval-data`: the `eval/` columns of a folder, or the folder itself if it has
+// none; the `eval:` mapping of a YAML file, or `train:` if it has none.
 Result<ColumnSet> read_eval_spec(const std::string& value);
 
 }  // namespace ofsdp::runtime

@@ -1,12 +1,109 @@
 #include "runtime/data/dataset.h"
 
 #include <algorithm>
+#include <cstring>
 
 #include "kernels/base/escaped.h"
 #include "kernels/base/nearest_name.h"
 #include "kernels/base/reject.h"
 
 namespace ofsdp::runtime {
+
+namespace {
+
+constexpr size_t kLabelBlock = 8192;  // elements
+
+int64_t label_at(const BoundColumn& column, const std::byte* labels, int64_t i) {
+  if (column.dtype == DType::kInt64) return reinterpret_cast<const int64_t*>(labels)[i];
+  OFSDP_CHECK(column.dtype == DType::kInt32, "labels of {}", dtype_name(column.dtype));
+  return reinterpret_cast<const int32_t*>(labels)[i];
+}
+
+double weight_of(const LabelRule& rule, int64_t label) {
+  if (label == rule.range.ignore_index) return 0;
+  return rule.class_weights.empty() ? 1 : rule.class_weights[static_cast<size_t>(label)];
+}
+
+// Returns the first row that holds the element at `byte`; rows may overlap.
+int64_t label_row(const ColumnLayout& layout, uint64_t byte) {
+  const uint64_t at = byte - layout.first_byte, row = layout.row_bytes();
+  return static_cast<int64_t>(at < row ? 0 : (at - row) / layout.row_stride + 1);
+}
+
+Status fractional_label(const std::string& source, const std::string& column, int64_t sample,
+                        const std::string& label) {
+  return input_error("{}: column '{}', sample {}: expected a class, a whole number, found {}",
+                     source, column, sample, label);
+}
+
+}  // namespace
+
+Status wrong_label(const std::string& source, const std::string& column, int64_t sample,
+                   int64_t label, const LabelRange& range) {
+  return input_error(
+      "{}: column '{}', sample {}: expected a label of 0..{} or the ignore-index {}, found {}",
+      source, column, sample, range.classes - 1, range.ignore_index, label);
+}
+
+Result<double> count_kept(const LabelRule& rule, const BoundColumn& column,
+                          std::span<const int64_t> samples, const std::byte* labels) {
+  const int64_t row = column.row.numel();
+  const auto total = static_cast<int64_t>(samples.size()) * row;
+  double kept = 0;
+  for (int64_t i = 0; i < total; ++i) {
+    const int64_t label = label_at(column, labels, i);
+    if (!rule.range.allows(label)) {
+      return wrong_label(column.source, column.name, samples[static_cast<size_t>(i / row)], label,
+                         rule.range);
+    }
+    kept += weight_of(rule, label);
+  }
+  return kept;
+}
+
+// If rows touch or overlap (token files with a small stride), they are one range, read once.
+Status Dataset::check_labels(const std::string& name, const LabelRange& range) {
+  const Column* column = find(name);
+  OFSDP_CHECK(column != nullptr, "column '{}' was not opened", name);
+  const ColumnLayout& layout = column->file.layout();
+  if (layout.row_stride <= layout.row_bytes()) {
+    return check_label_range(*column, layout.first_byte, layout.end_byte(), range);
+  }
+  for (int64_t row = 0; row < layout.count; ++row) {
+    const uint64_t begin = layout.first_byte + static_cast<uint64_t>(row) * layout.row_stride;
+    OFSDP_RETURN_IF_ERROR(check_label_range(*column, begin, begin + layout.row_bytes(), range));
+  }
+  return ok_status();
+}
+
+Status Dataset::check_label_range(const Column& column, uint64_t begin, uint64_t end,
+                                  const LabelRange& range) {
+  const ColumnLayout& layout = column.file.layout();
+  const size_t size = dtype_size(layout.dtype);
+  const std::optional<Converter> widen =
+      Converter::between(layout.dtype, DType::kInt64, {}, /*of_text=*/false, /*classes=*/true);
+  if (!widen) return ok_status();
+  std::vector<int64_t> labels(kLabelBlock);
+  for (size_t count = 0; begin < end; begin += count * size) {
+    count = std::min<uint64_t>(kLabelBlock, (end - begin) / size);
+    OFSDP_RETURN_IF_ERROR(read_raw(column, begin, count));
+    const size_t good =
+        widen->run(scratch_.data(), count, reinterpret_cast<std::byte*>(labels.data()));
+    for (size_t i = 0; i < count; ++i) {
+      if (i < good && range.allows(labels[i])) continue;
+      if (i >= good && is_floating(layout.dtype)) {
+        return fractional_label(column.file.path(), column.spec.name,
+                                label_row(layout, begin + i * size),
+                                element_text(layout.dtype, scratch_.data() + i * size));
+      }
+      const int64_t sample = label_row(layout, begin + i * size);
+      const int64_t label = i < good ? labels[i] : std::numeric_limits<int64_t>::max();
+      return wrong_label(column.file.path(), column.spec.name, sample, label, range);
+    }
+  }
+  return ok_status();
+}
+
 namespace {
 
 constexpr size_t kScratchBytes = 64 * 1024;
@@ -35,7 +132,7 @@ bool same_axes(const Shape& row, const std::vector<int64_t>& dims) {
   return std::ranges::equal(row.axes(), dims, fits);
 }
 
-// Axes of size 1 left out.
+// Returns the axes without those of size 1.
 std::vector<int64_t> long_axes(const std::vector<int64_t>& axes) {
   std::vector<int64_t> kept;
   for (const int64_t axis : axes) {
@@ -44,7 +141,7 @@ std::vector<int64_t> long_axes(const std::vector<int64_t>& axes) {
   return kept;
 }
 
-// As many numbers; axes may be merged, but not as many others stand in their place.
+// Returns true if the numbers of elements agree and axes are only merged or split, not replaced.
 bool same_numel(const Shape& row, const std::vector<int64_t>& dims) {
   const std::vector<int64_t> own = long_axes(row.axes()), others = long_axes(dims);
   const bool open = std::ranges::any_of(dims, [](int64_t dim) { return dim < 0; });
@@ -74,7 +171,7 @@ Result<std::unique_ptr<Dataset>> Dataset::open(const ColumnSet& set,
                     "{}: column '{}' is given twice", set.origin, escaped(name));
   }
   for (const std::string& name : names) {
-    if (dataset->find(name) != nullptr) continue;  // wanted twice, opened once
+    if (dataset->find(name) != nullptr) continue;  // named twice, opened once
     const ColumnSpec& spec = *set.find(name);
     Result<ColumnFile> file = ColumnFile::open(spec, communicator, ledger);
     if (!file.ok()) return std::move(file).status().with_prefix(format_text("column '{}'", name));
@@ -151,7 +248,7 @@ Status Dataset::bind_column(const WantedColumn& wanted) {
     return input_error("{}: column '{}': expected {}, found {}, which does not convert to it", path,
                        wanted.name, dtype_name(wanted.dtype), dtype_name(layout.dtype));
   }
-  // A number of text fits [1], [1, 1], ... as well.
+  // A number of text also fits [1], [1, 1], ...
   const bool one =
       layout.of_text && layout.row.numel() == 1 && !wanted.flat &&
       std::ranges::all_of(wanted.dims, [](int64_t dim) { return dim == 1 || dim < 0; });
@@ -175,7 +272,7 @@ Status Dataset::read_rows(int column, std::span<const int64_t> samples, std::byt
   for (size_t i = 0, run = 1; i < samples.size(); i += run, run = 1) {
     const int64_t row = (samples[i] - first_) / stride_;
     OFSDP_CHECK(row >= 0 && row < samples_, "sample {}: row {} of {}", samples[i], row, samples_);
-    // Neighbours in the file are one read.
+    // Adjacent rows of the file are one read.
     const auto follows = [&](size_t at) { return samples[at] == samples[at - 1] + stride_; };
     while (dense && i + run < samples.size() && follows(i + run)) ++run;
     OFSDP_RETURN_IF_ERROR(read_range(column, row, static_cast<int64_t>(run), dst + i * row_bytes));
@@ -183,7 +280,7 @@ Status Dataset::read_rows(int column, std::span<const int64_t> samples, std::byt
   return ok_status();
 }
 
-// Reads `rows` rows that follow one another in the file from row `begin`.
+// Reads `rows` adjacent rows of the file from row `begin`.
 Status Dataset::read_range(int column, int64_t begin, int64_t rows, std::byte* dst) {
   const Column& from = file_of(column);
   const Converter& converter = bindings_[static_cast<size_t>(column)].converter;
@@ -208,7 +305,7 @@ Status Dataset::read_range(int column, int64_t begin, int64_t rows, std::byte* d
   return ok_status();
 }
 
-// Elements as they are stored, little-endian, into the scratch.
+// Reads elements as stored, made little-endian, into the scratch memory.
 Status Dataset::read_raw(const Column& column, uint64_t offset, size_t elements) {
   const ColumnLayout& layout = column.file.layout();
   const size_t size = dtype_size(layout.dtype);

@@ -1,29 +1,92 @@
-// Dataset: the columns of a ColumnSet that a graph wants, opened, checked and read by sample.
+// Dataset opens the columns that a graph needs, checks them and reads them by sample number.
 //
-// `open` takes names and gives columns of equal length; `bind` takes what the graph wants of each
-// and settles conversions once; `read_rows` then decodes rows of columns()[i], the i-th wanted one.
+// `open` opens columns by name; all must have the same length. `bind` fixes the conversion to the
+// type and shape that the graph needs. `read_rows` then decodes rows of columns()[i], the i-th
+// bound one.
 //
-// Ownership: owns the open files and 64 KiB of scratch. Threads: `open` is collective over the
-// ranks; the rest one thread at a time. Errors: kInput naming column, file, and what was expected
-// and found.
+// Owns the open files and 64 KiB of scratch memory. `open` is collective; the rest must be called
+// by one thread at a time. Errors are kInput with column, file, the expected and the found value.
 #pragma once
 
+#include <cstddef>
 #include <memory>
+#include <optional>
+#include <string>
 #include <vector>
 
+#include "kernels/core/dtype.h"
 #include "runtime/data/column_file.h"
-#include "runtime/data/convert.h"
-#include "runtime/data/labels.h"
+#include "runtime/data/data_spec.h"
 #include "runtime/data/row_source.h"
 
 namespace ofsdp::runtime {
 
+// Labels: the allowed range, and the count that divides the loss.
+//
+// A label is kept if it is not the ignore-index. The mean over the global batch divides by the
+// number of kept labels on all ranks, or by the sum of their class weights if the loss has any. A
+// run without labels divides by the number of samples.
+//
+// Labels are int32 or int64 of any shape. A label outside 0 .. classes-1 is kInput with file,
+// column, sample and value.
+struct LabelRange {
+  int64_t classes = 0;  // labels are 0 .. classes-1; 0: no limit
+  int64_t ignore_index = -100;
+
+  bool allows(int64_t label) const {
+    return classes == 0 || label == ignore_index || (label >= 0 && label < classes);
+  }
+};
+
+struct LabelRule {
+  int column = -1;  // index into RowSource::columns(); -1: no labels, every sample counts 1
+  LabelRange range;
+  std::vector<float> class_weights;  // one a class; empty: every kept label counts 1
+};
+
+Status wrong_label(const std::string& source, const std::string& column, int64_t sample,
+                   int64_t label, const LabelRange& range);
+
+// Returns the sum of the weights of the kept labels in `samples`. Does not allocate on success.
+Result<double> count_kept(const LabelRule& rule, const BoundColumn& column,
+                          std::span<const int64_t> samples, const std::byte* labels);
+
+// Converter turns stored elements into the type that the graph needs: copies if the types are
+// equal, changes the width of integers with a range check, makes float32 of float16, float64 and
+// (with a table of 256 values) uint8. No other pair of types converts. `run` does not allocate.
+class Converter {
+ public:
+  // Returns none if `from` does not convert to `to`, or if `normalization` is given and the type
+  // allows none. `of_text`: int64 also converts to float32 and bool, since text has no types.
+  // `classes`: floats also convert to integers if they are whole: labels saved as 1.0.
+  static std::optional<Converter> between(DType from, DType to,
+                                          const std::optional<Normalization>& normalization,
+                                          bool of_text = false, bool classes = false);
+
+  bool is_copy() const { return function_ == nullptr && table_.empty(); }
+  // Converts `count` little-endian elements. Returns the index of the first that does not fit, or
+  // `count`.
+  size_t run(const std::byte* src, size_t count, std::byte* dst) const;
+
+ private:
+  size_t look_up(const std::byte* src, size_t count, std::byte* dst) const;
+
+  size_t element_bytes_ = 0;  // when copying
+  size_t (*function_)(const std::byte* src, size_t count, std::byte* dst) = nullptr;
+  std::vector<float> table_;  // uint8: 256 values
+};
+
+void swap_bytes(std::byte* data, size_t count, size_t element_bytes);  // in place
+
+std::string element_text(DType dtype, const std::byte* element);  // for messages
+std::string range_text(DType integer);                            // "-128..127"
+
 struct WantedColumn {
   std::string name;
   DType dtype = DType::kUndefined;
-  std::vector<int64_t> dims;  // of a row: without the axis of samples; -1 is any length
-  bool flat = false;          // only the number of elements counts (labels are flattened to fit)
-  bool classes = false;       // labels: floats that are whole numbers are classes, too
+  std::vector<int64_t> dims;  // of a row, without the axis of samples; -1: any length
+  bool flat = false;          // only the number of elements must match (for labels)
+  bool classes = false;       // labels: whole floats convert to integers
 };
 
 class Dataset : public RowSource {
@@ -34,16 +97,16 @@ class Dataset : public RowSource {
 
   Status bind(const std::vector<WantedColumn>& wanted);
 
-  // Takes the next arrays of a caller, with any number of rows, which are samples first, first +
-  // stride, ... from now on. REQUIRES: opened from arrays.
+  // Takes the next arrays of a caller, with any number of rows. Row i becomes sample first + i *
+  // stride. REQUIRES: the dataset was opened from arrays.
   Status replace(std::span<const ColumnArray> arrays, int64_t first = 0, int64_t stride = 1);
 
-  // Reads a whole integer column once and finds the first label that is out of range.
+  // Reads a whole integer column and returns an error for the first label out of range.
   Status check_labels(const std::string& name, const LabelRange& range);
 
-  // As stored; null when the column was not opened.
+  // Returns the layout in the file; null if the column was not opened.
   const ColumnLayout* stored(const std::string& name) const;
-  size_t shared_bytes() const;  // of inflated files, held once a host
+  size_t shared_bytes() const;  // decoded files, held once a host
 
   int64_t samples() const override { return samples_; }
   std::span<const BoundColumn> columns() const override { return bound_; }
@@ -55,7 +118,7 @@ class Dataset : public RowSource {
     ColumnFile file;
   };
   struct Binding {
-    size_t column;  // of columns_
+    size_t column;  // index into columns_
     Converter converter;
   };
 
@@ -74,10 +137,10 @@ class Dataset : public RowSource {
 
   std::vector<Column> columns_;
   std::vector<BoundColumn> bound_;  // in the order of `wanted`
-  std::vector<Binding> bindings_;   // how bound_[i] is read
+  std::vector<Binding> bindings_;   // bindings_[i] reads bound_[i]
   std::vector<std::byte> scratch_;
   int64_t samples_ = 0;
-  int64_t first_ = 0, stride_ = 1;  // the sample of the first row, and from a row to the next
+  int64_t first_ = 0, stride_ = 1;  // row i is sample first_ + i * stride_
 };
 
 }  // namespace ofsdp::runtime

@@ -33,7 +33,7 @@ Loader::Loader(RowSource& source, const Sampler& sampler, std::vector<LabelRule>
   const size_t needed = staging_bytes(source, sampler.options().batch_size);
   OFSDP_CHECK(staging.size() >= needed, "{} of {} bytes", staging.size(), needed);
   lay_out(staging);
-  request_fill();  // of nothing yet: whether it can start
+  request_fill();  // nothing is read yet: reports whether reading can start
 }
 
 Loader::~Loader() { reading_.stop(); }
@@ -87,7 +87,7 @@ Result<const Batch*> Loader::next() {
     const Slot& slot = slots_[static_cast<size_t>(taken_++ % kStagingSlots)];
     return &slot.batch;
   }
-  // A copy, so that asking again gives the same error.
+  // A copy, so that the next call returns the same error.
   if (!failure_.ok()) return Status(failure_.kind(), failure_.message());
   return nullptr;
 }
@@ -116,7 +116,7 @@ void Loader::fill_free_slots() {
   }
 }
 
-// Holding the mutex. When start() has cleared running_ meanwhile, the filled slot is dropped.
+// REQUIRES: mutex_ is held. If start() has cleared running_ meanwhile, the filled slot is dropped.
 void Loader::finish_fill(Status status) {
   filling_ = false;
   if (!running_) return;
@@ -153,7 +153,7 @@ Status Loader::fill(Slot& slot) {
   return ok_status();
 }
 
-// Reads the labels of all micro-batches of the update, which the slot's own contents then replace.
+// Reads the labels of all micro-batches of the update; filling the slot overwrites them.
 Status Loader::count_update(Slot& slot) {
   std::ranges::fill(kept_in_update_, 0.0);
   std::ranges::fill(counted_in_update_, 0);

@@ -1,17 +1,17 @@
-// Loader: decodes micro-batches ahead of the step into staging slots, in the background.
+// Loader decodes micro-batches in the background, ahead of the step, into two staging slots: the
+// step reads one while the other is filled.
 //
-// `start(begin, end)` sets it to work on the micro-batches of updates begin .. end-1; `next` then
-// gives them in order, and a null pointer after the last; `release` hands the oldest taken one's
-// slot back. Two slots: one is read by the step while the other is filled. It may be started again
-// and again (evaluation runs); batches not taken are dropped then.
+// `start(begin, end)` begins with the micro-batches of the updates begin .. end-1. `next` returns
+// them in order, and null after the last. `release` frees the slot of the oldest batch that was
+// taken. `start` may be called again (evaluation does); batches not taken are then dropped.
 //
-// Before the first micro-batch of an update is handed out, the labels of all of its micro-batches
-// are counted: ranks agree on the global number before backward.
+// Before the first micro-batch of an update is returned, the labels of all micro-batches of that
+// update are counted, since ranks must agree on the global count before backward.
 //
-// Ownership: staging memory is the caller's (staging_bytes of it, 64-byte aligned), as are the
-// RowSource and the Sampler; all outlive the Loader. Threads: start, next and release by the thread
-// that runs the schedule; the RowSource is used in the background alone while started. Nothing
-// allocates once started. Errors of reading, also of its start, come back from `next`.
+// The caller owns the staging memory (staging_bytes, 64-byte aligned), the RowSource and the
+// Sampler; all must outlive the Loader. start, next and release must be called by the thread that
+// runs the schedule; while started, the background thread alone uses the RowSource. Nothing
+// allocates after `start`. Errors of reading are returned by `next`, also if `start` caused them.
 #pragma once
 
 #include <algorithm>
@@ -21,7 +21,7 @@
 #include <vector>
 
 #include "kernels/base/background_task.h"
-#include "runtime/data/labels.h"
+#include "runtime/data/dataset.h"
 #include "runtime/data/sampler.h"
 
 namespace ofsdp::runtime {
@@ -31,12 +31,12 @@ inline constexpr int kStagingSlots = 2;
 struct Batch {
   int64_t size = 0;  // samples; may be 0
   int64_t epoch = 0, update = 0, micro = 0;
-  std::span<std::byte* const> columns;    // as RowSource::columns(), each 64-byte aligned
-  std::span<const int64_t> sample_index;  // `size` global numbers
-  // A number for each label rule.
-  std::span<const double> kept;                // what this micro-batch counts in the mean
-  std::span<const double> kept_in_update;      // all of this rank's micro-batches of the update
-  std::span<const int64_t> counted_in_update;  // how many of them count anything
+  std::span<std::byte* const> columns;    // like RowSource::columns(), each 64-byte aligned
+  std::span<const int64_t> sample_index;  // `size` global sample numbers
+  // One number for each label rule.
+  std::span<const double> kept;            // the count of this micro-batch in the mean
+  std::span<const double> kept_in_update;  // the sum over this rank's micro-batches of the update
+  std::span<const int64_t> counted_in_update;  // how many of them have a count above 0
 
   bool counts() const {
     return std::ranges::any_of(kept, [](double one) { return one > 0; });
@@ -47,14 +47,14 @@ class Loader {
  public:
   static size_t staging_bytes(const RowSource& source, int64_t batch_size);
 
-  // A rule for each loss.
+  // `labels` has one rule for each loss.
   Loader(RowSource& source, const Sampler& sampler, std::vector<LabelRule> labels,
          std::span<std::byte> staging);
   Loader(const Loader&) = delete;
   ~Loader();
 
   void start(int64_t begin_update, int64_t end_update);
-  Result<const Batch*> next();  // waits
+  Result<const Batch*> next();  // blocks until a slot is filled
   void release();
 
  private:
@@ -69,7 +69,7 @@ class Loader {
   void lay_out(std::span<std::byte> staging);
   void request_fill();
   void fill_free_slots();
-  bool may_fill() const;  // holding mutex_
+  bool may_fill() const;  // REQUIRES: mutex_ is held
   void finish_fill(Status status);
   Status fill(Slot& slot);
   Status count_update(Slot& slot);
@@ -80,7 +80,7 @@ class Loader {
   const Sampler& sampler_;
   const std::vector<LabelRule> labels_;
   std::vector<Slot> slots_;
-  // Used while a slot is filled, else under mutex_.
+  // Used by the thread that fills a slot, else under mutex_.
   int64_t update_ = 0, micro_ = 0;
   std::vector<double> kept_in_update_;
   std::vector<int64_t> counted_in_update_;
@@ -92,7 +92,7 @@ class Loader {
   int64_t end_update_ = 0;
   int64_t filled_ = 0, taken_ = 0, released_ = 0;  // slots, counted from the start
   Status failure_;
-  BackgroundTask reading_;  // last: it uses everything above
+  BackgroundTask reading_;  // last: it uses the members above
 };
 
 }  // namespace ofsdp::runtime

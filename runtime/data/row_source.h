@@ -1,8 +1,7 @@
-// RowSource: the source of batches: rows of columns by sample number. Files (Dataset) or made-up
-// numbers (SyntheticData); the loader knows no more than this.
+// RowSource: a source of rows by sample number, from files (Dataset) or made up (SyntheticData).
 //
-// Threads: one at a time (an implementation may hold scratch). Ownership: `dst` is the caller's.
-// Errors: kInput naming file, column and sample where a value is wrong.
+// One thread at a time may read, since an implementation may hold scratch memory. A wrong value is
+// kInput with file, column and sample.
 #pragma once
 
 #include <cstddef>
@@ -10,6 +9,7 @@
 #include <limits>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "kernels/base/status.h"
 #include "kernels/core/dtype.h"
@@ -19,7 +19,7 @@ namespace ofsdp::runtime {
 
 inline constexpr int64_t kEndless = std::numeric_limits<int64_t>::max();
 
-// A column as the graph gets it.
+// A column in the type and shape of the graph.
 struct BoundColumn {
   std::string name;
   std::string source;  // the file, for messages
@@ -32,10 +32,45 @@ struct BoundColumn {
 class RowSource {
  public:
   virtual ~RowSource() = default;
-  virtual int64_t samples() const = 0;  // kEndless: as many as one likes
+  virtual int64_t samples() const = 0;  // kEndless: no limit
   virtual std::span<const BoundColumn> columns() const = 0;
-  // Writes the rows one after the other; does not allocate when it succeeds.
+  // Writes the rows one after the other. Does not allocate on success.
   virtual Status read_rows(int column, std::span<const int64_t> samples, std::byte* dst) = 0;
+};
+
+// SyntheticData: endless rows made from the seed, for runs that need no data.
+//
+// An element depends only on the seed, the column name, the sample number and the index in the row,
+// so ranks in any number see the same samples. The kind of each column comes from its use in the
+// graph (an index of a Gather, a mask, labels, ...). Any floating type, integer or bool. read_rows
+// does not allocate.
+enum class SyntheticKind { kNormal, kUniform, kBelow, kBits, kOnes, kZeros };
+
+struct SyntheticColumn {
+  std::string name;
+  DType dtype = DType::kUndefined;
+  Shape row;
+  SyntheticKind kind = SyntheticKind::kNormal;
+  int64_t below = 1;  // kBelow: integers 0 .. below-1
+};
+
+class SyntheticData : public RowSource {
+ public:
+  SyntheticData(uint64_t seed, const std::vector<SyntheticColumn>& columns);
+
+  int64_t samples() const override { return kEndless; }
+  std::span<const BoundColumn> columns() const override { return bound_; }
+  Status read_rows(int column, std::span<const int64_t> samples, std::byte* dst) override;
+
+ private:
+  struct Recipe {
+    SyntheticKind kind;
+    int64_t below;
+    uint64_t key;
+  };
+
+  std::vector<BoundColumn> bound_;
+  std::vector<Recipe> recipes_;
 };
 
 }  // namespace ofsdp::runtime

@@ -1,13 +1,43 @@
 #include "runtime/data/sampler.h"
 
 #include <algorithm>
+#include <bit>
 #include <functional>
 
 namespace ofsdp::runtime {
+
+// At least 16 values: with fewer, the rounds have too few functions to choose from.
+Permutation::Permutation(int64_t size, uint64_t seed, uint64_t stream)
+    : size_(static_cast<uint64_t>(size)) {
+  while (2 * half_bits_ < static_cast<int>(std::bit_width(size_ - 1))) ++half_bits_;
+  const uint64_t key = mix_bits(mix_bits(seed), stream);
+  for (int round = 0; round < kRounds; ++round) {
+    keys_[static_cast<size_t>(round)] = mix_bits(key, static_cast<uint64_t>(round));
+  }
+}
+
+int64_t Permutation::at(int64_t index) const {
+  auto value = static_cast<uint64_t>(index);
+  do value = encrypt(value);
+  while (value >= size_);
+  return static_cast<int64_t>(value);
+}
+
+uint64_t Permutation::encrypt(uint64_t value) const {
+  const uint64_t mask = (uint64_t{1} << half_bits_) - 1;
+  uint64_t left = value >> half_bits_, right = value & mask;
+  for (uint64_t key : keys_) {
+    const uint64_t next = left ^ (mix_bits(right ^ key) & mask);
+    left = right;
+    right = next;
+  }
+  return left << half_bits_ | right;
+}
+
 namespace {
 
-// Updates that so many samples make.
-int64_t updates_of(const SamplerOptions& options, int64_t samples) {
+// Returns how many updates `samples` make.
+int64_t count_updates(const SamplerOptions& options, int64_t samples) {
   const int64_t batch = options.global_batch();
   const bool short_one = !options.drop_last && options.samples != kEndless && samples % batch != 0;
   return samples / batch + (short_one ? 1 : 0);
@@ -16,11 +46,11 @@ int64_t updates_of(const SamplerOptions& options, int64_t samples) {
 }  // namespace
 
 Sampler::Sampler(const SamplerOptions& options) : options_(options) {
-  updates_ = updates_of(options, options.samples);
+  updates_ = count_updates(options, options.samples);
   ResumePoint& start = options_.start;
-  first_ = updates_of(options, options.samples - std::min(start.sample, options.samples));
+  first_ = count_updates(options, options.samples - std::min(start.sample, options.samples));
   if (first_ > 0) return;
-  start = {start.update, start.epoch + 1, 0};  // nothing is left of that epoch
+  start = {start.update, start.epoch + 1, 0};  // that epoch is finished
   first_ = updates_;
 }
 
@@ -70,7 +100,7 @@ int64_t Sampler::global_size(int64_t update) const {
   return std::min(options_.global_batch(), options_.samples - position(update).sample);
 }
 
-// How many positions part, part + parts, ... the global batch has.
+// Returns how many of the indices part, part + parts, ... lie in the global batch.
 int64_t Sampler::dealt(int64_t update, int64_t part, int64_t parts) const {
   return std::max<int64_t>(0, (global_size(update) - part + parts - 1) / parts);
 }
@@ -88,7 +118,7 @@ int64_t Sampler::micro_size(int64_t update, int64_t micro) const {
   return micro_size(update, micro, options_.rank);
 }
 
-// The first rank has most, the last least.
+// The first rank has most samples, the last fewest.
 bool Sampler::alike(int64_t update, int64_t micro) const {
   return micro_size(update, micro, 0) == micro_size(update, micro, options_.ranks - 1);
 }
@@ -110,8 +140,8 @@ int64_t Sampler::micro_batch(int64_t update, int64_t micro, std::span<int64_t> s
   return size;
 }
 
-// The last update of an epoch is the only one that can be short; the first is as good as any other.
-// The epoch that the run starts in may end otherwise than those after it.
+// Only the last update of an epoch can be short; the first stands for the others. The epoch in
+// which the run starts may end with another size than later ones.
 void Sampler::add_sizes(int rank, std::vector<int64_t>& sizes) const {
   const int64_t begin = options_.start.update, last = begin + first_ - 1;
   const bool endless = options_.samples == kEndless;

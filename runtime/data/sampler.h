@@ -1,42 +1,96 @@
-// Sampler: which samples a rank puts into which micro-batch of which update. Pure arithmetic.
+// Sampler decides which samples a rank puts into which micro-batch of which update. Pure
+// arithmetic.
 //
-// Each epoch is a permutation of all samples from (seed, epoch); update s of the epoch takes the
-// next global_batch of them; position i of those goes to rank i mod ranks; the rank's share is cut
-// into micro-batches of at most batch_size, one after the other. Every rank runs grad_accum
-// micro-batches in every update, so that all take part in all collectives; in a short last batch
-// some have fewer samples or none. Endless data (kEndless samples) are one epoch in order.
+// Each epoch is a permutation of all samples from (seed, epoch). Update s of the epoch takes the
+// next global_batch samples; sample i of them goes to rank i mod ranks; the share of a rank is cut
+// into micro-batches of at most batch_size. Every rank runs grad_accum micro-batches in every
+// update, since all must take part in all collectives; if the last batch is short, some have fewer
+// samples or none. Endless data (kEndless samples) are one epoch in order.
 //
-// With `slices`, a global batch is cut into that many parts whose samples do not depend on the
-// number of ranks: slice j has positions j, j + slices, ..., and is micro-batch j / ranks of rank j
-// % ranks.
+// With `slices`, a global batch is cut into slices that do not depend on the number of ranks: slice
+// j has the samples j, j + slices, ..., and is micro-batch j / ranks of rank j % ranks.
 //
-// Updates count from 0 over the whole run. A resumed run starts at its `start`: the rest of that
-// epoch is cut into this run's global batches, so that with another one each sample of the epoch is
-// still used once. Evaluation is the same with the identity and grad_accum 1. Errors: kInput for no
-// samples, or fewer than one global batch where short ones are dropped.
+// Updates count from 0 over the whole run. A resumed run begins at `start`: the rest of that epoch
+// is cut into global batches of this run, so each sample of the epoch is still used once if the
+// batch size changed. Evaluation uses the same arithmetic without shuffling and with grad_accum 1.
+// Errors are kInput if there are no samples, or fewer than one global batch while short batches are
+// dropped.
 #pragma once
 
+#include <array>
+#include <cstdint>
 #include <span>
+#include <string_view>
 #include <vector>
 
-#include "runtime/data/permutation.h"
-#include "runtime/data/resume_point.h"
 #include "runtime/data/row_source.h"
 
 namespace ofsdp::runtime {
+
+// Counter-based random bits: a value depends only on key and counter, so any rank may make any
+// value at any time. Uses the finalizer of splitmix64 (Steele, Lea, Flood 2014), which passes
+// BigCrush as a counter generator.
+
+constexpr uint64_t mix_bits(uint64_t x) {
+  x += 0x9e3779b97f4a7c15u;
+  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
+  x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
+  return x ^ (x >> 31);
+}
+
+constexpr uint64_t mix_bits(uint64_t key, uint64_t counter) {
+  return mix_bits(mix_bits(key) ^ counter);
+}
+
+constexpr uint64_t mix_bits(uint64_t key, std::string_view name) {
+  for (char c : name) key = mix_bits(key, static_cast<unsigned char>(c));
+  return key;
+}
+
+// The point at which the next update begins: after `update` updates, `sample` samples into `epoch`.
+// All 0 without a checkpoint.
+struct ResumePoint {
+  int64_t update = 0;
+  int64_t epoch = 0;
+  int64_t sample = 0;
+};
+
+// Permutation: a shuffle of 0 .. size-1 that is computed, not stored: at(i) takes nanoseconds and
+// no memory, also if a run resumes in the middle of an epoch.
+//
+// A balanced Feistel network over the next power of four, with keys from (seed, stream), applied
+// until the value is below `size` (cycle walking: Black and Rogaway, "Ciphers with Arbitrary Finite
+// Domains", 2002).
+//
+// REQUIRES: 1 <= size < 2^62.
+class Permutation {
+ public:
+  Permutation() = default;
+  Permutation(int64_t size, uint64_t seed, uint64_t stream);
+  int64_t at(int64_t index) const;
+
+ private:
+  static constexpr int kRounds = 12;
+
+  uint64_t encrypt(uint64_t value) const;
+
+  uint64_t size_ = 1;
+  int half_bits_ = 2;
+  std::array<uint64_t, kRounds> keys_{};
+};
 
 struct SamplerOptions {
   int64_t samples = 0;
   uint64_t seed = 0;
   bool shuffle = true;
   bool drop_last = false;
-  int64_t batch_size = 1;  // samples of a rank's micro-batch
+  int64_t batch_size = 1;  // of a micro-batch of one rank
   int64_t grad_accum = 1;
   int ranks = 1;
   int rank = 0;
   ResumePoint start = {};
-  int64_t slices = 0;          // 0: the ranks' shares are cut
-  int64_t sliced_samples = 0;  // of a global batch in slices
+  int64_t slices = 0;          // 0: no slices
+  int64_t sliced_samples = 0;  // samples of a global batch with slices
 
   int64_t global_batch() const {
     return slices > 0 ? sliced_samples : batch_size * grad_accum * ranks;
@@ -46,27 +100,29 @@ struct SamplerOptions {
 class Sampler {
  public:
   static Result<Sampler> make(const SamplerOptions& options);
-  // All samples once, in order, dealt the same way; `alone`: rank 0 takes all.
+  // All samples once, in order, dealt to the ranks in the same way; `alone`: rank 0 takes all.
   static Result<Sampler> make_evaluation(int64_t samples, int64_t batch_size, int ranks, int rank,
                                          bool alone = false);
 
   const SamplerOptions& options() const { return options_; }
   int64_t updates_per_epoch() const { return updates_; }
   int64_t epoch_of(int64_t update) const { return position(update).epoch; }
-  int64_t updates_until(int64_t epoch) const;  // the first update of it, not before the start
-  // Whether `update` updates end an epoch whose number, from 1, is a multiple of `count`.
+  // the index of the first update of the epoch, at least `start`
+  int64_t updates_until(int64_t epoch) const;
+  // Returns true if an epoch ends after `update` updates and its number, from 1, is a multiple of
+  // `count`.
   bool ends_epochs(int64_t update, int64_t count) const;
-  // The point where an update begins: its epoch and how many samples of that have been used.
+  // Returns the epoch in which `update` begins, and how many samples of it were used.
   ResumePoint position(int64_t update) const;
-  int64_t global_size(int64_t update) const;  // samples of the update, all ranks together
+  int64_t global_size(int64_t update) const;  // samples of the update on all ranks
   int64_t micro_size(int64_t update, int64_t micro) const;
-  bool alike(int64_t update, int64_t micro) const;  // every rank's has as many samples
+  bool alike(int64_t update, int64_t micro) const;  // true if all ranks have equally many samples
 
-  // Writes the sample numbers of the micro-batch into `samples` (at least batch_size of them) and
-  // gives how many there are.
+  // Writes the sample numbers of the micro-batch into `samples` (at least batch_size long) and
+  // returns how many.
   int64_t micro_batch(int64_t update, int64_t micro, std::span<int64_t> samples) const;
 
-  // Every size that this rank's (or any rank's) micro-batches can have, largest first.
+  // Returns every size that micro-batches of this rank (or of any rank) can have, largest first.
   std::vector<int64_t> micro_batch_sizes() const;
   std::vector<int64_t> micro_batch_sizes_of_all_ranks() const;
 
@@ -77,8 +133,8 @@ class Sampler {
   void add_sizes(int rank, std::vector<int64_t>& sizes) const;
 
   SamplerOptions options_;
-  int64_t updates_ = 1;  // an epoch
-  int64_t first_ = 1;    // what is left of the one the run starts in
+  int64_t updates_ = 1;  // of a full epoch
+  int64_t first_ = 1;    // of the rest of the epoch in which the run starts
 };
 
 }  // namespace ofsdp::runtime

@@ -1,5 +1,3 @@
-#include "runtime/data/text_rows.h"
-
 #include <algorithm>
 #include <charconv>
 #include <cmath>
@@ -7,17 +5,18 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
-#include "importer/file/unique_keys.h"
+#include "importer/file/tensor_file.h"
 #include "kernels/base/escaped.h"
 #include "kernels/base/nearest_name.h"
 #include "kernels/base/reject.h"
+#include "runtime/data/column_file.h"
 
 namespace ofsdp::runtime {
 namespace {
 
 using Json = nlohmann::json;
 
-// Numbers in the order of the file, whole until one of them is not.
+// Numbers in the order of the file; int64 until one is not whole.
 class Numbers {
  public:
   void add(int64_t value) {
@@ -35,7 +34,7 @@ class Numbers {
     if (!real_) reals_.assign(wholes_.begin(), wholes_.end());
     real_ = true;
   }
-  // 8 bytes each.
+  // 8 bytes for each number.
   const std::byte* at(size_t i) const {
     return real_ ? reinterpret_cast<const std::byte*>(reals_.data() + i)
                  : reinterpret_cast<const std::byte*>(wholes_.data() + i);
@@ -48,15 +47,15 @@ class Numbers {
 };
 
 constexpr size_t kNumberBytes = 8;
-constexpr int64_t kMostNumbers = int64_t{1} << 36;  // half a terabyte
+constexpr int64_t kMaxNumbers = int64_t{1} << 36;  // half a terabyte
 
-// Rows as they are read; lists of numbers may differ in length.
+// Rows before padding; lists of numbers may differ in length.
 struct Rows {
   Numbers numbers;
   bool lists = false;          // else a row is a number
-  std::vector<int64_t> inner;  // axes of an entry of a list
+  std::vector<int64_t> inner;  // axes of one list entry
   std::vector<int64_t> lengths;
-  std::vector<int64_t> lines;  // of each row, for messages
+  std::vector<int64_t> lines;  // line number of each row, for messages
 };
 
 bool add_number(std::string_view text, Numbers& numbers) {
@@ -86,7 +85,7 @@ Result<std::string> whole_text(const ByteSource& source) {
   return text;
 }
 
-// The records of a .csv, one after the other.
+// Iterates over the records of a .csv.
 class Records {
  public:
   Records(const std::string& path, std::string_view text, char separator)
@@ -94,7 +93,7 @@ class Records {
 
   int64_t line() const { return begun_; }
 
-  // False at the end. Empty lines are none.
+  // Returns false at the end. Skips empty lines.
   Result<bool> next(std::vector<std::string>& fields) {
     while (at_ < text_.size() && (text_[at_] == '\n' || text_[at_] == '\r')) skip_line_end();
     if (at_ == text_.size()) return false;
@@ -128,7 +127,7 @@ class Records {
     for (++at_; at_ < text_.size(); ++at_) {
       const bool quote = text_[at_] == '"';
       if (quote && (at_ + 1 == text_.size() || text_[at_ + 1] != '"')) break;
-      at_ += quote ? 1 : 0;  // two are one
+      at_ += quote ? 1 : 0;  // a doubled quote is one
       line_ += text_[at_] == '\n' ? 1 : 0;
       field += text_[at_];
     }
@@ -150,7 +149,7 @@ class Records {
   int64_t line_ = 1, begun_ = 1;
 };
 
-Result<std::vector<std::string>> header_of(const std::string& path, Records& records) {
+Result<std::vector<std::string>> read_column_names(const std::string& path, Records& records) {
   std::vector<std::string> header;
   OFSDP_ASSIGN_OR_RETURN(const bool any, records.next(header));
   OFSDP_REJECT_IF(!any, "{}: expected a header with the names of columns, found an empty file",
@@ -166,7 +165,8 @@ Result<std::vector<std::string>> header_of(const std::string& path, Records& rec
 
 Result<Rows> read_records(const ColumnSpec& spec, const std::string& text, char separator) {
   Records records(spec.path, text, separator);
-  OFSDP_ASSIGN_OR_RETURN(const std::vector<std::string> header, header_of(spec.path, records));
+  OFSDP_ASSIGN_OR_RETURN(const std::vector<std::string> header,
+                         read_column_names(spec.path, records));
   std::vector<size_t> wanted;
   for (const std::string& part : spec.parts) {
     const auto found = std::ranges::find(header, part);
@@ -193,8 +193,8 @@ Result<Rows> read_records(const ColumnSpec& spec, const std::string& text, char 
   }
 }
 
-// The field a.b.c of an object, or the one that is called so as a whole; null: not there.
-const Json* field_of(const Json& object, const std::string& path) {
+// Returns field a.b.c of an object, or the field with that whole name; null if there is none.
+const Json* find_field(const Json& object, const std::string& path) {
   const Json* found = &object;
   std::string rest = path;
   while (found->is_object()) {
@@ -217,7 +217,7 @@ bool add_number(const Json& value, Numbers& numbers) {
   return numbers.add(value.get<double>()), true;
 }
 
-// Adds what is in `value`, which must have these axes.
+// Appends `value`, which must have these axes.
 bool add_nested(const Json& value, std::span<const int64_t> axes, Numbers& numbers) {
   if (axes.empty()) return add_number(value, numbers);
   if (!value.is_array() || std::ssize(value) != axes[0]) return false;
@@ -225,7 +225,7 @@ bool add_nested(const Json& value, std::span<const int64_t> axes, Numbers& numbe
       value, [&](const Json& entry) { return add_nested(entry, axes.subspan(1), numbers); });
 }
 
-constexpr size_t kMostAxes = 8;
+constexpr size_t kMaxAxes = 8;
 
 class ObjectLines {
  public:
@@ -235,7 +235,7 @@ class ObjectLines {
     const std::string at = format_text("{} line {}", spec_.path, number);
     OFSDP_ASSIGN_OR_RETURN(const Json object, prefixed(at, parse_unique(line)));
     OFSDP_REJECT_IF(!object.is_object(), "{}: expected a JSON object, found '{}'", at, shown(line));
-    const Json* value = field_of(object, spec_.parts[0]);
+    const Json* value = find_field(object, spec_.parts[0]);
     OFSDP_REJECT_IF(value == nullptr, "{}: no field '{}'", at, spec_.parts[0]);
     if (rows_.lines.empty()) rows_.lists = value->is_array();
     OFSDP_REJECT_IF(value->is_array() != rows_.lists, "{}: field '{}': expected a {} as before", at,
@@ -262,7 +262,7 @@ class ObjectLines {
  private:
   void learn_shape(const Json& entry) {
     shaped_ = true;
-    for (const Json* at = &entry; at->is_array() && rows_.inner.size() < kMostAxes;) {
+    for (const Json* at = &entry; at->is_array() && rows_.inner.size() < kMaxAxes;) {
       rows_.inner.push_back(std::ssize(*at));
       if (at->empty()) return;
       at = &at->front();
@@ -289,7 +289,7 @@ Status for_each_line(std::string_view text, Visit visit) {
   return {};
 }
 
-// As many entries as every row gets.
+// Returns the number of entries that every row gets.
 Result<int64_t> row_length(const ColumnSpec& spec, const Rows& rows) {
   const auto longest = std::ranges::max_element(rows.lengths);
   const auto line = [&](auto at) {
@@ -321,8 +321,8 @@ Result<TextRows> laid_out(const ColumnSpec& spec, Rows rows) {
   if (!mask) made.dims.insert(made.dims.end(), rows.inner.begin(), rows.inner.end());
   Result<int64_t> numel = checked_numel(made.dims);
   if (!numel.ok()) return std::move(numel).status().with_prefix(spec.path);
-  OFSDP_REJECT_IF(*numel > kMostNumbers, "{}: expected at most {} numbers after padding, found {}",
-                  spec.path, kMostNumbers, *numel);
+  OFSDP_REJECT_IF(*numel > kMaxNumbers, "{}: expected at most {} numbers after padding, found {}",
+                  spec.path, kMaxNumbers, *numel);
   const double fill = spec.padding ? spec.padding->value : 0;
   if (fill != std::floor(fill)) rows.numbers.make_real();
   made.dtype = mask ? DType::kInt64 : rows.numbers.dtype();
@@ -373,7 +373,7 @@ Result<std::vector<std::string>> text_columns(const ByteSource& source, TextKind
   OFSDP_ASSIGN_OR_RETURN(const std::string text, whole_text(source));
   if (kind != TextKind::kJsonLines) {
     Records records(source.path(), text, kind == TextKind::kTab ? '\t' : ',');
-    return header_of(source.path(), records);
+    return read_column_names(source.path(), records);
   }
   const size_t first = text.find_first_not_of(" \t\r\n");
   const std::string line =

@@ -205,7 +205,7 @@ Status CpuEngine::blame_gradient(int unit) {
 Status CpuEngine::blame_norm() {
   OFSDP_ASSIGN_OR_RETURN(const NanFound found, find_in_gradients(/*together=*/true));
   const double mine = found.operands.empty() ? 0 : 1;
-  std::array<double, kMostRanks> all;
+  std::array<double, kMaxRanks> all;
   const std::span<double> gathered(all.data(), static_cast<size_t>(communicator_.size()));
   OFSDP_RETURN_IF_ERROR(communicator_.exchange({&mine, 1}, gathered, site("search of a NaN", -1)));
   const auto first = std::ranges::find(gathered, 1.0);
@@ -338,7 +338,7 @@ double CpuEngine::add_to_norm(const Operation& op, int64_t begin, std::span<cons
 }
 
 Result<double> CpuEngine::exchange_norm() {
-  std::array<double, kMostRanks> all;
+  std::array<double, kMaxRanks> all;
   const std::span<double> gathered(all.data(), static_cast<size_t>(communicator_.size()));
   OFSDP_RETURN_IF_ERROR(
       communicator_.exchange({&squared_norm_, 1}, gathered, site("norm exchange", -1)));
@@ -349,7 +349,7 @@ Result<double> CpuEngine::exchange_norm() {
 
 Result<double> CpuEngine::exchange_exact_norm() {
   constexpr size_t kLimbs = ExactSquares::kLimbs;
-  std::array<double, kLimbs * kMostRanks> all;
+  std::array<double, kLimbs * kMaxRanks> all;
   const std::span<double> gathered(all.data(), kLimbs * static_cast<size_t>(communicator_.size()));
   OFSDP_RETURN_IF_ERROR(
       communicator_.exchange(exact_squares_.limbs(), gathered, site("norm exchange", -1)));
@@ -367,7 +367,7 @@ Status CpuEngine::clip(const Operation& op) {
   if (!options_.scale_loss) return finite ? Status{} : blame_norm();
   skip_update_ = !finite;
   loss_scale_.note(finite);
-  if (finite || scale_used_ > LossScale::kLeast) return {};
+  if (finite || scale_used_ > LossScale::kMin) return {};
   OFSDP_ASSIGN_OR_RETURN(const NanFound found, find_in_gradients(/*together=*/true));
   outcome_.cause = found.first;
   return {};

@@ -1,6 +1,6 @@
 // LossScale: the dynamic loss scale of float16. The loss is multiplied by it before backward, so
 // that small gradients do not vanish; the update divides by it. A gradient that is not finite skips
-// the update and halves the scale, and ends the run if the scale is kLeast already; kGrowthInterval
+// the update and halves the scale, and ends the run if the scale is kMin already; kGrowthInterval
 // good updates in a row double it. Powers of two: nothing is rounded. Numbers of
 // torch.amp.GradScaler; Micikevicius et al., "Mixed Precision Training", ICLR 2018, section 3.2.
 //
@@ -13,7 +13,7 @@ namespace ofsdp::runtime {
 
 struct LossScale {
   static constexpr int64_t kGrowthInterval = 2000;
-  static constexpr double kMost = 0x1p24, kLeast = 1;
+  static constexpr double kMax = 0x1p24, kMin = 1;
 
   double scale = 0x1p16;
   int64_t good_updates = 0;     // in a row
@@ -22,11 +22,11 @@ struct LossScale {
 
   void note(bool finite) {
     if (!finite) {
-      scale = scale / 2 < kLeast ? kLeast : scale / 2;
+      scale = scale / 2 < kMin ? kMin : scale / 2;
       good_updates = 0;
       ++skipped_updates;
     } else if (++good_updates == kGrowthInterval) {
-      scale = scale * 2 > kMost ? kMost : scale * 2;
+      scale = scale * 2 > kMax ? kMax : scale * 2;
       good_updates = 0;
     }
   }

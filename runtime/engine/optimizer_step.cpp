@@ -6,8 +6,8 @@
 
 #include "kernels/cpu/float_width.h"
 #include "kernels/cpu/parallel.h"
-#include "kernels/optimizers/element_update.h"
 #include "kernels/optimizers/factors.h"
+#include "kernels/optimizers/updates.h"
 
 namespace ofsdp::runtime {
 
@@ -175,7 +175,7 @@ void OptimizerStep::advance(const UnitState& state, const Segment& segment, int6
     group.optimizer->update(group.settings, span);
     return;
   }
-  std::array<StoredState, kMostStates> stored;
+  std::array<StoredState, kMaxStates> stored;
   for (size_t i = 0; i < states; ++i) stored[i] = stored_of(state, segment, i, begin);
   StateRounding rounding =
       StateRounding::of(updates_.seed, segment.parameter, numbers.optimizer_step);
@@ -445,7 +445,7 @@ StepLengths::StepLengths(const Plan& plan, const std::vector<UnitState>& units, 
   squares_.resize(2 * parameters);
   lengths_.resize(parameters);
   if (plan.across_ranks) exact_.resize(2 * parameters);
-  gathered_.resize(static_cast<size_t>(kExchangeMost * plan.world));
+  gathered_.resize(static_cast<size_t>(kMaxExchange * plan.world));
 }
 
 Status StepLengths::agree(OptimizerStep& optimizer, const UpdateNumbers& numbers,
@@ -482,8 +482,8 @@ Status StepLengths::agree(OptimizerStep& optimizer, const UpdateNumbers& numbers
 }
 
 Status StepLengths::exchange(Communicator& communicator, const CollectiveSite& site) {
-  for (size_t first = 0; first < squares_.size(); first += kExchangeMost) {
-    const size_t count = std::min<size_t>(kExchangeMost, squares_.size() - first);
+  for (size_t first = 0; first < squares_.size(); first += kMaxExchange) {
+    const size_t count = std::min<size_t>(kMaxExchange, squares_.size() - first);
     const auto mine = std::span(squares_).subspan(first, count);
     const auto all = std::span(gathered_).first(count * static_cast<size_t>(communicator.size()));
     OFSDP_RETURN_IF_ERROR(communicator.exchange(mine, all, site));
@@ -494,7 +494,7 @@ Status StepLengths::exchange(Communicator& communicator, const CollectiveSite& s
 }
 
 Status StepLengths::exchange_exact(Communicator& communicator, const CollectiveSite& site) {
-  static_assert(ExactSquares::kLimbs <= kExchangeMost);
+  static_assert(ExactSquares::kLimbs <= kMaxExchange);
   const auto all =
       std::span(gathered_).first(ExactSquares::kLimbs * static_cast<size_t>(communicator.size()));
   for (size_t i = 0; i < exact_.size(); ++i) {

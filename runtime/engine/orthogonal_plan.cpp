@@ -4,7 +4,7 @@
 #include <numeric>
 
 #include "kernels/cpu/parallel.h"
-#include "kernels/optimizers/muon.h"
+#include "kernels/optimizers/parameter_updates.h"
 #include "runtime/engine/optimizer_step.h"
 
 namespace ofsdp::runtime {

@@ -28,14 +28,14 @@ struct MicroBatch {
 };
 
 struct MicroResult {
-  std::array<float, kMostLossTerms> losses{};  // of Graph::terms; 0 when it was empty
+  std::array<float, kMaxLossTerms> losses{};  // of Graph::terms; 0 when it was empty
   int64_t right = 0, kept = 0;
 };
 
 struct UpdateOutcome {  // of this rank
   int64_t step = 0;     // as in UpdateNumbers, both
   int64_t optimizer_step = 0;
-  std::array<double, kMostLossTerms>
+  std::array<double, kMaxLossTerms>
       losses{};             // of Graph::terms, each micro-batch's times its share
   double squared_norm = 0;  // unscaled
   double samples = 0;

@@ -10,22 +10,22 @@
 namespace ofsdp::runtime {
 namespace {
 
-constexpr size_t kKept = 512;      // times a unit
+constexpr size_t kKept = 512;      // times for each unit
 constexpr size_t kUnitsShown = 5;  // the slowest
 
-// The largest of all ranks' values, and whose it is.
+// The largest value over all ranks, and the rank that has it.
 struct Slowest {
   double ms = 0;
   int rank = 0;
 };
 
-Result<std::vector<Slowest>> slowest_of(const std::vector<double>& mine,
-                                        Communicator& communicator) {
+Result<std::vector<Slowest>> find_slowest(const std::vector<double>& mine,
+                                          Communicator& communicator) {
   const auto size = static_cast<size_t>(communicator.size());
   std::vector<Slowest> slowest(mine.size());
   std::vector<double> all;
-  for (size_t begin = 0; begin < mine.size(); begin += kExchangeMost) {
-    const size_t count = std::min<size_t>(kExchangeMost, mine.size() - begin);
+  for (size_t begin = 0; begin < mine.size(); begin += kMaxExchange) {
+    const size_t count = std::min<size_t>(kMaxExchange, mine.size() - begin);
     all.resize(count * size);
     OFSDP_RETURN_IF_ERROR(communicator.exchange(std::span(mine).subspan(begin, count), all,
                                                 {"exchange of waiting times", -1, 0}));
@@ -61,13 +61,13 @@ Result<std::string> exposed_text(const ExposedTime& time, const Plan& plan,
   for (int u = -1; u < static_cast<int>(plan.units.size()); ++u) {
     mine.push_back(or_zero(time.median_ms(u)));
   }
-  OFSDP_ASSIGN_OR_RETURN(const auto slowest, slowest_of(mine, communicator));
+  OFSDP_ASSIGN_OR_RETURN(const auto slowest, find_slowest(mine, communicator));
   if (communicator.size() == 1) return std::string("exposed communication: none, one rank");
   std::vector<size_t> order(plan.units.size() + 1);
   std::iota(order.begin(), order.end(), size_t{1});
   std::ranges::stable_sort(order, std::greater(), [&](size_t i) { return slowest[i].ms; });
   order.resize(std::min(order.size(), kUnitsShown));
-  // The points stand below each other.
+  // Aligns the decimal points.
   const double most = std::max(slowest[0].ms, slowest[order[0]].ms);
   const int decimals = decimals_of_three_digits(most);
   const size_t width = readable_number(slowest[order[0]].ms, decimals).size();

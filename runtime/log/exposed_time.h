@@ -1,13 +1,13 @@
-// ExposedTime: how long this rank stood still for communication in an update, by unit: waits for
-// other ranks, gathers, and reductions that are not one pass with the update.
+// ExposedTime measures how long this rank stood still for communication in an update, by unit:
+// waits for other ranks, gathers, and reductions that are not one pass with the update.
 //
-// An update is begin_update, any number of `add`, end_update; what is added outside (evaluation) is
-// dropped. Medians are over updates, in constant memory (StepTimes). Unit -1 stands for the
-// exchanges that belong to no unit: the norm's and the one that ends an update.
+// Call begin_update, then `add` any number of times, then end_update; time added outside an update
+// (evaluation) is dropped. Medians are over updates, in constant memory (StepTimes). Unit -1 stands
+// for exchanges without a unit: of the norm, and at the end of an update.
 //
-// Times are in nanoseconds of the steady clock, medians in milliseconds. Ownership: values.
-// Threads: the executor's. No allocation after construction. Errors: none; exposed_text is
-// collective and has those of Communicator::exchange.
+// Times are nanoseconds of the steady clock, medians milliseconds. Must be used by the thread of
+// the executor. Allocates only in the constructor. exposed_text is collective; errors are those of
+// Communicator::exchange.
 #pragma once
 
 #include <chrono>
@@ -17,7 +17,7 @@
 
 #include "fsdp/comm/communicator.h"
 #include "fsdp/plan/plan.h"
-#include "runtime/log/step_times.h"
+#include "runtime/log/log_parts.h"
 
 namespace ofsdp::runtime {
 
@@ -40,7 +40,7 @@ class ExposedTime {
   double median_ms(int unit) const { return medians_[static_cast<size_t>(unit + 1)].median(); }
   double median_total_ms() const { return total_.median(); }
 
-  // Adds what its life takes.
+  // Adds the time between construction and destruction.
   class Stretch {
    public:
     Stretch(ExposedTime& time, int unit) : time_(time), unit_(unit), began_(nanoseconds_now()) {}
@@ -55,16 +55,17 @@ class ExposedTime {
   };
 
  private:
-  std::vector<int64_t> present_;  // per unit, after those of none
+  std::vector<int64_t> present_;  // one a unit, after unit -1
   std::vector<StepTimes> medians_;
   StepTimes total_;
 };
 
-// On rank 0, what a run says at its end: the total of the rank that stood still longest, and the
-// units that cost most, each with its slowest rank's time:
+// On rank 0 returns the lines for the end of a run: the total of the rank that stood still longest,
+// and the most expensive units, each with the time of the slowest rank:
 //
-//   exposed communication: 5.32 ms an update (median; rank 1, which has most)
-//   waited 3.10 ms for unit 7 (encoder.layer.6)
+// exposed communication: 5.32 ms an update (median; rank 1, which has most)
+//
+// waited 3.10 ms for unit 7 (encoder.layer.6)
 Result<std::string> exposed_text(const ExposedTime& time, const Plan& plan,
                                  Communicator& communicator);
 

@@ -1,32 +1,83 @@
-// The metrics file: JSON Lines, one object a step, an evaluation and the end of the run; written by
-// rank 0 alone. Fields are those of the contract; NaN and infinity are null; `loss` and `grad_norm`
-// have the nine digits that tell every float32 apart.
+// The metrics file: JSON Lines, one object for each step, each evaluation and the end of the run,
+// written by rank 0. docs/ lists the fields; NaN and infinity are null; `loss` and `grad_norm` have
+// nine digits, which tell every float32 apart.
 //
-// A line is one write(2), so a reader sees whole lines and a killed run loses none. A step and an
-// evaluation allocate nothing, watched norms only in the first row. A default-made writer has no
-// file and writes nothing.
+// A line is one write(2), so a reader sees whole lines and a killed run loses none. Rows of steps
+// and evaluations do not allocate, except the first row with watched norms. A default-constructed
+// writer writes nothing.
 //
-// Ownership: owns the file descriptor. Threads: one. Errors: open is kInput (before the first
-// step); a failing write (a full disk) is kFault naming the file.
+// Owns the file descriptor. Errors: kInput from open; kFault with the file if a write fails (a full
+// disk).
 #pragma once
 
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
 #include <cstdint>
 #include <optional>
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "kernels/base/posix_file.h"
-#include "runtime/log/line_buffer.h"
-#include "runtime/log/row_log.h"
 #include "runtime/log/unit_norms.h"
 
 namespace ofsdp::runtime {
 
+// LineBuffer builds text in a fixed buffer, without allocating. Text that does not fit is cut off.
+class LineBuffer {
+ public:
+  template <typename... Args>
+  void add(fmt::format_string<Args...> format, Args&&... args) {
+    const size_t room = buffer_.size() - size_;
+    const auto result =
+        fmt::format_to_n(buffer_.data() + size_, room, format, std::forward<Args>(args)...);
+    size_ += std::min(room, result.size);
+    cut_off_ = cut_off_ || result.size > room;
+  }
+  void cut(size_t width) { size_ = std::min(size_, width); }
+  std::string_view view() const { return {buffer_.data(), size_}; }
+  bool cut_off() const { return cut_off_; }
+
+ private:
+  std::array<char, 4096> buffer_;
+  size_t size_ = 0;
+  bool cut_off_ = false;
+};
+
+// RowLog: a file of --log, which holds the numbers of the metrics rows in another form. csv:FILE is
+// a header, then a line a row (RFC 4180); lists with a number a rank are joined by spaces.
+// tensorboard:FOLDER is an event file of scalars step/NAME, eval/NAME and end/NAME, framed as
+// TFRecord (https://www.tensorflow.org/tutorials/load_data/tfrecord).
+//
+// Takes rows as the JSON of the metrics file; a row allocates. Owns the file descriptor. Errors:
+// kInput from open; kFault with the file if a write fails.
+class RowLog {
+ public:
+  // `metrics`: the names in eval rows, "losses/NAME" for each loss, and watched_columns. `number`
+  // distinguishes the logs of one process.
+  static Result<RowLog> open(const std::string& log, const std::vector<std::string>& metrics,
+                             bool truncates, size_t number);
+
+  Status write(std::string_view row);
+
+ private:
+  Status begin(const std::vector<std::string>& metrics);
+  std::string csv_line(const std::string& row) const;
+  Status write_bytes(std::string_view bytes) const;
+
+  bool is_csv_ = false;
+  std::string path_;
+  UniqueFd fd_;
+  std::vector<std::string> columns_;  // for csv
+};
+
 struct MetricValue {
   std::string name;
-  std::optional<double> value = {};  // absent: null
+  std::optional<double> value = {};  // none: null
 };
 
 struct StepRow {
@@ -34,14 +85,14 @@ struct StepRow {
   int64_t epoch = 0;
   double loss = 0;       // before the update
   double grad_norm = 0;  // before clipping, unscaled
-  double lr = 0;         // the rate this update used
+  double lr = 0;         // the rate of this update
   double step_ms = 0;
   double samples_per_s = 0;
   uint64_t peak_bytes = 0;
-  bool skipped = false;  // float16: the gradients were not finite, nothing was updated
-  int64_t skips = 0;     // of the run so far
-  std::span<const MetricValue> losses = {};  // of each --loss by its prediction, where they say it
-  std::span<const WatchedUnit> watch = {};   // of --watch, in an update that is watched
+  bool skipped = false;  // float16: gradients were not finite, so nothing was updated
+  int64_t skips = 0;     // in the run so far
+  std::span<const MetricValue> losses = {};  // one a --loss, named by its prediction
+  std::span<const WatchedUnit> watch = {};   // for --watch; empty if this update is not watched
 };
 
 struct EvalRow {
@@ -49,14 +100,14 @@ struct EvalRow {
   int64_t epoch = 0;
   double loss = 0;                            // NaN: no label was kept
   std::span<const MetricValue> metrics = {};  // in the order of --eval-metrics
-  std::span<const MetricValue> losses = {};   // as of a step
+  std::span<const MetricValue> losses = {};   // as in StepRow
 };
 
 struct EndRow {
   int64_t steps = 0;
   double seconds = 0;
   double median_step_ms = 0;
-  std::span<const uint64_t> peak_bytes;  // a rank each
+  std::span<const uint64_t> peak_bytes;  // one a rank
   std::span<const uint64_t> planned_peak_bytes;
   bool stopped_early = false;  // by --early-stop
   int64_t skipped = 0;         // updates
@@ -64,14 +115,14 @@ struct EndRow {
 
 class MetricsWriter {
  public:
-  enum class Mode { kTruncate, kAppend };  // a new run, a resumed run
+  enum class Mode { kTruncate, kAppend };  // for a new run, for a resumed run
 
-  // An empty path gives a writer without a file.
+  // With an empty path, returns a writer without a file.
   static Result<MetricsWriter> open(const std::string& path, Mode mode);
-  // Adds a file of --log; `metrics`: names as RowLog takes them.
+  // Adds a file of --log; `metrics` as in RowLog::open.
   Status add_log(const std::string& log, const std::vector<std::string>& metrics, Mode mode);
 
-  // Also writes lines to the pipe of OFSDP_ROWS_FD, which a caller of the library reads.
+  // Also writes the rows to the pipe OFSDP_ROWS_FD, which a caller of the library reads.
   void also_to_caller();
 
   Status step(const StepRow& row);
@@ -85,10 +136,10 @@ class MetricsWriter {
   Status write_logs(std::string_view line);
 
   UniqueFd fd_;
-  int caller_ = -1;  // lives as long as the process
+  int caller_ = -1;  // open until the process ends
   std::string path_;
   std::vector<RowLog> logs_;
-  std::string line_;  // of a step with watched norms
+  std::string line_;  // a step with watched norms
 };
 
 }  // namespace ofsdp::runtime

@@ -1,30 +1,85 @@
-// Screen: what a run says before its first step and after its last, made from facts. Rank 0 gathers
-// the facts (runtime/train/run_facts.h) and prints; progress.h has the lines between.
+// The lines of a run on stdout: opening_text before the first step, Progress during training,
+// closing_text after the last step. Rank 0 gathers the facts (runtime/train/run_facts.h) and
+// prints.
 //
-// opening_text has at most kOpeningLines lines for any model: long lists end with how many more
-// there are. `plan` and --verbose print tables instead.
-//
-//   mnist.onnx: trains 8 of 8 tensors, 1,199,882 numbers (all: --verbose on)
-//   loss: the mean over the labels of 'labels'
-//   settings: nproc_per_node 2, loss nll, optimizer adadelta, lr 1
-//   fused: log_softmax_loss 1, max_pool_relu 1
-//   wrap transformer: no repeated block found, units by size (--min-params 100000)
-//   memory: 98.7 MiB a rank: activations 19.8 MiB, workspace 14.4 MiB, ...
-//   full_shard, 2 ranks, 1 thread each, 2 units
-//
-// Texts of facts are escaped (kernels/base/escaped.h) and have no newline. Threads: any. Errors:
-// none.
+// opening_text has at most kOpeningLines lines for any model; long lists end with the number of
+// items left out. `plan` and --verbose print tables instead. Texts of facts are escaped
+// (kernels/base/escaped.h) and have no newline.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
+#include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
+
+#include "runtime/log/metrics.h"
 
 namespace ofsdp::runtime {
 
-inline constexpr int kOpeningLines = 20;  // of 24; a resumed run and its launcher have some too
+// Progress writes lines on stdout while a run trains, on rank 0. On a terminal one line is redrawn,
+// at most ten times a second, cut to the width of the terminal:
+//
+// epoch 1  [=====>              ] 250/938  loss 0.4321  lr 0.001  5321 samples/s  98.7 MiB  ...
+//
+// Elsewhere a line is written after the first step, every log_interval steps and the last step:
+//
+// epoch 1  step 250/938  loss 0.4321  lr 0.001  5321 samples/s  98.7 MiB  ...
+//
+// In place of `...` a line ends with the time left: `eta 0:12`. If gradients of float16 were not
+// finite in 3 updates, `skipped 3` follows the rate. Evaluations have lines of their own: `eval
+// step 938  loss 0.0412  accuracy 0.9871`.
+//
+// Colours are used on terminals unless NO_COLOR is set (https://no-color.org) or TERM is dumb.
+// samples/s (tokens/s if a sample is a row of tokens) is over the time since the previous line, eta
+// over all steps so far; the memory is the peak of the rank. Epochs count from 1 here. A step does
+// not allocate. A failing write is ignored, since the run matters more than the log.
+struct ProgressOptions {
+  int fd = 1;             // negative: write nothing
+  bool terminal = false;  // redraw one line
+  int64_t log_interval = 10;
+  int64_t first_step = 0;   // updates before this run, if it was resumed
+  int64_t total_steps = 0;  // 0: unknown
+  int64_t tokens_a_sample = 1;
+  bool colours = false;
+};
 
-// A part of the memory at its peak.
+// Returns options for stdout: a bar if it is a terminal.
+ProgressOptions stdout_progress(int64_t log_interval, int64_t first_step, int64_t total_steps);
+
+class Progress {
+ public:
+  using Clock = std::chrono::steady_clock;
+
+  explicit Progress(const ProgressOptions& options);
+  Progress(const Progress&) = delete;
+  Progress& operator=(const Progress&) = delete;
+  ~Progress();  // ends a remaining bar with a newline
+
+  // Must be called once an update. `samples`: of this update, over all ranks.
+  void step(const StepRow& row, int64_t samples);
+  void eval(const EvalRow& row);
+  void line(std::string_view text);  // writes another line, not torn by the bar
+  void leave_bar();                  // must be called before others print
+
+ private:
+  bool is_due(int64_t step, Clock::time_point now) const;
+  void draw(const StepRow& row, Clock::time_point now);
+  void write_bar(std::string_view text, size_t begin, size_t end);
+  void write_all(std::string_view text);
+
+  ProgressOptions options_;
+  Clock::time_point start_;
+  Clock::time_point last_drawn_;
+  int64_t samples_since_drawn_ = 0;
+  bool drawn_ = false;   // at least one line or bar
+  bool bar_up_ = false;  // the cursor is after a bar
+};
+
+inline constexpr int kOpeningLines = 20;  // of 24; a resumed run and the launcher print some too
+
+// A share of the memory at the peak.
 struct MemoryShare {
   std::string what;
   uint64_t bytes = 0;
@@ -33,19 +88,19 @@ struct MemoryShare {
 struct OpeningFacts {
   std::string model;
   int64_t tensors = 0, trained_tensors = 0, trained_numbers = 0;
-  std::string loss;                   // what it is the mean of
-  std::vector<std::string> settings;  // "lr 0.1": those that differ from their defaults
+  std::string loss;                   // the samples or labels that divide it
+  std::vector<std::string> settings;  // "lr 0.1"; options that differ from their defaults
   std::vector<std::string> fused;     // "attention 4"
-  std::string wrap_notice;            // why not the units that were asked for; or empty
-  std::vector<std::string> notices;   // lines of their own: device, types, offload
+  std::string wrap_notice;            // why the requested units are not used; may be empty
+  std::vector<std::string> notices;   // whole lines: device, types, offload
   std::vector<MemoryShare> memory;
   std::string strategy;
   int64_t ranks = 1, threads = 1, units = 0;
-  uint64_t planned_bytes = 0;  // of this rank
+  uint64_t planned_bytes = 0;  // for this rank
 };
 
 std::string opening_text(const OpeningFacts& facts);
-std::string ranks_line(const OpeningFacts& facts);  // its last line
+std::string ranks_line(const OpeningFacts& facts);  // the last line of the opening
 
 struct WrittenFile {
   std::string path;
@@ -53,23 +108,23 @@ struct WrittenFile {
 };
 
 struct ClosingFacts {
-  int64_t updates = 0;  // of this run
-  int64_t skipped = 0;  // of them, by float16: nothing was updated
+  int64_t updates = 0;  // in this run
+  int64_t skipped = 0;  // updates skipped by float16
   bool stopped_early = false;
   double seconds = 0;
   double rate = 0;  // samples or tokens a second, without evaluation and saves
   const char* rated = "samples";
   double median_step_ms = 0;
-  std::vector<uint64_t> peak_bytes;  // a rank each
+  std::vector<uint64_t> peak_bytes;  // one a rank
   std::string exposed;               // lines of exposed_time.h
 };
 
-// "done: ...", memory and communication; written_text follows.
+// Returns "done: ...", memory and communication; written_text follows.
 std::string closing_text(const ClosingFacts& facts);
 std::string written_text(const std::vector<WrittenFile>& files);
 
-// Items separated by commas, in at most `most` lines of 100 columns after `label`; the last one
-// says how many items are left out and where they are.
+// Returns items separated by commas in at most `most` lines of 100 columns after `label`. The last
+// line says how many items are left out, and which option shows them.
 std::string wrapped(const std::string& label, const std::vector<std::string>& items, int most);
 
 }  // namespace ofsdp::runtime

@@ -9,13 +9,13 @@
 namespace ofsdp::runtime {
 namespace {
 
-// Schedulers tell every process of a job, and the launcher passes on what it hears: one wish, that
-// a rank hears twice.
+// Schedulers signal every process of a job, and the launcher passes signals on, so a rank may hear
+// one wish twice.
 constexpr int64_t kSameWish = 1'000'000'000;  // nanoseconds
 
 constexpr std::array kStopping{SIGTERM, SIGINT, SIGHUP, SIGQUIT, SIGUSR1};
 
-std::atomic<int64_t> signalled = 0;  // when; 0: not
+std::atomic<int64_t> signalled = 0;  // time of the signal; 0: none
 static_assert(std::atomic<int64_t>::is_always_lock_free);
 
 int64_t now() {
@@ -29,7 +29,7 @@ void note(int number) {
   if (signalled.compare_exchange_strong(first, now()) || now() - first < kSameWish) return;
   if (getpid() == 1) _exit(128 + number);
   std::signal(number, SIG_DFL);
-  std::raise(number);  // comes when this handler has returned
+  std::raise(number);  // delivered after this handler returns
 }
 
 }  // namespace

@@ -1,11 +1,9 @@
-// StopSignal: SIGTERM, Ctrl-C, SIGHUP (a closed terminal), SIGQUIT and SIGUSR1 (Slurm's --signal)
-// as a wish that the run hears at the end of an update, instead of its end. A second one, a second
-// or more after the first, ends the process as usual; one that comes sooner is the same wish by
-// another way.
+// StopSignal turns SIGTERM, Ctrl-C, SIGHUP (a closed terminal), SIGQUIT and SIGUSR1 (Slurm's
+// --signal) into a wish, which the run reads at the end of an update. If a second signal comes a
+// second or more later, it ends the process as usual; a sooner one counts as the same wish.
 //
-// One at a time in a process, since a signal's handler belongs to the process; the flag it sets is
-// the one variable of static storage that this needs. Ownership: the destructor puts back what was
-// there before. Threads: made and destroyed by one; `heard` by any.
+// A process must have at most one, since signal handlers belong to the process. The destructor
+// restores the handlers. `heard` may be called from any thread.
 #pragma once
 
 #include <array>
@@ -13,11 +11,11 @@
 
 namespace ofsdp::runtime {
 
-// Whether who started this process wants it to ignore the signal, as nohup does with SIGHUP.
+// Returns true if the parent process wants the signal ignored, as nohup does with SIGHUP.
 bool is_ignored(int number);
 
-// The kernel drops signals to process 1 of a container that have no handler: from here on those
-// above end it with their usual status.
+// The kernel drops signals without a handler if the process is number 1 of a container. After this
+// call the signals above end such a process with the usual status.
 void end_on_signals();
 
 class StopSignal {

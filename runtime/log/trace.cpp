@@ -11,13 +11,13 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
-#include "runtime/log/log_target.h"
+#include "runtime/log/log_parts.h"
 
 namespace ofsdp::runtime {
 namespace {
 
 constexpr size_t kLineBytes = 192;  // about a line
-// From kCompute on.
+// In the order of TraceRow, from kCompute on.
 constexpr std::array kRowNames{"compute",   "communication", "inputs up",
                                "copies up", "copies down",   "update on the host"};
 
@@ -27,7 +27,7 @@ std::string quoted(const std::string& text) {
   return nlohmann::json(text).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 
-// The text that does not change from event to event of one step.
+// The text that all events of one step share.
 struct StepText {
   bool shown = true;
   TraceRow row = TraceRow::kCompute;
@@ -62,7 +62,7 @@ class LineWriter {
   }
 
  private:
-  // The first two, and further ones that have events.
+  // Names the first two rows, and others that have events.
   void name_rows(const TraceRecorder& recorder) {
     constexpr auto kName = R"({{"name":"{}","ph":"M","pid":{},"tid":{},"args":{{"name":"{}"}}}})";
     constexpr auto kOrder =
@@ -103,14 +103,15 @@ class LineWriter {
     return format_text("{} u{} {}", what, unit.id, unit.name);
   }
 
-  // A copy, or what the host does for a unit.
+  // A copy, or work of the host for a unit.
   void add_unit(const TraceEvent& event) {
     const bool host = event.row == TraceRow::kHost;
     const std::string name = event.row == TraceRow::kInputs ? "inputs" : of_unit(event);
     line(quoted(name), host ? "\"Update\"" : "\"copy\"", event.row, event);
   }
 
-  // Perfetto wants the begin of an event in the microsecond, the digits after it are nanoseconds.
+  // Perfetto takes the begin of an event in microseconds; the digits after the point are
+  // nanoseconds.
   void line(std::string_view name, std::string_view category, TraceRow row,
             const TraceEvent& event) {
     const int64_t begin = event.begin - base_, took = event.end - event.begin;
@@ -149,7 +150,7 @@ Status write_text(const std::string& path, const std::string& text) {
   return file ? Status{} : fault("{}: cannot write the trace: {}", path, std::strerror(errno));
 }
 
-// The first moment on any rank.
+// Returns the time of the first event on any rank.
 Result<int64_t> common_base(const TraceRecorder& recorder, Communicator& communicator) {
   int64_t first = INT64_MAX;
   for (size_t i = 0; i < recorder.size(); ++i) first = std::min(first, recorder.event(i).begin);

@@ -1,18 +1,17 @@
-// --trace: what each step of the executor took, as a Chrome trace (chrome://tracing,
+// --trace: the time of each step of the executor, as a Chrome trace (chrome://tracing,
 // https://ui.perfetto.dev).
 //
-// TraceRecorder keeps the last kTraceEvents events in memory that the plan counts; older ones are
-// overwritten. TraceFile turns them into one file of all ranks at the end of the run: a process a
-// rank, with two rows: nodes, updates and whatever else computes; gathers, waits and reductions. On
-// a device (runtime/engine/device/device_trace.h) rows are streams, and those of copies come after
-// these two. Times are microseconds since the first event of any rank (one host: one clock). The
-// file appears by rename, whole or not at all; until then each rank writes a part of its own next
-// to it.
+// TraceRecorder keeps the last kTraceEvents events in memory that the plan counts and overwrites
+// older ones. At the end of the run TraceFile writes one file for all ranks: a process a rank, with
+// one row for computing (nodes, updates) and one for communication (gathers, waits, reductions). On
+// a device (runtime/engine/device/device_trace.h) rows are streams, and rows of copies follow.
+// Times are microseconds since the first event of any rank; one host has one clock. Until the file
+// appears, whole, by rename, each rank writes a part next to it.
 //
-// Format: "Trace Event Format", Google, 2016 (complete events, "ph": "X").
-// Ownership: the recorder views the rank's memory; programs outlive both. Threads: the executor's.
-// Recording never allocates. Errors: kInput when the file cannot be created, before the run; kFault
-// when it cannot be written.
+// Format: "Trace Event Format", Google, 2016 (complete events, "ph": "X"). The recorder borrows the
+// memory of the rank; programs must outlive recorder and file. Must be used by the thread of the
+// executor; recording never allocates. Errors: kInput if the file cannot be created, before the
+// run; kFault if it cannot be written.
 #pragma once
 
 #include <algorithm>
@@ -27,22 +26,23 @@ namespace ofsdp::runtime {
 inline constexpr int32_t kTraceExchange = -1;  // the exchange that ends an update
 inline constexpr int32_t kTraceUpdate = -2;    // the whole update
 
-// The row of an event: where its kind of step belongs on a CPU, or on which stream it was.
+// The row of an event: the kind of step on a CPU, the stream on a device.
 enum class TraceRow : int32_t {
   kOfStep,
   kCompute,
   kCommunication,
   kInputs,
-  kUp,  // of --cpu-offload, like the next two
+  kUp,  // for --cpu-offload, like the next two
   kDown,
   kHost
 };
 
 struct TraceEvent {
-  const ProgramPlan* program;  // null: no step of one
+  const ProgramPlan* program;  // null: not a step of a program
   int64_t begin;               // nanoseconds of the steady clock
   int64_t end;
-  int32_t step;  // of the program's schedule; kTrace...; on the last four rows the unit
+  // index in the schedule of the program, or kTrace...; in the last four rows the unit
+  int32_t step;
   TraceRow row;
   int64_t update;  // from 1
 };
@@ -60,7 +60,7 @@ class TraceRecorder {
   }
 
   size_t size() const { return std::min(static_cast<size_t>(count_), events_.size()); }
-  // In the order of recording.
+  // Returns the i-th event in order of recording.
   const TraceEvent& event(size_t i) const {
     const size_t oldest = static_cast<size_t>(count_) - size();
     return events_[(oldest + i) % events_.size()];
@@ -73,14 +73,14 @@ class TraceRecorder {
 
 class TraceFile {
  public:
-  // Without a path nothing is written. Not collective.
+  // With an empty path nothing is written. Not collective.
   static Result<TraceFile> open(const std::string& path, int rank);
   TraceFile() = default;
   TraceFile(TraceFile&& other) noexcept {
     std::swap(path_, other.path_), std::swap(part_, other.part_);
   }
   TraceFile& operator=(TraceFile&&) = delete;
-  ~TraceFile();  // removes this rank's part
+  ~TraceFile();  // removes the part of this rank
 
   // Collective.
   Status write(const TraceRecorder& recorder, const Plan& plan, Communicator& communicator);
@@ -92,7 +92,7 @@ class TraceFile {
   std::string part_;
 };
 
-// One rank's events, a line each, separated by commas; times count from `base`.
+// Returns the events of one rank, a line each, separated by commas; times count from `base`.
 std::string trace_lines(const TraceRecorder& recorder, const Plan& plan, int rank, int64_t base);
 
 }  // namespace ofsdp::runtime

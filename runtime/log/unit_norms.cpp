@@ -12,7 +12,7 @@ namespace {
 
 constexpr size_t kGrowthsShown = 6;
 
-// NaN is larger than all others.
+// NaN counts as larger than all numbers.
 double size_of(float norm) {
   return std::isnan(norm) ? std::numeric_limits<double>::infinity() : static_cast<double>(norm);
 }
@@ -23,7 +23,7 @@ double median(std::vector<double> values) {
   return *middle;
 }
 
-// Adds where the values, an update each, grow to the end.
+// Adds `growth` if the values, one an update, grow at the end.
 void add_growth(const NormHistory& history, const std::vector<double>& values, Growth growth,
                 std::vector<Growth>& list) {
   for (size_t i = values.size(); i-- > 1;) {

@@ -1,12 +1,12 @@
-// UnitNorms: how large the gradient and the weights of each unit are, and NormHistory, those of the
-// latest watched updates: what --watch keeps.
+// Norms of the gradient and the weights of each unit, for --watch; NormHistory keeps those of the
+// latest watched updates.
 //
-// [Note: norms that grow] A norm has grown in an update if it is more than kGrowth times the median
-// of the (at most kNormsBefore) watched updates before that one, or infinite or NaN. It grows from
-// the first of the last unbroken row of such updates, which ends with the last one watched. A slow
-// rise is found late, a jump to a new level only for as long as the median takes to follow.
+// [Note: norms that grow] A norm has grown in an update if it is infinite, NaN, or more than
+// kGrowth times the median of the (at most kNormsBefore) watched updates before. It grows from the
+// first update of the last unbroken row of such updates, if that row ends with the last watched
+// one. A slow rise is found late; a jump to a new level is reported only until the median follows.
 //
-// Ownership: NormHistory borrows its memory. Threads: one. No allocation in `add`. Errors: none.
+// NormHistory borrows its memory; `add` does not allocate.
 #pragma once
 
 #include <cstddef>
@@ -18,7 +18,7 @@
 namespace ofsdp::runtime {
 
 struct UnitNorms {
-  float grad_norm = 0, grad_max = 0;      // before clipping, unscaled; the largest absolute value
+  float grad_norm = 0, grad_max = 0;  // before clipping, unscaled; max: the largest absolute value
   float weight_norm = 0, weight_max = 0;  // before the update
 };
 
@@ -33,11 +33,11 @@ inline constexpr NormKind kNormKinds[] = {{"grad_norm", &UnitNorms::grad_norm},
 
 struct WatchedUnit {
   int unit = 0;
-  std::string name;  // no other of the list has it
+  std::string name;  // unique in the list
   UnitNorms norms = {};
 };
 
-// "watch/KIND/NAME", for logs that list their columns.
+// Returns "watch/KIND/NAME" for each column, for logs with a header.
 std::vector<std::string> watched_columns(std::span<const WatchedUnit> units);
 
 class NormHistory {
@@ -47,12 +47,12 @@ class NormHistory {
     return kKept * (sizeof(int64_t) + units * sizeof(UnitNorms));
   }
 
-  // `memory`: bytes(units) of it, aligned for int64_t.
+  // `memory` must have bytes(units) bytes, aligned for int64_t.
   NormHistory(size_t units, std::span<std::byte> memory);
 
   void add(int64_t step, std::span<const WatchedUnit> units);
   size_t size() const { return added_ < kKept ? added_ : kKept; }
-  // The i-th that is kept, the oldest first.
+  // Returns the i-th kept step, the oldest first.
   int64_t step(size_t i) const { return steps_[place(i)]; }
   const UnitNorms& norms(size_t i, size_t unit) const { return norms_[place(i) * units_ + unit]; }
 
@@ -65,21 +65,22 @@ class NormHistory {
   std::span<UnitNorms> norms_;
 };
 
-// A norm that grows: of the gradient or of the weights of a unit.
+// The gradient norm or weight norm of a unit that grows.
 struct Growth {
-  size_t unit = 0;  // in the list
+  size_t unit = 0;  // index in the list
   bool weights = false;
-  int64_t step = 0;                       // from which on
-  double before = 0, then = 0, last = 0;  // the median before that step; at it; of the last update
+  int64_t step = 0;  // the first step that has grown
+  // the median before that step; the norm at it; the norm of the last update
+  double before = 0, then = 0, last = 0;
 };
 
 inline constexpr double kGrowth = 4;
 inline constexpr size_t kNormsBefore = 16;
 
-// The earliest first; equally early ones by how far they grew.
+// Sorted by step, then by growth.
 std::vector<Growth> growths(const NormHistory& history, size_t units);
 
-// Says where norms began to grow, a line each, without the last newline; empty without a history.
+// Returns a line for each norm that grows, without the last newline; empty if there is no history.
 std::string growth_text(const NormHistory& history, std::span<const WatchedUnit> units);
 
 }  // namespace ofsdp::runtime

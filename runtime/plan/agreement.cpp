@@ -46,16 +46,16 @@ std::vector<double> step_codes(const RunPlan& plan) {
 Status first_difference(const RunPlan& plan, Communicator& communicator) {
   const auto codes = step_codes(plan);
   const auto ranks = static_cast<size_t>(communicator.size());
-  std::vector<double> all(ranks * kExchangeMost);
-  for (size_t begin = 0;; begin += kExchangeMost) {
-    std::array<double, kExchangeMost> mine;
+  std::vector<double> all(ranks * kMaxExchange);
+  for (size_t begin = 0;; begin += kMaxExchange) {
+    std::array<double, kMaxExchange> mine;
     for (size_t i = 0; i < mine.size(); ++i) {
       mine[i] = begin + i < codes.size() ? codes[begin + i] : kNoStep;
     }
     OFSDP_RETURN_IF_ERROR(communicator.exchange(mine, all, {"schedule comparison", -1, 0}));
     for (size_t i = 0; i < mine.size(); ++i) {
       for (size_t r = 1; r < ranks; ++r) {
-        const double first = all[i], other = all[r * kExchangeMost + i];
+        const double first = all[i], other = all[r * kMaxExchange + i];
         if (first == other) continue;
         return fault(
             "the schedules of ranks 0 and {} differ, first in collective step {}: {} on rank 0, {} "

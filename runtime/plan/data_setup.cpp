@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <filesystem>
 
-#include "runtime/data/synthetic.h"
+#include "runtime/data/row_source.h"
 
 namespace ofsdp::runtime {
 namespace {

@@ -143,10 +143,10 @@ class Chooser {
   }
 
   Result<ChosenDevice> open(int devices, bool several) const {
-    if (several && communicator_.ranks_of_each_host() == 0) {
+    if (several && communicator_.ranks_on_each_host() == 0) {
       return none("several hosts have different numbers of ranks");
     }
-    const int here = several ? communicator_.rank() % communicator_.ranks_of_each_host() : 0;
+    const int here = several ? communicator_.rank() % communicator_.ranks_on_each_host() : 0;
     ChosenDevice chosen;
     OFSDP_ASSIGN_OR_RETURN(chosen.device, find_device(here % devices));
     OFSDP_RETURN_IF_ERROR(chosen.device->allow(permissions()));

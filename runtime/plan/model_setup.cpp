@@ -6,12 +6,11 @@
 
 #include "importer/dialects/onnxruntime/ort_operators.h"
 #include "importer/dialects/onnxruntime/ort_source.h"
-#include "importer/dialects/training_info/initialization.h"
+#include "importer/dialects/training_info/algorithm_builder.h"
 #include "importer/dialects/training_info/rules_source.h"
 #include "importer/edit/adapted_source.h"
 #include "importer/file/onnx_file.h"
 #include "importer/graph/graph.h"
-#include "importer/graph/lowering.h"
 #include "importer/graph/update_rules.h"
 #include "importer/onnx_import.h"
 #include "importer/passes/decoder_past.h"

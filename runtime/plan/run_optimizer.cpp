@@ -7,9 +7,8 @@
 #include <set>
 
 #include "importer/graph/graph.h"
-#include "importer/graph/graph_uses.h"
 #include "importer/passes/loss.h"
-#include "kernels/optimizers/muon.h"
+#include "kernels/optimizers/parameter_updates.h"
 #include "runtime/engine/optimizer_step.h"
 
 namespace ofsdp::runtime {

@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "importer/graph/verify.h"
-#include "importer/passes/passes.h"
+#include "importer/pipeline.h"
 #include "kernels/base/hash.h"
 #include "kernels/base/reject.h"
 #include "runtime/data/loader.h"
@@ -65,7 +65,7 @@ class RunPlanner {
     }
     OFSDP_RETURN_IF_ERROR(plan_evaluation_metrics());
     OFSDP_RETURN_IF_ERROR(plan_device_rules(setup_, communicator_.rank(), *run_));
-    OFSDP_RETURN_IF_ERROR(choose_recomputation(most_recomputation(segments(graph, run_->plan))));
+    OFSDP_RETURN_IF_ERROR(choose_recomputation(max_recomputation(segments(graph, run_->plan))));
     return std::move(run_);
   }
 
@@ -141,7 +141,7 @@ class RunPlanner {
   }
 
   int64_t shard_size() const {
-    return options_.sharding.shard_size.value_or(communicator_.ranks_of_each_host());
+    return options_.sharding.shard_size.value_or(communicator_.ranks_on_each_host());
   }
 
   Status check_shard_size() const {
@@ -186,8 +186,7 @@ class RunPlanner {
   Status check_channels() const {
     const size_t units = run_->plan.units.size();
     const size_t others = size_t{Channels::kOfAll} + run_->memory.joins.size();
-    const size_t most =
-        static_cast<size_t>(kMostChannels) - std::min<size_t>(others, kMostChannels);
+    const size_t most = static_cast<size_t>(kMaxChannels) - std::min<size_t>(others, kMaxChannels);
     if (Channels::kOfUnit * units <= most) return {};
     return input_error("{} units: at most {} are supported; a larger --min-params makes fewer",
                        units, most / Channels::kOfUnit);
@@ -221,38 +220,30 @@ class RunPlanner {
     return plan_programs(low);
   }
 
-  // Nodes that become one where a kernel takes it.
-  Result<Graph> joined(Graph graph, bool training, const TakesNode& takes) const {
-    const auto pass = [&](const char* name, auto change) -> Status {
-      OFSDP_ASSIGN_OR_RETURN(graph, checked(name, change(graph, takes)));
-      return {};
+  // Runs the last passes, which ask for kernels and units of this run.
+  Status finish_graph(Graph& graph, bool training) const {
+    PassContext c;
+    c.settings = &setup_.source->settings();
+    c.mode = training ? Mode::kTrain : Mode::kEval;
+    c.device = run_->device != nullptr;
+    c.takes = [this](const Graph& g, const Node& node) {
+      return run_->kernels->get(*node.op, problem_of(g, node)).ok();
     };
-    if (training && options_.passes.joins) {
-      OFSDP_RETURN_IF_ERROR(pass("join_loss_gradient", join_loss_gradient));
-      OFSDP_RETURN_IF_ERROR(pass("multiply_kept_rows", multiply_kept_rows));
-      OFSDP_RETURN_IF_ERROR(pass("join_norm_addends", join_norm_addends));
+    if (run_->recompute_level > 0) {
+      c.recompute = [this](const Graph& g) {
+        const auto parts = segments(g, run_->plan);
+        return recompute(g, parts, recompute_choice(parts, run_->recompute_level));
+      };
     }
-    if (run_->device == nullptr) return graph;
-    OFSDP_RETURN_IF_ERROR(pass("keep_attention_statistics", keep_attention_statistics));
-    OFSDP_RETURN_IF_ERROR(pass("join_epilogues", join_epilogues));
-    OFSDP_RETURN_IF_ERROR(pass("pitch_rows", pitch_rows));
-    return graph;
+    OFSDP_RETURN_IF_ERROR(run_passes(graph, c, {PassStage::kProgram}));
+    return verify(graph, "last");
   }
 
   Status add_program(const ProgramKey& key) {
     if (run_->programs.contains(key)) return {};
     OFSDP_ASSIGN_OR_RETURN(Graph graph, key.training ? setup_.training_graph(key.batch)
                                                      : setup_.evaluation_graph(key.batch));
-    if (key.training && run_->recompute_level > 0) {
-      const auto parts = segments(graph, run_->plan);
-      graph = recompute(graph, parts, recompute_choice(parts, run_->recompute_level));
-      OFSDP_ASSIGN_OR_RETURN(graph, checked("recompute", std::move(graph)));
-    }
-    const TakesNode takes = [this](const Graph& g, const Node& node) {
-      return run_->kernels->get(*node.op, problem_of(g, node)).ok();
-    };
-    OFSDP_ASSIGN_OR_RETURN(graph, joined(std::move(graph), key.training, takes));
-    OFSDP_RETURN_IF_ERROR(verify(graph, "last"));
+    OFSDP_RETURN_IF_ERROR(finish_graph(graph, key.training));
     const ShardingOptions& s = options_.sharding;
     const CompileOptions compile_options{
         .training = key.training,
@@ -357,7 +348,7 @@ class RunPlanner {
     size_t unpacked = 0;  // by the first rank of each host, for its ranks
     if (setup_.data.train) unpacked += setup_.data.train->shared_bytes();
     if (setup_.data.eval) unpacked += setup_.data.eval->shared_bytes();
-    needs.data = communicator_.is_first_of_host() ? unpacked : 0;
+    needs.data = communicator_.is_first_on_host() ? unpacked : 0;
     if (run_->device == nullptr) needs.link = communicator_.staging_bytes();
     needs.data_elsewhere = unpacked - needs.data;
     const bool saves = options_.command != Command::kEval && !options_.checkpoint.dir.empty();

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "importer/graph/rank_rows.h"
+#include "importer/graph/graph.h"
 #include "kernels/core/device_values.h"
 #include "runtime/program/program_operands.h"
 

@@ -5,7 +5,7 @@
 #include <numeric>
 #include <utility>
 
-#include "importer/graph/rank_rows.h"
+#include "importer/graph/graph.h"
 #include "kernels/core/memory.h"
 #include "runtime/program/value_storage.h"
 

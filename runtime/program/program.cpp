@@ -6,15 +6,15 @@
 #include "kernels/base/hash.h"
 #include "kernels/core/memory.h"
 #include "kernels/cpu/parallel.h"
-#include "plugins/loading/device_kernel.h"
+#include "plugins/loading/operators.h"
 #include "runtime/program/value_storage.h"
 
 namespace ofsdp::runtime {
 namespace {
 
-// Returns a + b, at most kMostGraphBytes.
+// Returns a + b, at most kMaxGraphBytes.
 size_t added(size_t a, size_t b) {
-  const auto most = static_cast<size_t>(kMostGraphBytes);
+  const auto most = static_cast<size_t>(kMaxGraphBytes);
   return std::min(std::min(a, most) + std::min(b, most), most);
 }
 
@@ -46,9 +46,9 @@ Status check_bytes(const Graph& graph, const std::vector<size_t>& workspace) {
     }
     sum = added(sum, bytes);
   }
-  if (sum < static_cast<size_t>(kMostGraphBytes)) return ok_status();
+  if (sum < static_cast<size_t>(kMaxGraphBytes)) return ok_status();
   return input_error("{}: {} or more bytes of operands do not fit into any memory", graph.file,
-                     kMostGraphBytes);
+                     kMaxGraphBytes);
 }
 
 }  // namespace

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "importer/graph/rank_rows.h"
+#include "importer/graph/graph.h"
 #include "runtime/program/value_storage.h"
 
 namespace ofsdp::runtime {

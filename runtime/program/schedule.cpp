@@ -5,8 +5,7 @@
 #include <map>
 
 #include "fsdp/plan/recompute.h"
-#include "importer/graph/graph_uses.h"
-#include "importer/graph/rank_rows.h"
+#include "importer/graph/graph.h"
 #include "kernels/base/escaped.h"
 #include "kernels/base/hash.h"
 #include "runtime/program/value_storage.h"

@@ -4,7 +4,7 @@
 #include <limits>
 #include <numeric>
 
-#include "importer/graph/rank_rows.h"
+#include "importer/graph/graph.h"
 
 namespace ofsdp::runtime {
 namespace {

@@ -2,10 +2,11 @@
 #include <nlohmann/json.hpp>
 
 #include "kernels/cpu/parallel.h"
-#include "runtime/report/orthogonal_table.h"
+#include "runtime/report/plan_page_html.h"
 #include "runtime/report/plan_report.h"
 
 namespace ofsdp::runtime {
+
 namespace {
 
 using Json = nlohmann::json;
@@ -66,7 +67,7 @@ Json memory_json(const PlanReport& report) {
           {"at_peak", shares}};
 }
 
-// The ranks that take Muon's matrices, and what each has of them.
+// The load of each rank from Muon's matrices.
 Json orthogonal_json(const RunPlan& plan) {
   Json matrices = Json::array(), ranks = Json::array();
   for (const DealtMatrix& dealt : dealt_matrices(plan)) {
@@ -100,7 +101,7 @@ Json step_json(const ProgramPlan& program, const Step& step) {
   return out;
 }
 
-// "bfloat16[64,1024,768]" for each; "" for an absent one.
+// "bfloat16[64,1024,768]" for each value; "" for an absent one.
 Json values_json(const Graph& graph, const std::vector<ValueId>& values) {
   Json list = Json::array();
   for (const ValueId id : values) {
@@ -114,7 +115,7 @@ Json values_json(const Graph& graph, const std::vector<ValueId>& values) {
   return list;
 }
 
-// Adds the operands of a device's node, and the bytes that a step reads and writes by them.
+// Adds the operands of a device's node and the bytes that the step reads and writes.
 void add_traffic(const ProgramPlan& program, const Step& step, const StepTraffic& traffic,
                  Json& to) {
   if (traits(step.kind).subject == StepSubject::kNode) {
@@ -126,7 +127,7 @@ void add_traffic(const ProgramPlan& program, const Step& step, const StepTraffic
   to["written_bytes"] = traffic.written;
 }
 
-// Adds a device's stream, and the events that are recorded and waited for.
+// Adds the stream of a device's step, and the events that it records and waits for.
 void add_stream(const StreamStep& step, Json& to) {
   to["stream"] = stream_name(step.stream);
   if (step.forks >= 0) to["forks"] = step.forks;
@@ -211,6 +212,20 @@ std::string to_json(const PlanReport& report, const RunSettings& settings) {
                      {"exposed_ms", ms(report.update_exposed)}};
   }
   return all.dump(-1, ' ', false, Json::error_handler_t::replace);
+}
+
+// The page of `fsdp-run plan --html`: plan_page.html with the JSON of the plan, which a script in
+// the page draws as SVG.
+
+// "</" would end the script element that holds the JSON.
+std::string page(const PlanReport& report, const RunSettings& settings) {
+  constexpr std::string_view kPlace = "@PLAN_JSON@";
+  std::string data;
+  for (const char c : to_json(report, settings)) {
+    if (c == '/' && data.ends_with('<')) data += '\\';
+    data += c;
+  }
+  return std::string(kPlanPage).replace(kPlanPage.find(kPlace), kPlace.size(), data);
 }
 
 }  // namespace ofsdp::runtime

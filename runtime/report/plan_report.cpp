@@ -1,15 +1,283 @@
 #include "runtime/report/plan_report.h"
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
 #include <fstream>
+#include <numeric>
 
 #include "importer/write/output_files.h"
+#include "kernels/base/escaped.h"
+#include "kernels/base/readable.h"
+#include "kernels/core/device.h"
+#include "kernels/core/registry.h"
+#include "kernels/cpu/parallel.h"
+#include "plugins/loading/operators.h"
+#include "runtime/plan/device_choice.h"
 #include "runtime/plan/predict/prediction.h"
 
 namespace ofsdp::runtime {
+
+namespace {
+
+size_t matrix_bytes(const OrthogonalMatrix& m) {
+  return static_cast<size_t>(m.numel()) * sizeof(float);
+}
+
+std::string gigaflops(double flops) { return readable_number(flops * 1e-9, 3); }
+
+}  // namespace
+
+std::vector<DealtMatrix> dealt_matrices(const RunPlan& plan) {
+  std::vector<DealtMatrix> list;
+  for (size_t u = 0; u < plan.orthogonal.size(); ++u) {
+    const Unit& unit = plan.plan.units[u];
+    for (const OrthogonalMatrix& m : plan.orthogonal[u]) {
+      const auto param = std::ranges::find(unit.params, m.offset, &UnitParam::offset);
+      list.push_back({param->name, unit.id, &m, owners(plan.plan, unit, m)});
+    }
+  }
+  return list;
+}
+
+std::vector<OrthogonalLoad> orthogonal_loads(const RunPlan& plan) {
+  std::vector<OrthogonalLoad> loads(static_cast<size_t>(plan.plan.world));
+  for (const DealtMatrix& dealt : dealt_matrices(plan)) {
+    for (const int rank : dealt.ranks) {
+      OrthogonalLoad& load = loads[static_cast<size_t>(rank)];
+      ++load.matrices;
+      load.bytes += matrix_bytes(*dealt.matrix);
+      load.flops += orthogonal_flops(*dealt.matrix);
+    }
+  }
+  return loads;
+}
+
+std::string orthogonal_table(const RunPlan& plan) {
+  const std::vector<DealtMatrix> list = dealt_matrices(plan);
+  if (list.empty()) return "";
+  size_t width = 6;
+  for (const DealtMatrix& dealt : list) width = std::max(width, escaped(dealt.name).size());
+  const auto padded = [width](std::string text) {
+    text.resize(width, ' ');
+    return text;
+  };
+  std::string out = format_text("\nNewton-Schulz (Muon)\n{}  {:>5}  {:>13}  {:>9}  {:>12}  rank\n",
+                                padded("matrix"), "unit", "shape", "size", "GFLOP");
+  for (const DealtMatrix& dealt : list) {
+    const OrthogonalMatrix& m = *dealt.matrix;
+    out += format_text("{}  {:>5}  {:>13}  {:>9}  {:>12}  {}\n", padded(escaped(dealt.name)),
+                       format_text("u{}", dealt.unit), format_text("{} x {}", m.rows, m.columns),
+                       readable_bytes(matrix_bytes(m)), gigaflops(orthogonal_flops(m)),
+                       joined(dealt.ranks, ", "));
+  }
+  out += format_text("\n{:>4}  {:>8}  {:>9}  {:>12}\n", "rank", "matrices", "size", "GFLOP");
+  const std::vector<OrthogonalLoad> loads = orthogonal_loads(plan);
+  for (size_t r = 0; r < loads.size(); ++r) {
+    out += format_text("{:>4}  {:>8}  {:>9}  {:>12}\n", r, loads[r].matrices,
+                       readable_bytes(loads[r].bytes), gigaflops(loads[r].flops));
+  }
+  return out;
+}
+
+namespace {
+
+size_t bytes_of(const Span& elements, const Operand& of) {
+  return of.area == Area::kNone ? 0 : static_cast<size_t>(elements.numel) * dtype_size(of.dtype);
+}
+
+class TrafficCounter {
+ public:
+  explicit TrafficCounter(const Graph& graph) : graph_(graph) {}
+
+  StepTraffic count(const Operation& op) const {
+    switch (op.kind) {
+#define OPERATION(kind, engine, cost, traffic, description) \
+  case OpKind::k##kind:                                     \
+    return traffic(op);
+#define HOST_OPERATION(kind, description) \
+  case OpKind::k##kind:                   \
+    break;
+#include "runtime/program/steps.inc"
+    }
+    return {};
+  }
+
+ private:
+  // --- The column `traffic` of steps.inc
+
+  static StepTraffic none(const Operation&) { return {}; }
+
+  // Inputs and outputs; the workspace follows them.
+  StepTraffic node(const Operation& op) const {
+    const Node& node = graph_.nodes[static_cast<size_t>(op.node)];
+    StepTraffic sum;
+    for (size_t i = 0; i < node.inputs.size() + node.outputs.size(); ++i) {
+      const Operand& operand = op.operands[i];
+      if (operand.area == Area::kNone) continue;
+      (operand.writes ? sum.written : sum.read) += operand.bytes();
+    }
+    return sum;
+  }
+
+  static StepTraffic place_rows(const Operation& op) {
+    return {op.operands[0].bytes(), op.dst.bytes()};
+  }
+
+  static StepTraffic unshard(const Operation& op) {
+    if (!op.converts) return {};
+    return {bytes_of(op.part, op.src), bytes_of(op.part, op.dst)};
+  }
+
+  static StepTraffic copy(const Operation& op) { return {op.src.bytes(), op.dst.bytes()}; }
+
+  static StepTraffic add(const Operation& op) {
+    return {op.src.bytes() + op.dst.bytes(), op.dst.bytes()};
+  }
+
+  static StepTraffic sum(const Operation& op) { return gradient(op, op.stages.update); }
+  static StepTraffic update(const Operation& op) { return gradient(op, true); }
+
+  // Parameters and states are read; what the step changes is written.
+  static StepTraffic optimizer_step(const Operation& op) {
+    StepTraffic sum;
+    for (const Operand& operand : op.operands) {
+      sum.read += operand.bytes();
+      if (operand.writes) sum.written += operand.bytes();
+    }
+    return sum;
+  }
+
+  // Reads the gradient, twice if it has a norm. An update also reads and writes the operands after
+  // slot and gradient.
+  static StepTraffic gradient(const Operation& op, bool updates) {
+    StepTraffic sum;
+    const size_t gradient = bytes_of(op.part, op.src);
+    if (op.stages.norm) sum.read += gradient;
+    if (op.dst.area != Area::kNone || updates) sum.read += gradient;
+    if (op.dst.area != Area::kNone) sum.written += op.dst.bytes();
+    for (size_t i = 2; updates && i < op.operands.size(); ++i) {
+      const Operand& operand = op.operands[i];
+      if (operand.dtype == DType::kFloat32) sum.read += operand.bytes();  // else a rounded copy
+      sum.written += operand.bytes();
+    }
+    return sum;
+  }
+
+  const Graph& graph_;
+};
+
+}  // namespace
+
+std::vector<StepTraffic> step_traffic(const LoweredProgram& lowered, const ProgramPlan& program) {
+  std::vector<StepTraffic> steps(program.schedule.steps.size());
+  const TrafficCounter counter(program.graph);
+  for (const Operation& op : lowered.operations) {
+    StepTraffic& step = steps[static_cast<size_t>(op.step)];
+    const StepTraffic more = counter.count(op);
+    step.read += more.read;
+    step.written += more.written;
+  }
+  return steps;
+}
+
+namespace {
+
+void add_programs(const RunPlan& run, DevicePart& to) {
+  for (const auto& [key, program] : run.programs) {
+    const LoweredProgram lowered = lower(program, lowering(run, 0));
+    to.streams.emplace(
+        &program, plan_streams(step_accesses(lowered.operations, program.schedule.steps.size())));
+    to.traffic.emplace(&program, step_traffic(lowered, program));
+  }
+}
+
+}  // namespace
+
+DevicePart device_part(const RunPlan& run) {
+  const RankMemoryPlan& m = run.memory;
+  DevicePart part;
+  part.description = run.device->description();
+  part.here = !only_plans(*run.device);
+  part.device_bytes = region_bytes(m.arena) + region_bytes(m.kept) + region_bytes(m.state) +
+                      region_bytes(m.shared) + region_bytes(m.device_io);
+  part.pinned_bytes = region_bytes(m.staging) + region_bytes(m.pinned_io);
+  part.host_bytes = m.planned_bytes() - part.device_bytes - part.pinned_bytes;
+  add_programs(run, part);
+  return part;
+}
+
+std::string text(const DevicePart& part) {
+  std::string out = format_text("of these {} on the device, {} pinned on the host, {} elsewhere\n",
+                                part.device_bytes, part.pinned_bytes, part.host_bytes);
+  if (!part.here) {
+    out +=
+        "not known without a GPU: which operators have kernels, their workspaces (counted as 0) "
+        "and which nodes are joined (none here)\n";
+  }
+  return out + "no times: nothing measures GPUs yet; --device cpu predicts for this machine\n";
+}
+
+const char* stream_name(Lane stream) {
+  constexpr std::array kNames{"compute", "communication", "download"};
+  return kNames[static_cast<size_t>(stream)];
+}
+
+std::string streams_line(const DevicePart& part, const ProgramPlan& program) {
+  const StreamPlan& plan = part.streams.at(&program);
+  std::array<int, 3> steps{};
+  for (size_t s = 0; s < plan.steps.size(); ++s) {
+    if (!traits(program.schedule.steps[s].kind).on_device) continue;
+    ++steps[static_cast<size_t>(plan.steps[s].stream)];
+  }
+  std::string out = "streams:";
+  for (size_t i = 0; i < steps.size(); ++i) {
+    if (steps[i] == 0) continue;
+    out += format_text("{} {} {} step{}", i == 0 ? "" : ",", stream_name(static_cast<Lane>(i)),
+                       steps[i], steps[i] == 1 ? "" : "s");
+  }
+  out += format_text("; {} event{}", plan.events, plan.events == 1 ? "" : "s");
+  std::string joined;
+  for (const auto& [rule, count] : program.graph.fused) {
+    joined += format_text("{}{} {}", joined.empty() ? "; joined: " : ", ", rule, count);
+  }
+  return out + joined + "\n";
+}
+
+std::vector<std::pair<std::string, TensorDesc>> pitched_results(const ProgramPlan& program) {
+  std::vector<std::pair<std::string, TensorDesc>> list;
+  for (const Node& node : program.graph.nodes) {
+    if (node.op->view) continue;
+    for (const ValueId id : node.outputs) {
+      const TensorDesc& desc = program.graph.value(id).desc;
+      if (desc.pitch != 0) list.emplace_back(node.name, desc);
+    }
+  }
+  return list;
+}
+
+std::string rows_line(const ProgramPlan& program) {
+  std::string out;
+  for (const auto& [node, desc] : pitched_results(program)) {
+    out += format_text("{}'{}' {} in rows of {}", out.empty() ? "rows: " : ", ", escaped(node),
+                       desc.dense().text(), desc.pitch);
+  }
+  return out.empty() ? "" : out + "\n";
+}
+
+std::string stream_text(const StreamStep& step) {
+  std::string out;
+  if (step.forks >= 0) out += format_text("; forks {}", step.forks);
+  for (size_t i = 0; i < step.waits.size(); ++i) {
+    out += format_text("{} {}", i == 0 ? "; waits" : ",", step.waits[i]);
+  }
+  if (step.records >= 0) out += format_text("; event {}", step.records);
+  if (out.empty() && step.stream == Lane::kCompute) return "";
+  return format_text("  [{}{}]", stream_name(step.stream), out);
+}
+
 namespace {
 
 constexpr std::chrono::milliseconds kMeasureFor{1200};
@@ -83,7 +351,7 @@ Peak peak_of(const RunPlan& plan) {
   size_t sum = 0;
   for (const PeakShare& share : peak.shares) sum += share.bytes;
   OFSDP_CHECK(sum <= m.planned_bytes(), "{} bytes of {}", sum, m.planned_bytes());
-  // Unused are the rest of the arena at that moment, gaps between pieces, the rest of last pages.
+  // Unused: the rest of the arena at that moment, gaps between pieces, the ends of last pages.
   peak.shares.push_back({"unused", "not used then", m.planned_bytes() - sum});
   if (program.memory.peak_step >= 0) {
     peak.node = name_of_step(program, plan.plan, program.memory.peak_step);
@@ -121,6 +389,178 @@ Status write_page(const std::string& path, const std::string& page) {
   const std::string reason = std::strerror(errno);
   std::remove(temporary.c_str());
   return fault("{}: cannot be written: {}", path, reason);
+}
+
+// The text of `fsdp-run plan`.
+
+namespace {
+
+constexpr size_t kUnitsShown = 5;
+
+std::string peak_text(const PlanReport& report) {
+  const size_t peak = report.plan->memory.planned_bytes();
+  const std::string& node = report.peak.node;
+  std::string out =
+      format_text("\nat the peak of {} bytes ({}), in {}\n", peak, readable_bytes(peak),
+                  node.empty() ? "the first step" : escaped(node));
+  for (const PeakShare& share : report.peak.shares) {
+    if (share.bytes == 0) continue;
+    out += format_text("{:<36} {:>9} {:>14} {:>6.1f} %\n", share.label, readable_bytes(share.bytes),
+                       share.bytes,
+                       100.0 * static_cast<double>(share.bytes) / static_cast<double>(peak));
+  }
+  return out;
+}
+
+std::string machine_text(const PlanReport& report) {
+  const Machine& m = report.machine;
+  std::string where = format_text("this machine, {} rank{} of {} thread{}", report.plan->plan.world,
+                                  report.plan->plan.world == 1 ? "" : "s", pool_threads(),
+                                  pool_threads() == 1 ? "" : "s");
+  if (m.topology) {
+    where = format_text("{} host{} of {} ranks, computation {} times as fast as here",
+                        m.topology->hosts, m.topology->hosts == 1 ? "" : "s",
+                        m.topology->ranks_per_host, m.topology->compute_factor);
+  }
+  const std::string products =
+      m.rates.products > 0 ? format_text(", Newton-Schulz {:.3g} GFLOP/s", m.rates.products * 1e-9)
+                           : "";
+  return format_text(
+      "\npredicted for {}: {} kernels measured, {} estimated, copying {:.3g} GB/s{}\n", where,
+      m.kernels.measured, m.kernels.estimated, m.rates.copy * 1e-9, products);
+}
+
+std::string update_text(const PlanReport& report) {
+  std::string out = format_text(
+      "an update {:.4g} ms: computation {:.4g} ms, communication {:.4g} ms, of which exposed "
+      "{:.4g} "
+      "ms\n",
+      report.update_seconds * 1e3, report.update_compute * 1e3, report.update_communication * 1e3,
+      report.update_exposed * 1e3);
+  std::vector<size_t> order(report.exposed_of_unit.size());
+  std::iota(order.begin(), order.end(), size_t{0});
+  std::ranges::stable_sort(order, std::greater(),
+                           [&](size_t u) { return report.exposed_of_unit[u]; });
+  for (size_t i = 0; i < std::min(order.size(), kUnitsShown); ++i) {
+    const size_t u = order[i];
+    if (report.exposed_of_unit[u] <= 0) break;
+    out += format_text("waits {:.3g} ms for unit {} ({})\n", report.exposed_of_unit[u] * 1e3, u,
+                       escaped(report.plan->plan.units[u].name));
+  }
+  return out;
+}
+
+std::string name_of(const ProgramKey& key) {
+  return format_text("{} of {} samples{}{}", key.training ? "training" : "evaluation", key.batch,
+                     key.first_micro ? "" : ", not the first of an update",
+                     key.last_micro ? "" : ", not the last");
+}
+
+std::string head(const PlanReport& report, const ProgramReport& entry) {
+  const MemoryPlan& memory = entry.program->memory;
+  std::string out = format_text(
+      "\n{}: {} nodes, arena {} bytes, most at step {} (activations {}, gathered "
+      "{}, workspace {})",
+      name_of(*entry.key), entry.program->graph.nodes.size(), memory.arena_bytes, memory.peak_step,
+      memory.peak_activations, memory.peak_gathered, memory.peak_workspace);
+  if (report.device) {
+    return out + "\n" + streams_line(*report.device, *entry.program) + rows_line(*entry.program);
+  }
+  return out + format_text(", {:.4g} ms, exposed {:.4g} ms\n", entry.simulation.seconds * 1e3,
+                           entry.simulation.exposed * 1e3);
+}
+
+// Returns the end of each line of the schedule: the time of the step, or for a device the stream.
+std::vector<std::string> remarks(const PlanReport& report, const ProgramReport& entry) {
+  std::vector<std::string> list(entry.program->schedule.steps.size());
+  if (report.device) {
+    const StreamPlan& streams = report.device->streams.at(entry.program);
+    for (size_t s = 0; s < list.size(); ++s) list[s] = stream_text(streams.steps[s]);
+    return list;
+  }
+  std::vector<double> took(list.size(), 0);
+  for (const SimulatedStep& s : entry.simulation.steps) {
+    took[static_cast<size_t>(s.step)] += s.end - s.begin;
+  }
+  for (size_t s = 0; s < list.size(); ++s) {
+    if (took[s] > 0) list[s] = format_text("  {:.4f} ms", took[s] * 1e3);
+  }
+  return list;
+}
+
+std::string schedule_text(const PlanReport& report, const ProgramReport& entry) {
+  const std::string plain = text(entry.program->schedule, entry.program->graph);
+  std::string out;
+  size_t begin = 0;
+  for (const std::string& remark : remarks(report, entry)) {
+    const size_t end = plain.find('\n', begin);
+    out.append(plain, begin, end - begin);
+    out += remark + '\n';
+    begin = end + 1;
+  }
+  return out;
+}
+
+}  // namespace
+
+std::string operations_text(const RunPlan& plan) {
+  std::string out;
+  for (const auto& [key, program] : plan.programs) {
+    out += format_text("{}{}\n", out.empty() ? "" : "\n", name_of(key));
+    out += text(lower(program, lowering(plan, 0)));
+  }
+  return out;
+}
+
+std::string text(const PlanReport& report) {
+  std::string out = "units\n" + text(report.plan->plan) + "\nmemory of this rank, bytes\n" +
+                    text(report.plan->memory) + peak_text(report) + orthogonal_table(*report.plan);
+  out += report.device ? text(*report.device) : machine_text(report) + update_text(report);
+  for (const ProgramReport& entry : report.programs) {
+    out += head(report, entry) + schedule_text(report, entry);
+  }
+  return out;
+}
+
+namespace {
+
+std::string choice_text(const KernelChoice& choice) {
+  std::string text = choice.taken.empty() ? "none" : choice.taken;
+  std::string refused;
+  for (const KernelChoice::Refused& r : choice.refused) {
+    refused += (refused.empty() ? "not " : "; not ") + r.name;
+    if (!r.reason.empty()) refused += ": " + r.reason;
+  }
+  return refused.empty() ? text : text + " (" + refused + ")";
+}
+
+KernelChoice read_choice(const OpDef& op, const Problem& problem, Device* device) {
+  KernelChoice choice;
+  if (device != nullptr && plugin_takes(op, problem)) {
+    choice.taken = "plug-in";
+  } else if (device != nullptr) {
+    const auto kernel = device->make_kernel(op.full_name(), problem, &choice);
+    if (kernel != nullptr && choice.taken.empty()) choice.taken = "not known without the GPU";
+  } else {
+    (void)create_kernel(op, problem, &choice).ok();
+  }
+  return choice;
+}
+
+}  // namespace
+
+std::string explain(const RunPlan& plan) {
+  const ProgramPlan& program = std::ranges::max_element(plan.programs, {}, [](const auto& entry) {
+                                 return entry.second.memory.arena_bytes;
+                               })->second;
+  std::string text = "kernels:\n";
+  for (const Node& node : program.graph.nodes) {
+    if (node.op->view) continue;
+    const KernelChoice choice = read_choice(*node.op, problem_of(program.graph, node), plan.device);
+    text += format_text("  {} '{}': {}\n", escaped(node.op->full_name()), escaped(node.name),
+                        choice_text(choice));
+  }
+  return text;
 }
 
 }  // namespace ofsdp::runtime

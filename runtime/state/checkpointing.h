@@ -1,34 +1,141 @@
-// Checkpointing: when a run saves, and how its ranks agree that a save is whole.
+// Checkpointing decides when a run saves, and tracks whether all ranks have written a save.
 //
-// At a save point every rank copies its share (unless it waits for the disk anyway:
-// --checkpoint-sync, the last save) and its Saver writes the copy while training goes on. There is
-// no collective in a save: the exchange that ends every update also carries how many saves a rank
-// has written, and when all have written the present one, rank 0 makes it a checkpoint. A save
-// point that comes while a save is under way waits for it.
+// At a save point every rank copies its share, and the Saver writes the copy while training goes
+// on. With --checkpoint-sync and for the last save, training waits and nothing is copied. A save
+// needs no collective: the exchange at the end of every update carries how many saves each rank has
+// written, and when all have written the present one, rank 0 makes it a checkpoint. If a save point
+// comes while a save is in progress, it waits.
 //
-// Save points: --checkpoint-interval, the end of the run, a better evaluation (--keep-best),
-// a signal that stops a run (runtime/log/stop_signal.h) on any rank.
+// Save points are --checkpoint-interval, the end of the run, a better evaluation (--keep-best), and
+// a signal on any rank that stops the run (runtime/log/stop_signal.h).
 //
-// Ownership: borrows plan, setup, state and communicator; owns the store (rank 0). Threads: one;
-// `after_update` and `finish` are collective. Errors: kFault of this rank's writer, or of weights
-// that are NaN (weight_check.h), kPeer of others.
+// Borrows plan, setup, state and communicator; owns the store (rank 0). `after_update` and `finish`
+// are collective. Errors: kFault if this rank cannot write or a weight is NaN (check_weights),
+// kPeer from other ranks.
 #pragma once
 
+#include <atomic>
 #include <chrono>
+#include <condition_variable>
 #include <deque>
+#include <functional>
 #include <memory>
+#include <mutex>
+#include <optional>
 
+#include "fsdp/checkpoint/checkpoint_store.h"
+#include "fsdp/checkpoint/shard_file.h"
+#include "importer/write/model_copy.h"
+#include "kernels/base/background_task.h"
 #include "runtime/log/metrics.h"
 #include "runtime/log/stop_signal.h"
-#include "runtime/state/checkpoint_state.h"
-#include "runtime/state/save_contents.h"
-#include "runtime/state/saver.h"
+#include "runtime/plan/saved_slices.h"
+#include "runtime/state/rank_state.h"
+#include "runtime/state/resume.h"
 
 namespace ofsdp::runtime {
 
+// Saver writes checkpoints in the background while training goes on. Jobs run in order. REQUIRES:
+// the data of a job do not change until the job is done.
+//
+// `write` writes this rank's files of one save and its part of the manifest. `commit` (rank 0,
+// after all ranks have written) makes the save a checkpoint and removes old ones.
+//
+// After the first job that fails no other starts, and `failure` returns the reason, also if writing
+// could not start at all. All members must be called by the thread that made it. The destructor
+// stops at the next block of a file and drops the rest. Errors: kFault with file or folder.
+struct WriteJob {
+  std::string folder;
+  int rank = 0;
+  std::vector<PlannedFile> files = {};
+  std::string configuration = {};  // rank 0: the bytes of config.yaml
+  std::span<float> room = {};      // buffer for decoding states of fewer than 32 bits; may be empty
+  // Writes other bytes of the save to disk; may be empty.
+  std::function<Status(const std::atomic<bool>& cancelled)> more = {};
+};
+
+struct CommitJob {
+  CheckpointStore* store = nullptr;
+  std::string folder;
+  Manifest manifest;
+};
+
+class Saver {
+ public:
+  Saver();
+  Saver(const Saver&) = delete;
+  ~Saver() { stop(); }
+
+  void stop();  // returns after the job in progress has ended; may be called again
+  void write(WriteJob job);
+  void commit(CommitJob job);
+  // How many jobs of each kind are done.
+  int64_t written() const { return written_; }
+  int64_t committed() const { return committed_; }
+  std::chrono::steady_clock::time_point last_commit() const { return last_commit_; }
+  Status failure();
+  // Blocks until all jobs are done.
+  Status wait();
+
+ private:
+  using Job = std::function<Status()>;
+  void add(Job job);
+  void request_run();
+  void do_jobs();
+  Status write_now(const WriteJob& job);
+
+  std::atomic<int64_t> written_{0}, committed_{0};
+  std::atomic<std::chrono::steady_clock::time_point> last_commit_{};
+  std::atomic<bool> cancelled_{false};
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::deque<Job> jobs_;
+  bool busy_ = false;
+  Status failure_;
+  BackgroundTask writing_;  // last: it uses the members above
+};
+
+// SaveContents makes the job that writes this rank's part of a save: the shard files and, in a full
+// checkpoint, the rank's elements of the model file (rank 0 also writes everything that does not
+// change).
+//
+// `sources` tells where the elements of each slice are after `step`: in the training state, which
+// must then not change until the job is done, or in the staged copy, which `sources` makes. One
+// save at a time.
+//
+// A job points into this object and runs on the Saver's thread. Errors: kFault from `make` if the
+// model file can no longer be read, from `sources` if a weight is NaN.
+class SaveContents {
+ public:
+  static Result<std::unique_ptr<SaveContents>> make(CheckpointType type, RankState& state);
+
+  Result<std::vector<SliceSource>> sources(bool staged, int64_t step);
+  WriteJob job(const std::string& folder, const std::string& save,
+               const std::vector<SliceSource>& sources) const;
+
+ private:
+  SaveContents(CheckpointType type, RankState& state)
+      : state_(state),
+        slices_(saved_slices(state.plan(), state.setup().graph, state.rank(), type)),
+        decoding_(decoding_bytes(slices_)) {}
+
+  Status plan_copy();
+  int initializer_of(const SavedSlice& slice) const;
+  const float* live(const SavedSlice& slice);
+  StoredState live_state(const SavedSlice& slice) const;
+  Result<std::vector<SliceSource>> staged(int64_t step);
+  void add_model_files(const std::vector<SliceSource>& sources, WriteJob& job) const;
+
+  RankState& state_;
+  const std::vector<SavedSlice> slices_;
+  // bytes at the start of the staging in which the writer decodes; the copy follows
+  const size_t decoding_;
+  std::optional<ModelCopy> copy_;  // only for a full checkpoint
+};
+
 class Checkpointing {
  public:
-  // Collective. `store` is rank 0's.
+  // Collective. `store`: rank 0's, else null.
   static Result<std::unique_ptr<Checkpointing>> make(const RunSettings& settings, RankState& state,
                                                      Communicator& communicator,
                                                      CheckpointStore* store);
@@ -36,19 +143,19 @@ class Checkpointing {
   // Removes the files of a failed save.
   ~Checkpointing();
 
-  // This rank's numbers for the exchange of an update, and those of all ranks.
+  // This rank's numbers for the exchange at the end of an update; `heard` takes those of all ranks.
   double written() const { return static_cast<double>(saver_.written()); }
   double stop_wish() const { return signal_ != nullptr && signal_->heard() ? 1 : 0; }
   void heard(double least_written, double stop_wishes);
   bool stopping() const { return stopping_; }
-  // Whether after_update would save, whatever the evaluation says.
+  // Returns true if after_update will save whatever the evaluation gives.
   bool may_save(int64_t step) const { return stopping_ || due(step); }
 
-  // Saves when that is due.
+  // Saves if a save is due.
   Status after_update(int64_t step, const std::optional<EvalRow>& evaluation, bool last);
-  // Every save is a checkpoint.
+  // Blocks until every save is a checkpoint.
   Status finish();
-  // Rank 0: a line about one that has become a checkpoint, each once; else empty.
+  // Rank 0: returns a line about a save that has become a checkpoint, once for each; else empty.
   std::string newly_committed();
 
  private:
@@ -71,11 +178,11 @@ class Checkpointing {
   CheckpointStore* store_;
   std::unique_ptr<SaveContents> contents_;
   Manifest manifest_;  // of the present save
-  std::string token_;  // of the run, the same on all ranks
+  std::string token_;  // the same on all ranks of the run
   std::string folder_;
   std::unique_ptr<StopSignal> signal_;
   int64_t saves_ = 0;        // begun
-  int64_t handed_over_ = 0;  // handed to the store, or known to be
+  int64_t handed_over_ = 0;  // given to the store by rank 0, or known to be
   int64_t reported_ = 0;
   struct Report {
     std::string folder;
@@ -83,10 +190,10 @@ class Checkpointing {
     double copy_ms = 0, wait_ms = 0;
   };
   Report present_;
-  std::deque<Report> committing_;  // handed to the store and not yet reported
+  std::deque<Report> committing_;  // given to the store and not yet reported
   int64_t last_step_ = -1;
   bool stopping_ = false;
-  Saver saver_;  // last: it reads what is above
+  Saver saver_;  // last: it uses the members above
 };
 
 }  // namespace ofsdp::runtime

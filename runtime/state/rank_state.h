@@ -1,27 +1,60 @@
-// RankState: a RunPlan made real on this rank: memory mapped, weights read, programs bound, the
-// engine ready. weight_loader.h fills it; trained_writer.h and checkpointing.h write it.
+// RankState: the state of a RunPlan on this rank: memory mapped, weights loaded, programs bound,
+// engine ready. trained_writer.h and checkpointing.h save it.
 //
-// On a device the host keeps an image of what is loaded and saved. Loading fills it, `fetch` brings
-// it up to date, and held, share and kept read it. The pinned memory of --cpu-offload is itself
-// loaded and saved.
+// If a device computes, the host keeps an image of everything that is loaded or saved. Loading
+// fills the image, `fetch` updates it, and held, share and kept read it. The pinned memory of
+// --cpu-offload needs no image.
 //
-// Ownership: owns the rank's memory; plan, setup and communicator outlive it. Threads: one. `make`
-// is collective. Errors: kFault (memory, disk); kInput (a weight that cannot be read).
+// Owns the memory of the rank; plan, setup and communicator must outlive it. `make` is collective.
+// Errors: kFault (memory, disk), kInput (a weight cannot be read).
 #pragma once
 
 #include <algorithm>
+#include <span>
 
 #include "fsdp/checkpoint/checkpoint_reader.h"
+#include "fsdp/plan/plan.h"
+#include "kernels/base/overlap.h"
 #include "runtime/engine/state_layout.h"
 #include "runtime/state/runner.h"
-#include "runtime/state/shard_view.h"
 
 namespace ofsdp::runtime {
 
+// ShardView: the values of a unit that a rank holds (or its share of them): parameters or one state
+// of the optimizer. Loading, saving and checking iterate over it by parameter.
+struct ShardPart {
+  const UnitParam& param;
+  int64_t first;            // index of the first value in the parameter
+  std::span<float> values;  // the part of the parameter that lies in the span
+};
+
+class ShardView {
+ public:
+  ShardView(const Unit& unit, const Span& span, float* values)
+      : unit_(&unit), span_(span), values_(values) {}
+
+  float* values() const { return values_; }
+
+  // Calls visit(ShardPart), which returns a Status, for each parameter in the span.
+  template <typename Visit>
+  Status for_each_part(const Visit& visit) const {
+    return base::for_each_part(
+        unit_->params, span_.begin, span_.numel,
+        [&](const UnitParam& param, int64_t first, int64_t at, int64_t count) -> Status {
+          return visit(ShardPart{param, first, {values_ + at, static_cast<size_t>(count)}});
+        });
+  }
+
+ private:
+  const Unit* unit_;
+  Span span_;
+  float* values_;
+};
+
 class RankState {
  public:
-  // With a checkpoint the trained state comes from there; with `before`, from a state of the same
-  // units, fetched, whose programs are for other micro-batches.
+  // Takes the trained state from `checkpoint`; or from `before`, which must have the same units, be
+  // fetched, and differs only in the sizes of micro-batches; or else from the model.
   static Result<std::unique_ptr<RankState>> make(const RunPlan& plan, const ModelSetup& setup,
                                                  Communicator& communicator, MemoryLedger& ledger,
                                                  const ExecutorOptions& options,
@@ -37,8 +70,8 @@ class RankState {
   UpdateProgram* update_program() { return runner_.update_program.get(); }  // null: none
   const Watch* watch() const { return watch_.get(); }                       // null: none
   const TraceRecorder* trace() const { return trace_.get(); }               // null: none
-  // The program for a micro-batch of `size` samples. An empty one takes any other size of the same
-  // place.
+  // Returns the program for a micro-batch of `key.size` samples; an empty micro-batch runs a
+  // program of another size with the same position.
   BoundProgram& program(const ProgramKey& key);
 
   std::span<std::byte> train_staging() { return memory_.staging().first(eval_staging_); }
@@ -52,21 +85,22 @@ class RankState {
     return {reinterpret_cast<double*>(region.data()), region.bytes() / sizeof(double)};
   }
 
-  // Brings the images of a device up to date, before held, share, kept or a save read them. Waits
-  // for the device.
+  // Updates the images from the device and waits for it. Must be called before held, share, kept or
+  // a save.
   Status fetch() { return memory_.fetch(plan_); }
 
-  // The span of a unit that this rank holds, of the parameters (state -1) or of an optimizer state
-  // that all of its parameters have, an element each. REQUIRES: in float32.
+  // Returns the values of a unit that this rank holds: the parameters (state -1), or an optimizer
+  // state with one element for each element of every parameter. REQUIRES: float32.
   ShardView held(const Unit& unit, int state) const;
-  // The part of that which this rank stands for, where every element counts once.
+  // Returns the part of `held` that this rank represents; over all ranks every element occurs once.
   ShardView share(const Unit& unit, int state) const;
   const StoredState& stored(const Unit& unit, int state) const {
     return memory_.units[static_cast<size_t>(unit.id)].optimizer[static_cast<size_t>(state)];
   }
-  // Calls visit(ShardPart), which returns a Status, for what is held of a state of the optimizer,
-  // of each parameter that has it: of which matrices alone for factors (StatePart). A state of
-  // fewer bits is shown decoded, in pieces, and encoded afterwards, to nearest.
+  // Calls visit(ShardPart), which returns a Status, for each parameter that has the optimizer
+  // state, with the elements that this rank holds; factors exist only for some matrices
+  // (StatePart). If the state has fewer bits, it is decoded piece by piece and encoded after the
+  // visit, rounding to nearest.
   template <typename Visit>
   Status each_state(const Unit& unit, int state, const Visit& visit) const {
     const UnitState& u = memory_.units[static_cast<size_t>(unit.id)];
@@ -74,7 +108,7 @@ class RankState {
                                    static_cast<size_t>(state));
     return each_part(parts, stored(unit, state), true, visit);
   }
-  // The same for what this rank stands for, which is not encoded: it stays as it is.
+  // The same for the elements that this rank represents; the visitor must not change them.
   template <typename Visit>
   Status each_shared_state(const Unit& unit, int state, const Visit& visit) const {
     const UnitState& u = memory_.units[static_cast<size_t>(unit.id)];

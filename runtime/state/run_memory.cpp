@@ -7,7 +7,7 @@
 namespace ofsdp::runtime {
 namespace {
 
-// States begin at 0, and gaps between parameters stay so.
+// States start at 0, and gaps between parameters stay 0.
 void clear_pages(const DeviceMemory& memory) {
   constexpr int64_t kPagesWorthAThread = 256;
   const auto pages = static_cast<int64_t>(memory.bytes() / kPageBytes);
@@ -57,7 +57,8 @@ Status RunMemory::map_images(const RunPlan& plan, MemoryLedger& ledger, bool sev
 
 Status RunMemory::fetch(const RunPlan& plan) {
   if (plan.device == nullptr) return {};
-  const bool offloaded = plan.plan.offload != CpuOffload::kNone;  // the host has it
+  // --cpu-offload keeps it on the host
+  const bool offloaded = plan.plan.offload != CpuOffload::kNone;
   return device.download(host, shared_image.bytes(), offloaded);
 }
 

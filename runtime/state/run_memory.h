@@ -1,8 +1,8 @@
-// RunMemory: the memory of a rank, mapped from its plan. Where a device computes: the device's,
-// with images on the host of what is loaded and saved, and what --cpu-offload pins.
+// RunMemory: the memory of a rank, mapped by its plan. If a device computes: memory on the device,
+// images on the host of everything loaded or saved, and the pinned memory of --cpu-offload.
 //
-// Ownership: owns it all; stays where it is, since its regions refer to its ledgers. Threads: one.
-// `map` is collective. Errors: kFault when there is no memory left; what the device says.
+// Must not move, since regions refer to the ledgers. `map` is collective. Errors: kFault if there
+// is no memory left, or from the device.
 #pragma once
 
 #include "runtime/engine/device/device_offload.h"
@@ -15,17 +15,17 @@ struct RunMemory {
   RunMemory(const RunMemory&) = delete;
 
   Status map(const RunPlan& plan, Communicator& communicator, MemoryLedger& ledger);
-  // Brings the images up to date; waits for the device.
+  // Updates the images and waits for the device.
   Status fetch(const RunPlan& plan);
   std::span<std::byte> staging() const;
 
-  MemoryLedger image_ledger;  // images are no memory of a step: their pages are the system's
+  MemoryLedger image_ledger;  // images do not count as memory of a step
   Region shared_image;
-  RankMemory host;  // with a device: images, and the checkpoint's copy
+  RankMemory host;  // with a device: images, and the copy for checkpoints
   DeviceRankMemory device;
-  MemoryLedger pinned_ledger;  // of what --cpu-offload pins, which is no memory of a device
+  MemoryLedger pinned_ledger;  // memory pinned by --cpu-offload, which is not on the device
   DeviceMemory pinned;
-  std::vector<UnitState> units;  // in `host`, or pinned
+  std::vector<UnitState> units;  // in `host` or `pinned`
 
  private:
   Status map_images(const RunPlan& plan, MemoryLedger& ledger, bool several);

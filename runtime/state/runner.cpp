@@ -57,7 +57,7 @@ class RunnerMaker {
   }
 
  private:
-  // Until the first update, which writes them on the device.
+  // Rounds the images for the time until the first update, which rounds on the device.
   void round_images() const {
     for (const Unit& unit : plan_.plan.units) {
       const UnitState& state = memory_.units[static_cast<size_t>(unit.id)];
@@ -76,7 +76,8 @@ class RunnerMaker {
     return {};
   }
 
-  // Makes those of the groups; none where another than the device updates, or its rules do.
+  // Makes the optimizers of all groups; empty if the device does not update, or runs the rules of
+  // the model.
   Result<DeviceOptimizers> device_optimizers() {
     if (plan_.plan.offload != CpuOffload::kNone) return DeviceOptimizers();
     if (plan_.device_rules) {

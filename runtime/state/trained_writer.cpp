@@ -11,7 +11,7 @@
 namespace ofsdp::runtime {
 namespace {
 
-// Rank 0 makes the temporary and sends its place to the others.
+// Rank 0 makes the temporary file and sends its path to the others.
 Result<std::unique_ptr<TrainedOutput>> open_output(const TrainingSource& source,
                                                    Communicator& communicator,
                                                    const std::string& path,
@@ -25,8 +25,8 @@ Result<std::unique_ptr<TrainedOutput>> open_output(const TrainingSource& source,
   return output;
 }
 
-// Writes this rank's share of one unit: parameters or their average, and states that the output has
-// a place for.
+// Writes this rank's share of one unit: parameters (or their average), and the states for which the
+// output has a place.
 Status write_unit(const RankState& state, const Unit& unit, const TrainedOutput& output) {
   const auto parameter = [&](const ShardPart& part) -> const Parameter& {
     return state.parameter(part.param.parameter);
@@ -46,7 +46,7 @@ Status write_unit(const RankState& state, const Unit& unit, const TrainedOutput&
   return {};
 }
 
-// Rank 0's: the running statistics, and the count of updates and other values that all parameters
+// Rank 0: writes the running statistics, the count of updates and other values that all parameters
 // share.
 Status write_common(RankState& state, const TrainedOutput& output) {
   for (const KeptPlan::Entry* entry : carried_entries(state.plan())) {
@@ -62,7 +62,7 @@ Status write_common(RankState& state, const TrainedOutput& output) {
   return {};
 }
 
-// The trained scales of quantized values, whole on every rank; most runs have none.
+// Returns the trained scales of quantized values, whole on every rank; empty in most runs.
 Result<NamedScales> gather_scales(const RankState& state, Communicator& communicator) {
   std::set<std::string> names;
   for (const Node& node : state.setup().graph.nodes) {
@@ -87,13 +87,13 @@ Result<NamedScales> gather_scales(const RankState& state, Communicator& communic
   }
   const auto world = static_cast<size_t>(communicator.size());
   for (auto& [name, values] : scales) {
-    for (size_t at = 0; at < values.size(); at += fsdp::kExchangeMost) {
-      const size_t n = std::min(values.size() - at, size_t{fsdp::kExchangeMost});
+    for (size_t at = 0; at < values.size(); at += fsdp::kMaxExchange) {
+      const size_t n = std::min(values.size() - at, size_t{fsdp::kMaxExchange});
       const std::vector<double> mine(values.begin() + static_cast<ptrdiff_t>(at),
                                      values.begin() + static_cast<ptrdiff_t>(at + n));
       std::vector<double> all(n * world);
       OFSDP_RETURN_IF_ERROR(communicator.exchange(mine, all, {"output scales", -1, 0}));
-      for (size_t i = 0; i < n; ++i) {  // one rank has it, the others 0
+      for (size_t i = 0; i < n; ++i) {  // one rank has the value, the others 0
         double sum = 0;
         for (size_t rank = 0; rank < world; ++rank) sum += all[rank * n + i];
         values[at + i] = static_cast<float>(sum);
@@ -103,7 +103,7 @@ Result<NamedScales> gather_scales(const RankState& state, Communicator& communic
   return scales;
 }
 
-// Rank 0's: scales that follow from trained ones, and frozen biases in these.
+// Rank 0: writes scales that follow from trained ones, and frozen biases in these scales.
 Status write_followers(const RankState& state, const TrainedOutput& output,
                        const std::map<int, std::vector<float>>& rescaled) {
   const OnnxFile& file = state.setup().file;

@@ -1,19 +1,18 @@
-#include "runtime/state/weight_check.h"
-
 #include <algorithm>
 #include <atomic>
 #include <cstring>
 
 #include "kernels/cpu/parallel.h"
 #include "runtime/engine/nan_search.h"
+#include "runtime/state/trained_writer.h"
 
 namespace ofsdp::runtime {
 namespace {
 
 constexpr int64_t kGrain = int64_t{1} << 16;
-constexpr int64_t kInCache = 4096;  // elements, still in the first cache when they are counted
+constexpr int64_t kInCache = 4096;  // elements that stay in the first cache between copy and count
 
-// Counts rather than stops, so that the loop is vector code.
+// Counts instead of stopping, so that the compiler can vectorize the loop.
 OFSDP_MULTIARCH int64_t count_nan(const float* values, int64_t n) {
   int64_t count = 0;
   for (int64_t i = 0; i < n; ++i) count += values[i] != values[i] ? 1 : 0;

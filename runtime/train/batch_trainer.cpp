@@ -31,7 +31,7 @@ Status check_options(const Options& options, int ranks) {
 
 }  // namespace
 
-// Everything that one plan needs, in the order of its dependence.
+// Everything that depends on one plan, in order of dependence.
 struct BatchTrainer::Live {
   Live(const PreparedRun& run, Communicator& communicator, const MemoryLedger& ledger,
        std::unique_ptr<RankState> ranks_state)
@@ -55,7 +55,7 @@ struct BatchTrainer::Live {
 
 BatchTrainer::BatchTrainer(const RunContext& context)
     : context_(context), options_(context.options) {
-  // The caller decides by its calls what these say of a whole run.
+  // The calls decide about these, not the options.
   options_.command = Command::kTrain;
   options_.run.epochs.reset();
   options_.run.shuffle = false;
@@ -99,8 +99,8 @@ Status BatchTrainer::open(std::span<const ColumnArray> arrays, int64_t rows) {
   return {};
 }
 
-// Adds what cutting `rows` rows gives, and room for the scores that metrics keep of each row;
-// whether the plan lacks either.
+// Adds the sizes of micro-batches that `rows` rows need, and room for the scores that metrics keep.
+// Returns true if the plan lacks one of them.
 bool BatchTrainer::add_sizes(int64_t rows, bool training) {
   const int64_t rest = rows % run_->settings().batch.batch_size;
   std::vector<int64_t>& sizes = training ? sizes_.train : sizes_.eval;
@@ -124,7 +124,7 @@ Status BatchTrainer::make_live() {
   return {};
 }
 
-// Makes the plan and the memory for a batch of so many rows, where they are not there.
+// Makes plan and memory for a batch of `rows` rows if needed.
 Status BatchTrainer::admit(std::span<const ColumnArray> arrays, int64_t rows, bool training) {
   if (!failure_.ok()) return Status(failure_.kind(), failure_.message());
   const bool first = run_ == nullptr;
@@ -135,7 +135,7 @@ Status BatchTrainer::admit(std::span<const ColumnArray> arrays, int64_t rows, bo
       "the batch: expected at most {} rows (--batch-size {} x --grad-accum {}), found {}",
       batch.batch_size * batch.grad_accum, batch.batch_size, batch.grad_accum, rows);
   const bool more = add_sizes(rows, training);
-  // Ranks share memory once, and this one does not know what the others were brought.
+  // Ranks share memory once, and this rank does not know the rows of the others.
   OFSDP_REJECT_IF(
       more && !first && context_.communicator.size() > 1,
       "the batch: on several ranks expected rows that fill whole micro-batches of {}, or "

@@ -1,17 +1,16 @@
-// BatchTrainer: training for a caller of the library, who brings each batch: one update a call,
-// evaluations, files and parameters when the caller asks.
+// BatchTrainer: training for a caller of the library, who passes each batch: a call makes one
+// update or one evaluation, or writes files.
 //
-// A call's arrays are this rank's rows, at most batch_size x grad_accum of them for an update; an
-// option that is not given has the rows of the first call. The first call opens the model, since
-// only its arrays say the shapes. Arrays of another number of rows make one rank plan again once:
-// the state is then held twice for a moment. Several ranks refuse them. Rows are numbered over all
-// calls, as the samples of a data set that is read in order.
+// The arrays of a call are this rank's rows, at most batch_size x grad_accum for an update; if an
+// option is not given, the first call sets it. The first call opens the model, since its arrays
+// determine the shapes. If arrays have another number of rows, one rank plans again, once for each
+// number, and the state is in memory twice for a moment; several ranks refuse them. Rows are
+// numbered over all calls, like the samples of a data set read in order.
 //
-// Same bits as fsdp-run with --no-shuffle on the same rows.
+// Gives the same bits as fsdp-run with --no-shuffle on the same rows.
 //
-// Ownership: borrows RunContext; reads arrays during the call alone. Threads: one at a time.
-// Collective over the ranks. Errors: kInput for options and arrays that do not fit; kFault. After a
-// fault no call succeeds.
+// Borrows RunContext; reads arrays only during the call. One thread at a time; collective. Errors:
+// kInput if options or arrays do not fit; kFault. After a fault every call fails.
 #pragma once
 
 #include <memory>
@@ -23,13 +22,13 @@ namespace ofsdp::runtime {
 
 class BatchTrainer {
  public:
-  // A parameter where it lies: float32 master weights.
+  // The float32 master weights of a parameter, in place.
   struct NamedValues {
     std::string name;
     std::vector<int64_t> dims;
     std::span<const float> values;
   };
-  // `keep` holds the values; they change with every step until a call plans again.
+  // `keep` keeps the values alive; they change with every step until a call plans again.
   struct Parameters {
     std::vector<NamedValues> all;
     std::shared_ptr<const void> keep;
@@ -39,10 +38,10 @@ class BatchTrainer {
   ~BatchTrainer();
 
   Result<StepRow> step(std::span<const ColumnArray> batch);
-  // The row's metrics are valid until the next call.
+  // The metrics of the row are valid until the next call.
   Result<EvalRow> evaluate(std::span<const ColumnArray> rows);
   Status save(const std::string& path);
-  // kInput on several ranks, none of which has the whole.
+  // Returns kInput on several ranks, since none has all values.
   Result<Parameters> parameters();
   int64_t steps_done() const { return steps_; }
 
@@ -58,13 +57,13 @@ class BatchTrainer {
   Status check_labels(Dataset& data) const;
 
   const RunContext context_;
-  Options options_;  // with the batch of the first call
+  Options options_;  // with the batch sizes of the first call
   std::unique_ptr<PreparedRun> run_;
   GivenSizes sizes_;
   std::shared_ptr<Live> live_;
   int64_t steps_ = 0;
-  int64_t samples_ = 0;  // of all updates, all ranks together
-  Status failure_;       // that ended it
+  int64_t samples_ = 0;  // over all updates and ranks
+  Status failure_;       // of the call that failed
 };
 
 }  // namespace ofsdp::runtime

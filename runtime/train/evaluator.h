@@ -1,31 +1,160 @@
-// Evaluator: loss and metrics over the evaluation data, with all ranks sharing the samples.
+// Evaluator computes loss and metrics over the evaluation data; all ranks share the samples.
 //
-// Training switches are off (the programs were compiled so). With --ema the average takes the
-// place of the parameters meanwhile, unless --ema-use is off. The loss is the mean over kept
-// labels (or samples), or the sum over the evaluation data (importer/passes/loss.h). If there are
-// several, one without a kept label is left out; without any label the loss is NaN. metric_sums.h
-// has the metrics.
+// The programs are compiled without training switches. With --ema the average replaces the
+// parameters during the evaluation, unless --ema-use is off. The loss is the mean over kept labels
+// (or samples), or the sum over the evaluation data (importer/passes/loss.h). If there are several
+// losses, one without a kept label is left out; if no loss has a label, the loss is NaN. MetricSums
+// computes the metrics.
 //
-// Ownership: borrows state and communicator; a row's metrics are the evaluator's. Threads: one;
-// `run` is collective. No allocation in `run`. Errors: as CpuEngine and Loader; kFault of a loss
-// that is NaN or infinite.
+// Borrows state and communicator; owns the metrics of a row. `run` is collective and does not
+// allocate. Errors: those of CpuEngine and Loader; kFault if the loss is NaN or infinite.
 #pragma once
 
+#include <algorithm>
+#include <cmath>
+#include <span>
+#include <vector>
+
+#include "fsdp/comm/communicator.h"
 #include "runtime/data/loader.h"
 #include "runtime/log/metrics.h"
+#include "runtime/plan/metric_plan.h"
 #include "runtime/state/rank_state.h"
-#include "runtime/train/metric_sums.h"
-#include "runtime/train/rank_numbers.h"
 
 namespace ofsdp::runtime {
 
+// RankNumbers exchanges any number of doubles of every rank; one exchange of a Communicator takes
+// at most kMaxExchange. `exchange` is collective, acts as a barrier and does not allocate.
+class RankNumbers {
+ public:
+  RankNumbers(int ranks, size_t count)
+      : mine_(count),
+        piece_(static_cast<size_t>(ranks) * kMaxExchange),
+        all_(static_cast<size_t>(ranks) * count) {}
+
+  std::span<double> mine() { return mine_; }  // set these before `exchange`
+  // REQUIRES: `exchange` has returned. The numbers of `rank`.
+  std::span<const double> of(size_t rank) const {
+    return std::span(all_).subspan(rank * mine_.size(), mine_.size());
+  }
+  size_t ranks() const { return all_.size() / mine_.size(); }
+
+  Status exchange(Communicator& communicator, const CollectiveSite& site) {
+    for (size_t first = 0; first < mine_.size(); first += kMaxExchange) {
+      const size_t count = std::min<size_t>(kMaxExchange, mine_.size() - first);
+      const auto all = std::span(piece_).first(count * ranks());
+      OFSDP_RETURN_IF_ERROR(
+          communicator.exchange(std::span(mine_).subspan(first, count), all, site));
+      for (size_t r = 0; r < ranks(); ++r) {
+        std::ranges::copy(all.subspan(r * count, count),
+                          all_.begin() + static_cast<ptrdiff_t>(r * mine_.size() + first));
+      }
+    }
+    return {};
+  }
+
+ private:
+  std::vector<double> mine_, piece_, all_;  // of this rank; of all for one exchange; of all
+};
+
+// WideSum: a sum in two doubles, about 106 bits, by error-free transformations (Dekker 1971; Knuth,
+// The Art of Computer Programming 2, 4.2.2). Infinity and NaN stay in `high`.
+struct WideSum {
+  double high = 0, low = 0;
+
+  void add(double value) {
+    const double sum = high + value;
+    const double part = sum - high;
+    low += (high - (sum - part)) + (value - part);
+    settle(sum);
+  }
+  void add(const WideSum& other) {
+    add(other.high);
+    add(other.low);
+  }
+  double value() const { return high + low; }
+
+ private:
+  void settle(double sum) {
+    high = sum + low;
+    low = low - (high - sum);
+    if (high - high != 0) low = 0;  // infinite or NaN
+  }
+};
+
+// Returns the sum of squared distances from the mean, given the sum of `count` squares and the sum.
+inline double centered(const WideSum& squares, const WideSum& sum, double count) {
+  const double product = sum.high * sum.high;
+  const double rest = std::fma(sum.high, sum.high, -product) + 2 * sum.high * sum.low;
+  const double quotient = product / count;
+  WideSum result = squares;
+  result.add(-quotient);
+  result.add(-(std::fma(-quotient, count, product) + rest) / count);
+  return result.value();
+}
+
+// MetricSums: the metrics of one evaluation over the rows of all ranks, as scikit-learn defines
+// them.
+//
+// Call `begin`, then `add` for each micro-batch (with the rows of Graph::measured, in order), then
+// `agree`, which is collective, then `values`, equal on every rank. Ignored labels are left out.
+// topK counts a label if fewer than K classes score higher; f1 is the mean over classes that occur
+// in labels or predictions; auc ranks tied scores by their mean; rmse, mae, r2 and auc of several
+// columns are the mean over columns. A metric that no row defines is null.
+//
+// Borrows plan and memory (MetricPlan::doubles). Allocates only in `make`. Returns errors of the
+// exchange; kInput if a label of auc is neither 0 nor 1.
+class MetricSums {
+ public:
+  MetricSums(const MetricPlan& plan, std::span<double> memory);
+
+  void begin();
+  // Adds the matches and the kept labels that the loss itself has counted.
+  void add_matches(int64_t right, int64_t kept);
+  Status add(int measured, std::span<const double> rows);
+  Status agree(Communicator& communicator, int64_t step);
+  // In the order of the plan.
+  std::span<const MetricValue> values() const { return values_; }
+
+ private:
+  struct Score {
+    double score = 0;
+    double label = -1;  // 0 or 1; -1: none
+  };
+
+  void add_class_rows(const PlannedMetric& m, std::span<const double> rows);
+  void add_value_rows(const PlannedMetric& m, std::span<const double> rows);
+  Status add_scores(size_t metric, std::span<const double> rows);
+  Status exchange_counts(Communicator& communicator, int64_t step);
+  Status exchange_sums(Communicator& communicator, int64_t step);
+  Status exchange_scores(Communicator& communicator, std::span<const Score> mine, int64_t step);
+  Result<std::optional<double>> auc(size_t metric, Communicator& communicator, int64_t step);
+  std::optional<double> value_of(const PlannedMetric& m) const;
+  std::optional<double> mean_over_columns(const PlannedMetric& m) const;
+  double column_value(const PlannedMetric& m, size_t column) const;
+
+  int64_t columns(const PlannedMetric& m) const { return m.classes ? 1 : m.width; }
+  double* counts(const PlannedMetric& m) const { return counts_.data() + m.count; }
+  WideSum* sums(const PlannedMetric& m) const { return sums_.data() + m.sum; }
+
+  const MetricPlan& plan_;
+  std::span<double> counts_;
+  std::span<WideSum> sums_;
+  std::vector<std::span<Score>> own_;  // one a metric; empty except for auc
+  std::vector<int64_t> rows_;          // one a metric: how many rows own_ has in each column
+  std::span<Score> all_;
+  size_t all_count_ = 0;
+  std::vector<double> gathered_;
+  std::vector<MetricValue> values_;
+};
+
 class Evaluator {
  public:
-  // `sampler`: of the evaluation data, which are the setup's.
+  // `sampler` must be for the evaluation data of the setup.
   Evaluator(RankState& state, Communicator& communicator, const Sampler& sampler);
 
   Result<EvalRow> run(int64_t step, int64_t epoch);
-  // Returns the names of losses and metrics that the data of the last evaluation do not define.
+  // Returns the names of losses and metrics that the last evaluation could not define.
   std::vector<std::string> undefined(const EvalRow& row) const;
 
  private:
@@ -39,19 +168,19 @@ class Evaluator {
   Communicator& communicator_;
   Loader loader_;
   MetricSums metrics_;
-  RankNumbers numbers_;  // of each loss: its sum and its count
+  RankNumbers numbers_;  // sum and count of each loss
   std::vector<MetricValue> losses_;
-  bool matches_ = false;  // right answers are counted
+  bool matches_ = false;  // the programs count matches
 };
 
 // Warns on stderr if the row has undefined values.
 void warn_of_undefined(const Evaluator& evaluator, const EvalRow& row);
 
-// The loader's rules for what a micro-batch counts in the mean of each loss.
+// Returns the rules for counting a micro-batch in the mean of each loss.
 std::vector<LabelRule> label_rules(const std::vector<LossCount>& counts, const RowSource& rows);
 
-// Names that rows have for each loss: its prediction, a later one of the same with "#2". Empty
-// where --loss does not say them.
+// Returns the name of each loss in rows: its prediction, with "#2" if it occurs again. Empty if
+// --loss does not name them.
 std::vector<MetricValue> reported_losses(const ModelSetup& setup);
 
 }  // namespace ofsdp::runtime

@@ -1,14 +1,15 @@
-// PreparedRun: a run that is ready to execute: model and data are open, its settings and the point
-// where it starts resolved, the device chosen, everything planned and the plan agreed on.
+// PreparedRun: a run that is ready to execute: model and data are open, settings and starting point
+// resolved, the device chosen, everything planned, and the plan agreed on by all ranks.
 //
-// Reads from top to bottom as the stages. Session (session.h) executes it as a command says;
-// BatchTrainer (batch_trainer.h) as a caller of the library does.
+// The code reads from top to bottom as the stages. run_session executes it for a command,
+// BatchTrainer for a caller of the library.
 //
-// Ownership: owns all but what RunContext borrows. Threads: one. Collective. Errors: kInput, all
-// before anything is allocated for the run; those of an exchange.
+// Borrows RunContext. Collective. Errors: kInput before anything is allocated for the run; those of
+// an exchange.
 #pragma once
 
 #include <array>
+#include <functional>
 #include <memory>
 
 #include "fsdp/checkpoint/checkpoint_reader.h"
@@ -18,10 +19,11 @@
 #include "runtime/plan/device_choice.h"
 #include "runtime/plan/run_plan.h"
 #include "runtime/state/rank_state.h"
+#include "runtime/train/run_facts.h"
 
 namespace ofsdp::runtime {
 
-// The surroundings of a run; all of it outlives the run.
+// The surroundings of a run, which must outlive it.
 struct RunContext {
   const Options& options;
   const ModelOrigin& origin;
@@ -33,15 +35,15 @@ struct RunContext {
 
 class PreparedRun {
  public:
-  // `configuration`: the effective configuration, of rank 0; empty: none is printed or saved.
+  // `configuration`: the effective configuration, on rank 0; if empty, none is printed or saved.
   static Result<std::unique_ptr<PreparedRun>> make(const RunContext& context,
                                                    const std::string& configuration);
 
-  // For a caller who brings the batches: `data` are its first arrays, training and evaluation.
+  // For a caller who passes batches: `data` holds the first arrays, for training and evaluation.
   static Result<std::unique_ptr<PreparedRun>> make(const RunContext& context, const DataSpec& data,
                                                    const GivenSizes& sizes);
 
-  // Plans again for micro-batches of more sizes. Whoever uses the plan so far keeps it.
+  // Plans again with more sizes of micro-batches. Users of the present plan keep it alive.
   Status plan_for(const GivenSizes& sizes);
 
   const RunSettings& settings() const { return settings_; }
@@ -49,10 +51,10 @@ class PreparedRun {
   const RunPlan& plan() const { return *plan_; }
   std::shared_ptr<const RunPlan> shared_plan() const { return plan_; }
   const std::string& device_notice() const { return chosen_.notice; }  // a line, or empty
-  CheckpointStore* store() const { return store_.get(); }             // rank 0, of a run that saves
-  CheckpointReader* checkpoint() const { return checkpoint_.get(); }  // that it goes on from
+  CheckpointStore* store() const { return store_.get(); }              // rank 0 of a run that saves
+  CheckpointReader* checkpoint() const { return checkpoint_.get(); }   // the one to resume
 
-  // Checks the rank's memory and that all ranks have planned the same collectives.
+  // Returns an error if the rank lacks memory or the ranks planned different collectives.
   Status check_executable() const;
   ExecutorOptions executor_options() const;
 
@@ -77,5 +79,18 @@ class PreparedRun {
   std::unique_ptr<CheckpointStore> store_;
   std::unique_ptr<CheckpointReader> checkpoint_;
 };
+
+// Runs the commands train, plan and eval on one rank, from the options to the end.
+//
+// The code reads from top to bottom as the stages: prepared, memory, loop, trained file. Rank 0
+// prints the tables of each stage on stdout.
+//
+// The ledger must outlive the communicator. Collective. Errors: kInput before the first step,
+// kFault after. `on_failure` is called before the engine ends: devices that wait for ranks in vain
+// may take seconds to give up, and the process may have to end there.
+
+Status run_session(
+    const RunContext& context, const RunTexts& texts,
+    const std::function<void(const Status&)>& on_failure = [](const Status&) {});
 
 }  // namespace ofsdp::runtime

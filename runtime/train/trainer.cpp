@@ -5,7 +5,7 @@
 #include <cmath>
 #include <utility>
 
-#include "runtime/state/weight_check.h"
+#include "runtime/state/trained_writer.h"
 #include "runtime/train/run_facts.h"
 
 namespace ofsdp::runtime {
@@ -13,7 +13,7 @@ namespace {
 
 using Clock = Progress::Clock;
 
-constexpr size_t kFixedNumbers = 5;  // of an exchange, apart from those of losses
+constexpr size_t kFixedNumbers = 5;  // in an exchange, without the losses
 
 double milliseconds(Clock::time_point from, Clock::time_point to) {
   return std::chrono::duration<double, std::milli>(to - from).count();
@@ -91,8 +91,8 @@ Status Trainer::run() {
   return stopped_ ? Status{} : finish(milliseconds(began, Clock::now()) / 1e3);
 }
 
-// Takes the first batch and tells the ranks what it counts, as the end of an update does for the
-// next one.
+// Takes the first batch and tells the ranks its counts, as the end of an update does for the next
+// batch.
 Status Trainer::begin(int64_t step) {
   OFSDP_ASSIGN_OR_RETURN(batch_, loader_.next());
   UpdateSums first;
@@ -110,13 +110,13 @@ Result<StepRow> Trainer::run_one(int64_t step) {
   return row_;
 }
 
-// The weights that the run ends with.
+// Checks the weights at the end of the run.
 Status Trainer::check_last(int64_t step) {
   OFSDP_RETURN_IF_ERROR(state_.fetch());
   return check_weights(state_, step);
 }
 
-// The schedule counts updates that were made. If float16 skips one, the next has the same rate.
+// The schedule counts updates that were made: if float16 skips one, the next has the same rate.
 UpdateNumbers Trainer::numbers_of(int64_t step) const {
   const int64_t skipped = state_.executor().loss_scale().skipped_updates;
   const int64_t epoch = sampler_.epoch_of(step - 1), at = step - 1 - skipped;
@@ -141,7 +141,8 @@ Status Trainer::update(int64_t step) {
   return outcome ? exchange_and_report(outcome, step) : Status{};
 }
 
-// On a device numbers come an update late; nothing may be late where something else begins.
+// On a device, numbers arrive one update late; they must be complete before an evaluation, a save
+// or the end.
 bool Trainer::numbers_are_due(int64_t step) const {
   return step == total_ || settings_.given || (evaluator_ != nullptr && evaluation_due(step)) ||
          (checkpoints_ != nullptr && checkpoints_->may_save(step));
@@ -163,7 +164,7 @@ Status Trainer::micro_batches(int64_t step) {
   return {};
 }
 
-// `outcome` is of this update or, on a device, of one before; none: it is not known yet.
+// `outcome` is of this update or, on a device, of the one before; none: not known yet.
 Status Trainer::exchange_and_report(const std::optional<UpdateOutcome>& outcome, int64_t step) {
   UpdateSums mine;
   if (outcome) mine.losses = outcome->losses;
@@ -179,16 +180,16 @@ Status Trainer::exchange_and_report(const std::optional<UpdateOutcome>& outcome,
   return outcome ? report(*outcome, sums) : Status{};
 }
 
-// Callers on several ranks may bring different numbers of rows, which this rank does not know.
+// Callers on several ranks may pass different numbers of rows, unknown to this rank.
 bool Trainer::alike(int64_t step, int64_t micro) const {
   if (settings_.given && communicator_.size() > 1) return false;
   return sampler_.alike(step - 1, micro);
 }
 
-// This rank's part of the divisor of the next update's mean of each loss: its samples or labels,
-// or, for the mean of the ranks' means, 1 if it has any.
-std::array<double, kMostLossTerms> Trainer::next_kept() const {
-  std::array<double, kMostLossTerms> kept{};
+// Returns this rank's part of the divisor in the next update's mean of each loss: samples or
+// labels; for the mean over ranks 1 if it has any.
+std::array<double, kMaxLossTerms> Trainer::next_kept() const {
+  std::array<double, kMaxLossTerms> kept{};
   if (batch_ == nullptr) return kept;
   const bool global = options_.loss.mean == LossMean::kGlobal;
   for (size_t i = 0; i < batch_->kept.size(); ++i) {
@@ -197,9 +198,9 @@ std::array<double, kMostLossTerms> Trainer::next_kept() const {
   return kept;
 }
 
-// The share of the micro-batch's own mean, or sum: sums add up, whatever --loss-mean says. A rank's
-// mean is that of its micro-batches, as PyTorch accumulates; those without a kept label, and ranks
-// without, are left out.
+// Returns the weight of the mean (or sum) of the present micro-batch. Sums are added, whatever
+// --loss-mean says. With the mean over ranks, a rank averages its micro-batches as PyTorch
+// accumulates; micro-batches and ranks without a kept label are left out.
 double Trainer::share_of_mean(size_t loss) const {
   if (state_.setup().counts[loss].sum) return batch_->size > 0 ? 1 : 0;
   const double kept = batch_->kept[loss];
@@ -236,7 +237,7 @@ Result<Trainer::UpdateSums> Trainer::exchange(const UpdateSums& mine, int64_t st
   return sums;
 }
 
-// For people: a training_info has a rate of its own.
+// For display: a training_info has a rate of its own.
 double Trainer::rate(const UpdateOutcome& outcome, int64_t epoch) const {
   const UpdateProgram* program = state_.update_program();
   if (program != nullptr) return program->rate(outcome.optimizer_step);
@@ -244,10 +245,11 @@ double Trainer::rate(const UpdateOutcome& outcome, int64_t epoch) const {
   return learning_rate(schedule_, made, epoch);
 }
 
-// Ends the run if an update was skipped at the least loss scale. All ranks have skipped it; the
-// first that knows the node says so, else the first whose part of the gradients is not finite.
+// Ends the run if an update was skipped at the smallest loss scale, which happens on all ranks at
+// once. The first rank that knows the node reports it, else the first with a gradient that is not
+// finite.
 Status Trainer::check_scale(const UpdateOutcome& outcome) {
-  if (!outcome.skipped || outcome.scale > LossScale::kLeast) return {};
+  if (!outcome.skipped || outcome.scale > LossScale::kMin) return {};
   const CollectiveSite site{"end of the run", -1, outcome.step};
   const double knows = outcome.cause.find("node '") == std::string::npos ? 0 : 1;
   std::vector<double> all(numbers_.ranks());
@@ -319,7 +321,7 @@ Result<std::optional<EvalRow>> Trainer::evaluate_when_due(int64_t step) {
   return std::optional(row);
 }
 
-// All ranks have the same row, and so decide alike. A value that is not defined is not better.
+// All ranks have the same row, so they decide alike. An undefined value is not better.
 void Trainer::watch(const EvalRow& row) {
   if (!options_.run.early_stop) return;
   const std::string& name = options_.checkpoint.keep_best;

@@ -79,7 +79,7 @@ class ChainSource : public ::testing::TestWithParam<ChainCase> {
   // The interpreter's results of `x`, and what the written kernels make of it.
   std::vector<Buffer> interpreted(std::vector<Buffer> x) {
     std::vector<Buffer> y = empty(c.problem.outputs);
-    void *from[cuda::kMostChainInputs] = {}, *to[cuda::kMostChainResults] = {};
+    void *from[cuda::kMaxChainInputs] = {}, *to[cuda::kMaxChainResults] = {};
     for (size_t i = 0; i < x.size(); ++i) from[i] = x[i].data();
     for (size_t k = 0; k < y.size(); ++k) to[k] = c.wanted[k] ? y[k].data() : nullptr;
     EXPECT_EQ(cuda::chain(c.program, from, to, nullptr), cudaSuccess);

@@ -22,7 +22,7 @@ constexpr const char* kH200 =
 "reservedSharedMemoryPerBlock": 1024, "smClockRateKHz": 1980000, "supportCoopLaunch": 1,
 "totalGlobalMem": 150000000000, "warpSize": 32, "maxBlockSize": [1024, 1024, 64],
 "maxGridSize": [2147483647, 65535, 65535]})";
-constexpr size_t kLeastVersion = 90800;
+constexpr size_t kMinVersion = 90800;
 
 CudnnTarget h200(bool tf32 = false) { return {nullptr, kH200, 90, tf32}; }
 
@@ -31,7 +31,7 @@ class CudnnPlans : public testing::Test {
   void SetUp() override {
     auto* version = function_of<size_t()>(Nvidia::kCudnn, "cudnnGetVersion");
     if (version == nullptr) GTEST_SKIP() << "cuDNN: " << why_missing(Nvidia::kCudnn);
-    if (version() < kLeastVersion) GTEST_SKIP() << "cuDNN " << version() << " needs a device";
+    if (version() < kMinVersion) GTEST_SKIP() << "cuDNN " << version() << " needs a device";
   }
 };
 

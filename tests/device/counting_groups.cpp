@@ -17,22 +17,22 @@
 #include "tests/support/namespaces.h"
 
 using ofsdp::counting::Collective;
-using ofsdp::counting::kMostGiven;
-using ofsdp::counting::kMostPlaces;
+using ofsdp::counting::kMaxGiven;
+using ofsdp::counting::kMaxPlaces;
 using ofsdp::counting::SharedGroup;
 
 namespace {
 
 size_t header_bytes() { return ofsdp::region_bytes(sizeof(SharedGroup)); }
 size_t group_bytes(int count) {
-  return header_bytes() + 2 * kMostGiven * static_cast<size_t>(count);
+  return header_bytes() + 2 * kMaxGiven * static_cast<size_t>(count);
 }
 
 }  // namespace
 
 std::byte* ofsdp_group::given(int p, uint64_t number) const {
   const size_t index = 2 * static_cast<size_t>(p) + number % 2;
-  return reinterpret_cast<std::byte*>(shared) + header_bytes() + index * kMostGiven;
+  return reinterpret_cast<std::byte*>(shared) + header_bytes() + index * kMaxGiven;
 }
 
 // Its place is free when all have ended the collective before last.
@@ -213,7 +213,7 @@ Status CountingDevice::collective(ofsdp_stream* stream, ofsdp_group* group, Coll
       !holds(c.dst, gets, false, "a collective's destination")) {
     return refused();
   }
-  if (bytes_given(c, group->count) > kMostGiven) return violation("too much is given");
+  if (bytes_given(c, group->count) > kMaxGiven) return violation("too much is given");
   c.captured = stream->capture != nullptr;
   if (c.captured) stream->capture->groups.insert(group);
   ++counts[c.captured ? "captured_collectives" : "collectives"];
@@ -278,7 +278,7 @@ Status CountingDevice::mark(ofsdp_stream* stream, int64_t* pinned, int64_t value
 // Place 0 makes the file; once all have it, it needs no name.
 Result<ofsdp_group*> CountingDevice::open_group(const std::string& name, int at, int count,
                                                 const ofsdp_patience& patience) {
-  if (count > kMostPlaces) return fault("too many ranks");
+  if (count > kMaxPlaces) return fault("too many ranks");
   int fd = -1;
   const auto open = [&] {
     const int flags = at == 0 ? O_CREAT | O_EXCL | O_RDWR : O_RDWR;

@@ -26,8 +26,8 @@ namespace ofsdp::counting {
 
 const char* variable(const char* name);  // of the environment; "" when it is not set
 
-inline constexpr int kMostPlaces = 16;
-inline constexpr size_t kMostGiven = size_t{64} << 20;  // of a rank; sparse
+inline constexpr int kMaxPlaces = 16;
+inline constexpr size_t kMaxGiven = size_t{64} << 20;  // of a rank; sparse
 
 struct SharedPlace {
   alignas(64) std::atomic<uint64_t> begun{0};
@@ -39,7 +39,7 @@ struct SharedPlace {
 
 struct SharedGroup {
   std::atomic<int32_t> joined{0};
-  SharedPlace places[kMostPlaces];
+  SharedPlace places[kMaxPlaces];
 };
 
 struct Collective {

@@ -19,7 +19,7 @@ Observer* observer = nullptr;
 
 namespace {
 
-constexpr size_t kMostThreads = 1024;
+constexpr size_t kMaxThreads = 1024;
 
 void begin_block(Block& b, const dim3& size) {
   b.stays = b.draw() % 4 != 0;
@@ -116,7 +116,7 @@ void run(const LaunchShape& shape, const std::function<void()>& thread) {
   Block& b = m.block;
   const dim3 size = shape.block, grid = shape.grid;
   b.threads = size_t{size.x} * size.y * size.z;
-  if (b.threads == 0 || b.threads > kMostThreads) {
+  if (b.threads == 0 || b.threads > kMaxThreads) {
     return say("a block of " + std::to_string(b.threads) + " threads", Place::current());
   }
   if (b.fibers.size() < b.threads) b.fibers.resize(b.threads);

@@ -7,8 +7,8 @@ namespace fake_cuda {
 namespace {
 
 constexpr int kVersion = 13000;
-constexpr size_t kMostParameterBytes = 4096, kMostShared = 48 << 10;
-constexpr unsigned kMostThreads = 1024;
+constexpr size_t kMaxParameterBytes = 4096, kMaxShared = 48 << 10;
+constexpr unsigned kMaxThreads = 1024;
 
 bool within(const dim3& d, unsigned x, unsigned y, unsigned z) {
   return d.x >= 1 && d.y >= 1 && d.z >= 1 && d.x <= x && d.y <= y && d.z <= z;
@@ -22,7 +22,7 @@ std::pair<std::string, std::string> broken_limit(const Launch& launch) {
   if (!within(grid, 0x7fffffff, 0xffff, 0xffff)) {
     return {"a grid has 1 to 2147483647 x 65535 x 65535 blocks", text_of(grid)};
   }
-  if (!within(block, kMostThreads, kMostThreads, 64)) {
+  if (!within(block, kMaxThreads, kMaxThreads, 64)) {
     return {"a block has 1 to 1024 x 1024 x 64 threads", text_of(block)};
   }
   const size_t threads = size_t{block.x} * block.y * block.z;
@@ -31,13 +31,13 @@ std::pair<std::string, std::string> broken_limit(const Launch& launch) {
     return {"a block has at most the threads of its kernel's __launch_bounds__",
             text(threads, " threads, bounds ", most)};
   }
-  if (launch.config.dynamicSmemBytes > kMostShared) {
+  if (launch.config.dynamicSmemBytes > kMaxShared) {
     return {"a launch asks for at most 48 KiB of shared memory",
             text(launch.config.dynamicSmemBytes, " bytes")};
   }
   size_t bytes = 0;
   for (const LaunchParameter& p : launch.parameters) bytes += (p.bytes + 7) / 8 * 8;
-  if (bytes > kMostParameterBytes) {
+  if (bytes > kMaxParameterBytes) {
     return {"a kernel has at most 4096 bytes of parameters", text(bytes, " bytes")};
   }
   return {};

@@ -169,7 +169,7 @@ TEST_F(OddExtents, AreLeftWhereThatWouldNotHelp) {
 
 // --- which algorithm ---
 
-constexpr ProductShape kTried{.rows = 64, .columns = 64, .inner = kLeastTried / (64 * 64)};
+constexpr ProductShape kTried{.rows = 64, .columns = 64, .inner = kMinTried / (64 * 64)};
 
 // Runs of three candidates, of which the second gives other bits.
 std::array<int, 3> runs_of(const ProductShape& shape, bool may_vary, int& chosen) {

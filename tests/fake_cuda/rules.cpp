@@ -8,7 +8,7 @@
 namespace fake_cuda {
 namespace {
 
-constexpr size_t kMostLines = 50;
+constexpr size_t kMaxLines = 50;
 
 const char* variable(const char* name) {
   const char* value = std::getenv(name);
@@ -84,7 +84,7 @@ void say_broken(const std::string& rule, const std::string& call, const std::str
   const std::lock_guard lock(r.mutex);
   const std::string line = text("cuda rule: ", rule, "; ", call, ": ", operand);
   std::fprintf(stderr, "%s\n", line.c_str());
-  if (r.broken.size() < kMostLines) r.broken.push_back(line);
+  if (r.broken.size() < kMaxLines) r.broken.push_back(line);
 }
 
 std::vector<std::string> take_broken_rules() {

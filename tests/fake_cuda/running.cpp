@@ -91,9 +91,9 @@ bool all_done() {
 }  // namespace
 
 void run_some() {
-  constexpr size_t kMost = 32;
+  constexpr size_t kMax = 32;
   const Running running;
-  for (size_t left = 1 + runtime().draw(kMost); left > 0 && run_one(); --left) {
+  for (size_t left = 1 + runtime().draw(kMax); left > 0 && run_one(); --left) {
   }
 }
 

@@ -6,7 +6,7 @@
 namespace fake_cuda {
 namespace {
 
-constexpr int kLeast = 0, kGreatest = -5;  // priorities
+constexpr int kMin = 0, kGreatest = -5;  // priorities
 
 std::string named(const CUstream_st& stream) { return text("stream ", stream.id); }
 std::string named(const CUevent_st& event) { return text("event ", event.id); }
@@ -15,7 +15,7 @@ cudaError_t make_stream(const Call& call, cudaStream_t* stream, unsigned flags, 
   if (call.refused()) return call.gives(*call.refused());
   CUstream_st* const one = added(runtime().streams);
   one->flags = flags;
-  one->priority = std::clamp(priority, kGreatest, kLeast);
+  one->priority = std::clamp(priority, kGreatest, kMin);
   *stream = one;
   if (one->priority == priority) return cudaSuccess;
   return call.breaks("a stream's priority is in the device's range", text("priority ", priority),
@@ -169,15 +169,15 @@ extern "C" {
 
 cudaError_t cudaDeviceGetStreamPriorityRange(int* least, int* greatest) {
   const Call call("cudaDeviceGetStreamPriorityRange");
-  *least = kLeast;
+  *least = kMin;
   *greatest = kGreatest;
   return cudaSuccess;
 }
 cudaError_t cudaStreamCreate(cudaStream_t* stream) {
-  return make_stream(Call("cudaStreamCreate"), stream, cudaStreamDefault, kLeast);
+  return make_stream(Call("cudaStreamCreate"), stream, cudaStreamDefault, kMin);
 }
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned flags) {
-  return make_stream(Call("cudaStreamCreateWithFlags"), stream, flags, kLeast);
+  return make_stream(Call("cudaStreamCreateWithFlags"), stream, flags, kMin);
 }
 cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned flags, int priority) {
   return make_stream(Call("cudaStreamCreateWithPriority"), stream, flags, priority);

@@ -14,7 +14,7 @@
 
 namespace {
 
-constexpr size_t kMost = 1 << 18;  // bytes of an input
+constexpr size_t kMax = 1 << 18;  // bytes of an input
 
 using Clock = std::chrono::steady_clock;
 
@@ -31,7 +31,7 @@ std::vector<std::string> corpus_of(int count, char** names) {
       continue;
     }
     for (const auto& entry : std::filesystem::recursive_directory_iterator(names[i])) {
-      if (entry.is_regular_file() && entry.file_size() <= kMost) paths.push_back(entry.path());
+      if (entry.is_regular_file() && entry.file_size() <= kMax) paths.push_back(entry.path());
     }
   }
   std::ranges::sort(paths);
@@ -67,9 +67,9 @@ void flip(std::string& bytes, std::mt19937& random) {
 std::string mutated(std::string bytes, std::mt19937& random) {
   if (LLVMFuzzerCustomMutator != nullptr) {
     const size_t size = bytes.size();
-    bytes.resize(kMost);
+    bytes.resize(kMax);
     auto* data = reinterpret_cast<uint8_t*>(bytes.data());
-    bytes.resize(LLVMFuzzerCustomMutator(data, size, kMost, static_cast<unsigned>(random())));
+    bytes.resize(LLVMFuzzerCustomMutator(data, size, kMax, static_cast<unsigned>(random())));
     return bytes;
   }
   for (unsigned i = 0, count = 1 + random() % 4; i < count; ++i) flip(bytes, random);

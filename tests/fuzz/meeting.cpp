@@ -7,7 +7,7 @@
 #include <cstdlib>
 
 #include "fsdp/comm/hosts/host_table.h"
-#include "fsdp/comm/store/challenge.h"
+#include "fsdp/comm/store/doorkeeper.h"
 #include "runtime/cli/launch/node_messages.h"
 #include "tests/support/namespaces.h"
 

@@ -1,10 +1,9 @@
 // A libFuzzer target: any bytes as a checkpoint of ONNX Runtime's. What is accepted names bytes
 // that are there; nothing else may happen. tests/fuzz/run.sh builds and runs it.
-#include "importer/dialects/onnxruntime/ort_checkpoint.h"
-
 #include <cstdint>
 #include <cstdlib>
 
+#include "importer/dialects/onnxruntime/ort_artifacts.h"
 #include "tests/support/namespaces.h"
 
 namespace {

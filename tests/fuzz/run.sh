@@ -30,7 +30,7 @@ case $target in
     corpus=(tests/fixtures/{accelerate,deepspeed}/*)
     ;;
   ort_checkpoint)
-    sources=(importer/dialects/onnxruntime/ort_checkpoint.cpp)
+    sources=(importer/dialects/onnxruntime/ort_artifacts.cpp)
     corpus=(tests/fixtures/artifacts/*/checkpoint)
     ;;
   *) echo "fuzz: no target $target"; exit 2 ;;

@@ -251,7 +251,7 @@ TEST_P(DeviceOperators, AgreeWithTheReference) {
       << " samples; the list above says which operators have one";
 }
 
-// The operators that take rows with room between them (importer/passes/row_pitch.cpp).
+// The operators that take rows with room between them (importer/passes/epilogues.cpp).
 constexpr std::string_view kPitched =
     " Gemm MatMul NegativeLogLikelihoodLoss SoftmaxCrossEntropyLoss"
     " com.microsoft.FusedMatMul ofsdp.ArgmaxMatches ofsdp.GemmEpilogue ofsdp.MatMul"

@@ -330,7 +330,7 @@ class Attempt {
         floats_(draw.floats_),
         leaves_(draw.leaves_),
         weights_(draw.weights_) {
-    draw.most_elements = kMostElements;
+    draw.most_elements = kMaxElements;
   }
   void undo() {
     draw_.graph = graph_;

@@ -14,8 +14,8 @@ namespace ofsdp::graphs {
 
 inline constexpr double kLargest = 40;
 inline constexpr double kHidden = -1e9;  // a score that a mask hides; no recipe reads it again
-inline constexpr int64_t kMostElements = 2000;  // of a value
-inline constexpr int64_t kMissed = 4;           // one idiom in so many is a near miss
+inline constexpr int64_t kMaxElements = 2000;  // of a value
+inline constexpr int64_t kMissed = 4;          // one idiom in so many is a near miss
 
 using Names = std::vector<std::string>;
 using Axes = std::vector<int64_t>;
@@ -77,7 +77,7 @@ class Draw {
   }
   // No recipe reads the value again. A recipe may also raise `most_elements`, for itself alone.
   void hide(const std::string& name) { std::erase(floats_, name); }
-  int64_t most_elements = kMostElements;
+  int64_t most_elements = kMaxElements;
 
   // A node that is there if the opset has it.
   bool has(const std::string& op) const;

@@ -141,6 +141,7 @@ class Campaign {
   void draw_all() {
     for (int64_t i = 0; i < arguments_.count; ++i) {
       if (arguments_.first && totals_.defects() > 0) return;
+      if (!arguments_.planted.empty() && found_.size() == arguments_.planted.size()) return;
       one(arguments_.seed + static_cast<uint64_t>(i));
     }
   }

@@ -35,7 +35,7 @@ bool usable(const OpDef& op, const SampleCase& sample) {
   if (!sample.check_grad || sample.num_outputs > 3 || !all_float32(sample)) return false;
   if (left_out(op)) return false;
   for (const TensorDesc& desc : sample.inputs) {
-    if (desc.present() && desc.numel() > kMostElements) return false;
+    if (desc.present() && desc.numel() > kMaxElements) return false;
   }
   for (const auto& [name, value] : sample.attributes.all()) {
     if (name.starts_with("ofsdp_")) return false;

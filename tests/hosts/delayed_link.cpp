@@ -5,7 +5,7 @@
 //   delayed_link NAMESPACE DEVICE NAMESPACE DEVICE DELAY_MICROSECONDS MEGABITS_A_SECOND
 //
 // Says "ready" on stdout when both devices are there. Each direction sends one frame after the
-// other at the rate, keeps at most kMostQueued of sending time, and drops what comes beyond, as a
+// other at the rate, keeps at most kMaxQueued of sending time, and drops what comes beyond, as a
 // router does. This process ends with its parent, and killing it cuts the link, like pulling a
 // cable: the devices stay, with their addresses, until their namespaces go, and one started later
 // joins them again.
@@ -37,7 +37,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using std::chrono::nanoseconds;
 
-constexpr nanoseconds kMostQueued = std::chrono::milliseconds(100);
+constexpr nanoseconds kMaxQueued = std::chrono::milliseconds(100);
 constexpr int kFramesATurn = 64;
 
 [[noreturn]] void fail(const std::string& what) {
@@ -76,7 +76,7 @@ class Direction {
       if (got <= 0) return;
       const auto now = Clock::now();
       const auto begin = std::max(now, sent_);
-      if (begin - now > kMostQueued) continue;
+      if (begin - now > kMaxQueued) continue;
       sent_ = begin + nanoseconds(static_cast<int64_t>(static_cast<double>(got) / rate_));
       under_way_.push_back({sent_ + delay_, {buffer_.data(), buffer_.data() + got}});
     }

@@ -1,13 +1,12 @@
 // Products of OpenBLAS against the definition, on any processor: every orientation, addend and
 // scale, sizes that are no multiple of anything, and more rows than one call takes. And which
 // products it is asked for.
-#include "kernels/ops/matmul/blas_product.h"
-
 #include <gtest/gtest.h>
 
 #include <cmath>
 
 #include "kernels/cpu/onednn_presence.h"
+#include "kernels/ops/matmul/matrix_product.h"
 #include "tests/support/namespaces.h"
 #include "tests/support/products.h"
 

@@ -6,7 +6,7 @@
 #include <random>
 
 #include "kernels/optimizers/factors.h"
-#include "kernels/optimizers/muon.h"
+#include "kernels/optimizers/parameter_updates.h"
 #include "runtime/engine/optimizer_step.h"
 #include "tests/support/namespaces.h"
 #include "tests/support/op_values.h"

@@ -1,12 +1,11 @@
 // Products of 16-bit floats by blocks of float32 against the definition, on any processor: every
 // orientation, addend and scale, with more than one block along each axis. And which products are
 // multiplied so.
-#include "kernels/ops/matmul/product_blocks.h"
-
 #include <gtest/gtest.h>
 
 #include <cmath>
 
+#include "kernels/ops/matmul/matrix_product.h"
 #include "tests/support/namespaces.h"
 #include "tests/support/products.h"
 

@@ -6,7 +6,7 @@
 #include <cmath>
 #include <cstring>
 
-#include "kernels/cpu/chain_steps.h"
+#include "kernels/cpu/pointwise.h"
 #include "kernels/cpu/real_math.h"
 #include "tests/support/namespaces.h"
 
@@ -45,9 +45,9 @@ const Form kForms[] = {FORM(exp, 1.5),
                        FORM(log1p, 3),
                        FORM(erf, 5),
                        FORM(tanh, 3),
-                       FORM(sin, 2, -kMostTurned, kMostTurned),
-                       FORM(cos, 2, -kMostTurned, kMostTurned),
-                       FORM(tan, 4, -kMostTurned, kMostTurned),
+                       FORM(sin, 2, -kMaxTurned, kMaxTurned),
+                       FORM(cos, 2, -kMaxTurned, kMaxTurned),
+                       FORM(tan, 4, -kMaxTurned, kMaxTurned),
                        FORM(asin, 3),
                        FORM(acos, 3),
                        FORM(atan, 3),
@@ -144,16 +144,16 @@ TEST(VectorPow, IsAsExactAsPromised) {
 
 // An element has the same bits in a vector, among those that are left over, and alone.
 TEST(FloatLoops, DoNotLookAtTheLength) {
-  constexpr size_t kMost = 83;
-  std::array<float, kMost> a, b, row, alone;
-  for (size_t i = 0; i < kMost; ++i) {
+  constexpr size_t kMax = 83;
+  std::array<float, kMax> a, b, row, alone;
+  for (size_t i = 0; i < kMax; ++i) {
     a[i] = 0.37f * static_cast<float>(i) - 7.1f;
     b[i] = 1.9f - 0.11f * static_cast<float>(i);
   }
   for (int op = 1; op < kChainOps; ++op) {
     const RowLoop loop = chain_loops(static_cast<ChainOp>(op))[DType::kFloat32];
-    for (size_t i = 0; i < kMost; ++i) loop({&a[i], 1, &b[i], 1, &alone[i], 1}, {});
-    for (size_t n = 2; n <= kMost; ++n) {
+    for (size_t i = 0; i < kMax; ++i) loop({&a[i], 1, &b[i], 1, &alone[i], 1}, {});
+    for (size_t n = 2; n <= kMax; ++n) {
       loop({a.data(), 1, b.data(), 1, row.data(), static_cast<int64_t>(n)}, {});
       ASSERT_EQ(std::memcmp(row.data(), alone.data(), n * sizeof(float)), 0)
           << "operation " << op << ", " << n << " elements";

@@ -9,7 +9,7 @@
 #include <fstream>
 
 #include "kernels/core/registry.h"
-#include "runtime/commands/verify_export.h"
+#include "runtime/commands/commands.h"
 #include "tests/support/namespaces.h"
 
 namespace ofsdp {

@@ -6,8 +6,7 @@
 #include <fstream>
 #include <set>
 
-#include "importer/file/ort_adapter_file.h"
-#include "importer/file/safetensors_file.h"
+#include "importer/file/tensor_file.h"
 #include "tests/support/metrics_rows.h"
 #include "tests/support/namespaces.h"
 #include "tests/support/refused_run.h"

@@ -6,7 +6,7 @@
 #include <cmath>
 
 #include "importer/file/onnx_file.h"
-#include "importer/file/safetensors_file.h"
+#include "importer/file/tensor_file.h"
 #include "tests/support/namespaces.h"
 #include "tests/support/refused_run.h"
 

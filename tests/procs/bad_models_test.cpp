@@ -11,13 +11,13 @@ namespace bad_models_test {
 
 using namespace onnx_bytes;
 
-constexpr size_t kMostAddresses = size_t{4} << 30;
-constexpr size_t kMostResident = size_t{1} << 30;
-constexpr double kMostSeconds = 5;  // of a machine with nothing else to do
+constexpr size_t kMaxAddresses = size_t{4} << 30;
+constexpr size_t kMaxResident = size_t{1} << 30;
+constexpr double kMaxSeconds = 5;  // of a machine with nothing else to do
 
 Finished run(const Words& words) {
   return Program::run(fsdp_run(words) + Words{"--data", "synthetic", "--threads", "1"},
-                      {.patience = 4 * kMostSeconds, .address_space = kMostAddresses});
+                      {.patience = 4 * kMaxSeconds, .address_space = kMaxAddresses});
 }
 
 // `statuses`: what may be its end.
@@ -26,7 +26,7 @@ void expect_ends(const Words& words, const Words& facts, const std::set<int>& st
   const Finished ended = run(words);
   EXPECT_TRUE(statuses.contains(ended.status)) << ended.status << "\n" << ended.err;
   if (ended.status != 0) expect_one_line(ended.err, facts);
-  EXPECT_LT(ended.peak_bytes, kMostResident);
+  EXPECT_LT(ended.peak_bytes, kMaxResident);
 }
 
 // Both commands; a plan of a model that no machine holds may be all that is wanted of it.
@@ -130,7 +130,7 @@ TEST_F(BadModels, GroupsThatTheGradientContradicts) {
   folder.write("artifacts/training_model.onnx", bytes);
   const Finished ended = Program::run(
       fsdp_run({folder / "artifacts", "--data", folder / "artifacts/data", "--steps", "1"}),
-      {.address_space = kMostAddresses});
+      {.address_space = kMaxAddresses});
   EXPECT_EQ(ended.status, 2);
   expect_one_line(ended.err, {"(com.microsoft.ConvGrad)", "group"});
 }

@@ -2,7 +2,7 @@
 // groff and mandoc look at theirs where they are installed.
 #include <unistd.h>
 
-#include "runtime/cli/command_table.h"
+#include "runtime/cli/command_line.h"
 #include "runtime/cli/options/option_table.h"
 #include "tests/support/namespaces.h"
 #include "tests/support/refused_run.h"

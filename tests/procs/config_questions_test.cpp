@@ -1,7 +1,5 @@
 // fsdp-run config: what it asks becomes a file that runs at once; with lines and with arrow keys.
 // The terminal is as it was before, whatever ends the program.
-#include "runtime/cli/config/config_questions.h"
-
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <poll.h>
@@ -14,6 +12,7 @@
 #include <sstream>
 
 #include "runtime/cli/command_line.h"
+#include "runtime/cli/config/config_files.h"
 #include "runtime/cli/options/option_table.h"
 #include "tests/support/data_files.h"
 #include "tests/support/namespaces.h"

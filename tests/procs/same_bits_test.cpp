@@ -94,7 +94,7 @@ TEST_P(SameBitsTest, StrategiesAgreeWithGroupsAndAnAverage) {
   EXPECT_NE(first, trained_file(grouped + Words{"--ema-use", "off"})) << "no average was written";
 }
 
-// Each rank keeps another number of the rows of a micro-batch (importer/passes/kept_rows.cpp).
+// Each rank keeps another number of the rows of a micro-batch (importer/passes/joined_nodes.cpp).
 TEST_P(SameBitsTest, StrategiesAgreeOnRowsWithAndWithoutLabels) {
   constexpr size_t kRows = 900, kWidth = 20;
   std::vector<float> x(kRows * kWidth);

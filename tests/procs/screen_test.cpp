@@ -15,7 +15,7 @@ namespace screen_test {
 using testing::HasSubstr;
 using testing::Not;
 
-constexpr size_t kMostLines = 24;
+constexpr size_t kMaxLines = 24;
 constexpr const char* kInPlace = "\r\x1b[K";
 constexpr const char* kGreen = "\x1b[32m";
 
@@ -46,7 +46,7 @@ TEST_P(Screen, HasAtMost24LinesBeforeTheFirstStepAndNoEscapeCodesInAPipe) {
   const Finished run = Program::run(
       fsdp_run(words + Words{"--data", "synthetic", "--eval-data", "none", "--steps", "1"}));
   ASSERT_EQ(run.status, 0) << run.err;
-  EXPECT_LE(lines_before_the_first_step(run.out), kMostLines) << run.out;
+  EXPECT_LE(lines_before_the_first_step(run.out), kMaxLines) << run.out;
   EXPECT_THAT(run.out, HasSubstr(" trains "));
   EXPECT_THAT(run.out, HasSubstr("\ndone: 1 update in "));
   for (const char code : {'\x1b', '\r'}) EXPECT_EQ(run.out.find(code), std::string::npos);
@@ -94,7 +94,7 @@ TEST(ScreenTest, ManySettingsAndRanksAreStillAtMost24Lines) {
                         file,       "--checkpoint-dir", folder.path() + "/checkpoints"};
   const Finished run = Program::run(words);
   ASSERT_EQ(run.status, 0) << run.err;
-  EXPECT_LE(lines_before_the_first_step(run.out), kMostLines) << run.out;
+  EXPECT_LE(lines_before_the_first_step(run.out), kMaxLines) << run.out;
   EXPECT_THAT(run.out, HasSubstr(" more (--verbose on)\n"));
   for (const char* written : {".onnx\n", " (metrics)\n", " (checkpoints)\n"}) {
     EXPECT_THAT(run.out, HasSubstr(written));

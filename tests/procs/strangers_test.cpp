@@ -8,7 +8,7 @@
 #include <algorithm>
 #include <filesystem>
 
-#include "fsdp/comm/store/challenge.h"
+#include "fsdp/comm/store/doorkeeper.h"
 #include "tests/procs/namespaces.h"
 #include "tests/procs/on_hosts.h"
 

@@ -8,11 +8,11 @@ namespace ofsdp::races {
 
 namespace {
 
-constexpr unsigned kMostThreads = 1024;
+constexpr unsigned kMaxThreads = 1024;
 constexpr size_t kCopied = 16;  // bytes of a cp.async
 
 constexpr size_t kWord = 4;
-constexpr std::ptrdiff_t kMostPadding = 64;
+constexpr std::ptrdiff_t kMaxPadding = 64;
 
 std::vector<emulator::SharedPart> shared_parts() {
   std::vector<emulator::SharedPart> parts;
@@ -58,13 +58,13 @@ Detector::Detector(Region* device)
       shared_(span_.first, static_cast<size_t>(span_.second - span_.first)),
       known_shared_(static_cast<size_t>(span_.second - span_.first) / kWord + 1),
       device_(device),
-      syncs_(kMostThreads),
-      seen_(kMostThreads, std::vector<uint32_t>(emulator::kWarp)) {
+      syncs_(kMaxThreads),
+      seen_(kMaxThreads, std::vector<uint32_t>(emulator::kWarp)) {
   for (size_t i = 0; i < parts_.size(); ++i) {
     const emulator::SharedPart& part = parts_[i];
     unsigned char* end = part.begin + part.bytes;
     // Bytes that align the next one are nobody's.
-    if (i + 1 < parts_.size() && parts_[i + 1].begin - end < kMostPadding) {
+    if (i + 1 < parts_.size() && parts_[i + 1].begin - end < kMaxPadding) {
       wall(end, parts_[i + 1].begin);
     }
     know(part.begin, end);

@@ -85,19 +85,19 @@ void add_mean_losses(Table& table) {
 
 // Two ranks, of whose rows some are missing.
 void add_contrastive(Table& table) {
-  constexpr int64_t kRows = 70, kWidth = 45, kMost = 300, kBlock = 304, kHeader = 16;
+  constexpr int64_t kRows = 70, kWidth = 45, kMax = 300, kBlock = 304, kHeader = 16;
   table.row("contrastive", [=](Buffers& m) -> cudaError_t {
     const float *a = m.floats(kRows * kWidth), *b = m.floats(kRows * kWidth);
     OFSDP_CUDA_TRY(unit_rows(kRows, kWidth, a, m.floats(kRows * kWidth), nullptr));
     OFSDP_CUDA_TRY(unit_rows_grad(kRows, kWidth, b, a, m.floats(kRows * kWidth), nullptr));
-    const int64_t part = kHeader + kMost * 3;
+    const int64_t part = kHeader + kMax * 3;
     Scores s;
     s.rows = kRows;
     s.block = kBlock;
     float* const joined = m.floats(2 * part);
     joined[0] = kRows;
-    joined[part] = kMost;
-    s.of = {joined, 2, part, kHeader, kMost, 3};
+    joined[part] = kMax;
+    s.of = {joined, 2, part, kHeader, kMax, 3};
     float* const scores = m.floats(kRows * s.row());
     float *const sums = m.floats(2 * kRows), *const losses = m.floats(kRows);
     OFSDP_CUDA_TRY(contrastive_sums(s, scores, 0, sums, nullptr));

@@ -10,7 +10,7 @@
 
 #include "fsdp/checkpoint/checkpoint_store.h"
 #include "kernels/core/registry.h"
-#include "runtime/commands/export.h"
+#include "runtime/commands/commands.h"
 #include "runtime/state/checkpointing.h"
 #include "tests/support/data_files.h"
 #include "tests/support/lone_rank.h"
@@ -166,7 +166,7 @@ void expect_pattern(const std::string& dir) {
   auto reader = CheckpointReader::open(dir + "/step-00000001");
   ASSERT_TRUE(reader.ok()) << reader.error().message();
   EXPECT_TRUE(reader->verify(0, 1).ok());
-  std::vector<StateTensor> tensors = states_of(reader->manifest());
+  std::vector<StateTensor> tensors = saved_states(reader->manifest());
   for (const NamedTensor& tensor : reader->manifest().trained) {
     tensors.push_back({kParameterKind, tensor.name, tensor.shape});
   }

@@ -4,7 +4,7 @@
 
 #include <array>
 
-#include "fsdp/comm/host_name.h"
+#include "fsdp/comm/rank_identity.h"
 #include "tests/ranks/rank_processes.h"
 #include "tests/support/namespaces.h"
 

@@ -216,10 +216,10 @@ TEST_P(Collectives, MemoryInCommonIsSeenByAllAndCountedOnce) {
 TEST_P(Collectives, SumsOntoWhatWasThereBefore) {
   RankProcesses ranks(GetParam(), [](Communicator& c, MemoryLedger& ledger) -> Status {
     if (c.name() != "self" && c.name() != "local") return {};  // hosts add partial sums
-    constexpr int64_t kMost = 9001;
-    OFSDP_ASSIGN_OR_RETURN(std::byte * base, c.allocate_shared(ledger, 2 * kMost * sizeof(float)));
+    constexpr int64_t kMax = 9001;
+    OFSDP_ASSIGN_OR_RETURN(std::byte * base, c.allocate_shared(ledger, 2 * kMax * sizeof(float)));
     int round = 0;
-    for (const int64_t numel : {int64_t{0}, int64_t{1}, int64_t{17}, int64_t{4097}, kMost}) {
+    for (const int64_t numel : {int64_t{0}, int64_t{1}, int64_t{17}, int64_t{4097}, kMax}) {
       OFSDP_RETURN_IF_ERROR(reduce_onto_once(c, base, 0, ++round, numel));
     }
     return c.barrier({"barrier", -1, round});
@@ -447,7 +447,7 @@ TEST_P(Collectives, ExchangeGivesEveryoneEveryonesNumbers) {
     std::mt19937 random(static_cast<uint32_t>(c.rank()));
     for (int round = 0; round < 2000; ++round) {
       drift(random);
-      const size_t n = static_cast<size_t>(round % (kExchangeMost + 1));
+      const size_t n = static_cast<size_t>(round % (kMaxExchange + 1));
       std::vector<double> mine(n), all(n * static_cast<size_t>(c.size()), -1);
       for (size_t i = 0; i < n; ++i) mine[i] = c.rank() * 1e6 + round * 100.0 + double(i);
       OFSDP_RETURN_IF_ERROR(c.exchange(mine, all, {"exchange", -1, round}));
@@ -480,9 +480,9 @@ TEST_P(Collectives, BytesOfRank0AreSharedAndCountedOnce) {
       }
       OFSDP_RETURN_IF_ERROR(c.barrier({"barrier", -1, 0}));
     }
-    const size_t counted = c.is_first_of_host() ? kPageBytes + (size_t{1} << 20) : 0;
+    const size_t counted = c.is_first_on_host() ? kPageBytes + (size_t{1} << 20) : 0;
     if (ledger.current() != counted) return fault("{}, expected {}", ledger.current(), counted);
-    if (calls != (c.is_first_of_host() ? 1 : 0))
+    if (calls != (c.is_first_on_host() ? 1 : 0))
       return fault("rank {} filled {} times", c.rank(), calls);
     return {};
   });

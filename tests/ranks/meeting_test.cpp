@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "fsdp/comm/hosts/host_communicator.h"
+#include "fsdp/connect.h"
 #include "tests/support/namespaces.h"
 
 namespace ofsdp {
@@ -25,7 +25,7 @@ void expect_meeting_fails(const std::vector<Stranger>& strangers) {
   for (const Stranger& stranger : strangers) {
     const pid_t pid = fork();
     if (pid == 0) {
-      auto connected = connect_local(stranger.identity, std::chrono::seconds(1));
+      auto connected = connect_ranks(stranger.identity, std::chrono::seconds(1));
       if (connected.ok()) _exit(3);
       const Status& error = connected.error();
       const bool right = error.kind() == stranger.kind &&
@@ -73,7 +73,7 @@ TEST(Meeting, RunsWithLongNamesDoNotMix) {
     const pid_t pid = fork();
     if (pid == 0) {
       auto connected =
-          connect_local(RankIdentity{end[0] == 'b', 2, 0, name + end, ""}, std::chrono::seconds(1));
+          connect_ranks(RankIdentity{end[0] == 'b', 2, 0, name + end, ""}, std::chrono::seconds(1));
       _exit(connected.ok() ? 3 : 0);
     }
   }

@@ -18,7 +18,7 @@
 #include <random>
 #include <thread>
 
-#include "fsdp/comm/host_name.h"
+#include "fsdp/comm/rank_identity.h"
 #include "fsdp/comm/store/stream_socket.h"
 #include "tests/procs/namespaces.h"
 #include "tests/support/checkpoint_runs.h"

@@ -95,9 +95,9 @@ namespace {
 // Limits the elements of an input that are checked. The code is the same for each: sanitizers see
 // it with a few.
 #if defined(__SANITIZE_ADDRESS__)
-constexpr size_t kMostElements = 4;
+constexpr size_t kMaxElements = 4;
 #else
-constexpr size_t kMostElements = 24;
+constexpr size_t kMaxElements = 24;
 #endif
 constexpr double kStep = 1e-5;
 constexpr double kTolerance = 1e-4;
@@ -188,8 +188,8 @@ std::string check_gradient(const Registry& registry, const OpDef& op, const Samp
     }
     double scale = 0;
     for (double g : gradient) scale = std::max(scale, std::abs(g));
-    for (size_t n = 0; n < std::min(count, kMostElements); ++n) {
-      const size_t at = count <= kMostElements ? n : random() % count;
+    for (size_t n = 0; n < std::min(count, kMaxElements); ++n) {
+      const size_t at = count <= kMaxElements ? n : random() % count;
       double& x = values.inputs[input].values[at];
       const double original = x;
       x = original + kStep;

@@ -1,14 +1,12 @@
 // Places of samples: in inputs, by the file's symbols; in predictions, whatever nodes did to the
 // batch. The order of the weights of NhwcConv, by the file as a whole.
-#include "importer/passes/batch_axes.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "importer/onnx_import.h"
 #include "importer/passes/loss.h"
-#include "importer/passes/nhwc_weights.h"
 #include "importer/passes/sample_order.h"
+#include "importer/passes/specialize.h"
 #include "tests/support/graphs.h"
 #include "tests/support/namespaces.h"
 #include "tests/support/small_model.h"

@@ -131,14 +131,14 @@ TEST(Cgroup, TheQuotaIsTheMostThreads) {
   cpu_set_t mine;
   ASSERT_EQ(sched_getaffinity(0, sizeof mine, &mine), 0);
   const int cores = CPU_COUNT(&mine);
-  EXPECT_EQ(cores_of_rank(1, machine.cgroup()), cores);
+  EXPECT_EQ(cores_per_rank(1, machine.cgroup()), cores);
   machine.set("cpu.max", "50000 100000");
-  EXPECT_EQ(cores_of_rank(1, machine.cgroup()), 1);
+  EXPECT_EQ(cores_per_rank(1, machine.cgroup()), 1);
   machine.set("cpu.max", "110000 100000");
-  EXPECT_EQ(cores_of_rank(1, machine.cgroup()), std::min(cores, 2));
-  EXPECT_EQ(cores_of_rank(2, machine.cgroup()), 1);
+  EXPECT_EQ(cores_per_rank(1, machine.cgroup()), std::min(cores, 2));
+  EXPECT_EQ(cores_per_rank(2, machine.cgroup()), 1);
   machine.set("cpu.max", "100000000 100000");
-  EXPECT_EQ(cores_of_rank(1, machine.cgroup()), cores);
+  EXPECT_EQ(cores_per_rank(1, machine.cgroup()), cores);
 }
 
 }  // namespace cgroup_test

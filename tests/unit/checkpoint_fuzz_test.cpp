@@ -12,7 +12,7 @@
 
 #include "fsdp/checkpoint/checkpoint_reader.h"
 #include "fsdp/checkpoint/checkpoint_store.h"
-#include "fsdp/checkpoint/crc32c.h"
+#include "fsdp/checkpoint/disk.h"
 #include "fsdp/checkpoint/shard_file.h"
 #include "importer/file/onnx_file.h"
 #include "tests/support/data_files.h"
@@ -215,9 +215,9 @@ TEST_P(CheckpointFuzzTest, ChangedBytesAreAValueOrAnError) {
   Mutator mutator(static_cast<unsigned>(setting("OFSDP_FUZZ_SEED", 1)));
   const auto end = std::chrono::steady_clock::now() +
                    std::chrono::milliseconds(500 * setting("OFSDP_FUZZ_SECONDS", 2));
-  constexpr long kLeast = 11;  // also where a round takes seconds, under an emulator
+  constexpr long kMin = 11;  // also where a round takes seconds, under an emulator
   long rounds = 0, good = 0;
-  for (; rounds < kLeast || std::chrono::steady_clock::now() < end; ++rounds) {
+  for (; rounds < kMin || std::chrono::steady_clock::now() < end; ++rounds) {
     const size_t which = mutator.below(6) < 4 ? 0 : 1 + mutator.below(2);
     const std::string path = folder + "/" + names[which];
     const std::string before = onnx_bytes::content(path);

@@ -1,10 +1,9 @@
 // Cores dealt to ranks on machines whose /sys was recorded: hardware threads numbered apart and
 // side by side, two sockets, several memory nodes in a socket.
-#include "runtime/cli/launch/core_shares.h"
-
 #include <gtest/gtest.h>
 
 #include "kernels/base/format.h"
+#include "runtime/cli/launch/launcher.h"
 #include "tests/support/namespaces.h"
 #include "tests/support/onnx_bytes.h"
 

@@ -1,7 +1,7 @@
 #include <cmath>
 
 #include "kernels/core/tensor.h"
-#include "runtime/data/synthetic.h"
+#include "runtime/data/row_source.h"
 #include "tests/support/data_files.h"
 #include "tests/support/namespaces.h"
 

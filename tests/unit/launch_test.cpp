@@ -6,9 +6,8 @@
 
 #include <map>
 
-#include "runtime/cli/launch/coordinator.h"
-#include "runtime/cli/launch/endpoint.h"
-#include "runtime/cli/launch/restart.h"
+#include "runtime/cli/launch/node_link.h"
+#include "runtime/cli/launch/node_messages.h"
 #include "tests/support/namespaces.h"
 
 namespace ofsdp {
@@ -111,7 +110,7 @@ TEST_F(Stores, WhatIsNoValueClosesThem) {
 }
 
 TEST_F(Stores, KeysAreBounded) {
-  for (size_t i = 0; i <= Store::kMostKeys; ++i) put(framed(format_text("{{\"kind\":\"{}\"}}", i)));
+  for (size_t i = 0; i <= Store::kMaxKeys; ++i) put(framed(format_text("{{\"kind\":\"{}\"}}", i)));
   for (int i = 0; i < 10; ++i) store_.pump();
   EXPECT_TRUE(store_.closed());
 }
@@ -154,7 +153,7 @@ TEST(NodeMessages, RefuseWhatIsMissingOrOutOfRange) {
     bad[key] = json::array();
     EXPECT_FALSE(from_value<Turn>(bad)) << key;
     bad[key] = value.is_number() ? json(int64_t{1} << 40)
-                                 : json(std::string(StoreFields::kMostText + 1, 'x'));
+                                 : json(std::string(StoreFields::kMaxText + 1, 'x'));
     EXPECT_FALSE(from_value<Turn>(bad)) << key;
   }
   EXPECT_FALSE(read_hello({{"magic", "other"}}));

@@ -32,7 +32,7 @@ TEST_F(LinkLineTest, AnswersThatNobodyReadsAreBounded) {
     ours.queue({.kind = LinkKind::kBlame});
     return true;
   };
-  while (open && asked < 100 * LinkLine::kMostWaiting) {
+  while (open && asked < 100 * LinkLine::kMaxPending) {
     const ssize_t sent =
         send(theirs.get(), &question, sizeof question, MSG_DONTWAIT | MSG_NOSIGNAL);
     asked += sent == static_cast<ssize_t>(sizeof question);
@@ -47,7 +47,7 @@ TEST_F(LinkLineTest, AnswersThatNobodyReadsAreBounded) {
 TEST_F(LinkLineTest, AnswersThatAreReadAreNot) {
   LinkHeader read;
   int error = 0;
-  for (size_t i = 0; i < 3 * LinkLine::kMostWaiting; ++i) {
+  for (size_t i = 0; i < 3 * LinkLine::kMaxPending; ++i) {
     ASSERT_EQ(send(theirs.get(), &question, sizeof question, MSG_NOSIGNAL),
               static_cast<ssize_t>(sizeof question));
     const auto answer = [&](const LinkHeader&, std::byte*&) {

@@ -1,11 +1,10 @@
 // Metrics of an evaluation against plain loops over all rows.
-#include "runtime/train/metric_sums.h"
-
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <cmath>
 
+#include "runtime/train/evaluator.h"
 #include "tests/support/namespaces.h"
 
 namespace ofsdp {

@@ -12,8 +12,8 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
-#include "runtime/log/progress.h"
-#include "runtime/log/step_times.h"
+#include "runtime/log/log_parts.h"
+#include "runtime/log/screen.h"
 #include "tests/support/allocations.h"
 #include "tests/support/namespaces.h"
 

@@ -7,8 +7,7 @@
 
 #include <cmath>
 
-#include "importer/file/ort_adapter_file.h"
-#include "importer/file/safetensors_file.h"
+#include "importer/file/tensor_file.h"
 #include "importer/write/model_output.h"
 #include "tests/support/namespaces.h"
 #include "tests/support/small_model.h"

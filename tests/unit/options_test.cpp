@@ -2,7 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "runtime/cli/options/option_table.h"
-#include "runtime/state/settings_changes.h"
+#include "runtime/state/resume.h"
 #include "tests/support/namespaces.h"
 #include "tests/unit/options_testing.h"
 

@@ -1,9 +1,8 @@
 // Units from what exporters leave in a file and from repetition alone; golden tables of groups.
-#include "fsdp/plan/partition.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "fsdp/plan/plan.h"
 #include "importer/onnx_import.h"
 #include "importer/passes/fusion/fusion.h"
 #include "importer/passes/specialize.h"

@@ -1,9 +1,8 @@
 // The thread that writes checkpoints: order, the first failure, and an end in the middle of a job.
-#include "runtime/state/saver.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "runtime/state/checkpointing.h"
 #include "tests/support/namespaces.h"
 #include "tests/support/onnx_bytes.h"
 

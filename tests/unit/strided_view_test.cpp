@@ -1,12 +1,11 @@
 // StridedView against tensors of the numbers of their elements, which are moved one by one.
-#include "importer/passes/fusion/strided_view.h"
-
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <numeric>
 #include <random>
 
+#include "importer/passes/fusion/rewriter.h"
 #include "tests/support/namespaces.h"
 
 namespace ofsdp {

@@ -1,3 +1,4 @@
+// The order of passes, as the pipeline runs it and docs/design.md lists it.
 // verify: graphs that passes make are right, each kind of wrong graph is found and named with pass
 // and node; GraphEditor asks operators before it changes a node; and lists of a graph may move.
 #include "importer/graph/verify.h"
@@ -6,8 +7,11 @@
 #include <gtest/gtest.h>
 
 #include <cstdlib>
+#include <fstream>
+#include <set>
 
 #include "importer/passes/passes.h"
+#include "importer/pipeline.h"
 #include "tests/support/graphs.h"
 #include "tests/support/namespaces.h"
 
@@ -293,6 +297,102 @@ TEST(SharedAttributes, AreCopiedWhereOneIsSet) {
   EXPECT_EQ(second.i("axis", 0), 2);
   EXPECT_TRUE(empty.all().empty());
   EXPECT_EQ(third.i("more", 0), 3);
+}
+
+TEST(Pipeline, StandsInTheDocuments) {
+  std::vector<std::string> expected, found;
+  for (const Pass& pass : pipeline()) {
+    expected.push_back(
+        format_text("| `{}` | {} | {} |", pass.name, name_of(pass.stage), pass.when));
+  }
+  std::ifstream page(OFSDP_SOURCE_DIR "/docs/design.md");
+  bool inside = false;
+  for (std::string line; std::getline(page, line);) {
+    if (line == "| pass | stage | runs |") {
+      inside = true;
+      std::getline(page, line);  // the rule between head and rows
+      continue;
+    }
+    inside = inside && line.starts_with("|");
+    if (inside) found.push_back(line);
+  }
+  EXPECT_THAT(found, ::testing::ElementsAreArray(expected));
+}
+
+TEST(Pipeline, HasItsStagesInOrderAndNamesOnce) {
+  std::set<std::string> names;
+  PassStage last = PassStage::kImport;
+  for (const Pass& pass : pipeline()) {
+    EXPECT_TRUE(names.insert(pass.name).second) << pass.name;
+    EXPECT_GE(pass.stage, last) << pass.name;
+    last = pass.stage;
+  }
+}
+
+// Returns the names of the passes of a stage that would run over the graph.
+std::vector<std::string> running(const Graph& graph, const PassContext& context, PassStage stage) {
+  std::vector<std::string> names;
+  for (const Pass& pass : pipeline()) {
+    if (pass.stage == stage && pass.runs(graph, context)) names.emplace_back(pass.name);
+  }
+  return names;
+}
+
+TEST(Pipeline, ConditionsDecide) {
+  Graph graph;
+  GraphSettings settings;
+  PassContext context;
+  context.settings = &settings;
+  using Names = std::vector<std::string>;
+  EXPECT_EQ(running(graph, context, PassStage::kFuse), Names{"fuse"});
+  EXPECT_EQ(running(graph, context, PassStage::kBackward), Names{"autodiff"});
+  EXPECT_EQ(running(graph, context, PassStage::kProgram),
+            (Names{"join_loss_gradient", "multiply_kept_rows", "join_norm_addends"}));
+  settings.param_dtype = DType::kBFloat16;
+  settings.sync_batch_norm = true;
+  EXPECT_EQ(running(graph, context, PassStage::kFuse), (Names{"fuse", "lower_precision"}));
+  EXPECT_EQ(running(graph, context, PassStage::kFinish),
+            (Names{"synchronize_batch_norm", "assign_layouts"}));
+  graph.loss_weight = 1;  // the file brings a backward part
+  EXPECT_EQ(running(graph, context, PassStage::kFuse), Names{});
+  EXPECT_EQ(running(graph, context, PassStage::kBackward), Names{"order_backward"});
+  context.forward_only = true;
+  EXPECT_EQ(running(graph, context, PassStage::kFuse), (Names{"fuse", "lower_precision"}));
+  context.forward_only = false;
+  context.mode = Mode::kEval;
+  context.device = true;
+  EXPECT_EQ(running(graph, context, PassStage::kFuse), (Names{"fuse", "lower_precision"}));
+  EXPECT_EQ(running(graph, context, PassStage::kBackward), Names{});
+  EXPECT_EQ(running(graph, context, PassStage::kFinish), Names{"assign_layouts"});
+  EXPECT_EQ(running(graph, context, PassStage::kProgram),
+            (Names{"keep_attention_statistics", "join_epilogues", "pitch_rows"}));
+}
+
+TEST(Pipeline, RunsStagesAsFunctionsInARowDo) {
+  const Registry registry = make_registry();
+  GraphMaker maker(registry);
+  const ValueId x = maker.input("x", {DType::kFloat32, {4, 3}});
+  const ValueId w = maker.parameter("w", {3, 2});
+  const ValueId y = maker.node("MatMul", "y", {x, w});
+  maker.graph.outputs = {y};
+  GraphSettings settings;
+  settings.rows = {{"x", Shape{3}}, {"labels", Shape{}}};
+  LossSpec& loss = settings.losses.emplace_back();
+  loss.kind = LossKind::kCrossEntropy;
+  loss.prediction = "y";
+  loss.labels = "labels";
+  PassContext context;
+  context.symbolic = &maker.graph;
+  context.settings = &settings;
+  context.batch = 4;
+  Graph made;
+  const Status ran =
+      run_passes(made, context, {PassStage::kBackward, PassStage::kLoss, PassStage::kSpecialize});
+  ASSERT_TRUE(ran.ok()) << ran.message();
+  const Graph shaped =
+      *specialize(maker.graph, *bind_inputs(maker.graph, settings.rows, 4), Mode::kTrain);
+  const Graph lossy = *attach_losses(shaped, settings.losses, {{"labels", Shape{4}}}, false);
+  EXPECT_EQ(text(made), text(*autodiff(lossy)));
 }
 
 }  // namespace verify_test

@@ -1,11 +1,11 @@
-#include "fsdp/checkpoint/crc32c.h"
-
 #include <arm_acle.h>
 #include <asm/hwcap.h>
 #include <sys/auxv.h>
 
 #include <array>
 #include <cstring>
+
+#include "fsdp/checkpoint/disk.h"
 
 namespace ofsdp::fsdp {
 namespace {
@@ -31,7 +31,7 @@ uint32_t by_table(std::span<const std::byte> bytes, uint32_t state) {
   return state;
 }
 
-// The instruction, which ARMv8.0 may lack and ARMv8.1 has.
+// ARMv8.1 has the instruction, ARMv8.0 may lack it.
 __attribute__((target("+crc"))) uint32_t by_instruction(std::span<const std::byte> bytes,
                                                         uint32_t state) {
   size_t at = 0;

@@ -1,8 +1,8 @@
-#include "fsdp/checkpoint/crc32c.h"
-
 #include <nmmintrin.h>  // SSE4.2, which the baseline x86-64-v2 has
 
 #include <cstring>
+
+#include "fsdp/checkpoint/disk.h"
 
 namespace ofsdp::fsdp {
 

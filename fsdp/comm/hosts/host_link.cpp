@@ -3,23 +3,26 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <array>
 #include <cerrno>
 #include <cstring>
 #include <ctime>
 #include <utility>
 
+#include "fsdp/comm/rank_sum.h"
 #include "kernels/base/start_thread.h"
 
 namespace ofsdp::fsdp {
 namespace {
 
-// How soon a post is seen when another host waits for it: this rank's own wakes the link, those of
-// its host's other ranks are looked for.
+// A deferred request waits for a post of this host. This rank's own post wakes the link; the posts
+// of other ranks are polled for, if there are any.
 constexpr timespec kSoon{0, 300'000};
 constexpr timespec kSoonAlone{0, 10'000'000};
 constexpr timespec kIdle{0, 100'000'000};
 
-// Is a peer's word a failure_word? Nothing else indexes what this host knows of ranks.
+// Returns true if a word from a peer is a valid failure_word: the rank in it is used as an index.
 bool is_failure(uint64_t value, int world) {
   if (value > UINT32_MAX) return false;
   const auto word = static_cast<uint32_t>(value);
@@ -35,12 +38,12 @@ HostLink::HostLink(const HostMap* map, const ControlPage* page, HostsRendezvous&
   for (auto* side : {&meeting.servers, &meeting.clients}) {
     for (HostConnection& connection : *side) {
       lines_.push_back(std::make_unique<LinkLine>(connection.peer, std::move(connection.socket)));
-      for (auto& turn : lines_.back()->doubles) turn.resize(map->here().size() * kExchangeMost);
+      for (auto& turn : lines_.back()->doubles) turn.resize(map->here().size() * kMaxExchange);
     }
   }
   servers_ = meeting.servers.size();
   heard_.resize(map->hosts.size());
-  for (const auto& ranks : map->hosts) exchanged_.emplace_back(ranks.size() * kExchangeMost);
+  for (const auto& ranks : map->hosts) exchanged_.emplace_back(ranks.size() * kMaxExchange);
   for (int r = 0; r < map->world(); ++r) {
     if (!map->is_here(r)) page->rank(r).pid.store(meeting.pids[static_cast<size_t>(r)]);
   }
@@ -148,7 +151,7 @@ void HostLink::drop_shards() {
   abandoned_ = true;
   for (auto& line : lines_) {
     const LinkHeader* const header = line->arriving();
-    if (header != nullptr && under_way_[header->id % kPlaces].is_shard()) line->drop();
+    if (header != nullptr && pending_[header->id % kPlaces].is_shard()) line->drop();
   }
   if (engine_) engine_->abandon();
   outgoing_.clear();
@@ -164,7 +167,7 @@ void HostLink::flush_all() {
     const bool fine = line->flush([this](const LinkAnswer& answer) { sent(answer); });
     if (!fine) {
       const int error = errno;
-      read(*line);  // its last words: who prints the failure that it ended with
+      read(*line);  // before it ended, the peer may have said who prints the failure
       lost(*line, error);
     }
     idle = idle && (!line->open() || line->idle());
@@ -246,6 +249,289 @@ bool HostLink::take_header(LinkLine& line, const LinkHeader& header, std::byte*&
       return true;
   }
   return false;
+}
+
+// ---- Requests of this rank ----
+
+void HostLink::send_request(const LinkRequest& request) {
+  if (free_.empty()) {
+    OFSDP_CHECK(pending_.size() < kPlaces, "{} requests under way", pending_.size());
+    free_.push_back(static_cast<uint32_t>(pending_.size()));
+    ids_.push_back(static_cast<uint32_t>(pending_.size()));
+    pending_.emplace_back();
+    half_.push_back(false);
+  }
+  const uint32_t place = free_.back();
+  free_.pop_back();
+  ids_[place] += kPlaces;
+  LinkRequest& kept = pending_[place];
+  kept = request;
+  kept.header.id = ids_[place];
+  if (kept.header.kind == LinkKind::kExchange) {
+    const auto host = static_cast<size_t>(map_->host_of[static_cast<size_t>(kept.server)]);
+    kept.dst = reinterpret_cast<std::byte*>(exchanged_[host].data());
+  }
+  for (size_t i = 0; i < servers_; ++i) {
+    if (lines_[i]->peer() != kept.server) continue;
+    if (engine_ && kept.bytes > 0) {
+      const Status status = engine_->receive(kept.server, kept.header.id, {kept.dst, kept.bytes});
+      if (!status.ok()) return engine_failed();
+    }
+    lines_[i]->queue(kept.header);
+  }
+}
+
+// Returns false unless this rank asked for the answer and has room for it.
+bool HostLink::take_answer(LinkLine& line, const LinkHeader& header, std::byte*& payload) {
+  const uint32_t place = header.id % kPlaces;
+  if (place >= pending_.size() || ids_[place] != header.id) return false;
+  const LinkRequest& request = pending_[place];
+  if (request.server != line.peer() || request.bytes != header.bytes) return false;
+  if (header.bytes == 0) {
+    finish(header.id);
+  } else if (engine_) {
+    if (abandoned_) return true;
+    ++arriving_;
+    half_done(header.id);
+  } else {
+    payload = abandoned_ && request.is_shard() ? line.nowhere() : request.dst;
+  }
+  return true;
+}
+
+void HostLink::finish(uint32_t id) {
+  const uint32_t place = id % kPlaces;
+  const LinkRequest& request = pending_[place];
+  if (request.header.kind == LinkKind::kExchange) finish_exchange(request);
+  if (request.done != nullptr) {
+    if (request.value != 0) {
+      request.done->store(request.value, std::memory_order_seq_cst);
+    } else {
+      request.done->fetch_add(1, std::memory_order_seq_cst);
+    }
+    page_->ring(map_->rank);
+  }
+  ids_[place] += kPlaces;  // so a second answer is refused
+  free_.push_back(place);
+}
+
+// The engine's bytes and the answer on the connection may arrive in either order.
+void HostLink::half_done(uint32_t id) {
+  bool& half = half_[id % kPlaces];
+  half = !half;
+  if (!half) finish(id);
+}
+
+void HostLink::finish_exchange(const LinkRequest& request) {
+  const auto host = static_cast<size_t>(map_->host_of[static_cast<size_t>(request.server)]);
+  const auto count = static_cast<size_t>(request.header.numel);
+  const double* next = exchanged_[host].data();
+  for (const int r : map_->hosts[host]) {
+    RankState& rank = page_->rank(r);
+    std::copy_n(next, count, rank.payload[request.header.round % 2]);
+    page_->publish(rank.sequence, request.header.round, r);
+    next += count;
+  }
+}
+
+void HostLink::progress_engine() {
+  if (!engine_ || abandoned_ || (arriving_ <= 0 && outgoing_.empty())) return;
+  engine_done_.clear();
+  const Status status = engine_->progress(engine_done_);
+  if (!status.ok()) return engine_failed();
+  for (const PayloadEngine::Done& done : engine_done_) {
+    if (!done.sent) {
+      --arriving_;
+      half_done(done.id);
+      continue;
+    }
+    const auto found = std::ranges::find_if(
+        outgoing_, [&](const Outgoing& o) { return o.peer == done.peer && o.id == done.id; });
+    if (found == outgoing_.end()) continue;
+    const LinkAnswer answer = found->answer;
+    outgoing_.erase(found);
+    sent(answer);
+  }
+  if (engine_done_.empty()) std::this_thread::yield();
+}
+
+// ---- Answers to the ranks that this one serves ----
+
+const std::byte* HostLink::segment(int rank) const {
+  return memory_.segments->of(map_->place_of[static_cast<size_t>(rank)]);
+}
+
+bool HostLink::valid_group(const LinkHeader& header) const {
+  const int64_t world = map_->world();
+  return header.first >= 0 && header.count >= 1 && header.count <= world && header.stride >= 1 &&
+         header.first + int64_t{header.count - 1} * header.stride < world && header.channel >= 0 &&
+         header.channel < kMaxChannels;
+}
+
+bool HostLink::valid(const LinkHeader& header) const {
+  if (header.kind == LinkKind::kExchange) return header.numel >= 0 && header.numel <= kMaxExchange;
+  if (header.bytes > kPieceBytes || header.offset > memory_.bytes ||
+      header.bytes > memory_.bytes - header.offset) {
+    return false;
+  }
+  if (header.kind == LinkKind::kPartial) {
+    return valid_group(header) && is_32_or_16_bit_float(static_cast<DType>(header.dtype)) &&
+           header.numel >= 0 && header.numel <= kPieceElements &&
+           header.bytes ==
+               static_cast<size_t>(header.numel) * dtype_size(static_cast<DType>(header.dtype));
+  }
+  const bool here = header.rank >= 0 && header.rank < map_->world() && map_->is_here(header.rank);
+  return here && (header.kind == LinkKind::kShard || valid_group(header));
+}
+
+int HostLink::first_here(const LinkHeader& header) const {
+  for (int i = 0; i < header.count; ++i) {
+    const int r = header.first + i * header.stride;
+    if (map_->is_here(r)) return r;
+  }
+  return map_->rank;
+}
+
+int HostLink::missing(const LinkHeader& header) const {
+  const auto lacks = [&](const std::atomic<uint64_t>& counter) {
+    return counter.load(std::memory_order_seq_cst) < header.round;
+  };
+  if (header.kind == LinkKind::kExchange) {
+    for (const int r : map_->here()) {
+      if (lacks(page_->rank(r).sequence)) return r;
+    }
+  } else if (header.kind == LinkKind::kSummed) {
+    if (lacks(page_->channel(header.channel, header.rank).summed)) return header.rank;
+  } else if (header.kind == LinkKind::kPartial) {
+    for (int i = 0; i < header.count; ++i) {
+      const int r = header.first + i * header.stride;
+      if (map_->is_here(r) && lacks(page_->channel(header.channel, r).posted)) return r;
+    }
+  }
+  return -1;
+}
+
+void HostLink::serve_deferred() {
+  bool any = false;
+  for (auto& line : lines_) any = any || !line->deferred.empty();
+  // Before the counters are read, so that no nudge is missed.
+  deferring_.store(any, std::memory_order_seq_cst);
+  for (auto& line : lines_) {
+    auto& waiting = line->deferred;
+    size_t kept = 0;
+    for (size_t i = 0; i < waiting.size() && line->open(); ++i) {
+      if (!answer(*line, waiting[i])) waiting[kept++] = waiting[i];
+    }
+    waiting.resize(line->open() ? kept : 0);
+  }
+}
+
+// Returns true if the request is finished, false if it must wait.
+bool HostLink::answer(LinkLine& line, const LinkHeader& request) {
+  const bool needs_memory = request.kind != LinkKind::kExchange;
+  if (needs_memory && !serving_.load()) return false;
+  if (!valid(request)) {
+    lost(line, EPROTO);
+    return true;
+  }
+  if (const int late = missing(request); late >= 0) {
+    if (page_->rank(late).left.load(std::memory_order_seq_cst) == 0) return false;
+    if (missing(request) != late) return false;  // it arrived in the meantime and left
+    LinkHeader gone = request;
+    gone.kind = LinkKind::kGone;
+    gone.rank = late;
+    line.queue(gone);
+    return true;
+  }
+  take_turn();
+  const bool ended = answer_with_data(line, request);
+  take_turn();
+  return ended;
+}
+
+bool HostLink::answer_with_data(LinkLine& line, const LinkHeader& request) {
+  switch (request.kind) {
+    case LinkKind::kExchange:
+      answer_exchange(line, request);
+      return true;
+    case LinkKind::kPartial:
+      return answer_partial(line, request);
+    case LinkKind::kSummed:
+      reply(line, request,
+            {segment(request.rank) + request.offset, request.bytes, -1, request.channel,
+             first_here(request), static_cast<int64_t>(request.bytes / sizeof(float))});
+      return true;
+    default:
+      reply(line, request, {segment(request.rank) + request.offset, request.bytes});
+      return true;
+  }
+}
+
+bool HostLink::answer_partial(LinkLine& line, const LinkHeader& request) {
+  std::array<const std::byte*, kMaxRanks> sources;
+  size_t count = 0;
+  int first = -1;
+  for (int i = 0; i < request.count; ++i) {
+    const int r = request.first + i * request.stride;
+    if (!map_->is_here(r)) continue;
+    if (count == 0) first = r;
+    sources[count++] = segment(r) + request.offset;
+  }
+  if (count == 0) {
+    lost(line, EPROTO);
+    return true;
+  }
+  if (count == 1) {
+    reply(line, request, {sources[0], request.bytes, -1, request.channel, first, request.numel});
+    return true;
+  }
+  if (free_buffers_.empty()) return false;
+  const int buffer = free_buffers_.back();
+  free_buffers_.pop_back();
+  auto* sum = reinterpret_cast<float*>(memory_.buffers + static_cast<size_t>(buffer) * kPieceBytes);
+  sum_in_rank_order({sources.data(), count}, static_cast<DType>(request.dtype), request.numel, sum);
+  count_served(request.channel, first, request.numel);
+  reply(line, request,
+        {reinterpret_cast<std::byte*>(sum), static_cast<size_t>(request.numel) * sizeof(float),
+         buffer});
+  return true;
+}
+
+// Copies the payloads, since ranks overwrite them in the page. Each line has two copies that
+// alternate, as the page has: see HostCommunicator::exchange.
+void HostLink::answer_exchange(LinkLine& line, const LinkHeader& request) {
+  const auto count = static_cast<size_t>(request.numel);
+  double* const mine = line.doubles[request.round % 2].data();
+  double* next = mine;
+  for (const int r : map_->here()) {
+    next = std::copy_n(page_->rank(r).payload[request.round % 2], count, next);
+  }
+  reply(line, request,
+        {reinterpret_cast<std::byte*>(mine), static_cast<size_t>(next - mine) * sizeof(double)});
+}
+
+void HostLink::reply(LinkLine& line, const LinkHeader& request, const LinkAnswer& answer) {
+  LinkHeader header = request;
+  header.kind = LinkKind::kData;
+  header.bytes = answer.bytes;
+  if (!engine_ || answer.bytes == 0) return line.queue(header, answer);
+  if (abandoned_) return;
+  line.queue(header);
+  outgoing_.push_back({line.peer(), request.id, answer});
+  const Status status = engine_->send(line.peer(), request.id, {answer.data, answer.bytes});
+  if (!status.ok()) engine_failed();
+}
+
+void HostLink::sent(const LinkAnswer& answer) {
+  take_turn();
+  if (answer.buffer >= 0) free_buffers_.push_back(answer.buffer);
+  if (answer.channel >= 0) count_served(answer.channel, answer.cell, answer.elements);
+}
+
+void HostLink::count_served(int channel, int cell, int64_t elements) {
+  page_->channel(channel, cell)
+      .served.fetch_add(static_cast<uint64_t>(elements), std::memory_order_seq_cst);
+  page_->ring(cell);
 }
 
 }  // namespace ofsdp::fsdp

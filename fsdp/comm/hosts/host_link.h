@@ -1,20 +1,19 @@
-// HostLink: this rank's line to the other hosts, with a thread of its own, so that transfers go on
-// while the rank computes.
+// HostLink connects this rank to the other hosts. Its thread transfers data while the rank
+// computes.
 //
-// It asks for this rank (`request`), answers the ranks that it serves (with anything of its host:
-// the segments and counters of all ranks of the host are mapped here), keeps the places of other
-// hosts' ranks in the control page, and carries failures across.
+// It sends this rank's requests (`request`) and answers the ranks that this one serves, from the
+// segments and counters of all ranks on this host, which are mapped here. It also writes the
+// counters of other hosts' ranks into the control page, and carries failures across hosts.
 //
-// [Note: one message] The first rank of a host to fail asks the first host that it can still reach
-// and that comes before its own whether it may print; a host that reaches none prints. Where the
-// rank that should be asked is the one that died, other ranks of this host ask in its place, and
-// leave the answer in the control page. So a run prints one message as long as its hosts reach each
-// other.
+// [Note: one message] A run prints one message as long as the hosts reach each other. The first
+// rank on a host to fail asks the arbiter whether it may print: the first host that precedes this
+// own and can be reached. A host without an arbiter prints. If the failed rank cannot reach the
+// arbiter, because the rank to ask has died, other ranks on the same host ask instead and leave the
+// verdict in the control page.
 //
-// Ownership: owns the connections, its thread and the engine; the page, the map and the segments
-// must outlive it. Threads: the public calls are the rank's one; the rest is the link's. Errors: a
-// connection that breaks is entered in the control page, where all waits see it: the peer died, or
-// cannot be reached any more.
+// Owns the connections, the thread and the engine; page, map and segments must outlive it. The
+// rank's thread makes the public calls. If a connection breaks, the control page says that the peer
+// died or cannot be reached, and every wait sees it.
 #pragma once
 
 #include <poll.h>
@@ -22,11 +21,13 @@
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
+#include <cstddef>
+#include <cstdint>
 #include <deque>
-#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -44,15 +45,15 @@ struct LinkRequest {
   LinkHeader header;
   std::byte* dst = nullptr;
   size_t bytes = 0;
-  // When the bytes are there: becomes `value`, or grows by one if `value` is 0; then this rank's
-  // doorbell rings.
+  // Once the bytes have arrived, *done becomes `value`, or grows by one if `value` is 0. Then this
+  // rank's doorbell rings.
   std::atomic<uint64_t>* done = nullptr;
   uint64_t value = 0;
 
   bool is_shard() const { return header.kind == LinkKind::kShard; }
 };
 
-// The memory that the link may read for others, once it is allocated.
+// The memory from which the link serves other hosts.
 struct LinkMemory {
   const PeerSegments* segments = nullptr;
   size_t bytes = 0;              // of each segment that peers may read
@@ -68,24 +69,25 @@ class HostLink {
   ~HostLink();
 
   std::string name() const { return engine_ ? engine_->name() : "tcp"; }
+  // Requests for memory are answered from now on.
   void serve(const LinkMemory& memory);
   void request(const LinkRequest& request);
-  // May this rank, the first of its host to fail, print? Waits a moment for other hosts.
+  // Asks other hosts for a moment whether this rank, the first of its host to fail, may print.
   bool claim(uint32_t failure);
-  // The rank that keeps `rank` waiting, or everybody, as far as their hosts can say.
+  // Returns the rank that keeps `rank` waiting, or everybody, as far as the hosts can say.
   int blame(int rank);
-  // This rank has posted, summed or begun an exchange, which other hosts may wait for.
+  // Call after this rank has posted, summed or begun an exchange: other hosts may wait for it.
   void nudge() {
     if (deferring_.load(std::memory_order_seq_cst)) wake();
   }
-  // A peer asks for a shard after a barrier and has it before the next. That order goes over
-  // sockets, where the memory model of C++ does not see it: what this rank did before its turn here
-  // comes before what the link's thread does after its own, and the other way around.
+  // Orders this thread's accesses before and after the other thread's. A peer requests a shard
+  // after one barrier and has it before the next; that order goes over sockets, which the C++
+  // memory model does not see.
   void take_turn() { turns_.fetch_add(1, std::memory_order_acq_rel); }
-  // Shards that were asked for and have not come go nowhere: their memory is the caller's again.
+  // Discards shards that have not arrived. Their memory is the caller's again on return.
   void abandon_shards();
   void say_leave();
-  // Until what has been said is on its way, at most `patience`.
+  // Blocks until all messages are written, at most `patience`.
   void settle(std::chrono::milliseconds patience);
   void stop();
 
@@ -94,7 +96,7 @@ class HostLink {
            std::unique_ptr<PayloadEngine> engine, UniqueFd wake);
 
   enum class Question { kNone, kClaim, kWho };
-  static constexpr uint32_t kPlaces = 1 << 15;  // of requests, and of those deferred on a line
+  static constexpr uint32_t kPlaces = 1 << 15;  // at most as many requests are pending or deferred
   void run();
   void take_orders();
   void drop_shards();
@@ -103,7 +105,7 @@ class HostLink {
   void read(LinkLine& line);
   bool take_header(LinkLine& line, const LinkHeader& header, std::byte*& payload);
 
-  // Requests of this rank: host_link_requests.cpp.
+  // Requests of this rank.
   void send_request(const LinkRequest& request);
   bool take_answer(LinkLine& line, const LinkHeader& header, std::byte*& payload);
   void finish(uint32_t id);
@@ -111,11 +113,11 @@ class HostLink {
   void finish_exchange(const LinkRequest& request);
   void progress_engine();
 
-  // Answers to others: host_link_answers.cpp.
+  // Answers to others.
   bool valid(const LinkHeader& header) const;
   bool valid_group(const LinkHeader& header) const;
-  int first_here(const LinkHeader& header) const;  // of the group's
-  int missing(const LinkHeader& header) const;     // the rank that it waits for, or -1
+  int first_here(const LinkHeader& header) const;  // member of the request's group
+  int missing(const LinkHeader& header) const;     // the rank that the request waits for, or -1
   void serve_deferred();
   bool answer(LinkLine& line, const LinkHeader& request);
   bool answer_with_data(LinkLine& line, const LinkHeader& request);
@@ -126,16 +128,17 @@ class HostLink {
   void count_served(int channel, int cell, int64_t elements);
   const std::byte* segment(int rank) const;
 
-  // Failure: host_link_failure.cpp.
-  void engine_failed(const Status& status);
+  // Failures: host_link_failure.cpp.
+  void engine_failed();
   void lost(LinkLine& line, int error);
   void relay_failure();
   void ask();
   LinkLine* line_to_host(int host);
   LinkLine* arbiter();
+  // The verdict, or the line to ask for it, or neither: wait until another rank on the host hears.
   struct Decision {
     std::optional<bool> verdict;
-    LinkLine* line = nullptr;  // else whom to ask; neither: wait for what others are told
+    LinkLine* line = nullptr;
   };
   Decision decision();
   void take_failed(const LinkLine& line, const LinkHeader& header);
@@ -143,7 +146,7 @@ class HostLink {
   void take_who(LinkLine& line, const LinkHeader& header);
   int idle_here() const;
   int idle_anywhere(int otherwise);
-  // Returns the answer; none: it did not come in time.
+  // Blocks for the answer, at most `patience`.
   std::optional<LinkHeader> put_question(Question question, const LinkHeader& header,
                                          std::chrono::milliseconds patience);
   void set_reply(const LinkHeader& header);
@@ -157,10 +160,10 @@ class HostLink {
   std::unique_ptr<PayloadEngine> engine_;
   UniqueFd wake_;
 
-  // The link's thread alone uses these.
-  std::vector<LinkRequest> under_way_;  // by the low half of their id
-  std::vector<uint32_t> ids_;           // the last id of each place
-  std::vector<uint32_t> free_;
+  // Only the link's thread uses these.
+  std::vector<LinkRequest> pending_;  // the request with this id is at index id % kPlaces
+  std::vector<uint32_t> ids_;         // the last id of each index
+  std::vector<uint32_t> free_;        // indices
   std::vector<int> free_buffers_;
   std::vector<std::vector<double>> exchanged_;  // by host
   std::vector<PayloadEngine::Done> engine_done_;
@@ -170,12 +173,11 @@ class HostLink {
     LinkAnswer answer;
   };
   std::vector<Outgoing> outgoing_;  // answers in the engine
-  int arriving_ = 0;                // payloads that the engine is about to bring
-  std::deque<bool> half_;           // by place: of answer and payload one has come
+  int arriving_ = 0;                // payloads that the engine must still deliver
+  std::deque<bool> half_;           // half_[i]: answer or payload of request i has arrived
   bool relayed_ = false;
-  int asked_for_other_ = -1;  // the peer that is to say whether another rank of this host may print
-  std::vector<uint32_t> heard_;  // by host: the failure that it knows of
-  std::string engine_error_;
+  int asked_for_other_ = -1;     // the peer asked on behalf of another rank on this host
+  std::vector<uint32_t> heard_;  // by host: the failure that it reported
   std::vector<pollfd> events_;
 
   // Shared with the rank's thread.
@@ -186,14 +188,15 @@ class HostLink {
   Question question_ = Question::kNone;
   bool asked_ = false, replied_ = false, leaving_ = false, settling_ = false;
   int asked_peer_ = -1;
-  std::chrono::steady_clock::time_point others_until_;  // as long may others of this host be told
+  std::chrono::steady_clock::time_point
+      others_until_;  // wait until then for another rank's verdict
   uint32_t questions_ = 0;
   LinkHeader question_header_, reply_header_;
   std::atomic<bool> serving_{false}, stopping_{false}, ordered_{false};
-  bool abandoning_ = false;  // under mutex_: the rank waits until that is done
-  bool abandoned_ = false;   // of the link's thread, for good
+  bool abandoning_ = false;  // under mutex_: the rank waits until the link has abandoned shards
+  bool abandoned_ = false;   // used by the link's thread; never reset
   std::atomic<uint64_t> turns_{0};
-  std::atomic<bool> deferring_{false};  // requests wait for ranks of this host
+  std::atomic<bool> deferring_{false};  // requests wait for ranks on this host
   std::thread thread_;
 };
 

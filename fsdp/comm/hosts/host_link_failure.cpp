@@ -1,4 +1,5 @@
-// The part of HostLink that carries failures across hosts, and finds out whom to blame for a wait.
+// HostLink's part in failures: hosts tell each other of one, agree on the rank that prints it, and
+// find the rank to blame for a wait. [Note: one message] in host_link.h gives the rule.
 #include <cerrno>
 
 #include "fsdp/comm/hosts/host_link.h"
@@ -9,37 +10,36 @@ namespace {
 
 constexpr std::chrono::milliseconds kVerdictPatience{2000};
 constexpr std::chrono::milliseconds kBlamePatience{1000};
-constexpr std::chrono::milliseconds kOthersPatience{1000};  // they look every tenth of a second
+constexpr std::chrono::milliseconds kOthersPatience{1000};  // the others check every 0.1 s
 
 }  // namespace
 
-// A connection that ends is a death unless its rank was done or something is known already.
+// A connection that ends means a death, unless the rank had left in order or a failure is known.
 void HostLink::lost(LinkLine& line, int error) {
   if (!line.open()) return;
   line.close();
   line.deferred.clear();
   if (asked_for_other_ == line.peer()) asked_for_other_ = -1;
   const std::lock_guard lock(mutex_);
-  if (asked_ && asked_peer_ == line.peer()) asked_ = false;  // ask somebody else
+  if (asked_ && asked_peer_ == line.peer()) asked_ = false;  // ask another peer
   if (page_->run().failed.load() != 0) return;
   const bool ended = error == 0 || error == ECONNRESET || error == EPIPE;
   if (!line.left) return page_->note_death(line.peer(), /*cut=*/!ended);
-  for (size_t place = 0; place < under_way_.size(); ++place) {
-    const LinkRequest& request = under_way_[place];
+  for (size_t place = 0; place < pending_.size(); ++place) {
+    const LinkRequest& request = pending_[place];
     const bool pending = ids_[place] == request.header.id;
     if (pending && request.server == line.peer()) return page_->note_gone(line.peer());
   }
 }
 
-void HostLink::engine_failed(const Status& status) {
-  engine_error_ = status.message();
+void HostLink::engine_failed() {
   for (auto& line : lines_) {
     if (line->open()) return lost(*line, EPROTO);
   }
 }
 
-// Whoever of this host failed first, every other host hears of it, and the one that decides is
-// asked for that rank, which may not reach it.
+// Tells all other hosts of this host's first failure. If another rank on this host failed, asks the
+// arbiter on behalf of that rank, which may not reach it.
 void HostLink::relay_failure() {
   const uint32_t failed = page_->run().failed.load();
   if (failed == 0 || relayed_) return;
@@ -61,6 +61,7 @@ LinkLine* HostLink::line_to_host(int host) {
   return nullptr;
 }
 
+// Returns the line to the first host in order that can be reached and precedes this one, or null.
 LinkLine* HostLink::arbiter() {
   for (int host = 0; host < map_->host(); ++host) {
     if (LinkLine* line = line_to_host(host)) return line;
@@ -68,8 +69,8 @@ LinkLine* HostLink::arbiter() {
   return nullptr;
 }
 
-// The first host that can be reached, and comes before this one, decides who prints: it may have
-// ended since it said so, and may have said so to another rank of this host.
+// The arbiter decides who prints. If it has ended since, the verdict may have reached this rank
+// (heard_) or another rank on this host (verdict_of).
 HostLink::Decision HostLink::decision() {
   for (int host = 0; host < map_->host(); ++host) {
     const auto index = static_cast<size_t>(host);
@@ -81,10 +82,10 @@ HostLink::Decision HostLink::decision() {
     const bool others = map_->here().size() > 1 && map_->hosts[index].size() > 1;
     if (others && std::chrono::steady_clock::now() < others_until_) return {};
   }
-  return {true};  // nobody to ask: this host decides
+  return {true};  // no arbiter: this host decides
 }
 
-// Puts the rank's question to where it belongs; again elsewhere when that is lost.
+// Sends the open question to the rank that can answer it; if that line is lost, to another one.
 void HostLink::ask() {
   const std::lock_guard lock(mutex_);
   if (question_ == Question::kNone || replied_) return;
@@ -128,7 +129,7 @@ void HostLink::take_reply(const LinkLine& line, const LinkHeader& header) {
   const std::lock_guard lock(mutex_);
   const bool wanted =
       question_ == (header.kind == LinkKind::kVerdict ? Question::kClaim : Question::kWho);
-  if (!wanted || replied_ || header.id != question_header_.id) return;  // one that came too late
+  if (!wanted || replied_ || header.id != question_header_.id) return;  // too late
   set_reply(header);
 }
 
@@ -145,9 +146,9 @@ bool HostLink::claim(uint32_t failure) {
   return !verdict || verdict->value == 1;
 }
 
-// From host to host, for the one that is asked may name a rank that waits for another host's. Where
-// that leads in a circle, as one may wait for several and can name one of them only, it is the rank
-// that waits for nobody.
+// Asks host after host, since the rank that a host names may wait for a rank of a third host. A
+// rank may wait for several but names only one, so the chain can be a circle: then the culprit is a
+// rank that waits for nobody.
 int HostLink::blame(int rank) {
   for (size_t hop = 0; hop < map_->hosts.size() && !map_->is_here(rank); ++hop) {
     const int host = map_->host_of[static_cast<size_t>(rank)];
@@ -163,7 +164,7 @@ int HostLink::blame(int rank) {
   return known ? rank : idle_anywhere(rank);
 }
 
-// A rank of this host that waits for nobody and has more to do, or -1.
+// Returns a rank on this host that waits for nobody and has not left, or -1.
 int HostLink::idle_here() const {
   for (const int r : map_->here()) {
     const RankState& state = page_->rank(r);
@@ -194,7 +195,7 @@ void HostLink::take_failed(const LinkLine& line, const LinkHeader& header) {
   if (host < map_->host()) page_->note_verdict(host, page_->run().failed.load() == failure);
 }
 
-// The first claim that comes here is the run's.
+// The first claim that arrives here wins.
 void HostLink::take_claim(LinkLine& line, const LinkHeader& header) {
   page_->take_failure(static_cast<uint32_t>(header.value));
   LinkHeader verdict = header;

@@ -1,26 +1,49 @@
 #include "fsdp/comm/hosts/host_rendezvous.h"
 
 #include <algorithm>
+#include <map>
 #include <utility>
 
 #include "fsdp/comm/communicator.h"
-#include "fsdp/comm/hosts/host_table.h"
 #include "fsdp/comm/store/doorkeeper.h"
 #include "kernels/base/reject.h"
 
 namespace ofsdp::fsdp {
+
+HostMap HostMap::make(int rank, const std::vector<int>& host_of, std::vector<std::string> names) {
+  HostMap map;
+  map.rank = rank;
+  map.names = std::move(names);
+  std::map<int, int> numbered;
+  for (size_t r = 0; r < host_of.size(); ++r) {
+    const auto [found, first] = numbered.emplace(host_of[r], static_cast<int>(map.hosts.size()));
+    if (first) map.hosts.emplace_back();
+    auto& ranks = map.hosts[static_cast<size_t>(found->second)];
+    map.host_of.push_back(found->second);
+    map.place_of.push_back(static_cast<int>(ranks.size()));
+    ranks.push_back(static_cast<int>(r));
+  }
+  return map;
+}
+
+int HostMap::server(int host, int asker) const {
+  const auto& ranks = hosts[static_cast<size_t>(host)];
+  return ranks[static_cast<size_t>(place_of[static_cast<size_t>(asker)]) % ranks.size()];
+}
+
 namespace {
 
-constexpr std::chrono::seconds kLastReports{2};  // of those that waited for nobody who came
-constexpr std::chrono::seconds kVerdict{5};      // longer than rank 0 waits for reports
+// After the deadline rank 0 still waits for reports, and the others longer for the verdict.
+constexpr std::chrono::seconds kLastReports{2};
+constexpr std::chrono::seconds kVerdict{5};
 constexpr const char* kLinkPurpose = "link of ranks";
 
 }  // namespace
 
-// How a meeting ends: the reports of all ranks at rank 0, the verdict elsewhere.
+// The end of a meeting: rank 0 collects the reports of all ranks, the others await the verdict.
 class RendezvousWatch {
  public:
-  // `who`: every rank for messages, "rank 2 (pid 7 on b)"; `point`: where they meet.
+  // `who` has a text for each rank, "rank 2 (pid 7 on b)"; `point` is the address of the meeting.
   RendezvousWatch(HostMap map, std::list<HostPeer> peers, std::vector<std::string> who,
                   std::string point, std::chrono::seconds timeout)
       : map_(std::move(map)),
@@ -43,7 +66,7 @@ class RendezvousWatch {
     return all;
   }
 
-  // Takes what those of `stores` have said. An error: the meeting is off.
+  // Reads reports or the verdict. Returns an error if the meeting is off.
   Status take_news() {
     if (over_) return {};
     for (HostPeer& peer : peers_) {
@@ -56,13 +79,13 @@ class RendezvousWatch {
     return {};
   }
 
-  // Until there is news, or the deadline.
+  // Blocks until there is news, at most until the deadline.
   Status wait() {
     wait_for_news(stores(), -1, deadline_);
     return take_news();
   }
 
-  // This rank has all its connections.
+  // Reports that this rank has all connections.
   void connected() {
     stages_[static_cast<size_t>(map_.rank)] = RendezvousReport::kConnected;
     if (map_.rank != 0) report(RendezvousReport::kConnected, {});
@@ -95,14 +118,16 @@ class RendezvousWatch {
     const auto said = from.store.take("verdict");
     if (!said && !from.store.closed()) return {};
     const auto verdict = said ? from_value<RendezvousVerdict>(*said) : std::nullopt;
-    if (!verdict) return of_host(fault("{} ended before all ranks had met at {}", who(0), point_));
+    if (!verdict)
+      return silent_unless_first_here(
+          fault("{} ended before all ranks had met at {}", who(0), point_));
     if (!verdict->all_met) return {ErrorKind::kPeer, "rank 0 called the meeting off"};
     over_ = true;
     return {};
   }
 
-  // On each host the first rank says that rank 0 is missing.
-  Status of_host(Status status) const {
+  // Only the first rank on each host may report that rank 0 is missing.
+  Status silent_unless_first_here(Status status) const {
     if (map_.place() == 0) return status;
     return {ErrorKind::kPeer, status.message()};
   }
@@ -127,8 +152,9 @@ class RendezvousWatch {
     deadline_ = std::max(deadline_, StreamClock::now()) + kVerdict;
     while (!over_ && !is_late()) OFSDP_RETURN_IF_ERROR(wait());
     if (over_ && mine.ok()) return {};
-    return of_host(fault("{} did not say within {} s whether all ranks had met at {}", who(0),
-                         timeout_.count(), point_));
+    return silent_unless_first_here(
+        fault("{} did not say within {} s whether all ranks had met at {}", who(0),
+              timeout_.count(), point_));
   }
 
   Status conclude_all(Status mine) {
@@ -153,8 +179,8 @@ class RendezvousWatch {
     return true;
   }
 
-  // A rank that has said nothing is missing, even when others have said whom they wait for. Of
-  // those that meet on their host the first one is the one that the others wait for.
+  // Names the ranks that have not connected. If all have, repeats the first report of a late rank;
+  // without one, the first rank on a host is to blame, since the others there wait for it.
   Status missing() const {
     std::vector<std::string> absent, silent;
     const auto connected = map_.world() - std::ranges::count(stages_, RendezvousReport::kAbsent);
@@ -177,14 +203,15 @@ class RendezvousWatch {
   const std::chrono::seconds timeout_;
   StreamClock::time_point deadline_ = StreamClock::now() + timeout_;
   bool over_ = false;
-  std::vector<int> stages_;  // at rank 0, by rank: RendezvousReport::Stage
-  std::vector<bool> late_;   // ... which ranks have said that they waited for nobody who came
-  std::string late_text_;    // ... and what the first of them said
+  // Rank 0 alone uses these, by rank.
+  std::vector<int> stages_;  // RendezvousReport::Stage
+  std::vector<bool> late_;   // the rank has reported that nobody came
+  std::string late_text_;    // the first such report
 };
 
 namespace {
 
-// The connections between hosts.
+// Makes the connections between hosts.
 class Connecting {
  public:
   Connecting(HostsRendezvous& meeting, const HostTable& table, const JobSecret& secret)
@@ -193,7 +220,7 @@ class Connecting {
         secret_(secret),
         door_(table.listener, secret, kLinkPurpose, "handshake") {}
 
-  // Everybody knocks and lets in at the same time, so nobody waits for one who waits.
+  // Every rank connects and accepts at the same time, so no two wait for each other.
   Status connect_all() {
     for (int host = 0; host < static_cast<int>(map_.hosts.size()); ++host) {
       if (host != map_.host()) OFSDP_RETURN_IF_ERROR(knock(map_.server(host, map_.rank)));
@@ -222,7 +249,7 @@ class Connecting {
     Store store;
     Challenge challenge;
     bool asked = false;
-    UniqueFd socket = {};  // once it has answered
+    UniqueFd socket = {};  // valid once the server has answered
   };
 
   bool answers(int rank) const {
@@ -321,8 +348,8 @@ Status HostsRendezvous::conclude(Status mine) {
 
 Result<HostsRendezvous> meet_hosts(const RankIdentity& identity, RendezvousPoint point,
                                    std::chrono::seconds timeout) {
-  OFSDP_REJECT_IF(identity.world > kMostRanks, "{} ranks, expected at most {}", identity.world,
-                  kMostRanks);
+  OFSDP_REJECT_IF(identity.world > kMaxRanks, "{} ranks, expected at most {}", identity.world,
+                  kMaxRanks);
   OFSDP_ASSIGN_OR_RETURN(HostTable table, find_hosts(identity, point, timeout));
   HostsRendezvous meeting;
   std::vector<int> host_of;

@@ -8,14 +8,50 @@
 #include <fstream>
 #include <map>
 #include <thread>
+#include <utility>
 
 #include "fsdp/comm/communicator.h"
-#include "fsdp/comm/host_name.h"
+#include "fsdp/comm/rank_identity.h"
 #include "fsdp/comm/store/doorkeeper.h"
 #include "kernels/base/hash.h"
 #include "kernels/base/random_word.h"
+#include "kernels/base/reject.h"
 
 namespace ofsdp::fsdp {
+
+std::chrono::seconds line_patience(std::chrono::seconds timeout) {
+  return std::clamp(timeout / 3, std::chrono::seconds(1), std::chrono::seconds(20));
+}
+
+std::vector<std::string> listening_addresses(const RendezvousPoint& point) {
+  std::vector<std::string> all;
+  for (const std::string& host : point.addresses) {
+    for (std::string& address : addresses_here(host)) {
+      if (std::ranges::find(all, address) == all.end()) all.push_back(std::move(address));
+    }
+  }
+  if (all.empty()) all = outer_addresses();
+  if (all.empty()) all = {"127.0.0.1"};
+  return all;
+}
+
+Result<RendezvousPoint> rendezvous_point(const RankIdentity& identity,
+                                         std::chrono::seconds timeout) {
+  RendezvousPoint point{{identity.master_address}, identity.master_port, {}};
+  if (identity.rank != 0) return point;
+  const auto deadline = StreamClock::now() + timeout;
+  const PortUse use = identity.started_by == "fsdp-run" ? PortUse::kHeld : PortUse::kAlone;
+  while (true) {
+    auto listener = Listener::open(listening_addresses(point), point.port, use);
+    if (listener.ok()) {
+      point.listener = std::move(*listener);
+      return point;
+    }
+    OFSDP_FAULT_IF(StreamClock::now() >= deadline, "rank 0: MASTER_PORT={}: {}",
+                   identity.master_port, listener.error().message());
+    std::this_thread::sleep_for(kHostRetry);
+  }
+}
 
 void list_fields(StoreFields& fields, HostHello& hello) {
   fields.number("rank", INT_MIN, INT_MAX, hello.rank);
@@ -29,7 +65,7 @@ void list_fields(StoreFields& fields, HostHello& hello) {
 }
 
 void list_fields(StoreFields& fields, HostEntry& entry) {
-  fields.number("host", 0, kMostRanks - 1, entry.host);
+  fields.number("host", 0, kMaxRanks - 1, entry.host);
   fields.number("pid", 0, INT_MAX, entry.pid);
   fields.number("port", 1, 65535, entry.port);
   fields.text("address", entry.address);
@@ -47,19 +83,19 @@ void list_fields(StoreFields& fields, RendezvousVerdict& verdict) {
 
 void list_fields(StoreFields& fields, HostHandshake& knock) {
   fields.word("token", knock.token);
-  fields.number("from", 0, kMostRanks - 1, knock.from);
-  fields.number("to", 0, kMostRanks - 1, knock.to);
+  fields.number("from", 0, kMaxRanks - 1, knock.from);
+  fields.number("to", 0, kMaxRanks - 1, knock.to);
 }
 
 namespace {
 
 constexpr const char* kMagic = "fsdp-run hosts 4";
-constexpr std::chrono::seconds kGrace{5};  // rank 0 is the one to say that ranks are missing
-constexpr size_t kMostTable = size_t{1} << 20;
+constexpr std::chrono::seconds kGrace{5};  // so that rank 0 reports missing ranks first
+constexpr size_t kMaxTable = size_t{1} << 20;
 
-// Ranks share a host when they can pass descriptors over an abstract socket: one kernel and one
-// network namespace.
-std::string machine_of(const RankIdentity& identity) {
+// Two ranks share a host if they can pass descriptors over an abstract socket: if they have the
+// same kernel and the same network namespace.
+std::string machine_key(const RankIdentity& identity) {
   if (identity.node_rank >= 0) return format_text("host {}", identity.node_rank);
   std::string boot;
   std::ifstream("/proc/sys/kernel/random/boot_id") >> boot;
@@ -68,7 +104,7 @@ std::string machine_of(const RankIdentity& identity) {
   return format_text("{}.{}", boot, net.st_ino);
 }
 
-HostHello hello_of(const RankIdentity& identity, int port) {
+HostHello make_hello(const RankIdentity& identity, int port) {
   const bool told = identity.started_by == "torchrun" || identity.started_by == "fsdp-run";
   const std::string run = format_text("{}/{}", identity.world, identity.run_id);
   return {.rank = identity.rank,
@@ -77,7 +113,7 @@ HostHello hello_of(const RankIdentity& identity, int port) {
           .port = port,
           .local_world = told || identity.node_rank < 0 ? identity.local_world : 0,
           .run = Fnv1a().add(run).value(),
-          .machine = machine_of(identity),
+          .machine = machine_key(identity),
           .name = host_name()};
 }
 
@@ -108,7 +144,7 @@ class Gathering {
   }
 
  private:
-  // Clients that say nothing of ours are dropped.
+  // Drops clients that are not of this run.
   Status take_in() {
     if (StreamClock::now() >= deadline_) return missing();
     door_.wait({}, deadline_);
@@ -174,14 +210,14 @@ class Gathering {
     return {};
   }
 
-  // A client that is gone by now is missed when its connections are made.
+  // A client that has ended by now is noticed when others connect to it.
   HostTable welcome_all() {
     HostTable table;
     table.token = random_word();
     Json entries = Json::array();
     for (size_t r = 0; r < hellos_.size(); ++r) {
       HostEntry entry{host_of_[r], hellos_[r].pid, hellos_[r].port, {}, hellos_[r].name};
-      // A rank of this host may have come over an address that others cannot use.
+      // A rank on this host may have come over an address that others cannot use.
       if (host_of_[r] != host_of_[0]) entry.address = peer_address(stores_[r].fd());
       entries.push_back(to_value(entry));
       table.entries.push_back(std::move(entry));
@@ -208,7 +244,7 @@ class Gathering {
 
 // ---- The other ranks ----
 
-// On each host the first rank speaks for all.
+// The first rank on each host reports an error; the others must not repeat it.
 Status silent_unless_first(const RankIdentity& identity, Status status) {
   if (identity.local_rank == 0) return status;
   return {ErrorKind::kPeer, status.message()};
@@ -220,7 +256,7 @@ Status another_secret(const RankIdentity& identity, const RendezvousPoint& point
                       identity.rank, identity.secret.refusal())};
 }
 
-// A connection on which both ends have proved the secret.
+// Returns a connection on which both ends have proved the secret, and sets `address`.
 Result<Store> reach_master(const RankIdentity& identity, const RendezvousPoint& point,
                            std::chrono::seconds timeout, std::string& address) {
   const auto deadline = StreamClock::now() + timeout;
@@ -231,7 +267,7 @@ Result<Store> reach_master(const RankIdentity& identity, const RendezvousPoint& 
       address = next;
       why = connection.problem(next, point.port);
       if (!connection.socket.valid()) continue;
-      Store store(std::move(connection.socket), kMostTable);
+      Store store(std::move(connection.socket), kMaxTable);
       Challenge challenge(identity.secret, kMeetingPurpose, Challenge::Side::kConnects);
       const auto state = settle(challenge, store, deadline + kGrace);
       if (state == Challenge::State::kPassed) return store;
@@ -248,8 +284,8 @@ Result<Store> reach_master(const RankIdentity& identity, const RendezvousPoint& 
             point.addresses[0], point.port, timeout.count(), identity.rank, identity.world, why));
 }
 
-// Listens where the other hosts reach this one: at the end of the connection to rank 0, or, on rank
-// 0's own host, wherever rank 0 can be reached.
+// Listens where other hosts reach this one: at this end of the connection to rank 0. If that is no
+// use because rank 0 is on this host, listens wherever rank 0 does.
 Result<Listener> listen_for_others(const RendezvousPoint& point, int to_master, int& port) {
   const std::string mine = own_address(to_master);
   if (!is_loopback(mine) && mine != peer_address(to_master)) return Listener::open({mine}, port);
@@ -274,7 +310,7 @@ Result<HostTable> visit(const RankIdentity& identity, const RendezvousPoint& poi
   tune(store.fd(), line_patience(timeout));
   int port = 0;
   OFSDP_ASSIGN_OR_RETURN(table.listener, listen_for_others(point, store.fd(), port));
-  Json hello = to_value(hello_of(identity, port));
+  Json hello = to_value(make_hello(identity, port));
   hello["magic"] = kMagic;
   store.set("hello", std::move(hello));
   if (!store.wait("table", StreamClock::now() + timeout + kGrace)) {
@@ -304,7 +340,7 @@ Result<HostTable> find_hosts(const RankIdentity& identity, const RendezvousPoint
   int port = 0;
   OFSDP_ASSIGN_OR_RETURN(Listener listener, Listener::open(listening_addresses(point), port));
   OFSDP_ASSIGN_OR_RETURN(HostTable table,
-                         Gathering(identity, point, hello_of(identity, port), timeout).gather());
+                         Gathering(identity, point, make_hello(identity, port), timeout).gather());
   table.listener = std::move(listener);
   return table;
 }

@@ -62,7 +62,7 @@ bool LinkLine::receive(const std::function<bool(const LinkHeader&, std::byte*&)>
     }
     target_ = nullptr;
     error = EPROTO;
-    if (queue_.size() + deferred.size() > kMostWaiting) return false;
+    if (queue_.size() + deferred.size() > kMaxPending) return false;
     if (in_.magic != kLinkMagic || !header(in_, target_)) return false;
     error = 0;
     in_payload_ = target_ != nullptr;

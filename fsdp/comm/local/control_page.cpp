@@ -16,13 +16,13 @@
 namespace ofsdp::fsdp {
 namespace {
 
-static_assert(std::atomic<uint64_t>::is_always_lock_free);         // so they work between processes
+static_assert(std::atomic<uint64_t>::is_always_lock_free);         // needed between processes
 static_assert(sizeof(std::atomic<uint32_t>) == sizeof(uint32_t));  // a futex word
 
 size_t page_bytes(int world) {
   const size_t ranks = static_cast<size_t>(world);
   return sizeof(RunFlags) + ranks * (sizeof(RankState) + kFetchedSlots * sizeof(FetchedSlot) +
-                                     kMostChannels * sizeof(ChannelCounts));
+                                     kMaxChannels * sizeof(ChannelCounts));
 }
 
 void wake_all(std::atomic<uint32_t>& word) {
@@ -31,11 +31,11 @@ void wake_all(std::atomic<uint32_t>& word) {
 
 }  // namespace
 
-// [Note: doorbells] The signaller stores its counter, then loads `sleepers`; the waiter raises
+// [Note: doorbells] The signaller stores a counter, then loads `sleepers`; the waiter raises
 // `sleepers`, then loads the doorbell and then the counter. All are sequentially consistent, so
 // either the signaller sees the sleeper and rings, or the waiter sees the counter. The doorbell
-// is read before the counter, so a ring between that and the futex call makes the call return at
-// once. A failure rings every doorbell.
+// is read before the counter, so that a ring between that and the futex call lets the call return
+// at once. A failure rings every doorbell.
 
 ControlPage& ControlPage::operator=(ControlPage&& other) noexcept {
   std::swap(base_, other.base_);
@@ -50,8 +50,8 @@ ControlPage::~ControlPage() {
 
 Result<ControlPage> ControlPage::create(int world) {
   UniqueFd memfd(memory_file("ofsdp-control"));
-  // Sparse: a channel costs memory only when it is used. Fresh pages are zero, which is every
-  // member's first value.
+  // The file is sparse, so only channels in use cost memory. Fresh pages are zero, the initial
+  // value of every member.
   OFSDP_FAULT_IF(
       !memfd.valid() || ftruncate(memfd.get(), static_cast<off_t>(page_bytes(world))) != 0,
       "no memory for the control page of {} ranks: {} bytes ({})", world, page_bytes(world),

@@ -1,23 +1,22 @@
-// The shared page through which ranks of one host signal each other: counters, no data but the few
-// doubles of an exchange. Every line has one writer, where nothing else is said; the others read
-// it.
+// The shared page through which ranks on one host signal each other. It holds counters, and no data
+// except the doubles of an exchange. Every cache line has one writer unless noted.
 //
-//   RunFlags       the run: which rank failed first, which rank died
-//   RankState      a rank: its doorbell, its pid, whether it has left, its exchange and payload
-//   ChannelCounts  a rank's counters of one channel, all monotonic:
+//   RunFlags       the rank that failed first, the rank that died
+//   RankState      a rank: doorbell, pid, whether it has left, exchange and payload
+//   ChannelCounts  a rank's counters for one channel, all monotonic:
 //                    posted  slots completed    summed  all_reduce: own span summed
 //                    done    slots of the peers read to the end
-//                    served, pulled  see hosts/host_communicator.h
+//                    served, pulled  see hosts/host_collectives.h
 //
-// The page has a place for every rank of the run. Those of other hosts are filled by the ranks of
-// this host that hear from them.
+// The page has a place for every rank in the run. Ranks on this host fill the places of remote
+// ranks when they hear from them.
 //
-// A waiter sleeps on the doorbell of the rank it waits for ([Note: doorbells] in the source), so a
-// post costs a store and a load unless somebody sleeps.
+// A waiter sleeps on the doorbell of the rank that it waits for ([Note: doorbells] in the source),
+// so a post costs a store and a load unless somebody sleeps.
 //
-// Ownership: a ControlPage owns its mapping; the memory itself is an anonymous memfd that dies with
-// its last rank. Threads: any, everything shared is atomic or guarded by an atomic sequence.
-// Errors: kFault when the system has no memory or descriptor left.
+// A ControlPage owns the mapping; the memory is an anonymous memfd that ends with the last rank.
+// All shared members are atomic or guarded by an atomic sequence. Errors: kFault if the system has
+// no memory or descriptor left.
 #pragma once
 
 #include <atomic>
@@ -28,12 +27,12 @@
 #include <utility>
 
 #include "fsdp/comm/communicator.h"
-#include "fsdp/comm/local/fd_channel.h"
+#include "kernels/base/posix_file.h"
 #include "kernels/base/status.h"
 
 namespace ofsdp::fsdp {
 
-// A rank's failure in one word, in the page and between hosts; 0 is none.
+// A failed rank and the exit status in one word, for the page and between hosts; 0 means none.
 constexpr uint32_t failure_word(int rank, int exit_status) {
   return static_cast<uint32_t>(rank + 1) << 8 | static_cast<uint32_t>(exit_status);
 }
@@ -41,12 +40,13 @@ constexpr int failed_rank(uint32_t word) { return static_cast<int>(word >> 8) - 
 constexpr int failed_exit(uint32_t word) { return static_cast<int>(word & 0xff); }
 
 struct alignas(64) RunFlags {
-  std::atomic<uint32_t> failed{0};  // a failure_word: the first to say so
-  // 0, or rank + 1: the first that ended without a word; with kCut, that the network lost.
+  std::atomic<uint32_t> failed{0};  // the first failure_word
+  // 0, or rank + 1 for the first rank that ended without a report; with kCut if the network lost
+  // it.
   std::atomic<int32_t> dead{0};
-  std::atomic<int32_t> gone{0};  // 0, or rank + 1 of another host that left and is needed
-  // 0, or (host + 1) << 1 | may print: what another host says of the failure of a rank of this one;
-  // of several the first host.
+  std::atomic<int32_t> gone{0};  // 0, or rank + 1 for a remote rank that left and is needed
+  // 0, or (host + 1) << 1 | may print: whether this host's failed rank may print a message, as
+  // another host decided; the first host in order counts.
   std::atomic<uint32_t> verdict{0};
 };
 
@@ -56,11 +56,11 @@ struct RankState {
   alignas(64) std::atomic<uint32_t> doorbell{0};  // futex word; rung by the rank
   std::atomic<uint32_t> sleepers{0};              // waiters that need the doorbell
   alignas(64) std::atomic<int32_t> pid{0};
-  std::atomic<uint32_t> left{0};                  // 1: done in order
-  std::atomic<int32_t> waits_for{0};              // 0, or rank + 1 that a long wait is for
-  std::atomic<int64_t> looked{0};                 // when that wait last looked: steady clock, ns
-  alignas(64) std::atomic<uint64_t> sequence{0};  // exchanges begun; two payloads take turns
-  double payload[2][kExchangeMost] = {};
+  std::atomic<uint32_t> left{0};                  // 1: it has ended in order
+  std::atomic<int32_t> waits_for{0};              // 0, or rank + 1 if it waits for that rank
+  std::atomic<int64_t> looked{0};                 // last check in that wait: steady clock, ns
+  alignas(64) std::atomic<uint64_t> sequence{0};  // exchanges begun; two payloads alternate
+  double payload[2][kMaxExchange] = {};
 };
 
 struct alignas(64) ChannelCounts {
@@ -71,11 +71,11 @@ struct alignas(64) ChannelCounts {
   std::atomic<uint64_t> pulled{0};
 };
 
-// A piece of a remote shard in a rank's staging, which the ranks of its host read; written by them
-// too. See hosts/host_gather.h.
+// The state of a slot that holds a piece of a remote shard in a rank's staging area; the readers
+// write it too. See hosts/host_collectives.h.
 struct alignas(64) FetchedSlot {
-  std::atomic<uint64_t> filled{0};   // which piece of which gather
-  std::atomic<uint64_t> pending{0};  // ranks of the host that have not read it
+  std::atomic<uint64_t> filled{0};   // the ticket of a piece and a gather
+  std::atomic<uint64_t> pending{0};  // ranks on the host that have not read it yet
 };
 inline constexpr int kFetchedSlots = 16;
 
@@ -86,8 +86,8 @@ class ControlPage {
   ControlPage& operator=(ControlPage&& other) noexcept;
   ~ControlPage();
 
-  static Result<ControlPage> create(int world);               // rank 0 makes it
-  static Result<ControlPage> map(UniqueFd memfd, int world);  // the other ranks map it
+  static Result<ControlPage> create(int world);               // called by rank 0
+  static Result<ControlPage> map(UniqueFd memfd, int world);  // called by the others
 
   int fd() const { return memfd_.get(); }
   int world() const { return world_; }
@@ -98,20 +98,20 @@ class ControlPage {
   ChannelCounts& channel(int channel, int rank) const;
   FetchedSlot& fetched(int rank, int index) const;
 
-  // Sets a counter of `rank` and wakes whoever sleeps on that rank.
+  // Sets a counter that belongs to `rank` and wakes all that sleep on that doorbell.
   void publish(std::atomic<uint64_t>& counter, uint64_t value, int rank) const;
-  // Sleeps until the doorbell of `rank` is not `heard` any more, at most `slice`.
+  // Sleeps until the doorbell of `rank` differs from `heard`, at most `slice`.
   void sleep_on_doorbell(int rank, uint32_t heard, std::chrono::nanoseconds slice) const;
 
-  bool claim_failure(int rank, int exit_status) const;  // true for the first
-  void take_failure(uint32_t failure) const;  // as RunFlags::failed, heard from another host
+  bool claim_failure(int rank, int exit_status) const;  // true if it is the first failure
+  void take_failure(uint32_t failure) const;            // a failure_word from another host
   void note_verdict(int host, bool may_print) const;
   std::optional<bool> verdict_of(int host) const;
   void note_death(int rank, bool cut = false) const;
-  void note_gone(int rank) const;  // the rank left, and is needed
+  void note_gone(int rank) const;  // the rank left but is needed
   void note_leave(int rank) const;
-  void ring(int rank) const;  // wakes whoever sleeps on that rank
-  // Returns that of the failed run; 0 while nothing failed.
+  void ring(int rank) const;  // wakes all that sleep on the doorbell
+  // Returns the exit status of the failed run, or 0 while nothing failed.
   int exit_status() const { return failed_exit(run().failed.load()); }
 
  private:

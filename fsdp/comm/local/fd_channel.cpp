@@ -13,7 +13,7 @@
 namespace ofsdp::fsdp {
 namespace {
 
-// Room for one descriptor with a message, aligned as the kernel wants it.
+// Room for one descriptor, aligned as the kernel requires.
 union FdSlot {
   cmsghdr header;
   char bytes[CMSG_SPACE(sizeof(int))];
@@ -28,7 +28,7 @@ msghdr message_header(iovec& bytes, FdSlot& slot) {
   return header;
 }
 
-// All of them, though the slot has room for one: its padding may hold a second.
+// Returns all descriptors: the slot is meant for one, but the padding may hold a second.
 std::vector<UniqueFd> attached_fds(msghdr& header) {
   std::vector<UniqueFd> fds;
   const cmsghdr* control = CMSG_FIRSTHDR(&header);
@@ -39,6 +39,14 @@ std::vector<UniqueFd> attached_fds(msghdr& header) {
     fds.emplace_back(fd);
   }
   return fds;
+}
+
+constexpr char kFdFollows = 'F';
+
+// Waits until the control page says why a connection closed: the peer failed, died or left.
+Status why_closed(int peer, const PeerWait& wait, const CollectiveSite& site) {
+  const std::atomic<uint64_t> never{0};
+  return wait.until(never, 1, peer, site);
 }
 
 }  // namespace
@@ -78,10 +86,63 @@ Received receive_bytes(int socket, void* message, size_t bytes,
   if (got <= 0) return {};
   std::vector<UniqueFd> fds = attached_fds(header);
   const bool whole = got == static_cast<ssize_t>(bytes) && (header.msg_flags & MSG_TRUNC) == 0;
-  // MSG_CTRUNC with a descriptor: there were more. Without one: this process has no room for it.
+  // MSG_CTRUNC with a descriptor means that there were more; without one, that this process cannot
+  // open another.
   const bool more = fds.size() > 1 || (!fds.empty() && (header.msg_flags & MSG_CTRUNC) != 0);
   if (!whole || more) return {};
   return {Received::Kind::kMessage, fds.empty() ? UniqueFd() : std::move(fds[0])};
+}
+
+Status PeerLinks::send(int peer, int fd, const PeerWait& wait, const CollectiveSite& site) {
+  if (send_message(socket_of(peer), kFdFollows, fd)) return {};
+  return why_closed(self_.ranks[static_cast<size_t>(peer)], wait, site);
+}
+
+Result<UniqueFd> PeerLinks::receive(int peer, const PeerWait& wait, const CollectiveSite& site) {
+  const int rank = self_.ranks[static_cast<size_t>(peer)];
+  const auto slices = wait.timeout() / PeerWait::kSlice + 1;
+  WaitNote note = wait.note(rank);
+  for (int64_t slice = 0; slice < slices; ++slice, note.look()) {
+    char kind = 0;
+    Received got = receive_message(socket_of(peer), kind, PeerWait::kSlice);
+    if (got.kind == Received::Kind::kMessage) {
+      note.met();
+      if (!got.fd.valid()) return fault("rank {}: no descriptors left (ulimit -n)", self_.rank());
+      return std::move(got.fd);
+    }
+    if (got.kind == Received::Kind::kClosed) return why_closed(rank, wait, site);
+    OFSDP_RETURN_IF_ERROR(wait.check(site));
+  }
+  note.late();
+  return wait.late(rank, site);
+}
+
+Result<std::vector<UniqueFd>> PeerLinks::all_gather_fds(int mine, const PeerWait& wait,
+                                                        const CollectiveSite& site) {
+  const int place = self_.place, here = self_.here();
+  std::vector<UniqueFd> all(static_cast<size_t>(here));
+  if (place != 0) OFSDP_RETURN_IF_ERROR(send(0, mine, wait, site));
+  for (int peer = 0; peer < here; ++peer) {
+    if (peer == place) continue;
+    OFSDP_ASSIGN_OR_RETURN(all[static_cast<size_t>(peer)],
+                           receive(place == 0 ? peer : 0, wait, site));
+  }
+  if (place != 0) return all;
+  for (int to = 1; to < here; ++to) {
+    for (int of = 0; of < here; ++of) {
+      const int fd = of == 0 ? mine : all[static_cast<size_t>(of)].get();
+      if (of != to) OFSDP_RETURN_IF_ERROR(send(to, fd, wait, site));
+    }
+  }
+  return all;
+}
+
+Result<UniqueFd> PeerLinks::broadcast_fd(int mine, const PeerWait& wait,
+                                         const CollectiveSite& site) {
+  if (self_.place != 0) return receive(0, wait, site);
+  for (int peer = 1; peer < self_.here(); ++peer)
+    OFSDP_RETURN_IF_ERROR(send(peer, mine, wait, site));
+  return UniqueFd();
 }
 
 }  // namespace ofsdp::fsdp

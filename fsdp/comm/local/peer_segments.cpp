@@ -25,7 +25,7 @@ Result<ReadMapping> ReadMapping::map(const UniqueFd& fd, size_t bytes, int owner
   struct stat found {};
   OFSDP_FAULT_IF(fstat(fd.get(), &found) != 0 || static_cast<size_t>(found.st_size) != whole,
                  "rank {} shares {} bytes, expected {}", owner, found.st_size, whole);
-  // Populated: the peers have touched these pages, and no step is to pay for page faults.
+  // Populated, so that no step pays for page faults; the peer has touched the pages already.
   void* data = mmap(nullptr, whole, PROT_READ, MAP_SHARED | MAP_POPULATE, fd.get(), 0);
   OFSDP_FAULT_IF(data == MAP_FAILED, "cannot map {} bytes of rank {}: {}", whole, owner,
                  std::strerror(errno));

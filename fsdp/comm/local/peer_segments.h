@@ -1,10 +1,10 @@
-// Shared memory of this rank and its peers on the host: one segment a rank, of the same size on
-// all, which the others read; read-only segments that the host's first rank fills for everyone;
-// and memory in common, in which every rank writes its part.
+// Shared memory of the ranks on a host: a segment of equal size for each rank, which the others
+// read; read-only segments that the first rank fills for all; and memory in common, in which every
+// rank writes a part.
 //
-// Ownership: owns its own Regions (counted in the ledger; of what is in common its part) and the
-// mappings of the peers' (which are theirs, so not counted). Threads: one; `peer` any. Errors:
-// those of Region and PeerWait, and kFault with both numbers when ranks ask for different sizes.
+// The ledger counts this rank's Regions, and this rank's part of the memory in common, but not the
+// mappings of the peers' segments. Errors: those of Region and PeerWait, and kFault with both
+// numbers if ranks ask for different sizes.
 #pragma once
 
 #include <cstddef>
@@ -13,13 +13,14 @@
 #include <utility>
 #include <vector>
 
-#include "fsdp/comm/local/rendezvous.h"
+#include "fsdp/comm/local/fd_channel.h"
+#include "fsdp/comm/local/peer_wait.h"
 #include "kernels/base/status.h"
 #include "kernels/core/memory.h"
 
 namespace ofsdp::fsdp {
 
-// Somebody else's memfd, mapped for reading.
+// A memfd of another rank, mapped for reading.
 class ReadMapping {
  public:
   ReadMapping() = default;
@@ -37,7 +38,7 @@ class ReadMapping {
 
 class PeerSegments {
  public:
-  // Collective; once.
+  // Collective. REQUIRES: not called before.
   Status allocate(PeerLinks& links, const PeerWait& wait, MemoryLedger& ledger, size_t bytes);
   // Collective; as Communicator::allocate_common.
   Result<std::byte*> allocate_common(PeerLinks& links, const PeerWait& wait, MemoryLedger& ledger,
@@ -51,7 +52,7 @@ class PeerSegments {
 
   std::byte* own() const { return own_.data(); }
   size_t bytes() const { return own_.bytes(); }
-  // Every segment of the host by place, this rank's included.
+  // Returns the segment of the rank at `place`, which may be this rank.
   const std::byte* of(int place) const { return bases_[static_cast<size_t>(place)]; }
 
  private:
@@ -59,8 +60,8 @@ class PeerSegments {
   Region common_;
   std::vector<ReadMapping> peers_;
   std::vector<const std::byte*> bases_;
-  std::vector<Region> filled_;       // the first rank's shared bytes
-  std::vector<ReadMapping> shared_;  // the others' view of them
+  std::vector<Region> filled_;       // filled by the first rank
+  std::vector<ReadMapping> shared_;  // mapped by the others
 };
 
 }  // namespace ofsdp::fsdp

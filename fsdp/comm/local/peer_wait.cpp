@@ -2,8 +2,7 @@
 
 #include <algorithm>
 
-#include "fsdp/comm/host_name.h"
-#include "fsdp/comm/local/relax.h"
+#include "fsdp/comm/rank_identity.h"
 
 namespace ofsdp::fsdp {
 namespace {
@@ -15,7 +14,7 @@ int64_t nanoseconds_now() {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(now).count();
 }
 
-// Wants the doorbell of `peer`.
+// While it lives, `peer` rings the doorbell for this rank.
 class Sleeper {
  public:
   explicit Sleeper(RankState& peer) : peer_(peer) {
@@ -31,7 +30,7 @@ class Sleeper {
 
 }  // namespace
 
-// A rank that was stopped in a wait still says that it waits, but looks no more.
+// A stopped rank keeps the note that it waits but no longer updates `looked`.
 bool is_waiting(const RankState& rank) {
   constexpr int64_t kLate = std::chrono::nanoseconds(5 * PeerWait::kSlice).count();
   return rank.waits_for.load() != 0 && nanoseconds_now() - rank.looked.load() < kLate;
@@ -76,7 +75,7 @@ Status PeerWait::failure(const CollectiveSite& site) const {
 Status PeerWait::late(int peer, const CollectiveSite& site) const {
   int culprit = end_of_chain(*page_, peer);
   if (hosts_.blame) culprit = hosts_.blame(culprit);
-  OFSDP_RETURN_IF_ERROR(check(site));  // what was found out meanwhile
+  OFSDP_RETURN_IF_ERROR(check(site));  // a failure that became known in the meantime
   return fault("{} did not arrive within {} s: {}{}", process(culprit),
                std::chrono::duration_cast<std::chrono::seconds>(timeout_).count(), site_text(site),
                site.step < 0 ? "" : format_text(", step {}", site.step));
@@ -111,7 +110,7 @@ Status PeerWait::sleep(const Ready& ready, int ringer, int peer, const Collectiv
   const bool may_leave = ringer == peer && (!hosts_.is_here || hosts_.is_here(peer));
   std::chrono::nanoseconds waited{0};
   while (true) {
-    // Before the counter.
+    // Read before the counter: see [Note: doorbells].
     const bool left = may_leave && theirs.left.load(std::memory_order_seq_cst) != 0;
     const uint32_t heard = theirs.doorbell.load(std::memory_order_seq_cst);
     if (ready()) {
@@ -128,7 +127,7 @@ Status PeerWait::sleep(const Ready& ready, int ringer, int peer, const Collectiv
     const auto before = Clock::now();
     page_->sleep_on_doorbell(ringer, heard,
                              std::min<std::chrono::nanoseconds>(kSlice, timeout_ - waited));
-    // More than two slices means that this process did not run; that time is not the peer's fault.
+    // If it took more than two slices, this process did not run, which is not the peer's fault.
     waited += std::min<std::chrono::nanoseconds>(Clock::now() - before, 2 * kSlice);
   }
 }

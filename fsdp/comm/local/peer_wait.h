@@ -1,12 +1,11 @@
-// Waiting for another rank, and the error when it does not come.
+// Waiting for another rank, and the error if it does not come.
 //
-// `until` spins a few microseconds, then sleeps on the peer's doorbell, waking at least every
-// kSlice to see whether a rank failed, died or left, and whether the timeout is over. Time in
-// which this process was itself stopped (Ctrl-Z) does not count.
+// `until` spins a few microseconds, then sleeps on the peer's doorbell. It wakes at least every
+// kSlice to check whether a rank failed, died or left, and whether the timeout is over. Time in
+// which this process was stopped (Ctrl-Z) does not count.
 //
-// Ownership: views of the page. Threads: the rank's one communicating thread. Never allocates but
-// for an error's text. Errors: kPeer when a rank has reported a failure; kFault when one died, left
-// or did not arrive in time, naming it, its pid, step, unit and collective.
+// Allocates only for the text of an error. Errors: kPeer if a rank has reported a failure; kFault
+// if one died, left or did not arrive in time, with rank, pid, step, unit and collective.
 #pragma once
 
 #include <atomic>
@@ -22,24 +21,24 @@
 
 namespace ofsdp::fsdp {
 
-// Says in the page that this rank waits for `peer`: until it came, and for good where it did not,
-// so that those who wait for this rank do not blame it while it reports.
+// Notes in the page that this rank waits for `peer`. The note stays until met(); if the peer never
+// comes, it stays for good, so that ranks that wait for this one do not blame it while it reports.
 class WaitNote {
  public:
   WaitNote(RankState& me, int peer);
-  void look();  // at least every PeerWait::kSlice
-  void late();  // it still waits while it finds out for whom
+  void look();  // call at least every PeerWait::kSlice
+  void late();  // extends the note by the time that it takes to find the culprit
   void met();
 
  private:
   RankState& me_;
 };
 
-// Looks up where ranks are when they are on several hosts; empty functions on one host.
+// Looks up ranks on several hosts. All functions are empty if there is one host.
 struct HostLookup {
   std::function<std::string(int rank)> name;  // of the rank's host, for messages
   std::function<bool(int rank)> is_here;
-  std::function<int(int rank)> blame;  // whom the host of a rank that is late would blame
+  std::function<int(int rank)> blame;  // the rank that the host of a late rank would blame
 };
 
 class PeerWait {
@@ -50,7 +49,8 @@ class PeerWait {
            std::chrono::nanoseconds spin)
       : page_(page), rank_(rank), timeout_(timeout), spin_(spin) {}
 
-  // Has the run failed, or a rank died? Cheap: one line that hardly ever changes.
+  // Returns an error if the run has failed or a rank has died. Cheap: reads one cache line that
+  // hardly ever changes.
   Status check(const CollectiveSite& site) const {
     const RunFlags& run = page_->run();
     if (run.failed.load(std::memory_order_acquire) == 0 &&
@@ -61,15 +61,15 @@ class PeerWait {
     return failure(site);
   }
 
-  // Until `counter`, which `peer` publishes, is at least `target`.
+  // Blocks until `counter`, which `peer` publishes, is at least `target`.
   Status until(const std::atomic<uint64_t>& counter, uint64_t target, int peer,
                const CollectiveSite& site) const {
     auto reached = [&counter, target] { return counter.load(std::memory_order_seq_cst) >= target; };
     return until_ready(reached, peer, peer, site);
   }
 
-  // Until `ready()` of something after whose change `ringer` rings its doorbell. `peer` is to blame
-  // where it does not come in time, and where it leaves if it is the ringer.
+  // Blocks until `ready()`. `ringer` must ring after each change that `ready` depends on. An error
+  // blames `peer` if the time is over, or if `peer` is the ringer and leaves.
   template <typename F>
   Status until_ready(const F& ready, int ringer, int peer, const CollectiveSite& site) const {
     if (ready()) return {};
@@ -80,16 +80,16 @@ class PeerWait {
     return status;
   }
 
-  // A remote rank's departure may arrive before its last results, so it does not end the wait; its
-  // host reports it when the rank is still needed (RunFlags::gone).
+  // After this call the departure of a remote rank ends no wait, since it may arrive before the
+  // last results. The remote host reports a departure if the rank is still needed (RunFlags::gone).
   void tell_hosts(HostLookup hosts) { hosts_ = std::move(hosts); }
 
-  // For a wait that is made without this.
+  // Returns a note for a wait that the caller makes without this class.
   WaitNote note(int peer) const { return {page_->rank(rank_), peer}; }
   std::chrono::nanoseconds timeout() const { return timeout_; }
-  std::chrono::nanoseconds waited() const { return waited_; }  // in all calls of until
-  Status late(int peer, const CollectiveSite& site) const;     // the error of a timeout
-  Status gone(int peer, const CollectiveSite& site) const;     // ... of a rank that left too early
+  std::chrono::nanoseconds waited() const { return waited_; }  // in all calls of until together
+  Status late(int peer, const CollectiveSite& site) const;     // the error after a timeout
+  Status gone(int peer, const CollectiveSite& site) const;     // ... if a rank left too early
 
  private:
   struct Ready {
@@ -110,12 +110,15 @@ class PeerWait {
   HostLookup hosts_;
 };
 
-// The rank to blame when `rank` is late: it may itself be waiting for another one. One that waits
-// is the end of a chain when those it waits for wait for it.
+// Returns the rank to blame if `rank` is late, since `rank` may itself wait for another one. A rank
+// that waits is returned only if the chain is a circle.
 int end_of_chain(const ControlPage& page, int rank);
 bool is_waiting(const RankState& rank);
 
-// "reduce-scatter of unit 2", or "barrier" for a site without a unit.
+// Returns "reduce-scatter of unit 2", or "barrier" for a site without a unit.
 std::string site_text(const CollectiveSite& site);
+
+// Hints to the processor that this thread waits in a loop (x86/, aarch64/).
+void relax();
 
 }  // namespace ofsdp::fsdp

@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <sched.h>
+#include <sys/eventfd.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <unistd.h>
@@ -17,19 +18,20 @@
 
 #include "fsdp/comm/store/stream_socket.h"
 #include "kernels/base/reject.h"
+#include "kernels/base/start_thread.h"
 
 namespace ofsdp::fsdp {
 namespace {
 
 // Messages, in order: LocalHello with the client's liveness pipe; Welcome with the control page, or
-// called off; then one kMagic with a liveness pipe for each other rank, in rank order.
+// with `go` 0; then kMagic with a liveness pipe for each other rank, in rank order.
 
 constexpr uint64_t kMagic = 0x6f66736470303031;  // "ofsdp001"
 constexpr std::chrono::milliseconds kRetry{20};
-constexpr int kNames = 4;  // of a rendezvous: another user may hold some
+constexpr int kNames = 4;  // tried for a rendezvous: another user may hold some
 constexpr std::chrono::milliseconds kSpeakerHolds{500};
-constexpr std::chrono::seconds kCallOffGrace{5};   // the first rank says which are missing
-constexpr std::chrono::seconds kHelloPatience{2};  // for a stranger that says nothing
+constexpr std::chrono::seconds kCallOffGrace{5};   // so that the first rank reports first
+constexpr std::chrono::seconds kHelloPatience{2};  // for a client that sends no hello
 
 struct LocalHello {
   uint64_t magic;
@@ -38,7 +40,7 @@ struct LocalHello {
 };
 
 struct Welcome {
-  int32_t go;  // 0: called off
+  int32_t go;  // 0 if the meeting is off
   int32_t cores;
 };
 
@@ -51,18 +53,18 @@ struct LocalAddress {
   explicit LocalAddress(const std::string& rendezvous) {
     name.sun_family = AF_UNIX;
     std::string text = format_text("ofsdp-{}-{}", geteuid(), rendezvous);
-    constexpr size_t kMost = sizeof name.sun_path - 1;
-    if (text.size() > kMost) {
+    constexpr size_t kMax = sizeof name.sun_path - 1;
+    if (text.size() > kMax) {
       const size_t hash = std::hash<std::string_view>{}(text);
-      text = text.substr(0, kMost - 17) + format_text("-{:016x}", hash);
+      text = text.substr(0, kMax - 17) + format_text("-{:016x}", hash);
     }
     std::memcpy(name.sun_path + 1, text.data(), text.size());
     bytes = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + text.size());
   }
 };
 
-// The addresses of a rendezvous in the order of use. The first is free unless somebody squats on
-// it.
+// Returns the addresses of a rendezvous in the order of use. The first is free unless another user
+// took it on purpose.
 std::vector<LocalAddress> addresses_of(const std::string& rendezvous) {
   std::vector<LocalAddress> all;
   for (int n = 0; n < kNames; ++n) {
@@ -77,7 +79,7 @@ struct LocalSocket {
 
   explicit LocalSocket(const LocalAddress& address) : at(address) {}
   bool listens() const { return bind(fd.get(), address(), at.bytes) == 0; }
-  // At once or not at all: whoever holds the name may let the queue of its socket fill up.
+  // Does not block: the holder of the name may let the socket's queue fill up.
   bool connects() const {
     fcntl(fd.get(), F_SETFL, O_NONBLOCK);
     const bool connected = connect(fd.get(), address(), at.bytes) == 0;
@@ -89,7 +91,7 @@ struct LocalSocket {
   const sockaddr* address() const { return reinterpret_cast<const sockaddr*>(&at.name); }
 };
 
-// The user at the other end.
+// Returns the user at the other end.
 std::optional<uid_t> user_of(int socket) {
   ucred who{};
   socklen_t bytes = sizeof who;
@@ -99,7 +101,7 @@ std::optional<uid_t> user_of(int socket) {
 
 bool same_user(int socket) { return user_of(socket) == geteuid(); }
 
-// So that a send does not block for ever on a rank that is stopped.
+// A send must not block for ever on a stopped rank.
 void limit_sends(int socket, std::chrono::seconds timeout) {
   const timeval limit{timeout.count(), 0};
   setsockopt(socket, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit);
@@ -125,9 +127,9 @@ LocalHello hello_of(const LocalRank& self) {
   return hello;
 }
 
-// ---- The first rank of the host ----
+// ---- The first rank on the host ----
 
-// Collects clients until all are there, then hands out what they need.
+// Collects clients until all are there, then sends them the page and the pipes.
 class Host {
  public:
   Host(const LocalRank& self, std::chrono::seconds timeout)
@@ -157,11 +159,12 @@ class Host {
                      self_.rendezvous, holder_);
       std::this_thread::sleep_for(kRetry);
     }
-    if (listen(listener_.get(), kMostRanks) != 0) return fault("listen: {}", std::strerror(errno));
+    if (listen(listener_.get(), kMaxRanks) != 0) return fault("listen: {}", std::strerror(errno));
     return {};
   }
 
-  // The first name that no other user holds, unless another run of this user holds one before it.
+  // Takes the first name that no other user holds. Takes none if another run of this user holds
+  // one.
   Status take_a_name() {
     for (const LocalAddress& address : addresses_) {
       LocalSocket socket(address);
@@ -229,7 +232,7 @@ class Host {
       CPU_OR(&cores, &cores, &hellos_[p].cores);
     }
     meeting_.cores = CPU_COUNT(&cores);
-    // A client that is gone by now is noticed by its liveness pipe.
+    // If a client has ended by now, the liveness pipe shows it.
     for (size_t client = 1; client < sockets_.size(); ++client) {
       const int socket = sockets_[client].get();
       send_message(socket, Welcome{1, meeting_.cores}, meeting_.page.fd());
@@ -253,14 +256,15 @@ class Host {
   std::vector<UniqueFd> sockets_;
   std::vector<LocalHello> hellos_;
   int present_ = 1;
-  std::string holder_ = "another process";  // of the name
+  std::string holder_ = "another process";  // for the message
   LocalRendezvous meeting_;
 };
 
 // ---- The others ----
 
-// The first rank has not come. Several ranks may run out of time at about the same moment: the one
-// that gets a name says so, and holds the name until the others have seen that.
+// Returns the error if the first rank has not come. Several ranks may run out of time at the same
+// moment: only one gets the name of the speaker and reports; it holds the name until the others
+// have tried.
 Status absent_first(const LocalRank& self, std::chrono::seconds timeout) {
   const LocalAddress address(self.rendezvous + " speaks");
   const LocalSocket speaker(address);
@@ -287,8 +291,7 @@ Result<UniqueFd> connect_to_first(const LocalRank& self, std::chrono::seconds ti
   }
 }
 
-// The first rank ended or called the meeting off. One rank is enough to say so, and the first if
-// it can.
+// Returns the error if the first rank ended without a welcome. Only the second rank reports it.
 Status no_welcome(const LocalRank& self) {
   if (self.place != 1) return {ErrorKind::kPeer, format_text("rank {} has ended", self.ranks[0])};
   return fault("rank {} ended before all {} ranks had met at rendezvous {}", self.ranks[0],
@@ -327,69 +330,7 @@ Result<LocalRendezvous> visit(const LocalRank& self, std::chrono::seconds timeou
   return meeting;
 }
 
-// ---- The star, once the ranks have met ----
-
-constexpr char kFdFollows = 'F';
-
-// Failed, dead or left in order; a moment after a connection closes the control page says which.
-Status why_closed(int peer, const PeerWait& wait, const CollectiveSite& site) {
-  const std::atomic<uint64_t> never{0};
-  return wait.until(never, 1, peer, site);
-}
-
 }  // namespace
-
-Status PeerLinks::send(int peer, int fd, const PeerWait& wait, const CollectiveSite& site) {
-  if (send_message(socket_of(peer), kFdFollows, fd)) return {};
-  return why_closed(self_.ranks[static_cast<size_t>(peer)], wait, site);
-}
-
-Result<UniqueFd> PeerLinks::receive(int peer, const PeerWait& wait, const CollectiveSite& site) {
-  const int rank = self_.ranks[static_cast<size_t>(peer)];
-  const auto slices = wait.timeout() / PeerWait::kSlice + 1;
-  WaitNote note = wait.note(rank);
-  for (int64_t slice = 0; slice < slices; ++slice, note.look()) {
-    char kind = 0;
-    Received got = receive_message(socket_of(peer), kind, PeerWait::kSlice);
-    if (got.kind == Received::Kind::kMessage) {
-      note.met();
-      if (!got.fd.valid()) return fault("rank {}: no descriptors left (ulimit -n)", self_.rank());
-      return std::move(got.fd);
-    }
-    if (got.kind == Received::Kind::kClosed) return why_closed(rank, wait, site);
-    OFSDP_RETURN_IF_ERROR(wait.check(site));
-  }
-  note.late();
-  return wait.late(rank, site);
-}
-
-Result<std::vector<UniqueFd>> PeerLinks::all_gather_fds(int mine, const PeerWait& wait,
-                                                        const CollectiveSite& site) {
-  const int place = self_.place, here = self_.here();
-  std::vector<UniqueFd> all(static_cast<size_t>(here));
-  if (place != 0) OFSDP_RETURN_IF_ERROR(send(0, mine, wait, site));
-  for (int peer = 0; peer < here; ++peer) {
-    if (peer == place) continue;
-    OFSDP_ASSIGN_OR_RETURN(all[static_cast<size_t>(peer)],
-                           receive(place == 0 ? peer : 0, wait, site));
-  }
-  if (place != 0) return all;
-  for (int to = 1; to < here; ++to) {
-    for (int of = 0; of < here; ++of) {
-      const int fd = of == 0 ? mine : all[static_cast<size_t>(of)].get();
-      if (of != to) OFSDP_RETURN_IF_ERROR(send(to, fd, wait, site));
-    }
-  }
-  return all;
-}
-
-Result<UniqueFd> PeerLinks::broadcast_fd(int mine, const PeerWait& wait,
-                                         const CollectiveSite& site) {
-  if (self_.place != 0) return receive(0, wait, site);
-  for (int peer = 1; peer < self_.here(); ++peer)
-    OFSDP_RETURN_IF_ERROR(send(peer, mine, wait, site));
-  return UniqueFd();
-}
 
 LocalRank only_host(const RankIdentity& identity) {
   LocalRank self{.ranks = std::vector<int>(static_cast<size_t>(identity.world)),
@@ -401,8 +342,59 @@ LocalRank only_host(const RankIdentity& identity) {
 }
 
 Result<LocalRendezvous> meet(const LocalRank& self, std::chrono::seconds timeout) {
-  OFSDP_REJECT_IF(self.world > kMostRanks, "{} ranks, expected at most {}", self.world, kMostRanks);
+  OFSDP_REJECT_IF(self.world > kMaxRanks, "{} ranks, expected at most {}", self.world, kMaxRanks);
   return self.place == 0 ? Host(self, timeout).meet() : visit(self, timeout);
+}
+
+// ---- After the meeting ----
+
+Result<std::unique_ptr<PeerMonitor>> PeerMonitor::start(const ControlPage* page,
+                                                        const LocalRank& self,
+                                                        std::vector<UniqueFd> liveness_pipes) {
+  UniqueFd stop_event(eventfd(0, EFD_CLOEXEC));
+  if (!stop_event.valid()) return fault("eventfd: {}", std::strerror(errno));
+  std::unique_ptr<PeerMonitor> monitor(
+      new PeerMonitor(page, self.ranks, std::move(liveness_pipes), std::move(stop_event)));
+  for (int p = 0; p < self.here(); ++p) {
+    const int fd = p == self.place ? -1 : monitor->liveness_pipes_[static_cast<size_t>(p)].get();
+    monitor->events_.push_back({fd, 0, 0});  // poll skips -1, and always reports a hang-up
+  }
+  monitor->events_.push_back({monitor->stop_event_.get(), POLLIN, 0});
+  auto started =
+      start_thread("ofsdp-peers", "the monitor of peers", [raw = monitor.get()] { raw->watch(); });
+  if (!started.ok()) {  // the others learn it from the page
+    if (page->claim_failure(self.rank(), 1)) return std::move(started).status();
+    return Status(ErrorKind::kPeer, "another rank has failed");
+  }
+  monitor->thread_ = *std::move(started);
+  return monitor;
+}
+
+void PeerMonitor::stop() {
+  if (!thread_.joinable()) return;
+  const uint64_t one = 1;
+  [[maybe_unused]] const ssize_t written = write(stop_event_.get(), &one, sizeof one);
+  thread_.join();
+}
+
+void PeerMonitor::watch() {
+  while (true) {
+    if (poll(events_.data(), events_.size(), -1) < 0) continue;  // EINTR
+    if (events_.back().revents != 0) return;
+    for (size_t p = 0; p + 1 < events_.size(); ++p) {
+      if (events_[p].fd < 0 || events_[p].revents == 0) continue;
+      if (lost(ranks_[p])) return;
+      events_[p].fd = -1;
+    }
+  }
+}
+
+// Returns true if nothing is left to watch for: the first death or failure ends the run.
+bool PeerMonitor::lost(int rank) {
+  if (page_->run().failed.load() != 0) return true;  // it ends because of that failure
+  if (page_->rank(rank).left.load() != 0) return false;
+  page_->note_death(rank);
+  return true;
 }
 
 }  // namespace ofsdp::fsdp

@@ -1,76 +1,73 @@
-// How the ranks of one host find each other, and what they have afterwards.
+// How the ranks on one host meet, and how they notice later that one has died.
 //
-// The first rank of the host listens on an abstract Unix socket (no file, gone with the process)
-// named by user and rendezvous; the others connect. Where another user holds that name, the next of
-// a few is taken. Each sends the read end of its liveness pipe, a pipe whose write end only it
-// holds; the first rank hands the control page and all liveness pipes to everyone. Only processes
-// of the same user are let in.
+// The first rank on the host listens on an abstract Unix socket (no file, gone with the process),
+// which is named after user and rendezvous; the others connect. If another user holds that name,
+// the next one is taken. Each rank has a liveness pipe: only that rank holds the write end, so the
+// kernel closes it however the rank ends. It sends the read end to the first rank, which hands the
+// control page and all liveness pipes to everyone. Only processes of the same user are let in.
 //
-// The connections stay, as a star around the first rank, to pass descriptors of shared memory.
+// The connections stay, to pass descriptors of shared memory (PeerLinks).
 //
-// Ownership: a LocalRendezvous owns all it names. Threads: one. Errors: kInput when the environment
-// contradicts itself (two ranks 1, another world); kFault naming the missing ranks when they do not
-// come in time; kPeer when rank 0 has called it off and says why itself.
+// Errors: kInput if the environment contradicts itself (two ranks 1, another world size); kFault
+// with the missing ranks if they do not come in time; kPeer if rank 0 has called the meeting off
+// and reports the reason itself.
 #pragma once
 
+#include <poll.h>
+
 #include <chrono>
-#include <string>
+#include <memory>
+#include <thread>
 #include <vector>
 
 #include "fsdp/comm/local/control_page.h"
 #include "fsdp/comm/local/fd_channel.h"
-#include "fsdp/comm/local/peer_wait.h"
 #include "fsdp/comm/rank_identity.h"
 #include "kernels/base/status.h"
 
 namespace ofsdp::fsdp {
 
-// A rank among those of its host.
-struct LocalRank {
-  std::vector<int> ranks;  // of this host, ascending; places below count in it
-  int place = 0;           // of this rank
-  int world = 1;           // ranks on all hosts
-  std::string rendezvous;  // the same for the ranks of this host in this run, and for no others
-
-  int here() const { return static_cast<int>(ranks.size()); }
-  int rank() const { return ranks[static_cast<size_t>(place)]; }
-};
-
-// All ranks on one host, as the environment told this one.
+// Returns this rank's place if all ranks are on one host.
 LocalRank only_host(const RankIdentity& identity);
-
-// The star around the host's first rank. Waits look at the control page, so a death elsewhere ends
-// them.
-class PeerLinks {
- public:
-  PeerLinks() = default;
-  PeerLinks(LocalRank self, std::vector<UniqueFd> sockets)
-      : self_(std::move(self)), sockets_(std::move(sockets)) {}
-
-  const LocalRank& self() const { return self_; }
-  // Every rank gives `mine` and gets a copy of everyone's, by place; its own is not valid.
-  Result<std::vector<UniqueFd>> all_gather_fds(int mine, const PeerWait& wait,
-                                               const CollectiveSite& site);
-  // The first rank gives, the others get; its own result is not valid.
-  Result<UniqueFd> broadcast_fd(int mine, const PeerWait& wait, const CollectiveSite& site);
-
- private:
-  int socket_of(int peer) const { return sockets_[static_cast<size_t>(peer)].get(); }
-  Status send(int peer, int fd, const PeerWait& wait, const CollectiveSite& site);
-  Result<UniqueFd> receive(int peer, const PeerWait& wait, const CollectiveSite& site);
-
-  LocalRank self_;
-  std::vector<UniqueFd> sockets_;  // by place; all but the first rank have only that of the first
-};
 
 struct LocalRendezvous {
   ControlPage page;
   PeerLinks links;
   std::vector<UniqueFd> liveness_pipes;  // read ends, by place
-  UniqueFd own_liveness_pipe;            // write end: closing it without leaving is death
+  UniqueFd own_liveness_pipe;            // write end; if it closes before the rank leaves, it died
   int cores = 1;                         // that the ranks may use together
 };
 
 Result<LocalRendezvous> meet(const LocalRank& self, std::chrono::seconds timeout);
+
+// Watches the liveness pipes of the other ranks. If one closes although the rank has not left and
+// no failure is known, notes the death in the control page and wakes every waiter. The thread
+// sleeps in poll. The page must outlive the monitor.
+class PeerMonitor {
+ public:
+  // `liveness_pipes`: read ends, by place.
+  static Result<std::unique_ptr<PeerMonitor>> start(const ControlPage* page, const LocalRank& self,
+                                                    std::vector<UniqueFd> liveness_pipes);
+  ~PeerMonitor() { stop(); }
+  // Returns after the thread has ended; may be called again.
+  void stop();
+
+ private:
+  PeerMonitor(const ControlPage* page, std::vector<int> ranks, std::vector<UniqueFd> liveness_pipes,
+              UniqueFd stop_event)
+      : page_(page),
+        ranks_(std::move(ranks)),
+        liveness_pipes_(std::move(liveness_pipes)),
+        stop_event_(std::move(stop_event)) {}
+  void watch();
+  bool lost(int rank);
+
+  const ControlPage* page_;
+  std::vector<int> ranks_;
+  std::vector<UniqueFd> liveness_pipes_;
+  UniqueFd stop_event_;
+  std::vector<pollfd> events_;  // one for each rank, the stop event last
+  std::thread thread_;
+};
 
 }  // namespace ofsdp::fsdp

@@ -1,35 +1,84 @@
-// Doorkeeper: lets in at a listening socket who proves the job's secret and says a first word. All
-// who stand outside are looked after together, each for kPatience in all from the moment it was
-// accepted, however many bytes it sends; when too many stand there the oldest has to go. So
-// strangers hold up nobody, and learn nothing.
+// How strangers are kept out of a job that spans hosts.
 //
-// Ownership: the callers own listener and secret, which outlive it. Threads: one. Errors: none; how
-// many were turned away is told.
+// A Challenge lets two processes prove to each other that they know the job's secret, before either
+// says anything else. Each draws a nonce. A proof covers both nonces, the side and the purpose of
+// the connection, so that it is worth nothing on another connection. The side that accepted proves
+// nothing until the other one has proved the secret.
+//
+//   connects > accepts   challenge    its nonce
+//   accepts > connects   challenge    its nonce
+//   connects > accepts   proof
+//   accepts > connects   proof; or turned_away, and the connection is closed
+//
+// Messages are neither encrypted nor signed: this keeps out anyone who can open connections, but
+// not an attacker between two hosts.
+//
+// A Doorkeeper challenges all clients of a listening socket at the same time. Each gets kPatience
+// from the moment it was accepted, however many bytes it sends; if too many wait, the oldest must
+// go. So strangers delay nobody and learn nothing.
 #pragma once
 
+#include <chrono>
+#include <cstddef>
 #include <list>
 #include <string>
 #include <vector>
 
-#include "fsdp/comm/store/challenge.h"
+#include "fsdp/comm/store/job_secret.h"
+#include "fsdp/comm/store/store.h"
+#include "fsdp/comm/store/stream_socket.h"
 
 namespace ofsdp::fsdp {
 
+// The secret must outlive the challenge.
+class Challenge {
+ public:
+  enum class Side { kConnects, kAccepts };
+  enum class State { kOpen, kPassed, kTurnedAway };
+
+  Challenge(const JobSecret& secret, std::string purpose, Side side);
+
+  // Reads the news and sends the next message. Returns kTurnedAway if the other end holds another
+  // secret, or says that this one does.
+  State look(Store& store);
+
+ private:
+  std::string side(bool mine) const;
+  std::vector<std::string> parts(bool mine) const;
+  State nothing_else(const Store& store);
+  State judge(Store& store, const Json& said);
+
+  const JobSecret* secret_;
+  std::string purpose_;
+  Side side_;
+  State state_ = State::kOpen;
+  std::string mine_;    // nonces
+  std::string theirs_;  // empty until it has arrived
+  bool begun_ = false;
+};
+
+// Blocks until the challenge is over. Returns kOpen if the connection is closed or the deadline has
+// passed before.
+Challenge::State settle(Challenge& challenge, Store& store, StreamClock::time_point deadline);
+
+// Listener and secret must outlive the doorkeeper.
 class Doorkeeper {
  public:
   static constexpr std::chrono::seconds kPatience{5};
-  static constexpr size_t kMostStrangers = 256;
+  static constexpr size_t kMaxStrangers = 256;
 
+  // Lets in clients that prove the secret for `purpose` and then set the key `word`.
   Doorkeeper(const Listener& listener, const JobSecret& secret, std::string purpose,
              std::string word);
 
-  // Waits until somebody outside, one of `inside` or the listener has news, or the deadline; then
-  // pumps all of them.
+  // Blocks until a stranger, one of `inside` or the listener has news, at most until the deadline.
+  // Then pumps all of them.
   void wait(std::vector<Store*> inside, StreamClock::time_point deadline);
-  // Whoever has proved the secret and said the word since the last call: its Store has the word.
+  // Returns the clients that have passed since the last call. Their Stores have the word.
   std::vector<Store> let_in();
 
-  int turned_away() const { return turned_away_; }  // for they hold another secret, or none
+  // Returns how many clients held another secret, or none.
+  int turned_away() const { return turned_away_; }
 
  private:
   struct Stranger {

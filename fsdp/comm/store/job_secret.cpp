@@ -15,7 +15,7 @@ namespace {
 
 constexpr size_t kNonceBytes = 32;
 
-const unsigned char* bytes_of(const std::string& text) {
+const unsigned char* raw_bytes(const std::string& text) {
   return reinterpret_cast<const unsigned char*>(text.data());
 }
 
@@ -45,8 +45,8 @@ Result<JobSecret> read_secret(const std::string& path) {
       (rights & 077) != 0,
       "{}: expected a file that its owner alone can read (mode 0600), found mode {:04o}", subject,
       rights);
-  OFSDP_REJECT_IF(file->bytes < 1 || file->bytes > static_cast<int64_t>(JobSecret::kMostBytes),
-                  "{}: expected 1 to {} bytes, found {}", subject, JobSecret::kMostBytes,
+  OFSDP_REJECT_IF(file->bytes < 1 || file->bytes > static_cast<int64_t>(JobSecret::kMaxBytes),
+                  "{}: expected 1 to {} bytes, found {}", subject, JobSecret::kMaxBytes,
                   file->bytes);
   std::string text(static_cast<size_t>(file->bytes), '\0');
   OFSDP_RETURN_IF_ERROR(read_exactly(*file, 0, std::as_writable_bytes(std::span(text))));
@@ -76,10 +76,10 @@ std::string JobSecret::refusal() const {
 
 std::string JobSecret::proof(const std::vector<std::string>& parts) const {
   crypto_auth_hmacsha256_state state;
-  crypto_auth_hmacsha256_init(&state, bytes_of(bytes_), bytes_.size());
+  crypto_auth_hmacsha256_init(&state, raw_bytes(bytes_), bytes_.size());
   for (const std::string& part : parts) {
     const std::string framed = std::to_string(part.size()) + ":" + part;
-    crypto_auth_hmacsha256_update(&state, bytes_of(framed), framed.size());
+    crypto_auth_hmacsha256_update(&state, raw_bytes(framed), framed.size());
   }
   std::array<unsigned char, crypto_auth_hmacsha256_BYTES> mac;
   crypto_auth_hmacsha256_final(&state, mac.data());

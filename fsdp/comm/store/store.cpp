@@ -12,7 +12,8 @@ namespace ofsdp::fsdp {
 namespace {
 
 constexpr size_t kHeader = 4;
-constexpr std::chrono::milliseconds kLongestLook{500};  // more means that this process did not run
+constexpr std::chrono::milliseconds kMaxLook{
+    500};  // a longer gap means that this process did not run
 
 size_t length_in(const std::string& bytes) {
   size_t length = 0;
@@ -22,8 +23,8 @@ size_t length_in(const std::string& bytes) {
 
 }  // namespace
 
-Store::Store(UniqueFd socket, size_t most_message)
-    : socket_(std::move(socket)), most_message_(most_message) {
+Store::Store(UniqueFd socket, size_t max_message)
+    : socket_(std::move(socket)), max_message_(max_message) {
   const int on = 1;
   setsockopt(fd(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
 }
@@ -34,7 +35,7 @@ void Store::set(const std::string& key, Json value) {
   const std::string text = value.dump(-1, ' ', false, Json::error_handler_t::replace);
   for (size_t i = kHeader; i-- > 0;) out_ += static_cast<char>(text.size() >> (8 * i) & 0xff);
   out_ += text;
-  if (out_.size() > kMostUnsent) close();
+  if (out_.size() > kMaxUnsent) close();
   write_out();
 }
 
@@ -60,16 +61,16 @@ std::chrono::milliseconds Store::silence() {
   const auto now = StreamClock::now();
   const auto since = std::chrono::duration_cast<std::chrono::milliseconds>(now - looked_);
   if (since.count() > 0) {
-    silence_ += std::min(since, kLongestLook);
+    silence_ += std::min(since, kMaxLook);
     looked_ = now;
   }
   return silence_;
 }
 
-// At most so many parts that a peer that never stops holds up nobody else.
+// Reads a limited number of parts, so that a peer that never stops delays nobody else.
 void Store::move_bytes(const std::string* until) {
   write_out();
-  for (size_t parts = 0; parts < 2 * kMostKeys && !closed() && read_part(); ++parts) {
+  for (size_t parts = 0; parts < 2 * kMaxKeys && !closed() && read_part(); ++parts) {
     if (until != nullptr && get(*until) != nullptr) return;
   }
 }
@@ -85,7 +86,8 @@ void Store::write_out() {
   }
 }
 
-// Reads the rest of a header or of a body, as far as it has come. False: nothing more is there.
+// Reads the rest of a header or a body, as far as it has arrived. Returns false if nothing more is
+// there.
 bool Store::read_part() {
   const size_t had = in_.size();
   const size_t whole = kHeader + (had < kHeader ? 0 : length_in(in_));
@@ -100,7 +102,7 @@ bool Store::read_part() {
   silence_ = {};
   if (in_.size() < kHeader) return true;
   const size_t length = length_in(in_);
-  if (length == 0 || length > most_message_) close();
+  if (length == 0 || length > max_message_) close();
   if (in_.size() == kHeader + length) accept_message();
   return true;
 }
@@ -111,7 +113,7 @@ void Store::accept_message() {
   if (!value.is_object() || !value.contains("kind") || !value["kind"].is_string()) return close();
   const std::string key = value["kind"];
   values_[key] = std::move(value);
-  if (values_.size() > kMostKeys) close();
+  if (values_.size() > kMaxKeys) close();
 }
 
 bool wait_for_news(const std::vector<Store*>& stores, int fd, StreamClock::time_point deadline) {
@@ -129,13 +131,13 @@ bool wait_for_news(const std::vector<Store*>& stores, int fd, StreamClock::time_
   return events[0].revents != 0;
 }
 
-void StoreFields::number(const char* name, int least, int most, int& value) {
+void StoreFields::number(const char* name, int min, int max, int& value) {
   if (out_ != nullptr) (*out_)[name] = value;
   if (out_ != nullptr) return;
   const Json* found = member(name, [](const Json& j) { return j.is_number_integer(); });
   if (found == nullptr) return;
   const auto read = found->get<int64_t>();
-  good_ = read >= least && read <= most;
+  good_ = read >= min && read <= max;
   if (good_) value = static_cast<int>(read);
 }
 
@@ -147,10 +149,10 @@ void StoreFields::word(const char* name, uint64_t& value) {
 }
 
 void StoreFields::text(const char* name, std::string& value) {
-  if (out_ != nullptr) (*out_)[name] = value.substr(0, kMostText);
+  if (out_ != nullptr) (*out_)[name] = value.substr(0, kMaxText);
   if (out_ != nullptr) return;
   const Json* found = member(name, [](const Json& j) {
-    return j.is_string() && j.get_ref<const std::string&>().size() <= kMostText;
+    return j.is_string() && j.get_ref<const std::string&>().size() <= kMaxText;
   });
   if (found != nullptr) value = found->get<std::string>();
 }

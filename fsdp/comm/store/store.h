@@ -1,18 +1,16 @@
-// Store: what two processes that meet know of each other, by key. Each end of a TCP connection has
-// one: `set` gives the other end a value, `get` is the newest value that the other end has set, and
-// `wait` returns when there is one. Rank 0 and the launcher's coordinator serve a meeting with one
-// Store for each client.
+// Store: values by key that two processes exchange when they meet. Each end of a TCP connection has
+// one: `set` gives the other end a value, `get` returns the newest value that the other end has
+// set, and `wait` blocks until there is one. Rank 0 and the launcher's coordinator have a Store for
+// each client.
 //
-// On the wire a value is four bytes of length, most significant first, and so many bytes of JSON:
-// an object whose "kind" is the key. Nothing is read beyond the message that is asked for, so a
-// socket can be taken out again after a handshake (`release`).
+// On the wire a value is a length in four bytes, most significant first, and as many bytes of JSON:
+// an object with the key as "kind". `wait` reads nothing beyond the message that it waits for, so
+// the socket can be used for something else after a handshake (`release`).
 //
-// Nothing blocks but `wait`: `set` keeps what the socket does not take, `pump` moves bytes both
-// ways. Bounded: a message of more than `most_message` bytes, one that is no object with a kind,
-// more than kMostKeys keys, or a peer that does not read closes the connection.
-//
-// Ownership: owns the socket. Threads: one. Errors: a broken connection is a state (`closed`),
-// since the callers know whose it was. Values that came before it broke stay.
+// Only `wait` blocks: `set` keeps bytes that the socket does not take, `pump` moves bytes both
+// ways. A Store closes the connection if a message is longer than `max_message` or is no object
+// with a kind, if there are more than kMaxKeys keys, or if the peer does not read. A broken
+// connection is not an error but a state (`closed`); values that came before stay.
 #pragma once
 
 #include <chrono>
@@ -30,65 +28,66 @@ using Json = nlohmann::json;
 
 class Store {
  public:
-  static constexpr size_t kMostMessage = size_t{64} << 10;
-  static constexpr size_t kMostUnsent = size_t{1} << 20;
-  static constexpr size_t kMostKeys = 16;
+  static constexpr size_t kMaxMessage = size_t{64} << 10;
+  static constexpr size_t kMaxUnsent = size_t{1} << 20;
+  static constexpr size_t kMaxKeys = 16;
 
   Store() = default;
-  explicit Store(UniqueFd socket, size_t most_message = kMostMessage);
+  explicit Store(UniqueFd socket, size_t max_message = kMaxMessage);
 
   int fd() const { return socket_.get(); }
   bool closed() const { return !socket_.valid(); }
   bool has_unsent() const { return !out_.empty(); }
-  bool empty() const { return values_.empty(); }  // the other end has set nothing, or all is taken
+  bool empty() const { return values_.empty(); }  // no value is left to take
   void close() { socket_.reset(); }
-  // REQUIRES: nothing is unsent. The socket, with all bytes after the last value that came.
+  // Returns the socket; bytes after the last value are still in it. REQUIRES: nothing is unsent.
   UniqueFd release() { return std::move(socket_); }
 
   void set(const std::string& key, Json value = Json::object());
-  const Json* get(const std::string& key) const;  // null: none
+  const Json* get(const std::string& key) const;  // null if there is none
   std::optional<Json> take(const std::string& key);
-  // Reads nothing after the value. False: the connection is closed, or the deadline came first.
+  // Reads nothing after the value. Returns false if the connection is closed or the deadline
+  // passed.
   bool wait(const std::string& key, StreamClock::time_point deadline);
   void pump() { move_bytes(nullptr); }
 
-  // How long the other end has said nothing. Time in which this process did not look (because it
-  // was stopped) does not count.
+  // Returns how long the other end has sent nothing. Time in which this process was stopped does
+  // not count.
   std::chrono::milliseconds silence();
 
  private:
-  void move_bytes(const std::string* until);  // until there is a value of that key
+  void move_bytes(const std::string* until);  // stops once that key has a value
   void write_out();
   bool read_part();
   void accept_message();
 
   UniqueFd socket_;
-  size_t most_message_ = kMostMessage;
+  size_t max_message_ = kMaxMessage;
   std::map<std::string, Json> values_;
   std::string in_, out_;
   std::chrono::milliseconds silence_{0};
   StreamClock::time_point looked_ = StreamClock::now();
 };
 
-// Waits until a store has news, or `fd` (-1: none) can be read, or the deadline; then pumps all
-// stores. True: `fd` can be read.
+// Blocks until a store has news or `fd` is readable (-1 means none), at most until the deadline.
+// Then pumps all stores. Returns true if `fd` is readable.
 bool wait_for_news(const std::vector<Store*>& stores, int fd, StreamClock::time_point deadline);
 
-// Writes a struct into a value or reads it from one, by one list of members for both directions:
+// Writes a struct into a value or reads it from one, with one list of members for both:
 //
 //   void list_fields(StoreFields& f, Outcome& o) { f.flag("spoke", o.spoke); f.text(...); }
 //   Json value = to_value(outcome);  std::optional<Outcome> back = from_value<Outcome>(value);
 //
-// Reading takes whole numbers in their range and texts of at most kMostText bytes; anything else,
-// or a member that is missing, makes the whole wrong. Writing cuts longer texts.
+// Reading fails if a member is missing, is not a whole number in the range, or is a text longer
+// than kMaxText bytes. Writing cuts longer texts.
 class StoreFields {
  public:
-  static constexpr size_t kMostText = 2048;
+  static constexpr size_t kMaxText = 2048;
 
   explicit StoreFields(Json* out) : out_(out) {}
   explicit StoreFields(const Json& in) : in_(&in) {}
 
-  void number(const char* name, int least, int most, int& value);
+  void number(const char* name, int min, int max, int& value);
   void word(const char* name, uint64_t& value);
   void text(const char* name, std::string& value);
   void flag(const char* name, bool& value);

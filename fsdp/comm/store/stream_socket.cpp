@@ -27,10 +27,10 @@ struct Resolved {
   std::string problem;
 };
 
-// A name server that says nothing holds up getaddrinfo beyond every deadline.
+// A silent name server would delay getaddrinfo beyond every deadline.
 constexpr std::chrono::seconds kResolverPatience{20};
 
-constexpr int kPortsTried = 64;  // of the system's choice, for one that is free everywhere
+constexpr int kPortsTried = 64;  // to find one that is free at all addresses
 
 struct Lookup {
   std::string host, port;
@@ -38,18 +38,18 @@ struct Lookup {
   gaicb request{};
 };
 
-Resolved outcome_of(int error, addrinfo* found) {
+Resolved make_resolved(int error, addrinfo* found) {
   Resolved all;
   if (error == 0) all.first.reset(found);
   if (error != 0) all.problem = gai_strerror(error);
   return all;
 }
 
-// Leaves the lookup to the resolver that still works on it.
+// Leaks the lookup on purpose if the resolver still works on it at the deadline.
 Resolved look_up(std::unique_ptr<Lookup> lookup, StreamClock::time_point deadline) {
   gaicb* const list[] = {&lookup->request};
   if (const int error = getaddrinfo_a(GAI_NOWAIT, const_cast<gaicb**>(list), 1, nullptr)) {
-    return outcome_of(error, nullptr);
+    return make_resolved(error, nullptr);
   }
   while (gai_error(list[0]) == EAI_INPROGRESS && StreamClock::now() < deadline) {
     const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - StreamClock::now());
@@ -58,14 +58,14 @@ Resolved look_up(std::unique_ptr<Lookup> lookup, StreamClock::time_point deadlin
     gai_suspend(list, 1, &patience);
   }
   const int error = gai_error(list[0]);
-  if (error != EAI_INPROGRESS) return outcome_of(error, list[0]->ar_result);
+  if (error != EAI_INPROGRESS) return make_resolved(error, list[0]->ar_result);
   if (gai_cancel(list[0]) != EAI_CANCELED) (void)lookup.release();
   Resolved late;
   late.problem = "the name server does not answer";
   return late;
 }
 
-// Addresses in numbers ask nobody.
+// Asks no name server if `host` is an address in numbers.
 Resolved resolve(const std::string& host, int port, int flags,
                  StreamClock::time_point deadline = StreamClock::time_point::max()) {
   auto lookup = std::make_unique<Lookup>();
@@ -75,7 +75,7 @@ Resolved resolve(const std::string& host, int port, int flags,
   lookup->hints.ai_flags = flags | AI_NUMERICSERV | AI_NUMERICHOST;
   addrinfo* found = nullptr;
   const int error = getaddrinfo(host.c_str(), lookup->port.c_str(), &lookup->hints, &found);
-  if (error == 0 || (flags & AI_NUMERICHOST) != 0) return outcome_of(error, found);
+  if (error == 0 || (flags & AI_NUMERICHOST) != 0) return make_resolved(error, found);
   lookup->hints.ai_flags = flags | AI_NUMERICSERV;
   lookup->request.ar_name = lookup->host.c_str();
   lookup->request.ar_service = lookup->port.c_str();
@@ -102,14 +102,13 @@ UniqueFd bound_socket(const addrinfo& address, int& error,
   return {};
 }
 
-int port_of(int socket) {
-  sockaddr_in6 name{};  // an IPv4 address has its port at the same place
+int bound_port(int socket) {
+  sockaddr_in6 name{};  // an IPv4 address has the port at the same offset
   socklen_t bytes = sizeof name;
   getsockname(socket, reinterpret_cast<sockaddr*>(&name), &bytes);
   return ntohs(name.sin6_port);
 }
 
-// Takes an address in numbers.
 UniqueFd listening_socket(const std::string& address, int port, PortUse use, int& error) {
   const Resolved found = resolve(address, port, AI_PASSIVE | AI_NUMERICHOST);
   error = EADDRNOTAVAIL;
@@ -122,7 +121,7 @@ UniqueFd listening_socket(const std::string& address, int port, PortUse use, int
   return {};
 }
 
-std::string in_numbers(const sockaddr* address, socklen_t bytes) {
+std::string numeric_address(const sockaddr* address, socklen_t bytes) {
   char text[NI_MAXHOST] = "";
   getnameinfo(address, bytes, text, sizeof text, nullptr, 0, NI_NUMERICHOST);
   const std::string found = text;
@@ -130,14 +129,14 @@ std::string in_numbers(const sockaddr* address, socklen_t bytes) {
 }
 
 // `name_of`: getpeername or getsockname.
-std::string end_of(int socket, decltype(&getpeername) name_of) {
+std::string end_address(int socket, decltype(&getpeername) name_of) {
   sockaddr_storage name{};
   socklen_t bytes = sizeof name;
   if (name_of(socket, reinterpret_cast<sockaddr*>(&name), &bytes) != 0) return "";
-  return in_numbers(reinterpret_cast<sockaddr*>(&name), bytes);
+  return numeric_address(reinterpret_cast<sockaddr*>(&name), bytes);
 }
 
-// Returns 0 or the system's number.
+// Returns 0 or an errno.
 int connect_within(int fd, const addrinfo& address, StreamClock::time_point deadline) {
   if (connect(fd, address.ai_addr, address.ai_addrlen) == 0) return 0;
   if (errno != EINPROGRESS) return errno;
@@ -166,7 +165,7 @@ Result<Listener> Listener::open(const std::vector<std::string>& addresses, int& 
   for (int left = kPortsTried; true; --left) {
     int taken = port, error = 0;
     auto listener = listen_at(addresses, taken, use, error);
-    // The port that was free at the first address may be somebody else's at the next.
+    // The port that was free at the first address may be in use at the next.
     if (!listener.ok() && port == 0 && error == EADDRINUSE && left > 1) continue;
     if (listener.ok()) port = taken;
     return listener;
@@ -182,7 +181,7 @@ Result<Listener> Listener::listen_at(const std::vector<std::string>& addresses, 
     UniqueFd fd = listening_socket(address, port, use, error);
     OFSDP_FAULT_IF(!fd.valid(), "cannot listen at port {} of {}: {}", port, address,
                    std::strerror(error));
-    port = port_of(fd.get());
+    port = bound_port(fd.get());
     epoll_event event{.events = EPOLLIN, .data = {}};
     epoll_ctl(listener.fd(), EPOLL_CTL_ADD, fd.get(), &event);
     listener.sockets_.push_back(std::move(fd));
@@ -202,8 +201,9 @@ std::vector<std::string> addresses_here(const std::string& host) {
   std::vector<std::string> found;
   const Resolved all = resolve(host, 0, 0);
   for (const addrinfo* a = all.first.get(); a != nullptr; a = a->ai_next) {
-    int error = 0;  // an address can be bound on its own host only; any port will do to find out
-    const std::string address = in_numbers(a->ai_addr, a->ai_addrlen);
+    int error =
+        0;  // an address can be bound only on the host that has it; any port will do to find out
+    const std::string address = numeric_address(a->ai_addr, a->ai_addrlen);
     const bool is_new = std::ranges::find(found, address) == found.end();
     if (is_new && bound_socket(*a, error).valid()) found.push_back(address);
   }
@@ -215,7 +215,7 @@ std::vector<std::string> addresses_here(const std::string& host) {
 }
 
 std::vector<std::string> outer_addresses() {
-  // Addresses that documents use (RFC 5737, RFC 3849): connecting sends nothing.
+  // Addresses for documentation (RFC 5737, RFC 3849): connecting a datagram socket sends nothing.
   for (const char* outside : {"192.0.2.1", "2001:db8::1"}) {
     const Resolved found = resolve(outside, 9, AI_NUMERICHOST);
     const UniqueFd fd(socket(found.first->ai_family, SOCK_DGRAM | SOCK_CLOEXEC, 0));
@@ -236,7 +236,7 @@ HeldPort HeldPort::any() {
     held.socket_ = bound_socket(*all.first, error, {SO_REUSEPORT});
     if (held.socket_.valid()) break;
   }
-  if (held.socket_.valid()) held.port_ = port_of(held.socket_.get());
+  if (held.socket_.valid()) held.port_ = bound_port(held.socket_.get());
   return held;
 }
 
@@ -273,8 +273,8 @@ void tune(int socket, std::chrono::seconds patience) {
   set_option(socket, IPPROTO_TCP, TCP_USER_TIMEOUT, seconds * 1000);
 }
 
-std::string peer_address(int socket) { return end_of(socket, getpeername); }
-std::string own_address(int socket) { return end_of(socket, getsockname); }
+std::string peer_address(int socket) { return end_address(socket, getpeername); }
+std::string own_address(int socket) { return end_address(socket, getsockname); }
 
 bool is_loopback(const std::string& address) {
   return address.starts_with("127.") || address == "::1";
@@ -289,11 +289,12 @@ std::vector<std::string> own_addresses() {
     const unsigned flags = next->ifa_flags & (IFF_LOOPBACK | IFF_UP);
     if (next->ifa_addr == nullptr || flags != IFF_UP) continue;
     const int family = next->ifa_addr->sa_family;
-    if (family == AF_INET) found.push_back(in_numbers(next->ifa_addr, sizeof(sockaddr_in)));
+    if (family == AF_INET) found.push_back(numeric_address(next->ifa_addr, sizeof(sockaddr_in)));
     if (family != AF_INET6) continue;
     const auto* name = reinterpret_cast<const sockaddr_in6*>(next->ifa_addr);
-    if (IN6_IS_ADDR_LINKLOCAL(&name->sin6_addr)) continue;  // others would need to name the device
-    found.push_back(in_numbers(next->ifa_addr, sizeof(sockaddr_in6)));
+    if (IN6_IS_ADDR_LINKLOCAL(&name->sin6_addr))
+      continue;  // other hosts would have to name the device
+    found.push_back(numeric_address(next->ifa_addr, sizeof(sockaddr_in6)));
   }
   return found;
 }

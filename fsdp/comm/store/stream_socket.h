@@ -1,7 +1,8 @@
 // TCP sockets: listening, connecting, accepting. All sockets are non-blocking and close on exec.
+// Addresses are texts in numbers ("10.0.0.1") unless they are called hosts.
 //
-// Ownership: the caller owns the sockets. Threads: any. Errors: kFault with the system's words from
-// Listener::open; elsewhere values, since callers try again or name the peer themselves.
+// Only Listener::open returns a Status, kFault with the system's text. Other functions return error
+// values, since callers try again or name the peer themselves.
 #pragma once
 
 #include <chrono>
@@ -15,25 +16,25 @@ namespace ofsdp::fsdp {
 
 using StreamClock = std::chrono::steady_clock;
 
-// Whether errno says that a call on a non-blocking socket is to be tried again.
+// Returns true if errno says that a call on a non-blocking socket must be tried again.
 bool would_block();
 
-// Waits until `fd` is ready for `events` (as poll takes them). False: the deadline came first.
+// Blocks until `fd` is ready for `events` (as poll takes them). Returns false at the deadline.
 bool wait_ready(int fd, short events, StreamClock::time_point deadline);
 
-// kHeld: another socket of this user may hold the port meanwhile (HeldPort).
+// kHeld: another socket of this user may hold the port at the same time (HeldPort).
 enum class PortUse { kAlone, kHeld };
 
-// Sockets that listen at some addresses of this host, all at one port, polled as one.
+// Sockets that listen at some addresses of this host, all at one port, and are polled as one.
 class Listener {
  public:
-  // Port 0 means any that is free at all the addresses; `port` becomes the one that is used.
+  // If `port` is 0, takes one that is free at all the addresses, and sets `port` to it.
   static Result<Listener> open(const std::vector<std::string>& addresses, int& port,
                                PortUse use = PortUse::kAlone);
 
   bool valid() const { return polled_.valid(); }
-  int fd() const { return polled_.get(); }  // readable when somebody has connected
-  // The next connection, which may be a stranger's; not valid when there is none (errno).
+  int fd() const { return polled_.get(); }  // readable if a client has connected
+  // Returns the next connection, which may be a stranger's; not valid if there is none (errno).
   UniqueFd accept() const;
   void close() { *this = Listener(); }
 
@@ -45,15 +46,16 @@ class Listener {
   std::vector<UniqueFd> sockets_;
 };
 
-// Returns the addresses of `host` that are this machine's, in numbers; none when it is another
-// host. Many machines resolve their own name to a loopback address, which no other can reach: then
-// the one from which this machine leaves its network is among them.
+// Returns the addresses of `host` that belong to this machine; none if it is another host. Many
+// machines resolve their own name to a loopback address, which no other can reach: then the outer
+// addresses are returned too.
 std::vector<std::string> addresses_here(const std::string& host);
-// Returns those at which other hosts can reach this one, in numbers: the one from which it leaves
-// its network, or else all but loopback.
+// Returns the addresses at which other hosts can reach this one: the source address of the route to
+// the outside if there is one, else all but loopback.
 std::vector<std::string> outer_addresses();
-// A TCP port of this host that was free, and that nobody else can take as long as this is there but
-// a Listener of this user with PortUse::kHeld (SO_REUSEPORT, socket(7)).
+
+// Holds a free TCP port of this host: while it lives, only a Listener of this user with
+// PortUse::kHeld can take the port (SO_REUSEPORT, socket(7)).
 class HeldPort {
  public:
   static HeldPort any();
@@ -61,28 +63,28 @@ class HeldPort {
 
  private:
   UniqueFd socket_;
-  int port_ = 29500;  // torchrun's default, where the system gives none
+  int port_ = 29500;  // torchrun's default, if the system gives none
 };
-// One that was free a moment ago.
+// Returns a port that was free; another process may take it.
 int free_port();
 
 struct Connection {
-  UniqueFd socket;         // valid when the connection was made
-  std::string unresolved;  // the resolver's words when the name has no address
-  int error = 0;           // else the system's number; ETIMEDOUT when time was up
+  UniqueFd socket;         // valid if the connection was made
+  std::string unresolved;  // the resolver's text if the name has no address
+  int error = 0;           // else errno; ETIMEDOUT if the time was over
 
   std::string problem(const std::string& address, int port) const;  // for a message
 };
-// Tries every address of the name once, each for at most `each`, all of them until the deadline.
+// Tries every address of a host once, each for at most `each`, all of them until the deadline.
 Connection connect_to(const std::string& address, int port, StreamClock::time_point deadline,
                       std::chrono::milliseconds each = std::chrono::hours(1));
-// Sends at once (no Nagle). Breaks the connection when bytes stay unacknowledged or probes stay
-// unanswered for `patience`.
+// Makes the socket send at once (no Nagle), and break the connection if bytes stay unacknowledged
+// or probes stay unanswered for `patience`.
 void tune(int socket, std::chrono::seconds patience);
 
-std::string peer_address(int socket);          // in numbers
-std::string own_address(int socket);           // of this end, in numbers
-bool is_loopback(const std::string& address);  // of one in numbers
-std::vector<std::string> own_addresses();      // of this host, without loopback, in numbers
+std::string peer_address(int socket);
+std::string own_address(int socket);  // of this end
+bool is_loopback(const std::string& address);
+std::vector<std::string> own_addresses();  // of this host, without loopback
 
 }  // namespace ofsdp::fsdp

@@ -1,16 +1,360 @@
 #include "importer/dialects/onnxruntime/ort_artifacts.h"
 
+#include <onnx/onnx_pb.h>
+
 #include <algorithm>
 #include <cstring>
 #include <filesystem>
+#include <map>
 #include <set>
 
 #include "importer/file/file_mapping.h"
+#include "importer/file/flat_buffer.h"
+#include "importer/file/tensor_record.h"
 #include "importer/file/wire.h"
 #include "importer/proto/onnx_protos.h"
+#include "importer/proto/opset.h"
 #include "kernels/base/reject.h"
 
 namespace ofsdp::importer {
+namespace {
+
+constexpr const char* kIdentifier = "ODTC";
+
+// The fields of each table; ort_artifacts.h lists them with their types.
+enum class Root { kVersion, kModule, kGroups, kProperties };
+enum class Module { kTrained, kFrozen, kNominal, kExternal };
+enum class Group { kName, kStep, kLearningRate, kStates };
+enum class State { kParameter, kMoments };
+enum class Bag { kInts, kFloats, kStrings };
+enum class Property { kName, kValue };
+enum class Tensor { kName, kDims = 2, kType, kData, kExternalOffset = 6 };
+
+constexpr int kOldest = 1, kNewest = 2;  // versions
+constexpr size_t kMaxMoments = 8;
+Result<OrtTensor> read_tensor(const FlatTable& table) {
+  OrtTensor tensor;
+  OFSDP_ASSIGN_OR_RETURN(tensor.name, table.text(Tensor::kName));
+  const std::string subject = "tensor '" + printable(tensor.name) + "'";
+  OFSDP_ASSIGN_OR_RETURN(tensor.onnx_type, table.number<int32_t>(Tensor::kType, 0));
+  OFSDP_ASSIGN_OR_RETURN(const std::vector<int64_t> dims, table.integers(Tensor::kDims));
+  OFSDP_ASSIGN_OR_RETURN(const int64_t external,
+                         table.number<int64_t>(Tensor::kExternalOffset, -1));
+  OFSDP_REJECT_IF(external >= 0, "{}: its bytes are in a file of their own, which is not supported",
+                  subject);
+  const DType dtype = dtype_of_number(tensor.onnx_type);
+  OFSDP_REJECT_IF(dtype == DType::kUndefined, "{}: ONNX type {} is not supported", subject,
+                  tensor.onnx_type);
+  OFSDP_ASSIGN_OR_RETURN(const int64_t numel, prefixed(subject, checked_numel(dims)));
+  tensor.shape = Shape(dims);
+  OFSDP_ASSIGN_OR_RETURN(const auto data, table.bytes(Tensor::kData));
+  const FlatBytes found = data.value_or(FlatBytes{});
+  const auto element = static_cast<int64_t>(dtype_size(dtype));
+  OFSDP_REJECT_IF(numel > found.count / element || found.count != numel * element,
+                  "{}: expected {} elements of {} bytes, as its shape {} says, found {} bytes",
+                  subject, numel, element, tensor.shape.text(), found.count);
+  tensor.offset = found.offset;
+  tensor.bytes = found.count;
+  return tensor;
+}
+
+Result<std::vector<OrtTensor>> read_tensors(const FlatTable& table, FlatSlot slot,
+                                            std::set<std::string>& names) {
+  std::vector<OrtTensor> list;
+  OFSDP_ASSIGN_OR_RETURN(const auto tables, table.tables(slot));
+  for (const FlatTable& entry : tables) {
+    OFSDP_ASSIGN_OR_RETURN(OrtTensor tensor, read_tensor(entry));
+    OFSDP_REJECT_IF(!names.insert(tensor.name).second, "tensor '{}' is there twice",
+                    printable(tensor.name));
+    list.push_back(std::move(tensor));
+  }
+  return list;
+}
+
+Status read_module(const FlatTable& root, OrtCheckpoint& checkpoint) {
+  OFSDP_ASSIGN_OR_RETURN(const auto module, root.table(Root::kModule));
+  if (!module) return input_error("has no parameters");
+  OFSDP_ASSIGN_OR_RETURN(const auto nominal, module->number<uint8_t>(Module::kNominal, 0));
+  OFSDP_REJECT_IF(nominal != 0, "is a nominal checkpoint: it has names and shapes, but no values");
+  OFSDP_ASSIGN_OR_RETURN(const auto external, module->number<uint8_t>(Module::kExternal, 0));
+  OFSDP_REJECT_IF(external != 0, "has its values in a file of their own, which is not supported");
+  std::set<std::string> names;
+  OFSDP_ASSIGN_OR_RETURN(checkpoint.trained, read_tensors(*module, Module::kTrained, names));
+  OFSDP_ASSIGN_OR_RETURN(checkpoint.frozen, read_tensors(*module, Module::kFrozen, names));
+  return ok_status();
+}
+
+Result<std::vector<OrtParameterState>> read_states(const FlatTable& group) {
+  std::vector<OrtParameterState> list;
+  std::set<std::string> names;
+  OFSDP_ASSIGN_OR_RETURN(const auto tables, group.tables(Group::kStates));
+  for (const FlatTable& table : tables) {
+    OrtParameterState state;
+    OFSDP_ASSIGN_OR_RETURN(state.parameter, table.text(State::kParameter));
+    const std::string subject = "state of '" + printable(state.parameter) + "'";
+    if (!names.insert(state.parameter).second) return input_error("{} is there twice", subject);
+    std::set<std::string> moments;
+    OFSDP_ASSIGN_OR_RETURN(state.moments,
+                           prefixed(subject, read_tensors(table, State::kMoments, moments)));
+    OFSDP_REJECT_IF(state.moments.size() > kMaxMoments, "{}: expected at most {} tensors, found {}",
+                    subject, kMaxMoments, state.moments.size());
+    list.push_back(std::move(state));
+  }
+  return list;
+}
+
+Status read_optimizer(const FlatTable& root, OrtCheckpoint& checkpoint) {
+  OFSDP_ASSIGN_OR_RETURN(const auto groups, root.tables(Root::kGroups));
+  if (groups.empty()) return ok_status();
+  OFSDP_REJECT_IF(groups.size() > 1, "expected one group of optimizer state, found {}",
+                  groups.size());
+  OrtOptimizerState state;
+  OFSDP_ASSIGN_OR_RETURN(state.group, groups[0].text(Group::kName));
+  OFSDP_ASSIGN_OR_RETURN(state.step, groups[0].number<int64_t>(Group::kStep, 0));
+  OFSDP_ASSIGN_OR_RETURN(state.learning_rate, groups[0].number<float>(Group::kLearningRate, 0.0f));
+  if (state.step < 0) return input_error("the optimizer's step: found {}", state.step);
+  OFSDP_ASSIGN_OR_RETURN(state.parameters, read_states(groups[0]));
+  checkpoint.optimizer = std::move(state);
+  return ok_status();
+}
+
+template <typename T>
+Status read_properties(const FlatTable& bag, FlatSlot slot, OrtCheckpoint& checkpoint) {
+  OFSDP_ASSIGN_OR_RETURN(const auto tables, bag.tables(slot));
+  for (const FlatTable& table : tables) {
+    OrtProperty property;
+    OFSDP_ASSIGN_OR_RETURN(property.name, table.text(Property::kName));
+    if constexpr (std::is_same_v<T, std::string>) {
+      OFSDP_ASSIGN_OR_RETURN(property.value, table.text(Property::kValue));
+    } else {
+      OFSDP_ASSIGN_OR_RETURN(property.value, table.number<T>(Property::kValue, T{}));
+    }
+    checkpoint.properties.push_back(std::move(property));
+  }
+  return ok_status();
+}
+
+// Writes the tables and remembers the tensor of each hole.
+class Describer {
+ public:
+  explicit Describer(OrtCheckpoint& checkpoint) : checkpoint_(checkpoint), writer_(kIdentifier) {}
+
+  Result<std::string> run() {
+    std::map<FlatSlot, size_t> fields{{Root::kVersion, 4}, {Root::kModule, 4}};
+    if (checkpoint_.optimizer) fields[Root::kGroups] = 4;
+    if (!checkpoint_.properties.empty()) fields[Root::kProperties] = 4;
+    auto root = writer_.table(fields);
+    writer_.root();
+    writer_.set(root[Root::kVersion], checkpoint_.version);
+    auto module = writer_.table({{Module::kTrained, 4}, {Module::kFrozen, 4}});
+    writer_.link_to_last(root[Root::kModule]);
+    tensors(module[Module::kTrained], checkpoint_.trained);
+    tensors(module[Module::kFrozen], checkpoint_.frozen);
+    if (checkpoint_.optimizer) optimizer(root[Root::kGroups]);
+    if (!checkpoint_.properties.empty()) properties(root[Root::kProperties]);
+    return finish();
+  }
+
+ private:
+  void text(size_t place, const std::string& value) { writer_.link(place, writer_.text(value)); }
+
+  void tensors(size_t place, std::vector<OrtTensor>& list) {
+    const auto elements = writer_.tables(list.size());
+    writer_.link_to_last(place);
+    for (size_t i = 0; i < list.size(); ++i) tensor(elements[i], list[i]);
+  }
+
+  void tensor(size_t place, OrtTensor& tensor) {
+    auto fields = writer_.table(
+        {{Tensor::kName, 4}, {Tensor::kDims, 4}, {Tensor::kType, 4}, {Tensor::kData, 4}});
+    writer_.link_to_last(place);
+    text(fields[Tensor::kName], tensor.name);
+    writer_.link(fields[Tensor::kDims], writer_.integers(tensor.shape.axes()));
+    writer_.set(fields[Tensor::kType], tensor.onnx_type);
+    writer_.hole(fields[Tensor::kData], tensor.bytes);
+    tensors_.push_back(&tensor);
+  }
+
+  void optimizer(size_t place) {
+    OrtOptimizerState& state = *checkpoint_.optimizer;
+    const auto group = writer_.tables(1);
+    writer_.link_to_last(place);
+    auto fields = writer_.table(
+        {{Group::kName, 4}, {Group::kStep, 8}, {Group::kLearningRate, 4}, {Group::kStates, 4}});
+    writer_.link_to_last(group[0]);
+    text(fields[Group::kName], state.group);
+    writer_.set(fields[Group::kStep], state.step);
+    writer_.set(fields[Group::kLearningRate], state.learning_rate);
+    const auto states = writer_.tables(state.parameters.size());
+    writer_.link_to_last(fields[Group::kStates]);
+    for (size_t i = 0; i < state.parameters.size(); ++i) {
+      auto entry = writer_.table({{State::kParameter, 4}, {State::kMoments, 4}});
+      writer_.link_to_last(states[i]);
+      text(entry[State::kParameter], state.parameters[i].parameter);
+      tensors(entry[State::kMoments], state.parameters[i].moments);
+    }
+  }
+
+  void properties(size_t place) {
+    auto bag = writer_.table({{Bag::kInts, 4}, {Bag::kFloats, 4}, {Bag::kStrings, 4}});
+    writer_.link_to_last(place);
+    for (const Bag slot : {Bag::kInts, Bag::kFloats, Bag::kStrings}) {
+      std::vector<const OrtProperty*> list;
+      for (const OrtProperty& p : checkpoint_.properties) {
+        if (p.value.index() == static_cast<size_t>(slot)) list.push_back(&p);
+      }
+      const auto elements = writer_.tables(list.size());
+      writer_.link_to_last(bag[slot]);
+      for (size_t i = 0; i < list.size(); ++i) property(elements[i], *list[i]);
+    }
+  }
+
+  void property(size_t place, const OrtProperty& property) {
+    const size_t bytes = std::holds_alternative<int64_t>(property.value) ? 8 : 4;
+    auto fields = writer_.table({{Property::kName, 4}, {Property::kValue, bytes}});
+    writer_.link_to_last(place);
+    text(fields[Property::kName], property.name);
+    const size_t value = fields[Property::kValue];
+    if (const auto* words = std::get_if<std::string>(&property.value)) return text(value, *words);
+    if (const auto* integer = std::get_if<int64_t>(&property.value)) writer_.set(value, *integer);
+    if (const auto* number = std::get_if<float>(&property.value)) writer_.set(value, *number);
+  }
+
+  Result<std::string> finish() {
+    std::vector<int64_t> holes;
+    std::string made = writer_.finish(holes);
+    for (size_t i = 0; i < tensors_.size(); ++i) tensors_[i]->offset = holes[i];
+    const OrtTensor* last = tensors_.empty() ? nullptr : tensors_.back();
+    if (last == nullptr || last->offset + last->bytes <= kMaxFlatBytes) return made;
+    return input_error("a checkpoint of {} bytes: expected at most {}", last->offset + last->bytes,
+                       kMaxFlatBytes);
+  }
+
+  OrtCheckpoint& checkpoint_;
+  FlatWriter writer_;
+  std::vector<OrtTensor*> tensors_;  // in the order of the holes
+};
+
+}  // namespace
+
+const OrtTensor* OrtCheckpoint::tensor(const std::string& name) const {
+  for (const auto* list : {&trained, &frozen}) {
+    const auto found = std::ranges::find(*list, name, &OrtTensor::name);
+    if (found != list->end()) return &*found;
+  }
+  return nullptr;
+}
+
+const OrtParameterState* OrtCheckpoint::state_of(const std::string& parameter) const {
+  if (!optimizer) return nullptr;
+  const auto found =
+      std::ranges::find(optimizer->parameters, parameter, &OrtParameterState::parameter);
+  return found == optimizer->parameters.end() ? nullptr : &*found;
+}
+
+Result<OrtCheckpoint> read_ort_checkpoint(std::span<const std::byte> bytes) {
+  OrtCheckpoint checkpoint;
+  OFSDP_ASSIGN_OR_RETURN(const FlatTable root, FlatTable::root(bytes, kIdentifier));
+  OFSDP_ASSIGN_OR_RETURN(checkpoint.version, root.number<int32_t>(Root::kVersion, 0));
+  OFSDP_REJECT_IF(checkpoint.version < kOldest || checkpoint.version > kNewest,
+                  "expected version {} to {}, found {}", kOldest, kNewest, checkpoint.version);
+  OFSDP_RETURN_IF_ERROR(read_module(root, checkpoint));
+  OFSDP_RETURN_IF_ERROR(read_optimizer(root, checkpoint));
+  OFSDP_ASSIGN_OR_RETURN(const auto bag, root.table(Root::kProperties));
+  if (!bag) return checkpoint;
+  OFSDP_RETURN_IF_ERROR(read_properties<int64_t>(*bag, Bag::kInts, checkpoint));
+  OFSDP_RETURN_IF_ERROR(read_properties<float>(*bag, Bag::kFloats, checkpoint));
+  OFSDP_RETURN_IF_ERROR(read_properties<std::string>(*bag, Bag::kStrings, checkpoint));
+  return checkpoint;
+}
+
+Result<std::string> describe_ort_checkpoint(OrtCheckpoint& checkpoint) {
+  return Describer(checkpoint).run();
+}
+
+namespace {
+
+class Reader {
+ public:
+  Reader(const std::string& path, const onnx::GraphProto& graph) : path_(path), graph_(graph) {}
+
+  Result<OrtOptimizer> run() {
+    for (const auto& node : graph_.node()) OFSDP_RETURN_IF_ERROR(take(node));
+    OFSDP_REJECT_IF(update_ == nullptr,
+                    "{}: expected a node AdamWOptimizer or SGDOptimizerV2, found none", path_);
+    OFSDP_RETURN_IF_ERROR(check_wires());
+    return made_;
+  }
+
+ private:
+  Status take(const onnx::NodeProto& node) {
+    const bool known = node.domain() == kMicrosoft;
+    const std::string& op = node.op_type();
+    if (known && op == "InplaceClipGradNorm" && clip_ == nullptr && update_ == nullptr) {
+      clip_ = &node;
+      made_.clip_norm = float_attribute(node, "max_norm", 1.0f);
+      return ok_status();
+    }
+    if (known && update_ == nullptr && (op == "AdamWOptimizer" || op == "SGDOptimizerV2")) {
+      update_ = &node;
+      if (op == "AdamWOptimizer") return read_adamw(node);
+      made_.kind = OrtOptimizer::Kind::kSgd;
+      return ok_status();
+    }
+    return input_error(
+        "{}: node '{}' ({}): expected one AdamWOptimizer or SGDOptimizerV2 over all parameters, "
+        "after InplaceClipGradNorm or alone; other nodes may mix parameters, which are sharded",
+        path_, node.name(), operator_name(node));
+  }
+
+  Status read_adamw(const onnx::NodeProto& node) {
+    made_.kind = OrtOptimizer::Kind::kAdamW;
+    made_.beta1 = float_attribute(node, "alpha", made_.beta1);
+    made_.beta2 = float_attribute(node, "beta", made_.beta2);
+    made_.eps = float_attribute(node, "epsilon", made_.eps);
+    made_.weight_decay = float_attribute(node, "weight_decay", made_.weight_decay);
+    made_.bias_correction = int_attribute(node, "correct_bias", 1) != 0;
+    const int64_t mode = int_attribute(node, "adam_mode", 0);
+    made_.transformers = mode == 1;
+    if (mode == 0 || mode == 1) return ok_status();
+    return input_error("{}: node '{}' (AdamWOptimizer): expected adam_mode 0 or 1, found {}", path_,
+                       node.name(), mode);
+  }
+
+  bool is_input(const std::string& name) const {
+    return std::ranges::any_of(graph_.input(), [&](const auto& v) { return v.name() == name; });
+  }
+
+  Status check_wires() const {
+    const int gradients = made_.kind == OrtOptimizer::Kind::kSgd ? 2 : 3;
+    for (int i = 0; i < update_->input_size(); ++i) {
+      const bool clipped = clip_ != nullptr && i == gradients;
+      const std::string& name = update_->input(i);
+      if (clipped ? clip_->output_size() > 0 && clip_->output(0) == name : is_input(name)) continue;
+      return input_error("{}: node '{}' ({}): expected input {} to be {}, found '{}'", path_,
+                         update_->name(), update_->op_type(), i,
+                         clipped ? "the clipped gradients" : "an input of the graph", name);
+    }
+    if (clip_ == nullptr || (clip_->input_size() == 1 && is_input(clip_->input(0)))) return {};
+    return input_error("{}: node '{}' ({}): expected the gradients as its input", path_,
+                       clip_->name(), clip_->op_type());
+  }
+
+  const std::string& path_;
+  const onnx::GraphProto& graph_;
+  const onnx::NodeProto* clip_ = nullptr;
+  const onnx::NodeProto* update_ = nullptr;
+  OrtOptimizer made_;
+};
+
+}  // namespace
+
+Result<OrtOptimizer> read_ort_optimizer(const std::string& path) {
+  OFSDP_ASSIGN_OR_RETURN(const OnnxFile file, OnnxFile::open(path));
+  OFSDP_ASSIGN_OR_RETURN(const onnx::ModelProto model, parse_model(file));
+  return Reader(path, model.graph()).run();
+}
+
 namespace {
 
 constexpr const char* kTraining = "training_model.onnx";
@@ -85,13 +429,13 @@ bool is_accumulator(const onnx::NodeProto& node) {
   return node.op_type() == "InPlaceAccumulatorV2" || node.op_type() == "InPlaceAccumulator";
 }
 
-// Returns "fc1.weight" for "fc1.weight_grad.accumulation.buffer"; empty for any other name.
+// Returns "fc1.weight" for "fc1.weight_grad.accumulation.buffer", and "" for any other name.
 std::string accumulated_parameter(const std::string& buffer) {
   const std::string suffix = std::string(kGradient) + kBuffer;
   return buffer.ends_with(suffix) ? buffer.substr(0, buffer.size() - suffix.size()) : "";
 }
 
-// Drops the elements of a repeated field for which `drop` is true.
+// Drops the elements of a repeated field if `drop` returns true.
 template <typename List, typename F>
 void erase_if(List& list, const F& drop) {
   int kept = 0;
@@ -103,7 +447,7 @@ void erase_if(List& list, const F& drop) {
   list.DeleteSubrange(kept, list.size() - kept);
 }
 
-// Makes the training model an ordinary one; ort_artifacts.h says how.
+// Turns the training model into an ordinary one, as ort_artifacts.h describes.
 class TrainingModel {
  public:
   TrainingModel(OrtArtifacts& artifacts, OpenFile checkpoint)
@@ -131,7 +475,7 @@ class TrainingModel {
     return nullptr;
   }
 
-  // ONNX Runtime adds gradients to its buffers; here they are outputs, which the run reduces.
+  // ONNX Runtime adds gradients to buffers; here they are outputs, and the run reduces them.
   Status take_accumulators() {
     std::set<std::string> inputs, outputs;
     for (const auto& node : graph().node()) {
@@ -182,7 +526,7 @@ class TrainingModel {
         path_, artifacts_.seed);
     erase_if(*graph().mutable_initializer(),
              [&](const auto& t) { return t.name() == artifacts_.seed; });
-    // Small numbers of the graph are part of it, not weights.
+    // Small numbers of the graph are part of it and no weights.
     std::erase_if(contents_.initializers,
                   [](const Initializer& i) { return i.shape.numel() <= kSmallNumel; });
     *graph().add_input() = value_info(artifacts_.seed, {DType::kFloat32, Shape{}});
@@ -200,7 +544,7 @@ class TrainingModel {
   Status add_weight(const OrtTensor& tensor) {
     const onnx::ValueInfoProto* declared = input(tensor.name);
     if (declared == nullptr) {
-      // ONNX Runtime's optimizations may leave no use of a frozen one.
+      // Optimizations of ONNX Runtime may leave no use of a frozen weight.
       if (!is_trained(tensor.name)) return ok_status();
       return input_error("{}: has '{}', which is no input of {}", artifacts_.paths.checkpoint,
                          printable(tensor.name), path_);

@@ -2,7 +2,7 @@
 #include <map>
 
 #include "importer/dialects/onnxruntime/ort_operators.h"
-#include "importer/graph/graph_uses.h"
+#include "importer/graph/graph.h"
 #include "kernels/base/reject.h"
 
 namespace ofsdp::importer {
@@ -13,7 +13,7 @@ struct OrtOperand {
   enum class Kind {
     kInput,   // of the forward operator
     kOutput,  // of the forward operator
-    kGrad,    // of an output of it
+    kGrad,    // of an output of the forward operator
     kShape    // the shape of an input, as a constant
   };
   Kind kind = Kind::kInput;
@@ -24,10 +24,10 @@ struct OrtGradientRule {
   std::string name;     // "ReluGrad"
   std::string forward;  // "Relu", or "com.microsoft.BiasGelu"
   std::vector<OrtOperand> operands;
-  std::vector<size_t> gives;  // per output: the forward input whose gradient it is
-  int of_maker = -1;  // an operand that the forward node made: the node itself tells the rest
+  std::vector<size_t> gives;  // per output: index of the forward input with this gradient
+  int of_maker = -1;          // operand that the forward node makes, which leads to that node
   bool by_name =
-      false;  // the forward node is found by the name of the gradient's: "pool1_Grad/..."
+      false;  // the name of the gradient node contains that of the forward node: "pool1_Grad/..."
 };
 
 using Kind = OrtOperand::Kind;
@@ -48,7 +48,10 @@ const std::vector<OrtGradientRule>& rules() {
       {"QuickGeluGrad", "com.microsoft.QuickGelu", {kDy, in(0)}, {0}},
       {"BiasGeluGrad_dX", "com.microsoft.BiasGelu", {kDy, in(0), in(1)}, {0}},
       {"BiasFastGeluGrad_dX", "com.microsoft.FastGelu", {kDy, in(0), in(1)}, {0}},
-      {"LeakyReluGrad", "LeakyRelu", {kDy, in(0)}, {0}},  // slopes agree: it is given Y
+      {"LeakyReluGrad",
+       "LeakyRelu",
+       {kDy, in(0)},
+       {0}},  // it receives Y; the sign of Y gives the same slope
       {"SoftmaxGrad", "Softmax", {kDy, out(0)}, {0}},
       {"SoftmaxGrad_13", "Softmax", {kDy, out(0)}, {0}},
       {"LogSoftmaxGrad", "LogSoftmax", {kDy, out(0)}, {0}},
@@ -80,16 +83,16 @@ const std::vector<OrtGradientRule>& rules() {
   return table;
 }
 
-// The operands where the forward operator's gradient rule looks for them. An input of which only
-// the shape is known has a stand-in: a value that no node makes or reads.
+// Operands at the places where the gradient rule of the forward operator expects them. If only the
+// shape of an input is known, it has a stand-in: a value that no node makes or reads.
 struct OrtGradientOperands {
   Attributes attributes;                        // of the forward operator
-  std::vector<ValueId> inputs, outputs, grads;  // of it; 0: absent
-  int maker = -1;                               // the forward node, where the rule needs it
-  int stand_ins = 0;                            // for inputs whose gradient is wanted
+  std::vector<ValueId> inputs, outputs, grads;  // of the forward operator; 0: absent
+  int maker = -1;                               // forward node, if the rule needs it
+  int stand_ins = 0;                            // inputs without value and with a wanted gradient
 };
 
-// Returns whether `node` gives the gradient of that forward input.
+// Returns whether `node` makes the gradient of that forward input.
 bool gives_gradient(const Node& node, const OrtGradientRule& rule, size_t input) {
   for (size_t k = 0; k < rule.gives.size() && k < node.outputs.size(); ++k) {
     if (rule.gives[k] == input && node.outputs[k] != 0) return true;
@@ -125,9 +128,9 @@ class OperandPlacer {
   }
 
  private:
-  // The gradient and the outputs of the forward operator must have the shapes that it gives them:
-  // a kernel would read outside of them. The operator is asked for these, which also looks at
-  // its attributes.
+  // Checks that the gradient and the outputs of the forward operator have the shapes that the
+  // operator gives them; otherwise a kernel would read outside. The operator also checks its
+  // attributes.
   Status check_outputs() const {
     const OpDef& op = graph_.registry->get(rule_.forward);
     Node forward{&op, node_.name, made_.attributes, made_.inputs, made_.outputs, false};
@@ -137,7 +140,7 @@ class OperandPlacer {
       return ok_status();
     }
     auto descs = infer_outputs(graph_, forward);
-    const bool of_scores = op.name == "SoftmaxCrossEntropyLoss";  // whose gradient is a scalar
+    const bool of_scores = op.name == "SoftmaxCrossEntropyLoss";  // its gradient is a scalar
     if (!descs.ok() && first_stands_in_ && of_scores) return ok_status();
     OFSDP_RETURN_IF_ERROR(std::move(descs).status());
     OFSDP_RETURN_IF_ERROR(check_shape("a gradient", (*descs)[0], made_.grads[0]));
@@ -174,15 +177,15 @@ class OperandPlacer {
     list[index] = id;
   }
 
-  // Returns a value that no node reads: only its shape is used.
+  // Returns a value that no node reads: only the shape is used.
   ValueId of_shape(const Shape& shape) {
     const DType dtype = DType::kFloat32;
     return GraphEditor(graph_).add_value(
         {node_.name + ".of", ValueKind::kActivation, {dtype, shape}});
   }
 
-  // Returns a value for an input of which the gradient operator knows only the gradient. Its shape
-  // is that of the second operand's first axis (a bias) or of the gradient that arrives.
+  // Returns a value for an input if the gradient operator knows only the gradient. It has the shape
+  // of the second operand's first axis (a bias) or of the incoming gradient.
   Result<ValueId> stand_in(size_t input) {
     ++made_.stand_ins;
     const Shape& gradient = graph_.value(made_.grads[0]).desc.shape;
@@ -223,7 +226,7 @@ class OperandPlacer {
     return ok_status();
   }
 
-  // Before opset 13 Softmax took all axes from `axis` on as one, and its gradient kept its name.
+  // Before opset 13 Softmax took all axes from `axis` on as one, and the gradient kept its name.
   Status check_softmax() {
     const std::string& name = node_.op->name;
     if (name != "SoftmaxGrad" && name != "LogSoftmaxGrad") return ok_status();
@@ -242,8 +245,8 @@ class OperandPlacer {
   bool first_stands_in_ = false;
 };
 
-// The forward node as its gradient rule sees it; backward nodes go into the graph, in the order of
-// the file (order_backward marks and moves them).
+// The forward node, as its gradient rule sees it. Backward nodes go into the graph in the order of
+// the file; order_backward marks and moves them.
 class ForwardView final : public GradBuilder {
  public:
   ForwardView(Graph& graph, const Node& node, const OrtGradientRule& rule)
@@ -319,7 +322,7 @@ class ForwardView final : public GradBuilder {
     return refs;
   }
 
-  // Returns an output that the file does not ask the forward node for.
+  // Returns an output that the file does not request from the forward node.
   ValueId ask_maker(size_t i) {
     Node& node = graph_.nodes[static_cast<size_t>(operands_.maker)];
     Node made = node;
@@ -335,7 +338,7 @@ class ForwardView final : public GradBuilder {
     return id;
   }
 
-  // Gives the gradient the name of the node's output: its maker writes there.
+  // Gives the gradient the name of the node's output: the maker writes there.
   Status give(size_t output, size_t first) {
     const ValueId to = node_.outputs[output];
     const auto found =

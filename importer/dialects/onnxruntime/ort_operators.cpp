@@ -9,9 +9,9 @@
 namespace ofsdp::importer {
 namespace {
 
-constexpr const char* kOf = "of";  // attribute of gradient_sum: the value whose gradient it makes
+constexpr const char* kOf = "of";  // attribute of gradient_sum: the value with this gradient
 
-// Operators of ONNX under another name.
+// ONNX operators under another name.
 const std::map<std::string, std::string>& renamed() {
   static const std::map<std::string, std::string> names{{"ReduceSumTraining", "ReduceSum"},
                                                         {"SplitTraining", "Split"},
@@ -38,7 +38,7 @@ const std::map<std::string, OpDef>& operators() {
   return made;
 }
 
-// The operator of an Identity whose input may have to be summed; see [Note: sums left out].
+// The operator of an Identity that may have to sum its input; see [Note: sums left out].
 const OpDef& gradient_sum() {
   static const OpDef op{.domain = kMicrosoft, .name = "Identity", .min_inputs = 1};
   return op;
@@ -49,7 +49,7 @@ class Replacement {
  public:
   Replacement(Graph& graph, Node& node) : graph_(graph), node_(node) {}
 
-  // Returns whether other nodes are in its place.
+  // Returns whether other nodes took its place.
   Result<bool> run() {
     OFSDP_REJECT_IF(node_.inputs.empty(), "{}: expected at least 1 input, found 0",
                     graph_.describe(node_));
@@ -91,7 +91,7 @@ class Replacement {
     return op == "Concat" ? set_lengths() : ok_status();
   }
 
-  // The second output of ConcatTraining holds the lengths of its inputs.
+  // The second output of ConcatTraining holds the lengths of the inputs.
   Status set_lengths() {
     if (node_.outputs.size() < 2) return ok_status();
     std::vector<int64_t> lengths;
@@ -140,7 +140,7 @@ class Replacement {
     return ok_status();
   }
 
-  // The axes along which each of two shapes was broadcast to fit the other.
+  // Computes the axes along which each of two shapes was broadcast.
   Status broadcast_axes() {
     std::vector<std::vector<int64_t>> shapes;
     for (const ValueId id : node_.inputs) {

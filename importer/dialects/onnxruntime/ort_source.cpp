@@ -12,12 +12,11 @@
 
 #include "importer/dialects/onnxruntime/ort_artifacts.h"
 #include "importer/dialects/onnxruntime/ort_operators.h"
-#include "importer/file/model_field.h"
 #include "importer/file/wire.h"
 #include "importer/onnx_import.h"
 #include "importer/proto/onnx_protos.h"
+#include "importer/write/model_copy.h"
 #include "importer/write/output_files.h"
-#include "importer/write/value_writer.h"
 #include "kernels/base/reject.h"
 
 namespace ofsdp::importer {
@@ -25,13 +24,13 @@ namespace {
 
 // --- the eval model ---
 
-constexpr int64_t kMostModel = (int64_t{1} << 31) - 1;  // what protobuf parses
+constexpr int64_t kMaxModel = (int64_t{1} << 31) - 1;  // protobuf's limit
 
-// An eval model, whose weights are inputs, as a file with the weights inside: its text up to the
-// first of them, then for each weight a head and its bytes.
+// An eval model that has weights as inputs, as a file with weights inside: text up to the first
+// weight, then a head and bytes for each.
 struct OrtEvalModel {
   std::string head;
-  std::vector<std::pair<std::string, OrtTensor>> tensors;  // a weight's head, and its place
+  std::vector<std::pair<std::string, OrtTensor>> tensors;  // head of each weight, and its place
 };
 
 std::string tensor_head(const OrtTensor& tensor) {
@@ -47,7 +46,7 @@ std::string tensor_head(const OrtTensor& tensor) {
   return field + head;
 }
 
-// `path`: the model whose weights `checkpoint` has.
+// `path`: a model with the weights of `checkpoint`.
 Result<OrtEvalModel> lay_out_eval_model(const std::string& path, const OrtCheckpoint& checkpoint) {
   OrtEvalModel made;
   OFSDP_ASSIGN_OR_RETURN(const OnnxFile file, OnnxFile::open(path));
@@ -81,9 +80,9 @@ Result<OrtEvalModel> lay_out_eval_model(const std::string& path, const OrtCheckp
   made.head = model.SerializeAsString();
   append_tag(made.head, model_field::kGraph, WireType::kBytes);
   append_varint(made.head, bytes);
-  OFSDP_REJECT_IF(bytes + made.head.size() > static_cast<uint64_t>(kMostModel),
+  OFSDP_REJECT_IF(bytes + made.head.size() > static_cast<uint64_t>(kMaxModel),
                   "{} with its weights inside has {} bytes: expected at most {}", path,
-                  bytes + made.head.size(), kMostModel);
+                  bytes + made.head.size(), kMaxModel);
   made.head += body;
   auto at = static_cast<int64_t>(made.head.size());
   for (auto& [head, tensor] : made.tensors) {
@@ -125,7 +124,7 @@ Status copy_file(const std::string& from, const std::string& to) {
   return copy_bytes(source, 0, target, 0, source.bytes);
 }
 
-// Returns the checkpoint to be written; its tensors have no places yet.
+// Returns the checkpoint to write; the tensors have no offsets yet.
 OrtCheckpoint trained_checkpoint(const OrtCheckpoint& source, const TrainedState& state) {
   OrtCheckpoint made = source;
   if (state.states == 0) return made;
@@ -239,7 +238,7 @@ class OrtOutput final : public TrainedOutput {
     return write_eval();
   }
 
-  // Copies all values; the trained ones are written over later.
+  // Copies all values; the trained ones are overwritten later.
   Status write_checkpoint() const {
     const OpenFile& from = weights_.contents().data_files.back().file;
     OFSDP_ASSIGN_OR_RETURN(const OpenFile to, create_file(in_temporary(paths_.checkpoint)));
@@ -268,7 +267,7 @@ class OrtOutput final : public TrainedOutput {
         }
       }
     }
-    if (ftruncate(to.fd.get(), end) == 0) return ok_status();  // states that are zero end it
+    if (ftruncate(to.fd.get(), end) == 0) return ok_status();  // zero states at the end
     return fault("{}: cannot be written: {}", to.path, std::strerror(errno));
   }
 
@@ -287,20 +286,20 @@ class OrtOutput final : public TrainedOutput {
 
   const OrtArtifacts& artifacts_;
   const OrtPaths& paths_;
-  const OnnxFile& weights_;   // the source's file
-  OrtCheckpoint checkpoint_;  // as it is written
-  std::string head_;          // of the checkpoint's file
+  const OnnxFile& weights_;   // the file of the source
+  OrtCheckpoint checkpoint_;  // to write
+  std::string head_;          // of the checkpoint file
   OrtEvalModel eval_;
-  size_t states_ = 0;  // of each parameter, as written
+  size_t states_ = 0;  // of each parameter, to write
   std::string target_, temporary_;
   bool owner_ = false;  // rank 0, until it has committed
 };
 
 // --- the source ---
 
-// Makes the imported training model a graph that brings its own backward: gradients of parameters,
-// and graph.loss_weight where backward starts, so that a micro-batch counts with its share of the
-// global batch.
+// Turns the imported training model into a graph that brings its own backward: gradients of
+// parameters, and graph.loss_weight where backward starts, so a micro-batch counts with its share
+// of the global batch.
 Status take_backward(const OrtArtifacts& artifacts, Graph& graph) {
   std::map<std::string, ValueId> ids;
   for (size_t id = 1; id < graph.values.size(); ++id) {

@@ -1,12 +1,12 @@
-// AlgorithmBuilder: builds the algorithm graph of a TrainingInfoProto node by node, for a model
-// file that has none. Names are fresh in the model; operators are those of the model's own opset.
+// Builds the algorithm graph of a TrainingInfoProto node by node, for a model file without one.
+// Names are fresh in the model; operators have the opset of the model.
 //
 // `add` returns the names of a node's outputs. `scalar`, `ints` and `zeros` add initializers.
 // `bind` names the next value of an initializer. `finish` returns bytes to append to the model
 // file, which then has this training_info (protobuf merges two pieces of a message).
 //
-// Threads: one. Errors: kInput from `make`: the model has a training_info already, or an opset
-// older than kLeastOpset.
+// Errors: kInput from `make` if the model already has a training_info, or an opset older than
+// kMinOpset.
 #pragma once
 
 #include <memory>
@@ -20,7 +20,7 @@ namespace ofsdp::importer {
 
 class AlgorithmBuilder {
  public:
-  static constexpr int kLeastOpset = 13;
+  static constexpr int kMinOpset = 13;
   static constexpr const char* kDomain = "ai.onnx.preview.training";
   using Names = std::vector<std::string>;
 
@@ -37,7 +37,7 @@ class AlgorithmBuilder {
   std::string scalar(const std::string& wished, DType dtype, double value);
   std::string ints(const std::string& wished, const std::vector<int64_t>& values);
   std::string zeros(const std::string& wished, const Shape& shape);  // float32
-  // Declares a column of the data: the axis of the batch, then `row`.
+  // Declares a column of the data: the batch axis, then `row`.
   void input(const std::string& name, DType dtype, const Shape& row);
   void output(const std::string& name, const TensorDesc& desc);
   void bind(const std::string& initializer, const std::string& value, const TensorDesc& desc);
@@ -52,5 +52,22 @@ class AlgorithmBuilder {
 
   std::unique_ptr<State> state_;
 };
+
+// The initialization graphs of a model's training_info. Each is a model without inputs, together
+// with the initializers to which the outputs are bound. Errors: kInput naming file, training_info
+// and binding.
+
+struct InitialBinding {
+  Initializer initializer;
+  int training_info = -1;  // index of the algorithm that has it; -1: the model's graph has it
+  std::string output;
+};
+
+struct Initialization {
+  OnnxFile model;
+  std::vector<InitialBinding> bindings;
+};
+
+Result<std::vector<Initialization>> read_initializations(const OnnxFile& file);
 
 }  // namespace ofsdp::importer

@@ -1,7 +1,11 @@
 #include "importer/dialects/training_info/training_info.h"
 
-#include <algorithm>
+#include <onnx/onnx_pb.h>
 
+#include <algorithm>
+#include <set>
+
+#include "importer/dialects/training_info/algorithm_builder.h"
 #include "importer/proto/onnx_protos.h"
 #include "kernels/base/reject.h"
 
@@ -10,7 +14,7 @@ namespace {
 
 using Names = std::set<std::string>;
 
-// Adds all names that a node reads, those of its subgraphs included.
+// Adds all names that a node reads, also in its subgraphs.
 void collect_reads(const onnx::NodeProto& node, std::vector<std::string>& names) {
   for (const std::string& name : node.input()) {
     if (!name.empty()) names.push_back(name);
@@ -33,7 +37,7 @@ std::vector<std::string> strings_of(const onnx::NodeProto& node, const char* nam
 }
 
 // Gradient of ai.onnx.preview.training: the gradients of `y` with respect to each of `xs`, at the
-// values of the tensors xs and zs, which are the node's inputs.
+// values of the tensors xs and zs, the inputs of the node.
 struct GradientNode {
   explicit GradientNode(const onnx::NodeProto& node)
       : y(text_of(node, "y")), xs(strings_of(node, "xs")), zs(strings_of(node, "zs")) {}
@@ -42,7 +46,7 @@ struct GradientNode {
   std::vector<std::string> xs, zs;
 };
 
-// "node 'grads' (Gradient)"
+// Returns "node 'grads' (Gradient)".
 std::string label(const onnx::NodeProto& node) {
   const bool named = !node.name().empty() || node.output().empty();
   return format_text("node '{}' ({})", named ? node.name() : node.output(0), node.op_type());
@@ -52,7 +56,7 @@ bool is_gradient(const onnx::NodeProto& node) {
   return node.domain() == kTrainingDomain && node.op_type() == "Gradient";
 }
 
-// Checks that inputs and outputs of the node are those of `gradient`.
+// Checks that the node has the inputs and outputs of `gradient`.
 Status check_operands(const onnx::NodeProto& node, const GradientNode& gradient) {
   std::vector<std::string> all = gradient.xs;
   all.insert(all.end(), gradient.zs.begin(), gradient.zs.end());
@@ -141,7 +145,7 @@ class Splitter {
     return {};
   }
 
-  // Walks back from y over the nodes that it depends on.
+  // Walks back from y over the nodes that make it.
   Status find_forward() {
     const AlgorithmGraph& algorithm = algorithms_[static_cast<size_t>(loss_instance_)];
     std::vector<std::string> todo{split_.loss};
@@ -234,8 +238,8 @@ class Splitter {
 
   const OnnxFile& file_;
   const onnx::ModelProto& model_;
-  std::map<std::string, const onnx::NodeProto*> main_;  // who makes what in the model's graph
-  Names weights_, known_, read_;                        // read_: what the loss depends on
+  std::map<std::string, const onnx::NodeProto*> main_;  // maker of each value in the model's graph
+  Names weights_, known_, read_;                        // read_: names that the loss depends on
   std::vector<AlgorithmGraph> algorithms_;
   std::vector<const onnx::NodeProto*> gradient_nodes_;
   std::set<const onnx::NodeProto*> forward_;  // of the algorithm
@@ -253,6 +257,184 @@ bool has_training_info(const onnx::ModelProto& model) {
 
 Result<SplitTraining> split_training_info(const OnnxFile& file, const onnx::ModelProto& model) {
   return Splitter(file, model).run();
+}
+
+namespace {
+
+constexpr int kMinIrVersion = 8;
+
+void collect_names(const onnx::GraphProto& graph, std::set<std::string>& names) {
+  for (const auto& input : graph.input()) names.insert(input.name());
+  for (const auto& tensor : graph.initializer()) names.insert(tensor.name());
+  for (const auto& node : graph.node()) {
+    names.insert(node.output().begin(), node.output().end());
+    for (const auto& attribute : node.attribute()) collect_names(attribute.g(), names);
+  }
+}
+
+}  // namespace
+
+struct AlgorithmBuilder::State {
+  onnx::TrainingInfoProto info;
+  std::set<std::string> taken;
+  Names inputs;
+  bool old_ir = false, has_domain = false;
+
+  onnx::GraphProto& graph() { return *info.mutable_algorithm(); }
+};
+
+AlgorithmBuilder::AlgorithmBuilder() : state_(std::make_unique<State>()) {}
+AlgorithmBuilder::AlgorithmBuilder(AlgorithmBuilder&&) noexcept = default;
+AlgorithmBuilder::~AlgorithmBuilder() = default;
+
+Result<AlgorithmBuilder> AlgorithmBuilder::make(const OnnxFile& file) {
+  OFSDP_ASSIGN_OR_RETURN(const onnx::ModelProto model, parse_model(file));
+  OFSDP_REJECT_IF(has_training_info(model), "{}: expected a model without training_info, found {}",
+                  file.path(), model.training_info_size());
+  if (const int opset = version_of(model.opset_import(), ""); opset < kMinOpset) {
+    return input_error("{}: expected opset {} or newer, found {}", file.path(), kMinOpset, opset);
+  }
+  AlgorithmBuilder made;
+  State& state = *made.state_;
+  collect_names(model.graph(), state.taken);
+  std::set<std::string> initializers;
+  for (const auto& tensor : model.graph().initializer()) initializers.insert(tensor.name());
+  for (const Initializer& source : file.initializers()) initializers.insert(source.name);
+  state.taken.insert(initializers.begin(), initializers.end());
+  for (const auto& input : model.graph().input()) {
+    if (!initializers.contains(input.name())) state.inputs.push_back(input.name());
+  }
+  state.old_ir = model.ir_version() < kMinIrVersion;
+  state.has_domain = version_of(model.opset_import(), kTrainingDomain) > 0;
+  state.graph().set_name("algorithm");
+  return made;
+}
+
+std::string AlgorithmBuilder::fresh(const std::string& wished) {
+  std::string name = wished;
+  for (int i = 1; !state_->taken.insert(name).second; ++i) name = format_text("{}.{}", wished, i);
+  return name;
+}
+
+AlgorithmBuilder::Names AlgorithmBuilder::add(const std::string& op, const Names& inputs,
+                                              const Attributes& attributes, const Names& wished,
+                                              const std::string& domain) {
+  onnx::NodeProto& node = *state_->graph().add_node();
+  node.set_op_type(op);
+  node.set_domain(domain);
+  Names outputs;
+  for (const std::string& input : inputs) node.add_input(input);
+  for (const std::string& name : wished) outputs.push_back(fresh(name));
+  for (const std::string& output : outputs) node.add_output(output);
+  node.set_name(format_text("{}_{}", op, outputs[0]));
+  for (const auto& [name, value] : attributes.all()) add_attribute(node, name, value);
+  return outputs;
+}
+
+std::string AlgorithmBuilder::scalar(const std::string& wished, DType dtype, double value) {
+  const std::string name = fresh(wished);
+  const TensorDesc desc{dtype, Shape{}};
+  std::vector<std::byte> bytes(desc.bytes());
+  from_doubles({&value, 1}, desc, bytes.data());
+  *state_->graph().add_initializer() = tensor_proto(name, desc, bytes.data());
+  return name;
+}
+
+std::string AlgorithmBuilder::ints(const std::string& wished, const std::vector<int64_t>& values) {
+  const std::string name = fresh(wished);
+  const TensorDesc desc{DType::kInt64, Shape{static_cast<int64_t>(values.size())}};
+  *state_->graph().add_initializer() = tensor_proto(name, desc, values.data());
+  return name;
+}
+
+std::string AlgorithmBuilder::zeros(const std::string& wished, const Shape& shape) {
+  const std::string name = fresh(wished);
+  const TensorDesc desc{DType::kFloat32, shape};
+  const std::vector<std::byte> bytes(desc.bytes());
+  *state_->graph().add_initializer() = tensor_proto(name, desc, bytes.data());
+  return name;
+}
+
+void AlgorithmBuilder::input(const std::string& name, DType dtype, const Shape& row) {
+  state_->taken.insert(name);
+  onnx::ValueInfoProto& info = *state_->graph().add_input();
+  info = value_info(name, {dtype, row});
+  auto& shape = *info.mutable_type()->mutable_tensor_type()->mutable_shape();
+  onnx::TensorShapeProto whole;
+  whole.add_dim();  // of any size: the batch
+  whole.MergeFrom(shape);
+  shape = whole;
+  state_->inputs.push_back(name);
+}
+
+void AlgorithmBuilder::output(const std::string& name, const TensorDesc& desc) {
+  *state_->graph().add_output() = value_info(name, desc);
+}
+
+void AlgorithmBuilder::bind(const std::string& initializer, const std::string& value,
+                            const TensorDesc& desc) {
+  output(value, desc);
+  auto& binding = *state_->info.add_update_binding();
+  binding.set_key(initializer);
+  binding.set_value(value);
+}
+
+const AlgorithmBuilder::Names& AlgorithmBuilder::model_inputs() const { return state_->inputs; }
+
+std::string AlgorithmBuilder::finish() const {
+  onnx::ModelProto more;
+  if (state_->old_ir) more.set_ir_version(kMinIrVersion);
+  if (!state_->has_domain) {
+    auto& import = *more.add_opset_import();
+    import.set_domain(kTrainingDomain);
+    import.set_version(1);
+  }
+  *more.add_training_info() = state_->info;
+  return more.SerializeAsString();
+}
+
+namespace {
+
+// The algorithm's own initializers come first, as in the bindings of updates.
+Result<InitialBinding> binding_of(const OnnxFile& file, int index, const std::string& key,
+                                  const std::string& value) {
+  for (const AlgorithmTensor& tensor : file.contents().algorithm_tensors) {
+    if (tensor.training_info == index && tensor.initializer.name == key)
+      return InitialBinding{tensor.initializer, index, value};
+  }
+  for (const Initializer& source : file.initializers()) {
+    if (source.name == key) return InitialBinding{source, -1, value};
+  }
+  return input_error(
+      "{}: training_info[{}]: initialization_binding of '{}' to '{}': expected an initializer as "
+      "its key, found none",
+      file.path(), index, key, value);
+}
+
+}  // namespace
+
+Result<std::vector<Initialization>> read_initializations(const OnnxFile& file) {
+  std::vector<Initialization> made;
+  onnx::ModelProto model;
+  if (!model.ParseFromString(file.skeleton())) return made;  // import_onnx reports the error
+  for (int i = 0; i < model.training_info_size(); ++i) {
+    const onnx::TrainingInfoProto& info = model.training_info(i);
+    if (info.initialization_binding_size() == 0) continue;
+    onnx::ModelProto alone;
+    alone.set_ir_version(model.ir_version());
+    *alone.mutable_opset_import() = model.opset_import();
+    *alone.mutable_functions() = model.functions();
+    *alone.mutable_graph() = info.initialization();
+    if (alone.graph().name().empty()) alone.mutable_graph()->set_name("initialization");
+    const std::string name = format_text("{}: training_info[{}]: initialization", file.path(), i);
+    made.push_back({OnnxFile::of_model(name, alone.SerializeAsString()), {}});
+    for (const auto& binding : info.initialization_binding()) {
+      OFSDP_ASSIGN_OR_RETURN(InitialBinding bound,
+                             binding_of(file, i, binding.key(), binding.value()));
+      made.back().bindings.push_back(std::move(bound));
+    }
+  }
+  return made;
 }
 
 }  // namespace ofsdp::importer

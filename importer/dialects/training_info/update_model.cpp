@@ -13,7 +13,7 @@ struct DeclaredInitializer {
   int64_t type = 0;
   std::vector<int64_t> dims;
   bool floating = false;
-  const onnx::TensorProto* tensor = nullptr;  // with its data, where the skeleton has them
+  const onnx::TensorProto* tensor = nullptr;  // with data, if the skeleton has them
 
   int64_t numel() const {
     int64_t n = 1;
@@ -22,8 +22,8 @@ struct DeclaredInitializer {
   }
 };
 
-// The initializers that a training_info may name: its own algorithm's, which come first, and those
-// of the model's graph. Refers to the model.
+// The initializers that a training_info may name: first those of its own algorithm, then those of
+// the model's graph. The model must outlive it.
 class DeclaredInitializers {
  public:
   using Key = std::pair<int, std::string>;  // training_info (-1: the model's graph), initializer
@@ -42,11 +42,11 @@ class DeclaredInitializers {
 
   bool contains(const Key& key) const { return declared_.contains(key); }
   const DeclaredInitializer& at(const Key& key) const { return declared_.at(key); }
-  // Returns the initializer that a name of algorithm k means.
+  // Returns the initializer with that name in algorithm k.
   Key key_of(int k, const std::string& name) const {
     return declared_.contains({k, name}) ? Key{k, name} : Key{-1, name};
   }
-  // Returns whether --initialize may give it another value than the file has.
+  // Returns whether --initialize may change the value of the file.
   bool is_initialized(const Key& key) const {
     for (int k = 0; k < model_.training_info_size(); ++k) {
       for (const auto& binding : model_.training_info(k).initialization_binding()) {
@@ -68,19 +68,19 @@ class DeclaredInitializers {
   std::map<Key, DeclaredInitializer> declared_;
 };
 
-// Returns the kinds of state of an optimizer of the standard (Adagrad, Adam, Momentum of
-// ai.onnx.preview.training), which updates any number of tensors at once; -1: it is none.
-int states_of(const onnx::NodeProto& node) {
+// Returns the number of states of an optimizer of the standard (Adagrad, Adam, Momentum of
+// ai.onnx.preview.training), which updates any number of tensors at once; -1: another operator.
+int saved_states(const onnx::NodeProto& node) {
   if (node.domain() != kTrainingDomain) return -1;
   if (node.op_type() == "Adam") return 2;
   return node.op_type() == "Adagrad" || node.op_type() == "Momentum" ? 1 : -1;
 }
 
-bool is_optimizer(const onnx::NodeProto& node) { return states_of(node) >= 0; }
+bool is_optimizer(const onnx::NodeProto& node) { return saved_states(node) >= 0; }
 
-// Keeps of Adam(R, T, X1, X2, G1, G2, ...) the operands of the tensor of the output `wanted`.
+// Reduces Adam(R, T, X1, X2, G1, G2, ...) to the operands of the tensor with output `wanted`.
 Status keep_one_tensor(onnx::NodeProto& node, const std::string& wanted) {
-  const int kinds = states_of(node) + 2, all = node.input_size() - 2;
+  const int kinds = saved_states(node) + 2, all = node.input_size() - 2;
   const int tensors = all / kinds;
   OFSDP_REJECT_IF(tensors < 1 || all % kinds != 0 || node.output_size() > tensors * (kinds - 1),
                   "node '{}' ({}): expected R, T and {} inputs a tensor, found {}", node.name(),
@@ -165,8 +165,7 @@ class UpdateModelBuilder {
     split_.trained.assign(seen.begin(), seen.end());
   }
 
-  // Returns whether the binding is a running statistic, to which BatchNormalization's own rule
-  // gives its next value.
+  // Returns whether the binding is a running statistic, which BatchNormalization updates itself.
   bool is_statistic(const std::string& initializer, const std::string& value) const {
     for (const auto& node : model_.graph().node()) {
       if (node.op_type() != "BatchNormalization" || node.input_size() < 5) continue;
@@ -193,7 +192,7 @@ class UpdateModelBuilder {
                                       value_of(k, binding.value())));
     }
     for (auto& [key, value] : next) {
-      current_of(key);  // it is an input, also when no node reads it
+      current_of(key);  // an input even if no node reads it
       current_[key] = std::move(value);
     }
     return {};
@@ -264,7 +263,7 @@ class UpdateModelBuilder {
     *graph().add_input() = info_of(name, declared);
   }
 
-  // Adds a node for one of its outputs, with all that it needs.
+  // Adds a node for one of the outputs, with all nodes that it needs.
   Result<std::string> add_node(int k, const onnx::NodeProto& node, const std::string& wanted) {
     onnx::NodeProto copy = node;
     OFSDP_RETURN_IF_ERROR(check(node));
@@ -290,7 +289,7 @@ class UpdateModelBuilder {
     return {};
   }
 
-  // Each output has a node of its own: a value may be bound several times and may be an input.
+  // Each output gets a node of its own: a value may be bound several times and may be an input.
   Status add_outputs() {
     for (const auto& [key, leaf] : leaf_of_) {
       if (!bound_.contains(key)) continue;
@@ -313,9 +312,10 @@ class UpdateModelBuilder {
   SplitTraining& split_;
   DeclaredInitializers declared_;
   std::set<Key> bound_;
-  std::map<Key, std::string> current_;       // the value of an initializer as of now
-  std::map<Key, size_t> leaf_of_;            // index in split_.leaves
-  std::map<std::string, std::string> made_;  // of the present algorithm: its names -> update's
+  std::map<Key, std::string> current_;  // present value of each initializer
+  std::map<Key, size_t> leaf_of_;       // index in split_.leaves
+  std::map<std::string, std::string>
+      made_;  // of the present algorithm: its names -> names in the update
   std::set<std::string> used_;
 };
 

@@ -1,11 +1,9 @@
-// Elementwise operators that follow each other -> ofsdp.Chain, one pass over memory forwards and
-// one backwards.
+// Consecutive elementwise operators -> ofsdp.Chain, one pass over memory forward and one backward.
 //
-// A node takes in the elementwise nodes (or chains) of its own shape that make its operands, where
-// nobody else reads them and the gradient of both together keeps no more tensors than their own do
-// (a chain keeps its operands: of (a + b + c) * d that is three where the sum alone is one).
-// Operands that are repeated along leading axes stay operands; known numbers become part of the
-// program.
+// A node takes in the elementwise nodes (or chains) of its own shape that make its operands, if
+// nothing else reads them and the joint gradient keeps no more tensors than the separate ones (a
+// chain keeps the operands: for (a + b + c) * d three, for the sum alone one). Operands repeated
+// along leading axes stay operands; known numbers become part of the program.
 #include "kernels/core/chain.h"
 
 #include <algorithm>
@@ -18,8 +16,8 @@
 namespace ofsdp::importer {
 namespace {
 
-// So that a gradient, which computes the forward again, still fits.
-constexpr int kMostForwardSteps = 14, kMostForwardInputs = 8;
+// Leaves room for a gradient, which computes the forward part again.
+constexpr int kMaxForwardSteps = 14, kMaxForwardInputs = 8;
 
 struct Operation {
   std::string_view name;
@@ -59,8 +57,8 @@ bool is_member(const Rewriter& r, const Node& node) {
   return operation(name) != nullptr && operands_fit(r, node);
 }
 
-// A chain under construction with the values it reads. `takes` says whether a node takes in the
-// maker of its operand; without it, the chain is of the node alone.
+// A chain under construction with the values that it reads. `takes` tells whether a node takes in
+// the maker of an operand; without it the chain has only the node.
 class Builder {
  public:
   using Takes = std::function<bool(const Node& reader, const Node& maker)>;
@@ -73,8 +71,8 @@ class Builder {
   int joined() const { return joined_; }
   const std::vector<ValueId>& inputs() const { return inputs_; }
 
-  // Returns the values of the outputs' size that the gradient keeps: those of the graph, and
-  // (negative) values inside.
+  // Returns the values of the outputs' size that the gradient keeps: values of the graph, and
+  // (negative) values inside the chain.
   std::set<ValueId> kept() const {
     const Chain forward = chain();
     std::vector<bool> wanted;
@@ -90,7 +88,7 @@ class Builder {
     return made;
   }
 
-  // Inputs were numbered down from -2 while their count was not known.
+  // Inputs count down from -2 while their number is unknown.
   Chain chain() const {
     Chain made{static_cast<int>(inputs_.size()), {}, {}};
     auto renamed = [&](int v) {
@@ -169,8 +167,8 @@ bool keeps_no_more(const Rewriter& r, const Node& reader, const Node& maker) {
   return Builder(r, reader, only_this).kept().size() <= apart.size();
 }
 
-// Taken in, the maker runs where the reader does: of several operands that would have to live until
-// then, one result is left otherwise.
+// A maker that was taken in runs at the time of the reader. If it has several operands, they would
+// all live until then; otherwise only its one result does.
 bool ends_no_later(const Rewriter& r, const Node& reader, const Node& maker) {
   const ValueId id = maker.outputs[0];
   const auto whole = std::ranges::count_if(
@@ -192,8 +190,8 @@ bool fuse_chain(Rewriter& r, const Node& node) {
     return joins && ends_no_later(r, reader, maker) && keeps_no_more(r, reader, maker);
   });
   const Chain chain = built.chain();
-  const bool fits = chain.inputs <= kMostForwardInputs &&
-                    static_cast<int>(chain.steps.size()) <= kMostForwardSteps;
+  const bool fits =
+      chain.inputs <= kMaxForwardInputs && static_cast<int>(chain.steps.size()) <= kMaxForwardSteps;
   if (built.joined() == 0 || !fits) return false;
   return r.replace(node, "ofsdp.Chain", built.inputs(), chain.attributes());
 }

@@ -9,7 +9,8 @@
 namespace ofsdp::importer {
 namespace {
 
-// In the order in which they are tried at a node. A rule may build on what an earlier node became.
+// The rules in the order in which they are tried at a node. A rule may use the result of an earlier
+// node.
 constexpr FusionRule kRules[] = {
     {"rotary", "", "RotaryEmbedding", fuse_rotary},
     {"attention", "MatMul", "Attention", fuse_attention},
@@ -24,16 +25,16 @@ constexpr FusionRule kRules[] = {
     {"max_pool_relu", "MaxPool", "MaxPool", fuse_max_pool_relu},
 };
 
-// These see the pieces that all other rules have left, and the nodes that the rules made.
+// These see the pieces that no other rule took, and nodes that rules made.
 constexpr FusionRule kLastRules[] = {{"causal_mask", "Attention", "Attention", fuse_causal_mask},
                                      {"chain", "", "ofsdp.Chain", fuse_chain}};
 
-// These change no more than where operands lie.
+// These change only the placement of operands.
 constexpr FusionRule kPlacingRules[] = {
     {"attention_operands", "Attention", "Attention", fuse_attention_operands},
     {"attention_result", "Transpose", "Attention", fuse_attention_result}};
 
-// Exporters leave Identity nodes between the pieces of a pattern; their readers read what they do.
+// Exporters leave Identity nodes between the pieces of a pattern; readers then read their inputs.
 void skip_identities(Graph& graph, const std::vector<ValueId>& wanted) {
   std::map<ValueId, ValueId> alias;
   std::vector<Node> kept;

@@ -1,15 +1,13 @@
-// fuse: rewrites of a specialized graph into operators that do the same with fewer passes over
-// memory. Exporters take apart what the graph's author wrote in one piece; here it comes together
-// again.
+// fuse rewrites a specialized graph into operators that compute the same with fewer passes over
+// memory. Exporters take apart layers that the author of the graph wrote in one piece; fuse joins
+// them again.
 //
-// Each rewrite is a FusionRule in a file of its own. A rule looks at one node, the last of its
-// pattern, and replaces it; nodes that nobody needs afterwards are dropped. Values that somebody
-// else reads stay. Rules can be switched off by name, and tests compare both ways.
+// A FusionRule looks at one node, the last of its pattern, and replaces it. Nodes that nothing
+// needs afterwards are dropped; values with other readers stay. Tests switch rules off by name and
+// compare both ways.
 //
-// `wanted` are the values that must stay: loss, gradients' sources, outputs. Graph::fused counts
-// what was done, for the plan's print.
-//
-// Threads: any. Errors: none; a pattern that does not fit is left alone.
+// `wanted` are the values that must stay: loss, next values of buffers, outputs. Graph::fused
+// counts the rewrites, for the printed plan. A pattern that does not fit is left alone.
 #pragma once
 
 #include <set>
@@ -20,8 +18,8 @@ namespace ofsdp::importer {
 
 struct FusionSettings {
   std::set<std::string> switched_off;
-  // The least size of the tensors of an elementwise chain. Smaller ones stay in the cache between
-  // two operators, whose loops of one operation are then as fast (docs/operators.md).
+  // The minimum size of tensors in an elementwise chain. Smaller ones stay in the cache between two
+  // operators, whose simple loops are then as fast (docs/operators.md).
   size_t least_chain_bytes = size_t{8} << 20;
 };
 

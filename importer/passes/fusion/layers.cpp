@@ -1,28 +1,3 @@
-// Layers that exporters take apart.
-//
-// A linear layer as one Gemm over all rows.
-//
-//   MatMul(x[..., k], W)            W of two axes, or Transpose of one that has
-//     -> Reshape(Gemm(CollapseLeading(x), W, transB))
-//   Add(that, b[n])                 -> the same Gemm with its bias
-//
-// com.microsoft.FusedMatMul is such a product too, with its transB and alpha. BiasGelu and FastGelu
-// of com.microsoft give their bias to the product and become Gelu, as it is in a plain graph.
-//
-// The gradient of W is then one product in W's own layout, the weights are never transposed in
-// memory, and the bias costs no pass.
-//
-// Gelu in both forms from its pieces, in any order of its products:
-//
-//   x * 0.5 * (1 + erf(x / sqrt(2)))                                -> Gelu(x)
-//   x * 0.5 * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 * x^3)))       -> Gelu(x, approximate="tanh")
-//
-// NegativeLogLikelihoodLoss(LogSoftmax(x)) over the class axis -> SoftmaxCrossEntropyLoss(x): the
-// gradient of both is softmax minus one-hot, made in place.
-//
-// MaxPool(Relu(x)) -> MaxPool(x) with ofsdp_activation="relu", when nobody else reads the Relu: the
-// largest clamped value is the clamped largest value, and the gradient of a clamped window stops
-// either way. Only a fourth of the elements is clamped.
 #include <algorithm>
 #include <cmath>
 #include <numbers>
@@ -31,6 +6,32 @@
 #include "importer/passes/fusion/rewriter.h"
 
 namespace ofsdp::importer {
+
+// Layers that exporters take apart.
+//
+// A linear layer as one Gemm over all rows:
+//
+//   MatMul(x[..., k], W)            W with two axes, or Transpose of such a W
+//     -> Reshape(Gemm(CollapseLeading(x), W, transB))
+//   Add(that, b[n])                 -> the same Gemm with the bias
+//
+// com.microsoft.FusedMatMul is such a product too, with the transB and alpha. BiasGelu and FastGelu
+// of com.microsoft give their bias to the product and become the Gelu of a plain graph. The
+// gradient of W is then one product in W's own layout, memory never holds transposed weights, and
+// the bias costs no pass.
+//
+// Gelu in both forms from its pieces, with products in any order:
+//
+//   x * 0.5 * (1 + erf(x / sqrt(2)))                                -> Gelu(x)
+//   x * 0.5 * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 * x^3)))       -> Gelu(x, approximate="tanh")
+//
+// NegativeLogLikelihoodLoss(LogSoftmax(x)) over the class axis -> SoftmaxCrossEntropyLoss(x): the
+// gradient of both is softmax minus one-hot, made in place.
+//
+// MaxPool(Relu(x)) -> MaxPool(x) with ofsdp_activation="relu", if nothing else reads the Relu: the
+// largest clamped value is the clamped largest value, and the gradient of a clamped window stops
+// either way. The pool then clamps a fourth of the elements.
+
 namespace {
 
 // --- linear ---
@@ -52,12 +53,13 @@ const Node* bare_gemm(const Rewriter& r, ValueId id) {
 
 // A Gemm that takes an addend from outside.
 struct BiasedGemm {
-  std::string name;  // the product's
+  std::string name;  // of the product
   std::vector<ValueId> inputs;
   Attributes attributes;
 };
 
-// The product that ends in `sum`, with `bias` as its addend. Without addend `beta` scaled nothing.
+// Matches the product that ends in `sum` and adds `bias` to it. The Gemm had no addend, so the beta
+// had scaled nothing.
 std::optional<BiasedGemm> biased_gemm(const Rewriter& r, ValueId sum, ValueId bias) {
   const Node* gemm = bare_gemm(r, sum);
   if (gemm == nullptr || r.shape(bias).rank() != 1) return std::nullopt;
@@ -67,7 +69,7 @@ std::optional<BiasedGemm> biased_gemm(const Rewriter& r, ValueId sum, ValueId bi
   return made;
 }
 
-// Emits it with the shape `axes`; 0: no match.
+// Emits the product with shape `axes`; 0: no match.
 ValueId biased_product(Rewriter& r, ValueId sum, ValueId bias, const std::vector<int64_t>& axes) {
   const auto gemm = biased_gemm(r, sum, bias);
   if (!gemm) return 0;
@@ -77,18 +79,18 @@ ValueId biased_product(Rewriter& r, ValueId sum, ValueId bias, const std::vector
 
 // --- Gelu ---
 
-// A product taken apart: constants multiplied together, the other factors with powers written out.
+// A product taken apart: its constant factor, and the other factors with powers written out.
 struct Factors {
   double constant = 1;
   std::vector<ValueId> values;
   int looked_at = 0;
 };
 
-// No pattern has so many, but a file may have a product of any length.
-constexpr int kMostFactors = 64;
+// No pattern has so many factors, but a file may have a product of any length.
+constexpr int kMaxFactors = 64;
 
 void collect(const Rewriter& r, ValueId id, bool top, Factors& out) {
-  if (++out.looked_at > kMostFactors) {
+  if (++out.looked_at > kMaxFactors) {
     out.values.push_back(id);
     return;
   }
@@ -121,7 +123,7 @@ Factors factors(const Rewriter& r, ValueId id) {
 
 bool near(double a, double b) { return std::abs(a - b) <= 1e-4 * std::abs(b); }
 
-// The node `op` in 1 + op(...), or null.
+// Returns the node `op` of 1 + op(...), or null.
 const Node* one_plus(const Rewriter& r, ValueId id, const char* op) {
   const Node* add = r.made_by(id, "Add");
   if (add == nullptr) return nullptr;
@@ -243,6 +245,110 @@ bool fuse_max_pool_relu(Rewriter& r, const Node& node) {
   Attributes attributes = node.attributes;
   attributes.set("ofsdp_activation", std::string("relu"));
   return r.replace(node, "MaxPool", {relu->inputs[0]}, attributes);
+}
+
+// LayerNormalization and RMSNormalization over the last axis from their pieces.
+//
+//   d = x - mean(x);  d / sqrt(mean(d^2) + eps) * scale + bias     -> LayerNormalization
+//   x / sqrt(mean(x^2) + eps) * scale                              -> RMSNormalization
+
+namespace {
+
+// Returns the input of a mean over the last axis that keeps the axis, or 0.
+ValueId mean_of(const Rewriter& r, ValueId id) {
+  const Node* mean = r.made_by(id, "ReduceMean");
+  if (mean == nullptr || mean->attributes.i("keepdims", 1) == 0 || mean->inputs.size() < 2)
+    return 0;
+  const Constant* axes = r.graph().value(mean->inputs[1]).constant.get();
+  const int rank = r.shape(mean->inputs[0]).rank();
+  if (axes == nullptr || axes->desc.numel() != 1) return 0;
+  const int64_t axis = axes->as<int64_t>()[0];
+  return axis == -1 || axis == rank - 1 ? mean->inputs[0] : 0;
+}
+
+// Returns the value whose square this is, or 0.
+ValueId square_of(const Rewriter& r, ValueId id) {
+  const Node* pow = r.made_by(id, "Pow");
+  if (pow != nullptr && r.is_scalar(pow->inputs[1], 2)) return pow->inputs[0];
+  const Node* mul = r.made_by(id, "Mul");
+  return mul != nullptr && mul->inputs[0] == mul->inputs[1] ? mul->inputs[0] : 0;
+}
+
+struct RootMeanSquare {
+  ValueId of = 0;  // 0: no match
+  float epsilon = 0;
+};
+
+// Matches sqrt(mean(v^2) + eps).
+RootMeanSquare root_mean_square(const Rewriter& r, ValueId id) {
+  const Node* root = r.made_by(id, "Sqrt");
+  const Node* sum = root == nullptr ? nullptr : r.made_by(root->inputs[0], "Add");
+  if (sum == nullptr) return {};
+  for (const auto& [squares, other] : Rewriter::both_orders(*sum)) {
+    const auto epsilon = r.scalar(other);
+    const ValueId mean = epsilon ? mean_of(r, squares) : 0;
+    const ValueId value = mean == 0 ? 0 : square_of(r, mean);
+    if (value != 0) return {value, static_cast<float>(*epsilon)};
+  }
+  return {};
+}
+
+// Matches v / rms(v) or v * (1 / rms(v)); returns v and epsilon.
+RootMeanSquare normalized(const Rewriter& r, ValueId id) {
+  if (const Node* div = r.made_by(id, "Div")) {
+    const RootMeanSquare rms = root_mean_square(r, div->inputs[1]);
+    return rms.of == div->inputs[0] ? rms : RootMeanSquare{};
+  }
+  const Node* mul = r.made_by(id, "Mul");
+  if (mul == nullptr) return {};
+  for (const auto& [value, inverse] : Rewriter::both_orders(*mul)) {
+    const Node* reciprocal = r.made_by(inverse, "Reciprocal");
+    const Node* quotient = r.made_by(inverse, "Div");
+    ValueId root = reciprocal != nullptr ? reciprocal->inputs[0] : 0;
+    if (quotient != nullptr && r.is_scalar(quotient->inputs[0], 1)) root = quotient->inputs[1];
+    const RootMeanSquare rms = root == 0 ? RootMeanSquare{} : root_mean_square(r, root);
+    if (rms.of != 0 && rms.of == value) return rms;
+  }
+  return {};
+}
+
+// The normalized operand of a node, and the other operand.
+struct Scaled {
+  RootMeanSquare rms;
+  ValueId scale = 0;
+};
+
+Scaled scaled(const Rewriter& r, const Node& mul) {
+  for (const auto& [value, scale] : Rewriter::both_orders(mul)) {
+    const RootMeanSquare rms = normalized(r, value);
+    if (rms.of == 0 || r.shape(scale).rank() != 1) continue;
+    const Shape& shape = r.shape(rms.of);
+    if (r.shape(scale)[0] == shape[shape.rank() - 1]) return {rms, scale};
+  }
+  return {};
+}
+
+}  // namespace
+
+bool fuse_layer_norm(Rewriter& r, const Node& node) {
+  for (const auto& [product, bias] : Rewriter::both_orders(node)) {
+    const Node* mul = r.made_by(product, "Mul");
+    const Scaled s = mul == nullptr ? Scaled{} : scaled(r, *mul);
+    if (s.scale == 0 || !(r.shape(bias) == r.shape(s.scale))) continue;
+    const Node* centered = r.made_by(s.rms.of, "Sub");
+    if (centered == nullptr || mean_of(r, centered->inputs[1]) != centered->inputs[0]) continue;
+    return r.replace(node, "LayerNormalization", {centered->inputs[0], s.scale, bias},
+                     {{"axis", int64_t{-1}}, {"epsilon", s.rms.epsilon}});
+  }
+  return false;
+}
+
+bool fuse_rms_norm(Rewriter& r, const Node& node) {
+  const Scaled s = scaled(r, node);
+  // A centered value belongs to LayerNormalization, and the Mul does not end the pattern.
+  if (s.scale == 0 || r.made_by(s.rms.of, "Sub") != nullptr) return false;
+  return r.replace(node, "RMSNormalization", {s.rms.of, s.scale},
+                   {{"axis", int64_t{-1}}, {"epsilon", s.rms.epsilon}});
 }
 
 }  // namespace ofsdp::importer

@@ -1,7 +1,6 @@
-// Rewriter: what a fusion rule sees: the nodes so far, who makes a value, how often it is read; and
-// what it may do: emit nodes, the last of which takes over the outputs of the node it replaces.
-//
-// Ownership: borrows the graph under construction. Threads: one.
+// A fusion rule's access to the graph under construction: it asks for the nodes so far, makers and
+// readers of values, and emits nodes. The last emitted node takes over the outputs of the replaced
+// one.
 #pragma once
 
 #include <algorithm>
@@ -10,9 +9,10 @@
 #include <map>
 #include <optional>
 #include <utility>
+#include <vector>
 
 #include "importer/graph/graph.h"
-#include "importer/graph/graph_uses.h"
+#include "kernels/core/shape.h"
 
 namespace ofsdp::importer {
 
@@ -33,37 +33,38 @@ class Rewriter {
   const TensorDesc& desc(ValueId id) const { return graph_.value(id).desc; }
   const Shape& shape(ValueId id) const { return desc(id).shape; }
 
-  // The node that makes the value when it is `op`, else null. Valid until the next emit.
+  // Returns the node that makes the value if the operator is `op`, else null. Valid until the next
+  // emit.
   const Node* made_by(ValueId id, const char* op) const {
     const Node* node = maker(id);
     const bool fits = node != nullptr && node->op->full_name() == op && node->outputs[0] == id;
     return fits ? node : nullptr;
   }
 
-  // Returns any node that makes the value, as any of its outputs; null: none.
+  // Returns the node that makes the value, as any of the outputs; null: none.
   const Node* maker(ValueId id) const {
     const int n = maker_[static_cast<size_t>(id)];
     return n < 0 ? nullptr : &graph_.nodes[static_cast<size_t>(n)];
   }
 
-  // The place of its maker among the nodes so far; -1: no node makes it.
+  // Returns the index of the maker among the nodes so far; -1: no node makes it.
   int order(ValueId id) const { return maker_[static_cast<size_t>(id)]; }
-  // Whether the value depends on a trained parameter.
+  // Returns whether the value depends on a trained parameter.
   bool trained(ValueId id) const { return trained_[static_cast<size_t>(id)]; }
   int reads(ValueId id) const { return reads_[static_cast<size_t>(id)]; }
   bool read_once(ValueId id) const { return reads(id) == 1; }
-  // The inputs of an operator of two, in both orders.
+  // Returns the two inputs of an operator in both orders.
   static std::array<std::pair<ValueId, ValueId>, 2> both_orders(const Node& node) {
     return {{{node.inputs[0], node.inputs[1]}, {node.inputs[1], node.inputs[0]}}};
   }
-  // The number that a constant of one element holds.
+  // Returns the number in a constant of one element.
   std::optional<double> scalar(ValueId id) const {
     const Value& value = graph_.value(id);
     if (value.kind != ValueKind::kConstant || value.desc.numel() != 1) return std::nullopt;
     return to_doubles(value.desc, value.constant->bytes.data())[0];
   }
 
-  // Compares to a relative 1e-4: exporters round.
+  // Compares to a relative 1e-4, because exporters round.
   bool is_scalar(ValueId id, double expected) const {
     const auto found = scalar(id);
     return found && std::abs(*found - expected) <= 1e-4 * std::abs(expected);
@@ -72,7 +73,7 @@ class Rewriter {
   ValueId emit(const std::string& op, const std::string& name, const std::vector<ValueId>& inputs,
                const Attributes& attributes = {}) {
     auto made = editor_.add1(op, name, inputs, attributes);
-    if (!made.ok()) {  // a file with a pattern whose shapes no exporter writes
+    if (!made.ok()) {  // a file with the pattern in shapes that no exporter writes
       failed_ = true;
       return inputs[0];
     }
@@ -90,10 +91,10 @@ class Rewriter {
     return id;
   }
 
-  // A place for what a rule makes once and uses at several nodes; 0 at first.
+  // Returns a variable, at first 0, for a value that a rule makes once for several nodes.
   ValueId& remembered(const std::string& key) { return remembered_[key]; }
-  // The replacement of `node`: writes its first output and has its name, or `name` where another
-  // node of the pattern tells more. False (nothing done) when it does not fit.
+  // Replaces `node`: the new node makes the first output and has its name, or `name` if another
+  // node of the pattern has a better one. Returns false, with nothing changed, if it does not fit.
   bool replace(const Node& node, const std::string& op, const std::vector<ValueId>& inputs,
                const Attributes& attributes = {}, const std::string& name = {}) {
     if (std::exchange(failed_, false)) {
@@ -130,7 +131,7 @@ class Rewriter {
     graph_.nodes.push_back(std::move(node));
   }
 
-  // Makes the tables as long as there are values.
+  // Resizes the tables to the number of values.
   void grow() {
     reads_.resize(graph_.values.size(), 0);
     maker_.resize(graph_.values.size(), -1);
@@ -143,14 +144,14 @@ class Rewriter {
   std::vector<int> maker_;  // per value: its node, or -1
   std::vector<bool> trained_;
   std::map<std::string, ValueId> remembered_;
-  bool failed_ = false;  // a node that the rule has emitted; it does not fit
+  bool failed_ = false;  // the rule emitted a node that does not fit
 };
 
 struct FusionRule {
   const char* name;
-  const char* last;  // the operator that a pattern ends with; "": any of several
-  const char* into;  // what it becomes; without this operator there is no rule
-  bool (*apply)(Rewriter&, const Node&);  // true: the node is replaced
+  const char* last;  // operator at the end of the pattern; "": several
+  const char* into;  // the resulting operator; without it the rule does not exist
+  bool (*apply)(Rewriter&, const Node&);  // returns true if it replaced the node
 };
 
 bool fuse_linear(Rewriter& r, const Node& node);
@@ -167,5 +168,84 @@ bool fuse_attention_result(Rewriter& r, const Node& node);
 bool fuse_log_softmax_loss(Rewriter& r, const Node& node);
 bool fuse_max_pool_relu(Rewriter& r, const Node& node);
 bool fuse_chain(Rewriter& r, const Node& node);
+
+// StridedView: the positions of a value's elements in a tensor from which nodes made it by moving
+// or renaming elements only (Transpose, Split, Reshape and the like). Element (i, j, ...) of the
+// value is element first + i steps[0] + j steps[1] + ... of the tensor. Some values have no steps:
+// after a Reshape of a Transpose, in general.
+
+struct StridedView {
+  int64_t first = 0;
+  std::vector<int64_t> sizes, steps;
+
+  // Views a whole tensor.
+  static StridedView of(const kernels::Shape& shape) {
+    StridedView made{0, shape.axes(), std::vector<int64_t>(shape.axes().size(), 1)};
+    for (size_t i = made.steps.size(); i-- > 1;) {
+      made.steps[i - 1] = made.steps[i] * made.sizes[i];
+    }
+    return made;
+  }
+
+  // REQUIRES: `perm` is a permutation of the axes.
+  StridedView permuted(const std::vector<int64_t>& perm) const {
+    StridedView made{first, {}, {}};
+    for (const int64_t axis : perm) {
+      made.sizes.push_back(sizes[static_cast<size_t>(axis)]);
+      made.steps.push_back(steps[static_cast<size_t>(axis)]);
+    }
+    return made;
+  }
+
+  // Views elements begin .. begin + size of an axis.
+  StridedView part(size_t axis, int64_t begin, int64_t size) const {
+    StridedView made = *this;
+    made.first += begin * steps[axis];
+    made.sizes[axis] = size;
+    return made;
+  }
+
+  // Views the same elements in another shape; nothing if no steps describe it.
+  std::optional<StridedView> reshaped(const kernels::Shape& shape) const {
+    const StridedView from = without_ones();
+    StridedView made = of(shape);
+    made.first = first;
+    const std::vector<int64_t>& to = made.sizes;
+    if (shape.numel() == 0) return std::nullopt;
+    for (size_t i = 0, j = 0;
+         i < from.sizes.size();) {  // runs of axes with equal numbers of elements
+      int64_t here = from.sizes[i], there = to[j];
+      size_t i_end = i + 1, j_end = j + 1;
+      while (here != there) {
+        if (there < here) {
+          there *= to[j_end++];
+        } else if (from.steps[i_end - 1] != from.steps[i_end] * from.sizes[i_end]) {
+          return std::nullopt;
+        } else {
+          here *= from.sizes[i_end++];
+        }
+      }
+      int64_t step = from.steps[i_end - 1];
+      for (size_t k = j_end; k-- > j;) {
+        made.steps[k] = step;
+        step *= to[k];
+      }
+      i = i_end;
+      j = j_end;
+    }
+    return made;
+  }
+
+ private:
+  StridedView without_ones() const {
+    StridedView made{first, {}, {}};
+    for (size_t i = 0; i < sizes.size(); ++i) {
+      if (sizes[i] == 1) continue;
+      made.sizes.push_back(sizes[i]);
+      made.steps.push_back(steps[i]);
+    }
+    return made;
+  }
+};
 
 }  // namespace ofsdp::importer

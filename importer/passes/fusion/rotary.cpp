@@ -1,13 +1,13 @@
-// RotaryEmbedding from its pieces, x of four axes [b, h, s, d] or [b, s, h, d]:
+// RotaryEmbedding from its pieces, x with four axes [b, h, s, d] or [b, s, h, d]:
 //
 //   x * cos + Concat(-x[d/2:], x[:d/2]) * sin             halves by Slice or Split; cos and sin of
 //                                                         width d with two equal halves
 //   Concat(a cos - b sin, b cos + a sin)                  a, b the halves of x; tables of width d/2
 //   Concat(rotated x[:r], x[r:])                          rotary_embedding_dim = r (GPT-NeoX, Phi)
 //
-// Tables that are the same for every sample become rows [s, d/2] of com.microsoft's operator, read
-// from offset 0; others [b, s, d/2] of ai.onnx's. They may be constants or computed, but not of
-// trained parameters: the operator gives them no gradient.
+// Tables that are equal for all samples become rows [s, d/2] of com.microsoft's operator, read from
+// offset 0; others become [b, s, d/2] of ai.onnx's. They may be constant or computed, but must not
+// depend on trained parameters: the operator gives them no gradient.
 #include <algorithm>
 #include <array>
 
@@ -29,13 +29,13 @@ bool is_last(const Rewriter& r, ValueId id, int64_t axis) {
   return axis == -1 || axis == r.shape(id).rank() - 1;
 }
 
-// Elements begin .. end of the last axis of `of`; 0: something else.
+// Elements begin .. end of the last axis of `of`; 0: no match.
 struct Part {
   ValueId of = 0;
   int64_t begin = 0, end = 0;
 };
 
-// The only element of a known integer tensor.
+// Returns the only element of a known integer tensor.
 std::optional<int64_t> one_int(const Rewriter& r, const Node& node, size_t i) {
   if (i >= node.inputs.size() || node.inputs[i] == 0) return std::nullopt;
   const auto number = r.scalar(node.inputs[i]);
@@ -68,7 +68,7 @@ Part part(const Rewriter& r, ValueId id) {
   return node->op->full_name() == "Split" ? split_part(r, *node, id) : Part{};
 }
 
-// Returns the value whose two halves are `low` and `high`, or 0.
+// Returns the value with the halves `low` and `high`, or 0.
 ValueId whole(const Rewriter& r, ValueId low, ValueId high) {
   const Part a = part(r, low), b = part(r, high);
   const bool fits = a.of != 0 && a.of == b.of && a.begin == 0 && a.end == b.begin &&
@@ -76,14 +76,14 @@ ValueId whole(const Rewriter& r, ValueId low, ValueId high) {
   return fits ? a.of : 0;
 }
 
-// The Concat of two values along the last axis that makes `id`, or null.
+// Returns the Concat of two values along the last axis that makes `id`, or null.
 const Node* pair(const Rewriter& r, ValueId id) {
   const Node* concat = r.made_by(id, "Concat");
   if (concat == nullptr || concat->inputs.size() != 2) return nullptr;
   return is_last(r, id, concat->attributes.i("axis", 0)) ? concat : nullptr;
 }
 
-// x of Concat(-x[d/2:], x[:d/2]), or 0.
+// Returns x of Concat(-x[d/2:], x[:d/2]), or 0.
 ValueId turned(const Rewriter& r, ValueId id) {
   const Node* concat = pair(r, id);
   const Node* neg = concat == nullptr ? nullptr : r.made_by(concat->inputs[0], "Neg");
@@ -100,7 +100,7 @@ bool constant_halves_equal(const Constant& c, int64_t row) {
   return true;
 }
 
-// Whether the halves of the last axis hold the same: known values, or made of a Concat(f, f).
+// Returns whether both halves of the last axis are equal: known values, or a Concat(f, f).
 bool halves_equal(const Rewriter& r, ValueId id) {
   const int64_t d = width(r, id);
   if (d == 0 || d % 2 != 0) return false;
@@ -123,7 +123,7 @@ bool halves_equal(const Rewriter& r, ValueId id) {
   return false;
 }
 
-// The first d/2 elements of the rows of a table, in the shape `axes`; made once for all its
+// Returns the first d/2 elements of the rows of a table, in the shape `axes`; made once for all
 // readers.
 ValueId half_table(Rewriter& r, ValueId table, int64_t half, const std::vector<int64_t>& axes) {
   ValueId& made = r.remembered(format_text("rotary {} {}", table, joined(axes, " ")));
@@ -133,11 +133,11 @@ ValueId half_table(Rewriter& r, ValueId table, int64_t half, const std::vector<i
     const std::vector<ValueId> cut{table, r.ints({0}), r.ints({half}), r.ints({-1})};
     low = r.emit("Slice", r.graph().value(table).name + ".half", cut);
   }
-  // `remembered` keeps its places while values are added.
+  // References from `remembered` stay valid while values are added.
   return made = r.emit("Reshape", r.graph().value(table).name + ".rows", {low, r.ints(axes)});
 }
 
-// The place of the tables, right-aligned to x, among its axes.
+// The position of the tables among the axes of x, aligned right.
 struct Place {
   bool fits = false;
   bool steps_first = false;  // x is [b, s, h, d]
@@ -179,7 +179,7 @@ struct Product {
   ValueId a = 0, b = 0;
 };
 
-// The factors of a product that nobody else reads.
+// Returns the factors of a product without other readers.
 Product product(const Rewriter& r, ValueId id) {
   const Node* mul = r.read_once(id) ? r.made_by(id, "Mul") : nullptr;
   return mul == nullptr ? Product{} : Product{mul->inputs[0], mul->inputs[1]};
@@ -200,7 +200,7 @@ bool fuse_sum(Rewriter& r, const Node& add) {
   return false;
 }
 
-// cos and sin of a cos - b sin = first, b cos + a sin = second.
+// Matches cos and sin in a cos - b sin = first, b cos + a sin = second.
 bool fuse_halves(Rewriter& r, const Node& concat) {
   const Node* sub = r.made_by(concat.inputs[0], "Sub");
   const Node* add = r.made_by(concat.inputs[1], "Add");

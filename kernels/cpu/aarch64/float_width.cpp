@@ -28,8 +28,8 @@ void narrow_span_bf16(const void* src, void* dst, int64_t begin, int64_t end) {
   plain_narrow_bf16(src, dst, i, end);
 }
 
-// float16 by the processor's own instructions, which keep what a NaN carries, where the formula
-// does not: vectors with one are left to the formula.
+// float16 by the processor's own instructions. They keep the payload of a NaN, the formula does
+// not: the formula converts vectors with a NaN.
 bool has_nan(float32x4_t x) { return vminvq_u32(vceqq_f32(x, x)) == 0; }
 
 void narrow_span_half(const void* src, void* dst, int64_t begin, int64_t end) {

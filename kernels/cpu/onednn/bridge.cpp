@@ -63,7 +63,7 @@ class PrimitiveKernel final : public Kernel {
     return slots_.back().memory.get();
   }
 
-  // Reorders of inputs go to steps_ at once, those of outputs are returned: they run last.
+  // Appends the reorders of inputs to steps_ and returns the reorders of outputs, which run last.
   std::vector<Step> bind(const dnnl::primitive_desc_base& pd,
                          const std::vector<Binding>& bindings) {
     Step main{dnnl::primitive(pd.get()), {}};
@@ -166,8 +166,8 @@ dnnl::memory::data_type data_type(DType dtype) {
 
 namespace {
 
-// oneDNN counts in int in places and divides by what is left of a larger number. Without a
-// description it has no primitive.
+// oneDNN counts in int in some places, and divides by the truncated rest of a larger number.
+// Without a description it has no primitive.
 bool countable(const Dims& dims) {
   return std::ranges::all_of(dims, [](int64_t n) { return n <= std::numeric_limits<int>::max(); });
 }

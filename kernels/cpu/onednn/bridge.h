@@ -1,7 +1,7 @@
 // Bridge to oneDNN 3.2 (the gomp build): operand descriptions, and a Kernel that runs one
 // primitive.
 //
-// An operator describes its operands as their bytes are (`desc_of`) and as it would like them
+// An operator describes the operands as their bytes are (`desc_of`) and as it would like them
 // (`any`, `channels_last`), makes a primitive_desc (always with allow_empty, so that "not
 // implemented" is an empty handle and no exception) and hands it to make_kernel with one Binding
 // per operand. Where the primitive wants other bytes than an operand has, the kernel reorders
@@ -13,9 +13,9 @@
 // strided backward); first_quiet walks past those. Scratchpads are ours (mode user): part of the
 // workspace.
 //
-// Owns: a kernel owns its primitives, memory objects and argument lists. Threads: a kernel runs on
-// the thread that runs the schedule, oneDNN fans out over libgomp's pool. Errors: dnnl::error from
-// creation means a malformed description, our bug, and ends the program; a failed run is a fault.
+// A kernel owns primitives, memory objects and argument lists. It runs on the thread that runs the
+// schedule; oneDNN fans out over libgomp's pool. A dnnl::error at creation means a malformed
+// description, our bug, and ends the program; a failed run is a fault.
 #pragma once
 
 #include <dnnl.hpp>
@@ -41,7 +41,7 @@ bool has_type(DType dtype);
 inline constexpr const char* kNoType = "a type that oneDNN has not";
 inline constexpr const char* kNoPrimitive = "oneDNN has no such primitive";
 
-// Empty when an axis has 2^31 elements or more: then there is no primitive.
+// Empty if an axis has 2^31 elements or more: then there is no primitive.
 Desc row_major(DType dtype, const Dims& dims);
 Desc strided(DType dtype, const Dims& dims, const Dims& strides);
 Desc channels_last(DType dtype, const Dims& dims);  // [N, C, spatial...] as N, spatial..., C
@@ -60,7 +60,7 @@ bool is_fast(const auto& pd) {
   return pd.get(true) != nullptr && !is_reference(pd.impl_info_str());
 }
 
-// The first implementation that is neither; else the first of all; empty when there is none.
+// The first implementation that is neither; else the first of all; empty if there is none.
 auto first_quiet(const auto& make) {
   auto pd = make();
   bool more = pd.get(true) != nullptr;

@@ -4,9 +4,9 @@
 //
 // The compiler makes a resolver for every cloned function. The loader calls it while it relocates
 // the program, and the resolver calls libgcc's __cpu_indicator_init and reads the bits it left. The
-// linker option --wrap (kernels/CMakeLists.txt) sends those calls here. Nothing of libc may be
-// called that early and its environment is not set yet, so this file reads /proc/self/environ with
-// system calls of its own. Errors: where that cannot be read, nothing is limited.
+// linker option --wrap (kernels/CMakeLists.txt) sends these calls here. libc may not be called that
+// early and has no environment yet, so this file reads /proc/self/environ with system calls of its
+// own. If that fails, nothing is limited.
 #include <fcntl.h>
 #include <sys/syscall.h>
 

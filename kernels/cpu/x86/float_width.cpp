@@ -9,9 +9,9 @@ namespace {
 
 constexpr int kSubnormal = 0x20;  // of fpclass
 
-// The processor's own rounding, where there is one: parameters come from memory, and the fewer
-// instructions between two reads, the more of them are under way. It takes subnormal numbers for 0,
-// so of vectors that hold one the plain loop sees to it: the bits are those of every processor.
+// The processor's own rounding, if it has one: parameters come from memory, and fewer instructions
+// between two reads keep more reads under way. It takes subnormal numbers for 0, so the plain loop
+// converts vectors that hold one: the bits are the same on every processor.
 __attribute__((target("avx512f,avx512vl,avx512dq,avx512bf16"))) void narrow_span_bf16(
     const void* src, void* dst, int64_t begin, int64_t end) {
   const auto* x = static_cast<const float*>(src);
@@ -56,8 +56,8 @@ __attribute__((target("avx2"))) void narrow_span_bf16_avx2(const void* src, void
   plain_narrow_bf16(src, dst, i, end);
 }
 
-// float16 by the processor's own instructions, which keep what a NaN carries, where the formula
-// does not: vectors with one are left to the formula.
+// float16 by the processor's own instructions. They keep the payload of a NaN, the formula does
+// not: the formula converts vectors with a NaN.
 __attribute__((target("avx2,f16c"))) bool has_nan(__m256 x) {
   return _mm256_movemask_ps(_mm256_cmp_ps(x, x, _CMP_UNORD_Q)) != 0;
 }

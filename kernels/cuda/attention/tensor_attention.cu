@@ -109,9 +109,9 @@ __global__ void __launch_bounds__(kAttentionThreads, kBlocks<W>)
 }  // namespace
 
 bool takes_tensor_attention(const AttentionExtent& e) {
-  constexpr int64_t kMost = int64_t{1} << 30;
+  constexpr int64_t kMax = int64_t{1} << 30;
   return is_16_bit_float(e.dtype) && !(e.softcap > 0) && std::max(e.width, e.v_width) <= 128 &&
-         e.queries < kMost && e.keys < kMost;
+         e.queries < kMax && e.keys < kMax;
 }
 
 cudaError_t tensor_attention(const AttentionExtent& e, const void* q, const void* k, const void* v,

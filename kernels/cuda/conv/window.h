@@ -43,8 +43,8 @@ cudaError_t move_columns(const WindowExtent& w, bool back, int64_t image_step, c
 cudaError_t move_rows(const WindowExtent& w, bool back, const void* from, void* to,
                       cudaStream_t stream);
 
-// LpPool and its gradient: y = (sum over taps of |x|^p)^(1/p); kernels/ops/pool/lp_pool.cpp has the
-// formulas.
+// LpPool and its gradient: y = (sum over taps of |x|^p)^(1/p); kernels/ops/pool/average_pool.cpp
+// has the formulas.
 //
 // The window of window.h, plain layout; float32, float16, bfloat16, in float32. A thread an output,
 // or, backwards, an input, which adds up the outputs that saw it in the order of its taps. Memory:

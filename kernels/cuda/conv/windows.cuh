@@ -45,11 +45,11 @@ Windows<I> windows_of(const WindowExtent& w) {
 // positions outside the input fit; else f(Windows<int64_t>, element).
 template <typename F>
 cudaError_t with_windows(const WindowExtent& w, int64_t most, const F& f) {
-  constexpr int64_t kMost = std::numeric_limits<int32_t>::max() / 2;
-  bool fits = most <= kMost;
+  constexpr int64_t kMax = std::numeric_limits<int32_t>::max() / 2;
+  bool fits = most <= kMax;
   for (int a = 0; a < 3; ++a) {
-    fits = fits && (w.out[a] + w.kernel[a]) * w.strides[a] <= kMost &&
-           w.in[a] + w.pads_begin[a] + w.pads_end[a] + w.kernel[a] * w.dilations[a] <= kMost;
+    fits = fits && (w.out[a] + w.kernel[a]) * w.strides[a] <= kMax &&
+           w.in[a] + w.pads_begin[a] + w.pads_end[a] + w.kernel[a] * w.dilations[a] <= kMax;
   }
   return with_float(w.dtype, [&](auto element) {
     return fits ? f(windows_of<int32_t>(w), element) : f(windows_of<int64_t>(w), element);

@@ -14,7 +14,7 @@ namespace ofsdp::kernels::cuda {
 namespace {
 
 constexpr int kNormBlock = 4096;
-constexpr double kMostScale = 0x1p24, kLeastScale = 1;
+constexpr double kMaxScale = 0x1p24, kMinScale = 1;
 constexpr int64_t kGrowthInterval = 2000;
 
 __global__ void begin_kernel(ofsdp_run_state* s, ofsdp_step_numbers* n, bool update, bool scales) {
@@ -120,11 +120,11 @@ __global__ void clip_kernel(ofsdp_run_state* s, double most, bool scales) {
   if (!scales) return;
   s->skip = std::isfinite(s->global_norm) ? 0 : 1;
   if (s->skip != 0) {
-    s->loss_scale = fmax(s->loss_scale / 2, kLeastScale);
+    s->loss_scale = fmax(s->loss_scale / 2, kMinScale);
     s->good_updates = 0;
     ++s->skipped_updates;
   } else if (++s->good_updates == kGrowthInterval) {
-    s->loss_scale = fmin(s->loss_scale * 2, kMostScale);
+    s->loss_scale = fmin(s->loss_scale * 2, kMaxScale);
     s->good_updates = 0;
   }
 }

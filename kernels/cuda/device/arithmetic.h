@@ -37,17 +37,17 @@ DeviceUpdate find_update(const char* name);
 
 // --- LAMB's step, once `m` and `v` are advanced (optimizers.cu): squared norms of each parameter
 // and of its direction d, and p -= lr |p| / |d| d. The arithmetic is that of
-// kernels/optimizers/lamb.h. The sums run over blocks of 4096 elements, by one thread block each in
-// a fixed order, then over a part's blocks in a fixed order. No atomics: the same bits in every
-// run.
+// kernels/optimizers/parameter_updates.h. The sums run over blocks of 4096 elements, by one thread
+// block each in a fixed order, then over a part's blocks in a fixed order. No atomics: the same
+// bits in every run.
 //
-// The parts of a shard go by kernel arguments, kMostLambParts a launch: one pass over the shard for
+// The parts of a shard go by kernel arguments, kMaxLambParts a launch: one pass over the shard for
 // the squares, one for the step, however many parameters it holds. d is not stored but computed
 // twice.
 //
 // Memory per element: 12 bytes for the squares, 16 for the step.
 
-inline constexpr int kMostLambParts = 96;
+inline constexpr int kMaxLambParts = 96;
 
 // Two numbers for every block of a launch.
 cudaError_t add_lamb_squares(const OptimizerSettings& settings, const ofsdp_parameter_parts& parts,
@@ -56,9 +56,9 @@ cudaError_t take_lamb_step(const OptimizerSettings& settings, const ofsdp_parame
                            cudaStream_t stream);
 
 // --- Adafactor's, once its second moments are advanced; kernels/optimizers/factors.h and
-// adafactor.h have the formulas. Sums are in double: a warp a row, a thread block 32 columns of a
-// matrix, and squares as LAMB's; no atomics. A part is a launch of its own, of which there are
-// several.
+// parameter_updates.h have the formulas. Sums are in double: a warp a row, a thread block 32
+// columns of a matrix, and squares as LAMB's; no atomics. A part is a launch of its own, of which
+// there are several.
 //
 // Memory per element: 4 bytes for each of the sums; 8 for the squares and 12 for the step, and the
 // factors from the cache.

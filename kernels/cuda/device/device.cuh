@@ -25,7 +25,7 @@ inline constexpr int kThreads = 256;  // of a block, unless a kernel says otherw
 
 inline constexpr int kWarp = 32;
 inline constexpr unsigned kAllLanes = 0xffffffffu;
-inline constexpr int64_t kMostBlocks = int64_t{1} << 30;
+inline constexpr int64_t kMaxBlocks = int64_t{1} << 30;
 
 // --- conversions ---
 __host__ __device__ inline float to_float(float v) { return v; }
@@ -216,7 +216,7 @@ template <typename... P, typename... A>
 cudaError_t launch_blocks(cudaStream_t stream, int64_t blocks, int threads, void (*kernel)(P...),
                           A... arguments) {
   if (blocks <= 0) return cudaSuccess;
-  if (blocks > kMostBlocks) return cudaErrorNotSupported;
+  if (blocks > kMaxBlocks) return cudaErrorNotSupported;
   return launch(stream, dim3(static_cast<unsigned>(blocks)), dim3(static_cast<unsigned>(threads)),
                 kernel, arguments...);
 }

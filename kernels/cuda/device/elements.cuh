@@ -35,8 +35,8 @@ SpanPacks packs_of(int64_t count, const T*... operands) {
 // kernel(span, arguments...); its loops stride, so that this many blocks are enough for every card.
 template <typename K, typename... A>
 cudaError_t over_span(const SpanPacks& span, cudaStream_t stream, K kernel, A... arguments) {
-  constexpr int64_t kMost = 132 * 16;
-  return launch_blocks(stream, std::clamp<int64_t>(blocks_for(span.threads(), 256), 1, kMost), 256,
+  constexpr int64_t kMax = 132 * 16;
+  return launch_blocks(stream, std::clamp<int64_t>(blocks_for(span.threads(), 256), 1, kMax), 256,
                        kernel, span, arguments...);
 }
 

@@ -21,7 +21,7 @@
 
 namespace ofsdp::kernels::cuda {
 
-inline constexpr int kMostAxes = 8;
+inline constexpr int kMaxAxes = 8;
 
 struct DeviceState;  // device_state.h; operators see the name alone
 

@@ -2,7 +2,7 @@
 //
 // A pass is y[o, t, j] = sum over s of w(t, s) x[o, s, j], of x [outer, from, inner] and y [outer,
 // to, inner], with weights that kernels make from the numbers of the map, as
-// kernels/ops/shape/resize_map.cpp and kernels/cpu/pad.cpp do: no table is in memory. A gradient
+// kernels/ops/shape/resize.cpp and kernels/ops/shape/pad.cpp do: no table is in memory. A gradient
 // gathers: it finds the rows that read an element, in their order. What lies between passes is
 // float32; maps of one entry a row, with weight 1, move elements of any type. Memory: x and y once
 // a pass.

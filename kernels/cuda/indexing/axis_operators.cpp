@@ -4,7 +4,7 @@
 #include "kernels/cuda/device/implementations.h"
 #include "kernels/cuda/device/operands.h"
 #include "kernels/cuda/indexing/axis_map.h"
-#include "kernels/ops/shape/resize_map.h"
+#include "kernels/ops/shape/resize.h"
 
 namespace ofsdp::kernels::cuda {
 namespace {

@@ -1,5 +1,5 @@
 // The rows of axis maps (axis_map.h): which positions of x row t reads, and with which weights. In
-// double and in the order of operations of kernels/ops/shape/resize_map.cpp, without contraction,
+// double and in the order of operations of kernels/ops/shape/resize.cpp, without contraction,
 // so that places on an edge fall on the same side.
 #pragma once
 

@@ -35,7 +35,7 @@ cudaError_t gather_grad(const GatherExtent& e, DType dtype, const void* dy, void
 struct TupleExtent {
   int64_t tuples = 0, per_batch = 1;
   int depth = 0;
-  int64_t sizes[kMostAxes] = {};
+  int64_t sizes[kMaxAxes] = {};
   const int64_t* indices = nullptr;
   Fault fault = {};
 };

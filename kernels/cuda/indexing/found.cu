@@ -89,7 +89,7 @@ OFSDP_CUDA_KERNEL rest_kernel(int64_t n, const int64_t* total, int64_t* position
 
 struct Sizes {
   int rank;
-  int64_t shape[kMostAxes];
+  int64_t shape[kMaxAxes];
 };
 OFSDP_CUDA_KERNEL split_kernel(int64_t n, Sizes s, int64_t* y) {
   OFSDP_CUDA_ITEM(i, n);
@@ -167,7 +167,7 @@ cudaError_t found_positions(const FoundExtent& e, const void* x, int64_t* positi
 
 cudaError_t split_positions(int64_t n, const int64_t* shape, int rank, int64_t* y,
                             cudaStream_t stream) {
-  if (rank > kMostAxes) return cudaErrorNotSupported;
+  if (rank > kMaxAxes) return cudaErrorNotSupported;
   Sizes sizes{rank, {}};
   std::copy_n(shape, rank, sizes.shape);
   return over(n, stream, split_kernel, n, sizes, y);

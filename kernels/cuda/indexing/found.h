@@ -1,5 +1,5 @@
 // Kernels that depend on which elements of a tensor are not 0, in buffers that are large enough for
-// all of them: kernels/ops/indexing/ non_zero.cpp and counted.cpp; and Compress, whose condition is
+// all of them: kernels/ops/indexing/ counted.cpp and counted.cpp; and Compress, whose condition is
 // known while planning.
 //
 // Positions in their order: counts of chunks of 2048 elements, their sums in front of each chunk by
@@ -30,7 +30,7 @@ cudaError_t split_positions(int64_t n, const int64_t* shape, int rank, int64_t* 
 struct ScatterIndexExtent {
   int64_t numel = 0, n = 0, inner = 1, factor = 1;
   int components = 1;
-  int64_t dims[kMostAxes] = {};
+  int64_t dims[kMaxAxes] = {};
 };
 cudaError_t scatter_indices(const ScatterIndexExtent& e, const int64_t* x, const int64_t* count,
                             int64_t* y, cudaStream_t stream);

@@ -93,7 +93,7 @@ Tuples tuples_of(const Problem& p, const Shape& data) {
 Acceptance accepts_tuples(const Problem& p) {
   return accept({plain(p),
                  {p.in(1).dtype == DType::kInt64, "indices are not int64"},
-                 up_to(depth_of(p) <= kMostAxes)});
+                 up_to(depth_of(p) <= kMaxAxes)});
 }
 
 std::unique_ptr<CudaKernel> create_tuples(DeviceState&, const Problem& p) {

@@ -22,7 +22,7 @@ FoundExtent found_in(const TensorDesc& x, bool fills) {
 }
 
 Acceptance accepts_found(const Problem& p) {
-  return accept({plain(p), up_to(p.in(0).shape.rank() <= kMostAxes),
+  return accept({plain(p), up_to(p.in(0).shape.rank() <= kMaxAxes),
                  supported(dtype_size(p.in(0).dtype) <= 8)});
 }
 
@@ -45,7 +45,7 @@ std::unique_ptr<CudaKernel> create_found(DeviceState&, const Problem& p) {
 }
 
 Acceptance accepts_indices(const Problem& p) {
-  return accept({plain(p), up_to(p.attributes.ints("dims").size() <= size_t{kMostAxes})});
+  return accept({plain(p), up_to(p.attributes.ints("dims").size() <= size_t{kMaxAxes})});
 }
 
 std::unique_ptr<CudaKernel> create_indices(DeviceState&, const Problem& p) {

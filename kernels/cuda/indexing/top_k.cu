@@ -10,7 +10,7 @@
 namespace ofsdp::kernels::cuda {
 namespace {
 
-constexpr int64_t kMostWalks = 8, kMostWalked = 1 << 14;  // rounds, and elements that they touch
+constexpr int64_t kMaxWalks = 8, kMaxWalked = 1 << 14;  // rounds, and elements that they touch
 
 // Does (v, i) stand in front of (w, j)?
 template <typename V>
@@ -101,7 +101,7 @@ int64_t lines_of(const TopExtent& e) { return e.outer * e.inner; }
 
 bool sorts(const TopExtent& e) {
   const bool narrow = e.dtype != DType::kInt64 && e.dtype != DType::kFloat64;
-  const bool few = e.k <= kMostWalks || e.n * e.k <= kMostWalked;
+  const bool few = e.k <= kMaxWalks || e.n * e.k <= kMaxWalked;
   return narrow && !few && !e.last && lines_of(e) * e.n < int64_t{1} << 31;
 }
 

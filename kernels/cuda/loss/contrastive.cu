@@ -10,7 +10,7 @@ namespace ofsdp::kernels::cuda {
 namespace {
 
 constexpr int kRowsOfABlock = kThreads / kWarp;
-constexpr float kLeastNorm = 1e-12f;
+constexpr float kMinNorm = 1e-12f;
 
 // All lanes of a warp have the same row: they leave together.
 #define OFSDP_WARP_ROW(row, lane, rows)                                                \
@@ -29,7 +29,7 @@ OFSDP_CUDA_KERNEL unit_kernel(int64_t rows, int64_t width, const float* x, float
   OFSDP_WARP_ROW(row, lane, rows);
   const float* const from = x + row * width;
   const float norm = sqrtf(warp_dot(from, from, width, lane));
-  const float divisor = norm < kLeastNorm ? kLeastNorm : norm;
+  const float divisor = norm < kMinNorm ? kMinNorm : norm;
   for (int64_t k = lane; k < width; k += kWarp) u[row * width + k] = from[k] / divisor;
 }
 
@@ -39,9 +39,9 @@ OFSDP_CUDA_KERNEL unit_grad_kernel(int64_t rows, int64_t width, const float* du,
   const float *const from = x + row * width, *const given = du + row * width;
   const float squares = warp_dot(from, from, width, lane), norm = sqrtf(squares);
   const float dot = warp_dot(from, given, width, lane);
-  const bool divides = norm > kLeastNorm;
+  const bool divides = norm > kMinNorm;
   const float along = divides ? dot / squares : 0.0f;
-  const float inverse = 1.0f / (divides ? norm : kLeastNorm);
+  const float inverse = 1.0f / (divides ? norm : kMinNorm);
   for (int64_t k = lane; k < width; k += kWarp) {
     dx[row * width + k] = (given[k] - from[k] * along) * inverse;
   }

@@ -13,14 +13,14 @@ template <typename T, int G>
 OFSDP_CUDA_KERNEL einsum_kernel(EinsumExtent e, T* y) {
   const int64_t i = (int64_t{blockIdx.x} * kThreads + threadIdx.x) / G;
   const bool there = i < e.outer.numel;
-  int64_t first[kMostOperands], at[kMostOperands];
-  places<kMostOperands>(e.outer, there ? i : 0, first);
+  int64_t first[kMaxOperands], at[kMaxOperands];
+  places<kMaxOperands>(e.outer, there ? i : 0, first);
   float sum = 0;
   for (int64_t j = there ? threadIdx.x % G : e.summed.numel; j < e.summed.numel; j += G) {
-    places<kMostOperands>(e.summed, j, at);
+    places<kMaxOperands>(e.summed, j, at);
     float product = 1;
 #pragma unroll
-    for (int k = 1; k < kMostOperands; ++k) {
+    for (int k = 1; k < kMaxOperands; ++k) {
       if (k > e.count) continue;
       product *= to_float(static_cast<const T*>(e.operands[k - 1])[first[k] + at[k]]);
     }

@@ -14,8 +14,8 @@ namespace ofsdp::kernels::cuda {
 struct EinsumExtent {
   DType dtype = DType::kFloat32;
   Walk outer, summed;
-  int count = 1;  // operands, kMostOperands - 1 at most
-  const void* operands[kMostOperands - 1] = {};
+  int count = 1;  // operands, kMaxOperands - 1 at most
+  const void* operands[kMaxOperands - 1] = {};
 };
 cudaError_t einsum_loops(const EinsumExtent& e, void* y, cudaStream_t stream);
 

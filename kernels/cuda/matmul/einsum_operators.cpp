@@ -1,5 +1,5 @@
 // Einsum: a batched product of matrices where two operands are one
-// (kernels/ops/matmul/einsum_terms.h), laid out where they do not lie so already; loops
+// (kernels/ops/matmul/einsum.h), laid out where they do not lie so already; loops
 // (kernels/cuda/matmul/einsum.h) for the rest, and for ofsdp.EinsumGrad.
 #include <algorithm>
 
@@ -8,7 +8,7 @@
 #include "kernels/cuda/matmul/einsum.h"
 #include "kernels/cuda/matmul/product.h"
 #include "kernels/cuda/shape/movement.h"
-#include "kernels/ops/matmul/einsum_terms.h"
+#include "kernels/ops/matmul/einsum.h"
 
 namespace ofsdp::kernels::cuda {
 namespace {
@@ -129,7 +129,7 @@ std::unique_ptr<CudaKernel> make_loops(const Problem& p, const EinsumTerms& term
                                        const std::vector<std::vector<int64_t>>& strides,
                                        const std::vector<bool>& kept,
                                        const std::vector<size_t>& inputs) {
-  if (strides.size() > size_t{kMostOperands}) return nullptr;
+  if (strides.size() > size_t{kMaxOperands}) return nullptr;
   std::vector<int> outer, summed;
   for (int label = 0; label < terms.labels(); ++label) {
     (kept[static_cast<size_t>(label)] ? outer : summed).push_back(label);

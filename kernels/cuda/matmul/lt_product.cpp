@@ -13,8 +13,8 @@
 namespace ofsdp::kernels::cuda {
 namespace {
 
-constexpr size_t kMostWorkspace = size_t{128} << 20;  // 13 float32 parts of a 768 x 3072 gradient
-constexpr uint32_t kLeastOfVectors = 16;              // below it a bias is at fault on some cards
+constexpr size_t kMaxWorkspace = size_t{128} << 20;  // 13 float32 parts of a 768 x 3072 gradient
+constexpr uint32_t kMinOfVectors = 16;               // below it a bias is at fault on some cards
 constexpr int kCandidates = 8;
 // An address that a vector or an aux could have: the heuristic never reads it but asks for its
 // alignment.
@@ -127,7 +127,7 @@ class LtProduct final : public MatrixProduct {
   bool describe_epilogue() {
     const cublasLtEpilogue_t epilogue = epilogue_of(shape_);
     void* const somewhere =
-        reinterpret_cast<void*>(kSomewhere + std::max(shape_.alignment, kLeastOfVectors));
+        reinterpret_cast<void*>(kSomewhere + std::max(shape_.alignment, kMinOfVectors));
     return set(CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue, sizeof(epilogue)) &&
            (!shape_.aux ||
             set(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, &shape_.columns, sizeof(shape_.columns))) &&
@@ -175,7 +175,7 @@ class LtProduct final : public MatrixProduct {
     const auto prefer = [&](cublasLtMatmulPreferenceAttributes_t attribute, const auto& value) {
       lt().cublasLtMatmulPreferenceSetAttribute_(preference, attribute, &value, sizeof(value));
     };
-    prefer(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, kMostWorkspace);
+    prefer(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, kMaxWorkspace);
     for (const auto attribute :
          {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
           CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES}) {

@@ -88,9 +88,9 @@ bool product_has_epilogue(const ProductShape& shape);
 bool epilogue_is_wanted(const ProductShape& shape);
 
 // Multiplications from which an odd extent is rounded up (product.cpp).
-inline constexpr int64_t kLeastPadded = int64_t{1} << 30;
+inline constexpr int64_t kMinPadded = int64_t{1} << 30;
 
 std::unique_ptr<MatrixProduct> make_product(DeviceState& device, ProductShape shape,
-                                            int64_t least_padded = kLeastPadded);
+                                            int64_t least_padded = kMinPadded);
 
 }  // namespace ofsdp::kernels::cuda

@@ -11,7 +11,7 @@ namespace ofsdp::kernels::cuda {
 namespace {
 
 constexpr float kMillisecondsEach = 5;  // of timing, and a run at least
-constexpr int kMostRuns = 10;
+constexpr int kMaxRuns = 10;
 constexpr float kNever = std::numeric_limits<float>::max();
 
 struct Buffer {
@@ -67,7 +67,7 @@ class Trial {
     const float one = timed(candidate, run, 1);
     if (one == kNever) return kNever;
     const float wanted = kMillisecondsEach / std::max(one, 1e-3f);
-    return timed(candidate, run, std::clamp(static_cast<int>(wanted), 1, kMostRuns));
+    return timed(candidate, run, std::clamp(static_cast<int>(wanted), 1, kMaxRuns));
   }
 
  private:
@@ -120,7 +120,7 @@ class Trial {
 
 int fastest_candidate(const ProductShape& shape, int count, bool may_vary, size_t workspace,
                       const RunCandidate& run) {
-  if (count < 2 || shape.batch * shape.rows * shape.columns * shape.inner < kLeastTried) return 0;
+  if (count < 2 || shape.batch * shape.rows * shape.columns * shape.inner < kMinTried) return 0;
   Trial trial(shape, workspace);
   if (!trial.there()) return 0;
   int best = 0;

@@ -18,7 +18,7 @@ namespace ofsdp::kernels::cuda {
 
 // Multiplications of a product from which a trial is worth its time: below it most of a product is
 // its launch.
-inline constexpr int64_t kLeastTried = int64_t{1} << 28;
+inline constexpr int64_t kMinTried = int64_t{1} << 28;
 
 // Candidate `i` on the legacy stream; whether it could be launched.
 using RunCandidate = std::function<bool(int i, const ProductOperands& operands)>;

@@ -5,7 +5,7 @@
 namespace ofsdp::kernels::cuda {
 namespace {
 
-constexpr int64_t kMostTrialBlocks = 132 * 16;  // loops stride
+constexpr int64_t kMaxTrialBlocks = 132 * 16;  // loops stride
 
 // The finalizers of MurmurHash3 (Appleby): each bit of x changes half of the result's.
 __device__ inline uint32_t mixed(uint32_t x) {
@@ -34,7 +34,7 @@ OFSDP_CUDA_KERNEL digest_kernel(const uint32_t* data, int64_t words, unsigned lo
 }
 
 int64_t blocks_of(int64_t items) {
-  return std::min<int64_t>(blocks_for(items, kThreads), kMostTrialBlocks);
+  return std::min<int64_t>(blocks_for(items, kThreads), kMaxTrialBlocks);
 }
 
 }  // namespace

@@ -97,7 +97,7 @@ cudaError_t channel_norm(const ChannelNorm& n, cudaStream_t stream);
 cudaError_t channel_norm_grad(const ChannelNormGradient& n, cudaStream_t stream);
 
 // Batch normalization over the rows of all ranks, in parts;
-// kernels/ops/norm/joined_batch_normalization.cpp has the formulas. Statistics and joined rows are
+// kernels/ops/norm/batch_normalization.cpp has the formulas. Statistics and joined rows are
 // float32; `extent`, scratch and memory are those of the whole, and sums have its order.
 //
 //   channel_statistics   y [1 + 2 channels]: elements of a channel, means, sums of squares

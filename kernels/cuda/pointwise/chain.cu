@@ -10,8 +10,8 @@ namespace {
 
 template <typename T>
 struct Addresses {
-  const T* x[kMostChainInputs];
-  T* y[kMostChainResults];
+  const T* x[kMaxChainInputs];
+  T* y[kMaxChainResults];
 };
 
 __device__ inline float formula_of(ChainOp op, float a, float b) {
@@ -26,7 +26,7 @@ __device__ inline float formula_of(ChainOp op, float a, float b) {
 template <typename T>
 OFSDP_CUDA_KERNEL chain_kernel(ChainProgram p, Addresses<T> at) {
   OFSDP_CUDA_ITEM(i, p.numel);
-  float values[kMostChainInputs + kMostChainSteps];
+  float values[kMaxChainInputs + kMaxChainSteps];
   for (int k = 0; k < p.inputs; ++k) {
     const int64_t period = p.periods[k];
     values[k] = to_float(at.x[k][period == p.numel ? i : period == 1 ? 0 : i % period]);

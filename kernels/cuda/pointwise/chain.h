@@ -14,17 +14,17 @@
 
 namespace ofsdp::kernels::cuda {
 
-inline constexpr int kMostChainInputs = 12, kMostChainSteps = 64, kMostChainResults = 16;
+inline constexpr int kMaxChainInputs = 12, kMaxChainSteps = 64, kMaxChainResults = 16;
 
 struct ChainProgram {
   DType dtype = DType::kFloat32;
   int64_t numel = 0;
   int inputs = 0, steps = 0, results = 0;
-  int64_t periods[kMostChainInputs] = {};
-  ChainOp ops[kMostChainSteps] = {};
-  uint8_t a[kMostChainSteps] = {}, b[kMostChainSteps] = {};  // values: inputs first, then steps
-  float numbers[kMostChainSteps] = {};
-  uint8_t values[kMostChainResults] = {};  // of the results
+  int64_t periods[kMaxChainInputs] = {};
+  ChainOp ops[kMaxChainSteps] = {};
+  uint8_t a[kMaxChainSteps] = {}, b[kMaxChainSteps] = {};  // values: inputs first, then steps
+  float numbers[kMaxChainSteps] = {};
+  uint8_t values[kMaxChainResults] = {};  // of the results
 };
 
 // x: `inputs` addresses; y: `results` addresses, null where one is not wanted.

@@ -11,7 +11,7 @@
 namespace ofsdp::kernels::cuda {
 namespace {
 
-static_assert(Chain::kMostInputs <= kMostChainInputs && Chain::kMostSteps <= kMostChainSteps);
+static_assert(Chain::kMaxInputs <= kMaxChainInputs && Chain::kMaxSteps <= kMaxChainSteps);
 
 // True for the output's shape and layout, one element, or (plain) its trailing axes.
 bool fits(const TensorDesc& in, const TensorDesc& out) {
@@ -28,7 +28,7 @@ Acceptance accepts(const Problem& p) {
   return accept(
       {floats(dtype),
        alike(p.all_dtype(dtype)),
-       {some_out && p.outputs.size() <= size_t{kMostChainResults}, "it has too many results"},
+       {some_out && p.outputs.size() <= size_t{kMaxChainResults}, "it has too many results"},
        {some_out && std::ranges::all_of(p.inputs, fits_out),
         "an operand is repeated other than along leading axes"}});
 }
@@ -39,7 +39,7 @@ std::unique_ptr<CudaKernel> create(DeviceState& device, const Problem& p) {
   for (size_t i = 0; i < p.outputs.size(); ++i) wanted.push_back(p.has_out(i));
   const CompiledChain compiled = compile_chain(device, program, wanted);
   return make_cuda_kernel([=](cudaStream_t stream, const Launch& l) {
-    void* y[kMostChainResults] = {};
+    void* y[kMaxChainResults] = {};
     for (size_t i = 0; i < wanted.size(); ++i) y[i] = l.out(i);
     return compiled ? compiled(l.inputs.data(), y, stream)
                     : chain(program, l.inputs.data(), y, stream);

@@ -165,7 +165,7 @@ std::string chain_body(const ChainProgram& p, const std::vector<bool>& wanted,
   std::string text = format_text(
       "struct Arguments {{\n  const void* x[{}];\n  void* y[{}];\n  long long periods[{}];\n"
       "  long long numel;\n}};\n",
-      kMostChainInputs, kMostChainResults, kMostChainInputs);
+      kMaxChainInputs, kMaxChainResults, kMaxChainInputs);
   text += R"cuda(
 template <int N>
 struct alignas(sizeof(Element) * N) Elements {

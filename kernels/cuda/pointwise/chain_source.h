@@ -23,9 +23,9 @@
 namespace ofsdp::kernels::cuda {
 
 struct ChainArguments {
-  const void* x[kMostChainInputs] = {};
-  void* y[kMostChainResults] = {};
-  long long periods[kMostChainInputs] = {};
+  const void* x[kMaxChainInputs] = {};
+  void* y[kMaxChainResults] = {};
+  long long periods[kMaxChainInputs] = {};
   long long numel = 0;
 };
 

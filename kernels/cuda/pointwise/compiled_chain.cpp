@@ -66,7 +66,7 @@ Functions functions_of(const DeviceState& device, const std::string& text) {
   return it != known.end() ? it->second : known.emplace(key, load(device, text)).first->second;
 }
 
-constexpr int64_t kMostBlocks = int64_t{1} << 30;
+constexpr int64_t kMaxBlocks = int64_t{1} << 30;
 
 }  // namespace
 
@@ -84,7 +84,7 @@ CompiledChain compile_chain(DeviceState& device, const ChainProgram& program,
     const int64_t pack = wide ? 16 / static_cast<int64_t>(dtype_size(program.dtype)) : 1;
     const int64_t threads = (program.numel + pack - 1) / pack;
     const int64_t blocks = (threads + kChainThreads - 1) / kChainThreads;
-    if (blocks > kMostBlocks) return cudaErrorNotSupported;
+    if (blocks > kMaxBlocks) return cudaErrorNotSupported;
     void* parameters[] = {&arguments};
     const CUresult result =
         driver().launch(wide ? functions.wide : functions.single, static_cast<unsigned>(blocks), 1,

@@ -1,4 +1,4 @@
-// ofsdp.FakeQuantize and its gradients (kernels/ops/pointwise/fake_quantize.cpp), of float32,
+// ofsdp.FakeQuantize and its gradients (kernels/ops/pointwise/quantize.cpp), of float32,
 // float16 and bfloat16, computed in float32.
 //
 // x, dy, y, dx: [elements of the map], dense; y may be x, and dx dy. scale, zero (null: zeros), ds:

@@ -25,7 +25,7 @@ Walk collapsed(const std::vector<int64_t>& shape,
                const std::vector<std::vector<int64_t>>& strides) {
   struct Axis {
     int64_t size;
-    int64_t strides[kMostOperands];
+    int64_t strides[kMaxOperands];
   };
   std::vector<Axis> axes;
   Walk walk;
@@ -45,14 +45,14 @@ Walk collapsed(const std::vector<int64_t>& shape,
       axes.push_back(next);
     }
   }
-  walk.rank = axes.size() > size_t{kMostAxes} ? -1 : static_cast<int>(axes.size());
+  walk.rank = axes.size() > size_t{kMaxAxes} ? -1 : static_cast<int>(axes.size());
   walk.dense = walk.rank == 0 || walk.rank == 1;
   for (size_t k = 0; k < strides.size() && walk.rank == 1; ++k) {
     walk.dense = walk.dense && axes[0].strides[k] == 1;
   }
   for (int a = 0; a < walk.rank; ++a) {
     walk.shape[a] = axes[static_cast<size_t>(a)].size;
-    for (int k = 0; k < kMostOperands; ++k)
+    for (int k = 0; k < kMaxOperands; ++k)
       walk.strides[k][a] = axes[static_cast<size_t>(a)].strides[k];
   }
   return walk;

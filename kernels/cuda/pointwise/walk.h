@@ -6,7 +6,7 @@
 // every operand, so that a loop over dense tensors has one axis. Element i of the walk is row-major
 // over its axes.
 //
-// Errors: more than kMostAxes axes after collapsing: rank is -1, and launchers refuse.
+// Errors: more than kMaxAxes axes after collapsing: rank is -1, and launchers refuse.
 #pragma once
 
 #include <vector>
@@ -15,14 +15,14 @@
 
 namespace ofsdp::kernels::cuda {
 
-inline constexpr int kMostOperands = 4;
+inline constexpr int kMaxOperands = 4;
 
 struct Walk {
   int rank = 0;        // 0: one element
   bool dense = false;  // element i of the walk is the i-th of every operand: no index arithmetic
   int64_t numel = 1;
-  int64_t shape[kMostAxes] = {};
-  int64_t strides[kMostOperands][kMostAxes] = {};
+  int64_t shape[kMaxAxes] = {};
+  int64_t strides[kMaxOperands][kMaxAxes] = {};
 };
 
 // strides[operand][axis of shape]

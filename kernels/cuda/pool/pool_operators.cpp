@@ -130,7 +130,7 @@ CudaImplementation columns(const char* op, bool back) {
           }};
 }
 
-// The shape that the indices count in, as kernels/ops/pool/max_pool_grad.cpp.
+// The shape that the indices count in, as kernels/ops/pool/max_pool.cpp.
 std::vector<int64_t> counted(const Problem& p) {
   using Ints = std::vector<int64_t>;
   const Ints kernel = p.attributes.ints("kernel_shape");

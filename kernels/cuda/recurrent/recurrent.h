@@ -13,7 +13,7 @@ namespace ofsdp::kernels::cuda {
 
 enum class CellKind : uint8_t { kRnn, kGru, kGruResetFirst, kLstm };
 
-struct GateFunction {  // kind: those of kernels/ops/recurrent/recurrent_activation.h, in its order
+struct GateFunction {  // kind: those of kernels/ops/recurrent/recurrent_shape.h, in its order
   int32_t kind = 1;
   float alpha = 0, beta = 0, clip = 0;
   bool needs_argument = false;  // its slope

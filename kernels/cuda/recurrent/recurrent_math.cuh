@@ -1,5 +1,5 @@
 // The activations of gates and their slopes, from the result or, if needs_argument, from the
-// argument; kernels/ops/recurrent/recurrent_activation.cpp has the formulas.
+// argument; kernels/ops/recurrent/recurrent_shape.cpp has the formulas.
 #pragma once
 
 #include "kernels/cuda/recurrent/recurrent.h"

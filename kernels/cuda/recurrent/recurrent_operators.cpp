@@ -13,7 +13,7 @@
 #include "kernels/cuda/recurrent/recurrent.h"
 #include "kernels/cuda/reduce/reduce.h"
 #include "kernels/cuda/shape/movement.h"
-#include "kernels/ops/recurrent/recurrent_kernel.h"
+#include "kernels/ops/recurrent/recurrent_shape.h"
 
 namespace ofsdp::kernels::cuda {
 namespace {

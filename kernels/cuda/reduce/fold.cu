@@ -30,8 +30,8 @@ __device__ inline T stored(Folded<T> v) {
 template <typename V>
 struct Ends {
   using L = std::numeric_limits<V>;
-  static constexpr V kLeast = std::is_integral_v<V> ? L::lowest() : -L::infinity();
-  static constexpr V kMost = std::is_integral_v<V> ? L::max() : L::infinity();
+  static constexpr V kMin = std::is_integral_v<V> ? L::lowest() : -L::infinity();
+  static constexpr V kMax = std::is_integral_v<V> ? L::max() : L::infinity();
 };
 
 struct Joined {
@@ -50,8 +50,8 @@ struct Joined {
   __device__ V start() const {
     switch (kind) {
       OFSDP_CASE(FoldKind::kProduct, V(1));
-      OFSDP_CASE(FoldKind::kMax, Ends<V>::kLeast);
-      OFSDP_CASE(FoldKind::kMin, Ends<V>::kMost);
+      OFSDP_CASE(FoldKind::kMax, Ends<V>::kMin);
+      OFSDP_CASE(FoldKind::kMin, Ends<V>::kMax);
       default:
         return V(0);
     }

@@ -113,7 +113,7 @@ cudaError_t pass(const ReducePass& p, ReduceKind kind, float scale, const In* x,
   const bool packs = p.inner % V == 0 && aligned16(0, 1, x, y);
   const int64_t blocks = blocks_for(p.inner, kWarp * (packs ? V : 1));
   if (items * blocks == 0) return cudaSuccess;
-  if (items * blocks > kMostBlocks) return cudaErrorNotSupported;
+  if (items * blocks > kMaxBlocks) return cudaErrorNotSupported;
   return launch(stream, dim3(static_cast<unsigned>(items * blocks)), dim3(kWarp, kRows),
                 packs ? column_kernel<In, Out, sum, V> : column_kernel<In, Out, sum, 1>, p, join,
                 scale, blocks, x, y);

@@ -78,7 +78,7 @@ cudaError_t copy_as(const CopyPlan& p, const void* src, void* dst, cudaStream_t 
   if (p.tile_axis < 0) return over(p.walk.numel, stream, copy_kernel<T>, p.walk, src, dst);
   const Tiles t = tiles_of(p);
   const int64_t blocks = t.batch.numel * t.tiles_x * t.tiles_y;
-  if (blocks > kMostBlocks) return cudaErrorNotSupported;
+  if (blocks > kMaxBlocks) return cudaErrorNotSupported;
   return launch(stream, dim3(static_cast<unsigned>(blocks)), dim3(kTile, kTileRows), tile_kernel<T>,
                 t, static_cast<const T*>(src), static_cast<T*>(dst));
 }

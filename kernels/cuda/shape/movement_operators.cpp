@@ -150,7 +150,7 @@ struct Cut {
   std::vector<int64_t> starts, steps;
 };
 
-// As kernels/ops/shape/slice.cpp, which has checked the values.
+// As kernels/ops/shape/concat.cpp, which has checked the values.
 Cut cut_of(const Problem& p) {
   const Shape& data = p.in(0).shape;
   const std::vector<int64_t> starts = known_ints(p, 1), axes = known_ints(p, 3),

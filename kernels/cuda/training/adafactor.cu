@@ -3,7 +3,7 @@
 // CPU's roundings of the step.
 #include "kernels/cuda/device/arithmetic.h"
 #include "kernels/cuda/device/device.cuh"
-#include "kernels/optimizers/adafactor.h"
+#include "kernels/optimizers/parameter_updates.h"
 
 namespace ofsdp::kernels::cuda {
 namespace {

@@ -13,7 +13,7 @@ namespace {
 using Limb = unsigned long long;
 
 constexpr int kLimbs = OFSDP_EXACT_LIMBS;
-constexpr int64_t kMostBlocksHere = 1024;  // the loop strides
+constexpr int64_t kMaxBlocksHere = 1024;  // the loop strides
 constexpr int kMantissaBits = 52, kLowest = -256, kBias = 1023 + kMantissaBits;
 constexpr Limb kLow = 0xffffffffu;
 
@@ -95,7 +95,7 @@ __global__ void norm_kernel(const double* limbs, double* squared_norm) {
 
 cudaError_t add_exact_squares(const float* values, int64_t count, ofsdp_exact_sum* sum,
                               cudaStream_t stream) {
-  const int64_t blocks = std::min(blocks_for(count, kThreads), kMostBlocksHere);
+  const int64_t blocks = std::min(blocks_for(count, kThreads), kMaxBlocksHere);
   return launch_blocks(stream, blocks, kThreads, add_kernel, values, count, sum);
 }
 

@@ -2,7 +2,7 @@
 // arguments.
 #include "kernels/cuda/device/arithmetic.h"
 #include "kernels/cuda/device/device.cuh"
-#include "kernels/optimizers/lamb.h"
+#include "kernels/optimizers/parameter_updates.h"
 
 namespace ofsdp::kernels::cuda {
 namespace {
@@ -18,7 +18,7 @@ struct Part {
 };
 
 struct Launch {
-  Part parts[kMostLambParts];
+  Part parts[kMaxLambParts];
   int32_t count;
   int32_t blocks;
 };
@@ -134,7 +134,7 @@ View view_of(const OptimizerSettings& s, const ofsdp_parameter_parts& p) {
   return {p.param, p.states[0], p.states[1], p.squares, p.partials, p.state, p.numbers, s};
 }
 
-// kMostLambParts at a time; empty parts have no block.
+// kMaxLambParts at a time; empty parts have no block.
 template <typename F>
 cudaError_t in_launches(const ofsdp_parameter_parts& p, const F& run) {
   Launch launch{};
@@ -147,7 +147,7 @@ cudaError_t in_launches(const ofsdp_parameter_parts& p, const F& run) {
     const ofsdp_parameter_part& part = p.parts[i];
     if (part.count == 0) continue;
     const int64_t blocks = blocks_for(part.count, kBlock);
-    if (launch.count == kMostLambParts || launch.blocks + blocks > kMostBlocks) {
+    if (launch.count == kMaxLambParts || launch.blocks + blocks > kMaxBlocks) {
       if (const cudaError_t error = flush(); error != cudaSuccess) return error;
     }
     launch.parts[launch.count++] = {part.begin, part.count, part.parameter, launch.blocks,

@@ -1,7 +1,7 @@
 // --fmad=false keeps the CPU's roundings of the step.
 #include "kernels/cuda/device/arithmetic.h"
 #include "kernels/cuda/device/device.cuh"
-#include "kernels/optimizers/element_update.h"
+#include "kernels/optimizers/updates.h"
 
 namespace ofsdp::kernels::cuda {
 namespace {

@@ -5,6 +5,7 @@
 #include "kernels/cuda/device/arithmetic.h"
 #include "kernels/cuda/device/device.cuh"
 #include "kernels/cuda/device/elements.cuh"
+#include "kernels/optimizers/parameter_updates.h"
 #include "kernels/optimizers/updates.h"
 
 namespace ofsdp::kernels::cuda {

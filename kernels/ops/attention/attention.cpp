@@ -6,13 +6,16 @@
 // formulas in kernels/cpu/attention.h. No gradient flows back through output 3.
 // https://onnx.ai/onnx/operators/onnx__Attention.html
 //
-// Attributes of our own, set by fusion where no past is joined (kernels/core/head_layout.h):
+// Attributes of our own, set by fusion if no past is joined (kernels/core/head_layout.h):
 // layouts say where in the tensors at the inputs the heads of Q, K and V lie; K and V may be absent
 // then, and lie in Q's tensor. ofsdp_result_perm: Y is that Transpose of [B, heads, S, width].
+
+#include <algorithm>
 #include <array>
 #include <cmath>
 
 #include "kernels/core/memory.h"
+#include "kernels/cpu/broadcast.h"
 #include "kernels/cpu/strided_copy.h"
 #include "kernels/ops/attention/attention_shape.h"
 #include "kernels/ops/operators.h"
@@ -48,7 +51,8 @@ Status check_past(const InferContext& c, const AttentionInputs& in) {
   return ok_status();
 }
 
-// Returns `in` with keys and values that hold the past; those with a layout join none.
+// Returns `in` with the past joined in front of keys and values. Operands with a layout have no
+// past.
 AttentionInputs with_past(AttentionInputs in, const Attributes& attributes) {
   if (!attributes.has(kKeyLayout)) in.k.shape = joined_shape(in.k, in.past, attributes);
   if (!attributes.has(kValueLayout)) in.v.shape = joined_shape(in.v, in.past, attributes);
@@ -59,7 +63,7 @@ Ref slice_keys(GradBuilder& b, Ref x, int64_t from, int64_t to) {
   return b.emit1("Slice", {x, b.ints({from}), b.ints({to}), b.ints({2})});
 }
 
-// Cuts the gradient of joined keys or values into that of the past and that of the new ones.
+// Splits the gradient of joined keys or values into the gradients of the past and of the new ones.
 void set_joined_grad(GradBuilder& b, Ref grad, size_t output, size_t input, size_t past_input) {
   if (b.grad_output(output)) grad = b.emit1("Add", {grad, b.grad_output(output)});
   const bool has_past = past_input < b.num_inputs() && b.input(past_input);
@@ -104,8 +108,8 @@ RefTensor operand_of(const ReferenceContext& c, size_t input, const char* layout
   return c.inputs[held_by(c.inputs, input, 0)];
 }
 
-// Joins past and new keys (or values), or unpacks heads, into output `output` or the workspace, of
-// which it takes its part.
+// Joins past and new keys (or values), or unpacks heads, into output `output` or into a part of the
+// workspace.
 struct JoinedKeys {
   JoinedKeys(const Problem& p, size_t input, size_t past_input, size_t output, size_t& workspace)
       : given(held_by(p, input, 0)) {
@@ -190,7 +194,7 @@ void grad(GradBuilder& b) {
   attributes.set("past_length", input(4) ? b.desc(input(4)).shape[2] : int64_t{0});
   const Ref mask = input(3);
   const bool mask_grad = mask && b.needs_grad(3) && is_floating(b.desc(mask).dtype);
-  // One gradient, in a tensor as Q's, where Q's holds all three; no trained mask comes with it.
+  // One gradient, in a tensor like Q's, if that holds all three; then no mask is trained.
   const size_t outputs = mask_grad ? 4 : input(1) ? 3 : 1;
   const auto made = b.emit("ofsdp.AttentionGrad",
                            {dy, b.input(0), cache ? b.output(1) : input(1),

@@ -2,31 +2,31 @@
 // past_length: dQ, dK, dV and, over all of [B, heads, queries, keys of the mask], dmask. K and V
 // hold the past already. Formulas in kernels/cpu/attention.h.
 //
-// Y and statistics are both there or both absent: what ofsdp.AttentionWithStatistics gave for the
-// same operands. A kernel may read them,
+// Y and statistics are both present or both absent: the results of ofsdp.AttentionWithStatistics
+// for the same operands. A kernel may read them,
 //
 //   P = exp(masked scores - statistics), rowsum(P dP) = rowsum(dY Y)
 //
-// or find both again. Y has the places of dY; with y_perm, four axes of which the last is 3, it is
-// what a Transpose made of [B, heads, queries, width]: exporters put one after attention.
+// or compute both again. Y is laid out as dY is; with y_perm (four axes, the last one 3), it is the
+// Transpose of [B, heads, queries, width] that exporters put after attention.
 //
 // Layouts and ofsdp_result_perm (kernels/core/head_layout.h) are Attention's: dQ, dK and dV lie as
-// Q, K and V do, dY as Y. Where K and V are absent, dQ's tensor holds all three gradients, which
-// must leave no element of it out.
+// Q, K and V do, dY as Y. If K and V are absent, dQ's tensor holds all three gradients, which must
+// cover all of the elements.
 //
 // ofsdp.AttentionWithStatistics(Q, K, V, mask, lengths): Attention without cached keys, with its
-// attributes, that leaves what its gradient would have to find again.
-// importer/passes/passes.h puts it where a device has kernels for it; it comes after
-// the backward nodes are made, so it has no gradient.
+// attributes. It also returns the statistics that the gradient would have to compute again. A pass
+// inserts it if a device has kernels for it (importer/passes/passes.h), after the backward nodes
+// are made, so it has no gradient.
 //
 //   Y            as of Attention
 //   statistics   float32 [B, heads, queries]: max + log(sum(e^(score - max))) over the masked
 //                scores of a query, in the natural base: the log-sum-exp of FlashAttention, the
 //                `Stats` [B, heads, queries, 1] of cuDNN
 //
-// A query that sees no key has statistics of +infinity, as FlashAttention-2 has it: e^(score -
-// statistics) is 0 whatever stands for its scores. Kernels that read statistics must give such a
-// query no gradient whatever they are, since another library's forward pass may have written them.
+// A query that sees no key has statistics of +infinity, as in FlashAttention-2: then e^(score -
+// statistics) is 0 for all scores. Kernels that read statistics must give such a query no gradient
+// even if the statistics differ, since another library's forward pass may have written them.
 #include <algorithm>
 #include <cmath>
 
@@ -137,7 +137,7 @@ std::unique_ptr<Kernel> create(const Problem& p) {
       kernel.workspace_bytes());
 }
 
-// Y by its places in memory, and the statistics, for the operands of a sample.
+// Y in memory order, and the statistics, of a reference.
 struct Found {
   std::vector<double> y, statistics;
 };
@@ -180,7 +180,7 @@ Acceptance statistics_accepts(const Problem& p) {
                               p.inputs.size(), kMask, kLengths);
 }
 
-// The bits of Attention: its kernel.
+// Uses Attention's kernel, for the same bits.
 template <typename T>
 std::unique_ptr<Kernel> statistics_create(const Problem& p) {
   const AttentionShape s = attention_shape(inputs_of(p.inputs), p.attributes);

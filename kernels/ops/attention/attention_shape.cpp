@@ -1,3 +1,5 @@
+// Checks and sizes of attention, for the kernels of all devices.
+// A file of its own: the CUDA library compiles it too, without CPU kernels.
 #include "kernels/ops/attention/attention_shape.h"
 
 #include <algorithm>
@@ -10,7 +12,7 @@ namespace {
 
 constexpr int64_t kAxes[] = {0, 1, 2, 3};
 
-// The attributes of Q, K or V.
+// The layout attributes of Q, K or V.
 struct OperandNames {
   const char *layout, *heads;
 };
@@ -60,7 +62,7 @@ HeadStrides transposed_strides(const AttentionShape& s, const std::vector<int64_
   return {steps[0], steps[1], steps[2]};
 }
 
-// Y has three axes where Q has.
+// Y has three axes if Q has.
 bool is_packed(const AttentionInputs& in, const Attributes& attributes) {
   return in.q.shape.rank() == 3 && !attributes.has(kQueryLayout);
 }

@@ -1,6 +1,5 @@
-// Shared by Attention and its gradient: their operands as kernels/cpu/attention.h takes them, from
+// Shared by Attention and the gradient: their operands as kernels/cpu/attention.h takes them, from
 // their shapes or from their layouts (kernels/core/head_layout.h).
-// Values; any thread. Errors: kInput from infer.
 #pragma once
 
 #include <algorithm>
@@ -16,29 +15,29 @@ namespace ofsdp::kernels::ops {
 struct AttentionInputs {
   TensorDesc q, k, v, mask;
   bool lengths = false;
-  int64_t past = 0;  // keys of the past, when k does not hold them yet
+  int64_t past = 0;  // keys of the past, if k does not hold them yet
 };
 
 Status check_attention(const AttentionInputs& in, const Attributes& attributes);
 
-// k and v hold all keys, those of the past included (their strides are those of `in`).
+// k and v hold all keys, past ones included, with the strides of `in`.
 AttentionShape attention_shape(const AttentionInputs& in, const Attributes& attributes);
 
 // The shape of Y. REQUIRES: check_attention has passed.
 Shape result_shape(const AttentionInputs& in, const AttentionShape& s,
                    const Attributes& attributes);
 
-// An error unless the attribute is absent, or four axes of which the last is 3.
+// Returns an error unless the attribute is absent, or four axes with the last one 3.
 Status check_rows_perm(const Attributes& attributes, const char* name);
 
 Status check_lengths(const AttentionShape& s, const int64_t* lengths);  // one a sample
 
-// Returns the places of the heads in the Y that ofsdp.AttentionGrad reads: those of dY, or with
-// y_perm those that Transpose gives [B, heads, queries, width].
+// Returns the strides of the heads in the Y that ofsdp.AttentionGrad reads: the strides of dY, or,
+// with y_perm, of [B, heads, queries, width] after that Transpose.
 HeadStrides kept_strides(const AttentionShape& s, const Attributes& attributes);
 
-// Plain loops in double. Probabilities and what leads to them, for all [batch, heads, queries]:
-// f(b, h, query, raw scores, capped, masked, probabilities).
+// Plain loops in double: calls f(b, h, query, raw scores, capped, masked, probabilities) for all
+// [batch, heads, queries].
 struct AttentionRow {
   int64_t b = 0, h = 0, kv = 0, query = 0;
   std::vector<double> raw = {}, capped = {}, masked = {}, probability = {};
@@ -47,12 +46,12 @@ void reference_attention(const AttentionShape& s, const std::vector<double>& q,
                          const std::vector<double>& k, const RefTensor* mask,
                          const RefTensor* lengths,
                          const std::function<void(const AttentionRow&)>& f);
-// Adds the row of Y, whose heads are at `at`. REQUIRES: it is 0 before.
+// Adds the row to Y, whose heads have the strides `at`. REQUIRES: the row of Y is 0.
 void add_attention_row(const AttentionShape& s, const HeadStrides& at, const AttentionRow& row,
                        const std::vector<double>& v, std::vector<double>& y);
-double log_sum_exp(const std::vector<double>& masked);  // infinity where nothing is seen
+double log_sum_exp(const std::vector<double>& masked);  // infinity if the query sees no key
 
-// The input that holds K or V: its own, or Q's where it is absent.
+// Returns the input that holds K or V: its own, or Q's if it is absent.
 inline size_t held_by(const Problem& p, size_t own, size_t queries) {
   return p.has_in(own) ? own : queries;
 }
@@ -71,7 +70,7 @@ Acceptance accepts_attention(const Problem& p, const AttentionShape& s, size_t c
     if (p.has_in(i) && !right) return Acceptance::refuse(not_of_type<T>());
   }
   if (!p.all_plain()) return Acceptance::refuse(kNotPlain);
-  if (s.queries > kMostQueries) {
+  if (s.queries > kMaxQueries) {
     return Acceptance::refuse("more queries than are cut into blocks");
   }
   return accept_if(AttentionKernel<T>::is_available(),

@@ -1,7 +1,12 @@
+// MultiHeadAttention and GroupQueryAttention of ONNX Runtime.
+//
 // MultiHeadAttention(query, key, value, bias, key_padding_mask, attention_bias, past_key,
 // past_value): q [B, S, D], k [B, L, D], v [B, L, D_v], with the three parts of bias added; or
 // k and v as [B, heads, L, width]; or packed: query [B, S, heads, 3, width] alone, or key
 // [B, L, heads, 2, width] without value.
+
+#include <cmath>
+
 #include "kernels/ops/attention/microsoft_attention.h"
 
 namespace ofsdp::kernels::ops {
@@ -72,12 +77,12 @@ Result<Descs> infer(const InferContext& c) {
   return outputs_of(f, in[0].dtype);
 }
 
-// x with its part of the bias.
+// Returns x plus its part of the bias.
 Ref biased(BodyBuilder& b, Ref x, const std::vector<Ref>& bias, size_t part) {
   return bias.empty() ? x : b.add(x, bias[part]);
 }
 
-// Part number `part` of the axis in front of the last, as [B, heads, rows, width].
+// Returns part `part` of the axis in front of the last, as [B, heads, rows, width].
 std::vector<Ref> packed_heads(BodyBuilder& b, Ref x, int64_t parts, const FusedAttention& f) {
   const std::vector<int64_t> ones(static_cast<size_t>(parts), 1);
   std::vector<Ref> made =
@@ -186,6 +191,240 @@ void add_multi_head_attention(Registry& registry) {
   using namespace multi_head_attention;
   add_without_kernel(registry, "MultiHeadAttention", {multi::infer, nullptr, multi::reference},
                      multi::body, 1);
+}
+
+// GroupQueryAttention(query, key, value, past_key, past_value, seqlens_k, total_sequence_length,
+// cos_cache, sin_cache, position_ids, attention_bias, head_sink, k_scale, v_scale, q_norm_weight,
+// k_norm_weight): grouped heads, causal; without key the query holds q, k and v in each row. q and
+// k are normalized (with their weights), then rotated (do_rotary); positions count from 0.
+// seqlens_k is the number of valid keys less one: rows are padded on the right.
+
+namespace group_query_attention {
+namespace {
+namespace group {
+
+enum Input : size_t {
+  kQuery,
+  kKey,
+  kValue,
+  kPastKey,
+  kPastValue,
+  kSeqlens,
+  kTotal,
+  kCos,
+  kSin,
+  kPositions,
+  kBias,
+  kSink,
+  kKeyScale,
+  kValueScale,
+  kQueryNorm,
+  kKeyNorm,
+  kInputs
+};
+
+Result<FusedAttention> form(const Attributes& attributes, const Descs& in) {
+  OFSDP_RETURN_IF_ERROR(expect_rank(in[kQuery], 3, "query"));
+  const Shape& q = in[kQuery].shape;
+  const bool packed = !in[kKey].present();
+  FusedAttention f;
+  f.batch = q[0];
+  f.queries = f.keys = q[1];
+  f.kv_heads = attributes.i("kv_num_heads", 0);
+  const int64_t heads = attributes.i("num_heads", 0);
+  if (f.kv_heads <= 0 || heads % f.kv_heads != 0) {
+    return input_error("attribute 'kv_num_heads': expected a divisor of num_heads {}, found {}",
+                       heads, f.kv_heads);
+  }
+  const int64_t all = packed ? heads + 2 * f.kv_heads : heads;
+  if (heads <= 0 || q[2] % all != 0) {
+    return input_error("input 'query': expected rows of {} heads, found {}", all,
+                       in[kQuery].text());
+  }
+  f.heads = heads;
+  f.width = f.v_width = q[2] / all;
+  read_scores(attributes, f);
+  f.softcap = static_cast<double>(attributes.f("softcap", 0));
+  f.causal = attributes.i("causal", 1) != 0;
+  f.window = std::max<int64_t>(attributes.i("local_window_size", -1), 0);
+  f.smooth = attributes.i("smooth_softmax", 0) != 0;
+  if (packed) return f;
+  const Shape rows{f.batch, f.keys, f.kv_heads * f.width};
+  OFSDP_RETURN_IF_ERROR(expect_rank(in[kValue], 3, "value"));
+  OFSDP_RETURN_IF_ERROR(expect_shape(in[kKey], rows, "key"));
+  OFSDP_RETURN_IF_ERROR(expect_shape(in[kValue], rows, "value"));
+  return f;
+}
+
+bool rotates(const Attributes& attributes) { return attributes.i("do_rotary", 0) != 0; }
+
+Status check_rotary(const Attributes& attributes, const Descs& in, const FusedAttention& f) {
+  if (!rotates(attributes)) return ok_status();
+  const Shape& cos = in[kCos].shape;
+  const bool fits = cos.rank() == 2 && cos == in[kSin].shape && cos[0] >= f.queries && cos[1] > 0 &&
+                    2 * cos[1] <= f.width;
+  if (!fits) {
+    return input_error(
+        "expected cos_cache and sin_cache of one shape, at least [{}, at most {}], "
+        "found {} and {}",
+        f.queries, f.width / 2, in[kCos].text(), in[kSin].text());
+  }
+  return expect_shape(in[kPositions], {f.batch, f.queries}, "position_ids");
+}
+
+// The total length must be the whole prompt's, if it is known.
+Status check_total(const InferContext& c, const FusedAttention& f) {
+  const Constant* total = c.constant(kTotal);
+  if (total == nullptr || total->desc.numel() != 1) return ok_status();
+  const double found = to_doubles(total->desc, total->bytes.data())[0];
+  if (found == static_cast<double>(f.keys)) return ok_status();
+  return input_error(
+      "input 'total_sequence_length': expected {}, the keys without a past, found "
+      "{}",
+      f.keys, found);
+}
+
+Result<Descs> infer(const InferContext& c) {
+  Descs in = c.inputs;
+  in.resize(std::max<size_t>(in.size(), kInputs));
+  OFSDP_ASSIGN_OR_RETURN(const FusedAttention f, form(c.attributes, in));
+  OFSDP_RETURN_IF_ERROR(check_no_past(in[kPastKey], 2, "past_key"));
+  OFSDP_RETURN_IF_ERROR(check_no_past(in[kPastValue], 2, "past_value"));
+  if (in[kSeqlens].present() && in[kSeqlens].numel() != f.batch) {
+    return input_error("input 'seqlens_k': expected {} lengths, found {}", f.batch,
+                       in[kSeqlens].text());
+  }
+  OFSDP_RETURN_IF_ERROR(check_total(c, f));
+  OFSDP_RETURN_IF_ERROR(check_rotary(c.attributes, in, f));
+  OFSDP_RETURN_IF_ERROR(check_bias(in[kBias], f));
+  OFSDP_RETURN_IF_ERROR(expect_shape(in[kSink], {f.heads}, "head_sink"));
+  OFSDP_RETURN_IF_ERROR(expect_shape(in[kQueryNorm], {f.width}, "q_norm_weight"));
+  OFSDP_RETURN_IF_ERROR(expect_shape(in[kKeyNorm], {f.width}, "k_norm_weight"));
+  OFSDP_RETURN_IF_ERROR(expect_attribute(c.attributes, "kv_cache_bit_width", 0));
+  OFSDP_RETURN_IF_ERROR(refuse_output(c, 3, "output_qk"));
+  return outputs_of(f, in[kQuery].dtype);
+}
+
+float norm_epsilon(const Attributes& attributes, const char* own) {
+  return attributes.f(own, attributes.f("qk_norm_epsilon", 1e-6f));
+}
+
+// Rows of heads [B, S, heads width], each head normalized.
+Ref normalized(BodyBuilder& b, Ref x, Ref weight, const char* epsilon, int64_t heads) {
+  if (!weight) return x;
+  const Shape rows = b.desc(x).shape;
+  const Ref apart = b.reshape(x, Shape{rows[0], rows[1], heads, rows[2] / heads});
+  const Ref made =
+      b.emit1("RMSNormalization", {apart, weight},
+              {{"axis", int64_t{-1}}, {"epsilon", norm_epsilon(b.attributes(), epsilon)}});
+  return b.reshape(made, rows);
+}
+
+// Positions 0, 1, ... of each sample, or position_ids.
+Ref positions(BodyBuilder& b, const FusedAttention& f) {
+  if (b.input(kPositions)) return b.cast(b.input(kPositions), DType::kInt64);
+  std::vector<int64_t> numbers;
+  for (int64_t i = 0; i < f.batch * f.queries; ++i) numbers.push_back(i % f.queries);
+  return b.reshape(b.ints(numbers), Shape{f.batch, f.queries});
+}
+
+Ref rotated(BodyBuilder& b, Ref x, Ref places, const FusedAttention& f, int64_t heads) {
+  Attributes attributes{{"num_heads", heads},
+                        {"interleaved", b.attributes().i("rotary_interleaved", 0)}};
+  const int64_t dim = 2 * b.desc(b.input(kCos)).shape[1];
+  if (dim < f.width) attributes.set("rotary_embedding_dim", dim);
+  return b.emit1("RotaryEmbedding", {x, b.input(kCos), b.input(kSin), places}, attributes);
+}
+
+void body(BodyBuilder& b) {
+  const Descs in = input_descs(b, kInputs);
+  const FusedAttention f = *form(b.attributes(), in);
+  std::vector<Ref> rows{b.input(kQuery), b.input(kKey), b.input(kValue)};
+  if (!rows[1]) {
+    const int64_t q = f.heads * f.width, kv = f.kv_heads * f.width;
+    rows = b.emit("Split", {rows[0], b.ints({q, kv, kv})}, {{"axis", int64_t{-1}}}, 3);
+  }
+  rows[0] = normalized(b, rows[0], b.input(kQueryNorm), "q_norm_epsilon", f.heads);
+  rows[1] = normalized(b, rows[1], b.input(kKeyNorm), "k_norm_epsilon", f.kv_heads);
+  if (rotates(b.attributes())) {
+    const Ref places = positions(b, f);
+    rows[0] = rotated(b, rows[0], places, f, f.heads);
+    rows[1] = rotated(b, rows[1], places, f, f.kv_heads);
+  }
+  AttentionRefs refs;
+  refs.q = split_heads(b, rows[0], f.heads);
+  refs.k = split_heads(b, rows[1], f.kv_heads);
+  refs.v = split_heads(b, rows[2], f.kv_heads);
+  refs.bias = b.input(kBias);
+  refs.seqlens = b.input(kSeqlens);
+  refs.sink = b.input(kSink);
+  b.set_output(0, attend(b, f, refs));
+  set_presents(b, refs);
+}
+
+HeadElement normalized_heads(HeadElement x, const RefTensor* weight, double epsilon,
+                             int64_t width) {
+  if (weight == nullptr) return x;
+  return [=](int64_t sample, int64_t head, int64_t row, int64_t i) {
+    double squares = 0;
+    for (int64_t k = 0; k < width; ++k) squares += std::pow(x(sample, head, row, k), 2);
+    const double mean = squares / static_cast<double>(width);
+    return x(sample, head, row, i) / std::sqrt(mean + epsilon) * (*weight)[i];
+  };
+}
+
+HeadElement rotated_heads(const ReferenceContext& c, HeadElement x) {
+  if (!rotates(c.attributes)) return x;
+  const RefTensor &cos = c.inputs[kCos], &sin = c.inputs[kSin];
+  const RefTensor* places = given(c.inputs, kPositions);
+  const int64_t half = cos.desc.shape[1], rows = c.inputs[0].desc.shape[1];
+  const bool neighbours = c.attributes.i("rotary_interleaved", 0) != 0;
+  return [=, &cos, &sin](int64_t sample, int64_t head, int64_t row, int64_t i) {
+    if (i >= 2 * half) return x(sample, head, row, i);
+    const bool second = neighbours ? i % 2 == 1 : i >= half;
+    const int64_t pair = neighbours ? i / 2 : i % half;
+    const int64_t a = neighbours ? 2 * pair : pair, z = neighbours ? a + 1 : pair + half;
+    const double given =
+        places == nullptr ? static_cast<double>(row) : (*places)[sample * rows + row];
+    const int64_t at = static_cast<int64_t>(given) * half + pair;
+    const double first = x(sample, head, row, a), last = x(sample, head, row, z);
+    return second ? first * sin[at] + last * cos[at] : first * cos[at] - last * sin[at];
+  };
+}
+
+std::vector<RefTensor> reference(const ReferenceContext& c) {
+  Descs in = descs_of(c.inputs);
+  in.resize(std::max<size_t>(in.size(), kInputs));
+  const FusedAttention f = *form(c.attributes, in);
+  const bool packed = !in[kKey].present();
+  const RefTensor &q = c.inputs[kQuery], &k = packed ? q : c.inputs[kKey],
+                  &v = packed ? q : c.inputs[kValue];
+  const int64_t key_column = packed ? f.heads * f.width : 0;
+  const int64_t value_column = packed ? key_column + f.kv_heads * f.width : 0;
+  const auto prepared = [&](const RefTensor& x, int64_t column, size_t weight,
+                            const char* epsilon) {
+    return rotated_heads(
+        c, normalized_heads(heads_in_rows(x, column, f.width), given(c.inputs, weight),
+                            static_cast<double>(norm_epsilon(c.attributes, epsilon)), f.width));
+  };
+  const AttentionTensors t{prepared(q, 0, kQueryNorm, "q_norm_epsilon"),
+                           prepared(k, key_column, kKeyNorm, "k_norm_epsilon"),
+                           heads_in_rows(v, value_column, f.width),
+                           nullptr,
+                           given(c.inputs, kBias),
+                           given(c.inputs, kSeqlens),
+                           given(c.inputs, kSink)};
+  return with_presents(c, reference_attend(f, t, c.output_descs[0]), t);
+}
+
+}  // namespace group
+}  // namespace
+}  // namespace group_query_attention
+
+void add_group_query_attention(Registry& registry) {
+  using namespace group_query_attention;
+  add_without_kernel(registry, "GroupQueryAttention", {group::infer, nullptr, group::reference},
+                     group::body, 1);
 }
 
 }  // namespace ofsdp::kernels::ops

@@ -1,11 +1,11 @@
 // RotaryEmbedding(x, cos, sin, positions): pairs (a, b) of a head's first rotary_embedding_dim
 // elements are rotated by the angle of their position, a' = a cos - b sin, b' = a sin + b cos; the
-// rest stays. Pairs are halves (i, i + dim / 2), or neighbours when interleaved. x is
-// [B, heads, S, D], or [B, S, heads D] with num_heads. Without positions the caches are [B, S, .].
-// dx is the rotation back: the same with -sin. The caches are tables; no gradient goes there.
+// rest stays. Pairs are halves (i, i + dim / 2), or neighbours if interleaved. x is [B, heads, S,
+// D], or [B, S, heads D] with num_heads. Without positions the caches are [B, S, .]. dx is the
+// inverse rotation: the same with -sin. The caches are tables without a gradient.
 // https://onnx.ai/onnx/operators/onnx__RotaryEmbedding.html
 //
-// com.microsoft.RotaryEmbedding(x, positions, cos, sin) has its inputs in another order; a single
+// com.microsoft.RotaryEmbedding(x, positions, cos, sin) has the inputs in another order; a single
 // position is the offset of the first step. Attributes scale (not 1) and is_packed_batching are
 // refused.
 // https://github.com/microsoft/onnxruntime/blob/main/docs/ContribOperators.md
@@ -29,7 +29,7 @@ struct Extent {
   int64_t batch, heads, steps, width, dim;
   bool packed, interleaved;
 
-  // Row r in memory: its sample and its place in the sequence.
+  // Row r in memory: the sample and the position in the sequence.
   int64_t sample(int64_t r) const { return r / (heads * steps); }
   int64_t step(int64_t r) const { return packed ? r / heads % steps : r % steps; }
 };
@@ -40,7 +40,7 @@ Extent extent(const Shape& x, const Shape& cos, const Attributes& attributes) {
   e.batch = x[0];
   e.dim = attributes.i("rotary_embedding_dim", 0);
   e.heads = e.packed ? attributes.i("num_heads", 0) : x[1];
-  // com.microsoft leaves num_heads out when the cache says how wide a head is.
+  // com.microsoft omits num_heads if the cache gives the width of a head.
   if (e.packed && e.heads == 0 && e.dim == 0)
     e.heads = x[2] / std::max<int64_t>(2 * cos[cos.rank() - 1], 1);
   e.steps = e.packed ? x[1] : x[2];

@@ -1,14 +1,14 @@
-// Convolutions as products of matrices, where oneDNN has no build.
+// Convolutions as products of matrices, for builds without oneDNN.
 //
-// [Note: columns] For one image and group, row p of the columns holds what the window sees at
-// output position p: for each tap the C/group channels, zeros in the padding. With the weights in
-// the same order, W [M/group, taps x C/group]:
+// [Note: columns] For one image and group, row p of the columns holds the inputs under the window
+// at output position p: for each tap the C/group channels, zeros in the padding. With the weights
+// in the same order, W [M/group, taps x C/group]:
 //
 //   y = columns W^T + b        d columns = dy W, added into dx where they came from
 //   dW = the sum over images of dy^T columns
 //
-// Images are channels-last inside; those of plain operands are turned one by one. A window of one
-// tap that neither skips nor pads needs no columns: they are the image.
+// Images are channels-last inside; plain operands are transposed image by image. A window of one
+// tap without strides and pads needs no columns: the image has that form.
 #include <algorithm>
 #include <optional>
 
@@ -25,7 +25,7 @@ namespace {
 
 constexpr int64_t kGrain = 4096;  // elements of columns worth a thread
 
-// f(index of the tap among all of all positions, input position or -1 in the padding).
+// Calls f(index of the tap among all of all positions, input position or -1 in the padding).
 void for_each_place(const Window& w, int64_t begin, int64_t end, const auto& f) {
   int64_t place = begin * w.taps();
   for (int64_t p = begin; p < end; ++p) {
@@ -45,7 +45,7 @@ void for_each_place(const Window& w, int64_t begin, int64_t end, const auto& f) 
   }
 }
 
-// The images of an operand [N, C, spatial...], channels-last for who reads or writes them.
+// The images of an operand [N, C, spatial...], which readers and writers see channels-last.
 class Images {
  public:
   Images(const TensorDesc& desc, size_t& workspace)

@@ -1,7 +1,7 @@
-// Shared by Conv and its two gradients: the numbers of the problem, and the kernels that there are.
+// Shared by Conv and the two gradients: the sizes of the problem, and the kernels.
 //
 // x [N, C, spatial...], w [M, C/group, kernel...], bias [M], y [N, M, outputs...]; 1 to 3 spatial
-// axes. Values; any thread.
+// axes.
 #pragma once
 
 #include "kernels/core/kernel.h"
@@ -14,11 +14,11 @@ Result<ConvShape> infer_conv(const Attributes& attributes, const Shape& x, const
 ConvShape known_conv(const Attributes& attributes, const Shape& x, const Shape& w);
 ConvShape conv_of(const Problem& problem);  // of a Conv
 
-// The attributes that a gradient node of this convolution carries, and the way back.
+// Converts the sizes to the attributes of a gradient node, and back.
 Attributes conv_attributes(const ConvShape& shape);
 ConvShape conv_of_grad(const Attributes& attributes);
 
-// Whether some operand is empty: the gradients are zeros, which this kernel writes.
+// Returns whether some operand is empty: then the gradients are zeros, which this kernel writes.
 bool sums_nothing(const ConvShape& shape);
 std::unique_ptr<Kernel> make_conv_zeros();
 
@@ -41,8 +41,8 @@ void for_each_product(const ConvShape& s, const auto& f) {
 
 // --- kernels, and plain loops for types that no library has ---
 //
-// Operands are those of Conv (x, w, optional b -> y), ofsdp.ConvGradInput (dy, w -> dx) and
-// ofsdp.ConvGradWeights (x, dy -> dw, optional db), with the attributes these nodes carry, in any
+// Kernels of Conv (x, w, optional b -> y), ofsdp.ConvGradInput (dy, w -> dx) and
+// ofsdp.ConvGradWeights (x, dy -> dw, optional db), with the attributes of these nodes, in any
 // layout. The loops take float32 and float64.
 
 Acceptance accepts_conv_loops(const Problem& problem);
@@ -74,7 +74,7 @@ std::unique_ptr<Kernel> make_winograd_conv_grad_input(const Problem& problem);
 Acceptance winograd_accepts_conv_grad_weights(const Problem& problem);
 std::unique_ptr<Kernel> make_winograd_conv_grad_weights(const Problem& problem);
 
-// oneDNN's kernels, or columns where it has none, for operators that put them into their own.
+// oneDNN's kernels, or columns if it has none, for operators that put them into their own.
 template <auto onednn_accepts, auto onednn_create, auto else_accepts, auto else_create>
 struct LibraryConv {
   static Acceptance accepts(const Problem& p) {

@@ -1,10 +1,10 @@
 // DeformConv(X [N, C, H, W], W [M, C / group, kH, kW], offset, B, mask): a convolution that reads X
-// between its pixels. Tap k of output place p reads at the place of an ordinary convolution plus
-// offset [N, offset_group, kH kW, (y, x), oH oW], linearly between 4 pixels and 0 outside, times
-// mask [N, offset_group, kH kW, oH oW]. A channel belongs to one of offset_group groups.
+// between pixels. Tap k of output place p reads at the place of an ordinary convolution plus offset
+// [N, offset_group, kH kW, (y, x), oH oW], linearly between 4 pixels and 0 outside, times mask [N,
+// offset_group, kH kW, oH oW]. A channel belongs to one of offset_group groups.
 //
-// It has no kernel: its body is GridSample, Mul and MatMul, so all operands have
-// gradients. Two spatial axes. https://onnx.ai/onnx/operators/onnx__DeformConv.html
+// It has no kernel: the body is GridSample, Mul and MatMul, so all operands have gradients. Two
+// spatial axes. https://onnx.ai/onnx/operators/onnx__DeformConv.html
 #include <bit>
 #include <cmath>
 
@@ -74,8 +74,8 @@ Ref numbers(BodyBuilder& b, DType dtype, const Shape& shape, const std::vector<d
   return b.constant(std::make_shared<const Constant>(Constant{desc, std::move(bytes)}));
 }
 
-// X is filled up with zeros to sizes that are powers of two: coordinates of whole pixels, which
-// offsets of 0 have, are then exact.
+// X is padded with zeros to sizes that are powers of two: then the coordinates of whole pixels
+// (offsets of 0) are exact.
 int64_t filled(int64_t size) {
   return static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(size)));
 }

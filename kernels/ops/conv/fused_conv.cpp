@@ -1,10 +1,10 @@
 // com.microsoft.FusedConv(X, W, B, Z): Conv, plus Z, then the operator that attribute activation
-// names, with the numbers of activation_params as its attributes.
+// names, with the numbers of activation_params as the attributes.
 //
 // com.microsoft.NhwcConv(X, W, B) and NhwcFusedConv(X, W, B, Z): the same with X, Y and Z channels
 // last, [N, spatial..., C]. W is [M, kernel..., C / group], as ONNX Runtime's `transformers` tool
 // writes it, or [M, C / group, kernel...]: attribute kNhwcWeightsLast says which
-// (importer/passes/nhwc_weights.h). Without it W is the first unless the second alone fits.
+// (importer/passes/specialize.h). Without it W is the first unless the second alone fits.
 //
 // None has a kernel: the bodies are Conv between Transposes, Add and the activation.
 // https://github.com/microsoft/onnxruntime/blob/main/docs/ContribOperators.md
@@ -31,7 +31,7 @@ Attributes without_activation(const Attributes& attributes) {
   return made;
 }
 
-// The order that moves the last axis to place 1, and that back.
+// The perm that moves the last axis to axis 1, and its inverse.
 std::vector<int64_t> channels_to_front(int rank) {
   std::vector<int64_t> order{0, rank - 1};
   for (int64_t axis = 1; axis + 1 < rank; ++axis) order.push_back(axis);
@@ -106,7 +106,7 @@ void body(BodyBuilder& b) {
   b.set_output(0, last ? b.transpose(y, channels_to_back(rank)) : y);
 }
 
-// The values of `x` in another order of axes.
+// Returns the values of `x` in another order of axes.
 RefTensor permuted(const RefTensor& x, const std::vector<int64_t>& order) {
   RefTensor made = zeros({x.desc.dtype, permuted(x.desc.shape, order)});
   for (int64_t i = 0; i < made.desc.numel(); ++i) {

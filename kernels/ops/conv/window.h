@@ -1,8 +1,8 @@
-// The sliding window of Conv and the poolings: its numbers with auto_pad resolved, always for three
+// The sliding window of Conv and the poolings: the numbers with auto_pad resolved, always for three
 // spatial axes (one and two axes have leading axes of size 1), so that loops are written once.
 //
 // Attributes read: kernel_shape, strides, dilations, pads, auto_pad, ceil_mode, as ONNX defines
-// them. Values; any thread. Errors: kInput that names the attribute, expected and found.
+// them. Errors: kInput that names the attribute, expected and found.
 #pragma once
 
 #include <array>
@@ -13,7 +13,7 @@
 namespace ofsdp::kernels::ops {
 
 // Attribute of our own, of the convolutions in the gradient of ConvTranspose: the output positions
-// of each axis, where an output shape leaves room for more.
+// of each axis, if an output shape leaves room for more.
 inline constexpr const char* kOutputsAttribute = "ofsdp_outputs";
 
 struct Window {
@@ -41,7 +41,7 @@ struct Window {
   }
 };
 
-// An attribute with `count` values of at least `least`, or `otherwise` in each place when absent.
+// An attribute with `count` values of at least `least`, or `otherwise` in each place if absent.
 Result<std::vector<int64_t>> window_values(const Attributes& attributes, const char* name,
                                            size_t count, int64_t least, int64_t otherwise);
 
@@ -49,11 +49,11 @@ Result<std::vector<int64_t>> window_values(const Attributes& attributes, const c
 Result<Window> resolve_window(const Attributes& attributes, const Shape& x,
                               const std::vector<int64_t>& kernel);
 
-// For operators whose shapes infer has checked: the same, of known good attributes.
+// The same for attributes that infer has checked.
 Window known_window(const Attributes& attributes, const Shape& x,
                     const std::vector<int64_t>& kernel);
 
-// strides, dilations and pads as explicit attributes (no auto_pad): what gradients carry.
+// Returns strides, dilations and pads as explicit attributes (no auto_pad), as gradients have them.
 Attributes window_attributes(const Window& window);
 
 // Over all taps of all outputs of one image and channel, padding left out:
@@ -85,10 +85,10 @@ struct ConvShape {
   Window window;
 };
 
-// The numbers of ConvTranspose, as those of the Conv from its y to its x: `x` of the ConvShape is
-// the shape of ConvTranspose's output, `y` that of its input. Attributes read: strides, dilations,
-// pads, auto_pad, output_padding, output_shape, group, as ONNX defines them. Errors: kInput that
-// names the attribute.
+// Describes a ConvTranspose as the Conv from its y to its x: `x` of the ConvShape is the shape of
+// ConvTranspose's output, `y` the shape of the input. Attributes read: strides, dilations, pads,
+// auto_pad, output_padding, output_shape, group, as ONNX defines them. Errors: kInput that names
+// the attribute.
 Result<ConvShape> infer_transposed(const Attributes& attributes, const Shape& x, const Shape& w);
 ConvShape known_transposed(const Attributes& attributes, const Shape& x, const Shape& w);
 

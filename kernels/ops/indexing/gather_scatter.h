@@ -1,7 +1,5 @@
 // Shared by the gather and scatter operators: checks of their operands, places for their
 // references, and the gradient of a scatter, which is the same for elements and for slices.
-//
-// Owns: nothing. Threads: any. Errors: kInput.
 #pragma once
 
 #include <optional>
@@ -30,7 +28,7 @@ inline std::optional<ScatterKind> scatter_kind(std::string_view name) {
   return std::nullopt;
 }
 
-// The update joined to an element. Bools are numbers 0 and 1 here, whose sum is their "or".
+// Joins the update to an element. Bools are numbers 0 and 1 here: their sum is "or".
 template <ScatterKind kind, typename T>
 [[gnu::always_inline]] inline T combined(T a, T b) {
   if constexpr (std::is_same_v<T, bool> &&
@@ -49,8 +47,9 @@ template <ScatterKind kind, typename T>
   }
 }
 
-// f<kind, T>() for elements of `dtype`. Types whose results have the same bits share a T: of one
-// size where updates replace elements, unsigned integers where integers are added and multiplied.
+// Calls f<kind, T>() for elements of `dtype`. Types that give the same bits share a T: all types of
+// one size if updates replace elements, signed and unsigned integers if they are added or
+// multiplied.
 auto with_reduction(ScatterKind kind, DType dtype, const auto& f) {
   using enum ScatterKind;
   const auto wrapping_types = [&]<ScatterKind k>() {
@@ -88,14 +87,14 @@ Ref zeros(GradBuilder& b, const TensorDesc& desc);
 // For GatherElements and ScatterElements: int64 or int32 indices of the rank of data, nowhere
 // larger but along the attribute axis.
 Status check_element_indices(const InferContext& c);
-// The element of data that element `i` of the indices names.
+// Returns the element of data that element `i` of the indices names.
 size_t element_place(const Shape& data, const RefTensor& indices, int64_t i, int64_t axis);
 
 Acceptance accepts_index_type(const Problem& p);  // plain operands and such indices as input 1
 
-// For GatherND and ScatterND: the shape that gathering gives, which is that of the updates.
+// For GatherND and ScatterND: returns the shape of the gathered slices, and of the updates.
 Result<Shape> tuple_slices(const InferContext& c, int64_t batch_axes);
-// f(element of data, element of the slices), in the order of the slices.
+// Calls f(element of data, element of the slices), in the order of the slices.
 void for_tuple_elements(const Shape& data, const RefTensor& indices, int batch_axes,
                         const std::function<void(size_t, size_t)>& f);
 

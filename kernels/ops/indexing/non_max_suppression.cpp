@@ -1,10 +1,10 @@
 // NonMaxSuppression(boxes [N, B, 4], scores [N, C, B], most, iou_threshold, score_threshold), where
-// the last three have one element and may be absent (0, 0, none): for each batch and class the
-// boxes in falling order of their scores, but not those with an overlap above iou_threshold with
-// one that was taken, until there are `most`; scores that are not above score_threshold are left
-// out. Of equal scores the box of the lower index comes first. The result is [selected, 3]: batch,
-// class, box. Boxes are two corners [y, x, y, x] or, with center_point_box = 1, [x, y, width,
-// height]. The overlap is the area of the intersection over that of the union.
+// the last three have one element and may be absent (0, 0, none): for each batch and class, takes
+// boxes in falling order of score until there are `most`. A box is left out if it overlaps a taken
+// one by more than iou_threshold, or if its score is not above score_threshold. Of equal scores the
+// box of the lower index comes first. The result is [selected, 3]: batch, class, box. Boxes are two
+// corners [y, x, y, x] or, with center_point_box = 1, [x, y, width, height]. The overlap is the
+// area of the intersection over that of the union.
 //
 // The shape depends on the values, so all inputs must be known while planning. No gradient.
 // https://onnx.ai/onnx/operators/onnx__NonMaxSuppression.html
@@ -76,7 +76,7 @@ std::vector<int64_t> select(const Selection& s) {
   return made;
 }
 
-// `values(i)`: those of input i, empty if it is absent.
+// `values(i)` returns the values of input i, none if it is absent.
 Selection selection(const Attributes& attributes, const Shape& boxes, const Shape& scores,
                     const auto& values) {
   Selection s;

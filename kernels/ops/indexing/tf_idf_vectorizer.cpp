@@ -1,8 +1,9 @@
 // TfIdfVectorizer(x [C] or [N, C] of integers): per row how often each n-gram of pool_int64s is
-// found, float32 [max(ngram_indexes) + 1] or one such row each. A gram of n numbers is found at
-// places d apart, for each d of 1 to max_skip_count + 1 (1 for n = 1). Mode IDF tells whether it is
-// found, TFIDF counts; both are times `weights`, which count the columns of the result, as in ONNX
-// Runtime. No gradient, no strings. https://onnx.ai/onnx/operators/onnx__TfIdfVectorizer.html
+// found, float32 [max(ngram_indexes) + 1] or one such row each. A gram of n numbers is found if its
+// numbers lie d apart, for each d of 1 to max_skip_count + 1 (1 for n = 1). Mode IDF tells whether
+// it is found, TFIDF counts; both are multiplied by `weights`, indexed by column of the result, as
+// in ONNX Runtime. No gradient, no strings.
+// https://onnx.ai/onnx/operators/onnx__TfIdfVectorizer.html
 #include <algorithm>
 #include <map>
 

@@ -2,7 +2,7 @@
 // log-probabilities [N, C, d...] and labels [N, d...] to a loss. Below, p is the log-probability, w
 // the class weights or 1, and s the label smoothing, 0 for the first of them:
 //
-//   loss_i = -(1-s) w_y p_iy - s/C sum_c w_c p_ic       0 where label y is the ignore_index
+//   loss_i = -(1-s) w_y p_iy - s/C sum_c w_c p_ic       0 if label y is the ignore_index
 //   none: [N, d...]    sum: their sum    mean: their sum / sum of w_y over kept labels; 0 if that
 //   is 0
 //
@@ -10,7 +10,7 @@
 // where t_c = (1-s) w_y [c = y] + s/C w_c. Sums run in double in the order of the samples, on one
 // thread.
 //
-// Values; the caller's thread. Errors: a label outside of 0..C-1 is kInput.
+// A label outside 0..C-1 is an input error.
 #pragma once
 
 #include <vector>
@@ -39,10 +39,10 @@ struct ClassLoss {
 
 ClassLoss class_loss(const Shape& scores, const Attributes& attributes);
 
-// Desc of the loss; checks scores, labels and weights (at `weights`, when present).
+// Returns the desc of the loss; checks scores, labels and weights (at `weights`, if present).
 Result<TensorDesc> infer_class_loss(const InferContext& c, size_t labels, size_t weights);
 
-// Adds ofsdp.DistillationLoss (distillation_loss.cpp), a class loss whose targets are a teacher's.
+// Adds ofsdp.DistillationLoss (distillation_loss.cpp), a class loss with a teacher's targets.
 void add_distillation_loss(Registry& registry);
 
 // `Index` is int32_t or int64_t.
@@ -56,13 +56,13 @@ inline double weight_of(const float* weights, int64_t label) {
   return weights == nullptr ? 1.0 : static_cast<double>(weights[label]);
 }
 
-// The t_c of a label: `hit` more for its class, spread w_c for every one; total is their sum.
+// The t_c of a label: spread w_c for every class, and `hit` more for the label's; total is the sum.
 struct ClassTargets {
   double hit = 0, spread = 0, total = 0;
 };
 ClassTargets class_targets(const ClassLoss& l, int64_t label, const float* weights);
 
-// The loss of every label from log_prob(label, class), a float.
+// Computes the loss of every label from log_prob(label, class), a float.
 template <typename Index, typename LogProb>
 Status sum_class_losses(const ClassLoss& l, const Index* labels, const float* weights, float* loss,
                         const LogProb& log_prob) {
@@ -94,7 +94,7 @@ auto with_labels(DType labels, const auto& f) {
   return labels == DType::kInt64 ? f(int64_t{}) : f(int32_t{});
 }
 
-// The loss and its gradient in double, for the references: weights and log_prob are empty when
+// The loss and the gradient in double, for the references: weights and log_prob are empty if
 // absent.
 std::vector<double> reference_class_loss(const ClassLoss& l, const std::vector<double>& log_prob,
                                          const std::vector<double>& labels,
@@ -105,7 +105,7 @@ std::vector<double> reference_class_loss_grad(const ClassLoss& l,
                                               const std::vector<double>& labels,
                                               const std::vector<double>& weights);
 
-// Input i of a reference; empty when absent.
+// Input i of a reference; empty if absent.
 inline std::vector<double> values_of(const ReferenceContext& c, size_t i) {
   return i < c.inputs.size() ? c.inputs[i].values : std::vector<double>{};
 }

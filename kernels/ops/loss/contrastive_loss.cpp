@@ -6,16 +6,16 @@
 // torch.nn.functional.normalize. With u the result, dx = (du - u (u . du)) / norm, or du / 1e-12
 // below that norm (ofsdp.UnitRowsGrad(du, x)).
 //
-// ofsdp.ContrastiveLoss(a, b, joined a, joined b), attributes temperature T and those of
+// ofsdp.ContrastiveLoss(a, b, joined a, joined b), attributes temperature T and the attributes of
 // ofsdp.JoinRows -> loss, statistics [rows, 2]. a and b are this rank's rows, row i of one paired
-// with row i of the other; the joined are those of all ranks (absent: a and b themselves). With
-// S_ij = a_i . b_j / T over all rows, r_i = ln sum_j e^S_ij and c_j = ln sum_i e^S_ij (the
-// statistics), the loss is the mean over this rank's rows of (r_i + c_i) / 2 - S_ii.
+// with row i of the other; the joined inputs hold the rows of all ranks (absent: a and b
+// themselves). With S_ij = a_i . b_j / T over all rows, r_i = ln sum_j e^S_ij and c_j = ln sum_i
+// e^S_ij (the statistics), the loss is the mean over this rank's rows of (r_i + c_i) / 2 - S_ii.
 //
-// The gradient is that of the losses of all ranks together. ofsdp.ContrastiveTerms(dloss,
-// statistics) -> [rows, 3] says what others need: r, c, and g = dloss / rows. Then
+// This is the gradient of the losses of all ranks together. ofsdp.ContrastiveTerms(dloss,
+// statistics) -> [rows, 3] holds the terms that other ranks need: r, c, and g = dloss / rows. Then
 // ofsdp.ContrastiveLossGrad(a, b, terms, joined a, joined b, joined terms) gives, with d_ij = 1
-// where i = j and else 0,
+// if i = j and else 0,
 //
 //   da_i = sum_j (g_i (e^(S_ij - r_i) - d_ij) + g_j (e^(S_ij - c_j) - d_ij)) b_j / 2T
 //   db_i = sum_j (g_i (e^(S_ji - c_i) - d_ij) + g_j (e^(S_ji - r_j) - d_ij)) a_j / 2T
@@ -38,7 +38,7 @@ namespace ofsdp::kernels::ops {
 namespace contrastive_loss {
 namespace {
 
-constexpr double kLeastNorm = 1e-12;
+constexpr double kMinNorm = 1e-12;
 
 double temperature_of(const Attributes& attributes) {
   return static_cast<double>(attributes.f("temperature", 0.07f));
@@ -104,7 +104,7 @@ std::vector<RefTensor> unit_reference(const ReferenceContext& c) {
   for (int64_t i = 0; i < u.desc.shape[0]; ++i) {
     double squares = 0;
     for (int64_t k = 0; k < width; ++k) squares += u[i * width + k] * u[i * width + k];
-    const double norm = std::max(std::sqrt(squares), kLeastNorm);
+    const double norm = std::max(std::sqrt(squares), kMinNorm);
     for (int64_t k = 0; k < width; ++k) u[i * width + k] /= norm;
   }
   return {u};
@@ -122,7 +122,7 @@ std::vector<RefTensor> unit_grad_reference(const ReferenceContext& c) {
     }
     const double norm = std::sqrt(squares);
     for (int64_t k = i * width; k < (i + 1) * width; ++k) {
-      dx[k] = norm > kLeastNorm ? (dx[k] - x[k] * dot / squares) / norm : dx[k] / kLeastNorm;
+      dx[k] = norm > kMinNorm ? (dx[k] - x[k] * dot / squares) / norm : dx[k] / kMinNorm;
     }
   }
   return {dx};
@@ -201,7 +201,7 @@ std::vector<RefTensor> terms_reference(const ReferenceContext& c) {
   return {terms};
 }
 
-// `own_sum`: which of the terms is the logarithm over the rows of `other`.
+// `own_sum`: the index of the term that is the logarithm over the rows of `other`.
 RefTensor side_reference(const ReferenceContext& c, const Rows& own, const ReferenceRows& other,
                          size_t own_sum) {
   const double t = temperature_of(c.attributes);
@@ -241,7 +241,7 @@ std::unique_ptr<Kernel> create_unit(const Problem& p) {
     parallel_each(rows, row_grain(width), [&](int64_t i) {
       const float* const x = a.in<float>(0) + i * width;
       float* const u = a.out<float>(0) + i * width;
-      const float norm = std::max(std::sqrt(row_dot(x, x, width)), static_cast<float>(kLeastNorm));
+      const float norm = std::max(std::sqrt(row_dot(x, x, width)), static_cast<float>(kMinNorm));
       for (int64_t k = 0; k < width; ++k) u[k] = x[k] / norm;
     });
   });
@@ -254,9 +254,9 @@ std::unique_ptr<Kernel> create_unit_grad(const Problem& p) {
       const float *const du = a.in<float>(0) + i * width, *const x = a.in<float>(1) + i * width;
       float* const dx = a.out<float>(0) + i * width;
       const float squares = row_dot(x, x, width), norm = std::sqrt(squares);
-      const bool divides = norm > static_cast<float>(kLeastNorm);
+      const bool divides = norm > static_cast<float>(kMinNorm);
       const float along = divides ? row_dot(x, du, width) / squares : 0.0f;
-      const float inverse = 1.0f / (divides ? norm : static_cast<float>(kLeastNorm));
+      const float inverse = 1.0f / (divides ? norm : static_cast<float>(kMinNorm));
       for (int64_t k = 0; k < width; ++k) dx[k] = (du[k] - x[k] * along) * inverse;
     });
   });
@@ -269,7 +269,7 @@ class RowBlocks {
       : joined_(own, Shape{1, 0}, 0, width), own_(own), rows_(rows), alone_(true) {}
   explicit RowBlocks(const JoinedRows& joined) : joined_(joined) {}
 
-  // f(place of the first among all rows, rows, how many).
+  // Calls f(index of the first among all rows, rows, count).
   void each(const auto& f) const {
     if (alone_ && rows_ > 0) f(int64_t{0}, own_, rows_);
     if (alone_) return;
@@ -392,8 +392,8 @@ std::unique_ptr<Kernel> create_terms(const Problem& p) {
   });
 }
 
-// weights[j] = g e^(logits[j] - sum) + g_j e^(logits[j] - sum_j), in place of the logits; terms of
-// row j are at theirs + 3 j.
+// weights[j] = g e^(logits[j] - sum) + g_j e^(logits[j] - sum_j), in place of the logits; the terms
+// of row j are at theirs + 3 j.
 OFSDP_MULTIARCH void weigh(float* row, float g, float sum, const float* theirs, int64_t other_sum,
                            int64_t n) {
 #pragma GCC ivdep

@@ -1,12 +1,12 @@
 // ofsdp.DistillationLoss(student [N, C], teacher [N, C], labels [N]): the mean over kept rows of
 // KL(p || q), where p = softmax(teacher / T) and q = softmax(student / T) (Hinton et al., 2015,
-// without its factor T^2). Attributes temperature T (1) and ignore_index: a row whose label it is
-// is not kept. Without labels every row is. The mean of no rows is 0.
+// without its factor T^2). Attributes temperature T (1) and ignore_index: a row with that label is
+// not kept. Without labels every row is kept. The mean of no rows is 0.
 //
 //   KL = sum_c p_c (ln p_c - ln q_c)         d KL / d student_c = (q_c - p_c) / T
 //
-// The gradient is ofsdp.DistillationLossGrad(dloss, student, teacher, labels); none flows to the
-// teacher, which is frozen.
+// The gradient is ofsdp.DistillationLossGrad(dloss, student, teacher, labels); the teacher is
+// frozen.
 //
 // With t and s the logits less their maxima, over T, KL = sum e^t (t - s) / sum e^t - ln sum e^t +
 // ln sum e^s: one pass. Rows are summed in double, each on one thread, then in order, so threads
@@ -103,7 +103,7 @@ constexpr int64_t kLanes = 8;
   const float e = vector_exp(t);
   student += static_cast<double>(vector_exp(s));
   teacher += static_cast<double>(e);
-  // A class without chance counts nothing, also where both logits are infinite.
+  // A class of probability 0 adds nothing, also if both logits are infinite.
   cross +=
       e > 0.0f ? static_cast<double>(e) * (static_cast<double>(t) - static_cast<double>(s)) : 0;
 }
@@ -260,7 +260,7 @@ std::vector<RefTensor> distill_grad_reference(const ReferenceContext& c) {
 
 // --- standard bodies ---
 
-// Logarithms of the chances of both, and what each row counts: its share of the mean.
+// Logarithms of both probabilities, and the weight of each row in the mean.
 struct BodyTerms {
   Ref log_p, log_q, share;
 };

@@ -1,9 +1,9 @@
-// Det(x [..., n, n]): the determinant of each matrix; 1 where n is 0. dx = dy cof x, the matrix of
-// cofactors, which is det x times inverse(x)^T where x has an inverse: ofsdp.DetGrad(dy, x).
+// Det(x [..., n, n]): the determinant of each matrix; 1 if n is 0. dx = dy cof x, the matrix of
+// cofactors, which is det x times inverse(x)^T if x has an inverse: ofsdp.DetGrad(dy, x).
 //
-// Both come from the rows and columns of x in an order in which it is L D U with unit triangles
-// and entries of at most 1 (Gauss with complete pivoting). det x is the product of D, and since
-// cof(A B) is cof A cof B, the cofactors are L^-T cof(D) U^-T. cof(D) has the products of the other
+// Both come from x with rows and columns reordered so that it is L D U, with unit triangles and
+// entries of at most 1 (Gauss with complete pivoting). det x is the product of D, and since cof(A
+// B) is cof A cof B, the cofactors are L^-T cof(D) U^-T. cof(D) has the products of the other
 // pivots, so nothing is divided by a pivot that is 0: singular matrices have right gradients.
 // https://onnx.ai/onnx/operators/onnx__Det.html
 #include <algorithm>
@@ -110,7 +110,7 @@ struct Factors {
 
   double& at(int64_t i, int64_t j) const { return lu[i * n + j]; }
 
-  // Returns the sign of the order of rows and columns.
+  // Returns the sign of the permutation of rows and columns.
   double factor(const auto* x) const;
   // Fills `solved` with U^-1 cof(D) L^-1.
   void solve() const;
@@ -119,8 +119,8 @@ struct Factors {
   bool bring_pivot(int64_t k) const;
 };
 
-// Exchanges rows and columns so that the largest of what is left is at (k, k); true: an odd number
-// of times. NaN counts as largest.
+// Exchanges rows and columns so that the largest remaining element is at (k, k). Returns whether
+// the number of exchanges is odd. NaN counts as largest.
 bool Factors::bring_pivot(int64_t k) const {
   int64_t row = k, column = k;
   double best = std::abs(at(k, k));
@@ -183,7 +183,7 @@ void Factors::solve() const {
   }
 }
 
-// f(factors, matrix) for each of `count` matrices; each thread has a part of the workspace.
+// Calls f(factors, matrix) for each of `count` matrices; each thread has a part of the workspace.
 template <typename F>
 std::unique_ptr<Kernel> for_each_matrix(int64_t n, int64_t count, const F& f) {
   const int64_t grain = kElementGrain / (n * n * n + 16) + 1;

@@ -10,6 +10,7 @@
 // of dy; DFT(dy) / n of an inverse; of the real one that of the first n/2 + 1, doubled but where j
 // is 0 or n/2. A real x takes the real parts.
 // https://onnx.ai/onnx/operators/onnx__DFT.html
+
 #include <algorithm>
 #include <cmath>
 #include <complex>
@@ -17,6 +18,7 @@
 #include <optional>
 
 #include "kernels/core/memory.h"
+#include "kernels/core/standard_body.h"
 #include "kernels/cpu/float_kernels.h"
 #include "kernels/cpu/parallel.h"
 #include "kernels/ops/operators.h"
@@ -101,7 +103,8 @@ Result<std::vector<TensorDesc>> infer(const InferContext& c) {
 
 // --- gradient ---
 
-// How often each of the first n/2 + 1 counts in a real result, by n; along the axis of a tensor.
+// Returns the weight of each of the first n/2 + 1 elements in a real result, divided by n, along
+// the axis of a tensor.
 Ref half_weights(GradBuilder& b, const Extent& e, const TensorDesc& dy) {
   std::vector<int64_t> shape(static_cast<size_t>(dy.shape.rank()), 1);
   shape[static_cast<size_t>(e.axis)] = e.half();
@@ -114,7 +117,7 @@ Ref half_weights(GradBuilder& b, const Extent& e, const TensorDesc& dy) {
   return b.constant(std::make_shared<const Constant>(Constant{desc, std::move(bytes)}));
 }
 
-// The axis cut to, or filled up with zeros to, the size that x has.
+// Cuts the axis, or pads it with zeros, to the size in x.
 Ref fit(GradBuilder& b, const Extent& e, Ref dx) {
   const Shape& shape = b.desc(dx).shape;
   const int64_t size = shape[e.axis];
@@ -172,7 +175,7 @@ std::vector<RefTensor> reference(const ReferenceContext& c) {
 }
 
 // --- kernel: Stockham's transform, in a pass for each factor of n, on several lines at once. In
-// double: sums cancel, and float32 would leave 1e-7 of the largest term where the result is 0. ---
+// double: sums cancel, and float32 would leave 1e-7 of the largest term if the result is 0. ---
 
 // Complex numbers of several lines: [place, line] of real parts, then of imaginary ones.
 struct Lines {
@@ -184,7 +187,7 @@ struct Lines {
 //
 //   to_k = sum over j < radix of from_j w^(k (j n / radix + p before))
 //
-// so that after the last pass everything is in its natural order.
+// so that after the last pass everything is in natural order.
 struct Pass {
   int64_t radix, before, after;
 };
@@ -231,7 +234,7 @@ class Transform final : public Kernel {
       sin_.push_back(std::sin(angle));
     }
     const int64_t lines = e.outer * e.inner;
-    width_ = std::clamp<int64_t>(std::min(kCached / e.n, lines), 1, kMostLines);
+    width_ = std::clamp<int64_t>(std::min(kCached / e.n, lines), 1, kMaxLines);
     groups_ = (lines + width_ - 1) / width_;
     const int64_t most = std::min<int64_t>(groups_, pool_threads());
     parts_ = most == 0 ? 0 : std::clamp<int64_t>(lines * e.n / 4096, 1, most);
@@ -260,9 +263,9 @@ class Transform final : public Kernel {
   }
 
  private:
-  static constexpr int64_t kMostLines = 16, kCached = 1 << 15;
+  static constexpr int64_t kMaxLines = 16, kCached = 1 << 15;
 
-  // f(line, the outer and inner index) for the lines of a group.
+  // Calls f(line, the outer and inner index) for the lines of a group.
   void for_each_line(int64_t group, const auto& f) const {
     const int64_t first = group * width_;
     const int64_t count = std::min(width_, e_.outer * e_.inner - first);
@@ -340,6 +343,130 @@ void add_dft(Registry& registry) {
                        float_kernels<accepts_plain_first_of<float>, create<float>,
                                      accepts_plain_first_of<double>, create<double>>("passes"),
                        {.first_opset = 17, .constant_inputs = {1, 2}}));
+}
+
+// STFT(signal [B, T, 1 or 2 parts], frame_step, window, frame_length), attribute onesided (1): the
+// DFT of each frame of `frame_length` samples, times the window, where frames begin `frame_step`
+// apart: [B, frames, frame_length or frame_length / 2 + 1, 2]. Without a frame_length the window
+// gives it, else the signal.
+//
+// It has no kernel: the body takes the frames with Gather, multiplies and calls DFT.
+// https://onnx.ai/onnx/operators/onnx__STFT.html
+
+namespace stft {
+namespace {
+
+struct Frames {
+  int64_t step, length, count;
+  bool onesided;
+
+  int64_t bins() const { return onesided ? length / 2 + 1 : length; }
+};
+
+Result<Frames> frames_of(const Attributes& attributes, const TensorDesc& signal, int64_t step,
+                         int64_t length) {
+  Frames f{step, length, 0, attributes.i("onesided", 1) != 0};
+  const Shape& x = signal.shape;
+  if (x.rank() != 3 || x[2] < 1 || x[2] > (f.onesided ? 1 : 2)) {
+    return input_error("expected a signal [batch, length, {}], found {}",
+                       f.onesided ? "1" : "1 or 2", signal.text());
+  }
+  if (step < 1 || length < 1 || length > x[1]) {
+    return input_error(
+        "expected a frame_step of 1 or more and a frame_length of 1 to {}, found {} and {}", x[1],
+        step, length);
+  }
+  f.count = (x[1] - length) / step + 1;
+  return f;
+}
+
+// `number(i, otherwise)` returns the one value of input i.
+Result<Frames> frames_by(const Attributes& attributes, const TensorDesc& signal,
+                         const TensorDesc& window, const auto& number) {
+  const int64_t otherwise = window.present()          ? window.numel()
+                            : signal.shape.rank() > 1 ? signal.shape[1]
+                                                      : 0;
+  OFSDP_ASSIGN_OR_RETURN(const int64_t step, number(1, int64_t{0}));
+  OFSDP_ASSIGN_OR_RETURN(const int64_t length, number(3, otherwise));
+  if (!window.present() || window.shape == Shape{length}) {
+    return frames_of(attributes, signal, step, length);
+  }
+  return input_error("expected a window [{}], found {}", length, window.text());
+}
+
+Result<Frames> frames_of(const InferContext& c) {
+  const TensorDesc window = c.has(2) ? c.inputs[2] : TensorDesc{};
+  return frames_by(
+      c.attributes, c.inputs[0], window, [&](size_t i, int64_t otherwise) -> Result<int64_t> {
+        if (!c.has(i)) return otherwise;
+        OFSDP_ASSIGN_OR_RETURN(const auto values,
+                               known_ints(c, i, i == 1 ? "frame_step" : "frame_length"));
+        if (values.size() == 1) return values[0];
+        return input_error("expected one number, found {}", values.size());
+      });
+}
+
+Result<std::vector<TensorDesc>> infer(const InferContext& c) {
+  OFSDP_ASSIGN_OR_RETURN(const Frames f, frames_of(c));
+  const TensorDesc& x = c.inputs[0];
+  return std::vector{TensorDesc{x.dtype, {x.shape[0], f.count, f.bins(), 2}}};
+}
+
+void body(BodyBuilder& b) {
+  const Ref signal = b.input(0), window = b.input(2);
+  const Shape x = b.desc(signal).shape;
+  const Frames f =
+      *frames_by(b.attributes(), b.desc(signal), window ? b.desc(window) : TensorDesc{},
+                 [&](size_t i, int64_t otherwise) -> Result<int64_t> {
+                   const Ref number = b.input(i);
+                   return number ? (*int_values(*b.constant_value(number)))[0] : otherwise;
+                 });
+  std::vector<int64_t> places;
+  for (int64_t i = 0; i < f.count * f.length; ++i) {
+    places.push_back(i / f.length * f.step + i % f.length);
+  }
+  const Ref taken = b.emit1("Gather", {signal, b.ints(places)}, {{"axis", int64_t{1}}});
+  Ref frames = b.reshape(taken, {x[0], f.count, f.length, x[2]});
+  if (window) frames = b.mul(frames, b.reshape(window, {f.length, 1}));
+  const Ref axis = b.scalar(DType::kInt64, 2);
+  b.set_output(0, b.emit1("DFT", {frames, Ref{}, axis}, {{"onesided", int64_t{f.onesided}}}));
+}
+
+std::vector<RefTensor> reference(const ReferenceContext& c) {
+  const RefTensor &x = c.inputs[0], *window = given(c.inputs, 2);
+  const Frames f =
+      *frames_by(c.attributes, x.desc, window == nullptr ? TensorDesc{} : window->desc,
+                 [&](size_t i, int64_t otherwise) -> Result<int64_t> {
+                   const RefTensor* found = given(c.inputs, i);
+                   return found == nullptr ? otherwise : static_cast<int64_t>((*found)[0]);
+                 });
+  RefTensor y = zeros(c.output_descs[0]);
+  const int64_t parts = x.desc.shape[2];
+  for (int64_t at = 0; at < y.desc.numel() / 2; ++at) {
+    const int64_t bin = at % f.bins(), frame = at / f.bins() % f.count,
+                  batch = at / f.bins() / f.count;
+    std::complex<double> sum = 0;
+    for (int64_t j = 0; j < f.length; ++j) {
+      const int64_t from = (batch * x.desc.shape[1] + frame * f.step + j) * parts;
+      const std::complex<double> value(x[from], parts == 2 ? x[from + 1] : 0);
+      const double turn = static_cast<double>(bin * j % f.length) / static_cast<double>(f.length);
+      sum += value * (window == nullptr ? 1 : (*window)[j]) *
+             std::polar(1.0, -2 * std::numbers::pi * turn);
+    }
+    y[2 * at] = sum.real();
+    y[2 * at + 1] = sum.imag();
+  }
+  return {y};
+}
+
+}  // namespace
+}  // namespace stft
+
+void add_stft(Registry& registry) {
+  using namespace stft;
+  registry.add(
+      make_op("STFT", {infer, nullptr, reference}, {},
+              {.min_inputs = 2, .first_opset = 17, .body = body, .constant_inputs = {1, 3}}));
 }
 
 }  // namespace ofsdp::kernels::ops

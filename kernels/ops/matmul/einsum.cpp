@@ -1,22 +1,29 @@
-// Einsum(x0, x1, ...), attribute equation: y[output labels] = the sum over all other labels of the
-// product of the operands, each taken at its labels. Two operands whose labels are batch, rows,
-// columns or summed are laid out as matrices and multiplied; the rest is loops. d x_k is Einsum(dy,
-// the other operands) with the terms swapped. If x_k has a diagonal, a broadcast axis or a label
-// that nothing else has, it is ofsdp.EinsumGrad(dy, x0, ...), attributes equation and input k, by
-// loops.
-// https://onnx.ai/onnx/operators/onnx__Einsum.html
+// Einsum: the operators; einsum_terms.cpp has the terms of an equation.
+
+#include "kernels/ops/matmul/einsum.h"
+
 #include <algorithm>
+#include <map>
 #include <optional>
 
 #include "kernels/core/memory.h"
+#include "kernels/cpu/broadcast.h"
 #include "kernels/cpu/float_kernels.h"
 #include "kernels/cpu/fold.h"
 #include "kernels/cpu/strided_copy.h"
-#include "kernels/ops/matmul/einsum_terms.h"
 #include "kernels/ops/matmul/matrix_product.h"
 #include "kernels/ops/operators.h"
 
 namespace ofsdp::kernels::ops {
+
+// Einsum(x0, x1, ...), attribute equation: y[output labels] = the sum over all other labels of the
+// product of the operands, each taken at its labels. Two operands with labels that are batch, rows,
+// columns or summed are laid out as matrices and multiplied; loops do the rest. d x_k is Einsum(dy,
+// the other operands) with the terms swapped. If x_k has a diagonal, a broadcast axis or a label
+// that nothing else has, it is ofsdp.EinsumGrad(dy, x0, ...), attributes equation and input k, by
+// loops.
+// https://onnx.ai/onnx/operators/onnx__Einsum.html
+
 namespace einsum {
 namespace {
 
@@ -33,7 +40,7 @@ Result<std::vector<TensorDesc>> infer(const InferContext& c) {
   return std::vector{TensorDesc{c.inputs[0].dtype, Shape(axes)}};
 }
 
-// The equation of d x_k, or "" when only EinsumGrad can do it.
+// Returns the equation of d x_k, or "" if only EinsumGrad can compute it.
 std::string swapped(const EinsumTerms& terms, const std::vector<Shape>& shapes, size_t k) {
   if (terms.broadcasts(shapes) || terms.repeats(k)) return "";
   EinsumTerms made = terms;
@@ -89,9 +96,9 @@ std::vector<RefTensor> reference(const ReferenceContext& c) {
   return {y};
 }
 
-// --- two operands as matrices: laid out so where they are not, and multiplied by a library ---
+// --- two operands as matrices: copied to that layout if necessary, and multiplied by a library ---
 
-// Copies an operand from the order of `from` to that of `to`; nothing when they are equal.
+// Copies an operand from the order of `from` to that of `to`; nothing if they are equal.
 std::optional<StridedCopy> relayout(const EinsumTerms& terms, const Labels& from,
                                     const Labels& to) {
   if (from == to) return std::nullopt;

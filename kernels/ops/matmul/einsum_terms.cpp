@@ -1,9 +1,10 @@
-#include "kernels/ops/matmul/einsum_terms.h"
-
+// The terms of an Einsum equation, for the kernels of all devices.
+// A file of its own: the CUDA library compiles it too, without CPU kernels.
 #include <algorithm>
 #include <map>
 
 #include "kernels/cpu/broadcast.h"
+#include "kernels/ops/matmul/einsum.h"
 
 namespace ofsdp::kernels::ops {
 namespace {

@@ -3,9 +3,15 @@
 // Attribute of our own, set by fusion: ofsdp_activation="relu" makes it Y = max(that, 0), and the
 // gradient starts with ofsdp.ReluGrad(dY, Y).
 // https://onnx.ai/onnx/operators/onnx__Gemm.html
+
+#include <algorithm>
+#include <cstring>
+
+#include "kernels/core/kept_rows.h"
 #include "kernels/cpu/fold.h"
 #include "kernels/cpu/in_float32.h"
 #include "kernels/cpu/parallel.h"
+#include "kernels/ops/fused_activation.h"
 #include "kernels/ops/matmul/matrix_product.h"
 #include "kernels/ops/operators.h"
 #include "kernels/ops/pointwise/activation.h"
@@ -71,15 +77,15 @@ void grad(GradBuilder& b) {
   }
 }
 
-// Distance in C of neighbours along the two axes of Y; 0 where C is broadcast.
+// Strides of C along the two axes of Y; 0 if C is broadcast.
 std::pair<int64_t, int64_t> strides_of(const Shape& c) {
   const int64_t columns = c.rank() > 0 ? c[c.rank() - 1] : 1;
   const int64_t rows = c.rank() > 1 ? c[0] : 1;
   return {rows > 1 ? columns : 0, columns > 1 ? 1 : 0};
 }
 
-// C is the product's bias when it is one row of full width and nothing is scaled; any other C is
-// laid into Y first, for the product to be added to.
+// C is the product's bias if it is one row of full width and nothing is scaled; any other C is
+// written to Y first, and the product is added.
 bool is_bias(const Problem& p) {
   const Shape& c = p.in(2).shape;
   return p.attributes.f("alpha", 1.0f) == 1.0f && p.attributes.f("beta", 1.0f) == 1.0f &&
@@ -214,6 +220,266 @@ void add_gemm(Registry& registry) {
                         in_float32<accepts, create>(),
                         {"loops", accepts_loops, create_loops}},
                        {.min_inputs = 2}));
+}
+
+// ofsdp.KeptRowsGemm(A, B, C, rows): Gemm of the kept rows (kernels/core/kept_rows.h), which come
+// first in the operands; n = rounded_rows of their number. C may be absent; attributes as Gemm's.
+//
+//   transA = 0   A [N, K], C of one row: the first n rows of Y are Gemm's, the others zeros
+//   transA = 1   A [N, M], B [N, K] (transB = 0, no C): sums over the first n rows alone
+//
+// Gemm's kernels for each of the eight numbers of rows are made while planning; a step takes one.
+
+namespace kept_rows_gemm {
+namespace {
+
+constexpr size_t kRows = 3;
+
+bool sums_rows(const Attributes& attributes) { return attributes.i("transA", 0) != 0; }
+
+// Operands without `rows`, of n rows.
+std::vector<TensorDesc> gemm_inputs(const Attributes& attributes, std::vector<TensorDesc> inputs,
+                                    int64_t n) {
+  inputs.resize(inputs[2].present() ? 3 : 2);
+  inputs[0].shape[0] = n;
+  if (sums_rows(attributes)) inputs[1].shape[0] = n;
+  return inputs;
+}
+
+Result<std::vector<TensorDesc>> infer_with(const OpDef& gemm, const InferContext& c) {
+  const TensorDesc& a = c.inputs[0];
+  if (a.shape.rank() != 2 || !are_kept_rows(c.inputs[kRows], a.shape[0])) {
+    return input_error("expected A [N, K] and int64 [N + 1], found {} and {}", a.text(),
+                       c.inputs[kRows].text());
+  }
+  if (sums_rows(c.attributes) ? c.attributes.i("transB", 0) != 0 || c.has(2)
+                              : c.has(2) && c.inputs[2].shape.rank() > 1) {
+    return input_error("a C of several rows, or a product over rows with transB or C");
+  }
+  return gemm.infer({c.attributes, gemm_inputs(c.attributes, c.inputs, a.shape[0]), {}, c.wanted});
+}
+
+std::vector<RefTensor> reference(const ReferenceContext& c) {
+  const bool over_rows = sums_rows(c.attributes);
+  const int64_t all = c.inputs[0].desc.shape[0];
+  const int64_t n = rounded_rows(all - static_cast<int64_t>(c.inputs[kRows][0]), all);
+  ReferenceContext part = c;
+  part.inputs[0].desc.shape[0] = n;
+  if (over_rows) part.inputs[1].desc.shape[0] = n;
+  part.inputs.pop_back();
+  if (!over_rows) part.output_descs[0].shape[0] = n;
+  RefTensor y = gemm_reference(part)[0];
+  y.desc = c.output_descs[0];
+  y.values.resize(static_cast<size_t>(y.desc.numel()), 0);
+  return {y};
+}
+
+Problem of_size(const Problem& p, size_t size) {
+  const int64_t n = rows_of_size(size, p.in(0).shape[0]);
+  Problem made = p;
+  made.inputs = gemm_inputs(p.attributes, p.inputs, n);
+  made.constants.resize(std::min(p.constants.size(), made.inputs.size()));
+  if (!sums_rows(p.attributes)) made.outputs[0].shape[0] = n;
+  return made;
+}
+
+constexpr size_t kAllRows = kRowSixteenths.size() - 1;
+
+// Asks an implementation of Gemm about all rows. `plan --explain` prints the name, so it names the
+// library that multiplies.
+Acceptance accepts_with(const OpDef& gemm, const Implementation& implementation, const Problem& p) {
+  if (!p.all_plain()) return Acceptance::refuse(kNotPlain);
+  if (const Acceptance all = implementation.accepts(of_size(p, kAllRows)); !all) return all;
+  for (size_t size = 0; size < kAllRows; ++size) {
+    const Problem part = of_size(p, size);
+    const bool taken = std::ranges::any_of(
+        gemm.cpu, [&](const Implementation& one) { return static_cast<bool>(one.accepts(part)); });
+    if (!taken) return Acceptance::refuse("Gemm has no kernel for some of the numbers of rows");
+  }
+  return true;
+}
+
+void clear(std::byte* bytes, size_t count) {
+  constexpr int64_t kGrain = int64_t{1} << 18;
+  parallel_for(static_cast<int64_t>(count), kGrain, [bytes](int64_t begin, int64_t end) {
+    std::memset(bytes + begin, 0, static_cast<size_t>(end - begin));
+  });
+}
+
+class KeptRowsGemm final : public Kernel {
+ public:
+  KeptRowsGemm(const OpDef& gemm, const Problem& p)
+      : all_(p.in(0).shape[0]), operands_(p.has_in(2) ? 3 : 2) {
+    for (size_t size = 0; size < parts_.size(); ++size) {
+      const Problem part = of_size(p, size);
+      Result<std::unique_ptr<Kernel>> made = create_kernel(gemm, part);
+      OFSDP_CHECK(made.ok(), "{}", made.error().message());
+      parts_[size] = {*std::move(made), part.out(0).bytes()};
+      workspace_ = std::max(workspace_, parts_[size].kernel->workspace_bytes());
+    }
+  }
+
+  size_t workspace_bytes() const override { return workspace_; }
+
+  Status run(const KernelArgs& a) override {
+    const int64_t kept = kept_of(a.in<int64_t>(kRows), all_);
+    size_t written = 0;
+    if (kept > 0) {
+      const Part& part = parts_[size_for(kept, all_)];
+      KernelArgs args = a;
+      args.inputs = a.inputs.first(operands_);
+      OFSDP_RETURN_IF_ERROR(part.kernel->run(args));
+      written = part.written;
+    }
+    clear(a.outputs[0].data + written, a.outputs[0].desc.bytes() - written);
+    return ok_status();
+  }
+
+ private:
+  struct Part {
+    std::unique_ptr<Kernel> kernel;
+    size_t written = 0;  // bytes of Y
+  };
+
+  int64_t all_;      // rows
+  size_t operands_;  // of Gemm
+  std::array<Part, kRowSixteenths.size()> parts_;
+  size_t workspace_ = 0;
+};
+
+}  // namespace
+}  // namespace kept_rows_gemm
+
+void add_kept_rows_gemm(Registry& registry) {
+  using namespace kept_rows_gemm;
+  const auto gemm = std::make_shared<const OpDef>(registry.get("Gemm"));
+  std::vector<Implementation> made = gemm->cpu;
+  for (Implementation& implementation : made) {
+    implementation.accepts = [gemm, one = implementation](const Problem& p) {
+      return accepts_with(*gemm, one, p);
+    };
+    implementation.create = [gemm](const Problem& p) -> std::unique_ptr<Kernel> {
+      return std::make_unique<KeptRowsGemm>(*gemm, p);
+    };
+  }
+  const auto infer = [gemm](const InferContext& c) { return infer_with(*gemm, c); };
+  registry.add_own(
+      make_op("KeptRowsGemm", {infer, nullptr, reference}, std::move(made), {.min_inputs = 4}));
+}
+
+// com.microsoft.FusedGemm(A, B, C): Gemm, then the operator that attribute activation names, with
+// activation_alpha, activation_beta and activation_gamma as the attributes.
+//
+// com.microsoft.GemmFastGelu(X, W, bias): the Gelu with tanh of X W + bias; X [..., K], W [K, N].
+//
+// Neither has a kernel: the bodies are Gemm and MatMul in front of the activation.
+// https://github.com/microsoft/onnxruntime/blob/main/docs/ContribOperators.md
+
+namespace {
+
+// --- FusedGemm ---
+
+Attributes gemm_attributes(const Attributes& attributes) {
+  return {{"alpha", attributes.f("alpha", 1)},
+          {"beta", attributes.f("beta", 1)},
+          {"transA", attributes.i("transA", 0)},
+          {"transB", attributes.i("transB", 0)}};
+}
+
+FusedActivation activation_of(const Attributes& attributes) {
+  FusedActivation made{attributes.s("activation", ""), {}};
+  for (const char* name : {"activation_alpha", "activation_beta", "activation_gamma"}) {
+    if (attributes.has(name)) made.numbers.push_back(attributes.f(name, 0));
+  }
+  return made;
+}
+
+Result<std::vector<TensorDesc>> fused_gemm_infer(const InferContext& c) {
+  OFSDP_RETURN_IF_ERROR(check_activation(activation_of(c.attributes)));
+  const TensorDesc &a = c.inputs[0], &b = c.inputs[1];
+  const size_t trans_a = c.attributes.i("transA", 0) != 0,
+               trans_b = c.attributes.i("transB", 0) != 0;
+  if (a.shape.rank() != 2 || b.shape.rank() != 2) {
+    return input_error("A and B must have 2 axes, found {} and {}", a.text(), b.text());
+  }
+  const auto axis = [](const TensorDesc& x, size_t at) { return x.shape[static_cast<int>(at)]; };
+  return std::vector{TensorDesc{a.dtype, {axis(a, trans_a), axis(b, 1 - trans_b)}}};
+}
+
+void fused_gemm_body(BodyBuilder& b) {
+  std::vector<Ref> inputs{b.input(0), b.input(1)};
+  if (b.input(2)) inputs.push_back(b.input(2));
+  const Ref product = b.emit1("Gemm", inputs, gemm_attributes(b.attributes()));
+  b.set_output(0, activated(b, product, activation_of(b.attributes())));
+}
+
+std::vector<RefTensor> fused_gemm_reference(const ReferenceContext& c) {
+  RefTensor y = zeros(c.output_descs[0]);
+  const bool trans_a = c.attributes.i("transA", 0) != 0, trans_b = c.attributes.i("transB", 0) != 0;
+  const RefTensor &left = c.inputs[0], &right = c.inputs[1];
+  const RefTensor* addend = given(c.inputs, 2);
+  const int64_t inner = left.desc.shape[trans_a ? 0 : 1];
+  for (int64_t i = 0; i < y.desc.numel(); ++i) {
+    const auto at = unravel(y.desc.shape, i);
+    double sum = 0;
+    for (int64_t k = 0; k < inner; ++k) {
+      const std::vector<int64_t> l{trans_a ? k : at[0], trans_a ? at[0] : k};
+      const std::vector<int64_t> r{trans_b ? at[1] : k, trans_b ? k : at[1]};
+      sum += left.values[ravel(left.desc.shape, l)] * right.values[ravel(right.desc.shape, r)];
+    }
+    sum *= static_cast<double>(c.attributes.f("alpha", 1));
+    if (addend != nullptr) {
+      sum += static_cast<double>(c.attributes.f("beta", 1)) *
+             addend->values[ravel_broadcast(addend->desc.shape, at)];
+    }
+    y[i] = reference_activated(activation_of(c.attributes), sum);
+  }
+  return {y};
+}
+
+// --- GemmFastGelu ---
+
+Result<std::vector<TensorDesc>> gemm_gelu_infer(const InferContext& c) {
+  const Shape &x = c.inputs[0].shape, &w = c.inputs[1].shape;
+  if (x.rank() < 1 || w.rank() != 2 || x[x.rank() - 1] != w[0]) {
+    return input_error("expected W [{}, N], found X {} and W {}",
+                       x.rank() < 1 ? 0 : x[x.rank() - 1], c.inputs[0].text(), c.inputs[1].text());
+  }
+  if (c.has(2) && c.inputs[2].shape != Shape{w[1]}) {
+    return input_error("expected a bias [{}], found {}", w[1], c.inputs[2].text());
+  }
+  std::vector<int64_t> axes = x.axes();
+  axes.back() = w[1];
+  return std::vector{TensorDesc{c.inputs[0].dtype, Shape(axes)}};
+}
+
+void gemm_gelu_body(BodyBuilder& b) {
+  Ref product = b.emit1("MatMul", {b.input(0), b.input(1)});
+  if (b.input(2)) product = b.add(product, b.input(2));
+  b.set_output(0, b.emit1("Gelu", {product}, {{"approximate", std::string("tanh")}}));
+}
+
+std::vector<RefTensor> gemm_gelu_reference(const ReferenceContext& c) {
+  RefTensor y = zeros(c.output_descs[0]);
+  const RefTensor &x = c.inputs[0], &w = c.inputs[1];
+  const RefTensor* bias = given(c.inputs, 2);
+  const int64_t inner = w.desc.shape[0], columns = w.desc.shape[1];
+  for (int64_t i = 0; i < y.desc.numel(); ++i) {
+    const int64_t row = i / columns, column = i % columns;
+    double sum = bias == nullptr ? 0 : (*bias)[column];
+    for (int64_t k = 0; k < inner; ++k) sum += x[row * inner + k] * w[k * columns + column];
+    y[i] = reference_gelu(sum, true);
+  }
+  return {y};
+}
+
+}  // namespace
+
+void add_fused_gemm(Registry& registry) {
+  registry.add(make_op("FusedGemm", {fused_gemm_infer, nullptr, fused_gemm_reference}, {},
+                       {.domain = "com.microsoft", .min_inputs = 2, .body = fused_gemm_body}));
+  registry.add(make_op("GemmFastGelu", {gemm_gelu_infer, nullptr, gemm_gelu_reference}, {},
+                       {.domain = "com.microsoft", .min_inputs = 2, .body = gemm_gelu_body}));
 }
 
 }  // namespace ofsdp::kernels::ops

@@ -1,22 +1,22 @@
-// ofsdp.GemmEpilogue(A, B, bias, addend, x): a Gemm that does at its end what would be a pass of
-// its own. importer/passes/passes.h puts it where a device has a kernel for it; it comes after
-// the backward nodes are made, so it has no gradient.
+// ofsdp.GemmEpilogue(A, B, bias, addend, x): a Gemm with an elementwise end that would otherwise be
+// a pass over memory. A pass inserts it if a device has a kernel for it (importer/passes/passes.h),
+// after the backward nodes are made, so it has no gradient.
 //
 //   z = alpha A' B' + bias + addend      A' = A or A^T (transA), B' = B or B^T; bias a row;
 //                                        bias, addend and x may be absent
 //   y = z                                activation ""
-//   y = gelu(z)                          "gelu_tanh"; output 1, where it is wanted, is z
+//   y = gelu(z)                          "gelu_tanh"; output 1, if it is wanted, is z
 //   y = z gelu'(x)                       "gelu_tanh_grad"
 //
 // bias_grad "a", "b", "y": output 1 is A' summed over the columns of each row, B' over the rows of
-// each column, or y over its rows: the gradient of a bias where these are what comes back to it.
+// each column, or y over the rows: the gradient of a bias that one of these flows back to.
 #include <array>
 
-#include "kernels/cpu/chain_steps.h"
+#include "kernels/cpu/pointwise.h"
 #include "kernels/cpu/reduce.h"
 #include "kernels/ops/matmul/matrix_product.h"
 #include "kernels/ops/operators.h"
-#include "kernels/ops/pointwise/gelu.h"
+#include "kernels/ops/pointwise/activation.h"
 #include "kernels/ops/support.h"
 
 namespace ofsdp::kernels::ops {
@@ -63,7 +63,7 @@ std::vector<double> sums(const std::vector<double>& values, const Shape& shape, 
   return made;
 }
 
-// Returns the operand that is summed to the bias gradient, and whether over the first of its axes
+// Returns the operand that is summed to the bias gradient, and whether over the first of the axes
 // as they are stored.
 std::pair<size_t, bool> summed_operand(const Attributes& attributes) {
   if (bias_grad_of(attributes) == "a") return {kA, attributes.i("transA", 0) != 0};
@@ -98,7 +98,7 @@ std::vector<RefTensor> reference(const ReferenceContext& c) {
   return made;
 }
 
-// The CPU gains nothing by it. It runs the kernels that the parts have, one after the other, so
+// The CPU gains nothing by this operator. It runs the kernels of the parts one after the other, so
 // that a device of the tests gives the bits of the parts.
 MatrixProduct planned(const Problem& p) {
   MatrixProduct made = gemm_product(p.attributes, p.in(0), p.out(0));
@@ -135,7 +135,7 @@ class Parts final : public Kernel {
   size_t workspace_bytes() const override { return product_->workspace_bytes(); }
 
   Status run(const KernelArgs& a) override {
-    // Views without a desc, whose copy would be an allocation.
+    // Views without a desc: copying one would allocate.
     const TensorView y{a.outputs[0].data, {}}, z{a.outputs[keeps_z_ ? 1 : 0].data, {}};
     OFSDP_RETURN_IF_ERROR(product_->run({a.inputs, {&z, 1}, a.workspace, a.step}));
     if (add_) OFSDP_RETURN_IF_ERROR(pass(*add_, {z, {a.inputs[kAddend].data, {}}}, z, a));

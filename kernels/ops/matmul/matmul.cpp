@@ -1,13 +1,13 @@
 // MatMul: numpy's matmul, Y[..., i, j] = sum_k A[..., i, k] B[..., k, j], leading axes broadcast; a
-// vector A counts as one row, a vector B as one column, and that axis is dropped from Y.
-// dA = dY B^T, dB = A^T dY, each summed over the axes along which the operand was broadcast.
-// ofsdp.MatMul (for these gradients) is the same on operands of at least 2 axes, with attributes
-// transA and transB (swap the last two axes first) and fold_batch (first join all leading axes of
-// both with the rows they hold, [b, m, k] -> [b m, k]: the sum over the batch becomes part of the
-// product). https://onnx.ai/onnx/operators/onnx__MatMul.html
+// vector A is one row, a vector B one column, and Y lacks that axis. dA = dY B^T, dB = A^T dY, each
+// summed over the axes along which the operand was broadcast. ofsdp.MatMul (for these gradients) is
+// the same on operands of at least 2 axes, with attributes transA and transB (swap the last two
+// axes first) and fold_batch (first join all leading axes of both with the rows they hold, [b, m,
+// k] -> [b m, k]: the sum over the batch becomes part of the product).
+// https://onnx.ai/onnx/operators/onnx__MatMul.html
 //
 // com.microsoft.FusedMatMul(A, B), attributes alpha, transA, transB: Y = alpha A' B', leading axes
-// broadcast; A' is A with its last two axes swapped when transA, the same for B'. With transBatchA
+// broadcast; A' is A with the last two axes swapped if transA, the same for B'. With transBatchA
 // the first axis of A is moved in front of the last before that, the same for B; the body does so.
 // dA' = alpha dY B'^T, dB' = alpha A'^T dY, each summed over the axes along which it was broadcast.
 // https://github.com/microsoft/onnxruntime/blob/main/docs/ContribOperators.md
@@ -94,7 +94,7 @@ void grad(GradBuilder& b) {
   if (b.needs_grad(1)) b.set_grad(1, reshaped(b, grad_b(b, a, dy, weights), shape_b));
 }
 
-// `axes` with ones in front until there are `count`.
+// Returns `axes` with ones in front until there are `count`.
 std::vector<int64_t> widened(const Shape& axes, int count) {
   std::vector<int64_t> made(static_cast<size_t>(count - axes.rank()), 1);
   made.insert(made.end(), axes.axes().begin(), axes.axes().end());
@@ -151,7 +151,7 @@ void matmul_body(BodyBuilder& b) {
 
 bool flag(const Attributes& attributes, const char* name) { return attributes.i(name, 0) != 0; }
 
-// The order of an operand's axes that its transBatch attribute gives: [1, ..., 0, last].
+// Returns the perm of an operand with transBatch: [1, ..., 0, last].
 std::vector<int64_t> batch_order(const Attributes& attributes, const char* name, int rank) {
   std::vector<int64_t> order(static_cast<size_t>(rank));
   std::iota(order.begin(), order.end(), 0);
@@ -169,7 +169,7 @@ Shape batch_first(const Attributes& attributes, const char* name, const Shape& s
   return Shape(axes);
 }
 
-// In operators that fusion rules know.
+// Emits operators that fusion rules know.
 void fused_body(BodyBuilder& b) {
   const auto operand = [&](Ref x, const char* batch, const char* last) {
     std::vector<int64_t> order = batch_order(b.attributes(), batch, b.desc(x).shape.rank());

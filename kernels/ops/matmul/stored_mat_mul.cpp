@@ -1,15 +1,17 @@
 // ofsdp.StoredMatMul(x, w, scale, zero_point): the product of x [.., inner] with a frozen matrix W
-// [rows, columns] that stays in the type its file has, element (r, c) = (w - zero_point) * scale.
+// [rows, columns] that stays in the type of the file, element (r, c) = (w - zero_point) * scale.
 //
 //   by_rows = 1    y = x W^T      dx = dy W       the same operator with by_rows = 0
 //   by_rows = 0    y = x W        dx = dy W^T
 //
 // Attributes: rows, columns, by_rows; type, the TensorProto.DataType of the elements (int8, uint8,
 // int4, uint4, float16, bfloat16); axis and block_size of the scales as in DequantizeLinear
-// (kernels/core/scale_map.h). Floats have no scale. A pass puts it in the place of a product
-// (importer/passes/frozen_weights.h).
+// (kernels/core/scale_map.h). Floats have no scale. A pass replaces a product by it
+// (importer/passes/trained_set.h).
 // https://onnx.ai/onnx/operators/onnx__DequantizeLinear.html
+
 #include "kernels/base/reject.h"
+#include "kernels/core/op_def.h"
 #include "kernels/core/scale_map.h"
 #include "kernels/cpu/stored_floats.h"
 #include "kernels/cpu/stored_matrix.h"
@@ -43,7 +45,7 @@ TensorDesc operand(const std::vector<TensorDesc>& inputs, size_t i) {
   return i < inputs.size() ? inputs[i] : TensorDesc{};
 }
 
-// The scales of the elements, in the words of StoredMatrix.
+// Sets the scales of a StoredMatrix.
 Status set_scales(const Attributes& a, const TensorDesc& scale, StoredMatrix& m) {
   const int64_t axis = a.i("axis", 1), block = a.i("block_size", 0);
   OFSDP_RETURN_IF_ERROR(
@@ -170,6 +172,213 @@ void add_stored_mat_mul(Registry& registry) {
   registry.add_own(make_op("StoredMatMul", {infer, grad, reference},
                            {{"tiles", accepts_plain_with_blas, create}},
                            {.min_inputs = 2, .float32_only = true}));
+}
+
+// MatMulNBits stores the weight as packed [N, blocks, block_size * bits / 8], scales [N, blocks].
+
+// Operands of a weight in few bits; an absent one is not present().
+struct NBitsOperands {
+  TensorDesc weight, scales, zero_points, g_idx;
+};
+
+Result<StoredMatrix> n_bits_matrix(const Attributes& attributes, const NBitsOperands& operands);
+
+// com.microsoft.MatMulNBits(A, B, scales, zero_points, g_idx, bias): y = A W^T + bias with
+//
+//   W[n, k] = (q[n, k] - zero_point[n, group]) * scale[n, group]
+//
+// group = g_idx[k], or k / block_size. B holds q in 4 or 8 bits (attribute bits), blocks of
+// block_size neighbours along k. Zero points are integers packed as q, or floats; without them 8 or
+// 128. Attribute accuracy_level is a hint for other kernels. W stays as the file has it:
+//   dA = dy W            ofsdp.MatMulNBitsGrad(dy, B, scales, zero_points, g_idx)
+//   dbias = the sum of dy over rows
+// https://github.com/microsoft/onnxruntime/blob/main/docs/ContribOperators.md#com.microsoft.MatMulNBits
+
+namespace n_bits {
+
+struct Sizes {
+  int64_t n, k, block, bits, blocks;
+
+  explicit Sizes(const Attributes& a)
+      : n(a.i("N", 0)),
+        k(a.i("K", 0)),
+        block(a.i("block_size", 0)),
+        bits(a.i("bits", 4)),
+        blocks(block > 0 ? (k + block - 1) / block : 0) {}
+  int64_t zero_row() const { return (blocks * bits + 7) / 8; }  // bytes
+};
+
+Status check_sizes(const Sizes& s) {
+  OFSDP_REJECT_IF(s.bits != 4 && s.bits != 8, "bits: expected 4 or 8, found {}", s.bits);
+  OFSDP_REJECT_IF(s.block < 16 || (s.block & (s.block - 1)) != 0,
+                  "block_size: expected a power of two from 16 on, found {}", s.block);
+  OFSDP_REJECT_IF(s.n < 1 || s.k < 1, "K and N: expected at least 1, found {} and {}", s.k, s.n);
+  return ok_status();
+}
+
+Status check_weight(const Sizes& s, const NBitsOperands& o) {
+  const int64_t bytes = s.n * s.blocks * s.block * s.bits / 8;
+  OFSDP_REJECT_IF(o.weight.dtype != DType::kUInt8 || o.weight.numel() != bytes,
+                  "expected a weight of uint8 with {} bytes (N {}, {} blocks of {}), found {}",
+                  bytes, s.n, s.blocks, s.block, o.weight.text());
+  OFSDP_REJECT_IF(!is_32_or_16_bit_float(o.scales.dtype) || o.scales.numel() != s.n * s.blocks,
+                  "expected {} scales, found {}", s.n * s.blocks, o.scales.text());
+  const TensorDesc& zero = o.zero_points;
+  const int64_t zeros = zero.dtype == DType::kUInt8 ? s.n * s.zero_row() : s.n * s.blocks;
+  OFSDP_REJECT_IF(
+      zero.present() && !(zero.dtype == DType::kUInt8 || is_32_or_16_bit_float(zero.dtype)),
+      "expected zero points of uint8 or floats, found {}", zero.text());
+  OFSDP_REJECT_IF(zero.present() && zero.numel() != zeros,
+                  "expected zero points of {} elements, found {}", zeros, zero.text());
+  const TensorDesc& groups = o.g_idx;
+  OFSDP_REJECT_IF(groups.present() && (groups.dtype != DType::kInt32 || groups.numel() < s.k),
+                  "expected g_idx of int32 with {} elements, found {}", s.k, groups.text());
+  return ok_status();
+}
+
+TensorDesc operand(const std::vector<TensorDesc>& inputs, size_t i) {
+  return i < inputs.size() ? inputs[i] : TensorDesc{};
+}
+NBitsOperands operands_of(const std::vector<TensorDesc>& inputs) {
+  return {operand(inputs, 1), operand(inputs, 2), operand(inputs, 3), operand(inputs, 4)};
+}
+
+// Along the last axis `from` becomes `to`.
+template <bool backward>
+Result<std::vector<TensorDesc>> infer(const InferContext& c) {
+  const Sizes s(c.attributes);
+  OFSDP_RETURN_IF_ERROR(n_bits_matrix(c.attributes, operands_of(c.inputs)).status());
+  const TensorDesc& a = c.inputs[0];
+  const int64_t from = backward ? s.n : s.k, to = backward ? s.k : s.n;
+  OFSDP_REJECT_IF(
+      a.dtype != DType::kFloat32 || a.shape.rank() == 0 || a.shape[a.shape.rank() - 1] != from,
+      "expected float32 with a last axis of {}, found {}", from, a.text());
+  OFSDP_REJECT_IF(!backward && c.has(5) && c.inputs[5].numel() != s.n,
+                  "expected a bias of {} elements, found {}", s.n, c.inputs[5].text());
+  std::vector<int64_t> axes = a.shape.axes();
+  axes.back() = to;
+  return std::vector{TensorDesc{DType::kFloat32, Shape(axes)}};
+}
+
+void grad(GradBuilder& b) {
+  std::vector<Ref> operands{b.grad_output(0)};
+  for (size_t i = 1; i < std::min<size_t>(b.num_inputs(), 5); ++i) operands.push_back(b.input(i));
+  while (!operands.back()) operands.pop_back();
+  if (b.needs_grad(0)) {
+    b.set_grad(0, b.emit1("ofsdp.MatMulNBitsGrad", operands, b.attributes()));
+  }
+  if (b.num_inputs() > 5 && b.input(5) && b.needs_grad(5)) {
+    b.set_grad(5, b.sum_to(b.grad_output(0), b.input(5)));
+  }
+}
+
+// --- reference ---
+
+double weight_at(const ReferenceContext& c, const Sizes& s, int64_t n, int64_t k) {
+  const int64_t at = (n * s.blocks * s.block + k);
+  const auto byte = static_cast<int64_t>(c.inputs[1][at * s.bits / 8]);
+  const int64_t q = s.bits == 8 ? byte : at % 2 == 0 ? byte % 16 : byte / 16;
+  const RefTensor* groups = given(c.inputs, 4);
+  const int64_t group = groups == nullptr ? k / s.block : static_cast<int64_t>((*groups)[k]);
+  double zero = s.bits == 8 ? 128 : 8;
+  if (const RefTensor* zeros = given(c.inputs, 3); zeros != nullptr) {
+    if (zeros->desc.dtype != DType::kUInt8) {
+      zero = (*zeros)[n * s.blocks + group];
+    } else {
+      const auto packed = static_cast<int64_t>((*zeros)[n * s.zero_row() + group * s.bits / 8]);
+      zero = static_cast<double>(s.bits == 8 ? packed : group % 2 == 0 ? packed % 16 : packed / 16);
+    }
+  }
+  return (static_cast<double>(q) - zero) * c.inputs[2][n * s.blocks + group];
+}
+
+template <bool backward>
+std::vector<RefTensor> reference(const ReferenceContext& c) {
+  const Sizes s(c.attributes);
+  RefTensor y = zeros(c.output_descs[0]);
+  const RefTensor &a = c.inputs[0], *bias = backward ? nullptr : given(c.inputs, 5);
+  const int64_t from = backward ? s.n : s.k, to = backward ? s.k : s.n;
+  for (int64_t i = 0; i < y.desc.numel(); ++i) {
+    const int64_t row = i / to, column = i % to;
+    double sum = bias == nullptr ? 0 : (*bias)[column];
+    for (int64_t j = 0; j < from; ++j) {
+      sum +=
+          a[row * from + j] * (backward ? weight_at(c, s, j, column) : weight_at(c, s, column, j));
+    }
+    y[i] = sum;
+  }
+  return {y};
+}
+
+// --- kernels ---
+
+const std::byte* bytes_at(const KernelArgs& a, size_t i) {
+  return i < a.inputs.size() ? a.inputs[i].data : nullptr;
+}
+
+// A group outside the scales is an error of the file.
+Status check_groups(const int32_t* groups, const Sizes& s) {
+  for (int64_t k = 0; groups != nullptr && k < s.k; ++k) {
+    if (groups[k] < 0 || groups[k] >= s.blocks) {
+      return input_error("g_idx[{}]: expected 0 to {}, found {}", k, s.blocks - 1, groups[k]);
+    }
+  }
+  return ok_status();
+}
+
+template <bool backward>
+std::unique_ptr<Kernel> create(const Problem& p) {
+  using Along = StoredProduct::Along;
+  const Sizes s(p.attributes);
+  const StoredMatrix matrix = *n_bits_matrix(p.attributes, operands_of(p.inputs));
+  const StoredProduct product(matrix, backward ? Along::kByColumns : Along::kByRows,
+                              p.in(0).numel() / (backward ? s.n : s.k), p.threads);
+  return make_kernel(
+      [product, s](const KernelArgs& a) {
+        const StoredBytes bytes{bytes_at(a, 1), bytes_at(a, 2), bytes_at(a, 3),
+                                reinterpret_cast<const int32_t*>(bytes_at(a, 4))};
+        OFSDP_RETURN_IF_ERROR(check_groups(bytes.g_idx, s));
+        product.run(bytes, a.in<float>(0),
+                    backward ? nullptr : reinterpret_cast<const float*>(bytes_at(a, 5)),
+                    a.out<float>(0), a.workspace);
+        return ok_status();
+      },
+      product.workspace_bytes());
+}
+
+}  // namespace n_bits
+
+Result<StoredMatrix> n_bits_matrix(const Attributes& attributes, const NBitsOperands& operands) {
+  const n_bits::Sizes s(attributes);
+  OFSDP_RETURN_IF_ERROR(n_bits::check_sizes(s));
+  OFSDP_RETURN_IF_ERROR(n_bits::check_weight(s, operands));
+  StoredMatrix matrix;
+  matrix.type = s.bits == 4 ? StoredType::kUInt4 : StoredType::kUInt8;
+  matrix.rows = s.n;
+  matrix.columns = s.k;
+  matrix.row_pitch = s.blocks * s.block;
+  matrix.scale_dtype = operands.scales.dtype;
+  matrix.row_step = s.blocks;
+  matrix.column_block = s.block;
+  matrix.column_step = 1;
+  matrix.zero_otherwise = s.bits == 4 ? 8 : 128;
+  matrix.has_zeros = operands.zero_points.present();
+  if (!matrix.has_zeros) return matrix;
+  const bool packed = operands.zero_points.dtype == DType::kUInt8;
+  matrix.zero_type = packed ? matrix.type : stored_type(operands.zero_points.dtype);
+  matrix.zero_pitch = packed ? s.zero_row() * 8 / s.bits : s.blocks;
+  return matrix;
+}
+
+void add_mat_mul_n_bits(Registry& registry) {
+  using namespace n_bits;  // NOLINT: the operator's own names
+  OpDef forward = make_op("MatMulNBits", {infer<false>, grad, reference<false>},
+                          {{"tiles", accepts_plain_with_blas, create<false>}},
+                          {.domain = "com.microsoft", .min_inputs = 3, .float32_only = true});
+  registry.add(std::move(forward));
+  registry.add_own(make_op("MatMulNBitsGrad", {infer<true>, nullptr, reference<true>},
+                           {{"tiles", accepts_plain_with_blas, create<true>}},
+                           {.min_inputs = 3, .float32_only = true}));
 }
 
 }  // namespace ofsdp::kernels::ops

@@ -1,5 +1,5 @@
 // Shared by the normalizations of images: the channels of batch normalization, and the list of
-// implementations. Pure; any thread.
+// implementations.
 #pragma once
 
 #include <vector>
@@ -34,7 +34,7 @@ Acceptance accepts_images(const Problem& p) {
   return accept_if(layouts, "operands of several layouts");
 }
 
-// Sums of float16 are not made vectors of: whole images in float32 are faster.
+// gcc does not vectorise sums of float16: whole images in float32 are faster.
 template <size_t images, auto create32, auto create_bfloat16, auto create64>
 std::vector<Implementation> image_kernels(const char* name) {
   return {

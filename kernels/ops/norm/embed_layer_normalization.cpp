@@ -1,8 +1,8 @@
 // com.microsoft.EmbedLayerNormalization(input_ids, segment_ids, word_embedding, position_embedding,
 // segment_embedding, gamma, beta, mask, position_ids): rows of three tables added (segments may be
-// absent; positions count from 0 where they are not given), then LayerNormalization over the last
-// axis. Output 1 is the number of words of each sample, the ones in its row of mask (0 without a
-// mask); output 2 is the sum.
+// absent; without position_ids positions count from 0), then LayerNormalization over the last axis.
+// Output 1 is the number of words in each sample: the ones in the row of mask (0 without a mask);
+// output 2 is the sum.
 //
 // It has no kernel: the body is Gather, Add, LayerNormalization, ReduceSum.
 // https://github.com/microsoft/onnxruntime/blob/main/docs/ContribOperators.md

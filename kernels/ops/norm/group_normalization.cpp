@@ -1,6 +1,6 @@
 // GroupNormalization(x, scale, bias), attributes num_groups, epsilon: y = h scale + bias (by
 // channel) with h = (x - mean) inv, inv = 1 / sqrt(variance + epsilon) over each group of
-// neighbouring channels of each sample. We add outputs 1 and 2, mean and inv [N, groups].
+// neighbouring channels of each sample. Outputs 1 and 2, mean and inv [N, groups], are ours.
 // InstanceNormalization(x, scale, bias) has a group for each channel. dx, dscale, dbias:
 // ofsdp.GroupNormalizationGrad(dy, x, scale, mean, inv), attribute num_groups. With g = dy scale
 // and means over the group: dx = inv (g - mean(g) - h mean(g h)), dscale = sum dy h, dbias = sum
@@ -155,7 +155,7 @@ std::vector<RefTensor> grad_reference(const ReferenceContext& c) {
   return {dx, dscale, dbias};
 }
 
-// dx of one row of the group and its sums per channel, in `sums` [each][2].
+// dx of one row of the group and the sums per channel, in `sums` [each][2].
 template <typename T>
 void backward_row(const GroupExtent& e, const KernelArgs& a, int64_t row, double* sums) {
   using R = RealOf<T>;

@@ -3,10 +3,7 @@
 //
 // [Note: oneDNN's relu hides NaN] Its relu, clip and max post-ops give 0 for NaN, and a training
 // run that has become NaN would go on unnoticed. So the relu is our own pass over the output, which
-// is in the cache or on its way, and costs less than the separate operator with a tensor of its
-// own.
-//
-// Threads: as Kernel. Owns: with_relu takes the kernel it wraps.
+// is still in the cache. It costs less than a separate operator with another tensor.
 #pragma once
 
 #include <memory>
@@ -21,10 +18,16 @@ inline constexpr const char* kActivationAttribute = "ofsdp_activation";
 bool has_relu(const Attributes& attributes);
 void reference_relu(std::vector<double>& values);
 
-// `kernel`, then max(y, 0) over the float32 output 0 of `count` elements.
+// Returns a kernel that runs `kernel`, then max(y, 0) over the float32 output 0 of `count`
+// elements.
 std::unique_ptr<Kernel> with_relu(std::unique_ptr<Kernel> kernel, int64_t count);
 
-// The gradient of output 0 before the activation.
+// Returns the gradient of output 0 before the activation.
 Ref activation_grad(GradBuilder& builder);
+
+// Gelu and the derivative in double: the oracle of every operator that computes them.
+
+double reference_gelu(double x, bool tanh);
+double reference_gelu_slope(double x, bool tanh);
 
 }  // namespace ofsdp::kernels::ops

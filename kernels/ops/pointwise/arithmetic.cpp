@@ -1,15 +1,19 @@
-// Arithmetic of two inputs that broadcast, of all numbers. Integers wrap; Div cuts towards 0. An
-// integer divisor of 0 is an error of the data. https://onnx.ai/onnx/operators/onnx__NAME.html
+// Arithmetic of two inputs that broadcast, for all number types. Integers wrap; Div rounds them
+// towards 0. An integer divisor of 0 is an error of the data.
+// https://onnx.ai/onnx/operators/onnx__NAME.html
 //
 //   Add, Sub   da = dy, db = +-dy                Mul   da = dy b, db = dy a
 //   Div        da = dy / b, db = -dy y / b
 //   Mod        y = a - q b with q = floor(a / b), or trunc(a / b) with fmod = 1, so y has the sign
 //              of b, or of a; da = dy, db = -dy q, where q is (a - y) / b, rounded
-//   PRelu      y = x where x >= 0, else slope x; slope broadcasts to x. dx = dy where x > 0, else
+//   PRelu      y = x if x >= 0, else slope x; slope broadcasts to x. dx = dy where x > 0, else
 //              dy slope; dslope = dy x where x < 0
 //
 // Gradients are summed over the axes along which an input was broadcast.
+
+#include <algorithm>
 #include <cmath>
+#include <numeric>
 
 #include "kernels/core/element_types.h"
 #include "kernels/cpu/integer_math.h"
@@ -82,7 +86,7 @@ constexpr T wrapping_quotient(T a, T b) {
   return static_cast<T>(a / b);
 }
 
-// The remainder of wrapping_quotient: it has the sign of a.
+// Returns the remainder of wrapping_quotient, with the sign of a.
 template <typename T>
 constexpr T wrapping_rest(T a, T b) {
   if constexpr (std::is_signed_v<T>) {
@@ -99,7 +103,7 @@ Status refuse_zero_divisor(const T* divisor, int64_t n) {
   return ok_status();
 }
 
-// `kernel` itself, or, where input 1 has integers, one that looks for zeros first.
+// Returns `kernel`, or, if input 1 has integers, a kernel that looks for zeros first.
 std::unique_ptr<Kernel> with_divisor_check(const Problem& p, std::unique_ptr<Kernel> kernel) {
   if (!is_integer(p.in(1).dtype)) return kernel;
   return make_kernel(
@@ -220,6 +224,349 @@ void add_arithmetic(Registry& registry) {
   registry.add(div());
   registry.add(mod());
   registry.add(prelu());
+}
+
+// Pow(x, e): y = x^e, broadcast, in the type of x; e may have another. dx = dy e x^(e-1), 0 where e
+// is 0; de = dy y ln x, 0 where x is 0 and e >= 0; each summed over the broadcast axes. Integer
+// powers of integers are exact and wrap; an exponent of 2 or 0.5, as variances and norms have it,
+// is a product or a root. https://onnx.ai/onnx/operators/onnx__Pow.html
+
+namespace pow {
+
+Result<std::vector<TensorDesc>> infer(const InferContext& c) {
+  InferContext same = c;
+  same.inputs[1].dtype = c.inputs[0].dtype;
+  return infer_binary(same);
+}
+
+// Returns e in the type of x.
+Ref exponent_like(GradBuilder& b) {
+  if (b.desc(b.input(1)).dtype == b.desc(b.input(0)).dtype) return b.input(1);
+  return b.emit1("CastLike", {b.input(1), b.input(0)});
+}
+
+bool may_be_zero(const ConstantPtr& known) {
+  if (known == nullptr) return true;
+  const std::vector<double> values = to_doubles(known->desc, known->bytes.data());
+  return std::ranges::find(values, 0.0) != values.end();
+}
+
+// Returns e - 1, but 0 where e is 0: the slope there is 0 x^0, not 0 / x.
+Ref lower_exponent(GradBuilder& b, Ref e) {
+  const DType dtype = b.desc(e).dtype;
+  const Ref lower = b.emit1("Sub", {e, b.scalar(dtype, 1)});
+  if (!may_be_zero(b.constant_value(e))) return lower;
+  const Ref zero = b.scalar(dtype, 0);
+  return b.emit1("Where", {b.emit1("Equal", {e, zero}), zero, lower});
+}
+
+Ref grad_of_base(GradBuilder& b, Ref e) {
+  const ConstantPtr known = b.constant_value(e);
+  const bool square = known != nullptr && known->desc.numel() == 1 && first_double(*known) == 2;
+  const Ref power = square ? b.input(0) : b.emit1("Pow", {b.input(0), lower_exponent(b, e)});
+  return b.emit1("Mul", {power, e});
+}
+
+// y ln x. A base of 0 counts as 1 for e >= 0, so that the slope is 0; for e < 0 it is -inf.
+Ref grad_of_exponent(GradBuilder& b, Ref e) {
+  const DType dtype = b.desc(e).dtype;
+  const Ref zero = b.scalar(dtype, 0), x = b.input(0);
+  const Ref base = b.emit1("Where", {b.emit1("Less", {e, zero}), zero, b.scalar(dtype, 1)});
+  const Ref safe = b.emit1("Where", {b.emit1("Equal", {x, zero}), base, x});
+  return b.emit1("Mul", {b.output(0), b.emit1("Log", {safe})});
+}
+
+void grad(GradBuilder& b) {
+  const Ref dy = b.grad_output(0);
+  const Ref e = exponent_like(b);
+  if (b.needs_grad(0)) {
+    b.set_grad(0, b.sum_to(b.emit1("Mul", {dy, grad_of_base(b, e)}), b.input(0)));
+  }
+  if (!b.needs_grad(1)) return;
+  b.set_grad(1, b.sum_to(b.emit1("Mul", {dy, grad_of_exponent(b, e)}), b.input(1)));
+}
+
+std::vector<RefTensor> reference(const ReferenceContext& c) {
+  const bool whole = is_integer(c.inputs[0].desc.dtype);
+  return binary_reference(c, [whole](double x, double e) {
+    return whole ? std::trunc(std::pow(x, e)) : std::pow(x, e);
+  });
+}
+
+// An exponent of 2 or 0.5 for a whole row is a product or a root.
+void pow_row(const PointwiseRow& row, const Numbers& numbers) {
+  const bool one_exponent = row.step_a == 1 && row.step_b == 0;
+  const float e = *static_cast<const float*>(row.b);
+  if (one_exponent && e == 2.0f) return float_unary<OFSDP_X(x * x)>()(row, numbers);
+  if (one_exponent && e == 0.5f) return float_unary<OFSDP_X(M::sqrt(x))>()(row, numbers);
+  float_binary<OFSDP_AB(M::pow(a, b))>()(row, numbers);
+}
+
+// --- other types: x of T, e of any, plain loops over a block of exponents read before ---
+
+template <typename T>
+T whole_power(T x, int64_t e) {
+  if (e < 0) return x == T{1} || (x == T{-1} && e % 2 == 0) ? T{1} : (x == T{-1} ? x : T{0});
+  T y = 1;
+  for (; e > 0; e /= 2) {
+    if (e % 2 != 0) y = wrapping(y, x, [](auto p, auto q) { return p * q; });
+    x = wrapping(x, x, [](auto p, auto q) { return p * q; });
+  }
+  return y;
+}
+
+template <typename T>
+T mixed_power(T x, double e) {
+  return static_cast<T>(std::pow(static_cast<double>(x), e));
+}
+template <typename T>
+T mixed_power(T x, int64_t e) {
+  return whole_power(x, e);
+}
+
+constexpr int64_t kExponents = 256;
+
+template <typename To>
+void read_exponents(DType dtype, const std::byte* e, int64_t step, int64_t n, To* to) {
+  with_number(dtype, [&]<typename E>(E) {
+    for (int64_t i = 0; i < n; ++i)
+      to[i] = static_cast<To>(reinterpret_cast<const E*>(e)[i * step]);
+  });
+}
+
+template <typename T, typename E>
+void mixed_row(const PointwiseRow& row, DType exponent) {
+  std::array<E, kExponents> e;
+  const auto bytes = static_cast<int64_t>(dtype_size(exponent));
+  for (int64_t begin = 0; begin < row.n; begin += kExponents) {
+    const int64_t n = std::min(kExponents, row.n - begin);
+    const auto* from = static_cast<const std::byte*>(row.b) + begin * row.step_b * bytes;
+    read_exponents(exponent, from, row.step_b, n, e.data());
+    for (int64_t i = 0; i < n; ++i) {
+      const T x = static_cast<const T*>(row.a)[(begin + i) * row.step_a];
+      static_cast<T*>(row.y)[begin + i] = mixed_power(x, e[static_cast<size_t>(i)]);
+    }
+  }
+}
+
+constexpr TypeSet kBases = kFloatTypes | type_bit(DType::kInt32) | type_bit(DType::kInt64);
+
+Acceptance accepts_mixed(const Problem& p) {
+  return accept_if(in_set(kBases, p.in(0).dtype) && in_set(kNumberTypes, p.in(1).dtype),
+                   "no loop for these dtypes");
+}
+
+std::unique_ptr<Kernel> create_mixed(const Problem& p) {
+  using Row = void (*)(const PointwiseRow&, DType);
+  Row row = nullptr;
+  const DType exponent = p.in(1).dtype;
+  for_types<kBases>([&]<typename T>(T) {
+    if (dtype_of<T>() != p.in(0).dtype) return;
+    row = mixed_row<T, double>;
+    if constexpr (std::is_integral_v<T>) {
+      if (is_integer(exponent)) row = mixed_row<T, int64_t>;
+    }
+  });
+  const auto base_bytes = static_cast<int64_t>(dtype_size(p.in(0).dtype));
+  const auto bytes = static_cast<int64_t>(dtype_size(exponent));
+  return make_kernel([=, loop = binary_loop(p)](const KernelArgs& a) {
+    loop.for_rows(0, loop.rows(), [&](const StridedLoop::Offsets& at) {
+      row({a.in<std::byte>(0) + at[0] * base_bytes, loop.inner_stride(0),
+           a.in<std::byte>(1) + at[1] * bytes, loop.inner_stride(1),
+           a.out<std::byte>(0) + at[2] * base_bytes, loop.inner()},
+          exponent);
+    });
+  });
+}
+
+}  // namespace pow
+
+void add_pow(Registry& registry) {
+  using namespace pow;
+  OpDef op = pointwise({.name = "Pow",
+                        .min_inputs = 2,
+                        .first_opset = 7,
+                        .infer = infer,
+                        .grad = grad,
+                        .reference = reference,
+                        .cpu = with_half_floats<accepts_mixed, create_mixed>("loops")});
+  PointwiseLoops rows{.operands = 2};
+  rows[DType::kFloat32] = pow_row;
+  Implementation best = pointwise_kernels("Pow", rows)[0];
+  best.name = "rows";
+  op.cpu.insert(op.cpu.begin(), best);
+  registry.add(std::move(op));
+}
+
+// Operators that reduce any number of inputs that broadcast to each other, from the first to the
+// last: Sum, Mean, Max and Min (NaN if an input is NaN).
+// https://onnx.ai/onnx/operators/onnx__NAME.html
+//
+// Gradients, each summed over the broadcast axes: dy for Sum, dy / n for Mean, dy where x equals y
+// for Max and Min. 16-bit floats are reduced in float32 and rounded once.
+
+namespace variadic {
+
+Result<std::vector<TensorDesc>> infer(const InferContext& c) {
+  TensorDesc y = c.inputs[0];
+  for (const TensorDesc& x : c.inputs) {
+    if (x.dtype != y.dtype) {
+      return input_error("expected inputs of one type, found {} and {}", y.text(), x.text());
+    }
+    OFSDP_ASSIGN_OR_RETURN(y.shape, broadcast(y.shape, x.shape));
+  }
+  y.layout = Layout::kPlain;
+  for (const TensorDesc& x : c.inputs) {
+    if (x.shape == y.shape) y.layout = x.layout;
+  }
+  return std::vector{std::move(y)};
+}
+
+// dx = dy where x equals y, shared evenly among the inputs that equal y, as in PyTorch.
+void grad_of_chosen(GradBuilder& b) {
+  const Ref dy = b.grad_output(0);
+  if (b.num_inputs() == 1) return b.set_grad(0, dy);
+  const Ref zero = b.like(dy, 0), one = b.like(dy, 1);
+  std::vector<Ref> hits;
+  Ref count;
+  for (size_t i = 0; i < b.num_inputs(); ++i) {
+    hits.push_back(b.emit1("Equal", {b.input(i), b.output(0)}));
+    const Ref here = b.where(hits[i], one, zero);
+    count = i == 0 ? here : b.add(count, here);
+  }
+  const Ref share = b.div(dy, count);
+  for (size_t i = 0; i < b.num_inputs(); ++i) {
+    if (!b.needs_grad(i)) continue;
+    b.set_grad(i, b.sum_to(b.where(hits[i], share, zero), b.input(i)));
+  }
+}
+
+// --- kernels: y = f(f(x0, x1), x2) ..., one pass over y an input; y may be input 0 or 1 ---
+
+class FoldKernel final : public Kernel {
+ public:
+  // `finish` is applied to the result at the end, with the number of inputs.
+  FoldKernel(const Problem& p, RowLoop join, RowLoop finish)
+      : join_(join),
+        finish_(finish),
+        n_(p.out(0).numel()),
+        bytes_(static_cast<int64_t>(dtype_size(p.out(0).dtype))) {
+    const TensorDesc& y = p.out(0);
+    for (size_t i = 1; i < p.inputs.size(); ++i) {
+      const auto left = i == 1 ? broadcast_strides(p.in(0), y.shape) : strides_of(y);
+      loops_.push_back({y.shape, {left, broadcast_strides(p.in(i), y.shape), strides_of(y)}});
+    }
+  }
+
+  Status run(const KernelArgs& a) override {
+    auto* y = a.out<std::byte>(0);
+    if (loops_.empty() && a.in<std::byte>(0) != y) std::copy_n(a.in<std::byte>(0), n_ * bytes_, y);
+    for (size_t k = 0; k < loops_.size(); ++k) {
+      const StridedLoop& loop = loops_[k];
+      const std::byte* left = k == 0 ? a.in<std::byte>(0) : y;
+      for_loop_rows(loop, [&](const StridedLoop::Offsets& at, int64_t n) {
+        join_({left + at[0] * bytes_, loop.inner_stride(0), a.in<std::byte>(k + 1) + at[1] * bytes_,
+               loop.inner_stride(1), y + at[2] * bytes_, n},
+              {});
+      });
+    }
+    if (finish_ == nullptr) return ok_status();
+    const Numbers count{static_cast<float>(loops_.size() + 1)};
+    parallel_for(n_, kElementGrain, [&](int64_t begin, int64_t end) {
+      std::byte* at = y + begin * bytes_;
+      finish_({at, 1, nullptr, 0, at, end - begin}, count);
+    });
+    return ok_status();
+  }
+
+ private:
+  std::vector<StridedLoop> loops_;  // loop k joins y (input 0 in the first) and input k + 1
+  RowLoop join_, finish_;
+  int64_t n_, bytes_;
+};
+
+OpDef fold(OpDef op, const PointwiseLoops& join, const PointwiseLoops& finish = {}) {
+  TypeSet types = 0;
+  for (size_t i = 0; i < join.of.size(); ++i) types |= TypeSet{join.of[i] != nullptr} << i;
+  const auto accepts = [join](const Problem& p) {
+    if (join[p.in(0).dtype] == nullptr) return Acceptance::refuse("no loop for this dtype");
+    if (!p.all_dtype(p.in(0).dtype)) return Acceptance::refuse("inputs of two dtypes");
+    return accept_if(p.inputs.size() > 1 || p.in(0).layout == p.out(0).layout,
+                     "input and output of two layouts");
+  };
+  const auto create = [join, finish](const Problem& p) -> std::unique_ptr<Kernel> {
+    return std::make_unique<FoldKernel>(p, join[p.in(0).dtype], finish[p.in(0).dtype]);
+  };
+  const Implementation loops{"loops", accepts, create};
+  op.first_opset = 13;
+  op.infer = infer;
+  op.cpu = {loops, in_float32(loops)};
+  op.inplace_inputs = {0, 1};
+  op.layout = LayoutRule::kElementwise;
+  return op;
+}
+
+// --- references ---
+
+template <auto f>  // of the values of all inputs at one element
+std::vector<RefTensor> of_all(const ReferenceContext& c) {
+  RefTensor y{c.output_descs[0], {}};
+  for (int64_t i = 0; i < y.desc.numel(); ++i) {
+    const auto index = unravel(y.desc.shape, i);
+    std::vector<double> values;
+    for (const RefTensor& x : c.inputs) {
+      values.push_back(x.values[ravel_broadcast(x.desc.shape, index)]);
+    }
+    y.values.push_back(f(values));
+  }
+  return {y};
+}
+
+double total(const std::vector<double>& x) { return std::accumulate(x.begin(), x.end(), 0.0); }
+
+double mean(const std::vector<double>& x) { return total(x) / static_cast<double>(x.size()); }
+
+double largest(const std::vector<double>& x) {
+  double y = x[0];
+  for (double v : x) y = std::isnan(v) || v > y ? v : y;
+  return y;
+}
+
+double smallest(const std::vector<double>& x) {
+  double y = x[0];
+  for (double v : x) y = std::isnan(v) || v < y ? v : y;
+  return y;
+}
+
+void sum_grad(GradBuilder& b) {
+  for (size_t i = 0; i < b.num_inputs(); ++i) {
+    if (b.needs_grad(i)) b.set_grad(i, b.sum_to(b.grad_output(0), b.input(i)));
+  }
+}
+
+void mean_grad(GradBuilder& b) {
+  const Ref part = b.mul(b.grad_output(0), 1.0 / static_cast<double>(b.num_inputs()));
+  for (size_t i = 0; i < b.num_inputs(); ++i) {
+    if (b.needs_grad(i)) b.set_grad(i, b.sum_to(part, b.input(i)));
+  }
+}
+
+std::vector<OpDef> operators() {
+  const PointwiseLoops add = chain_loops(ChainOp::kAdd);
+  return {fold({.name = "Sum", .grad = sum_grad, .reference = of_all<total>}, add),
+          fold({.name = "Mean", .grad = mean_grad, .reference = of_all<mean>}, add,
+               unary_loops<OFSDP_X(x / k.a)>()),
+          fold({.name = "Max", .grad = grad_of_chosen, .reference = of_all<largest>},
+               binary_loops<OFSDP_AB(a > b || a != a ? a : b), kNumberTypes>()),
+          fold({.name = "Min", .grad = grad_of_chosen, .reference = of_all<smallest>},
+               binary_loops<OFSDP_AB(a < b || a != a ? a : b), kNumberTypes>())};
+}
+
+}  // namespace variadic
+
+void add_variadic(Registry& registry) {
+  using namespace variadic;
+  for (OpDef& op : operators()) registry.add(std::move(op));
 }
 
 }  // namespace ofsdp::kernels::ops

@@ -1,7 +1,7 @@
 // Cast(x), attribute to (ONNX's TensorProto.DataType number), and CastLike(x, like): the values of
-// x in another type. Floats become integers cut towards 0 and clamped to the range (NaN becomes 0);
-// bool is "not 0"; the types of kernels/core/narrow_types.h are rounded as attributes saturate and
-// round_mode say. dx is dy cast back, where both types are floats.
+// x in another type. Floats become integers by rounding towards 0 and clamping to the range (NaN
+// becomes 0); bool is "not 0"; attributes saturate and round_mode decide how types of
+// kernels/core/narrow_types.h are rounded. dx is dy cast back, if both types are floats.
 // https://onnx.ai/onnx/operators/onnx__Cast.html
 //
 // BitCast(x), attribute to: the bytes of x as elements of another type of the same width. No
@@ -37,7 +37,7 @@ To convert(From from) {
   } else if constexpr (std::is_floating_point_v<From> && std::is_integral_v<To>) {
     using Limits = std::numeric_limits<To>;
     if (std::isnan(from)) return 0;
-    // The largest To may round up to a From outside of the range, hence >=.
+    // The largest To may round up to a From outside the range, hence >=.
     if (from >= static_cast<From>(Limits::max())) return Limits::max();
     if (from <= static_cast<From>(Limits::min())) return Limits::min();
     return static_cast<To>(from);
@@ -55,7 +55,7 @@ void convert_span(const void* src, void* dst, int64_t begin, int64_t end) {
 
 using Span = std::function<void(const void*, void*, int64_t, int64_t)>;
 
-// One loop for all types of a pair whose conversion gives the same bits: to an integer only its
+// Pairs of types share a loop if their conversion gives the same bits: of a target integer only the
 // size counts, and bool is stored as 0 or 1.
 Span number_span(DType from, DType to) {
   return with_number(from, [to]<typename From>(From) {
@@ -105,7 +105,7 @@ Span cut_span(DType from, DType to) {
   };
 }
 
-// Conversions of one pass, from or to a narrow type; null: there is none.
+// Returns the conversion in one pass, from or to a narrow type; null if there is none.
 Span narrow_span(DType from, DType to, NarrowRounding rounding) {
   if (is_narrow(from)) return to == DType::kFloat32 ? decode_span(from) : Span();
   if (!is_narrow(to)) return {};
@@ -114,7 +114,7 @@ Span narrow_span(DType from, DType to, NarrowRounding rounding) {
   return is_narrow_integer(to) && !is_16_bit_float(from) ? cut_span(from, to) : Span();
 }
 
-// A type from and to float32.
+// Conversions from a type to float32, and back.
 Span to_float(DType from) {
   if (is_narrow(from)) return decode_span(from);
   return is_16_bit_float(from) ? width_span(from, DType::kFloat32)

@@ -1,8 +1,8 @@
-// ofsdp.Chain(x0, x1, ...): elementwise operators joined by fusion, in one pass over memory. The
-// attributes steps and results are those of kernels/core/chain.h. Inputs are float32, bfloat16 or
+// ofsdp.Chain(x0, x1, ...): elementwise operators joined by fusion, in one pass over memory.
+// kernels/core/chain.h describes the attributes steps and results. Inputs are float32, bfloat16 or
 // float16, of the output's shape, of one element, or of its trailing axes. Outputs after the first
-// are for the gradient. dx by the chain rule, as one ofsdp.ChainGrad(the inputs, dy and y that it
-// needs), which may have several outputs and is not differentiated itself.
+// are for the gradient. dx follows by the chain rule, as one ofsdp.ChainGrad(the inputs, dy and y
+// that it needs), which may have several outputs and has no gradient.
 #include "kernels/core/chain.h"
 
 #include <algorithm>
@@ -10,11 +10,11 @@
 #include <cmath>
 #include <cstring>
 
-#include "kernels/cpu/chain_steps.h"
 #include "kernels/cpu/float_width.h"
+#include "kernels/cpu/pointwise.h"
 #include "kernels/cpu/stored_floats.h"
 #include "kernels/ops/operators.h"
-#include "kernels/ops/pointwise/gelu.h"
+#include "kernels/ops/pointwise/activation.h"
 #include "kernels/ops/support.h"
 
 namespace ofsdp::kernels::ops {
@@ -37,8 +37,8 @@ Result<std::vector<TensorDesc>> infer(const InferContext& c) {
   return std::vector(chain.results.size(), *whole);
 }
 
-// The gradients that repeat an operand, and those of operands that were broadcast, need no chain of
-// their own: they are dy, or summed afterwards.
+// A gradient that is dy itself needs no chain, and the gradient of a broadcast operand is summed
+// after the chain.
 void grad(GradBuilder& b) {
   const Chain forward = *Chain::parse(b.attributes(), b.num_inputs());
   std::vector<bool> wanted;
@@ -123,21 +123,21 @@ std::vector<RefTensor> reference(const ReferenceContext& c) {
 // first-level cache, each step one vectorised loop ---
 //
 // Operands are the outputs' shape in the outputs' layout, or one element, or (plain) the trailing
-// axes of that shape, which are repeated. Values between steps live in a buffer on the stack of the
-// thread, whose places planning decides; the block is as long as fits. Output 0 may share the bytes
-// of an input: nothing reads a block's inputs after its output 0 is written. 16-bit operands are
-// widened into the buffer and rounded out of it, a block at a time.
+// axes of that shape, which are repeated. Values between steps live in a buffer on the thread's
+// stack, at offsets that planning decides; the block is as long as fits. Output 0 may share the
+// bytes of an input: nothing reads a block's inputs after output 0 is written. 16-bit operands
+// are widened into the buffer and rounded out of it, a block at a time.
 
 constexpr int64_t kBufferFloats = 8192;  // 32 KiB
 constexpr int64_t kLongestBlock = 1024;
-constexpr size_t kMostValues = Chain::kMostInputs + Chain::kMostSteps;
+constexpr size_t kMaxValues = Chain::kMaxInputs + Chain::kMaxSteps;
 
 // The place of a value of a block.
 struct Place {
   enum Kind : uint8_t {
     kWhole,     // an input of the outputs' shape
     kSingle,    // an input of one element
-    kRepeated,  // an input of the trailing axes, until it has its place in the buffer
+    kRepeated,  // an input of the trailing axes, until it is in the buffer
     kNumber,
     kBuffer,
     kOutput
@@ -186,8 +186,8 @@ class ChainKernel final : public Kernel {
   }
 
  private:
-  // Gives every value a place: results that no later read of an input can lie on go straight to
-  // their output, the others to the buffer, whose places are used again after the last read.
+  // Gives every value a place: a result goes straight to an output if no later step reads an input
+  // that may share those bytes, else to the buffer, where a slot is reused after the last read.
   void plan(const Chain& chain, const Problem& p) {
     const size_t values = places_.size() + chain.steps.size();
     std::vector<size_t> last(values, 0);
@@ -244,8 +244,8 @@ class ChainKernel final : public Kernel {
   }
 
   void run_block(const KernelArgs& args, int64_t at, int64_t n, float* buffer) const {
-    std::array<float*, kMostValues> data;
-    std::array<int64_t, kMostValues> step;
+    std::array<float*, kMaxValues> data;
+    std::array<int64_t, kMaxValues> step;
     for (size_t v = 0; v < places_.size(); ++v) {
       data[v] = address(args, places_[v], at, buffer);
       step[v] = places_[v].kind == Place::kSingle || places_[v].kind == Place::kNumber ? 0 : 1;
@@ -282,7 +282,7 @@ class ChainKernel final : public Kernel {
     return buffer + place.index * block_;
   }
 
-  // Elements at .. at + n - 1 of `row`, which has `period` of them, repeated without end.
+  // Loads elements at .. at + n - 1 of `row`, which repeats after `period` elements.
   void load(const std::byte* row, int64_t period, int64_t at, int64_t n, float* to) const {
     if (period == 1) {
       convert(widen_, row, 1, reinterpret_cast<std::byte*>(to));

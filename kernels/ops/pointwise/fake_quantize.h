@@ -1,7 +1,7 @@
-// The numbers of ofsdp.FakeQuantize and its gradients (kernels/formulas/quantize.h), from their
+// The numbers of ofsdp.FakeQuantize and the gradients (kernels/formulas/quantize.h), from their
 // attributes: lo and hi, the range of the integers; axis and block_size (kernels/core/scale_map.h);
-// count, the elements that share a scale, of an activation those of one sample.
-// For kernels of the CPU and of CUDA. Values. Threads: any. Errors: those of ScaleMap.
+// count, the number of elements that share a scale (for an activation, in one sample). For kernels
+// of the CPU and of CUDA.
 #pragma once
 
 #include <algorithm>
@@ -14,7 +14,7 @@
 
 namespace ofsdp::kernels::ops {
 
-// Refuses scales of another shape.
+// Returns an error if the scales have another shape.
 inline Result<ScaleMap> quantization_map(const Attributes& a, const TensorDesc& x,
                                          const TensorDesc& scale) {
   return ScaleMap::make(x.shape, scale.shape, a.i("axis", 1), a.i("block_size", 0));

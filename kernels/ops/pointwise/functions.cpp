@@ -1,4 +1,4 @@
-// Mathematical functions of one float input whose gradients are written with other operators.
+// Mathematical functions of one float input, with gradients written in other operators.
 // https://onnx.ai/onnx/operators/onnx__NAME.html
 //
 //   Sin, Cos, Tan     cos x, -sin x, 1 + y^2         Sinh, Cosh     cosh x, sinh x
@@ -17,9 +17,9 @@
 namespace ofsdp::kernels::ops {
 namespace functions {
 
-// --- sine and its kin: the vector forms hold up to kMostTurned, the C library beyond ---
+// --- sine and its kin: the vector forms hold up to kMaxTurned, the C library beyond ---
 
-[[gnu::always_inline]] inline bool fits(float x) { return !(__builtin_fabsf(x) > kMostTurned); }
+[[gnu::always_inline]] inline bool fits(float x) { return !(__builtin_fabsf(x) > kMaxTurned); }
 
 OFSDP_MULTIARCH bool all_fit(const float* x, int64_t n) {
   int misfits = 0;
@@ -182,7 +182,7 @@ std::vector<UnaryOp> steps() {
   };
 }
 
-// Take every type of numbers; the smallest integer wraps. The gradient of Abs is 0 at 0.
+// These take every number type; the smallest integer wraps. The gradient of Abs is 0 at 0.
 std::vector<UnaryOp> signs() {
   return {
       unary_op("Neg", 13, of_x<[](double x) { return -x; }>,

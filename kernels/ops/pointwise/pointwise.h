@@ -1,13 +1,13 @@
 // The common parts of pointwise operators: their OpDefs from rows of tables, gradients of steps,
 // references in double. Their loops are in kernels/cpu/pointwise.h.
 //
-// Threads: any. Errors: kInput, with what the node got.
+// Errors list the operands of the node.
 #pragma once
 
 #include <optional>
 
 #include "kernels/core/standard_body.h"
-#include "kernels/cpu/chain_steps.h"
+#include "kernels/cpu/pointwise.h"
 #include "kernels/ops/operators.h"
 #include "kernels/ops/support.h"
 
@@ -15,7 +15,7 @@ namespace ofsdp::kernels::ops {
 
 // --- rows of tables ---
 
-// ofsdp.NAMEGrad(dy, x), or of dy and y.
+// The operator ofsdp.NAMEGrad(dy, x) or (dy, y).
 struct SlopeOp {
   ReferenceFn reference = nullptr;
   PointwiseLoops loops = {};
@@ -23,7 +23,7 @@ struct SlopeOp {
   StandardBody body = nullptr;
 };
 
-// An operator of one input. Its gradient is `slope`, with the node's attributes, or `grad`.
+// An operator with one input. The gradient is `slope`, with the node's attributes, or `grad`.
 struct UnaryOp {
   const char* name = "";
   int first_opset = 1;
@@ -33,7 +33,7 @@ struct UnaryOp {
   std::optional<SlopeOp> slope = std::nullopt;
 };
 void add_unary(Registry& registry, const UnaryOp& op);
-// A row of a table: `rest` with these members.
+// Returns a row of a table: `rest` with these members.
 UnaryOp unary_op(const char* name, int first_opset, ReferenceFn reference,
                  const PointwiseLoops& loops, UnaryOp rest = {});
 
@@ -50,8 +50,8 @@ BinaryOp binary_op(const char* name, int first_opset, ReferenceFn reference,
                    const PointwiseLoops& loops, BinaryOp rest = {});
 OpDef binary(const BinaryOp& op);
 
-// `op` completed: infer_same or infer_binary unless given (by min_inputs), any layout, in place of
-// every input.
+// Returns `op` with infer_same or infer_binary (by min_inputs) unless given, for any layout; the
+// output may overwrite every input.
 OpDef pointwise(OpDef op);
 // The same for ofsdp.NAME(dy, x or y), which computes a gradient.
 OpDef pointwise_grad(OpDef op);

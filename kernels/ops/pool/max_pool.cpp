@@ -1,14 +1,18 @@
 // MaxPool: y[n, c, o] = max over taps k of x[n, c, o s - p + k d] inside x; NaN wins. Output 1,
-// Indices, is the place of the maximum in x (the first of equal ones); output 2 is our own and
-// asked for by the gradient: the winning tap (pool_shape.h). dx by ofsdp.MaxPoolGrad(dy, winners),
-// max_pool_grad.cpp. Attribute of our own, set by fusion: ofsdp_activation="relu", y = max(that,
-// 0). The maximum of relus is the relu of the maximum, on fewer elements; stopped outputs get
-// kNoWinner, so the gradient is exact. https://onnx.ai/onnx/operators/onnx__MaxPool.html
+// Indices, is the index of the maximum in x (the first of equal ones); output 2 is our own, for the
+// gradient: the winning tap (pool_shape.h). dx by ofsdp.MaxPoolGrad(dy, winners). Attribute of our
+// own, set by fusion: ofsdp_activation="relu", y = max(that, 0). The maximum of relus is the relu
+// of the maximum, on fewer elements; stopped outputs get kNoWinner, so the gradient is exact.
+// https://onnx.ai/onnx/operators/onnx__MaxPool.html
 //
 // GlobalMaxPool: [N, C, spatial...] -> [N, C, 1...], the maximum over the spatial axes: MaxPool
 // with one window that covers x. Output 1 is our own, asked for by the gradient: the winning tap,
 // the first of equal ones. https://onnx.ai/onnx/operators/onnx__GlobalMaxPool.html
 
+#include "kernels/core/element_types.h"
+#include "kernels/core/standard_body.h"
+#include "kernels/cpu/elementwise.h"
+#include "kernels/cpu/float_kernels.h"
 #include "kernels/cpu/in_float32.h"
 #include "kernels/ops/operators.h"
 #include "kernels/ops/pointwise/activation.h"
@@ -113,7 +117,7 @@ std::vector<RefTensor> global_reference(const ReferenceContext& c) {
   return {y, winners};
 }
 
-// As MaxPool has it: no Indices, the winners as output 2.
+// The outputs of MaxPool: no Indices, the winners as output 2.
 Problem as_max_pool(const Problem& p) {
   Problem made = p;
   made.attributes = global_window(p.in(0).shape);
@@ -152,6 +156,304 @@ void add_max_pool(Registry& registry) {
   registry.add(make_op("GlobalMaxPool", {global_infer, global_grad, global_reference},
                        with_half_floats<global_accepts, global_create>("loops"),
                        channels_last({0}, {})));
+}
+
+// ofsdp.MaxPoolGrad(dy, winners) -> dx: dx[n, c, i] = sum of dy over the outputs with their winning
+// tap at i; kNoWinner sends nothing. Attributes: MaxPool's window with explicit pads, and x_shape.
+// Outputs are added in their order, so repeated runs give the same bits.
+//
+// MaxUnpool(x, I): zeros but for x[i] at flat index I[i] of the shape before the pooling: (in - 1)
+// stride - pads + kernel on each spatial axis. A larger output_shape has that shape in a corner. dx
+// = Gather(flat dy, I). If indices repeat, the last x stays.
+// https://onnx.ai/onnx/operators/onnx__MaxUnpool.html
+
+namespace max_pool_grad {
+
+Window window_of(const Attributes& attributes) {
+  return known_pool(attributes, Shape(attributes.ints("x_shape")));
+}
+
+std::vector<RefTensor> reference(const ReferenceContext& c) {
+  const Window w = window_of(c.attributes);
+  RefTensor dx = zeros(c.output_descs[0]);
+  for (int64_t plane = 0; plane < dx.desc.shape.numel(0, 2); ++plane) {
+    for_each_tap(w, [&](int64_t out, int64_t tap, int64_t in) {
+      const auto at = static_cast<size_t>(plane * w.out_size() + out);
+      if (static_cast<int64_t>(c.inputs[1].values[at]) != tap) return;
+      dx[plane * w.in_size() + in] += c.inputs[0].values[at];
+    });
+  }
+  return {dx};
+}
+
+OFSDP_MULTIARCH void add_winners(const float* diff_dst, const uint8_t* winners, uint8_t tap,
+                                 float* diff_src, int64_t n) {
+  for (int64_t i = 0; i < n; ++i) diff_src[i] += winners[i] == tap ? diff_dst[i] : 0.0f;
+}
+
+OFSDP_MULTIARCH void set_winners(const float* diff_dst, const uint8_t* winners, uint8_t tap,
+                                 float* diff_src, int64_t n) {
+  for (int64_t i = 0; i < n; ++i) diff_src[i] = winners[i] == tap ? diff_dst[i] : 0.0f;
+}
+
+// The bits of 16-bit floats: as masks, since AVX2 loads no 16 bits on a condition.
+OFSDP_MULTIARCH void set_winners(const uint16_t* diff_dst, const uint8_t* winners, uint8_t tap,
+                                 uint16_t* diff_src, int64_t n) {
+  for (int64_t i = 0; i < n; ++i) {
+    diff_src[i] = static_cast<uint16_t>(diff_dst[i] & -int{winners[i] == tap});
+  }
+}
+
+// Windows side by side that cover x: every element of dx is written once, nothing need be cleared.
+bool tiles_input(const Window& w) {
+  for (size_t axis = 0; axis < 3; ++axis) {
+    if (w.strides[axis] != w.kernel[axis] || w.dilations[axis] != 1 || w.pads_begin[axis] != 0 ||
+        w.out[axis] * w.kernel[axis] != w.in[axis]) {
+      return false;
+    }
+  }
+  return true;
+}
+
+// Channels last, windows of up to 255 taps: the channels of a position are one vector. T: float, or
+// the bits of a 16-bit float for windows that cover x side by side, which add nothing.
+template <typename T>
+class ChannelsLastGrad {
+ public:
+  explicit ChannelsLastGrad(const Problem& p)
+      : window_(window_of(p.attributes)),
+        images_(p.out(0).shape[0]),
+        channels_(p.out(0).shape[1]),
+        tiles_(tiles_input(window_)) {}
+
+  void operator()(const KernelArgs& a) const {
+    parallel_each(images_, 1, [&](int64_t n) { image(a, n); });
+  }
+
+ private:
+  void image(const KernelArgs& a, int64_t n) const {
+    const T* dy = a.in<T>(0) + n * window_.out_size() * channels_;
+    const uint8_t* winners = a.in<uint8_t>(1) + n * window_.out_size() * channels_;
+    T* dx = a.out<T>(0) + n * window_.in_size() * channels_;
+    void (*take)(const T*, const uint8_t*, uint8_t, T*, int64_t) = set_winners;
+    if constexpr (std::is_same_v<T, float>) {
+      if (!tiles_) take = add_winners;
+    }
+    if (!tiles_) std::fill_n(dx, window_.in_size() * channels_, T{0});
+    for_each_tap(window_, [&](int64_t out, int64_t tap, int64_t in) {
+      take(dy + out * channels_, winners + out * channels_, static_cast<uint8_t>(tap),
+           dx + in * channels_, channels_);
+    });
+  }
+
+  Window window_;
+  int64_t images_, channels_;
+  bool tiles_;
+};
+
+// Any layout and window: an addition per output, at the winner.
+template <typename T, typename Winner>
+class ScatterGrad {
+ public:
+  explicit ScatterGrad(const Problem& p)
+      : window_(window_of(p.attributes)),
+        planes_(p.out(0).shape.numel(0, 2)),
+        channels_(p.out(0).layout == Layout::kChannelsLast ? p.out(0).shape[1] : 1) {
+    const Window& w = window_;
+    for (int64_t tap = 0; tap < w.taps(); ++tap) {
+      const int64_t d = tap / (w.kernel[1] * w.kernel[2]) * w.dilations[0];
+      const int64_t h = tap / w.kernel[2] % w.kernel[1] * w.dilations[1];
+      offsets_.push_back((d * w.in[1] + h) * w.in[2] + tap % w.kernel[2] * w.dilations[2]);
+    }
+  }
+
+  void operator()(const KernelArgs& a) const {
+    parallel_each(planes_, 1, [&](int64_t p) { plane(a, p); });
+  }
+
+ private:
+  void plane(const KernelArgs& a, int64_t p) const {
+    const Window& w = window_;
+    const int64_t image = p / channels_, channel = p % channels_;
+    const T* dy = a.in<T>(0) + image * w.out_size() * channels_ + channel;
+    const Winner* winners = a.in<Winner>(1) + image * w.out_size() * channels_ + channel;
+    T* dx = a.out<T>(0) + image * w.in_size() * channels_ + channel;
+    for (int64_t i = 0; i < w.in_size(); ++i) dx[i * channels_] = 0;
+    for (int64_t out = 0; out < w.out_size(); ++out) {
+      const Winner winner = winners[out * channels_];
+      if (winner == static_cast<Winner>(kNoWinner)) continue;
+      const int64_t row = out / w.out[2];
+      const int64_t d = w.position(0, row / w.out[1], 0), h = w.position(1, row % w.out[1], 0);
+      const int64_t start = (d * w.in[1] + h) * w.in[2] + w.position(2, out % w.out[2], 0);
+      dx[(start + offsets_[winner]) * channels_] += dy[out * channels_];
+    }
+  }
+
+  Window window_;
+  int64_t planes_, channels_;
+  std::vector<int64_t> offsets_;  // of a tap from the window's first position
+};
+
+Acceptance accepts_layouts(const Problem& p) {
+  return accept_if(p.in(0).layout == p.in(1).layout && p.in(0).layout == p.out(0).layout,
+                   "operands of several layouts");
+}
+
+template <typename T>
+Acceptance accepts(const Problem& p) {
+  if (p.in(0).dtype != dtype_of<T>()) return Acceptance::refuse(not_of_type<T>());
+  return accepts_layouts(p);
+}
+
+Acceptance accepts_channels_last(const Problem& p) {
+  if (p.in(0).layout != Layout::kChannelsLast) return Acceptance::refuse("not channels last");
+  if (p.in(1).dtype != DType::kUInt8) return Acceptance::refuse("a window of more than 255 taps");
+  const DType dtype = p.in(0).dtype;
+  if (!is_32_or_16_bit_float(dtype)) return Acceptance::refuse("not float32 or 16-bit floats");
+  if (dtype != DType::kFloat32 && !tiles_input(window_of(p.attributes))) {
+    return Acceptance::refuse("windows that overlap");
+  }
+  return accepts_layouts(p);
+}
+
+std::unique_ptr<Kernel> create_channels_last(const Problem& p) {
+  if (p.in(0).dtype != DType::kFloat32) return make_kernel(ChannelsLastGrad<uint16_t>(p));
+  return make_kernel(ChannelsLastGrad<float>(p));
+}
+
+template <typename T>
+std::unique_ptr<Kernel> create_scatter(const Problem& p) {
+  if (p.in(1).dtype == DType::kUInt8) return make_kernel(ScatterGrad<T, uint8_t>(p));
+  return make_kernel(ScatterGrad<T, int32_t>(p));
+}
+
+std::unique_ptr<Kernel> create_float32(const Problem& p) {
+  return accepts_channels_last(p) ? create_channels_last(p) : create_scatter<float>(p);
+}
+
+// For the standard's MaxPool: the winners are the Indices, which count in all of x.
+void max_pool_grad_body(BodyBuilder& b) {
+  const Shape& shape = b.output_desc(0).shape;
+  const Ref dy = b.input(0);
+  const Ref zeros = b.emit1("Expand", {b.like(dy, 0), b.ints({shape.numel()})});
+  const Shape flat{b.desc(dy).shape.numel()};
+  const Ref sum =
+      b.emit1("ScatterElements", {zeros, b.reshape(b.input(1), flat), b.reshape(dy, flat)},
+              {{"axis", int64_t{0}}, {"reduction", std::string("add")}});
+  b.set_output(0, b.reshape(sum, shape));
+}
+
+using Ints = std::vector<int64_t>;
+
+// The shape that the indices count in.
+Result<Shape> counted(const Attributes& attributes, const Shape& x) {
+  const Ints kernel = attributes.ints("kernel_shape");
+  const size_t count = kernel.size();
+  const Ints strides = attributes.ints("strides", Ints(count, 1));
+  const Ints pads = attributes.ints("pads", Ints(2 * count, 0));
+  if (count == 0 || x.rank() != static_cast<int>(count) + 2 || strides.size() != count ||
+      pads.size() != 2 * count) {
+    return input_error("kernel_shape [{}], {} strides and {} pads do not fit {}",
+                       joined(kernel, ", "), strides.size(), pads.size(), x.text());
+  }
+  Shape y = x;
+  for (size_t i = 0; i < count; ++i) {
+    const int axis = static_cast<int>(i) + 2;
+    y[axis] = (x[axis] - 1) * strides[i] - pads[i] - pads[count + i] + kernel[i];
+    if (y[axis] < 0) return input_error("spatial axis {} would have {} positions", i, y[axis]);
+  }
+  return y;
+}
+
+Result<std::vector<TensorDesc>> unpool_infer(const InferContext& c) {
+  OFSDP_ASSIGN_OR_RETURN(Shape y, counted(c.attributes, c.inputs[0].shape));
+  if (c.inputs[1].shape != c.inputs[0].shape || c.inputs[1].dtype != DType::kInt64) {
+    return input_error("I: expected int64{}, found {}", c.inputs[0].shape.text(),
+                       c.inputs[1].text());
+  }
+  if (c.has(2)) {
+    OFSDP_ASSIGN_OR_RETURN(const Ints given, known_ints(c, 2, "output_shape"));
+    if (given.size() != y.axes().size()) {
+      return input_error("output_shape: expected {} sizes, found {}", y.rank(), given.size());
+    }
+    for (size_t i = 0; i < given.size(); ++i) {
+      if (given[i] >= y.axes()[i]) continue;
+      return input_error("output_shape: expected at least {}, found {}", y.text(),
+                         Shape(given).text());
+    }
+    y = Shape(given);
+  }
+  return std::vector{TensorDesc{c.inputs[0].dtype, y}};
+}
+
+void grad(GradBuilder& b) {
+  const Shape shape = *counted(b.attributes(), b.desc(b.input(0)).shape);
+  Ref dy = b.grad_output(0);
+  if (b.desc(dy).shape != shape) {
+    dy = b.emit1("Slice", {dy, b.ints(Ints(shape.axes().size(), 0)), b.ints(shape.axes())});
+  }
+  const Ref flat = b.emit1("Reshape", {dy, b.ints({shape.numel()})});
+  b.set_grad(0, b.emit1("Gather", {flat, b.input(1)}, {{"axis", int64_t{0}}}));
+}
+
+// Returns the place in `to` of place `at` of `from`.
+int64_t moved(const Shape& from, const Shape& to, int64_t at) {
+  int64_t place = 0, step = 1;
+  for (int axis = from.rank(); axis-- > 0;) {
+    place += at % from[axis] * step;
+    at /= from[axis];
+    step *= to[axis];
+  }
+  return place;
+}
+
+std::vector<RefTensor> unpool_reference(const ReferenceContext& c) {
+  const Shape shape = *counted(c.attributes, c.inputs[0].desc.shape);
+  RefTensor y = zeros(c.output_descs[0]);
+  for (size_t i = 0; i < c.inputs[0].values.size(); ++i) {
+    const auto at = static_cast<int64_t>(c.inputs[1].values[i]);
+    y.values[ravel(y.desc.shape, unravel(shape, at))] = c.inputs[0].values[i];
+  }
+  return {y};
+}
+
+Acceptance unpool_accepts(const Problem& p) {
+  return accept_if(p.all_plain(), "not the plain layout");
+}
+
+template <typename T>
+std::unique_ptr<Kernel> create_for(const Problem& p) {
+  return make_kernel([shape = *counted(p.attributes, p.in(0).shape), to = p.out(0).shape,
+                      n = p.in(0).numel()](const KernelArgs& a) -> Status {
+    std::fill_n(a.out<T>(0), to.numel(), T{0});
+    const int64_t count = shape.numel();
+    for (int64_t i = 0; i < n; ++i) {
+      const int64_t at = a.in<int64_t>(1)[i];
+      if (at < 0 || at >= count) return input_error("index {} is outside 0..{}", at, count - 1);
+      a.out<T>(0)[shape == to ? at : moved(shape, to, at)] = a.in<T>(0)[i];
+    }
+    return ok_status();
+  });
+}
+
+std::unique_ptr<Kernel> create(const Problem& p) {
+  return with_bits(dtype_size(p.in(0).dtype), [&]<typename T>(T) { return create_for<T>(p); });
+}
+
+}  // namespace max_pool_grad
+
+void add_max_pool_grad(Registry& registry) {
+  using namespace max_pool_grad;
+  registry.add_own(
+      make_op("MaxPoolGrad", {infer_shape_of("x_shape"), nullptr, reference},
+              {{"channels_last", accepts_channels_last, create_channels_last},
+               {"scatter", accepts<float>, create_scatter<float>},
+               {"float64", accepts<double>, create_scatter<double>},
+               in_float32<accepts<float>, create_float32>()},
+              channels_last({0, 1}, {0}, {.min_inputs = 2, .body = max_pool_grad_body})));
+  registry.add(make_op("MaxUnpool", {unpool_infer, grad, unpool_reference},
+                       {{"scatter", unpool_accepts, create}},
+                       {.min_inputs = 2, .constant_inputs = {2}}));
 }
 
 }  // namespace ofsdp::kernels::ops

@@ -1,5 +1,5 @@
-// [Note: loops of MaxPool] The inner loops know no window: the caller lists the source elements
-// that compete. One vectorized loop serves both layouts.
+// [Note: loops of MaxPool] The inner loops do not know the window: the caller lists the source
+// elements to compare. One vectorized loop serves both layouts.
 #include <bit>
 #include <limits>
 #include <type_traits>
@@ -11,8 +11,8 @@
 namespace ofsdp::kernels::ops {
 namespace {
 
-// A block is up to kBlock outputs next to each other in y: channels of one position when
-// channels last, positions of one row when plain.
+// A block is up to kBlock outputs next to each other in y: channels of one position if
+// channels last, positions of one row if plain.
 constexpr int64_t kBlock = 64;
 constexpr int kTapsAtOnce = 32;
 
@@ -107,7 +107,7 @@ OFSDP_MULTIARCH void start_block(Block& block) {
   }
 }
 
-// max(best, 0); no winner where that is 0.
+// max(best, 0); no winner if that is 0.
 OFSDP_MULTIARCH void relu_block(Block& block) {
   for (int64_t i = 0; i < kBlock; ++i) {
     block.winner[i] = block.best[i] > 0.0f ? block.winner[i] : kNoWinner;
@@ -159,7 +159,7 @@ class MaxPool {
   }
 
   void operator()(const KernelArgs& a) const {
-    // An item is an image's row of outputs of all channels, or that row of one plane.
+    // An item is a row of outputs, of all channels of an image or of one plane.
     const int64_t rows = window_.out[0] * window_.out[1];
     const int64_t items = images_ * (channels_last_ ? 1 : channels_) * rows;
     parallel_each(items, 1, [&](int64_t item) {
@@ -234,7 +234,7 @@ class MaxPool {
     }
   }
 
-  // The outputs v .. v+n-1 whose tap k of the last axis is inside x, counted from v.
+  // Returns the range of outputs v .. v+n-1, counted from v, with tap k of the last axis inside x.
   std::pair<int64_t, int64_t> outputs_inside(int64_t v, int64_t n, int64_t k) const {
     const int64_t stride = window_.strides[2];
     const int64_t first = window_.position(2, v, k);
@@ -244,8 +244,8 @@ class MaxPool {
     return {std::min(begin, n), std::min(end, n)};
   }
 
-  // f(list, number of the first tap of a row of taps, its input row), then takes what is
-  // listed.
+  // Calls f(list, number of the first tap of a row of taps, the input row), then takes the listed
+  // taps.
   void for_rows(int64_t d, int64_t h, Block& block, int64_t step, const auto& f) const {
     TapList list;
     list.step = step;
@@ -327,7 +327,7 @@ class AnyMaxPool {
     const int64_t image = p / channels_ * channels_, channel = p % channels_;
     const T* x = a.in<T>(0) + image * w.in_size() + channel;
     T* y = a.out<T>(0) + image * w.out_size() + channel;
-    int64_t current = -1;  // the output whose taps come
+    int64_t current = -1;  // the output that the next taps belong to
     const auto start = [&](int64_t out) {
       while (current < out) {
         ++current;

@@ -1,3 +1,5 @@
+// Windows and output shapes of pooling, for the kernels of all devices.
+// A file of its own: the CUDA library compiles it too, without CPU kernels.
 #include "kernels/ops/pool/pool_shape.h"
 
 namespace ofsdp::kernels::ops {

@@ -1,10 +1,9 @@
-// Shared by MaxPool and its gradient: the numbers of the problem, and the winners that the forward
+// Shared by MaxPool and the gradient: the numbers of the problem, and the winners that the forward
 // leaves for the gradient.
 //
 // The winner of an output is the number of the tap, in row-major order of the window, that held the
 // maximum: uint8 for windows of up to 255 taps, else int32. kNoWinner (all bits set) sends no
-// gradient anywhere: the window saw only padding, or an activation stopped it. Owns: values.
-// Threads: any.
+// gradient anywhere: the window saw only padding, or an activation stopped it.
 #pragma once
 
 #include "kernels/ops/conv/window.h"
@@ -19,8 +18,7 @@ Result<Window> infer_pool(const Attributes& attributes, const Shape& x);
 Window known_pool(const Attributes& attributes, const Shape& x);
 Shape pool_output(const Window& window, const Shape& x);
 
-// For the global poolings: the attributes of one window that covers x, and the shape of their
-// result.
+// For the global poolings: the attributes of one window that covers x, and the shape of the result.
 Attributes global_window(const Shape& x);
 Result<Shape> infer_global_pool(const InferContext& c);
 
@@ -35,9 +33,9 @@ int64_t stored_place(const Window& window, int64_t at, bool column_major);
 
 // MaxPool's kernel for float32, 1 to 3 spatial axes, x and y both plain or both channels last. It
 // takes x as input 0; gives y as output 0, Indices (plain, int64) as output 1 and winners as output
-// 2 when present. Rows of outputs go to the pool of threads.
+// 2 if present. Rows of outputs go to the pool of threads.
 
-// Whether y and winners have the layout of x, and Indices the plain one.
+// Returns whether y and winners have the layout of x, and Indices the plain one.
 bool has_pool_layouts(const Problem& problem);
 
 std::unique_ptr<Kernel> make_max_pool(const Problem& problem);

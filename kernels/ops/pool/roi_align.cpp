@@ -1,10 +1,10 @@
 // RoiAlign(X [N, C, H, W], rois [R, 4], batch_indices [R]): Y [R, C, output_height, output_width].
 // A region [x1, y1, x2, y2], times spatial_scale and, in mode half_pixel, less 0.5, is divided into
-// bins. Each bin has sampling_ratio^2 samples of X, or as many as pixels when that is 0, between 4
+// bins. Each bin has sampling_ratio^2 samples of X, or as many as pixels if that is 0, between 4
 // pixels each: a sum of weight times pixel. Samples more than 1 beyond the border are 0. Y is the
 // mean of the samples of a bin; with mode "max" the largest of all weight times pixel.
 //
-// dX: each pixel gets dY times its weights, over the number of samples, or with "max" the weight of
+// dX: each pixel gets dY times the weights, over the number of samples, or with "max" the weight of
 // the largest (ofsdp.RoiAlignGrad(dY, X, rois, batch_indices)). Regions have no gradient.
 // https://onnx.ai/onnx/operators/onnx__RoiAlign.html
 #include <algorithm>

@@ -1,9 +1,9 @@
 // Dropout(data, ratio, training_mode): in training each element is kept with probability 1 - ratio
 // and divided by it, else 0; output 1 is the mask (true: kept). Otherwise y = data. d data = dy
 // mask / (1 - ratio) (ofsdp.DropoutGrad(dy, mask), attribute ratio). Element e of sample s is kept
-// when u >= ratio, where u is the upper 24 of 32 random bits over 2^24; see [Note: what dropout
-// draws] in kernels/core/philox.h. Samples are the leading axis; where they do not divide the
-// elements, all are drawn as if of the first sample.
+// if u >= ratio, where u is the upper 24 of 32 random bits over 2^24; see [Note: what dropout
+// draws] in kernels/core/philox.h. The leading axis holds the samples; if they do not divide the
+// elements, all are drawn as elements of the first sample.
 // https://onnx.ai/onnx/operators/onnx__Dropout.html
 #include <cmath>
 
@@ -18,7 +18,7 @@
 namespace ofsdp::kernels::ops {
 namespace dropout {
 
-// The factor of the elements that are kept.
+// The factor of kept elements.
 double dropout_scale(double ratio) { return ratio >= 1 ? 0 : 1 / (1 - ratio); }
 
 struct Settings {
@@ -136,7 +136,7 @@ void drop_span(const Draw& d, uint64_t sample, int64_t first, const float* x, fl
   }
 }
 
-// Items are pieces of samples, so that one large sample spreads over threads as well.
+// Items are pieces of samples, so that threads share a large sample too.
 void drop(const Draw& d, const Samples& samples, const KernelArgs& a, uint8_t* mask) {
   constexpr int64_t kPiece = 4096;
   const int64_t pieces = (samples.elements + kPiece - 1) / kPiece;

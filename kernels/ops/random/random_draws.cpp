@@ -1,16 +1,16 @@
 // Random numbers: RandomNormal, RandomUniform, both also ...Like(x), Bernoulli and Multinomial.
 // Each element is a pure function of seed, step, node, global sample index and element
-// (kernels/core/philox.h), so that any number of ranks draws the same. As with Dropout the leading
-// axis is the samples; where they do not divide the elements, all are drawn as if of the first
-// sample. Attribute seed (a float) is part of the key. No gradient flows: dx = 0.
+// (kernels/core/philox.h), so that any number of ranks draws the same. As in Dropout, the leading
+// axis holds the samples; if they do not divide the elements, all are drawn as elements of the
+// first sample. Attribute seed (a float) is part of the key. No gradient flows: dx = 0.
 // https://onnx.ai/onnx/operators/onnx__NAME.html
 //
 //   Normal        attributes mean (0) and scale (1), the standard deviation
-//   Uniform       low .. high (attributes, 0 and 1), high left out but for rounding
+//   Uniform       low .. high (attributes, 0 and 1), high excluded but for rounding
 //   Bernoulli(p)  1 with probability p, else 0: u < p for a uniform u in [0, 1)
 //   Multinomial   (x [B, C] of unnormalised log-probabilities): [B, sample_size] draws of a class
-//                 each, with replacement: the first class c whose sum of e^x_0 .. e^x_c passes u
-//                 times the sum of all
+//                 each, with replacement: the first class c with e^x_0 + .. + e^x_c above u times
+//                 the sum of all
 #include <bit>
 #include <cmath>
 #include <numbers>
@@ -109,7 +109,7 @@ std::unique_ptr<Kernel> make_random(const Problem& problem, RandomElement elemen
   });
 }
 
-// The definition: the same element by element, the inputs as views of float64.
+// The reference: the same element by element, with float64 views of the inputs.
 std::vector<RefTensor> reference_random(const ReferenceContext& c, RandomElement element) {
   RefTensor y{c.output_descs[0], {}};
   Problem p{c.attributes, {}, c.output_descs, {}, c.node_seed};
@@ -129,7 +129,7 @@ std::vector<RefTensor> reference_random(const ReferenceContext& c, RandomElement
   return {y};
 }
 
-// Type of attribute dtype (ONNX's number), or `otherwise` when it is absent.
+// Returns the type of attribute dtype (ONNX's number), or `otherwise` if it is absent.
 Result<DType> dtype_attribute(const Attributes& attributes, DType otherwise) {
   if (!attributes.has("dtype")) return otherwise;
   const DType dtype = dtype_of_number(attributes.i("dtype", 0));

@@ -1,10 +1,10 @@
 // RNN: in each direction, h_t = f(W x_t + R h_{t-1} + b_W + b_R), f = tanh unless given; h_0 is
-// initial_h or 0. Y has every h_t, Y_h the last ones.
-// Backward from the last step, with dh the sum of dY_t and what comes from step t+1:
+// initial_h or 0. Y has every h_t, Y_h the last ones. Backward from the last step, with dh the sum
+// of dY_t and the gradient from step t+1:
 //   da_t = dh f'(a_t),  dh_{t-1} = R^T da_t,
 //   dW = sum of da_t x_t^T,  dR = sum of da_t h_{t-1}^T,  db_W = db_R = sum of da_t,
 //   dx_t = W^T da_t
-// (ofsdp.RNNGrad, recurrent_kernel.h). f' is written with h_t, which the forward leaves.
+// (ofsdp.RNNGrad, recurrent_shape.h). f' is written with h_t, which the forward pass saves.
 // https://onnx.ai/onnx/operators/onnx__RNN.html
 //
 // GRU: in each direction, with gates z, r, n (W, R and B in this order),
@@ -29,16 +29,20 @@
 //   dP_i = sum of di C, dP_f = sum of df C, dP_o = sum of do C';
 //   dW, dR, dB, dx as of RNN (ofsdp.LSTMGrad).
 // https://onnx.ai/onnx/operators/onnx__LSTM.html
+
+#include <algorithm>
+
+#include "kernels/core/memory.h"
 #include "kernels/cpu/elementwise.h"
 #include "kernels/cpu/in_float32.h"
 #include "kernels/ops/operators.h"
-#include "kernels/ops/recurrent/recurrent_kernel.h"
+#include "kernels/ops/recurrent/recurrent_shape.h"
 #include "kernels/ops/support.h"
 
 namespace ofsdp::kernels::ops {
 namespace recurrent {
 
-// Attribute of our own, of the gradients: 1 for each input that wants its gradient.
+// Attribute of our own, of the gradients: 1 for each input that needs a gradient.
 constexpr const char* kNeeds = "ofsdp_needs";
 // The inputs that have a gradient, in the order of RecurrentGradient.
 constexpr size_t kDifferentiable[] = {kX, kW, kR, kB, kInitialH, kInitialC, kP};
@@ -109,7 +113,7 @@ std::unique_ptr<Kernel> create_grad(const Problem& p) {
   return make_recurrent_grad(known_recurrent(kind, p.attributes, p.inputs), p);
 }
 
-// The operator, and its gradient in our own domain under the name of the operator and "Grad".
+// Registers the operator, and ofsdp.NAMEGrad.
 template <RecurrentKind kind>
 void add(Registry& registry, const std::string& name) {
   registry.add(make_op(name,
@@ -131,6 +135,193 @@ void add_recurrent(Registry& registry) {
   add<RecurrentKind::kRnn>(registry, "RNN");
   add<RecurrentKind::kGru>(registry, "GRU");
   add<RecurrentKind::kLstm>(registry, "LSTM");
+}
+
+namespace {
+
+using Values = std::vector<double>;
+
+// One sample of one direction through time.
+class Walk {
+ public:
+  Walk(const RecurrentShape& s, const std::vector<RefTensor>& inputs, int64_t d, int64_t b)
+      : s_(s), inputs_(inputs), d_(d), b_(b), h_(initial(kInitialH)), c_(initial(kInitialC)) {}
+
+  void run(std::vector<RefTensor>& outputs) {
+    const int64_t length = has(kLens) ? static_cast<int64_t>(value(kLens, b_)) : s_.steps;
+    for (int64_t step = 0; step < s_.steps; ++step) {
+      const int64_t t = s_.time(d_, step);
+      if (t >= length) continue;
+      Values saved = advance(t);
+      if (s_.keeps_arguments()) saved.insert(saved.end(), arguments_.begin(), arguments_.end());
+      put(outputs[0].values, s_.y_at(t, d_, b_), h_);
+      put(outputs[s_.outputs()].values, s_.saved_at(t, d_, b_), saved);
+    }
+    put(outputs[1].values, s_.state_at(d_, b_), h_);
+    if (s_.is_lstm()) put(outputs[2].values, s_.state_at(d_, b_), c_);
+  }
+
+ private:
+  bool has(size_t i) const { return i < inputs_.size() && inputs_[i].desc.present(); }
+  double value(size_t input, int64_t at) const {
+    return inputs_[input].values[static_cast<size_t>(at)];
+  }
+  double given(size_t input, int64_t at) const { return has(input) ? value(input, at) : 0; }
+  Values initial(size_t input) const {
+    Values made;
+    for (int64_t k = 0; k < s_.hidden; ++k) {
+      const bool is_state = input == kInitialH || s_.is_lstm();
+      made.push_back(is_state ? given(input, s_.state_at(d_, b_) + k) : 0);
+    }
+    return made;
+  }
+  static void put(Values& to, int64_t at, const Values& from) {
+    std::copy(from.begin(), from.end(), to.begin() + at);
+  }
+
+  // Row k of gate `gate`: the part from x with W's bias, and the part from `state` with R's bias.
+  double from_x(int64_t t, int64_t gate, int64_t k) const {
+    const int64_t row = d_ * s_.gates() * s_.hidden + gate * s_.hidden + k;
+    double sum = given(kB, row + d_ * s_.gates() * s_.hidden);
+    for (int64_t i = 0; i < s_.in; ++i) {
+      sum += value(kX, s_.x_at(t, b_) + i) * value(kW, row * s_.in + i);
+    }
+    return sum;
+  }
+  double from_state(const Values& state, int64_t gate, int64_t k) const {
+    const int64_t all = s_.gates() * s_.hidden, row = d_ * all + gate * s_.hidden + k;
+    double sum = given(kB, row + (d_ + 1) * all);
+    for (int64_t i = 0; i < s_.hidden; ++i) {
+      sum += state[static_cast<size_t>(i)] * value(kR, row * s_.hidden + i);
+    }
+    return sum;
+  }
+  double apply(size_t which, double x) const {
+    return reference_activation(s_.activation(d_, which), x);
+  }
+  // Saves the argument of row k of a gate too.
+  double apply(size_t which, int64_t gate, size_t k, double x) {
+    arguments_.resize(static_cast<size_t>(s_.width()));
+    arguments_[static_cast<size_t>(gate * s_.hidden) + k] = x;
+    return apply(which, x);
+  }
+  double peep(int64_t gate, int64_t k, double c) const {
+    return s_.is_lstm() ? given(kP, (d_ * 3 + gate) * s_.hidden + k) * c : 0;
+  }
+
+  // Computes one step; returns the values to save.
+  Values advance(int64_t t) { return s_.is_lstm() ? lstm(t) : s_.is_gru() ? gru(t) : rnn(t); }
+
+  Values rnn(int64_t t) {
+    Values next;
+    for (int64_t k = 0; k < s_.hidden; ++k) {
+      const auto row = static_cast<size_t>(k);
+      next.push_back(apply(0, 0, row, from_x(t, 0, k) + from_state(h_, 0, k)));
+    }
+    return h_ = next;
+  }
+
+  Values gru(int64_t t) {
+    const auto n = static_cast<size_t>(s_.hidden);
+    Values saved(n * static_cast<size_t>(s_.results())), reset(n);
+    for (size_t k = 0; k < 2 * n; ++k) {
+      const auto gate = static_cast<int64_t>(k / n), row = static_cast<int64_t>(k % n);
+      saved[k] = apply(0, gate, k % n, from_x(t, gate, row) + from_state(h_, gate, row));
+    }
+    for (size_t k = 0; k < n; ++k) reset[k] = saved[n + k] * h_[k];
+    Values next(n);
+    for (size_t k = 0; k < n; ++k) {
+      const auto row = static_cast<int64_t>(k);
+      const double q = from_state(s_.linear_before_reset ? h_ : reset, 2, row);
+      const double candidate =
+          apply(1, 2, k, from_x(t, 2, row) + (s_.linear_before_reset ? saved[n + k] * q : q));
+      next[k] = (1 - saved[k]) * candidate + saved[k] * h_[k];
+      saved[2 * n + k] = candidate;
+      if (s_.linear_before_reset) saved[3 * n + k] = q;
+    }
+    h_ = next;
+    return saved;
+  }
+
+  Values lstm(int64_t t) {
+    const auto n = static_cast<size_t>(s_.hidden);
+    Values saved(5 * n), next(n);
+    for (size_t k = 0; k < n; ++k) {
+      const auto row = static_cast<int64_t>(k);
+      const auto sum = [&](int64_t gate) {
+        return from_x(t, gate, row) + from_state(h_, gate, row);
+      };
+      const double i = apply(0, 0, k, sum(0) + peep(0, row, c_[k]));
+      const double f = s_.input_forget ? 1 - i : apply(0, 2, k, sum(2) + peep(2, row, c_[k]));
+      const double c = apply(1, 3, k, sum(3));
+      c_[k] = f * c_[k] + i * c;
+      const double o = apply(0, 1, k, sum(1) + peep(1, row, c_[k]));
+      next[k] = o * apply(2, c_[k]);
+      const double row_of[] = {i, o, f, c, c_[k]};
+      for (size_t g = 0; g < 5; ++g) saved[g * n + k] = row_of[g];
+    }
+    h_ = next;
+    return saved;
+  }
+
+  const RecurrentShape& s_;
+  const std::vector<RefTensor>& inputs_;
+  int64_t d_, b_;
+  Values h_, c_;
+  Values arguments_;  // of this step's gates
+};
+
+std::vector<std::byte> bytes_of(const RefTensor& tensor, const TensorDesc& desc) {
+  std::vector<std::byte> made(desc.present() ? desc.bytes() : 0);
+  if (desc.present()) from_doubles(tensor.values, desc, made.data());
+  return made;
+}
+
+TensorDesc in_double(TensorDesc desc) {
+  if (is_floating(desc.dtype)) desc.dtype = DType::kFloat64;
+  return desc;
+}
+
+}  // namespace
+
+std::vector<RefTensor> reference_recurrent(RecurrentKind kind, const ReferenceContext& c) {
+  const RecurrentShape s = known_recurrent(kind, c.attributes, descs_of(c.inputs));
+  std::vector<Shape> shapes(s.outputs(), s.state_shape());
+  shapes[0] = s.y_shape();
+  shapes.push_back(s.saved_shape());
+  std::vector<RefTensor> outputs;
+  for (const Shape& shape : shapes) outputs.push_back(zeros({c.inputs[0].desc.dtype, shape}));
+  for (int64_t d = 0; d < s.directions; ++d) {
+    for (int64_t b = 0; b < s.batch; ++b) Walk(s, c.inputs, d, b).run(outputs);
+  }
+  outputs.resize(std::min(outputs.size(), c.output_descs.size()));
+  return outputs;
+}
+
+std::vector<RefTensor> reference_recurrent_grad(RecurrentKind kind, const ReferenceContext& c) {
+  Problem p{c.attributes, descs_of(c.inputs), c.output_descs, {}};
+  std::vector<std::vector<std::byte>> bytes;
+  std::vector<TensorView> inputs, outputs;
+  for (TensorDesc& desc : p.inputs) desc = in_double(desc);
+  for (TensorDesc& desc : p.outputs) desc = in_double(desc);
+  bytes.reserve(p.inputs.size() + p.outputs.size() + 1);
+  for (size_t i = 0; i < p.inputs.size(); ++i) {
+    bytes.push_back(bytes_of(c.inputs[i], p.inputs[i]));
+    inputs.push_back({p.inputs[i].present() ? bytes.back().data() : nullptr, p.inputs[i]});
+  }
+  for (const TensorDesc& desc : p.outputs) {
+    bytes.emplace_back(desc.bytes());
+    outputs.push_back({bytes.back().data(), desc});
+  }
+  const auto kernel = make_recurrent_grad(known_recurrent(kind, p.attributes, p.inputs), p);
+  bytes.emplace_back(kernel->workspace_bytes() + kTensorAlignment);
+  const Status status = kernel->run({inputs, outputs, bytes.back().data(), &c.step});
+  OFSDP_CHECK(status.ok(), "the gradient in double failed");
+  std::vector<RefTensor> made;
+  for (size_t i = 0; i < outputs.size(); ++i) {
+    made.push_back({c.output_descs[i], to_doubles(p.outputs[i], outputs[i].data)});
+  }
+  return made;
 }
 
 }  // namespace ofsdp::kernels::ops

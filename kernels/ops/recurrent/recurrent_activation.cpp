@@ -1,10 +1,10 @@
-#include "kernels/ops/recurrent/recurrent_activation.h"
-
+// The activations of gates, on the CPU.
 #include <algorithm>
 #include <cmath>
 
 #include "kernels/cpu/parallel.h"
 #include "kernels/cpu/vector_math.h"
+#include "kernels/ops/recurrent/recurrent_shape.h"
 
 namespace ofsdp::kernels::ops {
 namespace {

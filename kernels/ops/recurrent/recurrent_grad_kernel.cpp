@@ -1,4 +1,4 @@
-// The gradient kernel of RNN, GRU and LSTM: see recurrent_kernel.h.
+// The gradient kernel of RNN, GRU and LSTM: see recurrent_shape.h.
 #include <algorithm>
 
 #include "kernels/cpu/elementwise.h"
@@ -20,15 +20,15 @@ struct BackwardRow {
   const T* before;       // h of the step before
   const T* cell_before;  // LSTM: C of the step before
   const T* peep;
-  T* diff_state;      // gradient of h: in that of this step, out what goes past the product with R
-  T* diff_cell;       // LSTM: gradient of C, in and out
-  T* diff_gates;      // out: gradient of X W^T + b
+  T* diff_state;  // in: gradient of h of this step; out: the part that bypasses the product with R
+  T* diff_cell;   // LSTM: gradient of C, in and out
+  T* diff_gates;  // out: gradient of X W^T + b
   T* diff_recurrent;  // GRU: out: gradient of h R^T (for the reset before the product: of r h, in)
   T* scratch;         // n values
   bool input_forget;
 };
 
-// Takes the gradient d of gate `gate` through f.
+// Multiplies the gradient d of gate `gate` by f'.
 template <typename T>
 void gate_grad(const BackwardRow<T>& r, const GateActivation& f, int64_t gate, T* d) {
   activate_grad(f, r.arguments + gate * r.n, r.saved + gate * r.n, d, r.n);
@@ -84,7 +84,8 @@ OFSDP_MULTIARCH void lstm_grad_row(const BackwardRow<T>& r) {
   loop(n, [=](int64_t k) { d_cell[k] += di[k] * p[k] + df[k] * p[2 * n + k]; });
 }
 
-// Shared by both GRUs: gradients of z and n, and of the state past the product.
+// Shared by both GRUs: gradients of z and n, and the part of the state's gradient that bypasses the
+// product.
 template <typename T>
 OFSDP_MULTIARCH void gru_first_grad_row(const BackwardRow<T>& r) {
   const int64_t n = r.n;
@@ -114,7 +115,7 @@ OFSDP_MULTIARCH void gru_grad_row(const BackwardRow<T>& r) {
   });
 }
 
-// Reset first: the gradient of r, when diff_recurrent holds that of r h.
+// Reset first: the gradient of r, once diff_recurrent holds the gradient of r h.
 template <typename T>
 OFSDP_MULTIARCH void gru_reset_grad_row(const BackwardRow<T>& r) {
   const int64_t n = r.n;
@@ -127,7 +128,8 @@ OFSDP_MULTIARCH void gru_reset_grad_row(const BackwardRow<T>& r) {
   gate_grad(r, *r.f, 1, dr);
 }
 
-// --- the gradients of X, W, R, B and P in one direction, from those of the gates of its steps ---
+// --- gradients of X, W, R, B and P in one direction, from the gradients of the gates of all steps
+// ---
 //
 // See [Note: recurrent kernels]. `scratch` has workspace_bytes().
 
@@ -144,7 +146,7 @@ struct RecurrentSteps {  // rows of all steps and samples, [T B, ...]
   const T* x;
   const T* gates;      // gradients of X W^T + b
   const T* recurrent;  // gradients of h R^T; of a GRU with the reset first only of z and r
-  const T* last;       // there: that of n
+  const T* last;       // there: of n
   const T* reset;      // there: r h
   const T* before;     // h of the step before
   const T* zeros;      // [H]
@@ -337,7 +339,7 @@ class Backward final : public Kernel {
     }
   }
 
-  // The states before each step; zeros where a sample has ended.
+  // The states before each step; zeros if a sample has ended.
   void lay_states(const KernelArgs& a, int64_t d) const {
     for (int64_t t = 0; t < s_.steps; ++t) {
       for (int64_t b = 0; b < s_.batch; ++b) {
@@ -377,7 +379,7 @@ class Backward final : public Kernel {
     return made;
   }
 
-  // f(b) for every sample, spread over the threads.
+  // Calls f(b) for every sample; threads share them.
   void each_sample(const auto& f) const {
     parallel_each(s_.batch, kRowGrain / std::max<int64_t>(s_.width(), 1) + 1,
                   [&](int64_t b) { f(b); });
@@ -444,8 +446,8 @@ class Backward final : public Kernel {
   RecurrentProduct<T> back_, to_reset_;
   RecurrentParameterGrad<T> parameters_;
   Places places_;
-  // Gradients of the gates [T B, G H] and of h R^T; of a GRU with the reset first the latter has
-  // only z and r, and there is that of n in `last` and r h in `reset`.
+  // Gradients of the gates [T B, G H] and of h R^T; for a GRU with the reset first, the latter has
+  // z and r alone, `last` has n and `reset` r h.
   size_t gates_ = 0, recurrent_ = 0, last_ = 0, reset_ = 0;
   size_t before_ = 0, state_ = 0, cell_ = 0, current_ = 0, product_ = 0, row_ = 0, zeros_ = 0;
   size_t x_copy_ = 0, diff_x_copy_ = 0, scratch_ = 0;

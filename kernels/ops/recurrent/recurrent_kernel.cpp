@@ -1,9 +1,8 @@
-#include "kernels/ops/recurrent/recurrent_kernel.h"
-
 #include <cstring>
 
 #include "kernels/cpu/elementwise.h"
 #include "kernels/ops/recurrent/recurrent_parts.h"
+#include "kernels/ops/recurrent/recurrent_shape.h"
 
 namespace ofsdp::kernels::ops {
 namespace {
@@ -86,8 +85,8 @@ OFSDP_MULTIARCH void gru_row(const ForwardRow<T>& r) {
   loop(n, [=](int64_t k) { state[k] = (T{1} - z[k]) * c[k] + z[k] * state[k]; });
 }
 
-// Reset first: gates z and r, and r h into recurrent's first third. gru_last does the rest, when
-// recurrent holds the product of that with R_n^T.
+// Reset first: computes gates z and r, and r h into recurrent's first third. gru_last does the rest
+// when recurrent holds the product of r h and R_n^T.
 template <typename T>
 OFSDP_MULTIARCH void gru_reset_row(const ForwardRow<T>& r) {
   const int64_t n = r.n;
@@ -186,7 +185,7 @@ class Forward final : public Kernel {
     return ok_status();
   }
 
-  // W's bias and R's, except that of a GRU's n where it belongs inside of the reset.
+  // The biases of W and R, except R's bias of a GRU's n if it belongs inside the reset.
   void lay_bias(const KernelArgs& a, int64_t d) const {
     const int64_t width = s_.width();
     T* bias = at(a, bias_);
@@ -213,7 +212,7 @@ class Forward final : public Kernel {
     }
   }
 
-  // f(row) for the samples that are still running.
+  // Calls f(row) for the samples that are still running.
   void each_row(const KernelArgs& a, int64_t d, int64_t t, int64_t recurrent, const auto& f) const {
     const int64_t h = s_.hidden, width = s_.width();
     const T* bias = s_.linear_before_reset && given(a, kB)
@@ -237,8 +236,8 @@ class Forward final : public Kernel {
     each_row(a, d, t, width, [](const auto& row) { rnn_row(row); });
   }
 
-  // The product with R_n wants rows of r h that follow each other: they go to the saved part of
-  // the recurrent array, after the 2 H of each row.
+  // The product with R_n needs contiguous rows of r h: they go to the saved part of the recurrent
+  // array, after the 2 H of each row.
   Status reset_first(const KernelArgs& a, int64_t d, int64_t t, const T* r) {
     const int64_t h = s_.hidden;
     each_row(a, d, t, 2 * h, [](const auto& row) { gru_reset_row(row); });

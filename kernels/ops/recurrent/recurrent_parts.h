@@ -1,12 +1,11 @@
 // Parts of the recurrent kernels: operands, arrays in the workspace, matrix products, loops over a
-// row. recurrent_kernel.h has the places of the operands. A product owns the kernel it runs;
-// operands are views. Threads: as Kernel. No errors.
+// row. recurrent_shape.h lists the operands. A product owns its kernel; operands are views.
 #pragma once
 
 #include "kernels/core/memory.h"
 #include "kernels/cpu/parallel.h"
 #include "kernels/ops/matmul/matrix_product.h"
-#include "kernels/ops/recurrent/recurrent_kernel.h"
+#include "kernels/ops/recurrent/recurrent_shape.h"
 
 namespace ofsdp::kernels::ops {
 
@@ -14,7 +13,7 @@ inline bool given(const KernelArgs& a, size_t i) {
   return i < a.inputs.size() && a.inputs[i].data != nullptr && a.inputs[i].desc.present();
 }
 
-// Returns whether sample b has a step at time t, which may be outside of all times.
+// Returns whether sample b has a step at time t, which may be outside all times.
 inline bool is_active(const RecurrentShape& s, const KernelArgs& a, int64_t t, int64_t b) {
   return t >= 0 && t < s.steps && (!given(a, kLens) || t < a.in<int32_t>(kLens)[b]);
 }
@@ -46,7 +45,8 @@ class Places {
   size_t size_ = 0;
 };
 
-// A library's product for float32, plain loops for float64. `workspace` has workspace_bytes().
+// A product by a library for float32, by plain loops for float64. `workspace` has
+// workspace_bytes().
 template <typename T>
 class RecurrentProduct {
  public:
@@ -107,7 +107,7 @@ inline MatrixProduct plain_product(DType dtype, int64_t rows, int64_t inner, int
   return p;
 }
 
-// A pass over a row. Rows never overlap except where named the same.
+// A pass over a row. Rows never overlap unless they are the same.
 [[gnu::always_inline]] inline void loop(int64_t n, const auto& f) {
 #pragma GCC ivdep
   for (int64_t i = 0; i < n; ++i) f(i);

@@ -1,3 +1,5 @@
+// Shapes and operands of RNN, GRU and LSTM, for the kernels of all devices.
+// A file of its own: the CUDA library compiles it too, without CPU kernels.
 #include "kernels/ops/recurrent/recurrent_shape.h"
 
 #include <algorithm>
@@ -14,7 +16,7 @@ struct Known {
   const char* name;
   Kind kind;
   bool has_alpha, has_beta;
-  float alpha, beta;  // when the node gives none
+  float alpha, beta;  // if the node gives none
 };
 
 constexpr Known kKnown[] = {{"sigmoid", Kind::kSigmoid, false, false, 0, 0},

@@ -5,7 +5,7 @@
 //
 // ofsdp.CumProdGrad(dy, x, axis): dx_i = p_i s_i with p_i the product of the elements before i and
 // s_i = dy_i + x_(i+1) s_(i+1), exclusive: s_i = dy_(i+1) + x_(i+1) s_(i+1). Nothing is divided, so
-// it is exact where elements are 0.
+// it is exact if elements are 0.
 #include "kernels/core/element_types.h"
 #include "kernels/cpu/float_kernels.h"
 #include "kernels/cpu/integer_math.h"
@@ -34,7 +34,7 @@ struct Cumulation {
   Lines lines;
   bool exclusive, reverse;
 
-  // The element that step k takes in, and the place of its result.
+  // Returns the index of the element that step k adds, and of the result of the step.
   int64_t place(int64_t k) const { return reverse ? lines.n - 1 - k : k; }
 };
 Cumulation cumulation(const Attributes& attributes, const Shape& shape, int64_t axis) {

@@ -1,10 +1,10 @@
-// ofsdp.SumTo(dy), attribute shape: dy summed over the axes along which `shape` was broadcast to
-// that of dy: axes that `shape` lacks in front and axes where it has 1. It is the gradient of
-// broadcasting, and so of every bias. The gradient of SumTo is that broadcasting. The additions
-// have one order, whatever the number of threads (kernels/cpu/reduce.h).
+// ofsdp.SumTo(dy), attribute shape: dy summed over the axes along which `shape` was broadcast:
+// leading axes that `shape` lacks, and axes where it has 1. This is the gradient of broadcasting,
+// and so of every bias. The gradient of SumTo is the broadcast. The order of the additions does not
+// depend on the number of threads (kernels/cpu/reduce.h).
 //
-// ofsdp.ReduceProdGrad(dy, x): dy times the product of the other elements, which is exact where
-// elements are 0. dy has a 1 for each axis that was reduced.
+// ofsdp.ReduceProdGrad(dy, x): dy times the product of the other elements, exact even if elements
+// are 0. dy has a 1 for each axis that was reduced.
 #include "kernels/core/standard_body.h"
 #include "kernels/cpu/elementwise.h"
 #include "kernels/cpu/fold.h"

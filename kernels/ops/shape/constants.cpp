@@ -1,14 +1,14 @@
-// Operators whose values are known while planning; the importer folds them by running them. They
-// have no gradient. https://onnx.ai/onnx/operators/onnx__NAME.html
+// Operators with values that are known while planning; the importer folds them by running them.
+// They have no gradient. https://onnx.ai/onnx/operators/onnx__NAME.html
 //
 //   Constant                     an attribute: value (a tensor), value_float(s) or value_int(s)
 //   ConstantOfShape(shape)       full of the one element of attribute value (float32 0)
 //   Range(start, limit, delta)   start, start + delta, ... before limit
 //   EyeLike(x), dtype, k         a matrix of the shape of x with ones on the diagonal j = i + k
 //
-// Shape(x), attributes start, end: the axes of x as int64. Size(x): the number of its elements, an
-// int64 scalar. Both are known as soon as the shape of x is, so the importer folds them. No
-// gradient. https://onnx.ai/onnx/operators/onnx__Shape.html
+// Shape(x), attributes start, end: the axes of x as int64. Size(x): the number of the elements, an
+// int64 scalar. Both follow from the shape of x, so the importer folds them. No gradient.
+// https://onnx.ai/onnx/operators/onnx__Shape.html
 #include <algorithm>
 #include <cmath>
 
@@ -20,9 +20,9 @@
 namespace ofsdp::kernels::ops {
 namespace constants {
 
-// The kernel holds its values.
+// The kernel holds the values.
 Acceptance accepts_listed(const Problem& p) {
-  return accept_if(p.out(0).numel() <= kMostTableEntries, "more values than a table may have");
+  return accept_if(p.out(0).numel() <= kMaxTableEntries, "more values than a table may have");
 }
 
 std::unique_ptr<Kernel> constant_kernel(const TensorDesc& desc, const std::vector<double>& values) {
@@ -193,7 +193,7 @@ std::unique_ptr<Kernel> eye_like_create(const Problem& p) {
 
 // --- shape ---
 
-// The part of `axes` between start and end, which count from the end when negative and are clamped.
+// Returns `axes` from start to end, which count from the end if negative and are clamped.
 std::vector<int64_t> dims_of(const Shape& shape, const Attributes& attributes) {
   const int64_t rank = shape.rank();
   auto clamped = [rank](int64_t at) {

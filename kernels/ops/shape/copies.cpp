@@ -2,15 +2,16 @@
 // https://onnx.ai/onnx/operators/onnx__NAME.html
 //
 //   Expand(x, shape)      x broadcast to shape and its own (an axis of 1 in `shape` keeps that of
-//                         x); dx = dy summed over what was broadcast
+//                         x); dx = dy summed over the broadcast axes
 //   Tile(x, repeats)      x repeated repeats[i] times along axis i; dx = dy summed over the
 //                         repetitions
-//   Transpose(x), perm    axis i of y is axis perm[i] of x; all axes reversed when absent; dx = dy
+//   Transpose(x), perm    axis i of y is axis perm[i] of x; all axes reversed if absent; dx = dy
 //                         under the inverse permutation
 //   ofsdp.Copy(x)         x in bytes of its own (Identity is a view); dx = dy
 //   ofsdp.Reorder(x), to  the same logical [N, C, spatial...] tensor in the layout "plain" or
 //                         "channels_last". The planner inserts it after differentiation: no
 //                         gradient.
+
 #include <algorithm>
 #include <numeric>
 
@@ -165,7 +166,7 @@ std::unique_ptr<Kernel> tile_create(const Problem& p) {
 
 // --- transpose ---
 
-// PyTorch's older exporter leaves negative axes in it, which ONNX does not speak of.
+// PyTorch's older exporter leaves negative axes in perm, which ONNX does not define.
 std::vector<int64_t> perm_of(const Attributes& attributes, int rank) {
   std::vector<int64_t> reversed(static_cast<size_t>(rank));
   std::iota(reversed.rbegin(), reversed.rend(), 0);
@@ -242,6 +243,199 @@ void add_copies(Registry& registry) {
                        {.min_inputs = 2, .first_opset = 6, .constant_inputs = {1}}));
   registry.add(make_op("Transpose", {transpose_infer, transpose_grad, transpose_reference},
                        {{"copy", accepts_plain, transpose_create}}));
+}
+
+// DepthToSpace(x) and SpaceToDepth(x), attributes blocksize b and mode: they move the elements
+// between [N, C b b, H, W] and [N, C, H b, W b], where each b b channels are a block of b x b
+// pixels. The mode is the order of the block axes in the C b b channels: DCR (block row, block
+// column, channel) or CRD (channel, row, column). Any dtype. The gradient of one is the other.
+// https://onnx.ai/onnx/operators/onnx__DepthToSpace.html
+
+namespace depth_space {
+
+constexpr int64_t kMaxBlock = 65536;  // its square fits an int64
+
+Status check_block(const InferContext& c) {
+  const int64_t size = c.attributes.i("blocksize", 0);
+  if (size < 1 || size > kMaxBlock) {
+    return input_error("attribute 'blocksize': expected 1..{}, found {}", kMaxBlock, size);
+  }
+  const std::string mode = c.attributes.s("mode", "DCR");
+  if (mode != "DCR" && mode != "CRD") {
+    return input_error("attribute 'mode': expected DCR or CRD, found '{}'", mode);
+  }
+  if (c.inputs[0].shape.rank() != 4) {
+    return input_error("expected [N, C, H, W], found {}", c.inputs[0].text());
+  }
+  return ok_status();
+}
+
+// The tensors seen with 6 axes, in the order N, C, H, block row, W, block column.
+struct BlockView {
+  Shape shape;
+  std::vector<int64_t> space;  // strides of [N, C, H b, W b]
+  std::vector<int64_t> depth;  // strides of [N, C b b, H, W]
+};
+
+BlockView block_view(const Shape& space, const Attributes& attributes) {
+  const int64_t b = attributes.i("blocksize", 1);
+  const int64_t c = space[1], h = space[2] / b, w = space[3] / b;
+  const int64_t plane = h * w;
+  const bool dcr = attributes.s("mode", "DCR") == "DCR";
+  const int64_t column = dcr ? c * plane : plane;
+  return {{space[0], c, h, b, w, b},
+          {c * plane * b * b, plane * b * b, w * b * b, w * b, b, 1},
+          {c * plane * b * b, dcr ? plane : plane * b * b, w, column * b, 1, column}};
+}
+
+void block_grad(GradBuilder& b, const char* inverse) {
+  b.set_grad(0, b.emit1(inverse, {b.grad_output(0)}, b.attributes()));
+}
+
+std::vector<RefTensor> block_reference(const BlockView& v, const ReferenceContext& c,
+                                       const std::vector<int64_t>& from,
+                                       const std::vector<int64_t>& to) {
+  RefTensor y{c.output_descs[0], c.inputs[0].values};
+  for (int64_t i = 0; i < y.desc.numel(); ++i) {
+    const auto index = unravel(v.shape, i);
+    size_t x_at = 0, y_at = 0;
+    for (size_t axis = 0; axis < index.size(); ++axis) {
+      x_at += static_cast<size_t>(index[axis] * from[axis]);
+      y_at += static_cast<size_t>(index[axis] * to[axis]);
+    }
+    y.values[y_at] = c.inputs[0].values[x_at];
+  }
+  return {y};
+}
+
+Result<std::vector<TensorDesc>> to_space_infer(const InferContext& c) {
+  OFSDP_RETURN_IF_ERROR(check_block(c));
+  const Shape& x = c.inputs[0].shape;
+  const int64_t b = c.attributes.i("blocksize", 1);
+  if (x[1] % (b * b) != 0) {
+    return input_error("{} channels are no multiple of blocksize squared {}", x[1], b * b);
+  }
+  return std::vector{TensorDesc{c.inputs[0].dtype, {x[0], x[1] / (b * b), x[2] * b, x[3] * b}}};
+}
+
+void to_space_grad(GradBuilder& b) { block_grad(b, "SpaceToDepth"); }
+
+std::vector<RefTensor> to_space_reference(const ReferenceContext& c) {
+  const BlockView v = block_view(c.output_descs[0].shape, c.attributes);
+  return block_reference(v, c, v.depth, v.space);
+}
+
+std::unique_ptr<Kernel> to_space_create(const Problem& p) {
+  const BlockView v = block_view(p.out(0).shape, p.attributes);
+  return make_copy_kernel(StridedCopy(v.shape, v.depth, v.space, dtype_size(p.out(0).dtype)));
+}
+
+Result<std::vector<TensorDesc>> to_depth_infer(const InferContext& c) {
+  OFSDP_RETURN_IF_ERROR(check_block(c));
+  const Shape& x = c.inputs[0].shape;
+  const int64_t b = c.attributes.i("blocksize", 1);
+  if (x[2] % b != 0 || x[3] % b != 0) {
+    return input_error("height {} and width {} are no multiples of blocksize {}", x[2], x[3], b);
+  }
+  return std::vector{TensorDesc{c.inputs[0].dtype, {x[0], x[1] * b * b, x[2] / b, x[3] / b}}};
+}
+
+void to_depth_grad(GradBuilder& b) { block_grad(b, "DepthToSpace"); }
+
+std::vector<RefTensor> to_depth_reference(const ReferenceContext& c) {
+  const BlockView v = block_view(c.inputs[0].desc.shape, c.attributes);
+  return block_reference(v, c, v.space, v.depth);
+}
+
+std::unique_ptr<Kernel> to_depth_create(const Problem& p) {
+  const BlockView v = block_view(p.in(0).shape, p.attributes);
+  return make_copy_kernel(StridedCopy(v.shape, v.space, v.depth, dtype_size(p.out(0).dtype)));
+}
+
+}  // namespace depth_space
+
+void add_depth_space(Registry& registry) {
+  using namespace depth_space;
+  registry.add(make_op("DepthToSpace", {to_space_infer, to_space_grad, to_space_reference},
+                       {{"copy", accepts_plain, to_space_create}}));
+  registry.add(make_op("SpaceToDepth", {to_depth_infer, to_depth_grad, to_depth_reference},
+                       {{"copy", accepts_plain, to_depth_create}}));
+}
+
+// Trilu(x, k), attribute upper: the upper triangle of each matrix (elements with j - i >= k), or
+// with upper = 0 the lower one (j - i <= k); zeros elsewhere. Any dtype. dx is the Trilu of dy.
+// https://onnx.ai/onnx/operators/onnx__Trilu.html
+
+namespace trilu {
+
+Result<std::vector<TensorDesc>> infer(const InferContext& c) {
+  const TensorDesc& x = c.inputs[0];
+  if (x.shape.rank() < 2) return input_error("expected at least two axes, found {}", x.text());
+  if (c.has(1)) {
+    OFSDP_ASSIGN_OR_RETURN(const auto k, known_ints(c, 1, "k"));
+    if (k.size() != 1) return input_error("input 'k': expected one number, found {}", k.size());
+  }
+  return std::vector{TensorDesc{x.dtype, x.shape}};
+}
+
+void grad(GradBuilder& b) {
+  std::vector<Ref> inputs{b.grad_output(0)};
+  if (b.num_inputs() > 1 && b.input(1)) inputs.push_back(b.input(1));
+  b.set_grad(0, b.emit1("Trilu", inputs, b.attributes()));
+}
+
+std::vector<RefTensor> reference(const ReferenceContext& c) {
+  RefTensor y{c.output_descs[0], c.inputs[0].values};
+  const double k = c.inputs.size() > 1 ? c.inputs[1].values[0] : 0;
+  const bool upper = c.attributes.i("upper", 1) != 0;
+  for (int64_t n = 0; n < y.desc.numel(); ++n) {
+    const auto index = unravel(y.desc.shape, n);
+    const auto above = static_cast<double>(index.back() - index[index.size() - 2]);
+    if (upper ? above < k : above > k) y[n] = 0;
+  }
+  return {y};
+}
+
+// Row i keeps columns begin .. end-1.
+struct Triangle {
+  bool upper;
+  int64_t k, rows, columns;
+
+  int64_t begin(int64_t i) const { return upper ? std::clamp<int64_t>(i + k, 0, columns) : 0; }
+  int64_t end(int64_t i) const {
+    return upper ? columns : std::clamp<int64_t>(i + k + 1, 0, columns);
+  }
+};
+
+std::unique_ptr<Kernel> create(const Problem& p) {
+  const Shape& shape = p.out(0).shape;
+  const int rank = shape.rank();
+  const int64_t k = p.has_in(1) ? (*int_values(*p.constant(1)))[0] : 0;
+  const int64_t most = shape[rank - 1] + shape[rank - 2];
+  const Triangle t{p.attributes.i("upper", 1) != 0, std::clamp(k, -most, most), shape[rank - 2],
+                   shape[rank - 1]};
+  const auto size = static_cast<int64_t>(dtype_size(p.out(0).dtype));
+  return make_kernel([t, size, rows = shape.numel(0, rank - 1)](const KernelArgs& a) {
+    parallel_for(rows, 65536 / (t.columns * size + 1) + 1, [&](int64_t first, int64_t last) {
+      for (int64_t row = first; row < last; ++row) {
+        const int64_t begin = t.begin(row % t.rows) * size;
+        const int64_t end = std::max(t.end(row % t.rows) * size, begin);
+        const std::byte* x = a.inputs[0].data + row * t.columns * size;
+        std::byte* y = a.outputs[0].data + row * t.columns * size;
+        if (x != y) std::copy(x + begin, x + end, y + begin);
+        std::fill(y, y + begin, std::byte{0});
+        std::fill(y + end, y + t.columns * size, std::byte{0});
+      }
+    });
+  });
+}
+
+}  // namespace trilu
+
+void add_trilu(Registry& registry) {
+  using namespace trilu;
+  registry.add(make_op("Trilu", {infer, grad, reference}, {{"rows", accepts_plain, create}},
+                       {.first_opset = 14, .inplace_inputs = {0}, .constant_inputs = {1}}));
 }
 
 }  // namespace ofsdp::kernels::ops

@@ -1,7 +1,327 @@
+// GridSample and the gradients, in this order: one axis of the grid, the kernels, the operators.
+//
+// One axis of GridSample: the pixels that a coordinate g of the grid reads, with their weights and
+// d weight / d g. The place in pixels is
+//
+//   u = (g + 1) / 2 (size - 1)     with align_corners: -1 and 1 are the centers of outer pixels
+//   u = ((g + 1) size - 1) / 2     without: they are the outer edges
+//
+// border moves u into [0, size - 1]; reflection mirrors it at -1 and 1 before. The cubic kernel
+// reads around u itself, and each of its pixels is moved instead. Pixels outside the image are
+// left out, which implements zeros. A u that is not finite gives NaN. Slopes are PyTorch's: the
+// linear kernel has the slope to the right, and a moved u has slope 0 from the outer centers on.
+//
+// REQUIRES: size > 0.
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <memory>
+#include <set>
+#include <vector>
+
+#include "kernels/core/attributes.h"
+#include "kernels/core/kernel.h"
+#include "kernels/cpu/float_kernels.h"
+#include "kernels/cpu/parallel.h"
+#include "kernels/formulas/cubic.h"
+#include "kernels/ops/indexing/gather_scatter.h"
+#include "kernels/ops/operators.h"
+#include "kernels/ops/support.h"
+
+namespace ofsdp::kernels::ops {
+
+enum class GridMode { kNearest, kLinear, kCubic };
+enum class GridPadding { kZeros, kBorder, kReflection };
+
+struct GridAxis {
+  int64_t size = 0;
+  GridMode mode = GridMode::kLinear;
+  GridPadding padding = GridPadding::kZeros;
+  bool align_corners = false;
+};
+
+struct GridTaps {
+  int count = 0;
+  std::array<int64_t, 4> index = {};
+  std::array<double, 4> weight = {}, slope = {};
+};
+
+// ONNX's attributes, of an axis of `size`. REQUIRES: their texts are known ones.
+GridAxis grid_axis(const Attributes& attributes, int64_t size);
+
+GridTaps taps_at(const GridAxis& axis, double g);
+
+// Extents and kernels of GridSample and the gradients (grid_sample.cpp). x is [images, channels,
+// pixels], y is [images, channels, places], the grid is [images, places, axes], innermost axis
+// first.
+
+struct GridExtent {
+  int64_t images = 0, channels = 0, pixels = 0, places = 0;
+  std::vector<GridAxis> axes;  // outermost first
+};
+
+// REQUIRES: checked operands.
+GridExtent grid_extent(const Attributes& attributes, const Shape& x, const Shape& grid);
+
+// float32 or float64, plain. Threads share outputs, never a sum.
+std::unique_ptr<Kernel> make_grid_sample(const Problem& problem);             // x, grid -> y
+std::unique_ptr<Kernel> make_grid_sample_grad_input(const Problem& problem);  // dy, grid -> dx
+std::unique_ptr<Kernel> make_grid_sample_grad_grid(const Problem& problem);  // dy, x, grid -> dgrid
+
+namespace {
+
+constexpr double kCubicA = -0.75;
+
+// A position in pixels and its derivative, first by g.
+struct Place {
+  double u, slope;
+};
+
+Place place_of(const GridAxis& axis, double g) {
+  const auto size = static_cast<double>(axis.size);
+  if (axis.align_corners) return {(g + 1) / 2 * (size - 1), (size - 1) / 2};
+  return {((g + 1) * size - 1) / 2, size / 2};
+}
+
+// Mirrored at both ends until it lies between them.
+Place mirrored(const GridAxis& axis, Place at) {
+  const double begin = axis.align_corners ? 0 : -0.5;
+  const auto span = static_cast<double>(axis.align_corners ? axis.size - 1 : axis.size);
+  if (span == 0) return {0, 0};
+  const double distance = std::abs(at.u - begin);
+  const double rest = std::fmod(distance, span);
+  const bool back = std::fmod(std::floor(distance / span), 2) != 0;
+  const double sign = back == (at.u < begin) ? 1 : -1;
+  return {begin + (back ? span - rest : rest), sign * at.slope};
+}
+
+Place moved_inside(const GridAxis& axis, Place at) {
+  if (axis.padding == GridPadding::kZeros) return at;
+  if (axis.padding == GridPadding::kReflection) at = mirrored(axis, at);
+  const auto last = static_cast<double>(axis.size - 1);
+  if (at.u <= 0) return {0, 0};
+  return at.u >= last ? Place{last, 0} : at;
+}
+
+void add_tap(const GridAxis& axis, double pixel, double weight, double slope, GridTaps& taps) {
+  if (!(pixel >= 0 && pixel < static_cast<double>(axis.size))) return;
+  const auto k = static_cast<size_t>(taps.count++);
+  taps.index[k] = static_cast<int64_t>(pixel);
+  taps.weight[k] = weight;
+  taps.slope[k] = slope;
+}
+
+}  // namespace
+
+GridAxis grid_axis(const Attributes& attributes, int64_t size) {
+  const std::string mode = attributes.s("mode", "linear");
+  const std::string padding = attributes.s("padding_mode", "zeros");
+  return {size,
+          mode == "nearest" ? GridMode::kNearest
+          : mode == "cubic" ? GridMode::kCubic
+                            : GridMode::kLinear,
+          padding == "border"       ? GridPadding::kBorder
+          : padding == "reflection" ? GridPadding::kReflection
+                                    : GridPadding::kZeros,
+          attributes.i("align_corners", 0) != 0};
+}
+
+GridTaps taps_at(const GridAxis& axis, double g) {
+  GridTaps taps;
+  const Place raw = place_of(axis, g);
+  if (!std::isfinite(raw.u)) {
+    constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
+    add_tap(axis, 0, kNaN, kNaN, taps);
+  } else if (axis.mode == GridMode::kCubic) {
+    for (int k = -1; k <= 2; ++k) {
+      const double pixel = std::floor(raw.u) + k, x = raw.u - pixel;
+      add_tap(axis, moved_inside(axis, {pixel, 0}).u, cubic_weight(x, kCubicA),
+              raw.slope * cubic_slope(x, kCubicA), taps);
+    }
+  } else if (const Place at = moved_inside(axis, raw); axis.mode == GridMode::kNearest) {
+    add_tap(axis, std::nearbyint(at.u), 1, 0, taps);
+  } else {
+    const double left = std::floor(at.u), ratio = at.u - left;
+    add_tap(axis, left, 1 - ratio, -at.slope, taps);
+    add_tap(axis, left + 1, ratio, at.slope, taps);
+  }
+  return taps;
+}
+
+namespace {
+
+constexpr int64_t kGridPlaces = 16;    // resolved at once
+constexpr int64_t kGridReads = 64;     // of a place: four pixels along each of three axes
+constexpr int64_t kGridChannels = 16;  // for a thread at a time
+
+// The pixels that a block of places reads, with the products of their weights. Reads of place p are
+// first[p] .. first[p + 1] - 1.
+template <typename T>
+struct GridReads {
+  std::array<int64_t, kGridPlaces * kGridReads> at;
+  std::array<T, kGridPlaces * kGridReads> weight;
+  std::array<int64_t, kGridPlaces + 1> first;
+
+  // `grid` has the coordinates of `count` places. The factor of axis `derived` is the slope; -1:
+  // none. The order of the reads does not depend on it.
+  void set(const GridExtent& e, const T* grid, int64_t count, int derived) {
+    const size_t axes = e.axes.size();
+    used_ = 0;
+    for (int64_t p = 0; p < count; ++p) {
+      first[static_cast<size_t>(p)] = used_;
+      std::array<GridTaps, 3> taps;
+      for (size_t axis = 0; axis < axes; ++axis) {
+        const T* row = grid + p * static_cast<int64_t>(axes);
+        taps[axis] = taps_at(e.axes[axis], static_cast<double>(row[axes - 1 - axis]));
+        if (static_cast<int>(axis) == derived) taps[axis].weight = taps[axis].slope;
+      }
+      add_reads(e, taps, 0, 0, 1);
+    }
+    first[static_cast<size_t>(count)] = used_;
+  }
+
+ private:
+  void add_reads(const GridExtent& e, const std::array<GridTaps, 3>& taps, size_t axis,
+                 int64_t pixel, double product) {
+    if (axis == taps.size() || axis == e.axes.size()) {
+      at[static_cast<size_t>(used_)] = pixel;
+      weight[static_cast<size_t>(used_++)] = static_cast<T>(product);
+      return;
+    }
+    for (size_t k = 0; k < static_cast<size_t>(taps[axis].count); ++k) {
+      add_reads(e, taps, axis + 1, pixel * e.axes[axis].size + taps[axis].index[k],
+                product * taps[axis].weight[k]);
+    }
+  }
+
+  int64_t used_ = 0;
+};
+
+// Calls f(place, read) for the reads of `count` places.
+template <typename T>
+void for_each_read(const GridReads<T>& reads, int64_t count, const auto& f) {
+  for (int64_t p = 0; p < count; ++p) {
+    for (int64_t k = reads.first[static_cast<size_t>(p)];
+         k < reads.first[static_cast<size_t>(p) + 1]; ++k) {
+      f(p, static_cast<size_t>(k));
+    }
+  }
+}
+
+struct GridBlock {
+  int64_t image, begin, count;
+};
+
+// Calls f(block of places) for all blocks; threads share them.
+void for_each_block(const GridExtent& e, const auto& f) {
+  const int64_t blocks = (e.places + kGridPlaces - 1) / kGridPlaces;
+  const int64_t work = kGridPlaces * (16 + 4 * e.channels);
+  parallel_each(e.images * blocks, kElementGrain / work + 1, [&](int64_t i) {
+    const int64_t begin = i % blocks * kGridPlaces;
+    f(GridBlock{i / blocks, begin, std::min(kGridPlaces, e.places - begin)});
+  });
+}
+
+template <typename T>
+std::unique_ptr<Kernel> make_sample(const GridExtent& e) {
+  return make_kernel([e](const KernelArgs& a) {
+    const auto axes = static_cast<int64_t>(e.axes.size());
+    for_each_block(e, [&](const GridBlock& b) {
+      GridReads<T> reads;
+      reads.set(e, a.in<T>(1) + (b.image * e.places + b.begin) * axes, b.count, -1);
+      for (int64_t plane = b.image * e.channels; plane < (b.image + 1) * e.channels; ++plane) {
+        const T* x = a.in<T>(0) + plane * e.pixels;
+        T* y = a.out<T>(0) + plane * e.places + b.begin;
+        std::fill_n(y, b.count, T{0});
+        for_each_read(reads, b.count,
+                      [&](int64_t p, size_t k) { y[p] += reads.weight[k] * x[reads.at[k]]; });
+      }
+    });
+  });
+}
+
+// A thread has whole planes, so places are added in their order.
+template <typename T>
+std::unique_ptr<Kernel> make_grad_input(const GridExtent& e) {
+  return make_kernel([e](const KernelArgs& a) {
+    const auto axes = static_cast<int64_t>(e.axes.size());
+    const int64_t groups = (e.channels + kGridChannels - 1) / kGridChannels;
+    parallel_each(e.images * groups, 1, [&](int64_t i) {
+      const int64_t image = i / groups, channel = i % groups * kGridChannels;
+      const int64_t first = image * e.channels + channel;
+      const int64_t planes = std::min(kGridChannels, e.channels - channel);
+      std::fill_n(a.out<T>(0) + first * e.pixels, planes * e.pixels, T{0});
+      GridReads<T> reads;
+      for (int64_t begin = 0; begin < e.places; begin += kGridPlaces) {
+        const int64_t count = std::min(kGridPlaces, e.places - begin);
+        reads.set(e, a.in<T>(1) + (image * e.places + begin) * axes, count, -1);
+        for (int64_t plane = first; plane < first + planes; ++plane) {
+          const T* dy = a.in<T>(0) + plane * e.places + begin;
+          T* dx = a.out<T>(0) + plane * e.pixels;
+          for_each_read(reads, count,
+                        [&](int64_t p, size_t k) { dx[reads.at[k]] += reads.weight[k] * dy[p]; });
+        }
+      }
+    });
+  });
+}
+
+// sums[k] = the sum over channels of dy at the place times x at the pixel.
+template <typename T>
+void sum_channels(const GridExtent& e, const GridBlock& b, const GridReads<T>& reads,
+                  const KernelArgs& a, T* sums) {
+  std::fill_n(sums, reads.first[static_cast<size_t>(b.count)], T{0});
+  for (int64_t plane = b.image * e.channels; plane < (b.image + 1) * e.channels; ++plane) {
+    const T* dy = a.in<T>(0) + plane * e.places + b.begin;
+    const T* x = a.in<T>(1) + plane * e.pixels;
+    for_each_read(reads, b.count, [&](int64_t p, size_t k) { sums[k] += dy[p] * x[reads.at[k]]; });
+  }
+}
+
+// The channels are summed once for each read, then weighted for each axis.
+template <typename T>
+std::unique_ptr<Kernel> make_grad_grid(const GridExtent& e) {
+  return make_kernel([e](const KernelArgs& a) {
+    const auto axes = static_cast<int64_t>(e.axes.size());
+    for_each_block(e, [&](const GridBlock& b) {
+      const int64_t row = (b.image * e.places + b.begin) * axes;
+      GridReads<T> reads;
+      std::array<T, kGridPlaces * kGridReads> sums;
+      T* d = a.out<T>(0) + row;
+      std::fill_n(d, b.count * axes, T{0});
+      for (int64_t axis = 0; axis < axes; ++axis) {
+        reads.set(e, a.in<T>(2) + row, b.count, static_cast<int>(axis));
+        if (axis == 0) sum_channels(e, b, reads, a, sums.data());
+        for_each_read(reads, b.count, [&](int64_t p, size_t k) {
+          d[p * axes + axes - 1 - axis] += reads.weight[k] * sums[k];
+        });
+      }
+    });
+  });
+}
+
+}  // namespace
+
+std::unique_ptr<Kernel> make_grid_sample(const Problem& p) {
+  const GridExtent e = grid_extent(p.attributes, p.in(0).shape, p.in(1).shape);
+  return p.in(0).dtype == DType::kFloat64 ? make_sample<double>(e) : make_sample<float>(e);
+}
+std::unique_ptr<Kernel> make_grid_sample_grad_input(const Problem& p) {
+  const GridExtent e = grid_extent(p.attributes, p.out(0).shape, p.in(1).shape);
+  return p.in(0).dtype == DType::kFloat64 ? make_grad_input<double>(e) : make_grad_input<float>(e);
+}
+std::unique_ptr<Kernel> make_grid_sample_grad_grid(const Problem& p) {
+  const GridExtent e = grid_extent(p.attributes, p.in(1).shape, p.in(2).shape);
+  return p.in(0).dtype == DType::kFloat64 ? make_grad_grid<double>(e) : make_grad_grid<float>(e);
+}
+
 // GridSample(X [N, C, spatial], grid [N, places, axes]): y[n, c, p] = the sum over pixels i of
 // x[n, c, i] times the product over axes of w(g, i), where g is the coordinate grid[n, p] gives
 // that axis, innermost axis first, and w the weight of the nearest pixel, the linear or the cubic
-// kernel (grid_taps.h: coordinates, padding, slopes). 4 or 5 axes of X.
+// kernel (above: coordinates, padding, slopes). 4 or 5 axes of X.
 //
 //   dX[n, c, i]   = sum of dy[n, c, p] times the same products, places in their order:
 //                   ofsdp.GridSampleGradInput(dy, grid), x_shape
@@ -9,18 +329,7 @@
 //                   factor of axis a is dw/dg: ofsdp.GridSampleGradGrid(dy, X, grid); 0 of nearest
 //
 // https://onnx.ai/onnx/operators/onnx__GridSample.html
-#include "kernels/ops/shape/grid_sample.h"
 
-#include <cmath>
-#include <set>
-
-#include "kernels/cpu/float_kernels.h"
-#include "kernels/formulas/cubic.h"
-#include "kernels/ops/indexing/gather_scatter.h"
-#include "kernels/ops/operators.h"
-#include "kernels/ops/support.h"
-
-namespace ofsdp::kernels::ops {
 namespace grid_sample {
 
 Status check_text(const Attributes& attributes, const char* name, const char* otherwise,
@@ -84,7 +393,7 @@ struct Line {
   std::vector<double> weight, slope;
 };
 
-// Mirrored and clamped, with its derivative times `slope`.
+// Mirrored and clamped, with the derivative times `slope`.
 double moved(const std::string& padding, bool corners, double size, double u, double& slope) {
   if (padding == "zeros") return u;
   const double begin = corners ? 0 : -0.5, end = corners ? size - 1 : size - 0.5;
@@ -151,7 +460,8 @@ void for_each_pair(const ReferenceContext& c, const Shape& x, const RefTensor& g
   }
 }
 
-// The product of the weights, but for axis `derived`, which gives its slope; -1: none.
+// Returns the product of the weights, with the slope of axis `derived` in place of the weight; -1:
+// none.
 double product(const std::vector<std::pair<double, double>>& factors, int derived = -1) {
   double made = 1;
   for (size_t axis = 0; axis < factors.size(); ++axis) {

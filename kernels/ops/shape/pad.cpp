@@ -1,28 +1,215 @@
-// Pad(data, pads, constant_value, axes), attribute mode: pads[i] elements before axis i and pads[r
-// + i] after it: a constant, or by reflect, edge and wrap those of the data (kernels/cpu/pad.h). A
-// negative pad crops. Any dtype. d data of a constant padding is dy padded by -pads; d
-// constant_value is the sum of the rest of dy. For the other modes d data is the sum of dy over the
-// places that show an element, in the order of y: ofsdp.PadGrad.
-// https://onnx.ai/onnx/operators/onnx__Pad.html
+// Padding, and cropping if a pad is negative, of a plain tensor: per axis, which source index
+// each output index shows.
 //
-// CenterCropPad(x, shape): each axis of attribute axes (all) gets the size that input shape says:
-// cut on both sides or zeros added there, floor(difference / 2) of it in front. So the gradient is
-// CenterCropPad(dy, shape of x).
-// https://onnx.ai/onnx/operators/onnx__CenterCropPad.html
-#include "kernels/cpu/pad.h"
+//   pad_axis(n, before, after, mode)  the source index of each output index; -1 is the constant
+//   PadMap                            all axes, as loops over rows of the last axis
+//
+// kReflect mirrors at the edge elements without repeating them, kEdge repeats them, kWrap goes
+// round; all as often as it takes. Negative pads crop first; the rest is padded.
+//
+// Made while planning; the loops fan out over the pool by rows.
 
 #include <algorithm>
+#include <array>
+#include <cstring>
 #include <numeric>
+#include <vector>
 
 #include "kernels/base/budgets.h"
 #include "kernels/core/element_types.h"
+#include "kernels/core/shape.h"
 #include "kernels/cpu/broadcast.h"
 #include "kernels/cpu/in_float32.h"
+#include "kernels/cpu/parallel.h"
 #include "kernels/cpu/strided_copy.h"
 #include "kernels/ops/operators.h"
 #include "kernels/ops/support.h"
 
+namespace ofsdp::kernels {
+
+enum class PadMode { kConstant, kReflect, kEdge, kWrap };
+
+std::vector<int64_t> pad_axis(int64_t n, int64_t before, int64_t after, PadMode mode);
+
+class PadMap {
+ public:
+  PadMap(const Shape& src, const std::vector<int64_t>& before, const std::vector<int64_t>& after,
+         PadMode mode);
+
+  template <typename T>
+  void pad(const T* src, T value, T* dst) const;
+
+  // diff_src = the sum of diff_dst over the output elements that show each source element, in the
+  // order of the output. REQUIRES: not kConstant; the gradient is a padding itself.
+  template <typename T>
+  void pad_grad(const T* diff_dst, T* diff_src) const;
+
+ private:
+  // Outputs that show source index i of an axis: places[begins[i]] .. places[begins[i + 1]-1].
+  struct Inverse {
+    std::vector<int64_t> begins, places;
+  };
+  static Inverse inverted(const std::vector<int64_t>& map, int64_t n);
+
+  template <typename T>
+  void add_rows(size_t axis, int64_t row, const int64_t* index, const T* diff_dst, T* to) const;
+
+  Shape src_, dst_;
+  std::vector<std::vector<int64_t>> maps_;
+  std::vector<Inverse> inverses_;
+  // The longest run of the last axis that is one piece of the source: dst [begin, end) from `from`.
+  int64_t run_begin_ = 0, run_end_ = 0, run_from_ = 0;
+};
+
+namespace {
+
+// Returns the index among n elements that position i of the endless axis shows.
+int64_t folded(int64_t i, int64_t n, PadMode mode) {
+  if (i >= 0 && i < n) return i;
+  if (mode == PadMode::kConstant) return -1;
+  if (mode == PadMode::kEdge || n == 1) return std::clamp<int64_t>(i, 0, n - 1);
+  const int64_t period = mode == PadMode::kWrap ? n : 2 * (n - 1);
+  const int64_t at = ((i % period) + period) % period;
+  return at < n ? at : period - at;
+}
+
+}  // namespace
+
+std::vector<int64_t> pad_axis(int64_t n, int64_t before, int64_t after, PadMode mode) {
+  const int64_t cropped = std::max<int64_t>(-before, 0);
+  const int64_t left = n - cropped - std::max<int64_t>(-after, 0);
+  std::vector<int64_t> map;
+  for (int64_t i = -std::max<int64_t>(before, 0); i < left + std::max<int64_t>(after, 0); ++i) {
+    const int64_t at = folded(i, left, mode);
+    map.push_back(at < 0 ? -1 : at + cropped);
+  }
+  return map;
+}
+
+PadMap::Inverse PadMap::inverted(const std::vector<int64_t>& map, int64_t n) {
+  std::vector<std::vector<int64_t>> places(static_cast<size_t>(n));
+  for (size_t at = 0; at < map.size(); ++at) {
+    places[static_cast<size_t>(map[at])].push_back(static_cast<int64_t>(at));
+  }
+  Inverse inverse{{0}, {}};
+  for (const auto& list : places) {
+    inverse.places.insert(inverse.places.end(), list.begin(), list.end());
+    inverse.begins.push_back(static_cast<int64_t>(inverse.places.size()));
+  }
+  return inverse;
+}
+
+PadMap::PadMap(const Shape& src, const std::vector<int64_t>& before,
+               const std::vector<int64_t>& after, PadMode mode) {
+  std::vector<int64_t> from = src.axes(), to;
+  if (from.empty()) from.push_back(1);  // a scalar is a row of one
+  for (size_t axis = 0; axis < from.size(); ++axis) {
+    const bool padded = axis < before.size();
+    maps_.push_back(
+        pad_axis(from[axis], padded ? before[axis] : 0, padded ? after[axis] : 0, mode));
+    to.push_back(static_cast<int64_t>(maps_.back().size()));
+    if (mode != PadMode::kConstant) inverses_.push_back(inverted(maps_.back(), from[axis]));
+  }
+  src_ = Shape(from);
+  dst_ = Shape(to);
+  const bool given = !before.empty();
+  run_begin_ = given ? std::max<int64_t>(before.back(), 0) : 0;
+  run_end_ = to.back() - (given ? std::max<int64_t>(after.back(), 0) : 0);
+  run_from_ = given ? std::max<int64_t>(-before.back(), 0) : 0;
+  run_end_ = std::max(run_end_, run_begin_);
+}
+
+template <typename T>
+void PadMap::pad(const T* src, T value, T* dst) const {
+  const int last = dst_.rank() - 1;
+  const int64_t n = dst_[last];
+  const std::vector<int64_t>& map = maps_.back();
+  parallel_each(dst_.numel(0, last), kElementGrain / (n + 1) + 1, [&](int64_t row) {
+    int64_t rest = row, at = 0, step = 1;
+    for (int axis = last; axis-- > 0 && at >= 0;) {
+      const int64_t i = maps_[static_cast<size_t>(axis)][static_cast<size_t>(rest % dst_[axis])];
+      rest /= dst_[axis];
+      at = i < 0 ? -1 : at + i * step;
+      step *= src_[axis];
+    }
+    T* to = dst + row * n;
+    if (at < 0) {
+      std::fill_n(to, n, value);
+      return;
+    }
+    const T* from = src + at * src_[last];
+    auto put = [&](int64_t first, int64_t stop) {
+      for (int64_t i = first; i < stop; ++i) {
+        const int64_t j = map[static_cast<size_t>(i)];
+        to[i] = j < 0 ? value : from[j];
+      }
+    };
+    put(0, run_begin_);
+    std::copy_n(from + run_from_, run_end_ - run_begin_, to + run_begin_);
+    put(run_end_, n);
+  });
+}
+
+template <typename T>
+void PadMap::add_rows(size_t axis, int64_t row, const int64_t* index, const T* diff_dst,
+                      T* to) const {
+  if (axis + 1 < maps_.size()) {
+    const Inverse& inverse = inverses_[axis];
+    const auto i = static_cast<size_t>(index[axis]);
+    for (int64_t k = inverse.begins[i]; k < inverse.begins[i + 1]; ++k) {
+      const int64_t place = inverse.places[static_cast<size_t>(k)];
+      add_rows(axis + 1, row * dst_[static_cast<int>(axis)] + place, index, diff_dst, to);
+    }
+    return;
+  }
+  const int64_t n = dst_[dst_.rank() - 1];
+  const T* from = diff_dst + row * n;
+  const std::vector<int64_t>& map = maps_.back();
+  for (int64_t i = 0; i < run_begin_; ++i) to[map[static_cast<size_t>(i)]] += from[i];
+  T* run = to + run_from_;
+  for (int64_t i = run_begin_; i < run_end_; ++i) run[i - run_begin_] += from[i];
+  for (int64_t i = run_end_; i < n; ++i) to[map[static_cast<size_t>(i)]] += from[i];
+}
+
+template <typename T>
+void PadMap::pad_grad(const T* diff_dst, T* diff_src) const {
+  const int last = src_.rank() - 1;
+  parallel_each(src_.numel(0, last), kElementGrain / (dst_[last] + 1) + 1, [&](int64_t row) {
+    std::array<int64_t, kMaxLoopAxes> index{};
+    int64_t rest = row;
+    for (int axis = last; axis-- > 0;) {
+      index[static_cast<size_t>(axis)] = rest % src_[axis];
+      rest /= src_[axis];
+    }
+    T* to = diff_src + row * src_[last];
+    std::fill_n(to, src_[last], T{0});
+    add_rows(0, 0, index.data(), diff_dst, to);
+  });
+}
+
+template void PadMap::pad(const uint8_t*, uint8_t, uint8_t*) const;
+template void PadMap::pad(const uint16_t*, uint16_t, uint16_t*) const;
+template void PadMap::pad(const uint32_t*, uint32_t, uint32_t*) const;
+template void PadMap::pad(const uint64_t*, uint64_t, uint64_t*) const;
+template void PadMap::pad_grad(const float*, float*) const;
+template void PadMap::pad_grad(const double*, double*) const;
+
+}  // namespace ofsdp::kernels
+
 namespace ofsdp::kernels::ops {
+
+// Pad(data, pads, constant_value, axes), attribute mode: pads[i] elements before axis i and pads[r
+// + i] after it: a constant, or, by reflect, edge and wrap, elements of the data. A negative pad
+// crops. Any dtype. d data of a constant padding is dy padded by -pads; d constant_value is the sum
+// of the rest of dy. For the other modes d data is the sum of dy over the outputs that show an
+// element, in the order of y: ofsdp.PadGrad.
+// https://onnx.ai/onnx/operators/onnx__Pad.html
+//
+// CenterCropPad(x, shape): each axis of attribute axes (all) gets the size in input shape: both
+// sides are cropped or padded with zeros, floor(difference / 2) in front. So the gradient is
+// CenterCropPad(dy, shape of x).
+// https://onnx.ai/onnx/operators/onnx__CenterCropPad.html
+
 namespace pad {
 
 struct Pads {
@@ -39,7 +226,7 @@ Result<PadMode> pad_mode(const Attributes& attributes) {
                      mode);
 }
 
-// f(element of data or -1, element of y)
+// Calls f(element of data or -1, element of y).
 void reference_pad_walk(const Shape& data, const Shape& y, const Pads& pads, PadMode mode,
                         const auto& f) {
   for (int64_t i = 0; i < y.numel(); ++i) {
@@ -77,7 +264,7 @@ Result<Pads> pads_of(const InferContext& c) {
   return pads;
 }
 
-constexpr int64_t kMostPad = int64_t{1} << 40;
+constexpr int64_t kMaxPad = int64_t{1} << 40;
 
 Result<std::vector<TensorDesc>> infer(const InferContext& c) {
   const TensorDesc& x = c.inputs[0];
@@ -89,8 +276,8 @@ Result<std::vector<TensorDesc>> infer(const InferContext& c) {
   }
   std::vector<int64_t> axes = x.shape.axes();
   for (size_t i = 0; i < axes.size(); ++i) {
-    const int64_t before = std::clamp(pads.before[i], -kMostPad, kMostPad);
-    const int64_t after = std::clamp(pads.after[i], -kMostPad, kMostPad);
+    const int64_t before = std::clamp(pads.before[i], -kMaxPad, kMaxPad);
+    const int64_t after = std::clamp(pads.after[i], -kMaxPad, kMaxPad);
     const int64_t kept = axes[i] + std::min<int64_t>(before, 0) + std::min<int64_t>(after, 0);
     axes[i] += before + after;
     if (before != pads.before[i] || after != pads.after[i] || kept < 0 ||
@@ -153,7 +340,7 @@ Acceptance accepts(const Problem& p) {
   for (const Shape& shape : {p.in(0).shape, p.out(0).shape}) {
     for (const int64_t axis : shape.axes()) places += axis;
   }
-  if (places > kMostTableEntries) {
+  if (places > kMaxTableEntries) {
     return Acceptance::refuse("longer axes than a table of their places may have");
   }
   return accept_if(p.in(0).shape.rank() <= kMaxLoopAxes, "too many axes");
@@ -221,7 +408,7 @@ void center_grad(GradBuilder& b) {
              b.emit1("CenterCropPad", {b.grad_output(0), b.ints(b.desc(b.input(0)).shape.axes())}));
 }
 
-// The place on one axis of y at which x begins: negative when cut.
+// The place on one axis of y at which x begins: negative if cut.
 int64_t shift(int64_t in, int64_t out) { return out >= in ? (out - in) / 2 : -((in - out) / 2); }
 
 std::vector<RefTensor> center_reference(const ReferenceContext& c) {

@@ -1,10 +1,11 @@
-#include "kernels/ops/shape/resize_map.h"
-
+// The maps of the axes of Resize, for the kernels of all devices.
+// A file of its own: the CUDA library compiles it too, without CPU kernels.
 #include <algorithm>
 #include <cmath>
 
 #include "kernels/base/budgets.h"
 #include "kernels/formulas/cubic.h"
+#include "kernels/ops/shape/resize.h"
 #include "kernels/ops/support.h"
 
 namespace ofsdp::kernels::ops {
@@ -34,8 +35,9 @@ double coordinate(const std::string& mode, const Axis& a, int64_t o) {
   return in / 2 * (1 - static_cast<double>(a.out) / width) + half;
 }
 
-// Weights of neighbours, of which the middle two lie left and right of the place; `ratio`, in
-// (0, 1], is its distance from the left one. Antialiasing stretches them when shrinking.
+// Returns the weights of neighbours; the middle two lie left and right of the position, and
+// `ratio`, in (0, 1], is the distance from the left one. Antialiasing stretches the weights if the
+// axis shrinks.
 std::vector<double> weights_of(const Attributes& attributes, double ratio, double scale) {
   const std::string mode = attributes.s("mode", "nearest");
   if (mode == "nearest") {
@@ -157,8 +159,8 @@ Status check_entries(const Attributes& attributes, const std::vector<Axis>& all)
     const double neighbours = 4 * (shrinks ? 1 / a.scale : 1);
     entries += static_cast<double>(a.in) + static_cast<double>(a.out) * neighbours;
   }
-  if (entries <= static_cast<double>(4 * kMostTableEntries)) return ok_status();
-  return input_error("expected axes with at most {} places to resize, found {}", kMostTableEntries,
+  if (entries <= static_cast<double>(4 * kMaxTableEntries)) return ok_status();
+  return input_error("expected axes with at most {} places to resize, found {}", kMaxTableEntries,
                      static_cast<int64_t>(std::min(entries / 4, 1e18)));
 }
 

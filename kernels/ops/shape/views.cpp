@@ -1,10 +1,10 @@
-// Views: the elements of x in another shape, whose bytes are those of x. dx = dy in the shape of x.
+// Views: the elements and the bytes of x in another shape. dx = dy in the shape of x.
 // https://onnx.ai/onnx/operators/onnx__NAME.html
 //
 //   Reshape(data, shape)   in `shape`, -1 is the size that is left, and 0 copies the axis of data
 //                          unless allowzero is 1
 //   Flatten(x), axis       [a*b, c*d], cut before `axis` (1; may be the rank itself)
-//   Squeeze(x, axes)       without the named axes, which must have size 1 (all such axes when none
+//   Squeeze(x, axes)       without the named axes, which must have size 1 (all such axes if none
 //                          is named)
 //   Unsqueeze(x, axes)     with axes of size 1; `axes` counts in the result
 //   Identity(x)
@@ -22,7 +22,7 @@ namespace views {
 
 // --- reshape ---
 
-// Replaces the one -1 in `axes` by what makes the number of elements `numel`.
+// Replaces the one -1 in `axes` so that there are `numel` elements.
 Status fill_free_axis(std::vector<int64_t>& axes, int64_t numel) {
   int64_t* free_axis = nullptr;
   std::vector<int64_t> others;
@@ -131,7 +131,7 @@ void collapse_body(BodyBuilder& b) {
   b.set_output(0, b.reshape(b.input(0), b.output_desc(0).shape));
 }
 
-// `op` with the members that all views have.
+// Returns `op` with the members that all views have.
 OpDef view(OpDef op) {
   if (op.grad == nullptr) op.grad = grad_of_view;
   op.reference = reference_of_view;

@@ -1,5 +1,5 @@
 // The attributes of the optimizers of ai.onnx.preview.training, as CPU and CUDA kernels compute
-// with them (training_update.h reads them): nothing here that nvcc cannot read. Values; any thread.
+// with them (training_update.h reads them): nothing here that nvcc cannot read.
 #pragma once
 
 namespace ofsdp::kernels::ops {

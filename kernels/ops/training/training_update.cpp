@@ -32,7 +32,7 @@
 namespace ofsdp::kernels::ops {
 namespace training_update {
 
-// One tensor: in[0] its value, in[1] its gradient, in[2..] its states; out[0] the new value,
+// One tensor: in[0] the value, in[1] the gradient, in[2..] the states; out[0] the new value,
 // out[1..] the new states.
 template <typename T>
 struct TrainingSpan {
@@ -50,7 +50,7 @@ struct TrainingUpdate {
   ReferenceFn reference;
 };
 
-constexpr size_t kMostOperands = 4;  // of one tensor: value, gradient, two states
+constexpr size_t kMaxOperands = 4;  // of one tensor: value, gradient, two states
 constexpr int64_t kGrain = 1 << 15;
 
 Status check_scalars(const InferContext& c, size_t operands) {
@@ -105,8 +105,8 @@ std::unique_ptr<Kernel> create(const Problem& p, const TrainingUpdate& update) {
     const double rate = double_at(a.inputs[0], 0), updates = double_at(a.inputs[1], 0);
     for (size_t k = 0; k < tensors; ++k) {
       parallel_for(a.inputs[2 + k].desc.numel(), kGrain, [&](int64_t begin, int64_t end) {
-        std::array<const float*, kMostOperands> in;
-        std::array<float*, kMostOperands> out;
+        std::array<const float*, kMaxOperands> in;
+        std::array<float*, kMaxOperands> out;
         for (size_t i = 0; i < operands; ++i) in[i] = a.in<float>(2 + i * tensors + k) + begin;
         for (size_t i = 0; i + 1 < operands; ++i) out[i] = a.out<float>(i * tensors + k) + begin;
         run(attributes, {in.data(), out.data(), end - begin, rate, updates});
@@ -122,8 +122,8 @@ std::vector<RefTensor> reference(const ReferenceContext& c) {
   std::vector<RefTensor> outputs;
   for (const TensorDesc& desc : c.output_descs) outputs.push_back(zeros(desc));
   for (size_t k = 0; k < tensors; ++k) {
-    std::array<const double*, kMostOperands> in;
-    std::array<double*, kMostOperands> out;
+    std::array<const double*, kMaxOperands> in;
+    std::array<double*, kMaxOperands> out;
     for (size_t i = 0; i < operands; ++i) in[i] = c.inputs[2 + i * tensors + k].values.data();
     for (size_t i = 0; i + 1 < operands; ++i) out[i] = outputs[i * tensors + k].values.data();
     formula(training_attributes(c.attributes), {in.data(), out.data(), c.inputs[2 + k].desc.numel(),

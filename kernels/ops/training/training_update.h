@@ -1,5 +1,4 @@
-// The attributes of the optimizers of ai.onnx.preview.training as kernels compute with them
-// (training_attributes.h). A value; any thread.
+// Reads the attributes of the optimizers of ai.onnx.preview.training for the kernels.
 #pragma once
 
 #include "kernels/core/attributes.h"

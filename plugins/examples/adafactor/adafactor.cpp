@@ -16,7 +16,7 @@
 
 namespace {
 
-constexpr double kDecay = 0.8, kLeastScale = 1e-3, kClip = 1;
+constexpr double kDecay = 0.8, kMinScale = 1e-3, kClip = 1;
 
 void update(const ofsdp_host*, const ofsdp_update* u) {
   float* v = u->state[0];
@@ -40,7 +40,7 @@ void direction(const ofsdp_host*, const ofsdp_update* u, float* out) {
 double step_length(const ofsdp_host*, const ofsdp_update* whole, double param_norm,
                    double direction_norm) {
   const double root = std::sqrt(static_cast<double>(whole->count));
-  const double scale = std::max(kLeastScale, param_norm / root);
+  const double scale = std::max(kMinScale, param_norm / root);
   return whole->lr * scale / std::max(1.0, direction_norm / root / kClip);
 }
 

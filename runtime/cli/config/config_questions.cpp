@@ -1,21 +1,119 @@
-#include "runtime/cli/config/config_questions.h"
-
+#include <poll.h>
+#include <sys/signalfd.h>
+#include <termios.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <csignal>
 #include <filesystem>
 #include <istream>
+#include <optional>
 #include <set>
+#include <string>
+#include <vector>
 
 #include "fsdp/checkpoint/disk.h"
 #include "importer/write/output_files.h"
-#include "runtime/cli/config/terminal_menu.h"
+#include "kernels/base/status.h"
+#include "runtime/cli/config/config_files.h"
 #include "runtime/cli/options/option_table.h"
 
 namespace ofsdp::cli {
 namespace {
 
-// A question about an option. `asked`: whether earlier answers call for it.
+// Chooses one of several answers on a terminal with the arrow keys: one line an answer, the chosen
+// one marked. Debian's libraries for this take the whole screen.
+//
+// The terminal is in raw mode only during the choice. It is restored after the answer, at Ctrl-C,
+// and if SIGINT, SIGTERM, SIGHUP or SIGQUIT ends the process; these signals are blocked until then.
+// Errors: kInput if Ctrl-C, Ctrl-D or a closed terminal ends the choice.
+
+// Turns off echo, line mode and signal keys; the destructor restores them.
+class RawTerminal {
+ public:
+  explicit RawTerminal(int terminal) : terminal_(terminal) {
+    sigemptyset(&ending_);
+    for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGQUIT}) sigaddset(&ending_, signal);
+    pthread_sigmask(SIG_BLOCK, &ending_, &mask_);
+    signals_ = signalfd(-1, &ending_, SFD_CLOEXEC);
+    tcgetattr(terminal_, &before_);
+    termios raw = before_;
+    raw.c_lflag &= ~static_cast<tcflag_t>(ICANON | ECHO | ISIG);
+    raw.c_cc[VMIN] = 1;
+    raw.c_cc[VTIME] = 0;
+    tcsetattr(terminal_, TCSADRAIN, &raw);
+  }
+  RawTerminal(const RawTerminal&) = delete;
+  ~RawTerminal() {
+    tcsetattr(terminal_, TCSADRAIN, &before_);
+    if (signals_ >= 0) close(signals_);
+    pthread_sigmask(SIG_SETMASK, &mask_, nullptr);  // delivers a pending signal
+  }
+
+  // Returns the next byte; none if a signal or the end of the terminal comes first.
+  std::optional<char> next() const {
+    pollfd sources[2] = {{terminal_, POLLIN, 0}, {signals_, POLLIN, 0}};
+    while (poll(sources, 2, -1) < 0) {
+    }
+    char byte = 0;
+    if ((sources[1].revents & POLLIN) != 0 || read(terminal_, &byte, 1) != 1) return std::nullopt;
+    return byte;
+  }
+
+ private:
+  const int terminal_;
+  int signals_ = -1;
+  sigset_t ending_{}, mask_{};
+  termios before_{};
+};
+
+enum class Key { kUp, kDown, kTake, kEnd, kOther };
+
+Key key_of(const RawTerminal& terminal, char byte) {
+  constexpr char kCtrlC = 3, kCtrlD = 4, kEscape = 27;
+  if (byte == '\r' || byte == '\n') return Key::kTake;
+  if (byte == kCtrlC || byte == kCtrlD) return Key::kEnd;
+  if (byte == 'k') return Key::kUp;
+  if (byte == 'j') return Key::kDown;
+  if (byte != kEscape) return Key::kOther;
+  const auto bracket = terminal.next();  // ESC [ A, or ESC O A
+  const auto letter = bracket ? terminal.next() : std::nullopt;
+  if (!letter) return Key::kEnd;
+  return *letter == 'A' ? Key::kUp : *letter == 'B' ? Key::kDown : Key::kOther;
+}
+
+void write_text(int out, const std::string& text) {
+  [[maybe_unused]] const ssize_t written = write(out, text.data(), text.size());
+}
+
+std::string drawn(const std::vector<std::string>& answers, size_t chosen) {
+  std::string text;
+  for (size_t i = 0; i < answers.size(); ++i) {
+    text += format_text("\r\x1b[K{} {}\n", i == chosen ? "  >" : "   ", answers[i]);
+  }
+  return text;
+}
+
+// Keys: up and down, k and j, digits, the first letter of a name; Enter takes the answer.
+Result<size_t> choose_on_terminal(int in, int out, const std::vector<std::string>& answers,
+                                  size_t chosen) {
+  const RawTerminal terminal(in);
+  const size_t count = answers.size();
+  write_text(out, drawn(answers, chosen));
+  while (const auto byte = terminal.next()) {
+    const Key key = key_of(terminal, *byte);
+    if (key == Key::kTake) return chosen;
+    if (key == Key::kEnd) break;
+    if (key == Key::kUp) chosen = (chosen + count - 1) % count;
+    if (key == Key::kDown) chosen = (chosen + 1) % count;
+    const size_t digit = static_cast<size_t>(*byte) - '1';
+    if (key == Key::kOther && digit < count) chosen = digit;
+    write_text(out, format_text("\x1b[{}A", count) + drawn(answers, chosen));
+  }
+  return input_error("config: ended before the last answer; nothing is written");
+}
+
+// A question about an option. `asked`: earlier answers make it necessary.
 struct Question {
   std::string_view option;
   std::string_view text;
@@ -80,7 +178,7 @@ class Questions {
     for (const Question& question : kQuestions) {
       if (!question.asked(options_)) continue;
       const OptionEntry& entry = *find_entry(table_, question.option);
-      const std::vector<std::string> choices = choices_of(question, entry);
+      const std::vector<std::string> choices = list_choices(question, entry);
       OFSDP_RETURN_IF_ERROR(choices.empty() ? ask_text(question, entry)
                                             : ask_choice(question, entry, choices));
       asked_.insert(entry.name);
@@ -90,7 +188,7 @@ class Questions {
     return ok_status();
   }
 
-  // The answers, and what the command line has said besides.
+  // Returns the answers and the options of the command line.
   std::string yaml() const {
     std::string text = "# fsdp-run MODEL.onnx --config THIS_FILE\n";
     const Options defaults;
@@ -106,7 +204,8 @@ class Questions {
     return text;
   }
 
-  // Paths were typed relative to the current folder; the file has them relative to its own.
+  // Makes paths, which were typed relative to the current folder, relative to the folder of the
+  // file.
   void move_paths(const std::filesystem::path& file) {
     const std::filesystem::path folder = std::filesystem::absolute(file).parent_path();
     for (const OptionEntry& entry : table_) {
@@ -125,7 +224,7 @@ class Questions {
   }
 
  private:
-  // Without the quotes of YAML; ~ is what the program computes.
+  // Removes YAML quotes; ~ becomes a computed default.
   static std::string shown(const OptionEntry& entry, const Options& options) {
     const std::string value = entry.show(options);
     if (value.size() >= 2 && value.front() == '"') return value.substr(1, value.size() - 2);
@@ -139,8 +238,9 @@ class Questions {
                                         : "none";
   }
 
-  // The names of a closed set, of those that the program has and that are no pattern (output:NAME).
-  std::vector<std::string> choices_of(const Question& question, const OptionEntry& entry) const {
+  // Returns the names of a closed set, without patterns (output:NAME) and names that the program
+  // lacks.
+  std::vector<std::string> list_choices(const Question& question, const OptionEntry& entry) const {
     std::vector<std::string> names;
     if (!question.closed) return names;
     for (const std::string& name : split_list(entry.values)) {
@@ -162,7 +262,7 @@ class Questions {
     return text;
   }
 
-  // Whether `text` is a good answer; says what is wrong with another.
+  // Returns true if `text` is a valid answer; else prints what is wrong.
   Result<bool> take(const OptionEntry& entry, const std::string& text) {
     Options tried = options_;
     if (entry.kind == OptionEntry::Kind::kRepeated) entry.clear(tried);

@@ -1,22 +1,36 @@
 #include "runtime/cli/launch/hostfile.h"
 
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
 #include <algorithm>
+#include <cerrno>
+#include <chrono>
 #include <cstdlib>
 #include <cstring>
+#include <filesystem>
 #include <fstream>
+#include <optional>
 #include <set>
 #include <sstream>
 
 #include "fsdp/comm/communicator.h"
-#include "fsdp/comm/host_name.h"
+#include "fsdp/comm/rank_identity.h"
+#include "fsdp/comm/store/job_secret.h"
+#include "kernels/base/own_folder.h"
 #include "kernels/base/reject.h"
 #include "kernels/core/device.h"
+#include "runtime/cli/launch/node_link.h"
 
 namespace ofsdp::cli {
+
 namespace {
 
-constexpr int64_t kMostSlots = 4096;
-constexpr int64_t kMasterPort = 29500;  // torchrun's and DeepSpeed's
+constexpr int64_t kMaxSlots = 4096;
+constexpr int64_t kMasterPort = 29500;  // as torchrun and DeepSpeed
 
 std::vector<int64_t> first_slots(int64_t count) {
   std::vector<int64_t> slots(static_cast<size_t>(count));
@@ -24,8 +38,7 @@ std::vector<int64_t> first_slots(int64_t count) {
   return slots;
 }
 
-// Letters, digits and what addresses and names have besides: nothing that a shell or ssh reads as
-// something else.
+// Letters, digits and other characters of addresses and names; none that a shell or ssh interprets.
 bool is_host(const std::string& name) {
   return !name.empty() && name[0] != '-' &&
          name.find_first_not_of(
@@ -45,13 +58,12 @@ Result<HostSlots> read_line(const std::string& line, const std::string& at) {
       slots.starts_with("slots=") ? parse_integer(slots.substr(6), 1) : std::nullopt;
   const bool rest = more.empty() || more[0] == '#' || more.starts_with("max_slots=") ||
                     more.starts_with("max-slots=");
-  OFSDP_REJECT_IF(!is_host(name) || !count || *count > kMostSlots || !rest,
-                  "{}: expected HOST slots=N with N from 1 to {}, found '{}'", at, kMostSlots,
-                  line);
+  OFSDP_REJECT_IF(!is_host(name) || !count || *count > kMaxSlots || !rest,
+                  "{}: expected HOST slots=N with N from 1 to {}, found '{}'", at, kMaxSlots, line);
   return HostSlots{name, first_slots(*count)};
 }
 
-// One filter as hosts; no slots stands for all of them.
+// Parses one filter; a host without slots means all slots.
 Result<std::vector<HostSlots>> parse_filter(const std::string& flag, const std::string& text) {
   std::vector<HostSlots> chosen;
   std::istringstream nodes(text);
@@ -88,7 +100,7 @@ Status apply(const HostSlots& chosen, bool keeps, const std::string& flag,
   return {};
 }
 
-// Filters without a hostfile are of this host, whose slots are its GPUs.
+// Filters without a hostfile are for this host, with GPUs as slots.
 Status filter_here(LaunchOptions& launch) {
   const Result<int> devices = count_devices();
   std::vector<HostSlots> chosen;
@@ -116,16 +128,16 @@ Status read_hosts(LaunchOptions& launch) {
                   "way to choose");
   OFSDP_ASSIGN_OR_RETURN(std::vector<HostSlots> hosts, read_hostfile(launch.hostfile));
   OFSDP_ASSIGN_OR_RETURN(hosts, filtered_hosts(std::move(hosts), launch.include, launch.exclude));
-  const auto most = static_cast<size_t>(launch.most_hosts.value_or(kMostRanks));
+  const auto most = static_cast<size_t>(launch.most_hosts.value_or(kMaxRanks));
   if (hosts.size() > most) hosts.resize(most);
   for (HostSlots& host : hosts) {
-    const auto slots = static_cast<size_t>(launch.most_slots.value_or(kMostSlots));
+    const auto slots = static_cast<size_t>(launch.most_slots.value_or(kMaxSlots));
     host.some = host.some || host.slots.size() > slots;
     if (host.slots.size() > slots) host.slots.resize(slots);
   }
   launch.hosts = std::move(hosts);
-  OFSDP_REJECT_IF(asked_ranks(launch) > kMostRanks, "--hostfile {}: expected at most {} slots",
-                  launch.hostfile, kMostRanks);
+  OFSDP_REJECT_IF(asked_ranks(launch) > kMaxRanks, "--hostfile {}: expected at most {} slots",
+                  launch.hostfile, kMaxRanks);
   return {};
 }
 
@@ -144,7 +156,8 @@ Status take_own_host(LaunchOptions& launch) {
 }
 
 Status resolve_hosts(LaunchOptions& launch) {
-  if (std::getenv("OFSDP_RENDEZVOUS") != nullptr) return {};  // the launcher of this rank has
+  // the launcher of this rank has done it
+  if (std::getenv("OFSDP_RENDEZVOUS") != nullptr) return {};
   const bool filters = !launch.include.empty() || !launch.exclude.empty();
   if (launch.hostfile.empty() && filters) OFSDP_RETURN_IF_ERROR(filter_here(launch));
   if (launch.hostfile.empty()) return {};
@@ -159,13 +172,13 @@ Status resolve_hosts(LaunchOptions& launch) {
   return {};
 }
 
-// torchrun takes this host and a free port, whatever else was said.
+// Like torchrun, takes this host and a free port, whatever other options say.
 Status resolve_standalone(LaunchOptions& launch, OptionReader& reader) {
   if (!launch.standalone) return {};
   OFSDP_REJECT_IF(launch.nnodes > 1, "--standalone contradicts {}: expected one host, found {}",
                   launch.hostfile.empty() ? "--nnodes" : "--hostfile", launch.nnodes);
   for (const char* name : {"rdzv-endpoint", "rdzv-id"}) {
-    const std::string said = reader.subject_of(name);
+    const std::string said = reader.find_subject(name);
     if (!said.empty()) reader.warn(said + " has no effect with --standalone");
   }
   launch.rdzv_endpoint.clear();
@@ -173,10 +186,11 @@ Status resolve_standalone(LaunchOptions& launch, OptionReader& reader) {
   return {};
 }
 
-// DeepSpeed's --num_nodes without a hostfile is what this host has.
+// Without a hostfile, DeepSpeed's --num_nodes means this host.
 void stay_here(LaunchOptions& launch, OptionReader& reader) {
   const bool nowhere = launch.rdzv_endpoint.empty() && launch.master_addr.empty();
-  if (reader.subject_of("nnodes") != "--num_nodes" || !launch.hostfile.empty() || !nowhere) return;
+  if (reader.find_subject("nnodes") != "--num_nodes" || !launch.hostfile.empty() || !nowhere)
+    return;
   if (launch.nnodes > 1)
     reader.warn("--num_nodes has no effect without --hostfile: this host alone");
   launch.nnodes = 1;
@@ -236,7 +250,7 @@ Status resolve_meeting(LaunchOptions& launch, OptionReader& reader) {
     const char* const why = !meets                         ? "on one host"
                             : launch.rdzv_endpoint.empty() ? nullptr
                                                            : "with --rdzv-endpoint";
-    const std::string said = reader.subject_of(name);
+    const std::string said = reader.find_subject(name);
     if (given && !said.empty() && why != nullptr) reader.warn(said + " has no effect " + why);
   }
   if (!meets || !launch.rdzv_endpoint.empty() || launch.master_addr.empty()) return {};
@@ -251,6 +265,237 @@ Status resolve_meeting(LaunchOptions& launch, OptionReader& reader) {
 bool starts_hosts(const LaunchOptions& launch) {
   if (launch.hostfile.empty() || launch.hosts.empty() || launch.no_ssh) return false;
   return launch.hosts.size() > 1 || !is_here(launch.hosts[0].name);
+}
+
+namespace {
+
+constexpr int kRshFailed = 255;  // the exit status of ssh itself
+constexpr int kNoProgram = 127, kNotExecutable = 126;
+constexpr std::chrono::milliseconds kLookAtHosts{200};
+constexpr std::chrono::seconds kEndByThemselves{10};
+
+std::string quoted_word(const std::string& word) {
+  std::string quoted = "'";
+  for (const char c : word) quoted += c == '\'' ? std::string("'\\''") : std::string(1, c);
+  return quoted + "'";
+}
+
+bool goes_along(std::string_view variable) {
+  for (const std::string_view secret : {"OFSDP_SECRET=", "OFSDP_SECRET_FILE="}) {
+    if (variable.starts_with(secret)) return false;
+  }
+  return variable.starts_with("OFSDP_") || variable.starts_with("NCCL_") ||
+         variable.starts_with("OMP_") || variable.starts_with("LD_LIBRARY_PATH=");
+}
+
+std::string exports(const HostSlots& host) {
+  std::string text;
+  for (char** variable = environ; *variable != nullptr; ++variable) {
+    if (goes_along(*variable)) text += " " + quoted_word(*variable);
+  }
+  if (host.some) text += " CUDA_VISIBLE_DEVICES=" + slots_text(host);
+  return text.empty() ? "" : "export" + text + "; ";
+}
+
+// Words for one host come last, so that they count, but before a `--`.
+std::vector<std::string> own_words(const LaunchOptions& launch, size_t node,
+                                   std::vector<std::string> arguments, const std::string& run_id) {
+  std::vector<std::string> own = {
+      "--hostfile",       "none",
+      "--nnodes",         std::to_string(launch.nnodes),
+      "--node-rank",      std::to_string(node),
+      "--nproc-per-node", std::to_string(launch.hosts[node].slots.size()),
+      "--rdzv-endpoint",  launch.rdzv_endpoint,
+      "--rdzv-id",        run_id};
+  const auto reset = [&own](const char* flag, bool given) {
+    if (given) own.insert(own.end(), {flag, "none"});
+  };
+  reset("--include", !launch.include.empty());
+  reset("--exclude", !launch.exclude.empty());
+  reset("--master-addr", !launch.master_addr.empty());
+  reset("--master-port", launch.master_port.has_value());
+  if (launch.min_nodes) own.insert(own.end(), {"--min-nodes", std::to_string(*launch.min_nodes)});
+  arguments.insert(std::ranges::find(arguments, "--"), own.begin(), own.end());
+  return arguments;
+}
+
+class RemoteHost {
+ public:
+  RemoteHost(const std::string& name, std::vector<std::string> command)
+      : name_(name), command_(std::move(command)) {}
+
+  Status start(const SignalQueue& signals, const std::string& secret) {
+    int ends[2];
+    if (pipe2(ends, O_CLOEXEC) != 0) return fault("pipe: {}", std::strerror(errno));
+    const UniqueFd reads(ends[0]);
+    tie_ = UniqueFd(ends[1]);
+    std::vector<char*> words;
+    for (std::string& word : command_) words.push_back(word.data());
+    words.push_back(nullptr);
+    const pid_t launcher = getpid();
+    pid_ = fork();
+    if (pid_ < 0) return fault("fork: {}", std::strerror(errno));
+    if (pid_ == 0) {
+      prctl(PR_SET_PDEATHSIG, SIGTERM);
+      if (getppid() != launcher) _exit(1);
+      setpgid(0, 0);  // Ctrl-C on a terminal must reach us alone; we pass it on
+      dup2(reads.get(), STDIN_FILENO);
+      signals.restore();
+      execvp(words[0], words.data());
+      _exit(kNoProgram);
+    }
+    const std::string line = secret + "\n";
+    const bool told = write(tie_.get(), line.data(), line.size()) == std::ssize(line);
+    return told ? Status() : fault("{}: cannot write to {}", name_, command_[0]);
+  }
+
+  // Checks whether it has ended; returns true if it still runs.
+  bool running() {
+    int status = 0;
+    if (pid_ < 0 || waitpid(pid_, &status, WNOHANG) != pid_) return pid_ >= 0;
+    pid_ = -1;
+    tie_.reset();
+    status_ = WIFEXITED(status) ? WEXITSTATUS(status) : 1;
+    return false;
+  }
+
+  void let_go() { tie_.reset(); }
+  void end() const {
+    if (pid_ >= 0) kill(pid_, SIGTERM);
+  }
+  int status() const { return status_; }
+  bool not_reached() const {
+    return status_ == kRshFailed || status_ == kNoProgram || status_ == kNotExecutable;
+  }
+  const std::string& name() const { return name_; }
+
+ private:
+  std::string name_;
+  std::vector<std::string> command_;
+  UniqueFd tie_;
+  pid_t pid_ = -1;
+  int status_ = 0;
+};
+
+class RemoteHosts {
+ public:
+  RemoteHosts(const LaunchOptions& launch, std::vector<RemoteHost> hosts)
+      : launch_(launch), hosts_(std::move(hosts)) {}
+
+  Result<int> run(const std::string& secret) {
+    const SignalQueue signals;
+    Status started;
+    for (RemoteHost& host : hosts_) {
+      if (started.ok()) started = host.start(signals, secret);
+    }
+    if (!started.ok()) let_all_go();
+    while (any_running()) {
+      if (too_few_reached() || too_few_for_long()) let_all_go();
+      if (!signals.wait(-1, kLookAtHosts).interrupts()) continue;
+      if (interrupted_) end_all();
+      interrupted_ = true;
+      let_all_go();
+    }
+    if (!started.ok()) return started;
+    return outcome();
+  }
+
+ private:
+  bool any_running() {
+    bool any = false;
+    for (RemoteHost& host : hosts_) any = host.running() || any;
+    return any;
+  }
+
+  bool too_few_without(int64_t lost) const {
+    return std::ssize(hosts_) - lost < launch_.min_nodes.value_or(launch_.nnodes);
+  }
+
+  // The others would wait at the meeting until the timeout.
+  bool too_few_reached() const {
+    return too_few_without(std::ranges::count_if(hosts_, &RemoteHost::not_reached));
+  }
+
+  // The same holds if a launcher fails before it joins. If one fails later, all end by themselves
+  // sooner.
+  bool too_few_for_long() {
+    const auto failed = [](const RemoteHost& host) { return host.status() != 0; };
+    if (!too_few_without(std::ranges::count_if(hosts_, failed))) return false;
+    const auto now = std::chrono::steady_clock::now();
+    if (!failed_at_) failed_at_ = now;
+    return now - *failed_at_ > kEndByThemselves;
+  }
+
+  void let_all_go() {
+    for (RemoteHost& host : hosts_) host.let_go();
+  }
+  void end_all() {
+    for (RemoteHost& host : hosts_) host.end();
+  }
+
+  // The launchers have printed why they failed.
+  Result<int> outcome() const {
+    int status = 0;
+    for (const RemoteHost& host : hosts_) {
+      if (host.not_reached() && too_few_reached()) {
+        return fault("host {}: '{}' ended with status {}: expected it to run fsdp-run there",
+                     host.name(), launch_.rsh, host.status());
+      }
+      if (!host.not_reached()) status = std::max(status, host.status());
+    }
+    return status;
+  }
+
+  const LaunchOptions& launch_;
+  std::vector<RemoteHost> hosts_;
+  bool interrupted_ = false;
+  std::optional<std::chrono::steady_clock::time_point> failed_at_;
+};
+
+}  // namespace
+
+std::string slots_text(const HostSlots& host) {
+  std::string text;
+  for (const int64_t slot : host.slots) text += (text.empty() ? "" : ",") + std::to_string(slot);
+  return text;
+}
+
+std::vector<std::string> remote_command(const LaunchOptions& launch, size_t node,
+                                        const std::string& program,
+                                        const std::vector<std::string>& arguments,
+                                        const std::string& run_id) {
+  std::string words = quoted_word(program);
+  for (const std::string& word : own_words(launch, node, arguments, run_id)) {
+    words += " " + quoted_word(word);
+  }
+  std::error_code ignored;
+  const std::string folder = std::filesystem::current_path(ignored).string();
+  // Descriptor 3 is standard input, since a shell closes the standard input of background commands.
+  const std::string script =
+      "IFS= read -r OFSDP_SECRET; export OFSDP_SECRET; " + exports(launch.hosts[node]) + "cd " +
+      quoted_word(folder) + " || exit 1; exec 3<&0; " + words +
+      " </dev/null 3<&- & run=$!; { cat <&3; kill -TERM $run; } >/dev/null 2>&1 & tie=$!; "
+      "exec 3<&-; wait $run; status=$?; kill $tie 2>/dev/null; exit $status";
+  std::vector<std::string> command;
+  std::istringstream rsh(launch.rsh);
+  for (std::string word; rsh >> word;) command.push_back(word);
+  command.push_back(launch.hosts[node].name);
+  command.push_back("exec /bin/sh -c " + quoted_word(script));
+  return command;
+}
+
+Result<int> launch_hosts(const LaunchOptions& launch, char* const* argv) {
+  OFSDP_ASSIGN_OR_RETURN(JobSecret secret, JobSecret::from_environment());
+  if (secret.empty()) secret = JobSecret::drawn();
+  std::vector<std::string> arguments;
+  for (char* const* word = argv + 1; *word != nullptr; ++word) arguments.emplace_back(*word);
+  const std::string run_id = launch.rdzv_id.empty() ? unique_run_id() : launch.rdzv_id;
+  std::vector<RemoteHost> hosts;
+  for (size_t node = 0; node < launch.hosts.size(); ++node) {
+    hosts.emplace_back(launch.hosts[node].name,
+                       remote_command(launch, node, own_program(), arguments, run_id));
+  }
+  return RemoteHosts(launch, std::move(hosts)).run(secret.bytes());
 }
 
 }  // namespace ofsdp::cli

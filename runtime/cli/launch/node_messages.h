@@ -1,30 +1,29 @@
-// The messages of launchers at the rendezvous: keys of a Store (fsdp/comm/store/store.h), one
+// The messages of launchers at the rendezvous: keys of a Store (fsdp/comm/store/store.h), with one
 // Store between the launcher of each host (G) and the coordinator (C), which runs in the launcher
-// that hosts the rendezvous.
+// that hosts the rendezvous. Both first prove the secret (fsdp/comm/store/doorkeeper.h).
 //
-//   both   as in fsdp/comm/store/challenge.h, before anything else
-//   G > C  hello     NodeHello: magic, version, job and what the host offers
-//   C > G  welcome   it is in, and waits
-//   C > G  refused   a Refusal: it is not
-//   C > G  turn      a Turn: an assignment to start, or the end of the run
-//   G > C  failing   a rank has failed; the others of the host are given a few seconds
-//   C > G  stop      a StopOrder: end the ranks of this host
-//   G > C  ended     an Outcome: no rank of this host is left; and a port that is free now
-//   both   beat      nothing, but in time
-//
-// Errors: no value for what is no message of ours.
+// G > C `hello`: a NodeHello with magic, version, job and the offer of the host. C > G `welcome`:
+// the launcher is accepted and waits; `refused`: a Refusal; `turn`: a Turn, an assignment to start
+// or the end of the run; `stop`: a StopOrder, end the ranks of this host. G > C `failing`: a rank
+// has failed, and the others of the host have a few seconds; `ended`: an Outcome, no rank of this
+// host is left, and a free port. Both send `beat` at intervals. Values that are no message of ours
+// are read as none.
 #pragma once
 
+#include <cstdint>
 #include <string>
 
+#include "fsdp/comm/rank_identity.h"
 #include "fsdp/comm/store/store.h"
+#include "kernels/base/status.h"
+#include "runtime/options.h"
 
 namespace ofsdp::cli {
 
 inline constexpr int kRendezvousVersion = 3;
 inline constexpr const char* kLauncherPurpose = "meeting of launchers";
 
-// The offer of one host's launcher.
+// The offer of the launcher of one host.
 struct NodeHello {
   int version = kRendezvousVersion;
   std::string job = {};  // --rdzv-id
@@ -32,49 +31,49 @@ struct NodeHello {
   int nnodes = 1;
   int nproc = 1;
   int free_port = 0;
-  std::string host = {};  // its name
-  bool own = false;       // of the launcher that the coordinator runs in
+  std::string host = {};
+  bool own = false;  // this launcher runs the coordinator
 };
 
 // The ranks that a host starts.
 struct Assignment {
   int node = 0;              // number of this host
   int nodes = 1;             // hosts of this attempt
-  int first_rank = 0;        // of this host's ranks, which are numbered one after the other
+  int first_rank = 0;        // the ranks of a host have consecutive numbers
   int world = 1;             // ranks of all hosts
   int first_world = 1;       // of the first attempt
-  int restart = 0;           // attempts before this one
-  bool from_latest = false;  // the run has saved a checkpoint that this attempt goes on from
-  std::string run_id = {};   // the same for all ranks of a run, and for no other run
-  std::string master_address = "127.0.0.1";  // of the host of rank 0, as the others reach it
-  int master_port = 29500;                   // free there a moment ago
+  int restart = 0;           // earlier attempts
+  bool from_latest = false;  // the attempt resumes a checkpoint that this run has saved
+  std::string run_id = {};   // shared by all ranks of a run, and by no other run
+  std::string master_address = "127.0.0.1";  // of the host of rank 0, as others reach it
+  int master_port = 29500;                   // was free there when it was sent
 };
 
 // How the ranks of a host ended.
 struct Outcome {
   int status = 0;            // 0 done, 1 failed, 2 the input is wrong
-  bool spoke = false;        // a rank has said why, to the launcher (`line`) or to the user
+  bool spoke = false;        // a rank has given the reason to the launcher (`line`) or the user
   bool interrupted = false;  // SIGINT or SIGTERM came
-  std::string line = {};  // else what the launcher knows, for when no rank of any host has spoken
-  int free_port = 29500;  // for the next attempt
+  std::string line = {};     // the reason; if no rank gave one, what the launcher knows
+  int free_port = 29500;     // for the next attempt
 };
 
-// The next thing that a launcher does.
+// The next step of a launcher.
 struct Turn {
-  bool start = false;          // else the run has ended with `status`
+  bool start = false;          // false: the run has ended with `status`
   Assignment assignment = {};  // of a start
   int status = 0;              // of an end
-  std::string line = {};       // why the attempt before failed, when no rank has said so
-  std::string notice = {};     // of a start: what this launcher prints for all
+  std::string line = {};       // why the previous attempt failed, if no rank has said so
+  std::string notice = {};     // this launcher prints it for all
 };
 
-// Why a launcher may not join, and whether to try again.
+// Why a launcher may not join, and whether it may try again.
 struct Refusal {
   std::string why = {};
   bool again = false;
 };
 
-// A rank of another host failed, or a host is gone: this attempt ends.
+// Ends this attempt, since a rank of another host failed or a host is gone.
 struct StopOrder {
   int restart = 0;  // the attempt's number
 };
@@ -85,7 +84,45 @@ void list_fields(StoreFields& fields, Outcome& outcome);
 void list_fields(StoreFields& fields, Turn& turn);
 
 Json hello_value(const NodeHello& hello);
-// One of another version has its version alone.
+// If the version differs, only the version is read.
 std::optional<NodeHello> read_hello(const Json& value);
+
+// Restarts after a failure: RestartPoint gives the launcher the checkpoint to resume, after_restart
+// gives a rank its changed options.
+//
+// The launcher passes the choice to the ranks in the environment (OFSDP_RESTART,
+// OFSDP_FIRST_WORLD). If there are fewer ranks than at first, the batch of a rank becomes the
+// largest size, not above the requested one, that divides the global batch, so the planned memory
+// is enough; more accumulation makes up for it. The environment must not change meanwhile. Errors:
+// kInput if the global batch is no multiple of the ranks. A folder that cannot be read counts as
+// empty.
+
+// The latest checkpoint that this run itself has saved, or else the start of the run. Checkpoints
+// from before do not count: a new run next to old checkpoints must not continue those.
+class RestartPoint {
+ public:
+  // Must be called at the start of the run. `dir` empty: nothing is saved. `most`: allowed
+  // restarts.
+  RestartPoint(const std::string& dir, int most);
+  // Sets `next` to the attempt after `ended`, and returns the line to print: "restart 1 of 2: from
+  // the latest checkpoint in DIR". None: the run has ended.
+  std::optional<std::string> start_again(const Outcome& ended, Assignment& next) const;
+
+ private:
+  struct Latest {
+    std::string name;
+    uint64_t file = 0;  // identifies the manifest file: a checkpoint saved again is another file
+    bool operator==(const Latest&) const = default;
+  };
+  Latest latest() const;
+  std::string text(bool saved) const;
+
+  std::string dir_;
+  int most_;
+  Latest before_;
+};
+
+// Returns the options of this rank after a restart, else `options`.
+Result<Options> after_restart(Options options, int world, const EnvironmentLookup& lookup = {});
 
 }  // namespace ofsdp::cli

@@ -1,10 +1,11 @@
-// The options about the optimizer, its groups of parameters and the average of the weights.
+// Options about the optimizer, groups of parameters and the average of the weights.
 #include <algorithm>
 
 #include "kernels/core/optimizer.h"
 #include "runtime/cli/options/option_table.h"
 
 namespace ofsdp::cli {
+
 namespace {
 
 OptionEntry optimizer() {
@@ -28,7 +29,7 @@ OptionEntry optimizer() {
   return entry;
 }
 
-// "adamw, adam, lamb, lion": the optimizers of the help that take a setting.
+// Returns "adamw, adam, lamb, lion": the optimizers that take a setting, for the help.
 std::string optimizers_with(OptimizerTakes setting) {
   std::vector<std::string> names;
   for (const std::string& name : names_of<OptimizerKind>()) {
@@ -37,8 +38,8 @@ std::string optimizers_with(OptimizerTakes setting) {
   return joined(names, ", ");
 }
 
-// "PyTorch's (adamw, adam 1e-08; lamb 1e-06)": the defaults of those that take the setting.
-std::string defaults_of(double OptimizerTraits::*number, uint32_t setting) {
+// Returns "PyTorch's (adamw, adam 1e-08; lamb 1e-06)": the defaults of optimizers with the setting.
+std::string list_defaults(double OptimizerTraits::*number, uint32_t setting) {
   std::vector<std::pair<double, std::string>> groups;
   for (const std::string& name : names_of<OptimizerKind>()) {
     const OptimizerTraits& traits = find_optimizer(name)->traits;
@@ -97,7 +98,7 @@ OptionEntry no_decay() {
   return entry;
 }
 
-// "3e-4", or "0.1x" of the run's rate.
+// "3e-4", or "0.1x" for a multiple of the run's rate.
 bool read_group_rate(std::string text, GroupOptions& group) {
   group.lr_is_share = text.ends_with('x');
   if (group.lr_is_share) text.pop_back();
@@ -132,8 +133,8 @@ Verdict read_group_value(const std::string& key, const std::string& value, Group
   return fine_or(false, "lr=, weight_decay= or optimizer= after PATTERN:");
 }
 
-// Finds the first key: after the last ':' before the first '=' that follows a key. Names may
-// hold either.
+// Returns the start of the first key: after the last ':' before the first '=' that follows a key.
+// Names may contain either.
 size_t keys_begin(const std::string& text) {
   for (size_t at = text.find('='); at != std::string::npos; at = text.find('=', at + 1)) {
     const size_t colon = text.rfind(':', at);
@@ -181,19 +182,19 @@ std::vector<OptionEntry> optimizer_entries() {
   using namespace entries;
   return {
       optimizer(),
-      number({"lr", defaults_of(&OptimizerTraits::lr, 0), "learning rate"}, kAtLeastZero,
+      number({"lr", list_defaults(&OptimizerTraits::lr, 0), "learning rate"}, kAtLeastZero,
              OFSDP_FIELD(optimizer.lr)),
       number(
           {"weight-decay", "PyTorch's (adamw 0.01, muon 0.1, others 0)", "decay of the parameters"},
           kAtLeastZero, OFSDP_FIELD(optimizer.weight_decay)),
-      number({"momentum", defaults_of(&OptimizerTraits::momentum, kTakesMomentum),
+      number({"momentum", list_defaults(&OptimizerTraits::momentum, kTakesMomentum),
               optimizers_with(kTakesMomentum)},
              kAtLeastZero, OFSDP_FIELD(optimizer.momentum)),
       choice("muon-adjust", "muon: how a rate follows the shape of a matrix",
              OFSDP_FIELD(optimizer.muon_adjust)),
       toggle({"nesterov", "off, on", "sgd with momentum"}, OFSDP_FIELD(optimizer.nesterov)),
       betas(),
-      number({"eps", defaults_of(&OptimizerTraits::eps, kTakesEps), "added to denominators"},
+      number({"eps", list_defaults(&OptimizerTraits::eps, kTakesEps), "added to denominators"},
              kAtLeastZero, OFSDP_FIELD(optimizer.eps)),
       number({"rho", "0.9", optimizers_with(kTakesRho) + ": decay of the averages"}, kZeroToOne,
              OFSDP_FIELD(optimizer.rho)),
@@ -219,6 +220,70 @@ std::vector<OptionEntry> optimizer_entries() {
             return norm && *norm > 0 ? norm : std::nullopt;
           },
           show_number),
+  };
+}
+
+// Options about the schedule of the learning rate.
+
+namespace {
+
+OptionEntry milestones() {
+  OptionEntry entry{.name = "milestones",
+                    .values = "N,N,...",
+                    .help = "multistep: epochs or steps at which the rate changes"};
+  entry.set = [](Options& o, const std::string& text) {
+    o.schedule.milestones.clear();
+    for (const std::string& part : split_list(text)) {
+      const auto at = parse_integer(part, 0);
+      if (!at) return fine_or(false, "whole numbers of at least 0, such as 30,60");
+      o.schedule.milestones.push_back(*at);
+    }
+    return Verdict{};
+  };
+  entry.show = [](const Options& o) {
+    std::vector<std::string> texts;
+    for (const int64_t at : o.schedule.milestones) texts.push_back(std::to_string(at));
+    return "[" + joined(texts, ", ") + "]";
+  };
+  return entry;
+}
+
+}  // namespace
+
+std::vector<OptionEntry> schedule_entries() {
+  using namespace entries;
+  return {
+      choice("lr-schedule", "how the learning rate changes", OFSDP_FIELD(schedule.kind)),
+      integer({"warmup-steps", "0", "updates on the way up to the learning rate"}, 0,
+              OFSDP_FIELD(schedule.warmup_steps)),
+      integer_or("auto", {"total-steps", "auto (the run's), N", "updates the schedule is made for"},
+                 1, OFSDP_FIELD(schedule.total_steps)),
+      number({"min-lr-ratio", "0",
+              "linear, cosine, polynomial, wsd, cosine_restarts: the least "
+              "rate over lr"},
+             kZeroToOne, OFSDP_FIELD(schedule.min_lr_ratio)),
+      number({"power", "1", "polynomial"}, kAtLeastZero, OFSDP_FIELD(schedule.power)),
+      integer({"step-size", "1", "step: epochs or steps between two changes"}, 1,
+              OFSDP_FIELD(schedule.step_size)),
+      number({"gamma", "0.1", "step, multistep, exponential: factor of a change"}, kAtLeastZero,
+             OFSDP_FIELD(schedule.gamma)),
+      choice("schedule-unit", "step, multistep, exponential: what is counted",
+             OFSDP_FIELD(schedule.unit)),
+      milestones(),
+      integer_or("auto",
+                 {"decay-steps", "auto (a tenth of the total), N", "wsd: updates of the decay"}, 1,
+                 OFSDP_FIELD(schedule.decay_steps)),
+      integer_or("none",
+                 {"restart-steps", "none, N", "cosine_restarts: updates of the first cycle"}, 1,
+                 OFSDP_FIELD(schedule.restart_steps)),
+      integer({"restart-mult", "1", "cosine_restarts: length of a cycle over that of the last"}, 1,
+              OFSDP_FIELD(schedule.restart_mult)),
+      number({"pct-start", "0.3", "onecycle: share of the updates on the way up"}, kZeroToOne,
+             OFSDP_FIELD(schedule.pct_start)),
+      number({"div-factor", "25", "onecycle: lr over the first rate"}, kAboveZero,
+             OFSDP_FIELD(schedule.div_factor)),
+      number({"final-div-factor", "1e4", "onecycle: the first rate over the last"}, kAboveZero,
+             OFSDP_FIELD(schedule.final_div_factor)),
   };
 }
 

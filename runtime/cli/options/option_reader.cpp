@@ -57,7 +57,7 @@ Status OptionReader::agree(const OptionEntry& entry, const std::string& text, So
                      source_of(entry.name) == source && said_.at(entry.name).subject != subject;
   if (!twice) return ok_status();
   Options other = options_;
-  (void)entry.set(other, text);  // what is wrong with it is said by the caller
+  (void)entry.set(other, text);  // the caller reports errors
   const std::string before = entry.show(options_), after = entry.show(other);
   if (before == after) return ok_status();
   return input_error("{} contradicts {}: {} is {} here and {} there", subject,
@@ -90,7 +90,7 @@ std::string OptionReader::overriding() const {
   return "";
 }
 
-// One epoch unless something is said; `--steps` alone goes on with the next epoch.
+// One epoch by default; with `--steps` alone the run goes on into later epochs.
 Status OptionReader::resolve_length(Command command) {
   RunOptions& run = options_.run;
   if (!said("epochs") && run.steps) run.epochs.reset();
@@ -106,9 +106,9 @@ Status OptionReader::resolve_length(Command command) {
   return ok_status();
 }
 
-// A list such as "4,2" is for nested parallelism; its first number is ours.
-// Libraries divide sums among threads, so the same bits on any number of ranks need the same number
-// of threads on each: 1, unless it was said.
+// A list such as "4,2" is for nested parallelism; we use the first number. Libraries divide sums
+// among threads, so equal bits on any number of ranks need equal numbers of threads: 1 unless
+// given.
 Status OptionReader::resolve_threads(const std::optional<std::string>& omp_num_threads) {
   if (!said("threads") && options_.launch.deterministic == Determinism::kAcrossRanks) {
     options_.launch.threads = 1;
@@ -124,7 +124,7 @@ Status OptionReader::resolve_threads(const std::optional<std::string>& omp_num_t
   return ok_status();
 }
 
-// A schedule without a number that has no default.
+// Refuses a schedule that lacks a number without a default.
 Status OptionReader::refuse_unsaid() const {
   const auto needs = [this](ScheduleKind kind, const char* name, const char* what) -> Status {
     if (options_.schedule.kind != kind || said(name)) return ok_status();
@@ -141,7 +141,7 @@ Status OptionReader::refuse_without_effect() const {
     const NoEffect none = no_effect(options_, entry.name);
     const bool neutral = !none.strict && entry.show(options_) == entry.show(Options());
     if (none.beside.empty() || neutral) continue;
-    // "--lr-schedule linear" of a stronger source makes the weaker one's gamma meaningless.
+    // If a stronger source gives "--lr-schedule linear", the gamma of a weaker one has no effect.
     const std::string decides = none.beside.substr(2, none.beside.find(' ') - 2);
     if (source_of(entry.name) < source_of(decides)) continue;
     return input_error("{} has no effect with {}", said_.at(entry.name).subject, none.beside);

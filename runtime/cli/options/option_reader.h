@@ -1,11 +1,10 @@
-// OptionReader: fills Options from texts, source after source, weakest first, and remembers the
-// place of each. Two keys of one file that give one option differently (its own name and another
-// program's) contradict each other. finish() then resolves options that depend on others: the
-// optimizer's own defaults, options without effect, the length of the run.
+// OptionReader fills Options from texts, one source after the other, weakest first, and remembers
+// the source of each. If two keys of one file give an option different values (our name and another
+// program's), that is an error. `finish` then resolves options that depend on others: defaults of
+// the optimizer, options without effect, the length of the run.
 //
 // Takes names without dashes ("batch-size"), texts, and a subject for messages ("--batch-size",
-// "model.yaml line 3: batch_size"). Ownership: owns the Options until finish() gives them away.
-// Threads: one. Errors: kInput, one line with subject, expected and found.
+// "model.yaml line 3: batch_size"). Errors: kInput, one line with subject, expected and found.
 #pragma once
 
 #include <map>
@@ -17,7 +16,7 @@
 
 namespace ofsdp::cli {
 
-// The refusal of an option that `command` does not have.
+// Returns the error for an option that `command` does not have.
 Status no_effect_with(std::string_view name, Command command);
 
 class OptionReader {
@@ -25,35 +24,35 @@ class OptionReader {
   OptionReader() : table_(option_table()) {}
 
   const std::vector<OptionEntry>& table() const { return table_; }
-  // So far:
+  // The values read so far:
   OptimizerKind optimizer() const { return options_.optimizer.kind; }
   const std::string& config() const { return options_.config; }
   int64_t hosts() const { return options_.launch.nnodes; }
-  std::string meeting_host() const;  // of --rdzv-endpoint, without its port
-  // The flag, word or key that gave an option; empty: none.
-  std::string subject_of(const std::string& name) const {
+  std::string meeting_host() const;  // of --rdzv-endpoint, without the port
+  // Returns the flag, word or key that gave an option; empty if it was not given.
+  std::string find_subject(const std::string& name) const {
     return said(name) ? said_.at(name).subject : "";
   }
 
-  // The texts of a repeated option add up within a source; a stronger source begins anew.
+  // Texts of a repeated option add up within a source; a stronger source starts again.
   Status read(const std::string& name, const std::string& text, Source source,
               const std::string& subject);
-  // `name: []`, a repeated option said to be empty.
+  // Reads `name: []`: a repeated option without values.
   void read_empty(const OptionEntry& entry, Source source, const std::string& subject);
   // The mapping under `data:`.
   void read_inline_data(DataChoice data, Source source, const std::string& subject);
 
-  // The files that options were read from.
+  // Records a file from which options were read.
   void note_file(const std::string& path) { files_.push_back(path); }
   const std::vector<std::string>& files() const { return files_; }
 
-  // Warnings, printed once, one per line, when the run starts.
+  // Adds a warning, which the run prints once, on a line.
   void warn(std::string line) { warnings_.push_back(std::move(line)); }
   const std::vector<std::string>& warnings() const { return warnings_; }
 
-  // `omp_num_threads`: the environment variable, where set; the default of --threads.
+  // `omp_num_threads`: the environment variable, if set; the default of --threads.
   Result<Options> finish(Command command, const std::optional<std::string>& omp_num_threads);
-  // The first given option that a model with a training_info answers itself; empty: none.
+  // Returns the first given option that a model with a training_info decides itself; empty if none.
   std::string overriding() const;
 
  private:

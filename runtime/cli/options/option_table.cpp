@@ -2,7 +2,10 @@
 
 #include <algorithm>
 
+#include "kernels/core/optimizer.h"
+
 namespace ofsdp::cli {
+
 namespace {
 
 // One of a few words.
@@ -18,7 +21,7 @@ OptionEntry word(OptionEntry entry, std::vector<std::string> words, Field field)
       yaml_quoted);
 }
 
-// Seconds out of "90s", "5m" or "90".
+// Parses seconds: "90s", "5m" or "90".
 std::optional<double> parse_time(const std::string& text) {
   const char unit = text.empty() ? ' ' : text.back();
   const bool named = unit == 's' || unit == 'm';
@@ -27,7 +30,7 @@ std::optional<double> parse_time(const std::string& text) {
   return *number * (unit == 'm' ? 60 : 1);
 }
 
-// The name of a file, whatever it is.
+// The name of a file, unchecked.
 template <typename Field>
 OptionEntry file(OptionEntry entry, Field field) {
   return entries::parsed(
@@ -35,7 +38,7 @@ OptionEntry file(OptionEntry entry, Field field) {
       yaml_quoted);
 }
 
-// The flags that no file holds.
+// Flags that no file may contain.
 std::vector<OptionEntry> command_line_entries() {
   using namespace entries;
   const Commands plan = only(Command::kPlan), exports = only(Command::kExport),
@@ -84,7 +87,7 @@ std::vector<OptionEntry> command_line_entries() {
   };
 }
 
-// The mapping under `data:` goes in as it stood, its lines moved to the right.
+// Indents the mapping under `data:`.
 std::string indented(const std::string& yaml) {
   std::string text = "\n  ";
   for (const char c : yaml) {
@@ -130,8 +133,9 @@ std::string yaml_key(std::string name) {
 }
 
 std::string describe(const Options& options, const std::optional<BatchSizes>& sizes) {
-  const bool sliced = sizes && sizes->slices > 0;  // slices of a given size, however many a rank
-  const std::string_view follows = sliced ? "grad-accum" : "batch-size";  // from the other two
+  const bool sliced = sizes && sizes->slices > 0;  // slices of a given size, in any number a rank
+  // computed from the other two
+  const std::string_view follows = sliced ? "grad-accum" : "batch-size";
   Options shown = options;
   if (sizes) {
     shown.batch = {.batch_size = {sizes->batch_size},
@@ -160,10 +164,143 @@ bool is_of_a_run(const OptionEntry& entry) {
 std::string help_of_options() {
   std::string text;
   for (const OptionEntry& entry : option_table()) {
-    if (!is_of_a_run(entry)) continue;  // the lines of its command say it
+    if (!is_of_a_run(entry)) continue;  // printed with its command
     text += format_text("  --{:<25} {}\n  {:27} {}\n", entry.name, entry.values, "", entry.help);
   }
   return text;
+}
+
+// Options with a default or effect that depends on another option.
+
+namespace {
+
+template <typename E>
+bool any_of(E value, std::initializer_list<E> values) {
+  return std::find(values.begin(), values.end(), value) != values.end();
+}
+
+// The optimizer of a plug-in takes every setting.
+OptimizerTraits find_traits(OptimizerKind kind) {
+  if (kind == OptimizerKind::kPlugin) return {};
+  return find_optimizer(choice_name(kind))->traits;
+}
+
+bool kind_uses(OptimizerKind kind, std::string_view name) {
+  constexpr std::pair<std::string_view, OptimizerTakes> kSettings[] = {
+      {"momentum", kTakesMomentum}, {"nesterov", kTakesNesterov}, {"betas", kTakesBetas},
+      {"eps", kTakesEps},           {"rho", kTakesRho},
+  };
+  for (const auto& [setting, bit] : kSettings) {
+    if (name == setting) return (find_traits(kind).takes & bit) != 0;
+  }
+  if (name == "muon-adjust") return kind == OptimizerKind::kMuon;
+  return true;
+}
+
+// An optimizer of a group counts too.
+bool optimizer_uses(const OptimizerOptions& optimizer, std::string_view name) {
+  return kind_uses(optimizer.kind, name) ||
+         std::ranges::any_of(optimizer.groups, [name](const GroupOptions& group) {
+           return group.kind && kind_uses(*group.kind, name);
+         });
+}
+
+bool schedule_uses(ScheduleKind kind, std::string_view name) {
+  using enum ScheduleKind;
+  const std::pair<std::string_view, std::vector<ScheduleKind>> users[] = {
+      {"total-steps", {kLinear, kCosine, kPolynomial, kWsd, kOneCycle}},
+      {"min-lr-ratio", {kLinear, kCosine, kPolynomial, kWsd, kCosineRestarts}},
+      {"power", {kPolynomial}},
+      {"step-size", {kStep}},
+      {"gamma", {kStep, kMultistep, kExponential}},
+      {"schedule-unit", {kStep, kMultistep, kExponential}},
+      {"milestones", {kMultistep}},
+      {"decay-steps", {kWsd}},
+      {"restart-steps", {kCosineRestarts}},
+      {"restart-mult", {kCosineRestarts}},
+      {"pct-start", {kOneCycle}},
+      {"div-factor", {kOneCycle}},
+      {"final-div-factor", {kOneCycle}},
+  };
+  if (name == "warmup-steps") return kind != kOneCycle;
+  const auto* const found =
+      std::ranges::find(users, name, [](const auto& user) { return user.first; });
+  return found == std::end(users) || std::ranges::count(found->second, kind) > 0;
+}
+
+bool loss_uses(LossKind kind, std::string_view name) {
+  using enum LossKind;
+  if (kind == kContrastive && (name == "prediction" || name == "labels")) return false;
+  if (name == "label-smoothing") return kind == kCrossEntropy;
+  if (name == "ignore-index") return !any_of(kind, {kMse, kBceWithLogits, kOperator, kContrastive});
+  return true;
+}
+
+bool loss_uses(const LossOptions& loss, std::string_view name) {
+  if (loss.named.empty()) return loss_uses(loss.kind, name);
+  if (name == "prediction" || name == "labels") return false;
+  return std::ranges::any_of(loss.named,
+                             [&](const NamedLoss& one) { return loss_uses(one.kind, name); });
+}
+
+using Given = std::function<bool(const char*)>;
+
+void take_defaults(UpdateOptions& update, const Given& given) {
+  const OptimizerTraits traits = find_traits(update.kind);
+  if (!given("lr")) update.lr = traits.lr;
+  if (!given("weight-decay")) update.weight_decay = traits.weight_decay;
+  if (!given("momentum")) update.momentum = traits.momentum;
+  if (!given("eps")) update.eps = traits.eps;
+  if (!given("rho") || (traits.takes & kTakesRho) == 0) update.rho = traits.rho;
+  if (!given("betas")) update.beta1 = UpdateOptions().beta1;
+  if (!given("betas")) update.beta2 = traits.beta2;
+}
+
+// A group with its own optimizer takes the defaults of that optimizer and other settings of the
+// run, but not rate and decay.
+void complete(GroupOptions& group, const UpdateOptions& run, const Given& given) {
+  group.update = run;
+  if (group.kind) {
+    group.update.kind = *group.kind;
+    group.update.plugin = group.plugin;
+    take_defaults(group.update, [&given](const char* name) {
+      const std::string_view said = name;
+      return said != "lr" && said != "weight-decay" && given(name);
+    });
+  }
+  if (group.lr) group.update.lr = group.lr_is_share ? *group.lr * run.lr : *group.lr;
+  if (group.weight_decay) group.update.weight_decay = *group.weight_decay;
+}
+
+std::string shown(const Options& options, std::string_view name) {
+  return find_entry(option_table(), name)->show(options);
+}
+
+}  // namespace
+
+void take_defaults_unless(OptimizerOptions& optimizer,
+                          const std::function<bool(const char*)>& given) {
+  take_defaults(optimizer, given);
+  for (GroupOptions& group : optimizer.groups) complete(group, optimizer, given);
+}
+
+NoEffect no_effect(const Options& options, std::string_view name) {
+  if (!optimizer_uses(options.optimizer, name)) {
+    return {"--optimizer " + shown(options, "optimizer"), true};
+  }
+  const bool evaluates =
+      // the checkpoint may have an average
+      options.command == Command::kEval && !options.checkpoint.resume.empty();
+  if (name == "ema-use" && !options.optimizer.ema && !evaluates) return {"--ema off"};
+  if (!schedule_uses(options.schedule.kind, name)) {
+    return {"--lr-schedule " + std::string(name_of(options.schedule.kind))};
+  }
+  if (!loss_uses(options.loss, name)) {
+    const auto& named = options.loss.named;
+    return {"--loss " + (named.empty() ? shown(options, "loss") : named[0].said)};
+  }
+  if (name.starts_with("distill-") && options.teacher.path.empty()) return {"--teacher none"};
+  return {};
 }
 
 }  // namespace ofsdp::cli

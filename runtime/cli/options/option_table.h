@@ -1,56 +1,288 @@
-// The one list of options: every flag, YAML key, help line and line of the printed configuration
-// comes from here. Files named *_entries.cpp hold its parts.
+// The list of options, from which every flag, YAML key, help line and line of the printed
+// configuration is made. Files *_entries.cpp hold parts of it.
 //
-// Also here: which options mean nothing with which others (`--momentum` with `--optimizer adamw`).
-// Giving one is an error, and the printed configuration leaves it out (dependent_options.cpp).
-//
-// Ownership: option_table() makes a new value. Threads: any. Errors: none of its own.
+// Also decides which options have no effect with others (`--momentum` with `--optimizer adamw`):
+// giving one is an error, and the printed configuration leaves it out.
 #pragma once
 
+#include <algorithm>
+#include <functional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
-#include "runtime/cli/options/option_entry.h"
+#include "kernels/base/nearest_name.h"
+#include "runtime/cli/options/option_value.h"
+#include "runtime/options.h"
 
 namespace ofsdp::cli {
+
+// OptionEntry: one row of the option table with the flag, the YAML key, the help and the printed
+// configuration of an option. The factories below make rows from a field of Options, named by
+// OFSDP_FIELD.
+//
+// An entry reads a text into Options and returns a Verdict: fine, or wrong with the expected form.
+// The caller knows the source of the text and makes the error line.
+struct Verdict {
+  bool fine = true;
+  std::string expected = {};  // if wrong: "a number above 0"
+  std::string hint = {};      // if wrong: "; did you mean 'adamw'?"
+};
+
+inline Verdict fine_or(bool good, std::string_view expected) {
+  return good ? Verdict{} : Verdict{.fine = false, .expected = std::string(expected)};
+}
+
+// Starts a value that names a loss or an optimizer of a plug-in.
+inline constexpr std::string_view kPluginPrefix = "plugin:";
+
+// A set of commands, one bit each.
+using Commands = unsigned;
+constexpr Commands only(Command command) { return 1u << static_cast<unsigned>(command); }
+constexpr bool contains(Commands set, Command command) { return (set & only(command)) != 0; }
+inline constexpr Commands kEveryCommand = ~0u;
+
+struct OptionEntry {
+  enum class Kind {
+    kValue,
+    kSwitch,    // `--name`, or on or off after it
+    kRepeated,  // may be given several times
+    kBare,      // `--name` alone
+  };
+  std::string name;         // without dashes; YAML writes '_' for '-'
+  std::string values = {};  // for the help, the default first
+  std::string help = {};
+  Kind kind = Kind::kValue;
+  Commands commands = kEveryCommand;
+  bool in_files = true;       // also a key of YAML files
+  bool in_model_yaml = true;  // also in MODEL.yaml, which is read without being named
+  bool is_path = false;       // in YAML, relative to the file
+  std::function<Verdict(Options&, const std::string&)> set = {};  // kRepeated: adds a value
+  std::function<std::string(const Options&)> show = {};           // as YAML
+  // kRepeated: called before the first value
+  std::function<void(Options&)> clear = [](Options&) {};
+};
+
+// A value of type T in Options. All fields of one T have the same type, so the factories below are
+// compiled once for them.
+template <typename T>
+class OptionField {
+ public:
+  explicit OptionField(T& (*of)(Options&)) : of_(of) {}
+  T& operator()(Options& options) const { return of_(options); }
+  const T& operator()(const Options& options) const { return of_(const_cast<Options&>(options)); }
+
+ private:
+  T& (*of_)(Options&);
+};
+
+#define OFSDP_FIELD(member) OptionField(+[](Options & options) -> auto& { return options.member; })
+
+struct Range {
+  std::string_view text;  // "a number above 0"
+  bool (*accepts)(double);
+};
+
+inline constexpr Range kAboveZero = {"a number above 0", [](double x) { return x > 0; }};
+inline constexpr Range kAtLeastZero = {"a number of at least 0", [](double x) { return x >= 0; }};
+inline constexpr Range kZeroToOne = {"a number from 0 to 1",
+                                     [](double x) { return x >= 0 && x <= 1; }};
+
+// Names of an enum, and of element types, which have functions of their own.
+template <typename E>
+std::optional<E> choice_named(const std::string& name) {
+  if constexpr (std::is_same_v<E, DType>) {
+    return dtype_from_name(name);
+  } else {
+    return value_named<E>(name);
+  }
+}
+template <typename E>
+std::string choice_name(E value) {
+  if constexpr (std::is_same_v<E, DType>) {
+    return std::string(dtype_name(value));
+  } else {
+    return std::string(name_of(value));
+  }
+}
+
+// Reads one of the names of an enum.
+template <typename E>
+Verdict set_choice(const std::string& text, E& value, const std::vector<std::string>& names) {
+  const auto found = choice_named<E>(text);
+  if (found && std::find(names.begin(), names.end(), text) != names.end()) {
+    value = *found;
+    return {};
+  }
+  return {false, "one of " + joined(names, ", "), did_you_mean(text, names)};
+}
+
+namespace entries {
+
+// In each factory `entry` has name, values and help, and `field` is an OFSDP_FIELD.
+
+// A value with one parser. If `parse` returns none, the text is wrong and the field keeps the
+// value.
+template <typename Field, typename Parse, typename Show>
+OptionEntry parsed(OptionEntry entry, std::string expected, Field field, Parse parse, Show show) {
+  entry.set = [=](Options& o, const std::string& text) {
+    const auto value = parse(text);
+    if (value) field(o) = *value;
+    return fine_or(value.has_value(), expected);
+  };
+  entry.show = [=](const Options& o) { return std::string(show(field(o))); };
+  return entry;
+}
+
+// An optional value; `word` (none, auto, off) means no value.
+template <typename Field, typename Parse, typename Show>
+OptionEntry parsed_or(std::string word, OptionEntry entry, const std::string& expected, Field field,
+                      Parse parse, Show show) {
+  entry.set = [=, wanted = word + " or " + expected](Options& o, const std::string& text) {
+    field(o) = parse(text);
+    return fine_or(text == word || field(o), wanted);
+  };
+  entry.show = [=](const Options& o) { return field(o) ? std::string(show(*field(o))) : word; };
+  return entry;
+}
+
+// One of `names`, by default all of the enum.
+template <typename Field, typename E = std::remove_cvref_t<
+                              decltype(std::declval<Field>()(std::declval<Options&>()))>>
+OptionEntry choice(std::string name, std::string help, Field field,
+                   std::vector<std::string> names = names_of<E>()) {
+  OptionEntry entry{std::move(name), joined(names, ", "), std::move(help)};
+  entry.set = [=](Options& o, const std::string& text) {
+    return set_choice(text, field(o), names);
+  };
+  entry.show = [=](const Options& o) { return choice_name(field(o)); };
+  return entry;
+}
+
+template <typename Field>
+OptionEntry integer(OptionEntry entry, int64_t least, Field field) {
+  const auto parse = [=](const std::string& text) { return parse_integer(text, least); };
+  return parsed(std::move(entry), format_text("a whole number of at least {}", least), field, parse,
+                [](int64_t value) { return std::to_string(value); });
+}
+
+template <typename Field>
+OptionEntry integer_or(std::string word, OptionEntry entry, int64_t least, Field field) {
+  const auto parse = [=](const std::string& text) { return parse_integer(text, least); };
+  return parsed_or(std::move(word), std::move(entry),
+                   format_text("a whole number of at least {}", least), field, parse,
+                   [](int64_t value) { return std::to_string(value); });
+}
+
+template <typename Field>
+OptionEntry number(OptionEntry entry, Range range, Field field) {
+  const auto parse = [=](const std::string& text) {
+    const std::optional<double> value = parse_number(text);
+    return value && range.accepts(*value) ? value : std::nullopt;
+  };
+  return parsed(std::move(entry), std::string(range.text), field, parse, show_number);
+}
+
+template <typename Field>
+OptionEntry toggle(OptionEntry entry, Field field) {
+  entry.kind = OptionEntry::Kind::kSwitch;
+  return parsed(std::move(entry), "on or off", field, parse_switch,
+                [](bool on) { return on ? "on" : "off"; });
+}
+
+// A name; `word` means the empty text.
+template <typename Field>
+OptionEntry text(std::string word, OptionEntry entry, Field field) {
+  entry.set = [=](Options& o, const std::string& value) {
+    field(o) = value == word ? std::string() : value;
+    return fine_or(!value.empty(), "a name");
+  };
+  entry.show = [=](const Options& o) {
+    if (field(o).empty()) return word.empty() ? "~" : word;
+    return yaml_quoted(field(o));
+  };
+  return entry;
+}
+
+template <typename Field>
+OptionEntry path(OptionEntry entry, Field field) {
+  entry.is_path = true;
+  return text("none", std::move(entry), field);
+}
+
+// Names or glob patterns, one an occurrence; `word`, if not empty, means none.
+template <typename Field>
+OptionEntry repeated(std::string word, OptionEntry entry, Field field) {
+  entry.kind = OptionEntry::Kind::kRepeated;
+  entry.set = [=](Options& o, const std::string& value) {
+    if (word.empty() || value != word) field(o).push_back(value);
+    return fine_or(!value.empty(), "a name or pattern");
+  };
+  entry.show = [=](const Options& o) { return yaml_list(field(o)); };
+  entry.clear = [=](Options& o) { field(o).clear(); };
+  return entry;
+}
+
+// An entry that loads code, writes or connects, and so is not read from MODEL.yaml.
+inline OptionEntry trusted(OptionEntry entry) {
+  entry.in_model_yaml = false;
+  return entry;
+}
+
+// An entry that only the command line has.
+inline OptionEntry flag(Commands commands, OptionEntry entry) {
+  entry.commands = commands;
+  entry.in_files = false;
+  return entry;
+}
+
+// A flag without a value.
+template <typename Field>
+OptionEntry bare(OptionEntry entry, Commands commands, Field field) {
+  entry = toggle(std::move(entry), field);
+  entry.kind = OptionEntry::Kind::kBare;
+  return flag(commands, std::move(entry));
+}
+
+}  // namespace entries
 
 std::vector<OptionEntry> option_table();
 
 std::vector<OptionEntry> sharding_entries();   // strategy, units, precision, memory, launch
-std::vector<OptionEntry> loss_entries();       // and the teacher
+std::vector<OptionEntry> loss_entries();       // with the teacher
 std::vector<OptionEntry> trained_entries();    // parameters, training_info
-std::vector<OptionEntry> optimizer_entries();  // its groups, the average of weights, clipping
-std::vector<OptionEntry> schedule_entries();   // of the learning rate
+std::vector<OptionEntry> optimizer_entries();  // with groups, average of weights, clipping
+std::vector<OptionEntry> schedule_entries();   // the schedule of the learning rate
 std::vector<OptionEntry> edit_entries();       // adapters, head, copies
 std::vector<OptionEntry> run_entries();        // batch, steps, data, checkpoints, files
 
-// The entry called `name` (without dashes), or null; `find_key` knows those of YAML files alone.
+// Returns the entry `name` (without dashes), or null; `find_key` only finds keys of YAML files.
 const OptionEntry* find_entry(const std::vector<OptionEntry>& table, std::string_view name);
 const OptionEntry* find_key(const std::vector<OptionEntry>& table, std::string_view name);
 std::vector<std::string> entry_names(const std::vector<OptionEntry>& table);  // of the keys
 std::string yaml_key(std::string name);                                       // '_' for '-'
 
-// Returns whether option `name` does nothing because of another one, such as momentum with adamw.
+// Says whether an option has no effect because of another, such as momentum with adamw.
 struct NoEffect {
-  std::string beside = {};  // "--optimizer adamw"; empty when the option has an effect
-  bool strict = false;      // an error even with the default value, as PyTorch's arguments are
+  std::string beside = {};  // "--optimizer adamw"; empty: the option has an effect
+  bool strict = false;      // an error even with the default value, as in PyTorch
 };
 NoEffect no_effect(const Options& options, std::string_view name);
 
-// Sets PyTorch's defaults of this kind of optimizer where an option is not `given`.
+// Sets PyTorch's defaults for this kind of optimizer, except for options in `given`.
 void take_defaults_unless(OptimizerOptions& optimizer,
                           const std::function<bool(const char*)>& given);
 
-// The effective configuration as YAML that --config reads again: one line an option, those without
-// an effect left out. `sizes` of a known world: the batch is given by global_batch_size and
-// grad_accum (with slices: batch_size), from which another number of ranks computes the third.
+// Returns the effective configuration as YAML for --config: one line an option, without those that
+// have no effect. With `sizes`, the batch is given by global_batch_size and grad_accum (with
+// slices: batch_size), from which another number of ranks computes the third.
 std::string describe(const Options& options, const std::optional<BatchSizes>& sizes = {});
 
-// Whether it says something about a run, and is no flag of one command alone.
+// Returns true if the entry describes a run, and is no flag of a single command.
 bool is_of_a_run(const OptionEntry& entry);
 
-// The lines of every option of a run, the default value first.
+// Returns the help of every option of a run, the default value first.
 std::string help_of_options();
 
 }  // namespace ofsdp::cli

@@ -12,7 +12,7 @@ struct ByteUnit {
   int64_t bytes;
 };
 
-// Binary ones first and largest first: show_bytes takes the first that divides.
+// Binary units first and largest first, since show_bytes takes the first that divides.
 constexpr std::array<ByteUnit, 9> kByteUnits = {{{"TiB", int64_t{1} << 40},
                                                  {"GiB", int64_t{1} << 30},
                                                  {"MiB", int64_t{1} << 20},
@@ -69,8 +69,8 @@ std::optional<int64_t> parse_bytes(std::string_view text) {
     break;
   }
   const std::optional<double> count = parse_number(text);
-  constexpr double kMost = 9e18;
-  if (!count || *count <= 0 || *count * static_cast<double>(scale) > kMost) return std::nullopt;
+  constexpr double kMax = 9e18;
+  if (!count || *count <= 0 || *count * static_cast<double>(scale) > kMax) return std::nullopt;
   const auto bytes = static_cast<int64_t>(*count * static_cast<double>(scale));
   return bytes > 0 ? std::optional(bytes) : std::nullopt;
 }
@@ -107,7 +107,7 @@ std::string show_interval(const Interval& interval) {
   return format_text("{}{}", interval.count, name_of(interval.unit));
 }
 
-// Not yaml-cpp's Emitter, which writes other escapes for tabs and line ends.
+// yaml-cpp's Emitter would escape tabs and line ends differently.
 std::string yaml_quoted(const std::string& text) {
   std::string quoted = "\"";
   for (const char c : text) {

@@ -1,4 +1,4 @@
-// The options about the length of a run, its data and the files it writes.
+// Options about the length of a run, data and output files.
 #include <algorithm>
 
 #include "runtime/cli/options/option_table.h"
@@ -41,13 +41,13 @@ OptionEntry data_choice(OptionEntry entry, Field field) {
         if (data.kind == Kind::kNone) return std::string("none");
         if (data.kind == Kind::kSynthetic) return std::string("synthetic");
         if (data.kind == Kind::kPath) return yaml_quoted(data.path);
-        return std::string("~");  // computed; describe() writes a mapping itself
+        return std::string("~");  // computed; describe() writes a mapping
       });
 }
 
 constexpr std::string_view kTopPrefix = "top";
 
-// "accuracy", "top5", "f1@logits"; the kind, and K of top.
+// Parses "accuracy", "top5" or "f1@logits" into the kind, and K for top.
 Verdict parse_metric(const std::string& text, MetricSpec& metric) {
   const size_t at = text.find('@');
   const std::string kind = text.substr(0, at);

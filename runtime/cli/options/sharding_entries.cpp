@@ -1,5 +1,4 @@
-// The options about sharding and the ranks that compute: strategy, units, precision, memory,
-// launch.
+// Options about sharding and ranks: strategy, units, precision, memory, launch.
 #include <algorithm>
 
 #include "fsdp/comm/communicator.h"
@@ -10,7 +9,7 @@
 namespace ofsdp::cli {
 namespace {
 
-// Types that nodes and collectives may have.
+// Types of nodes and collectives.
 const std::vector<std::string> kDTypes = {"float32", "bfloat16", "float16"};
 
 OptionEntry wrap_layers() {
@@ -28,15 +27,14 @@ OptionEntry wrap_layers() {
       });
 }
 
-// Beyond that it is a slip of the pen, not a host.
-constexpr int64_t kMostRanksOfHost = 4096;
+// A larger number is a typing error.
+constexpr int64_t kMaxRanksPerHost = 4096;
 
-// The count that a word stands for on this host; nothing for another text, and for GPUs where there
-// is none.
+// Returns the count on this host for a word; none for other texts, and for GPUs if there are none.
 std::optional<int64_t> ranks_named(const std::string& text) {
   const bool gpus = text == "auto" || text == "gpu";
   if (!gpus && text != "cpu") return parse_integer(text, 1);
-  if (text == "cpu") return cores_of_rank(1);
+  if (text == "cpu") return cores_per_rank(1);
   const Result<int> count = count_devices();
   if (count.ok() && *count > 0) return *count;
   return text == "auto" ? std::optional<int64_t>(1) : std::nullopt;
@@ -49,14 +47,14 @@ OptionEntry nproc_per_node() {
     const std::optional<int64_t> count = ranks_named(text);
     if (!count && text == "gpu") return {false, "a GPU on this host, or auto", ""};
     if (count) o.launch.nproc_per_node = *count;
-    return fine_or(count && *count <= kMostRanksOfHost,
-                   format_text("auto, gpu, cpu or a whole number from 1 to {}", kMostRanksOfHost));
+    return fine_or(count && *count <= kMaxRanksPerHost,
+                   format_text("auto, gpu, cpu or a whole number from 1 to {}", kMaxRanksPerHost));
   };
   entry.show = [](const Options& o) { return std::to_string(o.launch.nproc_per_node); };
   return entry;
 }
 
-// All that torchrun calls by these names is our own meeting; etcd's server is not asked.
+// All of torchrun's names mean our own meeting; no etcd server is asked.
 OptionEntry rdzv_backend() {
   OptionEntry entry{"rdzv-backend", "c10d, static",
                     "torchrun's word: both mean that the fsdp-run of all hosts meet"};
@@ -67,7 +65,7 @@ OptionEntry rdzv_backend() {
   return entries::flag(kEveryCommand, std::move(entry));
 }
 
-// N, or MIN:MAX as torchrun writes it.
+// N, or MIN:MAX as in torchrun.
 OptionEntry nnodes() {
   OptionEntry entry{"nnodes", "1, N, MIN:MAX", "hosts; MIN also sets --min-nodes"};
   entry.set = [](Options& o, const std::string& text) {
@@ -77,8 +75,8 @@ OptionEntry nnodes() {
     if (colon != std::string::npos)
       least = o.launch.min_nodes = parse_integer(text.substr(0, colon), 1);
     o.launch.nnodes = most.value_or(1);
-    return fine_or(least && most && *least <= *most && *most <= kMostRanks,
-                   format_text("a whole number from 1 to {}, or MIN:MAX", kMostRanks));
+    return fine_or(least && most && *least <= *most && *most <= kMaxRanks,
+                   format_text("a whole number from 1 to {}, or MIN:MAX", kMaxRanks));
   };
   entry.show = [](const Options& o) { return std::to_string(o.launch.nnodes); };
   return entry;

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "fsdp/comm/hosts/host_staging.h"
+#include "fsdp/comm/hosts/host_collectives.h"
 
 namespace ofsdp::runtime {
 namespace {
@@ -19,9 +19,9 @@ class AbsentRanks final : public Communicator {
   int size() const override { return world_; }
   std::string name() const override { return "absent"; }
   int ranks_in_common() const override {
-    return common_memory_ ? std::max(ranks_of_each_host(), 1) : 1;
+    return common_memory_ ? std::max(ranks_on_each_host(), 1) : 1;
   }
-  int ranks_of_each_host() const override { return world_ % hosts_ == 0 ? world_ / hosts_ : 0; }
+  int ranks_on_each_host() const override { return world_ % hosts_ == 0 ? world_ / hosts_ : 0; }
   size_t staging_bytes() const override { return hosts_ > 1 ? HostStaging::bytes(hosts_) : 0; }
 
   Result<std::byte*> allocate_shared(MemoryLedger&, size_t) override { return refuse(); }

@@ -17,8 +17,8 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr std::chrono::milliseconds kPerKernel{4};
-constexpr int kMostRuns = 20;
-constexpr size_t kMostOperands = size_t{512} << 20;  // bytes of a kernel that is measured
+constexpr int kMaxRuns = 20;
+constexpr size_t kMaxOperands = size_t{512} << 20;  // bytes of a kernel that is measured
 
 double seconds_between(Clock::time_point from, Clock::time_point to) {
   return std::chrono::duration<double>(to - from).count();
@@ -29,7 +29,7 @@ double fastest(const std::function<bool()>& f) {
   if (!f()) return -1;
   const auto end = Clock::now() + kPerKernel;
   double best = 1e30;
-  for (int i = 0; i < kMostRuns && (i < 1 || Clock::now() < end); ++i) {
+  for (int i = 0; i < kMaxRuns && (i < 1 || Clock::now() < end); ++i) {
     const auto began = Clock::now();
     if (!f()) return -1;
     best = std::min(best, seconds_between(began, Clock::now()));
@@ -157,7 +157,7 @@ size_t orthogonal_bytes(const OrthogonalMatrix& m) {
 
 // Operations a second of an iteration on the costliest matrix that fits; 0 without any.
 Result<double> measure_products(const RunPlan& plan) {
-  const size_t most = std::min(available_memory() / 8, kMostOperands);
+  const size_t most = std::min(available_memory() / 8, kMaxOperands);
   const OrthogonalMatrix* costliest = nullptr;
   for (const OrthogonalUnit& unit : plan.orthogonal) {
     for (const OrthogonalMatrix& m : unit) {
@@ -182,7 +182,7 @@ Result<double> measure_products(const RunPlan& plan) {
 
 Result<KernelTimes> measure_kernels(const RunPlan& plan, std::chrono::milliseconds budget) {
   const auto list = subjects_of(plan);
-  const size_t most = std::min(available_memory() / 8, kMostOperands);
+  const size_t most = std::min(available_memory() / 8, kMaxOperands);
   size_t needed = kTensorAlignment;
   auto fits = [&](const Subject& s) {
     const size_t samples = static_cast<size_t>(s.batch) * sizeof(int64_t);

@@ -87,7 +87,7 @@ class StepPricer {
       parameters += unit.params.size();
     }
     const double norms = 2.0 * static_cast<double>(parameters);
-    const double exchanges = plan_.across_ranks ? norms : std::ceil(norms / kExchangeMost);
+    const double exchanges = plan_.across_ranks ? norms : std::ceil(norms / kMaxExchange);
     return {computation(seconds).compute, exchanges * exchange()};
   }
 

@@ -14,7 +14,7 @@
 namespace ofsdp::runtime {
 namespace {
 
-constexpr int kMostHosts = 1 << 20;
+constexpr int kMaxHosts = 1 << 20;
 
 class TopologyReader {
  public:
@@ -73,7 +73,7 @@ class TopologyReader {
   }
 
   Status read_value(const std::string& key, const YAML::Node& node, int& value) const {
-    if (YAML::convert<int>::decode(node, value) && value >= 1 && value <= kMostHosts) return {};
+    if (YAML::convert<int>::decode(node, value) && value >= 1 && value <= kMaxHosts) return {};
     return wrong(key, "a whole number of at least 1", node);
   }
 

@@ -19,7 +19,7 @@
 
 #include <string>
 
-#include "fsdp/plan/rank_group.h"
+#include "fsdp/plan/unit.h"
 #include "kernels/base/status.h"
 
 namespace ofsdp::runtime {

@@ -1,5 +1,6 @@
 // Squares of parameters and directions against sums in double, and the step bit for bit against
-// kernels/optimizers/lamb.h with the lengths that follow from the device's own squares.
+// kernels/optimizers/parameter_updates.h with the lengths that follow from the device's own
+// squares.
 #include "kernels/core/optimizer.h"
 #include "kernels/cuda/device/arithmetic.h"
 #include "tests/gpu/kernels/device.h"
@@ -94,7 +95,7 @@ TEST_F(CudaLamb, SumsSquaresAndTakesTheStepOfTheCpu) {
 
 TEST_F(CudaLamb, TakesMorePartsThanALaunchHolds) {
   std::vector<int64_t> counts;
-  for (int i = 0; i < 2 * kMostLambParts + 5; ++i) counts.push_back(i % 7 == 0 ? 0 : 1 + i);
+  for (int i = 0; i < 2 * kMaxLambParts + 5; ++i) counts.push_back(i % 7 == 0 ? 0 : 1 + i);
   check(Shard(counts), false);
 }
 

@@ -4,7 +4,7 @@
 
 #include <cmath>
 
-#include "plugins/loading/library.h"
+#include "plugins/loading/loader.h"
 #include "tests/support/namespaces.h"
 
 namespace ofsdp {

@@ -1,5 +1,5 @@
-// libofsdp_mpi_*.so: built once for each MPI library that the machine has (fsdp/CMakeLists.txt).
-#include "fsdp/comm/hosts/mpi/mpi_library.h"
+// libofsdp_mpi_*.so, built for each MPI library on the machine (fsdp/CMakeLists.txt).
+#include "fsdp/comm/payload_engine.h"
 
 #define OMPI_SKIP_MPICXX 1
 #define MPICH_SKIP_MPICXX 1
@@ -12,8 +12,8 @@
 namespace ofsdp::fsdp {
 namespace {
 
-constexpr int kTags = 1 << 15;      // every MPI has so many
-constexpr size_t kMostAtOnce = 64;  // reports of one call
+constexpr int kTags = 1 << 15;      // the least that MPI guarantees
+constexpr size_t kMaxReports = 64;  // of one call of progress
 
 std::string library_name() {
   char text[MPI_MAX_LIBRARY_VERSION_STRING] = "";
@@ -75,7 +75,7 @@ class Engine final : public MpiEngine {
     if (count == MPI_UNDEFINED || count == 0) return {};
     size_t kept = 0, given = 0;
     for (size_t i = 0; i < requests_.size(); ++i) {
-      if (requests_[i] == MPI_REQUEST_NULL && given < kMostAtOnce) {
+      if (requests_[i] == MPI_REQUEST_NULL && given < kMaxReports) {
         done.push_back(tickets_[i]);
         ++given;
         continue;
@@ -88,14 +88,14 @@ class Engine final : public MpiEngine {
     return {};
   }
 
-  // Forgets them without a word to MPI: any call of it may go on with all that is under way, and
-  // what reads the memory of a rank that died meanwhile ends this process before it has said why.
+  // Does not call MPI: any call may continue the transfers, and a read from the memory of a dead
+  // rank would end this process before it has reported the failure.
   void abandon() override {
     requests_.clear();
     tickets_.clear();
   }
 
-  // Out of order MPI cannot be finalized, since the other ranks do not.
+  // After a failure the other ranks do not finalize, so this one must not wait for them.
   void close(bool in_order) override {
     if (!in_order || world_ == MPI_COMM_NULL) return;
     for (MPI_Request& request : requests_) {
@@ -121,7 +121,7 @@ class Engine final : public MpiEngine {
   MPI_Comm world_;
   int rank_ = 0, size_ = 0;
   std::vector<MPI_Request> requests_;
-  std::vector<Done> tickets_;  // what each request is reported as
+  std::vector<Done> tickets_;  // the report of each request
   std::vector<int> indices_;
 };
 

@@ -1,4 +1,4 @@
-#include "fsdp/comm/local/relax.h"
+#include "fsdp/comm/local/peer_wait.h"
 
 namespace ofsdp::fsdp {
 

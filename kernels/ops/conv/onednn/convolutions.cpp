@@ -1,8 +1,8 @@
-// Convolutions by oneDNN. [Note: layouts of convolutions] oneDNN is given channels-last
-// activations, whose kernels are the fastest here and call no malloc; plain operands are reordered
-// in the workspace. Gradients of weights let oneDNN choose (it takes its blocked layout: reorders
-// of 0.2 ms against 3 ms won at 64 x 64 x 24 x 24). With AVX2 alone gradients of inputs do so too
-// (64 x 32 x 26 x 26: 88 GFLOP/s with the reorders against 63), and those of weights do not for one
+// Convolutions by oneDNN. [Note: layouts of convolutions] oneDNN gets channels-last activations:
+// the kernels for them are the fastest here and call no malloc; plain operands are reordered in the
+// workspace. Gradients of weights let oneDNN choose (it takes its blocked layout: reorders of 0.2
+// ms against 3 ms won at 64 x 64 x 24 x 24). With AVX2 alone gradients of inputs do so too (64 x 32
+// x 26 x 26: 88 GFLOP/s with the reorders against 63), and gradients of weights do not for one
 // channel (54 against 6). Weights stay plain outside; a reorder of them costs microseconds.
 #include "kernels/cpu/onednn/bridge.h"
 #include "kernels/ops/conv/conv_shape.h"
@@ -22,8 +22,7 @@ enum class Wish { kChannelsLast, kAny };
 ConvNumbers conv_numbers(const Window& w) {
   onednn::Dims dilations = w.used(w.dilations);
   for (int64_t& dilation : dilations) --dilation;
-  // oneDNN wants pads that fit the output exactly; what no window reaches at the end may be
-  // negative.
+  // oneDNN wants pads that fit the output exactly: negative if no window reaches the end.
   onednn::Dims pads_end;
   for (size_t axis = 3 - static_cast<size_t>(w.axes); axis < 3; ++axis) {
     const int64_t last = w.position(axis, w.out[axis] - 1, w.kernel[axis] - 1);
@@ -37,7 +36,7 @@ onednn::Desc wished(Wish wish, DType dtype, const Shape& shape) {
                             : onednn::channels_last(dtype, shape.axes());
 }
 
-// With a leading axis of groups when group > 1.
+// With a leading axis of groups if group > 1.
 onednn::Dims weights_dims(const ConvShape& s) {
   onednn::Dims dims = s.w.axes();
   if (s.group > 1) {
@@ -47,7 +46,7 @@ onednn::Dims weights_dims(const ConvShape& s) {
   return dims;
 }
 
-// The forward; the primitive_desc of a gradient asks for it, as a hint. Empty where oneDNN has
+// The forward; the primitive_desc of a gradient asks for it, as a hint. Empty if oneDNN has
 // none.
 dnnl::convolution_forward::primitive_desc conv_forward(const ConvShape& s, DType dtype, Wish wish,
                                                        const onednn::Desc& bias) {
@@ -74,7 +73,8 @@ dnnl::convolution_forward::primitive_desc describe(const Problem& p, const ConvS
   return onednn::first_quiet([&] { return conv_forward(s, dtype, wish, bias); });
 }
 
-// oneDNN's kernel for channels last, or what it likes best where that has only plain loops.
+// oneDNN's kernel for channels last, or for the layout it prefers if channels last has only plain
+// loops.
 dnnl::convolution_forward::primitive_desc describe(const Problem& p, const ConvShape& s) {
   auto pd = describe(p, s, Wish::kChannelsLast);
   if (onednn::is_fast(pd)) return pd;

@@ -3,7 +3,7 @@
 
 #include "kernels/cpu/onednn/bridge.h"
 #include "kernels/cpu/onednn_presence.h"
-#include "kernels/ops/matmul/onednn_product.h"
+#include "kernels/ops/matmul/matrix_product.h"
 
 namespace ofsdp::kernels::ops {
 namespace {
@@ -11,7 +11,7 @@ namespace {
 using onednn::Desc;
 using onednn::Dims;
 
-// [batch..., rows, columns] over row-major bytes, or over the swapped ones when transposed.
+// [batch..., rows, columns] over row-major bytes, or over the swapped ones if transposed.
 Desc matrix(DType dtype, Dims batch, int64_t rows, int64_t columns, bool transposed) {
   Dims dims = std::move(batch);
   dims.insert(dims.end(), {rows, columns});

@@ -1,6 +1,6 @@
 #include "kernels/base/status.h"
 #include "kernels/cpu/onednn_presence.h"
-#include "kernels/ops/matmul/onednn_product.h"
+#include "kernels/ops/matmul/matrix_product.h"
 
 namespace ofsdp::kernels::ops {
 

@@ -14,9 +14,9 @@ namespace {
 using Kind = CommandWord::Kind;
 
 struct Alias {
-  std::string_view word;  // without the dashes, '_' for '-'
+  std::string_view word;  // without dashes, '_' replaced by '-'
   std::string_view flag;
-  std::string_view value = {};  // of a bare word
+  std::string_view value = {};  // for a bare word
 };
 
 constexpr auto kAliases = std::to_array<Alias>({
@@ -49,7 +49,7 @@ constexpr auto kAliases = std::to_array<Alias>({
     {"rdzv_id", "rdzv-id"},
 });
 
-// Keys of Accelerate's files, and of their sections, that are words with a value.
+// Keys of Accelerate's files and their sections that are words with a value.
 constexpr std::string_view kTopKeys =
     " mixed_precision num_processes num_machines machine_rank main_process_ip main_process_port "
     "main_training_function gpu_ids dynamo_backend ";
@@ -57,7 +57,7 @@ constexpr std::string_view kDeepSpeedKeys =
     " zero_stage offload_optimizer_device offload_param_device offload_optimizer_nvme_path "
     "offload_param_nvme_path zero3_init_flag zero3_save_16bit_model deepspeed_multinode_launcher "
     "deepspeed_moe_layer_cls_names ";
-// Words that choose a section or a file; `fsdp` and `deepspeed` may stand alone.
+// Words that select a section or a file; `fsdp` and `deepspeed` may stand alone.
 constexpr std::string_view kFiles = " deepspeed_config deepspeed_config_file fsdp_config ";
 constexpr std::string_view kChoices = " use_fsdp use_deepspeed multi_gpu ";
 constexpr std::string_view kOptional = " fsdp deepspeed use_parallelism_config ";
@@ -93,7 +93,7 @@ bool is_refused(const std::string& name) {
          name.starts_with("megatron_lm_");
 }
 
-// Trainer's --fsdp, whose words are apart by spaces or commas: "full_shard auto_wrap offload". Its
+// Splits the value of Trainer's --fsdp at spaces or commas: "full_shard auto_wrap offload". The
 // documentation also writes "full shard".
 std::optional<std::vector<std::string>> fsdp_words(std::string text) {
   std::ranges::replace(text, ',', ' ');
@@ -117,7 +117,7 @@ std::optional<std::vector<std::string>> fsdp_words(std::string text) {
   return all ? std::optional(words) : std::nullopt;
 }
 
-// Collects the words that are keys of Accelerate's files, and reads all of them as such a file.
+// Collects the words that are keys of Accelerate's files and reads them as such a file.
 class Words {
  public:
   Words(OptionReader& reader, const ReadWholeFile& read_whole)
@@ -165,7 +165,7 @@ class Words {
     } else if (is_in(kDeepSpeedKeys, name)) {
       deepspeed_[name] = said.text;
     } else if (is_in(kTopKeys, name)) {
-      // A word that is no bare one; its key is found by this name.
+      // A word with a value; the key has this name.
       top_.push_back({name, said.word, YAML::Node(said.text)});
     } else {
       file_.without_effect({said.word, said.word, {}});
@@ -173,7 +173,7 @@ class Words {
     return ok_status();
   }
 
-  // The stronger of several counts, as in Accelerate.
+  // Takes the stronger of several counts, like Accelerate.
   void choose(const SaidWord& said, const std::string& name) {
     static constexpr std::string_view kStrength[] = {"", "MULTI_GPU", "FSDP", "DEEPSPEED"};
     const std::string kind = name == "use_fsdp"        ? "FSDP"
@@ -202,7 +202,7 @@ class Words {
     return ok_status();
   }
 
-  // Whatever its name ends with: DeepSpeed's tutorials have `.config`.
+  // The extension does not matter: DeepSpeed's tutorials use `.config`.
   Status read_file(const SaidWord& said, const std::string& name) {
     if (name != "fsdp_config") {
       return read_deepspeed_config(said.text, Source::kConfigFile, reader_);

@@ -3,12 +3,12 @@
 #include <map>
 
 #include "kernels/core/optimizer.h"
-#include "runtime/cli/config/foreign/accelerate_fsdp.h"
+#include "runtime/cli/config/foreign/accelerate.h"
 
 namespace ofsdp::cli {
 namespace {
 
-// A parameter that computes something else unless it has this value.
+// A parameter that must have this value, since others compute something else.
 KeyRule only(std::string_view name, std::string value) {
   return {name, [value = std::move(value)](const ForeignKey& key) -> Status {
             const auto number = parse_number(value);
@@ -61,7 +61,7 @@ class Training {
     OFSDP_RETURN_IF_ERROR(section.read(file_, key));
     if (!section.type) return ok_status();
     std::vector<std::string> types, names;
-    std::map<int, const OptimizerDef*> known;  // by place
+    std::map<int, const OptimizerDef*> known;  // by index
     const std::vector<OptimizerDef> optimizers = optimizer_list();
     for (const OptimizerDef& optimizer : optimizers) {
       const DeepSpeedType& type = optimizer.traits.deepspeed;
@@ -71,7 +71,7 @@ class Training {
       types.emplace_back(optimizer->traits.deepspeed.name);
       names.push_back(optimizer->name);
     }
-    OFSDP_ASSIGN_OR_RETURN(const size_t which, choice_of(*section.type, types));
+    OFSDP_ASSIGN_OR_RETURN(const size_t which, read_choice(*section.type, types));
     if (section.params) OFSDP_RETURN_IF_ERROR(file_.read_section(*section.params, parameters()));
     std::string name = names[which];
     if (name == "adam") {
@@ -111,10 +111,10 @@ class Training {
             }};
   }
 
-  // DeepSpeed's Adam decays as AdamW does unless adam_w_mode is false.
+  // DeepSpeed's Adam decays like AdamW unless adam_w_mode is false.
   Result<std::string> kind_of_adam() {
     OFSDP_ASSIGN_OR_RETURN(const bool decoupled, switch_or(adam_w_mode_, true));
-    if (!decay_) return std::string("adam");  // without decay they are one
+    if (!decay_) return std::string("adam");  // without decay both are equal
     OFSDP_ASSIGN_OR_RETURN(const double decay, number_of(*decay_));
     return std::string(decoupled && decay > 0 ? "adamw" : "adam");
   }
@@ -131,7 +131,7 @@ class Training {
     }
     OFSDP_ASSIGN_OR_RETURN(
         const size_t which,
-        choice_of(*section.type, {"WarmupLR", "WarmupDecayLR", "WarmupCosineLR"}));
+        read_choice(*section.type, {"WarmupLR", "WarmupDecayLR", "WarmupCosineLR"}));
     if (section.params) {
       OFSDP_RETURN_IF_ERROR(file_.read_section(*section.params, schedule_rules(which == 2)));
     }
@@ -180,7 +180,7 @@ class Training {
     return file_.set("warmup-steps", steps, *warmup_);
   }
 
-  // The rate of optimizer and scheduler is one.
+  // Optimizer and scheduler must have the same rate.
   Status resolve_rate() {
     if (lr_) OFSDP_RETURN_IF_ERROR(file_.copy("lr", *lr_));
     if (decay_) OFSDP_RETURN_IF_ERROR(file_.copy("weight-decay", *decay_));
@@ -193,7 +193,7 @@ class Training {
 
 }  // namespace
 
-// Something that would change what is computed, and is not offered.
+// A feature that would change the result and is not offered.
 KeyRule DeepSpeedKeys::must_be_off(std::string_view name) {
   return {name, [this](const ForeignKey& key) -> Status {
             bool off = key.value.IsScalar() && (key.is("false") || key.automatic());
@@ -226,8 +226,7 @@ KeyRule DeepSpeedKeys::precision(std::string_view name, std::optional<ForeignKey
           }};
 }
 
-// The section is there in many files with everything off; DeepSpeed itself is then told by the
-// model.
+// Many files have this section with everything off, since the model tells DeepSpeed.
 Status DeepSpeedKeys::read_checkpointing(const ForeignKey& key) {
   const auto recompute = [this, key](const ForeignKey& one) -> Status {
     if (one.is("false") || one.is("0") || one.automatic()) return ok_status();
@@ -267,7 +266,7 @@ std::vector<KeyRule> DeepSpeedKeys::rules() {
                                    {"bfp16", "bfloat16"}});
        }},
       {"gradient_allreduce_op",
-       [](const ForeignKey& key) { return choice_of(key, {"mean"}).status(); }},
+       [](const ForeignKey& key) { return read_choice(key, {"mean"}).status(); }},
       {"activation_checkpointing",
        [this](const ForeignKey& key) { return read_checkpointing(key); }},
       keep("optimizer", optimizer_, true),
@@ -354,7 +353,7 @@ std::vector<KeyRule> DeepSpeedKeys::zero_rules() {
   return rules;
 }
 
-// `true` is stage 1, as it was before stages had numbers.
+// `true` is stage 1, as before stages had numbers.
 Status DeepSpeedKeys::read_zero(const ForeignKey& key) {
   if (key.value.IsMap()) return file_.read_section(key, zero_rules());
   OFSDP_ASSIGN_OR_RETURN(const bool enabled, switch_of(key));
@@ -367,7 +366,7 @@ Status DeepSpeedKeys::resolve_stage() {
   const std::vector<std::string> kStages = {"0", "1", "2", "3"};
   static constexpr std::string_view kStrategies[] = {"no_shard", "zero1", "shard_grad_op",
                                                      "full_shard"};
-  OFSDP_ASSIGN_OR_RETURN(const size_t which, choice_of(*stage, kStages));
+  OFSDP_ASSIGN_OR_RETURN(const size_t which, read_choice(*stage, kStages));
   std::string strategy(kStrategies[which]);
   for (const auto* group : {&hpz_, &mics_}) {
     if (!*group) continue;
@@ -386,7 +385,7 @@ Status DeepSpeedKeys::resolve_offload() {
   for (const auto* offloaded : {&offload_optimizer, &offload_param}) {
     if (!*offloaded) continue;
     const ForeignKey& key = **offloaded;
-    OFSDP_ASSIGN_OR_RETURN(const size_t device, choice_of(key, devices));
+    OFSDP_ASSIGN_OR_RETURN(const size_t device, read_choice(key, devices));
     if (device == 2) return input_error("{}: not offered here: expected none or cpu", key.subject);
     if (device == 0) continue;
     const std::string least = offloaded == &offload_param ? "3" : "1";
@@ -401,8 +400,8 @@ Status DeepSpeedKeys::resolve_offload() {
                    params ? *offload_param : *offload_optimizer);
 }
 
-// DeepSpeed counts elements. One of our units is gathered and reduced as a whole, so the least of
-// the sizes that its stage reads is that of both.
+// DeepSpeed counts elements. Our units are gathered and reduced as a whole, so the smallest of the
+// sizes for the stage is used for both.
 Status DeepSpeedKeys::resolve_buckets() {
   const bool third = stage && stage->is("3");
   OFSDP_ASSIGN_OR_RETURN(const bool half, switch_or(fp16_, false));

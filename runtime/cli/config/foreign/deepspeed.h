@@ -1,24 +1,24 @@
-// DeepSpeed's configuration, as DeepSpeed 0.19 documents and reads it
+// Reads DeepSpeed's configuration as DeepSpeed 0.19 documents it
 // (https://www.deepspeed.ai/docs/config-json/): batch, precision, ZeRO, clipping, optimizer and
-// scheduler become our options; "auto" and absent keys take ours. docs/configuration.md has the
-// table of keys, and the keys that are refused because they would compute something else.
+// scheduler become our options; "auto" and absent keys take our defaults. docs/configuration.md has
+// the table of keys, with those that are refused because they would compute something else.
 //
 // [Note: DeepSpeed's schedules] As functions of DeepSpeed's iteration i, WarmupDecayLR with
 // warmup_type linear is our linear, WarmupLR is linear with min_lr_ratio 1, and WarmupCosineLR
-// without warm-up is our cosine with min_lr_ratio cos_min_ratio. DeepSpeed's engine takes i = s - 1
-// for update s (the optimizer steps before its scheduler), so that the first two come one update
-// earlier here; WarmupCosineLR adds that one itself. Its warm-up starts at 0, ours at lr/W:
-// refused.
+// without warm-up is our cosine with min_lr_ratio cos_min_ratio. DeepSpeed uses i = s - 1 for
+// update s, since the optimizer steps before the scheduler; so the first two come one update
+// earlier here, and WarmupCosineLR adds that one itself. The warm-up of WarmupCosineLR starts at 0,
+// ours at lr/W, so it is refused.
 //
-// Ownership, threads, errors: as ForeignFile.
+// Errors as in ForeignFile.
 #pragma once
 
 #include "runtime/cli/config/foreign/foreign_file.h"
 
 namespace ofsdp::cli {
 
-// Keys of DeepSpeed's top level (or of an inline `deepspeed_config`), read one by one and resolved
-// at the end.
+// Reads keys of DeepSpeed's top level (or an inline `deepspeed_config`) one by one, and resolves
+// them at the end.
 class DeepSpeedKeys {
  public:
   explicit DeepSpeedKeys(ForeignFile& file) : file_(file) {}
@@ -26,7 +26,7 @@ class DeepSpeedKeys {
   std::vector<KeyRule> rules();
   Status resolve();
 
-  // Accelerate's own keys set these as well.
+  // Accelerate's own keys also set these.
   std::optional<ForeignKey> stage, offload_optimizer, offload_param;
 
  private:

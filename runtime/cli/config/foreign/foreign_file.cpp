@@ -131,7 +131,7 @@ Status ForeignFile::set_meaning(const std::string& name, const ForeignKey& key,
                                 const std::vector<std::pair<std::string, std::string>>& meanings) {
   std::vector<std::string> words;
   for (const auto& [word, meaning] : meanings) words.push_back(word);
-  OFSDP_ASSIGN_OR_RETURN(const size_t which, choice_of(key, words));
+  OFSDP_ASSIGN_OR_RETURN(const size_t which, read_choice(key, words));
   return set(name, meanings[which].second, key);
 }
 
@@ -170,7 +170,7 @@ Result<double> number_of(const ForeignKey& key) {
 
 Result<int64_t> count_of(const ForeignKey& key, int64_t least) {
   const auto value = key.value.IsScalar() ? parse_number(key.value.Scalar()) : std::nullopt;
-  constexpr double kExact = 9e15;  // whole numbers up to here are doubles
+  constexpr double kExact = 9e15;  // whole numbers up to here are exact in double
   if (!value || *value != std::floor(*value) || std::abs(*value) > kExact ||
       *value < static_cast<double>(least)) {
     return expected(key, format_text("a whole number of at least {}, at most 9e15", least));
@@ -178,7 +178,7 @@ Result<int64_t> count_of(const ForeignKey& key, int64_t least) {
   return static_cast<int64_t>(*value);
 }
 
-Result<size_t> choice_of(const ForeignKey& key, const std::vector<std::string>& words) {
+Result<size_t> read_choice(const ForeignKey& key, const std::vector<std::string>& words) {
   for (size_t i = 0; i < words.size(); ++i) {
     if (key.is(words[i])) return i;
   }
@@ -194,8 +194,8 @@ Status contradiction(const ForeignKey& a, const ForeignKey& b, const std::string
 
 namespace {
 
-// Hears nothing: to count documents, and not to the last, since yaml-cpp 0.7 finds documents
-// without end in what follows a closing brace.
+// Ignores events: counts documents, and may stop before the last, since yaml-cpp 0.7 finds endless
+// documents after a closing brace.
 class Deaf final : public YAML::EventHandler {
   using Mark = YAML::Mark;
   using Text = std::string;
@@ -211,7 +211,7 @@ class Deaf final : public YAML::EventHandler {
   void OnMapEnd() override {}
 };
 
-// Up to three.
+// Counts up to three.
 int documents_in(const std::string& text) {
   std::istringstream stream(text);
   YAML::Parser parser(stream);

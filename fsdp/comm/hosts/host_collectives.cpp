@@ -1,0 +1,455 @@
+#include "fsdp/comm/hosts/host_collectives.h"
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <utility>
+
+namespace ofsdp::fsdp {
+
+GroupView GroupView::make(const HostMap& map, const RankGroup& group) {
+  GroupView view;
+  view.group = group;
+  std::vector<std::vector<int>> members(map.hosts.size());
+  for (int i = 0; i < group.count; ++i) {
+    const int rank = group.rank(i);
+    members[static_cast<size_t>(map.host_of[static_cast<size_t>(rank)])].push_back(rank);
+  }
+  for (size_t h = 0; h < members.size(); ++h) {
+    if (members[h].empty()) continue;
+    const int host = static_cast<int>(h);
+    if (host == map.host()) {
+      view.here = members[h];
+      const auto own = std::ranges::find(view.here, map.rank);
+      view.own = static_cast<size_t>(own - view.here.begin());
+      view.hosts.push_back({host, 0, std::move(members[h])});
+      continue;
+    }
+    ++view.others;
+    view.remote.insert(view.remote.end(), members[h].begin(), members[h].end());
+    view.hosts.push_back({host, map.server(host, map.rank), std::move(members[h])});
+  }
+  return view;
+}
+
+namespace {
+
+// Returns the word that marks a slot as filled with this piece of this gather of this group. A slot
+// cannot hold an older equal ticket: it is refilled before `gathers` repeats after 2^18.
+uint64_t ticket(const GroupView& view, uint64_t gathers, int64_t piece) {
+  const auto field = [](int64_t value, int bits) {
+    return static_cast<uint64_t>(value) & ((uint64_t{1} << bits) - 1);
+  };
+  return ((field(view.group.first, 10) << 53 | field(view.group.count, 11) << 42 |
+           field(view.group.stride, 10) << 32 | field(static_cast<int64_t>(gathers), 18) << 14 |
+           field(piece, 14)) |
+          uint64_t{1} << 63);
+}
+
+}  // namespace
+
+// The remote shards, one after the other, cut into pieces; the ranks that fetch take turns.
+struct HostGather::Plan {
+  const HostMap& map;
+  const GroupView& view;
+  const ShardSource& source;
+  std::byte* dst;
+  DType dst_dtype;
+  std::array<int, kMaxRanks> fetchers = {};
+  int fetcher_count = 1;
+  size_t width = dtype_size(source.dtype);
+  size_t bytes = static_cast<size_t>(source.numel) * width;
+  int64_t pieces_of_shard = static_cast<int64_t>((bytes + kPieceBytes - 1) / kPieceBytes);
+  int64_t pieces = pieces_of_shard * static_cast<int64_t>(view.remote.size());
+
+  int fetcher(int64_t piece) const { return fetchers[static_cast<size_t>(piece % fetcher_count)]; }
+  int slot(int64_t piece) const {
+    return static_cast<int>(piece / fetcher_count % HostStaging::kFetched);
+  }
+  int owner(int64_t piece) const {
+    return view.remote[static_cast<size_t>(piece / pieces_of_shard)];
+  }
+  size_t begin(int64_t piece) const {
+    return static_cast<size_t>(piece % pieces_of_shard) * kPieceBytes;
+  }
+  size_t size(int64_t piece) const { return std::min(kPieceBytes, bytes - begin(piece)); }
+  std::byte* target(int64_t piece) const {
+    const auto index = static_cast<size_t>(view.group.index_of(owner(piece)));
+    const size_t element = index * static_cast<size_t>(source.numel) + begin(piece) / width;
+    return dst + element * dtype_size(dst_dtype);
+  }
+  LinkRequest request(int64_t piece) const {
+    const int rank = owner(piece);
+    const auto index = static_cast<size_t>(view.group.index_of(rank));
+    const size_t offset = source.offset + index * source.stride + begin(piece);
+    return {
+        .server = map.server(map.host_of[static_cast<size_t>(rank)], map.rank),
+        .header = {.kind = LinkKind::kShard, .rank = rank, .offset = offset, .bytes = size(piece)},
+        .bytes = size(piece)};
+  }
+};
+
+// ---- All-gather ----
+
+Status HostGather::gather(GroupView& view, const ShardSource& source, std::byte* dst,
+                          DType dst_dtype, const CollectiveSite& site) {
+  Plan plan{*parts_.map, view, source, dst, dst_dtype};
+  plan.fetchers[0] = parts_.map->rank;
+  if (!site.alone) {
+    std::ranges::copy(view.here, plan.fetchers.begin());
+    plan.fetcher_count = static_cast<int>(view.here.size());
+    ++view.gathers;
+  }
+  if (plan.fetcher_count == 1 && source.dtype == dst_dtype) return straight(plan, site);
+  return together(plan, site);
+}
+
+Status HostGather::straight(const Plan& plan, const CollectiveSite& site) {
+  constexpr int64_t kWindow = 64;
+  const uint64_t begin = expected_;
+  for (int64_t piece = 0; piece < plan.pieces; ++piece) {
+    LinkRequest request = plan.request(piece);
+    request.dst = plan.target(piece);
+    request.done = &arrived_;
+    parts_.link->request(request);
+    ++expected_;
+    const auto least = begin + static_cast<uint64_t>(std::max<int64_t>(0, piece + 1 - kWindow));
+    const auto there = [&] { return arrived_.load() >= least; };
+    OFSDP_RETURN_IF_ERROR(parts_.wait->until_ready(there, parts_.map->rank, request.server, site));
+  }
+  if (plan.pieces == 0) return {};
+  const auto all = [&] { return arrived_.load() >= expected_; };
+  return parts_.wait->until_ready(all, parts_.map->rank, plan.request(plan.pieces - 1).server,
+                                  site);
+}
+
+// Every rank reads the pieces in order and fetches some of them, as far ahead as it has slots. The
+// slowest reader delays the others, but no two wait for each other.
+Status HostGather::together(const Plan& plan, const CollectiveSite& site) {
+  const int rank = parts_.map->rank;
+  int64_t next = 0;
+  while (next < plan.fetcher_count && plan.fetchers[static_cast<size_t>(next)] != rank) ++next;
+  for (int64_t piece = 0; piece < plan.pieces; ++piece) {
+    const int fetcher = plan.fetcher(piece);
+    for (; next < plan.pieces; next += plan.fetcher_count) {
+      FetchedSlot& slot = parts_.page->fetched(rank, plan.slot(next));
+      const auto empty = [&slot] { return slot.pending.load() == 0; };
+      if (next == piece) {
+        // Waits for the readers, which are ranks of this host.
+        OFSDP_RETURN_IF_ERROR(parts_.wait->until_ready(empty, rank, rank, site));
+      }
+      if (!empty()) break;
+      fetch(plan, next);
+    }
+    const std::byte* segment = parts_.segment(fetcher);
+    FetchedSlot& slot = parts_.page->fetched(fetcher, plan.slot(piece));
+    const uint64_t wanted = ticket(plan.view, plan.view.gathers, piece);
+    const auto filled = [&] { return slot.filled.load() == wanted; };
+    const int blamed = fetcher == rank ? plan.request(piece).server : fetcher;
+    OFSDP_RETURN_IF_ERROR(parts_.wait->until_ready(filled, fetcher, blamed, site));
+    convert_elements(staging_.fetched(segment, plan.slot(piece)), plan.source.dtype,
+                     plan.target(piece), plan.dst_dtype,
+                     static_cast<int64_t>(plan.size(piece) / plan.width));
+    if (slot.pending.fetch_sub(1) == 1) parts_.page->ring(fetcher);
+  }
+  return {};
+}
+
+// Fetches a piece into a slot of this rank. REQUIRES: nobody reads the slot any more.
+void HostGather::fetch(const Plan& plan, int64_t piece) const {
+  const std::byte* own = parts_.segment(parts_.map->rank);
+  FetchedSlot& slot = parts_.page->fetched(parts_.map->rank, plan.slot(piece));
+  slot.filled.store(0);  // if a rank gathers alone, the ticket equals that of the last gather
+  slot.pending.store(static_cast<uint64_t>(plan.fetcher_count));
+  LinkRequest request = plan.request(piece);
+  request.dst = const_cast<std::byte*>(staging_.fetched(own, plan.slot(piece)));
+  request.done = &slot.filled;
+  request.value = ticket(plan.view, plan.view.gathers, piece);
+  parts_.link->request(request);
+}
+
+// ---- Reductions ----
+
+HostReductions::HostReductions(const HostParts& parts, const HostStaging& staging)
+    : parts_(parts), staging_(staging), others_(parts.map->hosts.size() - 1) {
+  const auto buffers = static_cast<size_t>(staging.incoming());
+  for (int b = 0; b < staging.incoming(); ++b) free_.push_back(b);
+  arrived_ = std::make_unique<std::atomic<uint64_t>[]>(buffers);
+  wanted_.resize(buffers);
+  to_serve_.resize(kMaxChannels);
+  sources_.resize(parts.map->here().size());
+}
+
+Status HostReductions::acquire(int channel, const GroupView& view, const CollectiveSite& site) {
+  const uint64_t done = mine(channel).done;
+  OFSDP_RETURN_IF_ERROR(wait_for(channel, view, &ChannelCounts::done, done, site));
+  if (view.others == 0) return {};
+  const std::atomic<uint64_t>& served = counts(channel, view.here[0]).served;
+  const uint64_t target = to_serve_[static_cast<size_t>(channel)];
+  const auto read = [&] { return served.load() >= target; };
+  return parts_.wait->until_ready(read, view.here[0], view.remote[0], site);
+}
+
+void HostReductions::post(int channel, const GroupView& view, const SlotSource& slot) {
+  ChannelCounts& mine = this->mine(channel);
+  parts_.page->publish(mine.posted, mine.posted + 1, rank());
+  if (view.others > 0) parts_.link->nudge();
+  if (open_ == rounds_.size()) rounds_.push_back(std::make_unique<Posted>());
+  Posted& round = *rounds_[open_++];
+  round.channel = channel;
+  round.view = &view;
+  round.slot = slot;
+  round.pieces = view.others == 0 ? 0 : (slot.numel + kPieceElements - 1) / kPieceElements;
+  round.asked = 0;
+  round.buffers.clear();
+  round.first = 0;
+  ask_ahead();
+}
+
+Status HostReductions::reduce_scatter(int channel, const GroupView& view, const SlotSource& slot,
+                                      BlockSink sink, const CollectiveSite& site) {
+  ChannelCounts& mine = this->mine(channel);
+  Posted& round = posted(channel);
+  OFSDP_CHECK(round.slot.numel == slot.numel, "{} elements posted, {} reduced", round.slot.numel,
+              slot.numel);
+  OFSDP_CHECK(slot.onto == nullptr || view.others == 0, "a sum of hosts onto another");
+  round.slot = slot;
+  OFSDP_RETURN_IF_ERROR(wait_for(channel, view, &ChannelCounts::posted, mine.posted, site));
+  OFSDP_RETURN_IF_ERROR(sum_span(round, sink, site));
+  release(round);
+  parts_.page->publish(mine.done, mine.done + 1, rank());
+  return {};
+}
+
+// Each rank sums a span into its own slot, then copies the spans of the others.
+Status HostReductions::all_reduce(int channel, const GroupView& view, const SlotSource& slot,
+                                  const CollectiveSite& site) {
+  ChannelCounts& mine = this->mine(channel);
+  float* sums =
+      reinterpret_cast<float*>(own() + slot.offset) + view.group.index_of(rank()) * slot.numel;
+  auto put = [sums](int64_t begin, std::span<float> block) {
+    std::memcpy(sums + begin, block.data(), block.size_bytes());
+  };
+  Posted& round = posted(channel);
+  OFSDP_RETURN_IF_ERROR(wait_for(channel, view, &ChannelCounts::posted, mine.posted, site));
+  OFSDP_RETURN_IF_ERROR(sum_span(round, put, site));
+  release(round);
+  parts_.page->publish(mine.summed, mine.posted, rank());
+  if (view.others > 0) parts_.link->nudge();
+  to_serve_[static_cast<size_t>(channel)] +=
+      static_cast<uint64_t>(view.others) * view.here.size() * static_cast<uint64_t>(slot.numel);
+  OFSDP_RETURN_IF_ERROR(pull_summed(channel, view, slot, site));
+  parts_.page->publish(mine.pulled, mine.posted, rank());
+  OFSDP_RETURN_IF_ERROR(copy_from_peers(channel, view, slot, site));
+  parts_.page->publish(mine.done, mine.done + 1, rank());
+  return {};
+}
+
+ChannelCounts& HostReductions::counts(int channel, int rank) const {
+  OFSDP_CHECK(channel >= 0 && channel < kMaxChannels, "channel {}", channel);
+  return parts_.page->channel(channel, rank);
+}
+
+// Returns a request with the fields that all requests for the current round have in common.
+LinkRequest HostReductions::make_request(LinkKind kind, int channel, const RankGroup& group) const {
+  LinkRequest request;
+  request.header.kind = kind;
+  request.header.round = mine(channel).posted;
+  request.header.channel = channel;
+  request.header.first = group.first;
+  request.header.count = group.count;
+  request.header.stride = group.stride;
+  return request;
+}
+
+Status HostReductions::wait_for(int channel, const GroupView& view,
+                                std::atomic<uint64_t> ChannelCounts::*counter, uint64_t target,
+                                const CollectiveSite& site) const {
+  for (size_t k = 1; k < view.here.size(); ++k) {
+    const int peer = view.peer(k);
+    OFSDP_RETURN_IF_ERROR(parts_.wait->until(counts(channel, peer).*counter, target, peer, site));
+  }
+  return {};
+}
+
+HostReductions::Posted& HostReductions::posted(int channel) {
+  for (size_t i = 0; i < open_; ++i) {
+    if (rounds_[i]->channel == channel) return *rounds_[i];
+  }
+  OFSDP_CHECK(false, "channel {} is reduced before it is posted", channel);
+}
+
+// Requests the next piece from all other hosts. Returns false if all pieces are requested, or if
+// fewer than `keep` buffers would stay free.
+bool HostReductions::ask_next(Posted& round, size_t keep) {
+  const auto hosts = static_cast<size_t>(round.view->others);
+  if (round.asked == round.pieces || free_.size() < hosts + keep) return false;
+  const RankGroup& group = round.view->group;
+  const size_t width = dtype_size(round.slot.dtype);
+  const int64_t begin = round.asked * kPieceElements;
+  const int64_t count = std::min(kPieceElements, round.slot.numel - begin);
+  const int64_t in_slot = group.index_of(rank()) * round.slot.numel + begin;
+  for (const GroupView::Host& host : round.view->hosts) {
+    if (host.host == parts_.map->host()) continue;
+    const int buffer = free_.back();
+    free_.pop_back();
+    round.buffers.push_back(buffer);
+    LinkRequest request = make_request(LinkKind::kPartial, round.channel, group);
+    request.server = host.server;
+    request.header.dtype = static_cast<uint16_t>(round.slot.dtype);
+    request.header.offset = round.slot.offset + static_cast<size_t>(in_slot) * width;
+    request.header.bytes = static_cast<size_t>(count) * width;
+    request.header.numel = count;
+    request.dst = const_cast<std::byte*>(staging_.incoming_piece(own(), buffer));
+    request.bytes = static_cast<size_t>(count) * (host.members.size() == 1 ? width : sizeof(float));
+    request.done = &arrived_[static_cast<size_t>(buffer)];
+    request.value = wanted_[static_cast<size_t>(buffer)] = ++requests_;
+    parts_.link->request(request);
+  }
+  ++round.asked;
+  return true;
+}
+
+// Requests pieces of the oldest rounds first. Keeps one buffer for each other host free, so that
+// the round that is reduced can always go on.
+void HostReductions::ask_ahead() {
+  for (size_t i = 0; i < open_; ++i) {
+    while (ask_next(*rounds_[i], others_)) {
+    }
+  }
+}
+
+void HostReductions::release(Posted& round) {
+  const auto at = std::find_if(rounds_.begin(), rounds_.begin() + static_cast<long>(open_),
+                               [&](const auto& r) { return r.get() == &round; });
+  std::rotate(at, at + 1, rounds_.begin() + static_cast<long>(open_));
+  --open_;
+}
+
+Status HostReductions::sum_span(Posted& round, BlockSink sink, const CollectiveSite& site) {
+  const int64_t pieces = (round.slot.numel + kPieceElements - 1) / kPieceElements;
+  for (int64_t piece = 0; piece < pieces; ++piece) {
+    OFSDP_RETURN_IF_ERROR(sum_piece(round, piece, sink, site));
+    if (round.view->others > 0) ask_ahead();
+  }
+  to_serve_[static_cast<size_t>(round.channel)] +=
+      round.view->remote.size() * static_cast<uint64_t>(round.slot.numel);
+  return {};
+}
+
+Status HostReductions::sum_piece(Posted& round, int64_t piece, BlockSink sink,
+                                 const CollectiveSite& site) {
+  const bool remote = round.view->others > 0;
+  if (remote && round.asked == piece) OFSDP_CHECK(ask_next(round, 0), "no room for a piece");
+  size_t next = round.first;
+  for (const GroupView::Host& host : round.view->hosts) {
+    if (host.host == parts_.map->host()) continue;
+    const auto buffer = static_cast<size_t>(round.buffers[next++]);
+    const auto there = [&] { return arrived_[buffer].load() == wanted_[buffer]; };
+    OFSDP_RETURN_IF_ERROR(parts_.wait->until_ready(there, rank(), host.server, site));
+  }
+  const int64_t first = piece * kPieceElements;
+  const int64_t end = std::min(round.slot.numel, first + kPieceElements);
+  for (int64_t begin = first; begin < end; begin += kReduceBlock) {
+    const int64_t count = std::min(kReduceBlock, end - begin);
+    sum_block(round, begin, begin - first, count);
+    sink(begin, {block_.data(), static_cast<size_t>(count)});
+  }
+  for (; round.first < next; ++round.first) free_.push_back(round.buffers[round.first]);
+  return {};
+}
+
+// Adds one block of all hosts' sums into block_; computes that of this host.
+void HostReductions::sum_block(const Posted& round, int64_t begin, int64_t in_piece,
+                               int64_t count) {
+  const GroupView& view = *round.view;
+  const DType dtype = round.slot.dtype;
+  const size_t width = dtype_size(dtype);
+  bool first = true;
+  size_t buffer = round.first;
+  for (const GroupView::Host& host : view.hosts) {
+    if (host.host == parts_.map->host()) {
+      // With several hosts the index gives the span, as the other hosts compute it.
+      const bool given = round.slot.first >= 0 && view.others == 0;
+      const int64_t index = view.group.index_of(rank());
+      const int64_t in_slot = (given ? round.slot.first : index * round.slot.numel) + begin;
+      const auto sources = std::span(sources_).first(view.here.size());
+      for (size_t i = 0; i < view.here.size(); ++i) {
+        sources[i] =
+            parts_.segment(view.here[i]) + round.slot.offset + static_cast<size_t>(in_slot) * width;
+      }
+      sum_in_rank_order(sources, dtype, count, first ? block_.data() : partial_.data(),
+                        round.slot.onto != nullptr ? round.slot.onto + begin : nullptr);
+      if (!first) {
+        add_elements(reinterpret_cast<std::byte*>(partial_.data()), DType::kFloat32, block_.data(),
+                     count);
+      }
+    } else {
+      const DType sent = host.members.size() == 1 ? dtype : DType::kFloat32;
+      const std::byte* src = staging_.incoming_piece(own(), round.buffers[buffer++]) +
+                             static_cast<size_t>(in_piece) * dtype_size(sent);
+      if (first) {
+        convert_elements(src, sent, reinterpret_cast<std::byte*>(block_.data()), DType::kFloat32,
+                         count);
+      } else {
+        add_elements(src, sent, block_.data(), count);
+      }
+    }
+    first = false;
+  }
+}
+
+// Fetches this rank's part of the finished remote spans into the slot.
+Status HostReductions::pull_summed(int channel, const GroupView& view, const SlotSource& slot,
+                                   const CollectiveSite& site) {
+  const size_t bytes = static_cast<size_t>(slot.numel) * sizeof(float);
+  int server = rank();
+  for (size_t i = 0; i < view.remote.size(); ++i) {
+    const int owner = view.remote[i];
+    if (view.here[i % view.here.size()] != rank()) continue;
+    server = parts_.map->server(parts_.map->host_of[static_cast<size_t>(owner)], rank());
+    for (size_t begin = 0; begin < bytes; begin += kPieceBytes) {
+      LinkRequest request = make_request(LinkKind::kSummed, channel, view.group);
+      request.server = server;
+      request.header.rank = owner;
+      request.header.offset =
+          slot.offset + static_cast<size_t>(view.group.index_of(owner)) * bytes + begin;
+      request.header.bytes = request.bytes = std::min(kPieceBytes, bytes - begin);
+      request.dst = own() + request.header.offset;
+      request.done = &pulled_;
+      parts_.link->request(request);
+      ++pulls_;
+    }
+  }
+  const auto all = [&] { return pulled_.load() >= pulls_; };
+  return parts_.wait->until_ready(all, rank(), server, site);
+}
+
+Status HostReductions::copy_from_peers(int channel, const GroupView& view, const SlotSource& slot,
+                                       const CollectiveSite& site) {
+  const size_t bytes = static_cast<size_t>(slot.numel) * sizeof(float);
+  const uint64_t round = mine(channel).posted;
+  const auto copy = [&](int owner, int from) {
+    const size_t span = slot.offset + static_cast<size_t>(view.group.index_of(owner)) * bytes;
+    std::memcpy(own() + span, parts_.segment(from) + span, bytes);
+  };
+  const auto turn = [&] {  // orders the link's reads before the copy that overwrites the bytes
+    if (view.others > 0) parts_.link->take_turn();
+  };
+  for (size_t k = 1; k < view.here.size(); ++k) {
+    const int peer = view.peer(k);
+    OFSDP_RETURN_IF_ERROR(parts_.wait->until(counts(channel, peer).summed, round, peer, site));
+    turn();
+    copy(peer, peer);
+  }
+  for (size_t i = 0; i < view.remote.size(); ++i) {
+    const int from = view.here[i % view.here.size()];
+    if (from == rank()) continue;
+    OFSDP_RETURN_IF_ERROR(parts_.wait->until(counts(channel, from).pulled, round, from, site));
+    turn();
+    copy(view.remote[i], from);
+  }
+  return {};
+}
+
+}  // namespace ofsdp::fsdp

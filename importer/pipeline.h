@@ -1,0 +1,90 @@
+// The pipeline: the only place that orders the passes over a graph.
+//
+// TrainingSource runs the stages up to kFinish, which return the graph of a micro-batch. Planning
+// runs kProgram on that graph, once for each program. The verifier follows each pass
+// (importer/graph/verify.h); docs/design.md shows the table.
+#pragma once
+
+#include <functional>
+#include <initializer_list>
+#include <map>
+#include <span>
+#include <string>
+
+#include "importer/graph/graph.h"
+#include "importer/passes/loss.h"
+#include "importer/passes/passes.h"
+#include "importer/passes/specialize.h"
+#include "importer/passes/trained_set.h"
+#include "kernels/base/names.h"
+
+namespace ofsdp::importer {
+
+// The part of a graph that data and options decide.
+struct GraphSettings {
+  std::vector<LossSpec> losses;         // at least one
+  std::map<std::string, Shape> rows;    // a sample of each input, and of the label columns
+  DType param_dtype = DType::kFloat32;  // nodes compute in it
+  std::vector<MeasureSpec> measures{};  // of the evaluation graph
+  RankRows ranks{};                     // the ranks that share a micro-batch
+  bool sync_batch_norm = false;         // statistics over the rows of `ranks`
+  PassSwitches passes{};
+};
+
+// Passes of one stage run together, and callers choose stages. Axes are symbolic up to kTeacher.
+enum class PassStage {
+  kImport,      // from the file
+  kTeacher,     // a second model joins
+  kSpecialize,  // shapes become known
+  kLoss,
+  kStatistics,
+  kFuse,
+  kBackward,
+  kFinish,
+  kProgram,  // for the kernels and the units of this run
+};
+OFSDP_ENUM_NAMES(PassStage, {kImport, "import"}, {kTeacher, "teacher"}, {kSpecialize, "specialize"},
+                 {kLoss, "loss"}, {kStatistics, "statistics"}, {kFuse, "fuse"},
+                 {kBackward, "backward"}, {kFinish, "finish"}, {kProgram, "program"})
+
+// Operands of passes besides the graph. A caller must set the members that the passes of the stages
+// read.
+struct PassContext {
+  // kImport
+  const OnnxFile* file = nullptr;
+  const Operators* operators = nullptr;
+  const TrainedRules* rules = nullptr;
+  // kTeacher and later
+  const Graph* symbolic = nullptr;
+  const Lowering* lowering = nullptr;
+  const Teacher* teacher = nullptr;
+  const GraphSettings* settings = nullptr;
+  int64_t batch = 0;
+  Mode mode = Mode::kTrain;
+  bool forward_only = false;  // fuse even if the file brings a backward part
+  // kProgram
+  bool device = false;
+  TakesNode takes;                               // whether a kernel takes a node
+  std::function<Graph(const Graph&)> recompute;  // null: backward recomputes nothing
+  // From one pass to another: the teacher's outputs in the graph, by their names in the file.
+  std::map<std::string, ValueId> taught{};
+};
+
+struct Pass {
+  const char* name;
+  PassStage stage;
+  const char* when;  // `runs` in words, for the documents
+  bool (*runs)(const Graph& graph, const PassContext& context);
+  Status (*run)(Graph& graph, PassContext& context);
+};
+
+// Returns all passes, in their order.
+std::span<const Pass> pipeline();
+
+// Runs the passes of `stages` over the graph, in the order of the pipeline.
+Status run_passes(Graph& graph, PassContext& context, std::initializer_list<PassStage> stages);
+
+// Returns the teacher's graph of a micro-batch, in evaluation mode.
+Result<Graph> specialize_teacher(const PassContext& context);
+
+}  // namespace ofsdp::importer
