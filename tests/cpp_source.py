@@ -35,6 +35,20 @@ def code(text):
     return _DIRECTIVE.sub(lambda m: "\n" * m[0].count("\n"), _SKIP.sub(_blank, text))
 
 
+def without_comments(text):
+    """The text without comments; literals stay."""
+    return _SKIP.sub(lambda m: "" if m[0].startswith(("//", "/*")) else m[0], text)
+
+
+def comments(text):
+    """The comments alone, each in its place."""
+    kept = list(re.sub(r"[^\n]", " ", text))
+    for match in _SKIP.finditer(text):
+        if match[0].startswith(("//", "/*")):
+            kept[match.start():match.end()] = match[0]
+    return "".join(kept)
+
+
 def tokens(text):
     return _TOKEN.findall(code(text))
 

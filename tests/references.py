@@ -44,23 +44,12 @@ QUOTED = re.compile("`" + CAMEL.pattern + r"(?:::\w+)?`")
 CALL = re.compile(r"(?<![\w./:>-])([a-z]\w*_\w+)\(\)")
 
 
-def code_of(text, suffix):
-    """The text without a C++ source's comments; strings stay."""
-    if suffix not in CPP:
-        return text
-    return cpp_source._SKIP.sub(lambda m: "" if m[0].startswith(("//", "/*")) else m[0], text)
-
-
 def prose_of(text, suffix):
     """A document, or the comments of a source, each on the line where it stands; empty for anything else."""
     if suffix == ".md":
         return text
     if suffix in CPP:
-        kept = list(re.sub(r"[^\n]", " ", text))
-        for match in cpp_source._SKIP.finditer(text):
-            if match[0].startswith(("//", "/*")):
-                kept[match.start():match.end()] = match[0]
-        return "".join(kept)
+        return cpp_source.comments(text)
     if suffix in SCRIPTS:
         comments = (re.search(r"(?:^|\s)#(?!!).*", line) for line in text.split("\n"))
         return "\n".join(comment[0] if comment else "" for comment in comments)
@@ -103,7 +92,7 @@ class Tree:
         text = self.text[name] = path.read_text(encoding="utf-8", errors="replace")
         if path.suffix == ".md" or name == "tests/references.py":
             return
-        code = code_of(text, path.suffix)
+        code = cpp_source.without_comments(text) if path.suffix in CPP else text
         self.words.update(re.findall(r"[A-Za-z_]\w*", code))
         self.flags.update(FLAG.findall(code))
         if name.startswith("runtime/cli/"):  # an option stands there without its dashes

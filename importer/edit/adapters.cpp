@@ -184,7 +184,7 @@ AdapterNodes adapter_nodes(ModelEditor& editor, onnx::NodeProto& node, const Pro
   return {term.builder().take(), {}};
 }
 
-constexpr int kDropoutInputs = 12;  // the first opset with a Dropout whose inputs activate it
+constexpr int kDropoutInputs = 12;  // the first opset in which inputs activate Dropout
 
 bool all_digits(std::string_view text) {
   return !text.empty() && std::ranges::all_of(text, [](unsigned char c) { return isdigit(c); });

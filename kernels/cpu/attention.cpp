@@ -164,7 +164,7 @@ struct AttentionPlan {
   using Real = RealOf<T>;
   static constexpr bool kNarrow = !std::is_same_v<T, Real>;
   static constexpr int64_t kBlockScores = int64_t{1} << 17;  // 512 KiB of float32
-  static constexpr int64_t kMaxRows = 128, kLeastRows = 16;
+  static constexpr int64_t kMaxRows = 128, kMinRows = 16;
   static constexpr int64_t kKeyStep = 64;  // keys of a causal block are rounded up to this
 
   // Products of a block of `rows` queries and `keys` keys.
@@ -202,7 +202,7 @@ struct AttentionPlan {
       : shape(s),
         slots(static_cast<int>(std::min<int64_t>(
             pool_threads(), std::max<int64_t>(s.batch * (backward ? s.kv_heads : s.heads), 1)))) {
-    const int64_t most = std::max<int64_t>(kBlockScores / std::max<int64_t>(s.keys, 1), kLeastRows);
+    const int64_t most = std::max<int64_t>(kBlockScores / std::max<int64_t>(s.keys, 1), kMinRows);
     const int64_t rows = std::min(std::min(most, kMaxRows), std::max<int64_t>(s.queries, 1));
     std::map<std::pair<int64_t, int64_t>, std::shared_ptr<const Products>> made;
     size_t scratch = 0;

@@ -132,7 +132,7 @@ bool same_axes(const Shape& row, const std::vector<int64_t>& dims) {
   return std::ranges::equal(row.axes(), dims, fits);
 }
 
-// Returns the axes without those of size 1.
+// Returns the axes, except axes of size 1.
 std::vector<int64_t> long_axes(const std::vector<int64_t>& axes) {
   std::vector<int64_t> kept;
   for (const int64_t axis : axes) {

@@ -1,9 +1,9 @@
 // execute: runs the operations of a bound program on an engine: CpuEngine (a Communicator and CPU
 // kernels) or DeviceEngine (streams of a device).
 //
-// The operations say what to do, in which order and on which bytes; an engine only decides what
-// depends on values. Call it on the thread that made the engine. It allocates nothing and returns
-// errors of kernels and collectives.
+// The operations say what to do, in which order and on which bytes; an engine decides by values
+// alone (an empty micro-batch, a NaN). Call it on the thread that made the engine. It allocates
+// nothing and returns errors of kernels and collectives.
 #pragma once
 
 #include "runtime/program/binding.h"

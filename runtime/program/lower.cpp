@@ -50,25 +50,65 @@ class OperationList {
   int step_ = -1;
 };
 
-// Shared by all parts: they read the same operands and append to the same list.
-struct LoweringShared {
-  const ProgramPlan& program;
-  const LoweringContext& context;
-  ProgramOperands& operands;
-  OperationList& made;
+// A slot on the device for a sum over micro-batches that the host keeps.
+struct PassedSlot {
+  Operand sum;
+  int index = -1;
+  int awaited = -1;  // equals index if another unit's copy down must free the slot first
 };
 
-// Base of the parts: access to plan, graph and operands.
-class StepLowering {
- protected:
-  explicit StepLowering(const LoweringShared& shared)
-      : program_(shared.program),
-        graph_(shared.program.graph),
-        options_(shared.program.options),
-        context_(shared.context),
-        plan_(shared.context.plan),
-        operands_(shared.operands),
-        made_(shared.made) {}
+Operand host_operand(size_t offset, int64_t count, DType dtype) {
+  return {
+      .area = Area::kHost, .offset = static_cast<int64_t>(offset), .count = count, .dtype = dtype};
+}
+
+class Lowering {
+ public:
+  Lowering(const ProgramPlan& program, const LoweringContext& context)
+      : program_(program),
+        graph_(program.graph),
+        options_(program.options),
+        context_(context),
+        plan_(context.plan),
+        operands_(program, context),
+        made_(program.options, program.schedule.steps.size()),
+        awaited_(plan_.units.size()) {}
+
+  LoweredProgram lower_all() {
+    for (size_t s = 0; s < program_.schedule.steps.size(); ++s) {
+      made_.begin(s);
+      lower_step(s, program_.schedule.steps[s]);
+      made_.end();
+    }
+    LoweredProgram made;
+    made.operations = made_.take();
+    if (offloads() && options_.training && options_.last_micro) made.host = update_on_host();
+    add_results(made);
+    return made;
+  }
+
+ private:
+  void lower_step(size_t s, const Step& step) {
+    const int i = step.index;
+    switch (step.kind) {
+#define STEP(kind, subject, traits, timing, lowering, description) \
+  case StepKind::k##kind:                                          \
+    return lowering;
+#include "runtime/program/steps.inc"
+    }
+  }
+
+  void add_results(LoweredProgram& made) const {
+    for (const LossTerm& term : graph_.terms()) {
+      made.losses.push_back(operands_.value(term.value, false));
+    }
+    if (graph_.matches != 0) made.matches = operands_.value(graph_.matches, false);
+    for (const Measured& m : graph_.measured) {
+      made.measured.push_back(operands_.value(m.rows, false));
+    }
+  }
+
+  // --- plan, graph and operands ---
 
   Operation& add(OpKind kind, Lane lane, int unit = -1) { return made_.add(kind, lane, unit); }
 
@@ -114,19 +154,7 @@ class StepLowering {
     return {.area = Area::kRunState, .count = 1, .dtype = DType::kUInt8, .writes = true};
   }
 
-  const ProgramPlan& program_;
-  const Graph& graph_;
-  const CompileOptions& options_;
-  const LoweringContext& context_;
-  const Plan& plan_;
-  ProgramOperands& operands_;
-  OperationList& made_;
-};
-
-// Nodes, running statistics, and the rows that nodes of all ranks join.
-class NodeLowering : StepLowering {
- public:
-  explicit NodeLowering(const LoweringShared& shared) : StepLowering(shared) {}
+  // --- nodes, running statistics, and rows that nodes of all ranks join ---
 
   void run(size_t step, int n) {
     Operation& made = add(OpKind::kRun, Lane::kCompute);
@@ -179,7 +207,6 @@ class NodeLowering : StepLowering {
     if (!context_.on_device) add_rows(OpKind::kJoinRows, n);
   }
 
- private:
   // If each rank fills only its own part and the rest is 0, the sum over ranks is a gather. So the
   // transports that sum gradients carry rows too.
   Operation& add_rows(OpKind kind, int n) {
@@ -194,28 +221,9 @@ class NodeLowering : StepLowering {
     return made;
   }
 
-  int runs_ = 0;
-};
+  // --- --cpu-offload: copies that the steps below begin, and the update on the host ---
 
-// A slot on the device for a sum over micro-batches that the host keeps.
-struct PassedSlot {
-  Operand sum;
-  int index = -1;
-  int awaited = -1;  // equals index if another unit's copy down must free the slot first
-};
-
-Operand host_operand(size_t offset, int64_t count, DType dtype) {
-  return {
-      .area = Area::kHost, .offset = static_cast<int64_t>(offset), .count = count, .dtype = dtype};
-}
-
-// --cpu-offload: copies between host and device, and the update on the host. Steps of other parts
-// begin the copies.
-class OffloadLowering : StepLowering {
- public:
-  explicit OffloadLowering(const LoweringShared& shared) : StepLowering(shared) {}
-
-  const OffloadedUnit& of(int u) const {
+  const OffloadedUnit& offloaded(int u) const {
     return context_.memory.offload.units[static_cast<size_t>(u)];
   }
 
@@ -242,7 +250,7 @@ class OffloadLowering : StepLowering {
 
   void fetch_sum(int u, const PassedSlot& slot) {
     Operation& made = add(OpKind::kCopyUp, Lane::kCommunication, u);
-    made.src = host_operand(of(u).gradient, slot.sum.count, DType::kFloat32);
+    made.src = host_operand(offloaded(u).gradient, slot.sum.count, DType::kFloat32);
     made.dst = slot.sum;
     made.slot = slot.awaited;
   }
@@ -250,7 +258,7 @@ class OffloadLowering : StepLowering {
   Operation& send_gradient(int u, const Operand& gradient, Lane lane, int slot = -1) {
     Operation& made = add(OpKind::kCopyDown, lane, u);
     made.src = gradient;
-    made.dst = host_operand(of(u).gradient, gradient.count, of(u).landed);
+    made.dst = host_operand(offloaded(u).gradient, gradient.count, offloaded(u).landed);
     made.slot = slot;
     return made;
   }
@@ -275,22 +283,14 @@ class OffloadLowering : StepLowering {
       if (!options_.clip) add_host(OpKind::kAwait, u);
       Operation& made = add_host(OpKind::kHostUpdate, u);
       if (plan_.offload == CpuOffload::kParams) continue;
-      made.src = host_operand(of(u).rest, places(u).span.numel, plan_.rest_dtype);
+      made.src = host_operand(offloaded(u).rest, places(u).span.numel, plan_.rest_dtype);
       made.dst = places(u).owned.written();
     }
     if (options_.parameter_norms) add_host(OpKind::kTrust, -1);
     return host;
   }
 
- private:
-  int slots_taken_ = 0;
-};
-
-// Gathers a unit from the ranks that share it.
-class UnshardLowering : StepLowering {
- public:
-  UnshardLowering(const LoweringShared& shared, OffloadLowering& offload)
-      : StepLowering(shared), offload_(offload) {}
+  // --- a unit, gathered from the ranks that share it ---
 
   void gather(size_t step, int u) {
     const int64_t trained = unit(u).padded_numel, frozen = unit(u).frozen_padded_numel;
@@ -304,8 +304,8 @@ class UnshardLowering : StepLowering {
     const Span shard{place * places(u).span.numel, places(u).span.numel};
     const Span frozen_shard{place * share, share};
     if (unit(u).plan.unshard == Unshard::kFetch) {
-      offload_.fetch_shard(u, offload_.of(u).rest, all_trained, shard);
-      offload_.fetch_shard(u, offload_.of(u).frozen, all_frozen, frozen_shard);
+      fetch_shard(u, offloaded(u).rest, all_trained, shard);
+      fetch_shard(u, offloaded(u).frozen, all_frozen, frozen_shard);
     }
     Operation& made = unshard(u, places(u).owned, all_trained, shard);
     made.stride = context_.memory.units[static_cast<size_t>(u)].owned_stride;
@@ -315,7 +315,6 @@ class UnshardLowering : StepLowering {
     if (frozen > 0) unshard(u, places(u).frozen, all_frozen, frozen_shard).frozen = true;
   }
 
- private:
   Operation& unshard(int u, const Operand& src, const Operand& dst, const Span& shard) {
     const bool fetches = unit(u).plan.unshard == Unshard::kFetch;
     Operation& made = add(OpKind::kUnshard, Lane::kCommunication, u);
@@ -328,14 +327,7 @@ class UnshardLowering : StepLowering {
     return made;
   }
 
-  OffloadLowering& offload_;
-};
-
-// Gradients: the buffer that nodes write, its post, and the sums over ranks.
-class GradientLowering : StepLowering {
- public:
-  GradientLowering(const LoweringShared& shared, OffloadLowering& offload)
-      : StepLowering(shared), offload_(offload), awaited_(plan_.units.size()) {}
+  // --- gradients: the buffer, the post, the sums over ranks ---
 
   // A unit that was awaited and has not posted since needs no second wait. Without this rule many
   // units in few slots would wait a quadratic number of times.
@@ -373,20 +365,21 @@ class GradientLowering : StepLowering {
   void reduce(int u, bool updates) {
     const bool adds = !options_.first_micro && unit(u).plan.shards_gradients;
     const bool complete = options_.last_micro && !unit(u).plan.sums_copies;
-    const bool passes = offloads() && offload_.of(u).passes_slots;
-    const bool keeps = offloads() ? offload_.of(u).summed : !updates;
+    const bool passes = offloads() && offloaded(u).passes_slots;
+    const bool keeps = offloads() ? offloaded(u).summed : !updates;
     const bool sends = passes || (offloads() && (updates || (complete && options_.clip)));
     // A unit that passes slots frees its slot by its own event.
     const Lane lane = sends && !passes ? Lane::kDownload : Lane::kCommunication;
-    const PassedSlot slot = passes ? offload_.take_slot(u) : PassedSlot{places(u).gradient};
-    if (passes && adds) offload_.fetch_sum(u, slot);
+    const PassedSlot slot = passes ? take_slot(u) : PassedSlot{places(u).gradient};
+    if (passes && adds) fetch_sum(u, slot);
     Operation& made = add(OpKind::kReduce, lane, u);
     sums_buffer(made, u);
     made.group = sums(u);
     made.channel = channels().gradient(u);
     made.unique = unique_of_owned(u);
     made.operands = touched(u, several_ranks(), updates);
-    // A device sums slices one after the other in memory, so it needs dst even if nothing is kept.
+    // A device sums slices one after the other in memory, so it needs dst even if nothing is
+    // kept.
     if (keeps || (context_.on_device && plan_.across_ranks)) made.dst = slot.sum.written();
     if (adds) made.onto = slot.sum;
     made.copied = passes && adds;
@@ -394,10 +387,10 @@ class GradientLowering : StepLowering {
     made.stages = stages(adds, complete, updates);
     const Span& span = places(u).span;
     if (sends) {
-      offload_.send_gradient(u, keeps ? slot.sum : places(u).slot.part(span.begin, span.numel),
-                             lane, slot.index);
+      send_gradient(u, keeps ? slot.sum : places(u).slot.part(span.begin, span.numel), lane,
+                    slot.index);
     }
-    if (offloads() && updates) offload_.signal(u, lane);
+    if (offloads() && updates) signal(u, lane);
   }
 
   void all_reduce(int u) {
@@ -411,10 +404,9 @@ class GradientLowering : StepLowering {
     made.unique = unique_of_owned(u);
     made.operands = touched(u, true, false);
     made.stages = {.round_to = plan_.reduce_dtype, .norm = true};
-    if (sends) offload_.send_gradient(u, places(u).gradient, lane);
+    if (sends) send_gradient(u, places(u).gradient, lane);
   }
 
- private:
   Operation& add_post(int u, int channel, const RankGroup& group) {
     awaited_[static_cast<size_t>(u)] = 0;
     Operation& made = add(OpKind::kPost, Lane::kCompute, u);
@@ -447,21 +439,13 @@ class GradientLowering : StepLowering {
             .update = updates && !offloads()};
   }
 
-  OffloadLowering& offload_;
-  std::vector<char> awaited_;  // per unit: the latest post, in this program
-};
-
-// The decision by the norm, the optimizer's steps, and the norms that --watch keeps.
-class UpdateLowering : StepLowering {
- public:
-  UpdateLowering(const LoweringShared& shared, OffloadLowering& offload)
-      : StepLowering(shared), offload_(offload) {}
+  // --- the decision by the norm, the optimizer's steps, and the norms of --watch ---
 
   void clip() {
     Operation& made = add(OpKind::kClip, Lane::kCommunication);
     made.stages.exact = plan_.across_ranks;
     made.operands = {run_state()};
-    if (offloads()) offload_.signal(-1, Lane::kCommunication);
+    if (offloads()) signal(-1, Lane::kCommunication);
   }
 
   void update(int u) {
@@ -503,7 +487,6 @@ class UpdateLowering : StepLowering {
     made.operands = {made.dst};
   }
 
- private:
   // Waits until all ranks have read their parts of a sum over copies: an optimizer that keeps the
   // gradient writes there.
   void await_copies(int u) {
@@ -516,21 +499,16 @@ class UpdateLowering : StepLowering {
   // If the norm is needed, the gradient was sent down before.
   void send(int u) {
     if (options_.clip) return;
-    offload_.send_gradient(u, places(u).gradient, Lane::kDownload).operands =
+    send_gradient(u, places(u).gradient, Lane::kDownload).operands =
         touched(u, several_ranks(), true);
-    offload_.signal(u, Lane::kDownload);
+    signal(u, Lane::kDownload);
   }
 
-  OffloadLowering& offload_;
-};
+  // --- optimizers of whole matrices (Adafactor's factors, Muon), which gather and sum gradients
+  // in a room that units share in turn ---
 
-// Optimizers of whole matrices (Adafactor's factors, Muon). They gather and sum gradients in a room
-// that units share in turn.
-class MatrixLowering : StepLowering {
- public:
-  explicit MatrixLowering(const LoweringShared& shared) : StepLowering(shared) {}
-
-  // Under across_ranks the order of sums is that of the whole unit, so the unit is gathered first.
+  // Under across_ranks the order of sums is that of the whole unit, so the unit is gathered
+  // first.
   void factor(int u) {
     const MatrixRoom& rooms = context_.memory.matrix_rooms[static_cast<size_t>(u)];
     const Operand sums = room(rooms.gathered, rooms.sums);
@@ -584,7 +562,6 @@ class MatrixLowering : StepLowering {
     copy(u, whole, gradient);
   }
 
- private:
   // Returns elements [first, first + count) of the room.
   Operand room(int64_t first, int64_t count) const {
     const auto offset = static_cast<int64_t>(context_.memory.matrices);
@@ -650,75 +627,27 @@ class MatrixLowering : StepLowering {
     made.operands = {made.src, made.dst};
   }
 
-  bool met_ = false;       // all ranks have met once, before the first gather into the room
-  int room_channel_ = -1;  // ranks of room_group_ may still read the room; -1: none
-  RankGroup room_group_;
-};
-
-class ProgramLowering {
- public:
-  ProgramLowering(const ProgramPlan& program, const LoweringContext& context)
-      : program_(program),
-        operands_(program, context),
-        made_(program.options, program.schedule.steps.size()),
-        shared_{program, context, operands_, made_},
-        offloads_(context.plan.offload != CpuOffload::kNone) {}
-
-  LoweredProgram run() {
-    for (size_t s = 0; s < program_.schedule.steps.size(); ++s) {
-      made_.begin(s);
-      lower_step(s, program_.schedule.steps[s]);
-      made_.end();
-    }
-    LoweredProgram made;
-    made.operations = made_.take();
-    const CompileOptions& options = program_.options;
-    if (offloads_ && options.training && options.last_micro) made.host = offload_.update_on_host();
-    add_results(made);
-    return made;
-  }
-
- private:
   void none() {}
 
-  void lower_step(size_t s, const Step& step) {
-    const int i = step.index;
-    switch (step.kind) {
-#define STEP(kind, subject, traits, timing, lowering, description) \
-  case StepKind::k##kind:                                          \
-    return lowering;
-#include "runtime/program/steps.inc"
-    }
-  }
-
-  void add_results(LoweredProgram& made) const {
-    const Graph& graph = program_.graph;
-    for (const LossTerm& term : graph.terms()) {
-      made.losses.push_back(operands_.value(term.value, false));
-    }
-    if (graph.matches != 0) made.matches = operands_.value(graph.matches, false);
-    for (const Measured& m : graph.measured) {
-      made.measured.push_back(operands_.value(m.rows, false));
-    }
-  }
-
   const ProgramPlan& program_;
+  const Graph& graph_;
+  const CompileOptions& options_;
+  const LoweringContext& context_;
+  const Plan& plan_;
   ProgramOperands operands_;
   OperationList made_;
-  LoweringShared shared_;
-  bool offloads_;
-  NodeLowering nodes_{shared_};
-  OffloadLowering offload_{shared_};
-  UnshardLowering unshard_{shared_, offload_};
-  GradientLowering gradients_{shared_, offload_};
-  UpdateLowering updates_{shared_, offload_};
-  MatrixLowering matrices_{shared_};
+  int runs_ = 0;
+  int slots_taken_ = 0;
+  std::vector<char> awaited_;  // per unit: the latest post, in this program
+  bool met_ = false;           // all ranks have met once, before the first gather into the room
+  int room_channel_ = -1;      // ranks of room_group_ may still read the room; -1: none
+  RankGroup room_group_;
 };
 
 }  // namespace
 
 LoweredProgram lower(const ProgramPlan& program, const LoweringContext& context) {
-  return ProgramLowering(program, context).run();
+  return Lowering(program, context).lower_all();
 }
 
 OffloadTraffic offload_traffic(const LoweredProgram& program) {

@@ -140,7 +140,7 @@ class TrafficCounter {
   static StepTraffic sum(const Operation& op) { return gradient(op, op.stages.update); }
   static StepTraffic update(const Operation& op) { return gradient(op, true); }
 
-  // Parameters and states are read; what the step changes is written.
+  // Reads parameters and states, and writes the changed ones.
   static StepTraffic optimizer_step(const Operation& op) {
     StepTraffic sum;
     for (const Operand& operand : op.operands) {
@@ -534,7 +534,7 @@ std::string choice_text(const KernelChoice& choice) {
   return refused.empty() ? text : text + " (" + refused + ")";
 }
 
-KernelChoice read_choice(const OpDef& op, const Problem& problem, Device* device) {
+KernelChoice find_kernel_choice(const OpDef& op, const Problem& problem, Device* device) {
   KernelChoice choice;
   if (device != nullptr && plugin_takes(op, problem)) {
     choice.taken = "plug-in";
@@ -556,7 +556,8 @@ std::string explain(const RunPlan& plan) {
   std::string text = "kernels:\n";
   for (const Node& node : program.graph.nodes) {
     if (node.op->view) continue;
-    const KernelChoice choice = read_choice(*node.op, problem_of(program.graph, node), plan.device);
+    const KernelChoice choice =
+        find_kernel_choice(*node.op, problem_of(program.graph, node), plan.device);
     text += format_text("  {} '{}': {}\n", escaped(node.op->full_name()), escaped(node.name),
                         choice_text(choice));
   }

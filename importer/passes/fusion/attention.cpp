@@ -56,7 +56,7 @@ size_t place_of_split(const Moves& moves) {
   return static_cast<size_t>(std::ranges::find_if(moves, &Move::splits) - moves.begin());
 }
 
-// Returns the moves up to a second Split, whose other parts are no operands. REQUIRES: no node is
+// Returns the moves up to a second Split; its other parts are no operands. REQUIRES: no node is
 // emitted while they are in use.
 Moves moves_to(const Rewriter& r, ValueId operand) {
   Moves found;

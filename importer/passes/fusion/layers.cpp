@@ -266,7 +266,7 @@ ValueId mean_of(const Rewriter& r, ValueId id) {
   return axis == -1 || axis == rank - 1 ? mean->inputs[0] : 0;
 }
 
-// Returns the value whose square this is, or 0.
+// Returns x if this is x squared, else 0.
 ValueId square_of(const Rewriter& r, ValueId id) {
   const Node* pow = r.made_by(id, "Pow");
   if (pow != nullptr && r.is_scalar(pow->inputs[1], 2)) return pow->inputs[0];

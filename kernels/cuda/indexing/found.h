@@ -1,6 +1,6 @@
 // Kernels that depend on which elements of a tensor are not 0, in buffers that are large enough for
-// all of them: kernels/ops/indexing/ counted.cpp and counted.cpp; and Compress, whose condition is
-// known while planning.
+// all of them: kernels/ops/indexing/counted.cpp; and Compress with a condition that is known while
+// planning.
 //
 // Positions in their order: counts of chunks of 2048 elements, their sums in front of each chunk by
 // one block, then the positions. Memory: x twice, each position written once, and once more for

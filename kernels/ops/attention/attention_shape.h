@@ -46,7 +46,7 @@ void reference_attention(const AttentionShape& s, const std::vector<double>& q,
                          const std::vector<double>& k, const RefTensor* mask,
                          const RefTensor* lengths,
                          const std::function<void(const AttentionRow&)>& f);
-// Adds the row to Y, whose heads have the strides `at`. REQUIRES: the row of Y is 0.
+// Adds the row to Y; `at`: the strides of the heads in Y. REQUIRES: the row of Y is 0.
 void add_attention_row(const AttentionShape& s, const HeadStrides& at, const AttentionRow& row,
                        const std::vector<double>& v, std::vector<double>& y);
 double log_sum_exp(const std::vector<double>& masked);  // infinity if the query sees no key

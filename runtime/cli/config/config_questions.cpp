@@ -262,7 +262,7 @@ class Questions {
     return text;
   }
 
-  // Returns true if `text` is a valid answer; else prints what is wrong.
+  // Returns true if `text` is a valid answer; else prints the mistake.
   Result<bool> take(const OptionEntry& entry, const std::string& text) {
     Options tried = options_;
     if (entry.kind == OptionEntry::Kind::kRepeated) entry.clear(tried);

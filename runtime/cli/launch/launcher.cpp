@@ -265,7 +265,7 @@ void HostRanks::look_at(Child& child, std::chrono::milliseconds since) {
 void HostRanks::note_failure(const Child& child) {
   failed_ = true;
   end_soon();
-  // The rank that reports a failure and those that hear of it exit with the same status.
+  // The rank that reports a failure and the ranks that hear of it exit with the same status.
   if (WIFEXITED(child.wait_status) && reported_ == 0) reported_ = WEXITSTATUS(child.wait_status);
 }
 
@@ -446,7 +446,7 @@ Result<int> launch_ranks(const LaunchPlan& plan, char* const* argv) {
   const SignalQueue signals;
   const std::unique_ptr<NodeLink> link = make_node_link(plan, signals);
   OFSDP_ASSIGN_OR_RETURN(Turn turn, link->next(nullptr));
-  bool first = false;  // this host has rank 0, whose command names the files
+  bool first = false;  // this host has rank 0; its command names the files
   while (turn.start) {
     first = turn.assignment.node == 0;
     say(turn.line);

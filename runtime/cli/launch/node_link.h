@@ -1,6 +1,6 @@
-// NodeLink connects a launcher with those of the other hosts: it tells the launcher which ranks to
-// start, takes the outcome, and returns the next step. There is one kind for a single host and one
-// for several hosts that meet at a rendezvous.
+// NodeLink connects a launcher with the launchers of other hosts: it tells the launcher which ranks
+// to start, takes the outcome, and returns the next step. There is one kind for a single host and
+// one for several hosts that meet at a rendezvous.
 //
 // Borrows the signals. `next` returns kInput if the commands of the launchers contradict each
 // other, kFault if the others cannot be reached.

@@ -54,7 +54,7 @@ struct Outcome {
   int status = 0;            // 0 done, 1 failed, 2 the input is wrong
   bool spoke = false;        // a rank has given the reason to the launcher (`line`) or the user
   bool interrupted = false;  // SIGINT or SIGTERM came
-  std::string line = {};     // the reason; if no rank gave one, what the launcher knows
+  std::string line = {};     // the reason of a rank, else of the launcher
   int free_port = 29500;     // for the next attempt
 };
 

@@ -51,7 +51,7 @@ class DeviceFactors {
   // Writes the sums of squares of the unit's elements `part`, which begin at `gradient`; other sums
   // become 0.
   Status sum(int unit, Span part, const float* gradient, float* sums) const;
-  // Updates the factors. REQUIRES: `sums` are those of all ranks.
+  // Updates the factors. REQUIRES: `sums` are added up over all ranks.
   Status advance(int unit, const float* sums) const;
   // Returns the mean row factor of each matrix of a factored parameter.
   const float* means(int parameter) const { return means_[static_cast<size_t>(parameter)]; }
