@@ -20,35 +20,6 @@
 
 namespace ofsdp::kernels::attention {
 
-void cap_row(float* s, int64_t n, float cap);  // s = cap tanh(s / cap)
-void cap_row(double* s, int64_t n, double cap);
-
-// s = -infinity if the mask is false; s += mask, and -infinity if the mask is.
-template <typename T, typename M>
-void mask_row(T* s, const M* mask, int64_t step, int64_t n);
-
-// s = e^(s - max); gives their sum. All -infinity: zeros, and 0.
-float exp_row(float* s, int64_t n);
-double exp_row(double* s, int64_t n);
-
-void scale_row(const float* s, float factor, float* dst, int64_t n);
-void scale_row(const float* s, float factor, BFloat16* dst, int64_t n);
-void scale_row(const double* s, double factor, double* dst, int64_t n);
-
-template <typename T>
-void put_row(const T* s, T* dst, int64_t n) {
-  std::copy_n(s, n, dst);
-}
-inline void put_row(const float* s, BFloat16* dst, int64_t n) { scale_row(s, 1.0f, dst, n); }
-
-// dp = p (dp - sum(p dp))
-template <typename T>
-void softmax_grad_row(const T* p, T* dp, int64_t n);
-
-// ds *= 1 - (capped / cap)^2
-template <typename T>
-void cap_grad_row(T* ds, const T* capped, T cap, int64_t n);
-
 namespace {
 
 template <typename T, typename M>
@@ -87,24 +58,20 @@ template <typename A>
 const auto fastest_exp_row =
     fastest_version<exp_row_by<SeparateMultiplyAdd>, exp_row_by<FusedMultiplyAdd>>();
 
-}  // namespace
-
+// s = cap tanh(s / cap)
 void cap_row(float* s, int64_t n, float cap) { fastest_cap_row(s, n, cap); }
 void cap_row(double* s, int64_t n, double cap) {
   for (int64_t i = 0; i < n; ++i) s[i] = cap * std::tanh(s[i] / cap);
 }
 
+// s = -infinity if the mask is false; s += mask, and -infinity if the mask is.
 template <typename T, typename M>
 OFSDP_MULTIARCH void mask_row(T* s, const M* mask, int64_t step, int64_t n) {
   if (step == 1) return mask_as(s, mask, 1, n);
   mask_as(s, mask, step, n);
 }
-template void mask_row(float*, const bool*, int64_t, int64_t);
-template void mask_row(double*, const bool*, int64_t, int64_t);
-template void mask_row(float*, const float*, int64_t, int64_t);
-template void mask_row(float*, const BFloat16*, int64_t, int64_t);
-template void mask_row(double*, const double*, int64_t, int64_t);
 
+// s = e^(s - max). Returns the sum. All -infinity: zeros, and 0.
 float exp_row(float* s, int64_t n) { return fastest_exp_row(s, n); }
 double exp_row(double* s, int64_t n) {
   double max = -std::numeric_limits<double>::infinity(), sum = 0;
@@ -129,12 +96,20 @@ void scale_row(const double* s, double factor, double* dst, int64_t n) {
 }
 
 template <typename T>
+void put_row(const T* s, T* dst, int64_t n) {
+  std::copy_n(s, n, dst);
+}
+void put_row(const float* s, BFloat16* dst, int64_t n) { scale_row(s, 1.0f, dst, n); }
+
+// dp = p (dp - sum(p dp))
+template <typename T>
 OFSDP_MULTIARCH void softmax_grad_row(const T* p, T* dp, int64_t n) {
   const T dot = lane_sum(n, [=](int64_t i) { return p[i] * dp[i]; });
 #pragma GCC ivdep
   for (int64_t i = 0; i < n; ++i) dp[i] = p[i] * (dp[i] - dot);
 }
 
+// ds *= 1 - (capped / cap)^2
 template <typename T>
 OFSDP_MULTIARCH void cap_grad_row(T* ds, const T* capped, T cap, int64_t n) {
 #pragma GCC ivdep
@@ -144,11 +119,7 @@ OFSDP_MULTIARCH void cap_grad_row(T* ds, const T* capped, T cap, int64_t n) {
   }
 }
 
-template void softmax_grad_row(const float*, float*, int64_t);
-template void softmax_grad_row(const double*, double*, int64_t);
-template void cap_grad_row(float*, const float*, float, int64_t);
-template void cap_grad_row(double*, const double*, double, int64_t);
-
+}  // namespace
 }  // namespace ofsdp::kernels::attention
 
 namespace ofsdp::kernels {

@@ -17,9 +17,6 @@ namespace {
 
 // The weights that Muon takes: those of two axes, except tables that a Gather reads and the head,
 // the weight of the last product before the first prediction.
-//
-// Pure.
-
 struct MuonWeight {
   bool matrix = false;  // of two axes
   bool table = false, head = false;
@@ -27,9 +24,6 @@ struct MuonWeight {
 
   bool taken() const { return matrix && !table && !head; }
 };
-
-// Per parameter of the graph.
-std::vector<MuonWeight> muon_weights(const Graph& graph, const LossSpec& loss);
 
 // The nodes that a weight passes on its way to the one that uses it.
 constexpr std::array kPassed{"Identity",
@@ -171,6 +165,7 @@ class WeightReader {
   std::vector<MuonWeight> found_;
 };
 
+// Per parameter of the graph.
 std::vector<MuonWeight> muon_weights(const Graph& graph, const LossSpec& loss) {
   return WeightReader(graph, loss).read();
 }

@@ -23,6 +23,7 @@
 #include "kernels/ops/pointwise/activation.h"
 
 namespace ofsdp::kernels::ops {
+namespace {
 
 inline constexpr int64_t kTilePlanes = 16;  // elements of a transformed tile
 inline constexpr int64_t kTileStep = 2;     // from a tile to the next
@@ -41,30 +42,8 @@ struct Pixels {
   int64_t row = 0, channels = 0;
 };
 
-// planes[k * plane + c] = (B^T d B)[k] of channel c.
-template <typename T>
-void transform_inputs(const Pixels<const T>& d, float* planes, int64_t plane);
-// y = A^T m A + bias of each channel c, m[k] = planes[k * plane + c].
-template <typename T>
-void transform_outputs(const float* planes, int64_t plane, const float* bias, const Pixels<T>& y);
-// planes = A dy A^T: the transpose of transform_outputs.
-template <typename T>
-void transform_output_gradients(const Pixels<const T>& dy, float* planes, int64_t plane);
-
-// w [outputs, channels, 3, 3]. planes [16, channels, outputs] = G w G^T; or, for the gradient of
-// the inputs, [16, outputs, channels] of w turned by half a turn.
-template <typename T>
-void transform_weights(const T* w, int64_t outputs, int64_t channels, bool turned, float* planes);
-// dw = G^T planes G of planes [16, channels, outputs].
-template <typename T>
-void transform_weight_gradients(const float* planes, int64_t outputs, int64_t channels, T* dw);
-
 // The plane of A dy A^T that holds the sum of each tile of dy.
 inline constexpr int64_t kSumPlane = 5;
-// sums[c] += every row of rows [count, channels].
-void add_rows(const float* rows, int64_t count, int64_t channels, double* sums);
-
-namespace {
 
 constexpr int64_t kFilterGrain = 64;  // channels by outputs worth a thread
 
@@ -191,30 +170,34 @@ OFSDP_MULTIARCH void weight_gradients(const float* __restrict planes, int64_t pl
   }
 }
 
-OFSDP_MULTIARCH void add_rows_of(const float* __restrict rows, int64_t count, int64_t channels,
-                                 double* __restrict sums) {
+// sums[c] += every row of rows [count, channels].
+OFSDP_MULTIARCH void add_rows(const float* __restrict rows, int64_t count, int64_t channels,
+                              double* __restrict sums) {
   for (int64_t i = 0; i < count; ++i) {
     for (int64_t c = 0; c < channels; ++c) sums[c] += rows[i * channels + c];
   }
 }
 
-}  // namespace
-
+// planes[k * plane + c] = (B^T d B)[k] of channel c.
 template <typename T>
 void transform_inputs(const Pixels<const T>& d, float* planes, int64_t plane) {
   inputs(d.data, d.row, d.channels, planes, plane);
 }
 
+// y = A^T m A + bias of each channel c, m[k] = planes[k * plane + c].
 template <typename T>
 void transform_outputs(const float* planes, int64_t plane, const float* bias, const Pixels<T>& y) {
   outputs(planes, plane, bias, y.data, y.row, y.channels);
 }
 
+// planes = A dy A^T: the transpose of transform_outputs.
 template <typename T>
 void transform_output_gradients(const Pixels<const T>& dy, float* planes, int64_t plane) {
   output_gradients(dy.data, dy.row, dy.channels, planes, plane);
 }
 
+// w [outputs, channels, 3, 3]. planes [16, channels, outputs] = G w G^T; or, for the gradient of
+// the inputs, [16, outputs, channels] of w turned by half a turn.
 template <typename T>
 void transform_weights(const T* w, int64_t outputs, int64_t channels, bool turned, float* planes) {
   const int64_t rows = turned ? outputs : channels, columns = turned ? channels : outputs;
@@ -234,6 +217,7 @@ void transform_weights(const T* w, int64_t outputs, int64_t channels, bool turne
   });
 }
 
+// dw = G^T planes G of planes [16, channels, outputs].
 template <typename T>
 void transform_weight_gradients(const float* planes, int64_t outputs, int64_t channels, T* dw) {
   parallel_each(channels, kFilterGrain / outputs + 1, [&](int64_t c) {
@@ -249,21 +233,6 @@ void transform_weight_gradients(const float* planes, int64_t outputs, int64_t ch
   });
 }
 
-void add_rows(const float* rows, int64_t count, int64_t channels, double* sums) {
-  add_rows_of(rows, count, channels, sums);
-}
-
-#define OFSDP_WINOGRAD_OF(T)                                                                 \
-  template void transform_inputs<T>(const Pixels<const T>&, float*, int64_t);                \
-  template void transform_outputs<T>(const float*, int64_t, const float*, const Pixels<T>&); \
-  template void transform_output_gradients<T>(const Pixels<const T>&, float*, int64_t);      \
-  template void transform_weights<T>(const T*, int64_t, int64_t, bool, float*);              \
-  template void transform_weight_gradients<T>(const float*, int64_t, int64_t, T*);
-OFSDP_WINOGRAD_OF(float)
-OFSDP_WINOGRAD_OF(BFloat16)
-OFSDP_WINOGRAD_OF(Half)
-#undef OFSDP_WINOGRAD_OF
-
 // Convolutions of 3 x 3 taps by Winograd's minimal filtering: 16 products where
 // the definition has 36.
 //
@@ -278,8 +247,6 @@ OFSDP_WINOGRAD_OF(Half)
 // it.
 //
 // Threads share the blocks; each adds up dw by itself, then come their sums in order.
-
-namespace {
 
 constexpr int64_t kBlockFloats = int64_t{1} << 18;  // of both kinds of planes: a cache of 1 MiB
 constexpr int64_t kBlockTiles = 64;                 // at least, however many channels there are

@@ -32,6 +32,7 @@
 #include "kernels/ops/support.h"
 
 namespace ofsdp::kernels::ops {
+namespace {
 
 enum class GridMode { kNearest, kLinear, kCubic };
 enum class GridPadding { kZeros, kBorder, kReflection };
@@ -49,11 +50,6 @@ struct GridTaps {
   std::array<double, 4> weight = {}, slope = {};
 };
 
-// ONNX's attributes, of an axis of `size`. REQUIRES: their texts are known ones.
-GridAxis grid_axis(const Attributes& attributes, int64_t size);
-
-GridTaps taps_at(const GridAxis& axis, double g);
-
 // Extents and kernels of GridSample and the gradients (grid_sample.cpp). x is [images, channels,
 // pixels], y is [images, channels, places], the grid is [images, places, axes], innermost axis
 // first.
@@ -62,16 +58,6 @@ struct GridExtent {
   int64_t images = 0, channels = 0, pixels = 0, places = 0;
   std::vector<GridAxis> axes;  // outermost first
 };
-
-// REQUIRES: checked operands.
-GridExtent grid_extent(const Attributes& attributes, const Shape& x, const Shape& grid);
-
-// float32 or float64, plain. Threads share outputs, never a sum.
-std::unique_ptr<Kernel> make_grid_sample(const Problem& problem);             // x, grid -> y
-std::unique_ptr<Kernel> make_grid_sample_grad_input(const Problem& problem);  // dy, grid -> dx
-std::unique_ptr<Kernel> make_grid_sample_grad_grid(const Problem& problem);  // dy, x, grid -> dgrid
-
-namespace {
 
 constexpr double kCubicA = -0.75;
 
@@ -114,8 +100,7 @@ void add_tap(const GridAxis& axis, double pixel, double weight, double slope, Gr
   taps.slope[k] = slope;
 }
 
-}  // namespace
-
+// ONNX's attributes, of an axis of `size`. REQUIRES: their texts are known ones.
 GridAxis grid_axis(const Attributes& attributes, int64_t size) {
   const std::string mode = attributes.s("mode", "linear");
   const std::string padding = attributes.s("padding_mode", "zeros");
@@ -151,7 +136,12 @@ GridTaps taps_at(const GridAxis& axis, double g) {
   return taps;
 }
 
-namespace {
+// REQUIRES: checked operands.
+GridExtent grid_extent(const Attributes& attributes, const Shape& x, const Shape& grid) {
+  GridExtent e{x[0], x[1], x.numel(2, x.rank()), grid.numel(1, grid.rank() - 1), {}};
+  for (int axis = 2; axis < x.rank(); ++axis) e.axes.push_back(grid_axis(attributes, x[axis]));
+  return e;
+}
 
 constexpr int64_t kGridPlaces = 16;    // resolved at once
 constexpr int64_t kGridReads = 64;     // of a place: four pixels along each of three axes
@@ -303,7 +293,7 @@ std::unique_ptr<Kernel> make_grad_grid(const GridExtent& e) {
   });
 }
 
-}  // namespace
+// The kernels are float32 or float64, plain. Threads share outputs, never a sum.
 
 std::unique_ptr<Kernel> make_grid_sample(const Problem& p) {
   const GridExtent e = grid_extent(p.attributes, p.in(0).shape, p.in(1).shape);
@@ -317,6 +307,8 @@ std::unique_ptr<Kernel> make_grid_sample_grad_grid(const Problem& p) {
   const GridExtent e = grid_extent(p.attributes, p.in(1).shape, p.in(2).shape);
   return p.in(0).dtype == DType::kFloat64 ? make_grad_grid<double>(e) : make_grad_grid<float>(e);
 }
+
+}  // namespace
 
 // GridSample(X [N, C, spatial], grid [N, places, axes]): y[n, c, p] = the sum over pixels i of
 // x[n, c, i] times the product over axes of w(g, i), where g is the coordinate grid[n, p] gives
@@ -525,12 +517,6 @@ Acceptance accepts(const Problem& p) {
 }
 
 }  // namespace grid_sample
-
-GridExtent grid_extent(const Attributes& attributes, const Shape& x, const Shape& grid) {
-  GridExtent e{x[0], x[1], x.numel(2, x.rank()), grid.numel(1, grid.rank() - 1), {}};
-  for (int axis = 2; axis < x.rank(); ++axis) e.axes.push_back(grid_axis(attributes, x[axis]));
-  return e;
-}
 
 void add_grid_sample(Registry& registry) {
   using namespace grid_sample;

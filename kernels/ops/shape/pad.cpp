@@ -26,10 +26,9 @@
 #include "kernels/ops/support.h"
 
 namespace ofsdp::kernels {
+namespace {
 
 enum class PadMode { kConstant, kReflect, kEdge, kWrap };
-
-std::vector<int64_t> pad_axis(int64_t n, int64_t before, int64_t after, PadMode mode);
 
 class PadMap {
  public:
@@ -61,8 +60,6 @@ class PadMap {
   int64_t run_begin_ = 0, run_end_ = 0, run_from_ = 0;
 };
 
-namespace {
-
 // Returns the index among n elements that position i of the endless axis shows.
 int64_t folded(int64_t i, int64_t n, PadMode mode) {
   if (i >= 0 && i < n) return i;
@@ -72,8 +69,6 @@ int64_t folded(int64_t i, int64_t n, PadMode mode) {
   const int64_t at = ((i % period) + period) % period;
   return at < n ? at : period - at;
 }
-
-}  // namespace
 
 std::vector<int64_t> pad_axis(int64_t n, int64_t before, int64_t after, PadMode mode) {
   const int64_t cropped = std::max<int64_t>(-before, 0);
@@ -187,13 +182,7 @@ void PadMap::pad_grad(const T* diff_dst, T* diff_src) const {
   });
 }
 
-template void PadMap::pad(const uint8_t*, uint8_t, uint8_t*) const;
-template void PadMap::pad(const uint16_t*, uint16_t, uint16_t*) const;
-template void PadMap::pad(const uint32_t*, uint32_t, uint32_t*) const;
-template void PadMap::pad(const uint64_t*, uint64_t, uint64_t*) const;
-template void PadMap::pad_grad(const float*, float*) const;
-template void PadMap::pad_grad(const double*, double*) const;
-
+}  // namespace
 }  // namespace ofsdp::kernels
 
 namespace ofsdp::kernels::ops {
