@@ -89,7 +89,7 @@ Model written(const DrawnGraph& graph, uint64_t seed) {
 }
 
 struct Totals {
-  int64_t graphs = 0, trials = 0, nodes = 0, wrong = 0, unsteady = 0, refused = 0;
+  int64_t graphs = 0, trials = 0, nodes = 0, wrong = 0, unsteady = 0, refused = 0, absent = 0;
 
   int64_t defects() const { return wrong + refused; }
 };
@@ -102,6 +102,10 @@ Totals* shared_totals() {
 }
 
 bool forks(const Way& way) { return way.ranks > 1; }
+
+bool is_defect(Verdict verdict) {
+  return verdict == Verdict::kWrong || verdict == Verdict::kRefused;
+}
 
 class Campaign {
  public:
@@ -128,6 +132,10 @@ class Campaign {
       _exit(0);
     }
     const bool ended = !both || add_other(beside);
+    if (totals_.absent > 0) {
+      std::printf("%lld trials have an operator without a kernel of the device\n",
+                  static_cast<long long>(totals_.absent));
+    }
     std::printf(
         "%lld graphs, %lld nodes, %lld trials: %lld wrong, %lld refused, %lld without "
         "digits\n",
@@ -159,6 +167,7 @@ class Campaign {
     totals_.wrong += other.wrong;
     totals_.refused += other.refused;
     totals_.unsteady += other.unsteady;
+    totals_.absent += other.absent;
     const bool ended = WIFEXITED(status) && WEXITSTATUS(status) == 0;
     if (!ended) std::printf("the process of the ways with ranks ended with %d\n", status);
     return ended;
@@ -202,7 +211,7 @@ class Campaign {
     for (const Way& way : ways) {
       const Judgement judged = trial.in(way);
       count(judged);
-      if (judged.verdict == Verdict::kRight || judged.verdict == Verdict::kUnsteady) continue;
+      if (!is_defect(judged.verdict)) continue;
       std::printf("seed %llu, %s: %s\n", static_cast<unsigned long long>(seed), way.name.c_str(),
                   judged.line.c_str());
       if (!arguments_.found.empty() && !arguments_.first) keep(graph, seed, way, judged);
@@ -224,7 +233,7 @@ class Campaign {
         std::printf("trying %s: seed %llu, %s\n", number.c_str(),
                     static_cast<unsigned long long>(seed), way.name.c_str());
         const Judgement judged = trial.in(way);
-        if (judged.verdict != Verdict::kWrong && judged.verdict != Verdict::kRefused) continue;
+        if (!is_defect(judged.verdict)) continue;
         found_.insert(number);
         std::printf("planted %s: %lld graphs, seed %llu, %s: %s\n", number.c_str(),
                     static_cast<long long>(totals_.graphs), static_cast<unsigned long long>(seed),
@@ -239,6 +248,7 @@ class Campaign {
     totals_.wrong += judged.verdict == Verdict::kWrong;
     totals_.refused += judged.verdict == Verdict::kRefused;
     totals_.unsteady += judged.verdict == Verdict::kUnsteady;
+    totals_.absent += judged.verdict == Verdict::kAbsent;
   }
 
   void keep(const DrawnGraph& graph, uint64_t seed, const Way& way, const Judgement& judged) {
@@ -274,7 +284,7 @@ class Campaign {
         if (forks(way) != forking_) continue;
         const Judgement judged = trial.in(way);
         count(judged);
-        if (judged.verdict == Verdict::kRight || judged.verdict == Verdict::kUnsteady) continue;
+        if (!is_defect(judged.verdict)) continue;
         std::printf("%s, %s: %s\n", path.filename().c_str(), way.name.c_str(), judged.line.c_str());
       }
     }

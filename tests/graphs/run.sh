@@ -3,6 +3,7 @@
 # added to the table of docs/correctness.md.
 #
 #   tests/graphs/run.sh --count N [--seed S] [--ways all|plain,..] [--rotate] [--only RECIPE,..] [--build DIR] [--no-total]
+#   tests/graphs/run.sh --count N --device    the CUDA library's kernels, on the emulated device (target emulated_device)
 #
 # What fails is cut down and kept in tests/graphs/found. After the release build: cmake --build --preset release --target random_graphs
 set -euo pipefail
@@ -16,6 +17,10 @@ while [ $# -gt 0 ]; do
     --ways) ways=$2; shift ;;
     --build) build=$2; shift ;;
     --no-total) total=no ;;
+    --device)
+      ways=device,device_eager,device_bfloat16
+      export OFSDP_TEST_DEVICE=1 OFSDP_CUDA_LIBRARY=$build/tests/device/libemulated_device.so
+      ;;
     --rotate) turn=", in turn"; more+=(--rotate) ;;
     *) more+=("$1") ;;
   esac

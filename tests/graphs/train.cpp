@@ -138,9 +138,11 @@ std::vector<Way> all_ways() {
   three.strategy = Strategy::kShardGradOp;
   ways.push_back(three);
   if (std::getenv("OFSDP_CUDA_LIBRARY") != nullptr) {
-    Way device{.name = "device"};
-    device.device = true;
-    ways.push_back(device);
+    for (Way way : {ways[0], eager, narrow}) {
+      way.name = way.name == "plain" ? "device" : "device_" + way.name;
+      way.device = true;
+      ways.push_back(way);
+    }
   }
   return ways;
 }

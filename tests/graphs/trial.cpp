@@ -200,7 +200,11 @@ Judgement Trial::in(const Way& way) {
       return {Verdict::kWrong, line};
   }
   auto trained = train(registry_, model_, way);
-  if (!trained.ok()) return {Verdict::kRefused, trained.error().message()};
+  if (!trained.ok()) {
+    const std::string& message = trained.error().message();
+    const bool absent = way.device && message.find("has no CUDA kernel") != std::string::npos;
+    return {absent ? Verdict::kAbsent : Verdict::kRefused, message};
+  }
   Judgement judged = judge(*trained, *found->second, narrow);
   if (judged.verdict == Verdict::kWrong && !narrow) {
     const auto jump = jumps(way, *trained, *found->second);

@@ -68,7 +68,8 @@ struct Expected {
 Result<Expected> expect(const Registry& registry, const Model& model, const Way& way,
                         double rounding);
 
-enum class Verdict { kRight, kWrong, kUnsteady, kRefused };
+// kAbsent: the device lacks a kernel, as the product says before the run.
+enum class Verdict { kRight, kWrong, kUnsteady, kRefused, kAbsent };
 struct Judgement {
   Verdict verdict = Verdict::kRight;
   std::string line;  // what differs

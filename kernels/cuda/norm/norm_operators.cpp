@@ -11,16 +11,17 @@ namespace {
 // --- Layer and RMS normalization ---
 
 struct Rows {
-  int64_t rows = 0, width = 0;
+  const Shape& x;
+  int axis = 0;
+  int64_t rows = x.numel(0, axis), width = x.numel(axis, x.rank());
   bool is_row(const TensorDesc& operand, DType dtype) const {
-    return operand.dtype == dtype && operand.numel() == width;
+    return operand.dtype == dtype && is_one_row(operand.shape, x, axis);
   }
 };
 constexpr const char* kNotARow = "scale or bias is not one row of the dtype of x";
 
 Rows rows_of(const Problem& p, const Shape& x) {
-  const int axis = axis_of(p.attributes, "axis", -1, x.rank());
-  return {x.numel(0, axis), x.numel(axis, x.rank())};
+  return {x, axis_of(p.attributes, "axis", -1, x.rank())};
 }
 
 // Scale and bias of one row; statistics in float32.
@@ -102,7 +103,7 @@ struct SkipNorm {
 // skip is repeated along leading axes only.
 Acceptance accepts_skip(const Problem& p, SkipNorm s) {
   const Shape& x = p.in(0).shape;
-  const Rows r{x.numel(0, x.rank() - 1), x[x.rank() - 1]};
+  const Rows r{x, x.rank() - 1};
   const DType dtype = p.in(0).dtype;
   const auto row = [&](size_t i) { return !p.has_in(i) || r.is_row(p.in(i), dtype); };
   const Shape& skip = p.in(1).shape;

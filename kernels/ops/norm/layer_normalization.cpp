@@ -20,9 +20,6 @@ int norm_axis(const Shape& x, const Attributes& attributes);
 NormRows rows_of(const Shape& x, const Attributes& attributes, bool centred);
 Shape stats_shape(const Shape& x, const Attributes& attributes);  // 1 from the axis on
 
-// Returns whether `operand` (scale or bias) holds one row of x's normalised axes.
-bool is_one_row(const Shape& operand, const Shape& x, int axis);
-
 // float, double, BFloat16 or Half; inputs 3 to 6 are statistics, in float32.
 template <typename T>
 Acceptance accepts_norm(const Problem& p) {
@@ -401,15 +398,6 @@ Shape stats_shape(const Shape& x, const Attributes& attributes) {
   Shape shape = x;
   for (int axis = norm_axis(x, attributes); axis < x.rank(); ++axis) shape[axis] = 1;
   return shape;
-}
-
-bool is_one_row(const Shape& operand, const Shape& x, int axis) {
-  const int width = x.rank() - axis;
-  for (int i = 1; i <= std::max(operand.rank(), width); ++i) {
-    const int64_t given = i <= operand.rank() ? operand[operand.rank() - i] : 1;
-    if (given != (i <= width ? x[x.rank() - i] : 1)) return false;
-  }
-  return true;
 }
 
 void add_layer_normalization(Registry& registry) {
