@@ -12,7 +12,7 @@ using Numbers = std::array<double, 2>;
 
 struct Form {
   const char* name;
-  const char* attributes[2];  // of the operator
+  const char* attributes[2];  // names in the activation's operator
   Numbers defaults;
   double (*of)(double x, const Numbers& n);
 };

@@ -1,20 +1,21 @@
-// Activations that ONNX Runtime's optimizers fuse into the product before them (FusedConv,
-// FusedGemm): a name, and up to three numbers in the order of the operator's attributes.
-//
-// Another name is an input error.
+// Activations that ONNX Runtime's optimizers fuse into the preceding product (FusedConv,
+// FusedGemm).
 #pragma once
 
 #include "kernels/core/standard_body.h"
 
 namespace ofsdp::kernels::ops {
 
-// The activation that a node names; no name: none.
+// An activation, named by an operator; an empty name means none.
 struct FusedActivation {
   std::string name;
-  std::vector<float> numbers;  // missing ones have the operator's defaults
+  // In the order of the operator's attributes; missing ones have defaults.
+  std::vector<float> numbers;
 };
 
+// Returns an input error if no such activation is known.
 Status check_activation(const FusedActivation& activation);
+// Emits activation(x); returns x if there is none.
 Ref activated(BodyBuilder& b, Ref x, const FusedActivation& activation);
 double reference_activated(const FusedActivation& activation, double x);
 

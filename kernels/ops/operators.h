@@ -1,4 +1,4 @@
-// Declares add_NAME for each row of operators.inc: it registers the operators of one file.
+// Declares add_NAME for each row in operators.inc: it registers the operators of one file.
 #pragma once
 
 #include "kernels/core/registry.h"

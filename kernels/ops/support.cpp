@@ -161,7 +161,7 @@ std::vector<RefTensor> reference_of_view(const ReferenceContext& c) {
 Ref scatter_along(BodyBuilder& b, Ref dy, Ref indices, int axis, int64_t size) {
   const Shape& from = b.desc(dy).shape;
   const int put = b.desc(indices).shape.rank();
-  // The axes of the indices in front, as one.
+  // The index axes move to the front and become one axis.
   std::vector<int64_t> order, rest;
   for (int i = 0; i < put; ++i) order.push_back(axis + i);
   for (int i = 0; i < from.rank(); ++i) {

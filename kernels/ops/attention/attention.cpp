@@ -1,14 +1,16 @@
-// Attention(Q, K, V, mask, past_key, past_value, nonpad_kv_seqlen): softmax(scale Q K^T + mask) V
-// for each head; grouped heads, softcap, causal and window masks, and cached keys as ONNX says.
-// Outputs: Y, present_key, present_value (past and new keys joined), scores at the stage of
-// qk_matmul_output_mode. Scores are float32 for 16-bit types, whatever softmax_precision.
-// dQ, dK, dV, dmask: ofsdp.AttentionGrad(dY, Q, K, V, mask, nonpad_kv_seqlen) on the joined keys;
-// formulas in kernels/cpu/attention.h. No gradient flows back through output 3.
+// Attention(Q, K, V, mask, past_key, past_value, nonpad_kv_seqlen): for each head, Y =
+// softmax(scale Q K^T + mask) V. Grouped heads, softcap, causal and window masks, and cached keys
+// follow ONNX. Outputs: Y, present_key and present_value (past and new keys joined), and the scores
+// at the stage that qk_matmul_output_mode names. 16-bit types have float32 scores, whatever
+// softmax_precision says.
+//
+// Gradient: ofsdp.AttentionGrad(dY, Q, K, V, mask, nonpad_kv_seqlen) on the joined keys returns dQ,
+// dK, dV and dmask; kernels/cpu/attention.h has the formulas. Output 3 must not have a gradient.
 // https://onnx.ai/onnx/operators/onnx__Attention.html
 //
-// Attributes of our own, set by fusion if no past is joined (kernels/core/head_layout.h):
-// layouts say where in the tensors at the inputs the heads of Q, K and V lie; K and V may be absent
-// then, and lie in Q's tensor. ofsdp_result_perm: Y is that Transpose of [B, heads, S, width].
+// Our own attributes, which fusion sets if no past is joined (kernels/core/head_layout.h): layouts
+// say where the heads of Q, K and V lie in the input tensors; K and V may then be absent and lie in
+// Q's tensor. With ofsdp_result_perm, Y is that Transpose of [B, heads, S, width].
 
 #include <algorithm>
 #include <array>
@@ -24,17 +26,17 @@ namespace ofsdp::kernels::ops {
 namespace attention {
 namespace {
 
-// --- keys and values that hold a past: past_key and past_value are [B, heads, past, width], the
-// new ones [B, heads, new, width] or packed [B, new, heads width] ---
+// --- joining the past: past_key and past_value are [B, heads, past, width], new keys and values
+// [B, heads, new, width] or packed [B, new, heads width] ---
 
-// [B, heads, past + new, width] of K or V.
+// Returns [B, heads, past + new, width] for K or V.
 Shape joined_shape(const TensorDesc& x, int64_t past, const Attributes& attributes) {
   if (x.shape.rank() == 4) return {x.shape[0], x.shape[1], x.shape[2] + past, x.shape[3]};
   const int64_t heads = attributes.i("kv_num_heads", 1);
   return {x.shape[0], heads, x.shape[1] + past, x.shape[2] / heads};
 }
 
-// Checks inputs 4 to 6, the past and the lengths. REQUIRES: check_attention has passed.
+// Checks inputs 4 to 6: past_key, past_value, lengths. REQUIRES: check_attention has passed.
 Status check_past(const InferContext& c, const AttentionInputs& in) {
   if (c.has(4) != c.has(5)) return input_error("past_key and past_value must come together");
   if (c.has(4) && c.has(6)) return input_error("nonpad_kv_seqlen cannot go with past_key");
@@ -51,7 +53,7 @@ Status check_past(const InferContext& c, const AttentionInputs& in) {
   return ok_status();
 }
 
-// Returns `in` with the past joined in front of keys and values. Operands with a layout have no
+// Returns `in` with the past joined in front of keys and values. An operand with a layout has no
 // past.
 AttentionInputs with_past(AttentionInputs in, const Attributes& attributes) {
   if (!attributes.has(kKeyLayout)) in.k.shape = joined_shape(in.k, in.past, attributes);
@@ -63,7 +65,7 @@ Ref slice_keys(GradBuilder& b, Ref x, int64_t from, int64_t to) {
   return b.emit1("Slice", {x, b.ints({from}), b.ints({to}), b.ints({2})});
 }
 
-// Splits the gradient of joined keys or values into the gradients of the past and of the new ones.
+// Splits the gradient of joined keys (or values) between the past and the new keys.
 void set_joined_grad(GradBuilder& b, Ref grad, size_t output, size_t input, size_t past_input) {
   if (b.grad_output(output)) grad = b.emit1("Add", {grad, b.grad_output(output)});
   const bool has_past = past_input < b.num_inputs() && b.input(past_input);
@@ -79,7 +81,7 @@ void set_joined_grad(GradBuilder& b, Ref grad, size_t output, size_t input, size
   b.set_grad(input, grad);
 }
 
-// Returns K or V joined with its past (null: none), as [B, heads, keys, width].
+// Returns K or V joined with the past (null: none), as [B, heads, keys, width].
 std::vector<double> joined_values(const RefTensor& x, const RefTensor* past,
                                   const Attributes& attributes) {
   const int64_t before = past == nullptr ? 0 : past->desc.shape[2];
@@ -99,7 +101,7 @@ std::vector<double> joined_values(const RefTensor& x, const RefTensor* past,
   return all;
 }
 
-// Returns the tensor that holds K or V, joined with a past unless it has a layout.
+// Returns the tensor that holds K or V, joined with the past unless it has a layout.
 RefTensor operand_of(const ReferenceContext& c, size_t input, const char* layout,
                      const TensorDesc& joined) {
   if (!c.attributes.has(layout)) {
@@ -108,8 +110,8 @@ RefTensor operand_of(const ReferenceContext& c, size_t input, const char* layout
   return c.inputs[held_by(c.inputs, input, 0)];
 }
 
-// Joins past and new keys (or values), or unpacks heads, into output `output` or into a part of the
-// workspace.
+// Joins past and new keys (or values), or unpacks heads, into output `output`, or into the
+// workspace if the node lacks that output.
 struct JoinedKeys {
   JoinedKeys(const Problem& p, size_t input, size_t past_input, size_t output, size_t& workspace)
       : given(held_by(p, input, 0)) {
@@ -138,7 +140,7 @@ struct JoinedKeys {
     this->output = output;
   }
 
-  // Returns the bytes of all keys; joins them first unless an input holds them.
+  // Returns the joined keys; joins them first unless an input already holds them.
   const std::byte* get(const KernelArgs& a) const {
     if (!needed) return a.inputs[given].data;
     std::byte* to = in_workspace ? a.workspace + offset : a.outputs[output].data;
@@ -194,7 +196,8 @@ void grad(GradBuilder& b) {
   attributes.set("past_length", input(4) ? b.desc(input(4)).shape[2] : int64_t{0});
   const Ref mask = input(3);
   const bool mask_grad = mask && b.needs_grad(3) && is_floating(b.desc(mask).dtype);
-  // One gradient, in a tensor like Q's, if that holds all three; then no mask is trained.
+  // If Q's tensor holds all three operands, one gradient shaped like it holds all three gradients;
+  // the mask is then not trained.
   const size_t outputs = mask_grad ? 4 : input(1) ? 3 : 1;
   const auto made = b.emit("ofsdp.AttentionGrad",
                            {dy, b.input(0), cache ? b.output(1) : input(1),

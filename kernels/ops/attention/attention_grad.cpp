@@ -1,30 +1,30 @@
-// ofsdp.AttentionGrad(dY, Q, K, V, mask, lengths, Y, statistics), attributes of Attention and
-// past_length: dQ, dK, dV and, over all of [B, heads, queries, keys of the mask], dmask. K and V
-// hold the past already. Formulas in kernels/cpu/attention.h.
+// ofsdp.AttentionGrad(dY, Q, K, V, mask, lengths, Y, statistics): dQ, dK, dV, and dmask [B, heads,
+// queries, mask keys], not summed over broadcast axes. Attributes: Attention's, and past_length. K
+// and V already hold the past. kernels/cpu/attention.h has the formulas.
 //
-// Y and statistics are both present or both absent: the results of ofsdp.AttentionWithStatistics
-// for the same operands. A kernel may read them,
+// Y and statistics come together or not at all: ofsdp.AttentionWithStatistics returned them for the
+// same operands. A kernel may read them,
 //
 //   P = exp(masked scores - statistics), rowsum(P dP) = rowsum(dY Y)
 //
-// or compute both again. Y is laid out as dY is; with y_perm (four axes, the last one 3), it is the
+// or compute both again. Y has dY's layout; if y_perm is set (four axes, the last one 3), Y is the
 // Transpose of [B, heads, queries, width] that exporters put after attention.
 //
 // Layouts and ofsdp_result_perm (kernels/core/head_layout.h) are Attention's: dQ, dK and dV lie as
 // Q, K and V do, dY as Y. If K and V are absent, dQ's tensor holds all three gradients, which must
-// cover all of the elements.
+// cover every element.
 //
-// ofsdp.AttentionWithStatistics(Q, K, V, mask, lengths): Attention without cached keys, with its
-// attributes. It also returns the statistics that the gradient would have to compute again. A pass
-// inserts it if a device has kernels for it (importer/passes/passes.h), after the backward nodes
-// are made, so it has no gradient.
+// ofsdp.AttentionWithStatistics(Q, K, V, mask, lengths): Attention without cached keys, with the
+// same attributes. It also returns the statistics that the gradient would otherwise compute again.
+// A pass inserts it if a device has kernels for it (importer/passes/passes.h), after the backward
+// nodes exist, so it has no gradient.
 //
-//   Y            as of Attention
-//   statistics   float32 [B, heads, queries]: max + log(sum(e^(score - max))) over the masked
-//                scores of a query, in the natural base: the log-sum-exp of FlashAttention, the
-//                `Stats` [B, heads, queries, 1] of cuDNN
+//   Y            as Attention returns it
+//   statistics   float32 [B, heads, queries]: each query's log-sum-exp over the masked scores,
+//                max + log(sum(e^(score - max))), natural base, as in FlashAttention; cuDNN's
+//                `Stats` [B, heads, queries, 1]
 //
-// A query that sees no key has statistics of +infinity, as in FlashAttention-2: then e^(score -
+// If a query sees no key, the statistics are +infinity, as in FlashAttention-2: then e^(score -
 // statistics) is 0 for all scores. Kernels that read statistics must give such a query no gradient
 // even if the statistics differ, since another library's forward pass may have written them.
 #include <algorithm>
@@ -108,7 +108,7 @@ std::vector<RefTensor> reference(const ReferenceContext& c) {
   return all;
 }
 
-// Y and statistics are not read: probabilities are computed again with the same bits.
+// Does not read Y and statistics: recomputed probabilities have the same bits.
 template <typename T>
 Acceptance accepts(const Problem& p) {
   return accepts_attention<T>(p, shape_of(p.inputs, p.attributes), kY, 4, 5);
@@ -137,7 +137,7 @@ std::unique_ptr<Kernel> create(const Problem& p) {
       kernel.workspace_bytes());
 }
 
-// Y in memory order, and the statistics, of a reference.
+// Y in memory order, and the statistics, as the reference computes them.
 struct Found {
   std::vector<double> y, statistics;
 };
@@ -180,7 +180,7 @@ Acceptance statistics_accepts(const Problem& p) {
                               p.inputs.size(), kMask, kLengths);
 }
 
-// Uses Attention's kernel, for the same bits.
+// Uses Attention's kernel, so Y has the same bits.
 template <typename T>
 std::unique_ptr<Kernel> statistics_create(const Problem& p) {
   const AttentionShape s = attention_shape(inputs_of(p.inputs), p.attributes);
@@ -220,7 +220,7 @@ void add_attention_grad(Registry& registry) {
                            {{"blocks", statistics_accepts<float>, statistics_create<float>},
                             {"bfloat16", statistics_accepts<BFloat16>, statistics_create<BFloat16>},
                             in_float32<statistics_accepts<float>, statistics_create<float>>()},
-                           {.min_inputs = 1}));  // K and V may be in the tensor of Q
+                           {.min_inputs = 1}));  // Q's tensor may hold K and V
 }
 
 }  // namespace ofsdp::kernels::ops

@@ -1,5 +1,5 @@
-// Checks and sizes of attention, for the kernels of all devices.
-// A file of its own: the CUDA library compiles it too, without CPU kernels.
+// Checks attention operands and computes their sizes, for kernels on every device. The CUDA library
+// compiles this file too, so it must not need the CPU kernels.
 #include "kernels/ops/attention/attention_shape.h"
 
 #include <algorithm>
@@ -12,7 +12,7 @@ namespace {
 
 constexpr int64_t kAxes[] = {0, 1, 2, 3};
 
-// The layout attributes of Q, K or V.
+// Attribute names for Q, K or V.
 struct OperandNames {
   const char *layout, *heads;
 };
@@ -34,7 +34,7 @@ Status check_layout(const HeadLayout& l, const TensorDesc& holder, const char* n
   return input_error("attribute '{}': expected heads inside of {}", name, holder.text());
 }
 
-// `holder`: the tensor in which the operand lies.
+// `holder` is the tensor that contains the operand.
 Status check_operand(const TensorDesc& x, const TensorDesc& holder, const Attributes& attributes,
                      const OperandNames& names) {
   if (const auto layout = head_layout(attributes, names.layout)) {
@@ -50,7 +50,7 @@ Status check_operand(const TensorDesc& x, const TensorDesc& holder, const Attrib
                      heads);
 }
 
-// Steps of [batch, heads, queries, width] in the output of a Transpose.
+// Returns the strides of [batch, heads, queries, width] in a Transpose's output.
 HeadStrides transposed_strides(const AttentionShape& s, const std::vector<int64_t>& perm) {
   const int64_t sizes[] = {s.batch, s.heads, s.queries, s.v_width};
   int64_t steps[4] = {}, step = 1;
@@ -62,7 +62,7 @@ HeadStrides transposed_strides(const AttentionShape& s, const std::vector<int64_
   return {steps[0], steps[1], steps[2]};
 }
 
-// Y has three axes if Q has.
+// Whether Y has three axes, as Q does then.
 bool is_packed(const AttentionInputs& in, const Attributes& attributes) {
   return in.q.shape.rank() == 3 && !attributes.has(kQueryLayout);
 }

@@ -1,5 +1,6 @@
-// Shared by Attention and the gradient: their operands as kernels/cpu/attention.h takes them, from
-// their shapes or from their layouts (kernels/core/head_layout.h).
+// Turns the operands of Attention and its gradient into the AttentionShape that
+// kernels/cpu/attention.h takes. Shapes or layout attributes (kernels/core/head_layout.h) say where
+// the heads lie.
 #pragma once
 
 #include <algorithm>
@@ -11,47 +12,49 @@
 
 namespace ofsdp::kernels::ops {
 
-// Inputs of Attention; AttentionGrad's follow dy. Absent k and v lie in q.
+// Attention's inputs; AttentionGrad has them after dY. If k or v is absent, q's tensor holds it.
 struct AttentionInputs {
   TensorDesc q, k, v, mask;
   bool lengths = false;
-  int64_t past = 0;  // keys of the past, if k does not hold them yet
+  int64_t past = 0;  // keys in the past, if k does not hold them yet
 };
 
 Status check_attention(const AttentionInputs& in, const Attributes& attributes);
 
-// k and v hold all keys, past ones included, with the strides of `in`.
+// Returns the shape, with the strides in `in`. Takes in.k and in.v as holding all keys, past ones
+// included.
 AttentionShape attention_shape(const AttentionInputs& in, const Attributes& attributes);
 
-// The shape of Y. REQUIRES: check_attention has passed.
+// Returns Y's shape. REQUIRES: check_attention has passed.
 Shape result_shape(const AttentionInputs& in, const AttentionShape& s,
                    const Attributes& attributes);
 
-// Returns an error unless the attribute is absent, or four axes with the last one 3.
+// Returns an error unless attribute `name` is absent or permutes four axes and keeps axis 3 last.
 Status check_rows_perm(const Attributes& attributes, const char* name);
 
-Status check_lengths(const AttentionShape& s, const int64_t* lengths);  // one a sample
+Status check_lengths(const AttentionShape& s, const int64_t* lengths);  // lengths: [batch]
 
-// Returns the strides of the heads in the Y that ofsdp.AttentionGrad reads: the strides of dY, or,
-// with y_perm, of [B, heads, queries, width] after that Transpose.
+// Returns the head strides in the Y that ofsdp.AttentionGrad reads: as in dY, or, if y_perm is set,
+// as in that Transpose of [B, heads, queries, width].
 HeadStrides kept_strides(const AttentionShape& s, const Attributes& attributes);
 
-// Plain loops in double: calls f(b, h, query, raw scores, capped, masked, probabilities) for all
-// [batch, heads, queries].
+// One query in the reference: scores (raw, after softcap, after masks) and probabilities, one
+// per key. `kv` is the key head that head h reads.
 struct AttentionRow {
   int64_t b = 0, h = 0, kv = 0, query = 0;
   std::vector<double> raw = {}, capped = {}, masked = {}, probability = {};
 };
+// Calls f for each row in [batch, heads, queries]; plain loops in double.
 void reference_attention(const AttentionShape& s, const std::vector<double>& q,
                          const std::vector<double>& k, const RefTensor* mask,
                          const RefTensor* lengths,
                          const std::function<void(const AttentionRow&)>& f);
-// Adds the row to Y; `at`: the strides of the heads in Y. REQUIRES: the row of Y is 0.
+// Adds the row's output to y; `at` are the head strides in y. REQUIRES: that row in y is 0.
 void add_attention_row(const AttentionShape& s, const HeadStrides& at, const AttentionRow& row,
                        const std::vector<double>& v, std::vector<double>& y);
 double log_sum_exp(const std::vector<double>& masked);  // infinity if the query sees no key
 
-// Returns the input that holds K or V: its own, or Q's if it is absent.
+// Returns the input that holds K or V: input `own`, or Q if that is absent.
 inline size_t held_by(const Problem& p, size_t own, size_t queries) {
   return p.has_in(own) ? own : queries;
 }
@@ -59,7 +62,8 @@ inline size_t held_by(const std::vector<RefTensor>& inputs, size_t own, size_t q
   return given(inputs, own) != nullptr ? own : queries;
 }
 
-// Accepts plain operands, the first `count` inputs of type T but for a bool mask and int64 lengths.
+// Accepts plain operands if the first `count` inputs have type T; the mask may be bool, and lengths
+// must be int64.
 template <typename T>
 Acceptance accepts_attention(const Problem& p, const AttentionShape& s, size_t count, size_t mask,
                              size_t lengths) {

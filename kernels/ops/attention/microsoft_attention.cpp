@@ -1,4 +1,4 @@
-// The attention operators of ONNX Runtime: the shared part, then Attention with packed weights.
+// The common part of ONNX Runtime's attention operators, then Attention with packed weights.
 
 #include "kernels/ops/attention/microsoft_attention.h"
 
@@ -13,7 +13,7 @@ namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
-// 0, 1, ..., count - 1 in `dtype`, as [1, 1, 1, count].
+// Returns 0, 1, ..., count - 1 in `dtype`, as [1, 1, 1, count].
 Ref counting(BodyBuilder& b, DType dtype, int64_t count) {
   std::vector<double> numbers(static_cast<size_t>(count));
   for (size_t i = 0; i < numbers.size(); ++i) numbers[i] = static_cast<double>(i);
@@ -23,7 +23,7 @@ Ref counting(BodyBuilder& b, DType dtype, int64_t count) {
   return b.constant(std::make_shared<const Constant>(std::move(constant)));
 }
 
-// Element `part` of each sample in a list of parts [parts B], as [B, 1, 1, 1].
+// Returns element `part` for each sample from a list [parts B], as [B, 1, 1, 1].
 Ref each_sample(BodyBuilder& b, Ref list, const FusedAttention& f, int64_t part) {
   const Ref flat = b.reshape(list, Shape{b.desc(list).numel()});
   const Ref mine = b.slice(flat, 0, part * f.batch, (part + 1) * f.batch);
@@ -35,7 +35,7 @@ bool is_no_mask(const TensorDesc& mask, const FusedAttention& f) {
          (mask.shape.rank() == 2 && mask.shape[1] == 1 && mask.shape != Shape{f.batch, f.keys});
 }
 
-// Whether a key is seen, from a mask_index of two axes or more.
+// Returns whether each key is seen, from a mask_index with two axes or more.
 Ref seen_in_mask(BodyBuilder& b, Ref mask, const FusedAttention& f) {
   const int rank = b.desc(mask).shape.rank();
   if (rank == 2) mask = b.reshape(mask, Shape{f.batch, 1, 1, f.keys});
@@ -53,7 +53,7 @@ Ref seen_in_lengths(BodyBuilder& b, Ref mask, const FusedAttention& f) {
   return b.emit1("And", {before_end, from_start});
 }
 
-// Returns mask_index as an addend of the scores; none: it hides nothing.
+// Returns mask_index as an addend for the scores; none if it hides nothing.
 Ref mask_addend(BodyBuilder& b, Ref mask, const FusedAttention& f) {
   if (!mask || is_no_mask(b.desc(mask), f)) return {};
   const bool list = b.desc(mask).shape.rank() == 1;
@@ -63,7 +63,7 @@ Ref mask_addend(BodyBuilder& b, Ref mask, const FusedAttention& f) {
   return b.where(seen, b.scalar(dtype, 0), hidden);
 }
 
-// The mask of ONNX's Attention: the sum of all masks, or a boolean mask if that is enough.
+// Returns the mask for ONNX's Attention: the sum of all masks, or a boolean mask if that is enough.
 Ref joined_mask(BodyBuilder& b, const FusedAttention& f, const AttentionRefs& refs) {
   Ref mask = mask_addend(b, refs.mask_index, f);
   if (refs.bias) mask = mask ? b.add(refs.bias, mask) : refs.bias;
@@ -73,7 +73,7 @@ Ref joined_mask(BodyBuilder& b, const FusedAttention& f, const AttentionRefs& re
   return mask ? b.where(seen, mask, b.like(mask, -kInfinity)) : seen;
 }
 
-// Returns causality and window as an addend of the scores [queries, keys].
+// Returns causality and window as an addend [queries, keys] for the scores.
 Ref order_addend(BodyBuilder& b, const FusedAttention& f) {
   const TensorDesc desc{b.output_desc(0).dtype, {f.queries, f.keys}};
   std::vector<double> values;
@@ -97,9 +97,9 @@ Ref with_last(BodyBuilder& b, Ref x, Ref last, int64_t axis) {
   return b.emit1("Concat", {x, last}, {{"axis", axis}});
 }
 
-// [Note: one more key] A smooth softmax has one more term in its denominator: e^0, or e^sink of
-// each head. It is a key of zeros, so every query has a score of 0 there, with a value of zeros.
-// The mask adds the sink to that score. Causality must not hide this key, so it is part of the
+// [Note: one more key] A smooth softmax has one more term in the denominator: e^0, or e^sink for
+// each head. We append a key of zeros, so every query scores 0 there, with zeros as the value; the
+// mask adds the sink to that score. Causality must not hide this key, so it becomes part of the
 // mask.
 AttentionRefs with_one_more_key(BodyBuilder& b, const FusedAttention& f, AttentionRefs refs,
                                 Ref& mask) {
@@ -211,7 +211,7 @@ double mask_of(const RefTensor& mask, const FusedAttention& f, int64_t sample, i
   return seen ? 0 : f.filter;
 }
 
-// Returns the score before the softmax; minus infinity: the key is not seen.
+// Returns the score before the softmax; minus infinity if the key is not seen.
 double score_of(const FusedAttention& f, const AttentionTensors& t, int64_t sample, int64_t head,
                 int64_t query, int64_t key) {
   const bool late = f.causal && key > query;
@@ -259,9 +259,9 @@ RefTensor reference_attend(const FusedAttention& f, const AttentionTensors& t,
   return y;
 }
 
-// Attention(x, weights, bias, mask_index, past, attention_bias): the projections of q, k and v are
-// one product x weights + bias; qkv_hidden_sizes splits the columns (default: three equal parts).
-// The bias may have a row for each row of the product: an adapter of `weights` comes in with it.
+// Attention(x, weights, bias, mask_index, past, attention_bias): one product x weights + bias makes
+// q, k and v; qkv_hidden_sizes splits the columns (default: three equal parts). The bias may have a
+// row for each row of the product: an adapter for `weights` comes in that way.
 
 namespace packed_attention {
 namespace {
@@ -271,7 +271,7 @@ constexpr size_t kInputs = 7;
 
 struct Parts {
   FusedAttention f;
-  std::vector<int64_t> columns;  // of q, k and v in the product
+  std::vector<int64_t> columns;  // for q, k and v in the product
 };
 
 Result<Parts> parts(const Attributes& attributes, const Descs& in) {

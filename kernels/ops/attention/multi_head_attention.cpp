@@ -1,9 +1,9 @@
-// MultiHeadAttention and GroupQueryAttention of ONNX Runtime.
+// ONNX Runtime's MultiHeadAttention and GroupQueryAttention.
 //
 // MultiHeadAttention(query, key, value, bias, key_padding_mask, attention_bias, past_key,
-// past_value): q [B, S, D], k [B, L, D], v [B, L, D_v], with the three parts of bias added; or
-// k and v as [B, heads, L, width]; or packed: query [B, S, heads, 3, width] alone, or key
-// [B, L, heads, 2, width] without value.
+// past_value): q [B, S, D], k [B, L, D], v [B, L, D_v], each plus a part of bias. Or k and v are
+// [B, heads, L, width]. Or they are packed: query [B, S, heads, 3, width] alone, or key [B, L,
+// heads, 2, width] without value.
 
 #include <cmath>
 
@@ -16,7 +16,7 @@ namespace multi {
 
 constexpr size_t kInputs = 8;
 
-// One product holds q, k and v; one holds k and v.
+// Whether one product holds q, k and v; whether one holds k and v.
 bool packs_all(const Descs& in) { return !in[1].present(); }
 bool packs_keys(const Descs& in) { return in[1].shape.rank() == 5; }
 
@@ -77,12 +77,12 @@ Result<Descs> infer(const InferContext& c) {
   return outputs_of(f, in[0].dtype);
 }
 
-// Returns x plus its part of the bias.
+// Returns x plus part `part` of the bias.
 Ref biased(BodyBuilder& b, Ref x, const std::vector<Ref>& bias, size_t part) {
   return bias.empty() ? x : b.add(x, bias[part]);
 }
 
-// Returns part `part` of the axis in front of the last, as [B, heads, rows, width].
+// Splits the second to last axis into parts, each as [B, heads, rows, width].
 std::vector<Ref> packed_heads(BodyBuilder& b, Ref x, int64_t parts, const FusedAttention& f) {
   const std::vector<int64_t> ones(static_cast<size_t>(parts), 1);
   std::vector<Ref> made =
@@ -138,7 +138,7 @@ void body(BodyBuilder& b) {
   set_presents(b, refs);
 }
 
-// Elements of part `part` of `parts` that are packed along axis 3.
+// Reads part `part` from operands packed along axis 3.
 HeadElement packed_elements(const RefTensor& x, int64_t part) {
   return [&x, part](int64_t sample, int64_t head, int64_t row, int64_t i) {
     return x.values[ravel(x.desc.shape, {sample, row, head, part, i})];
@@ -151,7 +151,7 @@ HeadElement apart_elements(const RefTensor& x) {
   };
 }
 
-// Adds the bias of the columns from `first` on.
+// Adds the bias, which begins at column `first`.
 HeadElement plus_bias(HeadElement element, const RefTensor* bias, int64_t first, int64_t width) {
   if (bias == nullptr) return element;
   return [=](int64_t sample, int64_t head, int64_t row, int64_t i) {
@@ -195,9 +195,9 @@ void add_multi_head_attention(Registry& registry) {
 
 // GroupQueryAttention(query, key, value, past_key, past_value, seqlens_k, total_sequence_length,
 // cos_cache, sin_cache, position_ids, attention_bias, head_sink, k_scale, v_scale, q_norm_weight,
-// k_norm_weight): grouped heads, causal; without key the query holds q, k and v in each row. q and
-// k are normalized (with their weights), then rotated (do_rotary); positions count from 0.
-// seqlens_k is the number of valid keys less one: rows are padded on the right.
+// k_norm_weight): grouped heads, causal. If key is absent, each query row holds q, k and v. q and k
+// are normalized (if they have weights), then rotated (if do_rotary); positions count from 0.
+// seqlens_k is each sample's valid keys minus one: rows are padded on the right.
 
 namespace group_query_attention {
 namespace {
@@ -272,7 +272,7 @@ Status check_rotary(const Attributes& attributes, const Descs& in, const FusedAt
   return expect_shape(in[kPositions], {f.batch, f.queries}, "position_ids");
 }
 
-// The total length must be the whole prompt's, if it is known.
+// If the total length is known, it must be the whole prompt's.
 Status check_total(const InferContext& c, const FusedAttention& f) {
   const Constant* total = c.constant(kTotal);
   if (total == nullptr || total->desc.numel() != 1) return ok_status();
@@ -309,7 +309,7 @@ float norm_epsilon(const Attributes& attributes, const char* own) {
   return attributes.f(own, attributes.f("qk_norm_epsilon", 1e-6f));
 }
 
-// Rows of heads [B, S, heads width], each head normalized.
+// Normalizes each head in rows [B, S, heads width].
 Ref normalized(BodyBuilder& b, Ref x, Ref weight, const char* epsilon, int64_t heads) {
   if (!weight) return x;
   const Shape rows = b.desc(x).shape;
@@ -320,7 +320,7 @@ Ref normalized(BodyBuilder& b, Ref x, Ref weight, const char* epsilon, int64_t h
   return b.reshape(made, rows);
 }
 
-// Positions 0, 1, ... of each sample, or position_ids.
+// Returns position_ids, or 0, 1, ... for each sample.
 Ref positions(BodyBuilder& b, const FusedAttention& f) {
   if (b.input(kPositions)) return b.cast(b.input(kPositions), DType::kInt64);
   std::vector<int64_t> numbers;

@@ -1,13 +1,14 @@
-// RotaryEmbedding(x, cos, sin, positions): pairs (a, b) of a head's first rotary_embedding_dim
-// elements are rotated by the angle of their position, a' = a cos - b sin, b' = a sin + b cos; the
-// rest stays. Pairs are halves (i, i + dim / 2), or neighbours if interleaved. x is [B, heads, S,
-// D], or [B, S, heads D] with num_heads. Without positions the caches are [B, S, .]. dx is the
-// inverse rotation: the same with -sin. The caches are tables without a gradient.
+// RotaryEmbedding(x, cos, sin, positions) rotates pairs (a, b) among each head's first
+// rotary_embedding_dim elements by their position's angle: a' = a cos - b sin, b' = a sin + b cos.
+// Other elements stay. Pairs are (i, i + dim / 2), or neighbours if interleaved. x is [B, heads, S,
+// D], or [B, S, heads D] with num_heads. Caches are [rows, dim / 2], or [B, S, dim / 2] without
+// positions.
+//
+// dx is the inverse rotation: the same with -sin. The caches are tables without a gradient.
 // https://onnx.ai/onnx/operators/onnx__RotaryEmbedding.html
 //
-// com.microsoft.RotaryEmbedding(x, positions, cos, sin) has the inputs in another order; a single
-// position is the offset of the first step. Attributes scale (not 1) and is_packed_batching are
-// refused.
+// com.microsoft.RotaryEmbedding(x, positions, cos, sin) has another input order; a single position
+// is the first step's offset. It refuses a scale other than 1 and is_packed_batching.
 // https://github.com/microsoft/onnxruntime/blob/main/docs/ContribOperators.md
 #include "kernels/cpu/float_kernels.h"
 #include "kernels/cpu/parallel.h"
@@ -18,7 +19,7 @@ namespace ofsdp::kernels::ops {
 namespace rotary_embedding {
 namespace {
 
-// The places of the inputs.
+// Input indices.
 struct RotaryInputs {
   size_t cos, sin, positions;
 };
@@ -29,7 +30,7 @@ struct Extent {
   int64_t batch, heads, steps, width, dim;
   bool packed, interleaved;
 
-  // Row r in memory: the sample and the position in the sequence.
+  // Sample and sequence position for row r in memory.
   int64_t sample(int64_t r) const { return r / (heads * steps); }
   int64_t step(int64_t r) const { return packed ? r / heads % steps : r % steps; }
 };
@@ -40,7 +41,7 @@ Extent extent(const Shape& x, const Shape& cos, const Attributes& attributes) {
   e.batch = x[0];
   e.dim = attributes.i("rotary_embedding_dim", 0);
   e.heads = e.packed ? attributes.i("num_heads", 0) : x[1];
-  // com.microsoft omits num_heads if the cache gives the width of a head.
+  // com.microsoft omits num_heads if the cache gives the head width.
   if (e.packed && e.heads == 0 && e.dim == 0)
     e.heads = x[2] / std::max<int64_t>(2 * cos[cos.rank() - 1], 1);
   e.steps = e.packed ? x[1] : x[2];
@@ -50,7 +51,7 @@ Extent extent(const Shape& x, const Shape& cos, const Attributes& attributes) {
   return e;
 }
 
-// Row of the caches for row r of x.
+// Returns the cache row for row r in x.
 int64_t cache_row(const Extent& e, const auto* positions, int64_t count, int64_t r) {
   const int64_t at = e.sample(r) * e.steps + e.step(r);
   if (positions == nullptr) return at;

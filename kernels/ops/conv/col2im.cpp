@@ -1,6 +1,7 @@
-// Col2Im(x [N, C taps, L], image_shape, block_shape): adds the columns of a convolution into the
-// image: y[n, c, o s - p + k d] += x[n, c taps + k, o] for each of the L block positions o. dx =
-// the same elements of dy (ofsdp.Col2ImGrad(dy, image_shape, block_shape)), 0 in the padding.
+// Col2Im(x [N, C taps, L], image_shape, block_shape) adds convolution columns into the image: for
+// each of the L block positions o, y[n, c, o s - p + k d] += x[n, c taps + k, o], with strides s,
+// pads p and dilations d. The gradient ofsdp.Col2ImGrad(dy, image_shape, block_shape) reads the
+// same elements of dy, and 0 in the padding.
 // https://onnx.ai/onnx/operators/onnx__Col2Im.html
 #include "kernels/cpu/elementwise.h"
 #include "kernels/cpu/float_kernels.h"
@@ -19,7 +20,6 @@ struct Columns {
   Shape columns, image;
 };
 
-// `leading` is N, and C taps or C.
 Result<Columns> resolve(const Attributes& attributes, int64_t images, int64_t channels,
                         const Ints& image, const Ints& block) {
   Columns made;
@@ -68,7 +68,7 @@ Result<std::vector<TensorDesc>> infer_grad(const InferContext& c) {
   return std::vector{TensorDesc{c.inputs[0].dtype, made.columns}};
 }
 
-// Calls f(index in the columns, index in the image) for one plane of the image.
+// Calls f(column index, image index) for each tap in one image plane.
 void for_each_pair(const Window& w, int64_t plane, const auto& f) {
   for_each_tap(w, [&](int64_t out, int64_t tap, int64_t in) {
     f((plane * w.taps() + tap) * w.out_size() + out, plane * w.in_size() + in);

@@ -1,14 +1,14 @@
-// Convolutions as products of matrices, for builds without oneDNN.
+// Convolutions as matrix products, for builds without oneDNN.
 //
 // [Note: columns] For one image and group, row p of the columns holds the inputs under the window
-// at output position p: for each tap the C/group channels, zeros in the padding. With the weights
-// in the same order, W [M/group, taps x C/group]:
+// at output position p: C/group channels per tap, zeros in the padding. With the weights in the
+// same order, W [M/group, taps x C/group]:
 //
 //   y = columns W^T + b        d columns = dy W, added into dx where they came from
 //   dW = the sum over images of dy^T columns
 //
-// Images are channels-last inside; plain operands are transposed image by image. A window of one
-// tap without strides and pads needs no columns: the image has that form.
+// Images are channels last inside; plain operands are transposed image by image. A one-tap window
+// without strides and pads needs no columns: the image already has that form.
 #include <algorithm>
 #include <optional>
 
@@ -23,9 +23,10 @@
 namespace ofsdp::kernels::ops {
 namespace {
 
-constexpr int64_t kGrain = 4096;  // elements of columns worth a thread
+constexpr int64_t kGrain = 4096;  // column elements that are worth a thread
 
-// Calls f(index of the tap among all of all positions, input position or -1 in the padding).
+// Calls f(tap index, counted over all positions; input position, or -1 in the padding) for
+// positions begin to end - 1.
 void for_each_place(const Window& w, int64_t begin, int64_t end, const auto& f) {
   int64_t place = begin * w.taps();
   for (int64_t p = begin; p < end; ++p) {
@@ -45,7 +46,7 @@ void for_each_place(const Window& w, int64_t begin, int64_t end, const auto& f) 
   }
 }
 
-// The images of an operand [N, C, spatial...], which readers and writers see channels-last.
+// Reads and writes the images in an operand [N, C, spatial...] channels last, whatever the layout.
 class Images {
  public:
   Images(const TensorDesc& desc, size_t& workspace)
@@ -65,7 +66,7 @@ class Images {
     turn_->run(reinterpret_cast<const std::byte*>(operand + n * numel()), workspace + place_);
     return reinterpret_cast<const float*>(workspace + place_);
   }
-  // Returns the memory to write image n to; then comes `done`.
+  // Returns the memory for image n. The caller fills it, then calls done.
   float* write(float* operand, int64_t n, std::byte* workspace) const {
     return turn_ ? reinterpret_cast<float*>(workspace + place_) : operand + n * numel();
   }
@@ -76,7 +77,7 @@ class Images {
 
  private:
   int64_t channels_, size_;
-  size_t place_;  // in the workspace
+  size_t place_;  // offset in the workspace
   std::optional<StridedCopy> turn_, turn_back_;
 };
 
@@ -179,7 +180,7 @@ class ConvColumns {
     for (int64_t i = 0; i < positions(); ++i) std::copy_n(bias, s_.y[1], y + i * s_.y[1]);
   }
 
-  // The columns of a group.
+  // Gathers a group's columns.
   BlasFactor gather(const float* image, int64_t group, std::byte* workspace) const {
     const float* src = image + group * channels_;
     if (is_image_) return {src, s_.x[1], false};
@@ -196,7 +197,7 @@ class ConvColumns {
     return {to, inner_, false};
   }
 
-  // Threads share the channels: windows overlap.
+  // Threads split the channels, because windows overlap.
   void scatter(const float* columns, float* image) const {
     parallel_for(channels_, kGrain / (positions() * s_.window.taps()) + 1,
                  [&](int64_t begin, int64_t end) {
@@ -210,12 +211,12 @@ class ConvColumns {
   }
 
   ConvShape s_;
-  int64_t channels_, outputs_, inner_;  // of a group; the columns' width
+  int64_t channels_, outputs_, inner_;  // inputs and outputs per group; column width
   size_t bytes_ = 0;
   Images x_, y_;
   bool is_image_ = false;
   std::optional<StridedCopy> turn_, turn_back_;  // weights to [M, taps, C/group], and back
-  size_t weights_ = 0, columns_ = 0, sums_ = 0;  // places in the workspace
+  size_t weights_ = 0, columns_ = 0, sums_ = 0;  // offsets in the workspace
 };
 
 Acceptance accepts_columns(const Problem& p, const ConvShape& s) {

@@ -1,13 +1,13 @@
-// Conv: y[n, m, o] = b[m] + sum over c of m's group and taps k of w[m, c, k] x[n, c, o s - p + k
-// d]; positions outside x count as 0. dx by ofsdp.ConvGradInput(dy, w), dw and db by
-// ofsdp.ConvGradWeights(x, dy). Attribute of our own, set by fusion: ofsdp_activation="relu" (see
-// activation.h).
+// Conv: y[n, m, o] = b[m] + sum of w[m, c, k] x[n, c, o s - p + k d] over the channels c in m's
+// group and the taps k; s, p and d are strides, pads and dilations, and positions outside x count
+// as 0. ofsdp.ConvGradInput(dy, w) returns dx, ofsdp.ConvGradWeights(x, dy) returns dw and db.
+// Fusion sets an attribute that is ours: ofsdp_activation="relu" (activation.h).
 // https://onnx.ai/onnx/operators/onnx__Conv.html
 //
-// ConvTranspose: the transpose of a convolution. x [N, C, in...], w [C, M/group, kernel...]:
+// ConvTranspose: x [N, C, in...], w [C, M/group, kernel...],
 //   y[n, m, i s - p + k d] += w[c, m, k] x[n, c, i], then + b[m].
-// So y is ofsdp.ConvGradInput(x, w) of a Conv from y's shape to x's, and the gradients are the
-// other two of that Conv: dx = Conv(dy, w), dw = ofsdp.ConvGradWeights(dy, x); db = sum of dy.
+// So y is ofsdp.ConvGradInput(x, w) for the Conv that maps y's shape to x's, and that Conv gives
+// the gradients too: dx = Conv(dy, w), dw = ofsdp.ConvGradWeights(dy, x); db = sum of dy.
 // https://onnx.ai/onnx/operators/onnx__ConvTranspose.html
 
 #include <cstring>
@@ -76,7 +76,7 @@ std::vector<RefTensor> reference(const ReferenceContext& c) {
   return {y};
 }
 
-// Returns the attributes for the nodes of that Conv.
+// Returns the attributes for nodes of the Conv that ConvTranspose transposes.
 Attributes attributes_of(const ConvShape& s) {
   Attributes made = conv_attributes(s);
   made.set(kOutputsAttribute, s.window.used(s.window.out));
@@ -141,7 +141,7 @@ void add_spans(const double* bias, int64_t channels, int64_t size, int64_t begin
   for (int64_t i = begin * size; i < end * size; ++i) y[i] += bias[i / size % channels];
 }
 
-// Channels last has spans of one element.
+// Adds the bias to spans of one channel; a channels-last span has one element.
 template <typename T>
 std::unique_ptr<Kernel> with_bias(const Problem& p, std::unique_ptr<Kernel> kernel) {
   if (!p.has_in(2)) return kernel;
@@ -260,11 +260,11 @@ std::unique_ptr<Kernel> make_conv_zeros() {
   });
 }
 
-// Convolutions by plain loops, in float64, or if no library has a kernel: see conv_shape.h.
+// Convolutions by plain loops, for float64 or if no library has a kernel (conv_shape.h).
 
 namespace {
 
-// An operand [N, C, spatial...] in its layout.
+// An operand [N, C, spatial...] in either layout.
 struct Planes {
   Planes(const TensorDesc& desc)
       : channels(desc.shape[1]),
@@ -342,7 +342,7 @@ class ConvLoops {
 
   ConvShape s_;
   Planes x_, y_;
-  int64_t channels_, outputs_;  // of a group
+  int64_t channels_, outputs_;  // per group
 };
 
 template <typename T>
@@ -391,12 +391,12 @@ std::unique_ptr<Kernel> make_conv_grad_weights_loops(const Problem& p) {
   return is_double(p) ? make_grad_weights<double>(p) : make_grad_weights<float>(p);
 }
 
-// The gradients of y = conv(x, w) + b. Both nodes carry the attributes of Conv, explicit pads,
+// The gradients of y = conv(x, w) + b. Both nodes have Conv's attributes with explicit pads, and
 // x_shape and w_shape.
 //
-// ofsdp.ConvGradInput(dy, w) -> dx: dx[n, c, i] = sum over (m, o, k) that read i of w dy.
-// ofsdp.ConvGradWeights(x, dy) -> dw, db: dw[m, c, k] = sum over (n, o) of x[.. o s - p + k d] dy,
-// db[m] = sum over (n, o) of dy, computed only if wanted.
+// ofsdp.ConvGradInput(dy, w) -> dx: dx[n, c, i] = sum of w dy over all (m, o, k) that read i.
+// ofsdp.ConvGradWeights(x, dy) -> dw, db: dw[m, c, k] = sum of x[n, c, o s - p + k d] dy[n, m, o]
+// over (n, o); db[m] = sum of dy over (n, o), computed only if wanted.
 
 namespace {
 
@@ -422,7 +422,7 @@ std::vector<RefTensor> input_reference(const ReferenceContext& c) {
 void conv_grad_input_body(BodyBuilder& b) {
   const ConvShape s = conv_of_grad(b.attributes());
   const Window& w = s.window;
-  std::vector<int64_t> rest;  // positions after the last that a window sees
+  std::vector<int64_t> rest;  // input positions after the last window
   for (size_t axis = 3 - static_cast<size_t>(w.axes); axis < 3; ++axis) {
     const int64_t reached = w.position(axis, w.out[axis] - 1, w.kernel[axis] - 1) + 1;
     rest.push_back(w.in[axis] + w.pads_end[axis] - reached);
@@ -458,8 +458,8 @@ std::vector<RefTensor> weights_reference(const ReferenceContext& c) {
   return {dw, db};
 }
 
-// dw as a convolution of x by dy: samples become channels, taps become positions. Strides may leave
-// positions after the taps; they are cut off.
+// Computes dw as a convolution of x by dy: samples act as channels, and the result's positions are
+// the taps. Strides may leave positions after the taps; they are cut off.
 Ref weights_of_group(BodyBuilder& b, const ConvShape& s, Ref x, Ref dy) {
   const Window& w = s.window;
   std::vector<int64_t> swapped{1, 0};

@@ -1,4 +1,4 @@
-// Shared by Conv and the two gradients: the sizes of the problem, and the kernels.
+// Conv and the two gradients: sizes and kernels.
 //
 // x [N, C, spatial...], w [M, C/group, kernel...], bias [M], y [N, M, outputs...]; 1 to 3 spatial
 // axes.
@@ -12,17 +12,17 @@ namespace ofsdp::kernels::ops {
 
 Result<ConvShape> infer_conv(const Attributes& attributes, const Shape& x, const Shape& w);
 ConvShape known_conv(const Attributes& attributes, const Shape& x, const Shape& w);
-ConvShape conv_of(const Problem& problem);  // of a Conv
+ConvShape conv_of(const Problem& problem);  // for a Conv node
 
-// Converts the sizes to the attributes of a gradient node, and back.
+// Converts sizes to the attributes of a gradient node, and back.
 Attributes conv_attributes(const ConvShape& shape);
 ConvShape conv_of_grad(const Attributes& attributes);
 
-// Returns whether some operand is empty: then the gradients are zeros, which this kernel writes.
+// Returns whether an operand is empty: the gradients are then zeros, which make_conv_zeros writes.
 bool sums_nothing(const ConvShape& shape);
 std::unique_ptr<Kernel> make_conv_zeros();
 
-// Calls f(index in x, index in w, index in y) for every product of the definition.
+// Calls f(index in x, index in w, index in y) for each product in the definition.
 void for_each_product(const ConvShape& s, const auto& f) {
   const int64_t channels = s.x[1] / s.group;
   const int64_t outputs = s.y[1] / s.group;
@@ -39,18 +39,19 @@ void for_each_product(const ConvShape& s, const auto& f) {
   });
 }
 
-// --- kernels, and plain loops for types that no library has ---
+// --- kernels ---
 //
-// Kernels of Conv (x, w, optional b -> y), ofsdp.ConvGradInput (dy, w -> dx) and
-// ofsdp.ConvGradWeights (x, dy -> dw, optional db), with the attributes of these nodes, in any
-// layout. The loops take float32 and float64.
+// For Conv (x, w, optional b -> y), ofsdp.ConvGradInput (dy, w -> dx) and ofsdp.ConvGradWeights (x,
+// dy -> dw, optional db), in any layout. A problem has the attributes of the node.
+//
+// Plain loops, for types that no library has: float32 and float64.
 
 Acceptance accepts_conv_loops(const Problem& problem);
 std::unique_ptr<Kernel> make_conv_loops(const Problem& problem);
 std::unique_ptr<Kernel> make_conv_grad_input_loops(const Problem& problem);
 std::unique_ptr<Kernel> make_conv_grad_weights_loops(const Problem& problem);
 
-// oneDNN's.
+// oneDNN's kernels.
 Acceptance onednn_accepts_conv(const Problem& problem);
 std::unique_ptr<Kernel> make_onednn_conv(const Problem& problem);
 Acceptance onednn_accepts_conv_grad_input(const Problem& problem);
@@ -58,15 +59,15 @@ std::unique_ptr<Kernel> make_onednn_conv_grad_input(const Problem& problem);
 Acceptance onednn_accepts_conv_grad_weights(const Problem& problem);
 std::unique_ptr<Kernel> make_onednn_conv_grad_weights(const Problem& problem);
 
-// As products of matrices ([Note: columns]): float32.
+// Matrix products ([Note: columns]): float32.
 Acceptance columns_accept_conv(const Problem& problem);
 std::unique_ptr<Kernel> make_columns_conv(const Problem& problem);
 Acceptance columns_accept_conv_grad(const Problem& problem);
 std::unique_ptr<Kernel> make_columns_conv_grad_input(const Problem& problem);
 std::unique_ptr<Kernel> make_columns_conv_grad_weights(const Problem& problem);
 
-// Winograd's filtering ([Note: Winograd]): 3 x 3 taps, channels last, float32 and the 16-bit floats
-// that oneDNN does not multiply as such.
+// Winograd's filtering ([Note: Winograd]): 3 x 3 taps, channels last, float32; 16-bit floats if
+// oneDNN has no instructions for them here.
 Acceptance winograd_accepts_conv(const Problem& problem);
 std::unique_ptr<Kernel> make_winograd_conv(const Problem& problem);
 Acceptance winograd_accepts_conv_grad_input(const Problem& problem);
@@ -74,7 +75,7 @@ std::unique_ptr<Kernel> make_winograd_conv_grad_input(const Problem& problem);
 Acceptance winograd_accepts_conv_grad_weights(const Problem& problem);
 std::unique_ptr<Kernel> make_winograd_conv_grad_weights(const Problem& problem);
 
-// oneDNN's kernels, or columns if it has none, for operators that put them into their own.
+// oneDNN's kernel, or columns if oneDNN has none, for operators that wrap a convolution.
 template <auto onednn_accepts, auto onednn_create, auto else_accepts, auto else_create>
 struct LibraryConv {
   static Acceptance accepts(const Problem& p) {

@@ -1,7 +1,7 @@
 // DeformConv(X [N, C, H, W], W [M, C / group, kH, kW], offset, B, mask): a convolution that reads X
-// between pixels. Tap k of output place p reads at the place of an ordinary convolution plus offset
-// [N, offset_group, kH kW, (y, x), oH oW], linearly between 4 pixels and 0 outside, times mask [N,
-// offset_group, kH kW, oH oW]. A channel belongs to one of offset_group groups.
+// between pixels. Tap k for output position p reads where an ordinary convolution would, plus
+// offset [N, offset_group, kH kW, (y, x), oH oW]: linearly between 4 pixels, 0 outside, times mask
+// [N, offset_group, kH kW, oH oW]. Channels are split into offset_group groups.
 //
 // It has no kernel: the body is GridSample, Mul and MatMul, so all operands have gradients. Two
 // spatial axes. https://onnx.ai/onnx/operators/onnx__DeformConv.html
@@ -22,7 +22,7 @@ struct DeformShape {
   int64_t group, offset_group, taps, places;
   std::vector<int64_t> strides, dilations, pads;
 
-  // Returns the place of tap k of output place p on `axis` (0: y) without its offset.
+  // Returns where tap k reads for output position p along `axis` (0: y), before the offset.
   double base(int64_t k, int64_t p, size_t axis) const {
     const int64_t tap = axis == 0 ? k / w[3] : k % w[3], place = axis == 0 ? p / y[3] : p % y[3];
     return static_cast<double>(place * strides[axis] + tap * dilations[axis] - pads[axis]);
@@ -74,13 +74,13 @@ Ref numbers(BodyBuilder& b, DType dtype, const Shape& shape, const std::vector<d
   return b.constant(std::make_shared<const Constant>(Constant{desc, std::move(bytes)}));
 }
 
-// X is padded with zeros to sizes that are powers of two: then the coordinates of whole pixels
-// (offsets of 0) are exact.
+// X is padded with zeros until the sizes are powers of two: coordinates of whole pixels (offset 0)
+// are then exact.
 int64_t filled(int64_t size) {
   return static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(size)));
 }
 
-// GridSample's coordinates (x, y) of all taps and places: (2 place + 1) / size - 1.
+// Returns GridSample's coordinates (x, y) for all taps and positions: (2 position + 1) / size - 1.
 Ref grid(BodyBuilder& b, const DeformShape& s) {
   const DType dtype = b.desc(b.input(2)).dtype;
   std::vector<double> base;
@@ -120,7 +120,7 @@ void body(BodyBuilder& b) {
 
 // --- reference ---
 
-// X of one plane between its pixels.
+// Returns X between the pixels of one plane.
 double value_at(const DeformShape& s, const RefTensor& x, int64_t plane, double v, double h) {
   double sum = 0;
   for (double row = std::floor(v); row <= std::floor(v) + 1; ++row) {

@@ -1,10 +1,10 @@
 // com.microsoft.FusedConv(X, W, B, Z): Conv, plus Z, then the operator that attribute activation
-// names, with the numbers of activation_params as the attributes.
+// names, with the numbers in activation_params as attributes.
 //
-// com.microsoft.NhwcConv(X, W, B) and NhwcFusedConv(X, W, B, Z): the same with X, Y and Z channels
-// last, [N, spatial..., C]. W is [M, kernel..., C / group], as ONNX Runtime's `transformers` tool
-// writes it, or [M, C / group, kernel...]: attribute kNhwcWeightsLast says which
-// (importer/passes/specialize.h). Without it W is the first unless the second alone fits.
+// com.microsoft.NhwcConv(X, W, B) and NhwcFusedConv(X, W, B, Z): the same if X, Y and Z are
+// channels last, [N, spatial..., C]. W is [M, kernel..., C / group], as ONNX Runtime's
+// `transformers` tool writes it, or [M, C / group, kernel...]: attribute kNhwcWeightsLast says
+// which (importer/passes/specialize.h). Without it, W is the former unless only the latter fits.
 //
 // None has a kernel: the bodies are Conv between Transposes, Add and the activation.
 // https://github.com/microsoft/onnxruntime/blob/main/docs/ContribOperators.md
@@ -31,7 +31,7 @@ Attributes without_activation(const Attributes& attributes) {
   return made;
 }
 
-// The perm that moves the last axis to axis 1, and its inverse.
+// Returns the perm that moves the last axis to axis 1; then the inverse.
 std::vector<int64_t> channels_to_front(int rank) {
   std::vector<int64_t> order{0, rank - 1};
   for (int64_t axis = 1; axis + 1 < rank; ++axis) order.push_back(axis);
@@ -50,7 +50,7 @@ Shape permuted(const Shape& shape, const std::vector<int64_t>& order) {
   return Shape(axes);
 }
 
-// Returns whether W, with its channels on axis 1, has the channels of X and the node's kernel.
+// Returns whether W, if the channels are on axis 1, matches X's channels and the node's kernel.
 bool fits(const Shape& w, int64_t channels, const Attributes& attributes) {
   const std::vector<int64_t> kernel(w.axes().begin() + 2, w.axes().end());
   return w[1] * attributes.i("group", 1) == channels &&
@@ -106,7 +106,7 @@ void body(BodyBuilder& b) {
   b.set_output(0, last ? b.transpose(y, channels_to_back(rank)) : y);
 }
 
-// Returns the values of `x` in another order of axes.
+// Returns x with the axes in another order.
 RefTensor permuted(const RefTensor& x, const std::vector<int64_t>& order) {
   RefTensor made = zeros({x.desc.dtype, permuted(x.desc.shape, order)});
   for (int64_t i = 0; i < made.desc.numel(); ++i) {

@@ -9,7 +9,7 @@ using Ints = std::vector<int64_t>;
 
 int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
-// out and pads of one axis; `span` is the reach of the dilated kernel.
+// Sets out and pads for one axis. `span` is how far the dilated kernel reaches.
 void resolve_axis(Window& w, size_t axis, const std::string& auto_pad, bool ceil_mode) {
   const int64_t stride = w.strides[axis];
   const int64_t span = (w.kernel[axis] - 1) * w.dilations[axis] + 1;
@@ -21,9 +21,10 @@ void resolve_axis(Window& w, size_t axis, const std::string& auto_pad, bool ceil
     return;
   }
   const int64_t room = w.in[axis] + w.pads_begin[axis] + w.pads_end[axis] - span;
-  const int64_t last = room + (ceil_mode ? stride - 1 : 0);  // ceil_mode: a window may reach out
+  // With ceil_mode, the last window may reach past the padding.
+  const int64_t last = room + (ceil_mode ? stride - 1 : 0);
   w.out[axis] = last < 0 ? 0 : last / stride + 1;
-  // A window that would start in the padding after the input is left out.
+  // Drops a window that would start in the padding after the input.
   if (ceil_mode && (w.out[axis] - 1) * stride >= w.in[axis] + w.pads_begin[axis]) --w.out[axis];
 }
 
@@ -105,7 +106,7 @@ Attributes window_attributes(const Window& w) {
 
 namespace {
 
-// One spatial axis: the size of y and the padding at its beginning.
+// One spatial axis: y's size and the padding in front.
 struct Axis {
   int64_t size = 0, pad = 0;
 };
@@ -135,7 +136,7 @@ Result<Given> given(const Attributes& attributes, const Shape& x, const Shape& w
   OFSDP_ASSIGN_OR_RETURN(g.output_padding,
                          window_values(attributes, "output_padding", count, 0, 0));
   g.output_shape = attributes.ints("output_shape");
-  if (g.output_shape.size() == count + 2) {  // N and C may stand in front
+  if (g.output_shape.size() == count + 2) {  // N and C may come first
     g.output_shape.erase(g.output_shape.begin(), g.output_shape.begin() + 2);
   }
   if (!g.output_shape.empty() && g.output_shape.size() != count) {

@@ -1,8 +1,8 @@
-// The sliding window of Conv and the poolings: the numbers with auto_pad resolved, always for three
-// spatial axes (one and two axes have leading axes of size 1), so that loops are written once.
+// The sliding window of Conv and pooling, with auto_pad resolved. It always has three spatial axes
+// (if an operator has fewer, leading axes have size 1), so loops are written once.
 //
-// Attributes read: kernel_shape, strides, dilations, pads, auto_pad, ceil_mode, as ONNX defines
-// them. Errors: kInput that names the attribute, expected and found.
+// Reads kernel_shape, strides, dilations, pads, auto_pad and ceil_mode, as ONNX defines them.
+// Returns kInput errors that name the attribute, expected and found.
 #pragma once
 
 #include <array>
@@ -12,14 +12,14 @@
 
 namespace ofsdp::kernels::ops {
 
-// Attribute of our own, of the convolutions in the gradient of ConvTranspose: the output positions
-// of each axis, if an output shape leaves room for more.
+// Our own attribute for convolutions in ConvTranspose's gradient: output positions per axis, if an
+// output shape leaves room for more.
 inline constexpr const char* kOutputsAttribute = "ofsdp_outputs";
 
 struct Window {
   using Axes = std::array<int64_t, 3>;
 
-  int axes = 0;          // spatial axes the operator really has, 1 to 3
+  int axes = 0;          // spatial axes that the operator has, 1 to 3
   Axes in{1, 1, 1};      // input positions
   Axes out{1, 1, 1};     // output positions
   Axes kernel{1, 1, 1};  // taps
@@ -31,33 +31,34 @@ struct Window {
   int64_t taps() const { return kernel[0] * kernel[1] * kernel[2]; }
   int64_t in_size() const { return in[0] * in[1] * in[2]; }
   int64_t out_size() const { return out[0] * out[1] * out[2]; }
-  // The input position that output `o` sees through tap `k`; outside 0..in-1 is padding.
+  // Returns the input position that output `o` sees through tap `k`; outside 0..in-1 is padding.
   int64_t position(size_t axis, int64_t o, int64_t k) const {
     return o * strides[axis] - pads_begin[axis] + k * dilations[axis];
   }
-  // The axes the operator has, of any of the members above.
+  // Returns `values` for the axes that the operator has.
   std::vector<int64_t> used(const Axes& values) const {
     return {values.end() - axes, values.end()};
   }
 };
 
-// An attribute with `count` values of at least `least`, or `otherwise` in each place if absent.
+// Returns an attribute with `count` values, each at least `least`; `otherwise` for all if it is
+// absent.
 Result<std::vector<int64_t>> window_values(const Attributes& attributes, const char* name,
                                            size_t count, int64_t least, int64_t otherwise);
 
-// `x` is [N, C, spatial...], `kernel` the taps of each spatial axis.
+// `x` is [N, C, spatial...]; `kernel` has the taps per spatial axis.
 Result<Window> resolve_window(const Attributes& attributes, const Shape& x,
                               const std::vector<int64_t>& kernel);
 
-// The same for attributes that infer has checked.
+// REQUIRES: infer has checked the attributes.
 Window known_window(const Attributes& attributes, const Shape& x,
                     const std::vector<int64_t>& kernel);
 
-// Returns strides, dilations and pads as explicit attributes (no auto_pad), as gradients have them.
+// Returns strides, dilations and pads as a gradient node has them: explicit, without auto_pad.
 Attributes window_attributes(const Window& window);
 
-// Over all taps of all outputs of one image and channel, padding left out:
-// f(output index, tap index, input index).
+// Calls f(output index, tap index, input index) for all taps of all outputs in one image and
+// channel, except for padding.
 void for_each_tap(const Window& w, const auto& f) {
   int64_t output = 0;
   for (int64_t d = 0; d < w.out[0]; ++d) {
@@ -77,18 +78,17 @@ void for_each_tap(const Window& w, const auto& f) {
   }
 }
 
-// The numbers of a convolution: x [N, C, spatial...], w [M, C/group, kernel...],
-// y [N, M, outputs...].
+// A convolution's sizes: x [N, C, spatial...], w [M, C/group, kernel...], y [N, M, outputs...].
 struct ConvShape {
   Shape x, w, y;
   int64_t group = 1;
   Window window;
 };
 
-// Describes a ConvTranspose as the Conv from its y to its x: `x` of the ConvShape is the shape of
-// ConvTranspose's output, `y` the shape of the input. Attributes read: strides, dilations, pads,
-// auto_pad, output_padding, output_shape, group, as ONNX defines them. Errors: kInput that names
-// the attribute.
+// Describes a ConvTranspose as the Conv from its output to its input: in the result, `x` is the
+// shape of ConvTranspose's output and `y` that of the input. Reads strides, dilations, pads,
+// auto_pad, output_padding, output_shape and group, as ONNX defines them. Returns kInput errors
+// that name the attribute.
 Result<ConvShape> infer_transposed(const Attributes& attributes, const Shape& x, const Shape& w);
 ConvShape known_transposed(const Attributes& attributes, const Shape& x, const Shape& w);
 

@@ -1,15 +1,15 @@
-// The transforms of Winograd's minimal filtering F(2 x 2, 3 x 3), all of them sums and differences:
+// Winograd's minimal filtering F(2 x 2, 3 x 3), with transforms that are sums and differences:
 //
 //   y = A^T [(G g G^T) * (B^T d B)] A        * element by element
 //
-// g: 3 x 3 weights; d: the 4 x 4 inputs from which they make the 2 x 2 outputs y: 16 products in
-// place of 36. Between the transforms an element of a tile is one of 16 planes, so that sums over
-// channels are 16 products of matrices. The transforms multiply by 0, 1 and 1/2 alone, so the
-// rounding error is about as large as the plain sum's. Lavin and Gray, Fast Algorithms for
-// Convolutional Neural Networks, 2015,
+// g: 3 x 3 weights; d: the 4 x 4 inputs that make the 2 x 2 outputs y, in 16 products instead of
+// 36. Between the transforms, element k of every tile lies in plane k (of 16), so summing over
+// channels is 16 matrix products. The transforms multiply only by 0, 1 and 1/2, so the rounding
+// error is about as large as a plain sum's. Lavin and Gray, Fast Algorithms for Convolutional
+// Neural Networks, 2015,
 // https://arxiv.org/abs/1509.09308
 //
-// Pixels are channels last, of float, BFloat16 or Half (T); planes are float.
+// Pixels are channels last: float, BFloat16 or Half (T); planes are float.
 
 #include <algorithm>
 #include <cstdint>
@@ -25,9 +25,9 @@
 namespace ofsdp::kernels::ops {
 namespace {
 
-inline constexpr int64_t kTilePlanes = 16;  // elements of a transformed tile
-inline constexpr int64_t kTileStep = 2;     // from a tile to the next
-inline constexpr int64_t kTileInputs = 4;   // of an axis
+inline constexpr int64_t kTilePlanes = 16;  // elements in a transformed tile
+inline constexpr int64_t kTileStep = 2;     // from one tile to the next
+inline constexpr int64_t kTileInputs = 4;   // along an axis
 
 // Images [count, height, width, channels].
 struct PixelShape {
@@ -35,17 +35,17 @@ struct PixelShape {
   int64_t numel() const { return count * height * width * channels; }
 };
 
-// Some pixels of an image: rows `row` elements apart, pixels `channels` apart.
+// Pixels of an image: rows lie `row` elements apart, pixels `channels` apart.
 template <typename T>
 struct Pixels {
   T* data = nullptr;
   int64_t row = 0, channels = 0;
 };
 
-// The plane of A dy A^T that holds the sum of each tile of dy.
+// The plane of A dy A^T that holds each dy tile's sum.
 inline constexpr int64_t kSumPlane = 5;
 
-constexpr int64_t kFilterGrain = 64;  // channels by outputs worth a thread
+constexpr int64_t kFilterGrain = 64;  // channels times outputs that are worth a thread
 
 struct Four {
   float a, b, c, d;
@@ -57,7 +57,7 @@ struct Two {
   float a, b;
 };
 
-// One axis of each transform.
+// Each transform along one axis.
 inline Four of_inputs(float a, float b, float c, float d) { return {a - c, b + c, c - b, b - d}; }
 inline Two of_outputs(float a, float b, float c, float d) { return {a + b + c, b - c - d}; }
 inline Four of_output_gradients(float a, float b) { return {a, a + b, a - b, -b}; }
@@ -128,7 +128,7 @@ OFSDP_MULTIARCH void output_gradients(const T* __restrict dy, int64_t row, int64
 }
 
 constexpr int64_t kLanes = 16, kTaps = 9;
-using Taps = float[kTaps][kLanes];  // of some weights side by side
+using Taps = float[kTaps][kLanes];  // several weights side by side
 
 OFSDP_MULTIARCH void weights(const Taps& g, float* __restrict planes, int64_t plane,
                              int64_t count) {
@@ -170,7 +170,7 @@ OFSDP_MULTIARCH void weight_gradients(const float* __restrict planes, int64_t pl
   }
 }
 
-// sums[c] += every row of rows [count, channels].
+// Adds every row of rows [count, channels] to sums.
 OFSDP_MULTIARCH void add_rows(const float* __restrict rows, int64_t count, int64_t channels,
                               double* __restrict sums) {
   for (int64_t i = 0; i < count; ++i) {
@@ -178,26 +178,26 @@ OFSDP_MULTIARCH void add_rows(const float* __restrict rows, int64_t count, int64
   }
 }
 
-// planes[k * plane + c] = (B^T d B)[k] of channel c.
+// planes[k * plane + c] = (B^T d B)[k] for each channel c.
 template <typename T>
 void transform_inputs(const Pixels<const T>& d, float* planes, int64_t plane) {
   inputs(d.data, d.row, d.channels, planes, plane);
 }
 
-// y = A^T m A + bias of each channel c, m[k] = planes[k * plane + c].
+// y = A^T m A + bias for each channel c, with m[k] = planes[k * plane + c].
 template <typename T>
 void transform_outputs(const float* planes, int64_t plane, const float* bias, const Pixels<T>& y) {
   outputs(planes, plane, bias, y.data, y.row, y.channels);
 }
 
-// planes = A dy A^T: the transpose of transform_outputs.
+// planes = A dy A^T: transposes transform_outputs.
 template <typename T>
 void transform_output_gradients(const Pixels<const T>& dy, float* planes, int64_t plane) {
   output_gradients(dy.data, dy.row, dy.channels, planes, plane);
 }
 
-// w [outputs, channels, 3, 3]. planes [16, channels, outputs] = G w G^T; or, for the gradient of
-// the inputs, [16, outputs, channels] of w turned by half a turn.
+// Transforms w [outputs, channels, 3, 3]: planes [16, channels, outputs] = G w G^T; or, for the
+// input gradient, planes [16, outputs, channels] from w turned by 180 degrees.
 template <typename T>
 void transform_weights(const T* w, int64_t outputs, int64_t channels, bool turned, float* planes) {
   const int64_t rows = turned ? outputs : channels, columns = turned ? channels : outputs;
@@ -217,7 +217,7 @@ void transform_weights(const T* w, int64_t outputs, int64_t channels, bool turne
   });
 }
 
-// dw = G^T planes G of planes [16, channels, outputs].
+// dw = G^T planes G, for planes [16, channels, outputs].
 template <typename T>
 void transform_weight_gradients(const float* planes, int64_t outputs, int64_t channels, T* dw) {
   parallel_each(channels, kFilterGrain / outputs + 1, [&](int64_t c) {
@@ -233,31 +233,27 @@ void transform_weight_gradients(const float* planes, int64_t outputs, int64_t ch
   });
 }
 
-// Convolutions of 3 x 3 taps by Winograd's minimal filtering: 16 products where
-// the definition has 36.
-//
-// [Note: Winograd] The output is cut into tiles of 2 x 2 that see 4 x 4 inputs; a block of tiles is
+// [Note: Winograd] The output is cut into 2 x 2 tiles that see 4 x 4 inputs; a block of tiles is
 // transformed into 16 planes [tiles, channels], which fit the cache:
 //
 //   y:   planes of x, times transformed weights [channels, outputs], back into tiles of y
-//   dx:  the same of dy, with the weights turned by half a turn, padded by 2 less the pads of x
-//   dw:  planes of x transposed times planes of dy, added up over the blocks, and back once
+//   dx:  the same with dy for x, weights turned by 180 degrees, and pads of 2 minus x's pads
+//   dw:  transposed planes of x times planes of dy, summed over the blocks, transformed back once
 //
-// An infinity or NaN reaches all outputs of its tiles, also outputs with windows that do not see
-// it.
+// An infinity or NaN reaches all outputs in its tile, even outputs with windows that do not see it.
 //
-// Threads share the blocks; each adds up dw by itself, then come their sums in order.
+// Threads share the blocks. Each sums dw by itself; then the sums are added in order.
 
-constexpr int64_t kBlockFloats = int64_t{1} << 18;  // of both kinds of planes: a cache of 1 MiB
+constexpr int64_t kBlockFloats = int64_t{1} << 18;  // in both kinds of planes: a 1 MiB cache
 constexpr int64_t kBlockTiles = 64;                 // at least, however many channels there are
 
-// Fewer channels or tiles than these, and the transforms cost more than they save: measured with
-// 16 to 512 channels and 7 to 56 rows, AVX2 and AVX-512.
+// With fewer channels or tiles, the transforms cost more than they save: measured with 16 to 512
+// channels and 7 to 56 rows, on AVX2 and AVX-512.
 constexpr int64_t kFewestChannels = 16, kFewestOfBoth = 48, kFewestTiles = 128;
-constexpr int64_t kMaxSums = int64_t{1} << 26;  // elements of all threads' sums of dw
+constexpr int64_t kMaxSums = int64_t{1} << 26;  // elements in all threads' sums of dw
 
-// Returns the tile at a place; if a part lies outside the image, a copy in `patch` with zeros
-// there.
+// Returns the tile at a position. If it reaches outside the image, returns a copy in `patch` with
+// zeros there.
 template <typename T>
 Pixels<const T> tile_at(const T* image, const PixelShape& s, int64_t top, int64_t left,
                         int64_t size, T* patch) {
@@ -276,7 +272,7 @@ Pixels<const T> tile_at(const T* image, const PixelShape& s, int64_t top, int64_
   return {patch, size * s.channels, s.channels};
 }
 
-// The tiles of the outputs of a convolution, in blocks.
+// Output tiles of a convolution, in blocks.
 class Tiles {
  public:
   // `pad_top` and `pad_left`: rows and columns of zeros before the inputs.
@@ -298,10 +294,10 @@ class Tiles {
   const PixelShape& in() const { return in_; }
   const PixelShape& out() const { return out_; }
   int64_t blocks() const { return blocks_; }
-  int64_t size() const { return size_; }  // tiles of a block; the last may have fewer
+  int64_t size() const { return size_; }  // tiles per block; the last may have fewer
   int64_t of_block(int64_t block) const { return std::min(size_, tiles_ - block * size_); }
 
-  // f(index in the block, image, top, left) for its tiles of outputs.
+  // Calls f(index in the block, image, top, left) for each output tile in the block.
   void for_each(int64_t block, const auto& f) const {
     const int64_t first = block * size_;
     for (int64_t i = 0; i < of_block(block); ++i) {
@@ -310,7 +306,7 @@ class Tiles {
     }
   }
 
-  // Planes [16, size, channels] of a block's inputs.
+  // Writes a block's inputs as planes [16, size, channels].
   template <typename T>
   void read_inputs(int64_t block, const T* x, float* planes, T* patch) const {
     const int64_t plane = size_ * in_.channels, image = in_.numel() / in_.count;
@@ -364,7 +360,7 @@ class Tiles {
   int64_t blocks_ = 0, size_ = 0;
 };
 
-// The workspace: buffers that all threads share, then buffers of each thread.
+// The workspace: buffers that all threads share, then each thread's buffers.
 class Buffers {
  public:
   Buffers(const Tiles& t, int64_t shared, int64_t sums, size_t scratch) : shared_(bytes(shared)) {
@@ -384,13 +380,13 @@ class Buffers {
   float* sums(std::byte* w, int slot) const { return floats(w, slot, sums_); }
   float* inputs(std::byte* w, int slot) const { return floats(w, slot, inputs_); }
   float* outputs(std::byte* w, int slot) const { return floats(w, slot, outputs_); }
-  template <typename T>  // at most 4 bytes each
+  template <typename T>  // at most 4 bytes
   T* patch(std::byte* w, int slot) const {
     return reinterpret_cast<T*>(at(w, slot) + patch_);
   }
   std::byte* scratch(std::byte* w, int slot) const { return at(w, slot) + scratch_; }
 
-  // f(slot, block): the blocks, dealt to the threads.
+  // Deals the blocks to the threads and calls f(slot, block) for each.
   void for_blocks(int64_t blocks, const auto& f) const {
     parallel_each(slots_, 1, [&](int64_t slot) {
       for (int64_t b = blocks * slot / slots_; b < blocks * (slot + 1) / slots_; ++b) {
@@ -420,7 +416,7 @@ class Buffers {
   int slots_ = 0;
 };
 
-// y = conv(x, w) + bias, or, with the weights turned, dx of dy: whatever `tiles` takes for inputs.
+// y = conv(x, w) + bias or, if the weights are turned, dx from dy; `tiles` takes either as inputs.
 template <typename T>
 class WinogradConv {
  public:
@@ -514,7 +510,7 @@ class WinogradGradWeights {
   }
 
   Tiles tiles_;
-  int64_t sums_;  // of weights; sums of the bias, in double, follow
+  int64_t sums_;  // weight sums; bias sums, in double, follow
   TileProduct<float> product_;
   Buffers buffers_;
 };
@@ -529,11 +525,12 @@ Tiles tiles_of_grad_input(const ConvShape& s) {
   return {pixels_of(s.y), pixels_of(s.x), 2 - s.window.pads_begin[1], 2 - s.window.pads_begin[2]};
 }
 
-// `one` and `other`: the operands that are images; `library_accepts`: oneDNN's answer.
+// `one` and `other` are the image operands; `library_accepts` is oneDNN's answer.
 Acceptance accepts(const Problem& p, const ConvShape& s, const TensorDesc& one,
                    const TensorDesc& other, Acceptance (*library_accepts)(const Problem&)) {
   const Window& w = s.window;
-  if (!onednn::is_present()) return Acceptance::refuse(onednn::kNoOneDnn);  // not measured
+  // Measured only against oneDNN.
+  if (!onednn::is_present()) return Acceptance::refuse(onednn::kNoOneDnn);
   const DType dtype = p.in(0).dtype;
   const bool is_half = dtype != DType::kFloat32;
   if (!p.all_dtype(dtype) || !is_32_or_16_bit_float(dtype)) {

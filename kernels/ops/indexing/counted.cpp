@@ -1,21 +1,21 @@
-// Operators with a number of results that the data decide: counted slices, Compress, NonZero.
+// Operators with a result count that depends on the data: counted slices, Compress, NonZero.
 //
-// Operators over a bounded axis (importer/passes/bounded_axes.h): attribute axis, and attribute
-// factor f: the first f * count slices along it exist, the others are padding. Input 1 is the
+// Operators over a bounded axis (importer/passes/bounded_axes.h): along attribute axis, the first
+// factor * count slices exist (factor is an attribute too); the others are padding. Input 1 is the
 // count, int64[1], known at run time.
 //
-//   ofsdp.KeepCounted(x, count)      the slices of x that exist, zeros for the padding; dx is the
-//                                    same of dy
-//   ofsdp.RequireCount(x, count)     x, if exactly `expected` (an attribute) of its slices exist,
-//                                    for a graph into which its exporter has written that number;
-//                                    another number ends the run. dx = dy
+//   ofsdp.KeepCounted(x, count)      returns x with zeros in the padding; dx does the same to dy
+//   ofsdp.RequireCount(x, count)     returns x if exactly `expected` (an attribute) slices exist,
+//                                    for a graph in which the exporter fixed that number; another
+//                                    number ends the run. dx = dy
 //   ofsdp.ScatterIndices(indices, count)
-//                                    attribute dims: the indices of a scatter into data with one
-//                                    more slice at the end of the first addressed axis. Tuples of
-//                                    dims.size() components are in the last axis of indices (one
-//                                    component: any shape, each element is a tuple). Existing
-//                                    slices keep theirs, counted from the front; padding goes to
-//                                    the extra slice: (dims[0], 0, ...). No gradient
+//                                    returns the indices for a scatter into data that has one more
+//                                    slice at the end of the first addressed axis. Attribute dims.
+//                                    The last axis of indices holds tuples of dims.size()
+//                                    components (one component: any shape, each element is a
+//                                    tuple). Indices of existing slices stay, counted from the
+//                                    front; padding goes to the extra slice: (dims[0], 0, ...).
+//                                    No gradient
 
 #include <algorithm>
 
@@ -107,7 +107,7 @@ Result<std::vector<TensorDesc>> scatter_indices_infer(const InferContext& c) {
   return infer_counted(c);
 }
 
-// Maps element i by its component in the tuple and by whether its slice exists.
+// Maps element i by the component in its tuple and by whether its slice exists.
 struct Rule {
   Lines lines;
   std::vector<int64_t> dims;
@@ -165,9 +165,9 @@ void add_counted(Registry& registry) {
                            {{"loops", accepts_plain, scatter_indices_create}}, {.min_inputs = 2}));
 }
 
-// Compress(x, condition), attribute axis: the slices of x along the axis (the elements of x laid
-// flat if it is absent) where the condition, which may be shorter, is true. The shape depends on
-// the condition, which must be known while planning. Any dtype. dx is dy put back, zeros elsewhere.
+// Compress(x, condition), attribute axis: keeps the slices of x along the axis (without it, the
+// elements of x laid flat) where the condition is true; the condition may be shorter. It decides
+// the shape, so it must be known while planning. Any dtype. dx is dy put back, zeros elsewhere.
 // https://onnx.ai/onnx/operators/onnx__Compress.html
 
 namespace compress {
@@ -181,7 +181,7 @@ std::vector<int64_t> kept_by(const Constant& condition) {
   return kept;
 }
 
-// x along the axis, flat without one.
+// Splits x along the axis; flat without one.
 Lines lines_of_x(const Shape& shape, const Attributes& attributes) {
   if (!attributes.has("axis")) return {1, shape.numel(), 1};
   return lines_along(shape, attributes.i("axis", 0));
@@ -259,18 +259,18 @@ void add_compress(Registry& registry) {
                        {.min_inputs = 2, .first_opset = 9, .constant_inputs = {1}}));
 }
 
-// NonZero(x): the indices of the elements that are not 0, as [rank, count], in row-major order; of
-// a scalar [1, count]. Its shape depends on the values, so x must be known while planning. No
+// NonZero(x): the indices of all elements that are not 0, as [rank, count] in row-major order;
+// [1, count] if x is a scalar. The values decide the shape, so x must be known while planning. No
 // gradient. https://onnx.ai/onnx/operators/onnx__NonZero.html
 //
-// ofsdp.FoundIndices(x): NonZero with as many columns as x has elements, for an x that only the run
-// computes: [rank, numel], the indices of the elements that are not 0, then the last index repeated
-// (0 if there is none), so that a node that reads rows by them reads no other rows; and the number
-// of indices, int64[1]. No gradient. Used by importer/passes/bounded_axes.h.
+// ofsdp.FoundIndices(x): NonZero for an x that only the run computes. Returns indices
+// [rank, numel]: first all that NonZero finds, then the last of these again (0 if there is none),
+// so that a node that reads rows by them reads no other rows; and how many were found, int64[1]. No
+// gradient. Used by importer/passes/bounded_axes.h.
 
 namespace non_zero {
 
-// The flat indices, in order.
+// Returns flat indices in order.
 std::vector<int64_t> found_in(const std::vector<double>& values) {
   std::vector<int64_t> found;
   for (size_t i = 0; i < values.size(); ++i) {
@@ -313,7 +313,7 @@ Acceptance accepts(const Problem& p) {
   return accept_if(p.constant(0) != nullptr, "a computed input");
 }
 
-// The importer folds it, so it may be slow: the values are made while planning.
+// The importer folds it, so it may be slow: planning computes the values.
 std::unique_ptr<Kernel> create(const Problem& p) {
   const Shape shape = p.in(0).shape.rank() == 0 ? Shape{1} : p.in(0).shape;
   std::vector<int64_t> values;
@@ -350,13 +350,13 @@ std::vector<RefTensor> found_reference(const ReferenceContext& c) {
   return {y, {c.output_descs[1], {count}}};
 }
 
-// The bits of x that tell whether it is 0. -0.0 is 0, so the sign of a float does not count.
+// Returns the bits in x that tell whether it is 0. -0.0 is 0, so a float's sign does not count.
 uint64_t value_bits(DType dtype) {
   const uint64_t all = ~uint64_t{0} >> (64 - 8 * dtype_size(dtype));
   return is_floating(dtype) ? all >> 1 : all;
 }
 
-// The flat indices go to row 0 first and are taken apart there.
+// Writes flat indices to row 0 first, then splits them in place.
 std::unique_ptr<Kernel> found_create(const Problem& p) {
   const Shape shape = p.in(0).shape.rank() == 0 ? Shape{1} : p.in(0).shape;
   return with_bits(dtype_size(p.in(0).dtype), [&]<typename T>(T) {

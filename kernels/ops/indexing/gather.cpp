@@ -1,9 +1,11 @@
 // Gather(data, indices), attribute axis: y[.., i.., ..] = data[.., indices[i..], ..]; a negative
-// index counts from the end. Any dtype of data. d data[.., k, ..] is `base` plus the sum of dy over
-// the outputs that took k, in their order: ofsdp.GatherGrad(dy, indices, base), attributes axis and
-// shape (of data). base may be absent, and dx may overwrite it. It is another part of the same
-// gradient (of a tied weight): only the rows that were taken change. An index outside the axis
-// is an error of the data.
+// index counts from the end. data may have any dtype. An index outside the axis is an error in the
+// data.
+//
+// Gradient: ofsdp.GatherGrad(dy, indices, base), attributes axis and shape (data's): d
+// data[.., k, ..] = base + the sum of dy over all outputs that took k, in order. base is another
+// part of the same gradient (for a tied weight): it may be absent, and dx may overwrite it, so that
+// only rows that were taken change.
 // https://onnx.ai/onnx/operators/onnx__Gather.html
 
 #include <algorithm>
@@ -52,7 +54,7 @@ void grad(GradBuilder& b) {
                          {"shape", b.desc(b.input(0)).shape.axes()}}));
 }
 
-// Calls f(element of data, element of y), in the order of y.
+// Calls f(element of data, element of y) in y's order.
 void reference_walk(const Extent& e, const std::vector<double>& indices, const auto& f) {
   for (int64_t o = 0; o < e.outer; ++o) {
     for (int64_t i = 0; i < e.count; ++i) {
@@ -105,9 +107,9 @@ std::unique_ptr<Kernel> create_as(const Problem& p) {
   });
 }
 
-constexpr int64_t kColumns = 256;  // of a row, for a thread at a time
+constexpr int64_t kColumns = 256;  // per thread at a time
 
-// Sorts the outputs by the row they took; outputs of one row keep their order.
+// Sorts the outputs by the row they took; outputs that took the same row keep their order.
 void sort_by_row(const auto* indices, const Extent& e, int64_t* order) {
   std::iota(order, order + e.count, int64_t{0});
   std::sort(order, order + e.count, [&](int64_t a, int64_t b) {
@@ -116,7 +118,8 @@ void sort_by_row(const auto* indices, const Extent& e, int64_t* order) {
   });
 }
 
-// Columns begin .. end-1 of every row that was taken: sums of 16-bit floats are float32.
+// Adds dy to columns begin .. end-1 of every row that was taken. 16-bit floats are summed in
+// float32.
 template <typename Index, typename T>
 void scatter_columns(const Extent& e, const T* dy, const Index* indices, const int64_t* order,
                      T* dx, int64_t begin, int64_t end) {
@@ -205,26 +208,26 @@ void add_gather(Registry& registry) {
 }
 
 // com.microsoft.GatherBlockQuantized(data, indices, scales, zero_points): y = Gather(w, indices)
-// along gather_axis (0) of
+// along gather_axis (0), with
 //
 //   w = (data - zero_point) * scale
 //
-// with a scale for each block of block_size (128) neighbours along quantize_axis (1). Data of uint8
-// holds elements of `bits` (4, 8) side by side along the last axis, with zero points of the same
-// form, 8 or 128 if they are missing; int4 and uint4 have 0 there. The importer passes 4-bit data
-// as bytes, with ofsdp_shape and ofsdp_type (TensorProto.DataType). Only the rows that are taken
-// become float32. No gradient: the table is frozen.
+// and a scale for each block of block_size (128) neighbours along quantize_axis (1). uint8 data
+// packs elements of `bits` (4, 8) along the last axis; zero points have the same form and are 8 or
+// 128 if missing. int4 and uint4 data has 0 there. The importer passes 4-bit data as bytes, with
+// ofsdp_shape and ofsdp_type (TensorProto.DataType). Only rows that are taken become float32. No
+// gradient: the table is frozen.
 // https://github.com/microsoft/onnxruntime/blob/main/docs/ContribOperators.md#com.microsoft.GatherBlockQuantized
 
 namespace gather_block {
 
-constexpr int64_t kUInt4Type = 21, kInt4Type = 22;  // of TensorProto.DataType
+constexpr int64_t kUInt4Type = 21, kInt4Type = 22;  // TensorProto.DataType
 
-// The table as its elements are stored, and the axes of the operator.
+// The stored table and the operator's axes.
 struct Table {
   Shape shape;
   StoredType type = StoredType::kUInt4;
-  bool bytes = true;  // uint8 in the file: zero points start a byte in each row
+  bool bytes = true;  // uint8 in the file: each row's zero points start a byte
   int gather = 0, quantize = 0;
   int64_t block = 0;
 

@@ -1,4 +1,4 @@
-// Gather and scatter of elements (GatherElements, ScatterElements) and of slices that index tuples
+// Gather and scatter by element (GatherElements, ScatterElements) and by slice, which index tuples
 // name (GatherND, ScatterND).
 
 #include "kernels/ops/indexing/gather_scatter.h"
@@ -15,7 +15,7 @@
 namespace ofsdp::kernels::ops {
 namespace {
 
-// The backward nodes of one scatter.
+// Builds the backward nodes of a scatter.
 class ScatterGrad {
  public:
   ScatterGrad(GradBuilder& b, const std::string& scatter, const std::string& gather,
@@ -48,7 +48,7 @@ class ScatterGrad {
   }
 
  private:
-  // dy y / update; if the update is the only factor 0, dy times the product of the other factors.
+  // Returns dy y / update; if the update is the only factor that is 0, dy times all other factors.
   Ref other_factors() {
     const Ref updates = b_.input(2);
     const Ref zero = b_.like(dy_, 0), one = b_.like(dy_, 1);
@@ -196,15 +196,15 @@ void scatter_grad(GradBuilder& b, const std::string& scatter, const std::string&
 }
 
 // GatherElements(data, indices), attribute axis: y has the shape of indices; each element comes
-// from data at the same position, with the index in place of the coordinate on `axis`; a negative
-// index counts from the end. Any dtype. d data sums dy at the elements that were taken: a
-// ScatterElements that adds.
+// from the same position in data, with the index as coordinate on `axis`; a negative index counts
+// from the end. Any dtype. d data sums dy at the elements that were taken: a ScatterElements that
+// adds.
 // https://onnx.ai/onnx/operators/onnx__GatherElements.html
 //
-// ScatterElements(data, indices, updates), attributes axis, reduction: data with each update put on
-// the element at the same position, with the index in place of the coordinate on `axis`; a negative
-// index counts from the end. reduction none takes the last update, add, mul, max and min combine in
-// the order of the indices. Gradients: gather_scatter.h.
+// ScatterElements(data, indices, updates), attributes axis, reduction: returns data with each
+// update put at the same position, with the index as coordinate on `axis`; a negative index counts
+// from the end. reduction none takes the last update; add, mul, max and min combine in index order.
+// Gradients: gather_scatter.h.
 // https://onnx.ai/onnx/operators/onnx__ScatterElements.html
 
 namespace elements {
@@ -230,7 +230,7 @@ std::vector<RefTensor> reference(const ReferenceContext& c) {
   return {y};
 }
 
-// No plan counts the tables of places.
+// The plan does not account for the position tables, so they must stay small.
 Acceptance accepts_places(const Problem& p) {
   const Lines lines = lines_along(p.in(1).shape, p.attributes.i("axis", 0));
   return accept_if(lines.outer <= kMaxTableEntries && lines.inner <= kMaxTableEntries,
@@ -291,9 +291,9 @@ using Join = void (*)(std::byte* element, const std::byte* update);
 
 struct Extent {
   ElementPlaces places;
-  int64_t count;    // of updates
-  size_t bytes;     // of the data
-  int64_t element;  // bytes
+  int64_t count;    // updates
+  size_t bytes;     // data
+  int64_t element;  // bytes per element
   Join join;
 };
 
@@ -308,7 +308,7 @@ void scatter(const Extent& e, const KernelArgs& a) {
   });
 }
 
-// The rarer kinds share a loop with a call for each element.
+// The rarer kinds share a loop that makes a call per element.
 void scatter_by_join(const Extent& e, const KernelArgs& a) {
   e.places.for_each(Indices(a.inputs[1]), [&](int64_t to, int64_t from) {
     e.join(a.outputs[0].data + to * e.element, a.inputs[2].data + from * e.element);
@@ -358,15 +358,15 @@ void add_elements(Registry& registry) {
                        {.min_inputs = 3, .first_opset = 11, .inplace_inputs = {0}}));
 }
 
-// GatherND(data, indices), attribute batch_dims b: the last axis of indices holds tuples that each
-// name a slice of data after the b leading axes both have in common; negative indices count from
-// the end. Any dtype. d data sums dy over the tuples that took a slice, in their order:
-// ofsdp.GatherNDGrad(dy, indices), attributes shape (of data) and batch_dims.
+// GatherND(data, indices), attribute batch_dims b: each tuple in the last axis of indices names a
+// slice of data, after b leading axes that both share; negative indices count from the end. Any
+// dtype. d data sums dy over all tuples that took a slice, in order:
+// ofsdp.GatherNDGrad(dy, indices), attributes shape (data's) and batch_dims.
 // https://onnx.ai/onnx/operators/onnx__GatherND.html
 //
-// ScatterND(data, indices, updates), attribute reduction: data with updates put on the slices that
-// the tuples in the last axis of indices name; negative indices count from the end. reduction none
-// takes the last update, add, mul, max and min combine in the order of the tuples. Gradients:
+// ScatterND(data, indices, updates), attribute reduction: returns data with updates put on the
+// slices that the tuples in the last axis of indices name; negative indices count from the end.
+// reduction none takes the last update; add, mul, max and min combine in tuple order. Gradients:
 // gather_scatter.h. https://onnx.ai/onnx/operators/onnx__ScatterND.html
 
 namespace tuples {
@@ -429,7 +429,7 @@ std::unique_ptr<Kernel> create_grad_as(const Problem& p) {
     OFSDP_RETURN_IF_ERROR(places.check(indices));
     T* dx = a.out<T>(0);
     if (bytes > 0) std::memset(dx, 0, bytes);
-    // Threads share columns of the slices, so each sum is taken in the order of the tuples.
+    // Threads split the columns, so each sum follows the tuple order.
     const int64_t grain = std::max<int64_t>(16, 65536 / std::max<int64_t>(places.tuples, 1));
     parallel_for(places.slice, grain, [&](int64_t begin, int64_t end) {
       for (int64_t t = 0; t < places.tuples; ++t) {
@@ -467,8 +467,8 @@ std::vector<RefTensor> scatter_reference(const ReferenceContext& c) {
   return {y};
 }
 
-// Updates columns begin .. end-1 of the slices. Threads share columns, so updates are applied in
-// the order of the tuples.
+// Updates columns begin .. end-1 of the slices. Threads split the columns, so updates apply in
+// tuple order.
 using Columns = void (*)(const TuplePlaces&, const KernelArgs&, int64_t begin, int64_t end);
 
 template <ScatterKind kind, typename T>

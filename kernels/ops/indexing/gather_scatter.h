@@ -1,5 +1,5 @@
-// Shared by the gather and scatter operators: checks of their operands, places for their
-// references, and the gradient of a scatter, which is the same for elements and for slices.
+// The common part of the gather and scatter operators: operand checks, positions for the
+// references, and a scatter's gradient, which is the same for elements and slices.
 #pragma once
 
 #include <optional>
@@ -11,11 +11,11 @@
 
 namespace ofsdp::kernels::ops {
 
-// --- how an update is joined to an element: ONNX's attribute `reduction` ---
+// --- how an update joins an element: ONNX's attribute `reduction` ---
 //
 //   with_reduction(kind, dtype, f)  f<kind, T>(); combined<kind>(old, update) is the new element
 //
-// A NaN on either side of max and min stays NaN. Integers wrap.
+// A NaN on either side of max or min stays NaN. Integers wrap.
 
 enum class ScatterKind { kNone, kAdd, kMul, kMax, kMin };
 
@@ -28,7 +28,7 @@ inline std::optional<ScatterKind> scatter_kind(std::string_view name) {
   return std::nullopt;
 }
 
-// Joins the update to an element. Bools are numbers 0 and 1 here: their sum is "or".
+// Returns the element after the update. Bools are the numbers 0 and 1 here, so their sum is "or".
 template <ScatterKind kind, typename T>
 [[gnu::always_inline]] inline T combined(T a, T b) {
   if constexpr (std::is_same_v<T, bool> &&
@@ -47,9 +47,8 @@ template <ScatterKind kind, typename T>
   }
 }
 
-// Calls f<kind, T>() for elements of `dtype`. Types that give the same bits share a T: all types of
-// one size if updates replace elements, signed and unsigned integers if they are added or
-// multiplied.
+// Calls f<kind, T>() for `dtype`. Types with the same resulting bits share a T: all types of one
+// size if updates replace elements; signed and unsigned integers if they add or multiply.
 auto with_reduction(ScatterKind kind, DType dtype, const auto& f) {
   using enum ScatterKind;
   const auto wrapping_types = [&]<ScatterKind k>() {
@@ -79,34 +78,34 @@ auto with_reduction(ScatterKind kind, DType dtype, const auto& f) {
   }
 }
 
-// --- operands, places, gradients ---
+// --- operands, positions, gradients ---
 
-// A tensor of zeros made at run time.
+// Emits a zero tensor, made at run time.
 Ref zeros(GradBuilder& b, const TensorDesc& desc);
 
-// For GatherElements and ScatterElements: int64 or int32 indices of the rank of data, nowhere
-// larger but along the attribute axis.
+// For GatherElements and ScatterElements. Returns an error unless the indices are int64 or int32,
+// have data's rank, and exceed data's shape only along attribute axis.
 Status check_element_indices(const InferContext& c);
-// Returns the element of data that element `i` of the indices names.
+// Returns which element of data element `i` of the indices names.
 size_t element_place(const Shape& data, const RefTensor& indices, int64_t i, int64_t axis);
 
-Acceptance accepts_index_type(const Problem& p);  // plain operands and such indices as input 1
+Acceptance accepts_index_type(const Problem& p);  // plain, int32 or int64 indices in input 1
 
-// For GatherND and ScatterND: returns the shape of the gathered slices, and of the updates.
+// For GatherND and ScatterND: returns the shape of the gathered slices, which updates have too.
 Result<Shape> tuple_slices(const InferContext& c, int64_t batch_axes);
-// Calls f(element of data, element of the slices), in the order of the slices.
+// Calls f(element of data, element of the slices) in slice order.
 void for_tuple_elements(const Shape& data, const RefTensor& indices, int batch_axes,
                         const std::function<void(size_t, size_t)>& f);
 
 Result<ScatterKind> reduction_of(const Attributes& attributes);
 double reduce_doubles(ScatterKind kind, double a, double b);
 
-// scatter(data, indices, updates) with the attribute reduction, `gather` its counterpart, `carried`
-// their other attributes:
+// Sets the gradients of scatter(data, indices, updates); `gather` is the counterpart, `carried` has
+// the attributes of both other than reduction:
 //   none     d data = dy with zeros at the indices,  d updates = dy there
 //   add      d data = dy,                            d updates = dy there
 //   mul      d data = dy scattered with the updates, d updates = dy there times all other factors
-//   max/min  dy shared evenly by all, data included, that are equal to y
+//   max/min  all operands that equal y, data included, share dy evenly
 void scatter_grad(GradBuilder& b, const std::string& scatter, const std::string& gather,
                   const Attributes& carried);
 

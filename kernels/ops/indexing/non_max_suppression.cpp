@@ -1,12 +1,12 @@
-// NonMaxSuppression(boxes [N, B, 4], scores [N, C, B], most, iou_threshold, score_threshold), where
-// the last three have one element and may be absent (0, 0, none): for each batch and class, takes
-// boxes in falling order of score until there are `most`. A box is left out if it overlaps a taken
-// one by more than iou_threshold, or if its score is not above score_threshold. Of equal scores the
-// box of the lower index comes first. The result is [selected, 3]: batch, class, box. Boxes are two
-// corners [y, x, y, x] or, with center_point_box = 1, [x, y, width, height]. The overlap is the
-// area of the intersection over that of the union.
+// NonMaxSuppression(boxes [N, B, 4], scores [N, C, B], most, iou_threshold, score_threshold); the
+// last three have one element and may be absent (0, 0, none). For each batch and class, takes boxes
+// in falling score order until there are `most`; among equal scores the lower index comes first.
+// Leaves out a box if it overlaps a taken one by more than iou_threshold, or if its score is not
+// above score_threshold. The result is [selected, 3]: batch, class, box. Boxes are two corners
+// [y, x, y, x] or, with center_point_box = 1, [x, y, width, height]. The overlap is the
+// intersection's area over the union's.
 //
-// The shape depends on the values, so all inputs must be known while planning. No gradient.
+// The values decide the shape, so all inputs must be known while planning. No gradient.
 // https://onnx.ai/onnx/operators/onnx__NonMaxSuppression.html
 #include <algorithm>
 #include <numeric>
@@ -49,7 +49,7 @@ bool overlaps(const Box& a, const Box& b, double threshold) {
          static_cast<float>(threshold);
 }
 
-// Boxes above the score threshold, the highest first.
+// Returns boxes above the score threshold, highest first.
 std::vector<int64_t> candidates(const Selection& s, const double* scores) {
   std::vector<int64_t> list(static_cast<size_t>(s.boxes));
   std::iota(list.begin(), list.end(), 0);
@@ -58,7 +58,7 @@ std::vector<int64_t> candidates(const Selection& s, const double* scores) {
   return list;
 }
 
-// Batch, class and box of each selected one.
+// Returns batch, class and box for each selection.
 std::vector<int64_t> select(const Selection& s) {
   std::vector<int64_t> made;
   for (int64_t row = 0; row < s.batches * s.classes; ++row) {
@@ -76,7 +76,7 @@ std::vector<int64_t> select(const Selection& s) {
   return made;
 }
 
-// `values(i)` returns the values of input i, none if it is absent.
+// `values(i)` returns input i's values, none if it is absent.
 Selection selection(const Attributes& attributes, const Shape& boxes, const Shape& scores,
                     const auto& values) {
   Selection s;
@@ -136,7 +136,7 @@ Acceptance accepts(const Problem& p) {
   return accept_if(p.constant(0) != nullptr && p.constant(1) != nullptr, "a computed input");
 }
 
-// Folded by the importer: the values are made while planning.
+// The importer folds it: planning computes the values.
 std::unique_ptr<Kernel> create(const Problem& p) {
   return make_kernel(
       [made = select(known_selection(p.attributes, p.constants))](const KernelArgs& a) {

@@ -1,8 +1,8 @@
 // OneHot, ReverseSequence and TensorScatter: each writes rows at indices that an input gives.
 //
-// OneHot(indices, depth, values), attribute axis: values = [off, on]; a new axis of size depth
-// holds `on` at the index and `off` elsewhere, everywhere for an index outside -depth..depth-1.
-// Any dtype of values, indices of any numeric dtype. No gradient.
+// OneHot(indices, depth, values), attribute axis: values = [off, on]; a new axis with `depth`
+// elements holds `on` at the index and `off` elsewhere. If an index is outside -depth..depth-1, all
+// are `off`. values may have any dtype, indices any numeric dtype. No gradient.
 // https://onnx.ai/onnx/operators/onnx__OneHot.html
 
 #include "kernels/core/element_types.h"
@@ -47,7 +47,7 @@ std::vector<RefTensor> reference(const ReferenceContext& c) {
   return {y};
 }
 
-// Indices begin .. begin + n - 1 of any number type.
+// Reads indices begin .. begin + n - 1 of any numeric type.
 using ReadIndices = void (*)(const std::byte* indices, int64_t begin, int64_t n, int64_t* to);
 
 ReadIndices reader(DType dtype) {
@@ -89,9 +89,9 @@ void add_one_hot(Registry& registry) {
                        {.min_inputs = 3, .first_opset = 9, .constant_inputs = {1}}));
 }
 
-// ReverseSequence(x, sequence_lens), attributes batch_axis, time_axis: in batch entry b, the first
-// sequence_lens[b] steps along the time axis are reversed, the others stay. Any dtype. dx is dy
-// under the same reversal. https://onnx.ai/onnx/operators/onnx__ReverseSequence.html
+// ReverseSequence(x, sequence_lens), attributes batch_axis, time_axis: for each batch entry b,
+// reverses the first sequence_lens[b] steps along the time axis; the others stay. Any dtype. dx
+// reverses dy the same way. https://onnx.ai/onnx/operators/onnx__ReverseSequence.html
 
 namespace reverse_sequence {
 
@@ -167,9 +167,10 @@ void add_reverse_sequence(Registry& registry) {
                        {{"rows", accepts_plain, create}}, {.min_inputs = 2, .first_opset = 10}));
 }
 
-// TensorScatter(past_cache, update, write_indices), attributes axis, mode: the cache with the
-// update written along the axis from write_indices[batch entry] on (0 if absent; the batch is axis
-// 0), around the end if mode is circular. Any dtype. No gradient: generation uses it for caches.
+// TensorScatter(past_cache, update, write_indices), attributes axis, mode: writes the update into
+// the cache along the axis, from write_indices[batch entry] on (0 if absent; axis 0 is the batch).
+// If mode is circular, it wraps around the end. Any dtype. No gradient: generation uses it for
+// caches.
 // https://onnx.ai/onnx/operators/onnx__TensorScatter.html
 
 namespace tensor_scatter {
@@ -210,8 +211,8 @@ std::vector<RefTensor> reference(const ReferenceContext& c) {
 
 struct Written {
   Lines cache, update;
-  int64_t per_batch;  // of the cache's outer lines
-  int64_t bytes;      // of one step
+  int64_t per_batch;  // outer lines in the cache
+  int64_t bytes;      // per step
   bool circular;
 
   Status check(const int64_t* indices) const {

@@ -1,8 +1,8 @@
 // Operators that sort: TopK and Unique.
 //
-// TopK(x, k), attributes axis, largest, sorted: the k largest (or smallest) elements along the axis
-// and their indices, best first (also with sorted = 0, which leaves the order open); among equal
-// elements the lowest index comes first, and NaN counts as the largest. dx is dy scattered to the
+// TopK(x, k), attributes axis, largest, sorted: returns the k largest (or smallest) elements along
+// the axis and their indices, best first (even if sorted = 0, which leaves the order open). Among
+// equal elements the lowest index comes first; NaN counts as the largest. dx is dy scattered to the
 // indices.
 // https://onnx.ai/onnx/operators/onnx__TopK.html
 
@@ -76,7 +76,7 @@ std::vector<RefTensor> reference(const ReferenceContext& c) {
   return out;
 }
 
-// Keeps the k best of one line as a heap with the worst on top, then sorts them in place; x and
+// Keeps the k best of one line as a heap with the worst on top, then sorts them in place. x and
 // best step by `step`, so the heap is the output itself.
 template <bool largest, typename T>
 struct Selection {
@@ -113,7 +113,7 @@ struct Selection {
   }
 };
 
-// The k best elements of a line, elements `step` apart; y null: only their indices.
+// Finds a line's k best elements; elements lie `step` apart. If y is null, writes only the indices.
 using Line = void (*)(const std::byte* x, int64_t* best, std::byte* y, int64_t step, int64_t n,
                       int64_t k);
 
@@ -162,19 +162,18 @@ void add_top_k(Registry& registry) {
                        {.min_inputs = 2, .first_opset = 11, .constant_inputs = {1}}));
 }
 
-// Unique(x), attributes axis, sorted: the different slices of x along the axis (the elements, laid
-// flat, if it is absent), in rising order or, with sorted = 0, in the order of first appearance.
-// The other outputs: for each different slice the index of the first appearance; for each slice of
-// x the number of the different slice; for each different slice the count. The shapes depend on the
-// values, so x must be known while planning. No gradient.
-// https://onnx.ai/onnx/operators/onnx__Unique.html
+// Unique(x), attributes axis, sorted: the different slices of x along the axis (without it, the
+// elements laid flat), in rising order or, with sorted = 0, in order of first appearance. The other
+// outputs: each different slice's first index in x; for each slice of x, which different slice it
+// is; each different slice's count. The values decide the shapes, so x must be known while
+// planning. No gradient. https://onnx.ai/onnx/operators/onnx__Unique.html
 //
-// ofsdp.FoundUnique(x): Unique of an x that only the run computes, with room for as many different
-// slices as x has; the importer uses it (importer/passes/bounded_axes.h). Outputs: first
+// ofsdp.FoundUnique(x): Unique for an x that only the run computes, with room for as many different
+// slices as x has slices; the importer uses it (importer/passes/bounded_axes.h). Outputs: first
 // appearances, numbers, counts, and how many different slices there are, int64[1]. After that
 // number the first and third output repeat their last element (0 if there is none), so that a node
-// that reads slices by them reads no other slices. The slices themselves are a Gather by the first
-// output. No gradient.
+// that reads slices by them reads no other slices. To get the slices themselves, Gather by the
+// first output. No gradient.
 //
 // Two NaN are equal here and come after all numbers, as in NumPy.
 
@@ -182,11 +181,11 @@ namespace unique {
 
 // --- groups of equal slices: slice i of x[outer, n, inner] is x[:, i, :] ---
 
-// Room for n numbers each.
+// Each has room for n numbers.
 struct UniqueGroups {
-  int64_t* first;    // per group the slice that appears first
-  int64_t* inverse;  // per slice its group
-  int64_t* counts;   // per group its slices
+  int64_t* first;    // per group, the slice that appears first
+  int64_t* inverse;  // per slice, the group
+  int64_t* counts;   // per group, how many slices
 };
 
 template <typename T>
@@ -194,7 +193,7 @@ bool before(T a, T b) {
   return a < b || (a == a && b != b);
 }
 
-// Returns whether slice i of x comes before slice j: only this is compiled for each type.
+// Returns whether slice i comes before slice j in x. Only this is compiled per type.
 using SliceLess = bool (*)(const void* x, const Lines& lines, int64_t i, int64_t j);
 
 template <typename T, auto read>
@@ -218,7 +217,8 @@ SliceLess less_of(DType dtype) {
   });
 }
 
-// Slices in rising order, equal ones as they appear; first_like: per slice the first of its like.
+// Writes slices in rising order, equal ones as they appear; first_like: per slice, the first that
+// equals it.
 void sort_slices(const void* x, const Lines& lines, SliceLess less, int64_t* order,
                  int64_t* first_like) {
   std::iota(order, order + lines.n, 0);
@@ -232,8 +232,8 @@ void sort_slices(const void* x, const Lines& lines, SliceLess less, int64_t* ord
   }
 }
 
-// Numbers the groups in the order in which their first slices are met. Either walk meets them
-// before their like, so `inverse` may hold first_like ahead of the walk.
+// Numbers groups in the order in which it meets their first slices. Either order meets the first
+// slice before its equals, so `inverse` may hold first_like ahead of the loop.
 int64_t number_groups(int64_t n, const int64_t* order, const UniqueGroups& groups) {
   int64_t count = 0;
   for (int64_t k = 0; k < n; ++k) {
@@ -251,14 +251,14 @@ int64_t number_groups(int64_t n, const int64_t* order, const UniqueGroups& group
   return count;
 }
 
-// Slices along attribute axis; without it the elements, laid flat.
+// Returns slices along attribute axis; without it, the elements laid flat.
 Lines unique_lines(const Shape& shape, const Attributes& attributes) {
   if (!attributes.has("axis")) return {1, shape.numel(), 1};
   return lines_along(shape, attributes.i("axis", 0));
 }
 
-// Groups in rising order, or in that of their first slices; returns their number. `order`: room for
-// n numbers, scratch. Allocates nothing.
+// Finds the groups in rising order, or ordered by first slice, and returns how many there are.
+// `order` is scratch for n numbers. Allocates nothing.
 int64_t find_groups(DType dtype, const void* x, const Lines& lines, bool sorted, int64_t* order,
                     const UniqueGroups& groups) {
   sort_slices(x, lines, less_of(dtype), order, groups.inverse);
@@ -303,7 +303,7 @@ Result<std::vector<TensorDesc>> infer(const InferContext& c) {
   return std::vector{TensorDesc{x->desc.dtype, shape}, each, {DType::kInt64, {n}}, each};
 }
 
-// Groups found by comparing every slice with every other.
+// Groups, found by comparing every slice with every other.
 struct ReferenceGroups {
   std::vector<std::vector<double>> different;
   std::vector<double> first, inverse, counts;
@@ -352,7 +352,7 @@ Acceptance accepts(const Problem& p) {
   return accept_if(p.constant(0) != nullptr, "a computed input");
 }
 
-// The importer folds it, so it may be slow: the groups are made while planning.
+// The importer folds it, so it may be slow: planning computes the groups.
 std::unique_ptr<Kernel> create(const Problem& p) {
   const Lines lines = unique_lines(p.in(0).shape, p.attributes);
   const auto bytes = static_cast<size_t>(lines.inner) * dtype_size(p.in(0).dtype);

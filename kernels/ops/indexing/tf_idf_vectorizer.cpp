@@ -1,8 +1,8 @@
-// TfIdfVectorizer(x [C] or [N, C] of integers): per row how often each n-gram of pool_int64s is
-// found, float32 [max(ngram_indexes) + 1] or one such row each. A gram of n numbers is found if its
-// numbers lie d apart, for each d of 1 to max_skip_count + 1 (1 for n = 1). Mode IDF tells whether
-// it is found, TFIDF counts; both are multiplied by `weights`, indexed by column of the result, as
-// in ONNX Runtime. No gradient, no strings.
+// TfIdfVectorizer(x [C] or [N, C], integers) counts per row how often each n-gram in pool_int64s
+// occurs: float32 [max(ngram_indexes) + 1], or one such row per row. An n-gram occurs if its
+// numbers lie d apart, for any d from 1 to max_skip_count + 1 (only 1 if n = 1). Mode TF counts,
+// IDF tells whether it occurs, TFIDF counts too; IDF and TFIDF multiply by `weights`, indexed by
+// result column, as in ONNX Runtime. No gradient, no strings.
 // https://onnx.ai/onnx/operators/onnx__TfIdfVectorizer.html
 #include <algorithm>
 #include <map>
@@ -17,7 +17,7 @@ namespace {
 using Ints = std::vector<int64_t>;
 
 struct Grams {
-  std::vector<std::map<Ints, int64_t>> columns;  // of the grams of 1 number, 2, ...
+  std::vector<std::map<Ints, int64_t>> columns;  // for grams of 1 number, 2, ...
   int64_t shortest, longest, skips, size;
   std::string mode;
   std::vector<float> weights;
@@ -72,7 +72,7 @@ Result<std::vector<TensorDesc>> infer(const InferContext& c) {
   return std::vector{TensorDesc{DType::kFloat32, y}};
 }
 
-// Adds the counts of one row to y; `gram` is scratch.
+// Adds one row's counts to y; `gram` is scratch.
 template <typename T, typename Y>
 void count(const Grams& g, const T* x, int64_t length, Y* y, Ints& gram) {
   const auto known = static_cast<int64_t>(g.columns.size());

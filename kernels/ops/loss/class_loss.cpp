@@ -95,7 +95,7 @@ Acceptance accepts_class_loss(const Problem& p, size_t labels, DType scores) {
   return accept_if(p.all_plain(), kNotPlain);
 }
 
-// --- references and sample cases ---
+// --- references ---
 
 namespace {
 
@@ -103,7 +103,7 @@ using Doubles = std::vector<double>;
 
 double weight_at(const Doubles& weights, size_t c) { return weights.empty() ? 1 : weights[c]; }
 
-// t_c of class_loss.h: how much of -log_prob_c is in the loss of a label.
+// Returns t_c (class_loss.h): how much of -log_prob_c a label's loss contains.
 double target(const ClassLoss& l, const Doubles& weights, int64_t label, size_t c) {
   const double spread = l.smoothing / static_cast<double>(l.classes) * weight_at(weights, c);
   const bool hit = label == static_cast<int64_t>(c);

@@ -1,14 +1,13 @@
-// Shared by NegativeLogLikelihoodLoss, SoftmaxCrossEntropyLoss and NarrowCrossEntropyLoss: from
+// The common part of NegativeLogLikelihoodLoss, SoftmaxCrossEntropyLoss and NarrowCrossEntropyLoss:
 // log-probabilities [N, C, d...] and labels [N, d...] to a loss. Below, p is the log-probability, w
-// the class weights or 1, and s the label smoothing, 0 for the first of them:
+// the class weights or 1, and s the label smoothing, 0 for NegativeLogLikelihoodLoss:
 //
 //   loss_i = -(1-s) w_y p_iy - s/C sum_c w_c p_ic       0 if label y is the ignore_index
 //   none: [N, d...]    sum: their sum    mean: their sum / sum of w_y over kept labels; 0 if that
 //   is 0
 //
 // d loss_i / d p_ic = -t_c, and through p = log_softmax(x): d loss_i / d x_c = e^p_ic sum(t) - t_c,
-// where t_c = (1-s) w_y [c = y] + s/C w_c. Sums run in double in the order of the samples, on one
-// thread.
+// with t_c = (1-s) w_y [c = y] + s/C w_c. Sums run in double, in sample order, on one thread.
 //
 // A label outside 0..C-1 is an input error.
 #pragma once
@@ -27,28 +26,29 @@ struct ClassLoss {
   int64_t classes = 0;  // C
   int64_t inner = 1;    // product of d...
   LossReduction reduction = LossReduction::kMean;
-  bool ignores = false;  // whether there is an ignore_index
+  bool ignores = false;  // has an ignore_index
   int64_t ignore_index = 0;
   double smoothing = 0;
 
   int64_t labels() const { return samples * inner; }
   bool ignored(int64_t label) const { return ignores && label == ignore_index; }
-  // Element of [N, C, d...] at class 0 of label i; classes are `inner` apart.
+  // Returns where label i's class 0 lies in [N, C, d...]; classes are `inner` apart.
   int64_t first(int64_t i) const { return i / inner * classes * inner + i % inner; }
 };
 
 ClassLoss class_loss(const Shape& scores, const Attributes& attributes);
 
-// Returns the desc of the loss; checks scores, labels and weights (at `weights`, if present).
+// Returns the loss's desc; checks scores, labels, and weights (input `weights`, if present).
 Result<TensorDesc> infer_class_loss(const InferContext& c, size_t labels, size_t weights);
 
 // Adds ofsdp.DistillationLoss (distillation_loss.cpp), a class loss with a teacher's targets.
 void add_distillation_loss(Registry& registry);
 
-// `Index` is int32_t or int64_t.
+// Returns an error if a label is no class and not ignored. `labels` are int32_t or int64_t.
 Status check_labels(const ClassLoss& l, const auto* labels);
 
-// Returns the factor of the loss of a label: 1, or 1 / the sum of the weights of kept labels.
+// Returns the factor for each label's loss: 1, or 1 / the weight sum over kept labels if the
+// reduction is a mean; 0 if that sum is 0.
 template <typename Index>
 double mean_scale(const ClassLoss& l, const Index* labels, const float* weights);
 
@@ -56,13 +56,13 @@ inline double weight_of(const float* weights, int64_t label) {
   return weights == nullptr ? 1.0 : static_cast<double>(weights[label]);
 }
 
-// The t_c of a label: spread w_c for every class, and `hit` more for the label's; total is the sum.
+// A label's t_c: spread w_c for every class, plus `hit` for the label's class; total is their sum.
 struct ClassTargets {
   double hit = 0, spread = 0, total = 0;
 };
 ClassTargets class_targets(const ClassLoss& l, int64_t label, const float* weights);
 
-// Computes the loss of every label from log_prob(label, class), a float.
+// Computes every label's loss from log_prob(label, class), a float.
 template <typename Index, typename LogProb>
 Status sum_class_losses(const ClassLoss& l, const Index* labels, const float* weights, float* loss,
                         const LogProb& log_prob) {
@@ -89,13 +89,12 @@ Status sum_class_losses(const ClassLoss& l, const Index* labels, const float* we
   return ok_status();
 }
 
-// Calls f(Index{}) with the type of the labels.
+// Calls f(Index{}) with the label type.
 auto with_labels(DType labels, const auto& f) {
   return labels == DType::kInt64 ? f(int64_t{}) : f(int32_t{});
 }
 
-// The loss and the gradient in double, for the references: weights and log_prob are empty if
-// absent.
+// Loss and gradient in double, for the references. weights and log_prob are empty if absent.
 std::vector<double> reference_class_loss(const ClassLoss& l, const std::vector<double>& log_prob,
                                          const std::vector<double>& labels,
                                          const std::vector<double>& weights);
@@ -105,7 +104,7 @@ std::vector<double> reference_class_loss_grad(const ClassLoss& l,
                                               const std::vector<double>& labels,
                                               const std::vector<double>& weights);
 
-// Input i of a reference; empty if absent.
+// Returns a reference's input i; empty if absent.
 inline std::vector<double> values_of(const ReferenceContext& c, size_t i) {
   return i < c.inputs.size() ? c.inputs[i].values : std::vector<double>{};
 }

@@ -1,27 +1,27 @@
-// A contrastive loss between pairs of rows, with every other row as a negative (InfoNCE in both
+// A contrastive loss between row pairs, with every other row as a negative (InfoNCE in both
 // directions: Radford et al., "Learning Transferable Visual Models From Natural Language
 // Supervision", 2021). All operands are float32.
 //
-// ofsdp.UnitRows(x [rows, width]): each row divided by max(its 2-norm, 1e-12), as
-// torch.nn.functional.normalize. With u the result, dx = (du - u (u . du)) / norm, or du / 1e-12
-// below that norm (ofsdp.UnitRowsGrad(du, x)).
+// ofsdp.UnitRows(x [rows, width]) divides each row by max(2-norm, 1e-12), as
+// torch.nn.functional.normalize does. ofsdp.UnitRowsGrad(du, x): dx = (du - u (u . du)) / norm, or
+// du / 1e-12 below that norm.
 //
-// ofsdp.ContrastiveLoss(a, b, joined a, joined b), attributes temperature T and the attributes of
-// ofsdp.JoinRows -> loss, statistics [rows, 2]. a and b are this rank's rows, row i of one paired
-// with row i of the other; the joined inputs hold the rows of all ranks (absent: a and b
-// themselves). With S_ij = a_i . b_j / T over all rows, r_i = ln sum_j e^S_ij and c_j = ln sum_i
-// e^S_ij (the statistics), the loss is the mean over this rank's rows of (r_i + c_i) / 2 - S_ii.
+// ofsdp.ContrastiveLoss(a, b, joined a, joined b) -> loss, statistics [rows, 2]. Attributes:
+// temperature T and ofsdp.JoinRows' attributes. a and b are this rank's rows; row i of a pairs with
+// row i of b. The joined inputs hold all ranks' rows (if absent: a and b themselves). With S_ij =
+// a_i . b_j / T over all rows, the statistics are r_i = ln sum_j e^S_ij and c_j = ln sum_i e^S_ij,
+// and the loss is the mean of (r_i + c_i) / 2 - S_ii over this rank's rows.
 //
-// This is the gradient of the losses of all ranks together. ofsdp.ContrastiveTerms(dloss,
-// statistics) -> [rows, 3] holds the terms that other ranks need: r, c, and g = dloss / rows. Then
-// ofsdp.ContrastiveLossGrad(a, b, terms, joined a, joined b, joined terms) gives, with d_ij = 1
+// The gradient is that of all ranks' losses together. ofsdp.ContrastiveTerms(dloss, statistics) ->
+// [rows, 3] holds the terms that other ranks need: r, c, and g = dloss / rows. Then
+// ofsdp.ContrastiveLossGrad(a, b, terms, joined a, joined b, joined terms) returns, with d_ij = 1
 // if i = j and else 0,
 //
 //   da_i = sum_j (g_i (e^(S_ij - r_i) - d_ij) + g_j (e^(S_ij - c_j) - d_ij)) b_j / 2T
 //   db_i = sum_j (g_i (e^(S_ji - c_i) - d_ij) + g_j (e^(S_ji - r_j) - d_ij)) a_j / 2T
 //
-// Logits of this rank's rows lie in the workspace, one side after the other. Threads share rows, so
-// they change no bits.
+// The workspace holds this rank's logits, one side after the other. Each row is computed by one
+// thread, so the thread count does not change the bits.
 #include <algorithm>
 #include <cmath>
 
@@ -130,7 +130,7 @@ std::vector<RefTensor> unit_grad_reference(const ReferenceContext& c) {
 
 using Rows = std::vector<std::vector<double>>;
 
-// The rows of all ranks, and where this rank's begin.
+// All ranks' rows, and where this rank's begin.
 struct ReferenceRows {
   Rows rows;
   size_t first = 0;
@@ -201,7 +201,7 @@ std::vector<RefTensor> terms_reference(const ReferenceContext& c) {
   return {terms};
 }
 
-// `own_sum`: the index of the term that is the logarithm over the rows of `other`.
+// `own_sum` is the index of the term that is the logarithm over `other`'s rows.
 RefTensor side_reference(const ReferenceContext& c, const Rows& own, const ReferenceRows& other,
                          size_t own_sum) {
   const double t = temperature_of(c.attributes);
@@ -262,14 +262,14 @@ std::unique_ptr<Kernel> create_unit_grad(const Problem& p) {
   });
 }
 
-// Rows of all ranks, as blocks that lie side by side; `own`: this rank's.
+// All ranks' rows, in adjacent blocks; `own` are this rank's.
 class RowBlocks {
  public:
   RowBlocks(const float* own, int64_t rows, int64_t width)
       : joined_(own, Shape{1, 0}, 0, width), own_(own), rows_(rows), alone_(true) {}
   explicit RowBlocks(const JoinedRows& joined) : joined_(joined) {}
 
-  // Calls f(index of the first among all rows, rows, count).
+  // Calls f(first, rows, count) for each block; `first` counts from the first row of rank 0.
   void each(const auto& f) const {
     if (alone_ && rows_ > 0) f(int64_t{0}, own_, rows_);
     if (alone_) return;
@@ -295,11 +295,11 @@ class RowBlocks {
 };
 
 struct Pairs {
-  int64_t rows, width, most;  // most: rows of a rank
-  int64_t all;                // the most rows of all ranks
+  int64_t rows, width, most;  // most: rows per rank
+  int64_t all;                // most rows over all ranks
   int64_t rank;
   float inverse_temperature;
-  Shape joined, joined_terms;  // of rank 0: absent
+  Shape joined, joined_terms;  // rank 0 if absent
 
   static Pairs of(const Problem& p, size_t joined, size_t joined_terms) {
     const int64_t rows = p.in(0).shape[0];
@@ -392,8 +392,8 @@ std::unique_ptr<Kernel> create_terms(const Problem& p) {
   });
 }
 
-// weights[j] = g e^(logits[j] - sum) + g_j e^(logits[j] - sum_j), in place of the logits; the terms
-// of row j are at theirs + 3 j.
+// Replaces the logits by weights[j] = g e^(logits[j] - sum) + g_j e^(logits[j] - sum_j); row j's
+// terms lie at theirs + 3 j.
 OFSDP_MULTIARCH void weigh(float* row, float g, float sum, const float* theirs, int64_t other_sum,
                            int64_t n) {
 #pragma GCC ivdep

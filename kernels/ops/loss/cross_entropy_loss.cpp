@@ -5,12 +5,12 @@
 // `classes`: log_prob is not saved.
 // https://onnx.ai/onnx/operators/onnx__NegativeLogLikelihoodLoss.html
 //
-// SoftmaxCrossEntropyLoss(scores, labels, weights): log_prob = log_softmax(scores) along axis 1
-// (output 1) and the loss; attributes reduction, ignore_index and our own label_smoothing,
-// PyTorch's. d scores = ofsdp.SoftmaxCrossEntropyLossGrad(dloss, log_prob, labels, weights) with
-// the same attributes, plus the gradient that flows back through log_prob if a node reads it.
+// SoftmaxCrossEntropyLoss(scores, labels, weights) -> loss, log_prob = log_softmax(scores) along
+// axis 1. Attributes: reduction, ignore_index and, our own, PyTorch's label_smoothing. d scores =
+// ofsdp.SoftmaxCrossEntropyLossGrad(dloss, log_prob, labels, weights), same attributes, plus the
+// gradient through log_prob if a node reads it.
 // https://onnx.ai/onnx/operators/onnx__SoftmaxCrossEntropyLoss.html
-// kept_rows.cpp has both in one operator.
+// kept_rows.cpp computes loss and gradient in one operator.
 
 #include <algorithm>
 #include <cmath>
@@ -37,7 +37,7 @@ template <typename A>
 const auto probabilities =
     fastest_version<probabilities_by<SeparateMultiplyAdd>, probabilities_by<FusedMultiplyAdd>>();
 
-// e^log_prob * scale in every class; 0 without log_prob.
+// Writes e^log_prob * scale for every class; 0 without log_prob.
 void put_probabilities(const ClassLoss& l, const float* log_prob, float scale, float* diff) {
   if (log_prob != nullptr && l.inner == 1) return probabilities(log_prob, scale, diff, l.classes);
   for (int64_t c = 0; c < l.classes; ++c) {
@@ -56,8 +56,8 @@ void grad_of_label(const ClassLoss& l, double factor, const float* log_prob, int
   diff[label * l.inner] -= static_cast<float>(factor * t.hit);
 }
 
-// The gradient of the scores, through the softmax that gave `log_prob`, or of log_prob if that is
-// null. diff_src may be log_prob.
+// Writes the scores' gradient, through the softmax that gave `log_prob`; if log_prob is null,
+// writes the gradient of log_prob. diff_src may be log_prob.
 Status run_class_loss_grad(const ClassLoss& l, const float* diff_loss, const float* log_prob,
                            const auto* labels, const float* weights, float* diff_src) {
   OFSDP_RETURN_IF_ERROR(check_labels(l, labels));
@@ -102,7 +102,7 @@ std::vector<RefTensor> nll_reference(const ReferenceContext& c) {
            reference_class_loss(l, c.inputs[0].values, c.inputs[1].values, values_of(c, 2))}};
 }
 
-// Returns the shape of the scores for the shape of the labels.
+// Returns the scores' shape for the labels' shape.
 Shape scores_shape(const Shape& labels, const Attributes& attributes) {
   std::vector<int64_t> axes = labels.axes();
   axes.insert(axes.begin() + 1, attributes.i("classes", 0));
@@ -219,7 +219,7 @@ void softmax_cross_entropy_loss_grad_body(BodyBuilder& b) {
     const Ref spread = b.input(3) ? b.mul(share, class_weights(b, b.input(3), shape)) : share;
     target = b.add(b.mul(target, 1 - s), spread);
   }
-  // If spread is one value for all classes, the sum over them is C times it.
+  // If spread is one value for all classes, it sums to C times that value.
   const Shape& shape = b.output_desc(0).shape;
   const Ref whole = b.emit1("Expand", {target, b.ints(shape.axes())});
   const Ref d = b.sub(b.mul(b.emit1("Exp", {b.input(1)}), b.sum(whole, {1})), whole);
@@ -275,14 +275,14 @@ void add_cross_entropy_loss(Registry& registry) {
       {.min_inputs = 3, .body = softmax_cross_entropy_loss_grad_body, .inplace_inputs = {1}}));
 }
 
-// ofsdp.NarrowCrossEntropyLoss(scores, labels, weights): SoftmaxCrossEntropyLoss of bfloat16 or
-// float16 scores [N, C], with the same attributes and a float32 loss. Output 1 is log sum_c e^x_c
-// of each label, in float32: from it and the scores the gradient computes the probabilities again,
-// so that no float32 log-probabilities, twice the bytes of the scores, are saved for backward.
+// ofsdp.NarrowCrossEntropyLoss(scores, labels, weights): SoftmaxCrossEntropyLoss for bfloat16 or
+// float16 scores [N, C], with the same attributes and a float32 loss. Output 1 is each label's log
+// sum_c e^x_c in float32: the gradient recomputes the probabilities from it and the scores, so
+// backward needs no saved float32 log-probabilities, which take twice the scores' bytes.
 //
-// d scores, in the type of the scores, may overwrite them: ofsdp.NarrowCrossEntropyLossGrad(dloss,
-// scores, labels, weights, log_sum, dlog_sum) with the same attributes; dlog_sum (mostly absent)
-// times the probabilities is added. Formulas: class_loss.h. importer/passes/precision.cpp makes
+// ofsdp.NarrowCrossEntropyLossGrad(dloss, scores, labels, weights, log_sum, dlog_sum), same
+// attributes, returns d scores in the scores' type and may overwrite them; it adds dlog_sum (mostly
+// absent) times the probabilities. Formulas: class_loss.h. importer/passes/precision.cpp makes
 // these nodes.
 
 namespace narrow_cross_entropy_loss {
@@ -381,7 +381,8 @@ OFSDP_MULTIARCH void store_row(const float* x, T* y, int64_t n) {
   for (int64_t i = 0; i < n; ++i) y[i] = stored<T>(x[i]);
 }
 
-// The gradient of one label: its targets times factor, and `direct` of log_sum; diff may be x.
+// Writes one label's gradient: factor times (probabilities minus targets), plus `direct` times the
+// probabilities. diff may be x.
 template <typename T>
 void grad_row(const ClassLoss& l, double factor, double direct, const T* x, float log_sum,
               int64_t label, const float* weights, T* diff) {
@@ -449,7 +450,7 @@ std::unique_ptr<Kernel> create_grad_of(const Problem& p) {
   });
 }
 
-// f(T{}, Index{}) with the types of scores and labels.
+// Calls f(T{}, Index{}) with the types of scores and labels.
 std::unique_ptr<Kernel> with_types(DType scores, DType labels, const auto& f) {
   const auto of = [&](auto zero) {
     return with_labels(labels, [&](auto label) { return f(zero, label); });
@@ -457,7 +458,7 @@ std::unique_ptr<Kernel> with_types(DType scores, DType labels, const auto& f) {
   return scores == DType::kBFloat16 ? of(BFloat16{}) : of(Half{});
 }
 
-// `scores` is the input that has the scores.
+// `scores` is the index of the scores input.
 template <size_t scores>
 Acceptance accepts(const Problem& p) {
   if (!is_16_bit_float(p.in(scores).dtype))

@@ -1,16 +1,16 @@
-// ofsdp.DistillationLoss(student [N, C], teacher [N, C], labels [N]): the mean over kept rows of
-// KL(p || q), where p = softmax(teacher / T) and q = softmax(student / T) (Hinton et al., 2015,
-// without its factor T^2). Attributes temperature T (1) and ignore_index: a row with that label is
-// not kept. Without labels every row is kept. The mean of no rows is 0.
+// ofsdp.DistillationLoss(student [N, C], teacher [N, C], labels [N]): KL(p || q), averaged over
+// kept rows, with p = softmax(teacher / T) and q = softmax(student / T) (Hinton et al., 2015,
+// without the factor T^2). Attributes: temperature T (1), and ignore_index: a row with that label
+// is not kept. Without labels every row is kept. With no kept rows, the loss is 0.
 //
 //   KL = sum_c p_c (ln p_c - ln q_c)         d KL / d student_c = (q_c - p_c) / T
 //
 // The gradient is ofsdp.DistillationLossGrad(dloss, student, teacher, labels); the teacher is
 // frozen.
 //
-// With t and s the logits less their maxima, over T, KL = sum e^t (t - s) / sum e^t - ln sum e^t +
-// ln sum e^s: one pass. Rows are summed in double, each on one thread, then in order, so threads
-// change no bits.
+// With t = (teacher - max) / T and s = (student - max) / T, KL = sum e^t (t - s) / sum e^t - ln sum
+// e^t + ln sum e^s, so one pass is enough. Each row is summed in double on one thread, then the
+// rows in order, so the thread count does not change the bits.
 #include <algorithm>
 #include <cmath>
 
@@ -89,11 +89,11 @@ OFSDP_MULTIARCH float most_of(const float* x, int64_t n) {
   return largest;
 }
 
-// The sums of a row over its classes.
+// A row's sums over the classes.
 struct RowSums {
-  double student = 0;  // of e^s
-  double teacher = 0;  // of e^t
-  double cross = 0;    // of e^t (t - s)
+  double student = 0;  // e^s
+  double teacher = 0;  // e^t
+  double cross = 0;    // e^t (t - s)
 };
 
 constexpr int64_t kLanes = 8;
@@ -103,7 +103,7 @@ constexpr int64_t kLanes = 8;
   const float e = vector_exp(t);
   student += static_cast<double>(vector_exp(s));
   teacher += static_cast<double>(e);
-  // A class of probability 0 adds nothing, also if both logits are infinite.
+  // A class with probability 0 adds nothing, even if both logits are infinite.
   cross +=
       e > 0.0f ? static_cast<double>(e) * (static_cast<double>(t) - static_cast<double>(s)) : 0;
 }
@@ -222,7 +222,7 @@ std::vector<double> chances(const double* x, int64_t n, double temperature) {
   return y;
 }
 
-// Calls f(row, p, q) for each kept row; returns their number.
+// Calls f(row, p, q) for each kept row; returns how many there are.
 int64_t for_each_kept(const ReferenceContext& c, size_t student, const auto& f) {
   const Distillation d(c.inputs[student].desc.shape, c.attributes);
   const bool labelled = c.inputs.size() > student + 2 && c.inputs[student + 2].desc.present();
@@ -260,7 +260,7 @@ std::vector<RefTensor> distill_grad_reference(const ReferenceContext& c) {
 
 // --- standard bodies ---
 
-// Logarithms of both probabilities, and the weight of each row in the mean.
+// The logarithms of both probabilities, and each row's weight in the mean.
 struct BodyTerms {
   Ref log_p, log_q, share;
 };

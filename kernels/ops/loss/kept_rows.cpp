@@ -1,13 +1,13 @@
-// The rows with labels that a loss does not ignore; kernels/core/kept_rows.h has the format of
+// The rows with labels that a loss does not ignore. kernels/core/kept_rows.h has the format of
 // `rows`.
 //
 //   ofsdp.KeptRows(labels [N]) -> rows, kept    attributes ignore_index, classes: kept is [N], the
 //                                               labels that are not ignored, then the ignore_index
-//   ofsdp.TakeKeptRows(x [N, ...], rows) -> y   y has the kept rows of x, then zeros
-//   ofsdp.PutKeptRows(y [N, ...], rows) -> x    the rows of y at their places; other rows are zeros
+//   ofsdp.TakeKeptRows(x [N, ...], rows) -> y   y has x's kept rows first, then zeros
+//   ofsdp.PutKeptRows(y [N, ...], rows) -> x    x has y's rows at their places, zeros elsewhere
 //
 // A label outside 0..classes-1 is refused here, where the index is known. No gradients: a pass
-// inserts them into finished graphs (importer/passes/joined_nodes.cpp).
+// inserts these nodes into finished graphs (importer/passes/joined_nodes.cpp).
 
 #include "kernels/core/kept_rows.h"
 
@@ -123,7 +123,7 @@ std::unique_ptr<Kernel> create_moved(const Problem& p) {
     const std::byte* const x = a.inputs[0].data;
     std::byte* const y = a.outputs[0].data;
     const int64_t kept = kept_of(rows, n);
-    const int64_t first = put ? 0 : kept;  // row that may stay zeros
+    const int64_t first = put ? 0 : kept;  // first row that may stay zero
     std::memset(y + static_cast<size_t>(first) * bytes, 0, static_cast<size_t>(n - first) * bytes);
     const auto grain = static_cast<int64_t>((size_t{1} << 16) / (bytes + 1)) + 1;
     parallel_each(kept, grain, [&](int64_t i) {
@@ -147,11 +147,11 @@ void add_kept_rows(Registry& registry) {
                            {{"rows", accepts_plain, create_moved<true>}}, {.min_inputs = 2}));
 }
 
-// ofsdp.SoftmaxCrossEntropyLossWithGradient(dloss, scores, labels, weights): the loss of
-// SoftmaxCrossEntropyLoss or ofsdp.NarrowCrossEntropyLoss and d scores at once, of scores [N, C]
-// in float32, bfloat16 or float16, with the same attributes but reduction none. The loss is
-// float32. Each row is read and written once, and has one exponential a class.
-// importer/passes/joined_nodes.cpp makes it; class_loss.h has the formulas.
+// ofsdp.SoftmaxCrossEntropyLossWithGradient(dloss, scores, labels, weights) returns both the loss
+// that SoftmaxCrossEntropyLoss or ofsdp.NarrowCrossEntropyLoss computes, in float32, and d scores,
+// for scores [N, C] in float32, bfloat16 or float16. Same attributes, except reduction none. It
+// reads and writes each row once, with one exponential per class. importer/passes/joined_nodes.cpp
+// makes it; class_loss.h has the formulas.
 
 namespace loss_with_gradient {
 namespace {
@@ -192,10 +192,10 @@ struct Exponentials {
   float max, sum;
 };
 
-// e[i] = e^(x[i] - max), and their sum; e may be x.
+// e[i] = e^(x[i] - max); returns max and sum. e may be x.
 template <typename A>
 [[gnu::always_inline]] inline Exponentials exponentials_by(const float* x, float* e, int64_t n) {
-  constexpr int64_t kBlock = 1024;  // added up from the first-level cache
+  constexpr int64_t kBlock = 1024;  // summed from the first-level cache
   Exponentials found{lane_max(x, n), 0};
   for (int64_t begin = 0; begin < n; begin += kBlock) {
     const int64_t end = std::min(begin + kBlock, n);
@@ -212,7 +212,7 @@ OFSDP_MULTIARCH void scale_row(float* x, float scale, int64_t n) {
   for (int64_t i = 0; i < n; ++i) x[i] *= scale;
 }
 
-// Returns the loss of one label; diff, which may be x, gets factor times the gradient.
+// Returns one label's loss; diff, which may be x, gets factor times the gradient.
 double loss_row(const ClassLoss& l, const float* x, int64_t label, const float* weights,
                 double factor, float* diff) {
   const ClassTargets t = class_targets(l, label, weights);
@@ -230,9 +230,9 @@ double loss_row(const ClassLoss& l, const float* x, int64_t label, const float* 
 }
 
 // Labels are cut into parts, one thread each. A row of 16-bit floats is computed in float32, in the
-// part's row of the workspace. No sum crosses parts, so threads change no bits.
+// part's workspace row. No sum crosses parts, so the thread count does not change the bits.
 struct RowParts {
-  int64_t parts, wide_row;  // wide_row: floats
+  int64_t parts, wide_row;  // wide_row: floats per part
 
   template <typename T>
   static RowParts of(const ClassLoss& l) {

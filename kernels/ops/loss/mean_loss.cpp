@@ -1,14 +1,14 @@
-// Losses that are the mean over all elements of a function of two tensors of one shape.
+// Losses that average a function of two equally shaped tensors over all elements.
 //
-// ofsdp.MseLoss(p, t): the mean of (p - t)^2. dp = dloss 2 (p - t) / n (ofsdp.MseLossGrad(dloss, p,
-// t)); dt = -dp.
+// ofsdp.MseLoss(p, t): mean of (p - t)^2. dp = dloss 2 (p - t) / n
+// (ofsdp.MseLossGrad(dloss, p, t)); dt = -dp.
 //
-// ofsdp.BceWithLogitsLoss(x, t): the mean of -t ln s(x) - (1 - t) ln(1 - s(x)) with s the sigmoid,
-// as max(x, 0) - x t + ln(1 + e^-|x|), which neither overflows nor cancels. dx = dloss (s(x) - t) /
-// n (ofsdp.BceWithLogitsLossGrad(dloss, x, t)); dt = -dloss x / n.
+// ofsdp.BceWithLogitsLoss(x, t): mean of -t ln s(x) - (1 - t) ln(1 - s(x)) with the sigmoid s,
+// computed as max(x, 0) - x t + ln(1 + e^-|x|), which neither overflows nor cancels. dx = dloss
+// (s(x) - t) / n (ofsdp.BceWithLogitsLossGrad(dloss, x, t)); dt = -dloss x / n.
 //
-// The kernels sum blocks of kMeanBlock elements in double, each block on one thread, and then the
-// blocks in order, so threads change no bits. The mean of no elements is 0.
+// The kernels sum blocks of kMeanBlock elements in double, each on one thread, then the blocks in
+// order, so the thread count does not change the bits. If there are no elements, the mean is 0.
 #include <algorithm>
 #include <cmath>
 
@@ -37,7 +37,7 @@ Result<std::vector<TensorDesc>> infer(const InferContext& c) {
   return std::vector{TensorDesc{c.inputs[0].dtype, {}}};
 }
 
-// (dloss, prediction, target) -> like the prediction.
+// (dloss, prediction, target) -> a gradient like the prediction.
 Result<std::vector<TensorDesc>> infer_grad(const InferContext& c) {
   OFSDP_RETURN_IF_ERROR(same_shape(c.inputs[1], c.inputs[2]));
   return std::vector{c.inputs[1]};
@@ -202,7 +202,7 @@ void bce_with_logits_loss_grad_body(BodyBuilder& b) {
   b.set_output(0, b.mul(b.mul(b.input(0), 1 / n), d));
 }
 
-// One loss: its functions and standard bodies.
+// A loss: functions and standard bodies.
 struct MeanLoss {
   const char* name;
   void (*grad)(GradBuilder&);

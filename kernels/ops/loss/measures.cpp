@@ -1,13 +1,14 @@
-// The rows from which an evaluation computes metrics, in double; no gradient.
+// Rows of numbers that an evaluation turns into metrics, in double; no gradient.
 //
-// ofsdp.MeasureClasses(prediction [..., C], labels [...] of int64): float64[k, 5], a row a label:
-// the label, or -1 if it is attribute ignore_index; the first class with the largest score; how
-// many classes come before the label's by score, a tie by class; -log p(label); the score of class
-// 1 less that of class 0. Attribute `likelihood`: 0 none, 1 the scores are logits, 2 they are
-// log-probabilities. With a NaN in the row no class is the largest (-1), and all C come before.
+// ofsdp.MeasureClasses(prediction [..., C], labels [...], int64): float64[k, 5], a row per label:
+// the label, or -1 and then zeros if it is attribute ignore_index or no class; the first class with
+// the largest score; how many classes rank before the label's by score, ties by class; -log
+// p(label); class 1's score minus class 0's. Attribute `likelihood`: 0 none, 1 scores are logits, 2
+// scores are log-probabilities. If the row has a NaN, no class is the largest (-1), and all C rank
+// before.
 //
-// ofsdp.MeasureValues(prediction, labels), as many elements each, attribute columns: float64[k, 2 x
-// columns]: prediction and label of each column in turn.
+// ofsdp.MeasureValues(prediction, labels), equally many elements, attribute columns:
+// float64[k, 2 x columns], which alternates prediction and label for each column.
 
 #include <algorithm>
 #include <cmath>
@@ -20,7 +21,7 @@ namespace ofsdp::kernels::ops {
 namespace {
 
 constexpr int64_t kClassFacts = 5;
-constexpr int64_t kMeasuredGrain = 1 << 14;  // elements worth a thread
+constexpr int64_t kMeasuredGrain = 1 << 14;  // elements that are worth a thread
 
 Result<std::vector<TensorDesc>> infer_classes(const InferContext& c) {
   const Shape& scores = c.inputs[0].shape;
@@ -33,7 +34,7 @@ Result<std::vector<TensorDesc>> infer_classes(const InferContext& c) {
   return std::vector{TensorDesc{DType::kFloat64, {rows, kClassFacts}}};
 }
 
-// Writes the five numbers of one row.
+// Writes one row's five numbers.
 void measure_row(const auto* scores, int64_t classes, int64_t label, int64_t likelihood,
                  double* facts) {
   int64_t largest = 0, before = 0;
@@ -145,8 +146,8 @@ void add_measures(Registry& registry) {
 }
 
 // ofsdp.ArgmaxMatches(prediction [k, C], labels [k]), attribute ignore_index: int64[2], how many
-// kept rows have their first largest element at the label, and how many rows are kept. A row with a
-// NaN matches nothing. The numbers of an accuracy; no gradient.
+// kept rows have their first largest element at the label, and how many rows are kept: the numbers
+// for an accuracy. A row with a NaN matches nothing. No gradient.
 
 namespace argmax_matches {
 namespace {

@@ -1,10 +1,10 @@
-// Det(x [..., n, n]): the determinant of each matrix; 1 if n is 0. dx = dy cof x, the matrix of
-// cofactors, which is det x times inverse(x)^T if x has an inverse: ofsdp.DetGrad(dy, x).
+// Det(x [..., n, n]): each matrix's determinant; 1 if n is 0. ofsdp.DetGrad(dy, x): dx = dy cof x,
+// the cofactor matrix, which is det x inverse(x)^T if x has an inverse.
 //
-// Both come from x with rows and columns reordered so that it is L D U, with unit triangles and
-// entries of at most 1 (Gauss with complete pivoting). det x is the product of D, and since cof(A
-// B) is cof A cof B, the cofactors are L^-T cof(D) U^-T. cof(D) has the products of the other
-// pivots, so nothing is divided by a pivot that is 0: singular matrices have right gradients.
+// Both reorder x's rows and columns so that it is L D U, with unit triangles and entries of at most
+// 1 (Gauss with complete pivoting). det x is the product of D, and since cof(A B) = cof A cof B,
+// the cofactors are L^-T cof(D) U^-T. cof(D) holds products of the other pivots, so nothing is
+// divided by a zero pivot: singular matrices have right gradients.
 // https://onnx.ai/onnx/operators/onnx__Det.html
 #include <algorithm>
 #include <cmath>
@@ -32,7 +32,7 @@ void grad(GradBuilder& b) {
   b.set_grad(0, b.emit1("ofsdp.DetGrad", {b.grad_output(0), b.input(0)}));
 }
 
-// --- references: elimination by rows, and a determinant for each cofactor ---
+// --- references: elimination by rows, one determinant per cofactor ---
 
 double determinant(std::vector<double> a, size_t n) {
   double made = 1;
@@ -88,12 +88,12 @@ std::vector<RefTensor> grad_reference(const ReferenceContext& c) {
 
 // --- kernels, in double ---
 
-// Memory of one matrix in the workspace.
+// One matrix's memory in the workspace.
 struct Factors {
   int64_t n;
   double* lu;      // [n, n]: L below the diagonal, D on it, U above
   double* solved;  // [n, n]
-  double* others;  // [n]: products of the other pivots
+  double* others;  // [n]: for each pivot, the product of the others
   int64_t *rows, *columns;
 
   static size_t bytes(int64_t n) {
@@ -110,7 +110,7 @@ struct Factors {
 
   double& at(int64_t i, int64_t j) const { return lu[i * n + j]; }
 
-  // Returns the sign of the permutation of rows and columns.
+  // Factors x; returns the sign of the row and column permutation.
   double factor(const auto* x) const;
   // Fills `solved` with U^-1 cof(D) L^-1.
   void solve() const;
@@ -119,7 +119,7 @@ struct Factors {
   bool bring_pivot(int64_t k) const;
 };
 
-// Exchanges rows and columns so that the largest remaining element is at (k, k). Returns whether
+// Exchanges rows and columns so that the largest remaining element comes to (k, k). Returns whether
 // the number of exchanges is odd. NaN counts as largest.
 bool Factors::bring_pivot(int64_t k) const {
   int64_t row = k, column = k;
@@ -146,7 +146,7 @@ double Factors::factor(const auto* x) const {
   for (int64_t k = 0; k < n; ++k) {
     if (bring_pivot(k)) sign = -sign;
     const double pivot = at(k, k);
-    if (pivot == 0) break;  // so is everything that is left
+    if (pivot == 0) break;  // the remaining elements are 0 too
     for (int64_t i = k + 1; i < n; ++i) {
       const double factor = at(i, k) /= pivot;
       for (int64_t j = k + 1; j < n; ++j) at(i, j) -= factor * at(k, j);
@@ -168,7 +168,7 @@ void Factors::solve() const {
     product *= at(i, i);
   }
   std::fill_n(solved, n * n, 0.0);
-  const auto subtract = [&](int64_t i, int64_t k) {  // row k of `solved` from row i
+  const auto subtract = [&](int64_t i, int64_t k) {  // subtracts row k from row i
     for (int64_t j = 0; j < n; ++j) solved[i * n + j] -= at(i, k) * solved[k * n + j];
   };
   for (int64_t i = 0; i < n; ++i) {
@@ -183,7 +183,7 @@ void Factors::solve() const {
   }
 }
 
-// Calls f(factors, matrix) for each of `count` matrices; each thread has a part of the workspace.
+// Calls f(args, factors, i) for each of `count` matrices; each thread has a part of the workspace.
 template <typename F>
 std::unique_ptr<Kernel> for_each_matrix(int64_t n, int64_t count, const F& f) {
   const int64_t grain = kElementGrain / (n * n * n + 16) + 1;

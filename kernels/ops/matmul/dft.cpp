@@ -1,14 +1,14 @@
-// DFT(x [..., 1 or 2 parts], dft_length, axis), attributes inverse, onesided: along an axis that is
-// not the last, with n = dft_length (the axis of x is cut or filled up with zeros) and
-// w = e^(-2 pi i / n)
+// DFT(x [..., 1 or 2 parts], dft_length, axis), attributes inverse, onesided: transforms along an
+// axis before the last. With n = dft_length (x's axis is cut or filled up with zeros) and w = e^(-2
+// pi i / n)
 //
 //   y_k = sum over j of x_j w^(jk)             all n of a complex y; onesided: the first n/2 + 1
 //   y_k = sum over j of x_j w^(-jk) / n        inverse
-//   y_k = the same, real, of x_0 .. x_(n/2)    inverse and onesided; x_(n-j) is conj x_j
+//   y_k = the same, real, from x_0 .. x_(n/2)  inverse and onesided; x_(n-j) is conj x_j
 //
-// Each is linear, so dx is its transpose: the sum over k of dy_k conj w^(jk), n times the inverse
-// of dy; DFT(dy) / n of an inverse; of the real one that of the first n/2 + 1, doubled but where j
-// is 0 or n/2. A real x takes the real parts.
+// Each is linear, so dx is the transpose: n times the inverse of dy; for an inverse, DFT(dy) / n;
+// for an inverse and onesided, the first n/2 + 1 elements of DFT(dy) / n, doubled except at j = 0
+// and n/2. A real x takes the real parts.
 // https://onnx.ai/onnx/operators/onnx__DFT.html
 
 #include <algorithm>
@@ -38,7 +38,7 @@ struct Extent {
 
   int64_t half() const { return n / 2 + 1; }
   bool makes_real() const { return inverse && onesided; }
-  int64_t used() const { return std::min(in, makes_real() ? half() : n); }  // of `in`
+  int64_t used() const { return std::min(in, makes_real() ? half() : n); }  // elements of x
 };
 
 Result<Extent> extent_of(const Attributes& attributes, const TensorDesc& x,
@@ -103,8 +103,8 @@ Result<std::vector<TensorDesc>> infer(const InferContext& c) {
 
 // --- gradient ---
 
-// Returns the weight of each of the first n/2 + 1 elements in a real result, divided by n, along
-// the axis of a tensor.
+// Returns, along the axis, the weight of each of the first n/2 + 1 elements in a real result,
+// divided by n.
 Ref half_weights(GradBuilder& b, const Extent& e, const TensorDesc& dy) {
   std::vector<int64_t> shape(static_cast<size_t>(dy.shape.rank()), 1);
   shape[static_cast<size_t>(e.axis)] = e.half();
@@ -117,7 +117,7 @@ Ref half_weights(GradBuilder& b, const Extent& e, const TensorDesc& dy) {
   return b.constant(std::make_shared<const Constant>(Constant{desc, std::move(bytes)}));
 }
 
-// Cuts the axis, or pads it with zeros, to the size in x.
+// Cuts the axis, or pads it with zeros, to x's size.
 Ref fit(GradBuilder& b, const Extent& e, Ref dx) {
   const Shape& shape = b.desc(dx).shape;
   const int64_t size = shape[e.axis];
@@ -174,16 +174,16 @@ std::vector<RefTensor> reference(const ReferenceContext& c) {
   return {y};
 }
 
-// --- kernel: Stockham's transform, in a pass for each factor of n, on several lines at once. In
+// --- kernel: Stockham's transform, a pass per factor of n, on several lines at once. It runs in
 // double: sums cancel, and float32 would leave 1e-7 of the largest term if the result is 0. ---
 
-// Complex numbers of several lines: [place, line] of real parts, then of imaginary ones.
+// Complex numbers for several lines: real parts [position, line], then imaginary parts.
 struct Lines {
   double *real, *imaginary;
 };
 
-// [Note: Stockham passes] With n = before * radix * after, input place (p + after j) before + q
-// and output place (radix p + k) before + q:
+// [Note: Stockham passes] With n = before * radix * after, input position (p + after j) before + q
+// and output position (radix p + k) before + q:
 //
 //   to_k = sum over j < radix of from_j w^(k (j n / radix + p before))
 //
@@ -209,7 +209,7 @@ std::vector<Pass> passes_of(int64_t n) {
 
 namespace {
 
-// to += w from, where w = c + i s.
+// to += w from, with w = c + i s.
 OFSDP_MULTIARCH void add_turned(const Lines& from, double c, double s, int64_t count,
                                 const Lines& to) {
   const double *re = from.real, *im = from.imaginary;
@@ -265,7 +265,7 @@ class Transform final : public Kernel {
  private:
   static constexpr int64_t kMaxLines = 16, kCached = 1 << 15;
 
-  // Calls f(line, the outer and inner index) for the lines of a group.
+  // Calls f(line, outer index, inner index) for each line in a group.
   void for_each_line(int64_t group, const auto& f) const {
     const int64_t first = group * width_;
     const int64_t count = std::min(width_, e_.outer * e_.inner - first);
@@ -346,9 +346,9 @@ void add_dft(Registry& registry) {
 }
 
 // STFT(signal [B, T, 1 or 2 parts], frame_step, window, frame_length), attribute onesided (1): the
-// DFT of each frame of `frame_length` samples, times the window, where frames begin `frame_step`
-// apart: [B, frames, frame_length or frame_length / 2 + 1, 2]. Without a frame_length the window
-// gives it, else the signal.
+// DFT of each frame times the window. Frames have frame_length samples and begin frame_step apart.
+// The result is [B, frames, frame_length or frame_length / 2 + 1, 2]. Without a frame_length the
+// window gives it, else the signal.
 //
 // It has no kernel: the body takes the frames with Gather, multiplies and calls DFT.
 // https://onnx.ai/onnx/operators/onnx__STFT.html
@@ -380,7 +380,7 @@ Result<Frames> frames_of(const Attributes& attributes, const TensorDesc& signal,
   return f;
 }
 
-// `number(i, otherwise)` returns the one value of input i.
+// `number(i, otherwise)` returns input i's only value.
 Result<Frames> frames_by(const Attributes& attributes, const TensorDesc& signal,
                          const TensorDesc& window, const auto& number) {
   const int64_t otherwise = window.present()          ? window.numel()

@@ -1,4 +1,4 @@
-// Einsum: the operators; einsum_terms.cpp has the terms of an equation.
+// The Einsum operators; einsum_terms.cpp parses equations.
 
 #include "kernels/ops/matmul/einsum.h"
 
@@ -16,12 +16,13 @@
 
 namespace ofsdp::kernels::ops {
 
-// Einsum(x0, x1, ...), attribute equation: y[output labels] = the sum over all other labels of the
-// product of the operands, each taken at its labels. Two operands with labels that are batch, rows,
-// columns or summed are laid out as matrices and multiplied; loops do the rest. d x_k is Einsum(dy,
-// the other operands) with the terms swapped. If x_k has a diagonal, a broadcast axis or a label
-// that nothing else has, it is ofsdp.EinsumGrad(dy, x0, ...), attributes equation and input k, by
-// loops.
+// Einsum(x0, x1, ...), attribute equation: y[output labels] = the product of all operands, each
+// taken at its labels, summed over all other labels. If there are two operands and each label is
+// batch, rows, columns or summed, they are laid out as matrices and multiplied; loops do the rest.
+//
+// d x_k is Einsum(dy, the other operands) with swapped terms. If x_k has a diagonal, a broadcast
+// axis or a label that nothing else has, loops compute it: ofsdp.EinsumGrad(dy, x0, ...),
+// attributes equation and input k.
 // https://onnx.ai/onnx/operators/onnx__Einsum.html
 
 namespace einsum {
@@ -40,7 +41,7 @@ Result<std::vector<TensorDesc>> infer(const InferContext& c) {
   return std::vector{TensorDesc{c.inputs[0].dtype, Shape(axes)}};
 }
 
-// Returns the equation of d x_k, or "" if only EinsumGrad can compute it.
+// Returns the equation for d x_k, or "" if only EinsumGrad can compute it.
 std::string swapped(const EinsumTerms& terms, const std::vector<Shape>& shapes, size_t k) {
   if (terms.broadcasts(shapes) || terms.repeats(k)) return "";
   EinsumTerms made = terms;
@@ -96,9 +97,10 @@ std::vector<RefTensor> reference(const ReferenceContext& c) {
   return {y};
 }
 
-// --- two operands as matrices: copied to that layout if necessary, and multiplied by a library ---
+// --- two operands as matrices: copied to that layout if necessary, then multiplied by a library
+// ---
 
-// Copies an operand from the order of `from` to that of `to`; nothing if they are equal.
+// Returns a copy from `from`'s order to `to`'s; none if they are equal.
 std::optional<StridedCopy> relayout(const EinsumTerms& terms, const Labels& from,
                                     const Labels& to) {
   if (from == to) return std::nullopt;
@@ -206,7 +208,7 @@ Result<std::vector<TensorDesc>> grad_infer(const InferContext& c) {
   return std::vector{c.inputs[static_cast<size_t>(c.attributes.i("input", 0)) + 1]};
 }
 
-// dx[at] += dy * the others, over all combinations.
+// dx[at] += dy times the other operands, over all combinations.
 template <typename T, typename X, typename D>
 void add_gradients(const EinsumLoop& loop, size_t wanted, size_t count, const T* dy, const X& x,
                    D* dx) {

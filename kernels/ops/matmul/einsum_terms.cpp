@@ -1,5 +1,5 @@
-// The terms of an Einsum equation, for the kernels of all devices.
-// A file of its own: the CUDA library compiles it too, without CPU kernels.
+// Parses Einsum equations, for kernels on every device. The CUDA library compiles this file too, so
+// it must not need the CPU kernels.
 #include <algorithm>
 #include <map>
 
@@ -23,7 +23,7 @@ std::vector<std::string> split(const std::string& list) {
   return parts;
 }
 
-// Without spaces, "..." as one character.
+// Removes spaces; turns "..." into one character.
 std::string compact(const std::string& equation) {
   std::string made;
   for (size_t i = 0; i < equation.size(); ++i) {
@@ -127,7 +127,7 @@ class Parser {
     return ok_status();
   }
 
-  // The ellipsis, then the letters that occur once, in alphabetical order.
+  // The ellipsis, then letters that occur once, in alphabetical order.
   void add_implicit_output() {
     for (int i = 0; i < (dots_ ? ellipsis_ : 0); ++i) made_.output.push_back(i);
     for (const auto& [letter, uses] : uses_) {
@@ -137,7 +137,7 @@ class Parser {
 
   EinsumTerms made_;
   std::map<char, int> letters_, uses_;
-  int ellipsis_ = 0;  // axes of the longest
+  int ellipsis_ = 0;  // axes of the longest ellipsis
   bool dots_ = false;
 };
 

@@ -1,7 +1,7 @@
-// Gemm: Y = alpha A' B' + beta C, A' = A or A^T (transA), B' = B or B^T (transB), C broadcast to
-// [M, N]. dA' = alpha dY B'^T, dB' = alpha A'^T dY, dC = beta dY summed over C's broadcast axes.
-// Attribute of our own, set by fusion: ofsdp_activation="relu" makes it Y = max(that, 0), and the
-// gradient starts with ofsdp.ReluGrad(dY, Y).
+// Gemm: Y = alpha A' B' + beta C, with A' = A or A^T (transA), B' = B or B^T (transB), C broadcast
+// to [M, N]. dA' = alpha dY B'^T, dB' = alpha A'^T dY, dC = beta dY summed over C's broadcast axes.
+// Fusion sets our own attribute ofsdp_activation="relu": Y = max(that, 0), and the gradient starts
+// with ofsdp.ReluGrad(dY, Y).
 // https://onnx.ai/onnx/operators/onnx__Gemm.html
 
 #include <algorithm>
@@ -77,15 +77,15 @@ void grad(GradBuilder& b) {
   }
 }
 
-// Strides of C along the two axes of Y; 0 if C is broadcast.
+// Returns C's strides along both axes of Y; 0 if C is broadcast.
 std::pair<int64_t, int64_t> strides_of(const Shape& c) {
   const int64_t columns = c.rank() > 0 ? c[c.rank() - 1] : 1;
   const int64_t rows = c.rank() > 1 ? c[0] : 1;
   return {rows > 1 ? columns : 0, columns > 1 ? 1 : 0};
 }
 
-// C is the product's bias if it is one row of full width and nothing is scaled; any other C is
-// written to Y first, and the product is added.
+// C is the product's bias if it is one full row and nothing is scaled. Any other C is written to Y
+// first, and the product is added.
 bool is_bias(const Problem& p) {
   const Shape& c = p.in(2).shape;
   return p.attributes.f("alpha", 1.0f) == 1.0f && p.attributes.f("beta", 1.0f) == 1.0f &&
@@ -99,7 +99,7 @@ MatrixProduct planned(const Problem& p) {
   return made;
 }
 
-// `has_product`: whether the implementation has the product itself.
+// `has_product` says whether the implementation has the product itself.
 Acceptance accepts_with(const Problem& p, bool (*has_product)(const MatrixProduct&),
                         const char* otherwise) {
   const MatrixProduct made = planned(p);
@@ -170,7 +170,7 @@ Acceptance accepts_loops(const Problem& p) {
   return accept_if(p.all_plain(), kNotPlain);
 }
 
-// The product alone, then alpha and beta C in double.
+// Computes the product alone, then alpha and beta C in double.
 std::unique_ptr<Kernel> create_loops(const Problem& p) {
   MatrixProduct made = gemm_product(p.attributes, p.in(0), p.out(0));
   made.alpha = 1;
@@ -222,13 +222,13 @@ void add_gemm(Registry& registry) {
                        {.min_inputs = 2}));
 }
 
-// ofsdp.KeptRowsGemm(A, B, C, rows): Gemm of the kept rows (kernels/core/kept_rows.h), which come
-// first in the operands; n = rounded_rows of their number. C may be absent; attributes as Gemm's.
+// ofsdp.KeptRowsGemm(A, B, C, rows): Gemm over the kept rows (kernels/core/kept_rows.h), which come
+// first in the operands; n = rounded_rows(kept rows). C may be absent. Attributes are Gemm's.
 //
-//   transA = 0   A [N, K], C of one row: the first n rows of Y are Gemm's, the others zeros
+//   transA = 0   A [N, K], C has one row: Y's first n rows are Gemm's, the others zeros
 //   transA = 1   A [N, M], B [N, K] (transB = 0, no C): sums over the first n rows alone
 //
-// Gemm's kernels for each of the eight numbers of rows are made while planning; a step takes one.
+// Planning makes Gemm's kernels for each of eight row counts; a step takes one.
 
 namespace kept_rows_gemm {
 namespace {
@@ -237,7 +237,7 @@ constexpr size_t kRows = 3;
 
 bool sums_rows(const Attributes& attributes) { return attributes.i("transA", 0) != 0; }
 
-// Operands without `rows`, of n rows.
+// Returns the operands without `rows`, with n rows.
 std::vector<TensorDesc> gemm_inputs(const Attributes& attributes, std::vector<TensorDesc> inputs,
                                     int64_t n) {
   inputs.resize(inputs[2].present() ? 3 : 2);
@@ -285,7 +285,7 @@ Problem of_size(const Problem& p, size_t size) {
 
 constexpr size_t kAllRows = kRowSixteenths.size() - 1;
 
-// Asks an implementation of Gemm about all rows. `plan --explain` prints the name, so it names the
+// Asks a Gemm implementation about all rows. `plan --explain` prints the name, so it must name the
 // library that multiplies.
 Acceptance accepts_with(const OpDef& gemm, const Implementation& implementation, const Problem& p) {
   if (!p.all_plain()) return Acceptance::refuse(kNotPlain);
@@ -338,11 +338,11 @@ class KeptRowsGemm final : public Kernel {
  private:
   struct Part {
     std::unique_ptr<Kernel> kernel;
-    size_t written = 0;  // bytes of Y
+    size_t written = 0;  // bytes in Y
   };
 
   int64_t all_;      // rows
-  size_t operands_;  // of Gemm
+  size_t operands_;  // Gemm's
   std::array<Part, kRowSixteenths.size()> parts_;
   size_t workspace_ = 0;
 };
@@ -368,11 +368,11 @@ void add_kept_rows_gemm(Registry& registry) {
 }
 
 // com.microsoft.FusedGemm(A, B, C): Gemm, then the operator that attribute activation names, with
-// activation_alpha, activation_beta and activation_gamma as the attributes.
+// activation_alpha, activation_beta and activation_gamma as attributes.
 //
-// com.microsoft.GemmFastGelu(X, W, bias): the Gelu with tanh of X W + bias; X [..., K], W [K, N].
+// com.microsoft.GemmFastGelu(X, W, bias): tanh Gelu of X W + bias; X [..., K], W [K, N].
 //
-// Neither has a kernel: the bodies are Gemm and MatMul in front of the activation.
+// Neither has a kernel: the bodies are Gemm or MatMul before the activation.
 // https://github.com/microsoft/onnxruntime/blob/main/docs/ContribOperators.md
 
 namespace {

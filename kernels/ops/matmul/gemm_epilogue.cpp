@@ -1,15 +1,15 @@
 // ofsdp.GemmEpilogue(A, B, bias, addend, x): a Gemm with an elementwise end that would otherwise be
-// a pass over memory. A pass inserts it if a device has a kernel for it (importer/passes/passes.h),
-// after the backward nodes are made, so it has no gradient.
+// another pass over memory. A pass inserts it if a device has a kernel for it
+// (importer/passes/passes.h), after the backward nodes exist, so it has no gradient.
 //
-//   z = alpha A' B' + bias + addend      A' = A or A^T (transA), B' = B or B^T; bias a row;
+//   z = alpha A' B' + bias + addend      A' = A or A^T (transA), B' = B or B^T; bias is a row;
 //                                        bias, addend and x may be absent
 //   y = z                                activation ""
-//   y = gelu(z)                          "gelu_tanh"; output 1, if it is wanted, is z
+//   y = gelu(z)                          "gelu_tanh"; output 1, if wanted, is z
 //   y = z gelu'(x)                       "gelu_tanh_grad"
 //
-// bias_grad "a", "b", "y": output 1 is A' summed over the columns of each row, B' over the rows of
-// each column, or y over the rows: the gradient of a bias that one of these flows back to.
+// bias_grad makes output 1 the gradient of a bias that A, B or y flows back to: "a" sums each row
+// of A' over the columns, "b" each column of B' over the rows, "y" each column of y over the rows.
 #include <array>
 
 #include "kernels/cpu/pointwise.h"
@@ -53,7 +53,7 @@ Result<std::vector<TensorDesc>> infer(const InferContext& c) {
   return made;
 }
 
-// Sums of a [rows, columns]: of each column, or of each row.
+// Sums values [rows, columns] per column, or per row.
 std::vector<double> sums(const std::vector<double>& values, const Shape& shape, bool of_columns) {
   std::vector<double> made(static_cast<size_t>(shape[of_columns ? 1 : 0]));
   for (int64_t i = 0; i < shape.numel(); ++i) {
@@ -63,8 +63,7 @@ std::vector<double> sums(const std::vector<double>& values, const Shape& shape, 
   return made;
 }
 
-// Returns the operand that is summed to the bias gradient, and whether over the first of the axes
-// as they are stored.
+// Returns which operand is summed to the bias gradient, and whether over the first axis as stored.
 std::pair<size_t, bool> summed_operand(const Attributes& attributes) {
   if (bias_grad_of(attributes) == "a") return {kA, attributes.i("transA", 0) != 0};
   return {kB, attributes.i("transB", 0) == 0};
@@ -98,8 +97,8 @@ std::vector<RefTensor> reference(const ReferenceContext& c) {
   return made;
 }
 
-// The CPU gains nothing by this operator. It runs the kernels of the parts one after the other, so
-// that a device of the tests gives the bits of the parts.
+// The CPU gains nothing by this operator. It runs the parts' kernels one after the other, so that
+// the tests' device computes the same bits as the separate nodes.
 MatrixProduct planned(const Problem& p) {
   MatrixProduct made = gemm_product(p.attributes, p.in(0), p.out(0));
   if (p.has_in(kBias)) made.addend = MatrixProduct::Addend::kBias;
@@ -163,7 +162,7 @@ class Parts final : public Kernel {
   std::string activation_, bias_grad_;
   bool keeps_z_;
   TensorDesc y_;
-  int summed_ = -1;  // input; -1: y
+  int summed_ = -1;  // input index; -1: y
   std::optional<Reduction> sum_;
 };
 

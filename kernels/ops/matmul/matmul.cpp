@@ -1,15 +1,16 @@
-// MatMul: numpy's matmul, Y[..., i, j] = sum_k A[..., i, k] B[..., k, j], leading axes broadcast; a
-// vector A is one row, a vector B one column, and Y lacks that axis. dA = dY B^T, dB = A^T dY, each
-// summed over the axes along which the operand was broadcast. ofsdp.MatMul (for these gradients) is
-// the same on operands of at least 2 axes, with attributes transA and transB (swap the last two
-// axes first) and fold_batch (first join all leading axes of both with the rows they hold, [b, m,
-// k] -> [b m, k]: the sum over the batch becomes part of the product).
+// MatMul is numpy's matmul: Y[..., i, j] = sum_k A[..., i, k] B[..., k, j], leading axes broadcast.
+// A vector A is one row, a vector B one column, and Y lacks that axis. dA = dY B^T, dB = A^T dY,
+// each summed over the operand's broadcast axes.
+//
+// ofsdp.MatMul computes these gradients: MatMul on operands with at least 2 axes, with attributes
+// transA and transB (swap the last two axes first) and fold_batch (first join all leading axes of
+// both with their rows, [b, m, k] -> [b m, k], so the product also sums over the batch).
 // https://onnx.ai/onnx/operators/onnx__MatMul.html
 //
 // com.microsoft.FusedMatMul(A, B), attributes alpha, transA, transB: Y = alpha A' B', leading axes
-// broadcast; A' is A with the last two axes swapped if transA, the same for B'. With transBatchA
-// the first axis of A is moved in front of the last before that, the same for B; the body does so.
-// dA' = alpha dY B'^T, dB' = alpha A'^T dY, each summed over the axes along which it was broadcast.
+// broadcast. A' is A with the last two axes swapped if transA; B' in the same way. transBatchA
+// first moves A's first axis in front of the last, transBatchB B's; the body does so. dA' = alpha
+// dY B'^T, dB' = alpha A'^T dY, each summed over the operand's broadcast axes.
 // https://github.com/microsoft/onnxruntime/blob/main/docs/ContribOperators.md
 #include <algorithm>
 #include <numeric>
@@ -30,7 +31,7 @@ Shape folded(const Shape& shape) {
   return {shape.numel(0, rank - 1), shape[rank - 1]};
 }
 
-// The operands as matrices, after fold_batch and with vectors made matrices.
+// Returns the operands as matrices, after fold_batch; vectors become matrices.
 std::pair<Shape, Shape> as_matrices(const Attributes& attributes, Shape a, Shape b) {
   if (a.rank() == 1) a = {1, a[0]};
   if (b.rank() == 1) b = {b[0], 1};
@@ -70,7 +71,7 @@ Ref reshaped(GradBuilder& b, Ref ref, const Shape& shape) {
   return b.emit1("Reshape", {ref, b.ints(shape.axes())}, {{"allowzero", int64_t{1}}});
 }
 
-// The gradient of B: with a B of one matrix the sum over A's batch is part of the product.
+// Returns B's gradient. If B is one matrix, the product also sums over A's batch.
 Ref grad_b(GradBuilder& b, Ref a, Ref dy, Ref target) {
   const bool one_matrix = b.desc(target).shape.rank() == 2;
   const Attributes attributes{{"transA", int64_t{1}}, {"fold_batch", int64_t{one_matrix}}};
@@ -110,7 +111,7 @@ MatrixProduct matmul_product(const Attributes& attributes, const TensorDesc& lef
   const auto [a, b] = as_matrices(attributes, left.shape, right.shape);
   MatrixProduct p;
   p.dtype = left.dtype;
-  p.alpha = attributes.f("alpha", 1.0f);  // of FusedMatMul
+  p.alpha = attributes.f("alpha", 1.0f);  // FusedMatMul has it
   p.transpose_a = attributes.i("transA", 0) != 0;
   p.transpose_b = attributes.i("transB", 0) != 0;
   const int batch = std::max(a.rank(), b.rank()) - 2;
@@ -151,7 +152,7 @@ void matmul_body(BodyBuilder& b) {
 
 bool flag(const Attributes& attributes, const char* name) { return attributes.i(name, 0) != 0; }
 
-// Returns the perm of an operand with transBatch: [1, ..., 0, last].
+// Returns the perm for an operand with transBatch: [1, ..., 0, last].
 std::vector<int64_t> batch_order(const Attributes& attributes, const char* name, int rank) {
   std::vector<int64_t> order(static_cast<size_t>(rank));
   std::iota(order.begin(), order.end(), 0);

@@ -1,5 +1,4 @@
-// Matrix products: the choice of a library, products by OpenBLAS, products of 16-bit floats by
-// blocks.
+// Matrix products: which library multiplies, products by OpenBLAS, 16-bit float products by blocks.
 
 #include "kernels/ops/matmul/matrix_product.h"
 
@@ -25,8 +24,8 @@ int64_t product_of(const std::vector<int64_t>& axes) {
   return product;
 }
 
-// Fewer axes are faster in oneDNN: equal batches become one axis; if B has no batch, A's batch
-// becomes rows (only if A is not transposed: else the rows of a batch do not follow each other).
+// oneDNN is faster with fewer axes: equal batches become one axis. If B has no batch, A's batch
+// becomes rows, unless A is transposed: then the rows in a batch do not follow each other.
 MatrixProduct simplified(MatrixProduct p) {
   if (product_of(p.batch_b) == 1 && !p.transpose_a) {
     p.rows *= product_of(p.batch_a);
@@ -42,7 +41,7 @@ bool is_empty(const MatrixProduct& p) {
   return product_of(p.batch()) * p.rows * p.columns == 0 || p.inner == 0;
 }
 
-// The kernel of an empty sum: the addend alone. For dtypes in which zero bytes are 0.
+// Makes the kernel for an empty sum: the addend alone. REQUIRES: zero bytes are 0 in the dtype.
 std::unique_ptr<Kernel> make_empty(const MatrixProduct& p) {
   const int64_t rows = product_of(p.batch()) * p.rows;
   const size_t row_bytes = static_cast<size_t>(p.columns) * dtype_size(p.dtype);
@@ -183,24 +182,24 @@ void reference_product(const MatrixProduct& p, const std::vector<double>& a,
 
 namespace {
 
-constexpr int64_t kPackedColumns = 4096;  // rows of dst a call: columns for OpenBLAS
-constexpr int64_t kSmallest = 1 << 18;    // multiplications, below which a call costs more
+constexpr int64_t kPackedColumns = 4096;  // rows of dst per call: columns for OpenBLAS
+constexpr int64_t kSmallest = 1 << 18;    // multiplications; below it a call costs more
 
-// oneDNN reads such a B in place, and rows a multiple of 1 KB apart share few sets of the
+// oneDNN reads such a B in place, and rows a multiple of 1 KB apart share few sets in the
 // first-level cache.
 bool onednn_reads_b_slowly(const MatrixProduct& p) {
   if (p.transpose_a || p.transpose_b || p.rows > 512) return false;
   return (p.columns % 512 == 0 && p.rows >= 8) || (p.columns % 256 == 0 && p.rows >= 128);
 }
 
-// oneDNN wins if sums are short: OpenBLAS copies the factors all the same.
+// oneDNN wins if sums are short: OpenBLAS copies the factors nevertheless.
 bool onednn_turns_a_fast(const MatrixProduct& p) {
   return !p.transpose_b && p.inner <= 256 && p.rows >= 512 && p.columns >= 512;
 }
 
 bool fits(const MatrixProduct& p) { return blas_fits({p.rows, p.inner, p.columns}); }
 
-// Computes `rows` of dst from `first` on, with all threads or with the calling one.
+// Computes `rows` rows of dst, from `first` on, with all threads or only the calling one.
 void multiply_rows(const MatrixProduct& p, const float* a, const float* b, float* dst,
                    int64_t first, int64_t rows, bool by_parts) {
   const auto multiply = by_parts ? blas_product_by_parts : blas_product;
@@ -240,9 +239,9 @@ Acceptance blas_accepts(const MatrixProduct& p) {
       accept_if(!small && p.rows * p.columns > 1 && fits(p), "too small to gain"));
 }
 
-// Threads share the matrices of a batch if there are enough of them, else each matrix.
+// If there are enough matrices in the batch, threads share them; else threads share each matrix.
 std::unique_ptr<Kernel> make_blas_product(const MatrixProduct& p) {
-  OFSDP_CHECK(blas_is_present());  // loaded here, if it was not asked for before
+  OFSDP_CHECK(blas_is_present());  // loads it if nothing asked before
   const std::vector<int64_t> batch = p.batch();
   int64_t matrices = 1;
   for (int64_t axis : batch) matrices *= axis;
@@ -260,14 +259,14 @@ std::unique_ptr<Kernel> make_blas_product(const MatrixProduct& p) {
 
 namespace {
 
-constexpr int64_t kRows = 512;            // of a block
-constexpr int64_t kBlock = 1024;          // columns of a block, and its part of the inner axis
-constexpr int64_t kWorthwhile = 1 << 18;  // multiplications, below which a call costs more
+constexpr int64_t kRows = 512;            // rows per block
+constexpr int64_t kBlock = 1024;          // columns per block, and inner elements
+constexpr int64_t kWorthwhile = 1 << 18;  // multiplications; below it a call costs more
 
-// Part of a row-major matrix of 16-bit floats.
+// Part of a row-major matrix with 16-bit floats.
 struct Part {
   std::byte* data;
-  int64_t rows, columns, stride;  // stride: from row to row, in elements
+  int64_t rows, columns, stride;  // stride: elements from row to row
 
   std::byte* row(int64_t i) const { return data + i * stride * 2; }
 };
@@ -285,7 +284,7 @@ void each_row(const Part& part, const Convert& convert) {
   });
 }
 
-// Blocks lie in the workspace without gaps, each row after the other.
+// Blocks lie in the workspace without gaps, row after row.
 void widen_block(DType dtype, const Part& from, float* to) {
   each_row(from, [&, span = width_span(dtype, DType::kFloat32)](int64_t i) {
     span(from.row(i), to + i * from.columns, 0, from.columns);
@@ -298,8 +297,8 @@ void narrow_block(DType dtype, const float* from, const Part& to) {
   });
 }
 
-// A product by blocks, and the float32 products of its blocks: blocks at the ends are smaller, and
-// in a sum all but the first add to dst.
+// A product by blocks, with float32 products for each block size: blocks at the ends are smaller,
+// and in a sum all but the first add to dst.
 class BlockProducts final : public Kernel {
  public:
   explicit BlockProducts(const MatrixProduct& p) : whole_(p) {
@@ -351,7 +350,7 @@ class BlockProducts final : public Kernel {
     product = make_matrix_product(p);
   }
 
-  // The block of dst from (row, column) on.
+  // Computes the dst block that begins at (row, column).
   Status run_block(const KernelArgs& args, int64_t row, int64_t column) {
     using Addend = MatrixProduct::Addend;
     const DType dtype = whole_.dtype;
@@ -386,7 +385,7 @@ class BlockProducts final : public Kernel {
                 p.transpose_a ? part_of(args.inputs[0].data, p.rows, k, row, inner, rows)
                               : part_of(args.inputs[0].data, p.inner, row, k, rows, inner),
                 a);
-    if (row > 0 && p.inner <= kBlock) return;  // b is that of the rows before
+    if (row > 0 && p.inner <= kBlock) return;  // b holds the same block already
     widen_block(p.dtype,
                 p.transpose_b ? part_of(args.inputs[1].data, p.inner, column, k, columns, inner)
                               : part_of(args.inputs[1].data, p.columns, k, column, inner, columns),
@@ -395,8 +394,8 @@ class BlockProducts final : public Kernel {
 
   MatrixProduct whole_;
   std::map<std::pair<Size, bool>, std::unique_ptr<Kernel>> products_;
-  int64_t b_ = 0, dst_ = 0;  // where in the workspace, in floats; a is first
-  size_t scratch_ = 0;       // in bytes, of the products
+  int64_t b_ = 0, dst_ = 0;  // offsets in the workspace, in floats; a is first
+  size_t scratch_ = 0;       // offset of the products' workspace, in bytes
 };
 
 }  // namespace

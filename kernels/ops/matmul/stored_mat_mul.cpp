@@ -1,11 +1,11 @@
-// ofsdp.StoredMatMul(x, w, scale, zero_point): the product of x [.., inner] with a frozen matrix W
-// [rows, columns] that stays in the type of the file, element (r, c) = (w - zero_point) * scale.
+// ofsdp.StoredMatMul(x, w, scale, zero_point) multiplies x [.., inner] by a frozen matrix W
+// [rows, columns] that keeps the file's type; element (r, c) = (w - zero_point) * scale.
 //
 //   by_rows = 1    y = x W^T      dx = dy W       the same operator with by_rows = 0
 //   by_rows = 0    y = x W        dx = dy W^T
 //
-// Attributes: rows, columns, by_rows; type, the TensorProto.DataType of the elements (int8, uint8,
-// int4, uint4, float16, bfloat16); axis and block_size of the scales as in DequantizeLinear
+// Attributes: rows, columns, by_rows; type, the elements' TensorProto.DataType (int8, uint8, int4,
+// uint4, float16, bfloat16); the scales' axis and block_size, as in DequantizeLinear
 // (kernels/core/scale_map.h). Floats have no scale. A pass replaces a product by it
 // (importer/passes/trained_set.h).
 // https://onnx.ai/onnx/operators/onnx__DequantizeLinear.html
@@ -45,7 +45,7 @@ TensorDesc operand(const std::vector<TensorDesc>& inputs, size_t i) {
   return i < inputs.size() ? inputs[i] : TensorDesc{};
 }
 
-// Sets the scales of a StoredMatrix.
+// Sets the scales in a StoredMatrix.
 Status set_scales(const Attributes& a, const TensorDesc& scale, StoredMatrix& m) {
   const int64_t axis = a.i("axis", 1), block = a.i("block_size", 0);
   OFSDP_RETURN_IF_ERROR(
@@ -174,9 +174,9 @@ void add_stored_mat_mul(Registry& registry) {
                            {.min_inputs = 2, .float32_only = true}));
 }
 
-// MatMulNBits stores the weight as packed [N, blocks, block_size * bits / 8], scales [N, blocks].
+// MatMulNBits packs the weight as [N, blocks, block_size * bits / 8], with scales [N, blocks].
 
-// Operands of a weight in few bits; an absent one is not present().
+// The operands that store a weight in few bits; an absent one is not present().
 struct NBitsOperands {
   TensorDesc weight, scales, zero_points, g_idx;
 };
@@ -187,11 +187,11 @@ Result<StoredMatrix> n_bits_matrix(const Attributes& attributes, const NBitsOper
 //
 //   W[n, k] = (q[n, k] - zero_point[n, group]) * scale[n, group]
 //
-// group = g_idx[k], or k / block_size. B holds q in 4 or 8 bits (attribute bits), blocks of
-// block_size neighbours along k. Zero points are integers packed as q, or floats; without them 8 or
+// and group = g_idx[k], or k / block_size. B holds q in 4 or 8 bits (attribute bits), in blocks of
+// block_size neighbours along k. Zero points are integers packed as q, or floats; if missing, 8 or
 // 128. Attribute accuracy_level is a hint for other kernels. W stays as the file has it:
 //   dA = dy W            ofsdp.MatMulNBitsGrad(dy, B, scales, zero_points, g_idx)
-//   dbias = the sum of dy over rows
+//   dbias = dy summed over rows
 // https://github.com/microsoft/onnxruntime/blob/main/docs/ContribOperators.md#com.microsoft.MatMulNBits
 
 namespace n_bits {
@@ -243,7 +243,7 @@ NBitsOperands operands_of(const std::vector<TensorDesc>& inputs) {
   return {operand(inputs, 1), operand(inputs, 2), operand(inputs, 3), operand(inputs, 4)};
 }
 
-// Along the last axis `from` becomes `to`.
+// The last axis changes from `from` to `to`.
 template <bool backward>
 Result<std::vector<TensorDesc>> infer(const InferContext& c) {
   const Sizes s(c.attributes);
@@ -316,7 +316,7 @@ const std::byte* bytes_at(const KernelArgs& a, size_t i) {
   return i < a.inputs.size() ? a.inputs[i].data : nullptr;
 }
 
-// A group outside the scales is an error of the file.
+// A group outside the scales is an error in the file.
 Status check_groups(const int32_t* groups, const Sizes& s) {
   for (int64_t k = 0; groups != nullptr && k < s.k; ++k) {
     if (groups[k] < 0 || groups[k] >= s.blocks) {

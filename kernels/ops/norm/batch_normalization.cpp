@@ -1,12 +1,17 @@
 // BatchNormalization(x, scale, bias, mean, variance), attributes epsilon, momentum, training_mode:
-// y = (x - m) inv scale + bias with inv = 1 / sqrt(v + epsilon), per channel. For inference m and v
-// are the inputs. In training mode they are mean and variance of x over all axes but 1 (variance of
-// the population), and outputs 1 and 2 are mean momentum + m (1 - momentum), and the same for
-// variance; outputs 3 and 4, m and v themselves, are ours. dx, dscale, dbias:
-// ofsdp.BatchNormalizationGrad(dy, x, scale, m, v), attributes epsilon, training_mode. With h = (x
-// - m) inv and n elements of a channel: dbias = sum dy, dscale = sum dy h, dx = scale inv dy for
-// inference, and scale inv (dy - dbias / n - h dscale / n) in training mode. For inference also dm
-// = -scale inv dbias and dv = -scale inv^2 / 2 dscale; in training mode these are 0.
+// y = (x - m) inv scale + bias with inv = 1 / sqrt(v + epsilon), per channel. In inference, m and v
+// are the inputs. In training mode, m and v are x's mean and population variance over all axes but
+// 1; outputs 1 and 2 are mean momentum + m (1 - momentum), and the same for variance; outputs 3 and
+// 4, m and v themselves, are ours.
+//
+// ofsdp.BatchNormalizationGrad(dy, x, scale, m, v), attributes epsilon, training_mode, returns dx,
+// dscale, dbias. With h = (x - m) inv and n elements per channel:
+//
+//   dbias = sum dy      dscale = sum dy h
+//   inference:  dx = scale inv dy      dm = -scale inv dbias      dv = -scale inv^2 / 2 dscale
+//   training:   dx = scale inv (dy - dbias / n - h dscale / n)    dm = dv = 0
+//
+// grad_of_stats emits dm and dv.
 // https://onnx.ai/onnx/operators/onnx__BatchNormalization.html
 
 #include <cmath>
@@ -40,7 +45,7 @@ Result<std::vector<TensorDesc>> infer(const InferContext& c) {
   return std::vector{x, stats, stats, stats, stats};
 }
 
-// dm and dv of inference, in the type of the statistics, which may be wider than the type of x.
+// Sets dm and dv for inference, in the statistics' type, which may be wider than x's.
 void grad_of_stats(GradBuilder& b, Ref dscale, Ref dbias) {
   if (!b.needs_grad(3) && !b.needs_grad(4)) return;
   const DType dtype = b.desc(b.input(4)).dtype;
@@ -245,20 +250,20 @@ void add_batch_normalization(Registry& registry) {
           {.min_inputs = 5, .body = batch_normalization_grad_body, .inplace_inputs = {0, 1}})));
 }
 
-// Parts of a batch normalization over the rows of all ranks; importer/passes/batch_norm.cpp
-// puts them together. An image is [N, C, d...]; W = 2 C; "joined" is the output of ofsdp.JoinRows,
-// one row a rank that has samples.
+// Batch normalization over all ranks' rows, in parts that importer/passes/batch_norm.cpp puts
+// together. An image is [N, C, d...]; W = 2 C; "joined" is ofsdp.JoinRows' output, a row for each
+// rank that has samples.
 //
-// ofsdp.ChannelStatistics(x) -> float32 [1, 1 + W]: the elements of a channel, the means of the
-// channels, and the sums of squares around these.
+// ofsdp.ChannelStatistics(x) -> float32 [1, 1 + W]: elements per channel, channel means, and the
+// sums of squares around these.
 //
 // ofsdp.JoinedStatistics(joined statistics, running mean, running variance), attribute momentum ->
-// mean, variance, next running mean, next running variance, over the elements of all ranks, joined
-// by Chan's formula in double in the order of ranks (Chan, Golub, LeVeque, 1983). Without any
-// elements mean and variance are the running ones, which do not change.
+// mean, variance, next running mean, next running variance over all ranks' elements, joined by
+// Chan's formula in double in rank order (Chan, Golub, LeVeque, 1983). If there are no elements,
+// mean and variance are the running ones, which do not change.
 //
-// ofsdp.ChannelDots(dy, x, scale, m, v), attribute epsilon -> float32 [1, W], dscale, dbias: with
-// h = (x - m) / sqrt(v + epsilon), dbias = sum dy and dscale = sum dy h over this rank's elements;
+// ofsdp.ChannelDots(dy, x, scale, m, v), attribute epsilon -> float32 [1, W], dscale, dbias: with h
+// = (x - m) / sqrt(v + epsilon), dbias = sum dy and dscale = sum dy h over this rank's elements;
 // output 0 has both, dbias first.
 //
 // ofsdp.JoinedNormalizationGrad(dy, x, scale, m, v, joined statistics, joined dots), attribute
@@ -320,7 +325,7 @@ std::vector<RefTensor> statistics_reference(const ReferenceContext& c) {
   return {y};
 }
 
-// The rows of a joined tensor, one after the other.
+// Returns the rows in a joined tensor, one after the other.
 std::vector<std::vector<double>> rows_of(const RefTensor& joined, int64_t width) {
   std::vector<std::vector<double>> rows;
   const int64_t part = joined.desc.shape[1];
@@ -332,7 +337,7 @@ std::vector<std::vector<double>> rows_of(const RefTensor& joined, int64_t width)
   return rows;
 }
 
-// From sums of values and of squares, unlike the kernel.
+// Computes from sums of values and of squares, unlike the kernel.
 std::vector<RefTensor> joined_reference(const ReferenceContext& c) {
   const RefTensor &before_mean = c.inputs[1], &before_variance = c.inputs[2];
   const int64_t channels = before_mean.desc.numel();
@@ -401,7 +406,7 @@ std::vector<RefTensor> grad_reference(const ReferenceContext& c) {
 
 // --- kernels, float32 ---
 
-// The first `images` inputs have the layout of input 0.
+// Accepts if the first `images` inputs share a layout.
 template <size_t images>
 Acceptance accepts(const Problem& p) {
   if (!p.all_dtype(DType::kFloat32)) return Acceptance::refuse(not_of_type<float>());
@@ -475,7 +480,7 @@ std::unique_ptr<Kernel> create_dots(const Problem& p) {
       (static_cast<size_t>(e.channels) + e.partial_count()) * sizeof(float));
 }
 
-// Elements of a channel on all ranks.
+// Returns the elements per channel on all ranks.
 double joined_count(const JoinedRows& statistics) {
   double n = 0;
   for (int64_t r = 0; r < statistics.ranks(); ++r) {

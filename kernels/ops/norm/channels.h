@@ -1,5 +1,4 @@
-// Shared by the normalizations of images: the channels of batch normalization, and the list of
-// implementations.
+// Parts of image normalizations: batch normalization's channels, and the list of implementations.
 #pragma once
 
 #include <vector>
@@ -10,8 +9,8 @@
 
 namespace ofsdp::kernels::ops {
 
-// [N, C, d...]; a vector is N samples of one channel. Without inner axes both layouts are the same,
-// and channels last is the faster order.
+// Returns x's extent as [N, C, d...]; a vector is N samples with one channel. Without inner axes
+// both layouts are the same, and channels last is the faster order.
 inline ChannelExtent batch_norm_extent(const TensorDesc& x) {
   const Shape& s = x.shape;
   if (s.rank() < 2) return {s.numel(), 1, 1, false};
@@ -19,8 +18,8 @@ inline ChannelExtent batch_norm_extent(const TensorDesc& x) {
   return {s[0], s[1], inner, x.layout == Layout::kChannelsLast || inner == 1};
 }
 
-// Accepts images (the first `images` inputs and output 0) of type T and one layout; other operands
-// are RealOf<T>.
+// Accepts images (the first `images` inputs and output 0) if they have type T and one layout; other
+// operands must be RealOf<T>.
 template <typename T, size_t images>
 Acceptance accepts_images(const Problem& p) {
   const auto fits = [](bool image, const TensorDesc& desc) {
@@ -34,7 +33,7 @@ Acceptance accepts_images(const Problem& p) {
   return accept_if(layouts, "operands of several layouts");
 }
 
-// gcc does not vectorise sums of float16: whole images in float32 are faster.
+// gcc does not vectorise float16 sums: converting whole images to float32 is faster.
 template <size_t images, auto create32, auto create_bfloat16, auto create64>
 std::vector<Implementation> image_kernels(const char* name) {
   return {

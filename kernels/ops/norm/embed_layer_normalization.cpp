@@ -1,8 +1,8 @@
 // com.microsoft.EmbedLayerNormalization(input_ids, segment_ids, word_embedding, position_embedding,
-// segment_embedding, gamma, beta, mask, position_ids): rows of three tables added (segments may be
-// absent; without position_ids positions count from 0), then LayerNormalization over the last axis.
-// Output 1 is the number of words in each sample: the ones in the row of mask (0 without a mask);
-// output 2 is the sum.
+// segment_embedding, gamma, beta, mask, position_ids) adds rows from three tables (segments may be
+// absent; without position_ids, positions count from 0), then applies LayerNormalization over the
+// last axis. Output 1 is each sample's word count: the ones in its mask row (0 without a mask).
+// Output 2 is the sum.
 //
 // It has no kernel: the body is Gather, Add, LayerNormalization, ReduceSum.
 // https://github.com/microsoft/onnxruntime/blob/main/docs/ContribOperators.md
@@ -82,7 +82,7 @@ Ref rows_of(BodyBuilder& b, Input table, Ref ids) {
   return b.emit1("Gather", {b.input(table), ids}, {{"axis", int64_t{0}}});
 }
 
-// Rows of the positions; the first rows of the table are a view of it.
+// Returns the position rows; the table's first rows are a view.
 Ref position_rows(BodyBuilder& b, int64_t steps) {
   if (b.input(kPositionIds)) return rows_of(b, kPositions, b.input(kPositionIds));
   return b.slice(b.input(kPositions), 0, 0, steps);

@@ -1,10 +1,11 @@
 // GroupNormalization(x, scale, bias), attributes num_groups, epsilon: y = h scale + bias (by
-// channel) with h = (x - mean) inv, inv = 1 / sqrt(variance + epsilon) over each group of
-// neighbouring channels of each sample. Outputs 1 and 2, mean and inv [N, groups], are ours.
-// InstanceNormalization(x, scale, bias) has a group for each channel. dx, dscale, dbias:
-// ofsdp.GroupNormalizationGrad(dy, x, scale, mean, inv), attribute num_groups. With g = dy scale
-// and means over the group: dx = inv (g - mean(g) - h mean(g h)), dscale = sum dy h, dbias = sum
-// dy.
+// channel) with h = (x - mean) inv, inv = 1 / sqrt(variance + epsilon), over each sample's groups
+// of neighbouring channels. Outputs 1 and 2, mean and inv [N, groups], are ours.
+// InstanceNormalization(x, scale, bias) has a group per channel.
+//
+// ofsdp.GroupNormalizationGrad(dy, x, scale, mean, inv), attribute num_groups, returns dx, dscale,
+// dbias. With g = dy scale and means over the group: dx = inv (g - mean(g) - h mean(g h)), dscale =
+// sum dy h, dbias = sum dy.
 // https://onnx.ai/onnx/operators/onnx__GroupNormalization.html
 // https://onnx.ai/onnx/operators/onnx__InstanceNormalization.html
 #include <cmath>
@@ -19,9 +20,9 @@ namespace ofsdp::kernels::ops {
 namespace group_normalization {
 namespace {
 
-// x is [N, groups, channels of a group, inner].
+// x is [N, groups, channels per group, inner].
 struct GroupExtent {
-  int64_t batch, groups, each, inner;  // each: channels of a group
+  int64_t batch, groups, each, inner;  // each: channels per group
   double epsilon;
 
   int64_t channels() const { return groups * each; }
@@ -34,7 +35,7 @@ inline GroupExtent group_extent(const Shape& x, int64_t groups, const Attributes
           static_cast<double>(attributes.f("epsilon", 1e-5f))};
 }
 
-// The number of groups: an attribute, or the number of channels.
+// Returns how many groups: an attribute, or the channel count.
 using GroupsOf = int64_t (*)(const Shape& x, const Attributes& attributes);
 int64_t given_groups(const Shape&, const Attributes& attributes) {
   return attributes.i("num_groups", 1);
@@ -155,7 +156,7 @@ std::vector<RefTensor> grad_reference(const ReferenceContext& c) {
   return {dx, dscale, dbias};
 }
 
-// dx of one row of the group and the sums per channel, in `sums` [each][2].
+// Writes dx for one group row, and the channel sums into `sums` [each][2].
 template <typename T>
 void backward_row(const GroupExtent& e, const KernelArgs& a, int64_t row, double* sums) {
   using R = RealOf<T>;

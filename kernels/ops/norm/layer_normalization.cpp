@@ -1,5 +1,28 @@
-// The shape of LayerNormalization, RMSNormalization and their relatives: x is [rows, width], cut at
-// attribute `axis`. Shared by the operators and their gradient.
+// LayerNormalization, RMSNormalization and ONNX Runtime's variants.
+//
+// LayerNormalization(x, scale, bias), attributes axis, epsilon: y = h scale + bias with h = (x -
+// mean) inv, inv = 1 / sqrt(variance + epsilon), over the axes from `axis` on; outputs 1 and 2 are
+// mean and inv, in float32 (stash_type). Also com.microsoft.LayerNormalization.
+// https://onnx.ai/onnx/operators/onnx__LayerNormalization.html
+//
+// RMSNormalization(x, scale): y = x inv scale with inv = 1 / sqrt(mean(x^2) + epsilon). Output 1,
+// inv, is ours. ONNX Runtime calls it SimplifiedLayerNormalization(x, scale), in its domain and in
+// ai.onnx.
+// https://onnx.ai/onnx/operators/onnx__RMSNormalization.html
+//
+// com.microsoft.SkipLayerNormalization(x, skip, scale, norm_bias, bias): with s = x + skip + bias,
+// y = LayerNormalization(s, scale, norm_bias) over the last axis; outputs 1, 2, 3 are mean, inv and
+// s. skip broadcasts to x. SkipSimplifiedLayerNormalization(x, skip, scale, bias) is the same with
+// RMSNormalization; output 1 is unused (0).
+// https://github.com/microsoft/onnxruntime/blob/main/docs/ContribOperators.md
+//
+// ofsdp.LayerNormalizationGrad(dy, x, scale, mean, inv, dmean, dinv) returns dx, dscale, dbias
+// (formulas: kernels/cpu/norm_rows.h); without mean it is RMSNormalization's gradient. With skip,
+// ds = LayerNormalizationGrad + d(output 3); dx = ds; dskip and dbias are ds summed to their
+// shapes.
+//
+// Scale and bias broadcast to x; an operand with more than one row of `width` is broadcast into the
+// workspace first.
 
 #include <algorithm>
 #include <cmath>
@@ -16,11 +39,12 @@
 
 namespace ofsdp::kernels::ops {
 
+// x is [rows, width], cut at attribute `axis`.
 int norm_axis(const Shape& x, const Attributes& attributes);
 NormRows rows_of(const Shape& x, const Attributes& attributes, bool centred);
 Shape stats_shape(const Shape& x, const Attributes& attributes);  // 1 from the axis on
 
-// float, double, BFloat16 or Half; inputs 3 to 6 are statistics, in float32.
+// T is float, double, BFloat16 or Half. Inputs 3 to 6 are statistics and must be float32.
 template <typename T>
 Acceptance accepts_norm(const Problem& p) {
   const DType dtype = dtype_of<T>();
@@ -33,7 +57,7 @@ Acceptance accepts_norm(const Problem& p) {
   return accept_if(p.all_plain(), kNotPlain);
 }
 
-// The implementations of an operator, from the kernel in every float type.
+// Returns an operator's implementations, given a kernel for every float type.
 template <auto create32, auto create_bfloat16, auto create_half, auto create64>
 std::vector<Implementation> norm_kernels(const char* name) {
   return {{name, accepts_norm<float>, create32},
@@ -43,42 +67,17 @@ std::vector<Implementation> norm_kernels(const char* name) {
           {"float64", accepts_norm<double>, create64}};
 }
 
-// LayerNormalization, RMSNormalization and their relatives of ONNX Runtime.
-//
-// LayerNormalization(x, scale, bias), attributes axis, epsilon: y = h scale + bias with
-// h = (x - mean) inv, inv = 1 / sqrt(variance + epsilon), over the axes from `axis` on; outputs 1
-// and 2 are mean and inv, in float32 (stash_type). Also com.microsoft.LayerNormalization.
-// https://onnx.ai/onnx/operators/onnx__LayerNormalization.html
-//
-// RMSNormalization(x, scale): y = x inv scale with inv = 1 / sqrt(mean of x^2 + epsilon). Output 1,
-// inv, is ours. https://onnx.ai/onnx/operators/onnx__RMSNormalization.html
-// SimplifiedLayerNormalization(x, scale) is ONNX Runtime's name for it, in its domain and in
-// ai.onnx.
-//
-// com.microsoft.SkipLayerNormalization(x, skip, scale, norm_bias, bias): with s = x + skip + bias,
-// y = LayerNormalization(s, scale, norm_bias) over the last axis; outputs 1, 2, 3 are mean, inv and
-// s. skip broadcasts to x. SkipSimplifiedLayerNormalization(x, skip, scale, bias) is the same with
-// RMSNormalization; output 1 is unused (0).
-// https://github.com/microsoft/onnxruntime/blob/main/docs/ContribOperators.md
-//
-// dx, dscale, dbias: ofsdp.LayerNormalizationGrad(dy, x, scale, mean, inv, dmean, dinv), see
-// kernels/cpu/norm_rows.h; without mean it is the gradient of RMSNormalization. With skip, ds =
-// LayerNormalizationGrad + d(output 3); dx = ds, dskip and dbias are ds summed to their shapes.
-//
-// Scale and bias broadcast to x; an operand with more than one row of `width` is broadcast into the
-// workspace first.
-
 namespace layer_normalization {
 namespace {
 
-// Scale and bias must broadcast to x.
+// Returns an error unless scale or bias broadcasts to x.
 Status check_norm_operand(const TensorDesc& x, const TensorDesc& operand, const char* name) {
   const auto both = broadcast(x.shape, operand.shape);
   if (both.ok() && *both == x.shape && is_floating(operand.dtype)) return ok_status();
   return input_error("expected {} that broadcasts to {}, found {}", name, x.text(), operand.text());
 }
 
-// A scale or bias as the kernel reads it: in place, or broadcast to the shape of x.
+// A scale or bias as the kernel reads it: in place, or broadcast to x's shape.
 struct Stretched {
   Stretched(const Problem& p, int input, size_t& workspace) : index(input) {
     const auto i = static_cast<size_t>(input);
@@ -107,13 +106,13 @@ struct Stretched {
   size_t offset = 0;
 };
 
-// The index of each operand; -1: none.
+// Operand indices; -1: none.
 struct NormOperands {
   int x = 0, scale = 1, bias = 2;
   int y = 0, mean = 1, inv = 2;
 };
 
-// y, and the statistics that are wanted.
+// Computes y and the wanted statistics.
 template <typename T>
 std::unique_ptr<Kernel> create_norm(const Problem& p, bool centred, NormOperands operands) {
   size_t workspace = 0;
@@ -134,7 +133,7 @@ std::unique_ptr<Kernel> create_norm(const Problem& p, bool centred, NormOperands
       workspace);
 }
 
-// Returns y, mean and inv (per row) in double.
+// Returns y, mean and inv (per row), in double.
 std::vector<RefTensor> reference_norm(const RefTensor& x, const RefTensor* scale,
                                       const RefTensor* bias, const Attributes& attributes,
                                       bool centred) {
@@ -146,7 +145,7 @@ std::vector<RefTensor> reference_norm(const RefTensor& x, const RefTensor* scale
     double mean = 0, square = 0;
     for (int64_t i = 0; i < n.width && centred; ++i) mean += v[i] / static_cast<double>(n.width);
     for (int64_t i = 0; i < n.width; ++i) square += (v[i] - mean) * (v[i] - mean);
-    const double count = std::max(static_cast<double>(n.width), 1.0);  // of nothing: 0
+    const double count = std::max(static_cast<double>(n.width), 1.0);  // over no elements: 0
     const double inv = 1 / std::sqrt(square / count + n.epsilon);
     for (int64_t i = 0; i < n.width; ++i) v[i] = (v[i] - mean) * inv;
     means.values.push_back(mean);
@@ -160,8 +159,8 @@ std::vector<RefTensor> reference_norm(const RefTensor& x, const RefTensor* scale
   return {y, means, invs};
 }
 
-// Sets the gradients of scale and bias and returns that of x. `mean` none: not centred. `dmean` and
-// `dinv`: gradients of the statistics, mostly none.
+// Sets the gradients of scale and bias and returns dx. `mean` is none if not centred. `dmean` and
+// `dinv` are the statistics' gradients, mostly none.
 struct NormGrad {
   Ref dy, x, scale, mean, inv, dmean, dinv;
 };
@@ -181,7 +180,7 @@ Ref emit_norm_grad(GradBuilder& b, const NormGrad& g, size_t scale_input, size_t
     dscale = made[1];
     dbias = made[2];
   } else {
-    // In the type of the statistics, which may be wider than the type of x.
+    // In the statistics' type, which may be wider than x's.
     const DType wide = b.desc(g.inv).dtype;
     Ref h = b.cast(g.x, wide);
     if (g.mean) h = b.emit1("Sub", {h, g.mean});
@@ -199,7 +198,7 @@ Ref emit_norm_grad(GradBuilder& b, const NormGrad& g, size_t scale_input, size_t
   return made[0];
 }
 
-// The gradient of output 0; zeros if it has none.
+// Returns output 0's gradient; zeros if it has none.
 Ref first_grad(GradBuilder& b, DType dtype) {
   if (b.grad_output(0)) return b.grad_output(0);
   return b.emit1("Expand", {b.scalar(dtype, 0), b.ints(b.desc(b.input(0)).shape.axes())});
@@ -275,7 +274,7 @@ void add_rms(Registry& registry, const char* domain, const char* name, int first
 
 // --- with skip ---
 
-// The inputs are x, skip, scale, bias of the norm (centred only) and bias of the sum.
+// Inputs: x, skip, scale, the norm's bias (only if centred), the sum's bias.
 struct SkipNorm {
   bool centred;
   constexpr size_t norm_bias() const { return centred ? 3 : 99; }
@@ -421,9 +420,9 @@ void add_layer_normalization(Registry& registry) {
 }
 
 // ofsdp.LayerNormalizationGrad(dy, x, scale, mean, inv, dmean, dinv, addend), attribute axis: dx,
-// dscale and dbias of LayerNormalization, and of RMSNormalization if mean is absent; dscale and
-// dbias exist only if scale is one row. dmean, dinv and addend may be absent. The addend, of the
-// shape and dtype of x, is added to dx; a pass puts it there (importer/passes/passes.h). Formulas:
+// dscale and dbias for LayerNormalization, or for RMSNormalization if mean is absent; dscale and
+// dbias exist only if scale is one row. dmean, dinv and addend may be absent. The addend, like x in
+// shape and dtype, is added to dx; a pass puts it there (importer/passes/passes.h). Formulas:
 // kernels/cpu/norm_rows.h.
 
 namespace layer_normalization_grad {
@@ -503,7 +502,7 @@ std::unique_ptr<Kernel> create(const Problem& p) {
           stretch.run(a.inputs[2].data, a.workspace + partial + 2 * row_bytes);
           scale = reinterpret_cast<const T*>(a.workspace + partial + 2 * row_bytes);
         }
-        auto* spare = reinterpret_cast<T*>(a.workspace + partial);  // where an unwanted sum goes
+        auto* spare = reinterpret_cast<T*>(a.workspace + partial);  // takes an unwanted sum
         T* dscale = has_dscale ? a.out<T>(1) : sums ? spare : nullptr;
         T* dbias = has_dbias ? a.out<T>(2) : sums ? spare : nullptr;
         norm_rows_grad<T>(

@@ -1,7 +1,7 @@
-// LRN(x), attributes size, alpha, beta, bias: y = x s^-beta with s_c = bias + alpha / size times
-// the sum of x^2 over the `size` channels around c (one more after it if size is even). dx_c = dy_c
-// s_c^-beta - 2 alpha beta / size x_c sum dy_k x_k s_k^(-beta - 1) over the channels k with c in
-// their window (ofsdp.LRNGrad(dy, x)).
+// LRN(x), attributes size, alpha, beta, bias: y = x s^-beta, where s_c = bias + alpha / size times
+// the sum of x^2 over the `size` channels around c (one more after it if size is even). The
+// gradient is ofsdp.LRNGrad(dy, x): dx_c = dy_c s_c^-beta - 2 alpha beta / size x_c sum dy_k x_k
+// s_k^(-beta - 1) over all channels k with c in their window.
 // https://onnx.ai/onnx/operators/onnx__LRN.html
 #include <cmath>
 
@@ -48,7 +48,7 @@ void grad(GradBuilder& b) {
   b.set_grad(0, b.emit1("ofsdp.LRNGrad", {b.grad_output(0), b.input(0)}, b.attributes()));
 }
 
-// Calls f(flat index of [n, c, i], s there), s summed in double.
+// Calls f(flat index of [n, c, i], c, s), with s summed in double.
 void reference_walk(const Window& w, const std::vector<double>& x, const auto& f) {
   for (int64_t i = 0; i < w.batch * w.channels * w.inner; ++i) {
     const int64_t c = i / w.inner % w.channels;
@@ -87,7 +87,7 @@ std::vector<RefTensor> grad_reference(const ReferenceContext& c) {
 
 constexpr int64_t kColumns = 64;  // pixels that are computed together
 
-// s of `n` neighbouring places of channel c.
+// Writes s for `n` neighbouring positions in channel c.
 OFSDP_MULTIARCH void sums(const Window& w, const float* x, int64_t c, int64_t n, float* s) {
   for (int64_t i = 0; i < n; ++i) s[i] = 0;
   for (int64_t k = w.first(c); k <= w.last(c); ++k) {
@@ -115,7 +115,7 @@ OFSDP_MULTIARCH void multiply(const float* a, const float* b, int64_t n, float* 
   for (int64_t i = 0; i < n; ++i) y[i] = a[i] * b[i];
 }
 
-// Calls f(start of the columns in sample n, columns).
+// Calls f(offset of the columns, column count) for each block of columns in each sample.
 void for_columns(const Window& w, const auto& f) {
   const int64_t blocks = (w.inner + kColumns - 1) / kColumns;
   parallel_each(

@@ -44,7 +44,7 @@ void grad(GradBuilder& b) {
                         {b.grad_output(0), b.output(0)}, {{"axis", b.attributes().i("axis", -1)}}));
 }
 
-// Calls f(first, step) for each distribution: its `classes` elements are first, first + step, ...
+// Calls f(first, step) for each distribution; it has `classes` elements, first, first + step, ...
 void reference_walk(const SoftmaxExtent& e, const auto& f) {
   for (int64_t i = 0; i < e.outer * e.inner; ++i) {
     f(static_cast<size_t>(i / e.inner * e.classes * e.inner + i % e.inner),
@@ -87,7 +87,7 @@ std::vector<RefTensor> grad_reference(const ReferenceContext& c) {
   return {dx};
 }
 
-// `run` is one of the functions of kernels/cpu/softmax.h, or of the loops in double.
+// `run` is a function in kernels/cpu/softmax.h, or loops in double.
 template <typename T, auto run>
 std::unique_ptr<Kernel> create(const Problem& p) {
   return make_kernel([e = extent(p.out(0).shape, p.attributes)](const KernelArgs& a) {
@@ -113,7 +113,7 @@ void log_softmax_grad_body(BodyBuilder& b) {
   b.set_output(0, b.sub(dy, b.mul(b.emit1("Exp", {b.input(1)}), sum)));
 }
 
-// Registers the operator and the gradient in our own domain, under the operator's name and "Grad".
+// Registers the operator, and its gradient in our domain, named like the operator plus "Grad".
 template <bool logarithm>
 void add(Registry& registry, const std::string& name, std::vector<Implementation> kernels,
          std::vector<Implementation> grad_kernels) {
@@ -171,13 +171,13 @@ void add_softmax(Registry& registry) {
 }
 
 // LpNormalization(x), attributes axis, p (1 or 2): y = x / n with n = sum |x| or sqrt(sum x^2)
-// along the axis; 0 if n is 0. With s = sum dy y: dx = (dy - sign(x) s) / n for p = 1,
-// (dy - y s) / n for p = 2, and 0 if n is 0.
+// along the axis; 0 if n is 0. With s = sum dy y: dx = (dy - sign(x) s) / n for p = 1, (dy - y s) /
+// n for p = 2, and 0 if n is 0.
 // https://onnx.ai/onnx/operators/onnx__LpNormalization.html
 //
-// MeanVarianceNormalization(x), attribute axes (default 0, 2, 3): y = c / (s + 1e-9) with
-// c = x - mean, s = sqrt(mean c^2) over the axes.
-// With a = dy / (s + 1e-9): dx = a - mean(a) - c mean(a c) / (s (s + 1e-9)), the last 0 where s is.
+// MeanVarianceNormalization(x), attribute axes (default 0, 2, 3): with c = x - mean and s =
+// sqrt(mean c^2) over the axes, y = c / (s + 1e-9). With a = dy / (s + 1e-9):
+//   dx = a - mean(a) - c mean(a c) / (s (s + 1e-9)); the last term is 0 if s is.
 // https://onnx.ai/onnx/operators/onnx__MeanVarianceNormalization.html
 
 namespace axis_normalizations {

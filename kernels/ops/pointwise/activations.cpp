@@ -1,7 +1,7 @@
-// Activation functions with a gradient operator, ofsdp.NAMEGrad(dy, x); for Relu, Sigmoid and Tanh
-// NAMEGrad(dy, y), so that x is not saved. Formulas: kernels/formulas/activation.h.
+// Activation functions with a gradient operator, ofsdp.NAMEGrad(dy, x). Relu, Sigmoid and Tanh have
+// NAMEGrad(dy, y), so x is not saved. Formulas: kernels/formulas/activation.h.
 //
-// NaN stays NaN. It stops the gradient of Relu, as in PyTorch.
+// NaN stays NaN. It stops Relu's gradient, as in PyTorch.
 // https://onnx.ai/onnx/operators/onnx__NAME.html; QuickGelu is Swish with another default:
 // https://github.com/microsoft/onnxruntime/blob/main/docs/ContribOperators.md#com.microsoft.QuickGelu
 
@@ -21,7 +21,7 @@ namespace activations {
 
 using A = Attributes;
 
-// --- gradients in operators of the standard ---
+// --- gradients as standard operators ---
 
 void relu_grad_body(BodyBuilder& b) {
   const Ref dy = b.input(0), zero = b.like(dy, 0);
@@ -89,7 +89,7 @@ std::vector<UnaryOp> rectifiers() {
                            }>,
                            .loops = binary_loops<OFSDP_DX(thresholded_relu_grad(d, x, k.a)),
                                                  kFloatTypes, Loops::kRare>()}}}),
-      // For numbers of every type: x + bias below -lambd, x - bias above lambd, else 0.
+      // All numeric types: x + bias below -lambd, x - bias above lambd, else 0.
       unary_op("Shrink", 9, of_x<[](double x, const A& a) {
                  const double lambd = number(a, "lambd", 0.5f), bias = number(a, "bias", 0);
                  return x < -lambd ? x + bias : (x > lambd) ? x - bias : 0;
@@ -240,18 +240,18 @@ void add_activations(Registry& registry) {
   registry.add(quick_gelu());
 }
 
-// Gelu, attribute approximate ("none" or "tanh"): y = x P(X <= x) of a normal X; both forms are in
-// kernels/formulas/gelu.h. dx = dy times the derivative (ofsdp.GeluGrad(dy, x), the same
-// attribute). com.microsoft's Gelu is the form with erf.
+// Gelu, attribute approximate ("none" or "tanh"): y = x P(X <= x) for a normal X; both forms are in
+// kernels/formulas/gelu.h. dx = dy times the derivative (ofsdp.GeluGrad(dy, x), same attribute).
+// com.microsoft.Gelu is the erf form.
 //
-// com.microsoft.BiasGelu(x, bias) and FastGelu(x, bias): Gelu of x + bias with a bias of the last
-// axis, BiasGelu with erf, FastGelu with tanh; the bias of FastGelu may be absent. d(x + bias) is
-// ofsdp.GeluGrad(dy, x + bias), dbias its sum. onnxruntime's optimizer writes these three.
+// com.microsoft.BiasGelu(x, bias) and FastGelu(x, bias): Gelu(x + bias) with a bias along the last
+// axis, BiasGelu by erf, FastGelu by tanh; FastGelu's bias may be absent. d(x + bias) =
+// ofsdp.GeluGrad(dy, x + bias), and dbias sums it. onnxruntime's optimizer writes all three.
 //
-// com.microsoft.BiasSplitGelu(x, bias), the gated linear unit of diffusion models: with z = x +
-// bias, the first half of z's last axis times the Gelu (with erf) of the second:
+// com.microsoft.BiasSplitGelu(x, bias), the gated linear unit in diffusion models: with z = x +
+// bias, the first half of z's last axis times the Gelu (by erf) of the second:
 //   y[.., i] = z[.., i] gelu(z[.., n + i])     x [.., 2 n], bias [2 n], y [.., n]
-// dx = (dy gelu(second), ofsdp.GeluGrad(dy first, second)), dbias its sum.
+// dx = (dy gelu(second), ofsdp.GeluGrad(dy first, second)), and dbias sums it.
 // https://onnx.ai/onnx/operators/onnx__Gelu.html
 // https://github.com/microsoft/onnxruntime/blob/main/docs/ContribOperators.md#com.microsoft.BiasGelu
 
@@ -291,7 +291,7 @@ ChainOp op_of(const Problem& p, ChainOp erf, ChainOp tanh) {
   return is_tanh(p.attributes) ? tanh : erf;
 }
 
-// Loops for both forms, by the attribute.
+// Returns loops for the form that the attribute names.
 std::vector<Implementation> kernels_of(ChainOp erf, ChainOp tanh) {
   std::vector<Implementation> made = pointwise_kernels("Gelu", chain_loops(erf));
   for (Implementation& implementation : made) {
@@ -380,7 +380,7 @@ Result<std::vector<TensorDesc>> infer_gated(const InferContext& c) {
   return std::vector{std::move(y)};
 }
 
-// The halves of x + bias.
+// Returns both halves of x + bias.
 std::vector<Ref> halves(GraphBuilder& b) {
   return b.emit("Split", {b.add(b.input(0), b.input(1))},
                 {{"axis", int64_t{-1}}, {"num_outputs", int64_t{2}}}, 2);

@@ -1,13 +1,13 @@
-// Arithmetic of two inputs that broadcast, for all number types. Integers wrap; Div rounds them
-// towards 0. An integer divisor of 0 is an error of the data.
+// Arithmetic on two inputs that broadcast, for all numeric types. Integers wrap; Div rounds them
+// towards 0. An integer divisor of 0 is an error in the data.
 // https://onnx.ai/onnx/operators/onnx__NAME.html
 //
 //   Add, Sub   da = dy, db = +-dy                Mul   da = dy b, db = dy a
 //   Div        da = dy / b, db = -dy y / b
-//   Mod        y = a - q b with q = floor(a / b), or trunc(a / b) with fmod = 1, so y has the sign
-//              of b, or of a; da = dy, db = -dy q, where q is (a - y) / b, rounded
-//   PRelu      y = x if x >= 0, else slope x; slope broadcasts to x. dx = dy where x > 0, else
-//              dy slope; dslope = dy x where x < 0
+//   Mod        y = a - q b with q = floor(a / b), or trunc(a / b) with fmod = 1, so y has b's sign,
+//              or a's; da = dy, db = -dy q, with q = (a - y) / b, rounded
+//   PRelu      y = x if x >= 0, else slope x; slope broadcasts to x. dx = dy if x > 0, else
+//              dy slope; dslope = dy x if x < 0, else 0
 //
 // Gradients are summed over the axes along which an input was broadcast.
 
@@ -39,7 +39,7 @@ void add_grad(GradBuilder& b) {
 void sub_grad(GradBuilder& b) {
   const Ref dy = b.grad_output(0);
   if (b.needs_grad(0)) b.set_grad(0, b.sum_to(dy, b.input(0)));
-  // Summed before it is negated: the sum may be much smaller.
+  // Sums before negating: the sum may be much smaller.
   if (b.needs_grad(1)) b.set_grad(1, b.neg(b.sum_to(dy, b.input(1))));
 }
 
@@ -86,7 +86,7 @@ constexpr T wrapping_quotient(T a, T b) {
   return static_cast<T>(a / b);
 }
 
-// Returns the remainder of wrapping_quotient, with the sign of a.
+// Returns wrapping_quotient's remainder, which has a's sign.
 template <typename T>
 constexpr T wrapping_rest(T a, T b) {
   if constexpr (std::is_signed_v<T>) {
@@ -226,10 +226,10 @@ void add_arithmetic(Registry& registry) {
   registry.add(prelu());
 }
 
-// Pow(x, e): y = x^e, broadcast, in the type of x; e may have another. dx = dy e x^(e-1), 0 where e
-// is 0; de = dy y ln x, 0 where x is 0 and e >= 0; each summed over the broadcast axes. Integer
-// powers of integers are exact and wrap; an exponent of 2 or 0.5, as variances and norms have it,
-// is a product or a root. https://onnx.ai/onnx/operators/onnx__Pow.html
+// Pow(x, e): y = x^e, broadcast, in x's type; e may have another. dx = dy e x^(e-1), 0 if e is 0;
+// de = dy y ln x, 0 if x is 0 and e >= 0; each summed over the broadcast axes. Integer powers of
+// integers are exact and wrap. If an exponent is 2 or 0.5, as in variances and norms, the power is
+// a product or a root. https://onnx.ai/onnx/operators/onnx__Pow.html
 
 namespace pow {
 
@@ -239,7 +239,7 @@ Result<std::vector<TensorDesc>> infer(const InferContext& c) {
   return infer_binary(same);
 }
 
-// Returns e in the type of x.
+// Returns e in x's type.
 Ref exponent_like(GradBuilder& b) {
   if (b.desc(b.input(1)).dtype == b.desc(b.input(0)).dtype) return b.input(1);
   return b.emit1("CastLike", {b.input(1), b.input(0)});
@@ -251,7 +251,7 @@ bool may_be_zero(const ConstantPtr& known) {
   return std::ranges::find(values, 0.0) != values.end();
 }
 
-// Returns e - 1, but 0 where e is 0: the slope there is 0 x^0, not 0 / x.
+// Returns e - 1, but 0 if e is 0: there the slope is 0 x^0, not 0 / x.
 Ref lower_exponent(GradBuilder& b, Ref e) {
   const DType dtype = b.desc(e).dtype;
   const Ref lower = b.emit1("Sub", {e, b.scalar(dtype, 1)});
@@ -267,7 +267,7 @@ Ref grad_of_base(GradBuilder& b, Ref e) {
   return b.emit1("Mul", {power, e});
 }
 
-// y ln x. A base of 0 counts as 1 for e >= 0, so that the slope is 0; for e < 0 it is -inf.
+// Returns y ln x. If e >= 0, a base of 0 counts as 1, so the slope is 0; if e < 0, it is -inf.
 Ref grad_of_exponent(GradBuilder& b, Ref e) {
   const DType dtype = b.desc(e).dtype;
   const Ref zero = b.scalar(dtype, 0), x = b.input(0);
@@ -293,7 +293,7 @@ std::vector<RefTensor> reference(const ReferenceContext& c) {
   });
 }
 
-// An exponent of 2 or 0.5 for a whole row is a product or a root.
+// If one exponent of 2 or 0.5 serves the whole row, computes a product or a root.
 void pow_row(const PointwiseRow& row, const Numbers& numbers) {
   const bool one_exponent = row.step_a == 1 && row.step_b == 0;
   const float e = *static_cast<const float*>(row.b);
@@ -302,7 +302,7 @@ void pow_row(const PointwiseRow& row, const Numbers& numbers) {
   float_binary<OFSDP_AB(M::pow(a, b))>()(row, numbers);
 }
 
-// --- other types: x of T, e of any, plain loops over a block of exponents read before ---
+// --- other types: x of type T, e of any type; plain loops over blocks of exponents read before ---
 
 template <typename T>
 T whole_power(T x, int64_t e) {
@@ -398,12 +398,12 @@ void add_pow(Registry& registry) {
   registry.add(std::move(op));
 }
 
-// Operators that reduce any number of inputs that broadcast to each other, from the first to the
-// last: Sum, Mean, Max and Min (NaN if an input is NaN).
+// Operators that combine any number of inputs, which broadcast to each other, from first to last:
+// Sum, Mean, Max and Min (NaN if an input is NaN).
 // https://onnx.ai/onnx/operators/onnx__NAME.html
 //
-// Gradients, each summed over the broadcast axes: dy for Sum, dy / n for Mean, dy where x equals y
-// for Max and Min. 16-bit floats are reduced in float32 and rounded once.
+// Gradients, each summed over the broadcast axes: Sum dy, Mean dy / n, Max and Min dy where x
+// equals y. 16-bit floats are combined in float32 and rounded once.
 
 namespace variadic {
 
@@ -422,7 +422,7 @@ Result<std::vector<TensorDesc>> infer(const InferContext& c) {
   return std::vector{std::move(y)};
 }
 
-// dx = dy where x equals y, shared evenly among the inputs that equal y, as in PyTorch.
+// dx = dy where x equals y, shared evenly among all inputs that equal y, as in PyTorch.
 void grad_of_chosen(GradBuilder& b) {
   const Ref dy = b.grad_output(0);
   if (b.num_inputs() == 1) return b.set_grad(0, dy);
@@ -441,11 +441,11 @@ void grad_of_chosen(GradBuilder& b) {
   }
 }
 
-// --- kernels: y = f(f(x0, x1), x2) ..., one pass over y an input; y may be input 0 or 1 ---
+// --- kernels: y = f(f(x0, x1), x2) ..., one pass over y per input; y may be input 0 or 1 ---
 
 class FoldKernel final : public Kernel {
  public:
-  // `finish` is applied to the result at the end, with the number of inputs.
+  // `finish` is applied to the result at the end; it gets the input count.
   FoldKernel(const Problem& p, RowLoop join, RowLoop finish)
       : join_(join),
         finish_(finish),
@@ -480,7 +480,7 @@ class FoldKernel final : public Kernel {
   }
 
  private:
-  std::vector<StridedLoop> loops_;  // loop k joins y (input 0 in the first) and input k + 1
+  std::vector<StridedLoop> loops_;  // loop k joins y (input 0 if k is 0) and input k + 1
   RowLoop join_, finish_;
   int64_t n_, bytes_;
 };
@@ -508,7 +508,7 @@ OpDef fold(OpDef op, const PointwiseLoops& join, const PointwiseLoops& finish = 
 
 // --- references ---
 
-template <auto f>  // of the values of all inputs at one element
+template <auto f>  // f takes all inputs' values for one element
 std::vector<RefTensor> of_all(const ReferenceContext& c) {
   RefTensor y{c.output_descs[0], {}};
   for (int64_t i = 0; i < y.desc.numel(); ++i) {

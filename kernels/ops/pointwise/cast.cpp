@@ -1,11 +1,11 @@
-// Cast(x), attribute to (ONNX's TensorProto.DataType number), and CastLike(x, like): the values of
-// x in another type. Floats become integers by rounding towards 0 and clamping to the range (NaN
-// becomes 0); bool is "not 0"; attributes saturate and round_mode decide how types of
-// kernels/core/narrow_types.h are rounded. dx is dy cast back, if both types are floats.
+// Cast(x), attribute to (ONNX's TensorProto.DataType number), and CastLike(x, like): x's values in
+// another type. Floats become integers by rounding towards 0 and clamping to the range (NaN becomes
+// 0); bool is "not 0"; attributes saturate and round_mode say how to round to the types in
+// kernels/core/narrow_types.h. If both types are floats, dx is dy cast back.
 // https://onnx.ai/onnx/operators/onnx__Cast.html
 //
-// BitCast(x), attribute to: the bytes of x as elements of another type of the same width. No
-// gradient. https://onnx.ai/onnx/operators/onnx__BitCast.html
+// BitCast(x), attribute to: x's bytes as elements of another type with the same width. No gradient.
+// https://onnx.ai/onnx/operators/onnx__BitCast.html
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -55,8 +55,8 @@ void convert_span(const void* src, void* dst, int64_t begin, int64_t end) {
 
 using Span = std::function<void(const void*, void*, int64_t, int64_t)>;
 
-// Pairs of types share a loop if their conversion gives the same bits: of a target integer only the
-// size counts, and bool is stored as 0 or 1.
+// Pairs of types share a loop if their conversions give the same bits: for a target integer only
+// the size counts, and bool is stored as 0 or 1.
 Span number_span(DType from, DType to) {
   return with_number(from, [to]<typename From>(From) {
     return with_number(to, []<typename To>(To) -> Span {
@@ -95,7 +95,7 @@ Span encode_span(DType to, NarrowRounding rounding) {
   };
 }
 
-// Integers to narrow ones keep their lower bits.
+// Integers keep their lower bits in a narrow integer.
 Span cut_span(DType from, DType to) {
   return [first = number_span(from, DType::kUInt8), mask = (1 << narrow_bits(to)) - 1](
              const void* src, void* dst, int64_t begin, int64_t end) {
@@ -105,7 +105,7 @@ Span cut_span(DType from, DType to) {
   };
 }
 
-// Returns the conversion in one pass, from or to a narrow type; null if there is none.
+// Returns the one-pass conversion from or to a narrow type; null if there is none.
 Span narrow_span(DType from, DType to, NarrowRounding rounding) {
   if (is_narrow(from)) return to == DType::kFloat32 ? decode_span(from) : Span();
   if (!is_narrow(to)) return {};
@@ -114,7 +114,7 @@ Span narrow_span(DType from, DType to, NarrowRounding rounding) {
   return is_narrow_integer(to) && !is_16_bit_float(from) ? cut_span(from, to) : Span();
 }
 
-// Conversions from a type to float32, and back.
+// Conversions to float32, and from float32.
 Span to_float(DType from) {
   if (is_narrow(from)) return decode_span(from);
   return is_16_bit_float(from) ? width_span(from, DType::kFloat32)
@@ -125,7 +125,7 @@ Span from_float(DType to, NarrowRounding rounding) {
   return is_16_bit_float(to) ? width_span(DType::kFloat32, to) : number_span(DType::kFloat32, to);
 }
 
-// `from` to `to`; a 16-bit float or a narrow type goes through float32, a block at a time.
+// Converts `from` to `to`; 16-bit floats and narrow types go through float32, block by block.
 class Conversion {
  public:
   Conversion(DType from, DType to, NarrowRounding rounding)

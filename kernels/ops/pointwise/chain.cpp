@@ -1,7 +1,7 @@
-// ofsdp.Chain(x0, x1, ...): elementwise operators joined by fusion, in one pass over memory.
+// ofsdp.Chain(x0, x1, ...): elementwise operators that fusion joined, in one pass over memory.
 // kernels/core/chain.h describes the attributes steps and results. Inputs are float32, bfloat16 or
-// float16, of the output's shape, of one element, or of its trailing axes. Outputs after the first
-// are for the gradient. dx follows by the chain rule, as one ofsdp.ChainGrad(the inputs, dy and y
+// float16, and have the output's shape, one element, or trailing axes of the output. Outputs after
+// the first are for the gradient. By the chain rule, dx is one ofsdp.ChainGrad(the inputs, dy and y
 // that it needs), which may have several outputs and has no gradient.
 #include "kernels/core/chain.h"
 
@@ -37,8 +37,8 @@ Result<std::vector<TensorDesc>> infer(const InferContext& c) {
   return std::vector(chain.results.size(), *whole);
 }
 
-// A gradient that is dy itself needs no chain, and the gradient of a broadcast operand is summed
-// after the chain.
+// A gradient that is dy itself needs no chain, and a broadcast operand's gradient is summed after
+// the chain.
 void grad(GradBuilder& b) {
   const Chain forward = *Chain::parse(b.attributes(), b.num_inputs());
   std::vector<bool> wanted;
@@ -63,7 +63,7 @@ void grad(GradBuilder& b) {
   }
 }
 
-// In the order of ChainOp; operations of one operand do not read b.
+// Functions in ChainOp's order; operations with one operand do not read b.
 double reference_step(ChainOp op, double a, double b) {
   using Function = double (*)(double, double);
   constexpr Function kFunctions[kChainOps] = {
@@ -119,38 +119,38 @@ std::vector<RefTensor> reference(const ReferenceContext& c) {
   return outputs;
 }
 
-// --- the kernel: block after block of the elements goes through all steps while it is in the
-// first-level cache, each step one vectorised loop ---
+// --- the kernel: block after block passes through all steps while it is in the first-level cache;
+// each step is one vectorised loop ---
 //
-// Operands are the outputs' shape in the outputs' layout, or one element, or (plain) the trailing
-// axes of that shape, which are repeated. Values between steps live in a buffer on the thread's
-// stack, at offsets that planning decides; the block is as long as fits. Output 0 may share the
-// bytes of an input: nothing reads a block's inputs after output 0 is written. 16-bit operands
-// are widened into the buffer and rounded out of it, a block at a time.
+// An operand has the outputs' shape and layout, or one element, or (plain) trailing axes of that
+// shape, which are repeated. Values between steps live in a buffer on the thread's stack, at
+// offsets that planning decides; the block is as long as fits. Output 0 may share an input's bytes:
+// nothing reads a block's inputs after output 0 is written. 16-bit operands are widened into the
+// buffer and rounded out of it, a block at a time.
 
 constexpr int64_t kBufferFloats = 8192;  // 32 KiB
 constexpr int64_t kLongestBlock = 1024;
 constexpr size_t kMaxValues = Chain::kMaxInputs + Chain::kMaxSteps;
 
-// The place of a value of a block.
+// The place of a block's value.
 struct Place {
   enum Kind : uint8_t {
-    kWhole,     // an input of the outputs' shape
-    kSingle,    // an input of one element
-    kRepeated,  // an input of the trailing axes, until it is in the buffer
+    kWhole,     // an input with the outputs' shape
+    kSingle,    // an input with one element
+    kRepeated,  // an input with trailing axes, until it is in the buffer
     kNumber,
     kBuffer,
     kOutput
   };
   Kind kind = kBuffer;
-  int64_t index = 0;  // of the input, output or place in the buffer
+  int64_t index = 0;  // which input, output or buffer slot
   int64_t period = 0;
   float number = 0;
 };
 
 struct Step {
   RowLoop loop;
-  size_t a, b, y;  // values
+  size_t a, b, y;  // value indices
 };
 
 Place place_of_input(const TensorDesc& input, const Shape& shape, size_t i) {
@@ -186,8 +186,9 @@ class ChainKernel final : public Kernel {
   }
 
  private:
-  // Gives every value a place: a result goes straight to an output if no later step reads an input
-  // that may share those bytes, else to the buffer, where a slot is reused after the last read.
+  // Gives every value a place. A result goes straight to an output if no later step reads an input
+  // that may share those bytes; else it goes to the buffer, where a slot is reused after the last
+  // read.
   void plan(const Chain& chain, const Problem& p) {
     const size_t values = places_.size() + chain.steps.size();
     std::vector<size_t> last(values, 0);
@@ -229,7 +230,7 @@ class ChainKernel final : public Kernel {
     const bool is_result = at != chain.results.end() && p.has_out(static_cast<size_t>(output));
     const bool straight = narrow_ == nullptr && (output > 0 || s + 1 == chain.steps.size());
     if (is_result && straight) return {Place::kOutput, output};
-    if (is_result) {  // output 0 may lie on an input that a later step reads
+    if (is_result) {  // output 0 may share bytes with an input that a later step reads
       stores_.push_back({output, buffers_});
       return {Place::kBuffer, buffers_++};
     }
@@ -297,7 +298,7 @@ class ChainKernel final : public Kernel {
     }
   }
 
-  // By `span`; null: float32 to float32.
+  // Converts by `span`; null means float32 to float32.
   static void convert(WidthSpan span, const std::byte* from, int64_t count, std::byte* to) {
     if (span == nullptr) {
       std::memcpy(to, from, static_cast<size_t>(count) * sizeof(float));
@@ -306,10 +307,10 @@ class ChainKernel final : public Kernel {
     }
   }
 
-  struct Load {  // of an input, at the start of a block
+  struct Load {  // an input, when the block starts
     int64_t input, period, place;
   };
-  struct Store {  // to an output, when the block is done
+  struct Store {  // an output, when the block is done
     int64_t output, place;
   };
 
@@ -319,7 +320,7 @@ class ChainKernel final : public Kernel {
   std::vector<Load> loads_;
   std::vector<Store> stores_;
   WidthSpan widen_, narrow_;  // null: float32
-  size_t width_;              // bytes of an operand's element
+  size_t width_;              // bytes per operand element
   int64_t buffers_ = 0, block_ = 0;
 };
 

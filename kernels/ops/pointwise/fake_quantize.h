@@ -1,7 +1,7 @@
-// The numbers of ofsdp.FakeQuantize and the gradients (kernels/formulas/quantize.h), from their
-// attributes: lo and hi, the range of the integers; axis and block_size (kernels/core/scale_map.h);
-// count, the number of elements that share a scale (for an activation, in one sample). For kernels
-// of the CPU and of CUDA.
+// The numbers that ofsdp.FakeQuantize and the gradients (kernels/formulas/quantize.h) take from
+// their attributes, for CPU and CUDA kernels: lo and hi, the integers' range; axis and block_size
+// (kernels/core/scale_map.h); count, how many elements share a scale (for an activation, in one
+// sample).
 #pragma once
 
 #include <algorithm>
@@ -14,7 +14,7 @@
 
 namespace ofsdp::kernels::ops {
 
-// Returns an error if the scales have another shape.
+// Returns an error if the scales' shape does not fit.
 inline Result<ScaleMap> quantization_map(const Attributes& a, const TensorDesc& x,
                                          const TensorDesc& scale) {
   return ScaleMap::make(x.shape, scale.shape, a.i("axis", 1), a.i("block_size", 0));
@@ -29,7 +29,7 @@ struct FakeQuantization {
         count(a.i("count", map.shared_by())) {}
 
   IntegerRange range() const { return {static_cast<float>(lo), static_cast<float>(hi)}; }
-  // Returns the factor of the sum of a scale's slopes.
+  // Returns the factor that multiplies a scale's summed slopes.
   double step() const {
     return 1 / std::sqrt(std::max(static_cast<double>(count), 1.0) * static_cast<double>(hi));
   }

@@ -1,12 +1,12 @@
-// Mathematical functions of one float input, with gradients written in other operators.
-// https://onnx.ai/onnx/operators/onnx__NAME.html
+// Mathematical functions of one float input; the table lists derivatives, which are written in
+// other operators. https://onnx.ai/onnx/operators/onnx__NAME.html
 //
 //   Sin, Cos, Tan     cos x, -sin x, 1 + y^2         Sinh, Cosh     cosh x, sinh x
 //   Asin, Acos        +-1 / sqrt((1 - x) (1 + x))    Asinh          1 / sqrt(x^2 + 1)
 //   Atan              1 / (1 + x^2)                  Acosh          1 / sqrt((x - 1) (x + 1))
 //   Atanh             1 / ((1 - x) (1 + x))          Exp, Log       y, 1 / x
 //   Sqrt              1 / (2 y)                      Reciprocal     -y^2
-//   Floor, Ceil, Round (the even one of two), Sign   0
+//   Floor, Ceil, Round (ties to even), Sign          0
 #include <cmath>
 
 #include "kernels/cpu/integer_math.h"
@@ -17,7 +17,7 @@
 namespace ofsdp::kernels::ops {
 namespace functions {
 
-// --- sine and its kin: the vector forms hold up to kMaxTurned, the C library beyond ---
+// --- Sin, Cos and Tan: vector forms are accurate up to kMaxTurned, the C library beyond ---
 
 [[gnu::always_inline]] inline bool fits(float x) { return !(__builtin_fabsf(x) > kMaxTurned); }
 
@@ -182,7 +182,7 @@ std::vector<UnaryOp> steps() {
   };
 }
 
-// These take every number type; the smallest integer wraps. The gradient of Abs is 0 at 0.
+// These take every numeric type; the smallest integer wraps. Abs has gradient 0 at 0.
 std::vector<UnaryOp> signs() {
   return {
       unary_op("Neg", 13, of_x<[](double x) { return -x; }>,

@@ -1,15 +1,12 @@
-// Operators with a bool result: comparisons, logic, and tests of floats; they have no gradients.
-// Then Where and Clip.
+// Operators with a bool result: comparisons, logic, and float tests; they have no gradients. Then
+// bitwise operators, Where and Clip.
 // https://onnx.ai/onnx/operators/onnx__NAME.html
 //
 // IsInf has attributes detect_positive (1) and detect_negative (1): which infinities count.
 //
-// Operators on the bits of integers, broadcast. No gradients.
-// https://onnx.ai/onnx/operators/onnx__NAME.html
-//
-// BitShift, attribute direction ("LEFT" or "RIGHT"): a shifted by b bits. Bits shifted out are
-// lost; to the right, signed integers fill with their sign. If b is negative or at least the width,
-// only the fill remains.
+// Bitwise operators take integers, broadcast, without gradients. BitShift, attribute direction
+// ("LEFT" or "RIGHT"), shifts a by b bits. Bits shifted out are lost; to the right, signed integers
+// fill with their sign. If b is negative or at least the width, only the fill remains.
 
 #include <cmath>
 #include <limits>
@@ -165,14 +162,15 @@ void add_logic(Registry& registry) {
   for (OpDef& op : others()) registry.add(std::move(op));
 }
 
-// Clip(x, min, max): y = min(max(x, min), max), for all number types; an absent bound does not
-// bind. NaN stays NaN. dx = dy where min <= x <= max and min < max, else 0 (ofsdp.ClipGrad(dy, x,
-// min, max)).
+// Clip(x, min, max): y = min(max(x, min), max), for all numeric types; an absent bound does not
+// bind. NaN stays NaN. dx = dy if min <= x <= max and min < max, else 0
+// (ofsdp.ClipGrad(dy, x, min, max)).
 // https://onnx.ai/onnx/operators/onnx__Clip.html
 //
-// `Where(condition, x, y)`: x where the condition is true, else y, broadcast; any dtype of x and y.
-// dx is dy_out where the condition is true, else 0; dy is the opposite; each is summed over the
-// broadcast axes. https://onnx.ai/onnx/operators/onnx__Where.html
+// `Where(condition, x, y)`: x if the condition is true, else y, broadcast; x and y may have any
+// dtype. With the output's gradient d: dx = d if the condition is true, else 0; dy the opposite;
+// each is summed over the broadcast axes.
+// https://onnx.ai/onnx/operators/onnx__Where.html
 
 namespace clip_where {
 
@@ -216,13 +214,13 @@ std::vector<RefTensor> grad_reference(const ReferenceContext& c) {
       c, [=](double d, double v) { return low < high && v >= low && v <= high ? d : 0; });
 }
 
-// --- kernels: a loop for each type over x, or over dy and x, with the bounds of this run ---
+// --- kernels: for each type a loop over x, or over dy and x, with this run's bounds ---
 
 struct ClipRow {
   const void *d, *x;
   void* y;
   int64_t n;
-  const void *low, *high;  // null: none
+  const void *low, *high;  // null if absent
 };
 using ClipLoop = void (*)(const ClipRow& row);
 
@@ -250,7 +248,7 @@ void clip_numbers(const ClipRow& row) {
   clip_row<is_grad, T>(row);
 }
 
-// x is input 0 of Clip, and input 1 of ClipGrad, after dy.
+// x is Clip's input 0, and ClipGrad's input 1, after dy.
 template <bool is_grad>
 Implementation clip_loops() {
   constexpr TypeSet kTypes = is_grad ? kFloatTypes : kNumberTypes;
@@ -322,7 +320,7 @@ std::vector<RefTensor> where_reference(const ReferenceContext& c) {
   return {out};
 }
 
-// One loop for each pattern of steps that matters: gcc vectorises loops with known steps.
+// One loop for each step pattern that matters: gcc vectorises loops with known steps.
 template <int kStepX, int kStepY, typename T>
 OFSDP_MULTIARCH void choose(const uint8_t* c, const T* x, const T* y, T* out, int64_t n) {
 #pragma GCC ivdep

@@ -1,7 +1,5 @@
-// The common parts of pointwise operators: their OpDefs from rows of tables, gradients of steps,
-// references in double. Their loops are in kernels/cpu/pointwise.h.
-//
-// Errors list the operands of the node.
+// The common parts of pointwise operators: OpDefs from table rows, gradients, references in double.
+// The loops are in kernels/cpu/pointwise.h.
 #pragma once
 
 #include <optional>
@@ -13,9 +11,9 @@
 
 namespace ofsdp::kernels::ops {
 
-// --- rows of tables ---
+// --- table rows ---
 
-// The operator ofsdp.NAMEGrad(dy, x) or (dy, y).
+// The operator ofsdp.NAMEGrad(dy, x) or, if of_output, ofsdp.NAMEGrad(dy, y).
 struct SlopeOp {
   ReferenceFn reference = nullptr;
   PointwiseLoops loops = {};
@@ -33,11 +31,11 @@ struct UnaryOp {
   std::optional<SlopeOp> slope = std::nullopt;
 };
 void add_unary(Registry& registry, const UnaryOp& op);
-// Returns a row of a table: `rest` with these members.
+// Returns a table row: `rest` with these members set.
 UnaryOp unary_op(const char* name, int first_opset, ReferenceFn reference,
                  const PointwiseLoops& loops, UnaryOp rest = {});
 
-// An operator of two inputs that broadcast.
+// An operator with two inputs that broadcast.
 struct BinaryOp {
   const char* name = "";
   int first_opset = 1;
@@ -50,24 +48,25 @@ BinaryOp binary_op(const char* name, int first_opset, ReferenceFn reference,
                    const PointwiseLoops& loops, BinaryOp rest = {});
 OpDef binary(const BinaryOp& op);
 
-// Returns `op` with infer_same or infer_binary (by min_inputs) unless given, for any layout; the
-// output may overwrite every input.
+// Returns `op` for any layout, with infer_same or infer_binary (by min_inputs) unless it has an
+// infer. The output may overwrite every input.
 OpDef pointwise(OpDef op);
 // The same for ofsdp.NAME(dy, x or y), which computes a gradient.
 OpDef pointwise_grad(OpDef op);
 
 // --- infer ---
-Result<std::vector<TensorDesc>> infer_comparison(const InferContext& c);  // two of a type to bool
+Result<std::vector<TensorDesc>> infer_comparison(const InferContext& c);  // two of one type to bool
 Result<std::vector<TensorDesc>> infer_predicate(const InferContext& c);   // one to bool
 
 // --- grad ---
-// dx = ofsdp.NAME(dy, x), or of dy and y, with the attributes of the node.
+//
+// dx = ofsdp.NAME(dy, x), or ofsdp.NAME(dy, y), with the node's attributes.
 void grad_of_input(GradBuilder& b, const std::string& name);
 void grad_of_output(GradBuilder& b, const std::string& name);
-// Exact zeros of the shape of input 0: the gradient of steps.
+// Sets exact zeros in input 0's shape: the gradient of a step function.
 void grad_is_zero(GradBuilder& b);
 
-// --- references: f in double for each element ---
+// --- references: call f in double for each element ---
 std::vector<RefTensor> map_x(const ReferenceContext& c, double (*f)(double, const Attributes&));
 std::vector<RefTensor> map_ab(const ReferenceContext& c,
                               double (*f)(double, double, const Attributes&));
@@ -75,7 +74,7 @@ inline double number(const Attributes& a, const char* name, float otherwise) {
   return static_cast<double>(a.f(name, otherwise));
 }
 
-// As OpDef::reference: of_x<[](double x) { ... }>, or with `const Attributes& a` as the last
+// For OpDef::reference: of_x<[](double x) { ... }>; f may take `const Attributes& a` as last
 // argument.
 template <auto f>
 std::vector<RefTensor> of_x(const ReferenceContext& c) {

@@ -1,9 +1,9 @@
-// QuantizeLinear(x, scale, zero_point): x / scale, rounded to the nearest integer (even at ties),
-// plus the zero point, clamped to the range of the output's type; for a float8 or float4 type the
-// quotient is rounded as in Cast. The division has the scale's type, or attribute precision.
+// QuantizeLinear(x, scale, zero_point): x / scale, rounded to the nearest integer (ties to even),
+// plus the zero point, clamped to the output type's range; for a float8 or float4 type the quotient
+// is rounded as in Cast. The division has the scale's type, or attribute precision.
 // DequantizeLinear(x, scale, zero_point): (x - zero_point) scale.
 //
-// Scales are one, one an index of `axis`, or one a block (kernels/core/scale_map.h).
+// There is one scale, or one per index of `axis`, or one per block (kernels/core/scale_map.h).
 //
 // Trained graphs have ofsdp.FakeQuantize instead (importer/normalize/quantized_graph.h); these
 // remain for integers that nothing dequantizes, float8 and float4. Neither has a gradient.
@@ -29,7 +29,7 @@ Result<ScaleMap> map_of(const Attributes& attributes, const Shape& x, const Shap
   return ScaleMap::make(x, scale, attributes.i("axis", 1), attributes.i("block_size", 0));
 }
 
-// Returns the type that attribute `name` gives, else `otherwise`.
+// Returns the type in attribute `name`, else `otherwise`.
 DType type_in(const Attributes& attributes, const char* name, DType otherwise) {
   const int64_t number = attributes.i(name, 0);
   return number == 0 ? otherwise : dtype_of_number(number);
@@ -68,7 +68,7 @@ Result<std::vector<TensorDesc>> infer_dequantize(const InferContext& c) {
   return std::vector{TensorDesc{to, c.inputs[0].shape}};
 }
 
-// The least and the greatest number of an integer type.
+// An integer type's smallest and largest number.
 struct Range {
   double low, high;
 };
@@ -172,15 +172,15 @@ void add_quantize_linear(Registry& registry) {
 }
 
 // ofsdp.FakeQuantize(x, scale, zero_point): QuantizeLinear, then DequantizeLinear
-// (kernels/formulas/quantize.h); attributes: fake_quantize.h. All operands are of the type of x.
+// (kernels/formulas/quantize.h); attributes: fake_quantize.h. All operands have x's type.
 //   dx = dy times the slope along x                                   ofsdp.FakeQuantizeGrad
 //   dscale = sum of dy times the scale's slope / sqrt(count * hi)     ofsdp.FakeQuantizeScaleGrad
-// The gradient of the scale (Esser et al. 2020, LSQ) is asked for by attribute `learned`.
+// The scale gets a gradient (Esser et al. 2020, LSQ) if attribute `learned` is set.
 
 namespace fake_quantize {
 
 constexpr int64_t kGrainElements = 8192;  // worth a thread
-constexpr int64_t kPiece = 1024;          // slopes are computed for this many elements at once
+constexpr int64_t kPiece = 1024;          // elements in one batch of slopes
 
 // x and scale are inputs `at` and `at` + 1.
 template <size_t at, bool of_scale>
@@ -218,7 +218,7 @@ FakeQuantization of_reference(const ReferenceContext& c, size_t at) {
   return {c.attributes, c.inputs[at].desc, c.inputs[at + 1].desc};
 }
 
-// f(element, index of the scale, x / scale rounded, zero point)
+// Calls f(element, scale index, x / scale rounded, zero point).
 void reference_walk(const ReferenceContext& c, size_t at, const auto& f) {
   const RefTensor &x = c.inputs[at], &scale = c.inputs[at + 1];
   const RefTensor* zero = given(c.inputs, at + 2);
@@ -237,9 +237,9 @@ struct Range {
   double lo, hi;
 };
 
-// The function that training differentiates: the rounding is fixed at inputs 3 to 5, so y is x plus
-// a fixed multiple of the scale inside the range, and a multiple of the scale outside. The scale
-// counts as LSQ weights it, and not at all if it is not learned.
+// The function that training differentiates. Inputs 3 to 5 fix the rounding, so y is x plus a fixed
+// multiple of the scale inside the range, and a multiple of the scale outside. The scale counts as
+// LSQ weights it, and not at all if it is not learned.
 std::vector<RefTensor> straight_through(const ReferenceContext& c) {
   RefTensor y = zeros(c.output_descs[0]);
   const FakeQuantization f = of_reference(c, 0);
@@ -254,7 +254,7 @@ std::vector<RefTensor> straight_through(const ReferenceContext& c) {
   return {y};
 }
 
-// With six inputs (importer/graph/reference_run.cpp): straight_through.
+// With six inputs (importer/graph/reference_run.cpp), returns straight_through.
 std::vector<RefTensor> reference(const ReferenceContext& c) {
   if (c.inputs.size() == 6) return straight_through(c);
   RefTensor y = zeros(c.output_descs[0]);
@@ -291,14 +291,14 @@ std::vector<RefTensor> scale_grad_reference(const ReferenceContext& c) {
 
 // --- kernels ---
 
-// The scales of a row; zero: null if all are 0.
+// A row's scales; zero is null if all zero points are 0.
 struct RowScales {
   const float *scale, *zero;
   IntegerRange range;
   int64_t step;
 };
 
-// Calls loop(at, zero) with functions that return the scale and the zero point of element i.
+// Calls loop(at, zero) with functions that return element i's scale index and zero point.
 [[gnu::always_inline]] inline void with_scales(const RowScales& s, const auto& loop) {
   const auto first = [](int64_t) { return int64_t{0}; };
   const auto own = [](int64_t i) { return i; };
@@ -327,7 +327,7 @@ OFSDP_MULTIARCH void grad_row(const RowScales& s, const float* dy, const float* 
   });
 }
 
-// out[i] = dy times the slope of y along the scale.
+// out[i] = dy times y's slope along the scale.
 OFSDP_MULTIARCH void slope_row(const RowScales& s, const float* dy, const float* x, int64_t n,
                                float* out) {
   with_scales(s, [&](auto at, auto zero) {
@@ -338,7 +338,7 @@ OFSDP_MULTIARCH void slope_row(const RowScales& s, const float* dy, const float*
   });
 }
 
-// The operands of a kernel: x is input `at`.
+// A kernel's operands; x is input `at`.
 struct Operands {
   Operands(const Problem& p, size_t at)
       : of(p.attributes, p.in(at), p.in(at + 1)), x(at), has_zero(p.has_in(at + 2)) {}
@@ -377,7 +377,7 @@ std::unique_ptr<Kernel> create_grad(const Problem& p) {
   });
 }
 
-// Sums in double in the order of the elements, so the number of threads does not matter.
+// Sums in double, in element order, so the thread count does not change the bits.
 std::unique_ptr<Kernel> create_scale_grad(const Problem& p) {
   const Operands o(p, 1);
   const auto sums = static_cast<size_t>(o.of.map.scales());

@@ -1,12 +1,14 @@
-// AveragePool: y[n, c, o] = sum over taps k of x[n, c, o s - p + k d], positions outside x as 0,
-// divided by the number of taps inside x; with count_include_pad, inside x and its padding (taps
-// that ceil_mode puts past the padding never count). A window without any tap gives 0. dx[i] = sum
-// over the outputs o that read i of dy[o] / count[o] (ofsdp.AveragePoolGrad(dy), attributes of the
-// window and x_shape); rows of outputs are added in their order.
+// AveragePool: y[n, c, o] = sum of x[n, c, o s - p + k d] over the taps k, divided by how many taps
+// are inside x, with strides s, pads p and dilations d. With count_include_pad, taps in the padding
+// count too (taps that ceil_mode puts past the padding never do). Positions outside x are 0; a
+// window without any tap gives 0.
+//
+// The gradient is ofsdp.AveragePoolGrad(dy), attributes: the window's and x_shape. dx[i] = sum of
+// dy[o] / count[o] over the outputs o that read i; output rows are added in order.
 // https://onnx.ai/onnx/operators/onnx__AveragePool.html
 //
 // GlobalAveragePool: [N, C, spatial...] -> [N, C, 1...], the mean over the spatial axes. dx = dy /
-// n for each of the n elements of a mean.
+// n for each of a mean's n elements.
 // https://onnx.ai/onnx/operators/onnx__GlobalAveragePool.html
 
 #include <cmath>
@@ -35,12 +37,12 @@ void grad(GradBuilder& b) {
   b.set_grad(0, b.emit1("ofsdp.AveragePoolGrad", {b.grad_output(0)}, made));
 }
 
-// Returns 1 / count of every output position; attribute count_include_pad.
+// Returns 1 / count for every output position; reads attribute count_include_pad.
 std::vector<double> average_scales(const Attributes& attributes, const Window& w) {
   const bool padding = attributes.i("count_include_pad", 0) != 0;
   const auto counted = [&](size_t axis, int64_t o) {
     const int64_t start = w.position(axis, o, 0), dilation = w.dilations[axis];
-    // The first tap at `place` or after it.
+    // Returns the first tap at `place` or after it.
     const auto tap_at = [&](int64_t place) {
       const int64_t way = std::max<int64_t>(place - start, 0);
       return std::min((way + dilation - 1) / dilation, w.kernel[axis]);
@@ -57,7 +59,7 @@ std::vector<double> average_scales(const Attributes& attributes, const Window& w
   return made;
 }
 
-// Calls f(index in x, index in y, scale) for every product of the sum.
+// Calls f(index in x, index in y, scale) for every product in the sum.
 void for_each_term(const Attributes& attributes, const Shape& x, const auto& f) {
   const Window w = known_pool(attributes, x);
   const std::vector<double> scale = average_scales(attributes, w);
@@ -120,8 +122,8 @@ OFSDP_MULTIARCH void scatter_span(const T* dy, const T* scale, int64_t step, T* 
   }
 }
 
-// Both directions use the same spans: neighbouring outputs of one tap (positions of a row if plain,
-// channels of a position if channels last).
+// Both directions use the same spans: neighbouring outputs for one tap (positions in a row if
+// plain, channels at a position if channels last).
 template <typename T>
 class Average {
  public:
@@ -164,8 +166,7 @@ class Average {
   }
 
  private:
-  // Calls f(position in x, index in the row of outputs, elements) for every tap of a row of
-  // outputs.
+  // Calls f(position in x, index in the output row, elements) for every tap in a row of outputs.
   void for_spans(int64_t row, const auto& f) const {
     const Window& w = window_;
     const auto depths = tap_range(w, 0, row / w.out[1]);
@@ -195,7 +196,7 @@ class Average {
 
   Window window_;
   bool last_;
-  int64_t channels_;  // next to each other: 1 if plain
+  int64_t channels_;  // adjacent channels: 1 if plain
   int64_t items_;     // images if channels last, else planes
   std::vector<T> scales_;
 };
@@ -214,7 +215,7 @@ std::unique_ptr<Kernel> create_grad(const Problem& p) {
   });
 }
 
-// dy / count spread over the windows by a transposed convolution with ones, padding cut off.
+// Spreads dy / count over the windows by a transposed convolution with ones; cuts the padding off.
 void average_pool_grad_body(BodyBuilder& b) {
   const Shape& x = b.output_desc(0).shape;
   const Window w = known_pool(b.attributes(), x);
@@ -278,7 +279,7 @@ Acceptance global_accepts(const Problem& p) {
   return accept_if(p.all_dtype(DType::kFloat32), not_of_type<float>());
 }
 
-// The bytes of y are the same in both layouts; x is [N, C, n] or [N, n, C].
+// y has the same bytes in both layouts; x is [N, C, n] or [N, n, C].
 std::unique_ptr<Kernel> global_create(const Problem& p) {
   const Shape& x = p.in(0).shape;
   const int64_t size = spatial_size(x);
@@ -309,13 +310,14 @@ void add_average_pool(Registry& registry) {
                        channels_last({0}, {})));
 }
 
-// LpPool: y[n, c, o] = (sum over taps k inside x of |x[n, c, o s - p + k d]|^p)^(1/p), p = 2 unless
-// given. dx by ofsdp.LpPoolGrad(dy, x, y): dx = sum over the outputs that read it of
-// dy sign(x) |x|^(p-1) y^(1-p), 0 if y is 0.
+// LpPool: y[n, c, o] = (sum of |x[n, c, o s - p + k d]|^p over the taps k inside x)^(1/p), p = 2
+// unless given. ofsdp.LpPoolGrad(dy, x, y): dx = sum of dy sign(x) |x|^(p-1) y^(1-p) over the
+// outputs that read x; 0 if y is 0.
 // https://onnx.ai/onnx/operators/onnx__LpPool.html
 //
 // GlobalLpPool: [N, C, spatial...] -> [N, C, 1...], (sum of |x|^p)^(1/p) over the spatial axes:
-// LpPool with one window that covers x. https://onnx.ai/onnx/operators/onnx__GlobalLpPool.html
+// LpPool with one window that covers x.
+// https://onnx.ai/onnx/operators/onnx__GlobalLpPool.html
 //
 // The kernels are plain loops over the window.
 
@@ -329,7 +331,7 @@ Result<std::vector<TensorDesc>> infer(const InferContext& c) {
   return std::vector{TensorDesc{c.inputs[0].dtype, pool_output(w, c.inputs[0].shape)}};
 }
 
-// The attributes of the window and p: LpPool's own, or of one window that covers x.
+// Returns the window's attributes and p: LpPool's, or one window that covers x.
 using WindowOf = Attributes (*)(const Attributes& attributes, const Shape& x);
 Attributes given_window(const Attributes& attributes, const Shape&) { return attributes; }
 Attributes covering_window(const Attributes& attributes, const Shape& x) {
@@ -363,7 +365,7 @@ std::vector<RefTensor> reference(const ReferenceContext& c) {
   return {y};
 }
 
-// Returns dy/dx for the x of one tap.
+// Returns dy/dx for one tap's x.
 template <typename T>
 T slope(T x, T y, int64_t p) {
   if (y == 0 || x == 0) return 0;
@@ -399,7 +401,7 @@ T root(T sum, int64_t p) {
   return p == 2 ? std::sqrt(sum) : p == 1 ? sum : std::pow(sum, 1 / static_cast<T>(p));
 }
 
-// Calls f(x, y of the same plane) for all planes, in parallel.
+// Calls f(plane) for all planes, in parallel.
 void for_planes(int64_t planes, const auto& f) {
   parallel_each(planes, 1, [&](int64_t i) { f(i); });
 }
@@ -449,7 +451,7 @@ std::unique_ptr<Kernel> create_grad(const Problem& p) {
   return p.in(0).dtype == DType::kFloat64 ? create_grad_of<double>(p) : create_grad_of<float>(p);
 }
 
-// Plain, in float32 or float64.
+// Accepts plain float32 or float64.
 Acceptance accepts(const Problem& p) {
   if (!p.all_plain()) return Acceptance::refuse(kNotPlain);
   return accept_if(p.all_dtype(DType::kFloat32) || p.all_dtype(DType::kFloat64),

@@ -1,13 +1,17 @@
-// MaxPool: y[n, c, o] = max over taps k of x[n, c, o s - p + k d] inside x; NaN wins. Output 1,
-// Indices, is the index of the maximum in x (the first of equal ones); output 2 is our own, for the
-// gradient: the winning tap (pool_shape.h). dx by ofsdp.MaxPoolGrad(dy, winners). Attribute of our
-// own, set by fusion: ofsdp_activation="relu", y = max(that, 0). The maximum of relus is the relu
-// of the maximum, on fewer elements; stopped outputs get kNoWinner, so the gradient is exact.
+// MaxPool: y[n, c, o] = max of x[n, c, o s - p + k d] over the taps k inside x, with strides s,
+// pads p and dilations d; NaN wins. Output 1, Indices, says where in x the maximum is (the first of
+// equal ones). Output 2 is ours, for the gradient ofsdp.MaxPoolGrad(dy, winners): the winning tap
+// (pool_shape.h).
+//
+// Fusion sets our own attribute ofsdp_activation="relu": y = max(that, 0). The maximum of relus is
+// the relu of the maximum, on fewer elements; stopped outputs get kNoWinner, so the gradient is
+// exact.
 // https://onnx.ai/onnx/operators/onnx__MaxPool.html
 //
 // GlobalMaxPool: [N, C, spatial...] -> [N, C, 1...], the maximum over the spatial axes: MaxPool
-// with one window that covers x. Output 1 is our own, asked for by the gradient: the winning tap,
-// the first of equal ones. https://onnx.ai/onnx/operators/onnx__GlobalMaxPool.html
+// with one window that covers x. Output 1 is ours, which the gradient asks for: the winning tap,
+// the first of equal ones.
+// https://onnx.ai/onnx/operators/onnx__GlobalMaxPool.html
 
 #include "kernels/core/element_types.h"
 #include "kernels/core/standard_body.h"
@@ -117,7 +121,7 @@ std::vector<RefTensor> global_reference(const ReferenceContext& c) {
   return {y, winners};
 }
 
-// The outputs of MaxPool: no Indices, the winners as output 2.
+// Returns the problem with MaxPool's outputs: no Indices, the winners as output 2.
 Problem as_max_pool(const Problem& p) {
   Problem made = p;
   made.attributes = global_window(p.in(0).shape);
@@ -158,13 +162,13 @@ void add_max_pool(Registry& registry) {
                        channels_last({0}, {})));
 }
 
-// ofsdp.MaxPoolGrad(dy, winners) -> dx: dx[n, c, i] = sum of dy over the outputs with their winning
+// ofsdp.MaxPoolGrad(dy, winners) -> dx: dx[n, c, i] = sum of dy over all outputs with their winning
 // tap at i; kNoWinner sends nothing. Attributes: MaxPool's window with explicit pads, and x_shape.
-// Outputs are added in their order, so repeated runs give the same bits.
+// Outputs are added in order, so repeated runs give the same bits.
 //
-// MaxUnpool(x, I): zeros but for x[i] at flat index I[i] of the shape before the pooling: (in - 1)
-// stride - pads + kernel on each spatial axis. A larger output_shape has that shape in a corner. dx
-// = Gather(flat dy, I). If indices repeat, the last x stays.
+// MaxUnpool(x, I): zeros except x[i] at flat index I[i] in the shape before the pooling, which has
+// (in - 1) stride - pads + kernel positions per spatial axis. A larger output_shape holds that
+// shape in a corner. dx = Gather(flat dy, I). If indices repeat, the last x stays.
 // https://onnx.ai/onnx/operators/onnx__MaxUnpool.html
 
 namespace max_pool_grad {
@@ -196,7 +200,7 @@ OFSDP_MULTIARCH void set_winners(const float* diff_dst, const uint8_t* winners, 
   for (int64_t i = 0; i < n; ++i) diff_src[i] = winners[i] == tap ? diff_dst[i] : 0.0f;
 }
 
-// The bits of 16-bit floats: as masks, since AVX2 loads no 16 bits on a condition.
+// For the bits of 16-bit floats. Uses masks, since AVX2 has no conditional 16-bit loads.
 OFSDP_MULTIARCH void set_winners(const uint16_t* diff_dst, const uint8_t* winners, uint8_t tap,
                                  uint16_t* diff_src, int64_t n) {
   for (int64_t i = 0; i < n; ++i) {
@@ -204,7 +208,8 @@ OFSDP_MULTIARCH void set_winners(const uint16_t* diff_dst, const uint8_t* winner
   }
 }
 
-// Windows side by side that cover x: every element of dx is written once, nothing need be cleared.
+// Returns whether the windows cover x side by side: each element of dx is then written once, so
+// nothing need be cleared.
 bool tiles_input(const Window& w) {
   for (size_t axis = 0; axis < 3; ++axis) {
     if (w.strides[axis] != w.kernel[axis] || w.dilations[axis] != 1 || w.pads_begin[axis] != 0 ||
@@ -215,8 +220,8 @@ bool tiles_input(const Window& w) {
   return true;
 }
 
-// Channels last, windows of up to 255 taps: the channels of a position are one vector. T: float, or
-// the bits of a 16-bit float for windows that cover x side by side, which add nothing.
+// Channels last, windows with up to 255 taps: the channels at a position are one vector. T is
+// float; or, if windows cover x side by side, so that nothing is added, the bits of a 16-bit float.
 template <typename T>
 class ChannelsLastGrad {
  public:
@@ -251,7 +256,7 @@ class ChannelsLastGrad {
   bool tiles_;
 };
 
-// Any layout and window: an addition per output, at the winner.
+// Any layout and window: adds each output at the winner.
 template <typename T, typename Winner>
 class ScatterGrad {
  public:
@@ -291,7 +296,7 @@ class ScatterGrad {
 
   Window window_;
   int64_t planes_, channels_;
-  std::vector<int64_t> offsets_;  // of a tap from the window's first position
+  std::vector<int64_t> offsets_;  // from the window's first position to a tap
 };
 
 Acceptance accepts_layouts(const Problem& p) {
@@ -345,7 +350,7 @@ void max_pool_grad_body(BodyBuilder& b) {
 
 using Ints = std::vector<int64_t>;
 
-// The shape that the indices count in.
+// Returns the shape in which the indices count.
 Result<Shape> counted(const Attributes& attributes, const Shape& x) {
   const Ints kernel = attributes.ints("kernel_shape");
   const size_t count = kernel.size();
@@ -396,7 +401,7 @@ void grad(GradBuilder& b) {
   b.set_grad(0, b.emit1("Gather", {flat, b.input(1)}, {{"axis", int64_t{0}}}));
 }
 
-// Returns the place in `to` of place `at` of `from`.
+// Returns where position `at` in `from` lies in `to`.
 int64_t moved(const Shape& from, const Shape& to, int64_t at) {
   int64_t place = 0, step = 1;
   for (int axis = from.rank(); axis-- > 0;) {

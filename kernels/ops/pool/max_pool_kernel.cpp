@@ -1,5 +1,5 @@
 // [Note: loops of MaxPool] The inner loops do not know the window: the caller lists the source
-// elements to compare. One vectorized loop serves both layouts.
+// elements to compare. So one vectorized loop serves both layouts.
 #include <bit>
 #include <limits>
 #include <type_traits>
@@ -11,8 +11,8 @@
 namespace ofsdp::kernels::ops {
 namespace {
 
-// A block is up to kBlock outputs next to each other in y: channels of one position if
-// channels last, positions of one row if plain.
+// A block is up to kBlock adjacent outputs in y: channels at one position if channels last,
+// positions in one row if plain.
 constexpr int64_t kBlock = 64;
 constexpr int kTapsAtOnce = 32;
 
@@ -22,7 +22,7 @@ struct Block {
 };
 
 struct Tap {
-  const float* src;  // of output 0 of the block; output i reads src[i * step]
+  const float* src;  // for output 0 in the block; output i reads src[i * step]
   int32_t number;
   int64_t begin, end;  // the outputs for which this tap is inside x
 };
@@ -33,9 +33,8 @@ struct TapList {
   int64_t step = 1;
 };
 
-// [Note: four taps] Windows of 2 x 2 without padding, the usual case, need no block: the four
-// candidates of an output are compared in registers. Output i reads src[i * step + offset] for each
-// offset.
+// [Note: four taps] Windows of 2 x 2 without padding, the usual case, need no block: each output's
+// four candidates are compared in registers. Output i reads src[i * step + offset] for each offset.
 struct FourTaps {
   int64_t offsets[4];
   int64_t step;
@@ -65,7 +64,7 @@ template <bool kRelu, typename Step>
     int32_t winner = 0;
     const float candidates[3] = {src1[i * step], src2[i * step], src3[i * step]};
     for (int32_t t = 0; t < 3; ++t) {
-      // As masks: compilers turn the choice into a jump in rows too short for vectors.
+      // Masks, because compilers turn the choice into a jump in rows too short for vectors.
       const int32_t take = -int32_t{(candidates[t] > best) | (candidates[t] != candidates[t])};
       const int32_t bits =
           (std::bit_cast<int32_t>(best) & ~take) | (std::bit_cast<int32_t>(candidates[t]) & take);
@@ -81,8 +80,8 @@ template <bool kRelu, typename Step>
   }
 }
 
-// Constant steps let the compiler use vector loads and shuffles.
-// The first of equal taps wins, NaN wins over all.
+// Constant steps let the compiler use vector loads and shuffles. The first of equal taps wins; NaN
+// wins over all.
 OFSDP_MULTIARCH void take_taps(const TapList& list, Block& block) {
   for (int t = 0; t < list.count; ++t) {
     const Tap& tap = list.taps[t];
@@ -119,7 +118,7 @@ OFSDP_MULTIARCH void narrow_winners(const int32_t* winner, uint8_t* dst, int64_t
   for (int64_t i = 0; i < n; ++i) dst[i] = static_cast<uint8_t>(winner[i]);
 }
 
-// four.step is 1 or 2.
+// REQUIRES: f.step is 1 or 2.
 OFSDP_MULTIARCH void four_taps(const float* src, const FourTaps& f, int64_t n, float* dst,
                                uint8_t* winners) {
   const std::integral_constant<int64_t, 1> one;
@@ -159,7 +158,7 @@ class MaxPool {
   }
 
   void operator()(const KernelArgs& a) const {
-    // An item is a row of outputs, of all channels of an image or of one plane.
+    // An item is an output row: all channels of an image if channels last, else one plane.
     const int64_t rows = window_.out[0] * window_.out[1];
     const int64_t items = images_ * (channels_last_ ? 1 : channels_) * rows;
     parallel_each(items, 1, [&](int64_t item) {
@@ -174,7 +173,7 @@ class MaxPool {
   }
 
  private:
-  // One row of outputs of an image (channels last) or of a plane; see [Note: four taps].
+  // Writes one output row in an image (channels last) or a plane; see [Note: four taps].
   void four_row(const KernelArgs& a, int64_t item, int64_t d, int64_t h) const {
     const Window& w = window_;
     const int64_t lane = channels_last_ ? channels_ : 1;
@@ -234,7 +233,7 @@ class MaxPool {
     }
   }
 
-  // Returns the range of outputs v .. v+n-1, counted from v, with tap k of the last axis inside x.
+  // Returns which outputs in v .. v+n-1, counted from v, have tap k on the last axis inside x.
   std::pair<int64_t, int64_t> outputs_inside(int64_t v, int64_t n, int64_t k) const {
     const int64_t stride = window_.strides[2];
     const int64_t first = window_.position(2, v, k);
@@ -244,8 +243,7 @@ class MaxPool {
     return {std::min(begin, n), std::min(end, n)};
   }
 
-  // Calls f(list, number of the first tap of a row of taps, the input row), then takes the listed
-  // taps.
+  // Calls f(list, first tap number, input row) for each row of taps, then takes the listed taps.
   void for_rows(int64_t d, int64_t h, Block& block, int64_t step, const auto& f) const {
     TapList list;
     list.step = step;
@@ -280,7 +278,8 @@ class MaxPool {
     }
   }
 
-  // Indices are plain in either layout. A window of padding alone, or a stopped one, gets place 0.
+  // Indices are plain in either layout. If a window has only padding, or is stopped, the index is
+  // 0.
   void store_index(const KernelArgs& a, int64_t plane, int64_t out, int32_t winner) const {
     const Window& w = window_;
     int64_t place = 0;
@@ -327,7 +326,7 @@ class AnyMaxPool {
     const int64_t image = p / channels_ * channels_, channel = p % channels_;
     const T* x = a.in<T>(0) + image * w.in_size() + channel;
     T* y = a.out<T>(0) + image * w.out_size() + channel;
-    int64_t current = -1;  // the output that the next taps belong to
+    int64_t current = -1;  // the output to which the next taps belong
     const auto start = [&](int64_t out) {
       while (current < out) {
         ++current;
@@ -351,7 +350,7 @@ class AnyMaxPool {
     start(w.out_size() - 1);
   }
 
-  // Indices is plain whatever the layout of y.
+  // Indices are plain, whatever y's layout.
   void store(const KernelArgs& a, int64_t p, int64_t out, int64_t tap, int64_t in) const {
     const Window& w = window_;
     const int64_t place = p * w.in_size() + stored_place(w, in, column_major_);

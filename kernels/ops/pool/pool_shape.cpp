@@ -1,5 +1,5 @@
-// Windows and output shapes of pooling, for the kernels of all devices.
-// A file of its own: the CUDA library compiles it too, without CPU kernels.
+// Windows and output shapes for pooling kernels on every device. The CUDA library compiles this
+// file too, so it must not need the CPU kernels.
 #include "kernels/ops/pool/pool_shape.h"
 
 namespace ofsdp::kernels::ops {
@@ -58,7 +58,7 @@ int64_t stored_place(const Window& w, int64_t at, bool column_major) {
   const int64_t d = at / (w.in[1] * w.in[2]);
   const int64_t h = at / w.in[2] % w.in[1];
   const int64_t v = at % w.in[2];
-  // The first spatial axis of the operator is the innermost one here.
+  // The operator's first spatial axis is the innermost one here.
   return w.axes == 3 ? (v * w.in[1] + h) * w.in[0] + d : v * w.in[1] + h;
 }
 

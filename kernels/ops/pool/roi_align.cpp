@@ -1,11 +1,12 @@
 // RoiAlign(X [N, C, H, W], rois [R, 4], batch_indices [R]): Y [R, C, output_height, output_width].
-// A region [x1, y1, x2, y2], times spatial_scale and, in mode half_pixel, less 0.5, is divided into
-// bins. Each bin has sampling_ratio^2 samples of X, or as many as pixels if that is 0, between 4
-// pixels each: a sum of weight times pixel. Samples more than 1 beyond the border are 0. Y is the
-// mean of the samples of a bin; with mode "max" the largest of all weight times pixel.
+// A region [x1, y1, x2, y2], times spatial_scale and, in mode half_pixel, minus 0.5, is divided
+// into bins. Each bin takes sampling_ratio^2 samples from X (if that is 0, as many as it has
+// pixels), each interpolated between 4 pixels: a sum of weight times pixel. Samples more than 1
+// beyond the border are 0. Y is the mean of a bin's samples; with mode "max" the largest of all
+// weight times pixel.
 //
-// dX: each pixel gets dY times the weights, over the number of samples, or with "max" the weight of
-// the largest (ofsdp.RoiAlignGrad(dY, X, rois, batch_indices)). Regions have no gradient.
+// ofsdp.RoiAlignGrad(dY, X, rois, batch_indices): each pixel gets dY times the weights over the
+// sample count, or with "max" the weight of the largest. Regions have no gradient.
 // https://onnx.ai/onnx/operators/onnx__RoiAlign.html
 #include <algorithm>
 #include <cmath>
@@ -22,7 +23,7 @@ namespace {
 struct RoiExtent {
   int64_t images, channels, height, width, rois, bins_y, bins_x, ratio;
   double scale, offset;
-  bool largest;  // in place of the mean
+  bool largest;  // instead of the mean
 
   int64_t pixels() const { return height * width; }
   int64_t bins() const { return bins_y * bins_x; }
@@ -43,7 +44,7 @@ RoiExtent roi_extent(const Attributes& a, const Shape& x, const Shape& rois) {
           a.s("mode", "avg") == "max"};
 }
 
-// `x` is input `at`, followed by the regions and their images.
+// `x` is input `at`; the regions and their images follow.
 template <size_t at>
 Status check(const InferContext& c) {
   const TensorDesc &x = c.inputs[at], &rois = c.inputs[at + 1], &images = c.inputs[at + 2];
@@ -81,7 +82,7 @@ void grad(GradBuilder& b) {
 
 // --- samples ---
 
-// One axis of a region: bins of `size` from `begin`, with `samples` in each.
+// One axis of a region: bins of `size` from `begin`, each with `samples`.
 struct RoiAxis {
   double begin, size;
   int64_t samples;
@@ -101,7 +102,7 @@ RoiAxis roi_axis(const RoiExtent& e, double begin, double end, int64_t bins) {
   return {begin, size, e.ratio > 0 ? e.ratio : pixels};
 }
 
-// The two pixels of one axis around a place.
+// The two pixels around a position on one axis.
 struct Between {
   int64_t low, high;
   double to_low, to_high;  // their weights
@@ -115,7 +116,7 @@ Between between(double place, int64_t pixels) {
   return {low, low + 1, 1 - above, above};
 }
 
-// Calls f(pixel, weight) for the four pixels of each sample of a bin.
+// Calls f(pixel, weight) for the four pixels of each sample in a bin.
 void for_each_pixel(const RoiExtent& e, const RoiAxis& down, const RoiAxis& across, int64_t bin,
                     const auto& f) {
   const auto outside = [](double place, int64_t pixels) {
@@ -136,7 +137,7 @@ void for_each_pixel(const RoiExtent& e, const RoiAxis& down, const RoiAxis& acro
   }
 }
 
-// Calls f(image, bin's place in Y of channel 0, down, across, bin) for each bin of each region.
+// Calls f(image, where the bin lies in Y for channel 0, down, across, bin) for each region's bins.
 template <typename T>
 Status for_each_bin(const RoiExtent& e, const T* rois, const int64_t* images, const auto& f) {
   for (int64_t r = 0; r < e.rois; ++r) {
@@ -154,7 +155,7 @@ Status for_each_bin(const RoiExtent& e, const T* rois, const int64_t* images, co
   return ok_status();
 }
 
-// The pixel with the largest weight times value, and its weight.
+// Returns the pixel with the largest weight times value, and the weight.
 template <typename T>
 std::pair<int64_t, double> largest_pixel(const RoiExtent& e, const RoiAxis& down,
                                          const RoiAxis& across, int64_t bin, const T* x) {
@@ -173,7 +174,7 @@ double samples_of(const RoiAxis& down, const RoiAxis& across) {
   return static_cast<double>(std::max<int64_t>(down.samples * across.samples, 1));
 }
 
-// Channels first ... last - 1 of Y.
+// Computes channels first ... last - 1 of Y.
 template <typename T>
 Status align(const RoiExtent& e, const T* x, const T* rois, const int64_t* images, int64_t first,
              int64_t last, T* y) {
@@ -197,7 +198,7 @@ Status align(const RoiExtent& e, const T* x, const T* rois, const int64_t* image
       });
 }
 
-// The same channels of dX, which is 0 before.
+// Computes the same channels of dX. REQUIRES: dX is 0.
 template <typename T>
 Status align_grad(const RoiExtent& e, const T* dy, const T* x, const T* rois, const int64_t* images,
                   int64_t first, int64_t last, T* dx) {
@@ -256,7 +257,7 @@ std::unique_ptr<Kernel> create(const Problem& p) {
   return make_kernel(
       [e = roi_extent(p.attributes, p.in(0).shape, p.in(1).shape)](const KernelArgs& a) {
         Status status = align(e, a.in<T>(0), a.in<T>(1), a.in<int64_t>(2), 0, 0, a.out<T>(0));
-        if (!status.ok()) return status;  // of an index; the same for all channels
+        if (!status.ok()) return status;  // wrong index; the same for all channels
         parallel_for(e.channels, 1, [&](int64_t first, int64_t last) {
           (void)align(e, a.in<T>(0), a.in<T>(1), a.in<int64_t>(2), first, last, a.out<T>(0));
         });

@@ -1,9 +1,10 @@
-// Dropout(data, ratio, training_mode): in training each element is kept with probability 1 - ratio
-// and divided by it, else 0; output 1 is the mask (true: kept). Otherwise y = data. d data = dy
-// mask / (1 - ratio) (ofsdp.DropoutGrad(dy, mask), attribute ratio). Element e of sample s is kept
-// if u >= ratio, where u is the upper 24 of 32 random bits over 2^24; see [Note: what dropout
-// draws] in kernels/core/philox.h. The leading axis holds the samples; if they do not divide the
-// elements, all are drawn as elements of the first sample.
+// Dropout(data, ratio, training_mode): in training, each element is kept with probability 1 - ratio
+// and divided by it, else it becomes 0; output 1 is the mask (true: kept). Otherwise y = data.
+// ofsdp.DropoutGrad(dy, mask), attribute ratio: d data = dy mask / (1 - ratio).
+//
+// Element e in sample s is kept if u >= ratio; u is the upper 24 of 32 random bits over 2^24; see
+// [Note: what dropout draws] in kernels/core/philox.h. The leading axis holds the samples; if they
+// do not divide the elements, all are drawn as elements of the first sample.
 // https://onnx.ai/onnx/operators/onnx__Dropout.html
 #include <cmath>
 
@@ -18,14 +19,14 @@
 namespace ofsdp::kernels::ops {
 namespace dropout {
 
-// The factor of kept elements.
+// Returns the factor for kept elements.
 double dropout_scale(double ratio) { return ratio >= 1 ? 0 : 1 / (1 - ratio); }
 
 struct Settings {
   double ratio = 0.5;
   bool training = false;
 
-  // Random 24-bit numbers from this on are kept.
+  // Random 24-bit numbers that reach this threshold are kept.
   uint32_t threshold() const { return static_cast<uint32_t>(std::ceil(ratio * 0x1p24)); }
   double scale() const { return dropout_scale(ratio); }
 };
@@ -68,7 +69,7 @@ void grad(GradBuilder& b) {
                         {{"ratio", static_cast<float>(s.ratio)}}));
 }
 
-// How the elements are cut into samples.
+// Splits the elements into samples.
 struct Samples {
   int64_t count;
   int64_t elements;
@@ -122,8 +123,8 @@ OFSDP_MULTIARCH void apply(const Draw& d, const uint32_t* bits, const float* x, 
   for (int64_t i = 0; i < n; ++i) y[i] = (bits[i] >> 8) >= d.threshold ? x[i] * d.scale : 0.0f;
 }
 
-// Elements first .. first+n-1 of a sample, `first` a multiple of kPhiloxGroup; pointers at the
-// first of them.
+// Drops elements first .. first+n-1 of a sample; pointers point at the first of them. REQUIRES:
+// `first` is a multiple of kPhiloxGroup.
 void drop_span(const Draw& d, uint64_t sample, int64_t first, const float* x, float* y,
                uint8_t* mask, int64_t n) {
   constexpr int64_t kChunk = 8 * kPhiloxGroup;
@@ -136,7 +137,7 @@ void drop_span(const Draw& d, uint64_t sample, int64_t first, const float* x, fl
   }
 }
 
-// Items are pieces of samples, so that threads share a large sample too.
+// Splits samples into pieces, so that threads also share a large sample.
 void drop(const Draw& d, const Samples& samples, const KernelArgs& a, uint8_t* mask) {
   constexpr int64_t kPiece = 4096;
   const int64_t pieces = (samples.elements + kPiece - 1) / kPiece;

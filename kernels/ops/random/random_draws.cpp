@@ -1,16 +1,16 @@
 // Random numbers: RandomNormal, RandomUniform, both also ...Like(x), Bernoulli and Multinomial.
 // Each element is a pure function of seed, step, node, global sample index and element
-// (kernels/core/philox.h), so that any number of ranks draws the same. As in Dropout, the leading
-// axis holds the samples; if they do not divide the elements, all are drawn as elements of the
-// first sample. Attribute seed (a float) is part of the key. No gradient flows: dx = 0.
+// (kernels/core/philox.h), so any number of ranks draws the same. As in Dropout, the leading axis
+// holds the samples; if they do not divide the elements, all are drawn as elements of the first
+// sample. Attribute seed (a float) is part of the key. No gradient flows: dx = 0.
 // https://onnx.ai/onnx/operators/onnx__NAME.html
 //
 //   Normal        attributes mean (0) and scale (1), the standard deviation
-//   Uniform       low .. high (attributes, 0 and 1), high excluded but for rounding
+//   Uniform       low .. high (attributes, 0 and 1), high excluded except for rounding
 //   Bernoulli(p)  1 with probability p, else 0: u < p for a uniform u in [0, 1)
-//   Multinomial   (x [B, C] of unnormalised log-probabilities): [B, sample_size] draws of a class
-//                 each, with replacement: the first class c with e^x_0 + .. + e^x_c above u times
-//                 the sum of all
+//   Multinomial   x [B, C], unnormalised log-probabilities -> [B, sample_size]: each draw is a
+//                 class, with replacement: the first class c for which e^x_0 + .. + e^x_c exceeds
+//                 u times the total
 #include <bit>
 #include <cmath>
 #include <numbers>
@@ -40,7 +40,7 @@ class RandomDraw {
   int64_t sample_size_;
 };
 
-// Returns element i of the output from its draw and the inputs.
+// Returns output element i from its draw and the inputs.
 using RandomElement = double (*)(const Problem&, const KernelArgs&, const RandomDraw&, int64_t i);
 
 RandomDraw::RandomDraw(const Attributes& attributes, uint64_t node_seed, const StepContext& step,
@@ -71,7 +71,7 @@ double RandomDraw::normal(int64_t i) const {
   return std::sqrt(-2 * std::log(u)) * std::cos(2 * std::numbers::pi * v);
 }
 
-// from_doubles with a shape of one axis, which is a vector, would allocate.
+// from_doubles would allocate, since a shape is a vector.
 template <typename T>
 void store_as(std::span<const double> values, std::byte* data) {
   for (size_t i = 0; i < values.size(); ++i)
@@ -90,7 +90,7 @@ void store_doubles(std::span<const double> values, DType dtype, std::byte* data)
   }
 }
 
-// Calls `element` for each element of output 0, of any type.
+// Calls `element` for each element of output 0, whatever the type.
 std::unique_ptr<Kernel> make_random(const Problem& problem, RandomElement element) {
   return make_kernel([problem, element](const KernelArgs& a) {
     const TensorDesc& desc = problem.out(0);
@@ -109,7 +109,7 @@ std::unique_ptr<Kernel> make_random(const Problem& problem, RandomElement elemen
   });
 }
 
-// The reference: the same element by element, with float64 views of the inputs.
+// Calls the same function per element, with float64 views of the inputs.
 std::vector<RefTensor> reference_random(const ReferenceContext& c, RandomElement element) {
   RefTensor y{c.output_descs[0], {}};
   Problem p{c.attributes, {}, c.output_descs, {}, c.node_seed};
@@ -129,7 +129,7 @@ std::vector<RefTensor> reference_random(const ReferenceContext& c, RandomElement
   return {y};
 }
 
-// Returns the type of attribute dtype (ONNX's number), or `otherwise` if it is absent.
+// Returns the type in attribute dtype (ONNX's number), or `otherwise` if it is absent.
 Result<DType> dtype_attribute(const Attributes& attributes, DType otherwise) {
   if (!attributes.has("dtype")) return otherwise;
   const DType dtype = dtype_of_number(attributes.i("dtype", 0));
@@ -204,7 +204,7 @@ std::vector<RefTensor> reference(const ReferenceContext& c) {
   return reference_random(c, element);
 }
 
-// The floats are the output of random numbers, the input of Bernoulli and Multinomial.
+// RandomNormal and RandomUniform have a float output, Bernoulli and Multinomial a float input.
 template <RandomElement element, bool from_input>
 std::vector<Implementation> philox() {
   return {{"philox",
@@ -215,7 +215,7 @@ std::vector<Implementation> philox() {
            [](const Problem& p) { return make_random(p, element); }}};
 }
 
-// NAME, of a shape, and NAMELike, of an input.
+// Adds NAME, which takes a shape, and NAMELike, which takes an input's shape.
 template <RandomElement element>
 void add_pair(Registry& registry, const std::string& name) {
   registry.add(make_op(name, {infer_shape, nullptr, reference<element>}, philox<element, false>(),

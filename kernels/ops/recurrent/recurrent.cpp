@@ -4,7 +4,7 @@
 //   da_t = dh f'(a_t),  dh_{t-1} = R^T da_t,
 //   dW = sum of da_t x_t^T,  dR = sum of da_t h_{t-1}^T,  db_W = db_R = sum of da_t,
 //   dx_t = W^T da_t
-// (ofsdp.RNNGrad, recurrent_shape.h). f' is written with h_t, which the forward pass saves.
+// (ofsdp.RNNGrad, recurrent_shape.h). f' is computed from h_t, which the forward pass saves.
 // https://onnx.ai/onnx/operators/onnx__RNN.html
 //
 // GRU: in each direction, with gates z, r, n (W, R and B in this order),
@@ -13,10 +13,10 @@
 //   with linear_before_reset n = g(W_n x + b_Wn + r (R_n h + b_Rn)),
 //   h' = (1 - z) n + z h; f = sigmoid and g = tanh unless given.
 // Backward from the last step, with dh the gradient of h': dz = dh (h - n) f'(z),
-//   dn = dh (1 - z) g'(n), past the products dh z; then
+//   dn = dh (1 - z) g'(n), and dh z goes to h past the products; then
 //   reset first: d(r h) = R_n^T dn, dr = d(r h) h f'(r), and d(r h) r goes to h;
 //   linear first, with q = R_n h + b_Rn: dr = dn q f'(r), dq = dn r;
-//   dW, dR, dB, dx as of RNN (ofsdp.GRUGrad).
+//   dW, dR, dB, dx as for RNN (ofsdp.GRUGrad).
 // https://onnx.ai/onnx/operators/onnx__GRU.html
 //
 // LSTM: in each direction, with gates i, o, f, c (W, R and B in this order), peepholes P (i, o, f):
@@ -27,7 +27,7 @@
 //   do = dh h(C') f'(o), dC += dh o h'(C') + P_o do,
 //   di = dC c f'(i), df = dC C f'(f), dc = dC i g'(c), dC = dC f + P_i di + P_f df;
 //   dP_i = sum of di C, dP_f = sum of df C, dP_o = sum of do C';
-//   dW, dR, dB, dx as of RNN (ofsdp.LSTMGrad).
+//   dW, dR, dB, dx as for RNN (ofsdp.LSTMGrad).
 // https://onnx.ai/onnx/operators/onnx__LSTM.html
 
 #include <algorithm>
@@ -42,9 +42,9 @@
 namespace ofsdp::kernels::ops {
 namespace recurrent {
 
-// Attribute of our own, of the gradients: 1 for each input that needs a gradient.
+// Our own attribute on gradient nodes: 1 for each input that needs a gradient.
 constexpr const char* kNeeds = "ofsdp_needs";
-// The inputs that have a gradient, in the order of RecurrentGradient.
+// Inputs that have a gradient, in RecurrentGradient's order.
 constexpr size_t kDifferentiable[] = {kX, kW, kR, kB, kInitialH, kInitialC, kP};
 
 template <RecurrentKind kind>
@@ -141,7 +141,7 @@ namespace {
 
 using Values = std::vector<double>;
 
-// One sample of one direction through time.
+// Takes one sample through time in one direction.
 class Walk {
  public:
   Walk(const RecurrentShape& s, const std::vector<RefTensor>& inputs, int64_t d, int64_t b)
@@ -179,7 +179,8 @@ class Walk {
     std::copy(from.begin(), from.end(), to.begin() + at);
   }
 
-  // Row k of gate `gate`: the part from x with W's bias, and the part from `state` with R's bias.
+  // Row k of gate `gate`: from_x is x's part with W's bias, from_state the state's part with R's
+  // bias.
   double from_x(int64_t t, int64_t gate, int64_t k) const {
     const int64_t row = d_ * s_.gates() * s_.hidden + gate * s_.hidden + k;
     double sum = given(kB, row + d_ * s_.gates() * s_.hidden);
@@ -199,7 +200,7 @@ class Walk {
   double apply(size_t which, double x) const {
     return reference_activation(s_.activation(d_, which), x);
   }
-  // Saves the argument of row k of a gate too.
+  // Also saves the gate's argument for row k.
   double apply(size_t which, int64_t gate, size_t k, double x) {
     arguments_.resize(static_cast<size_t>(s_.width()));
     arguments_[static_cast<size_t>(gate * s_.hidden) + k] = x;
@@ -268,7 +269,7 @@ class Walk {
   const std::vector<RefTensor>& inputs_;
   int64_t d_, b_;
   Values h_, c_;
-  Values arguments_;  // of this step's gates
+  Values arguments_;  // for this step's gates
 };
 
 std::vector<std::byte> bytes_of(const RefTensor& tensor, const TensorDesc& desc) {

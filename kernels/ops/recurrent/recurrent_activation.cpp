@@ -1,4 +1,4 @@
-// The activations of gates, on the CPU.
+// Gate activations on the CPU.
 #include <algorithm>
 #include <cmath>
 

@@ -1,4 +1,4 @@
-// The gradient kernel of RNN, GRU and LSTM: see recurrent_shape.h.
+// The gradient kernel for RNN, GRU and LSTM (recurrent_shape.h).
 #include <algorithm>
 
 #include "kernels/cpu/elementwise.h"
@@ -7,28 +7,28 @@
 namespace ofsdp::kernels::ops {
 namespace {
 
-// --- one row (a sample at one step) of the gates ---
+// --- one row of gates (a sample at one step) ---
 //
-// A row of gates holds G rows of `n` = H values one after another, in ONNX's order.
+// A row has G parts, one after another in ONNX's order, each with `n` = H values.
 
 template <typename T>
 struct BackwardRow {
   int64_t n;
   const GateActivation *f, *g, *h;
   const T* saved;
-  const T* arguments;    // of the gates; read only if keeps_arguments
-  const T* before;       // h of the step before
-  const T* cell_before;  // LSTM: C of the step before
+  const T* arguments;    // the gates'; read only if keeps_arguments
+  const T* before;       // h before this step
+  const T* cell_before;  // LSTM: C before this step
   const T* peep;
-  T* diff_state;  // in: gradient of h of this step; out: the part that bypasses the product with R
+  T* diff_state;  // in: gradient of this step's h; out: the part that bypasses the product with R
   T* diff_cell;   // LSTM: gradient of C, in and out
   T* diff_gates;  // out: gradient of X W^T + b
-  T* diff_recurrent;  // GRU: out: gradient of h R^T (for the reset before the product: of r h, in)
+  T* diff_recurrent;  // GRU: out: gradient of h R^T (if reset comes before the product: in: of r h)
   T* scratch;         // n values
   bool input_forget;
 };
 
-// Multiplies the gradient d of gate `gate` by f'.
+// Multiplies gate `gate`'s gradient d by f'.
 template <typename T>
 void gate_grad(const BackwardRow<T>& r, const GateActivation& f, int64_t gate, T* d) {
   activate_grad(f, r.arguments + gate * r.n, r.saved + gate * r.n, d, r.n);
@@ -84,7 +84,7 @@ OFSDP_MULTIARCH void lstm_grad_row(const BackwardRow<T>& r) {
   loop(n, [=](int64_t k) { d_cell[k] += di[k] * p[k] + df[k] * p[2 * n + k]; });
 }
 
-// Shared by both GRUs: gradients of z and n, and the part of the state's gradient that bypasses the
+// For both GRUs: the gradients of z and n, and the part of the state's gradient that bypasses the
 // product.
 template <typename T>
 OFSDP_MULTIARCH void gru_first_grad_row(const BackwardRow<T>& r) {
@@ -115,7 +115,7 @@ OFSDP_MULTIARCH void gru_grad_row(const BackwardRow<T>& r) {
   });
 }
 
-// Reset first: the gradient of r, once diff_recurrent holds the gradient of r h.
+// Reset first: computes r's gradient. REQUIRES: diff_recurrent holds the gradient of r h.
 template <typename T>
 OFSDP_MULTIARCH void gru_reset_grad_row(const BackwardRow<T>& r) {
   const int64_t n = r.n;
@@ -128,8 +128,7 @@ OFSDP_MULTIARCH void gru_reset_grad_row(const BackwardRow<T>& r) {
   gate_grad(r, *r.f, 1, dr);
 }
 
-// --- gradients of X, W, R, B and P in one direction, from the gradients of the gates of all steps
-// ---
+// --- gradients of X, W, R, B and P in one direction, from all steps' gate gradients ---
 //
 // See [Note: recurrent kernels]. `scratch` has workspace_bytes().
 
@@ -142,13 +141,13 @@ RecurrentProduct<T> made(MatrixProduct p, bool transpose_a,
 }
 
 template <typename T>
-struct RecurrentSteps {  // rows of all steps and samples, [T B, ...]
+struct RecurrentSteps {  // rows for all steps and samples, [T B, ...]
   const T* x;
   const T* gates;      // gradients of X W^T + b
-  const T* recurrent;  // gradients of h R^T; of a GRU with the reset first only of z and r
-  const T* last;       // there: of n
-  const T* reset;      // there: r h
-  const T* before;     // h of the step before
+  const T* recurrent;  // gradients of h R^T; for a GRU with the reset first only z and r
+  const T* last;       // in that GRU: gradients of n
+  const T* reset;      // in that GRU: r h
+  const T* before;     // h before the step
   const T* zeros;      // [H]
 };
 
@@ -176,7 +175,7 @@ class RecurrentParameterGrad {
                      to_r_.workspace_bytes(), to_r_n_.workspace_bytes()});
   }
 
-  // The second direction adds to `diff_x`, which may be null; the rest goes to outputs of `a`.
+  // The second direction adds to `diff_x`, which may be null; the rest goes to `a`'s outputs.
   Status run(const KernelArgs& a, int64_t d, const RecurrentSteps<T>& steps, T* diff_x,
              std::byte* scratch) {
     const int64_t width = s_.width();
@@ -339,7 +338,7 @@ class Backward final : public Kernel {
     }
   }
 
-  // The states before each step; zeros if a sample has ended.
+  // Writes the state before each step; zeros if a sample has ended.
   void lay_states(const KernelArgs& a, int64_t d) const {
     for (int64_t t = 0; t < s_.steps; ++t) {
       for (int64_t b = 0; b < s_.batch; ++b) {
@@ -439,15 +438,15 @@ class Backward final : public Kernel {
     std::copy_n(made.diff_gates, 2 * h, at(a, recurrent_) + (t * s_.batch + b) * 2 * h);
   }
 
-  static constexpr int64_t kRowGrain = 4096;  // gate values worth a thread
+  static constexpr int64_t kRowGrain = 4096;  // gate values that are worth a thread
 
   RecurrentShape s_;
   bool diff_x_wanted_, diff_h0_wanted_, diff_c0_wanted_;
   RecurrentProduct<T> back_, to_reset_;
   RecurrentParameterGrad<T> parameters_;
   Places places_;
-  // Gradients of the gates [T B, G H] and of h R^T; for a GRU with the reset first, the latter has
-  // z and r alone, `last` has n and `reset` r h.
+  // Gradients of the gates [T B, G H] and of h R^T. For a GRU with the reset first, recurrent_ has
+  // only z and r, last_ has n, and reset_ has r h.
   size_t gates_ = 0, recurrent_ = 0, last_ = 0, reset_ = 0;
   size_t before_ = 0, state_ = 0, cell_ = 0, current_ = 0, product_ = 0, row_ = 0, zeros_ = 0;
   size_t x_copy_ = 0, diff_x_copy_ = 0, scratch_ = 0;

@@ -7,9 +7,9 @@
 namespace ofsdp::kernels::ops {
 namespace {
 
-// --- one row (a sample at one step) of the gates ---
+// --- one row of gates (a sample at one step) ---
 //
-// A row of gates holds G rows of `n` = H values one after another, in ONNX's order.
+// A row has G parts, one after another in ONNX's order, each with `n` = H values.
 
 template <typename T>
 struct ForwardRow {
@@ -21,7 +21,7 @@ struct ForwardRow {
   T* cell;          // LSTM's C, in place
   const T* peep;    // LSTM's P or null
   const T* bias_n;  // GRU: R_n's bias, added before the reset
-  T* arguments;     // of the gates, or null: not kept
+  T* arguments;     // the gates'; null if not kept
   bool input_forget;
 };
 
@@ -70,7 +70,7 @@ OFSDP_MULTIARCH void lstm_row(const ForwardRow<T>& r) {
   loop(n, [=](int64_t k) { state[k] = o[k] * rec[k]; });
 }
 
-// Linear before reset: recurrent's last third becomes q.
+// Linear before reset: the last third of `recurrent` becomes q.
 template <typename T>
 OFSDP_MULTIARCH void gru_row(const ForwardRow<T>& r) {
   const int64_t n = r.n;
@@ -85,8 +85,8 @@ OFSDP_MULTIARCH void gru_row(const ForwardRow<T>& r) {
   loop(n, [=](int64_t k) { state[k] = (T{1} - z[k]) * c[k] + z[k] * state[k]; });
 }
 
-// Reset first: computes gates z and r, and r h into recurrent's first third. gru_last does the rest
-// when recurrent holds the product of r h and R_n^T.
+// Reset first: computes gates z and r, and writes r h to the first third of `recurrent`.
+// gru_last_row does the rest, once `recurrent` holds the product of r h and R_n^T.
 template <typename T>
 OFSDP_MULTIARCH void gru_reset_row(const ForwardRow<T>& r) {
   const int64_t n = r.n;
@@ -185,7 +185,7 @@ class Forward final : public Kernel {
     return ok_status();
   }
 
-  // The biases of W and R, except R's bias of a GRU's n if it belongs inside the reset.
+  // Adds the biases of W and R, except R's bias for a GRU's n if it belongs inside the reset.
   void lay_bias(const KernelArgs& a, int64_t d) const {
     const int64_t width = s_.width();
     T* bias = at(a, bias_);
@@ -212,7 +212,7 @@ class Forward final : public Kernel {
     }
   }
 
-  // Calls f(row) for the samples that are still running.
+  // Calls f(row) for each sample that is still running.
   void each_row(const KernelArgs& a, int64_t d, int64_t t, int64_t recurrent, const auto& f) const {
     const int64_t h = s_.hidden, width = s_.width();
     const T* bias = s_.linear_before_reset && given(a, kB)
@@ -236,8 +236,8 @@ class Forward final : public Kernel {
     each_row(a, d, t, width, [](const auto& row) { rnn_row(row); });
   }
 
-  // The product with R_n needs contiguous rows of r h: they go to the saved part of the recurrent
-  // array, after the 2 H of each row.
+  // The product with R_n needs contiguous rows of r h: they go after the first 2 B H values in the
+  // recurrent array.
   Status reset_first(const KernelArgs& a, int64_t d, int64_t t, const T* r) {
     const int64_t h = s_.hidden;
     each_row(a, d, t, 2 * h, [](const auto& row) { gru_reset_row(row); });
@@ -283,7 +283,7 @@ class Forward final : public Kernel {
     }
   }
 
-  static constexpr int64_t kRowGrain = 4096;  // gate values worth a thread
+  static constexpr int64_t kRowGrain = 4096;  // gate values that are worth a thread
 
   RecurrentShape s_;
   bool saves_, keeps_arguments_;

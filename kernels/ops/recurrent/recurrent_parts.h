@@ -1,5 +1,5 @@
-// Parts of the recurrent kernels: operands, arrays in the workspace, matrix products, loops over a
-// row. recurrent_shape.h lists the operands. A product owns its kernel; operands are views.
+// Parts of the recurrent kernels: operands (recurrent_shape.h lists them), workspace arrays, matrix
+// products, loops over a row. A product owns its kernel; operands are views.
 #pragma once
 
 #include "kernels/core/memory.h"
@@ -13,12 +13,12 @@ inline bool given(const KernelArgs& a, size_t i) {
   return i < a.inputs.size() && a.inputs[i].data != nullptr && a.inputs[i].desc.present();
 }
 
-// Returns whether sample b has a step at time t, which may be outside all times.
+// Returns whether sample b has a step at time t; t may be outside all times.
 inline bool is_active(const RecurrentShape& s, const KernelArgs& a, int64_t t, int64_t b) {
   return t >= 0 && t < s.steps && (!given(a, kLens) || t < a.in<int32_t>(kLens)[b]);
 }
 
-// For the gradient: LSTM's C of the step before.
+// For the gradient: returns LSTM's C before this step.
 template <typename T>
 const T* cell_before(const RecurrentShape& s, const KernelArgs& a, int64_t d, int64_t t, int64_t b,
                      const T* zeros) {
@@ -31,7 +31,7 @@ inline bool is_wanted(const Problem& p, RecurrentGradient output) {
   return p.has_out(output) && p.out(output).numel() > 0;
 }
 
-// Places of arrays in the workspace.
+// Assigns offsets to workspace arrays.
 class Places {
  public:
   size_t add(size_t bytes) {
@@ -45,8 +45,7 @@ class Places {
   size_t size_ = 0;
 };
 
-// A product by a library for float32, by plain loops for float64. `workspace` has
-// workspace_bytes().
+// A product: float32 by a library, float64 by plain loops. `workspace` has workspace_bytes().
 template <typename T>
 class RecurrentProduct {
  public:
@@ -61,7 +60,7 @@ class RecurrentProduct {
 
   size_t workspace_bytes() const { return kernel_ ? kernel_->workspace_bytes() : 0; }
 
-  // `bias` only for Addend::kBias.
+  // `bias` is read only for Addend::kBias.
   Status run(const T* a, const T* b, const T* bias, T* dst, std::byte* workspace) {
     if (!kernel_) return loops(a, b, bias, dst);
     inputs_[0].data = bytes(a);
@@ -97,7 +96,7 @@ class RecurrentProduct {
   std::vector<TensorView> inputs_, outputs_;
 };
 
-// dst = A' B', A' rows x inner and B' inner x columns.
+// dst = A' B', with A' [rows, inner] and B' [inner, columns].
 inline MatrixProduct plain_product(DType dtype, int64_t rows, int64_t inner, int64_t columns) {
   MatrixProduct p;
   p.dtype = dtype;

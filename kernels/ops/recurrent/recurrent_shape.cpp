@@ -1,5 +1,5 @@
-// Shapes and operands of RNN, GRU and LSTM, for the kernels of all devices.
-// A file of its own: the CUDA library compiles it too, without CPU kernels.
+// Shapes and operands of RNN, GRU and LSTM, for kernels on every device. The CUDA library compiles
+// this file too, so it must not need the CPU kernels.
 #include "kernels/ops/recurrent/recurrent_shape.h"
 
 #include <algorithm>
@@ -8,7 +8,7 @@
 namespace ofsdp::kernels::ops {
 namespace {
 
-// --- the activations that the attributes name ---
+// --- activations by name ---
 
 using Kind = GateActivation::Kind;
 

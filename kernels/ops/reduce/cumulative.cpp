@@ -1,11 +1,11 @@
 // CumSum(x, axis) and CumProd(x, axis): running results along an axis, known while planning.
-// Attributes exclusive (the element itself is left out; the first result is the neutral element)
-// and reverse (from the end). The gradient of CumSum is the CumSum of dy in the other direction.
+// Attributes exclusive (leaves the element itself out; the first result is the neutral element) and
+// reverse (from the end). CumSum's gradient is the CumSum of dy in the other direction.
 // https://onnx.ai/onnx/operators/onnx__CumSum.html
 //
-// ofsdp.CumProdGrad(dy, x, axis): dx_i = p_i s_i with p_i the product of the elements before i and
-// s_i = dy_i + x_(i+1) s_(i+1), exclusive: s_i = dy_(i+1) + x_(i+1) s_(i+1). Nothing is divided, so
-// it is exact if elements are 0.
+// ofsdp.CumProdGrad(dy, x, axis): dx_i = p_i s_i, with p_i the product of the elements before i and
+// s_i = dy_i + x_(i+1) s_(i+1); if exclusive, s_i = dy_(i+1) + x_(i+1) s_(i+1). Nothing is divided,
+// so it is exact if elements are 0.
 #include "kernels/core/element_types.h"
 #include "kernels/cpu/float_kernels.h"
 #include "kernels/cpu/integer_math.h"
@@ -34,7 +34,7 @@ struct Cumulation {
   Lines lines;
   bool exclusive, reverse;
 
-  // Returns the index of the element that step k adds, and of the result of the step.
+  // Returns which element step k adds; the result goes to the same index.
   int64_t place(int64_t k) const { return reverse ? lines.n - 1 - k : k; }
 };
 Cumulation cumulation(const Attributes& attributes, const Shape& shape, int64_t axis) {
@@ -70,7 +70,7 @@ template <typename T, typename F>
   }
 }
 
-// Neighbouring lines side by side.
+// Cumulates neighbouring lines side by side.
 template <typename T, typename F>
 [[gnu::always_inline]] inline void cumulate_block(const Cumulation& r, const T* x, T* y,
                                                   int64_t count, T neutral, const F& combine) {
@@ -109,7 +109,7 @@ std::unique_ptr<Kernel> create(const Problem& p) {
       return nullptr;  // not accepted
     else if constexpr (std::is_floating_point_v<T>)
       return cumulate<T, Combine, neutral>;
-    // Integers wrap, so signed and unsigned ones have the same bits.
+    // Integers wrap, so signed and unsigned ones give the same bits.
     else
       return cumulate<std::make_unsigned_t<T>, Combine, neutral>;
   });
@@ -136,7 +136,7 @@ void prod_grad(GradBuilder& b) {
       0, b.emit1("ofsdp.CumProdGrad", {b.grad_output(0), b.input(0), b.input(1)}, b.attributes()));
 }
 
-// The definition: dy_j times the product of all elements of y_j but i.
+// The definition: the sum of dy_j times all elements in y_j except i.
 std::vector<RefTensor> prod_grad_reference(const ReferenceContext& c) {
   RefTensor dx = zeros(c.output_descs[0]);
   const RefTensor &dy = c.inputs[0], &x = c.inputs[1];

@@ -3,13 +3,13 @@
 //
 // Input `axes` (optional) names the axes, keepdims (1) keeps them as 1; without axes everything is
 // reduced, or nothing if noop_with_empty_axes is 1. Integers wrap. dx, with dy and y broadcast to
-// the shape of x:
+// x's shape:
 //
 //   ReduceSum         dy            ReduceMean    dy / n         ReduceL1    sign(x) dy, 0 at 0
 //   ReduceSumSquare   2 x dy        ReduceL2      x dy / y, and 0 if y is 0
 //   ReduceLogSum      dy e^-y       ReduceLogSumExp   dy e^(x - y), y = max + ln sum e^(x - max)
-//   ReduceMax, Min    dy / count where x = y, count of these, as PyTorch's amax; a NaN wins; for
-//                     bool they are "or" and "and"
+//   ReduceMax, Min    dy / count if x = y, else 0; count is how many elements equal y (PyTorch's
+//                     amax). A NaN wins. For bool they are "or" and "and"
 //   ReduceProd        ofsdp.ReduceProdGrad (sum_to.cpp)
 
 #include <array>
@@ -82,7 +82,7 @@ Result<std::vector<TensorDesc>> infer(const InferContext& c) {
   return std::vector{TensorDesc{x.dtype, Shape(kept)}};
 }
 
-// Elements of one mean.
+// Returns how many elements one mean has.
 double count_of(const Shape& shape, const std::vector<bool>& reduced) {
   double count = 1;
   for (int axis = 0; axis < shape.rank(); ++axis) {
@@ -93,13 +93,13 @@ double count_of(const Shape& shape, const std::vector<bool>& reduced) {
 
 // --- gradients ---
 
-// Returns `value` (of the output's shape) with a 1 for each reduced axis, so that it broadcasts to
+// Returns `value` (in the output's shape) with a 1 for each reduced axis, so that it broadcasts to
 // input 0.
 Ref keep_reduced(GradBuilder& b, Ref value) {
   return b.reshape(value, kept_shape(b.desc(b.input(0)).shape, reduced_axes(b)));
 }
 
-// Returns `value` broadcast to the shape of input 0.
+// Returns `value` broadcast to input 0's shape.
 Ref expand_reduced(GradBuilder& b, Ref value) {
   return b.emit1("Expand", {keep_reduced(b, value), b.ints(b.desc(b.input(0)).shape.axes())});
 }
@@ -145,7 +145,7 @@ void extreme_grad(GradBuilder& b) {
   b.set_grad(0, b.mul(mask, b.div(keep_reduced(b, b.grad_output(0)), count)));
 }
 
-// dy is given with a 1 for each reduced axis, which tells them apart.
+// dy gets a 1 for each reduced axis, which identifies these axes.
 void prod_grad(GradBuilder& b) {
   const Ref dy = keep_reduced(b, b.grad_output(0));
   b.set_grad(0, b.emit1("ofsdp.ReduceProdGrad", {dy, b.input(0)}));
@@ -153,7 +153,7 @@ void prod_grad(GradBuilder& b) {
 
 // --- references ---
 
-// Calls f(element of the input, element of the output), in the order of the input.
+// Calls f(input element, output element) in input order.
 void reference_reduce(const ReferenceContext& c, const std::function<void(size_t, size_t)>& f) {
   const Shape& shape = c.inputs[0].desc.shape;
   std::vector<int64_t> axes;
@@ -164,7 +164,7 @@ void reference_reduce(const ReferenceContext& c, const std::function<void(size_t
   }
 }
 
-// y[at] = join(y[at], x[i]), from `start`.
+// Computes y[at] = join(y[at], x[i]), from `start`.
 RefTensor fold_in_double(const ReferenceContext& c, double start, double (*join)(double, double)) {
   RefTensor y{c.output_descs[0], {}};
   y.values.assign(static_cast<size_t>(y.desc.numel()), start);
@@ -241,7 +241,7 @@ Acceptance accepts_floats(const Problem& p) {
   return accept_if(p.in(0).dtype == DType::kFloat32 && p.all_plain(), "not plain float32");
 }
 
-// float32, then finish(y) for each output.
+// Reduces float32, then calls finish(y) for each output.
 template <ReduceKind kind, float (*finish)(float) = nullptr>
 std::unique_ptr<Kernel> create_reduction(const Problem& p) {
   return make_kernel([reduction = Reduction(p.in(0).shape, reduced_axes(p), kind),
@@ -298,7 +298,7 @@ std::unique_ptr<Kernel> create_log_sum_exp(const Problem& p) {
 
 using Create = std::unique_ptr<Kernel> (*)(const Problem&);
 
-// float32, the 16-bit floats, then every other number, and bool if `of_bool`.
+// Returns kernels for float32, 16-bit floats, then every other numeric type, and bool if `of_bool`.
 std::vector<Implementation> kernels_of(Create create, FoldOne (*fold)(DType), bool of_bool) {
   const Implementation blocks{"blocks", accepts_floats, create};
   const auto accepts = [of_bool](const Problem& p) {
@@ -325,7 +325,7 @@ struct ReduceOp {
   const char* name;
   int first_opset = 18;
   Functions functions;
-  bool of_bool = false;  // has a loop for it
+  bool of_bool = false;  // has a bool loop
 };
 
 std::vector<ReduceOp> reductions() {
@@ -380,9 +380,9 @@ void add_reductions(Registry& registry) {
 }
 
 // ArgMax(x) and ArgMin(x), attributes axis, keepdims, select_last_index: the index of the largest
-// or smallest element along the axis, int64; of equal ones the first, or the last if
-// select_last_index is 1. Every numeric dtype. As in NumPy, the first NaN of a line is the result.
-// No gradient. https://onnx.ai/onnx/operators/onnx__ArgMax.html
+// or smallest element along the axis, int64. If several are equal, the first, or the last if
+// select_last_index is 1. Every numeric dtype. As in NumPy, a line's first NaN is the result. No
+// gradient. https://onnx.ai/onnx/operators/onnx__ArgMax.html
 
 namespace arg_extremes {
 namespace {
@@ -431,7 +431,7 @@ std::vector<RefTensor> reference(const ReferenceContext& c) {
   return {y};
 }
 
-// A block of neighbouring lines side by side, so that columns are as fast as rows.
+// Handles neighbouring lines side by side, so that columns are as fast as rows.
 template <bool largest, bool last, typename T>
 void extreme_block(const Lines& lines, const T* x, int64_t* y, int64_t count) {
   std::array<T, kLineBlock> best;

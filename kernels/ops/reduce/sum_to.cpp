@@ -1,7 +1,7 @@
-// ofsdp.SumTo(dy), attribute shape: dy summed over the axes along which `shape` was broadcast:
-// leading axes that `shape` lacks, and axes where it has 1. This is the gradient of broadcasting,
-// and so of every bias. The gradient of SumTo is the broadcast. The order of the additions does not
-// depend on the number of threads (kernels/cpu/reduce.h).
+// ofsdp.SumTo(dy), attribute shape: sums dy over the axes along which `shape` was broadcast:
+// leading axes that `shape` lacks, and axes that are 1 in it. This is the gradient of broadcasting,
+// and so of every bias. SumTo's gradient is the broadcast. The additions have the same order for
+// any thread count (kernels/cpu/reduce.h).
 //
 // ofsdp.ReduceProdGrad(dy, x): dy times the product of the other elements, exact even if elements
 // are 0. dy has a 1 for each axis that was reduced.
@@ -47,7 +47,7 @@ Acceptance accepts(const Problem& p) {
                    "not plain float32 or less");
 }
 
-// Returns, for each axis of dy, whether it is summed.
+// Returns whether each axis of dy is summed.
 std::vector<bool> summed(const Problem& p) {
   const Shape& from = p.in(0).shape;
   const Shape& to = p.out(0).shape;
@@ -109,7 +109,7 @@ Acceptance product_accepts(const Problem& p) {
   return accept_if(p.all_dtype(dtype_of<T>()) && p.all_plain(), "not plain, or another dtype");
 }
 
-// First the product of the elements before each one, in dx; then times that of the elements after.
+// First writes the product of all earlier elements to dx, then multiplies by all later ones.
 template <typename T>
 std::unique_ptr<Kernel> product_create(const Problem& p) {
   std::vector<bool> reduced;

@@ -1,10 +1,10 @@
-// Concat(x0, x1, ...), attribute axis: the inputs one after the other along `axis`. Any dtype.
-// dx_k is the slice of dy that x_k filled.
+// Concat(x0, x1, ...), attribute axis: joins the inputs along `axis`. Any dtype. dx_k is the slice
+// of dy that x_k filled.
 // https://onnx.ai/onnx/operators/onnx__Concat.html
 //
-// Split(x, split), attributes axis, num_outputs: x cut along the axis into parts of the sizes in
-// `split`, or without it into num_outputs parts of equal size, the last smaller if it does not
-// come out even. Any dtype. dx is the Concat of the dy, with zeros if none arrives.
+// Split(x, split), attributes axis, num_outputs: cuts x along the axis into parts with the sizes in
+// `split`, or without it into num_outputs equal parts, the last one smaller if the size does not
+// divide. Any dtype. dx is the Concat of all dy, with zeros for an absent dy.
 // https://onnx.ai/onnx/operators/onnx__Split.html
 
 #include <algorithm>
@@ -20,7 +20,7 @@
 namespace ofsdp::kernels::ops {
 namespace concat {
 
-// The axis; the attribute is required, so it is always there.
+// Returns the axis. The attribute is required, so it is always there.
 int axis_of(const Attributes& attributes, int rank) {
   const int64_t axis = attributes.i("axis", 0);
   return static_cast<int>(axis < 0 ? axis + rank : axis);
@@ -92,7 +92,7 @@ std::unique_ptr<Kernel> create(const Problem& p) {
   });
 }
 
-constexpr int64_t kMaxParts = 65536;  // more is no serious file
+constexpr int64_t kMaxParts = 65536;  // no serious file has more
 
 Result<std::vector<int64_t>> part_sizes(const InferContext& c, int64_t n) {
   if (c.has(1)) return known_ints(c, 1, "split");
@@ -171,7 +171,7 @@ std::unique_ptr<Kernel> split_create(const Problem& p) {
   const int axis = normal_axis(p.attributes, x.shape.rank());
   const auto strides = strides_of(x);
   const size_t size = dtype_size(x.dtype);
-  // The sizes again: the problem has no shape of an output that nobody wants.
+  // Infers the sizes again: the problem has no shape for an output that nobody wants.
   const auto descs = *split_infer(context_of(p));
   std::vector<Part> parts;
   int64_t offset = 0;
@@ -200,14 +200,14 @@ void add_concat(Registry& registry) {
                        {.first_opset = 13, .constant_inputs = {1}}));
 }
 
-// Slice(data, starts, ends, axes, steps): every steps-th element from starts up to, not including,
-// ends, which count from the end if negative and are clamped. Any dtype. d data is 0 outside of
-// the slice: ofsdp.SliceGrad(dy), attributes shape (of data), starts and steps (one for each axis,
-// as resolved here). https://onnx.ai/onnx/operators/onnx__Slice.html
+// Slice(data, starts, ends, axes, steps): takes every steps-th element from starts up to, but not
+// including, ends; negative ones count from the end, and all are clamped. Any dtype. d data is 0
+// outside the slice: ofsdp.SliceGrad(dy), attributes shape (data's), starts and steps (resolved,
+// one per axis). https://onnx.ai/onnx/operators/onnx__Slice.html
 
 namespace slice {
 
-// The slice of each axis: `count` elements from `start` on, `step` apart.
+// Each axis's slice: `count` elements from `start` on, `step` apart.
 struct Cut {
   std::vector<int64_t> starts;
   std::vector<int64_t> steps;
@@ -225,7 +225,7 @@ Status cut_axis(Cut& cut, const Shape& shape, int axis, int64_t start, int64_t e
   const int64_t stride = step > 0 ? step : (step == INT64_MIN ? INT64_MAX : -step);
   cut.starts[static_cast<size_t>(axis)] = start;
   cut.steps[static_cast<size_t>(axis)] = step;
-  // Not (span + stride - 1) / stride: exporters write huge steps and ends.
+  // Not (span + stride - 1) / stride, which overflows: exporters write huge steps and ends.
   cut.counts[axis] = n == 0 || span <= 0 ? 0 : (span - 1) / stride + 1;
   return ok_status();
 }
@@ -272,7 +272,7 @@ void grad(GradBuilder& b) {
               {{"shape", c.inputs[0].shape.axes()}, {"starts", cut.starts}, {"steps", cut.steps}}));
 }
 
-// Returns the index in the data of element `i` of the slice.
+// Returns where element `i` of the slice lies in the data.
 size_t place(const Shape& data, const Shape& slice, const std::vector<int64_t>& starts,
              const std::vector<int64_t>& steps, int64_t i) {
   auto index = unravel(slice, i);
@@ -311,7 +311,7 @@ std::vector<RefTensor> grad_reference(const ReferenceContext& c) {
   return {dx};
 }
 
-// Offset of the first element and strides of a slice inside plain `data`.
+// A slice inside plain `data`: offset of the first element, and strides.
 struct Window {
   int64_t offset = 0;  // bytes
   std::vector<int64_t> strides;
@@ -373,11 +373,11 @@ void add_slice(Registry& registry) {
                            {{"copy", accepts_plain, create_grad}}, {.body = slice_grad_body}));
 }
 
-// ofsdp.JoinRows(x), attributes ranks, rank, most: the rows of all ranks. x is float32 [rows,
-// width], at most `most` rows; the output is [ranks, part] as kernels/core/joined_rows.h says. The
-// kernel writes this rank's part and clears the others'; the schedule fills them in
-// (importer/graph/graph.h). No gradient flows back through it: nodes that read the rows of all
-// ranks give the whole gradient of their own rows.
+// ofsdp.JoinRows(x), attributes ranks, rank, most: joins all ranks' rows. x is float32
+// [rows, width] with at most `most` rows; the output is [ranks, part], in the format of
+// kernels/core/joined_rows.h. The kernel writes this rank's part and clears the others'; the
+// schedule fills them in (importer/graph/graph.h). No gradient flows back through it: nodes that
+// read all ranks' rows give the whole gradient of their own rows.
 
 namespace {
 

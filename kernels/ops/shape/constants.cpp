@@ -1,13 +1,13 @@
-// Operators with values that are known while planning; the importer folds them by running them.
-// They have no gradient. https://onnx.ai/onnx/operators/onnx__NAME.html
+// Operators with values that are known while planning; the importer runs them to fold them. They
+// have no gradient. https://onnx.ai/onnx/operators/onnx__NAME.html
 //
 //   Constant                     an attribute: value (a tensor), value_float(s) or value_int(s)
-//   ConstantOfShape(shape)       full of the one element of attribute value (float32 0)
+//   ConstantOfShape(shape)       filled with attribute value's one element (float32 0)
 //   Range(start, limit, delta)   start, start + delta, ... before limit
-//   EyeLike(x), dtype, k         a matrix of the shape of x with ones on the diagonal j = i + k
+//   EyeLike(x), dtype, k         a matrix in x's shape with ones on the diagonal j = i + k
 //
-// Shape(x), attributes start, end: the axes of x as int64. Size(x): the number of the elements, an
-// int64 scalar. Both follow from the shape of x, so the importer folds them. No gradient.
+// Shape(x), attributes start, end: x's axes as int64. Size(x): x's element count, an int64 scalar.
+// Both follow from x's shape, so the importer folds them too.
 // https://onnx.ai/onnx/operators/onnx__Shape.html
 #include <algorithm>
 #include <cmath>
@@ -20,7 +20,7 @@
 namespace ofsdp::kernels::ops {
 namespace constants {
 
-// The kernel holds the values.
+// Refuses long outputs, since the kernel holds the values.
 Acceptance accepts_listed(const Problem& p) {
   return accept_if(p.out(0).numel() <= kMaxTableEntries, "more values than a table may have");
 }
@@ -193,7 +193,7 @@ std::unique_ptr<Kernel> eye_like_create(const Problem& p) {
 
 // --- shape ---
 
-// Returns `axes` from start to end, which count from the end if negative and are clamped.
+// Returns the axes from start to end; negative ones count from the end, and both are clamped.
 std::vector<int64_t> dims_of(const Shape& shape, const Attributes& attributes) {
   const int64_t rank = shape.rank();
   auto clamped = [rank](int64_t at) {

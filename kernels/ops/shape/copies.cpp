@@ -1,13 +1,13 @@
 // Operators that copy x with other strides. Any dtype.
 // https://onnx.ai/onnx/operators/onnx__NAME.html
 //
-//   Expand(x, shape)      x broadcast to shape and its own (an axis of 1 in `shape` keeps that of
-//                         x); dx = dy summed over the broadcast axes
-//   Tile(x, repeats)      x repeated repeats[i] times along axis i; dx = dy summed over the
+//   Expand(x, shape)      broadcasts x to shape (if `shape` has 1, x's axis stays); dx = dy summed
+//                         over the broadcast axes
+//   Tile(x, repeats)      repeats x repeats[i] times along axis i; dx = dy summed over the
 //                         repetitions
-//   Transpose(x), perm    axis i of y is axis perm[i] of x; all axes reversed if absent; dx = dy
-//                         under the inverse permutation
-//   ofsdp.Copy(x)         x in bytes of its own (Identity is a view); dx = dy
+//   Transpose(x), perm    axis i of y is axis perm[i] of x; all axes reversed if perm is absent;
+//                         dx = dy under the inverse permutation
+//   ofsdp.Copy(x)         copies x into other bytes (Identity is a view); dx = dy
 //   ofsdp.Reorder(x), to  the same logical [N, C, spatial...] tensor in the layout "plain" or
 //                         "channels_last". The planner inserts it after differentiation: no
 //                         gradient.
@@ -106,11 +106,11 @@ Result<std::vector<TensorDesc>> tile_infer(const InferContext& c) {
   return std::vector{TensorDesc{c.inputs[0].dtype, Shape(axes)}};
 }
 
-// y with two axes, repetition and element, for each axis of x that is repeated.
+// y with two axes, repetition and element, for each repeated axis of x.
 struct Split {
   Shape tiled;                   // y
-  Shape once;                    // the same with every repetition 1, which is x
-  std::vector<int64_t> strides;  // of x in `tiled`: 0 along repetitions
+  Shape once;                    // the same with every repetition 1: x
+  std::vector<int64_t> strides;  // x's strides in `tiled`: 0 along repetitions
 };
 
 Split split(const TensorDesc& x, const Shape& y) {
@@ -245,15 +245,15 @@ void add_copies(Registry& registry) {
                        {{"copy", accepts_plain, transpose_create}}));
 }
 
-// DepthToSpace(x) and SpaceToDepth(x), attributes blocksize b and mode: they move the elements
-// between [N, C b b, H, W] and [N, C, H b, W b], where each b b channels are a block of b x b
-// pixels. The mode is the order of the block axes in the C b b channels: DCR (block row, block
-// column, channel) or CRD (channel, row, column). Any dtype. The gradient of one is the other.
+// DepthToSpace(x) and SpaceToDepth(x), attributes blocksize b and mode, move elements between
+// [N, C b b, H, W] and [N, C, H b, W b]: each b b channels become a block of b x b pixels. The mode
+// orders the block axes in the C b b channels: DCR (block row, block column, channel) or CRD
+// (channel, row, column). Any dtype. Each operator is the other's gradient.
 // https://onnx.ai/onnx/operators/onnx__DepthToSpace.html
 
 namespace depth_space {
 
-constexpr int64_t kMaxBlock = 65536;  // its square fits an int64
+constexpr int64_t kMaxBlock = 65536;  // the square fits an int64
 
 Status check_block(const InferContext& c) {
   const int64_t size = c.attributes.i("blocksize", 0);
@@ -270,7 +270,7 @@ Status check_block(const InferContext& c) {
   return ok_status();
 }
 
-// The tensors seen with 6 axes, in the order N, C, H, block row, W, block column.
+// Both tensors seen with 6 axes: N, C, H, block row, W, block column.
 struct BlockView {
   Shape shape;
   std::vector<int64_t> space;  // strides of [N, C, H b, W b]
@@ -362,7 +362,7 @@ void add_depth_space(Registry& registry) {
                        {{"copy", accepts_plain, to_depth_create}}));
 }
 
-// Trilu(x, k), attribute upper: the upper triangle of each matrix (elements with j - i >= k), or
+// Trilu(x, k), attribute upper: keeps each matrix's upper triangle (elements with j - i >= k), or
 // with upper = 0 the lower one (j - i <= k); zeros elsewhere. Any dtype. dx is the Trilu of dy.
 // https://onnx.ai/onnx/operators/onnx__Trilu.html
 

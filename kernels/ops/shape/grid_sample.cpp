@@ -1,17 +1,14 @@
-// GridSample and the gradients, in this order: one axis of the grid, the kernels, the operators.
+// GridSample(X [N, C, spatial], grid [N, places, axes]): y[n, c, p] = the sum over pixels i of
+// x[n, c, i] times the product of w(g, i) over the axes. g is the axis's coordinate in grid[n, p],
+// innermost axis first; w is the weight of the nearest pixel, or of the linear or cubic kernel. X
+// has 4 or 5 axes.
 //
-// One axis of GridSample: the pixels that a coordinate g of the grid reads, with their weights and
-// d weight / d g. The place in pixels is
+//   dX[n, c, i]    = sum of dy[n, c, p] times the same products, added in place order:
+//                    ofsdp.GridSampleGradInput(dy, grid), x_shape
+//   dgrid[n, p, a] = sum over c and i of dy[n, c, p] x[n, c, i] times the product in which axis a
+//                    has the factor dw/dg: ofsdp.GridSampleGradGrid(dy, X, grid); 0 for nearest
 //
-//   u = (g + 1) / 2 (size - 1)     with align_corners: -1 and 1 are the centers of outer pixels
-//   u = ((g + 1) size - 1) / 2     without: they are the outer edges
-//
-// border moves u into [0, size - 1]; reflection mirrors it at -1 and 1 before. The cubic kernel
-// reads around u itself, and each of its pixels is moved instead. Pixels outside the image are
-// left out, which implements zeros. A u that is not finite gives NaN. Slopes are PyTorch's: the
-// linear kernel has the slope to the right, and a moved u has slope 0 from the outer centers on.
-//
-// REQUIRES: size > 0.
+// https://onnx.ai/onnx/operators/onnx__GridSample.html
 
 #include <algorithm>
 #include <array>
@@ -34,6 +31,21 @@
 namespace ofsdp::kernels::ops {
 namespace {
 
+// --- one axis ---
+//
+// Finds the pixels that a grid coordinate g reads along one axis, with their weights and d weight /
+// d g. In pixels, g is at
+//
+//   u = (g + 1) / 2 (size - 1)     with align_corners: -1 and 1 are the centers of outer pixels
+//   u = ((g + 1) size - 1) / 2     without: they are the outer edges
+//
+// border moves u into [0, size - 1]; reflection first mirrors it at -1 and 1. The cubic kernel
+// reads around u itself, and moves each pixel that it reads instead. Pixels outside the image are
+// left out, which implements zeros. If u is not finite, the result is NaN. Slopes are PyTorch's:
+// the linear kernel has the slope to the right, and a moved u has slope 0 from the outer centers
+// on.
+//
+// REQUIRES: size > 0.
 enum class GridMode { kNearest, kLinear, kCubic };
 enum class GridPadding { kZeros, kBorder, kReflection };
 
@@ -50,9 +62,8 @@ struct GridTaps {
   std::array<double, 4> weight = {}, slope = {};
 };
 
-// Extents and kernels of GridSample and the gradients (grid_sample.cpp). x is [images, channels,
-// pixels], y is [images, channels, places], the grid is [images, places, axes], innermost axis
-// first.
+// Sizes in GridSample and the gradients: x is [images, channels, pixels], y
+// [images, channels, places], grid [images, places, axes], innermost axis first.
 
 struct GridExtent {
   int64_t images = 0, channels = 0, pixels = 0, places = 0;
@@ -61,7 +72,7 @@ struct GridExtent {
 
 constexpr double kCubicA = -0.75;
 
-// A position in pixels and its derivative, first by g.
+// A position in pixels, and the derivative by g.
 struct Place {
   double u, slope;
 };
@@ -72,7 +83,7 @@ Place place_of(const GridAxis& axis, double g) {
   return {((g + 1) * size - 1) / 2, size / 2};
 }
 
-// Mirrored at both ends until it lies between them.
+// Mirrors a position at both ends until it lies between them.
 Place mirrored(const GridAxis& axis, Place at) {
   const double begin = axis.align_corners ? 0 : -0.5;
   const auto span = static_cast<double>(axis.align_corners ? axis.size - 1 : axis.size);
@@ -100,7 +111,8 @@ void add_tap(const GridAxis& axis, double pixel, double weight, double slope, Gr
   taps.slope[k] = slope;
 }
 
-// ONNX's attributes, of an axis of `size`. REQUIRES: their texts are known ones.
+// Returns ONNX's attributes for an axis with `size` pixels. REQUIRES: the attribute texts are
+// known.
 GridAxis grid_axis(const Attributes& attributes, int64_t size) {
   const std::string mode = attributes.s("mode", "linear");
   const std::string padding = attributes.s("padding_mode", "zeros");
@@ -136,18 +148,18 @@ GridTaps taps_at(const GridAxis& axis, double g) {
   return taps;
 }
 
-// REQUIRES: checked operands.
+// REQUIRES: the operands were checked.
 GridExtent grid_extent(const Attributes& attributes, const Shape& x, const Shape& grid) {
   GridExtent e{x[0], x[1], x.numel(2, x.rank()), grid.numel(1, grid.rank() - 1), {}};
   for (int axis = 2; axis < x.rank(); ++axis) e.axes.push_back(grid_axis(attributes, x[axis]));
   return e;
 }
 
-constexpr int64_t kGridPlaces = 16;    // resolved at once
-constexpr int64_t kGridReads = 64;     // of a place: four pixels along each of three axes
-constexpr int64_t kGridChannels = 16;  // for a thread at a time
+constexpr int64_t kGridPlaces = 16;    // resolved together
+constexpr int64_t kGridReads = 64;     // per place: four pixels along each of three axes
+constexpr int64_t kGridChannels = 16;  // per thread at a time
 
-// The pixels that a block of places reads, with the products of their weights. Reads of place p are
+// The pixels that a block of places reads, with the products of their weights. Place p reads
 // first[p] .. first[p + 1] - 1.
 template <typename T>
 struct GridReads {
@@ -155,8 +167,8 @@ struct GridReads {
   std::array<T, kGridPlaces * kGridReads> weight;
   std::array<int64_t, kGridPlaces + 1> first;
 
-  // `grid` has the coordinates of `count` places. The factor of axis `derived` is the slope; -1:
-  // none. The order of the reads does not depend on it.
+  // `grid` has coordinates for `count` places. Axis `derived` contributes its slope instead of its
+  // weight; -1: none. The order of the reads does not depend on it.
   void set(const GridExtent& e, const T* grid, int64_t count, int derived) {
     const size_t axes = e.axes.size();
     used_ = 0;
@@ -190,7 +202,7 @@ struct GridReads {
   int64_t used_ = 0;
 };
 
-// Calls f(place, read) for the reads of `count` places.
+// Calls f(place, read) for everything that `count` places read.
 template <typename T>
 void for_each_read(const GridReads<T>& reads, int64_t count, const auto& f) {
   for (int64_t p = 0; p < count; ++p) {
@@ -205,7 +217,7 @@ struct GridBlock {
   int64_t image, begin, count;
 };
 
-// Calls f(block of places) for all blocks; threads share them.
+// Calls f(block) for all blocks of places; threads share them.
 void for_each_block(const GridExtent& e, const auto& f) {
   const int64_t blocks = (e.places + kGridPlaces - 1) / kGridPlaces;
   const int64_t work = kGridPlaces * (16 + 4 * e.channels);
@@ -233,7 +245,7 @@ std::unique_ptr<Kernel> make_sample(const GridExtent& e) {
   });
 }
 
-// A thread has whole planes, so places are added in their order.
+// A thread has whole planes, so places are added in order.
 template <typename T>
 std::unique_ptr<Kernel> make_grad_input(const GridExtent& e) {
   return make_kernel([e](const KernelArgs& a) {
@@ -259,7 +271,7 @@ std::unique_ptr<Kernel> make_grad_input(const GridExtent& e) {
   });
 }
 
-// sums[k] = the sum over channels of dy at the place times x at the pixel.
+// sums[k] = dy at the place times x at the pixel, summed over channels.
 template <typename T>
 void sum_channels(const GridExtent& e, const GridBlock& b, const GridReads<T>& reads,
                   const KernelArgs& a, T* sums) {
@@ -271,7 +283,7 @@ void sum_channels(const GridExtent& e, const GridBlock& b, const GridReads<T>& r
   }
 }
 
-// The channels are summed once for each read, then weighted for each axis.
+// Sums the channels once per read, then weights them for each axis.
 template <typename T>
 std::unique_ptr<Kernel> make_grad_grid(const GridExtent& e) {
   return make_kernel([e](const KernelArgs& a) {
@@ -293,7 +305,7 @@ std::unique_ptr<Kernel> make_grad_grid(const GridExtent& e) {
   });
 }
 
-// The kernels are float32 or float64, plain. Threads share outputs, never a sum.
+// --- kernels: plain float32 or float64; threads share outputs, never a sum ---
 
 std::unique_ptr<Kernel> make_grid_sample(const Problem& p) {
   const GridExtent e = grid_extent(p.attributes, p.in(0).shape, p.in(1).shape);
@@ -310,17 +322,7 @@ std::unique_ptr<Kernel> make_grid_sample_grad_grid(const Problem& p) {
 
 }  // namespace
 
-// GridSample(X [N, C, spatial], grid [N, places, axes]): y[n, c, p] = the sum over pixels i of
-// x[n, c, i] times the product over axes of w(g, i), where g is the coordinate grid[n, p] gives
-// that axis, innermost axis first, and w the weight of the nearest pixel, the linear or the cubic
-// kernel (above: coordinates, padding, slopes). 4 or 5 axes of X.
-//
-//   dX[n, c, i]   = sum of dy[n, c, p] times the same products, places in their order:
-//                   ofsdp.GridSampleGradInput(dy, grid), x_shape
-//   dgrid[n, p, a] = sum over c and i of dy[n, c, p] x[n, c, i] times the product in which the
-//                   factor of axis a is dw/dg: ofsdp.GridSampleGradGrid(dy, X, grid); 0 of nearest
-//
-// https://onnx.ai/onnx/operators/onnx__GridSample.html
+// --- the operators ---
 
 namespace grid_sample {
 
@@ -379,13 +381,13 @@ void grad(GradBuilder& b) {
   }
 }
 
-// --- reference: weights of all pixels of an axis ---
+// --- reference: weights of all pixels on an axis ---
 
 struct Line {
   std::vector<double> weight, slope;
 };
 
-// Mirrored and clamped, with the derivative times `slope`.
+// Mirrors and clamps u; multiplies `slope` by the derivative.
 double moved(const std::string& padding, bool corners, double size, double u, double& slope) {
   if (padding == "zeros") return u;
   const double begin = corners ? 0 : -0.5, end = corners ? size - 1 : size - 0.5;
@@ -429,7 +431,7 @@ Line line_of(const Attributes& a, int64_t pixels, double g) {
   return line;
 }
 
-// f(image, place, pixel, factors): for every pair, with the weight and slope of each axis.
+// Calls f(image, place, pixel, factors) for every pair, with each axis's weight and slope.
 void for_each_pair(const ReferenceContext& c, const Shape& x, const RefTensor& grid,
                    const auto& f) {
   const int axes = x.rank() - 2;
@@ -452,8 +454,7 @@ void for_each_pair(const ReferenceContext& c, const Shape& x, const RefTensor& g
   }
 }
 
-// Returns the product of the weights, with the slope of axis `derived` in place of the weight; -1:
-// none.
+// Returns the product of the weights; axis `derived` contributes the slope instead. -1: none.
 double product(const std::vector<std::pair<double, double>>& factors, int derived = -1) {
   double made = 1;
   for (size_t axis = 0; axis < factors.size(); ++axis) {

@@ -1,13 +1,14 @@
-// Padding, and cropping if a pad is negative, of a plain tensor: per axis, which source index
-// each output index shows.
+// Pad(data, pads, constant_value, axes), attribute mode: puts pads[i] elements before axis i and
+// pads[r + i] after it: a constant, or, by reflect, edge and wrap, elements of the data. A negative
+// pad crops. Any dtype. If the mode is constant, d data is dy padded by -pads, and d constant_value
+// sums the rest of dy. For the other modes, ofsdp.PadGrad sums dy over all outputs that show an
+// element, in output order.
+// https://onnx.ai/onnx/operators/onnx__Pad.html
 //
-//   pad_axis(n, before, after, mode)  the source index of each output index; -1 is the constant
-//   PadMap                            all axes, as loops over rows of the last axis
-//
-// kReflect mirrors at the edge elements without repeating them, kEdge repeats them, kWrap goes
-// round; all as often as it takes. Negative pads crop first; the rest is padded.
-//
-// Made while planning; the loops fan out over the pool by rows.
+// CenterCropPad(x, shape): each axis in attribute axes (default: all) gets the size in input shape:
+// both sides are cropped or padded with zeros, floor(difference / 2) in front. So the gradient is
+// CenterCropPad(dy, x's shape).
+// https://onnx.ai/onnx/operators/onnx__CenterCropPad.html
 
 #include <algorithm>
 #include <array>
@@ -28,6 +29,14 @@
 namespace ofsdp::kernels {
 namespace {
 
+// --- which source index each output index shows ---
+//
+//   pad_axis(n, before, after, mode)  the source index for each output index; -1: the constant
+//   PadMap                            all axes, as loops over rows along the last axis
+//
+// Negative pads crop first; the rest is padded. kReflect mirrors at the edge elements without
+// repeating them, kEdge repeats them, kWrap goes round; all as often as necessary. Planning makes
+// the maps; threads share the rows.
 enum class PadMode { kConstant, kReflect, kEdge, kWrap };
 
 class PadMap {
@@ -38,13 +47,14 @@ class PadMap {
   template <typename T>
   void pad(const T* src, T value, T* dst) const;
 
-  // diff_src = the sum of diff_dst over the output elements that show each source element, in the
-  // order of the output. REQUIRES: not kConstant; the gradient is a padding itself.
+  // diff_src = the sum of diff_dst over all output elements that show a source element, in output
+  // order. REQUIRES: not kConstant; that gradient is a padding itself.
   template <typename T>
   void pad_grad(const T* diff_dst, T* diff_src) const;
 
  private:
-  // Outputs that show source index i of an axis: places[begins[i]] .. places[begins[i + 1]-1].
+  // places[begins[i]] .. places[begins[i + 1]-1] are the outputs that show source index i of an
+  // axis.
   struct Inverse {
     std::vector<int64_t> begins, places;
   };
@@ -56,11 +66,12 @@ class PadMap {
   Shape src_, dst_;
   std::vector<std::vector<int64_t>> maps_;
   std::vector<Inverse> inverses_;
-  // The longest run of the last axis that is one piece of the source: dst [begin, end) from `from`.
+  // The longest run along the last axis that is one piece of the source: dst [begin, end) from
+  // `from`.
   int64_t run_begin_ = 0, run_end_ = 0, run_from_ = 0;
 };
 
-// Returns the index among n elements that position i of the endless axis shows.
+// Returns which of n elements position i on the endless axis shows.
 int64_t folded(int64_t i, int64_t n, PadMode mode) {
   if (i >= 0 && i < n) return i;
   if (mode == PadMode::kConstant) return -1;
@@ -187,22 +198,12 @@ void PadMap::pad_grad(const T* diff_dst, T* diff_src) const {
 
 namespace ofsdp::kernels::ops {
 
-// Pad(data, pads, constant_value, axes), attribute mode: pads[i] elements before axis i and pads[r
-// + i] after it: a constant, or, by reflect, edge and wrap, elements of the data. A negative pad
-// crops. Any dtype. d data of a constant padding is dy padded by -pads; d constant_value is the sum
-// of the rest of dy. For the other modes d data is the sum of dy over the outputs that show an
-// element, in the order of y: ofsdp.PadGrad.
-// https://onnx.ai/onnx/operators/onnx__Pad.html
-//
-// CenterCropPad(x, shape): each axis of attribute axes (all) gets the size in input shape: both
-// sides are cropped or padded with zeros, floor(difference / 2) in front. So the gradient is
-// CenterCropPad(dy, shape of x).
-// https://onnx.ai/onnx/operators/onnx__CenterCropPad.html
+// --- the operators ---
 
 namespace pad {
 
 struct Pads {
-  std::vector<int64_t> before, after;  // of every axis
+  std::vector<int64_t> before, after;  // per axis
 };
 
 Result<PadMode> pad_mode(const Attributes& attributes) {
@@ -346,7 +347,7 @@ std::unique_ptr<Kernel> create(const Problem& p) {
   });
 }
 
-// --- ofsdp.PadGrad(dy), attributes shape (of data), pads (two for each axis), mode ---
+// --- ofsdp.PadGrad(dy), attributes shape (data's), pads (two per axis), mode ---
 
 Pads attribute_pads(const Attributes& attributes) {
   const auto pads = attributes.ints("pads");
@@ -397,7 +398,7 @@ void center_grad(GradBuilder& b) {
              b.emit1("CenterCropPad", {b.grad_output(0), b.ints(b.desc(b.input(0)).shape.axes())}));
 }
 
-// The place on one axis of y at which x begins: negative if cut.
+// Returns where x begins on one axis of y; negative if cut.
 int64_t shift(int64_t in, int64_t out) { return out >= in ? (out - in) / 2 : -((in - out) / 2); }
 
 std::vector<RefTensor> center_reference(const ReferenceContext& c) {

@@ -1,8 +1,8 @@
-// Resize: y = (M_1 x M_2 x ... x M_rank) x, a linear map of each axis: row o of M holds the weights
-// with which output position o reads x (nearest, linear or cubic, at the place in x that
-// coordinate_transformation_mode says; resize.h). In tf_crop_and_resize, a position outside x
-// gives extrapolation_value. dx is the same with every M transposed (ofsdp.ResizeGrad(dy, roi,
-// scales, sizes), attribute x_shape), rows summed in the order of the outputs.
+// Resize: y = (M_1 x M_2 x ... x M_rank) x, a linear map per axis. Row o of M holds the weights
+// with which output position o reads x (nearest, linear or cubic, at the position in x that
+// coordinate_transformation_mode defines; resize.h). With tf_crop_and_resize, a position outside x
+// gives extrapolation_value. dx uses every M transposed (ofsdp.ResizeGrad(dy, roi, scales, sizes),
+// attribute x_shape), and sums rows in output order.
 // https://onnx.ai/onnx/operators/onnx__Resize.html
 #include "kernels/ops/shape/resize.h"
 
@@ -64,7 +64,7 @@ ResizeMaps known_maps(const Problem& p, const Shape& x) {
                          {known(p.constant(1)), known(p.constant(2)), known(p.constant(3))});
 }
 
-// Calls f(index in x, index in y, weight) for every product of the map.
+// Calls f(index in x, index in y, weight) for every product in the map.
 void for_each_weight(const ReferenceContext& c, const Shape& x, const auto& f) {
   const auto given = [&](size_t i) {
     return i < c.inputs.size() ? c.inputs[i].values : std::vector<double>{};
@@ -137,7 +137,7 @@ void add_resize(Registry& registry) {
 
 namespace {
 
-// [outer, in, inner] -> [outer, out, inner] along one axis.
+// Maps [outer, in, inner] to [outer, out, inner] along one axis.
 template <typename T>
 struct Pass {
   int64_t outer, in, out, inner;
@@ -160,7 +160,7 @@ OFSDP_MULTIARCH void sum_spans(const T* x, const int64_t* index, const T* weight
   }
 }
 
-// The last axis: y[o] = sum of weights times elements of one row of x.
+// Along the last axis: y[o] = sum of weights times elements in one row of x.
 template <typename T>
 OFSDP_MULTIARCH void sum_line(const T* x, const int64_t* first, const int64_t* index,
                               const T* weight, int64_t n, T* y) {
@@ -200,7 +200,7 @@ void run_pass(const Pass<T>& p, const T* x, T* y) {
   });
 }
 
-// Axes in the order of the bytes.
+// Returns the axes in memory order.
 std::vector<size_t> memory_order(const TensorDesc& desc) {
   std::vector<size_t> order;
   for (size_t i = 0; i < desc.shape.axes().size(); ++i) order.push_back(i);
@@ -285,7 +285,7 @@ class Resize final : public Kernel {
   size_t buffer_bytes_ = 0;
 };
 
-// Bits of the fill value in an element of that type.
+// Passes the fill value as the bits of an element.
 template <typename T>
 std::unique_ptr<Kernel> make_moved(const Problem& p, const ResizeMaps& maps, double fill) {
   std::byte bytes[8] = {};

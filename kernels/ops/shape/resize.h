@@ -1,6 +1,6 @@
-// Resize as a linear map of each axis: which input positions an output position reads, and with
-// which weights. Nearest, linear, cubic and their antialiased forms are such maps; an N-D resize
-// applies one after another, and the gradient applies the transposed maps.
+// Resize as a linear map per axis: which input positions an output position reads, and with which
+// weights. Nearest, linear, cubic and the antialiased forms are such maps. An N-D resize applies
+// one after another; the gradient applies the transposed maps.
 //
 // `roi`, `scales` and `sizes` are ONNX's inputs, empty if absent.
 #pragma once
@@ -17,8 +17,8 @@ struct AxisMap {
   int64_t in = 0, out = 0;
   std::vector<int64_t> first = {}, index = {};
   std::vector<double> weight = {};
-  std::vector<bool> outside = {};  // rows of tf_crop_and_resize outside x: no entries
-  // The numbers that rows are made from, to make them again (kernels/cuda/indexing/axis_map.h).
+  std::vector<bool> outside = {};  // rows that tf_crop_and_resize puts outside x: no entries
+  // These numbers suffice to make the rows again (kernels/cuda/indexing/axis_map.h).
   double scale = 1, roi_begin = 0, roi_end = 1;
 
   bool is_identity() const;
@@ -31,7 +31,7 @@ struct ResizeInputs {
 
 struct ResizeMaps {
   Shape y;
-  std::vector<AxisMap> axes;  // of every axis of x
+  std::vector<AxisMap> axes;  // for every axis of x
 };
 
 Result<ResizeMaps> resolve_resize(const Attributes& attributes, const Shape& x,
@@ -39,10 +39,10 @@ Result<ResizeMaps> resolve_resize(const Attributes& attributes, const Shape& x,
 bool is_nearest(const Attributes& attributes);
 
 // Makes a kernel that applies the maps, one axis after another, shrinking axes first: float32 and
-// float64 with weights, or elements of any type if every row has one entry. Input 0 and output 0
-// are both plain or both channels last. `fill` is the value of rows outside x.
+// float64 with weights, or any type if every row has one entry. Input 0 and output 0 must both be
+// plain or both be channels last. Rows outside x get `fill`.
 std::unique_ptr<Kernel> make_resize(const Problem& problem, const ResizeMaps& maps, double fill);
-// dy to dx.
+// Maps dy to dx.
 std::unique_ptr<Kernel> make_resize_grad(const Problem& problem, const ResizeMaps& maps);
 
 }  // namespace ofsdp::kernels::ops

@@ -1,5 +1,5 @@
-// The maps of the axes of Resize, for the kernels of all devices.
-// A file of its own: the CUDA library compiles it too, without CPU kernels.
+// Resize's axis maps, for kernels on every device. The CUDA library compiles this file too, so it
+// must not need the CPU kernels.
 #include <algorithm>
 #include <cmath>
 
@@ -19,7 +19,7 @@ struct Axis {
 // Sizes beyond any budget need not be exact, but must be numbers.
 int64_t whole(double size) { return static_cast<int64_t>(std::min(std::floor(size), 0x1p60)); }
 
-// The coordinate in x of output position o.
+// Returns the coordinate in x for output position o.
 double coordinate(const std::string& mode, const Axis& a, int64_t o) {
   const auto x = static_cast<double>(o), in = static_cast<double>(a.in);
   const double width = a.scale * in;
@@ -35,7 +35,7 @@ double coordinate(const std::string& mode, const Axis& a, int64_t o) {
   return in / 2 * (1 - static_cast<double>(a.out) / width) + half;
 }
 
-// Returns the weights of neighbours; the middle two lie left and right of the position, and
+// Returns the neighbours' weights. The middle two neighbours lie left and right of the position;
 // `ratio`, in (0, 1], is the distance from the left one. Antialiasing stretches the weights if the
 // axis shrinks.
 std::vector<double> weights_of(const Attributes& attributes, double ratio, double scale) {
@@ -105,7 +105,7 @@ Result<std::vector<int>> resized_axes(const Attributes& attributes, int rank) {
     for (int i = 0; i < rank; ++i) axes.push_back(i);
     return axes;
   }
-  for (int64_t given : attributes.ints("axes")) {  // in the order given, which scales follow
+  for (int64_t given : attributes.ints("axes")) {  // in the given order, which scales follow
     OFSDP_ASSIGN_OR_RETURN(const int axis, normalize_axis(given, rank));
     if (std::ranges::find(axes, axis) != axes.end()) {
       return input_error("axes: {} is named twice", axis);
@@ -151,7 +151,7 @@ Status apply_sizes(const Attributes& attributes, const std::vector<double>& size
   return ok_status();
 }
 
-// Rows of the maps, and the neighbours that each is made from.
+// Limits the map rows plus the neighbours that make each row.
 Status check_entries(const Attributes& attributes, const std::vector<Axis>& all) {
   double entries = 0;
   for (const Axis& a : all) {

@@ -1,16 +1,16 @@
-// Views: the elements and the bytes of x in another shape. dx = dy in the shape of x.
+// Views: x's elements and bytes in another shape. dx = dy in x's shape.
 // https://onnx.ai/onnx/operators/onnx__NAME.html
 //
-//   Reshape(data, shape)   in `shape`, -1 is the size that is left, and 0 copies the axis of data
-//                          unless allowzero is 1
+//   Reshape(data, shape)   in `shape`, -1 is the size that is left, and 0 copies data's axis unless
+//                          allowzero is 1
 //   Flatten(x), axis       [a*b, c*d], cut before `axis` (1; may be the rank itself)
-//   Squeeze(x, axes)       without the named axes, which must have size 1 (all such axes if none
-//                          is named)
-//   Unsqueeze(x, axes)     with axes of size 1; `axes` counts in the result
+//   Squeeze(x, axes)       removes the named axes, which must have size 1 (if none is named, all
+//                          such axes)
+//   Unsqueeze(x, axes)     inserts axes with size 1; `axes` counts in the result
 //   Identity(x)
 //   ofsdp.CollapseLeading  [a, b, ..., C] -> [a*b*..., C], ofsdp.CollapseAll: any shape ->
 //                          [elements]. They need no constant shape, so they hold for every batch
-//                          size; losses flatten predictions and labels with them.
+//                          size; losses use them to flatten predictions and labels.
 #include <algorithm>
 
 #include "kernels/core/standard_body.h"
@@ -22,7 +22,7 @@ namespace views {
 
 // --- reshape ---
 
-// Replaces the one -1 in `axes` so that there are `numel` elements.
+// Replaces the single -1 in `axes` so that there are `numel` elements.
 Status fill_free_axis(std::vector<int64_t>& axes, int64_t numel) {
   int64_t* free_axis = nullptr;
   std::vector<int64_t> others;
@@ -35,7 +35,7 @@ Status fill_free_axis(std::vector<int64_t>& axes, int64_t numel) {
     free_axis = &axis;
   }
   OFSDP_ASSIGN_OR_RETURN(const int64_t known, checked_numel(others));
-  // With an axis of 0 any value would do; 0 elements then leave 0, as PyTorch's batch of 0 expects.
+  // If an axis is 0, any value would do; 0 elements then leave 0, as PyTorch's batch of 0 expects.
   if (free_axis != nullptr) *free_axis = known == 0 ? 0 : numel / known;
   return ok_status();
 }
@@ -112,8 +112,6 @@ Result<std::vector<TensorDesc>> unsqueeze_infer(const InferContext& c) {
   return std::vector{TensorDesc{x.dtype, Shape(all)}};
 }
 
-// --- identity ---
-
 // --- collapse ---
 
 Result<std::vector<TensorDesc>> infer_leading(const InferContext& c) {
@@ -131,7 +129,7 @@ void collapse_body(BodyBuilder& b) {
   b.set_output(0, b.reshape(b.input(0), b.output_desc(0).shape));
 }
 
-// Returns `op` with the members that all views have.
+// Returns `op` with the members that all views share.
 OpDef view(OpDef op) {
   if (op.grad == nullptr) op.grad = grad_of_view;
   op.reference = reference_of_view;

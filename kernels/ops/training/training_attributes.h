@@ -1,5 +1,5 @@
-// The attributes of the optimizers of ai.onnx.preview.training, as CPU and CUDA kernels compute
-// with them (training_update.h reads them): nothing here that nvcc cannot read.
+// Attributes of the ai.onnx.preview.training optimizers, for CPU and CUDA kernels. nvcc must be
+// able to read this header; training_update.h fills the struct.
 #pragma once
 
 namespace ofsdp::kernels::ops {

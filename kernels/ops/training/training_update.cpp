@@ -1,21 +1,21 @@
-// The optimizers of ai.onnx.preview.training. Inputs R (rate), T (count of updates so far), then
-// the optimized tensors, their gradients and each kind of state, tensor after tensor; outputs the
-// new tensors and states in the same order. Elementwise but for R and T, which are scalars, so an
-// update may be cut into blocks. Factors of R and T are computed in double and rounded once, as in
-// kernels/optimizers.
+// The optimizers in ai.onnx.preview.training. Inputs are R (rate), T (updates done so far), then
+// all optimized tensors, all gradients, and all tensors of each state. Outputs are the new tensors
+// and states in the same order. R and T are scalars and everything else is elementwise, so an
+// update may be cut into blocks. Factors that depend on R and T are computed in double and rounded
+// once, as in kernels/optimizers. Below, t = T.
 //
-// ai.onnx.preview.training.Adagrad, with t updates done before this one:
+// ai.onnx.preview.training.Adagrad:
 //   g += norm_coefficient x;  h' = h + g^2
 //   x' = x - R / (1 + t decay_factor) g / (sqrt(h') + epsilon)
 // https://onnx.ai/onnx/operators/onnx_aionnxpreviewtraining_Adagrad.html
 //
-// ai.onnx.preview.training.Adam, with t updates done before this one:
+// ai.onnx.preview.training.Adam:
 //   g += norm_coefficient x;  v' = alpha v + (1 - alpha) g;  h' = beta h + (1 - beta) g^2
 //   r = t > 0 ? R sqrt(1 - beta^t) / (1 - alpha^t) : R
 //   x' = (1 - norm_coefficient_post) (x - r v' / (sqrt(h') + epsilon))
 // https://onnx.ai/onnx/operators/onnx_aionnxpreviewtraining_Adam.html
 //
-// ai.onnx.preview.training.Momentum, with t updates done before this one:
+// ai.onnx.preview.training.Momentum:
 //   g += norm_coefficient x;  v' = alpha v + (t > 0 ? beta : 1) g
 //   x' = x - R v', or with mode nesterov x - R (g + alpha v')
 // https://onnx.ai/onnx/operators/onnx_aionnxpreviewtraining_Momentum.html
@@ -32,7 +32,7 @@
 namespace ofsdp::kernels::ops {
 namespace training_update {
 
-// One tensor: in[0] the value, in[1] the gradient, in[2..] the states; out[0] the new value,
+// One tensor: in[0] is the value, in[1] the gradient, in[2..] the states; out[0] is the new value,
 // out[1..] the new states.
 template <typename T>
 struct TrainingSpan {
@@ -50,7 +50,7 @@ struct TrainingUpdate {
   ReferenceFn reference;
 };
 
-constexpr size_t kMaxOperands = 4;  // of one tensor: value, gradient, two states
+constexpr size_t kMaxOperands = 4;  // per tensor: value, gradient, two states
 constexpr int64_t kGrain = 1 << 15;
 
 Status check_scalars(const InferContext& c, size_t operands) {

@@ -1,4 +1,4 @@
-// Reads the attributes of the optimizers of ai.onnx.preview.training for the kernels.
+// Reads the attributes of the ai.onnx.preview.training optimizers for the kernels.
 #pragma once
 
 #include "kernels/core/attributes.h"

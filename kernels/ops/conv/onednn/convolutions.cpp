@@ -1,9 +1,9 @@
 // Convolutions by oneDNN. [Note: layouts of convolutions] oneDNN gets channels-last activations:
-// the kernels for them are the fastest here and call no malloc; plain operands are reordered in the
-// workspace. Gradients of weights let oneDNN choose (it takes its blocked layout: reorders of 0.2
-// ms against 3 ms won at 64 x 64 x 24 x 24). With AVX2 alone gradients of inputs do so too (64 x 32
-// x 26 x 26: 88 GFLOP/s with the reorders against 63), and gradients of weights do not for one
-// channel (54 against 6). Weights stay plain outside; a reorder of them costs microseconds.
+// their kernels are the fastest here and call no malloc; plain operands are reordered in the
+// workspace. For weight gradients oneDNN chooses (it takes its blocked layout: at 64 x 64 x 24 x
+// 24, 0.2 ms of reorders beat 3 ms). With only AVX2, oneDNN also chooses for input gradients (64 x
+// 32 x 26 x 26: 88 GFLOP/s with the reorders against 63), and weight gradients of one channel stay
+// channels last (54 against 6). Weights stay plain outside; reordering them costs microseconds.
 #include "kernels/cpu/onednn/bridge.h"
 #include "kernels/ops/conv/conv_shape.h"
 #include "kernels/ops/pointwise/activation.h"
@@ -36,7 +36,7 @@ onednn::Desc wished(Wish wish, DType dtype, const Shape& shape) {
                             : onednn::channels_last(dtype, shape.axes());
 }
 
-// With a leading axis of groups if group > 1.
+// Adds a leading group axis if group > 1.
 onednn::Dims weights_dims(const ConvShape& s) {
   onednn::Dims dims = s.w.axes();
   if (s.group > 1) {
@@ -46,8 +46,8 @@ onednn::Dims weights_dims(const ConvShape& s) {
   return dims;
 }
 
-// The forward; the primitive_desc of a gradient asks for it, as a hint. Empty if oneDNN has
-// none.
+// Describes the forward convolution, which a gradient's primitive_desc takes as a hint. Empty if
+// oneDNN has none.
 dnnl::convolution_forward::primitive_desc conv_forward(const ConvShape& s, DType dtype, Wish wish,
                                                        const onednn::Desc& bias) {
   const ConvNumbers n = conv_numbers(s.window);
@@ -73,15 +73,15 @@ dnnl::convolution_forward::primitive_desc describe(const Problem& p, const ConvS
   return onednn::first_quiet([&] { return conv_forward(s, dtype, wish, bias); });
 }
 
-// oneDNN's kernel for channels last, or for the layout it prefers if channels last has only plain
-// loops.
+// Describes the channels-last kernel, or, if that is plain loops, the kernel for the layout that
+// oneDNN prefers.
 dnnl::convolution_forward::primitive_desc describe(const Problem& p, const ConvShape& s) {
   auto pd = describe(p, s, Wish::kChannelsLast);
   if (onednn::is_fast(pd)) return pd;
   return describe(p, s, Wish::kAny);
 }
 
-// Returns the first wish that gets more than plain loops and no malloc; else any that exists.
+// Returns the first wish that gets a fast kernel without malloc; else any that exists.
 template <auto describe>
 auto best(const Problem& p, const ConvShape& s, Wish first, Wish second) {
   auto pd = describe(p, s, first);

@@ -11,7 +11,7 @@ namespace {
 using onednn::Desc;
 using onednn::Dims;
 
-// [batch..., rows, columns] over row-major bytes, or over the swapped ones if transposed.
+// Describes [batch..., rows, columns] over row-major bytes, or over swapped ones if transposed.
 Desc matrix(DType dtype, Dims batch, int64_t rows, int64_t columns, bool transposed) {
   Dims dims = std::move(batch);
   dims.insert(dims.end(), {rows, columns});
@@ -41,11 +41,11 @@ Operands operands(const MatrixProduct& p) {
 
 // [Note: layout of B] oneDNN reads a row-major B as it is, or its own blocked layout after a
 // reorder (0.25 ms for 768 x 3072). Measured with one thread, 128 to 2048 rows, 512 to 5000
-// columns. AVX2 alone: as it is, about 5 % faster in 40 of 42 shapes. AVX-512 (Zen 5, Sapphire and
-// Emerald Rapids): from 1024 rows on a reorder costs nothing and gains up to 13 %; below it costs
-// 2 to 15 %, but for columns that are a multiple of 512 and no power of two, where oneDNN reads B
-// in an order that halves the rate of 3072 columns and costs 2560 a quarter. A transposed B never
-// gains.
+// columns. AVX2 alone: as it is, about 5 % faster for 40 of 42 shapes. AVX-512 (Zen 5, Sapphire and
+// Emerald Rapids): from 1024 rows on a reorder costs nothing and gains up to 13 %. Below, it costs
+// 2 to 15 %, except if columns are a multiple of 512 and no power of two: there oneDNN reads B in
+// an order that halves the rate for 3072 columns and costs 2560 columns a quarter. A transposed B
+// never gains.
 bool reorder_b(const MatrixProduct& p) {
   if (!onednn::has_avx512() || !p.batch_b.empty() || p.transpose_b) return false;
   if (p.inner * p.columns < 1 << 18) return false;
