@@ -17,7 +17,7 @@
 #include <vector>
 
 #include "kernels/cuda/device/arithmetic.h"
-#include "kernels/cuda/indexing/embedding.h"
+#include "kernels/cuda/indexing/gather_scatter.h"
 #include "kernels/cuda/loss/loss.h"
 #include "kernels/cuda/norm/norm.h"
 #include "kernels/cuda/pointwise/pointwise.h"
@@ -157,7 +157,7 @@ void losses(const Bench& b) {
     const int64_t rows = (int64_t{1} << 27) / classes;
     const double n = static_cast<double>(rows * classes);
     Memory x(n * 2), y(n * 2);
-    const SoftmaxExtent e{kHalf, rows, classes, 1, false};
+    const SoftmaxParams e{kHalf, rows, classes, 1, false};
     b(("softmax " + std::to_string(classes)).c_str(), n * 4,
       [&](auto s) { return softmax(e, x.as(), y.as(), s); });
     b(("softmax_grad " + std::to_string(classes)).c_str(), n * 6,
@@ -203,7 +203,8 @@ void pointwises(const Bench& b) {
         [&](auto s) { return pointwise(op, dtype, x.as(), y.as(), z.as(), n, {}, s); });
     }
     const std::vector<int64_t> shape = {n / 1024, 1024};
-    const Walk row = collapsed(shape, {dense_strides(shape), broadcast_strides({1024}, shape)});
+    const StridedIndex row =
+        merge_dense_axes(shape, {dense_strides(shape), broadcast_strides({1024}, shape)});
     b(("add a row" + suffix).c_str(), d * 2 * size, [&](auto s) {
       return pointwise({Pointwise::kAdd, dtype, {}, row, x.as(), y.as(), z.as()}, s);
     });
@@ -253,7 +254,7 @@ void embeddings(const Bench& b) {
   Memory indices(count * 8.0), table(static_cast<double>(n * inner) * 2),
       rows(static_cast<double>(count * inner) * 2);
   indices.put(index);
-  const GatherExtent e{1, n, inner, count, DType::kInt64, indices.as(), nullptr};
+  const GatherParams e{1, n, inner, count, DType::kInt64, indices.as(), nullptr};
   Memory scratch(static_cast<double>(gather_grad_scratch(e)));
   const double moved = static_cast<double>(count * inner) * 2,
                all = static_cast<double>(n * inner) * 2;
@@ -262,7 +263,7 @@ void embeddings(const Bench& b) {
     [&](auto s) { return gather_grad(e, kHalf, rows.as(), table.as(), false, scratch.as(), s); });
   // Token types: two rows of the table, all indices 0.
   indices.put(std::vector<int64_t>(static_cast<size_t>(count)));
-  GatherExtent types = e;
+  GatherParams types = e;
   types.n = 2;
   b("gather_grad of one index", moved, [&](auto s) {
     return gather_grad(types, kHalf, rows.as(), table.as(), false, scratch.as(), s);

@@ -20,15 +20,15 @@
 
 #include "fsdp/comm/communicator.h"
 #include "kernels/core/memory.h"
+#include "kernels/core/op_def.h"
 #include "kernels/core/optimizer.h"
-#include "kernels/core/registry.h"
 #include "kernels/cpu/onednn/bridge.h"
 #include "kernels/cpu/parallel.h"
 #include "kernels/ops/attention/attention_shape.h"
 #include "kernels/ops/conv/conv_shape.h"
 #include "kernels/ops/matmul/matrix_product.h"
-#include "runtime/plan/model_setup.h"
-#include "runtime/plan/run_plan.h"
+#include "runtime/compile/compile.h"
+#include "runtime/train/setup/model_setup.h"
 #include "tests/support/namespaces.h"
 
 namespace ofsdp {
@@ -213,9 +213,9 @@ double attention_flops(const Node& node, const Problem& p) {
 Status report(const std::string& model, int64_t batch, const std::string& loss) {
   Options options;
   options.model = model;
-  options.loss.kind = loss == "auto"  ? LossKind::kAuto
-                      : loss == "mse" ? LossKind::kMse
-                                      : LossKind::kCrossEntropy;
+  options.losses[0].kind = loss == "auto"  ? LossKind::kAuto
+                           : loss == "mse" ? LossKind::kMse
+                                           : LossKind::kCrossEntropy;
   options.run.data.kind = DataChoice::Kind::kSynthetic;
   options.run.epochs.reset();
   options.run.steps = 1;
@@ -228,7 +228,7 @@ Status report(const std::string& model, int64_t batch, const std::string& loss) 
                          runtime::ModelSetup::make(options, {}, registry, *communicator, ledger));
   const auto settings = runtime::resolve_settings(options, {}, setup, "");
   OFSDP_ASSIGN_OR_RETURN(const auto plan,
-                         runtime::RunPlan::make(settings, setup, *communicator, optimizers));
+                         runtime::compile_run(settings, setup, *communicator, optimizers));
   const auto& program = std::ranges::max_element(plan->programs, {}, [](const auto& entry) {
                           return entry.second.memory.arena_bytes;
                         })->second;
@@ -276,7 +276,7 @@ Status report(const std::string& model, int64_t batch, const std::string& loss) 
   }
   const double rate = copy_rate();
   int64_t numel = 0;
-  for (const auto& unit : plan->plan.units) numel += unit.numel;
+  for (const auto& unit : plan->shards.units) numel += unit.numel;
   constexpr double kUpdateBytes = 7 * sizeof(float);  // AdamW reads 4 numbers and writes 3
   const double update = static_cast<double>(numel) * kUpdateBytes;
   std::printf("best rate of a product %.1f GFLOP/s, copy rate %.1f GB/s\n", peak * 1e-9,

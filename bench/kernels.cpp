@@ -7,7 +7,7 @@
 #include <random>
 
 #include "kernels/core/memory.h"
-#include "kernels/core/registry.h"
+#include "kernels/core/op_def.h"
 #include "kernels/cpu/parallel.h"
 #include "tests/support/namespaces.h"
 

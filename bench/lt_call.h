@@ -19,7 +19,7 @@
 #include <utility>
 #include <vector>
 
-#include "kernels/cuda/matmul/lt.h"
+#include "kernels/cuda/matmul/lt_product.h"
 
 namespace ofsdp::bench {
 

@@ -1,7 +1,7 @@
 # generated/kernels/core/device_build.h: a hash of the headers that a program and a device library share
 # (kernels/core/device.h). A library of other sources is refused when it is loaded.
-set(headers kernels/core/device.h kernels/core/device_values.h kernels/core/kernel.h kernels/core/attributes.h
-  kernels/core/tensor.h kernels/core/shape.h kernels/core/dtype.h kernels/base/status.h)
+set(headers kernels/core/device.h kernels/core/device_values.h kernels/core/kernel.h
+  kernels/core/tensor.h kernels/core/dtype.h kernels/base/status.h)
 list(TRANSFORM headers PREPEND ${CMAKE_CURRENT_LIST_DIR}/../)
 set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${headers})
 set(hashes "${CMAKE_CXX_COMPILER_ID}")

@@ -1,5 +1,3 @@
-#include "fsdp/connect.h"
-
 #include <dlfcn.h>
 #include <unistd.h>
 
@@ -11,12 +9,12 @@
 #include <utility>
 #include <vector>
 
+#include "fsdp/comm/communicator.h"
 #include "fsdp/comm/hosts/host_collectives.h"
 #include "fsdp/comm/local/rendezvous.h"
-#include "fsdp/comm/payload_engine.h"
-#include "fsdp/comm/rank_sum.h"
-#include "kernels/base/own_folder.h"
-#include "kernels/base/reject.h"
+#include "fsdp/comm/rank_identity.h"
+#include "kernels/base/process.h"
+#include "kernels/base/status.h"
 
 namespace ofsdp::fsdp {
 namespace {
@@ -203,7 +201,7 @@ class HostCommunicator final : public Communicator {
     return {};
   }
 
-  // Requests the payloads of all other hosts' ranks. The first rank on a host does so for all.
+  // Requests all other hosts' payloads. The first rank on a host does so for all.
   void ask_hosts(uint64_t turn, size_t count) {
     for (int host = 0; host < hosts(); ++host) {
       if (host == map_.host()) continue;
@@ -249,7 +247,7 @@ Result<std::unique_ptr<Communicator>> connect_local(const RankIdentity& identity
   return std::unique_ptr<Communicator>(std::move(communicator));
 }
 
-// If `engine` is null, payloads use the connections of the meeting.
+// If `engine` is null, payloads use the meeting's connections.
 Result<std::unique_ptr<Communicator>> connect_hosts(const RankIdentity& identity,
                                                     RendezvousPoint point,
                                                     std::unique_ptr<PayloadEngine> engine,
@@ -265,19 +263,19 @@ Result<std::unique_ptr<Communicator>> connect_hosts(const RankIdentity& identity
   return std::unique_ptr<Communicator>(std::move(communicator));
 }
 
-// ---- The MPI of the launcher ----
+// ---- The launcher's MPI ----
 //
 // Gives ranks that have no MASTER_ADDR a place to meet, and carries payloads. MPI makes no progress
 // by itself: the link's thread drives it while bytes are on their way, and otherwise sleeps on the
-// connections of the rendezvous.
+// rendezvous connections.
 
-// Loads the library that belongs to the launcher (RankIdentity::engine), from the folder of the
-// program, the folder above (tests), or the system's folders. It is never unloaded.
+// Loads the library that belongs to the launcher (RankIdentity::engine), from the program's folder,
+// the folder above (tests), or the system's folders. It is never unloaded.
 Result<decltype(&ofsdp_mpi_open)> load(const RankIdentity& identity) {
   const std::string name = format_text("libofsdp_mpi_{}.so", identity.engine);
   std::string why;
   for (const std::string& path : own_library_paths(name)) {
-    // Global, since the components of MPI are libraries that need these symbols.
+    // Global, since MPI's components are libraries that need these symbols.
     void* const handle = dlopen(path.c_str(), RTLD_NOW | RTLD_GLOBAL);
     if (handle == nullptr) {
       const char* const said = dlerror();
@@ -298,7 +296,7 @@ Result<decltype(&ofsdp_mpi_open)> load(const RankIdentity& identity) {
       name, identity.started_by, why);
 }
 
-// The address of rank 0 as MPI broadcasts it.
+// Rank 0's address as MPI broadcasts it.
 struct Place {
   int32_t port = 0;
   int32_t failed = 0;

@@ -4,9 +4,9 @@
 
 #include "importer/graph/graph.h"
 #include "importer/graph/verify.h"
-#include "importer/onnx_import.h"
-#include "importer/passes/trained_set.h"
-#include "kernels/core/scale_map.h"
+#include "importer/normalize/onnx_import.h"
+#include "importer/passes/passes.h"
+#include "kernels/core/quantization.h"
 
 namespace ofsdp::importer {
 namespace {
@@ -61,11 +61,11 @@ Status run_specialize(Graph& graph, PassContext& c) {
                                    shapes, c.mode, c.lowering));
 }
 
-// The gradient of a scale is divided by the root of a count: the elements of a weight that share
-// the scale, or, for an activation, the elements of one sample.
+// A scale's gradient is divided by the root of a count: the weight elements that share the scale,
+// or, for an activation, one sample's elements.
 Status count_samples(Graph& graph, PassContext& c) {
   for (Node& node : graph.nodes) {
-    if (node.op->full_name() != "ofsdp.FakeQuantize") continue;
+    if (!node.op->fake_quantizes) continue;
     const Value& x = graph.value(node.inputs[0]);
     if (x.kind == ValueKind::kParameter) continue;
     OFSDP_ASSIGN_OR_RETURN(
@@ -104,10 +104,10 @@ Status run_attach_losses(Graph& graph, PassContext& c) {
   return replace(graph, attach_losses(graph, batch_losses(c), labels, !trains(c)));
 }
 
-// Keeps the terms of the loss, the next values of buffers, and the results of an evaluation.
+// Keeps the loss terms, the buffers' next values, and an evaluation's results.
 Status run_fuse(Graph& graph, PassContext& c) {
   std::vector<ValueId> wanted;
-  for (const LossTerm& term : graph.terms()) wanted.push_back(term.value);
+  for (const LossTerm& term : graph.terms) wanted.push_back(term.value);
   for (const Carried& carried : graph.carried) wanted.push_back(carried.next);
   if (graph.matches != 0) wanted.push_back(graph.matches);
   for (const Measured& m : graph.measured) wanted.push_back(m.rows);

@@ -1,7 +1,7 @@
 // The pipeline: the only place that orders the passes over a graph.
 //
-// TrainingSource runs the stages up to kFinish, which return the graph of a micro-batch. Planning
-// runs kProgram on that graph, once for each program. The verifier follows each pass
+// TrainingSource runs the stages up to kFinish, which return a micro-batch's graph. Planning runs
+// kProgram on that graph, once for each program. The verifier follows each pass
 // (importer/graph/verify.h); docs/design.md shows the table.
 #pragma once
 
@@ -15,15 +15,14 @@
 #include "importer/passes/loss.h"
 #include "importer/passes/passes.h"
 #include "importer/passes/specialize.h"
-#include "importer/passes/trained_set.h"
 #include "kernels/base/names.h"
 
 namespace ofsdp::importer {
 
-// The part of a graph that data and options decide.
+// The part in a graph that data and options decide.
 struct GraphSettings {
   std::vector<LossSpec> losses;         // at least one
-  std::map<std::string, Shape> rows;    // a sample of each input, and of the label columns
+  std::map<std::string, Shape> rows;    // one sample's shape, by input and label column
   DType param_dtype = DType::kFloat32;  // nodes compute in it
   std::vector<MeasureSpec> measures{};  // of the evaluation graph
   RankRows ranks{};                     // the ranks that share a micro-batch
@@ -81,10 +80,10 @@ struct Pass {
 // Returns all passes, in their order.
 std::span<const Pass> pipeline();
 
-// Runs the passes of `stages` over the graph, in the order of the pipeline.
+// Runs the passes in `stages` over the graph, in pipeline order.
 Status run_passes(Graph& graph, PassContext& context, std::initializer_list<PassStage> stages);
 
-// Returns the teacher's graph of a micro-batch, in evaluation mode.
+// Returns the teacher's graph for a micro-batch, in evaluation mode.
 Result<Graph> specialize_teacher(const PassContext& context);
 
 }  // namespace ofsdp::importer

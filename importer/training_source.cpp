@@ -1,7 +1,7 @@
 #include "importer/training_source.h"
 
-#include "importer/write/output_files.h"
-#include "kernels/base/reject.h"
+#include "importer/write/model_output.h"
+#include "kernels/base/status.h"
 
 namespace ofsdp::importer {
 

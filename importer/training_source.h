@@ -1,16 +1,17 @@
-// A model to train, wherever it comes from. It makes the graph of any micro-batch, has the loss and
-// the update that the model may bring, and optimizer states to start from. It writes the trained
-// model in the form of the input.
+// A model to train, wherever it comes from. It makes the graph for any micro-batch, has the loss
+// and the update that the model may bring, and optimizer states to start from. It writes the
+// trained model in the input's form.
 //
 // Implementations: a plain .onnx file (here), a model with a training_info
-// (dialects/training_info/rules_source.h), a folder of ONNX Runtime's training artifacts
-// (dialects/onnxruntime/ort_source.h). Callers need not know which one they have.
+// (dialects/training_info/rules_source.h), a folder with ONNX Runtime's training artifacts
+// (dialects/onnxruntime/ort_artifacts.h). Callers need not know which one they have.
 //
-// Weights and states are float32; a rank reads and writes only elements of its own shards. Registry
-// and Lowering must outlive it. Threads: one. Errors: kInput naming file and node or flag; kFault
-// for the disk.
+// Weights and states are float32; a rank reads and writes only elements in its shards. Registry and
+// Lowering must outlive it. Threads: one. Errors: kInput naming file and node or flag; kFault for
+// the disk.
 #pragma once
 
+#include <algorithm>
 #include <map>
 #include <memory>
 #include <optional>
@@ -19,7 +20,7 @@
 #include <utility>
 
 #include "importer/file/onnx_file.h"
-#include "importer/graph/update_rules.h"
+#include "importer/graph/graph.h"
 #include "importer/passes/specialize.h"
 #include "importer/pipeline.h"
 #include "importer/write/model_output.h"
@@ -27,11 +28,57 @@
 
 namespace ofsdp::importer {
 
-// The state of training that the trained model records if the form has a place for it.
+// UpdateRules: an update that the model itself brings for the trained parameters, as graph nodes.
+// Each parameter has a few elementwise nodes over the parameter, the gradient, tensors with the
+// same shape (optimizer states) and scalars (rate, update count). Other nodes compute the scalars'
+// next values.
+//
+// [Note: what an update may be] A value is a tensor in the update if it depends on a gradient, on a
+// parameter or on an initializer with more than one element; otherwise it is a scalar. A node on
+// tensors must be elementwise over one shape and may also read scalars. Tensors that one node
+// combines must belong to one parameter. A node on scalars may be anything. Everything else (norms,
+// a mean over the parameters, a product with a matrix) needs more than a shard and is refused.
+//
+// The registry must outlive the rules.
+
+struct UpdateState {  // an initializer with a parameter's shape, or a scalar
+  std::string initializer;
+  int training_info = -1;  // the algorithm that has it; -1: the model's graph has it
+  ValueId value = 0;
+  ValueId next = 0;               // 0: it never changes
+  ConstantPtr initial = nullptr;  // scalars only: the value in the file
+};
+
+struct UpdateRule {
+  std::string parameter;
+  ValueId value = 0;
+  ValueId gradient = 0;  // 0: the update does not read it
+  ValueId next = 0;
+  std::vector<UpdateState> states{};
+  std::vector<int> nodes{};  // in the graph, in order
+};
+
+struct UpdateRules {
+  std::string loss;                  // the output to differentiate
+  std::vector<std::string> trained;  // the order of `parameters`
+  Graph graph;
+  std::vector<UpdateRule> parameters;
+  std::vector<UpdateState> scalars;
+  std::vector<int> scalar_nodes;
+  ValueId rate = 0;  // the learning rate, a scalar; 0: unknown
+
+  size_t most_states() const {
+    size_t most = 0;
+    for (const UpdateRule& rule : parameters) most = std::max(most, rule.states.size());
+    return most;
+  }
+};
+
+// Training state that the trained model records if the form has a place for it.
 struct TrainedState {
-  int64_t step = 0;  // updates of the optimizer's states so far
+  int64_t step = 0;  // optimizer updates so far
   float learning_rate = 0;
-  size_t states = 0;  // of each parameter
+  size_t states = 0;  // per parameter
 };
 
 // The trained model while all ranks write it. REQUIRES: one rank writes each element; every rank
@@ -41,8 +88,8 @@ class TrainedOutput {
  public:
   virtual ~TrainedOutput() = default;
   virtual std::string ticket() const = 0;  // rank 0, for `join_output` on the others
-  // Write elements `first` ... of a weight; of state number k of a weight; a scalar of the source's
-  // update as the bytes of the type (rank 0 only). A form without a place for states drops them.
+  // Write elements `first` ... in a weight; in a weight's state k; a scalar in the source's update
+  // as bytes in the stored type (rank 0 only). A form without a place for states drops them.
   virtual Status write(const Parameter& p, int64_t first, std::span<const float> src) const = 0;
   virtual Status write_state(const Parameter& /*p*/, size_t /*k*/, int64_t /*first*/,
                              std::span<const float> /*src*/) const {
@@ -51,7 +98,7 @@ class TrainedOutput {
   virtual Status write_scalar(size_t /*k*/, std::span<const std::byte> /*value*/) const {
     return {};
   }
-  // Call it before any write, on every rank. `scales`: changed scales of quantized weights, by
+  // Call it before any write, on every rank. `scales`: quantized weights' changed scales, by
   // initializer. A form without quantized weights has none.
   virtual void rescale(const std::map<int, std::vector<float>>& /*scales*/) {}
   virtual Status finish() const = 0;
@@ -83,22 +130,22 @@ class TrainingSource {
   virtual ~TrainingSource() = default;
 
   const OnnxFile& file() const { return file_; }
-  // Returns the file that has the values of a parameter.
+  // Returns the file that has a parameter's values.
   const OnnxFile& file_of(const Parameter& p) const {
     return p.of_teacher ? teacher_->file : file_;
   }
   const Teacher* teacher() const { return teacher_ ? &*teacher_ : nullptr; }
-  const Graph& symbolic() const { return symbolic_; }  // its parameters tell which are trained
+  const Graph& symbolic() const { return symbolic_; }  // tells which parameters are trained
   const GraphSettings& settings() const { return settings_; }
 
-  // All of these forget the graphs built so far.
+  // All forget the graphs built so far.
   void configure(GraphSettings settings);
   void set_symbolic(Graph symbolic);
-  // Adds the parameters and inputs of the teacher to the symbolic graph. REQUIRES: no backward of
-  // its own.
+  // Adds the teacher's parameters and inputs to the symbolic graph. REQUIRES: the file brings no
+  // backward.
   Status follow(Teacher teacher);
 
-  // Finds the order of the weights of NhwcConv. REQUIRES: the rows of the inputs are configured.
+  // Finds NhwcConv's weight order. REQUIRES: the input rows are configured.
   Result<NhwcOrder> nhwc_order(int64_t batch) const;
   // Refuses a teacher if the outputs have their samples in another order than `losses`.
   Status check_teacher(int64_t batch, std::span<const LossSpec> losses,
@@ -106,7 +153,7 @@ class TrainingSource {
 
   // Returns the forward graph without a loss.
   Result<Graph> specialized(int64_t batch, Mode mode) const;
-  // Returns the finished graph of a micro-batch; built once for each batch and mode.
+  // Returns a micro-batch's finished graph; built once for each batch and mode.
   Result<Graph> graph(int64_t batch, Mode mode) const;
   // Returns a training graph for other programs: not fused, float32, plain layouts.
   Result<Graph> gradient_graph(int64_t batch) const;
@@ -116,13 +163,13 @@ class TrainingSource {
   Result<Graph> fused_graph(int64_t batch) const;
   int graphs_built() const { return graphs_built_; }
 
-  // --- what the model itself says of its training ---
+  // --- training as the model itself describes it ---
   virtual const UpdateRules* updates() const { return nullptr; }     // null: a named optimizer
-  virtual const OptimizerDef* optimizer() const { return nullptr; }  // of `updates`: its states
-  virtual int64_t steps_done() const { return 0; }                   // updates of its states so far
+  virtual const OptimizerDef* optimizer() const { return nullptr; }  // the states in `updates`
+  virtual int64_t steps_done() const { return 0; }                   // updates so far
 
-  // Reads elements `first` ... of state number k of a trained parameter. A source without states
-  // does not change `dst`.
+  // Reads elements `first` ... in a trained parameter's state k. A source without states does not
+  // change `dst`.
   virtual Status load_state(const Parameter& /*p*/, size_t /*k*/, int64_t /*first*/,
                             std::span<float> /*dst*/) const {
     return {};

@@ -1,11 +1,11 @@
-// The functions of onnx_fsdp.h but for trainers.
+// onnx_fsdp.h's functions but for trainers.
 #include "library/onnx_fsdp.h"
 
 #include <cstdlib>
 #include <cstring>
 
 #include "fsdp/checkpoint/disk.h"
-#include "kernels/base/reject.h"
+#include "kernels/base/status.h"
 #include "library/run.h"
 #include "library/settings.h"
 #include "runtime/cli/command_line.h"

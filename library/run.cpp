@@ -16,11 +16,11 @@
 #include <fstream>
 #include <future>
 
-#include "kernels/base/escaped.h"
-#include "kernels/base/own_folder.h"
-#include "kernels/base/reject.h"
-#include "kernels/base/start_thread.h"
-#include "runtime/cli/options/option_value.h"
+#include "kernels/base/host_tasks.h"
+#include "kernels/base/process.h"
+#include "kernels/base/status.h"
+#include "kernels/base/text.h"
+#include "runtime/cli/options/option_table.h"
 #include "runtime/data/column_file.h"
 
 namespace ofsdp::library {
@@ -60,7 +60,7 @@ Result<ArrayFiles> ArrayFiles::make(std::span<const ColumnArray> train,
   return files;
 }
 
-// The lines of the YAML file for the columns.
+// The YAML file's lines for the columns.
 Result<std::string> ArrayFiles::add(std::span<const ColumnArray> arrays) {
   std::string lines;
   for (const ColumnArray& array : arrays) {
@@ -97,7 +97,7 @@ namespace {
 
 constexpr int kCannotStart = 127;  // as a shell says it
 
-// Its ends are closed in programs that other threads of this process start.
+// Programs that this process's other threads start do not inherit the ends.
 Status open_pipe(UniqueFd& reads, UniqueFd& writes) {
   int ends[2];
   OFSDP_FAULT_IF(pipe2(ends, O_CLOEXEC) != 0, "pipe: {}", std::strerror(errno));
@@ -115,8 +115,7 @@ std::vector<char*> pointers(std::vector<std::string>& texts) {
   return list;
 }
 
-// The environment of this process: under torchrun, mpirun or srun the run is the rank of this
-// process.
+// This process's environment: under torchrun, mpirun or srun the run is this process's rank.
 std::vector<std::string> environment_of_run(int rows) {
   constexpr std::string_view kRows = "OFSDP_ROWS_FD=";
   std::vector<std::string> list{format_text("{}{}", kRows, rows)};
@@ -273,7 +272,7 @@ Result<Run::Next> Run::next(int milliseconds) {
   return Next::kEnded;
 }
 
-// Says how the process ended. REQUIRES: its pipes have all been closed.
+// Says how the process ended. REQUIRES: all pipes have been closed.
 Status Run::outcome() {
   if (keeper_.joinable()) keeper_.join();
   printed_ = output_.text;

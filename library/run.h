@@ -1,6 +1,6 @@
-// Runs of the library: the temporary folder, the arrays as files, the process.
+// The library's runs: the temporary folder, the arrays as files, the process.
 //
-// TemporaryFolder: a folder of this user in the system's temporary folder.
+// TemporaryFolder: this user's folder in the system's temporary folder.
 //
 // The destructor removes the folder and everything in it.
 #pragma once
@@ -38,8 +38,8 @@ class TemporaryFolder {
   std::string path_;
 };
 
-// ArrayFiles: a caller's arrays as a `--data` file for the processes of a run: each array in memory
-// without a name, as .npy, which the processes inherit; a folder of links names them, and a YAML
+// ArrayFiles: a caller's arrays as a `--data` file for a run's processes: each array in memory
+// without a name, as .npy, which the processes inherit; a folder with links names them, and a YAML
 // file beside the links the columns.
 //
 // Owns memory and folder. An array that cannot be a column is an input error; no room or no
@@ -51,7 +51,7 @@ class ArrayFiles {
   static Result<ArrayFiles> make(std::span<const ColumnArray> train,
                                  std::span<const ColumnArray> eval);
 
-  const std::string& data() const { return data_; }  // the value of --data
+  const std::string& data() const { return data_; }  // the value for --data
   const std::vector<UniqueFd>& inherited() const { return memory_; }
 
  private:
@@ -63,12 +63,12 @@ class ArrayFiles {
   std::vector<UniqueFd> memory_;
 };
 
-// Run: fsdp-run in a process of its own, with the rows of its metrics file as they come.
+// Run: fsdp-run in a separate process, with the metrics file's rows as they come.
 //
-// A thread of the run starts the process and waits for it, so that the process ends when this one
-// does (PR_SET_PDEATHSIG is tied to a thread), whichever thread of the caller asks for rows. Rank 0
-// writes rows to an inherited pipe. stderr is another: warnings go on to this process's stderr, and
-// the line of an error becomes the error of the run.
+// The run's thread starts the process and waits for it, so that the process ends when this one does
+// (PR_SET_PDEATHSIG is tied to a thread), whichever thread asks for rows. Rank 0 writes rows to an
+// inherited pipe. stderr is another: warnings go on to this process's stderr, and an error line
+// becomes the run's error.
 //
 // Owns processes, pipes and arrays. One thread at a time. Errors have the program's line and follow
 // its exit status; it is a fault if the program cannot be started or was killed.
@@ -76,7 +76,7 @@ class ArrayFiles {
 class Run {
  public:
   struct Request {
-    std::vector<std::string> words;  // of the command line, without the program's name
+    std::vector<std::string> words;  // the command line without the program's name
     ArrayFiles arrays;
     bool prints = false;  // stdout stays this process's; else nobody reads it
     bool keeps = false;   // stdout is kept for `printed`
@@ -90,7 +90,7 @@ class Run {
   // Waits for a row, at most for the given time.
   Result<Next> next(int milliseconds);
   const std::string& row() const { return row_; }
-  // The output of a process that has ended, if the request keeps it.
+  // An ended process's output, if the request keeps it.
   const std::string& printed() const { return printed_; }
 
   void stop();
@@ -124,7 +124,7 @@ class Run {
   std::thread keeper_;
 };
 
-// Returns the path of the program that runs ranks: OFSDP_PROGRAM, beside us, or in ../bin; an input
+// Returns the path to the program that runs ranks: OFSDP_PROGRAM, beside us, or in ../bin; an input
 // error if there is none.
 Result<std::string> program_path();
 

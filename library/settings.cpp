@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "kernels/base/reject.h"
+#include "kernels/base/status.h"
 
 namespace ofsdp::library {
 
@@ -42,7 +42,7 @@ Result<std::vector<ColumnArray>> column_arrays(const onnx_fsdp_array* arrays, si
     const onnx_fsdp_array& array = arrays[i];
     OFSDP_REJECT_IF(array.name == nullptr, "an array: expected a name, found none");
     ColumnArray column{.name = array.name,
-                       .dtype = dtype_of_number(array.dtype),
+                       .dtype = dtype_from_onnx_number(array.dtype),
                        .dims = {},
                        .data = static_cast<const std::byte*>(array.data)};
     OFSDP_REJECT_IF(column.dtype == DType::kUndefined,

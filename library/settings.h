@@ -1,4 +1,4 @@
-// Settings of the library's callers, statuses, and the namespaces that the library sees.
+// Callers' settings, statuses, and the namespaces that the library sees.
 //
 // Names the rooms that the library sees without a qualifier, as kernels/base/namespaces.h does for
 // the others.
@@ -25,7 +25,7 @@ using namespace cli;
 // Common to every function of onnx_fsdp.h: each thread keeps its own error line, and no exception
 // leaves a function.
 
-// Keeps the line of an error for onnx_fsdp_error.
+// Keeps an error line for onnx_fsdp_error.
 onnx_fsdp_status told(const Status& status);
 
 // Calls body(), which returns a Status.
@@ -40,7 +40,7 @@ onnx_fsdp_status call(const Body& body) {
   }
 }
 
-// Converts onnx_fsdp_settings for the rest of the program: to words of a command line, and arrays.
+// Converts onnx_fsdp_settings for the rest of the program: to command line words, and arrays.
 //
 // Arrays stay the caller's. Input errors name the member.
 

@@ -1,31 +1,31 @@
-// The functions of onnx_fsdp.h for trainers: one rank in the caller's process.
+// onnx_fsdp.h's functions for trainers: one rank in the caller's process.
 #include <algorithm>
 #include <array>
 #include <chrono>
 #include <cmath>
 #include <cstring>
 
-#include "fsdp/connect.h"
-#include "kernels/base/escaped.h"
-#include "kernels/base/reject.h"
+#include "fsdp/comm/rank_identity.h"
+#include "kernels/base/status.h"
+#include "kernels/base/text.h"
 #include "kernels/cpu/parallel.h"
 #include "library/settings.h"
 #include "plugins/loading/loader.h"
 #include "runtime/cli/command_line.h"
-#include "runtime/plan/run_files.h"
 #include "runtime/train/batch_trainer.h"
+#include "runtime/train/setup/run_files.h"
 
 namespace ofsdp::library {
 
-// A trainer and everything that it borrows, in the order of dependence. Parameters that a caller
-// holds keep it alive.
+// A trainer and everything that it borrows, in dependence order. Parameters that a caller holds
+// keep it alive.
 struct TrainerParts {
   cli::ParsedCommand command;
   LoadedPlugins plugins;
   MemoryLedger ledger;
   std::unique_ptr<Communicator> communicator;
   std::unique_ptr<BatchTrainer> trainer;
-  std::vector<onnx_fsdp_metric> metrics;  // of the last evaluation
+  std::vector<onnx_fsdp_metric> metrics;  // from the last evaluation
   bool failed = false;
 };
 
@@ -43,7 +43,7 @@ struct onnx_fsdp_parameters {
 namespace ofsdp::library {
 namespace {
 
-// Options of whole runs: a trainer's caller decides them by calls. In MODEL.yaml they have no
+// Options for whole runs: a trainer's caller decides them by calls. In MODEL.yaml they have no
 // effect here.
 constexpr std::array<std::string_view, 15> kOfRuns = {
     "nproc-per-node", "nnodes",    "hostfile",         "data",    "eval-data",
@@ -87,7 +87,7 @@ Status open_trainer(const onnx_fsdp_settings* given, TrainerParts& t) {
   return {};
 }
 
-// A call that fails ends the run of the other ranks too.
+// A call that fails ends the other ranks' run too.
 template <typename Body>
 onnx_fsdp_status collective(onnx_fsdp_trainer* trainer, const Body& body) {
   return call([&]() -> Status {

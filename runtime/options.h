@@ -3,7 +3,7 @@
 // after that it is constant. `std::optional` stands for `none`, `off` or `auto`, as commented.
 //
 // Paths are ready to open: those from a YAML file are already relative to that file's folder.
-// resolve_batch computes the batch of a number of ranks; runtime/plan/run_plan.h has everything
+// resolve_batch computes the batch of a number of ranks; runtime/compile/compile.h has everything
 // else that depends on model, ranks or checkpoint.
 //
 // Errors: kInput from resolve_batch.
@@ -16,13 +16,19 @@
 
 #include "fsdp/checkpoint/manifest.h"
 #include "fsdp/plan/plan.h"
+#include "importer/edit/model_edits.h"
 #include "importer/passes/loss.h"
 #include "importer/passes/passes.h"
 #include "importer/passes/specialize.h"
 #include "kernels/base/names.h"
 #include "kernels/base/status.h"
 #include "kernels/core/dtype.h"
-#include "kernels/core/stored_state.h"
+#include "runtime/compile/program/schedule.h"
+#include "runtime/data/data_spec.h"
+#include "runtime/data/sampler.h"
+#include "runtime/engine/lr_schedule.h"
+#include "runtime/engine/update_options.h"
+#include "runtime/log/screen.h"
 
 namespace ofsdp::runtime {
 
@@ -55,54 +61,6 @@ OFSDP_ENUM_NAMES(LossMean, {kGlobal, "global"}, {kPerRank, "per_rank"})
 enum class QatScales { kFixed, kLearned };  // of quantized values
 OFSDP_ENUM_NAMES(QatScales, {kFixed, "fixed"}, {kLearned, "learned"})
 
-enum class OptimizerKind {
-#define OPTIMIZER(name, Update, ...) k##Update,
-#define VARIANT(...)
-#include "kernels/optimizers/optimizers.inc"
-  kPlugin  // which has a name of its own
-};
-constexpr auto enum_names(OptimizerKind) {
-  return std::to_array<EnumName<OptimizerKind>>({
-#define OPTIMIZER(name, Update, ...) {OptimizerKind::k##Update, #name},
-#define VARIANT(...)
-#include "kernels/optimizers/optimizers.inc"
-  });
-}
-
-enum class ScheduleKind {
-  kConstant,
-  kStep,
-  kLinear,
-  kCosine,
-  kPolynomial,
-  kMultistep,
-  kExponential,
-  kInverseSqrt,
-  kWsd,
-  kCosineRestarts,
-  kOneCycle
-};
-OFSDP_ENUM_NAMES(ScheduleKind, {kConstant, "constant"}, {kStep, "step"}, {kLinear, "linear"},
-                 {kCosine, "cosine"}, {kPolynomial, "polynomial"}, {kMultistep, "multistep"},
-                 {kExponential, "exponential"}, {kInverseSqrt, "inverse_sqrt"}, {kWsd, "wsd"},
-                 {kCosineRestarts, "cosine_restarts"}, {kOneCycle, "onecycle"})
-
-// Numbers of an evaluation besides the loss.
-enum class MetricKind { kAccuracy, kTopK, kF1, kAuc, kPerplexity, kRmse, kMae, kR2 };
-OFSDP_ENUM_NAMES(MetricKind, {kAccuracy, "accuracy"}, {kF1, "f1"}, {kAuc, "auc"},
-                 {kPerplexity, "perplexity"}, {kRmse, "rmse"}, {kMae, "mae"}, {kR2, "r2"})
-
-struct MetricSpec {
-  MetricKind kind = MetricKind::kAccuracy;
-  int64_t k = 1;                // kTopK
-  std::string name;             // as given: the key of the eval row
-  std::string prediction = {};  // empty: that of the loss
-};
-
-// The unit that schedules and the intervals of evaluations and checkpoints count.
-enum class StepUnit { kEpoch, kStep };
-OFSDP_ENUM_NAMES(StepUnit, {kEpoch, "epoch"}, {kStep, "step"})
-
 enum class Recompute { kNone, kUnit, kAuto };
 OFSDP_ENUM_NAMES(Recompute, {kNone, "none"}, {kUnit, "unit"}, {kAuto, "auto"})
 
@@ -118,24 +76,11 @@ OFSDP_ENUM_NAMES(MatmulPrecision, {kHighest, "highest"}, {kHigh, "high"})
 // The place where a value was given, weakest first: a stronger source overrules a weaker one.
 enum class Source { kDefault, kModelYaml, kConfigFile, kFlag };
 
-struct ShardingOptions {
-  Strategy strategy = Strategy::kFullShard;
-  std::optional<int64_t> shard_size;  // ranks of one host
-  WrapPolicy wrap = WrapPolicy::kTransformer;
-  std::vector<std::string> wrap_layers;  // empty: found from the graph
-  int64_t min_params = 100000;
-  double bucket_mb = 0;  // MiB; 0: no units are joined
-  std::vector<std::string> ignore;
-  DType param_dtype = DType::kFloat32;
-  DType reduce_dtype = DType::kFloat32;
+struct ShardingOptions : PlanOptions, PrefetchOptions {
   DType buffer_dtype = DType::kFloat32;
   MatmulPrecision matmul_precision = MatmulPrecision::kHighest;
   Recompute activation_checkpointing = Recompute::kNone;
-  CpuOffload cpu_offload = CpuOffload::kNone;
-  BackwardPrefetch backward_prefetch = BackwardPrefetch::kPre;
-  bool forward_prefetch = true;
-  std::optional<int64_t> prefetch_depth;  // auto
-  std::optional<int64_t> memory_limit;    // bytes; none
+  std::optional<int64_t> memory_limit;  // bytes; none
 };
 
 // A host of --hostfile and the slots of it that the run takes.
@@ -171,93 +116,13 @@ struct LaunchOptions {
   Determinism deterministic = Determinism::kOn;
 };
 
-enum class MuonAdjust { kOriginal, kMatchRmsAdamw };  // of rates to a matrix's shape
-OFSDP_ENUM_NAMES(MuonAdjust, {kOriginal, "original"}, {kMatchRmsAdamw, "match_rms_adamw"})
-
-// A --loss that says its prediction itself: KIND:PREDICTION:LABELS[*WEIGHT].
-struct NamedLoss {
-  std::string said;  // as given
-  LossKind kind = LossKind::kCrossEntropy;
-  std::string prediction;
-  std::string labels;
-  double weight = 1;
-};
-
-struct LossOptions {
-  LossKind kind = LossKind::kAuto;
-  std::string output;  // the graph output of kOutput and kContrastive, the operator of kOperator
-  LossMean mean = LossMean::kGlobal;
-  std::string prediction;  // empty: the only candidate
-  std::string labels;      // empty: the only candidate
-  int64_t ignore_index = -100;
-  double label_smoothing = 0;
-  std::string other = {};  // kContrastive: the output that `output` is paired with
-  double temperature = 0.07;
-  // Losses whose weighted sum is the loss; none: the one that the members above say. Where there
-  // are any, `kind`, `prediction` and `labels` are those of the first.
-  std::vector<NamedLoss> named = {};
-};
-
 // --teacher: a model whose outputs the trained one follows too.
-struct TeacherOptions {
-  std::string path;     // empty: none
-  double weight = 0.5;  // of the divergence from it; the loss has the rest
-  double temperature = 2;
+struct TeacherOptions : Distillation {
+  std::string path;  // empty: none
 };
 
-// Every member is final: an option that was not given has the default of `kind`, as in PyTorch.
-struct UpdateOptions {
-  OptimizerKind kind = OptimizerKind::kAdamW;
-  std::string plugin;  // kPlugin: its name
-  double lr = 1e-3;
-  double weight_decay = 1e-2;
-  double momentum = 0;
-  bool nesterov = false;
-  double beta1 = 0.9;
-  double beta2 = 0.999;
-  double eps = 1e-8;
-  double rho = 0.9;
-};
-
-// --group: what the parameters that `pattern` matches have of their own.
-struct GroupOptions {
-  std::string said;  // PATTERN:key=value[,key=value]
-  std::string pattern;
-  std::optional<OptimizerKind> kind;  // none: the run's, like the next two
-  std::string plugin;                 // kPlugin: its name
-  std::optional<double> lr;
-  bool lr_is_share = false;  // of the run's
-  std::optional<double> weight_decay;
-  UpdateOptions update;  // of these and the run's
-};
-
-struct OptimizerOptions : UpdateOptions {
-  MuonAdjust muon_adjust = MuonAdjust::kOriginal;
-  bool no_decay_auto = false;
-  std::vector<std::string> no_decay;
-  std::vector<GroupOptions> groups;
-  StateDType state_dtype = StateDType::kFloat32;
-  std::optional<double> ema;  // off
-  bool ema_use = true;
-  std::optional<double> clip_grad_norm;  // off
-};
-
-struct ScheduleOptions {
-  ScheduleKind kind = ScheduleKind::kConstant;
-  int64_t warmup_steps = 0;
-  std::optional<int64_t> total_steps;  // the run's
-  double min_lr_ratio = 0;
-  double power = 1;
-  int64_t step_size = 1;
-  double gamma = 0.1;
-  StepUnit unit = StepUnit::kEpoch;
-  std::vector<int64_t> milestones = {};
-  std::optional<int64_t> decay_steps = {};    // auto: a tenth of the total
-  std::optional<int64_t> restart_steps = {};  // none, which cosine_restarts refuses
-  int64_t restart_mult = 1;
-  double pct_start = 0.3;
-  double div_factor = 25;
-  double final_div_factor = 1e4;
+struct EditOptions : ModelEdits {
+  std::string adapter;  // the file to write; empty: none
 };
 
 struct GivenCount {
@@ -273,28 +138,15 @@ struct BatchOptions {
   GivenCount global_batch_size;
 };
 
-// The source of samples: a folder or YAML file, made up, or written in a YAML file under `data:`.
-struct DataChoice {
-  enum class Kind { kComputed, kNone, kPath, kSynthetic, kInline };
-  Kind kind = Kind::kComputed;   // as the contract's default: next to the model, or in the data
-  std::string path = {};         // kPath
-  std::string yaml = {};         // kInline: the mapping as text
-  std::string base_folder = {};  // kInline: what its files are relative to
-  std::string origin = {};       // kInline: the file it stood in, for messages
-};
-
 struct Interval {
   int64_t count = 1;
   StepUnit unit = StepUnit::kEpoch;
   bool operator==(const Interval&) const = default;
 };
 
-struct RunOptions {
+struct RunOptions : OrderOptions {
   std::optional<int64_t> epochs = 1;  // none: as many as --steps takes (never none without steps)
   std::optional<int64_t> steps;       // none
-  bool shuffle = true;
-  uint64_t seed = 0;
-  bool drop_last = false;
   DataChoice data;
   DataChoice eval_data;
   Interval eval_interval;
@@ -305,35 +157,13 @@ struct RunOptions {
 struct CheckpointOptions {
   std::string dir;  // empty: none
   Interval interval;
-  int64_t keep = 2;
+  int64_t keep = Retention().keep;
   std::string keep_best;  // "loss" or a metric; empty: none
   CheckpointType type = CheckpointType::kSharded;
   bool sync = false;
   bool save_on_signal = true;
   bool overwrite = false;  // checkpoints of another run in `dir`
   std::string resume;      // empty: none; "latest", a folder or a model file
-};
-
-// Changes to the model before it is trained (importer/edit/model_edits.h).
-struct EditOptions {
-  std::vector<std::string> untie;
-  std::optional<int64_t> replace_head;  // none
-  std::vector<std::string> lora;        // patterns; empty: no adapters
-  int64_t lora_rank = 8;
-  double lora_alpha = 16;
-  double lora_dropout = 0;
-  std::string lora_from;  // empty: drawn
-  std::string adapter;    // the file to write; empty: none
-};
-
-struct OutputOptions {
-  std::string output;            // empty: none
-  std::string metrics;           // empty: none
-  std::string trace;             // empty: none
-  std::vector<std::string> log;  // as given: csv:FILE, tensorboard:FOLDER
-  int64_t log_interval = 10;
-  int64_t watch = 0;     // updates from one whose norms are kept to the next; 0: none are
-  bool verbose = false;  // all tables before the first step
 };
 
 // The options of `plan` alone.
@@ -382,7 +212,10 @@ struct Options {
   std::string make_plugin;  // of `plan`: the folder for a skeleton; empty: none
   ShardingOptions sharding;
   LaunchOptions launch;
-  LossOptions loss;
+  // At least one; the loss is their weighted sum. --prediction, --labels and other flags about a
+  // loss set the first, from which `losses_of` completes the others.
+  std::vector<LossSpec> losses{LossSpec{}};
+  LossMean loss_mean = LossMean::kGlobal;
   TeacherOptions teacher;
   OptimizerOptions optimizer;
   ScheduleOptions schedule;
@@ -407,7 +240,7 @@ inline bool writes_trained(const Options& options) {
 
 // Returns whether rows of one rank meet those of others within a micro-batch.
 inline bool joins_rows(const Options& options) {
-  return options.sync_batch_norm || options.loss.kind == LossKind::kContrastive;
+  return options.sync_batch_norm || loss_traits(options.losses[0].kind).joins_rows;
 }
 
 // Facts about the model that parsing and the first look at files have found.

@@ -331,7 +331,7 @@ def attention_kernels(registers):
     made = []
     for name in COLUMNS.values():
         third = ", 2" if name == "forward_kernel" else ""
-        made.append(Kernel(f"void ofsdp::kernels::cuda::{name}<__nv_bfloat16, 64{third}>(AttentionExtent, TensorOperands<__nv_bfloat16>)",
+        made.append(Kernel(f"void ofsdp::kernels::cuda::{name}<__nv_bfloat16, 64{third}>(AttentionParams, TensorOperands<__nv_bfloat16>)",
                            "sm_90", registers=registers, shared=32768))
     return made
 

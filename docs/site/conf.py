@@ -29,7 +29,7 @@ CONTENTS = {
     "Models": ["docs/operators", "docs/opsets", "docs/plugins", "docs/quantized", "docs/training-graphs"],
     "Samples": ["samples/README", "samples/gpt/README", "samples/bert/README", "samples/halves/README", "samples/library/README",
                 "samples/cluster/README"],
-    "Internals": ["docs/design", "docs/ranks", "fsdp/checkpoint/FORMAT", "docs/cuda-internals", "docs/cuda-kernels",
+    "Internals": ["docs/design", "docs/glossary", "docs/ranks", "fsdp/checkpoint/FORMAT", "docs/cuda-internals", "docs/cuda-kernels",
                   "docs/cuda-checks", "docs/cuda-figures", "docs/aarch64", "docs/threads", "docs/accuracy", "docs/census", "bench/README"],
     "Project": ["CONTRIBUTING", "SECURITY", "CHANGELOG"],
 }

@@ -13,7 +13,7 @@
 #include <filesystem>
 #include <thread>
 
-#include "kernels/base/reject.h"
+#include "kernels/base/status.h"
 
 namespace ofsdp::fsdp {
 namespace {
@@ -58,7 +58,7 @@ Status make_folder(const std::string& path) {
 
 Status make_folders(const std::string& path) {
   if (is_folder(path)) return ok_status();
-  const std::string parent = folder_of(path);
+  const std::string parent = parent_folder(path);
   if (parent != path && !is_folder(parent)) OFSDP_RETURN_IF_ERROR(make_folders(parent));
   return make_folder(path);
 }

@@ -1,4 +1,4 @@
-// Disk operations of checkpoints beyond reading and writing bytes (kernels/base/posix_file.h): new
+// Disk operations for checkpoints beyond reading and writing bytes (kernels/base/posix_file.h): new
 // files and folders, renaming in one step, a lock that the kernel releases, a checksum.
 //
 // Errors are kFault with the path and the system's text, unless noted.
@@ -14,14 +14,14 @@
 
 namespace ofsdp::fsdp {
 
-Result<OpenFile> create_file(const std::string& path);  // keeps the bytes of an existing file
+Result<OpenFile> create_file(const std::string& path);  // keeps an existing file's bytes
 Status resize_file(const OpenFile& file, int64_t bytes);
 Status start_writeback(const OpenFile& file, int64_t offset, int64_t bytes);  // does not wait
 Status make_folder(const std::string& path);                                  // may exist
-Status make_folders(const std::string& path);                                 // and its parents
+Status make_folders(const std::string& path);                                 // and the parents
 // Renames `from` to `to` and replaces a file there; a folder there gets the name `from`. If the
 // file system cannot exchange names (NFS, CIFS), that folder is called `aside` for a moment: after
-// a kill, the next user of the folder must rename it back.
+// a kill, the folder's next user must rename it back.
 Status take_name(const std::string& from, const std::string& to, const std::string& aside = {});
 Status write_whole_file(const std::string& path, const std::string& bytes);  // synced
 Result<std::string> read_whole_file(const std::string& path, int64_t max_bytes);
@@ -43,7 +43,7 @@ class LockedFile {
   OpenFile file_;
 };
 
-// Returns the CRC-32C (Castagnoli) of `bytes`, by the processor's instruction (x86/, aarch64/).
+// Returns the CRC-32C (Castagnoli) over `bytes`, by the processor's instruction (x86/, aarch64/).
 // Follows RFC 3720, appendix B.4. crc32c(b, crc32c(a)) is the checksum of a followed by b.
 uint32_t crc32c(std::span<const std::byte> bytes, uint32_t before = 0);
 

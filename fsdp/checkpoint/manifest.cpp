@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "fsdp/checkpoint/disk.h"
-#include "kernels/base/reject.h"
+#include "kernels/base/status.h"
 
 namespace ofsdp::fsdp {
 namespace {
@@ -19,7 +19,7 @@ constexpr const char* kFormat = "onnx-fsdp checkpoint";
 
 uint32_t text_checksum(const std::string& text) { return crc32c(std::as_bytes(std::span(text))); }
 
-// Returns one line of text. Replaces bytes that are no UTF-8.
+// Returns one text line. Replaces bytes that are no UTF-8.
 std::string dump_line(const Json& j) {
   return j.dump(-1, ' ', false, Json::error_handler_t::replace);
 }
@@ -59,7 +59,7 @@ class Members {
   using Value = std::conditional_t<kWrites, Json, const Json>;
   explicit Members(Value& json) : json_(json) {}
 
-  // Members of an object: name, value, name, value, ...
+  // An object's members: name, value, name, value, ...
   void named(const char* name, auto& value, auto&&... more) {
     if constexpr (kWrites) {
       write(json_[name], value);
@@ -68,7 +68,7 @@ class Members {
     }
     if constexpr (sizeof...(more) > 0) named(more...);
   }
-  // All members of an object, with any names.
+  // All members in an object, with any names.
   void all(auto& values) {
     if constexpr (kWrites) {
       json_ = Json::object();
@@ -87,7 +87,7 @@ class Members {
       if (json_.contains(name)) read(json_.at(name), value);
     }
   }
-  // The elements of an array.
+  // An array's elements.
   void in_order(auto&... values) {
     [[maybe_unused]] size_t next = 0;
     if constexpr (kWrites) {
@@ -224,9 +224,10 @@ Status check_envelope(const Json& j) {
                      said.dump(), found);
 }
 
-// ---- The checks of parse_manifest ----
+// ---- parse_manifest's checks ----
 
-constexpr int64_t kMaxNumel = int64_t{1} << 60;  // so that neither a sum of two nor bytes overflow
+constexpr int64_t kMaxNumel = int64_t{1}
+                              << 60;  // so that neither a two-term sum nor bytes overflow
 
 class ManifestCheck {
  public:

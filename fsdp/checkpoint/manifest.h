@@ -1,12 +1,12 @@
 // Manifest: `manifest.json` as a value. It describes a checkpoint and says where every element is.
 // FORMAT.md lists the keys.
 //
-// A slice is a range of elements in a flat float32 tensor, and the bytes that hold them. A tensor
-// is named by a kind - "parameter", "statistic" (a running statistic, one copy for each rank) or an
-// optimizer state ("exp_avg") - and by the initializer's name. In a local checkpoint the number of
-// a unit replaces that name, and the slice holds flat elements of the unit (fsdp/plan/unit.h).
-// Bytes are little-endian and dense. Each kChecksumBlock bytes of a slice have a checksum, so that
-// a rank can check a range without reading more.
+// A slice is an element range in a flat float32 tensor, and the bytes that hold it. A tensor is
+// named by a kind - "parameter", "statistic" (a running statistic, one copy for each rank) or an
+// optimizer state ("exp_avg") - and by the initializer's name. In a local checkpoint a unit number
+// replaces that name, and the slice holds the unit's flat elements (fsdp/plan/unit.h). Bytes are
+// little-endian and dense. Each kChecksumBlock bytes in a slice have a checksum, so that a rank can
+// check a range without reading more.
 #pragma once
 
 #include <algorithm>
@@ -19,7 +19,7 @@
 #include <vector>
 
 #include "kernels/base/status.h"
-#include "kernels/core/shape.h"
+#include "kernels/core/tensor.h"
 
 namespace ofsdp::fsdp {
 
@@ -46,7 +46,7 @@ struct CheckpointFile {
   std::string name;
   int rank = 0;  // the writer
   int64_t bytes = 0;
-  std::optional<uint32_t> header;  // checksum of the bytes outside of the slices
+  std::optional<uint32_t> header;  // checksum over the bytes outside the slices
   std::vector<Slice> slices;       // in file order
 };
 
@@ -58,12 +58,12 @@ struct NamedTensor {
 
 // An optimizer state for one tensor.
 struct StateTensor {
-  std::string kind;  // one of Manifest::states
+  std::string kind;  // in Manifest::states
   std::string name;
   Shape shape;
 };
 
-// The layout of a unit, to which the slices of a local checkpoint refer.
+// A unit's layout, to which a local checkpoint's slices refer.
 struct UnitLayout {
   struct Part {
     std::string name;
@@ -73,7 +73,7 @@ struct UnitLayout {
   std::vector<Part> params;
 };
 
-// The position of the next update.
+// The next update's position.
 struct SamplerPosition {
   int64_t epoch = 0;
   int64_t sample = 0;  // samples used in the epoch
@@ -100,29 +100,28 @@ struct SavedEvaluation {
 // set.
 struct Retention {
   int64_t keep = 2;
-  std::string best;  // the number of an evaluation that decides, or empty
+  std::string best;   // the number of an evaluation that decides, or empty
+  bool lower = true;  // smaller numbers are better
 };
 
-// Returns true if number `a` of an evaluation is better than `b`, not equal. `name` may end in
-// @PREDICTION. NaN is never better, and all other numbers are better than NaN.
-inline bool is_better(std::string_view name, double a, double b) {
-  constexpr std::array<std::string_view, 4> kLowerIsBetter{"loss", "perplexity", "rmse", "mae"};
+// Returns true if number `a` of an evaluation is better than `b`, not equal. NaN is never better,
+// and all other numbers are better than NaN.
+inline bool is_better(bool lower, double a, double b) {
   if (a != a || b != b) return a == a;
-  const bool lower = std::ranges::count(kLowerIsBetter, name.substr(0, name.find('@'))) > 0;
   return lower ? a < b : a > b;
 }
 
 struct Manifest {
   std::string type;      // sharded, full, local
-  std::string save;      // names the save, as in the header of every file
+  std::string save;      // names the save, as in every file's header
   int64_t sequence = 0;  // the latest save in a folder has the largest
-  std::string model;     // absolute path of the input file
+  std::string model;     // the input file's absolute path
   std::string graph;     // hash (importer/file/onnx_file.h)
-  std::string teacher;   // identity of the --teacher file (importer/passes/loss.h), or empty
+  std::string teacher;   // the --teacher file's identity (importer/passes/loss.h), or empty
   std::string edits;     // made to the model before training (importer/edit/model_edits.h)
   int world = 1;
   std::string strategy, wrap;
-  int64_t step = 0;  // number of updates done
+  int64_t step = 0;  // updates done
   SamplerPosition sampler;
   std::string schedule;  // as text for people
   double lr = 0;
@@ -132,24 +131,24 @@ struct Manifest {
   std::optional<SavedEvaluation> evaluation;  // at this step
   std::vector<NamedTensor> trained, statistics;
   // If empty, every trained tensor has every state, in the tensor's shape. Else lists all states;
-  // slices of states then have names of initializers in a local checkpoint too.
+  // state slices then have initializer names in a local checkpoint too.
   std::vector<StateTensor> state_tensors;
   std::vector<UnitLayout> units;
   std::vector<CheckpointFile> files;
 };
 
-// Returns every state of every tensor.
+// Returns every tensor's states.
 std::vector<StateTensor> saved_states(const Manifest& manifest);
 
 std::string to_text(const Manifest& manifest);
-// Trusts nothing: on success every slice lies in its file and its tensor, names no folder, and has
-// the right number of checksums. Returns kInput with the expected and the found value, without the
+// Trusts nothing: on success every slice lies inside file and tensor, names no folder, and has as
+// many checksums as it needs. Returns kInput with the expected and the found value, without the
 // path.
 Result<Manifest> parse_manifest(const std::string& text);
 // Reads the manifest in a checkpoint's folder. Errors name the path.
 Result<Manifest> read_manifest(const std::string& folder);
 
-// The part of the manifest that a rank gives to rank 0: the files that it wrote.
+// The manifest part that a rank gives to rank 0: the files that it wrote.
 std::string to_text(const std::vector<CheckpointFile>& files);
 Result<std::vector<CheckpointFile>> parse_files(const std::string& text);
 

@@ -8,7 +8,7 @@
 namespace ofsdp::fsdp {
 namespace {
 
-// Field numbers of ModelProto, GraphProto, TensorProto and StringStringEntryProto.
+// Field numbers in ModelProto, GraphProto, TensorProto and StringStringEntryProto.
 enum : uint32_t { kIrVersion = 1, kProducer = 2, kGraph = 7, kOpset = 8, kModelMetadata = 14 };
 enum : uint32_t { kGraphName = 2, kInitializer = 5 };
 enum : uint32_t { kDims = 1, kDataType = 2, kName = 8, kRawData = 9, kTensorMetadata = 16 };
@@ -24,7 +24,7 @@ std::string initializer_name(const Slice& slice, bool several) {
   return several ? format_text("{}@{}", name, slice.first) : name;
 }
 
-// Returns the TensorProto up to the data: it ends with tag and length of raw_data.
+// Returns the TensorProto up to the data: it ends with raw_data's tag and length.
 std::string tensor_head(const SourceSlice& s, bool several) {
   std::string fields;
   append_int(fields, kDims, s.slice.count);
@@ -44,7 +44,7 @@ std::string tensor_head(const SourceSlice& s, bool several) {
 
 std::string model_head(const ShardIdentity& identity, uint64_t graph_bytes) {
   std::string head;
-  append_int(head, kIrVersion, 10);  // the first with metadata of tensors
+  append_int(head, kIrVersion, 10);  // the first with tensor metadata
   append_bytes(head, kProducer, "onnx-fsdp");
   append_bytes(head, kOpset, int_field(2, 21));
   head += metadata(kModelMetadata, "save", identity.save);
@@ -62,7 +62,7 @@ PlannedFile plan_file(const ShardIdentity& identity, const std::vector<SourceSli
   std::vector<std::string> heads;
   uint64_t graph_bytes = graph_name.size();
   for (size_t i = 0; i < slices.size(); ++i) {
-    // An initializer has the plain name of the tensor unless the file has several slices of it.
+    // An initializer has the tensor's plain name unless the file has several slices from it.
     const auto same = [&](const SourceSlice& other) {
       return other.slice.kind == slices[i].slice.kind && other.slice.name == slices[i].slice.name;
     };
@@ -126,7 +126,7 @@ class FileWriter {
     return ok_status();
   }
 
-  // Returns elements [at, at + count) of the slice.
+  // Returns elements [at, at + count) in the slice.
   std::span<const float> decode(const SliceSource& source, int64_t at, int64_t count) {
     const auto size = static_cast<size_t>(count);
     if (source.values != nullptr) return {source.values + at, size};
@@ -149,7 +149,7 @@ class FileWriter {
   }
 
   Status start_writeback_to(int64_t end) {
-    if (end < written_back_) written_back_ = end;  // slices of a shared file may go back
+    if (end < written_back_) written_back_ = end;  // slices in a shared file may go back
     if (end - written_back_ < kWritebackBytes) return ok_status();
     const int64_t begin = written_back_;
     written_back_ = end;

@@ -18,7 +18,7 @@ inline constexpr int64_t kMaxShardFile = int64_t{1} << 30;  // protobuf reads at
 struct SliceSource {
   const float* values = nullptr;
   StoredState state = {};  // used if `values` is null
-  int64_t first = 0;       // the first element of the slice in `state`
+  int64_t first = 0;       // the slice's first element in `state`
 
   SliceSource from(int64_t count) const {
     return values != nullptr ? SliceSource{values + count, {}, 0}
@@ -28,11 +28,11 @@ struct SliceSource {
 
 struct SourceSlice {
   Slice slice;  // without offset and checksums
-  Shape shape;  // of the whole tensor
+  Shape shape;  // the whole tensor's
   SliceSource source = {};
 };
 
-// The layout of a file: headers (the ONNX messages between the data) and slices.
+// A file's layout: headers (the ONNX messages between the data) and slices.
 struct PlannedFile {
   struct Header {
     int64_t offset = 0;
@@ -49,7 +49,7 @@ struct ShardIdentity {
   int world = 1;
 };
 
-// Divides a rank's slices, in order, into files of at most `max_bytes`. A longer slice is cut.
+// Divides a rank's slices, in order, into files with at most `max_bytes`. A longer slice is cut.
 std::vector<PlannedFile> plan_shard_files(const ShardIdentity& identity,
                                           const std::vector<SourceSlice>& slices,
                                           int64_t max_bytes = kMaxShardFile);

@@ -12,12 +12,12 @@
 #include <string_view>
 #include <vector>
 
-#include "kernels/base/reject.h"
+#include "kernels/base/status.h"
 
 namespace ofsdp::fsdp {
 namespace {
 
-// The variables that one kind of launcher sets, or null.
+// The variables that a launcher sets, or null.
 struct Source {
   const char* started_by;
   const char* rank;
@@ -191,8 +191,8 @@ Ancestor process(int pid) {
   return {line.substr(open + 1, close - open - 1), std::atoi(line.c_str() + close + 4)};
 }
 
-// Returns the process that started all ranks on this host, since MPICH gives ranks no name of the
-// job. Searches for MPICH's proxy by name, since a wrapper script may be in between; else takes the
+// Returns the process that started all ranks on this host, since MPICH gives ranks no job name.
+// Searches for MPICH's proxy by name, since a wrapper script may be in between; else takes the
 // parent.
 std::string launching_process() {
   for (int pid = getppid(); pid > 1;) {
@@ -232,8 +232,8 @@ bool is_present(const Environment& environment, const Source& source) {
   return environment.has(source.rank) || environment.has(source.world);
 }
 
-// If several launchers have set variables, prefers one with several ranks: a launcher of one
-// process may have started another launcher.
+// If several launchers have set variables, prefers one with several ranks: a one-process launcher
+// may have started another launcher.
 Result<std::optional<RankIdentity>> choose(const Environment& environment) {
   std::optional<RankIdentity> chosen;
   for (const Source& source : {kTorchrun, kOpenMpi, kMpich, kSlurm}) {
@@ -283,7 +283,7 @@ int cores_per_rank(int local_world, const Cgroup& cgroup) {
   } else if (sched_getaffinity(0, sizeof mine, &mine) == 0) {
     cores = CPU_COUNT(&mine) / local_world;
   }
-  // With more threads than the quota allows, the kernel would stop them in the middle of a step.
+  // With more threads than the quota allows, the kernel would stop them amid a step.
   if (const auto quota = cgroup.cores()) {
     cores = static_cast<int>(std::min<double>(cores, std::ceil(*quota / local_world)));
   }

@@ -2,16 +2,20 @@
 // one like torchrun (RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, MASTER_PORT), mpirun from Open MPI
 // or MPICH, or Slurm's srun.
 //
-// Ranks are on several hosts if LOCAL_WORLD_SIZE is below WORLD_SIZE, if GROUP_WORLD_SIZE says so
-// (torchrun), or by the launcher's count of ranks on this host or Slurm's count of nodes.
+// connect_ranks makes the communicator from it. Ranks are on several hosts if LOCAL_WORLD_SIZE is
+// below WORLD_SIZE, if GROUP_WORLD_SIZE says so (torchrun), or by the launcher's rank count on this
+// host or Slurm's node count.
 #pragma once
 
+#include <chrono>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 
-#include "fsdp/comm/store/job_secret.h"
-#include "kernels/base/cgroup.h"
+#include "fsdp/comm/communicator.h"
+#include "fsdp/comm/store/doorkeeper.h"
+#include "kernels/base/process.h"
 #include "kernels/base/status.h"
 
 namespace ofsdp::fsdp {
@@ -20,16 +24,16 @@ struct RankIdentity {
   int rank = 0;
   int world = 1;
   int local_rank = 0;
-  std::string rendezvous = {};  // equal on all ranks of a run, and unique to it for this user
+  std::string rendezvous = {};  // equal on all ranks in a run, and unique to it for this user
   std::string started_by = {};  // "fsdp-run", "torchrun", "Open MPI", "MPICH", "Slurm"
 
   int local_world = 0;              // ranks on this host; 0 if unknown: all of them
   int nodes = 0;                    // hosts; 0 if unknown
   int node_rank = -1;               // this host; -1 if unknown: ranks compare their machines
-  std::string master_address = {};  // of rank 0, reachable from every host; empty if unknown
+  std::string master_address = {};  // rank 0's, reachable from every host; empty if unknown
   int master_port = 0;
-  std::string run_id = {};  // with the master's address and port, equal on all hosts of a run
-  JobSecret secret = {};    // of a run on several hosts
+  std::string run_id = {};  // with the master's address and port, equal on all hosts in a run
+  JobSecret secret = {};    // shared by a run on several hosts
 
   // Carries bytes between hosts: "tcp", or the launcher's MPI library, "openmpi" or "mpich".
   // OFSDP_ENGINE overrides it.
@@ -49,11 +53,35 @@ using EnvironmentLookup = std::function<const char*(const char* name)>;  // as s
 Result<std::optional<RankIdentity>> rank_identity_from_environment(
     const EnvironmentLookup& lookup = {});
 
-// Returns how many cores one of `local_world` ranks on this host may use, by affinity and by a
-// share of the cgroup's CPU quota, at least 1: the default of --threads.
+// Returns how many cores each of `local_world` ranks on this host may use, by affinity and by a
+// share in the cgroup's CPU quota, at least 1: the default of --threads.
 int cores_per_rank(int local_world, const Cgroup& cgroup = Cgroup());
 
-// Returns the name of this host for messages, "?" if the system does not say.
+// Returns this host's name for messages, "?" if the system does not say.
 std::string host_name();
+
+// connect_ranks makes a run's communicator. If it has one rank, that is `self`; otherwise it is one
+// for several processes, on one host or on several.
+//
+// Ranks on one host share anonymous memory segments, and a control page with counters for signals.
+// They read their peers' slots in place; nothing is copied unless the caller asks for a copy.
+// Between hosts each rank has a HostLink with a thread, so that a reduction's transfers begin with
+// the post and run while the rank computes.
+//
+// A gather brings every byte to a host once, and a reduction sends one sum out
+// (host_collectives.h): the hierarchical collectives of Thakur, Rabenseifner, Gropp, "Optimization
+// of Collective Communication Operations in MPICH", 2005, section on SMP clusters, with requests
+// instead of a message schedule.
+//
+// A communicator has a thread that sleeps until a rank on the host dies. If it is destroyed without
+// leave() or fail(), it counts as dead. With several hosts leave() waits for every rank to leave,
+// at most the timeout, since others may still read this rank's shards.
+
+// Connects this rank with the others: with processes on one host by shared memory, on several hosts
+// also by TCP or MPI. A rank may be late by `timeout`, here and in every collective. Returns kInput
+// if ranks on several hosts have no address to meet at, or the rendezvous errors
+// (host_rendezvous.h, rendezvous.h).
+Result<std::unique_ptr<Communicator>> connect_ranks(const RankIdentity& started,
+                                                    std::chrono::seconds timeout);
 
 }  // namespace ofsdp::fsdp

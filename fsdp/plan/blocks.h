@@ -1,14 +1,14 @@
-// Blocks: parts of a model that deserve a unit each, such as the layers of a transformer.
+// Blocks: model parts that deserve a unit each, such as a transformer's layers.
 //
-//   module_blocks     from module names: modules numbered under one parent of which at least two
+//   module_blocks     from module names: modules numbered under one parent, if at least two
 //                     are alike ("h.0", "h.1", ...), the outermost such; then all other modules
 //                     with the same class, or the same path except for numbers
-//   repeated_blocks   if names say nothing: the longest stretch of forward nodes that is followed
-//                     by copies, with equal nodes, wiring and shapes of parameters
+//   repeated_blocks   if names say nothing: the longest stretch in forward that is followed
+//                     by copies, with equal nodes, wiring and parameter shapes
 //   requested_blocks  from --wrap-layers: classes by name, modules by glob
 //
 // A module that owns all its parameters itself (one Linear) is a block only if three are alike and
-// they hold half of the trained elements; the same holds for stretches with a single matrix. Frozen
+// they hold half the trained elements; the same holds for stretches with a single matrix. Frozen
 // parameters count when modules are compared, but blocks list only trained ones.
 //
 // Follows PyTorch FSDP's transformer_auto_wrap_policy, but finds the blocks.
@@ -33,9 +33,9 @@ struct Module {
   std::vector<int> parameters;  // owned directly, trained or not; indices in Graph::parameters
 };
 
-// The modules of a graph (Parameter::module) as a tree. Module 0 is the model, path "". A module
-// precedes its children, which are in the order of the file's initializers. The graph must outlive
-// the tree.
+// A graph's modules (Parameter::module) as a tree. Module 0 is the model, path "". A module
+// precedes its children, which are in the file's initializer order. The graph must outlive the
+// tree.
 class ModuleTree {
  public:
   explicit ModuleTree(const Graph& graph);
@@ -46,11 +46,11 @@ class ModuleTree {
   int owner(int parameter) const { return owner_[static_cast<size_t>(parameter)]; }
 
   std::vector<int> parameters_under(int module) const;
-  // Counts the trained elements of the module and all modules in it.
+  // Counts the trained elements in the module and all modules below.
   int64_t trained_numel(int module) const;
   // Counts the modules that own parameters directly: the module and all modules in it.
   int owners(int module) const;
-  // Equal for modules with the same shapes of parameters in them.
+  // Equal for modules that hold the same parameter shapes.
   std::string signature(int module) const;
 
  private:

@@ -5,7 +5,7 @@
 #include <set>
 
 #include "fsdp/plan/blocks.h"
-#include "kernels/base/nearest_name.h"
+#include "kernels/base/names.h"
 
 namespace ofsdp::fsdp {
 
@@ -71,7 +71,8 @@ int ModuleTree::find_or_add(const std::string& path) {
 
 namespace {
 
-// Assigns each parameter to the innermost of `modules` that contains it, and leaves out the others.
+// Assigns each parameter to the innermost module in `modules` that contains it, and leaves out the
+// others.
 std::vector<Block> assign_parameters(const ModuleTree& tree, const std::vector<int>& modules) {
   std::map<int, Block> blocks;
   for (const int module : modules) blocks[module].name = tree[module].path;
@@ -223,7 +224,7 @@ std::vector<int> outermost(const ModuleTree& tree, const std::vector<int>& modul
   return result;
 }
 
-// Tries a name as a class, then as the path of a module, then as a glob of either.
+// Tries a name as a class, then as a module path, then as a glob over either.
 std::vector<int> matches(const ModuleTree& tree, const std::string& layer) {
   auto found = find_modules(tree, [&](const Module& m) { return is_class(m, layer); });
   if (!found.empty()) return found;

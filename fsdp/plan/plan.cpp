@@ -8,9 +8,8 @@
 #include <utility>
 
 #include "fsdp/plan/blocks.h"
-#include "kernels/base/escaped.h"
-#include "kernels/base/nearest_name.h"
-#include "kernels/base/readable.h"
+#include "kernels/base/names.h"
+#include "kernels/base/text.h"
 
 namespace ofsdp::fsdp {
 namespace {
@@ -29,9 +28,14 @@ int64_t numel(const Graph& graph, const std::vector<Block>& blocks) {
   return sum;
 }
 
+int64_t bucket_numel(const PlanOptions& options) {
+  const double bytes = options.bucket_mb * (1 << 20);
+  return static_cast<int64_t>(bytes / static_cast<double>(dtype_size(options.param_dtype)));
+}
+
 class Partitioner {
  public:
-  Partitioner(const Graph& graph, const PartitionOptions& options)
+  Partitioner(const Graph& graph, const PlanOptions& options)
       : graph_(graph), options_(options), readers_(readers(graph, true)) {
     const auto& parameters = graph.parameters;
     for (size_t i = 0; i < parameters.size(); ++i) {
@@ -55,7 +59,7 @@ class Partitioner {
   }
 
  private:
-  // Joins only neighbours, so that the order of use, in which units are gathered, stays.
+  // Joins only neighbours, so that the use order, in which units are gathered, stays.
   void join_small() {
     std::vector<ParameterGroup> joined;
     int64_t filled = 0;
@@ -63,7 +67,7 @@ class Partitioner {
       int64_t size = 0;
       for (const int p : group.parameters) size += numel(graph_, p);
       const bool fits =
-          !joined.empty() && group.kind == Kind::kUnit && filled + size <= options_.bucket_numel;
+          !joined.empty() && group.kind == Kind::kUnit && filled + size <= bucket_numel(options_);
       filled = fits ? filled + size : size;
       if (!fits) {
         joined.push_back(std::move(group));
@@ -133,7 +137,7 @@ class Partitioner {
       return {};
     }
     std::vector<Block> blocks = module_blocks(tree);
-    // If names cover less than half of the repeated elements, only biases and norms have names.
+    // If names cover less than half the repeated elements, only biases and norms have names.
     if (2 * numel(graph_, blocks) < tree.trained_numel(0)) {
       std::vector<Block> repeated = repeated_blocks(graph_);
       if (2 * numel(graph_, blocks) < numel(graph_, repeated)) blocks = std::move(repeated);
@@ -169,7 +173,7 @@ class Partitioner {
       int first = std::numeric_limits<int>::max();
       int last = -1;
     };
-    std::vector<Span> spans(blocks.size());  // of nodes, by parameters that only one node reads
+    std::vector<Span> spans(blocks.size());  // node ranges, by parameters that only one node reads
     for (size_t b = 0; b < blocks.size(); ++b) {
       for (const int p : blocks[b].parameters) {
         if (readers_[at(p)].size() != 1) continue;
@@ -196,7 +200,7 @@ class Partitioner {
   }
 
   const Graph& graph_;
-  const PartitionOptions& options_;
+  const PlanOptions& options_;
   std::vector<std::vector<int>> readers_;
   std::vector<int> order_;  // trained parameters by first use
   std::vector<int> group_;  // by parameter; 0 is the root
@@ -227,7 +231,7 @@ std::vector<std::vector<int>> readers(const Graph& graph, bool forward_only) {
 
 namespace {
 
-// Returns, by node, whether it depends on parameters of the teacher, or of the student.
+// Returns, by node, whether it depends on the teacher's parameters, or on the student's.
 std::vector<bool> find_dependent(const Graph& graph, bool of_teacher) {
   std::vector<bool> values(graph.values.size()), nodes(graph.nodes.size());
   for (const Parameter& p : graph.parameters) {
@@ -244,8 +248,8 @@ std::vector<bool> find_dependent(const Graph& graph, bool of_teacher) {
   return nodes;
 }
 
-// Returns the graph of the teacher or the student: without the other one's nodes, and with the
-// other one's parameters marked as not trained.
+// Returns the teacher's or the student's graph: without the other one's nodes, and with the other
+// one's parameters marked as not trained.
 Graph keep_part(const Graph& graph, bool teacher) {
   Graph part = graph;
   const std::vector<bool> others = find_dependent(graph, !teacher),
@@ -261,12 +265,12 @@ Graph keep_part(const Graph& graph, bool teacher) {
 
 }  // namespace
 
-Result<Partition> partition(const Graph& graph, const PartitionOptions& options) {
+Result<Partition> partition(const Graph& graph, const PlanOptions& options) {
   const bool taught = std::ranges::any_of(graph.parameters, &Parameter::of_teacher);
   if (!taught) return Partitioner(graph, options).run();
   const Graph student = keep_part(graph, false), teacher = keep_part(graph, true);
   OFSDP_ASSIGN_OR_RETURN(Partition parts, Partitioner(student, options).run());
-  const PartitionOptions found{options.wrap, options.min_params, {}, {}};
+  const PlanOptions found{.wrap = options.wrap, .min_params = options.min_params};
   OFSDP_ASSIGN_OR_RETURN(Partition others, Partitioner(teacher, found).run());
   for (ParameterGroup& group : others.groups) {
     if (group.kind == Kind::kRoot) group.name = "teacher";
@@ -313,11 +317,6 @@ Graph mark_frozen(const Graph& graph, const PlanOptions& options) {
     if (fits && !carried && !nodes[i].empty()) p.trained = true;
   }
   return marked;
-}
-
-int64_t bucket_numel(const PlanOptions& options) {
-  const double bytes = options.bucket_mb * (1 << 20);
-  return static_cast<int64_t>(bytes / static_cast<double>(dtype_size(options.param_dtype)));
 }
 
 UnitPlan plan_unit(const Plan& plan, const Unit& unit) {
@@ -404,22 +403,20 @@ Span Plan::represented(const Unit& unit, int rank) const {
 }
 
 Result<Plan> make_plan(const Graph& graph, const PlanOptions& options) {
-  OFSDP_ASSIGN_OR_RETURN(
-      Partition parts,
-      partition(mark_frozen(graph, options), {options.wrap, options.min_params, options.wrap_layers,
-                                              options.ignore, bucket_numel(options)}));
+  OFSDP_ASSIGN_OR_RETURN(Partition parts, partition(mark_frozen(graph, options), options));
+  const int64_t shard_size = options.shard_size.value_or(options.world);
   Plan plan{
       .strategy = options.strategy,
       .world = options.world,
-      .shard_size = is_hybrid(options.strategy) && options.shard_size > 0 ? options.shard_size
-                                                                          : options.world,
+      .shard_size = is_hybrid(options.strategy) ? static_cast<int>(shard_size) : options.world,
       .param_dtype = options.param_dtype,
       .reduce_dtype = options.reduce_dtype,
-      .rest_dtype = options.offload == CpuOffload::kNone ? DType::kFloat32 : options.param_dtype,
+      .rest_dtype =
+          options.cpu_offload == CpuOffload::kNone ? DType::kFloat32 : options.param_dtype,
       .across_ranks = options.across_ranks,
       .wide_slots = options.wide_slots,
       .updates_round = options.updates_round,
-      .offload = options.offload,
+      .offload = options.cpu_offload,
       .alignment = options.alignment,
       .common_ranks = options.common_ranks,
       .units = {},

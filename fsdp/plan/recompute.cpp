@@ -1,22 +1,12 @@
-#include "fsdp/plan/recompute.h"
-
 #include <algorithm>
 #include <map>
 #include <set>
 
+#include "fsdp/plan/plan.h"
 #include "importer/graph/graph.h"
 
 namespace ofsdp::fsdp {
 namespace {
-
-bool is_expensive(const Node& node) {
-  static const std::set<std::string> kStandard{
-      "MatMul", "Gemm", "Conv", "ConvTranspose", "Attention", "Einsum", "LSTM", "GRU", "RNN"};
-  static const std::set<std::string> kMicrosoft{"FusedMatMul", "Attention", "MultiHeadAttention"};
-  const std::string& domain = node.op->domain;
-  return domain.empty() ? kStandard.contains(node.op->name)
-                        : domain == "com.microsoft" && kMicrosoft.contains(node.op->name);
-}
 
 class Recomputation {
  public:
@@ -51,7 +41,7 @@ class Recomputation {
     }
   }
 
-  // Marks the values that are read outside of their segment and backward.
+  // Marks the values that are read outside their segment and backward.
   void find_saved() {
     for (int n = 0; n < forward_; ++n) {
       for (ValueId id : source_.nodes[static_cast<size_t>(n)].inputs) {
@@ -60,7 +50,7 @@ class Recomputation {
         if (!inside) saved_[static_cast<size_t>(id)] = true;
       }
     }
-    for (const LossTerm& term : source_.terms()) saved_[static_cast<size_t>(term.value)] = true;
+    for (const LossTerm& term : source_.terms) saved_[static_cast<size_t>(term.value)] = true;
     for (const Carried& c : source_.carried) saved_[static_cast<size_t>(c.next)] = true;
   }
 
@@ -74,8 +64,7 @@ class Recomputation {
     if (joins_rows(op) || runs_without_rows(op)) return false;
     const SegmentRecompute how = choice_[static_cast<size_t>(segment(maker))];
     if (how == SegmentRecompute::kNone) return false;
-    return how == SegmentRecompute::kAll ||
-           !is_expensive(source_.nodes[static_cast<size_t>(maker)]);
+    return how == SegmentRecompute::kAll || !op.costly;
   }
 
   Node redirected(size_t n) {
@@ -87,7 +76,7 @@ class Recomputation {
     return node;
   }
 
-  // Returns the value that backward must read: the same one, or the output of a clone.
+  // Returns the value that backward must read: the same one, or a clone's output.
   ValueId recomputed(ValueId id) {
     if (!is_cloned(id)) return id;
     const auto n = static_cast<size_t>(uses_.maker(id));
@@ -106,7 +95,7 @@ class Recomputation {
     return cloned_values_.at(id);
   }
 
-  // Puts the clones of a segment, in their order, before the first backward node that reads one.
+  // Puts a segment's clones, in order, before the first backward node that reads one.
   void place(const std::vector<Node>& backward) {
     for (const Node& node : backward) {
       for (ValueId id : node.inputs) {
@@ -132,7 +121,7 @@ class Recomputation {
   std::vector<bool> saved_ = std::vector<bool>(source_.values.size(), false);  // per value
   Graph graph_;
   std::map<ValueId, ValueId> cloned_values_;
-  std::map<ValueId, int> made_by_;           // value of a clone -> segment
+  std::map<ValueId, int> made_by_;           // a clone's value -> segment
   std::vector<std::map<int, Node>> clones_;  // per segment: by node
 };
 

@@ -1,9 +1,9 @@
-// Repeated stretches of forward nodes. A node is a letter (operator, attributes, shapes of outputs
-// and parameters) and the forward is a word, since exporters write layers one after the other.
+// Repeated stretches of forward nodes. A node is a letter (operator, attributes, output and
+// parameter shapes) and the forward is a word, since exporters write layers one after the other.
 // Blocks are the tandem repeat in this word with the most parameters: for every period p one pass
-// counts the runs in which letter i equals letter i + p, so n nodes cost n^2 / 2 comparisons of
-// integers. The wiring inside every copy must be equal, and the cut between copies is moved to the
-// place that the fewest values cross.
+// counts the runs in which letter i equals letter i + p, so n nodes cost n^2 / 2 integer
+// comparisons. The wiring inside every copy must be equal, and the cut between copies is moved to
+// the place that the fewest values cross.
 #include <algorithm>
 #include <map>
 #include <set>
@@ -15,8 +15,8 @@ namespace ofsdp::fsdp {
 namespace {
 
 struct Repeat {
-  int begin = 0;   // the first node of the first copy
-  int period = 0;  // nodes of a copy
+  int begin = 0;   // the first node in the first copy
+  int period = 0;  // nodes in a copy
   int copies = 0;
   int slack = 0;  // nodes by which `begin` may move on
   int64_t numel = 0;
@@ -90,7 +90,7 @@ class RepeatFinder {
     return found;
   }
 
-  // Adds the repeat of nodes [begin, begin + length) if it is worth it.
+  // Adds the repeat over nodes [begin, begin + length) if it is worth it.
   void consider(std::vector<Repeat>& found, int begin, int period, int length) const {
     const int copies = length / period;
     const Repeat repeat{begin, period, copies, length % period,

@@ -2,9 +2,9 @@
 //
 // The trained parameters lie one after another in a flat float32 array, each at a multiple of
 // PlanOptions::alignment elements. The end is padded so that every rank's shard is one span of
-// padded_numel / world elements, also a multiple of the alignment: elements [rank * shard,
-// (rank + 1) * shard). Gaps hold zeros, in gradients too, so norms may run over them. The layout
-// depends only on the parameters and the world size, not on the strategy.
+// padded_numel / world elements, also a multiple of the alignment: elements [rank * shard, (rank +
+// 1) * shard). Gaps hold zeros, in gradients too, so norms may run over them. The layout depends
+// only on the parameters and the world size, not on the strategy.
 //
 // Follows PyTorch FSDP's FlatParameter (VLDB 2023, section 3.2).
 #pragma once
@@ -20,8 +20,8 @@ namespace ofsdp::fsdp {
 
 inline constexpr int64_t kParamAlignment = 16;  // elements: 64 bytes, for vector kernels
 
-// Ranks at equal distances: ranks that share one copy of a unit (stride 1), or ranks that hold the
-// same shard of different copies (stride: ranks of a copy).
+// Ranks at equal distances: ranks that share a unit's copy (stride 1), or ranks that hold the same
+// shard in different copies (stride: ranks per copy).
 struct RankGroup {
   int first = 0;
   int count = 1;
@@ -35,7 +35,7 @@ struct RankGroup {
 struct UnitParam {
   int parameter = 0;  // index in Graph::parameters
   std::string name;
-  int64_t offset = 0;  // in elements from the start of the unit
+  int64_t offset = 0;  // in elements from the unit's start
   int64_t numel = 0;
 };
 
@@ -49,19 +49,19 @@ enum class Unshard : uint8_t { kNone, kConvert, kGather, kFetch };
 enum class Residency : uint8_t { kUpdate, kMicroBatch, kPass };
 
 // The ranks that add gradients for the elements that a rank owns: all ranks; the ranks that share
-// the copy of the unit; the ranks that hold the same shard of other copies.
+// the unit's copy; the ranks that hold the same shard in other copies.
 enum class SumOver : uint8_t { kWorld, kShards, kCopies };
 
 // How a strategy treats a unit.
 struct UnitPlan {
-  int shards = 1;  // ranks that divide the optimizer state; 1: each has all of it
+  int shards = 1;  // ranks that divide the optimizer state; 1: each has it whole
   int copies = 1;  // world / shards
   Unshard unshard = Unshard::kNone;
   bool common = false;  // shards are adjacent in memory that all the ranks map
   // Each rank has the whole unit in the compute dtype too, and updates write both.
   bool rounded = false;
   Residency residency = Residency::kMicroBatch;
-  DType gradient_dtype = DType::kFloat32;  // of a gradient that waits for the reduction
+  DType gradient_dtype = DType::kFloat32;  // while a gradient waits for the reduction
   bool shards_gradients = false;  // reduce to the shard after every micro-batch, not every update
   SumOver sum_over = SumOver::kShards;
   bool sums_copies = false;  // sum once more, over the copies
@@ -78,7 +78,7 @@ struct Unit {
   // take whole elements.
   std::vector<UnitParam> frozen;
   int64_t frozen_padded_numel = 0;
-  int nodes = 0;            // forward and backward nodes that read one of the parameters
+  int nodes = 0;            // forward and backward nodes that read any of the parameters
   bool replicated = false;  // whole on every rank with every strategy (--ignore)
   UnitPlan plan;
 };

@@ -1,5 +1,3 @@
-#include "importer/edit/adapted_source.h"
-
 #include <unistd.h>
 
 #include <algorithm>
@@ -7,13 +5,13 @@
 #include <cstdio>
 #include <cstring>
 
+#include "importer/edit/model_edits.h"
 #include "importer/file/tensor_file.h"
-#include "importer/onnx_import.h"
-#include "importer/passes/trained_set.h"
+#include "importer/normalize/onnx_import.h"
+#include "importer/passes/passes.h"
 #include "importer/write/model_copy.h"
 #include "importer/write/model_output.h"
-#include "importer/write/output_files.h"
-#include "kernels/base/reject.h"
+#include "kernels/base/status.h"
 #include "kernels/cpu/parallel.h"
 
 namespace ofsdp::importer {
@@ -22,7 +20,7 @@ namespace {
 constexpr int64_t kMergeChunk = int64_t{1} << 18;  // elements
 constexpr int64_t kMergeGrain = 1024;
 
-// Lays out A and B of all adapters for the adapter file; the name tells the format.
+// Lays out all adapters' A and B for the adapter file; the name tells the format.
 Result<TensorLayout> layout_of(const OnnxFile& file, const std::vector<Adapter>& adapters,
                                const std::string& path) {
   std::map<std::string, Shape> shapes;
@@ -77,7 +75,7 @@ class AdapterFile {
     OFSDP_FAULT_IF(std::rename(temporary_.c_str(), path.c_str()) != 0,
                    "{}: cannot be renamed from {}: {}", path, temporary_, std::strerror(errno));
     owner_ = false;
-    return sync_folder(folder_of(path));
+    return sync_folder(parent_folder(path));
   }
   void remove() {
     if (owner_) unlink(temporary_.c_str());
@@ -160,7 +158,7 @@ class AdaptedOutput final : public TrainedOutput {
   std::string path_;
   AdapterFile file_;
   std::optional<ModelOutput> model_;
-  std::map<std::string, size_t> index_;  // of the initializers of the base
+  std::map<std::string, size_t> index_;  // base initializers by name
 };
 
 class AdaptedSource final : public TrainingSource {

@@ -7,14 +7,14 @@
 #include "importer/edit/model_editor.h"
 #include "importer/edit/model_edits.h"
 #include "importer/file/tensor_file.h"
-#include "importer/normalize/module_scopes.h"
+#include "importer/normalize/onnx_import.h"
 #include "importer/proto/onnx_protos.h"
-#include "kernels/base/reject.h"
+#include "kernels/base/status.h"
 
 namespace ofsdp::importer {
 namespace {
 
-// The nodes of one adapter at one product.
+// One adapter's nodes at one product.
 
 // Changes `node`, the product, and collects nodes to insert before and after it.
 struct AdapterNodes {
@@ -28,12 +28,12 @@ class Builder {
   Builder(ModelEditor& editor, const onnx::NodeProto& product, const std::string& name)
       : editor_(editor), product_(product), name_(name) {}
 
-  // Returns the output of the new node.
+  // Returns the new node's output.
   std::string add(const std::string& op, const std::string& what,
                   const std::vector<std::string>& inputs) {
     onnx::NodeProto& node = nodes_.emplace_back();
     node.set_op_type(op);
-    // The name or metadata of a node tells the module.
+    // A node's name or metadata tells the module.
     node.set_name((product_.name().empty() ? name_ : product_.name()) + ".lora_" + what);
     *node.mutable_metadata_props() = product_.metadata_props();
     for (const std::string& input : inputs) node.add_input(input);
@@ -55,7 +55,7 @@ class Builder {
 
   std::string cast(const std::string& what, const std::string& value, DType to) {
     const std::string made = add("Cast", what, {value});
-    add_attribute(last(), "to", number_of_dtype(to));
+    add_attribute(last(), "to", onnx_number(to));
     return made;
   }
   std::string transposed(const std::string& what, const std::string& value) {
@@ -83,7 +83,7 @@ class Term {
         adapter_(adapter),
         dropout_(dropout) {}
 
-  // Returns the value alpha/rank * B A x, in the type of the product.
+  // Returns the value alpha/rank * B A x, in the product's type.
   std::string build() {
     const std::string x = operand();
     const std::string term = product_.convolution ? convolved(x) : multiplied(x);
@@ -115,9 +115,9 @@ class Term {
   }
 
   std::string multiplied(std::string x) {
-    const bool fused = node_.op_type() == "FusedMatMul";  // any number of axes
+    const bool fused = node_.op_type() == "FusedMatMul";  // any rank
     if (product_.other_transposed && !fused) x = builder_.transposed("turned", x);
-    // One of several products that share a weight may use it the other way round.
+    // If several products share a weight, one may use it the other way round.
     const bool turned = product_.in_by_out != adapter_.in_by_out;
     const std::string first = turned ? adapter_.b() : adapter_.a();
     const std::string second = turned ? adapter_.a() : adapter_.b();
@@ -190,7 +190,7 @@ bool all_digits(std::string_view text) {
   return !text.empty() && std::ranges::all_of(text, [](unsigned char c) { return isdigit(c); });
 }
 
-// Returns whether the exporter invented the name of a constant: onnx::MatMul_23, val_7, 137,
+// Returns whether the exporter invented a constant's name: onnx::MatMul_23, val_7, 137,
 // /up/Transpose_output_0.
 bool named_by_exporter(const std::string& name) {
   const std::string_view view = name;
@@ -231,7 +231,7 @@ Result<TensorFile> open_adapter_file(const std::string& path) {
   return ort ? open_ort_adapter(path) : open_safetensors(path);
 }
 
-// Returns PEFT's name of the module.
+// Returns PEFT's name for the module.
 std::string name_of_module(const std::string& weight, const onnx::NodeProto& product) {
   const std::string stem = stem_of(weight);
   if (!named_by_exporter(stem)) return stem;
@@ -239,7 +239,7 @@ std::string name_of_module(const std::string& weight, const onnx::NodeProto& pro
   return module.empty() ? stem : module;
 }
 
-// Tells whether all readers of a value are products with the adapter.
+// Tells whether all readers are products with the adapter.
 class Merging {
  public:
   Merging(const onnx::GraphProto& graph, const ProtoUses& uses,
@@ -308,7 +308,7 @@ class Adding {
     return names;
   }
 
-  // Each pattern must name the weight of a product.
+  // Each pattern must name a product's weight.
   Status choose() {
     std::set<std::string> weights, packed;
     for (const Product& p : products_) {
@@ -342,7 +342,7 @@ class Adding {
                     .in_by_out = p.in_by_out,
                     .scale = spec_.alpha / static_cast<double>(spec_.rank)};
     adapter.name = name_of_module(p.weight, before_.node(p.node));
-    if (!names_.insert(adapter.name).second) {  // two constants of one module
+    if (!names_.insert(adapter.name).second) {  // two constants in one module
       adapter.name = stem_of(p.weight);
       names_.insert(adapter.name);
     }
@@ -373,7 +373,7 @@ class Adding {
     }
   }
 
-  // A and B of a convolution have as many axes as the weight.
+  // A convolution's A and B have as many axes as the weight.
   Shape shape_of(const Adapter& adapter, bool is_a) const {
     std::vector<int64_t> axes{is_a ? adapter.rank : adapter.out, is_a ? adapter.in : adapter.rank};
     const int rank = convolutions_.at(adapter.weight);
@@ -464,8 +464,8 @@ class Adding {
   std::vector<Product> products_;
   std::set<std::string> chosen_;
   std::vector<Adapter> adapters_;
-  std::map<std::string, size_t> index_;      // of the adapter of a weight
-  std::map<std::string, int> convolutions_;  // axes of the weight of a convolution; 0: a matrix
+  std::map<std::string, size_t> index_;      // weight -> adapter
+  std::map<std::string, int> convolutions_;  // a convolution weight's axes; 0: a matrix
   std::set<std::string> names_;
 };
 

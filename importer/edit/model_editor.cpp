@@ -8,13 +8,13 @@
 #include <cstring>
 #include <map>
 
+#include "importer/file/onnx_file.h"
 #include "importer/file/tensor_file.h"
 #include "importer/file/tensor_record.h"
 #include "importer/file/wire.h"
 #include "importer/proto/onnx_protos.h"
-#include "importer/proto/opset.h"
-#include "kernels/base/format.h"
-#include "kernels/base/reject.h"
+#include "kernels/base/status.h"
+#include "kernels/base/text.h"
 
 namespace ofsdp::importer {
 namespace {
@@ -39,7 +39,7 @@ bool has_named(const List& list, const std::string& name) {
 onnx::TensorProto head_of(const Initializer& weight, const std::vector<DataFile>& data_files) {
   onnx::TensorProto tensor;
   tensor.set_name(weight.name);
-  tensor.set_data_type(number_of_dtype(weight.dtype));
+  tensor.set_data_type(onnx_number(weight.dtype));
   for (const int64_t axis : weight.shape.axes()) tensor.add_dims(axis);
   if (weight.file == 0) return tensor;
   tensor.set_data_location(onnx::TensorProto::EXTERNAL);
@@ -71,7 +71,7 @@ Result<OpenFile> in_memory(const std::string& bytes, const OpenFile& like) {
   return file;
 }
 
-// Finds the graph and the positions of weights in the bytes of a model.
+// Finds the graph and where weights lie in a model's bytes.
 Status find_places(const std::string& bytes, OnnxContents& contents) {
   std::map<std::string, int> index;
   for (size_t i = 0; i < contents.initializers.size(); ++i) {
@@ -164,7 +164,7 @@ void ModelEditor::declare(onnx::GraphProto& graph, const Initializer& weight) co
   *graph.add_input() = value_info(weight.name, {weight.dtype, weight.shape});
 }
 
-// Like OnnxFile::skeleton: keeps the values of small weights and declares others as inputs.
+// Like OnnxFile::skeleton: keeps small weights' values and declares others as inputs.
 std::string ModelEditor::skeleton() const {
   onnx::ModelProto model = model_;
   for (const Initializer& weight : weights_) {
@@ -174,7 +174,7 @@ std::string ModelEditor::skeleton() const {
   return model.SerializeAsString();
 }
 
-// Returns the model of the file without the values of weights.
+// Returns the file's model without weight values.
 onnx::ModelProto ModelEditor::whole() const {
   onnx::ModelProto model = model_;
   onnx::GraphProto& graph = *model.mutable_graph();
@@ -221,7 +221,7 @@ class Finder {
 
   std::vector<Product> find() const;
 
-  // Returns the initializer that a value comes from, of any type.
+  // Returns the initializer, in any type, that a value comes from.
   std::optional<Stored> stored(std::string value) const {
     Stored found;
     for (int depth = 0; depth < 8; ++depth) {
@@ -237,7 +237,7 @@ class Finder {
         if (found.dtype == DType::kUndefined) found.dtype = type_of(input_or_none(node, 1));
       } else if (node.op_type() == "Cast") {
         if (found.dtype == DType::kUndefined) {
-          found.dtype = dtype_of_number(int_attribute(node, "to", 0));
+          found.dtype = dtype_from_onnx_number(int_attribute(node, "to", 0));
         }
       } else if (node.op_type() != "Identity") {
         return {};
@@ -327,7 +327,7 @@ bool fused_gemm(const Finder& finder, const onnx::NodeProto& node, Product& p) {
   return p.join_factor != 0;
 }
 
-// The weight has the columns of q, k and v, which are separated after the sum with the bias.
+// The weight has columns for q, k and v, which are separated after the bias is added.
 bool packed_attention(const Finder& finder, const onnx::NodeProto& node, Product& p) {
   p.operand = 1;
   p.packed = true;
@@ -344,7 +344,7 @@ bool fused_mat_mul(const Finder& finder, const onnx::NodeProto& node, Product& p
   return finder.set_matrix(p, node, int_attribute(node, "transB", 0) != 0);
 }
 
-// The weight is out x in, in blocks of 4 or 8 bits.
+// The weight is out x in, in 4-bit or 8-bit blocks.
 bool mat_mul_n_bits(const Finder& finder, const onnx::NodeProto& node, Product& p) {
   p.operand = 1;
   p.weight = input_or_none(node, 1);

@@ -1,12 +1,12 @@
-// An ONNX file with another graph and other weights, trained and written like a file of its own.
-// Copies only the graph: weights are read from the edited file, and new ones have a ValueSource.
+// An ONNX file with another graph and other weights, trained and written like any file. Copies only
+// the graph: weights are read from the edited file, and new ones have a ValueSource.
 //
 //   editor = ModelEditor::make(file)     the graph, without weights among the inputs
 //   editor.graph(), add_weight(), ...    changes
-//   editor.finish()                      an OnnxFile; its `file()` is in memory
+//   editor.finish()                      an OnnxFile with `file()` in memory
 //
 // External data stay in their files. Drops a training_info, and inputs that only name weights if
-// the IR version of the file needs none.
+// the file's IR version needs none.
 //
 // The new file shares the old one. Errors: kInput if the model does not parse; kFault if memory for
 // the graph is lacking.
@@ -29,7 +29,7 @@
 
 namespace ofsdp::importer {
 
-// Maker and readers of each value of an ONNX graph, by node index. It is a snapshot: if nodes
+// Each value's maker and readers in an ONNX graph, by node index. It is a snapshot: if nodes
 // change, make it again.
 
 struct ProtoUse {
@@ -66,7 +66,7 @@ class ProtoUses {
     return found == readers_.end() ? kNone : found->second;
   }
   bool is_output(const std::string& value) const { return outputs_.contains(value); }
-  // Returns whether the body of a loop or branch reads the value.
+  // Returns whether a loop's or branch's body reads the value.
   bool in_body(const std::string& value) const { return inner_.contains(value); }
 
  private:
@@ -89,11 +89,11 @@ class ProtoUses {
 // Returns "node 'fc1' (Gemm)".
 std::string described(const onnx::NodeProto& node);
 
-// Values of new weights: drawn by PyTorch's rules from the seed, or zero. Each element is a
-// function of seed, name and index (Philox, kernels/core/philox.h), so all ranks draw the same,
-// whichever part they read.
+// New weights' values: drawn by PyTorch's rules from the seed, or zero. Each element depends on
+// seed, name and index (Philox, kernels/core/philox.h), so all ranks draw the same, whichever part
+// they read.
 
-// Uniform in (-1/sqrt(fan_in), 1/sqrt(fan_in)), like weight and bias of torch.nn.Linear:
+// Uniform in (-1/sqrt(fan_in), 1/sqrt(fan_in)), like torch.nn.Linear's weight and bias:
 // Kaiming-uniform with a = sqrt(5), as PEFT draws lora_A.
 class LinearDraw final : public ValueSource {
  public:
@@ -131,13 +131,13 @@ class ModelEditor {
   const OnnxFile& file() const { return *file_; }  // before the changes
   const std::string& path() const { return file_->path(); }
 
-  // Floating-point initializers of the file, and new ones.
+  // The file's floating-point initializers, and new ones.
   const std::vector<Initializer>& weights() const { return weights_; }
   const Initializer* weight(const std::string& name) const;  // null: none
 
   void add_weight(const std::string& name, DType dtype, Shape shape,
                   std::shared_ptr<const ValueSource> values);
-  // Adds a weight with the values of another.
+  // Adds a weight with another's values.
   void add_copy(const std::string& name, const Initializer& of);
   void replace_weight(const std::string& name, Shape shape,
                       std::shared_ptr<const ValueSource> values);
@@ -159,21 +159,21 @@ class ModelEditor {
   std::set<std::string> names_;
 };
 
-// The products of a graph with a weight of two axes (or of a 1x1 convolution). Adapters change
-// them, and a new head replaces one.
+// A graph's products with a weight that has two axes (or a 1x1 convolution). Adapters change them,
+// and a new head replaces one.
 //
 // kProducts in model_editor.cpp lists the operators, one row each. A weight may pass through
 // Transpose, Cast, Identity and DequantizeLinear. Other products are left out.
 
 struct Product {
   enum class Join : uint8_t {
-    kOutput,  // adds a term to the output of the node
-    kInput,   // adds it to one of the inputs, before an activation
+    kOutput,  // adds a term to the node's output
+    kInput,   // adds it to an input, before an activation
   };
   int node = 0;              // place in the graph
   int operand = 0;           // input with the weight
   int other = 0;             // input that it is multiplied with
-  std::string weight = {};   // name of the initializer
+  std::string weight = {};   // initializer name
   std::vector<int> path{};   // nodes between weight and product, from the product
   bool in_by_out = false;    // the weight is stored as in x out; else out x in
   bool dequantized = false;  // the weight is no floating-point tensor
@@ -181,17 +181,17 @@ struct Product {
   bool convolution = false;
   bool packed = false;  // several projections side by side: only their own names take an adapter
   int64_t in = 0, out = 0;
-  DType dtype = DType::kFloat32;  // of the values
-  double factor = 1;              // of the product
+  DType dtype = DType::kFloat32;  // the values' type
+  double factor = 1;              // the product's
   Join join = Join::kOutput;
-  int join_input = 0;      // kInput: index of the input, which may be absent
-  double join_factor = 1;  // kInput: factor of the node for that input
+  int join_input = 0;      // kInput: input index, which may be absent
+  double join_factor = 1;  // kInput: the node's factor for that input
 
   // Returns whether y = W x rather than y = x W.
   bool is_left() const { return operand < other && !convolution; }
 };
 
-// Returns the product of every node that has one, in the order of the graph.
+// Returns every node's product, if it has one, in graph order.
 std::vector<Product> find_products(const ModelEditor& editor, const onnx::GraphProto& graph,
                                    const ProtoUses& uses);
 

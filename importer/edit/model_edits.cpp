@@ -13,9 +13,8 @@
 #include <vector>
 
 #include "importer/edit/model_editor.h"
-#include "importer/normalize/module_scopes.h"
+#include "importer/normalize/onnx_import.h"
 #include "importer/proto/onnx_protos.h"
-#include "kernels/base/reject.h"
 #include "kernels/base/status.h"
 
 namespace ofsdp::importer {
@@ -24,12 +23,12 @@ namespace {
 // --replace-head N gives the last Gemm or MatMul before the prediction, with the bias, N outputs.
 // Weight and bias are drawn as torch.nn.Linear draws them, from the seed.
 //
-// Nodes after the head must not depend on the number of outputs. Activations, Softmax, casts,
-// Transpose, ArgMax and a loss do not; any other reader is an error that names it.
+// Nodes after the head must not depend on the output count. Activations, Softmax, casts, Transpose,
+// ArgMax and a loss do not; any other reader is an error that names it.
 //
 // Errors: kInput.
 
-// Elementwise operators, and operators over the axis of outputs of any length.
+// Elementwise operators, and operators over the output axis with any length.
 constexpr std::array kKeepsShape = {
     "Identity", "Cast",    "Dropout", "Softmax",   "LogSoftmax",  "Sigmoid",  "Tanh",
     "Relu",     "Neg",     "Exp",     "Log",       "Gelu",        "Elu",      "Clip",
@@ -67,7 +66,7 @@ class HeadReplacement {
   Result<std::string> prediction_of(const std::string& given) const {
     for (const auto& output : editor_.graph().output()) {
       const auto& type = output.type().tensor_type();
-      const bool fits = is_floating(dtype_of_number(type.elem_type())) &&
+      const bool fits = is_floating(dtype_from_onnx_number(type.elem_type())) &&
                         (!type.has_shape() || type.shape().dim_size() > 0);
       if (given.empty() ? fits : output.name() == given) return output.name();
     }
@@ -117,7 +116,7 @@ class HeadReplacement {
     }
   }
 
-  // An initializer that follows the head: numbers as many as its outputs, one after the other.
+  // An initializer that follows the head: as many numbers as outputs, one after the other.
   bool add_bias(const std::string& value, int reader) {
     std::string name = value;
     for (int maker; (maker = uses_.maker(name)) >= 0;) {
@@ -247,10 +246,10 @@ class HeadReplacement {
   const ProtoUses uses_;
   Product head_;
   std::set<std::string> biases_;
-  std::map<std::string, int> axes_;  // values that have the outputs of the head in that axis
+  std::map<std::string, int> axes_;  // values that have the head's outputs in that axis
   std::set<std::string> stale_;      // other values with changed shapes
   std::set<int> visited_;
-  std::vector<std::string> others_;  // readers of the shape
+  std::vector<std::string> others_;  // the shape's readers
 };
 
 // `prediction`: the graph output; empty: the first floating-point tensor.
@@ -259,12 +258,12 @@ Status replace_head(ModelEditor& editor, int64_t outputs, const std::string& pre
   return HeadReplacement(editor, outputs, seed).run(prediction);
 }
 
-// Merged copies: an older exporter made one initializer of several with equal values (zeros and
-// ones, the start of norms and biases), although several modules train their own.
+// Merged copies: an older exporter merged initializers with equal values (zeros and ones, where
+// norms and biases start), although several modules train their own.
 //
-// find_merged names those with equal elements that several modules of a repeated block read. untie
-// gives each reader a copy: NAME, NAME.1, ... in the order of the first node that uses the value. A
-// reader is a node that takes NAME, or an Identity of it.
+// find_merged names initializers with equal elements that several modules in a repeated block read.
+// untie gives each reader a copy: NAME, NAME.1, ... in the order in which nodes first use the
+// value. A reader is a node that takes NAME, or an Identity over it.
 //
 // Errors: kInput for a pattern without a match; kFault if the file cannot be read.
 
@@ -285,7 +284,7 @@ class Copies {
  public:
   explicit Copies(const onnx::GraphProto& graph) : graph_(graph), uses_(graph) {}
 
-  // Returns readers in the order of first uses.
+  // Returns readers in first-use order.
   std::vector<CopyReader> readers(const std::string& name) const {
     std::vector<CopyReader> list;
     for (const ProtoUse& use : uses_.readers(name)) {
@@ -333,8 +332,8 @@ bool has_number(const std::string& module) {
   return false;
 }
 
-// Returns whether several modules read it, at least two of them in a numbered list of blocks. If
-// modules are unknown: whether nodes of the same operator read it.
+// Returns whether several modules read it, at least two in a numbered block list. If modules are
+// unknown: whether nodes with the same operator read it.
 bool of_repeated_block(const std::vector<CopyReader>& readers) {
   std::set<std::string> modules, operators;
   int numbered = 0;
@@ -389,8 +388,7 @@ Result<std::vector<MergedCopy>> find_merged(const OnnxFile& file) {
   return merged;
 }
 
-// `patterns`: names, globs, or "auto" for the result of find_merged. Returns whether anything
-// changed.
+// `patterns`: names, globs, or "auto" for find_merged's result. Returns whether anything changed.
 Result<bool> untie(ModelEditor& editor, const std::vector<std::string>& patterns) {
   std::set<std::string> chosen;
   for (const std::string& pattern : patterns) {
@@ -416,7 +414,7 @@ Result<bool> untie(ModelEditor& editor, const std::vector<std::string>& patterns
 
 using Json = nlohmann::json;
 
-// Returns the file to write: with its own copies and its new head.
+// Returns the file to write: with untied copies and the new head.
 Result<std::shared_ptr<const OnnxFile>> base_of(OnnxFile file, const ModelEdits& edits) {
   auto given = std::make_shared<const OnnxFile>(std::move(file));
   if (edits.untie.empty() && !edits.head) return given;

@@ -1,4 +1,4 @@
-// Changes of a model before training: untied copies, a new head, adapters.
+// Changes to a model before training: untied copies, a new head, adapters.
 //
 //   edits     order      `--output` writes
 //   untie     first      the edited file
@@ -16,24 +16,26 @@
 #include <vector>
 
 #include "importer/file/onnx_file.h"
+#include "importer/graph/graph.h"
+#include "importer/training_source.h"
 #include "kernels/base/status.h"
 
 namespace ofsdp::importer {
 
-// Adapters (LoRA): each product y = x W of a chosen weight becomes y + alpha/rank * ((x A^T) B^T)
+// Adapters (LoRA): each product y = x W with a chosen weight becomes y + alpha/rank * ((x A^T) B^T)
 // with two new weights, NAME.lora_A.weight [rank, in] and NAME.lora_B.weight [out, rank], in
-// float32 whatever the model computes in. For a convolution they also have axes of 1.
+// float32 whatever the model computes in. For a convolution they also have axes with size 1.
 //
 // PEFT's rule draws A, and B is 0, or an adapter file has both. Products that share a weight share
 // the adapter.
 //
-// Hu et al., "LoRA: low-rank adaptation of large language models", 2021; the names are those of
-// PEFT (https://github.com/huggingface/peft). Errors: kInput naming the flag.
+// Hu et al., "LoRA: low-rank adaptation of large language models", 2021; the names are PEFT's
+// (https://github.com/huggingface/peft). Errors: kInput naming the flag.
 
 class ModelEditor;
 
 struct AdapterSpec {
-  std::vector<std::string> patterns;  // of --lora
+  std::vector<std::string> patterns;  // from --lora
   int64_t rank = 8;
   double alpha = 16;
   double dropout = 0;
@@ -42,28 +44,28 @@ struct AdapterSpec {
 };
 
 struct Adapter {
-  std::string name{};    // NAME of the module
-  std::string weight{};  // name of the initializer
+  std::string name{};    // module NAME
+  std::string weight{};  // initializer name
   int64_t rank = 0, in = 0, out = 0;
   bool in_by_out = false;        // how the weight is stored
   double scale = 1;              // alpha / rank
-  std::string unmergeable = {};  // reason if the weight cannot take the product of B and A
+  std::string unmergeable = {};  // reason if B A cannot be added to the weight
   std::string a() const { return name + ".lora_A.weight"; }
   std::string b() const { return name + ".lora_B.weight"; }
 
-  // weights[i] += scale * (B A)[first + i], in the storage order of the weight.
+  // weights[i] += scale * (B A)[first + i], in the weight's storage order.
   void add_to(int64_t first, std::span<float> weights, std::span<const float> a_values,
               std::span<const float> b_values) const;
 };
 
-// Returns the name of a tensor in an adapter file.
+// Returns a tensor's name in an adapter file.
 std::string adapter_file_name(const std::string& tensor);
 
 Result<std::vector<Adapter>> add_adapters(ModelEditor& editor, const AdapterSpec& spec);
 
 struct ModelEdits {
   std::vector<std::string> untie;
-  std::optional<int64_t> head;  // outputs of the new head
+  std::optional<int64_t> head;  // the new head's outputs
   std::string prediction;       // the prediction with the head; empty: the first
   AdapterSpec adapters;         // no patterns: none
   uint64_t seed = 0;
@@ -87,5 +89,40 @@ Result<std::string> merged_copies_warning(const OnnxFile& file);
 // are none.
 std::string text_of(const ModelEdits& edits);
 Result<ModelEdits> edits_from(const std::string& text);
+
+// A TrainingSource for an edited model. With adapters, the trained model is two files: the model
+// with merged adapters, and the adapters alone.
+//
+//   --output FILE.onnx           W + alpha/rank * B A in the file's type; weights that --train
+//                                names
+//   --adapter FILE.safetensors   A and B in float32 under PEFT's names; FILE.onnx_adapter: the same
+//                                as ONNX Runtime's adapter file
+//
+// Every rank writes its elements in A and B to a temporary adapter file; rank 0 merges after all
+// have finished (`commit`). Errors: kInput naming --adapter if adapters cannot be merged.
+
+// `adapter`: the adapter file's path; empty: none. `rules` may name adapter weights as
+// NAME.lora_A.weight.
+Result<std::unique_ptr<TrainingSource>> open_edited_source(EditedModel model,
+                                                           const Operators& operators,
+                                                           TrainedRules rules,
+                                                           const std::string& adapter);
+
+// Adds an adapter's product, from the checkpoint or file, to elements `first` ... in a weight.
+// `read` returns all elements in A or B.
+using ReadTensor = std::function<Status(const std::string& name, std::span<float> dst)>;
+class AdapterMerge {
+ public:
+  static Result<AdapterMerge> make(const Adapter& adapter, const ReadTensor& read);
+  void add_to(int64_t first, std::span<float> weights) const;
+
+ private:
+  explicit AdapterMerge(const Adapter& adapter) : adapter_(adapter) {}
+  Adapter adapter_;
+  std::vector<float> a_, b_;
+};
+
+// Returns kInput if an adapter cannot be merged into the file that `flag` names.
+Status check_mergeable(const std::vector<Adapter>& adapters, const std::string& flag);
 
 }  // namespace ofsdp::importer

@@ -6,11 +6,11 @@
 #include <algorithm>
 #include <set>
 
+#include "importer/file/onnx_file.h"
 #include "importer/graph/graph.h"
 #include "importer/proto/onnx_protos.h"
-#include "importer/proto/opset.h"
-#include "kernels/base/reject.h"
-#include "kernels/core/standard_body.h"
+#include "kernels/base/status.h"
+#include "kernels/core/op_def.h"
 
 namespace ofsdp::importer {
 namespace {
@@ -18,7 +18,7 @@ namespace {
 constexpr int kIrVersion = 10;
 constexpr size_t kMaxModelSize = (size_t{1} << 31) - 1;
 
-// Unique names for the values of one graph.
+// Unique names for one graph's values.
 class ValueNames {
  public:
   ValueNames(const Graph& graph, const std::map<ValueId, std::string>& given)
@@ -256,7 +256,7 @@ class GraphBodyBuilder final : public BodyBuilder {
     return refs;
   }
 
-  // Replaces one of our operators within a body by its own body.
+  // Replaces an operator of ours within a body by the operator's body.
   std::vector<Ref> expand(const std::string& op, const std::vector<Ref>& inputs,
                           const Attributes& attributes, size_t num_outputs) {
     Node node{&graph_.registry->get(op), op, attributes, {}, {}};
@@ -312,7 +312,7 @@ Result<Graph> standard_body_graph(const Graph& graph, const Node& node) {
     if (node.outputs[i] == 0) continue;
     const Ref ref = builder.outputs()[i];
     OFSDP_CHECK(ref.id != 0, "{}: its body gives no output {}", graph.describe(node), i);
-    // Each output gets a node of its own, even if it is an input.
+    // Each output gets a separate node, even if it is an input.
     OFSDP_ASSIGN_OR_RETURN(const ValueId id,
                            editor.add1("Identity", format_text("y{}", i), {ref.id}));
     OFSDP_CHECK(made.value(id).desc.shape == outputs[i].shape, "{}: its body gives {}, not {}",
@@ -335,7 +335,7 @@ Status use_indices(Graph& graph, Node& node) {
   GraphEditor editor(graph);
   if (made.outputs[1] == 0) {
     made.outputs[1] = winners;
-    return editor.change_descs(node, std::move(made));  // int64 instead of the int32 of output 2
+    return editor.change_descs(node, std::move(made));  // int64 instead of output 2's int32
   }
   const ValueId indices = made.outputs[1];
   OFSDP_RETURN_IF_ERROR(editor.change(node, std::move(made)));
@@ -353,7 +353,7 @@ class StatisticsBuilder {
  public:
   StatisticsBuilder(Graph& graph, const Node& node) : graph_(graph), node_(node) {}
 
-  // Appends nodes that make x in `shape`, its mean and its variance over `axes`.
+  // Appends nodes that make x in `shape`, and mean and variance over `axes`.
   Status make(const Shape& shape, const std::vector<int64_t>& axes, bool inverse) {
     const ValueId x = add("Reshape", {node_.inputs[0], ints(shape.axes())});
     const ValueId over = ints(axes);
@@ -404,7 +404,7 @@ class StatisticsBuilder {
   int count_ = 0;
 };
 
-// Returns the first statistic among the outputs of the node; 0: none.
+// Returns the first statistic among the node's outputs; 0: none.
 size_t first_statistic(const Node& node) {
   const std::string op = node.op->full_name();
   const bool groups = op == "GroupNormalization" || op == "InstanceNormalization";

@@ -1,4 +1,4 @@
-// Graphs written as ONNX models of standard operators. Errors: kInput naming the node.
+// Graphs written as ONNX models with standard operators. Errors: kInput naming the node.
 #pragma once
 
 #include <map>
@@ -10,8 +10,8 @@
 namespace ofsdp::importer {
 
 // graph_model writes a specialized graph as an ONNX model for other programs: standard operators
-// stay, and each of our own becomes a function of the domain "ofsdp" with a body of standard
-// operators.
+// stay, and each operator of ours becomes a function in the domain "ofsdp" with standard operators
+// in the body.
 //
 // Parameters and constants become initializers; the loss weight is 1. Values get the names in
 // `names` before any other, so outputs have the wanted names.
@@ -22,15 +22,15 @@ Result<std::string> graph_model(const Graph& graph, const OnnxFile& file,
                                 const std::map<ValueId, std::string>& names);
 
 // with_standard_outputs removes outputs that only our variants of standard operators have, for
-// gradients: MaxPool its winners, which its Indices also give; BatchNormalization in training mode,
-// GroupNormalization and InstanceNormalization their statistics, which new nodes compute again.
+// gradients: MaxPool's winners, which Indices also give; the statistics that BatchNormalization in
+// training mode, GroupNormalization and InstanceNormalization give, which new nodes compute again.
 //
 // Errors: kInput naming the node.
 Result<Graph> with_standard_outputs(Graph graph);
 
-// standard_body_graph returns the body of one of our operators (kernels/core/standard_body.h) for
-// one node of a specialized graph, as a graph of standard operators. It has the present inputs of
-// the node, in order, and the outputs.
+// standard_body_graph returns an own operator's body (kernels/core/op_def.h) for one node in
+// a specialized graph, as a graph of standard operators. It has the node's present inputs, in
+// order, and the outputs.
 //
 // Errors: kInput naming the node if the operator has no body, or if the body cannot express it.
 Result<Graph> standard_body_graph(const Graph& graph, const Node& node);

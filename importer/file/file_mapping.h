@@ -1,11 +1,10 @@
-// The bytes of an open file that is not empty, mapped for one walk. Weights are read by pread
-// later.
+// An open, nonempty file, mapped for one walk. Weights are read by pread later.
 //
 // If a file is cut short under a mapping (a copy over it, a network file system), SIGBUS follows.
 // While a mapping lives, a handler replaces the lost bytes by zeros, and `was_cut` returns true.
 //
-// The mapping outlives the descriptor. Mappings must end in the reverse order of their creation.
-// Threads: one, because a signal handler belongs to the process. Errors: kInput naming the file.
+// The mapping outlives the descriptor. The last mapping must end first. Threads: one, because a
+// signal handler belongs to the process. Errors: kInput naming the file.
 #pragma once
 
 #include <signal.h>
@@ -18,7 +17,7 @@
 #include <span>
 
 #include "kernels/base/posix_file.h"
-#include "kernels/base/reject.h"
+#include "kernels/base/status.h"
 
 namespace ofsdp::importer {
 
@@ -55,7 +54,7 @@ class FileMapping {
     sigaction(SIGBUS, &action, &before_);
   }
 
-  // Maps zeros from the page of the fault to the end of the mapping.
+  // Maps zeros from the faulting page to the mapping's end.
   static void fill_in(int number, siginfo_t* info, void*) {
     constexpr uintptr_t kPage = 4096;
     const uintptr_t at = reinterpret_cast<uintptr_t>(info->si_addr) / kPage * kPage;

@@ -1,18 +1,18 @@
 // FlatBuffers: a bounds-checked reader in place, and a writer that puts tables before their bytes.
 //
 // Has only the parts that ONNX Runtime's checkpoints and adapter files need (ort_artifacts.h,
-// tensor_file.h): tables, vectors of tables, of int64 and of bytes, strings and numbers. The
-// library (libflatbuffers) cannot replace it: its writer holds a whole buffer in the memory of one
-// process, while ranks write their own elements in place. Its verifier only returns yes or no,
-// while our messages name the damaged byte; verification code for each table would be as long as
-// this reader.
+// tensor_file.h): tables, vectors (of tables, int64, bytes), strings and numbers. The library
+// (libflatbuffers) cannot replace it: the library's writer holds a whole buffer in one process's
+// memory, while ranks write their own elements in place. The verifier only returns yes or no, while
+// our messages name the damaged byte; verification code for each table would be as long as this
+// reader.
 //
-// A FlatTable is a view. It checks every offset before following it, so no byte of a hostile file
-// leads outside of the buffer. Absent fields have their default. Offsets are relative to the file.
+// A FlatTable is a view. It checks every offset before following it, so a hostile file leads
+// nowhere outside the buffer. Absent fields have their default. Offsets are relative to the file.
 // Follows https://flatbuffers.dev/internals.
 //
-// The bytes must outlive the tables. Errors: kInput with byte, expected and found, without the name
-// of the file.
+// The bytes must outlive the tables. Errors: kInput with byte, expected and found, without the
+// file's name.
 #pragma once
 
 #include <algorithm>
@@ -27,12 +27,11 @@
 #include <type_traits>
 #include <vector>
 
-#include "kernels/base/reject.h"
 #include "kernels/base/status.h"
 
 namespace ofsdp::importer {
 
-// The number of a field in a table; each schema has an enum for each table.
+// A field's number in a table; each schema has an enum for each table.
 struct FlatSlot {
   template <typename E>
   requires std::is_enum_v<E> FlatSlot(E slot)
@@ -43,7 +42,7 @@ struct FlatSlot {
 
 inline constexpr int64_t kMaxText = 4096;
 
-struct FlatBytes {  // of a vector
+struct FlatBytes {  // in a vector
   int64_t offset = 0;
   int64_t count = 0;
 };
@@ -155,7 +154,7 @@ class FlatTable {
     return at_ + offset;
   }
 
-  // Returns the target of an offset; 0: absent.
+  // Returns where an offset leads; 0: absent.
   Result<int64_t> target(FlatSlot slot) const {
     OFSDP_ASSIGN_OR_RETURN(const int64_t from, place(slot, 4));
     return from == 0 ? 0 : from + load<uint32_t>(from);
@@ -174,13 +173,13 @@ class FlatTable {
   std::span<const std::byte> bytes_;
   int64_t at_ = 0;
   int64_t fields_ = 0;       // the vtable
-  int64_t fields_size_ = 0;  // bytes of the vtable
-  int64_t size_ = 0;         // bytes of the table
+  int64_t fields_size_ = 0;  // vtable bytes
+  int64_t size_ = 0;         // table bytes
 };
 
-// Builds a buffer from its root. `link` points a field of a table, or an element of a vector of
-// tables, to a later addition. Vectors of bytes are holes after the text: the caller writes each,
-// with the length in the four bytes before.
+// Builds a buffer from its root. `link` points a table's field, or an element in a vector of
+// tables, to a later addition. Byte vectors are holes after the text: the caller writes each, with
+// the length in the four bytes before.
 class FlatWriter {
  public:
   explicit FlatWriter(const std::string& identifier) : text_(4, '\0') { text_ += identifier; }
@@ -191,7 +190,7 @@ class FlatWriter {
     const int slots = fields.empty() ? 0 : fields.rbegin()->first.index + 1;
     std::vector<uint16_t> entries(static_cast<size_t>(slots) + 2, 0);
     entries[0] = static_cast<uint16_t>(2 * entries.size());
-    size_t size = 8;  // distance of the fields, and padding before the first
+    size_t size = 8;  // distance to the fields, and padding before the first
     for (const size_t bytes : {8, 4, 1}) {
       for (const auto& [slot, field] : fields) {
         if (field != bytes) continue;
@@ -214,7 +213,7 @@ class FlatWriter {
     return places;
   }
 
-  // Adds a vector of offsets. Returns the positions of the elements.
+  // Adds a vector of offsets and returns the elements' positions.
   std::vector<size_t> tables(size_t count) {
     align(4);
     last_ = add_length(count);
@@ -240,17 +239,17 @@ class FlatWriter {
 
   void link(size_t place, size_t target) { set(place, static_cast<uint32_t>(target - place)); }
 
-  void link_to_last(size_t place) { link(place, last_); }  // latest table or vector of offsets
+  void link_to_last(size_t place) { link(place, last_); }  // latest table or offset vector
   template <typename T>
   void set(size_t place, T value) {
     std::memcpy(text_.data() + place, &value, sizeof(T));
   }
   void root() { link(0, last_); }
 
-  // Adds a vector of `bytes` bytes.
+  // Adds a vector that holds `bytes` bytes.
   void hole(size_t place, int64_t bytes) { holes_.push_back({place, bytes}); }
 
-  // Returns the text; `holes` gets the offset of each hole in the file, in order.
+  // Returns the text; `holes` gets each hole's offset in the file, in order.
   std::string finish(std::vector<int64_t>& holes) {
     constexpr int64_t kAlignment = 16;
     auto at = static_cast<int64_t>(text_.size());
@@ -278,7 +277,7 @@ class FlatWriter {
     text_.append(static_cast<const char*>(data), bytes);
   }
 
-  // Adds the length of a vector. Returns the position.
+  // Adds a vector's length and returns the position.
   size_t add_length(size_t count) {
     const size_t at = text_.size();
     const auto length = static_cast<uint32_t>(count);

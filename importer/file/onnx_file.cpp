@@ -4,12 +4,11 @@
 #include <cmath>
 #include <set>
 
-#include "importer/file/element_codec.h"
 #include "importer/file/file_mapping.h"
 #include "importer/file/tensor_record.h"
 #include "importer/file/wire.h"
 #include "kernels/base/hash.h"
-#include "kernels/base/reject.h"
+#include "kernels/base/status.h"
 
 namespace ofsdp::importer {
 namespace {
@@ -146,7 +145,7 @@ Result<std::vector<int64_t>> OnnxFile::zero_points(const std::string& name, int 
 
 namespace {
 
-// Returns the scale of a bias: the product of the scales that its layer multiplies.
+// Returns a bias's scale: the product of the scales that the layer multiplies.
 std::vector<float> product_of(const std::vector<float>& a, const std::vector<float>& b) {
   std::vector<float> product(std::max(a.size(), b.size()));
   for (size_t i = 0; i < product.size(); ++i) {
@@ -228,7 +227,7 @@ Status OnnxFile::read_quantized(const OpenFile& file, const Initializer& weight,
                                 std::span<float> dst) const {
   std::vector<int64_t> integers(std::min(dst.size(), kChunkElements));
   const bool list = weight.encoding == Initializer::Encoding::kList;
-  if (list) integers.resize(dst.size());  // each call reads all of it
+  if (list) integers.resize(dst.size());  // each call reads the whole list
   while (!dst.empty()) {
     const auto part = dst.first(std::min(dst.size(), integers.size()));
     const auto whole = std::span(integers).first(part.size());
@@ -276,7 +275,7 @@ class SkeletonHash {
     walk(std::as_bytes(std::span(file_.skeleton())), model_field::kGraph);
     for (const Initializer& weight : file_.initializers()) {
       add(weight.name);
-      add(format_text("{} {}", number_of_dtype(weight.dtype), weight.shape.text()));
+      add(format_text("{} {}", onnx_number(weight.dtype), weight.shape.text()));
     }
     return format_text("{:016x}", hash_.value());
   }
@@ -284,18 +283,18 @@ class SkeletonHash {
  private:
   void add(std::string_view text) { hash_.add(text).add(uint64_t{0xff}); }  // 0xff ends a text
 
-  // Hashes every field but those of `inside`, into which it goes. The importer has read these bytes
-  // before, so they are whole; a broken rest is left out.
+  // Hashes every field, message fields recursively. The importer has read these bytes before, so
+  // they are whole; a broken rest is left out.
   void walk(std::span<const std::byte> message, uint32_t inside) {
     for (WireReader reader(message); !reader.done();) {
       const Result<WireField> field = reader.next();
       if (!field.ok()) return;
-      // How it is trained is no part of what it is.
+      // Training does not change the model's identity.
       if (field->number == model_field::kTrainingInfo && inside == model_field::kGraph) continue;
       if (field->number == inside && inside == model_field::kGraph) {
         walk(field->bytes, graph_field::kInitializer);
       } else if (field->number == inside && is_weight(field->bytes)) {
-        continue;  // its name, type and shape follow
+        continue;  // name, type and shape follow
       } else {
         add(format_text("{}", field->number));
         add(as_text(field->bytes));

@@ -1,7 +1,7 @@
-// An .onnx file opened for training. `open` reads only the skeleton; ranks read weights later, so
-// no rank reads more than its shards.
+// An .onnx file opened for training. `open` reads only the skeleton; each rank later reads the
+// weights in its shards.
 //
-// The file and its data files stay open, so replacing them by name (writing the trained file to the
+// The file and the data files stay open, so replacing them by name (writing the trained file to the
 // same path) changes nothing here. If one is cut short in place, `read` fails.
 //
 // Const members are thread-safe. Errors: kInput from `open` (one line: path, tensor, expected and
@@ -21,33 +21,36 @@
 #include "kernels/base/posix_file.h"
 #include "kernels/base/status.h"
 #include "kernels/core/dtype.h"
-#include "kernels/core/scale_map.h"
-#include "kernels/core/shape.h"
+#include "kernels/core/quantization.h"
 #include "kernels/core/tensor.h"
 
 namespace ofsdp::importer {
 
-// A weight of an ONNX file and the position of its elements, so a rank reads or writes only the
-// bytes of its own shard. Weights are floating-point tensors, and integers with a Quantization.
+// The ONNX library's newest opset. A model is converted to it before it becomes a Graph.
+inline constexpr int kOpset = 28;
+inline constexpr const char* kMicrosoft = "com.microsoft";  // ONNX Runtime's own operators
+
+// A weight in an ONNX file and where the elements are, so a rank reads or writes only its own
+// shard. Weights are floating-point tensors, and integers with a Quantization.
 //
 //   kDense    element i at offset + i * dtype_size       raw_data, packed float_data, external data
 //   kStrided  element i at offset + i * stride           unpacked float_data: a tag before each
-//   kList     offset and bytes of the whole TensorProto; elements have no fixed position (16-bit
+//   kList     the whole TensorProto's offset and bytes; elements have no fixed position (16-bit
 //             floats as varints in int32_data, data in several pieces), so reading walks over it; a
 //             trained file gets raw_data instead
 //
-// If `own_type` is set, nodes read the raw data of the file (weights of few bits, with their scales
-// and zero points); such an initializer is dense.
+// If `own_type` is set, nodes read the raw data in the file (weights in few bits, with scales and
+// zero points); such an initializer is dense.
 //
-// An initializer of an edited model (importer/edit/model_editor.h) may have `values` that replace
+// An initializer in an edited model (importer/edit/model_editor.h) may have `values` that replace
 // the bytes; a file written from it gets raw_data.
 
-// How integers of a quantized weight become values: (q - zero_point) * scale. Names are those of
-// initializers; `onnx_type` is the TensorProto.DataType of the integers.
+// How a quantized weight's integers become values: (q - zero_point) * scale. Names are
+// initializers; `onnx_type` is the integers' TensorProto.DataType.
 struct Quantization {
   std::string scale;
   std::string zero_point;  // empty: 0
-  // A bias may have no scale of its own in the file, or one that is the product of these two.
+  // A bias may have no scale in the file, or the product of these two.
   std::vector<std::string> factors = {};
   int64_t axis = 1;
   int64_t block_size = 0;
@@ -64,12 +67,12 @@ struct Quantization {
   int64_t greatest() const;
 };
 
-// Values that are no bytes of the model file.
+// Values from outside the model file.
 class ValueSource {
  public:
   virtual ~ValueSource() = default;
   virtual Status read(int64_t first_element, std::span<float> dst) const = 0;
-  // Reads bytes of an initializer in its own type. REQUIRES: has_raw.
+  // Reads an initializer's bytes in the stored type. REQUIRES: has_raw.
   virtual bool has_raw() const { return false; }
   virtual Status read_raw(int64_t first_byte, std::span<std::byte> dst) const;
 };
@@ -89,9 +92,9 @@ struct Initializer {
   int bits = 0;
   bool own_type = false;
   std::shared_ptr<const Quantization> quantization = nullptr;  // integers that are a weight
-  std::shared_ptr<const ValueSource> values = {};              // replace the bytes of the file
+  std::shared_ptr<const ValueSource> values = {};              // replace the file's bytes
 
-  int64_t raw_bytes() const {  // of the raw data
+  int64_t raw_bytes() const {  // raw data
     const int64_t numel = shape.numel();
     return bits == 4 ? (numel + 1) / 2 : numel * static_cast<int64_t>(dtype_size(dtype));
   }
@@ -101,41 +104,41 @@ struct Initializer {
   }
 };
 
-// One walk over the bytes of an .onnx file collects everything except its weights:
+// One walk over an .onnx file's bytes collects everything except weights:
 //
-//   skeleton           the ModelProto without the bytes of floating-point initializers of the main
-//                      graph. Each becomes a graph input of its static type after the others,
-//                      unless an input has its name already. Initializers of at most kSmallNumel
+//   skeleton           the ModelProto without the bytes of floating-point initializers in the main
+//                      graph. Each becomes a graph input with the static type after the others,
+//                      unless an input has the name already. Initializers with at most kSmallNumel
 //                      elements stay: converters and shape inference read Dropout's ratio, Clip's
-//                      bounds, Resize's scales. Initializers of other types stay too; external
+//                      bounds, Resize's scales. Other types stay too; external
 //                      ones get raw_data. Everything else stays byte for byte, in order.
-//   initializers       every floating-point initializer, small ones too, in the order of the file;
-//                      and integers of any size that are a weight (quantized_uses), which become
-//                      inputs of type float, or of their own type if nodes read their bytes
-//   constants          other initializers of integers, and values of Constant nodes: scales and
+//   initializers       every floating-point initializer, small ones too, in file order;
+//                      and integer weights (quantized_uses) with any size, which become
+//                      float inputs, or keep their type if nodes read their bytes
+//   constants          other integer initializers, and Constant nodes' values: scales and
 //                      zero points may be among them
-//   algorithm_tensors  initializers of training_info; a rank reads and writes only the optimizer
-//                      state of its own shards
+//   algorithm_tensors  training_info's initializers; a rank reads and writes only the
+//                      optimizer state for its shards
 //   places             initializers that a copy with other data files or encodings changes
 //
 // Errors: kInput, starting with the path.
 
 inline constexpr int64_t kSmallNumel = 16;
 
-struct FieldPlace {   // of a message, in the file
+struct FieldPlace {   // a message's field, in the file
   int64_t begin = 0;  // of its tag
   int64_t body = 0;
   int64_t end = 0;
 };
 
-// An initializer of an algorithm graph. Floating-point ones are read like those of the model; of
-// others (the count of updates) only scalars are useful.
+// An initializer in an algorithm graph. Floating-point ones are read like the model's; other types
+// (the update count) are useful only as scalars.
 struct AlgorithmTensor {
   int training_info = 0;  // index
   Initializer initializer;
   FieldPlace field;
   FieldPlace info;       // the TrainingInfoProto
-  FieldPlace algorithm;  // its graph
+  FieldPlace algorithm;  // the algorithm graph
 };
 
 struct DataFile {
@@ -145,8 +148,8 @@ struct DataFile {
 
 struct TensorPlace {
   FieldPlace field;
-  int data_file = -1;    // external: index of the data file
-  int initializer = -1;  // kList: index of the initializer
+  int data_file = -1;    // external: data file index
+  int initializer = -1;  // kList: initializer index
 };
 
 struct OnnxContents {
@@ -156,39 +159,38 @@ struct OnnxContents {
   std::vector<DataFile> data_files;
   FieldPlace graph;
   std::vector<TensorPlace> places;
-  std::vector<AlgorithmTensor> algorithm_tensors;  // of the training_info, in the order of the file
+  std::vector<AlgorithmTensor> algorithm_tensors;  // from training_info, in file order
 };
 
-// `bytes`: the whole file at `path`. External data are in the folder of `path`.
+// `bytes`: the whole file at `path`. External data are in the same folder.
 Result<OnnxContents> walk_onnx(const std::string& path, std::span<const std::byte> bytes);
 
-// Finds the integer initializers of a graph that are weights, because only nodes that dequantize
-// them read them, all in the same way:
+// Finds a graph's integer weights: initializers that only dequantizing nodes read, all in the same
+// way:
 //
 //   DequantizeLinear                      of ONNX or com.microsoft; int32 is a bias
-//   QLinearConv, QLinearMatMul, QGemm,    weights, and biases in int32 with the product of two
+//   QLinearConv, QLinearMatMul, QGemm,    weights, and int32 biases with the product of two
 //   QLinearAdd, QLinearMul                scales
 //   MatMulInteger, ConvInteger            weights, with the scale that the Mul after them applies
 //   MatMulIntegerToFloat, DynamicQuantizeMatMul
 //
-// Also finds operands of operators that compute with integers directly: MatMulNBits,
-// GatherBlockQuantized.
+// Also finds operands that operators compute with as integers: MatMulNBits, GatherBlockQuantized.
 //
-// Works on the bytes of a GraphProto, before parsing. Errors: kInput for a truncated graph.
+// Works on a GraphProto's bytes, before parsing. Errors: kInput for a truncated graph.
 
 struct QuantizedUses {
   // By initializer, with names, axis and blocks set.
   std::map<std::string, Quantization> weights;
-  // Initializers of any type that only operators on weights of few bits read.
+  // Initializers, in any type, that only operators on few-bit weights read.
   std::set<std::string> own_type;
-  std::vector<WireField> constants;  // NodeProtos of Constant nodes
+  std::vector<WireField> constants;  // NodeProtos
 };
 
-// `integers`: names and TensorProto.DataType of the integer initializers of the graph.
+// `integers`: TensorProto.DataType of the graph's integer initializers, by name.
 Result<QuantizedUses> quantized_uses(const WireField& graph,
                                      const std::map<std::string, int>& integers);
 
-// Values that replace the values of a file.
+// Values that replace a file's values.
 class InitialSource {
  public:
   virtual ~InitialSource() = default;
@@ -196,16 +198,15 @@ class InitialSource {
   virtual Status read(const Initializer& initializer, int64_t first_element,
                       std::span<float> dst) = 0;
 };
-std::string initial_key(const Initializer& initializer);  // identifies an initializer of the file
+std::string initial_key(const Initializer& initializer);  // identifies an initializer in the file
 
-using NamedScales =
-    std::map<std::string, std::vector<float>>;  // scales by the names of their initializers
+using NamedScales = std::map<std::string, std::vector<float>>;  // scales by initializer name
 
 class OnnxFile {
  public:
   static Result<OnnxFile> open(const std::string& path);
-  // Returns a model without weights that is in no file: the update of a training_info. Messages
-  // name `path`.
+  // Returns a model without weights that is in no file: a training_info's update. Messages name
+  // `path`.
   static OnnxFile of_model(const std::string& path, std::string model);
   // Returns a model assembled elsewhere; `file` has the bytes except for the weights.
   static OnnxFile of_parts(OpenFile file, OnnxContents contents);
@@ -215,31 +216,31 @@ class OnnxFile {
   const std::vector<Initializer>& initializers() const { return contents_.initializers; }
 
   // Reads elements first_element .. first_element + dst.size() - 1 in row-major order as float32,
-  // dequantized if the weight is quantized. REQUIRES: they are inside of the shape.
+  // dequantized if the weight is quantized. REQUIRES: they are inside the shape.
   Status read(const Initializer& initializer, int64_t first_element, std::span<float> dst) const;
 
-  // Reads raw bytes of an initializer. REQUIRES: has_raw, which depends on the encoding; the bytes
+  // Reads an initializer's raw bytes. REQUIRES: has_raw, which depends on the encoding; the bytes
   // are inside.
   bool has_raw(const Initializer& initializer) const;
   Status read_raw(const Initializer& initializer, int64_t first_byte,
                   std::span<std::byte> dst) const;
 
-  // --- constants of quantization ---
-  // Returns an initializer of the main graph that is no quantized weight, or the value of a
-  // Constant node; null: there is none.
+  // --- quantization constants ---
+  // Returns a main-graph initializer that is no quantized weight, or
+  // a Constant node's value; null: there is none.
   const Initializer* find_constant(const std::string& name) const;
   Result<std::vector<int64_t>> integers(const Initializer& constant) const;
-  // Return scales above 0, and zero points of a TensorProto.DataType. Errors: kInput, expected and
+  // Return scales above 0, and zero points in a TensorProto.DataType. Errors: kInput, expected and
   // found.
   Result<std::vector<float>> scales(const std::string& name) const;
   Result<std::vector<int64_t>> zero_points(const std::string& name, int onnx_type,
                                            size_t count) const;
-  // Returns the product of the factors of a bias, with scales from `changed` instead of the file's.
+  // Multiplies a bias's factors, with scales from `changed` instead of the file's.
   Result<std::vector<float>> factor_product(const Quantization& q,
                                             const NamedScales& changed) const;
 
-  // Returns, by index, the scales of quantized weights that `changed` alters; for an int32 bias the
-  // product of the factors.
+  // Returns, by weight index, the scales that `changed` alters; for an int32 bias the factors'
+  // product.
   Result<std::map<int, std::vector<float>>> rescaled(const NamedScales& changed) const;
 
   // Lets `read` ask `source` first. From then on only one thread may read.
@@ -252,7 +253,7 @@ class OnnxFile {
   const OpenFile& file() const { return file_; }
   const OnnxContents& contents() const { return contents_; }
 
-  // For a dialect that has the weights of its training model in another file.
+  // For a dialect with the training model's weights in another file.
   OnnxContents take_contents() { return std::move(contents_); }
   void put_contents(OnnxContents contents) { contents_ = std::move(contents); }
 
@@ -272,9 +273,9 @@ class OnnxFile {
   std::shared_ptr<InitialSource> initial_;
 };
 
-// Returns a hash of everything that a model computes apart from its weights: nodes, names, shapes,
-// opsets, constants that are no floats. The input file and all its trained copies have the same.
-// 64 bits of FNV-1a as 16 hexadecimal digits: it tells files apart by accident, not by malice.
+// Hashes everything in a model except weights and training: nodes, names, shapes, opsets, constants
+// that are no floats. The input file and all trained copies have the same hash. 64-bit FNV-1a as 16
+// hexadecimal digits: it tells files apart by accident, not by malice.
 std::string graph_hash(const OnnxFile& file);
 
 }  // namespace ofsdp::importer

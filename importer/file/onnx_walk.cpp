@@ -4,12 +4,11 @@
 #include <set>
 #include <utility>
 
-#include "importer/file/element_codec.h"
 #include "importer/file/onnx_file.h"
 #include "importer/file/tensor_record.h"
 #include "importer/file/wire.h"
 #include "kernels/base/budgets.h"
-#include "kernels/base/reject.h"
+#include "kernels/base/status.h"
 
 namespace ofsdp::importer {
 namespace {
@@ -43,7 +42,7 @@ std::string input_declaration(const TensorRecord& tensor, bool own_type) {
 FieldPlace place_of(const WireField& field) { return {field.begin, field.body, field.end}; }
 
 // Walks over one TrainingInfoProto. The skeleton keeps its bytes except for the data of large
-// floating-point initializers of the algorithm graph. Refuses external data, which only the model's
+// floating-point initializers in the algorithm graph. Refuses external data, which only the model's
 // own weights may have.
 class TrainingWalker {
  public:
@@ -120,8 +119,8 @@ class Walker {
   }
 
  private:
-  // After the first complete field of a ModelProto, an error means a damaged model; before it, the
-  // file is something else.
+  // After a ModelProto's first complete field, an error means a damaged model; before it, the file
+  // is something else.
   Status walk_model() {
     WireField graph;
     bool has_version = false;
@@ -172,7 +171,7 @@ class Walker {
                        kMaxModelBytes, bytes);
   }
 
-  // Copies the fields of the model outside of the graph.
+  // Copies the model's fields outside the graph.
   Status copy_fields(int64_t begin, int64_t end) {
     const auto part = bytes_.subspan(static_cast<size_t>(begin), static_cast<size_t>(end - begin));
     for (WireReader reader(part, begin); !reader.done();) {
@@ -221,7 +220,7 @@ class Walker {
     return ok_status();
   }
 
-  // Returns the last varint of that field; 0: none before a broken field.
+  // Returns that field's last varint; 0: none before a broken field.
   static uint64_t int_of(const WireField& message, uint32_t number) {
     uint64_t value = 0;
     for (WireReader reader(message.bytes, message.body); !reader.done();) {
@@ -257,7 +256,7 @@ class Walker {
     contents_.constants.push_back(initializer_of(tensor, file, offset, bytes));
   }
 
-  // `tensor`: an integer weight or a constant of quantization, among others.
+  // `tensor`: an integer weight or a quantization constant, among others.
   static Initializer initializer_of(const TensorRecord& tensor, int file, int64_t offset,
                                     int64_t bytes) {
     const DType carrier = integer_carrier(static_cast<int>(tensor.onnx_type));
@@ -321,7 +320,7 @@ class Walker {
     return is_floating(tensor.dtype) || quantized_.contains(tensor.name) || own_type(tensor);
   }
 
-  // Other tensors of these names are read as floats, or are constants.
+  // Other tensors with these names are read as floats, or are constants.
   bool own_type(const TensorRecord& tensor) const {
     const bool integers = tensor.dtype == DType::kUInt8 || half_bytes(tensor.onnx_type);
     const bool known = integers || (is_floating(tensor.dtype) && tensor.dtype != DType::kFloat64);
@@ -348,7 +347,7 @@ class Walker {
     return ok_status();
   }
 
-  // Reads external tensors into the skeleton once all are known to fit: many may name one place of
+  // Reads external tensors into the skeleton once all are known to fit: many may name one place in
   // a sparse file.
   Status read_pending() {
     if (pending_.empty()) return ok_status();
@@ -414,7 +413,7 @@ class Walker {
   const std::string& path_;
   std::span<const std::byte> bytes_;
   OnnxContents contents_;
-  std::string graph_;  // of the skeleton, so far
+  std::string graph_;  // the skeleton's graph so far
   int training_infos_ = 0;
   std::string added_inputs_;  // appended to graph_
   std::set<std::string> inputs_;

@@ -2,16 +2,16 @@
 #include <set>
 #include <utility>
 
-#include "importer/file/element_codec.h"
 #include "importer/file/onnx_file.h"
+#include "importer/file/tensor_record.h"
 #include "importer/file/wire.h"
 #include "kernels/base/budgets.h"
-#include "kernels/base/reject.h"
+#include "kernels/base/status.h"
 
 namespace ofsdp::importer {
 namespace {
 
-// Field numbers of GraphProto, NodeProto and AttributeProto.
+// Field numbers in GraphProto, NodeProto and AttributeProto.
 enum : uint32_t {
   kInputOfNode = 1,
   kOutputOfNode = 2,
@@ -30,7 +30,7 @@ struct WireNode {
   std::string op, domain;
   std::vector<std::string> inputs, outputs;
   std::map<std::string, int64_t> attributes;
-  std::vector<std::string> inner_reads;  // of subgraphs
+  std::vector<std::string> inner_reads;  // by subgraphs
 
   std::string in(size_t i) const { return i < inputs.size() ? inputs[i] : ""; }
   int64_t attribute(const std::string& name, int64_t otherwise) const {
@@ -43,7 +43,7 @@ struct WireNode {
 
 Result<WireNode> parse_node(const WireField& node, int depth);
 
-// Collects names that the nodes of a subgraph read.
+// Collects names that a subgraph's nodes read.
 Status collect_reads(const WireField& graph, int depth, std::vector<std::string>& names) {
   OFSDP_REJECT_IF(depth > kMaxDepth, "expected subgraphs at most {} deep", kMaxDepth);
   for (WireReader reader(graph.bytes, graph.body); !reader.done();) {
@@ -85,7 +85,7 @@ Result<WireNode> parse_node(const WireField& proto, int depth) {
   return node;
 }
 
-// How a node dequantizes its input `input`.
+// How a node dequantizes input `input`.
 struct Use {
   size_t input;
   Quantization quantization;
@@ -179,8 +179,8 @@ class UseFinder {
     return found == makers_.end() ? nullptr : &nodes_[found->second];
   }
 
-  // Returns the scale of the weight: the Cast of the product meets it in a Mul, times the scale of
-  // the other operand.
+  // Returns the weight's scale: after a Cast, the product meets it in a Mul, times the other
+  // operand's scale.
   std::string scale_after(const WireNode& product) const {
     const WireNode* reader = product.outputs.empty() ? nullptr : only_reader(product.outputs[0]);
     if (reader == nullptr || !reader->is("Cast")) return "";
@@ -196,7 +196,7 @@ class UseFinder {
     return "";
   }
 
-  // Returns the scales of the two operands with a product to which the bias is added.
+  // Returns the scales of both operands with the product to which the bias is added.
   std::vector<std::string> factors_of(const WireNode& dequantize) const {
     const WireNode* layer =
         dequantize.outputs.empty() ? nullptr : only_reader(dequantize.outputs[0]);
@@ -232,8 +232,8 @@ class UseFinder {
 
 namespace {
 
-// Returns whether the input is a weight of few bits that the operator reads directly, or its scales
-// or zero points.
+// Returns whether the input is a few-bit weight that the operator reads directly, or its scales or
+// zero points.
 bool reads_own_type(const WireNode& node, size_t input) {
   if (node.is("MatMulNBits")) return input >= 1 && input <= 3;
   return node.is("GatherBlockQuantized") && (input == 0 || input == 2 || input == 3);

@@ -6,11 +6,11 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
-#include "importer/file/element_codec.h"
 #include "importer/file/file_mapping.h"
 #include "importer/file/flat_buffer.h"
+#include "importer/file/tensor_record.h"
 #include "importer/file/wire.h"
-#include "kernels/base/reject.h"
+#include "kernels/base/status.h"
 
 namespace ofsdp::importer {
 
@@ -50,7 +50,7 @@ namespace {
 
 using Json = nlohmann::json;
 
-constexpr int64_t kMaxHeader = int64_t{100} << 20;  // the limit of the format's own reader
+constexpr int64_t kMaxHeader = int64_t{100} << 20;  // the limit in the format's own reader
 
 struct TypeRow {
   const char* name;
@@ -147,9 +147,9 @@ namespace {
 
 constexpr const char* kIdentifier = "TORT";
 constexpr int32_t kFormatVersion = 1;
-constexpr int32_t kContentVersion = 1;  // of adapter and model; nobody reads them
+constexpr int32_t kContentVersion = 1;  // adapter and model versions; nobody reads them
 
-// The fields of each table; tensor_file.h lists them with their types.
+// Each table's fields; tensor_file.h lists them with types.
 enum class Root { kFormat, kAdapter, kModel, kParameters };
 enum class Field { kName, kDims, kType, kData };
 
@@ -158,7 +158,7 @@ Result<FileTensor> read_parameter(const FlatTable& table) {
   OFSDP_ASSIGN_OR_RETURN(tensor.name, table.text(Field::kName));
   const std::string subject = "tensor '" + printable(tensor.name) + "'";
   OFSDP_ASSIGN_OR_RETURN(const auto type, table.number<int32_t>(Field::kType, 0));
-  tensor.dtype = dtype_of_number(type);
+  tensor.dtype = dtype_from_onnx_number(type);
   OFSDP_REJECT_IF(tensor.dtype == DType::kUndefined, "{}: ONNX type {} is not supported", subject,
                   type);
   tensor.type = dtype_name(tensor.dtype);
@@ -232,7 +232,7 @@ Result<TensorLayout> lay_out_ort_adapter(std::vector<Initializer> tensors) {
     writer.link_to_last(elements[i]);
     writer.link(fields[Field::kName], writer.text(tensor.name));
     writer.link(fields[Field::kDims], writer.integers(tensor.shape.axes()));
-    writer.set(fields[Field::kType], static_cast<int32_t>(number_of_dtype(tensor.dtype)));
+    writer.set(fields[Field::kType], static_cast<int32_t>(onnx_number(tensor.dtype)));
     writer.hole(fields[Field::kData], tensor.bytes);
   }
   TensorLayout layout;

@@ -1,4 +1,4 @@
-// TensorFile: an open file of named, dense tensors, in safetensors or ONNX Runtime's adapter
+// TensorFile: an open file with named, dense tensors, in safetensors or ONNX Runtime's adapter
 // format. TensorLayout: such tensors in a file that ranks write together, and the bytes around
 // them. Const members are thread-safe. Errors: kFault (disk).
 #pragma once
@@ -14,14 +14,14 @@
 #include <vector>
 
 #include "importer/file/onnx_file.h"
-#include "kernels/base/escaped.h"
 #include "kernels/base/posix_file.h"
 #include "kernels/base/status.h"
+#include "kernels/base/text.h"
 
 namespace ofsdp::importer {
 
-// The values of one tensor, with a share in the open file. File::read(place, first element, dst)
-// reads elements as float32.
+// One tensor's values, with a share in the open file. File::read(place, first element, dst) reads
+// elements as float32.
 
 template <typename File, typename Place>
 class StoredValues final : public ValueSource {
@@ -49,14 +49,13 @@ class StoredValues final : public ValueSource {
   Place place_;
 };
 
-// Parses a JSON text in which no object may have a key twice. nlohmann silently takes the last of
-// two values, but a reader of tensors or data must not choose between them. Errors: kInput naming
-// the key.
+// Parses a JSON text in which no object may have a key twice. nlohmann silently takes the last
+// value, but a reader must not choose. Errors: kInput naming the key.
 
 // Returns a discarded value if `text` is no JSON.
 inline Result<nlohmann::json> parse_unique(std::string_view text) {
   using Json = nlohmann::json;
-  std::vector<std::set<std::string>> open;  // the keys of each open object so far
+  std::vector<std::set<std::string>> open;  // keys so far, by open object
   std::optional<std::string> twice;
   const auto see = [&](int, Json::parse_event_t event, Json& value) {
     if (event == Json::parse_event_t::object_start) open.emplace_back();
@@ -89,7 +88,7 @@ class TensorFile {
   const std::vector<FileTensor>& tensors() const { return tensors_; }
   const FileTensor* find(const std::string& name) const;  // null: none
 
-  // Reads elements of a floating-point tensor as float32.
+  // Reads a floating-point tensor's elements as float32.
   Status read(const FileTensor& tensor, int64_t first, std::span<float> dst) const;
 
  private:
@@ -106,14 +105,14 @@ struct TensorLayout {
     std::string bytes;
   };
   std::vector<Text> texts;
-  std::vector<Initializer> places;  // of the tensors, in the given order
+  std::vector<Initializer> places;  // the tensors, in the given order
 };
 
 Status write_texts(const OpenFile& file, const TensorLayout& layout);
 
-// Files of named tensors, as Hugging Face writes them. Opening one reads only the header.
+// Files with named tensors, as Hugging Face writes them. Opening one reads only the header.
 //
-//   u64 length of the header, little-endian; the header, JSON {name: {dtype, shape, data_offsets}};
+//   u64 header length, little-endian; the header, JSON {name: {dtype, shape, data_offsets}};
 //   the tensors one after the other. Follows https://github.com/huggingface/safetensors ("Format").
 //
 // Checks lengths, shapes and offsets in the header against the file. Errors: kInput naming file and
@@ -121,18 +120,18 @@ Status write_texts(const OpenFile& file, const TensorLayout& layout);
 
 const char* safetensors_type(DType dtype);  // "F32"; REQUIRES: the format has the type
 
-Result<TensorFile> open_safetensors(const std::string& path);  // with its tensors by name
+Result<TensorFile> open_safetensors(const std::string& path);  // tensors by name
 
-// ONNX Runtime's adapter files (NAME.onnx_adapter). A run replaces the inputs that have the names
-// of the tensors. A FlatBuffer with the identifier TORT:
+// ONNX Runtime's adapter files (NAME.onnx_adapter). A run replaces the inputs that have the
+// tensors' names. A FlatBuffer with the identifier TORT:
 //
 //   Adapter    0 format version i32 | 1 adapter version i32 | 2 model version i32 | 3 [Parameter]
 //   Parameter  0 name | 1 dims [i64] | 2 ONNX type i32 | 3 data [u8]
 //
-// Follows onnxruntime/lora/adapter_format (adapter_schema.fbs, format version 1) of
+// Follows onnxruntime/lora/adapter_format (adapter_schema.fbs, format version 1) in
 // https://github.com/microsoft/onnxruntime.
 //
-// Trusts no byte of a file. Threads: one (see FileMapping). Errors: kInput naming the file.
+// Trusts no byte in a file. Threads: one (see FileMapping). Errors: kInput naming the file.
 
 Result<bool> is_ort_adapter(const std::string& path);  // judged by the identifier
 Result<TensorFile> open_ort_adapter(const std::string& path);

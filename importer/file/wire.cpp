@@ -2,8 +2,8 @@
 
 #include <cstring>
 
-#include "kernels/base/escaped.h"
-#include "kernels/base/reject.h"
+#include "kernels/base/status.h"
+#include "kernels/base/text.h"
 
 namespace ofsdp::importer {
 

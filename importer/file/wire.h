@@ -1,12 +1,12 @@
 // Protobuf's wire format: a bounds-checked reader in place, and a writer for a few fields.
 //
-// A WireReader walks the fields of one message in a span. Another WireReader over `field.bytes`
-// reads a nested message, so the caller limits the depth. Refuses groups (wire types 3 and 4),
-// which ONNX does not use. Offsets are relative to the file; `origin` is the offset of the first
-// byte in the span. Follows https://protobuf.dev/programming-guides/encoding.
+// A WireReader walks one message's fields in a span. Another WireReader over `field.bytes` reads a
+// nested message, so the caller limits the depth. Refuses groups (wire types 3 and 4), which ONNX
+// does not use. Offsets are relative to the file; `origin` is the span's offset. Follows
+// https://protobuf.dev/programming-guides/encoding.
 //
 // The bytes must outlive reader and fields. Errors: kInput with field, offset, expected and found,
-// without the name of the file.
+// without the file's name.
 #pragma once
 
 #include <cstddef>
@@ -27,9 +27,9 @@ struct WireField {
   uint64_t value = 0;                // varint or fixed number
   std::span<const std::byte> bytes;  // the payload
   std::span<const std::byte> whole;  // tag, length and payload
-  int64_t begin = 0;                 // offset of the tag,
-  int64_t body = 0;                  // of the payload,
-  int64_t end = 0;                   // and of the byte after it
+  int64_t begin = 0;                 // where the tag begins,
+  int64_t body = 0;                  // the payload begins,
+  int64_t end = 0;                   // and ends
 };
 
 class WireReader {
@@ -51,7 +51,7 @@ class WireReader {
 };
 
 std::string_view as_text(std::span<const std::byte> bytes);
-// Returns the last string field of that number; "" if there is none before a broken field.
+// Returns the last string field with that number; "" if there is none before a broken field.
 std::string string_field(std::span<const std::byte> message, uint32_t number);
 
 void append_varint(std::string& out, uint64_t value);
@@ -62,11 +62,11 @@ void append_bytes(std::string& out, uint32_t number, std::string_view bytes);
 std::string int_field(uint32_t number, int64_t value);
 std::string bytes_field(uint32_t number, std::string_view bytes);
 
-// Returns a name from a file for a message of one line: control characters as \xNN, long names cut.
+// Returns a name from a file for a one-line message: control characters as \xNN, long names cut.
 std::string printable(std::string_view text);
 
 // Field numbers of ONNX's messages that we read or write without the ONNX library, from onnx.proto;
-// tensor_record.h has the numbers of TensorProto.
+// tensor_record.h has TensorProto's.
 
 namespace model_field {
 enum : uint32_t {
@@ -97,7 +97,7 @@ namespace sparse_tensor_field {
 enum : uint32_t { kValues = 1 };
 }  // namespace sparse_tensor_field
 
-// StringStringEntryProto, the entries of external_data.
+// StringStringEntryProto, the entries in external_data.
 namespace entry_field {
 enum : uint32_t { kKey = 1, kValue = 2 };
 }  // namespace entry_field
@@ -106,7 +106,7 @@ namespace value_info_field {
 enum : uint32_t { kName = 1, kType = 2 };
 }  // namespace value_info_field
 
-// TypeProto, its Tensor, TensorShapeProto, and Dimension.
+// TypeProto, TypeProto.Tensor, TensorShapeProto, Dimension.
 namespace type_field {
 enum : uint32_t { kTensorType = 1 };
 }  // namespace type_field

@@ -5,7 +5,7 @@
 
 #include "kernels/base/budgets.h"
 #include "kernels/base/hash.h"
-#include "kernels/base/reject.h"
+#include "kernels/base/status.h"
 
 namespace ofsdp::importer {
 
@@ -68,40 +68,9 @@ std::string text(const Graph& graph) {
 
 namespace {
 
-// The operators that take values of the types of kernels/core/narrow_types.h.
-bool takes_narrow_types(const OpDef& op) {
-  constexpr std::string_view kOperators[] = {"BitCast",
-                                             "Cast",
-                                             "CastLike",
-                                             "Concat",
-                                             "ConstantOfShape",
-                                             "DepthToSpace",
-                                             "DequantizeLinear",
-                                             "Expand",
-                                             "Flatten",
-                                             "Gather",
-                                             "GatherElements",
-                                             "GatherND",
-                                             "Identity",
-                                             "Pad",
-                                             "QuantizeLinear",
-                                             "Reshape",
-                                             "Shape",
-                                             "Size",
-                                             "Slice",
-                                             "SpaceToDepth",
-                                             "Split",
-                                             "Squeeze",
-                                             "Tile",
-                                             "Transpose",
-                                             "Unsqueeze",
-                                             "Where"};
-  return op.domain.empty() && std::ranges::find(kOperators, op.name) != std::end(kOperators);
-}
-
 Status check_narrow_types(const Node& node, const std::vector<TensorDesc>& inputs) {
   for (size_t i = 0; i < inputs.size(); ++i) {
-    if (!is_narrow(inputs[i].dtype) || takes_narrow_types(*node.op)) continue;
+    if (!is_narrow(inputs[i].dtype) || node.op->narrow_types) continue;
     return input_error("input {}: expected a type to compute with, found {}", i, inputs[i].text());
   }
   return ok_status();
@@ -121,7 +90,7 @@ Result<std::vector<TensorDesc>> infer_outputs(const Graph& graph, const Node& no
     return fail(input_error("expected at least {} inputs, found {}", node.op->min_inputs,
                             node.inputs.size()));
   }
-  // ONNX's checker covers operators of ONNX only. Our own passes may leave out inputs.
+  // ONNX's checker covers only ONNX operators. Our own passes may leave out inputs.
   for (int i = 0; node.op->domain != kOwnDomain && i < node.op->min_inputs; ++i) {
     if (node.inputs[static_cast<size_t>(i)] != 0) continue;
     return fail(input_error("expected an input {}, found none", i));
@@ -215,12 +184,6 @@ Status check_outputs(const Graph& graph, const Node& node) {
                        graph.describe(node), i, value.name, descs[i].text(), value.desc.text());
   }
   return {};
-}
-
-std::vector<LossTerm> Graph::terms() const {
-  std::vector<LossTerm> all{{loss, loss_weight, loss_factor}};
-  all.insert(all.end(), further_terms.begin(), further_terms.end());
-  return all;
 }
 
 void prune(Graph& graph, const std::vector<ValueId>& wanted) {

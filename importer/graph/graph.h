@@ -1,7 +1,7 @@
-// A model as the rest of the program sees it. import_onnx (importer/onnx_import.h) returns it with
-// symbolic input axes; the passes of importer/pipeline.h return the graph of a micro-batch, with
-// all shapes known. Each pass takes a graph and returns a new one; a finished graph does not
-// change.
+// A model as the rest of the program sees it. import_onnx (importer/normalize/onnx_import.h)
+// returns it with symbolic input axes; the passes in importer/pipeline.h return a micro-batch's
+// graph, with all shapes known. Each pass takes a graph and returns a new one; a finished graph
+// does not change.
 //
 // Values are numbered from 1 (0 means "absent"), and nodes stand in an order in which they can run.
 // A parameter is a floating-point initializer, trained or not; a tied weight is one parameter.
@@ -21,17 +21,17 @@
 #include <vector>
 
 #include "kernels/core/memory.h"
-#include "kernels/core/registry.h"
+#include "kernels/core/op_def.h"
 
 namespace ofsdp::importer {
 
-// A std::vector of values, nodes or parameters. In a build with AddressSanitizer it moves to other
+// A std::vector for values, nodes or parameters. In a build with AddressSanitizer it moves to other
 // memory whenever it grows.
 //
 // [Note: references into a graph] A reference to an element is valid until the list grows. With
 // spare capacity the element often stays where it was, so a wrong use passes nearly every test and
 // fails in a user's run. MovingVector never lets it stay: the first test that makes the mistake
-// reports it, with the stack of the growth that freed the element.
+// reports it, with the stack that freed the element.
 
 template <typename T>
 class MovingVector : public std::vector<T> {
@@ -96,19 +96,19 @@ struct Dim {
 
 enum class ValueKind : uint8_t {
   kAbsent,
-  kInput,       // a column of the data
+  kInput,       // a data column
   kParameter,   // initializer, read from the file into shards or kept whole
   kConstant,    // known while planning
   kActivation,  // made by a node
-  kLossWeight,  // float32 scalar: the weight of a term in the loss, set before each micro-batch
+  kLossWeight,  // float32 scalar: a loss term's weight, set before each micro-batch
 };
 
 struct Value {
   std::string name;
   ValueKind kind = ValueKind::kActivation;
-  TensorDesc desc;  // the dtype is always known; shapes of inputs and activations once specialized
+  TensorDesc desc;  // the dtype is always known; input and activation shapes once specialized
   std::vector<Dim> declared{};  // inputs and outputs: axes as the file declares them
-  ConstantPtr constant{};       // of kConstant, and of parameters with at most 16 elements
+  ConstantPtr constant{};       // for kConstant, and for parameters with at most 16 elements
 };
 
 struct Node {
@@ -125,11 +125,10 @@ struct Parameter {
   ValueId value = 0;
   int initializer = 0;  // index in OnnxFile::initializers()
   bool trained = false;
-  bool raw = false;      // nodes read the stored bytes; the value's desc describes them
-  std::string reason;    // if not trained: the reason
-  ValueId gradient = 0;  // of a trained parameter, after autodiff
-  std::string
-      module{};  // path of the module that it belongs to (importer/normalize/module_scopes.h)
+  bool raw = false;         // nodes read the stored bytes; the value's desc describes them
+  std::string reason;       // if not trained: the reason
+  ValueId gradient = 0;     // a trained parameter's, after autodiff
+  std::string module{};     // path of the module that has it (importer/normalize/onnx_import.h)
   bool of_teacher = false;  // `initializer` indexes the teacher's file (importer/passes/loss.h)
 };
 
@@ -139,7 +138,7 @@ struct Carried {
   ValueId next = 0;
 };
 
-// The rows for metrics of a prediction, with classes or with columns of numbers
+// A prediction's rows for metrics, with classes or with number columns
 // (kernels/ops/loss/measures.cpp).
 struct Measured {
   ValueId rows = 0;
@@ -156,7 +155,7 @@ struct LossTerm {
   int loss = 0;  // index of the --loss that has the rows or labels
 };
 
-// The weights of all terms fit into one aligned block of memory.
+// All terms' weights fit into one aligned memory block.
 inline constexpr size_t kMaxLossTerms = 16;
 
 struct Graph {
@@ -168,31 +167,28 @@ struct Graph {
   std::vector<ValueId> outputs;
   GraphVector<Parameter> parameters;
   std::vector<Carried> carried;                // training graphs only
-  std::vector<std::string> initializers;       // names of all initializers in the file, of any type
+  std::vector<std::string> initializers;       // all initializers in the file, in any type
   std::map<std::string, int> fused;            // fusion rule -> how often
   std::map<std::string, std::string> classes;  // path of a module -> its class, if known
-  ValueId loss = 0;                            // first term, as are the next two
-  ValueId loss_weight = 0;
-  double loss_factor = 1;
-  std::vector<LossTerm> further_terms{};
+  std::vector<LossTerm> terms{};  // of each --loss, then of a teacher; attach_losses fills the list
   ValueId matches = 0;  // int64[2], evaluation graph only: right answers, labels that count
   std::vector<Measured> measured{};  // evaluation graph only
 
   const Value& value(ValueId id) const { return values[static_cast<size_t>(id)]; }
   Value& value(ValueId id) { return values[static_cast<size_t>(id)]; }
   ValueId find(const std::string& name) const;  // 0 if there is none
-  std::vector<LossTerm> terms() const;          // all terms, the first included
+  bool has_loss() const { return !terms.empty() && terms[0].value != 0; }
   // Returns "model.onnx: node 'fc1' (Gemm)".
   std::string describe(const Node& node) const;
 };
 
 std::string text(const Graph& graph);
 
-// Returns the seed of a random node: different for each node of a graph, equal in every run.
+// Returns a random node's seed: different for each node in a graph, equal in every run.
 uint64_t node_seed(const Node& node);
 
 // Adds nodes to a specialized graph and changes them. All passes go through a GraphEditor: it asks
-// the operator (OpDef::infer) whether it takes the operands of a node and gives the values at the
+// the operator (OpDef::infer) whether it takes a node's operands and gives the values at the
 // outputs.
 //
 // Compares descs by dtype and shape only. Passes choose layout and pitch (assign_layouts,
@@ -213,15 +209,15 @@ class GraphEditor {
 
   // Appends a node. REQUIRES: the values at the outputs exist.
   Status place(Node made);
-  // The same, but sets the descs of the output values to the results of the operator.
+  // The same, but sets the output values' descs to the operator's results.
   Status place_inferred(Node made);
 
   // Replaces `node` by `made`. `node` may stand in the graph or in a list that a pass inserts
   // later. On error nothing has changed.
   Status change(Node& node, Node made);
 
-  // The same, but sets the descs of the output values. For passes that change types or shapes on
-  // purpose (lower_precision, evaluation, new outputs).
+  // The same, but sets the output values' descs. For passes that change types or shapes on purpose
+  // (lower_precision, evaluation, new outputs).
   Status change_descs(Node& node, Node made);
 
   // The same before shapes are known. No operator can check it; `specialize` does so later.
@@ -235,14 +231,14 @@ class GraphEditor {
 // dtypes or shapes than the output values have.
 Status check_outputs(const Graph& graph, const Node& node);
 
-// Returns the descs of the outputs of a node, inferred from the descs of the inputs.
+// Returns a node's output descs, inferred from the input descs.
 Result<std::vector<TensorDesc>> infer_outputs(const Graph& graph, const Node& node);
 
-// Drops nodes that no value of `wanted` needs.
+// Drops nodes that no value in `wanted` needs.
 void prune(Graph& graph, const std::vector<ValueId>& wanted);
 
 // Tells which node makes a value and which nodes read it, by index in the graph. It is a snapshot:
-// if nodes change, make it again. Small helpers of passes follow.
+// if nodes change, make it again. Small helpers for passes follow.
 
 class GraphUses {
  public:
@@ -273,8 +269,8 @@ class GraphUses {
   std::vector<std::vector<size_t>> readers_;
 };
 
-// Returns the value and all views of it, views of views too. REQUIRES: `Uses` has readers(value)
-// and node(index).
+// Returns the value and all its views, views of views too. REQUIRES: `Uses` has readers(value) and
+// node(index).
 template <typename Uses>
 std::vector<ValueId> with_views(const Uses& uses, ValueId id) {
   std::vector<ValueId> found{id};
@@ -302,10 +298,10 @@ inline const Node* maker_of(const Graph& graph, ValueId id) {
   return nullptr;
 }
 
-// Returns the terms of the loss, the next values of buffers and the gradients of parameters.
+// Returns the loss terms, the buffers' next values and the parameter gradients.
 inline std::vector<ValueId> trained_values(const Graph& graph) {
   std::vector<ValueId> wanted;
-  for (const LossTerm& term : graph.terms()) wanted.push_back(term.value);
+  for (const LossTerm& term : graph.terms) wanted.push_back(term.value);
   for (const Carried& c : graph.carried) wanted.push_back(c.next);
   for (const Parameter& p : graph.parameters) {
     if (p.gradient != 0) wanted.push_back(p.gradient);
@@ -313,7 +309,7 @@ inline std::vector<ValueId> trained_values(const Graph& graph) {
   return wanted;
 }
 
-// Infers the descs of a node's outputs and sets them. Returns all of them.
+// Infers a node's output descs and sets them. Returns all.
 inline Result<std::vector<TensorDesc>> infer_descs(Graph& graph, const Node& node) {
   OFSDP_ASSIGN_OR_RETURN(auto descs, infer_outputs(graph, node));
   for (size_t i = 0; i < node.outputs.size(); ++i) {
@@ -322,7 +318,7 @@ inline Result<std::vector<TensorDesc>> infer_descs(Graph& graph, const Node& nod
   return descs;
 }
 
-// Adds an int64 constant of one axis.
+// Adds an int64 constant with one axis.
 inline ValueId add_ints(Graph& graph, const std::string& name, const std::vector<int64_t>& values) {
   const Shape shape{static_cast<int64_t>(values.size())};
   return GraphEditor(graph).add_constant(name,
@@ -330,27 +326,26 @@ inline ValueId add_ints(Graph& graph, const std::string& name, const std::vector
 }
 
 // Runs one node while planning and turns the outputs into constants. REQUIRES: the inputs are
-// constants; operators that read only shapes need only shapes. Errors: those of the kernel, with
-// file and node.
+// constants; operators that read only shapes need only shapes. Errors: the kernel's, with file and
+// node.
 
 Status fold(Graph& graph, const Node& node);
 
-// Runs the operator of `node` on `inputs` (null: absent) without a graph. Returns the first output.
+// Runs `node`'s operator on `inputs` (null: absent) without a graph. Returns the first output.
 Result<ConstantPtr> fold_one(const Registry& registry, const Node& node,
                              const std::vector<ConstantPtr>& inputs);
 
-// Operators that another program writes into its graphs and that have no kernel here. The importer
-// keeps them as nodes; once shapes are known, `specialize` asks the Lowering for nodes in their
-// place. A Lowering must outlive every graph with its operators. Errors: kInput naming the
-// node.
+// Operators that another program writes into graphs and that have no kernel here. The importer
+// keeps them as nodes; once shapes are known, `specialize` asks the Lowering for nodes that replace
+// them. A Lowering must outlive every graph with its operators. Errors: kInput naming the node.
 
 class Lowering {
  public:
   virtual ~Lowering() = default;
-  // Returns the operator of a node that must be lowered, or null if it is none.
+  // Returns the operator if such a node must be lowered, else null.
   virtual const OpDef* find(const std::string& domain, const std::string& name) const = 0;
-  // Returns true if other nodes in `graph` took the place of `node`. Returns false if `node`,
-  // perhaps changed, must still be added, as for operators of others.
+  // Returns true if other nodes in `graph` replaced `node`. Returns false if `node`, perhaps
+  // changed, must still be added, as for other operators.
   virtual Result<bool> lower(Graph& graph, Node& node) const = 0;
 };
 
@@ -368,21 +363,21 @@ struct Operators {
   const Lowering* lowering;  // may be null
 };
 
-// Rows of all ranks within a micro-batch, for synchronized batch normalization (passes/passes.h)
-// and the contrastive loss (passes/loss.h). A node ofsdp.JoinRows (kernels/core/joined_rows.h)
-// takes the rows of this rank and returns the rows of all ranks. Its kernel writes only the part of
-// this rank. The schedule posts the rows once they are ready, and waits for the other ranks before
-// the first node that reads them (PostRows, JoinRows in runtime/program/schedule.h). One rank has
-// nothing to join.
+// All ranks' rows within a micro-batch, for synchronized batch normalization (passes/passes.h) and
+// the contrastive loss (passes/loss.h). A node ofsdp.JoinRows (kernels/core/planned_operands.h)
+// takes this rank's rows and returns all ranks' rows. The kernel writes only this rank's part. The
+// schedule posts the rows once they are ready, and waits for the other ranks before the first node
+// that reads them (PostRows, JoinRows in runtime/compile/program/schedule.h). One rank has nothing
+// to join.
 
 // The ranks that join rows in a micro-batch, seen from this rank.
 struct RankRows {
   int ranks = 1;
   int rank = 0;
-  int64_t samples = 1;  // maximum of a rank in a micro-batch
+  int64_t samples = 1;  // a rank's maximum in a micro-batch
 
   bool several() const { return ranks > 1; }
-  // Returns the attributes of an ofsdp.JoinRows if each rank has at most `most` rows.
+  // Returns ofsdp.JoinRows's attributes if each rank has at most `most` rows.
   Attributes join(int64_t most) const {
     return {{"ranks", int64_t{ranks}}, {"rank", int64_t{rank}}, {"most", most}};
   }

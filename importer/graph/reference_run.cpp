@@ -5,7 +5,7 @@
 #include <numeric>
 #include <random>
 
-#include "kernels/base/reject.h"
+#include "kernels/base/status.h"
 #include "kernels/core/memory.h"
 
 namespace ofsdp::importer {
@@ -17,7 +17,7 @@ double mean_square(std::span<const double> values) {
   return values.empty() ? 0 : sum / static_cast<double>(values.size());
 }
 
-// Memory of a tensor, aligned for kernels.
+// A tensor's memory, aligned for kernels.
 struct Operand {
   explicit Operand(const TensorDesc& desc) : bytes(desc.bytes() + kTensorAlignment), view{} {
     void* at = bytes.data();
@@ -27,10 +27,6 @@ struct Operand {
   std::vector<std::byte> bytes;
   TensorView view;
 };
-
-// Returns whether the gradient is that of another function (straight-through rounding). If the
-// inputs of such a node have moved, the reference also takes the unmoved ones, as inputs 3 to 5.
-bool straight_through(const Node& node) { return node.op->full_name() == "ofsdp.FakeQuantize"; }
 
 }  // namespace
 
@@ -96,7 +92,7 @@ Status ReferenceRun::run() {
   return {};
 }
 
-// Computes the outputs of a node. `before`: values that differ from those of `run`.
+// Computes a node's outputs. `before`: values that differ from `run`'s.
 Status ReferenceRun::take(const Node& node, const Changed* before,
                           std::vector<RefTensor>& outputs) const {
   OFSDP_RETURN_IF_ERROR(in_time(node));
@@ -106,7 +102,9 @@ Status ReferenceRun::take(const Node& node, const Changed* before,
                     graph_.value(id).name);
     inputs.push_back(id == 0 ? RefTensor{} : before == nullptr ? value(id) : at(id, *before));
   }
-  if (before != nullptr && straight_through(node)) {
+  // The gradient belongs to another function. If the inputs have moved, the reference also takes
+  // the unmoved ones, as inputs 3 to 5.
+  if (before != nullptr && node.op->fake_quantizes) {
     inputs.resize(3);
     for (const ValueId id : node.inputs) inputs.push_back(id == 0 ? RefTensor{} : value(id));
     inputs.resize(6);
@@ -181,10 +179,10 @@ Result<std::vector<RefTensor>> ReferenceRun::by_kernel(const Node& node,
   return outputs;
 }
 
-// Runs the float32 kernel on both sides of the node's inputs, far enough apart for float32.
+// Runs the float32 kernel on both sides around the node's inputs, far enough apart for float32.
 Result<std::vector<RefTensor>> ReferenceRun::by_widened_kernel(
     const Node& node, const std::vector<RefTensor>& inputs) const {
-  constexpr double kShare = 0.01;  // of the size of an input
+  constexpr double kShare = 0.01;  // relative to an input's size
   double changes = 0, sizes = 0;
   for (size_t i = 0; i < inputs.size(); ++i) {
     if (node.inputs[i] == 0 || !is_floating(inputs[i].desc.dtype)) continue;
@@ -235,11 +233,11 @@ ReferenceRun::Clock::duration ReferenceRun::pass_behind(ValueId id) const {
 
 double ReferenceRun::loss_of(const Changed& changed) const {
   double sum = 0;
-  for (const LossTerm& term : graph_.terms()) sum += term.factor * at(term.value, changed)[0];
+  for (const LossTerm& term : graph_.terms) sum += term.factor * at(term.value, changed)[0];
   return sum;
 }
 
-// Returns the loss after moving the values of `direction` by `step`. Runs only nodes that depend on
+// Returns the loss after moving values by `step` along `direction`. Runs only nodes that depend on
 // them.
 Result<double> ReferenceRun::moved_loss(const Direction& direction, double step) const {
   Changed changed;
@@ -265,13 +263,13 @@ Result<ReferenceRun::Differences> ReferenceRun::differences(const Direction& dir
   OFSDP_ASSIGN_OR_RETURN(const double above, moved_loss(direction, step));
   OFSDP_ASSIGN_OR_RETURN(const double below, moved_loss(direction, -step));
   const double here = loss();
-  constexpr double kRounding = 1e-14;  // of a loss, a sum of many terms
+  constexpr double kRounding = 1e-14;  // relative to a loss, a sum over many terms
   const double size = std::max({std::abs(above), std::abs(below), 1e-3});
   return Differences{(above - below) / (2 * step), (above - 2 * here + below) / step,
                      kRounding * size / step};
 }
 
-// Returns a width at which the direction changes its values by one in ten thousand.
+// Returns a width at which the direction changes values by one in ten thousand.
 double ReferenceRun::width_of(const Direction& direction) const {
   double sizes = 0, changes = 0;
   for (const auto& [id, change] : direction) {

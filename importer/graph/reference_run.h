@@ -1,17 +1,17 @@
-// Computes a specialized graph in double with the references of the operators (OpDef::reference),
-// node by node, and keeps every value. It knows no fusion, layout, 16-bit type or gradient rule: a
-// second, simpler way to the loss and to its derivatives.
+// Computes a specialized graph in double with the operators' references (OpDef::reference), node by
+// node, and keeps every value. It knows no fusion, layout, 16-bit type or gradient rule: a second,
+// simpler way to the loss and the derivatives.
 //
-// Values are real numbers: nothing is rounded to the type of a tensor. An operator of a plug-in
-// without a reference runs as a float32 kernel. ReferenceRun widens a change of the inputs before
-// that kernel, and narrows the change of the outputs by the same factor.
+// Values are real numbers: nothing is rounded to a tensor's type. A plug-in operator without a
+// reference runs as a float32 kernel. ReferenceRun widens an input change before that kernel, and
+// narrows the output change by the same factor.
 //
-// Rounding to the integers of a quantized tensor has derivative 0. There `slope` uses the function
-// that training differentiates, in which numbers keep the rounding that they had in `run`.
+// Rounding to a quantized tensor's integers has derivative 0. There `slope` uses the function that
+// training differentiates, in which numbers keep the rounding that they had in `run`.
 //
-// `slope` returns the derivative of the loss along a direction, by central differences with two
-// widths. If they disagree, or if the second differences show a corner, the point is a kink: take
-// another direction or another point.
+// `slope` returns the loss's derivative along a direction, by central differences with two widths.
+// If they disagree, or if the second differences show a corner, the point is a kink: take another
+// direction or another point.
 //
 // Graph and context must outlive it. Threads: one. Errors: kInput if an operator has neither
 // reference nor kernel, if a value is not set, or at the deadline.
@@ -32,7 +32,7 @@ struct Slope {
   bool kink = false;  // no derivative here
 };
 
-// A change of parameters or inputs, one number an element.
+// A change in parameters or inputs, one number per element.
 using Direction = std::map<ValueId, std::vector<double>>;
 
 class ReferenceRun {
@@ -49,9 +49,9 @@ class ReferenceRun {
   void set(ValueId id, std::vector<double> values);
   Status run();
 
-  // From the next `run` on, changes each number that a node makes by up to `share` of it, by the
-  // same amount whenever that element is made: at most as much as a type of fewer digits would.
-  // Another `draw` gives other numbers. Values passed to `set` stay exact.
+  // From the next `run` on, changes each number that a node makes by up to `share` times itself, by
+  // the same amount whenever that element is made: at most as much as a type with fewer digits
+  // would. Another `draw` gives other numbers. Values passed to `set` stay exact.
   void disturb(double share, uint32_t draw = 0) {
     disturbance_ = share;
     draw_ = draw;
@@ -63,16 +63,16 @@ class ReferenceRun {
   bool has(ValueId id) const { return present_[static_cast<size_t>(id)]; }
 
   // Returns the derivative at the present values, each element moving by `direction`. REQUIRES: run
-  // has succeeded, and all values of `direction` were passed to `set`.
+  // has succeeded, and all values in `direction` were passed to `set`.
   Result<Slope> slope(const Direction& direction);
 
   // Returns the time that the nodes took in `run` that depend on a value.
   Clock::duration pass_behind(ValueId id) const;
 
-  // Computes the outputs of one node on the given inputs.
+  // Computes one node's outputs on the given inputs.
   Result<std::vector<RefTensor>> evaluate(const Node& node, std::vector<RefTensor> inputs) const;
 
-  // Returns the bytes that all values of a graph need here.
+  // Returns the bytes that all values in a graph need here.
   static double bytes_of(const Graph& graph);
 
  private:
@@ -81,7 +81,7 @@ class ReferenceRun {
   struct Differences {
     double first = 0;   // central difference
     double second = 0;  // second difference over the width
-    double noise = 0;   // error of `first` from rounding
+    double noise = 0;   // rounding error in `first`
   };
 
   const RefTensor& at(ValueId id, const Changed& changed) const;
@@ -103,7 +103,7 @@ class ReferenceRun {
   std::vector<RefTensor> values_;
   std::vector<bool> present_;
   std::optional<Clock::time_point> deadline_;
-  std::vector<Clock::duration> lasted_;  // of each node in `run`
+  std::vector<Clock::duration> lasted_;  // by node, in `run`
   double disturbance_ = 0;
   uint32_t draw_ = 0;
 };

@@ -131,10 +131,10 @@ class Verifier {
     return {};
   }
 
-  // Training and evaluation prune the outputs of the file.
+  // Training and evaluation prune the file's outputs.
   Status check_results() const {
     std::vector<ValueId> wanted = graph_.outputs;
-    if (graph_.loss != 0) {
+    if (graph_.has_loss()) {
       wanted = trained_values(graph_);
       if (graph_.matches != 0) wanted.push_back(graph_.matches);
       for (const Measured& m : graph_.measured) wanted.push_back(m.rows);
@@ -149,7 +149,7 @@ class Verifier {
   const Graph& graph_;
   const bool symbolic_;
   std::vector<bool> there_;  // per value: a node before has made it
-  InferContext asked_{};     // of the node at hand
+  InferContext asked_{};     // for the current node
 };
 
 constexpr bool kSanitized =

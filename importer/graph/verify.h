@@ -1,11 +1,11 @@
-// Verifies the invariants of a whole graph, which every pass must keep:
+// Verifies a whole graph's invariants, which every pass must keep:
 //
 //   nodes       have an operator that takes as many inputs and gives as many outputs
 //   order       a value is an input, a parameter, a constant, the loss weight, or made by exactly
 //               one earlier node; no forward node follows a backward one
-//   descs       operators give the dtypes and shapes of the values at their outputs
-//   parameters  a node makes the gradient, with dtype and shape of the parameter
-//   results     the terms of the loss, the next values of buffers, measures and, without a loss,
+//   descs       output values have the dtypes and shapes that operators infer
+//   parameters  a node makes the gradient, with the parameter's dtype and shape
+//   results     loss terms, next buffer values, measures and, without a loss,
 //               the outputs exist
 //   inputs      have the axes that the file fixes
 //
@@ -14,7 +14,7 @@
 // tests. Every build verifies once, after the last pass, which adds less than a hundredth to
 // planning.
 //
-// Errors: one line that names pass and node; kFault for a bug of the pass, kInput if the axes that
+// Errors: one line that names pass and node; kFault for a bug in the pass, kInput if the axes that
 // the file fixes contradict the nodes.
 #pragma once
 
@@ -32,7 +32,7 @@ Status verify_symbolic(const Graph& graph, std::string_view pass);
 // Returns whether `checked` verifies.
 bool verifies_each_pass();
 
-// Returns the graph, or the error of `verify`.
+// Returns the graph, or `verify`'s error.
 Result<Graph> checked(std::string_view pass, Result<Graph> graph);
 
 // The same for a pass that changes a graph in place and has returned `done`.

@@ -4,9 +4,9 @@
 #include <algorithm>
 
 #include "importer/normalize/graph_rewriter.h"
-#include "importer/normalize/opset_range.h"
+#include "importer/normalize/onnx_import.h"
 #include "kernels/base/budgets.h"
-#include "kernels/base/reject.h"
+#include "kernels/base/status.h"
 
 namespace ofsdp::importer {
 namespace {
@@ -40,7 +40,7 @@ bool build(GraphRewriter& rewriter, const onnx::OpSchema& schema, const onnx::No
   return schema.BuildContextDependentFunction(context, function, version);
 }
 
-// Returns whether an operator of the body has another meaning in the model's opset.
+// Returns whether an operator in the body has another meaning in the model's opset.
 bool outdated(const onnx::FunctionProto& function, int from, int to) {
   return from < to && std::ranges::any_of(function.node(), [&](const auto& node) {
            if (!short_domain(node.domain()).empty()) return false;
@@ -176,8 +176,8 @@ std::vector<int64_t> int_list(const onnx::NodeProto& node, const char* name, siz
   return list;
 }
 
-// The outputs of an unrolled node: the state after the last iteration, then for each stacked output
-// the pieces of all iterations.
+// An unrolled node's outputs: the state after the last iteration, then for each stacked output the
+// pieces from all iterations.
 struct Unrolled {
   Names state;
   std::vector<Names> pieces;
@@ -267,8 +267,8 @@ Status resolve_loop(GraphRewriter& rewriter, const onnx::NodeProto& node) {
 
 namespace {
 
-// Returns the pieces of each scan input in the order of iterations, or nothing if their number is
-// unknown. All inputs must have the same number of pieces.
+// Returns each scan input's pieces in iteration order, or nothing if the count is unknown. All
+// inputs must have equally many.
 Result<std::optional<std::vector<Names>>> scan_columns(GraphRewriter& rewriter,
                                                        const onnx::NodeProto& node, size_t states) {
   const auto scanned = static_cast<size_t>(node.input_size()) - states;

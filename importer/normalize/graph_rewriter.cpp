@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "kernels/base/budgets.h"
-#include "kernels/base/reject.h"
+#include "kernels/base/status.h"
 
 namespace ofsdp::importer {
 

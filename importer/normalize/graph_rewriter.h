@@ -1,24 +1,30 @@
 // rewrite_graph resolves everything in an ONNX graph that is no operator on tensors, before the
 // graph becomes a Graph:
 //
-//   If                     the branch that runs, if its condition is known
-//   Loop, Scan             unrolled, if the number of iterations is known
+//   If                     the branch that runs, if the condition is known
+//   Loop, Scan             unrolled, if the iteration count is known
 //   sequences, optionals   the tensors in them
-//   functions of ONNX      the body of an operator without a kernel here
+//   ONNX functions         the body, if the operator has no kernel here
 //
-// Each has a function at the end of this header.
+// Each has a function at the end.
 //
 // It works on the model in the newest opset, node by node in order, and resolves new nodes in turn.
 // A node that it cannot resolve stays; `reasons` has the reason for each operator.
 //
-// The registry must outlive the call. Errors: kInput for a wrong node (an index outside of a
+// The registry must outlive the call. Errors: kInput for a wrong node (an index outside a
 // sequence).
 #pragma once
 
+#include <onnx/defs/schema.h>
 #include <onnx/onnx_pb.h>
+#include <onnx/shape_inference/implementation.h>
 
 #include <algorithm>
+#include <cstdint>
+#include <exception>
+#include <functional>
 #include <map>
+#include <memory>
 #include <optional>
 #include <string>
 #include <unordered_map>
@@ -26,16 +32,224 @@
 #include <utility>
 #include <vector>
 
+#include "importer/file/onnx_file.h"
+#include "importer/graph/graph.h"
+#include "importer/normalize/onnx_import.h"
 #include "importer/passes/specialize.h"
-#include "importer/proto/graph_types.h"
 #include "importer/proto/onnx_protos.h"
 #include "kernels/base/budgets.h"
-#include "kernels/core/registry.h"
+#include "kernels/base/namespaces.h"
+#include "kernels/core/op_def.h"
+#include "kernels/core/tensor.h"
 
 namespace ofsdp::importer {
 
-// Names of an ONNX graph. Makes fresh names, and renames bodies (of functions, branches, loops) so
-// they do not clash with names of the graph.
+// GraphTypes: value types in an ONNX graph while it is being rewritten, from ONNX's own shape
+// inference. Infers nodes on demand, each once. A value without an inferred type has none. The
+// model must outlive it and may only get more nodes.
+
+// ONNX's schemas for shape inference, with a bound on data propagation, which lists a vector's
+// elements one by one, known or not: 2^31 - 1 elements would take all memory. Vectors longer than
+// kMaxListed are no shapes, and values computed from them stay unknown.
+// https://github.com/onnx/onnx/blob/main/docs/proposals/SymbolicShapeInfProposal.md
+
+class BoundedSchemas final : public onnx::ISchemaRegistry {
+ public:
+  const onnx::OpSchema* GetSchema(const std::string& key, int most_version,
+                                  const std::string& domain) const override {
+    const auto* schema = onnx::OpSchemaRegistry::Instance()->GetSchema(key, most_version, domain);
+    if (schema == nullptr || !schema->has_data_propagation_function()) return schema;
+    auto& bounded = bounded_[schema];
+    if (bounded == nullptr) {
+      bounded = std::make_unique<onnx::OpSchema>(*schema);
+      bounded->PartialDataPropagationFunction(
+          [propagate = schema->GetDataPropagationFunction()](onnx::DataPropagationContext& c) {
+            if (is_short(c)) propagate(c);
+          });
+    }
+    return bounded.get();
+  }
+
+ private:
+  static constexpr int64_t kMaxListed = 4096;
+
+  static bool is_short(const onnx::DataPropagationContext& c) {
+    for (size_t i = 0; i < c.getNumInputs(); ++i) {
+      const onnx::TypeProto* type = c.getInputType(i);
+      if (type == nullptr || !type->has_tensor_type()) continue;
+      const auto& shape = type->tensor_type().shape();
+      if (shape.dim_size() == 1 && shape.dim(0).dim_value() > kMaxListed) return false;
+    }
+    return true;
+  }
+
+  mutable std::map<const onnx::OpSchema*, std::unique_ptr<onnx::OpSchema>> bounded_;
+};
+
+class GraphTypes {
+ public:
+  // `known` returns the values in small integer tensors (shapes, axes), or null.
+  GraphTypes(const onnx::ModelProto& model, std::function<ConstantPtr(const std::string&)> known)
+      : model_(model), known_(std::move(known)) {
+    for (const auto& info : model.graph().value_info()) add(info.name(), info.type());
+    for (const auto& info : model.graph().input()) add(info.name(), info.type());
+    for (const auto& tensor : model.graph().initializer()) {
+      onnx::TypeProto type;
+      set_tensor_type(type, tensor.data_type(), tensor.dims());
+      add(tensor.name(), type);
+    }
+  }
+
+  const onnx::TypeProto* find(const std::string& name) {
+    infer();
+    const auto found = types_.find(name);
+    return found == types_.end() ? nullptr : &found->second;
+  }
+
+  // Returns a tensor's axes, -1 for unknown ones; nothing if even the rank is unknown.
+  std::optional<std::vector<int64_t>> axes(const std::string& name) {
+    const onnx::TypeProto* type = find(name);
+    if (type == nullptr || !type->has_tensor_type() || !type->tensor_type().has_shape()) return {};
+    std::vector<int64_t> axes;
+    for (const auto& dim : type->tensor_type().shape().dim()) {
+      axes.push_back(dim.has_dim_value() ? dim.dim_value() : -1);
+    }
+    return axes;
+  }
+
+  // Increases if something was inferred, so unknown values may be known now.
+  int generation() const { return generation_; }
+
+ private:
+  static constexpr int64_t kMaxKnown = 64;  // elements in a value passed to inference
+  static constexpr int kMaxRounds = 4;      // values make types, which make values
+  static constexpr const char* kKnownSuffix = "//known";
+
+  static bool complete(const onnx::TypeProto& type) {
+    if (!type.has_tensor_type()) return type.value_case() != onnx::TypeProto::VALUE_NOT_SET;
+    return type.tensor_type().elem_type() != 0 && type.tensor_type().has_shape();
+  }
+
+  static bool small_integers(const onnx::TypeProto& type) {
+    if (!complete(type) || !type.has_tensor_type()) return false;
+    const auto& tensor = type.tensor_type();
+    const int element = tensor.elem_type();
+    if (element != onnx::TensorProto::INT64 && element != onnx::TensorProto::INT32) return false;
+    return tensor.shape().dim_size() <= 1;
+  }
+
+  void infer() {
+    const int count = model_.graph().node_size();
+    if (busy_ || inferred_ == count) return;
+    busy_ = true;
+    onnx::ModelProto part = part_from(inferred_);
+    inferred_ = count;
+    infer(part);
+    for (int round = 0; round < kMaxRounds && add_known(part); ++round) infer(part);
+    busy_ = false;
+  }
+
+  // Keeps sizes in the known type that `type` lacks: the file may declare more than inference can
+  // tell (Compress).
+  void add(const std::string& name, const onnx::TypeProto& type) {
+    const auto found = types_.find(name);
+    if (found == types_.end()) {
+      types_.emplace(name, type);
+    } else if (complete(type)) {
+      const onnx::TypeProto before = std::exchange(found->second, type);
+      keep_sizes(before, found->second);
+    }
+  }
+
+  static void keep_sizes(const onnx::TypeProto& before, onnx::TypeProto& type) {
+    if (!before.has_tensor_type() || !type.has_tensor_type()) return;
+    const auto& from = before.tensor_type().shape();
+    auto& shape = *type.mutable_tensor_type()->mutable_shape();
+    if (!before.tensor_type().has_shape() || from.dim_size() != shape.dim_size()) return;
+    for (int i = 0; i < shape.dim_size(); ++i) {
+      if (!shape.dim(i).has_dim_value() && from.dim(i).has_dim_value())
+        *shape.mutable_dim(i) = from.dim(i);
+    }
+  }
+
+  // Declares a value from outside the part: the type and, if they may matter, the elements.
+  void declare(onnx::ModelProto& part, const std::string& name) {
+    const auto found = types_.find(name);
+    if (found == types_.end()) return;
+    auto& input = *part.mutable_graph()->add_input();
+    input.set_name(name);
+    *input.mutable_type() = found->second;
+    if (!small_integers(found->second)) return;
+    const ConstantPtr value = known_(name);
+    if (value == nullptr || value->desc.numel() > kMaxKnown) return;
+    *part.mutable_graph()->add_initializer() = tensor_proto(name, value->desc, value->bytes.data());
+  }
+
+  // Returns the nodes from `first` on.
+  onnx::ModelProto part_from(int first) {
+    onnx::ModelProto part;
+    part.set_ir_version(model_.ir_version());
+    *part.mutable_opset_import() = model_.opset_import();
+    std::unordered_set<std::string> inside;
+    const auto& nodes = model_.graph().node();
+    for (int i = first; i < nodes.size(); ++i) {
+      for (const std::string& name : nodes[i].input()) {
+        if (!name.empty() && inside.insert(name).second) declare(part, name);
+      }
+      for (const std::string& name : nodes[i].output()) inside.insert(name);
+      *part.mutable_graph()->add_node() = nodes[i];
+    }
+    return part;
+  }
+
+  void infer(onnx::ModelProto& part) {
+    try {
+      onnx::shape_inference::InferShapes(part, &schemas_,
+                                         onnx::ShapeInferenceOptions{false, 0, true});
+    } catch (const std::exception&) {
+      // Keeps types inferred before the refused node.
+    }
+    for (const auto& info : part.graph().value_info()) add(info.name(), info.type());
+    ++generation_;
+  }
+
+  // Turns known values of the part's own nodes (pads and sizes that a node chain computes) into
+  // initializers, which inference reads. Returns whether there was one.
+  bool add_known(onnx::ModelProto& part) {
+    std::unordered_set<std::string> inside;
+    bool found = false;
+    for (auto& node : *part.mutable_graph()->mutable_node()) {
+      for (std::string& name : *node.mutable_input()) {
+        if (!inside.contains(name)) continue;
+        const auto type = types_.find(name);
+        if (type == types_.end() || !small_integers(type->second)) continue;
+        const ConstantPtr value = known_(name);
+        if (value == nullptr || value->desc.numel() > kMaxKnown) continue;
+        const std::string known_name = name + kKnownSuffix;
+        if (inside.insert(known_name).second) {
+          *part.mutable_graph()->add_initializer() =
+              tensor_proto(known_name, value->desc, value->bytes.data());
+        }
+        name = known_name;
+        found = true;
+      }
+      if (node.op_type() == "Constant") continue;
+      inside.insert(node.output().begin(), node.output().end());
+    }
+    return found;
+  }
+
+  const onnx::ModelProto& model_;
+  std::function<ConstantPtr(const std::string&)> known_;
+  std::unordered_map<std::string, onnx::TypeProto> types_;
+  int inferred_ = 0;  // nodes so far
+  int generation_ = 0;
+  BoundedSchemas schemas_;
+  bool busy_ = false;
+};
+
+// Names in an ONNX graph. Makes fresh names, and renames bodies (functions, branches, loops) so
+// they do not clash with the graph's names.
 
 using NameMap = std::unordered_map<std::string, std::string>;  // inside -> outside
 
@@ -87,7 +301,7 @@ class GraphNames {
     std::unordered_set<std::string> local;
     auto shadow = [&](std::string& name) {
       if (local.insert(name).second)
-        bound.erase(name);  // an input may have a default value with its name
+        bound.erase(name);  // an input may have a default value with the same name
       define(name, bound);
     };
     for (auto& info : *graph.mutable_input()) shadow(*info.mutable_name());
@@ -106,9 +320,9 @@ class GraphNames {
   std::unordered_map<std::string, int> last_;
 };
 
-// Values that depend only on constants and static shapes, while a graph is being rewritten:
-// conditions of `If`, numbers of iterations, indices in sequences. The registry's own kernels
-// compute them. Floating-point initializers are weights, so values made of them are unknown.
+// Values that depend only on constants and static shapes, while a graph is being rewritten: `If`
+// conditions, iteration counts, sequence indices. The registry's own kernels compute them.
+// Floating-point initializers are weights, so values made from them are unknown.
 //
 // The model, which may only grow, and the registry must outlive it. Null means "unknown".
 
@@ -118,15 +332,15 @@ class KnownValues {
       : model_(model), registry_(registry) {
     const auto& initializers = model.graph().initializer();
     for (int i = 0; i < initializers.size(); ++i) {
-      if (!is_floating(dtype_of_number(initializers[i].data_type()))) {
+      if (!is_floating(dtype_from_onnx_number(initializers[i].data_type()))) {
         initializers_[initializers[i].name()] = i;
       }
     }
   }
 
   void set_types(GraphTypes& types) { types_ = &types; }
-  // Finds the operands of a value first, on a stack of its own: a chain of nodes in a file may have
-  // any length.
+  // Finds a value's operands first, on an explicit stack: a node chain in a file may have any
+  // length.
   ConstantPtr find(const std::string& name) {
     index();
     if (const auto value = at_once(name)) return *value;
@@ -151,7 +365,7 @@ class KnownValues {
     }
   }
 
-  // Returns the single element of an integer or bool.
+  // Returns the single element if it is an integer or bool.
   std::optional<int64_t> scalar(const std::string& name) {
     const ConstantPtr value = find(name);
     if (value == nullptr || value->desc.numel() != 1 || is_floating(value->desc.dtype)) return {};
@@ -175,8 +389,7 @@ class KnownValues {
     }
   }
 
-  // A value that waits for the inputs of the node, which are looked up in `order` until one is
-  // unknown.
+  // A value that waits for the node's inputs, which are looked up in `order` until one is unknown.
   struct Waiting {
     std::string name;
     const onnx::NodeProto* node;
@@ -196,7 +409,7 @@ class KnownValues {
     Waiting made{name, &node, maker, {}, {}};
     for (int i = 0; i < node.input_size(); ++i) made.order.push_back(i);
     made.inputs.resize(made.order.size());
-    // The index first: with it, one axis of a shape may be known although others are not.
+    // The index first: with it, one axis in a shape may be known although others are not.
     if (gathered_shape(node) != nullptr) std::swap(made.order[0], made.order[1]);
     return made;
   }
@@ -258,7 +471,7 @@ class KnownValues {
     return unknown(begin, end) ? nullptr : ints({begin, end}, false);
   }
 
-  // Returns the node of `shape` in Gather(shape, k), or null.
+  // Returns the node that makes `shape` in Gather(shape, k), or null.
   const onnx::NodeProto* gathered_shape(const onnx::NodeProto& node) const {
     if (!is_op(node, "Gather") || node.input_size() != 2) return nullptr;
     const auto maker = makers_.find(node.input(0));
@@ -309,16 +522,16 @@ class KnownValues {
   const onnx::ModelProto& model_;
   const Registry& registry_;
   GraphTypes* types_ = nullptr;
-  std::unordered_map<std::string, int> makers_;        // value -> its node
+  std::unordered_map<std::string, int> makers_;        // value -> the node that makes it
   std::unordered_map<std::string, int> initializers_;  // not floating-point
-  // The result of a look-up; null: unknown with the types of that generation.
+  // A look-up's result; null: unknown with that generation's types.
   struct Found {
     ConstantPtr value;
     int generation = 0;
   };
   std::unordered_map<std::string, Found> values_;
   int indexed_ = 0;
-  int64_t known_bytes_ = 0;  // of computed values
+  int64_t known_bytes_ = 0;  // computed values' bytes
 };
 
 using Reasons = std::map<std::string, std::string>;  // operator, as messages name it -> reason
@@ -327,12 +540,13 @@ Result<Reasons> rewrite_graph(onnx::ModelProto& model, const Registry& registry)
 
 using IntAttributes = std::map<std::string, int64_t>;
 
-// A tensor cut along an axis of unknown size into pieces of `size`: a sequence of unknown length.
+// A tensor cut along an axis with unknown size into pieces with `size`: a sequence with unknown
+// length.
 struct OpenSplit {
   std::string tensor;
   int64_t axis = 0;
   int64_t size = 1;
-  bool squeezed = false;  // pieces of size 1 lose their axis
+  bool squeezed = false;  // pieces with size 1 lose the axis
 };
 
 class GraphRewriter {
@@ -350,15 +564,15 @@ class GraphRewriter {
   Status refuse(onnx::NodeProto node, const std::string& why);
   Status add(const std::string& op, const std::vector<std::string>& inputs,
              const std::vector<std::string>& outputs, const IntAttributes& attributes = {});
-  // Makes `to` another name of `from`: a tensor, sequence or optional.
+  // Makes `to` another name for `from`: a tensor, sequence or optional.
   Status alias(const std::string& from, const std::string& to);
   void constant(const std::string& name, const onnx::TensorProto& tensor);
-  // Adds a constant of rank 0; `type` is INT64 or BOOL of TensorProto.
+  // Adds a rank 0 constant; `type` is TensorProto's INT64 or BOOL.
   void scalar(const std::string& name, int type, int64_t value);
-  // Adds an int64 constant of one axis. Returns the fresh name.
+  // Adds an int64 constant with one axis. Returns the fresh name.
   std::string ints(const std::vector<int64_t>& values);
 
-  // Processes the nodes of `body` with `inputs`. Returns the outer names of the outputs.
+  // Processes the body's nodes with `inputs`. Returns the outputs' outer names.
   Result<std::vector<std::string>> process_body(onnx::GraphProto body,
                                                 const std::vector<std::string>& inputs);
   // Returns the `count` pieces along `axis`, which goes away; the next function joins pieces.
@@ -371,13 +585,13 @@ class GraphRewriter {
   GraphTypes& types() { return types_; }
   KnownValues& known() { return known_; }
 
-  // Remembers a sequence of tensors under `name`.
+  // Remembers a tensor sequence under `name`.
   Status hold(const std::string& name, std::vector<std::string> tensors);
 
   // Sequences and optionals by name; empty: an optional without an element.
   std::map<std::string, std::vector<std::string>> sequences;
   std::map<std::string, OpenSplit> open_splits;
-  std::map<std::string, bool> optionals;  // true: it has an element, of the same name
+  std::map<std::string, bool> optionals;  // true: it has an element, with the same name
 
  private:
   Status resolve(onnx::NodeProto& node);
@@ -390,21 +604,21 @@ class GraphRewriter {
   KnownValues known_;
   GraphTypes types_;
   Reasons reasons_;
-  // Sizes of the graph so far, including the nodes of the file, and of all sequences.
+  // Graph size so far, including the file's nodes, and the size of all sequences.
   int64_t made_nodes_ = 0, made_bytes_ = 0, held_tensors_ = 0;
   int64_t file_nodes_ = 0, file_bytes_ = 0;
 };
 
-// Resolvers of nodes: control flow, sequences, functions. They refuse a node that they cannot
-// resolve. Errors: kInput for a wrong node.
+// Node resolvers: control flow, sequences, functions. They refuse a node that they cannot resolve.
+// Errors: kInput for a wrong node.
 
 // Control flow that depends only on KnownValues:
 //
-//   If          the branch that runs takes its place
+//   If          the branch that runs replaces it
 //   Loop, Scan  unrolled; a Loop ends once the condition is false, which must be known in every
 //               iteration
 //
-// Weights inside of a branch or body become constants: only weights of the main graph are trained.
+// Weights inside a branch or body become constants: only main-graph weights are trained.
 // https://onnx.ai/onnx/operators/onnx__If.html, https://onnx.ai/onnx/operators/onnx__Loop.html,
 // https://onnx.ai/onnx/operators/onnx__Scan.html
 Status resolve_if(GraphRewriter& rewriter, const onnx::NodeProto& node);
@@ -412,8 +626,8 @@ Status resolve_loop(GraphRewriter& rewriter, const onnx::NodeProto& node);
 Status resolve_scan(GraphRewriter& rewriter, const onnx::NodeProto& node);
 
 // Sequences and optional values, which exporters leave around tensors. A sequence is a list of
-// names, and an index in it must be known. SplitToSequence becomes a Split if the sizes of the
-// pieces are known, else an OpenSplit with Slices as pieces.
+// names, and an index in it must be known. SplitToSequence becomes a Split if the piece sizes are
+// known, else an OpenSplit with Slices as pieces.
 //
 // Resolves SequenceConstruct, SequenceEmpty, SequenceInsert, SequenceErase, SequenceAt,
 // SequenceLength, SequenceMap, SplitToSequence, ConcatFromSequence, Optional, OptionalHasElement,
@@ -424,14 +638,32 @@ Status resolve_scan(GraphRewriter& rewriter, const onnx::NodeProto& node);
 bool is_sequence_node(const GraphRewriter& rewriter, const onnx::NodeProto& node);
 Status resolve_sequences(GraphRewriter& rewriter, const onnx::NodeProto& node);
 
-// Returns the body of an operator that ONNX defines as a function of others and that has no kernel
-// here. Converts a body of an older opset if an operator in it has changed since. Returns nothing
-// if the operator is no function, or if the body is unavailable (unknown input types). Catches the
-// exceptions of the ONNX library.
+// Returns the body if ONNX defines the operator as a function and it has no kernel here. Converts a
+// body from an older opset if an operator in it has changed since. Returns nothing if the operator
+// is no function, or if the body is unavailable (unknown input types). Catches the ONNX library's
+// exceptions.
 std::optional<std::vector<onnx::NodeProto>> function_body(GraphRewriter& rewriter,
                                                           const onnx::NodeProto& node);
 
 // Replaces calls of the model's own functions by their bodies.
 Status inline_local_functions(onnx::ModelProto& model);
+
+// A model file ready to be read node by node: checked and converted to kOpset, with functions
+// inlined and control flow resolved. It computes in float32 even if weights have other types, and
+// the operators have the registry's domains.
+//
+// Errors: kInput naming the file. Catches the ONNX library's exceptions.
+
+struct NormalizedModel {
+  onnx::ModelProto proto;
+  std::vector<std::string> initializers;  // names before any conversion
+  ModuleScopes scopes;
+  Reasons reasons;  // for operators that could not be resolved
+};
+
+// `forward`: a serialized model that replaces the file's skeleton; empty: the skeleton. Initializer
+// names and scopes always come from the skeleton.
+Result<NormalizedModel> normalized_model(const OnnxFile& file, const Operators& operators,
+                                         const std::string& forward = "");
 
 }  // namespace ofsdp::importer

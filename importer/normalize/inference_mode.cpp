@@ -1,10 +1,9 @@
-#include "importer/normalize/inference_mode.h"
-
 #include <fstream>
 #include <set>
 
+#include "importer/normalize/onnx_import.h"
 #include "importer/proto/onnx_protos.h"
-#include "kernels/base/reject.h"
+#include "kernels/base/status.h"
 
 namespace ofsdp::importer {
 namespace {

@@ -1,13 +1,12 @@
-#include "importer/normalize/module_scopes.h"
-
 #include <onnx/onnx_pb.h>
 
 #include <algorithm>
 #include <optional>
 #include <set>
 
+#include "importer/normalize/onnx_import.h"
 #include "kernels/base/budgets.h"
-#include "kernels/base/format.h"
+#include "kernels/base/text.h"
 
 namespace ofsdp::importer {
 namespace {
@@ -15,10 +14,10 @@ namespace {
 using Path = std::vector<std::string>;
 
 // Nobody has written longer paths as names. Deeper modules count as part of the last kept one,
-// because a tree of modules stores the path of each.
+// because a module tree stores each path.
 constexpr size_t kMaxPathText = 4096;
 
-// Splits the text at any of `separators`, without empty pieces, at most kMaxDepth.
+// Splits the text at any separator, without empty pieces, at most kMaxDepth.
 Path pieces(const std::string& text, const char* separators, size_t most = kMaxPathText) {
   Path result;
   for (size_t at = 0; at < text.size() && result.size() < size_t{kMaxDepth};) {
@@ -30,7 +29,7 @@ Path pieces(const std::string& text, const char* separators, size_t most = kMaxP
   return result;
 }
 
-// Parses "['', 'encoder', 'linear']", as Python prints a list of strings.
+// Parses "['', 'encoder', 'linear']", as Python prints a string list.
 std::vector<std::string> python_list(const std::string& text) {
   std::vector<std::string> list;
   for (size_t at = 0; (at = text.find_first_of("'\"", at)) != std::string::npos;) {
@@ -65,7 +64,7 @@ class Reader {
 
  private:
   struct Uses {
-    Path common;         // of all scopes
+    Path common;         // shared by all scopes
     bool scoped = true;  // every node that reads it has a scope
     bool one_scope = true;
   };

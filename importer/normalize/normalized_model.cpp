@@ -1,4 +1,3 @@
-#include "importer/normalize/normalized_model.h"
 
 #include <onnx/checker.h>
 #include <onnx/defs/schema.h>
@@ -15,23 +14,21 @@
 #include "importer/file/onnx_file.h"
 #include "importer/file/wire.h"
 #include "importer/normalize/graph_rewriter.h"
-#include "importer/normalize/opset_range.h"
+#include "importer/normalize/onnx_import.h"
 #include "importer/normalize/quantized_graph.h"
 #include "importer/proto/onnx_protos.h"
-#include "importer/proto/opset.h"
 #include "kernels/base/budgets.h"
-#include "kernels/base/reject.h"
 #include "kernels/base/status.h"
 
 namespace ofsdp::importer {
 namespace {
 
-// The order of nodes. Some tools append nodes out of order (onnxconverter's float16 puts the casts
-// of inputs last), and ONNX Runtime, which sorts nodes itself, loads such files.
+// Node order. Some tools append nodes out of order (onnxconverter's float16 puts input casts last),
+// and ONNX Runtime, which sorts nodes itself, loads such files.
 
 using Makers = std::unordered_map<std::string_view, int>;
 
-// Adds the nodes that make the inputs of `node`, also of the inner graphs.
+// Adds the nodes that make inputs of `node` and of graphs inside it.
 void add_makers(const onnx::NodeProto& node, const Makers& makers, std::set<int>& found);
 
 void add_makers(const onnx::GraphProto& inner, const Makers& makers, std::set<int>& found) {
@@ -73,9 +70,8 @@ std::vector<int> runnable_order(const std::vector<std::set<int>>& waits) {
   return order;
 }
 
-// Puts every node of `graph`, and of the graphs in the attributes, after the makers of the inputs.
-// Nodes in order keep their places. A graph with a cycle stays as it is, and ONNX's checker reports
-// it.
+// Puts every node, also in graphs inside attributes, after the makers of the inputs. Nodes in order
+// keep their places. A graph with a cycle stays as it is, and ONNX's checker reports it.
 void sort_nodes(onnx::GraphProto& graph) {
   Makers makers;
   for (int i = 0; i < graph.node_size(); ++i) {
@@ -102,7 +98,7 @@ void sort_nodes(onnx::GraphProto& graph) {
 }
 
 // compute_in_float32 converts a model with weights in other types (float16, bfloat16, float64) to
-// float32 in all its types, casts, constants and subgraphs. Parameters are float32 here
+// float32 in all types, casts, constants and subgraphs. Parameters are float32 here
 // (importer/file/onnx_file.h reads and rounds them), so the graph around them must be, too;
 // --param-dtype selects a type with fewer bits. Types that no weight has stay, and so does a model
 // with only float32 weights.
@@ -177,9 +173,8 @@ Status compute_in_float32(onnx::ModelProto& model, const std::vector<Initializer
   return types.empty() ? ok_status() : Float32Model(types).convert(*model.mutable_graph());
 }
 
-// The size of a model after inlining its functions: ten calls in each function, level after level,
-// make 10^8 nodes from a file of two kilobytes. Each function is counted once, before anything is
-// inlined.
+// A model's size after inlining: ten calls in each function, level after level, make 10^8 nodes
+// from a two-kilobyte file. Each function is counted once, before anything is inlined.
 //
 // Errors: kInput if nodes, bytes or depth exceed their budgets, or if a function calls itself.
 
@@ -200,12 +195,11 @@ struct Size {
   Size operator*(int64_t count) const { return {times(nodes, count), times(bytes, count)}; }
 };
 
-// The size of a list of nodes once inlined. A graph in an attribute of the call goes wherever the
-// body names it.
+// A node list's size once inlined. A graph in the call's attribute goes wherever the body names it.
 struct Expansion {
   Size own;
-  int64_t graphs = 0;  // places in the body with a graph from an attribute of the caller
-  int depth = 0;       // of nested functions
+  int64_t graphs = 0;  // places in the body with a graph from the caller's attribute
+  int depth = 0;       // nested functions
 
   void add(const Expansion& other) {
     own = own + other.own;
@@ -306,8 +300,8 @@ Status check_expansion(const onnx::ModelProto& model) {
   return ok_status();
 }
 
-// ONNX Runtime writes some of its own operators into ONNX's domain, where the checker would not
-// know them: LayerNormalization before opset 17, gradients such as MaxPoolGrad.
+// ONNX Runtime writes some own operators into ONNX's domain, where the checker would not know them:
+// LayerNormalization before opset 17, gradients such as MaxPoolGrad.
 void move_to_microsoft(onnx::ModelProto& model, const Operators& operators, int opset) {
   bool moved = false;
   for (auto& node : *model.mutable_graph()->mutable_node()) {
@@ -360,8 +354,8 @@ void mark(onnx::NodeProto& node, const std::set<std::string>& read) {
   add_attribute(node, "training_mode", int64_t{1});
 }
 
-// Prepares BatchNormalization of a file before opset 14 for the version converter, which takes it
-// for inference. Such a node trains if it has more than one output. Outputs 3 and 4, for a backward
+// Prepares BatchNormalization before opset 14 for the version converter, which takes it for
+// inference. Such a node trains if it has more than one output. Outputs 3 and 4, for a backward
 // part, do not exist since opset 14; if something reads them, the converter refuses the node.
 // https://onnx.ai/onnx/operators/text_diff_BatchNormalization_9_14.html
 void mark_training(onnx::GraphProto& graph) {
@@ -371,7 +365,7 @@ void mark_training(onnx::GraphProto& graph) {
   }
 }
 
-// Some exporters write 0 for a batch axis of any size. No column has rows of no sample, so such an
+// Some exporters write 0 for an open batch axis. No column has rows without samples, so such an
 // axis is open, here and in all types that inherited it.
 void open_batch_axis(onnx::GraphProto& graph) {
   const auto first = [](onnx::ValueInfoProto& info) -> onnx::TensorShapeProto::Dimension* {
@@ -394,7 +388,7 @@ void open_batch_axis(onnx::GraphProto& graph) {
   }
 }
 
-// Passes make our own operators and attributes and keep the invariants of their kernels (an
+// Passes make our own operators and attributes and keep the kernels' invariants (an
 // `ofsdp.GatherGrad` writes where its attribute says); a file could contain anything.
 Status refuse_own(const onnx::GraphProto& graph) {
   const std::string own = kOwnDomain;
@@ -417,7 +411,7 @@ Status refuse_own(const onnx::GraphProto& graph) {
 
 constexpr const char* kUnchecked = "ofsdp.unchecked";
 
-// Moves nodes of that operator between two domains. Returns their number.
+// Moves that operator's nodes between two domains. Returns how many.
 template <typename Nodes>
 int move_between(Nodes& nodes, const char* op, const std::string& from, const std::string& to) {
   int moved = 0;
@@ -441,8 +435,8 @@ int move_between(onnx::ModelProto& model, const char* op, const char* from, cons
   return moved;
 }
 
-// Calls onnx::checker::check_model, which throws. ONNX deprecated GroupNormalization of opset 18,
-// since scale and bias of a group were a mistake, and its checker refuses such a node.
+// Calls onnx::checker::check_model, which throws. ONNX deprecated opset 18's GroupNormalization,
+// since scale and bias per group were a mistake, and the checker refuses such a node.
 // opset_rules.cpp implements it, so the checker must find it in a domain that it does not inspect.
 void check(onnx::ModelProto& model, int opset) {
   constexpr const char* kOp = "GroupNormalization";
@@ -461,7 +455,7 @@ void check(onnx::ModelProto& model, int opset) {
 
 constexpr int64_t kMaxScales = 64;
 
-// Returns small floating-point initializers by name, which a rule of an older opset may need:
+// Returns small floating-point initializers by name, which a rule for an older opset may need:
 // scales.
 FloatsOf floats_of(const OnnxFile& file) {
   return [&file](const std::string& name) -> std::optional<std::vector<float>> {

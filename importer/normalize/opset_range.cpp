@@ -1,5 +1,3 @@
-#include "importer/normalize/opset_range.h"
-
 #include <onnx/common/interned_strings.h>
 #include <onnx/common/ir.h>
 #include <onnx/common/ir_pb_converter.h>
@@ -10,23 +8,24 @@
 #include <algorithm>
 #include <set>
 
+#include "importer/file/onnx_file.h"
+#include "importer/normalize/onnx_import.h"
 #include "importer/normalize/opset_rules.h"
 #include "importer/proto/onnx_protos.h"
-#include "importer/proto/opset.h"
 
 namespace ofsdp::importer {
 namespace {
 
 using GraphPtr = std::shared_ptr<onnx::Graph>;
 
-// Returns "node 'up' (Upsample) of opset 9", or the name of an output if the node has none.
+// Returns "node 'up' (Upsample) of opset 9", or an output's name if the node has none.
 std::string described(onnx::Node* node, int opset) {
   std::string name = node->name();
   if (name.empty() && !node->outputs().empty()) name = node->outputs()[0]->uniqueName();
   return format_text("node '{}' ({}) of opset {}", printable(name), node->kind().toString(), opset);
 }
 
-// The tables of ONNX's converter: versions at which operators change, and adapters across changes.
+// Tables in ONNX's converter: versions at which operators change, and adapters across changes.
 class Tables : public onnx::version_conversion::DefaultVersionConverter {
  public:
   int oldest(const std::string& op) const {
@@ -76,7 +75,7 @@ class Tables : public onnx::version_conversion::DefaultVersionConverter {
     return versions != domains->second.end() && versions->second.contains(to);
   }
 
-  // Returns the last of the nodes that replace it.
+  // Returns the last node that replaces it.
   Result<onnx::Node*> raise(const GraphPtr& graph, onnx::Node* node, int opset,
                             const FloatsOf& floats_of) const {
     if (!changes(node, opset + 1)) return node;
@@ -97,7 +96,7 @@ class Tables : public onnx::version_conversion::DefaultVersionConverter {
   }
 };
 
-// Made once and never freed, which would only delay the end of the program.
+// Made once and never freed, which would only delay the program's end.
 const Tables& tables() {
   static const Tables& kTables = *new Tables;
   return kTables;
@@ -114,7 +113,7 @@ bool wants_ranks(const onnx::GraphProto& graph, int from) {
   });
 }
 
-// The schemas of these operators infer nothing in kRankedOpset.
+// These operators' schemas infer nothing in kRankedOpset.
 void declare_ranks(onnx::GraphProto& graph) {
   constexpr int kSequenceRank = 4, kStateRank = 3;
   for (const auto& node : graph.node()) {
@@ -193,7 +192,7 @@ int oldest_opset(const std::string& op) { return tables().oldest(op); }
 
 std::string onnx_message(const std::exception& error) {
   std::string text = error.what();
-  const std::string mark = "` failed: ";  // ends the location and the condition of an assertion
+  const std::string mark = "` failed: ";  // ends an assertion's location and condition
   if (const size_t at = text.find(mark); at != std::string::npos) text.erase(0, at + mark.size());
   std::ranges::replace(text, '\n', ' ');
   return text.substr(0, 300);

@@ -6,7 +6,7 @@
 #include <cmath>
 #include <cstring>
 
-#include "kernels/base/reject.h"
+#include "kernels/base/status.h"
 
 namespace ofsdp::importer {
 namespace {
@@ -132,7 +132,7 @@ void OldNode::set_inputs(const std::vector<onnx::Value*>& inputs) {
   for (onnx::Value* input : inputs) node_->addInput(input);
 }
 
-// Gives name, type and readers of `old` to `made`. Subgraphs read it by that name.
+// Gives `old`'s name, type and readers to `made`. Subgraphs read it by that name.
 void OldNode::take_over(onnx::Value* old, onnx::Value* made) {
   const std::string name = old->uniqueName();
   old->setUniqueName(graph_->getNextUniqueName(), false);
@@ -169,7 +169,7 @@ onnx::Symbol symbol(const char* name) { return onnx::Symbol(name); }
 
 // --- opset 1 ---
 
-// The text gives the order begins, ends; the example has begin and end of each axis in turn.
+// The text gives the order begins, ends; the example has each axis's begin and end in turn.
 Status name_pads(OldNode& n) {
   const std::vector<int64_t> pads = n.node()->is(symbol("paddings"));
   const size_t rank = pads.size() / 2;
@@ -217,7 +217,7 @@ Status type_by_number(OldNode& n) {
   return ok_status();
 }
 
-// Copies along `axis` `tiles` times; needs no number of axes.
+// Copies along `axis` `tiles` times; needs no rank.
 Status join_copies(OldNode& n) {
   constexpr double kMaxCopies = 4096;
   const auto tiles = n.numbers(1), axis = n.numbers(2);
@@ -250,8 +250,8 @@ onnx::Value* with_axes_behind(OldNode& n, size_t input, int64_t rank, int64_t co
   return wide;
 }
 
-// With broadcast=1, the axes of B are those of A from `axis` on; without `axis`, the last ones, as
-// since opset 7.
+// With broadcast=1, B's axes are A's axes from `axis` on; without `axis`, the last ones, as since
+// opset 7.
 Status broadcast_from_axis(OldNode& n) {
   const bool broadcasts = n.i("broadcast", 0) != 0 && n.i("axis", -1) != -1;
   const int64_t axis = n.i("axis", -1);
@@ -330,7 +330,7 @@ Status scale_every_axis(OldNode& n) {
 
 // --- opsets 8 to 11 ---
 
-// spatial=0: each element of a sample has its own statistics.
+// spatial=0: each element in a sample has its own statistics.
 Status channels_of_elements(OldNode& n) {
   const bool spatial = n.i("spatial", 1) != 0;
   n.drop("spatial");
@@ -353,7 +353,7 @@ Status refuse_batch_axis(OldNode&) {
   return input_error("expected no batch axis, found one; export with opset 9 or newer");
 }
 
-// ONNX's own adapter does this too, but forgets the name of the node.
+// ONNX's own adapter does this too, but forgets the node's name.
 Status resize_by_scales(OldNode& n) {
   onnx::Node* resize = n.before("Resize", {n.node()->inputs()[0], n.node()->inputs()[1]})->node();
   if (n.node()->has_name()) resize->setName(n.node()->name());
@@ -362,7 +362,7 @@ Status resize_by_scales(OldNode& n) {
   return ok_status();
 }
 
-// The mask has the type of the data.
+// The mask has the data's type.
 Status mask_of_numbers(OldNode& n) {
   if (!n.gives(1)) return ok_status();
   const int type = n.node()->inputs()[0]->elemType();
@@ -376,7 +376,7 @@ void resize_from_corner(onnx::Node* resize, const char* rounding) {
   if (rounding != nullptr) resize->s_(symbol("nearest_mode"), rounding);
 }
 
-// Returns the scales of axes that grow, or of axes that do not; 1 elsewhere.
+// Returns the scales for axes that grow, or for axes that do not; 1 elsewhere.
 onnx::Value* scales_of(OldNode& n, const std::optional<std::vector<double>>& known, bool grow) {
   if (!known) return n.before(grow ? "Max" : "Min", {n.node()->inputs()[1], n.floats({1})});
   std::vector<float> scales;
@@ -386,7 +386,7 @@ onnx::Value* scales_of(OldNode& n, const std::optional<std::vector<double>>& kno
   return n.floats(std::move(scales));
 }
 
-// Resize of opset 10, and Upsample before: x_original = x_resized / scale. The standard does not
+// Resize in opset 10, and Upsample before: x_original = x_resized / scale. The standard does not
 // say how `nearest` rounds; ONNX Runtime rounds down on axes that grow and up on axes that shrink.
 // https://github.com/onnx/onnx/issues/3326
 Status place_from_corner(OldNode& n) {
@@ -412,7 +412,7 @@ Status place_from_corner(OldNode& n) {
   return ok_status();
 }
 
-// Returns a number in the type of input 0, as far as the file tells it.
+// Returns a number in input 0's type, as far as the file tells it.
 onnx::Value* like_data(OldNode& n, double number) {
   onnx::Value* value = n.floats({static_cast<float>(number)}, true);
   const int type = n.node()->inputs()[0]->elemType();
@@ -487,7 +487,7 @@ Status rows_and_columns(OldNode& n) {
   return ok_status();
 }
 
-// ONNX's own adapter takes the type of statistics from the file's value_info, which may be absent.
+// ONNX's own adapter takes the statistics' type from the file's value_info, which may be absent.
 Status scale_by_channel(OldNode& n) {
   using onnx::version_conversion::GroupNormalization_20_21;
   GroupNormalization_20_21().adapt(n.graph(), n.node());

@@ -1,6 +1,6 @@
-// Rules that raise a node of ai.onnx to the next opset if ONNX's version converter has no adapter,
-// or one that loses the meaning: broadcasting by an axis, the coercion of Hardmax to two axes, the
-// coordinates of Resize. Each follows the standard's text of the older version.
+// Rules that raise an ai.onnx node to the next opset if ONNX's version converter has no adapter, or
+// one that loses the meaning: broadcasting by an axis, Hardmax's coercion to two axes, Resize's
+// coordinates. Each follows the standard's text for the older version.
 //
 // Errors: kInput, expected and found; the caller names the node and the opset.
 #pragma once
@@ -12,11 +12,11 @@
 #include <string>
 #include <vector>
 
-#include "importer/normalize/opset_range.h"
+#include "importer/normalize/onnx_import.h"
 
 namespace ofsdp::importer {
 
-// A node of ONNX's intermediate form while a rule raises it to the next opset, and the nodes that
+// A node in ONNX's intermediate form while a rule raises it to the next opset, and the nodes that
 // the rule puts around it. The graph owns all nodes. Errors: kInput, expected and found.
 
 class OldNode {
@@ -26,7 +26,7 @@ class OldNode {
 
   const std::shared_ptr<onnx::Graph>& graph() const { return graph_; }
   onnx::Node* node() const { return node_; }
-  onnx::Node* last() const { return last_; }  // last of the nodes in its place
+  onnx::Node* last() const { return last_; }  // the last node that replaces it
 
   bool has(const char* attribute) const { return node_->hasAttribute(onnx::Symbol(attribute)); }
   int64_t i(const char* attribute, int64_t otherwise) const;
@@ -37,9 +37,9 @@ class OldNode {
   bool reads(size_t input) const;
   // Returns whether something reads that output.
   bool gives(size_t output) const;
-  // Returns the number of axes of an input. REQUIRES: the rule is marked `by_rank`.
+  // Returns an input's rank. REQUIRES: the rule is marked `by_rank`.
   Result<int64_t> rank(size_t input) const;
-  // Returns the elements of an input if it is a constant or a small initializer, of any type.
+  // Returns an input's elements, in any type, if it is a constant or a small initializer.
   std::optional<std::vector<double>> numbers(size_t input) const;
 
   // Inserts a node before this one and returns the output.
@@ -51,7 +51,7 @@ class OldNode {
   void set_inputs(const std::vector<onnx::Value*>& inputs);
   // Replaces this node by `made`, which stands before it.
   void replace_by(onnx::Node* made);
-  // Adds a node that reads an output of this one and takes over the readers of that output.
+  // Adds a node that reads an output here and takes over that output's readers.
   onnx::Node* follow(size_t output, const char* op, const std::vector<onnx::Value*>& more = {});
 
  private:
@@ -69,7 +69,7 @@ inline constexpr int kRankedOpset = 6;
 
 struct OpsetRule {
   const char* op;
-  int from;  // opset of the node before the rule; afterwards the next
+  int from;  // the node's opset before the rule; afterwards the next
   Status (*apply)(OldNode&);
   bool by_rank = false;
 };
@@ -77,7 +77,7 @@ struct OpsetRule {
 // Returns null if there is none.
 const OpsetRule* find_opset_rule(const std::string& op, int from);
 
-// Returns whether a node of that operator in opset `from` meets a rule that needs ranks.
+// Returns whether such a node in opset `from` meets a rule that needs ranks.
 bool rank_matters(const std::string& op, int from);
 
 }  // namespace ofsdp::importer

@@ -6,22 +6,22 @@
 #include <string>
 #include <vector>
 
-#include "importer/file/element_codec.h"
+#include "importer/file/onnx_file.h"
+#include "importer/file/tensor_record.h"
 #include "importer/proto/onnx_protos.h"
-#include "importer/proto/opset.h"
-#include "kernels/base/reject.h"
+#include "kernels/base/status.h"
 
 namespace ofsdp::importer {
 namespace {
 
 // qlinear replaces a QLinear operator (or QGemm) by the operator on floats and a FakeQuantize with
-// the scale and zero point of the output.
+// the output's scale and zero point.
 //
-// Appends nodes to the graph of `values`. Errors: kInput for an operator without a form on floats,
+// Appends nodes to the graph in `values`. Errors: kInput for an operator without a form on floats,
 // or an operand that `values` refuses.
 // https://github.com/microsoft/onnxruntime/blob/main/docs/ContribOperators.md
 
-// Inputs `scale` and `scale` + 1 are scale and zero point of the output.
+// Inputs `scale` and `scale` + 1 are the output's scale and zero point.
 Status finish(QuantizedValues& values, const onnx::NodeProto& node, const std::string& value,
               int scale) {
   OFSDP_ASSIGN_OR_RETURN(const QuantizationPair pair, values.pair_at(node, scale, 1));
@@ -103,8 +103,8 @@ Status lower_qlinear(QuantizedValues& values, const onnx::NodeProto& node) {
   return input_error("expected a QLinear operator with a form on floats, found this one");
 }
 
-// Too small to change another value in float32, but large enough that a value over its root, and
-// the slopes of both, are finite.
+// Too small to change another value in float32, but large enough that a value over the root, and
+// both slopes, are finite.
 constexpr float kMinVariance = 1e-30f;
 
 using Nodes = google::protobuf::RepeatedPtrField<onnx::NodeProto>;
@@ -122,7 +122,7 @@ bool is_any(const onnx::NodeProto& node, std::initializer_list<const char*> ops)
   return std::ranges::any_of(ops, [&](const char* op) { return is(node, op); });
 }
 
-// Returns whether it moves or chooses elements of the first input (Concat: of all), so rounding
+// Returns whether it moves or chooses elements from the first input (Concat: from all), so rounding
 // commutes.
 bool moves(const onnx::NodeProto& node) {
   return short_domain(node.domain()).empty() &&
@@ -205,14 +205,14 @@ class Dequantizer : QuantizedValues {
     return ok_status();
   }
 
-  // Skips the Cast and the Mul after a product of integers: their result exists already.
+  // Skips the Cast and the Mul after an integer product: their result exists already.
   Status pass(const onnx::NodeProto& node, const std::string& value) {
     add("Identity", {value}, node.output(0));
     if (node.op_type() == "Cast") cast_.insert(node.output(0));
     return ok_status();
   }
 
-  // Returns whether pairs of QuantizeLinear and DequantizeLinear of this type become floats.
+  // Returns whether QuantizeLinear and DequantizeLinear in this type become floats.
   static bool becomes_float(int onnx_type) {
     const DType carrier = integer_carrier(onnx_type);
     return carrier != DType::kUndefined && carrier != DType::kInt32;
@@ -235,7 +235,7 @@ class Dequantizer : QuantizedValues {
     pair.block_size = int_attribute(node, "block_size", 0);
     const auto type = static_cast<int>(int_attribute(node, "output_dtype", 0));
     if (pair.zero_point.empty() && type != 0) pair.onnx_type = type;
-    if (is_narrow(dtype_of_number(pair.onnx_type)) && !becomes_float(pair.onnx_type)) {
+    if (is_narrow(dtype_from_onnx_number(pair.onnx_type)) && !becomes_float(pair.onnx_type)) {
       return keep(node);
     }
     OFSDP_REJECT_IF(!becomes_float(pair.onnx_type),
@@ -269,9 +269,9 @@ class Dequantizer : QuantizedValues {
   }
 
   // Rounding takes a small variance to 0, even with epsilon. A value divided by the root becomes
-  // infinite and is clipped; backward, the 0 of the clipped value times the infinite slopes of
-  // division and root would be NaN. Divided by a tiny root, the value is clipped in the same way,
-  // and the gradient is 0.
+  // infinite and is clipped; backward, the clipped value's 0 times the infinite slopes of division
+  // and root would be NaN. Divided by a tiny root, the value is clipped in the same way, and the
+  // gradient is 0.
   Status root(const onnx::NodeProto& node) {
     const std::string base = node.output(0) + "//", above = fresh(base + "above_0");
     add("Add", {node.input(0), scalar(base + "least", kMinVariance)}, above);
@@ -423,12 +423,12 @@ class Dequantizer : QuantizedValues {
     return with_bias(node, weight, added);
   }
 
-  std::map<std::string, int> types_;  // of initializers
+  std::map<std::string, int> types_;  // initializer types
   std::set<std::string> read_;        // values that nodes read
   std::set<std::string> dynamic_zeros_;
   std::set<std::string> scaled_;  // products that need no further scale
   std::set<std::string> cast_;    // the same, after their Cast
-  std::set<std::string> floats_;  // float32 results of DequantizeLinear
+  std::set<std::string> floats_;  // float32 results from DequantizeLinear
 };
 
 }  // namespace

@@ -1,20 +1,20 @@
-// quantized_graph turns a graph of integers between QuantizeLinear and DequantizeLinear into a
-// graph of floats: each value becomes the float that dequantizing it would give.
+// quantized_graph turns an integer graph between QuantizeLinear and DequantizeLinear into a float
+// graph: each value becomes the float that dequantizing it would give.
 //
 //   QuantizeLinear                   ofsdp.FakeQuantize (kernels/ops/pointwise/quantize.cpp)
-//   DequantizeLinear                 of such a value: nothing; of a weight in the file:
-//                                    FakeQuantize of its master, of an int32 bias the master
+//   DequantizeLinear                 for such a value: nothing; for a weight in the file:
+//                                    FakeQuantize over the master, for an int32 bias the master
 //   QLinearConv and other QLinear*   the operator on floats, then FakeQuantize
-//   DynamicQuantizeLinear            FakeQuantize with scale and zero point of the micro-batch
+//   DynamicQuantizeLinear            FakeQuantize with the micro-batch's scale and zero point
 //   MatMulInteger, ConvInteger       MatMul, Conv; the Cast and the Mul after them go away
-//   Sqrt of a dequantized value      adds 1e-30: a variance that was rounded to 0
+//   Sqrt over a dequantized value    adds 1e-30: a variance that was rounded to 0
 //
 // QuantizeLinear and DynamicQuantizeLinear stay if no node reads their integers, and so does a
-// DequantizeLinear of computed integers with several scales, or with scales that are computed.
-// Both stay if they are of float8, float4 or 2 bits (kernels/ops/pointwise/quantize.cpp).
+// DequantizeLinear over computed integers with several scales, or with computed scales. Both stay
+// in float8, float4 or 2 bits (kernels/ops/pointwise/quantize.cpp).
 //
-// Operators that only move or choose elements may stand in between. Runs before the conversion of
-// opsets, so new nodes have the opset of the file.
+// Operators that only move or choose elements may stand in between. Runs before opset conversion,
+// so new nodes have the file's opset.
 //
 // Changes the model. Errors: kInput naming the node if scales are no constants or not above 0, if
 // zero points have another type, or if another operator reads integers.
@@ -35,16 +35,15 @@ namespace ofsdp::importer {
 
 Status dequantize_graph(onnx::ModelProto& model, const OnnxFile& file);
 
-// Maps the values of a graph of integers to floats, and appends the nodes on floats that replace
-// them.
+// Maps an integer graph's values to floats, and appends the float nodes that replace them.
 //
 // A `QuantizationPair` is a scale with the zero point, both names of constants in the file. Values
-// are known by name: weights of the file, values that a pair quantized (`carried`), outputs of
-// DynamicQuantizeLinear (`dynamic`).
+// are known by name: weights in the file, values that a pair quantized (`carried`),
+// DynamicQuantizeLinear's outputs (`dynamic`).
 //
 // Errors: kInput naming the value, expected and found.
 
-// The way from the integers of a value to floats.
+// How a value's integers become floats.
 struct QuantizationPair {
   std::string scale, zero_point;
   int onnx_type = onnx::TensorProto::UINT8;
@@ -74,7 +73,7 @@ class QuantizedValues {
   // Checks that a value was quantized in the way that the reader expects.
   Status check_same(const std::string& value, const QuantizationPair& made,
                     const QuantizationPair& read) const;
-  // Returns the type of a zero point, a constant of the file; `otherwise` if there is none.
+  // Returns the type of a zero point, a constant in the file; `otherwise` if there is none.
   Result<int> type_of(const std::string& zero_point, int otherwise) const;
   Status check_bias(const onnx::NodeProto& node, int i) const;
   void set_types();
@@ -84,7 +83,7 @@ class QuantizedValues {
   const OnnxFile& file_;
   std::map<std::string, const Initializer*> weights_;
   std::map<std::string, QuantizationPair> carried_;  // integers in the file, now floats
-  std::set<std::string> dynamic_;                    // outputs of DynamicQuantizeLinear
+  std::set<std::string> dynamic_;                    // DynamicQuantizeLinear's outputs
   std::set<std::string> touched_;                    // values that become float
 
  private:

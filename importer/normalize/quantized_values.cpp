@@ -1,9 +1,9 @@
 #include <algorithm>
 
-#include "importer/file/element_codec.h"
+#include "importer/file/tensor_record.h"
 #include "importer/normalize/quantized_graph.h"
 #include "importer/proto/onnx_protos.h"
-#include "kernels/base/reject.h"
+#include "kernels/base/status.h"
 
 namespace ofsdp::importer {
 
@@ -108,7 +108,7 @@ Result<int> QuantizedValues::type_of(const std::string& zero_point, int otherwis
     return zero->dtype == DType::kInt8 ? int{onnx::TensorProto::INT4}
                                        : int{onnx::TensorProto::UINT4};
   }
-  return static_cast<int>(number_of_dtype(zero->dtype));
+  return static_cast<int>(onnx_number(zero->dtype));
 }
 
 Result<QuantizationPair> QuantizedValues::pair_at(const onnx::NodeProto& node, int scale,

@@ -3,7 +3,7 @@
 
 #include "importer/normalize/graph_rewriter.h"
 #include "kernels/base/budgets.h"
-#include "kernels/base/reject.h"
+#include "kernels/base/status.h"
 
 namespace ofsdp::importer {
 namespace {
@@ -24,7 +24,7 @@ Status unknown_position(GraphRewriter& rewriter, const onnx::NodeProto& node) {
   return rewriter.refuse(node, "the position is not known before the run");
 }
 
-// Returns the size of all pieces but the last; 0: each has its own.
+// Returns the size that all pieces but the last have; 0: sizes differ.
 int64_t piece_size(const ConstantPtr& split) {
   if (split == nullptr) return 1;
   if (split->desc.shape.rank() == 1) return 0;
@@ -32,7 +32,7 @@ int64_t piece_size(const ConstantPtr& split) {
   return given.ok() && given->size() == 1 ? (*given)[0] : 1;
 }
 
-// Returns the sizes of the pieces of an axis; empty: unknown.
+// Returns the piece sizes along an axis; empty: unknown.
 Result<std::vector<int64_t>> piece_sizes(const ConstantPtr& split, int64_t axis_size) {
   const int64_t size = piece_size(split);
   if (size == 0) {
@@ -49,8 +49,8 @@ Result<std::vector<int64_t>> piece_sizes(const ConstantPtr& split, int64_t axis_
   return sizes;
 }
 
-// A piece of a split of unknown length is a Slice. A piece beyond the end is empty, and the next
-// node refuses it.
+// A piece from a split with unknown length is a Slice. A piece beyond the end is empty, and the
+// next node refuses it.
 Status piece_of_open_split(GraphRewriter& rewriter, const onnx::NodeProto& node,
                            const OpenSplit& from) {
   const auto position = rewriter.known().scalar(node.input(1));
@@ -103,7 +103,7 @@ Status construct(GraphRewriter& rewriter, const onnx::NodeProto& node) {
   return rewriter.hold(node.output(0), {node.input().begin(), node.input().end()});
 }
 
-// The place of index `position` in a sequence of `length` places; `otherwise` if it is absent.
+// The place of index `position` in a sequence with `length` places; `otherwise` if it is absent.
 struct Place {
   bool known = false;
   int64_t at = 0;
@@ -202,7 +202,7 @@ Status map(GraphRewriter& rewriter, const onnx::NodeProto& node) {
   return {};
 }
 
-// An optional has the name of its element; without an element it has only a name.
+// An optional has the element's name; without an element it has only a name.
 Status copy(GraphRewriter& rewriter, const onnx::NodeProto& node) {
   const std::string& from = node.input(0);
   const std::string& to = node.output(0);

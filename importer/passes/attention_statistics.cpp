@@ -6,12 +6,12 @@
 
 #include "importer/graph/graph.h"
 #include "importer/passes/passes.h"
-#include "kernels/core/head_layout.h"
+#include "kernels/core/planned_operands.h"
 
 namespace ofsdp::importer {
 namespace {
 
-// Inputs of ofsdp.AttentionGrad that are outputs of Attention.
+// ofsdp.AttentionGrad inputs that are Attention outputs.
 enum Output : size_t { kY = 6, kStatistics = 7 };
 constexpr std::pair<size_t, size_t> kShared[] = {{1, 0}, {2, 1}, {3, 2}, {4, 3}, {5, 6}};
 
@@ -28,7 +28,7 @@ class Keeper {
  public:
   Keeper(const Graph& source, const TakesNode& takes)
       : graph_(source), takes_(takes), uses_(source) {
-    std::set<std::string> forward;  // names of what forward nodes make: a clone makes them again
+    std::set<std::string> forward;  // names that forward nodes make: a clone makes them again
     for (const Node& node : graph_.nodes) {
       for (ValueId id : node.outputs) {
         if (id != 0 && !node.backward) forward.insert(graph_.value(id).name);
@@ -51,7 +51,7 @@ class Keeper {
   // The value that a gradient reads instead of the forward node's Y.
   struct Kept {
     ValueId y = 0;
-    std::vector<int64_t> perm;  // of a Transpose in between; empty: none
+    std::vector<int64_t> perm;  // the Transpose in between; empty: none
     size_t last = 0;            // backward node that reads it anyway
   };
 
@@ -95,7 +95,7 @@ class Keeper {
     return made;
   }
 
-  // Returns the last node before the gradient that is its Attention.
+  // Returns the last Attention node before the gradient that fits it.
   std::optional<size_t> forward_of(size_t gradient) {
     const Node& slope = node(gradient);
     if (any_from(slope.inputs, kY, slope.inputs.size())) return std::nullopt;
@@ -136,7 +136,7 @@ class Keeper {
     return true;
   }
 
-  // Returns whether nodes of the same kind make both, from any operands.
+  // Returns whether the same operator makes both, from any operands.
   bool made_alike(ValueId a, ValueId b) const {
     const Node *left = maker(a), *right = maker(b);
     if (left == nullptr || right == nullptr) return false;
@@ -149,8 +149,8 @@ class Keeper {
            left->inputs.size() == right->inputs.size() && place(*left, a) == place(*right, b);
   }
 
-  // Returns Y or a Transpose of Y, whichever backward keeps longer anyway. If Y is already the
-  // output of a Transpose, the projection reads Y.
+  // Returns Y or Y transposed, whichever backward keeps longer anyway. If Y is already a
+  // Transpose's output, the projection reads Y.
   std::optional<Kept> kept_before(size_t gradient, ValueId y) const {
     std::vector<Kept> found;
     add_kept(gradient, y, {}, found);
@@ -180,7 +180,7 @@ class Keeper {
     if (last) found.push_back({id, perm, *last});
   }
 
-  // Returns the last backward node that reads the bytes themselves and no view of them.
+  // Returns the last backward node that reads the bytes directly, not through a view.
   std::optional<size_t> last_backward_reader(size_t gradient, ValueId id) const {
     std::optional<size_t> last;
     for (ValueId view : with_views(*this, id)) {

@@ -4,7 +4,7 @@
 
 #include "importer/graph/graph.h"
 #include "importer/passes/passes.h"
-#include "kernels/base/reject.h"
+#include "kernels/base/status.h"
 
 namespace ofsdp::importer {
 namespace {
@@ -32,7 +32,7 @@ LossPath find_loss_path(const Graph& graph) {
     }
   }
   std::vector<bool> leads(graph.values.size(), false);
-  for (const LossTerm& term : graph.terms()) leads[static_cast<size_t>(term.value)] = true;
+  for (const LossTerm& term : graph.terms) leads[static_cast<size_t>(term.value)] = true;
   path.nodes.assign(graph.nodes.size(), false);
   for (size_t i = graph.nodes.size(); i-- > 0;) {
     const Node& node = graph.nodes[i];
@@ -61,7 +61,7 @@ Status check_differentiable(const Graph& graph, const LossPath& path) {
                      list);
 }
 
-// The pass, and the GradBuilder of the node that it differentiates.
+// The pass, and the GradBuilder for the node that it differentiates.
 class Autodiff final : public GradBuilder {
  public:
   explicit Autodiff(const Graph& source) : graph_(source), editor_(graph_) {}
@@ -125,18 +125,17 @@ class Autodiff final : public GradBuilder {
  private:
   const Node& node() const { return graph_.nodes[node_]; }
 
-  // Returns whether a gradient arrives at any output of the node.
+  // Returns whether a gradient arrives at any node output.
   bool reached(size_t i) const {
     return std::ranges::any_of(graph_.nodes[i].outputs,
                                [&](ValueId id) { return id != 0 && grads_.contains(id); });
   }
 
   void seed() {
-    graph_.loss_weight = seed(graph_.loss);
-    for (LossTerm& term : graph_.further_terms) term.weight = seed(term.value);
+    for (LossTerm& term : graph_.terms) term.weight = seed(term.value);
   }
 
-  // Returns the weight of the loss, where the gradient starts.
+  // Returns the loss weight, where the gradient starts.
   ValueId seed(ValueId loss) {
     const TensorDesc scalar{DType::kFloat32, {}};
     const ValueId weight = editor_.add_value({"loss_weight", ValueKind::kLossWeight, scalar});
@@ -164,7 +163,7 @@ class Autodiff final : public GradBuilder {
     return dummies;
   }
 
-  // Returns the gradient of a value, summed over the uses so far, or 0.
+  // Returns a value's gradient, summed over the uses so far, or 0.
   ValueId total(ValueId id) {
     const auto it = grads_.find(id);
     if (it == grads_.end() || it->second.empty()) return 0;
@@ -187,7 +186,7 @@ class Autodiff final : public GradBuilder {
   }
 
   // Returns the GatherGrad that made `b` if it comes after the node that made `a`. It can then add
-  // the few rows to `a` (a tied embedding) instead of making a second gradient of every row.
+  // the few rows to `a` (a tied embedding) instead of making a second gradient for every row.
   Node* lookup_after(ValueId a, ValueId b) {
     for (size_t i = graph_.nodes.size(); i-- > 0;) {
       Node& node = graph_.nodes[i];
@@ -224,8 +223,8 @@ class Autodiff final : public GradBuilder {
     }
   }
 
-  // Returns a value that a node of its own writes: a copy if the gradient is a view, an input, or
-  // the gradient of another parameter.
+  // Returns a value that a separate node writes: a copy if the gradient is a view, an input, or
+  // another parameter's gradient.
   ValueId own_gradient(const Parameter& p, ValueId gradient, std::map<ValueId, int>& owners) {
     index_new_nodes();
     const auto g = static_cast<size_t>(gradient);
@@ -235,8 +234,8 @@ class Autodiff final : public GradBuilder {
     return copies_.back();
   }
 
-  // Moves each copy of a gradient next to the backward node that makes the gradient, because a unit
-  // is reduced after the last reader of the gradients.
+  // Moves each gradient copy next to the backward node that makes the gradient, because a unit is
+  // reduced after the gradients' last reader.
   void place_copies() {
     if (copies_.empty()) return;
     std::vector<Node>& nodes = graph_.nodes;
@@ -262,7 +261,7 @@ class Autodiff final : public GradBuilder {
   size_t node_ = 0;  // node with the running rule
   std::map<ValueId, std::vector<ValueId>> grads_;
   std::vector<bool> made_, used_;  // per value: made by a node that is no view; read by a node
-  size_t indexed_ = 0;             // number of nodes indexed so far
+  size_t indexed_ = 0;             // nodes indexed so far
   std::vector<ValueId> copies_;    // gradients that copy another
   Status status_;
   int emitted_ = 0;
@@ -300,7 +299,7 @@ class Order {
 
   void find_forward() {
     std::vector<bool> needed(source_.values.size(), false);
-    needed[at(source_.loss)] = true;
+    for (const LossTerm& term : source_.terms) needed[at(term.value)] = true;
     for (const Carried& c : source_.carried) needed[at(c.next)] = true;
     for (size_t n = source_.nodes.size(); n-- > 0;) {
       const Node& node = source_.nodes[n];
@@ -312,7 +311,7 @@ class Order {
     }
   }
 
-  // Finds forward nodes whose inputs are weights and constants alone.
+  // Finds forward nodes that read only weights and constants.
   void find_weight_only() {
     weight_only_.assign(source_.nodes.size(), false);
     for (size_t n = 0; n < source_.nodes.size(); ++n) {
@@ -338,7 +337,7 @@ class Order {
   // file.
   void place_forward(size_t last) {
     if (!placed_.insert(last).second) return;
-    std::vector<std::pair<size_t, size_t>> open{{last, 0}};  // nodes, each with its next input
+    std::vector<std::pair<size_t, size_t>> open{{last, 0}};  // nodes, each with the next input
     while (!open.empty()) {
       const size_t n = open.back().first;
       const std::vector<ValueId>& inputs = source_.nodes[n].inputs;
@@ -367,8 +366,8 @@ class Order {
     return GraphEditor(graph_).place(std::move(node));
   }
 
-  // Returns the value that backward reads: the value itself, the input of an Identity, or
-  // backward's own copy of a value made of weights.
+  // Returns the value that backward reads: the value itself, an Identity's input, or backward's
+  // copy if it is made from weights.
   Result<ValueId> as_backward_reads(ValueId id) {
     std::vector<ValueId> open{id};
     const auto waits = [&](ValueId v) { return !same_.contains(v) && made_of_weights(v); };
@@ -431,7 +430,7 @@ class Order {
     return ok_status();
   }
 
-  // Drops outputs that only replaced gradient operators read, such as indices of MaxPool.
+  // Drops outputs that only replaced gradient operators read, such as MaxPool's indices.
   Status drop_unread_outputs() {
     const std::vector<ValueId> wanted = trained_values(graph_);
     std::set<ValueId> read(wanted.begin(), wanted.end());
@@ -463,7 +462,7 @@ Result<Graph> order_backward(const Graph& graph) { return Order(graph).run(); }
 
 Graph without_backward(const Graph& graph) {
   Graph result = graph;
-  result.loss_weight = 0;
+  for (LossTerm& term : result.terms) term.weight = 0;
   for (Parameter& p : result.parameters) p.gradient = 0;
   prune(result, result.outputs);
   return result;

@@ -1,11 +1,11 @@
 #include "importer/graph/graph.h"
 #include "importer/passes/passes.h"
-#include "kernels/base/reject.h"
+#include "kernels/base/status.h"
 
 namespace ofsdp::importer {
 namespace {
 
-// Returns the parameter at input i of the node if the value may change, else -1.
+// Returns the parameter at the node's input i if the value may change, else -1.
 int changing_parameter(const Graph& graph, const Node& node, size_t i) {
   for (size_t p = 0; p < graph.parameters.size(); ++p) {
     const Parameter& parameter = graph.parameters[p];

@@ -1,22 +1,20 @@
-#include "importer/passes/bounded_axes.h"
-
 #include <algorithm>
 #include <optional>
 #include <set>
 
 #include "importer/graph/graph.h"
+#include "importer/passes/specialize.h"
 #include "kernels/base/budgets.h"
 
 namespace ofsdp::importer {
 namespace {
 
-// Rules that map the bounded axis of an input (bounded_axes.h) to an axis of the output, for
-// operators that work slice by slice along it, so padding only meets padding. nullopt: not slice by
-// slice, or unknown.
+// Rules that map an input's bounded axis (specialize.h) to an output axis, for operators that work
+// slice by slice along it, so padding only meets padding. nullopt: not slice by slice, or unknown.
 
 struct CarriedAxis {
   int axis = 0;
-  int64_t times = 1;  // slices of the output per slice of the input: factor * times / over
+  int64_t times = 1;  // output slices per input slice: factor * times / over
   int64_t over = 1;
 
   bool operator==(const CarriedAxis&) const = default;
@@ -28,8 +26,8 @@ struct Case {
   const Node& node;
   size_t input;
   int axis;
-  const Shape& x;  // of that input
-  const Shape& y;  // of output 0
+  const Shape& x;  // that input's shape
+  const Shape& y;  // output 0's shape
 
   int attribute(const char* name, int64_t otherwise, int rank) const {
     const int64_t axis = node.attributes.i(name, otherwise);
@@ -128,7 +126,7 @@ Found one_hot(const Case& c) {
   return CarriedAxis{c.axis + (c.axis >= c.attribute("axis", -1, c.y.rank()) ? 1 : 0)};
 }
 
-// REQUIRES: the outputs of the node have descs.
+// REQUIRES: the node's outputs have descs.
 Found carried_axis(const Graph& graph, const Node& node, size_t input, int axis) {
   static const std::set<std::string> kReshapes = {"Reshape", "Flatten", "Squeeze", "Unsqueeze"};
   static const std::set<std::string> kNorms = {"LayerNormalization", "RMSNormalization",
@@ -151,8 +149,8 @@ Found carried_axis(const Graph& graph, const Node& node, size_t input, int axis)
   return std::nullopt;
 }
 
-// Returns whether another input, without a bounded axis, fits that axis of the output because it is
-// the same for all slices.
+// Returns whether another input, without a bounded axis, fits that output axis because it is the
+// same for all slices.
 bool fits_axis(const Graph& graph, const Node& node, size_t input, int output_axis) {
   const std::string op = node.op->full_name();
   if (op == "Concat") return false;
@@ -169,12 +167,12 @@ bool fits_axis(const Graph& graph, const Node& node, size_t input, int output_ax
 
 }  // namespace
 
-// Operators that cut, spread, sum over or scatter along a bounded axis of their inputs, and
-// operators that pass it on.
+// Operators that cut, spread, sum over or scatter along an input's bounded axis, and operators that
+// pass it on.
 
 namespace {
 
-// Inputs after the first select elements of the first, or count them.
+// Inputs after the first select elements in the first, or count them.
 bool takes_numbers(const std::string& op) {
   return op == "Expand" || op == "Slice" || op == "Split" || op == "ReduceSum";
 }
@@ -463,7 +461,7 @@ Result<bool> BoundedAxes::take_shape(Node& node) {
   return false;
 }
 
-// Handles ConstantOfShape, Range and Expand of values without a bounded axis.
+// Handles ConstantOfShape, Range, and Expand if the value has no bounded axis.
 Status BoundedAxes::made_of_shape(const Node& node) {
   const std::string op = node.op->full_name();
   const size_t input = op == "ConstantOfShape" ? 0 : 1;
@@ -518,7 +516,7 @@ Status BoundedAxes::compress(const Node& node) {
   return gather_found(node, indices, bounded_.at(found).count);
 }
 
-// The gradient goes to the first occurrence of each slice.
+// The gradient goes to each slice's first occurrence.
 Status BoundedAxes::unique(const Node& node) {
   const auto output = [&](size_t i, const char* otherwise) {
     if (i < node.outputs.size() && node.outputs[i] != 0) return node.outputs[i];
@@ -539,7 +537,7 @@ Status BoundedAxes::unique(const Node& node) {
   return node.outputs[0] == 0 ? Status{} : gather_found(node, first, count);
 }
 
-// Replaces `node` by a Gather of the slices in `indices` along the axis. Without the attribute,
+// Replaces `node` by a Gather for the slices in `indices` along the axis. Without the attribute,
 // flattens the data first.
 Status BoundedAxes::gather_found(const Node& node, ValueId indices, Count count) {
   ValueId x = node.inputs[0];

@@ -1,55 +1,36 @@
-#include "importer/passes/decoder_past.h"
-
 #include <algorithm>
 #include <map>
 
 #include "importer/graph/graph.h"
-#include "kernels/base/escaped.h"
-#include "kernels/base/reject.h"
+#include "importer/passes/passes.h"
+#include "kernels/base/status.h"
+#include "kernels/base/text.h"
 
 namespace ofsdp::importer {
 namespace {
 
-// Inputs that hold a past or belong to it, outputs that hold the present, and axes of the past.
-struct PastPlaces {
-  std::vector<size_t> past, present;
-  size_t batch_axis = 0, rows_axis = 2;
-};
-
-const PastPlaces* places_of(const Node& node) {
-  static const std::map<std::string, PastPlaces> places{
-      {"Attention", {{4, 5}, {1, 2}}},
-      {"com.microsoft.Attention", {{4, 6}, {1}, 1, 3}},
-      {"com.microsoft.MultiHeadAttention", {{6, 7, 8, 9}, {1, 2}}},
-      {"com.microsoft.GroupQueryAttention", {{3, 4}, {1, 2}}}};
-  const auto found = places.find(node.op->full_name());
-  return found == places.end() ? nullptr : &found->second;
-}
-
 bool reads_as_past(const Node& node, ValueId id) {
-  const PastPlaces* places = places_of(node);
-  if (places == nullptr) return false;
+  const std::vector<int>& past = node.op->past.inputs;
+  if (past.empty()) return false;
   for (size_t i = 0; i < node.inputs.size(); ++i) {
-    if (node.inputs[i] == id && std::ranges::find(places->past, i) == places->past.end()) {
-      return false;
-    }
+    if (node.inputs[i] == id && !has_operand(past, i)) return false;
   }
   return true;
 }
 
-// Returns the places if only attention, as a past, and Shape read the value; else null.
-const PastPlaces* past_places(const Graph& graph, const GraphUses& uses, ValueId id) {
-  const PastPlaces* places = nullptr;
+// Returns the reader's operands if only attention, as a past, and Shape read the value; else null.
+const PastOperands* past_operands(const Graph& graph, const GraphUses& uses, ValueId id) {
+  const PastOperands* operands = nullptr;
   if (std::ranges::count(graph.outputs, id) != 0) return nullptr;
   for (const size_t reader : uses.readers(id)) {
     const Node& node = graph.nodes[reader];
     if (reads_as_past(node, id)) {
-      places = places_of(node);
+      operands = &node.op->past;
     } else if (!is_operator(node, "Shape")) {
       return nullptr;
     }
   }
-  return places;
+  return operands;
 }
 
 void drop(std::vector<ValueId>& ids, ValueId id) { std::erase(ids, id); }
@@ -58,7 +39,8 @@ void drop(std::vector<ValueId>& ids, ValueId id) { std::erase(ids, id); }
 void drop_past(Graph& graph, const GraphUses& uses, Node& node, ValueId past) {
   Node made = node;
   std::ranges::replace(made.inputs, past, ValueId{0});
-  for (const size_t i : places_of(node)->present) {
+  for (const int output : node.op->past.outputs) {
+    const auto i = static_cast<size_t>(output);
     if (i >= made.outputs.size() || !uses.readers(made.outputs[i]).empty()) continue;
     drop(graph.outputs, made.outputs[i]);
     made.outputs[i] = 0;
@@ -66,15 +48,15 @@ void drop_past(Graph& graph, const GraphUses& uses, Node& node, ValueId past) {
   GraphEditor::change_symbolic(node, std::move(made));
 }
 
-// Returns the length of an axis of an empty past; -1: the micro-batch.
-int64_t length_of(const Value& past, const PastPlaces& places, size_t axis) {
-  if (axis == places.rows_axis) return 0;
-  return axis == places.batch_axis ? -1 : past.declared[axis].size;
+// Returns an axis length in an empty past; -1: the micro-batch.
+int64_t length_of(const Value& past, const PastOperands& operands, size_t axis) {
+  if (axis == operands.rows_axis) return 0;
+  return axis == operands.batch_axis ? -1 : past.declared[axis].size;
 }
 
-// Returns nodes that make the shape of an empty past in place of `shape`. `input`: one with a row a
+// Returns nodes that make an empty past's shape in place of `shape`. `input`: any with a row per
 // sample.
-std::vector<Node> shape_of_empty(Graph& graph, const Node& shape, const PastPlaces& places,
+std::vector<Node> shape_of_empty(Graph& graph, const Node& shape, const PastOperands& operands,
                                  ValueId input) {
   const Value past = graph.value(shape.inputs[0]);
   const auto rank = static_cast<int64_t>(past.declared.size());
@@ -86,16 +68,16 @@ std::vector<Node> shape_of_empty(Graph& graph, const Node& shape, const PastPlac
       {shape.name + ".batch", ValueKind::kActivation, {DType::kInt64, {}}});
   Node join{&graph.registry->get("Concat"), shape.name, {{"axis", int64_t{0}}}, {}, shape.outputs};
   for (int64_t axis = place("start", 0); axis < place("end", rank); ++axis) {
-    const int64_t length = length_of(past, places, static_cast<size_t>(axis));
-    const bool of_batch = static_cast<size_t>(axis) == places.batch_axis;
+    const int64_t length = length_of(past, operands, static_cast<size_t>(axis));
+    const bool of_batch = static_cast<size_t>(axis) == operands.batch_axis;
     join.inputs.push_back(of_batch ? batch : add_ints(graph, shape.name + ".length", {length}));
   }
   const Attributes first{{"start", int64_t{0}}, {"end", int64_t{1}}};
   return {{&graph.registry->get("Shape"), shape.name + ".batch", first, {input}, {batch}}, join};
 }
 
-// Replaces Shape nodes that read removed inputs by the shapes of empty pasts.
-void replace_shapes(Graph& graph, const std::map<ValueId, const PastPlaces*>& pasts) {
+// Replaces Shape nodes that read removed inputs by the shapes that empty pasts have.
+void replace_shapes(Graph& graph, const std::map<ValueId, const PastOperands*>& pasts) {
   std::vector<Node> nodes;
   for (Node& node : graph.nodes) {
     const auto past = is_operator(node, "Shape") ? pasts.find(node.inputs[0]) : pasts.end();
@@ -109,10 +91,10 @@ void replace_shapes(Graph& graph, const std::map<ValueId, const PastPlaces*>& pa
   graph.nodes = std::move(nodes);
 }
 
-Status check_open(const Graph& graph, ValueId id, const PastPlaces& places) {
+Status check_open(const Graph& graph, ValueId id, const PastOperands& operands) {
   const Value& past = graph.value(id);
-  if (past.declared.size() <= places.rows_axis) return {};
-  const int64_t rows = past.declared[places.rows_axis].size;
+  if (past.declared.size() <= operands.rows_axis) return {};
+  const int64_t rows = past.declared[operands.rows_axis].size;
   if (rows <= 0) return {};
   return input_error("{}: input '{}': expected a past of length 0 or of any, found {}", graph.file,
                      past.name, rows);
@@ -123,24 +105,24 @@ Status check_open(const Graph& graph, ValueId id, const PastPlaces& places) {
 Result<PastFree> without_past(const Graph& graph, const std::vector<std::string>& columns) {
   PastFree made{graph, {}};
   const GraphUses uses(graph);
-  std::map<ValueId, const PastPlaces*> pasts;
+  std::map<ValueId, const PastOperands*> pasts;
   for (const ValueId id : graph.inputs) {
-    const PastPlaces* places = past_places(graph, uses, id);
-    if (places == nullptr) continue;
+    const PastOperands* operands = past_operands(graph, uses, id);
+    if (operands == nullptr) continue;
     const std::string& name = graph.value(id).name;
     OFSDP_REJECT_IF(std::ranges::find(columns, name) != columns.end(),
                     "{}: input '{}': expected no column, for it is a past, "
                     "which is fed empty; "
                     "found one",
                     graph.file, name);
-    OFSDP_RETURN_IF_ERROR(check_open(graph, id, *places));
+    OFSDP_RETURN_IF_ERROR(check_open(graph, id, *operands));
     for (const size_t reader : uses.readers(id)) {
       Node& node = made.graph.nodes[reader];
       if (!is_operator(node, "Shape")) drop_past(made.graph, uses, node, id);
     }
     drop(made.graph.inputs, id);
     made.fed_empty.push_back(name);
-    pasts[id] = places;
+    pasts[id] = operands;
   }
   OFSDP_REJECT_IF(!pasts.empty() && made.graph.inputs.empty(),
                   "{}: expected an input besides those of a past, found none", graph.file);

@@ -17,8 +17,8 @@ void trim(Node& node) {
   while (!node.outputs.empty() && node.outputs.back() == 0) node.outputs.pop_back();
 }
 
-// A copy of a graph in which products take over their neighbours. Nodes keep their indices while
-// rules look around; finish() drops the nodes that were taken over. Nodes that `takes` refuses stay
+// A graph copy in which products take over their neighbours. Nodes keep their indices while rules
+// look around; finish() drops the nodes that were taken over. Nodes that `takes` refuses stay
 // apart.
 class EpilogueGraph {
  public:
@@ -35,7 +35,7 @@ class EpilogueGraph {
   int maker(ValueId id) const { return uses_.maker(id); }
   const std::vector<size_t>& readers(ValueId id) const { return uses_.readers(id); }
 
-  // Returns the value that this one is a view of.
+  // Returns the value under this view, or the value itself.
   ValueId root(ValueId id) const {
     while (maker(id) >= 0 && node(static_cast<size_t>(maker(id))).op->view) {
       id = node(static_cast<size_t>(maker(id))).inputs[0];
@@ -43,8 +43,7 @@ class EpilogueGraph {
     return id;
   }
 
-  // Returns the value under which its only reader that is no view reads `id`; 0 if there are
-  // others.
+  // Returns the view under which `id`'s only reader (views aside) reads it; 0 if there are others.
   ValueId only_view(ValueId id) const {
     while (!wanted_.contains(id) && readers(id).size() == 1) {
       const Node& reader = node(readers(id)[0]);
@@ -54,7 +53,7 @@ class EpilogueGraph {
     return 0;
   }
 
-  // Replaces product `i` by `made`, which makes the output of node `taken`.
+  // Replaces product `i` by `made`, which makes node `taken`'s output.
   bool replace(size_t i, Node made, size_t taken) {
     const ValueId result = graph_.nodes[taken].outputs[0];
     const ValueId product = graph_.nodes[i].outputs[0];
@@ -87,7 +86,7 @@ class EpilogueGraph {
     return false;
   }
 
-  // Replaces product `i` by `made`, which also makes the result of node `taken`.
+  // Replaces product `i` by `made`, which also makes node `taken`'s result.
   bool take_over(size_t i, Node made, size_t taken) {
     made.outputs[1] = graph_.nodes[taken].outputs[0];
     trim(made);
@@ -111,7 +110,7 @@ class EpilogueGraph {
   }
 
  private:
-  // Node i counts as the reader of the values that the views before it read.
+  // If node i reads a view, it counts as a reader of the value under it.
   void index() {
     uses_ = GraphUses(graph_, dropped_);
     for (size_t i = 0; i < graph_.nodes.size(); ++i) {
@@ -121,7 +120,7 @@ class EpilogueGraph {
       }
     }
     wanted_ = {graph_.matches};
-    for (const LossTerm& term : graph_.terms()) wanted_.insert(term.value);
+    for (const LossTerm& term : graph_.terms) wanted_.insert(term.value);
     for (const Measured& m : graph_.measured) wanted_.insert(m.rows);
     wanted_.insert(graph_.outputs.begin(), graph_.outputs.end());
     for (const Parameter& p : graph_.parameters) wanted_.insert(p.gradient);
@@ -133,7 +132,7 @@ class EpilogueGraph {
     return takes_(graph_, made) && check_outputs(graph_, made).ok();
   }
 
-  // REQUIRES: the operator gives the descs of the output values.
+  // REQUIRES: the operator gives the outputs' descs.
   void change(size_t i, Node made) {
     const Status changed = GraphEditor(graph_).change(graph_.nodes[i], std::move(made));
     OFSDP_CHECK(changed.ok(), "{}", changed.message());
@@ -157,8 +156,7 @@ class EpilogueGraph {
         graph_.registry->find("", "Reshape"), like.name, {}, {from, shape}, {to}, like.backward};
   }
 
-  // Returns the value, or a view of it before node `i`, in the shape of product `i`; 0: there is
-  // none.
+  // Returns the value, or its view before node `i`, in product `i`'s shape; 0: there is none.
   ValueId as_matrix(size_t i, ValueId id) {
     const TensorDesc wanted = desc(graph_.nodes[i].outputs[0]);
     if (desc(id).layout != Layout::kPlain || desc(id).dtype != wanted.dtype) return 0;
@@ -275,7 +273,7 @@ class Joiner {
     if (!is_operator(sum, "Add") || sum.inputs[0] == sum.inputs[1]) return false;
     const ValueId other = sum.inputs[sum.inputs[0] == product ? 1 : 0];
     if (graph_.desc(other) != graph_.desc(product)) return false;
-    // A product that took a sum over keeps its place; the view stands at the place of the sum.
+    // A product that took over a sum keeps its place; the view stands where the sum was.
     const ValueId root = graph_.root(other);
     const ValueId addend = graph_.desc(root) == graph_.desc(node.outputs[0]) ? root : other;
     return graph_.maker(addend) < int(i) && with_operand(i, kAddend, addend, reader, "");
@@ -288,7 +286,7 @@ class Joiner {
     return graph_.replace_with(i, std::move(made), operand, value, taken);
   }
 
-  // Joins the sum of an operand over the axis along which the product sums.
+  // Joins an operand's sum over the axis along which the product sums.
   bool join_sum(size_t s) {
     const Node& sum = graph_.node(s);
     const ValueId to = sum.outputs[0];
@@ -298,7 +296,7 @@ class Joiner {
       return graph_.root(id) == graph_.root(sum.inputs[0]) &&
              graph_.desc(id).shape[1] == graph_.desc(to).shape[0];
     };
-    size_t first = graph_.size();  // reader of the sum
+    size_t first = graph_.size();  // the sum's reader
     for (size_t reader : graph_.readers(to)) first = std::min(first, reader);
     for (size_t i = 0; i < first; ++i) {
       const Node& node = graph_.node(i);
@@ -341,9 +339,9 @@ Graph join_epilogues(const Graph& graph, const TakesNode& takes) {
 
 namespace {
 
-constexpr size_t kWideAccess = 16;      // bytes that fast kernels of a device move at once
-constexpr int64_t kPitchMultiple = 64;  // elements: 128 bytes of 16-bit floats
-constexpr int64_t kRowOverRoom = 8;     // a row is at least that many times as long as its padding
+constexpr size_t kWideAccess = 16;      // bytes that a device's fast kernels move at once
+constexpr int64_t kPitchMultiple = 64;  // elements: 128 bytes in 16-bit floats
+constexpr int64_t kRowOverRoom = 8;     // a row is at least that many times as long as the padding
 
 // Returns the pitch if rows do not begin at multiples of 16 bytes; 0 if they do, or if padding
 // would cost too much.
@@ -356,10 +354,7 @@ int64_t wanted_pitch(const TensorDesc& desc) {
 }
 
 bool is_matrix_product(const Node& node) {
-  static constexpr std::string_view kNames[] = {"Gemm", "MatMul", "ofsdp.MatMul",
-                                                "com.microsoft.FusedMatMul", "ofsdp.GemmEpilogue"};
-  return std::ranges::any_of(kNames,
-                             [&](std::string_view name) { return is_operator(node, name); });
+  return node.op->product && is_operator(node, node.op->full_name());
 }
 
 class RowPitcher {
@@ -396,7 +391,7 @@ class RowPitcher {
     return !fixed_.contains(id) && desc(id).row() == desc(product).row();
   }
 
-  // Returns the value, the views, and results that nodes may write in place of them.
+  // Returns the value, the views, and results that nodes may write over them.
   std::vector<ValueId> same_rows(ValueId id) {
     std::vector<ValueId> found{id};
     for (size_t at = 0; at < found.size(); ++at) {
@@ -408,7 +403,7 @@ class RowPitcher {
     return found;
   }
 
-  // Returns the output that the node may write in place of `id`; 0: none.
+  // Returns the output that the node may write over `id`; 0: none.
   ValueId in_place_of(const Node& node, ValueId id) {
     if (node.op->view) return node.inputs[0] == id ? node.outputs[0] : 0;
     const auto output = static_cast<size_t>(node.op->inplace_output);
@@ -420,7 +415,7 @@ class RowPitcher {
     return made != 0 && desc(made) == desc(id) ? made : 0;
   }
 
-  // Asks every node that makes or reads one of the values.
+  // Asks every node that makes or reads any of the values.
   bool all_take(const std::vector<ValueId>& rows) {
     std::set<size_t> nodes;
     for (ValueId id : rows) {

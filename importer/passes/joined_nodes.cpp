@@ -6,7 +6,7 @@
 
 #include "importer/graph/graph.h"
 #include "importer/passes/passes.h"
-#include "kernels/core/norm_operands.h"
+#include "kernels/core/planned_operands.h"
 
 namespace ofsdp::importer {
 namespace {
@@ -31,8 +31,8 @@ class LossJoiner {
   }
 
  private:
-  // A gradient and its loss, and the input of the gradient that is output 1 of the loss. Labels and
-  // class weights are inputs 2 and 3 of the gradient, inputs 1 and 2 of the loss.
+  // A gradient and the loss, and the gradient's input that is the loss's output 1. Labels and class
+  // weights are inputs 2 and 3 for the gradient, inputs 1 and 2 for the loss.
   struct Pair {
     const char *gradient, *loss;
     size_t kept;
@@ -100,7 +100,7 @@ bool may_leave_rows_out(const Graph& graph, const Node& node) {
   return node.attributes.has("ignore_index") && scores[0] >= kMinRows && scores[1] >= kMinClasses;
 }
 
-// One loss and the products around it, in a copy of the graph.
+// One loss and the products around it, in a graph copy.
 class KeptRows {
  public:
   KeptRows(const Graph& source, const TakesNode& takes, size_t loss)
@@ -111,7 +111,7 @@ class KeptRows {
         moved_(source.nodes.size()),
         before_(source.nodes.size()),
         after_(source.nodes.size()) {
-    // Training reads no output of the file, so the gradient may take the place of one.
+    // Training reads no file output, so the gradient may overwrite one.
     for (ValueId id : trained_values(graph_)) wanted_.insert(id);
   }
 
@@ -119,7 +119,7 @@ class KeptRows {
   const std::vector<size_t>& readers(ValueId id) const { return uses_.readers(id); }
   const Node& node(size_t i) const { return graph_.nodes[i]; }
 
-  // Returns the graph with products of kept rows; nothing if something prevents it.
+  // Returns the graph with products over kept rows; nothing if something prevents it.
   std::optional<Graph> run() {
     const Node loss = node(loss_);
     scores_ = graph_.value(loss.inputs[1]).desc;
@@ -160,8 +160,8 @@ class KeptRows {
     return -1;
   }
 
-  // Finds the products that read the gradient of the scores. Of other readers only sums over all
-  // rows may exist, which do not depend on the order of rows.
+  // Finds the products that read the score gradient. Other readers may only be sums over all rows,
+  // which do not depend on row order.
   bool find_readers(ValueId gradient) {
     gradient_ = with_views(*this, gradient);
     for (ValueId view : gradient_) {
@@ -212,8 +212,7 @@ class KeptRows {
     return true;
   }
 
-  // Returns the kept rows of an operand of node i; 0: none. The gradient of the scores has them
-  // already.
+  // Returns the kept rows for an operand at node i; 0: none. The score gradient has them already.
   ValueId taken(size_t i, ValueId operand) {
     if (const auto it = taken_.find(operand); it != taken_.end()) return it->second;
     const auto made = add(before_[i], "ofsdp.TakeKeptRows", node(i).name, {operand, rows_}, {}, 1,
@@ -291,7 +290,7 @@ class KeptRows {
   std::vector<std::vector<Node>> before_, after_;
   std::set<ValueId> wanted_;
   TensorDesc scores_;
-  std::vector<ValueId> gradient_;  // of the scores, and its views
+  std::vector<ValueId> gradient_;  // the score gradient and its views
   std::set<size_t> products_;      // products that read them
   ValueId rows_ = 0, labels_ = 0;
   std::map<ValueId, ValueId> taken_;
@@ -329,8 +328,7 @@ class NormAddends {
   }
 
  private:
-  // Joins the Add that alone reads the result of node i, if the other operand exists before that
-  // node.
+  // Joins the Add that alone reads node i's result, if the other operand exists before that node.
   void join(size_t i) {
     const Node& norm = graph_.nodes[i];
     if (!is_operator(norm, "ofsdp.LayerNormalizationGrad") || norm.inputs.size() > kNormAddend)
@@ -343,8 +341,7 @@ class NormAddends {
     const ValueId other = sum.inputs[sum.inputs[0] == dx ? 1 : 0], result = sum.outputs[0];
     const TensorDesc& desc = graph_.value(dx).desc;
     if (graph_.value(other).desc != desc || graph_.value(result).desc != desc) return;
-    if (uses_.maker(other) >= static_cast<int>(i))
-      return;  // i itself makes the gradient of the scale
+    if (uses_.maker(other) >= static_cast<int>(i)) return;  // i itself makes the scale's gradient
     Node made = norm;
     made.inputs.resize(kNormAddend, 0);
     made.inputs.push_back(other);

@@ -38,7 +38,7 @@ class LayoutPass {
     return {};
   }
 
-  // Chooses channels last if an operand already has it and all have the shape of the output.
+  // Chooses channels last if an operand already has it and all have the output's shape.
   Status elementwise(Node& node) {
     const Shape shape = desc(node.outputs[0]).shape;  // `want` adds values
     bool last = false, same = shape.rank() == 4;

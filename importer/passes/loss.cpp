@@ -3,18 +3,18 @@
 #include <algorithm>
 
 #include "importer/graph/graph.h"
-#include "kernels/base/reject.h"
+#include "kernels/base/status.h"
 
 namespace ofsdp::importer {
 namespace {
 
-bool has_classes(LossKind kind) {
-  return kind == LossKind::kCrossEntropy || kind == LossKind::kNll;
-}
+constexpr LossTraits kLosses[] = {
+#define LOSS(row, Kind, ...) {.name = #row, __VA_ARGS__},
+#include "importer/passes/losses.inc"
+};
 
-bool has_labels(LossKind kind) {
-  return kind != LossKind::kOutput && kind != LossKind::kAuto && kind != LossKind::kContrastive;
-}
+bool has_classes(LossKind kind) { return loss_traits(kind).labels == LabelKind::kClasses; }
+bool has_labels(LossKind kind) { return loss_traits(kind).labels != LabelKind::kNone; }
 
 bool is_scalar_float(const Value& value) {
   return is_floating(value.desc.dtype) && value.desc.numel() == 1 && value.desc.shape.rank() <= 1;
@@ -173,11 +173,10 @@ Result<ValueId> add_class_loss(Graph& graph, const LossSpec& spec, ValueId predi
                   graph.value(flat).desc.shape[0]);
   OFSDP_RETURN_IF_ERROR(check_label_axes(graph, spec, prediction, labels, 1));
   Attributes attributes{{"reduction", std::string("mean")}, {"ignore_index", spec.ignore_index}};
-  if (spec.kind == LossKind::kNll)
-    return editor.add1("NegativeLogLikelihoodLoss", "loss", {rows, flat}, attributes);
-  if (spec.label_smoothing != 0)
+  const LossTraits& traits = loss_traits(spec.kind);
+  if (spec.label_smoothing != 0 && (traits.takes & kTakesSmoothing) != 0)
     attributes.set("label_smoothing", static_cast<float>(spec.label_smoothing));
-  return editor.add1("SoftmaxCrossEntropyLoss", "loss", {rows, flat}, attributes);
+  return editor.add1(traits.op, "loss", {rows, flat}, attributes);
 }
 
 Result<ValueId> add_value_loss(Graph& graph, const LossSpec& spec, ValueId prediction,
@@ -192,13 +191,12 @@ Result<ValueId> add_value_loss(Graph& graph, const LossSpec& spec, ValueId predi
                          reordered(graph, labels, spec.batch, 1, spec.outer));
   OFSDP_ASSIGN_OR_RETURN(ValueId flat, editor.add1("ofsdp.CollapseAll", "loss.labels", {in_order}));
   if (is_integer(graph.value(flat).desc.dtype)) {  // a loss over classes reads the column, too
-    const int64_t to = number_of_dtype(graph.value(prediction).desc.dtype);
+    const int64_t to = onnx_number(graph.value(prediction).desc.dtype);
     OFSDP_ASSIGN_OR_RETURN(flat, editor.add1("Cast", "loss.labels.cast", {flat}, {{"to", to}}));
   }
   OFSDP_ASSIGN_OR_RETURN(const ValueId values,
                          editor.add1("ofsdp.CollapseAll", "loss.prediction", {prediction}));
-  const char* op = spec.kind == LossKind::kMse ? "ofsdp.MseLoss" : "ofsdp.BceWithLogitsLoss";
-  return editor.add1(op, "loss", {values, flat});
+  return editor.add1(loss_traits(spec.kind).op, "loss", {values, flat});
 }
 
 // The loss of a plug-in takes prediction and labels unchanged.
@@ -283,7 +281,7 @@ const Node* class_loss_of(const Graph& graph, ValueId term) {
 }
 
 const Node* class_loss_node(const Graph& graph, size_t term) {
-  return class_loss_of(graph, graph.terms()[term].value);
+  return class_loss_of(graph, graph.terms[term].value);
 }
 
 // Returns the labels for accuracy in an evaluation: the column, or the input of the loss node.
@@ -363,7 +361,7 @@ Result<Measured> measured_values(Graph& graph, const LossSpec& spec, ValueId pre
                                  ValueId labels, int64_t outer) {
   const Shape shape = graph.value(prediction).desc.shape;
   Measured made{0, /*classes=*/false, measured_width(graph, prediction, labels),
-                spec.kind == LossKind::kBceWithLogits};
+                loss_traits(spec.kind).reads == PredictionKind::kLogits};
   if (outer > 1) {
     const bool samples_last = outer * spec.batch == shape.numel();
     if (samples_last) made.width = shape[std::max(shape.rank() - 2, 0)];
@@ -382,7 +380,8 @@ Result<Measured> measured_rows(Graph& graph, std::span<const LossSpec> specs,
   ValueId prediction =
       find_output(graph, wanted.prediction.empty() ? spec.prediction : wanted.prediction);
   ValueId labels = labels_for_accuracy(graph, spec, term);
-  bool logs = spec.kind == LossKind::kNll;
+  const PredictionKind reads = loss_traits(spec.kind).reads;
+  bool logs = reads == PredictionKind::kLogProbabilities;
   const Node* loss = class_loss_node(graph, term);
   const bool fits = measured_width(graph, prediction, labels) != 0;
   const int64_t outer = wanted.prediction.empty() ? spec.outer : wanted.outer;
@@ -404,7 +403,7 @@ Result<Measured> measured_rows(Graph& graph, std::span<const LossSpec> specs,
                   "none; --prediction and --labels name them",
                   wanted.metrics, graph.file);
   GraphEditor editor(graph);
-  Measured made{0, /*classes=*/true, width, spec.kind == LossKind::kBceWithLogits};
+  Measured made{0, /*classes=*/true, width, reads == PredictionKind::kLogits};
   if (graph.value(labels).desc.dtype != DType::kInt64) {
     OFSDP_ASSIGN_OR_RETURN(labels,
                            editor.add1("Cast", "measure.cast", {labels}, {{"to", int64_t{7}}}));
@@ -419,6 +418,8 @@ Result<Measured> measured_rows(Graph& graph, std::span<const LossSpec> specs,
 }
 
 }  // namespace
+
+const LossTraits& loss_traits(LossKind kind) { return kLosses[static_cast<size_t>(kind)]; }
 
 Result<LossSpec> resolve_labels(const Graph& graph, LossSpec spec,
                                 const std::vector<std::string>& columns) {
@@ -495,7 +496,7 @@ Result<int64_t> outer_of(SampleOrder& order, const Graph& graph, const LossSpec&
                          const std::string& flag) {
   const ValueId prediction = find_output(graph, spec.prediction);
   if (prediction == 0 || spec.kind == LossKind::kOutput) return spec.outer;
-  const bool rows = has_classes(spec.kind) || spec.kind == LossKind::kContrastive;
+  const bool rows = has_classes(spec.kind) || loss_traits(spec.kind).joins_rows;
   return order.outer(prediction, rows ? 1 : 0, flag);
 }
 
@@ -504,7 +505,7 @@ Status order_samples(SampleOrder& order, const Graph& graph, std::span<const Los
   const ValueId prediction = find_output(graph, measure.prediction);
   if (prediction == 0) return {};
   const LossKind kind = specs[loss_of(specs, measure)].kind;
-  const int width_axes = kind == LossKind::kMse || kind == LossKind::kBceWithLogits ? 0 : 1;
+  const int width_axes = loss_traits(kind).labels == LabelKind::kValues ? 0 : 1;
   OFSDP_ASSIGN_OR_RETURN(measure.outer,
                          order.outer(prediction, width_axes, "--eval-metrics " + measure.metrics));
   return {};
@@ -546,11 +547,12 @@ Result<Graph> attach_losses(const Graph& graph, std::span<const LossSpec> specs,
                             const std::map<std::string, Shape>& labels, bool count_matches) {
   Graph result = graph;
   add_label_columns(result, specs, labels);
-  OFSDP_ASSIGN_OR_RETURN(result.loss, add_term(result, specs[0]));
-  result.loss_factor = specs[0].weight;
-  for (size_t i = 1; i < specs.size(); ++i) {
-    OFSDP_ASSIGN_OR_RETURN(const ValueId value, add_term(result, specs[i]));
-    result.further_terms.push_back({value, 0, specs[i].weight, static_cast<int>(i)});
+  result.terms.resize(specs.size());  // the first may have the weight of the file's backward part
+  for (size_t i = 0; i < specs.size(); ++i) {
+    LossTerm& term = result.terms[i];
+    OFSDP_ASSIGN_OR_RETURN(term.value, add_term(result, specs[i]));
+    term.factor = specs[i].weight;
+    term.loss = static_cast<int>(i);
   }
   if (count_matches) {
     OFSDP_RETURN_IF_ERROR(add_matches(result, specs[0], find_output(result, specs[0].prediction)));

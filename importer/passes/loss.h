@@ -8,8 +8,8 @@
 // (importer/passes/sample_order.h). contrastive compares two outputs row by row and needs no
 // labels; rows of all ranks are negatives (RankRows in importer/graph/graph.h).
 //
-// A run has one LossSpec or several; the loss is their weighted sum. Spec i becomes term i of the
-// graph (Graph::terms), a mean or a sum of its own.
+// A run has a list of LossSpecs; the loss is their weighted sum. Spec i becomes term i of the graph
+// (Graph::terms), a mean or a sum of its own. importer/passes/losses.inc lists the kinds.
 //
 // loss_count returns the weight of a micro-batch's term in the global mean. A term counts labels
 // other than ignore_index if it comes from SoftmaxCrossEntropyLoss or NegativeLogLikelihoodLoss
@@ -19,6 +19,8 @@
 // Errors: kInput naming flag, file and candidates.
 #pragma once
 
+#include <array>
+#include <cstdint>
 #include <limits>
 #include <map>
 #include <span>
@@ -32,19 +34,45 @@
 namespace ofsdp::importer {
 
 enum class LossKind {
-  kAuto,
-  kOutput,
-  kCrossEntropy,
-  kNll,
-  kMse,
-  kBceWithLogits,
-  kOperator,
-  kContrastive
+#define LOSS(name, Kind, ...) k##Kind,
+#include "importer/passes/losses.inc"
 };
-// kOutput, kOperator and kContrastive have the names of graph outputs or operators.
-OFSDP_ENUM_NAMES(LossKind, {kAuto, "auto"}, {kCrossEntropy, "cross_entropy"}, {kNll, "nll"},
-                 {kMse, "mse"}, {kBceWithLogits, "bce_with_logits"})
+constexpr auto enum_names(LossKind) {
+  return std::to_array<EnumName<LossKind>>({
+#define LOSS(name, Kind, ...) {LossKind::k##Kind, #name},
+#define FORM(...)
+#include "importer/passes/losses.inc"
+  });
+}
 
+// The labels that a loss compares with: integers that count as classes, numbers, whatever its
+// operator takes.
+enum class LabelKind { kNone, kClasses, kValues, kAny };
+
+// The meaning of a prediction to its loss.
+enum class PredictionKind { kValues, kScores, kLogProbabilities, kLogits };
+
+// The options that a loss takes; the others have no effect on it.
+enum LossTakes : uint32_t {
+  kTakesPrediction = 1,
+  kTakesLabels = 2,
+  kTakesIgnoreIndex = 4,
+  kTakesSmoothing = 8,
+};
+
+// A row of losses.inc.
+struct LossTraits {
+  const char* name = "";
+  LabelKind labels = LabelKind::kNone;
+  PredictionKind reads = PredictionKind::kValues;
+  const char* op = nullptr;  // of flat predictions and labels; null: the graph has the loss, or
+                             // loss.cpp builds it
+  uint32_t takes = 0;        // LossTakes
+  bool joins_rows = false;   // rows of all ranks meet
+};
+const LossTraits& loss_traits(LossKind kind);
+
+// A --loss with the options that belong to it, and the graph that resolves it.
 struct LossSpec {
   LossKind kind = LossKind::kAuto;
   std::string output;      // kOutput, kContrastive: a graph output; kOperator: "domain.Name"

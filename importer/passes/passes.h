@@ -5,7 +5,9 @@
 #pragma once
 
 #include <functional>
+#include <set>
 
+#include "importer/file/onnx_file.h"
 #include "importer/graph/graph.h"
 #include "importer/passes/fusion/fusion.h"
 
@@ -18,8 +20,8 @@ struct PassSwitches {
   bool joins = true;    // join_loss_gradient, multiply_kept_rows, join_norm_addends
 };
 
-// carry_statistics finds the running statistics of a training graph. If a BatchNormalization has
-// training_mode=1, outputs 1 and 2 become the next values of the initializers at inputs 3 and 4
+// carry_statistics finds a training graph's running statistics. If a BatchNormalization has
+// training_mode=1, outputs 1 and 2 become the next values for the initializers at inputs 3 and 4
 // (ONNX's population variance), even if the file leaves these outputs out. Statistics that --freeze
 // names stay, and so do statistics that other nodes compute.
 //
@@ -27,56 +29,58 @@ struct PassSwitches {
 // https://onnx.ai/onnx/operators/onnx__BatchNormalization.html
 Status carry_statistics(Graph& graph);
 
-// A graph that brings its own backward part has Parameter::gradient and Graph::loss_weight before
+// A graph that brings its own backward part has Parameter::gradient and LossTerm::weight before
 // autodiff, as training artifacts of ONNX Runtime do.
 //
-// order_backward turns a specialized graph with the loss into a graph like those of autodiff:
+// order_backward turns a specialized graph with the loss into a graph as autodiff makes it:
 //   - nodes that the loss and running statistics need are forward, all others backward; forward
-//     comes first, each part in the order of the file
-//   - a forward node that reads only weights (Transpose of a weight) moves to its first reader, and
-//     backward gets its own copy: it reads the weight again, unsharded with the unit, instead of
+//     comes first, each part in file order
+//   - a forward node that reads only weights (a weight's Transpose) moves to the first reader, and
+//     backward gets a copy: it reads the weight again, unsharded with the unit, instead of
 //     keeping the result
-//   - Identity nodes of backward go away; a node of its own writes the gradient of each parameter
+//   - backward's Identity nodes go away; a separate node writes each parameter's gradient
 // So backward nodes read the same parameters as their forward nodes, and units, unshards and
 // reductions follow as they do after autodiff.
 //
 // without_backward returns the forward part, for evaluation.
 //
 // Errors: kInput from inference.
-inline bool brings_backward(const Graph& graph) { return graph.loss_weight != 0; }
+inline bool brings_backward(const Graph& graph) {
+  return !graph.terms.empty() && graph.terms[0].weight != 0;
+}
 
 Result<Graph> order_backward(const Graph& graph);
 Graph without_backward(const Graph& graph);
 
-// autodiff adds the backward nodes of a specialized training graph, by reverse accumulation over
-// the nodes with the `grad` of their OpDefs.
+// autodiff adds backward nodes to a specialized training graph, by reverse accumulation over the
+// nodes with OpDef::grad.
 //
-// It starts from each term of the loss (a float32 scalar) with its weight as the gradient. It sets
-// Parameter::gradient of every trained parameter that a gradient reaches, and 0 for the others. The
-// gradients of a value used several times are added in the order from last use to first, so the
-// bits depend on nothing else. A node of its own writes the gradient of a parameter (never a view),
-// so the planner can let it write into the buffer that the reduction reads.
+// It starts from each loss term (a float32 scalar) with the term's weight as gradient. It sets
+// Parameter::gradient for every trained parameter that a gradient reaches, and 0 for the others. If
+// a value is used several times, the gradients are added from the last use to the first, so the
+// bits depend on nothing else. A separate node (never a view) writes each parameter's gradient, so
+// the planner can let it write into the buffer that the reduction reads.
 //
 // Errors: kInput listing every node between a trained parameter and the loss that has no gradient.
 Result<Graph> autodiff(const Graph& graph);
 
 // lower_precision turns a specialized and fused float32 graph into one that computes in bfloat16 or
 // float16, as FSDP's MixedPrecision(param_dtype) does with a module. It runs before autodiff, so
-// each gradient has the type of the value.
+// each gradient has the value's type.
 //
-//   parameters     become `dtype`, the result of a gather; masters and files stay float32, and so
+//   parameters     become `dtype`, as a gather returns them; masters and files stay float32, and so
 //                  do running statistics
-//   float32 inputs are converted, except labels of the loss
-//   nodes          with a float operand of `dtype` compute in it, and constants and other float32
+//   float32 inputs are converted, except labels
+//   nodes          with a `dtype` operand compute in it, and constants and other float32
 //                  operands are converted for them. Nodes that depend only on constants and
 //                  integers (positions, masks, angles) stay in float32 until they meet such an
 //                  operand.
-//   losses         and counts of right answers stay float32, with widened operands; but
-//                  cross-entropy of scores [N, C] reads the scores as they are and rounds their
+//   losses         and right-answer counts stay float32, with widened operands; but
+//                  cross-entropy reads scores [N, C] as they are and rounds their
 //                  gradient (ofsdp.NarrowCrossEntropyLoss)
 //
-// A finite constant stays finite: it is clamped to the range of `dtype` (masks of -3.4e38). Kernels
-// of normalizations, softmax, reductions and products accumulate in float32.
+// A finite constant stays finite: it is clamped to `dtype`'s range (masks with -3.4e38).
+// Normalizations, softmax, reductions and products accumulate in float32.
 //
 // Errors: kInput from inference.
 // https://docs.pytorch.org/docs/stable/fsdp.html#torch.distributed.fsdp.MixedPrecision
@@ -85,9 +89,9 @@ Result<Graph> lower_precision(const Graph& graph, DType dtype);
 // Converts a float32 constant into another floating type.
 ConstantPtr narrowed(const Constant& constant, DType dtype);
 
-// synchronize_batch_norm lets each BatchNormalization in training take the statistics from the rows
-// of all ranks, weighted by the number of rows, and the gradient too. The next running statistics
-// are those of the joined rows, on every rank. In a finished graph
+// synchronize_batch_norm lets each BatchNormalization in training take the statistics from all
+// ranks' rows, weighted by row count, and the gradient too. The next running statistics come from
+// the joined rows, on every rank. In a finished graph
 //
 //   BatchNormalization           becomes ofsdp.ChannelStatistics, ofsdp.JoinRows,
 //                                ofsdp.JoinedStatistics, and BatchNormalization with these
@@ -98,27 +102,26 @@ ConstantPtr narrowed(const Constant& constant, DType dtype);
 // statistics are not float32.
 Status synchronize_batch_norm(Graph& graph, const RankRows& ranks);
 
-// assign_layouts chooses the layout of each activation and inserts ofsdp.Reorder nodes between
+// assign_layouts chooses each activation's layout and inserts ofsdp.Reorder nodes between
 // neighbours that want different ones.
 //
 // Convolutions and poolings run faster channels last. Elementwise nodes between them take either
-// layout, so a chain of them needs no reorder. Everything else, and all inputs, parameters and
-// gradients of parameters, is plain (see OpDef::layout). A value is reordered at most once each
-// way.
+// layout, so a chain between them needs no reorder. Everything else, and all inputs, parameters and
+// parameter gradients, is plain (see OpDef::layout). A value is reordered at most once each way.
 Result<Graph> assign_layouts(const Graph& graph);
 
 // join_epilogues gives products a step at their end that would otherwise be a pass over memory, for
 // a device with such kernels. Gemm nodes become ofsdp.GemmEpilogue together with
 //
-//   Gelu (tanh) of the product             forward; the product stays, for the gradient
-//   ofsdp.GeluGrad (tanh) of the product   backward
-//   Add of the product to an older value   residuals, sums of gradients
-//   ofsdp.SumTo [n] of an operand          the bias gradient with the gradient of the weights, or
-//                                          of the result of ofsdp.GeluGrad
+//   Gelu (tanh) over the product           forward; the product stays, for the gradient
+//   ofsdp.GeluGrad (tanh) over the product backward
+//   Add to an older value                  residuals, gradient sums
+//   ofsdp.SumTo [n] over an operand        the bias gradient with the weight gradient, or
+//                                          over ofsdp.GeluGrad's result
 //
 // Looks through views (Reshape and the like). Works on finished graphs, forward and backward, also
-// recomputed ones. A node keeps the place of the product, so no value lives longer and no unit is
-// needed later. Joins only nodes that `takes` accepts. Graph::fused counts them as "epilogue".
+// recomputed ones. A node keeps the product's place, so no value lives longer and no unit is needed
+// later. Joins only nodes that `takes` accepts. Graph::fused counts them as "epilogue".
 using TakesNode = std::function<bool(const Graph&, const Node&)>;
 
 Graph join_epilogues(const Graph& graph, const TakesNode& takes);
@@ -126,46 +129,46 @@ Graph join_epilogues(const Graph& graph, const TakesNode& takes);
 // join_loss_gradient makes a cross-entropy loss and its gradient by the scores in one node,
 // ofsdp.SoftmaxCrossEntropyLossWithGradient, in place of SoftmaxCrossEntropyLoss or
 // ofsdp.NarrowCrossEntropyLoss. The gradient needs only the loss weight, which is known when a
-// micro-batch begins, and nothing else may read the saved output of the loss. Works on finished
-// graphs, also recomputed ones. The two stay apart if `takes` refuses, or if the operator does:
-// scores with axes beyond [N, C].
+// micro-batch begins, and nothing else may read the loss's saved output. Works on finished graphs,
+// also recomputed ones. The two stay apart if `takes` refuses, or if the operator does: scores with
+// axes beyond [N, C].
 Graph join_loss_gradient(const Graph& graph, const TakesNode& takes);
 
-// multiply_kept_rows skips rows of scores with labels that the loss ignores (all but the masked
-// tokens of a masked language model, prompts of instructions, padding), in products and in the
-// gradient, which is zero there. Around ofsdp.SoftmaxCrossEntropyLossWithGradient
+// multiply_kept_rows skips score rows with labels that the loss ignores (all but the masked tokens
+// in a masked language model, instruction prompts, padding), in products and in the gradient, which
+// is zero there. Around ofsdp.SoftmaxCrossEntropyLossWithGradient
 //
 //   ofsdp.KeptRows            finds the rows that a micro-batch keeps; the loss reads their labels
-//   Gemm that makes scores    becomes ofsdp.KeptRowsGemm of the kept rows of the input, which
+//   Gemm that makes scores    becomes ofsdp.KeptRowsGemm over the kept input rows, which
 //                             ofsdp.TakeKeptRows puts first, so they are first in the scores
-//   Gemm that reads d scores  becomes ofsdp.KeptRowsGemm; ofsdp.PutKeptRows puts the rows of its
+//   Gemm that reads d scores  becomes ofsdp.KeptRowsGemm; ofsdp.PutKeptRows puts the rows in its
 //                             result back to their places
 //
-// Memory is planned for a micro-batch that keeps all rows; such a step has the bits and kernels of
-// the unchanged graph. Needs 128 rows and 1024 classes or more; nothing else may read the scores,
-// and only products and sums over all rows may read their gradient. Works on finished graphs, also
-// recomputed ones, after join_loss_gradient. If `takes` refuses one of the nodes, the graph stays
-// as it is. Graph::fused counts them as "kept_rows".
+// Memory is planned for a micro-batch that keeps all rows; such a step has the unchanged graph's
+// bits and kernels. Needs 128 rows and 1024 classes or more; nothing else may read the scores, and
+// only products and sums over all rows may read their gradient. Works on finished graphs, also
+// recomputed ones, after join_loss_gradient. If `takes` refuses a node, the graph stays as it is.
+// Graph::fused counts them as "kept_rows".
 Graph multiply_kept_rows(const Graph& graph, const TakesNode& takes);
 
-// pitch_rows gives the rows of a product's result a pitch (TensorDesc) of a multiple of 64 elements
-// if they do not begin at multiples of 16 bytes, which fast products need: logits of a vocabulary
+// pitch_rows gives the rows in a product's result a pitch (TensorDesc), a multiple of 64 elements,
+// if they do not begin at multiples of 16 bytes, which fast products need: logits over a vocabulary
 // of 50257. Sizes stay. For a device with such kernels.
 //
-// Views of the result and values written in its place (the gradient of the scores) get the same
-// pitch, if `takes` accepts all nodes that make or read them. Otherwise they stay dense, as
-// gradients of parameters do, and rows that would grow by more than an eighth. REQUIRES: no later
-// pass infers descs.
+// The result's views and values written in its place (the score gradient) get the same pitch, if
+// `takes` accepts all nodes that make or read them. Otherwise they stay dense. Parameter gradients
+// stay dense too, and rows that would grow by more than an eighth. REQUIRES: no later pass infers
+// descs.
 Graph pitch_rows(const Graph& graph, const TakesNode& takes);
 
-// join_norm_addends lets ofsdp.LayerNormalizationGrad add another gradient of the same value to its
-// result, in place of an Add that alone reads the result: each residual of a pre-norm transformer
-// has one. The other gradient must exist before. The CPU computes the same bits. Works on finished
-// graphs, also recomputed ones. The two stay apart if `takes` refuses. Graph::fused counts them as
-// "addend".
+// join_norm_addends lets ofsdp.LayerNormalizationGrad add another gradient for the same value to
+// the result, in place of an Add that alone reads the result: each residual in a pre-norm
+// transformer has one. The other gradient must exist before. The CPU computes the same bits. Works
+// on finished graphs, also recomputed ones. The two stay apart if `takes` refuses. Graph::fused
+// counts them as "addend".
 Graph join_norm_addends(const Graph& graph, const TakesNode& takes);
 
-// keep_attention_statistics lets attention keep its log-sum-exp for its gradient, on a device with
+// keep_attention_statistics lets attention keep the log-sum-exp for the gradient, on a device with
 // such kernels. In a training graph
 //
 //   Attention            becomes ofsdp.AttentionWithStatistics(Q, K, V, mask, lengths) -> Y,
@@ -177,12 +180,90 @@ Graph join_norm_addends(const Graph& graph, const TakesNode& takes);
 // recomputed operand counts as the operand. Attention without a gradient keeps nothing.
 //
 // Nothing large lives for this alone: another backward node that does not recompute Y must need it,
-// as the gradient of the next projection does. Exporters put a Transpose between the two, and
-// fusion lets attention write its output. If fusion has not, and the output of the Transpose is
-// kept, the gradient reads that and gets the perm as y_perm. Otherwise the nodes stay as they are,
-// as they do if `takes` refuses one of them. Graph::fused counts them as "statistics".
+// as the next projection's gradient does. Exporters put a Transpose between the two, and fusion
+// lets attention write the transposed Y. If fusion has not, and the Transpose's output is kept, the
+// gradient reads that and gets the perm as y_perm. Otherwise, or if `takes` refuses a node, the
+// nodes stay as they are. Graph::fused counts them as "statistics".
 //
 // Dao et al., "FlashAttention", 2022.
 Graph keep_attention_statistics(const Graph& graph, const TakesNode& takes);
+
+// without_past: a decoder for training, without earlier steps' keys and values.
+//
+// Model builders write decoders for generation: each attention reads a past and writes past and
+// present joined. If only past inputs of attention operators read a graph input, the past has
+// length 0 here. The input goes away, and so do the outputs that hold the present. A Shape may also
+// read it, because masks depend on the past's length.
+//
+// Errors: kInput for a past that has a column or a fixed length.
+
+struct PastFree {
+  Graph graph;
+  std::vector<std::string> fed_empty;  // inputs that were removed
+};
+
+// `columns`: names in the data. REQUIRES: the graph is symbolic.
+Result<PastFree> without_past(const Graph& graph, const std::vector<std::string>& columns);
+
+// Returns "past.0 and 3 more inputs are fed empty: ..." with a line end, or "" if there are none.
+std::string past_line(const std::vector<std::string>& fed_empty);
+
+// The trained set. Every floating-point initializer that a gradient reaches is trained, except
+// BatchNormalization's running statistics, rank 0 tensors, tables that only rotary embeddings read
+// (OpDef::rotary_inputs), one element that an operator reads as a number (OpDef::reads_number), and
+// names matching *inv_freq, *.attn.bias, *.masked_bias, *cos_cache, *sin_cache. `train` patterns
+// replace that rule, and `freeze` patterns beat it. A pattern is first tried as a literal name,
+// then as a glob; if it matches no initializer, it is an error. Quantization scales and zero points
+// are no weights; with `learned_scales`, scales of any rank are trained unless their weight is
+// frozen.
+//
+// choose_candidates applies names. keep_reached, after autodiff, drops initializers that no
+// gradient reaches. Small parameters that are not trained become constants, so shapes may depend on
+// them.
+//
+// Errors: kInput naming flag and pattern; no trained parameter at all.
+
+// Parameter::reason if the graph updates the parameter itself.
+inline constexpr const char* kRunningStatistics = "running statistics";
+// Parameter::reason if the loss does not depend on it.
+inline constexpr const char* kUnreached = "no gradient reaches it";
+
+struct TrainedRules {
+  std::vector<std::string> freeze;
+  std::vector<std::string> train;
+  bool learned_scales = false;  // trains quantization scales, too
+  // Frozen matrices keep the file's type (hold_frozen), for CPU kernels.
+  bool hold_frozen = false;
+  // Parameter::reason if `train` does not name the initializer.
+  std::string otherwise = "not named by --train";
+  // If not empty, these names replace all rules: a checkpoint's trained set in evaluation.
+  std::set<std::string> saved = {};
+};
+
+Result<Graph> choose_candidates(const Graph& graph, const TrainedRules& rules);
+
+// Trains exactly the initializers that `trained` names, as training artifacts say.
+Graph choose_given(const Graph& graph, const std::set<std::string>& trained);
+
+// REQUIRES: `differentiated` is `graph`, specialized and differentiated.
+Result<Graph> keep_reached(const Graph& graph, const Graph& differentiated);
+
+// Returns the table to print: a line a parameter, with the reason if it is not trained.
+std::string trained_table(const Graph& graph);
+
+// hold_frozen lets frozen matrices keep the file's type instead of becoming float32 when they are
+// read: dequantized 4-bit and 8-bit integers, and 16-bit floats.
+//
+//   x MatMul (Identity | Transpose)* FakeQuantize(w)     ofsdp.StoredMatMul(x, w, scale, zero)
+//   Gemm, FusedMatMul                                    the same, then a product and a sum
+//   Gather(w) from 16-bit floats                         Gather, then a Cast for the gathered rows
+//
+// Such a weight becomes a raw parameter (Parameter::raw), and so do the scales if nothing else
+// reads them. A weight stays float32 if it has another reader, or if the bytes have no fixed place
+// in the file.
+//
+// REQUIRES: `graph` is symbolic and the trained set is chosen.
+
+Graph hold_frozen(const Graph& graph, const OnnxFile& file);
 
 }  // namespace ofsdp::importer

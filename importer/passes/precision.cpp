@@ -6,37 +6,16 @@
 #include "importer/file/tensor_record.h"
 #include "importer/graph/graph.h"
 #include "importer/passes/passes.h"
-#include "kernels/cpu/float_width.h"
+#include "kernels/cpu/stored_floats.h"
 
 namespace ofsdp::importer {
 namespace {
 
-bool stays_float32(const Node& node) {
-  static constexpr std::string_view kNames[] = {
-      "SoftmaxCrossEntropyLoss", "NegativeLogLikelihoodLoss", "ofsdp.MseLoss",
-      "ofsdp.BceWithLogitsLoss", "ofsdp.ArgmaxMatches",       "ofsdp.MeasureClasses",
-      "ofsdp.MeasureValues",     "ofsdp.DistillationLoss"};
-  return node.op->float32_only ||
-         std::ranges::find(kNames, node.op->full_name()) != std::end(kNames);
-}
-
-// Returns whether the scores [N, C] of a loss may stay in 16 bits; the loss computes in float32.
+// Returns whether a loss's scores [N, C] may stay in 16 bits; the loss computes in float32.
 bool has_narrow_form(const Graph& graph, const Node& node) {
   if (node.op->full_name() != "SoftmaxCrossEntropyLoss") return false;
   const bool alone = node.outputs.size() == 1 || node.outputs[1] == 0;
   return alone && graph.value(node.inputs[0]).desc.shape.rank() == 2;
-}
-
-// Returns whether the operator fixes the type of an operand, or lets it differ: scales, statistics.
-bool stays_float32(const Node& node, size_t input) {
-  const std::string name = node.op->full_name();
-  if (name == "BatchNormalization") return input == 3 || input == 4;
-  if (name == "Resize" || name == "Upsample") return input > 0;
-  if (name == "com.microsoft.MatMulNBits" || name == "com.microsoft.GatherBlockQuantized") {
-    return input > 0 && input < 5;
-  }
-  if (name == "ofsdp.StoredMatMul") return input > 0;
-  return name == "Dropout" && input > 0;
 }
 
 class Narrowing {
@@ -52,23 +31,22 @@ class Narrowing {
     lower_parameters(nodes);
     find_labels(nodes);
     for (Node& node : nodes) OFSDP_RETURN_IF_ERROR(add(std::move(node)));
-    OFSDP_ASSIGN_OR_RETURN(graph_.loss, in_type(graph_.loss, DType::kFloat32));
-    for (LossTerm& term : graph_.further_terms) {
+    for (LossTerm& term : graph_.terms) {
       OFSDP_ASSIGN_OR_RETURN(term.value, in_type(term.value, DType::kFloat32));
     }
     return std::move(graph_);
   }
 
  private:
-  // The type of a value as far as nodes were visited.
+  // The value's type as far as nodes were visited.
   DType type(ValueId id) const { return id == 0 ? DType::kUndefined : graph_.value(id).desc.dtype; }
 
-  // A parameter stays float32 if only operands of fixed type read it (running statistics).
+  // A parameter stays float32 if only OpDef::float32_inputs read it (running statistics).
   void lower_parameters(const std::vector<Node>& nodes) {
     std::set<ValueId> fixed, free;
     for (const Node& node : nodes) {
       for (size_t i = 0; i < node.inputs.size(); ++i) {
-        (stays_float32(node, i) ? fixed : free).insert(node.inputs[i]);
+        (has_operand(node.op->float32_inputs, i) ? fixed : free).insert(node.inputs[i]);
       }
     }
     for (const Parameter& p : graph_.parameters) {
@@ -87,25 +65,25 @@ class Narrowing {
     }
   }
 
-  static constexpr int kMaxViews = 16;  // views of labels, one after another
+  static constexpr int kMaxViews = 16;  // label views, one after another
 
   static bool only_losses_read(const std::vector<Node>& nodes, ValueId id, int views = kMaxViews) {
     return std::ranges::all_of(nodes, [&](const Node& node) {
       if (std::ranges::find(node.inputs, id) == node.inputs.end()) return true;
-      return stays_float32(node) ||
+      return node.op->float32_only ||
              (node.op->view && views > 0 && only_losses_read(nodes, node.outputs[0], views - 1));
     });
   }
 
   Status add(Node node) {
-    const bool low = !stays_float32(node) && reads_low(node);
+    const bool low = !node.op->float32_only && reads_low(node);
     const bool narrow_loss = type(node.inputs[0]) == dtype_ && has_narrow_form(graph_, node);
     if (narrow_loss) node.op = &graph_.registry->get("ofsdp.NarrowCrossEntropyLoss");
     for (size_t i = 0; i < node.inputs.size(); ++i) {
       ValueId& id = node.inputs[i];
       const DType found = type(id);
       if ((found != DType::kFloat32 && found != dtype_) || raw_.contains(id)) continue;
-      const bool to_low = narrow_loss ? i == 0 : low && !stays_float32(node, i);
+      const bool to_low = narrow_loss ? i == 0 : low && !has_operand(node.op->float32_inputs, i);
       OFSDP_ASSIGN_OR_RETURN(id, in_type(id, to_low ? dtype_ : DType::kFloat32));
     }
     return editor_.place_inferred(std::move(node));
@@ -114,7 +92,7 @@ class Narrowing {
   bool reads_low(const Node& node) const {
     for (size_t i = 0; i < node.inputs.size(); ++i) {
       const ValueId id = node.inputs[i];
-      if (id == 0 || stays_float32(node, i) || raw_.contains(id)) continue;
+      if (id == 0 || has_operand(node.op->float32_inputs, i) || raw_.contains(id)) continue;
       const bool column = graph_.value(id).kind == ValueKind::kInput && !labels_.contains(id);
       if (type(id) == dtype_ || (column && type(id) == DType::kFloat32)) return true;
     }
@@ -131,7 +109,7 @@ class Narrowing {
     } else {
       const std::string name = format_text("{}.{}", value.name, dtype_name(wanted));
       OFSDP_ASSIGN_OR_RETURN(it->second,
-                             editor_.add1("Cast", name, {id}, {{"to", number_of_dtype(wanted)}}));
+                             editor_.add1("Cast", name, {id}, {{"to", onnx_number(wanted)}}));
     }
     return it->second;
   }
@@ -140,7 +118,7 @@ class Narrowing {
   GraphEditor editor_;
   DType dtype_;
   std::set<ValueId> labels_;
-  std::set<ValueId> raw_;  // these keep the types of the file
+  std::set<ValueId> raw_;  // these keep the file's types
   std::map<std::pair<ValueId, DType>, ValueId> converted_;
 };
 

@@ -7,7 +7,7 @@
 
 #include "importer/graph/graph.h"
 #include "kernels/base/names.h"
-#include "kernels/base/reject.h"
+#include "kernels/base/status.h"
 
 namespace ofsdp::importer {
 namespace {
@@ -35,7 +35,7 @@ bool is_batch_letter(const Dim& dim) {
 
 using Dims = std::vector<Dim>;
 
-// Returns the axis that its own symbols name as the batch.
+// Returns the axis that the value's own symbols name as the batch.
 std::optional<size_t> axis_said(const Dims& dims) {
   const auto said = std::ranges::find_if(dims, says_batch);
   if (said != dims.end()) return said - dims.begin();
@@ -45,7 +45,7 @@ std::optional<size_t> axis_said(const Dims& dims) {
   return {};
 }
 
-// Returns the axis with one of the symbols, if there is exactly one.
+// Returns the axis with any such symbol, if there is exactly one.
 std::optional<size_t> axis_among(const Dims& dims, const std::set<std::string>& symbols) {
   std::optional<size_t> found;
   for (size_t i = 0; i < dims.size(); ++i) {
@@ -103,7 +103,7 @@ class AxisFinder {
     return axis_among(dims, dims[0].size >= 0 ? first_ : said_).value_or(0);
   }
 
-  // Refuses a value that has the symbol of the samples on another axis.
+  // Refuses a value that has the sample symbol on another axis.
   Status check(ValueId id) const {
     const Value& input = graph_.value(id);
     const std::string symbol = symbol_of(id);
@@ -131,11 +131,11 @@ class AxisFinder {
   const Graph& graph_;
   const BatchAxes& given_;
   std::set<std::string> said_;   // symbols that themselves mean batch
-  std::set<std::string> first_;  // the same, and symbols of first axes
+  std::set<std::string> first_;  // the same, and first axes' symbols
   std::map<ValueId, size_t> axes_;
 };
 
-// Replaces an input by its column; a Transpose of the column makes the input from now on.
+// Replaces an input by a column; a Transpose over the column makes the input from now on.
 Node read_moved(Graph& graph, ValueId& input, size_t axis) {
   Value column = graph.value(input);
   const auto at = column.declared.begin() + static_cast<std::ptrdiff_t>(axis);
@@ -155,7 +155,7 @@ Node read_moved(Graph& graph, ValueId& input, size_t axis) {
           {std::exchange(input, made)}};
 }
 
-// Returns whether the column of `row` fits with the samples on axis `k`, in batches of the size of
+// Returns whether the column with `row` fits with the samples on axis `k`, in batches as long as
 // the first axis.
 bool fits_moved(const Dims& dims, const Shape& row, size_t k) {
   if (dims[k].size >= 0 && dims[k].size != dims[0].size) return false;
@@ -227,7 +227,7 @@ int64_t product(const Shape& shape, int begin, int end) {
 
 std::string axes_text(const Value& value) { return value.desc.shape.text(); }
 
-// Returns whether elements of the output keep the order of input 0.
+// Returns whether the output's elements keep input 0's order.
 bool keeps_order(const Node& node) { return node.op->view || node.op->full_name() == "Cast"; }
 
 }  // namespace
@@ -261,7 +261,7 @@ Result<int64_t> SampleOrder::outer_given(const Value& value, int64_t axis) const
   return product(shape, 0, static_cast<int>(at));
 }
 
-// Trusts the symbols of the file if the sizes agree.
+// Trusts the file's symbols if the sizes agree.
 std::optional<int64_t> SampleOrder::outer_by_symbol(const Value& value, int places) const {
   std::set<std::string> samples, others;
   for (const ValueId id : graph_.inputs) {
@@ -299,7 +299,7 @@ Result<int64_t> SampleOrder::outer_by_size(ValueId id, int places, const std::st
     if (batch_ == 1 || axes.empty()) return 1;
   }
   if (axes.size() > 1) {
-    if (known && axes[0] == 0 && shape[0] == batch_) return 1;  // pairs of samples
+    if (known && axes[0] == 0 && shape[0] == batch_) return 1;  // sample pairs
     return undecided(value, flag);
   }
   if (shape[axes[0]] == batch_) return product(shape, 0, axes[0]);
@@ -342,7 +342,7 @@ std::vector<int> SampleOrder::scaling_axes(ValueId id) const {
   return axes;
 }
 
-// Returns the axis of an input that has the rows along the axis of the output.
+// Returns the input axis that has the rows along the output axis.
 std::optional<SampleOrder::Spot> SampleOrder::before(const Node& node, Spot spot) const {
   const Shape& shape = graph_.value(spot.id).desc.shape;
   const ValueId first = node.inputs.empty() ? 0 : node.inputs[0];
@@ -369,7 +369,7 @@ std::optional<SampleOrder::Spot> SampleOrder::before(const Node& node, Spot spot
   return {};
 }
 
-// Returns whether the node puts batches of samples one after another along the axis.
+// Returns whether the node puts batches one after another along the axis.
 bool SampleOrder::joins_batches(const Node& node, const Spot& spot) const {
   const int rank = graph_.value(spot.id).desc.shape.rank();
   if (node.op->full_name() != "Concat") return false;
@@ -379,7 +379,7 @@ bool SampleOrder::joins_batches(const Node& node, const Spot& spot) const {
   });
 }
 
-// Returns how many of the places that `axis` merges with the samples come before the samples.
+// Returns how many places come before the samples among the ones that `axis` merges with them.
 std::optional<int64_t> SampleOrder::merged_before(ValueId id, int axis) const {
   const int64_t merged = graph_.value(id).desc.shape[axis] / batch_;
   Spot spot{id, axis};

@@ -7,21 +7,19 @@
 #include "importer/file/tensor_record.h"
 #include "importer/file/wire.h"
 #include "importer/graph/graph.h"
-#include "importer/passes/bounded_axes.h"
 #include "kernels/base/budgets.h"
-#include "kernels/base/reject.h"
-#include "kernels/core/lowered.h"
-#include "kernels/core/standard_body.h"
+#include "kernels/base/status.h"
+#include "kernels/core/op_def.h"
 
 namespace ofsdp::importer {
 namespace {
 
-// expand_body replaces one node of a graph in specialization by the body of the operator
-// (kernels/core/lowered.h). Each new node goes through `take`, as the nodes of the file do: it is
-// folded or appended, and the outputs get shapes.
+// expand_body replaces a node, while the graph is being specialized, by the operator's body
+// (kernels/core/op_def.h). Each new node goes through `take`, as the file's nodes do: it is folded
+// or appended, and the outputs get shapes.
 //
-// REQUIRES: the operator has a body; the shapes of the inputs are known. Errors: kInput with file
-// and node; those of `take`.
+// REQUIRES: the operator has a body; the input shapes are known. Errors: kInput with file and node,
+// or from `take`.
 
 using TakeNode = std::function<Status(Node)>;
 
@@ -162,7 +160,7 @@ bool foldable(const Graph& graph, const Node& node) {
 }
 
 // In evaluation Dropout passes everything through and BatchNormalization uses the running
-// statistics, except for statistics of weights (weight standardization, Qiao et al. 2019), which
+// statistics, except if it normalizes weights (weight standardization, Qiao et al. 2019), which
 // hold no batch.
 Node without_training(const Graph& graph, Node node, bool of_weights) {
   Node made = node;
@@ -177,20 +175,20 @@ Node without_training(const Graph& graph, Node node, bool of_weights) {
   return node;
 }
 
-// CastLike reads only the type of its second input: as a Cast it folds with its first.
+// CastLike reads only the second input's type: as a Cast it folds with the first.
 Node without_like(const Graph& graph, Node node) {
   if (node.op->full_name() != "CastLike") return node;
   Node made = node;
   made.op = &graph.registry->get("Cast");
   made.inputs.resize(1);
-  made.attributes.set("to", number_of_dtype(graph.value(node.inputs[1]).desc.dtype));
+  made.attributes.set("to", onnx_number(graph.value(node.inputs[1]).desc.dtype));
   GraphEditor::change_symbolic(node, std::move(made));
   return node;
 }
 
 class Specializer {
  public:
-  // REQUIRES: `graph` has no nodes; the shapes of the inputs are known.
+  // REQUIRES: `graph` has no nodes; the input shapes are known.
   Specializer(Graph graph, Mode mode, const Lowering* lowering)
       : graph_(std::move(graph)), bounded_(graph_), mode_(mode), lowering_(lowering) {}
 
@@ -201,7 +199,7 @@ class Specializer {
   }
 
  private:
-  // Folds the node, appends it, or puts others in its place.
+  // Folds the node, appends it, or replaces it by others.
   Status take(Node node) {
     if (mode_ == Mode::kEval) {
       const bool of_weights = !node.inputs.empty() && holds_no_samples(node.inputs[0]);
@@ -256,7 +254,7 @@ class Specializer {
   Mode mode_;
   const Lowering* lowering_;
   int64_t folded_bytes_ = 0;
-  std::set<ValueId> of_weights_;  // values made of parameters and constants alone
+  std::set<ValueId> of_weights_;  // values made from parameters and constants alone
 };
 
 }  // namespace

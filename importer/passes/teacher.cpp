@@ -3,10 +3,10 @@
 
 #include "importer/graph/graph.h"
 #include "importer/passes/loss.h"
-#include "importer/passes/trained_set.h"
+#include "importer/passes/passes.h"
 #include "importer/proto/onnx_protos.h"
 #include "kernels/base/hash.h"
-#include "kernels/base/reject.h"
+#include "kernels/base/status.h"
 
 namespace ofsdp::importer {
 namespace {
@@ -36,7 +36,7 @@ Graph needed_part(const Graph& imported, const Graph& student) {
   return graph;
 }
 
-// Returns a prefix with which no value or initializer of the student begins.
+// Returns a prefix with which no value or initializer in the student begins.
 std::string free_prefix(const Graph& student) {
   const auto taken = [&](const std::string& prefix) {
     return std::ranges::any_of(student.values,
@@ -50,7 +50,7 @@ std::string free_prefix(const Graph& student) {
   return prefix;
 }
 
-// Fixes an axis if either of the two fixes it.
+// Fixes an axis if either model fixes it.
 Status merge_axes(Value& student, const Value& teacher, const std::string& file) {
   const std::string what = format_text("--teacher {}: input '{}'", file, teacher.name);
   OFSDP_REJECT_IF(student.declared.size() != teacher.declared.size(),
@@ -100,14 +100,14 @@ class TeacherJoiner {
     return at(id) = GraphEditor(graph_).add_value(std::move(copy));
   }
 
-  // Both models may read a column in types of their own.
+  // Each model may read a column in another type.
   Result<ValueId> input(ValueId id) {
     const Value& wanted = teacher_.value(id);
     const ValueId found = value_named(graph_, graph_.inputs, wanted.name);
     if (graph_.value(found).desc.dtype == wanted.desc.dtype) return found;
     const std::string name = of_.prefix + wanted.name;
     const ValueId cast = GraphEditor(graph_).add_value({name, ValueKind::kActivation, wanted.desc});
-    const Attributes to{{"to", number_of_dtype(wanted.desc.dtype)}};
+    const Attributes to{{"to", onnx_number(wanted.desc.dtype)}};
     OFSDP_RETURN_IF_ERROR(
         GraphEditor(graph_).place({&graph_.registry->get("Cast"), name, to, {found}, {cast}}));
     return cast;
@@ -123,12 +123,8 @@ class TeacherJoiner {
   Graph graph_;
   const Graph& teacher_;
   const Teacher& of_;
-  std::vector<ValueId> same_;  // per value of the teacher: its value in the result
+  std::vector<ValueId> same_;  // by teacher value: the value in the result
 };
-
-bool is_over_classes(const LossSpec& spec) {
-  return spec.kind == LossKind::kCrossEntropy || spec.kind == LossKind::kNll;
-}
 
 // Returns the divergence of an output from the teacher's. REQUIRES: equal shapes of two axes or
 // more.
@@ -141,7 +137,7 @@ Result<ValueId> add_divergence(Graph& graph, const LossSpec& spec, double temper
                          editor.add1("ofsdp.CollapseLeading", "distill.teacher", {teacher}));
   std::vector<ValueId> inputs{rows, taught};
   Attributes attributes{{"temperature", static_cast<float>(temperature)}};
-  if (is_over_classes(spec)) {
+  if (loss_traits(spec.kind).labels == LabelKind::kClasses) {
     const ValueId column = value_named(graph, graph.inputs, spec.labels);
     OFSDP_ASSIGN_OR_RETURN(const ValueId labels,
                            reordered(graph, column, spec.batch, 1, spec.outer));
@@ -228,13 +224,12 @@ Status add_distillation(Graph& graph, std::span<const LossSpec> specs, const Tea
                     "--teacher {}: output '{}': expected {}, as the trained model gives, found {}",
                     teacher.file.path(), found->first, expected.text(), shape.text());
     any = true;
-    double& factor = i == 0 ? graph.loss_factor : graph.further_terms[i - 1].factor;
-    factor *= 1 - teacher.how.weight;
+    graph.terms[i].factor *= 1 - teacher.how.weight;
     if (expected.rank() < 2) continue;  // one class: the divergence is 0
     const double t = teacher.how.temperature;
     OFSDP_ASSIGN_OR_RETURN(const ValueId divergence,
                            add_divergence(graph, specs[i], t, student, found->second));
-    graph.further_terms.push_back(
+    graph.terms.push_back(
         {divergence, 0, specs[i].weight * teacher.how.weight * t * t, static_cast<int>(i)});
   }
   if (any) return {};

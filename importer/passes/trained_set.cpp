@@ -1,5 +1,3 @@
-#include "importer/passes/trained_set.h"
-
 #include <fnmatch.h>
 
 #include <algorithm>
@@ -8,9 +6,9 @@
 #include <set>
 
 #include "importer/graph/graph.h"
-#include "kernels/base/escaped.h"
-#include "kernels/base/readable.h"
-#include "kernels/base/reject.h"
+#include "importer/passes/passes.h"
+#include "kernels/base/status.h"
+#include "kernels/base/text.h"
 #include "kernels/cpu/stored_floats.h"
 
 namespace ofsdp::importer {
@@ -42,20 +40,14 @@ Result<std::set<std::string>> all_matches(const Graph& graph, const char* flag,
   return names;
 }
 
-// Returns whether nodes read it, and all as cosines or sines of a rotation.
+// Returns whether nodes read it, and all as cosines or sines for a rotation.
 bool is_rotary_table(const Graph& graph, const GraphUses& uses, const Parameter& p) {
-  static const std::map<std::string, std::vector<size_t>> tables{
-      {"RotaryEmbedding", {1, 2}},
-      {"com.microsoft.RotaryEmbedding", {2, 3}},
-      {"com.microsoft.GroupQueryAttention", {7, 8}}};
   const auto& readers = uses.readers(p.value);
   return !readers.empty() && std::ranges::all_of(readers, [&](size_t reader) {
     const Node& node = graph.nodes[reader];
-    const auto found = tables.find(node.op->full_name());
-    if (found == tables.end()) return false;
+    if (node.op->rotary_inputs.empty()) return false;
     for (size_t i = 0; i < node.inputs.size(); ++i) {
-      const auto& places = found->second;
-      if (node.inputs[i] == p.value && std::ranges::find(places, i) == places.end()) return false;
+      if (node.inputs[i] == p.value && !has_operand(node.op->rotary_inputs, i)) return false;
     }
     return true;
   });
@@ -66,9 +58,7 @@ bool is_rotary_table(const Graph& graph, const GraphUses& uses, const Parameter&
 std::string reader_of_number(const Graph& graph, const GraphUses& uses, ValueId value) {
   for (const size_t reader : uses.readers(value)) {
     const Node& node = graph.nodes[reader];
-    for (const char* name : {"Clip", "Max", "Min", "Expand", "Pad", "Where"}) {
-      if (node.op->full_name() == name) return name;
-    }
+    if (node.op->reads_number) return node.op->name;
     if (!node.op->view && node.op->full_name() != "Cast") continue;
     const std::string next = reader_of_number(graph, uses, node.outputs[0]);
     if (!next.empty()) return next;
@@ -88,11 +78,11 @@ std::string why_not_by_rule(const Graph& graph, const GraphUses& uses, const Par
   return reader.empty() ? "" : "one number that " + reader + " reads";
 }
 
-// Scales and zero points of FakeQuantize nodes.
+// Scales and zero points that FakeQuantize nodes read.
 struct ScaleUses {
   explicit ScaleUses(const Graph& graph) {
     for (const Node& node : graph.nodes) {
-      if (node.op->full_name() != "ofsdp.FakeQuantize") continue;
+      if (!node.op->fake_quantizes) continue;
       scales.insert(node.inputs[1]);
       if (node.inputs.size() > 2) zero_points.insert(node.inputs[2]);
       if (node.attributes.i("weight", 0) != 0) weights[node.inputs[1]].push_back(node.inputs[0]);
@@ -100,15 +90,8 @@ struct ScaleUses {
   }
 
   std::set<ValueId> scales, zero_points;
-  std::map<ValueId, std::vector<ValueId>> weights;  // weights of a scale
+  std::map<ValueId, std::vector<ValueId>> weights;  // weights by scale
 };
-
-// Returns whether the input is a weight of few bits, or the scales or zero points.
-bool is_of_few_bits(const Node& node, size_t input) {
-  const std::string name = node.op->full_name();
-  if (name == "com.microsoft.MatMulNBits") return input >= 1 && input <= 4;
-  return name == "com.microsoft.GatherBlockQuantized" && input != 1;
-}
 
 // Returns the reason why the readers forbid training it, or "".
 std::string why_not_by_use(const Graph& graph, const GraphUses& uses, const Parameter& p) {
@@ -116,10 +99,8 @@ std::string why_not_by_use(const Graph& graph, const GraphUses& uses, const Para
     const Node& node = graph.nodes[reader];
     for (size_t i = 0; i < node.inputs.size(); ++i) {
       if (node.inputs[i] != p.value) continue;
-      if (is_of_few_bits(node, i)) return "read as it is stored";
-      const auto& fixed = node.op->constant_inputs;
-      if (std::ranges::find(fixed, static_cast<int>(i)) != fixed.end())
-        return "read while planning";
+      if (has_operand(node.op->stored_inputs, i)) return "read as it is stored";
+      if (has_operand(node.op->constant_inputs, i)) return "read while planning";
       if (node.op->full_name() == "BatchNormalization" && (i == 3 || i == 4)) {
         return kRunningStatistics;
       }
@@ -133,13 +114,13 @@ void freeze(Graph& graph, Parameter& p, std::string reason) {
   p.reason = std::move(reason);
   Value& value = graph.value(p.value);
   if (p.reason == kRunningStatistics) {
-    value.constant = nullptr;  // its value will change
+    value.constant = nullptr;  // the value will change
   } else if (value.constant != nullptr) {
     value.kind = ValueKind::kConstant;
   }
 }
 
-// If a weight is frozen, so is the scale: the integers of the file keep their meaning.
+// If a weight is frozen, so is the scale: the file's integers keep their meaning.
 void freeze_scales_of_frozen(Graph& graph, const ScaleUses& uses) {
   std::map<ValueId, bool> trained;
   for (const Parameter& p : graph.parameters) trained[p.value] = p.trained;
@@ -153,14 +134,14 @@ void freeze_scales_of_frozen(Graph& graph, const ScaleUses& uses) {
 
 void mark_learned(Graph& graph) {
   for (Node& node : graph.nodes) {
-    if (node.op->full_name() != "ofsdp.FakeQuantize") continue;
+    if (!node.op->fake_quantizes) continue;
     Node made = node;
     made.attributes.set("learned", int64_t{1});
     GraphEditor::change_symbolic(node, std::move(made));
   }
 }
 
-// The checkpoint has the trained values, so none of them remains a constant of the file.
+// The checkpoint has the trained values, so none remains a constant from the file.
 Graph choose_saved(const Graph& graph, const std::set<std::string>& saved) {
   Graph result = graph;
   const GraphUses uses(result);
@@ -235,11 +216,11 @@ Result<Graph> keep_reached(const Graph& graph, const Graph& differentiated) {
       continue;
     }
     any = true;
-    result.value(p.value).constant = nullptr;  // its value will change
+    result.value(p.value).constant = nullptr;  // the value will change
   }
   if (any) return result;
   OFSDP_REJECT_IF(candidates, "{}: the loss '{}' reaches no trainable initializer", graph.file,
-                  differentiated.value(differentiated.loss).name);
+                  differentiated.value(differentiated.terms[0].value).name);
   return input_error("{}: nothing to train: of {} floating-point initializers none is trainable",
                      graph.file,
                      std::ranges::count(graph.parameters, false, &Parameter::of_teacher));
@@ -266,13 +247,13 @@ std::string trained_table(const Graph& graph) {
 
 namespace {
 
-// A reader of a weight: a product, or a Gather of rows.
+// A weight's reader: a product, or a Gather for rows.
 struct Reader {
   size_t node = 0;
   bool transposed = false;  // it reads W^T
 };
 
-// A weight that can keep its type, with all its readers.
+// A weight that can keep its type, with all readers.
 struct Held {
   size_t parameter = 0;
   int fake_quantize = -1;  // node that made it float; -1: a 16-bit float
@@ -282,7 +263,7 @@ struct Held {
 
 bool is_float_cast(const Node& node) {
   return is_operator(node, "Cast") &&
-         dtype_of_number(node.attributes.i("to", 0)) == DType::kFloat32;
+         dtype_from_onnx_number(node.attributes.i("to", 0)) == DType::kFloat32;
 }
 
 bool swaps_two(const Node& node) {
@@ -339,8 +320,7 @@ class Holder {
     ValueId value = p.value;
     if (few_bits) {
       const auto& readers = uses_.readers(value);
-      if (readers.size() != 1 || node(readers[0]).op->full_name() != "ofsdp.FakeQuantize")
-        return {};
+      if (readers.size() != 1 || !node(readers[0]).op->fake_quantizes) return {};
       held.fake_quantize = static_cast<int>(readers[0]);
       value = node(readers[0]).outputs[0];
     }
@@ -416,7 +396,7 @@ class Holder {
     const Parameter& p = graph_.parameters[held.parameter];
     add(place, "Gather", gather.name, gather.attributes, {p.value, gather.inputs[1]}, rows);
     graph_.value(rows).desc.dtype = graph_.value(p.value).desc.dtype;
-    add(place, "Cast", gather.name + ".float", {{"to", number_of_dtype(DType::kFloat32)}}, {rows},
+    add(place, "Cast", gather.name + ".float", {{"to", onnx_number(DType::kFloat32)}}, {rows},
         gather.outputs[0]);
   }
 
@@ -427,7 +407,7 @@ class Holder {
                     {"columns", weight.shape[1]},
                     {"by_rows", int64_t{by_rows ? 1 : 0}}};
     const Quantization* q = weight.quantization.get();
-    form.set("type", q != nullptr ? int64_t{q->onnx_type} : number_of_dtype(weight.dtype));
+    form.set("type", q != nullptr ? int64_t{q->onnx_type} : onnx_number(weight.dtype));
     if (q == nullptr) return form;
     form.set("axis", q->axis);
     if (q->block_size != 0) form.set("block_size", q->block_size);
@@ -478,7 +458,7 @@ class Holder {
     return to;
   }
 
-  // Keeps the type of scales that now only such products read.
+  // Scales that now only such products read keep their type.
   void hold_scales() {
     for (Parameter& p : graph_.parameters) {
       if (!scales_.contains(p.value) || !is_free(p) || !is_32_or_16_bit_float(source(p).dtype))
@@ -494,7 +474,7 @@ class Holder {
   const OnnxFile& file_;
   const GraphUses uses_;
   std::vector<bool> dropped_;
-  std::vector<std::vector<Node>> made_;  // nodes in place of a node
+  std::vector<std::vector<Node>> made_;  // nodes that replace a node
   std::set<ValueId> outputs_;
   std::set<ValueId> scales_;
 };

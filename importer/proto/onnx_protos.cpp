@@ -3,15 +3,15 @@
 #include <type_traits>
 #include <variant>
 
-#include "kernels/base/reject.h"
-#include "kernels/core/narrow_types.h"
+#include "kernels/base/status.h"
+#include "kernels/core/dtype.h"
 
 namespace ofsdp::importer {
 namespace {
 
 using A = onnx::AttributeProto;
 
-// Small types occupy the low bytes of wide integers (onnx.proto, TensorProto).
+// Small types occupy the low bytes in wide integers (onnx.proto, TensorProto).
 template <typename Field>
 std::vector<std::byte> low_bytes(const Field& field, size_t size) {
   std::vector<std::byte> bytes;
@@ -44,7 +44,7 @@ Result<ConstantPtr> constant_from_onnx(const onnx::TensorProto& tensor) {
   OFSDP_REJECT_IF(tensor.data_location() == onnx::TensorProto::EXTERNAL,
                   "tensor '{}': external data: expected for initializers alone", tensor.name());
   Constant constant;
-  constant.desc.dtype = dtype_of_number(tensor.data_type());
+  constant.desc.dtype = dtype_from_onnx_number(tensor.data_type());
   OFSDP_REJECT_IF(constant.desc.dtype == DType::kUndefined,
                   "tensor '{}' has ONNX type {}, which is not supported", tensor.name(),
                   tensor.data_type());
@@ -125,7 +125,7 @@ std::string input_or_none(const onnx::NodeProto& node, int i) {
 onnx::TensorProto tensor_proto(const std::string& name, const TensorDesc& desc, const void* bytes) {
   onnx::TensorProto tensor;
   tensor.set_name(name);
-  tensor.set_data_type(number_of_dtype(desc.dtype));
+  tensor.set_data_type(onnx_number(desc.dtype));
   for (const int64_t axis : desc.shape.axes()) tensor.add_dims(axis);
   if (!is_narrow(desc.dtype)) {
     tensor.set_raw_data(bytes, desc.bytes());
@@ -139,7 +139,7 @@ onnx::TensorProto tensor_proto(const std::string& name, const TensorDesc& desc, 
 onnx::ValueInfoProto value_info(const std::string& name, const TensorDesc& desc) {
   onnx::ValueInfoProto info;
   info.set_name(name);
-  set_tensor_type(*info.mutable_type(), number_of_dtype(desc.dtype), desc.shape.axes());
+  set_tensor_type(*info.mutable_type(), onnx_number(desc.dtype), desc.shape.axes());
   return info;
 }
 

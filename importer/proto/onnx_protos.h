@@ -9,13 +9,13 @@
 
 #include "importer/file/onnx_file.h"
 #include "importer/file/tensor_record.h"
-#include "kernels/core/attributes.h"
+#include "kernels/core/kernel.h"
 
 namespace ofsdp::importer {
 
 // --- from ONNX ---
 
-// Parses the skeleton of `file`.
+// Parses the file's skeleton.
 Result<onnx::ModelProto> parse_model(const OnnxFile& file);
 Result<ConstantPtr> constant_from_onnx(const onnx::TensorProto& tensor);
 // kInput for subgraphs, sparse tensors and type attributes.
@@ -24,10 +24,9 @@ Result<Attributes> attributes_from_onnx(const onnx::NodeProto& node);
 
 // Returns the domain in the form for files: "" for "ai.onnx".
 std::string short_domain(const std::string& domain);
-// Returns "Name", or "domain.Name" outside of ai.onnx.
+// Returns "Name", or "domain.Name" outside ai.onnx.
 std::string operator_name(const onnx::NodeProto& node);
-// Returns the version of a (short) domain among the imports of a model or function; 0: not
-// imported.
+// Returns a (short) domain's version among a model's or function's imports; 0: not imported.
 template <typename Imports>
 int version_of(const Imports& imports, const std::string& domain) {
   for (const auto& import : imports) {
@@ -35,7 +34,7 @@ int version_of(const Imports& imports, const std::string& domain) {
   }
   return 0;
 }
-// Returns null if the node has no attribute of that name.
+// Returns null if the node has no such attribute.
 const onnx::AttributeProto* find_attribute(const onnx::NodeProto& node, const std::string& name);
 int64_t int_attribute(const onnx::NodeProto& node, const std::string& name, int64_t otherwise);
 float float_attribute(const onnx::NodeProto& node, const std::string& name, float otherwise);
@@ -44,7 +43,7 @@ std::string input_or_none(const onnx::NodeProto& node, int i);  // "" when absen
 // --- to ONNX ---
 
 onnx::TensorProto tensor_proto(const std::string& name, const TensorDesc& desc, const void* bytes);
-// Sets the type to a tensor of that element type (TensorProto.DataType) with known axes.
+// Sets the type to a tensor with that element type (TensorProto.DataType) and known axes.
 template <typename Axes>
 void set_tensor_type(onnx::TypeProto& type, int element_type, const Axes& axes) {
   type.mutable_tensor_type()->set_elem_type(element_type);

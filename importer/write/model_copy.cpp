@@ -8,7 +8,6 @@
 #include <map>
 #include <vector>
 
-#include "importer/file/element_codec.h"
 #include "importer/file/tensor_record.h"
 #include "importer/file/wire.h"
 
@@ -25,13 +24,13 @@ struct NewTensor {
 
 int64_t length_of(const std::string& text) { return static_cast<int64_t>(text.size()); }
 
-// Replaces bytes [begin, end) of the input.
+// Replaces bytes [begin, end) in the input.
 struct Splice {
   int64_t begin = 0;
   int64_t end = 0;
   std::string text;
   int tensor = -1;    // index in OnnxContents::algorithm_tensors
-  int64_t value = 0;  // position of its elements in `text`
+  int64_t value = 0;  // where the elements begin in `text`
 };
 
 bool is_varint_scalar(const Initializer& tensor) {
@@ -39,7 +38,7 @@ bool is_varint_scalar(const Initializer& tensor) {
          (tensor.dtype == DType::kInt64 || tensor.dtype == DType::kInt32);
 }
 
-// Returns the single value of a list, packed or not.
+// Returns a list's single value, packed or not.
 Result<uint64_t> only_value(const WireField& field) {
   if (field.type == WireType::kVarint) return field.value;
   WireReader reader(field.bytes);
@@ -69,7 +68,7 @@ Result<Splice> new_scalar(const OnnxFile& input, const AlgorithmTensor& tensor, 
   return splice;
 }
 
-// Returns tag and length of a message with a grown body.
+// Returns tag and length for a message with a grown body.
 Splice new_header(uint32_t number, const FieldPlace& place, int64_t growth) {
   Splice splice{place.begin, place.body, {}, -1, 0};
   append_tag(splice.text, number, WireType::kBytes);
@@ -81,12 +80,12 @@ int64_t growth_of(const Splice& splice) {
   return length_of(splice.text) - (splice.end - splice.begin);
 }
 
-// Integer scalars of a training_info that the file has as varints (mostly the count of updates)
-// become raw_data, because their next values may need more bytes. The lengths of the messages
-// around them are encoded again. Returns the splices in the order of the file.
+// Integer scalars in a training_info that the file has as varints (mostly the update count) become
+// raw_data, because their next values may need more bytes. The lengths of messages around them are
+// encoded again. Returns the splices in file order.
 Result<std::vector<Splice>> splice_training_info(const OnnxFile& input) {
   std::vector<Splice> splices;
-  std::map<int, int64_t> growths;  // of the algorithm of each training_info
+  std::map<int, int64_t> growths;  // each training_info's algorithm
   std::map<int, const AlgorithmTensor*> any;
   const auto& tensors = input.contents().algorithm_tensors;
   for (size_t i = 0; i < tensors.size(); ++i) {
@@ -225,7 +224,7 @@ class Layouter {
     }
   }
 
-  // Initializers and pieces are both in the order of the file, so one pass over both is enough.
+  // Initializers and pieces are both in file order, so one pass over both is enough.
   void place_initializers() {
     layout_.initializers = input_.initializers();
     size_t at = 0;
@@ -272,7 +271,7 @@ class Layouter {
   const OnnxFile& input_;
   const std::vector<std::string>& locations_;
   ModelLayout layout_;
-  int64_t source_ = 0;  // end of the laid out part
+  int64_t source_ = 0;  // where the laid out part ends
   int64_t target_ = 0;
   std::map<int, int64_t> spliced_;  // re-encoded algorithm tensors -> position
 };
@@ -343,7 +342,7 @@ Status write_values(const OpenFile& file, const Initializer& place, int64_t firs
 
 namespace {
 
-constexpr int64_t kCopyStep = int64_t{64} << 20;  // bytes between two checks of `cancelled`
+constexpr int64_t kCopyStep = int64_t{64} << 20;  // bytes between two `cancelled` checks
 
 Result<OpenFile> open_or_make(const std::string& path) {
   OpenFile file{path,

@@ -1,14 +1,14 @@
-// A trained copy of a model in a folder, written by all ranks at once without a message between
-// them: the layout depends only on the input file (lay_out_model).
+// A trained model copy in a folder, written by all ranks at once without a message between them:
+// the layout depends only on the input file (lay_out_model).
 //
-//   every rank   write(i, first, values) for its elements of changing values
+//   every rank   write(i, first, values) for its elements in changing values
 //   one rank     write_rest: everything else
 //   every rank   sync
 // Together, in any order, they make the model and the external data.
 //
 // `plan` is for an empty folder. Data files keep their names from the input unless such a name
 // leads into a folder or is taken; else they become NAME.data, NAME.1.data, ... `make` is for
-// existing files: the temporaries of a ModelOutput.
+// existing files: a ModelOutput's temporaries.
 //
 // The input must outlive it; write_rest reads it. Thread-safe after `plan`. Errors: kFault naming
 // the file.
@@ -24,15 +24,15 @@
 
 namespace ofsdp::importer {
 
-// The layout of the trained file: the bytes of the input with as few changes as possible.
+// The trained file's layout: the input's bytes with as few changes as possible.
 //
-// Most outputs are one copy of the whole file. More than values changes if
+// Most outputs are one whole-file copy. More than values changes if
 //   - an initializer with encoding kList becomes raw_data: a hole to fill;
 //   - external data files get other names: their `location` entries change;
-//   - an integer scalar of a training_info, encoded as a varint, becomes raw_data.
-// Then the lengths of these messages and of those around them are encoded again, and the rest
-// moves. Every rank computes the same layout from the same file and names. Errors: kFault if the
-// input can no longer be read.
+//   - an integer scalar in a training_info, encoded as a varint, becomes raw_data.
+// Then these messages' lengths, and the lengths of messages around them, are encoded again, and the
+// rest moves. Every rank computes the same layout from the same file and names. Errors: kFault if
+// the input can no longer be read.
 
 struct Piece {
   enum class Kind : uint8_t { kCopy, kLiteral, kHole };
@@ -46,19 +46,19 @@ struct Piece {
 
 struct ModelLayout {
   std::vector<Piece> pieces;  // in order, without gaps
-  int64_t bytes = 0;          // of the new file
-  // The tensors of the input, with positions in the new files.
+  int64_t bytes = 0;          // in the new file
+  // The input's tensors, with positions in the new files.
   std::vector<Initializer> initializers, algorithm_tensors;
 };
 
-// `locations`: the name of each data file in the new model.
+// `locations`: each data file's name in the new model.
 Result<ModelLayout> lay_out_model(const OnnxFile& input, const std::vector<std::string>& locations);
 
-// Writes values of an initializer to their place in a model file, in the type of the file. Writes
-// the tag before each element of a kStrided initializer, so ranges from different ranks make up the
-// whole list. Thread-safe for different elements. Errors: kFault (disk).
+// Writes an initializer's values to their place in a model file, in the file's type. Writes the tag
+// before each element in a kStrided initializer, so ranges from different ranks make up the whole
+// list. Thread-safe for different elements. Errors: kFault (disk).
 
-// REQUIRES: `place` is not kList. Rounds to the dtype, nearest even; values of a quantized weight
+// REQUIRES: `place` is not kList. Rounds to the dtype, nearest even; a quantized weight's values
 // become integers.
 Status write_values(const OpenFile& file, const Initializer& place, int64_t first_element,
                     std::span<const float> src);
@@ -72,13 +72,13 @@ class ModelCopy {
     int64_t bytes = 0;
   };
 
-  // `changing`: indices of the initializers with values that the ranks write. `taken`: names of
-  // other files in the folder.
+  // `changing`: initializers, by index, that the ranks write. `taken`: other files' names in the
+  // folder.
   static Result<ModelCopy> plan(const OnnxFile& input, const std::string& name,
                                 const std::vector<int>& changing,
                                 const std::vector<std::string>& taken);
 
-  // `names` in the folder: the model, then its data files, which the model calls `locations`.
+  // `names` in the folder: the model, then the data files, which the model calls `locations`.
   // `creates`: files may have to be created.
   static Result<ModelCopy> make(const OnnxFile& input, const std::vector<std::string>& names,
                                 const std::vector<std::string>& locations,
@@ -92,7 +92,7 @@ class ModelCopy {
   // Returns whether the bytes in the file are consecutive float32 values.
   bool is_plain(int index) const;
 
-  // Uses these scales for the integers of that weight from now on.
+  // Uses these scales for that weight's integers from now on.
   void rescale(int initializer, std::vector<float> scales);
 
   Status write(const std::string& folder, int initializer, int64_t first_element,
@@ -112,15 +112,15 @@ class ModelCopy {
   };
   Result<OpenFile> open(const std::string& folder, size_t file) const;
 
-  // Returns the bytes of changing values in one file, in order.
+  // Returns changing values' bytes in one file, in order.
   std::vector<Range> changing_ranges(const std::vector<Initializer>& list, int file) const;
 
-  // Copies bytes [begin, end) of `src` except the skipped ones; begin goes to `target`.
+  // Copies bytes [begin, end) from `src` except the skipped ones; begin goes to `target`.
   Status copy_around(const OpenFile& src, int64_t begin, int64_t end, const OpenFile& dst,
                      int64_t target, const std::vector<Range>& skip,
                      const std::atomic<bool>& cancelled) const;
 
-  // Turns a list of the input into raw data without conversion to float32.
+  // Turns an input's list into raw data without conversion to float32.
   Status copy_integers(const Initializer& from, const Initializer& to, const OpenFile& file) const;
 
   bool changes(int initializer) const;

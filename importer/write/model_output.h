@@ -1,4 +1,5 @@
-// The trained .onnx file, written by all ranks at once without gathering a weight.
+// ModelOutput: the trained .onnx file, written by all ranks at once without gathering a weight.
+// Below: output files' names and temporaries, and safetensors files.
 //
 //   rank 0   begin(input, path): copies the input next to the target; ticket() goes to the others
 //   others   join(input, ticket)
@@ -7,7 +8,7 @@
 //
 // The result equals the input byte for byte except for written values (model_copy.h has the
 // exceptions). Initializers are named by index in input.initializers(). Elements that nobody writes
-// keep the bytes of the input. Values are rounded to the dtype of the initializer, nearest even.
+// keep the input's bytes. Values are rounded to the initializer's dtype, nearest even.
 //
 // Rank 0 owns the temporaries and removes them unless it has committed. `input` must outlive begin
 // and join only. `write` is thread-safe; all else runs on one thread. Errors: kInput from begin for
@@ -27,6 +28,45 @@
 
 namespace ofsdp::importer {
 
+// A trained model's files: their names, and the temporaries that become them.
+//
+// A temporary lies next to the target as `.NAME.TOKEN.tmp` with a random TOKEN, so a rename makes
+// it the target whole or not at all. The writing process holds a lock on it (flock), which the
+// kernel releases. A killed run can leave one; the next run with that target removes files without
+// a lock.
+//
+// Threads: rank 0's main thread. Errors: kInput naming the path for impossible targets; kFault for
+// later failures.
+
+// Before the first step: checks that `path` can be created or replaced, in an existing, writable
+// folder.
+Status check_output_path(const std::string& path);
+
+// The same, and checks that writing the trained `input` there destroys no input file. An input's
+// own path, without external data, is allowed here, because runtime/train/setup/run_files.h refuses
+// it before.
+Status check_output_path(const std::string& path, const OnnxFile& input);
+
+// Returns the data files' names next to `path`, in input order. Keeps the input's names if
+// possible; if another file has the name (mostly the input's own) or it leads into a folder, they
+// become NAME.data, NAME.1.data, ... after the output's NAME.
+Result<std::vector<std::string>> choose_locations(const std::string& path, const OnnxFile& input);
+
+// Creates an empty temporary for `target` and removes stale ones.
+Result<std::string> create_temporary(const std::string& target);
+Result<std::string> create_temporary_folder(const std::string& target);
+
+// Lets `fill` write a temporary, which becomes `path` on success.
+Status write_whole(const std::string& path,
+                   const std::function<Status(const std::string& temporary)>& fill);
+
+// Before the first step: checks that `path` can become a folder, or is one with only files from
+// `names`, which may be replaced as a whole.
+Status check_output_folder(const std::string& path, const std::vector<std::string>& names);
+
+// Renames the temporary to `path` and removes the previous folder.
+Status replace_folder(const std::string& temporary, const std::string& path);
+
 class ModelOutput {
  public:
   static Result<ModelOutput> begin(const OnnxFile& input, const std::string& path);
@@ -44,12 +84,12 @@ class ModelOutput {
   // Call it before any write, on every rank. `scales`: changed by training, by initializer.
   void rescale(const std::map<int, std::vector<float>>& scales);
   Status write(size_t initializer, int64_t first_element, std::span<const float> src) const;
-  // Write to OnnxContents::algorithm_tensors: optimizer state, and a scalar as the bytes of its
+  // Write to OnnxContents::algorithm_tensors: optimizer state, and a scalar as bytes in the stored
   // type.
   Status write_state(size_t tensor, int64_t first_element, std::span<const float> src) const;
   Status write_scalar(size_t tensor, std::span<const std::byte> value) const;
 
-  // Rank 0: returns the model file before finish, for a last change of its graph.
+  // Rank 0: returns the model file before finish, for a last change to the graph.
   const std::string& model_temporary() const { return targets_[0].temporary; }
   // Syncs everything that this rank has written.
   Status finish() const { return copy_.sync(folder_); }
@@ -70,23 +110,23 @@ class ModelOutput {
 
   Status lay_out(const OnnxFile& input);
 
-  std::vector<Target> targets_;         // the model, then its data files
-  std::vector<std::string> locations_;  // of the data files, by their names in the new model
-  std::string folder_;                  // of the temporaries
+  std::vector<Target> targets_;         // the model, then the data files
+  std::vector<std::string> locations_;  // the data files' names in the new model
+  std::string folder_;                  // where the temporaries lie
   ModelCopy copy_;
   bool owner_ = false;  // rank 0, until it has committed or discarded
 };
 
-// The weights of a model as a safetensors file: every floating-point initializer, with the name and
-// type, in the order of the model.
+// A model's weights as a safetensors file: every floating-point initializer, with name and type, in
+// model order.
 //
-//   u64 length of the header, little-endian; the header, JSON, padded with spaces to a multiple of
+//   u64 header length, little-endian; the header, JSON, padded with spaces to a multiple of
 //   8; the tensors one after the other.
 // Follows https://github.com/huggingface/safetensors (README, "Format").
 //
-// `values` returns the elements of an initializer as float32; they are rounded to the type. The
-// file appears by rename, whole or not at all. Errors: kInput for an impossible path; kFault
-// (disk); those of `values`.
+// `values` returns an initializer's elements as float32; they are rounded to the type. The file
+// appears by rename, whole or not at all. Errors: kInput for an impossible path; kFault (disk);
+// `values`'s errors.
 
 TensorLayout lay_out_safetensors(const std::vector<Initializer>& tensors);
 

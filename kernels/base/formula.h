@@ -1,6 +1,6 @@
-// OFSDP_HD: a function of one element for CPU loops, chains, CUDA kernels and, as text, NVRTC.
-// NVRTC gets the headers of kernels/formulas without their preprocessor lines, after a definition
-// of OFSDP_HD for device code.
+// OFSDP_HD marks a function that computes one element, for CPU loops, chains, CUDA kernels and
+// NVRTC. NVRTC gets kernels/formulas/activation.h as text without preprocessor lines, after a
+// device definition for OFSDP_HD.
 #pragma once
 
 #if defined(__CUDACC__)

@@ -1,8 +1,8 @@
-// 64-bit FNV-1a: a hash of bytes or words, the same on every host and in every build. Not for
-// security, nor against inputs that are chosen to collide.
+// 64-bit FNV-1a hash over bytes or words, equal on every host and in every build. Not for security,
+// and not if an attacker chooses the input.
 //
 //   Fnv1a().add("text").value()       the standard hash of the bytes
-//   Fnv1a(seed).add(word).value()     words of 64 bits, one step each
+//   Fnv1a(seed).add(word).value()     64-bit words, one step each
 //
 // Follows Fowler, Noll, Vo: http://www.isthe.com/chongo/tech/comp/fnv/
 #pragma once

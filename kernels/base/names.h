@@ -1,15 +1,13 @@
-// The names of an enum's values, in one table that parsing, manifests and reports share.
+// Names: a table for each enum, which parsing, manifests and reports share, and suggestions for
+// names that users misspell.
 //
-// An enum declares its table next to itself. The order of the rows is the order in which choices
-// are listed to users.
+// An enum declares the table next to itself. Users see choices in row order.
 //
 //   enum class Mode { kOn, kOff };
 //   OFSDP_ENUM_NAMES(Mode, {kOn, "on"}, {kOff, "off"})
 //
 //   name_of(Strategy::kZero1)            "zero1"; "?" for a value without a row
 //   value_named<Strategy>("zero1")       Strategy::kZero1; nothing for an unknown name
-//
-// Names are literals.
 #pragma once
 
 #include <array>
@@ -50,12 +48,24 @@ constexpr std::optional<E> value_named(std::string_view name) {
   return std::nullopt;
 }
 
-// In the order of the table.
+// In table order.
 template <typename E>
 std::vector<std::string> names_of() {
   std::vector<std::string> names;
   for (const EnumName<E>& row : enum_names(E{})) names.emplace_back(row.name);
   return names;
 }
+
+// Returns the name in `known` that a person probably meant by `name` (an option, key, column or
+// node), or "" if none is near.
+//
+// The nearest name needs the fewest letters changed, added, dropped or swapped with a neighbour
+// (optimal string alignment), at most about a third of the name; at equal distance the first wins.
+// If none is that near, returns the shortest name that begins with `name` ("batch" for
+// "batch-size"), if that has three letters or more. Ignores case and takes '_' for '-'.
+std::string nearest_name(std::string_view name, const std::vector<std::string>& known);
+
+// Returns "; did you mean 'x'?" to end an error message, or "" if no name is near.
+std::string did_you_mean(std::string_view name, const std::vector<std::string>& known);
 
 }  // namespace ofsdp::base

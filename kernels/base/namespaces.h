@@ -1,5 +1,5 @@
-// Each top folder has a namespace, which sees without a qualifier exactly the folders that it may
-// include (tests/layering.py). A name of the folder itself hides the same name of a folder below.
+// Each top folder has a namespace, which sees exactly the folders it may include without a
+// qualifier (tests/layering.py). A folder's own name hides the same name in a folder below.
 #pragma once
 
 namespace ofsdp {

@@ -1,7 +1,4 @@
-// The overlap of a range with the parts of a flat array, such as a shard with the parameters of its
-// unit. A part is anything with `offset` and `numel`, in elements of the array.
-//
-// An error of the visitor ends the loop.
+// Overlaps a range with the parts of a flat array, such as a shard with a unit's parameters.
 #pragma once
 
 #include <algorithm>
@@ -11,8 +8,9 @@
 
 namespace ofsdp::base {
 
-// Calls visit(part, first, at, count) for each part that overlaps [begin, begin + numel), in order:
-// `count` elements, which begin at `first` in the part and at `at` in the range.
+// Calls visit(part, first, at, count) in order for each part that overlaps [begin, begin + numel):
+// `count` elements, from `first` in the part and from `at` in the range. A part has `offset` and
+// `numel`, in array elements. Returns the first error from `visit`.
 template <typename Parts, typename Visit>
 Status for_each_part(const Parts& parts, int64_t begin, int64_t numel, const Visit& visit) {
   for (const auto& part : parts) {

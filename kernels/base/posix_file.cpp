@@ -12,6 +12,7 @@
 #include <vector>
 
 namespace ofsdp::base {
+
 namespace {
 
 constexpr int64_t kCopyBytes = int64_t{1} << 20;
@@ -55,7 +56,7 @@ void UniqueFd::reset() {
 }
 
 Result<OpenFile> open_for_reading(const std::string& path, Symlinks symlinks) {
-  // O_NONBLOCK: opening a pipe returns, and is then refused as no regular file.
+  // O_NONBLOCK: opening a pipe returns; the pipe is then refused as no regular file.
   const int flags =
       O_RDONLY | O_CLOEXEC | O_NONBLOCK | (symlinks == Symlinks::kRefuse ? O_NOFOLLOW : 0);
   OpenFile file{path, UniqueFd(open(path.c_str(), flags))};
@@ -121,7 +122,7 @@ Status copy_bytes(const OpenFile& src, int64_t src_offset, const OpenFile& dst, 
         copy_file_range(src.fd.get(), &from, dst.fd.get(), &to,
                         static_cast<size_t>(std::min(bytes, kCopyBytes << 10)), 0);
     if (copied < 0 && errno == EINTR) continue;
-    // Not every pair of file systems has it; and plain reads and writes give the better message.
+    // Some pairs of file systems cannot do it, and plain reads and writes give the better message.
     if (copied <= 0) return copy_through_memory(src, src_offset, dst, dst_offset, bytes);
     src_offset += copied;
     dst_offset += copied;
@@ -138,7 +139,7 @@ bool exchange_names(const std::string& a, const std::string& b, const std::strin
 }
 
 int memory_file(const std::string& name) {
-  constexpr unsigned kNoExec = 0x8;  // MFD_NOEXEC_SEAL, of Linux 6.3
+  constexpr unsigned kNoExec = 0x8;  // MFD_NOEXEC_SEAL, since Linux 6.3
   constexpr unsigned kFlags = MFD_CLOEXEC | MFD_ALLOW_SEALING;
   const int fd = memfd_create(name.c_str(), kFlags | kNoExec);
   return fd >= 0 || errno != EINVAL ? fd : memfd_create(name.c_str(), kFlags);
@@ -153,18 +154,18 @@ Status sync_file(const OpenFile& file) {
 
 Status sync_folder(const std::string& folder) {
   const UniqueFd fd(open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  // EINVAL: file systems without syncing of folders.
+  // EINVAL: the file system cannot sync folders.
   if (fd.get() >= 0 && (fsync(fd.get()) == 0 || errno == EINVAL)) return ok_status();
   return fault("{}: folder cannot be brought to disk: {}", folder, error_text());
 }
 
-std::string folder_of(const std::string& path) {
+std::string parent_folder(const std::string& path) {
   const size_t slash = path.rfind('/');
   if (slash == std::string::npos) return ".";
   return slash == 0 ? "/" : path.substr(0, slash);
 }
 
-std::string filename_of(const std::string& path) {
+std::string base_filename(const std::string& path) {
   const size_t slash = path.rfind('/');
   return slash == std::string::npos ? path : path.substr(slash + 1);
 }
@@ -172,6 +173,16 @@ std::string filename_of(const std::string& path) {
 std::string join_path(const std::string& folder, const std::string& name) {
   if (folder == ".") return name;
   return folder.ends_with('/') ? folder + name : folder + "/" + name;
+}
+
+int write_text(int fd, std::string_view text) {
+  while (!text.empty()) {
+    const ssize_t written = ::write(fd, text.data(), text.size());
+    if (written < 0 && errno == EINTR) continue;
+    if (written < 0) return errno;
+    text.remove_prefix(static_cast<size_t>(written));
+  }
+  return 0;
 }
 
 }  // namespace ofsdp::base

@@ -1,11 +1,8 @@
-// File descriptors with an owner, and reads, writes and copies that are whole or an error.
+// Owned file descriptors, and reads, writes and copies that are complete or return an error.
 //
-// Offsets and counts are bytes. All calls name their offset (pread, pwrite), so descriptors have no
-// position that threads could disturb.
-//
-// A UniqueFd closes its descriptor. A failure to open for reading is an input error if the name or
-// its rights are to blame (the user gave it), and a fault if the system is (EIO, ESTALE, EMFILE,
-// ...); all later failures are faults.
+// Offsets and counts are bytes. Calls pass their offset (pread, pwrite), so threads cannot disturb
+// each other. Opening for reading returns an input error if the name or access rights are wrong,
+// and a fault if the system failed (EIO, ESTALE, EMFILE, ...). All later failures are faults.
 #pragma once
 
 #include <sys/types.h>
@@ -14,6 +11,7 @@
 #include <cstdint>
 #include <span>
 #include <string>
+#include <string_view>
 #include <utility>
 
 #include "kernels/base/status.h"
@@ -39,8 +37,8 @@ class UniqueFd {
 struct OpenFile {
   std::string path;
   UniqueFd fd;
-  int64_t bytes = 0;  // when it was opened
-  dev_t device = 0;   // with inode: identifies the file whatever its path
+  int64_t bytes = 0;  // when opened
+  dev_t device = 0;   // with inode: identifies the file under any path
   ino_t inode = 0;
 };
 
@@ -48,28 +46,31 @@ enum class Symlinks { kFollow, kRefuse };
 
 // Opens a regular file; refuses folders, pipes and devices without blocking on them.
 Result<OpenFile> open_for_reading(const std::string& path, Symlinks symlinks = Symlinks::kFollow);
-Result<OpenFile> open_for_writing(const std::string& path);  // one that exists
+Result<OpenFile> open_for_writing(const std::string& path);  // must exist
 
-// Returns whether `path` exists and is that file, under whatever name.
+// Returns whether `path` names that same file.
 bool is_same_file(const std::string& path, const OpenFile& file);
 
 Status read_exactly(const OpenFile& file, int64_t offset, std::span<std::byte> dst);
 Status write_exactly(const OpenFile& file, int64_t offset, std::span<const std::byte> src);
 Status copy_bytes(const OpenFile& src, int64_t src_offset, const OpenFile& dst, int64_t dst_offset,
                   int64_t bytes);
-// Exchanges the names of folders `a` and `b`; if the file system knows no exchange (NFS, CIFS), by
-// three renames through `aside` (empty: it fails). Returns whether they were exchanged; else errno
-// says why not.
+// Exchanges the names of folders `a` and `b`. If the file system cannot (NFS, CIFS), renames three
+// times through `aside`; fails if `aside` is empty. Returns false with errno on failure.
 bool exchange_names(const std::string& a, const std::string& b, const std::string& aside);
-// Makes a file without a name, for memory that processes share: no program can be run from it, and
-// once the size is sealed nobody can truncate it while others use it. Returns -1 with errno.
+// Returns a nameless file for memory that processes share, or -1 with errno. Nobody can run a
+// program from it, or truncate it once seal_size has been called.
 int memory_file(const std::string& name);
 void seal_size(int fd);
 Status sync_file(const OpenFile& file);
 Status sync_folder(const std::string& folder);
 
-std::string folder_of(const std::string& path);    // "." if it names none
-std::string filename_of(const std::string& path);  // the part after the last '/'
+std::string parent_folder(const std::string& path);  // "." if path has no folder
+std::string base_filename(const std::string& path);  // after the last '/'
 std::string join_path(const std::string& folder, const std::string& name);
+
+// Writes all of `text` at the descriptor's position (log, pipe, terminal), across interrupting
+// signals. Returns 0 or errno. Texts that several threads write may interleave.
+[[nodiscard]] int write_text(int fd, std::string_view text);
 
 }  // namespace ofsdp::base

@@ -3,12 +3,11 @@
 #include <cstdlib>
 #include <vector>
 
-#include "kernels/base/escaped.h"
+#include "kernels/base/text.h"
 
 namespace ofsdp::base {
 
-// Values are escaped, so that names cannot break a message into lines; line breaks in the format
-// stay.
+// Escapes values, so that names cannot break a message into lines; line breaks in the format stay.
 Status formatted_error(ErrorKind kind, std::string_view format,
                        std::initializer_list<FormatArgument> values) {
   std::vector<std::string> texts;

@@ -1,12 +1,12 @@
-// Errors as values: an error that a user, a file, a plug-in or the network can cause is a Status or
-// a Result<T>; our own bugs end in OFSDP_CHECK, which aborts.
+// Errors as values. If a user, a file, a plug-in or the network can cause an error, functions
+// return Status or Result<T>; our own bugs end in OFSDP_CHECK, which aborts.
 //
-// A Status has one of three kinds, which decide the exit status of the program:
+// A Status has a kind, which decides the exit status:
 //   kInput  the command or its input is wrong          exit 2
 //   kFault  the run failed (disk, dead rank, NaN, ...) exit 1
 //   kPeer   another rank failed and has said so        exit with its status, nothing printed
-// The message is one line that names its subject (file, node, flag, unit, rank) and both numbers;
-// control characters in the names are escaped (escaped.h).
+// The message is one line that names the subject (file, node, flag, unit, rank), expected and
+// found; control characters in values are escaped (text.h).
 //
 // A success holds no memory, so returning one never allocates.
 #pragma once
@@ -17,8 +17,8 @@
 #include <utility>
 #include <variant>
 
-#include "kernels/base/format.h"
 #include "kernels/base/namespaces.h"
+#include "kernels/base/text.h"
 
 namespace ofsdp::base {
 
@@ -34,7 +34,7 @@ class [[nodiscard]] Status {
   ErrorKind kind() const { return error_->kind; }
   const std::string& message() const { return error_->message; }
 
-  // The same error with "prefix: " in front of its message; an ok status stays ok.
+  // Puts "prefix: " before an error's message; an ok status stays ok.
   Status with_prefix(std::string_view prefix) &&;
 
  private:
@@ -89,8 +89,8 @@ class [[nodiscard]] Result {
     if (!ofsdp_status.ok()) return ofsdp_status; \
   } while (false)
 
-// `OFSDP_ASSIGN_OR_RETURN(auto x, f());` : x is the value of f(), or the function returns its
-// error.
+// OFSDP_ASSIGN_OR_RETURN(auto x, f()) sets x to f()'s value, or returns f()'s error from the
+// calling function.
 #define OFSDP_ASSIGN_OR_RETURN(target, expression) \
   OFSDP_ASSIGN_OR_RETURN_INNER(OFSDP_CONCAT(ofsdp_result_, __LINE__), target, expression)
 #define OFSDP_ASSIGN_OR_RETURN_INNER(result, target, expression) \
@@ -109,5 +109,29 @@ class [[nodiscard]] Result {
                                   ::ofsdp::base::format_text("" __VA_ARGS__)); \
     }                                                                          \
   } while (false)
+
+// Checks input from a user, a file, a plug-in or the network, in a function that returns Status or
+// Result<T>:
+//
+//   OFSDP_REJECT_IF(count > kMax, "{}: expected at most {} ranks, found {}", path, kMax, count);
+
+// Returns input_error(format, values...) from the calling function if `condition` is true.
+#define OFSDP_REJECT_IF(condition, ...)                            \
+  do {                                                             \
+    if (condition) return ::ofsdp::base::input_error(__VA_ARGS__); \
+  } while (false)
+
+// As OFSDP_REJECT_IF, with fault(format, values...).
+#define OFSDP_FAULT_IF(condition, ...)                       \
+  do {                                                       \
+    if (condition) return ::ofsdp::base::fault(__VA_ARGS__); \
+  } while (false)
+
+// Returns the value, or the error with "prefix: " before the message.
+template <typename T>
+Result<T> prefixed(const std::string& prefix, Result<T> result) {
+  if (result.ok()) return result;
+  return std::move(result).status().with_prefix(prefix);
+}
 
 }  // namespace ofsdp::base

@@ -1,5 +1,3 @@
-#include "kernels/base/tbb_arena.h"
-
 #include <oneapi/tbb/global_control.h>
 #include <oneapi/tbb/parallel_for.h>
 #include <oneapi/tbb/task_arena.h>
@@ -8,15 +6,15 @@
 #include <exception>
 #include <thread>
 
-#include "kernels/base/signals_blocked.h"
+#include "kernels/base/host_tasks.h"
 
 namespace ofsdp::base {
 namespace {
 
 namespace tbb = oneapi::tbb;
 
-// By default oneTBB has a thread less than the process has cores: on one core the writer of a
-// checkpoint would delay the reader of data. Arenas limit the number of tasks that run at once.
+// By default oneTBB has a thread less than the process has cores: on one core the checkpoint writer
+// would delay the data reader. Arenas limit how many tasks run at once.
 void allow_threads() {
   static const tbb::global_control control(
       tbb::global_control::max_allowed_parallelism,

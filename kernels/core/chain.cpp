@@ -17,7 +17,7 @@ struct OpText {
   int arity;
 };
 
-// In the order of ChainOp.
+// In ChainOp order.
 constexpr std::array kOps = {
     OpText{"Number", 0},       OpText{"Add", 2},      OpText{"Sub", 2},
     OpText{"Mul", 2},          OpText{"Div", 2},      OpText{"Neg", 1},
@@ -58,7 +58,7 @@ Result<ChainStep> parse_step(const std::string& text, int values) {
   return s;
 }
 
-// The gradient of `of` is `slope` of dy and the result, or of dy and the operand.
+// The gradient of `of` is `slope` applied to dy and the result, or to dy and the operand.
 struct Slope {
   ChainOp of, slope;
   bool by_result;
@@ -103,7 +103,7 @@ class Gradient {
   int emit(ChainOp op, int a, int b = -1) { return made_.add({op, a, b}); }
   int number(float value) { return made_.add({ChainOp::kNumber, -1, -1, value}); }
 
-  // A value of the forward, computed again unless it is at hand.
+  // Returns a forward value, recomputed unless it is at hand.
   int value(int v) {
     if (v < forward_.inputs) return v;
     if (const auto it = again_.find(v); it != again_.end()) return it->second;
@@ -151,7 +151,7 @@ class Gradient {
     switch (s.op) {
       case ChainOp::kNeg:
         return emit(ChainOp::kNeg, d);
-      case ChainOp::kRelu:  // positive where its operand is
+      case ChainOp::kRelu:  // y > 0 exactly if x > 0
         return emit(ChainOp::kReluGrad, d, v == forward_.results[0] ? y_ : value(s.a));
       case ChainOp::kSqrt:
         return emit(ChainOp::kDiv, emit(ChainOp::kMul, d, number(0.5f)), value(v));
@@ -171,9 +171,9 @@ class Gradient {
   const Chain& forward_;
   const int dy_, y_;
   Chain made_;
-  std::vector<bool> needed_;   // per value of the forward
-  std::map<int, int> slopes_;  // value of the forward -> the gradient so far
-  std::map<int, int> again_;   // value of the forward -> the input or step that has it
+  std::vector<bool> needed_;   // for each forward value
+  std::map<int, int> slopes_;  // forward value -> gradient so far
+  std::map<int, int> again_;   // forward value -> the input or step that has it
 };
 
 }  // namespace

@@ -1,4 +1,4 @@
-// The operations of a Chain (kernels/core/chain.h), alone: for device code too.
+// Chain operations (kernels/core/chain.h), in a header for device code too.
 #pragma once
 
 #include <cstdint>
@@ -23,7 +23,7 @@ enum class ChainOp : uint8_t {
   kSoftplus,
   kGelu,
   kGeluTanh,
-  // of a gradient and the result (Relu, Sigmoid, Tanh) or the operand of the operation
+  // (gradient, y) for Relu, Sigmoid and Tanh, else (gradient, x)
   kReluGrad,
   kSigmoidGrad,
   kTanhGrad,

@@ -1,13 +1,13 @@
-// Calls a function with the C++ type that a dtype is stored as.
+// Calls a function with the C++ type in which a dtype is stored.
 //
-//   with_number(dtype, f)  f(T{}) for every type C++ can compute with: all but the 16-bit floats,
-//                          which go through kernels/cpu/in_float32.h, and the narrow types
-//                          (is_number tells them apart)
-//   with_bits(bytes, f)    f(T{}) with the unsigned type of that size, for elements that are only
-//                          moved
+//   with_number(dtype, f)  f(T{}) for every type C++ can compute with: not the 16-bit floats, which
+//                          go through kernels/cpu/float_kernels.h, nor narrow types (see is_number)
+//   with_bits(bytes, f)    f(T{}) with the unsigned type that has so many bytes, to move elements
 //
-// REQUIRES: one of these types.
+// REQUIRES: such a type.
 #pragma once
+
+#include <type_traits>
 
 #include "kernels/base/status.h"
 #include "kernels/core/dtype.h"
@@ -60,8 +60,8 @@ auto with_bits(size_t bytes, const auto& f) {
   }
 }
 
-// As with_number for float64, float32 and integers with results that wrap: signed ones share the
-// type, and so the bits, of unsigned ones.
+// As with_number, for float64, float32 and integers with wrapping results: signed integers run as
+// unsigned ones, which gives the same bits.
 auto with_wrapping_number(DType dtype, const auto& f) {
   switch (dtype) {
     case DType::kFloat32:
@@ -71,6 +71,19 @@ auto with_wrapping_number(DType dtype, const auto& f) {
     default:
       OFSDP_CHECK(is_integer(dtype), "no integer type {}", dtype_name(dtype));
       return with_bits(dtype_size(dtype), f);
+  }
+}
+
+// Integer arithmetic that wraps instead of being undefined (ONNX leaves overflow open), for Add,
+// Sub, Mul, Neg, ...; floats pass through unchanged.
+template <typename T, typename F>
+[[gnu::always_inline]] constexpr T wrapping(T a, T b, const F& f) {
+  if constexpr (std::is_integral_v<T>) {
+    // Small types would promote to int, where overflow is undefined.
+    using U = std::conditional_t<sizeof(T) < sizeof(unsigned), unsigned, std::make_unsigned_t<T>>;
+    return static_cast<T>(f(static_cast<U>(a), static_cast<U>(b)));
+  } else {
+    return f(a, b);
   }
 }
 

@@ -1,35 +1,85 @@
-// Kernel: an operator settled for one problem (dtypes, shapes, layouts, attributes), made while
-// planning and run in every step. Making one may be slow and may allocate; running one never
+// Kernel: an operator compiled for one problem (dtypes, shapes, layouts, attributes), made while
+// planning and run in every step. Making a kernel may be slow and may allocate; running it never
 // allocates and never chooses.
 //
-//   Problem         the operands and attributes; absent optional operands are not present()
-//   Implementation  accepts(problem) is asked once, best first; create makes the kernel
-//   KernelArgs      views in the order of the problem; `workspace` has workspace_bytes(), aligned
-//   StepContext     the values that change from micro-batch to micro-batch
+//   Problem         operands and attributes; absent optional operands are not present()
+//   Implementation  planning asks accepts(problem) once, best first; create makes the kernel
+//   KernelArgs      views in problem order; `workspace` has workspace_bytes(), aligned
+//   StepContext     values that change with each micro-batch
 //
-// The executor owns kernels; args are views into the arena. `run` is called on the thread that runs
-// the schedule; a kernel may fan out through kernels/cpu/parallel.h. `run` returns an error only if
-// the data are at fault (an index out of range).
+// The executor owns kernels; args are views into the arena. The thread that runs the schedule calls
+// `run`; a kernel may fan out through kernels/cpu/parallel.h. `run` returns an error only if the
+// data are wrong (an index out of range).
 #pragma once
 
 #include <functional>
+#include <map>
 #include <memory>
 #include <span>
 #include <string>
 #include <type_traits>
+#include <variant>
 #include <vector>
 
-#include "kernels/core/attributes.h"
 #include "kernels/core/tensor.h"
 
 namespace ofsdp::kernels {
+
+// A node's attributes, as in ONNX: integers, floats, strings, lists of these, and tensors; no
+// subgraphs, which the importer resolves.
+//
+// Copies share their attributes until one sets another, so a copy costs nothing and nobody needs a
+// reference into a node that may move.
+
+using Attribute = std::variant<int64_t, float, std::string, std::vector<int64_t>,
+                               std::vector<float>, std::vector<std::string>, ConstantPtr>;
+
+class Attributes {
+ public:
+  using Map = std::map<std::string, Attribute>;
+
+  Attributes() = default;
+  Attributes(std::initializer_list<std::pair<const std::string, Attribute>> list)
+      : map_(list.size() == 0 ? nullptr : std::make_shared<Map>(list)) {}
+
+  bool has(const std::string& name) const { return all().contains(name); }
+  void set(const std::string& name, Attribute value);
+  const Map& all() const& { return map_ == nullptr ? none() : *map_; }
+  Map all() && { return all(); }  // so `for (... : b.attributes().all())` is safe
+
+  // Returns the value, or `otherwise` if the attribute is absent or has another type (which ONNX's
+  // checker has refused before).
+  template <typename T>
+  T get(const std::string& name, T otherwise) const {
+    if (map_ == nullptr) return otherwise;
+    const auto it = map_->find(name);
+    if (it == map_->end()) return otherwise;
+    const T* value = std::get_if<T>(&it->second);
+    return value != nullptr ? *value : otherwise;
+  }
+  int64_t i(const std::string& name, int64_t otherwise) const { return get(name, otherwise); }
+  float f(const std::string& name, float otherwise) const { return get(name, otherwise); }
+  std::string s(const std::string& name, const char* otherwise) const {
+    return get(name, std::string(otherwise));
+  }
+  std::vector<int64_t> ints(const std::string& name, std::vector<int64_t> otherwise = {}) const {
+    return get(name, std::move(otherwise));
+  }
+
+  std::string text() const;  // "axis=1 epsilon=1e-05", in name order
+
+ private:
+  static const Map& none();
+
+  std::shared_ptr<Map> map_;  // copies share it; changes only if owned alone; null: empty
+};
 
 struct Problem {
   Attributes attributes;
   std::vector<TensorDesc> inputs;
   std::vector<TensorDesc> outputs;
-  std::vector<ConstantPtr> constants;  // per input: the value if known while planning, else null
-  uint64_t node_seed = 0;              // of random operators: differs from node to node
+  std::vector<ConstantPtr> constants;  // for each input: the value if known, else null
+  uint64_t node_seed = 0;              // for random operators: differs from node to node
   int threads = 1;
 
   const TensorDesc& in(size_t i) const { return inputs[i]; }
@@ -40,14 +90,14 @@ struct Problem {
     return i < constants.size() ? constants[i].get() : nullptr;
   }
   bool all_plain() const;             // every operand in the plain layout
-  bool all_dense() const;             // none with rows apart
-  bool all_dtype(DType dtype) const;  // every present operand of that dtype
+  bool all_dense() const;             // no operand has pitched rows
+  bool all_dtype(DType dtype) const;  // every present operand has `dtype`
 };
 
 struct StepContext {
   uint64_t seed = 0;
   int64_t step = 0;                       // updates, from 0
-  std::span<const int64_t> sample_index;  // global index of each sample of the micro-batch
+  std::span<const int64_t> sample_index;  // each sample's global index
 };
 
 struct KernelArgs {
@@ -73,7 +123,7 @@ class Kernel {
   virtual Status run(const KernelArgs& args) = 0;
 };
 
-// Whether an implementation takes a problem; if not, why: `fsdp-run plan --explain` prints it.
+// Whether an implementation takes a problem; if not, why (`fsdp-run plan --explain` prints it).
 class Acceptance {
  public:
   Acceptance(bool taken) : reason_(taken ? nullptr : "") {}  // NOLINT: implicit, for lists of terms
@@ -96,7 +146,7 @@ struct Implementation {
   std::function<std::unique_ptr<Kernel>(const Problem&)> create;
 };
 
-// Returns a kernel that calls `function`, which returns a Status or nothing, with the KernelArgs.
+// Returns a kernel that calls function(KernelArgs), which returns a Status or nothing.
 template <typename F>
 std::unique_ptr<Kernel> make_kernel(F function, size_t workspace_bytes = 0) {
   class FunctionKernel final : public Kernel {
@@ -118,5 +168,15 @@ std::unique_ptr<Kernel> make_kernel(F function, size_t workspace_bytes = 0) {
   };
   return std::make_unique<FunctionKernel>(std::move(function), workspace_bytes);
 }
+
+// The implementation that made a kernel, and why earlier ones refused. create_kernel (op_def.h) and
+// Device::make_kernel fill it, `plan --explain` prints it.
+struct KernelChoice {
+  struct Refused {
+    std::string name, reason;
+  };
+  std::string taken;  // empty: none
+  std::vector<Refused> refused;
+};
 
 }  // namespace ofsdp::kernels

@@ -59,7 +59,7 @@ Result<Region> Region::attach(MemoryLedger& ledger, int fd, size_t bytes, size_t
                               const std::string& name) {
   Region region;
   const size_t whole = region_bytes(bytes);
-  // Populated: the maker has touched these pages, and no step should pay for page faults.
+  // MAP_POPULATE: the maker has touched these pages, and no step should pay for page faults.
   void* data = mmap(nullptr, whole, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, fd, 0);
   if (data == MAP_FAILED) {
     return fault("cannot map {}: {} bytes ({})", name, whole, std::strerror(errno));
@@ -87,8 +87,8 @@ Result<Region> Region::make(MemoryLedger& ledger, size_t bytes, size_t entered, 
   if (sharing == Sharing::kShared) {
     region.fd_ = memory_file(name);
     if (region.fd_ < 0) return no_memory("memfd_create");
-    // Reserving the pages now turns a full memory into this error instead of a SIGBUS later. A
-    // cgroup's limit kills instead, so a run that needs more is refused before (cgroup.h).
+    // Reserving the pages now makes a full memory this error instead of a later SIGBUS. A cgroup's
+    // limit kills instead, so a run that needs more is refused before (process.h).
     const int error = posix_fallocate(region.fd_, 0, static_cast<off_t>(whole));
     if (error != 0) {
       errno = error;
@@ -102,7 +102,7 @@ Result<Region> Region::make(MemoryLedger& ledger, size_t bytes, size_t entered, 
   region.data_ = static_cast<std::byte*>(data);
   region.bytes_ = whole;
   region.enter(ledger, entered);
-  madvise(data, whole, MADV_HUGEPAGE);  // a hint: fewer TLB misses where the kernel allows it
+  madvise(data, whole, MADV_HUGEPAGE);  // a hint: fewer TLB misses if the kernel agrees
   std::memset(data, 0, whole);
   return region;
 }

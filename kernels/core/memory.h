@@ -1,14 +1,14 @@
-// The memory that holds tensors, and the ledger that counts it.
+// Memory that holds tensors, and the ledger that counts it.
 //
-// A Region is page-aligned memory mapped at once and touched at once (so that no step pays for a
-// page fault), either private to this process or a memfd that peers on this host may map. If
-// several processes share a Region, one makes it, the others attach it, and each enters a part.
-// Every Region is entered in a MemoryLedger. The metrics call the ledger's peak peak_bytes; the
-// plan computes the same figure beforehand with `region_bytes`.
+// A Region is page-aligned memory, mapped and touched at once so that no step pays for a page
+// fault: private to this process, or a memfd that peers on this host may map. If processes share a
+// Region, one makes it, the others attach it, and each counts a part. Every Region is counted in a
+// MemoryLedger. Metrics call the ledger's peak peak_bytes; planning computes the same figure with
+// `region_bytes`.
 //
-// A Region owns the mapping and the file descriptor. Any thread may use the ledger; the owner's
-// thread alone uses a Region. If the system has no memory left, the fault has the name and the
-// bytes asked for.
+// A Region owns mapping and file descriptor. Any thread may use the ledger; only the owner's thread
+// uses a Region. If the system has no memory left, returns a fault with the name and the requested
+// bytes.
 #pragma once
 
 #include <atomic>
@@ -26,7 +26,7 @@ constexpr size_t align_up(size_t bytes, size_t alignment) {
   return (bytes + alignment - 1) / alignment * alignment;
 }
 
-// The memory that a Region of `bytes` takes: whole pages.
+// Returns what a Region of `bytes` takes: whole pages.
 constexpr size_t region_bytes(size_t bytes) { return align_up(bytes, kPageBytes); }
 
 class MemoryLedger {
@@ -50,10 +50,10 @@ class Region {
   Region& operator=(Region&& other) noexcept;
   ~Region();
 
-  // Zero-filled. 0 bytes give an empty Region. The ledger must outlive the Region.
+  // Zero-filled; empty if bytes is 0. The ledger must outlive the Region.
   static Result<Region> map(MemoryLedger& ledger, size_t bytes, Sharing sharing,
                             const std::string& name);
-  // In common with other processes: entered with the bytes of this one's part.
+  // Shared with other processes: the ledger counts `part` bytes.
   static Result<Region> map_common(MemoryLedger& ledger, size_t bytes, size_t part,
                                    const std::string& name);
   static Result<Region> attach(MemoryLedger& ledger, int fd, size_t bytes, size_t part,
@@ -61,7 +61,7 @@ class Region {
 
   std::byte* data() const { return data_; }
   size_t bytes() const { return bytes_; }  // as mapped: whole pages
-  int fd() const { return fd_; }           // the memfd of a shared one, else -1
+  int fd() const { return fd_; }           // a shared Region's memfd, else -1
 
  private:
   static Result<Region> make(MemoryLedger& ledger, size_t bytes, size_t entered, Sharing sharing,
@@ -72,7 +72,7 @@ class Region {
   MemoryLedger* ledger_ = nullptr;
   std::byte* data_ = nullptr;
   size_t bytes_ = 0;
-  size_t entered_ = 0;  // in the ledger
+  size_t entered_ = 0;  // counted in the ledger
   int fd_ = -1;
 };
 

@@ -1,17 +1,17 @@
-// Optimizers: the update of a span of a parameter shard, in float32, elementwise.
+// Optimizers update a span in a parameter shard, in float32, elementwise.
 //
-// An OptimizerDef names the state tensors (one float32 each per element). `update` does one update
-// of `count` elements in place. The definitions are PyTorch's (torch.optim, single tensor, not
-// fused), in the same order of operations, so that trajectories agree to rounding. Every operation
-// is one IEEE operation: vector body and tail give the same bits, and the split into spans does not
-// matter. `reference` is the same in double.
+// An OptimizerDef names the state tensors (each one float32 per element); `update` updates `count`
+// elements in place once. Definitions follow PyTorch (torch.optim, single tensor, not fused) with
+// the same operations in the same order, so that trajectories agree to rounding. Every operation is
+// one IEEE operation: vector body and tail give the same bits, and cuts into spans do not matter.
+// `reference` is the same in double.
 //
-// Some steps depend on a whole parameter: LAMB and Adafactor need norms, Adafactor sums over rows
-// and columns, Muon the matrix itself. Then `update` only advances the states, and `direction` and
-// `step_length` make the step when the numbers of the whole parameter are known.
+// Some steps depend on a whole parameter: LAMB and Adafactor need norms, Adafactor also sums over
+// rows and columns, Muon the matrix itself. Then `update` only advances the states; once the whole
+// parameter's numbers are known, `direction` and `step_length` make the step.
 //
-// Call from the thread that runs the schedule. kernels/optimizers has the definitions,
-// kernels/optimizers/optimizers.inc the list.
+// Call from the thread that runs the schedule. kernels/optimizers defines them,
+// kernels/optimizers/optimizers.inc lists them.
 #pragma once
 
 #include <array>
@@ -40,63 +40,56 @@ template <typename T>
 struct OptimizerSpan {
   T* param;  // updated in place
   const T* grad;
-  T* const* state;  // one pointer per state tensor, each at the same element as `param`
+  T* const* state;  // one pointer for each state tensor, at the same element as `param`
   int64_t count;
   double lr;
-  double weight_decay;  // this span's: 0 for parameters without decay
-  int64_t step;         // this update's number, from 1
+  double weight_decay;  // 0 for parameters without decay
+  int64_t step;         // update number, from 1
 };
 
-// A parameter of two axes or more as the matrices of the last two axes.
+// A parameter with two axes or more, as matrices over the last two.
 struct MatrixShape {
-  int64_t matrices = 1;  // of the axes before
+  int64_t matrices = 1;  // product of the leading axes
   int64_t rows = 0, columns = 0;
 
-  int64_t size() const { return rows * columns; }  // elements of one
+  int64_t size() const { return rows * columns; }  // elements in a matrix
   int64_t numel() const { return matrices * size(); }
 };
 
-// The norms and numbers that the length of a whole parameter's step may depend on.
+// A whole parameter's numbers that the step length may depend on.
 struct ParameterNorms {
   double param;      // |p|, before the step
   double direction;  // |d|
   int64_t count;     // elements
   double lr;
-  int64_t step;       // this update's number, from 1
-  double adjust = 1;  // Muon: factor of the parameter's shape
+  int64_t step;       // update number, from 1
+  double adjust = 1;  // Muon: shape-dependent factor
 };
 
-// The settings an optimizer takes; options for the others have no effect on it.
+// Settings that an optimizer takes; options for other settings have no effect on it.
 enum OptimizerTakes : uint32_t {
-  kTakesMomentum = 1,  // and, with a momentum other than 0, has the state momentum_buffer
+  kTakesMomentum = 1,  // and, if momentum is not 0, has the state momentum_buffer
   kTakesNesterov = 2,
   kTakesBetas = 4,
   kTakesEps = 8,
   kTakesRho = 16,
 };
 
-// Its type in a DeepSpeed file (null: none), and the place of that in the list that messages print.
-struct DeepSpeedType {
-  const char* name = nullptr;
-  int place = 0;
-};
-
-// A row of kernels/optimizers/optimizers.inc: states, settings and PyTorch's defaults.
+// A row in kernels/optimizers/optimizers.inc: states, settings and PyTorch's defaults.
 struct OptimizerTraits {
   std::array<const char*, 2> states = {};  // null: none
   uint32_t squares = 0;                    // bit i is set if states[i] is never negative
-  // For a parameter of two axes or more, instead of the states: a number for each row, and for each
-  // column, of its matrices. Null: none.
+  // States that replace `states` if a parameter has two axes or more: a number for each row, and
+  // for each column, in its matrices. Null: none.
   std::array<const char*, 2> factors = {};
-  bool orthogonal = false;  // directions are orthogonalized, matrix by matrix
+  bool orthogonal = false;  // orthogonalizes directions, matrix by matrix
   uint32_t takes = ~0u;     // OptimizerTakes
   double lr = 1e-3;
   double weight_decay = 0;
   double momentum = 0;
   double beta2 = 0.999;
   double eps = 1e-8;
-  double rho = 0.9;  // fixed if it is not a setting
-  DeepSpeedType deepspeed = {};
+  double rho = 0.9;  // fixed if not a setting
 };
 
 struct OptimizerDef {
@@ -107,22 +100,58 @@ struct OptimizerDef {
   std::function<std::vector<std::string>(const OptimizerSettings&)> states;
   std::function<void(const OptimizerSettings&, const OptimizerSpan<float>&)> update;
   std::function<void(const OptimizerSettings&, const OptimizerSpan<double>&)> reference;
-  // Both are set if steps come from a whole parameter, else empty. `update` is elementwise even
-  // then: it advances the states. `direction` writes the direction d of the span, and the caller
-  // takes p -= step_length d. `reference` takes a span that is a whole parameter.
+  // Both are set if steps need a whole parameter, else empty. `update` is elementwise even then: it
+  // advances the states. `direction` writes the span's direction d, and the caller subtracts
+  // step_length d from p. `reference` takes a whole parameter as the span.
   std::function<void(const OptimizerSettings&, const OptimizerSpan<float>&, float* direction)>
       direction = {};
   std::function<double(const OptimizerSettings&, const ParameterNorms&)> step_length = {};
   OptimizerTraits traits = {};
 
   bool factors() const { return traits.factors[0] != nullptr; }
-  // Whether `direction` reads the gradient, which then stays until the step, and steps follow a
-  // decoupled decay: p = (1 - lr weight_decay) p - step_length d.
+  // Returns whether `direction` reads the gradient, which must then stay until the step. Such
+  // optimizers decouple the decay: p = (1 - lr weight_decay) p - step_length d.
   bool keeps_gradient() const { return factors() || traits.orthogonal; }
   bool needs_norms() const { return direction != nullptr && !traits.orthogonal; }
 };
 
-std::vector<OptimizerDef> optimizer_list();                   // in the order of the rows
+std::vector<OptimizerDef> optimizer_list();                   // in row order
 const OptimizerDef* find_optimizer(const std::string& name);  // null: unknown
+
+// Factored second moments (Adafactor): a number for each row and each column in a parameter's
+// matrices, instead of one for each element. Shazeer and Stern, "Adafactor", 2018
+// (https://arxiv.org/abs/1804.04235).
+//
+// A parameter holds MatrixShape::matrices row-major matrices one after the other; a span is the
+// elements [first, first + count). Rows and columns are numbered through all matrices: row r
+// belongs to matrix r / rows.
+//
+// Sums run in double, in an order that depends on the span alone and not on threads, and round to
+// float32 once. Call from the thread that runs the schedule; the sums fan out.
+
+struct MatrixSpan {
+  MatrixShape shape;
+  int64_t first = 0, count = 0;
+
+  // Matrices with an element in the span: [first_matrix, last_matrix).
+  int64_t first_matrix() const { return first / shape.size(); }
+  int64_t last_matrix() const { return (first + count + shape.size() - 1) / shape.size(); }
+};
+
+// Writes the span's sum of squares for each row and column that it touches, and no others. `rows`
+// and `columns` begin at the parameter's first.
+void sums_of_squares(const MatrixSpan& span, const float* grad, float* rows, float* columns);
+
+// Moves `count` factors towards mean squares: each sum divided by `length`.
+void advance_factors(float* factors, const float* sums, int64_t count, int64_t length,
+                     int64_t step);
+
+// Returns a matrix's mean row factor, at least eps.
+float mean_row_factor(const float* rows, int64_t count);
+
+// Writes directions for a span within one matrix, `first` counted from the matrix's start. `rows`
+// and `columns` begin at the matrix's first; `mean` is the matrix's mean_row_factor.
+void factored_direction(const MatrixSpan& span, const float* grad, const float* rows,
+                        const float* columns, float mean, float* out);
 
 }  // namespace ofsdp::kernels

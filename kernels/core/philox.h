@@ -1,21 +1,29 @@
-// Philox 4x32-10: a counter-based random generator (Salmon et al., "Parallel random numbers: as
-// easy as 1, 2, 3", SC 2011; the constants and known answers of Random123). A pure function: 128
-// bits of counter and 64 bits of key give 128 random bits, so any element can be drawn alone, in
-// any order, on any rank.
+// Philox 4x32-10, a counter-based random generator (Salmon et al., "Parallel random numbers: as
+// easy as 1, 2, 3", SC 2011; constants and known answers from Random123). A pure function: a
+// 128-bit counter and a 64-bit key give 128 random bits, so any rank can draw any element alone, in
+// any order.
 //
-// [Note: what dropout draws] The key is philox_key(seed, node_seed, step). Element e of a sample is
-// word (e / 16) % 4 of the block with counter {block low, block high, sample low, sample high},
+// [Note: what dropout draws] The key is philox_key(seed, node_seed, step). Element e in a sample is
+// word (e / 16) % 4 in the block with counter {block low, block high, sample low, sample high},
 // where block = e / 64 * 16 + e % 16: sixteen neighbouring blocks give 64 neighbouring elements, so
 // a kernel can compute sixteen blocks in vector lanes and store the words in order.
 #pragma once
 
-#include <array>
 #include <cstdint>
+#include <vector>
+
+#include "kernels/base/formula.h"
 
 namespace ofsdp::kernels {
 
-using PhiloxCounter = std::array<uint32_t, 4>;
-using PhiloxKey = std::array<uint32_t, 2>;
+template <int N>
+struct PhiloxWords {  // an array that device code may index
+  uint32_t words[N];
+  OFSDP_HD constexpr uint32_t operator[](uint64_t i) const { return words[i]; }
+  bool operator==(const PhiloxWords&) const = default;
+};
+using PhiloxCounter = PhiloxWords<4>;
+using PhiloxKey = PhiloxWords<2>;
 
 inline constexpr uint32_t kPhiloxMultiplier0 = 0xD2511F53u;
 inline constexpr uint32_t kPhiloxMultiplier1 = 0xCD9E8D57u;
@@ -23,7 +31,7 @@ inline constexpr uint32_t kPhiloxWeyl0 = 0x9E3779B9u;
 inline constexpr uint32_t kPhiloxWeyl1 = 0xBB67AE85u;
 inline constexpr uint32_t kPhiloxRounds = 10;
 
-constexpr PhiloxCounter philox4x32(PhiloxCounter c, PhiloxKey k) {
+OFSDP_HD constexpr PhiloxCounter philox4x32(PhiloxCounter c, PhiloxKey k) {
   for (uint32_t round = 0; round < kPhiloxRounds; ++round) {
     const uint64_t p0 = uint64_t{kPhiloxMultiplier0} * c[0];
     const uint64_t p1 = uint64_t{kPhiloxMultiplier1} * c[2];
@@ -34,14 +42,14 @@ constexpr PhiloxCounter philox4x32(PhiloxCounter c, PhiloxKey k) {
   return c;
 }
 
-// The finaliser of SplitMix64: a bijection in which every bit depends on every other.
-constexpr uint64_t mix64(uint64_t x) {
+// SplitMix64's finaliser: a bijection in which every bit depends on every other.
+OFSDP_HD constexpr uint64_t mix64(uint64_t x) {
   x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
   x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
   return x ^ (x >> 31);
 }
 
-constexpr PhiloxKey philox_key(uint64_t seed, uint64_t node_seed, int64_t step) {
+OFSDP_HD constexpr PhiloxKey philox_key(uint64_t seed, uint64_t node_seed, int64_t step) {
   constexpr uint64_t kGamma = 0x9e3779b97f4a7c15u;
   uint64_t key = mix64(seed + kGamma);
   key = mix64((key ^ node_seed) + kGamma);
@@ -49,14 +57,35 @@ constexpr PhiloxKey philox_key(uint64_t seed, uint64_t node_seed, int64_t step) 
   return {static_cast<uint32_t>(key), static_cast<uint32_t>(key >> 32)};
 }
 
-// 32 random bits of element `element` of sample `sample`; see the note above.
-constexpr uint32_t philox_element(PhiloxKey key, uint64_t sample, uint64_t element) {
-  const uint64_t block = element / 64 * 16 + element % 16;
-  const PhiloxCounter bits =
-      philox4x32({static_cast<uint32_t>(block), static_cast<uint32_t>(block >> 32),
-                  static_cast<uint32_t>(sample), static_cast<uint32_t>(sample >> 32)},
-                 key);
-  return bits[element / 16 % 4];
+// Returns the words of a block in a sample; see the note above.
+OFSDP_HD constexpr PhiloxCounter philox_block(PhiloxKey key, uint64_t sample, uint64_t block) {
+  return philox4x32({static_cast<uint32_t>(block), static_cast<uint32_t>(block >> 32),
+                     static_cast<uint32_t>(sample), static_cast<uint32_t>(sample >> 32)},
+                    key);
 }
+
+// Returns 32 random bits for an element in a sample; see the note above.
+OFSDP_HD constexpr uint32_t philox_element(PhiloxKey key, uint64_t sample, uint64_t element) {
+  const uint64_t block = element / 64 * 16 + element % 16, word = element / 16 % 4;
+  const PhiloxCounter bits = philox_block(key, sample, block);
+  // A computed index would put the words of a GPU's thread into memory.
+  return word == 0 ? bits[0] : word == 1 ? bits[1] : word == 2 ? bits[2] : bits[3];
+}
+
+// Philox in vector lanes, for many elements at once: the same bits as philox_element. Each
+// processor folder under kernels/cpu has one with intrinsics, because gcc's vectoriser takes three
+// multiplications for a 32-bit product. best_philox_fill() picks the best for this processor, while
+// planning.
+
+inline constexpr int64_t kPhiloxGroup = 64;  // a fill's unit: sixteen blocks' elements
+
+// Writes bits[0 .. 64 groups - 1] for elements from 64 first_group on in sample `sample`. REQUIRES:
+// `bits` is 64-byte aligned.
+using PhiloxFill = void (*)(PhiloxKey key, uint64_t sample, int64_t first_group, int64_t groups,
+                            uint32_t* bits);
+
+PhiloxFill best_philox_fill();
+std::vector<PhiloxFill> vector_philox_fills();  // with intrinsics, best first
+std::vector<PhiloxFill> all_philox_fills();     // all that this processor can run, for tests
 
 }  // namespace ofsdp::kernels

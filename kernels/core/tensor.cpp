@@ -1,16 +1,58 @@
 #include "kernels/core/tensor.h"
 
 #include <algorithm>
-#include <bit>
 
 #include "kernels/base/budgets.h"
-#include "kernels/base/reject.h"
-#include "kernels/core/attributes.h"
 #include "kernels/core/element_types.h"
-#include "kernels/core/kernel.h"
-#include "kernels/core/narrow_types.h"
 
 namespace ofsdp::kernels {
+
+int64_t Shape::numel(int begin, int end) const {
+  int64_t product = 1;
+  for (int axis = begin; axis < end; ++axis) product *= (*this)[axis];
+  return product;
+}
+
+std::string Shape::text() const { return format_text("[{}]", joined(axes_, ", ")); }
+
+Result<int> normalize_axis(int64_t axis, int rank) {
+  if (axis < -rank || axis >= rank) {
+    return input_error("axis {} is outside -{}..{}", axis, rank, rank - 1);
+  }
+  return static_cast<int>(axis < 0 ? axis + rank : axis);
+}
+
+Result<int64_t> checked_numel(const std::vector<int64_t>& axes) {
+  constexpr int64_t kMax = int64_t{1} << 59;  // 8-byte elements: 2^62 bytes
+  if (axes.size() > static_cast<size_t>(kMaxAxes)) {
+    return input_error("expected at most {} axes, found {}", kMaxAxes, axes.size());
+  }
+  int64_t product = 1;
+  bool empty = false;
+  for (int64_t axis : axes) {
+    if (axis < 0) return input_error("axis {} of [{}] is negative", axis, joined(axes, ", "));
+    empty = empty || axis == 0;
+    if (axis == 0) continue;  // the other axes count: parts of a shape have a product too
+    if (product > kMax / axis) return input_error("dimensions [{}] overflow", joined(axes, ", "));
+    product *= axis;
+  }
+  return empty ? 0 : product;
+}
+
+Result<Shape> broadcast(const Shape& a, const Shape& b) {
+  const int rank = std::max(a.rank(), b.rank());
+  std::vector<int64_t> axes(static_cast<size_t>(rank), 1);
+  for (int i = 1; i <= rank; ++i) {
+    const int64_t x = i <= a.rank() ? a[a.rank() - i] : 1;
+    const int64_t y = i <= b.rank() ? b[b.rank() - i] : 1;
+    if (x != y && x != 1 && y != 1) {
+      return input_error("shapes {} and {} do not broadcast", a.text(), b.text());
+    }
+    axes[static_cast<size_t>(rank - i)] = x == 1 ? y : x;
+  }
+  return Shape(std::move(axes));
+}
+
 std::string TensorDesc::text() const {
   if (!present()) return "absent";
   std::string text = std::string(dtype_name(dtype)) + shape.text();
@@ -95,56 +137,6 @@ void from_doubles(std::span<const double> values, const TensorDesc& desc, std::b
     auto* target = reinterpret_cast<T*>(data);
     for (size_t i = 0; i < values.size(); ++i) target[i] = static_cast<T>(values[i]);
   });
-}
-
-float half_to_float(uint16_t bits) {
-  const uint32_t sign = static_cast<uint32_t>(bits & 0x8000u) << 16;
-  const uint32_t exponent = (bits >> 10) & 0x1fu;
-  uint32_t mantissa = bits & 0x3ffu;
-  if (exponent == 0x1f) return std::bit_cast<float>(sign | 0x7f800000u | (mantissa << 13));
-  if (exponent != 0)
-    return std::bit_cast<float>(sign | ((exponent + 112) << 23) | (mantissa << 13));
-  const float value = static_cast<float>(mantissa) * 0x1p-24f;  // subnormal
-  return sign != 0 ? -value : value;
-}
-
-uint16_t float_to_half(float value) {
-  const uint32_t bits = std::bit_cast<uint32_t>(value);
-  const auto sign = static_cast<uint16_t>((bits >> 16) & 0x8000u);
-  const uint32_t magnitude = bits & 0x7fffffffu;
-  if (magnitude > 0x7f800000u) return sign | 0x7e00u;   // NaN
-  if (magnitude >= 0x477ff000u) return sign | 0x7c00u;  // rounds past the largest: infinity
-  if (magnitude < 0x38800000u) {                        // subnormal: let float addition round
-    const float rounded = std::bit_cast<float>(magnitude) + 0.5f;
-    return sign | static_cast<uint16_t>(std::bit_cast<uint32_t>(rounded) - 0x3f000000u);
-  }
-  const uint32_t odd = (magnitude >> 13) & 1u;
-  return sign | static_cast<uint16_t>((magnitude - 0x38000000u + 0xfffu + odd) >> 13);
-}
-
-float bfloat16_to_float(uint16_t bits) {
-  return std::bit_cast<float>(static_cast<uint32_t>(bits) << 16);
-}
-
-uint16_t float_to_bfloat16(float value) {
-  const uint32_t bits = std::bit_cast<uint32_t>(value);
-  if ((bits & 0x7fffffffu) > 0x7f800000u) return static_cast<uint16_t>((bits >> 16) | 0x40u);
-  return static_cast<uint16_t>((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
-}
-
-bool Problem::all_plain() const {
-  auto plain = [](const TensorDesc& d) { return d.layout == Layout::kPlain; };
-  return std::ranges::all_of(inputs, plain) && std::ranges::all_of(outputs, plain);
-}
-
-bool Problem::all_dense() const {
-  auto dense = [](const TensorDesc& d) { return d.pitch == 0; };
-  return std::ranges::all_of(inputs, dense) && std::ranges::all_of(outputs, dense);
-}
-
-bool Problem::all_dtype(DType dtype) const {
-  auto same = [&](const TensorDesc& d) { return !d.present() || d.dtype == dtype; };
-  return std::ranges::all_of(inputs, same) && std::ranges::all_of(outputs, same);
 }
 
 }  // namespace ofsdp::kernels

@@ -1,6 +1,6 @@
-// Attention on the CPU, in this order: operations on rows of scores (softcap, mask, softmax and its
-// gradient), the plan of blocks and buffers, the kernel. float is vectorised, bfloat16 is read as
-// float and rounded.
+// Attention on the CPU: operations on score rows (softcap, mask, softmax and its gradient), the
+// plan with blocks and buffers, the kernel. float is vectorised; bfloat16 is read as float and
+// rounded.
 #include "kernels/cpu/attention.h"
 
 #include <algorithm>
@@ -12,10 +12,9 @@
 #include <vector>
 
 #include "kernels/core/memory.h"
-#include "kernels/cpu/lanes.h"
 #include "kernels/cpu/parallel.h"
+#include "kernels/cpu/products.h"
 #include "kernels/cpu/stored_floats.h"
-#include "kernels/cpu/tile_product.h"
 #include "kernels/cpu/vector_math.h"
 
 namespace ofsdp::kernels::attention {
@@ -64,14 +63,14 @@ void cap_row(double* s, int64_t n, double cap) {
   for (int64_t i = 0; i < n; ++i) s[i] = cap * std::tanh(s[i] / cap);
 }
 
-// s = -infinity if the mask is false; s += mask, and -infinity if the mask is.
+// s = -infinity if the mask is false; s += mask, and -infinity if the mask is -infinity.
 template <typename T, typename M>
 OFSDP_MULTIARCH void mask_row(T* s, const M* mask, int64_t step, int64_t n) {
   if (step == 1) return mask_as(s, mask, 1, n);
   mask_as(s, mask, step, n);
 }
 
-// s = e^(s - max). Returns the sum. All -infinity: zeros, and 0.
+// s = e^(s - max); returns the sum. If all are -infinity, writes zeros and returns 0.
 float exp_row(float* s, int64_t n) { return fastest_exp_row(s, n); }
 double exp_row(double* s, int64_t n) {
   double max = -std::numeric_limits<double>::infinity(), sum = 0;
@@ -124,11 +123,9 @@ OFSDP_MULTIARCH void cap_grad_row(T* ds, const T* capped, T cap, int64_t n) {
 
 namespace ofsdp::kernels {
 
-// AttentionPlan cuts one attention into blocks of queries and holds their products and the offsets
-// of a thread's buffers. Everything is fixed while planning.
-//
-// T is the type of the operands, Real the type of scores and sums: float for bfloat16, else T. The
-// plan owns the products; operands are views.
+// AttentionPlan cuts an attention into query blocks and holds their products and a thread's buffer
+// offsets, all fixed while planning. T is the operand type, Real the type for scores and sums:
+// float for bfloat16, else T.
 
 template <typename T>
 struct AttentionPlan {
@@ -136,9 +133,9 @@ struct AttentionPlan {
   static constexpr bool kNarrow = !std::is_same_v<T, Real>;
   static constexpr int64_t kBlockScores = int64_t{1} << 17;  // 512 KiB of float32
   static constexpr int64_t kMaxRows = 128, kMinRows = 16;
-  static constexpr int64_t kKeyStep = 64;  // keys of a causal block are rounded up to this
+  static constexpr int64_t kKeyStep = 64;  // rounds up the keys in a causal block
 
-  // Products of a block of `rows` queries and `keys` keys.
+  // Products for a block with `rows` queries and `keys` keys.
   struct Products {
     Products(const AttentionShape& s, int64_t rows, int64_t keys, bool backward, int slots)
         : Products(s, rows, keys, backward ? rows : 0, backward ? keys : 0, kNarrow ? s.scale : 1.0,
@@ -164,7 +161,7 @@ struct AttentionPlan {
     int64_t first, rows, keys;
     std::shared_ptr<const Products> products;
   };
-  // Buffers of a slot, in bytes from its start. `factor` holds rounded probabilities or dS.
+  // A slot's buffers, in bytes from the start. `factor` holds rounded probabilities or dS.
   struct Buffers {
     size_t q, k, v, dy, factor, scores, second, capped, out, dk, dv, sums, scratch, total;
   };
@@ -188,7 +185,7 @@ struct AttentionPlan {
     place(rows, backward, scratch);
   }
 
-  // Returns the number of keys that `query` may reach, as far as planning knows.
+  // Returns how many keys `query` may reach, as far as planning knows.
   int64_t keys_of(int64_t query) const {
     int64_t ahead = std::numeric_limits<int64_t>::max();
     if (shape.causal) ahead = 0;
@@ -225,7 +222,7 @@ struct AttentionPlan {
     b.total = end + align_up(scratch, kTensorAlignment);
   }
 
-  // Calls f(slot, base, item) for items 0 .. count-1; each slot takes its share in rising order.
+  // Calls f(slot, base, item) for items 0 .. count-1; each slot takes a share in rising order.
   void for_items(int64_t count, std::byte* workspace, const auto& f) const {
     parallel_each(slots, 1, [&](int64_t slot) {
       std::byte* base = workspace + static_cast<size_t>(slot) * buffers.total;
@@ -235,7 +232,7 @@ struct AttentionPlan {
     });
   }
 
-  // Returns `rows` rows, `step` apart, as dense rows: in place, or as copies in `buffer`.
+  // Returns `rows` rows, `step` apart, as dense rows: in place, or copied to `buffer`.
   static const T* dense(const T* from, int64_t step, int64_t rows, int64_t width,
                         std::byte* buffer) {
     if (step == width) return from;
@@ -260,7 +257,7 @@ struct AttentionPlan {
     return r;
   }
 
-  // Returns a block's rows [rows, keys] as a factor of the next product: in place, or rounded.
+  // Returns a block's rows [rows, keys] as a factor for the next product: in place, or rounded.
   const T* as_factor(const Real* x, const Block& block, std::byte* base) const {
     if constexpr (kNarrow) {
       T* to = reinterpret_cast<T*>(base + buffers.factor);
@@ -271,7 +268,7 @@ struct AttentionPlan {
     }
   }
 
-  // The block's queries, dense; float and double ones are multiplied by the scale.
+  // Returns the block's queries, dense; float and double ones already scaled.
   const T* queries(const T* from, const Block& block, std::byte* base) const {
     if constexpr (kNarrow) {
       return dense(from, shape.q.row, block.rows, shape.width, base + buffers.q);
@@ -295,7 +292,7 @@ using namespace attention;
 
 namespace {
 
-// One block of queries of head `h` of sample `b`, on the buffers of a slot.
+// A query block for head `h` in sample `b`, on a slot's buffers.
 template <typename T>
 class BlockRun {
   using Plan = AttentionPlan<T>;
@@ -378,7 +375,7 @@ class BlockRun {
   const T* queries(int64_t b, int64_t h) const {
     return plan_.queries(o_.q + s_.q.of(b, h, block_.first), block_, base_);
   }
-  // Returns 1 / the sum of row i; 0 if the query sees no key.
+  // Returns 1 / (sum of row i); 0 if the query sees no key.
   Real share(int64_t i) const {
     const Real sum = reals(plan_.buffers.sums)[i];
     return sum == Real{0} ? Real{0} : Real{1} / sum;
@@ -390,7 +387,7 @@ class BlockRun {
     return most;
   }
 
-  // Fills the keys that the query may not see with `value`.
+  // Writes `value` to the keys that the query may not see.
   template <typename X>
   static void fill_outside(X* row, const Range& r, int64_t keys, Real value) {
     X x{};
@@ -410,8 +407,8 @@ class BlockRun {
     }
   }
 
-  // Scores of a block become e^(score - max), 0 if the query sees no key; sums get their sums.
-  // watch(row, scores, mode) sees them on the way.
+  // Turns a block's scores into e^(score - max), 0 if the query sees no key, and writes the row
+  // sums. Calls watch(row, scores, mode, range) in between.
   void softmax(int64_t b, int64_t h, Real* scores, const auto& watch) const {
     const auto cap = static_cast<Real>(s_.softcap);
     for (int64_t i = 0; i < block_.rows; ++i) {
@@ -427,7 +424,7 @@ class BlockRun {
     }
   }
 
-  // Computes dQ of the block, and the block's part of dK. The products of bfloat16 hold the scale.
+  // Computes the block's dQ and the block's part in dK. bfloat16 products have applied the scale.
   void to_operands(int64_t b, int64_t h, const T* ds, const T* q, const T* k) const {
     Real* dq = reals(plan_.buffers.out);
     block_.products->d_queries.run(slot_, ds, k, dq, scratch());

@@ -1,10 +1,10 @@
-// Loops over dense tensors of different strides: broadcasting, slices, transposes, layouts.
+// Loops over dense tensors with different strides: broadcasting, slices, transposes, layouts.
 //
-// A StridedLoop walks the elements of one shape in several operands at once. Axes of size 1 are
-// dropped, axes that follow each other in memory in every operand are merged, and the axes are
-// ordered so that the last operand (the one written) is walked forwards in memory. `rows` rows of
-// `inner` elements remain, each with a constant step per operand. Strides are counted in elements;
-// 0 is a broadcast axis, a negative one walks backwards.
+// A StridedLoop walks one shape's elements in several operands at once. It drops axes of size 1,
+// merges axes that are contiguous in every operand, and orders axes so that it walks the last
+// operand (the one written) forwards in memory. `rows` rows with `inner` elements remain, each with
+// a constant step per operand. Strides count elements: 0 broadcasts, a negative one walks
+// backwards.
 //
 // Made while planning; walking allocates nothing. REQUIRES: infer has checked the shapes; it
 // refuses more than kMaxLoopAxes axes.
@@ -21,7 +21,7 @@ namespace ofsdp::kernels {
 
 inline constexpr int kMaxLoopAxes = kMaxAxes;
 
-// Stride of each logical axis in memory, layout included.
+// Returns each logical axis's stride in memory, layout included.
 std::vector<int64_t> strides_of(const TensorDesc& desc);
 
 // The same for `desc` broadcast to `shape`: 0 on broadcast axes.
@@ -44,7 +44,7 @@ class StridedLoop {
   int64_t inner_stride(size_t operand) const { return inner_.strides[operand]; }
   const std::vector<Axis>& outer_axes() const { return outer_; }
 
-  // Calls f(offsets) for rows begin .. end-1: the offset of the row in each operand.
+  // Calls f(offsets) for rows begin .. end-1, with the row's offset in each operand.
   void for_rows(int64_t begin, int64_t end, const auto& f) const {
     Offsets offsets{};
     std::array<int64_t, kMaxLoopAxes> index{};

@@ -1,13 +1,40 @@
-// For operators with one kernel template for all float types: the checks of `accepts`, and the list
-// of implementations.
+// For operators with one kernel template for all float types: `accepts` checks and implementation
+// lists.
 #pragma once
 
+#include <memory>
 #include <vector>
 
-#include "kernels/cpu/in_float32.h"
+#include "kernels/core/kernel.h"
 #include "kernels/cpu/stored_floats.h"
 
 namespace ofsdp::kernels {
+
+// Makes float16 and bfloat16 kernels from float32 kernels: widens inputs into the workspace, runs
+// the float32 kernel there, rounds outputs to nearest, ties to even.
+//
+//   .cpu = {{"rows", accepts, create}, in_float32<accepts, create>()}
+//
+// Other operands go through untouched, as do 16-bit operands that the inner kernel takes itself
+// (in_float32_but). Constants keep their bytes and dtype. The outer kernel owns the inner one and
+// returns the same errors.
+
+// Leaves the first `images` inputs and output 0 in 16 bits for `inner`.
+Implementation in_float32_but(const char* name, size_t images, Implementation inner);
+
+// Runs `inner` for 16-bit floats.
+Implementation in_float32(Implementation inner);
+
+template <auto accepts, auto create>
+Implementation in_float32() {
+  return in_float32({"", accepts, create});
+}
+
+// An implementation `name` for other types, then in_float32.
+template <auto accepts, auto create>
+std::vector<Implementation> with_half_floats(const char* name) {
+  return {{name, accepts, create}, in_float32<accepts, create>()};
+}
 
 // T: float, double, BFloat16 or Half.
 template <typename T>
@@ -21,21 +48,21 @@ constexpr const char* not_of_type() {
 
 inline constexpr const char* kNotPlain = "not the plain layout";
 
-// Accepts operands that are all of type T and all in the plain layout.
+// Accepts if all operands have type T and the plain layout.
 template <typename T>
 Acceptance accepts_plain_of(const Problem& p) {
   if (!p.all_dtype(dtype_of<T>())) return Acceptance::refuse(not_of_type<T>());
   return accept_if(p.all_plain(), kNotPlain);
 }
 
-// The same for the first operand alone: others are indices or sizes.
+// Checks the first operand's type alone: others are indices or sizes.
 template <typename T>
 Acceptance accepts_plain_first_of(const Problem& p) {
   if (p.in(0).dtype != dtype_of<T>()) return Acceptance::refuse(not_of_type<T>());
   return accept_if(p.all_plain(), kNotPlain);
 }
 
-// Implementations for float32 under `name`, for 16-bit floats through float32, and for float64.
+// Implementations: `name` for float32, in_float32 for 16-bit floats, then float64.
 template <auto accepts32, auto create32, auto accepts64, auto create64>
 std::vector<Implementation> float_kernels(const char* name) {
   return {{name, accepts32, create32},

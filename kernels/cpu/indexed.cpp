@@ -3,7 +3,7 @@
 namespace ofsdp::kernels {
 namespace {
 
-// Returns the offset of each element of axes begin .. end-1 of `walked` in a plain tensor of shape
+// Returns, for axes begin .. end-1 in `walked`, each element's offset in a plain tensor with shape
 // `data`.
 std::vector<int64_t> offsets(const Shape& data, const Shape& walked, int begin, int end) {
   std::vector<int64_t> at{0};

@@ -1,20 +1,20 @@
-// The elements that index tensors name.
+// Elements that index tensors name.
 //
-//   with_index(dtype, f)  f(T{}) with int64_t or int32_t, the types in which ONNX stores indices
-//   Indices               the indices of a tensor, of either type
-//   wrapped(index, n)     an index that counts from the end if negative
-//   check_indices         all of them in -n..n-1, else an error that names the first that is not
-//   ElementPlaces         for GatherElements and ScatterElements: index (o, k, j) of the index
+//   with_index(dtype, f)  f(T{}) with int64_t or int32_t, ONNX's index types
+//   Indices               a tensor's indices, in either type
+//   wrapped(index, n)     index + n if the index is negative
+//   check_indices         an error that names the first index outside -n..n-1
+//   ElementPlaces         for GatherElements and ScatterElements: index (o, k, j) in the index
 //                         tensor means data element outer_at[o] + index * step + inner_at[j]
 //   TuplePlaces           for GatherND and ScatterND: an index tuple means a slice of the data
 //
-// Made while planning. Errors are input errors of the data.
+// Made while planning. Errors are input errors.
 #pragma once
 
 #include <vector>
 
 #include "kernels/core/kernel.h"
-#include "kernels/cpu/lines.h"
+#include "kernels/cpu/loops.h"
 
 namespace ofsdp::kernels {
 
@@ -26,7 +26,7 @@ auto with_index(DType dtype, const auto& f) {
 
 inline int64_t wrapped(int64_t index, int64_t n) { return index < 0 ? index + n : index; }
 
-// Checks the width at each index, so loops over indices are compiled once.
+// Checks the width at each index, so that loops over indices compile once.
 class Indices {
  public:
   explicit Indices(const TensorView& view)
@@ -48,15 +48,15 @@ Status check_indices(const auto& indices, int64_t count, int64_t n) {
 }
 
 struct ElementPlaces {
-  Lines lines;  // of the index tensor along the axis
-  int64_t n;    // size of the axis in the data
+  Lines lines;  // the index tensor along the axis
+  int64_t n;    // axis size in the data
   int64_t step;
   std::vector<int64_t> outer_at, inner_at;
 
   ElementPlaces(const Shape& data, const Shape& indices, int64_t axis);
 
-  // Calls f(element of data, element of the index tensor), in rising order within a line. A thread
-  // has whole lines, so no two threads touch one data element.
+  // Calls f(data element, index tensor element), in rising order within a line. A thread takes
+  // whole lines, so no two threads touch the same data element.
   void for_each(const Indices& indices, const auto& f) const {
     for_line_blocks(lines, [&](int64_t o, int64_t begin, int64_t end) {
       const int64_t size = n, stride = step, count = lines.n;
@@ -83,16 +83,16 @@ struct ElementPlaces {
 
 struct TuplePlaces {
   int64_t tuples;     // index tuples
-  int64_t per_batch;  // of them, for one entry of the batch axes
+  int64_t per_batch;  // index tuples for each batch entry
   int64_t batch_step;
-  int64_t slice;                      // elements that a tuple names
-  std::vector<int64_t> sizes, steps;  // of each member of a tuple
+  int64_t slice;                      // elements a tuple names
+  std::vector<int64_t> sizes, steps;  // for each tuple member
 
   // `indices` [batch..., ..., m], `data` [batch..., m axes, slice...]
   TuplePlaces(const Shape& data, const Shape& indices, int batch_axes);
 
   Status check(const int64_t* indices) const;
-  // First element of the slice that tuple `t` names.
+  // Returns the first element in the slice that tuple `t` names.
   int64_t place(const int64_t* indices, int64_t t) const {
     const auto members = static_cast<int64_t>(sizes.size());
     int64_t at = t / per_batch * batch_step;

@@ -1,4 +1,4 @@
-#include "kernels/cpu/philox_lanes.h"
+#include "kernels/core/philox.h"
 
 namespace ofsdp::kernels {
 namespace {

@@ -3,17 +3,16 @@
 #include <algorithm>
 #include <cstring>
 
-#include "kernels/cpu/float_width.h"
 #include "kernels/cpu/real_math.h"
+#include "kernels/cpu/stored_floats.h"
 #include "kernels/formulas/activation.h"
-#include "kernels/formulas/gelu.h"
 
 namespace ofsdp::kernels {
 namespace {
 
 constexpr int64_t kWideBlock = 1024;
 
-// One operand of a block in float32.
+// A block operand in float32.
 struct WideOperand {
   alignas(64) std::array<float, kWideBlock> values;
   int64_t step = 1;
@@ -59,7 +58,7 @@ class PointwiseKernel final : public Kernel {
   }
 
  private:
-  // A unary loop walks the elements as they are in memory.
+  // A unary loop walks elements in memory order.
   static StridedLoop loop_of(const PointwiseLoops& loops, const Problem& p) {
     if (loops.operands == 2) return binary_loop(p);
     return {Shape{p.out(0).numel()}, {{1}, {1}, {1}}};
@@ -134,7 +133,7 @@ std::vector<Implementation> pointwise_kernels(const char* op, const PointwiseLoo
 
 namespace {
 
-// In the order of ChainOp.
+// In ChainOp order.
 std::array<PointwiseLoops, kChainOps> all_loops() {
   return {{{},  // kNumber
            binary_loops<OFSDP_AB(a + b)>(),

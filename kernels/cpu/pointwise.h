@@ -1,21 +1,20 @@
-// Kernels of pointwise operators in every dtype, from one formula each.
+// Pointwise kernels for every dtype, from one formula each.
 //
 //   unary_loops<OFSDP_X(relu_of(x)), kNumberTypes>()
 //   unary_loops<OFSDP_X(elu_of<M>(x, k.a))>()             float types
 //   binary_loops<OFSDP_AB(a < b), kNumberTypes>()         broadcast, to bool
 //   pointwise_kernels("Elu", loops)                       for OpDef::cpu
 //
-// OFSDP_X, OFSDP_AB and OFSDP_DX make a lambda of an expression in one or two C++ numbers of one
-// type; in k, the numbers that the attributes give (kernels/formulas/numbers.h), in the type that
-// the expression computes in; and in M, which has the functions of <cmath> (real_math.h). The
-// result is that type or bool.
+// OFSDP_X, OFSDP_AB and OFSDP_DX make a lambda from an expression in one or two C++ numbers with
+// the same type; in k, the attributes' numbers (kernels/formulas/numbers.h), in the type in which
+// the expression computes; and in M, which has <cmath>'s functions (real_math.h). The result has
+// that type or is bool.
 //
-// float32 loops are compiled for each instruction set, and M is that of the processor.
-// Other types get one plain loop. The 16-bit floats go through float32, a block at a time. A loop
-// is a function over untyped rows: the kernel around it is compiled once, not once for each
-// formula.
+// float32 loops compile for each instruction set, with that set's M; other types get one plain
+// loop. 16-bit floats go through float32, a block at a time. A loop is a function over untyped
+// rows, so the kernel around it compiles once, not once for each formula.
 //
-// gcc 12 takes a bare > in a template argument for the end, so the macros add parentheses.
+// gcc 12 takes a bare > for the template argument's end, so the macros add parentheses.
 #pragma once
 
 #include <array>
@@ -24,8 +23,8 @@
 
 #include "kernels/base/formula.h"
 #include "kernels/core/chain_op.h"
-#include "kernels/cpu/elementwise.h"
-#include "kernels/cpu/in_float32.h"
+#include "kernels/cpu/float_kernels.h"
+#include "kernels/cpu/loops.h"
 #include "kernels/cpu/real_math.h"
 #include "kernels/formulas/numbers.h"
 
@@ -60,8 +59,8 @@ constexpr bool in_set(TypeSet types, DType dtype) { return (types & type_bit(dty
 
 // --- rows ---
 
-// y[i] = f(a[i * step_a], b[i * step_b]); steps are in elements. Unary loops do not read b and take
-// step_a as 0 or 1.
+// y[i] = f(a[i * step_a], b[i * step_b]); steps are in elements. Unary loops ignore b and take
+// step_a 0 or 1.
 struct PointwiseRow {
   const void* a;
   int64_t step_a;
@@ -72,7 +71,7 @@ struct PointwiseRow {
 };
 using RowLoop = void (*)(const PointwiseRow& row, const Numbers& numbers);
 
-// The loops of a formula, by dtype; null: none.
+// A formula's loops by dtype; null: none.
 struct PointwiseLoops {
   int operands = 1;
   bool to_bool = false;
@@ -81,16 +80,16 @@ struct PointwiseLoops {
   RowLoop& operator[](DType dtype) { return of[static_cast<size_t>(dtype)]; }
   RowLoop operator[](DType dtype) const { return of[static_cast<size_t>(dtype)]; }
 };
-// The loops of `a`, and of `b` for other types.
+// Returns a's loops, and b's for other types.
 PointwiseLoops joined_loops(PointwiseLoops a, const PointwiseLoops& b);
 
-// --- loops of a formula ---
+// --- a formula's loops ---
 
 template <typename T>
 struct NumbersOf {
   T a, b;
 };
-// Integers are compared with numbers in double.
+// Integers compare with numbers in double.
 template <typename T>
 using NumberOf = std::conditional_t<std::is_floating_point_v<T>, T, double>;
 
@@ -142,7 +141,7 @@ template <auto formula, typename T, typename M = FloatMath>
   }
 }
 
-// All of a loop is inlined, so that each version has it in its own instruction set.
+// Inlines the whole loop, so that each version has it in its own instruction set.
 template <auto formula, typename A>
 [[gnu::always_inline]] inline void float_unary_by(const PointwiseRow& row, const Numbers& numbers) {
   unary_loop<formula, float, FloatMathBy<A>>(row, numbers);
@@ -171,7 +170,7 @@ void plain_binary(const PointwiseRow& row, const Numbers& numbers) {
   binary_loop<formula, T>(row, numbers);
 }
 
-// f(T{}) for every type of the set.
+// Calls f(T{}) for every type in the set.
 template <TypeSet types, typename F>
 void for_types(const F& f) {
   const auto one = [&f]<typename T>(T zero) {
@@ -181,11 +180,11 @@ void for_types(const F& f) {
   one(uint8_t{}), one(uint16_t{}), one(uint32_t{}), one(uint64_t{}), one(bool{});
 }
 
-// How the loops of a formula are compiled.
+// How a formula's loops compile.
 enum class Loops {
   kHot,       // float32 for each instruction set
-  kRare,      // every type once: for formulas that call the C library, or that nobody trains with
-  kSignless,  // as kHot; signed integers share the loops of unsigned ones: the bits are the same
+  kRare,      // every type once: formulas that call the C library or that nobody trains with
+  kSignless,  // as kHot; signed integers share the unsigned loops, which give the same bits
 };
 
 template <auto formula, TypeSet types = kFloatTypes, Loops kind = Loops::kHot>
@@ -227,25 +226,22 @@ PointwiseLoops binary_loops() {
 
 // --- kernels ---
 
-// Whether there is a loop for input 0 and the operands fit: inputs of one dtype; the operand of a
-// unary loop in the layout of the result.
+// Accepts if input 0 has a loop and the operands fit: binary inputs share a dtype, a unary operand
+// has the result's layout.
 Acceptance accepts_pointwise(const PointwiseLoops& loops, const Problem& p);
 std::unique_ptr<Kernel> create_pointwise(const PointwiseLoops& loops, const Numbers& numbers,
                                          const Problem& p);
 
-// How 16-bit floats are computed in float32: a block at a time in the first-level cache, or whole
-// tensors in the workspace.
+// How 16-bit floats compute in float32: block by block in the first-level cache, or whole tensors
+// in the workspace.
 enum class HalfFloats { kBlocks, kWhole };
 
-// Implementations for operator `op`; the numbers are numbers_of(op, attributes).
+// Implementations for operator `op`, with numbers_of(op, attributes).
 std::vector<Implementation> pointwise_kernels(const char* op, const PointwiseLoops& loops,
                                               HalfFloats half = HalfFloats::kBlocks);
 
-// The loops of the operations that chains and operators share, for float32 and float64. An operator
-// with one of these formulas takes the loops from here, so a chain gives the bits of its members.
-//
-// A loop computes y = op(a), or y = op(a, b); see PointwiseRow.
-
+// Returns the float32 and float64 loops for y = op(a) or y = op(a, b). Operators with such a
+// formula take their loops here, so a chain gives its members' bits.
 PointwiseLoops chain_loops(ChainOp op);  // REQUIRES: not kNumber
 
 }  // namespace ofsdp::kernels

@@ -1,23 +1,23 @@
-// The functions of <cmath> under one name for float and double, so that a formula is written once:
-// float32 goes to the vector forms of kernels/cpu/vector_math.h, double to the C library.
+// <cmath>'s functions under one name for float and double, so that a formula is written once:
+// float32 calls the vector forms in kernels/cpu/vector_math.h, double the C library.
 //
-//   FloatMathBy<A>::exp(x)   the type M of kernels/formulas; A is how products are added, of
-//                            kernels/cpu/vector_math.h
+//   FloatMathBy<A>::exp(x)   type M in kernels/formulas; A says how to add products
+//                            (kernels/cpu/vector_math.h)
 //   FloatMath                the same on every processor
 //
-// Call from an OFSDP_MULTIARCH function or a loop of fastest_version.
+// Call from an OFSDP_MULTIARCH function or a fastest_version loop.
 #pragma once
 
 #include <cmath>
 
 #include "kernels/cpu/vector_math.h"
-#include "kernels/formulas/gelu.h"
+#include "kernels/formulas/activation.h"
 
 namespace ofsdp::kernels {
 
 template <typename A>
 struct FloatMathBy {
-// A function of one argument that gcc turns into an instruction in both types.
+// Functions that gcc turns into an instruction in both types.
 #define OFSDP_INSTRUCTION(name)                                                               \
   [[gnu::always_inline]] static inline float name(float x) { return __builtin_##name##f(x); } \
   [[gnu::always_inline]] static inline double name(double x) { return __builtin_##name(x); }

@@ -4,18 +4,15 @@
 #include <cmath>
 #include <limits>
 
-#include "kernels/cpu/fold.h"
-#include "kernels/cpu/lanes.h"
 #include "kernels/cpu/parallel.h"
 
 namespace ofsdp::kernels {
 namespace {
 
 constexpr int64_t kSumBlock = 64;     // additions before the running total takes them over
-constexpr int64_t kSumColumns = 128;  // columns summed together: 512 bytes of accumulators
+constexpr int64_t kSumColumns = 128;  // columns summed together: 512 bytes for accumulators
 
-// The rule of a kind: a function of each element, the reduction of two values, and the empty
-// result.
+// A kind's rule: a function for each element, the reduction of two values, and the empty result.
 template <ReduceKind kind>
 struct Rule {
   static constexpr bool kExtreme = kind == ReduceKind::kMax || kind == ReduceKind::kMin;
@@ -64,7 +61,7 @@ float combine(ReduceKind kind, float a, float b) {
       kind, [&](auto rule) __attribute__((always_inline)) { return rule.join(a, b); });
 }
 
-// total[i] = join(total[i], row[i]), of loaded elements or of partial results.
+// total[i] = join(total[i], row[i]), for loaded elements or partial results.
 OFSDP_MULTIARCH void join_row(ReduceKind kind, float* total, const float* row, int64_t n) {
   with_rule(
       kind, [&](auto rule) __attribute__((always_inline)) {
@@ -79,8 +76,8 @@ OFSDP_MULTIARCH void load_row(ReduceKind kind, float* total, const auto* row, in
       });
 }
 
-// Whole blocks of rows that lie `stride` apart, the common case of a bias gradient: the
-// accumulators of 64 columns stay in registers.
+// Whole blocks of rows that lie `stride` apart, the common case in bias gradients: accumulators for
+// 64 columns stay in registers.
 OFSDP_MULTIARCH void load_rows_64(ReduceKind kind, float* total, const auto* src, int64_t rows,
                                   int64_t stride) {
   with_rule(
@@ -96,7 +93,7 @@ OFSDP_MULTIARCH void load_rows_64(ReduceKind kind, float* total, const auto* src
       });
 }
 
-// Maximum or minimum. NaNs are found by a separate test: in the comparison they would keep gcc from
+// Maximum or minimum. A separate test finds NaNs: in the comparison they would keep gcc from
 // vectorising.
 template <ReduceKind kind>
 [[gnu::always_inline]] inline float extreme_of(const float* src, int64_t n) {
@@ -112,11 +109,11 @@ OFSDP_MULTIARCH float reduce_contiguous(ReduceKind kind, const float* src, int64
   if (kind == ReduceKind::kMin) return extreme_of<ReduceKind::kMin>(src, n);
   return with_rule(
       kind, [&](auto rule) __attribute__((always_inline)) {
-        float lanes[kLanes];
+        float lanes[kSumLanes];
         for (float& lane : lanes) lane = rule.kStart;
         int64_t i = 0;
-        for (; i + kLanes <= n; i += kLanes) {
-          for (int64_t lane = 0; lane < kLanes; ++lane) {
+        for (; i + kSumLanes <= n; i += kSumLanes) {
+          for (int64_t lane = 0; lane < kSumLanes; ++lane) {
             lanes[lane] = rule.join(lanes[lane], rule.load(src[i + lane]));
           }
         }
@@ -150,7 +147,7 @@ OFSDP_MULTIARCH void store_floats(const float* src, float scale, T* dst, int64_t
 
 template <typename T>
 float reduce_row(ReduceKind kind, const T* src, int64_t n) {
-  constexpr int64_t kBlock = kSumBlock * kLanes;
+  constexpr int64_t kBlock = kSumBlock * kSumLanes;
   float wide[std::is_same_v<T, float> ? 1 : kBlock];
   float result = initial(kind);
   for (int64_t i = 0; i < n; i += kBlock) {
@@ -212,7 +209,7 @@ void Reduction::run(const T* src, T* dst, float scale) const {
   const int64_t work = std::max<int64_t>(reduced_.rows() * reduced_.inner(), 1);
   const bool by_columns = kept_.inner_stride(0) == 1;
   const int64_t step = by_columns ? kSumColumns : 1;
-  const int64_t items = (kept_.inner() + step - 1) / step;  // of a row of kept_
+  const int64_t items = (kept_.inner() + step - 1) / step;  // in a row of kept_
   const int64_t grain = kElementGrain / (work * step) + 1;
   parallel_for(kept_.rows() * items, grain, [&](int64_t begin, int64_t end) {
     kept_.for_rows(begin / items, (end + items - 1) / items, [&](const StridedLoop::Offsets& at) {

@@ -2,7 +2,6 @@
 
 #include <cmath>
 
-#include "kernels/cpu/lanes.h"
 #include "kernels/cpu/parallel.h"
 #include "kernels/cpu/vector_math.h"
 
@@ -119,9 +118,9 @@ template <bool logarithm>
 const auto grad_columns = fastest_version<grad_columns_by<logarithm, SeparateMultiplyAdd>,
                                           grad_columns_by<logarithm, FusedMultiplyAdd>>();
 
-// Calls row(offset) for every row, or columns(offset, count) for every block of columns.
+// Calls row(offset) for every row, or columns(offset, count) for every column block.
 template <typename Row, typename Columns>
-void walk(const SoftmaxExtent& e, const Row& row, const Columns& columns) {
+void walk(const SoftmaxParams& e, const Row& row, const Columns& columns) {
   if (e.classes == 0) return;
   if (e.inner == 1) {
     parallel_each(e.outer, kSoftmaxGrain / e.classes + 1, [&](int64_t o) { row(o * e.classes); });
@@ -137,7 +136,7 @@ void walk(const SoftmaxExtent& e, const Row& row, const Columns& columns) {
 }
 
 template <bool logarithm>
-void walk_grad(const SoftmaxExtent& e, const float* dy, const float* y, float* dx) {
+void walk_grad(const SoftmaxParams& e, const float* dy, const float* y, float* dx) {
   walk(
       e, [&](int64_t at) { grad_row<logarithm>(dy + at, y + at, dx + at, e.classes); },
       [&](int64_t at, int64_t n) {
@@ -147,17 +146,17 @@ void walk_grad(const SoftmaxExtent& e, const float* dy, const float* y, float* d
 
 }  // namespace
 
-SoftmaxExtent softmax_extent(const Shape& shape, int axis) {
+SoftmaxParams softmax_extent(const Shape& shape, int axis) {
   return {shape.numel(0, axis), shape[axis], shape.numel(axis + 1, shape.rank())};
 }
 
-void softmax(const SoftmaxExtent& e, const float* src, float* dst) {
+void softmax(const SoftmaxParams& e, const float* src, float* dst) {
   walk(
       e, [&](int64_t at) { softmax_row(src + at, dst + at, e.classes); },
       [&](int64_t at, int64_t n) { softmax_columns(src + at, dst + at, e.classes, e.inner, n); });
 }
 
-void log_softmax(const SoftmaxExtent& e, const float* src, float* dst) {
+void log_softmax(const SoftmaxParams& e, const float* src, float* dst) {
   walk(
       e, [&](int64_t at) { log_softmax_row(src + at, dst + at, e.classes); },
       [&](int64_t at, int64_t n) {
@@ -165,12 +164,12 @@ void log_softmax(const SoftmaxExtent& e, const float* src, float* dst) {
       });
 }
 
-void softmax_grad(const SoftmaxExtent& e, const float* diff_dst, const float* dst,
+void softmax_grad(const SoftmaxParams& e, const float* diff_dst, const float* dst,
                   float* diff_src) {
   walk_grad<false>(e, diff_dst, dst, diff_src);
 }
 
-void log_softmax_grad(const SoftmaxExtent& e, const float* diff_dst, const float* dst,
+void log_softmax_grad(const SoftmaxParams& e, const float* diff_dst, const float* dst,
                       float* diff_src) {
   walk_grad<true>(e, diff_dst, dst, diff_src);
 }

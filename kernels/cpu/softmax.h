@@ -1,49 +1,49 @@
-// Softmax and its logarithm along one axis of a plain float32 tensor, and their gradients.
+// Softmax and log-softmax along one axis of a plain float32 tensor, and their gradients.
 //
-// The tensor is [outer, classes, inner]. Rows (inner 1) are vectorised along the classes, in 16
-// partial sums added in a fixed order; otherwise the columns of `inner` are, in blocks. dst may be
-// src; diff_src may be diff_dst or dst.
+// The tensor is [outer, classes, inner]. If inner is 1, classes are vectorised, in 16 partial sums
+// added in a fixed order; otherwise columns along `inner`, in blocks. dst may be src; diff_src may
+// be diff_dst or dst.
 //
 //   softmax           dst = e^(src - max) / sum
 //   log_softmax       dst = (src - max) - ln(sum)
 //   softmax_grad      diff_src = dst (diff_dst - sum(diff_dst dst))
 //   log_softmax_grad  diff_src = diff_dst - e^dst sum(diff_dst)
 //
-// The functions fan out over the pool by rows and blocks of columns, which changes no bits.
+// The functions fan out over the pool by rows and column blocks, which changes no bits.
 #pragma once
 
 #include <algorithm>
 #include <cmath>
 #include <limits>
 
-#include "kernels/core/shape.h"
+#include "kernels/core/tensor.h"
 
 namespace ofsdp::kernels {
 
-struct SoftmaxExtent {
+struct SoftmaxParams {
   int64_t outer = 1;
   int64_t classes = 1;
   int64_t inner = 1;
 };
 
-SoftmaxExtent softmax_extent(const Shape& shape, int axis);  // axis is normalised
+SoftmaxParams softmax_extent(const Shape& shape, int axis);  // REQUIRES: 0 <= axis < rank
 
-void softmax(const SoftmaxExtent& e, const float* src, float* dst);
-void log_softmax(const SoftmaxExtent& e, const float* src, float* dst);
-void softmax_grad(const SoftmaxExtent& e, const float* diff_dst, const float* dst, float* diff_src);
-void log_softmax_grad(const SoftmaxExtent& e, const float* diff_dst, const float* dst,
+void softmax(const SoftmaxParams& e, const float* src, float* dst);
+void log_softmax(const SoftmaxParams& e, const float* src, float* dst);
+void softmax_grad(const SoftmaxParams& e, const float* diff_dst, const float* dst, float* diff_src);
+void log_softmax_grad(const SoftmaxParams& e, const float* diff_dst, const float* dst,
                       float* diff_src);
 
-// The same for float64, by plain loops on the caller's thread.
+// The same for float64, by plain loops on the calling thread.
 
-// f(first): element first + k * e.inner for each class k is one distribution.
-void for_distributions(const SoftmaxExtent& e, const auto& f) {
+// Calls f(first) for each distribution: elements first + k * e.inner for class k.
+void for_distributions(const SoftmaxParams& e, const auto& f) {
   for (int64_t o = 0; o < e.outer; ++o) {
     for (int64_t i = 0; i < e.inner; ++i) f(o * e.classes * e.inner + i);
   }
 }
 
-inline double log_sum_exp(const SoftmaxExtent& e, const double* x, double* max) {
+inline double log_sum_exp(const SoftmaxParams& e, const double* x, double* max) {
   double sum = 0;
   *max = -std::numeric_limits<double>::infinity();
   for (int64_t k = 0; k < e.classes; ++k) *max = std::max(*max, x[k * e.inner]);
@@ -51,7 +51,7 @@ inline double log_sum_exp(const SoftmaxExtent& e, const double* x, double* max) 
   return std::log(sum);
 }
 
-inline void log_softmax_loops(const SoftmaxExtent& e, const double* src, double* dst) {
+inline void log_softmax_loops(const SoftmaxParams& e, const double* src, double* dst) {
   for_distributions(e, [&](int64_t first) {
     double max = 0;
     const double log = log_sum_exp(e, src + first, &max);
@@ -61,14 +61,14 @@ inline void log_softmax_loops(const SoftmaxExtent& e, const double* src, double*
   });
 }
 
-inline void softmax_loops(const SoftmaxExtent& e, const double* src, double* dst) {
+inline void softmax_loops(const SoftmaxParams& e, const double* src, double* dst) {
   log_softmax_loops(e, src, dst);
   const int64_t n = e.outer * e.classes * e.inner;
   for (int64_t i = 0; i < n; ++i) dst[i] = std::exp(dst[i]);
 }
 
 template <bool logarithm>
-void softmax_grad_loops(const SoftmaxExtent& e, const double* dy, const double* y, double* dx) {
+void softmax_grad_loops(const SoftmaxParams& e, const double* dy, const double* y, double* dx) {
   for_distributions(e, [&](int64_t first) {
     const int64_t end = first + e.classes * e.inner;
     double sum = 0;

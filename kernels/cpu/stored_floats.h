@@ -1,17 +1,16 @@
-// The 16-bit floats as types of C++, for loops that read and write them without an array of float32
-// in between. kernels/cpu/float_width.h converts whole arrays with the same formulas.
+// 16-bit floats as C++ types, for loops that read and write them without a float32 array in
+// between, and conversions for whole arrays.
 //
-//   RealOf<T>       the type that a T is computed in: double for double, else float
-//   as_float(x)     the value of a float, BFloat16 or Half as float32: exact, without a branch
+//   RealOf<T>       the type in which T computes: double for double, else float
+//   as_float(x)     a float, BFloat16 or Half as float32: exact, without a branch
 //   as_real(x)      the same, and a double as it is
 //   stored<T>(v)    a RealOf<T> rounded to T: to nearest, ties to even; NaN stays NaN
 //
-// They do nothing to float and double, so loops over these keep their bits.
+// They do nothing to float and double, so loops over these keep their bits. dtype_of<T>() gives any
+// type's dtype; with_stored_float(dtype, f) calls f(T{}) with the type for float32, bfloat16 or
+// float16.
 //
-// dtype_of<T>() is the dtype of a type of any kind,
-// with_stored_float(dtype, f) calls f(T{}) with the type of float32, bfloat16 or float16.
-//
-// REQUIRES: called from an OFSDP_MULTIARCH function.
+// REQUIRES: the caller is an OFSDP_MULTIARCH function.
 #pragma once
 
 #include <bit>
@@ -36,7 +35,7 @@ struct Half {
   return std::bit_cast<float>(static_cast<uint32_t>(x.bits) << 16);
 }
 
-// The product puts the exponent right, subnormals included.
+// The product corrects the exponent, subnormals included.
 [[gnu::always_inline]] inline float as_float(Half x) {
   const uint32_t bits = x.bits;
   const uint32_t magnitude = (bits & 0x7fffu) << 13;
@@ -78,7 +77,7 @@ template <>
   return {static_cast<uint16_t>((x & 0x7fffffffu) > 0x7f800000u ? nan : rounded)};
 }
 
-// All three cases computed and one chosen.
+// Computes all three cases and chooses one.
 template <>
 [[gnu::always_inline]] inline Half stored<Half>(float value) {
   const auto x = std::bit_cast<uint32_t>(value);
@@ -115,5 +114,31 @@ auto with_stored_float(DType dtype, const auto& f) {
   OFSDP_CHECK(dtype == DType::kFloat32, "no float type {}", dtype_name(dtype));
   return f(float{});
 }
+
+// Converts arrays between float32 and 16-bit floats, without a branch: mixed precision does so for
+// every parameter and gradient. To 16 bits: to nearest, ties to even; NaN stays NaN. The bits equal
+// those from float_to_half and the like (kernels/core/dtype.h).
+//
+// width_span(from, to) returns a loop over [begin, end) in two arrays; null for other pairs, also
+// from a type to itself. `widen` and `narrow` convert from element 0 on.
+
+using WidthSpan = void (*)(const void* src, void* dst, int64_t begin, int64_t end);
+
+WidthSpan width_span(DType from, DType to);
+
+void widen(DType from, const void* src, float* dst, int64_t numel);
+void narrow(const float* src, DType to, void* dst, int64_t numel);
+
+// Loops with intrinsics, in each processor's folder; null if this processor lacks the instructions.
+// They leave a span's ends, and vectors that their instructions would convert to other bits, to the
+// plain loops.
+
+WidthSpan own_narrow_bf16();
+WidthSpan own_narrow_half();
+WidthSpan own_widen_half();
+
+void plain_narrow_bf16(const void* src, void* dst, int64_t begin, int64_t end);
+void plain_narrow_half(const void* src, void* dst, int64_t begin, int64_t end);
+void plain_widen_half(const void* src, void* dst, int64_t begin, int64_t end);
 
 }  // namespace ofsdp::kernels

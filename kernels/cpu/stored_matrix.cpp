@@ -3,17 +3,17 @@
 #include <algorithm>
 
 #include "kernels/base/status.h"
-#include "kernels/cpu/blas.h"
 #include "kernels/cpu/parallel.h"
+#include "kernels/cpu/products.h"
 #include "kernels/cpu/stored_floats.h"
 
 namespace ofsdp::kernels {
 namespace {
 
-constexpr int64_t kInnerTile = 256;  // of the inner axis; even
+constexpr int64_t kInnerTile = 256;  // along the inner axis; even
 constexpr int64_t kPartTile = 256;   // columns of dst at most; even
-// Bytes that are widened at once: the usual block of 32 elements of 4 bits. gcc would vectorize a
-// loop of unknown length for registers of 64 bytes, which such a block does not fill.
+// Bytes widened at once: the usual block with 32 4-bit elements. gcc would vectorize a loop with
+// unknown length for 64-byte registers, which such a block does not fill.
 constexpr int64_t kWidened = 16;
 
 int nibble(const std::byte* bytes, int64_t i) {
@@ -45,9 +45,9 @@ struct Factors {
   float scale, zero;
 };
 
-// [Note: halves of a byte] Even and odd elements are written by one loop over bytes, which the
-// compiler turns into an unpacking of whole registers. Int4 is uint4 with its sign bit inverted, so
-// it takes a zero point of 8 more.
+// [Note: halves of a byte] One loop over bytes writes even and odd elements; the compiler turns it
+// into unpacking of whole registers. Int4 is uint4 with an inverted sign bit, so the zero point is
+// larger by 8.
 template <StoredType type>
 [[gnu::always_inline]] inline void widen_run(const std::byte* bytes, int64_t first, int64_t count,
                                              Factors f, float* dst) {
@@ -159,7 +159,7 @@ class TileWidener {
     return {element_at(scale_type_, bytes_.scales, at), zero};
   }
 
-  // Neighbours along the row have scales of their own, and rows of one group the same ones.
+  // Neighbours along the row have scales of their own; rows in one group share them.
   void by_element(int64_t group, int64_t first, int64_t column, int64_t columns, float* dst) {
     for (int64_t done = 0; done < columns; done += kFactors) {
       const int64_t count = std::min(kFactors, columns - done);
@@ -189,7 +189,7 @@ class TileWidener {
   const StoredBytes& bytes_;
   WidenRun run_;
   StoredType scale_type_;
-  float scales_[kFactors], zeros_[kFactors];  // of these columns
+  float scales_[kFactors], zeros_[kFactors];  // for these columns
   int64_t group_ = -1, column_ = -1, count_ = 0;
 };
 

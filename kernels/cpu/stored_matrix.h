@@ -1,14 +1,14 @@
-// StoredMatrix: a matrix of weights that stays as its file has it - integers of 4 or 8 bits with
-// scales, or 16-bit floats - and becomes float32 a tile at a time.
+// A weight matrix that stays as its file has it - 4-bit or 8-bit integers with scales, or 16-bit
+// floats - and becomes float32 a tile at a time.
 //
 //   value(r, c) = (element(r, c) - zero) * scale        float32 arithmetic, each operation rounded
 //
-// Element (r, c) is number r * row_pitch + c; two of 4 bits share a byte, the even one in its lower
-// half. Scale and zero point of (r, c) are number
+// Element (r, c) has index r * row_pitch + c; two 4-bit elements share a byte, the even one in the
+// lower half. The scale and zero point for (r, c) have index
 //
 //   r / row_block * row_step + (g_idx ? g_idx[c] : c / column_block) * column_step
 //
-// of their arrays; zero points of 4 bits are packed as elements are, `zero_pitch` of them from one
+// in their arrays; 4-bit zero points are packed as elements are, with `zero_pitch` from one
 // row_step to the next. Without scales a value is the element.
 //
 // The description is a value, made while planning; the bytes are operands. REQUIRES: the arrays are
@@ -25,8 +25,8 @@ namespace ofsdp::kernels {
 
 enum class StoredType : uint8_t { kUInt4, kInt4, kUInt8, kInt8, kFloat16, kBFloat16, kFloat32 };
 
-StoredType stored_type(DType floating);  // of float32, float16 and bfloat16
-int stored_bits(StoredType type);        // of an element
+StoredType stored_type(DType floating);  // for float32, float16 and bfloat16
+int stored_bits(StoredType type);        // bits per element
 
 struct StoredMatrix {
   StoredType type = StoredType::kUInt4;
@@ -55,20 +55,19 @@ struct StoredTile {
   int64_t column = 0, columns = 0;
 };
 
-// Writes the values of a tile, row-major, rows `pitch` floats apart.
+// Writes a tile's values, row-major, rows `pitch` floats apart.
 void widen_tile(const StoredMatrix& matrix, const StoredBytes& bytes, const StoredTile& tile,
                 float* dst, int64_t pitch);
 
-// The product of a [rows, inner] with a stored matrix W:
+// Multiplies a [rows, inner] by a stored matrix W and adds bias if given:
 //
 //   kByRows     dst [rows, W.rows] = a W^T       inner = W.columns
 //   kByColumns  dst [rows, W.columns] = a W      inner = W.rows
 //
-// plus bias if it is given. Tiles of W are widened into a buffer of each thread and multiplied
-// there by OpenBLAS: no more of W than a tile a thread is ever float32. Sums over the inner axis
-// run tile by tile in the same order with any number of threads.
-//
-// `run` fans out. Memory: workspace_bytes, and OpenBLAS's own (kernels/cpu/blas.h).
+// Each thread widens a tile of W into a buffer and multiplies it there by OpenBLAS, so at most a
+// tile a thread is float32. Sums over the inner axis run tile by tile, in the same order with any
+// thread count. `run` fans out. Memory: workspace_bytes, and OpenBLAS's own
+// (kernels/cpu/products.h).
 class StoredProduct {
  public:
   enum class Along : uint8_t { kByRows, kByColumns };
@@ -88,8 +87,8 @@ class StoredProduct {
 
   StoredMatrix matrix_;
   Along along_;
-  int64_t rows_, inner_, width_;    // of a, of dst
-  int64_t threads_, part_, depth_;  // columns of dst in a tile, of a in a tile
+  int64_t rows_, inner_, width_;    // a's columns; dst's columns
+  int64_t threads_, part_, depth_;  // tile size: dst columns, a columns
 };
 
 }  // namespace ofsdp::kernels

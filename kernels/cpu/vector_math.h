@@ -1,17 +1,15 @@
-// Float32 functions that gcc vectorises: multiply-add, exp and log, pow, sine and its kin.
+// Float32 functions that gcc vectorises: multiply-add, exp and log, pow, sine and relatives.
 //
-// a * b + c in the two ways that processors have, as a type that a loop is compiled for.
+// a * b + c in the two ways that processors have, as a type for which loops compile.
 //
-//   SeparateMultiplyAdd   rounds the product and the sum; every processor has it
-//   FusedMultiplyAdd      rounds once, in one instruction instead of two; processors with AVX2 and
-//                         aarch64 have it, on others it is a call of the C library
+//   SeparateMultiplyAdd   rounds product and sum; every processor has it
+//   FusedMultiplyAdd      rounds once, in one instruction; processors with AVX2 and aarch64 have
+//                         it, on others it calls the C library
 //
-// The type says which, not -ffp-contract: a compiler may contract the vector loop and not the
-// elements that are left over, and the bits of an element would depend on its place ([Note: the
-// same bits everywhere] in cmake/targets.cmake). fastest_version (parallel.h) takes the one that
-// the processor has.
-//
-// Call FusedMultiplyAdd from a loop of fastest_version.
+// The type decides, not -ffp-contract: a compiler may contract the vector loop and not the
+// remaining elements, and an element's bits would depend on its position ([Note: the same bits
+// everywhere] in cmake/targets.cmake). fastest_version (parallel.h) takes the one that the
+// processor has; use FusedMultiplyAdd in these loops alone.
 #pragma once
 
 #include <bit>
@@ -36,19 +34,18 @@ struct FusedMultiplyAdd {
   }
 };
 
-// exp, log and their kin in float32 that gcc vectorises: straight polynomials without branches or
-// calls, the same bits in a vector and alone. Errors: about 1 unit in the last place for exp and
-// log, 2 for tanh and log1p, 3 for expm1, 5 for erf. The polynomials come from Cephes
-// (https://www.netlib.org/cephes/) but for exp (a minimax one of 0.05 units) and erf (Eigen).
-// Infinities, zeros and subnormal numbers come out right, NaN stays NaN;
-// tests/ops/vector_math_test.cpp measures all of this.
+// exp, log and relatives: straight polynomials without branches or calls, the same bits in a vector
+// and alone. Errors: about 1 unit in the last place for exp and log, 2 for tanh and log1p, 3 for
+// expm1, 5 for erf. The polynomials come from Cephes (https://www.netlib.org/cephes/) except exp
+// (minimax, 0.05 units) and erf (Eigen). Infinities, zeros and subnormals are right, NaN stays NaN;
+// tests/ops/vector_math_test.cpp measures all that.
 //
 // A is SeparateMultiplyAdd or FusedMultiplyAdd.
 //
 // vector_exp: x = n ln 2 + r, |r| <= ln 2 / 2, e^r by a polynomial, times 2^n in two factors, so
-// that subnormal results and overflow to infinity come out right.
+// that subnormal results and overflow to infinity are right.
 //
-// Call from an OFSDP_MULTIARCH function or a loop of fastest_version.
+// Call from an OFSDP_MULTIARCH function or a fastest_version loop.
 
 // c0 x^n + c1 x^(n - 1) + ... + cn by Horner's rule.
 template <typename A, typename T, typename... C>
@@ -85,8 +82,8 @@ template <typename A = SeparateMultiplyAdd>
   return A::of(e.slope, e.r, 1.0f) * power * (below ? 0x1p-64f : 0x1p64f);
 }
 
-// e^x for x up to 88, and 0 below -87, where results become subnormal: enough for softmax, in two
-// thirds of the instructions.
+// e^x for x up to 88, and 0 below -87, where results become subnormal: enough for softmax, with a
+// third fewer instructions.
 template <typename A = SeparateMultiplyAdd>
 [[gnu::always_inline]] inline float vector_exp_flushed(float x) {
   const SplitExp e = split_exp<A>(x);
@@ -94,7 +91,7 @@ template <typename A = SeparateMultiplyAdd>
   return x < -87.0f ? 0.0f : A::of(e.slope, e.r, 1.0f) * power;
 }
 
-// 1 - 2 / (e^2|x| + 1), and near 0, where that would cancel, the odd polynomial of Cephes' tanhf.
+// 1 - 2 / (e^2|x| + 1); near 0, where that would cancel, the odd polynomial in Cephes' tanhf.
 template <typename A = SeparateMultiplyAdd>
 [[gnu::always_inline]] inline float vector_tanh(float x) {
   const float size = x < 0.0f ? -x : x;
@@ -110,7 +107,7 @@ template <typename A = SeparateMultiplyAdd>
 template <typename A = SeparateMultiplyAdd>
 [[gnu::always_inline]] inline float vector_log(float x) {
   constexpr float kInfinity = std::numeric_limits<float>::infinity();
-  const bool tiny = x < 1.17549435e-38f;  // subnormal, or not in the domain at all
+  const bool tiny = x < 1.17549435e-38f;  // subnormal, or outside the domain
   const auto shifted =
       static_cast<int32_t>(std::bit_cast<uint32_t>(tiny ? x * 8388608.0f : x) + 0x4afb0du);
   const float k = static_cast<float>((shifted >> 23) - (tiny ? 127 + 23 : 127));
@@ -126,7 +123,7 @@ template <typename A = SeparateMultiplyAdd>
   return x < 0.0f ? std::numeric_limits<float>::quiet_NaN() : y;
 }
 
-// ln(1 + x): the rounding error of 1 + x is added again.
+// ln(1 + x), with the rounding error of 1 + x added again.
 template <typename A = SeparateMultiplyAdd>
 [[gnu::always_inline]] inline float vector_log1p(float x) {
   const float u = 1.0f + x;
@@ -162,10 +159,9 @@ template <typename A = SeparateMultiplyAdd>
   return v * (p / q);
 }
 
-// The derivative of Gelu: 1/2 and an odd rest, x times a minimax polynomial of x^2, which is mapped
-// to -1..1 for the digits' sake. It has neither the exponential nor the division of the formula in
-// kernels/formulas/gelu.h, and no larger error: 2.2e-7. Beyond 6 it is 1, beyond -6 it is 0
-// within 2e-8.
+// Gelu's derivative: 1/2 plus x times a minimax polynomial in x^2, which is mapped to -1..1 for
+// precision. It needs neither exponential nor division, unlike kernels/formulas/activation.h, and
+// the error is no larger: 2.2e-7. Beyond 6 it is 1, beyond -6 it is 0, within 2e-8.
 template <typename A = SeparateMultiplyAdd>
 [[gnu::always_inline]] inline float vector_gelu_slope(float x) {
   float v = x > 6.0f ? 6.0f : x;
@@ -179,13 +175,12 @@ template <typename A = SeparateMultiplyAdd>
   return A::of(v, p, 0.5f);
 }
 
-// x^e in float32 that gcc vectorises: 2^(e log2 |x|) in double, which leaves room for the error of
-// the logarithm that the exponent magnifies; about 1 unit in the last place. Special cases are as
-// in C's pow (IEEE 754).
-//
-// Call from an OFSDP_MULTIARCH function.
+// x^e: 2^(e log2 |x|) in double, because the exponent magnifies the logarithm's error; about 1 unit
+// in the last place. Special cases follow C's pow (IEEE 754). Call from an OFSDP_MULTIARCH
+// function.
 
-// log2 of x > 0: x = 2^k m, m in [sqrt(1/2), sqrt(2)), ln m = 2 artanh((m - 1) / (m + 1)).
+// Returns log2 x for x > 0: x = 2^k m, m in [sqrt(1/2), sqrt(2)), ln m = 2 artanh((m - 1) / (m +
+// 1)).
 [[gnu::always_inline]] inline double log2_in_double(float x) {
   const bool tiny = x < 1.17549435e-38f;
   const auto shifted =
@@ -231,14 +226,12 @@ template <typename A = SeparateMultiplyAdd>
   return one ? 1.0f : y;
 }
 
-// Trigonometric and hyperbolic functions in float32 that gcc vectorises, as kernels/cpu/
-// vector_math.h: polynomials of Cephes, errors of about 2 units in the last place.
+// Trigonometric and hyperbolic functions: Cephes polynomials, errors about 2 units in the last
+// place. Call from an OFSDP_MULTIARCH function.
 //
 // sin, cos and tan reduce x to a quarter turn in double, pi / 2 in two parts (as FreeBSD's sinf),
-// which is exact enough up to kMaxTurned; beyond it, where nobody computes on purpose, use the
-// C library.
-//
-// Call from an OFSDP_MULTIARCH function.
+// which is exact enough up to kMaxTurned; beyond it, where nobody computes on purpose, use the C
+// library.
 
 inline constexpr float kMaxTurned = 2e8f;
 
@@ -293,7 +286,7 @@ struct QuarterTurn {
   return (quadrant & 1) != 0 ? -1.0f / y : y;
 }
 
-// asin of x, where z = x^2 <= 1/4
+// asin x with z = x^2 <= 1/4
 [[gnu::always_inline]] inline float arc_sine_near_0(float x, float z) {
   const float p = polynomial<SeparateMultiplyAdd>(
       z, 4.2163199048e-2f, 2.4181311049e-2f, 4.5470025998e-2f, 7.4953002686e-2f, 1.6666752422e-1f);
@@ -333,7 +326,7 @@ struct QuarterTurn {
   return __builtin_copysignf(from + (p * z * v + v), x);
 }
 
-// e^|x| as the square of e^(|x|/2), which does not overflow before sinh and cosh do.
+// e^|x| as e^(|x|/2) squared, which does not overflow before sinh and cosh do.
 [[gnu::always_inline]] inline float vector_sinh(float x) {
   const float size = __builtin_fabsf(x);
   const float root = vector_exp(0.5f * size);
@@ -348,7 +341,7 @@ struct QuarterTurn {
   return 0.5f * root * root + 0.5f / (root * root);
 }
 
-// Far out, where squares would overflow, ln(2 |x|).
+// If squares would overflow, ln(2 |x|).
 [[gnu::always_inline]] inline float vector_asinh(float x) {
   const float size = __builtin_fabsf(x);
   const float square = size * size;

@@ -1,12 +1,11 @@
-// CudaDevice: an NVIDIA GPU as a Device, and the factory that the library exports.
+// CudaDevice: an NVIDIA GPU as a Device, and the entry point that libofsdp_cuda.so exports.
 //
-// Streams do not synchronize with the legacy one. Memory is one cudaMalloc a region, all of them
-// made before the first step; memory that ranks reach is NCCL's to allocate, where it can, since it
-// can open only such memory to others.
+// Streams are non-blocking: the legacy stream does not synchronize with them. Each memory region is
+// one allocation before the first step: cudaMalloc, pinned host memory, or ncclMemAlloc for memory
+// that ranks share, since NCCL opens only its own allocations to other ranks.
 //
-// [Note: workspaces] Plans place them at cache lines, which suits the CPU. cuBLASLt asks for
-// multiples of 256 bytes, and our own scratch is cut from there on, so each has room to begin
-// later.
+// [Note: workspaces] The plan aligns workspaces to 64 bytes, a cache line of the CPU. cuBLASLt and
+// our kernels need 256, so LaunchedKernel asks for 192 bytes more and rounds the address up.
 #include <algorithm>
 #include <set>
 
@@ -14,32 +13,16 @@
 #include "kernels/core/device.h"
 #include "kernels/core/device_build.h"
 #include "kernels/cuda/device/arithmetic.h"
-#include "kernels/cuda/device/captured_graph.h"
-#include "kernels/cuda/device/device_state.h"
-#include "kernels/cuda/device/event_wait.h"
 #include "kernels/cuda/device/groups.h"
 #include "kernels/cuda/device/implementations.h"
 #include "kernels/cuda/device/libraries.h"
-#include "kernels/cuda/device/nccl.h"
-#include "kernels/cuda/device/raw.h"
-
-struct ofsdp_device_optimizer {
-  ofsdp::kernels::cuda::DeviceUpdate update;
-  ofsdp::kernels::OptimizerSettings settings;
-  ofsdp::kernels::cuda::DeviceSteps steps;
-};
+#include "kernels/cuda/device/streams.h"
 
 namespace ofsdp::kernels::cuda {
 namespace {
 
 constexpr int kMinDriver = 12040;  // CUDA 12.4
 constexpr size_t kAlignment = 256, kPlaced = 64;
-
-Status checked(cudaError_t error, const char* what) {
-  if (error == cudaSuccess) return {};
-  cudaGetLastError();  // so that the next call does not find it
-  return fault("{}: {}", what, cudaGetErrorString(error));
-}
 
 class LaunchedKernel final : public Kernel {
  public:
@@ -100,7 +83,7 @@ class CudaDevice final : public NcclRanks {
     const Nccl& n = nccl();
     if (place == DevicePlace::kShared && n.mem_alloc != nullptr && n.mem_free != nullptr) {
       if (n.mem_alloc(&data, bytes) != kNcclSuccess) return fault("ncclMemAlloc: no memory");
-      of_nccl_.insert(data);
+      nccl_allocations_.insert(data);
     } else {
       OFSDP_RETURN_IF_ERROR(checked(cudaMalloc(&data, bytes), "cudaMalloc"));
     }
@@ -114,7 +97,7 @@ class CudaDevice final : public NcclRanks {
   void release(DevicePlace place, void* data) override {
     if (place == DevicePlace::kPinned) {
       cudaFreeHost(data);
-    } else if (of_nccl_.erase(data) > 0) {
+    } else if (nccl_allocations_.erase(data) > 0) {
       nccl().mem_free(data);
     } else {
       cudaFree(data);
@@ -123,12 +106,12 @@ class CudaDevice final : public NcclRanks {
 
   // --- Streams and order ---
   Result<ofsdp_stream*> make_stream(bool urgent) override {
-    int least = 0, most = 0;
-    cudaDeviceGetStreamPriorityRange(&least, &most);
+    int lowest = 0, highest = 0;
+    cudaDeviceGetStreamPriorityRange(&lowest, &highest);
     cudaStream_t stream = nullptr;
-    OFSDP_RETURN_IF_ERROR(
-        checked(cudaStreamCreateWithPriority(&stream, cudaStreamNonBlocking, urgent ? most : least),
-                "cudaStreamCreateWithPriority"));
+    OFSDP_RETURN_IF_ERROR(checked(
+        cudaStreamCreateWithPriority(&stream, cudaStreamNonBlocking, urgent ? highest : lowest),
+        "cudaStreamCreateWithPriority"));
     return reinterpret_cast<ofsdp_stream*>(stream);
   }
   void drop_stream(ofsdp_stream* stream) override { cudaStreamDestroy(raw(stream)); }
@@ -143,7 +126,8 @@ class CudaDevice final : public NcclRanks {
   Status record(ofsdp_event* event, ofsdp_stream* stream) override {
     return checked(cudaEventRecord(raw(event), raw(stream)), "cudaEventRecord");
   }
-  // An event that is external to a graph; to ask for one outside of a capture is an error.
+  // In a capture the event must be external to the graph; outside of a capture that flag is an
+  // error.
   Status signal(ofsdp_event* event, ofsdp_stream* stream) override {
     cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
     OFSDP_RETURN_IF_ERROR(
@@ -162,14 +146,14 @@ class CudaDevice final : public NcclRanks {
   Result<bool> reached(ofsdp_event* event) override {
     const cudaError_t error = cudaEventQuery(raw(event));
     if (error == cudaErrorNotReady) {
-      cudaGetLastError();  // so that the next call does not find it
+      cudaGetLastError();  // clear it, or the next call returns it
       return false;
     }
     OFSDP_RETURN_IF_ERROR(checked(error, "the GPU"));
     return true;
   }
   Status synchronize() override { return checked(cudaDeviceSynchronize(), "the GPU"); }
-  // A capture has no node of 0 bytes.
+  // A capture accepts no node of 0 bytes.
   Status copy(ofsdp_stream* stream, void* dst, const void* src, size_t bytes) override {
     if (bytes == 0) return {};
     return checked(cudaMemcpyAsync(dst, src, bytes, cudaMemcpyDefault, raw(stream)),
@@ -231,54 +215,8 @@ class CudaDevice final : public NcclRanks {
   Status reduce(ofsdp_stream* stream, const ofsdp_reduce* r) override {
     return checked(reduce_gradient(*r, raw(stream)), "reduce");
   }
-  Status clip(ofsdp_stream* stream, ofsdp_run_state* state, double most, bool scales) override {
-    return checked(cuda::clip(state, most, scales, raw(stream)), "clip");
-  }
-  ofsdp_device_optimizer* make_optimizer(const char* name,
-                                         const ofsdp_optimizer_settings& s) override {
-    const DeviceUpdate update = find_update(name);
-    if (update == nullptr) return nullptr;
-    return new ofsdp_device_optimizer{update,
-                                      {.momentum = s.momentum,
-                                       .nesterov = s.nesterov != 0,
-                                       .beta1 = s.beta1,
-                                       .beta2 = s.beta2,
-                                       .eps = s.eps,
-                                       .rho = s.rho,
-                                       .bias_correction = s.no_bias_correction == 0},
-                                      find_steps(name)};
-  }
-  void drop_optimizer(ofsdp_device_optimizer* optimizer) override { delete optimizer; }
-  Status update(ofsdp_stream* stream, ofsdp_device_optimizer* optimizer,
-                const ofsdp_device_update* u) override {
-    if (u->count == 0) return {};
-    return checked(optimizer->update(optimizer->settings, *u, raw(stream)), "update");
-  }
-  Status add_squares(ofsdp_stream* stream, ofsdp_device_optimizer* optimizer,
-                     const ofsdp_parameter_parts* parts) override {
-    return checked(optimizer->steps.add_squares(optimizer->settings, *parts, raw(stream)),
-                   "norms of parameters");
-  }
-  Status take_step(ofsdp_stream* stream, ofsdp_device_optimizer* optimizer,
-                   const ofsdp_parameter_parts* parts) override {
-    return checked(optimizer->steps.take_step(optimizer->settings, *parts, raw(stream)), "a step");
-  }
-  Status sum_matrix_squares(ofsdp_stream* stream, const ofsdp_matrix_squares* m) override {
-    return checked(cuda::sum_matrix_squares(*m, raw(stream)), "squares of matrices");
-  }
-  Status advance_factors(ofsdp_stream* stream, const ofsdp_factor_advance* a) override {
-    return checked(cuda::advance_factors(*a, raw(stream)), "factors");
-  }
-  Status mean_rows(ofsdp_stream* stream, const float* factors, int64_t rows, int64_t matrices,
-                   float* means) override {
-    return checked(cuda::mean_rows(factors, rows, matrices, means, raw(stream)), "factors");
-  }
-  Status normalize(ofsdp_stream* stream, float* values, int64_t count, double least,
-                   double* scratch) override {
-    return checked(cuda::normalize(values, count, least, scratch, raw(stream)), "a norm");
-  }
-  Status scale(ofsdp_stream* stream, float* values, int64_t count, float by) override {
-    return checked(cuda::scale(values, count, by, raw(stream)), "scaling");
+  Status clip(ofsdp_stream* stream, ofsdp_run_state* state, double max_norm, bool scales) override {
+    return checked(cuda::clip(state, max_norm, scales, raw(stream)), "clip");
   }
   Status add_exact_squares(ofsdp_stream* stream, const float* values, int64_t count,
                            ofsdp_exact_sum* sum) override {
@@ -301,14 +239,14 @@ class CudaDevice final : public NcclRanks {
 
  private:
   DeviceState state_;
-  std::set<void*> of_nccl_;  // memory that is NCCL's to free
+  std::set<void*> nccl_allocations_;  // from ncclMemAlloc
 };
 
 std::string version(int number) {
   return std::to_string(number / 1000) + "." + std::to_string(number % 1000 / 10);
 }
 
-// The driver makes GPUs known; a runtime newer than the driver's major version cannot run.
+// A driver runs no CUDA runtime of a newer major version.
 Result<int> count() {
   int driver = 0, runtime = 0, devices = 0;
   cudaDriverGetVersion(&driver);

@@ -1,23 +1,22 @@
-// Activation functions of one element and their gradients: each is written here once, for CPU
-// loops, chains, CUDA kernels and NVRTC.
+// Activation functions and their gradients for one element, written once for CPU loops, chains,
+// CUDA kernels and NVRTC.
 //
-//   NAME_of<M>(x, ...)     the function; numbers of the node (alpha, ...) follow x
-//   NAME_grad<M>(d, x, ..) its gradient from that of the result, d, and of x; for relu, sigmoid and
-//                          tanh from d and the result y
+//   NAME_of<M>(x, ...)     the function; the node's numbers (alpha, ...) follow x
+//   NAME_grad<M>(d, x, ..) its gradient from d, the result's gradient, and x; relu, sigmoid and
+//                          tanh take the result y instead of x
 //   NAME_slope<M>(x)       its derivative
 //
-// T is float or double. M has the mathematical functions as static members of both types: fabs,
-// exp, expm1, log1p, erf, ... (FloatMath in kernels/cpu/real_math.h). Names are stable: CUDA
-// sources use them. References and samples of the operators do not: they are the oracle.
-//
-// Errors: none; NaN stays NaN unless a comment says otherwise.
+// T is float or double. M has the mathematical functions for both types as static members: fabs,
+// exp, expm1, log1p, erf, ... (FloatMath in kernels/cpu/real_math.h). NaN stays NaN unless a
+// comment says otherwise. CUDA sources use these names. References and samples of operators do not
+// use these functions: they are the oracle.
 #pragma once
 
 #include "kernels/base/formula.h"
 
 namespace ofsdp::kernels {
 
-// A comparison with NaN is false: the gradient is 0 where y is NaN.
+// Comparisons with NaN are false: the gradient is 0 if y is NaN.
 template <typename T>
 OFSDP_HD T relu_of(T x) {
   return x < T(0) ? T(0) : x;
@@ -163,8 +162,8 @@ OFSDP_HD T shrink_grad(T d, T x, T edge) {
   return x < -edge || x > edge ? d : T(0);
 }
 
-// Bounds that do not bind are infinite, or the limits of an integer type. NaN stays NaN; its
-// gradient is 0. With low >= high the result is constant.
+// Bounds that do not bind are infinite, or an integer type's limits. NaN stays NaN, with gradient
+// 0. If low >= high, the result is constant.
 template <typename T>
 OFSDP_HD T clip_of(T x, T low, T high) {
   const T raised = x < low ? low : x;
@@ -184,13 +183,47 @@ OFSDP_HD T sign_of(T x) {
   return x > T(0) ? T(1) : (x < T(0) ? T(-1) : x);
 }
 
-// The remainder of a / b with the sign of b, or (truncated) of a.
+// The remainder a / b with the sign of b, or (truncated) with the sign of a.
 template <typename M, typename T>
 OFSDP_HD T mod_of(T a, T b, bool truncated) {
   const T rest = M::fmod(a, b);
   if (truncated) return rest;
   if (rest == T(0)) return M::copysign(rest, b);
   return (rest < T(0)) == (b < T(0)) ? rest : rest + b;
+}
+
+// Both forms of Gelu, x P(X <= x) for a normal X. Hendrycks and Gimpel, arXiv:1606.08415.
+//
+//   erf    x (1 + erf(x / sqrt 2)) / 2
+//          slope (1 + erf(x / sqrt 2)) / 2 + x e^(-x^2 / 2) / sqrt(2 pi)
+//   tanh   x (1 + tanh u) / 2 = x s with u = sqrt(2 / pi) (x + 0.044715 x^3), s = 1 / (1 + e^-2u)
+//          slope s + x s (1 - s) 2 u'
+
+template <typename M, typename T>
+OFSDP_HD T gelu_of(T x) {
+  return T(0.5) * x * (T(1) + M::erf(x * T(0.70710678118654752440)));
+}
+template <typename M, typename T>
+OFSDP_HD T gelu_slope(T x) {
+  const T below = T(0.5) * (T(1) + M::erf(x * T(0.70710678118654752440)));
+  return below + x * (T(0.39894228040143267794) * M::exp(T(-0.5) * x * x));
+}
+// e^-2u. Beyond +-12, where s is 0 or 1, u stays finite.
+template <typename M, typename T>
+OFSDP_HD T gelu_tanh_power(T x) {
+  return M::exp(T(-1.59576912160573071175) * x * (T(1) + T(0.044715) * x * x));
+}
+template <typename M, typename T>
+OFSDP_HD T gelu_tanh_of(T x) {
+  return x / (T(1) + gelu_tanh_power<M>(x));
+}
+template <typename M, typename T>
+OFSDP_HD T gelu_tanh_slope(T x) {
+  T v = x > T(12) ? T(12) : x;
+  v = v < T(-12) ? T(-12) : v;
+  const T s = T(1) / (T(1) + gelu_tanh_power<M>(v));
+  const T twice = T(1.59576912160573071175) * (T(1) + T(0.134145) * v * v);
+  return s + v * s * (T(1) - s) * twice;
 }
 
 }  // namespace ofsdp::kernels

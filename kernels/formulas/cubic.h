@@ -1,5 +1,5 @@
-// Keys' cubic kernel, the weight of a sample at distance x, and its slope d weight / d x. `a` is
-// the slope at x = 1: -0.75 in ONNX and PyTorch. Keys, IEEE ASSP 29 (1981).
+// Keys' cubic kernel: a sample's weight at distance x, and the slope. `a` is the slope at x = 1:
+// -0.75 in ONNX and PyTorch. Keys, IEEE ASSP 29 (1981).
 #pragma once
 
 #include "kernels/base/formula.h"

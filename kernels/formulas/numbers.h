@@ -1,14 +1,14 @@
-// The numbers that attributes give to pointwise formulas, with ONNX's defaults: written once for
-// the CPU and for devices.
+// Numbers that a node's attributes give to pointwise formulas, with ONNX's defaults, for the CPU
+// and for devices.
 //
 //   numbers_of("Elu", attributes)    {alpha, 0}; the same for "EluGrad" and "ofsdp.EluGrad"
 //
-// Errors: none; an operator without a row has {0, 0}.
+// Operators without a row have {0, 0}.
 #pragma once
 
 #include <string_view>
 
-#include "kernels/core/attributes.h"
+#include "kernels/core/kernel.h"
 
 namespace ofsdp::kernels {
 
@@ -39,7 +39,8 @@ inline constexpr NumberRow kNumberRows[] = {
     {"ThresholdedRelu", "alpha", 1},
 };
 
-// The number in attribute `name`: a float, an integer, or whether a direction is LEFT.
+// Returns attribute `name`: a float, an integer, or 1 for the text LEFT (0 for other text);
+// `otherwise` if absent.
 inline float number_in(const Attributes& attributes, const char* name, float otherwise) {
   const auto found = attributes.all().find(name);
   if (found == attributes.all().end()) return otherwise;

@@ -2,7 +2,7 @@
 // FusedGemm).
 #pragma once
 
-#include "kernels/core/standard_body.h"
+#include "kernels/core/op_def.h"
 
 namespace ofsdp::kernels::ops {
 

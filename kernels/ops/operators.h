@@ -1,7 +1,7 @@
 // Declares add_NAME for each row in operators.inc: it registers the operators of one file.
 #pragma once
 
-#include "kernels/core/registry.h"
+#include "kernels/core/op_def.h"
 
 namespace ofsdp::kernels::ops {
 

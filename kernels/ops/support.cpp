@@ -3,7 +3,7 @@
 #include <set>
 
 #include "kernels/core/element_types.h"
-#include "kernels/cpu/blas.h"
+#include "kernels/cpu/products.h"
 
 namespace ofsdp::kernels::ops {
 

@@ -6,7 +6,6 @@
 #include <vector>
 
 #include "kernels/core/op_def.h"
-#include "kernels/core/standard_body.h"
 
 namespace ofsdp::kernels::ops {
 
@@ -93,7 +92,7 @@ std::vector<RefTensor> binary_reference(const ReferenceContext& c, const auto& f
   return {y};
 }
 
-// --- standard bodies (kernels/core/standard_body.h) ---
+// --- standard bodies (kernels/core/op_def.h) ---
 
 // Gather's gradient: adds dy to zeros at `indices` along `axis`, which has `size` elements. In dy,
 // the axes of `indices` replace `axis`.

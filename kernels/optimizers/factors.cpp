@@ -1,8 +1,7 @@
-#include "kernels/optimizers/factors.h"
-
 #include <algorithm>
 #include <array>
 
+#include "kernels/core/optimizer.h"
 #include "kernels/cpu/parallel.h"
 #include "kernels/optimizers/parameter_updates.h"
 
@@ -10,7 +9,7 @@ namespace ofsdp::kernels {
 namespace {
 
 constexpr int64_t kLanes = 16;
-constexpr int64_t kTile = 256;                // sums of this many columns are on the stack
+constexpr int64_t kTile = 256;                // columns whose sums fit on the stack
 constexpr int64_t kGrain = int64_t{1} << 15;  // elements worth a thread
 
 OFSDP_MULTIARCH float row_sum(const float* __restrict values, int64_t n) {
@@ -36,7 +35,7 @@ OFSDP_MULTIARCH void add_squares_of(const float* __restrict values, double* __re
   }
 }
 
-// Columns [begin, end) of one matrix, of the rows that the span has there.
+// Sums columns [begin, end) in one matrix over the rows that the span has there.
 void column_sums(const MatrixSpan& span, const float* grad, int64_t matrix, int64_t begin,
                  int64_t end, float* sums) {
   const MatrixShape& shape = span.shape;
@@ -103,7 +102,7 @@ void advance_factors(float* factors, const float* sums, int64_t count, int64_t l
                 updates::Lerp::of(updates::Adafactor::weight(step)));
 }
 
-float mean_of_rows(const float* rows, int64_t count) {
+float mean_row_factor(const float* rows, int64_t count) {
   double sum = 0;
   for (int64_t i = 0; i < count; ++i) sum += rows[i];
   return std::max(static_cast<float>(sum / static_cast<double>(count)), updates::Adafactor::kEps);

@@ -1,5 +1,4 @@
-// The CPU's optimizers: a vectorized loop over each formula of updates.h, and the list of
-// definitions.
+// CPU optimizers: a vectorized loop over each formula in updates.h, and the list.
 #include "kernels/cpu/parallel.h"
 #include "kernels/optimizers/parameter_updates.h"
 #include "kernels/optimizers/updates.h"
@@ -92,7 +91,7 @@ void add_steps<updates::Adafactor>(OptimizerDef& adafactor) {
   };
 }
 
-// In place too.
+// `out` may be `grad`.
 OFSDP_MULTIARCH void look_ahead(const float* grad, const float* average, float* out, int64_t n,
                                 updates::Lerp lerp) {
   for (int64_t i = 0; i < n; ++i) out[i] = lerp(grad[i], average[i]);

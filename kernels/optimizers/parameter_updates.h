@@ -1,7 +1,4 @@
-// Optimizers that take steps from a whole parameter: LAMB and Adafactor from norms, Muon from the
-// matrix.
-//
-// LAMB: Adam's direction, scaled by the norm of the parameter.
+// Optimizers that step by a whole parameter: LAMB and Adafactor by norms, Muon by the matrix.
 #pragma once
 
 #include <algorithm>
@@ -12,12 +9,12 @@
 
 namespace ofsdp::kernels::updates {
 
-// LAMB (You et al., "Large Batch Optimization for Deep Learning", 2019, algorithm 2), with the two
-// averages and their corrections of Adam:
+// LAMB (You et al., "Large Batch Optimization for Deep Learning", 2019, algorithm 2): Adam's
+// direction, scaled by the parameter's norm.
 //   m = beta1 m + (1 - beta1) g;  v = beta2 v + (1 - beta2) g^2
 //   d = m / (1 - beta1^t) / (sqrt(v / (1 - beta2^t)) + eps) + weight_decay p
-//   p -= lr |p| / |d| d      the trust ratio |p| / |d| of a whole parameter; 1 if a norm is 0
-// `step` advances m and v, `direction` returns d: the norms need all spans of the parameter.
+//   p -= lr |p| / |d| d      a whole parameter's trust ratio |p| / |d|; 1 if a norm is 0
+// `step` advances m and v, `direction` returns d: the norms need all spans in the parameter.
 // https://arxiv.org/abs/1904.00962
 struct Lamb : ElementUpdate {
   static constexpr bool kMovesParam = false;
@@ -75,21 +72,18 @@ struct Lamb : ElementUpdate {
   }
 };
 
-// Adafactor: second moments without an average of gradients; kernels/optimizers/factors.h keeps the
-// moments of matrices as factors.
-
-// Adafactor (torch.optim.Adafactor, eps1 2^-23, eps2 1e-3, d 1, beta2_decay -0.8), v the second
-// moment:
-//   w = t^-0.8;  a parameter of one axis: v = v + w (g^2 - v)
-//   its matrices: R = R + w (means of rows of g^2 - R),  C = C + w (means of columns of g^2 - C),
-//                 v = R C / max(mean of R, eps1)
+// Adafactor (torch.optim.Adafactor, eps1 2^-23, eps2 1e-3, d 1, beta2_decay -0.8) keeps second
+// moments v without an average gradient, and for matrices only factors R and C:
+//   w = t^-0.8;  one axis: v = v + w (g^2 - v)
+//   matrices: R = R + w (row means of g^2 - R),  C = C + w (column means of g^2 - C),
+//             v = R C / max(mean R, eps1)
 //   d = g / max(sqrt(v), eps1);  p *= 1 - lr weight_decay
 //   p -= max(eps2, rms(p before)) min(lr, 1 / sqrt(t)) / max(1, rms(d)) d
-// `step` advances v of a parameter of one axis; kernels/optimizers/factors.h has R and C.
+// `step` advances v for parameters with one axis; kernels/core/optimizer.h has R and C.
 // https://arxiv.org/abs/1804.04235
 struct Adafactor : ElementUpdate {
   static constexpr bool kMovesParam = false;
-  static constexpr float kEps = 0x1p-23f;  // of float32
+  static constexpr float kEps = 0x1p-23f;  // float32's epsilon
   static constexpr double kMinRms = 1e-3;
   using Factors = Lerp;
 
@@ -111,7 +105,7 @@ struct Adafactor : ElementUpdate {
     return alpha / (spread > 1 ? spread : 1);
   }
 
-  // REQUIRES: the span is a whole parameter of one axis.
+  // REQUIRES: the span is a whole parameter with one axis.
   static void reference(const OptimizerSettings&, const OptimizerSpan<double>& span) {
     const double w = weight(span.step), eps = std::pow(2.0, -23);
     double squares_of_p = 0, squares_of_d = 0;
@@ -135,14 +129,13 @@ struct Adafactor : ElementUpdate {
   }
 };
 
-// Muon: an average of gradients, made orthogonal matrix by matrix.
-
-// Muon (torch.optim.Muon, in float32), of a parameter of two axes:
+// Muon (torch.optim.Muon, in float32) makes an average gradient orthogonal, for parameters with two
+// axes:
 //   m = m + (1 - momentum)(g - m);  u = g + momentum (m - g)
 //   X = u / max(|u|, eps), transposed if it has more rows than columns; five times
 //     G = X X^T,  X = a X + (b G + c G G) X
 //   p *= 1 - lr weight_decay;  p -= lr adjust X
-// `step` advances m, `direction` returns u; runtime/engine/orthogonal_plan.h makes X of it.
+// `step` advances m, `direction` returns u; runtime/engine/orthogonal_plan.h computes X.
 // https://kellerjordan.github.io/posts/muon
 struct Muon : ElementUpdate {
   static constexpr bool kMovesParam = false;
@@ -158,7 +151,7 @@ struct Muon : ElementUpdate {
     e.state[0] = f(e.state[0], g);
   }
   OFSDP_BOTH static Lerp look_ahead(const OptimizerSettings& s) { return Lerp::of(s.momentum); }
-  // Rows and columns as the layer uses them: out and in.
+  // `rows` and `columns` as the layer uses them: out and in.
   static double original_adjust(int64_t rows, int64_t columns) {
     return std::sqrt(std::max(1.0, static_cast<double>(rows) / static_cast<double>(columns)));
   }

@@ -7,8 +7,8 @@
 #include <cstring>
 
 #include "kernels/base/status.h"
-#include "kernels/cpu/float_width.h"
 #include "kernels/cpu/parallel.h"
+#include "kernels/cpu/stored_floats.h"
 
 namespace ofsdp::kernels {
 namespace {
@@ -16,19 +16,18 @@ namespace {
 constexpr int kDecades = 7;
 constexpr uint32_t kSignBit = 0x80;
 
-// The code m of a magnitude x in decade d is the whole part of x slope[d] + shift[d], within
-// [least[d], 2 least[d]): least[d] = 2^n is the bit that says the decade, the bits below it count
-// the parts.
+// In decade d, magnitude x has the code floor(x slope[d] + shift[d]), clamped to [least[d], 2
+// least[d]): bit least[d] = 2^n says the decade, the bits below count the parts.
 struct CodeBook {
-  std::array<float, kDecades> begin{};  // of the magnitudes that are nearest to this decade
+  std::array<float, kDecades> begin{};  // magnitudes from here on are nearest to this decade
   std::array<float, kDecades> slope{}, shift{}, least{};
-  float one_begin = 0;  // from here on the code is that of 1
+  float one_begin = 0;  // from here on the code is 1's
   uint32_t one = 0;
   std::array<float, 256> values{};
 };
 
-// Codes of the next decade are five times as far apart, so the middle between the last value of a
-// decade and the first of the next lies a part's width into the next decade.
+// The next decade's codes are five times as far apart, so the middle between a decade's last value
+// and the next one's first lies a part's width into the next decade.
 constexpr CodeBook make_code_book(bool is_signed) {
   CodeBook book;
   book.one = is_signed ? kSignBit : 1;
@@ -59,8 +58,8 @@ constexpr const CodeBook& book_of() {
   return is_signed ? kSignedBook : kUnsignedBook;
 }
 
-// Integers order as floats of one sign do, and their largest is the vector code that a comparison
-// of floats, with its NaN, is not. A NaN is larger than all.
+// Integers order as floats with equal signs do, and gcc vectorises their maximum but not that of
+// floats, where NaN may occur. NaN counts as the largest.
 OFSDP_MULTIARCH float largest_of_block(const float* values, int64_t n) {
   int32_t most = 0, most_positive = 0;
   for (int64_t i = 0; i < n; ++i) {
@@ -69,7 +68,7 @@ OFSDP_MULTIARCH float largest_of_block(const float* values, int64_t n) {
     most_positive = std::max(most_positive, bits);
   }
   const auto magnitude = std::bit_cast<float>(most);
-  if (magnitude < FLT_MIN) return 0;  // its reciprocal may be infinite
+  if (magnitude < FLT_MIN) return 0;  // the reciprocal may be infinite
   return most_positive == most ? magnitude : -magnitude;
 }
 
@@ -90,7 +89,7 @@ OFSDP_MULTIARCH void encode_block(const float* __restrict values, float scale,
     }
     const float most = 2 * least - 1;
     float place = magnitude * slope + shift;
-    place = place > least ? place : least;  // also of a NaN
+    place = place > least ? place : least;  // NaN too
     place = place < most ? place : most;
     int32_t code = static_cast<int32_t>(place);
     if constexpr (is_signed) {
@@ -109,7 +108,7 @@ OFSDP_MULTIARCH void decode_block(const uint8_t* __restrict codes, const float* 
   for (int64_t i = 0; i < n; ++i) out[i] = book[codes[i]] * scale;
 }
 
-// The finaliser of MurmurHash3, over the element's number and the key.
+// MurmurHash3's finaliser over element number and key.
 inline uint32_t random_bits(uint32_t element, const PhiloxKey& key) {
   uint32_t h = (element ^ key[1]) * 0x9e3779b1u + key[0];
   h = (h ^ (h >> 16)) * 0x85ebca6bu;
@@ -152,7 +151,7 @@ void read_blocks(const StoredState& state, int64_t first, int64_t count, float* 
   }
 }
 
-constexpr int64_t kPiece = 4 * kStateBlock;  // so that decoded states stay in the first cache
+constexpr int64_t kPiece = 4 * kStateBlock;  // decoded states stay in the first-level cache
 
 }  // namespace
 

@@ -1,12 +1,12 @@
-// Elementwise optimizers: the shared pieces, SGD, Adagrad and relatives, Adam and relatives.
+// Elementwise optimizers: shared pieces, SGD, Adagrad and relatives, Adam and relatives.
 //
-// A formula is one struct, for the CPU's loops and the CUDA kernels:
+// A formula is one struct, for CPU loops and CUDA kernels:
 //
-//   Factors, factors(n)       the numbers that all elements share: computed in double, rounded once
-//   step(e, gradient, f)      one update of one element and the states, in float32
-//   reference(settings, span) the same in double, written independently: the oracle of the tests
+//   Factors, factors(n)       numbers that all elements share: computed in double, rounded once
+//   step(e, gradient, f)      updates one element and the states once, in float32
+//   reference(settings, span) the same in double, written independently: the tests' oracle
 //
-// The order of operations is PyTorch's. Compilers must not contract a product and a sum.
+// Operations have PyTorch's order. Compilers must not contract products and sums.
 #pragma once
 
 #include <cmath>
@@ -23,7 +23,7 @@ namespace ofsdp::kernels::updates {
 
 struct Element {
   float param;
-  float state[2];  // in the order of the optimizer's state_names
+  float state[2];  // in state_names order
 };
 
 struct UpdateNumbers {
@@ -35,7 +35,7 @@ struct UpdateNumbers {
 
 OFSDP_BOTH inline float f32(double value) { return static_cast<float>(value); }
 
-// torch.lerp: exact at both ends, because from a weight of 0.5 on it starts at the far end.
+// torch.lerp: exact at both ends, because from weight 0.5 on it starts at the far end.
 struct Lerp {
   float weight, rest;
   bool far;
@@ -49,7 +49,7 @@ struct Lerp {
 };
 
 struct ElementUpdate {
-  static constexpr bool kMovesParam = true;  // false: `step` advances the states only
+  static constexpr bool kMovesParam = true;  // false: `step` advances the states alone
 };
 
 // L2 decay: the gradient plus weight_decay p.
@@ -65,7 +65,7 @@ struct GradientDecay {
   }
 };
 
-// Optimizers that keep an average of gradients and no squares: SGD and Lion.
+// Optimizers with an average gradient and no squares: SGD and Lion.
 
 // SGD (torch.optim.SGD, dampening 0):
 //   g += weight_decay p
@@ -248,10 +248,9 @@ struct RmsProp : ElementUpdate {
   }
 };
 
-// Adam and its variants: steps along an average of gradients, over the root of an average of their
-// squares.
+// Adam and its variants: steps along an average gradient, over the root of average squares.
 
-// Adam (torch.optim.Adam), t the number of this update:
+// Adam (torch.optim.Adam), t the update number:
 //   g += weight_decay p;  m = beta1 m + (1 - beta1) g;  v = beta2 v + (1 - beta2) g^2
 //   p -= lr / (1 - beta1^t) * m / (sqrt(v) / sqrt(1 - beta2^t) + eps)
 // https://arxiv.org/abs/1412.6980
@@ -307,9 +306,9 @@ struct AdamUpdate : ElementUpdate {
 using Adam = AdamUpdate<false>;
 using AdamW = AdamUpdate<true>;
 
-// AdamW of Hugging Face Transformers until version 4.46, which is ONNX Runtime's AdamWOptimizer
-// with adam_mode 1: eps is added before the correction of the second average, and the decay applies
-// to the parameter after the step.
+// AdamW as in Hugging Face Transformers until version 4.46, which is ONNX Runtime's AdamWOptimizer
+// with adam_mode 1: it adds eps before it corrects the second average, and decays the parameter
+// after the step.
 //   m = beta1 m + (1 - beta1) g,  v = beta2 v + (1 - beta2) g^2
 //   p -= lr sqrt(1 - beta2^t) / (1 - beta1^t) m / (sqrt(v) + eps)
 //   p -= lr weight_decay p
@@ -354,7 +353,7 @@ struct AdamWTransformers : ElementUpdate {
   }
 };
 
-// The two averages of Adam and their weights, for optimizers with L2 decay.
+// Adam's two averages and their weights, for optimizers with L2 decay.
 struct TwoAverages {
   GradientDecay decay;
   Lerp average;
@@ -380,7 +379,7 @@ struct TwoAverages {
   }
 };
 
-// NAdam (torch.optim.NAdam, momentum_decay 0.004, L2 decay), m and v the averages of Adam:
+// NAdam (torch.optim.NAdam, momentum_decay 0.004, L2 decay), m and v Adam's averages:
 //   mu_t = beta1 (1 - 0.96^(0.004 t) / 2);  M_t = mu_1 ... mu_t
 //   p -= lr ((1 - mu_t) / (1 - M_t) g + mu_{t+1} / (1 - M_t mu_{t+1}) m)
 //        / (sqrt(v / (1 - beta2^t)) + eps)
@@ -432,7 +431,7 @@ struct NAdam : ElementUpdate {
   }
 };
 
-// RAdam (torch.optim.RAdam, L2 decay), m and v the averages of Adam:
+// RAdam (torch.optim.RAdam, L2 decay), m and v Adam's averages:
 //   R = 2 / (1 - beta2) - 1;  r = R - 2 t beta2^t / (1 - beta2^t);  d = m / (1 - beta1^t)
 //   r > 5: d *= sqrt((r-4)(r-2) R / ((R-4)(R-2) r)) sqrt(1 - beta2^t) / (sqrt(v) + eps)
 //   p -= lr d

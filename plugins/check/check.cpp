@@ -1,28 +1,151 @@
-// One node of a plug-in's operator, evaluated as it is built: forward and, through `grad`,
-// backward, with each tensor between guard pages. Kernels of the plug-in run four times - twice
-// alike, once over other old bytes, once with two threads - and must give the same bits every time.
-//
-// Owns its tensors. Collects faults, one line each.
 #include "plugins/check/check.h"
 
+#include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cmath>
+#include <csignal>
+#include <cstdio>
 #include <cstring>
 #include <memory>
 #include <random>
+#include <set>
 
-#include "kernels/core/registry.h"
+#include "kernels/core/op_def.h"
 #include "kernels/cpu/parallel.h"
-#include "plugins/loading/guarded_buffer.h"
-#include "plugins/loading/operators.h"
+#include "plugins/loading/loader.h"
 
 namespace ofsdp::plugins {
+namespace {
+
+// Bytes between two pages that nobody may touch: a read or write past their end, or far before
+// their begin, ends the process at once; a write elsewhere into the own pages shows in a pattern.
+// catch_guard_faults prints the touched place before the process ends.
+//
+// Owns the pages. A machine without memory aborts.
+
+class GuardedBuffer {
+ public:
+  GuardedBuffer(std::string name, size_t bytes);
+  ~GuardedBuffer();
+  GuardedBuffer(const GuardedBuffer&) = delete;
+
+  std::byte* data() const { return data_; }
+  size_t size() const { return bytes_; }
+  const std::string& name() const { return name_; }
+  void fill(int byte);
+  void protect(bool read_only);
+  bool surrounded() const;  // whether the pattern around the bytes is intact
+  // Returns whether the address is in the guard pages or in the buffer's own.
+  enum class Place { kElsewhere, kBefore, kInside, kBehind };
+  Place place_of(const void* address) const;
+
+ private:
+  std::string name_;
+  size_t bytes_;
+  std::byte* map_;
+  size_t mapped_;
+  std::byte* data_;
+};
+
+constexpr size_t kAlignment = 64;
+constexpr int kPattern = 0xA5;
+
+size_t round_up(size_t value, size_t step) { return (value + step - 1) / step * step; }
+
+// [Note: state of a signal handler] A handler takes no argument from us, so live buffers are listed
+// here; only check-plugin makes any, in a separate process.
+std::set<const GuardedBuffer*>& living() {
+  static std::set<const GuardedBuffer*> list;
+  return list;
+}
+volatile int fault_file = 2;
+
+const char* text_of(GuardedBuffer::Place place) {
+  if (place == GuardedBuffer::Place::kBefore) return "touches memory before";
+  return place == GuardedBuffer::Place::kBehind ? "touches memory behind" : "writes into";
+}
+
+void on_fault(int signal, siginfo_t* info, void*) {
+  char line[300];
+  int length = std::snprintf(line, sizeof(line), "! it crashed with signal %d\n", signal);
+  for (const GuardedBuffer* buffer : living()) {
+    const auto place = buffer->place_of(info->si_addr);
+    if (place == GuardedBuffer::Place::kElsewhere) continue;
+    length = std::snprintf(line, sizeof(line), "! it %s %s (%zu bytes)\n", text_of(place),
+                           buffer->name().c_str(), buffer->size());
+  }
+  [[maybe_unused]] const ssize_t written = write(fault_file, line, static_cast<size_t>(length));
+  _exit(3);
+}
+
+GuardedBuffer::GuardedBuffer(std::string name, size_t bytes)
+    : name_(std::move(name)), bytes_(bytes) {
+  const auto page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
+  const size_t aligned = round_up(std::max(bytes, size_t{1}), kAlignment);
+  mapped_ = round_up(aligned, page) + 2 * page;
+  void* map = mmap(nullptr, mapped_, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  OFSDP_CHECK(map != MAP_FAILED, "no memory for {} bytes", mapped_);
+  map_ = static_cast<std::byte*>(map);
+  protect(false);
+  std::memset(map_ + page, kPattern, mapped_ - 2 * page);
+  data_ = map_ + mapped_ - page - aligned;
+  living().insert(this);
+}
+
+GuardedBuffer::~GuardedBuffer() {
+  living().erase(this);
+  munmap(map_, mapped_);
+}
+
+void GuardedBuffer::fill(int byte) { std::memset(data_, byte, bytes_); }
+
+void GuardedBuffer::protect(bool read_only) {
+  const auto page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
+  const int rights = read_only ? PROT_READ : PROT_READ | PROT_WRITE;
+  OFSDP_CHECK(mprotect(map_ + page, mapped_ - 2 * page, rights) == 0, "mprotect");
+}
+
+bool GuardedBuffer::surrounded() const {
+  const auto page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
+  const std::byte* const end = map_ + mapped_ - page;
+  for (const std::byte* at = map_ + page; at < end; ++at) {
+    const bool inside = at >= data_ && at < data_ + bytes_;
+    if (!inside && *at != std::byte{kPattern}) return false;
+  }
+  return true;
+}
+
+GuardedBuffer::Place GuardedBuffer::place_of(const void* address) const {
+  const auto* at = static_cast<const std::byte*>(address);
+  if (at < map_ || at >= map_ + mapped_) return Place::kElsewhere;
+  if (at < data_) return Place::kBefore;
+  return at < data_ + bytes_ ? Place::kInside : Place::kBehind;
+}
+
+// From this call on a fault writes a line that names the buffer to `file` and ends the process with
+// status 3.
+void catch_guard_faults(int file) {
+  fault_file = file;
+  struct sigaction action = {};
+  action.sa_sigaction = on_fault;
+  action.sa_flags = SA_SIGINFO;
+  for (const int signal : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT}) {
+    sigaction(signal, &action, nullptr);
+  }
+}
+
+// One node with a plug-in's operator, evaluated as it is built: forward and, through `grad`,
+// backward, with each tensor between guard pages. The plug-in's kernels run four times - twice
+// alike, once over other old bytes, once with two threads - and must give the same bits every time.
+//
+// Owns the tensors. Collects faults, one line each.
 
 class CheckGraph final : public GradBuilder {
  public:
-  // `known`: infer is told the values of these inputs.
+  // `known`: infer is told these inputs' values.
   CheckGraph(const Registry& registry, const OpDef& op, Attributes attributes,
              std::vector<RefTensor> inputs, const std::vector<bool>& known, size_t num_outputs)
       : registry_(registry), op_(op), attributes_(std::move(attributes)) {
@@ -46,7 +169,7 @@ class CheckGraph final : public GradBuilder {
     return to_doubles(value(ref).desc, value(ref).buffer->data());
   }
 
-  // Returns the outputs for other inputs, by one run of the kernel.
+  // Returns the outputs for other inputs, by one kernel run.
   std::vector<std::vector<double>> outputs_for(const std::vector<RefTensor>& inputs) {
     Values given;
     for (size_t i = 0; i < inputs.size(); ++i) {
@@ -243,12 +366,10 @@ class CheckGraph final : public GradBuilder {
   std::vector<std::string> wrong_;
 };
 
-namespace {
-
 constexpr unsigned kPatience = 60;   // seconds for a sample
-constexpr size_t kMaxElements = 24;  // of an input that are checked
-constexpr double kStep = 1.0 / 64;   // in float32 the best of 2^-4 to 2^-9 for smooth operators
-constexpr double kTolerance = 1e-2;  // relative to the largest element of the gradient
+constexpr size_t kMaxElements = 24;  // checked in an input
+constexpr double kStep = 1.0 / 64;   // in float32 the best from 2^-4 to 2^-9 for smooth operators
+constexpr double kTolerance = 1e-2;  // relative to the gradient's largest element
 
 // normal(0,1), as float32 has them.
 std::vector<double> normals(size_t count, std::mt19937& random) {
@@ -269,7 +390,7 @@ struct Sample {
 
 RefTensor input_of(const ofsdp_tensor& given, std::mt19937& random) {
   RefTensor made;
-  made.desc.dtype = dtype_of_number(given.dtype);
+  made.desc.dtype = dtype_from_onnx_number(given.dtype);
   if (!made.desc.present()) return made;
   made.desc.shape = Shape(std::vector<int64_t>(given.shape, given.shape + given.rank));
   const auto count = static_cast<size_t>(made.desc.numel());
@@ -347,7 +468,7 @@ class SampleCheck {
     }
   }
 
-  // sum of seeds times the difference of the outputs
+  // sum over seeds times output differences
   double slope(std::vector<RefTensor>& inputs, size_t i, size_t at) {
     double& x = inputs[i].values[at];
     const double original = x;
@@ -398,7 +519,7 @@ float* floats(const std::shared_ptr<GuardedBuffer>& buffer) {
   return reinterpret_cast<float*>(buffer->data());
 }
 
-// Takes the step of an optimizer with a direction, in two spans divided at `cut`. `all`: parameter,
+// Takes an optimizer step with a direction, in two spans divided at `cut`. `all`: parameter,
 // gradient, states. Returns the fault, or nothing.
 std::string take_direction(const OptimizerDef& def,
                            const std::vector<std::shared_ptr<GuardedBuffer>>& all, int64_t cut,
@@ -434,8 +555,8 @@ std::string take_direction(const OptimizerDef& def,
   return "";
 }
 
-// Makes the same updates of 1000 elements whole and in two parts, and looks for writes outside of
-// the buffers. Lines that open with "! " are faults.
+// Updates 1000 elements whole and in two parts, and looks for writes outside the buffers. Lines
+// that open with "! " are faults.
 std::vector<std::string> check_optimizer(const OptimizerDef& def) {
   constexpr int64_t kCount = 1000, kCut = 377;
   std::mt19937 random(5);
@@ -478,7 +599,7 @@ std::vector<std::string> check_optimizer(const OptimizerDef& def) {
   return {"update of a shard, whole and cut"};
 }
 
-// Runs `work` in a process of its own; returns the output, and a line about the end if that was not
+// Runs `work` in a separate process; returns the output, and a line about the end if that was not
 // normal.
 template <typename F>
 std::string apart(const F& work) {

@@ -1,15 +1,15 @@
-// A plug-in's backward as known operators: ofsdp_graph in front of a GradBuilder.
+// A plug-in's backward as known operators: ofsdp_graph before a GradBuilder.
 
 #include <algorithm>
 #include <set>
 
-#include "plugins/loading/operators.h"
+#include "plugins/loading/loader.h"
 
 namespace ofsdp::plugins {
 namespace {
 
-// The `context` of the ofsdp_graph points to this. `status` holds the plug-in's first mistake;
-// after it every function returns no value.
+// ofsdp_graph's `context` points to this. `status` holds the plug-in's first mistake; after it
+// every function returns no value.
 struct GraphCall {
   const PluginOperator& op;
   GradBuilder& builder;
@@ -83,7 +83,7 @@ int32_t emit(const ofsdp_graph* graph, const char* op, const int32_t* inputs, si
 
 int32_t scalar(const ofsdp_graph* graph, int32_t dtype, double value) {
   GraphCall& call = call_of(graph);
-  const DType ours = dtype_of_number(dtype);
+  const DType ours = dtype_from_onnx_number(dtype);
   if (!is_floating(ours)) {
     call.wrong(input_error("the plug-in's build_backward asks for a scalar of type {}", dtype));
     return 0;
@@ -120,7 +120,7 @@ void set_grad(const ofsdp_graph* graph, size_t i, int32_t grad) {
   call.builder.set_grad(i, {grad});
 }
 
-// Returns the descs of `count` values (b.*value)(i).
+// Returns the descs for `count` values (b.*value)(i).
 std::vector<TensorDesc> descs_of(const GradBuilder& b, size_t count,
                                  Ref (GradBuilder::*value)(size_t) const) {
   std::vector<TensorDesc> descs(count);
@@ -176,7 +176,7 @@ constexpr const char* kWanted = "ofsdp.wanted";
 
 bool saved(const ofsdp_operand& operand) { return (operand.flags & OFSDP_SAVED) != 0; }
 
-// Every operand of the node as numbers: dtype, rank, axes.
+// Every operand as numbers: dtype, rank, axes.
 std::vector<int64_t> packed(const std::vector<TensorDesc>& descs) {
   std::vector<int64_t> numbers;
   for (const TensorDesc& desc : descs) {

@@ -1,8 +1,8 @@
-#include "plugins/loading/call.h"
-
 #include <algorithm>
 #include <cstdio>
 #include <cstring>
+
+#include "plugins/loading/loader.h"
 
 namespace ofsdp::plugins {
 namespace {
@@ -46,7 +46,7 @@ PluginTensors::PluginTensors(const std::vector<TensorDesc>& descs) {
     const size_t rank = numbers.size();
     numbers.resize(2 * rank, 1);
     for (size_t i = rank; i-- > 1;) numbers[rank + i - 1] = numbers[rank + i] * numbers[i];
-    tensors_.push_back({sizeof(ofsdp_tensor), static_cast<int32_t>(number_of_dtype(desc.dtype)),
+    tensors_.push_back({sizeof(ofsdp_tensor), static_cast<int32_t>(onnx_number(desc.dtype)),
                         static_cast<int32_t>(rank), nullptr, nullptr, nullptr});
   }
   for (size_t i = 0; i < tensors_.size(); ++i) {
@@ -111,7 +111,7 @@ int32_t PluginNode::set_output(size_t index, int32_t dtype, int32_t rank, const 
     return OFSDP_ERROR;
   }
   std::vector<int64_t> axes(shape, shape + rank);
-  outputs_set_[index] = {dtype_of_number(dtype), Shape(std::move(axes))};
+  outputs_set_[index] = {dtype_from_onnx_number(dtype), Shape(std::move(axes))};
   return OFSDP_OK;
 }
 

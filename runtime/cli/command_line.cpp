@@ -5,10 +5,10 @@
 #include <cstdlib>
 #include <filesystem>
 
-#include "kernels/base/format.h"
+#include "kernels/base/text.h"
 #include "runtime/cli/config/config_files.h"
-#include "runtime/cli/config/foreign/command_words.h"
-#include "runtime/cli/launch/hostfile.h"
+#include "runtime/cli/config/foreign/foreign_file.h"
+#include "runtime/cli/launch/launcher.h"
 #include "runtime/cli/options/option_reader.h"
 
 namespace ofsdp::cli {
@@ -78,11 +78,11 @@ struct Flag {
   std::string said;  // as written, for messages
 };
 
-// The words of the command line, not yet interpreted.
+// The command line's words, not yet interpreted.
 struct Words {
   std::vector<std::string> operands;
   std::vector<Flag> flags;
-  std::vector<SaidWord> foreign;  // of other launchers
+  std::vector<SaidWord> foreign;  // from other launchers
   ForeignLauncher launcher = ForeignLauncher::kNone;
 };
 
@@ -131,7 +131,7 @@ class Scanner {
     return ok_status();
   }
 
-  // Takes a word of another launcher (config/foreign/command_words.h).
+  // Takes another launcher's word (config/foreign/foreign_file.h).
   Status scan_foreign(const std::string& flag, const std::string& word, size_t equals) {
     const std::optional<CommandWord> known = find_command_word(flag);
     const bool bare = known && known->kind == CommandWord::Kind::kBare;
@@ -187,7 +187,7 @@ class Scanner {
   Words words_;
 };
 
-// Removes the name of the command from the operands; without a name it is train.
+// Removes the command's name from the operands; without a name it is train.
 const CommandEntry& take_command(Words& words) {
   for (const CommandEntry& entry : command_table()) {
     if (words.operands.empty() || words.operands.front() != name_of(entry.command)) continue;
@@ -211,7 +211,7 @@ Status check_operands(const CommandEntry& command, const Words& words) {
                      joined(found, "' '"), did_you_mean(found.front(), names_of<Command>()));
 }
 
-// Reads the flags in the order of the table; the last of equal flags counts.
+// Reads the flags in the table's order; the last among equal flags counts.
 Status read_commands_flags(const CommandEntry& command, const Words& words, OptionReader& reader) {
   for (const OptionEntry& entry : reader.table()) {
     const auto said = std::find_if(words.flags.rbegin(), words.flags.rend(),

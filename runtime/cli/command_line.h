@@ -1,4 +1,4 @@
-// The command line of fsdp-run and the files that it names: flags beat `--config FILE`, which beats
+// fsdp-run's command line and the files that it names: flags beat `--config FILE`, which beats
 // MODEL.yaml next to MODEL.onnx (same stem), which beats the defaults. Reads no other files.
 //
 // Has a table-driven reader in place of CLI11: flags, YAML keys, help and printed configuration
@@ -21,7 +21,7 @@
 
 namespace ofsdp::cli {
 
-// The list of commands, from which usage, operands, completions and the manual page are made.
+// The command list, from which usage, operands, completions and the manual page are made.
 struct CommandEntry {
   Command command;
   std::string_view operand;   // required operand; empty: none
@@ -34,7 +34,7 @@ std::span<const CommandEntry> command_table();
 
 bool takes_options_of_a_run(Command command);
 
-// Returns the lines of all commands for the help.
+// Returns all commands' lines for the help.
 std::string help_of_commands();
 
 struct ParsedCommand {
@@ -49,11 +49,11 @@ std::string help_text();
 // argv[0] is the program. Reads OMP_NUM_THREADS from the environment.
 Result<ParsedCommand> parse_command_line(int argc, const char* const* argv);
 
-// The same without the name of the program and without the environment, for tests.
+// The same without the program's name and the environment, for tests.
 Result<ParsedCommand> parse_command(const std::vector<std::string>& arguments,
                                     const std::optional<std::string>& omp_num_threads);
 
-// Returns the completions for a shell, made from the tables of commands and options; users load it
+// Returns the completions for a shell, made from the tables (commands and options); users load it
 // with `source <(fsdp-run completion bash)`. `shell` must be bash, zsh or fish, else kInput.
 
 Result<std::string> completion_script(const std::string& shell);
@@ -65,13 +65,13 @@ struct ValueOffer {
 };
 ValueOffer offered_values(const OptionEntry& entry);
 
-// Returns the manual page fsdp-run(1) in the macros of man(7), made from the same tables: `fsdp-run
-// man > fsdp-run.1`.
+// Returns the manual page fsdp-run(1) in man(7)'s macros, made from the same tables: `fsdp-run man
+// > fsdp-run.1`.
 
 std::string manual_page();
 
-// Returns the table of `fsdp-run ops` as text or JSON: every registered operator, or with --plugin
-// those of the plug-ins.
+// Returns `fsdp-run ops`'s table as text or JSON: every registered operator, or with --plugin the
+// plug-ins'.
 
 std::string operator_table(const LoadedPlugins& plugins, bool json);
 

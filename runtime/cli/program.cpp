@@ -17,26 +17,22 @@
 #include <string>
 
 #include "fsdp/comm/rank_identity.h"
-#include "fsdp/connect.h"
-#include "importer/dialects/onnxruntime/ort_operators.h"
-#include "importer/onnx_import.h"
-#include "kernels/base/escaped.h"
-#include "kernels/base/own_folder.h"
+#include "importer/dialects/onnxruntime/ort_artifacts.h"
+#include "importer/normalize/onnx_import.h"
+#include "kernels/base/process.h"
+#include "kernels/base/text.h"
 #include "kernels/cpu/parallel.h"
 #include "plugins/check/check.h"
-#include "plugins/skeleton.h"
 #include "runtime/cli/command_line.h"
 #include "runtime/cli/config/config_files.h"
-#include "runtime/cli/launch/hostfile.h"
 #include "runtime/cli/launch/launcher.h"
 #include "runtime/cli/launch/node_messages.h"
-#include "runtime/commands/check.h"
 #include "runtime/commands/commands.h"
-#include "runtime/log/stop_signal.h"
-#include "runtime/plan/predict/absent_ranks.h"
-#include "runtime/plan/predict/topology.h"
-#include "runtime/plan/run_files.h"
+#include "runtime/compile/compile.h"
+#include "runtime/compile/simulate.h"
+#include "runtime/log/log_parts.h"
 #include "runtime/train/prepared_run.h"
+#include "runtime/train/setup/run_files.h"
 
 namespace ofsdp::cli {
 namespace {
@@ -45,7 +41,7 @@ int exit_status(const Status& status) { return status.kind() == ErrorKind::kInpu
 
 void say(const std::string& line) { print_lines(stderr, "fsdp-run: " + line + "\n"); }
 
-// One of several launchers prints the messages of all ranks; it gave this rank a pipe.
+// One launcher prints all ranks' messages; it gave this rank a pipe.
 bool tell_launcher(const std::string& message) {
   const char* const fd = getenv("OFSDP_FAILURE_FD");
   if (fd == nullptr || *fd == 0) return false;
@@ -53,7 +49,7 @@ bool tell_launcher(const std::string& message) {
   return write(std::atoi(fd), line.data(), line.size()) == static_cast<ssize_t>(line.size());
 }
 
-// On stderr the advice of an error follows its line; tables of a fault go to stdout first.
+// On stderr an error's advice follows its line; a fault's tables go to stdout first.
 int report(const Status& status) {
   std::string message = status.message();
   const size_t end = message.find('\n');

@@ -3,9 +3,8 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
-#include "importer/normalize/opset_range.h"
-#include "importer/onnx_import.h"
-#include "kernels/core/lowered.h"
+#include "importer/normalize/onnx_import.h"
+#include "kernels/core/op_def.h"
 #include "runtime/cli/command_line.h"
 #include "runtime/cli/options/option_table.h"
 

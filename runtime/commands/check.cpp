@@ -1,5 +1,3 @@
-#include "runtime/commands/check.h"
-
 #include <algorithm>
 #include <cmath>
 #include <map>
@@ -8,13 +6,13 @@
 #include <optional>
 #include <random>
 
-#include "fsdp/connect.h"
+#include "fsdp/comm/rank_identity.h"
 #include "importer/passes/passes.h"
-#include "kernels/base/escaped.h"
-#include "kernels/base/readable.h"
-#include "kernels/base/reject.h"
+#include "kernels/base/status.h"
+#include "kernels/base/text.h"
+#include "runtime/commands/commands.h"
 #include "runtime/train/evaluator.h"
-#include "runtime/train/run_facts.h"
+#include "runtime/train/prepared_run.h"
 #include "runtime/train/trainer.h"
 
 namespace ofsdp::runtime {
@@ -22,11 +20,11 @@ namespace {
 
 using Clock = ReferenceRun::Clock;
 
-// Plain gradient descent with steps so large that the change of a weight equals the gradient to
-// float32 precision.
+// Plain gradient descent with steps so large that a weight changes by the gradient to float32
+// precision.
 constexpr double kRate = 1 << 20;
 
-// Returns options for one update of one rank on the CPU that writes nothing.
+// Returns options for one update on one CPU rank that writes nothing.
 Options options_of_check(Options options) {
   options.files = {};
   options.checkpoint = {};
@@ -51,7 +49,7 @@ Options options_of_check(Options options) {
   return options;
 }
 
-// The precision of results in a type, and by how much it may change each number.
+// A type's precision, and by how much it may change each number.
 struct Tolerance {
   double loss, derivative, rounding;
 };
@@ -61,7 +59,7 @@ Tolerance type_tolerance(const Options& options) {
   return {5e-3, 5e-2, dtype == DType::kFloat16 ? 0x1p-10 : 0x1p-7};
 }
 
-// The gradients of one update, by name.
+// One update's gradients, by name.
 struct TrainedStep {
   double loss = 0;
   NamedNumbers gradients;
@@ -70,12 +68,12 @@ struct TrainedStep {
 struct CheckedParameter {
   std::string name;
   ValueId value = 0;
-  Clock::duration lasts = {};                     // the time of one derivative
-  std::vector<uint64_t> directions = {};          // the seeds of the random directions
+  Clock::duration lasts = {};                     // time for one derivative
+  std::vector<uint64_t> directions = {};          // seeds for random directions
   std::vector<double> here = {}, reference = {};  // derivatives along the directions
   bool disturbed = false;                         // `rounding` is known
   double rounding = 0;                            // how much rounding alone may change a derivative
-  double difference = 0;                          // of the two derivatives, relative to `scale`
+  double difference = 0;                          // between both derivatives, relative to `scale`
   double scale = 1;
 
   double allowance() const { return rounding / scale; }
@@ -100,7 +98,7 @@ double dot(const std::vector<double>& a, const std::vector<double>& b) {
   return std::inner_product(a.begin(), a.end(), b.begin(), 0.0);
 }
 
-// Estimates the operations of a forward pass.
+// Estimates a forward pass's operations.
 double estimate_work(const Graph& graph) {
   double work = 0;
   for (const Node& node : graph.nodes) {
@@ -145,9 +143,9 @@ class Checker {
   }
 
  private:
-  // The parts of the limit by which each stage must end; the rest is for the end of the process.
+  // By these shares of the limit each stage must end; the process ends in the rest.
   static constexpr double kSlopes = 0.8, kRounding = 0.9, kNode = 0.95;
-  static constexpr uint32_t kDraws = 6;  // for the estimate of rounding
+  static constexpr uint32_t kDraws = 6;  // to estimate rounding
 
   Clock::time_point when(double part) const {
     const std::chrono::duration<double> seconds(part * context_.options.check.limit_seconds);
@@ -159,7 +157,7 @@ class Checker {
             *communicator_, context_.ledger};
   }
 
-  // Chooses the batch of the options, for one rank without accumulation.
+  // Chooses the options' batch, for one rank without accumulation.
   Status choose_batch() {
     const Options& given = context_.options;
     options_.batch = {};
@@ -170,7 +168,7 @@ class Checker {
     }
     OFSDP_ASSIGN_OR_RETURN(communicator_, connect_ranks({}, std::chrono::seconds(60)));
     OFSDP_RETURN_IF_ERROR(prepare());
-    // all rows of the data
+    // all data rows
     if (first_batch() < rows()) OFSDP_RETURN_IF_ERROR(prepare(first_batch()));
     asked_rows_ = rows();
     while (cost() > 1 && rows() > 1 && fixed_batch(run_->setup().graph) < 0) {
@@ -193,18 +191,18 @@ class Checker {
     OFSDP_ASSIGN_OR_RETURN(run_, PreparedRun::make(alone(), ""));
     OFSDP_ASSIGN_OR_RETURN(graph_, run_->setup().source->forward_graph(rows()));
     std::vector<ValueId> losses;
-    for (const LossTerm& term : graph_.terms()) losses.push_back(term.value);
+    for (const LossTerm& term : graph_.terms) losses.push_back(term.value);
     prune(graph_, losses);
     return {};
   }
 
   int64_t rows() const { return run_->settings().batch.batch_size; }
 
-  // Returns the cost of a forward pass in double relative to the allowed maximum. The pass may use
-  // a part of the memory, and little enough of the limit for many derivatives; with a single row,
-  // for some near the loss.
+  // Returns a forward pass's cost in double relative to the allowed maximum. The pass may use a
+  // part of the memory, and so little time that many derivatives fit into the limit; with a single
+  // row, for some near the loss.
   double cost() const {
-    constexpr double kSpeed = 2e8;  // operations a second of plain loops
+    constexpr double kSpeed = 2e8;  // operations a second in plain loops
     constexpr double kMaxBytes = 4e9;
     const double seconds = estimate_work(graph_) / kSpeed;
     const double allowed = context_.options.check.limit_seconds / (rows() > 1 ? 200 : 2);
@@ -275,7 +273,7 @@ class Checker {
 
   static NamedNumbers values_of(const RankState& state) {
     NamedNumbers found;
-    for (const Unit& unit : state.plan().plan.units) {
+    for (const Unit& unit : state.plan().shards.units) {
       const Status status =
           state.held(unit, -1).for_each_part([&](const ShardPart& part) -> Status {
             std::vector<double>& values = found[state.parameter(part.param.parameter).name];
@@ -287,7 +285,7 @@ class Checker {
     return found;
   }
 
-  // Computes loss and derivatives of the reference while there is time.
+  // Computes the reference's loss and derivatives while there is time.
   Status refer() {
     for (const Parameter& p : graph_.parameters) {
       if (p.trained) not_checked_[p.name];
@@ -305,7 +303,7 @@ class Checker {
     return differentiate(reference);
   }
 
-  // If `draw` is not 0, given numbers are changed by the rounding of the type.
+  // If `draw` is not 0, given numbers are changed by the type's rounding.
   Status begin(ReferenceRun& reference, uint32_t draw = 0) const {
     std::minstd_rand random(draw + 1);
     std::uniform_real_distribution<double> share(-limits_.rounding, limits_.rounding);
@@ -348,8 +346,8 @@ class Checker {
     return {};
   }
 
-  // Skips a parameter if its derivative, and then the rounding of all that differ, would not end in
-  // time; derivatives near the loss are cheaper.
+  // Skips a parameter if its derivative, and then the rounding for all that differ, would not end
+  // in time; derivatives near the loss are cheaper.
   Status take_slopes(ReferenceRun& reference, std::vector<CheckedParameter>& list,
                      std::mt19937_64& random) const {
     for (int64_t d = 0; d < context_.options.check.directions; ++d) {
@@ -395,7 +393,7 @@ class Checker {
   }
 
   // If a derivative is 0 except for rounding (a bias before a normalization), it has no digits. So
-  // if two derivatives differ, the reference runs again with all numbers changed by the rounding of
+  // if two derivatives differ, the reference runs again with all numbers changed by the rounding in
   // the type. If there is no time, the parameter stays unchecked.
   Status allow_rounding() {
     for (uint32_t draw = 0; draw < kDraws; ++draw) {
@@ -562,7 +560,7 @@ class Checker {
   StepContext step_;
   TrainedStep trained_;
   std::optional<ReferenceRun> reference_;
-  Clock::duration forward_{};  // time of the first run
+  Clock::duration forward_{};  // the first run's time
   std::optional<double> reference_loss_;
   double loss_difference_ = 0, loss_rounding_ = 0;
   std::vector<CheckedParameter> parameters_;

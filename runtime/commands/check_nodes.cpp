@@ -1,12 +1,12 @@
-// Finds the first node of the fused graph that differs from the reference by itself.
+// Finds the first fused graph node that differs from the reference by itself.
 #include <algorithm>
 #include <cmath>
 #include <random>
 
 #include "importer/passes/passes.h"
-#include "kernels/base/escaped.h"
-#include "runtime/commands/check.h"
-#include "runtime/program/forward.h"
+#include "kernels/base/text.h"
+#include "runtime/commands/commands.h"
+#include "runtime/engine/forward.h"
 
 namespace ofsdp::runtime {
 namespace {
@@ -17,8 +17,8 @@ std::vector<std::byte> encoded(const RefTensor& tensor, const TensorDesc& desc) 
   return bytes;
 }
 
-// Returns true if the lists are equal up to a share of the largest number. Elements that are not
-// finite in `a` are skipped.
+// Returns true if the lists are equal within a tolerance relative to the largest number. Elements
+// that are not finite in `a` are skipped.
 bool same_numbers(const std::vector<double>& a, const std::vector<double>& b, double tolerance) {
   double largest = 1e-6;
   for (const double v : a) {
@@ -34,7 +34,7 @@ std::string label_of(const Node& node) {
   return node.name.empty() ? node.op->full_name() : node.name;
 }
 
-// A graph of one node with the operands as parameters, and a loss that weighs each output element.
+// A graph with one node, its operands as parameters, and a loss that weighs each output element.
 struct LoneNode {
   Graph graph;
   std::map<ValueId, ValueId> of;  // operands: value in the whole graph -> value here
@@ -89,7 +89,7 @@ class LoneNodeMaker {
     ValueId value = id;
     if (desc.dtype != DType::kFloat32) {
       OFSDP_ASSIGN_OR_RETURN(value, editor_.add1("Cast", "check.cast", {value},
-                                                 {{"to", number_of_dtype(DType::kFloat32)}}));
+                                                 {{"to", onnx_number(DType::kFloat32)}}));
       desc.dtype = DType::kFloat32;
     }
     std::normal_distribution<float> normal;
@@ -113,7 +113,7 @@ class LoneNodeMaker {
         OFSDP_ASSIGN_OR_RETURN(sum, editor_.add1("Add", "check.add", {sum, one}));
       }
     }
-    made_.graph.loss = sum;
+    if (sum != 0) made_.graph.terms = {{.value = sum}};
     return {};
   }
 
@@ -158,7 +158,7 @@ class Search {
   Result<Graph> reference_graph() const {
     OFSDP_ASSIGN_OR_RETURN(Graph graph, search_.source.forward_graph(search_.batch));
     std::vector<ValueId> losses;
-    for (const LossTerm& term : graph.terms()) losses.push_back(term.value);
+    for (const LossTerm& term : graph.terms) losses.push_back(term.value);
     prune(graph, losses);
     return graph;
   }
@@ -226,12 +226,12 @@ class Search {
     return true;
   }
 
-  // Compares the derivative of the weighted outputs along one direction of all operands.
+  // Compares how the weighted outputs change along one direction in all operands.
   Result<bool> gradient_agrees(const Graph& graph, const Node& node,
                                const ReferenceRun& run) const {
     OFSDP_ASSIGN_OR_RETURN(LoneNode lone, LoneNodeMaker(graph, node).run());
     const bool differentiable = node.op->grad != nullptr || (node.op->view && node.op->body);
-    if (lone.graph.loss == 0 || lone.graph.parameters.empty() || !differentiable) return true;
+    if (!lone.graph.has_loss() || lone.graph.parameters.empty() || !differentiable) return true;
     OFSDP_ASSIGN_OR_RETURN(Graph whole, autodiff(lone.graph));
     ReferenceRun alone(lone.graph, search_.step);
     alone.set_deadline(search_.deadline);
@@ -244,7 +244,7 @@ class Search {
       if (p.gradient != 0) whole.outputs.push_back(p.gradient);
     }
     OFSDP_ASSIGN_OR_RETURN(Feeds feeds, feeds_of(lone, run));
-    for (const LossTerm& term : whole.terms()) {
+    for (const LossTerm& term : whole.terms) {
       if (term.weight != 0)
         feeds[term.weight] = encoded({{DType::kFloat32, {}}, {1.0}}, {DType::kFloat32, {}});
     }

@@ -4,34 +4,39 @@
 // model: it is looked for in the checkpoint (a full one contains it), at the original path, and
 // next to the checkpoint. `onnx` is the input file with other weights; with --inference training
 // switches are turned off. `safetensors` holds the floating-point initializers. --verify runs a
-// batch through the state of the checkpoint, the new file and the input file, and reports the
+// batch through the checkpoint's state, the new file and the input file, and reports the
 // differences.
 //
-// CKPT_DIR is a checkpoint, or a folder of checkpoints: then the latest undamaged one is used.
-// Errors: kInput, kFault (disk; the outputs of the new file differ from the state's).
+// CKPT_DIR is a checkpoint, or a folder with several: then the latest undamaged one is used.
+// Errors: kInput, kFault (disk; the new file's outputs differ from the state's).
 #pragma once
 
+#include <functional>
 #include <map>
+#include <string>
+#include <vector>
 
-#include "fsdp/checkpoint/checkpoint_reader.h"
+#include "fsdp/checkpoint/checkpoint_store.h"
 #include "importer/file/onnx_file.h"
+#include "importer/graph/reference_run.h"
 #include "kernels/base/status.h"
-#include "kernels/core/registry.h"
+#include "kernels/core/op_def.h"
+#include "runtime/log/metrics.h"
 #include "runtime/options.h"
 #include "runtime/train/prepared_run.h"
 
 namespace ofsdp::runtime {
 
-// The differences of three forward passes on one made-up batch, training switches off: the graph
-// with the values of a checkpoint, the exported file, and the input file. Errors: kInput if the
-// model cannot be run alone; those of the reader.
+// Compares three forward passes on one made-up batch, training switches off: the graph with a
+// checkpoint's values, the exported file, and the input file. Errors: kInput if the model cannot be
+// run alone; also the reader's errors.
 struct ForwardDifference {
-  double exported = 0;  // largest difference between the outputs of the exported file and the state
-  double input = 0;     // the same for the input file
-  double magnitude = 0;  // the largest output of the state
+  double exported = 0;   // largest difference between the exported file's outputs and the state's
+  double input = 0;      // the same for the input file
+  double magnitude = 0;  // the state's largest output
 };
 
-// The forward pass of one file on the same batch.
+// One file's forward pass on the same batch.
 struct ForwardSample {
   struct Input {
     std::string name;
@@ -49,39 +54,109 @@ Result<ForwardDifference> compare_forwards(const OnnxFile& input, const std::str
 
 Status export_checkpoint(const Options& options, const Registry& registry);
 
-// fsdp-run doctor prints a line for each problem or improvement of a run with these options, with
-// the flag that helps. Writes nothing but the picture of --find-lr.
+// fsdp-run doctor prints a line for each problem or improvement if a run had these options, with
+// the flag that helps. Writes nothing but --find-lr's picture.
 //
 // 1. the plan for the requested ranks: memory. 2. the model: merged copies, frozen statistics, the
-// loss. 3. the data: labels and values of the first rows (doctor_data.cpp). 4. updates of one rank
-// on the CPU, on a copy of the weights. 5. with --find-lr, a sweep of learning rates.
+// loss. 3. the data: labels and values in the first rows (doctor_data.cpp). 4. updates on one CPU
+// rank, which copies the weights. 5. with --find-lr, a learning rate sweep.
 //
 // If a finding would end the run, later steps are skipped. Errors: kInput if the command cannot be
 // examined; kFault.
 
-// `context` has the requested number of ranks, but the others need not run.
+// `context` has as many ranks as requested, but the others need not run.
 Status run_doctor(const RunContext& context);
 
 // fsdp-run demo: a whole run in seconds, without network, Python or a model. Makes a small network
 // and data in a folder, evaluates it, trains it with full_shard on two ranks, and evaluates the
-// trained file. Each of the three is a command of this program; it is printed, run as a user would
-// run it, and kept in commands.sh in the folder.
+// trained file. All three are commands; each is printed, run as a user would run it, and kept in
+// commands.sh in the folder.
 //
 // Must be called by the main thread, since the kernel ends the child with the thread that forks it.
-// Returns the exit status of the first command that failed and reported why, else 0. Errors: kInput
-// if the folder holds other files, or the command was started as a rank; kFault (disk, no process).
+// Returns the exit status if a command failed and reported why, else 0. Errors: kInput if the
+// folder holds other files, or the command was started as a rank; kFault (disk, no process).
 
 Result<int> run_demo(const Options& options);
 
-// fsdp-run make-training writes a model file that contains the training of the command, for other
+// fsdp-run make-training writes a model file that contains the command's training, for other
 // programs to inspect and run. `training_info` is the model with a training_info (loss, Gradient,
 // optimizer), which fsdp-run also trains. `graph` is forward, loss and backward in standard
 // operators for one batch size, with the gradients as outputs PARAM_grad; our own operators are
 // functions in the file.
 //
-// Takes the options of a training run; opens the data only for their shapes. Errors: kInput; kFault
-// (disk).
+// Takes a training run's options; opens the data only for shapes. Errors: kInput; kFault (disk).
 
 Status make_training(const Options& options, const ModelOrigin& origin, const Registry& registry);
+
+// fsdp-run check compares the first batch's loss and gradient, computed as in training, with the
+// operators' references in double (importer/graph/reference_run.h), which have no fusion, layout,
+// 16-bit type or gradient rule.
+//
+// First, a plain gradient descent update on one rank gives loss and gradients. Second, the
+// reference's central differences give derivatives along random directions in each parameter.
+// Third, if they differ, check_nodes.cpp finds the first node that differs by itself.
+//
+// Writes nothing. Ends within `--limit` if the first part does: parameters are taken in a random
+// order, and the others are listed. If a batch is too large for the limit, fewer rows are taken.
+// Errors: kFault with the worst parameter and the first node that differs; kInput if the command
+// cannot be checked.
+
+// `context` has as many ranks as requested, but the others need not run.
+Status run_check(const RunContext& context);
+
+// The rest is for check.cpp and check_nodes.cpp.
+
+// Input and parameter values, by name.
+using NamedNumbers = std::map<std::string, std::vector<double>>;
+
+struct NodeSearch {
+  const TrainingSource& source;
+  int64_t batch;
+  const NamedNumbers& numbers;
+  const StepContext& step;
+  ReferenceRun::Clock::time_point deadline;
+  double tolerance;  // for values and derivatives, relative to the largest
+};
+
+// Returns the first node in the fused training graph that differs from the reference in value or
+// gradient, or the first that a rewriting has changed. Empty if none is found.
+Result<std::string> first_parting_node(const NodeSearch& search);
+
+// The doctor's findings and the checks that add them. Errors: if data cannot be read or updates
+// fail.
+
+struct Findings {
+  // `what` and `mend` must be escaped; advice on separate lines joins the one line. `fatal`: the
+  // run would stop here. `table`: indented lines that follow.
+  void add(const std::string& what, const std::string& mend, bool fatal = false,
+           const std::string& table = "");
+  std::vector<std::string> lines;  // one a finding, with the table
+  bool stops = false;
+};
+
+// Returns "'a', 'b' and 3 more", escaped.
+std::string some_names(const std::vector<std::string>& names);
+
+// These two run nothing.
+Status check_model(const ModelSetup& setup, const Options& options, Findings& findings);
+void check_evaluation(const ModelSetup& setup, Findings& findings);
+// Reads the first rows.
+Status check_data(const ModelSetup& setup, const Options& options, Findings& findings);
+
+// Makes one update with plain gradient descent, and some with the run's options. `context` has one
+// rank; `total`: updates in the whole run.
+Status check_updates(const RunContext& context, int64_t total, Findings& findings);
+
+// Updates 1 ... `count` on one rank, until the loss is not finite.
+struct SomeUpdates {
+  std::vector<StepRow> rows;
+  std::string failure;  // why there are fewer rows; empty if there are not
+  std::string table;    // lines about the failure
+  // with `compare`: trained tensors that the first update left unchanged
+  std::vector<std::string> still;
+  int64_t classes = 0;  // of the loss
+};
+Result<SomeUpdates> run_updates(const RunContext& context, int64_t count, bool compare,
+                                const std::function<bool(const StepRow&)>& goes_on);
 
 }  // namespace ofsdp::runtime

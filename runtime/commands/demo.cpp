@@ -17,9 +17,9 @@
 
 #include "fsdp/comm/rank_identity.h"
 #include "importer/file/wire.h"
-#include "kernels/base/escaped.h"
-#include "kernels/base/own_folder.h"
+#include "kernels/base/process.h"
 #include "kernels/base/status.h"
+#include "kernels/base/text.h"
 #include "runtime/commands/commands.h"
 #include "runtime/data/column_file.h"
 #include "runtime/data/sampler.h"
@@ -28,7 +28,7 @@ namespace ofsdp::runtime {
 namespace {
 
 // The files of `fsdp-run demo`: digits.onnx, a small convolutional network with random weights
-// (image float32 [batch, 1, 16, 16] -> logits [batch, 10]), and digits drawn from a font of 5 x 7
+// (image float32 [batch, 1, 16, 16] -> logits [batch, 10]), and digits drawn from a font with 5 x 7
 // dots: data/image.npy and labels.npy with 2,000 training samples, and 500 others in data/eval/.
 // Everything follows from one fixed seed. One process at a time may write a folder.
 
@@ -38,7 +38,7 @@ constexpr int64_t kDemoEvalSamples = 500;
 constexpr uint64_t kDemoSeed = 20;
 constexpr int kSide = 16, kDigits = 10, kRows = 7, kColumns = 5;
 
-// A font of dots: five bits for a row of a digit, the left dot is the highest bit.
+// A dot font: five bits for each row in a digit, the left dot is the highest bit.
 constexpr std::array<std::array<uint8_t, kRows>, kDigits> kFont = {{
     {0x0e, 0x11, 0x13, 0x15, 0x19, 0x11, 0x0e},
     {0x04, 0x0c, 0x04, 0x04, 0x04, 0x04, 0x0e},
@@ -151,7 +151,7 @@ std::string declared(const std::string& name, const Axes& axes) {
 
 class ModelWriter {
  public:
-  // Returns the name of the output, which equals the name of the node.
+  // Returns the output's name, which equals the node's.
   std::string node(const std::string& op, const std::string& name,
                    const std::vector<std::string>& inputs,
                    const std::vector<std::string>& attributes = {}) {
@@ -199,7 +199,7 @@ class ModelWriter {
   std::string nodes_, initializers_;
 };
 
-// Returns the bytes of digits.onnx.
+// Returns digits.onnx as bytes.
 std::string demo_model() {
   ModelWriter w;
   const std::vector<std::string> window = {attribute("kernel_shape", {2, 2}),

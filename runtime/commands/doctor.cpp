@@ -5,21 +5,18 @@
 #include <string>
 #include <vector>
 
-#include "fsdp/connect.h"
+#include "fsdp/comm/rank_identity.h"
 #include "importer/edit/model_edits.h"
 #include "importer/graph/graph.h"
-#include "kernels/base/escaped.h"
-#include "kernels/base/readable.h"
+#include "kernels/base/text.h"
 #include "runtime/commands/commands.h"
-#include "runtime/commands/doctor_findings.h"
 #include "runtime/report/plan_report.h"
 #include "runtime/train/prepared_run.h"
-#include "runtime/train/run_facts.h"
 #include "runtime/train/trainer.h"
 
 namespace ofsdp::runtime {
 
-// The updates of the doctor: one rank, on a copy of the weights; writes nothing.
+// The doctor's updates: one rank with copied weights; writes nothing.
 
 namespace {
 
@@ -29,9 +26,9 @@ using Values = std::vector<std::vector<float>>;  // one a unit
 
 Values values_of(const RankState& state) {
   Values values;
-  for (const Unit& unit : state.plan().plan.units) {
+  for (const Unit& unit : state.plan().shards.units) {
     const float* begin = state.held(unit, -1).values();
-    values.emplace_back(begin, begin + state.plan().plan.owned_numel(unit));
+    values.emplace_back(begin, begin + state.plan().shards.owned_numel(unit));
   }
   return values;
 }
@@ -41,12 +38,12 @@ std::vector<std::string> still_tensors(const RankState& state, const Values& bef
   std::vector<std::string> names;
   const Values after = values_of(state);
   for (size_t u = 0; u < after.size(); ++u) {
-    for (const UnitParam& p : state.plan().plan.units[u].params) {
+    for (const UnitParam& p : state.plan().shards.units[u].params) {
       const auto part = [&](const Values& values) {
         return std::span(values[u]).subspan(static_cast<size_t>(p.offset),
                                             static_cast<size_t>(p.numel));
       };
-      // B of an adapter starts with 0, so A has no gradient in the first update.
+      // An adapter's B starts with 0, so A has no gradient in the first update.
       const bool same = std::ranges::equal(part(before), part(after));
       if (same && !p.name.ends_with(".lora_A.weight")) names.push_back(p.name);
     }
@@ -133,7 +130,7 @@ Result<SomeUpdates> run_updates(const RunContext& context, int64_t count, bool c
                   metrics);
   SomeUpdates some;
   const LossCount& counted = run->setup().counts.front();
-  some.classes = counted.sum ? 0 : counted.classes;  // the loss of chance is for a mean
+  some.classes = counted.sum ? 0 : counted.classes;  // a mean, which chance would reach
   for (int64_t step = 1; step <= count; ++step) {
     const auto row = trainer.run_one(step);
     if (!row.ok()) {
@@ -169,7 +166,7 @@ Status check_updates(const RunContext& context, int64_t total, Findings& finding
   return {};
 }
 
-// The checks of the model.
+// Checks the model.
 
 namespace {
 
@@ -226,30 +223,31 @@ void check_prediction(const ModelSetup& setup, const LossSpec& loss, Findings& f
   const std::string op = node->op->full_name();
   static const std::set<std::string> kScores = {"Gemm", "MatMul", "Add", "Conv", "Relu"};
   const std::string name = escaped(loss.prediction);
-  if (loss.kind == LossKind::kCrossEntropy && op == "Softmax") {
-    findings.add(format_text("the prediction '{}' is a Softmax, and cross_entropy takes the "
-                             "softmax of it once more",
-                             name),
+  const std::string_view kind = name_of(loss.kind);
+  const PredictionKind reads = loss_traits(loss.kind).reads;
+  if (reads == PredictionKind::kScores && op == "Softmax") {
+    findings.add(format_text("the prediction '{}' is a Softmax, and {} takes the softmax of it "
+                             "once more",
+                             name, kind),
                  "--prediction NAME of the scores before it, exported as an output");
-  } else if (loss.kind == LossKind::kCrossEntropy && op == "Sigmoid") {
-    findings.add(format_text("the prediction '{}' is a Sigmoid, which cross_entropy takes for "
-                             "scores",
-                             name),
+  } else if (reads == PredictionKind::kScores && op == "Sigmoid") {
+    findings.add(
+        format_text("the prediction '{}' is a Sigmoid, which {} takes for scores", name, kind),
+        "--prediction NAME of the scores before it, exported as an output");
+  } else if (reads == PredictionKind::kLogits && (op == "Sigmoid" || op == "Softmax")) {
+    findings.add(format_text("the prediction '{}' is a {}, and {} takes the sigmoid of it once "
+                             "more",
+                             name, op, kind),
                  "--prediction NAME of the scores before it, exported as an output");
-  } else if (loss.kind == LossKind::kBceWithLogits && (op == "Sigmoid" || op == "Softmax")) {
-    findings.add(format_text("the prediction '{}' is a {}, and bce_with_logits takes the sigmoid "
-                             "of it once more",
-                             name, op),
-                 "--prediction NAME of the scores before it, exported as an output");
-  } else if (loss.kind == LossKind::kNll && op == "Softmax") {
-    findings.add(format_text("the prediction '{}' is a Softmax, and nll takes logarithms of "
+  } else if (reads == PredictionKind::kLogProbabilities && op == "Softmax") {
+    findings.add(format_text("the prediction '{}' is a Softmax, and {} takes logarithms of "
                              "probabilities",
-                             name),
+                             name, kind),
                  "--loss cross_entropy with the scores before it as --prediction");
-  } else if (loss.kind == LossKind::kNll && kScores.contains(op)) {
-    findings.add(format_text("the prediction '{}' comes from {}, and nll takes logarithms of "
+  } else if (reads == PredictionKind::kLogProbabilities && kScores.contains(op)) {
+    findings.add(format_text("the prediction '{}' comes from {}, and {} takes logarithms of "
                              "probabilities",
-                             name, op),
+                             name, op, kind),
                  "--loss cross_entropy");
   }
 }
@@ -271,10 +269,10 @@ Status check_model(const ModelSetup& setup, const Options& options, Findings& fi
 
 namespace {
 
-// The learning rate sweep of --find-lr (Smith, "Cyclical learning rates for training neural
-// networks", 2017): the rate grows by a constant factor from 1e-7 to 10, until the loss is four
-// times as large. The suggested rate has the steepest fall of the smoothed loss over the logarithm
-// of the rate. If the sweep has fewer than 5 updates, returns kInput.
+// --find-lr's learning rate sweep (Smith, "Cyclical learning rates for training neural networks",
+// 2017): the rate grows by a constant factor from 1e-7 to 10, until the loss is four times as
+// large. At the suggested rate the smoothed loss falls most steeply over the rate's logarithm. If
+// the sweep has fewer than 5 updates, returns kInput.
 
 struct LrPoint {
   double lr = 0;
@@ -283,10 +281,10 @@ struct LrPoint {
 
 constexpr int64_t kPoints = 100;
 constexpr double kMin = 1e-7, kMax = 10;
-constexpr double kSmoothing = 0.8;  // of the running mean
+constexpr double kSmoothing = 0.8;  // for the running mean
 constexpr int64_t kFewest = 5;
 
-// Scales points to 0 .. 1: the logarithm of the rate, and losses up to the first one.
+// Scales points to 0 .. 1: the rate's logarithm, and losses up to the first one.
 struct Frame {
   explicit Frame(const std::vector<LrPoint>& points)
       : left(std::log10(points.front().lr)), right(std::log10(points.back().lr)) {
@@ -332,7 +330,7 @@ Result<std::vector<LrPoint>> sweep(const RunContext& context) {
 }
 
 // Measures falls over kReach points each way, which evens out different batches. Skips the first
-// points, since their mean is of few losses.
+// points, since few losses make their mean.
 double suggested_lr(const std::vector<LrPoint>& points) {
   constexpr size_t kReach = 5;
   size_t best = points.size() / 2;
@@ -417,7 +415,7 @@ Options looking(Options options) {
   return options;
 }
 
-// The same options for one rank, with as many rows as each of several ranks would have.
+// The same options for one rank, with as many rows as each rank would have if there were several.
 Options of_one_rank(Options options, int64_t batch_size) {
   options.launch.nproc_per_node = 1;
   options.launch.nnodes = 1;

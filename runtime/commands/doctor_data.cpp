@@ -1,21 +1,21 @@
-// The doctor's checks of the data: labels, and values of the first rows.
+// The doctor's checks on the data: labels, and values in the first rows.
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
 #include <map>
 #include <numeric>
 
-#include "kernels/base/escaped.h"
-#include "runtime/commands/doctor_findings.h"
+#include "kernels/base/text.h"
+#include "runtime/commands/commands.h"
 
 namespace ofsdp::runtime {
 namespace {
 
-constexpr int64_t kRowsSeen = 256;     // rows of inputs that are checked
-constexpr int64_t kLabelRows = 65536;  // rows of labels that are checked
+constexpr int64_t kRowsSeen = 256;     // input rows that are checked
+constexpr int64_t kLabelRows = 65536;  // label rows that are checked
 constexpr int64_t kMaxBytes = int64_t{64} << 20;
 
-// Returns the first rows of a column as numbers; empty for other types.
+// Returns a column's first rows as numbers; empty for other types.
 Result<std::vector<double>> first_rows(RowSource& rows, int column, int64_t most) {
   const BoundColumn& c = rows.columns()[static_cast<size_t>(column)];
   const auto row_bytes = static_cast<int64_t>(std::max<size_t>(c.row_bytes(), 1));
@@ -167,7 +167,7 @@ void check_padding(const BoundColumn& ids, const std::vector<double>& values,
   const Padding padding = padding_of(values, length);
   const auto rows = static_cast<int64_t>(values.size()) / length;
   if (padding.rows * 4 < rows || padding.rows < 2) return;
-  // The last label of a row that predicts the next token is arbitrary.
+  // If labels are the next token, a row's last label is arbitrary.
   std::map<int64_t, int64_t> of_padding;
   int64_t positions = 0;
   for (int64_t r = 0; r < rows; ++r) {

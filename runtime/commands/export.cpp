@@ -6,34 +6,32 @@
 #include <numeric>
 #include <set>
 
-#include "fsdp/checkpoint/checkpoint_reader.h"
 #include "fsdp/checkpoint/checkpoint_store.h"
 #include "fsdp/comm/communicator.h"
-#include "importer/dialects/onnxruntime/ort_operators.h"
-#include "importer/edit/adapted_source.h"
+#include "importer/dialects/onnxruntime/ort_artifacts.h"
+#include "importer/edit/model_edits.h"
 #include "importer/file/onnx_file.h"
-#include "importer/normalize/inference_mode.h"
-#include "importer/onnx_import.h"
+#include "importer/normalize/onnx_import.h"
+#include "importer/passes/passes.h"
 #include "importer/passes/specialize.h"
-#include "importer/passes/trained_set.h"
 #include "importer/write/model_output.h"
-#include "kernels/base/escaped.h"
-#include "kernels/base/reject.h"
+#include "kernels/base/status.h"
+#include "kernels/base/text.h"
 #include "runtime/commands/commands.h"
-#include "runtime/plan/data_setup.h"
-#include "runtime/program/forward.h"
+#include "runtime/engine/forward.h"
+#include "runtime/train/setup/data_setup.h"
 
 namespace ofsdp::runtime {
 
 namespace {
 
 constexpr int64_t kBatch = 4;
-constexpr int64_t kSymbolic = 16;  // the size of axes that the model leaves open
+constexpr int64_t kSymbolic = 16;  // for axes that the model leaves open
 
 using Outputs = std::map<std::string, std::vector<float>>;
 using ReadTensor = std::function<Status(const std::string& name, std::span<float> dst)>;
 
-// Returns the shape of a sample for each input; axes with the same symbol get the same size.
+// Returns a sample's shape for each input; axes with the same symbol get the same size.
 std::map<std::string, Shape> made_up_rows(const Graph& graph) {
   std::map<std::string, Shape> rows;
   for (const ValueId id : graph.inputs) {
@@ -47,7 +45,7 @@ std::map<std::string, Shape> made_up_rows(const Graph& graph) {
   return rows;
 }
 
-// Returns the graph of a file for one batch, training switches off.
+// Returns a file's graph for one batch, training switches off.
 Result<Graph> inference_graph(const OnnxFile& file, const Manifest& manifest,
                               const Registry& registry) {
   OFSDP_ASSIGN_OR_RETURN(const Graph imported, import_onnx(file, {registry, &ort_operators()}));
@@ -181,16 +179,16 @@ Result<CheckpointReader> open_checkpoint(const std::string& path) {
                      is_folder(path) ? "a folder without one" : "none");
 }
 
-// Opens the file of the checkpoint's model with the edits of the run.
+// Opens the file from which the checkpoint was trained, with the run's edits.
 Result<EditedModel> open_model(const CheckpointReader& checkpoint) {
   const Manifest& m = checkpoint.manifest();
   const std::string folder = absolute_path(checkpoint.folder());
-  const std::string name = filename_of(m.model);
+  const std::string name = base_filename(m.model);
   std::vector<std::string> places;
   if (m.type == "full") places.push_back(join_path(folder, "model.onnx"));
   places.push_back(m.model);
-  places.push_back(join_path(folder_of(folder), name));
-  places.push_back(join_path(folder_of(folder_of(folder)), name));
+  places.push_back(join_path(parent_folder(folder), name));
+  places.push_back(join_path(parent_folder(parent_folder(folder)), name));
   OFSDP_ASSIGN_OR_RETURN(const ModelEdits edits,
                          prefixed(checkpoint.folder(), edits_from(m.edits)));
   for (const std::string& place : places) {
@@ -252,7 +250,7 @@ class Exporter {
     return ok_status();
   }
 
-  // If scales were trained, the integers of their weights change.
+  // If scales were trained, their weights' integers change.
   Status rescale(ModelOutput& output) {
     NamedScales changed;
     for (const Initializer& weight : model_.initializers()) {
@@ -294,7 +292,7 @@ class Exporter {
     return ok_status();
   }
 
-  // Adds the product of the weight's adapter, if there is one.
+  // Adds the weight's adapter product, if there is one.
   Status merge(const Initializer& weight, int64_t first, std::span<float> dst) {
     const auto found = adapters_.find(weight.name);
     if (found == adapters_.end()) return ok_status();

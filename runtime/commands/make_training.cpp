@@ -4,25 +4,23 @@
 #include <map>
 #include <numbers>
 
-#include "importer/dialects/training_info/algorithm_builder.h"
+#include "importer/dialects/training_info/rules_source.h"
 #include "importer/export/graph_model.h"
 #include "importer/write/model_output.h"
-#include "importer/write/output_files.h"
-#include "kernels/base/escaped.h"
-#include "kernels/base/reject.h"
+#include "kernels/base/status.h"
+#include "kernels/base/text.h"
 #include "runtime/commands/commands.h"
-#include "runtime/plan/model_setup.h"
-#include "runtime/plan/predict/absent_ranks.h"
-#include "runtime/plan/run_optimizer.h"
+#include "runtime/compile/compile.h"
+#include "runtime/train/setup/model_setup.h"
 
 namespace ofsdp::runtime {
 namespace {
 
-// Writes the training of a command (loss, trained set, optimizer, rate) as the algorithm graph of a
-// training_info. SGD with momentum, Adagrad and Adam without eps become operators of
-// ai.onnx.preview.training; other optimizers become elementwise nodes. Schedules become nodes that
-// read the count of updates. If an option has no such form (label smoothing, the loss or optimizer
-// of a plug-in, --clip-grad-norm), returns kInput with the flag.
+// Writes a command's training (loss, trained set, optimizer, rate) as a training_info's algorithm
+// graph. SGD with momentum, Adagrad and Adam without eps become ai.onnx.preview.training operators;
+// other optimizers become elementwise nodes. Schedules become nodes that read the update count. If
+// an option has no such form (label smoothing, a plug-in's loss or optimizer, --clip-grad-norm),
+// returns kInput with the flag.
 
 using Names = AlgorithmBuilder::Names;
 
@@ -33,13 +31,16 @@ int64_t total_of(const Options& options) {
   return s.total_steps.value_or(options.run.steps.value_or(0));
 }
 
-// Writes the loss of a run as nodes, as importer/passes/loss.h defines it.
+// Writes a run's loss as nodes, as importer/passes/loss.h defines it.
 class LossWriter {
  public:
   LossWriter(const ModelSetup& setup, AlgorithmBuilder& builder)
-      : setup_(setup), spec_(setup.source->settings().losses[0]), b_(builder) {}
+      : setup_(setup),
+        spec_(setup.source->settings().losses[0]),
+        traits_(loss_traits(spec_.kind)),
+        b_(builder) {}
 
-  // Returns the name of the scalar.
+  // Returns the scalar's name.
   Result<std::string> write() {
     OFSDP_RETURN_IF_ERROR(check());
     if (spec_.kind == LossKind::kOutput) return spec_.output;
@@ -56,8 +57,10 @@ class LossWriter {
     if (spec_.kind == LossKind::kOperator) {
       return input_error("--loss plugin:{}: has no form in standard operators", spec_.output);
     }
-    if (spec_.kind == LossKind::kContrastive) {
-      return input_error("--loss contrastive: has no form in standard operators");
+    const bool known = traits_.labels == LabelKind::kClasses || spec_.kind == LossKind::kMse ||
+                       spec_.kind == LossKind::kBceWithLogits;
+    if (!known && spec_.kind != LossKind::kOutput) {
+      return input_error("--loss {}: has no form in standard operators", traits_.name);
     }
     if (spec_.label_smoothing == 0) return {};
     return input_error("--label-smoothing: no standard operator has it");
@@ -65,19 +68,11 @@ class LossWriter {
 
   std::string value() {
     const std::string labels = b_.add1("Reshape", {ordered_labels(), b_.ints("all", {-1})});
-    switch (spec_.kind) {
-      case LossKind::kCrossEntropy:
-        return class_loss("SoftmaxCrossEntropyLoss", labels);
-      case LossKind::kNll:
-        return class_loss("NegativeLogLikelihoodLoss", labels);
-      case LossKind::kMse:
-        return mean_square(flat(), labels);
-      default:
-        return logits_loss(flat(), labels);
-    }
+    if (traits_.labels == LabelKind::kClasses) return class_loss(traits_.op, labels);
+    return spec_.kind == LossKind::kMse ? mean_square(flat(), labels) : logits_loss(flat(), labels);
   }
 
-  // Returns the labels in the order of the prediction.
+  // Returns the labels in the prediction's order.
   std::string ordered_labels() {
     if (spec_.outer == 1) return spec_.labels;
     const int64_t places = setup_.source->settings().rows.at(spec_.labels).numel();
@@ -114,6 +109,7 @@ class LossWriter {
 
   const ModelSetup& setup_;
   const LossSpec& spec_;
+  const LossTraits& traits_;
   AlgorithmBuilder& b_;
 };
 
@@ -140,8 +136,8 @@ Status check_rate(const Options& options) {
       "neither it nor --steps");
 }
 
-// The learning rate and the count of updates: initializers T and, without a schedule, R; with one,
-// nodes on T with the formulas of runtime/engine/lr_schedule.h. Computed in double and rounded to
+// The learning rate and the update count: initializers T and, without a schedule, R; with one,
+// nodes on T with the formulas in runtime/engine/lr_schedule.h. Computed in double and rounded to
 // float32 for the update.
 class AlgorithmRate {
  public:
@@ -171,7 +167,7 @@ class AlgorithmRate {
       return b_.add1("Cast", {next_count()}, {{"to", kDouble}});
     });
   }
-  // Returns a float32 scalar, made once, of the exact rate or the next count.
+  // Returns the exact rate or the next count as a float32 scalar, made once.
   std::string of_rate(const std::string& key, const Make& make) {
     return once("of " + key, [&] { return rounded(make(exact_rate())); });
   }
@@ -257,7 +253,7 @@ class AlgorithmRate {
   std::map<std::string, std::string> made_;  // values by key
 };
 
-// Writes the update of one parameter, with the formulas of kernels/optimizers in their order.
+// Writes one parameter's update, with the formulas in kernels/optimizers, in the same order.
 class UpdateWriter {
  public:
   UpdateWriter(const Options& options, AlgorithmBuilder& builder)
@@ -334,7 +330,7 @@ class UpdateWriter {
     bind(name_, sub(name_, mul(rate_.rate(), decayed(gradient))));
   }
 
-  // Adds an optimizer node of the standard: states in, parameter and states out.
+  // Adds a standard optimizer node: states in, parameter and states out.
   void standard(const char* op, bool next_count, const std::string& gradient, const Names& states,
                 Attributes attributes) {
     attributes.set("norm_coefficient", static_cast<float>(decay_));
@@ -370,7 +366,7 @@ class UpdateWriter {
               {"epsilon", 0.0f}});
   }
 
-  // eps is outside of the bias correction; the standard's Adam has no such form.
+  // eps is outside the bias correction; the standard's Adam has no such form.
   void adam(const std::string& gradient, bool decoupled) {
     const std::string m = state("exp_avg"), v = state("exp_avg_sq");
     const std::string p = decoupled ? shrunk() : name_;
@@ -437,7 +433,7 @@ class UpdateWriter {
   double decay_ = 0;
 };
 
-// `decays`: one a parameter of the graph. Returns the result of AlgorithmBuilder::finish.
+// `decays`: one a graph parameter. Returns the result of AlgorithmBuilder::finish.
 Result<std::string> training_algorithm(const Options& options, const ModelSetup& setup,
                                        const std::vector<bool>& decays) {
   OFSDP_ASSIGN_OR_RETURN(AlgorithmBuilder builder, AlgorithmBuilder::make(setup.file));
@@ -487,8 +483,9 @@ Status write_graph(const Options& options, const ModelSetup& setup) {
   const std::string& path = options.files.output;
   OFSDP_RETURN_IF_ERROR(check_output_path(path, setup.file));
   OFSDP_ASSIGN_OR_RETURN(Graph graph, setup.source->gradient_graph(setup.batch.batch_size));
-  std::map<ValueId, std::string> names{{graph.loss, graph.value(graph.loss).name}};
-  graph.outputs = {graph.loss};
+  const ValueId loss = graph.terms[0].value;
+  std::map<ValueId, std::string> names{{loss, graph.value(loss).name}};
+  graph.outputs = {loss};
   for (const Parameter& p : graph.parameters) {
     names[p.value] = p.name;
     if (!p.trained || p.gradient == 0) continue;
@@ -500,7 +497,7 @@ Status write_graph(const Options& options, const ModelSetup& setup) {
   OFSDP_RETURN_IF_ERROR(
       write_whole(path, [&](const std::string& temporary) { return append(temporary, bytes); }));
   print_lines(stdout, format_text("wrote {}: the loss '{}' and {} gradients, for batches of {}\n",
-                                  path, escaped(names.at(graph.loss)), graph.outputs.size() - 1,
+                                  path, escaped(names.at(loss)), graph.outputs.size() - 1,
                                   setup.batch.batch_size));
   return {};
 }

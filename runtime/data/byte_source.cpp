@@ -12,8 +12,8 @@
 #include <string>
 #include <vector>
 
-#include "kernels/base/escaped.h"
-#include "kernels/base/reject.h"
+#include "kernels/base/status.h"
+#include "kernels/base/text.h"
 
 namespace ofsdp::runtime {
 
@@ -219,7 +219,7 @@ struct Directory {
   uint64_t offset = 0, bytes = 0;
 };
 
-// Searches backwards, since a comment may follow the end of the directory.
+// Searches backwards, since a comment may follow the directory.
 Result<Directory> find_directory(const ByteSource& source) {
   const uint64_t tail = std::min(source.size(), kEndBytes + kMaxComment);
   const uint64_t start = source.size() - tail;
@@ -277,7 +277,7 @@ Status check_member(const ByteSource& source, const ZipMember& member, uint32_t 
   return {};
 }
 
-// Inflates from the start of the member until `dst` is full or the stream ends.
+// Inflates the member until `dst` is full or the stream ends.
 Result<size_t> inflate_into(const ByteSource& source, const ZipMember& member,
                             std::span<std::byte> dst, bool whole) {
   OFSDP_ASSIGN_OR_RETURN(uint64_t offset, member_offset(source, member));
@@ -300,7 +300,7 @@ Result<size_t> inflate_into(const ByteSource& source, const ZipMember& member,
     }
     const size_t room = std::min(dst.size() - total, size_t{1} << 30);
     if (room == 0 && !whole) break;
-    Bytef none = 0;  // the end of the stream may follow the last byte
+    Bytef none = 0;  // the stream's end may follow the last byte
     stream.next_out = room == 0 ? &none : reinterpret_cast<Bytef*>(dst.data() + total);
     stream.avail_out = static_cast<uInt>(room);
     code = inflate(&stream, Z_NO_FLUSH);

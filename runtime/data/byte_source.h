@@ -1,7 +1,7 @@
-// ByteSource reads the bytes of a column from a file or from memory.
+// ByteSource reads a column's bytes from a file or from memory.
 //
 // Files are read with pread and never mapped: if a file shrinks under us, the caller gets an error
-// and no SIGBUS, and the page cache does not count in the memory of this process.
+// and no SIGBUS, and the page cache does not count in this process's memory.
 //
 // Owns the file descriptor, but not the memory. `read` may be called from any thread. Returns
 // kInput if a file cannot be opened, kFault if reading fails later.
@@ -51,13 +51,13 @@ Result<size_t> inflate_prefix(const ByteSource& source, std::span<std::byte> dst
 // Inflates everything; the data must have exactly dst.size() bytes.
 Status inflate_all(const ByteSource& source, std::span<std::byte> dst);
 
-// A member of a .zip file. Supports the part of the format that .npz files use: stored or deflated
-// members with 64-bit sizes (APPNOTE.TXT 6.3, sections 4.3 and 4.5.3), no encryption, one disk.
-// Every offset and length is checked against the file; errors are kInput with file and member.
+// A .zip file's member. Supports only the subset that .npz files use: stored or deflated members
+// with 64-bit sizes (APPNOTE.TXT 6.3, sections 4.3 and 4.5.3), no encryption, one disk. Every
+// offset and length is checked against the file; errors are kInput with file and member.
 struct ZipMember {
   std::string name;
   bool deflated = false;  // else stored
-  uint64_t header = 0;    // offset of the local header
+  uint64_t header = 0;    // the local header's offset
   uint64_t packed = 0;    // bytes in the file
   uint64_t bytes = 0;
   uint32_t crc = 0;
@@ -65,7 +65,7 @@ struct ZipMember {
 
 Result<std::vector<ZipMember>> zip_members(const ByteSource& source);
 
-// Returns the offset of the first byte of the member.
+// Returns the offset at which the member's bytes begin.
 Result<uint64_t> member_offset(const ByteSource& source, const ZipMember& member);
 
 // Inflates the first bytes into `dst` and returns how many: dst.size(), or fewer if the member

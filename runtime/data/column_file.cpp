@@ -9,10 +9,9 @@
 #include <vector>
 
 #include "importer/file/tensor_file.h"
-#include "kernels/base/escaped.h"
-#include "kernels/base/nearest_name.h"
-#include "kernels/base/reject.h"
+#include "kernels/base/names.h"
 #include "kernels/base/status.h"
+#include "kernels/base/text.h"
 #include "runtime/data/byte_source.h"
 
 namespace ofsdp::runtime {
@@ -47,7 +46,7 @@ std::optional<std::string_view> npy_descr(DType dtype) {
   return std::nullopt;
 }
 
-// The length of a header must be a multiple of 64 bytes.
+// A header's length must be a multiple of 64 bytes.
 std::string npy_header(DType dtype, const std::vector<int64_t>& dims) {
   constexpr size_t kPrefix = 10, kAlign = 64;
   const auto descr = npy_descr(dtype);
@@ -69,8 +68,8 @@ std::string npy_header(DType dtype, const std::vector<int64_t>& dims) {
 
 namespace {
 
-// .npy: NumPy's format (NEP 1). Magic, version, length of the header, and the header: a Python
-// dictionary such as {'descr': '<f4', 'fortran_order': False, 'shape': (60000, 28, 28), }.
+// .npy: NumPy's format (NEP 1). Magic, version, header length, and the header: a Python dictionary
+// such as {'descr': '<f4', 'fortran_order': False, 'shape': (60000, 28, 28), }.
 
 // Returns the text after 'key': or "key": in the dictionary, without leading blanks; empty if the
 // key is missing.
@@ -114,7 +113,7 @@ std::optional<std::vector<int64_t>> read_axes(std::string_view text) {
   }
 }
 
-// The dictionary, and the offset of the data after it.
+// The dictionary, and the offset at which the data follow.
 struct Header {
   std::string_view text;
   uint64_t data_byte = 0;
@@ -173,8 +172,8 @@ Result<ColumnLayout> parse_npy(const std::string& path, std::span<const std::byt
 
 namespace {
 
-// IDX, the format of MNIST (http://yann.lecun.com/exdb/mnist): two zero bytes, the type, the number
-// of axes, each axis as a big-endian uint32, then the elements in big-endian order.
+// IDX, MNIST's format (http://yann.lecun.com/exdb/mnist): two zero bytes, the type, the axis count,
+// each axis as a big-endian uint32, then the elements in big-endian order.
 std::optional<DType> idx_dtype(unsigned type) {
   switch (type) {
     case 0x08:
@@ -228,12 +227,12 @@ namespace {
 // the tokens [s * stride, s * stride + L), one later with next_token.
 //
 // [Note: width of tokens] Such a file does not say how wide the tokens are. Vocabularies have far
-// fewer than 2^20 entries, so every second 16-bit word of a uint32 file is nearly zero, which does
+// fewer than 2^20 entries, so every second 16-bit word in a uint32 file is nearly zero, which does
 // not happen in a uint16 file. If the specification has a `dtype`, it is used without a check.
 constexpr size_t kProbeBytes = 64 * 1024;
 constexpr size_t kFewestWords = 8;     // fewer words prove nothing
 constexpr size_t kManyWords = 256;     // so many words may prove it although not all are zero
-constexpr uint16_t kMaxHighWord = 15;  // the high word of a token below 2^20
+constexpr uint16_t kMaxHighWord = 15;  // a token's high word if it is below 2^20
 
 Result<DType> guess_width(const ByteSource& source) {
   if (source.size() % 4 != 0) return DType::kUInt16;
@@ -279,7 +278,7 @@ Result<ColumnLayout> token_layout(const ColumnSpec& spec, const ByteSource& sour
   layout.row = Shape{length};
   layout.count = (tokens - length - extra) / stride + 1;
   layout.first_byte = static_cast<uint64_t>(spec.next_token ? size : 0);
-  // With one row only, a stride past the end of the file must not overflow.
+  // With one row only, a stride past the file's end must not overflow.
   layout.row_stride = static_cast<uint64_t>(layout.count > 1 ? stride * size : length * size);
   return layout;
 }
@@ -344,13 +343,6 @@ Result<ByteSource> share_inflated(const ByteSource& source, size_t bytes,
   return share_made(source.path(), bytes, fill, communicator, ledger);
 }
 
-// The result of opening a column.
-struct OpenedColumn {
-  ByteSource source;
-  ColumnLayout layout;
-  size_t shared_bytes = 0;
-};
-
 Status no_part(const std::string& path, const char* kind, const std::string& name,
                const std::vector<std::string>& there) {
   return input_error("{}: no {} '{}' (found: {}){}", path, kind, escaped(name),
@@ -404,30 +396,49 @@ Result<OpenedColumn> open_npz(const ColumnSpec& spec, ByteSource source, Communi
   return opened;
 }
 
-Result<OpenedColumn> open_tensor(const ColumnSpec& spec, ByteSource source) {
+Result<std::vector<std::string>> npz_columns(const ByteSource& source) {
+  OFSDP_ASSIGN_OR_RETURN(const std::vector<ZipMember> members, zip_members(source));
+  return array_names(members);
+}
+
+std::vector<std::string> tensor_names(const TensorFile& file) {
+  std::vector<std::string> names;
+  for (const FileTensor& tensor : file.tensors()) names.push_back(tensor.name);
+  return names;
+}
+
+Result<std::vector<std::string>> tensor_columns(const ByteSource& source) {
+  OFSDP_ASSIGN_OR_RETURN(const TensorFile file, open_safetensors(source.path()));
+  return tensor_names(file);
+}
+
+Result<OpenedColumn> open_tensor(const ColumnSpec& spec, ByteSource source, Communicator&,
+                                 MemoryLedger&) {
   OFSDP_ASSIGN_OR_RETURN(const TensorFile file, open_safetensors(spec.path));
   const FileTensor* tensor = file.find(spec.parts[0]);
-  if (tensor == nullptr) {
-    std::vector<std::string> names;
-    for (const FileTensor& one : file.tensors()) names.push_back(one.name);
-    return no_part(spec.path, "tensor", spec.parts[0], names);
-  }
+  if (tensor == nullptr) return no_part(spec.path, "tensor", spec.parts[0], tensor_names(file));
   OFSDP_REJECT_IF(tensor->dtype == DType::kUndefined, "{}: tensor '{}': type {} is not read here",
                   spec.path, escaped(tensor->name), tensor->type);
   const std::vector<int64_t> dims(tensor->shape.axes().begin(), tensor->shape.axes().end());
   OpenedColumn opened{std::move(source), {}};
   OFSDP_ASSIGN_OR_RETURN(opened.layout, dense_layout(spec.path, tensor->dtype, dims,
                                                      static_cast<uint64_t>(tensor->offset)));
-  // If another file took the place in the meantime, the offsets of the header no longer fit.
+  // If another file took the place in the meantime, the header's offsets no longer fit.
   OFSDP_REJECT_IF(opened.layout.end_byte() > opened.source.size(),
                   "{}: expected at least {} bytes, found {}", spec.path, opened.layout.end_byte(),
                   opened.source.size());
   return opened;
 }
 
-Result<OpenedColumn> open_text(const ColumnSpec& spec, const ByteSource& source, TextKind kind,
+template <TextKind kKind>
+Result<std::vector<std::string>> columns_of_text(const ByteSource& source) {
+  return text_columns(source, kKind);
+}
+
+template <TextKind kKind>
+Result<OpenedColumn> open_text(const ColumnSpec& spec, ByteSource source,
                                Communicator& communicator, MemoryLedger& ledger) {
-  OFSDP_ASSIGN_OR_RETURN(const TextRows rows, read_text_rows(spec, source, kind));
+  OFSDP_ASSIGN_OR_RETURN(const TextRows rows, read_text_rows(spec, source, kKind));
   OpenedColumn opened;
   OFSDP_ASSIGN_OR_RETURN(opened.layout, dense_layout(spec.path, rows.dtype, rows.dims, 0));
   opened.layout.of_text = true;
@@ -440,6 +451,16 @@ Result<OpenedColumn> open_text(const ColumnSpec& spec, const ByteSource& source,
                          share_made(spec.path, opened.shared_bytes, copy, communicator, ledger));
   return opened;
 }
+
+// Messages and the help list the formats in this order.
+constexpr DataFormat kFormats[] = {
+    {".npz", "array", npz_columns, open_npz},
+    {".safetensors", "tensor", tensor_columns, open_tensor},
+    {".csv", "column", columns_of_text<TextKind::kComma>, open_text<TextKind::kComma>},
+    {".tsv", "column", columns_of_text<TextKind::kTab>, open_text<TextKind::kTab>},
+    {".jsonl", "field", columns_of_text<TextKind::kJsonLines>, open_text<TextKind::kJsonLines>,
+     true},
+};
 
 ByteSource array_source(const std::string& name, const ColumnArray& array,
                         const ColumnLayout& layout) {
@@ -464,6 +485,13 @@ Status apply_row_shape(const ColumnSpec& spec, ColumnLayout& layout) {
 }
 
 }  // namespace
+
+std::span<const DataFormat> data_formats() { return kFormats; }
+
+const DataFormat* find_format(std::string_view extension) {
+  const auto* const found = std::ranges::find(kFormats, extension, &DataFormat::extension);
+  return found == std::end(kFormats) ? nullptr : found;
+}
 
 uint64_t ColumnLayout::end_byte() const {
   return first_byte + static_cast<uint64_t>(count - 1) * row_stride + row_bytes();
@@ -500,16 +528,12 @@ Result<ColumnFile> ColumnFile::open(const ColumnSpec& spec, Communicator& commun
   OFSDP_ASSIGN_OR_RETURN(file.source_, ByteSource::open(spec.path));
   OFSDP_ASSIGN_OR_RETURN(const bool gzip, is_gzip(file.source_));
   const std::string extension = inner_extension(spec.path);
-  if (holds_several(extension)) {
+  if (const DataFormat* const format = find_format(extension)) {
     OFSDP_REJECT_IF(gzip, "{}: expected a {} file, found gzip data", spec.path, extension);
     ColumnSpec own = spec;
     if (own.parts.empty()) own.parts = {spec.name};
-    const std::optional<TextKind> text = text_kind(extension);
     OFSDP_ASSIGN_OR_RETURN(OpenedColumn opened,
-                           text ? open_text(own, file.source_, *text, communicator, ledger)
-                           : extension == ".npz"
-                               ? open_npz(own, std::move(file.source_), communicator, ledger)
-                               : open_tensor(own, std::move(file.source_)));
+                           format->open(own, std::move(file.source_), communicator, ledger));
     file.source_ = std::move(opened.source);
     file.layout_ = std::move(opened.layout);
     file.shared_bytes_ = opened.shared_bytes;
@@ -533,24 +557,6 @@ Result<ColumnFile> ColumnFile::open(const ColumnSpec& spec, Communicator& commun
   OFSDP_RETURN_IF_ERROR(check_length(file.layout_, file.source_));
   OFSDP_RETURN_IF_ERROR(apply_row_shape(spec, file.layout_));
   return file;
-}
-
-bool ColumnFile::holds_several(const std::string& extension) {
-  return text_kind(extension) || extension == ".npz" || extension == ".safetensors";
-}
-
-Result<std::vector<std::string>> ColumnFile::columns_of(const std::string& path) {
-  const std::string extension = std::filesystem::path(path).extension().string();
-  OFSDP_ASSIGN_OR_RETURN(const ByteSource source, ByteSource::open(path));
-  if (const auto kind = text_kind(extension)) return text_columns(source, *kind);
-  if (extension == ".npz") {
-    OFSDP_ASSIGN_OR_RETURN(const std::vector<ZipMember> members, zip_members(source));
-    return array_names(members);
-  }
-  OFSDP_ASSIGN_OR_RETURN(const TensorFile file, open_safetensors(path));
-  std::vector<std::string> names;
-  for (const FileTensor& tensor : file.tensors()) names.push_back(tensor.name);
-  return names;
 }
 
 Status ColumnFile::replace(const ColumnArray& array) {

@@ -1,15 +1,15 @@
-// ColumnFile opens the file of one column: it knows the layout of the rows and reads their bytes.
+// ColumnFile opens one column's file: it knows the layout of rows and reads their bytes.
 //
 // The extension selects the format: .npy (NEP 1, versions 1 to 3, C order, little-endian), .bin
-// (flat tokens), .npz and .safetensors (one array of several), .csv, .tsv and .jsonl (see TextRows
-// below). A file with any other name must be IDX, the big-endian format of MNIST. An .npy or IDX
-// file may be gzipped. Gzipped files, compressed arrays of .npz and numbers of text are decoded
-// once a host into memory that all ranks of the host share.
+// (flat tokens), .npz and .safetensors (with several arrays), .csv, .tsv and .jsonl (see TextRows
+// below). A file with any other name must be IDX, MNIST's big-endian format. An .npy or IDX file
+// may be gzipped. Gzipped files, compressed .npz arrays and text are decoded once a host into
+// memory that all of its ranks share.
 //
-// An array of the caller (ColumnSpec::array) is read in place; `replace` takes the next array,
-// which must have the same type and row shape.
+// The caller's array (ColumnSpec::array) is read in place; `replace` takes the next array, which
+// must have the same type and row shape.
 //
-// Row s has row_bytes() bytes at first_byte + s * row_stride. Rows of a token file may overlap.
+// Row s has row_bytes() bytes at first_byte + s * row_stride. Token rows may overlap.
 //
 // `open` is collective: all ranks must open the same columns in the same order. `read` may be
 // called from any thread. Errors are kInput with the file, the expected and the found value.
@@ -17,6 +17,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -28,7 +29,7 @@
 
 namespace ofsdp::runtime {
 
-// The header of .npy files (NEP 1): NumPy's names of types, and a version 1 header in C order.
+// The .npy header (NEP 1): NumPy's type names, and a version 1 header in C order.
 
 inline constexpr std::string_view kNpyMagic = "\x93NUMPY";
 
@@ -39,10 +40,10 @@ std::string npy_header(DType dtype, const std::vector<int64_t>& dims);
 struct ColumnLayout {
   DType dtype = DType::kUndefined;  // as stored
   bool big_endian = false;
-  bool of_text = false;  // int64 may be read as float, and a column of numbers as rows of one
+  bool of_text = false;  // int64 may be read as float, and numbers as rows [1]
   Shape row;
   int64_t count = 0;        // rows: samples
-  uint64_t first_byte = 0;  // of row 0
+  uint64_t first_byte = 0;  // where row 0 begins
   uint64_t row_stride = 0;  // bytes between the starts of two rows
 
   uint64_t row_bytes() const { return static_cast<uint64_t>(row.numel()) * dtype_size(dtype); }
@@ -53,10 +54,6 @@ class ColumnFile {
  public:
   static Result<ColumnFile> open(const ColumnSpec& spec, Communicator& communicator,
                                  MemoryLedger& ledger);
-
-  // Returns true if files with this extension (".npz") hold several columns.
-  static bool holds_several(const std::string& extension);
-  static Result<std::vector<std::string>> columns_of(const std::string& path);
 
   // REQUIRES: the file was opened from an array, like this column.
   Status replace(const ColumnArray& array);
@@ -72,26 +69,45 @@ class ColumnFile {
   size_t shared_bytes_ = 0;
 };
 
-// Parses the header at the start of the (inflated) file. Checks the length of the header, but not
+// An open column from a file with several.
+struct OpenedColumn {
+  ByteSource source;
+  ColumnLayout layout;
+  size_t shared_bytes = 0;
+};
+
+// A format with several columns in a file.
+struct DataFormat {
+  std::string_view extension;  // ".npz"
+  const char* part;            // YAML key that names a column in such a file
+  Result<std::vector<std::string>> (*columns)(const ByteSource& source);
+  Result<OpenedColumn> (*open)(const ColumnSpec& spec, ByteSource source,
+                               Communicator& communicator, MemoryLedger& ledger);
+  bool pads = false;  // rows may differ in length
+};
+std::span<const DataFormat> data_formats();
+const DataFormat* find_format(std::string_view extension);  // null: one column, or unknown
+
+// Parses the header with which the (inflated) file begins. Checks the header's length, but not
 // whether the file holds all rows.
 Result<ColumnLayout> parse_npy(const std::string& path, std::span<const std::byte> prefix);
 Result<ColumnLayout> parse_idx(const std::string& path, std::span<const std::byte> prefix);
-// Token files have no header: the number of rows follows from the length. If `spec` has no dtype,
-// the bytes tell it; see [Note: width of tokens] in column_file.cpp.
+// Token files have no header: the length gives the row count. If `spec` has no dtype, the bytes
+// tell it; see [Note: width of tokens] in column_file.cpp.
 Result<ColumnLayout> token_layout(const ColumnSpec& spec, const ByteSource& source);
 
-// Returns the layout for the axes of a header; the first axis counts samples. Returns an error on
+// Returns the layout for a header's axes; the first axis counts samples. Returns an error on
 // overflow, zero samples or empty rows.
 Result<ColumnLayout> dense_layout(const std::string& path, DType dtype, std::vector<int64_t> dims,
                                   uint64_t first_byte);
 
-// Columns of text files: .csv and .tsv (RFC 4180: header, quotes, one record a line) and .jsonl
-// (one JSON object a line; a field holds a number or a list of numbers, and nested lists must have
-// equal lengths).
+// Text columns: .csv and .tsv (RFC 4180: header, quotes, one record a line) and .jsonl (one JSON
+// object a line; a field holds a number or a number list, and nested lists must have equal
+// lengths).
 //
-// If all numbers are whole, they become int64, else float64; Converter then makes the type of the
-// graph. If lists differ in length, ColumnSpec::padding must be set: lists are filled up to `to` or
-// to the longest. A mask column is made from the same lists.
+// If all numbers are whole, they become int64, else float64; Converter then makes the graph's type.
+// If lists differ in length, ColumnSpec::padding must be set: lists are filled up to `to` or to the
+// longest. A mask column is made from the same lists.
 //
 // The file is not trusted: it may be cut off, huge or binary. Errors are kInput with file and line.
 struct TextRows {
@@ -101,12 +117,10 @@ struct TextRows {
 };
 
 enum class TextKind { kComma, kTab, kJsonLines };
-// Returns the format for ".csv", ".tsv" or ".jsonl", none for other extensions.
-std::optional<TextKind> text_kind(const std::string& extension);
 
 Result<TextRows> read_text_rows(const ColumnSpec& spec, const ByteSource& source, TextKind kind);
 
-// Returns the names in the header, or the fields of the first object.
+// Returns the names in the header, or the first object's fields.
 Result<std::vector<std::string>> text_columns(const ByteSource& source, TextKind kind);
 
 }  // namespace ofsdp::runtime

@@ -8,18 +8,17 @@
 #include <fstream>
 #include <sstream>
 
-#include "kernels/base/escaped.h"
-#include "kernels/base/nearest_name.h"
-#include "kernels/base/readable.h"
+#include "kernels/base/names.h"
+#include "kernels/base/text.h"
 #include "runtime/data/column_file.h"
 
 namespace ofsdp::runtime {
 
-// The YAML mapping of columns. Exceptions of yaml-cpp do not leave this block.
+// The YAML mapping with columns. Exceptions of yaml-cpp do not leave this block.
 
 namespace {
 
-// The position of a node for messages: "mnist.yaml:3: train.input".
+// A node's position for messages: "mnist.yaml:3: train.input".
 struct Place {
   std::string origin;
   std::string path;
@@ -40,7 +39,7 @@ std::string found_text(const YAML::Node& node) {
 }
 
 Status wrong(const Place& place, const YAML::Node& node, const char* expected) {
-  const std::string beyond = node.IsScalar() ? beyond_numbers(node.Scalar()) : "";
+  const std::string beyond = node.IsScalar() ? out_of_range_hint(node.Scalar()) : "";
   return input_error("{}: expected {}, found {}{}", place.at(node), expected, found_text(node),
                      beyond);
 }
@@ -150,8 +149,7 @@ Status read_key(const Place& place, const std::string& key, const YAML::Node& va
   return ok_status();
 }
 
-// Visits the pairs of a mapping in order. A repeated key is an error; yaml-cpp would take either
-// value.
+// Visits a mapping's pairs in order. A repeated key is an error; yaml-cpp would take either value.
 template <typename Visit>
 Status for_each_key(const Place& place, const YAML::Node& map, const char* expected, Visit visit) {
   if (!map.IsMap()) return wrong(place, map, expected);
@@ -174,23 +172,16 @@ Status check_known(const Place& place, const YAML::Node& node, const std::string
                      joined(known, ", "), did_you_mean(key, known));
 }
 
-// Returns the key that names a part of a file with this extension; null if it has no parts.
-const char* part_key(const std::string& extension) {
-  if (extension == ".csv" || extension == ".tsv") return "column";
-  if (extension == ".jsonl") return "field";
-  if (extension == ".npz") return "array";
-  return extension == ".safetensors" ? "tensor" : nullptr;
-}
-
 Status check_part(const Place& place, const YAML::Node& node, const ColumnSpec& column) {
-  const std::string extension = std::filesystem::path(column.path).extension().string();
-  const char* const own = part_key(extension);
+  const DataFormat* const format =
+      find_format(std::filesystem::path(column.path).extension().string());
+  const char* const own = format == nullptr ? nullptr : format->part;
   for (const char* key : {"column", "field", "array", "tensor"}) {
     if (!node[key] || (own != nullptr && std::string_view(key) == own)) continue;
     return input_error("{}: '{}' is no key of '{}'{}", place.at(node), key, column.path,
                        own == nullptr ? "" : format_text(": expected '{}'", own));
   }
-  if (!column.padding || extension == ".jsonl") return ok_status();
+  if (!column.padding || (format != nullptr && format->pads)) return ok_status();
   return input_error("{}: pad_to and pad_value are for lists in .jsonl files, found '{}'",
                      place.at(node), column.path);
 }
@@ -231,7 +222,7 @@ Result<ColumnSpec> read_column(const Place& place, const YAML::Node& node,
   return column;
 }
 
-// `attention_mask: auto`: 1 for each element of the padded column. If several columns are padded
+// `attention_mask: auto`: 1 for each element in the padded column. If several columns are padded
 // (labels aside), all are padded alike, and the first is used.
 Status add_mask(const std::string& name, const std::string& at, ColumnSet& set) {
   const auto padded = std::ranges::find_if(set.columns, [](const ColumnSpec& column) {
@@ -342,11 +333,12 @@ Result<DataSpec> yaml_spec(const fs::path& path) {
   return parse_data_yaml(text.str(), path.parent_path().string(), path.string());
 }
 
-// Takes each column of the file under its own name.
-Result<DataSpec> file_spec(const std::string& path) {
+// Takes each column under the name that it has in the file.
+Result<DataSpec> file_spec(const std::string& path, const DataFormat& format) {
   DataSpec spec;
   spec.train.origin = path;
-  OFSDP_ASSIGN_OR_RETURN(const std::vector<std::string> names, ColumnFile::columns_of(path));
+  OFSDP_ASSIGN_OR_RETURN(const ByteSource source, ByteSource::open(path));
+  OFSDP_ASSIGN_OR_RETURN(const std::vector<std::string> names, format.columns(source));
   for (const std::string& name : names) {
     ColumnSpec& column = spec.train.columns.emplace_back();
     column.name = name;
@@ -364,12 +356,13 @@ Result<DataSpec> read_spec(const char* flag, const std::string& value) {
     return input_error("{}: expected a folder, a YAML file or 'synthetic', found no file '{}'",
                        flag, value);
   }
-  if (ColumnFile::holds_several(fs::path(value).extension().string())) return file_spec(value);
+  const DataFormat* const format = find_format(fs::path(value).extension().string());
+  if (format != nullptr) return file_spec(value, *format);
   if (!is_yaml(value)) {
-    return input_error(
-        "{}: expected a folder, a file (.yaml, .npz, .safetensors, .csv, .tsv, .jsonl) or "
-        "'synthetic', found the file '{}'",
-        flag, value);
+    std::string extensions = ".yaml";
+    for (const DataFormat& one : data_formats()) extensions += format_text(", {}", one.extension);
+    return input_error("{}: expected a folder, a file ({}) or 'synthetic', found the file '{}'",
+                       flag, extensions, value);
   }
   return yaml_spec(value);
 }

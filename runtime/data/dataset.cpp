@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <cstring>
 
-#include "kernels/base/escaped.h"
-#include "kernels/base/nearest_name.h"
-#include "kernels/base/reject.h"
+#include "kernels/base/names.h"
+#include "kernels/base/status.h"
+#include "kernels/base/text.h"
 
 namespace ofsdp::runtime {
 
@@ -132,7 +132,7 @@ bool same_axes(const Shape& row, const std::vector<int64_t>& dims) {
   return std::ranges::equal(row.axes(), dims, fits);
 }
 
-// Returns the axes, except axes of size 1.
+// Returns the axes, except if the size is 1.
 std::vector<int64_t> long_axes(const std::vector<int64_t>& axes) {
   std::vector<int64_t> kept;
   for (const int64_t axis : axes) {
@@ -141,7 +141,7 @@ std::vector<int64_t> long_axes(const std::vector<int64_t>& axes) {
   return kept;
 }
 
-// Returns true if the numbers of elements agree and axes are only merged or split, not replaced.
+// Returns true if element counts agree and axes are only merged or split, not replaced.
 bool same_numel(const Shape& row, const std::vector<int64_t>& dims) {
   const std::vector<int64_t> own = long_axes(row.axes()), others = long_axes(dims);
   const bool open = std::ranges::any_of(dims, [](int64_t dim) { return dim < 0; });
@@ -248,7 +248,7 @@ Status Dataset::bind_column(const WantedColumn& wanted) {
     return input_error("{}: column '{}': expected {}, found {}, which does not convert to it", path,
                        wanted.name, dtype_name(wanted.dtype), dtype_name(layout.dtype));
   }
-  // A number of text also fits [1], [1, 1], ...
+  // A number in text also fits [1], [1, 1], ...
   const bool one =
       layout.of_text && layout.row.numel() == 1 && !wanted.flat &&
       std::ranges::all_of(wanted.dims, [](int64_t dim) { return dim == 1 || dim < 0; });
@@ -272,7 +272,7 @@ Status Dataset::read_rows(int column, std::span<const int64_t> samples, std::byt
   for (size_t i = 0, run = 1; i < samples.size(); i += run, run = 1) {
     const int64_t row = (samples[i] - first_) / stride_;
     OFSDP_CHECK(row >= 0 && row < samples_, "sample {}: row {} of {}", samples[i], row, samples_);
-    // Adjacent rows of the file are one read.
+    // Adjacent rows are one read.
     const auto follows = [&](size_t at) { return samples[at] == samples[at - 1] + stride_; };
     while (dense && i + run < samples.size() && follows(i + run)) ++run;
     OFSDP_RETURN_IF_ERROR(read_range(column, row, static_cast<int64_t>(run), dst + i * row_bytes));
@@ -280,7 +280,7 @@ Status Dataset::read_rows(int column, std::span<const int64_t> samples, std::byt
   return ok_status();
 }
 
-// Reads `rows` adjacent rows of the file from row `begin`.
+// Reads `rows` adjacent rows from row `begin`.
 Status Dataset::read_range(int column, int64_t begin, int64_t rows, std::byte* dst) {
   const Column& from = file_of(column);
   const Converter& converter = bindings_[static_cast<size_t>(column)].converter;

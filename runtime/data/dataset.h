@@ -1,11 +1,11 @@
 // Dataset opens the columns that a graph needs, checks them and reads them by sample number.
 //
 // `open` opens columns by name; all must have the same length. `bind` fixes the conversion to the
-// type and shape that the graph needs. `read_rows` then decodes rows of columns()[i], the i-th
+// type and shape that the graph needs. `read_rows` then decodes rows from columns()[i], the i-th
 // bound one.
 //
-// Owns the open files and 64 KiB of scratch memory. `open` is collective; the rest must be called
-// by one thread at a time. Errors are kInput with column, file, the expected and the found value.
+// Owns the open files and 64 KiB scratch memory. `open` is collective; the rest must be called by
+// one thread at a time. Errors are kInput with column, file, the expected and the found value.
 #pragma once
 
 #include <cstddef>
@@ -24,8 +24,8 @@ namespace ofsdp::runtime {
 // Labels: the allowed range, and the count that divides the loss.
 //
 // A label is kept if it is not the ignore-index. The mean over the global batch divides by the
-// number of kept labels on all ranks, or by the sum of their class weights if the loss has any. A
-// run without labels divides by the number of samples.
+// labels kept on all ranks, or by their class weights' sum if the loss has any. A run without
+// labels divides by its samples.
 //
 // Labels are int32 or int64 of any shape. A label outside 0 .. classes-1 is kInput with file,
 // column, sample and value.

@@ -153,7 +153,7 @@ Status Loader::fill(Slot& slot) {
   return ok_status();
 }
 
-// Reads the labels of all micro-batches of the update; filling the slot overwrites them.
+// Reads labels for all micro-batches in the update; filling the slot overwrites them.
 Status Loader::count_update(Slot& slot) {
   std::ranges::fill(kept_in_update_, 0.0);
   std::ranges::fill(counted_in_update_, 0);

@@ -20,7 +20,7 @@
 #include <mutex>
 #include <vector>
 
-#include "kernels/base/background_task.h"
+#include "kernels/base/host_tasks.h"
 #include "runtime/data/dataset.h"
 #include "runtime/data/sampler.h"
 
@@ -34,9 +34,9 @@ struct Batch {
   std::span<std::byte* const> columns;    // like RowSource::columns(), each 64-byte aligned
   std::span<const int64_t> sample_index;  // `size` global sample numbers
   // One number for each label rule.
-  std::span<const double> kept;            // the count of this micro-batch in the mean
-  std::span<const double> kept_in_update;  // the sum over this rank's micro-batches of the update
-  std::span<const int64_t> counted_in_update;  // how many of them have a count above 0
+  std::span<const double> kept;                // the count of this micro-batch in the mean
+  std::span<const double> kept_in_update;      // the update's sum over this rank's micro-batches
+  std::span<const int64_t> counted_in_update;  // micro-batches with a count above 0
 
   bool counts() const {
     return std::ranges::any_of(kept, [](double one) { return one > 0; });

@@ -13,7 +13,7 @@ namespace {
 // Returns 24 random bits as a float in [0, 1), exactly.
 float uniform(uint64_t bits) { return static_cast<float>(bits >> 40) * 0x1p-24f; }
 
-// Box and Muller: elements 2k and 2k+1 are cosine and sine of one pair of uniforms.
+// Box and Muller: elements 2k and 2k+1 are cosine and sine from one uniform pair.
 struct NormalPair {
   float first, second;
 };
@@ -25,7 +25,7 @@ NormalPair normal_pair(uint64_t key, uint64_t pair) {
   return {radius * std::cos(angle), radius * std::sin(angle)};
 }
 
-// Returns the upper half of a 128-bit product; the bias is negligible for any real axis.
+// Returns a 128-bit product's upper half; the bias is negligible for any real axis.
 int64_t integer_below(uint64_t bits, int64_t below) {
   __extension__ using Wide = unsigned __int128;
   return static_cast<int64_t>(
@@ -79,7 +79,7 @@ void put_element(std::byte* dst, DType dtype, const Element& element) {
   }
 }
 
-// Writes a row of normal numbers, a pair at a time, since small networks wait for it.
+// Writes normal numbers, a pair at a time, since small networks wait for it.
 void put_normals(std::byte* dst, DType dtype, uint64_t key, uint64_t numel) {
   const size_t size = dtype_size(dtype);
   for (uint64_t i = 0; i < numel; i += 2) {

@@ -1,4 +1,4 @@
-// RowSource: a source of rows by sample number, from files (Dataset) or made up (SyntheticData).
+// RowSource: gives rows by sample number, from files (Dataset) or made up (SyntheticData).
 //
 // One thread at a time may read, since an implementation may hold scratch memory. A wrong value is
 // kInput with file, column and sample.
@@ -13,13 +13,13 @@
 
 #include "kernels/base/status.h"
 #include "kernels/core/dtype.h"
-#include "kernels/core/shape.h"
+#include "kernels/core/tensor.h"
 
 namespace ofsdp::runtime {
 
 inline constexpr int64_t kEndless = std::numeric_limits<int64_t>::max();
 
-// A column in the type and shape of the graph.
+// A column in the graph's type and shape.
 struct BoundColumn {
   std::string name;
   std::string source;  // the file, for messages
@@ -41,9 +41,8 @@ class RowSource {
 // SyntheticData: endless rows made from the seed, for runs that need no data.
 //
 // An element depends only on the seed, the column name, the sample number and the index in the row,
-// so ranks in any number see the same samples. The kind of each column comes from its use in the
-// graph (an index of a Gather, a mask, labels, ...). Any floating type, integer or bool. read_rows
-// does not allocate.
+// so ranks in any number see the same samples. The graph decides each column's kind (a Gather's
+// index, a mask, labels, ...). Any floating type, integer or bool. read_rows does not allocate.
 enum class SyntheticKind { kNormal, kUniform, kBelow, kBits, kOnes, kZeros };
 
 struct SyntheticColumn {

@@ -100,7 +100,7 @@ int64_t Sampler::global_size(int64_t update) const {
   return std::min(options_.global_batch(), options_.samples - position(update).sample);
 }
 
-// Returns how many of the indices part, part + parts, ... lie in the global batch.
+// Counts the indices part, part + parts, ... that lie in the global batch.
 int64_t Sampler::dealt(int64_t update, int64_t part, int64_t parts) const {
   return std::max<int64_t>(0, (global_size(update) - part + parts - 1) / parts);
 }
@@ -140,8 +140,8 @@ int64_t Sampler::micro_batch(int64_t update, int64_t micro, std::span<int64_t> s
   return size;
 }
 
-// Only the last update of an epoch can be short; the first stands for the others. The epoch in
-// which the run starts may end with another size than later ones.
+// Only an epoch's last update can be short; the first stands for the others. The epoch in which the
+// run starts may end with another size than later ones.
 void Sampler::add_sizes(int rank, std::vector<int64_t>& sizes) const {
   const int64_t begin = options_.start.update, last = begin + first_ - 1;
   const bool endless = options_.samples == kEndless;

@@ -1,17 +1,16 @@
-// Sampler decides which samples a rank puts into which micro-batch of which update. Pure
-// arithmetic.
+// Sampler decides which samples a rank puts into each micro-batch. Pure arithmetic.
 //
-// Each epoch is a permutation of all samples from (seed, epoch). Update s of the epoch takes the
-// next global_batch samples; sample i of them goes to rank i mod ranks; the share of a rank is cut
-// into micro-batches of at most batch_size. Every rank runs grad_accum micro-batches in every
-// update, since all must take part in all collectives; if the last batch is short, some have fewer
-// samples or none. Endless data (kEndless samples) are one epoch in order.
+// Each epoch permutes all samples by (seed, epoch). Each update takes the next global_batch
+// samples; sample i goes to rank i mod ranks; a rank cuts its share into micro-batches with at most
+// batch_size samples. Every rank runs grad_accum micro-batches in every update, since all must take
+// part in all collectives; if the last batch is short, some have fewer samples or none. Endless
+// data (kEndless samples) are one epoch in order.
 //
-// With `slices`, a global batch is cut into slices that do not depend on the number of ranks: slice
-// j has the samples j, j + slices, ..., and is micro-batch j / ranks of rank j % ranks.
+// With `slices`, a global batch is cut into slices that are the same on any number of ranks: slice
+// j has the samples j, j + slices, ..., and is micro-batch j / ranks on rank j % ranks.
 //
 // Updates count from 0 over the whole run. A resumed run begins at `start`: the rest of that epoch
-// is cut into global batches of this run, so each sample of the epoch is still used once if the
+// is cut into this run's global batches, so each sample is still used once in the epoch if the
 // batch size changed. Evaluation uses the same arithmetic without shuffling and with grad_accum 1.
 // Errors are kInput if there are no samples, or fewer than one global batch while short batches are
 // dropped.
@@ -28,8 +27,8 @@
 namespace ofsdp::runtime {
 
 // Counter-based random bits: a value depends only on key and counter, so any rank may make any
-// value at any time. Uses the finalizer of splitmix64 (Steele, Lea, Flood 2014), which passes
-// BigCrush as a counter generator.
+// value at any time. Uses splitmix64's finalizer (Steele, Lea, Flood 2014), which passes BigCrush
+// as a counter generator.
 
 constexpr uint64_t mix_bits(uint64_t x) {
   x += 0x9e3779b97f4a7c15u;
@@ -55,8 +54,8 @@ struct ResumePoint {
   int64_t sample = 0;
 };
 
-// Permutation: a shuffle of 0 .. size-1 that is computed, not stored: at(i) takes nanoseconds and
-// no memory, also if a run resumes in the middle of an epoch.
+// Permutation: shuffles 0 .. size-1 and is computed, not stored: at(i) takes nanoseconds and no
+// memory, also if a run resumes within an epoch.
 //
 // A balanced Feistel network over the next power of four, with keys from (seed, stream), applied
 // until the value is below `size` (cycle walking: Black and Rogaway, "Ciphers with Arbitrary Finite
@@ -79,18 +78,22 @@ class Permutation {
   std::array<uint64_t, kRounds> keys_{};
 };
 
-struct SamplerOptions {
-  int64_t samples = 0;
-  uint64_t seed = 0;
+// The command line's options about the sample order.
+struct OrderOptions {
   bool shuffle = true;
+  uint64_t seed = 0;  // also of dropout and synthetic data
   bool drop_last = false;
-  int64_t batch_size = 1;  // of a micro-batch of one rank
+};
+
+struct SamplerOptions : OrderOptions {
+  int64_t samples = 0;
+  int64_t batch_size = 1;  // in a rank's micro-batch
   int64_t grad_accum = 1;
   int ranks = 1;
   int rank = 0;
   ResumePoint start = {};
   int64_t slices = 0;          // 0: no slices
-  int64_t sliced_samples = 0;  // samples of a global batch with slices
+  int64_t sliced_samples = 0;  // in a global batch with slices
 
   int64_t global_batch() const {
     return slices > 0 ? sliced_samples : batch_size * grad_accum * ranks;
@@ -107,22 +110,21 @@ class Sampler {
   const SamplerOptions& options() const { return options_; }
   int64_t updates_per_epoch() const { return updates_; }
   int64_t epoch_of(int64_t update) const { return position(update).epoch; }
-  // the index of the first update of the epoch, at least `start`
+  // the epoch's first update, at least `start`
   int64_t updates_until(int64_t epoch) const;
-  // Returns true if an epoch ends after `update` updates and its number, from 1, is a multiple of
-  // `count`.
+  // Returns true if an epoch ends after `update` updates and `count` divides its number, from 1.
   bool ends_epochs(int64_t update, int64_t count) const;
-  // Returns the epoch in which `update` begins, and how many samples of it were used.
+  // Returns the epoch in which `update` begins, and how many samples were used in it.
   ResumePoint position(int64_t update) const;
-  int64_t global_size(int64_t update) const;  // samples of the update on all ranks
+  int64_t global_size(int64_t update) const;  // in the update, on all ranks
   int64_t micro_size(int64_t update, int64_t micro) const;
   bool alike(int64_t update, int64_t micro) const;  // true if all ranks have equally many samples
 
-  // Writes the sample numbers of the micro-batch into `samples` (at least batch_size long) and
-  // returns how many.
+  // Writes the micro-batch's sample numbers into `samples` (at least batch_size long) and returns
+  // how many.
   int64_t micro_batch(int64_t update, int64_t micro, std::span<int64_t> samples) const;
 
-  // Returns every size that micro-batches of this rank (or of any rank) can have, largest first.
+  // Returns every size that micro-batches can have on this rank (or on any rank), largest first.
   std::vector<int64_t> micro_batch_sizes() const;
   std::vector<int64_t> micro_batch_sizes_of_all_ranks() const;
 
@@ -133,8 +135,8 @@ class Sampler {
   void add_sizes(int rank, std::vector<int64_t>& sizes) const;
 
   SamplerOptions options_;
-  int64_t updates_ = 1;  // of a full epoch
-  int64_t first_ = 1;    // of the rest of the epoch in which the run starts
+  int64_t updates_ = 1;  // in a full epoch
+  int64_t first_ = 1;    // in the rest of the epoch in which the run starts
 };
 
 }  // namespace ofsdp::runtime

@@ -6,9 +6,9 @@
 #include <optional>
 
 #include "importer/file/tensor_file.h"
-#include "kernels/base/escaped.h"
-#include "kernels/base/nearest_name.h"
-#include "kernels/base/reject.h"
+#include "kernels/base/names.h"
+#include "kernels/base/status.h"
+#include "kernels/base/text.h"
 #include "runtime/data/column_file.h"
 
 namespace ofsdp::runtime {
@@ -16,7 +16,7 @@ namespace {
 
 using Json = nlohmann::json;
 
-// Numbers in the order of the file; int64 until one is not whole.
+// Numbers as the file orders them; int64 until one is not whole.
 class Numbers {
  public:
   void add(int64_t value) {
@@ -49,13 +49,13 @@ class Numbers {
 constexpr size_t kNumberBytes = 8;
 constexpr int64_t kMaxNumbers = int64_t{1} << 36;  // half a terabyte
 
-// Rows before padding; lists of numbers may differ in length.
+// Rows before padding; lists may differ in length.
 struct Rows {
   Numbers numbers;
   bool lists = false;          // else a row is a number
-  std::vector<int64_t> inner;  // axes of one list entry
+  std::vector<int64_t> inner;  // a list entry's axes
   std::vector<int64_t> lengths;
-  std::vector<int64_t> lines;  // line number of each row, for messages
+  std::vector<int64_t> lines;  // each row's line number, for messages
 };
 
 bool add_number(std::string_view text, Numbers& numbers) {
@@ -85,7 +85,7 @@ Result<std::string> whole_text(const ByteSource& source) {
   return text;
 }
 
-// Iterates over the records of a .csv.
+// Iterates over a .csv file's records.
 class Records {
  public:
   Records(const std::string& path, std::string_view text, char separator)
@@ -193,7 +193,7 @@ Result<Rows> read_records(const ColumnSpec& spec, const std::string& text, char 
   }
 }
 
-// Returns field a.b.c of an object, or the field with that whole name; null if there is none.
+// Returns field a.b.c in an object, or the field with that whole name; null if there is none.
 const Json* find_field(const Json& object, const std::string& path) {
   const Json* found = &object;
   std::string rest = path;
@@ -289,7 +289,7 @@ Status for_each_line(std::string_view text, Visit visit) {
   return {};
 }
 
-// Returns the number of entries that every row gets.
+// Returns how many entries every row gets.
 Result<int64_t> row_length(const ColumnSpec& spec, const Rows& rows) {
   const auto longest = std::ranges::max_element(rows.lengths);
   const auto line = [&](auto at) {
@@ -348,12 +348,6 @@ Result<TextRows> laid_out(const ColumnSpec& spec, Rows rows) {
 }
 
 }  // namespace
-
-std::optional<TextKind> text_kind(const std::string& extension) {
-  if (extension == ".csv") return TextKind::kComma;
-  if (extension == ".tsv") return TextKind::kTab;
-  return extension == ".jsonl" ? std::optional(TextKind::kJsonLines) : std::nullopt;
-}
 
 Result<TextRows> read_text_rows(const ColumnSpec& spec, const ByteSource& source, TextKind kind) {
   OFSDP_CHECK(!spec.parts.empty(), "{}: no part", spec.path);

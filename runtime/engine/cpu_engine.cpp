@@ -5,7 +5,7 @@
 #include <cstring>
 #include <limits>
 
-#include "fsdp/comm/rank_sum.h"
+#include "fsdp/comm/communicator.h"
 #include "kernels/cpu/parallel.h"
 #include "runtime/engine/nan_search.h"
 
@@ -21,7 +21,7 @@ const std::byte* bytes_of(const float* values) {
   return reinterpret_cast<const std::byte*>(values);
 }
 
-// A slice without samples adds 0, and -0 + 0 is 0: the one trace that the number of slices leaves.
+// A slice without samples adds 0, and -0 + 0 is 0. So -0 is the only trace of the slice count.
 void drop_negative_zeros(float* values, int64_t n) {
   for (int64_t i = 0; i < n; ++i) values[i] += 0.0f;
 }
@@ -38,16 +38,15 @@ SlotSource slot_of(const Operation& op) {
 
 }  // namespace
 
-CpuEngine::CpuEngine(const Plan& plan, const std::vector<UnitState>& units,
-                     OptimizerStep& optimizer, Communicator& communicator, float* loss_weights,
+CpuEngine::CpuEngine(const Plan& plan, const std::vector<UnitState>& units, Updater& updater,
+                     Communicator& communicator, float* loss_weights,
                      const ExecutorOptions& options)
     : units_(units),
-      optimizer_(optimizer),
+      updater_(updater),
       communicator_(communicator),
       loss_weights_(loss_weights),
       options_(options),
       exposed_(plan.units.size()) {
-  if (optimizer.needs_norms()) step_lengths_.emplace(plan, units, communicator.rank());
   context_.seed = options.seed;
 }
 
@@ -55,6 +54,7 @@ void CpuEngine::begin_update(const UpdateNumbers& numbers) {
   numbers_ = numbers;
   context_.step = numbers.step - 1;
   numbers_.optimizer_step = options_.steps_done + numbers.step - loss_scale_.skipped_updates;
+  updater_.begin(numbers_);
   scale_used_ = options_.scale_loss ? loss_scale_.scale : 1;
   skip_update_ = false;
   nan_at_ = -1;
@@ -94,9 +94,8 @@ Status CpuEngine::run(BoundProgram& program, const MicroBatch& batch) {
   result_ = {};
   const Graph& graph = program.plan->graph;
   for (size_t t = 0; t < batch.shares.size(); ++t) {
-    const double factor = t == 0 ? graph.loss_factor : graph.further_terms[t - 1].factor;
-    loss_weights_[t] =
-        static_cast<float>(batch.shares[t] * factor) * static_cast<float>(scale_used_);
+    loss_weights_[t] = static_cast<float>(batch.shares[t] * graph.terms[t].factor) *
+                       static_cast<float>(scale_used_);
   }
   context_.sample_index = batch.sample_index;
   for (const InputPatch& patch : program.inputs) {
@@ -160,10 +159,10 @@ Status CpuEngine::check_evaluation(BoundProgram& program) {
   return {};
 }
 
-// Nothing has been updated since the micro-batch began, here or anywhere: an update needs this
-// rank's Post, and evaluation ends in an exchange.
+// No rank has updated since the micro-batch began: an update needs this rank's Post, and evaluation
+// ends in an exchange.
 Status CpuEngine::blame_nan(BoundProgram& program) {
-  alone_ = true;  // the others go on to wait for this rank
+  alone_ = true;  // other ranks wait for this one
   OFSDP_ASSIGN_OR_RETURN(
       const NanFound found,
       first_nan(program, {.execute = [this](const Operation& op) { return execute(*this, op); },
@@ -182,17 +181,15 @@ Result<NanFound> CpuEngine::find_in_gradients(bool together) {
                     .gradients = true});
 }
 
-// The gradient that has been reduced last is NaN. This rank owns it; another may have made it. The
-// search comes after updates of later layers, whose weights it sees as they are now.
+// The last reduced gradient is NaN. This rank owns it; another may have made it. Later layers are
+// updated already, so the search sees their new weights.
 Status CpuEngine::blame_gradient(int unit) {
   alone_ = true;
-  const auto& segments = optimizer_.segments()[static_cast<size_t>(unit)];
-  const auto in = std::ranges::find_if(
-      segments, [&](const OptimizerStep::Segment& segment) { return nan_at_ < segment.end; });
+  const std::vector<UpdateRow>& rows = updater_.table().rows(unit);
+  const auto row = std::ranges::find_if(rows, [&](const UpdateRow& r) { return nan_at_ < r.end; });
   const Graph& graph = program_->plan->graph;
-  const int parameter = in == segments.end() ? -1 : in->parameter;
   const std::string name =
-      parameter < 0 ? "" : graph.parameters[static_cast<size_t>(parameter)].name;
+      row == rows.end() ? "" : graph.parameters[static_cast<size_t>(row->parameter)].name;
   OFSDP_ASSIGN_OR_RETURN(const NanFound found, find_in_gradients(/*together=*/false));
   return with_table(
       with_table(fault("{}: gradient of '{}' is NaN at step {}, rank {}: {}", graph.file, name,
@@ -201,7 +198,7 @@ Status CpuEngine::blame_gradient(int unit) {
       growth_text(options_.watch));
 }
 
-// All ranks are here, before any update. The first that finds a node says so.
+// All ranks call it, before any update. The first that finds a node reports it.
 Status CpuEngine::blame_norm() {
   OFSDP_ASSIGN_OR_RETURN(const NanFound found, find_in_gradients(/*together=*/true));
   const double mine = found.operands.empty() ? 0 : 1;
@@ -245,7 +242,7 @@ Status CpuEngine::await(const Operation& op) {
   return {};
 }
 
-// Also clears what a unit of another shape has left in the gaps of the slot.
+// Another unit may have used the slot, so gaps between parameters are cleared too.
 Status CpuEngine::clear(const Operation& op) {
   if (empty_) {
     std::memset(op.dst.data, 0, op.dst.bytes());
@@ -277,6 +274,7 @@ Status CpuEngine::post(const Operation& op) {
 Status CpuEngine::reduce(const Operation& op) {
   const Stages& then = op.stages;
   float *const dst = op.dst.floats(), *const onto = op.onto.floats();
+  Status updated;
   auto sink = [&](int64_t begin, std::span<float> block) {
     const auto numel = static_cast<int64_t>(block.size());
     round_elements(block.data(), then.round_to, numel);
@@ -285,7 +283,7 @@ Status CpuEngine::reduce(const Operation& op) {
     const double squares = then.norm ? add_to_norm(op, begin, block) : 0;
     if (then.update && std::isnan(squares)) return;  // the run ends
     if (then.update) {
-      optimizer_.update(op.unit, begin, block, numbers_);
+      if (updated.ok()) updated = updater_.advance(op.unit, begin, block);
     } else {
       std::memcpy(dst + begin, block.data(), block.size_bytes());
     }
@@ -295,12 +293,13 @@ Status CpuEngine::reduce(const Operation& op) {
   const int64_t waited = communicator_.waited(), began = nanoseconds_now();
   Status status = communicator_.reduce_scatter(op.channel, op.group, slot, sink,
                                                site("reduce-scatter", op.unit));
-  // Fused with the update, which is work of the rank: only the wait is the others'.
+  // The fused update is this rank's work; only waiting is exposed communication.
   exposed_.add(op.unit, then.update ? communicator_.waited() - waited : nanoseconds_now() - began);
+  OFSDP_RETURN_IF_ERROR(std::move(updated));
   return status.ok() && nan_at_ >= 0 ? blame_gradient(op.unit) : std::move(status);
 }
 
-// Over the copies: of the gradient shard, or of the whole gradient where a copy is one rank.
+// Sums over replicas: the gradient shard, or the whole gradient if a replica is one rank.
 Status CpuEngine::all_reduce(const Operation& op) {
   const int64_t began = nanoseconds_now();
   OFSDP_RETURN_IF_ERROR(
@@ -316,9 +315,9 @@ Status CpuEngine::all_reduce(const Operation& op) {
   return nan_at_ >= 0 ? blame_gradient(op.unit) : Status{};
 }
 
-// Adds the part of a block that counts on this rank and on no other; returns its squares. The block
-// begins at element `begin` of what the rank owns. An update that nothing decides upon before it is
-// made ends the run if its gradient is NaN.
+// Adds the unique part of a block, which begins at element `begin` of the shard, to the norm;
+// returns the sum of squares. Without a clip factor or loss scale, nothing decides whether to
+// update, so a NaN ends the run.
 double CpuEngine::add_to_norm(const Operation& op, int64_t begin, std::span<const float> block) {
   const auto size = static_cast<int64_t>(block.size());
   const int64_t from = std::clamp<int64_t>(op.unique.begin - begin, 0, size);
@@ -391,16 +390,16 @@ Status CpuEngine::update(const Operation& op) {
       scale_span(block, gradient_factor_, scaled.data(), count);
       block = scaled.data();
     }
-    optimizer_.update(op.unit, begin, {block, static_cast<size_t>(count)}, numbers_);
+    OFSDP_RETURN_IF_ERROR(updater_.advance(op.unit, begin, {block, static_cast<size_t>(count)}));
   }
   return {};
 }
 
-// Also an update that is skipped is agreed on by all.
+// All ranks agree on skipped updates too.
 Status CpuEngine::trust(const Operation&) {
   if (skip_update_) return {};
   const int64_t waited = communicator_.waited();
-  OFSDP_RETURN_IF_ERROR(step_lengths_->agree(optimizer_, numbers_, communicator_));
+  OFSDP_RETURN_IF_ERROR(updater_.agree_on_norms(communicator_, numbers_.step));
   exposed_.add(-1, communicator_.waited() - waited);
   return {};
 }
@@ -408,20 +407,17 @@ Status CpuEngine::trust(const Operation&) {
 Status CpuEngine::sums(const Operation& op) {
   if (skip_update_) return {};
   std::memset(op.dst.data, 0, op.dst.bytes());
-  optimizer_.sum_squares(op.unit, op.part, op.src.floats(), op.dst.floats());
-  return {};
+  return updater_.sum_squares(op.unit, op.src.floats(), op.dst.floats(), {});
 }
 
 Status CpuEngine::factors(const Operation& op) {
-  if (!skip_update_) optimizer_.advance_factors(op.unit, op.src.floats(), numbers_);
-  return {};
+  if (skip_update_) return {};
+  return updater_.advance_factors(op.unit, op.src.floats(), {});
 }
 
 Status CpuEngine::orthogonalize(const Operation& op) {
   if (skip_update_) return {};
-  const int index = op.group.index_of(communicator_.rank());
-  return optimizer_.orthogonalize(op.unit, index, {op.dst.floats(), size_t(op.dst.count)},
-                                  op.onto.data, arithmetic_);
+  return updater_.orthogonalize(op.unit, op.dst.floats(), op.onto.data, {});
 }
 
 Status CpuEngine::watch(const Operation& op) {
@@ -447,9 +443,7 @@ Status CpuEngine::meet(const Operation& op) {
 }
 
 Status CpuEngine::apply(const Operation& op) {
-  const auto lengths = step_lengths_ ? step_lengths_->lengths() : std::span<const double>();
-  if (!skip_update_) optimizer_.apply(op.unit, numbers_, lengths);
-  return {};
+  return skip_update_ ? Status{} : updater_.apply(op.unit, {});
 }
 
 Status CpuEngine::place_rows(const Operation& op) {

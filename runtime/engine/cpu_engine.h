@@ -1,26 +1,22 @@
 // CpuEngine: runs bound programs with CPU kernels and a Communicator, block by block, so that a
 // reduction with an update is one pass.
 //
-// An update is grad_accum calls of `run`, each with the program of its place; `begin_update` comes
-// first and sets the numbers of the update. A micro-batch without samples runs no node but takes
-// part in every collective, with zero gradients.
+// An update is begin_update, then grad_accum calls of `run`, each with the program for its place. A
+// micro-batch without samples runs no node but takes part in every collective, with zero gradients.
 //
-// Ownership: views; the session owns memory, communicator and programs. Threads: the one that made
-// it. No allocation in `run`. Errors: what kernels and collectives say, with step, node and rank
-// before it; a loss that is NaN is kFault and names the first node whose output has one (found by
-// running the forward again, node by node, which may be slow: the run is over), in training and in
-// evaluation; in evaluation a loss that is infinite is kFault too.
+// Views; the session owns memory, communicator and programs. The thread that made it calls it.
+// `run` allocates nothing. Errors from kernels and collectives get step, node and rank as a prefix.
+// A loss that is NaN is kFault and names the first node with a NaN in its output, which a second
+// forward pass finds; in evaluation an infinite loss is kFault too.
 #pragma once
 
 #include <algorithm>
 #include <optional>
 
 #include "fsdp/comm/communicator.h"
-#include "runtime/engine/exact_squares.h"
 #include "runtime/engine/executor.h"
 #include "runtime/engine/nan_search.h"
-#include "runtime/engine/optimizer_step.h"
-#include "runtime/engine/update_runner.h"
+#include "runtime/engine/updater.h"
 #include "runtime/engine/watch.h"
 #include "runtime/log/trace.h"
 
@@ -28,7 +24,7 @@ namespace ofsdp::runtime {
 
 class CpuEngine final : public UpdateRunner, private Engine {
  public:
-  CpuEngine(const Plan& plan, const std::vector<UnitState>& units, OptimizerStep& optimizer,
+  CpuEngine(const Plan& plan, const std::vector<UnitState>& units, Updater& updater,
             Communicator& communicator, float* loss_weights, const ExecutorOptions& options);
 
   void begin_update(const UpdateNumbers& numbers) override;
@@ -88,7 +84,7 @@ class CpuEngine final : public UpdateRunner, private Engine {
   }
 
   const std::vector<UnitState>& units_;
-  OptimizerStep& optimizer_;
+  Updater& updater_;
   Communicator& communicator_;
   float* loss_weights_;
   ExecutorOptions options_;
@@ -99,20 +95,18 @@ class CpuEngine final : public UpdateRunner, private Engine {
   int64_t update_began_ = 0, step_began_ = 0;  // nanoseconds_now
   UpdateNumbers numbers_;
   bool empty_ = false;
-  bool alone_ = false;  // this rank runs again what the others do not
+  bool alone_ = false;  // this rank searches a NaN; the others do not
   MicroResult result_;
   UpdateOutcome outcome_;
   bool outcome_given_ = true;
   LossScale loss_scale_;
-  double scale_used_ = 1;       // of the present update
-  bool skip_update_ = false;    // its gradients are not finite
+  double scale_used_ = 1;       // loss scale of the present update
+  bool skip_update_ = false;    // gradients of the present update are not finite
   float gradient_factor_ = 1;   // clip factor over loss scale
-  int64_t nan_at_ = -1;         // of a gradient: an element of what is owned of the present unit
-  double squared_norm_ = 0;     // of this rank's spans, this update
-  ExactSquares exact_squares_;  // of a clipped run that is the same on any number of ranks
+  int64_t nan_at_ = -1;         // element of the present unit's shard with a NaN gradient; -1: none
+  double squared_norm_ = 0;     // over this rank's unique spans, this update
+  ExactSquares exact_squares_;  // the same with --deterministic across_ranks and clipping
   double global_norm_ = 0;
-  std::optional<StepLengths> step_lengths_;  // of an optimizer that needs them
-  HostArithmetic arithmetic_;
 };
 
 }  // namespace ofsdp::runtime

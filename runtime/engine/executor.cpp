@@ -15,7 +15,7 @@ Status execute(Engine& engine, const Operation& op) {
 #define HOST_OPERATION(kind, description) \
   case OpKind::k##kind:                   \
     break;
-#include "runtime/program/steps.inc"
+#include "runtime/compile/program/steps.inc"
   }
   return {};
 }

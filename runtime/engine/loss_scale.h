@@ -1,10 +1,9 @@
-// LossScale: the dynamic loss scale of float16. The loss is multiplied by it before backward, so
-// that small gradients do not vanish; the update divides by it. A gradient that is not finite skips
-// the update and halves the scale, and ends the run if the scale is kMin already; kGrowthInterval
-// good updates in a row double it. Powers of two: nothing is rounded. Numbers of
-// torch.amp.GradScaler; Micikevicius et al., "Mixed Precision Training", ICLR 2018, section 3.2.
-//
-// Ownership: a value, the executor's; part of a checkpoint. Threads: one. Errors: none.
+// LossScale: the dynamic loss scale of float16. Backward starts from the scaled loss, so that small
+// gradients do not vanish; the update divides by the scale. A gradient that is not finite skips the
+// update and halves the scale; the run ends if the scale is kMin already. kGrowthInterval good
+// updates in a row double it. Scales are powers of two, so nothing is rounded. A checkpoint
+// contains it. Numbers from torch.amp.GradScaler; Micikevicius et al., "Mixed Precision Training",
+// ICLR 2018, section 3.2.
 #pragma once
 
 #include <cstdint>
@@ -17,8 +16,8 @@ struct LossScale {
 
   double scale = 0x1p16;
   int64_t good_updates = 0;     // in a row
-  int64_t skipped_updates = 0;  // since the beginning: neither the optimizer nor the schedule
-                                // of the rate has counted them
+  int64_t skipped_updates = 0;  // since the beginning; optimizer and learning rate schedule do
+                                // not count them
 
   void note(bool finite) {
     if (!finite) {

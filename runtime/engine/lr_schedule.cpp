@@ -16,7 +16,7 @@ double warmup_factor(const ScheduleOptions& options, int64_t step) {
   return static_cast<double>(numerator) / static_cast<double>(options.warmup_steps);
 }
 
-// The power of gamma after k epochs or steps.
+// Returns gamma to the power that k epochs or steps give.
 int64_t changes(const ScheduleOptions& options, int64_t k) {
   if (options.kind == ScheduleKind::kExponential) return k;
   if (options.kind == ScheduleKind::kStep) return k / options.step_size;
@@ -78,7 +78,7 @@ double progress(const LrSchedule& schedule, int64_t step) {
   return std::min(1.0, static_cast<double>(step - warmup) / static_cast<double>(span));
 }
 
-// As half_wave.
+// A line, like half_wave.
 double decay(const ScheduleOptions& options, double p) {
   switch (options.kind) {
     case ScheduleKind::kLinear:
@@ -92,9 +92,8 @@ double decay(const ScheduleOptions& options, double p) {
 
 }  // namespace
 
-LrSchedule make_lr_schedule(const Options& options, int64_t steps_of_run) {
-  return {options.schedule, options.optimizer.lr,
-          options.schedule.total_steps.value_or(steps_of_run)};
+LrSchedule make_lr_schedule(const ScheduleOptions& options, double base_lr, int64_t steps_of_run) {
+  return {options, base_lr, options.total_steps.value_or(steps_of_run)};
 }
 
 double rate_factor(const LrSchedule& schedule, int64_t step, int64_t epoch) {

@@ -4,9 +4,8 @@
 #include <array>
 #include <cmath>
 
-#include "fsdp/comm/rank_sum.h"
-#include "kernels/base/escaped.h"
-#include "kernels/base/readable.h"
+#include "fsdp/comm/communicator.h"
+#include "kernels/base/text.h"
 
 namespace ofsdp::runtime {
 
@@ -42,7 +41,7 @@ void add_halves(DType dtype, std::span<const std::byte> bytes, ValueRange& range
   }
 }
 
-// An operand of a node with its values' range.
+// Writes an operand and the range of its values.
 struct SeenOperand {
   const char* role;
   std::string name, type;
@@ -50,7 +49,7 @@ struct SeenOperand {
   bool floating = false;
 };
 
-// Adds the operands that are there. Inputs are looked at before the node runs: it may write over
+// Adds the operands that are present. Inputs are read before the node runs, which may overwrite
 // them.
 Status look_at(const char* role, const std::vector<TensorView>& views,
                const std::vector<ValueId>& values, const Graph& graph, const NanSearch& search,
@@ -91,8 +90,8 @@ std::string table(const Node& node, const std::vector<SeenOperand>& seen) {
   return text;
 }
 
-// Runs the node; returns the first NaN that it reads or makes, or the first infinity that it
-// makes of finite operands.
+// Runs the node; returns the first NaN that it reads or makes, or the first infinity that it makes
+// from finite operands.
 Result<NanFound> nan_of(const Operation& op, const BoundRun& run, const Graph& graph,
                         const NanSearch& search, bool infinities) {
   const Node& node = *run.node;
@@ -191,7 +190,7 @@ Result<NanFound> first_nan(const BoundProgram& program, const NanSearch& search)
   return found;
 }
 
-Status loss_fault(const ProgramPlan& plan, float loss, int64_t step, int rank,
+Status loss_fault(const StepProgram& plan, float loss, int64_t step, int rank,
                   const NanFound& found) {
   const bool training = plan.options.training;
   Status line =

@@ -1,12 +1,9 @@
-// The fault of a loss or gradient that is NaN or infinite, and the search for its origin: the
-// forward pass of the micro-batch once more (and backward, if the loss is finite and a gradient
-// is not), step by step, until a node reads or makes a NaN. That may be slow: the run is over.
-// Nothing may have been updated since the micro-batch began.
+// Finds where a loss or gradient became NaN or infinite: runs the forward pass again (and backward,
+// if the loss is finite but a gradient is not), step by step, until a node reads or makes a NaN. It
+// may be slow, since the run is over. REQUIRES: nothing was updated since the micro-batch began.
 //
-// The fault's first line is the message; tables follow in lines of their own, which the command
-// prints on stdout: the ranges of the node's operands, and whatever else is known.
-//
-// Ownership: views. Threads: the one that runs the program. Errors: what the steps say.
+// The fault's first line is the message. Tables follow in further lines, which the command prints
+// on stdout: the ranges of the node's operands, and the growth of norms.
 #pragma once
 
 #include <cstddef>
@@ -16,51 +13,49 @@
 #include <string>
 
 #include "kernels/core/tensor.h"
-#include "runtime/program/binding.h"
+#include "runtime/engine/binding.h"
 
 namespace ofsdp::runtime {
 
-// The smallest and the largest finite value of a tensor, and the number of NaNs and infinities.
-// Slow: for runs that end.
+// The smallest and largest finite value in a tensor, and counts of NaNs and infinities.
 struct ValueRange {
-  double least = std::numeric_limits<double>::infinity();  // of the finite values
+  double least = std::numeric_limits<double>::infinity();  // finite values alone
   double most = -std::numeric_limits<double>::infinity();
   int64_t count = 0, nans = 0, infinite = 0;
 
-  // Adds contiguous elements. Does nothing for types that are not numbers.
+  // Adds contiguous elements. Does nothing if `dtype` is no number.
   void add(DType dtype, std::span<const std::byte> bytes);
 };
 
 // "-0.4 to 2.31, 3 NaN, 1 infinite".
 std::string text(const ValueRange& range);
 
-// True of an unshard, or the copy up before it.
+// Returns true for an unshard and for the copy up before it.
 bool is_of_unshard(const Operation& op);
 
 bool any_nan(std::span<const float> values);
 
 struct NanSearch {
-  std::function<Status(const Operation&)> execute;             // comes back when the step is done
-  std::function<Result<ValueRange>(const TensorView&)> range;  // of a view with an address
-  bool here = true;       // false: this rank only takes part in the gathers of those that search
-  bool together = false;  // other ranks wait in every gather, also after the first NaN
-  bool gradients =
-      false;  // goes on after the loss, where infinite results of finite operands count
+  std::function<Status(const Operation&)> execute;  // returns when the step is done
+  std::function<Result<ValueRange>(const TensorView&)> range;
+  bool here = true;        // false: this rank only takes part in the gathers of ranks that search
+  bool together = false;   // other ranks wait in every gather, also after the first NaN
+  bool gradients = false;  // search backward too; there infinite results of finite operands count
 };
 
 struct NanFound {
   std::string first;     // the value or node, in words
-  std::string operands;  // the node's, a line each; empty: none was found
+  std::string operands;  // a line for each operand of the node; empty if no node was found
 };
 
-// Runs nodes and unshards units, no more.
+// Runs nodes and unshards, no other operations.
 Result<NanFound> first_nan(const BoundProgram& program, const NanSearch& search);
 
-// kFault of a loss that is not finite; `found` may be empty.
-Status loss_fault(const ProgramPlan& plan, float loss, int64_t step, int rank,
+// Returns kFault for a loss that is not finite; `found` may be empty.
+Status loss_fault(const StepProgram& plan, float loss, int64_t step, int rank,
                   const NanFound& found = {});
 
-// The same error with lines after its message; none where they are empty.
+// Appends `lines`, which may be empty, to an error's message.
 Status with_table(Status error, const std::string& lines);
 
 }  // namespace ofsdp::runtime

@@ -1,11 +1,10 @@
 #include "runtime/engine/orthogonal_plan.h"
 
-#include <cmath>
+#include <array>
 #include <numeric>
 
 #include "kernels/cpu/parallel.h"
 #include "kernels/optimizers/parameter_updates.h"
-#include "runtime/engine/optimizer_step.h"
 
 namespace ofsdp::runtime {
 namespace {
@@ -20,57 +19,97 @@ size_t bytes_of(int64_t numel) {
   return align_up(static_cast<size_t>(numel) * sizeof(float), kTensorAlignment);
 }
 
-// Another X of the same shape, the Gram matrix, its polynomial, the kernels' own.
-struct Workspace {
-  float *other, *gram, *polynomial;
-  std::byte* kernel;
-};
+// The matrix, another of the same shape, the Gram matrix, its polynomial. The kernels' own
+// workspace follows.
+enum Array { kValues, kOther, kGram, kPolynomial, kArrays };
+constexpr size_t kIterationCalls = 4;
 
-Workspace workspace(const OrthogonalMatrix& m, std::byte* work) {
-  const size_t square = bytes_of(m.side() * m.side());
-  std::byte* const gram = work + bytes_of(m.numel());
-  return {reinterpret_cast<float*>(work), reinterpret_cast<float*>(gram),
-          reinterpret_cast<float*>(gram + square), gram + 2 * square};
+std::array<size_t, kArrays + 1> offsets(const OrthogonalMatrix& m) {
+  const size_t square = bytes_of(m.side() * m.side()), gram = bytes_of(m.numel());
+  return {0, 0, gram, gram + square, gram + 2 * square};
 }
 
 class OrthogonalPlanner {
  public:
   OrthogonalPlanner(const Registry& registry, KernelCache& kernels)
-      : gemm_(registry.get("Gemm")), kernels_(kernels) {}
+      : gemm_(registry.get("Gemm")), parts_(update_registry({})), kernels_(kernels) {}
 
   // Tall matrices stand on the other side of the products, which is the transposed formula.
   Status plan(OrthogonalMatrix& m) {
     const TensorDesc x = matrix_of(m.rows, m.columns), gram = matrix_of(m.side(), m.side());
-    OFSDP_ASSIGN_OR_RETURN(m.gram,
-                           product({{m.tall() ? "transA" : "transB", int64_t{1}}}, {x, x}, gram));
-    OFSDP_ASSIGN_OR_RETURN(m.square,
-                           product({{"beta", Muon::kB / Muon::kC}}, {gram, gram, gram}, gram));
-    const auto factors = m.tall() ? std::vector{x, gram, x} : std::vector{gram, x, x};
-    OFSDP_ASSIGN_OR_RETURN(m.advance, product({{"beta", Muon::kA}}, factors, x));
-    size_t most = 0;
-    for (const auto* product : {&m.gram, &m.square, &m.advance}) {
-      most = std::max(most, product->kernel->workspace_bytes());
+    const TensorDesc sums{DType::kFloat64, Shape{m.numel() / kUpdateBlock + 2}};
+    // The other matrix is free while the norm is made.
+    OFSDP_RETURN_IF_ERROR(add(m, "muon.normalize", {}, {}, {{kValues, x}, {kOther, sums}}));
+    int from = kValues, to = kOther;
+    for (int i = 0; i < Muon::kIterations; ++i) {
+      const Operand of{from, x}, g{kGram, gram}, polynomial{kPolynomial, gram};
+      OFSDP_RETURN_IF_ERROR(
+          add(m, "Gemm", {{m.tall() ? "transA" : "transB", int64_t{1}}}, {of, of}, {g}));
+      OFSDP_RETURN_IF_ERROR(
+          add(m, "Gemm", {{"beta", Muon::kB / Muon::kC}}, {g, g, g}, {polynomial}));
+      // Apart from the product: oneDNN has no fast one that both scales and adds.
+      OFSDP_RETURN_IF_ERROR(add(m, "muon.scale", {}, {}, {polynomial}));
+      const auto factors =
+          m.tall() ? std::vector{of, polynomial, of} : std::vector{polynomial, of, of};
+      OFSDP_RETURN_IF_ERROR(add(m, "Gemm", {{"beta", Muon::kA}}, factors, {{to, x}}));
+      std::swap(from, to);
     }
-    m.work_bytes = bytes_of(m.numel()) + 2 * bytes_of(m.side() * m.side()) + most;
+    OFSDP_RETURN_IF_ERROR(add(m, "put", {}, {{from, x}}, {{kValues, x}}));
+    m.work_bytes = offsets(m).back() + workspace_;
+    workspace_ = 0;
     return {};
   }
 
  private:
-  Result<OrthogonalMatrix::Product> product(Attributes attributes,
-                                            const std::vector<TensorDesc>& inputs,
-                                            const TensorDesc& output) {
-    Problem problem{std::move(attributes), inputs, {output}, {}, 0, pool_threads()};
-    problem.constants.resize(inputs.size());
-    OrthogonalMatrix::Product made;
-    OFSDP_ASSIGN_OR_RETURN(made.kernel, kernels_.get(gemm_, problem));
-    for (const TensorDesc& desc : inputs) made.in.push_back({nullptr, desc});
-    made.out = {nullptr, output};
-    return made;
+  struct Operand {
+    int array;
+    TensorDesc desc;
+  };
+
+  Status add(OrthogonalMatrix& m, const std::string& op, Attributes attributes,
+             const std::vector<Operand>& in, const std::vector<Operand>& out) {
+    Problem problem{std::move(attributes), {}, {}, {}, 0, pool_threads()};
+    OrthogonalMatrix::Call call;
+    for (const Operand& o : in) {
+      problem.inputs.push_back(o.desc);
+      call.in.push_back({nullptr, o.desc});
+      call.in_arrays.push_back(o.array);
+    }
+    for (const Operand& o : out) {
+      problem.outputs.push_back(o.desc);
+      call.out.push_back({nullptr, o.desc});
+      call.out_arrays.push_back(o.array);
+    }
+    problem.constants.resize(in.size());
+    const OpDef& def = op == "Gemm" ? gemm_ : parts_.get("ofsdp.update." + op);
+    OFSDP_ASSIGN_OR_RETURN(call.kernel, kernels_.get(def, problem));
+    workspace_ = std::max(workspace_, call.kernel->workspace_bytes());
+    m.calls.push_back(std::move(call));
+    return {};
   }
 
   const OpDef& gemm_;
+  const Registry parts_;
   KernelCache& kernels_;
+  size_t workspace_ = 0;
 };
+
+Status run_calls(OrthogonalMatrix& m, std::span<OrthogonalMatrix::Call> calls, float* values,
+                 std::byte* work, const StepContext& step) {
+  const auto at = offsets(m);
+  const auto place = [&](const std::vector<int>& arrays, std::vector<TensorView>& views) {
+    for (size_t i = 0; i < arrays.size(); ++i) {
+      views[i].data = arrays[i] == kValues ? reinterpret_cast<std::byte*>(values)
+                                           : work + at[static_cast<size_t>(arrays[i])];
+    }
+  };
+  for (OrthogonalMatrix::Call& call : calls) {
+    place(call.in_arrays, call.in);
+    place(call.out_arrays, call.out);
+    OFSDP_RETURN_IF_ERROR(call.kernel->run({call.in, call.out, work + at.back(), &step}));
+  }
+  return {};
+}
 
 void deal(OrthogonalUnit& unit, std::vector<double>& loads) {
   std::vector<size_t> order(unit.size());
@@ -90,37 +129,6 @@ void deal(OrthogonalUnit& unit, std::vector<double>& loads) {
     here[static_cast<size_t>(best)] += iteration_flops(unit[i]);
   }
   for (size_t r = 0; r < loads.size(); ++r) loads[r] += here[r];
-}
-
-OFSDP_MULTIARCH void divide(float* values, float by, int64_t n) {
-  for (int64_t i = 0; i < n; ++i) values[i] = values[i] / by;
-}
-
-// Apart from the product: oneDNN has no fast one that both scales and adds.
-OFSDP_MULTIARCH void multiply(float* values, float by, int64_t n) {
-  for (int64_t i = 0; i < n; ++i) values[i] = values[i] * by;
-}
-
-// As where ranks add their zeros.
-OFSDP_MULTIARCH void add_zero(const float* from, float* to, int64_t n) {
-  for (int64_t i = 0; i < n; ++i) to[i] = from[i] + 0.0f;
-}
-
-// From x to next.
-Status iterate(OrthogonalMatrix& m, float* x, float* next, const Workspace& w,
-               MatrixArithmetic& arithmetic) {
-  const auto run = [&](OrthogonalMatrix::Product& product, std::initializer_list<float*> in,
-                       float* out) {
-    auto view = product.in.begin();
-    for (float* const data : in) (view++)->data = reinterpret_cast<std::byte*>(data);
-    product.out.data = reinterpret_cast<std::byte*>(out);
-    return product.kernel->run({product.in, {&product.out, 1}, w.kernel, &arithmetic.context()});
-  };
-  OFSDP_RETURN_IF_ERROR(run(m.gram, {x, x}, w.gram));
-  OFSDP_RETURN_IF_ERROR(run(m.square, {w.gram, w.gram, w.gram}, w.polynomial));
-  OFSDP_RETURN_IF_ERROR(arithmetic.scale(w.polynomial, Muon::kC, m.side() * m.side()));
-  return m.tall() ? run(m.advance, {x, w.polynomial, x}, next)
-                  : run(m.advance, {w.polynomial, x, x}, next);
 }
 
 }  // namespace
@@ -173,44 +181,12 @@ size_t work_bytes(const OrthogonalUnit& unit) {
   return most;
 }
 
-Status HostArithmetic::normalize(float* values, int64_t count, double least, double*) {
-  const double norm = std::sqrt(sum_of_squares({values, static_cast<size_t>(count)}));
-  divide(values, static_cast<float>(std::max(norm, least)), count);
-  return {};
+Status orthogonalize(OrthogonalMatrix& m, float* values, std::byte* work, const StepContext& step) {
+  return run_calls(m, m.calls, values, work, step);
 }
 
-Status HostArithmetic::scale(float* values, float by, int64_t count) {
-  multiply(values, by, count);
-  return {};
-}
-
-Status HostArithmetic::put(const float* from, float* to, int64_t count) {
-  add_zero(from, to, count);
-  return {};
-}
-
-Status HostArithmetic::clear(float* values, int64_t count) {
-  std::fill_n(values, count, 0.0f);
-  return {};
-}
-
-// The other X is free while the norm is made.
-Status orthogonalize(OrthogonalMatrix& m, float* values, std::byte* work,
-                     MatrixArithmetic& arithmetic) {
-  const Workspace w = workspace(m, work);
-  OFSDP_RETURN_IF_ERROR(
-      arithmetic.normalize(values, m.numel(), Muon::kEps, reinterpret_cast<double*>(w.other)));
-  float *x = values, *next = w.other;
-  for (int i = 0; i < Muon::kIterations; ++i) {
-    OFSDP_RETURN_IF_ERROR(iterate(m, x, next, w, arithmetic));
-    std::swap(x, next);
-  }
-  return arithmetic.put(x, values, m.numel());
-}
-
-Status iterate(OrthogonalMatrix& m, float* values, std::byte* work, MatrixArithmetic& arithmetic) {
-  const Workspace w = workspace(m, work);
-  return iterate(m, values, w.other, w, arithmetic);
+Status iterate(OrthogonalMatrix& m, float* values, std::byte* work) {
+  return run_calls(m, std::span(m.calls).subspan(1, kIterationCalls), values, work, {});
 }
 
 }  // namespace ofsdp::runtime

@@ -1,5 +1,4 @@
-// A text of rank 0's for all ranks: names of files that it has made. Collective, like the
-// communicator's calls. Errors: the communicator's.
+// Rank 0's text for all ranks: names of files that it has made. Collective.
 #pragma once
 
 #include <string>
@@ -8,7 +7,7 @@
 
 namespace ofsdp::runtime {
 
-// `text` of rank 0; what the others give does not matter.
+// Returns rank 0's `text`; ignores the text of other ranks.
 Result<std::string> text_of_rank0(Communicator& communicator, std::string text);
 
 }  // namespace ofsdp::runtime

@@ -5,6 +5,8 @@
 #include <cstring>
 #include <map>
 
+#include "kernels/cpu/stored_floats.h"
+
 namespace ofsdp::runtime {
 
 namespace {
@@ -117,6 +119,7 @@ Result<std::unique_ptr<UpdateProgram>> UpdateProgram::make(const UpdateRules& up
   }
   made->slots_.resize(slots);
   made->inputs_.resize(slots);
+  made->states_.resize(updates.most_states());
   made->scratch_ = aligned(made->scratch_bytes_, slots * kSlotBytes);
   std::fill_n(reinterpret_cast<float*>(made->scratch_), slots * kBlock, 1.0f);
   size_t workspace = 0;
@@ -130,7 +133,7 @@ Result<std::unique_ptr<UpdateProgram>> UpdateProgram::make(const UpdateRules& up
   return made;
 }
 
-// Every value that is no tensor of the update has bytes of its own.
+// Gives each value that is no tensor of the update its own bytes.
 void UpdateProgram::place_scalars() {
   const Graph& graph = updates_.graph;
   std::vector<bool> wanted(graph.values.size(), false);
@@ -239,7 +242,7 @@ double UpdateProgram::current_rate() const {
   return to_doubles({desc.dtype, Shape{}}, scalars_[static_cast<size_t>(updates_.rate)])[0];
 }
 
-// A kernel takes whole blocks; of a short block it gets a copy, followed by harmless values.
+// A kernel takes whole blocks. It gets a copy of a short block, followed by harmless values.
 void UpdateProgram::run_block(RuleProgram& program, float* const* inputs, int64_t count) {
   const size_t bytes = static_cast<size_t>(count) * sizeof(float);
   for (size_t i = 0; i < program.slots; ++i) {
@@ -269,6 +272,28 @@ void UpdateProgram::update(int rule, float* param, const float* gradient, float*
     for (size_t i = 2; i < program.inputs; ++i) inputs_[i] = states[i - 2] + at;
     run_block(program, inputs_.data(), std::min(kBlock, count - at));
   }
+}
+
+std::unique_ptr<Kernel> UpdateProgram::kernel(const Problem& problem, std::vector<UpdateRow> rows) {
+  const DType copy =
+      problem.has_out(UpdateOut::kCopy) ? problem.out(UpdateOut::kCopy).dtype : DType::kUndefined;
+  return make_kernel([this, copy, rows = std::move(rows)](const KernelArgs& args) {
+    const auto& stretch = *args.in<Stretch>(UpdateIn::kStretch);
+    float* const param = args.out<float>(UpdateOut::kParam);
+    begin(args.in<ofsdp_run_state>(UpdateIn::kRunState)->optimizer_step);
+    each_piece(rows, stretch, [&](const UpdateRow& row, int64_t at, int64_t n) {
+      if (row.rule < 0) return;
+      const size_t states = updates_.parameters[static_cast<size_t>(row.rule)].states.size();
+      for (size_t i = 0; i < states; ++i) {
+        states_[i] = args.out<float>(UpdateOut::kStates + i) + at;
+      }
+      update(row.rule, param + at, args.in<float>(UpdateIn::kGradient) + (at - stretch.begin),
+             states_.data(), n);
+      if (copy == DType::kUndefined) return;
+      narrow(param + at, copy,
+             args.out<std::byte>(UpdateOut::kCopy) + static_cast<size_t>(at) * dtype_size(copy), n);
+    });
+  });
 }
 
 }  // namespace ofsdp::runtime

@@ -1,13 +1,15 @@
-// UpdateProgram: the update that a model brings itself (UpdateRules), ready to run on a rank's
-// shards: kernels for the nodes of each parameter, over blocks of kBlock elements, and the scalars
-// (rate, count of updates) that all of them read.
+// UpdateProgram: the update that a model brings itself (UpdateRules), for a rank's shards: kernels
+// for the nodes of each parameter, over blocks of kBlock elements, and the scalars (rate, count of
+// updates) that all of them read.
 //
 //   begin(n)   computes the scalars of update n, from 1. They follow from the file and n alone, so
-//              every rank has the same and a checkpoint need not hold them.
-//   update     updates one parameter's elements [0, count) in place, from its gradient and states
+//              all ranks have the same, and checkpoints need not contain them.
+//   update     updates elements [0, count) of a parameter in place
+//   kernel     the update as a kernel for the rows of a unit
 //
-// Owns kernels and scratch; the UpdateRules outlive it. Threads: the one that runs the schedule. No
-// allocation after make. Errors: kInput from make (a node without a kernel; an unreadable file).
+// Owns kernels and scratch; the UpdateRules outlive it. The thread that runs the schedule calls it.
+// It allocates nothing after make, which returns kInput if a node has no kernel or a file cannot be
+// read.
 #pragma once
 
 #include <array>
@@ -16,18 +18,17 @@
 #include <span>
 #include <vector>
 
-#include "importer/graph/update_rules.h"
-#include "runtime/program/program.h"
+#include "importer/training_source.h"
+#include "kernels/core/update.h"
+#include "runtime/compile/program/step_program.h"
 
 namespace ofsdp::runtime {
 
-// RuleProgram: the kernels of an UpdateRule's nodes for `count` elements, over slots: the
-// parameter, its gradient, its states, then the outputs of the nodes. The code that runs it knows
-// the places of slots and scalars (update_program.h, device_rules.h).
-//
-// The cache owns the kernels. Threads: one. Errors: kInput for a node without a kernel.
+// RuleProgram: the kernels of an UpdateRule's nodes for `count` elements, over slots: parameter,
+// gradient, states, then the outputs of nodes. UpdateProgram and DeviceRules run it and know where
+// slots and scalars are. The cache owns the kernels.
 
-// A scalar of the update, or a slot; neither: absent.
+// A scalar of the update, or a slot, or neither if the operand is absent.
 struct RuleOperand {
   ValueId scalar = 0;
   int slot = -1;
@@ -36,24 +37,25 @@ struct RuleOperand {
 struct RuleStep {
   Kernel* kernel = nullptr;
   std::vector<RuleOperand> in, out;
-  std::vector<TensorView> in_views, out_views;  // without data
+  std::vector<TensorView> in_views, out_views;  // their addresses are set when it runs
 };
 
 struct RuleResult {
   int slot = 0;
-  int target = 0;  // the slot of the parameter or of a state
+  int target = 0;  // slot of the parameter or of a state
 };
 
 struct RuleProgram {
   std::vector<RuleStep> steps;
-  std::vector<RuleResult> results;  // what is written when all has been computed
-  bool in_place = true;             // whether inputs may be read where they are
-  size_t inputs = 0;                // slots of the parameter, its gradient and states
+  std::vector<RuleResult> results;  // written after all steps
+  bool in_place = true;             // inputs may be read where they are
+  size_t inputs = 0;                // slots of parameter, gradient and states
   size_t slots = 0;
 };
 
 inline constexpr int kParameterSlot = 0, kGradientSlot = 1, kFirstStateSlot = 2;
 
+// Returns kInput if a node has no kernel.
 Result<RuleProgram> plan_rule(const UpdateRules& updates, const UpdateRule& rule, int64_t count,
                               const std::function<bool(ValueId)>& is_scalar, KernelCache& kernels);
 
@@ -61,7 +63,7 @@ inline bool is_aligned(const void* pointer) {
   return reinterpret_cast<uintptr_t>(pointer) % kTensorAlignment == 0;
 }
 
-// Gives the operands of a step their addresses: `scalar(id)`, or those of the slots.
+// Sets the addresses of a step's operands: `scalar(id)`, or the slot's.
 template <typename Scalar>
 void place_operands(const std::vector<RuleOperand>& operands, std::span<std::byte* const> slots,
                     const Scalar& scalar, std::vector<TensorView>& views) {
@@ -79,15 +81,20 @@ class UpdateProgram {
   static Result<std::unique_ptr<UpdateProgram>> make(const UpdateRules& updates);
 
   void begin(int64_t update);
-  // `rule`: an index in UpdateRules::parameters; `states` in its order.
+  // `rule`: an index in UpdateRules::parameters, which orders `states`.
   void update(int rule, float* param, const float* gradient, float* const* states, int64_t count);
 
-  // The rate of one of the updates begun last, or of the very last; NaN where none can be told.
+  // Returns a kernel (kernels/core/update.h) that runs the rules of `rows` in place of an
+  // optimizer. The program outlives it.
+  std::unique_ptr<Kernel> kernel(const Problem& problem, std::vector<UpdateRow> rows);
+
+  // Returns the rate of an update if it is one of the last few that began, else of the last; NaN if
+  // the rules have no rate.
   double rate(int64_t update) const;
   // Returns a scalar after `updates` updates, as bytes.
   std::span<const std::byte> scalar_after(size_t scalar, int64_t updates);
 
-  // Returns all scalars of the update begun last, and the offset of one in them. Equal UpdateRules
+  // Returns all scalars of the last update that began, and the offset of one. Equal UpdateRules
   // have equal offsets.
   std::span<const std::byte> scalars() const { return {scalar_base_, scalar_size_}; }
   bool is_scalar(ValueId id) const { return scalars_[static_cast<size_t>(id)] != nullptr; }
@@ -108,17 +115,17 @@ class UpdateProgram {
   KernelCache kernels_;
   std::vector<RuleProgram> programs_;
   std::vector<RuleStep> scalar_steps_;
-  std::vector<std::byte*> scalars_;  // per value; null: no scalar
+  std::vector<std::byte*> scalars_;  // per value; null if it is no scalar
   std::vector<std::byte> scalar_bytes_;
   std::byte* scalar_base_ = nullptr;
   size_t scalar_size_ = 0;
   std::vector<std::byte> workspace_bytes_, scratch_bytes_;
   std::byte* workspace_ = nullptr;
-  std::byte* scratch_ = nullptr;   // kBlock elements a slot
-  std::vector<std::byte*> slots_;  // of the block that runs
-  std::vector<float*> inputs_;     // of one call
-  int64_t begun_ = 0;              // updates whose scalars were computed
-  std::array<double, 4> rates_{};  // of the last of them, by their numbers
+  std::byte* scratch_ = nullptr;         // kBlock elements a slot
+  std::vector<std::byte*> slots_;        // of the block that runs
+  std::vector<float*> inputs_, states_;  // of one call
+  int64_t begun_ = 0;                    // updates with computed scalars
+  std::array<double, 4> rates_{};        // of the last updates, by their numbers
 };
 
 }  // namespace ofsdp::runtime

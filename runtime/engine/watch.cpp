@@ -5,7 +5,7 @@
 #include <cmath>
 
 #include "kernels/cpu/parallel.h"
-#include "runtime/engine/optimizer_step.h"
+#include "kernels/optimizers/squares.h"
 
 namespace ofsdp::runtime {
 namespace {
@@ -21,7 +21,7 @@ OFSDP_MULTIARCH void add_largest(const float* values, size_t count, float* lanes
   }
 }
 
-// NaN is passed over: the norm shows it.
+// Ignores NaN, which the norm shows.
 float largest(std::span<const float> values) {
   std::array<float, kMaxLanes> lanes{};
   add_largest(values.data(), values.size(), lanes.data());

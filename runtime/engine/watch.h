@@ -1,13 +1,11 @@
-// Watch: the norms of the units' gradients and weights in every update that is watched (--watch).
+// Watch: norms of each unit's gradient and weights, in every watched update (--watch).
 //
-// Sums are taken where the gradient's norm is: of the blocks that a reduction passes on, while they
-// are in the cache, and of the weights that the update changes next. A rank adds the elements that
-// it alone represents; its numbers, four a unit, go into its part of a slot in shared memory, and
-// the all-reduce of the schedule's step Watch gives all ranks the parts of all. Nothing that is
-// trained depends on them.
+// It sums where the gradient norm is summed: over blocks that a reduction passes on while they are
+// in the cache, and over the weights that the update changes next. A rank adds its unique elements.
+// It writes four numbers a unit into its part of a slot in shared memory; the all-reduce in the
+// step Watch gives all parts to all ranks. Training does not depend on them.
 //
-// Ownership: borrows the memory of its history. Threads: the one that runs the schedule. No
-// allocation after construction. Errors: none.
+// Borrows the memory of the history. Allocates nothing after construction.
 #pragma once
 
 #include "fsdp/plan/plan.h"
@@ -15,31 +13,30 @@
 
 namespace ofsdp::runtime {
 
-// The units with trained parameters, by names of which none is twice.
+// Returns the units with trained parameters, under unique names.
 std::vector<WatchedUnit> watched_units(const Plan& plan);
 
 class Watch {
  public:
-  static constexpr size_t kNumbers = 4;  // of a unit
+  static constexpr size_t kNumbers = 4;  // per unit
 
-  // `interval`: updates. `memory`: NormHistory::bytes of the watched units.
+  // Watches every `interval` updates. `memory`: NormHistory::bytes for the watched units.
   Watch(const Plan& plan, int64_t interval, std::span<std::byte> memory);
 
-  // Bytes of the slot: the numbers of all ranks.
+  // Returns the bytes of the slot, which has the numbers of all ranks.
   static size_t slot_bytes(const Plan& plan);
 
   void begin_update(int64_t step);
   bool due() const { return due_; }
-  // Adds elements that this rank alone represents, whose squares sum up to `squares`, and the
-  // weights of the same elements.
+  // Adds unique elements of this rank: gradients, the sum of their squares, and weights.
   void add(int unit, std::span<const float> gradient, double squares, const float* weights);
-  // Writes this rank's numbers into its part of `slot`, and 0 elsewhere. Gradients are `scale`
-  // times what they should be.
+  // Writes this rank's numbers into its part of `slot`, and 0 elsewhere. Divides gradients by
+  // `scale`.
   void write(std::span<float> slot, int rank, double scale) const;
-  // Takes those of all ranks for the present update.
+  // Takes the numbers of all ranks for the present update.
   void take(std::span<const float> slot);
 
-  // The norms are those of the last update that was watched.
+  // Norms are from the last watched update.
   std::span<const WatchedUnit> units() const { return units_; }
   const NormHistory& history() const { return history_; }
 
@@ -53,12 +50,12 @@ class Watch {
   int64_t step_ = 0;
   bool due_ = false;
   std::vector<WatchedUnit> units_;
-  std::vector<size_t> place_;  // per unit of the plan: in the list
-  std::vector<Sums> sums_;     // of this rank, per unit of the list
+  std::vector<size_t> place_;  // per unit of the plan: its index in units_
+  std::vector<Sums> sums_;     // this rank's, in the order of units_
   NormHistory history_;
 };
 
-// Says where norms began to grow; empty without a watch.
+// Says where norms began to grow. Returns an empty text without a watch.
 std::string growth_text(const Watch* watch);
 
 }  // namespace ofsdp::runtime

@@ -4,8 +4,7 @@
 #include <cmath>
 #include <numeric>
 
-#include "kernels/base/escaped.h"
-#include "kernels/base/readable.h"
+#include "kernels/base/text.h"
 
 namespace ofsdp::runtime {
 namespace {

@@ -3,10 +3,10 @@
 //
 // Call begin_update, then `add` any number of times, then end_update; time added outside an update
 // (evaluation) is dropped. Medians are over updates, in constant memory (StepTimes). Unit -1 stands
-// for exchanges without a unit: of the norm, and at the end of an update.
+// for exchanges without a unit: for the norm, and after an update.
 //
-// Times are nanoseconds of the steady clock, medians milliseconds. Must be used by the thread of
-// the executor. Allocates only in the constructor. exposed_text is collective; errors are those of
+// Times are steady clock nanoseconds, medians milliseconds. Must be used by the executor's thread.
+// Allocates only in the constructor. exposed_text is collective; errors are from
 // Communicator::exchange.
 #pragma once
 
@@ -60,8 +60,8 @@ class ExposedTime {
   StepTimes total_;
 };
 
-// On rank 0 returns the lines for the end of a run: the total of the rank that stood still longest,
-// and the most expensive units, each with the time of the slowest rank:
+// On rank 0 returns the run's last lines: the total on the rank that stood still longest, and the
+// most expensive units, each with the slowest rank's time:
 //
 // exposed communication: 5.32 ms an update (median; rank 1, which has most)
 //

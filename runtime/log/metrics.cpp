@@ -13,15 +13,20 @@
 #include <nlohmann/json.hpp>
 
 #include "fsdp/checkpoint/disk.h"
-#include "kernels/base/write_text.h"
+#include "kernels/base/posix_file.h"
 
 namespace ofsdp::runtime {
 
 namespace {
 
+constexpr MetricTraits kMetrics[] = {
+#define METRIC(name, Kind, ...) {__VA_ARGS__},
+#include "runtime/log/metrics.inc"
+};
+
 constexpr std::string_view kCsvPrefix = "csv:";
-// Columns of nested objects: each loss, and each norm of each unit. Keys of the objects have no
-// slash, so the rest of a column is the name.
+// Columns from nested objects: each loss, and each norm of each unit. Keys of the objects have no
+// slash, so the name follows.
 struct InObjects {
   std::string_view prefix;
   int depth;
@@ -114,7 +119,7 @@ void add_scalars(const std::string& tag, const nlohmann::json& value, std::strin
   }
 }
 
-// Returns the event with the numbers of a row as scalars.
+// Returns the event with a row's numbers as scalars.
 std::string row_event(const std::string& row) {
   const auto json = nlohmann::json::parse(row);
   const std::string kind = json.at("kind").get<std::string>();
@@ -124,7 +129,7 @@ std::string row_event(const std::string& row) {
   return event(step, field(5, summary));
 }
 
-// Returns the value of a column in a row, or null.
+// Returns a column's value in a row, or null.
 nlohmann::json value_of(const nlohmann::json& row, std::string_view column) {
   const nlohmann::json* object = &row;
   for (const InObjects& in : kInObjects) {
@@ -142,6 +147,13 @@ nlohmann::json value_of(const nlohmann::json& row, std::string_view column) {
 }
 
 }  // namespace
+
+const MetricTraits& metric_traits(MetricKind kind) { return kMetrics[static_cast<size_t>(kind)]; }
+
+bool lower_is_better(std::span<const MetricSpec> metrics, std::string_view name) {
+  const auto found = std::ranges::find(metrics, name, &MetricSpec::name);
+  return found == metrics.end() || metric_traits(found->kind).lower_is_better;
+}
 
 Result<RowLog> RowLog::open(const std::string& log, const std::vector<std::string>& metrics,
                             bool truncates, size_t number) {
@@ -199,7 +211,7 @@ Status RowLog::write_bytes(std::string_view bytes) const {
 
 namespace {
 
-// ,"key":value with the nine digits of a float32
+// ,"key":value with nine digits, enough for a float32
 void add_float(LineBuffer& line, const char* key, double value) {
   line.add(",\"{}\":", key);
   std::isfinite(value) ? line.add("{:.9g}", value) : line.add("null");
@@ -254,7 +266,7 @@ void add_losses(LineBuffer& line, std::span<const MetricValue> losses) {
   line.add("}}");
 }
 
-// ,"watch":{"grad_norm":{"unit":value, ...}, ...}; grows with the number of units.
+// ,"watch":{"grad_norm":{"unit":value, ...}, ...}; grows with the units.
 void add_watch(std::string& line, std::span<const WatchedUnit> units) {
   line += ",\"watch\":";
   for (const NormKind& kind : kNormKinds) {

@@ -1,9 +1,9 @@
-// The metrics file: JSON Lines, one object for each step, each evaluation and the end of the run,
+// The metrics file: JSON Lines, one object for each step, each evaluation and the run's end,
 // written by rank 0. docs/ lists the fields; NaN and infinity are null; `loss` and `grad_norm` have
 // nine digits, which tell every float32 apart.
 //
-// A line is one write(2), so a reader sees whole lines and a killed run loses none. Rows of steps
-// and evaluations do not allocate, except the first row with watched norms. A default-constructed
+// A line is one write(2), so a reader sees whole lines and a killed run loses none. Step and
+// evaluation rows do not allocate, except the first row with watched norms. A default-constructed
 // writer writes nothing.
 //
 // Owns the file descriptor. Errors: kInput from open; kFault with the file if a write fails (a full
@@ -22,10 +22,48 @@
 #include <utility>
 #include <vector>
 
+#include "kernels/base/names.h"
 #include "kernels/base/posix_file.h"
 #include "runtime/log/unit_norms.h"
 
 namespace ofsdp::runtime {
+
+// Numbers that an evaluation gives besides the loss.
+enum class MetricKind {
+#define METRIC(name, Kind, ...) k##Kind,
+#include "runtime/log/metrics.inc"
+};
+constexpr auto enum_names(MetricKind) {
+  return std::to_array<EnumName<MetricKind>>({
+#define METRIC(name, Kind, ...) {MetricKind::k##Kind, #name},
+#define FORM(...)
+#include "runtime/log/metrics.inc"
+  });
+}
+
+// The rows that a metric adds up: of predictions with integer labels, of predictions with numbers,
+// or the scores of all samples.
+enum class MetricRows { kClasses, kValues, kScores };
+
+// A row of metrics.inc: how many exact counts and double sums a metric keeps.
+struct MetricTraits {
+  MetricRows rows = MetricRows::kClasses;
+  size_t counts = 0, counts_each = 0;  // and for each class
+  size_t sums = 0, sums_each = 0;      // and for each column
+  bool likelihood = false;             // of the label
+  bool lower_is_better = false;
+};
+const MetricTraits& metric_traits(MetricKind kind);
+
+struct MetricSpec {
+  MetricKind kind = MetricKind::kAccuracy;
+  int64_t k = 1;                // kTopK
+  std::string name;             // as given: the eval row's key
+  std::string prediction = {};  // empty: the loss's
+};
+
+// Returns whether smaller numbers are better: the loss's ("loss" or "") and some metrics'.
+bool lower_is_better(std::span<const MetricSpec> metrics, std::string_view name);
 
 // LineBuffer builds text in a fixed buffer, without allocating. Text that does not fit is cut off.
 class LineBuffer {
@@ -48,17 +86,17 @@ class LineBuffer {
   bool cut_off_ = false;
 };
 
-// RowLog: a file of --log, which holds the numbers of the metrics rows in another form. csv:FILE is
-// a header, then a line a row (RFC 4180); lists with a number a rank are joined by spaces.
-// tensorboard:FOLDER is an event file of scalars step/NAME, eval/NAME and end/NAME, framed as
+// RowLog: a --log file, which holds the metrics rows' numbers in another form. csv:FILE is a
+// header, then a line a row (RFC 4180); lists with a number a rank are joined by spaces.
+// tensorboard:FOLDER is an event file with scalars step/NAME, eval/NAME and end/NAME, framed as
 // TFRecord (https://www.tensorflow.org/tutorials/load_data/tfrecord).
 //
-// Takes rows as the JSON of the metrics file; a row allocates. Owns the file descriptor. Errors:
-// kInput from open; kFault with the file if a write fails.
+// Takes rows as the metrics file's JSON; a row allocates. Owns the file descriptor. Errors: kInput
+// from open; kFault with the file if a write fails.
 class RowLog {
  public:
   // `metrics`: the names in eval rows, "losses/NAME" for each loss, and watched_columns. `number`
-  // distinguishes the logs of one process.
+  // distinguishes the process's logs.
   static Result<RowLog> open(const std::string& log, const std::vector<std::string>& metrics,
                              bool truncates, size_t number);
 
@@ -85,7 +123,7 @@ struct StepRow {
   int64_t epoch = 0;
   double loss = 0;       // before the update
   double grad_norm = 0;  // before clipping, unscaled
-  double lr = 0;         // the rate of this update
+  double lr = 0;         // this update's rate
   double step_ms = 0;
   double samples_per_s = 0;
   uint64_t peak_bytes = 0;
@@ -99,7 +137,7 @@ struct EvalRow {
   int64_t step = 0;
   int64_t epoch = 0;
   double loss = 0;                            // NaN: no label was kept
-  std::span<const MetricValue> metrics = {};  // in the order of --eval-metrics
+  std::span<const MetricValue> metrics = {};  // as in --eval-metrics
   std::span<const MetricValue> losses = {};   // as in StepRow
 };
 
@@ -119,10 +157,10 @@ class MetricsWriter {
 
   // With an empty path, returns a writer without a file.
   static Result<MetricsWriter> open(const std::string& path, Mode mode);
-  // Adds a file of --log; `metrics` as in RowLog::open.
+  // Adds a --log file; `metrics` as in RowLog::open.
   Status add_log(const std::string& log, const std::vector<std::string>& metrics, Mode mode);
 
-  // Also writes the rows to the pipe OFSDP_ROWS_FD, which a caller of the library reads.
+  // Also writes the rows to the pipe OFSDP_ROWS_FD, which a library caller reads.
   void also_to_caller();
 
   Status step(const StepRow& row);

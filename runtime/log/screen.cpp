@@ -8,9 +8,8 @@
 #include <cmath>
 #include <cstdlib>
 
-#include "kernels/base/format.h"
-#include "kernels/base/readable.h"
-#include "kernels/base/write_text.h"
+#include "kernels/base/posix_file.h"
+#include "kernels/base/text.h"
 #include "runtime/log/metrics.h"
 
 namespace ofsdp::runtime {
@@ -155,7 +154,7 @@ void Progress::eval(const EvalRow& row) {
   write_all(text.view());
   if (options_.colours) write_all(kPlain);
   write_all("\n");
-  last_drawn_ = Clock::now();  // the time of an evaluation does not count for the next steps
+  last_drawn_ = Clock::now();  // an evaluation's time does not count for the next steps
   samples_since_drawn_ = 0;
 }
 
@@ -165,7 +164,7 @@ void Progress::line(std::string_view text) {
   write_all("\n");
 }
 
-// The bar of a finished step stays above the line, since it would be redrawn only at the next step.
+// A finished step's bar stays above the line, since it would be redrawn only at the next step.
 void Progress::leave_bar() {
   if (bar_up_) write_all("\n");
   bar_up_ = false;
@@ -218,7 +217,7 @@ std::string skipped_text(const ClosingFacts& facts) {
 
 std::string wrapped(const std::string& label, const std::vector<std::string>& items, int most) {
   const std::string more = ", ... and 9999 more (--verbose on)";
-  size_t left = 0;  // columns of the items that are left
+  size_t left = 0;  // columns for the items that are left
   for (const std::string& item : items) left += item.size() + 2;
   std::string text = label;
   size_t width = label.size();

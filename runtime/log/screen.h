@@ -1,10 +1,10 @@
-// The lines of a run on stdout: opening_text before the first step, Progress during training,
-// closing_text after the last step. Rank 0 gathers the facts (runtime/train/run_facts.h) and
+// A run's lines on stdout: opening_text before the first step, Progress during training,
+// closing_text after the last step. Rank 0 gathers the facts (runtime/train/prepared_run.h) and
 // prints.
 //
-// opening_text has at most kOpeningLines lines for any model; long lists end with the number of
-// items left out. `plan` and --verbose print tables instead. Texts of facts are escaped
-// (kernels/base/escaped.h) and have no newline.
+// opening_text has at most kOpeningLines lines for any model; long lists end with a count: items
+// left out. `plan` and --verbose print tables instead. Texts in facts are escaped
+// (kernels/base/text.h) and have no newline.
 #pragma once
 
 #include <chrono>
@@ -18,8 +18,18 @@
 
 namespace ofsdp::runtime {
 
+struct OutputOptions {
+  std::string output;            // empty: none
+  std::string metrics;           // empty: none
+  std::string trace;             // empty: none
+  std::vector<std::string> log;  // as given: csv:FILE, tensorboard:FOLDER
+  int64_t log_interval = 10;
+  int64_t watch = 0;     // updates between two with kept norms; 0: no norms are kept
+  bool verbose = false;  // all tables before the first step
+};
+
 // Progress writes lines on stdout while a run trains, on rank 0. On a terminal one line is redrawn,
-// at most ten times a second, cut to the width of the terminal:
+// at most ten times a second, cut to the terminal's width:
 //
 // epoch 1  [=====>              ] 250/938  loss 0.4321  lr 0.001  5321 samples/s  98.7 MiB  ...
 //
@@ -27,18 +37,18 @@ namespace ofsdp::runtime {
 //
 // epoch 1  step 250/938  loss 0.4321  lr 0.001  5321 samples/s  98.7 MiB  ...
 //
-// In place of `...` a line ends with the time left: `eta 0:12`. If gradients of float16 were not
-// finite in 3 updates, `skipped 3` follows the rate. Evaluations have lines of their own: `eval
-// step 938  loss 0.0412  accuracy 0.9871`.
+// In place of `...` a line ends with the time left: `eta 0:12`. If float16 gradients were not
+// finite in 3 updates, `skipped 3` follows the rate. Evaluations have separate lines: `eval step
+// 938 loss 0.0412 accuracy 0.9871`.
 //
 // Colours are used on terminals unless NO_COLOR is set (https://no-color.org) or TERM is dumb.
-// samples/s (tokens/s if a sample is a row of tokens) is over the time since the previous line, eta
-// over all steps so far; the memory is the peak of the rank. Epochs count from 1 here. A step does
-// not allocate. A failing write is ignored, since the run matters more than the log.
+// samples/s (tokens/s if a sample is a token row) is over the time since the previous line, eta
+// over all steps so far; the memory is the rank's peak. Epochs count from 1 here. A step does not
+// allocate. A failing write is ignored, since the run matters more than the log.
 struct ProgressOptions {
   int fd = 1;             // negative: write nothing
   bool terminal = false;  // redraw one line
-  int64_t log_interval = 10;
+  int64_t log_interval = OutputOptions().log_interval;
   int64_t first_step = 0;   // updates before this run, if it was resumed
   int64_t total_steps = 0;  // 0: unknown
   int64_t tokens_a_sample = 1;
@@ -57,7 +67,7 @@ class Progress {
   Progress& operator=(const Progress&) = delete;
   ~Progress();  // ends a remaining bar with a newline
 
-  // Must be called once an update. `samples`: of this update, over all ranks.
+  // Must be called once an update. `samples`: in this update, on all ranks.
   void step(const StepRow& row, int64_t samples);
   void eval(const EvalRow& row);
   void line(std::string_view text);  // writes another line, not torn by the bar
@@ -77,9 +87,10 @@ class Progress {
   bool bar_up_ = false;  // the cursor is after a bar
 };
 
-inline constexpr int kOpeningLines = 20;  // of 24; a resumed run and the launcher print some too
+inline constexpr int kOpeningLines =
+    20;  // a terminal has 24; a resumed run and the launcher print some too
 
-// A share of the memory at the peak.
+// A share in the peak memory.
 struct MemoryShare {
   std::string what;
   uint64_t bytes = 0;
@@ -100,7 +111,7 @@ struct OpeningFacts {
 };
 
 std::string opening_text(const OpeningFacts& facts);
-std::string ranks_line(const OpeningFacts& facts);  // the last line of the opening
+std::string ranks_line(const OpeningFacts& facts);  // the opening's last line
 
 struct WrittenFile {
   std::string path;
@@ -116,15 +127,15 @@ struct ClosingFacts {
   const char* rated = "samples";
   double median_step_ms = 0;
   std::vector<uint64_t> peak_bytes;  // one a rank
-  std::string exposed;               // lines of exposed_time.h
+  std::string exposed;               // exposed_time.h's lines
 };
 
 // Returns "done: ...", memory and communication; written_text follows.
 std::string closing_text(const ClosingFacts& facts);
 std::string written_text(const std::vector<WrittenFile>& files);
 
-// Returns items separated by commas in at most `most` lines of 100 columns after `label`. The last
-// line says how many items are left out, and which option shows them.
+// Returns items separated by commas in at most `most` lines with 100 columns after `label`. The
+// last line says how many items are left out, and which option shows them.
 std::string wrapped(const std::string& label, const std::vector<std::string>& items, int most);
 
 }  // namespace ofsdp::runtime

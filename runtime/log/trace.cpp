@@ -17,7 +17,7 @@ namespace ofsdp::runtime {
 namespace {
 
 constexpr size_t kLineBytes = 192;  // about a line
-// In the order of TraceRow, from kCompute on.
+// As TraceRow orders them, from kCompute on.
 constexpr std::array kRowNames{"compute",   "communication", "inputs up",
                                "copies up", "copies down",   "update on the host"};
 
@@ -27,14 +27,14 @@ std::string quoted(const std::string& text) {
   return nlohmann::json(text).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 
-// The text that all events of one step share.
+// The text that all events in one step share.
 struct StepText {
   bool shown = true;
   TraceRow row = TraceRow::kCompute;
   std::string name, category;  // quoted
 };
 
-StepText describe(const ProgramPlan& program, const Plan& plan, const Step& step) {
+StepText describe(const StepProgram& program, const Plan& plan, const Step& step) {
   const std::string kind = step_name(step.kind);
   const StepTraits& of = traits(step.kind);
   StepText text{of.traced, of.waits ? TraceRow::kCommunication : TraceRow::kCompute, quoted(kind),
@@ -103,15 +103,14 @@ class LineWriter {
     return format_text("{} u{} {}", what, unit.id, unit.name);
   }
 
-  // A copy, or work of the host for a unit.
+  // A copy, or the host's work for a unit.
   void add_unit(const TraceEvent& event) {
     const bool host = event.row == TraceRow::kHost;
     const std::string name = event.row == TraceRow::kInputs ? "inputs" : of_unit(event);
     line(quoted(name), host ? "\"Update\"" : "\"copy\"", event.row, event);
   }
 
-  // Perfetto takes the begin of an event in microseconds; the digits after the point are
-  // nanoseconds.
+  // Perfetto takes an event's begin in microseconds; the digits after the point are nanoseconds.
   void line(std::string_view name, std::string_view category, TraceRow row,
             const TraceEvent& event) {
     const int64_t begin = event.begin - base_, took = event.end - event.begin;
@@ -122,7 +121,7 @@ class LineWriter {
                    took % 1000, event.update);
   }
 
-  const std::vector<StepText>& texts(const ProgramPlan& program) {
+  const std::vector<StepText>& texts(const StepProgram& program) {
     std::vector<StepText>& list = texts_[&program];
     if (list.empty()) {
       for (const Step& step : program.schedule.steps) {
@@ -136,7 +135,7 @@ class LineWriter {
   int rank_;
   int64_t base_;
   std::string out_;
-  std::map<const ProgramPlan*, std::vector<StepText>> texts_;
+  std::map<const StepProgram*, std::vector<StepText>> texts_;
 };
 
 std::string part_name(const std::string& path, int rank) {
@@ -150,7 +149,7 @@ Status write_text(const std::string& path, const std::string& text) {
   return file ? Status{} : fault("{}: cannot write the trace: {}", path, std::strerror(errno));
 }
 
-// Returns the time of the first event on any rank.
+// Returns when the first event on any rank began.
 Result<int64_t> common_base(const TraceRecorder& recorder, Communicator& communicator) {
   int64_t first = INT64_MAX;
   for (size_t i = 0; i < recorder.size(); ++i) first = std::min(first, recorder.event(i).begin);

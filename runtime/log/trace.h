@@ -1,11 +1,11 @@
-// --trace: the time of each step of the executor, as a Chrome trace (chrome://tracing,
+// --trace: when each executor step ran, as a Chrome trace (chrome://tracing,
 // https://ui.perfetto.dev).
 //
 // TraceRecorder keeps the last kTraceEvents events in memory that the plan counts and overwrites
-// older ones. At the end of the run TraceFile writes one file for all ranks: a process a rank, with
+// older ones. When the run ends, TraceFile writes one file for all ranks: a process a rank, with
 // one row for computing (nodes, updates) and one for communication (gathers, waits, reductions). On
-// a device (runtime/engine/device/device_trace.h) rows are streams, and rows of copies follow.
-// Times are microseconds since the first event of any rank; one host has one clock. Until the file
+// a device (runtime/engine/device/device_trace.h) rows are streams, and rows for copies follow.
+// Times are microseconds since the first event on any rank; one host has one clock. Until the file
 // appears, whole, by rename, each rank writes a part next to it.
 //
 // Format: "Trace Event Format", Google, 2016 (complete events, "ph": "X"). The recorder borrows the
@@ -19,14 +19,14 @@
 #include <string>
 
 #include "fsdp/comm/communicator.h"
-#include "runtime/program/program.h"
+#include "runtime/compile/program/step_program.h"
 
 namespace ofsdp::runtime {
 
 inline constexpr int32_t kTraceExchange = -1;  // the exchange that ends an update
 inline constexpr int32_t kTraceUpdate = -2;    // the whole update
 
-// The row of an event: the kind of step on a CPU, the stream on a device.
+// An event's row: the step kind on a CPU, the stream on a device.
 enum class TraceRow : int32_t {
   kOfStep,
   kCompute,
@@ -38,10 +38,10 @@ enum class TraceRow : int32_t {
 };
 
 struct TraceEvent {
-  const ProgramPlan* program;  // null: not a step of a program
-  int64_t begin;               // nanoseconds of the steady clock
+  const StepProgram* program;  // null: no program step
+  int64_t begin;               // steady clock nanoseconds
   int64_t end;
-  // index in the schedule of the program, or kTrace...; in the last four rows the unit
+  // index in the program's schedule, or kTrace...; in the last four rows the unit
   int32_t step;
   TraceRow row;
   int64_t update;  // from 1
@@ -60,7 +60,7 @@ class TraceRecorder {
   }
 
   size_t size() const { return std::min(static_cast<size_t>(count_), events_.size()); }
-  // Returns the i-th event in order of recording.
+  // Returns the i-th recorded event.
   const TraceEvent& event(size_t i) const {
     const size_t oldest = static_cast<size_t>(count_) - size();
     return events_[(oldest + i) % events_.size()];
@@ -80,7 +80,7 @@ class TraceFile {
     std::swap(path_, other.path_), std::swap(part_, other.part_);
   }
   TraceFile& operator=(TraceFile&&) = delete;
-  ~TraceFile();  // removes the part of this rank
+  ~TraceFile();  // removes this rank's part
 
   // Collective.
   Status write(const TraceRecorder& recorder, const Plan& plan, Communicator& communicator);
@@ -92,7 +92,7 @@ class TraceFile {
   std::string part_;
 };
 
-// Returns the events of one rank, a line each, separated by commas; times count from `base`.
+// Returns one rank's events, a line each, separated by commas; times count from `base`.
 std::string trace_lines(const TraceRecorder& recorder, const Plan& plan, int rank, int64_t base);
 
 }  // namespace ofsdp::runtime

@@ -4,8 +4,7 @@
 #include <cmath>
 #include <limits>
 
-#include "kernels/base/escaped.h"
-#include "kernels/base/format.h"
+#include "kernels/base/text.h"
 
 namespace ofsdp::runtime {
 namespace {

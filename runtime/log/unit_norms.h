@@ -1,9 +1,9 @@
-// Norms of the gradient and the weights of each unit, for --watch; NormHistory keeps those of the
-// latest watched updates.
+// Each unit's gradient and weight norms, for --watch; NormHistory keeps them for the latest watched
+// updates.
 //
 // [Note: norms that grow] A norm has grown in an update if it is infinite, NaN, or more than
-// kGrowth times the median of the (at most kNormsBefore) watched updates before. It grows from the
-// first update of the last unbroken row of such updates, if that row ends with the last watched
+// kGrowth times the median over the (at most kNormsBefore) watched updates before. It grows from
+// the first update of the last unbroken row of such updates, if that row ends with the last watched
 // one. A slow rise is found late; a jump to a new level is reported only until the median follows.
 //
 // NormHistory borrows its memory; `add` does not allocate.
@@ -23,7 +23,7 @@ struct UnitNorms {
 };
 
 struct NormKind {
-  const char* key;  // in rows of the metrics
+  const char* key;  // in metrics rows
   float UnitNorms::*norm;
 };
 inline constexpr NormKind kNormKinds[] = {{"grad_norm", &UnitNorms::grad_norm},
@@ -65,12 +65,12 @@ class NormHistory {
   std::span<UnitNorms> norms_;
 };
 
-// The gradient norm or weight norm of a unit that grows.
+// A unit's growing gradient norm or weight norm.
 struct Growth {
   size_t unit = 0;  // index in the list
   bool weights = false;
   int64_t step = 0;  // the first step that has grown
-  // the median before that step; the norm at it; the norm of the last update
+  // the median before that step; the norm at it; the last update's norm
   double before = 0, then = 0, last = 0;
 };
 

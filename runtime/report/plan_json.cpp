@@ -40,7 +40,7 @@ Json machine_json(const PlanReport& report) {
 
 Json units_json(const PlanReport& report) {
   Json list = Json::array();
-  const Plan& plan = report.plan->plan;
+  const Plan& plan = report.plan->shards;
   for (const Unit& unit : plan.units) {
     Json one{{"id", unit.id},
              {"name", unit.name},
@@ -67,8 +67,8 @@ Json memory_json(const PlanReport& report) {
           {"at_peak", shares}};
 }
 
-// The load of each rank from Muon's matrices.
-Json orthogonal_json(const RunPlan& plan) {
+// Each rank's load from Muon's matrices.
+Json orthogonal_json(const CompiledRun& plan) {
   Json matrices = Json::array(), ranks = Json::array();
   for (const DealtMatrix& dealt : dealt_matrices(plan)) {
     matrices.push_back({{"name", dealt.name},
@@ -84,7 +84,7 @@ Json orthogonal_json(const RunPlan& plan) {
   return {{"matrices", std::move(matrices)}, {"ranks", std::move(ranks)}};
 }
 
-Json step_json(const ProgramPlan& program, const Step& step) {
+Json step_json(const StepProgram& program, const Step& step) {
   Json out{{"step", step_name(step.kind)}};
   const StepSubject subject = traits(step.kind).subject;
   if (subject == StepSubject::kNode) {
@@ -115,8 +115,8 @@ Json values_json(const Graph& graph, const std::vector<ValueId>& values) {
   return list;
 }
 
-// Adds the operands of a device's node and the bytes that the step reads and writes.
-void add_traffic(const ProgramPlan& program, const Step& step, const StepTraffic& traffic,
+// Adds a device node's operands and the bytes that the step reads and writes.
+void add_traffic(const StepProgram& program, const Step& step, const StepTraffic& traffic,
                  Json& to) {
   if (traits(step.kind).subject == StepSubject::kNode) {
     const Node& node = program.graph.nodes[static_cast<size_t>(step.index)];
@@ -127,7 +127,7 @@ void add_traffic(const ProgramPlan& program, const Step& step, const StepTraffic
   to["written_bytes"] = traffic.written;
 }
 
-// Adds the stream of a device's step, and the events that it records and waits for.
+// Adds a device step's stream, and the events that it records and waits for.
 void add_stream(const StreamStep& step, Json& to) {
   to["stream"] = stream_name(step.stream);
   if (step.forks >= 0) to["forks"] = step.forks;
@@ -137,7 +137,7 @@ void add_stream(const StreamStep& step, Json& to) {
 
 Json schedule_json(const PlanReport& report, const ProgramReport& entry) {
   Json list = Json::array();
-  const ProgramPlan& program = *entry.program;
+  const StepProgram& program = *entry.program;
   for (size_t s = 0; s < program.schedule.steps.size(); ++s) {
     list.push_back(step_json(program, program.schedule.steps[s]));
     list.back()["arena_bytes"] = program.memory.live[s];
@@ -183,7 +183,7 @@ Json program_json(const PlanReport& report, const ProgramReport& entry) {
 }  // namespace
 
 std::string to_json(const PlanReport& report, const RunSettings& settings) {
-  const Plan& plan = report.plan->plan;
+  const Plan& plan = report.plan->shards;
   Json programs = Json::array();
   for (const ProgramReport& entry : report.programs) {
     programs.push_back(program_json(report, entry));

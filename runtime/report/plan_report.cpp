@@ -8,15 +8,14 @@
 #include <fstream>
 #include <numeric>
 
-#include "importer/write/output_files.h"
-#include "kernels/base/escaped.h"
-#include "kernels/base/readable.h"
+#include "importer/write/model_output.h"
+#include "kernels/base/text.h"
 #include "kernels/core/device.h"
-#include "kernels/core/registry.h"
+#include "kernels/core/op_def.h"
 #include "kernels/cpu/parallel.h"
-#include "plugins/loading/operators.h"
-#include "runtime/plan/device_choice.h"
-#include "runtime/plan/predict/prediction.h"
+#include "plugins/loading/loader.h"
+#include "runtime/compile/compile.h"
+#include "runtime/compile/prediction.h"
 
 namespace ofsdp::runtime {
 
@@ -30,20 +29,20 @@ std::string gigaflops(double flops) { return readable_number(flops * 1e-9, 3); }
 
 }  // namespace
 
-std::vector<DealtMatrix> dealt_matrices(const RunPlan& plan) {
+std::vector<DealtMatrix> dealt_matrices(const CompiledRun& plan) {
   std::vector<DealtMatrix> list;
   for (size_t u = 0; u < plan.orthogonal.size(); ++u) {
-    const Unit& unit = plan.plan.units[u];
+    const Unit& unit = plan.shards.units[u];
     for (const OrthogonalMatrix& m : plan.orthogonal[u]) {
       const auto param = std::ranges::find(unit.params, m.offset, &UnitParam::offset);
-      list.push_back({param->name, unit.id, &m, owners(plan.plan, unit, m)});
+      list.push_back({param->name, unit.id, &m, owners(plan.shards, unit, m)});
     }
   }
   return list;
 }
 
-std::vector<OrthogonalLoad> orthogonal_loads(const RunPlan& plan) {
-  std::vector<OrthogonalLoad> loads(static_cast<size_t>(plan.plan.world));
+std::vector<OrthogonalLoad> orthogonal_loads(const CompiledRun& plan) {
+  std::vector<OrthogonalLoad> loads(static_cast<size_t>(plan.shards.world));
   for (const DealtMatrix& dealt : dealt_matrices(plan)) {
     for (const int rank : dealt.ranks) {
       OrthogonalLoad& load = loads[static_cast<size_t>(rank)];
@@ -55,7 +54,7 @@ std::vector<OrthogonalLoad> orthogonal_loads(const RunPlan& plan) {
   return loads;
 }
 
-std::string orthogonal_table(const RunPlan& plan) {
+std::string orthogonal_table(const CompiledRun& plan) {
   const std::vector<DealtMatrix> list = dealt_matrices(plan);
   if (list.empty()) return "";
   size_t width = 6;
@@ -100,7 +99,7 @@ class TrafficCounter {
 #define HOST_OPERATION(kind, description) \
   case OpKind::k##kind:                   \
     break;
-#include "runtime/program/steps.inc"
+#include "runtime/compile/program/steps.inc"
     }
     return {};
   }
@@ -171,7 +170,7 @@ class TrafficCounter {
 
 }  // namespace
 
-std::vector<StepTraffic> step_traffic(const LoweredProgram& lowered, const ProgramPlan& program) {
+std::vector<StepTraffic> step_traffic(const LoweredProgram& lowered, const StepProgram& program) {
   std::vector<StepTraffic> steps(program.schedule.steps.size());
   const TrafficCounter counter(program.graph);
   for (const Operation& op : lowered.operations) {
@@ -185,19 +184,19 @@ std::vector<StepTraffic> step_traffic(const LoweredProgram& lowered, const Progr
 
 namespace {
 
-void add_programs(const RunPlan& run, DevicePart& to) {
+void add_programs(const CompiledRun& run, DevicePart& to) {
   for (const auto& [key, program] : run.programs) {
     const LoweredProgram lowered = lower(program, lowering(run, 0));
-    to.streams.emplace(
-        &program, plan_streams(step_accesses(lowered.operations, program.schedule.steps.size())));
+    to.streams.emplace(&program, schedule_streams(step_accesses(lowered.operations,
+                                                                program.schedule.steps.size())));
     to.traffic.emplace(&program, step_traffic(lowered, program));
   }
 }
 
 }  // namespace
 
-DevicePart device_part(const RunPlan& run) {
-  const RankMemoryPlan& m = run.memory;
+DevicePart device_part(const CompiledRun& run) {
+  const MemoryMap& m = run.memory;
   DevicePart part;
   part.description = run.device->description();
   part.here = !only_plans(*run.device);
@@ -225,8 +224,8 @@ const char* stream_name(Lane stream) {
   return kNames[static_cast<size_t>(stream)];
 }
 
-std::string streams_line(const DevicePart& part, const ProgramPlan& program) {
-  const StreamPlan& plan = part.streams.at(&program);
+std::string streams_line(const DevicePart& part, const StepProgram& program) {
+  const StreamSchedule& plan = part.streams.at(&program);
   std::array<int, 3> steps{};
   for (size_t s = 0; s < plan.steps.size(); ++s) {
     if (!traits(program.schedule.steps[s].kind).on_device) continue;
@@ -246,7 +245,7 @@ std::string streams_line(const DevicePart& part, const ProgramPlan& program) {
   return out + joined + "\n";
 }
 
-std::vector<std::pair<std::string, TensorDesc>> pitched_results(const ProgramPlan& program) {
+std::vector<std::pair<std::string, TensorDesc>> pitched_results(const StepProgram& program) {
   std::vector<std::pair<std::string, TensorDesc>> list;
   for (const Node& node : program.graph.nodes) {
     if (node.op->view) continue;
@@ -258,7 +257,7 @@ std::vector<std::pair<std::string, TensorDesc>> pitched_results(const ProgramPla
   return list;
 }
 
-std::string rows_line(const ProgramPlan& program) {
+std::string rows_line(const StepProgram& program) {
   std::string out;
   for (const auto& [node, desc] : pitched_results(program)) {
     out += format_text("{}'{}' {} in rows of {}", out.empty() ? "rows: " : ", ", escaped(node),
@@ -282,13 +281,13 @@ namespace {
 
 constexpr std::chrono::milliseconds kMeasureFor{1200};
 
-const ProgramPlan& largest_program(const RunPlan& plan) {
+const StepProgram& largest_program(const CompiledRun& plan) {
   const auto largest = std::ranges::max_element(
       plan.programs, {}, [](const auto& entry) { return entry.second.memory.arena_bytes; });
   return largest->second;
 }
 
-std::string name_of_step(const ProgramPlan& program, const Plan& plan, int s) {
+std::string name_of_step(const StepProgram& program, const Plan& plan, int s) {
   const Step& step = program.schedule.steps[static_cast<size_t>(s)];
   const StepSubject subject = traits(step.kind).subject;
   if (subject == StepSubject::kNode) {
@@ -300,16 +299,16 @@ std::string name_of_step(const ProgramPlan& program, const Plan& plan, int s) {
                      plan.units[static_cast<size_t>(step.index)].name);
 }
 
-Status check_world(const Topology& topology, const RunPlan& plan, const RunSettings& settings) {
-  if (topology.world() == plan.plan.world) return {};
+Status check_world(const Topology& topology, const CompiledRun& plan, const RunSettings& settings) {
+  if (topology.world() == plan.shards.world) return {};
   return input_error(
       "--topology {}: hosts times ranks_per_host is {}, but the plan is for {} ranks",
-      settings.options.report.topology, topology.world(), plan.plan.world);
+      settings.options.report.topology, topology.world(), plan.shards.world);
 }
 
-void add_program(PlanReport& report, const ProgramKey& key, const ProgramPlan& program,
+void add_program(PlanReport& report, const ProgramKey& key, const StepProgram& program,
                  const RunSettings& settings) {
-  const RunPlan& run = *report.plan;
+  const CompiledRun& run = *report.plan;
   ProgramReport entry{&key, &program, times_an_update(key, settings.batch), {}};
   if (report.device) {
     report.programs.push_back(std::move(entry));
@@ -329,9 +328,9 @@ void add_program(PlanReport& report, const ProgramKey& key, const ProgramPlan& p
 
 }  // namespace
 
-Peak peak_of(const RunPlan& plan) {
-  const RankMemoryPlan& m = plan.memory;
-  const ProgramPlan& program = largest_program(plan);
+Peak peak_of(const CompiledRun& plan) {
+  const MemoryMap& m = plan.memory;
+  const StepProgram& program = largest_program(plan);
   Peak peak{{{"parameters", "parameters", m.parameter_bytes},
              {"gradients", "gradients", m.gradient_bytes},
              {"optimizer_state", "optimizer state", m.optimizer_bytes},
@@ -351,19 +350,19 @@ Peak peak_of(const RunPlan& plan) {
   size_t sum = 0;
   for (const PeakShare& share : peak.shares) sum += share.bytes;
   OFSDP_CHECK(sum <= m.planned_bytes(), "{} bytes of {}", sum, m.planned_bytes());
-  // Unused: the rest of the arena at that moment, gaps between pieces, the ends of last pages.
+  // Unused: the arena's rest at that moment, gaps between pieces, ends of last pages.
   peak.shares.push_back({"unused", "not used then", m.planned_bytes() - sum});
   if (program.memory.peak_step >= 0) {
-    peak.node = name_of_step(program, plan.plan, program.memory.peak_step);
+    peak.node = name_of_step(program, plan.shards, program.memory.peak_step);
   }
   return peak;
 }
 
-Result<PlanReport> make_report(const RunPlan& plan, const RunSettings& settings) {
+Result<PlanReport> make_report(const CompiledRun& plan, const RunSettings& settings) {
   PlanReport report;
   report.plan = &plan;
   report.peak = peak_of(plan);
-  report.exposed_of_unit.assign(plan.plan.units.size(), 0);
+  report.exposed_of_unit.assign(plan.shards.units.size(), 0);
   if (!settings.options.report.topology.empty()) {
     OFSDP_ASSIGN_OR_RETURN(report.machine.topology,
                            read_topology(settings.options.report.topology));
@@ -414,9 +413,9 @@ std::string peak_text(const PlanReport& report) {
 
 std::string machine_text(const PlanReport& report) {
   const Machine& m = report.machine;
-  std::string where = format_text("this machine, {} rank{} of {} thread{}", report.plan->plan.world,
-                                  report.plan->plan.world == 1 ? "" : "s", pool_threads(),
-                                  pool_threads() == 1 ? "" : "s");
+  std::string where = format_text(
+      "this machine, {} rank{} of {} thread{}", report.plan->shards.world,
+      report.plan->shards.world == 1 ? "" : "s", pool_threads(), pool_threads() == 1 ? "" : "s");
   if (m.topology) {
     where = format_text("{} host{} of {} ranks, computation {} times as fast as here",
                         m.topology->hosts, m.topology->hosts == 1 ? "" : "s",
@@ -445,7 +444,7 @@ std::string update_text(const PlanReport& report) {
     const size_t u = order[i];
     if (report.exposed_of_unit[u] <= 0) break;
     out += format_text("waits {:.3g} ms for unit {} ({})\n", report.exposed_of_unit[u] * 1e3, u,
-                       escaped(report.plan->plan.units[u].name));
+                       escaped(report.plan->shards.units[u].name));
   }
   return out;
 }
@@ -457,7 +456,7 @@ std::string name_of(const ProgramKey& key) {
 }
 
 std::string head(const PlanReport& report, const ProgramReport& entry) {
-  const MemoryPlan& memory = entry.program->memory;
+  const ArenaMap& memory = entry.program->memory;
   std::string out = format_text(
       "\n{}: {} nodes, arena {} bytes, most at step {} (activations {}, gathered "
       "{}, workspace {})",
@@ -470,11 +469,11 @@ std::string head(const PlanReport& report, const ProgramReport& entry) {
                            entry.simulation.exposed * 1e3);
 }
 
-// Returns the end of each line of the schedule: the time of the step, or for a device the stream.
+// Returns a suffix for each line of the schedule: the step's time, or the stream on a device.
 std::vector<std::string> remarks(const PlanReport& report, const ProgramReport& entry) {
   std::vector<std::string> list(entry.program->schedule.steps.size());
   if (report.device) {
-    const StreamPlan& streams = report.device->streams.at(entry.program);
+    const StreamSchedule& streams = report.device->streams.at(entry.program);
     for (size_t s = 0; s < list.size(); ++s) list[s] = stream_text(streams.steps[s]);
     return list;
   }
@@ -503,7 +502,7 @@ std::string schedule_text(const PlanReport& report, const ProgramReport& entry) 
 
 }  // namespace
 
-std::string operations_text(const RunPlan& plan) {
+std::string operations_text(const CompiledRun& plan) {
   std::string out;
   for (const auto& [key, program] : plan.programs) {
     out += format_text("{}{}\n", out.empty() ? "" : "\n", name_of(key));
@@ -513,7 +512,7 @@ std::string operations_text(const RunPlan& plan) {
 }
 
 std::string text(const PlanReport& report) {
-  std::string out = "units\n" + text(report.plan->plan) + "\nmemory of this rank, bytes\n" +
+  std::string out = "units\n" + text(report.plan->shards) + "\nmemory of this rank, bytes\n" +
                     text(report.plan->memory) + peak_text(report) + orthogonal_table(*report.plan);
   out += report.device ? text(*report.device) : machine_text(report) + update_text(report);
   for (const ProgramReport& entry : report.programs) {
@@ -549,8 +548,8 @@ KernelChoice find_kernel_choice(const OpDef& op, const Problem& problem, Device*
 
 }  // namespace
 
-std::string explain(const RunPlan& plan) {
-  const ProgramPlan& program = std::ranges::max_element(plan.programs, {}, [](const auto& entry) {
+std::string explain(const CompiledRun& plan) {
+  const StepProgram& program = std::ranges::max_element(plan.programs, {}, [](const auto& entry) {
                                  return entry.second.memory.arena_bytes;
                                })->second;
   std::string text = "kernels:\n";

@@ -15,34 +15,34 @@
 #include <utility>
 #include <vector>
 
-#include "runtime/plan/predict/prediction.h"
-#include "runtime/plan/run_plan.h"
-#include "runtime/program/lower.h"
-#include "runtime/program/stream_plan.h"
+#include "runtime/compile/compile.h"
+#include "runtime/compile/prediction.h"
+#include "runtime/compile/program/lower.h"
+#include "runtime/compile/program/operation.h"
 
 namespace ofsdp::runtime {
 
-// The matrices that Muon orthogonalizes, the ranks that do it, and the load of each rank.
+// The matrices that Muon orthogonalizes, the ranks that do it, and each rank's load.
 struct DealtMatrix {
   std::string name;
   int unit = 0;
   const OrthogonalMatrix* matrix = nullptr;
-  std::vector<int> ranks;  // one for each copy of the unit
+  std::vector<int> ranks;  // one in each copy of the model
 };
 
-struct OrthogonalLoad {  // of a rank
+struct OrthogonalLoad {  // per rank
   int64_t matrices = 0;
-  size_t bytes = 0;  // of these matrices
+  size_t bytes = 0;  // all matrices together
   double flops = 0;  // for an update
 };
 
-std::vector<DealtMatrix> dealt_matrices(const RunPlan& plan);
-std::vector<OrthogonalLoad> orthogonal_loads(const RunPlan& plan);  // one a rank
+std::vector<DealtMatrix> dealt_matrices(const CompiledRun& plan);
+std::vector<OrthogonalLoad> orthogonal_loads(const CompiledRun& plan);  // one a rank
 
 // Returns two tables with headings; empty if Muon takes no matrix.
-std::string orthogonal_table(const RunPlan& plan);
+std::string orthogonal_table(const CompiledRun& plan);
 
-// StepTraffic: the bytes of device memory that a step reads and writes, from the operands. This is
+// StepTraffic: the bytes that a step reads and writes in device memory, by the operands. This is
 // a lower bound, since products and attention read some operands twice, but an upper bound if
 // indices select rows of a table. An update reads the values that it changes. Workspaces, data for
 // other ranks, and copies between host and device do not count.
@@ -50,36 +50,36 @@ struct StepTraffic {
   size_t read = 0, written = 0;
 };
 
-// Returns the traffic of each step of the schedule from which `lowered` was made.
-std::vector<StepTraffic> step_traffic(const LoweredProgram& lowered, const ProgramPlan& program);
+// Returns each step's traffic, for the schedule from which `lowered` was made.
+std::vector<StepTraffic> step_traffic(const LoweredProgram& lowered, const StepProgram& program);
 
 // DevicePart: the part of `fsdp-run plan` about a device: the memories, and for each program the
-// stream and the bytes of each step and the events between streams; the run uses the same
-// (runtime/program/stream_plan.h). There are no times, since devices are not measured.
+// stream and the bytes for each step and the events between streams; the run uses the same
+// (runtime/compile/program/operation.h). There are no times, since devices are not measured.
 struct DevicePart {
   std::string description;
   bool here = true;  // false: this machine lacks the device, so kernels and workspaces are unknown
   size_t device_bytes = 0, pinned_bytes = 0, host_bytes = 0;  // their sum is planned_bytes()
-  std::map<const ProgramPlan*, StreamPlan> streams;
-  std::map<const ProgramPlan*, std::vector<StepTraffic>> traffic;  // one a step
+  std::map<const StepProgram*, StreamSchedule> streams;
+  std::map<const StepProgram*, std::vector<StepTraffic>> traffic;  // one a step
 };
 
-// Returns the part of rank 0.
-DevicePart device_part(const RunPlan& run);
+// Returns rank 0's part.
+DevicePart device_part(const CompiledRun& run);
 
 std::string text(const DevicePart& part);
 // "streams: compute 20 steps, communication 5; 4 events; joined: epilogue 3".
-std::string streams_line(const DevicePart& part, const ProgramPlan& program);
-// Returns the results with padded rows (TensorDesc), each with the name of the node.
-std::vector<std::pair<std::string, TensorDesc>> pitched_results(const ProgramPlan& program);
+std::string streams_line(const DevicePart& part, const StepProgram& program);
+// Returns the results with padded rows (TensorDesc), each with the node's name.
+std::vector<std::pair<std::string, TensorDesc>> pitched_results(const StepProgram& program);
 // "rows: 'head' float32[20, 1003] in rows of 1024, ..."; empty if no rows are padded.
-std::string rows_line(const ProgramPlan& program);
-// Returns the end of a step's line in the schedule: "  [communication; forks 1; waits 0; event 2]";
-// empty for a step of the compute stream without events.
+std::string rows_line(const StepProgram& program);
+// Returns a suffix for a step's line in the schedule: "  [communication; forks 1; waits 0; event
+// 2]"; empty if a compute step has no events.
 std::string stream_text(const StreamStep& step);
 const char* stream_name(Lane stream);
 
-// Bytes at the peak by kind; the sum is planned_bytes() of the rank. Kinds of devices are absent if
+// Bytes at the peak by kind; they add up to planned_bytes(). Device kinds are absent if
 // none computes.
 struct PeakShare {
   const char* key;    // in JSON
@@ -88,20 +88,20 @@ struct PeakShare {
 };
 struct Peak {
   std::vector<PeakShare> shares;
-  std::string node;  // the node of the peak: "Gemm 'fc1'", or the step
+  std::string node;  // the node at the peak: "Gemm 'fc1'", or the step
 };
 
-Peak peak_of(const RunPlan& plan);
+Peak peak_of(const CompiledRun& plan);
 
 struct ProgramReport {
   const ProgramKey* key = nullptr;
-  const ProgramPlan* program = nullptr;
+  const StepProgram* program = nullptr;
   int64_t times_an_update = 0;
   Simulation simulation;
 };
 
 struct PlanReport {
-  const RunPlan* plan = nullptr;
+  const CompiledRun* plan = nullptr;
   Machine machine;
   std::optional<DevicePart> device;
   Peak peak;
@@ -111,22 +111,23 @@ struct PlanReport {
 };
 
 // Measures this machine for one or two seconds and simulates; for a device it does neither.
-Result<PlanReport> make_report(const RunPlan& plan, const RunSettings& settings);
+Result<PlanReport> make_report(const CompiledRun& plan, const RunSettings& settings);
 
 std::string text(const PlanReport& report);
-// Returns the text of --operations: the programs as rank 0 runs them (runtime/program/operation.h).
-std::string operations_text(const RunPlan& plan);
+// Returns the text of --operations: the programs as rank 0 runs them
+// (runtime/compile/program/operation.h).
+std::string operations_text(const CompiledRun& plan);
 std::string to_json(const PlanReport& report, const RunSettings& settings);
 std::string page(const PlanReport& report, const RunSettings& settings);
 
 // Writes the whole file or nothing.
 Status write_page(const std::string& path, const std::string& page);
 
-// Returns the text of `fsdp-run plan --explain`: a line for each node in the order of the graph,
-// with the implementation of the kernel and why earlier implementations in the list were not taken:
+// Returns the text of `fsdp-run plan --explain`: a line for each node in graph order, with the
+// kernel's implementation and the reasons against earlier ones in the list:
 // "Relu '/relu/Relu': loops (not onednn: REASON)". Views have no kernel. Makes the kernels of the
 // program with the largest arena once more, to ask for the choice.
 
-std::string explain(const RunPlan& plan);
+std::string explain(const CompiledRun& plan);
 
 }  // namespace ofsdp::runtime

@@ -2,10 +2,10 @@
 
 #include <algorithm>
 
-#include "kernels/base/escaped.h"
-#include "kernels/base/reject.h"
-#include "runtime/plan/run_files.h"
-#include "runtime/state/trained_writer.h"
+#include "kernels/base/status.h"
+#include "kernels/base/text.h"
+#include "runtime/train/rank_state.h"
+#include "runtime/train/setup/run_files.h"
 
 namespace ofsdp::runtime {
 namespace {
@@ -31,7 +31,7 @@ Status check_options(const Options& options, int ranks) {
 
 }  // namespace
 
-// Everything that depends on one plan, in order of dependence.
+// Everything that depends on one plan, each after its dependencies.
 struct BatchTrainer::Live {
   Live(const PreparedRun& run, Communicator& communicator, const MemoryLedger& ledger,
        std::unique_ptr<RankState> ranks_state)
@@ -43,13 +43,13 @@ struct BatchTrainer::Live {
         eval_sampler(*plan->eval_sampler),
         evaluator(*state, communicator, eval_sampler) {}
 
-  std::shared_ptr<const RunPlan> plan;
+  std::shared_ptr<const CompiledRun> plan;
   const RunSettings settings;
   std::unique_ptr<RankState> state;
-  Sampler sampler;  // of the present batch
+  Sampler sampler;  // for the present batch
   MetricsWriter metrics;
   Trainer trainer;
-  Sampler eval_sampler;  // of the present rows
+  Sampler eval_sampler;  // for the present rows
   Evaluator evaluator;
 };
 
@@ -99,8 +99,8 @@ Status BatchTrainer::open(std::span<const ColumnArray> arrays, int64_t rows) {
   return {};
 }
 
-// Adds the sizes of micro-batches that `rows` rows need, and room for the scores that metrics keep.
-// Returns true if the plan lacks one of them.
+// Adds the micro-batch sizes that `rows` rows need, and room for the scores that metrics keep.
+// Returns true if the plan lacks any.
 bool BatchTrainer::add_sizes(int64_t rows, bool training) {
   const int64_t rest = rows % run_->settings().batch.batch_size;
   std::vector<int64_t>& sizes = training ? sizes_.train : sizes_.eval;
@@ -124,7 +124,7 @@ Status BatchTrainer::make_live() {
   return {};
 }
 
-// Makes plan and memory for a batch of `rows` rows if needed.
+// Makes plan and memory for a batch with `rows` rows if needed.
 Status BatchTrainer::admit(std::span<const ColumnArray> arrays, int64_t rows, bool training) {
   if (!failure_.ok()) return Status(failure_.kind(), failure_.message());
   const bool first = run_ == nullptr;
@@ -135,7 +135,7 @@ Status BatchTrainer::admit(std::span<const ColumnArray> arrays, int64_t rows, bo
       "the batch: expected at most {} rows (--batch-size {} x --grad-accum {}), found {}",
       batch.batch_size * batch.grad_accum, batch.batch_size, batch.grad_accum, rows);
   const bool more = add_sizes(rows, training);
-  // Ranks share memory once, and this rank does not know the rows of the others.
+  // Ranks share memory once, and this rank does not know the others' rows.
   OFSDP_REJECT_IF(
       more && !first && context_.communicator.size() > 1,
       "the batch: on several ranks expected rows that fill whole micro-batches of {}, or "
@@ -210,7 +210,7 @@ Result<BatchTrainer::Parameters> BatchTrainer::parameters() {
   RankState& state = *live_->state;
   OFSDP_RETURN_IF_ERROR(state.fetch());
   Parameters found{.all = {}, .keep = live_};
-  for (const Unit& unit : state.plan().plan.units) {
+  for (const Unit& unit : state.plan().shards.units) {
     OFSDP_RETURN_IF_ERROR(state.held(unit, -1).for_each_part([&](const ShardPart& part) -> Status {
       const Parameter& parameter = state.parameter(part.param.parameter);
       found.all.push_back({parameter.name,

@@ -1,11 +1,11 @@
-// BatchTrainer: training for a caller of the library, who passes each batch: a call makes one
-// update or one evaluation, or writes files.
+// BatchTrainer: training for a library caller, who passes each batch: a call makes one update or
+// one evaluation, or writes files.
 //
-// The arrays of a call are this rank's rows, at most batch_size x grad_accum for an update; if an
-// option is not given, the first call sets it. The first call opens the model, since its arrays
-// determine the shapes. If arrays have another number of rows, one rank plans again, once for each
-// number, and the state is in memory twice for a moment; several ranks refuse them. Rows are
-// numbered over all calls, like the samples of a data set read in order.
+// A call's arrays are this rank's rows, at most batch_size x grad_accum for an update; if an option
+// is not given, the first call sets it. The first call opens the model, since its arrays determine
+// the shapes. If arrays have another number of rows, one rank plans again, once for each number,
+// and the state is in memory twice for a moment; several ranks refuse them. Rows are numbered over
+// all calls, like samples read in order from a data set.
 //
 // Gives the same bits as fsdp-run with --no-shuffle on the same rows.
 //
@@ -22,7 +22,7 @@ namespace ofsdp::runtime {
 
 class BatchTrainer {
  public:
-  // The float32 master weights of a parameter, in place.
+  // A parameter's float32 master weights, in place.
   struct NamedValues {
     std::string name;
     std::vector<int64_t> dims;
@@ -38,7 +38,7 @@ class BatchTrainer {
   ~BatchTrainer();
 
   Result<StepRow> step(std::span<const ColumnArray> batch);
-  // The metrics of the row are valid until the next call.
+  // The row's metrics are valid until the next call.
   Result<EvalRow> evaluate(std::span<const ColumnArray> rows);
   Status save(const std::string& path);
   // Returns kInput on several ranks, since none has all values.
@@ -57,13 +57,13 @@ class BatchTrainer {
   Status check_labels(Dataset& data) const;
 
   const RunContext context_;
-  Options options_;  // with the batch sizes of the first call
+  Options options_;  // with the first call's batch sizes
   std::unique_ptr<PreparedRun> run_;
   GivenSizes sizes_;
   std::shared_ptr<Live> live_;
   int64_t steps_ = 0;
   int64_t samples_ = 0;  // over all updates and ranks
-  Status failure_;       // of the call that failed
+  Status failure_;       // from the failed call
 };
 
 }  // namespace ofsdp::runtime

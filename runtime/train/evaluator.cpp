@@ -6,17 +6,17 @@
 #include <cstdio>
 #include <map>
 
-#include "kernels/base/escaped.h"
+#include "kernels/base/text.h"
 
 namespace ofsdp::runtime {
 
 namespace {
 
-constexpr size_t kClassFacts = 5;     // in a row of ofsdp.MeasureClasses
+constexpr size_t kClassFacts = 5;     // in an ofsdp.MeasureClasses row
 constexpr size_t kScoresAtOnce = 15;  // and one double with their labels, three states each
 
-// Returns the area under the ROC curve: the share of pairs of a 1 and a 0 that the scores order
-// correctly, ties half (Hanley and McNeil 1982). REQUIRES: `scores` is sorted.
+// Returns the area under the ROC curve: the share of pairs (a 1 and a 0) that the scores order
+// correctly, ties half (Hanley and McNeil 1982). REQUIRES: `scores` is sorted and has no NaN.
 std::optional<double> area(const auto& scores) {
   double ones = 0, zeros = 0, ordered = 0;
   for (size_t i = 0; i < scores.size();) {
@@ -33,6 +33,10 @@ std::optional<double> area(const auto& scores) {
   return ordered / ones / zeros;
 }
 
+bool keeps_scores(const PlannedMetric& m) {
+  return metric_traits(m.spec.kind).rows == MetricRows::kScores;
+}
+
 std::optional<double> f1(const double* counts, size_t classes) {
   double sum = 0, present = 0;
   for (size_t c = 0; c < classes; ++c) {
@@ -47,7 +51,7 @@ std::optional<double> f1(const double* counts, size_t classes) {
 
 }  // namespace
 
-MetricSums::MetricSums(const MetricPlan& plan, std::span<double> memory) : plan_(plan) {
+MetricSums::MetricSums(const MetricLayout& plan, std::span<double> memory) : plan_(plan) {
   static_assert(sizeof(WideSum) == 2 * sizeof(double) && sizeof(Score) == 2 * sizeof(double));
   OFSDP_CHECK(memory.size() >= plan.doubles(), "{} doubles for metrics", memory.size());
   counts_ = memory.first(plan.counts);
@@ -60,7 +64,7 @@ MetricSums::MetricSums(const MetricPlan& plan, std::span<double> memory) : plan_
     return made;
   };
   for (const PlannedMetric& m : plan.metrics) {
-    own_.push_back(m.spec.kind == MetricKind::kAuc ? scores(plan.own_scores) : std::span<Score>());
+    own_.push_back(keeps_scores(m) ? scores(plan.own_scores) : std::span<Score>());
     values_.push_back({m.spec.name});
   }
   all_ = scores(plan.all_scores);
@@ -87,7 +91,7 @@ Status MetricSums::add(int measured, std::span<const double> rows) {
   for (size_t i = 0; i < plan_.metrics.size(); ++i) {
     const PlannedMetric& m = plan_.metrics[i];
     if (m.measured != measured) continue;
-    if (m.spec.kind == MetricKind::kAuc) {
+    if (keeps_scores(m)) {
       OFSDP_RETURN_IF_ERROR(add_scores(i, rows));
     } else if (m.classes) {
       add_class_rows(m, rows);
@@ -220,8 +224,12 @@ Result<std::optional<double>> MetricSums::auc(size_t metric, Communicator& commu
     const auto mine = own_[metric].subspan(c * column_rows, column_rows);
     OFSDP_RETURN_IF_ERROR(exchange_scores(communicator, mine, step));
     const auto scores = all_.first(all_count_);
-    std::ranges::sort(scores, {}, &Score::score);
-    const std::optional<double> column = area(scores);
+    const auto is_nan = [](const Score& score) { return std::isnan(score.score); };
+    std::optional<double> column;
+    if (std::ranges::none_of(scores, is_nan)) {
+      std::ranges::sort(scores, {}, &Score::score);
+      column = area(scores);
+    }
     sum = sum && column ? std::optional(*sum + *column) : std::nullopt;
   }
   return sum ? std::optional(*sum / static_cast<double>(width)) : sum;
@@ -232,7 +240,7 @@ Status MetricSums::agree(Communicator& communicator, int64_t step) {
   OFSDP_RETURN_IF_ERROR(exchange_sums(communicator, step));
   for (size_t i = 0; i < values_.size(); ++i) {
     const PlannedMetric& m = plan_.metrics[i];
-    if (m.spec.kind == MetricKind::kAuc) {
+    if (keeps_scores(m)) {
       OFSDP_ASSIGN_OR_RETURN(values_[i].value, auc(i, communicator, step));
     } else {
       values_[i].value = value_of(m);
@@ -335,7 +343,7 @@ Status Evaluator::add(const BoundProgram& program, const MicroResult& result) {
 // No rank may read parameters that another has not swapped yet.
 Status Evaluator::swap_average(int64_t step) {
   if (!state_.plan().uses_average) return {};
-  state_.optimizer().swap_average();
+  OFSDP_RETURN_IF_ERROR(state_.updater().swap_average());
   return communicator_.barrier({"barrier of averages", -1, step});
 }
 

@@ -6,8 +6,8 @@
 // losses, one without a kept label is left out; if no loss has a label, the loss is NaN. MetricSums
 // computes the metrics.
 //
-// Borrows state and communicator; owns the metrics of a row. `run` is collective and does not
-// allocate. Errors: those of CpuEngine and Loader; kFault if the loss is NaN or infinite.
+// Borrows state and communicator; owns a row's metrics. `run` is collective and does not allocate.
+// Errors: as CpuEngine and Loader; kFault if the loss is NaN or infinite.
 #pragma once
 
 #include <algorithm>
@@ -18,13 +18,13 @@
 #include "fsdp/comm/communicator.h"
 #include "runtime/data/loader.h"
 #include "runtime/log/metrics.h"
-#include "runtime/plan/metric_plan.h"
-#include "runtime/state/rank_state.h"
+#include "runtime/train/rank_state.h"
+#include "runtime/train/setup/metric_layout.h"
 
 namespace ofsdp::runtime {
 
-// RankNumbers exchanges any number of doubles of every rank; one exchange of a Communicator takes
-// at most kMaxExchange. `exchange` is collective, acts as a barrier and does not allocate.
+// RankNumbers exchanges any number of doubles between ranks; one Communicator exchange takes at
+// most kMaxExchange. `exchange` is collective, acts as a barrier and does not allocate.
 class RankNumbers {
  public:
   RankNumbers(int ranks, size_t count)
@@ -33,7 +33,7 @@ class RankNumbers {
         all_(static_cast<size_t>(ranks) * count) {}
 
   std::span<double> mine() { return mine_; }  // set these before `exchange`
-  // REQUIRES: `exchange` has returned. The numbers of `rank`.
+  // REQUIRES: `exchange` has returned. Returns the numbers from `rank`.
   std::span<const double> of(size_t rank) const {
     return std::span(all_).subspan(rank * mine_.size(), mine_.size());
   }
@@ -54,7 +54,7 @@ class RankNumbers {
   }
 
  private:
-  std::vector<double> mine_, piece_, all_;  // of this rank; of all for one exchange; of all
+  std::vector<double> mine_, piece_, all_;  // this rank's; all ranks' in one exchange; all ranks'
 };
 
 // WideSum: a sum in two doubles, about 106 bits, by error-free transformations (Dekker 1971; Knuth,
@@ -82,7 +82,8 @@ struct WideSum {
   }
 };
 
-// Returns the sum of squared distances from the mean, given the sum of `count` squares and the sum.
+// Returns the summed squared distances from the mean, given the sums over `count` squares and over
+// the numbers themselves.
 inline double centered(const WideSum& squares, const WideSum& sum, double count) {
   const double product = sum.high * sum.high;
   const double rest = std::fma(sum.high, sum.high, -product) + 2 * sum.high * sum.low;
@@ -93,27 +94,26 @@ inline double centered(const WideSum& squares, const WideSum& sum, double count)
   return result.value();
 }
 
-// MetricSums: the metrics of one evaluation over the rows of all ranks, as scikit-learn defines
-// them.
+// MetricSums: one evaluation's metrics over all ranks' rows, as scikit-learn defines them.
 //
 // Call `begin`, then `add` for each micro-batch (with the rows of Graph::measured, in order), then
 // `agree`, which is collective, then `values`, equal on every rank. Ignored labels are left out.
 // topK counts a label if fewer than K classes score higher; f1 is the mean over classes that occur
-// in labels or predictions; auc ranks tied scores by their mean; rmse, mae, r2 and auc of several
-// columns are the mean over columns. A metric that no row defines is null.
+// in labels or predictions; auc ranks tied scores by their mean; with several columns rmse, mae, r2
+// and auc are the mean over columns. A metric that no row defines is null.
 //
-// Borrows plan and memory (MetricPlan::doubles). Allocates only in `make`. Returns errors of the
-// exchange; kInput if a label of auc is neither 0 nor 1.
+// Borrows plan and memory (MetricLayout::doubles). Allocates only in `make`. Returns the exchange's
+// errors; kInput if a label for auc is neither 0 nor 1.
 class MetricSums {
  public:
-  MetricSums(const MetricPlan& plan, std::span<double> memory);
+  MetricSums(const MetricLayout& plan, std::span<double> memory);
 
   void begin();
   // Adds the matches and the kept labels that the loss itself has counted.
   void add_matches(int64_t right, int64_t kept);
   Status add(int measured, std::span<const double> rows);
   Status agree(Communicator& communicator, int64_t step);
-  // In the order of the plan.
+  // In the plan's order.
   std::span<const MetricValue> values() const { return values_; }
 
  private:
@@ -137,7 +137,7 @@ class MetricSums {
   double* counts(const PlannedMetric& m) const { return counts_.data() + m.count; }
   WideSum* sums(const PlannedMetric& m) const { return sums_.data() + m.sum; }
 
-  const MetricPlan& plan_;
+  const MetricLayout& plan_;
   std::span<double> counts_;
   std::span<WideSum> sums_;
   std::vector<std::span<Score>> own_;  // one a metric; empty except for auc
@@ -150,11 +150,11 @@ class MetricSums {
 
 class Evaluator {
  public:
-  // `sampler` must be for the evaluation data of the setup.
+  // `sampler` must be for the setup's evaluation data.
   Evaluator(RankState& state, Communicator& communicator, const Sampler& sampler);
 
   Result<EvalRow> run(int64_t step, int64_t epoch);
-  // Returns the names of losses and metrics that the last evaluation could not define.
+  // Names the losses and metrics that the last evaluation could not define.
   std::vector<std::string> undefined(const EvalRow& row) const;
 
  private:
@@ -168,7 +168,7 @@ class Evaluator {
   Communicator& communicator_;
   Loader loader_;
   MetricSums metrics_;
-  RankNumbers numbers_;  // sum and count of each loss
+  RankNumbers numbers_;  // each loss's sum and count
   std::vector<MetricValue> losses_;
   bool matches_ = false;  // the programs count matches
 };
@@ -176,11 +176,11 @@ class Evaluator {
 // Warns on stderr if the row has undefined values.
 void warn_of_undefined(const Evaluator& evaluator, const EvalRow& row);
 
-// Returns the rules for counting a micro-batch in the mean of each loss.
+// Returns the rules by which a micro-batch counts in each loss's mean.
 std::vector<LabelRule> label_rules(const std::vector<LossCount>& counts, const RowSource& rows);
 
-// Returns the name of each loss in rows: its prediction, with "#2" if it occurs again. Empty if
-// --loss does not name them.
+// Returns each loss's name in rows: its prediction, with "#2" if it occurs again. Empty if --loss
+// does not name them.
 std::vector<MetricValue> reported_losses(const ModelSetup& setup);
 
 }  // namespace ofsdp::runtime

@@ -3,19 +3,208 @@
 #include <algorithm>
 #include <cstdio>
 
-#include "kernels/base/escaped.h"
-#include "kernels/base/nearest_name.h"
-#include "kernels/base/reject.h"
+#include "importer/passes/passes.h"
+#include "kernels/base/names.h"
+#include "kernels/base/status.h"
+#include "kernels/base/text.h"
+#include "kernels/cpu/parallel.h"
+#include "runtime/compile/compile.h"
 #include "runtime/log/log_parts.h"
-#include "runtime/plan/agreement.h"
-#include "runtime/plan/predict/plan_choice.h"
 #include "runtime/report/plan_report.h"
-#include "runtime/state/resume.h"
-#include "runtime/state/trained_writer.h"
-#include "runtime/train/run_facts.h"
+#include "runtime/train/checkpointing.h"
+#include "runtime/train/rank_state.h"
 #include "runtime/train/trainer.h"
 
 namespace ofsdp::runtime {
+
+namespace {
+
+OffloadTraffic of_update(const CompiledRun& run, const BatchSizes& batch) {
+  OffloadTraffic sum;
+  for (int64_t micro = 0; micro < batch.grad_accum; ++micro) {
+    const StepProgram& program =
+        run.programs.at({batch.batch_size, true, micro == 0, micro + 1 == batch.grad_accum});
+    const OffloadTraffic one = offload_traffic(lower(program, lowering(run, 0)));
+    sum.up += one.up;
+    sum.down += one.down;
+  }
+  return sum;
+}
+
+}  // namespace
+
+std::string dtypes_lines(const Options& options, bool on_device) {
+  const ShardingOptions& s = options.sharding;
+  const bool tf32 = s.matmul_precision == MatmulPrecision::kHigh;
+  const StateDType states = options.optimizer.state_dtype;
+  const std::string rest =
+      states == StateDType::kFloat32
+          ? "masters, optimizer state, loss float32"
+          : format_text("optimizer state {}; masters, loss float32", name_of(states));
+  std::string lines =
+      format_text("parameters and computation {}, reduction {}, buffers {}; {}{}{}\n",
+                  dtype_name(s.param_dtype), dtype_name(s.reduce_dtype), dtype_name(s.buffer_dtype),
+                  rest, s.param_dtype == DType::kFloat16 ? "; dynamic loss scale" : "",
+                  tf32 && on_device ? "; products of float32 in TF32" : "");
+  if (tf32 && !on_device) {
+    lines += "--matmul-precision high: no effect, since the run is on the CPU\n";
+  }
+  return lines;
+}
+
+std::string teacher_line(const ModelSetup& setup) {
+  const Teacher* teacher = setup.source->teacher();
+  if (teacher == nullptr) return "";
+  int64_t count = 0, elements = 0;
+  for (const Parameter& p : setup.graph.parameters) {
+    if (!p.of_teacher) continue;
+    ++count;
+    elements += setup.graph.value(p.value).desc.numel();
+  }
+  return format_text("teacher: {}, {} tensors, {} numbers, frozen; weight {}, temperature {}\n",
+                     escaped(teacher->file.path()), count, readable_count(elements),
+                     teacher->how.weight, teacher->how.temperature);
+}
+
+std::string offload_line(const CompiledRun& run, const RunSettings& settings, bool exact) {
+  const CpuOffload offloads = settings.options.sharding.cpu_offload;
+  if (offloads == CpuOffload::kNone) return "";
+  const std::string flag = format_text("--cpu-offload {}", name_of(offloads));
+  if (run.device == nullptr) return flag + ": no effect, since the run is on the CPU\n";
+  const OffloadMap& offload = run.memory.offload;
+  const OffloadTraffic traffic = of_update(run, settings.batch);
+  const auto shown = [exact](size_t bytes) {
+    return exact ? format_text("{} bytes", bytes) : readable_bytes(bytes);
+  };
+  return format_text(
+      "{}: {} a rank pinned on the host (parameters {}, optimizer state {}, gradients {}); an "
+      "update copies {} up and {} down\n",
+      flag, shown(region_bytes(offload.bytes)), shown(offload.parameter_bytes),
+      shown(offload.optimizer_bytes), shown(offload.gradient_bytes), shown(traffic.up),
+      shown(traffic.down));
+}
+
+std::string slices_line(const BatchSizes& batch) {
+  if (batch.slices == 0) return "";
+  return format_text(
+      "across_ranks: {} slices of at most {} samples, {} a rank; the same bits on any number of "
+      "ranks with {} thread{} each\n",
+      batch.slices, batch.batch_size, batch.grad_accum, pool_threads(),
+      pool_threads() == 1 ? "" : "s");
+}
+
+std::string memory_lack(const CompiledRun& plan, const Communicator& communicator,
+                        const MachineMemory& memory) {
+  if (plan.device != nullptr) return "";
+  const MemoryMap& m = plan.memory;
+  const auto ranks = static_cast<size_t>(communicator.ranks_in_common());
+  const size_t unpacked = m.data + m.data_elsewhere;  // one rank unpacks for all on the host
+  const size_t needed = ranks * (m.planned_bytes() - m.data) + unpacked;
+  if (needed <= static_cast<size_t>(memory.bytes)) return "";
+  return format_text("{} needs {} bytes a rank, {} for {} rank{} on this host: {} {} bytes",
+                     strategy_name(plan.shards.strategy), m.planned_bytes(), needed, ranks,
+                     ranks == 1 ? "" : "s", memory.cgroup ? "its cgroup allows" : "it has",
+                     memory.bytes);
+}
+
+namespace {
+
+// Returns "KIND:PREDICTION:LABELS the mean over samples; ...": each loss's kind and divisor.
+std::string loss_text(const PlannedRun& run) {
+  const bool global = run.settings.options.loss_mean == LossMean::kGlobal;
+  const char* const mean = global ? "the mean" : "the ranks' mean of means";
+  const std::vector<LossSpec>& losses = run.setup.source->settings().losses;
+  std::string text;
+  for (size_t i = 0; i < run.setup.counts.size(); ++i) {
+    const LossCount& count = run.setup.counts[i];
+    if (i > 0) text += "; ";
+    if (losses.size() > 1) text += escaped(losses[i].said) + " ";
+    const std::string over =
+        count.by_label ? format_text("the labels of '{}'", escaped(count.labels)) : "samples";
+    text +=
+        count.sum ? format_text("the sum over {}", over) : format_text("{} over {}", mean, over);
+  }
+  return text;
+}
+
+bool is_float32(const ShardingOptions& s) {
+  return s.param_dtype == DType::kFloat32 && s.reduce_dtype == DType::kFloat32 &&
+         s.buffer_dtype == DType::kFloat32 && s.matmul_precision == MatmulPrecision::kHighest;
+}
+
+// Adds `text` line by line.
+void add_lines(const std::string& text, std::vector<std::string>& lines) {
+  for (size_t begin = 0; begin < text.size();) {
+    const size_t end = std::min(text.find('\n', begin), text.size());
+    lines.push_back(escaped(text.substr(begin, end - begin)));
+    begin = end + 1;
+  }
+}
+
+std::vector<std::string> notices(const PlannedRun& run, bool all, bool exact) {
+  const Options& options = run.settings.options;
+  std::vector<std::string> lines;
+  add_lines(past_line(run.setup.fed_empty), lines);
+  add_lines(run.setup.nhwc_notice, lines);
+  add_lines(teacher_line(run.setup), lines);
+  add_lines(run.device_notice, lines);
+  add_lines(offload_line(run.plan, run.settings, exact), lines);
+  if (all || !is_float32(options.sharding)) {
+    add_lines(dtypes_lines(options, run.plan.device != nullptr), lines);
+  }
+  add_lines(slices_line(run.settings.batch), lines);
+  add_lines(run.plan.choice, lines);
+  return lines;
+}
+
+}  // namespace
+
+OpeningFacts opening_facts(const PlannedRun& run, const std::vector<std::string>& settings) {
+  const Graph& graph = run.setup.graph;
+  OpeningFacts facts;
+  facts.model = escaped(run.settings.options.model);
+  for (const Parameter& p : graph.parameters) {
+    if (p.of_teacher) continue;
+    ++facts.tensors;
+    if (!p.trained) continue;
+    ++facts.trained_tensors;
+    facts.trained_numbers += graph.value(p.value).desc.shape.numel();
+  }
+  facts.loss = loss_text(run);
+  facts.settings = settings;
+  for (const auto& [rule, count] : run.plan.programs.rbegin()->second.graph.fused) {
+    facts.fused.push_back(format_text("{} {}", rule, count));
+  }
+  facts.wrap_notice = escaped(run.plan.shards.notice);
+  facts.notices = notices(run, /*all=*/false, /*exact=*/false);
+  for (const PeakShare& share : peak_of(run.plan).shares) {
+    if (std::string_view(share.key) != "unused") facts.memory.push_back({share.label, share.bytes});
+  }
+  facts.strategy = strategy_name(run.plan.shards.strategy);
+  facts.ranks = run.communicator.size();
+  facts.threads = pool_threads();
+  facts.units = static_cast<int64_t>(run.plan.shards.units.size());
+  facts.planned_bytes = run.plan.memory.planned_bytes();
+  return facts;
+}
+
+std::string opening_tables(const PlannedRun& run) {
+  const CompiledRun& plan = run.plan;
+  std::string text = run.settings.configuration + trained_table(run.setup.graph);
+  if (!plan.shards.notice.empty()) text += escaped(plan.shards.notice) + "\n";
+  text += "loss: " + loss_text(run) + "\n" + fused_line(plan);
+  for (const std::string& line : notices(run, /*all=*/true, /*exact=*/true)) text += line + "\n";
+  return text;
+}
+
+int64_t tokens_a_sample(const ModelSetup& setup) {
+  const LossCount& count = setup.counts.front();
+  if (!count.by_label) return 1;
+  const auto& rows = setup.source->settings().rows;
+  const auto row = rows.find(count.labels);
+  const bool line = row != rows.end() && row->second.rank() == 1;
+  return line ? std::max<int64_t>(row->second.numel(), 1) : 1;
+}
 
 Result<std::unique_ptr<PreparedRun>> PreparedRun::make(const RunContext& context,
                                                        const std::string& configuration) {
@@ -56,7 +245,7 @@ Status PreparedRun::prepare(const std::string& configuration, const DataSpec* da
   OFSDP_RETURN_IF_ERROR(check_before_planning());
   if (may_resume && !evaluates) OFSDP_RETURN_IF_ERROR(open_checkpoints());
   settings_.start = resume_point(checkpoint_.get());
-  OFSDP_ASSIGN_OR_RETURN(chosen_, choose_device(options, communicator));
+  OFSDP_ASSIGN_OR_RETURN(chosen_, choose_device(options, context_.registry, communicator));
   OFSDP_RETURN_IF_ERROR(make_plan());
   if (checkpoint_ == nullptr) return {};
   OFSDP_RETURN_IF_ERROR(check_resumable(checkpoint_->manifest(), *plan_, *setup_)
@@ -74,7 +263,7 @@ Status PreparedRun::plan_for(const GivenSizes& sizes) {
 // With --device auto, a model without a plan for the GPU runs on the CPU.
 Status PreparedRun::make_plan() {
   const auto planned = [this] {
-    return choose_plan(settings_, *setup_, context_.communicator, context_.optimizers,
+    return compile_run(settings_, *setup_, context_.communicator, context_.optimizers,
                        chosen_.device.get());
   };
   auto plan = planned();
@@ -87,7 +276,7 @@ Status PreparedRun::make_plan() {
   return {};
 }
 
-// Checks conditions that would otherwise fail after hours of training.
+// Checks conditions that would otherwise fail after hours.
 Status PreparedRun::check_before_planning() const {
   const Options& options = context_.options;
   const DataSetup& data = setup_->data;
@@ -137,8 +326,9 @@ Status PreparedRun::open_checkpoints() {
   const CheckpointOptions& c = options.checkpoint;
   warn_of_no_folder();
   if (options.command == Command::kTrain && !c.dir.empty() && communicator.rank() == 0) {
-    OFSDP_ASSIGN_OR_RETURN(CheckpointStore store,
-                           CheckpointStore::open(c.dir, {c.keep, c.keep_best}));
+    const Retention retention{c.keep, c.keep_best,
+                              lower_is_better(options.run.eval_metrics, c.keep_best)};
+    OFSDP_ASSIGN_OR_RETURN(CheckpointStore store, CheckpointStore::open(c.dir, retention));
     OFSDP_REJECT_IF(c.resume.empty() && !c.overwrite && !store.newest().empty(),
                     "--checkpoint-dir {}: has checkpoints of another run ({}): expected --resume "
                     "latest, --overwrite-checkpoints on or another folder",
@@ -149,7 +339,7 @@ Status PreparedRun::open_checkpoints() {
   return {};
 }
 
-// Returns the settings that an evaluation takes from the run of the checkpoint.
+// Returns the settings that an evaluation takes from the checkpoint's run.
 Result<SavedRun> PreparedRun::saved_run() const {
   const Manifest& m = checkpoint_->manifest();
   SavedRun saved;
@@ -188,7 +378,7 @@ Status PreparedRun::check_executable() const {
   return agree();
 }
 
-// All ranks must have compiled the same order of collectives.
+// All ranks must have compiled the same collectives in the same order.
 Status PreparedRun::agree() const {
   Communicator& communicator = context_.communicator;
   const uint64_t hash = plan_->hash;
@@ -227,7 +417,7 @@ class Session {
   Status run(const RunContext& context, const RunTexts& texts) {
     OFSDP_ASSIGN_OR_RETURN(run_, PreparedRun::make(context, texts.configuration));
     const ModelSetup& setup = run_->setup();
-    const RunPlan& plan = run_->plan();
+    const CompiledRun& plan = run_->plan();
     if (options_.command == Command::kPlan) return report_plan(setup, plan);
     OFSDP_RETURN_IF_ERROR(run_->check_executable());
     print_opening(setup, plan, texts);
@@ -236,27 +426,28 @@ class Session {
 
  private:
   // If a finished run is resumed, it only writes the output.
-  bool finished(const RunPlan& plan) const {
+  bool finished(const CompiledRun& plan) const {
     return run_->checkpoint() != nullptr &&
            settings().start.update >= total_updates(options_, *plan.train_sampler);
   }
 
-  PlannedRun planned(const ModelSetup& setup, const RunPlan& plan) const {
+  PlannedRun planned(const ModelSetup& setup, const CompiledRun& plan) const {
     return {setup, plan, settings(), communicator_, run_->device_notice()};
   }
 
-  void warn(const RunPlan& plan) const {
+  void warn(const CompiledRun& plan) const {
     if (plan.warning.empty()) return;
     print_lines(stderr, format_text("fsdp-run: warning: {}\n", escaped(plan.warning)));
   }
 
-  void print_opening(const ModelSetup& setup, const RunPlan& plan, const RunTexts& texts) const {
+  void print_opening(const ModelSetup& setup, const CompiledRun& plan,
+                     const RunTexts& texts) const {
     if (communicator_.rank() != 0) return;
     warn(plan);
     const PlannedRun run = planned(setup, plan);
     const OpeningFacts facts = opening_facts(run, texts.settings);
     print_lines(stdout, options_.files.verbose
-                            ? opening_tables(run) + "\nunits\n" + text(plan.plan) +
+                            ? opening_tables(run) + "\nunits\n" + text(plan.shards) +
                                   "\nmemory of this rank, bytes\n" + text(plan.memory) +
                                   orthogonal_table(plan) + "\n" + ranks_line(facts)
                             : opening_text(facts));
@@ -264,7 +455,7 @@ class Session {
   }
 
   // Only rank 0 measures and prints.
-  Status report_plan(const ModelSetup& setup, const RunPlan& plan) const {
+  Status report_plan(const ModelSetup& setup, const CompiledRun& plan) const {
     if (communicator_.rank() != 0) return {};
     if (options_.report.operations) {
       print_lines(stdout, operations_text(plan));
@@ -299,7 +490,7 @@ class Session {
     return check_log_target("--trace", files.trace);
   }
 
-  Status execute(const ModelSetup& setup, const RunPlan& plan) {
+  Status execute(const ModelSetup& setup, const CompiledRun& plan) {
     const bool done = options_.command == Command::kTrain && finished(plan);
     if (!done) OFSDP_RETURN_IF_ERROR(check_log_targets());
     OFSDP_ASSIGN_OR_RETURN(TraceFile trace,
@@ -316,7 +507,7 @@ class Session {
       for (const MetricSpec& metric : options_.run.eval_metrics) names.push_back(metric.name);
       for (const MetricValue& loss : reported_losses(setup)) names.push_back("losses/" + loss.name);
       if (plan.watch_interval > 0) {
-        std::ranges::copy(watched_columns(watched_units(plan.plan)), std::back_inserter(names));
+        std::ranges::copy(watched_columns(watched_units(plan.shards)), std::back_inserter(names));
       }
       if (options_.sharding.param_dtype == DType::kFloat16) names.push_back("skipped");
       for (const std::string& log : options_.files.log) {
@@ -332,7 +523,7 @@ class Session {
     return status;
   }
 
-  Status use(RankState& state, const ModelSetup& setup, const RunPlan& plan, bool done,
+  Status use(RankState& state, const ModelSetup& setup, const CompiledRun& plan, bool done,
              MetricsWriter& metrics, TraceFile& trace) {
     bool stopped = options_.command == Command::kEval;  // eval writes no output
     int64_t updates = total_updates(options_, *plan.train_sampler);
@@ -342,7 +533,7 @@ class Session {
       OFSDP_ASSIGN_OR_RETURN(stopped, train(state, metrics, updates));
     }
     if (!done && state.trace() != nullptr) {
-      OFSDP_RETURN_IF_ERROR(trace.write(*state.trace(), plan.plan, communicator_));
+      OFSDP_RETURN_IF_ERROR(trace.write(*state.trace(), plan.shards, communicator_));
     }
     if (stopped) return {};
     if (writes_trained(options_)) {

@@ -2,28 +2,74 @@
 // resolved, the device chosen, everything planned, and the plan agreed on by all ranks.
 //
 // The code reads from top to bottom as the stages. run_session executes it for a command,
-// BatchTrainer for a caller of the library.
+// BatchTrainer for a library caller.
 //
-// Borrows RunContext. Collective. Errors: kInput before anything is allocated for the run; those of
-// an exchange.
+// Borrows RunContext. Collective. Errors: kInput before anything is allocated for the run; an
+// exchange's errors.
 #pragma once
 
 #include <array>
 #include <functional>
 #include <memory>
+#include <string>
 
-#include "fsdp/checkpoint/checkpoint_reader.h"
 #include "fsdp/checkpoint/checkpoint_store.h"
+#include "fsdp/comm/communicator.h"
+#include "kernels/base/process.h"
+#include "kernels/core/op_def.h"
 #include "kernels/core/optimizer.h"
-#include "kernels/core/registry.h"
-#include "runtime/plan/device_choice.h"
-#include "runtime/plan/run_plan.h"
-#include "runtime/state/rank_state.h"
-#include "runtime/train/run_facts.h"
+#include "runtime/compile/compile.h"
+#include "runtime/log/screen.h"
+#include "runtime/train/rank_state.h"
 
 namespace ofsdp::runtime {
 
-// The surroundings of a run, which must outlive it.
+// Text about a run before it starts: the facts for runtime/log/screen.h, and the tables that `plan`
+// and --verbose print.
+
+// Lines before the start: teacher, types, --cpu-offload, slices, missing memory.
+
+// --param-dtype, --reduce-dtype, --buffer-dtype, --matmul-precision.
+std::string dtypes_lines(const Options& options, bool on_device);
+
+// Empty if there is no teacher.
+std::string teacher_line(const ModelSetup& setup);
+
+// With --cpu-offload: the bytes pinned on the host and copied by an update with full micro-batches,
+// or that the option has no effect on the CPU; else empty. `exact`: as bytes.
+std::string offload_line(const CompiledRun& plan, const RunSettings& settings, bool exact);
+
+// With --deterministic across_ranks; else empty.
+std::string slices_line(const BatchSizes& batch);
+
+// Says that this host's ranks need more memory than it allows; empty if it is enough or a device
+// computes.
+std::string memory_lack(const CompiledRun& plan, const Communicator& communicator,
+                        const MachineMemory& memory);
+
+// A run's configuration as text, on rank 0; made from the option table (runtime/cli).
+struct RunTexts {
+  std::string configuration;          // the effective one, as YAML; empty: not saved
+  std::vector<std::string> settings;  // settings that differ from their defaults
+};
+
+struct PlannedRun {
+  const ModelSetup& setup;
+  const CompiledRun& plan;
+  const RunSettings& settings;
+  const Communicator& communicator;
+  const std::string& device_notice;  // a line, or empty
+};
+
+OpeningFacts opening_facts(const PlannedRun& run, const std::vector<std::string>& settings);
+
+// Returns the complete tables: the configuration, every tensor and why it is not trained.
+std::string opening_tables(const PlannedRun& run);
+
+// Returns a sample's tokens if labels are a token row, else 1: rates count them.
+int64_t tokens_a_sample(const ModelSetup& setup);
+
+// A run's surroundings, which must outlive it.
 struct RunContext {
   const Options& options;
   const ModelOrigin& origin;
@@ -43,15 +89,15 @@ class PreparedRun {
   static Result<std::unique_ptr<PreparedRun>> make(const RunContext& context, const DataSpec& data,
                                                    const GivenSizes& sizes);
 
-  // Plans again with more sizes of micro-batches. Users of the present plan keep it alive.
+  // Plans again with more micro-batch sizes. Users keep the present plan alive.
   Status plan_for(const GivenSizes& sizes);
 
   const RunSettings& settings() const { return settings_; }
   const ModelSetup& setup() const { return *setup_; }
-  const RunPlan& plan() const { return *plan_; }
-  std::shared_ptr<const RunPlan> shared_plan() const { return plan_; }
+  const CompiledRun& plan() const { return *plan_; }
+  std::shared_ptr<const CompiledRun> shared_plan() const { return plan_; }
   const std::string& device_notice() const { return chosen_.notice; }  // a line, or empty
-  CheckpointStore* store() const { return store_.get(); }              // rank 0 of a run that saves
+  CheckpointStore* store() const { return store_.get(); }              // rank 0 if the run saves
   CheckpointReader* checkpoint() const { return checkpoint_.get(); }   // the one to resume
 
   // Returns an error if the rank lacks memory or the ranks planned different collectives.
@@ -75,7 +121,7 @@ class PreparedRun {
   std::unique_ptr<ModelSetup> setup_;
   RunSettings settings_;
   ChosenDevice chosen_;
-  std::shared_ptr<const RunPlan> plan_;
+  std::shared_ptr<const CompiledRun> plan_;
   std::unique_ptr<CheckpointStore> store_;
   std::unique_ptr<CheckpointReader> checkpoint_;
 };
@@ -83,7 +129,7 @@ class PreparedRun {
 // Runs the commands train, plan and eval on one rank, from the options to the end.
 //
 // The code reads from top to bottom as the stages: prepared, memory, loop, trained file. Rank 0
-// prints the tables of each stage on stdout.
+// prints each stage's tables on stdout.
 //
 // The ledger must outlive the communicator. Collective. Errors: kInput before the first step,
 // kFault after. `on_failure` is called before the engine ends: devices that wait for ranks in vain

@@ -5,8 +5,8 @@
 #include <cmath>
 #include <utility>
 
-#include "runtime/state/trained_writer.h"
-#include "runtime/train/run_facts.h"
+#include "runtime/train/prepared_run.h"
+#include "runtime/train/rank_state.h"
 
 namespace ofsdp::runtime {
 namespace {
@@ -29,9 +29,9 @@ Progress make_progress(const RunSettings& settings, int rank, int64_t total, int
   return Progress(progress);
 }
 
-std::vector<LossTerm> terms_of(const RunPlan& plan) {
+std::vector<LossTerm> terms_of(const CompiledRun& plan) {
   for (const auto& [key, program] : plan.programs) {
-    if (key.training) return program.graph.terms();
+    if (key.training) return program.graph.terms;
   }
   return {LossTerm{}};
 }
@@ -60,7 +60,7 @@ Trainer::Trainer(const RunSettings& settings, RankState& state, Communicator& co
       checkpoints_(checkpoints),
       sampler_(sampler),
       total_(total_updates(options_, sampler_)),
-      schedule_(make_lr_schedule(options_, total_)),
+      schedule_(make_lr_schedule(options_.schedule, options_.optimizer.lr, total_)),
       progress_(
           make_progress(settings, communicator.rank(), total_, tokens_a_sample(state.setup()))),
       loader_(state.setup().data.train_rows(), sampler_,
@@ -91,8 +91,7 @@ Status Trainer::run() {
   return stopped_ ? Status{} : finish(milliseconds(began, Clock::now()) / 1e3);
 }
 
-// Takes the first batch and tells the ranks its counts, as the end of an update does for the next
-// batch.
+// Takes the first batch and tells the ranks its counts, as each update does for the next batch.
 Status Trainer::begin(int64_t step) {
   OFSDP_ASSIGN_OR_RETURN(batch_, loader_.next());
   UpdateSums first;
@@ -110,7 +109,7 @@ Result<StepRow> Trainer::run_one(int64_t step) {
   return row_;
 }
 
-// Checks the weights at the end of the run.
+// Checks the weights when the run ends.
 Status Trainer::check_last(int64_t step) {
   OFSDP_RETURN_IF_ERROR(state_.fetch());
   return check_weights(state_, step);
@@ -164,7 +163,7 @@ Status Trainer::micro_batches(int64_t step) {
   return {};
 }
 
-// `outcome` is of this update or, on a device, of the one before; none: not known yet.
+// `outcome` belongs to this update or, on a device, to the one before; none: not known yet.
 Status Trainer::exchange_and_report(const std::optional<UpdateOutcome>& outcome, int64_t step) {
   UpdateSums mine;
   if (outcome) mine.losses = outcome->losses;
@@ -180,32 +179,32 @@ Status Trainer::exchange_and_report(const std::optional<UpdateOutcome>& outcome,
   return outcome ? report(*outcome, sums) : Status{};
 }
 
-// Callers on several ranks may pass different numbers of rows, unknown to this rank.
+// Callers on several ranks may pass different row counts, unknown to this rank.
 bool Trainer::alike(int64_t step, int64_t micro) const {
   if (settings_.given && communicator_.size() > 1) return false;
   return sampler_.alike(step - 1, micro);
 }
 
-// Returns this rank's part of the divisor in the next update's mean of each loss: samples or
-// labels; for the mean over ranks 1 if it has any.
+// Returns this rank's part in the divisors of the next update's loss means: samples or labels; for
+// the mean over ranks 1 if it has any.
 std::array<double, kMaxLossTerms> Trainer::next_kept() const {
   std::array<double, kMaxLossTerms> kept{};
   if (batch_ == nullptr) return kept;
-  const bool global = options_.loss.mean == LossMean::kGlobal;
+  const bool global = options_.loss_mean == LossMean::kGlobal;
   for (size_t i = 0; i < batch_->kept.size(); ++i) {
     kept[i] = global ? batch_->kept_in_update[i] : batch_->counted_in_update[i] > 0 ? 1 : 0;
   }
   return kept;
 }
 
-// Returns the weight of the mean (or sum) of the present micro-batch. Sums are added, whatever
-// --loss-mean says. With the mean over ranks, a rank averages its micro-batches as PyTorch
+// Returns the weight by which the present micro-batch's mean (or sum) counts. Sums are added,
+// whatever --loss-mean says. With the mean over ranks, a rank averages its micro-batches as PyTorch
 // accumulates; micro-batches and ranks without a kept label are left out.
 double Trainer::share_of_mean(size_t loss) const {
   if (state_.setup().counts[loss].sum) return batch_->size > 0 ? 1 : 0;
   const double kept = batch_->kept[loss];
   if (kept_[loss] <= 0 || kept <= 0) return 0;
-  if (options_.loss.mean == LossMean::kGlobal) return kept / kept_[loss];
+  if (options_.loss_mean == LossMean::kGlobal) return kept / kept_[loss];
   return 1.0 / (static_cast<double>(batch_->counted_in_update[loss]) * kept_[loss]);
 }
 
@@ -237,7 +236,7 @@ Result<Trainer::UpdateSums> Trainer::exchange(const UpdateSums& mine, int64_t st
   return sums;
 }
 
-// For display: a training_info has a rate of its own.
+// For display: a training_info has its own rate.
 double Trainer::rate(const UpdateOutcome& outcome, int64_t epoch) const {
   const UpdateProgram* program = state_.update_program();
   if (program != nullptr) return program->rate(outcome.optimizer_step);
@@ -329,8 +328,8 @@ void Trainer::watch(const EvalRow& row) {
   for (const MetricValue& metric : row.metrics) {
     if (metric.name == name) value = metric.value.value_or(std::nan(""));
   }
-  const bool better = !std::isnan(value) &&
-                      is_better(name.empty() ? "loss" : name, value, best_.value_or(std::nan("")));
+  const bool lower = lower_is_better(options_.run.eval_metrics, name);
+  const bool better = !std::isnan(value) && is_better(lower, value, best_.value_or(std::nan("")));
   not_better_ = better ? 0 : not_better_ + 1;
   if (better) best_ = value;
   early_ = not_better_ >= *options_.run.early_stop;
@@ -355,7 +354,7 @@ Status Trainer::finish(double seconds) {
   std::vector<double> all(2 * size);
   OFSDP_RETURN_IF_ERROR(communicator_.exchange(mine, all, {"end of the run", -1, total_}));
   OFSDP_ASSIGN_OR_RETURN(const std::string exposed,
-                         exposed_text(state_.executor().exposed(), plan_.plan, communicator_));
+                         exposed_text(state_.executor().exposed(), plan_.shards, communicator_));
   if (communicator_.rank() != 0) return {};
   progress_.leave_bar();
   std::vector<uint64_t> peak, planned;

@@ -1,13 +1,13 @@
 // Trainer: the loop over updates.
 //
-// An update runs micro-batches, each weighted with the share of the kept labels in the global
-// batch. Then one exchange gives every rank the loss, the norm, the time of the slowest rank and
-// the count of the next update; it is also the barrier after which the new parameters may be
-// gathered, and carries the progress of the present save. Rank 0 writes metrics and progress.
+// An update runs micro-batches, each weighted with its share in the global batch's kept labels.
+// Then one exchange gives every rank the loss, the norm, the slowest rank's time and the next
+// update's counts; it is also the barrier after which the new parameters may be gathered, and
+// carries the present save's progress. Rank 0 writes metrics and progress.
 //
 // Must be used by the thread that made it; the loader has another thread. Allocates nothing after
-// the first update of each batch shape. `run` is collective. Returns errors of CpuEngine, Loader
-// and MetricsWriter.
+// the first update with each batch shape. `run` is collective. Returns errors from CpuEngine,
+// Loader and MetricsWriter.
 #pragma once
 
 #include "runtime/data/loader.h"
@@ -15,18 +15,18 @@
 #include "runtime/log/log_parts.h"
 #include "runtime/log/metrics.h"
 #include "runtime/log/screen.h"
-#include "runtime/state/checkpointing.h"
-#include "runtime/state/rank_state.h"
+#include "runtime/train/checkpointing.h"
 #include "runtime/train/evaluator.h"
+#include "runtime/train/rank_state.h"
 
 namespace ofsdp::runtime {
 
-// Returns the number of updates of a run: from the epochs or --steps, the smaller.
+// Returns how many updates a run makes: from the epochs or --steps, the smaller.
 int64_t total_updates(const Options& options, const Sampler& sampler);
 
 class Trainer {
  public:
-  // `sampler` must be for the training data of the setup.
+  // `sampler` must be for the setup's training data.
   Trainer(const RunSettings& settings, RankState& state, Communicator& communicator,
           const MemoryLedger& ledger, const Sampler& sampler, MetricsWriter& metrics,
           Checkpointing* checkpoints = nullptr);
@@ -34,19 +34,19 @@ class Trainer {
   // Trains from settings.start to the end, or until a signal stops the run.
   Status run();
   bool stopped() const { return stopped_; }
-  int64_t updates() const { return total_; }  // of the run; fewer than planned after an early stop
+  int64_t updates() const { return total_; }  // in the run; fewer than planned after an early stop
 
   // REQUIRES: `run` has returned, this is rank 0, and no signal stopped the run.
   const ClosingFacts& closing() const { return closing_; }
 
-  // Runs update `step` alone, with update step - 1 of the sampler, for a caller who passes batches.
+  // Runs update `step` alone, with the sampler's update step - 1, for a caller who passes batches.
   // Every rank gets the row; the trainer owns the row's losses. Prints nothing.
   Result<StepRow> run_one(int64_t step);
 
  private:
   struct UpdateSums {
-    std::array<double, kMaxLossTerms> losses{};     // of each term
-    std::array<double, kMaxLossTerms> next_kept{};  // of each loss
+    std::array<double, kMaxLossTerms> losses{};     // each term's
+    std::array<double, kMaxLossTerms> next_kept{};  // each loss's
     double squared_norm = 0;
     double step_ms = 0;
     double samples = 0;
@@ -71,14 +71,14 @@ class Trainer {
   Result<std::optional<EvalRow>> evaluate_when_due(int64_t step);
   Status save_when_due(int64_t step, const std::optional<EvalRow>& evaluation);
   void say_saved();
-  std::span<const WatchedUnit> watched(int64_t step) const;  // norms of the update; may be empty
+  std::span<const WatchedUnit> watched(int64_t step) const;  // the update's norms; may be empty
   bool evaluation_due(int64_t step) const;
   void watch(const EvalRow& row);
   Status finish(double seconds);
 
   const RunSettings& settings_;
   const Options& options_;
-  const RunPlan& plan_;
+  const CompiledRun& plan_;
   RankState& state_;
   Communicator& communicator_;
   const MemoryLedger& ledger_;
@@ -99,14 +99,14 @@ class Trainer {
   bool warned_ = false;           // about undefined values
   const Batch* batch_ = nullptr;  // from the loader
   const std::vector<LossTerm> terms_;
-  std::array<double, kMaxLossTerms> kept_{};    // of the present update, over all ranks
-  std::array<double, kMaxLossTerms> shares_{};  // of the present micro-batch, one a term
-  RankNumbers numbers_;                         // for the exchange at the end of an update
+  std::array<double, kMaxLossTerms> kept_{};    // in the present update, over all ranks
+  std::array<double, kMaxLossTerms> shares_{};  // the present micro-batch's, one a term
+  RankNumbers numbers_;                         // for the exchange after an update
   std::vector<MetricValue> losses_;             // of row_
-  StepRow row_;                                 // of the last update with known numbers
+  StepRow row_;                                 // for the last update with known numbers
   Progress::Clock::time_point update_began_;
   int64_t tokens_a_sample_ = 1;
-  double samples_ = 0, milliseconds_ = 0;  // of all updates so far
+  double samples_ = 0, milliseconds_ = 0;  // in all updates so far
   ClosingFacts closing_;
 };
 

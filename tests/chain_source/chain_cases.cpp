@@ -1,7 +1,6 @@
 #include "tests/chain_source/chain_cases.h"
 
 #include "kernels/core/op_def.h"
-#include "kernels/core/registry.h"
 #include "tests/support/namespaces.h"
 #include "tests/support/samples.h"
 

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "kernels/cuda/pointwise/chain_source.h"
+#include "kernels/cuda/pointwise/chain.h"
 #include "tests/support/namespaces.h"
 
 namespace ofsdp::testing {

@@ -1,6 +1,6 @@
-// The text that kernels/cuda/pointwise/chain_source.h writes: on the emulator it gives the bits of
-// the interpreter (chain.cu), by single elements and by 16 bytes; and NVRTC, where it is installed,
-// accepts it.
+// The text that kernels/cuda/pointwise/chain_source.cpp writes: on the emulator it gives the bits
+// of the interpreter (chain.cu), by single elements and by 16 bytes; and NVRTC, where it is
+// installed, accepts it.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -8,7 +8,6 @@
 #include <random>
 
 #include "kernels/cuda/device/libraries.h"
-#include "kernels/cuda/device/runtime_compiler.h"
 #include "tests/chain_source/chain_cases.h"
 #include "tests/support/namespaces.h"
 
@@ -97,7 +96,7 @@ class ChainSource : public ::testing::TestWithParam<ChainCase> {
                    const std::vector<Buffer>& expected, const char* how) {
     const auto run = written(c.name);
     ASSERT_NE(run, nullptr);
-    ASSERT_EQ(run(given, cuda::chain_goes_wide(c.program, given)), 0);
+    ASSERT_EQ(run(given, cuda::can_run_wide(c.program, given)), 0);
     EXPECT_TRUE(made == expected) << how;
   }
 
@@ -134,7 +133,7 @@ TEST_P(ChainSource, WritesOverAnOperandOfItsSize) {
   std::vector<Buffer> y = empty(c.problem.outputs);
   cuda::ChainArguments given = arguments(x, y);
   given.y[0] = x[0].data();
-  ASSERT_EQ(written(c.name)(given, cuda::chain_goes_wide(c.program, given)), 0);
+  ASSERT_EQ(written(c.name)(given, cuda::can_run_wide(c.program, given)), 0);
   EXPECT_EQ(std::memcmp(x[0].data(), expected[0].data(), expected[0].bytes), 0);
 }
 

@@ -47,8 +47,8 @@ HeadStrides side_by_side(int64_t heads, int64_t rows, int64_t width) {
   return {heads * rows * width, width, heads * width};
 }
 
-AttentionExtent extent_of(const AttentionCase& c, DType dtype) {
-  AttentionExtent e;
+AttentionParams extent_of(const AttentionCase& c, DType dtype) {
+  AttentionParams e;
   e.dtype = dtype;
   e.batch = c.batch;
   e.heads = c.heads;
@@ -76,7 +76,7 @@ const AttentionCase kAttentionCases[] = {
 };
 
 TEST_F(CudnnPlans, AttentionWhoseYLiesOtherwiseThanDy) {
-  AttentionExtent e = extent_of(kAttentionCases[0], DType::kBFloat16);
+  AttentionParams e = extent_of(kAttentionCases[0], DType::kBFloat16);
   const HeadStrides packed = e.y;
   e.q = e.k = e.v = e.y = {e.heads * e.queries * e.width, e.queries * e.width, e.width};
   EXPECT_NE(plan_attention(h200(), e, true), nullptr);
@@ -88,8 +88,8 @@ TEST_F(CudnnPlans, AttentionWhoseYLiesOtherwiseThanDy) {
 TEST_F(CudnnPlans, AttentionOfHeadsInOneTensor) {
   for (const AttentionCase& c : kAttentionCases) {
     if (c.heads != c.kv_heads || c.queries != c.keys) continue;
-    const AttentionExtent apart = extent_of(c, DType::kBFloat16);
-    AttentionExtent e = apart;
+    const AttentionParams apart = extent_of(c, DType::kBFloat16);
+    AttentionParams e = apart;
     e.q = e.k = e.v = {3 * apart.q.batch, c.width, 3 * apart.q.row};
     for (const bool may_vary : {false, true}) {
       CudnnTarget target = h200();
@@ -107,11 +107,11 @@ TEST_F(CudnnPlans, AttentionOfHeadsInOneTensor) {
 
 TEST_F(CudnnPlans, AttentionOfSixteenBits) {
   for (const AttentionCase& c : kAttentionCases) {
-    const AttentionExtent e = extent_of(c, DType::kBFloat16);
+    const AttentionParams e = extent_of(c, DType::kBFloat16);
     EXPECT_NE(plan_attention(h200(), e, true), nullptr) << c.name;
     EXPECT_NE(plan_attention_grad(h200(), e, e.y), nullptr) << c.name;
   }
-  const AttentionExtent e = extent_of(kAttentionCases[0], DType::kFloat16);
+  const AttentionParams e = extent_of(kAttentionCases[0], DType::kFloat16);
   EXPECT_NE(plan_attention(h200(), e, false), nullptr);
   EXPECT_NE(plan_attention_grad(h200(), e, e.y), nullptr);
 }
@@ -119,7 +119,7 @@ TEST_F(CudnnPlans, AttentionOfSixteenBits) {
 // Sums in a fixed order need more room, and an engine that needs more than there may be is
 // declined.
 TEST_F(CudnnPlans, SumsInAnyOrderNeedLessRoom) {
-  const AttentionExtent e = extent_of(kAttentionCases[0], DType::kBFloat16);
+  const AttentionParams e = extent_of(kAttentionCases[0], DType::kBFloat16);
   CudnnTarget target = h200();
   const auto fixed = plan_attention_grad(target, e, e.y);
   target.may_vary = true;
@@ -128,7 +128,7 @@ TEST_F(CudnnPlans, SumsInAnyOrderNeedLessRoom) {
   ASSERT_NE(any, nullptr);
   EXPECT_LT(any->workspace_bytes(), fixed->workspace_bytes());
   target.may_vary = false;
-  target.most_workspace = static_cast<int64_t>(fixed->workspace_bytes()) - 1;
+  target.max_workspace = static_cast<int64_t>(fixed->workspace_bytes()) - 1;
   EXPECT_EQ(plan_attention_grad(target, e, e.y), nullptr);
 }
 
@@ -140,9 +140,9 @@ TEST_F(CudnnPlans, RoomOfTheGradientIsOneQueryGradientForEach128Keys) {
                                  {"BERT-base 128", 512, 12, 12, 128, 128, 64},
                                  {"BERT-base 512", 128, 12, 12, 512, 512, 64}};
   for (const AttentionCase& c : cases) {
-    const AttentionExtent e = extent_of(c, DType::kBFloat16);
+    const AttentionParams e = extent_of(c, DType::kBFloat16);
     CudnnTarget target = h200();
-    target.most_workspace = int64_t{4} << 30;
+    target.max_workspace = int64_t{4} << 30;
     const int64_t delta = 4 * e.batch * e.heads * e.queries, dq = delta * e.width, more = 256;
     for (const bool may_vary : {false, true}) {
       target.may_vary = may_vary;
@@ -156,7 +156,7 @@ TEST_F(CudnnPlans, RoomOfTheGradientIsOneQueryGradientForEach128Keys) {
 }
 
 TEST_F(CudnnPlans, AttentionOfFloat32IsDeclined) {
-  const AttentionExtent e = extent_of(kAttentionCases[0], DType::kFloat32);
+  const AttentionParams e = extent_of(kAttentionCases[0], DType::kFloat32);
   EXPECT_EQ(plan_attention(h200(), e, true), nullptr);
   EXPECT_EQ(plan_attention_grad(h200(), e, e.y), nullptr);
 }
@@ -185,7 +185,7 @@ const ConvolutionCase kConvolutionCases[] = {
      {1, 1, 1}},
 };
 
-ConvolutionExtent extent_of(const ConvolutionCase& c, DType dtype, bool channels_last) {
+ConvolutionParams extent_of(const ConvolutionCase& c, DType dtype, bool channels_last) {
   return {dtype, c.x, c.w, c.y, c.strides, c.dilations, c.pads, c.pads, channels_last};
 }
 
@@ -193,7 +193,7 @@ TEST_F(CudnnPlans, Convolutions) {
   for (const ConvolutionCase& c : kConvolutionCases) {
     for (const DType dtype : {DType::kFloat32, DType::kBFloat16, DType::kFloat16}) {
       for (const bool channels_last : {false, true}) {
-        const ConvolutionExtent e = extent_of(c, dtype, channels_last);
+        const ConvolutionParams e = extent_of(c, dtype, channels_last);
         const std::string name = std::string(c.name) + " " +
                                  std::to_string(static_cast<int>(dtype)) +
                                  (channels_last ? " channels last" : " plain");
@@ -210,7 +210,7 @@ TEST_F(CudnnPlans, Convolutions) {
 }
 
 TEST_F(CudnnPlans, WhatDoesNotFitTogetherIsDeclined) {
-  ConvolutionExtent e = extent_of(kConvolutionCases[0], DType::kBFloat16, true);
+  ConvolutionParams e = extent_of(kConvolutionCases[0], DType::kBFloat16, true);
   e.y[1] = 63;
   EXPECT_EQ(plan_convolution(h200(), e, false), nullptr);
   EXPECT_EQ(plan_convolution_grad_input(h200(), e), nullptr);

@@ -40,8 +40,9 @@
 #include <vector>
 
 #include "kernels/core/device.h"
+#include "kernels/core/op_def.h"
 #include "kernels/core/optimizer.h"
-#include "kernels/core/registry.h"
+#include "kernels/core/update.h"
 #include "tests/device/native_stream.h"
 #include "tests/support/namespaces.h"
 
@@ -49,8 +50,6 @@ namespace ofsdp::counting {
 
 class GraphRun;
 class CountingDevice;
-
-std::vector<OptimizerDef> optimizers();  // the CPU's, "assign" and "muon_direction"
 
 struct Operation {
   // kSignal: a record in a graph for the host, of another generation in each launch.
@@ -124,15 +123,9 @@ struct ofsdp_device_graph {
   std::set<ofsdp_group*> groups = {};  // whose collectives it holds
 };
 
-struct ofsdp_device_optimizer {
-  const ofsdp::OptimizerDef* definition;
-  ofsdp::OptimizerSettings settings;
-};
-
 namespace ofsdp::counting {
 
 struct Collective;
-struct GivenParts;
 
 class CountingDevice final : public Device {
  public:
@@ -177,22 +170,6 @@ class CountingDevice final : public Device {
   Status round(ofsdp_stream* stream, float* values, int32_t to, int64_t count) override;
   Status reduce(ofsdp_stream* stream, const ofsdp_reduce* given) override;
   Status clip(ofsdp_stream* stream, ofsdp_run_state* s, double most, bool scales) override;
-  ofsdp_device_optimizer* make_optimizer(const char* name,
-                                         const ofsdp_optimizer_settings& settings) override;
-  void drop_optimizer(ofsdp_device_optimizer* optimizer) override { delete optimizer; }
-  Status update(ofsdp_stream* stream, ofsdp_device_optimizer* optimizer,
-                const ofsdp_device_update* given) override;
-  Status add_squares(ofsdp_stream* stream, ofsdp_device_optimizer* optimizer,
-                     const ofsdp_parameter_parts* p) override;
-  Status normalize(ofsdp_stream* stream, float* values, int64_t count, double least,
-                   double* scratch) override;
-  Status scale(ofsdp_stream* stream, float* values, int64_t count, float by) override;
-  Status sum_matrix_squares(ofsdp_stream* stream, const ofsdp_matrix_squares* m) override;
-  Status advance_factors(ofsdp_stream* stream, const ofsdp_factor_advance* a) override;
-  Status mean_rows(ofsdp_stream* stream, const float* factors, int64_t rows, int64_t matrices,
-                   float* means) override;
-  Status take_step(ofsdp_stream* stream, ofsdp_device_optimizer* optimizer,
-                   const ofsdp_parameter_parts* p) override;
   Status add_exact_squares(ofsdp_stream* stream, const float* values, int64_t count,
                            ofsdp_exact_sum* sum) override;
   Status take_exact_sum(ofsdp_stream* stream, ofsdp_exact_sum* sum, double* limbs) override;
@@ -258,19 +235,21 @@ class CountingDevice final : public Device {
   std::set<ofsdp_device_graph*> graphs;
   uint64_t random = 1;
   Registry registry = make_registry();
-  std::vector<OptimizerDef> optimizers = counting::optimizers();
+  Registry updates = update_registry(optimizer_list());
 
  private:
   Status wait_for_all();
   Status collective(ofsdp_stream* stream, ofsdp_group* group, Collective c);
   Result<ofsdp_group*> open_group(const std::string& name, int place, int count,
                                   const ofsdp_patience& patience);
-  Status put_parts(ofsdp_stream* stream, ofsdp_device_optimizer* optimizer,
-                   const ofsdp_parameter_parts* p, void (*work)(const GivenParts&));
 };
 
-// [Note: the norm's blocks] of runtime/engine/optimizer_step.h: sixteen sums, added in order.
+// [Note: the norm's blocks] of runtime/engine/updater.h: sixteen sums, added in order.
 double squares(const float* values, int64_t count);
+
+// The CPU's update operation (kernels/core/update.h).
+std::unique_ptr<Kernel> make_cpu_update(CountingDevice& device, const std::string& op,
+                                        const Problem& problem);
 
 // Null: there is none. Of the CPU (cpu_operators.cpp) or of kernels/cuda (emulated/operators.cpp).
 std::unique_ptr<Kernel> make_operator(CountingDevice& device, const std::string& op,

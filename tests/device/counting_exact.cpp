@@ -1,9 +1,9 @@
-// Sums of squares of the device that counts: runtime/engine/exact_squares.h over pieces, added as
+// Sums of squares of the device that counts: kernels/optimizers/squares.h over pieces, added as
 // whole numbers.
 #include <cmath>
 #include <limits>
 
-#include "runtime/engine/exact_squares.h"
+#include "kernels/optimizers/squares.h"
 #include "tests/device/counting_device.h"
 #include "tests/support/namespaces.h"
 

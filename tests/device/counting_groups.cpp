@@ -11,7 +11,7 @@
 #include <cstdlib>
 #include <cstring>
 
-#include "fsdp/comm/rank_sum.h"
+#include "fsdp/comm/communicator.h"
 #include "kernels/core/memory.h"
 #include "tests/device/counting_device.h"
 #include "tests/support/namespaces.h"

@@ -1,6 +1,7 @@
 // A group of ranks of the device that counts: a piece of shared memory, named by the group's key,
 // in which every rank puts what it gives, and from which it takes what the others gave. Sums are in
-// the order of places, in float32 (rank_sum.h), so their bits are those of the CPU's communicator.
+// the order of places, in float32 (fsdp/comm/communicator.h), so their bits are those of the CPU's
+// communicator.
 //
 // A collective is two operations of its stream: `begin` puts what this rank gives, as soon as the
 // place of the collective before last is free in all ranks; `end`, ready when all have begun, takes

@@ -9,7 +9,6 @@
 #include <cstring>
 
 #include "fsdp/comm/communicator.h"
-#include "fsdp/comm/rank_sum.h"
 #include "kernels/core/device.h"
 #include "kernels/cpu/parallel.h"
 #include "runtime/engine/loss_scale.h"
@@ -113,32 +112,6 @@ void take(const ofsdp_gradient& g, int64_t begin, int64_t count, float* to) {
 bool holds_gradient(CountingDevice* device, const ofsdp_gradient& g, int64_t count) {
   return device->holds(g.src, static_cast<size_t>(count) * width(g.dtype), false, "a gradient") &&
          device->holds(g.onto, g.onto == nullptr ? 0 : floats(count), false, "a gradient's sum");
-}
-
-Status apply(const ofsdp_device_optimizer& optimizer, const ofsdp_device_update& u) {
-  if (u.state->skip != 0 || u.state->stop != 0) return {};
-  std::array<float, kReduceBlock> block;
-  for (int64_t begin = 0; begin < u.count; begin += kReduceBlock) {
-    const int64_t count = std::min(kReduceBlock, u.count - begin);
-    take(u.gradient, begin, count, block.data());
-    for (int64_t i = 0; u.scaled != 0 && i < count; ++i) {
-      block[static_cast<size_t>(i)] *= u.state->gradient_factor;
-    }
-    std::array<float*, OFSDP_MOST_OPTIMIZER_STATES> states{};
-    for (size_t i = 0; i < states.size(); ++i) {
-      if (u.states[i] != nullptr) states[i] = u.states[i] + begin;
-    }
-    optimizer.definition->update(
-        optimizer.settings, {u.param + begin, block.data(), states.data(), count, u.numbers->lr,
-                             u.weight_decay, u.state->optimizer_step});
-    // The copy comes with the step, which may be later.
-    if (u.copy == nullptr || optimizer.definition->direction != nullptr) continue;
-    convert_elements(
-        bytes_at(u.param + begin), DType::kFloat32,
-        static_cast<std::byte*>(u.copy) + static_cast<size_t>(begin) * width(u.copy_dtype),
-        static_cast<DType>(u.copy_dtype), count);
-  }
-  return {};
 }
 
 }  // namespace
@@ -268,41 +241,6 @@ Status CountingDevice::clip(ofsdp_stream* stream, ofsdp_run_state* s, double mos
   });
 }
 
-ofsdp_device_optimizer* CountingDevice::make_optimizer(const char* name,
-                                                       const ofsdp_optimizer_settings& s) {
-  const std::lock_guard lock(mutex);
-  for (const OptimizerDef& def : optimizers) {
-    if (def.name != name) continue;
-    OptimizerSettings settings;
-    settings.momentum = s.momentum;
-    settings.nesterov = s.nesterov != 0;
-    settings.beta1 = s.beta1;
-    settings.beta2 = s.beta2;
-    settings.eps = s.eps;
-    settings.rho = s.rho;
-    settings.bias_correction = s.no_bias_correction == 0;
-    return new ofsdp_device_optimizer{&def, settings};
-  }
-  return nullptr;
-}
-
-Status CountingDevice::update(ofsdp_stream* stream, ofsdp_device_optimizer* optimizer,
-                              const ofsdp_device_update* given) {
-  const std::lock_guard lock(mutex);
-  const ofsdp_device_update u = *given;
-  if (!holds_gradient(this, u.gradient, u.count) ||
-      !holds(u.param, floats(u.count), false, "a parameter")) {
-    return refused();
-  }
-  const size_t copied = u.copy == nullptr ? 0 : static_cast<size_t>(u.count) * width(u.copy_dtype);
-  if (!holds(u.copy, copied, false, "a parameter's copy")) return refused();
-  for (const float* state : u.states) {
-    const size_t bytes = state == nullptr ? 0 : floats(u.count);
-    if (!holds(state, bytes, false, "optimizer state")) return refused();
-  }
-  return put(stream, [=] { return apply(*optimizer, u); });
-}
-
 double squares(const float* values, int64_t count) {
   std::array<double, 16> lanes{};
   for (int64_t i = 0; i < count; ++i) {
@@ -314,19 +252,13 @@ double squares(const float* values, int64_t count) {
   return sum;
 }
 
-std::vector<OptimizerDef> optimizers() {
-  std::vector<OptimizerDef> list = optimizer_list();
-  OptimizerDef& assign = list.emplace_back();
-  assign.name = "assign";
-  assign.update = [](const OptimizerSettings&, const OptimizerSpan<float>& span) {
-    std::copy_n(span.grad, span.count, span.param);
-  };
-  OptimizerDef& muon = list.emplace_back();
-  muon.name = "muon_direction";
-  muon.update = [](const OptimizerSettings& settings, const OptimizerSpan<float>& span) {
-    find_optimizer("muon")->direction(settings, span, span.param);
-  };
-  return list;
+std::unique_ptr<Kernel> make_cpu_update(CountingDevice& device, const std::string& op,
+                                        const Problem& problem) {
+  const size_t dot = op.rfind('.');
+  const OpDef* const def = device.updates.find(op.substr(0, dot), op.substr(dot + 1));
+  if (def == nullptr) return nullptr;
+  auto kernel = create_kernel(*def, problem);
+  return kernel.ok() ? *std::move(kernel) : nullptr;
 }
 
 }  // namespace ofsdp::counting

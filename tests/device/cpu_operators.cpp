@@ -6,6 +6,7 @@ namespace ofsdp::counting {
 
 std::unique_ptr<Kernel> make_operator(CountingDevice& device, const std::string& op,
                                       const Problem& problem, KernelChoice* choice) {
+  if (op.starts_with("ofsdp.update.")) return make_cpu_update(device, op, problem);
   const size_t dot = op.rfind('.');
   const OpDef* def =
       device.registry.find(dot == std::string::npos ? "" : op.substr(0, dot), op.substr(dot + 1));

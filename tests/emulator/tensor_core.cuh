@@ -53,7 +53,7 @@ inline Chunk load_matrices(const Chunk* row) {
   return emulated::matrices(row,
                             [&](const auto& at) { return at(g, 2 * t) | at(g, 2 * t + 1) << 16; });
 }
-inline Chunk load_turned_matrices(const Chunk* row) {
+inline Chunk load_transposed_matrices(const Chunk* row) {
   const int g = emulator::lane() / 4, t = emulator::lane() % 4;
   return emulated::matrices(row,
                             [&](const auto& at) { return at(2 * t, g) | at(2 * t + 1, g) << 16; });

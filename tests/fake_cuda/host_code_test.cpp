@@ -7,9 +7,8 @@
 #include <array>
 #include <optional>
 
-#include "kernels/cuda/device/captured_graph.h"
-#include "kernels/cuda/device/device_state.h"
-#include "kernels/cuda/device/event_wait.h"
+#include "kernels/cuda/device/implementations.h"
+#include "kernels/cuda/device/streams.h"
 #include "kernels/cuda/matmul/product.h"
 #include "tests/fake_cuda/cublasLt.h"
 #include "tests/fake_cuda/fake_cuda.h"

@@ -9,8 +9,8 @@
 #include <algorithm>
 #include <array>
 
-#include "kernels/cuda/device/device_state.h"
-#include "kernels/cuda/matmul/product_choice.h"
+#include "kernels/cuda/device/implementations.h"
+#include "kernels/cuda/matmul/lt_product.h"
 #include "tests/fake_cuda/fake_cuda.h"
 #include "tests/support/namespaces.h"
 
@@ -79,14 +79,14 @@ class OddExtents : public testing::Test {
   void* library_ = nullptr;
 
   // Bytes of its workspace.
-  size_t expect_product(const ProductShape& s, int64_t least_padded) {
+  size_t expect_product(const ProductShape& s, int64_t min_padded) {
     Matrix a(s.transpose_a ? s.inner : s.rows, s.transpose_a ? s.rows : s.inner, s.row_a(), 1);
     Matrix b(s.transpose_b ? s.columns : s.inner, s.transpose_b ? s.inner : s.columns, s.row_b(),
              2);
     Matrix d(s.rows, s.columns, s.row_d(), 3), c(s.rows, s.columns, s.row_d(), 4);
     Matrix vector(1, std::max(s.rows, s.columns), std::max(s.rows, s.columns), 5);
     DeviceState device;
-    const auto product = make_product(device, s, least_padded);
+    const auto product = make_product(device, s, min_padded);
     EXPECT_NE(product, nullptr);
     if (product == nullptr) return 0;
     void* workspace = nullptr;

@@ -10,9 +10,9 @@
 #include <thread>
 
 #include "kernels/core/dtype.h"
-#include "kernels/cuda/device/captured_graph.h"
-#include "kernels/cuda/device/device_state.h"
 #include "kernels/cuda/device/groups.h"
+#include "kernels/cuda/device/implementations.h"
+#include "kernels/cuda/device/streams.h"
 #include "tests/fake_cuda/fake_cuda.h"
 #include "tests/support/namespaces.h"
 

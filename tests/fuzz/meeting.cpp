@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <cstdlib>
 
-#include "fsdp/comm/hosts/host_table.h"
+#include "fsdp/comm/hosts/host_rendezvous.h"
 #include "fsdp/comm/store/doorkeeper.h"
 #include "runtime/cli/launch/node_messages.h"
 #include "tests/support/namespaces.h"

@@ -12,7 +12,7 @@
 #include <thread>
 
 #include "kernels/core/device.h"
-#include "kernels/core/optimizer.h"
+#include "kernels/core/update.h"
 #include "tests/support/namespaces.h"
 
 namespace ofsdp {
@@ -73,6 +73,58 @@ class Bench {
   std::unique_ptr<Device> device_;
   DeviceMemory memory_, pinned_;
 };
+
+// An update operation of a device and its operands.
+class UpdateCall {
+ public:
+  UpdateCall(const UpdateSpec& spec, std::vector<UpdateRow> rows) {
+    problem_.attributes = update_attributes(spec, rows);
+    problem_.inputs.resize(UpdateIn::kCount);
+    problem_.outputs.resize(UpdateOut::kStates + 2);
+    in_.resize(problem_.inputs.size());
+    out_.resize(problem_.outputs.size());
+  }
+  template <typename T>
+  void in(size_t i, DType dtype, T* data, int64_t count = kCount) {
+    problem_.inputs[i] = {dtype, Shape{count}};
+    in_[i].data = reinterpret_cast<std::byte*>(data);
+  }
+  template <typename T>
+  void out(size_t i, DType dtype, T* data, int64_t count = kCount) {
+    problem_.outputs[i] = {dtype, Shape{count}};
+    out_[i].data = reinterpret_cast<std::byte*>(data);
+  }
+  // The numbers are at place 6, the run's state at 5, two states from `states` on.
+  void place(Bench& d, size_t states) {
+    in(UpdateIn::kNumbers, DType::kUInt8, d.at<std::byte>(6), sizeof(ofsdp_step_numbers));
+    in(UpdateIn::kRunState, DType::kUInt8, d.at<std::byte>(5), sizeof(ofsdp_run_state));
+    out(UpdateOut::kParam, DType::kFloat32, d.at<float>(0));
+    out(UpdateOut::kStates, DType::kFloat32, d.at<float>(states));
+    out(UpdateOut::kStates + 1, DType::kFloat32, d.at<float>(states + 1));
+  }
+  std::unique_ptr<Kernel> make(Bench& d, const std::string& op) const {
+    return d.device().make_kernel(op, problem_);
+  }
+  Status run(Bench& d, Kernel& kernel, ofsdp_stream* stream) const {
+    DeviceStepContext step;
+    step.numbers = d.at<ofsdp_step_numbers>(6);
+    step.stream = stream;
+    return kernel.run({in_, out_, nullptr, &step});
+  }
+
+ private:
+  Problem problem_;
+  std::vector<TensorView> in_, out_;
+};
+
+// Elements [begin, end) of a shard, with two states.
+UpdateRow row(int64_t begin, int64_t end, int64_t parameter, double decay) {
+  UpdateRow made{.begin = begin, .end = end, .parameter = parameter, .weight_decay = decay};
+  made.numel = end - begin;
+  made.num_states = 2;
+  made.states[1] = 1;
+  return made;
+}
 
 class DeviceTableTest : public testing::Test {
  protected:
@@ -147,11 +199,17 @@ TEST_F(DeviceTableTest, OptimizersUpdateAsOnTheCpu) {
     if (!def.keeps_gradient()) runs.emplace_back(def.name, 0);
   }
   for (const auto& [name, uncorrected] : runs) {
-    const ofsdp_optimizer_settings settings{0.9, 0.9, 0.999, 1e-8, 0.9, 1, uncorrected};
+    UpdateSpec spec;
+    spec.settings = {.momentum = 0.9, .nesterov = true, .bias_correction = uncorrected == 0};
+    spec.scaled = true;
     const auto param = values(), grad = values(0.1f);
     on_both([&](Bench& d) {
-      ofsdp_device_optimizer* optimizer = d.device().make_optimizer(name.c_str(), settings);
-      ASSERT_NE(optimizer, nullptr);
+      UpdateCall call(spec, {row(0, kCount, 0, 0.01)});
+      call.place(d, 2);
+      call.in(UpdateIn::kGradient, DType::kFloat32, d.at<float>(1));
+      call.out(UpdateOut::kCopy, DType::kBFloat16, d.at<uint16_t>(4));
+      const auto kernel = call.make(d, update_op(name, "advance"));
+      ASSERT_NE(kernel, nullptr);
       d.put(0, param);
       d.put(1, grad);
       d.put(2, std::vector<float>(kCount));
@@ -174,22 +232,9 @@ TEST_F(DeviceTableTest, OptimizersUpdateAsOnTheCpu) {
           state[0].skipped_updates = 1;
           d.put(5, state);
         }
-        ofsdp_device_update u{};
-        u.gradient = {d.at<float>(1), kFloat, kFloat, nullptr};
-        u.param = d.at<float>(0);
-        u.states[0] = d.at<float>(2);
-        u.states[1] = d.at<float>(3);
-        u.count = kCount;
-        u.weight_decay = 0.01;
-        u.scaled = 1;
-        u.copy = d.at<uint16_t>(4);
-        u.copy_dtype = static_cast<int32_t>(DType::kBFloat16);
-        u.state = d.at<ofsdp_run_state>(5);
-        u.numbers = d.at<ofsdp_step_numbers>(6);
-        d.check(d.device().update(stream, optimizer, &u));
+        d.check(call.run(d, *kernel, stream));
       }
       d.check(d.device().synchronize());
-      d.device().drop_optimizer(optimizer);
     });
     for (size_t place : {size_t{0}, size_t{2}, size_t{3}}) {
       EXPECT_EQ(gpu_->get<float>(place, kCount), other_->get<float>(place, kCount))
@@ -201,14 +246,21 @@ TEST_F(DeviceTableTest, OptimizersUpdateAsOnTheCpu) {
 
 // The sums are in another order, so lengths and parameters are the same to rounding.
 TEST_F(DeviceTableTest, LambsStepsDependOnNormsOfParameters) {
-  const ofsdp_optimizer_settings settings{0, 0.9, 0.999, 1e-6, 0, 0, 0};
+  UpdateSpec spec;
+  spec.settings.eps = 1e-6;
   const auto param = values(), average = values(0.1f);
   auto square = values();
   for (float& v : square) v *= v;
-  const std::vector<ofsdp_parameter_part> parts{{0, 5000, 1, 0.1}, {5000, kCount - 5000, 0, 0.0}};
+  const std::vector<UpdateRow> rows{row(0, 5000, 1, 0.1), row(5000, kCount, 0, 0)};
   on_both([&](Bench& d) {
-    ofsdp_device_optimizer* optimizer = d.device().make_optimizer("lamb", settings);
-    ASSERT_NE(optimizer, nullptr);
+    UpdateCall call(spec, rows);
+    call.place(d, 1);
+    call.out(UpdateOut::kSquares, DType::kFloat64, d.at<double>(3), 4);
+    call.out(UpdateOut::kPartials, DType::kFloat64, d.at<double>(4), 1);
+    const auto norms = call.make(d, update_op("lamb", "norms"));
+    const auto step = call.make(d, update_op("lamb", "step"));
+    ASSERT_NE(norms, nullptr);
+    ASSERT_NE(step, nullptr);
     d.put(0, param);
     d.put(1, average);
     d.put(2, square);
@@ -219,19 +271,10 @@ TEST_F(DeviceTableTest, LambsStepsDependOnNormsOfParameters) {
     ofsdp_step_numbers numbers{};
     numbers.lr = 0.01;
     d.put(6, std::vector{numbers});
-    const ofsdp_parameter_parts p{d.at<float>(0),
-                                  {d.at<float>(1), d.at<float>(2)},
-                                  parts.data(),
-                                  2,
-                                  d.at<double>(3),
-                                  d.at<double>(4),
-                                  d.at<ofsdp_run_state>(5),
-                                  d.at<ofsdp_step_numbers>(6)};
     ofsdp_stream* stream = d.device().communication();
-    d.check(d.device().add_squares(stream, optimizer, &p));
-    d.check(d.device().take_step(stream, optimizer, &p));
+    d.check(call.run(d, *norms, stream));
+    d.check(call.run(d, *step, stream));
     d.check(d.device().synchronize());
-    d.device().drop_optimizer(optimizer);
   });
   const auto squares = gpu_->get<double>(3, 4), expected = other_->get<double>(3, 4);
   for (size_t i = 0; i < 4; ++i) EXPECT_NEAR(squares[i], expected[i], 1e-12 * expected[i]) << i;

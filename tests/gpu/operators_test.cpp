@@ -12,7 +12,7 @@
 #include <string_view>
 
 #include "kernels/core/device.h"
-#include "kernels/core/registry.h"
+#include "kernels/core/op_def.h"
 #include "tests/support/namespaces.h"
 #include "tests/support/op_check.h"
 #include "tests/support/op_values.h"

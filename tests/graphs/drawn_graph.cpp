@@ -8,7 +8,7 @@
 
 #include "importer/proto/onnx_protos.h"
 #include "kernels/base/hash.h"
-#include "kernels/core/lowered.h"
+#include "kernels/core/op_def.h"
 #include "kernels/core/philox.h"
 
 namespace ofsdp::graphs {

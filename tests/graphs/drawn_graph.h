@@ -17,7 +17,7 @@
 #include <string>
 #include <vector>
 
-#include "kernels/core/registry.h"
+#include "kernels/core/op_def.h"
 #include "tests/support/namespaces.h"
 
 namespace ofsdp::graphs {

@@ -4,7 +4,7 @@
 #include <cmath>
 #include <functional>
 
-#include "kernels/core/lowered.h"
+#include "kernels/core/op_def.h"
 #include "tests/graphs/draw.h"
 #include "tests/support/op_values.h"
 #include "tests/support/samples.h"

@@ -9,9 +9,9 @@
 #include <numeric>
 
 #include "fsdp/comm/communicator.h"
-#include "fsdp/connect.h"
+#include "fsdp/comm/rank_identity.h"
 #include "importer/file/onnx_file.h"
-#include "importer/onnx_import.h"
+#include "importer/normalize/onnx_import.h"
 #include "kernels/core/optimizer.h"
 #include "runtime/train/batch_trainer.h"
 #include "tests/graphs/drawn_graph.h"
@@ -75,7 +75,7 @@ Columns columns_of(const Graph& graph, int64_t batch, int64_t micro_batches,
 Options options_of(const std::string& path, const Model& model, const Way& way) {
   Options options;
   options.model = path;
-  options.loss.kind = LossKind::kAuto;
+  options.losses[0].kind = LossKind::kAuto;
   options.launch.device = way.device ? DeviceChoice::kCuda : DeviceChoice::kCpu;
   options.sharding.strategy = way.strategy;
   options.optimizer.kind = OptimizerKind::kSgd;

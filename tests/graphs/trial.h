@@ -14,7 +14,7 @@
 #include "fsdp/plan/plan.h"
 #include "importer/graph/reference_run.h"
 #include "importer/passes/passes.h"
-#include "kernels/core/registry.h"
+#include "kernels/core/op_def.h"
 #include "tests/support/namespaces.h"
 
 namespace ofsdp::graphs {

@@ -1,6 +1,6 @@
 #include "tests/nodes/bound_model.h"
 
-#include "importer/onnx_import.h"
+#include "importer/normalize/onnx_import.h"
 #include "tests/support/namespaces.h"
 
 namespace ofsdp::nodes {

@@ -4,7 +4,7 @@
 #include <cmath>
 
 #include "importer/proto/onnx_protos.h"
-#include "kernels/base/reject.h"
+#include "kernels/base/status.h"
 
 namespace ofsdp::nodes {
 namespace {

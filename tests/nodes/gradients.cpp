@@ -4,7 +4,7 @@
 #include <cmath>
 #include <random>
 
-#include "kernels/core/lowered.h"
+#include "kernels/core/op_def.h"
 #include "tests/support/op_check.h"
 
 namespace ofsdp::nodes {

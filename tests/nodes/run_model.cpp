@@ -6,7 +6,7 @@
 #include <fstream>
 #include <set>
 
-#include "importer/onnx_import.h"
+#include "importer/normalize/onnx_import.h"
 #include "importer/passes/specialize.h"
 #include "importer/proto/onnx_protos.h"
 #include "tests/nodes/interpreter.h"

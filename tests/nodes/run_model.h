@@ -12,7 +12,7 @@
 
 #include <functional>
 
-#include "kernels/core/registry.h"
+#include "kernels/core/op_def.h"
 #include "tests/nodes/bound_model.h"
 #include "tests/nodes/interpreter.h"
 #include "tests/support/namespaces.h"

@@ -5,7 +5,7 @@
 
 #include <cmath>
 
-#include "kernels/cpu/onednn_presence.h"
+#include "kernels/cpu/products.h"
 #include "kernels/ops/matmul/matrix_product.h"
 #include "tests/support/namespaces.h"
 #include "tests/support/products.h"

@@ -4,7 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "kernels/core/lowered.h"
+#include "kernels/core/op_def.h"
 #include "tests/support/namespaces.h"
 #include "tests/support/op_check.h"
 #include "tests/support/operator_names.h"

@@ -5,7 +5,7 @@
 
 #include <cmath>
 
-#include "kernels/core/registry.h"
+#include "kernels/core/op_def.h"
 #include "tests/support/namespaces.h"
 
 namespace ofsdp {

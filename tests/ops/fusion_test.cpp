@@ -173,7 +173,7 @@ TEST_F(Fusion, LossOverLogits) {
   const ValueId x = maker.parameter("x", {6, 5});
   const std::vector<int64_t> classes{0, 4, 2, 1, 3, 3};
   const ValueId labels = maker.ints(classes);
-  maker.graph.loss = op("NegativeLogLikelihoodLoss", {op("LogSoftmax", {x}), labels});
+  maker.graph.terms = {{op("NegativeLogLikelihoodLoss", {op("LogSoftmax", {x}), labels})}};
   compare({"log_softmax_loss"}, 2e-5);
 }
 
@@ -190,7 +190,7 @@ TEST_F(Fusion, ChainOfElementwiseOperators) {
   const ValueId silu = op("Mul", {gate, op("Sigmoid", {gate})});
   const ValueId product = op("Mul", {op("Mul", {silu, up}), number(0.5)});
   expect_same(op("Relu", {op("Add", {product, row})}), {"chain"});
-  const Graph fused = fuse(maker.graph, {maker.graph.loss}, {{}, 0});
+  const Graph fused = fuse(maker.graph, {maker.graph.terms[0].value}, {{}, 0});
   EXPECT_THAT(testing::operators(fused), ::testing::ElementsAre("ofsdp.Chain", "ofsdp.MseLoss"));
 }
 
@@ -199,7 +199,7 @@ TEST_F(Fusion, ChainsEndWhereOthersRead) {
   const ValueId y = op("Tanh", {op("Neg", {x})});                      // read twice below
   const ValueId square = op("Exp", {op("Neg", {op("Mul", {y, y})})});  // y by one node only there
   expect_same(op("Add", {op("Sigmoid", {y}), square}), {"chain"});
-  const Graph fused = fuse(maker.graph, {maker.graph.loss}, {{}, 0});
+  const Graph fused = fuse(maker.graph, {maker.graph.terms[0].value}, {{}, 0});
   EXPECT_THAT(testing::operators(fused),
               ::testing::ElementsAre("ofsdp.Chain", "ofsdp.Chain", "ofsdp.MseLoss"));
 }

@@ -7,7 +7,7 @@
 #include "importer/graph/verify.h"
 #include "importer/passes/passes.h"
 #include "importer/passes/specialize.h"
-#include "kernels/core/lowered.h"
+#include "kernels/core/op_def.h"
 #include "tests/support/namespaces.h"
 #include "tests/support/op_values.h"
 #include "tests/support/operator_names.h"
@@ -46,7 +46,7 @@ class OneNodeGraph {
     for (const ValueId id : graph_.outputs) {
       if (is_floating(graph_.value(id).desc.dtype)) OFSDP_RETURN_IF_ERROR(add_term(id));
     }
-    if (graph_.loss == 0) return graph_;
+    if (!graph_.has_loss()) return graph_;
     OFSDP_ASSIGN_OR_RETURN(const Graph graph, checked("autodiff", autodiff(graph_)));
     return checked("assign_layouts", assign_layouts(graph));
   }
@@ -71,14 +71,15 @@ class OneNodeGraph {
   Status add_term(ValueId id) {
     OFSDP_ASSIGN_OR_RETURN(
         const ValueId wide,
-        editor_.add1("Cast", "wide", {id}, {{"to", number_of_dtype(DType::kFloat32)}}));
+        editor_.add1("Cast", "wide", {id}, {{"to", onnx_number(DType::kFloat32)}}));
     OFSDP_ASSIGN_OR_RETURN(const ValueId mean,
                            editor_.add1("ReduceMean", "mean", {wide}, {{"keepdims", int64_t{0}}}));
-    if (graph_.loss == 0) {
-      graph_.loss = mean;
-    } else {
-      OFSDP_ASSIGN_OR_RETURN(graph_.loss, editor_.add1("Add", "sum", {graph_.loss, mean}));
+    if (!graph_.has_loss()) {
+      graph_.terms = {{mean}};
+      return {};
     }
+    ValueId& loss = graph_.terms[0].value;
+    OFSDP_ASSIGN_OR_RETURN(loss, editor_.add1("Add", "sum", {loss, mean}));
     return {};
   }
 

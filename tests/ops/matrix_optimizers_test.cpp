@@ -5,9 +5,9 @@
 #include <cmath>
 #include <random>
 
-#include "kernels/optimizers/factors.h"
+#include "kernels/core/optimizer.h"
 #include "kernels/optimizers/parameter_updates.h"
-#include "runtime/engine/optimizer_step.h"
+#include "runtime/engine/orthogonal_plan.h"
 #include "tests/support/namespaces.h"
 #include "tests/support/op_values.h"
 
@@ -54,7 +54,7 @@ class FactoredParameter {
     for (int64_t m = 0; m < shape_.matrices; ++m) {
       const float* const rows = rows_.data() + m * shape_.rows;
       factored_direction({shape_, 0, shape_.size()}, grad.data() + m * shape_.size(), rows,
-                         columns_.data() + m * shape_.columns, mean_of_rows(rows, shape_.rows),
+                         columns_.data() + m * shape_.columns, mean_row_factor(rows, shape_.rows),
                          direction.data() + m * shape_.size());
     }
     const auto length = static_cast<float>(
@@ -239,8 +239,7 @@ TEST(Muon, MatricesFollowAPlainLoopInDouble) {
     }
     expected = orthogonal(expected);
     testing::GuardedBytes work(m.work_bytes, 0x5a);
-    HostArithmetic arithmetic;
-    ASSERT_TRUE(orthogonalize(m, values.data(), work.data(), arithmetic).ok());
+    ASSERT_TRUE(orthogonalize(m, values.data(), work.data(), {}).ok());
     EXPECT_TRUE(work.intact());
     for (size_t i = 0; i < values.size(); ++i) {
       const auto columns = static_cast<size_t>(m.columns);
@@ -253,8 +252,7 @@ TEST(Muon, AMatrixOfZerosStaysOne) {
   Planned planned({{{4, 6}}}, 1);
   std::vector<float> values(24);
   testing::GuardedBytes work(planned.orthogonal[0][0].work_bytes, 0);
-  HostArithmetic arithmetic;
-  ASSERT_TRUE(orthogonalize(planned.orthogonal[0][0], values.data(), work.data(), arithmetic).ok());
+  ASSERT_TRUE(orthogonalize(planned.orthogonal[0][0], values.data(), work.data(), {}).ok());
   EXPECT_EQ(values, std::vector<float>(24));
 }
 

@@ -1,11 +1,10 @@
 // The narrow types against the tables of the ONNX text and against the nearest of all values.
-#include "kernels/core/narrow_types.h"
-
 #include <gtest/gtest.h>
 
 #include <cmath>
 #include <vector>
 
+#include "kernels/core/dtype.h"
 #include "tests/support/namespaces.h"
 
 namespace ofsdp {

@@ -8,8 +8,7 @@
 #include <cmath>
 #include <functional>
 
-#include "importer/normalize/opset_range.h"
-#include "importer/onnx_import.h"
+#include "importer/normalize/onnx_import.h"
 #include "importer/passes/specialize.h"
 #include "tests/support/namespaces.h"
 #include "tests/support/onnx_bytes.h"

@@ -6,8 +6,8 @@
 #include <array>
 #include <cmath>
 
+#include "kernels/core/op_def.h"
 #include "kernels/core/philox.h"
-#include "kernels/core/registry.h"
 #include "kernels/cpu/parallel.h"
 #include "tests/support/namespaces.h"
 #include "tests/support/op_check.h"

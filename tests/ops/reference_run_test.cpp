@@ -28,8 +28,9 @@ class ReferenceRunTest : public ::testing::Test {
     inputs.insert(inputs.end(), more.begin(), more.end());
     made_ = maker_.node(op, "op", inputs, attributes);
     const ValueId product = maker_.node("Mul", "mul", {made_, x_});
-    return maker_.graph.loss =
-               maker_.node("ReduceMean", "mean", {product}, {{"keepdims", int64_t{0}}});
+    const ValueId mean = maker_.node("ReduceMean", "mean", {product}, {{"keepdims", int64_t{0}}});
+    maker_.graph.terms = {{mean}};
+    return mean;
   }
 
   Slope slope_at(const std::vector<double>& w, const std::vector<double>& direction) {
@@ -180,7 +181,7 @@ TEST_F(SlowReferenceRunTest, StartsNoNodeThatWouldEndAfterTheDeadline) {
 // Only nodes that see a value count, here the slow one for w and the others for x.
 TEST_F(SlowReferenceRunTest, TellsHowLongAPassBehindAValueLasts) {
   EXPECT_GE(run_->pass_behind(w_) - run_->pass_behind(x_), std::chrono::milliseconds(50));
-  EXPECT_EQ(run_->pass_behind(maker_.graph.loss), ReferenceRun::Clock::duration{});
+  EXPECT_EQ(run_->pass_behind(maker_.graph.terms[0].value), ReferenceRun::Clock::duration{});
 }
 
 }  // namespace reference_run_test

@@ -1,14 +1,12 @@
 // The bodies in standard operators against the references of the operators that they stand for, on
 // the operators' own sample cases: both in double.
-#include "kernels/core/standard_body.h"
-
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <cmath>
 
 #include "importer/export/graph_model.h"
-#include "kernels/core/lowered.h"
+#include "kernels/core/op_def.h"
 #include "tests/support/body_graph.h"
 #include "tests/support/namespaces.h"
 #include "tests/support/op_check.h"

@@ -13,11 +13,10 @@
 #include <fstream>
 #include <iterator>
 
-#include "importer/onnx_import.h"
+#include "importer/normalize/onnx_import.h"
 #include "importer/passes/fusion/fusion.h"
 #include "importer/passes/passes.h"
 #include "importer/passes/specialize.h"
-#include "importer/passes/trained_set.h"
 #include "runtime/data/column_file.h"
 #include "tests/nodes/interpreter.h"
 #include "tests/support/namespaces.h"

@@ -8,7 +8,7 @@
 #include <cstdio>
 #include <fstream>
 
-#include "kernels/core/registry.h"
+#include "kernels/core/op_def.h"
 #include "runtime/commands/commands.h"
 #include "tests/support/namespaces.h"
 

@@ -6,7 +6,7 @@
 
 #include <fstream>
 
-#include "fsdp/checkpoint/checkpoint_reader.h"
+#include "fsdp/checkpoint/checkpoint_store.h"
 #include "tests/support/checkpoint_runs.h"
 #include "tests/support/namespaces.h"
 

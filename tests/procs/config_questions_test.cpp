@@ -66,7 +66,7 @@ TEST_F(ConfigQuestions, NumbersAndNamesAreAnswers) {
   EXPECT_EQ(options.sharding.reduce_dtype, DType::kFloat32);
   EXPECT_EQ(options.sharding.activation_checkpointing, Recompute::kAuto);
   EXPECT_EQ(options.sharding.memory_limit, 1 << 30);
-  EXPECT_EQ(options.loss.kind, LossKind::kCrossEntropy);
+  EXPECT_EQ(options.losses[0].kind, LossKind::kCrossEntropy);
   EXPECT_EQ(options.optimizer.kind, OptimizerKind::kSgd);
   EXPECT_EQ(options.optimizer.lr, 0.5);
   EXPECT_EQ(options.schedule.kind, ScheduleKind::kCosine);
@@ -200,7 +200,7 @@ TEST_F(ConfigQuestions, ArrowKeysChooseAndTheFileRuns) {
   EXPECT_EQ(program.end(), 0);
   const Options options = parsed({"m.onnx", "--config", file});
   EXPECT_EQ(options.sharding.strategy, Strategy::kShardGradOp);
-  EXPECT_EQ(options.loss.kind, LossKind::kCrossEntropy);
+  EXPECT_EQ(options.losses[0].kind, LossKind::kCrossEntropy);
   const Finished run = Program::run(fsdp_run({fixture("mlp/model.onnx"), "--config", file}));
   EXPECT_EQ(run.status, 0) << run.err;
   EXPECT_THAT(run.out, HasSubstr("shard_grad_op, 2 ranks"));

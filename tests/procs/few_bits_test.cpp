@@ -13,10 +13,10 @@ namespace few_bits_test {
 
 using namespace onnx_bytes;  // NOLINT: the words of this test
 
-std::string folder_of(const std::string& name) { return fixture("few_bits/" + name); }
+std::string parent_folder(const std::string& name) { return fixture("few_bits/" + name); }
 
 Words train(const std::string& name, const Words& more = {}) {
-  const std::string folder = folder_of(name);
+  const std::string folder = parent_folder(name);
   const Words frozen = name == "nbits" || name == "tied" ? Words{} : Words{"--freeze", "w*"};
   return fsdp_run({folder + "/model.onnx",
                    "--data",
@@ -55,7 +55,7 @@ INSTANTIATE_TEST_SUITE_P(Files, FewBitsTest, testing::Values("nbits", "frozen", 
 
 TEST_P(FewBitsTest, LossesAreThoseOfPyTorchInThePlannedMemory) {
   std::vector<double> expected;
-  std::ifstream lines(folder_of(GetParam()) + "/losses.txt");
+  std::ifstream lines(parent_folder(GetParam()) + "/losses.txt");
   for (double loss = 0; lines >> loss;) expected.push_back(loss);
   ASSERT_EQ(expected.size(), 6u);
   for (const int world : {1, 2}) {
@@ -79,7 +79,7 @@ TEST_P(FewBitsTest, SameBitsUnderEveryStrategyAndOtherBytesUnchanged) {
   for (const char* strategy : {"shard_grad_op", "zero1", "no_shard"}) {
     EXPECT_TRUE(runs.trained(words + Words{"--strategy", strategy}) == expected) << strategy;
   }
-  const std::string before = content(folder_of(GetParam()) + "/model.onnx");
+  const std::string before = content(parent_folder(GetParam()) + "/model.onnx");
   ASSERT_EQ(before.size(), expected.size());
   size_t changed = 0;
   for (size_t i = 0; i < before.size(); ++i) changed += before[i] != expected[i] ? 1 : 0;

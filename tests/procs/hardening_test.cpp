@@ -7,7 +7,7 @@
 #include <fstream>
 #include <sstream>
 
-#include "kernels/cpu/onednn_presence.h"
+#include "kernels/cpu/products.h"
 #include "tests/support/data_files.h"
 #include "tests/support/namespaces.h"
 #include "tests/support/training_runs.h"

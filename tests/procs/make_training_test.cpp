@@ -4,9 +4,9 @@
 #include <cmath>
 #include <cstring>
 
-#include "importer/onnx_import.h"
+#include "importer/normalize/onnx_import.h"
 #include "importer/passes/specialize.h"
-#include "runtime/program/forward.h"
+#include "runtime/engine/forward.h"
 #include "tests/support/metrics_rows.h"
 #include "tests/support/namespaces.h"
 #include "tests/support/refused_run.h"

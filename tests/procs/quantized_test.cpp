@@ -18,10 +18,10 @@ using namespace onnx_bytes;
 // A value on the border of two integers may fall on the other side in float32.
 constexpr double kTolerance = 2e-3;
 
-std::string folder_of(const std::string& name) { return fixture("quantized/" + name); }
+std::string parent_folder(const std::string& name) { return fixture("quantized/" + name); }
 
 Words train(const std::string& name, const Words& more = {}) {
-  const std::string folder = folder_of(name);
+  const std::string folder = parent_folder(name);
   return fsdp_run({folder + "/model.onnx", "--data", folder + "/data", "--loss", "cross_entropy",
                    "--optimizer", "sgd", "--lr", "0.02", "--momentum", "0.9", "--no-shuffle",
                    "--global-batch-size", "8", "--steps", "6", "--epochs", "9"}) +
@@ -33,7 +33,7 @@ Words learned_scales() { return {"--qat-scales", "learned", "--lr", "0.002"}; }
 
 std::vector<double> recorded(const std::string& name, const std::string& file) {
   std::vector<double> losses;
-  std::ifstream lines(folder_of(name) + "/" + file);
+  std::ifstream lines(parent_folder(name) + "/" + file);
   for (double loss = 0; lines >> loss;) losses.push_back(loss);
   return losses;
 }
@@ -106,7 +106,7 @@ TEST(QuantizedFileTest, TrainedFileDiffersInWeightsOnly) {
       const CheckpointRuns runs;
       runs.trained(train(
           name, ranks(2) + learned_scales() + Words{"--qat-scales", scales, "--steps", "24"}));
-      const OnnxFile before = opened(folder_of(name) + "/model.onnx");
+      const OnnxFile before = opened(parent_folder(name) + "/model.onnx");
       const OnnxFile after = opened(runs / "trained.onnx");
       ASSERT_EQ(before.initializers().size(), after.initializers().size());
       size_t weights = 0;

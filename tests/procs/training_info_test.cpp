@@ -6,7 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "importer/file/onnx_file.h"
-#include "importer/graph/update_rules.h"
+#include "importer/training_source.h"
 #include "tests/support/metrics_rows.h"
 #include "tests/support/namespaces.h"
 #include "tests/support/refused_run.h"

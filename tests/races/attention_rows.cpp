@@ -1,24 +1,22 @@
 // Attention, its gradient and rotary embeddings.
 #include "kernels/cuda/attention/attention.h"
-#include "kernels/cuda/attention/rotary.h"
-#include "kernels/cuda/attention/tensor_attention.h"
 #include "tests/races/table.h"
 
 namespace ofsdp::races {
 namespace {
 
-using kernels::cuda::AttentionExtent;
 using kernels::cuda::AttentionGradient;
+using kernels::cuda::AttentionParams;
 
 // Two query heads on one of keys; queries and keys that fill no tile.
 struct Heads {
-  AttentionExtent extent;
+  AttentionParams extent;
   void *q, *k, *v, *y;
   float* statistics;
 
   Heads(Buffers& m, DType dtype, int64_t width, bool causal, int64_t queries = 70,
         int64_t keys = 70) {
-    AttentionExtent& e = extent;
+    AttentionParams& e = extent;
     e.dtype = dtype;
     e.batch = e.kv_heads = 1;
     e.heads = 2;
@@ -36,7 +34,7 @@ struct Heads {
     statistics = m.floats(2 * e.queries);
   }
   AttentionGradient gradient(Buffers& m, bool kept, size_t scratch) const {
-    const AttentionExtent& e = extent;
+    const AttentionParams& e = extent;
     AttentionGradient g;
     g.dy = m.floats(e.dtype, 2 * e.queries * e.width);
     g.q = q;
@@ -70,7 +68,7 @@ void add_tensor_cores(Table& table, DType dtype, int64_t width, bool causal) {
     const char* const how = kept ? "kept" : "anew";
     table.row(named("tensor attention gradient", dtype, width, seen, how), [=](Buffers& m) {
       const Heads h(m, dtype, width, causal);
-      const size_t scratch = tensor_attention_grad_scratch(h.extent, kept);
+      const size_t scratch = attention_grad_scratch(h.extent, kept);
       return tensor_attention_grad(h.extent, h.gradient(m, kept, scratch), nullptr);
     });
   }
@@ -99,7 +97,7 @@ void add_masked(Table& table, bool additive) {
   const char* const kind = additive ? "additive" : "padding";
   table.row(named("tensor attention with a mask", kind), [=](Buffers& m) {
     Heads h(m, DType::kBFloat16, 32, false);
-    AttentionExtent& e = h.extent;
+    AttentionParams& e = h.extent;
     e.mask_kind = additive ? MaskKind::kFloat : MaskKind::kBool;
     e.mask_keys = e.keys;
     e.mask_strides[2] = additive ? e.keys : 0;
@@ -109,7 +107,7 @@ void add_masked(Table& table, bool additive) {
         error != cudaSuccess) {
       return error;
     }
-    AttentionGradient g = h.gradient(m, true, tensor_attention_grad_scratch(e, true));
+    AttentionGradient g = h.gradient(m, true, attention_grad_scratch(e, true));
     if (additive) g.dmask = m.floats(e.dtype, 2 * e.queries * e.keys);
     return tensor_attention_grad(e, g, nullptr);
   });
@@ -135,7 +133,7 @@ void add_attention_rows(Table& table) {
   add_masked(table, true);
   for (const bool packed : {false, true}) {
     table.row(named("rotary", packed ? "packed" : "heads"), [=](Buffers& m) {
-      kernels::cuda::RotaryExtent e;
+      kernels::cuda::RotaryParams e;
       e.dtype = DType::kBFloat16;
       e.batch = 2;
       e.heads = 3;

@@ -18,7 +18,6 @@ struct Exception {
 };
 constexpr Exception kExceptions[] = {
     {"recurrent/recurrent.cu", "of RNN, GRU and LSTM: a thread an element, nothing shared"},
-    {"recurrent/recurrent_grad.cu", "of RNN, GRU and LSTM: a thread an element, nothing shared"},
     {"indexing/axis_map.cu", "of Resize and Pad: a thread an element, nothing shared"},
     {"indexing/scatter.cu gather_kernel", "GatherElements: a thread an element, nothing shared"},
     {"indexing/scatter.cu rows_kernel", "of ScatterElements: a thread an index, nothing shared"},
@@ -28,9 +27,8 @@ constexpr Exception kExceptions[] = {
     {"indexing/found.cu reverse_kernel", "ReverseSequence: a thread an element, nothing shared"},
     {"indexing/found.cu cache_kernel", "TensorScatter: a thread an element, nothing shared"},
     {"indexing/top_k.cu mark_kernel", "Hardmax: a thread an element, nothing shared"},
-    {"matmul/product_padding.cu", "padded copies: a thread a unit, nothing shared"},
-    {"matmul/product_trial.cu", "while planning: a thread its elements, sums by atomics"},
-    {"matmul/einsum.cu", "of Einsum that is no product: a warp an element, nothing shared"},
+    {"matmul/product_kernels.cu",
+     "padded copies, trials of products, Einsum by loops: nothing shared, sums by atomics"},
     {"pointwise/bias_split_gelu.cu",
      "its launcher is an operator; a thread a pack, nothing shared"},
 };

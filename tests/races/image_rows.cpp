@@ -8,11 +8,11 @@ namespace {
 using namespace kernels::cuda;
 
 struct Images {
-  WindowExtent window;
+  WindowParams window;
   int64_t in, out, columns;  // elements
 
   Images(DType dtype, bool last) {
-    WindowExtent& w = window;
+    WindowParams& w = window;
     w.dtype = dtype;
     w.images = 2;
     w.channels = 8;
@@ -31,7 +31,7 @@ struct Images {
 void add_pools(Table& table, DType dtype, bool last) {
   const char* const layout = last ? "channels last" : "plain";
   const Images images(dtype, last);
-  const WindowExtent& w = images.window;
+  const WindowParams& w = images.window;
   table.row(named("max pool", dtype, layout), [=](Buffers& m) {
     void* const winners = m.zeros(static_cast<size_t>(images.out));
     if (const cudaError_t error =

@@ -1,8 +1,6 @@
 // Embeddings and their gradients, and what finds or picks elements.
-#include "kernels/cuda/indexing/embedding.h"
-#include "kernels/cuda/indexing/found.h"
-#include "kernels/cuda/indexing/scatter.h"
-#include "kernels/cuda/indexing/top_k.h"
+#include "kernels/cuda/indexing/gather_scatter.h"
+#include "kernels/cuda/indexing/selection.h"
 #include "tests/races/table.h"
 
 namespace ofsdp::races {
@@ -14,7 +12,7 @@ using namespace kernels::cuda;
 void add_embedding(Table& table, DType dtype, int64_t inner, int64_t ids, int64_t count) {
   constexpr int64_t kRows = 50;
   const auto extent = [=](Buffers& m) {
-    GatherExtent e;
+    GatherParams e;
     e.n = kRows;
     e.inner = inner;
     e.count = count;
@@ -28,7 +26,7 @@ void add_embedding(Table& table, DType dtype, int64_t inner, int64_t ids, int64_
   for (const bool onto : {false, true}) {
     table.row(named("embedding gradient", onto ? "onto" : "anew", dtype, inner, ids, count),
               [=](Buffers& m) {
-                const GatherExtent e = extent(m);
+                const GatherParams e = extent(m);
                 return gather_grad(e, dtype, m.floats(dtype, count * inner),
                                    m.floats(dtype, kRows * inner), onto,
                                    m.zeros(gather_grad_scratch(e)), nullptr);
@@ -38,7 +36,7 @@ void add_embedding(Table& table, DType dtype, int64_t inner, int64_t ids, int64_
 
 void add_found(Table& table) {
   table.row("places of what is not 0", [](Buffers& m) {
-    const FoundExtent e{5000, 4, true, true};
+    const FoundParams e{5000, 4, true, true};
     int64_t* const positions = m.blank<int64_t>(2 * e.n);
     if (const cudaError_t error = found_positions(e, m.floats(e.n), positions, m.blank<int64_t>(1),
                                                   m.zeros(found_scratch(e)), nullptr)) {
@@ -51,7 +49,7 @@ void add_found(Table& table) {
 
 void add_scatter(Table& table, ScatterKind kind, const char* name) {
   table.row(named("scatter", name), [=](Buffers& m) {
-    ScatterExtent e;
+    ScatterParams e;
     e.kind = kind;
     e.rows = 20;
     e.inner = 6;
@@ -63,7 +61,7 @@ void add_scatter(Table& table, ScatterKind kind, const char* name) {
 
 void add_top(Table& table, int64_t k) {
   table.row(named("top", k), [=](Buffers& m) {
-    TopExtent e;
+    TopParams e;
     e.outer = 20;
     e.n = 300;
     e.k = k;
@@ -82,7 +80,7 @@ void add_indexing_rows(Table& table) {
   }
   add_embedding(table, DType::kFloat32, 4, 1, 4200);  // a run over groups of chunks
   table.row("rows of tuples", [](Buffers& m) {
-    TupleExtent e;
+    TupleParams e;
     e.tuples = 300;
     e.depth = 2;
     e.sizes[0] = e.sizes[1] = 7;

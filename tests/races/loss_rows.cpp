@@ -1,5 +1,4 @@
 // Losses, their gradients, and matches.
-#include "kernels/cuda/loss/contrastive.h"
 #include "kernels/cuda/loss/loss.h"
 #include "tests/races/table.h"
 

@@ -8,7 +8,7 @@ namespace {
 
 using namespace kernels::cuda;
 
-constexpr int64_t kRows = 9, kLongestHeld = 8192;  // longer rows are walked
+constexpr int64_t kRows = 9, kMaxRegisterRow = 8192;  // longer rows are walked
 
 void add_layer_norm(Table& table, DType dtype, int64_t width) {
   table.row(named("layer norm", dtype, width), [=](Buffers& m) {
@@ -49,7 +49,7 @@ void add_layer_norm(Table& table, DType dtype, int64_t width) {
 }
 
 void add_softmax(Table& table, DType dtype, int64_t width, int64_t inner, bool log) {
-  const SoftmaxExtent e{dtype, inner > 1 ? 2 : kRows, width, inner, log};
+  const SoftmaxParams e{dtype, inner > 1 ? 2 : kRows, width, inner, log};
   const int64_t numel = e.outer * width * inner;
   table.row(named(log ? "log softmax" : "softmax", dtype, width, inner), [=](Buffers& m) {
     void* const x = m.floats(dtype, numel);
@@ -64,7 +64,7 @@ void add_softmax(Table& table, DType dtype, int64_t width, int64_t inner, bool l
 
 void add_batch_norm(Table& table, DType dtype, bool last, bool training) {
   constexpr int64_t kChannels = 5, kSamples = 3, kInner = 1500;
-  const ChannelExtent e{dtype, DType::kFloat32, kSamples, kChannels, kInner, last};
+  const ChannelNormParams e{dtype, DType::kFloat32, kSamples, kChannels, kInner, last};
   const char* const layout = last ? "channels last" : "plain";
   const char* const mode = training ? "training" : "evaluation";
   table.row(named("batch norm", dtype, layout, mode), [=](Buffers& m) {
@@ -100,7 +100,7 @@ void add_batch_norm(Table& table, DType dtype, bool last, bool training) {
 }
 
 // A row of each of two ranks.
-RowsOfRanks two_ranks(Buffers& m, int64_t width) {
+GatheredRows two_ranks(Buffers& m, int64_t width) {
   constexpr int64_t kHeader = 16;
   const int64_t part = kHeader + width;
   float* const data = m.positive(2 * part);
@@ -110,7 +110,7 @@ RowsOfRanks two_ranks(Buffers& m, int64_t width) {
 
 void add_joined_norm(Table& table, DType dtype, bool last) {
   constexpr int64_t kChannels = 300, kSamples = 3, kInner = 40, kNumel = 300 * 3 * 40;
-  const ChannelExtent e{dtype, DType::kFloat32, kSamples, kChannels, kInner, last};
+  const ChannelNormParams e{dtype, DType::kFloat32, kSamples, kChannels, kInner, last};
   table.row(
       named("batch norm of ranks", dtype, last ? "channels last" : "plain"),
       [=](Buffers& m) -> cudaError_t {
@@ -143,7 +143,7 @@ void add_joined_norm(Table& table, DType dtype, bool last) {
 }
 
 void add_group_norm(Table& table, DType dtype) {
-  const GroupExtent e{dtype, 2, 3, 4, 700};
+  const GroupNormParams e{dtype, 2, 3, 4, 700};
   constexpr int64_t kNumel = 2 * 3 * 4 * 700, kChannels = 12, kGroups = 6;
   table.row(named("group norm", dtype), [=](Buffers& m) {
     GroupNorm n;
@@ -174,7 +174,7 @@ void add_group_norm(Table& table, DType dtype) {
 }
 
 void add_lrn(Table& table) {
-  const LrnExtent e{DType::kFloat32, 2, 7, 30, 2, 2, 1e-4f, 0.75f, 1};
+  const LrnParams e{DType::kFloat32, 2, 7, 30, 2, 2, 1e-4f, 0.75f, 1};
   table.row("local response norm", [=](Buffers& m) {
     const float* const x = m.floats(2 * 7 * 30);
     if (const cudaError_t error = lrn(e, x, m.floats(2 * 7 * 30), nullptr)) return error;
@@ -190,7 +190,7 @@ void add_norm_rows(Table& table) {
                   : std::vector<int64_t>{96, 1500, 8200};
   for (const DType dtype : table.floats()) {
     for (const int64_t width : widths) {
-      if (width > kLongestHeld && dtype != DType::kFloat32 && !table.all()) continue;
+      if (width > kMaxRegisterRow && dtype != DType::kFloat32 && !table.all()) continue;
       add_layer_norm(table, dtype, width);
       add_softmax(table, dtype, width, 1, false);
     }

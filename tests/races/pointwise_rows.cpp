@@ -1,6 +1,5 @@
 // Pointwise operators, chains, casts, dropout.
 #include "kernels/cuda/pointwise/chain.h"
-#include "kernels/cuda/pointwise/fake_quantize.h"
 #include "kernels/cuda/pointwise/pointwise.h"
 #include "kernels/cuda/random/random.h"
 #include "tests/races/table.h"
@@ -22,12 +21,12 @@ void add_operator(Table& table, Pointwise op, DType dtype, const std::string& na
     c.dtype = dtype;
     c.numbers = {0.5, 1};
     const std::vector<int64_t> dense{kInner, 1}, other{row ? 0 : kInner, 1};
-    c.walk = operands == 1 ? collapsed({kOuter, kInner}, {dense})
-                           : collapsed({kOuter, kInner}, {dense, other});
+    c.walk = operands == 1 ? merge_dense_axes({kOuter, kInner}, {dense})
+                           : merge_dense_axes({kOuter, kInner}, {dense, other});
     void* const a = m.floats(dtype, kAll);
     c.a = a;
     c.b = operands == 1 ? nullptr : m.floats(dtype, kAll);
-    c.y = gives_bool(op) ? m.zeros(kAll) : a;
+    c.y = returns_bool(op) ? m.zeros(kAll) : a;
     return pointwise(c, nullptr);
   });
 }
@@ -57,7 +56,7 @@ void add_whole_numbers(Table& table) {
     table.row(named("where", size), [=](Buffers& m) {
       const std::vector<int64_t> dense{kInner, 1};
       void* const a = m.zeros(kAll * size);
-      return where(collapsed({kOuter, kInner}, {dense, dense, {0, 1}}), size,
+      return where(merge_dense_axes({kOuter, kInner}, {dense, dense, {0, 1}}), size,
                    m.whole<bool>(kAll, 2), a, m.zeros(kInner * size), a, nullptr);
     });
   }
@@ -107,7 +106,7 @@ void add_fake_quantize(Table& table, DType dtype) {
   for (const int64_t scales : {int64_t{1}, kOuter}) {
     const int64_t inner = scales == 1 ? 4 * kInner : kInner, all = kOuter * inner;
     table.row(named("fake quantize", dtype, scales), [=](Buffers& m) {
-      FakeQuantizeExtent e;
+      FakeQuantizeParams e;
       e.dtype = dtype;
       e.map = *kernels::ScaleMap::make({kOuter, inner}, {scales}, 0, 0);
       e.range = {-8, 7};

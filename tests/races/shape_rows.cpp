@@ -1,5 +1,4 @@
 // Copies between strides, fills, reductions, folds.
-#include "kernels/cuda/reduce/fold.h"
 #include "kernels/cuda/reduce/reduce.h"
 #include "kernels/cuda/shape/movement.h"
 #include "tests/races/table.h"
@@ -73,14 +72,14 @@ void add_reduction(Table& table, const Reduction& r, DType dtype, ReduceKind kin
 }
 
 void add_folds(Table& table, const Reduction& r) {
-  const FoldExtent wide = fold_extent(DType::kFloat64, r.shape, r.axes);
-  const FoldExtent e = fold_extent(DType::kFloat32, r.shape, r.axes);
+  const GeneralReduceParams wide = general_reduce_params(DType::kFloat64, r.shape, r.axes);
+  const GeneralReduceParams e = general_reduce_params(DType::kFloat32, r.shape, r.axes);
   const int64_t n = product_of_sizes(r.shape);
   table.row(named("fold", r.name), [=](Buffers& m) {
-    return fold(FoldKind::kSum, wide, m.doubles(n), m.doubles(n), nullptr);
+    return fold(GeneralReduceKind::kSum, wide, m.doubles(n), m.doubles(n), nullptr);
   });
   table.row(named("log of sum of exponentials", r.name), [=](Buffers& m) {
-    return fold(FoldKind::kLogSumExp, e, m.floats(n), m.floats(n), nullptr);
+    return fold(GeneralReduceKind::kLogSumExp, e, m.floats(n), m.floats(n), nullptr);
   });
   table.row(named("mean variance", r.name), [=](Buffers& m) {
     void* const x = m.floats(n);
@@ -113,11 +112,11 @@ void add_shape_rows(Table& table) {
   add_folds(table, {"rows", {40, 70}, {false, true}});
   add_folds(table, {"long rows", {3, 5000}, {false, true}});
   table.row("rows of ranks", [](Buffers& m) {
-    const JoinExtent e{.ranks = 3, .part = 416, .header = 16, .rank = 1, .rows = 9, .width = 40};
+    const JoinParams e{.ranks = 3, .part = 416, .header = 16, .rank = 1, .rows = 9, .width = 40};
     return join_rows(e, m.floats(360), m.floats(3 * 416), nullptr);
   });
   table.row("running sum", [](Buffers& m) {
-    ScanExtent e;
+    ScanParams e;
     e.outer = 30;
     e.n = 20;
     e.inner = 3;

@@ -9,9 +9,9 @@
 #include <cmath>
 
 #include "fsdp/checkpoint/checkpoint_store.h"
-#include "kernels/core/registry.h"
+#include "kernels/core/op_def.h"
 #include "runtime/commands/commands.h"
-#include "runtime/state/checkpointing.h"
+#include "runtime/train/checkpointing.h"
 #include "tests/support/data_files.h"
 #include "tests/support/lone_rank.h"
 #include "tests/support/namespaces.h"
@@ -55,7 +55,7 @@ class Rank {
   Rank(const Model& model, const Arrangement& arrangement, int rank, const std::string& dir)
       : communicator_(rank, arrangement.world) {
     options_.model = model.path;
-    options_.loss.kind = model.loss;
+    options_.losses[0].kind = model.loss;
     options_.optimizer.kind = model.optimizer;
     options_.optimizer.momentum = 0.9;  // of Muon
     const auto beside = std::filesystem::path(model.path).parent_path() / "data";
@@ -76,7 +76,7 @@ class Rank {
     EXPECT_TRUE(setup.ok()) << setup.error().message();
     setup_ = std::make_unique<ModelSetup>(*std::move(setup));
     settings_ = resolve_settings(options_, {}, *setup_, "");
-    auto plan = RunPlan::make(settings_, *setup_, communicator_, optimizers_);
+    auto plan = compile_run(settings_, *setup_, communicator_, optimizers_);
     EXPECT_TRUE(plan.ok()) << plan.error().message();
     plan_ = *std::move(plan);
   }
@@ -100,7 +100,7 @@ class Rank {
       };
     };
     const std::vector<std::string>& states = plan_->updates.states;
-    for (const Unit& unit : plan_->plan.units) {
+    for (const Unit& unit : plan_->shards.units) {
       EXPECT_TRUE(state_->held(unit, -1).for_each_part(visit_kind(kParameterKind)).ok());
       for (size_t k = 0; k < states.size(); ++k) {
         EXPECT_TRUE(state_->each_state(unit, static_cast<int>(k), visit_kind(states[k])).ok());
@@ -122,7 +122,7 @@ class Rank {
   Options options_;
   LoneRank communicator_;
   std::unique_ptr<ModelSetup> setup_;
-  std::unique_ptr<RunPlan> plan_;
+  std::unique_ptr<CompiledRun> plan_;
   RunSettings settings_;
   std::unique_ptr<RankState> state_;
 };

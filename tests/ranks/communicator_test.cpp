@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "kernels/core/tensor.h"
-#include "kernels/cpu/float_width.h"
+#include "kernels/cpu/stored_floats.h"
 #include "tests/ranks/rank_processes.h"
 #include "tests/support/namespaces.h"
 

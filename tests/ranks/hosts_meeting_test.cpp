@@ -4,8 +4,8 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
-#include "fsdp/comm/hosts/host_table.h"
-#include "fsdp/connect.h"
+#include "fsdp/comm/hosts/host_rendezvous.h"
+#include "fsdp/comm/rank_identity.h"
 #include "tests/ranks/rank_processes.h"
 #include "tests/support/namespaces.h"
 

@@ -13,7 +13,7 @@
 #include <iostream>
 #include <map>
 
-#include "fsdp/connect.h"
+#include "fsdp/comm/rank_identity.h"
 #include "tests/ranks/launch_process.h"
 #include "tests/ranks/rank_processes.h"
 #include "tests/support/namespaces.h"

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "fsdp/connect.h"
+#include "fsdp/comm/rank_identity.h"
 #include "tests/support/namespaces.h"
 
 namespace ofsdp {

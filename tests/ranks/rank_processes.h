@@ -23,8 +23,8 @@
 #include <thread>
 #include <vector>
 
+#include "fsdp/comm/rank_identity.h"
 #include "fsdp/comm/store/stream_socket.h"
-#include "fsdp/connect.h"
 #include "tests/support/namespaces.h"
 
 namespace ofsdp {

@@ -1,4 +1,4 @@
-// Bodies of operators (kernels/core/standard_body.h) on the sample cases of the operators, by the
+// Bodies of operators (kernels/core/op_def.h) on the sample cases of the operators, by the
 // references of the operators that they consist of: values, and gradients by their own rules.
 //
 // Threads: any.

@@ -46,12 +46,12 @@ class Fusion : public ::testing::Test {
   void expect_same(ValueId y, const std::set<std::string>& rules, double tolerance = 2e-5) {
     const ValueId target =
         maker.input("target", {DType::kFloat32, maker.graph.value(y).desc.shape});
-    maker.graph.loss = op("ofsdp.MseLoss", {y, target});
+    maker.graph.terms = {{op("ofsdp.MseLoss", {y, target})}};
     compare(rules, tolerance);
   }
 
   void compare(const std::set<std::string>& rules, double tolerance) {
-    const std::vector<ValueId> wanted{maker.graph.loss};
+    const std::vector<ValueId> wanted{maker.graph.terms[0].value};
     const auto names = fusion_names();
     std::set<std::string> others(names.begin(), names.end());
     for (const std::string& rule : rules) others.erase(rule);
@@ -69,7 +69,7 @@ class Fusion : public ::testing::Test {
     const auto expected = run_graph(b, random_feeds(b));
     ASSERT_TRUE(found.ok()) << found.error().message();
     ASSERT_TRUE(expected.ok()) << expected.error().message();
-    expect_near(found->at(a.loss), expected->at(b.loss), tolerance, "loss");
+    expect_near(found->at(a.terms[0].value), expected->at(b.terms[0].value), tolerance, "loss");
     for (size_t p = 0; p < a.parameters.size(); ++p) {
       ASSERT_NE(a.parameters[p].gradient, 0) << a.parameters[p].name;
       expect_near(found->at(a.parameters[p].gradient), expected->at(b.parameters[p].gradient),

@@ -8,7 +8,7 @@
 #include <fstream>
 #include <set>
 
-#include "kernels/core/lowered.h"
+#include "kernels/core/op_def.h"
 #include "tests/support/namespaces.h"
 #include "tests/support/op_values.h"
 

@@ -15,7 +15,7 @@
 
 #include <string>
 
-#include "kernels/core/registry.h"
+#include "kernels/core/op_def.h"
 #include "tests/support/namespaces.h"
 #include "tests/support/samples.h"
 

@@ -8,10 +8,10 @@
 #include <string>
 
 #include "fsdp/comm/communicator.h"
+#include "kernels/core/op_def.h"
 #include "kernels/core/optimizer.h"
-#include "kernels/core/registry.h"
-#include "runtime/plan/model_setup.h"
-#include "runtime/plan/run_plan.h"
+#include "runtime/compile/compile.h"
+#include "runtime/train/setup/model_setup.h"
 #include "tests/support/namespaces.h"
 
 namespace ofsdp::testing {
@@ -20,7 +20,7 @@ inline Status plan_file(const std::string& path, const Registry& registry,
                         LossKind loss = LossKind::kAuto) {
   Options options;
   options.model = path;
-  options.loss.kind = loss;
+  options.losses[0].kind = loss;
   options.run.data.kind = DataChoice::Kind::kSynthetic;
   options.run.epochs.reset();
   options.run.steps = 1;
@@ -31,7 +31,7 @@ inline Status plan_file(const std::string& path, const Registry& registry,
   OFSDP_ASSIGN_OR_RETURN(const ModelSetup setup,
                          ModelSetup::make(options, {}, registry, *communicator, ledger));
   const RunSettings settings = resolve_settings(options, {}, setup, "");
-  return RunPlan::make(settings, setup, *communicator, optimizers).status();
+  return compile_run(settings, setup, *communicator, optimizers).status();
 }
 
 }  // namespace ofsdp::testing

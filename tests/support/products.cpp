@@ -5,7 +5,7 @@
 #include <numeric>
 
 #include "kernels/core/memory.h"
-#include "kernels/cpu/float_width.h"
+#include "kernels/cpu/stored_floats.h"
 #include "tests/support/namespaces.h"
 
 namespace ofsdp {

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "kernels/core/lowered.h"
+#include "kernels/core/op_def.h"
 #include "tests/support/body_graph.h"
 #include "tests/support/namespaces.h"
 #include "tests/support/op_check.h"

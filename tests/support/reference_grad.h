@@ -10,7 +10,7 @@
 #include <set>
 #include <string>
 
-#include "kernels/core/registry.h"
+#include "kernels/core/op_def.h"
 #include "tests/support/namespaces.h"
 #include "tests/support/op_values.h"
 

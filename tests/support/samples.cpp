@@ -9,8 +9,8 @@
 #include <memory>
 #include <stdexcept>
 
-#include "kernels/base/format.h"
-#include "kernels/core/registry.h"
+#include "kernels/base/text.h"
+#include "kernels/core/op_def.h"
 #include "kernels/ops/conv/window.h"
 #include "tests/support/namespaces.h"
 

@@ -1,8 +1,7 @@
 // Ranks exchange descriptions of their schedules; they come back as text.
-#include "runtime/plan/agreement.h"
-
 #include <gtest/gtest.h>
 
+#include "runtime/compile/compile.h"
 #include "tests/support/graphs.h"
 #include "tests/support/namespaces.h"
 

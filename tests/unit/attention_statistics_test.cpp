@@ -4,9 +4,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "fsdp/plan/recompute.h"
+#include "fsdp/plan/plan.h"
 #include "importer/passes/passes.h"
-#include "kernels/core/head_layout.h"
+#include "kernels/core/planned_operands.h"
 #include "tests/support/graphs.h"
 #include "tests/support/namespaces.h"
 
@@ -41,7 +41,7 @@ class AttentionStatistics : public ::testing::Test {
   Graph trained(ValueId prediction) {
     const ValueId target =
         maker.input("target", {DType::kFloat32, maker.graph.value(prediction).desc.shape});
-    maker.graph.loss = maker.node("ofsdp.MseLoss", "loss", {prediction, target});
+    maker.graph.terms = {{maker.node("ofsdp.MseLoss", "loss", {prediction, target})}};
     return *autodiff(maker.graph);
   }
 

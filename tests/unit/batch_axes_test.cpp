@@ -3,7 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "importer/onnx_import.h"
+#include "importer/normalize/onnx_import.h"
 #include "importer/passes/loss.h"
 #include "importer/passes/sample_order.h"
 #include "importer/passes/specialize.h"

@@ -1,6 +1,5 @@
 // Axes whose size only the run knows: what comes out of their padding, by running the specialized
 // graph and comparing with plain loops over the elements that are there; and what is refused.
-#include "importer/passes/bounded_axes.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,11 +1,10 @@
 // Limits of cgroups, read from folders that look like /proc and /sys of machines with v1, v2,
 // both, and containers; and the threads that follow from it.
-#include "kernels/base/cgroup.h"
-
 #include <gtest/gtest.h>
 #include <sched.h>
 
 #include "fsdp/comm/rank_identity.h"
+#include "kernels/base/process.h"
 #include "tests/support/namespaces.h"
 #include "tests/support/onnx_bytes.h"
 

@@ -10,9 +10,7 @@
 #include <nlohmann/json.hpp>
 #include <random>
 
-#include "fsdp/checkpoint/checkpoint_reader.h"
 #include "fsdp/checkpoint/checkpoint_store.h"
-#include "fsdp/checkpoint/disk.h"
 #include "fsdp/checkpoint/shard_file.h"
 #include "importer/file/onnx_file.h"
 #include "tests/support/data_files.h"

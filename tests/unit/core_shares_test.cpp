@@ -2,7 +2,7 @@
 // side by side, two sockets, several memory nodes in a socket.
 #include <gtest/gtest.h>
 
-#include "kernels/base/format.h"
+#include "kernels/base/text.h"
 #include "runtime/cli/launch/launcher.h"
 #include "tests/support/namespaces.h"
 #include "tests/support/onnx_bytes.h"

@@ -7,11 +7,9 @@
 #include <limits>
 #include <set>
 
-#include "kernels/core/attributes.h"
+#include "kernels/core/kernel.h"
 #include "kernels/core/philox.h"
-#include "kernels/core/shape.h"
 #include "kernels/core/tensor.h"
-#include "kernels/cpu/philox_lanes.h"
 #include "tests/support/namespaces.h"
 
 namespace ofsdp {

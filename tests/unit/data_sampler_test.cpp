@@ -95,12 +95,13 @@ TEST(Sampler, NoShuffleDealsRowsAsTheCasesDo) {
 }
 
 SamplerOptions three_slices(int64_t grad_accum) {
-  return {.samples = 19,
-          .shuffle = false,
-          .batch_size = 4,
-          .grad_accum = grad_accum,
-          .slices = 3,
-          .sliced_samples = 10};
+  SamplerOptions options{{.shuffle = false}};
+  options.samples = 19;
+  options.batch_size = 4;
+  options.grad_accum = grad_accum;
+  options.slices = 3;
+  options.sliced_samples = 10;
+  return options;
 }
 
 // Rank and micro-batch change, the samples of a slice do not; a fourth micro-batch has nothing.
@@ -181,8 +182,13 @@ TEST(Sampler, RanksAreAlikeWhereAllHaveAsManySamples) {
   for (int64_t samples = 1; samples < 40; ++samples) {
     std::vector<Sampler> ranks;
     for (int rank = 0; rank < 3; ++rank) {
-      ranks.push_back(*Sampler::make(
-          {.samples = samples, .batch_size = 2, .grad_accum = 2, .ranks = 3, .rank = rank}));
+      SamplerOptions options;
+      options.samples = samples;
+      options.batch_size = 2;
+      options.grad_accum = 2;
+      options.ranks = 3;
+      options.rank = rank;
+      ranks.push_back(*Sampler::make(options));
     }
     for (int64_t update = 0; update < 2 * ranks[0].updates_per_epoch(); ++update) {
       for (const int64_t micro : {0, 1}) {

@@ -8,7 +8,7 @@
 #include <cerrno>
 #include <cstring>
 
-#include "fsdp/comm/local/fd_channel.h"
+#include "fsdp/comm/local/rendezvous.h"
 #include "importer/file/file_mapping.h"
 #include "kernels/core/memory.h"
 #include "tests/support/namespaces.h"

@@ -34,7 +34,7 @@ class Epilogues : public ::testing::Test {
   Graph trained(ValueId prediction) {
     const ValueId target =
         maker.input("target", {DType::kFloat32, maker.graph.value(prediction).desc.shape});
-    maker.graph.loss = maker.node("ofsdp.MseLoss", "loss", {prediction, target});
+    maker.graph.terms = {{maker.node("ofsdp.MseLoss", "loss", {prediction, target})}};
     return *autodiff(maker.graph);
   }
 

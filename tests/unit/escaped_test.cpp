@@ -1,7 +1,5 @@
 // Words in messages: control characters as text, everything printed through the one place that
 // escapes them, and names near a wrong one.
-#include "kernels/base/escaped.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -9,8 +7,9 @@
 #include <regex>
 #include <set>
 
-#include "kernels/base/nearest_name.h"
+#include "kernels/base/names.h"
 #include "kernels/base/status.h"
+#include "kernels/base/text.h"
 #include "tests/support/namespaces.h"
 #include "tests/support/onnx_bytes.h"
 
@@ -37,7 +36,7 @@ TEST(Escaped, AnErrorIsOneLine) {
 TEST(Escaped, EverythingPrintedGoesThroughIt) {
   // Questions at a terminal, whose words are ours, and our own bugs.
   const std::set<std::string> others = {"runtime/cli/config/config_questions.cpp",
-                                        "kernels/base/format.cpp"};
+                                        "kernels/base/text.cpp"};
   const std::regex prints(R"(\b(f?printf|fputs|puts|putchar)\()");
   const auto may_print = [](const std::string& text) {  // a regex takes a hundred times as long
     return text.find("printf(") != text.npos || text.find("puts(") != text.npos ||

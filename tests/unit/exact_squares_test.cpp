@@ -1,5 +1,5 @@
 // The sum of squares that no order changes, against the same sum in 80-bit and in integers.
-#include "runtime/engine/exact_squares.h"
+#include "kernels/optimizers/squares.h"
 
 #include <gtest/gtest.h>
 

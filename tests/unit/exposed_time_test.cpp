@@ -3,8 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include "runtime/compile/compile.h"
 #include "runtime/log/trace.h"
-#include "runtime/plan/predict/absent_ranks.h"
 #include "tests/support/namespaces.h"
 
 namespace ofsdp {

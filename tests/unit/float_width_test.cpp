@@ -1,13 +1,12 @@
 // The conversions of mixed precision against those of one number: every exponent, subnormal numbers
 // among normal ones, infinities and NaN, at every length and offset that vectors end at.
-#include "kernels/cpu/float_width.h"
-
 #include <gtest/gtest.h>
 
 #include <bit>
 #include <vector>
 
 #include "kernels/core/tensor.h"
+#include "kernels/cpu/stored_floats.h"
 #include "tests/support/namespaces.h"
 
 namespace ofsdp {

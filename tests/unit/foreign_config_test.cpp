@@ -9,7 +9,7 @@
 #include <set>
 #include <sstream>
 
-#include "runtime/cli/config/foreign/accelerate.h"
+#include "runtime/cli/config/foreign/foreign_file.h"
 #include "runtime/cli/options/option_table.h"
 #include "tests/support/namespaces.h"
 #include "tests/unit/options_testing.h"

@@ -1,12 +1,12 @@
 // Work on the host that is no kernel: parts on several threads, and runs in the background.
+#include "kernels/base/host_tasks.h"
+
 #include <gtest/gtest.h>
 
 #include <atomic>
 #include <latch>
 #include <thread>
 
-#include "kernels/base/background_task.h"
-#include "kernels/base/for_each_task.h"
 #include "tests/support/namespaces.h"
 
 namespace ofsdp {

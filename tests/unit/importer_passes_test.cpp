@@ -2,13 +2,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "importer/dialects/onnxruntime/ort_operators.h"
-#include "importer/passes/decoder_past.h"
+#include "importer/dialects/onnxruntime/ort_artifacts.h"
 #include "importer/passes/fusion/fusion.h"
 #include "importer/passes/loss.h"
 #include "importer/passes/passes.h"
 #include "importer/passes/specialize.h"
-#include "importer/passes/trained_set.h"
 #include "importer/training_source.h"
 #include "tests/support/graphs.h"
 #include "tests/support/namespaces.h"
@@ -72,7 +70,7 @@ TEST_F(Passes, LowerPrecisionConvertsWhereTypesMeet) {
   const ValueId w = maker.parameter("w", {3, 3});
   const ValueId y = maker.node("MatMul", "product", {x, w});
   const ValueId angles = maker.node("Cos", "cos", {angle_constants()});
-  maker.graph.loss = mean_loss(maker.node("Add", "sum", {y, angles}));
+  maker.graph.terms = {{mean_loss(maker.node("Add", "sum", {y, angles}))}};
   const auto graph = lower_precision(maker.graph, DType::kBFloat16);
   ASSERT_TRUE(graph.ok()) << graph.error().message();
   EXPECT_THAT(operators(*graph),
@@ -80,7 +78,7 @@ TEST_F(Passes, LowerPrecisionConvertsWhereTypesMeet) {
   EXPECT_EQ(graph->value(w).desc.dtype, DType::kBFloat16);
   EXPECT_EQ(graph->value(y).desc.dtype, DType::kBFloat16);
   EXPECT_EQ(graph->value(angles).desc.dtype, DType::kFloat32);
-  EXPECT_EQ(graph->value(graph->loss).desc.dtype, DType::kFloat32);
+  EXPECT_EQ(graph->value(graph->terms[0].value).desc.dtype, DType::kFloat32);
   for (ValueId id : graph->inputs) EXPECT_EQ(graph->value(id).desc.dtype, DType::kFloat32);
 }
 
@@ -116,11 +114,11 @@ TEST_F(Passes, LowerPrecisionLeavesScoresNarrow) {
   const ValueId x = maker.input("x", {DType::kFloat32, {2, 3}});
   const ValueId labels = maker.input("labels", {DType::kInt64, {2}});
   const ValueId scores = maker.node("MatMul", "scores", {x, maker.parameter("w", {3, 4})});
-  maker.graph.loss = maker.node("SoftmaxCrossEntropyLoss", "loss", {scores, labels});
+  maker.graph.terms = {{maker.node("SoftmaxCrossEntropyLoss", "loss", {scores, labels})}};
   const auto graph = lower_precision(maker.graph, DType::kBFloat16);
   ASSERT_TRUE(graph.ok()) << graph.error().message();
   EXPECT_THAT(operators(*graph), ElementsAre("Cast", "MatMul", "ofsdp.NarrowCrossEntropyLoss"));
-  EXPECT_EQ(graph->value(graph->loss).desc.dtype, DType::kFloat32);
+  EXPECT_EQ(graph->value(graph->terms[0].value).desc.dtype, DType::kFloat32);
   EXPECT_EQ(loss_count(*graph).labels, "labels");
   const Graph trained = *autodiff(*graph);
   EXPECT_EQ(trained.value(trained.parameters[0].gradient).desc.dtype, DType::kBFloat16);
@@ -220,23 +218,24 @@ TEST_F(Passes, LossCountsKeptLabelsWhereTheyAreAColumn) {
   const ValueId labels = maker.input("labels", {DType::kInt64, {2, 3}});
   const ValueId rows = maker.node("Reshape", "rows", {x, maker.ints({-1, 4})});
   const ValueId flat = maker.node("Reshape", "flat", {labels, maker.ints({-1})});
-  maker.graph.loss =
-      maker.node("SoftmaxCrossEntropyLoss", "sce", {rows, flat}, {{"ignore_index", int64_t{-1}}});
+  maker.graph.terms = {{maker.node("SoftmaxCrossEntropyLoss", "sce", {rows, flat},
+                                   {{"ignore_index", int64_t{-1}}})}};
   const LossCount count = loss_count(maker.graph);
   EXPECT_TRUE(count.by_label);
   EXPECT_EQ(count.labels, "labels");
   EXPECT_EQ(count.ignore_index, -1);
   EXPECT_EQ(count.classes, 4);
-  maker.graph.loss = maker.node("SoftmaxCrossEntropyLoss", "sum", {rows, flat},
-                                {{"reduction", std::string("sum")}});
+  maker.graph.terms = {{maker.node("SoftmaxCrossEntropyLoss", "sum", {rows, flat},
+                                   {{"reduction", std::string("sum")}})}};
   EXPECT_TRUE(loss_count(maker.graph).by_label && loss_count(maker.graph).sum);
-  maker.graph.loss = maker.node("Identity", "same", {maker.graph.loss});
+  maker.graph.terms = {{maker.node("Identity", "same", {maker.graph.terms[0].value})}};
   EXPECT_TRUE(loss_count(maker.graph).sum);
   // A sum that other nodes scale is any scalar.
-  maker.graph.loss = maker.node("Mul", "scaled", {maker.graph.loss, maker.parameter("scale", {1})});
+  maker.graph.terms = {
+      {maker.node("Mul", "scaled", {maker.graph.terms[0].value, maker.parameter("scale", {1})})}};
   EXPECT_FALSE(loss_count(maker.graph).by_label || loss_count(maker.graph).sum);
-  maker.graph.loss = maker.node("SoftmaxCrossEntropyLoss", "each", {rows, flat},
-                                {{"reduction", std::string("none")}});
+  maker.graph.terms = {{maker.node("SoftmaxCrossEntropyLoss", "each", {rows, flat},
+                                   {{"reduction", std::string("none")}})}};
   EXPECT_FALSE(loss_count(maker.graph).by_label || loss_count(maker.graph).sum);
 }
 
@@ -288,7 +287,7 @@ TEST_F(Passes, NothingToTrainAndAnUnreachedLossAreErrors) {
   const ValueId x = maker.input("x", {DType::kFloat32, {2, 4}});
   const ValueId w = maker.parameter("w", {4, 4});
   maker.node("MatMul", "beside", {x, w});
-  maker.graph.loss = mean_loss(maker.node("Relu", "y", {x}));
+  maker.graph.terms = {{mean_loss(maker.node("Relu", "y", {x}))}};
   const auto unreached = keep_reached(maker.graph, *autodiff(maker.graph));
   ASSERT_FALSE(unreached.ok());
   EXPECT_THAT(unreached.error().message(),
@@ -302,7 +301,7 @@ TEST_F(Passes, AParameterUsedTwiceGetsOneSum) {
   const ValueId x = maker.input("x", {DType::kFloat32, {2, 4}});
   const ValueId w = maker.parameter("w", {4, 4});
   const ValueId once = maker.node("MatMul", "once", {x, w});
-  maker.graph.loss = mean_loss(maker.node("MatMul", "twice", {once, w}));
+  maker.graph.terms = {{mean_loss(maker.node("MatMul", "twice", {once, w}))}};
   const Graph graph = *autodiff(maker.graph);
   const auto names = operators(graph);
   EXPECT_EQ(std::ranges::count(names, "Add"), 1);
@@ -314,8 +313,8 @@ TEST_F(Passes, ATiedLookupAddsOntoTheOtherGradient) {
   const ValueId tokens = maker.input("tokens", {DType::kInt64, {5}});
   const ValueId table = maker.parameter("table", {7, 4});
   const ValueId rows = maker.node("Gather", "rows", {table, tokens});
-  maker.graph.loss =
-      mean_loss(maker.node("Gemm", "scores", {rows, table}, {{"transB", int64_t{1}}}));
+  maker.graph.terms = {
+      {mean_loss(maker.node("Gemm", "scores", {rows, table}, {{"transB", int64_t{1}}}))}};
   const Graph graph = *autodiff(maker.graph);
   const auto names = operators(graph);
   EXPECT_EQ(std::ranges::count(names, "Add"), 0);
@@ -328,7 +327,7 @@ TEST_F(Passes, ATiedLookupAddsOntoTheOtherGradient) {
 TEST_F(Passes, TwoParametersNeverShareAGradient) {
   const ValueId a = maker.parameter("a", {2, 4});
   const ValueId b = maker.parameter("b", {2, 4});
-  maker.graph.loss = mean_loss(maker.node("Add", "sum", {a, b}));
+  maker.graph.terms = {{mean_loss(maker.node("Add", "sum", {a, b}))}};
   const Graph graph = *autodiff(maker.graph);
   EXPECT_NE(graph.parameters[0].gradient, graph.parameters[1].gradient);
   EXPECT_THAT(operators(graph), ::testing::Contains("ofsdp.Copy"));
@@ -339,7 +338,7 @@ TEST_F(Passes, FrozenParametersCostNoGradient) {
   const ValueId frozen = maker.parameter("frozen", {4, 4}, false);
   const ValueId w = maker.parameter("w", {4, 4});
   const ValueId below = maker.node("MatMul", "below", {x, frozen});
-  maker.graph.loss = mean_loss(maker.node("MatMul", "above", {below, w}));
+  maker.graph.terms = {{mean_loss(maker.node("MatMul", "above", {below, w}))}};
   const Graph graph = *autodiff(maker.graph);
   EXPECT_EQ(graph.parameters[0].gradient, 0);
   int backward = 0;
@@ -350,7 +349,7 @@ TEST_F(Passes, FrozenParametersCostNoGradient) {
 TEST_F(Passes, OperatorsWithoutGradientAreListedTogether) {
   const ValueId w = maker.parameter("w", {2, 4});
   const ValueId a = maker.node("ofsdp.ReluGrad", "odd1", {w, w});
-  maker.graph.loss = mean_loss(maker.node("ofsdp.ReluGrad", "odd2", {a, w}));
+  maker.graph.terms = {{mean_loss(maker.node("ofsdp.ReluGrad", "odd2", {a, w}))}};
   const auto graph = autodiff(maker.graph);
   ASSERT_FALSE(graph.ok());
   EXPECT_THAT(graph.error().message(), HasSubstr("ofsdp.ReluGrad (odd1, odd2)"));
@@ -398,7 +397,7 @@ TEST_F(Passes, GradientsOfParametersArePlain) {
   const ValueId shift = maker.parameter("shift", {2, 16, 6, 6});
   const ValueId w = maker.parameter("w", {16, 3, 3, 3});
   const ValueId y = maker.node("Add", "y", {maker.node("Conv", "c", {x, w}), shift});
-  maker.graph.loss = mean_loss(maker.node("Relu", "r", {y}));
+  maker.graph.terms = {{mean_loss(maker.node("Relu", "r", {y}))}};
   const Graph graph = *assign_layouts(*autodiff(maker.graph));
   for (const Parameter& p : graph.parameters) {
     EXPECT_EQ(graph.value(p.gradient).desc.layout, Layout::kPlain) << p.name;

@@ -3,8 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "importer/normalize/opset_range.h"
-#include "importer/onnx_import.h"
+#include "importer/normalize/onnx_import.h"
 #include "tests/support/graphs.h"
 #include "tests/support/namespaces.h"
 #include "tests/support/small_model.h"

@@ -213,7 +213,7 @@ TEST(HeldPort, IsFreeForItsOwnersListenerAlone) {
   const HeldPort held = HeldPort::any();
   int port = held.port();
   EXPECT_FALSE(Listener::open({"127.0.0.1"}, port).ok());
-  EXPECT_TRUE(Listener::open({"127.0.0.1"}, port, PortUse::kHeld).ok());
+  EXPECT_TRUE(Listener::open({"127.0.0.1"}, port, PortUse::kRowElementsPerThread).ok());
   EXPECT_EQ(port, held.port());
 }
 

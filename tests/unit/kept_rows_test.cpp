@@ -6,7 +6,7 @@
 #include <cstring>
 #include <stdexcept>
 
-#include "fsdp/plan/recompute.h"
+#include "fsdp/plan/plan.h"
 #include "importer/graph/verify.h"
 #include "importer/passes/passes.h"
 #include "tests/support/graphs.h"
@@ -56,10 +56,11 @@ class KeptRows : public ::testing::Test {
     if (c.makes_labels) labels = maker.node("Neg", "minus", {maker.node("Neg", "plus", {labels})});
     Attributes attributes;
     if (c.ignores) attributes.set("ignore_index", kIgnored);
-    maker.graph.loss = maker.node("SoftmaxCrossEntropyLoss", "entropy", {flat, labels}, attributes);
+    maker.graph.terms = {
+        {maker.node("SoftmaxCrossEntropyLoss", "entropy", {flat, labels}, attributes)}};
     if (c.reads_scores) {
       const ValueId mean = maker.node("ReduceMean", "mean", {deep}, {{"keepdims", int64_t{0}}});
-      maker.graph.loss = maker.node("Add", "both", {maker.graph.loss, mean});
+      maker.graph.terms = {{maker.node("Add", "both", {maker.graph.terms[0].value, mean})}};
     }
     Graph graph = std::move(maker.graph);
     if (c.dtype != DType::kFloat32) graph = *lower_precision(graph, c.dtype);
@@ -81,7 +82,7 @@ class KeptRows : public ::testing::Test {
     std::memcpy(feeds["labels"].data(), labels.data(), labels.size() * sizeof(int64_t));
     auto found = testing::run_graph(graph, feeds);
     if (!found.ok()) throw std::runtime_error(found.error().message());
-    std::map<std::string, std::vector<float>> named{{"loss", found->at(graph.loss)}};
+    std::map<std::string, std::vector<float>> named{{"loss", found->at(graph.terms[0].value)}};
     for (const Parameter& p : graph.parameters) named[p.name] = found->at(p.gradient);
     return named;
   }

@@ -1,10 +1,9 @@
 // A peer that asks for ever and reads no answer: its line is broken before it takes the memory.
-#include "fsdp/comm/hosts/link_line.h"
-
 #include <gtest/gtest.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
 
+#include "fsdp/comm/hosts/host_link.h"
 #include "tests/support/namespaces.h"
 
 namespace ofsdp::fsdp {

@@ -45,7 +45,7 @@ class LossGradient : public ::testing::Test {
           maker.node("ReduceMean", "mean", {outputs[1]}, {{"keepdims", int64_t{0}}});
       loss = maker.node("Add", "both", {loss, mean});
     }
-    maker.graph.loss = loss;
+    maker.graph.terms = {{loss}};
     return maker.graph;
   }
 
@@ -69,7 +69,8 @@ TEST_F(LossGradient, OneNodeHasTheValuesOfTwo) {
   const auto expected = testing::run_graph(apart, feeds), found = testing::run_graph(joined, feeds);
   ASSERT_TRUE(expected.ok()) << expected.error().message();
   ASSERT_TRUE(found.ok()) << found.error().message();
-  EXPECT_THAT(found->at(apart.loss), Pointwise(FloatNear(1e-6f), expected->at(apart.loss)));
+  EXPECT_THAT(found->at(apart.terms[0].value),
+              Pointwise(FloatNear(1e-6f), expected->at(apart.terms[0].value)));
   for (const Parameter& p : apart.parameters) {
     EXPECT_THAT(found->at(p.gradient), Pointwise(FloatNear(1e-6f), expected->at(p.gradient)))
         << p.name;
@@ -157,7 +158,7 @@ class SpatialLoss : public LossGradient, public ::testing::WithParamInterface<Sp
     if (c.weighted) operands.push_back(maker.parameter("weights", {c.scores[1]}, false));
     Attributes attributes{{"reduction", std::string(c.reduction)}};
     if (c.ignores) attributes.set("ignore_index", kIgnored);
-    maker.graph.loss = maker.node("SoftmaxCrossEntropyLoss", "entropy", operands, attributes);
+    maker.graph.terms = {{maker.node("SoftmaxCrossEntropyLoss", "entropy", operands, attributes)}};
     return maker.graph;
   }
 
@@ -191,7 +192,8 @@ TEST_P(SpatialLoss, TrainsOnTheFunctionOfTheFile) {
   const PlainLoss expected(c, feeds["x"], feeds["weights"], labels);
   const auto found = testing::run_graph(joined, feeds);
   ASSERT_TRUE(found.ok()) << found.error().message();
-  EXPECT_NEAR(found->at(joined.loss)[0], expected.loss, 2e-6 * (1 + std::abs(expected.loss)));
+  EXPECT_NEAR(found->at(joined.terms[0].value)[0], expected.loss,
+              2e-6 * (1 + std::abs(expected.loss)));
   EXPECT_THAT(found->at(joined.parameters[0].gradient),
               Pointwise(::testing::DoubleNear(2e-6), expected.gradient));
 }

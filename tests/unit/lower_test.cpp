@@ -1,5 +1,5 @@
 // The lowered program: which operations it has, and that every operand is inside its region.
-#include "runtime/program/lower.h"
+#include "runtime/compile/program/lower.h"
 
 #include <gtest/gtest.h>
 
@@ -17,10 +17,10 @@ struct Lowered {
   Registry registry = make_registry();
   KernelCache kernels;
   Plan plan;
-  ProgramPlan program;
+  StepProgram program;
   GradientSlots slots;
-  KeptPlan kept;
-  RankMemoryPlan memory;
+  KeptValues kept;
+  MemoryMap memory;
   LoweredProgram made;
 };
 
@@ -30,17 +30,17 @@ std::unique_ptr<Lowered> lowered(const PlanOptions& options, const CompileOption
   auto l = std::make_unique<Lowered>();
   Graph graph = testing::mlp_training_graph(l->registry, 4, widths);
   l->plan = *make_plan(graph, options);
-  l->program = *plan_program(std::move(graph), l->plan, compile, l->kernels);
-  l->slots = plan_gradient_slots(l->plan, l->program.schedule);
+  l->program = *compile_program(std::move(graph), l->plan, compile, l->kernels);
+  l->slots = map_gradient_slots(l->plan, l->program.schedule);
   l->kept.add(l->program, l->plan);
-  RankMemoryNeeds needs;
+  MemoryNeeds needs;
   for (const Unit& unit : l->plan.units) needs.states.push_back({l->plan.owned_numel(unit)});
   needs.accumulate = !compile.first_micro || !compile.last_micro;
   needs.keep = compile.clip;
   needs.arena = l->program.memory.arena_bytes;
   needs.kept = l->kept.bytes();
   if (compile.watch) needs.watch_slot = Watch::slot_bytes(l->plan);
-  l->memory = plan_rank_memory(l->plan, l->slots, needs);
+  l->memory = map_memory(l->plan, l->slots, needs);
   l->made = lower(l->program, {l->plan, rank, l->memory, l->slots, l->kept, on_device});
   return l;
 }
@@ -112,7 +112,7 @@ TEST(Lower, NoShardWithClippingAddsUpUnitsAndThenUpdates) {
 
 TEST(Lower, AnOffloadOfParametersCopiesUpAndDownAndUpdatesOnTheHost) {
   PlanOptions plan = options(Strategy::kFullShard, 2);
-  plan.offload = CpuOffload::kParams;
+  plan.cpu_offload = CpuOffload::kParams;
   const auto l = lowered(plan, {.first_micro = false}, 0, true);
   Counts counts(*l);
   EXPECT_EQ(counts.of[OpKind::kCopyUp], counts.of[OpKind::kUnshard] + counts.units);
@@ -145,7 +145,7 @@ TEST(Lower, WatchedNormsAreOneCollectiveAtTheEnd) {
   EXPECT_EQ(Counts(*first).of[OpKind::kWatch], 0u);
 }
 
-int64_t bytes_of(const RankMemoryPlan& memory, Area area) {
+int64_t bytes_of(const MemoryMap& memory, Area area) {
   switch (area) {
     case Area::kArena:
       return static_cast<int64_t>(memory.arena);

@@ -146,12 +146,11 @@ TEST(LrSchedule, WarmupStableDecayByHand) {
 }
 
 TEST(LrSchedule, TakesTheTotalOfTheRunUnlessAnotherIsSaid) {
-  Options options;
-  options.optimizer.lr = 0.25;
-  EXPECT_EQ(make_lr_schedule(options, 70).total_steps, 70);
-  options.schedule.total_steps = 50;
-  EXPECT_EQ(make_lr_schedule(options, 70).total_steps, 50);
-  EXPECT_EQ(make_lr_schedule(options, 70).base_lr, 0.25);
+  ScheduleOptions options;
+  EXPECT_EQ(make_lr_schedule(options, 0.25, 70).total_steps, 70);
+  options.total_steps = 50;
+  EXPECT_EQ(make_lr_schedule(options, 0.25, 70).total_steps, 50);
+  EXPECT_EQ(make_lr_schedule(options, 0.25, 70).base_lr, 0.25);
 }
 
 }  // namespace lr_schedule_test

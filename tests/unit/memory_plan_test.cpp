@@ -1,11 +1,10 @@
 // Placement and the memory plan: nothing that lives at the same time overlaps.
-#include "runtime/program/memory_plan.h"
-
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <random>
 
+#include "runtime/compile/program/arena_map.h"
 #include "tests/support/graphs.h"
 #include "tests/support/namespaces.h"
 
@@ -43,7 +42,7 @@ TEST(Placement, RandomPiecesNeverOverlapAndDisjointLifetimesShare) {
   }
 }
 
-TEST(MemoryPlan, FullShardNeedsLessArenaWithoutPrefetch) {
+TEST(ArenaMap, FullShardNeedsLessArenaWithoutPrefetch) {
   const Registry registry = make_registry();
   const Graph graph = testing::mlp_training_graph(registry, 2, {64, 64, 64, 64, 64, 64, 2});
   const Plan plan = *make_plan(graph, {.strategy = Strategy::kFullShard,
@@ -54,22 +53,22 @@ TEST(MemoryPlan, FullShardNeedsLessArenaWithoutPrefetch) {
   size_t last = SIZE_MAX;
   for (int depth : {2, 1, 0}) {
     CompileOptions options;
-    options.prefetch_depth = depth;
-    const MemoryPlan memory = plan_memory(graph, plan, compile(graph, plan, options), workspace);
+    options.prefetch.prefetch_depth = depth;
+    const ArenaMap memory = map_arena(graph, plan, make_schedule(graph, plan, options), workspace);
     EXPECT_LT(memory.arena_bytes, last) << depth;
     last = memory.arena_bytes;
   }
 }
 
-TEST(MemoryPlan, GradientSlotsAreReusedWhereGradientsAreSharded) {
+TEST(ArenaMap, GradientSlotsAreReusedWhereGradientsAreSharded) {
   const Registry registry = make_registry();
   const Graph graph = testing::mlp_training_graph(registry, 2, {64, 64, 64, 64, 64, 64, 2});
   size_t whole = 0, most = 0;
   for (const Strategy strategy : {Strategy::kNoShard, Strategy::kFullShard}) {
     const Plan plan = *make_plan(
         graph, {.strategy = strategy, .wrap = WrapPolicy::kSize, .min_params = 4000, .world = 2});
-    const Schedule schedule = compile(graph, plan, {});
-    const GradientSlots slots = plan_gradient_slots(plan, schedule);
+    const Schedule schedule = make_schedule(graph, plan, {});
+    const GradientSlots slots = map_gradient_slots(plan, schedule);
     whole = most = 0;
     for (const Unit& unit : plan.units) {
       whole += static_cast<size_t>(unit.padded_numel) * sizeof(float);

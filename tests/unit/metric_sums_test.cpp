@@ -31,7 +31,7 @@ PlannedMetric planned(MetricKind kind, bool classes, int64_t width, size_t count
 // The value of one metric, its rows added in two parts.
 std::optional<double> value_of(const PlannedMetric& metric, const std::vector<double>& rows,
                                size_t row_size, int64_t scores = 0) {
-  MetricPlan plan;
+  MetricLayout plan;
   plan.metrics = {metric};
   plan.counts = metric.counts;
   plan.sums = metric.sums;
@@ -115,6 +115,14 @@ TEST(MetricSums, AucCountsPairsAndTiesHalf) {
   EXPECT_NEAR(*value_of(metric, facts(rows), 5, 37), ordered / pairs, 1e-12);
   for (ClassRow& r : rows) r.label = 1;
   EXPECT_FALSE(value_of(metric, facts(rows), 5, 37)) << "one class alone";
+}
+
+// A NaN equals nothing, not even itself: counting ties of one never ended.
+TEST(MetricSums, AucOfANaNIsUndefined) {
+  auto rows = class_rows();
+  for (ClassRow& r : rows) r.label = r.label < 0 ? -1 : r.label % 2;
+  rows[4].margin = NAN;
+  EXPECT_FALSE(value_of(planned(MetricKind::kAuc, true, 2, 0, 0), facts(rows), 5, 37));
 }
 
 TEST(MetricSums, ColumnsOfNumbersAreAveraged) {

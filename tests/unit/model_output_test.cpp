@@ -11,7 +11,6 @@
 #include <cmath>
 #include <limits>
 
-#include "importer/write/output_files.h"
 #include "tests/support/namespaces.h"
 #include "tests/support/onnx_bytes.h"
 

@@ -53,7 +53,7 @@ struct TwoNodes {
 
   const Registry registry = make_registry();
   float values[3][2] = {};  // of x and of each node
-  ProgramPlan plan;
+  StepProgram plan;
   BoundProgram program;
   std::string executed;
 };
@@ -113,7 +113,7 @@ TEST(NanSearchTest, OtherTypesAndAbsentValuesAreNotLookedAt) {
 }
 
 TEST(NanSearchTest, TheFaultSaysWhichLossAndWhere) {
-  ProgramPlan plan;
+  StepProgram plan;
   plan.graph.file = "m.onnx";
   plan.options.training = true;
   const NanFound found{"first made by node 'a' (Log)", "operands of 'a':\n  more"};

@@ -39,7 +39,7 @@ class NormAddends : public ::testing::Test {
   Graph trained(ValueId prediction) {
     const ValueId target =
         maker.input("target", {DType::kFloat32, maker.graph.value(prediction).desc.shape});
-    maker.graph.loss = maker.node("ofsdp.MseLoss", "loss", {prediction, target});
+    maker.graph.terms = {{maker.node("ofsdp.MseLoss", "loss", {prediction, target})}};
     return *autodiff(maker.graph);
   }
 
@@ -102,7 +102,7 @@ TEST_F(NormAddends, AnInputThatIsItsOwnScaleStaysApart) {
     const Graph graph = [&] {
       const ValueId y = made.node(op, "norm", {whole, whole}, axis);
       const ValueId target = made.input("target", made.graph.value(y).desc);
-      made.graph.loss = made.node("ofsdp.MseLoss", "loss", {y, target});
+      made.graph.terms = {{made.node("ofsdp.MseLoss", "loss", {y, target})}};
       return *autodiff(made.graph);
     }();
     ASSERT_EQ(count(graph, "Add"), 1);

@@ -2,7 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "runtime/cli/options/option_table.h"
-#include "runtime/state/resume.h"
+#include "runtime/train/checkpointing.h"
 #include "tests/support/namespaces.h"
 #include "tests/unit/options_testing.h"
 
@@ -209,18 +209,18 @@ TEST(Options, UnknownOptionsNameTheNearest) {
 TEST(Options, ValuesFollowOrStandBehindEquals) {
   EXPECT_EQ(options_of({"--seed", "7"}).run.seed, 7u);
   EXPECT_EQ(options_of({"--seed=18446744073709551615"}).run.seed, UINT64_MAX);
-  EXPECT_EQ(options_of({"--loss", "nll", "--ignore-index", "-1"}).loss.ignore_index, -1);
+  EXPECT_EQ(options_of({"--loss", "nll", "--ignore-index", "-1"}).losses[0].ignore_index, -1);
   EXPECT_EQ(options_of({"--seed", "7", "--seed", "8"}).run.seed, 8u);
   EXPECT_EQ(refused({"--seed"}), "--seed: expected a value, found nothing");
   EXPECT_EQ(refused({"--seed", "--lr", "1"}), "--seed: expected a value, found '--lr'");
 }
 
 TEST(Options, AContrastiveLossNamesTwoOutputs) {
-  const LossOptions loss = options_of({"--loss", "contrastive:image:text:0.1"}).loss;
+  const LossSpec loss = options_of({"--loss", "contrastive:image:text:0.1"}).losses[0];
   EXPECT_EQ(loss.kind, LossKind::kContrastive);
   EXPECT_EQ(loss.output + " " + loss.other, "image text");
   EXPECT_EQ(loss.temperature, 0.1);
-  EXPECT_EQ(options_of({"--loss", "contrastive:a:b"}).loss.temperature, 0.07);
+  EXPECT_EQ(options_of({"--loss", "contrastive:a:b"}).losses[0].temperature, 0.07);
   for (const char* text :
        {"contrastive:a", "contrastive:a:", "contrastive:a:b:0", "contrastive:a:b:x"}) {
     EXPECT_EQ(refused({"--loss", text}),
@@ -302,7 +302,7 @@ TEST(Options, ReadsBytesIntervalsLossesAndPaths) {
             (Interval{20, StepUnit::kStep}));
   EXPECT_EQ(refused({"--eval-interval", "0epoch"}),
             "--eval-interval: expected Nepoch or Nstep such as 1epoch, found '0epoch'");
-  EXPECT_EQ(options_of({"--loss", "output:l"}).loss.output, "l");
+  EXPECT_EQ(options_of({"--loss", "output:l"}).losses[0].output, "l");
   EXPECT_EQ(refused({"--loss", "output:"}),
             "--loss: expected a name after output:, found 'output:'");
   EXPECT_EQ(options_of({"--eval-data", "none"}).run.eval_data.kind, DataChoice::Kind::kNone);
@@ -391,24 +391,25 @@ TEST(Options, WhatPlugInsOfferIsNamedByPlugin) {
   EXPECT_EQ(options.optimizer.plugin, "lion");
   EXPECT_EQ(options.optimizer.momentum, 0.5);
   EXPECT_EQ(options.optimizer.weight_decay, 0);
-  EXPECT_EQ(options.loss.kind, LossKind::kOperator);
-  EXPECT_EQ(options.loss.output, "com.example.Huber");
+  EXPECT_EQ(options.losses[0].kind, LossKind::kOperator);
+  EXPECT_EQ(options.losses[0].output, "com.example.Huber");
   EXPECT_EQ(refused({"--optimizer", "plugin:"}),
             "--optimizer: expected a name after plugin:, found 'plugin:'");
 }
 
 TEST(Options, SeveralLossesSayTheirPredictionsThemselves) {
-  const LossOptions loss =
-      options_of({"--loss", "cross_entropy:logits:0:label", "--loss", "mse:value:target*0.5"}).loss;
-  EXPECT_EQ(loss.kind, LossKind::kCrossEntropy);
-  ASSERT_EQ(loss.named.size(), 2u);
-  EXPECT_EQ(loss.named[0].prediction, "logits:0");
-  EXPECT_EQ(loss.named[0].labels, "label");
-  EXPECT_EQ(loss.named[0].weight, 1);
-  EXPECT_EQ(loss.named[1].kind, LossKind::kMse);
-  EXPECT_EQ(loss.named[1].labels, "target");
-  EXPECT_EQ(loss.named[1].weight, 0.5);
-  EXPECT_EQ(options_of({"--loss", "mse", "--loss", "nll"}).loss.kind, LossKind::kNll);
+  const std::vector<LossSpec> losses =
+      options_of({"--loss", "cross_entropy:logits:0:label", "--loss", "mse:value:target*0.5"})
+          .losses;
+  ASSERT_EQ(losses.size(), 2u);
+  EXPECT_EQ(losses[0].kind, LossKind::kCrossEntropy);
+  EXPECT_EQ(losses[0].prediction, "logits:0");
+  EXPECT_EQ(losses[0].labels, "label");
+  EXPECT_EQ(losses[0].weight, 1);
+  EXPECT_EQ(losses[1].kind, LossKind::kMse);
+  EXPECT_EQ(losses[1].labels, "target");
+  EXPECT_EQ(losses[1].weight, 0.5);
+  EXPECT_EQ(options_of({"--loss", "mse", "--loss", "nll"}).losses[0].kind, LossKind::kNll);
   EXPECT_EQ(refused({"--loss", "mse:a:b", "--loss", "nll"}),
             "--loss: expected each of several losses as KIND:PREDICTION:LABELS[*WEIGHT], found "
             "'nll'");

@@ -3,10 +3,10 @@
 #include <gtest/gtest.h>
 
 #include "fsdp/plan/plan.h"
-#include "importer/onnx_import.h"
+#include "importer/normalize/onnx_import.h"
 #include "importer/passes/fusion/fusion.h"
+#include "importer/passes/passes.h"
 #include "importer/passes/specialize.h"
-#include "importer/passes/trained_set.h"
 #include "tests/support/graphs.h"
 #include "tests/support/namespaces.h"
 
@@ -17,7 +17,7 @@ using testing::GraphMaker;
 using ::testing::HasSubstr;
 
 // "name: parameters" a line, '=' for ':' where replicated.
-std::string table(const Graph& graph, const PartitionOptions& options = {}) {
+std::string table(const Graph& graph, const PlanOptions& options = {}) {
   const auto parts = partition(graph, options);
   EXPECT_TRUE(parts.ok()) << parts.error().message();
   std::string out = parts->notice.empty() ? "" : parts->notice + "\n";
@@ -32,20 +32,20 @@ std::string table(const Graph& graph, const PartitionOptions& options = {}) {
   return out;
 }
 
-std::string refusal(const Graph& graph, const PartitionOptions& options) {
+std::string refusal(const Graph& graph, const PlanOptions& options) {
   auto parts = partition(graph, options);
   EXPECT_FALSE(parts.ok());
   return parts.ok() ? "" : parts.error().message();
 }
 
-PartitionOptions layers(std::vector<std::string> names) {
-  PartitionOptions options;
+PlanOptions layers(std::vector<std::string> names) {
+  PlanOptions options;
   options.wrap_layers = std::move(names);
   return options;
 }
 
-PartitionOptions ignoring(WrapPolicy wrap, std::vector<std::string> names) {
-  PartitionOptions options{wrap, 1, {}, {}};
+PlanOptions ignoring(WrapPolicy wrap, std::vector<std::string> names) {
+  PlanOptions options{.wrap = wrap, .min_params = 1};
   options.ignore = std::move(names);
   return options;
 }
@@ -228,32 +228,34 @@ TEST_F(Units, CopiesThatAreWiredDifferentlyAreNoBlocks) {
 
 TEST_F(Units, BySizeAUnitIsClosedWhenItIsFullButNotWithinANode) {
   const Graph graph = testing::mlp_training_graph(registry, 2, {8, 8, 6, 4, 2});
-  EXPECT_EQ(table(graph, {WrapPolicy::kSize, 60, {}, {}}),
+  EXPECT_EQ(table(graph, {.wrap = WrapPolicy::kSize, .min_params = 60}),
             "w0: w0 b0\nw1: w1 b1 w2 b2\nroot: w3 b3\n");
-  EXPECT_EQ(table(graph, {WrapPolicy::kNone, 60, {}, {}}), "root: w0 b0 w1 b1 w2 b2 w3 b3\n");
+  EXPECT_EQ(table(graph, {.wrap = WrapPolicy::kNone, .min_params = 60}),
+            "root: w0 b0 w1 b1 w2 b2 w3 b3\n");
 }
 
 // The layers have 72, 54, 28 and 10 parameters.
 TEST_F(Units, NeighboursAreJoinedUpToTheBucket) {
   const Graph graph = testing::mlp_training_graph(registry, 2, {8, 8, 6, 4, 2});
   const auto joined_up_to = [&](int64_t most) {
-    PartitionOptions options{WrapPolicy::kSize, 1, {}, {}};
-    options.bucket_numel = most;
+    PlanOptions options{.wrap = WrapPolicy::kSize, .min_params = 1};
+    options.bucket_mb = static_cast<double>(most) * sizeof(float) / (1 << 20);
     return table(graph, options);
   };
   EXPECT_EQ(joined_up_to(0), joined_up_to(10));
   EXPECT_EQ(joined_up_to(0).find(" .. "), std::string::npos);
   EXPECT_EQ(joined_up_to(82), "w0: w0 b0\nw1 .. w2: w1 b1 w2 b2\nw3: w3 b3\n");
   EXPECT_EQ(joined_up_to(1000), "w0 .. w3: w0 b0 w1 b1 w2 b2 w3 b3\n");
-  PartitionOptions ignoring{WrapPolicy::kSize, 1, {}, {"w1"}};
-  ignoring.bucket_numel = 1000;
+  PlanOptions ignoring{.wrap = WrapPolicy::kSize, .min_params = 1, .ignore = {"w1"}};
+  ignoring.bucket_mb = 1000.0 * sizeof(float) / (1 << 20);
   EXPECT_EQ(table(graph, ignoring), "w0 .. w3: w0 b0 b1 w2 b2 w3 b3\nignored = w1\n");
 }
 
 TEST_F(Units, LayersWithoutTheTransformerPolicyAreRemarked) {
   matmul(x, "h.0.w", "h.0");
-  EXPECT_EQ(table(maker.graph, {WrapPolicy::kNone, 1, {"h.*"}, {}}),
-            "--wrap-layers is only of use with --wrap transformer\nroot: h.0.w\n");
+  EXPECT_EQ(
+      table(maker.graph, {.wrap = WrapPolicy::kNone, .wrap_layers = {"h.*"}, .min_params = 1}),
+      "--wrap-layers is only of use with --wrap transformer\nroot: h.0.w\n");
 }
 
 TEST_F(Units, WhatNothingIsNamedIsRefusedWithTheNearest) {

@@ -36,7 +36,7 @@ class RowPitch : public ::testing::Test {
   Graph with_loss(ValueId prediction) {
     const ValueId labels = maker.input("labels", {DType::kInt64, {kTokens}});
     const ValueId rows = maker.node("ofsdp.CollapseLeading", "rows", {prediction});
-    maker.graph.loss = maker.node("SoftmaxCrossEntropyLoss", "loss", {rows, labels});
+    maker.graph.terms = {{maker.node("SoftmaxCrossEntropyLoss", "loss", {rows, labels})}};
     return join_loss_gradient(*autodiff(maker.graph), always);
   }
 
@@ -121,7 +121,7 @@ TEST_F(RowPitch, AViewOfOtherRowsLeavesThemDense) {
   const ValueId scores = maker.node("Gemm", "head", {x, maker.parameter("w", {kWidth, 2 * 1003})});
   const ValueId halves = maker.node("Reshape", "halves", {scores, maker.ints({kTokens * 2, 1003})});
   const ValueId labels = maker.input("labels", {DType::kInt64, {kTokens * 2}});
-  maker.graph.loss = maker.node("SoftmaxCrossEntropyLoss", "loss", {halves, labels});
+  maker.graph.terms = {{maker.node("SoftmaxCrossEntropyLoss", "loss", {halves, labels})}};
   const Graph graph = join_loss_gradient(*autodiff(maker.graph), always);
   EXPECT_THAT(pitched(pitch_rows(graph, always)), UnorderedElementsAre());
 }

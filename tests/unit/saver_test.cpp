@@ -2,7 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "runtime/state/checkpointing.h"
+#include "runtime/train/checkpointing.h"
 #include "tests/support/namespaces.h"
 #include "tests/support/onnx_bytes.h"
 

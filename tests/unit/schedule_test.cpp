@@ -1,5 +1,5 @@
 // The compiled schedule, as text (golden) and by its rules.
-#include "runtime/program/schedule.h"
+#include "runtime/compile/program/schedule.h"
 
 #include <gtest/gtest.h>
 
@@ -8,7 +8,7 @@
 
 #include "importer/passes/loss.h"
 #include "importer/passes/passes.h"
-#include "runtime/program/value_storage.h"
+#include "runtime/compile/program/arena_map.h"
 #include "tests/support/graphs.h"
 #include "tests/support/namespaces.h"
 
@@ -31,7 +31,7 @@ std::unique_ptr<Compiled> compiled(Strategy strategy, int world, const CompileOp
       .strategy = strategy, .wrap = WrapPolicy::kSize, .min_params = 72, .world = world};
   plan.common_ranks = common_ranks;
   c->plan = *make_plan(c->graph, plan);
-  c->schedule = compile(c->graph, c->plan, options);
+  c->schedule = make_schedule(c->graph, c->plan, options);
   return c;
 }
 
@@ -94,8 +94,8 @@ TEST(Schedule, FullShardGathersTwiceAndPrefetchesOne) {
 
 TEST(Schedule, WithoutPrefetchEachGatherStandsBeforeItsUse) {
   CompileOptions options;
-  options.forward_prefetch = false;
-  options.backward_prefetch = BackwardPrefetch::kNone;
+  options.prefetch.forward_prefetch = false;
+  options.prefetch.backward_prefetch = BackwardPrefetch::kNone;
   const auto c = compiled(Strategy::kFullShard, 2, options);
   EXPECT_EQ(collectives(c->schedule),
             "G0 F0 G1 F1 G2 F2 G3 F3 A3 P3 G2 F2 A2 P2 RU3 G1 F1 A1 P1 RU2 A0 P0 RU1 RU0");
@@ -164,8 +164,8 @@ TEST(Schedule, UnitsAreResidentWhereTheyAreUsed) {
          {BackwardPrefetch::kPre, BackwardPrefetch::kPost, BackwardPrefetch::kNone}) {
       for (int depth : {0, 1, 2, 5}) {
         CompileOptions options;
-        options.backward_prefetch = prefetch;
-        options.prefetch_depth = depth;
+        options.prefetch.backward_prefetch = prefetch;
+        options.prefetch.prefetch_depth = depth;
         const auto c = compiled(strategy, 3, options);
         const auto parameter = parameter_behind(c->graph);
         const auto unit = unit_of_parameter(c->graph, c->plan);
@@ -208,7 +208,7 @@ std::unique_ptr<Compiled> of_equal_gradients(Strategy strategy, int world) {
   c->graph = *autodiff(*attach_loss(maker.graph, loss, {4}, false));
   c->plan = *make_plan(
       c->graph, {.strategy = strategy, .wrap = WrapPolicy::kSize, .min_params = 1, .world = world});
-  c->schedule = compile(c->graph, c->plan, {});
+  c->schedule = make_schedule(c->graph, c->plan, {});
   return c;
 }
 

@@ -5,8 +5,7 @@
 
 #include <algorithm>
 
-#include "kernels/base/format.h"
-#include "kernels/base/readable.h"
+#include "kernels/base/text.h"
 #include "tests/support/namespaces.h"
 
 namespace ofsdp {

@@ -1,12 +1,11 @@
 // The simulation of the two streams against hand-worked figures, and the alpha-beta model of the
 // collectives against its formula.
-#include "runtime/plan/predict/simulate.h"
+#include "runtime/compile/simulate.h"
 
 #include <gtest/gtest.h>
 
 #include <algorithm>
 
-#include "runtime/plan/predict/topology.h"
 #include "tests/support/graphs.h"
 #include "tests/support/namespaces.h"
 
@@ -26,8 +25,8 @@ struct Chain {
   explicit Chain(const CompileOptions& options = {}, Strategy strategy = Strategy::kFullShard) {
     plan = *make_plan(
         graph, {.strategy = strategy, .wrap = WrapPolicy::kSize, .min_params = 72, .world = 2});
-    schedule = compile(graph, plan, options);
-    slots = plan_gradient_slots(plan, schedule);
+    schedule = make_schedule(graph, plan, options);
+    slots = map_gradient_slots(plan, schedule);
     for (const Step& step : schedule.steps) costs.push_back(cost(step.kind));
   }
 
@@ -86,8 +85,8 @@ TEST(Simulate, WithOverlapTheEndsStayExposed) {
 
 TEST(Simulate, PrefetchOnlyHelps) {
   CompileOptions none;
-  none.forward_prefetch = false;
-  none.backward_prefetch = BackwardPrefetch::kNone;
+  none.prefetch.forward_prefetch = false;
+  none.prefetch.backward_prefetch = BackwardPrefetch::kNone;
   EXPECT_LT(Chain().simulated(true).seconds, Chain(none).simulated(true).seconds);
   EXPECT_DOUBLE_EQ(Chain().simulated(false).seconds, Chain(none).simulated(false).seconds);
 }

@@ -1,12 +1,11 @@
 // Streams of a device: what touches the same bytes is ordered as in the schedule, by a search
 // through the events that knows nothing of how they were placed; what does not may run side by
 // side.
-#include "runtime/program/stream_plan.h"
-
 #include <gtest/gtest.h>
 
 #include <random>
 
+#include "runtime/compile/program/operation.h"
 #include "tests/support/namespaces.h"
 
 namespace ofsdp {
@@ -31,7 +30,7 @@ StepAccess copied(StepAccess step) {
 // 2 s + 1 and, for the copies, 2 n + s.
 class Order {
  public:
-  explicit Order(const StreamPlan& plan)
+  explicit Order(const StreamSchedule& plan)
       : steps_(plan.steps.size()), before_(3 * steps_, std::vector<bool>(3 * steps_, false)) {
     std::vector<int> recorder(static_cast<size_t>(plan.events), -1);
     int last[3] = {-1, -1, -1}, fork = -1, last_copy = -1;
@@ -85,7 +84,7 @@ Lane drawn(std::mt19937& random) {
   return number == 0 ? kDownload : number < 3 ? kCommunication : kCompute;
 }
 
-TEST(StreamPlan, ConflictingStepsAreOrderedOthersAreNot) {
+TEST(StreamSchedule, ConflictingStepsAreOrderedOthersAreNot) {
   std::mt19937 random(3);
   int beside = 0, beside_copies = 0;
   for (int round = 0; round < 200; ++round) {
@@ -96,7 +95,7 @@ TEST(StreamPlan, ConflictingStepsAreOrderedOthersAreNot) {
       const bool copies = steps.back().stream == kCommunication && steps.back().touches[0].writes;
       if (copies && random() % 2 == 0) steps.back() = copied(steps.back());
     }
-    const Order order(plan_streams(steps));
+    const Order order(schedule_streams(steps));
     for (size_t a = 0; a < steps.size(); ++a) {
       for (size_t b = a + 1; b < steps.size(); ++b) {
         const MemoryAccess &x = steps[a].touches[0], &y = steps[b].touches[0];
@@ -116,36 +115,37 @@ TEST(StreamPlan, ConflictingStepsAreOrderedOthersAreNot) {
   EXPECT_GT(beside_copies, 1000) << "copies up that wait for all";
 }
 
-TEST(StreamPlan, AGatherRunsBesideTheNodesBeforeItsFirstUse) {
-  const StreamPlan plan =
-      plan_streams({step(kCommunication, 0, 8, true), step(kCompute, 16, 8, true),
-                    step(kCompute, 32, 8, true), step(kCompute, 0, 4, false)});
+TEST(StreamSchedule, AGatherRunsBesideTheNodesBeforeItsFirstUse) {
+  const StreamSchedule plan =
+      schedule_streams({step(kCommunication, 0, 8, true), step(kCompute, 16, 8, true),
+                        step(kCompute, 32, 8, true), step(kCompute, 0, 4, false)});
   EXPECT_TRUE(plan.steps[1].waits.empty());
   EXPECT_TRUE(plan.steps[2].waits.empty());
   EXPECT_EQ(plan.steps[3].waits, std::vector<int>{plan.steps[0].records});
   EXPECT_EQ(plan.joins, std::vector<int>{plan.steps[0].records});
 }
 
-TEST(StreamPlan, AGatherDoesNotWaitForTheDownloadBeforeIt) {
-  const StreamPlan plan = plan_streams({step(kCompute, 0, 8, true), step(kDownload, 0, 8, false),
-                                        step(kCommunication, 16, 8, true),
-                                        step(kCompute, 16, 8, false), step(kCompute, 0, 8, true)});
+TEST(StreamSchedule, AGatherDoesNotWaitForTheDownloadBeforeIt) {
+  const StreamSchedule plan = schedule_streams(
+      {step(kCompute, 0, 8, true), step(kDownload, 0, 8, false), step(kCommunication, 16, 8, true),
+       step(kCompute, 16, 8, false), step(kCompute, 0, 8, true)});
   EXPECT_TRUE(plan.steps[2].waits.empty());
   EXPECT_EQ(plan.steps[3].waits, std::vector<int>{plan.steps[2].records});
   EXPECT_EQ(plan.steps[4].waits, std::vector<int>{plan.steps[1].records});
   EXPECT_EQ(plan.joins.size(), 2u);
 }
 
-TEST(StreamPlan, ACopyUpWaitsForTheEarlierReaderOfItsPlace) {
-  const StreamPlan plan = plan_streams(
+TEST(StreamSchedule, ACopyUpWaitsForTheEarlierReaderOfItsPlace) {
+  const StreamSchedule plan = schedule_streams(
       {step(kCompute, 0, 8, true), step(kCommunication, 0, 8, false),
        copied(step(kCommunication, 16, 8, true)), copied(step(kCommunication, 0, 4, true))});
   EXPECT_TRUE(plan.steps[2].copies_wait.empty());
   EXPECT_EQ(plan.steps[3].copies_wait, std::vector<int>{plan.steps[1].records});
 }
 
-TEST(StreamPlan, OneStreamNeedsNoEvent) {
-  const StreamPlan plan = plan_streams({step(kCompute, 0, 8, true), step(kCompute, 0, 8, true)});
+TEST(StreamSchedule, OneStreamNeedsNoEvent) {
+  const StreamSchedule plan =
+      schedule_streams({step(kCompute, 0, 8, true), step(kCompute, 0, 8, true)});
   EXPECT_EQ(plan.events, 0);
   EXPECT_TRUE(plan.joins.empty());
 }

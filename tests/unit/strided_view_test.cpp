@@ -5,7 +5,7 @@
 #include <numeric>
 #include <random>
 
-#include "importer/passes/fusion/rewriter.h"
+#include "importer/passes/fusion/fusion.h"
 #include "tests/support/namespaces.h"
 
 namespace ofsdp {

@@ -1,5 +1,4 @@
 // Values that share their bytes: a sum of gradients begins in the slot of its parameter.
-#include "runtime/program/value_storage.h"
 
 #include <gtest/gtest.h>
 
@@ -7,7 +6,7 @@
 
 #include "importer/passes/loss.h"
 #include "importer/passes/passes.h"
-#include "runtime/program/memory_plan.h"
+#include "runtime/compile/program/arena_map.h"
 #include "tests/support/graphs.h"
 #include "tests/support/namespaces.h"
 
@@ -49,9 +48,9 @@ TEST(ValueStorage, ASumBeginsInTheGradientsSlot) {
   EXPECT_EQ(storage_of(graph)[static_cast<size_t>(part)], gradient);
 
   const Plan plan = *make_plan(graph, {.world = 2});
-  const Schedule schedule = compile(graph, plan, {});
-  const MemoryPlan memory =
-      plan_memory(graph, plan, schedule, std::vector<size_t>(graph.nodes.size(), 0));
+  const Schedule schedule = make_schedule(graph, plan, {});
+  const ArenaMap memory =
+      map_arena(graph, plan, schedule, std::vector<size_t>(graph.nodes.size(), 0));
   EXPECT_EQ(memory.value_offset[static_cast<size_t>(part)], -1);
   const auto writes = [&](const Node& n) { return std::ranges::count(n.outputs, part) > 0; };
   const auto first = std::ranges::find_if(graph.nodes, writes) - graph.nodes.begin();

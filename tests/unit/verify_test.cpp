@@ -118,7 +118,7 @@ std::vector<Mistake> mistakes() {
        {"parameter 'w0'", "no node makes its gradient"}},
       {"loss_that_is_none",
        [](Graph& g) {
-         g.loss = GraphEditor(g).add_value({"nowhere", ValueKind::kActivation, {}});
+         g.terms[0].value = GraphEditor(g).add_value({"nowhere", ValueKind::kActivation, {}});
        },
        {"no node makes 'nowhere'"}},
       {"constant_without_a_value",
@@ -353,7 +353,7 @@ TEST(Pipeline, ConditionsDecide) {
   EXPECT_EQ(running(graph, context, PassStage::kFuse), (Names{"fuse", "lower_precision"}));
   EXPECT_EQ(running(graph, context, PassStage::kFinish),
             (Names{"synchronize_batch_norm", "assign_layouts"}));
-  graph.loss_weight = 1;  // the file brings a backward part
+  graph.terms = {{.weight = 1}};  // the file brings a backward part
   EXPECT_EQ(running(graph, context, PassStage::kFuse), Names{});
   EXPECT_EQ(running(graph, context, PassStage::kBackward), Names{"order_backward"});
   context.forward_only = true;

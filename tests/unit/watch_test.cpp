@@ -8,7 +8,7 @@
 #include <cmath>
 #include <random>
 
-#include "runtime/engine/optimizer_step.h"
+#include "kernels/optimizers/squares.h"
 #include "tests/support/namespaces.h"
 
 namespace ofsdp {

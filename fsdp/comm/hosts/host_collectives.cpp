@@ -34,7 +34,7 @@ GroupView GroupView::make(const HostMap& map, const RankGroup& group) {
 
 namespace {
 
-// Returns the word that marks a slot as filled with this piece of this gather of this group. A slot
+// Returns the word that marks a slot as filled with this group's piece in this gather. A slot
 // cannot hold an older equal ticket: it is refilled before `gathers` repeats after 2^18.
 uint64_t ticket(const GroupView& view, uint64_t gathers, int64_t piece) {
   const auto field = [](int64_t value, int bits) {
@@ -123,8 +123,8 @@ Status HostGather::straight(const Plan& plan, const CollectiveSite& site) {
                                   site);
 }
 
-// Every rank reads the pieces in order and fetches some of them, as far ahead as it has slots. The
-// slowest reader delays the others, but no two wait for each other.
+// Every rank reads the pieces in order and fetches some, as far ahead as it has slots. The slowest
+// reader delays the others, but no two wait for each other.
 Status HostGather::together(const Plan& plan, const CollectiveSite& site) {
   const int rank = parts_.map->rank;
   int64_t next = 0;
@@ -135,7 +135,7 @@ Status HostGather::together(const Plan& plan, const CollectiveSite& site) {
       FetchedSlot& slot = parts_.page->fetched(rank, plan.slot(next));
       const auto empty = [&slot] { return slot.pending.load() == 0; };
       if (next == piece) {
-        // Waits for the readers, which are ranks of this host.
+        // Waits for the readers, which are ranks on this host.
         OFSDP_RETURN_IF_ERROR(parts_.wait->until_ready(empty, rank, rank, site));
       }
       if (!empty()) break;
@@ -155,11 +155,11 @@ Status HostGather::together(const Plan& plan, const CollectiveSite& site) {
   return {};
 }
 
-// Fetches a piece into a slot of this rank. REQUIRES: nobody reads the slot any more.
+// Fetches a piece into this rank's slot. REQUIRES: nobody reads the slot any more.
 void HostGather::fetch(const Plan& plan, int64_t piece) const {
   const std::byte* own = parts_.segment(parts_.map->rank);
   FetchedSlot& slot = parts_.page->fetched(parts_.map->rank, plan.slot(piece));
-  slot.filled.store(0);  // if a rank gathers alone, the ticket equals that of the last gather
+  slot.filled.store(0);  // if a rank gathers alone, the ticket equals the last gather's
   slot.pending.store(static_cast<uint64_t>(plan.fetcher_count));
   LinkRequest request = plan.request(piece);
   request.dst = const_cast<std::byte*>(staging_.fetched(own, plan.slot(piece)));
@@ -221,7 +221,7 @@ Status HostReductions::reduce_scatter(int channel, const GroupView& view, const 
   return {};
 }
 
-// Each rank sums a span into its own slot, then copies the spans of the others.
+// Each rank sums a span into its own slot, then copies the others' spans.
 Status HostReductions::all_reduce(int channel, const GroupView& view, const SlotSource& slot,
                                   const CollectiveSite& site) {
   ChannelCounts& mine = this->mine(channel);
@@ -310,7 +310,7 @@ bool HostReductions::ask_next(Posted& round, size_t keep) {
   return true;
 }
 
-// Requests pieces of the oldest rounds first. Keeps one buffer for each other host free, so that
+// Requests pieces for the oldest rounds first. Keeps one buffer for each other host free, so that
 // the round that is reduced can always go on.
 void HostReductions::ask_ahead() {
   for (size_t i = 0; i < open_; ++i) {
@@ -359,7 +359,7 @@ Status HostReductions::sum_piece(Posted& round, int64_t piece, BlockSink sink,
   return {};
 }
 
-// Adds one block of all hosts' sums into block_; computes that of this host.
+// Adds one block from all hosts' sums into block_; computes this host's.
 void HostReductions::sum_block(const Posted& round, int64_t begin, int64_t in_piece,
                                int64_t count) {
   const GroupView& view = *round.view;
@@ -399,7 +399,7 @@ void HostReductions::sum_block(const Posted& round, int64_t begin, int64_t in_pi
   }
 }
 
-// Fetches this rank's part of the finished remote spans into the slot.
+// Fetches this rank's part in the finished remote spans into the slot.
 Status HostReductions::pull_summed(int channel, const GroupView& view, const SlotSource& slot,
                                    const CollectiveSite& site) {
   const size_t bytes = static_cast<size_t>(slot.numel) * sizeof(float);

@@ -1,19 +1,19 @@
-// Collectives across hosts. The segment of each rank ends with a staging area (HostStaging) in
-// pieces of kPieceBytes. It holds shards fetched for the ranks on this host, which read them there;
-// sums from other hosts that wait to be reduced; and outgoing sums. The control page says which
-// piece each slot with a fetched shard holds.
+// Collectives across hosts. Each rank's segment ends with a staging area (HostStaging) in pieces of
+// kPieceBytes. It holds shards fetched for the ranks on this host, which read them there; sums from
+// other hosts that wait to be reduced; and outgoing sums. The control page says which piece each
+// slot with a fetched shard holds.
 //
 // All-gather: every byte comes to a host once. The group's ranks on the host take turns to fetch
-// pieces of remote shards into their staging, and all of them read the pieces there.
+// remote shard pieces into their staging, and all read the pieces there.
 //
 // Reductions: a rank owns a span of the sum. As soon as it has posted, and as far as the staging
-// has room, it asks every other host for that host's sum of the span; when it reduces, it adds the
-// sums in host order:
+// has room, it asks every other host for that host's sum over the span; when it reduces, it adds
+// the sums in host order:
 //
 //   sum = (sum of host 0 + sum of host 1) + ..., each in rank order, all in float32
 //
-// A host with one rank of the group sends the gradients as they are, other hosts a float32 sum.
-// all_reduce then fetches the finished spans of other hosts into the slots, each once for the host.
+// A host with one rank in the group sends the gradients as they are, other hosts a float32 sum.
+// all_reduce then fetches other hosts' finished spans into the slots, each once for the host.
 //
 // Counters (ControlPage), besides posted, summed and done: `served` of the group's first member on
 // a host counts elements in the host's slots that other hosts have read; `pulled` counts the rounds
@@ -34,12 +34,11 @@
 #include "fsdp/comm/local/control_page.h"
 #include "fsdp/comm/local/peer_segments.h"
 #include "fsdp/comm/local/peer_wait.h"
-#include "fsdp/comm/rank_sum.h"
 #include "fsdp/plan/unit.h"
 
 namespace ofsdp::fsdp {
 
-// A group from the view of one rank.
+// A group as one rank sees it.
 struct GroupView {
   struct Host {
     int host = 0;
@@ -48,7 +47,7 @@ struct GroupView {
   };
   RankGroup group;
   std::vector<int> here;    // members on this host, in rank order
-  size_t own = 0;           // index of this rank in `here`
+  size_t own = 0;           // this rank's index in `here`
   std::vector<Host> hosts;  // hosts with members, in order, this one included
   std::vector<int> remote;  // members elsewhere, host by host
   int others = 0;           // how many other hosts have members
@@ -61,7 +60,7 @@ struct GroupView {
   static GroupView make(const HostMap& map, const RankGroup& group);
 };
 
-// The parts of a communicator that collectives use. Does not own them.
+// The communicator parts that collectives use. Does not own them.
 struct HostParts {
   const HostMap* map = nullptr;
   const ControlPage* page = nullptr;
@@ -125,7 +124,7 @@ class HostGather {
   uint64_t expected_ = 0;
 };
 
-// acquire, post, reduce_scatter and all_reduce of a communicator, on one host or several.
+// A communicator's acquire, post, reduce_scatter and all_reduce, on one host or several.
 class HostReductions {
  public:
   HostReductions(const HostParts& parts, const HostStaging& staging);
@@ -145,7 +144,7 @@ class HostReductions {
     SlotSource slot;
     int64_t pieces = 0;
     int64_t asked = 0;         // pieces requested so far
-    std::vector<int> buffers;  // of the requested pieces, in order: one for each remote host
+    std::vector<int> buffers;  // for the requested pieces, in order: one for each remote host
     size_t first = 0;          // the first index in `buffers` that is still in use
   };
 
@@ -171,7 +170,7 @@ class HostReductions {
   HostParts parts_;
   HostStaging staging_;
   size_t others_;  // other hosts
-  // The open rounds in the order of posts, then spare ones.
+  // The open rounds in post order, then spare ones.
   std::vector<std::unique_ptr<Posted>> rounds_;
   size_t open_ = 0;                                   // how many rounds are open
   std::vector<int> free_;                             // buffers
@@ -179,7 +178,7 @@ class HostReductions {
   std::vector<uint64_t> wanted_;                      // by buffer: the last request
   uint64_t requests_ = 0;
   std::vector<uint64_t> to_serve_;   // by channel: elements that others read, over all rounds
-  std::atomic<uint64_t> pulled_{0};  // pieces of finished spans that have arrived
+  std::atomic<uint64_t> pulled_{0};  // pieces from finished spans that have arrived
   uint64_t pulls_ = 0;               // ... and that were requested
   std::vector<const std::byte*> sources_;
   alignas(kTensorAlignment) std::array<float, kReduceBlock> block_, partial_;

@@ -1,9 +1,8 @@
-// HostLink connects this rank to the other hosts. Its thread transfers data while the rank
-// computes.
+// HostLink connects this rank to the other hosts. A thread transfers data while the rank computes.
 //
-// It sends this rank's requests (`request`) and answers the ranks that this one serves, from the
-// segments and counters of all ranks on this host, which are mapped here. It also writes the
-// counters of other hosts' ranks into the control page, and carries failures across hosts.
+// It sends this rank's requests (`request`) and answers the ranks that this one serves, from all
+// segments and counters on this host, which are mapped here. It also writes remote ranks' counters
+// into the control page, and carries failures across hosts.
 //
 // [Note: one message] A run prints one message as long as the hosts reach each other. The first
 // rank on a host to fail asks the arbiter whether it may print: the first host that precedes this
@@ -18,27 +17,148 @@
 
 #include <poll.h>
 
+#include <array>
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
+#include "fsdp/comm/communicator.h"
 #include "fsdp/comm/hosts/host_rendezvous.h"
-#include "fsdp/comm/hosts/link_line.h"
 #include "fsdp/comm/local/control_page.h"
 #include "fsdp/comm/local/peer_segments.h"
-#include "fsdp/comm/payload_engine.h"
+#include "kernels/base/posix_file.h"
 #include "kernels/core/dtype.h"
 
 namespace ofsdp::fsdp {
+
+// LinkLine: one connection between two ranks on different hosts while they train, and the messages.
+//
+// A rank sends requests to one rank on each other host, the server; the server answers as
+// soon as it has the data. The request says how many bytes it has room for, so no payload arrives
+// unasked and an unread payload never blocks a connection. Messages:
+//
+//   kShard     bytes [offset, offset + bytes) in `rank`'s segment
+//   kPartial   `numel` elements from `offset` in a channel's slots: the float32 sum over the
+//              group's ranks on this host once they have posted `round`; if it is one rank, the
+//              elements as they are
+//   kSummed    as kShard, once `rank` has summed a channel's span `round` times
+//   kExchange  each rank's `numel` doubles on the host for exchange `round`
+//   kData      the answer to request `id`: `bytes` follow, or go through the payload engine
+//   kGone      request `id` cannot be answered: `rank` has left
+//   kFailed    the run failed: `value` as in RunFlags::failed
+//   kClaim     asks whether `rank` may print the failure's message. kVerdict: value 1 if it may
+//   kWho       asks which rank keeps `rank` waiting. kBlame: `rank`, with value 1 if that one waits
+//              too. With `value` 1: asks for a rank on the host that waits for nobody, or -1
+//   kLeave     the sender has finished in order
+
+inline constexpr uint32_t kLinkMagic = 0x6b6e696c;  // "link"
+inline constexpr size_t kPieceBytes = size_t{256} << 10;
+inline constexpr int64_t kPieceElements = static_cast<int64_t>(kPieceBytes / sizeof(float));
+
+enum class LinkKind : uint16_t {
+  kShard = 1,
+  kPartial,
+  kSummed,
+  kExchange,
+  kData,
+  kGone,
+  kFailed,
+  kClaim,
+  kVerdict,
+  kWho,
+  kBlame,
+  kLeave,
+};
+
+struct LinkHeader {
+  uint32_t magic = kLinkMagic;
+  LinkKind kind = LinkKind::kData;
+  uint16_t dtype = 0;
+  uint32_t id = 0;
+  int32_t rank = 0;
+  uint64_t offset = 0;
+  uint64_t bytes = 0;
+  int64_t numel = 0;
+  uint64_t round = 0;
+  uint64_t value = 0;
+  int32_t channel = 0, first = 0, count = 0, stride = 0;
+};
+static_assert(sizeof(LinkHeader) == 72);
+
+// A message's payload, and the bookkeeping to do once it is sent.
+struct LinkAnswer {
+  const std::byte* data = nullptr;
+  size_t bytes = 0;
+  int buffer = -1;   // the sender's buffer that holds the bytes, or -1
+  int channel = -1;  // the channel that counts `elements` as served, or -1
+  int cell = 0;      // the rank in that channel
+  int64_t elements = 0;
+};
+
+// Queues messages and reads them without blocking. Owns the socket; payloads that are queued belong
+// to the caller and must stay until `sent` names them.
+class LinkLine {
+ public:
+  static constexpr size_t kMaxPending = 4096;  // a rank has far fewer requests under way
+
+  LinkLine(int peer, UniqueFd socket) : peer_(peer), socket_(std::move(socket)) {}
+
+  int peer() const { return peer_; }
+  int fd() const { return socket_.get(); }
+  bool open() const { return socket_.valid(); }
+  void close() { socket_.reset(); }
+  bool idle() const { return queue_.empty(); }
+
+  void queue(const LinkHeader& header, const LinkAnswer& answer = {}) {
+    if (open()) queue_.push_back({header, answer});
+  }
+
+  // Writes as much as the socket takes and calls `sent` for each payload that is out. Returns false
+  // if the connection broke.
+  bool flush(const std::function<void(const LinkAnswer&)>& sent);
+  // Reads until nothing is left. `header` sets where a message's payload goes, or leaves null if
+  // there is none, and returns false if the message is wrong; `payload` is called once the payload
+  // is complete. Returns false if the line is closed or broken, or if the peer keeps asking without
+  // reading; `error` is then an errno, or 0 if the peer closed the connection.
+  bool receive(const std::function<bool(const LinkHeader&, std::byte*&)>& header,
+               const std::function<void(const LinkHeader&)>& payload, int& error);
+
+  // Returns the arriving payload's header, or null. After drop(), or if `header` set the
+  // destination to nowhere(), the payload is read and discarded.
+  const LinkHeader* arriving() const { return in_payload_ ? &in_ : nullptr; }
+  void drop() { target_ = nowhere(); }
+  std::byte* nowhere() { return dropped_.data(); }
+
+  std::vector<LinkHeader> deferred;  // requests that cannot be answered yet
+  std::vector<double> doubles[2];    // the last two exchanges' payloads on their way out
+  bool left = false;                 // the peer has sent kLeave
+
+ private:
+  struct Out {
+    LinkHeader header;
+    LinkAnswer answer;
+  };
+  int peer_;
+  UniqueFd socket_;
+  std::deque<Out> queue_;
+  size_t written_ = 0;  // bytes in the first message that are out
+  LinkHeader in_;
+  size_t got_ = 0;  // header or payload bytes that have arrived
+  std::byte* target_ = nullptr;
+  bool in_payload_ = false;
+  std::array<std::byte, 4096> dropped_;
+};
 
 struct LinkRequest {
   int server = 0;
@@ -56,9 +176,9 @@ struct LinkRequest {
 // The memory from which the link serves other hosts.
 struct LinkMemory {
   const PeerSegments* segments = nullptr;
-  size_t bytes = 0;              // of each segment that peers may read
+  size_t bytes = 0;              // in each segment that peers may read
   std::byte* buffers = nullptr;  // for sums on their way out
-  int buffer_count = 0;          // of kPieceBytes each
+  int buffer_count = 0;          // each with kPieceBytes
 };
 
 class HostLink {
@@ -72,7 +192,7 @@ class HostLink {
   // Requests for memory are answered from now on.
   void serve(const LinkMemory& memory);
   void request(const LinkRequest& request);
-  // Asks other hosts for a moment whether this rank, the first of its host to fail, may print.
+  // Asks other hosts for a moment whether this rank, the first on its host to fail, may print.
   bool claim(uint32_t failure);
   // Returns the rank that keeps `rank` waiting, or everybody, as far as the hosts can say.
   int blame(int rank);
@@ -105,7 +225,7 @@ class HostLink {
   void read(LinkLine& line);
   bool take_header(LinkLine& line, const LinkHeader& header, std::byte*& payload);
 
-  // Requests of this rank.
+  // This rank's requests.
   void send_request(const LinkRequest& request);
   bool take_answer(LinkLine& line, const LinkHeader& header, std::byte*& payload);
   void finish(uint32_t id);
@@ -116,7 +236,7 @@ class HostLink {
   // Answers to others.
   bool valid(const LinkHeader& header) const;
   bool valid_group(const LinkHeader& header) const;
-  int first_here(const LinkHeader& header) const;  // member of the request's group
+  int first_here(const LinkHeader& header) const;  // a member in the request's group
   int missing(const LinkHeader& header) const;     // the rank that the request waits for, or -1
   void serve_deferred();
   bool answer(LinkLine& line, const LinkHeader& request);
@@ -162,7 +282,7 @@ class HostLink {
 
   // Only the link's thread uses these.
   std::vector<LinkRequest> pending_;  // the request with this id is at index id % kPlaces
-  std::vector<uint32_t> ids_;         // the last id of each index
+  std::vector<uint32_t> ids_;         // the last id at each index
   std::vector<uint32_t> free_;        // indices
   std::vector<int> free_buffers_;
   std::vector<std::vector<double>> exchanged_;  // by host

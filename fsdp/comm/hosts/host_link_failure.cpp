@@ -1,5 +1,5 @@
-// HostLink's part in failures: hosts tell each other of one, agree on the rank that prints it, and
-// find the rank to blame for a wait. [Note: one message] in host_link.h gives the rule.
+// HostLink's part in failures: hosts tell each other about one, agree on the rank that prints it,
+// and find the rank to blame for a wait. [Note: one message] in host_link.h gives the rule.
 #include <cerrno>
 
 #include "fsdp/comm/hosts/host_link.h"
@@ -38,8 +38,8 @@ void HostLink::engine_failed() {
   }
 }
 
-// Tells all other hosts of this host's first failure. If another rank on this host failed, asks the
-// arbiter on behalf of that rank, which may not reach it.
+// Tells all other hosts about this host's first failure. If another rank on this host failed, asks
+// the arbiter on behalf of that rank, which may not reach it.
 void HostLink::relay_failure() {
   const uint32_t failed = page_->run().failed.load();
   if (failed == 0 || relayed_) return;
@@ -146,7 +146,7 @@ bool HostLink::claim(uint32_t failure) {
   return !verdict || verdict->value == 1;
 }
 
-// Asks host after host, since the rank that a host names may wait for a rank of a third host. A
+// Asks host after host, since the rank that a host names may wait for a rank on a third host. A
 // rank may wait for several but names only one, so the chain can be a circle: then the culprit is a
 // rank that waits for nobody.
 int HostLink::blame(int rank) {

@@ -6,7 +6,7 @@
 
 #include "fsdp/comm/communicator.h"
 #include "fsdp/comm/store/doorkeeper.h"
-#include "kernels/base/reject.h"
+#include "kernels/base/status.h"
 
 namespace ofsdp::fsdp {
 
@@ -40,10 +40,10 @@ constexpr const char* kLinkPurpose = "link of ranks";
 
 }  // namespace
 
-// The end of a meeting: rank 0 collects the reports of all ranks, the others await the verdict.
+// A meeting's end: rank 0 collects all ranks' reports, the others await the verdict.
 class RendezvousWatch {
  public:
-  // `who` has a text for each rank, "rank 2 (pid 7 on b)"; `point` is the address of the meeting.
+  // `who` has a text for each rank, "rank 2 (pid 7 on b)"; `point` is the meeting's address.
   RendezvousWatch(HostMap map, std::list<HostPeer> peers, std::vector<std::string> who,
                   std::string point, std::chrono::seconds timeout)
       : map_(std::move(map)),
@@ -179,7 +179,7 @@ class RendezvousWatch {
     return true;
   }
 
-  // Names the ranks that have not connected. If all have, repeats the first report of a late rank;
+  // Names the ranks that have not connected. If all have, repeats a late rank's first report;
   // without one, the first rank on a host is to blame, since the others there wait for it.
   Status missing() const {
     std::vector<std::string> absent, silent;

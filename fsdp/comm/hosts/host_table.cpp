@@ -1,5 +1,3 @@
-#include "fsdp/comm/hosts/host_table.h"
-
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -11,11 +9,12 @@
 #include <utility>
 
 #include "fsdp/comm/communicator.h"
+#include "fsdp/comm/hosts/host_rendezvous.h"
 #include "fsdp/comm/rank_identity.h"
 #include "fsdp/comm/store/doorkeeper.h"
 #include "kernels/base/hash.h"
-#include "kernels/base/random_word.h"
-#include "kernels/base/reject.h"
+#include "kernels/base/process.h"
+#include "kernels/base/status.h"
 
 namespace ofsdp::fsdp {
 
@@ -40,7 +39,8 @@ Result<RendezvousPoint> rendezvous_point(const RankIdentity& identity,
   RendezvousPoint point{{identity.master_address}, identity.master_port, {}};
   if (identity.rank != 0) return point;
   const auto deadline = StreamClock::now() + timeout;
-  const PortUse use = identity.started_by == "fsdp-run" ? PortUse::kHeld : PortUse::kAlone;
+  const PortUse use =
+      identity.started_by == "fsdp-run" ? PortUse::kRowElementsPerThread : PortUse::kAlone;
   while (true) {
     auto listener = Listener::open(listening_addresses(point), point.port, use);
     if (listener.ok()) {
@@ -144,7 +144,7 @@ class Gathering {
   }
 
  private:
-  // Drops clients that are not of this run.
+  // Drops clients that do not belong to this run.
   Status take_in() {
     if (StreamClock::now() >= deadline_) return missing();
     door_.wait({}, deadline_);
@@ -284,7 +284,7 @@ Result<Store> reach_master(const RankIdentity& identity, const RendezvousPoint& 
             point.addresses[0], point.port, timeout.count(), identity.rank, identity.world, why));
 }
 
-// Listens where other hosts reach this one: at this end of the connection to rank 0. If that is no
+// Listens where other hosts reach this one: at this end on the connection to rank 0. If that is no
 // use because rank 0 is on this host, listens wherever rank 0 does.
 Result<Listener> listen_for_others(const RendezvousPoint& point, int to_master, int& port) {
   const std::string mine = own_address(to_master);

@@ -11,7 +11,7 @@
 #include <cstring>
 #include <ctime>
 
-#include "kernels/base/reject.h"
+#include "kernels/base/status.h"
 
 namespace ofsdp::fsdp {
 namespace {
@@ -50,8 +50,8 @@ ControlPage::~ControlPage() {
 
 Result<ControlPage> ControlPage::create(int world) {
   UniqueFd memfd(memory_file("ofsdp-control"));
-  // The file is sparse, so only channels in use cost memory. Fresh pages are zero, the initial
-  // value of every member.
+  // The file is sparse, so only channels in use cost memory. Fresh pages are zero, every member's
+  // initial value.
   OFSDP_FAULT_IF(
       !memfd.valid() || ftruncate(memfd.get(), static_cast<off_t>(page_bytes(world))) != 0,
       "no memory for the control page of {} ranks: {} bytes ({})", world, page_bytes(world),

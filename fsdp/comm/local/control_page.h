@@ -1,18 +1,18 @@
 // The shared page through which ranks on one host signal each other. It holds counters, and no data
-// except the doubles of an exchange. Every cache line has one writer unless noted.
+// except an exchange's doubles. Every cache line has one writer unless noted.
 //
 //   RunFlags       the rank that failed first, the rank that died
 //   RankState      a rank: doorbell, pid, whether it has left, exchange and payload
 //   ChannelCounts  a rank's counters for one channel, all monotonic:
 //                    posted  slots completed    summed  all_reduce: own span summed
-//                    done    slots of the peers read to the end
+//                    done    peers' slots read to the end
 //                    served, pulled  see hosts/host_collectives.h
 //
-// The page has a place for every rank in the run. Ranks on this host fill the places of remote
-// ranks when they hear from them.
+// The page has a place for every rank in the run. Ranks on this host fill remote ranks' places when
+// they hear from them.
 //
-// A waiter sleeps on the doorbell of the rank that it waits for ([Note: doorbells] in the source),
-// so a post costs a store and a load unless somebody sleeps.
+// A waiter sleeps on the doorbell that belongs to the rank that it waits for ([Note: doorbells] in
+// the source), so a post costs a store and a load unless somebody sleeps.
 //
 // A ControlPage owns the mapping; the memory is an anonymous memfd that ends with the last rank.
 // All shared members are atomic or guarded by an atomic sequence. Errors: kFault if the system has
@@ -71,10 +71,10 @@ struct alignas(64) ChannelCounts {
   std::atomic<uint64_t> pulled{0};
 };
 
-// The state of a slot that holds a piece of a remote shard in a rank's staging area; the readers
-// write it too. See hosts/host_collectives.h.
+// A slot's state; it holds a remote shard's piece in a rank's staging area; the readers write it
+// too. See hosts/host_collectives.h.
 struct alignas(64) FetchedSlot {
-  std::atomic<uint64_t> filled{0};   // the ticket of a piece and a gather
+  std::atomic<uint64_t> filled{0};   // the ticket for a piece and a gather
   std::atomic<uint64_t> pending{0};  // ranks on the host that have not read it yet
 };
 inline constexpr int kFetchedSlots = 16;
@@ -100,7 +100,7 @@ class ControlPage {
 
   // Sets a counter that belongs to `rank` and wakes all that sleep on that doorbell.
   void publish(std::atomic<uint64_t>& counter, uint64_t value, int rank) const;
-  // Sleeps until the doorbell of `rank` differs from `heard`, at most `slice`.
+  // Sleeps until `rank`'s doorbell differs from `heard`, at most `slice`.
   void sleep_on_doorbell(int rank, uint32_t heard, std::chrono::nanoseconds slice) const;
 
   bool claim_failure(int rank, int exit_status) const;  // true if it is the first failure
@@ -111,7 +111,7 @@ class ControlPage {
   void note_gone(int rank) const;  // the rank left but is needed
   void note_leave(int rank) const;
   void ring(int rank) const;  // wakes all that sleep on the doorbell
-  // Returns the exit status of the failed run, or 0 while nothing failed.
+  // Returns the failed run's exit status, or 0 while nothing failed.
   int exit_status() const { return failed_exit(run().failed.load()); }
 
  private:

@@ -6,7 +6,7 @@
 #include <cerrno>
 #include <cstring>
 
-#include "kernels/base/reject.h"
+#include "kernels/base/status.h"
 
 namespace ofsdp::fsdp {
 

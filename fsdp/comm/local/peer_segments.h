@@ -1,10 +1,10 @@
-// Shared memory of the ranks on a host: a segment of equal size for each rank, which the others
-// read; read-only segments that the first rank fills for all; and memory in common, in which every
-// rank writes a part.
+// Shared memory between the ranks on a host: an equally large segment for each rank, which the
+// others read; read-only segments that the first rank fills for all; and memory in common, in which
+// every rank writes a part.
 //
-// The ledger counts this rank's Regions, and this rank's part of the memory in common, but not the
-// mappings of the peers' segments. Errors: those of Region and PeerWait, and kFault with both
-// numbers if ranks ask for different sizes.
+// The ledger counts this rank's Regions, and this rank's part in the common memory, but not the
+// mapped peer segments. Errors: Region's and PeerWait's, and kFault with both numbers if ranks ask
+// for different sizes.
 #pragma once
 
 #include <cstddef>
@@ -13,14 +13,14 @@
 #include <utility>
 #include <vector>
 
-#include "fsdp/comm/local/fd_channel.h"
 #include "fsdp/comm/local/peer_wait.h"
+#include "fsdp/comm/local/rendezvous.h"
 #include "kernels/base/status.h"
 #include "kernels/core/memory.h"
 
 namespace ofsdp::fsdp {
 
-// A memfd of another rank, mapped for reading.
+// Another rank's memfd, mapped for reading.
 class ReadMapping {
  public:
   ReadMapping() = default;
@@ -52,7 +52,7 @@ class PeerSegments {
 
   std::byte* own() const { return own_.data(); }
   size_t bytes() const { return own_.bytes(); }
-  // Returns the segment of the rank at `place`, which may be this rank.
+  // Returns the segment at `place`, which may be this rank's.
   const std::byte* of(int place) const { return bases_[static_cast<size_t>(place)]; }
 
  private:

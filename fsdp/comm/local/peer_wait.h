@@ -4,8 +4,8 @@
 // kSlice to check whether a rank failed, died or left, and whether the timeout is over. Time in
 // which this process was stopped (Ctrl-Z) does not count.
 //
-// Allocates only for the text of an error. Errors: kPeer if a rank has reported a failure; kFault
-// if one died, left or did not arrive in time, with rank, pid, step, unit and collective.
+// Allocates only for error texts. Errors: kPeer if a rank has reported a failure; kFault if one
+// died, left or did not arrive in time, with rank, pid, step, unit and collective.
 #pragma once
 
 #include <atomic>
@@ -36,9 +36,9 @@ class WaitNote {
 
 // Looks up ranks on several hosts. All functions are empty if there is one host.
 struct HostLookup {
-  std::function<std::string(int rank)> name;  // of the rank's host, for messages
+  std::function<std::string(int rank)> name;  // the rank's host, for messages
   std::function<bool(int rank)> is_here;
-  std::function<int(int rank)> blame;  // the rank that the host of a late rank would blame
+  std::function<int(int rank)> blame;  // the rank that a late rank's host would blame
 };
 
 class PeerWait {
@@ -80,14 +80,14 @@ class PeerWait {
     return status;
   }
 
-  // After this call the departure of a remote rank ends no wait, since it may arrive before the
-  // last results. The remote host reports a departure if the rank is still needed (RunFlags::gone).
+  // After this call a remote rank's departure ends no wait, since it may arrive before the last
+  // results. The remote host reports a departure if the rank is still needed (RunFlags::gone).
   void tell_hosts(HostLookup hosts) { hosts_ = std::move(hosts); }
 
   // Returns a note for a wait that the caller makes without this class.
   WaitNote note(int peer) const { return {page_->rank(rank_), peer}; }
   std::chrono::nanoseconds timeout() const { return timeout_; }
-  std::chrono::nanoseconds waited() const { return waited_; }  // in all calls of until together
+  std::chrono::nanoseconds waited() const { return waited_; }  // in all `until` calls together
   Status late(int peer, const CollectiveSite& site) const;     // the error after a timeout
   Status gone(int peer, const CollectiveSite& site) const;     // ... if a rank left too early
 

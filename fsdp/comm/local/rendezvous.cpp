@@ -15,13 +15,50 @@
 #include <optional>
 #include <string_view>
 #include <thread>
+#include <vector>
 
 #include "fsdp/comm/store/stream_socket.h"
-#include "kernels/base/reject.h"
-#include "kernels/base/start_thread.h"
+#include "kernels/base/host_tasks.h"
+#include "kernels/base/status.h"
 
 namespace ofsdp::fsdp {
 namespace {
+
+// Room for one descriptor, aligned as the kernel requires.
+union FdSlot {
+  cmsghdr header;
+  char bytes[CMSG_SPACE(sizeof(int))];
+};
+
+msghdr message_header(iovec& bytes, FdSlot& slot) {
+  msghdr header{};
+  header.msg_iov = &bytes;
+  header.msg_iovlen = 1;
+  header.msg_control = slot.bytes;
+  header.msg_controllen = sizeof slot.bytes;
+  return header;
+}
+
+// Returns all descriptors: the slot is meant for one, but the padding may hold a second.
+std::vector<UniqueFd> attached_fds(msghdr& header) {
+  std::vector<UniqueFd> fds;
+  const cmsghdr* control = CMSG_FIRSTHDR(&header);
+  if (control == nullptr || control->cmsg_type != SCM_RIGHTS) return fds;
+  for (size_t at = CMSG_LEN(0); at + sizeof(int) <= control->cmsg_len; at += sizeof(int)) {
+    int fd = -1;
+    std::memcpy(&fd, reinterpret_cast<const char*>(control) + at, sizeof fd);
+    fds.emplace_back(fd);
+  }
+  return fds;
+}
+
+constexpr char kFdFollows = 'F';
+
+// Waits until the control page says why a connection closed: the peer failed, died or left.
+Status why_closed(int peer, const PeerWait& wait, const CollectiveSite& site) {
+  const std::atomic<uint64_t> never{0};
+  return wait.until(never, 1, peer, site);
+}
 
 // Messages, in order: LocalHello with the client's liveness pipe; Welcome with the control page, or
 // with `go` 0; then kMagic with a liveness pipe for each other rank, in rank order.
@@ -49,7 +86,7 @@ struct LocalAddress {
   sockaddr_un name{};
   socklen_t bytes = 0;
 
-  // The first byte of the name is zero and the length counts.
+  // The name's first byte is zero and the length counts.
   explicit LocalAddress(const std::string& rendezvous) {
     name.sun_family = AF_UNIX;
     std::string text = format_text("ofsdp-{}-{}", geteuid(), rendezvous);
@@ -63,8 +100,8 @@ struct LocalAddress {
   }
 };
 
-// Returns the addresses of a rendezvous in the order of use. The first is free unless another user
-// took it on purpose.
+// Returns a rendezvous's addresses in the order in which they are tried. The first is free unless
+// another user took it on purpose.
 std::vector<LocalAddress> addresses_of(const std::string& rendezvous) {
   std::vector<LocalAddress> all;
   for (int n = 0; n < kNames; ++n) {
@@ -79,7 +116,7 @@ struct LocalSocket {
 
   explicit LocalSocket(const LocalAddress& address) : at(address) {}
   bool listens() const { return bind(fd.get(), address(), at.bytes) == 0; }
-  // Does not block: the holder of the name may let the socket's queue fill up.
+  // Does not block: the name's holder may let the socket's queue fill up.
   bool connects() const {
     fcntl(fd.get(), F_SETFL, O_NONBLOCK);
     const bool connected = connect(fd.get(), address(), at.bytes) == 0;
@@ -163,7 +200,7 @@ class Host {
     return {};
   }
 
-  // Takes the first name that no other user holds. Takes none if another run of this user holds
+  // Takes the first name that no other user holds. Takes none if another run by this user holds
   // one.
   Status take_a_name() {
     for (const LocalAddress& address : addresses_) {
@@ -199,7 +236,7 @@ class Host {
                          hello.place, hello.pid, hello.here, self_.rendezvous, self_.rank(),
                          self_.here());
     }
-    if (hello.place < 0 || hello.place >= self_.here()) return {};  // no rank of ours
+    if (hello.place < 0 || hello.place >= self_.here()) return {};  // no rank here
     const auto place = static_cast<size_t>(hello.place);
     if (place == 0 || sockets_[place].valid()) {
       send_message(client.get(), Welcome{0, 0}, -1);
@@ -263,8 +300,8 @@ class Host {
 // ---- The others ----
 
 // Returns the error if the first rank has not come. Several ranks may run out of time at the same
-// moment: only one gets the name of the speaker and reports; it holds the name until the others
-// have tried.
+// moment: only one gets the speaker's name and reports; it holds the name until the others have
+// tried.
 Status absent_first(const LocalRank& self, std::chrono::seconds timeout) {
   const LocalAddress address(self.rendezvous + " speaks");
   const LocalSocket speaker(address);
@@ -332,6 +369,100 @@ Result<LocalRendezvous> visit(const LocalRank& self, std::chrono::seconds timeou
 
 }  // namespace
 
+bool send_bytes(int socket, const void* message, size_t bytes, int fd) {
+  iovec part{const_cast<void*>(message), bytes};
+  FdSlot slot{};
+  msghdr header = message_header(part, slot);
+  if (fd < 0) {
+    header.msg_control = nullptr;
+    header.msg_controllen = 0;
+  } else {
+    cmsghdr* control = CMSG_FIRSTHDR(&header);
+    control->cmsg_level = SOL_SOCKET;
+    control->cmsg_type = SCM_RIGHTS;
+    control->cmsg_len = CMSG_LEN(sizeof fd);
+    std::memcpy(CMSG_DATA(control), &fd, sizeof fd);
+  }
+  ssize_t sent = 0;
+  do {
+    sent = sendmsg(socket, &header, MSG_NOSIGNAL);
+  } while (sent < 0 && errno == EINTR);
+  return sent == static_cast<ssize_t>(bytes);
+}
+
+Received receive_bytes(int socket, void* message, size_t bytes,
+                       std::chrono::milliseconds patience) {
+  if (!wait_ready(socket, POLLIN, StreamClock::now() + patience))
+    return {Received::Kind::kTimeout, {}};
+  iovec part{message, bytes};
+  FdSlot slot{};
+  msghdr header = message_header(part, slot);
+  ssize_t got = 0;
+  do {
+    got = recvmsg(socket, &header, MSG_CMSG_CLOEXEC);
+  } while (got < 0 && errno == EINTR);
+  if (got <= 0) return {};
+  std::vector<UniqueFd> fds = attached_fds(header);
+  const bool whole = got == static_cast<ssize_t>(bytes) && (header.msg_flags & MSG_TRUNC) == 0;
+  // MSG_CTRUNC with a descriptor means that there were more; without one, that this process cannot
+  // open another.
+  const bool more = fds.size() > 1 || (!fds.empty() && (header.msg_flags & MSG_CTRUNC) != 0);
+  if (!whole || more) return {};
+  return {Received::Kind::kMessage, fds.empty() ? UniqueFd() : std::move(fds[0])};
+}
+
+Status PeerLinks::send(int peer, int fd, const PeerWait& wait, const CollectiveSite& site) {
+  if (send_message(socket_of(peer), kFdFollows, fd)) return {};
+  return why_closed(self_.ranks[static_cast<size_t>(peer)], wait, site);
+}
+
+Result<UniqueFd> PeerLinks::receive(int peer, const PeerWait& wait, const CollectiveSite& site) {
+  const int rank = self_.ranks[static_cast<size_t>(peer)];
+  const auto slices = wait.timeout() / PeerWait::kSlice + 1;
+  WaitNote note = wait.note(rank);
+  for (int64_t slice = 0; slice < slices; ++slice, note.look()) {
+    char kind = 0;
+    Received got = receive_message(socket_of(peer), kind, PeerWait::kSlice);
+    if (got.kind == Received::Kind::kMessage) {
+      note.met();
+      if (!got.fd.valid()) return fault("rank {}: no descriptors left (ulimit -n)", self_.rank());
+      return std::move(got.fd);
+    }
+    if (got.kind == Received::Kind::kClosed) return why_closed(rank, wait, site);
+    OFSDP_RETURN_IF_ERROR(wait.check(site));
+  }
+  note.late();
+  return wait.late(rank, site);
+}
+
+Result<std::vector<UniqueFd>> PeerLinks::all_gather_fds(int mine, const PeerWait& wait,
+                                                        const CollectiveSite& site) {
+  const int place = self_.place, here = self_.here();
+  std::vector<UniqueFd> all(static_cast<size_t>(here));
+  if (place != 0) OFSDP_RETURN_IF_ERROR(send(0, mine, wait, site));
+  for (int peer = 0; peer < here; ++peer) {
+    if (peer == place) continue;
+    OFSDP_ASSIGN_OR_RETURN(all[static_cast<size_t>(peer)],
+                           receive(place == 0 ? peer : 0, wait, site));
+  }
+  if (place != 0) return all;
+  for (int to = 1; to < here; ++to) {
+    for (int of = 0; of < here; ++of) {
+      const int fd = of == 0 ? mine : all[static_cast<size_t>(of)].get();
+      if (of != to) OFSDP_RETURN_IF_ERROR(send(to, fd, wait, site));
+    }
+  }
+  return all;
+}
+
+Result<UniqueFd> PeerLinks::broadcast_fd(int mine, const PeerWait& wait,
+                                         const CollectiveSite& site) {
+  if (self_.place != 0) return receive(0, wait, site);
+  for (int peer = 1; peer < self_.here(); ++peer)
+    OFSDP_RETURN_IF_ERROR(send(peer, mine, wait, site));
+  return UniqueFd();
+}
+
 LocalRank only_host(const RankIdentity& identity) {
   LocalRank self{.ranks = std::vector<int>(static_cast<size_t>(identity.world)),
                  .place = identity.rank,
@@ -391,7 +522,7 @@ void PeerMonitor::watch() {
 
 // Returns true if nothing is left to watch for: the first death or failure ends the run.
 bool PeerMonitor::lost(int rank) {
-  if (page_->run().failed.load() != 0) return true;  // it ends because of that failure
+  if (page_->run().failed.load() != 0) return true;  // it ends because that failed
   if (page_->rank(rank).left.load() != 0) return false;
   page_->note_death(rank);
   return true;

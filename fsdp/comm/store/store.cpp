@@ -67,7 +67,7 @@ std::chrono::milliseconds Store::silence() {
   return silence_;
 }
 
-// Reads a limited number of parts, so that a peer that never stops delays nobody else.
+// Reads a limited part count, so that a peer that never stops delays nobody else.
 void Store::move_bytes(const std::string* until) {
   write_out();
   for (size_t parts = 0; parts < 2 * kMaxKeys && !closed() && read_part(); ++parts) {
@@ -86,7 +86,7 @@ void Store::write_out() {
   }
 }
 
-// Reads the rest of a header or a body, as far as it has arrived. Returns false if nothing more is
+// Reads the rest in a header or a body, as far as it has arrived. Returns false if nothing more is
 // there.
 bool Store::read_part() {
   const size_t had = in_.size();

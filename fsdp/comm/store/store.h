@@ -1,11 +1,11 @@
-// Store: values by key that two processes exchange when they meet. Each end of a TCP connection has
+// Store: values by key that two processes exchange when they meet. Each end on a TCP connection has
 // one: `set` gives the other end a value, `get` returns the newest value that the other end has
 // set, and `wait` blocks until there is one. Rank 0 and the launcher's coordinator have a Store for
 // each client.
 //
-// On the wire a value is a length in four bytes, most significant first, and as many bytes of JSON:
-// an object with the key as "kind". `wait` reads nothing beyond the message that it waits for, so
-// the socket can be used for something else after a handshake (`release`).
+// On the wire a value is a length in four bytes, most significant first, and as many JSON bytes: an
+// object with the key as "kind". `wait` reads nothing beyond the message that it waits for, so the
+// socket can be used for something else after a handshake (`release`).
 //
 // Only `wait` blocks: `set` keeps bytes that the socket does not take, `pump` moves bytes both
 // ways. A Store closes the connection if a message is longer than `max_message` or is no object
@@ -73,7 +73,7 @@ class Store {
 // Then pumps all stores. Returns true if `fd` is readable.
 bool wait_for_news(const std::vector<Store*>& stores, int fd, StreamClock::time_point deadline);
 
-// Writes a struct into a value or reads it from one, with one list of members for both:
+// Writes a struct into a value or reads it from one, with one member list for both:
 //
 //   void list_fields(StoreFields& f, Outcome& o) { f.flag("spoke", o.spoke); f.text(...); }
 //   Json value = to_value(outcome);  std::optional<Outcome> back = from_value<Outcome>(value);

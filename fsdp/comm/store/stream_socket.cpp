@@ -17,7 +17,7 @@
 #include <iterator>
 #include <memory>
 
-#include "kernels/base/reject.h"
+#include "kernels/base/status.h"
 
 namespace ofsdp::fsdp {
 namespace {

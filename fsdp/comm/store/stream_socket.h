@@ -22,10 +22,11 @@ bool would_block();
 // Blocks until `fd` is ready for `events` (as poll takes them). Returns false at the deadline.
 bool wait_ready(int fd, short events, StreamClock::time_point deadline);
 
-// kHeld: another socket of this user may hold the port at the same time (HeldPort).
-enum class PortUse { kAlone, kHeld };
+// kRowElementsPerThread: another socket from this user may hold the port at the same time
+// (HeldPort).
+enum class PortUse { kAlone, kRowElementsPerThread };
 
-// Sockets that listen at some addresses of this host, all at one port, and are polled as one.
+// Sockets that listen at some addresses on this host, all at one port, and are polled as one.
 class Listener {
  public:
   // If `port` is 0, takes one that is free at all the addresses, and sets `port` to it.
@@ -46,16 +47,16 @@ class Listener {
   std::vector<UniqueFd> sockets_;
 };
 
-// Returns the addresses of `host` that belong to this machine; none if it is another host. Many
-// machines resolve their own name to a loopback address, which no other can reach: then the outer
-// addresses are returned too.
+// Returns `host`'s addresses that belong to this machine; none if it is another host. Many machines
+// resolve their own name to a loopback address, which no other can reach: then the outer addresses
+// are returned too.
 std::vector<std::string> addresses_here(const std::string& host);
-// Returns the addresses at which other hosts can reach this one: the source address of the route to
+// Returns the addresses at which other hosts can reach this one: the source address on the route to
 // the outside if there is one, else all but loopback.
 std::vector<std::string> outer_addresses();
 
-// Holds a free TCP port of this host: while it lives, only a Listener of this user with
-// PortUse::kHeld can take the port (SO_REUSEPORT, socket(7)).
+// Holds a free TCP port on this host: while it lives, only this user's Listener with
+// PortUse::kRowElementsPerThread can take the port (SO_REUSEPORT, socket(7)).
 class HeldPort {
  public:
   static HeldPort any();
@@ -75,7 +76,7 @@ struct Connection {
 
   std::string problem(const std::string& address, int port) const;  // for a message
 };
-// Tries every address of a host once, each for at most `each`, all of them until the deadline.
+// Tries every address that a host has once, each for at most `each`, all until the deadline.
 Connection connect_to(const std::string& address, int port, StreamClock::time_point deadline,
                       std::chrono::milliseconds each = std::chrono::hours(1));
 // Makes the socket send at once (no Nagle), and break the connection if bytes stay unacknowledged
@@ -83,8 +84,8 @@ Connection connect_to(const std::string& address, int port, StreamClock::time_po
 void tune(int socket, std::chrono::seconds patience);
 
 std::string peer_address(int socket);
-std::string own_address(int socket);  // of this end
+std::string own_address(int socket);  // this end's
 bool is_loopback(const std::string& address);
-std::vector<std::string> own_addresses();  // of this host, without loopback
+std::vector<std::string> own_addresses();  // this host's, without loopback
 
 }  // namespace ofsdp::fsdp

@@ -10,18 +10,18 @@
 
 #include "importer/file/file_mapping.h"
 #include "importer/file/flat_buffer.h"
+#include "importer/file/onnx_file.h"
 #include "importer/file/tensor_record.h"
 #include "importer/file/wire.h"
 #include "importer/proto/onnx_protos.h"
-#include "importer/proto/opset.h"
-#include "kernels/base/reject.h"
+#include "kernels/base/status.h"
 
 namespace ofsdp::importer {
 namespace {
 
 constexpr const char* kIdentifier = "ODTC";
 
-// The fields of each table; ort_artifacts.h lists them with their types.
+// Each table's fields; ort_artifacts.h lists them with types.
 enum class Root { kVersion, kModule, kGroups, kProperties };
 enum class Module { kTrained, kFrozen, kNominal, kExternal };
 enum class Group { kName, kStep, kLearningRate, kStates };
@@ -42,7 +42,7 @@ Result<OrtTensor> read_tensor(const FlatTable& table) {
                          table.number<int64_t>(Tensor::kExternalOffset, -1));
   OFSDP_REJECT_IF(external >= 0, "{}: its bytes are in a file of their own, which is not supported",
                   subject);
-  const DType dtype = dtype_of_number(tensor.onnx_type);
+  const DType dtype = dtype_from_onnx_number(tensor.onnx_type);
   OFSDP_REJECT_IF(dtype == DType::kUndefined, "{}: ONNX type {} is not supported", subject,
                   tensor.onnx_type);
   OFSDP_ASSIGN_OR_RETURN(const int64_t numel, prefixed(subject, checked_numel(dims)));
@@ -134,7 +134,7 @@ Status read_properties(const FlatTable& bag, FlatSlot slot, OrtCheckpoint& check
   return ok_status();
 }
 
-// Writes the tables and remembers the tensor of each hole.
+// Writes the tables and remembers each hole's tensor.
 class Describer {
  public:
   explicit Describer(OrtCheckpoint& checkpoint) : checkpoint_(checkpoint), writer_(kIdentifier) {}
@@ -232,7 +232,7 @@ class Describer {
 
   OrtCheckpoint& checkpoint_;
   FlatWriter writer_;
-  std::vector<OrtTensor*> tensors_;  // in the order of the holes
+  std::vector<OrtTensor*> tensors_;  // in hole order
 };
 
 }  // namespace
@@ -401,14 +401,14 @@ Result<OrtPaths> ort_paths(const std::string& folder) {
                  path("checkpoint")};
   for (const std::string& needed : {paths.eval, paths.checkpoint}) {
     OFSDP_REJECT_IF(!is_file(needed), "{}: has {}{}, but no file {}", folder, prefix, kTraining,
-                    filename_of(needed));
+                    base_filename(needed));
   }
   if (!is_file(paths.optimizer)) paths.optimizer.clear();
   return paths;
 }
 
 Initializer as_initializer(const OrtTensor& tensor, int file) {
-  const DType dtype = dtype_of_number(tensor.onnx_type);
+  const DType dtype = dtype_from_onnx_number(tensor.onnx_type);
   Initializer made{tensor.name, dtype, tensor.shape, file, tensor.offset, tensor.bytes, {}, 0};
   made.encoding = Initializer::Encoding::kDense;
   made.stride = static_cast<int64_t>(dtype_size(dtype));
@@ -435,7 +435,7 @@ std::string accumulated_parameter(const std::string& buffer) {
   return buffer.ends_with(suffix) ? buffer.substr(0, buffer.size() - suffix.size()) : "";
 }
 
-// Drops the elements of a repeated field if `drop` returns true.
+// Drops elements from a repeated field if `drop` returns true.
 template <typename List, typename F>
 void erase_if(List& list, const F& drop) {
   int kept = 0;
@@ -509,7 +509,7 @@ class TrainingModel {
            std::ranges::find(trained, parameter, &OrtTensor::name) != trained.end();
   }
 
-  // Backward starts from the constant 1; here each micro-batch has its own number.
+  // Backward starts from the constant 1; here each micro-batch has a separate number.
   Status open_seed() {
     artifacts_.seed = graph().output(0).name() + kGradient;
     bool found = false;
@@ -526,7 +526,7 @@ class TrainingModel {
         path_, artifacts_.seed);
     erase_if(*graph().mutable_initializer(),
              [&](const auto& t) { return t.name() == artifacts_.seed; });
-    // Small numbers of the graph are part of it and no weights.
+    // Small numbers belong to the graph and are no weights.
     std::erase_if(contents_.initializers,
                   [](const Initializer& i) { return i.shape.numel() <= kSmallNumel; });
     *graph().add_input() = value_info(artifacts_.seed, {DType::kFloat32, Shape{}});
@@ -544,13 +544,13 @@ class TrainingModel {
   Status add_weight(const OrtTensor& tensor) {
     const onnx::ValueInfoProto* declared = input(tensor.name);
     if (declared == nullptr) {
-      // Optimizations of ONNX Runtime may leave no use of a frozen weight.
+      // ONNX Runtime's optimizations may leave a frozen weight unused.
       if (!is_trained(tensor.name)) return ok_status();
       return input_error("{}: has '{}', which is no input of {}", artifacts_.paths.checkpoint,
                          printable(tensor.name), path_);
     }
     OFSDP_RETURN_IF_ERROR(check_declared(tensor, *declared));
-    const DType dtype = dtype_of_number(tensor.onnx_type);
+    const DType dtype = dtype_from_onnx_number(tensor.onnx_type);
     if (!is_floating(dtype)) return add_constant(tensor);
     const auto file = static_cast<int>(contents_.data_files.size());
     contents_.initializers.push_back(as_initializer(tensor, file));
@@ -571,8 +571,8 @@ class TrainingModel {
     std::string bytes(static_cast<size_t>(tensor.bytes), '\0');
     OFSDP_RETURN_IF_ERROR(read_exactly(contents_.data_files.back().file, tensor.offset,
                                        std::as_writable_bytes(std::span(bytes))));
-    *graph().add_initializer() =
-        tensor_proto(tensor.name, {dtype_of_number(tensor.onnx_type), tensor.shape}, bytes.data());
+    *graph().add_initializer() = tensor_proto(
+        tensor.name, {dtype_from_onnx_number(tensor.onnx_type), tensor.shape}, bytes.data());
     return ok_status();
   }
 

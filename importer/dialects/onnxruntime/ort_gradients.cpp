@@ -1,20 +1,20 @@
 #include <algorithm>
 #include <map>
 
-#include "importer/dialects/onnxruntime/ort_operators.h"
+#include "importer/dialects/onnxruntime/ort_artifacts.h"
 #include "importer/graph/graph.h"
-#include "kernels/base/reject.h"
+#include "kernels/base/status.h"
 
 namespace ofsdp::importer {
 namespace {
 
-// The meaning of an input of the gradient operator.
+// The meaning of a gradient operator's input.
 struct OrtOperand {
   enum class Kind {
-    kInput,   // of the forward operator
-    kOutput,  // of the forward operator
-    kGrad,    // of an output of the forward operator
-    kShape    // the shape of an input, as a constant
+    kInput,   // the forward operator's
+    kOutput,  // the forward operator's
+    kGrad,    // the gradient for a forward output
+    kShape    // an input's shape, as a constant
   };
   Kind kind = Kind::kInput;
   size_t index = 0;
@@ -26,8 +26,7 @@ struct OrtGradientRule {
   std::vector<OrtOperand> operands;
   std::vector<size_t> gives;  // per output: index of the forward input with this gradient
   int of_maker = -1;          // operand that the forward node makes, which leads to that node
-  bool by_name =
-      false;  // the name of the gradient node contains that of the forward node: "pool1_Grad/..."
+  bool by_name = false;  // the gradient node's name contains the forward node's: "pool1_Grad/..."
 };
 
 using Kind = OrtOperand::Kind;
@@ -51,7 +50,7 @@ const std::vector<OrtGradientRule>& rules() {
       {"LeakyReluGrad",
        "LeakyRelu",
        {kDy, in(0)},
-       {0}},  // it receives Y; the sign of Y gives the same slope
+       {0}},  // it receives Y; Y's sign gives the same slope
       {"SoftmaxGrad", "Softmax", {kDy, out(0)}, {0}},
       {"SoftmaxGrad_13", "Softmax", {kDy, out(0)}, {0}},
       {"LogSoftmaxGrad", "LogSoftmax", {kDy, out(0)}, {0}},
@@ -83,16 +82,16 @@ const std::vector<OrtGradientRule>& rules() {
   return table;
 }
 
-// Operands at the places where the gradient rule of the forward operator expects them. If only the
-// shape of an input is known, it has a stand-in: a value that no node makes or reads.
+// Operands at the places where the forward operator's gradient rule expects them. If only an
+// input's shape is known, it has a stand-in: a value that no node makes or reads.
 struct OrtGradientOperands {
-  Attributes attributes;                        // of the forward operator
-  std::vector<ValueId> inputs, outputs, grads;  // of the forward operator; 0: absent
+  Attributes attributes;                        // the forward operator's
+  std::vector<ValueId> inputs, outputs, grads;  // the forward operator's; 0: absent
   int maker = -1;                               // forward node, if the rule needs it
   int stand_ins = 0;                            // inputs without value and with a wanted gradient
 };
 
-// Returns whether `node` makes the gradient of that forward input.
+// Returns whether `node` makes that forward input's gradient.
 bool gives_gradient(const Node& node, const OrtGradientRule& rule, size_t input) {
   for (size_t k = 0; k < rule.gives.size() && k < node.outputs.size(); ++k) {
     if (rule.gives[k] == input && node.outputs[k] != 0) return true;
@@ -128,9 +127,8 @@ class OperandPlacer {
   }
 
  private:
-  // Checks that the gradient and the outputs of the forward operator have the shapes that the
-  // operator gives them; otherwise a kernel would read outside. The operator also checks its
-  // attributes.
+  // Checks that the forward operator's outputs, and the gradient, have the inferred shapes;
+  // otherwise a kernel would read outside. Inference also checks the attributes.
   Status check_outputs() const {
     const OpDef& op = graph_.registry->get(rule_.forward);
     Node forward{&op, node_.name, made_.attributes, made_.inputs, made_.outputs, false};
@@ -140,7 +138,7 @@ class OperandPlacer {
       return ok_status();
     }
     auto descs = infer_outputs(graph_, forward);
-    const bool of_scores = op.name == "SoftmaxCrossEntropyLoss";  // its gradient is a scalar
+    const bool of_scores = op.name == "SoftmaxCrossEntropyLoss";  // the gradient is a scalar
     if (!descs.ok() && first_stands_in_ && of_scores) return ok_status();
     OFSDP_RETURN_IF_ERROR(std::move(descs).status());
     OFSDP_RETURN_IF_ERROR(check_shape("a gradient", (*descs)[0], made_.grads[0]));
@@ -184,8 +182,8 @@ class OperandPlacer {
         {node_.name + ".of", ValueKind::kActivation, {dtype, shape}});
   }
 
-  // Returns a value for an input if the gradient operator knows only the gradient. It has the shape
-  // of the second operand's first axis (a bias) or of the incoming gradient.
+  // Returns a value for an input if the gradient operator knows only the gradient. It has the
+  // second operand's first axis as shape (a bias), or the incoming gradient's shape.
   Result<ValueId> stand_in(size_t input) {
     ++made_.stand_ins;
     const Shape& gradient = graph_.value(made_.grads[0]).desc.shape;
@@ -245,8 +243,8 @@ class OperandPlacer {
   bool first_stands_in_ = false;
 };
 
-// The forward node, as its gradient rule sees it. Backward nodes go into the graph in the order of
-// the file; order_backward marks and moves them.
+// The forward node, as the gradient rule sees it. Backward nodes go into the graph in file order;
+// order_backward marks and moves them.
 class ForwardView final : public GradBuilder {
  public:
   ForwardView(Graph& graph, const Node& node, const OrtGradientRule& rule)
@@ -338,7 +336,7 @@ class ForwardView final : public GradBuilder {
     return id;
   }
 
-  // Gives the gradient the name of the node's output: the maker writes there.
+  // Gives the gradient the output's name: the maker writes there.
   Status give(size_t output, size_t first) {
     const ValueId to = node_.outputs[output];
     const auto found =

@@ -1,10 +1,10 @@
-#include "importer/dialects/onnxruntime/ort_operators.h"
-
 #include <algorithm>
 #include <map>
 
-#include "importer/proto/opset.h"
-#include "kernels/base/reject.h"
+#include "importer/dialects/onnxruntime/ort_artifacts.h"
+#include "importer/file/onnx_file.h"
+#include "importer/passes/passes.h"
+#include "kernels/base/status.h"
 
 namespace ofsdp::importer {
 namespace {
@@ -38,7 +38,7 @@ const std::map<std::string, OpDef>& operators() {
   return made;
 }
 
-// The operator of an Identity that may have to sum its input; see [Note: sums left out].
+// The operator for an Identity that may have to sum the input; see [Note: sums left out].
 const OpDef& gradient_sum() {
   static const OpDef op{.domain = kMicrosoft, .name = "Identity", .min_inputs = 1};
   return op;
@@ -49,7 +49,7 @@ class Replacement {
  public:
   Replacement(Graph& graph, Node& node) : graph_(graph), node_(node) {}
 
-  // Returns whether other nodes took its place.
+  // Returns whether other nodes replaced it.
   Result<bool> run() {
     OFSDP_REJECT_IF(node_.inputs.empty(), "{}: expected at least 1 input, found 0",
                     graph_.describe(node_));
@@ -91,7 +91,7 @@ class Replacement {
     return op == "Concat" ? set_lengths() : ok_status();
   }
 
-  // The second output of ConcatTraining holds the lengths of the inputs.
+  // ConcatTraining's second output holds the input lengths.
   Status set_lengths() {
     if (node_.outputs.size() < 2) return ok_status();
     std::vector<int64_t> lengths;
@@ -114,7 +114,7 @@ class Replacement {
     const Shape& shape = graph_.value(of).desc.shape;
     const TensorDesc& gradient = graph_.value(node_.inputs[0]).desc;
     const auto joint = broadcast(shape, gradient.shape);
-    const bool same = graph_.loss_weight == 0 || shape == gradient.shape;
+    const bool same = !brings_backward(graph_) || shape == gradient.shape;
     if (same || !joint.ok() || !(*joint == gradient.shape)) {
       become("Identity", node_.inputs, {});
     } else {
@@ -122,7 +122,7 @@ class Replacement {
     }
   }
 
-  // Y = X scale, or X / scale with scale_down; the scale is a number of any type.
+  // Y = X scale, or X / scale with scale_down; the scale is a number in any type.
   Status scale() {
     const Value& x = graph_.value(node_.inputs[0]);
     OFSDP_REJECT_IF(node_.inputs.size() < 2 || graph_.value(node_.inputs[1]).constant == nullptr,
@@ -140,7 +140,7 @@ class Replacement {
     return ok_status();
   }
 
-  // Computes the axes along which each of two shapes was broadcast.
+  // Computes the axes along which each shape was broadcast.
   Status broadcast_axes() {
     std::vector<std::vector<int64_t>> shapes;
     for (const ValueId id : node_.inputs) {

@@ -1,4 +1,3 @@
-#include "importer/dialects/onnxruntime/ort_source.h"
 
 #include <fcntl.h>
 #include <unistd.h>
@@ -11,13 +10,12 @@
 #include <set>
 
 #include "importer/dialects/onnxruntime/ort_artifacts.h"
-#include "importer/dialects/onnxruntime/ort_operators.h"
 #include "importer/file/wire.h"
-#include "importer/onnx_import.h"
+#include "importer/normalize/onnx_import.h"
 #include "importer/proto/onnx_protos.h"
 #include "importer/write/model_copy.h"
-#include "importer/write/output_files.h"
-#include "kernels/base/reject.h"
+#include "importer/write/model_output.h"
+#include "kernels/base/status.h"
 
 namespace ofsdp::importer {
 namespace {
@@ -30,7 +28,8 @@ constexpr int64_t kMaxModel = (int64_t{1} << 31) - 1;  // protobuf's limit
 // weight, then a head and bytes for each.
 struct OrtEvalModel {
   std::string head;
-  std::vector<std::pair<std::string, OrtTensor>> tensors;  // head of each weight, and its place
+  std::vector<std::pair<std::string, OrtTensor>>
+      tensors;  // each weight's head, and where the weight goes
 };
 
 std::string tensor_head(const OrtTensor& tensor) {
@@ -46,7 +45,7 @@ std::string tensor_head(const OrtTensor& tensor) {
   return field + head;
 }
 
-// `path`: a model with the weights of `checkpoint`.
+// `path`: a model with the checkpoint's weights.
 Result<OrtEvalModel> lay_out_eval_model(const std::string& path, const OrtCheckpoint& checkpoint) {
   OrtEvalModel made;
   OFSDP_ASSIGN_OR_RETURN(const OnnxFile file, OnnxFile::open(path));
@@ -92,12 +91,14 @@ Result<OrtEvalModel> lay_out_eval_model(const std::string& path, const OrtCheckp
   return made;
 }
 
-std::string module_eval_name(const OrtPaths& paths) { return "module_" + filename_of(paths.eval); }
+std::string module_eval_name(const OrtPaths& paths) {
+  return "module_" + base_filename(paths.eval);
+}
 
 std::vector<std::string> output_names(const OrtPaths& paths) {
-  std::vector<std::string> names{filename_of(paths.training), filename_of(paths.eval),
-                                 filename_of(paths.checkpoint), module_eval_name(paths)};
-  if (!paths.optimizer.empty()) names.push_back(filename_of(paths.optimizer));
+  std::vector<std::string> names{base_filename(paths.training), base_filename(paths.eval),
+                                 base_filename(paths.checkpoint), module_eval_name(paths)};
+  if (!paths.optimizer.empty()) names.push_back(base_filename(paths.optimizer));
   return names;
 }
 
@@ -158,7 +159,7 @@ class OrtOutput final : public TrainedOutput {
   }
 
   Status lay_out(TrainedState state) {
-    // Without an optimizer model nobody could read the states of another optimizer.
+    // Without an optimizer model nobody could read another optimizer's states.
     if (paths_.optimizer.empty()) state.states = 0;
     states_ = state.states;
     checkpoint_ = trained_checkpoint(artifacts_.checkpoint, state);
@@ -167,7 +168,7 @@ class OrtOutput final : public TrainedOutput {
     return {};
   }
 
-  // Rank 0: makes a folder next to the target with copies of all files.
+  // Rank 0: makes a folder next to the target and copies all files there.
   Status begin(const std::string& path) {
     target_ = without_slash(path);
     OFSDP_RETURN_IF_ERROR(check_output_folder(target_, output_names(paths_)));
@@ -214,7 +215,7 @@ class OrtOutput final : public TrainedOutput {
 
  private:
   std::string in_temporary(const std::string& path) const {
-    return join_path(temporary_, filename_of(path));
+    return join_path(temporary_, base_filename(path));
   }
 
   Status write_elements(const std::string& path, const OrtTensor& place, int64_t first,
@@ -228,8 +229,9 @@ class OrtOutput final : public TrainedOutput {
     if (!paths_.optimizer.empty()) {
       OFSDP_RETURN_IF_ERROR(copy_file(paths_.optimizer, in_temporary(paths_.optimizer)));
     }
-    const std::string folder = folder_of(paths_.eval);
-    const std::string before = join_path(folder, module_eval_name(paths_));  // of an earlier output
+    const std::string folder = parent_folder(paths_.eval);
+    const std::string before =
+        join_path(folder, module_eval_name(paths_));  // from an earlier output
     std::error_code ignored;
     const bool again = std::filesystem::is_regular_file(before, ignored);
     OFSDP_RETURN_IF_ERROR(
@@ -286,11 +288,11 @@ class OrtOutput final : public TrainedOutput {
 
   const OrtArtifacts& artifacts_;
   const OrtPaths& paths_;
-  const OnnxFile& weights_;   // the file of the source
+  const OnnxFile& weights_;   // the source's file
   OrtCheckpoint checkpoint_;  // to write
-  std::string head_;          // of the checkpoint file
+  std::string head_;          // the checkpoint file's
   OrtEvalModel eval_;
-  size_t states_ = 0;  // of each parameter, to write
+  size_t states_ = 0;  // per parameter, to write
   std::string target_, temporary_;
   bool owner_ = false;  // rank 0, until it has committed
 };
@@ -298,8 +300,8 @@ class OrtOutput final : public TrainedOutput {
 // --- the source ---
 
 // Turns the imported training model into a graph that brings its own backward: gradients of
-// parameters, and graph.loss_weight where backward starts, so a micro-batch counts with its share
-// of the global batch.
+// parameters, and a term of the loss with the weight where backward starts, so a micro-batch counts
+// with its share of the global batch.
 Status take_backward(const OrtArtifacts& artifacts, Graph& graph) {
   std::map<std::string, ValueId> ids;
   for (size_t id = 1; id < graph.values.size(); ++id) {
@@ -307,7 +309,7 @@ Status take_backward(const OrtArtifacts& artifacts, Graph& graph) {
   }
   const auto seed = ids.find(artifacts.seed);
   OFSDP_REJECT_IF(seed == ids.end(), "{}: has no '{}'", graph.file, printable(artifacts.seed));
-  graph.loss_weight = seed->second;
+  graph.terms = {{.weight = seed->second}};
   graph.value(seed->second).kind = ValueKind::kLossWeight;
   std::erase(graph.inputs, seed->second);
   std::set<ValueId> gradients;
@@ -353,7 +355,7 @@ class OrtSource final : public TrainingSource {
   Status check_output(const std::string& path, const TrainedState& state) const override {
     const OrtPaths& paths = artifacts_.paths;
     std::error_code ignored;
-    OFSDP_REJECT_IF(std::filesystem::equivalent(folder_of(paths.training), path, ignored),
+    OFSDP_REJECT_IF(std::filesystem::equivalent(parent_folder(paths.training), path, ignored),
                     "{}: cannot be written: expected another folder than the input", path);
     OFSDP_RETURN_IF_ERROR(check_output_folder(without_slash(path), output_names(paths)));
     return laid_out(state).status().with_prefix("--output " + path);

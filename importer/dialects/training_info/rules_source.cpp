@@ -7,10 +7,10 @@
 
 #include "importer/dialects/training_info/training_info.h"
 #include "importer/graph/graph.h"
-#include "importer/onnx_import.h"
+#include "importer/normalize/onnx_import.h"
 #include "importer/passes/specialize.h"
 #include "importer/proto/onnx_protos.h"
-#include "kernels/base/reject.h"
+#include "kernels/base/status.h"
 
 namespace ofsdp::importer {
 namespace {
@@ -21,8 +21,8 @@ bool is_elementwise(const Node& node) {
   return node.op->layout == LayoutRule::kElementwise && !node.op->random && name != "Dropout";
 }
 
-// Finds the tensors among the values of an update, and the parameter of each; see [Note: what an
-// update may be]. Split and graph must outlive it.
+// Finds the tensors among an update's values, and each one's parameter; see [Note: what an update
+// may be]. Split and graph must outlive it.
 class UpdateTensors {
  public:
   UpdateTensors(const SplitTraining& split, const Graph& graph, const std::string& file)
@@ -43,13 +43,13 @@ class UpdateTensors {
   }
 
   bool is_tensor(ValueId id) const { return tensors_.contains(id); }
-  // Returns the parameter of a tensor; null: none.
+  // Returns a tensor's parameter; null: none.
   const std::string* owner(ValueId id) { return owner_of_set(root(id)); }
-  // Returns the nodes of the graph that read only scalars, in order.
+  // Returns the nodes that read only scalars, in order.
   const std::vector<int>& scalar_nodes() const { return scalar_nodes_; }
 
  private:
-  // A bound scalar is a tensor of one element if the next value depends on a tensor.
+  // A bound scalar is a one-element tensor if the next value depends on a tensor.
   void find_tensors() {
     for (const UpdateLeaf& leaf : split_.leaves) {
       const ValueId id = graph_.find(leaf.value);
@@ -208,7 +208,7 @@ class RuleMaker {
     }
     UpdateRule* rule = rule_of(id);
     if (leaf.kind == UpdateLeaf::Kind::kGradient) {
-      if (rule != nullptr) rule->gradient = id;  // otherwise its parameter is not bound
+      if (rule != nullptr) rule->gradient = id;  // otherwise the parameter is not bound
       return {};
     }
     OFSDP_REJECT_IF(rule == nullptr,
@@ -237,7 +237,7 @@ class RuleMaker {
                        graph_.value(rule.next).desc.shape.text());
   }
 
-  // The rate is R of an optimizer of the standard, a scalar of that name, or the factor of the step
+  // The rate is R in the standard's optimizers, a scalar with that name, or the factor in the step
   // that a Sub subtracts.
   void find_rate() {
     const ValueId named = graph_.find("R");
@@ -325,7 +325,7 @@ Result<std::optional<TrainingInfo>> read_training_info(const OnnxFile& file,
 
 namespace {
 
-// The elements of a state in the file: an initializer or an entry of algorithm_tensors.
+// A state's elements in the file: an initializer or an entry of algorithm_tensors.
 struct StatePlace {
   bool in_model = false;
   size_t index = 0;
@@ -363,7 +363,7 @@ Status check_place(const OnnxFile& file, const UpdateState& state) {
                      dtype_name(source.dtype));
 }
 
-// Returns the rule of a parameter, or null.
+// Returns a parameter's rule, or null.
 const UpdateRule* rule_of(const UpdateRules& rules, const std::string& parameter) {
   const auto found = std::ranges::find(rules.parameters, parameter, &UpdateRule::parameter);
   return found == rules.parameters.end() ? nullptr : &*found;
@@ -403,7 +403,7 @@ class RulesSource final : public TrainingSource {
  public:
   RulesSource(OnnxFile file, Graph symbolic, const Lowering* lowering, UpdateRules rules)
       : TrainingSource(std::move(file), std::move(symbolic), lowering), rules_(std::move(rules)) {
-    // States of different parameters have common names: state0, state1, ...
+    // All parameters' states have common names: state0, state1, ...
     std::vector<std::string> states;
     for (size_t i = 0; i < rules_.most_states(); ++i) states.push_back(format_text("state{}", i));
     optimizer_.name = "training_info";
@@ -438,7 +438,7 @@ class RulesSource final : public TrainingSource {
   }
 
   const UpdateRules rules_;
-  OptimizerDef optimizer_;  // the names of the states
+  OptimizerDef optimizer_;  // state names
 };
 
 }  // namespace

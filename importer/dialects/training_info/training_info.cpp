@@ -5,16 +5,16 @@
 #include <algorithm>
 #include <set>
 
-#include "importer/dialects/training_info/algorithm_builder.h"
+#include "importer/dialects/training_info/rules_source.h"
 #include "importer/proto/onnx_protos.h"
-#include "kernels/base/reject.h"
+#include "kernels/base/status.h"
 
 namespace ofsdp::importer {
 namespace {
 
 using Names = std::set<std::string>;
 
-// Adds all names that a node reads, also in its subgraphs.
+// Adds all names that a node reads, also in subgraphs.
 void collect_reads(const onnx::NodeProto& node, std::vector<std::string>& names) {
   for (const std::string& name : node.input()) {
     if (!name.empty()) names.push_back(name);
@@ -36,8 +36,8 @@ std::vector<std::string> strings_of(const onnx::NodeProto& node, const char* nam
   return {attribute->strings().begin(), attribute->strings().end()};
 }
 
-// Gradient of ai.onnx.preview.training: the gradients of `y` with respect to each of `xs`, at the
-// values of the tensors xs and zs, the inputs of the node.
+// ai.onnx.preview.training's Gradient: the gradients of `y` with respect to each tensor in `xs`, at
+// the values of xs and zs, the node's inputs.
 struct GradientNode {
   explicit GradientNode(const onnx::NodeProto& node)
       : y(text_of(node, "y")), xs(strings_of(node, "xs")), zs(strings_of(node, "zs")) {}
@@ -56,7 +56,7 @@ bool is_gradient(const onnx::NodeProto& node) {
   return node.domain() == kTrainingDomain && node.op_type() == "Gradient";
 }
 
-// Checks that the node has the inputs and outputs of `gradient`.
+// Checks that the node has `gradient`'s inputs and outputs.
 Status check_operands(const onnx::NodeProto& node, const GradientNode& gradient) {
   std::vector<std::string> all = gradient.xs;
   all.insert(all.end(), gradient.zs.begin(), gradient.zs.end());
@@ -210,7 +210,7 @@ class Splitter {
     return {};
   }
 
-  // The skeleton has no data of large initializers.
+  // The skeleton has no data for large initializers.
   Status add_constant(const onnx::TensorProto& tensor, onnx::GraphProto& graph) const {
     onnx::TensorProto& added = *graph.add_initializer();
     added = tensor;
@@ -238,11 +238,11 @@ class Splitter {
 
   const OnnxFile& file_;
   const onnx::ModelProto& model_;
-  std::map<std::string, const onnx::NodeProto*> main_;  // maker of each value in the model's graph
+  std::map<std::string, const onnx::NodeProto*> main_;  // each value's maker in the model's graph
   Names weights_, known_, read_;                        // read_: names that the loss depends on
   std::vector<AlgorithmGraph> algorithms_;
   std::vector<const onnx::NodeProto*> gradient_nodes_;
-  std::set<const onnx::NodeProto*> forward_;  // of the algorithm
+  std::set<const onnx::NodeProto*> forward_;  // the algorithm's
   int loss_instance_ = 0;
   SplitTraining split_;
 };
@@ -361,7 +361,7 @@ void AlgorithmBuilder::input(const std::string& name, DType dtype, const Shape& 
   info = value_info(name, {dtype, row});
   auto& shape = *info.mutable_type()->mutable_tensor_type()->mutable_shape();
   onnx::TensorShapeProto whole;
-  whole.add_dim();  // of any size: the batch
+  whole.add_dim();  // any size: the batch
   whole.MergeFrom(shape);
   shape = whole;
   state_->inputs.push_back(name);
@@ -395,7 +395,7 @@ std::string AlgorithmBuilder::finish() const {
 
 namespace {
 
-// The algorithm's own initializers come first, as in the bindings of updates.
+// The algorithm's own initializers come first, as in update bindings.
 Result<InitialBinding> binding_of(const OnnxFile& file, int index, const std::string& key,
                                   const std::string& value) {
   for (const AlgorithmTensor& tensor : file.contents().algorithm_tensors) {

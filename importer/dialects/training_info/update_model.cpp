@@ -4,7 +4,7 @@
 
 #include "importer/dialects/training_info/training_info.h"
 #include "importer/proto/onnx_protos.h"
-#include "kernels/base/reject.h"
+#include "kernels/base/status.h"
 
 namespace ofsdp::importer {
 namespace {
@@ -22,15 +22,15 @@ struct DeclaredInitializer {
   }
 };
 
-// The initializers that a training_info may name: first those of its own algorithm, then those of
-// the model's graph. The model must outlive it.
+// The initializers that a training_info may name: first its own algorithm's, then the model
+// graph's. The model must outlive it.
 class DeclaredInitializers {
  public:
   using Key = std::pair<int, std::string>;  // training_info (-1: the model's graph), initializer
 
   DeclaredInitializers(const OnnxFile& file, const onnx::ModelProto& model) : model_(model) {
     for (const Initializer& source : file.initializers()) {
-      declared_[{-1, source.name}] = {number_of_dtype(source.dtype), source.shape.axes(), true,
+      declared_[{-1, source.name}] = {onnx_number(source.dtype), source.shape.axes(), true,
                                       nullptr};
     }
     for (const auto& tensor : model.graph().initializer()) declare(-1, tensor);
@@ -42,11 +42,11 @@ class DeclaredInitializers {
 
   bool contains(const Key& key) const { return declared_.contains(key); }
   const DeclaredInitializer& at(const Key& key) const { return declared_.at(key); }
-  // Returns the initializer with that name in algorithm k.
+  // Returns algorithm k's initializer with that name.
   Key key_of(int k, const std::string& name) const {
     return declared_.contains({k, name}) ? Key{k, name} : Key{-1, name};
   }
-  // Returns whether --initialize may change the value of the file.
+  // Returns whether --initialize may change the file's value.
   bool is_initialized(const Key& key) const {
     for (int k = 0; k < model_.training_info_size(); ++k) {
       for (const auto& binding : model_.training_info(k).initialization_binding()) {
@@ -60,7 +60,7 @@ class DeclaredInitializers {
   void declare(int k, const onnx::TensorProto& tensor) {
     declared_[{k, tensor.name()}] = {tensor.data_type(),
                                      {tensor.dims().begin(), tensor.dims().end()},
-                                     is_floating(dtype_of_number(tensor.data_type())),
+                                     is_floating(dtype_from_onnx_number(tensor.data_type())),
                                      &tensor};
   }
 
@@ -68,8 +68,8 @@ class DeclaredInitializers {
   std::map<Key, DeclaredInitializer> declared_;
 };
 
-// Returns the number of states of an optimizer of the standard (Adagrad, Adam, Momentum of
-// ai.onnx.preview.training), which updates any number of tensors at once; -1: another operator.
+// Returns how many states a standard optimizer has (ai.onnx.preview.training's Adagrad, Adam,
+// Momentum), which updates any number of tensors at once; -1: another operator.
 int saved_states(const onnx::NodeProto& node) {
   if (node.domain() != kTrainingDomain) return -1;
   if (node.op_type() == "Adam") return 2;
@@ -78,7 +78,7 @@ int saved_states(const onnx::NodeProto& node) {
 
 bool is_optimizer(const onnx::NodeProto& node) { return saved_states(node) >= 0; }
 
-// Reduces Adam(R, T, X1, X2, G1, G2, ...) to the operands of the tensor with output `wanted`.
+// Reduces Adam(R, T, X1, X2, G1, G2, ...) to the operands for the tensor with output `wanted`.
 Status keep_one_tensor(onnx::NodeProto& node, const std::string& wanted) {
   const int kinds = saved_states(node) + 2, all = node.input_size() - 2;
   const int tensors = all / kinds;
@@ -263,7 +263,7 @@ class UpdateModelBuilder {
     *graph().add_input() = info_of(name, declared);
   }
 
-  // Adds a node for one of the outputs, with all nodes that it needs.
+  // Adds a node for one output, with all nodes that it needs.
   Result<std::string> add_node(int k, const onnx::NodeProto& node, const std::string& wanted) {
     onnx::NodeProto copy = node;
     OFSDP_RETURN_IF_ERROR(check(node));
@@ -289,7 +289,7 @@ class UpdateModelBuilder {
     return {};
   }
 
-  // Each output gets a node of its own: a value may be bound several times and may be an input.
+  // Each output gets a separate node: a value may be bound several times and may be an input.
   Status add_outputs() {
     for (const auto& [key, leaf] : leaf_of_) {
       if (!bound_.contains(key)) continue;
@@ -312,10 +312,9 @@ class UpdateModelBuilder {
   SplitTraining& split_;
   DeclaredInitializers declared_;
   std::set<Key> bound_;
-  std::map<Key, std::string> current_;  // present value of each initializer
-  std::map<Key, size_t> leaf_of_;       // index in split_.leaves
-  std::map<std::string, std::string>
-      made_;  // of the present algorithm: its names -> names in the update
+  std::map<Key, std::string> current_;       // each initializer's present value
+  std::map<Key, size_t> leaf_of_;            // index in split_.leaves
+  std::map<std::string, std::string> made_;  // the present algorithm's names -> names in the update
   std::set<std::string> used_;
 };
 

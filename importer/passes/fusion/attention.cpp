@@ -1,30 +1,30 @@
 #include <algorithm>
 
-#include "importer/passes/fusion/rewriter.h"
-#include "kernels/core/head_layout.h"
+#include "importer/passes/fusion/fusion.h"
+#include "kernels/core/planned_operands.h"
 
 namespace ofsdp::importer {
 
 // Attention that reads q, k and v where products left them, and writes y where the next product
 // reads it, instead of copies around it:
 //
-//   Attention(..., Transpose(x), ...)              -> x itself, with the layout of the heads
-//   Attention of the three parts of a Split of x   -> Attention(x, -, -), with three layouts
+//   Attention(..., Transpose(x), ...)              -> x itself, with the heads' layout
+//   Attention over three parts, a Split of x   -> Attention(x, -, -), with three layouts
 //   Transpose(Attention(...)), columns last        -> Attention with ofsdp_result_perm
 //
 // Nodes between them may rename elements (Reshape, Squeeze, ...), and Transposes may precede a
-// Split. kernels/core/head_layout.h has the attributes. The gradient follows from them: dq, dk and
-// dv lie as q, k and v, so gradients need no copy either, and all three fill one tensor, the
+// Split. kernels/core/planned_operands.h has the attributes. The gradient follows from them: dq, dk
+// and dv lie as q, k and v, so gradients need no copy either, and all three fill one tensor, the
 // gradient of x.
 //
-// A value with another reader stays, and so does the result of a rotary embedding or of another
+// A value with another reader stays, and so does the result from a rotary embedding or another
 // operator on heads, which needs the copy before it anyway. A trained mask keeps a Split apart.
 
 namespace {
 
 constexpr const char* kLayouts[] = {kQueryLayout, kKeyLayout, kValueLayout};
 
-// A node that makes `made` by moving or renaming elements of the first input.
+// A node that makes `made` by moving or renaming the first input's elements.
 struct Move {
   const Node* node = nullptr;
   ValueId made = 0;
@@ -33,7 +33,7 @@ struct Move {
   bool splits() const { return node->op->full_name() == "Split"; }
 };
 
-// The moves before an operand of attention, the nearest first.
+// The moves before an attention operand, the nearest first.
 using Moves = std::vector<Move>;
 
 // Returns whether the node is ONNX's Attention without a past and without outputs besides y.
@@ -90,7 +90,7 @@ std::optional<StridedView> moved(const Rewriter& r, const StridedView& view, con
   return perm.size() == view.sizes.size() ? std::optional(view.permuted(perm)) : std::nullopt;
 }
 
-// Returns the layout of an operand in the first input of moves[last]. REQUIRES: `moves` lead to it.
+// Returns an operand's layout in the first input of moves[last]. REQUIRES: `moves` lead to it.
 std::optional<HeadLayout> layout_in(const Rewriter& r, const Moves& moves, size_t last) {
   std::optional<StridedView> view = StridedView::of(r.shape(moves[last].node->inputs[0]));
   for (size_t i = last + 1; view && i-- > 0;) view = moved(r, *view, moves[i]);
@@ -110,7 +110,7 @@ struct AttentionHeads {
     for (size_t i = 0; i < 3; ++i) moves[i] = moves_to(r, inputs[i]);
   }
 
-  // Lets all three operands read the input of one Split. Returns whether they do.
+  // Lets all three operands read one Split's input. Returns whether they do.
   bool take_split() {
     const Node* split = common_split();
     if (split == nullptr) return false;
@@ -129,8 +129,7 @@ struct AttentionHeads {
     return false;
   }
 
-  // Lets an operand read the input of the highest Transpose that a layout can describe, below any
-  // Split.
+  // Lets an operand read the highest Transpose's input that a layout can describe, below any Split.
   bool take_transposes(size_t i) {
     for (size_t last = place_of_split(moves[i]); last-- > 0;) {
       const auto layout = moves[i][last].copies() ? layout_in(r, moves[i], last) : std::nullopt;
@@ -194,9 +193,9 @@ bool fuse_attention_result(Rewriter& r, const Node& node) {
   return r.replace(node, "Attention", attention->inputs, attributes, attention->name);
 }
 
-// Attention from MatMul, scale, mask, Softmax, MatMul, in the spellings of exporters:
+// Attention from MatMul, scale, mask, Softmax, MatMul, as exporters spell it:
 //
-//   scores = MatMul(q, k^T) [* c or / c]       k^T: a Transpose of the last two axes, or of
+//   scores = MatMul(q, k^T) [* c or / c]       k^T: a Transpose over the last two axes, or over
 //   scores = scores [+ mask]                   [b, s, h, d] directly to [b, h, d, s]
 //   MatMul(Softmax(scores, -1), v)             q and k^T may be scaled, too
 //     -> Attention(q, k, v, mask, scale)
@@ -207,7 +206,7 @@ bool fuse_attention_result(Rewriter& r, const Node& node) {
 // A Cast to the same type, as the older exporter writes around Softmax, is looked through: the
 // operator computes the Softmax in float32 anyway.
 //
-// If the mask of a row is -infinity everywhere, Attention returns zeros, but a bare Softmax NaN.
+// If a row's mask is -infinity everywhere, Attention returns zeros, but a bare Softmax NaN.
 //
 // The causal mask: Attention(q, k, v, mask) -> Attention(q, k, v) with is_causal, if the mask says
 // nothing else. Such a mask is a constant [..., queries, keys] that adds 0 (or is true) up to the
@@ -308,8 +307,8 @@ ValueId keys(Rewriter& r, ValueId k_transposed) {
                 {{"perm", std::vector<int64_t>{0, 2, 1, 3}}});
 }
 
-// Returns the Softmax of a value that only this product reads. Where(IsNaN(p), 0, p) may follow and
-// zero rows that are fully masked, as the operator does anyway.
+// Returns the Softmax that makes a value read only by this product. Where(IsNaN(p), 0, p) may
+// follow and zero rows that are fully masked, as the operator does anyway.
 const Node* probabilities(const Rewriter& r, ValueId id) {
   id = uncast(r, id);
   if (!r.read_once(id)) return nullptr;
@@ -345,7 +344,7 @@ bool may_be_causal(const Value& mask, int64_t queries, int64_t keys) {
          shape[shape.rank() - 2] == queries && shape[shape.rank() - 1] == keys;
 }
 
-// Returns whether query i sees exactly the keys up to its own.
+// Returns whether query i sees exactly the keys up to i.
 bool is_causal(const Value& mask, int64_t queries, int64_t keys) {
   if (!may_be_causal(mask, queries, keys)) return false;
   const std::vector<double> values = to_doubles(mask.desc, mask.constant->bytes.data());

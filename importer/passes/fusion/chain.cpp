@@ -1,6 +1,6 @@
 // Consecutive elementwise operators -> ofsdp.Chain, one pass over memory forward and one backward.
 //
-// A node takes in the elementwise nodes (or chains) of its own shape that make its operands, if
+// A node takes in the elementwise nodes (or chains) with the same shape that make the operands, if
 // nothing else reads them and the joint gradient keeps no more tensors than the separate ones (a
 // chain keeps the operands: for (a + b + c) * d three, for the sum alone one). Operands repeated
 // along leading axes stay operands; known numbers become part of the program.
@@ -11,7 +11,7 @@
 #include <map>
 #include <set>
 
-#include "importer/passes/fusion/rewriter.h"
+#include "importer/passes/fusion/fusion.h"
 
 namespace ofsdp::importer {
 namespace {
@@ -58,7 +58,7 @@ bool is_member(const Rewriter& r, const Node& node) {
 }
 
 // A chain under construction with the values that it reads. `takes` tells whether a node takes in
-// the maker of an operand; without it the chain has only the node.
+// an operand's maker; without it the chain has only the node.
 class Builder {
  public:
   using Takes = std::function<bool(const Node& reader, const Node& maker)>;
@@ -71,8 +71,8 @@ class Builder {
   int joined() const { return joined_; }
   const std::vector<ValueId>& inputs() const { return inputs_; }
 
-  // Returns the values of the outputs' size that the gradient keeps: values of the graph, and
-  // (negative) values inside the chain.
+  // Returns the values with the outputs' size that the gradient keeps: graph values, and (negative)
+  // values inside the chain.
   std::set<ValueId> kept() const {
     const Chain forward = chain();
     std::vector<bool> wanted;
@@ -167,8 +167,8 @@ bool keeps_no_more(const Rewriter& r, const Node& reader, const Node& maker) {
   return Builder(r, reader, only_this).kept().size() <= apart.size();
 }
 
-// A maker that was taken in runs at the time of the reader. If it has several operands, they would
-// all live until then; otherwise only its one result does.
+// A maker that was taken in runs when the reader does. If it has several operands, they would all
+// live until then; otherwise only its one result does.
 bool ends_no_later(const Rewriter& r, const Node& reader, const Node& maker) {
   const ValueId id = maker.outputs[0];
   const auto whole = std::ranges::count_if(

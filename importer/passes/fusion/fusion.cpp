@@ -4,13 +4,11 @@
 #include <iterator>
 #include <span>
 
-#include "importer/passes/fusion/rewriter.h"
-
 namespace ofsdp::importer {
 namespace {
 
-// The rules in the order in which they are tried at a node. A rule may use the result of an earlier
-// node.
+// The rules in the order in which they are tried at a node. A rule may use an earlier node's
+// result.
 constexpr FusionRule kRules[] = {
     {"rotary", "", "RotaryEmbedding", fuse_rotary},
     {"attention", "MatMul", "Attention", fuse_attention},
@@ -29,12 +27,12 @@ constexpr FusionRule kRules[] = {
 constexpr FusionRule kLastRules[] = {{"causal_mask", "Attention", "Attention", fuse_causal_mask},
                                      {"chain", "", "ofsdp.Chain", fuse_chain}};
 
-// These change only the placement of operands.
+// These change only where operands lie.
 constexpr FusionRule kPlacingRules[] = {
     {"attention_operands", "Attention", "Attention", fuse_attention_operands},
     {"attention_result", "Transpose", "Attention", fuse_attention_result}};
 
-// Exporters leave Identity nodes between the pieces of a pattern; readers then read their inputs.
+// Exporters leave Identity nodes between a pattern's pieces; readers then read their inputs.
 void skip_identities(Graph& graph, const std::vector<ValueId>& wanted) {
   std::map<ValueId, ValueId> alias;
   std::vector<Node> kept;

@@ -3,7 +3,7 @@
 #include <numbers>
 #include <optional>
 
-#include "importer/passes/fusion/rewriter.h"
+#include "importer/passes/fusion/fusion.h"
 
 namespace ofsdp::importer {
 
@@ -11,26 +11,26 @@ namespace ofsdp::importer {
 //
 // A linear layer as one Gemm over all rows:
 //
-//   MatMul(x[..., k], W)            W with two axes, or Transpose of such a W
+//   MatMul(x[..., k], W)            W with two axes, or such a W transposed
 //     -> Reshape(Gemm(CollapseLeading(x), W, transB))
 //   Add(that, b[n])                 -> the same Gemm with the bias
 //
-// com.microsoft.FusedMatMul is such a product too, with the transB and alpha. BiasGelu and FastGelu
-// of com.microsoft give their bias to the product and become the Gelu of a plain graph. The
-// gradient of W is then one product in W's own layout, memory never holds transposed weights, and
-// the bias costs no pass.
+// com.microsoft.FusedMatMul is such a product too, with the transB and alpha. com.microsoft's
+// BiasGelu and FastGelu give their bias to the product and become a plain Gelu. W's gradient is
+// then one product in W's own layout, memory never holds transposed weights, and the bias costs no
+// pass.
 //
-// Gelu in both forms from its pieces, with products in any order:
+// Gelu in both forms from the pieces, with products in any order:
 //
 //   x * 0.5 * (1 + erf(x / sqrt(2)))                                -> Gelu(x)
 //   x * 0.5 * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 * x^3)))       -> Gelu(x, approximate="tanh")
 //
-// NegativeLogLikelihoodLoss(LogSoftmax(x)) over the class axis -> SoftmaxCrossEntropyLoss(x): the
-// gradient of both is softmax minus one-hot, made in place.
+// NegativeLogLikelihoodLoss(LogSoftmax(x)) over the class axis -> SoftmaxCrossEntropyLoss(x): both
+// have the gradient softmax minus one-hot, made in place.
 //
 // MaxPool(Relu(x)) -> MaxPool(x) with ofsdp_activation="relu", if nothing else reads the Relu: the
-// largest clamped value is the clamped largest value, and the gradient of a clamped window stops
-// either way. The pool then clamps a fourth of the elements.
+// largest clamped value is the clamped largest value, and a clamped window's gradient stops either
+// way. The pool then clamps a fourth as many elements.
 
 namespace {
 
@@ -53,7 +53,7 @@ const Node* bare_gemm(const Rewriter& r, ValueId id) {
 
 // A Gemm that takes an addend from outside.
 struct BiasedGemm {
-  std::string name;  // of the product
+  std::string name;  // the product's
   std::vector<ValueId> inputs;
   Attributes attributes;
 };
@@ -86,7 +86,7 @@ struct Factors {
   int looked_at = 0;
 };
 
-// No pattern has so many factors, but a file may have a product of any length.
+// No pattern has so many factors, but a file may have a product with any length.
 constexpr int kMaxFactors = 64;
 
 void collect(const Rewriter& r, ValueId id, bool top, Factors& out) {
@@ -123,7 +123,7 @@ Factors factors(const Rewriter& r, ValueId id) {
 
 bool near(double a, double b) { return std::abs(a - b) <= 1e-4 * std::abs(b); }
 
-// Returns the node `op` of 1 + op(...), or null.
+// Returns the node `op` in 1 + op(...), or null.
 const Node* one_plus(const Rewriter& r, ValueId id, const char* op) {
   const Node* add = r.made_by(id, "Add");
   if (add == nullptr) return nullptr;
@@ -134,7 +134,7 @@ const Node* one_plus(const Rewriter& r, ValueId id, const char* op) {
   return nullptr;
 }
 
-// Returns whether the value is the product of `values` and a constant.
+// Returns whether the value is `values` multiplied, with a constant.
 bool is_product(const Rewriter& r, ValueId id, const std::vector<ValueId>& values,
                 double constant) {
   const Factors f = factors(r, id);
@@ -254,7 +254,7 @@ bool fuse_max_pool_relu(Rewriter& r, const Node& node) {
 
 namespace {
 
-// Returns the input of a mean over the last axis that keeps the axis, or 0.
+// Returns the input if the value is a mean over the last axis that keeps the axis, or 0.
 ValueId mean_of(const Rewriter& r, ValueId id) {
   const Node* mean = r.made_by(id, "ReduceMean");
   if (mean == nullptr || mean->attributes.i("keepdims", 1) == 0 || mean->inputs.size() < 2)
@@ -312,7 +312,7 @@ RootMeanSquare normalized(const Rewriter& r, ValueId id) {
   return {};
 }
 
-// The normalized operand of a node, and the other operand.
+// A node's normalized operand, and the other operand.
 struct Scaled {
   RootMeanSquare rms;
   ValueId scale = 0;

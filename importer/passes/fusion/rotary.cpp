@@ -1,8 +1,8 @@
-// RotaryEmbedding from its pieces, x with four axes [b, h, s, d] or [b, s, h, d]:
+// RotaryEmbedding from the pieces, x with four axes [b, h, s, d] or [b, s, h, d]:
 //
-//   x * cos + Concat(-x[d/2:], x[:d/2]) * sin             halves by Slice or Split; cos and sin of
-//                                                         width d with two equal halves
-//   Concat(a cos - b sin, b cos + a sin)                  a, b the halves of x; tables of width d/2
+//   x * cos + Concat(-x[d/2:], x[:d/2]) * sin             halves by Slice or Split; cos and sin:
+//                                                         width d, two equal halves
+//   Concat(a cos - b sin, b cos + a sin)                  a, b the halves of x; table width d/2
 //   Concat(rotated x[:r], x[r:])                          rotary_embedding_dim = r (GPT-NeoX, Phi)
 //
 // Tables that are equal for all samples become rows [s, d/2] of com.microsoft's operator, read from
@@ -11,8 +11,8 @@
 #include <algorithm>
 #include <array>
 
-#include "importer/passes/fusion/rewriter.h"
-#include "importer/proto/opset.h"
+#include "importer/file/onnx_file.h"
+#include "importer/passes/fusion/fusion.h"
 
 namespace ofsdp::importer {
 namespace {
@@ -29,13 +29,13 @@ bool is_last(const Rewriter& r, ValueId id, int64_t axis) {
   return axis == -1 || axis == r.shape(id).rank() - 1;
 }
 
-// Elements begin .. end of the last axis of `of`; 0: no match.
+// Elements begin .. end along the last axis of `of`; 0: no match.
 struct Part {
   ValueId of = 0;
   int64_t begin = 0, end = 0;
 };
 
-// Returns the only element of a known integer tensor.
+// Returns a known integer tensor's only element.
 std::optional<int64_t> one_int(const Rewriter& r, const Node& node, size_t i) {
   if (i >= node.inputs.size() || node.inputs[i] == 0) return std::nullopt;
   const auto number = r.scalar(node.inputs[i]);
@@ -76,14 +76,14 @@ ValueId whole(const Rewriter& r, ValueId low, ValueId high) {
   return fits ? a.of : 0;
 }
 
-// Returns the Concat of two values along the last axis that makes `id`, or null.
+// Returns the Concat that makes `id` from two values along the last axis, or null.
 const Node* pair(const Rewriter& r, ValueId id) {
   const Node* concat = r.made_by(id, "Concat");
   if (concat == nullptr || concat->inputs.size() != 2) return nullptr;
   return is_last(r, id, concat->attributes.i("axis", 0)) ? concat : nullptr;
 }
 
-// Returns x of Concat(-x[d/2:], x[:d/2]), or 0.
+// Returns x in Concat(-x[d/2:], x[:d/2]), or 0.
 ValueId turned(const Rewriter& r, ValueId id) {
   const Node* concat = pair(r, id);
   const Node* neg = concat == nullptr ? nullptr : r.made_by(concat->inputs[0], "Neg");
@@ -100,7 +100,7 @@ bool constant_halves_equal(const Constant& c, int64_t row) {
   return true;
 }
 
-// Returns whether both halves of the last axis are equal: known values, or a Concat(f, f).
+// Returns whether the last axis has two equal halves: known values, or a Concat(f, f).
 bool halves_equal(const Rewriter& r, ValueId id) {
   const int64_t d = width(r, id);
   if (d == 0 || d % 2 != 0) return false;
@@ -123,8 +123,7 @@ bool halves_equal(const Rewriter& r, ValueId id) {
   return false;
 }
 
-// Returns the first d/2 elements of the rows of a table, in the shape `axes`; made once for all
-// readers.
+// Returns the first d/2 elements in each table row, in the shape `axes`; made once for all readers.
 ValueId half_table(Rewriter& r, ValueId table, int64_t half, const std::vector<int64_t>& axes) {
   ValueId& made = r.remembered(format_text("rotary {} {}", table, joined(axes, " ")));
   if (made != 0) return made;
@@ -137,7 +136,7 @@ ValueId half_table(Rewriter& r, ValueId table, int64_t half, const std::vector<i
   return made = r.emit("Reshape", r.graph().value(table).name + ".rows", {low, r.ints(axes)});
 }
 
-// The position of the tables among the axes of x, aligned right.
+// The tables' place among x's axes, aligned right.
 struct Place {
   bool fits = false;
   bool steps_first = false;  // x is [b, s, h, d]
@@ -179,7 +178,7 @@ struct Product {
   ValueId a = 0, b = 0;
 };
 
-// Returns the factors of a product without other readers.
+// Returns the factors if a product has no other readers.
 Product product(const Rewriter& r, ValueId id) {
   const Node* mul = r.read_once(id) ? r.made_by(id, "Mul") : nullptr;
   return mul == nullptr ? Product{} : Product{mul->inputs[0], mul->inputs[1]};

@@ -1,4 +1,4 @@
-#include "kernels/cpu/blas.h"
+#include "kernels/cpu/products.h"
 
 namespace ofsdp::kernels {
 

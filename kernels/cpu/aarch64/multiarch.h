@@ -1,5 +1,5 @@
-// OFSDP_MULTIARCH and the versions of a loop (kernels/cpu/parallel.h): one, since the baseline has
-// NEON with fused operations and GCC's vectoriser uses it.
+// OFSDP_MULTIARCH and a loop's versions (kernels/cpu/parallel.h): one, since the baseline has NEON
+// with fused operations and GCC's vectoriser uses it.
 #pragma once
 
 #define OFSDP_MULTIARCH __attribute__((no_stack_protector))

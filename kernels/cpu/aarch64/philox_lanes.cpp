@@ -1,7 +1,7 @@
-// Philox for NEON: one counter word of four blocks a vector.
-#include "kernels/cpu/philox_lanes.h"
-
+// Philox for NEON: a vector holds one counter word for four blocks.
 #include <arm_neon.h>
+
+#include "kernels/core/philox.h"
 
 namespace ofsdp::kernels {
 namespace {

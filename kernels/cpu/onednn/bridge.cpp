@@ -8,12 +8,12 @@
 namespace ofsdp::kernels::onednn {
 namespace {
 
-// The source of the bytes of a memory object at run time.
+// The run-time source for a memory object's bytes.
 enum class Source { kInput, kOutput, kWorkspace };
 struct Slot {
   dnnl::memory memory;
   Source source;
-  size_t place;  // index of the operand, or offset in the workspace
+  size_t place;  // operand index, or workspace offset
 };
 
 struct Step {
@@ -63,7 +63,7 @@ class PrimitiveKernel final : public Kernel {
     return slots_.back().memory.get();
   }
 
-  // Appends the reorders of inputs to steps_ and returns the reorders of outputs, which run last.
+  // Appends reorders of inputs to steps_ and returns the reorders of outputs, which run last.
   std::vector<Step> bind(const dnnl::primitive_desc_base& pd,
                          const std::vector<Binding>& bindings) {
     Step main{dnnl::primitive(pd.get()), {}};
@@ -114,9 +114,9 @@ class PrimitiveKernel final : public Kernel {
 
 }  // namespace
 
-// The one function-local static of the kernels: oneDNN's cache of primitives keeps pointers to the
-// engine a primitive was made with, so the engine must outlive every cached primitive. It holds no
-// state of ours. The cache only serves planning (layers of equal shape compile once).
+// The kernels' one function-local static: oneDNN's primitive cache keeps pointers to the engine
+// that made a primitive, so the engine must outlive every cached primitive. It holds no state of
+// ours. The cache only serves planning (equal layers compile once).
 const dnnl::engine& engine() {
   static const dnnl::engine cpu = [] {
     dnnl::set_primitive_cache_capacity(512);
@@ -134,16 +134,16 @@ bool has_isa(dnnl::cpu_isa wanted) {
 
 bool has_avx512() { return has_isa(dnnl::cpu_isa::avx512_core); }
 
-// [Note: bfloat16 without tiles] Intel's VDPBF16PS starts every second cycle, on one port: half of
-// the rate of float32. Where the tiles of AMX are missing (a virtual machine may hide them),
-// products of widened blocks are faster: oneDNN's reach 75 GFLOP/s for 130 to 150 of float32 on an
-// Emerald Rapids. AMD's instruction is fast.
+// [Note: bfloat16 without tiles] Intel's VDPBF16PS starts every second cycle, on one port: half
+// float32's rate. Without AMX tiles (a virtual machine may hide them), products of widened blocks
+// are faster: oneDNN's bfloat16 reaches 75 GFLOP/s against 130 to 150 in float32 on an Emerald
+// Rapids. AMD's instruction is fast.
 bool multiplies_bf16_slowly() {
   return __builtin_cpu_is("intel") && !has_isa(dnnl::cpu_isa::avx512_core_amx);
 }
 
-// Without tiles oneDNN's kernels of float16 are slower than float32 (convolutions 15.7 for 5.9 ms
-// of widened ones), and for some products it has plain loops alone.
+// Without tiles oneDNN's float16 kernels are slower than float32 (convolutions 15.7 ms against 5.9
+// ms widened), and some products have plain loops alone.
 bool has_type(DType dtype) {
   if (data_type(dtype) == dnnl::memory::data_type::undef) return false;
   if (dtype == DType::kFloat16) return has_isa(dnnl::cpu_isa::avx512_core_amx_fp16);
@@ -166,8 +166,8 @@ dnnl::memory::data_type data_type(DType dtype) {
 
 namespace {
 
-// oneDNN counts in int in some places, and divides by the truncated rest of a larger number.
-// Without a description it has no primitive.
+// oneDNN counts in int in some places, and divides by a larger number's truncated rest. Without a
+// description it has no primitive.
 bool countable(const Dims& dims) {
   return std::ranges::all_of(dims, [](int64_t n) { return n <= std::numeric_limits<int>::max(); });
 }

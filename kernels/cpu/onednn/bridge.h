@@ -1,16 +1,15 @@
-// Bridge to oneDNN 3.2 (the gomp build): operand descriptions, and a Kernel that runs one
-// primitive.
+// Bridge to oneDNN 3.2 (gomp build): operand descriptions, and a Kernel that runs one primitive.
 //
-// An operator describes the operands as their bytes are (`desc_of`) and as it would like them
-// (`any`, `channels_last`), makes a primitive_desc (always with allow_empty, so that "not
-// implemented" is an empty handle and no exception) and hands it to make_kernel with one Binding
-// per operand. Where the primitive wants other bytes than an operand has, the kernel reorders
-// through its workspace.
+// An operator describes operands as their bytes are (`desc_of`) and as it would like them (`any`,
+// `channels_last`), makes a primitive_desc (always with allow_empty, so that "not implemented" is
+// an empty handle and no exception) and passes it to make_kernel with a Binding for each operand.
+// If the primitive wants other bytes than an operand has, the kernel reorders through its
+// workspace.
 //
-// [Note: oneDNN and malloc] A primitive's run makes 5 to 15 `operator new` calls of at most 160
-// bytes, the nodes of its argument map. Our own code makes none in a training step. Some
-// implementations also call posix_memalign at every run (x64:gemm once an image, brgconv for
-// strided backward); first_quiet walks past those. Scratchpads are ours (mode user): part of the
+// [Note: oneDNN and malloc] A primitive's run makes 5 to 15 `operator new` calls for at most 160
+// bytes, the nodes in an argument map. Our own code makes none in a training step. Some
+// implementations also call posix_memalign in every run (x64:gemm once an image, brgconv for
+// strided backward); first_quiet skips those. Scratchpads are ours (mode user): part of the
 // workspace.
 //
 // A kernel owns primitives, memory objects and argument lists. It runs on the thread that runs the
@@ -24,7 +23,7 @@
 #include <vector>
 
 #include "kernels/core/kernel.h"
-#include "kernels/cpu/onednn_presence.h"
+#include "kernels/cpu/products.h"
 
 namespace ofsdp::kernels::onednn {
 
@@ -32,9 +31,9 @@ using Dims = dnnl::memory::dims;
 using Desc = dnnl::memory::desc;
 
 const dnnl::engine& engine();
-dnnl::memory::data_type data_type(DType dtype);  // undef: oneDNN has no such type
+dnnl::memory::data_type data_type(DType dtype);  // undef: oneDNN lacks the type
 bool has_isa(dnnl::cpu_isa wanted);              // the processor has it, and oneDNN may use it
-// Whether oneDNN has the type, and multiplies it no slower than float32.
+// Returns whether oneDNN has the type, and multiplies it no slower than float32.
 bool has_type(DType dtype);
 
 // Why an implementation refuses a problem.
@@ -50,17 +49,17 @@ Desc desc_of(const TensorDesc& desc);               // the bytes as they are
 
 dnnl::primitive_attr attributes();  // scratchpad by the caller, float32 stays float32
 
-// Whether an implementation is one that calls malloc at run time, or the plain loops ("ref"), which
-// take hundreds of times as long as other kernels do.
+// Whether an implementation calls malloc at run time, or is the plain loops ("ref"), which take
+// hundreds of times as long.
 bool is_noisy(std::string_view implementation);
 bool is_reference(std::string_view implementation);
 
-// Whether oneDNN has a primitive that is not plain loops.
+// Returns whether oneDNN has a primitive other than plain loops.
 bool is_fast(const auto& pd) {
   return pd.get(true) != nullptr && !is_reference(pd.impl_info_str());
 }
 
-// The first implementation that is neither; else the first of all; empty if there is none.
+// Returns the first implementation that is neither; else the first one; empty if there is none.
 auto first_quiet(const auto& make) {
   auto pd = make();
   bool more = pd.get(true) != nullptr;
@@ -71,12 +70,12 @@ auto first_quiet(const auto& make) {
   return make();  // next_impl changed the handle: start again
 }
 
-// An argument of the primitive, and the operand of the node that is bound to it.
+// A primitive's argument, and the node's operand bound to it.
 struct Binding {
   int argument;    // DNNL_ARG_SRC, ...
-  bool is_output;  // of KernelArgs::outputs, else ::inputs
+  bool is_output;  // in KernelArgs::outputs, else ::inputs
   size_t index;
-  Desc desc;  // the order of its bytes
+  Desc desc;  // byte order
 };
 
 std::unique_ptr<Kernel> make_kernel(const dnnl::primitive_desc_base& pd,

@@ -1,10 +1,9 @@
-#include "kernels/cpu/tile_product.h"
-
 #include <algorithm>
 #include <vector>
 
 #include "kernels/cpu/onednn/bridge.h"
 #include "kernels/cpu/parallel.h"
+#include "kernels/cpu/products.h"
 
 namespace ofsdp::kernels {
 namespace {
@@ -19,7 +18,7 @@ onednn::Desc matrices(DType dtype, int64_t count, int64_t rows, int64_t columns,
   return onednn::strided(dtype, dims, strides);
 }
 
-// A primitive is made for the threads there are; these are for one.
+// A primitive is made for the current thread count; these are for one.
 class OneThread {
  public:
   OneThread() : before_(pool_threads()) { set_pool_threads(1); }
@@ -55,7 +54,7 @@ struct TileProduct<T>::State {
   size_t scratch_bytes = 0;
   std::vector<Slot> slots;
   bool empty = false;
-  int64_t zeros = 0;  // elements of a sum over nothing
+  int64_t zeros = 0;  // elements whose sum is empty
 };
 
 template <typename T>

@@ -1,10 +1,8 @@
-// Tiles by OpenBLAS.
-#include "kernels/cpu/tile_product.h"
-
+// Tile products by OpenBLAS, in builds without oneDNN.
 #include <algorithm>
 
 #include "kernels/base/status.h"
-#include "kernels/cpu/blas.h"
+#include "kernels/cpu/products.h"
 
 namespace ofsdp::kernels {
 
@@ -47,5 +45,12 @@ void TileProduct<T>::run(int, const T* a, const T* b, float* dst, std::byte*) co
 
 template class TileProduct<float>;
 template class TileProduct<BFloat16>;
+
+namespace onednn {
+
+bool is_present() { return false; }
+bool has_avx512() { return false; }
+
+}  // namespace onednn
 
 }  // namespace ofsdp::kernels

@@ -1,12 +1,12 @@
-// [Note: OFSDP_MAX_CPU_ISA] The environment variable OFSDP_MAX_CPU_ISA=AVX2 makes a processor with
+// [Note: OFSDP_MAX_CPU_ISA] OFSDP_MAX_CPU_ISA=AVX2 in the environment makes a processor with
 // AVX-512 behave like one without, for everything that OFSDP_MULTIARCH or __builtin_cpu_supports
 // chooses, as ONEDNN_MAX_CPU_ISA=AVX2 does for oneDNN. Tests run kernels a second time that way.
 //
 // The compiler makes a resolver for every cloned function. The loader calls it while it relocates
-// the program, and the resolver calls libgcc's __cpu_indicator_init and reads the bits it left. The
-// linker option --wrap (kernels/CMakeLists.txt) sends these calls here. libc may not be called that
-// early and has no environment yet, so this file reads /proc/self/environ with system calls of its
-// own. If that fails, nothing is limited.
+// the program; the resolver calls libgcc's __cpu_indicator_init and reads the bits it left. The
+// linker option --wrap (kernels/CMakeLists.txt) sends these calls here. So early, libc may not be
+// called and has no environment yet, so this file reads /proc/self/environ by system calls. If that
+// fails, nothing is limited.
 #include <fcntl.h>
 #include <sys/syscall.h>
 
@@ -32,14 +32,14 @@ long system_call(long number, long a, long b, long c) {
   return result;
 }
 
-// The environment holds the variable: "NAME=value" between zero bytes.
+// Returns whether the environment, "NAME=value" between zero bytes, holds the variable.
 bool limited_to_avx2() {
   constexpr char kWanted[] = "OFSDP_MAX_CPU_ISA=AVX2";
   const long fd =
       system_call(SYS_open, reinterpret_cast<long>("/proc/self/environ"), O_RDONLY | O_CLOEXEC, 0);
   if (fd < 0) return false;
   char block[1024];
-  long matched = 0;  // characters of this variable that agree; -1: one does not
+  long matched = 0;  // characters in this variable that agree; -1: one does not
   bool found = false;
   for (long n = 1; n > 0 && !found;) {
     n = system_call(SYS_read, fd, reinterpret_cast<long>(block), sizeof block);
@@ -53,14 +53,14 @@ bool limited_to_avx2() {
   return found;
 }
 
-// How many of the features that our code asks for are there.
+// Returns how many features that our code asks for are there.
 int features_left() {
   asm volatile("" ::: "memory");  // the bits may have just changed
   return !!__builtin_cpu_supports("avx512f") + !!__builtin_cpu_supports("avx512dq") +
          !!__builtin_cpu_supports("avx512bf16") + !!__builtin_cpu_supports("x86-64-v4");
 }
 
-// Clears each bit without which one of them would be gone: compilers number them differently.
+// Clears each bit that one of them needs: compilers number them differently.
 void clear_avx512(unsigned& word) {
   for (unsigned bit = 1; bit != 0; bit <<= 1) {
     const int before = features_left();

@@ -1,4 +1,4 @@
-// OFSDP_MULTIARCH and the versions of a loop (kernels/cpu/parallel.h): AVX-512, AVX2 and baseline
+// OFSDP_MULTIARCH and a loop's versions (kernels/cpu/parallel.h): AVX-512, AVX2 and baseline
 // x86-64. Sanitizers cannot run in the resolvers that clones need; with them there is the baseline
 // alone.
 #pragma once

@@ -1,13 +1,13 @@
 // Philox for AVX-512 and AVX2.
-#include "kernels/cpu/philox_lanes.h"
-
 #include <immintrin.h>
+
+#include "kernels/core/philox.h"
 
 namespace ofsdp::kernels {
 namespace {
 
-// In both: one counter word of 16 (8) blocks a vector. The processor multiplies the even 32-bit
-// lanes; the odd ones are shifted down, multiplied, and put between them again.
+// In both, a vector holds one counter word for 16 (8) blocks. The processor multiplies even 32-bit
+// lanes; odd ones are shifted down, multiplied, and put between them again.
 
 struct Product512 {
   __m512i high, low;

@@ -1,6 +1,6 @@
-// A warp a query (or, for dk and dv, a key): its lanes are 32 keys of a tile while scores are made,
-// and columns while tiles are added up. The tiles of K, V, Q or dY take turns in one piece of
-// shared memory.
+// One warp per query (per key for dk and dv). While computing scores, a lane is one of 32 keys in a
+// tile; while accumulating rows, a lane is a column. Tiles of K, V, Q or dY take turns in one
+// shared-memory buffer, padded by one column against bank conflicts.
 #include <cmath>
 
 #include "kernels/cuda/attention/attention.h"
@@ -12,8 +12,8 @@ namespace {
 
 constexpr int64_t kTile = 32;
 
-// Rows first .. first + kTile - 1 of a head, zeros after `rows`, times `scale`. Begins and ends
-// with a barrier.
+// Loads kTile rows from `first` on into shared memory, multiplied by `scale`, zeros after `rows`.
+// All threads take part; barriers before and after.
 template <int kWidth, int kThreads, typename T>
 __device__ inline void load_tile(float (*tile)[kWidth + 1], const T* base, int64_t row_stride,
                                  int64_t first, int64_t rows, int64_t width, float scale) {
@@ -26,7 +26,7 @@ __device__ inline void load_tile(float (*tile)[kWidth + 1], const T* base, int64
   __syncthreads();
 }
 
-// The row of a warp.
+// Loads the warp's own query or key row into shared memory.
 template <typename T>
 __device__ inline void load_row(float* to, const T* from, bool there, int64_t width, float scale) {
   for (int64_t i = threadIdx.x % kWarp; i < width; i += kWarp) {
@@ -40,7 +40,8 @@ __device__ inline float dot(const float* a, const float* b, int64_t width) {
   return sum;
 }
 
-// acc += sum over the tile's rows of weight (of lane = row) times the row; lanes are columns.
+// acc += weights times tile. Lane `row` holds the weight of that row; each lane accumulates kWidth
+// / kWarp columns.
 template <int kWidth>
 __device__ inline void add_rows(float* acc, float weight, const float (*tile)[kWidth + 1],
                                 int64_t width) {
@@ -63,7 +64,8 @@ __device__ inline void store_row(T* to, const float* acc, int64_t width, float s
   }
 }
 
-// The query of a warp of a block, and the keys that any query of the block sees.
+// The warp's query, and the key range that any query in the block sees. Tile loops need the common
+// range, since all warps share the tiles.
 struct Place {
   Head head;
   int64_t item, query, low, high;
@@ -71,27 +73,29 @@ struct Place {
   Range range;
 };
 template <int kWarps>
-__device__ inline Place place_of(const AttentionExtent& e) {
+__device__ inline Place find_place(const AttentionParams& e) {
   const int64_t tiles = (e.queries + kWarps - 1) / kWarps;
   const int64_t item = blockIdx.x / tiles, first = blockIdx.x % tiles * kWarps;
   Place p;
-  p.head = head_of(e, item);
+  p.head = find_head(e, item);
   p.query = first + threadIdx.x / kWarp;
   p.there = p.query < e.queries;
   p.item = item * e.queries + p.query;
-  p.low = range_of(e, p.head.b, first).low / kTile * kTile;
-  p.high = range_of(e, p.head.b, least(first + kWarps, e.queries) - 1).high;
-  p.range = p.there ? range_of(e, p.head.b, p.query) : Range{0, 0};
+  p.low = key_range(e, p.head.b, first).low / kTile * kTile;
+  p.high = key_range(e, p.head.b, min_index(first + kWarps, e.queries) - 1).high;
+  p.range = p.there ? key_range(e, p.head.b, p.query) : Range{0, 0};
   return p;
 }
 
+// Grid: batch * heads * ceil(queries / kWarps) blocks, one warp per query. Online softmax over key
+// tiles; y in registers.
 template <typename T, int kWidth, int kWarps>
 __global__ void __launch_bounds__(kWarps* kWarp)
-    forward_kernel(AttentionExtent e, AttentionPointers<T> o) {
+    forward_kernel(AttentionParams e, AttentionPointers<T> o) {
   constexpr int kThreads = kWarps * kWarp;
   __shared__ float tile[kTile][kWidth + 1];
   __shared__ float rows[kWarps][kWidth];
-  const Place p = place_of<kWarps>(e);
+  const Place p = find_place<kWarps>(e);
   const int lane = static_cast<int>(threadIdx.x % kWarp);
   float* q = rows[threadIdx.x / kWarp];
   load_row(q, o.q + p.head.b * e.q.batch + p.head.h * e.q.head + p.query * e.q.row, p.there,
@@ -103,13 +107,13 @@ __global__ void __launch_bounds__(kWarps* kWarp)
   for (int64_t first = p.low; first < p.high; first += kTile) {
     load_tile<kWidth, kThreads>(tile, k, e.k.row, first, e.keys, e.width, 1.0f);
     const float raw = dot(q, tile[lane], e.width);
-    const float score = masked<T>(e, p.head, p.query, first + lane, p.range, capped(e, raw));
+    const float score = masked<T>(e, p.head, p.query, first + lane, p.range, apply_softcap(e, raw));
     load_tile<kWidth, kThreads>(tile, v, e.v.row, first, e.keys, e.v_width, 1.0f);
-    const float grown = Largest{}(max, warp_fold(score, Largest{}));
-    if (grown == -INFINITY) continue;  // all lanes of the warp
+    const float grown = Largest{}(max, warp_reduce(score, Largest{}));
+    if (grown == -INFINITY) continue;  // uniform in the warp
     const float weight = score == -INFINITY ? 0.0f : expf(score - grown);
     const float shrink = max == -INFINITY ? 0.0f : expf(max - grown);
-    sum = sum * shrink + warp_fold(weight, Add{});
+    sum = sum * shrink + warp_reduce(weight, Add{});
 #pragma unroll
     for (int j = 0; j < kWidth / kWarp; ++j) acc[j] *= shrink;
     add_rows<kWidth>(acc, weight, tile, e.v_width);
@@ -118,18 +122,17 @@ __global__ void __launch_bounds__(kWarps* kWarp)
   if (!p.there) return;
   T* y = o.y + p.head.b * e.y.batch + p.head.h * e.y.head + p.query * e.y.row;
   store_row<kWidth>(y, acc, e.v_width, sum == 0 ? 0.0f : 1.0f / sum);
-  if (o.statistics_found != nullptr && lane == 0)
-    o.statistics_found[p.item] = log_sum_exp(max, sum);
+  if (o.statistics_out != nullptr && lane == 0) o.statistics_out[p.item] = log_sum_exp(max, sum);
 }
 
-// Log-sum-exp and sum of p dp of each query, where the forward pass kept nothing.
+// Recomputes log-sum-exp and delta if the forward pass saved nothing.
 template <typename T, int kWidth, int kWarps>
 __global__ void __launch_bounds__(kWarps* kWarp)
-    stats_kernel(AttentionExtent e, AttentionPointers<T> o) {
+    stats_kernel(AttentionParams e, AttentionPointers<T> o) {
   constexpr int kThreads = kWarps * kWarp;
   __shared__ float tile[kTile][kWidth + 1];
   __shared__ float rows[kWarps][kWidth];
-  const Place p = place_of<kWarps>(e);
+  const Place p = find_place<kWarps>(e);
   const int lane = static_cast<int>(threadIdx.x % kWarp);
   float* row = rows[threadIdx.x / kWarp];
   const T* q = o.q + p.head.b * e.q.batch + p.head.h * e.q.head + p.query * e.q.row;
@@ -141,49 +144,51 @@ __global__ void __launch_bounds__(kWarps* kWarp)
     load_row(row, q, p.there, e.width, e.scale);
     load_tile<kWidth, kThreads>(tile, k, e.k.row, first, e.keys, e.width, 1.0f);
     const float raw = dot(row, tile[lane], e.width);
-    const float score = masked<T>(e, p.head, p.query, first + lane, p.range, capped(e, raw));
+    const float score = masked<T>(e, p.head, p.query, first + lane, p.range, apply_softcap(e, raw));
     __syncthreads();
     load_row(row, dy, p.there, e.v_width, 1.0f);
     load_tile<kWidth, kThreads>(tile, v, e.v.row, first, e.keys, e.v_width, 1.0f);
     const float dp = dot(row, tile[lane], e.v_width);
     __syncthreads();
-    const float grown = Largest{}(max, warp_fold(score, Largest{}));
+    const float grown = Largest{}(max, warp_reduce(score, Largest{}));
     if (grown == -INFINITY) continue;
     const float weight = score == -INFINITY ? 0.0f : expf(score - grown);
     const float shrink = max == -INFINITY ? 0.0f : expf(max - grown);
-    sum = sum * shrink + warp_fold(weight, Add{});
-    delta = delta * shrink + warp_fold(weight == 0.0f ? 0.0f : weight * dp, Add{});
+    sum = sum * shrink + warp_reduce(weight, Add{});
+    delta = delta * shrink + warp_reduce(weight == 0.0f ? 0.0f : weight * dp, Add{});
     max = grown;
   }
   if (!p.there || lane != 0) return;
-  o.statistics_found[p.item] = log_sum_exp(max, sum);
+  o.statistics_out[p.item] = log_sum_exp(max, sum);
   o.delta[p.item] = sum == 0 ? 0.0f : delta / sum;
 }
 
-// p and the gradient of a score (before softcap), from the two numbers of its query.
-struct Slope {
+// Probability and score gradient before softcap.
+struct ScoreGrad {
   float p, ds;
 };
 template <typename T>
-__device__ inline Slope slope_of(const AttentionPointers<T>& o, int64_t item, float score,
-                                 float dp) {
+__device__ inline ScoreGrad score_grad(const AttentionPointers<T>& o, int64_t item, float score,
+                                       float dp) {
   if (score == -INFINITY) return {0, 0};
   const float p = expf(score - o.statistics[item]);
   return {p, p * (dp - o.delta[item])};
 }
-__device__ inline float through_cap(const AttentionExtent& e, float ds, float cap_score) {
+// Chain rule through softcap * tanh(score / softcap).
+__device__ inline float softcap_grad(const AttentionParams& e, float ds, float cap_score) {
   if (!(e.softcap > 0)) return ds;
   const float t = cap_score / e.softcap;
   return ds * (1.0f - t * t);
 }
 
+// dq and dmask; the grid is that of the forward pass.
 template <typename T, int kWidth, int kWarps>
 __global__ void __launch_bounds__(kWarps* kWarp)
-    queries_kernel(AttentionExtent e, AttentionPointers<T> o) {
+    queries_kernel(AttentionParams e, AttentionPointers<T> o) {
   constexpr int kThreads = kWarps * kWarp;
   __shared__ float tile[kTile][kWidth + 1];
   __shared__ float rows[kWarps][kWidth];
-  const Place p = place_of<kWarps>(e);
+  const Place p = find_place<kWarps>(e);
   const int lane = static_cast<int>(threadIdx.x % kWarp);
   float* row = rows[threadIdx.x / kWarp];
   const T* q = o.q + p.head.b * e.q.batch + p.head.h * e.q.head + p.query * e.q.row;
@@ -199,13 +204,13 @@ __global__ void __launch_bounds__(kWarps* kWarp)
     __syncthreads();
     load_row(row, q, p.there, e.width, e.scale);
     load_tile<kWidth, kThreads>(tile, k, e.k.row, first, e.keys, e.width, 1.0f);
-    const float cap_score = capped(e, dot(row, tile[lane], e.width));
+    const float cap_score = apply_softcap(e, dot(row, tile[lane], e.width));
     const float score = masked<T>(e, p.head, p.query, key, p.range, cap_score);
-    const float ds = p.there ? slope_of(o, p.item, score, dp).ds : 0.0f;
+    const float ds = p.there ? score_grad(o, p.item, score, dp).ds : 0.0f;
     if (o.dmask != nullptr && p.there && key < e.mask_keys) {
       o.dmask[p.item * e.mask_keys + key] = Stored<T>::from(ds);
     }
-    add_rows<kWidth>(acc, through_cap(e, ds, cap_score), tile, e.width);
+    add_rows<kWidth>(acc, softcap_grad(e, ds, cap_score), tile, e.width);
     __syncthreads();
   }
   if (!p.there) return;
@@ -213,10 +218,11 @@ __global__ void __launch_bounds__(kWarps* kWarp)
                     e.width, e.scale);
 }
 
-// dk and dv of kWarps keys of a key head: over its query heads, and tiles of queries.
+// One warp per key: sums dk and dv over the query heads that share the key head, then over tiles of
+// queries (lanes are queries).
 template <typename T, int kWidth, int kWarps>
 __global__ void __launch_bounds__(kWarps* kWarp)
-    keys_kernel(AttentionExtent e, AttentionPointers<T> o) {
+    keys_kernel(AttentionParams e, AttentionPointers<T> o) {
   constexpr int kThreads = kWarps * kWarp;
   __shared__ float tile[kTile][kWidth + 1];
   __shared__ float rows[kWarps][kWidth];
@@ -235,22 +241,22 @@ __global__ void __launch_bounds__(kWarps* kWarp)
     const T* q = o.q + b * e.q.batch + h * e.q.head;
     const T* dy = o.dy + b * e.y.batch + h * e.y.head;
     for (int64_t first = 0; first < e.queries; first += kTile) {
-      const int64_t last = least(first + kTile, e.queries) - 1, query = first + lane;
+      const int64_t last = min_index(first + kTile, e.queries) - 1, query = first + lane;
       const bool asks = there && query < e.queries;
-      if (range_of(e, b, last).high <= first_key) continue;  // all threads alike
+      if (key_range(e, b, last).high <= first_key) continue;  // uniform in the block
       load_row(row, v, there, e.v_width, 1.0f);
       load_tile<kWidth, kThreads>(tile, dy, e.y.row, first, e.queries, e.v_width, 1.0f);
       const float dp = dot(row, tile[lane], e.v_width);
       __syncthreads();
       load_row(row, k, there, e.width, 1.0f);
       load_tile<kWidth, kThreads>(tile, q, e.q.row, first, e.queries, e.width, e.scale);
-      const float cap_score = capped(e, dot(row, tile[lane], e.width));
-      Slope s{0, 0};
+      const float cap_score = apply_softcap(e, dot(row, tile[lane], e.width));
+      ScoreGrad s{0, 0};
       if (asks) {
-        const float score = masked<T>(e, head, query, key, range_of(e, b, query), cap_score);
-        s = slope_of(o, (b * e.heads + h) * e.queries + query, score, dp);
+        const float score = masked<T>(e, head, query, key, key_range(e, b, query), cap_score);
+        s = score_grad(o, (b * e.heads + h) * e.queries + query, score, dp);
       }
-      add_rows<kWidth>(dk, through_cap(e, s.ds, cap_score), tile, e.width);
+      add_rows<kWidth>(dk, softcap_grad(e, s.ds, cap_score), tile, e.width);
       load_tile<kWidth, kThreads>(tile, dy, e.y.row, first, e.queries, e.v_width, 1.0f);
       add_rows<kWidth>(dv, s.p, tile, e.v_width);
       __syncthreads();
@@ -262,8 +268,8 @@ __global__ void __launch_bounds__(kWarps* kWarp)
 }
 
 template <typename T, int kWidth, int kWarps>
-cudaError_t backward_of(const AttentionExtent& e, const AttentionGradient& g,
-                        const AttentionPointers<T>& o, cudaStream_t stream) {
+cudaError_t launch_backward(const AttentionParams& e, const AttentionGradient& g,
+                            const AttentionPointers<T>& o, cudaStream_t stream) {
   constexpr int kThreads = kWarps * kWarp;
   const int64_t by_query = e.batch * e.heads * blocks_for(e.queries, kWarps);
   const int64_t by_key = e.batch * e.kv_heads * blocks_for(e.keys, kWarps);
@@ -276,16 +282,17 @@ cudaError_t backward_of(const AttentionExtent& e, const AttentionGradient& g,
 }
 
 template <typename T, int kWidth, int kWarps>
-cudaError_t forward_of(const AttentionExtent& e, const AttentionPointers<T>& o,
-                       cudaStream_t stream) {
+cudaError_t launch_forward(const AttentionParams& e, const AttentionPointers<T>& o,
+                           cudaStream_t stream) {
   return launch_blocks(stream, e.batch * e.heads * blocks_for(e.queries, kWarps), kWarps * kWarp,
                        forward_kernel<T, kWidth, kWarps>, e, o);
 }
 
-constexpr int kLanes = 8;  // of a query
+constexpr int kLanes = 8;  // lanes per query
 
+// Eight lanes per query; a lane loads N elements at a time.
 template <typename T, int N>
-OFSDP_CUDA_KERNEL delta_kernel(AttentionExtent e, const T* dy, const T* y, HeadStrides at_y,
+OFSDP_CUDA_KERNEL delta_kernel(AttentionParams e, const T* dy, const T* y, HeadStrides at_y,
                                float* delta) {
   const int64_t item = int64_t{blockIdx.x} * (kThreads / kLanes) + threadIdx.x / kLanes;
   const int lane = static_cast<int>(threadIdx.x % kLanes);
@@ -309,7 +316,7 @@ OFSDP_CUDA_KERNEL delta_kernel(AttentionExtent e, const T* dy, const T* y, HeadS
   if (there && lane == 0) delta[item] = sum;
 }
 
-bool in_packs(const AttentionExtent& e, const AttentionGradient& g, size_t size) {
+bool in_packs(const AttentionParams& e, const AttentionGradient& g, size_t size) {
   const auto pack = static_cast<int64_t>(16 / size);
   bool even = true;
   for (const HeadStrides& s : {e.y, g.y_strides}) {
@@ -320,7 +327,7 @@ bool in_packs(const AttentionExtent& e, const AttentionGradient& g, size_t size)
 
 }  // namespace
 
-cudaError_t attention(const AttentionExtent& e, const void* q, const void* k, const void* v,
+cudaError_t attention(const AttentionParams& e, const void* q, const void* k, const void* v,
                       void* y, float* statistics, cudaStream_t stream) {
   const int64_t width = std::max(e.width, e.v_width);
   if (width > 256) return cudaErrorNotSupported;
@@ -330,18 +337,19 @@ cudaError_t attention(const AttentionExtent& e, const void* q, const void* k, co
     o.k = static_cast<const T*>(k);
     o.v = static_cast<const T*>(v);
     o.y = static_cast<T*>(y);
-    o.statistics_found = statistics;
-    if (width <= 64) return forward_of<T, 64, 8>(e, o, stream);
-    return width <= 128 ? forward_of<T, 128, 8>(e, o, stream) : forward_of<T, 256, 4>(e, o, stream);
+    o.statistics_out = statistics;
+    if (width <= 64) return launch_forward<T, 64, 8>(e, o, stream);
+    return width <= 128 ? launch_forward<T, 128, 8>(e, o, stream)
+                        : launch_forward<T, 256, 4>(e, o, stream);
   });
 }
 
-size_t attention_grad_scratch(const AttentionExtent& e, bool kept) {
+size_t attention_grad_scratch(const AttentionParams& e, bool kept) {
   const int64_t numbers = e.batch * e.heads * e.queries;
   return round_up(static_cast<size_t>(kept ? numbers : 2 * numbers) * sizeof(float));
 }
 
-cudaError_t attention_grad(const AttentionExtent& e, const AttentionGradient& g,
+cudaError_t attention_grad(const AttentionParams& e, const AttentionGradient& g,
                            cudaStream_t stream) {
   const int64_t width = std::max(e.width, e.v_width);
   if (width > 256) return cudaErrorNotSupported;
@@ -349,13 +357,13 @@ cudaError_t attention_grad(const AttentionExtent& e, const AttentionGradient& g,
     const AttentionPointers<T> o = gradient_pointers<T>(e, g);
     const auto masks = static_cast<size_t>(e.batch * e.heads * e.queries * e.mask_keys) * sizeof(T);
     if (g.dmask != nullptr && masks > 0) OFSDP_CUDA_TRY(cudaMemsetAsync(g.dmask, 0, masks, stream));
-    if (width <= 64) return backward_of<T, 64, 8>(e, g, o, stream);
-    return width <= 128 ? backward_of<T, 128, 8>(e, g, o, stream)
-                        : backward_of<T, 256, 4>(e, g, o, stream);
+    if (width <= 64) return launch_backward<T, 64, 8>(e, g, o, stream);
+    return width <= 128 ? launch_backward<T, 128, 8>(e, g, o, stream)
+                        : launch_backward<T, 256, 4>(e, g, o, stream);
   });
 }
 
-cudaError_t attention_delta(const AttentionExtent& e, const AttentionGradient& g, float* delta,
+cudaError_t attention_delta(const AttentionParams& e, const AttentionGradient& g, float* delta,
                             cudaStream_t stream) {
   return with_float(e.dtype, [&]<typename T>(T) {
     const int64_t blocks = blocks_for(e.batch * e.heads * e.queries, kThreads / kLanes);

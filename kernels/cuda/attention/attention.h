@@ -1,17 +1,17 @@
-// Attention and its gradient where cuDNN is absent or declines: plain and right, for any mask;
-// kernels/cpu/attention.h has the formulas and the meaning of every member. Not fast: products run
-// on the CUDA cores in float32.
+// Launchers for attention and rotary position embeddings. kernels/cpu/attention.h has the formulas.
 //
-// q, k, v, y of `dtype` (float32, float16, bfloat16) by strides; heads of up to 256 wide (width and
-// v_width), else cudaErrorNotSupported. Scores are never in memory: keys are walked in tiles of 32
-// with a running maximum (Dao et al., "FlashAttention", 2022), the gradient makes them again from
-// two numbers a query: the log-sum-exp of its masked scores, in the natural base, which the forward
-// pass may keep, and delta, the sum of p dp. With what was kept (y and statistics) delta is the sum
-// of dy y, one pass over both (attention_delta); without, both are found by walking the keys once
-// more. dk and dv of a key head are summed over its query heads and queries in their order.
+// --- Attention on CUDA cores, for any mask: the fallback if tensor cores and cuDNN decline.
+// Float32 products, slow.
 //
-// A query that sees no key gets zeros and statistics of +infinity, and gives none whatever its
-// statistics are.
+// q, k, v, y: `dtype` (float32, float16, bfloat16), addressed by strides. Heads wider than 256
+// (width or v_width) return cudaErrorNotSupported. Scores never reach memory: a warp iterates over
+// tiles of 32 keys with an online softmax (Dao et al., "FlashAttention", 2022). The backward pass
+// recomputes scores from two numbers per query: `statistics`, the natural log-sum-exp over masked
+// scores, and delta = sum_j p_j dp_j. If the forward pass saved y and statistics, delta = dot(dy,
+// y) (attention_delta); otherwise another pass over the keys computes both. dk and dv sum over
+// query heads, then queries, in order.
+//
+// A query without visible keys gets y = 0 and statistics = +infinity, and contributes no gradient.
 #pragma once
 
 #include "kernels/cuda/device/types.h"
@@ -19,51 +19,86 @@
 namespace ofsdp::kernels::cuda {
 
 struct HeadStrides {
-  int64_t batch = 0, head = 0, row = 0;  // in elements; columns are dense
+  int64_t batch = 0, head = 0, row = 0;  // in elements; columns are contiguous
 };
-enum class MaskKind { kNone, kBool, kFloat };  // kFloat: of `dtype`, added
+enum class MaskKind { kNone, kBool, kFloat };  // kFloat: `dtype`, added to scores
 
-struct AttentionExtent {
+struct AttentionParams {
   DType dtype = DType::kFloat32;
   int64_t batch = 0, heads = 0, kv_heads = 0, queries = 0, keys = 0, width = 0, v_width = 0;
   HeadStrides q, k, v, y;
   float scale = 1, softcap = 0;
   bool causal = false;
-  int64_t left = -1, right = -1;     // window; -1: open
-  int64_t offset = 0;                // position of the first query, where lengths is null
-  const int64_t* lengths = nullptr;  // device memory, keys that are there of each sample; null: all
+  int64_t left = -1, right = -1;     // sliding window; -1: unlimited
+  int64_t offset = 0;                // position of the first query if lengths is null
+  const int64_t* lengths = nullptr;  // device memory, valid keys per sample; null: all
   MaskKind mask_kind = MaskKind::kNone;
   const void* mask = nullptr;
-  int64_t mask_strides[4] = {};  // of sample, head, query, key
-  int64_t mask_keys = 0;         // keys from there on are masked
-  Fault fault = {};              // of lengths
+  int64_t mask_strides[4] = {};  // sample, head, query, key
+  int64_t mask_keys = 0;         // later keys are masked
+  Fault fault = {};              // for invalid lengths
 };
 
-// statistics: float [batch, heads, queries]; null: not wanted.
-cudaError_t attention(const AttentionExtent& e, const void* q, const void* k, const void* v,
+// statistics: float32 [batch, heads, queries], or null if not needed.
+cudaError_t attention(const AttentionParams& e, const void* q, const void* k, const void* v,
                       void* y, float* statistics, cudaStream_t stream);
 
 struct AttentionGradient {
   const void *dy = nullptr, *q = nullptr, *k = nullptr, *v = nullptr;
   void *dq = nullptr, *dk = nullptr, *dv = nullptr;
-  void* dmask = nullptr;  // [batch, heads, queries, mask_keys] of dtype; null: not wanted
+  void* dmask = nullptr;  // [batch, heads, queries, mask_keys], `dtype`; null: not needed
   void* scratch = nullptr;
-  // Kept by the forward pass: both, or null.
+  // Saved by the forward pass: both or neither.
   const void* y = nullptr;
   HeadStrides y_strides = {};
   const float* statistics = nullptr;
 };
-size_t attention_grad_scratch(const AttentionExtent& e, bool kept);
-cudaError_t attention_grad(const AttentionExtent& e, const AttentionGradient& g,
+size_t attention_grad_scratch(const AttentionParams& e, bool kept);
+cudaError_t attention_grad(const AttentionParams& e, const AttentionGradient& g,
                            cudaStream_t stream);
 
-// The sum of dy y of each query, which is that of p dp: what the gradients of
-// kernels/cuda/attention/attention.h and of kernels/cuda/attention/tensor_attention.h need besides
-// the statistics that a forward pass kept (Dao, "FlashAttention-2", 2023).
-//
-// delta: float [batch, heads, queries]. Sums in float32, by the columns of eight lanes, then over
-// the lanes; the same bits twice. Memory: dy and y once.
-cudaError_t attention_delta(const AttentionExtent& e, const AttentionGradient& g, float* delta,
+// Stores delta = dot(dy, y) per query, float32 [batch, heads, queries] (Dao, "FlashAttention-2",
+// 2023). Eight lanes per query sum columns in float32, then a shuffle adds them. Reads dy and y
+// once.
+cudaError_t attention_delta(const AttentionParams& e, const AttentionGradient& g, float* delta,
                             cudaStream_t stream);
+
+// --- Attention on tensor cores, with the arguments above: float16 and bfloat16, heads up to 128
+// wide, no softcap. takes_tensor_attention returns false for everything else.
+//
+// After FlashAttention-2: a block owns a tile of queries (keys for dk and dv), 16 or 32 rows per
+// warp, and iterates over tiles on the other side. Scores stay in registers. Products are exact,
+// sums and softmax float32. Probabilities and score gradients are rounded to the dtype before they
+// become matmul operands, as on the CPU.
+//
+// Sum order: key tiles ascending for softmax, y and dq; query heads, then query tiles for dk and
+// dv. No atomics, so runs give the same bits.
+bool takes_tensor_attention(const AttentionParams& e);
+
+cudaError_t tensor_attention(const AttentionParams& e, const void* q, const void* k, const void* v,
+                             void* y, float* statistics, cudaStream_t stream);
+
+// Scratch: attention_grad_scratch.
+cudaError_t tensor_attention_grad(const AttentionParams& e, const AttentionGradient& g,
+                                  cudaStream_t stream);
+
+// --- Rotary position embedding: rotates pairs (a, b) in the first `dim` elements of each row by
+// the angle at the row's position: a' = a cos - b sin, b' = a sin + b cos. Pass -sin for the
+// gradient. kernels/ops/attention/rotary_embedding.cpp explains the members.
+//
+// x, y: [batch, heads, steps, width], or packed [batch, steps, heads, width], `dtype` (float32,
+// float16, bfloat16; computed in float32). cos, sin: [cache_rows, dim / 2], `dtype`. y may alias x.
+// One thread per pair or unrotated element.
+struct RotaryParams {
+  DType dtype = DType::kFloat32;
+  int64_t batch = 0, heads = 0, steps = 0, width = 0, dim = 0;
+  bool packed = false, interleaved = false;
+  int64_t cache_rows = 0;
+  const int64_t* positions = nullptr;  // device memory; null: cache row b * steps + s
+  int64_t count = 0;                   // positions: batch * steps, or 1 for a common offset
+  Fault fault = {};                    // for positions without a cache row
+};
+cudaError_t rotate(const RotaryParams& e, const void* x, const void* cos, const void* sin, void* y,
+                   cudaStream_t stream);
 
 }  // namespace ofsdp::kernels::cuda

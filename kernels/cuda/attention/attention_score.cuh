@@ -1,5 +1,4 @@
-// The keys that a query of an attention sees, and what its mask adds to a score;
-// kernels/cuda/attention/attention.h has the members.
+// Device helpers for both attention kernels: typed operands, visible keys per query, masked scores.
 #pragma once
 
 #include <cmath>
@@ -9,17 +8,17 @@
 
 namespace ofsdp::kernels::cuda {
 
-// The operands of a call, by their types.
+// Typed operands for one call.
 template <typename T>
 struct AttentionPointers {
   const T *q, *k, *v, *dy;
   T *y, *dq, *dk, *dv, *dmask;
-  const float* statistics;  // [batch, heads, queries], read: log-sum-exp, in the natural base
-  float *statistics_found, *delta;  // as many, written: log-sum-exp (null: not wanted), sum of p dp
+  const float* statistics;        // input [batch, heads, queries]: natural log-sum-exp
+  float *statistics_out, *delta;  // outputs, same shape: log-sum-exp (or null), sum of p dp
 };
 
 template <typename T>
-AttentionPointers<T> gradient_pointers(const AttentionExtent& e, const AttentionGradient& g) {
+AttentionPointers<T> gradient_pointers(const AttentionParams& e, const AttentionGradient& g) {
   AttentionPointers<T> o{};
   o.q = static_cast<const T*>(g.q);
   o.k = static_cast<const T*>(g.k);
@@ -30,50 +29,52 @@ AttentionPointers<T> gradient_pointers(const AttentionExtent& e, const Attention
   o.dv = static_cast<T*>(g.dv);
   o.dmask = static_cast<T*>(g.dmask);
   o.delta = static_cast<float*>(g.scratch);
-  if (g.statistics == nullptr) o.statistics_found = o.delta + e.batch * e.heads * e.queries;
-  o.statistics = g.statistics != nullptr ? g.statistics : o.statistics_found;
+  if (g.statistics == nullptr) o.statistics_out = o.delta + e.batch * e.heads * e.queries;
+  o.statistics = g.statistics != nullptr ? g.statistics : o.statistics_out;
   return o;
 }
 
-// Keys low .. high - 1 may be seen by a query; both grow with the query.
+// Visible keys low .. high - 1. Both bounds grow with the query.
 struct Range {
   int64_t low, high;
 };
-__device__ inline int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
-__device__ inline int64_t most(int64_t a, int64_t b) { return a > b ? a : b; }
+__device__ inline int64_t min_index(int64_t a, int64_t b) { return a < b ? a : b; }
+__device__ inline int64_t max_index(int64_t a, int64_t b) { return a > b ? a : b; }
 
-__device__ inline Range range_of(const AttentionExtent& e, int64_t b, int64_t query) {
+// Applies lengths, mask size, causality and window. Reports invalid lengths.
+__device__ inline Range key_range(const AttentionParams& e, int64_t b, int64_t query) {
   const int64_t at = query + (e.lengths != nullptr ? e.lengths[b] - e.queries : e.offset);
   Range r{0, e.keys};
   if (e.lengths != nullptr) {
     if (e.lengths[b] < 0 || e.lengths[b] > e.keys) note(e.fault, e.lengths[b], e.keys);
-    r.high = least(r.high, e.lengths[b]);
+    r.high = min_index(r.high, e.lengths[b]);
   }
-  if (e.mask_kind != MaskKind::kNone) r.high = least(r.high, e.mask_keys);
-  if (e.causal) r.high = least(r.high, at + 1);
-  if (e.right >= 0) r.high = least(r.high, at + e.right + 1);
-  if (e.left >= 0) r.low = most(0, at - e.left);
-  r.high = most(r.high, 0);
-  r.low = least(r.low, r.high);
+  if (e.mask_kind != MaskKind::kNone) r.high = min_index(r.high, e.mask_keys);
+  if (e.causal) r.high = min_index(r.high, at + 1);
+  if (e.right >= 0) r.high = min_index(r.high, at + e.right + 1);
+  if (e.left >= 0) r.low = max_index(0, at - e.left);
+  r.high = max_index(r.high, 0);
+  r.low = min_index(r.low, r.high);
   return r;
 }
 
-// The head of a query and of its keys.
+// Batch, query head and key head.
 struct Head {
   int64_t b, h, kv;
 };
-__device__ inline Head head_of(const AttentionExtent& e, int64_t item) {
+// item = b * heads + h.
+__device__ inline Head find_head(const AttentionParams& e, int64_t item) {
   const int64_t h = item % e.heads;
   return {item / e.heads, h, h / (e.heads / e.kv_heads)};
 }
 
-__device__ inline float capped(const AttentionExtent& e, float raw) {
+__device__ inline float apply_softcap(const AttentionParams& e, float raw) {
   return e.softcap > 0 ? e.softcap * tanhf(raw / e.softcap) : raw;
 }
 
-// A capped score with its mask; -infinity where it is not seen.
+// Returns the capped score plus mask, or -infinity if the key is not visible.
 template <typename T>
-__device__ inline float masked(const AttentionExtent& e, const Head& head, int64_t query,
+__device__ inline float masked(const AttentionParams& e, const Head& head, int64_t query,
                                int64_t key, const Range& r, float score) {
   if (key < r.low || key >= r.high) return -INFINITY;
   if (e.mask_kind == MaskKind::kNone) return score;
@@ -85,7 +86,7 @@ __device__ inline float masked(const AttentionExtent& e, const Head& head, int64
   return m == -INFINITY ? -INFINITY : score + m;
 }
 
-// The log-sum-exp of a query whose maximum and sum of e^(score - maximum) these are.
+// Returns the log-sum-exp from the running maximum and the sum of e^(score - max).
 __device__ inline float log_sum_exp(float max, float sum) {
   return sum == 0 ? INFINITY : max + logf(sum);
 }

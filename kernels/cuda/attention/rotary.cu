@@ -1,11 +1,12 @@
-// A thread takes a pair, or an element of the rest.
-#include "kernels/cuda/attention/rotary.h"
+// One thread per rotated pair or unrotated element.
+#include "kernels/cuda/attention/attention.h"
 #include "kernels/cuda/device/device.cuh"
 
 namespace ofsdp::kernels::cuda {
 namespace {
 
-__device__ inline int64_t cache_row(const RotaryExtent& e, int64_t row) {
+// Returns the row in the cos and sin caches, 0 after reporting an invalid position.
+__device__ inline int64_t cache_row(const RotaryParams& e, int64_t row) {
   const int64_t sample = row / (e.heads * e.steps);
   const int64_t step = e.packed ? row / e.heads % e.steps : row % e.steps;
   int64_t at = sample * e.steps + step;
@@ -16,7 +17,7 @@ __device__ inline int64_t cache_row(const RotaryExtent& e, int64_t row) {
 }
 
 template <typename T>
-OFSDP_CUDA_KERNEL rotate_kernel(RotaryExtent e, const T* x, const T* cos, const T* sin, T* y) {
+OFSDP_CUDA_KERNEL rotate_kernel(RotaryParams e, const T* x, const T* cos, const T* sin, T* y) {
   const int64_t half = e.dim / 2, items = e.width - half;
   const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
   if (i >= e.batch * e.heads * e.steps * items) return;
@@ -38,7 +39,7 @@ OFSDP_CUDA_KERNEL rotate_kernel(RotaryExtent e, const T* x, const T* cos, const 
 
 }  // namespace
 
-cudaError_t rotate(const RotaryExtent& e, const void* x, const void* cos, const void* sin, void* y,
+cudaError_t rotate(const RotaryParams& e, const void* x, const void* cos, const void* sin, void* y,
                    cudaStream_t stream) {
   return with_float(e.dtype, [&]<typename T>(T) {
     const int64_t items = e.batch * e.heads * e.steps * (e.width - e.dim / 2);

@@ -1,11 +1,11 @@
-// Conv and its gradients by im2row and a matrix product, where cuDNN is absent: for each group
+// Conv and the gradients without cuDNN, by im2row and a matrix product per group:
 //
 //   y = rows(x) W^T + b: rows [images * outputs, taps * channels], W [outputs, taps, channels]
-//   dx = the way back of dy W      dW = dy^T rows(x)      db = the columns of dy, summed
+//   dx = row2im(dy W)      dW = dy^T rows(x)      db = sum of dy over rows
 //
-// Everything is channels last on the way; plain operands, and the channels of one of several
-// groups, are copied into the workspace first. Nothing is cut into pieces: the workspace has the
-// rows of the whole batch. relu is a pass of its own: an epilogue's would hide NaN.
+// Everything is computed in channels last. Operands in plain layout, and groups if there are
+// several, are first copied into the workspace, which holds the rows of the whole batch. relu is a
+// separate pass, since an epilogue would turn NaN into 0.
 #include <utility>
 
 #include "kernels/cuda/conv/conv_parts.h"
@@ -17,19 +17,18 @@
 namespace ofsdp::kernels::cuda {
 namespace {
 
-// Shared by the three kernels: the numbers of a group, a product, rows and weights in the
-// workspace.
+// Base of the three kernels: shapes of one group, the product, workspace for rows and weights.
 class ConvProduct : public CudaKernel {
  public:
   size_t workspace_bytes() const override { return places_.bytes(); }
-  bool settle(DeviceState& device, const ProductShape& shape) {
+  bool choose_product(DeviceState& device, const ProductShape& shape) {
     product_ = make_product(device, shape);
     if (product_ != nullptr) scratch_ = places_.take(product_->workspace_bytes());
     return product_ != nullptr;
   }
 
  protected:
-  explicit ConvProduct(const ConvExtent& e)
+  explicit ConvProduct(const ConvParams& e)
       : e_(e),
         rows_(places_.take(e.rows() * e.columns(), e.size)),
         weights_(places_.take(e.weights(), e.size)) {}
@@ -39,30 +38,30 @@ class ConvProduct : public CudaKernel {
   }
   void* rows(const Launch& l) const { return at(l.workspace, rows_); }
   void* weights(const Launch& l) const { return at(l.workspace, weights_); }
-  // Bytes before group `g` of an operand that has so many elements a group.
+  // Byte offset of group `g` in an operand with `elements` elements per group.
   size_t before(int64_t g, int64_t elements) const {
     return static_cast<size_t>(g * elements) * e_.size;
   }
 
   Places places_;
-  ConvExtent e_;
+  ConvParams e_;
 
  private:
   size_t rows_, weights_, scratch_ = 0;
   std::unique_ptr<MatrixProduct> product_;
 };
 
-// A K from these arguments; null where the library has no algorithm for its product.
+// Makes a K, or returns null if cuBLASLt has no algorithm for the product.
 template <typename K, typename... A>
-std::unique_ptr<CudaKernel> settled(DeviceState& device, const A&... arguments) {
+std::unique_ptr<CudaKernel> make_conv(DeviceState& device, const A&... arguments) {
   auto made = std::make_unique<K>(arguments...);
-  return made->settle(device, made->shape()) ? std::move(made) : nullptr;
+  return made->choose_product(device, made->shape()) ? std::move(made) : nullptr;
 }
 
 class Forward final : public ConvProduct {
  public:
   explicit Forward(const Problem& p)
-      : ConvProduct(conv_extent(p, p.in(0).shape, p.in(1).shape)),
+      : ConvProduct(conv_params(p, p.in(0).shape, p.in(1).shape)),
         x_(p.in(0), e_.group, e_.in_positions(), places_),
         y_(p.out(0), e_.group, e_.out_positions(), places_),
         bias_(p.has_in(2)),
@@ -90,14 +89,15 @@ class Forward final : public ConvProduct {
     OFSDP_CUDA_TRY(x_.read(l.in(0), g, l.workspace, x, stream));
     OFSDP_CUDA_TRY(move_rows(e_.window, false, x, rows(l), stream));
     OFSDP_CUDA_TRY(
-        turn_weights(e_, at(l.in(1), before(g, e_.weights())), weights(l), false, stream));
+        transpose_weights(e_, at(l.in(1), before(g, e_.weights())), weights(l), false, stream));
     void* bias = bias_ ? at(l.in(2), before(g, e_.outputs)) : nullptr;
     if (bias_ && e_.group > 1) OFSDP_CUDA_TRY(move_bias(stream, bias, l.workspace));
     OFSDP_CUDA_TRY(multiply(stream, l, rows(l), weights(l), bias, y_.place(l.out(0), l.workspace)));
     return y_.write(l.out(0), g, l.workspace, stream);
   }
 
-  // cuBLASLt reads the bias in 16 bytes, which that of a group need not begin at, and is not told.
+  // cuBLASLt loads the bias in 16-byte accesses and cannot be told about alignment. A group's bias
+  // may start anywhere, so this copies it to an aligned buffer.
   cudaError_t move_bias(cudaStream_t stream, void*& bias, void* workspace) const {
     const size_t bytes = static_cast<size_t>(e_.outputs) * e_.size;
     void* const from = std::exchange(bias, at(workspace, moved_bias_));
@@ -114,8 +114,8 @@ class Forward final : public ConvProduct {
 class InputGradient final : public ConvProduct {
  public:
   explicit InputGradient(const Problem& p)
-      : InputGradient(conv_extent(p, conv_x_shape(p), conv_w_shape(p)), p) {}
-  InputGradient(const ConvExtent& e, const Problem& p)
+      : InputGradient(conv_params(p, conv_x_shape(p), conv_w_shape(p)), p) {}
+  InputGradient(const ConvParams& e, const Problem& p)
       : ConvProduct(e),
         dy_(p.in(0), e_.group, e_.out_positions(), places_),
         dx_(p.out(0), e_.group, e_.in_positions(), places_) {}
@@ -126,7 +126,7 @@ class InputGradient final : public ConvProduct {
       void* dy = nullptr;
       OFSDP_CUDA_TRY(dy_.read(l.in(0), g, l.workspace, dy, stream));
       OFSDP_CUDA_TRY(
-          turn_weights(e_, at(l.in(1), before(g, e_.weights())), weights(l), false, stream));
+          transpose_weights(e_, at(l.in(1), before(g, e_.weights())), weights(l), false, stream));
       OFSDP_CUDA_TRY(multiply(stream, l, dy, weights(l), nullptr, rows(l)));
       OFSDP_CUDA_TRY(move_rows(e_.window, true, rows(l), dx_.place(l.out(0), l.workspace), stream));
       OFSDP_CUDA_TRY(dx_.write(l.out(0), g, l.workspace, stream));
@@ -142,7 +142,7 @@ class InputGradient final : public ConvProduct {
 class WeightsGradient final : public ConvProduct {
  public:
   explicit WeightsGradient(const Problem& p)
-      : ConvProduct(conv_extent(p, conv_x_shape(p), conv_w_shape(p))),
+      : ConvProduct(conv_params(p, conv_x_shape(p), conv_w_shape(p))),
         x_(p.in(0), e_.group, e_.in_positions(), places_),
         dy_(p.in(1), e_.group, e_.out_positions(), places_),
         wants_weights_(p.has_out(0)),
@@ -171,7 +171,7 @@ class WeightsGradient final : public ConvProduct {
     OFSDP_CUDA_TRY(x_.read(l.in(0), g, l.workspace, x, stream));
     OFSDP_CUDA_TRY(move_rows(e_.window, false, x, rows(l), stream));
     OFSDP_CUDA_TRY(multiply(stream, l, dy, rows(l), nullptr, weights(l)));
-    return turn_weights(e_, weights(l), at(l.out(0), before(g, e_.weights())), true, stream);
+    return transpose_weights(e_, weights(l), at(l.out(0), before(g, e_.weights())), true, stream);
   }
 
   cudaError_t run_bias(cudaStream_t stream, const Launch& l, int64_t g, void* dy) {
@@ -189,21 +189,21 @@ class WeightsGradient final : public ConvProduct {
   size_t sum_scratch_;
 };
 
-// --- ConvTranspose: the gradient of a convolution's input, and the bias. Its own gradients are a
-// Conv and ofsdp.ConvGradWeights. ---
+// --- ConvTranspose: the input gradient of a convolution, plus bias. The gradients are Conv and
+// ofsdp.ConvGradWeights. ---
 
-ConvExtent transposed_extent(const Problem& p) {
+ConvParams transposed_params(const Problem& p) {
   const Shape& w = p.in(1).shape;
   const ops::ConvShape s = ops::known_transposed(p.attributes, p.in(0).shape, w);
-  ConvExtent e;
+  ConvParams e;
   e.group = s.group;
   e.outputs = w[0] / s.group;
   e.size = dtype_size(p.in(0).dtype);
-  e.window = window_extent(s.window, s.x[0], w[1], p.in(0).dtype, true);
+  e.window = window_params(s.window, s.x[0], w[1], p.in(0).dtype, true);
   return e;
 }
 
-// y + bias, over [images, channels, positions] as they lie.
+// Describes y + bias in y's memory layout.
 PointwiseCall with_bias(const TensorDesc& y) {
   const int64_t positions = y.shape.numel(2, y.shape.rank());
   const bool last = y.layout == Layout::kChannelsLast;
@@ -214,12 +214,12 @@ PointwiseCall with_bias(const TensorDesc& y) {
   PointwiseCall call;
   call.op = Pointwise::kAdd;
   call.dtype = y.dtype;
-  call.walk = collapsed(shape, {dense_strides(shape), bias});
+  call.walk = merge_dense_axes(shape, {dense_strides(shape), bias});
   return call;
 }
 
 std::unique_ptr<CudaKernel> create_transposed(DeviceState& device, const Problem& p) {
-  auto made = settled<InputGradient>(device, transposed_extent(p), p);
+  auto made = make_conv<InputGradient>(device, transposed_params(p), p);
   if (made == nullptr || !p.has_in(2)) return made;
   std::shared_ptr<CudaKernel> inner = std::move(made);
   return make_cuda_kernel(
@@ -237,9 +237,9 @@ std::unique_ptr<CudaKernel> create_transposed(DeviceState& device, const Problem
 void add_convolutions(CudaImplementations& list) {
   list.insert(
       list.end(),
-      {{"Conv", "im2row", accepts_conv, settled<Forward, Problem>},
-       {"ofsdp.ConvGradInput", "im2row", accepts_conv_grad, settled<InputGradient, Problem>},
-       {"ofsdp.ConvGradWeights", "im2row", accepts_conv_grad, settled<WeightsGradient, Problem>},
+      {{"Conv", "im2row", accepts_conv, make_conv<Forward, Problem>},
+       {"ofsdp.ConvGradInput", "im2row", accepts_conv_grad, make_conv<InputGradient, Problem>},
+       {"ofsdp.ConvGradWeights", "im2row", accepts_conv_grad, make_conv<WeightsGradient, Problem>},
        {"ConvTranspose", "row2im", accepts_conv_grad, create_transposed}});
 }
 

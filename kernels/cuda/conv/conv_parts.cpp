@@ -23,14 +23,14 @@ bool has_relu(const Problem& p) { return p.attributes.s("ofsdp_activation", "") 
 Shape conv_x_shape(const Problem& p) { return Shape(p.attributes.ints("x_shape")); }
 Shape conv_w_shape(const Problem& p) { return Shape(p.attributes.ints("w_shape")); }
 
-ConvExtent conv_extent(const Problem& p, const Shape& x, const Shape& w) {
+ConvParams conv_params(const Problem& p, const Shape& x, const Shape& w) {
   const std::vector<int64_t> kernel(w.axes().begin() + 2, w.axes().end());
   const ops::Window window = ops::known_window(p.attributes, x, kernel);
-  ConvExtent e;
+  ConvParams e;
   e.group = p.attributes.i("group", 1);
   e.outputs = w[0] / e.group;
   e.size = dtype_size(p.in(0).dtype);
-  e.window = window_extent(window, x[0], w[1], p.in(0).dtype, true);
+  e.window = window_params(window, x[0], w[1], p.in(0).dtype, true);
   return e;
 }
 
@@ -68,15 +68,15 @@ size_t GroupPart::skip(int64_t g) const {
   return static_cast<size_t>(g * channels_ * (plain_ ? positions_ : 1)) * size_;
 }
 
-cudaError_t turn_weights(const ConvExtent& e, const void* from, void* to, bool back,
-                         cudaStream_t stream) {
+cudaError_t transpose_weights(const ConvParams& e, const void* from, void* to, bool back,
+                              cudaStream_t stream) {
   const int64_t taps = e.taps(), channels = e.window.channels;
   const std::vector<int64_t> shape{e.outputs, taps, channels};
   const std::vector<int64_t> file{taps * channels, 1, taps}, turned = dense_strides(shape);
   return strided_copy(e.size, shape, back ? turned : file, back ? file : turned, from, to, stream);
 }
 
-ProductShape conv_product(const ConvExtent& e, int64_t rows, int64_t inner, int64_t columns) {
+ProductShape conv_product(const ConvParams& e, int64_t rows, int64_t inner, int64_t columns) {
   ProductShape s;
   s.dtype = e.window.dtype;
   s.rows = rows;

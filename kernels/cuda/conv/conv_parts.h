@@ -1,24 +1,21 @@
-// The parts of Conv and its gradients on a device (conv_operators.cpp): the numbers of one
-// group, places in the workspace, and activations whose channels of one group are wanted dense and
-// channels last.
-//
-// Ownership: values; addresses are the launch's. Threads: one a stream. Errors: what launches say.
+// Shared by Conv implementations (conv_operators.cpp, cudnn/conv_operators.cpp): shapes of one
+// group, acceptance checks, copies of one group's activations and weights in channels last.
 #pragma once
 
 #include <algorithm>
 
 #include "kernels/cuda/conv/window.h"
-#include "kernels/cuda/device/context.h"
+#include "kernels/cuda/device/implementations.h"
 #include "kernels/cuda/device/operands.h"
 #include "kernels/cuda/matmul/product.h"
 #include "kernels/ops/conv/window.h"
 
 namespace ofsdp::kernels::cuda {
 
-// A Window of kernels/ops as the kernels of window.h take it.
-inline WindowExtent window_extent(const ops::Window& w, int64_t images, int64_t channels,
+// Converts a Window of kernels/ops.
+inline WindowParams window_params(const ops::Window& w, int64_t images, int64_t channels,
                                   DType dtype, bool channels_last) {
-  WindowExtent e;
+  WindowParams e;
   e.dtype = dtype;
   e.images = images;
   e.channels = channels;
@@ -33,10 +30,10 @@ inline WindowExtent window_extent(const ops::Window& w, int64_t images, int64_t 
   return e;
 }
 
-struct ConvExtent {
-  WindowExtent window;             // of one group: its channels
-  int64_t group = 1, outputs = 0;  // outputs: of one group
-  size_t size = 0;                 // of an element
+struct ConvParams {
+  WindowParams window;             // for one group
+  int64_t group = 1, outputs = 0;  // outputs: output channels per group
+  size_t size = 0;                 // bytes per element
 
   int64_t in_positions() const { return window.in[0] * window.in[1] * window.in[2]; }
   int64_t out_positions() const { return window.out[0] * window.out[1] * window.out[2]; }
@@ -46,25 +43,26 @@ struct ConvExtent {
   int64_t weights() const { return outputs * columns(); }
 };
 
-// Required by every implementation of Conv (x, w, b) and of its gradients, with (dy, w) and (x,
-// dy): one floating type, at most three spatial axes, something to add up.
+// Checks for Conv (x, w, b), and for the gradients with (dy, w) and (x, dy): one float type, at
+// most three spatial axes, no empty operand.
 Acceptance accepts_conv(const Problem& p);
 Acceptance accepts_conv_grad(const Problem& p);
-bool has_relu(const Problem& p);  // after a Conv or a pool
-// For a gradient, from its attributes.
+bool has_relu(const Problem& p);  // for Conv and pooling
+// Shapes that a gradient has as attributes.
 Shape conv_x_shape(const Problem& p);
 Shape conv_w_shape(const Problem& p);
 
-ConvExtent conv_extent(const Problem& p, const Shape& x, const Shape& w);
+ConvParams conv_params(const Problem& p, const Shape& x, const Shape& w);
 
-// [images, channels of all groups, positions...]: it lies as wanted already, or is copied.
+// One group's channels in an activation [images, channels, positions...], as [images, positions,
+// channels]. Copied only if the tensor is plain or has several groups.
 class GroupPart {
  public:
   GroupPart(const TensorDesc& desc, int64_t group, int64_t positions, Places& places);
 
-  // The part of group `g`, copied if need be.
+  // Stores the address of group `g` in `part`, after copying it if necessary.
   cudaError_t read(void* whole, int64_t g, void* workspace, void*& part, cudaStream_t stream) const;
-  // The buffer that a part is written to, and its way from there to its own place.
+  // `place` returns the buffer for computing a group; `write` copies it back to the tensor.
   void* place(void* whole, void* workspace) const {
     return copied_ ? at(workspace, offset_) : whole;
   }
@@ -81,10 +79,12 @@ class GroupPart {
   size_t offset_ = 0;
 };
 
-// [outputs, channels, taps] of a group to [outputs, taps, channels], or back.
-cudaError_t turn_weights(const ConvExtent& e, const void* from, void* to, bool back,
-                         cudaStream_t stream);
+// Transposes one group's weights from [outputs, channels, taps] to [outputs, taps, channels], or
+// back.
+cudaError_t transpose_weights(const ConvParams& e, const void* from, void* to, bool back,
+                              cudaStream_t stream);
 
-ProductShape conv_product(const ConvExtent& e, int64_t rows, int64_t inner, int64_t columns);
+// Describes a product [rows, inner] x [inner, columns].
+ProductShape conv_product(const ConvParams& e, int64_t rows, int64_t inner, int64_t columns);
 
 }  // namespace ofsdp::kernels::cuda

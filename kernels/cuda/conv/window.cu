@@ -1,5 +1,4 @@
-// A thread an element of what is written, of rows of taps a 16-byte pack of channels where they
-// fit.
+// One thread per element written, or per 16-byte pack of channels if rows allow.
 #include <algorithm>
 
 #include "kernels/cuda/conv/windows.cuh"
@@ -7,6 +6,7 @@
 namespace ofsdp::kernels::cuda {
 namespace {
 
+// One thread per element of columns; padding becomes 0.
 template <typename T, typename I>
 OFSDP_CUDA_KERNEL im2col_kernel(Windows<I> w, int64_t image_step, const T* x, T* columns) {
   const I out = volume(w.out), taps = volume(w.kernel);
@@ -20,6 +20,7 @@ OFSDP_CUDA_KERNEL im2col_kernel(Windows<I> w, int64_t image_step, const T* x, T*
   columns[i] = at < 0 ? Stored<T>::from(0.0f) : from[at];
 }
 
+// One thread per input element, which sums over taps in order.
 template <typename T, typename I>
 OFSDP_CUDA_KERNEL col2im_kernel(Windows<I> w, int64_t image_step, const T* columns, T* dx) {
   const I out = volume(w.out), in = volume(w.in), taps = volume(w.kernel);
@@ -36,7 +37,7 @@ OFSDP_CUDA_KERNEL col2im_kernel(Windows<I> w, int64_t image_step, const T* colum
   dx[plane / w.channels * image_step + plane % w.channels * in + i % in] = Stored<T>::from(sum);
 }
 
-// V channels of a row.
+// One thread per V channels.
 template <typename T, int V, typename I>
 OFSDP_CUDA_KERNEL im2row_kernel(Windows<I> w, const T* x, T* columns) {
   const I out = volume(w.out), taps = volume(w.kernel), in = volume(w.in);
@@ -54,6 +55,7 @@ OFSDP_CUDA_KERNEL im2row_kernel(Windows<I> w, const T* x, T* columns) {
   *reinterpret_cast<Pack<T, V>*>(columns + i * V) = made;
 }
 
+// One thread per V channels of an input position, which sums over taps in order.
 template <typename T, int V, typename I>
 OFSDP_CUDA_KERNEL row2im_kernel(Windows<I> w, const T* columns, T* dx) {
   const I out = volume(w.out), in = volume(w.in), taps = volume(w.kernel);
@@ -73,9 +75,9 @@ OFSDP_CUDA_KERNEL row2im_kernel(Windows<I> w, const T* columns, T* dx) {
   store<V>(dx + i * V, sum);
 }
 
-// f(Windows of 32 or 64 bits, an element).
+// Calls f(Windows<int32_t or int64_t>, T{}), sized for x and columns.
 template <typename F>
-cudaError_t with_columns(const WindowExtent& w, const F& f) {
+cudaError_t with_columns(const WindowParams& w, const F& f) {
   const int64_t all = w.images * w.channels;
   const int64_t most = all * std::max(volume(w.in), volume(w.kernel) * volume(w.out));
   return with_windows(w, most, f);
@@ -83,7 +85,7 @@ cudaError_t with_columns(const WindowExtent& w, const F& f) {
 
 }  // namespace
 
-cudaError_t move_columns(const WindowExtent& w, bool back, int64_t image_step, const void* from,
+cudaError_t move_columns(const WindowParams& w, bool back, int64_t image_step, const void* from,
                          void* to, cudaStream_t stream) {
   const int64_t n =
       w.images * w.channels * (back ? volume(w.in) : volume(w.kernel) * volume(w.out));
@@ -93,15 +95,16 @@ cudaError_t move_columns(const WindowExtent& w, bool back, int64_t image_step, c
   });
 }
 
-cudaError_t move_rows(const WindowExtent& w, bool back, const void* from, void* to,
+cudaError_t move_rows(const WindowParams& w, bool back, const void* from, void* to,
                       cudaStream_t stream) {
   const int64_t n =
       w.images * w.channels * (back ? volume(w.in) : volume(w.kernel) * volume(w.out));
   return with_columns(w, [&]<typename I, typename T>(const Windows<I>& windows, T) {
     constexpr int V = kPack<T>;
-    return over_packs<V>(aligned16(w.channels, sizeof(T), from, to), n, stream,
-                         back ? row2im_kernel<T, V, I> : im2row_kernel<T, V, I>,
-                         back ? row2im_kernel<T, 1, I> : im2row_kernel<T, 1, I>, windows, from, to);
+    return launch_over_packs<V>(aligned16(w.channels, sizeof(T), from, to), n, stream,
+                                back ? row2im_kernel<T, V, I> : im2row_kernel<T, V, I>,
+                                back ? row2im_kernel<T, 1, I> : im2row_kernel<T, 1, I>, windows,
+                                from, to);
   });
 }
 

@@ -1,6 +1,5 @@
-// Places of windows: the numbers of a WindowExtent as kernels count with them, places and taps. In
-// 32 bits wherever all counts of elements fit, since a division of 64 bits costs a thread more than
-// its loads; taps are walked without any.
+// Window arithmetic inside kernels: positions and taps. Indices are 32-bit if all element counts
+// fit, since a 64-bit division costs more than a load. Iterating over taps needs no division.
 #pragma once
 
 #include <limits>
@@ -24,7 +23,7 @@ __host__ __device__ inline I volume(const I* size) {
 }
 
 template <typename I>
-Windows<I> windows_of(const WindowExtent& w) {
+Windows<I> make_windows(const WindowParams& w) {
   Windows<I> made{};
   made.images = static_cast<I>(w.images);
   made.channels = static_cast<I>(w.channels);
@@ -41,10 +40,10 @@ Windows<I> windows_of(const WindowExtent& w) {
   return made;
 }
 
-// f(Windows<int32_t>, element) where `most` elements, which is the largest count of the call, and
-// positions outside the input fit; else f(Windows<int64_t>, element).
+// Calls f(Windows<int32_t>, T{}) if `most`, the largest element count, and all padded positions
+// fit, otherwise f(Windows<int64_t>, T{}).
 template <typename F>
-cudaError_t with_windows(const WindowExtent& w, int64_t most, const F& f) {
+cudaError_t with_windows(const WindowParams& w, int64_t most, const F& f) {
   constexpr int64_t kMax = std::numeric_limits<int32_t>::max() / 2;
   bool fits = most <= kMax;
   for (int a = 0; a < 3; ++a) {
@@ -52,7 +51,7 @@ cudaError_t with_windows(const WindowExtent& w, int64_t most, const F& f) {
            w.in[a] + w.pads_begin[a] + w.pads_end[a] + w.kernel[a] * w.dilations[a] <= kMax;
   }
   return with_float(w.dtype, [&](auto element) {
-    return fits ? f(windows_of<int32_t>(w), element) : f(windows_of<int64_t>(w), element);
+    return fits ? f(make_windows<int32_t>(w), element) : f(make_windows<int64_t>(w), element);
   });
 }
 
@@ -61,7 +60,7 @@ __device__ inline I thread_index() {
   return static_cast<I>(int64_t{blockIdx.x} * kThreads + threadIdx.x);
 }
 
-// The place on each axis of spatial position `at` (row-major).
+// Splits a row-major position into three indices.
 template <typename I>
 __device__ inline void unravel(const I* size, I at, I* index) {
   const I rows = at / size[2];
@@ -70,7 +69,7 @@ __device__ inline void unravel(const I* size, I at, I* index) {
   index[1] = rows - index[0] * size[1];
 }
 
-// A tap of the kernel, by its number in row-major order.
+// A kernel tap with its row-major number.
 template <typename I>
 struct Tap {
   I k[3] = {}, number = 0;
@@ -100,7 +99,7 @@ struct Tap {
   }
 };
 
-// The input position that output `o` sees through the tap; -1: outside.
+// Returns the input position that output `o` reads through the tap, or -1 if it is padding.
 template <typename I>
 __device__ inline I seen(const Windows<I>& w, const I* o, const Tap<I>& tap) {
   I at = 0;
@@ -112,7 +111,7 @@ __device__ inline I seen(const Windows<I>& w, const I* o, const Tap<I>& tap) {
   return at;
 }
 
-// The output that sees input position `p` through the tap; -1: none.
+// Returns the output that reads input position `p` through the tap, or -1.
 template <typename I>
 __device__ inline I seer(const Windows<I>& w, const I* p, const Tap<I>& tap) {
   I at = 0;

@@ -1,5 +1,5 @@
-// In place of the other files here in a library that was built without cuDNN's headers or
-// cudnn-frontend, and in the emulated device.
+// Replaces this folder if cuDNN's or cudnn-frontend's headers are missing, and in the emulated
+// device.
 #include "kernels/cuda/device/implementations.h"
 
 namespace ofsdp::kernels::cuda {

@@ -1,5 +1,5 @@
-// Conv and its gradients by cuDNN: activations plain or channels last, weights as in the file,
-// nothing is turned or cut into rows by us. relu is a pass of its own: cuDNN's gives 0 for NaN.
+// Conv and the gradients by cuDNN. Activations may be plain or channels last, weights stay as in
+// the file. relu is a separate pass, since cuDNN's turns NaN into 0.
 #include <algorithm>
 #include <array>
 
@@ -28,8 +28,7 @@ Acceptance accepts_grad_weights(const Problem& p) {
                                                    p.out(0).layout == Layout::kPlain)});
 }
 
-// The axes of WindowExtent that there are, but at least two, which is the least for
-// cuDNN.
+// Drops leading axes that the problem does not have. cuDNN needs at least two.
 std::vector<int64_t> spatial(const int64_t (&of_three)[3], size_t axes) {
   return {of_three + 3 - axes, of_three + 3};
 }
@@ -39,11 +38,11 @@ std::vector<int64_t> shape_of(int64_t first, int64_t second, std::vector<int64_t
   return rest;
 }
 
-ConvolutionExtent extent_of(const Problem& p, const Shape& x, const Shape& w, Layout layout) {
-  const ConvExtent e = conv_extent(p, x, w);
-  const WindowExtent& window = e.window;
+ConvolutionParams extent_of(const Problem& p, const Shape& x, const Shape& w, Layout layout) {
+  const ConvParams e = conv_params(p, x, w);
+  const WindowParams& window = e.window;
   const auto axes = static_cast<size_t>(std::max(2, x.rank() - 2));
-  ConvolutionExtent c;
+  ConvolutionParams c;
   c.dtype = window.dtype;
   c.x = shape_of(x[0], x[1], spatial(window.in, axes));
   c.w = shape_of(w[0], w[1], spatial(window.kernel, axes));
@@ -58,7 +57,7 @@ ConvolutionExtent extent_of(const Problem& p, const Shape& x, const Shape& w, La
 
 std::unique_ptr<CudaKernel> create(DeviceState& device, const Problem& p) {
   const bool bias = p.has_in(2);
-  const ConvolutionExtent e = extent_of(p, p.in(0).shape, p.in(1).shape, p.in(0).layout);
+  const ConvolutionParams e = extent_of(p, p.in(0).shape, p.in(1).shape, p.in(0).layout);
   std::shared_ptr<CudnnPlan> plan = plan_convolution(cudnn_target(device), e, bias);
   if (plan == nullptr) return nullptr;
   const bool relu = has_relu(p);
@@ -76,7 +75,7 @@ std::unique_ptr<CudaKernel> create(DeviceState& device, const Problem& p) {
 
 // (dy, w) -> dx
 std::unique_ptr<CudaKernel> create_grad_input(DeviceState& device, const Problem& p) {
-  const ConvolutionExtent e = extent_of(p, conv_x_shape(p), conv_w_shape(p), p.in(0).layout);
+  const ConvolutionParams e = extent_of(p, conv_x_shape(p), conv_w_shape(p), p.in(0).layout);
   std::shared_ptr<CudnnPlan> plan = plan_convolution_grad_input(cudnn_target(device), e);
   if (plan == nullptr) return nullptr;
   return make_cuda_kernel(
@@ -87,8 +86,8 @@ std::unique_ptr<CudaKernel> create_grad_input(DeviceState& device, const Problem
       plan->workspace_bytes());
 }
 
-// The sums of dy over images and positions.
-std::vector<ReducePass> bias_sums(const ConvolutionExtent& e) {
+// Plans db = sum of dy over images and positions.
+std::vector<ReducePass> bias_sums(const ConvolutionParams& e) {
   int64_t positions = 1;
   for (size_t i = 2; i < e.y.size(); ++i) positions *= e.y[i];
   if (e.channels_last) return plan_reduce({e.y[0] * positions, e.y[1]}, {true, false});
@@ -97,12 +96,12 @@ std::vector<ReducePass> bias_sums(const ConvolutionExtent& e) {
 
 // (x, dy) -> dw, db
 std::unique_ptr<CudaKernel> create_grad_weights(DeviceState& device, const Problem& p) {
-  const ConvolutionExtent e = extent_of(p, conv_x_shape(p), conv_w_shape(p), p.in(0).layout);
+  const ConvolutionParams e = extent_of(p, conv_x_shape(p), conv_w_shape(p), p.in(0).layout);
   std::shared_ptr<CudnnPlan> plan = plan_convolution_grad_weights(cudnn_target(device), e);
   if (plan == nullptr) return nullptr;
   const bool bias = p.has_out(1);
   const std::vector<ReducePass> sums = bias_sums(e);
-  // Both passes have the workspace, one after the other.
+  // cuDNN and the reduction share the workspace, one after the other.
   const size_t bytes = std::max(plan->workspace_bytes(), bias ? reduce_scratch(sums) : 0);
   return make_cuda_kernel(
       [=](cudaStream_t stream, const Launch& l) {

@@ -1,4 +1,4 @@
-// The only file that includes cudnn-frontend: it costs half a minute.
+// The only file that includes cudnn-frontend, which takes half a minute to compile.
 #define CUDNN_FRONTEND_SKIP_JSON_LIB
 #include <cudnn_frontend.h>
 
@@ -6,7 +6,7 @@
 #include <numeric>
 
 #include "kernels/cuda/cudnn/plan.h"
-#include "kernels/cuda/device/device_state.h"
+#include "kernels/cuda/device/implementations.h"
 #include "kernels/cuda/device/libraries.h"
 
 namespace ofsdp::kernels::cuda {
@@ -18,16 +18,16 @@ using fe::graph::Tensor_attributes;
 using Tensor = std::shared_ptr<Tensor_attributes>;
 using Extents = std::vector<int64_t>;
 
-fe::DataType_t type_of(DType dtype) {
+fe::DataType_t frontend_type(DType dtype) {
   if (dtype == DType::kFloat16) return fe::DataType_t::HALF;
   return dtype == DType::kBFloat16 ? fe::DataType_t::BFLOAT16 : fe::DataType_t::FLOAT;
 }
 
-// Tensors are told apart by number: the place of the operand, from 1 on.
+// Builds a graph. Tensor uids are operand indices, counted from 1.
 class GraphBuilder {
  public:
   GraphBuilder(const CudnnTarget& target, DType dtype) : graph_(std::make_shared<Graph>()) {
-    graph_->set_io_data_type(type_of(dtype))
+    graph_->set_io_data_type(frontend_type(dtype))
         .set_intermediate_data_type(fe::DataType_t::FLOAT)
         .set_compute_data_type(fe::DataType_t::FLOAT);
     graph_->set_sm_version(target.capability);
@@ -54,6 +54,7 @@ class GraphBuilder {
   std::shared_ptr<Graph> graph_;
 };
 
+// Numerical notes of engines to exclude. Winograd and FFT round differently from a sum of products.
 std::vector<fe::NumericalNote_t> unwanted(const CudnnTarget& target, DType dtype) {
   using Note = fe::NumericalNote_t;
   std::vector<Note> notes;
@@ -69,14 +70,15 @@ class FrontendPlan final : public CudnnPlan {
   FrontendPlan(std::shared_ptr<Graph> graph, const CudnnTarget& target)
       : graph_(std::move(graph)), handle_(static_cast<cudnnHandle_t>(target.handle)) {}
 
-  bool settle(const CudnnTarget& target, DType dtype) {
+  // Chooses an engine; returns false if there is none.
+  bool choose_engine(const CudnnTarget& target, DType dtype) {
     if (graph_->validate().is_bad() || build().is_bad()) return false;
     const std::vector<fe::HeurMode_t> modes{fe::HeurMode_t::A, fe::HeurMode_t::FALLBACK};
     if (graph_->create_execution_plans(modes).is_bad()) return false;
     graph_->deselect_numeric_notes(unwanted(target, dtype));
-    graph_->deselect_workspace_greater_than(target.most_workspace);
+    graph_->deselect_workspace_greater_than(target.max_workspace);
     if (graph_->build_plans(fe::BuildPlanPolicy_t::HEURISTICS_CHOICE).is_bad()) return false;
-    return graph_->get_workspace_size(workspace_).is_good() && workspace_ <= target.most_workspace;
+    return graph_->get_workspace_size(workspace_).is_good() && workspace_ <= target.max_workspace;
   }
 
   size_t workspace_bytes() const override { return static_cast<size_t>(workspace_); }
@@ -99,26 +101,26 @@ class FrontendPlan final : public CudnnPlan {
   int64_t workspace_ = 0;
 };
 
-// The frontend throws where it meets what it does not expect; cuDNN is then as good as absent.
+// Returns null if the frontend throws or no engine fits.
 template <typename Fill>
 std::unique_ptr<CudnnPlan> plan(const CudnnTarget& target, DType dtype, Fill fill) {
   try {
     GraphBuilder builder(target, dtype);
     fill(builder);
     auto made = std::make_unique<FrontendPlan>(builder.take(), target);
-    if (!made->settle(target, dtype)) return nullptr;
+    if (!made->choose_engine(target, dtype)) return nullptr;
     return made;
   } catch (const std::exception&) {
     return nullptr;
   }
 }
 
-// Attention: [batch, heads, rows, columns] by strides.
+// --- Attention: [batch, heads, rows, columns] with strides ---
 
 Extents strides_of(const HeadStrides& s) { return {s.batch, s.head, s.row, 1}; }
 
 struct AttentionShapes {
-  explicit AttentionShapes(const AttentionExtent& e)
+  explicit AttentionShapes(const AttentionParams& e)
       : q{e.batch, e.heads, e.queries, e.width},
         k{e.batch, e.kv_heads, e.keys, e.width},
         v{e.batch, e.kv_heads, e.keys, e.v_width},
@@ -129,7 +131,7 @@ struct AttentionShapes {
 };
 
 template <typename Attributes>
-Attributes attention_attributes(const AttentionExtent& e) {
+Attributes attention_attributes(const AttentionParams& e) {
   Attributes a;
   a.set_name("attention").set_attn_scale(e.scale);
   if (e.causal && e.offset == 0) a.set_causal_mask(true);
@@ -137,36 +139,7 @@ Attributes attention_attributes(const AttentionExtent& e) {
   return a;
 }
 
-void fill_attention(GraphBuilder& b, const AttentionExtent& e, bool statistics) {
-  const AttentionShapes s(e);
-  auto attributes = attention_attributes<fe::graph::SDPA_attributes>(e);
-  attributes.set_generate_stats(statistics);
-  auto [y, kept] =
-      b.graph().sdpa(b.input(1, s.q, strides_of(e.q)), b.input(2, s.k, strides_of(e.k)),
-                     b.input(3, s.v, strides_of(e.v)), attributes);
-  GraphBuilder::output(y, 4, s.y, strides_of(e.y));
-  if (!statistics) return;
-  GraphBuilder::output(kept, 5, s.statistics, s.statistics_strides)
-      ->set_data_type(fe::DataType_t::FLOAT);
-}
-
-void fill_attention_grad(GraphBuilder& b, const AttentionExtent& e, const HeadStrides& y,
-                         bool may_vary) {
-  const AttentionShapes s(e);
-  auto attributes = attention_attributes<fe::graph::SDPA_backward_attributes>(e);
-  attributes.set_deterministic_algorithm(!may_vary);
-  const Tensor kept = b.input(6, s.statistics, s.statistics_strides);
-  kept->set_data_type(fe::DataType_t::FLOAT);
-  auto [dq, dk, dv] =
-      b.graph().sdpa_backward(b.input(1, s.q, strides_of(e.q)), b.input(2, s.k, strides_of(e.k)),
-                              b.input(3, s.v, strides_of(e.v)), b.input(4, s.y, strides_of(y)),
-                              b.input(5, s.y, strides_of(e.y)), kept, attributes);
-  GraphBuilder::output(dq, 7, s.q, strides_of(e.q));
-  GraphBuilder::output(dk, 8, s.k, strides_of(e.k));
-  GraphBuilder::output(dv, 9, s.v, strides_of(e.v));
-}
-
-// Convolutions.
+// --- Convolutions ---
 
 Extents plain_strides(const Extents& shape) {
   Extents strides(shape.size(), 1);
@@ -174,7 +147,7 @@ Extents plain_strides(const Extents& shape) {
   return strides;
 }
 
-// Describes [images, channels, positions...] that lies as [images, positions..., channels].
+// Strides of [images, channels, positions...] stored as [images, positions..., channels].
 Extents channels_last_strides(const Extents& shape) {
   Extents strides(shape.size(), 1);
   int64_t step = shape[1];
@@ -186,74 +159,91 @@ Extents channels_last_strides(const Extents& shape) {
   return strides;
 }
 
-Extents activation_strides(const ConvolutionExtent& e, const Extents& shape) {
+Extents activation_strides(const ConvolutionParams& e, const Extents& shape) {
   return e.channels_last ? channels_last_strides(shape) : plain_strides(shape);
 }
 
 template <typename Attributes>
-Attributes convolution_attributes(const ConvolutionExtent& e) {
+Attributes convolution_attributes(const ConvolutionParams& e) {
   Attributes a;
   a.set_name("convolution").set_pre_padding(e.pads_begin).set_post_padding(e.pads_end);
   a.set_stride(e.strides).set_dilation(e.dilations);
   return a;
 }
 
-void fill_convolution(GraphBuilder& b, const ConvolutionExtent& e, bool bias) {
-  Tensor y = b.graph().conv_fprop(b.input(1, e.x, activation_strides(e, e.x)),
-                                  b.input(2, e.w, plain_strides(e.w)),
-                                  convolution_attributes<fe::graph::Conv_fprop_attributes>(e));
-  if (bias) {
-    y->set_dim(e.y).set_stride(activation_strides(e, e.y));
-    Extents shape(e.y.size(), 1);
-    shape[1] = e.y[1];
-    Extents strides(e.y.size(), shape[1]);
-    strides[1] = 1;
-    y = b.graph().pointwise(y, b.input(4, shape, strides),
-                            fe::graph::Pointwise_attributes().set_mode(fe::PointwiseMode_t::ADD));
-  }
-  GraphBuilder::output(y, 3, e.y, activation_strides(e, e.y));
-}
-
-void fill_grad_input(GraphBuilder& b, const ConvolutionExtent& e) {
-  const Tensor dx = b.graph().conv_dgrad(
-      b.input(1, e.y, activation_strides(e, e.y)), b.input(2, e.w, plain_strides(e.w)),
-      convolution_attributes<fe::graph::Conv_dgrad_attributes>(e));
-  GraphBuilder::output(dx, 3, e.x, activation_strides(e, e.x));
-}
-
-void fill_grad_weights(GraphBuilder& b, const ConvolutionExtent& e) {
-  const Tensor dw = b.graph().conv_wgrad(
-      b.input(1, e.y, activation_strides(e, e.y)), b.input(2, e.x, activation_strides(e, e.x)),
-      convolution_attributes<fe::graph::Conv_wgrad_attributes>(e));
-  GraphBuilder::output(dw, 3, e.w, plain_strides(e.w));
-}
-
 }  // namespace
 
-std::unique_ptr<CudnnPlan> plan_attention(const CudnnTarget& target, const AttentionExtent& e,
+std::unique_ptr<CudnnPlan> plan_attention(const CudnnTarget& target, const AttentionParams& e,
                                           bool statistics) {
-  return plan(target, e.dtype, [&](GraphBuilder& b) { fill_attention(b, e, statistics); });
+  return plan(target, e.dtype, [&](GraphBuilder& b) {
+    const AttentionShapes s(e);
+    auto attributes = attention_attributes<fe::graph::SDPA_attributes>(e);
+    attributes.set_generate_stats(statistics);
+    auto [y, kept] =
+        b.graph().sdpa(b.input(1, s.q, strides_of(e.q)), b.input(2, s.k, strides_of(e.k)),
+                       b.input(3, s.v, strides_of(e.v)), attributes);
+    GraphBuilder::output(y, 4, s.y, strides_of(e.y));
+    if (!statistics) return;
+    GraphBuilder::output(kept, 5, s.statistics, s.statistics_strides)
+        ->set_data_type(fe::DataType_t::FLOAT);
+  });
 }
 
-std::unique_ptr<CudnnPlan> plan_attention_grad(const CudnnTarget& target, const AttentionExtent& e,
+std::unique_ptr<CudnnPlan> plan_attention_grad(const CudnnTarget& target, const AttentionParams& e,
                                                const HeadStrides& y_strides) {
-  return plan(target, e.dtype,
-              [&](GraphBuilder& b) { fill_attention_grad(b, e, y_strides, target.may_vary); });
+  return plan(target, e.dtype, [&](GraphBuilder& b) {
+    const AttentionShapes s(e);
+    auto attributes = attention_attributes<fe::graph::SDPA_backward_attributes>(e);
+    attributes.set_deterministic_algorithm(!target.may_vary);
+    const Tensor kept = b.input(6, s.statistics, s.statistics_strides);
+    kept->set_data_type(fe::DataType_t::FLOAT);
+    auto [dq, dk, dv] = b.graph().sdpa_backward(
+        b.input(1, s.q, strides_of(e.q)), b.input(2, s.k, strides_of(e.k)),
+        b.input(3, s.v, strides_of(e.v)), b.input(4, s.y, strides_of(y_strides)),
+        b.input(5, s.y, strides_of(e.y)), kept, attributes);
+    GraphBuilder::output(dq, 7, s.q, strides_of(e.q));
+    GraphBuilder::output(dk, 8, s.k, strides_of(e.k));
+    GraphBuilder::output(dv, 9, s.v, strides_of(e.v));
+  });
 }
 
-std::unique_ptr<CudnnPlan> plan_convolution(const CudnnTarget& target, const ConvolutionExtent& e,
+std::unique_ptr<CudnnPlan> plan_convolution(const CudnnTarget& target, const ConvolutionParams& e,
                                             bool bias) {
-  return plan(target, e.dtype, [&](GraphBuilder& b) { fill_convolution(b, e, bias); });
+  return plan(target, e.dtype, [&](GraphBuilder& b) {
+    Tensor y = b.graph().conv_fprop(b.input(1, e.x, activation_strides(e, e.x)),
+                                    b.input(2, e.w, plain_strides(e.w)),
+                                    convolution_attributes<fe::graph::Conv_fprop_attributes>(e));
+    if (bias) {
+      y->set_dim(e.y).set_stride(activation_strides(e, e.y));
+      Extents shape(e.y.size(), 1);
+      shape[1] = e.y[1];
+      Extents strides(e.y.size(), shape[1]);
+      strides[1] = 1;
+      y = b.graph().pointwise(y, b.input(4, shape, strides),
+                              fe::graph::Pointwise_attributes().set_mode(fe::PointwiseMode_t::ADD));
+    }
+    GraphBuilder::output(y, 3, e.y, activation_strides(e, e.y));
+  });
 }
 
 std::unique_ptr<CudnnPlan> plan_convolution_grad_input(const CudnnTarget& target,
-                                                       const ConvolutionExtent& e) {
-  return plan(target, e.dtype, [&](GraphBuilder& b) { fill_grad_input(b, e); });
+                                                       const ConvolutionParams& e) {
+  return plan(target, e.dtype, [&](GraphBuilder& b) {
+    const Tensor dx = b.graph().conv_dgrad(
+        b.input(1, e.y, activation_strides(e, e.y)), b.input(2, e.w, plain_strides(e.w)),
+        convolution_attributes<fe::graph::Conv_dgrad_attributes>(e));
+    GraphBuilder::output(dx, 3, e.x, activation_strides(e, e.x));
+  });
 }
 
 std::unique_ptr<CudnnPlan> plan_convolution_grad_weights(const CudnnTarget& target,
-                                                         const ConvolutionExtent& e) {
-  return plan(target, e.dtype, [&](GraphBuilder& b) { fill_grad_weights(b, e); });
+                                                         const ConvolutionParams& e) {
+  return plan(target, e.dtype, [&](GraphBuilder& b) {
+    const Tensor dw = b.graph().conv_wgrad(
+        b.input(1, e.y, activation_strides(e, e.y)), b.input(2, e.x, activation_strides(e, e.x)),
+        convolution_attributes<fe::graph::Conv_wgrad_attributes>(e));
+    GraphBuilder::output(dw, 3, e.w, plain_strides(e.w));
+  });
 }
 
 }  // namespace ofsdp::kernels::cuda

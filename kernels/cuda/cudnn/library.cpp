@@ -1,17 +1,17 @@
-// Passes the calls of cudnn-frontend on to the libraries that libraries.cpp
-// opened: nothing here is linked to either. A function that the library lacks says that it is not
-// supported.
+// Defines the cuDNN and NVRTC functions that cudnn-frontend calls, and forwards them to the
+// libraries opened by device/libraries.cpp; nothing is linked. If the function is missing, returns
+// "not supported".
 #include <cudnn.h>
 #include <nvrtc.h>
 
 #include "kernels/cuda/cudnn/plan.h"
-#include "kernels/cuda/device/device_state.h"
+#include "kernels/cuda/device/implementations.h"
 #include "kernels/cuda/device/libraries.h"
 
 using ofsdp::kernels::cuda::function_of;
 using ofsdp::kernels::cuda::Nvidia;
 
-// Looked for once.
+// Looks up the function once.
 #define OFSDP_PASS_ON(library, otherwise, name, ...)                               \
   [&] {                                                                            \
     static auto* const real = function_of<decltype(name)>(Nvidia::library, #name); \
@@ -92,7 +92,7 @@ nvrtcResult nvrtcGetProgramLog(nvrtcProgram program, char* text) {
 namespace ofsdp::kernels::cuda {
 namespace {
 
-constexpr size_t kShareOfWorkspace = 32;  // of the card's memory, for one call
+constexpr size_t kWorkspaceShare = 32;  // a call may use 1/32 of device memory
 
 std::shared_ptr<void> make_handle() {
   cudnnHandle_t handle = nullptr;
@@ -106,7 +106,7 @@ CudnnTarget cudnn_target(DeviceState& device) {
   if (device.cudnn == nullptr) device.cudnn = make_handle();
   return {device.cudnn.get(), "",
           device.capability,  device.tf32,
-          device.may_vary,    static_cast<int64_t>(device.bytes / kShareOfWorkspace)};
+          device.may_vary,    static_cast<int64_t>(device.bytes / kWorkspaceShare)};
 }
 
 }  // namespace ofsdp::kernels::cuda

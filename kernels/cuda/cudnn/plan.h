@@ -1,18 +1,16 @@
-// CudnnPlan: one call of cuDNN, settled while planning: its graph, the heuristic's first engine
-// that can be built, the workspace.
+// A cuDNN call prepared while planning: graph, engine and workspace size. The engine is the first
+// in heuristic order that can be built.
 //
-// Attention and convolutions are built by cudnn-frontend (NVIDIA's header-only C++ over the C API
-// of graphs), which frontend_graphs.cpp alone includes. Engines whose sums have no fixed order are
-// taken where bits may vary alone, those that round float32 to TF32 where that is allowed, and
-// those of Winograd's and Fourier's kind, whose rounding is not that of a sum of products, never
-// for float32. Operands begin at multiples of 16 bytes.
+// cudnn-frontend, NVIDIA's header-only C++ over the graph API, builds the graphs; only
+// frontend_graphs.cpp includes it. Nondeterministic engines are allowed only if bits may vary, TF32
+// only if `tf32`, and Winograd or FFT never for float32, since they round differently from a sum of
+// products. Operands must be 16-byte aligned.
 //
-// [Note: a device that is only described] Since cuDNN 9.8 a plan can be made for the properties of
-// a device, without one. So tests plan for a GPU that is not there; such a plan is never run.
+// [Note: a device that is only described] Since cuDNN 9.8 plans can be built from device
+// properties, without a GPU. Tests plan this way; such plans never run.
 //
-// Ownership: descriptors are the plan's, the workspace the arena's. Threads: one a device.
-// Errors: null from the makers where cuDNN is absent or has no engine: another implementation has
-// it.
+// The makers return null if cuDNN is absent or has no engine; then another implementation takes
+// over.
 #pragma once
 
 #include <memory>
@@ -25,53 +23,52 @@
 namespace ofsdp::kernels::cuda {
 
 struct CudnnTarget {
-  void* handle =
-      nullptr;  // cudnnHandle_t of a device that is there; null: `properties` describe it
-  std::string properties;  // JSON, as cuDNN writes those of a device
+  void* handle = nullptr;  // cudnnHandle_t; null: plan for `properties`
+  std::string properties;  // device properties as cuDNN's JSON
   int capability = 0;      // 90 for sm_90
-  bool tf32 = false;       // float32 may go through tensor cores
-  bool may_vary = false;   // sums may have any order
-  // Engines that need more are passed over. Sums of attention's gradient in a fixed order need room
-  // that grows with the square of the length.
-  int64_t most_workspace = int64_t{1} << 30;
+  bool tf32 = false;       // float32 may use tensor cores
+  bool may_vary = false;   // sums may run in any order
+  // Limit in bytes; engines that need more are skipped. The deterministic attention gradient needs
+  // workspace quadratic in the sequence length.
+  int64_t max_workspace = int64_t{1} << 30;
 };
 
-// For a device that is there; handle null: cuDNN is absent.
+// Describes the current device. `handle` is null if cuDNN is absent.
 CudnnTarget cudnn_target(DeviceState& device);
 
 class CudnnPlan {
  public:
   virtual ~CudnnPlan() = default;
   virtual size_t workspace_bytes() const = 0;
-  // Operands in the order that the maker says.
+  // REQUIRES: operands in the order given at the maker.
   virtual cudaError_t run(cudaStream_t stream, std::span<void*> operands, void* workspace) = 0;
 };
 
-// q, k, v, y and, with statistics, max + log of the sum of each row, float32 [batch, heads,
-// queries]. Without mask, lengths, window or softcap.
-std::unique_ptr<CudnnPlan> plan_attention(const CudnnTarget& target, const AttentionExtent& e,
+// Operands: q, k, v, y and, if requested, statistics: log-sum-exp per row, float32 [batch, heads,
+// queries]. No mask, lengths, window or softcap.
+std::unique_ptr<CudnnPlan> plan_attention(const CudnnTarget& target, const AttentionParams& e,
                                           bool statistics);
 
-// q, k, v, y, dy, statistics, dq, dk, dv; y_strides: of y, which may lie otherwise than dy.
-std::unique_ptr<CudnnPlan> plan_attention_grad(const CudnnTarget& target, const AttentionExtent& e,
+// Operands: q, k, v, y, dy, statistics, dq, dk, dv. y may have other strides than dy.
+std::unique_ptr<CudnnPlan> plan_attention_grad(const CudnnTarget& target, const AttentionParams& e,
                                                const HeadStrides& y_strides);
 
-struct ConvolutionExtent {
+struct ConvolutionParams {
   DType dtype = DType::kFloat32;
-  // [images, channels, positions...], [outputs, channels of a group, taps...]
+  // [images, channels, positions...], [outputs, channels per group, taps...]
   std::vector<int64_t> x, w, y;
   std::vector<int64_t> strides, dilations, pads_begin, pads_end;
-  bool channels_last = false;  // x and y; weights are always as in the file
+  bool channels_last = false;  // x and y; weights never are
 };
 
-// x, w, y, and with bias: bias, of the outputs
-std::unique_ptr<CudnnPlan> plan_convolution(const CudnnTarget& target, const ConvolutionExtent& e,
+// Operands: x, w, y and, if `bias`, bias [outputs].
+std::unique_ptr<CudnnPlan> plan_convolution(const CudnnTarget& target, const ConvolutionParams& e,
                                             bool bias);
-// dy, w, dx
+// Operands: dy, w, dx.
 std::unique_ptr<CudnnPlan> plan_convolution_grad_input(const CudnnTarget& target,
-                                                       const ConvolutionExtent& e);
-// dy, x, dw
+                                                       const ConvolutionParams& e);
+// Operands: dy, x, dw.
 std::unique_ptr<CudnnPlan> plan_convolution_grad_weights(const CudnnTarget& target,
-                                                         const ConvolutionExtent& e);
+                                                         const ConvolutionParams& e);
 
 }  // namespace ofsdp::kernels::cuda

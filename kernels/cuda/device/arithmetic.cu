@@ -1,10 +1,9 @@
-// The arithmetic of a step that is no node: the update's numbers, gathers and sums of gradients,
-// the norm, clipping. Memory-bound loops over the flat units; every operation rounds once, as on
-// the CPU (this file is compiled without contraction).
+// Step arithmetic outside the graph: step numbers, gradient conversion and reduction, norm,
+// clipping. The loops over flat units are memory-bound. Every operation rounds once, as on the CPU:
+// CMake compiles this file without FMA contraction.
 //
-// The norm has the same bits in every run: squares are summed in double over blocks of 4096
-// elements by one thread block each, in a tree of fixed shape, and the blocks in order by one
-// thread.
+// The norm is reproducible: a thread block sums 4096 squares in double by a fixed tree, and one
+// block adds the partial sums in a fixed order.
 #include <cmath>
 
 #include "kernels/cuda/device/arithmetic.h"
@@ -17,6 +16,7 @@ constexpr int kNormBlock = 4096;
 constexpr double kMaxScale = 0x1p24, kMinScale = 1;
 constexpr int64_t kGrowthInterval = 2000;
 
+// One thread.
 __global__ void begin_kernel(ofsdp_run_state* s, ofsdp_step_numbers* n, bool update, bool scales) {
   if (s->skipped_updates > n->skipped_updates) n->lr = n->lr_if_skipped;
   if (update) {
@@ -35,6 +35,7 @@ __global__ void note_loss_kernel(ofsdp_run_state* s, const float* loss, bool sto
   if (stops && (std::isnan(*loss) || s->fault.node != 0)) s->stop = 1;
 }
 
+// The next four: grid-stride loops over a span, four elements per thread and iteration.
 template <typename From, typename To>
 __global__ void convert_kernel(SpanPacks span, const From* src, To* dst) {
   for_span(span, [&]<int V>(int64_t i) {
@@ -74,7 +75,8 @@ __global__ void reduce_kernel(SpanPacks span, ofsdp_reduce r) {
   });
 }
 
-// The squares of elements [block * 4096, ...) that lie in the norm's range.
+// A block sums the squares of its 4096 elements that lie in the norm's range; shared memory holds
+// one partial sum per thread.
 template <typename From>
 __global__ void squares_kernel(ofsdp_reduce r) {
   __shared__ double sums[256];
@@ -95,7 +97,7 @@ __global__ void squares_kernel(ofsdp_reduce r) {
   if (threadIdx.x == 0) r.partials[blockIdx.x] = sums[0];
 }
 
-// One block: 256 runs of neighbouring partials, then a tree of fixed shape.
+// One block. Each thread adds a contiguous run of partial sums; then the same tree.
 __global__ void sum_partials_kernel(const double* partials, int64_t n, ofsdp_run_state* s) {
   __shared__ double sums[256];
   const int64_t run = (n + blockDim.x - 1) / blockDim.x;
@@ -109,7 +111,7 @@ __global__ void sum_partials_kernel(const double* partials, int64_t n, ofsdp_run
   if (threadIdx.x == 0) s->squared_norm += sums[0];
 }
 
-// runtime/engine/loss_scale.h and torch.nn.utils.clip_grad_norm_.
+// Loss scaling as in runtime/engine/loss_scale.h, clipping as torch.nn.utils.clip_grad_norm_.
 __global__ void clip_kernel(ofsdp_run_state* s, double most, bool scales) {
   s->global_norm = sqrt(s->squared_norm) / s->scale_used;
   float factor = 1.0f;
@@ -129,7 +131,7 @@ __global__ void clip_kernel(ofsdp_run_state* s, double most, bool scales) {
   }
 }
 
-// How far a stream is, for a host that may not wait for it.
+// Tells the host how far the stream is, without synchronization.
 __global__ void mark_kernel(int64_t* pinned, int64_t value) {
   *static_cast<volatile int64_t*>(pinned) = value;
   __threadfence_system();
@@ -157,8 +159,8 @@ cudaError_t convert(const void* src, int32_t from, void* dst, int32_t to, int64_
     return with_float(static_cast<DType>(to), [&]<typename T>(T) {
       const auto* const source = static_cast<const From*>(src);
       auto* const target = static_cast<T*>(dst);
-      return over_span(packs_of(n, source, target), stream, convert_kernel<From, T>, source,
-                       target);
+      return launch_over_span(split_span(n, source, target), stream, convert_kernel<From, T>,
+                              source, target);
     });
   });
 }
@@ -167,14 +169,14 @@ cudaError_t add_onto(const void* src, int32_t from, float* dst, int64_t n, cudaS
   if (n == 0) return cudaSuccess;
   return with_float(static_cast<DType>(from), [&]<typename From>(From) {
     const auto* const source = static_cast<const From*>(src);
-    return over_span(packs_of(n, source, dst), stream, add_kernel<From>, source, dst);
+    return launch_over_span(split_span(n, source, dst), stream, add_kernel<From>, source, dst);
   });
 }
 
 cudaError_t round_values(float* values, int32_t to, int64_t n, cudaStream_t stream) {
   if (n == 0 || to == static_cast<int32_t>(DType::kFloat32)) return cudaSuccess;
   return with_float(static_cast<DType>(to), [&]<typename T>(T) {
-    return over_span(packs_of(n, values), stream, round_kernel<T>, values);
+    return launch_over_span(split_span(n, values), stream, round_kernel<T>, values);
   });
 }
 
@@ -189,8 +191,8 @@ cudaError_t reduce_gradient(const ofsdp_reduce& r, cudaStream_t stream) {
     }
     if (r.dst == nullptr) return cudaSuccess;
     const auto* const source = static_cast<const From*>(r.gradient.src);
-    return over_span(packs_of(r.count, source, r.gradient.onto, r.dst), stream, reduce_kernel<From>,
-                     r);
+    return launch_over_span(split_span(r.count, source, r.gradient.onto, r.dst), stream,
+                            reduce_kernel<From>, r);
   });
 }
 

@@ -1,11 +1,7 @@
-// Launchers of the step's arithmetic that is no node: the update's numbers, conversions and sums of
-// gradients, the norm, clipping, optimizers. Meaning and operands: kernels/core/device.h.
-//
-// Views; nothing is owned. Threads: one a device. Errors: those of the launch;
-// cudaErrorNotSupported for a dtype other than float32, float16 and bfloat16.
+// Launchers for the parts of a training step that are not graph nodes: step numbers, dtype
+// conversion, gradient sums and norm, clipping, optimizers. kernels/core/device.h describes
+// operands. Dtypes are float32, float16 and bfloat16; others return cudaErrorNotSupported.
 #pragma once
-
-#include <string_view>
 
 #include "kernels/core/optimizer.h"
 #include "kernels/cuda/device/types.h"
@@ -23,45 +19,42 @@ cudaError_t reduce_gradient(const ofsdp_reduce& r, cudaStream_t stream);
 cudaError_t clip(ofsdp_run_state* state, double most, bool scales, cudaStream_t stream);
 cudaError_t mark(int64_t* pinned, int64_t value, cudaStream_t stream);
 
-// --- The optimizers of kernels/optimizers/updates.h on the device: gradient (of any float type,
-// scaled by the clip factor), parameter and states are read once and written once.
+// --- Elementwise optimizers (formulas: kernels/optimizers/updates.h). The gradient, any float
+// type, is scaled by the clip factor. Each element is read and written once.
 //
-// Memory per element, in bytes, without the gradient: 24 with two states, 16 with one, 8 with none.
+// Bytes per element besides the gradient: 24 with two states, 16 with one, 8 without.
 
 using DeviceUpdate = cudaError_t (*)(const OptimizerSettings& settings,
                                      const ofsdp_device_update& update, cudaStream_t stream);
 
-// Returns the update called `name`, null if there is none. "assign" writes the gradient to the
-// parameter: results that were computed elsewhere.
+// Returns the update called `name`, or null. "assign" copies the gradient to the parameter, for
+// results that are computed elsewhere.
 DeviceUpdate find_update(const char* name);
 
-// --- LAMB's step, once `m` and `v` are advanced (optimizers.cu): squared norms of each parameter
-// and of its direction d, and p -= lr |p| / |d| d. The arithmetic is that of
-// kernels/optimizers/parameter_updates.h. The sums run over blocks of 4096 elements, by one thread
-// block each in a fixed order, then over a part's blocks in a fixed order. No atomics: the same
-// bits in every run.
+// --- LAMB after optimizers.cu has advanced m and v (formulas:
+// kernels/optimizers/parameter_updates.h): squared norms per parameter for p and the direction d,
+// then p -= lr |p| / |d| d. A thread block sums 4096 elements; block sums are added in order,
+// without atomics, so runs give the same bits.
 //
-// The parts of a shard go by kernel arguments, kMaxLambParts a launch: one pass over the shard for
-// the squares, one for the step, however many parameters it holds. d is not stored but computed
-// twice.
+// A launch takes kMaxLambParts parameter parts as kernel arguments. Two passes over the shard,
+// however many parameters it has: norms, then step. d is computed twice instead of stored.
 //
-// Memory per element: 12 bytes for the squares, 16 for the step.
+// Bytes per element: 12 for the norms, 16 for the step.
 
 inline constexpr int kMaxLambParts = 96;
 
-// Two numbers for every block of a launch.
+// Stores two sums per thread block.
 cudaError_t add_lamb_squares(const OptimizerSettings& settings, const ofsdp_parameter_parts& parts,
                              cudaStream_t stream);
 cudaError_t take_lamb_step(const OptimizerSettings& settings, const ofsdp_parameter_parts& parts,
                            cudaStream_t stream);
 
-// --- Adafactor's, once its second moments are advanced; kernels/optimizers/factors.h and
-// parameter_updates.h have the formulas. Sums are in double: a warp a row, a thread block 32
-// columns of a matrix, and squares as LAMB's; no atomics. A part is a launch of its own, of which
-// there are several.
+// --- Adafactor after advancing the second moments (formulas: kernels/core/optimizer.h and
+// parameter_updates.h). Sums are double: one warp per matrix row, one thread block per 32 columns,
+// squares as for LAMB; no atomics. Each part is a launch.
 //
-// Memory per element: 4 bytes for each of the sums; 8 for the squares and 12 for the step, and the
-// factors from the cache.
+// Bytes per element: 4 for each sum, 8 for the squares, 12 for the step; factors come from the
+// cache.
 
 cudaError_t sum_matrix_squares(const ofsdp_matrix_squares& m, cudaStream_t stream);
 cudaError_t advance_factors(const ofsdp_factor_advance& a, cudaStream_t stream);
@@ -72,11 +65,11 @@ cudaError_t add_adafactor_squares(const OptimizerSettings& settings,
 cudaError_t take_adafactor_step(const OptimizerSettings& settings,
                                 const ofsdp_parameter_parts& parts, cudaStream_t stream);
 
-// --- Muon's: values over their norm and times a number, between which orthogonal_plan.h has its
-// products, and p = (1 - lr weight_decay) p - lr adjust d with the direction d in the place of the
-// gradient. Squares are summed as LAMB's.
+// --- Muon: dividing by a norm and scaling, between the matrix products planned by
+// orthogonal_plan.h, then p = (1 - lr weight_decay) p - lr adjust d, with d stored in place of the
+// gradient. Squares are summed as for LAMB.
 //
-// Memory per element: 12 bytes for the norm, 8 for scaling, 12 for the step.
+// Bytes per element: 12 for the norm, 8 for scaling, 12 for the step.
 
 cudaError_t normalize(float* values, int64_t count, double least, double* scratch,
                       cudaStream_t stream);
@@ -84,28 +77,17 @@ cudaError_t scale(float* values, int64_t count, float by, cudaStream_t stream);
 cudaError_t take_muon_step(const OptimizerSettings& settings, const ofsdp_parameter_parts& parts,
                            cudaStream_t stream);
 
-// How the optimizer of that name takes its steps from whole parameters; LAMB's for others.
-struct DeviceSteps {
-  cudaError_t (*add_squares)(const OptimizerSettings&, const ofsdp_parameter_parts&, cudaStream_t);
-  cudaError_t (*take_step)(const OptimizerSettings&, const ofsdp_parameter_parts&, cudaStream_t);
-};
-inline DeviceSteps find_steps(std::string_view name) {
-  if (name == "muon") return {nullptr, take_muon_step};
-  if (name == "adafactor") return {add_adafactor_squares, take_adafactor_step};
-  return {add_lamb_squares, take_lamb_step};
-}
-
-// --- A sum of squares that depends on no order and no cut: runtime/engine/exact_squares.h has the
-// format, which these kernels follow bit for bit. Limbs are whole numbers, so atomic additions give
-// the same sum in any order; a value adds less than 2^33 to each of three limbs of 64 bits. At most
-// 2^31 values until a sum is taken.
+// --- Exact sum of squares, independent of order and partition, bit for bit as in
+// kernels/optimizers/squares.h. Limbs are integers, so atomic additions commute. A value adds less
+// than 2^33 to each of three 64-bit limbs, so take the sum after at most 2^31 values.
 //
-// Memory: 4 bytes an element.
+// Bytes per element: 4.
 
 cudaError_t add_exact_squares(const float* values, int64_t count, ofsdp_exact_sum* sum,
                               cudaStream_t stream);
-// As OFSDP_EXACT_LIMBS doubles, which ranks add up; the sum is 0 again.
+// Stores the sum as OFSDP_EXACT_LIMBS doubles, which ranks can add up, and resets it to 0.
 cudaError_t take_exact_sum(ofsdp_exact_sum* sum, double* limbs, cudaStream_t stream);
+// Converts the limbs to one double.
 cudaError_t exact_norm(const double* limbs, double* squared_norm, cudaStream_t stream);
 
 }  // namespace ofsdp::kernels::cuda

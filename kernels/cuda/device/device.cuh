@@ -1,7 +1,9 @@
-// Parts of kernels: 16-byte packs, conversions, sums over a warp or a block, launches, and
-// dtype to C++ type. [Note: kernels without a GPU] tests/emulator compiles these sources for the
-// CPU: launches go through `launch`, shared memory is static, and every lane of a warp takes part
-// in every shuffle.
+// Building blocks for kernels: dtype conversion and dispatch, 16-byte packs, reductions over a warp
+// or block, data checks, launches.
+//
+// [Note: kernels without a GPU] tests/emulator compiles these sources for the CPU. Therefore
+// kernels start through `launch`, shared memory is static, and all lanes take part in every
+// shuffle.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -15,10 +17,10 @@
 
 namespace ofsdp::kernels::cuda {
 
-inline constexpr int kThreads = 256;  // of a block, unless a kernel says otherwise
+inline constexpr int kThreads = 256;  // default block size
 #define OFSDP_CUDA_KERNEL __global__ void __launch_bounds__(::ofsdp::kernels::cuda::kThreads)
 
-// The number of this thread among all of a launch by `over`, for each of n items; the rest return.
+// Declares `i`, the global thread index in a launch by `over`; surplus threads return.
 #define OFSDP_CUDA_ITEM(i, n)                                                             \
   const int64_t i = int64_t{blockIdx.x} * ::ofsdp::kernels::cuda::kThreads + threadIdx.x; \
   if (i >= (n)) return
@@ -34,12 +36,12 @@ __host__ __device__ inline float to_float(__half v) { return __half2float(v); }
 __host__ __device__ inline float to_float(__nv_bfloat16 v) { return __bfloat162float(v); }
 template <typename T>
 requires std::is_integral_v<T> __host__ __device__ inline T to_float(
-    T v) {  // whole numbers stay as they are
+    T v) {  // integers stay unchanged
   return v;
 }
 
 template <typename T>
-struct Stored {  // T from what it is computed in
+struct Stored {  // converts from the type used for computing
   using Compute = T;
   __host__ __device__ static T from(T v) { return v; }
 };
@@ -56,7 +58,7 @@ struct Stored<__nv_bfloat16> {
 template <typename T>
 using Compute = typename Stored<T>::Compute;
 
-// Sums and products in which whole numbers wrap.
+// Addition and multiplication with integer wraparound.
 template <typename V>
 __device__ inline V sum_of(V a, V b) {
   if constexpr (std::is_integral_v<V>) {
@@ -76,14 +78,14 @@ __device__ inline V product_of(V a, V b) {
   }
 }
 
-// f(0) .. f(N - 1) without a loop.
+// Unrolls f(0) .. f(N - 1).
 template <int N, typename F>
 __device__ inline void unrolled(const F& f) {
 #pragma unroll
   for (int k = 0; k < N; ++k) f(k);
 }
 
-// --- packs: N elements in one access; the address is a multiple of the size ---
+// --- packs: N elements in one access. REQUIRES: the address is a multiple of the pack size. ---
 template <typename T, int N>
 struct alignas(sizeof(T) * N) Pack {
   T v[N];
@@ -93,7 +95,7 @@ inline constexpr int kPack = static_cast<int>(16 / sizeof(T));
 
 template <int N, typename T>
 __device__ inline void unpack(const Pack<T, N>& pack, Compute<T>* to) {
-  if constexpr (std::is_same_v<T, __nv_bfloat16> && N % 2 == 0) {  // one instruction an element
+  if constexpr (std::is_same_v<T, __nv_bfloat16> && N % 2 == 0) {  // one instruction per element
     uint32_t words[N / 2];
     memcpy(words, &pack, sizeof(pack));
     unrolled<N / 2>([&](int k) {
@@ -106,11 +108,11 @@ __device__ inline void unpack(const Pack<T, N>& pack, Compute<T>* to) {
 }
 template <int N, typename T>
 __device__ inline void load(const T* from, Compute<T>* to) {
-  const Pack<T, N> pack = *reinterpret_cast<const Pack<T, N>*>(from);  // one access, then parts
+  const Pack<T, N> pack = *reinterpret_cast<const Pack<T, N>*>(from);  // one vector load
   unpack(pack, to);
 }
-// [Note: wide stores] A plain store of a pack is split into its elements again where the compiler
-// has seen them: seven stores of 2 bytes for one of 16. This one stays whole. Global memory only.
+// [Note: wide stores] nvcc splits a plain pack store into elements if it can see them: seven 2-byte
+// stores instead of one 16-byte store. This store stays whole. Global memory only.
 template <typename T, int N>
 __device__ inline void store_pack(T* to, const Pack<T, N>& pack) {
   const auto as = [&]<typename W>(W word) {
@@ -133,27 +135,28 @@ __device__ inline void store(T* to, const Compute<T>* from) {
   store_pack(to, p);
 }
 
-// Whether rows of `width` elements of `size` bytes at these addresses can go in 16-byte packs.
+// Returns true if rows of `width` elements, `size` bytes each, allow 16-byte packs at all these
+// addresses.
 template <typename... P>
 bool aligned16(int64_t width, size_t size, const P*... pointers) {
   const bool even = width * static_cast<int64_t>(size) % 16 == 0;
   return even && ((reinterpret_cast<uintptr_t>(pointers) % 16 == 0) && ...);
 }
 
-// --- folds of a group of threads; every thread gets the result ---
+// --- reductions over a group of threads; every thread gets the result ---
 struct Add {
   template <typename T>
   __device__ T operator()(T a, T b) const {
     return a + b;
   }
 };
-struct Largest {  // NaN is the largest
+struct Largest {  // propagates NaN
   template <typename T>
   __device__ T operator()(T a, T b) const {
     return a > b || a != a ? a : b;
   }
 #ifdef __CUDA_ARCH__
-  __device__ float operator()(float a, float b) const {  // one instruction for four
+  __device__ float operator()(float a, float b) const {  // one instruction instead of four
     float y;
     asm("max.NaN.f32 %0, %1, %2;" : "=f"(y) : "f"(a), "f"(b));
     return y;
@@ -162,18 +165,18 @@ struct Largest {  // NaN is the largest
 };
 
 template <typename T, typename F>
-__device__ inline T warp_fold(T v, F f) {
+__device__ inline T warp_reduce(T v, F f) {
 #pragma unroll
   for (int step = kWarp / 2; step > 0; step /= 2) v = f(v, __shfl_xor_sync(kAllLanes, v, step));
   return v;
 }
 
-// Groups of G threads, G a warp or the whole block. `spare` is shared memory of G / kWarp values.
+// Reduces over G threads: a warp, or the whole block. `spare`: shared memory for G / kWarp values.
 template <int G, typename T, typename F>
-__device__ inline T group_fold(T v, F f, T* spare) {
-  v = warp_fold(v, f);
+__device__ inline T group_reduce(T v, F f, T* spare) {
+  v = warp_reduce(v, f);
   if constexpr (G > kWarp) {
-    __syncthreads();  // of the last use of spare
+    __syncthreads();  // the previous call may still read spare
     if (threadIdx.x % kWarp == 0) spare[threadIdx.x / kWarp] = v;
     __syncthreads();
     v = spare[0];
@@ -183,6 +186,8 @@ __device__ inline T group_fold(T v, F f, T* spare) {
 }
 
 // --- data out of range ---
+// Stores the fault unless an earlier one is stored. The thread that wins the atomicCAS on `node`
+// writes the values.
 __device__ inline void note(Fault fault, int64_t value, int64_t extent) {
   if (fault.record == nullptr) return;
   auto* node = reinterpret_cast<unsigned long long*>(&fault.record->node);
@@ -191,12 +196,25 @@ __device__ inline void note(Fault fault, int64_t value, int64_t extent) {
   fault.record->value = value;
   fault.record->extent = extent;
 }
-// An index of 0 .. n - 1, from one that counts from the end where it is negative.
+// Returns an index in 0 .. n - 1. A negative one counts from the end; if the result is out of
+// range, reports the fault and returns 0.
 __device__ inline int64_t wrapped(int64_t given, int64_t n, Fault fault) {
   const int64_t at = given < 0 ? given + n : given;
   if (at >= 0 && at < n) return at;
   note(fault, given, n);
   return 0;
+}
+
+// --- rows gathered from all ranks ---
+// Returns the row count of a rank, clamped to the part even if the header holds garbage.
+__device__ inline int64_t rows_of(const GatheredRows& r, int64_t rank) {
+  if (r.header == 0) return r.most;
+  const float said = r.data[rank * r.part], most = static_cast<float>(r.most);
+  return said > 0 ? static_cast<int64_t>(said < most ? said : most) : 0;
+}
+
+__device__ inline const float* row_of(const GatheredRows& r, int64_t rank, int64_t i = 0) {
+  return r.data + rank * r.part + r.header + i * r.width;
 }
 
 // --- launches ---
@@ -221,21 +239,21 @@ cudaError_t launch_blocks(cudaStream_t stream, int64_t blocks, int threads, void
                 kernel, arguments...);
 }
 
-// kernel(arguments...) with a thread for each of n items; pointers to void become those of the
-// kernel.
+// Launches one thread per item, kThreads per block. Void pointers convert to the kernel's parameter
+// types.
 template <typename... P, typename... A>
 cudaError_t over(int64_t n, cudaStream_t stream, void (*kernel)(P...), A... arguments) {
   return launch_blocks(stream, blocks_for(n, kThreads), kThreads, kernel, arguments...);
 }
 
-// A thread for each pack of V of n elements or, without packs, for each element.
+// Launches one thread per pack of V elements if `packs`, otherwise one per element.
 template <int V, typename... P, typename... A>
-cudaError_t over_packs(bool packs, int64_t n, cudaStream_t stream, void (*wide)(P...),
-                       void (*single)(P...), A... arguments) {
+cudaError_t launch_over_packs(bool packs, int64_t n, cudaStream_t stream, void (*wide)(P...),
+                              void (*single)(P...), A... arguments) {
   return over(packs ? blocks_for(n, V) : n, stream, packs ? wide : single, arguments...);
 }
 
-// Returns f(T{}) for float32, float16 and bfloat16, else cudaErrorNotSupported.
+// Returns f(T{}) for float32, float16 and bfloat16, cudaErrorNotSupported for others.
 template <typename F>
 cudaError_t with_float(DType dtype, const F& f) {
   switch (dtype) {
@@ -247,7 +265,7 @@ cudaError_t with_float(DType dtype, const F& f) {
   }
 }
 
-// f(T{}) for the numbers that arithmetic takes: stored floats, float64, int32 and int64.
+// As with_float, and also float64, int32 and int64.
 template <typename F>
 cudaError_t with_number(DType dtype, const F& f) {
   if (dtype == DType::kInt32) return f(int32_t{});
@@ -255,12 +273,12 @@ cudaError_t with_number(DType dtype, const F& f) {
   return dtype == DType::kFloat64 ? f(double{}) : with_float(dtype, f);
 }
 
-// Whether with_number knows it.
+// Returns true if with_number supports the dtype.
 inline bool is_number(DType dtype) {
   return with_number(dtype, [](auto) { return cudaSuccess; }) == cudaSuccess;
 }
 
-// f(T{}) with a whole number T of `size` bytes.
+// Returns f(T{}) for the unsigned integer type T with `size` bytes.
 template <typename F>
 cudaError_t with_whole(size_t size, const F& f) {
   switch (size) {
@@ -273,7 +291,7 @@ cudaError_t with_whole(size_t size, const F& f) {
   }
 }
 
-// f(T{}) with a T of `size` bytes, for kernels that only move elements.
+// Returns f(T{}) for a type T with `size` bytes (up to 16), for kernels that only move elements.
 struct alignas(16) Sixteen {
   uint64_t low, high;
 };
@@ -282,7 +300,7 @@ cudaError_t with_bits(size_t size, const F& f) {
   return size == sizeof(Sixteen) ? f(Sixteen{}) : with_whole(size, f);
 }
 
-// The widest size, up to 16 bytes, that rows of `bytes` bytes at these addresses can go in.
+// Returns the widest access, up to 16 bytes, that divides `bytes` and both addresses.
 inline size_t widest(size_t bytes, const void* a, const void* b) {
   const uintptr_t all = reinterpret_cast<uintptr_t>(a) | reinterpret_cast<uintptr_t>(b) | bytes;
   size_t size = 16;

@@ -1,5 +1,5 @@
-// Helpers that arithmetic.cu and optimizers.cu share: loops over spans in packs, gradients on their
-// way.
+// Loops over flat spans in packs of four, and gradient loads; shared by arithmetic.cu and
+// optimizers.cu.
 #pragma once
 
 #include "kernels/core/device_values.h"
@@ -11,17 +11,19 @@
 
 namespace ofsdp::kernels::cuda {
 
-// A span of `count` elements in packs of kSpanPack: `packs` of them from element `head` on, where
-// all operands are aligned to their packs; the elements before and after them one by one. Spans of
-// units begin anywhere, but mostly alike in all operands; where they do not there are no packs.
+// A span split for vector access: `packs` packs, kSpanPack elements each, start at element `head`,
+// where every operand is aligned. Elements before and after go one by one. Spans start anywhere in
+// a unit but mostly at equal offsets in all operands; if alignments differ, packs is 0.
 inline constexpr int kSpanPack = 4;
 struct SpanPacks {
   int64_t count = 0, head = 0, packs = 0;
   int64_t threads() const { return std::max(packs, count - packs * kSpanPack); }
 };
 
+// Finds the first offset at which every operand is aligned to a pack. Null operands count as
+// aligned.
 template <typename... T>
-SpanPacks packs_of(int64_t count, const T*... operands) {
+SpanPacks split_span(int64_t count, const T*... operands) {
   for (int64_t head = 0; head < std::min<int64_t>(kSpanPack, count); ++head) {
     const auto lies_well = [head](const auto* at) {
       return at == nullptr ||
@@ -32,15 +34,15 @@ SpanPacks packs_of(int64_t count, const T*... operands) {
   return {count, 0, 0};
 }
 
-// kernel(span, arguments...); its loops stride, so that this many blocks are enough for every card.
+// Launches kernel(span, arguments...). Kernels use grid-stride loops, so kMax blocks fill any GPU.
 template <typename K, typename... A>
-cudaError_t over_span(const SpanPacks& span, cudaStream_t stream, K kernel, A... arguments) {
+cudaError_t launch_over_span(const SpanPacks& span, cudaStream_t stream, K kernel, A... arguments) {
   constexpr int64_t kMax = 132 * 16;
   return launch_blocks(stream, std::clamp<int64_t>(blocks_for(span.threads(), 256), 1, kMax), 256,
                        kernel, span, arguments...);
 }
 
-// f<V>(i) for elements i .. i + V - 1, all of the span; V is kSpanPack or 1.
+// Calls f<V>(i) for elements i .. i + V - 1 until the span is covered. V is kSpanPack or 1.
 template <typename F>
 __device__ inline void for_span(const SpanPacks& s, const F& f) {
   OFSDP_CUDA_LOOP(p, s.packs) { f.template operator()<kSpanPack>(s.head + p * kSpanPack); }
@@ -49,6 +51,7 @@ __device__ inline void for_span(const SpanPacks& s, const F& f) {
   }
 }
 
+// Rounds to `dtype` and back.
 __device__ inline float rounded(float v, int32_t dtype) {
   if (dtype == static_cast<int32_t>(DType::kBFloat16)) {
     return to_float(Stored<__nv_bfloat16>::from(v));
@@ -57,8 +60,8 @@ __device__ inline float rounded(float v, int32_t dtype) {
   return v;
 }
 
-// V elements of a gradient as the update takes it: rounded to the dtype that ranks reduce in, onto
-// the earlier sum.
+// Loads V gradient elements, rounds them to the dtype used for the reduction and adds the earlier
+// sum if there is one.
 template <typename From, int V>
 __device__ inline void load_gradient(const ofsdp_gradient& g, int64_t i, float* to) {
   load<V>(static_cast<const From*>(g.src) + i, to);

@@ -1,14 +1,14 @@
-// Several ranks: groups are communicators of NCCL.
+// Groups are NCCL communicators.
 //
-// [Note: patience] NCCL's calls that meet other ranks (init, split, registration) block. They run
-// on a thread of their own while the caller asks whether to wait on; a call that is given up is
-// left alone, since the run is about to end. Communicators block, as collectives of one that does
-// not are put on the stream by a thread of NCCL's, later than the call returns.
+// [Note: patience] NCCL calls that meet other ranks (init, split, registration) block. They run on
+// a worker thread while the caller polls `patience`. If the caller gives up, the worker is
+// abandoned, since the run is about to end. Communicators are blocking: in nonblocking mode NCCL
+// would enqueue collectives from a thread of its own after the call has returned.
 //
-// Two settings are made before NCCL begins, where the user has made none: connections are opened
-// when a group is joined (NCCL_RUNTIME_CONNECT=0), so that no collective meets ranks on the host;
-// and a capture registers nothing (NCCL_GRAPH_REGISTER=0), since all that ranks reach is made known
-// before. OFSDP_NCCL_REGISTER=0 leaves that out too.
+// Two settings become defaults before NCCL starts. NCCL_RUNTIME_CONNECT=0 connects on joining a
+// group, so that no collective meets ranks on the host. NCCL_GRAPH_REGISTER=0 keeps captures from
+// registering buffers, since all shared memory is registered earlier; OFSDP_NCCL_REGISTER=0 turns
+// that off too.
 #include "kernels/cuda/device/groups.h"
 
 #include <algorithm>
@@ -23,17 +23,16 @@
 #include <utility>
 #include <vector>
 
-#include "kernels/base/start_thread.h"
+#include "kernels/base/host_tasks.h"
 #include "kernels/core/dtype.h"
-#include "kernels/cuda/device/device_state.h"
+#include "kernels/cuda/device/implementations.h"
 #include "kernels/cuda/device/libraries.h"
-#include "kernels/cuda/device/nccl.h"
-#include "kernels/cuda/device/raw.h"
+#include "kernels/cuda/device/streams.h"
 #include "kernels/cuda/device/types.h"
 
 struct ofsdp_group {
-  std::mutex mutex;  // of abort, which any thread may call, and leave
-  int ordinal = 0;   // of the device
+  std::mutex mutex;  // abort_group may run on any thread, next to check_group
+  int ordinal = 0;   // device
   ncclComm* comm = nullptr;
   ofsdp_patience patience{};
   std::vector<void*> buffers;
@@ -43,7 +42,7 @@ struct ofsdp_group {
 namespace ofsdp::kernels::cuda {
 namespace {
 
-constexpr int kSharesDevices = 23000;  // the first version that may put ranks on one device
+constexpr int kSharesDevices = 23000;  // first version that allows several ranks on one device
 constexpr int kKnowsWindows = 22700;
 
 Status checked(NcclResult result, const char* what, ncclComm* comm) {
@@ -55,9 +54,9 @@ Status checked(NcclResult result, const char* what, ncclComm* comm) {
   return fault("{}", text);
 }
 
-// Runs `call` on a thread of its own as long as the patience lasts.
-Status patiently(int ordinal, const ofsdp_patience& patience, const char* what, ncclComm* comm,
-                 bool& gave_up, std::function<NcclResult()> call) {
+// Runs `call` on a worker thread and waits until it ends or `patience` does.
+Status call_patiently(int ordinal, const ofsdp_patience& patience, const char* what, ncclComm* comm,
+                      bool& gave_up, std::function<NcclResult()> call) {
   struct Outcome {
     std::atomic<bool> over{false};
     NcclResult result = kNcclSuccess;
@@ -93,13 +92,13 @@ bool is_set(const char* name, char to) {
   return value != nullptr && *value == to;
 }
 
-// `make` is given the place of the communicator, which outlives a call that is given up.
+// `make` stores the communicator through a shared pointer, since it may outlive the caller.
 Result<ofsdp_group*> make_group(int ordinal, const ofsdp_patience& patience, const char* what,
                                 const std::function<NcclResult(ncclComm**)>& make) {
   const auto made = std::make_shared<ncclComm*>(nullptr);
   bool gave_up = false;
-  OFSDP_RETURN_IF_ERROR(patiently(ordinal, patience, what, nullptr, gave_up,
-                                  [made, make] { return make(made.get()); }));
+  OFSDP_RETURN_IF_ERROR(call_patiently(ordinal, patience, what, nullptr, gave_up,
+                                       [made, make] { return make(made.get()); }));
   auto* group = new ofsdp_group;
   group->ordinal = ordinal;
   group->comm = *made;
@@ -109,8 +108,8 @@ Result<ofsdp_group*> make_group(int ordinal, const ofsdp_patience& patience, con
 
 Status aborted() { return fault("the group was aborted"); }
 
-// kNcclUint8: a type that is not summed.
-NcclType type_of(int32_t dtype) {
+// Returns kNcclUint8 for types that cannot be summed.
+NcclType nccl_type(int32_t dtype) {
   switch (static_cast<DType>(dtype)) {
     OFSDP_CASE(DType::kFloat32, kNcclFloat32);
     OFSDP_CASE(DType::kFloat64, kNcclFloat64);
@@ -196,8 +195,8 @@ Result<ofsdp_group*> NcclRanks::split_group(ofsdp_group* from, int color, int pl
                     });
 }
 
-// NCCL's call may take as long as what holds the communicator's collectives lives, so the group is
-// not locked meanwhile.
+// Unlocks before ncclCommAbort, which may block as long as a captured graph holds the
+// communicator's collectives.
 void NcclRanks::abort_group(ofsdp_group* group) {
   ncclComm* comm = nullptr;
   {
@@ -209,19 +208,19 @@ void NcclRanks::abort_group(ofsdp_group* group) {
   nccl().abort(comm);
 }
 
-// Deregisters buffers and windows before the communicator is destroyed.
+// Deregisters buffers and windows before destroying the communicator.
 void NcclRanks::leave_group(ofsdp_group* group) {
   ncclComm* const comm = group->comm;
   bool gave_up = false;
   if (comm != nullptr) {
-    (void)patiently(group->ordinal, group->patience, "ncclCommDestroy", nullptr, gave_up,
-                    [comm, buffers = group->buffers, windows = group->windows] {
-                      for (void* handle : buffers) nccl().deregister_buffer(comm, handle);
-                      for (ncclWindow_vidmem* window : windows) {
-                        nccl().deregister_window(comm, window);
-                      }
-                      return nccl().destroy(comm);
-                    });
+    (void)call_patiently(group->ordinal, group->patience, "ncclCommDestroy", nullptr, gave_up,
+                         [comm, buffers = group->buffers, windows = group->windows] {
+                           for (void* handle : buffers) nccl().deregister_buffer(comm, handle);
+                           for (ncclWindow_vidmem* window : windows) {
+                             nccl().deregister_window(comm, window);
+                           }
+                           return nccl().destroy(comm);
+                         });
   }
   if (!gave_up) delete group;
 }
@@ -235,7 +234,8 @@ Status NcclRanks::check_group(ofsdp_group* group) {
   return checked(asked != kNcclSuccess ? asked : found, "a collective", group->comm);
 }
 
-// Windows serve only calls with the same offsets on all ranks: then sums of 16 bits are in float32.
+// Symmetric windows require equal offsets on all ranks; in return 16-bit sums are accumulated in
+// float32.
 Status NcclRanks::make_known(ofsdp_group* group, void* data, size_t bytes, bool same_offsets) {
   const Nccl& n = nccl();
   if (is_set("OFSDP_NCCL_REGISTER", '0')) return {};
@@ -244,7 +244,7 @@ Status NcclRanks::make_known(ofsdp_group* group, void* data, size_t bytes, bool 
   if (!window && n.register_buffer == nullptr) return {};
   const auto made = std::make_shared<std::pair<ncclWindow_vidmem*, void*>>();
   bool gave_up = false;
-  Status status = patiently(
+  Status status = call_patiently(
       group->ordinal, group->patience, window ? "ncclCommWindowRegister" : "ncclCommRegister", comm,
       gave_up, [=, &n] {
         return window ? n.register_window(comm, data, bytes, &made->first, Nccl::kSymmetric)
@@ -265,7 +265,7 @@ Status NcclRanks::all_gather(ofsdp_stream* stream, ofsdp_group* group, const voi
 
 Status NcclRanks::reduce_scatter(ofsdp_stream* stream, ofsdp_group* group, const void* src,
                                  void* dst, int32_t dtype, int64_t count) {
-  const NcclType type = type_of(dtype);
+  const NcclType type = nccl_type(dtype);
   if (group->comm == nullptr) return aborted();
   if (type == kNcclUint8) return fault("ncclReduceScatter: a type without sum");
   return checked(nccl().reduce_scatter(src, dst, static_cast<size_t>(count), type, kNcclSum,
@@ -275,7 +275,7 @@ Status NcclRanks::reduce_scatter(ofsdp_stream* stream, ofsdp_group* group, const
 
 Status NcclRanks::all_reduce(ofsdp_stream* stream, ofsdp_group* group, const void* src, void* dst,
                              int32_t dtype, int64_t count, int32_t reduction) {
-  const NcclType type = type_of(dtype);
+  const NcclType type = nccl_type(dtype);
   if (group->comm == nullptr) return aborted();
   if (type == kNcclUint8) return fault("ncclAllReduce: a type without sum");
   const NcclReduction how = reduction == OFSDP_LARGEST ? kNcclMax : kNcclSum;
@@ -284,8 +284,8 @@ Status NcclRanks::all_reduce(ofsdp_stream* stream, ofsdp_group* group, const voi
       "ncclAllReduce", group->comm);
 }
 
-// One call of NCCL's for all parts, its own among them; an error inside ends the group all the
-// same.
+// One NCCL group call covers all parts, this rank's included. On error the NCCL group is closed all
+// the same.
 Status NcclRanks::exchange_parts(ofsdp_stream* stream, ofsdp_group* group, const void* src,
                                  const size_t* offsets, int places, void* dst, size_t bytes) {
   if (group->comm == nullptr) return aborted();

@@ -17,8 +17,9 @@ bool writes_nothing(const Problem& p) {
 const CudaImplementations& implementations() {
   static const CudaImplementations all = [] {
     CudaImplementations list;
-#define FAMILY(name) add_##name(list);
-#include "kernels/cuda/device/families.inc"
+#define OFSDP_CUDA_FAMILY(name) add_##name(list);
+    OFSDP_CUDA_FAMILIES(OFSDP_CUDA_FAMILY)
+#undef OFSDP_CUDA_FAMILY
     return list;
   }();
   return all;

@@ -1,11 +1,10 @@
-// The NVIDIA libraries that this one opens by name, so that it loads without them: cuBLASLt for
-// matrix products, cuDNN for attention and convolutions, NCCL for several ranks, NVRTC for chains
-// of elementwise operators. Each is taken from a version on. OFSDP_CUBLASLT_LIBRARY, _CUDNN_,
-// _NCCL_ and _NVRTC_ name another file.
+// Opens NVIDIA libraries at run time, so that this library loads without them: cuBLASLt (matrix
+// products), cuDNN (attention, convolutions), NCCL (several ranks) and NVRTC (chains of elementwise
+// operators). OFSDP_CUBLASLT_LIBRARY, OFSDP_CUDNN_LIBRARY, OFSDP_NCCL_LIBRARY and
+// OFSDP_NVRTC_LIBRARY override the file.
 //
-// Ownership: opened once a process and never closed. Threads: any, after the first call. Errors: a
-// library that is missing or too old is absent; `missing_libraries` says which, why, and what is
-// slower or impossible without it, a line each.
+// Each library is opened once per process and never closed. If it is missing or too old, it counts
+// as absent.
 #pragma once
 
 #include <string>
@@ -14,7 +13,7 @@ namespace ofsdp::kernels::cuda {
 
 enum class Nvidia { kCublasLt, kCudnn, kNccl, kNvrtc };
 
-// A function of the library, or null where the library or the function is absent.
+// Returns null if the library or the function is absent.
 void* find_function(Nvidia library, const char* name);
 
 template <typename Function>
@@ -22,8 +21,20 @@ Function* function_of(Nvidia library, const char* name) {
   return reinterpret_cast<Function*>(find_function(library, name));
 }
 
+// Returns a line for each absent library: name, reason and consequence.
 std::string missing_libraries();
-// "" where it is there.
+// Returns why the library is absent, or "".
 std::string why_missing(Nvidia library);
+
+// Machine code compiled by NVRTC, or the reason why there is none.
+struct CompiledText {
+  std::string code;  // cubin, or PTX if NVRTC is older than the GPU; empty on error
+  std::string why;
+};
+
+// Compiles CUDA C++ for compute capability `capability` (90 for sm_90). Needs no GPU. On error
+// `why` is set: NVRTC is absent, supports no architecture up to `capability`, or rejects the text
+// (first line of its log).
+CompiledText compile_text(const std::string& text, int capability);
 
 }  // namespace ofsdp::kernels::cuda

@@ -1,21 +1,21 @@
-// Questions that `accepts` and `create` of several implementations ask about a problem's operands.
+// Helpers for `accepts` and `create`: checks on operands, shapes, constants and workspace layout.
 #pragma once
 
 #include <algorithm>
 #include <initializer_list>
 #include <vector>
 
-#include "kernels/core/joined_rows.h"
 #include "kernels/core/kernel.h"
+#include "kernels/core/planned_operands.h"
 #include "kernels/cpu/broadcast.h"
-#include "kernels/cuda/device/context.h"
-#include "kernels/cuda/device/rows_of_ranks.h"
+#include "kernels/cuda/device/implementations.h"
+#include "kernels/cuda/device/types.h"
 
 namespace ofsdp::kernels::cuda {
 
 inline bool is_index(DType dtype) { return dtype == DType::kInt32 || dtype == DType::kInt64; }
 
-// A condition of `accepts`, and the reason to refuse when it does not hold.
+// A check in `accepts` and the reason for refusing.
 struct Condition {
   bool holds;
   const char* otherwise;
@@ -23,7 +23,7 @@ struct Condition {
 inline Condition plain(const Problem& p) {
   return {p.all_plain(), "an operand is not in the plain layout"};
 }
-// No operand has a pitch but these, which are the problem's own.
+// Holds if no operand except `these` has a pitch. `these` point into `p`.
 inline Condition dense_but(const Problem& p, std::initializer_list<const TensorDesc*> these) {
   const auto holds = [&](const TensorDesc& desc) {
     return desc.pitch == 0 || std::ranges::find(these, &desc) != these.end();
@@ -39,19 +39,19 @@ inline Condition same_layout(bool same) { return {same, "operands differ in thei
 inline Condition some(const TensorDesc& x) { return {x.numel() > 0, "an operand is empty"}; }
 inline Condition supported(bool dtype) { return {dtype, "there is no kernel for the dtype"}; }
 inline Condition up_to(bool axes) { return {axes, "there are too many axes"}; }
-// Absent, or a constant.
+// Holds if the input is absent or constant.
 inline Condition known(const Problem& p, size_t input) {
   return {!p.has_in(input) || p.constant(input) != nullptr,
           "an operand that planning needs is known only at run time"};
 }
-// The first condition that does not hold decides.
+// Refuses for the first condition that fails.
 inline Acceptance accept(std::initializer_list<Condition> conditions) {
   for (const Condition& c : conditions) {
     if (!c.holds) return Acceptance::refuse(c.otherwise);
   }
   return true;
 }
-// As `first`, and then the conditions.
+// Returns `first` if it refuses, otherwise checks the conditions.
 inline Acceptance accept(const Acceptance& first, std::initializer_list<Condition> conditions) {
   return first ? accept(conditions) : first;
 }
@@ -61,8 +61,8 @@ inline Acceptance accepts_plain_floats(const Problem& p) {
   return accept({plain(p), floats(p.in(0).dtype)});
 }
 
-// The kernel `Launcher(extent, inputs..., output 0, stream)`, with as many inputs as it has
-// parameters for.
+// Makes a kernel that calls `Launcher(params, input 0, input 1, ..., output 0, stream)`. The
+// launcher's signature gives the input count.
 template <auto Launcher, typename E, typename... A, size_t... I>
 cudaError_t launch_with(cudaError_t (*)(const E&, A...), std::index_sequence<I...>, const E& extent,
                         cudaStream_t stream, const Launch& l) {
@@ -84,13 +84,13 @@ inline cudaError_t copy_bytes(void* to, const void* from, size_t bytes, cudaStre
                     : cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, stream);
 }
 
-// An axis attribute, counted from the front.
+// Returns an axis attribute, counted from the front.
 inline int axis_of(const Attributes& attributes, const char* name, int64_t otherwise, int rank) {
   const int64_t axis = attributes.i(name, otherwise);
   return static_cast<int>(axis < 0 ? axis + rank : axis);
 }
 
-// A tensor seen along one axis: [outer, n, inner].
+// A tensor viewed along one axis: [outer, n, inner].
 struct Lines {
   int64_t outer = 1, n = 1, inner = 1;
 };
@@ -99,20 +99,20 @@ inline Lines lines_along(const Shape& shape, int64_t given) {
   return {shape.numel(0, axis), shape[axis], shape.numel(axis + 1, shape.rank())};
 }
 
-// The values of an integer input that is known while planning; empty where it is absent.
+// Returns a constant integer input, or an empty list if the input is absent.
 std::vector<int64_t> known_ints(const Problem& p, size_t input);
 
-// The value of a scalar that is known while planning, or `otherwise` where it is absent.
+// Returns a constant scalar input, or `otherwise` if the input is absent.
 double known_scalar(const Problem& p, size_t input, double otherwise);
 
-// The elements that Pad puts before and after each axis, negative where it cuts off.
+// Elements that Pad adds before and after each axis; negative values crop.
 struct Pads {
   std::vector<int64_t> before, after;
 };
 Pads known_pads(const Problem& p);
 
-// An operand that ofsdp.JoinRows made: at most `most` rows of each rank.
-inline RowsOfRanks rows_of_ranks(const TensorDesc& joined, int64_t most, int64_t width) {
+// Describes an operand that ofsdp.JoinRows made.
+inline GatheredRows gathered_rows(const TensorDesc& joined, int64_t most, int64_t width) {
   return {.ranks = joined.shape[0],
           .part = joined.shape[1],
           .header = JoinedRows::kHeader,
@@ -120,13 +120,13 @@ inline RowsOfRanks rows_of_ranks(const TensorDesc& joined, int64_t most, int64_t
           .width = width};
 }
 
-// Parts of a workspace, each at a multiple of 256 bytes: `take` returns the offset of the next one.
+// Lays out a workspace: `take` reserves space and returns its offset, a multiple of 256 bytes.
 class Places {
  public:
   size_t take(int64_t elements, size_t size) { return take(static_cast<size_t>(elements) * size); }
   size_t take(size_t bytes) {
     const size_t offset = bytes_;
-    bytes_ += (bytes + 255) / 256 * 256;
+    bytes_ += round_up(bytes);
     return offset;
   }
   size_t bytes() const { return bytes_; }
@@ -137,9 +137,9 @@ class Places {
 
 inline std::byte* at(void* base, size_t offset) { return static_cast<std::byte*>(base) + offset; }
 
-// Bytes of `count` row numbers in a workspace.
+// Workspace bytes for `count` int64 row indices.
 inline size_t row_bytes(int64_t count) {
-  return (static_cast<size_t>(count) * sizeof(int64_t) + 255) / 256 * 256;
+  return round_up(static_cast<size_t>(count) * sizeof(int64_t));
 }
 
 }  // namespace ofsdp::kernels::cuda

@@ -1,10 +1,10 @@
-// Elementary functions for results that are rounded to 16 bits: a few instructions each, with
-// relative errors of some 1e-6, where CUDA's own take ten to thirty for half a unit in the last
-// place of a float32 and hold kernels back that memory should bound. Subnormal numbers are 0: to
-// keep them costs three instructions more for each e^x.
+// Fast elementary functions for results that are rounded to 16 bits: a few instructions each,
+// relative error about 1e-6. CUDA's own functions are accurate to half an ulp but take 10 to 30
+// instructions, which makes memory-bound kernels compute-bound. Subnormals are flushed to 0, which
+// saves three instructions per exponential. NaN stays NaN.
 //
-// Quick is a float whose division and functions are of that kind, a T for kernels/formulas;
-// QuickMath is the M of these. NaN stays NaN.
+// Quick is a float type with fast division, for the parameter T in kernels/formulas; QuickMath is
+// the matching M.
 #pragma once
 
 #include "kernels/cuda/device/device.cuh"
@@ -14,8 +14,8 @@ namespace ofsdp::kernels::cuda {
 template <typename T>
 inline constexpr bool kIsNarrow = sizeof(T) == 2;
 
-// [Note: PTX and the emulator] One instruction of PTX each; tests/emulator, which compiles for the
-// CPU, has the C library's.
+// [Note: PTX and the emulator] One PTX instruction each. tests/emulator compiles for the CPU and
+// takes the C library's function.
 __device__ inline float quick_exp2(float x) {
 #ifdef __CUDA_ARCH__
   float y;
@@ -36,7 +36,7 @@ __device__ inline float quick_reciprocal(float x) {
 }
 __device__ inline float quick_exp(float x) { return quick_exp2(x * 1.44269504088896340736f); }
 
-// e^x, for a result that is rounded to T
+// Returns e^x, fast if the result is rounded to 16 bits.
 template <typename T>
 __device__ inline float exp_for(float x) {
   if constexpr (kIsNarrow<T>) return quick_exp(x);
@@ -64,9 +64,9 @@ struct QuickMath {
   __device__ static Quick exp(Quick x) { return Quick(quick_exp(x.v)); }
 };
 
-// P(X <= x) of a normal number X, and its density e^(-x^2 / 2) / sqrt(2 pi), of which Gelu and its
-// derivative (kernels/formulas/gelu.h) are made. Abramowitz and Stegun 26.2.17, whose constants are
-// halves of those of 7.1.26: errors up to 1e-7.
+// Normal distribution: `below` = P(X <= x), `density` = e^(-x^2 / 2) / sqrt(2 pi), for Gelu and the
+// derivative (kernels/formulas/activation.h). Polynomial 26.2.17 in Abramowitz and Stegun, with
+// coefficients halved from 7.1.26; error up to 1e-7.
 struct QuickNormal {
   float below, density;
   __device__ explicit QuickNormal(float x) {

@@ -1,12 +1,146 @@
-// One thread per output element, one pass per axis: a separable map reads each element taps times
-// instead of taps^axes times, and the intermediate results stay in float32. Axes that shrink go
-// first, so passes move less.
+// One pass per axis, one thread per output element. A separable map reads each element `taps` times
+// instead of taps^axes times. Axes that shrink come first, so later passes move less.
+#include <algorithm>
+#include <cmath>
+
+#include "kernels/cuda/device/device.cuh"
 #include "kernels/cuda/indexing/axis_map.h"
-#include "kernels/cuda/indexing/axis_rows.cuh"
+#include "kernels/formulas/cubic.h"
 
 namespace ofsdp::kernels::cuda {
 namespace {
 
+// --- Rows: the positions of x that output row t reads, with weights. Computed in double with the
+// operation order of kernels/ops/shape/resize.cpp and without FMA, so that positions on an edge
+// round the same way. ---
+
+__host__ __device__ inline bool is_pad(AxisMapKind kind) { return kind >= AxisMapKind::kReflect; }
+
+// Maps output position o to a coordinate in x.
+__device__ inline double coordinate(const AxisNumbers& m, int64_t o) {
+  const double x = static_cast<double>(o), in = static_cast<double>(m.in), width = m.scale * in;
+  switch (m.coordinates) {
+    OFSDP_CASE(Coordinates::kAlignCorners, width == 1 ? 0 : x * (in - 1) / (width - 1));
+    OFSDP_CASE(Coordinates::kAsymmetric, x / m.scale);
+    case Coordinates::kCrop: {
+      const double span = __dmul_rn(m.roi_end - m.roi_begin, in - 1);
+      const double along = width == 1 ? span / 2 : __dmul_rn(x, span) / (width - 1);
+      return along + __dmul_rn(m.roi_begin, in - 1);
+    }
+    default:
+      break;
+  }
+  if (m.coordinates == Coordinates::kPytorchHalfPixel && width == 1) return -0.5;
+  const double half = (x + 0.5) / m.scale - 0.5;
+  if (m.coordinates != Coordinates::kHalfPixelSymmetric) return half;
+  return __dmul_rn(in / 2, 1 - static_cast<double>(m.out) / width) + half;
+}
+
+// A Resize row: `taps` taps from position `begin` on (not yet clamped), weights divided by `sum`.
+struct ResizeRow {
+  int64_t begin = 0, taps = 0;
+  double ratio = 0, stretch = 1, sum = 1;
+  bool outside = false;
+};
+
+__device__ inline double raw_weight(const AxisNumbers& m, const ResizeRow& r, int64_t k) {
+  if (m.kind == AxisMapKind::kNearest) {
+    bool right = r.ratio == 1 || m.nearest == NearestMode::kCeil;
+    if (m.nearest == NearestMode::kRoundFloor) right = r.ratio > 0.5;
+    if (m.nearest == NearestMode::kRoundCeil) right = r.ratio >= 0.5;
+    return (k == 1) == right ? 1 : 0;
+  }
+  const int64_t middle = r.taps / 2 - 1;  // left of the two taps around the coordinate
+  const double x = fabs((static_cast<double>(k - middle) - r.ratio) * r.stretch);
+  if (m.kind == AxisMapKind::kLinear) return x < 1 ? 1 - x : 0;
+  return cubic_weight(x, m.cubic_a);
+}
+
+__device__ inline bool counts(const AxisNumbers& m, const ResizeRow& r, int64_t k) {
+  const int64_t at = r.begin + k;
+  return !m.exclude_outside || (at >= 0 && at < m.in);
+}
+
+__device__ inline ResizeRow row_of(const AxisNumbers& m, int64_t o) {
+  ResizeRow r;
+  const double x = coordinate(m, o), floor = std::floor(x);
+  r.outside = m.coordinates == Coordinates::kCrop && (x < 0 || x > static_cast<double>(m.in - 1));
+  if (r.outside) return r;
+  r.ratio = x == floor ? 1 : x - floor;
+  const int64_t left = static_cast<int64_t>(floor) - (x == floor ? 1 : 0);
+  if (m.antialias && m.kind != AxisMapKind::kNearest) r.stretch = m.scale < 1 ? m.scale : 1;
+  const double reach = m.kind == AxisMapKind::kCubic ? 2 : 1;
+  const int64_t first = static_cast<int64_t>(std::floor(-reach / r.stretch)) + 1;
+  r.taps = m.kind == AxisMapKind::kNearest ? 2 : 2 - 2 * first;
+  r.begin = left + 1 - r.taps / 2;
+  if (r.stretch == 1 && !m.exclude_outside) return r;
+  double sum = 0;
+  for (int64_t k = 0; k < r.taps; ++k) sum += counts(m, r, k) ? raw_weight(m, r, k) : 0;
+  r.sum = sum == 0 ? 1 : sum;
+  return r;
+}
+
+// Calls f(position, weight) for each tap. REQUIRES: the row is inside x.
+template <typename F>
+__device__ inline void for_taps(const AxisNumbers& m, const ResizeRow& r, const F& f) {
+  for (int64_t k = 0; k < r.taps; ++k) {
+    const double w = counts(m, r, k) ? raw_weight(m, r, k) / r.sum : 0;
+    const int64_t at = r.begin + k;
+    if (w != 0) f(at < 0 ? 0 : at >= m.in ? m.in - 1 : at, w);
+  }
+}
+
+// Output rows [begin, end) that may read position s.
+struct RowRange {
+  int64_t begin, end;
+};
+__device__ inline RowRange readers(const AxisNumbers& m, int64_t s) {
+  const double zero = coordinate(m, 0), step = coordinate(m, 1) - zero;
+  if (!(step > 1e-9) || m.out < 8) return {0, m.out};
+  const double stretch = m.antialias && m.scale < 1 ? m.scale : 1;
+  const double reach = (m.kind == AxisMapKind::kCubic ? 2 : 1) / stretch + 2;
+  const double at = static_cast<double>(s);
+  const double begin = std::floor((at - reach - zero) / step),
+               end = std::ceil((at + reach - zero) / step) + 1;
+  // Taps beyond an edge are clamped to it, so edge positions have more readers.
+  return {s == 0 || begin < 0 ? 0 : static_cast<int64_t>(begin),
+          s == m.in - 1 || end > static_cast<double>(m.out) ? m.out : static_cast<int64_t>(end)};
+}
+
+// Padding: returns the position of x that row o copies.
+__device__ inline int64_t padding_source(const AxisNumbers& m, int64_t o) {
+  const int64_t i = o - m.before, n = m.kept;
+  if (i >= 0 && i < n) return m.first + i;
+  if (m.kind == AxisMapKind::kEdge || n == 1) return m.first + (i < 0 ? 0 : n - 1);
+  const int64_t period = m.kind == AxisMapKind::kWrap ? n : 2 * (n - 1);
+  const int64_t at = (i % period + period) % period;
+  return m.first + (at < n ? at : period - at);
+}
+
+// Padding: calls f(row) in ascending order for rows that copy position s.
+template <typename F>
+__device__ inline void for_padding_rows(const AxisNumbers& m, int64_t s, const F& f) {
+  const int64_t n = m.kept, i = s - m.first;
+  if (i < 0 || i >= n) return;
+  const auto row = [&](int64_t at) {
+    if (at + m.before >= 0 && at + m.before < m.out) f(at + m.before);
+  };
+  if (m.kind == AxisMapKind::kEdge || n == 1) {
+    const int64_t begin = i == 0 ? -m.before : i, end = i == n - 1 ? m.out - m.before : i + 1;
+    for (int64_t at = begin; at < end; ++at) row(at);
+    return;
+  }
+  const bool reflects = m.kind == AxisMapKind::kReflect;
+  const int64_t period = reflects ? 2 * (n - 1) : n;
+  for (int64_t base = -(m.before / period + 1) * period; base < m.out - m.before; base += period) {
+    row(base + i);
+    if (reflects && i > 0 && i < n - 1) row(base + period - i);
+  }
+}
+
+// --- Passes ---
+
+// One thread per element of y.
 template <typename In, typename Out>
 OFSDP_CUDA_KERNEL forward_kernel(AxisPass p, const In* x, Out* y) {
   const AxisNumbers& m = p.map;
@@ -14,7 +148,7 @@ OFSDP_CUDA_KERNEL forward_kernel(AxisPass p, const In* x, Out* y) {
   const int64_t row = i / p.inner, o = row / m.out, t = row - o * m.out;
   const In* const from = x + o * m.in * p.inner + (i - row * p.inner);
   if (is_pad(m.kind)) {
-    y[i] = Stored<Out>::from(to_float(from[shown(m, t) * p.inner]));
+    y[i] = Stored<Out>::from(to_float(from[padding_source(m, t) * p.inner]));
     return;
   }
   const ResizeRow r = row_of(m, t);
@@ -25,7 +159,7 @@ OFSDP_CUDA_KERNEL forward_kernel(AxisPass p, const In* x, Out* y) {
   y[i] = Stored<Out>::from(sum);
 }
 
-// dx of the pass, from dy.
+// dx of one pass: each thread sums over the rows that read its element.
 template <typename In, typename Out>
 OFSDP_CUDA_KERNEL backward_kernel(AxisPass p, const In* dy, Out* dx) {
   const AxisNumbers& m = p.map;
@@ -34,7 +168,7 @@ OFSDP_CUDA_KERNEL backward_kernel(AxisPass p, const In* dy, Out* dx) {
   const In* const from = dy + o * m.out * p.inner + (i - row * p.inner);
   float sum = 0;
   if (is_pad(m.kind)) {
-    for_shown(m, s, [&](int64_t t) { sum += to_float(from[t * p.inner]); });
+    for_padding_rows(m, s, [&](int64_t t) { sum += to_float(from[t * p.inner]); });
   } else {
     const RowRange range = readers(m, s);
     for (int64_t t = range.begin; t < range.end; ++t) {
@@ -46,6 +180,7 @@ OFSDP_CUDA_KERNEL backward_kernel(AxisPass p, const In* dy, Out* dx) {
   dx[i] = Stored<Out>::from(sum);
 }
 
+// Maps with one tap of weight 1 per row: moves elements of any type.
 template <typename T>
 OFSDP_CUDA_KERNEL move_kernel(AxisPass p, const T* x, T* y) {
   const AxisNumbers& m = p.map;
@@ -53,7 +188,7 @@ OFSDP_CUDA_KERNEL move_kernel(AxisPass p, const T* x, T* y) {
   const int64_t row = i / p.inner, o = row / m.out, t = row - o * m.out;
   int64_t s = 0;
   if (is_pad(m.kind)) {
-    s = shown(m, t);
+    s = padding_source(m, t);
   } else {
     for_taps(m, row_of(m, t), [&](int64_t at, double) { s = at; });
   }
@@ -64,8 +199,8 @@ int64_t result(const AxisPass& p, bool back) {
   return p.outer * (back ? p.map.in : p.map.out) * p.inner;
 }
 
-// Two results in turn, of elements of `size` bytes; the last is the output's.
-size_t between(const std::vector<AxisPass>& passes, bool back, size_t size) {
+// Bytes of the largest intermediate; two of them alternate.
+size_t intermediate_bytes(const std::vector<AxisPass>& passes, bool back, size_t size) {
   int64_t most = 0;
   for (size_t i = 0; i + 1 < passes.size(); ++i) most = std::max(most, result(passes[i], back));
   return round_up(static_cast<size_t>(most) * size);
@@ -86,10 +221,10 @@ cudaError_t run_as(const AxisPass& p, bool back, bool first, bool last, const vo
               : run_pass<float, float>(p, back, x, y, stream);
 }
 
-// run(pass, first, last, from, to), results in turn on the two halves of scratch.
+// Calls run(pass, first, last, from, to) for each pass, alternating between the halves of scratch.
 template <typename F>
-cudaError_t in_turn(const std::vector<AxisPass>& passes, size_t half, const void* x, void* y,
-                    void* scratch, const F& run) {
+cudaError_t for_each_pass(const std::vector<AxisPass>& passes, size_t half, const void* x, void* y,
+                          void* scratch, const F& run) {
   const void* from = x;
   for (size_t i = 0; i < passes.size(); ++i) {
     const bool last = i + 1 == passes.size();
@@ -132,29 +267,29 @@ std::vector<AxisPass> plan_axes_back(const std::vector<int64_t>& shape,
 }
 
 size_t axes_scratch(const std::vector<AxisPass>& passes, bool back) {
-  return 2 * between(passes, back, sizeof(float));
+  return 2 * intermediate_bytes(passes, back, sizeof(float));
 }
 size_t move_scratch(const std::vector<AxisPass>& passes, size_t size) {
-  return 2 * between(passes, false, size);
+  return 2 * intermediate_bytes(passes, false, size);
 }
 
 cudaError_t apply_axes(const std::vector<AxisPass>& passes, bool back, DType dtype, const void* x,
                        void* y, void* scratch, cudaStream_t stream) {
   return with_float(dtype, [&]<typename T>(T) {
-    return in_turn(passes, between(passes, back, sizeof(float)), x, y, scratch,
-                   [&](const AxisPass& p, bool first, bool last, const void* from, void* to) {
-                     return run_as<T>(p, back, first, last, from, to, stream);
-                   });
+    return for_each_pass(passes, intermediate_bytes(passes, back, sizeof(float)), x, y, scratch,
+                         [&](const AxisPass& p, bool first, bool last, const void* from, void* to) {
+                           return run_as<T>(p, back, first, last, from, to, stream);
+                         });
   });
 }
 
 cudaError_t move_axes(const std::vector<AxisPass>& passes, size_t size, const void* x, void* y,
                       void* scratch, cudaStream_t stream) {
   return with_bits(size, [&]<typename T>(T) {
-    return in_turn(passes, between(passes, false, size), x, y, scratch,
-                   [&](const AxisPass& p, bool, bool, const void* from, void* to) {
-                     return over(result(p, false), stream, move_kernel<T>, p, from, to);
-                   });
+    return for_each_pass(passes, intermediate_bytes(passes, false, size), x, y, scratch,
+                         [&](const AxisPass& p, bool, bool, const void* from, void* to) {
+                           return over(result(p, false), stream, move_kernel<T>, p, from, to);
+                         });
   });
 }
 

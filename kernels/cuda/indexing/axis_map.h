@@ -1,11 +1,11 @@
-// Linear maps of axes, one after another: Resize, Pad by what is there, and their gradients.
+// Separable linear maps, one axis after another: Resize, Pad with reflect, edge and wrap, and the
+// gradients.
 //
-// A pass is y[o, t, j] = sum over s of w(t, s) x[o, s, j], of x [outer, from, inner] and y [outer,
-// to, inner], with weights that kernels make from the numbers of the map, as
-// kernels/ops/shape/resize.cpp and kernels/ops/shape/pad.cpp do: no table is in memory. A gradient
-// gathers: it finds the rows that read an element, in their order. What lies between passes is
-// float32; maps of one entry a row, with weight 1, move elements of any type. Memory: x and y once
-// a pass.
+// A pass computes y[o, t, j] = sum_s w(t, s) x[o, s, j] for x [outer, in, inner] and y [outer, out,
+// inner]. Kernels compute weights on the fly with the formulas in kernels/ops/shape/resize.cpp and
+// pad.cpp. Gradients gather from the rows that read an element, in order. Intermediates are
+// float32. Maps with one tap of weight 1 per row can move elements of any type. Each pass reads x
+// and writes y once.
 #pragma once
 
 #include <vector>
@@ -25,17 +25,18 @@ enum class Coordinates : uint8_t {
 };
 enum class NearestMode : uint8_t { kRoundFloor, kRoundCeil, kFloor, kCeil };
 
-// From `in` to `out` positions.
+// The map of one axis.
 struct AxisNumbers {
   AxisMapKind kind = AxisMapKind::kNearest;
   int64_t in = 0, out = 0;
-  // Resize
+  // Resize only.
   Coordinates coordinates = Coordinates::kHalfPixel;
   NearestMode nearest = NearestMode::kRoundFloor;
   bool antialias = false, exclude_outside = false;
   double scale = 1, roi_begin = 0, roi_end = 1, cubic_a = -0.75;
-  double fill = 0;  // of rows outside of x (kCrop)
-  // Pad: row 0 shows position -before of the kept ones, which are `kept` from `first` on
+  double fill = 0;  // value for rows outside x (kCrop)
+  // Pad only: the source is `kept` positions from `first` on; output row `before` is the first of
+  // them.
   int64_t before = 0, first = 0, kept = 0;
 };
 
@@ -44,10 +45,10 @@ struct AxisPass {
   AxisNumbers map;
 };
 
-// The passes over x of that shape, those that shrink first; none: y is x.
+// Returns the passes over x with the given shape, shrinking axes first. Empty: y = x.
 std::vector<AxisPass> plan_axes(const std::vector<int64_t>& shape,
                                 const std::vector<AxisNumbers>& maps);
-// The way back, from y's shape: the passes in reverse.
+// Returns the reversed passes for the gradient, from y's shape.
 std::vector<AxisPass> plan_axes_back(const std::vector<int64_t>& shape,
                                      const std::vector<AxisNumbers>& maps);
 
@@ -55,7 +56,7 @@ size_t axes_scratch(const std::vector<AxisPass>& passes, bool back);
 // dtype: float32, float16 or bfloat16.
 cudaError_t apply_axes(const std::vector<AxisPass>& passes, bool back, DType dtype, const void* x,
                        void* y, void* scratch, cudaStream_t stream);
-// Takes elements of `size` bytes; rows outside of x are not there.
+// For elements of `size` bytes. REQUIRES: no row lies outside x.
 cudaError_t move_axes(const std::vector<AxisPass>& passes, size_t size, const void* x, void* y,
                       void* scratch, cudaStream_t stream);
 size_t move_scratch(const std::vector<AxisPass>& passes, size_t size);

@@ -1,4 +1,4 @@
-// Resize, Pad by what is there, and their gradients: kernels/cuda/indexing/axis_map.h.
+// Resize, Pad with non-constant modes, and the gradients (axis_map.h).
 #include <algorithm>
 
 #include "kernels/cuda/device/implementations.h"
@@ -15,14 +15,14 @@ std::vector<double> known_numbers(const Problem& p, size_t input) {
   return to_doubles(constant->desc, constant->bytes.data());
 }
 
-// As the axes lie in memory.
+// Reorders axes to the memory layout.
 template <typename T>
 std::vector<T> as_stored(std::vector<T> axes, Layout layout) {
   if (layout == Layout::kChannelsLast) std::rotate(axes.begin() + 1, axes.begin() + 2, axes.end());
   return axes;
 }
 
-Coordinates coordinates_of(const std::string& mode) {
+Coordinates parse_coordinates(const std::string& mode) {
   if (mode == "half_pixel_symmetric") return Coordinates::kHalfPixelSymmetric;
   if (mode == "pytorch_half_pixel") return Coordinates::kPytorchHalfPixel;
   if (mode == "align_corners") return Coordinates::kAlignCorners;
@@ -30,7 +30,7 @@ Coordinates coordinates_of(const std::string& mode) {
   return mode == "tf_crop_and_resize" ? Coordinates::kCrop : Coordinates::kHalfPixel;
 }
 
-NearestMode nearest_of(const std::string& mode) {
+NearestMode parse_nearest(const std::string& mode) {
   if (mode == "round_prefer_ceil") return NearestMode::kRoundCeil;
   if (mode == "floor") return NearestMode::kFloor;
   return mode == "ceil" ? NearestMode::kCeil : NearestMode::kRoundFloor;
@@ -45,8 +45,8 @@ std::vector<AxisNumbers> resize_maps(const Problem& p, const Shape& x) {
   common.kind = mode == "linear"  ? AxisMapKind::kLinear
                 : mode == "cubic" ? AxisMapKind::kCubic
                                   : AxisMapKind::kNearest;
-  common.coordinates = coordinates_of(a.s("coordinate_transformation_mode", "half_pixel"));
-  common.nearest = nearest_of(a.s("nearest_mode", "round_prefer_floor"));
+  common.coordinates = parse_coordinates(a.s("coordinate_transformation_mode", "half_pixel"));
+  common.nearest = parse_nearest(a.s("nearest_mode", "round_prefer_floor"));
   common.antialias = a.i("antialias", 0) != 0;
   common.exclude_outside = a.i("exclude_outside", 0) != 0;
   common.cubic_a = static_cast<double>(a.f("cubic_coeff_a", -0.75f));
@@ -63,7 +63,7 @@ std::vector<AxisNumbers> resize_maps(const Problem& p, const Shape& x) {
   return made;
 }
 
-// Sums of floats, or elements moved; without a pass a copy.
+// `moves`: elements are moved, not summed. Without passes this is a copy.
 std::unique_ptr<CudaKernel> make_axes(const Problem& p, std::vector<AxisPass> passes, bool back,
                                       bool moves) {
   const DType dtype = p.in(0).dtype;
@@ -82,7 +82,7 @@ std::unique_ptr<CudaKernel> make_axes(const Problem& p, std::vector<AxisPass> pa
       scratch);
 }
 
-// Takes types other than floats only where elements move and nothing is filled.
+// Accepts other types than floats only if elements are moved and none filled.
 Acceptance accepts_resize(const Problem& p) {
   const std::string mode = p.attributes.s("coordinate_transformation_mode", "half_pixel");
   const bool moves = ops::is_nearest(p.attributes) && mode != "tf_crop_and_resize";

@@ -1,40 +1,40 @@
-// The gradient of a gather adds rows that may repeat. Atomics would add them in any order, so the
-// indices are sorted instead: chunks of 32 sorted places are added by one block each, runs that
-// cross chunks are joined in groups of 64 chunks, and those that cross groups by a third kernel. So
-// a run of n places has about n / 2048 + 96 additions after each other. The order of additions
-// follows from the indices alone.
+// Gather, and the gradient by sorting. Atomics would sum repeated rows in arbitrary order; instead
+// the indices are sorted and runs of equal indices are summed. A block sums 32 sorted positions (a
+// chunk), join_chunks joins runs across the chunks of a group (64 chunks), join_groups across
+// groups. A run of n positions takes about n / 2048 + 96 sequential additions. The order depends on
+// the indices alone.
 #include "kernels/cuda/device/device.cuh"
-#include "kernels/cuda/indexing/embedding.h"
+#include "kernels/cuda/indexing/gather_scatter.h"
 #include "kernels/cuda/indexing/sort.h"
 
 namespace ofsdp::kernels::cuda {
 namespace {
 
-constexpr int kChunk = 32;  // sorted places of one block
-constexpr int kGroup = 64;  // chunks
+constexpr int kChunk = 32;  // sorted positions per block
+constexpr int kGroup = 64;  // chunks per group
 
-__device__ inline int64_t index_of(const GatherExtent& e, int64_t i) {
+__device__ inline int64_t load_index(const GatherParams& e, int64_t i) {
   const int64_t given = e.index_dtype == DType::kInt64 ? static_cast<const int64_t*>(e.indices)[i]
                                                        : static_cast<const int32_t*>(e.indices)[i];
   return wrapped(given, e.n, e.fault);
 }
 
-// `width` elements of T a row.
+// One thread per element; a row has `width` elements of type T.
 template <typename T>
-OFSDP_CUDA_KERNEL gather_kernel(GatherExtent v, int64_t width, const T* data, T* y) {
+OFSDP_CUDA_KERNEL gather_kernel(GatherParams v, int64_t width, const T* data, T* y) {
   OFSDP_CUDA_ITEM(i, v.outer * v.count * width);
   const int64_t row = i / width, outer = row / v.count;
-  y[i] = data[(outer * v.n + index_of(v, row - outer * v.count)) * width + (i - row * width)];
+  y[i] = data[(outer * v.n + load_index(v, row - outer * v.count)) * width + (i - row * width)];
 }
 
 template <typename T>
-cudaError_t gather_as(const GatherExtent& e, size_t bytes, const void* data, void* y,
+cudaError_t gather_as(const GatherParams& e, size_t bytes, const void* data, void* y,
                       cudaStream_t stream) {
   const auto width = static_cast<int64_t>(bytes / sizeof(T));
   return over(e.outer * e.count * width, stream, gather_kernel<T>, e, width, data, y);
 }
 
-OFSDP_CUDA_KERNEL tuple_kernel(TupleExtent e, int64_t* rows) {
+OFSDP_CUDA_KERNEL tuple_kernel(TupleParams e, int64_t* rows) {
   OFSDP_CUDA_ITEM(i, e.tuples);
   int64_t row = i / e.per_batch;
   for (int a = 0; a < e.depth; ++a) {
@@ -43,22 +43,24 @@ OFSDP_CUDA_KERNEL tuple_kernel(TupleExtent e, int64_t* rows) {
   rows[i] = row;
 }
 
-OFSDP_CUDA_KERNEL keys_kernel(GatherExtent v, uint32_t* keys) {
+// Sort keys: the wrapped indices.
+OFSDP_CUDA_KERNEL keys_kernel(GatherParams v, uint32_t* keys) {
   const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
-  if (i < v.count) keys[i] = static_cast<uint32_t>(index_of(v, i));
+  if (i < v.count) keys[i] = static_cast<uint32_t>(load_index(v, i));
 }
 
-// Sorted places of a chunk, and whether its first and last runs go on in the neighbours.
+// A chunk in shared memory. from_before, goes_on: the first and last run extend into the
+// neighbours.
 struct Chunk {
-  uint32_t keys[kChunk], places[kChunk];
+  uint32_t keys[kChunk], positions[kChunk];
   bool from_before, goes_on;
 };
 
-__device__ inline void load_chunk(Chunk& c, const uint32_t* keys, const uint32_t* places,
+__device__ inline void load_chunk(Chunk& c, const uint32_t* keys, const uint32_t* positions,
                                   int64_t first, int length, int64_t count) {
   for (int k = static_cast<int>(threadIdx.x); k < length; k += kThreads) {
     c.keys[k] = keys[first + k];
-    c.places[k] = places[first + k];
+    c.positions[k] = positions[first + k];
   }
   if (threadIdx.x == 0) {
     const int64_t end = first + length;
@@ -78,15 +80,16 @@ __device__ inline void put(T* to, float* sum, bool accumulate) {
   store<V>(to, sum);
 }
 
-// Block (chunk, outer). Runs inside the chunk go to dx; its first to partial[..][0] when it began
-// before, its last to partial[..][1] when it begins here and goes on.
+// Block (chunk, outer), threads over columns. Sums each run in the chunk. Complete runs go to dx, a
+// run that entered from the previous chunk to partial[chunk][0], and a run that starts here and
+// continues to partial[chunk][1].
 template <typename T, int V>
-OFSDP_CUDA_KERNEL chunk_kernel(GatherExtent v, const uint32_t* keys, const uint32_t* places,
+OFSDP_CUDA_KERNEL chunk_kernel(GatherParams v, const uint32_t* keys, const uint32_t* positions,
                                const T* dy, T* dx, float* partial, bool accumulate) {
   __shared__ Chunk c;
   const int64_t first = int64_t{blockIdx.x} * kChunk;
   const int length = static_cast<int>(v.count - first < kChunk ? v.count - first : kChunk);
-  load_chunk(c, keys, places, first, length, v.count);
+  load_chunk(c, keys, positions, first, length, v.count);
   dy += blockIdx.y * v.count * v.inner;
   dx += blockIdx.y * v.n * v.inner;
   partial += (int64_t{blockIdx.y} * gridDim.x + blockIdx.x) * 2 * v.inner;
@@ -96,7 +99,7 @@ OFSDP_CUDA_KERNEL chunk_kernel(GatherExtent v, const uint32_t* keys, const uint3
       const int begin = k;
       float sum[V] = {}, row[V];
       for (; k < length && c.keys[k] == c.keys[begin]; ++k) {
-        load<V>(dy + c.places[k] * v.inner + column, row);
+        load<V>(dy + c.positions[k] * v.inner + column, row);
         unrolled<V>([&](int i) { sum[i] += row[i]; });
       }
       if (begin == 0 && c.from_before) {
@@ -110,8 +113,8 @@ OFSDP_CUDA_KERNEL chunk_kernel(GatherExtent v, const uint32_t* keys, const uint3
   }
 }
 
-// How many of the places first, first + step, ... before `end` have this key: the first of them,
-// since keys are sorted and the run of the key begins before.
+// Returns how many of the positions first, first + step, ... < end hold `key`, by binary search:
+// keys are sorted.
 __device__ inline int64_t run_length(const uint32_t* keys, uint32_t key, int64_t first,
                                      int64_t step, int64_t end) {
   int64_t low = 0, high = end > first ? (end - first + step - 1) / step : 0;
@@ -126,7 +129,7 @@ __device__ inline int64_t run_length(const uint32_t* keys, uint32_t key, int64_t
   return low;
 }
 
-// sum += from[0], from[stride], ..., in order; several loads are under way at once.
+// Adds `count` partial sums in order. Unrolled, so that several loads are in flight.
 template <int V>
 __device__ inline void add_parts(const float* from, int64_t stride, int64_t count, float* sum) {
 #pragma unroll 8
@@ -137,16 +140,16 @@ __device__ inline void add_parts(const float* from, int64_t stride, int64_t coun
   }
 }
 
-// Parts of a run are joined inside groups of kGroup chunks first. Block (chunk, outer): where a run
-// begins in the chunk and goes on, its parts in this group; where the chunk begins a group, the
-// parts there of the run that comes from before. The sum goes to dx when the run began and ends in
-// the group; else to what join_groups reads: partial[last chunk][1] where it began in the group,
-// partial[first chunk][0] where it did not. No block reads what another one writes.
+// Block (chunk, outer): joins the partial sums of a run inside one group. A block works if a run
+// starts in the chunk and continues, or if the chunk is the group's first and a run enters it. Runs
+// inside the group go to dx. Otherwise the sum goes to partial[last chunk of the group][1] if the
+// run started here, or to partial[first chunk][0] if it entered; join_groups reads both. Blocks
+// never read each other's results.
 template <typename T, int V>
-OFSDP_CUDA_KERNEL join_chunks(GatherExtent v, const uint32_t* keys, T* dx, float* partial,
+OFSDP_CUDA_KERNEL join_chunks(GatherParams v, const uint32_t* keys, T* dx, float* partial,
                               bool accumulate) {
   const int64_t chunk = blockIdx.x, first = chunk * kChunk, end = first + kChunk;
-  if (end >= v.count) return;  // nothing goes on
+  if (end >= v.count) return;  // no run continues
   const int64_t last_chunk = chunk / kGroup * kGroup + kGroup - 1;
   const int64_t group_end =
       (last_chunk + 1) * kChunk < v.count ? (last_chunk + 1) * kChunk : v.count;
@@ -180,16 +183,16 @@ OFSDP_CUDA_KERNEL join_chunks(GatherExtent v, const uint32_t* keys, T* dx, float
   }
 }
 
-// Block (group, outer): a run that begins in the group and goes on after it.
+// Block (group, outer): finishes a run that starts in the group and continues after it.
 template <typename T, int V>
-OFSDP_CUDA_KERNEL join_groups(GatherExtent v, int64_t chunks, const uint32_t* keys, T* dx,
+OFSDP_CUDA_KERNEL join_groups(GatherParams v, int64_t chunks, const uint32_t* keys, T* dx,
                               const float* partial, bool accumulate) {
   constexpr int64_t kPlaces = int64_t{kGroup} * kChunk;
   const int64_t first = blockIdx.x * kPlaces, end = first + kPlaces;
   if (end >= v.count) return;
   const uint32_t key = keys[end - 1];
   if (keys[end] != key) return;
-  if (first > 0 && keys[first - 1] == key) return;  // it began before
+  if (first > 0 && keys[first - 1] == key) return;  // started in an earlier group
   const int64_t stride = 2 * v.inner, groups = run_length(keys, key, end, kPlaces, v.count);
   const float* const next =
       partial + (int64_t{blockIdx.y} * chunks + (int64_t{blockIdx.x} + 1) * kGroup) * stride;
@@ -203,18 +206,18 @@ OFSDP_CUDA_KERNEL join_groups(GatherExtent v, int64_t chunks, const uint32_t* ke
   }
 }
 
-size_t partial_bytes(const GatherExtent& e) {
+size_t partial_bytes(const GatherParams& e) {
   return static_cast<size_t>(e.outer * blocks_for(e.count, kChunk) * 2 * e.inner) * sizeof(float);
 }
 
 template <typename T, int V>
-cudaError_t add_rows(const GatherExtent& e, const Sorting<uint32_t>& s, const T* dy, T* dx,
+cudaError_t add_rows(const GatherParams& e, const Sorting<uint32_t>& s, const T* dy, T* dx,
                      float* partial, bool accumulate, cudaStream_t stream) {
   const int64_t chunks = blocks_for(e.count, kChunk), groups = blocks_for(chunks, kGroup);
   const auto outer = static_cast<unsigned>(e.outer);
   const dim3 of_chunks(static_cast<unsigned>(chunks), outer),
       of_groups(static_cast<unsigned>(groups), outer);
-  OFSDP_CUDA_TRY(launch(stream, of_chunks, dim3(kThreads), chunk_kernel<T, V>, e, s.sorted, s.moved,
+  OFSDP_CUDA_TRY(launch(stream, of_chunks, dim3(kThreads), chunk_kernel<T, V>, e, s.sorted, s.order,
                         dy, dx, partial, accumulate));
   if (chunks == 1) return cudaSuccess;
   OFSDP_CUDA_TRY(launch(stream, of_chunks, dim3(kThreads), join_chunks<T, V>, e, s.sorted, dx,
@@ -225,15 +228,15 @@ cudaError_t add_rows(const GatherExtent& e, const Sorting<uint32_t>& s, const T*
 }
 
 template <typename T>
-cudaError_t grad_as(const GatherExtent& e, const T* dy, T* dx, bool accumulate, void* scratch,
+cudaError_t grad_as(const GatherParams& e, const T* dy, T* dx, bool accumulate, void* scratch,
                     cudaStream_t stream) {
   const auto bytes = static_cast<size_t>(e.outer * e.n * e.inner) * sizeof(T);
   if (!accumulate && bytes > 0) OFSDP_CUDA_TRY(cudaMemsetAsync(dx, 0, bytes, stream));
   if (e.count * e.outer * e.inner == 0) return cudaSuccess;
   if (e.outer > 65535 || e.count > INT32_MAX || e.n > INT32_MAX) return cudaErrorNotSupported;
   auto* const partial = static_cast<float*>(scratch);
-  const auto s = sorting_of<uint32_t>(e.count, bits_of(e.n),
-                                      static_cast<char*>(scratch) + round_up(partial_bytes(e)));
+  const auto s = make_sorting<uint32_t>(e.count, bit_count(e.n),
+                                        static_cast<char*>(scratch) + round_up(partial_bytes(e)));
   OFSDP_CUDA_TRY(over(e.count, stream, keys_kernel, e, s.keys));
   OFSDP_CUDA_TRY(sort(s, stream));
   constexpr int V = 4;
@@ -244,25 +247,26 @@ cudaError_t grad_as(const GatherExtent& e, const T* dy, T* dx, bool accumulate, 
 
 }  // namespace
 
-cudaError_t gather(const GatherExtent& e, size_t size, const void* data, void* y,
+cudaError_t gather(const GatherParams& e, size_t size, const void* data, void* y,
                    cudaStream_t stream) {
   const size_t bytes = static_cast<size_t>(e.inner) * size;
   return with_bits(widest(bytes, data, y),
                    [&]<typename T>(T) { return gather_as<T>(e, bytes, data, y, stream); });
 }
 
-size_t gather_grad_scratch(const GatherExtent& e) {
-  return round_up(partial_bytes(e)) + sorting_of<uint32_t>(e.count, bits_of(e.n), nullptr).total;
+size_t gather_grad_scratch(const GatherParams& e) {
+  return round_up(partial_bytes(e)) +
+         make_sorting<uint32_t>(e.count, bit_count(e.n), nullptr).total;
 }
 
-cudaError_t gather_grad(const GatherExtent& e, DType dtype, const void* dy, void* dx,
+cudaError_t gather_grad(const GatherParams& e, DType dtype, const void* dy, void* dx,
                         bool accumulate, void* scratch, cudaStream_t stream) {
   return with_float(dtype, [&]<typename T>(T) {
     return grad_as(e, static_cast<const T*>(dy), static_cast<T*>(dx), accumulate, scratch, stream);
   });
 }
 
-cudaError_t tuple_rows(const TupleExtent& e, int64_t* rows, cudaStream_t stream) {
+cudaError_t tuple_rows(const TupleParams& e, int64_t* rows, cudaStream_t stream) {
   return over(e.tuples, stream, tuple_kernel, e, rows);
 }
 

@@ -1,8 +1,7 @@
-// Elements are found in two passes without atomics: chunks count, one block makes offsets of the
-// counts, and the chunks write positions in order. Sequences (reversal, caches) move whole rows
-// in the widest packs that fit.
+// NonZero-like searches without atomics: chunks count, one block computes offsets, chunks write
+// positions in order. Reversed sequences and caches: whole rows in the widest packs that fit.
 #include "kernels/cuda/device/device.cuh"
-#include "kernels/cuda/indexing/found.h"
+#include "kernels/cuda/indexing/selection.h"
 
 namespace ofsdp::kernels::cuda {
 namespace {
@@ -16,13 +15,13 @@ __device__ inline bool found(T v, bool floats) {
   return (floats ? static_cast<T>(v & static_cast<T>(~kSign)) : v) != 0;
 }
 
-// Element k of a thread: neighbours belong to one thread, so that its count is a run.
+// Each thread owns kEach consecutive elements, so that positions stay in order.
 __device__ inline int64_t element(int k) {
   return int64_t{blockIdx.x} * kFoundChunk + int64_t{threadIdx.x} * kEach + k;
 }
 
 template <typename T>
-__device__ inline int64_t count_of(const FoundExtent& e, const T* x) {
+__device__ inline int64_t count_found(const FoundParams& e, const T* x) {
   int64_t mine = 0;
   for (int k = 0; k < kEach; ++k) {
     const int64_t i = element(k);
@@ -31,15 +30,16 @@ __device__ inline int64_t count_of(const FoundExtent& e, const T* x) {
   return mine;
 }
 
+// Block: counts matches in one chunk.
 template <typename T>
-OFSDP_CUDA_KERNEL count_kernel(FoundExtent e, const T* x, int64_t* counts) {
+OFSDP_CUDA_KERNEL count_kernel(FoundParams e, const T* x, int64_t* counts) {
   __shared__ int64_t spare[kThreads / kWarp];
-  const int64_t all = group_fold<kThreads>(count_of(e, x), Add{}, spare);
+  const int64_t all = group_reduce<kThreads>(count_found(e, x), Add{}, spare);
   if (threadIdx.x == 0) counts[blockIdx.x] = all;
 }
 
-// Sums in front of each thread of a block, and of all of them.
-__device__ inline int64_t in_front(int64_t mine, int64_t* shared, int64_t* all) {
+// Exclusive prefix sum over the block's threads; stores the total in `all`.
+__device__ inline int64_t prefix_sum(int64_t mine, int64_t* shared, int64_t* all) {
   __syncthreads();
   shared[threadIdx.x] = mine;
   __syncthreads();
@@ -52,7 +52,7 @@ __device__ inline int64_t in_front(int64_t mine, int64_t* shared, int64_t* all) 
   return sum;
 }
 
-// One block: counts become the sums in front of each, the last entry that of all.
+// One block: replaces counts by exclusive prefix sums and appends the total.
 OFSDP_CUDA_KERNEL offsets_kernel(int64_t chunks, int64_t* counts, int64_t* total) {
   __shared__ int64_t shared[kThreads];
   int64_t before = 0;
@@ -60,7 +60,7 @@ OFSDP_CUDA_KERNEL offsets_kernel(int64_t chunks, int64_t* counts, int64_t* total
     const int64_t i = base + threadIdx.x;
     const int64_t mine = i < chunks ? counts[i] : 0;
     int64_t all = 0;
-    const int64_t front = in_front(mine, shared, &all);
+    const int64_t front = prefix_sum(mine, shared, &all);
     if (i < chunks) counts[i] = before + front;
     before += all;
   }
@@ -70,18 +70,20 @@ OFSDP_CUDA_KERNEL offsets_kernel(int64_t chunks, int64_t* counts, int64_t* total
   }
 }
 
+// Block: writes the chunk's positions from offsets[chunk] on.
 template <typename T>
-OFSDP_CUDA_KERNEL positions_kernel(FoundExtent e, const T* x, const int64_t* offsets,
+OFSDP_CUDA_KERNEL positions_kernel(FoundParams e, const T* x, const int64_t* offsets,
                                    int64_t* positions) {
   __shared__ int64_t shared[kThreads];
   int64_t all = 0;
-  int64_t at = offsets[blockIdx.x] + in_front(count_of(e, x), shared, &all);
+  int64_t at = offsets[blockIdx.x] + prefix_sum(count_found(e, x), shared, &all);
   for (int k = 0; k < kEach; ++k) {
     const int64_t i = element(k);
     if (i < e.n && found(x[i], e.floats)) positions[at++] = i;
   }
 }
 
+// Fills unused entries with the last position.
 OFSDP_CUDA_KERNEL rest_kernel(int64_t n, const int64_t* total, int64_t* positions) {
   const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x, count = *total;
   if (i < n && i >= count) positions[i] = count == 0 ? 0 : positions[count - 1];
@@ -100,7 +102,7 @@ OFSDP_CUDA_KERNEL split_kernel(int64_t n, Sizes s, int64_t* y) {
   }
 }
 
-OFSDP_CUDA_KERNEL indices_kernel(ScatterIndexExtent e, const int64_t* x, const int64_t* count,
+OFSDP_CUDA_KERNEL indices_kernel(ScatterIndexParams e, const int64_t* x, const int64_t* count,
                                  int64_t* y) {
   OFSDP_CUDA_ITEM(i, e.numel);
   const int component = static_cast<int>(i % e.components);
@@ -114,31 +116,31 @@ __global__ void require_kernel(const int64_t* count, int64_t factor, int64_t exp
   if (*count * factor != expected) note(fault, *count * factor, expected);
 }
 
-__device__ inline int64_t checked(int64_t value, int64_t most, Fault fault) {
+__device__ inline int64_t in_range(int64_t value, int64_t most, Fault fault) {
   if (value >= 0 && value <= most) return value;
   note(fault, value, most);
   return 0;
 }
 
-// `width` elements of T a row.
+// One thread per element; a row has `width` elements of type T.
 template <typename T>
-OFSDP_CUDA_KERNEL reverse_kernel(ReverseExtent e, int64_t width, const T* x, T* y) {
+OFSDP_CUDA_KERNEL reverse_kernel(ReverseParams e, int64_t width, const T* x, T* y) {
   OFSDP_CUDA_ITEM(i, e.steps * e.batch * width);
   const int64_t row = i / width;
   const int64_t t = e.time_first ? row / e.batch : row % e.steps,
                 b = e.time_first ? row % e.batch : row / e.steps;
-  const int64_t length = checked(e.lengths[b], e.steps, e.fault);
+  const int64_t length = in_range(e.lengths[b], e.steps, e.fault);
   const int64_t from = t < length ? length - 1 - t : t;
   y[i] = x[(e.time_first ? from * e.batch + b : b * e.steps + from) * width + (i - row * width)];
 }
 
 template <typename T>
-OFSDP_CUDA_KERNEL cache_kernel(CacheExtent e, int64_t width, const T* update, T* cache) {
+OFSDP_CUDA_KERNEL cache_kernel(CacheParams e, int64_t width, const T* update, T* cache) {
   OFSDP_CUDA_ITEM(i, e.outer * e.n * width);
   const int64_t row = i / width, o = row / e.n;
   int64_t first = 0;
   if (e.first != nullptr) {
-    first = checked(e.first[o / e.per_batch], e.circular ? INT64_MAX : e.size - e.n, e.fault);
+    first = in_range(e.first[o / e.per_batch], e.circular ? INT64_MAX : e.size - e.n, e.fault);
   }
   const int64_t to = (first % e.size + (row - o * e.n)) % e.size;
   cache[(o * e.size + to) * width + (i - row * width)] = update[i];
@@ -146,11 +148,11 @@ OFSDP_CUDA_KERNEL cache_kernel(CacheExtent e, int64_t width, const T* update, T*
 
 }  // namespace
 
-size_t found_scratch(const FoundExtent& e) {
+size_t found_scratch(const FoundParams& e) {
   return static_cast<size_t>(blocks_for(e.n, kFoundChunk) + 1) * sizeof(int64_t);
 }
 
-cudaError_t found_positions(const FoundExtent& e, const void* x, int64_t* positions, int64_t* count,
+cudaError_t found_positions(const FoundParams& e, const void* x, int64_t* positions, int64_t* count,
                             void* scratch, cudaStream_t stream) {
   const int64_t chunks = blocks_for(e.n, kFoundChunk);
   auto* const counts = static_cast<int64_t*>(scratch);
@@ -173,7 +175,7 @@ cudaError_t split_positions(int64_t n, const int64_t* shape, int rank, int64_t* 
   return over(n, stream, split_kernel, n, sizes, y);
 }
 
-cudaError_t scatter_indices(const ScatterIndexExtent& e, const int64_t* x, const int64_t* count,
+cudaError_t scatter_indices(const ScatterIndexParams& e, const int64_t* x, const int64_t* count,
                             int64_t* y, cudaStream_t stream) {
   return over(e.numel, stream, indices_kernel, e, x, count, y);
 }
@@ -183,14 +185,14 @@ cudaError_t require_count(const int64_t* count, int64_t factor, int64_t expected
   return launch_blocks(stream, 1, 1, require_kernel, count, factor, expected, fault);
 }
 
-cudaError_t reverse_sequence(const ReverseExtent& e, const void* x, void* y, cudaStream_t stream) {
+cudaError_t reverse_sequence(const ReverseParams& e, const void* x, void* y, cudaStream_t stream) {
   return with_bits(widest(static_cast<size_t>(e.bytes), x, y), [&]<typename T>(T) {
     const int64_t width = e.bytes / static_cast<int64_t>(sizeof(T));
     return over(e.steps * e.batch * width, stream, reverse_kernel<T>, e, width, x, y);
   });
 }
 
-cudaError_t write_cache(const CacheExtent& e, const void* update, void* cache,
+cudaError_t write_cache(const CacheParams& e, const void* update, void* cache,
                         cudaStream_t stream) {
   return with_bits(widest(static_cast<size_t>(e.bytes), update, cache), [&]<typename T>(T) {
     const int64_t width = e.bytes / static_cast<int64_t>(sizeof(T));

@@ -1,11 +1,10 @@
-// Gathers and scatters: Gather, GatherND and their gradients (embedding.h), GatherElements,
-// ScatterElements and ScatterND, which are gradients too (scatter.h).
+// Gather and GatherND with gradients, GatherElements, ScatterElements and ScatterND
+// (gather_scatter.h).
 #include <algorithm>
 
 #include "kernels/cuda/device/implementations.h"
 #include "kernels/cuda/device/operands.h"
-#include "kernels/cuda/indexing/embedding.h"
-#include "kernels/cuda/indexing/scatter.h"
+#include "kernels/cuda/indexing/gather_scatter.h"
 
 namespace ofsdp::kernels::cuda {
 namespace {
@@ -16,7 +15,7 @@ Condition indexed(const Problem& p) {
 
 // --- Gather ---
 
-GatherExtent extent_of(const Problem& p, const Shape& data) {
+GatherParams extent_of(const Problem& p, const Shape& data) {
   const Lines lines = lines_along(data, p.attributes.i("axis", 0));
   return {.outer = lines.outer,
           .n = lines.n,
@@ -40,9 +39,9 @@ Acceptance accepts_gather_grad(const Problem& p) {
   return accept({plain(p), indexed(p), floats(p.in(0).dtype)});
 }
 
-// (dy, indices, base): base, whose place dx may take, is what dx begins as.
+// Inputs dy, indices, base (optional): dx starts as base, and may alias it, or as 0.
 std::unique_ptr<CudaKernel> create_gather_grad(DeviceState&, const Problem& p) {
-  const GatherExtent e = extent_of(p, p.out(0).shape);
+  const GatherParams e = extent_of(p, p.out(0).shape);
   const bool base = p.has_in(2), any = e.count > 0;
   return make_cuda_kernel(
       [=, call = e, dtype = p.in(0).dtype, bytes = p.out(0).bytes()](cudaStream_t stream,
@@ -56,14 +55,14 @@ std::unique_ptr<CudaKernel> create_gather_grad(DeviceState&, const Problem& p) {
       any ? gather_grad_scratch(e) : 0);
 }
 
-// --- GatherND: a Gather of rows that the tuples name ---
+// --- GatherND: tuples become row indices for Gather ---
 
 struct Tuples {
-  TupleExtent tuples;
-  GatherExtent rows;
+  TupleParams tuples;
+  GatherParams rows;
 
-  size_t bytes() const { return row_bytes(rows.count); }  // of the workspace
-  // Writes the rows that tuples name to the beginning of the workspace.
+  size_t bytes() const { return row_bytes(rows.count); }  // workspace for row indices
+  // Writes row indices to the start of the workspace.
   cudaError_t find(cudaStream_t stream, const Launch& l) {
     tuples.indices = l.in<int64_t>(1);
     tuples.fault = l.fault();
@@ -72,16 +71,16 @@ struct Tuples {
   }
 };
 
-int depth_of(const Problem& p) {
+int tuple_depth(const Problem& p) {
   const Shape& indices = p.in(1).shape;
   return static_cast<int>(indices[indices.rank() - 1]);
 }
 
-Tuples tuples_of(const Problem& p, const Shape& data) {
+Tuples make_tuples(const Problem& p, const Shape& data) {
   const Shape& indices = p.in(1).shape;
   const auto batch = static_cast<int>(p.attributes.i("batch_dims", 0));
   Tuples t;
-  t.tuples.depth = depth_of(p);
+  t.tuples.depth = tuple_depth(p);
   t.tuples.tuples = t.rows.count = indices.numel(0, indices.rank() - 1);
   t.tuples.per_batch = std::max<int64_t>(indices.numel(batch, indices.rank() - 1), 1);
   for (int a = 0; a < t.tuples.depth; ++a) t.tuples.sizes[a] = data[batch + a];
@@ -93,11 +92,11 @@ Tuples tuples_of(const Problem& p, const Shape& data) {
 Acceptance accepts_tuples(const Problem& p) {
   return accept({plain(p),
                  {p.in(1).dtype == DType::kInt64, "indices are not int64"},
-                 up_to(depth_of(p) <= kMaxAxes)});
+                 up_to(tuple_depth(p) <= kMaxAxes)});
 }
 
 std::unique_ptr<CudaKernel> create_tuples(DeviceState&, const Problem& p) {
-  const Tuples t = tuples_of(p, p.in(0).shape);
+  const Tuples t = make_tuples(p, p.in(0).shape);
   return make_cuda_kernel(
       [call = t, size = dtype_size(p.in(0).dtype)](cudaStream_t stream, const Launch& l) mutable {
         OFSDP_CUDA_TRY(call.find(stream, l));
@@ -111,7 +110,7 @@ Acceptance accepts_tuples_grad(const Problem& p) {
 }
 
 std::unique_ptr<CudaKernel> create_tuples_grad(DeviceState&, const Problem& p) {
-  const Tuples t = tuples_of(p, p.out(0).shape);
+  const Tuples t = make_tuples(p, p.out(0).shape);
   const bool any = t.rows.count > 0;
   return make_cuda_kernel(
       [any, call = t, dtype = p.in(0).dtype, bytes = p.out(0).bytes()](cudaStream_t stream,
@@ -124,26 +123,26 @@ std::unique_ptr<CudaKernel> create_tuples_grad(DeviceState&, const Problem& p) {
       t.bytes() + (any ? gather_grad_scratch(t.rows) : 0));
 }
 
-// --- Elements, and scatters ---
+// --- GatherElements, ScatterElements and ScatterND ---
 
-// (data, indices, ...); a rank of -1: too many axes.
-ElementExtent elements_of(const Problem& p) {
+// Inputs data, indices, ... The walk has rank -1 if there are too many axes.
+ElementParams element_params(const Problem& p) {
   const Shape& data = p.in(0).shape;
   const int axis = axis_of(p.attributes, "axis", 0, data.rank());
   std::vector<int64_t> strides = dense_strides(data.axes());
-  ElementExtent e{.n = data[axis], .step = strides[static_cast<size_t>(axis)]};
+  ElementParams e{.n = data[axis], .step = strides[static_cast<size_t>(axis)]};
   e.index_dtype = p.in(1).dtype;
   strides[static_cast<size_t>(axis)] = 0;
-  e.walk = collapsed(p.in(1).shape.axes(), {strides});
+  e.walk = merge_dense_axes(p.in(1).shape.axes(), {strides});
   return e;
 }
 
 Acceptance accepts_elements(const Problem& p) {
-  return accept({plain(p), indexed(p), up_to(elements_of(p).walk.rank >= 0)});
+  return accept({plain(p), indexed(p), up_to(element_params(p).walk.rank >= 0)});
 }
 
 std::unique_ptr<CudaKernel> create_gather_elements(DeviceState&, const Problem& p) {
-  return make_cuda_kernel([e = elements_of(p), size = dtype_size(p.in(0).dtype)](
+  return make_cuda_kernel([e = element_params(p), size = dtype_size(p.in(0).dtype)](
                               cudaStream_t stream, const Launch& l) mutable {
     e.indices = l.in(1);
     e.fault = l.fault();
@@ -151,7 +150,7 @@ std::unique_ptr<CudaKernel> create_gather_elements(DeviceState&, const Problem& 
   });
 }
 
-ScatterKind kind_of(const Problem& p) {
+ScatterKind parse_reduction(const Problem& p) {
   const std::string name = p.attributes.s("reduction", "none");
   if (name == "add") return ScatterKind::kAdd;
   if (name == "mul") return ScatterKind::kMul;
@@ -159,9 +158,9 @@ ScatterKind kind_of(const Problem& p) {
   return name == "min" ? ScatterKind::kMin : ScatterKind::kNone;
 }
 
-// find(l, rows, stream) writes the rows of the updates.
+// find(launch, rows, stream) writes the row index of each update.
 template <typename Find>
-std::unique_ptr<CudaKernel> make_scatter(const Problem& p, const ScatterExtent& e, Find find) {
+std::unique_ptr<CudaKernel> make_scatter(const Problem& p, const ScatterParams& e, Find find) {
   const bool any = e.count * e.inner > 0;
   return make_cuda_kernel(
       [=, bytes = p.in(0).bytes()](cudaStream_t stream, const Launch& l) mutable {
@@ -174,40 +173,40 @@ std::unique_ptr<CudaKernel> make_scatter(const Problem& p, const ScatterExtent& 
       any ? row_bytes(e.count) + scatter_scratch(e) : 0);
 }
 
-ScatterExtent of_elements(const Problem& p) {
-  return {kind_of(p), p.in(0).dtype, p.in(0).numel(), 1, p.in(1).numel()};
+ScatterParams scatter_elements_params(const Problem& p) {
+  return {parse_reduction(p), p.in(0).dtype, p.in(0).numel(), 1, p.in(1).numel()};
 }
 
 Acceptance accepts_scatter_elements(const Problem& p) {
-  return accept(accepts_elements(p), {supported(can_scatter(of_elements(p)))});
+  return accept(accepts_elements(p), {supported(can_scatter(scatter_elements_params(p)))});
 }
 
 std::unique_ptr<CudaKernel> create_scatter_elements(DeviceState&, const Problem& p) {
   return make_scatter(
-      p, of_elements(p),
-      [e = elements_of(p)](const Launch& l, int64_t* rows, cudaStream_t stream) mutable {
+      p, scatter_elements_params(p),
+      [e = element_params(p)](const Launch& l, int64_t* rows, cudaStream_t stream) mutable {
         e.indices = l.in(1);
         e.fault = l.fault();
         return element_rows(e, rows, stream);
       });
 }
 
-ScatterExtent of_tuples(const Problem& p) {
+ScatterParams scatter_nd_params(const Problem& p) {
   const Shape &data = p.in(0).shape, &indices = p.in(1).shape;
-  const int depth = depth_of(p);
-  return {kind_of(p), p.in(0).dtype, data.numel(0, depth), data.numel(depth, data.rank()),
+  const int depth = tuple_depth(p);
+  return {parse_reduction(p), p.in(0).dtype, data.numel(0, depth), data.numel(depth, data.rank()),
           indices.numel(0, indices.rank() - 1)};
 }
 
 Acceptance accepts_scatter_tuples(const Problem& p) {
-  return accept(accepts_tuples(p), {supported(can_scatter(of_tuples(p)))});
+  return accept(accepts_tuples(p), {supported(can_scatter(scatter_nd_params(p)))});
 }
 
 std::unique_ptr<CudaKernel> create_scatter_tuples(DeviceState&, const Problem& p) {
-  TupleExtent t{.tuples = of_tuples(p).count, .depth = depth_of(p)};
+  TupleParams t{.tuples = scatter_nd_params(p).count, .depth = tuple_depth(p)};
   t.per_batch = std::max<int64_t>(t.tuples, 1);
   for (int a = 0; a < t.depth; ++a) t.sizes[a] = p.in(0).shape[a];
-  return make_scatter(p, of_tuples(p),
+  return make_scatter(p, scatter_nd_params(p),
                       [t](const Launch& l, int64_t* rows, cudaStream_t stream) mutable {
                         t.indices = l.in<int64_t>(1);
                         t.fault = l.fault();

@@ -1,20 +1,17 @@
-// Operators that select or find elements: bounded searches and sequences (found.h), the largest
-// (top_k.h).
+// Operators that search, move or rank elements (selection.h).
 #include <algorithm>
 
 #include "kernels/cuda/device/implementations.h"
 #include "kernels/cuda/device/operands.h"
-#include "kernels/cuda/indexing/embedding.h"
-#include "kernels/cuda/indexing/found.h"
-#include "kernels/cuda/indexing/scatter.h"
-#include "kernels/cuda/indexing/top_k.h"
+#include "kernels/cuda/indexing/gather_scatter.h"
+#include "kernels/cuda/indexing/selection.h"
 
 namespace ofsdp::kernels::cuda {
 namespace {
 
-// --- What is found ---
+// --- Searches ---
 
-FoundExtent found_in(const TensorDesc& x, bool fills) {
+FoundParams found_params(const TensorDesc& x, bool fills) {
   return {.n = x.numel(),
           .size = dtype_size(x.dtype),
           .floats = is_32_or_16_bit_float(x.dtype) || x.dtype == DType::kFloat64,
@@ -26,9 +23,9 @@ Acceptance accepts_found(const Problem& p) {
                  supported(dtype_size(p.in(0).dtype) <= 8)});
 }
 
-// Without an element there is nothing to find; the count is written all the same.
+// Runs for empty x too, since the count must be written.
 std::unique_ptr<CudaKernel> create_found(DeviceState&, const Problem& p) {
-  const FoundExtent e = found_in(p.in(0), true);
+  const FoundParams e = found_params(p.in(0), true);
   std::vector<int64_t> shape = p.in(0).shape.axes();
   if (shape.empty()) shape.push_back(1);
   const bool own = !p.has_out(0);
@@ -51,7 +48,7 @@ Acceptance accepts_indices(const Problem& p) {
 std::unique_ptr<CudaKernel> create_indices(DeviceState&, const Problem& p) {
   const Lines lines = lines_along(p.in(0).shape, p.attributes.i("axis", 0));
   const std::vector<int64_t> dims = p.attributes.ints("dims");
-  ScatterIndexExtent e{.numel = p.in(0).numel(),
+  ScatterIndexParams e{.numel = p.in(0).numel(),
                        .n = lines.n,
                        .inner = lines.inner,
                        .factor = p.attributes.i("factor", 1),
@@ -71,7 +68,7 @@ std::unique_ptr<CudaKernel> create_required(DeviceState&, const Problem& p) {
   });
 }
 
-// As a Gather of what the condition names.
+// Compress is a Gather with the positions where the condition holds.
 Acceptance accepts_compress(const Problem& p) {
   return accept({plain(p), known(p, 1), some(p.in(0))});
 }
@@ -80,8 +77,8 @@ std::unique_ptr<CudaKernel> create_compress(DeviceState&, const Problem& p) {
   const TensorDesc& x = p.in(0);
   const Lines lines = p.attributes.has("axis") ? lines_along(x.shape, p.attributes.i("axis", 0))
                                                : Lines{1, x.numel(), 1};
-  const FoundExtent found = found_in(p.in(1), false);
-  GatherExtent e{.outer = lines.outer, .n = lines.n, .inner = lines.inner};
+  const FoundParams found = found_params(p.in(1), false);
+  GatherParams e{.outer = lines.outer, .n = lines.n, .inner = lines.inner};
   e.count = p.out(0).numel() / std::max<int64_t>(lines.outer * lines.inner, 1);
   const size_t positions = row_bytes(found.n);
   return make_cuda_kernel(
@@ -100,7 +97,7 @@ std::unique_ptr<CudaKernel> create_compress(DeviceState&, const Problem& p) {
 std::unique_ptr<CudaKernel> create_reverse(DeviceState&, const Problem& p) {
   const Shape& x = p.in(0).shape;
   const bool time_first = p.attributes.i("time_axis", 0) == 0;
-  ReverseExtent e{.steps = x[time_first ? 0 : 1],
+  ReverseParams e{.steps = x[time_first ? 0 : 1],
                   .batch = x[time_first ? 1 : 0],
                   .bytes = x.numel(2, x.rank()) * static_cast<int64_t>(dtype_size(p.in(0).dtype)),
                   .time_first = time_first};
@@ -115,7 +112,7 @@ std::unique_ptr<CudaKernel> create_cache(DeviceState&, const Problem& p) {
   const Shape& cache = p.out(0).shape;
   const int64_t axis = p.attributes.i("axis", -2);
   const Lines lines = lines_along(cache, axis);
-  CacheExtent e{.outer = lines.outer,
+  CacheParams e{.outer = lines.outer,
                 .n = lines_along(p.in(1).shape, axis).n,
                 .size = lines.n,
                 .bytes = lines.inner * static_cast<int64_t>(dtype_size(p.out(0).dtype)),
@@ -130,14 +127,14 @@ std::unique_ptr<CudaKernel> create_cache(DeviceState&, const Problem& p) {
       });
 }
 
-// --- The largest and smallest ---
+// --- TopK, ArgMax, ArgMin, Hardmax ---
 
-TopExtent top_of(const Problem& p, int64_t default_axis) {
+TopParams top_params(const Problem& p, int64_t default_axis) {
   const Lines lines = lines_along(p.in(0).shape, p.attributes.i("axis", default_axis));
   return {.dtype = p.in(0).dtype, .outer = lines.outer, .n = lines.n, .inner = lines.inner};
 }
 
-std::unique_ptr<CudaKernel> make_top(const TopExtent& e, bool values) {
+std::unique_ptr<CudaKernel> make_top(const TopParams& e, bool values) {
   return make_cuda_kernel(
       [=](cudaStream_t stream, const Launch& l) {
         return top(e, l.in(0), values ? l.out(0) : nullptr, l.out<int64_t>(values ? 1 : 0),
@@ -147,11 +144,11 @@ std::unique_ptr<CudaKernel> make_top(const TopExtent& e, bool values) {
 }
 
 Acceptance accepts_top(const Problem& p) {
-  return accept({plain(p), supported(has_top(p.in(0).dtype)), known(p, 1)});
+  return accept({plain(p), supported(supports_top(p.in(0).dtype)), known(p, 1)});
 }
 
 std::unique_ptr<CudaKernel> create_top(DeviceState&, const Problem& p) {
-  TopExtent e = top_of(p, -1);
+  TopParams e = top_params(p, -1);
   e.k = known_ints(p, 1)[0];
   e.largest = p.attributes.i("largest", 1) != 0;
   return make_top(e, true);
@@ -160,10 +157,10 @@ std::unique_ptr<CudaKernel> create_top(DeviceState&, const Problem& p) {
 CudaImplementation arg_extreme(const char* op, bool largest) {
   return {op, "own",
           [](const Problem& p) {
-            return accept({plain(p), supported(has_top(p.in(0).dtype)), some(p.in(0))});
+            return accept({plain(p), supported(supports_top(p.in(0).dtype)), some(p.in(0))});
           },
           [=](DeviceState&, const Problem& p) {
-            TopExtent e = top_of(p, 0);
+            TopParams e = top_params(p, 0);
             e.largest = largest;
             e.last = p.attributes.i("select_last_index", 0) != 0;
             e.nan_first = true;
@@ -172,7 +169,7 @@ CudaImplementation arg_extreme(const char* op, bool largest) {
 }
 
 std::unique_ptr<CudaKernel> create_hardmax(DeviceState&, const Problem& p) {
-  const TopExtent e = top_of(p, -1);
+  const TopParams e = top_params(p, -1);
   return make_cuda_kernel(
       [e](cudaStream_t stream, const Launch& l) {
         auto* const indices = static_cast<int64_t*>(l.workspace);

@@ -1,28 +1,27 @@
-// Rows are short and many: a warp a row, but for the sums over scores, whose rows are as long as
-// all ranks have rows together: a block a row.
+// Contrastive loss: one warp per row, except for sums over scores, where rows are as long as all
+// ranks' rows together: one block per row.
 #include <cmath>
 
 #include "kernels/cuda/device/device.cuh"
-#include "kernels/cuda/device/rows_of_ranks.cuh"
-#include "kernels/cuda/loss/contrastive.h"
+#include "kernels/cuda/loss/loss.h"
 
 namespace ofsdp::kernels::cuda {
 namespace {
 
-constexpr int kRowsOfABlock = kThreads / kWarp;
+constexpr int kRowsPerBlock = kThreads / kWarp;
 constexpr float kMinNorm = 1e-12f;
 
-// All lanes of a warp have the same row: they leave together.
+// Row and lane of a warp-per-row kernel. Whole warps return, so shuffles stay safe.
 #define OFSDP_WARP_ROW(row, lane, rows)                                                \
   const int lane = static_cast<int>(threadIdx.x) % kWarp;                              \
   const int64_t row =                                                                  \
-      int64_t{blockIdx.x} * kRowsOfABlock + static_cast<int64_t>(threadIdx.x) / kWarp; \
+      int64_t{blockIdx.x} * kRowsPerBlock + static_cast<int64_t>(threadIdx.x) / kWarp; \
   if (row >= (rows)) return
 
 __device__ inline float warp_dot(const float* a, const float* b, int64_t n, int lane) {
   float sum = 0;
   for (int64_t k = lane; k < n; k += kWarp) sum += a[k] * b[k];
-  return warp_fold(sum, Add{});
+  return warp_reduce(sum, Add{});
 }
 
 OFSDP_CUDA_KERNEL unit_kernel(int64_t rows, int64_t width, const float* x, float* u) {
@@ -33,6 +32,7 @@ OFSDP_CUDA_KERNEL unit_kernel(int64_t rows, int64_t width, const float* x, float
   for (int64_t k = lane; k < width; k += kWarp) u[row * width + k] = from[k] / divisor;
 }
 
+// dx = (du - x dot(x, du) / |x|^2) / |x|, or du / kMinNorm for shorter rows.
 OFSDP_CUDA_KERNEL unit_grad_kernel(int64_t rows, int64_t width, const float* du, const float* x,
                                    float* dx) {
   OFSDP_WARP_ROW(row, lane, rows);
@@ -47,9 +47,9 @@ OFSDP_CUDA_KERNEL unit_grad_kernel(int64_t rows, int64_t width, const float* du,
   }
 }
 
-__device__ inline int64_t columns_of(const Scores& s) { return s.of.ranks * s.block; }
+__device__ inline int64_t score_columns(const Scores& s) { return s.of.ranks * s.block; }
 
-// f(v) of each score of a row that this thread has.
+// Calls f for this thread's share of a score row, skipping unused columns.
 template <typename F>
 __device__ inline void for_scores(const Scores& s, const float* row, const F& f) {
   for (int64_t r = 0; r < s.of.ranks; ++r) {
@@ -58,17 +58,19 @@ __device__ inline void for_scores(const Scores& s, const float* row, const F& f)
   }
 }
 
+// Log-sum-exp of a row in two passes: maximum, then sum.
 OFSDP_CUDA_KERNEL sums_kernel(Scores s, const float* scores, int k, float* sums) {
-  __shared__ float spare[kRowsOfABlock];
-  const float* const row = scores + int64_t{blockIdx.x} * columns_of(s);
+  __shared__ float spare[kRowsPerBlock];
+  const float* const row = scores + int64_t{blockIdx.x} * score_columns(s);
   float most = -INFINITY, sum = 0;
   for_scores(s, row, [&](float v) { most = Largest{}(most, v); });
-  most = group_fold<kThreads>(most, Largest{}, spare);
+  most = group_reduce<kThreads>(most, Largest{}, spare);
   for_scores(s, row, [&](float v) { sum += expf(v - most); });
-  sum = group_fold<kThreads>(sum, Add{}, spare);
+  sum = group_reduce<kThreads>(sum, Add{}, spare);
   if (threadIdx.x == 0) sums[2 * int64_t{blockIdx.x} + k] = most + logf(sum);
 }
 
+// Loss per row.
 OFSDP_CUDA_KERNEL losses_kernel(ContrastiveMean m) {
   OFSDP_WARP_ROW(row, lane, m.rows);
   const int64_t at = row * m.width;
@@ -77,11 +79,12 @@ OFSDP_CUDA_KERNEL losses_kernel(ContrastiveMean m) {
   if (lane == 0) m.losses[row] = (sums[0] + sums[1]) / 2 - same;
 }
 
+// One block.
 OFSDP_CUDA_KERNEL mean_kernel(const float* losses, int64_t rows, float* loss) {
-  __shared__ double spare[kRowsOfABlock];
+  __shared__ double spare[kRowsPerBlock];
   double sum = 0;
   for (int64_t i = threadIdx.x; i < rows; i += kThreads) sum += static_cast<double>(losses[i]);
-  sum = group_fold<kThreads>(sum, Add{}, spare);
+  sum = group_reduce<kThreads>(sum, Add{}, spare);
   if (threadIdx.x != 0) return;
   *loss = rows == 0 ? 0.0f : static_cast<float>(sum / static_cast<double>(rows));
 }
@@ -94,9 +97,10 @@ OFSDP_CUDA_KERNEL terms_kernel(int64_t rows, const float* diff_loss, const float
   terms[3 * i + 2] = *diff_loss / static_cast<float>(rows);
 }
 
+// One thread per score. Row i pairs with column i of this rank's block, hence the extra term there.
 OFSDP_CUDA_KERNEL weights_kernel(Scores s, const float* own, int own_sum, int64_t rank,
                                  float* scores) {
-  const int64_t columns = columns_of(s);
+  const int64_t columns = score_columns(s);
   OFSDP_CUDA_ITEM(at, s.rows * columns);
   const int64_t i = at / columns, column = at - i * columns;
   const int64_t r = column / s.block, k = column - r * s.block;
@@ -110,7 +114,7 @@ OFSDP_CUDA_KERNEL weights_kernel(Scores s, const float* own, int own_sum, int64_
   scores[at] = weight;
 }
 
-int64_t warps_for(int64_t rows) { return blocks_for(rows, kRowsOfABlock); }
+int64_t warps_for(int64_t rows) { return blocks_for(rows, kRowsPerBlock); }
 
 }  // namespace
 

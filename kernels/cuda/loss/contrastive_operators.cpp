@@ -1,18 +1,18 @@
-// The contrastive loss: kernels of contrastive.h around products of cuBLASLt, one batch of them
-// over the ranks for the scores, and one after the other onto the gradient.
+// Contrastive loss: kernels of loss.h around cuBLASLt products. Scores are one batched product over
+// ranks; the gradient accumulates one product per rank.
 #include <array>
 
 #include "kernels/cuda/device/implementations.h"
 #include "kernels/cuda/device/operands.h"
-#include "kernels/cuda/loss/contrastive.h"
+#include "kernels/cuda/loss/loss.h"
 #include "kernels/cuda/matmul/product.h"
 
 namespace ofsdp::kernels::cuda {
 namespace {
 
-constexpr int64_t kColumns = kProductAlignment / sizeof(float);  // a block begins at such a column
+constexpr int64_t kColumns = kProductAlignment / sizeof(float);  // blocks start at aligned columns
 
-// (x) or (du, x), all alike.
+// Inputs (x) or (du, x), one dtype.
 Acceptance accepts_rows(const Problem& p) {
   return accept({plain(p), supported(p.all_dtype(DType::kFloat32))});
 }
@@ -37,7 +37,7 @@ std::unique_ptr<CudaKernel> create_terms(DeviceState&, const Problem& p) {
   });
 }
 
-// Operands `own` of this rank alone, or `joined` of all ranks.
+// Input indices: this rank's tensor `own`, all ranks' tensor `joined`.
 struct Side {
   size_t own, joined;
 };
@@ -64,7 +64,7 @@ class Pairs {
   int64_t ranks() const { return others_.ranks; }
   size_t operand(Side s) const { return joins_ ? s.joined : s.own; }
 
-  RowsOfRanks others(const void* data) const { return with(others_, data); }
+  GatheredRows others(const void* data) const { return with(others_, data); }
   Scores scores(const void* joined) const {
     Scores made = scores_;
     made.of = others(joined);
@@ -76,7 +76,7 @@ class Pairs {
     return made;
   }
 
-  // This rank's rows times those of all ranks, over the temperature.
+  // Scores: this rank's rows times all ranks' rows, divided by the temperature.
   ProductShape product() const {
     ProductShape s{.rows = rows(), .columns = others_.most, .inner = width_};
     s.transpose_b = true;
@@ -88,27 +88,27 @@ class Pairs {
     return s;
   }
 
-  // Weights times the rows of one rank, onto those of the ranks before it.
-  ProductShape weighed(bool adds) const {
+  // Weights times one rank's rows, added to the previous ranks' result.
+  ProductShape weighted(bool adds) const {
     ProductShape s{.rows = rows(), .columns = width_, .inner = others_.most};
     s.ld_a = scores_.row();
     s.alpha = inverse_temperature_ / 2;
     s.beta = adds ? 1.0f : 0.0f;
     return s;
   }
-  const float* weights_of(const float* weights, int64_t rank) const {
+  const float* rank_weights(const float* weights, int64_t rank) const {
     return weights + rank * scores_.block;
   }
-  static const float* rows_of_rank(const RowsOfRanks& of, int64_t rank) {
+  static const float* rank_data(const GatheredRows& of, int64_t rank) {
     return of.data + rank * of.part + of.header;
   }
 
  private:
-  RowsOfRanks rows(const Problem& p, Side side, int64_t width) const {
+  GatheredRows rows(const Problem& p, Side side, int64_t width) const {
     if (!joins_) return {.most = p.in(side.own).shape[0], .width = width};
-    return rows_of_ranks(p.in(side.joined), p.attributes.i("most", 0), width);
+    return gathered_rows(p.in(side.joined), p.attributes.i("most", 0), width);
   }
-  static RowsOfRanks with(RowsOfRanks rows, const void* data) {
+  static GatheredRows with(GatheredRows rows, const void* data) {
     rows.data = static_cast<const float*>(data);
     return rows;
   }
@@ -116,7 +116,7 @@ class Pairs {
   int64_t width_, rank_;
   float inverse_temperature_;
   bool joins_;
-  RowsOfRanks others_, terms_;
+  GatheredRows others_, terms_;
   Scores scores_;
 };
 
@@ -144,7 +144,7 @@ std::unique_ptr<CudaKernel> create_loss(DeviceState& device, const Problem& p) {
     const auto side = [&](size_t own, Side other, int k) {
       const Scores s = pairs.scores(l.in(pairs.operand(other)));
       OFSDP_CUDA_TRY(product->run(stream, {.a = l.in(own),
-                                           .b = Pairs::rows_of_rank(s.of, 0),
+                                           .b = Pairs::rank_data(s.of, 0),
                                            .d = part(scores),
                                            .workspace = part(work)}));
       return contrastive_sums(s, part(scores), k, kept, stream);
@@ -170,29 +170,30 @@ constexpr Side kGradA{0, 3}, kGradB{1, 4}, kTerms{2, 5};
 std::unique_ptr<CudaKernel> create_loss_grad(DeviceState& device, const Problem& p) {
   const Pairs pairs(p, kGradB, kTerms);
   std::shared_ptr<MatrixProduct> product = make_product(device, pairs.product());
-  const std::array<std::shared_ptr<MatrixProduct>, 2> weighed{
-      make_product(device, pairs.weighed(false)), make_product(device, pairs.weighed(true))};
-  if (product == nullptr || weighed[0] == nullptr || weighed[1] == nullptr) return nullptr;
+  const std::array<std::shared_ptr<MatrixProduct>, 2> weighted{
+      make_product(device, pairs.weighted(false)), make_product(device, pairs.weighted(true))};
+  if (product == nullptr || weighted[0] == nullptr || weighted[1] == nullptr) return nullptr;
   Places places;
   const size_t weights = places.take(pairs.score_count(), sizeof(float));
-  const size_t work = places.take(std::max(
-      {product->workspace_bytes(), weighed[0]->workspace_bytes(), weighed[1]->workspace_bytes()}));
+  const size_t work =
+      places.take(std::max({product->workspace_bytes(), weighted[0]->workspace_bytes(),
+                            weighted[1]->workspace_bytes()}));
   const auto run = [=](cudaStream_t stream, const Launch& l) {
     auto* const scores = reinterpret_cast<float*>(at(l.workspace, weights));
     void* const space = at(l.workspace, work);
     const Scores terms = pairs.terms(l.in(pairs.operand(kTerms)));
     const auto side = [&](size_t own, Side other, int own_sum) {
-      const RowsOfRanks others = pairs.others(l.in(pairs.operand(other)));
+      const GatheredRows others = pairs.others(l.in(pairs.operand(other)));
       OFSDP_CUDA_TRY(product->run(
           stream,
-          {.a = l.in(own), .b = Pairs::rows_of_rank(others, 0), .d = scores, .workspace = space}));
+          {.a = l.in(own), .b = Pairs::rank_data(others, 0), .d = scores, .workspace = space}));
       OFSDP_CUDA_TRY(contrastive_weights(terms, l.in<float>(kTerms.own), own_sum, pairs.rank(),
                                          scores, stream));
       for (int64_t r = 0; r < pairs.ranks(); ++r) {
-        OFSDP_CUDA_TRY(weighed[r == 0 ? 0 : 1]->run(stream, {.a = pairs.weights_of(scores, r),
-                                                             .b = Pairs::rows_of_rank(others, r),
-                                                             .d = l.out(own),
-                                                             .workspace = space}));
+        OFSDP_CUDA_TRY(weighted[r == 0 ? 0 : 1]->run(stream, {.a = pairs.rank_weights(scores, r),
+                                                              .b = Pairs::rank_data(others, r),
+                                                              .d = l.out(own),
+                                                              .workspace = space}));
       }
       return cudaSuccess;
     };

@@ -1,24 +1,24 @@
-// Launchers of the losses with their gradients, and of the numbers that go with an accuracy. Views;
-// nothing is owned. Threads: any, one a stream. Errors: those of the launch
-// (kernels/cuda/device/types.h).
+// Launchers for losses with gradients, and for accuracy counts. Errors as in
+// kernels/cuda/device/types.h.
 #pragma once
 
 #include "kernels/cuda/device/types.h"
 
 namespace ofsdp::kernels::cuda {
 
-// --- Losses of class labels: SoftmaxCrossEntropyLoss over scores, and NegativeLogLikelihoodLoss
-// over log-probabilities; kernels/ops/loss/class_loss.h has the formulas, for class weights,
+// --- Class labels: SoftmaxCrossEntropyLoss on scores, NegativeLogLikelihoodLoss on
+// log-probabilities. kernels/ops/loss/class_loss.h has the formulas, with class weights,
 // ignore_index and label smoothing.
 //
-// scores [samples, classes, inner] and weights [classes] are of `dtype` (float32, float16,
-// bfloat16); labels [samples, inner] are int32 or int64. Two ways to keep what the gradient needs:
-// log_prob, of the shape and dtype of the scores (ONNX's second output), or `lse`, float32 a label,
-// with the scores themselves, which is exact for 16-bit floats and a hundredth of the memory. The
-// gradient may lie over the scores (or log_prob) it is made from. Sums of losses and weights are in
-// double, in one order. Memory: forward reads the scores once (rows of 256 KiB or less come from
-// the cache for log_prob and smoothing), backward reads and writes once; joined, both together read
-// and write once, and do not read the scores of ignored labels.
+// scores [samples, classes, inner] and weights [classes]: `dtype` (float32, float16, bfloat16);
+// labels [samples, inner]: int32 or int64. For the backward pass the forward pass saves either
+// log_prob, shaped like scores (ONNX's second output), or `lse`, one float32 per label, to be used
+// with the scores; lse is exact for 16-bit scores and 100 times smaller. Gradients may alias scores
+// or log_prob. Losses and weights are summed in double, in label order.
+//
+// Forward reads scores once (for log_prob and smoothing, rows up to 256 KiB come from the cache
+// again), backward reads and writes once. The joined launcher does both in one read and one write,
+// and skips ignored labels.
 
 enum class LossReduction { kNone, kMean, kSum };
 
@@ -27,22 +27,21 @@ struct CrossEntropy {
   int64_t samples = 0, classes = 0, inner = 1;
   LossReduction reduction = LossReduction::kMean;
   bool through_softmax = true;  // false: scores are log-probabilities, and the gradient is theirs
-  bool ignores = false;         // whether there is an ignore_index
+  bool ignores = false;         // ignore_index is set
   int64_t ignore_index = 0;
   double smoothing = 0;
   DType label_dtype = DType::kInt64;
   const void* labels = nullptr;
-  const void* weights = nullptr;  // null: 1
-  Fault fault = {};               // of labels outside of 0 .. classes - 1 that are not ignored
-  // Elements from a label's scores to the next label's, also in log_prob and gradient, where inner
-  // is 1; 0: classes.
+  const void* weights = nullptr;  // null: all 1
+  Fault fault = {};               // for labels out of range
+  // Elements between score rows, also in log_prob and gradient, if inner is 1; 0: classes.
   int64_t pitch = 0;
 };
 
-size_t cross_entropy_scratch(const CrossEntropy& c);  // of each
+size_t cross_entropy_scratch(const CrossEntropy& c);  // for each of the three launchers
 
-// log_prob (which may be scores), lse: null where not wanted. loss: of `loss_dtype`, one or
-// (kNone) one a label.
+// log_prob (may alias scores) and lse: null if not needed. loss: `loss_dtype`, one value, or one
+// per label for kNone.
 struct CrossEntropyForward {
   const void* scores = nullptr;
   void* log_prob = nullptr;
@@ -54,8 +53,8 @@ struct CrossEntropyForward {
 cudaError_t cross_entropy_forward(const CrossEntropy& c, const CrossEntropyForward& f,
                                   cudaStream_t stream);
 
-// scores: those of the forward with its lse; or log_prob with lse null. diff_loss: of `loss_dtype`,
-// one or one a label, in device memory: the loss scale and the weight of a micro-batch are in it.
+// scores: the forward pass's scores with lse, or log_prob with lse = null. diff_loss: `loss_dtype`,
+// one value or one per label, device memory; it includes loss scale and micro-batch weight.
 struct CrossEntropyBackward {
   const void* scores = nullptr;
   const float* lse = nullptr;
@@ -67,8 +66,8 @@ struct CrossEntropyBackward {
 cudaError_t cross_entropy_backward(const CrossEntropy& c, const CrossEntropyBackward& b,
                                    cudaStream_t stream);
 
-// The loss and its gradient by the scores, which may lie over them: the bits of a forward that
-// keeps log_prob (float32) or lse (16 bits) and its backward. inner is 1; through softmax; not
+// Loss and gradient together, with the bits of separate passes that save log_prob (float32) or lse
+// (16 bits). diff_scores may alias scores. REQUIRES: inner == 1, through_softmax, reduction !=
 // kNone.
 struct CrossEntropyJoined {
   const void* scores = nullptr;
@@ -80,13 +79,11 @@ struct CrossEntropyJoined {
 cudaError_t cross_entropy_joined(const CrossEntropy& c, const CrossEntropyJoined& j,
                                  cudaStream_t stream);
 
-// --- Losses that are a mean over two tensors of one shape, and their gradients: the squared
-// difference, and the cross entropy of a logit and a probability; kernels/ops/loss/mean_loss.cpp
-// has the formulas.
+// --- Mean over two tensors with equal shapes: squared error, or cross entropy between logit and
+// probability (formulas: kernels/ops/loss/mean_loss.cpp).
 //
-// prediction, target, gradient: `numel` float32; loss, diff_loss: one float32. Losses are added in
-// double, blocks of 4096 elements and then the blocks, in one order. Memory: both operands once;
-// the gradient once more.
+// prediction, target, gradient: `numel` float32; loss, diff_loss: one float32. Sums in double:
+// blocks of 4096 elements, then the block sums, in order. Each operand is read once.
 
 enum class MeanLoss { kSquares, kLogits };
 
@@ -97,22 +94,63 @@ cudaError_t mean_loss_grad(MeanLoss kind, const float* diff_loss, const float* p
                            const float* target, int64_t numel, float* gradient,
                            cudaStream_t stream);
 
-// --- How many rows of predictions have their first largest element at the label, and how many rows
-// count: the numbers of an accuracy (ofsdp.ArgmaxMatches).
+// --- Accuracy (ofsdp.ArgmaxMatches): counts rows with argmax == label, and rows that count. The
+// argmax is the first maximum.
 //
-// prediction: float32 [rows, classes]; labels: int64 [rows]; result: int64[2]. A row whose label is
-// the ignore_index does not count; one with a NaN matches nothing. A warp a row, then one block
-// adds. Memory: prediction once.
+// prediction: float32 [rows, classes]; labels: int64 [rows]; result: int64 [2]. Rows labelled
+// ignore_index do not count; rows with NaN never match.
 
 struct MatchCount {
   int64_t rows = 0, classes = 0;
   bool ignores = false;
   int64_t ignore_index = 0;
-  int64_t pitch = 0;  // of prediction: elements from a row to the next; 0: classes
+  int64_t pitch = 0;  // elements between prediction rows; 0: classes
 };
 
 size_t match_scratch(const MatchCount& m);
 cudaError_t count_matches(const MatchCount& m, const float* prediction, const int64_t* labels,
                           int64_t* result, void* scratch, cudaStream_t stream);
+
+// --- Contrastive loss without the matrix products; formulas in
+// kernels/ops/loss/contrastive_loss.cpp. Everything is float32.
+//
+// Scores [rows, ranks * block]: this rank's rows times all ranks' rows, divided by the temperature.
+// Each rank has a block of columns; only as many as the rank has rows are used. Sums read scores
+// twice, the second time from the cache; weights are computed in place.
+//
+// u [rows, width]: rows of x divided by their norms. du and dx have the same shape.
+cudaError_t unit_rows(int64_t rows, int64_t width, const float* x, float* u, cudaStream_t stream);
+cudaError_t unit_rows_grad(int64_t rows, int64_t width, const float* du, const float* x, float* dx,
+                           cudaStream_t stream);
+
+struct Scores {
+  int64_t rows = 0;
+  int64_t block = 0;  // columns per rank
+  GatheredRows of;    // only the row counts are read
+  int64_t row() const { return of.ranks * block; }
+};
+
+// sums[2 i + k] = log sum_j e^scores[i, j].
+cudaError_t contrastive_sums(const Scores& s, const float* scores, int k, float* sums,
+                             cudaStream_t stream);
+
+// Mean over rows of (sums[2 i] + sums[2 i + 1]) / 2 - dot(a_i, b_i) / T, summed in double. losses:
+// scratch [rows].
+struct ContrastiveMean {
+  int64_t rows = 0, width = 0;
+  float inverse_temperature = 1;
+  const float *a = nullptr, *b = nullptr, *sums = nullptr;
+  float *losses = nullptr, *loss = nullptr;
+};
+cudaError_t contrastive_mean(const ContrastiveMean& m, cudaStream_t stream);
+
+// terms [rows, 3]: both sums, and diff_loss / rows.
+cudaError_t contrastive_terms(int64_t rows, const float* diff_loss, const float* sums, float* terms,
+                              cudaStream_t stream);
+
+// Replaces scores by the weights for the other side's rows; 0 in unused columns. `own`: this rank's
+// terms; s.of: all ranks' terms; own_sum: index of the sum over this row.
+cudaError_t contrastive_weights(const Scores& s, const float* own, int own_sum, int64_t rank,
+                                float* scores, cudaStream_t stream);
 
 }  // namespace ofsdp::kernels::cuda

@@ -1,5 +1,4 @@
-// Losses with their gradients, of class labels and of values, and the count of right answers:
-// kernels/cuda/loss/loss.h.
+// Class-label and mean losses with gradients, and accuracy counts (loss.h).
 #include "kernels/cuda/device/implementations.h"
 #include "kernels/cuda/device/operands.h"
 #include "kernels/cuda/loss/loss.h"
@@ -7,19 +6,19 @@
 namespace ofsdp::kernels::cuda {
 namespace {
 
-LossReduction reduction_of(const Attributes& attributes) {
+LossReduction parse_reduction(const Attributes& attributes) {
   const std::string reduction = attributes.s("reduction", "mean");
   if (reduction == "none") return LossReduction::kNone;
   return reduction == "sum" ? LossReduction::kSum : LossReduction::kMean;
 }
 
-CrossEntropy loss_of(const Problem& p, const TensorDesc& scores, size_t labels,
-                     bool through_softmax) {
+CrossEntropy loss_params(const Problem& p, const TensorDesc& scores, size_t labels,
+                         bool through_softmax) {
   return {.dtype = scores.dtype,
           .samples = scores.shape[0],
           .classes = scores.shape[1],
           .inner = scores.shape.numel(2, scores.shape.rank()),
-          .reduction = reduction_of(p.attributes),
+          .reduction = parse_reduction(p.attributes),
           .through_softmax = through_softmax,
           .ignores = p.attributes.has("ignore_index"),
           .ignore_index = p.attributes.i("ignore_index", 0),
@@ -28,8 +27,8 @@ CrossEntropy loss_of(const Problem& p, const TensorDesc& scores, size_t labels,
           .pitch = scores.pitch};
 }
 
-// Weights are of the type of the scores; 16-bit scores have none, since theirs would be float32.
-// `made`: null, or what has the shape of the scores; rows are apart in both or in none.
+// Weights have the dtype of scores; 16-bit scores take none, since those would be float32. `made`:
+// null, or the output shaped like scores; both have a pitch or neither.
 Acceptance accepts_operands(const Problem& p, const TensorDesc& scores, size_t labels,
                             const TensorDesc* made) {
   return accept({plain(p),
@@ -42,7 +41,7 @@ Acceptance accepts_operands(const Problem& p, const TensorDesc& scores, size_t l
                  {scores.pitch == 0 || scores.shape.rank() == 2, "rows that are apart have axes"}});
 }
 
-// Output 1 is log_prob, or (narrow) the logarithm of the sum of each label in float32.
+// Output 1 is log_prob, or if `narrow` lse.
 CudaImplementation forward(const char* op, bool through_softmax, bool narrow) {
   return {op, "own",
           [narrow](const Problem& p) {
@@ -50,7 +49,7 @@ CudaImplementation forward(const char* op, bool through_softmax, bool narrow) {
             return accepts_operands(p, p.in(0), 1, keeps ? &p.out(1) : nullptr);
           },
           [=](DeviceState&, const Problem& p) {
-            CrossEntropy c = loss_of(p, p.in(0), 1, through_softmax);
+            CrossEntropy c = loss_params(p, p.in(0), 1, through_softmax);
             return make_cuda_kernel(
                 [c, narrow, dtype = p.out(0).dtype](cudaStream_t stream, const Launch& l) mutable {
                   c.labels = l.in(1);
@@ -69,7 +68,8 @@ CudaImplementation forward(const char* op, bool through_softmax, bool narrow) {
           true};
 }
 
-// (dloss, log_prob or scores, labels, weights, lse); or (dloss, labels, weights) -> d log_prob.
+// Inputs (dloss, log_prob or scores, labels, weights, lse), or (dloss, labels, weights) for d
+// log_prob.
 struct Backward {
   bool through_softmax, has_lse;
   size_t labels() const { return through_softmax ? 2 : 1; }
@@ -84,13 +84,13 @@ CudaImplementation backward(const char* op, Backward b) {
                 {{!b.has_lse || !p.has_in(5), "the logarithms of the sums have a gradient"}});
           },
           [b](DeviceState&, const Problem& p) {
-            CrossEntropy c = loss_of(p, b.scores(p), b.labels(), b.through_softmax);
+            CrossEntropy c = loss_params(p, b.scores(p), b.labels(), b.through_softmax);
             return make_cuda_kernel(
                 [b, c, dtype = p.in(0).dtype](cudaStream_t stream, const Launch& l) mutable {
                   c.labels = l.in(b.labels());
                   c.fault = l.fault();
                   c.weights = l.in(b.labels() + 1);
-                  // The gradient needs no log-probabilities: any address with room will do.
+                  // This gradient does not read log-probabilities; any address is valid.
                   const CrossEntropyBackward back{.scores = b.through_softmax ? l.in(1) : l.out(0),
                                                   .lse = b.has_lse ? l.in<float>(4) : nullptr,
                                                   .diff_loss = l.in(0),
@@ -104,7 +104,7 @@ CudaImplementation backward(const char* op, Backward b) {
           true};
 }
 
-// (dloss, scores, labels, weights) -> loss, d scores.
+// Inputs (dloss, scores, labels, weights), outputs loss and d scores.
 Acceptance accepts_joined(const Problem& p) {
   return accept(accepts_operands(p, p.in(1), 2, &p.out(1)),
                 {supported(p.in(0).dtype == DType::kFloat32 && p.out(0).dtype == DType::kFloat32),
@@ -112,7 +112,7 @@ Acceptance accepts_joined(const Problem& p) {
 }
 
 std::unique_ptr<CudaKernel> create_joined(DeviceState&, const Problem& p) {
-  const CrossEntropy given = loss_of(p, p.in(1), 2, true);
+  const CrossEntropy given = loss_params(p, p.in(1), 2, true);
   return make_cuda_kernel(
       [c = given](cudaStream_t stream, const Launch& l) mutable {
         c.labels = l.in(2);
@@ -129,7 +129,7 @@ std::unique_ptr<CudaKernel> create_joined(DeviceState&, const Problem& p) {
       cross_entropy_scratch(given));
 }
 
-// (prediction, target), or (dloss, prediction, target).
+// Inputs (prediction, target), or (dloss, prediction, target).
 Acceptance accepts_mean(const Problem& p) {
   const size_t last = p.inputs.size() - 1;
   return accept({supported(p.all_dtype(DType::kFloat32)),

@@ -1,4 +1,4 @@
-// A warp finds the largest score of a row; one block then adds the rows' bits, so counts need no
+// One warp per row finds the argmax and stores two bits; one block sums them, so counts need no
 // atomics.
 #include "kernels/cuda/device/device.cuh"
 #include "kernels/cuda/loss/loss.h"
@@ -6,10 +6,10 @@
 namespace ofsdp::kernels::cuda {
 namespace {
 
-constexpr int kMatchAdders = 1024;
+constexpr int kMatchThreads = 1024;
 constexpr uint8_t kKept = 1, kMatch = 2;
 
-// The first largest element that a lane, and then the warp, has seen; place -1: none, or a NaN.
+// First maximum so far; index -1 if there is none or NaN.
 struct Best {
   float value;
   int64_t place;
@@ -27,7 +27,7 @@ OFSDP_CUDA_KERNEL match_rows(MatchCount m, const float* prediction, const int64_
   const int64_t row = int64_t{blockIdx.x} * (kThreads / kWarp) + threadIdx.x / kWarp;
   const int64_t n = row < m.rows ? m.classes : 0;
   const float* scores = prediction + (row < m.rows ? row : 0) * m.pitch;
-  // Lanes without an element of their own repeat that of lane 0.
+  // Lanes without elements repeat lane 0's.
   Best best{n > 0 ? scores[0] : 0.0f, 0};
   if (best.value != best.value || n == 0) best.place = -1;
   for (int64_t c = lane; c < n; c += kWarp) {
@@ -47,16 +47,16 @@ OFSDP_CUDA_KERNEL match_rows(MatchCount m, const float* prediction, const int64_
       static_cast<uint8_t>((kept ? kKept : 0) | (kept && best.place == label ? kMatch : 0));
 }
 
-__global__ void __launch_bounds__(kMatchAdders)
+__global__ void __launch_bounds__(kMatchThreads)
     add_matches(int64_t rows, const uint8_t* found, int64_t* result) {
-  __shared__ int64_t spare[kMatchAdders / kWarp];
+  __shared__ int64_t spare[kMatchThreads / kWarp];
   int64_t matches = 0, kept = 0;
-  for (int64_t row = threadIdx.x; row < rows; row += kMatchAdders) {
+  for (int64_t row = threadIdx.x; row < rows; row += kMatchThreads) {
     kept += found[row] & kKept;
     matches += (found[row] & kMatch) / kMatch;
   }
-  matches = group_fold<kMatchAdders>(matches, Add{}, spare);
-  kept = group_fold<kMatchAdders>(kept, Add{}, spare);
+  matches = group_reduce<kMatchThreads>(matches, Add{}, spare);
+  kept = group_reduce<kMatchThreads>(kept, Add{}, spare);
   if (threadIdx.x != 0) return;
   result[0] = matches;
   result[1] = kept;
@@ -73,7 +73,7 @@ cudaError_t count_matches(const MatchCount& given, const float* prediction, cons
   auto* found = static_cast<uint8_t*>(scratch);
   OFSDP_CUDA_TRY(launch_blocks(stream, blocks_for(m.rows, kThreads / kWarp), kThreads, match_rows,
                                m, prediction, labels, found));
-  return launch_blocks(stream, 1, kMatchAdders, add_matches, m.rows, found, result);
+  return launch_blocks(stream, 1, kMatchThreads, add_matches, m.rows, found, result);
 }
 
 }  // namespace ofsdp::kernels::cuda

@@ -1,5 +1,4 @@
-// Losses are added in double over blocks of 4096 elements, then over the blocks, in one order:
-// the loss has the same bits in every run.
+// Deterministic: a thread block sums 4096 losses in double, then one block sums the block results.
 #include <cmath>
 
 #include "kernels/cuda/device/device.cuh"
@@ -11,7 +10,7 @@ namespace {
 
 constexpr int64_t kBlock = 4096;
 
-__device__ inline double loss_of(MeanLoss kind, float x, float t) {
+__device__ inline double element_loss(MeanLoss kind, float x, float t) {
   if (kind == MeanLoss::kSquares) {
     const double d = static_cast<double>(x) - static_cast<double>(t);
     return d * d;
@@ -20,22 +19,25 @@ __device__ inline double loss_of(MeanLoss kind, float x, float t) {
   return static_cast<double>((x > 0 ? x : x != x ? x : 0.0f) - x * t) + static_cast<double>(tail);
 }
 
+// Block: sums kBlock losses.
 OFSDP_CUDA_KERNEL sum_blocks(MeanLoss kind, const float* x, const float* t, int64_t n,
                              double* partials) {
   __shared__ double spare[kThreads / kWarp];
   const int64_t begin = int64_t{blockIdx.x} * kBlock;
   const int64_t end = begin + kBlock < n ? begin + kBlock : n;
   double sum = 0;
-  for (int64_t i = begin + threadIdx.x; i < end; i += kThreads) sum += loss_of(kind, x[i], t[i]);
-  sum = group_fold<kThreads>(sum, Add{}, spare);
+  for (int64_t i = begin + threadIdx.x; i < end; i += kThreads)
+    sum += element_loss(kind, x[i], t[i]);
+  sum = group_reduce<kThreads>(sum, Add{}, spare);
   if (threadIdx.x == 0) partials[blockIdx.x] = sum;
 }
 
+// One block: sums the partial sums and divides by n.
 OFSDP_CUDA_KERNEL add_blocks(const double* partials, int64_t count, int64_t n, float* loss) {
   __shared__ double spare[kThreads / kWarp];
   double sum = 0;
   for (int64_t i = threadIdx.x; i < count; i += kThreads) sum += partials[i];
-  sum = group_fold<kThreads>(sum, Add{}, spare);
+  sum = group_reduce<kThreads>(sum, Add{}, spare);
   if (threadIdx.x == 0) *loss = n == 0 ? 0.0f : static_cast<float>(sum / static_cast<double>(n));
 }
 

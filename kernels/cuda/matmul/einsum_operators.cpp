@@ -1,12 +1,12 @@
-// Einsum: a batched product of matrices where two operands are one
-// (kernels/ops/matmul/einsum.h), laid out where they do not lie so already; loops
-// (kernels/cuda/matmul/einsum.h) for the rest, and for ofsdp.EinsumGrad.
+// Einsum: one batched matrix product if the equation is one (kernels/ops/matmul/einsum.h), after
+// transposing operands that are laid out otherwise; else loops (product_kernels.h), which also
+// compute ofsdp.EinsumGrad.
 #include <algorithm>
 
 #include "kernels/cuda/device/implementations.h"
 #include "kernels/cuda/device/operands.h"
-#include "kernels/cuda/matmul/einsum.h"
 #include "kernels/cuda/matmul/product.h"
+#include "kernels/cuda/matmul/product_kernels.h"
 #include "kernels/cuda/shape/movement.h"
 #include "kernels/ops/matmul/einsum.h"
 
@@ -17,11 +17,10 @@ using ops::EinsumForm;
 using ops::EinsumTerms;
 using ops::Labels;
 
-// An operand from its labels' order to that of the product, or back; not needed where they are
-// equal.
+// Transposes an operand from one label order to another; not needed if they are equal.
 struct Relayout {
   bool needed = false;
-  std::vector<int64_t> shape, strides;  // of the target, and in the source
+  std::vector<int64_t> shape, strides;  // target shape; source strides
   size_t size = 0, place = 0;
 
   Relayout(const EinsumTerms& terms, const Labels& from, const Labels& to, DType dtype,
@@ -109,9 +108,9 @@ std::unique_ptr<CudaKernel> create_product(DeviceState& device, const Problem& p
   return made->made() ? std::move(made) : nullptr;
 }
 
-// For labels `list`: their sizes, and their strides in each operand.
-Walk walk_of(const EinsumTerms& terms, const std::vector<int>& list,
-             const std::vector<std::vector<int64_t>>& strides) {
+// Sizes of the labels in `list` and their strides in each operand.
+StridedIndex walk_of(const EinsumTerms& terms, const std::vector<int>& list,
+                     const std::vector<std::vector<int64_t>>& strides) {
   std::vector<int64_t> sizes;
   std::vector<std::vector<int64_t>> steps(strides.size());
   for (const int label : list) {
@@ -120,11 +119,11 @@ Walk walk_of(const EinsumTerms& terms, const std::vector<int>& list,
       steps[k].push_back(strides[k][static_cast<size_t>(label)]);
     }
   }
-  return collapsed(sizes, steps);
+  return merge_dense_axes(sizes, steps);
 }
 
-// strides: of each label in the result, and in each operand. Labels that the result has are not
-// summed.
+// strides[k]: each label's stride in the result (k = 0) and in each operand. Sums over labels that
+// are not in `kept`.
 std::unique_ptr<CudaKernel> make_loops(const Problem& p, const EinsumTerms& terms,
                                        const std::vector<std::vector<int64_t>>& strides,
                                        const std::vector<bool>& kept,
@@ -134,16 +133,16 @@ std::unique_ptr<CudaKernel> make_loops(const Problem& p, const EinsumTerms& term
   for (int label = 0; label < terms.labels(); ++label) {
     (kept[static_cast<size_t>(label)] ? outer : summed).push_back(label);
   }
-  EinsumExtent e;
+  EinsumParams e;
   e.dtype = p.in(0).dtype;
   e.count = static_cast<int>(inputs.size());
   e.outer = walk_of(terms, outer, strides);
   e.summed = walk_of(terms, summed, strides);
   if (e.outer.rank < 0 || e.summed.rank < 0) return nullptr;
   return make_cuda_kernel([=, bytes = p.out(0).bytes()](cudaStream_t stream, const Launch& l) {
-    // The rest of a diagonal stays 0.
+    // A diagonal leaves the other elements 0.
     OFSDP_CUDA_TRY(cudaMemsetAsync(l.out(0), 0, bytes, stream));
-    EinsumExtent call = e;
+    EinsumParams call = e;
     for (size_t k = 0; k < inputs.size(); ++k) call.operands[k] = l.in(inputs[k]);
     return einsum_loops(call, l.out(0), stream);
   });
@@ -163,7 +162,7 @@ std::unique_ptr<CudaKernel> create_loops(DeviceState&, const Problem& p) {
   return make_loops(p, terms, strides, kept, inputs);
 }
 
-// (dy, x0, x1, ...): d x_k is summed over every label but those that x_k has in full.
+// Inputs dy, x0, x1, ...; d x_k sums over every label but those that x_k has in full size.
 std::unique_ptr<CudaKernel> create_grad(DeviceState&, const Problem& p) {
   const EinsumTerms terms = terms_of(p, 1);
   const auto wanted = static_cast<size_t>(p.attributes.i("input", 0));

@@ -6,18 +6,15 @@
 #include <mutex>
 #include <tuple>
 
-#include "kernels/cuda/device/device_state.h"
-#include "kernels/cuda/matmul/lt.h"
-#include "kernels/cuda/matmul/product_choice.h"
+#include "kernels/cuda/device/implementations.h"
 
 namespace ofsdp::kernels::cuda {
 namespace {
 
-constexpr size_t kMaxWorkspace = size_t{128} << 20;  // 13 float32 parts of a 768 x 3072 gradient
-constexpr uint32_t kMinOfVectors = 16;               // below it a bias is at fault on some cards
+constexpr size_t kMaxWorkspace = size_t{128} << 20;  // 13 float32 partials of a 768 x 3072 gradient
+constexpr uint32_t kMinOfVectors = 16;               // some cards add the bias wrongly below it
 constexpr int kCandidates = 8;
-// An address that a vector or an aux could have: the heuristic never reads it but asks for its
-// alignment.
+// A made-up address for the bias and aux pointers: the heuristic reads only its alignment.
 constexpr uintptr_t kSomewhere = uintptr_t{1} << 20;
 
 cudaDataType_t type_of(DType dtype) {
@@ -29,7 +26,7 @@ cublasComputeType_t compute_type(const ProductShape& s) {
   return s.tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F;
 }
 
-// A is cuBLASLt's B: its sums are BGRADB's.
+// Our A is cuBLASLt's B, so BGRADB sums it.
 cublasLtEpilogue_t epilogue_of(const ProductShape& s) {
   if (s.bias_grad == BiasGrad::kOfA) return CUBLASLT_EPILOGUE_BGRADB;
   if (s.bias_grad == BiasGrad::kOfB) return CUBLASLT_EPILOGUE_BGRADA;
@@ -71,7 +68,7 @@ class LtProduct final : public MatrixProduct {
            CUBLAS_STATUS_SUCCESS;
   }
 
-  // One attribute holds the bias or its gradient: an epilogue has one of them.
+  // The bias and its gradient share one attribute; no epilogue has both.
   bool point_to(const ProductOperands& o) {
     const void* vector = shape_.bias ? o.bias : o.bias_grad;
     const bool has_vector = shape_.bias || shape_.bias_grad != BiasGrad::kNone;
@@ -87,7 +84,8 @@ class LtProduct final : public MatrixProduct {
                                 bytes, stream) == CUBLAS_STATUS_SUCCESS;
   }
 
-  // A row-major [rows, columns] is a column-major [columns, rows] with leading dimension `row`.
+  // A row-major [rows, columns] with pitch `row` is a column-major [columns, rows] with leading
+  // dimension `row`.
   bool layout(cublasLtMatrixLayout_t& made, int64_t rows, int64_t columns, int64_t row,
               int64_t stride) {
     if (lt().cublasLtMatrixLayoutCreate_(
@@ -134,8 +132,7 @@ class LtProduct final : public MatrixProduct {
            point_to({.bias = somewhere, .aux = somewhere, .bias_grad = somewhere});
   }
 
-  // One answer for each shape: the same product is the same algorithm wherever it stands, and the
-  // same bits.
+  // Caches the choice by shape, so equal products run the same algorithm and give the same bits.
   bool choose(DeviceState& device) {
     static std::mutex mutex;
     using Key = std::tuple<int, bool, ProductShape>;
@@ -149,7 +146,7 @@ class LtProduct final : public MatrixProduct {
     std::array<cublasLtMatmulHeuristicResult_t, kCandidates> found{};
     const int count = ask_heuristic(found);
     if (count == 0) return false;
-    // Ranks may choose differently, but plan alike.
+    // Ranks may choose different algorithms but must plan the same workspace.
     size_t workspace = 0;
     for (int i = 0; i < count; ++i) {
       workspace = std::max(workspace, found[static_cast<size_t>(i)].workspaceSize);
@@ -166,8 +163,8 @@ class LtProduct final : public MatrixProduct {
     return true;
   }
 
-  // The algorithms it stands for, best first; returns how many. Without a mask a product that is
-  // split along its inner axis may add its parts in the result's own type.
+  // Stores the heuristic's algorithms in `found`, best first, and returns their count. A split-K
+  // algorithm may add its partials in the result's dtype unless the mask asks for float32.
   int ask_heuristic(std::array<cublasLtMatmulHeuristicResult_t, kCandidates>& found) {
     int count = 0;
     cublasLtMatmulPreference_t preference = nullptr;

@@ -4,61 +4,64 @@
 #include <array>
 #include <optional>
 
-#include "kernels/cuda/device/device_state.h"
-#include "kernels/cuda/matmul/lt.h"
+#include "kernels/cuda/device/implementations.h"
 #include "kernels/cuda/matmul/lt_product.h"
-#include "kernels/cuda/matmul/product_padding.h"
+#include "kernels/cuda/matmul/product_kernels.h"
 
 namespace ofsdp::kernels::cuda {
 namespace {
 
-// [Note: odd extents] cuBLASLt's fast kernels move 16 bytes at a time and take whole tiles. Rows
-// that begin at multiples of 16 bytes do not suffice: the extent along them must be whole packs as
-// well. (H200, cuBLASLt 13.1: the logits of GPT-2, 50257 wide in rows of 50304, at 102 to 208
-// TFLOP/s, where others reach 700.) So such an extent is rounded up: where the operand's rows have
-// room for it in place, what lies there being nobody's; else in a padded copy, which of weights
-// costs a thousandth of the product. Along the inner axis the room is filled with zeros.
+// [Note: odd extents] cuBLASLt's fast kernels load 16 bytes at a time and compute whole tiles. A
+// pitch that is a multiple of 16 bytes does not suffice; the extent along it must be one too.
+// (H200, cuBLASLt 13.1: GPT-2's logits, 50257 columns with pitch 50304, ran at 102 to 208 TFLOP/s,
+// other products at up to 700.) So we round the extent up. If the operand's pitch has room, the
+// product uses that room in place, since it belongs to no one; else we copy the operand with
+// padding, which costs a thousandth of the product for weights. Along the inner axis we fill the
+// room with zeros.
 constexpr int64_t kPackBytes = 16;
-constexpr int64_t kTile = 64;               // elements; 50257 becomes 50304
-constexpr int64_t kProductsACopied = 1024;  // multiplications, at least, an element that is copied
+constexpr int64_t kTile = 64;               // elements: 50257 becomes 50304
+constexpr int64_t kProductsACopied = 1024;  // multiplications per copied element, at least
 
 enum class Axis : uint8_t { kRows, kColumns, kInner };
 enum Operand : size_t { kA, kB, kD, kOperands };
 
-// As an operand lies: its rows and columns are two of the product's axes.
-struct Lie {
+// An operand's stored matrix, with the product's axis down its rows and along its columns.
+struct OperandLayout {
   StoredMatrix matrix;
   Axis down, along;
 };
 
-std::array<Lie, kOperands> lies_of(const ProductShape& s) {
-  const auto lie = [](bool turned, int64_t rows, int64_t columns, int64_t row, Axis down,
-                      Axis along) {
-    return turned ? Lie{{columns, rows, row}, along, down} : Lie{{rows, columns, row}, down, along};
+std::array<OperandLayout, kOperands> operand_layouts(const ProductShape& s) {
+  const auto layout = [](bool turned, int64_t rows, int64_t columns, int64_t row, Axis down,
+                         Axis along) {
+    return turned ? OperandLayout{{columns, rows, row}, along, down}
+                  : OperandLayout{{rows, columns, row}, down, along};
   };
-  return {lie(s.transpose_a, s.rows, s.inner, s.row_a(), Axis::kRows, Axis::kInner),
-          lie(s.transpose_b, s.inner, s.columns, s.row_b(), Axis::kInner, Axis::kColumns),
-          lie(false, s.rows, s.columns, s.row_d(), Axis::kRows, Axis::kColumns)};
+  return {layout(s.transpose_a, s.rows, s.inner, s.row_a(), Axis::kRows, Axis::kInner),
+          layout(s.transpose_b, s.inner, s.columns, s.row_b(), Axis::kInner, Axis::kColumns),
+          layout(false, s.rows, s.columns, s.row_d(), Axis::kRows, Axis::kColumns)};
 }
 
-// How a product is padded: an axis, its extent, and which operands have copies for it.
+// The axis that is padded, its extent, and the operands that need a padded copy.
 struct Padding {
   Axis axis;
   int64_t extent, padded;
   std::array<bool, kOperands> copied{};
 };
 
-bool has_axis(const Lie& lie, Axis axis) { return lie.down == axis || lie.along == axis; }
-
-// Whether its rows have room for `padded` elements of the axis.
-bool has_room(const Lie& lie, const Padding& p, int64_t pack) {
-  return lie.along == p.axis && lie.matrix.row % pack == 0 && lie.matrix.row >= p.padded;
+bool has_axis(const OperandLayout& layout, Axis axis) {
+  return layout.down == axis || layout.along == axis;
 }
 
-// The copy of an operand.
-StoredMatrix padded_matrix(const Lie& lie, const Padding& p) {
-  StoredMatrix m = lie.matrix;
-  (lie.down == p.axis ? m.rows : m.columns) = p.padded;
+// Returns whether the operand's rows have room for `padded` elements of the axis.
+bool has_room(const OperandLayout& layout, const Padding& p, int64_t pack) {
+  return layout.along == p.axis && layout.matrix.row % pack == 0 && layout.matrix.row >= p.padded;
+}
+
+// Returns the padded copy's shape.
+StoredMatrix padded_matrix(const OperandLayout& layout, const Padding& p) {
+  StoredMatrix m = layout.matrix;
+  (layout.down == p.axis ? m.rows : m.columns) = p.padded;
   m.row = m.columns;
   return m;
 }
@@ -69,17 +72,18 @@ std::optional<Padding> padding_of(const ProductShape& s, int64_t least) {
     return std::nullopt;
   }
   const auto pack = kPackBytes / static_cast<int64_t>(dtype_size(s.dtype));
-  const auto lies = lies_of(s);
+  const auto layouts = operand_layouts(s);
   const std::array<int64_t, 3> extents{s.rows, s.columns, s.inner};
   for (const Axis axis : {Axis::kColumns, Axis::kRows, Axis::kInner}) {
     Padding p{axis, extents[static_cast<size_t>(axis)], 0};
-    const bool along = std::ranges::any_of(lies, [&](const Lie& l) { return l.along == axis; });
+    const bool along =
+        std::ranges::any_of(layouts, [&](const OperandLayout& l) { return l.along == axis; });
     if (!along || p.extent % pack == 0) continue;
     p.padded = (p.extent + kTile - 1) / kTile * kTile;
     int64_t elements = 0;
     for (size_t i = 0; i < kOperands; ++i) {
-      p.copied[i] = has_axis(lies[i], axis) && !has_room(lies[i], p, pack);
-      const StoredMatrix& m = lies[i].matrix;
+      p.copied[i] = has_axis(layouts[i], axis) && !has_room(layouts[i], p, pack);
+      const StoredMatrix& m = layouts[i].matrix;
       if (p.copied[i]) elements += m.rows * m.columns;
     }
     const bool few = s.rows * s.columns * s.inner >= kProductsACopied * elements;
@@ -99,10 +103,13 @@ class PaddedProduct final : public MatrixProduct {
   }
 
   PaddedProduct(const ProductShape& shape, const Padding& padding)
-      : shape_(shape), padding_(padding), lies_(lies_of(shape)), size_(dtype_size(shape.dtype)) {
+      : shape_(shape),
+        padding_(padding),
+        layouts_(operand_layouts(shape)),
+        size_(dtype_size(shape.dtype)) {
     for (size_t i = 0; i < kOperands; ++i) {
       places_[i] = bytes_;
-      const StoredMatrix m = padded_matrix(lies_[i], padding);
+      const StoredMatrix m = padded_matrix(layouts_[i], padding);
       if (padding.copied[i]) bytes_ += round_up(static_cast<size_t>(m.rows * m.row) * size_);
     }
     vector_ = bytes_;
@@ -117,23 +124,23 @@ class PaddedProduct final : public MatrixProduct {
     ProductOperands moved = o;
     moved.workspace = scratch + bytes_;
     for (const size_t i : {kA, kB}) {
-      const Lie& lie = lies_[i];
+      const OperandLayout& layout = layouts_[i];
       if (padding_.copied[i]) {
-        OFSDP_CUDA_TRY(copy_padded(size_, given[i], lie.matrix, scratch + places_[i],
-                                   padded_matrix(lie, padding_), stream));
+        OFSDP_CUDA_TRY(copy_padded(size_, given[i], layout.matrix, scratch + places_[i],
+                                   padded_matrix(layout, padding_), stream));
         (i == kA ? moved.a : moved.b) = scratch + places_[i];
       } else if (padding_.axis == Axis::kInner) {
-        const StoredMatrix room{lie.matrix.rows, padding_.padded, lie.matrix.row};
+        const StoredMatrix room{layout.matrix.rows, padding_.padded, layout.matrix.row};
         OFSDP_CUDA_TRY(
             clear_columns(size_, const_cast<void*>(given[i]), room, padding_.extent, stream));
       }
     }
-    const StoredMatrix result = padded_matrix(lies_[kD], padding_);
+    const StoredMatrix result = padded_matrix(layouts_[kD], padding_);
     if (padding_.copied[kD]) {
       moved.d = scratch + places_[kD];
       moved.c = nullptr;
       if (shape_.beta != 0) {
-        OFSDP_CUDA_TRY(copy_padded(size_, o.c != nullptr ? o.c : o.d, lies_[kD].matrix, moved.d,
+        OFSDP_CUDA_TRY(copy_padded(size_, o.c != nullptr ? o.c : o.d, layouts_[kD].matrix, moved.d,
                                    result, stream));
       }
     }
@@ -147,14 +154,14 @@ class PaddedProduct final : public MatrixProduct {
     if (sums) moved.bias_grad = scratch + vector_;
     OFSDP_CUDA_TRY(product_->run(stream, moved));
     if (padding_.copied[kD]) {
-      OFSDP_CUDA_TRY(copy_padded(size_, moved.d, result, o.d, lies_[kD].matrix, stream));
+      OFSDP_CUDA_TRY(copy_padded(size_, moved.d, result, o.d, layouts_[kD].matrix, stream));
     }
     return sums ? copy_padded(size_, moved.bias_grad, padded_vector, o.bias_grad, vector, stream)
                 : cudaSuccess;
   }
 
  private:
-  // A bias, or a bias gradient, along the axis.
+  // Returns whether a bias or a bias gradient runs along the padded axis.
   bool has_vector() const {
     const Axis axis = padding_.axis;
     return (axis == Axis::kColumns && (shape_.bias || shape_.bias_grad == BiasGrad::kOfB)) ||
@@ -167,7 +174,7 @@ class PaddedProduct final : public MatrixProduct {
      : padding_.axis == Axis::kColumns ? s.columns
                                        : s.inner) = padding_.padded;
     const auto row = [&](Operand i) {
-      return padding_.copied[i] ? padded_matrix(lies_[i], padding_).row : lies_[i].matrix.row;
+      return padding_.copied[i] ? padded_matrix(layouts_[i], padding_).row : layouts_[i].matrix.row;
     };
     s.ld_a = row(kA);
     s.ld_b = row(kB);
@@ -177,20 +184,20 @@ class PaddedProduct final : public MatrixProduct {
 
   ProductShape shape_;
   Padding padding_;
-  std::array<Lie, kOperands> lies_;
+  std::array<OperandLayout, kOperands> layouts_;
   size_t size_;
-  std::array<size_t, kOperands> places_{};  // of copies, in the workspace
-  size_t vector_ = 0, bytes_ = 0;           // of the vector's; of all copies
+  std::array<size_t, kOperands> places_{};  // workspace offsets of the copies
+  size_t vector_ = 0, bytes_ = 0;           // the vector's offset; bytes of all copies
   std::unique_ptr<MatrixProduct> product_;
 };
 
 }  // namespace
 
 std::unique_ptr<MatrixProduct> make_product(DeviceState& device, ProductShape shape,
-                                            int64_t least_padded) {
+                                            int64_t min_padded) {
   if (lt().handle == nullptr || !product_has_epilogue(shape)) return nullptr;
   shape.tf32 = device.tf32 && shape.dtype == DType::kFloat32;
-  const auto padding = padding_of(shape, least_padded);
+  const auto padding = padding_of(shape, min_padded);
   return padding ? PaddedProduct::make(device, shape, *padding) : make_lt_product(device, shape);
 }
 

@@ -1,16 +1,15 @@
-#include "kernels/cuda/matmul/product_choice.h"
-
 #include <algorithm>
 #include <array>
 #include <limits>
 #include <optional>
 
-#include "kernels/cuda/matmul/product_trial.h"
+#include "kernels/cuda/matmul/lt_product.h"
+#include "kernels/cuda/matmul/product_kernels.h"
 
 namespace ofsdp::kernels::cuda {
 namespace {
 
-constexpr float kMillisecondsEach = 5;  // of timing, and a run at least
+constexpr float kMillisecondsEach = 5;  // time each candidate about this long, at least one run
 constexpr int kMaxRuns = 10;
 constexpr float kNever = std::numeric_limits<float>::max();
 
@@ -19,7 +18,7 @@ struct Buffer {
   int64_t count = 0;  // elements
 };
 
-// The operands of a product, and what it writes of them.
+// Random operands on the device, and buffers for the outputs.
 class Trial {
  public:
   Trial(const ProductShape& shape, size_t workspace) : shape_(shape) {
@@ -30,10 +29,10 @@ class Trial {
     make(kD, b * s.stride_d + s.rows * s.row_d());
     make(kVector, std::max(s.rows, s.columns));
     make(kAux, s.aux ? s.rows * s.columns : 0);
-    for (const Operand which : {kA, kB}) there_ = there_ && fill(which);
-    there_ = there_ && cudaMalloc(&workspace_, workspace + 1) == cudaSuccess &&
-             cudaMalloc(reinterpret_cast<void**>(&digest_), sizeof(*digest_)) == cudaSuccess &&
-             cudaEventCreate(&began_) == cudaSuccess && cudaEventCreate(&ended_) == cudaSuccess;
+    for (const Operand which : {kA, kB}) ok_ = ok_ && fill(which);
+    ok_ = ok_ && cudaMalloc(&workspace_, workspace + 1) == cudaSuccess &&
+          cudaMalloc(reinterpret_cast<void**>(&digest_), sizeof(*digest_)) == cudaSuccess &&
+          cudaEventCreate(&began_) == cudaSuccess && cudaEventCreate(&ended_) == cudaSuccess;
   }
   Trial(const Trial&) = delete;
   Trial& operator=(const Trial&) = delete;
@@ -46,9 +45,9 @@ class Trial {
     cudaGetLastError();
   }
 
-  bool there() const { return there_; }
+  bool ok() const { return ok_; }
 
-  // Finds what a run of a candidate writes, as a number; false where it does not run.
+  // Stores a digest of the candidate's outputs in `found`; returns false if it cannot run.
   bool digest_of(int candidate, const RunCandidate& run, unsigned long long& found) {
     for (const Operand which : kWritten) {
       if (!fill(which)) return false;
@@ -74,12 +73,12 @@ class Trial {
   enum Operand : size_t { kA, kB, kD, kVector, kAux, kBuffers };
   static constexpr std::array kWritten{kD, kVector, kAux};
 
-  // Whole words, of which the last may have an element that nothing writes but fill_random.
+  // Rounds up to whole 4-byte words. Only fill_random writes the element that may be added.
   void make(Operand which, int64_t count) {
     Buffer& buffer = buffers_[which];
     buffer.count = (count + 1) / 2 * 2;
     const auto bytes = dtype_size(shape_.dtype) * static_cast<size_t>(buffer.count);
-    there_ = there_ && cudaMalloc(&buffer.data, std::max<size_t>(bytes, 1)) == cudaSuccess;
+    ok_ = ok_ && cudaMalloc(&buffer.data, std::max<size_t>(bytes, 1)) == cudaSuccess;
   }
 
   bool fill(Operand which) {
@@ -113,7 +112,7 @@ class Trial {
   void* workspace_ = nullptr;
   unsigned long long* digest_ = nullptr;
   cudaEvent_t began_ = nullptr, ended_ = nullptr;
-  bool there_ = true;
+  bool ok_ = true;
 };
 
 }  // namespace
@@ -122,10 +121,10 @@ int fastest_candidate(const ProductShape& shape, int count, bool may_vary, size_
                       const RunCandidate& run) {
   if (count < 2 || shape.batch * shape.rows * shape.columns * shape.inner < kMinTried) return 0;
   Trial trial(shape, workspace);
-  if (!trial.there()) return 0;
+  if (!trial.ok()) return 0;
   int best = 0;
   float least = kNever;
-  std::optional<unsigned long long> first;  // of those that run
+  std::optional<unsigned long long> first;  // digest of the first candidate that runs
   for (int i = 0; i < count; ++i) {
     unsigned long long found = 0;
     if (!trial.digest_of(i, run, found)) continue;

@@ -6,22 +6,22 @@
 namespace ofsdp::kernels::cuda {
 namespace {
 
-constexpr int64_t kAuxMultiple = 8;  // of the leading dimension, elements
+constexpr int64_t kAuxMultiple = 8;  // elements; the pitch of aux must be a multiple
 
-// The parts that are joined with a product. Not bgrad: in the products of BERT-base and GPT-2 124M
-// cuBLASLt 13.1 takes twice as long for it, on an H200, as a pass of our own over the same gradient
-// (0.18 ms for 0.09 at 65536 x 2304).
+// Parts that we fuse into a product. Not bgrad: for BERT-base and GPT-2 124M on an H200, cuBLASLt
+// 13.1 takes twice as long for it as our own pass over the gradient (0.18 ms instead of 0.09 at
+// 65536 x 2304).
 constexpr const char* kJoined = "bias,gelu,add";
 
-// OFSDP_EPILOGUES, to compare joined products with their parts: those of bias, gelu, bgrad and add
-// that may be joined, with commas between.
+// OFSDP_EPILOGUES lists the parts to fuse (bias, gelu, bgrad, add; comma-separated), to compare
+// them with separate passes.
 bool is_listed(const char* part) {
   static const char* const given = std::getenv("OFSDP_EPILOGUES");
   static const std::string listed = "," + std::string(given != nullptr ? given : kJoined) + ",";
   return listed.find("," + std::string(part) + ",") != std::string::npos;
 }
 
-// A gradient of logits may get rows that are apart, which the pass does not take.
+// Logits with an odd width may get a pitched gradient, which our pass does not accept.
 bool is_of_odd_rows(const ProductShape& s) {
   const int64_t summed = s.bias_grad == BiasGrad::kOfA ? s.rows : s.columns;
   return summed % kAuxMultiple != 0 && std::getenv("OFSDP_EPILOGUES") == nullptr;

@@ -1,7 +1,7 @@
-// MatMul, ofsdp.MatMul, com.microsoft.FusedMatMul, Gemm and ofsdp.GemmEpilogue as products of
-// cuBLASLt; kernels/ops/ has their formulas. Leading axes that both operands have, or that one
-// lacks, become a batch with strides; a right operand of one matrix under rows that follow each
-// other is one large product. Rows of factors and of the result may be apart (TensorDesc::pitch).
+// MatMul, ofsdp.MatMul, com.microsoft.FusedMatMul, Gemm and ofsdp.GemmEpilogue by cuBLASLt;
+// kernels/ops/matmul has the formulas. Leading axes that both operands have, or only one, become a
+// strided batch. If B is one matrix and A is not transposed, the batch becomes rows of one large
+// product. Operands and result may be pitched (TensorDesc::pitch).
 #include "kernels/cuda/device/implementations.h"
 #include "kernels/cuda/device/operands.h"
 #include "kernels/cuda/matmul/product.h"
@@ -11,7 +11,7 @@
 namespace ofsdp::kernels::cuda {
 namespace {
 
-// [batch, rows, columns] of an operand.
+// An operand as [batch, rows, columns].
 struct Matrices {
   int64_t batch = 1, rows = 1, columns = 1;
 };
@@ -23,7 +23,7 @@ Matrices matrices_of(const Shape& shape, bool left, bool fold) {
   return {shape.numel(0, rank - 2), shape[rank - 2], shape[rank - 1]};
 }
 
-// Leading axes of both the same, or of one of them all 1.
+// Returns whether the leading axes agree, or one operand has a single matrix.
 bool batches_agree(const Shape& a, const Shape& b) {
   const auto leading = [](const Shape& s) {
     const int count = s.rank() - 2;
@@ -90,13 +90,14 @@ std::unique_ptr<CudaKernel> create_matmul(DeviceState& device, const Problem& p)
       bytes);
 }
 
-// C of Gemm: a row, which the epilogue adds, or anything that broadcasts, which D begins as.
+// Returns whether Gemm's C is a bias row, which the epilogue adds; any other C is broadcast to D
+// first.
 bool is_row(const Shape& c, int64_t columns) {
   return c.rank() >= 1 && c.numel() == columns && c[c.rank() - 1] == columns;
 }
 
-// Factors and result may have rows apart; an addend lies as the result does, and what is no matrix
-// of its shape is copied there first, side by side.
+// Factors and result may be pitched. An addend must have the result's shape and pitch; one that
+// broadcasts is copied to a dense result first.
 Condition rows_fit(const Problem& p, size_t addend) {
   const TensorDesc& y = p.out(0);
   if (!p.has_in(addend)) return dense_but(p, {&p.in(0), &p.in(1), &y});
@@ -120,7 +121,8 @@ Acceptance accepts_gemm(const Problem& p) {
                   : accepted;
 }
 
-// relu is a pass of its own: an epilogue's would hide NaN. A C like D is read where it lies.
+// relu runs as a separate pass, since cuBLASLt's epilogue would hide NaN. A C of D's shape is read
+// in place, else it is broadcast to D first.
 std::unique_ptr<CudaKernel> create_gemm(DeviceState& device, const Problem& p) {
   ProductShape shape = shape_of(p);
   const float beta = p.attributes.f("beta", 1.0f);
@@ -177,7 +179,7 @@ Acceptance accepts_epilogue(const Problem& p) {
                  rows_fit(p, 3)});
 }
 
-// Null where the library has no algorithm for it: the parts then stay apart
+// Returns nullptr if cuBLASLt has no algorithm; the graph then keeps the separate nodes
 // (importer/passes/passes.h).
 std::unique_ptr<CudaKernel> create_epilogue(DeviceState& device, const Problem& p) {
   const ProductShape shape = epilogue_shape(p);

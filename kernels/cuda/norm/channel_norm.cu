@@ -1,11 +1,12 @@
-// Plain layout: a block a channel and chunk, its threads side by side along the elements. Channels
-// last: a block 32 channels and a chunk, a warp's lanes side by side along the channels. Scratch:
-// float means, factors of each channel (three rows), then the doubles of two sums,
+// Sums per channel, then one pass over the elements. Plain layout: a block sums a chunk of one
+// channel, consecutive threads at consecutive elements. Channels last: a block sums a chunk of 32
+// channels, a warp's lanes at consecutive channels.
+//
+// Scratch: float rows mean, variance, slope and shift [channels] each, then double sums
 // [2][chunks][channels].
 #include <cmath>
 
 #include "kernels/cuda/device/device.cuh"
-#include "kernels/cuda/device/rows_of_ranks.cuh"
 #include "kernels/cuda/norm/norm.h"
 
 namespace ofsdp::kernels::cuda {
@@ -15,19 +16,19 @@ constexpr int kRows = kThreads / kWarp;
 constexpr int64_t kChunk = 4096;
 
 struct Scratch {
-  float *mean, *variance, *slope;  // slope: dscale, before it is rounded
-  float* shift;                    // dbias
+  float *mean, *variance, *slope;  // slope: dscale in float32
+  float* shift;                    // dbias in float32
   double* sums;
-  float share;  // of slope and shift in each element's gradient
+  float share;  // 1 / elements per channel, the factor of slope and shift in dx
 };
 
-int64_t chunks_of(const ChannelExtent& e) { return blocks_for(e.samples * e.inner, kChunk); }
+int64_t chunks_of(const ChannelNormParams& e) { return blocks_for(e.samples * e.inner, kChunk); }
 
-size_t floats_of(const ChannelExtent& e) {
+size_t floats_of(const ChannelNormParams& e) {
   return round_up(static_cast<size_t>(4 * e.channels) * sizeof(float));
 }
 
-Scratch scratch_of(const ChannelExtent& e, void* scratch) {
+Scratch scratch_of(const ChannelNormParams& e, void* scratch) {
   auto* floats = static_cast<float*>(scratch);
   return {floats,
           floats + e.channels,
@@ -37,23 +38,23 @@ Scratch scratch_of(const ChannelExtent& e, void* scratch) {
           1.0f / static_cast<float>(e.samples * e.inner)};
 }
 
-// The place of element j of a channel's samples * inner.
-__device__ inline int64_t place(const ChannelExtent& e, int64_t channel, int64_t j) {
+// Returns the offset of element j, 0 .. samples * inner - 1, of a channel.
+__device__ inline int64_t offset(const ChannelNormParams& e, int64_t channel, int64_t j) {
   if (e.last) return j * e.channels + channel;
   const int64_t sample = j / e.inner;
   return (sample * e.channels + channel) * e.inner + (j - sample * e.inner);
 }
 
-// The places of a channel's elements j, j + kThreads, ... without a division for each.
-class Places {
+// Iterates over the offsets of a channel's elements j, j + kThreads, ... without dividing for each.
+class ChannelOffsets {
  public:
-  __device__ Places(const ChannelExtent& e, int64_t channel, int64_t j)
+  __device__ ChannelOffsets(const ChannelNormParams& e, int64_t channel, int64_t j)
       : inner_(e.inner),
         samples_ahead_(kThreads / e.inner),
         ahead_(kThreads % e.inner),
         between_((e.channels - 1) * e.inner),
         in_sample_(j % e.inner),
-        at_(place(e, channel, j)) {}
+        at_(offset(e, channel, j)) {}
   __device__ int64_t at() const { return at_; }
   __device__ void next() {
     in_sample_ += ahead_;
@@ -69,16 +70,16 @@ class Places {
   int64_t inner_, samples_ahead_, ahead_, between_, in_sample_, at_;
 };
 
-// The sums over a channel's elements: two terms an element.
+// Terms of the two sums per channel.
 //
-// Values and squares go by their distance from the channel's first element, so that a mean far from
-// 0 costs the variance nothing.
+// Differences from the channel's first element, so that a mean far from 0 does not cancel the
+// variance.
 template <typename T>
 struct Moments {
   const T* x;
-  ChannelExtent e;
+  ChannelNormParams e;
   __device__ void add(int64_t channel, int64_t at, double* sums) const {
-    const double d = to_float(x[at]) - to_float(x[place(e, channel, 0)]);
+    const double d = to_float(x[at]) - to_float(x[offset(e, channel, 0)]);
     sums[0] += d;
     sums[1] += d * d;
   }
@@ -96,25 +97,31 @@ struct Slopes {
   }
 };
 
+// Plain layout: a block per channel and chunk, a thread for every 256th element of the chunk.
+// `spare` holds a partial sum per warp.
 template <typename F>
-OFSDP_CUDA_KERNEL sum_plain(ChannelExtent e, F terms, int64_t chunks, double* sums) {
+OFSDP_CUDA_KERNEL sum_plain(ChannelNormParams e, F terms, int64_t chunks, double* sums) {
   __shared__ double spare[kRows];
   const int64_t channel = blockIdx.x % e.channels, chunk = blockIdx.x / e.channels;
   const int64_t count = e.samples * e.inner, begin = chunk * kChunk;
   const int64_t end = begin + kChunk < count ? begin + kChunk : count;
   double mine[2] = {};
-  Places places(e, channel, begin + threadIdx.x);
-  for (int64_t j = begin + threadIdx.x; j < end; j += kThreads, places.next()) {
-    terms.add(channel, places.at(), mine);
+  ChannelOffsets offsets(e, channel, begin + threadIdx.x);
+  for (int64_t j = begin + threadIdx.x; j < end; j += kThreads, offsets.next()) {
+    terms.add(channel, offsets.at(), mine);
   }
   for (int k = 0; k < 2; ++k) {
-    const double sum = group_fold<kThreads>(mine[k], Add{}, spare);
+    const double sum = group_reduce<kThreads>(mine[k], Add{}, spare);
     if (threadIdx.x == 0) sums[(k * chunks + chunk) * e.channels + channel] = sum;
   }
 }
 
+// Channels last: a block per 32 channels and chunk. Lane = channel, warp = every 8th position;
+// `rows` holds each warp's sums per channel (padded against bank conflicts), which warp 0 adds in
+// order.
 template <typename F>
-OFSDP_CUDA_KERNEL sum_last(ChannelExtent e, F terms, int64_t chunks, int64_t groups, double* sums) {
+OFSDP_CUDA_KERNEL sum_last(ChannelNormParams e, F terms, int64_t chunks, int64_t groups,
+                           double* sums) {
   __shared__ double rows[2][kRows][kWarp + 1];
   const int lane = static_cast<int>(threadIdx.x) % kWarp,
             row = static_cast<int>(threadIdx.x) / kWarp;
@@ -123,7 +130,7 @@ OFSDP_CUDA_KERNEL sum_last(ChannelExtent e, F terms, int64_t chunks, int64_t gro
   const int64_t end = begin + kChunk < count ? begin + kChunk : count;
   double mine[2] = {};
   for (int64_t j = begin + row; j < end && channel < e.channels; j += kRows) {
-    terms.add(channel, place(e, channel, j), mine);
+    terms.add(channel, offset(e, channel, j), mine);
   }
   for (int k = 0; k < 2; ++k) rows[k][row][lane] = mine[k];
   __syncthreads();
@@ -136,7 +143,8 @@ OFSDP_CUDA_KERNEL sum_last(ChannelExtent e, F terms, int64_t chunks, int64_t gro
 }
 
 template <typename F>
-cudaError_t sum_terms(const ChannelExtent& e, const F& terms, double* sums, cudaStream_t stream) {
+cudaError_t sum_terms(const ChannelNormParams& e, const F& terms, double* sums,
+                      cudaStream_t stream) {
   const int64_t chunks = chunks_of(e), groups = blocks_for(e.channels, kWarp);
   return e.last ? launch_blocks(stream, chunks * groups, kThreads, sum_last<F>, e, terms, chunks,
                                 groups, sums)
@@ -144,7 +152,7 @@ cudaError_t sum_terms(const ChannelExtent& e, const F& terms, double* sums, cuda
                                 chunks, sums);
 }
 
-// to[channel] = sum k of the channel, and rounded to `stored`, which may be null.
+// to[channel] = sum k of the channel in float32; also rounds it to `stored` unless nullptr.
 template <typename T>
 OFSDP_CUDA_KERNEL add_chunks(int64_t channels, int64_t chunks, const double* sums, int k, float* to,
                              T* stored) {
@@ -156,7 +164,7 @@ OFSDP_CUDA_KERNEL add_chunks(int64_t channels, int64_t chunks, const double* sum
 }
 
 template <typename T>
-cudaError_t finish(const ChannelExtent& e, const Scratch& s, int k, float* to, void* stored,
+cudaError_t finish(const ChannelNormParams& e, const Scratch& s, int k, float* to, void* stored,
                    cudaStream_t stream) {
   return over(e.channels, stream, add_chunks<T>, e.channels, chunks_of(e), s.sums, k, to, stored);
 }
@@ -165,35 +173,36 @@ struct MeanAndVariance {
   double mean, variance;
 };
 
-// From the sums of Moments.
+// Mean and variance from the sums of Moments.
 template <typename T>
-__device__ inline MeanAndVariance moments_of(const ChannelExtent& e, int64_t chunks, const T* x,
+__device__ inline MeanAndVariance moments_of(const ChannelNormParams& e, int64_t chunks, const T* x,
                                              const double* all, int64_t channel) {
   double sums[2] = {};
-  unrolled<2>([&](int k) {  // a place in sums that is computed would put them into local memory
+  unrolled<2>([&](int k) {  // a computed index would put sums into local memory
     for (int64_t c = k * chunks; c < (k + 1) * chunks; ++c) {
       sums[k] += all[c * e.channels + channel];
     }
   });
   const int64_t count = e.samples * e.inner;
   const double share = 1.0 / static_cast<double>(count > 0 ? count : 1);
-  const double first = count > 0 ? to_float(x[place(e, channel, 0)]) : 0;
+  const double first = count > 0 ? to_float(x[offset(e, channel, 0)]) : 0;
   const double off = sums[0] * share, variance = sums[1] * share - off * off;
   return {first + off, variance < 0 ? 0 : variance};
 }
 
+// A thread per channel.
 template <typename T>
-OFSDP_CUDA_KERNEL finish_moments(ChannelExtent e, int64_t chunks, const T* x, Scratch s) {
+OFSDP_CUDA_KERNEL finish_moments(ChannelNormParams e, int64_t chunks, const T* x, Scratch s) {
   OFSDP_CUDA_ITEM(channel, e.channels);
   const MeanAndVariance moments = moments_of(e, chunks, x, s.sums, channel);
   s.mean[channel] = static_cast<float>(moments.mean);
   s.variance[channel] = static_cast<float>(moments.variance);
 }
 
-// Writes what ranks join: elements of a channel, means, sums of squares around these.
+// Writes a rank's contribution: elements per channel, means, sums of squared differences.
 template <typename T>
-OFSDP_CUDA_KERNEL finish_statistics(ChannelExtent e, int64_t chunks, const T* x, const double* sums,
-                                    float* y) {
+OFSDP_CUDA_KERNEL finish_statistics(ChannelNormParams e, int64_t chunks, const T* x,
+                                    const double* sums, float* y) {
   OFSDP_CUDA_ITEM(channel, e.channels);
   const MeanAndVariance moments = moments_of(e, chunks, x, sums, channel);
   const auto count = static_cast<float>(e.samples * e.inner);
@@ -202,7 +211,7 @@ OFSDP_CUDA_KERNEL finish_statistics(ChannelExtent e, int64_t chunks, const T* x,
   y[1 + e.channels + channel] = static_cast<float>(moments.variance * static_cast<double>(count));
 }
 
-// Chan's formula, in the order of ranks.
+// Chan's formula, in rank order.
 OFSDP_CUDA_KERNEL join_statistics(JoinedStatistics s) {
   OFSDP_CUDA_ITEM(c, s.channels);
   double count = 0, middle = 0, sum = 0;
@@ -229,8 +238,9 @@ OFSDP_CUDA_KERNEL join_statistics(JoinedStatistics s) {
   put(s.variance, variance);
 }
 
-// The shares of an element in dbias and dscale of all ranks.
-OFSDP_CUDA_KERNEL join_dots(int64_t channels, RowsOfRanks statistics, RowsOfRanks dots, Scratch s) {
+// dbias and dscale over all ranks, divided by the element count.
+OFSDP_CUDA_KERNEL join_dots(int64_t channels, GatheredRows statistics, GatheredRows dots,
+                            Scratch s) {
   OFSDP_CUDA_ITEM(c, channels);
   double count = 0, shift = 0, slope = 0;
   for (int64_t r = 0; r < statistics.ranks; ++r) {
@@ -244,7 +254,7 @@ OFSDP_CUDA_KERNEL join_dots(int64_t channels, RowsOfRanks statistics, RowsOfRank
   s.slope[c] = static_cast<float>(slope * share);
 }
 
-// Means and variances that y is made from, and what is kept of them.
+// Picks the statistics that normalize x, and stores running and batch statistics.
 template <typename S>
 OFSDP_CUDA_KERNEL resolve_kernel(ChannelNorm n, Scratch s) {
   OFSDP_CUDA_ITEM(c, n.extent.channels);
@@ -263,16 +273,16 @@ OFSDP_CUDA_KERNEL resolve_kernel(ChannelNorm n, Scratch s) {
   put(n.batch_variance, s.variance[c]);
 }
 
-__device__ inline int64_t channel_of(const ChannelExtent& e, int64_t i) {
+__device__ inline int64_t channel_of(const ChannelNormParams& e, int64_t i) {
   return e.last ? i % e.channels : i / e.inner % e.channels;
 }
 
-// V elements that lie side by side: of one channel, or of V channels where these are last. The FMAs
-// are written out: left to the compiler, packs had them where single elements had none, and other
-// bits.
+// A thread handles V adjacent elements: of one channel, or of V channels if channels are last. The
+// FMAs are explicit, because the compiler contracted the packed version and not the scalar one,
+// which gave different bits.
 template <typename T, int V>
 OFSDP_CUDA_KERNEL apply_kernel(ChannelNorm n, Scratch s) {
-  const ChannelExtent& e = n.extent;
+  const ChannelNormParams& e = n.extent;
   const int64_t i = (int64_t{blockIdx.x} * kThreads + threadIdx.x) * V;
   if (i >= e.samples * e.channels * e.inner) return;
   const int64_t first = channel_of(e, i);
@@ -287,9 +297,10 @@ OFSDP_CUDA_KERNEL apply_kernel(ChannelNorm n, Scratch s) {
   store<V>(static_cast<T*>(n.y) + i, v);
 }
 
+// A thread per dx pack or element.
 template <typename T, typename S, int V>
 OFSDP_CUDA_KERNEL gradient_kernel(ChannelNormGradient n, Scratch s) {
-  const ChannelExtent& e = n.extent;
+  const ChannelNormParams& e = n.extent;
   const int64_t i = (int64_t{blockIdx.x} * kThreads + threadIdx.x) * V;
   if (i >= e.samples * e.channels * e.inner) return;
   const int64_t first = channel_of(e, i);
@@ -315,19 +326,19 @@ OFSDP_CUDA_KERNEL gradient_kernel(ChannelNormGradient n, Scratch s) {
   store<V>(static_cast<T*>(n.dx) + i, d);
 }
 
-// Over all elements, in packs where the last axis, channels or positions, has whole ones.
+// Uses packs if the last axis (channels or positions) is a multiple of the pack.
 template <typename T, typename N, typename... P>
 cudaError_t over_elements(void (*packs)(N, Scratch), void (*singly)(N, Scratch), const N& n,
                           const Scratch& s, cudaStream_t stream, const P*... pointers) {
-  const ChannelExtent& e = n.extent;
+  const ChannelNormParams& e = n.extent;
   const int64_t elements = e.samples * e.channels * e.inner;
   const bool whole = aligned16(e.last ? e.channels : e.inner, sizeof(T), pointers...);
-  return over_packs<kPack<T>>(whole, elements, stream, packs, singly, n, s);
+  return launch_over_packs<kPack<T>>(whole, elements, stream, packs, singly, n, s);
 }
 
 template <typename T, typename S>
 cudaError_t norm_as(const ChannelNorm& n, cudaStream_t stream) {
-  const ChannelExtent& e = n.extent;
+  const ChannelNormParams& e = n.extent;
   const Scratch s = scratch_of(e, n.scratch);
   if (n.training) {
     const T* x = static_cast<const T*>(n.x);
@@ -338,10 +349,10 @@ cudaError_t norm_as(const ChannelNorm& n, cudaStream_t stream) {
   return over_elements<T>(apply_kernel<T, kPack<T>>, apply_kernel<T, 1>, n, s, stream, n.x, n.y);
 }
 
-// dbias into `shift`, dscale into `slope`.
+// Stores dbias in `shift` and dscale in `slope`.
 template <typename T, typename S>
 cudaError_t dots_as(const ChannelNormGradient& n, float* shift, float* slope, cudaStream_t stream) {
-  const ChannelExtent& e = n.extent;
+  const ChannelNormParams& e = n.extent;
   const Scratch s = scratch_of(e, n.scratch);
   const Slopes<T, S> slopes{static_cast<const T*>(n.dy), static_cast<const T*>(n.x),
                             static_cast<const S*>(n.mean), static_cast<const S*>(n.variance),
@@ -364,9 +375,9 @@ cudaError_t grad_as(const ChannelNormGradient& n, cudaStream_t stream) {
   return n.dx == nullptr ? cudaSuccess : dx_as<T, S>(n, s, stream);
 }
 
-// f(T{}, S{}): the types of elements and of statistics.
+// Calls f(T{}, S{}) with the element and statistics types.
 template <typename F>
-cudaError_t with_types(const ChannelExtent& e, const F& f) {
+cudaError_t with_types(const ChannelNormParams& e, const F& f) {
   return with_float(e.dtype, [&](auto t) {
     if (e.stats == e.dtype) return f(t, t);
     return e.stats == DType::kFloat32 ? f(t, float{}) : cudaErrorNotSupported;
@@ -375,7 +386,7 @@ cudaError_t with_types(const ChannelExtent& e, const F& f) {
 
 }  // namespace
 
-size_t channel_norm_scratch(const ChannelExtent& e) {
+size_t channel_norm_scratch(const ChannelNormParams& e) {
   return floats_of(e) + static_cast<size_t>(2 * chunks_of(e) * e.channels) * sizeof(double);
 }
 
@@ -389,7 +400,7 @@ cudaError_t channel_norm_grad(const ChannelNormGradient& n, cudaStream_t stream)
                     [&]<typename T, typename S>(T, S) { return grad_as<T, S>(n, stream); });
 }
 
-cudaError_t channel_statistics(const ChannelExtent& e, const void* x, float* y, void* scratch,
+cudaError_t channel_statistics(const ChannelNormParams& e, const void* x, float* y, void* scratch,
                                cudaStream_t stream) {
   return with_float(e.dtype, [&]<typename T>(T) {
     const Scratch s = scratch_of(e, scratch);
@@ -409,8 +420,8 @@ cudaError_t channel_dots(const ChannelNormGradient& n, float* sums, cudaStream_t
   });
 }
 
-cudaError_t joined_gradient(const ChannelNormGradient& n, const RowsOfRanks& statistics,
-                            const RowsOfRanks& dots, cudaStream_t stream) {
+cudaError_t joined_gradient(const ChannelNormGradient& n, const GatheredRows& statistics,
+                            const GatheredRows& dots, cudaStream_t stream) {
   Scratch s = scratch_of(n.extent, n.scratch);
   s.share = 1;
   OFSDP_CUDA_TRY(

@@ -1,6 +1,5 @@
-// One thread per element reads its window of channels; neighbours share the window in the cache.
-// The gradient makes the sums of a window anew rather than store them: size^2 reads, but no
-// scratch.
+// A thread computes one element from the channels in the window, which its neighbours share in the
+// cache. The gradient recomputes the window sums: size^2 reads, no scratch.
 #include <cmath>
 
 #include "kernels/cuda/device/device.cuh"
@@ -9,9 +8,9 @@
 namespace ofsdp::kernels::cuda {
 namespace {
 
-// bias + alpha * the sum of squares around channel c, of x at channel 0.
+// bias + alpha * sum of squares in the window around channel c; x points at channel 0.
 template <typename T>
-__device__ inline float window_sum(const LrnExtent& e, const T* x, int64_t c) {
+__device__ inline float window_sum(const LrnParams& e, const T* x, int64_t c) {
   const int64_t first = c > e.before ? c - e.before : 0,
                 last = c + e.after < e.channels ? c + e.after : e.channels - 1;
   float sum = 0;
@@ -22,17 +21,18 @@ __device__ inline float window_sum(const LrnExtent& e, const T* x, int64_t c) {
   return e.bias + e.alpha * sum;
 }
 
+// A thread per y element.
 template <typename T>
-OFSDP_CUDA_KERNEL lrn_kernel(LrnExtent e, const T* x, T* y) {
+OFSDP_CUDA_KERNEL lrn_kernel(LrnParams e, const T* x, T* y) {
   OFSDP_CUDA_ITEM(i, e.batch * e.channels * e.inner);
   const int64_t c = i / e.inner % e.channels;
   const float s = window_sum(e, x + (i - c * e.inner), c);
   y[i] = Stored<T>::from(to_float(x[i]) * powf(s, -e.beta));
 }
 
-// Channels whose window holds c are those from c - after to c + before.
+// The windows of channels c - after .. c + before contain channel c.
 template <typename T>
-OFSDP_CUDA_KERNEL grad_kernel(LrnExtent e, const T* dy, const T* x, T* dx) {
+OFSDP_CUDA_KERNEL grad_kernel(LrnParams e, const T* dy, const T* x, T* dx) {
   OFSDP_CUDA_ITEM(i, e.batch * e.channels * e.inner);
   const int64_t c = i / e.inner % e.channels, base = i - c * e.inner;
   const int64_t first = c > e.after ? c - e.after : 0,
@@ -49,13 +49,13 @@ OFSDP_CUDA_KERNEL grad_kernel(LrnExtent e, const T* dy, const T* x, T* dx) {
 
 }  // namespace
 
-cudaError_t lrn(const LrnExtent& e, const void* x, void* y, cudaStream_t stream) {
+cudaError_t lrn(const LrnParams& e, const void* x, void* y, cudaStream_t stream) {
   return with_float(e.dtype, [&]<typename T>(T) {
     return over(e.batch * e.channels * e.inner, stream, lrn_kernel<T>, e, x, y);
   });
 }
 
-cudaError_t lrn_grad(const LrnExtent& e, const void* dy, const void* x, void* dx,
+cudaError_t lrn_grad(const LrnParams& e, const void* dy, const void* x, void* dx,
                      cudaStream_t stream) {
   return with_float(e.dtype, [&]<typename T>(T) {
     return over(e.batch * e.channels * e.inner, stream, grad_kernel<T>, e, dy, x, dx);

@@ -1,8 +1,8 @@
-// A row belongs to a group of threads: a warp up to 1024 elements, a block of 256 up to 8192, each
-// thread holding up to 32 of them in registers; longer rows are walked by a block and come from the
-// cache the second time. Column sums of the backward are kept in registers by threads that see the
-// same columns of many rows, then added over the warps of the block and, in a second kernel, over
-// the blocks.
+// Layer and RMS normalization. Up to 1024 elements a warp handles a row, up to 8192 a block of 256
+// threads, each with at most 32 elements in registers; for longer rows a block loops and reads the
+// row again from the cache. The backward pass sums columns in registers, since a thread sees the
+// same columns in many rows; then over the block's warps in shared memory; then over the blocks in
+// add_partials.
 #include "kernels/cuda/norm/norm.h"
 #include "kernels/cuda/norm/rows.cuh"
 
@@ -25,7 +25,7 @@ __device__ inline void add_pack(const void* from, int64_t i, float* to) {
   unrolled<V>([&](int k) { to[k] += more[k]; });
 }
 
-// x + residual + bias of elements column .. column + V - 1 of a row; x is there.
+// Adds residual and residual_bias to V elements of x, from `column` on.
 template <int V, typename T>
 __device__ inline void add_to_x(const NormForward& n, int64_t row, int64_t column, float* to) {
   if (n.residual != nullptr) {
@@ -56,14 +56,14 @@ __device__ inline void write_stats(const NormForward& n, int64_t row, float mean
   if (n.inv != nullptr) n.inv[row] = inv;
 }
 
-// E elements a thread in packs of V; a row is G threads wide.
+// G threads hold a row: E elements each, in packs of V.
 template <typename T, int V, int E, int G>
 OFSDP_CUDA_KERNEL forward_held(NormForward n) {
   __shared__ float spare[kThreads / kWarp];
   const int lane = static_cast<int>(threadIdx.x) % G;
   const int64_t row = int64_t{blockIdx.x} * (kThreads / G) + threadIdx.x / G;
-  const bool there = row < n.rows;  // all lanes of a group alike
-  const int64_t width = there ? n.width : 0;
+  const bool in_range = row < n.rows;  // uniform over a group's lanes
+  const int64_t width = in_range ? n.width : 0;
   const T* const x = at<T>(n.x, row * n.width);
   Held<T, V, E> held;
   held.template load_from<G>(x, width, lane);
@@ -75,22 +75,24 @@ OFSDP_CUDA_KERNEL forward_held(NormForward n) {
     unrolled<V>([&](int k) { total += s[first + k]; });
   });
   const float count = static_cast<float>(n.width);
-  const float mean = n.centred ? group_fold<G>(total, Add{}, spare) / count : 0.0f;
+  const float mean = n.centred ? group_reduce<G>(total, Add{}, spare) / count : 0.0f;
   float squares = 0;
   for_packs<V, E, G>(width, lane, [&](int first, int64_t) {
     unrolled<V>([&](int k) { squares += (s[first + k] - mean) * (s[first + k] - mean); });
   });
-  const float variance = group_fold<G>(squares, Add{}, spare) / count;
+  const float variance = group_reduce<G>(squares, Add{}, spare) / count;
   const float inv = 1.0f / sqrtf(variance + n.epsilon);
-  if (!there) return;
+  if (!in_range) return;
   if (lane == 0) write_stats(n, row, mean, inv);
   for_packs<V, E, G>(width, lane, [&](int first, int64_t column) {
     write_pack<V, T>(n, row, column, s + first, mean, inv);
   });
 }
 
+// Rows longer than 8192: a block per row, each thread every 256th element, in three
+// passes.
 template <typename T>
-OFSDP_CUDA_KERNEL forward_walked(NormForward n) {
+OFSDP_CUDA_KERNEL forward_long(NormForward n) {
   __shared__ float spare[kThreads / kWarp];
   const int64_t row = blockIdx.x;
   const float count = fmaxf(static_cast<float>(n.width), 1.0f);
@@ -103,13 +105,13 @@ OFSDP_CUDA_KERNEL forward_walked(NormForward n) {
     load_sum(c);
     total += s[0];
   }
-  const float mean = n.centred ? group_fold<kThreads>(total, Add{}, spare) / count : 0.0f;
+  const float mean = n.centred ? group_reduce<kThreads>(total, Add{}, spare) / count : 0.0f;
   float squares = 0;
   for (int64_t c = threadIdx.x; c < n.width; c += kThreads) {
     load_sum(c);
     squares += (s[0] - mean) * (s[0] - mean);
   }
-  const float variance = group_fold<kThreads>(squares, Add{}, spare) / count;
+  const float variance = group_reduce<kThreads>(squares, Add{}, spare) / count;
   const float inv = 1.0f / sqrtf(variance + n.epsilon);
   if (threadIdx.x == 0) write_stats(n, row, mean, inv);
   for (int64_t c = threadIdx.x; c < n.width; c += kThreads) {
@@ -118,9 +120,10 @@ OFSDP_CUDA_KERNEL forward_walked(NormForward n) {
   }
 }
 
-// --- backward ---
+// --- Backward ---
 
-// Never contracted with the product before it: in float32 the sum has the bits of a separate pass.
+// __fadd_rn prevents contraction with the product before, so float32 sums have the bits of a
+// separate pass.
 template <int V, typename T>
 __device__ inline void add_addend(const NormBackward& n, int64_t i, float* dx) {
   if (n.addend == nullptr) return;
@@ -129,12 +132,12 @@ __device__ inline void add_addend(const NormBackward& n, int64_t i, float* dx) {
   unrolled<V>([&](int k) { dx[k] = __fadd_rn(dx[k], more[k]); });
 }
 
-// Parts of dscale and dbias: [blocks, 2, width].
+// Partial sums of dscale and dbias: [blocks, 2, width].
 __device__ inline float* partial_of(const NormBackward& n, int64_t block) {
   return static_cast<float*>(n.scratch) + block * 2 * n.width;
 }
 
-// mean(g) and mean(g h), with what flows through the statistics.
+// mean(g) and mean(g h), minus the gradients through the mean and inv outputs.
 struct Means {
   float g, gh;
 };
@@ -147,25 +150,25 @@ __device__ inline Means means_of(const NormBackward& n, int64_t row, float sum_g
   return m;
 }
 
-// Packs of 16 bits hold the scale for all rows; of others it comes from the cache for each.
+// 16-bit packs keep the scale in registers for all rows; others reload it from the cache.
 template <typename T, int V>
 constexpr bool kHoldsScale = V > 1 && sizeof(T) == 2;
-// Blocks that shall be at work on a multiprocessor: two where 128 registers are enough for the sums
-// and for dy, x and scale as they are stored.
+// Blocks per multiprocessor: two if the sums and the stored dy, x and scale fit in 128 registers
+// per thread.
 template <typename T, int V, int E>
 constexpr int kBackwardBlocks = (kHoldsScale<T, V> ? 7 * E / 2 : 4 * E) <= 84 ? 2 : 1;
 
-// One row of a group; what belongs to the held elements of `sums` is added there. dy and x are kept
-// as they are stored, and converted twice: of 16 bits that takes half the registers.
+// Backward pass of one row; adds to the column sums. dy and x stay in their stored dtype and are
+// converted twice, which halves the registers for 16 bits.
 template <typename T, int V, int E, int G>
-__device__ inline void backward_row(const NormBackward& n, int64_t row, int lane, bool there,
+__device__ inline void backward_row(const NormBackward& n, int64_t row, int lane, bool in_range,
                                     Pack<T, V>* scale, float* sums, float* spare) {
-  const int64_t width = there ? n.width : 0;
+  const int64_t width = in_range ? n.width : 0;
   Pack<T, V> dy[E / V], x[E / V];
   load_held<V, E, G>(at<T>(n.dy, row * n.width), width, lane, dy);
   load_held<V, E, G>(at<T>(n.x, row * n.width), width, lane, x);
-  const float mean = there && n.mean != nullptr ? n.mean[row] : 0.0f;
-  const float inv = there ? n.inv[row] : 1.0f;
+  const float mean = in_range && n.mean != nullptr ? n.mean[row] : 0.0f;
+  const float inv = in_range ? n.inv[row] : 1.0f;
   const auto normalized = [&](int p, float* h) {
     unpack(x[p], h);
     unrolled<V>([&](int k) { h[k] = (h[k] - mean) * inv; });
@@ -195,9 +198,9 @@ __device__ inline void backward_row(const NormBackward& n, int64_t row, int lane
       sum_gh += d[k] * h[k];
     });
   });
-  sum_g = group_fold<G>(sum_g, Add{}, spare);
-  sum_gh = group_fold<G>(sum_gh, Add{}, spare);
-  if (!there) return;
+  sum_g = group_reduce<G>(sum_g, Add{}, spare);
+  sum_gh = group_reduce<G>(sum_gh, Add{}, spare);
+  if (!in_range) return;
   const Means m = means_of(n, row, sum_g, sum_gh, inv);
   unrolled<E / V>([&](int p) {
     keep_stored(dy[p]);
@@ -214,12 +217,15 @@ __device__ inline void backward_row(const NormBackward& n, int64_t row, int lane
   });
 }
 
+// A block iterates over rows, G threads per row, and keeps column sums of dscale and dbias in
+// registers. In the end warp 0 collects the other warps' sums through `joined`, one warp at a time,
+// and writes the block's partials.
 template <typename T, int V, int E, int G>
 __global__ void __launch_bounds__(kThreads, kBackwardBlocks<T, V, E>)
     backward_held(NormBackward n) {
   constexpr int kGroups = kThreads / G;
   __shared__ float spare[kThreads / kWarp];
-  __shared__ float joined[2 * E * kWarp];  // of one warp, where groups are warps
+  __shared__ float joined[2 * E * kWarp];  // one warp's sums, if a group is a warp
   const int lane = static_cast<int>(threadIdx.x) % G, group = static_cast<int>(threadIdx.x) / G;
   float sums[2 * E] = {};
   Pack<T, V> scale[E / V];
@@ -231,7 +237,7 @@ __global__ void __launch_bounds__(kThreads, kBackwardBlocks<T, V, E>)
     backward_row<T, V, E, G>(n, row, lane, row < n.rows, scale, sums, spare);
   }
   if (n.scratch == nullptr) return;
-  if constexpr (kGroups > 1) {  // the first warp takes the others' sums, in their order
+  if constexpr (kGroups > 1) {  // warp 0 adds the others in order
     for (int g = 1; g < kGroups; ++g) {
       __syncthreads();
 #pragma unroll
@@ -251,8 +257,9 @@ __global__ void __launch_bounds__(kThreads, kBackwardBlocks<T, V, E>)
   });
 }
 
+// Rows longer than 8192: a block per row, in two passes.
 template <typename T>
-OFSDP_CUDA_KERNEL backward_walked(NormBackward n) {
+OFSDP_CUDA_KERNEL backward_long(NormBackward n) {
   __shared__ float spare[kThreads / kWarp];
   const int64_t row = blockIdx.x, at_row = row * n.width;
   const float mean = n.mean == nullptr ? 0.0f : n.mean[row];
@@ -267,8 +274,8 @@ OFSDP_CUDA_KERNEL backward_walked(NormBackward n) {
     sum_g += g(c);
     sum_gh += g(c) * h(c);
   }
-  sum_g = group_fold<kThreads>(sum_g, Add{}, spare);
-  sum_gh = group_fold<kThreads>(sum_gh, Add{}, spare);
+  sum_g = group_reduce<kThreads>(sum_g, Add{}, spare);
+  sum_gh = group_reduce<kThreads>(sum_gh, Add{}, spare);
   const Means m = means_of(n, row, sum_g, sum_gh, inv);
   for (int64_t c = threadIdx.x; c < n.width; c += kThreads) {
     float dx[1] = {inv * (g(c) - m.g - h(c) * m.gh)};
@@ -277,8 +284,8 @@ OFSDP_CUDA_KERNEL backward_walked(NormBackward n) {
   }
 }
 
-// For a block of rows and kThreads columns; before backward_walked, which may write dx over what
-// this reads.
+// A thread sums one column over rows_a_block rows. Runs before backward_long, which may
+// write dx over dy or x.
 template <typename T>
 OFSDP_CUDA_KERNEL column_sums(NormBackward n, int64_t rows_a_block) {
   OFSDP_CUDA_ITEM(column, n.width);
@@ -296,8 +303,10 @@ OFSDP_CUDA_KERNEL column_sums(NormBackward n, int64_t rows_a_block) {
   to[n.width + column] = dbias;
 }
 
-// Partials of all blocks, 32 threads a column, each every 32nd block.
+// Sums the partials of all blocks: 32 threads per column, each every 32nd block.
 constexpr int kAdders = 32;
+// Block x covers 32 columns, block y = 0 dscale and 1 dbias. threadIdx.x = column, threadIdx.y =
+// partial modulo 32; `sums` combines them in order.
 template <typename T>
 __global__ void __launch_bounds__(kWarp* kAdders)
     add_partials(const float* partial, int64_t blocks, int64_t width, T* dscale, T* dbias) {
@@ -318,15 +327,15 @@ __global__ void __launch_bounds__(kWarp* kAdders)
   to[column] = Stored<T>::from(sum);
 }
 
-constexpr int64_t kPartials = 528;   // four blocks for each of 132 processors
-constexpr int64_t kWalkedRows = 64;  // at least, of a block of column_sums
+constexpr int64_t kPartials = 528;        // four blocks on each of 132 SMs
+constexpr int64_t kMinRowsPerBlock = 64;  // rows per block of column_sums, at least
 
 int64_t partial_count(int64_t rows) { return std::clamp<int64_t>(rows, 1, kPartials); }
 
 template <typename T>
 cudaError_t forward_as(const NormForward& n, cudaStream_t stream) {
-  if (n.width == 0 || n.width > kLongestHeld) {
-    return launch_blocks(stream, n.rows, kThreads, forward_walked<T>, n);
+  if (n.width == 0 || n.width > kMaxRegisterRow) {
+    return launch_blocks(stream, n.rows, kThreads, forward_long<T>, n);
   }
   const bool packs =
       aligned16(n.width, sizeof(T), n.x, n.residual, n.residual_bias, n.scale, n.bias, n.y, n.sum);
@@ -346,16 +355,16 @@ cudaError_t add_columns(const NormBackward& n, int64_t blocks, cudaStream_t stre
 }
 
 template <typename T>
-cudaError_t walked_backward(const NormBackward& n, cudaStream_t stream) {
+cudaError_t launch_backward_long(const NormBackward& n, cudaStream_t stream) {
   int64_t blocks = 0;
   if (n.scratch != nullptr) {
-    const int64_t rows = std::max(kWalkedRows, blocks_for(n.rows, kPartials));
+    const int64_t rows = std::max(kMinRowsPerBlock, blocks_for(n.rows, kPartials));
     blocks = blocks_for(n.rows, rows);
     const dim3 grid(static_cast<unsigned>(blocks_for(n.width, kThreads)),
                     static_cast<unsigned>(blocks));
     OFSDP_CUDA_TRY(launch(stream, grid, dim3(kThreads), column_sums<T>, n, rows));
   }
-  OFSDP_CUDA_TRY(launch_blocks(stream, n.rows, kThreads, backward_walked<T>, n));
+  OFSDP_CUDA_TRY(launch_blocks(stream, n.rows, kThreads, backward_long<T>, n));
   return add_columns<T>(n, blocks, stream);
 }
 
@@ -363,7 +372,7 @@ template <typename T>
 cudaError_t backward_as(const NormBackward& n, cudaStream_t stream) {
   if (n.width == 0) return cudaSuccess;
   if (n.rows == 0) return add_columns<T>(n, 0, stream);
-  if (n.width > kLongestHeld) return walked_backward<T>(n, stream);
+  if (n.width > kMaxRegisterRow) return launch_backward_long<T>(n, stream);
   const bool packs = aligned16(n.width, sizeof(T), n.dy, n.x, n.scale, n.addend, n.dx);
   int64_t blocks = 0;
   OFSDP_CUDA_TRY(held<T>(n.width, packs, [&]<int V, int E, int G>() {

@@ -1,6 +1,5 @@
-// Normalizations with their gradients: of rows, channels and groups, softmax, local response
-// (norm.h).
-#include "kernels/core/norm_operands.h"
+// Normalization operators and their gradients, launched by norm.h.
+#include "kernels/core/planned_operands.h"
 #include "kernels/cuda/device/implementations.h"
 #include "kernels/cuda/device/operands.h"
 #include "kernels/cuda/norm/norm.h"
@@ -24,7 +23,7 @@ Rows rows_of(const Problem& p, const Shape& x) {
   return {x, axis_of(p.attributes, "axis", -1, x.rank())};
 }
 
-// Scale and bias of one row; statistics in float32.
+// Requires one row each for scale and bias, in x's dtype; statistics are float32.
 Acceptance accepts_rows(const Problem& p) {
   const Rows r = rows_of(p, p.in(0).shape);
   const DType dtype = p.in(0).dtype;
@@ -35,7 +34,7 @@ Acceptance accepts_rows(const Problem& p) {
        {r.is_row(p.in(1), dtype) && (!p.has_in(2) || r.is_row(p.in(2), dtype)), kNotARow}});
 }
 
-// Outputs after the first: mean and inv of LayerNormalization, inv of RMSNormalization.
+// LayerNormalization also returns mean and inv, RMSNormalization inv.
 CudaImplementation rows(const char* op, bool centred) {
   return {op, "own", accepts_rows, [centred](DeviceState&, const Problem& p) {
             const Rows r = rows_of(p, p.in(0).shape);
@@ -56,8 +55,8 @@ CudaImplementation rows(const char* op, bool centred) {
           }};
 }
 
-// (dy, x, scale, mean, inv, dmean, dinv, addend) -> dx, dscale, dbias; without mean that of
-// RMSNormalization.
+// Inputs dy, x, scale, mean, inv, dmean, dinv, addend; outputs dx, dscale, dbias. RMSNormalization
+// has no mean.
 Acceptance accepts_rows_grad(const Problem& p) {
   const DType dtype = p.in(1).dtype;
   return accept({plain(p),
@@ -91,16 +90,16 @@ std::unique_ptr<CudaKernel> create_rows_grad(DeviceState&, const Problem& p) {
       norm_backward_scratch(r.rows, r.width));
 }
 
-// com.microsoft.SkipLayerNormalization(x, skip, scale, norm_bias, bias) and its simplified sibling,
-// which lacks norm_bias: the norm of x + skip + bias over the last axis; outputs mean, inv and that
-// sum.
+// com.microsoft.SkipLayerNormalization(x, skip, scale, norm_bias, bias) normalizes x + skip + bias
+// over the last axis; outputs mean, inv and the sum after y. The simplified variant has no
+// norm_bias.
 struct SkipNorm {
   bool centred;
   size_t norm_bias() const { return centred ? 3 : 99; }
   size_t sum_bias() const { return centred ? 4 : 3; }
 };
 
-// skip is repeated along leading axes only.
+// Accepts a skip that repeats along leading axes only.
 Acceptance accepts_skip(const Problem& p, SkipNorm s) {
   const Shape& x = p.in(0).shape;
   const Rows r{x, x.rank() - 1};
@@ -130,7 +129,7 @@ std::unique_ptr<CudaKernel> create_skip(const Problem& p, SkipNorm s) {
                 .centred = s.centred};
   n.residual_rows = p.in(1).numel() / n.width;
   return make_cuda_kernel([=](cudaStream_t stream, const Launch& l) mutable {
-    // Without centring the mean is 0.
+    // RMS normalization does not centre: the mean is 0.
     if (l.out(1) != nullptr && !s.centred) {
       const auto bytes = static_cast<size_t>(n.rows) * sizeof(float);
       OFSDP_CUDA_TRY(cudaMemsetAsync(l.out(1), 0, bytes, stream));
@@ -155,9 +154,9 @@ CudaImplementation skip(const char* op, SkipNorm s) {
 
 // --- Batch normalization ---
 
-// [N, C, d...]; a vector is N samples of one channel.
-ChannelExtent channels_of(const TensorDesc& x, DType stats) {
-  ChannelExtent e{.dtype = x.dtype, .stats = stats, .samples = x.shape.numel(), .channels = 1};
+// x is [N, C, d...]; a vector is N samples of one channel.
+ChannelNormParams channels_of(const TensorDesc& x, DType stats) {
+  ChannelNormParams e{.dtype = x.dtype, .stats = stats, .samples = x.shape.numel(), .channels = 1};
   if (x.shape.rank() >= 2) {
     e.samples = x.shape[0];
     e.channels = x.shape[1];
@@ -167,7 +166,7 @@ ChannelExtent channels_of(const TensorDesc& x, DType stats) {
   return e;
 }
 
-// Inputs 3 and 4: statistics of the type of x, or float32 with 16 bits.
+// Statistics (inputs 3 and 4) have x's dtype, or float32.
 Condition has_batch_types(const Problem& p, DType dtype) {
   const DType stats = p.in(3).dtype;
   return alike(p.in(0).dtype == dtype && p.in(1).dtype == dtype && p.in(2).dtype == dtype &&
@@ -197,7 +196,7 @@ std::unique_ptr<CudaKernel> create_batch(DeviceState&, const Problem& p) {
       channel_norm_scratch(n.extent));
 }
 
-// (dy, x, scale, mean, variance) -> dx, dscale, dbias
+// Inputs dy, x, scale, mean, variance; outputs dx, dscale, dbias.
 Acceptance accepts_batch_grad(const Problem& p) {
   const Layout layout = p.in(1).layout;
   return accept(
@@ -222,14 +221,14 @@ std::unique_ptr<CudaKernel> create_batch_grad(DeviceState&, const Problem& p) {
       channel_norm_scratch(n.extent));
 }
 
-// --- Batch normalization over the rows of all ranks ---
+// --- Batch normalization over all ranks ---
 
 Acceptance accepts_statistics(const Problem& p) {
   return accept({floats(p.in(0).dtype), some(p.in(0))});
 }
 
 std::unique_ptr<CudaKernel> create_statistics(DeviceState&, const Problem& p) {
-  const ChannelExtent e = channels_of(p.in(0), DType::kFloat32);
+  const ChannelNormParams e = channels_of(p.in(0), DType::kFloat32);
   return make_cuda_kernel(
       [e](cudaStream_t stream, const Launch& l) {
         return channel_statistics(e, l.in(0), l.out<float>(0), l.workspace, stream);
@@ -245,7 +244,7 @@ std::unique_ptr<CudaKernel> create_joined_statistics(DeviceState&, const Problem
   const int64_t channels = p.in(1).numel();
   JoinedStatistics s{.channels = channels,
                      .momentum = p.attributes.f("momentum", 0.9f),
-                     .rows = rows_of_ranks(p.in(0), 1, 1 + 2 * channels)};
+                     .rows = gathered_rows(p.in(0), 1, 1 + 2 * channels)};
   return make_cuda_kernel([s](cudaStream_t stream, const Launch& l) mutable {
     s.rows.data = l.in<float>(0);
     s.running_mean = l.in<float>(1);
@@ -256,7 +255,7 @@ std::unique_ptr<CudaKernel> create_joined_statistics(DeviceState&, const Problem
   });
 }
 
-// (dy, x, scale, mean, variance, ...): the means and variances are of all ranks, in float32.
+// Inputs dy, x, scale, mean, variance, ...; mean and variance are over all ranks, in float32.
 Acceptance accepts_parts(const Problem& p) {
   const DType dtype = p.in(1).dtype;
   return accept({floats(dtype), has_batch_types(p, dtype),
@@ -296,8 +295,8 @@ std::unique_ptr<CudaKernel> create_joined_grad(DeviceState&, const Problem& p) {
   const ChannelNormGradient given = parts_of(p);
   const int64_t channels = given.extent.channels;
   return make_cuda_kernel(
-      [n = given, statistics = rows_of_ranks(p.in(5), 1, 1 + 2 * channels),
-       dots = rows_of_ranks(p.in(6), 1, 2 * channels)](cudaStream_t stream,
+      [n = given, statistics = gathered_rows(p.in(5), 1, 1 + 2 * channels),
+       dots = gathered_rows(p.in(6), 1, 2 * channels)](cudaStream_t stream,
                                                        const Launch& l) mutable {
         take_parts(n, l);
         n.dx = l.out(0);
@@ -310,7 +309,7 @@ std::unique_ptr<CudaKernel> create_joined_grad(DeviceState&, const Problem& p) {
 
 // --- Group and instance normalization ---
 
-GroupExtent groups_of(const TensorDesc& x, int64_t groups) {
+GroupNormParams groups_of(const TensorDesc& x, int64_t groups) {
   return {.dtype = x.dtype,
           .batch = x.shape[0],
           .groups = groups,
@@ -344,7 +343,7 @@ CudaImplementation groups(const char* op, bool of_channels) {
           }};
 }
 
-// (dy, x, scale, mean, inv) -> dx, dscale, dbias
+// Inputs dy, x, scale, mean, inv; outputs dx, dscale, dbias.
 Acceptance accepts_groups_grad(const Problem& p) {
   const DType dtype = p.in(1).dtype;
   return accept({plain(p), floats(dtype),
@@ -382,7 +381,7 @@ CudaImplementation softmax_of(const char* op, bool log) {
   return {op, "own", accepts_softmax, [log](DeviceState&, const Problem& p) {
             const Shape& shape = p.out(0).shape;
             const int axis = axis_of(p.attributes, "axis", -1, shape.rank());
-            return launches<kLaunch>(SoftmaxExtent{.dtype = p.out(0).dtype,
+            return launches<kLaunch>(SoftmaxParams{.dtype = p.out(0).dtype,
                                                    .outer = shape.numel(0, axis),
                                                    .classes = shape.rank() == 0 ? 1 : shape[axis],
                                                    .inner = shape.numel(axis + 1, shape.rank()),
@@ -395,7 +394,7 @@ std::unique_ptr<CudaKernel> create_lrn(DeviceState&, const Problem& p) {
   const Shape& x = p.in(0).shape;
   const Attributes& a = p.attributes;
   const int64_t size = a.i("size", 1);
-  return launches<kLaunch>(LrnExtent{.dtype = p.in(0).dtype,
+  return launches<kLaunch>(LrnParams{.dtype = p.in(0).dtype,
                                      .batch = x[0],
                                      .channels = x[1],
                                      .inner = x.numel(2, x.rank()),

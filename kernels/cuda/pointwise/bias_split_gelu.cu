@@ -1,6 +1,5 @@
-// com.microsoft.BiasSplitGelu: y[r, i] = z[r, i] gelu(z[r, n + i]) with z = x + bias, x [rows, 2
-// n]. A thread computes a 16-byte pack of y, or one element where rows do not come out even in
-// packs.
+// com.microsoft.BiasSplitGelu: y[r, i] = z[r, i] gelu(z[r, n + i]), z = x + bias, x [rows, 2 n]. A
+// thread computes a 16-byte pack of y, or one element if n is not a multiple of the pack.
 #include "kernels/cuda/device/device.cuh"
 #include "kernels/cuda/device/implementations.h"
 #include "kernels/cuda/device/operands.h"
@@ -9,6 +8,7 @@
 namespace ofsdp::kernels::cuda {
 namespace {
 
+// A thread per y pack (or element).
 template <typename T, int V>
 OFSDP_CUDA_KERNEL gate_kernel(int64_t packs, int64_t n, const T* x, const T* bias, T* y) {
   OFSDP_CUDA_ITEM(pack, packs);
@@ -30,8 +30,8 @@ std::unique_ptr<CudaKernel> create(DeviceState&, const Problem& p) {
     return with_float(dtype, [&]<typename T>(T) {
       constexpr int V = kPack<T>;
       const bool packs = aligned16(n, sizeof(T), l.in(0), l.in(1), l.out(0));
-      return over_packs<V>(packs, numel, stream, gate_kernel<T, V>, gate_kernel<T, 1>,
-                           packs ? numel / V : numel, n, l.in(0), l.in(1), l.out(0));
+      return launch_over_packs<V>(packs, numel, stream, gate_kernel<T, V>, gate_kernel<T, 1>,
+                                  packs ? numel / V : numel, n, l.in(0), l.in(1), l.out(0));
     });
   });
 }

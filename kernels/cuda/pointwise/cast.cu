@@ -1,5 +1,5 @@
-// Cast: between the stored floats in packs of four; all other pairs one by one, the type of the
-// result by a switch that all threads take alike.
+// Cast: a thread converts four elements between float32, float16 and bfloat16, one element for all
+// other pairs. The result dtype is a switch that is uniform over the kernel.
 #include <limits>
 #include <type_traits>
 
@@ -9,10 +9,10 @@
 namespace ofsdp::kernels::cuda {
 namespace {
 
-// numeric_limits without constexpr functions of the host.
+// numeric_limits as constants: its constexpr functions are host code to nvcc.
 template <typename T>
 struct Range {
-  static constexpr T most = std::numeric_limits<T>::max(), least = std::numeric_limits<T>::min();
+  static constexpr T max = std::numeric_limits<T>::max(), min = std::numeric_limits<T>::min();
 };
 
 template <typename To, typename From>
@@ -25,14 +25,15 @@ __device__ inline To convert(From from) {
     return from != From{};
   } else if constexpr (std::is_floating_point_v<From> && std::is_integral_v<To>) {
     if (from != from) return 0;
-    if (from >= static_cast<From>(Range<To>::most)) return Range<To>::most;
-    if (from <= static_cast<From>(Range<To>::least)) return Range<To>::least;
+    if (from >= static_cast<From>(Range<To>::max)) return Range<To>::max;
+    if (from <= static_cast<From>(Range<To>::min)) return Range<To>::min;
     return static_cast<To>(from);
   } else {
     return static_cast<To>(from);
   }
 }
 
+// Four elements per thread; the last thread takes the rest one by one.
 template <typename From, typename To>
 OFSDP_CUDA_KERNEL packs_kernel(const From* x, To* y, int64_t n) {
   const int64_t i = (int64_t{blockIdx.x} * kThreads + threadIdx.x) * 4;
@@ -45,7 +46,7 @@ OFSDP_CUDA_KERNEL packs_kernel(const From* x, To* y, int64_t n) {
   for (int64_t k = i; k < n; ++k) y[k] = Stored<To>::from(to_float(x[k]));
 }
 
-// Returns f(T{}) with the C++ type of any dtype; `otherwise` for none.
+// Returns f(T{}) with the C++ type of `dtype`, or `otherwise` if there is none.
 #define OFSDP_ANY_TYPE(dtype, f, otherwise)           \
   switch (dtype) {                                    \
     OFSDP_CASE(DType::kFloat32, f(float{}));          \
@@ -65,6 +66,7 @@ OFSDP_CUDA_KERNEL packs_kernel(const From* x, To* y, int64_t n) {
       return otherwise;                               \
   }
 
+// A thread per element.
 template <typename From>
 OFSDP_CUDA_KERNEL any_kernel(const From* x, DType to, void* y, int64_t n) {
   OFSDP_CUDA_ITEM(i, n);

@@ -1,6 +1,5 @@
-// The interpreter of chains: every thread takes the same branch of the switch at each step, so it
-// costs little more than the memory traffic. It runs where NVRTC, which compiles chains, is
-// absent.
+// Interprets a chain: a thread computes one element through all steps. The switch is uniform over
+// the kernel, so memory traffic dominates. Used if NVRTC is absent.
 #include "kernels/cuda/device/device.cuh"
 #include "kernels/cuda/pointwise/chain.h"
 #include "kernels/cuda/pointwise/formulas.cuh"
@@ -16,13 +15,15 @@ struct Addresses {
 
 __device__ inline float formula_of(ChainOp op, float a, float b) {
   switch (op) {
-#define FORMULA(name, expression) OFSDP_CASE(ChainOp::k##name, expression);
-#include "kernels/cuda/pointwise/chain_formulas.inc"
+#define OFSDP_FORMULA(name, expression) OFSDP_CASE(ChainOp::k##name, expression);
+    OFSDP_CHAIN_FORMULAS(OFSDP_FORMULA)
+#undef OFSDP_FORMULA
     default:
       return 0;
   }
 }
 
+// A thread per element; `values` (local memory) holds the inputs, then each step's result.
 template <typename T>
 OFSDP_CUDA_KERNEL chain_kernel(ChainProgram p, Addresses<T> at) {
   OFSDP_CUDA_ITEM(i, p.numel);

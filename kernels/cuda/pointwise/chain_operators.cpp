@@ -1,19 +1,18 @@
-// ofsdp.Chain and ofsdp.ChainGrad: compiled (compiled_chain.h), else interpreted
-// (kernels/cuda/pointwise/chain.h).
+// ofsdp.Chain and ofsdp.ChainGrad: compiled by NVRTC if possible, else interpreted (chain.h).
 #include <algorithm>
 
 #include "kernels/core/chain.h"
 #include "kernels/cuda/device/implementations.h"
 #include "kernels/cuda/device/operands.h"
-#include "kernels/cuda/pointwise/chain_source.h"
-#include "kernels/cuda/pointwise/compiled_chain.h"
+#include "kernels/cuda/pointwise/chain.h"
 
 namespace ofsdp::kernels::cuda {
 namespace {
 
 static_assert(Chain::kMaxInputs <= kMaxChainInputs && Chain::kMaxSteps <= kMaxChainSteps);
 
-// True for the output's shape and layout, one element, or (plain) its trailing axes.
+// Returns whether `in` is a scalar, has the output's shape and layout, or (plain layout) the
+// output's trailing axes.
 bool fits(const TensorDesc& in, const TensorDesc& out) {
   if (in.numel() == 1 || (in.shape == out.shape && in.layout == out.layout)) return true;
   return in.layout == Layout::kPlain && out.layout == Layout::kPlain &&

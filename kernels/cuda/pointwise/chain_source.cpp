@@ -1,16 +1,15 @@
-#include "kernels/cuda/pointwise/chain_source.h"
-
 #include <algorithm>
 #include <bit>
 #include <cctype>
 
 #include "kernels/core/chain.h"
+#include "kernels/cuda/pointwise/chain.h"
 #include "kernels/cuda/pointwise/formulas_text.h"
 
 namespace ofsdp::kernels::cuda {
 namespace {
 
-// Stands in for the host compiler's headers, since NVRTC is given none.
+// Replaces the host compiler's headers, since NVRTC gets none.
 constexpr char kPrelude[] = R"cuda(
 #define OFSDP_KERNEL extern "C" __global__ void __launch_bounds__(256)
 #define OFSDP_HD __device__ inline
@@ -63,12 +62,13 @@ const char* element_of(DType dtype) {
   return dtype == DType::kBFloat16 ? kBFloat16 : kFloat32;
 }
 
-// The formula of an operation, of the operands called `a` and `b`.
+// Returns the operation's formula with operands named `a` and `b`.
 std::string formula(ChainOp op, const std::string& a, const std::string& b) {
   std::string_view text;
-#define FORMULA(name, expression) \
+#define OFSDP_FORMULA(name, expression) \
   if (op == ChainOp::k##name) text = #expression;
-#include "kernels/cuda/pointwise/chain_formulas.inc"
+  OFSDP_CHAIN_FORMULAS(OFSDP_FORMULA)
+#undef OFSDP_FORMULA
   const auto in_word = [&](size_t i) {
     return i < text.size() && (std::isalnum(text[i]) != 0 || text[i] == '_');
   };
@@ -84,9 +84,9 @@ bool is_single(const ChainProgram& p, int i) { return p.periods[i] == 1 && p.num
 
 std::string value(int i) { return format_text("v{}", i); }
 
-// Before the loop over elements: every operand; single ones as a number.
+// Writes the loads that precede the loop over elements; scalars become one float.
 std::string loads(const ChainProgram& p) {
-  // A remainder of 64 bits is some 80 instructions.
+  // A 64-bit remainder takes about 80 instructions.
   const char* const word = p.numel <= INT32_MAX ? "unsigned" : "";
   std::string text;
   for (int i = 0; i < p.inputs; ++i) {
@@ -143,7 +143,7 @@ ChainProgram chain_program(const Problem& p) {
   return program;
 }
 
-bool chain_goes_wide(const ChainProgram& p, const ChainArguments& arguments) {
+bool can_run_wide(const ChainProgram& p, const ChainArguments& arguments) {
   const int64_t pack = 16 / static_cast<int64_t>(dtype_size(p.dtype));
   const auto lies_well = [](const void* at) { return reinterpret_cast<uintptr_t>(at) % 16 == 0; };
   for (int i = 0; i < p.inputs; ++i) {

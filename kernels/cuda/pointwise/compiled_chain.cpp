@@ -1,5 +1,3 @@
-#include "kernels/cuda/pointwise/compiled_chain.h"
-
 #include <cuda.h>
 #include <dlfcn.h>
 
@@ -7,14 +5,14 @@
 #include <map>
 #include <mutex>
 
-#include "kernels/cuda/device/device_state.h"
-#include "kernels/cuda/device/runtime_compiler.h"
-#include "kernels/cuda/pointwise/chain_source.h"
+#include "kernels/cuda/device/implementations.h"
+#include "kernels/cuda/device/libraries.h"
+#include "kernels/cuda/pointwise/chain.h"
 
 namespace ofsdp::kernels::cuda {
 namespace {
 
-// Functions of the driver, which the runtime has opened already.
+// Driver functions; the CUDA runtime has already loaded the library.
 struct Driver {
   decltype(&cuModuleLoadData) load = nullptr;
   decltype(&cuModuleGetFunction) function = nullptr;
@@ -27,7 +25,7 @@ struct Driver {
     function = reinterpret_cast<decltype(function)>(dlsym(library, "cuModuleGetFunction"));
     launch = reinterpret_cast<decltype(launch)>(dlsym(library, "cuLaunchKernel"));
   }
-  bool there() const { return load != nullptr && function != nullptr && launch != nullptr; }
+  bool is_complete() const { return load != nullptr && function != nullptr && launch != nullptr; }
 };
 
 const Driver& driver() {
@@ -36,14 +34,14 @@ const Driver& driver() {
 }
 
 struct Functions {
-  CUfunction wide = nullptr, single = nullptr;  // null: it does not compile
+  CUfunction wide = nullptr, single = nullptr;  // nullptr: it does not compile
 };
 
-// Taken from the module at once, so that nothing is loaded while a stream is captured.
+// Loads both functions at once, since nothing may be loaded while a stream is captured.
 Functions load(const DeviceState& device, const std::string& text) {
   use_device(device.ordinal);
-  // The device's context is current.
-  if (!driver().there() || cudaFree(nullptr) != cudaSuccess) return {};
+  // cudaFree makes the device's context current.
+  if (!driver().is_complete() || cudaFree(nullptr) != cudaSuccess) return {};
   const CompiledText compiled = compile_text(text, device.capability);
   CUmodule module = nullptr;
   if (compiled.code.empty() || driver().load(&module, compiled.code.data()) != CUDA_SUCCESS) {
@@ -80,7 +78,7 @@ CompiledChain compile_chain(DeviceState& device, const ChainProgram& program,
     std::copy_n(y, program.results, arguments.y);
     std::copy_n(program.periods, program.inputs, arguments.periods);
     arguments.numel = program.numel;
-    const bool wide = chain_goes_wide(program, arguments);
+    const bool wide = can_run_wide(program, arguments);
     const int64_t pack = wide ? 16 / static_cast<int64_t>(dtype_size(program.dtype)) : 1;
     const int64_t threads = (program.numel + pack - 1) / pack;
     const int64_t blocks = (threads + kChainThreads - 1) / kChainThreads;

@@ -1,14 +1,14 @@
-// A thread quantizes a 16-byte pack, or one element where scales change within packs. The gradient
-// of a scale is summed by warps or blocks, each over a segment of the elements that share it, whose
-// sums one thread adds up.
+// A thread quantizes a 16-byte pack, or one element if the scale changes within packs. For the
+// gradient of a scale, a warp or block sums a segment of the elements that share the scale; a
+// thread per scale then adds the segments in order.
 #include "kernels/cuda/device/device.cuh"
-#include "kernels/cuda/pointwise/fake_quantize.h"
+#include "kernels/cuda/pointwise/pointwise.h"
 
 namespace ofsdp::kernels::cuda {
 namespace {
 
-constexpr int64_t kOfAWarp = 2048;     // elements of a scale; more of them have blocks
-constexpr int64_t kSegment = 1 << 14;  // elements of a block
+constexpr int64_t kMaxPerWarp = 2048;  // elements per scale; with more, blocks sum them
+constexpr int64_t kSegment = 1 << 14;  // elements per block
 
 template <typename T>
 struct Scales {
@@ -18,7 +18,7 @@ struct Scales {
   __device__ float zero_of(int64_t k) const { return zero == nullptr ? 0.0f : to_float(zero[k]); }
 };
 
-// to = f(from, x, scale, zero) of each element; `from` may be x or `to`.
+// to = f(from, x, scale, zero) for each element of a pack; `from` may be x or `to`.
 template <typename T, int V, typename F>
 __device__ inline void each_of_pack(int64_t pack, const ScaleMap& map, const Scales<T>& s,
                                     const T* from, const T* x, T* to, const F& f) {
@@ -34,6 +34,7 @@ __device__ inline void each_of_pack(int64_t pack, const ScaleMap& map, const Sca
   store<V>(to + first, value);
 }
 
+// A thread per y pack.
 template <typename T, int V>
 OFSDP_CUDA_KERNEL quantize_kernel(int64_t packs, ScaleMap map, IntegerRange range, Scales<T> s,
                                   const T* x, T* y) {
@@ -43,6 +44,7 @@ OFSDP_CUDA_KERNEL quantize_kernel(int64_t packs, ScaleMap map, IntegerRange rang
   });
 }
 
+// A thread per dx pack.
 template <typename T, int V>
 OFSDP_CUDA_KERNEL grad_kernel(int64_t packs, ScaleMap map, IntegerRange range, Scales<T> s,
                               const T* dy, const T* x, T* dx) {
@@ -56,16 +58,16 @@ int64_t segments_of(const ScaleMap& map) {
   return std::max<int64_t>(blocks_for(map.most_sharing(), kSegment), 1);
 }
 
-// G threads sum a segment of a scale's elements.
+// G threads sum a segment of one scale's elements.
 template <typename T, int G>
 OFSDP_CUDA_KERNEL slopes_kernel(ScaleMap map, IntegerRange range, Scales<T> s, const T* dy,
                                 const T* x, int64_t segments, double* sums) {
   __shared__ double spare[kThreads / kWarp];
   const int64_t result = (int64_t{blockIdx.x} * kThreads + threadIdx.x) / G;
-  const bool there = result < map.scales() * segments;
-  const int64_t k = there ? result / segments : 0, begin = result % segments * kSegment;
+  const bool in_range = result < map.scales() * segments;
+  const int64_t k = in_range ? result / segments : 0, begin = result % segments * kSegment;
   const ScaleMap::Sharing elements = map.sharing(k);
-  const int64_t left = there ? elements.count - begin : 0, n = left < kSegment ? left : kSegment;
+  const int64_t left = in_range ? elements.count - begin : 0, n = left < kSegment ? left : kSegment;
   const float scale = s.of(k), zero = s.zero_of(k);
   double sum = 0;
   for (int64_t j = threadIdx.x % G; j < n; j += G) {
@@ -73,10 +75,11 @@ OFSDP_CUDA_KERNEL slopes_kernel(ScaleMap map, IntegerRange range, Scales<T> s, c
     const float slope = fake_quantized_scale_slope(to_float(x[i]), scale, zero, range);
     sum += static_cast<double>(to_float(dy[i]) * slope);
   }
-  sum = group_fold<G>(sum, Add{}, spare);
-  if (there && threadIdx.x % G == 0) sums[result] = sum;
+  sum = group_reduce<G>(sum, Add{}, spare);
+  if (in_range && threadIdx.x % G == 0) sums[result] = sum;
 }
 
+// A thread per scale adds the segments in order.
 template <typename T>
 OFSDP_CUDA_KERNEL scale_kernel(int64_t scales, int64_t segments, double step, const double* sums,
                                T* ds) {
@@ -98,39 +101,40 @@ bool in_packs(const ScaleMap& map, const P*... pointers) {
 
 }  // namespace
 
-cudaError_t fake_quantize(const FakeQuantizeExtent& e, const FakeQuantizeOperands& o, void* y,
+cudaError_t fake_quantize(const FakeQuantizeParams& e, const FakeQuantizeOperands& o, void* y,
                           cudaStream_t stream) {
   return with_float(e.dtype, [&]<typename T>(T) {
     constexpr int V = kPack<T>;
     const int64_t n = e.map.elements();
     const bool packs = in_packs<T>(e.map, o.x, y);
-    return over_packs<V>(packs, n, stream, quantize_kernel<T, V>, quantize_kernel<T, 1>,
-                         packs ? n / V : n, e.map, e.range, scales_of<T>(o),
-                         static_cast<const T*>(o.x), static_cast<T*>(y));
+    return launch_over_packs<V>(packs, n, stream, quantize_kernel<T, V>, quantize_kernel<T, 1>,
+                                packs ? n / V : n, e.map, e.range, scales_of<T>(o),
+                                static_cast<const T*>(o.x), static_cast<T*>(y));
   });
 }
 
-cudaError_t fake_quantize_grad(const FakeQuantizeExtent& e, const FakeQuantizeOperands& o, void* dx,
+cudaError_t fake_quantize_grad(const FakeQuantizeParams& e, const FakeQuantizeOperands& o, void* dx,
                                cudaStream_t stream) {
   return with_float(e.dtype, [&]<typename T>(T) {
     constexpr int V = kPack<T>;
     const int64_t n = e.map.elements();
     const bool packs = in_packs<T>(e.map, o.dy, o.x, dx);
-    return over_packs<V>(packs, n, stream, grad_kernel<T, V>, grad_kernel<T, 1>, packs ? n / V : n,
-                         e.map, e.range, scales_of<T>(o), static_cast<const T*>(o.dy),
-                         static_cast<const T*>(o.x), static_cast<T*>(dx));
+    return launch_over_packs<V>(packs, n, stream, grad_kernel<T, V>, grad_kernel<T, 1>,
+                                packs ? n / V : n, e.map, e.range, scales_of<T>(o),
+                                static_cast<const T*>(o.dy), static_cast<const T*>(o.x),
+                                static_cast<T*>(dx));
   });
 }
 
-size_t fake_quantize_scale_grad_scratch(const FakeQuantizeExtent& e) {
+size_t fake_quantize_scale_grad_scratch(const FakeQuantizeParams& e) {
   return static_cast<size_t>(e.map.scales() * segments_of(e.map)) * sizeof(double);
 }
 
-cudaError_t fake_quantize_scale_grad(const FakeQuantizeExtent& e, const FakeQuantizeOperands& o,
+cudaError_t fake_quantize_scale_grad(const FakeQuantizeParams& e, const FakeQuantizeOperands& o,
                                      void* ds, void* scratch, cudaStream_t stream) {
   return with_float(e.dtype, [&]<typename T>(T) {
     const int64_t segments = segments_of(e.map), sums = e.map.scales() * segments;
-    const bool blocks = e.map.most_sharing() > kOfAWarp;
+    const bool blocks = e.map.most_sharing() > kMaxPerWarp;
     auto* const partial = static_cast<double*>(scratch);
     OFSDP_CUDA_TRY(launch_blocks(stream, blocks ? sums : blocks_for(sums, kThreads / kWarp),
                                  kThreads,

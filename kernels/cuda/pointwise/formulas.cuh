@@ -1,10 +1,9 @@
-// The formulas of kernels/formulas on a device: DeviceMath is their type M.
+// DeviceMath: CUDA's math functions as the parameter M of kernels/formulas.
 #pragma once
 
 #include <cmath>
 
 #include "kernels/formulas/activation.h"
-#include "kernels/formulas/gelu.h"
 
 namespace ofsdp::kernels::cuda {
 

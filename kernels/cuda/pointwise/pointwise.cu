@@ -1,18 +1,17 @@
-// A thread takes one 16-byte pack of y, or one element where packs do not fit. The operations of
-// transformers are kernels of their own; all others share one that chooses by a switch, which all
-// threads take alike.
+// A thread computes a 16-byte pack of y, or one element if packs do not fit. Operations that are
+// frequent in transformers have kernels of their own; all others share a kernel with a uniform
+// switch.
 #include <type_traits>
 
 #include "kernels/cuda/device/device.cuh"
 #include "kernels/cuda/pointwise/pointwise_math.cuh"
-#include "kernels/cuda/pointwise/walk.cuh"
 
 namespace ofsdp::kernels::cuda {
 namespace {
 
 constexpr Pointwise kAny = Pointwise::kUnknown;
 
-// V elements that lie side by side, or one for all of them.
+// Loads V adjacent elements, or broadcasts one to all V.
 template <int V, typename T>
 __device__ inline void load_steps(const T* from, int64_t step, Compute<T>* to) {
   if (V == 1 || step == 1) return load<V>(from, to);
@@ -39,6 +38,7 @@ struct Operands {
   }
 };
 
+// A thread per y pack. kOp = kAny reads the operation from the call.
 template <typename T, int V, Pointwise kOp>
 OFSDP_CUDA_KERNEL real_kernel(PointwiseCall c) {
   using C = Compute<T>;
@@ -59,6 +59,7 @@ OFSDP_CUDA_KERNEL real_kernel(PointwiseCall c) {
   store<V>(static_cast<T*>(c.y) + i, x.a);
 }
 
+// A thread per y element.
 template <typename T>
 OFSDP_CUDA_KERNEL integer_kernel(PointwiseCall c) {
   OFSDP_CUDA_ITEM(i, c.walk.numel);
@@ -69,6 +70,7 @@ OFSDP_CUDA_KERNEL integer_kernel(PointwiseCall c) {
   static_cast<T*>(c.y)[i] = integer_of(c.op, x.a[0], x.b[0], c.numbers);
 }
 
+// A thread per y element.
 template <typename T>
 OFSDP_CUDA_KERNEL test_kernel(PointwiseCall c) {
   OFSDP_CUDA_ITEM(i, c.walk.numel);
@@ -106,8 +108,8 @@ cudaError_t real_as(const PointwiseCall& c, cudaStream_t stream) {
   constexpr int V = kPack<T>;
   const int operands = c.b == nullptr ? 1 : 2;
   const bool packs = pack_of(c.walk, operands, V) == V && aligned16(0, 1, c.a, c.b, c.y);
-  return over_packs<V>(packs, c.walk.numel, stream, real_kernel_of<T, V>(c.op),
-                       real_kernel<T, 1, kAny>, c);
+  return launch_over_packs<V>(packs, c.walk.numel, stream, real_kernel_of<T, V>(c.op),
+                              real_kernel<T, 1, kAny>, c);
 }
 
 bool is_of_integers_alone(Pointwise op) {
@@ -134,10 +136,12 @@ cudaError_t test(const PointwiseCall& c, cudaStream_t stream) {
   return byte ? run(uint8_t{}) : with_number(c.dtype, run);
 }
 
-// --- where ---
+// --- Where ---
 
+// A thread per V adjacent y elements.
 template <typename T, int V>
-OFSDP_CUDA_KERNEL where_kernel(Walk walk, const bool* condition, const T* a, const T* b, T* y) {
+OFSDP_CUDA_KERNEL where_kernel(StridedIndex walk, const bool* condition, const T* a, const T* b,
+                               T* y) {
   const int64_t i = (int64_t{blockIdx.x} * kThreads + threadIdx.x) * V;
   if (i >= walk.numel) return;
   int64_t at[3], step[3] = {};
@@ -151,12 +155,12 @@ OFSDP_CUDA_KERNEL where_kernel(Walk walk, const bool* condition, const T* a, con
 }
 
 template <typename T>
-cudaError_t where_as(const Walk& walk, const bool* condition, const void* a, const void* b, void* y,
-                     cudaStream_t stream) {
+cudaError_t where_as(const StridedIndex& walk, const bool* condition, const void* a, const void* b,
+                     void* y, cudaStream_t stream) {
   constexpr int V = 4 * sizeof(T) > 16 ? 2 : 4;
   const bool packs = pack_of(walk, 3, V) == V && aligned16(0, 1, y);
-  return over_packs<V>(packs, walk.numel, stream, where_kernel<T, V>, where_kernel<T, 1>, walk,
-                       condition, a, b, y);
+  return launch_over_packs<V>(packs, walk.numel, stream, where_kernel<T, V>, where_kernel<T, 1>,
+                              walk, condition, a, b, y);
 }
 
 }  // namespace
@@ -177,7 +181,7 @@ int pointwise_arity(Pointwise op) {
   }
 }
 
-bool gives_bool(Pointwise op) {
+bool returns_bool(Pointwise op) {
   switch (op) {
 #define PREDICATE(name, operands) OFSDP_CASE(Pointwise::k##name, true);
 #include "kernels/cuda/pointwise/operations.inc"
@@ -197,7 +201,7 @@ bool has_kernel(Pointwise op, DType dtype) {
       return op != Pointwise::kUnknown && !is_of_integers_alone(op);
     case DType::kInt32:
     case DType::kInt64:
-      return (gives_bool(op) && op != Pointwise::kIsInf) || is_of_integers(op);
+      return (returns_bool(op) && op != Pointwise::kIsInf) || is_of_integers(op);
       OFSDP_CASE(DType::kBool, logical);
     default:
       return false;
@@ -209,7 +213,7 @@ cudaError_t pointwise(const PointwiseCall& c, cudaStream_t stream) {
       !has_kernel(c.op, c.dtype)) {
     return cudaErrorNotSupported;
   }
-  if (gives_bool(c.op)) return test(c, stream);
+  if (returns_bool(c.op)) return test(c, stream);
   return with_number(c.dtype, [&]<typename T>(T) {
     if constexpr (std::is_integral_v<T>) {
       return over(c.walk.numel, stream, integer_kernel<T>, c);
@@ -221,10 +225,10 @@ cudaError_t pointwise(const PointwiseCall& c, cudaStream_t stream) {
 
 cudaError_t pointwise(Pointwise op, DType dtype, const void* a, const void* b, void* y,
                       int64_t numel, PointwiseNumbers numbers, cudaStream_t stream) {
-  return pointwise({op, dtype, numbers, collapsed({numel}, {{1}, {1}}), a, b, y}, stream);
+  return pointwise({op, dtype, numbers, merge_dense_axes({numel}, {{1}, {1}}), a, b, y}, stream);
 }
 
-cudaError_t where(const Walk& walk, size_t size, const bool* condition, const void* a,
+cudaError_t where(const StridedIndex& walk, size_t size, const bool* condition, const void* a,
                   const void* b, void* y, cudaStream_t stream) {
   if (walk.rank < 0) return cudaErrorNotSupported;
   return with_whole(size,

@@ -1,16 +1,21 @@
-// Pointwise operators with broadcasting: y = f(a) or f(a, b), in the order and with the formulas of
-// the operators of the same name (kernels/ops); gradients are those of ofsdp.NAMEGrad and take dy
-// and x (or y: Relu, Sigmoid, Tanh).
+// Pointwise operators with broadcasting: y = f(a) or f(a, b), with the operand order and formulas
+// of the operators in kernels/ops. Gradients (ofsdp.NAMEGrad) take dy and x, or dy and y for Relu,
+// Sigmoid and Tanh.
 //
-// For float32, float64 (as written), float16 and bfloat16 (in float32); Add to Min, Neg, Abs, Sign,
-// Mod, Clip, the comparisons, Bitwise* and BitShift also of int32 and int64; Equal, And, Or, Xor
-// and Not of bool. Comparisons give bool. y is dense and may be a or b where shapes agree. Memory:
-// each operand once; a broadcast one comes from the cache.
+//   float32, float64          all but Bitwise* and BitShift, computed as stored
+//   float16, bfloat16         the same, computed in float32
+//   int32, int64              Add, Sub, Mul, Div, Mod, Max, Min, Identity, Neg, Abs, Sign, Relu,
+//                             Clip, Bitwise*, BitShift, and predicates but IsInf
+//   bool                      Equal, And, Or, Xor, Not
+//
+// Predicates return bool. y is dense and may alias an operand of the same shape. Each operand is
+// read once; broadcast ones come from the cache.
 #pragma once
 
 #include <string_view>
 
-#include "kernels/cuda/pointwise/walk.h"
+#include "kernels/cuda/pointwise/strided_index.h"
+#include "kernels/ops/pointwise/fake_quantize.h"
 
 namespace ofsdp::kernels::cuda {
 
@@ -20,40 +25,64 @@ enum class Pointwise : uint8_t {
   kUnknown
 };
 
-// "Gelu", "GeluTanh" (approximate = tanh), "GeluGrad", without the domain.
+// name: without domain, such as "Gelu", "GeluTanh" (approximate = tanh), "GeluGrad".
 Pointwise pointwise_of(std::string_view name);
 int pointwise_arity(Pointwise op);
-bool gives_bool(Pointwise op);
-bool has_kernel(Pointwise op, DType dtype);  // of the operands
+bool returns_bool(Pointwise op);
+bool has_kernel(Pointwise op, DType dtype);  // operand dtype
 
-// Attributes: alpha (Elu, Celu, LeakyRelu, ThresholdedRelu, Swish), alpha and gamma (Selu), alpha
-// and beta (HardSigmoid), lambd and bias (Shrink), fmod (Mod: a = 1), detect_positive and
-// detect_negative (IsInf), the factor of Scale, which is no operator, direction (BitShift: a = 1 is
-// left), and bounds (Clip; -infinity and infinity where absent).
+// The operator's attributes, a and b: alpha (Elu, Celu, LeakyRelu, ThresholdedRelu, Swish); alpha,
+// gamma (Selu); alpha, beta (HardSigmoid); lambd, bias (Shrink); fmod (Mod); detect_positive,
+// detect_negative (IsInf); direction (BitShift, 1: left); bounds (Clip, infinite if absent); the
+// factor of Scale, which is no operator.
 struct PointwiseNumbers {
   double a = 0, b = 0;
 };
 
 struct PointwiseCall {
   Pointwise op = Pointwise::kUnknown;
-  DType dtype = DType::kFloat32;  // of the operands
+  DType dtype = DType::kFloat32;  // operand dtype
   PointwiseNumbers numbers = {};
-  Walk walk = {};  // operands a and (arity 2) b; y is dense over it
+  StridedIndex walk = {};  // operands a and b; y is dense
   const void *a = nullptr, *b = nullptr;
   void* y = nullptr;
-  Fault fault = {};  // of a whole number that is divided by 0
+  Fault fault = {};  // for an integer division by 0
 };
 cudaError_t pointwise(const PointwiseCall& c, cudaStream_t stream);
 // One dense operand, or two of the same shape.
 cudaError_t pointwise(Pointwise op, DType dtype, const void* a, const void* b, void* y,
                       int64_t numel, PointwiseNumbers numbers, cudaStream_t stream);
 
-// y = condition ? a : b; walk: operands condition, a, b. Elements of `size` 1, 2, 4 or 8 bytes.
-cudaError_t where(const Walk& walk, size_t size, const bool* condition, const void* a,
+// y = condition ? a : b. `size` is 1, 2, 4 or 8 bytes per element; walk: operands condition, a, b.
+cudaError_t where(const StridedIndex& walk, size_t size, const bool* condition, const void* a,
                   const void* b, void* y, cudaStream_t stream);
 
-// Cast between any two types, as the operator: floats become integers cut towards 0 and clamped,
-// NaN becomes 0.
+// Casts between any two dtypes. Floats become integers by truncation and saturation; NaN becomes 0.
 cudaError_t cast(DType from, const void* x, DType to, void* y, int64_t numel, cudaStream_t stream);
+
+// --- ofsdp.FakeQuantize and its gradients (kernels/ops/pointwise/quantize.cpp), in float32.
+//
+// All operands are `dtype`: float32, float16 or bfloat16. x, dy, y and dx have map.elements()
+// elements, dense; scale, zero (nullptr: zeros) and ds have map.scales(). y may alias x, dx may
+// alias dy. Sums are double, in a fixed order. Each operand is read once. If scales run along the
+// last axis, their gradient reads columns of x and dy, which is slow.
+
+struct FakeQuantizeParams {
+  DType dtype = DType::kFloat32;
+  ScaleMap map;
+  IntegerRange range = {};
+  double step = 1;  // scales the scale gradient
+};
+struct FakeQuantizeOperands {
+  const void *dy, *x, *scale, *zero;  // dy: for the gradients
+};
+
+cudaError_t fake_quantize(const FakeQuantizeParams& e, const FakeQuantizeOperands& o, void* y,
+                          cudaStream_t stream);
+cudaError_t fake_quantize_grad(const FakeQuantizeParams& e, const FakeQuantizeOperands& o, void* dx,
+                               cudaStream_t stream);
+size_t fake_quantize_scale_grad_scratch(const FakeQuantizeParams& e);  // bytes
+cudaError_t fake_quantize_scale_grad(const FakeQuantizeParams& e, const FakeQuantizeOperands& o,
+                                     void* ds, void* scratch, cudaStream_t stream);
 
 }  // namespace ofsdp::kernels::cuda

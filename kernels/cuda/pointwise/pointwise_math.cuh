@@ -9,7 +9,7 @@
 
 namespace ofsdp::kernels::cuda {
 
-// 2 and 0.5 are what variances and norms are written with.
+// Variances use exponent 2, norms 0.5.
 template <typename T>
 __host__ __device__ inline T pow_of(T x, T e) {
   if (e == T(2)) return x * x;
@@ -50,8 +50,8 @@ __host__ __device__ inline T binary_of(Pointwise op, T x, T y, T a, T b) {
   }
 }
 
-// Formulas that a transformer spends its time on, for results that are rounded to 16 bits.
-// Returns whether kOp is one of them.
+// Fast formulas of frequent operations in transformers, for results that are rounded to 16 bits.
+// Returns false if kOp has none.
 template <Pointwise kOp>
 __device__ inline bool quick_of(float d, float x, float a, float& y) {
   using M = QuickMath;
@@ -74,21 +74,21 @@ __device__ inline bool quick_of(float d, float x, float a, float& y) {
   return false;
 }
 
-// For integers the rest has the sign of y, or (truncated) of x; of a division by 0 it is 0.
+// The remainder with the sign of y, or of x if `truncated`; 0 if y is 0.
 template <typename T>
 __host__ __device__ inline T integer_rest(T x, T y, bool truncated) {
   if (y == 0 || y == -1) return 0;
   const T rest = x % y;
   return truncated || rest == 0 || (rest < 0) == (y < 0) ? rest : rest + y;
 }
-// Bounds are rounded to whole numbers by who gives them; infinite ones are none.
+// The caller rounds bounds to integers; infinity means no bound.
 template <typename T>
 __host__ __device__ inline T integer_clip(T x, double low, double high) {
   const T raised = static_cast<double>(x) < low ? static_cast<T>(low) : x;
   return static_cast<double>(raised) > high ? static_cast<T>(high) : raised;
 }
 
-// Two's complement: what does not fit wraps.
+// Two's complement: overflow wraps.
 template <typename T>
 __host__ __device__ inline T integer_of(Pointwise op, T x, T y, PointwiseNumbers numbers) {
   using U = std::make_unsigned_t<T>;
@@ -132,7 +132,7 @@ __host__ __device__ inline bool test_of(Pointwise op, T x, T y, PointwiseNumbers
     OFSDP_CASE(Pointwise::kOr, x != T(0) || y != T(0));
     OFSDP_CASE(Pointwise::kXor, (x != T(0)) != (y != T(0)));
     OFSDP_CASE(Pointwise::kNot, x == T(0));
-    case Pointwise::kIsInf:  // nothing else is left of itself alone
+    case Pointwise::kIsInf:  // only infinity minus itself is NaN
       return x == x && x - x != T(0) && (x > T(0) ? numbers.a != 0 : numbers.b != 0);
     default:
       return x != x;

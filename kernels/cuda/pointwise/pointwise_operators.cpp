@@ -1,4 +1,4 @@
-// Pointwise operators and their gradients, Where and Cast: kernels/cuda/pointwise/pointwise.h.
+// Pointwise operators with their gradients, Where, Cast and FakeQuantize, launched by pointwise.h.
 #include <algorithm>
 #include <limits>
 
@@ -10,7 +10,7 @@
 namespace ofsdp::kernels::cuda {
 namespace {
 
-// "GeluTanhGrad" of ofsdp.GeluGrad with approximate = tanh.
+// Returns the operation's name, such as "GeluTanhGrad" for ofsdp.GeluGrad with approximate = tanh.
 std::string name_of(const std::string& op, const Problem& p) {
   const Attributes& attributes = p.attributes;
   const std::string name = op.substr(op.rfind('.') + 1);  // npos + 1 is 0
@@ -20,7 +20,7 @@ std::string name_of(const std::string& op, const Problem& p) {
   return name == "Gelu" ? "GeluTanh" : name == "GeluGrad" ? "GeluTanhGrad" : name;
 }
 
-// Attributes with the operator's own defaults; bounds of Clip are operands.
+// The attributes with the operator's defaults; Clip's bounds are operands.
 PointwiseNumbers pointwise_numbers(const std::string& op, const std::string& name,
                                    const Problem& p) {
   if (name == "Clip" || name == "ClipGrad") {
@@ -32,7 +32,7 @@ PointwiseNumbers pointwise_numbers(const std::string& op, const std::string& nam
   return {numbers.a, numbers.b};
 }
 
-// Operands that are read: bounds of Clip are numbers, which must be known.
+// Requires `arity` operands; Clip's bounds besides must be known while planning.
 bool has_operands(const Problem& p, const std::string& name, int arity) {
   const auto count = static_cast<size_t>(arity);
   if (p.inputs.size() < count) return false;
@@ -43,7 +43,7 @@ bool has_operands(const Problem& p, const std::string& name, int arity) {
   return true;
 }
 
-// Layouts: elementwise operators take any, the same for all but single elements.
+// Accepts any layout, if all operands but scalars have the same.
 Acceptance accepts(const std::string& op, const Problem& p) {
   const std::string name = name_of(op, p);
   const Pointwise known_op = pointwise_of(name);
@@ -63,8 +63,8 @@ Acceptance accepts(const std::string& op, const Problem& p) {
   return true;
 }
 
-// Over the elements as they lie where layouts are not plain.
-Walk walk_of(const Problem& p, int arity) {
+// Iterates over elements in stored order if the layout is not plain.
+StridedIndex walk_of(const Problem& p, int arity) {
   const bool plain = p.out(0).layout == Layout::kPlain;
   const std::vector<int64_t> shape =
       plain ? p.out(0).shape.axes() : std::vector<int64_t>{p.out(0).numel()};
@@ -77,7 +77,7 @@ Walk walk_of(const Problem& p, int arity) {
       strides.push_back({in.numel() == 1 ? 0 : 1});
     }
   }
-  return collapsed(shape, strides);
+  return merge_dense_axes(shape, strides);
 }
 
 CudaImplementation implementation_of(const std::string& op) {
@@ -99,8 +99,8 @@ CudaImplementation implementation_of(const std::string& op) {
           }};
 }
 
-// Sum, Max and Min of any number of inputs: the first two at once, since either may be the output's
-// place, then one after the other onto the output.
+// Sum, Max and Min of any number of inputs: the first kernel combines two inputs, since y may alias
+// either; each later one adds an input to y.
 Acceptance accepts_variadic(Pointwise op, const Problem& p) {
   const DType dtype = p.in(0).dtype;
   const bool same =
@@ -118,7 +118,7 @@ std::unique_ptr<CudaKernel> create_variadic(Pointwise op, const Problem& p) {
     calls[i].dtype = p.in(0).dtype;
     std::vector<std::vector<int64_t>> operands{i == 0 ? strides(0) : dense_strides(shape)};
     if (p.inputs.size() > 1) operands.push_back(strides(i + 1));
-    calls[i].walk = collapsed(shape, operands);
+    calls[i].walk = merge_dense_axes(shape, operands);
     if (calls[i].walk.rank < 0) return nullptr;
   }
   return make_cuda_kernel(
@@ -165,7 +165,7 @@ std::unique_ptr<CudaKernel> create_where(DeviceState&, const Problem& p) {
   for (const TensorDesc& in : p.inputs) {
     strides.push_back(broadcast_strides(in.shape.axes(), p.out(0).shape.axes()));
   }
-  const Walk walk = collapsed(p.out(0).shape.axes(), strides);
+  const StridedIndex walk = merge_dense_axes(p.out(0).shape.axes(), strides);
   if (walk.rank < 0) return nullptr;
   return make_cuda_kernel(
       [walk, size = dtype_size(p.out(0).dtype)](cudaStream_t stream, const Launch& l) {
@@ -186,6 +186,42 @@ std::unique_ptr<CudaKernel> create_cast(DeviceState&, const Problem& p) {
   });
 }
 
+// --- ofsdp.FakeQuantize ---
+
+FakeQuantizeParams extent_of(const Problem& p, size_t x) {
+  const ops::FakeQuantization f(p.attributes, p.in(x), p.in(x + 1));
+  return {p.in(x).dtype, f.map, f.range(), f.step()};
+}
+
+FakeQuantizeOperands operands_of(const Launch& l, size_t x) {
+  return {x > 0 ? l.in(0) : nullptr, l.in(x), l.in(x + 1), l.in(x + 2)};
+}
+
+Acceptance accepts_quantization(const Problem& p) {
+  return accept(accepts_plain_floats(p), {alike(p.all_dtype(p.in(0).dtype))});
+}
+
+std::unique_ptr<CudaKernel> create_quantize(DeviceState&, const Problem& p) {
+  return make_cuda_kernel([e = extent_of(p, 0)](cudaStream_t stream, const Launch& l) {
+    return fake_quantize(e, operands_of(l, 0), l.out(0), stream);
+  });
+}
+
+std::unique_ptr<CudaKernel> create_quantize_grad(DeviceState&, const Problem& p) {
+  return make_cuda_kernel([e = extent_of(p, 1)](cudaStream_t stream, const Launch& l) {
+    return fake_quantize_grad(e, operands_of(l, 1), l.out(0), stream);
+  });
+}
+
+std::unique_ptr<CudaKernel> create_scale_grad(DeviceState&, const Problem& p) {
+  const FakeQuantizeParams e = extent_of(p, 1);
+  return make_cuda_kernel(
+      [e](cudaStream_t stream, const Launch& l) {
+        return fake_quantize_scale_grad(e, operands_of(l, 1), l.out(0), l.workspace, stream);
+      },
+      fake_quantize_scale_grad_scratch(e));
+}
+
 }  // namespace
 
 void add_pointwise(CudaImplementations& list) {
@@ -201,6 +237,13 @@ void add_pointwise(CudaImplementations& list) {
                            {"Where", "own", accepts_where, create_where},
                            {"Cast", "own", accepts_cast, create_cast},
                            {"CastLike", "own", accepts_cast, create_cast}});
+}
+
+void add_fake_quantize(CudaImplementations& list) {
+  list.insert(list.end(),
+              {{"ofsdp.FakeQuantize", "own", accepts_quantization, create_quantize},
+               {"ofsdp.FakeQuantizeGrad", "own", accepts_quantization, create_quantize_grad},
+               {"ofsdp.FakeQuantizeScaleGrad", "own", accepts_quantization, create_scale_grad}});
 }
 
 }  // namespace ofsdp::kernels::cuda

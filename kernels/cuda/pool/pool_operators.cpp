@@ -1,8 +1,8 @@
-// Pooling with its gradients: windows and powers (window.h), Col2Im, and MaxUnpool as a scatter.
+// Pooling operators and their gradients (conv/window.h), Col2Im, and MaxUnpool as a scatter.
 #include "kernels/cuda/conv/conv_parts.h"
 #include "kernels/cuda/device/implementations.h"
 #include "kernels/cuda/device/operands.h"
-#include "kernels/cuda/indexing/scatter.h"
+#include "kernels/cuda/indexing/gather_scatter.h"
 #include "kernels/ops/pool/pool_shape.h"
 
 namespace ofsdp::kernels::cuda {
@@ -12,15 +12,15 @@ Condition at_most_3d(const TensorDesc& x) {
   return {x.shape.rank() <= 5, "there are more than three spatial axes"};
 }
 
-// The extent of a forward from x, or of a gradient from dx.
-WindowExtent extent_of(const Problem& p, const TensorDesc& x) {
-  return window_extent(ops::known_pool(p.attributes, x.shape), x.shape[0], x.shape[1], x.dtype,
+// The extent of a forward pass on x, or of a gradient with dx as `x`.
+WindowParams extent_of(const Problem& p, const TensorDesc& x) {
+  return window_params(ops::known_pool(p.attributes, x.shape), x.shape[0], x.shape[1], x.dtype,
                        x.layout == Layout::kChannelsLast);
 }
 
-// One window over the whole plane.
-WindowExtent global_extent(const TensorDesc& x) {
-  WindowExtent w{.dtype = x.dtype, .images = x.shape[0], .channels = x.shape[1]};
+// A single window over each plane.
+WindowParams global_extent(const TensorDesc& x) {
+  WindowParams w{.dtype = x.dtype, .images = x.shape[0], .channels = x.shape[1]};
   w.channels_last = x.layout == Layout::kChannelsLast;
   const int rank = x.shape.rank();
   for (int axis = 2; axis < rank; ++axis) {
@@ -31,7 +31,7 @@ WindowExtent global_extent(const TensorDesc& x) {
 
 // --- Max ---
 
-// Winners have the layout of the output; Indices are plain.
+// Winners have the output's layout; Indices need the plain layout.
 Acceptance accepts_max(const Problem& p) {
   const Layout layout = p.in(0).layout;
   const bool indices =
@@ -52,14 +52,14 @@ std::unique_ptr<CudaKernel> create_max(DeviceState&, const Problem& p) {
   });
 }
 
-// Output 1 is our own, the winners. Their bytes and those of y are the same in both layouts.
+// Output 1 is ours: the winning taps. A 1 x 1 plane has the same bytes in both layouts.
 std::unique_ptr<CudaKernel> create_global_max(DeviceState&, const Problem& p) {
   return make_cuda_kernel([w = global_extent(p.in(0))](cudaStream_t stream, const Launch& l) {
     return max_pool(w, l.in(0), l.out(0), l.out(1), nullptr, false, false, stream);
   });
 }
 
-// (dy, winners) -> dx
+// Inputs dy and winners; output dx.
 Acceptance accepts_max_grad(const Problem& p) {
   const Layout layout = p.out(0).layout;
   return accept({floats(p.out(0).dtype), at_most_3d(p.out(0)),
@@ -87,7 +87,7 @@ CudaImplementation average(const char* op, bool back) {
           }};
 }
 
-// --- Powers ---
+// --- LpPool ---
 
 Acceptance accepts_lp(const Problem& p) {
   return accept({plain(p), floats(p.in(0).dtype), at_most_3d(p.in(0))});
@@ -104,7 +104,7 @@ CudaImplementation lp(const char* op, bool global) {
           }};
 }
 
-// (dy, x, y)
+// Inputs dy, x and y; output dx.
 std::unique_ptr<CudaKernel> create_lp_grad(DeviceState&, const Problem& p) {
   return make_cuda_kernel([w = extent_of(p, p.in(1)), power = p.attributes.i("p", 2)](
                               cudaStream_t stream, const Launch& l) {
@@ -123,14 +123,14 @@ CudaImplementation columns(const char* op, bool back) {
             const Shape& image = back ? p.in(0).shape : p.out(0).shape;
             const ops::Window window = ops::known_window(p.attributes, image, known_ints(p, 2));
             return make_cuda_kernel(
-                [back, w = window_extent(window, image[0], image[1], p.in(0).dtype, false),
+                [back, w = window_params(window, image[0], image[1], p.in(0).dtype, false),
                  step = image.numel(1, image.rank())](cudaStream_t stream, const Launch& l) {
                   return move_columns(w, !back, step, l.in(0), l.out(0), stream);
                 });
           }};
 }
 
-// The shape that the indices count in, as kernels/ops/pool/max_pool.cpp.
+// The shape that Indices refer to, as in kernels/ops/pool/max_pool.cpp.
 std::vector<int64_t> counted(const Problem& p) {
   using Ints = std::vector<int64_t>;
   const Ints kernel = p.attributes.ints("kernel_shape");
@@ -144,7 +144,7 @@ std::vector<int64_t> counted(const Problem& p) {
   return y;
 }
 
-ScatterExtent unpooled(const Problem& p) {
+ScatterParams unpooled(const Problem& p) {
   return {ScatterKind::kNone, p.in(0).dtype, p.out(0).numel(), 1, p.in(0).numel()};
 }
 
@@ -153,8 +153,8 @@ Acceptance accepts_unpool(const Problem& p) {
 }
 
 std::unique_ptr<CudaKernel> create_unpool(DeviceState&, const Problem& p) {
-  const ScatterExtent e = unpooled(p);
-  const Walk walk = collapsed(counted(p), {dense_strides(p.out(0).shape.axes())});
+  const ScatterParams e = unpooled(p);
+  const StridedIndex walk = merge_dense_axes(counted(p), {dense_strides(p.out(0).shape.axes())});
   if (walk.rank < 0) return nullptr;
   const size_t rows = row_bytes(e.count);
   return make_cuda_kernel(
@@ -162,7 +162,7 @@ std::unique_ptr<CudaKernel> create_unpool(DeviceState&, const Problem& p) {
         OFSDP_CUDA_TRY(cudaMemsetAsync(l.out(0), 0, bytes, stream));
         if (e.count == 0) return cudaSuccess;
         auto* const found = static_cast<int64_t*>(l.workspace);
-        OFSDP_CUDA_TRY(moved_rows(walk, l.in<int64_t>(1), e.count, l.fault(), found, stream));
+        OFSDP_CUDA_TRY(mapped_rows(walk, l.in<int64_t>(1), e.count, l.fault(), found, stream));
         return scatter(e, found, l.in(0), l.out(0), at(l.workspace, rows), stream);
       },
       e.count > 0 ? rows + scatter_scratch(e) : 0);

@@ -1,11 +1,11 @@
-// A thread draws one block of Philox, four words, for four elements that lie sixteen apart: the
-// sixteen threads of a group touch 64 elements, each access of a half warp whole sectors of 32
-// bytes.
+// Dropout: a thread draws one Philox block (four words) for four elements with stride 16. 16
+// threads cover 64 elements, so each access of a half warp covers whole 32-byte sectors. Other
+// draws: a thread per element.
 #include <cmath>
 #include <cstring>
 
+#include "kernels/core/philox.h"
 #include "kernels/cuda/device/device.cuh"
-#include "kernels/cuda/random/philox.cuh"
 #include "kernels/cuda/random/random.h"
 
 namespace ofsdp::kernels::cuda {
@@ -16,11 +16,7 @@ struct Draw {
   uint64_t sample, element;
 
   __device__ uint32_t bits(uint64_t per_element, uint64_t which) const {
-    const uint64_t e = element * per_element + which;
-    uint32_t words[4];
-    philox(e / 64 * 16 + e % 16, sample, key, words);
-    const uint64_t word = e / 16 % 4;
-    return word == 0 ? words[0] : word == 1 ? words[1] : word == 2 ? words[2] : words[3];
+    return philox_element(key, sample, element * per_element + which);
   }
   __device__ double uniform() const { return static_cast<double>(bits(1, 0) >> 8) * 0x1p-24; }
   __device__ double normal() const {
@@ -35,16 +31,16 @@ __device__ inline double number(const RandomCall& c, int64_t i) {
   return static_cast<double>(to_float(static_cast<const X*>(c.x)[i]));
 }
 
-// The first class whose sum passes its share of all.
+// Samples a class by inverting the cumulative softmax of the row.
 template <typename X>
 __device__ inline double class_of(const RandomCall& c, const Draw& draw, int64_t i) {
   const int64_t row = i / c.draws * c.classes;
-  double most = number<X>(c, row), sum = 0;
-  for (int64_t k = 1; k < c.classes; ++k) most = fmax(most, number<X>(c, row + k));
-  for (int64_t k = 0; k < c.classes; ++k) sum += exp(number<X>(c, row + k) - most);
+  double max = number<X>(c, row), sum = 0;
+  for (int64_t k = 1; k < c.classes; ++k) max = fmax(max, number<X>(c, row + k));
+  for (int64_t k = 0; k < c.classes; ++k) sum += exp(number<X>(c, row + k) - max);
   double rest = draw.uniform() * sum;
   for (int64_t k = 0; k < c.classes - 1; ++k) {
-    rest -= exp(number<X>(c, row + k) - most);
+    rest -= exp(number<X>(c, row + k) - max);
     if (rest < 0) return static_cast<double>(k);
   }
   return static_cast<double>(c.classes - 1);
@@ -59,13 +55,14 @@ __device__ inline T stored(double v) {
   }
 }
 
+// A thread per y element.
 template <typename X, typename Y>
 OFSDP_CUDA_KERNEL random_kernel(RandomCall c) {
   OFSDP_CUDA_ITEM(i, c.numel);
   const int64_t sample = i / c.sample_size;
   const int64_t index = c.sample_index == nullptr ? 0 : c.sample_index[sample];
-  const Draw draw{key_of(*c.random, c.node_seed), static_cast<uint64_t>(index),
-                  static_cast<uint64_t>(i - sample * c.sample_size)};
+  const Draw draw{philox_key(c.random->seed, c.node_seed, c.random->step),
+                  static_cast<uint64_t>(index), static_cast<uint64_t>(i - sample * c.sample_size)};
   double v = 0;
   switch (c.kind) {
     case RandomKind::kNormal:
@@ -95,13 +92,13 @@ cudaError_t draw_from(const RandomCall& c, cudaStream_t stream) {
                      [&]<typename Y>(Y) { return over(c.numel, stream, random_kernel<X, Y>, c); });
 }
 
-constexpr int kGroup = 64, kApart = 16;  // elements of a group, and between those of a thread
+constexpr int kGroup = 64, kApart = 16;  // elements per 16 threads; stride of a thread
 
-// draws: threads a sample.
+// draws: threads per sample.
 template <typename T>
 OFSDP_CUDA_KERNEL dropout_kernel(DropoutCall c, int64_t draws, uint32_t threshold, float scale) {
   __shared__ PhiloxKey key;
-  if (threadIdx.x == 0) key = key_of(*c.random, c.node_seed);
+  if (threadIdx.x == 0) key = philox_key(c.random->seed, c.node_seed, c.random->step);
   __syncthreads();
   const int64_t draw = int64_t{blockIdx.x} * kThreads + threadIdx.x;
   const int64_t sample = draw / draws;
@@ -109,8 +106,8 @@ OFSDP_CUDA_KERNEL dropout_kernel(DropoutCall c, int64_t draws, uint32_t threshol
   const int64_t block = draw - sample * draws;
   const int64_t first = block / kApart * kGroup + block % kApart;
   const int64_t index = c.sample_index == nullptr ? 0 : c.sample_index[sample];
-  uint32_t words[4];
-  philox(static_cast<uint64_t>(block), static_cast<uint64_t>(index), key, words);
+  const PhiloxCounter words =
+      philox_block(key, static_cast<uint64_t>(index), static_cast<uint64_t>(block));
   unrolled<4>([&](int w) {
     const int64_t e = first + w * kApart;
     if (e >= c.elements) return;
@@ -122,6 +119,7 @@ OFSDP_CUDA_KERNEL dropout_kernel(DropoutCall c, int64_t draws, uint32_t threshol
   });
 }
 
+// A thread per dx pack.
 template <typename T, int V>
 OFSDP_CUDA_KERNEL grad_kernel(const T* dy, const bool* mask, T* dx, int64_t n, float scale) {
   const int64_t i = (int64_t{blockIdx.x} * kThreads + threadIdx.x) * V;
@@ -163,8 +161,8 @@ cudaError_t dropout_grad(DType dtype, const void* dy, const bool* mask, void* dx
                          double ratio, cudaStream_t stream) {
   return with_float(dtype, [&]<typename T>(T) {
     constexpr int V = kPack<T>;
-    return over_packs<V>(aligned16(numel, 1, dy, mask, dx), numel, stream, grad_kernel<T, V>,
-                         grad_kernel<T, 1>, dy, mask, dx, numel, scale_of(ratio));
+    return launch_over_packs<V>(aligned16(numel, 1, dy, mask, dx), numel, stream, grad_kernel<T, V>,
+                                grad_kernel<T, 1>, dy, mask, dx, numel, scale_of(ratio));
   });
 }
 

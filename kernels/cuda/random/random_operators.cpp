@@ -1,4 +1,4 @@
-// Dropout with its gradient, RandomNormal, RandomUniform, Bernoulli and Multinomial: random.h.
+// Dropout and its gradient, RandomNormal, RandomUniform, Bernoulli and Multinomial (random.h).
 #include <cstddef>
 
 #include "kernels/cuda/device/implementations.h"
@@ -8,7 +8,7 @@
 namespace ofsdp::kernels::cuda {
 namespace {
 
-// RandomInput is how ofsdp_step_numbers begins; the sample numbers follow them.
+// ofsdp_step_numbers begins with a RandomInput; the sample indices follow it.
 static_assert(offsetof(ofsdp_step_numbers, seed) == offsetof(RandomInput, seed) &&
               offsetof(ofsdp_step_numbers, step) == offsetof(RandomInput, step));
 
@@ -18,7 +18,7 @@ const RandomInput* random_of(const Launch& l) {
 const int64_t* sample_index_of(const Launch& l) {
   return l.samples > 0 ? reinterpret_cast<const int64_t*>(l.numbers + 1) : nullptr;
 }
-// As the operators cut samples: one where they do not divide the elements.
+// One sample if the batch does not divide the elements, as in the operators.
 int64_t samples_of(const Launch& l, int64_t numel) {
   return l.samples > 0 && numel % l.samples == 0 ? l.samples : 1;
 }
@@ -29,7 +29,7 @@ Acceptance accepts_dropout(const Problem& p) {
 
 std::unique_ptr<CudaKernel> create_dropout(DeviceState&, const Problem& p) {
   const int64_t numel = p.in(0).numel();
-  if (known_scalar(p, 2, 0) == 0) {  // outside of training: y = x, and all is kept
+  if (known_scalar(p, 2, 0) == 0) {  // inference: y = x, mask all true
     return make_cuda_kernel(
         [numel, bytes = p.out(0).bytes()](cudaStream_t stream, const Launch& l) {
           if (l.out(1) != nullptr) {
@@ -62,7 +62,7 @@ std::unique_ptr<CudaKernel> create_dropout_grad(DeviceState&, const Problem& p) 
   });
 }
 
-// The operators with an input: x and its dtype.
+// Bernoulli and Multinomial read x; the others have no input.
 CudaImplementation drawn(const char* op, RandomKind kind) {
   const bool from = kind == RandomKind::kBernoulli || kind == RandomKind::kMultinomial;
   return {op, "own",

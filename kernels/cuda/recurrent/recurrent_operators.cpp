@@ -1,8 +1,8 @@
-// RNN, GRU, LSTM and their gradients as products of cuBLASLt with kernels of
-// kernels/cuda/recurrent/recurrent.h between them. One product makes X W^T of all steps, then each
-// step has one (a GRU with its reset first: two) of the states with R^T. Backwards, from the last
-// step to the first, each step multiplies the gates' gradients with R; the gradients of W, R and X
-// are products over all steps at the end. In float32; 16-bit operands are converted on their way.
+// RNN, GRU, LSTM and their gradients: cuBLASLt products with the kernels of recurrent.h between
+// them. Forward: one product X W^T for all steps, then a product of the state with R^T per step
+// (two for a GRU that resets first). Backward: per step, last to first, a product of the gate
+// gradients with R, then one product each over all steps for dW, dR and dX. All in float32; 16-bit
+// operands are converted to and from the workspace.
 #include <algorithm>
 #include <array>
 
@@ -21,15 +21,8 @@ namespace {
 using ops::RecurrentKind;
 using ops::RecurrentShape;
 
-GateFunction function_of(const ops::GateActivation& a) {
-  static_assert(static_cast<int>(ops::GateActivation::Kind::kSigmoid) == 0 &&
-                static_cast<int>(ops::GateActivation::Kind::kElu) == 8 &&
-                static_cast<int>(ops::GateActivation::Kind::kSoftplus) == 10);
-  return {static_cast<int32_t>(a.kind), a.alpha, a.beta, a.clip, ops::slope_needs_argument(a)};
-}
-
-RecurrentExtent recurrent_extent(const RecurrentShape& s, int64_t direction) {
-  RecurrentExtent e;
+RecurrentParams recurrent_extent(const RecurrentShape& s, int64_t direction) {
+  RecurrentParams e;
   e.kind = s.is_lstm()             ? CellKind::kLstm
            : !s.is_gru()           ? CellKind::kRnn
            : s.linear_before_reset ? CellKind::kGru
@@ -43,14 +36,12 @@ RecurrentExtent recurrent_extent(const RecurrentShape& s, int64_t direction) {
   e.reversed = direction == 1 || s.first_reversed;
   e.input_forget = s.input_forget;
   e.keeps_arguments = s.keeps_arguments();
-  GateFunction* const functions[] = {&e.f, &e.g, &e.h};
-  for (size_t i = 0; i < s.functions(); ++i) {
-    *functions[i] = function_of(s.activation(direction, i));
-  }
+  GateActivation* const functions[] = {&e.f, &e.g, &e.h};
+  for (size_t i = 0; i < s.functions(); ++i) *functions[i] = s.activation(direction, i);
   return e;
 }
 
-// Operands of float32 as they are, of 16 bits as copies in the workspace.
+// float32 operands in place; 16-bit operands as float32 copies in the workspace.
 class FloatOperands {
  public:
   FloatOperands(const Problem& p, Places& places) {
@@ -59,19 +50,19 @@ class FloatOperands {
   }
 
   struct Addresses {
-    std::array<float*, 16> in{}, out{};  // null: absent, or not a float
+    std::array<float*, 16> in{}, out{};  // nullptr: absent or not a float
   };
-  // Reads the inputs, and gives the places where outputs are to be written.
+  // Converts the inputs; sets the addresses to read and to write.
   cudaError_t read(const Launch& l, Addresses& made, cudaStream_t stream) const {
     for (size_t i = 0; i < inputs_.size(); ++i) {
       const Operand& o = inputs_[i];
       if (!o.present) continue;
-      made.in[i] = o.place(l, l.in(i));
+      made.in[i] = o.buffer(l, l.in(i));
       if (!o.copied) continue;
       OFSDP_CUDA_TRY(cast(o.dtype, l.in(i), DType::kFloat32, made.in[i], o.numel, stream));
     }
     for (size_t i = 0; i < outputs_.size(); ++i) {
-      if (outputs_[i].present) made.out[i] = outputs_[i].place(l, l.out(i));
+      if (outputs_[i].present) made.out[i] = outputs_[i].buffer(l, l.out(i));
     }
     return cudaSuccess;
   }
@@ -80,7 +71,7 @@ class FloatOperands {
       const Operand& o = outputs_[i];
       if (!o.present || !o.copied) continue;
       void* const to = l.out(i);
-      OFSDP_CUDA_TRY(cast(DType::kFloat32, o.place(l, to), o.dtype, to, o.numel, stream));
+      OFSDP_CUDA_TRY(cast(DType::kFloat32, o.buffer(l, to), o.dtype, to, o.numel, stream));
     }
     return cudaSuccess;
   }
@@ -92,7 +83,7 @@ class FloatOperands {
     int64_t numel = 0;
     size_t offset = 0;
 
-    float* place(const Launch& l, void* given) const {
+    float* buffer(const Launch& l, void* given) const {
       return reinterpret_cast<float*>(copied ? at(l.workspace, offset) : given);
     }
   };
@@ -110,14 +101,14 @@ class FloatOperands {
 };
 using Addresses = FloatOperands::Addresses;
 
-// From one row of a direction to the next, in elements.
-int64_t state_step(const RecurrentExtent& e) {
+// Elements between the states of consecutive samples of a direction.
+int64_t state_step(const RecurrentParams& e) {
   return (e.batch_first ? e.directions : 1) * e.hidden;
 }
 
-// Rows of [batch, H] of one direction from and to an operand of states [D, B, H] or [B, D, H];
-// null: zeros.
-cudaError_t copy_states(const RecurrentExtent& e, const float* from, float* rows,
+// Copies one direction between rows [batch, H] and states [D, B, H] or [B, D, H]. Missing initial
+// states are zeros.
+cudaError_t copy_states(const RecurrentParams& e, const float* from, float* rows,
                         cudaStream_t stream) {
   const auto bytes = static_cast<size_t>(e.batch * e.hidden) * sizeof(float);
   if (from == nullptr) return cudaMemsetAsync(rows, 0, bytes, stream);
@@ -125,15 +116,14 @@ cudaError_t copy_states(const RecurrentExtent& e, const float* from, float* rows
                       from + e.state_row(0) * e.hidden, rows, stream);
 }
 
-cudaError_t put_states(const RecurrentExtent& e, const float* rows, float* to,
+cudaError_t put_states(const RecurrentParams& e, const float* rows, float* to,
                        cudaStream_t stream) {
   if (to == nullptr) return cudaSuccess;
   return strided_copy(sizeof(float), {e.batch, e.hidden}, {e.hidden, 1}, {state_step(e), 1}, rows,
                       to + e.state_row(0) * e.hidden, stream);
 }
 
-// The numbers that a kernel and its gradient share, their products and their arrays in the
-// workspace.
+// Sizes, products and workspace offsets that forward and backward share.
 class RecurrentProducts : public CudaKernel {
  public:
   RecurrentProducts(DeviceState& device, const RecurrentShape& s, const Problem& p)
@@ -152,15 +142,16 @@ class RecurrentProducts : public CudaKernel {
   using Product = std::unique_ptr<MatrixProduct>;
 
   size_t array(int64_t n) { return places_.take(n, sizeof(float)); }
-  static float* place(const Launch& l, size_t offset) {
+  static float* buffer(const Launch& l, size_t offset) {
     return reinterpret_cast<float*>(at(l.workspace, offset));
   }
   void* scratch(const Launch& l) const { return at(l.workspace, scratch_); }
-  // Takes room for the products made so far.
+  // Reserves the scratch of all products made so far. REQUIRES: called after the last `product`.
   void take_scratch() { scratch_ = places_.take(scratch_bytes_); }
-  // For float32; `made()` stays true while all were.
+  // Makes a float32 product; a failure makes `made()` false.
   Product product(ProductShape s) {
-    // For a direction, a step, a gate: whole rows from the start of a tensor.
+    // Rows of a direction, step or gate begin at multiples of 32 bytes only if all extents are
+    // multiples of 8.
     const bool packs = s.rows % 8 == 0 && s.inner % 8 == 0 && s.columns % 8 == 0;
     if (!packs) s.alignment = sizeof(float);
     Product made = make_product(device_, s);
@@ -168,8 +159,8 @@ class RecurrentProducts : public CudaKernel {
     if (made != nullptr) scratch_bytes_ = std::max(scratch_bytes_, made->workspace_bytes());
     return made;
   }
-  RecurrentExtent extent(const Launch& l, int64_t d) const {
-    RecurrentExtent e = recurrent_extent(s_, d);
+  RecurrentParams extent(const Launch& l, int64_t d) const {
+    RecurrentParams e = recurrent_extent(s_, d);
     if (lens_given_) e.lens = l.in<int32_t>(ops::kLens);
     return e;
   }
@@ -187,7 +178,7 @@ class RecurrentProducts : public CudaKernel {
   bool lens_given_, made_ = true;
 
  private:
-  DeviceState& device_;  // while it is made
+  DeviceState& device_;  // only for use in constructors
   size_t scratch_bytes_ = 0, scratch_ = 0;
 };
 
@@ -225,11 +216,11 @@ class Forward final : public RecurrentProducts {
     RecurrentForward r;
     r.extent = extent(l, d);
     r.extent.by_sample = s_.batch_first;
-    r.gates = place(l, gates_);
-    r.recurrent = place(l, recurrent_);
-    r.state = place(l, state_);
-    r.cell = place(l, cell_);
-    r.reset = place(l, reset_);
+    r.gates = buffer(l, gates_);
+    r.recurrent = buffer(l, recurrent_);
+    r.state = buffer(l, state_);
+    r.cell = buffer(l, cell_);
+    r.reset = buffer(l, reset_);
     r.peep = peep(a, d);
     if (s_.linear_before_reset && bias_given_) {
       r.bias_n = a.in[ops::kB] + (2 * d + 1) * width_ + 2 * s_.hidden;
@@ -245,7 +236,7 @@ class Forward final : public RecurrentProducts {
     const RecurrentForward r = call_of(l, a, d);
     const float* const weights = a.in[ops::kR] + d * width_ * h;
     void* const scratch = this->scratch(l);
-    float* const bias = bias_given_ ? place(l, bias_) : nullptr;
+    float* const bias = bias_given_ ? buffer(l, bias_) : nullptr;
     if (bias_given_) {
       const int64_t both = s_.linear_before_reset ? 2 * h : width_;
       OFSDP_CUDA_TRY(recurrent_bias(a.in[ops::kB] + d * 2 * width_, width_, both, bias, stream));
@@ -286,23 +277,24 @@ class Backward final : public RecurrentProducts {
     const float* x = a.in[ops::kX];
     float* dx = a.out[ops::kDiffX];
     if (s_.batch_first) {
-      OFSDP_CUDA_TRY(turn(x, place(l, x_copy_), s_.batch, s_.steps, stream));
-      x = place(l, x_copy_);
-      if (dx != nullptr) dx = place(l, dx_copy_);
+      OFSDP_CUDA_TRY(transpose(x, buffer(l, x_copy_), s_.batch, s_.steps, stream));
+      x = buffer(l, x_copy_);
+      if (dx != nullptr) dx = buffer(l, dx_copy_);
     }
     for (int64_t d = 0; d < s_.directions; ++d) {
       OFSDP_CUDA_TRY(run_direction(stream, l, a, d));
       OFSDP_CUDA_TRY(weights(stream, l, a, d, x, dx));
     }
     if (s_.batch_first && dx != nullptr) {
-      OFSDP_CUDA_TRY(turn(dx, a.out[ops::kDiffX], s_.steps, s_.batch, stream));
+      OFSDP_CUDA_TRY(transpose(dx, a.out[ops::kDiffX], s_.steps, s_.batch, stream));
     }
     return operands_.write(l, stream);
   }
 
  private:
-  // [a, b, in] to [b, a, in].
-  cudaError_t turn(const float* from, float* to, int64_t a, int64_t b, cudaStream_t stream) const {
+  // Transposes [a, b, in] to [b, a, in].
+  cudaError_t transpose(const float* from, float* to, int64_t a, int64_t b,
+                        cudaStream_t stream) const {
     return strided_copy(sizeof(float), {b, a, s_.in}, {s_.in, b * s_.in, 1},
                         dense_strides({b, a, s_.in}), from, to, stream);
   }
@@ -344,15 +336,15 @@ class Backward final : public RecurrentProducts {
     r.initial_c = s_.is_lstm() ? a.in[ops::kInitialC] : nullptr;
     r.peep = peep(a, d);
     r.diff_y = a.in[ops::kDiffY];
-    r.product = place(l, product_);
-    r.before = place(l, before_);
-    r.state = place(l, state_);
-    r.cell = place(l, cell_);
-    r.past = place(l, past_);
-    r.diff_gates = place(l, gates_);
-    r.diff_recurrent = place(l, recurrent_);
-    r.diff_last = place(l, last_);
-    r.reset = place(l, reset_);
+    r.product = buffer(l, product_);
+    r.before = buffer(l, before_);
+    r.state = buffer(l, state_);
+    r.cell = buffer(l, cell_);
+    r.past = buffer(l, past_);
+    r.diff_gates = buffer(l, gates_);
+    r.diff_recurrent = buffer(l, recurrent_);
+    r.diff_last = buffer(l, last_);
+    r.reset = buffer(l, reset_);
     return r;
   }
 
@@ -376,7 +368,7 @@ class Backward final : public RecurrentProducts {
   cudaError_t back_step(cudaStream_t stream, const Launch& l, const RecurrentBackward& r, int64_t t,
                         const float* weights) const {
     const int64_t h = s_.hidden, first = t * s_.batch;
-    float* const product = place(l, product_);
+    float* const product = buffer(l, product_);
     void* const scratch = this->scratch(l);
     OFSDP_CUDA_TRY(recurrent_back(r, t, stream));
     if (reset_first_) {
@@ -393,7 +385,7 @@ class Backward final : public RecurrentProducts {
                       const float* x, float* dx) const {
     const int64_t h = s_.hidden;
     void* const scratch = this->scratch(l);
-    const float *gates = place(l, gates_), *recurrent = place(l, recurrent_);
+    const float *gates = buffer(l, gates_), *recurrent = buffer(l, recurrent_);
     if (dx != nullptr) {
       const Product& product = d == 0 ? to_x_ : add_to_x_;
       OFSDP_CUDA_TRY(
@@ -404,9 +396,9 @@ class Backward final : public RecurrentProducts {
     }
     if (float* const dr = a.out[ops::kDiffR]) {
       float* const mine = dr + d * width_ * h;
-      OFSDP_CUDA_TRY(to_r_->run(stream, recurrent, place(l, before_), nullptr, mine, scratch));
+      OFSDP_CUDA_TRY(to_r_->run(stream, recurrent, buffer(l, before_), nullptr, mine, scratch));
       if (reset_first_) {
-        OFSDP_CUDA_TRY(to_r_n_->run(stream, place(l, last_), place(l, reset_), nullptr,
+        OFSDP_CUDA_TRY(to_r_n_->run(stream, buffer(l, last_), buffer(l, reset_), nullptr,
                                     mine + 2 * h * h, scratch));
       }
     }
@@ -435,7 +427,7 @@ Acceptance accepts_recurrent(const Problem& p) {
   return accept({plain(p), floats(p.in(0).dtype), some(p.in(0)), some(p.in(1)), some(p.in(2))});
 }
 
-// An operator whose kernel is a K, if `made()` says that it is.
+// Registers `op` with kernel K; none if a product has no algorithm.
 template <typename K>
 CudaImplementation recurrent_products(const char* op, RecurrentKind kind) {
   return {op, "products", accepts_recurrent,

@@ -1,26 +1,26 @@
-// Rows (inner == 1) belong to warps or blocks, columns to threads that walk down side by side, so
-// loads are whole sectors either way. Long passes are cut into chunks to fill the card; the cut
-// follows from the shape alone.
+// If the reduced axis is last, a warp or block reduces each row; else adjacent threads reduce
+// adjacent columns. Both load whole sectors. Long passes are split into chunks to fill the GPU; the
+// split depends on the shape only.
 #include "kernels/cuda/norm/rows.cuh"
 #include "kernels/cuda/reduce/reduce.h"
 
 namespace ofsdp::kernels::cuda {
 namespace {
 
-constexpr int64_t kLongRow = 1024;    // longer ones take a block
-constexpr int64_t kRowChunk = 4096;   // elements at least
-constexpr int64_t kColumnChunk = 64;  // rows at least
-constexpr int64_t kWanted = 1056;     // blocks: eight for each of 132 processors
-constexpr int kRows = 8;              // threads that share a column
+constexpr int64_t kLongRow = 1024;       // longer rows take a block, others a warp
+constexpr int64_t kRowChunk = 4096;      // elements per chunk, at least
+constexpr int64_t kColumnChunk = 64;     // rows per chunk, at least
+constexpr int64_t kTargetBlocks = 1056;  // blocks: eight on each of 132 SMs
+constexpr int kRows = 8;                 // threads per column
 
-__host__ __device__ inline float first_of(ReduceKind kind) {
+__host__ __device__ inline float identity(ReduceKind kind) {
   return kind == ReduceKind::kProduct ? 1.0f
          : kind == ReduceKind::kMax   ? -INFINITY
          : kind == ReduceKind::kMin   ? INFINITY
                                       : 0.0f;
 }
 
-__host__ __device__ inline float joined(ReduceKind kind, float a, float b) {
+__host__ __device__ inline float combine(ReduceKind kind, float a, float b) {
   switch (kind) {
     OFSDP_CASE(ReduceKind::kProduct, a * b);
     OFSDP_CASE(ReduceKind::kMax, b > a || b != b ? b : a);
@@ -30,12 +30,12 @@ __host__ __device__ inline float joined(ReduceKind kind, float a, float b) {
   }
 }
 
-__host__ __device__ inline float prepared(ReduceKind kind, float v) {
+__host__ __device__ inline float term(ReduceKind kind, float v) {
   if (kind == ReduceKind::kSumAbs) return fabsf(v);
   return kind == ReduceKind::kSumSquares ? v * v : v;
 }
 
-// The kind by which later passes join the results of the first.
+// The kind that combines the partial results of the first pass.
 ReduceKind later(ReduceKind kind) {
   return kind == ReduceKind::kSumAbs || kind == ReduceKind::kSumSquares ? ReduceKind::kSum : kind;
 }
@@ -43,31 +43,32 @@ ReduceKind later(ReduceKind kind) {
 template <bool sum>
 struct Join {
   ReduceKind kind;
-  __device__ float operator()(float a, float b) const { return sum ? a + b : joined(kind, a, b); }
-  __device__ float value(float v) const { return sum ? v : prepared(kind, v); }
+  __device__ float operator()(float a, float b) const { return sum ? a + b : combine(kind, a, b); }
+  __device__ float value(float v) const { return sum ? v : term(kind, v); }
 };
 
-// G threads a chunk of a row.
+// G threads reduce a chunk of a row.
 template <typename In, typename Out, bool sum, int G>
 OFSDP_CUDA_KERNEL row_kernel(ReducePass p, Join<sum> join, float scale, const In* x, Out* y) {
   __shared__ float spare[kThreads / kWarp];
   const int lane = static_cast<int>(threadIdx.x) % G;
   const int64_t item = int64_t{blockIdx.x} * (kThreads / G) + threadIdx.x / G;
-  const bool there = item < p.outer * p.chunks;
-  const int64_t row = there ? item / p.chunks : 0, chunk = there ? item % p.chunks : 0;
-  const int64_t begin = p.n * chunk / p.chunks, end = there ? p.n * (chunk + 1) / p.chunks : begin;
+  const bool in_range = item < p.outer * p.chunks;
+  const int64_t row = in_range ? item / p.chunks : 0, chunk = in_range ? item % p.chunks : 0;
+  const int64_t begin = p.n * chunk / p.chunks,
+                end = in_range ? p.n * (chunk + 1) / p.chunks : begin;
   const In* from = x + row * p.n + begin;
-  float all = first_of(join.kind);
-  walk_row(from, end - begin, true, lane, G, [&]<int N>(int64_t i) {
+  float all = identity(join.kind);
+  for_row_packs(from, end - begin, true, lane, G, [&]<int N>(int64_t i) {
     float v[N];
     load<N>(from + i, v);
     unrolled<N>([&](int k) { all = join(all, join.value(v[k])); });
   });
-  all = group_fold<G>(all, join, spare);
-  if (there && lane == 0) y[item] = Stored<Out>::from(all * scale);
+  all = group_reduce<G>(all, join, spare);
+  if (in_range && lane == 0) y[item] = Stored<Out>::from(all * scale);
 }
 
-// V columns a thread, kRows threads a column.
+// V columns per thread, kRows threads per column, combined in shared memory.
 template <typename In, typename Out, bool sum, int V>
 __global__ void __launch_bounds__(kWarp* kRows)
     column_kernel(ReducePass p, Join<sum> join, float scale, int64_t blocks, const In* x, Out* y) {
@@ -77,7 +78,7 @@ __global__ void __launch_bounds__(kWarp* kRows)
   const int64_t outer = item / p.chunks, chunk = item % p.chunks;
   const int64_t end = p.n * (chunk + 1) / p.chunks;
   float all[V];
-  unrolled<V>([&](int k) { all[k] = first_of(join.kind); });
+  unrolled<V>([&](int k) { all[k] = identity(join.kind); });
   if (column < p.inner) {
 #pragma unroll 4
     for (int64_t row = p.n * chunk / p.chunks + threadIdx.y; row < end; row += kRows) {
@@ -153,8 +154,8 @@ int64_t chunks_of(const ReducePass& p) {
   const bool rows = p.inner == 1;
   const int64_t blocks =
       std::max<int64_t>(p.outer * (rows ? 1 : blocks_for(p.inner, kWarp * 4)), 1);
-  const int64_t most = p.n / (rows ? kRowChunk : kColumnChunk);
-  return std::clamp<int64_t>(kWanted / blocks, 1, std::max<int64_t>(most, 1));
+  const int64_t max_chunks = p.n / (rows ? kRowChunk : kColumnChunk);
+  return std::clamp<int64_t>(kTargetBlocks / blocks, 1, std::max<int64_t>(max_chunks, 1));
 }
 
 }  // namespace
@@ -187,16 +188,16 @@ std::vector<ReducePass> plan_reduce(const std::vector<int64_t>& shape,
     passes.push_back(p);
     if (p.chunks > 1) passes.push_back({p.outer, p.chunks, p.inner, 1});
   }
-  if (passes.empty()) passes.push_back({inner, 1, 1, 1});  // nothing is reduced: |x|, x^2 or x
+  if (passes.empty()) passes.push_back({inner, 1, 1, 1});  // nothing to reduce: |x|, x^2 or x
   return passes;
 }
 
 size_t reduce_scratch(const std::vector<ReducePass>& passes) {
-  int64_t most = 0;
+  int64_t elements = 0;
   for (size_t i = 0; i + 1 < passes.size(); ++i) {
-    most = std::max(most, passes[i].outer * passes[i].chunks * passes[i].inner);
+    elements = std::max(elements, passes[i].outer * passes[i].chunks * passes[i].inner);
   }
-  return 2 * round_up(static_cast<size_t>(most) * sizeof(float));
+  return 2 * round_up(static_cast<size_t>(elements) * sizeof(float));
 }
 
 cudaError_t reduce(const std::vector<ReducePass>& passes, const ReduceCall& c,

@@ -1,10 +1,8 @@
-// Reductions of floats (reduce.h) and of other types, running sums (fold.h), and operators built on
-// them: norms and logarithms, LpNormalization, MeanVarianceNormalization, the gradient of
-// ReduceProd.
+// Reductions, running sums, and operators built on them: norms and logarithms, LpNormalization,
+// MeanVarianceNormalization, GlobalAveragePool, ReduceProd's gradient.
 #include "kernels/cuda/device/implementations.h"
 #include "kernels/cuda/device/operands.h"
 #include "kernels/cuda/pointwise/pointwise.h"
-#include "kernels/cuda/reduce/fold.h"
 #include "kernels/cuda/reduce/reduce.h"
 
 namespace ofsdp::kernels::cuda {
@@ -25,7 +23,7 @@ std::vector<bool> reduced_axes(const Problem& p) {
              : named(p.in(0).shape, axes);
 }
 
-// --- Floats ---
+// --- Fast reductions (reduce.h) ---
 
 Acceptance accepts_floats(const Problem& p) {
   return accept({plain(p), floats(p.in(0).dtype), known(p, 1)});
@@ -56,7 +54,7 @@ CudaImplementation reduction(const char* op, ReduceKind kind, bool mean = false)
           }};
 }
 
-// The axes along which the output was broadcast to the input.
+// Sums over the axes along which y would be broadcast to x.
 std::unique_ptr<CudaKernel> create_sum_to(DeviceState&, const Problem& p) {
   const std::vector<int64_t>&from = p.in(0).shape.axes(), &to = p.out(0).shape.axes();
   std::vector<bool> reduced(from.size(), true);
@@ -65,7 +63,8 @@ std::unique_ptr<CudaKernel> create_sum_to(DeviceState&, const Problem& p) {
   return make_reduction(p, reduced, ReduceKind::kSum, false);
 }
 
-// A reduction and then a function of its results, in place; 16-bit results would be rounded twice.
+// A reduction, then a function of the results in place; float32 only, since 16-bit results would be
+// rounded twice.
 CudaImplementation function_of(const char* op, ReduceKind kind, Pointwise function) {
   return {op, "own",
           [](const Problem& p) {
@@ -84,7 +83,7 @@ CudaImplementation function_of(const char* op, ReduceKind kind, Pointwise functi
           }};
 }
 
-// The bytes of y are the same in both layouts; those of x are [N, C, n] or [N, n, C].
+// x is [N, C, n], or [N, n, C] if channels are last; y has the same bytes in both layouts.
 std::unique_ptr<CudaKernel> create_global_average(DeviceState&, const Problem& p) {
   const Shape& x = p.in(0).shape;
   const int64_t size = x.numel(2, x.rank());
@@ -94,28 +93,30 @@ std::unique_ptr<CudaKernel> create_global_average(DeviceState&, const Problem& p
   return make_reduction(flat, {false, last, !last}, ReduceKind::kSum, true);
 }
 
-// --- Other types, and functions of many axes ---
+// --- Other dtypes and functions (general_reduce.cu) ---
 
-FoldExtent fold_of(const Problem& p) {
-  return fold_extent(p.in(0).dtype, p.in(0).shape.axes(), reduced_axes(p));
+GeneralReduceParams general_extent(const Problem& p) {
+  return general_reduce_params(p.in(0).dtype, p.in(0).shape.axes(), reduced_axes(p));
 }
 
-CudaImplementation folded(const char* op, FoldKind kind) {
+CudaImplementation general_reduction(const char* op, GeneralReduceKind kind) {
   return {op, "own",
           [kind](const Problem& p) {
-            return accept({plain(p), supported(has_fold(kind, p.in(0).dtype)), known(p, 1),
-                           up_to(fold_of(p).kept.rank >= 0)});
+            return accept({plain(p), supported(has_general_reduce(kind, p.in(0).dtype)),
+                           known(p, 1), up_to(general_extent(p).kept.rank >= 0)});
           },
           [kind](DeviceState&, const Problem& p) {
-            return make_cuda_kernel([kind, e = fold_of(p)](cudaStream_t stream, const Launch& l) {
-              return fold(kind, e, l.in(0), l.out(0), stream);
-            });
+            return make_cuda_kernel(
+                [kind, e = general_extent(p)](cudaStream_t stream, const Launch& l) {
+                  return fold(kind, e, l.in(0), l.out(0), stream);
+                });
           }};
 }
 
 std::unique_ptr<CudaKernel> make_normalization(const Problem& p, Normalization kind,
                                                const std::vector<int64_t>& axes) {
-  const FoldExtent e = fold_extent(p.in(0).dtype, p.in(0).shape.axes(), named(p.in(0).shape, axes));
+  const GeneralReduceParams e =
+      general_reduce_params(p.in(0).dtype, p.in(0).shape.axes(), named(p.in(0).shape, axes));
   if (e.kept.rank < 0) return nullptr;
   return make_cuda_kernel([=](cudaStream_t stream, const Launch& l) {
     return normalize(kind, e, l.in(0), l.out(0), stream);
@@ -132,11 +133,11 @@ std::unique_ptr<CudaKernel> create_mean_variance(DeviceState&, const Problem& p)
   return make_normalization(p, Normalization::kMeanVariance, p.attributes.ints("axes", {0, 2, 3}));
 }
 
-// (dy, x): axes of 1 in dy are those that were reduced.
+// Inputs dy and x; reduced axes have size 1 in dy.
 std::unique_ptr<CudaKernel> create_product_grad(DeviceState&, const Problem& p) {
   std::vector<bool> reduced;
   for (const int64_t size : p.in(0).shape.axes()) reduced.push_back(size == 1);
-  const FoldExtent e = fold_extent(p.in(1).dtype, p.in(1).shape.axes(), reduced);
+  const GeneralReduceParams e = general_reduce_params(p.in(1).dtype, p.in(1).shape.axes(), reduced);
   return e.kept.rank < 0 ? nullptr : launches<product_gradient>(e);
 }
 
@@ -150,7 +151,7 @@ CudaImplementation scan(const char* op, bool product) {
   return {
       op, "own", accepts_scan, [product](DeviceState&, const Problem& p) {
         const Lines lines = lines_along(p.in(0).shape, known_ints(p, 1)[0]);
-        return launches<running_sum>(ScanExtent{.dtype = p.in(0).dtype,
+        return launches<running_sum>(ScanParams{.dtype = p.in(0).dtype,
                                                 .outer = lines.outer,
                                                 .n = lines.n,
                                                 .inner = lines.inner,
@@ -178,16 +179,16 @@ void add_reductions(CudaImplementations& list) {
                function_of("ReduceL2", ReduceKind::kSumSquares, Pointwise::kSqrt),
                function_of("ReduceLogSum", ReduceKind::kSum, Pointwise::kLog),
                {"GlobalAveragePool", "own", any_layout, create_global_average},
-               folded("ReduceSum", FoldKind::kSum),
-               folded("ReduceMean", FoldKind::kMean),
-               folded("ReduceL1", FoldKind::kSumAbs),
-               folded("ReduceL2", FoldKind::kNorm),
-               folded("ReduceSumSquare", FoldKind::kSumSquares),
-               folded("ReduceProd", FoldKind::kProduct),
-               folded("ReduceMax", FoldKind::kMax),
-               folded("ReduceMin", FoldKind::kMin),
-               folded("ReduceLogSum", FoldKind::kLogSum),
-               folded("ReduceLogSumExp", FoldKind::kLogSumExp),
+               general_reduction("ReduceSum", GeneralReduceKind::kSum),
+               general_reduction("ReduceMean", GeneralReduceKind::kMean),
+               general_reduction("ReduceL1", GeneralReduceKind::kSumAbs),
+               general_reduction("ReduceL2", GeneralReduceKind::kNorm),
+               general_reduction("ReduceSumSquare", GeneralReduceKind::kSumSquares),
+               general_reduction("ReduceProd", GeneralReduceKind::kProduct),
+               general_reduction("ReduceMax", GeneralReduceKind::kMax),
+               general_reduction("ReduceMin", GeneralReduceKind::kMin),
+               general_reduction("ReduceLogSum", GeneralReduceKind::kLogSum),
+               general_reduction("ReduceLogSumExp", GeneralReduceKind::kLogSumExp),
                {"LpNormalization", "own", accepts_plain_floats, create_norm},
                {"MeanVarianceNormalization", "own", accepts_plain_floats, create_mean_variance},
                {"ofsdp.ReduceProdGrad", "own", accepts_plain_floats, create_product_grad}});

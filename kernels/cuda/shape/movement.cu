@@ -1,11 +1,11 @@
-// Strided copies: operands are widened to up to 16 bytes an element while runs allow it; a copy
-// that turns two axes goes through tiles in shared memory, so that both sides touch whole
-// sectors. Triangles, one-hot rows and bounded copies are single passes.
+// Strided copies: elements widen to up to 16 bytes if runs allow. A copy that transposes two axes
+// goes through tiles in shared memory, so that both sides access whole sectors. Trilu, OneHot and
+// KeepCounted take one pass.
 #include <cstring>
 #include <numeric>
 
 #include "kernels/cuda/device/device.cuh"
-#include "kernels/cuda/pointwise/walk.cuh"
+#include "kernels/cuda/pointwise/strided_index.h"
 #include "kernels/cuda/shape/movement.h"
 
 namespace ofsdp::kernels::cuda {
@@ -13,21 +13,24 @@ namespace {
 
 constexpr int kTile = 32, kTileRows = 8;
 
+// A thread per element.
 template <typename T>
-OFSDP_CUDA_KERNEL copy_kernel(Walk walk, const T* src, T* dst) {
+OFSDP_CUDA_KERNEL copy_kernel(StridedIndex walk, const T* src, T* dst) {
   OFSDP_CUDA_ITEM(i, walk.numel);
   int64_t at[2];
   places<2>(walk, i, at);
   dst[at[1]] = src[at[0]];
 }
 
-// Axes of a tile: src is dense along x, dst along y; `batch` walks the rest.
+// A tiled copy: src is dense along x, dst along y; `batch` iterates over the other axes.
 struct Tiles {
-  Walk batch;
-  int64_t x, y, src_y, dst_x;  // sizes, and the strides of the other operand
+  StridedIndex batch;
+  int64_t x, y, src_y, dst_x;  // sizes; src's stride along y, dst's along x
   int64_t tiles_x, tiles_y;
 };
 
+// A block of 32 x 8 threads copies a 32 x 32 tile: reads rows along x, writes rows along y. The
+// tile's odd pitch avoids bank conflicts.
 template <typename T>
 __global__ void __launch_bounds__(kTile* kTileRows) tile_kernel(Tiles t, const T* src, T* dst) {
   __shared__ T tile[kTile][kTile + 1];
@@ -47,6 +50,7 @@ __global__ void __launch_bounds__(kTile* kTileRows) tile_kernel(Tiles t, const T
   }
 }
 
+// A thread per element.
 template <typename T>
 OFSDP_CUDA_KERNEL fill_kernel(T value, T* dst, int64_t n) {
   const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
@@ -90,9 +94,9 @@ cudaError_t fill_as(const void* value, void* dst, int64_t n, cudaStream_t stream
   return over(n, stream, fill_kernel<T>, v, dst, n);
 }
 
-// Twice the element size while runs, strides and addresses allow it.
+// Doubles the element size while runs, strides and addresses allow.
 void widen(CopyPlan& p, const void* src, const void* dst) {
-  Walk& w = p.walk;
+  StridedIndex& w = p.walk;
   const int last = w.rank - 1;
   while (p.size < 16 && last >= 0 && w.strides[0][last] == 1 && w.strides[1][last] == 1) {
     bool even = w.shape[last] % 2 == 0 && reinterpret_cast<uintptr_t>(src) % (2 * p.size) == 0 &&
@@ -110,9 +114,9 @@ void widen(CopyPlan& p, const void* src, const void* dst) {
   }
 }
 
-// V elements of a row a thread.
+// A thread copies or clears V row elements.
 template <typename T, int V>
-OFSDP_CUDA_KERNEL triangle_kernel(TriangleExtent e, const T* x, T* y) {
+OFSDP_CUDA_KERNEL triangle_kernel(TriangleParams e, const T* x, T* y) {
   const int64_t packs = e.columns / V;
   OFSDP_CUDA_ITEM(i, e.matrices * e.rows * packs);
   const int64_t row = i / packs, first = (i - row * packs) * V, edge = row % e.rows + e.k;
@@ -125,8 +129,9 @@ OFSDP_CUDA_KERNEL triangle_kernel(TriangleExtent e, const T* x, T* y) {
   reinterpret_cast<Pack<T, V>*>(y)[i] = pack;
 }
 
+// A thread per y element.
 template <typename Index, typename T>
-OFSDP_CUDA_KERNEL one_hot_kernel(OneHotExtent e, const Index* indices, const T* values, T* y) {
+OFSDP_CUDA_KERNEL one_hot_kernel(OneHotParams e, const Index* indices, const T* values, T* y) {
   OFSDP_CUDA_ITEM(i, e.outer * e.depth * e.inner);
   const int64_t rest = i / e.inner, j = i - rest * e.inner, o = rest / e.depth,
                 k = rest - o * e.depth;
@@ -134,6 +139,7 @@ OFSDP_CUDA_KERNEL one_hot_kernel(OneHotExtent e, const Index* indices, const T* 
   y[i] = values[k == index || k == index + e.depth ? 1 : 0];
 }
 
+// A thread per y element.
 template <typename T>
 OFSDP_CUDA_KERNEL keep_kernel(int64_t n, int64_t inner, int64_t all, int64_t factor,
                               const int64_t* count, const T* x, T* y) {
@@ -141,7 +147,8 @@ OFSDP_CUDA_KERNEL keep_kernel(int64_t n, int64_t inner, int64_t all, int64_t fac
   if (i < all) y[i] = i / inner % n < factor * *count ? x[i] : T{};
 }
 
-OFSDP_CUDA_KERNEL join_kernel(JoinExtent e, const float* x, float* y) {
+// A thread per y element; the header of this rank's part holds the row count.
+OFSDP_CUDA_KERNEL join_kernel(JoinParams e, const float* x, float* y) {
   OFSDP_CUDA_ITEM(i, e.ranks * e.part);
   const int64_t at = i - e.rank * e.part, row = at - e.header;
   float value = 0;
@@ -164,7 +171,7 @@ CopyPlan plan_copy(size_t size, const std::vector<int64_t>& shape, std::vector<i
     from.push_back(src_strides[a]);
     to.push_back(dst_strides[a]);
   }
-  CopyPlan p{size, collapsed(sorted, {from, to}), -1};
+  CopyPlan p{size, merge_dense_axes(sorted, {from, to}), -1};
   widen(p, src, dst);
   const int last = p.walk.rank - 1;
   if (last < 1 || p.walk.strides[1][last] != 1 || p.walk.strides[0][last] == 1 ||
@@ -192,12 +199,12 @@ cudaError_t fill(size_t size, const void* value, void* dst, int64_t numel, cudaS
   return with_bits(size, [&]<typename T>(T) { return fill_as<T>(value, dst, numel, stream); });
 }
 
-cudaError_t triangle(const TriangleExtent& e, size_t size, const void* x, void* y,
+cudaError_t triangle(const TriangleParams& e, size_t size, const void* x, void* y,
                      cudaStream_t stream) {
   return with_bits(size, [&]<typename T>(T) {
     constexpr int V = kPack<T>;
-    return over_packs<V>(aligned16(e.columns, size, x, y), e.matrices * e.rows * e.columns, stream,
-                         triangle_kernel<T, V>, triangle_kernel<T, 1>, e, x, y);
+    return launch_over_packs<V>(aligned16(e.columns, size, x, y), e.matrices * e.rows * e.columns,
+                                stream, triangle_kernel<T, V>, triangle_kernel<T, 1>, e, x, y);
   });
 }
 
@@ -206,7 +213,7 @@ bool has_one_hot(DType index_dtype) {
          index_dtype == DType::kFloat32;
 }
 
-cudaError_t one_hot(const OneHotExtent& e, size_t size, const void* indices, const void* values,
+cudaError_t one_hot(const OneHotParams& e, size_t size, const void* indices, const void* values,
                     void* y, cudaStream_t stream) {
   const auto run = [&]<typename Index>(Index) {
     return with_bits(size, [&]<typename T>(T) {
@@ -227,7 +234,7 @@ cudaError_t keep_counted(int64_t outer, int64_t n, int64_t inner, int64_t factor
   });
 }
 
-cudaError_t join_rows(const JoinExtent& e, const float* x, float* y, cudaStream_t stream) {
+cudaError_t join_rows(const JoinParams& e, const float* x, float* y, cudaStream_t stream) {
   return over(e.ranks * e.part, stream, join_kernel, e, x, y);
 }
 

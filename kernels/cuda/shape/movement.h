@@ -1,16 +1,14 @@
-// Data that move: Transpose, Concat, Split, Slice, Expand, Pad as copies between strided tensors,
-// fills, and
-// this rank's part of the rows that ranks join.
+// Data movement: strided copies (Transpose, Concat, Split, Slice, Expand, Pad), fills, Trilu,
+// OneHot, KeepCounted, JoinRows.
 //
-// strided_copy: walk over (src, dst); src strides may be 0 (Expand) or negative (Slice), src and
-// dst point at the element of index 0. Elements of 1, 2, 4, 8 or 16 bytes; runs that are dense in
-// both are moved 16 bytes at a time where addresses allow; where src is dense along another axis
-// than dst, tiles of 32 x 32 go through shared memory. Memory: each element read and written once.
-// src and dst do not overlap.
+// strided_copy: src strides may be 0 (Expand) or negative (Slice); src and dst point at the element
+// of index 0 and must not overlap. Elements have 1, 2, 4, 8 or 16 bytes. Runs that are dense on
+// both sides move in 16-byte accesses if addresses allow. If src is dense along another axis than
+// dst, 32 x 32 tiles go through shared memory. Each element is read and written once.
 #pragma once
 
 #include "kernels/cuda/device/types.h"
-#include "kernels/cuda/pointwise/walk.h"
+#include "kernels/cuda/pointwise/strided_index.h"
 
 namespace ofsdp::kernels::cuda {
 
@@ -19,55 +17,51 @@ cudaError_t strided_copy(size_t size, const std::vector<int64_t>& shape,
                          const std::vector<int64_t>& dst_strides, const void* src, void* dst,
                          cudaStream_t stream);
 
-// dst[0 .. numel) = the `size` bytes at `value`, which is host memory.
+// Fills dst[0 .. numel) with the `size` bytes at `value` in host memory.
 cudaError_t fill(size_t size, const void* value, void* dst, int64_t numel, cudaStream_t stream);
 
-// The choice of strided_copy for these operands: for tests.
+// The plan that strided_copy would choose; for tests.
 struct CopyPlan {
-  size_t size = 0;     // of an element after widening
-  Walk walk;           // operands src and dst, axes by falling stride of dst
-  int tile_axis = -1;  // axis along which src is dense, when tiles are used
+  size_t size = 0;     // bytes per element after widening
+  StridedIndex walk;   // operands src and dst; axes by falling dst stride
+  int tile_axis = -1;  // the axis along which src is dense, if tiled; else -1
 };
 CopyPlan plan_copy(size_t size, const std::vector<int64_t>& shape, std::vector<int64_t> src_strides,
                    std::vector<int64_t> dst_strides, const void* src, const void* dst);
 
-// Trilu and OneHot: tensors made from where their elements lie, of elements of any size; and
-// ofsdp.KeepCounted.
-//
-// Memory: Trilu reads what it keeps and writes all of it, 16 bytes an access where rows allow;
-// OneHot writes y, and reads an index for each element of y, from the cache.
-// x, y [matrices, rows, columns]: y keeps elements with column - row >= k (upper) or <= k and has
-// zeros elsewhere; y may be x.
-struct TriangleExtent {
+// Trilu, for elements of any size. y [matrices, rows, columns] copies elements of x with column -
+// row >= k (upper) or <= k (lower) and is 0 elsewhere; y may alias x. Reads only the elements to
+// copy, in 16-byte accesses if rows allow.
+struct TriangleParams {
   int64_t matrices = 1, rows = 0, columns = 0, k = 0;
   bool upper = true;
 };
-cudaError_t triangle(const TriangleExtent& e, size_t size, const void* x, void* y,
+cudaError_t triangle(const TriangleParams& e, size_t size, const void* x, void* y,
                      cudaStream_t stream);
 
-// y [outer, depth, inner] of indices [outer, inner] (int32, int64, float32): values[1] at the
-// index, negative ones counted from the end, values[0] elsewhere and for indices out of range.
-// `values` in device memory, of `size` bytes.
-struct OneHotExtent {
+// OneHot: y [outer, depth, inner] is values[1] at the index, else values[0]. indices [outer, inner]
+// are int32, int64 or float32; negative ones count from the end, and one out of range selects
+// nothing. `values` is in device memory, `size` bytes each.
+struct OneHotParams {
   int64_t outer = 1, depth = 0, inner = 1;
   DType index_dtype = DType::kInt64;
 };
 bool has_one_hot(DType index_dtype);
-cudaError_t one_hot(const OneHotExtent& e, size_t size, const void* indices, const void* values,
+cudaError_t one_hot(const OneHotParams& e, size_t size, const void* indices, const void* values,
                     void* y, cudaStream_t stream);
 
-// x, y [outer, n, inner]: of each of `outer` the first factor * count elements of n, zeros for the
-// rest; count in device memory.
+// x, y [outer, n, inner]: copies the first factor * count elements along n and clears the rest.
+// count is in device memory.
 cudaError_t keep_counted(int64_t outer, int64_t n, int64_t inner, int64_t factor,
                          const int64_t* count, size_t size, const void* x, void* y,
                          cudaStream_t stream);
 
-// y [ranks, part] of x [rows, width], float32: the part of `rank`, and zeros in the others'
-// (kernels/core/joined_rows.h). Memory: x read and y written once.
-struct JoinExtent {
+// y [ranks, part]: writes the contribution of `rank`, x [rows, width] with a header, and zeros for
+// the other ranks (kernels/core/planned_operands.h). float32.
+struct JoinParams {
   int64_t ranks = 1, part = 0, header = 0, rank = 0;
   int64_t rows = 0, width = 0;
 };
-cudaError_t join_rows(const JoinExtent& e, const float* x, float* y, cudaStream_t stream);
+cudaError_t join_rows(const JoinParams& e, const float* x, float* y, cudaStream_t stream);
 
 }  // namespace ofsdp::kernels::cuda

@@ -1,6 +1,6 @@
-// Operators that move data: Transpose, Slice and its gradient, Concat, Split, Expand, Pad, copies
-// and changes of layout, all of them strided copies; Trilu, OneHot, ConstantOfShape,
-// ofsdp.KeepCounted and ofsdp.JoinRows (movement.h).
+// Data movement operators (movement.h). Strided copies: Transpose, Slice and its gradient, Concat,
+// Split, Expand, Tile, Pad, layout changes. Others: Trilu, OneHot, ConstantOfShape,
+// ofsdp.KeepCounted, ofsdp.JoinRows.
 #include <algorithm>
 
 #include "kernels/cuda/device/implementations.h"
@@ -10,7 +10,7 @@
 namespace ofsdp::kernels::cuda {
 namespace {
 
-// A copy of `shape` elements between operands, each from an offset in bytes on.
+// A strided copy between an input and an output, with byte offsets.
 struct Copy {
   std::vector<int64_t> shape, from, to;
   int64_t from_offset = 0, to_offset = 0;
@@ -49,7 +49,7 @@ std::unique_ptr<CudaKernel> create_expand(DeviceState&, const Problem& p) {
       dtype_size(p.in(0).dtype));
 }
 
-// Two axes of y, repetition and element, for each axis of x.
+// Each axis of x becomes two axes of y: repetition and element.
 std::unique_ptr<CudaKernel> create_tile(DeviceState&, const Problem& p) {
   const std::vector<int64_t>&x = p.in(0).shape.axes(), &y = p.out(0).shape.axes();
   const std::vector<int64_t> strides = dense_strides(x);
@@ -69,7 +69,7 @@ CudaImplementation blocks(const char* op, bool to_depth) {
             const int64_t n = whole[0], c = whole[1], h = whole[2] / b, w = whole[3] / b;
             const bool crd = p.attributes.s("mode", "DCR") == "CRD";
             const int64_t channel = crd ? b * b * h * w : h * w;
-            const int64_t block = crd ? h * w : c * h * w;  // from block column to block column
+            const int64_t block = crd ? h * w : c * h * w;  // stride between block columns
             const std::vector<int64_t> shape{n, c, h, b, w, b},
                 space{c * h * b * w * b, h * b * w * b, b * w * b, w * b, b, 1},
                 depth{c * b * b * h * w, channel, w, b * block, 1, block};
@@ -115,7 +115,7 @@ std::unique_ptr<CudaKernel> create_concat(DeviceState&, const Problem& p) {
   return make_copies(std::move(parts), size);
 }
 
-// Sizes along the axis: given, or equal but for the last.
+// Sizes along the axis: given, or equal but for the last one.
 std::vector<int64_t> split_sizes(const Problem& p, int64_t n) {
   if (p.has_in(1)) return known_ints(p, 1);
   const int64_t count = p.attributes.i("num_outputs", 1), size = (n + count - 1) / count;
@@ -145,12 +145,12 @@ std::unique_ptr<CudaKernel> create_split(DeviceState&, const Problem& p) {
   return make_copies(std::move(parts), size);
 }
 
-// A slice of `data`: elements starts + i * steps of each axis.
+// A slice of `data`: elements starts + i * steps along each axis.
 struct Cut {
   std::vector<int64_t> starts, steps;
 };
 
-// As kernels/ops/shape/concat.cpp, which has checked the values.
+// kernels/ops/shape/concat.cpp has checked the values.
 Cut cut_of(const Problem& p) {
   const Shape& data = p.in(0).shape;
   const std::vector<int64_t> starts = known_ints(p, 1), axes = known_ints(p, 3),
@@ -169,13 +169,13 @@ Cut cut_of(const Problem& p) {
   return cut;
 }
 
-// Strides of the slice in the data, and where it begins, in bytes.
+// The slice's strides in the data, and the byte offset of its first element.
 Copy sliced(const Cut& cut, const std::vector<int64_t>& slice, const std::vector<int64_t>& data,
             size_t size) {
   const std::vector<int64_t> strides = dense_strides(data);
   Copy copy{slice, {}, dense_strides(slice)};
   for (size_t axis = 0; axis < slice.size(); ++axis) {
-    // The step of an axis with one element may be huge, and is never taken.
+    // A huge step along an axis with one element could overflow; it is never taken.
     copy.from.push_back(slice[axis] > 1 ? strides[axis] * cut.steps[axis] : 0);
     copy.from_offset += cut.starts[axis] * strides[axis] * static_cast<int64_t>(size);
   }
@@ -191,8 +191,9 @@ std::unique_ptr<CudaKernel> create_slice(DeviceState&, const Problem& p) {
   return make_copies({sliced(cut_of(p), p.out(0).shape.axes(), p.in(0).shape.axes(), size)}, size);
 }
 
-// Into a part of an output that is 0 elsewhere; `inner` is the copy out of the output.
-std::unique_ptr<CudaKernel> make_placed(Copy inner, size_t size, size_t bytes, bool any) {
+// Clears the output and copies the input into a part of it; `inner` describes the opposite copy,
+// out of the output.
+std::unique_ptr<CudaKernel> make_copy_into(Copy inner, size_t size, size_t bytes, bool any) {
   std::swap(inner.from, inner.to);
   std::swap(inner.from_offset, inner.to_offset);
   return make_cuda_kernel([=](cudaStream_t stream, const Launch& l) {
@@ -207,8 +208,8 @@ std::unique_ptr<CudaKernel> make_placed(Copy inner, size_t size, size_t bytes, b
 std::unique_ptr<CudaKernel> create_slice_grad(DeviceState&, const Problem& p) {
   const Cut cut{p.attributes.ints("starts"), p.attributes.ints("steps")};
   const size_t size = dtype_size(p.in(0).dtype);
-  return make_placed(sliced(cut, p.in(0).shape.axes(), p.out(0).shape.axes(), size), size,
-                     p.out(0).bytes(), p.in(0).numel() > 0);
+  return make_copy_into(sliced(cut, p.in(0).shape.axes(), p.out(0).shape.axes(), size), size,
+                        p.out(0).bytes(), p.in(0).numel() > 0);
 }
 
 Acceptance accepts_pad(const Problem& p) {
@@ -244,11 +245,12 @@ std::unique_ptr<CudaKernel> create_pad(DeviceState&, const Problem& p) {
   });
 }
 
-// The common part of x and y lies in the middle of both, zeros around it.
+// Centres the common part of x and y in both; zeros around it.
 std::unique_ptr<CudaKernel> create_centre(DeviceState&, const Problem& p) {
   const std::vector<int64_t>&x = p.in(0).shape.axes(), &y = p.out(0).shape.axes();
   const size_t size = dtype_size(p.in(0).dtype);
-  Copy inner{{}, dense_strides(y), dense_strides(x)};  // out of y, which make_placed turns round
+  // From y to x: make_copy_into swaps the sides.
+  Copy inner{{}, dense_strides(y), dense_strides(x)};
   bool any = true;
   for (size_t axis = 0; axis < x.size(); ++axis) {
     const int64_t more = y[axis] - x[axis], cut = std::abs(more) / 2;
@@ -257,7 +259,7 @@ std::unique_ptr<CudaKernel> create_centre(DeviceState&, const Problem& p) {
     int64_t& offset = more < 0 ? inner.to_offset : inner.from_offset;
     offset += cut * (more < 0 ? inner.to : inner.from)[axis] * static_cast<int64_t>(size);
   }
-  return make_placed(inner, size, p.out(0).bytes(), any);
+  return make_copy_into(inner, size, p.out(0).bytes(), any);
 }
 
 // --- Triangles, one-hot rows, filled tensors ---
@@ -266,12 +268,12 @@ Acceptance accepts_triangle(const Problem& p) { return accept({plain(p), known(p
 
 std::unique_ptr<CudaKernel> create_triangle(DeviceState&, const Problem& p) {
   const Shape& shape = p.out(0).shape;
-  TriangleExtent e;
+  TriangleParams e;
   e.matrices = shape.numel(0, shape.rank() - 2);
   e.rows = shape[shape.rank() - 2];
   e.columns = shape[shape.rank() - 1];
-  const int64_t most = e.rows + e.columns;
-  e.k = p.has_in(1) ? std::clamp(known_ints(p, 1)[0], -most, most) : 0;
+  const int64_t limit = e.rows + e.columns;
+  e.k = p.has_in(1) ? std::clamp(known_ints(p, 1)[0], -limit, limit) : 0;
   e.upper = p.attributes.i("upper", 1) != 0;
   return make_cuda_kernel(
       [e, size = dtype_size(p.out(0).dtype)](cudaStream_t stream, const Launch& l) {
@@ -285,14 +287,14 @@ Acceptance accepts_one_hot(const Problem& p) {
 
 std::unique_ptr<CudaKernel> create_one_hot(DeviceState&, const Problem& p) {
   const Lines lines = lines_along(p.out(0).shape, p.attributes.i("axis", -1));
-  const OneHotExtent e{lines.outer, lines.n, lines.inner, p.in(0).dtype};
+  const OneHotParams e{lines.outer, lines.n, lines.inner, p.in(0).dtype};
   return make_cuda_kernel(
       [e, size = dtype_size(p.out(0).dtype)](cudaStream_t stream, const Launch& l) {
         return one_hot(e, size, l.in(0), l.in(2), l.out(0), stream);
       });
 }
 
-// Float32 zeros where there is no value.
+// Without a value: float32 zeros.
 std::unique_ptr<CudaKernel> create_full(DeviceState&, const Problem& p) {
   const auto value = p.attributes.get<ConstantPtr>("value", nullptr);
   std::vector<std::byte> bytes(dtype_size(p.out(0).dtype));
@@ -317,7 +319,7 @@ Acceptance accepts_join(const Problem& p) {
 
 std::unique_ptr<CudaKernel> create_join(DeviceState&, const Problem& p) {
   const Shape &x = p.in(0).shape, &y = p.out(0).shape;
-  const JoinExtent e{.ranks = y[0],
+  const JoinParams e{.ranks = y[0],
                      .part = y[1],
                      .header = JoinedRows::kHeader,
                      .rank = p.attributes.i("rank", 0),

@@ -1,6 +1,6 @@
-// A thread block takes 4096 elements of a part; what depends on the step is made by one thread of
-// each block, since only the device knows how many updates were skipped. --fmad=false keeps the
-// CPU's roundings of the step.
+// Adafactor. A block handles 4096 elements of a parameter part. One thread per block computes the
+// factors of the step, since only the device knows how many updates were skipped. --fmad=false
+// keeps the CPU's roundings.
 #include "kernels/cuda/device/arithmetic.h"
 #include "kernels/cuda/device/device.cuh"
 #include "kernels/optimizers/parameter_updates.h"
@@ -11,11 +11,11 @@ namespace {
 using updates::Adafactor;
 
 constexpr int kRowsAtOnce = kThreads / kWarp;
-constexpr int64_t kElements = 4096;  // of a block
+constexpr int64_t kElements = 4096;  // elements per block
 
 struct Squares {
   ofsdp_matrix_squares m;
-  int64_t first_row, row_end;  // that the span touches
+  int64_t first_row, row_end;  // rows that this rank's elements touch
 
   __device__ int64_t from(int64_t at) const { return at > m.first ? at : m.first; }
   __device__ int64_t to(int64_t at) const {
@@ -25,6 +25,7 @@ struct Squares {
 
 __device__ inline double square_of(float value) { return static_cast<double>(value) * value; }
 
+// A warp per row of a matrix sums the squares of this rank's elements.
 OFSDP_CUDA_KERNEL row_squares(Squares s) {
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
   const int64_t row =
@@ -35,10 +36,12 @@ OFSDP_CUDA_KERNEL row_squares(Squares s) {
   for (int64_t i = s.from(row * s.m.columns) + lane; i < end; i += kWarp) {
     sum += square_of(s.m.gradient[i - s.m.first]);
   }
-  sum = warp_fold(sum, Add{});
+  sum = warp_reduce(sum, Add{});
   if (lane == 0) s.m.row_sums[row] = static_cast<float>(sum);
 }
 
+// A block per 32 columns of a matrix. Lane = column, warp = every 8th row; `sums` combines the
+// warps in order.
 OFSDP_CUDA_KERNEL column_squares(Squares s, int64_t first_matrix, int64_t groups) {
   __shared__ double sums[kRowsAtOnce][kWarp + 1];
   const int lane = static_cast<int>(threadIdx.x) % kWarp,
@@ -61,6 +64,7 @@ OFSDP_CUDA_KERNEL column_squares(Squares s, int64_t first_matrix, int64_t groups
   s.m.column_sums[matrix * s.m.columns + column] = static_cast<float>(sum);
 }
 
+// A thread per factor; thread 0 of each block shares the step's weight.
 OFSDP_CUDA_KERNEL advance_kernel(ofsdp_factor_advance a) {
   __shared__ updates::Lerp shared;
   if (a.state->skip != 0 || a.state->stop != 0) return;
@@ -73,6 +77,7 @@ OFSDP_CUDA_KERNEL advance_kernel(ofsdp_factor_advance a) {
   a.factors[i] = lerp(a.factors[i], a.sums[i] / static_cast<float>(a.length));
 }
 
+// A warp per matrix averages the row factors.
 OFSDP_CUDA_KERNEL mean_kernel(const float* factors, int64_t rows, int64_t matrices, float* means) {
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
   const int64_t matrix =
@@ -80,14 +85,14 @@ OFSDP_CUDA_KERNEL mean_kernel(const float* factors, int64_t rows, int64_t matric
   if (matrix >= matrices) return;
   double sum = 0;
   for (int64_t r = lane; r < rows; r += kWarp) sum += factors[matrix * rows + r];
-  sum = warp_fold(sum, Add{});
+  sum = warp_reduce(sum, Add{});
   const auto mean = static_cast<float>(sum / static_cast<double>(rows));
   if (lane == 0) means[matrix] = mean < Adafactor::kEps ? Adafactor::kEps : mean;
 }
 
 struct FactoredPart {
   ofsdp_parameter_part part;
-  float* param;  // of its first element, as the gradient
+  float* param;  // first element of the part, as `gradient`
   const float* gradient;
   double *squares, *partials;
   const ofsdp_run_state* state;
@@ -107,6 +112,7 @@ __device__ inline float direction_at(const FactoredPart& f, int64_t i) {
   return Adafactor::direction(f.gradient[i], variance);
 }
 
+// A block writes the squared norms of parameter and direction over 4096 elements.
 OFSDP_CUDA_KERNEL part_squares(FactoredPart f) {
   __shared__ double spare[kRowsAtOnce];
   if (f.state->skip != 0 || f.state->stop != 0) return;
@@ -117,13 +123,14 @@ OFSDP_CUDA_KERNEL part_squares(FactoredPart f) {
     of_param += square_of(f.param[i]);
     of_direction += square_of(direction_at(f, i));
   }
-  of_param = group_fold<kThreads>(of_param, Add{}, spare);
-  of_direction = group_fold<kThreads>(of_direction, Add{}, spare);
+  of_param = group_reduce<kThreads>(of_param, Add{}, spare);
+  of_direction = group_reduce<kThreads>(of_direction, Add{}, spare);
   if (threadIdx.x != 0) return;
   f.partials[2 * int64_t{blockIdx.x}] = of_param;
   f.partials[2 * int64_t{blockIdx.x} + 1] = of_direction;
 }
 
+// One block adds all partials of a part to the parameter's squares.
 OFSDP_CUDA_KERNEL part_sum(FactoredPart f, int64_t blocks) {
   __shared__ double spare[kRowsAtOnce];
   if (f.state->skip != 0 || f.state->stop != 0) return;
@@ -132,13 +139,14 @@ OFSDP_CUDA_KERNEL part_sum(FactoredPart f, int64_t blocks) {
     of_param += f.partials[2 * b];
     of_direction += f.partials[2 * b + 1];
   }
-  of_param = group_fold<kThreads>(of_param, Add{}, spare);
-  of_direction = group_fold<kThreads>(of_direction, Add{}, spare);
+  of_param = group_reduce<kThreads>(of_param, Add{}, spare);
+  of_direction = group_reduce<kThreads>(of_direction, Add{}, spare);
   if (threadIdx.x != 0) return;
   f.squares[0] += of_param;
   f.squares[1] += of_direction;
 }
 
+// A block updates 4096 elements; thread 0 shares step length and decay.
 OFSDP_CUDA_KERNEL part_step(FactoredPart f) {
   __shared__ float length;
   __shared__ float keep;

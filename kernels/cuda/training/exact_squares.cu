@@ -1,5 +1,6 @@
-// Squares are added as whole numbers, so atomics may come in any order and still give one sum.
-// Blocks add in shared memory first: limbs of the global sum are touched once a block.
+// Exact sums of squares: each square is added as an integer to limbs of 32 bits in 64-bit words, so
+// atomics in any order give the same sum. A block adds in shared memory first and touches the
+// global limbs once.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -13,7 +14,7 @@ namespace {
 using Limb = unsigned long long;
 
 constexpr int kLimbs = OFSDP_EXACT_LIMBS;
-constexpr int64_t kMaxBlocksHere = 1024;  // the loop strides
+constexpr int64_t kMaxBlocksHere = 1024;  // the kernel is a grid-stride loop
 constexpr int kMantissaBits = 52, kLowest = -256, kBias = 1023 + kMantissaBits;
 constexpr Limb kLow = 0xffffffffu;
 
@@ -42,6 +43,7 @@ __device__ void add_square(float value, Limb* limbs, Limb* not_finite) {
   if ((high >> 32) != 0) atomicAdd(limbs + first + 2, high >> 32);
 }
 
+// A grid-stride loop. `limbs` holds the block's limbs, then a flag for values that are not finite.
 __global__ void add_kernel(const float* values, int64_t count, ofsdp_exact_sum* sum) {
   __shared__ Limb limbs[kLimbs + 3];
   if (threadIdx.x < kLimbs + 3) limbs[threadIdx.x] = 0;
@@ -60,7 +62,7 @@ __global__ void add_kernel(const float* values, int64_t count, ofsdp_exact_sum* 
   }
 }
 
-// Each below 2^32; the last takes what is left.
+// Propagates carries: out[i] < 2^32, except that the last limb takes the rest.
 __device__ void carry(const Limb* limbs, double* out) {
   Limb left = 0;
   for (int i = 0; i < kLimbs; ++i) {
@@ -71,12 +73,14 @@ __device__ void carry(const Limb* limbs, double* out) {
   }
 }
 
+// One thread moves the sum to `out` and clears it.
 __global__ void take_kernel(ofsdp_exact_sum* sum, double* out) {
   carry(reinterpret_cast<const Limb*>(sum->limbs), out);
   if (sum->not_finite != 0) out[0] = static_cast<double>(NAN);
   *sum = {};
 }
 
+// One thread: the limbs summed over ranks become a double.
 __global__ void norm_kernel(const double* limbs, double* squared_norm) {
   if (std::isnan(limbs[0])) {
     *squared_norm = limbs[0];

@@ -1,5 +1,5 @@
-// A thread block takes a block of one part, which it finds by bisection among the launch's
-// arguments.
+// LAMB. A launch covers up to kMaxLambParts parameter parts, which are kernel arguments; a block
+// handles 4096 elements of one part, found by binary search.
 #include "kernels/cuda/device/arithmetic.h"
 #include "kernels/cuda/device/device.cuh"
 #include "kernels/optimizers/parameter_updates.h"
@@ -9,7 +9,7 @@ namespace {
 
 using updates::Lamb;
 
-constexpr int64_t kBlock = 4096;  // elements
+constexpr int64_t kBlock = 4096;  // elements per block
 
 struct Part {
   int64_t begin, count, parameter;
@@ -41,7 +41,7 @@ __device__ inline bool stands_still(const View& v) {
   return v.state->skip != 0 || v.state->stop != 0;
 }
 
-// Returns the last part whose first block is not after `block`.
+// Returns the part that contains `block`: the last one whose first block is not after it.
 __device__ inline int part_of(const Launch& launch, int block) {
   int low = 0, high = launch.count - 1;
   while (low < high) {
@@ -55,7 +55,7 @@ __device__ inline int part_of(const Launch& launch, int block) {
   return low;
 }
 
-// The elements of its part that a thread block covers.
+// The elements of a part that a block covers.
 struct Stretch {
   int64_t begin, end;
 };
@@ -65,6 +65,8 @@ __device__ inline Stretch stretch_of(const Part& part, int block) {
   return {first, first + kBlock < end ? first + kBlock : end};
 }
 
+// A block writes the squared norms of parameter and direction over 4096 elements; thread 0 shares
+// the step's factors.
 OFSDP_CUDA_KERNEL squares_kernel(Launch launch, View v) {
   __shared__ Lamb::Direction shared;
   __shared__ double spare[kThreads / kWarp];
@@ -81,14 +83,15 @@ OFSDP_CUDA_KERNEL squares_kernel(Launch launch, View v) {
     of_param += p * p;
     of_direction += d * d;
   }
-  of_param = group_fold<kThreads>(of_param, Add(), spare);
-  of_direction = group_fold<kThreads>(of_direction, Add(), spare);
+  of_param = group_reduce<kThreads>(of_param, Add(), spare);
+  of_direction = group_reduce<kThreads>(of_direction, Add(), spare);
   if (threadIdx.x != 0) return;
   v.partials[2 * block] = of_param;
   v.partials[2 * block + 1] = of_direction;
 }
 
-// A thread block a part: each thread a run of its blocks, then these in a fixed order.
+// A block per part sums the partials of the part's blocks: each thread a run of them, then the
+// block in a fixed order.
 OFSDP_CUDA_KERNEL sum_kernel(Launch launch, View v) {
   __shared__ double spare[kThreads / kWarp];
   if (stands_still(v)) return;
@@ -103,13 +106,14 @@ OFSDP_CUDA_KERNEL sum_kernel(Launch launch, View v) {
     of_param += v.partials[2 * b];
     of_direction += v.partials[2 * b + 1];
   }
-  of_param = group_fold<kThreads>(of_param, Add(), spare);
-  of_direction = group_fold<kThreads>(of_direction, Add(), spare);
+  of_param = group_reduce<kThreads>(of_param, Add(), spare);
+  of_direction = group_reduce<kThreads>(of_direction, Add(), spare);
   if (threadIdx.x != 0) return;
   v.squares[2 * part.parameter] += of_param;
   v.squares[2 * part.parameter + 1] += of_direction;
 }
 
+// A block updates 4096 elements; thread 0 shares the trust ratio and the step's factors.
 OFSDP_CUDA_KERNEL step_kernel(Launch launch, View v) {
   __shared__ Lamb::Direction shared;
   __shared__ float length;
@@ -134,7 +138,7 @@ View view_of(const OptimizerSettings& s, const ofsdp_parameter_parts& p) {
   return {p.param, p.states[0], p.states[1], p.squares, p.partials, p.state, p.numbers, s};
 }
 
-// kMaxLambParts at a time; empty parts have no block.
+// Launches up to kMaxLambParts parts at a time; empty parts have no block.
 template <typename F>
 cudaError_t in_launches(const ofsdp_parameter_parts& p, const F& run) {
   Launch launch{};

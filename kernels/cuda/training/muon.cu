@@ -1,4 +1,4 @@
-// --fmad=false keeps the CPU's roundings of the step.
+// Muon: norms in double over fixed blocks, and the step. --fmad=false keeps the CPU's roundings.
 #include "kernels/cuda/device/arithmetic.h"
 #include "kernels/cuda/device/device.cuh"
 #include "kernels/optimizers/updates.h"
@@ -6,8 +6,9 @@
 namespace ofsdp::kernels::cuda {
 namespace {
 
-constexpr int64_t kStretch = 4096;  // elements of a block
+constexpr int64_t kStretch = 4096;  // elements per block
 
+// A block sums the squares of 4096 elements.
 OFSDP_CUDA_KERNEL value_squares(const float* values, int64_t count, double* partials) {
   __shared__ double spare[kThreads / kWarp];
   const int64_t begin = int64_t{blockIdx.x} * kStretch;
@@ -17,33 +18,36 @@ OFSDP_CUDA_KERNEL value_squares(const float* values, int64_t count, double* part
     const double value = values[i];
     sum += value * value;
   }
-  sum = group_fold<kThreads>(sum, Add{}, spare);
+  sum = group_reduce<kThreads>(sum, Add{}, spare);
   if (threadIdx.x == 0) partials[blockIdx.x] = sum;
 }
 
+// One block adds the partials; the norm is at least `least`.
 OFSDP_CUDA_KERNEL norm_of_squares(const double* partials, int64_t blocks, double least,
                                   double* norm) {
   __shared__ double spare[kThreads / kWarp];
   double sum = 0;
   for (int64_t b = threadIdx.x; b < blocks; b += kThreads) sum += partials[b];
-  sum = group_fold<kThreads>(sum, Add{}, spare);
+  sum = group_reduce<kThreads>(sum, Add{}, spare);
   if (threadIdx.x != 0) return;
   const double root = sqrt(sum);
   *norm = root < least ? least : root;
 }
 
+// A thread per element.
 OFSDP_CUDA_KERNEL divide_kernel(float* values, int64_t count, const double* norm) {
   OFSDP_CUDA_ITEM(i, count);
   values[i] = values[i] / static_cast<float>(*norm);
 }
 
+// A thread per element.
 OFSDP_CUDA_KERNEL scale_kernel(float* values, int64_t count, float by) {
   OFSDP_CUDA_ITEM(i, count);
   values[i] = values[i] * by;
 }
 
 struct Step {
-  float* param;  // of the part's first element, as the direction
+  float* param;  // first element of the part, as `direction`
   const float* direction;
   int64_t count;
   double weight_decay, adjust;
@@ -51,6 +55,7 @@ struct Step {
   const ofsdp_step_numbers* numbers;
 };
 
+// A thread per element.
 OFSDP_CUDA_KERNEL muon_step(Step s) {
   OFSDP_CUDA_ITEM(i, s.count);
   if (s.state->skip != 0 || s.state->stop != 0) return;

@@ -1,5 +1,5 @@
-// One thread per block computes the factors that depend on the step, in double: only the device
-// knows how many updates were skipped. --fmad=false keeps the CPU's roundings.
+// Elementwise optimizers. One thread per block computes the factors of the step in double, since
+// only the device knows how many updates were skipped. --fmad=false keeps the CPU's roundings.
 #include <cstring>
 
 #include "kernels/cuda/device/arithmetic.h"
@@ -17,7 +17,7 @@ struct Assign : updates::ElementUpdate {
   __device__ static void step(updates::Element& e, float g, const Factors&) { e.param = g; }
 };
 
-// Muon's direction in the place of a parameter.
+// Writes Muon's direction in place of the parameter.
 struct MuonDirection : updates::ElementUpdate {
   using Factors = updates::Lerp;
   __device__ static Factors factors(const updates::UpdateNumbers& n) {
@@ -37,7 +37,7 @@ __device__ inline void load_state(const float* state, int64_t i, float* to) {
   }
 }
 
-// The bits of a conversion of its own (arithmetic.cu).
+// Rounds as a separate conversion (arithmetic.cu).
 template <int V>
 __device__ inline void store_copy(const ofsdp_device_update& u, int64_t i, const float* values) {
   if (u.copy_dtype == static_cast<int32_t>(DType::kBFloat16)) {
@@ -47,7 +47,7 @@ __device__ inline void store_copy(const ofsdp_device_update& u, int64_t i, const
   }
 }
 
-// Elements i .. i + V - 1.
+// Updates elements i .. i + V - 1.
 template <typename Update, typename From, int V>
 __device__ inline void update_pack(const ofsdp_device_update& u, int64_t i, float scale,
                                    const typename Update::Factors& factors) {
@@ -70,6 +70,7 @@ __device__ inline void update_pack(const ofsdp_device_update& u, int64_t i, floa
   if (u.states[1] != nullptr) store<V>(u.states[1] + i, second);
 }
 
+// A thread per pack or element; thread 0 of each block shares the step's factors.
 template <typename Update, typename From>
 __global__ void __launch_bounds__(256)
     update_kernel(SpanPacks span, ofsdp_device_update u, OptimizerSettings settings) {
@@ -89,12 +90,13 @@ __global__ void __launch_bounds__(256)
 template <typename Update>
 cudaError_t update(const OptimizerSettings& settings, const ofsdp_device_update& u,
                    cudaStream_t stream) {
-  const auto* const copy = static_cast<const __half*>(u.copy);  // of two bytes an element
+  const auto* const copy =
+      static_cast<const __half*>(u.copy);  // 2 bytes per element, whatever the dtype
   return with_float(static_cast<DType>(u.gradient.dtype), [&]<typename From>(From) {
     const auto* const source = static_cast<const From*>(u.gradient.src);
     const SpanPacks span =
-        packs_of(u.count, source, u.gradient.onto, u.param, u.states[0], u.states[1], copy);
-    return over_span(span, stream, update_kernel<Update, From>, u, settings);
+        split_span(u.count, source, u.gradient.onto, u.param, u.states[0], u.states[1], copy);
+    return launch_over_span(span, stream, update_kernel<Update, From>, u, settings);
   });
 }
 

@@ -1,5 +1,5 @@
-// One pass over the tensors; factors of the step are computed once a block in double, as on the
-// CPU.
+// A thread per element, one pass. One thread per block computes the factors of the step in double,
+// as the CPU does.
 #include <cmath>
 
 #include "kernels/cuda/device/device.cuh"
@@ -26,6 +26,7 @@ __device__ Factors factors(const ops::TrainingAttributes& n, double rate, double
   return f;
 }
 
+// A thread per element; thread 0 of each block shares the step's factors.
 template <Training kind>
 OFSDP_CUDA_KERNEL update_kernel(ops::TrainingAttributes n, const float* rate,
                                 const int64_t* updates, TrainingTensors t) {

@@ -1,9 +1,7 @@
-// The optimizers of ai.onnx.preview.training on a tensor;
-// kernels/ops/training/training_update.cpp has the formulas. Float32; rate and count of
-// updates are read from device memory, and what follows from them is computed in double, once a
-// block. New values may lie where the old ones do.
-//
-// Memory: Adam 28 bytes an element, the others 20.
+// Adam, Adagrad and Momentum of ai.onnx.preview.training on one float32 tensor;
+// kernels/ops/training/training_update.cpp has the formulas. Learning rate and update count are in
+// device memory; factors that depend on them are double, once per block. New values may alias old
+// ones. Adam moves 28 bytes per element, the others 20.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -16,7 +14,7 @@ namespace ofsdp::kernels::cuda {
 
 enum class Training { kAdam, kAdagrad, kMomentum };
 
-struct TrainingTensors {  // of Adagrad and Momentum the first state alone
+struct TrainingTensors {  // Adagrad and Momentum: states[0] only
   const float* x;
   const float* gradient;
   const float* states[2];

@@ -1,4 +1,4 @@
-// Adam, Adagrad and Momentum of ai.onnx.preview.training: kernels/cuda/training/training.h.
+// Adam, Adagrad and Momentum of ai.onnx.preview.training (training.h).
 #include <algorithm>
 
 #include "kernels/cuda/device/implementations.h"
@@ -18,8 +18,8 @@ Acceptance accepts(const Problem& p) {
       "an operand is not float32 in the plain layout");
 }
 
-// Inputs: tensors, their gradients, then each kind of state, tensor after tensor. Outputs: the same
-// without the gradients.
+// Inputs: rate, count, tensors, gradients, then each kind of state, tensor by tensor. Outputs: new
+// tensors and states.
 template <Training kind>
 std::unique_ptr<CudaKernel> create(DeviceState&, const Problem& p) {
   constexpr size_t kStates = kind == Training::kAdam ? 2 : 1;

@@ -8,9 +8,9 @@
 // dK, dV and dmask; kernels/cpu/attention.h has the formulas. Output 3 must not have a gradient.
 // https://onnx.ai/onnx/operators/onnx__Attention.html
 //
-// Our own attributes, which fusion sets if no past is joined (kernels/core/head_layout.h): layouts
-// say where the heads of Q, K and V lie in the input tensors; K and V may then be absent and lie in
-// Q's tensor. With ofsdp_result_perm, Y is that Transpose of [B, heads, S, width].
+// Our own attributes, which fusion sets if no past is joined (kernels/core/planned_operands.h):
+// layouts say where the heads of Q, K and V lie in the input tensors; K and V may then be absent
+// and lie in Q's tensor. With ofsdp_result_perm, Y is that Transpose of [B, heads, S, width].
 
 #include <algorithm>
 #include <array>
@@ -18,7 +18,7 @@
 
 #include "kernels/core/memory.h"
 #include "kernels/cpu/broadcast.h"
-#include "kernels/cpu/strided_copy.h"
+#include "kernels/cpu/loops.h"
 #include "kernels/ops/attention/attention_shape.h"
 #include "kernels/ops/operators.h"
 
@@ -280,7 +280,7 @@ void add_attention(Registry& registry) {
                         {"bfloat16", accepts<BFloat16>, create<BFloat16>},
                         in_float32<accepts<float>, create<float>>(),
                         {"float64", accepts<double>, create<double>}},
-                       {.first_opset = 23}));
+                       {.first_opset = 23, .costly = true, .past = {{4, 5}, {1, 2}}}));
 }
 
 }  // namespace ofsdp::kernels::ops

@@ -10,9 +10,9 @@
 // or compute both again. Y has dY's layout; if y_perm is set (four axes, the last one 3), Y is the
 // Transpose of [B, heads, queries, width] that exporters put after attention.
 //
-// Layouts and ofsdp_result_perm (kernels/core/head_layout.h) are Attention's: dQ, dK and dV lie as
-// Q, K and V do, dY as Y. If K and V are absent, dQ's tensor holds all three gradients, which must
-// cover every element.
+// Layouts and ofsdp_result_perm (kernels/core/planned_operands.h) are Attention's: dQ, dK and dV
+// lie as Q, K and V do, dY as Y. If K and V are absent, dQ's tensor holds all three gradients,
+// which must cover every element.
 //
 // ofsdp.AttentionWithStatistics(Q, K, V, mask, lengths): Attention without cached keys, with the
 // same attributes. It also returns the statistics that the gradient would otherwise compute again.
@@ -220,7 +220,7 @@ void add_attention_grad(Registry& registry) {
                            {{"blocks", statistics_accepts<float>, statistics_create<float>},
                             {"bfloat16", statistics_accepts<BFloat16>, statistics_create<BFloat16>},
                             in_float32<statistics_accepts<float>, statistics_create<float>>()},
-                           {.min_inputs = 1}));  // Q's tensor may hold K and V
+                           {.min_inputs = 1, .joined = true}));  // Q's tensor may hold K and V
 }
 
 }  // namespace ofsdp::kernels::ops

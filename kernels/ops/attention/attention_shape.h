@@ -1,6 +1,6 @@
 // Turns the operands of Attention and its gradient into the AttentionShape that
-// kernels/cpu/attention.h takes. Shapes or layout attributes (kernels/core/head_layout.h) say where
-// the heads lie.
+// kernels/cpu/attention.h takes. Shapes or layout attributes (kernels/core/planned_operands.h) say
+// where the heads lie.
 #pragma once
 
 #include <algorithm>

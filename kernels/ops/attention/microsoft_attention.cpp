@@ -376,7 +376,11 @@ std::vector<RefTensor> reference(const ReferenceContext& c) {
 void add_packed_attention(Registry& registry) {
   using namespace packed_attention;
   add_without_kernel(registry, "Attention", {packed::infer, nullptr, packed::reference},
-                     packed::body, 2);
+                     {.min_inputs = 2,
+                      .body = packed::body,
+                      .costly = true,
+                      .product = true,
+                      .past = {{4, 6}, {1}, 1, 3}});
 }
 
 Status expect_rank(const TensorDesc& x, int rank, const char* name) {
@@ -448,9 +452,9 @@ std::vector<RefTensor> with_presents(const ReferenceContext& c, RefTensor y,
 }
 
 void add_without_kernel(Registry& registry, const char* name, const OpFunctions& functions,
-                        StandardBody body, int inputs) {
-  registry.add(make_op(name, functions, {},
-                       {.domain = "com.microsoft", .min_inputs = inputs, .body = body}));
+                        OpDef rest) {
+  rest.domain = "com.microsoft";
+  registry.add(make_op(name, functions, {}, std::move(rest)));
 }
 
 void add_microsoft_attention(Registry& registry) {

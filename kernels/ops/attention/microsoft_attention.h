@@ -3,15 +3,14 @@
 // description of a problem, the body after the projections, that part of the references, and checks
 // for infer.
 //
-// The past must be empty (importer/passes/decoder_past.h), so present is k and v. If mask_index
+// The past must be empty (importer/passes/passes.h), so present is k and v. If mask_index
 // hides a score, mask_filter_value is added to it; causality and seqlens_k make it minus infinity.
 // https://github.com/microsoft/onnxruntime/blob/main/docs/ContribOperators.md
 #pragma once
 
 #include <functional>
 
-#include "kernels/core/registry.h"
-#include "kernels/core/standard_body.h"
+#include "kernels/core/op_def.h"
 #include "kernels/ops/support.h"
 
 namespace ofsdp::kernels::ops {
@@ -92,7 +91,7 @@ std::vector<RefTensor> with_presents(const ReferenceContext& c, RefTensor y,
                                      const AttentionTensors& t);
 
 void add_without_kernel(Registry& registry, const char* name, const OpFunctions& functions,
-                        StandardBody body, int inputs);
+                        OpDef rest);
 void add_packed_attention(Registry& registry);
 void add_multi_head_attention(Registry& registry);
 void add_group_query_attention(Registry& registry);

@@ -190,7 +190,7 @@ std::vector<RefTensor> reference(const ReferenceContext& c) {
 void add_multi_head_attention(Registry& registry) {
   using namespace multi_head_attention;
   add_without_kernel(registry, "MultiHeadAttention", {multi::infer, nullptr, multi::reference},
-                     multi::body, 1);
+                     {.body = multi::body, .costly = true, .past = {{6, 7, 8, 9}, {1, 2}}});
 }
 
 // GroupQueryAttention(query, key, value, past_key, past_value, seqlens_k, total_sequence_length,
@@ -424,7 +424,7 @@ std::vector<RefTensor> reference(const ReferenceContext& c) {
 void add_group_query_attention(Registry& registry) {
   using namespace group_query_attention;
   add_without_kernel(registry, "GroupQueryAttention", {group::infer, nullptr, group::reference},
-                     group::body, 1);
+                     {.body = group::body, .rotary_inputs = {7, 8}, .past = {{3, 4}, {1, 2}}});
 }
 
 }  // namespace ofsdp::kernels::ops

@@ -218,11 +218,15 @@ std::vector<Implementation> kernels() {
 
 void add_rotary_embedding(Registry& registry) {
   using namespace rotary_embedding;
-  registry.add(make_op("RotaryEmbedding", {infer<kOnnx>, grad, reference<kOnnx>}, kernels<kOnnx>(),
-                       {.min_inputs = 3, .first_opset = 23, .inplace_inputs = {0}}));
+  registry.add(make_op(
+      "RotaryEmbedding", {infer<kOnnx>, grad, reference<kOnnx>}, kernels<kOnnx>(),
+      {.min_inputs = 3, .first_opset = 23, .inplace_inputs = {0}, .rotary_inputs = {1, 2}}));
   registry.add(make_op("RotaryEmbedding", {microsoft_infer, microsoft_grad, reference<kMicrosoft>},
                        kernels<kMicrosoft>(),
-                       {.domain = "com.microsoft", .min_inputs = 4, .inplace_inputs = {0}}));
+                       {.domain = "com.microsoft",
+                        .min_inputs = 4,
+                        .inplace_inputs = {0},
+                        .rotary_inputs = {2, 3}}));
 }
 
 }  // namespace ofsdp::kernels::ops

@@ -3,8 +3,8 @@
 // pads p and dilations d. The gradient ofsdp.Col2ImGrad(dy, image_shape, block_shape) reads the
 // same elements of dy, and 0 in the padding.
 // https://onnx.ai/onnx/operators/onnx__Col2Im.html
-#include "kernels/cpu/elementwise.h"
 #include "kernels/cpu/float_kernels.h"
+#include "kernels/cpu/loops.h"
 #include "kernels/ops/conv/window.h"
 #include "kernels/ops/operators.h"
 #include "kernels/ops/support.h"

@@ -13,9 +13,9 @@
 #include <optional>
 
 #include "kernels/core/memory.h"
-#include "kernels/cpu/blas.h"
+#include "kernels/cpu/loops.h"
 #include "kernels/cpu/parallel.h"
-#include "kernels/cpu/strided_copy.h"
+#include "kernels/cpu/products.h"
 #include "kernels/ops/conv/conv_shape.h"
 #include "kernels/ops/pointwise/activation.h"
 #include "kernels/ops/support.h"

@@ -13,9 +13,9 @@
 #include <cstring>
 #include <numeric>
 
-#include "kernels/core/standard_body.h"
-#include "kernels/cpu/elementwise.h"
-#include "kernels/cpu/in_float32.h"
+#include "kernels/core/op_def.h"
+#include "kernels/cpu/float_kernels.h"
+#include "kernels/cpu/loops.h"
 #include "kernels/ops/conv/conv_shape.h"
 #include "kernels/ops/operators.h"
 #include "kernels/ops/pointwise/activation.h"
@@ -190,7 +190,7 @@ void add_conv(Registry& registry) {
                         {"columns", columns_accept_conv, make_columns_conv},
                         {"loops", accepts_conv_loops, make_conv_loops},
                         in_float32<LibraryConvForward::accepts, LibraryConvForward::create>()},
-                       channels_last({0}, {0}, {.min_inputs = 2})));
+                       channels_last({0}, {0}, {.min_inputs = 2, .costly = true})));
   registry.add(make_op("ConvTranspose", {transposed_infer, transposed_grad, transposed_reference},
                        {{"winograd", transposed_accepts<winograd_accepts_conv_grad_input>,
                          transposed_create<make_winograd_conv_grad_input>},
@@ -201,7 +201,7 @@ void add_conv(Registry& registry) {
                         {"loops", accepts_conv_loops, create_loops},
                         in_float32<transposed_accepts<LibraryConvGradInput::accepts>,
                                    transposed_create<LibraryConvGradInput::create>>()},
-                       channels_last({0}, {0}, {.min_inputs = 2})));
+                       channels_last({0}, {0}, {.min_inputs = 2, .costly = true})));
 }
 
 Result<ConvShape> infer_conv(const Attributes& attributes, const Shape& x, const Shape& w) {

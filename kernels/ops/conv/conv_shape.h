@@ -5,7 +5,7 @@
 #pragma once
 
 #include "kernels/core/kernel.h"
-#include "kernels/cpu/onednn_presence.h"
+#include "kernels/cpu/products.h"
 #include "kernels/ops/conv/window.h"
 
 namespace ofsdp::kernels::ops {

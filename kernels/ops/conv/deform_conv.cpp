@@ -8,7 +8,7 @@
 #include <bit>
 #include <cmath>
 
-#include "kernels/core/standard_body.h"
+#include "kernels/core/op_def.h"
 #include "kernels/ops/conv/conv_shape.h"
 #include "kernels/ops/operators.h"
 #include "kernels/ops/support.h"

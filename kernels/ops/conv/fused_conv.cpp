@@ -8,7 +8,7 @@
 //
 // None has a kernel: the bodies are Conv between Transposes, Add and the activation.
 // https://github.com/microsoft/onnxruntime/blob/main/docs/ContribOperators.md
-#include "kernels/core/lowered.h"
+#include "kernels/core/op_def.h"
 #include "kernels/ops/conv/conv_shape.h"
 #include "kernels/ops/fused_activation.h"
 #include "kernels/ops/operators.h"

@@ -17,8 +17,8 @@
 
 #include "kernels/core/memory.h"
 #include "kernels/cpu/parallel.h"
+#include "kernels/cpu/products.h"
 #include "kernels/cpu/stored_floats.h"
-#include "kernels/cpu/tile_product.h"
 #include "kernels/ops/conv/conv_shape.h"
 #include "kernels/ops/pointwise/activation.h"
 

@@ -1,6 +1,6 @@
 // Operators with a result count that depends on the data: counted slices, Compress, NonZero.
 //
-// Operators over a bounded axis (importer/passes/bounded_axes.h): along attribute axis, the first
+// Operators over a bounded axis (importer/passes/specialize.h): along attribute axis, the first
 // factor * count slices exist (factor is an attribute too); the others are padding. Input 1 is the
 // count, int64[1], known at run time.
 //
@@ -20,7 +20,7 @@
 #include <algorithm>
 
 #include "kernels/core/element_types.h"
-#include "kernels/cpu/lines.h"
+#include "kernels/cpu/loops.h"
 #include "kernels/ops/operators.h"
 #include "kernels/ops/support.h"
 
@@ -266,7 +266,7 @@ void add_compress(Registry& registry) {
 // ofsdp.FoundIndices(x): NonZero for an x that only the run computes. Returns indices
 // [rank, numel]: first all that NonZero finds, then the last of these again (0 if there is none),
 // so that a node that reads rows by them reads no other rows; and how many were found, int64[1]. No
-// gradient. Used by importer/passes/bounded_axes.h.
+// gradient. Used by importer/passes/specialize.h.
 
 namespace non_zero {
 

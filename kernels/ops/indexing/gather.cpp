@@ -12,7 +12,7 @@
 #include <cstring>
 #include <numeric>
 
-#include "kernels/base/reject.h"
+#include "kernels/base/status.h"
 #include "kernels/cpu/indexed.h"
 #include "kernels/cpu/parallel.h"
 #include "kernels/cpu/stored_floats.h"
@@ -201,7 +201,7 @@ void gather_grad_body(BodyBuilder& b) {
 void add_gather(Registry& registry) {
   using namespace gather;
   registry.add(make_op("Gather", {infer, grad, reference}, {{"rows", accepts_index_type, create}},
-                       {.min_inputs = 2}));
+                       {.min_inputs = 2, .narrow_types = true, .lookup_inputs = {0}}));
   registry.add_own(make_op("GatherGrad", {infer_shape_of("shape"), nullptr, grad_reference},
                            {{"columns", accepts_grad, create_grad}},
                            {.min_inputs = 2, .body = gather_grad_body, .inplace_inputs = {2}}));
@@ -395,7 +395,12 @@ void add_gather_block_quantized(Registry& registry) {
   using namespace gather_block;  // NOLINT: the operator's own names
   OpDef op = make_op("GatherBlockQuantized", {infer, no_grad, reference},
                      {{"rows", accepts_plain, create}},
-                     {.domain = "com.microsoft", .min_inputs = 3, .float32_only = true});
+                     {.domain = "com.microsoft",
+                      .min_inputs = 3,
+                      .float32_only = true,
+                      .cpu_only = true,
+                      .float32_inputs = {1, 2, 3},
+                      .stored_inputs = {0, 2, 3}});
   registry.add(std::move(op));
 }
 

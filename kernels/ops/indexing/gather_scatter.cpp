@@ -7,7 +7,7 @@
 
 #include "kernels/base/budgets.h"
 #include "kernels/core/element_types.h"
-#include "kernels/cpu/in_float32.h"
+#include "kernels/cpu/float_kernels.h"
 #include "kernels/cpu/indexed.h"
 #include "kernels/ops/operators.h"
 #include "kernels/ops/support.h"
@@ -352,7 +352,7 @@ std::unique_ptr<Kernel> scatter_create(const Problem& p) {
 void add_elements(Registry& registry) {
   using namespace elements;
   registry.add(make_op("GatherElements", {infer, grad, reference}, {{"lines", accepts, create}},
-                       {.min_inputs = 2, .first_opset = 11}));
+                       {.min_inputs = 2, .first_opset = 11, .narrow_types = true}));
   registry.add(make_op("ScatterElements", {scatter_infer, elements_grad, scatter_reference},
                        with_half_floats<scatter_accepts, scatter_create>("lines"),
                        {.min_inputs = 3, .first_opset = 11, .inplace_inputs = {0}}));
@@ -502,7 +502,7 @@ std::unique_ptr<Kernel> scatter_create(const Problem& p) {
 void add_tuples(Registry& registry) {
   using namespace tuples;
   registry.add(make_op("GatherND", {infer, grad, reference}, {{"slices", accepts_plain, create}},
-                       {.min_inputs = 2, .first_opset = 11}));
+                       {.min_inputs = 2, .first_opset = 11, .narrow_types = true}));
   registry.add_own(make_op("GatherNDGrad", {infer_shape_of("shape"), nullptr, grad_reference},
                            with_half_floats<accepts_grad, create_grad>("columns"),
                            {.min_inputs = 2}));

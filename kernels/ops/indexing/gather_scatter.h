@@ -6,7 +6,6 @@
 #include <string_view>
 
 #include "kernels/core/element_types.h"
-#include "kernels/cpu/integer_math.h"
 #include "kernels/ops/support.h"
 
 namespace ofsdp::kernels::ops {

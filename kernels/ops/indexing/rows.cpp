@@ -6,8 +6,8 @@
 // https://onnx.ai/onnx/operators/onnx__OneHot.html
 
 #include "kernels/core/element_types.h"
-#include "kernels/cpu/in_float32.h"
-#include "kernels/cpu/lines.h"
+#include "kernels/cpu/float_kernels.h"
+#include "kernels/cpu/loops.h"
 #include "kernels/cpu/parallel.h"
 #include "kernels/ops/operators.h"
 #include "kernels/ops/support.h"

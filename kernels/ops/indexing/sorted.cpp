@@ -11,8 +11,8 @@
 #include <numeric>
 
 #include "kernels/core/element_types.h"
-#include "kernels/cpu/in_float32.h"
-#include "kernels/cpu/lines.h"
+#include "kernels/cpu/float_kernels.h"
+#include "kernels/cpu/loops.h"
 #include "kernels/ops/indexing/gather_scatter.h"
 #include "kernels/ops/operators.h"
 #include "kernels/ops/support.h"
@@ -169,7 +169,7 @@ void add_top_k(Registry& registry) {
 // planning. No gradient. https://onnx.ai/onnx/operators/onnx__Unique.html
 //
 // ofsdp.FoundUnique(x): Unique for an x that only the run computes, with room for as many different
-// slices as x has slices; the importer uses it (importer/passes/bounded_axes.h). Outputs: first
+// slices as x has slices; the importer uses it (importer/passes/specialize.h). Outputs: first
 // appearances, numbers, counts, and how many different slices there are, int64[1]. After that
 // number the first and third output repeat their last element (0 if there is none), so that a node
 // that reads slices by them reads no other slices. To get the slices themselves, Gather by the

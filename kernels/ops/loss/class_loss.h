@@ -15,7 +15,6 @@
 #include <vector>
 
 #include "kernels/core/op_def.h"
-#include "kernels/core/registry.h"
 
 namespace ofsdp::kernels::ops {
 

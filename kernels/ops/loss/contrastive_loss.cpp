@@ -25,11 +25,10 @@
 #include <algorithm>
 #include <cmath>
 
-#include "kernels/core/joined_rows.h"
-#include "kernels/cpu/blas.h"
+#include "kernels/core/planned_operands.h"
 #include "kernels/cpu/float_kernels.h"
-#include "kernels/cpu/lanes.h"
 #include "kernels/cpu/parallel.h"
+#include "kernels/cpu/products.h"
 #include "kernels/cpu/vector_math.h"
 #include "kernels/ops/operators.h"
 #include "kernels/ops/support.h"

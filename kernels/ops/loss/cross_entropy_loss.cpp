@@ -15,7 +15,6 @@
 #include <algorithm>
 #include <cmath>
 
-#include "kernels/cpu/lanes.h"
 #include "kernels/cpu/parallel.h"
 #include "kernels/cpu/softmax.h"
 #include "kernels/cpu/stored_floats.h"
@@ -228,7 +227,7 @@ void softmax_cross_entropy_loss_grad_body(BodyBuilder& b) {
 
 std::unique_ptr<Kernel> entropy_create(const Problem& p) {
   const ClassLoss l = class_loss(p.in(0).shape, p.attributes);
-  const SoftmaxExtent extent = softmax_extent(p.in(0).shape, 1);
+  const SoftmaxParams extent = softmax_extent(p.in(0).shape, 1);
   const bool keeps = p.has_out(1);
   return with_labels(p.in(1).dtype, [&](auto label) {
     using Index = decltype(label);
@@ -261,14 +260,18 @@ void add_cross_entropy_loss(Registry& registry) {
   using namespace cross_entropy_loss;
   add_distillation_loss(registry);
   registry.add(make_op("NegativeLogLikelihoodLoss", {nll_infer, nll_grad, nll_reference},
-                       {{"loops", accepts<1>, nll_create}}, {.min_inputs = 2, .first_opset = 12}));
+                       {{"loops", accepts<1>, nll_create}},
+                       {.min_inputs = 2, .first_opset = 12, .float32_only = true}));
   registry.add_own(make_op("NllLossGrad", {nll_infer_grad, nullptr, nll_grad_reference},
                            {{"loops", accepts<1>, nll_create_grad}},
                            {.min_inputs = 2, .body = nll_loss_grad_body}));
-  registry.add(
-      make_op("SoftmaxCrossEntropyLoss", {entropy_infer, entropy_grad, entropy_reference},
-              {{"loops", accepts<1>, entropy_create}},
-              {.min_inputs = 2, .first_opset = 12, .inplace_inputs = {0}, .inplace_output = 1}));
+  registry.add(make_op("SoftmaxCrossEntropyLoss", {entropy_infer, entropy_grad, entropy_reference},
+                       {{"loops", accepts<1>, entropy_create}},
+                       {.min_inputs = 2,
+                        .first_opset = 12,
+                        .float32_only = true,
+                        .inplace_inputs = {0},
+                        .inplace_output = 1}));
   registry.add_own(make_op(
       "SoftmaxCrossEntropyLossGrad", {entropy_infer_grad, nullptr, entropy_grad_reference},
       {{"loops", accepts<2>, entropy_create_grad}},

@@ -14,7 +14,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "kernels/core/standard_body.h"
+#include "kernels/core/op_def.h"
 #include "kernels/cpu/float_kernels.h"
 #include "kernels/cpu/parallel.h"
 #include "kernels/cpu/vector_math.h"
@@ -309,7 +309,7 @@ void distill_grad_body(BodyBuilder& b) {
 void add_distillation_loss(Registry& registry) {
   registry.add_own(make_op("DistillationLoss", {distill_infer, distill_grad, distill_reference},
                            {{"rows", distill_accepts<0>, distill_create}},
-                           {.min_inputs = 2, .body = distill_body}));
+                           {.min_inputs = 2, .body = distill_body, .float32_only = true}));
   registry.add_own(make_op("DistillationLossGrad",
                            {distill_infer_grad, nullptr, distill_grad_reference},
                            {{"rows", distill_accepts<1>, distill_create_grad}},

@@ -1,5 +1,5 @@
-// The rows with labels that a loss does not ignore. kernels/core/kept_rows.h has the format of
-// `rows`.
+// The rows with labels that a loss does not ignore. kernels/core/planned_operands.h has the format
+// of `rows`.
 //
 //   ofsdp.KeptRows(labels [N]) -> rows, kept    attributes ignore_index, classes: kept is [N], the
 //                                               labels that are not ignored, then the ignore_index
@@ -9,15 +9,12 @@
 // A label outside 0..classes-1 is refused here, where the index is known. No gradients: a pass
 // inserts these nodes into finished graphs (importer/passes/joined_nodes.cpp).
 
-#include "kernels/core/kept_rows.h"
-
 #include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <type_traits>
 
-#include "kernels/cpu/float_width.h"
-#include "kernels/cpu/lanes.h"
+#include "kernels/core/planned_operands.h"
 #include "kernels/cpu/parallel.h"
 #include "kernels/cpu/stored_floats.h"
 #include "kernels/cpu/vector_math.h"

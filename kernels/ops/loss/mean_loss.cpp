@@ -12,9 +12,9 @@
 #include <algorithm>
 #include <cmath>
 
-#include "kernels/core/standard_body.h"
-#include "kernels/cpu/elementwise.h"
+#include "kernels/core/op_def.h"
 #include "kernels/cpu/float_kernels.h"
+#include "kernels/cpu/loops.h"
 #include "kernels/cpu/vector_math.h"
 #include "kernels/ops/operators.h"
 #include "kernels/ops/support.h"
@@ -215,7 +215,7 @@ template <SumSpan losses, DiffSpan diffs>
 void add(Registry& registry, const MeanLoss& loss) {
   registry.add_own(make_op(loss.name, {infer, loss.grad, loss.reference},
                            {{"blocks", accepts_plain_of<float>, create<losses>}},
-                           {.min_inputs = 2, .body = loss.body}));
+                           {.min_inputs = 2, .body = loss.body, .float32_only = true}));
   registry.add_own(make_op(std::string(loss.name) + "Grad",
                            {infer_grad, nullptr, loss.grad_reference},
                            {{"loops", accepts_plain_of<float>, create_grad<diffs>}},

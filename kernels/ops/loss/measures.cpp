@@ -140,9 +140,11 @@ std::unique_ptr<Kernel> create_values(const Problem& p) {
 
 void add_measures(Registry& registry) {
   registry.add_own(make_op("MeasureClasses", {infer_classes, nullptr, reference_of_classes},
-                           {{"loops", accepts_measured, create_classes}}, {.min_inputs = 2}));
+                           {{"loops", accepts_measured, create_classes}},
+                           {.min_inputs = 2, .float32_only = true}));
   registry.add_own(make_op("MeasureValues", {infer_values, nullptr, reference_of_values},
-                           {{"loops", accepts_values, create_values}}, {.min_inputs = 2}));
+                           {{"loops", accepts_values, create_values}},
+                           {.min_inputs = 2, .float32_only = true}));
 }
 
 // ofsdp.ArgmaxMatches(prediction [k, C], labels [k]), attribute ignore_index: int64[2], how many
@@ -215,7 +217,7 @@ std::unique_ptr<Kernel> create(const Problem& p) {
 void add_argmax_matches(Registry& registry) {
   using namespace argmax_matches;
   registry.add_own(make_op("ArgmaxMatches", {infer, nullptr, reference},
-                           {{"loops", accepts, create}}, {.min_inputs = 2}));
+                           {{"loops", accepts, create}}, {.min_inputs = 2, .float32_only = true}));
 }
 
 }  // namespace ofsdp::kernels::ops

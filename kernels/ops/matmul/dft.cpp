@@ -18,7 +18,7 @@
 #include <optional>
 
 #include "kernels/core/memory.h"
-#include "kernels/core/standard_body.h"
+#include "kernels/core/op_def.h"
 #include "kernels/cpu/float_kernels.h"
 #include "kernels/cpu/parallel.h"
 #include "kernels/ops/operators.h"

@@ -9,8 +9,8 @@
 #include "kernels/core/memory.h"
 #include "kernels/cpu/broadcast.h"
 #include "kernels/cpu/float_kernels.h"
-#include "kernels/cpu/fold.h"
-#include "kernels/cpu/strided_copy.h"
+#include "kernels/cpu/loops.h"
+#include "kernels/cpu/reduce.h"
 #include "kernels/ops/matmul/matrix_product.h"
 #include "kernels/ops/operators.h"
 
@@ -260,7 +260,7 @@ void add_einsum(Registry& registry) {
                         in_float32<accepts_matrices, create_matrices>(),
                         {"loops", accepts_loops, create_loops},
                         in_float32<accepts_loops, create_loops>()},
-                       {.first_opset = 12}));
+                       {.first_opset = 12, .costly = true}));
   registry.add_own(make_op("EinsumGrad", {grad_infer, nullptr, grad_reference},
                            plain_float_kernels<grad_create<float>, grad_create<double>>("loops"),
                            {.min_inputs = 2}));

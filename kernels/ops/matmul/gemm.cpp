@@ -7,10 +7,10 @@
 #include <algorithm>
 #include <cstring>
 
-#include "kernels/core/kept_rows.h"
-#include "kernels/cpu/fold.h"
-#include "kernels/cpu/in_float32.h"
+#include "kernels/core/planned_operands.h"
+#include "kernels/cpu/float_kernels.h"
 #include "kernels/cpu/parallel.h"
+#include "kernels/cpu/reduce.h"
 #include "kernels/ops/fused_activation.h"
 #include "kernels/ops/matmul/matrix_product.h"
 #include "kernels/ops/operators.h"
@@ -219,11 +219,12 @@ void add_gemm(Registry& registry) {
                         {"blocks", accepts_blocks, create_blocks},
                         in_float32<accepts, create>(),
                         {"loops", accepts_loops, create_loops}},
-                       {.min_inputs = 2}));
+                       {.min_inputs = 2, .costly = true, .product = true}));
 }
 
-// ofsdp.KeptRowsGemm(A, B, C, rows): Gemm over the kept rows (kernels/core/kept_rows.h), which come
-// first in the operands; n = rounded_rows(kept rows). C may be absent. Attributes are Gemm's.
+// ofsdp.KeptRowsGemm(A, B, C, rows): Gemm over the kept rows (kernels/core/planned_operands.h),
+// which come first in the operands; n = rounded_rows(kept rows). C may be absent. Attributes are
+// Gemm's.
 //
 //   transA = 0   A [N, K], C has one row: Y's first n rows are Gemm's, the others zeros
 //   transA = 1   A [N, M], B [N, K] (transB = 0, no C): sums over the first n rows alone
@@ -476,10 +477,12 @@ std::vector<RefTensor> gemm_gelu_reference(const ReferenceContext& c) {
 }  // namespace
 
 void add_fused_gemm(Registry& registry) {
-  registry.add(make_op("FusedGemm", {fused_gemm_infer, nullptr, fused_gemm_reference}, {},
-                       {.domain = "com.microsoft", .min_inputs = 2, .body = fused_gemm_body}));
-  registry.add(make_op("GemmFastGelu", {gemm_gelu_infer, nullptr, gemm_gelu_reference}, {},
-                       {.domain = "com.microsoft", .min_inputs = 2, .body = gemm_gelu_body}));
+  registry.add(make_op(
+      "FusedGemm", {fused_gemm_infer, nullptr, fused_gemm_reference}, {},
+      {.domain = "com.microsoft", .min_inputs = 2, .body = fused_gemm_body, .product = true}));
+  registry.add(make_op(
+      "GemmFastGelu", {gemm_gelu_infer, nullptr, gemm_gelu_reference}, {},
+      {.domain = "com.microsoft", .min_inputs = 2, .body = gemm_gelu_body, .product = true}));
 }
 
 }  // namespace ofsdp::kernels::ops

@@ -174,7 +174,8 @@ std::unique_ptr<Kernel> create(const Problem& p) { return std::make_unique<Parts
 void add_gemm_epilogue(Registry& registry) {
   using namespace gemm_epilogue;
   registry.add_own(make_op("GemmEpilogue", {infer, nullptr, reference},
-                           with_half_floats<accepts, create>("parts"), {.min_inputs = 2}));
+                           with_half_floats<accepts, create>("parts"),
+                           {.min_inputs = 2, .product = true, .joined = true}));
 }
 
 }  // namespace ofsdp::kernels::ops

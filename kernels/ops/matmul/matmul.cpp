@@ -16,8 +16,8 @@
 #include <numeric>
 #include <utility>
 
-#include "kernels/core/standard_body.h"
-#include "kernels/cpu/in_float32.h"
+#include "kernels/core/op_def.h"
+#include "kernels/cpu/float_kernels.h"
 #include "kernels/ops/matmul/matrix_product.h"
 #include "kernels/ops/operators.h"
 #include "kernels/ops/support.h"
@@ -247,13 +247,17 @@ void fused_grad(GradBuilder& b) {
 
 void add_matmul(Registry& registry) {
   using namespace matmul;
-  registry.add(
-      make_op("MatMul", {infer, grad, reference}, product_kernels<product>(), {.min_inputs = 2}));
+  registry.add(make_op("MatMul", {infer, grad, reference}, product_kernels<product>(),
+                       {.min_inputs = 2, .costly = true, .product = true}));
   registry.add_own(make_op("MatMul", {infer, nullptr, reference}, product_kernels<product>(),
-                           {.min_inputs = 2, .body = matmul_body}));
+                           {.min_inputs = 2, .body = matmul_body, .product = true}));
   registry.add(make_op("FusedMatMul", {fused_infer, fused_grad, fused_reference},
                        product_kernels<product>(),
-                       {.domain = "com.microsoft", .min_inputs = 2, .body = fused_body}));
+                       {.domain = "com.microsoft",
+                        .min_inputs = 2,
+                        .body = fused_body,
+                        .costly = true,
+                        .product = true}));
 }
 
 }  // namespace ofsdp::kernels::ops

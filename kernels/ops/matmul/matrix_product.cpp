@@ -8,11 +8,10 @@
 #include <tuple>
 
 #include "kernels/core/memory.h"
-#include "kernels/cpu/blas.h"
-#include "kernels/cpu/float_width.h"
-#include "kernels/cpu/fold.h"
-#include "kernels/cpu/onednn_presence.h"
 #include "kernels/cpu/parallel.h"
+#include "kernels/cpu/products.h"
+#include "kernels/cpu/reduce.h"
+#include "kernels/cpu/stored_floats.h"
 #include "kernels/ops/support.h"
 
 namespace ofsdp::kernels::ops {

@@ -6,13 +6,13 @@
 //
 // Attributes: rows, columns, by_rows; type, the elements' TensorProto.DataType (int8, uint8, int4,
 // uint4, float16, bfloat16); the scales' axis and block_size, as in DequantizeLinear
-// (kernels/core/scale_map.h). Floats have no scale. A pass replaces a product by it
-// (importer/passes/trained_set.h).
+// (kernels/core/quantization.h). Floats have no scale. A pass replaces a product by it
+// (importer/passes/passes.h).
 // https://onnx.ai/onnx/operators/onnx__DequantizeLinear.html
 
-#include "kernels/base/reject.h"
+#include "kernels/base/status.h"
 #include "kernels/core/op_def.h"
-#include "kernels/core/scale_map.h"
+#include "kernels/core/quantization.h"
 #include "kernels/cpu/stored_floats.h"
 #include "kernels/cpu/stored_matrix.h"
 #include "kernels/ops/operators.h"
@@ -169,9 +169,9 @@ std::unique_ptr<Kernel> create(const Problem& p) {
 
 void add_stored_mat_mul(Registry& registry) {
   using namespace stored_mat_mul;  // NOLINT: the operator's own names
-  registry.add_own(make_op("StoredMatMul", {infer, grad, reference},
-                           {{"tiles", accepts_plain_with_blas, create}},
-                           {.min_inputs = 2, .float32_only = true}));
+  registry.add_own(make_op(
+      "StoredMatMul", {infer, grad, reference}, {{"tiles", accepts_plain_with_blas, create}},
+      {.min_inputs = 2, .float32_only = true, .cpu_only = true, .float32_inputs = {1, 2, 3}}));
 }
 
 // MatMulNBits packs the weight as [N, blocks, block_size * bits / 8], with scales [N, blocks].
@@ -374,7 +374,12 @@ void add_mat_mul_n_bits(Registry& registry) {
   using namespace n_bits;  // NOLINT: the operator's own names
   OpDef forward = make_op("MatMulNBits", {infer<false>, grad, reference<false>},
                           {{"tiles", accepts_plain_with_blas, create<false>}},
-                          {.domain = "com.microsoft", .min_inputs = 3, .float32_only = true});
+                          {.domain = "com.microsoft",
+                           .min_inputs = 3,
+                           .float32_only = true,
+                           .cpu_only = true,
+                           .float32_inputs = {1, 2, 3, 4},
+                           .stored_inputs = {1, 2, 3, 4}});
   registry.add(std::move(forward));
   registry.add_own(make_op("MatMulNBitsGrad", {infer<true>, nullptr, reference<true>},
                            {{"tiles", accepts_plain_with_blas, create<true>}},

@@ -16,11 +16,11 @@
 
 #include <cmath>
 
-#include "kernels/core/joined_rows.h"
 #include "kernels/core/memory.h"
-#include "kernels/core/standard_body.h"
-#include "kernels/cpu/channel_norm.h"
+#include "kernels/core/op_def.h"
+#include "kernels/core/planned_operands.h"
 #include "kernels/cpu/float_kernels.h"
+#include "kernels/cpu/normalization.h"
 #include "kernels/ops/norm/channels.h"
 #include "kernels/ops/operators.h"
 #include "kernels/ops/support.h"
@@ -79,7 +79,7 @@ void grad(GradBuilder& b) {
 }
 
 std::vector<RefTensor> reference(const ReferenceContext& c) {
-  const ChannelExtent e = batch_norm_extent({DType::kFloat32, c.inputs[0].desc.shape});
+  const ChannelNormParams e = batch_norm_extent({DType::kFloat32, c.inputs[0].desc.shape});
   const auto channels = static_cast<size_t>(e.channels);
   const auto& x = c.inputs[0].values;
   auto channel_of = [&](size_t i) { return i / static_cast<size_t>(e.inner) % channels; };
@@ -115,7 +115,7 @@ std::vector<RefTensor> reference(const ReferenceContext& c) {
 template <typename T>
 std::unique_ptr<Kernel> create(const Problem& p) {
   using R = RealOf<T>;
-  const ChannelExtent e = batch_norm_extent(p.in(0));
+  const ChannelNormParams e = batch_norm_extent(p.in(0));
   const bool training = trains(p.attributes);
   const R epsilon = static_cast<R>(p.attributes.f("epsilon", 1e-5f));
   const R momentum = static_cast<R>(p.attributes.f("momentum", 0.9f));
@@ -153,7 +153,7 @@ std::unique_ptr<Kernel> create(const Problem& p) {
 // --- the gradient ---
 
 std::vector<RefTensor> grad_reference(const ReferenceContext& c) {
-  const ChannelExtent e = batch_norm_extent({DType::kFloat32, c.inputs[1].desc.shape});
+  const ChannelNormParams e = batch_norm_extent({DType::kFloat32, c.inputs[1].desc.shape});
   const auto channels = static_cast<size_t>(e.channels);
   const auto &dy = c.inputs[0].values, &x = c.inputs[1].values;
   const double epsilon = static_cast<double>(c.attributes.f("epsilon", 1e-5f));
@@ -182,7 +182,7 @@ std::vector<RefTensor> grad_reference(const ReferenceContext& c) {
 template <typename T>
 std::unique_ptr<Kernel> create_grad(const Problem& p) {
   using R = RealOf<T>;
-  const ChannelExtent e = batch_norm_extent(p.in(1));
+  const ChannelNormParams e = batch_norm_extent(p.in(1));
   const bool training = p.attributes.i("training_mode", 0) != 0;
   const R epsilon = static_cast<R>(p.attributes.f("epsilon", 1e-5f));
   const auto channels = static_cast<size_t>(e.channels);
@@ -211,7 +211,7 @@ std::unique_ptr<Kernel> create_grad(const Problem& p) {
 
 void batch_normalization_grad_body(BodyBuilder& b) {
   const TensorDesc& x = b.output_desc(0);
-  const ChannelExtent e = batch_norm_extent({x.dtype, x.shape});
+  const ChannelNormParams e = batch_norm_extent({x.dtype, x.shape});
   const auto planes = [&](size_t i) {
     return b.reshape(b.input(i), {e.batch, e.channels, e.inner});
   };
@@ -241,7 +241,9 @@ void add_batch_normalization(Registry& registry) {
   registry.add(make_op(
       "BatchNormalization", {infer, grad, reference},
       image_kernels<1, create<float>, create<BFloat16>, create<double>>("channels"),
-      channels_last({0}, {0}, {.min_inputs = 5, .first_opset = 15, .inplace_inputs = {0}})));
+      channels_last(
+          {0}, {0},
+          {.min_inputs = 5, .first_opset = 15, .inplace_inputs = {0}, .float32_inputs = {3, 4}})));
   registry.add_own(make_op(
       "BatchNormalizationGrad", {infer_like_inputs({1, 2, 2}), nullptr, grad_reference},
       image_kernels<2, create_grad<float>, create_grad<BFloat16>, create_grad<double>>("channels"),
@@ -303,7 +305,7 @@ Result<std::vector<TensorDesc>> infer_dots(const InferContext& c) {
 // --- references ---
 
 struct ReferenceChannels {
-  ChannelExtent e;
+  ChannelNormParams e;
   explicit ReferenceChannels(const TensorDesc& x)
       : e(batch_norm_extent({DType::kFloat32, x.shape})) {}
   size_t of(size_t i) const {
@@ -416,7 +418,7 @@ Acceptance accepts(const Problem& p) {
 }
 
 std::unique_ptr<Kernel> create_statistics(const Problem& p) {
-  const ChannelExtent e = batch_norm_extent(p.in(0));
+  const ChannelNormParams e = batch_norm_extent(p.in(0));
   const auto n = static_cast<float>(e.count());
   return make_kernel(
       [=](const KernelArgs& a) {
@@ -462,7 +464,7 @@ std::unique_ptr<Kernel> create_joined(const Problem& p) {
 }
 
 std::unique_ptr<Kernel> create_dots(const Problem& p) {
-  const ChannelExtent e = batch_norm_extent(p.in(1));
+  const ChannelNormParams e = batch_norm_extent(p.in(1));
   const float epsilon = epsilon_of(p.attributes);
   const bool has_dscale = p.has_out(1), has_dbias = p.has_out(2);
   return make_kernel(
@@ -498,7 +500,7 @@ double joined_sum(const JoinedRows& dots, int64_t i) {
 }
 
 std::unique_ptr<Kernel> create_grad(const Problem& p) {
-  const ChannelExtent e = batch_norm_extent(p.in(1));
+  const ChannelNormParams e = batch_norm_extent(p.in(1));
   const float epsilon = epsilon_of(p.attributes);
   const auto run = [=, statistics_shape = p.in(5).shape,
                     dots_shape = p.in(6).shape](const KernelArgs& a) {

@@ -4,14 +4,14 @@
 #include <vector>
 
 #include "kernels/core/tensor.h"
-#include "kernels/cpu/channel_norm.h"
 #include "kernels/cpu/float_kernels.h"
+#include "kernels/cpu/normalization.h"
 
 namespace ofsdp::kernels::ops {
 
 // Returns x's extent as [N, C, d...]; a vector is N samples with one channel. Without inner axes
 // both layouts are the same, and channels last is the faster order.
-inline ChannelExtent batch_norm_extent(const TensorDesc& x) {
+inline ChannelNormParams batch_norm_extent(const TensorDesc& x) {
   const Shape& s = x.shape;
   if (s.rank() < 2) return {s.numel(), 1, 1, false};
   const int64_t inner = s.numel(2, s.rank());

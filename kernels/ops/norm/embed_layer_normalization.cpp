@@ -8,7 +8,7 @@
 // https://github.com/microsoft/onnxruntime/blob/main/docs/ContribOperators.md
 #include <cmath>
 
-#include "kernels/core/standard_body.h"
+#include "kernels/core/op_def.h"
 #include "kernels/ops/operators.h"
 #include "kernels/ops/support.h"
 
@@ -156,7 +156,7 @@ std::vector<RefTensor> reference(const ReferenceContext& c) {
 void add_embed_layer_normalization(Registry& registry) {
   using namespace embed_layer_normalization;
   registry.add(make_op("EmbedLayerNormalization", {infer, nullptr, reference}, {},
-                       {.domain = "com.microsoft", .min_inputs = 1, .body = body}));
+                       {.domain = "com.microsoft", .body = body, .lookup_inputs = {2, 3, 4}}));
 }
 
 }  // namespace ofsdp::kernels::ops

@@ -10,7 +10,7 @@
 // https://onnx.ai/onnx/operators/onnx__InstanceNormalization.html
 #include <cmath>
 
-#include "kernels/core/standard_body.h"
+#include "kernels/core/op_def.h"
 #include "kernels/cpu/parallel.h"
 #include "kernels/ops/norm/channels.h"
 #include "kernels/ops/operators.h"
@@ -21,7 +21,7 @@ namespace group_normalization {
 namespace {
 
 // x is [N, groups, channels per group, inner].
-struct GroupExtent {
+struct GroupNormParams {
   int64_t batch, groups, each, inner;  // each: channels per group
   double epsilon;
 
@@ -30,7 +30,7 @@ struct GroupExtent {
   int64_t width() const { return each * inner; }
 };
 
-inline GroupExtent group_extent(const Shape& x, int64_t groups, const Attributes& attributes) {
+inline GroupNormParams group_extent(const Shape& x, int64_t groups, const Attributes& attributes) {
   return {x[0], groups, groups == 0 ? 0 : x[1] / groups, x.numel(2, x.rank()),
           static_cast<double>(attributes.f("epsilon", 1e-5f))};
 }
@@ -73,7 +73,7 @@ void grad(GradBuilder& b) {
 template <GroupsOf groups_of>
 std::vector<RefTensor> reference(const ReferenceContext& c) {
   const int64_t groups = groups_of(c.inputs[0].desc.shape, c.attributes);
-  const GroupExtent e = group_extent(c.inputs[0].desc.shape, groups, c.attributes);
+  const GroupNormParams e = group_extent(c.inputs[0].desc.shape, groups, c.attributes);
   RefTensor y{c.output_descs[0], c.inputs[0].values};
   RefTensor means{{DType::kFloat32, {e.batch, groups}}, {}};
   RefTensor invs = means;
@@ -99,7 +99,7 @@ std::vector<RefTensor> reference(const ReferenceContext& c) {
 template <typename T, GroupsOf groups_of>
 std::unique_ptr<Kernel> create(const Problem& p) {
   using R = RealOf<T>;
-  const GroupExtent e =
+  const GroupNormParams e =
       group_extent(p.in(0).shape, groups_of(p.in(0).shape, p.attributes), p.attributes);
   const bool stats = p.has_out(1) && p.has_out(2);
   return make_kernel([=](const KernelArgs& a) {
@@ -125,7 +125,7 @@ std::unique_ptr<Kernel> create(const Problem& p) {
 // --- the gradient ---
 
 std::vector<RefTensor> grad_reference(const ReferenceContext& c) {
-  const GroupExtent e =
+  const GroupNormParams e =
       group_extent(c.inputs[1].desc.shape, c.attributes.i("num_groups", 1), c.attributes);
   const auto &dy = c.inputs[0].values, &x = c.inputs[1].values, &scale = c.inputs[2].values;
   RefTensor dx{c.inputs[1].desc, std::vector<double>(x.size())};
@@ -158,7 +158,7 @@ std::vector<RefTensor> grad_reference(const ReferenceContext& c) {
 
 // Writes dx for one group row, and the channel sums into `sums` [each][2].
 template <typename T>
-void backward_row(const GroupExtent& e, const KernelArgs& a, int64_t row, double* sums) {
+void backward_row(const GroupNormParams& e, const KernelArgs& a, int64_t row, double* sums) {
   using R = RealOf<T>;
   const R mean = a.in<R>(3)[row], inv = a.in<R>(4)[row];
   const R* scale = a.in<R>(2) + row % e.groups * e.each;
@@ -182,7 +182,8 @@ void backward_row(const GroupExtent& e, const KernelArgs& a, int64_t row, double
 
 template <typename T>
 std::unique_ptr<Kernel> create_grad(const Problem& p) {
-  const GroupExtent e = group_extent(p.in(1).shape, p.attributes.i("num_groups", 1), p.attributes);
+  const GroupNormParams e =
+      group_extent(p.in(1).shape, p.attributes.i("num_groups", 1), p.attributes);
   const bool has_dscale = p.has_out(1), has_dbias = p.has_out(2);
   const size_t bytes = static_cast<size_t>(e.batch * e.channels() * 2) * sizeof(double);
   return make_kernel(
@@ -204,7 +205,7 @@ std::unique_ptr<Kernel> create_grad(const Problem& p) {
 }
 
 void group_normalization_grad_body(BodyBuilder& b) {
-  const GroupExtent e =
+  const GroupNormParams e =
       group_extent(b.output_desc(0).shape, b.attributes().i("num_groups", 1), b.attributes());
   const DType dtype = b.output_desc(0).dtype;
   const Shape rows{e.batch, e.groups, 1, 1};

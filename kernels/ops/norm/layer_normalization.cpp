@@ -17,8 +17,8 @@
 // https://github.com/microsoft/onnxruntime/blob/main/docs/ContribOperators.md
 //
 // ofsdp.LayerNormalizationGrad(dy, x, scale, mean, inv, dmean, dinv) returns dx, dscale, dbias
-// (formulas: kernels/cpu/norm_rows.h); without mean it is RMSNormalization's gradient. With skip,
-// ds = LayerNormalizationGrad + d(output 3); dx = ds; dskip and dbias are ds summed to their
+// (formulas: kernels/cpu/normalization.h); without mean it is RMSNormalization's gradient. With
+// skip, ds = LayerNormalizationGrad + d(output 3); dx = ds; dskip and dbias are ds summed to their
 // shapes.
 //
 // Scale and bias broadcast to x; an operand with more than one row of `width` is broadcast into the
@@ -28,12 +28,11 @@
 #include <cmath>
 
 #include "kernels/core/memory.h"
-#include "kernels/core/norm_operands.h"
-#include "kernels/core/standard_body.h"
-#include "kernels/cpu/elementwise.h"
+#include "kernels/core/op_def.h"
+#include "kernels/core/planned_operands.h"
 #include "kernels/cpu/float_kernels.h"
-#include "kernels/cpu/norm_rows.h"
-#include "kernels/cpu/strided_copy.h"
+#include "kernels/cpu/loops.h"
+#include "kernels/cpu/normalization.h"
 #include "kernels/ops/operators.h"
 #include "kernels/ops/support.h"
 
@@ -423,7 +422,7 @@ void add_layer_normalization(Registry& registry) {
 // dscale and dbias for LayerNormalization, or for RMSNormalization if mean is absent; dscale and
 // dbias exist only if scale is one row. dmean, dinv and addend may be absent. The addend, like x in
 // shape and dtype, is added to dx; a pass puts it there (importer/passes/passes.h). Formulas:
-// kernels/cpu/norm_rows.h.
+// kernels/cpu/normalization.h.
 
 namespace layer_normalization_grad {
 namespace {

@@ -15,10 +15,9 @@
 #include <cmath>
 
 #include "kernels/core/memory.h"
-#include "kernels/core/standard_body.h"
-#include "kernels/cpu/elementwise.h"
+#include "kernels/core/op_def.h"
 #include "kernels/cpu/float_kernels.h"
-#include "kernels/cpu/fold.h"
+#include "kernels/cpu/loops.h"
 #include "kernels/cpu/reduce.h"
 #include "kernels/ops/operators.h"
 #include "kernels/ops/support.h"
@@ -33,7 +32,7 @@ Result<std::vector<TensorDesc>> infer(const InferContext& c) {
   return std::vector{c.inputs[0]};
 }
 
-SoftmaxExtent extent(const Shape& shape, const Attributes& attributes) {
+SoftmaxParams extent(const Shape& shape, const Attributes& attributes) {
   const int64_t axis = attributes.i("axis", -1);
   return softmax_extent(shape, static_cast<int>(axis < 0 ? axis + shape.rank() : axis));
 }
@@ -45,7 +44,7 @@ void grad(GradBuilder& b) {
 }
 
 // Calls f(first, step) for each distribution; it has `classes` elements, first, first + step, ...
-void reference_walk(const SoftmaxExtent& e, const auto& f) {
+void reference_walk(const SoftmaxParams& e, const auto& f) {
   for (int64_t i = 0; i < e.outer * e.inner; ++i) {
     f(static_cast<size_t>(i / e.inner * e.classes * e.inner + i % e.inner),
       static_cast<size_t>(e.inner));
@@ -55,7 +54,7 @@ void reference_walk(const SoftmaxExtent& e, const auto& f) {
 template <bool logarithm>
 std::vector<RefTensor> reference(const ReferenceContext& c) {
   RefTensor y{c.output_descs[0], c.inputs[0].values};
-  const SoftmaxExtent e = extent(y.desc.shape, c.attributes);
+  const SoftmaxParams e = extent(y.desc.shape, c.attributes);
   const auto classes = static_cast<size_t>(e.classes);
   reference_walk(e, [&](size_t first, size_t step) {
     double max = -INFINITY;
@@ -74,7 +73,7 @@ template <bool logarithm>
 std::vector<RefTensor> grad_reference(const ReferenceContext& c) {
   RefTensor dx{c.output_descs[0], c.inputs[0].values};
   const std::vector<double>&dy = c.inputs[0].values, &y = c.inputs[1].values;
-  const SoftmaxExtent e = extent(dx.desc.shape, c.attributes);
+  const SoftmaxParams e = extent(dx.desc.shape, c.attributes);
   const size_t classes = static_cast<size_t>(e.classes);
   reference_walk(e, [&](size_t first, size_t step) {
     double sum = 0;
@@ -134,7 +133,7 @@ void hardmax_grad(GradBuilder& b) {
 }
 
 template <typename T>
-void hardmax(const SoftmaxExtent& e, const T* x, T* y) {
+void hardmax(const SoftmaxParams& e, const T* x, T* y) {
   for_distributions(e, [&](int64_t first) {
     int64_t best = 0;
     for (int64_t k = 1; k < e.classes; ++k) {
@@ -191,7 +190,7 @@ Result<std::vector<TensorDesc>> infer(const InferContext& c) {
   return std::vector{c.inputs[0]};
 }
 
-SoftmaxExtent extent(const Shape& shape, const Attributes& attributes) {
+SoftmaxParams extent(const Shape& shape, const Attributes& attributes) {
   const int64_t axis = attributes.i("axis", -1);
   return softmax_extent(shape, static_cast<int>(axis < 0 ? axis + shape.rank() : axis));
 }
@@ -212,7 +211,7 @@ void grad(GradBuilder& b) {
 }
 
 template <typename T>
-void normalize(const SoftmaxExtent& e, bool first, const T* x, T* y) {
+void normalize(const SoftmaxParams& e, bool first, const T* x, T* y) {
   for_distributions(e, [&](int64_t at) {
     T sum = 0;
     for (int64_t k = 0; k < e.classes; ++k) {
@@ -238,7 +237,7 @@ OFSDP_MULTIARCH void divide_row(const BinaryRow<float>& row) {
 }
 
 std::unique_ptr<Kernel> create(const Problem& p) {
-  const SoftmaxExtent e = extent(p.in(0).shape, p.attributes);
+  const SoftmaxParams e = extent(p.in(0).shape, p.attributes);
   const bool first = p.attributes.i("p", 2) == 1;
   const Shape x{e.outer, e.classes, e.inner};
   const Reduction norms(x, {false, true, false},

@@ -12,7 +12,6 @@
 #include "kernels/cpu/parallel.h"
 #include "kernels/cpu/real_math.h"
 #include "kernels/formulas/activation.h"
-#include "kernels/formulas/gelu.h"
 #include "kernels/ops/pointwise/activation.h"
 #include "kernels/ops/pointwise/pointwise.h"
 
@@ -241,8 +240,8 @@ void add_activations(Registry& registry) {
 }
 
 // Gelu, attribute approximate ("none" or "tanh"): y = x P(X <= x) for a normal X; both forms are in
-// kernels/formulas/gelu.h. dx = dy times the derivative (ofsdp.GeluGrad(dy, x), same attribute).
-// com.microsoft.Gelu is the erf form.
+// kernels/formulas/activation.h. dx = dy times the derivative (ofsdp.GeluGrad(dy, x), same
+// attribute). com.microsoft.Gelu is the erf form.
 //
 // com.microsoft.BiasGelu(x, bias) and FastGelu(x, bias): Gelu(x + bias) with a bias along the last
 // axis, BiasGelu by erf, FastGelu by tanh; FastGelu's bias may be absent. d(x + bias) =

@@ -16,7 +16,6 @@
 #include <numeric>
 
 #include "kernels/core/element_types.h"
-#include "kernels/cpu/integer_math.h"
 #include "kernels/cpu/real_math.h"
 #include "kernels/formulas/activation.h"
 #include "kernels/ops/pointwise/pointwise.h"
@@ -556,9 +555,15 @@ std::vector<OpDef> operators() {
   return {fold({.name = "Sum", .grad = sum_grad, .reference = of_all<total>}, add),
           fold({.name = "Mean", .grad = mean_grad, .reference = of_all<mean>}, add,
                unary_loops<OFSDP_X(x / k.a)>()),
-          fold({.name = "Max", .grad = grad_of_chosen, .reference = of_all<largest>},
+          fold({.name = "Max",
+                .grad = grad_of_chosen,
+                .reference = of_all<largest>,
+                .reads_number = true},
                binary_loops<OFSDP_AB(a > b || a != a ? a : b), kNumberTypes>()),
-          fold({.name = "Min", .grad = grad_of_chosen, .reference = of_all<smallest>},
+          fold({.name = "Min",
+                .grad = grad_of_chosen,
+                .reference = of_all<smallest>,
+                .reads_number = true},
                binary_loops<OFSDP_AB(a < b || a != a ? a : b), kNumberTypes>())};
 }
 

@@ -1,7 +1,7 @@
 // Cast(x), attribute to (ONNX's TensorProto.DataType number), and CastLike(x, like): x's values in
 // another type. Floats become integers by rounding towards 0 and clamping to the range (NaN becomes
 // 0); bool is "not 0"; attributes saturate and round_mode say how to round to the types in
-// kernels/core/narrow_types.h. If both types are floats, dx is dy cast back.
+// kernels/core/dtype.h. If both types are floats, dx is dy cast back.
 // https://onnx.ai/onnx/operators/onnx__Cast.html
 //
 // BitCast(x), attribute to: x's bytes as elements of another type with the same width. No gradient.
@@ -13,9 +13,9 @@
 #include <functional>
 #include <limits>
 
+#include "kernels/core/dtype.h"
 #include "kernels/core/element_types.h"
-#include "kernels/core/narrow_types.h"
-#include "kernels/cpu/float_width.h"
+#include "kernels/cpu/stored_floats.h"
 #include "kernels/ops/pointwise/pointwise.h"
 
 namespace ofsdp::kernels::ops {
@@ -23,7 +23,7 @@ namespace cast {
 
 Result<std::vector<TensorDesc>> infer(const InferContext& c) {
   const int64_t to = c.attributes.i("to", 0);
-  const DType dtype = dtype_of_number(to);
+  const DType dtype = dtype_from_onnx_number(to);
   if (dtype == DType::kUndefined) {
     return input_error("attribute 'to': expected a numeric type or bool, found type number {}", to);
   }
@@ -159,7 +159,7 @@ void grad(GradBuilder& b) {
   const DType from = b.desc(b.input(0)).dtype;
   const DType to = b.desc(b.grad_output(0)).dtype;
   if (!is_floating(from) || !is_floating(to)) return;
-  b.set_grad(0, b.emit1("Cast", {b.grad_output(0)}, {{"to", number_of_dtype(from)}}));
+  b.set_grad(0, b.emit1("Cast", {b.grad_output(0)}, {{"to", onnx_number(from)}}));
 }
 
 std::vector<RefTensor> reference(const ReferenceContext& c) {
@@ -225,12 +225,14 @@ std::unique_ptr<Kernel> create_bits(const Problem& p) {
 
 void add_cast(Registry& registry) {
   using namespace cast;
-  registry.add(make_op("Cast", {infer, grad, reference}, {{"loops", accepts, create}},
-                       {.first_opset = 9, .layout = LayoutRule::kElementwise}));
+  registry.add(
+      make_op("Cast", {infer, grad, reference}, {{"loops", accepts, create}},
+              {.first_opset = 9, .narrow_types = true, .layout = LayoutRule::kElementwise}));
   registry.add(make_op("CastLike", {infer_like, grad, reference}, {{"loops", accepts, create}},
-                       {.min_inputs = 2, .first_opset = 15}));
+                       {.min_inputs = 2, .first_opset = 15, .narrow_types = true}));
   registry.add(make_op("BitCast", {infer_bits, no_grad, bits_reference},
-                       {{"copy", accepts, create_bits}}, {.first_opset = 26}));
+                       {{"copy", accepts, create_bits}},
+                       {.first_opset = 26, .narrow_types = true}));
 }
 
 }  // namespace ofsdp::kernels::ops

@@ -10,7 +10,6 @@
 #include <cmath>
 #include <cstring>
 
-#include "kernels/cpu/float_width.h"
 #include "kernels/cpu/pointwise.h"
 #include "kernels/cpu/stored_floats.h"
 #include "kernels/ops/operators.h"

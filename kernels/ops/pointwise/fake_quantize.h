@@ -1,16 +1,15 @@
-// The numbers that ofsdp.FakeQuantize and the gradients (kernels/formulas/quantize.h) take from
+// The numbers that ofsdp.FakeQuantize and the gradients (kernels/core/quantization.h) take from
 // their attributes, for CPU and CUDA kernels: lo and hi, the integers' range; axis and block_size
-// (kernels/core/scale_map.h); count, how many elements share a scale (for an activation, in one
+// (kernels/core/quantization.h); count, how many elements share a scale (for an activation, in one
 // sample).
 #pragma once
 
 #include <algorithm>
 #include <cmath>
 
-#include "kernels/core/attributes.h"
-#include "kernels/core/scale_map.h"
+#include "kernels/core/kernel.h"
+#include "kernels/core/quantization.h"
 #include "kernels/core/tensor.h"
-#include "kernels/formulas/quantize.h"
 
 namespace ofsdp::kernels::ops {
 

@@ -9,7 +9,7 @@
 //   Floor, Ceil, Round (ties to even), Sign          0
 #include <cmath>
 
-#include "kernels/cpu/integer_math.h"
+#include "kernels/core/element_types.h"
 #include "kernels/cpu/real_math.h"
 #include "kernels/formulas/activation.h"
 #include "kernels/ops/pointwise/pointwise.h"

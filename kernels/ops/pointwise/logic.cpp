@@ -12,7 +12,7 @@
 #include <limits>
 
 #include "kernels/core/element_types.h"
-#include "kernels/cpu/elementwise.h"
+#include "kernels/cpu/loops.h"
 #include "kernels/formulas/activation.h"
 #include "kernels/ops/operators.h"
 #include "kernels/ops/pointwise/pointwise.h"
@@ -363,13 +363,17 @@ void add_clip_where(Registry& registry) {
   using namespace clip_where;
   registry.add(pointwise(make_op("Clip", {infer, grad, reference},
                                  {clip_loops<false>(), in_float32(clip_loops<false>())},
-                                 {.first_opset = 11})));
+                                 {.first_opset = 11, .reads_number = true})));
   registry.add(pointwise_grad(make_op("ClipGrad", {infer_grad, nullptr, grad_reference},
                                       {clip_loops<true>(), in_float32(clip_loops<true>())},
                                       {.body = clip_grad_body})));
   registry.add(make_op("Where", {where_infer, where_grad, where_reference},
                        {{"loops", accepts_plain, create}},
-                       {.min_inputs = 3, .first_opset = 9, .inplace_inputs = {1, 2}}));
+                       {.min_inputs = 3,
+                        .first_opset = 9,
+                        .narrow_types = true,
+                        .reads_number = true,
+                        .inplace_inputs = {1, 2}}));
 }
 
 }  // namespace ofsdp::kernels::ops

@@ -4,7 +4,7 @@
 
 #include <optional>
 
-#include "kernels/core/standard_body.h"
+#include "kernels/core/op_def.h"
 #include "kernels/cpu/pointwise.h"
 #include "kernels/ops/operators.h"
 #include "kernels/ops/support.h"

@@ -3,7 +3,7 @@
 // is rounded as in Cast. The division has the scale's type, or attribute precision.
 // DequantizeLinear(x, scale, zero_point): (x - zero_point) scale.
 //
-// There is one scale, or one per index of `axis`, or one per block (kernels/core/scale_map.h).
+// There is one scale, or one per index of `axis`, or one per block (kernels/core/quantization.h).
 //
 // Trained graphs have ofsdp.FakeQuantize instead (importer/normalize/quantized_graph.h); these
 // remain for integers that nothing dequantizes, float8 and float4. Neither has a gradient.
@@ -13,8 +13,8 @@
 #include <algorithm>
 #include <cmath>
 
-#include "kernels/core/narrow_types.h"
-#include "kernels/core/scale_map.h"
+#include "kernels/core/dtype.h"
+#include "kernels/core/quantization.h"
 #include "kernels/cpu/float_kernels.h"
 #include "kernels/cpu/parallel.h"
 #include "kernels/ops/operators.h"
@@ -32,7 +32,7 @@ Result<ScaleMap> map_of(const Attributes& attributes, const Shape& x, const Shap
 // Returns the type in attribute `name`, else `otherwise`.
 DType type_in(const Attributes& attributes, const char* name, DType otherwise) {
   const int64_t number = attributes.i(name, 0);
-  return number == 0 ? otherwise : dtype_of_number(number);
+  return number == 0 ? otherwise : dtype_from_onnx_number(number);
 }
 
 Status check_operands(const InferContext& c, DType zero_type) {
@@ -54,7 +54,7 @@ Result<std::vector<TensorDesc>> infer_quantize(const InferContext& c) {
   const DType to = type_in(c.attributes, "output_dtype", otherwise);
   if (!is_quantized(to)) {
     return input_error("expected a quantized type, found type number {}",
-                       c.attributes.i("output_dtype", number_of_dtype(otherwise)));
+                       c.attributes.i("output_dtype", onnx_number(otherwise)));
   }
   OFSDP_RETURN_IF_ERROR(check_operands(c, to));
   return std::vector{TensorDesc{to, c.inputs[0].shape}};
@@ -165,14 +165,14 @@ void add_quantize_linear(Registry& registry) {
   using namespace quantize_linear;
   registry.add(make_op("QuantizeLinear", {infer_quantize, nullptr, quantize_reference},
                        {{"loops", accepts_plain, create_quantize}},
-                       {.min_inputs = 2, .first_opset = 10}));
+                       {.min_inputs = 2, .first_opset = 10, .narrow_types = true}));
   registry.add(make_op("DequantizeLinear", {infer_dequantize, nullptr, dequantize_reference},
                        {{"loops", accepts_plain, create_dequantize}},
-                       {.min_inputs = 2, .first_opset = 10}));
+                       {.min_inputs = 2, .first_opset = 10, .narrow_types = true}));
 }
 
 // ofsdp.FakeQuantize(x, scale, zero_point): QuantizeLinear, then DequantizeLinear
-// (kernels/formulas/quantize.h); attributes: fake_quantize.h. All operands have x's type.
+// (kernels/core/quantization.h); attributes: fake_quantize.h. All operands have x's type.
 //   dx = dy times the slope along x                                   ofsdp.FakeQuantizeGrad
 //   dscale = sum of dy times the scale's slope / sqrt(count * hi)     ofsdp.FakeQuantizeScaleGrad
 // The scale gets a gradient (Esser et al. 2020, LSQ) if attribute `learned` is set.
@@ -413,7 +413,7 @@ void add_fake_quantize(Registry& registry) {
   using namespace fake_quantize;  // NOLINT: the operator's own names
   OpDef forward = make_op("FakeQuantize", {infer<0, false>, grad, reference},
                           with_half_floats<accepts_plain_of<float>, create>("rows"),
-                          {.min_inputs = 2, .inplace_inputs = {0}});
+                          {.min_inputs = 2, .fake_quantizes = true, .inplace_inputs = {0}});
   registry.add_own(std::move(forward));
   registry.add_own(make_op("FakeQuantizeGrad", {infer<1, false>, nullptr, grad_reference},
                            with_half_floats<accepts_plain_of<float>, create_grad>("rows"),

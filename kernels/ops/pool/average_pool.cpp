@@ -14,9 +14,9 @@
 #include <cmath>
 
 #include "kernels/base/budgets.h"
-#include "kernels/core/standard_body.h"
-#include "kernels/cpu/elementwise.h"
+#include "kernels/core/op_def.h"
 #include "kernels/cpu/float_kernels.h"
+#include "kernels/cpu/loops.h"
 #include "kernels/cpu/reduce.h"
 #include "kernels/ops/operators.h"
 #include "kernels/ops/pool/pool_shape.h"

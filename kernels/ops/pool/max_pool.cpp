@@ -14,10 +14,9 @@
 // https://onnx.ai/onnx/operators/onnx__GlobalMaxPool.html
 
 #include "kernels/core/element_types.h"
-#include "kernels/core/standard_body.h"
-#include "kernels/cpu/elementwise.h"
+#include "kernels/core/op_def.h"
 #include "kernels/cpu/float_kernels.h"
-#include "kernels/cpu/in_float32.h"
+#include "kernels/cpu/loops.h"
 #include "kernels/ops/operators.h"
 #include "kernels/ops/pointwise/activation.h"
 #include "kernels/ops/pool/pool_shape.h"

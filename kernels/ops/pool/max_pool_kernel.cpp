@@ -4,7 +4,7 @@
 #include <limits>
 #include <type_traits>
 
-#include "kernels/cpu/elementwise.h"
+#include "kernels/cpu/loops.h"
 #include "kernels/ops/pointwise/activation.h"
 #include "kernels/ops/pool/pool_shape.h"
 

@@ -20,7 +20,7 @@ namespace ofsdp::kernels::ops {
 namespace roi_align {
 namespace {
 
-struct RoiExtent {
+struct RoiParams {
   int64_t images, channels, height, width, rois, bins_y, bins_x, ratio;
   double scale, offset;
   bool largest;  // instead of the mean
@@ -29,7 +29,7 @@ struct RoiExtent {
   int64_t bins() const { return bins_y * bins_x; }
 };
 
-RoiExtent roi_extent(const Attributes& a, const Shape& x, const Shape& rois) {
+RoiParams roi_extent(const Attributes& a, const Shape& x, const Shape& rois) {
   const bool half = a.s("coordinate_transformation_mode", "half_pixel") == "half_pixel";
   return {x[0],
           x[1],
@@ -57,7 +57,7 @@ Status check(const InferContext& c) {
         "{} and {}",
         x.text(), rois.text(), images.text());
   }
-  const RoiExtent e = roi_extent(c.attributes, x.shape, rois.shape);
+  const RoiParams e = roi_extent(c.attributes, x.shape, rois.shape);
   if (e.bins_y > 0 && e.bins_x > 0 && e.ratio >= 0 && (e.pixels() > 0 || rois.shape[0] == 0))
     return {};
   return input_error("expected bins and pixels, found {} x {} bins of {}", e.bins_y, e.bins_x,
@@ -66,7 +66,7 @@ Status check(const InferContext& c) {
 
 Result<std::vector<TensorDesc>> infer(const InferContext& c) {
   OFSDP_RETURN_IF_ERROR(check<0>(c));
-  const RoiExtent e = roi_extent(c.attributes, c.inputs[0].shape, c.inputs[1].shape);
+  const RoiParams e = roi_extent(c.attributes, c.inputs[0].shape, c.inputs[1].shape);
   return std::vector{TensorDesc{c.inputs[0].dtype, {e.rois, e.channels, e.bins_y, e.bins_x}}};
 }
 
@@ -93,7 +93,7 @@ struct RoiAxis {
   }
 };
 
-RoiAxis roi_axis(const RoiExtent& e, double begin, double end, int64_t bins) {
+RoiAxis roi_axis(const RoiParams& e, double begin, double end, int64_t bins) {
   begin = begin * e.scale - e.offset;
   end = end * e.scale - e.offset;
   const double length = e.offset == 0 ? std::max(end - begin, 1.0) : end - begin;
@@ -117,7 +117,7 @@ Between between(double place, int64_t pixels) {
 }
 
 // Calls f(pixel, weight) for the four pixels of each sample in a bin.
-void for_each_pixel(const RoiExtent& e, const RoiAxis& down, const RoiAxis& across, int64_t bin,
+void for_each_pixel(const RoiParams& e, const RoiAxis& down, const RoiAxis& across, int64_t bin,
                     const auto& f) {
   const auto outside = [](double place, int64_t pixels) {
     return place < -1 || place > static_cast<double>(pixels);
@@ -139,7 +139,7 @@ void for_each_pixel(const RoiExtent& e, const RoiAxis& down, const RoiAxis& acro
 
 // Calls f(image, where the bin lies in Y for channel 0, down, across, bin) for each region's bins.
 template <typename T>
-Status for_each_bin(const RoiExtent& e, const T* rois, const int64_t* images, const auto& f) {
+Status for_each_bin(const RoiParams& e, const T* rois, const int64_t* images, const auto& f) {
   for (int64_t r = 0; r < e.rois; ++r) {
     if (images[r] < 0 || images[r] >= e.images) {
       return input_error("batch_indices: expected images 0 to {}, found {}", e.images - 1,
@@ -157,7 +157,7 @@ Status for_each_bin(const RoiExtent& e, const T* rois, const int64_t* images, co
 
 // Returns the pixel with the largest weight times value, and the weight.
 template <typename T>
-std::pair<int64_t, double> largest_pixel(const RoiExtent& e, const RoiAxis& down,
+std::pair<int64_t, double> largest_pixel(const RoiParams& e, const RoiAxis& down,
                                          const RoiAxis& across, int64_t bin, const T* x) {
   std::pair<int64_t, double> best{-1, 0};
   double most = 0;
@@ -176,7 +176,7 @@ double samples_of(const RoiAxis& down, const RoiAxis& across) {
 
 // Computes channels first ... last - 1 of Y.
 template <typename T>
-Status align(const RoiExtent& e, const T* x, const T* rois, const int64_t* images, int64_t first,
+Status align(const RoiParams& e, const T* x, const T* rois, const int64_t* images, int64_t first,
              int64_t last, T* y) {
   return for_each_bin(
       e, rois, images,
@@ -200,7 +200,7 @@ Status align(const RoiExtent& e, const T* x, const T* rois, const int64_t* image
 
 // Computes the same channels of dX. REQUIRES: dX is 0.
 template <typename T>
-Status align_grad(const RoiExtent& e, const T* dy, const T* x, const T* rois, const int64_t* images,
+Status align_grad(const RoiParams& e, const T* dy, const T* x, const T* rois, const int64_t* images,
                   int64_t first, int64_t last, T* dx) {
   return for_each_bin(
       e, rois, images,
@@ -232,7 +232,7 @@ std::vector<int64_t> images_of(const RefTensor& indices) {
 std::vector<RefTensor> reference(const ReferenceContext& c) {
   RefTensor y = zeros(c.output_descs[0]);
   const RefTensor &x = c.inputs[0], &rois = c.inputs[1];
-  const RoiExtent e = roi_extent(c.attributes, x.desc.shape, rois.desc.shape);
+  const RoiParams e = roi_extent(c.attributes, x.desc.shape, rois.desc.shape);
   const Status status = align(e, x.values.data(), rois.values.data(), images_of(c.inputs[2]).data(),
                               0, e.channels, y.values.data());
   OFSDP_CHECK(status.ok(), "{}", status.message());
@@ -242,7 +242,7 @@ std::vector<RefTensor> reference(const ReferenceContext& c) {
 std::vector<RefTensor> grad_reference(const ReferenceContext& c) {
   RefTensor dx = zeros(c.output_descs[0]);
   const RefTensor &x = c.inputs[1], &rois = c.inputs[2];
-  const RoiExtent e = roi_extent(c.attributes, x.desc.shape, rois.desc.shape);
+  const RoiParams e = roi_extent(c.attributes, x.desc.shape, rois.desc.shape);
   const Status status =
       align_grad(e, c.inputs[0].values.data(), x.values.data(), rois.values.data(),
                  images_of(c.inputs[3]).data(), 0, e.channels, dx.values.data());

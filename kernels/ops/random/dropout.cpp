@@ -8,11 +8,10 @@
 // https://onnx.ai/onnx/operators/onnx__Dropout.html
 #include <cmath>
 
+#include "kernels/core/op_def.h"
 #include "kernels/core/philox.h"
-#include "kernels/core/standard_body.h"
-#include "kernels/cpu/elementwise.h"
-#include "kernels/cpu/in_float32.h"
-#include "kernels/cpu/philox_lanes.h"
+#include "kernels/cpu/float_kernels.h"
+#include "kernels/cpu/loops.h"
 #include "kernels/ops/operators.h"
 #include "kernels/ops/support.h"
 
@@ -227,9 +226,13 @@ void dropout_grad_body(BodyBuilder& b) {
 
 void add_dropout(Registry& registry) {
   using namespace dropout;
-  registry.add(make_op(
-      "Dropout", {infer, grad, reference}, with_half_floats<accepts, create>("philox"),
-      {.first_opset = 12, .random = true, .inplace_inputs = {0}, .constant_inputs = {1, 2}}));
+  registry.add(make_op("Dropout", {infer, grad, reference},
+                       with_half_floats<accepts, create>("philox"),
+                       {.first_opset = 12,
+                        .random = true,
+                        .inplace_inputs = {0},
+                        .constant_inputs = {1, 2},
+                        .float32_inputs = {1, 2}}));
   registry.add_own(make_op("DropoutGrad", {grad_infer, nullptr, grad_reference},
                            with_half_floats<grad_accepts, grad_create>("loops"),
                            {.min_inputs = 2,

@@ -132,7 +132,7 @@ std::vector<RefTensor> reference_random(const ReferenceContext& c, RandomElement
 // Returns the type in attribute dtype (ONNX's number), or `otherwise` if it is absent.
 Result<DType> dtype_attribute(const Attributes& attributes, DType otherwise) {
   if (!attributes.has("dtype")) return otherwise;
-  const DType dtype = dtype_of_number(attributes.i("dtype", 0));
+  const DType dtype = dtype_from_onnx_number(attributes.i("dtype", 0));
   if (dtype == DType::kUndefined) {
     return input_error("dtype: expected a number of TensorProto.DataType, found {}",
                        attributes.i("dtype", 0));

@@ -33,8 +33,8 @@
 #include <algorithm>
 
 #include "kernels/core/memory.h"
-#include "kernels/cpu/elementwise.h"
-#include "kernels/cpu/in_float32.h"
+#include "kernels/cpu/float_kernels.h"
+#include "kernels/cpu/loops.h"
 #include "kernels/ops/operators.h"
 #include "kernels/ops/recurrent/recurrent_shape.h"
 #include "kernels/ops/support.h"
@@ -116,11 +116,12 @@ std::unique_ptr<Kernel> create_grad(const Problem& p) {
 // Registers the operator, and ofsdp.NAMEGrad.
 template <RecurrentKind kind>
 void add(Registry& registry, const std::string& name) {
-  registry.add(make_op(name,
-                       {infer<kind>, grad<kind>,
-                        [](const ReferenceContext& c) { return reference_recurrent(kind, c); }},
-                       with_half_floats<accepts, create<kind>>("products"),
-                       {.min_inputs = 3, .first_opset = kind == RecurrentKind::kRnn ? 1 : 7}));
+  registry.add(make_op(
+      name,
+      {infer<kind>, grad<kind>,
+       [](const ReferenceContext& c) { return reference_recurrent(kind, c); }},
+      with_half_floats<accepts, create<kind>>("products"),
+      {.min_inputs = 3, .first_opset = kind == RecurrentKind::kRnn ? 1 : 7, .costly = true}));
   registry.add_own(
       make_op(name + "Grad",
               {infer_grad, nullptr,
@@ -142,9 +143,9 @@ namespace {
 using Values = std::vector<double>;
 
 // Takes one sample through time in one direction.
-class Walk {
+class OneSequence {
  public:
-  Walk(const RecurrentShape& s, const std::vector<RefTensor>& inputs, int64_t d, int64_t b)
+  OneSequence(const RecurrentShape& s, const std::vector<RefTensor>& inputs, int64_t d, int64_t b)
       : s_(s), inputs_(inputs), d_(d), b_(b), h_(initial(kInitialH)), c_(initial(kInitialC)) {}
 
   void run(std::vector<RefTensor>& outputs) {
@@ -293,7 +294,7 @@ std::vector<RefTensor> reference_recurrent(RecurrentKind kind, const ReferenceCo
   std::vector<RefTensor> outputs;
   for (const Shape& shape : shapes) outputs.push_back(zeros({c.inputs[0].desc.dtype, shape}));
   for (int64_t d = 0; d < s.directions; ++d) {
-    for (int64_t b = 0; b < s.batch; ++b) Walk(s, c.inputs, d, b).run(outputs);
+    for (int64_t b = 0; b < s.batch; ++b) OneSequence(s, c.inputs, d, b).run(outputs);
   }
   outputs.resize(std::min(outputs.size(), c.output_descs.size()));
   return outputs;

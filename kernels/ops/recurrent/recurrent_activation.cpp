@@ -11,10 +11,25 @@ namespace {
 
 using Kind = GateActivation::Kind;
 
-[[gnu::always_inline]] inline float exp_of(float x) { return vector_exp(x); }
-inline double exp_of(double x) { return std::exp(x); }
-[[gnu::always_inline]] inline float tanh_of(float x) { return vector_tanh(x); }
-inline double tanh_of(double x) { return std::tanh(x); }
+// M of kernels/formulas/gates.h.
+struct GateMath {
+  [[gnu::always_inline]] static inline float exp(float x) { return vector_exp(x); }
+  static inline double exp(double x) { return std::exp(x); }
+  [[gnu::always_inline]] static inline float tanh(float x) { return vector_tanh(x); }
+  static inline double tanh(double x) { return std::tanh(x); }
+  template <typename T>
+  [[gnu::always_inline]] static inline T fabs(T x) {
+    return x < T(0) ? -x : x;
+  }
+  template <typename T>
+  static inline T expm1(T x) {
+    return std::expm1(x);
+  }
+  template <typename T>
+  static inline T log1p_exp(T x) {
+    return std::log1p(std::exp(x));
+  }
+};
 
 template <typename T, typename F>
 [[gnu::always_inline]] inline void each(T* y, int64_t n, const F& f) {
@@ -60,66 +75,42 @@ double reference_activation(const GateActivation& a, double x) {
 
 template <typename T>
 OFSDP_MULTIARCH void activate(const GateActivation& a, T* y, int64_t n) {
+  using M = GateMath;
   const auto alpha = static_cast<T>(a.alpha), beta = static_cast<T>(a.beta);
   if (a.clip > 0) {
     const auto c = static_cast<T>(a.clip);
-    each(y, n, [c](T x) { return x > c ? c : (x < -c ? -c : x); });
+    each(y, n, [c](T x) { return clip_of(x, -c, c); });
   }
   switch (a.kind) {
-    case Kind::kSigmoid:
-      return each(y, n, [](T x) { return T{1} / (T{1} + exp_of(-x)); });
-    case Kind::kTanh:
-      return each(y, n, [](T x) { return tanh_of(x); });
-    case Kind::kRelu:
-      return each(y, n, [](T x) { return x < T{0} ? T{0} : x; });
-    case Kind::kAffine:
-      return each(y, n, [=](T x) { return alpha * x + beta; });
-    case Kind::kLeakyRelu:
-      return each(y, n, [=](T x) { return x < T{0} ? alpha * x : x; });
-    case Kind::kThresholdedRelu:
-      return each(y, n, [=](T x) { return x > alpha ? x : T{0}; });
-    case Kind::kScaledTanh:
-      return each(y, n, [=](T x) { return alpha * tanh_of(beta * x); });
-    case Kind::kHardSigmoid:
-      return each(y, n, [=](T x) {
-        const T v = alpha * x + beta;
-        return v < T{0} ? T{0} : (v > T{1} ? T{1} : v);
-      });
-    case Kind::kElu:
-      return each(y, n, [=](T x) {
-        const T v = alpha * (exp_of(x) - T{1});
-        return x < T{0} ? v : x;
-      });
-    case Kind::kSoftsign:
-      return each(y, n, [](T x) { return x / (T{1} + (x < T{0} ? -x : x)); });
-    case Kind::kSoftplus:
-      return each(y, n, [](T x) {
-        return x > T{0} ? x + std::log1p(std::exp(-x)) : std::log1p(std::exp(x));
-      });
+#define OFSDP_GATE(name, value, slope) \
+  case Kind::k##name:                  \
+    return each(y, n, [=](T x) { return value; });
+    OFSDP_GATES(OFSDP_GATE)
+#undef OFSDP_GATE
   }
 }
 
 template <typename T>
 OFSDP_MULTIARCH void argument_grad(const GateActivation& a, const T* x, T* d, int64_t n) {
+  using M = GateMath;
   const auto alpha = static_cast<T>(a.alpha), clip = static_cast<T>(a.clip);
   if (a.clip > 0) {
     for (int64_t i = 0; i < n; ++i) d[i] = x[i] < -clip || x[i] > clip ? T{0} : d[i];
   }
   switch (a.kind) {
-    case Kind::kLeakyRelu:
-      return scale_each(x, d, n, [=](T v) { return v > T{0} ? T{1} : alpha; });
-    case Kind::kElu:
-      return scale_each(x, d, n, [=](T v) {
-        const T slope = alpha * exp_of(v);
-        return v > T{0} ? T{1} : slope;
-      });
-    default:  // kThresholdedRelu
-      return scale_each(x, d, n, [=](T v) { return v > alpha ? T{1} : T{0}; });
+#define OFSDP_GATE(name, slope) \
+  case Kind::k##name:           \
+    return scale_each(x, d, n, [=](T x) { return slope; });
+    OFSDP_GATES_OF_ARGUMENT(OFSDP_GATE)
+#undef OFSDP_GATE
+    default:
+      return;  // slope_needs_argument is false
   }
 }
 
 template <typename T>
 OFSDP_MULTIARCH void result_grad(const GateActivation& a, const T* y, T* d, int64_t n) {
+  using M = GateMath;
   const auto alpha = static_cast<T>(a.alpha), beta = static_cast<T>(a.beta);
   if (a.clip > 0) {
     T ends[2] = {static_cast<T>(-a.clip), static_cast<T>(a.clip)};
@@ -128,32 +119,11 @@ OFSDP_MULTIARCH void result_grad(const GateActivation& a, const T* y, T* d, int6
     for (int64_t i = 0; i < n; ++i) d[i] = y[i] <= low || y[i] >= high ? T{0} : d[i];
   }
   switch (a.kind) {
-    case Kind::kSigmoid:
-      return scale_each(y, d, n, [](T v) { return v * (T{1} - v); });
-    case Kind::kTanh:
-      return scale_each(y, d, n, [](T v) { return T{1} - v * v; });
-    case Kind::kRelu:
-      return scale_each(y, d, n, [](T v) { return v > T{0} ? T{1} : T{0}; });
-    case Kind::kAffine:
-      return scale_each(y, d, n, [=](T) { return alpha; });
-    case Kind::kLeakyRelu:
-      return scale_each(y, d, n, [=](T v) { return v > T{0} ? T{1} : alpha; });
-    case Kind::kThresholdedRelu:
-      return scale_each(y, d, n, [](T v) { return v != T{0} ? T{1} : T{0}; });
-    case Kind::kScaledTanh:
-      return scale_each(
-          y, d, n, [=](T v) { return alpha == T{0} ? T{0} : beta * (alpha - v * (v / alpha)); });
-    case Kind::kHardSigmoid:
-      return scale_each(y, d, n, [=](T v) { return v > T{0} && v < T{1} ? alpha : T{0}; });
-    case Kind::kElu:
-      return scale_each(y, d, n, [=](T v) { return v > T{0} ? T{1} : v + alpha; });
-    case Kind::kSoftsign:
-      return scale_each(y, d, n, [](T v) {
-        const T rest = T{1} - (v < T{0} ? -v : v);
-        return rest * rest;
-      });
-    case Kind::kSoftplus:
-      return scale_each(y, d, n, [](T v) { return -std::expm1(-v); });
+#define OFSDP_GATE(name, value, slope) \
+  case Kind::k##name:                  \
+    return scale_each(y, d, n, [=]([[maybe_unused]] T y) { return slope; });
+    OFSDP_GATES(OFSDP_GATE)
+#undef OFSDP_GATE
   }
 }
 

@@ -1,7 +1,7 @@
 // The gradient kernel for RNN, GRU and LSTM (recurrent_shape.h).
 #include <algorithm>
 
-#include "kernels/cpu/elementwise.h"
+#include "kernels/cpu/loops.h"
 #include "kernels/ops/recurrent/recurrent_parts.h"
 
 namespace ofsdp::kernels::ops {

@@ -1,6 +1,6 @@
 #include <cstring>
 
-#include "kernels/cpu/elementwise.h"
+#include "kernels/cpu/loops.h"
 #include "kernels/ops/recurrent/recurrent_parts.h"
 #include "kernels/ops/recurrent/recurrent_shape.h"
 

@@ -1,10 +1,7 @@
 // RNN, GRU and LSTM: gate activations, shapes, and the kernels' operands.
 //
-// Gate activations are ONNX's list, applied in place to a row, and the derivatives. With a clip c,
-// the argument is first bounded to -c .. c; if that changes it, the derivative is 0.
-//
-// Most derivatives follow from the result y, which is saved anyhow. Some attributes lose the
-// argument, as LeakyRelu with an alpha of 0 does: the derivative then needs x.
+// kernels/formulas/gates.h has the activations' formulas. Most derivatives follow from the result
+// y, which is saved anyhow; slope_needs_argument says which need x too.
 #pragma once
 
 #include <array>
@@ -13,27 +10,9 @@
 #include <vector>
 
 #include "kernels/core/op_def.h"
+#include "kernels/formulas/gates.h"
 
 namespace ofsdp::kernels::ops {
-
-struct GateActivation {
-  enum class Kind {
-    kSigmoid,
-    kTanh,
-    kRelu,
-    kAffine,
-    kLeakyRelu,
-    kThresholdedRelu,
-    kScaledTanh,
-    kHardSigmoid,
-    kElu,
-    kSoftsign,
-    kSoftplus
-  };
-  Kind kind = Kind::kTanh;
-  float alpha = 0, beta = 0;
-  float clip = 0;  // 0: none
-};
 
 // Returns f(x) by the definition.
 double reference_activation(const GateActivation& activation, double x);
@@ -41,19 +20,6 @@ double reference_activation(const GateActivation& activation, double x);
 // y[i] = f(y[i]); T is float or double.
 template <typename T>
 void activate(const GateActivation& activation, T* y, int64_t n);
-
-// Returns whether f'(x) depends on x beyond the result f(x).
-inline bool slope_needs_argument(const GateActivation& a) {
-  switch (a.kind) {
-    case GateActivation::Kind::kLeakyRelu:
-    case GateActivation::Kind::kElu:
-      return a.alpha <= 0;
-    case GateActivation::Kind::kThresholdedRelu:
-      return a.alpha < 0;
-    default:
-      return false;
-  }
-}
 
 // d[i] *= f'(x[i]), with y[i] = f(x[i]). Reads x if slope_needs_argument, else only y.
 template <typename T>

@@ -8,8 +8,7 @@
 // so it is exact if elements are 0.
 #include "kernels/core/element_types.h"
 #include "kernels/cpu/float_kernels.h"
-#include "kernels/cpu/integer_math.h"
-#include "kernels/cpu/lines.h"
+#include "kernels/cpu/loops.h"
 #include "kernels/ops/operators.h"
 #include "kernels/ops/support.h"
 

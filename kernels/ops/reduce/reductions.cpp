@@ -18,10 +18,8 @@
 
 #include "kernels/core/element_types.h"
 #include "kernels/core/memory.h"
-#include "kernels/cpu/elementwise.h"
-#include "kernels/cpu/fold.h"
-#include "kernels/cpu/in_float32.h"
-#include "kernels/cpu/lines.h"
+#include "kernels/cpu/float_kernels.h"
+#include "kernels/cpu/loops.h"
 #include "kernels/cpu/reduce.h"
 #include "kernels/cpu/vector_math.h"
 #include "kernels/ops/operators.h"

@@ -5,10 +5,9 @@
 //
 // ofsdp.ReduceProdGrad(dy, x): dy times the product of the other elements, exact even if elements
 // are 0. dy has a 1 for each axis that was reduced.
-#include "kernels/core/standard_body.h"
-#include "kernels/cpu/elementwise.h"
-#include "kernels/cpu/fold.h"
-#include "kernels/cpu/in_float32.h"
+#include "kernels/core/op_def.h"
+#include "kernels/cpu/float_kernels.h"
+#include "kernels/cpu/loops.h"
 #include "kernels/cpu/reduce.h"
 #include "kernels/ops/operators.h"
 #include "kernels/ops/support.h"

@@ -10,9 +10,9 @@
 #include <algorithm>
 #include <limits>
 
-#include "kernels/core/joined_rows.h"
+#include "kernels/core/planned_operands.h"
 #include "kernels/cpu/float_kernels.h"
-#include "kernels/cpu/strided_copy.h"
+#include "kernels/cpu/loops.h"
 #include "kernels/ops/indexing/gather_scatter.h"
 #include "kernels/ops/operators.h"
 #include "kernels/ops/support.h"
@@ -194,10 +194,10 @@ std::unique_ptr<Kernel> split_create(const Problem& p) {
 void add_concat(Registry& registry) {
   using namespace concat;
   registry.add(make_op("Concat", {infer, grad, reference}, {{"copies", accepts_plain, create}},
-                       {.first_opset = 4}));
+                       {.first_opset = 4, .narrow_types = true}));
   registry.add(make_op("Split", {split_infer, split_grad, split_reference},
                        {{"copies", accepts_plain, split_create}},
-                       {.first_opset = 13, .constant_inputs = {1}}));
+                       {.first_opset = 13, .narrow_types = true, .constant_inputs = {1}}));
 }
 
 // Slice(data, starts, ends, axes, steps): takes every steps-th element from starts up to, but not
@@ -367,15 +367,16 @@ void slice_grad_body(BodyBuilder& b) {
 
 void add_slice(Registry& registry) {
   using namespace slice;
-  registry.add(make_op("Slice", {infer, grad, reference}, {{"copy", accepts_plain, create}},
-                       {.min_inputs = 3, .first_opset = 10, .constant_inputs = {1, 2, 3, 4}}));
+  registry.add(make_op(
+      "Slice", {infer, grad, reference}, {{"copy", accepts_plain, create}},
+      {.min_inputs = 3, .first_opset = 10, .narrow_types = true, .constant_inputs = {1, 2, 3, 4}}));
   registry.add_own(make_op("SliceGrad", {infer_shape_of("shape"), nullptr, grad_reference},
                            {{"copy", accepts_plain, create_grad}}, {.body = slice_grad_body}));
 }
 
 // ofsdp.JoinRows(x), attributes ranks, rank, most: joins all ranks' rows. x is float32
 // [rows, width] with at most `most` rows; the output is [ranks, part], in the format of
-// kernels/core/joined_rows.h. The kernel writes this rank's part and clears the others'; the
+// kernels/core/planned_operands.h. The kernel writes this rank's part and clears the others'; the
 // schedule fills them in (importer/graph/graph.h). No gradient flows back through it: nodes that
 // read all ranks' rows give the whole gradient of their own rows.
 

@@ -13,7 +13,7 @@
 #include <cmath>
 
 #include "kernels/base/budgets.h"
-#include "kernels/cpu/strided_copy.h"
+#include "kernels/cpu/loops.h"
 #include "kernels/ops/operators.h"
 #include "kernels/ops/support.h"
 
@@ -166,8 +166,8 @@ std::unique_ptr<Kernel> range_create(const Problem& p) {
 Result<std::vector<TensorDesc>> eye_like_infer(const InferContext& c) {
   const TensorDesc& x = c.inputs[0];
   if (x.shape.rank() != 2) return input_error("expected a matrix, found {}", x.text());
-  const int64_t number = c.attributes.i("dtype", number_of_dtype(x.dtype));
-  const DType dtype = dtype_of_number(number);
+  const int64_t number = c.attributes.i("dtype", onnx_number(x.dtype));
+  const DType dtype = dtype_from_onnx_number(number);
   if (dtype == DType::kUndefined) {
     return input_error("attribute 'dtype': expected a numeric type or bool, found type number {}",
                        number);
@@ -243,7 +243,7 @@ void add_constants(Registry& registry) {
   registry.add(make_op("ConstantOfShape",
                        {constant_of_shape_infer, nullptr, constant_of_shape_reference},
                        {{"fill", accepts_always, constant_of_shape_create}},
-                       {.first_opset = 9, .constant_inputs = {0}}));
+                       {.first_opset = 9, .narrow_types = true, .constant_inputs = {0}}));
   registry.add(make_op("Range", {range_infer, nullptr, range_reference},
                        {{"copy", accepts_listed, range_create}},
                        {.min_inputs = 3, .first_opset = 11, .constant_inputs = {0, 1, 2}}));
@@ -251,9 +251,11 @@ void add_constants(Registry& registry) {
                        {{"copy", accepts_listed, eye_like_create}},
                        {.first_opset = 9, .shape_only = true}));
   registry.add(make_op("Shape", {shape_infer, nullptr, shape_reference},
-                       {{"copy", accepts_always, shape_create}}, {.shape_only = true}));
+                       {{"copy", accepts_always, shape_create}},
+                       {.shape_only = true, .narrow_types = true}));
   registry.add(make_op("Size", {size_infer, nullptr, size_reference},
-                       {{"count", accepts_always, size_create}}, {.shape_only = true}));
+                       {{"count", accepts_always, size_create}},
+                       {.shape_only = true, .narrow_types = true}));
 }
 
 }  // namespace ofsdp::kernels::ops

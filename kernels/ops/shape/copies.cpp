@@ -15,9 +15,9 @@
 #include <algorithm>
 #include <numeric>
 
-#include "kernels/core/standard_body.h"
+#include "kernels/core/op_def.h"
+#include "kernels/cpu/loops.h"
 #include "kernels/cpu/parallel.h"
-#include "kernels/cpu/strided_copy.h"
 #include "kernels/ops/operators.h"
 #include "kernels/ops/support.h"
 
@@ -235,14 +235,18 @@ void add_copies(Registry& registry) {
                            {.body = copy_body, .layout = LayoutRule::kElementwise}));
   registry.add(make_op("Expand", {expand_infer, expand_grad, expand_reference},
                        {{"copy", accepts_plain, expand_create}},
-                       {.min_inputs = 2, .first_opset = 8, .constant_inputs = {1}}));
+                       {.min_inputs = 2,
+                        .first_opset = 8,
+                        .narrow_types = true,
+                        .reads_number = true,
+                        .constant_inputs = {1}}));
   registry.add_own(make_op("Reorder", {reorder_infer, nullptr, reference_of_view},
                            {{"tiles", reorder_accepts, reorder_create}}));
-  registry.add(make_op("Tile", {tile_infer, tile_grad, tile_reference},
-                       {{"copy", tile_accepts, tile_create}},
-                       {.min_inputs = 2, .first_opset = 6, .constant_inputs = {1}}));
+  registry.add(make_op(
+      "Tile", {tile_infer, tile_grad, tile_reference}, {{"copy", tile_accepts, tile_create}},
+      {.min_inputs = 2, .first_opset = 6, .narrow_types = true, .constant_inputs = {1}}));
   registry.add(make_op("Transpose", {transpose_infer, transpose_grad, transpose_reference},
-                       {{"copy", accepts_plain, transpose_create}}));
+                       {{"copy", accepts_plain, transpose_create}}, {.narrow_types = true}));
 }
 
 // DepthToSpace(x) and SpaceToDepth(x), attributes blocksize b and mode, move elements between
@@ -357,9 +361,9 @@ std::unique_ptr<Kernel> to_depth_create(const Problem& p) {
 void add_depth_space(Registry& registry) {
   using namespace depth_space;
   registry.add(make_op("DepthToSpace", {to_space_infer, to_space_grad, to_space_reference},
-                       {{"copy", accepts_plain, to_space_create}}));
+                       {{"copy", accepts_plain, to_space_create}}, {.narrow_types = true}));
   registry.add(make_op("SpaceToDepth", {to_depth_infer, to_depth_grad, to_depth_reference},
-                       {{"copy", accepts_plain, to_depth_create}}));
+                       {{"copy", accepts_plain, to_depth_create}}, {.narrow_types = true}));
 }
 
 // Trilu(x, k), attribute upper: keeps each matrix's upper triangle (elements with j - i >= k), or

@@ -19,7 +19,6 @@
 #include <set>
 #include <vector>
 
-#include "kernels/core/attributes.h"
 #include "kernels/core/kernel.h"
 #include "kernels/cpu/float_kernels.h"
 #include "kernels/cpu/parallel.h"
@@ -65,7 +64,7 @@ struct GridTaps {
 // Sizes in GridSample and the gradients: x is [images, channels, pixels], y
 // [images, channels, places], grid [images, places, axes], innermost axis first.
 
-struct GridExtent {
+struct GridParams {
   int64_t images = 0, channels = 0, pixels = 0, places = 0;
   std::vector<GridAxis> axes;  // outermost first
 };
@@ -149,8 +148,8 @@ GridTaps taps_at(const GridAxis& axis, double g) {
 }
 
 // REQUIRES: the operands were checked.
-GridExtent grid_extent(const Attributes& attributes, const Shape& x, const Shape& grid) {
-  GridExtent e{x[0], x[1], x.numel(2, x.rank()), grid.numel(1, grid.rank() - 1), {}};
+GridParams grid_extent(const Attributes& attributes, const Shape& x, const Shape& grid) {
+  GridParams e{x[0], x[1], x.numel(2, x.rank()), grid.numel(1, grid.rank() - 1), {}};
   for (int axis = 2; axis < x.rank(); ++axis) e.axes.push_back(grid_axis(attributes, x[axis]));
   return e;
 }
@@ -169,7 +168,7 @@ struct GridReads {
 
   // `grid` has coordinates for `count` places. Axis `derived` contributes its slope instead of its
   // weight; -1: none. The order of the reads does not depend on it.
-  void set(const GridExtent& e, const T* grid, int64_t count, int derived) {
+  void set(const GridParams& e, const T* grid, int64_t count, int derived) {
     const size_t axes = e.axes.size();
     used_ = 0;
     for (int64_t p = 0; p < count; ++p) {
@@ -186,7 +185,7 @@ struct GridReads {
   }
 
  private:
-  void add_reads(const GridExtent& e, const std::array<GridTaps, 3>& taps, size_t axis,
+  void add_reads(const GridParams& e, const std::array<GridTaps, 3>& taps, size_t axis,
                  int64_t pixel, double product) {
     if (axis == taps.size() || axis == e.axes.size()) {
       at[static_cast<size_t>(used_)] = pixel;
@@ -218,7 +217,7 @@ struct GridBlock {
 };
 
 // Calls f(block) for all blocks of places; threads share them.
-void for_each_block(const GridExtent& e, const auto& f) {
+void for_each_block(const GridParams& e, const auto& f) {
   const int64_t blocks = (e.places + kGridPlaces - 1) / kGridPlaces;
   const int64_t work = kGridPlaces * (16 + 4 * e.channels);
   parallel_each(e.images * blocks, kElementGrain / work + 1, [&](int64_t i) {
@@ -228,7 +227,7 @@ void for_each_block(const GridExtent& e, const auto& f) {
 }
 
 template <typename T>
-std::unique_ptr<Kernel> make_sample(const GridExtent& e) {
+std::unique_ptr<Kernel> make_sample(const GridParams& e) {
   return make_kernel([e](const KernelArgs& a) {
     const auto axes = static_cast<int64_t>(e.axes.size());
     for_each_block(e, [&](const GridBlock& b) {
@@ -247,7 +246,7 @@ std::unique_ptr<Kernel> make_sample(const GridExtent& e) {
 
 // A thread has whole planes, so places are added in order.
 template <typename T>
-std::unique_ptr<Kernel> make_grad_input(const GridExtent& e) {
+std::unique_ptr<Kernel> make_grad_input(const GridParams& e) {
   return make_kernel([e](const KernelArgs& a) {
     const auto axes = static_cast<int64_t>(e.axes.size());
     const int64_t groups = (e.channels + kGridChannels - 1) / kGridChannels;
@@ -273,7 +272,7 @@ std::unique_ptr<Kernel> make_grad_input(const GridExtent& e) {
 
 // sums[k] = dy at the place times x at the pixel, summed over channels.
 template <typename T>
-void sum_channels(const GridExtent& e, const GridBlock& b, const GridReads<T>& reads,
+void sum_channels(const GridParams& e, const GridBlock& b, const GridReads<T>& reads,
                   const KernelArgs& a, T* sums) {
   std::fill_n(sums, reads.first[static_cast<size_t>(b.count)], T{0});
   for (int64_t plane = b.image * e.channels; plane < (b.image + 1) * e.channels; ++plane) {
@@ -285,7 +284,7 @@ void sum_channels(const GridExtent& e, const GridBlock& b, const GridReads<T>& r
 
 // Sums the channels once per read, then weights them for each axis.
 template <typename T>
-std::unique_ptr<Kernel> make_grad_grid(const GridExtent& e) {
+std::unique_ptr<Kernel> make_grad_grid(const GridParams& e) {
   return make_kernel([e](const KernelArgs& a) {
     const auto axes = static_cast<int64_t>(e.axes.size());
     for_each_block(e, [&](const GridBlock& b) {
@@ -308,15 +307,15 @@ std::unique_ptr<Kernel> make_grad_grid(const GridExtent& e) {
 // --- kernels: plain float32 or float64; threads share outputs, never a sum ---
 
 std::unique_ptr<Kernel> make_grid_sample(const Problem& p) {
-  const GridExtent e = grid_extent(p.attributes, p.in(0).shape, p.in(1).shape);
+  const GridParams e = grid_extent(p.attributes, p.in(0).shape, p.in(1).shape);
   return p.in(0).dtype == DType::kFloat64 ? make_sample<double>(e) : make_sample<float>(e);
 }
 std::unique_ptr<Kernel> make_grid_sample_grad_input(const Problem& p) {
-  const GridExtent e = grid_extent(p.attributes, p.out(0).shape, p.in(1).shape);
+  const GridParams e = grid_extent(p.attributes, p.out(0).shape, p.in(1).shape);
   return p.in(0).dtype == DType::kFloat64 ? make_grad_input<double>(e) : make_grad_input<float>(e);
 }
 std::unique_ptr<Kernel> make_grid_sample_grad_grid(const Problem& p) {
-  const GridExtent e = grid_extent(p.attributes, p.in(1).shape, p.in(2).shape);
+  const GridParams e = grid_extent(p.attributes, p.in(1).shape, p.in(2).shape);
   return p.in(0).dtype == DType::kFloat64 ? make_grad_grid<double>(e) : make_grad_grid<float>(e);
 }
 
@@ -466,7 +465,7 @@ double product(const std::vector<std::pair<double, double>>& factors, int derive
 std::vector<RefTensor> reference(const ReferenceContext& c) {
   RefTensor y = zeros(c.output_descs[0]);
   const RefTensor& x = c.inputs[0];
-  const GridExtent e = grid_extent(c.attributes, x.desc.shape, c.inputs[1].desc.shape);
+  const GridParams e = grid_extent(c.attributes, x.desc.shape, c.inputs[1].desc.shape);
   for_each_pair(c, x.desc.shape, c.inputs[1],
                 [&](int64_t n, int64_t place, int64_t pixel, const auto& factors) {
                   for (int64_t plane = n * e.channels; plane < (n + 1) * e.channels; ++plane) {
@@ -479,7 +478,7 @@ std::vector<RefTensor> reference(const ReferenceContext& c) {
 std::vector<RefTensor> grad_input_reference(const ReferenceContext& c) {
   RefTensor dx = zeros(c.output_descs[0]);
   const RefTensor& dy = c.inputs[0];
-  const GridExtent e = grid_extent(c.attributes, dx.desc.shape, c.inputs[1].desc.shape);
+  const GridParams e = grid_extent(c.attributes, dx.desc.shape, c.inputs[1].desc.shape);
   for_each_pair(c, dx.desc.shape, c.inputs[1],
                 [&](int64_t n, int64_t place, int64_t pixel, const auto& factors) {
                   for (int64_t plane = n * e.channels; plane < (n + 1) * e.channels; ++plane) {
@@ -493,7 +492,7 @@ std::vector<RefTensor> grad_grid_reference(const ReferenceContext& c) {
   RefTensor dgrid = zeros(c.output_descs[0]);
   const RefTensor& dy = c.inputs[0];
   const RefTensor& x = c.inputs[1];
-  const GridExtent e = grid_extent(c.attributes, x.desc.shape, c.inputs[2].desc.shape);
+  const GridParams e = grid_extent(c.attributes, x.desc.shape, c.inputs[2].desc.shape);
   const auto axes = static_cast<int64_t>(e.axes.size());
   for_each_pair(c, x.desc.shape, c.inputs[2],
                 [&](int64_t n, int64_t place, int64_t pixel, const auto& factors) {

@@ -18,11 +18,11 @@
 
 #include "kernels/base/budgets.h"
 #include "kernels/core/element_types.h"
-#include "kernels/core/shape.h"
+#include "kernels/core/tensor.h"
 #include "kernels/cpu/broadcast.h"
-#include "kernels/cpu/in_float32.h"
+#include "kernels/cpu/float_kernels.h"
+#include "kernels/cpu/loops.h"
 #include "kernels/cpu/parallel.h"
-#include "kernels/cpu/strided_copy.h"
 #include "kernels/ops/operators.h"
 #include "kernels/ops/support.h"
 
@@ -443,7 +443,11 @@ std::unique_ptr<Kernel> center_create(const Problem& p) {
 void add_pad(Registry& registry) {
   using namespace pad;
   registry.add(make_op("Pad", {infer, grad, reference}, {{"rows", accepts, create}},
-                       {.min_inputs = 2, .first_opset = 11, .constant_inputs = {1, 3}}));
+                       {.min_inputs = 2,
+                        .first_opset = 11,
+                        .narrow_types = true,
+                        .reads_number = true,
+                        .constant_inputs = {1, 3}}));
   registry.add_own(make_op("PadGrad", {infer_shape_of("shape"), nullptr, grad_reference},
                            with_half_floats<grad_accepts, grad_create>("rows")));
   registry.add(make_op("CenterCropPad", {center_infer, center_grad, center_reference},

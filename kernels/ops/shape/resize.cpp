@@ -11,8 +11,8 @@
 
 #include "kernels/base/budgets.h"
 #include "kernels/core/memory.h"
-#include "kernels/cpu/elementwise.h"
-#include "kernels/cpu/in_float32.h"
+#include "kernels/cpu/float_kernels.h"
+#include "kernels/cpu/loops.h"
 #include "kernels/formulas/cubic.h"
 #include "kernels/ops/operators.h"
 #include "kernels/ops/support.h"
@@ -127,9 +127,11 @@ std::unique_ptr<Kernel> create_grad(const Problem& p) {
 
 void add_resize(Registry& registry) {
   using namespace resize;
-  registry.add(make_op("Resize", {infer, grad, reference},
-                       with_half_floats<accepts, create>("axes"),
-                       channels_last({0}, {0}, {.first_opset = 11, .constant_inputs = {1, 2, 3}})));
+  registry.add(
+      make_op("Resize", {infer, grad, reference}, with_half_floats<accepts, create>("axes"),
+              channels_last(
+                  {0}, {0},
+                  {.first_opset = 11, .constant_inputs = {1, 2, 3}, .float32_inputs = {1, 2, 3}})));
   registry.add_own(make_op("ResizeGrad", {infer_grad, nullptr, grad_reference},
                            with_half_floats<accepts_grad, create_grad>("axes"),
                            channels_last({0}, {0}, {.constant_inputs = {1, 2, 3}})));

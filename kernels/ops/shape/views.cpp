@@ -13,7 +13,7 @@
 //                          size; losses use them to flatten predictions and labels.
 #include <algorithm>
 
-#include "kernels/core/standard_body.h"
+#include "kernels/core/op_def.h"
 #include "kernels/ops/operators.h"
 #include "kernels/ops/support.h"
 
@@ -150,18 +150,24 @@ void add_views(Registry& registry) {
                      .min_inputs = 2,
                      .first_opset = 5,
                      .infer = reshape_infer,
+                     .narrow_types = true,
                      .constant_inputs = {1}}));
-  registry.add(view({.name = "Flatten", .infer = flatten_infer}));
-  registry.add(
-      view({.name = "Squeeze", .first_opset = 13, .infer = squeeze_infer, .constant_inputs = {1}}));
+  registry.add(view({.name = "Flatten", .infer = flatten_infer, .narrow_types = true}));
+  registry.add(view({.name = "Squeeze",
+                     .first_opset = 13,
+                     .infer = squeeze_infer,
+                     .narrow_types = true,
+                     .constant_inputs = {1}}));
   registry.add(view({.name = "Unsqueeze",
                      .min_inputs = 2,
                      .first_opset = 13,
                      .infer = unsqueeze_infer,
+                     .narrow_types = true,
                      .constant_inputs = {1}}));
   registry.add(view({.name = "Identity",
                      .infer = infer_same,
                      .grad = grad_of_copy,
+                     .narrow_types = true,
                      .layout = LayoutRule::kElementwise}));
   registry.add(collapse("CollapseLeading", infer_leading));
   registry.add(collapse("CollapseAll", infer_all));

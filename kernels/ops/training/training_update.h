@@ -1,7 +1,7 @@
 // Reads the attributes of the ai.onnx.preview.training optimizers for the kernels.
 #pragma once
 
-#include "kernels/core/attributes.h"
+#include "kernels/core/kernel.h"
 #include "kernels/ops/training/training_attributes.h"
 
 namespace ofsdp::kernels::ops {

@@ -1,7 +1,7 @@
 // com.example.ScaledTanh as in ../scaled_tanh, y = alpha tanh(beta x), for the CPU and for CUDA:
-// cuda_forward and cuda_backward get the same node with addresses of device memory and only put
-// their kernels onto `stream`; what CUDA answers to the launch becomes the node's error. The
-// gradient reads the output alone: dx = dy beta (alpha - y^2 / alpha).
+// cuda_forward and cuda_backward get the same node with device addresses and only put kernels onto
+// `stream`; CUDA's launch error becomes the node's error. The gradient reads the output alone: dx =
+// dy beta (alpha - y^2 / alpha).
 #include <cuda_runtime.h>
 #include <ofsdp_plugin.h>
 
@@ -9,8 +9,8 @@
 
 namespace {
 
-constexpr int64_t kGrain = 4096;  // elements worth a thread of the CPU
-constexpr int kBlock = 256;       // threads of a block
+constexpr int64_t kGrain = 4096;  // elements worth a CPU thread
+constexpr int kBlock = 256;       // threads per block
 
 struct Task {
   const float* x;  // forward: the input; backward: the output

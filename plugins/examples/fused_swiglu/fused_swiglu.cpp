@@ -1,5 +1,6 @@
 // com.example.SwiGlu(gate, up): y = gate sigmoid(gate) up, in one pass. The gradient is written as
-// known operators; the planner sees what they read and saves that, and may fuse them:
+// known operators; the planner sees the values that they read and saves them, and may fuse the
+// operators:
 //
 //   s      = sigmoid(gate)
 //   dup    = dy gate s
@@ -62,7 +63,7 @@ constexpr int64_t kBlock = 1024;  // elements that stay in the cache between the
 
 EXAMPLE_MULTIARCH void swiglu(const float* __restrict gate, const float* __restrict up,
                               float* __restrict y, int64_t count) {
-  // In a loop of their own the comparisons are vector code.
+  // In a separate loop the comparisons are vector code.
   for (int64_t i = 0; i < count; ++i) {
     const float x = -gate[i] < -87.0f ? -87.0f : -gate[i];
     y[i] = x > 88.0f ? 88.0f : x;

@@ -117,7 +117,7 @@ void backward_rows(void* data, int64_t begin, int64_t end) {
   }
 }
 
-// Each column sums its rows in order: the same bits for any number of threads.
+// Each column sums rows in order: the same bits for any thread count.
 struct Columns {
   Rows rows;
   int64_t count;

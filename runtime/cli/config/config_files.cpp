@@ -6,9 +6,8 @@
 #include <filesystem>
 #include <set>
 
-#include "kernels/base/escaped.h"
-#include "runtime/cli/config/foreign/accelerate.h"
-#include "runtime/cli/config/foreign/deepspeed.h"
+#include "kernels/base/text.h"
+#include "runtime/cli/config/foreign/foreign_file.h"
 #include "runtime/cli/options/option_table.h"
 
 namespace ofsdp::cli {
@@ -35,8 +34,8 @@ class ConfigFile {
   }
 
  private:
-  // Files of Accelerate for another environment have other keys; reports the environment, not the
-  // first of these keys.
+  // Accelerate's files for another environment have other keys; reports the environment, not the
+  // first such key.
   Status check_environment(const YAML::Node& root) const {
     const YAML::Node where = root["compute_environment"];
     if (!where || !where.IsScalar() || where.Scalar() == "LOCAL_MACHINE") return ok_status();
@@ -118,7 +117,7 @@ class ConfigFile {
   std::vector<ForeignKey> accelerate_keys_;
 };
 
-// JSON is DeepSpeed's unless it has a key of Accelerate, which also writes JSON, or only our keys.
+// JSON is DeepSpeed's unless it has an Accelerate key, which also writes JSON, or only our keys.
 bool is_deepspeed(const YAML::Node& root, const OptionReader& reader) {
   if (!root.IsMap()) return true;
   bool ours = root.size() > 0;
@@ -209,7 +208,7 @@ Status check_ort_options(const OrtSettings& settings, const Options& options) {
     return input_error("{} has no place with the training artifacts in {}: {}", flag,
                        settings.folder, why);
   };
-  if (options.loss.kind != LossKind::kAuto)
+  if (options.losses[0].kind != LossKind::kAuto)
     return refuse("--loss", "their gradients are those of their own loss");
   if (!options.train.empty() || !options.freeze.empty()) {
     return refuse(options.train.empty() ? "--freeze" : "--train",
@@ -263,7 +262,7 @@ Options with_absolute_paths(Options o) {
   make_absolute(o.run.data);
   make_absolute(o.run.eval_data);
   for (std::string* path : {&o.checkpoint.dir, &o.files.output, &o.files.metrics, &o.files.trace,
-                            &o.make_plugin, &o.model, &o.edit.lora_from, &o.edit.adapter}) {
+                            &o.make_plugin, &o.model, &o.edit.adapters.from, &o.edit.adapter}) {
     make_absolute(*path);
   }
   if (o.checkpoint.resume != "latest") make_absolute(o.checkpoint.resume);
@@ -298,7 +297,7 @@ std::vector<std::string> changed_settings(const Options& options) {
   plain.optimizer.kind = UpdateOptions().kind;
   std::vector<std::string> list;
   for (const OptionEntry& entry : option_table()) {
-    if (!entry.in_files || !no_effect(options, entry.name).beside.empty()) continue;
+    if (!entry.in_files || !entry.no_effect(options).beside.empty()) continue;
     std::string value = entry.show(options);
     if (value == entry.show(plain) || value == "~") continue;
     if (entry.name == "epochs" && !options.run.epochs) continue;  // --steps is given instead

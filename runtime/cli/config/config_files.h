@@ -2,7 +2,7 @@
 // names with '_' (or '-') between words. A list means commas, or occurrences of a repeated option;
 // null means an absent key; `data:` may hold a mapping, which is kept as text. Paths are relative
 // to the folder of the file. The file may also contain keys of `accelerate config`
-// (foreign/accelerate.h). A *.json file is DeepSpeed's (foreign/deepspeed.h) unless the keys are
+// (foreign/foreign_file.h). A *.json file is DeepSpeed's unless the keys are
 // Accelerate's or ours.
 //
 // Errors: kInput with file, line and key; an unknown key is reported with the nearest known one.

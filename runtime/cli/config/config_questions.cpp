@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "fsdp/checkpoint/disk.h"
-#include "importer/write/output_files.h"
+#include "importer/write/model_output.h"
 #include "kernels/base/status.h"
 #include "runtime/cli/config/config_files.h"
 #include "runtime/cli/options/option_table.h"
@@ -193,7 +193,7 @@ class Questions {
     std::string text = "# fsdp-run MODEL.onnx --config THIS_FILE\n";
     const Options defaults;
     for (const OptionEntry& entry : table_) {
-      if (!entry.in_files || !no_effect(options_, entry.name).beside.empty()) continue;
+      if (!entry.in_files || !entry.no_effect(options_).beside.empty()) continue;
       const std::string value = entry.show(options_);
       const bool said = asked_.count(entry.name) > 0 || value != entry.show(defaults);
       if (!said ||

@@ -1,5 +1,3 @@
-#include "runtime/cli/launch/hostfile.h"
-
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/prctl.h>
@@ -19,10 +17,11 @@
 
 #include "fsdp/comm/communicator.h"
 #include "fsdp/comm/rank_identity.h"
-#include "fsdp/comm/store/job_secret.h"
-#include "kernels/base/own_folder.h"
-#include "kernels/base/reject.h"
+#include "fsdp/comm/store/doorkeeper.h"
+#include "kernels/base/process.h"
+#include "kernels/base/status.h"
 #include "kernels/core/device.h"
+#include "runtime/cli/launch/launcher.h"
 #include "runtime/cli/launch/node_link.h"
 
 namespace ofsdp::cli {
@@ -38,7 +37,7 @@ std::vector<int64_t> first_slots(int64_t count) {
   return slots;
 }
 
-// Letters, digits and other characters of addresses and names; none that a shell or ssh interprets.
+// Letters, digits and other characters in addresses and names; none that a shell or ssh interprets.
 bool is_host(const std::string& name) {
   return !name.empty() && name[0] != '-' &&
          name.find_first_not_of(
@@ -141,7 +140,7 @@ Status read_hosts(LaunchOptions& launch) {
   return {};
 }
 
-// --no-ssh: this process is the launcher of one of the hosts.
+// --no-ssh: this process is one host's launcher.
 Status take_own_host(LaunchOptions& launch) {
   const int64_t count = std::ssize(launch.hosts);
   OFSDP_REJECT_IF(!launch.node_rank || *launch.node_rank >= count,
@@ -156,7 +155,7 @@ Status take_own_host(LaunchOptions& launch) {
 }
 
 Status resolve_hosts(LaunchOptions& launch) {
-  // the launcher of this rank has done it
+  // this rank's launcher has done it
   if (std::getenv("OFSDP_RENDEZVOUS") != nullptr) return {};
   const bool filters = !launch.include.empty() || !launch.exclude.empty();
   if (launch.hostfile.empty() && filters) OFSDP_RETURN_IF_ERROR(filter_here(launch));
@@ -269,7 +268,7 @@ bool starts_hosts(const LaunchOptions& launch) {
 
 namespace {
 
-constexpr int kRshFailed = 255;  // the exit status of ssh itself
+constexpr int kRshFailed = 255;  // ssh's own exit status
 constexpr int kNoProgram = 127, kNotExecutable = 126;
 constexpr std::chrono::milliseconds kLookAtHosts{200};
 constexpr std::chrono::seconds kEndByThemselves{10};
@@ -470,7 +469,7 @@ std::vector<std::string> remote_command(const LaunchOptions& launch, size_t node
   }
   std::error_code ignored;
   const std::string folder = std::filesystem::current_path(ignored).string();
-  // Descriptor 3 is standard input, since a shell closes the standard input of background commands.
+  // Descriptor 3 is standard input, since a shell closes standard input for background commands.
   const std::string script =
       "IFS= read -r OFSDP_SECRET; export OFSDP_SECRET; " + exports(launch.hosts[node]) + "cd " +
       quoted_word(folder) + " || exit 1; exec 3<&0; " + words +

@@ -23,12 +23,11 @@
 
 #include "fsdp/checkpoint/checkpoint_store.h"
 #include "fsdp/comm/rank_identity.h"
-#include "importer/write/output_files.h"
-#include "kernels/base/cgroup.h"
-#include "kernels/base/escaped.h"
-#include "kernels/base/own_folder.h"
+#include "importer/write/model_output.h"
 #include "kernels/base/posix_file.h"
+#include "kernels/base/process.h"
 #include "kernels/base/status.h"
+#include "kernels/base/text.h"
 #include "runtime/cli/launch/node_link.h"
 
 namespace ofsdp::cli {

@@ -9,11 +9,11 @@
 #include <cstring>
 
 #include "fsdp/comm/rank_identity.h"
-#include "kernels/base/escaped.h"
-#include "kernels/base/random_word.h"
-#include "kernels/base/start_thread.h"
-#include "runtime/cli/options/option_value.h"
-#include "runtime/log/stop_signal.h"
+#include "kernels/base/host_tasks.h"
+#include "kernels/base/process.h"
+#include "kernels/base/text.h"
+#include "runtime/cli/options/option_table.h"
+#include "runtime/log/log_parts.h"
 
 namespace ofsdp::cli {
 
@@ -544,7 +544,7 @@ void Coordinator::stop_all() {
 
 void Coordinator::end_attempt() {
   Outcome all{.status = gone_.empty() ? 0 : 1};
-  const NodeClient* first = nullptr;  // the first host to fail among those with a reason
+  const NodeClient* first = nullptr;  // the first host to fail with a reason
   for (const NodeClient* client : table_.in_state(State::kEnded)) {
     const Outcome& one = client->outcome;
     all.status = std::max(all.status, one.status);

@@ -1,6 +1,6 @@
-// NodeLink connects a launcher with the launchers of other hosts: it tells the launcher which ranks
-// to start, takes the outcome, and returns the next step. There is one kind for a single host and
-// one for several hosts that meet at a rendezvous.
+// NodeLink connects a launcher with other hosts' launchers: it tells the launcher which ranks to
+// start, takes the outcome, and returns the next step. There is one kind for a single host and one
+// for several hosts that meet at a rendezvous.
 //
 // Borrows the signals. `next` returns kInput if the commands of the launchers contradict each
 // other, kFault if the others cannot be reached.
@@ -25,7 +25,7 @@
 namespace ofsdp::cli {
 
 // SignalQueue reads signals one by one from a descriptor, so none is lost between a check and a
-// wait: SIGCHLD and those that stop a run (runtime/log/stop_signal.h). Must be made by the main
+// wait: SIGCHLD and signals that stop a run (runtime/log/log_parts.h). Must be made by the main
 // thread before any other starts, since threads inherit the mask. The destructor restores the mask.
 class SignalQueue {
  public:
@@ -55,7 +55,7 @@ class NodeLink {
   // Waits until all agree. `last`: how this host's ranks ended; null at first.
   virtual Result<Turn> next(const Outcome* last) = 0;
   virtual int fd() const { return -1; }  // readable when another launcher has said something
-  virtual void failing() {}              // a rank of this host has failed; the others go on
+  virtual void failing() {}              // a rank on this host has failed; the others go on
   virtual bool told_to_stop() { return false; }  // REQUIRES: asked every tenth of a second
 };
 
@@ -72,10 +72,10 @@ std::chrono::milliseconds timeout_of(const LaunchOptions& options);
 // Returns the kind for several hosts if the options name a rendezvous.
 std::unique_ptr<NodeLink> make_node_link(const LaunchPlan& plan, const SignalQueue& signals);
 
-// Returns an id that all ranks of a run share, and no other run has.
+// Returns an id that all ranks in a run share, and no other run has.
 std::string unique_run_id();
 
-// Endpoint: the address of one of the hosts and a port, at which launchers meet.
+// Endpoint: one host's address and a port, at which launchers meet.
 
 inline constexpr int kRendezvousPort = 29400;  // torchrun's
 
@@ -91,7 +91,7 @@ Result<Endpoint> parse_endpoint(const std::string& text);
 // A launcher waits so long for news before it checks its ranks and clocks again.
 inline constexpr std::chrono::milliseconds kSlice{50};
 
-// The interval at which launcher and coordinator send a sign of life.
+// The interval at which launcher and coordinator show that they live.
 std::chrono::milliseconds beat_interval(std::chrono::milliseconds timeout);
 
 // A launcher as the coordinator sees it.
@@ -102,15 +102,15 @@ struct NodeClient {
   std::string address;  // as seen from here
   State state = State::kRefused;
   NodeHello hello;
-  int seat = -1;    // index of the host among all
+  int seat = -1;    // the host's index among all
   int node = -1;    // index in the present attempt
-  int failing = 0;  // 0, or the position in the order of reported failures
+  int failing = 0;  // 0, or the position among reported failures
   Outcome outcome;  // REQUIRES: state is kEnded
 };
 
-// The launchers that have come and the numbers of their hosts. A launcher with --node-rank has that
-// seat; others get the lowest free seats in order of arrival, and keep them in later attempts. If
-// hosts are gone, the numbers close up.
+// The launchers that have come and their hosts' numbers. A launcher with --node-rank has that seat;
+// others get the lowest free seats as they arrive, and keep them in later attempts. If hosts are
+// gone, the numbers close up.
 class NodeTable {
  public:
   explicit NodeTable(int seats) : seats_(seats) {}
@@ -122,22 +122,22 @@ class NodeTable {
   const NodeClient* at(int seat) const;
   // Gives every waiting client a seat, and returns the seats 0 .. seats-1 that stay empty.
   std::vector<int> deal();
-  // Numbers the waiting clients for an attempt in the order of their seats.
+  // Numbers the waiting clients for an attempt, ordered by seat.
   std::vector<NodeClient*> number();
 
  private:
   int seats_;
-  std::list<NodeClient> clients_;  // in order of arrival; their addresses do not change
+  std::list<NodeClient> clients_;  // as they arrived; their addresses do not change
 };
 
-// Coordinator: the server of a rendezvous, in a thread of the launcher on the endpoint's host. It
-// gathers the launchers and tells each which ranks to start. If a rank of any host fails or a
-// launcher is gone, it has all ranks stopped and starts the next attempt.
+// Coordinator: the rendezvous server, in a launcher thread on the endpoint's host. It gathers the
+// launchers and tells each which ranks to start. If a rank on any host fails or a launcher is gone,
+// it has all ranks stopped and starts the next attempt.
 //
 // An attempt begins when --nnodes launchers have joined, or, after the time limit, if --min-nodes
 // have. A launcher is gone if the connection ends or is silent for the timeout. A launcher that
-// comes later takes a free seat in the next attempt. Launchers must prove the secret of the job
-// first (fsdp/comm/store/doorkeeper.h).
+// comes later takes a free seat in the next attempt. Launchers must prove the job's secret first
+// (fsdp/comm/store/doorkeeper.h).
 //
 // Owns the sockets and connections; borrows the secret. The destructor blocks until all launchers
 // have been told the end, or cannot be. Errors are sent to the launchers; none is returned here.
@@ -189,7 +189,7 @@ class Coordinator {
   Assignment assignment_;  // the part that is the same for all launchers
   StreamClock::time_point deadline_;
   StreamClock::time_point next_beat_{};
-  int running_ = 0;        // nodes of the present attempt, 0 while gathering
+  int running_ = 0;        // nodes in the present attempt, 0 while gathering
   bool stopping_ = false;  // the ranks have been told to stop
   std::string gone_;       // nodes lost in this attempt, for a message
   int failing_ = 0;        // nodes that have reported a failed rank

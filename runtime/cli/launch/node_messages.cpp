@@ -8,7 +8,7 @@
 
 #include "fsdp/checkpoint/checkpoint_store.h"
 #include "fsdp/comm/communicator.h"
-#include "runtime/cli/options/option_value.h"
+#include "runtime/cli/options/option_table.h"
 
 namespace ofsdp::cli {
 

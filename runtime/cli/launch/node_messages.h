@@ -23,7 +23,7 @@ namespace ofsdp::cli {
 inline constexpr int kRendezvousVersion = 3;
 inline constexpr const char* kLauncherPurpose = "meeting of launchers";
 
-// The offer of the launcher of one host.
+// The offer that one host's launcher makes.
 struct NodeHello {
   int version = kRendezvousVersion;
   std::string job = {};  // --rdzv-id
@@ -37,28 +37,28 @@ struct NodeHello {
 
 // The ranks that a host starts.
 struct Assignment {
-  int node = 0;              // number of this host
-  int nodes = 1;             // hosts of this attempt
-  int first_rank = 0;        // the ranks of a host have consecutive numbers
-  int world = 1;             // ranks of all hosts
+  int node = 0;              // this host's number
+  int nodes = 1;             // hosts in this attempt
+  int first_rank = 0;        // ranks on a host have consecutive numbers
+  int world = 1;             // ranks on all hosts
   int first_world = 1;       // of the first attempt
   int restart = 0;           // earlier attempts
   bool from_latest = false;  // the attempt resumes a checkpoint that this run has saved
-  std::string run_id = {};   // shared by all ranks of a run, and by no other run
-  std::string master_address = "127.0.0.1";  // of the host of rank 0, as others reach it
+  std::string run_id = {};   // shared by all ranks in a run, and by no other run
+  std::string master_address = "127.0.0.1";  // rank 0's host, as others reach it
   int master_port = 29500;                   // was free there when it was sent
 };
 
-// How the ranks of a host ended.
+// How a host's ranks ended.
 struct Outcome {
   int status = 0;            // 0 done, 1 failed, 2 the input is wrong
   bool spoke = false;        // a rank has given the reason to the launcher (`line`) or the user
   bool interrupted = false;  // SIGINT or SIGTERM came
-  std::string line = {};     // the reason of a rank, else of the launcher
+  std::string line = {};     // a rank's reason, else the launcher's
   int free_port = 29500;     // for the next attempt
 };
 
-// The next step of a launcher.
+// A launcher's next step.
 struct Turn {
   bool start = false;          // false: the run has ended with `status`
   Assignment assignment = {};  // of a start
@@ -73,7 +73,7 @@ struct Refusal {
   bool again = false;
 };
 
-// Ends this attempt, since a rank of another host failed or a host is gone.
+// Ends this attempt, since a rank on another host failed or a host is gone.
 struct StopOrder {
   int restart = 0;  // the attempt's number
 };
@@ -98,11 +98,10 @@ std::optional<NodeHello> read_hello(const Json& value);
 // empty.
 
 // The latest checkpoint that this run itself has saved, or else the start of the run. Checkpoints
-// from before do not count: a new run next to old checkpoints must not continue those.
+// from before do not count: a new run next to old checkpoints must not continue them.
 class RestartPoint {
  public:
-  // Must be called at the start of the run. `dir` empty: nothing is saved. `most`: allowed
-  // restarts.
+  // Must be called when the run starts. `dir` empty: nothing is saved. `most`: allowed restarts.
   RestartPoint(const std::string& dir, int most);
   // Sets `next` to the attempt after `ended`, and returns the line to print: "restart 1 of 2: from
   // the latest checkpoint in DIR". None: the run has ended.
@@ -122,7 +121,7 @@ class RestartPoint {
   Latest before_;
 };
 
-// Returns the options of this rank after a restart, else `options`.
+// Returns this rank's options after a restart, else `options`.
 Result<Options> after_restart(Options options, int world, const EnvironmentLookup& lookup = {});
 
 }  // namespace ofsdp::cli

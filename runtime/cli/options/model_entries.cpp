@@ -42,10 +42,12 @@ OptionEntry batch_axis() {
 std::vector<OptionEntry> trained_entries() {
   using namespace entries;
   return {
-      repeated("", {"freeze", "NAME or glob, repeated", "initializers that stay as they are"},
-               OFSDP_FIELD(freeze)),
-      repeated("", {"train", "NAME or glob, repeated", "the only initializers that are trained"},
-               OFSDP_FIELD(train)),
+      in_training_info(
+          repeated("", {"freeze", "NAME or glob, repeated", "initializers that stay as they are"},
+                   OFSDP_FIELD(freeze))),
+      in_training_info(repeated(
+          "", {"train", "NAME or glob, repeated", "the only initializers that are trained"},
+          OFSDP_FIELD(train))),
       toggle({"sync-batch-norm", "off, on",
               "BatchNormalization takes its statistics from the rows of all ranks"},
              OFSDP_FIELD(sync_batch_norm)),
@@ -75,20 +77,20 @@ std::vector<OptionEntry> edit_entries() {
       repeated("",
                {"lora", "all, NAME or glob; repeated",
                 "weights that get an adapter; all else is frozen but for --train"},
-               OFSDP_FIELD(edit.lora)),
-      integer({"lora-rank", "8", "rows of an adapter's A"}, 1, OFSDP_FIELD(edit.lora_rank)),
+               OFSDP_FIELD(edit.adapters.patterns)),
+      integer({"lora-rank", "8", "rows of an adapter's A"}, 1, OFSDP_FIELD(edit.adapters.rank)),
       number({"lora-alpha", "16", "an adapter adds alpha/rank * B A to its weight"}, kAboveZero,
-             OFSDP_FIELD(edit.lora_alpha)),
+             OFSDP_FIELD(edit.adapters.alpha)),
       number({"lora-dropout", "0", "of what an adapter multiplies with A"}, kBelowOne,
-             OFSDP_FIELD(edit.lora_dropout)),
+             OFSDP_FIELD(edit.adapters.dropout)),
       path(
           {"lora-from", "none, FILE.safetensors or FILE.onnx_adapter", "the adapter to start from"},
-          OFSDP_FIELD(edit.lora_from)),
+          OFSDP_FIELD(edit.adapters.from)),
       trusted(path({"adapter", "none, FILE.safetensors or FILE.onnx_adapter",
                     "the trained adapter, written at the end"},
                    OFSDP_FIELD(edit.adapter))),
       integer_or("none", {"replace-head", "none, N", "the last product gets N new outputs"}, 1,
-                 OFSDP_FIELD(edit.replace_head)),
+                 OFSDP_FIELD(edit.head)),
       repeated("",
                {"untie", "auto, NAME or glob; repeated",
                 "every reader of an initializer gets its own copy; auto: those that were merged"},
@@ -102,7 +104,7 @@ constexpr std::string_view kOutputPrefix = "output:";
 constexpr std::string_view kContrastivePrefix = "contrastive:";
 
 // A:B or A:B:TEMPERATURE.
-Verdict set_contrastive(LossOptions& loss, const std::string& text) {
+Verdict set_contrastive(LossSpec& loss, const std::string& text) {
   constexpr const char* kExpected = "contrastive:A:B or contrastive:A:B:TEMPERATURE, above 0";
   std::vector<std::string> parts(1);
   for (const char c : text) {
@@ -112,7 +114,7 @@ Verdict set_contrastive(LossOptions& loss, const std::string& text) {
       parts.back() += c;
     }
   }
-  std::optional<double> temperature = LossOptions().temperature;
+  std::optional<double> temperature = LossSpec().temperature;
   if (parts.size() == 3) temperature = parse_number(parts[2]);
   const bool fine = (parts.size() == 2 || parts.size() == 3) && !parts[0].empty() &&
                     !parts[1].empty() && temperature && *temperature > 0;
@@ -124,20 +126,20 @@ Verdict set_contrastive(LossOptions& loss, const std::string& text) {
   return fine_or(true, kExpected);
 }
 
-std::string contrastive_text(const LossOptions& loss) {
+std::string contrastive_text(const LossSpec& loss) {
   return format_text("{}{}:{}:{}", kContrastivePrefix, loss.output, loss.other,
                      show_number(loss.temperature));
 }
 
-constexpr size_t kMaxNamed = 200;  // so that the names of all losses fit into a metrics row
+constexpr size_t kMaxNamed = 200;  // so that all losses' names fit into a metrics row
 
 bool is_named(const std::string& text) {
   return text.find(':') != std::string::npos && !text.starts_with(kOutputPrefix) &&
          !text.starts_with(kPluginPrefix) && !text.starts_with(kContrastivePrefix);
 }
 
-// KIND:PREDICTION:LABELS[*WEIGHT]. Names of outputs may contain colons, names of columns may not.
-Verdict read_named(const std::string& text, NamedLoss& made) {
+// Parses KIND:PREDICTION:LABELS[*WEIGHT]. Output names may contain colons, column names may not.
+Verdict read_named(const std::string& text, LossSpec& made) {
   made.said = text;
   const bool printable = std::ranges::all_of(text, [](unsigned char c) { return c >= ' '; });
   if (text.size() > kMaxNamed || !printable) {
@@ -153,7 +155,6 @@ Verdict read_named(const std::string& text, NamedLoss& made) {
   const size_t first = names.find(':'), last = names.rfind(':');
   std::vector<std::string> kinds = names_of<LossKind>();
   std::erase(kinds, name_of(LossKind::kAuto));
-  std::erase(kinds, name_of(LossKind::kContrastive));
   const Verdict verdict = set_choice(names.substr(0, first), made.kind, kinds);
   if (!verdict.fine) {
     return {false, "KIND:PREDICTION:LABELS with a kind of " + joined(kinds, ", "), verdict.hint};
@@ -166,70 +167,91 @@ Verdict read_named(const std::string& text, NamedLoss& made) {
   return {};
 }
 
-Verdict add_named(LossOptions& loss, const std::string& text) {
-  NamedLoss made;
+// Returns whether the first loss names its prediction, so that others may follow it.
+bool first_is_named(const Options& o) { return !o.losses[0].said.empty(); }
+
+Verdict add_named(std::vector<LossSpec>& losses, const std::string& text) {
+  const bool first = losses[0].said.empty();
+  LossSpec made = first ? losses[0] : LossSpec{};
   Verdict verdict = read_named(text, made);
   if (!verdict.fine) return verdict;
-  if (loss.named.size() == kMaxLossTerms / 2) {
+  if (losses.size() == kMaxLossTerms / 2) {
     return fine_or(false, format_text("at most {} losses", kMaxLossTerms / 2));
   }
-  if (loss.named.empty()) {
-    loss.kind = made.kind;
-    loss.prediction = made.prediction;
-    loss.labels = made.labels;
-  }
-  loss.named.push_back(std::move(made));
+  if (first) losses.clear();
+  losses.push_back(std::move(made));
   return {};
+}
+
+Verdict set_loss(Options& o, const std::string& text) {
+  LossSpec& loss = o.losses[0];
+  if (is_named(text) ? !first_is_named(o) && loss.kind != LossKind::kAuto : first_is_named(o)) {
+    return fine_or(false, "each of several losses as KIND:PREDICTION:LABELS[*WEIGHT]");
+  }
+  if (is_named(text)) return add_named(o.losses, text);
+  loss.output.clear();
+  if (text.starts_with(kOutputPrefix)) {
+    loss.kind = LossKind::kOutput;
+    loss.output = text.substr(kOutputPrefix.size());
+    return fine_or(!loss.output.empty(), "a name after output:");
+  }
+  if (text.starts_with(kPluginPrefix)) {
+    loss.kind = LossKind::kOperator;
+    loss.output = text.substr(kPluginPrefix.size());
+    return fine_or(!loss.output.empty(), "an operator's domain.Name after plugin:");
+  }
+  if (text.starts_with(kContrastivePrefix)) {
+    return set_contrastive(loss, text.substr(kContrastivePrefix.size()));
+  }
+  Verdict verdict = set_choice(text, loss.kind, names_of<LossKind>());
+  if (!verdict.fine) verdict.expected += ", output:NAME, plugin:NAME or contrastive:A:B";
+  return verdict;
+}
+
+std::string show_loss(const Options& o) {
+  const LossSpec& loss = o.losses[0];
+  if (first_is_named(o)) {
+    std::vector<std::string> all;
+    for (const LossSpec& one : o.losses) all.push_back(one.said);
+    return yaml_list(all);
+  }
+  if (loss.kind == LossKind::kOutput) return yaml_quoted("output:" + loss.output);
+  if (loss.kind == LossKind::kOperator) return yaml_quoted("plugin:" + loss.output);
+  if (loss.kind == LossKind::kContrastive) return yaml_quoted(contrastive_text(loss));
+  return std::string(name_of(loss.kind));
+}
+
+// An entry for losses that take the setting.
+OptionEntry for_losses(LossTakes setting, OptionEntry entry) {
+  entry.no_effect = [setting](const Options& o) {
+    const bool of_one = setting == kTakesPrediction || setting == kTakesLabels;
+    const bool used = !(of_one && first_is_named(o)) &&
+                      std::ranges::any_of(o.losses, [setting](const LossSpec& loss) {
+                        return (loss_traits(loss.kind).takes & setting) != 0;
+                      });
+    if (used) return NoEffect();
+    return NoEffect{"--loss " + (first_is_named(o) ? o.losses[0].said : show_loss(o))};
+  };
+  return entry;
 }
 
 OptionEntry loss() {
   OptionEntry entry{.name = "loss",
-                    .values =
-                        "auto, cross_entropy, nll, mse, bce_with_logits, output:NAME, plugin:NAME, "
-                        "contrastive:A:B[:TEMPERATURE], KIND:PREDICTION:LABELS[*WEIGHT]; repeated",
+                    .values = joined(names_of<LossKind>(), ", ") +
+                              ", output:NAME, plugin:NAME, contrastive:A:B[:TEMPERATURE], "
+                              "KIND:PREDICTION:LABELS[*WEIGHT]; repeated",
                     .help = "auto: the graph's only scalar float output; the sum of several",
-                    .kind = OptionEntry::Kind::kRepeated};
-  entry.set = [](Options& o, const std::string& text) {
-    const bool alone = o.loss.named.empty();
-    if (is_named(text) ? alone && o.loss.kind != LossKind::kAuto : !alone) {
-      return fine_or(false, "each of several losses as KIND:PREDICTION:LABELS[*WEIGHT]");
-    }
-    if (is_named(text)) return add_named(o.loss, text);
-    o.loss.output.clear();
-    if (text.starts_with(kOutputPrefix)) {
-      o.loss.kind = LossKind::kOutput;
-      o.loss.output = text.substr(kOutputPrefix.size());
-      return fine_or(!o.loss.output.empty(), "a name after output:");
-    }
-    if (text.starts_with(kPluginPrefix)) {
-      o.loss.kind = LossKind::kOperator;
-      o.loss.output = text.substr(kPluginPrefix.size());
-      return fine_or(!o.loss.output.empty(), "an operator's domain.Name after plugin:");
-    }
-    if (text.starts_with(kContrastivePrefix)) {
-      return set_contrastive(o.loss, text.substr(kContrastivePrefix.size()));
-    }
-    Verdict verdict = set_choice(text, o.loss.kind, names_of<LossKind>());
-    if (!verdict.fine) verdict.expected += ", output:NAME, plugin:NAME or contrastive:A:B";
-    return verdict;
-  };
-  entry.show = [](const Options& o) {
-    if (!o.loss.named.empty()) {
-      std::vector<std::string> all;
-      for (const NamedLoss& one : o.loss.named) all.push_back(one.said);
-      return yaml_list(all);
-    }
-    if (o.loss.kind == LossKind::kOutput) return yaml_quoted("output:" + o.loss.output);
-    if (o.loss.kind == LossKind::kOperator) return yaml_quoted("plugin:" + o.loss.output);
-    if (o.loss.kind == LossKind::kContrastive) return yaml_quoted(contrastive_text(o.loss));
-    return std::string(name_of(o.loss.kind));
-  };
+                    .kind = OptionEntry::Kind::kRepeated,
+                    .set = set_loss,
+                    .show = show_loss};
   entry.clear = [](Options& o) {
-    const LossOptions none;
-    o.loss.kind = none.kind;
-    o.loss.output.clear();
-    if (!o.loss.named.empty()) o.loss.prediction = o.loss.labels = "";
-    o.loss.named.clear();
+    LossSpec& loss = o.losses[0];
+    if (first_is_named(o)) loss.prediction = loss.labels = "";
+    loss.kind = LossSpec().kind;
+    loss.weight = LossSpec().weight;
+    loss.output.clear();
+    loss.said.clear();
+    o.losses.resize(1);
   };
   return entry;
 }
@@ -238,24 +260,35 @@ OptionEntry loss() {
 
 std::vector<OptionEntry> loss_entries() {
   using namespace entries;
+  const auto taught = [](const Options& o) { return !o.teacher.path.empty(); };
   return {
-      loss(),
+      in_training_info(loss()),
       choice("loss-mean", "over the global batch, or PyTorch's mean of the ranks' means",
-             OFSDP_FIELD(loss.mean)),
-      text("", {"prediction", "the only candidate; NAME", "graph output the loss compares"},
-           OFSDP_FIELD(loss.prediction)),
-      text("", {"labels", "the only candidate; NAME", "data column the loss compares"},
-           OFSDP_FIELD(loss.labels)),
-      integer({"ignore-index", "-100", "label left out of the loss and of its mean"}, INT64_MIN,
-              OFSDP_FIELD(loss.ignore_index)),
-      number({"label-smoothing", "0", "cross_entropy: share spread over all classes"}, kZeroToOne,
-             OFSDP_FIELD(loss.label_smoothing)),
+             OFSDP_FIELD(loss_mean)),
+      for_losses(
+          kTakesPrediction,
+          text("", {"prediction", "the only candidate; NAME", "graph output the loss compares"},
+               OFSDP_FIELD(losses[0].prediction))),
+      for_losses(kTakesLabels,
+                 text("", {"labels", "the only candidate; NAME", "data column the loss compares"},
+                      OFSDP_FIELD(losses[0].labels))),
+      in_training_info(
+          for_losses(kTakesIgnoreIndex,
+                     integer({"ignore-index", "-100", "label left out of the loss and of its mean"},
+                             INT64_MIN, OFSDP_FIELD(losses[0].ignore_index)))),
+      in_training_info(for_losses(
+          kTakesSmoothing,
+          number({"label-smoothing", "0", "cross_entropy: share spread over all classes"},
+                 kZeroToOne, OFSDP_FIELD(losses[0].label_smoothing)))),
       path({"teacher", "none, FILE.onnx", "a model whose outputs the trained one follows too"},
            OFSDP_FIELD(teacher.path)),
-      number({"distill-weight", "0.5", "share of the divergence from the teacher in the loss"},
-             kZeroToOne, OFSDP_FIELD(teacher.weight)),
-      number({"distill-temperature", "2", "divides the logits of both"}, kAboveZero,
-             OFSDP_FIELD(teacher.temperature)),
+      unless_idle(
+          number({"distill-weight", "0.5", "share of the divergence from the teacher in the loss"},
+                 kZeroToOne, OFSDP_FIELD(teacher.weight)),
+          taught, "--teacher none"),
+      unless_idle(number({"distill-temperature", "2", "divides the logits of both"}, kAboveZero,
+                         OFSDP_FIELD(teacher.temperature)),
+                  taught, "--teacher none"),
   };
 }
 

@@ -1,4 +1,4 @@
-// Options about the optimizer, groups of parameters and the average of the weights.
+// Options about the optimizer, parameter groups and the weights' average.
 #include <algorithm>
 
 #include "kernels/core/optimizer.h"
@@ -7,6 +7,36 @@
 namespace ofsdp::cli {
 
 namespace {
+
+// A plug-in's optimizer takes every setting.
+OptimizerTraits find_traits(OptimizerKind kind) {
+  if (kind == OptimizerKind::kPlugin) return {};
+  return find_optimizer(choice_name(kind))->traits;
+}
+
+std::string show_optimizer(const Options& o) {
+  if (o.optimizer.kind != OptimizerKind::kPlugin) return choice_name(o.optimizer.kind);
+  return yaml_quoted("plugin:" + o.optimizer.plugin);
+}
+
+// An entry for some optimizers; a group's optimizer counts too.
+OptionEntry for_kinds(std::function<bool(OptimizerKind)> uses, OptionEntry entry) {
+  entry.no_effect = [uses = std::move(uses)](const Options& o) {
+    const bool used = uses(o.optimizer.kind) ||
+                      std::ranges::any_of(o.optimizer.groups, [&](const GroupOptions& group) {
+                        return group.kind && uses(*group.kind);
+                      });
+    return used ? NoEffect() : NoEffect{"--optimizer " + show_optimizer(o), true};
+  };
+  return entry;
+}
+
+// An entry for optimizers that take the setting.
+OptionEntry for_optimizers(OptimizerTakes setting, OptionEntry entry) {
+  return for_kinds(
+      [setting](OptimizerKind kind) { return (find_traits(kind).takes & setting) != 0; },
+      std::move(entry));
+}
 
 OptionEntry optimizer() {
   OptionEntry entry =
@@ -22,10 +52,7 @@ OptionEntry optimizer() {
     o.optimizer.plugin = text.substr(kPluginPrefix.size());
     return fine_or(!o.optimizer.plugin.empty(), "a name after plugin:");
   };
-  entry.show = [named = entry.show](const Options& o) {
-    if (o.optimizer.kind != OptimizerKind::kPlugin) return named(o);
-    return yaml_quoted("plugin:" + o.optimizer.plugin);
-  };
+  entry.show = show_optimizer;
   return entry;
 }
 
@@ -38,7 +65,8 @@ std::string optimizers_with(OptimizerTakes setting) {
   return joined(names, ", ");
 }
 
-// Returns "PyTorch's (adamw, adam 1e-08; lamb 1e-06)": the defaults of optimizers with the setting.
+// Returns "PyTorch's (adamw, adam 1e-08; lamb 1e-06)": the defaults, for optimizers with the
+// setting.
 std::string list_defaults(double OptimizerTraits::*number, uint32_t setting) {
   std::vector<std::pair<double, std::string>> groups;
   for (const std::string& name : names_of<OptimizerKind>()) {
@@ -98,7 +126,7 @@ OptionEntry no_decay() {
   return entry;
 }
 
-// "3e-4", or "0.1x" for a multiple of the run's rate.
+// "3e-4", or "0.1x" to multiply the run's rate.
 bool read_group_rate(std::string text, GroupOptions& group) {
   group.lr_is_share = text.ends_with('x');
   if (group.lr_is_share) text.pop_back();
@@ -133,7 +161,7 @@ Verdict read_group_value(const std::string& key, const std::string& value, Group
   return fine_or(false, "lr=, weight_decay= or optimizer= after PATTERN:");
 }
 
-// Returns the start of the first key: after the last ':' before the first '=' that follows a key.
+// Returns where the first key starts: after the last ':' before the first '=' that follows a key.
 // Names may contain either.
 size_t keys_begin(const std::string& text) {
   for (size_t at = text.find('='); at != std::string::npos; at = text.find('=', at + 1)) {
@@ -180,52 +208,102 @@ OptionEntry group() {
 
 std::vector<OptionEntry> optimizer_entries() {
   using namespace entries;
+  const auto is_muon = [](OptimizerKind kind) { return kind == OptimizerKind::kMuon; };
   return {
-      optimizer(),
-      number({"lr", list_defaults(&OptimizerTraits::lr, 0), "learning rate"}, kAtLeastZero,
-             OFSDP_FIELD(optimizer.lr)),
-      number(
+      in_training_info(optimizer()),
+      in_training_info(number({"lr", list_defaults(&OptimizerTraits::lr, 0), "learning rate"},
+                              kAtLeastZero, OFSDP_FIELD(optimizer.lr))),
+      in_training_info(number(
           {"weight-decay", "PyTorch's (adamw 0.01, muon 0.1, others 0)", "decay of the parameters"},
-          kAtLeastZero, OFSDP_FIELD(optimizer.weight_decay)),
-      number({"momentum", list_defaults(&OptimizerTraits::momentum, kTakesMomentum),
-              optimizers_with(kTakesMomentum)},
-             kAtLeastZero, OFSDP_FIELD(optimizer.momentum)),
-      choice("muon-adjust", "muon: how a rate follows the shape of a matrix",
-             OFSDP_FIELD(optimizer.muon_adjust)),
-      toggle({"nesterov", "off, on", "sgd with momentum"}, OFSDP_FIELD(optimizer.nesterov)),
-      betas(),
-      number({"eps", list_defaults(&OptimizerTraits::eps, kTakesEps), "added to denominators"},
-             kAtLeastZero, OFSDP_FIELD(optimizer.eps)),
-      number({"rho", "0.9", optimizers_with(kTakesRho) + ": decay of the averages"}, kZeroToOne,
-             OFSDP_FIELD(optimizer.rho)),
+          kAtLeastZero, OFSDP_FIELD(optimizer.weight_decay))),
+      in_training_info(for_optimizers(
+          kTakesMomentum,
+          number({"momentum", list_defaults(&OptimizerTraits::momentum, kTakesMomentum),
+                  optimizers_with(kTakesMomentum)},
+                 kAtLeastZero, OFSDP_FIELD(optimizer.momentum)))),
+      for_kinds(is_muon, choice("muon-adjust", "muon: how a rate follows the shape of a matrix",
+                                OFSDP_FIELD(optimizer.muon_adjust))),
+      in_training_info(for_optimizers(
+          kTakesNesterov,
+          toggle({"nesterov", "off, on", "sgd with momentum"}, OFSDP_FIELD(optimizer.nesterov)))),
+      in_training_info(for_optimizers(kTakesBetas, betas())),
+      in_training_info(for_optimizers(
+          kTakesEps,
+          number({"eps", list_defaults(&OptimizerTraits::eps, kTakesEps), "added to denominators"},
+                 kAtLeastZero, OFSDP_FIELD(optimizer.eps)))),
+      in_training_info(for_optimizers(
+          kTakesRho, number({"rho", "0.9", optimizers_with(kTakesRho) + ": decay of the averages"},
+                            kZeroToOne, OFSDP_FIELD(optimizer.rho)))),
       choice("state-dtype", "of the optimizer's states: int8 has a scale for each 256 elements",
              OFSDP_FIELD(optimizer.state_dtype)),
-      no_decay(),
-      group(),
-      parsed_or(
-          "off", {"ema", "off, DECAY", "a running average of the parameters: its decay"},
-          std::string(kZeroToOne.text), OFSDP_FIELD(optimizer.ema),
-          [](const std::string& text) {
-            const auto decay = parse_number(text);
-            return decay && kZeroToOne.accepts(*decay) ? decay : std::nullopt;
+      in_training_info(no_decay()),
+      in_training_info(group()),
+      number_or("off", {"ema", "off, DECAY", "a running average of the parameters: its decay"},
+                kZeroToOne, OFSDP_FIELD(optimizer.ema)),
+      unless_idle(
+          toggle({"ema-use", "on, off", "evaluate and write the average of --ema"},
+                 OFSDP_FIELD(optimizer.ema_use)),
+          [](const Options& o) {  // an evaluation's checkpoint may have an average
+            const bool evaluates = o.command == Command::kEval && !o.checkpoint.resume.empty();
+            return o.optimizer.ema.has_value() || evaluates;
           },
-          show_number),
-      toggle({"ema-use", "on, off", "evaluate and write the average of --ema"},
-             OFSDP_FIELD(optimizer.ema_use)),
-      parsed_or(
-          "off", {"clip-grad-norm", "off, X", "largest global 2-norm of the gradient"},
-          std::string(kAboveZero.text), OFSDP_FIELD(optimizer.clip_grad_norm),
-          [](const std::string& text) {
-            const auto norm = parse_number(text);
-            return norm && *norm > 0 ? norm : std::nullopt;
-          },
-          show_number),
+          "--ema off"),
+      number_or("off", {"clip-grad-norm", "off, X", "largest global 2-norm of the gradient"},
+                kAboveZero, OFSDP_FIELD(optimizer.clip_grad_norm)),
   };
 }
 
-// Options about the schedule of the learning rate.
+namespace {
+
+using Given = std::function<bool(const char*)>;
+
+void take_defaults(UpdateOptions& update, const Given& given) {
+  const OptimizerTraits traits = find_traits(update.kind);
+  if (!given("lr")) update.lr = traits.lr;
+  if (!given("weight-decay")) update.weight_decay = traits.weight_decay;
+  if (!given("momentum")) update.momentum = traits.momentum;
+  if (!given("eps")) update.eps = traits.eps;
+  if (!given("rho") || (traits.takes & kTakesRho) == 0) update.rho = traits.rho;
+  if (!given("betas")) update.beta1 = UpdateOptions().beta1;
+  if (!given("betas")) update.beta2 = traits.beta2;
+}
+
+// A group with its own optimizer takes that optimizer's defaults and the run's other settings, but
+// not rate and decay.
+void complete(GroupOptions& group, const UpdateOptions& run, const Given& given) {
+  group.update = run;
+  if (group.kind) {
+    group.update.kind = *group.kind;
+    group.update.plugin = group.plugin;
+    take_defaults(group.update, [&given](const char* name) {
+      const std::string_view said = name;
+      return said != "lr" && said != "weight-decay" && given(name);
+    });
+  }
+  if (group.lr) group.update.lr = group.lr_is_share ? *group.lr * run.lr : *group.lr;
+  if (group.weight_decay) group.update.weight_decay = *group.weight_decay;
+}
+
+}  // namespace
+
+void take_defaults_unless(OptimizerOptions& optimizer,
+                          const std::function<bool(const char*)>& given) {
+  take_defaults(optimizer, given);
+  for (GroupOptions& group : optimizer.groups) complete(group, optimizer, given);
+}
+
+// Options about the learning rate schedule.
 
 namespace {
+
+// An entry for some schedules.
+OptionEntry for_schedules(std::vector<ScheduleKind> kinds, OptionEntry entry) {
+  entry.no_effect = [kinds = std::move(kinds)](const Options& o) {
+    if (std::ranges::count(kinds, o.schedule.kind) > 0) return NoEffect();
+    return NoEffect{"--lr-schedule " + std::string(name_of(o.schedule.kind))};
+  };
+  return entry;
+}
 
 OptionEntry milestones() {
   OptionEntry entry{.name = "milestones",
@@ -252,38 +330,57 @@ OptionEntry milestones() {
 
 std::vector<OptionEntry> schedule_entries() {
   using namespace entries;
+  using enum ScheduleKind;
+  const std::vector<ScheduleKind> stairs = {kStep, kMultistep, kExponential};
   return {
-      choice("lr-schedule", "how the learning rate changes", OFSDP_FIELD(schedule.kind)),
-      integer({"warmup-steps", "0", "updates on the way up to the learning rate"}, 0,
-              OFSDP_FIELD(schedule.warmup_steps)),
-      integer_or("auto", {"total-steps", "auto (the run's), N", "updates the schedule is made for"},
-                 1, OFSDP_FIELD(schedule.total_steps)),
-      number({"min-lr-ratio", "0",
-              "linear, cosine, polynomial, wsd, cosine_restarts: the least "
-              "rate over lr"},
-             kZeroToOne, OFSDP_FIELD(schedule.min_lr_ratio)),
-      number({"power", "1", "polynomial"}, kAtLeastZero, OFSDP_FIELD(schedule.power)),
-      integer({"step-size", "1", "step: epochs or steps between two changes"}, 1,
-              OFSDP_FIELD(schedule.step_size)),
-      number({"gamma", "0.1", "step, multistep, exponential: factor of a change"}, kAtLeastZero,
-             OFSDP_FIELD(schedule.gamma)),
-      choice("schedule-unit", "step, multistep, exponential: what is counted",
-             OFSDP_FIELD(schedule.unit)),
-      milestones(),
-      integer_or("auto",
-                 {"decay-steps", "auto (a tenth of the total), N", "wsd: updates of the decay"}, 1,
-                 OFSDP_FIELD(schedule.decay_steps)),
-      integer_or("none",
-                 {"restart-steps", "none, N", "cosine_restarts: updates of the first cycle"}, 1,
-                 OFSDP_FIELD(schedule.restart_steps)),
-      integer({"restart-mult", "1", "cosine_restarts: length of a cycle over that of the last"}, 1,
-              OFSDP_FIELD(schedule.restart_mult)),
-      number({"pct-start", "0.3", "onecycle: share of the updates on the way up"}, kZeroToOne,
-             OFSDP_FIELD(schedule.pct_start)),
-      number({"div-factor", "25", "onecycle: lr over the first rate"}, kAboveZero,
-             OFSDP_FIELD(schedule.div_factor)),
-      number({"final-div-factor", "1e4", "onecycle: the first rate over the last"}, kAboveZero,
-             OFSDP_FIELD(schedule.final_div_factor)),
+      in_training_info(
+          choice("lr-schedule", "how the learning rate changes", OFSDP_FIELD(schedule.kind))),
+      in_training_info(
+          for_schedules({kConstant, kStep, kLinear, kCosine, kPolynomial, kMultistep, kExponential,
+                         kInverseSqrt, kWsd, kCosineRestarts},
+                        integer({"warmup-steps", "0", "updates on the way up to the learning rate"},
+                                0, OFSDP_FIELD(schedule.warmup_steps)))),
+      for_schedules(
+          {kLinear, kCosine, kPolynomial, kWsd, kOneCycle},
+          integer_or("auto",
+                     {"total-steps", "auto (the run's), N", "updates the schedule is made for"}, 1,
+                     OFSDP_FIELD(schedule.total_steps))),
+      for_schedules({kLinear, kCosine, kPolynomial, kWsd, kCosineRestarts},
+                    number({"min-lr-ratio", "0",
+                            "linear, cosine, polynomial, wsd, cosine_restarts: the least "
+                            "rate over lr"},
+                           kZeroToOne, OFSDP_FIELD(schedule.min_lr_ratio))),
+      for_schedules({kPolynomial}, number({"power", "1", "polynomial"}, kAtLeastZero,
+                                          OFSDP_FIELD(schedule.power))),
+      for_schedules({kStep},
+                    integer({"step-size", "1", "step: epochs or steps between two changes"}, 1,
+                            OFSDP_FIELD(schedule.step_size))),
+      for_schedules(stairs,
+                    number({"gamma", "0.1", "step, multistep, exponential: factor of a change"},
+                           kAtLeastZero, OFSDP_FIELD(schedule.gamma))),
+      for_schedules(stairs, choice("schedule-unit", "step, multistep, exponential: what is counted",
+                                   OFSDP_FIELD(schedule.unit))),
+      for_schedules({kMultistep}, milestones()),
+      for_schedules({kWsd}, integer_or("auto",
+                                       {"decay-steps", "auto (a tenth of the total), N",
+                                        "wsd: updates of the decay"},
+                                       1, OFSDP_FIELD(schedule.decay_steps))),
+      for_schedules({kCosineRestarts}, integer_or("none",
+                                                  {"restart-steps", "none, N",
+                                                   "cosine_restarts: updates of the first cycle"},
+                                                  1, OFSDP_FIELD(schedule.restart_steps))),
+      for_schedules(
+          {kCosineRestarts},
+          integer({"restart-mult", "1", "cosine_restarts: length of a cycle over that of the last"},
+                  1, OFSDP_FIELD(schedule.restart_mult))),
+      for_schedules({kOneCycle},
+                    number({"pct-start", "0.3", "onecycle: share of the updates on the way up"},
+                           kZeroToOne, OFSDP_FIELD(schedule.pct_start))),
+      for_schedules({kOneCycle}, number({"div-factor", "25", "onecycle: lr over the first rate"},
+                                        kAboveZero, OFSDP_FIELD(schedule.div_factor))),
+      for_schedules({kOneCycle},
+                    number({"final-div-factor", "1e4", "onecycle: the first rate over the last"},
+                           kAboveZero, OFSDP_FIELD(schedule.final_div_factor))),
   };
 }
 

@@ -2,7 +2,7 @@
 
 #include <utility>
 
-#include "kernels/base/readable.h"
+#include "kernels/base/text.h"
 
 namespace ofsdp::cli {
 namespace {
@@ -10,7 +10,7 @@ namespace {
 Status as_error(const Verdict& verdict, const std::string& text, const std::string& subject) {
   if (verdict.fine) return ok_status();
   return input_error("{}: expected {}, found '{}'{}{}", subject, verdict.expected, text,
-                     beyond_numbers(text), verdict.hint);
+                     out_of_range_hint(text), verdict.hint);
 }
 
 }  // namespace
@@ -49,7 +49,7 @@ Status OptionReader::read(const std::string& name, const std::string& text, Sour
   return as_error(entry->set(options_, text), text, subject);
 }
 
-// The later of two flags counts; two keys of a file must not differ.
+// The later flag counts; two keys in a file must not differ.
 Status OptionReader::agree(const OptionEntry& entry, const std::string& text, Source source,
                            const std::string& subject) {
   const bool twice = source != Source::kFlag && said(entry.name) &&
@@ -82,10 +82,8 @@ std::string OptionReader::meeting_host() const {
 }
 
 std::string OptionReader::overriding() const {
-  for (const char* name : {"loss", "ignore-index", "label-smoothing", "freeze", "train",
-                           "optimizer", "lr", "weight-decay", "momentum", "nesterov", "betas",
-                           "eps", "rho", "no-decay", "group", "lr-schedule", "warmup-steps"}) {
-    if (said(name)) return said_.at(name).subject;
+  for (const OptionEntry& entry : table_) {
+    if (entry.in_training_info && said(entry.name)) return said_.at(entry.name).subject;
   }
   return "";
 }
@@ -107,8 +105,7 @@ Status OptionReader::resolve_length(Command command) {
 }
 
 // A list such as "4,2" is for nested parallelism; we use the first number. Libraries divide sums
-// among threads, so equal bits on any number of ranks need equal numbers of threads: 1 unless
-// given.
+// among threads, so equal bits on any number of ranks need equal thread counts: 1 unless given.
 Status OptionReader::resolve_threads(const std::optional<std::string>& omp_num_threads) {
   if (!said("threads") && options_.launch.deterministic == Determinism::kAcrossRanks) {
     options_.launch.threads = 1;
@@ -138,17 +135,17 @@ Status OptionReader::refuse_unsaid() const {
 Status OptionReader::refuse_without_effect() const {
   for (const OptionEntry& entry : table_) {
     if (!said(entry.name)) continue;
-    const NoEffect none = no_effect(options_, entry.name);
+    const NoEffect none = entry.no_effect(options_);
     const bool neutral = !none.strict && entry.show(options_) == entry.show(Options());
     if (none.beside.empty() || neutral) continue;
-    // If a stronger source gives "--lr-schedule linear", the gamma of a weaker one has no effect.
+    // If a stronger source gives "--lr-schedule linear", a weaker one's gamma has no effect.
     const std::string decides = none.beside.substr(2, none.beside.find(' ') - 2);
     if (source_of(entry.name) < source_of(decides)) continue;
     return input_error("{} has no effect with {}", said_.at(entry.name).subject, none.beside);
   }
   OFSDP_RETURN_IF_ERROR(refuse_unsaid());
   const bool across = options_.launch.deterministic == Determinism::kAcrossRanks;
-  if (across && options_.loss.mean == LossMean::kPerRank) {
+  if (across && options_.loss_mean == LossMean::kPerRank) {
     return input_error("{} contradicts --deterministic across_ranks: it depends on the ranks",
                        said_.at("loss-mean").subject);
   }

@@ -1,7 +1,7 @@
 // OptionReader fills Options from texts, one source after the other, weakest first, and remembers
-// the source of each. If two keys of one file give an option different values (our name and another
-// program's), that is an error. `finish` then resolves options that depend on others: defaults of
-// the optimizer, options without effect, the length of the run.
+// each source. If two keys in one file give an option different values (our name and another
+// program's), that is an error. `finish` then resolves options that depend on others: the
+// optimizer's defaults, options without effect, the run's length.
 //
 // Takes names without dashes ("batch-size"), texts, and a subject for messages ("--batch-size",
 // "model.yaml line 3: batch_size"). Errors: kInput, one line with subject, expected and found.
@@ -28,13 +28,13 @@ class OptionReader {
   OptimizerKind optimizer() const { return options_.optimizer.kind; }
   const std::string& config() const { return options_.config; }
   int64_t hosts() const { return options_.launch.nnodes; }
-  std::string meeting_host() const;  // of --rdzv-endpoint, without the port
+  std::string meeting_host() const;  // from --rdzv-endpoint, without the port
   // Returns the flag, word or key that gave an option; empty if it was not given.
   std::string find_subject(const std::string& name) const {
     return said(name) ? said_.at(name).subject : "";
   }
 
-  // Texts of a repeated option add up within a source; a stronger source starts again.
+  // A repeated option's texts add up within a source; a stronger source starts again.
   Status read(const std::string& name, const std::string& text, Source source,
               const std::string& subject);
   // Reads `name: []`: a repeated option without values.
@@ -50,7 +50,7 @@ class OptionReader {
   void warn(std::string line) { warnings_.push_back(std::move(line)); }
   const std::vector<std::string>& warnings() const { return warnings_; }
 
-  // `omp_num_threads`: the environment variable, if set; the default of --threads.
+  // `omp_num_threads`: the environment variable, if set; then the default for --threads.
   Result<Options> finish(Command command, const std::optional<std::string>& omp_num_threads);
   // Returns the first given option that a model with a training_info decides itself; empty if none.
   std::string overriding() const;

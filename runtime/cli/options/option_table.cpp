@@ -1,14 +1,46 @@
 #include "runtime/cli/options/option_table.h"
 
 #include <algorithm>
-
-#include "kernels/core/optimizer.h"
+#include <array>
+#include <charconv>
+#include <cmath>
 
 namespace ofsdp::cli {
 
 namespace {
 
-// One of a few words.
+struct ByteUnit {
+  std::string_view name;
+  int64_t bytes;
+};
+
+// Binary units first and largest first, since show_bytes takes the first that divides.
+constexpr std::array<ByteUnit, 9> kByteUnits = {{{"TiB", int64_t{1} << 40},
+                                                 {"GiB", int64_t{1} << 30},
+                                                 {"MiB", int64_t{1} << 20},
+                                                 {"KiB", int64_t{1} << 10},
+                                                 {"TB", 1'000'000'000'000},
+                                                 {"GB", 1'000'000'000},
+                                                 {"MB", 1'000'000},
+                                                 {"KB", 1'000},
+                                                 {"B", 1}}};
+
+template <typename T>
+std::optional<T> parse_whole(std::string_view text) {
+  T value{};
+  const char* end = text.data() + text.size();
+  const auto [stop, error] = std::from_chars(text.data(), end, value);
+  if (error != std::errc() || stop != end) return std::nullopt;
+  return value;
+}
+
+std::string_view trimmed(std::string_view text) {
+  while (!text.empty() && text.front() == ' ') text.remove_prefix(1);
+  while (!text.empty() && text.back() == ' ') text.remove_suffix(1);
+  return text;
+}
+
+// A word from a short list.
 template <typename Field>
 OptionEntry word(OptionEntry entry, std::vector<std::string> words, Field field) {
   entry.values = joined(words, ", ");
@@ -30,7 +62,7 @@ std::optional<double> parse_time(const std::string& text) {
   return *number * (unit == 'm' ? 60 : 1);
 }
 
-// The name of a file, unchecked.
+// A file name, unchecked.
 template <typename Field>
 OptionEntry file(OptionEntry entry, Field field) {
   return entries::parsed(
@@ -99,6 +131,93 @@ std::string indented(const std::string& yaml) {
 
 }  // namespace
 
+std::optional<int64_t> parse_integer(std::string_view text, int64_t least) {
+  const std::optional<int64_t> value = parse_whole<int64_t>(text);
+  return value && *value >= least ? value : std::nullopt;
+}
+
+std::optional<uint64_t> parse_unsigned(std::string_view text) {
+  return parse_whole<uint64_t>(text);
+}
+
+std::optional<double> parse_number(std::string_view text) {
+  const std::optional<double> value = parse_whole<double>(text);
+  return value && std::isfinite(*value) ? value : std::nullopt;
+}
+
+std::optional<bool> parse_switch(std::string_view text) {
+  if (text == "on" || text == "true" || text == "yes") return true;
+  if (text == "off" || text == "false" || text == "no") return false;
+  return std::nullopt;
+}
+
+std::optional<int64_t> parse_bytes(std::string_view text) {
+  int64_t scale = 1;
+  for (const ByteUnit& unit : kByteUnits) {
+    if (!text.ends_with(unit.name)) continue;
+    text = trimmed(text.substr(0, text.size() - unit.name.size()));
+    scale = unit.bytes;
+    break;
+  }
+  const std::optional<double> count = parse_number(text);
+  constexpr double kMax = 9e18;
+  if (!count || *count <= 0 || *count * static_cast<double>(scale) > kMax) return std::nullopt;
+  const auto bytes = static_cast<int64_t>(*count * static_cast<double>(scale));
+  return bytes > 0 ? std::optional(bytes) : std::nullopt;
+}
+
+std::optional<Interval> parse_interval(std::string_view text) {
+  for (const auto& [unit, name] : enum_names(StepUnit{})) {
+    if (!text.ends_with(name)) continue;
+    const auto count = parse_integer(text.substr(0, text.size() - name.size()), 1);
+    return count ? std::optional(Interval{*count, unit}) : std::nullopt;
+  }
+  return std::nullopt;
+}
+
+std::vector<std::string> split_list(std::string_view text) {
+  std::vector<std::string> parts;
+  size_t begin = 0;
+  for (size_t comma = 0; comma != std::string_view::npos; begin = comma + 1) {
+    comma = text.find(',', begin);
+    parts.emplace_back(trimmed(text.substr(begin, comma - begin)));
+  }
+  return parts;
+}
+
+std::string show_number(double value) { return format_text("{}", value); }
+
+std::string show_bytes(int64_t bytes) {
+  for (const ByteUnit& unit : kByteUnits) {
+    if (bytes % unit.bytes == 0) return format_text("{}{}", bytes / unit.bytes, unit.name);
+  }
+  return format_text("{}B", bytes);
+}
+
+std::string show_interval(const Interval& interval) {
+  return format_text("{}{}", interval.count, name_of(interval.unit));
+}
+
+// yaml-cpp's Emitter would escape tabs and line ends differently.
+std::string yaml_quoted(const std::string& text) {
+  std::string quoted = "\"";
+  for (const char c : text) {
+    if (c == '"' || c == '\\') quoted += '\\';
+    if (static_cast<unsigned char>(c) < 0x20) {
+      quoted += format_text("\\x{:02x}", static_cast<unsigned char>(c));
+    } else {
+      quoted += c;
+    }
+  }
+  return quoted + '"';
+}
+
+std::string yaml_list(const std::vector<std::string>& texts) {
+  std::vector<std::string> quoted;
+  for (const std::string& text : texts) quoted.push_back(yaml_quoted(text));
+  return "[" + joined(quoted, ", ") + "]";
+}
+
 std::vector<OptionEntry> option_table() {
   std::vector<OptionEntry> table;
   for (const auto& part :
@@ -133,7 +252,7 @@ std::string yaml_key(std::string name) {
 }
 
 std::string describe(const Options& options, const std::optional<BatchSizes>& sizes) {
-  const bool sliced = sizes && sizes->slices > 0;  // slices of a given size, in any number a rank
+  const bool sliced = sizes && sizes->slices > 0;  // slices with a given size, in any number a rank
   // computed from the other two
   const std::string_view follows = sliced ? "grad-accum" : "batch-size";
   Options shown = options;
@@ -144,7 +263,7 @@ std::string describe(const Options& options, const std::optional<BatchSizes>& si
   }
   std::string text;
   for (const OptionEntry& entry : option_table()) {
-    if (!entry.in_files || !no_effect(options, entry.name).beside.empty()) continue;
+    if (!entry.in_files || !entry.no_effect(options).beside.empty()) continue;
     if (sizes && entry.name == follows) continue;
     const bool mapping = entry.name == "data" && options.run.data.kind == DataChoice::Kind::kInline;
     std::string value = mapping ? indented(options.run.data.yaml) : " " + entry.show(shown);
@@ -168,139 +287,6 @@ std::string help_of_options() {
     text += format_text("  --{:<25} {}\n  {:27} {}\n", entry.name, entry.values, "", entry.help);
   }
   return text;
-}
-
-// Options with a default or effect that depends on another option.
-
-namespace {
-
-template <typename E>
-bool any_of(E value, std::initializer_list<E> values) {
-  return std::find(values.begin(), values.end(), value) != values.end();
-}
-
-// The optimizer of a plug-in takes every setting.
-OptimizerTraits find_traits(OptimizerKind kind) {
-  if (kind == OptimizerKind::kPlugin) return {};
-  return find_optimizer(choice_name(kind))->traits;
-}
-
-bool kind_uses(OptimizerKind kind, std::string_view name) {
-  constexpr std::pair<std::string_view, OptimizerTakes> kSettings[] = {
-      {"momentum", kTakesMomentum}, {"nesterov", kTakesNesterov}, {"betas", kTakesBetas},
-      {"eps", kTakesEps},           {"rho", kTakesRho},
-  };
-  for (const auto& [setting, bit] : kSettings) {
-    if (name == setting) return (find_traits(kind).takes & bit) != 0;
-  }
-  if (name == "muon-adjust") return kind == OptimizerKind::kMuon;
-  return true;
-}
-
-// An optimizer of a group counts too.
-bool optimizer_uses(const OptimizerOptions& optimizer, std::string_view name) {
-  return kind_uses(optimizer.kind, name) ||
-         std::ranges::any_of(optimizer.groups, [name](const GroupOptions& group) {
-           return group.kind && kind_uses(*group.kind, name);
-         });
-}
-
-bool schedule_uses(ScheduleKind kind, std::string_view name) {
-  using enum ScheduleKind;
-  const std::pair<std::string_view, std::vector<ScheduleKind>> users[] = {
-      {"total-steps", {kLinear, kCosine, kPolynomial, kWsd, kOneCycle}},
-      {"min-lr-ratio", {kLinear, kCosine, kPolynomial, kWsd, kCosineRestarts}},
-      {"power", {kPolynomial}},
-      {"step-size", {kStep}},
-      {"gamma", {kStep, kMultistep, kExponential}},
-      {"schedule-unit", {kStep, kMultistep, kExponential}},
-      {"milestones", {kMultistep}},
-      {"decay-steps", {kWsd}},
-      {"restart-steps", {kCosineRestarts}},
-      {"restart-mult", {kCosineRestarts}},
-      {"pct-start", {kOneCycle}},
-      {"div-factor", {kOneCycle}},
-      {"final-div-factor", {kOneCycle}},
-  };
-  if (name == "warmup-steps") return kind != kOneCycle;
-  const auto* const found =
-      std::ranges::find(users, name, [](const auto& user) { return user.first; });
-  return found == std::end(users) || std::ranges::count(found->second, kind) > 0;
-}
-
-bool loss_uses(LossKind kind, std::string_view name) {
-  using enum LossKind;
-  if (kind == kContrastive && (name == "prediction" || name == "labels")) return false;
-  if (name == "label-smoothing") return kind == kCrossEntropy;
-  if (name == "ignore-index") return !any_of(kind, {kMse, kBceWithLogits, kOperator, kContrastive});
-  return true;
-}
-
-bool loss_uses(const LossOptions& loss, std::string_view name) {
-  if (loss.named.empty()) return loss_uses(loss.kind, name);
-  if (name == "prediction" || name == "labels") return false;
-  return std::ranges::any_of(loss.named,
-                             [&](const NamedLoss& one) { return loss_uses(one.kind, name); });
-}
-
-using Given = std::function<bool(const char*)>;
-
-void take_defaults(UpdateOptions& update, const Given& given) {
-  const OptimizerTraits traits = find_traits(update.kind);
-  if (!given("lr")) update.lr = traits.lr;
-  if (!given("weight-decay")) update.weight_decay = traits.weight_decay;
-  if (!given("momentum")) update.momentum = traits.momentum;
-  if (!given("eps")) update.eps = traits.eps;
-  if (!given("rho") || (traits.takes & kTakesRho) == 0) update.rho = traits.rho;
-  if (!given("betas")) update.beta1 = UpdateOptions().beta1;
-  if (!given("betas")) update.beta2 = traits.beta2;
-}
-
-// A group with its own optimizer takes the defaults of that optimizer and other settings of the
-// run, but not rate and decay.
-void complete(GroupOptions& group, const UpdateOptions& run, const Given& given) {
-  group.update = run;
-  if (group.kind) {
-    group.update.kind = *group.kind;
-    group.update.plugin = group.plugin;
-    take_defaults(group.update, [&given](const char* name) {
-      const std::string_view said = name;
-      return said != "lr" && said != "weight-decay" && given(name);
-    });
-  }
-  if (group.lr) group.update.lr = group.lr_is_share ? *group.lr * run.lr : *group.lr;
-  if (group.weight_decay) group.update.weight_decay = *group.weight_decay;
-}
-
-std::string shown(const Options& options, std::string_view name) {
-  return find_entry(option_table(), name)->show(options);
-}
-
-}  // namespace
-
-void take_defaults_unless(OptimizerOptions& optimizer,
-                          const std::function<bool(const char*)>& given) {
-  take_defaults(optimizer, given);
-  for (GroupOptions& group : optimizer.groups) complete(group, optimizer, given);
-}
-
-NoEffect no_effect(const Options& options, std::string_view name) {
-  if (!optimizer_uses(options.optimizer, name)) {
-    return {"--optimizer " + shown(options, "optimizer"), true};
-  }
-  const bool evaluates =
-      // the checkpoint may have an average
-      options.command == Command::kEval && !options.checkpoint.resume.empty();
-  if (name == "ema-use" && !options.optimizer.ema && !evaluates) return {"--ema off"};
-  if (!schedule_uses(options.schedule.kind, name)) {
-    return {"--lr-schedule " + std::string(name_of(options.schedule.kind))};
-  }
-  if (!loss_uses(options.loss, name)) {
-    const auto& named = options.loss.named;
-    return {"--loss " + (named.empty() ? shown(options, "loss") : named[0].said)};
-  }
-  if (name.starts_with("distill-") && options.teacher.path.empty()) return {"--teacher none"};
-  return {};
 }
 
 }  // namespace ofsdp::cli

@@ -1,29 +1,49 @@
-// The list of options, from which every flag, YAML key, help line and line of the printed
-// configuration is made. Files *_entries.cpp hold parts of it.
+// The list of options, from which every flag, YAML key, help line and printed configuration is
+// made. Files *_entries.cpp hold its parts.
 //
 // Also decides which options have no effect with others (`--momentum` with `--optimizer adamw`):
 // giving one is an error, and the printed configuration leaves it out.
 #pragma once
 
 #include <algorithm>
+#include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
 
-#include "kernels/base/nearest_name.h"
-#include "runtime/cli/options/option_value.h"
+#include "kernels/base/names.h"
 #include "runtime/options.h"
 
 namespace ofsdp::cli {
 
-// OptionEntry: one row of the option table with the flag, the YAML key, the help and the printed
-// configuration of an option. The factories below make rows from a field of Options, named by
-// OFSDP_FIELD.
+// Parses option values: numbers, switches, byte counts, intervals. The whole text must be read and
+// numbers must be finite; nothing is rounded or cut off.
+//
+// A parser returns none for a text that it cannot read; the caller knows flag and file and makes
+// the message. The `show` functions write forms that can be read again.
+
+std::optional<int64_t> parse_integer(std::string_view text, int64_t least = INT64_MIN);
+std::optional<uint64_t> parse_unsigned(std::string_view text);
+std::optional<double> parse_number(std::string_view text);      // finite
+std::optional<bool> parse_switch(std::string_view text);        // on off true false yes no
+std::optional<int64_t> parse_bytes(std::string_view text);      // 12GiB, 1.5GB, 4096; above 0
+std::optional<Interval> parse_interval(std::string_view text);  // 1epoch, 200step
+std::vector<std::string> split_list(std::string_view text);     // at commas; removes spaces around
+
+std::string show_number(double value);  // the shortest text that reads back as the same double
+std::string show_bytes(int64_t bytes);
+std::string show_interval(const Interval& interval);
+std::string yaml_quoted(const std::string& text);
+std::string yaml_list(const std::vector<std::string>& texts);  // ["a", "b"]
+
+// OptionEntry: one row in the option table with an option's flag, YAML key, help and printed
+// configuration. The factories below make rows from an Options field, named by OFSDP_FIELD.
 //
 // An entry reads a text into Options and returns a Verdict: fine, or wrong with the expected form.
-// The caller knows the source of the text and makes the error line.
+// The caller knows where the text comes from and makes the error line.
 struct Verdict {
   bool fine = true;
   std::string expected = {};  // if wrong: "a number above 0"
@@ -34,14 +54,20 @@ inline Verdict fine_or(bool good, std::string_view expected) {
   return good ? Verdict{} : Verdict{.fine = false, .expected = std::string(expected)};
 }
 
-// Starts a value that names a loss or an optimizer of a plug-in.
+// Starts a value that names a plug-in's loss or optimizer.
 inline constexpr std::string_view kPluginPrefix = "plugin:";
 
-// A set of commands, one bit each.
+// A command set, one bit each.
 using Commands = unsigned;
 constexpr Commands only(Command command) { return 1u << static_cast<unsigned>(command); }
 constexpr bool contains(Commands set, Command command) { return (set & only(command)) != 0; }
 inline constexpr Commands kEveryCommand = ~0u;
+
+// Says whether an option has no effect because of another, such as momentum with adamw.
+struct NoEffect {
+  std::string beside = {};  // "--optimizer adamw"; empty: the option has an effect
+  bool strict = false;      // an error even with the default value, as in PyTorch
+};
 
 struct OptionEntry {
   enum class Kind {
@@ -55,17 +81,19 @@ struct OptionEntry {
   std::string help = {};
   Kind kind = Kind::kValue;
   Commands commands = kEveryCommand;
-  bool in_files = true;       // also a key of YAML files
+  bool in_files = true;       // also a YAML key
   bool in_model_yaml = true;  // also in MODEL.yaml, which is read without being named
   bool is_path = false;       // in YAML, relative to the file
   std::function<Verdict(Options&, const std::string&)> set = {};  // kRepeated: adds a value
   std::function<std::string(const Options&)> show = {};           // as YAML
   // kRepeated: called before the first value
   std::function<void(Options&)> clear = [](Options&) {};
+  std::function<NoEffect(const Options&)> no_effect = [](const Options&) { return NoEffect(); };
+  bool in_training_info = false;  // a model with a training_info decides it itself
 };
 
-// A value of type T in Options. All fields of one T have the same type, so the factories below are
-// compiled once for them.
+// A value in Options with type T. All fields with one T have the same type, so the factories below
+// are compiled once for them.
 template <typename T>
 class OptionField {
  public:
@@ -89,7 +117,7 @@ inline constexpr Range kAtLeastZero = {"a number of at least 0", [](double x) { 
 inline constexpr Range kZeroToOne = {"a number from 0 to 1",
                                      [](double x) { return x >= 0 && x <= 1; }};
 
-// Names of an enum, and of element types, which have functions of their own.
+// Names for an enum, and for element types, which have separate functions.
 template <typename E>
 std::optional<E> choice_named(const std::string& name) {
   if constexpr (std::is_same_v<E, DType>) {
@@ -107,7 +135,7 @@ std::string choice_name(E value) {
   }
 }
 
-// Reads one of the names of an enum.
+// Reads an enum's name.
 template <typename E>
 Verdict set_choice(const std::string& text, E& value, const std::vector<std::string>& names) {
   const auto found = choice_named<E>(text);
@@ -147,7 +175,7 @@ OptionEntry parsed_or(std::string word, OptionEntry entry, const std::string& ex
   return entry;
 }
 
-// One of `names`, by default all of the enum.
+// One from `names`, by default any in the enum.
 template <typename Field, typename E = std::remove_cvref_t<
                               decltype(std::declval<Field>()(std::declval<Options&>()))>>
 OptionEntry choice(std::string name, std::string help, Field field,
@@ -182,6 +210,16 @@ OptionEntry number(OptionEntry entry, Range range, Field field) {
     return value && range.accepts(*value) ? value : std::nullopt;
   };
   return parsed(std::move(entry), std::string(range.text), field, parse, show_number);
+}
+
+template <typename Field>
+OptionEntry number_or(std::string word, OptionEntry entry, Range range, Field field) {
+  const auto parse = [=](const std::string& text) {
+    const std::optional<double> value = parse_number(text);
+    return value && range.accepts(*value) ? value : std::nullopt;
+  };
+  return parsed_or(std::move(word), std::move(entry), std::string(range.text), field, parse,
+                   show_number);
 }
 
 template <typename Field>
@@ -237,6 +275,21 @@ inline OptionEntry flag(Commands commands, OptionEntry entry) {
   return entry;
 }
 
+// An entry that a model with a training_info decides itself.
+inline OptionEntry in_training_info(OptionEntry entry) {
+  entry.in_training_info = true;
+  return entry;
+}
+
+// An entry without effect unless `has_effect`.
+inline OptionEntry unless_idle(OptionEntry entry, bool (*has_effect)(const Options&),
+                               std::string beside) {
+  entry.no_effect = [=](const Options& o) {
+    return has_effect(o) ? NoEffect() : NoEffect{.beside = beside};
+  };
+  return entry;
+}
+
 // A flag without a value.
 template <typename Field>
 OptionEntry bare(OptionEntry entry, Commands commands, Field field) {
@@ -252,37 +305,30 @@ std::vector<OptionEntry> option_table();
 std::vector<OptionEntry> sharding_entries();   // strategy, units, precision, memory, launch
 std::vector<OptionEntry> loss_entries();       // with the teacher
 std::vector<OptionEntry> trained_entries();    // parameters, training_info
-std::vector<OptionEntry> optimizer_entries();  // with groups, average of weights, clipping
-std::vector<OptionEntry> schedule_entries();   // the schedule of the learning rate
+std::vector<OptionEntry> optimizer_entries();  // with groups, weights' average, clipping
+std::vector<OptionEntry> schedule_entries();   // the learning rate's schedule
 std::vector<OptionEntry> edit_entries();       // adapters, head, copies
 std::vector<OptionEntry> run_entries();        // batch, steps, data, checkpoints, files
 
-// Returns the entry `name` (without dashes), or null; `find_key` only finds keys of YAML files.
+// Returns the entry `name` (without dashes), or null; `find_key` only finds YAML keys.
 const OptionEntry* find_entry(const std::vector<OptionEntry>& table, std::string_view name);
 const OptionEntry* find_key(const std::vector<OptionEntry>& table, std::string_view name);
-std::vector<std::string> entry_names(const std::vector<OptionEntry>& table);  // of the keys
+std::vector<std::string> entry_names(const std::vector<OptionEntry>& table);  // only keys
 std::string yaml_key(std::string name);                                       // '_' for '-'
-
-// Says whether an option has no effect because of another, such as momentum with adamw.
-struct NoEffect {
-  std::string beside = {};  // "--optimizer adamw"; empty: the option has an effect
-  bool strict = false;      // an error even with the default value, as in PyTorch
-};
-NoEffect no_effect(const Options& options, std::string_view name);
 
 // Sets PyTorch's defaults for this kind of optimizer, except for options in `given`.
 void take_defaults_unless(OptimizerOptions& optimizer,
                           const std::function<bool(const char*)>& given);
 
-// Returns the effective configuration as YAML for --config: one line an option, without those that
-// have no effect. With `sizes`, the batch is given by global_batch_size and grad_accum (with
-// slices: batch_size), from which another number of ranks computes the third.
+// Returns the effective configuration as YAML for --config: one line an option; options without
+// effect are left out. With `sizes`, the batch is given by global_batch_size and grad_accum (with
+// slices: batch_size), from which a run on other ranks computes the third.
 std::string describe(const Options& options, const std::optional<BatchSizes>& sizes = {});
 
-// Returns true if the entry describes a run, and is no flag of a single command.
+// Returns true if the entry describes a run, and is no single command's flag.
 bool is_of_a_run(const OptionEntry& entry);
 
-// Returns the help of every option of a run, the default value first.
+// Returns help for every option that a run has, the default value first.
 std::string help_of_options();
 
 }  // namespace ofsdp::cli

@@ -1,7 +1,8 @@
-// Options about the length of a run, data and output files.
+// Options about a run's length, data and output files.
 #include <algorithm>
 
 #include "runtime/cli/options/option_table.h"
+#include "runtime/data/column_file.h"
 
 namespace ofsdp::cli {
 namespace {
@@ -43,6 +44,16 @@ OptionEntry data_choice(OptionEntry entry, Field field) {
         if (data.kind == Kind::kPath) return yaml_quoted(data.path);
         return std::string("~");  // computed; describe() writes a mapping
       });
+}
+
+// Returns ", .npz, .safetensors, .csv, .tsv or .jsonl".
+std::string list_extensions() {
+  std::string text;
+  for (const DataFormat& format : data_formats()) {
+    const bool last = format.extension == data_formats().back().extension;
+    text += format_text("{}{}", last ? " or " : ", ", format.extension);
+  }
+  return text;
 }
 
 constexpr std::string_view kTopPrefix = "top";
@@ -178,11 +189,11 @@ std::vector<OptionEntry> run_entries() {
              [](uint64_t seed) { return std::to_string(seed); }),
       toggle({"drop-last", "off, on", "skip the short last batch of an epoch"},
              OFSDP_FIELD(run.drop_last)),
-      data_choice({"data",
-                   "data/ beside the model; FOLDER, FILE.yaml, .npz, .safetensors, .csv, .tsv or "
-                   ".jsonl, synthetic",
-                   "training data"},
-                  OFSDP_FIELD(run.data)),
+      data_choice(
+          {"data",
+           format_text("data/ beside the model; FOLDER, FILE.yaml{}, synthetic", list_extensions()),
+           "training data"},
+          OFSDP_FIELD(run.data)),
       data_choice(
           {"eval-data", "eval: or eval/ inside the data, else none; as --data", "evaluation data"},
           OFSDP_FIELD(run.eval_data)),

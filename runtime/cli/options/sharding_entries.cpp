@@ -9,7 +9,7 @@
 namespace ofsdp::cli {
 namespace {
 
-// Types of nodes and collectives.
+// Types for nodes and collectives.
 const std::vector<std::string> kDTypes = {"float32", "bfloat16", "float16"};
 
 OptionEntry wrap_layers() {
@@ -54,7 +54,7 @@ OptionEntry nproc_per_node() {
   return entry;
 }
 
-// All of torchrun's names mean our own meeting; no etcd server is asked.
+// All torchrun's names mean our own meeting; no etcd server is asked.
 OptionEntry rdzv_backend() {
   OptionEntry entry{"rdzv-backend", "c10d, static",
                     "torchrun's word: both mean that the fsdp-run of all hosts meet"};

@@ -12,18 +12,18 @@
 #include <thread>
 #include <utility>
 
-#include "kernels/base/start_thread.h"
+#include "kernels/base/host_tasks.h"
 
 namespace ofsdp::runtime {
 
 namespace {
 
-// Ends the process with status() unless it is destroyed within `limit`: a call into the driver may
-// never return. status() is called on a thread of its own. If there is no memory for a thread, the
-// process ends at once.
+// Ends the process with status() unless destroyed within `limit`, since a call into the driver may
+// never return. status() runs on its own thread. Without memory for a thread the process ends at
+// once.
 class ExitDeadline {
  public:
-  // Buffered output is not written, and destructors do not run: all has been said before.
+  // Writes no buffered output and runs no destructors: errors were reported before.
   ExitDeadline(std::chrono::milliseconds limit, std::function<int()> status);
   ExitDeadline(const ExitDeadline&) = delete;
   ~ExitDeadline();
@@ -53,18 +53,17 @@ ExitDeadline::~ExitDeadline() {
   watch_.join();
 }
 
-// Less than the grace of LaunchPlan, after which the launcher kills this process as if it had said
+// Less than LaunchPlan's grace, after which the launcher kills this process as if it had reported
 // nothing.
 constexpr std::chrono::seconds kGivingUp{2};
 
 }  // namespace
 
-DeviceEngine::DeviceEngine(const DeviceContext& context, DeviceOptimizers optimizers,
-                           const ExecutorOptions& options, std::unique_ptr<DeviceRanks> ranks,
+DeviceEngine::DeviceEngine(const DeviceContext& context, const ExecutorOptions& options,
+                           std::unique_ptr<DeviceRanks> ranks,
                            std::unique_ptr<DeviceOffload> offload)
     : context_(context),
       device_(context.device),
-      optimizers_(std::move(optimizers)),
       options_(options),
       ranks_(std::move(ranks)),
       offload_(std::move(offload)),
@@ -80,24 +79,22 @@ DeviceEngine::DeviceEngine(const DeviceContext& context, DeviceOptimizers optimi
 }
 
 Result<std::unique_ptr<DeviceEngine>> DeviceEngine::make(const DeviceContext& context,
-                                                         DeviceOptimizers optimizers,
                                                          const ExecutorOptions& options,
                                                          std::unique_ptr<DeviceRanks> ranks,
                                                          std::unique_ptr<DeviceOffload> offload) {
-  std::unique_ptr<DeviceEngine> made(new DeviceEngine(context, std::move(optimizers), options,
-                                                      std::move(ranks), std::move(offload)));
+  std::unique_ptr<DeviceEngine> made(
+      new DeviceEngine(context, options, std::move(ranks), std::move(offload)));
   for (Slot& slot : made->slots_) {
     OFSDP_ASSIGN_OR_RETURN(slot.uploaded, DeviceEvent::make(context.device));
     OFSDP_ASSIGN_OR_RETURN(slot.done, DeviceEvent::make(context.device));
   }
-  OFSDP_RETURN_IF_ERROR(made->make_steps());
   OFSDP_ASSIGN_OR_RETURN(made->trace_, DeviceTrace::make(context.device, options.trace));
   if (made->offload_ != nullptr) made->offload_->set_trace(made->trace_.get());
   return made;
 }
 
-// With work under way the run has failed. Queued work refers to kernels, the optimizer and rules,
-// so it ends before any of these does.
+// Work under way means that the run has failed. Queued work refers to kernels and must end before
+// they do.
 DeviceEngine::~DeviceEngine() {
   std::optional<ExitDeadline> deadline;
   const bool under_way = std::ranges::any_of(slots_, [](const Slot& s) { return s.pending; });
@@ -113,7 +110,7 @@ DeviceEngine::~DeviceEngine() {
 Status DeviceEngine::prepare(BoundProgram& program) {
   Prepared& prepared = prepared_[&program];
   prepared.streams =
-      plan_streams(step_accesses(program.operations, program.plan->schedule.steps.size()));
+      schedule_streams(step_accesses(program.operations, program.plan->schedule.steps.size()));
   for (DeviceGraph& graph : prepared.graphs) graph = DeviceGraph(nullptr, {&device_});
   while (events_.size() < static_cast<size_t>(prepared.streams.events)) {
     OFSDP_ASSIGN_OR_RETURN(DeviceEvent event, DeviceEvent::make(device_));
@@ -123,7 +120,7 @@ Status DeviceEngine::prepare(BoundProgram& program) {
   return trace_->reserve(program.operations.size(), context_.plan.units.size());
 }
 
-// The state begins with the loss scale that the run begins or goes on with.
+// The loss scale begins at the initial one, or where a resumed run left off.
 Status DeviceEngine::start() {
   if (started_) return {};
   started_ = true;
@@ -149,7 +146,9 @@ Status DeviceEngine::run(BoundProgram& program, const MicroBatch& batch) {
   empty_ = batch.sample_index.empty();
   step_.numbers = device_numbers(slot);
   step_.fault = &run_state()->fault;
-  scalars_ = context_.memory.io() + context_.io.scalars[slot];
+  if (context_.rules != nullptr) {
+    context_.rules->use(context_.memory.io() + context_.io.scalars[slot]);
+  }
   step_.samples = static_cast<int64_t>(batch.sample_index.size());
   OFSDP_RETURN_IF_ERROR(upload(program, batch, slot));
   slots_[slot].pending = true;
@@ -167,7 +166,7 @@ Status DeviceEngine::run(BoundProgram& program, const MicroBatch& batch) {
   under_way.samples = step_.samples;
   under_way.program = &program;
   next_ = (slot + 1) % kMicroSlots;
-  // The staging of the loader is its own again; the device has work all the while.
+  // The loader may reuse its staging now; the device still has work.
   OFSDP_RETURN_IF_ERROR(device_.await(under_way.uploaded.get()).with_prefix("the upload"));
   if (!program.host.empty()) {
     OFSDP_RETURN_IF_ERROR(offload_->update(
@@ -279,7 +278,7 @@ Status DeviceEngine::finish_micro_batch(const BoundProgram& program, size_t slot
       .with_prefix("the results");
 }
 
-// Takes the numbers of the slot's micro-batch, which it waits for.
+// Waits for the slot's micro-batch and takes its numbers.
 Status DeviceEngine::collect(size_t slot) {
   Slot& done = slots_[slot];
   if (!done.pending) return {};
@@ -301,7 +300,7 @@ Status DeviceEngine::collect(size_t slot) {
   summed_.losses[0] += done.share * static_cast<double>(result_.losses[0]);
   summed_.samples += static_cast<double>(done.samples);
   if (!done.last) return {};
-  // With clipping the norm is already summed over ranks, so only rank 0 reports it.
+  // With clipping the norm is summed over ranks already, so only rank 0 reports it.
   const bool of_all = done.program->plan->options.clip;
   summed_.squared_norm = of_all && ranks_->rank() != 0
                              ? 0
@@ -320,7 +319,7 @@ Result<MicroResult> DeviceEngine::result() {
   return result_;
 }
 
-// The older micro-batch has the slot that is used next.
+// The next slot to use has the older micro-batch.
 Result<std::optional<UpdateOutcome>> DeviceEngine::outcome(bool settle) {
   for (const size_t slot : {next_, (next_ + 1) % kMicroSlots}) {
     if (!settle && slots_[slot].step == numbers_.step) continue;
@@ -355,7 +354,7 @@ Status DeviceEngine::copy_inputs(BoundProgram& program, const MicroBatch& batch,
               numbers_.step - 1,
               step_.samples,
               numbers_.lr,
-              static_cast<float>(batch.shares[0] * program.plan->graph.loss_factor),
+              static_cast<float>(batch.shares[0] * program.plan->graph.terms[0].factor),
               0,
               numbers_.skipped,
               numbers_.lr_if_skipped};

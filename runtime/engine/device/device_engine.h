@@ -1,80 +1,75 @@
 // DeviceEngine: puts the operations of a bound program on the streams of a device.
 //
-// The operations are those of CpuEngine, with device addresses. Nodes and what writes gradients run
-// on the compute stream; gathers, reductions and updates on the communication stream, with the
-// events of StreamPlan. Every decision that depends on values is the device's own: the loss scale,
-// whether an update is skipped, the clip factor; after a loss that is NaN, or an index out of
-// range, it updates nothing more, and the host, which hears of it an update later, names the node.
-// A micro-batch:
+// Operations are those of CpuEngine, with device addresses. Nodes, and operations that write
+// gradients, run on the compute stream; gathers, reductions and updates on the communication
+// stream, with the events of StreamSchedule. The device makes every decision that depends on
+// values: the loss scale, whether to skip an update, the clip factor. After a NaN loss or an index
+// out of range it updates nothing more; the host learns of it an update later and names the node. A
+// micro-batch:
 //
-//   host      wait for the micro-batch before last (its slot), take its numbers
-//   upload    inputs and ofsdp_step_numbers, pinned -> slot
-//   compute   the program, or the graph captured of it; then the run state -> pinned
+//   host      waits for the micro-batch before last, which had this slot, and takes its numbers
+//   upload    copies inputs and ofsdp_step_numbers from pinned memory to the slot
+//   compute   runs the program, or a graph captured from it; copies the run state to pinned memory
 //
-// A graph is captured a program and slot, after the program has run once; with graphs off every
-// step is launched.
+// A graph is captured for each program and slot, after the program has run once; with graphs off,
+// every step is launched.
 //
 // [Note: several ranks on devices] The steps are the same; gathers and sums become collectives of
-// DeviceRanks, in place and in the order of the stream, which is why Post and Await are nothing
-// here. Whether a loss is NaN (`stop`) is agreed after the forward pass of each micro-batch, the
-// norm before the clip factor, so all ranks update or none does, and the host reads nothing.
-// Captured steps must be launched by all ranks alike: a micro-batch that has fewer samples on some
-// is launched step by step on all.
+// DeviceRanks, in place and in the order of the stream, so Post and Await do nothing here. Ranks
+// agree after each forward pass whether a loss is NaN (`stop`), and on the norm before the clip
+// factor, so all ranks update or none does, and the host reads nothing. All ranks must launch
+// captured steps alike: if some ranks have fewer samples, all launch the micro-batch step by step.
 //
-// [Note: giving up devices] When a run fails, what the devices wait for may never come. The session
-// says why it fails before this is destroyed; then the groups are aborted, the captured graphs that
-// NCCL waits for are dropped, and the device runs dry. Where that takes longer than kGivingUp, the
-// process ends as it is, with the run's exit status.
+// [Note: giving up devices] If a run fails, devices may wait for events that never come. The
+// session reports the error before this object is destroyed. Then the groups are aborted, graphs
+// with collectives are dropped, and the device runs dry. If that takes longer than kGivingUp, the
+// process ends with the run's exit status.
 //
-// With an offload the device has no optimizer: `run` ends, after the last micro-batch of an update,
+// With an offload the device has no optimizer: after the last micro-batch of an update, `run` ends
 // with the update on the host ([Note: an update on the host] in device_offload.h).
 //
-// Ownership: views; RunMemory owns the memory, Runner the programs. Threads: one. No allocation on
-// the device, no synchronization with it (but for an offload's update) and no read of its memory in
-// `run`.
-// Errors: as CpuEngine and DeviceRanks.
+// Views; RunMemory owns the memory, Runner the programs. One thread. `run` allocates nothing on the
+// device, does not synchronize with it (except for an offload's update) and does not read its
+// memory. Errors as CpuEngine and DeviceRanks.
 #pragma once
 
 #include <functional>
 #include <map>
 
 #include "fsdp/comm/communicator.h"
+#include "runtime/compile/program/operation.h"
 #include "runtime/engine/device/device_offload.h"
 #include "runtime/engine/device/device_ranks.h"
 #include "runtime/engine/device/device_rules.h"
 #include "runtime/engine/device/device_trace.h"
-#include "runtime/engine/device/device_updates.h"
 #include "runtime/engine/executor.h"
+#include "runtime/engine/memory.h"
 #include "runtime/engine/nan_search.h"
-#include "runtime/engine/update_runner.h"
-#include "runtime/program/device_memory.h"
-#include "runtime/program/stream_plan.h"
 
 namespace ofsdp::runtime {
 
-struct DeviceContext {  // what outlives the executor
+struct DeviceContext {  // outlives the engine
   Device& device;
   const Plan& plan;
-  const RankMemoryPlan& offsets;
-  const DeviceIoPlan& io;
+  const MemoryMap& offsets;
+  const DeviceIoMap& io;
   const DeviceRankMemory& memory;
   const std::vector<UnitState>& units;  // device addresses
-  OptimizerStep& optimizer;             // whose segments are used
-  DeviceRules* rules = nullptr;         // which update instead of an optimizer
+  Updater* updater = nullptr;           // null with an offload: the host updates
+  DeviceRules* rules = nullptr;         // a model's own update, which needs scalars
 };
 
 class DeviceEngine final : public UpdateRunner, private Engine {
  public:
-  // `optimizers` are those of the groups; none with an offload, which is null without one, and
-  // where there are rules.
+  // `offload`: null without one.
   static Result<std::unique_ptr<DeviceEngine>> make(
-      const DeviceContext& context, DeviceOptimizers optimizers, const ExecutorOptions& options,
+      const DeviceContext& context, const ExecutorOptions& options,
       std::unique_ptr<DeviceRanks> ranks, std::unique_ptr<DeviceOffload> offload = nullptr);
   ~DeviceEngine() override;
 
-  // While planning: before its first run.
+  // REQUIRES: called before the first run.
   Status prepare(BoundProgram& program);
-  float* loss_weight() const { return &run_state()->loss_weight; }  // a device address
+  float* loss_weight() const { return &run_state()->loss_weight; }  // in device memory
 
   void begin_update(const UpdateNumbers& numbers) override { numbers_ = numbers; }
   Status run(BoundProgram& program, const MicroBatch& batch) override;
@@ -90,11 +85,11 @@ class DeviceEngine final : public UpdateRunner, private Engine {
 
  private:
   struct Prepared {
-    StreamPlan streams;
+    StreamSchedule streams;
     bool ran = false;
     std::array<DeviceGraph, kMicroSlots> graphs;
   };
-  struct Slot {  // a micro-batch under way, or taken
+  struct Slot {  // a micro-batch, under way or done
     bool pending = false;
     bool training = false, last = false, empty = false;
     double share = 0;
@@ -104,11 +99,9 @@ class DeviceEngine final : public UpdateRunner, private Engine {
     DeviceEvent uploaded, done;
   };
 
-  DeviceEngine(const DeviceContext& context, DeviceOptimizers optimizers,
-               const ExecutorOptions& options, std::unique_ptr<DeviceRanks> ranks,
-               std::unique_ptr<DeviceOffload> offload);
+  DeviceEngine(const DeviceContext& context, const ExecutorOptions& options,
+               std::unique_ptr<DeviceRanks> ranks, std::unique_ptr<DeviceOffload> offload);
   Status start();
-  Status make_steps();
 
   // A micro-batch.
   Status upload(BoundProgram& program, const MicroBatch& batch, size_t slot);
@@ -128,7 +121,8 @@ class DeviceEngine final : public UpdateRunner, private Engine {
   Result<NanFound> find_nan(BoundProgram& program, bool here);
   Status settle();
   Result<ValueRange> range_of(const TensorView& view);
-  // Shows the elements of a view, in order, until `see` has seen enough. Slow: for runs that end.
+  // Calls see(bytes) for pieces of a view, in order, until it returns false. Slow: for runs that
+  // end.
   Status in_pieces(const TensorView& view,
                    const std::function<bool(std::span<const std::byte>)>& see);
 
@@ -153,11 +147,11 @@ class DeviceEngine final : public UpdateRunner, private Engine {
   Status orthogonalize(const Operation& op) override;
   Status place_rows(const Operation& op) override;
   Status join_rows(const Operation& op) override;
-  // The order of the streams and their collectives replaces these three.
+  // Streams and collectives are in order, so these do nothing.
   Status await(const Operation&) override { return {}; }
   Status post(const Operation&) override { return {}; }
   Status meet(const Operation&) override { return {}; }
-  Status watch(const Operation& op) override { return absent(op); }  // device_choice.h
+  Status watch(const Operation& op) override { return absent(op); }  // only_on_cpu refuses it
   Status copy_up(const Operation& op) override { return offload_->copy_up(op); }
   Status copy_down(const Operation& op) override { return offload_->copy_down(op); }
   Status signal(const Operation& op) override;
@@ -168,11 +162,8 @@ class DeviceEngine final : public UpdateRunner, private Engine {
     return reinterpret_cast<ofsdp_exact_sum*>(context_.memory.io() + context_.io.exact_sum);
   }
   Result<const std::byte*> parts_of_all_ranks(const Operation& op, const SliceRoom& room);
-  Status update_from(int unit, const ofsdp_gradient& gradient, bool scaled);
-  void place_states(const UnitState& state, const OptimizerStep::Segment& segment, int64_t begin,
-                    ofsdp_device_update& update) const;
-  Status update_and_keep(int unit, int64_t begin, const OptimizerStep::Segment& segment,
-                         ofsdp_device_update update);
+  Status advance(int unit, GradientForm form, const Updater::Gradient& gradient);
+  DeviceStepContext update_context() const;
   ofsdp_reduce reduction(const Operation& op, const ofsdp_gradient& gradient) const;
   bool scales_gradients() const { return options_.clip_norm > 0 || options_.scale_loss; }
   bool tracing() const { return trace_ != nullptr && trace_->active(); }
@@ -191,31 +182,27 @@ class DeviceEngine final : public UpdateRunner, private Engine {
 
   DeviceContext context_;
   Device& device_;
-  DeviceOptimizers optimizers_;
   ExecutorOptions options_;
-  std::unique_ptr<DeviceRanks> ranks_;             // outlives the graphs, as does
-  std::unique_ptr<DeviceOffload> offload_;         // null: none
-  std::vector<std::vector<size_t>> parts_;         // per unit and rank, with across_ranks: bytes
-                                                   // before its part of the buffer
-  std::optional<DeviceFactors> factors_;           // where second moments are factored
-  DeviceOptimizers keeps_;                         // per group, where steps need the gradient
-  std::optional<DeviceStepLengths> step_lengths_;  // where steps need norms of parameters
-  std::unique_ptr<DeviceTrace> trace_;             // null: nothing is recorded
+  std::unique_ptr<DeviceRanks> ranks_;      // outlives the graphs, as does offload_
+  std::unique_ptr<DeviceOffload> offload_;  // null: none
+  std::vector<std::vector<size_t>>
+      parts_;                           // with across_ranks, per unit and rank: bytes before the
+                                        // rank's part of the buffer
+  std::unique_ptr<DeviceTrace> trace_;  // null: nothing is recorded
   std::vector<DeviceEvent> events_;
   std::map<const BoundProgram*, Prepared> prepared_;
 
-  BoundProgram* program_ = nullptr;  // whose operations are put on the streams
-  const StreamPlan* streams_ = nullptr;
-  std::optional<size_t> stretch_;  // of the step under way, in the trace
+  BoundProgram* program_ = nullptr;  // being put on the streams
+  const StreamSchedule* streams_ = nullptr;
+  std::optional<size_t> stretch_;  // in the trace, of the step under way
   bool started_ = false;
   size_t next_ = 0;  // slot
   std::array<Slot, kMicroSlots> slots_;
   DeviceStepContext step_;
-  const std::byte* scalars_ = nullptr;  // of the rules, on the device
   UpdateNumbers numbers_;
   bool empty_ = false;
   MicroResult result_;
-  UpdateOutcome summed_;  // of the oldest update that is not complete
+  UpdateOutcome summed_;  // the oldest update that is not complete
   std::array<std::optional<UpdateOutcome>, 2> ready_;
   LossScale loss_scale_;
   ExposedTime exposed_;

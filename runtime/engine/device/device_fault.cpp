@@ -1,17 +1,17 @@
-// Names what ends a run on a device: a loss that is NaN, by the node that made it, and data that
-// are at fault, by the message that the CPU's kernel has for them.
+// Errors that end a run on a device: for a NaN loss, the node that made it; for bad data, the
+// message of the CPU's kernel.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
 
-#include "kernels/core/registry.h"
+#include "kernels/core/op_def.h"
+#include "runtime/compile/program/step_program.h"
 #include "runtime/engine/device/device_engine.h"
-#include "runtime/program/program.h"
 
 namespace ofsdp::runtime {
 namespace {
 
-// Without running the node on the host: what the device has said.
+// The device's report alone, without running the node on the host.
 Status in_words(const ofsdp_data_fault& found) {
   if (found.extent == 0) return input_error("a value in its data is out of range");
   return input_error("{} is out of range for {}", found.value, found.extent);
@@ -25,7 +25,7 @@ std::string subject(const BoundProgram& program, const ofsdp_data_fault& found, 
   return format_text("{}, step {}, rank {}", node, step, rank);
 }
 
-// Bytes at an address that kernels like.
+// Aligned bytes.
 struct HostBytes {
   explicit HostBytes(size_t size) : bytes(size + kTensorAlignment) {
     data = bytes.data();
@@ -38,9 +38,9 @@ struct HostBytes {
 
 }  // namespace
 
-// The run is over: this may be slow. Nothing has been updated since, and the slot still has the
-// inputs, so the forward pass runs again, node by node; the ranks whose loss is a number take part
-// in its gathers.
+// The run is over, so this may be slow. Nothing was updated since, and the slot still has the
+// inputs, so the forward pass runs again, node by node. Ranks with a finite loss take part in its
+// gathers.
 Status DeviceEngine::blame(size_t slot) {
   BoundProgram& program = *slots_[slot].program;
   const int64_t step = slots_[slot].step;
@@ -57,8 +57,7 @@ Status DeviceEngine::blame(size_t slot) {
   return loss_fault(*program.plan, pinned_result(slot).loss, step, ranks_->rank(), first);
 }
 
-// Each rank has an evaluation's loss to itself, so the others go on: with several of them none can
-// be asked to take part in running it again.
+// Ranks evaluate independently, so other ranks go on and cannot take part in a second forward pass.
 Status DeviceEngine::check_evaluation(BoundProgram& program) {
   if (std::isfinite(result_.losses[0])) return {};
   NanFound first;
@@ -79,7 +78,7 @@ Result<NanFound> DeviceEngine::find_nan(BoundProgram& program, bool here) {
   return first_nan(program, {.execute = again, .range = range, .here = here, .together = true});
 }
 
-// Both streams are done.
+// REQUIRES: both streams are done.
 Status DeviceEngine::settle() {
   for (ofsdp_stream* stream : {device_.compute(), device_.communication()}) {
     OFSDP_RETURN_IF_ERROR(device_.record(slots_[0].done.get(), stream).with_prefix("an event"));
@@ -117,9 +116,8 @@ Status DeviceEngine::in_pieces(const TensorView& view,
   return {};
 }
 
-// The run is over: this may be slow. The forward pass again up to the node, then the node on the
-// host. The other ranks, which have nothing to find, take part in the gathers (find_nan), so these
-// go on.
+// The run is over, so this may be slow. Runs the forward pass up to the node again, then the node
+// on the host. Other ranks find nothing but take part in the gathers (find_nan).
 Status DeviceEngine::blame_data(BoundProgram& program, const ofsdp_data_fault& found,
                                 int64_t step) {
   Status culprit;
@@ -141,7 +139,7 @@ Status DeviceEngine::blame_data(BoundProgram& program, const ofsdp_data_fault& f
   return std::move(culprit).with_prefix(subject(program, found, step, ranks_->rank()));
 }
 
-// Each rank evaluates on its own, and the others go on: with several none can be asked for gathers.
+// Ranks evaluate independently, so with several ranks none can be asked for gathers.
 Status DeviceEngine::blame_evaluation(size_t slot) {
   BoundProgram& program = *slots_[slot].program;
   const ofsdp_data_fault found = pinned_result(slot).fault;
@@ -156,7 +154,7 @@ Status DeviceEngine::blame_evaluation(size_t slot) {
   return blame_data(program, found, step);
 }
 
-// Ok: the CPU finds nothing wrong.
+// Returns ok if the CPU finds nothing wrong.
 Status DeviceEngine::ask_the_cpu(const Graph& graph, const BoundRun& run) {
   Problem problem = problem_of(graph, *run.node);
   for (auto* descs : {&problem.inputs, &problem.outputs}) {

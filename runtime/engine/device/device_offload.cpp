@@ -6,7 +6,7 @@
 #include <chrono>
 #include <thread>
 
-#include "fsdp/comm/rank_sum.h"
+#include "fsdp/comm/communicator.h"
 #include "kernels/core/device_values.h"
 #include "kernels/cpu/parallel.h"
 #include "runtime/log/exposed_time.h"
@@ -19,37 +19,37 @@ constexpr std::chrono::microseconds kMarkPause{20};
 
 }  // namespace
 
-HostUpdate::HostUpdate(OptimizerStep& step, const std::vector<UnitState>& units,
-                       const OffloadPlan& offload, const std::byte* pinned, const Plan& plan,
-                       Communicator& communicator)
-    : step_(step), units_(units), offload_(offload), pinned_(pinned), communicator_(communicator) {
-  if (step.needs_norms()) lengths_.emplace(plan, units, communicator.rank());
-}
-
 Status HostUpdate::take_steps(const UpdateNumbers& numbers) {
-  OFSDP_RETURN_IF_ERROR(lengths_->agree(step_, numbers, communicator_));
+  updater_.begin(numbers);
+  OFSDP_RETURN_IF_ERROR(updater_.agree_on_norms(communicator_, numbers.step));
   for (size_t u = 0; u < units_.size(); ++u) {
-    step_.apply(static_cast<int>(u), numbers, lengths_->lengths());
+    OFSDP_RETURN_IF_ERROR(updater_.apply(static_cast<int>(u), {}));
   }
   return {};
 }
 
-void HostUpdate::run(int unit, const UpdateNumbers& numbers, const float* factor) {
+Status HostUpdate::run(int unit, const UpdateNumbers& numbers, const float* factor) {
   constexpr int64_t kBlocksWorthAThread = 4;
+  updater_.begin(numbers);
   const int64_t numel = units_[static_cast<size_t>(unit)].owned_numel;
   const int64_t blocks = (numel + kReduceBlock - 1) / kReduceBlock;
+  std::atomic<bool> failed = false;
   const auto run = [&](int64_t first, int64_t last) {
     for (int64_t b = first; b < last; ++b) {
       const int64_t begin = b * kReduceBlock;
-      run_block(unit, begin, std::min(kReduceBlock, numel - begin), numbers, factor);
+      const Status status = run_block(unit, begin, std::min(kReduceBlock, numel - begin), factor);
+      if (!status.ok()) failed = true;
     }
   };
-  if (step_.of_one_thread()) return run(0, blocks);
-  parallel_for(blocks, kBlocksWorthAThread, run);
+  if (updater_.of_one_thread()) {
+    run(0, blocks);
+  } else {
+    parallel_for(blocks, kBlocksWorthAThread, run);
+  }
+  return failed ? fault("the optimizer failed") : Status{};
 }
 
-void HostUpdate::run_block(int unit, int64_t begin, int64_t count, const UpdateNumbers& numbers,
-                           const float* factor) {
+Status HostUpdate::run_block(int unit, int64_t begin, int64_t count, const float* factor) const {
   const OffloadedUnit& from = offload_.units[static_cast<size_t>(unit)];
   alignas(kTensorAlignment) std::array<float, kReduceBlock> gradient;
   convert_elements(pinned_ + from.gradient + static_cast<size_t>(begin) * dtype_size(from.landed),
@@ -59,13 +59,10 @@ void HostUpdate::run_block(int unit, int64_t begin, int64_t count, const UpdateN
   for (int64_t i = 0; factor != nullptr && i < count; ++i) {
     gradient[static_cast<size_t>(i)] *= *factor;
   }
-  const std::span<const float> block(gradient.data(), static_cast<size_t>(count));
-  if (step_.of_one_thread()) return step_.update(unit, begin, block, numbers);
-  std::array<float*, OFSDP_MOST_OPTIMIZER_STATES> scratch{};
-  step_.update(unit, begin, block, numbers, scratch);
+  return updater_.advance(unit, begin, {gradient.data(), static_cast<size_t>(count)});
 }
 
-std::vector<UnitState> offloaded_units(const OffloadPlan& offload, CpuOffload what,
+std::vector<UnitState> offloaded_units(const OffloadMap& offload, CpuOffload what,
                                        std::byte* pinned, std::vector<UnitState> units) {
   const auto floats = [&](size_t offset) { return reinterpret_cast<float*>(pinned + offset); };
   for (size_t u = 0; u < units.size(); ++u) {
@@ -132,7 +129,7 @@ Status DeviceOffload::order(const DeviceEvent& event, ofsdp_stream* first, ofsdp
   return device_.wait(then, event.get()).with_prefix("an event");
 }
 
-// Outside of a program, in the search for a NaN, the device is idle.
+// In a search for a NaN, outside of a program, the device is idle and there is no fork.
 Status DeviceOffload::begin_up() {
   up_used_ = true;
   return fork_ == nullptr ? Status{} : device_.wait(up_, fork_).with_prefix("an event");
@@ -174,7 +171,7 @@ Status DeviceOffload::copy_down(const Operation& op) {
       .with_prefix("an event");
 }
 
-// On the communication stream, which alone writes what is decided.
+// Uses the communication stream, which alone writes the decision.
 Status DeviceOffload::decide(const ofsdp_run_state* state) {
   if (decided_) return {};
   decided_ = download_used_ = true;
@@ -189,7 +186,7 @@ Status DeviceOffload::signal(int unit) {
   return device_.signal(arrived(unit).get(), download_).with_prefix("an event");
 }
 
-// A stream that has joined a capture has to be joined to it again.
+// Every stream that joined a capture must join it again.
 Status DeviceOffload::join() {
   const std::array<ofsdp_stream*, 3> streams{fork_ != nullptr ? device_.communication() : nullptr,
                                              up_used_ ? up_ : nullptr,
@@ -209,7 +206,7 @@ Status DeviceOffload::publish() {
   return device_.synchronize().with_prefix("what is offloaded");
 }
 
-// Nodes have read the old ones, since the gradient is complete.
+// The gradient is complete, so nodes have read the old parameters.
 Status DeviceOffload::send_up(int unit) {
   if (context_.plan.offload == CpuOffload::kParams) return {};
   sending_ = true;
@@ -237,7 +234,7 @@ Status DeviceOffload::await(int unit, const Wait& wait) const {
   }
 }
 
-// The numbers of an update that the device has decided to make.
+// Returns the numbers of an update after the device's decision.
 UpdateNumbers DeviceOffload::decided(const UpdateNumbers& numbers) const {
   UpdateNumbers made = numbers.after(decision().skipped_updates);
   made.optimizer_step = decision().optimizer_step;
@@ -255,14 +252,14 @@ Status DeviceOffload::update(const std::vector<Operation>& operations, const Upd
     if (op.kind == OpKind::kTrust) return take_steps(numbers);
     const UpdateNumbers mine = decided(numbers);
     const int64_t began = nanoseconds_now();
-    host_.run(op.unit, mine, scaled ? &decision().gradient_factor : nullptr);
+    OFSDP_RETURN_IF_ERROR(host_.run(op.unit, mine, scaled ? &decision().gradient_factor : nullptr));
     if (trace_ != nullptr) trace_->add_host(op.unit, began);
     if (!host_.takes_steps()) OFSDP_RETURN_IF_ERROR(send_up(op.unit));
   }
   return {};
 }
 
-// All units have been updated, so the decision is there.
+// All units were updated, so the decision has arrived.
 Status DeviceOffload::take_steps(const UpdateNumbers& numbers) {
   OFSDP_RETURN_IF_ERROR(host_.take_steps(decided(numbers)));
   for (const Unit& unit : context_.plan.units) OFSDP_RETURN_IF_ERROR(send_up(unit.id));

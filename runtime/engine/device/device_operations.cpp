@@ -1,30 +1,9 @@
-// The operations of a program as calls of a device.
+// DeviceEngine's operations, as calls of the device.
 #include <algorithm>
 
 #include "runtime/engine/device/device_engine.h"
 
 namespace ofsdp::runtime {
-
-// With an offload the host takes the steps.
-Status DeviceEngine::make_steps() {
-  if (offload_ != nullptr || !context_.optimizer.takes_steps()) return {};
-  std::byte* const io = context_.memory.io();
-  factors_.emplace(DeviceFactorsContext{device_, context_.plan, context_.units, context_.optimizer,
-                                        reinterpret_cast<float*>(io + context_.io.means),
-                                        run_state()});
-  for (const UpdateGroup& group : context_.optimizer.updates().groups) {
-    const bool looks_ahead = group.optimizer->traits.orthogonal && group.settings.momentum != 0;
-    const char* const name = looks_ahead ? "muon_direction" : "assign";
-    keeps_.push_back(make_device_optimizer(device_, name, group.settings));
-    if (keeps_.back() == nullptr) return fault("the device has no optimizer '{}'", name);
-  }
-  step_lengths_.emplace(
-      DeviceNormsContext{device_, context_.plan, context_.units, context_.optimizer, *factors_,
-                         optimizers_, reinterpret_cast<double*>(io + context_.io.squares),
-                         reinterpret_cast<double*>(io + context_.io.partials), run_state()},
-      *ranks_);
-  return {};
-}
 
 Status DeviceEngine::run_node(const Operation& op) {
   if (empty_ && !op.rowless) return {};
@@ -37,7 +16,7 @@ Status DeviceEngine::run_node(const Operation& op) {
                                                    numbers_.step, ranks_->rank()));
 }
 
-// No rank updates after a loss that is NaN on one of them.
+// If a loss is NaN on any rank, no rank updates.
 Status DeviceEngine::check_loss(const Operation&) {
   const bool several = ranks_->several();
   if (!empty_) {
@@ -50,7 +29,7 @@ Status DeviceEngine::check_loss(const Operation&) {
   return several ? ranks_->agree_to_stop(&run_state()->stop) : Status{};
 }
 
-// Over all ranks, after all units.
+// Runs once, after all units, over all ranks.
 Status DeviceEngine::clip(const Operation& op) {
   if (op.stages.exact) {
     auto* const limbs = reinterpret_cast<double*>(context_.memory.io() + context_.io.exact_limbs);
@@ -71,7 +50,7 @@ Status DeviceEngine::signal(const Operation& op) {
   return offload_->signal(op.unit);
 }
 
-// Each rank converts its part to where the unsharded one is, or has it sent there.
+// Each rank converts its shard into its place in the whole unit, or the copy up wrote it there.
 Status DeviceEngine::unshard(const Operation& op) {
   if (op.copied) OFSDP_RETURN_IF_ERROR(offload_->wait_for_copy());
   const size_t width = dtype_size(op.dst.dtype);
@@ -97,7 +76,7 @@ Status DeviceEngine::buffer(const Operation& op) {
       .with_prefix("a running statistic");
 }
 
-// On the communication stream, so that the exchange follows without an event.
+// Uses the communication stream, so that the exchange needs no event.
 Status DeviceEngine::place_rows(const Operation& op) {
   ofsdp_stream* const stream = device_.communication();
   if (empty_) return device_.clear(stream, op.dst.data, op.dst.bytes()).with_prefix(kJoinName);
@@ -163,11 +142,14 @@ Status DeviceEngine::reduce(const Operation& op) {
   reduce.dst = op.dst.floats();
   OFSDP_RETURN_IF_ERROR(
       device_.reduce(device_.communication(), &reduce).with_prefix("reduce-scatter"));
-  return op.stages.update ? update_from(op.unit, gradient, false) : Status{};
+  if (!op.stages.update) return {};
+  const bool adds = gradient.onto != nullptr;
+  return advance(op.unit, adds ? GradientForm::kSlotOnto : GradientForm::kSlot,
+                 {gradient.src, gradient.onto});
 }
 
-// Sums where the result must not depend on the number of ranks. The sum begins at 0, so that it is
-// never -0: the CPU drops that at its end.
+// Sums slices in order, so that the result does not depend on the rank count. The sum begins at 0
+// and is never -0; the CPU drops -0 at the end.
 Status DeviceEngine::reduce_slices(const Operation& op) {
   const SliceRoom room =
       slice_room(context_.plan, context_.plan.units[static_cast<size_t>(op.unit)],
@@ -205,10 +187,10 @@ Status DeviceEngine::reduce_slices(const Operation& op) {
   }
   const ofsdp_reduce norm = reduction(op, gradient);
   OFSDP_RETURN_IF_ERROR(device_.reduce(stream, &norm).with_prefix("the norm"));
-  return op.stages.update ? update_from(op.unit, gradient, false) : Status{};
+  return op.stages.update ? advance(op.unit, GradientForm::kSum, {sum}) : Status{};
 }
 
-// Gives what each rank's buffer has of the elements that this one owns.
+// Returns the elements that this rank owns, from the buffers of all ranks in order.
 Result<const std::byte*> DeviceEngine::parts_of_all_ranks(const Operation& op,
                                                           const SliceRoom& room) {
   if (!ranks_->several()) return static_cast<const std::byte*>(op.src.data);
@@ -238,150 +220,56 @@ Status DeviceEngine::all_reduce(const Operation& op) {
   return device_.reduce(device_.communication(), &reduce).with_prefix("all-reduce");
 }
 
-Status DeviceEngine::update(const Operation& op) {
-  return update_from(op.unit,
-                     {op.src.data, number(DType::kFloat32), number(DType::kFloat32), nullptr},
-                     scales_gradients());
+// Returns the context for kernels on the communication stream.
+DeviceStepContext DeviceEngine::update_context() const {
+  DeviceStepContext step = step_;
+  step.stream = device_.communication();
+  step.fault = nullptr;
+  return step;
 }
 
-Status DeviceEngine::trust(const Operation&) { return step_lengths_->agree(step_.numbers); }
-
-// Ranks add up the sums next (lower.cpp).
-Status DeviceEngine::sums(const Operation& op) {
-  OFSDP_RETURN_IF_ERROR(device_.clear(device_.communication(), op.dst.data, op.dst.bytes())
-                            .with_prefix("second moments of matrices"));
-  return factors_->sum(op.unit, op.part, op.src.floats(), op.dst.floats());
-}
-
-Status DeviceEngine::factors(const Operation& op) {
-  return factors_->advance(op.unit, op.src.floats());
-}
-
-namespace {
-
-class DeviceArithmetic final : public MatrixArithmetic {
- public:
-  DeviceArithmetic(Device& device, DeviceStepContext step) : device_(device), step_(step) {
-    step_.stream = device.communication();
-  }
-  const StepContext& context() const override { return step_; }
-  Status normalize(float* values, int64_t count, double least, double* scratch) override {
-    return device_.normalize(step_.stream, values, count, least, scratch).with_prefix(kWhat);
-  }
-  Status scale(float* values, float by, int64_t count) override {
-    return device_.scale(step_.stream, values, count, by).with_prefix(kWhat);
-  }
-  Status put(const float* from, float* to, int64_t count) override {
-    OFSDP_RETURN_IF_ERROR(clear(to, count));
-    return device_.add(step_.stream, from, number(DType::kFloat32), to, count).with_prefix(kWhat);
-  }
-  Status clear(float* values, int64_t count) override {
-    return device_.clear(step_.stream, values, static_cast<size_t>(count) * sizeof(float))
-        .with_prefix(kWhat);
-  }
-
- private:
-  static constexpr const char* kWhat = "orthogonal matrices";
-  Device& device_;
-  DeviceStepContext step_;
-};
-
-}  // namespace
-
-// Also of an update that is skipped: its step is not taken.
-Status DeviceEngine::orthogonalize(const Operation& op) {
-  DeviceArithmetic arithmetic(device_, step_);
-  return context_.optimizer.orthogonalize(op.unit, op.group.index_of(ranks_->rank()),
-                                          {op.dst.floats(), static_cast<size_t>(op.dst.count)},
-                                          op.onto.data, arithmetic);
-}
-
-Status DeviceEngine::apply(const Operation& op) {
-  OFSDP_RETURN_IF_ERROR(step_lengths_->apply(op.unit, step_.numbers));
-  const UnitState& state = context_.units[static_cast<size_t>(op.unit)];
-  if (state.rounded == nullptr) return {};
-  return device_
-      .convert(device_.communication(), state.owned, number(DType::kFloat32), state.rounded,
-               number(context_.plan.param_dtype), state.owned_numel)
+Status DeviceEngine::advance(int unit, GradientForm form, const Updater::Gradient& gradient) {
+  return context_.updater->advance(unit, form, gradient, nullptr, update_context())
       .with_prefix("the optimizer");
 }
 
-// Padding that has no states, and factors, have none.
-void DeviceEngine::place_states(const UnitState& state, const OptimizerStep::Segment& segment,
-                                int64_t begin, ofsdp_device_update& update) const {
-  if (segment.parameter < 0) return;
-  const ParameterUpdate& plan = context_.optimizer.update_of(segment);
-  for (size_t i = 0; i < plan.states.size() && !plan.factored; ++i) {
-    update.states[i] = context_.optimizer.state_of(state, segment, i) + begin;
-  }
+Status DeviceEngine::update(const Operation& op) {
+  return advance(op.unit, scales_gradients() ? GradientForm::kScaled : GradientForm::kSum,
+                 {op.src.data});
 }
 
-// The states advance, but for factors, and the gradient stays where the step finds it.
-Status DeviceEngine::update_and_keep(int unit, int64_t begin, const OptimizerStep::Segment& segment,
-                                     ofsdp_device_update update) {
-  const UnitState& state = context_.units[static_cast<size_t>(unit)];
-  const ParameterUpdate& plan = context_.optimizer.update_of(segment);
-  const auto put = [&](const DeviceOptimizer& optimizer) {
-    return device_.update(device_.communication(), optimizer.get(), &update)
-        .with_prefix("the optimizer");
-  };
-  const auto group = static_cast<size_t>(segment.group);
-  if (!plan.factored) OFSDP_RETURN_IF_ERROR(put(optimizers_[group]));
-  const bool orthogonal = context_.optimizer.group_of(segment).optimizer->traits.orthogonal;
-  if (!orthogonal) std::ranges::fill(update.states, nullptr);
-  update.param = state.gradient + begin;
-  update.copy = nullptr;
-  const bool stays = update.gradient.src == update.param && update.gradient.onto == nullptr &&
-                     update.states[0] == nullptr;
-  return stays && update.scaled == 0 ? Status{} : put(keeps_[group]);
+Status DeviceEngine::trust(const Operation&) {
+  const int64_t squares = 2 * context_.updater->table().parameters();
+  auto* const at = reinterpret_cast<double*>(context_.memory.io() + context_.io.squares);
+  OFSDP_RETURN_IF_ERROR(
+      device_.clear(device_.communication(), at, static_cast<size_t>(squares) * sizeof(double))
+          .with_prefix("norms of parameters"));
+  OFSDP_RETURN_IF_ERROR(
+      context_.updater->add_norms(update_context()).with_prefix("norms of parameters"));
+  return ranks_->sum_parameter_norms(at, squares);
 }
 
-// One call for each stretch of the same rule and weight decay; where steps need norms of parameters
-// it only advances the states.
-Status DeviceEngine::update_from(int unit, const ofsdp_gradient& gradient, bool scaled) {
-  const auto u = static_cast<size_t>(unit);
-  const UnitState& state = context_.units[u];
-  const size_t width = dtype_size(static_cast<DType>(gradient.dtype));
-  const auto& segments = context_.optimizer.segments()[u];
-  int64_t at = 0;
-  for (size_t s = 0; s < segments.size(); ++s) {
-    const OptimizerStep::Segment& segment = segments[s];
-    const bool keeps = context_.optimizer.keeps_gradient(segment);
-    const bool goes_on =
-        !keeps && s + 1 < segments.size() && segments[s + 1].group == segment.group &&
-        segments[s + 1].shifts == segment.shifts && segments[s + 1].rule == segment.rule &&
-        segments[s + 1].weight_decay == segment.weight_decay;
-    if (segment.end <= at || goes_on) continue;
-    ofsdp_device_update update{};
-    update.gradient = gradient;
-    update.gradient.src =
-        static_cast<const std::byte*>(gradient.src) + static_cast<size_t>(at) * width;
-    if (gradient.onto != nullptr) update.gradient.onto = gradient.onto + at;
-    update.param = state.owned + at;
-    place_states(state, segment, at, update);
-    update.count = segment.end - at;
-    update.weight_decay = segment.weight_decay;
-    update.scaled = scaled ? 1 : 0;
-    if (state.rounded != nullptr) {
-      update.copy_dtype = number(context_.plan.param_dtype);
-      update.copy = state.rounded + static_cast<size_t>(at) * dtype_size(context_.plan.param_dtype);
-    }
-    update.state = run_state();
-    update.numbers = step_.numbers;
-    if (keeps) {
-      OFSDP_RETURN_IF_ERROR(update_and_keep(unit, at, segment, update));
-    } else if (context_.rules != nullptr) {
-      OFSDP_RETURN_IF_ERROR(context_.rules->update(segment.rule, update, step_, scalars_));
-    } else if (segment.parameter >= 0) {
-      OFSDP_RETURN_IF_ERROR(device_
-                                .update(device_.communication(),
-                                        optimizers_[static_cast<size_t>(segment.group)].get(),
-                                        &update)
-                                .with_prefix("the optimizer"));
-    }
-    at = segment.end;
-  }
-  return {};
+// The next operations add up sums over ranks (lower.cpp).
+Status DeviceEngine::sums(const Operation& op) {
+  OFSDP_RETURN_IF_ERROR(device_.clear(device_.communication(), op.dst.data, op.dst.bytes())
+                            .with_prefix("second moments of matrices"));
+  return context_.updater->sum_squares(op.unit, op.src.floats(), op.dst.floats(), update_context())
+      .with_prefix("second moments of matrices");
+}
+
+Status DeviceEngine::factors(const Operation& op) {
+  return context_.updater->advance_factors(op.unit, op.src.floats(), update_context())
+      .with_prefix("second moments of matrices");
+}
+
+// Runs for skipped updates too, which then take no step.
+Status DeviceEngine::orthogonalize(const Operation& op) {
+  return context_.updater->orthogonalize(op.unit, op.dst.floats(), op.onto.data, update_context())
+      .with_prefix("orthogonal matrices");
+}
+
+Status DeviceEngine::apply(const Operation& op) {
+  return context_.updater->apply(op.unit, update_context()).with_prefix("the optimizer's step");
 }
 
 }  // namespace ofsdp::runtime

@@ -4,10 +4,10 @@
 #include <thread>
 
 #include "fsdp/comm/local/peer_wait.h"
-#include "kernels/base/start_thread.h"
+#include "kernels/base/host_tasks.h"
 #include "runtime/engine/executor.h"
+#include "runtime/engine/memory.h"
 #include "runtime/engine/shared_text.h"
-#include "runtime/program/device_memory.h"
 
 namespace ofsdp::runtime {
 namespace {
@@ -15,7 +15,7 @@ namespace {
 constexpr std::chrono::microseconds kPause{50};   // between two looks
 constexpr std::chrono::milliseconds kSlice{100};  // between two looks at the groups
 constexpr std::chrono::seconds kLeaving{5};       // the others may have failed
-constexpr std::chrono::seconds kHearsay{2};       // how long a death takes to be known
+constexpr std::chrono::seconds kHearsay{2};       // until a death is known
 constexpr int kKinds = 8;
 
 constexpr const char* kNames[kKinds] = {"joining the devices",
@@ -77,7 +77,7 @@ DeviceRanks::~DeviceRanks() {
 void DeviceRanks::abort(const std::function<void()>& drop_graphs) {
   if (std::exchange(aborted_, true)) return;
   std::vector<std::thread> threads;
-  std::vector<ofsdp_group*> left;  // for whose abort there was no thread
+  std::vector<ofsdp_group*> left;  // no thread could abort them
   for (const Group& group : groups_) {
     auto thread = start_thread("ofsdp-abort", "the abort of a group of ranks",
                                [this, handle = group.handle] { device_.abort_group(handle); });
@@ -216,7 +216,7 @@ void DeviceRanks::begin_wait(int64_t step) {
 
 int32_t DeviceRanks::goes_on(void* self) { return static_cast<DeviceRanks*>(self)->look() ? 1 : 0; }
 
-// Time in which this process was stopped is nobody's fault, as in PeerWait.
+// Does not count time in which this process was stopped, as PeerWait.
 bool DeviceRanks::look() {
   const Clock::time_point now = Clock::now();
   waited_ += std::min<Clock::duration>(now - looked_, 2 * kSlice);
@@ -230,7 +230,7 @@ bool DeviceRanks::look() {
   return vain_.ok();
 }
 
-// A rank that dies breaks its connections before the communicator has heard of it, and says more.
+// A rank that dies breaks its connections first; the communicator learns more a little later.
 Status DeviceRanks::group_failure() {
   std::string text;
   for (size_t g = 0; g < groups_.size() && text.empty(); ++g) {

@@ -1,22 +1,22 @@
-// DeviceRanks: the ranks of a run as groups of their devices: joining them, their collectives on
-// the communication stream, and waiting for what may wait for them. With one rank there is no
-// group, and a collective is nothing.
+// DeviceRanks: the ranks of a run as groups of their devices: joining, collectives on the
+// communication stream, and waiting for collectives. With one rank there is no group, and
+// collectives do nothing.
 //
-// All ranks join one group, with a key that rank 0 makes and the communicator hands round; the
-// shards and the copies of a hybrid strategy are split from it.
+// All ranks join one group, with a key that rank 0 makes and the communicator distributes. Groups
+// for shards and for the replicas of a hybrid strategy are split from it.
 //
-// [Note: waiting for devices] A device that waits for a rank that does not come waits for ever, and
-// the host must not wait with it. So `wait` looks: at the event, at the communicator, which hears
-// of a rank that died or failed, at the groups' own errors, and at the clock. Where the wait is
-// vain it names the collective that the device stands in: before each the device writes its number
-// into pinned memory (`mark`). Nothing can be done with the groups from then on but `abort`, after
-// which the device runs dry; by then the run has said why it ends, since an abort may take long
-// ([Note: giving up devices] in device_engine.h).
+// [Note: waiting for devices] If a rank does not come, devices wait for ever, and the host must not
+// wait with them. So `wait` polls the event, the communicator, which learns of a rank that died or
+// failed, errors of the groups, and the clock. If the wait is in vain, it names the collective in
+// which the device stands: before each collective the device writes its number into pinned memory
+// (`mark`). From then on the groups can only be aborted, after which the device runs dry. The run
+// reports its error first, since an abort may take long ([Note: giving up devices] in
+// device_engine.h).
 //
-// Every rank puts the same collectives on the stream in the same order; captured ones are launched
-// by all alike. Ownership: the groups; device, communicator and mark outlive it. It leaves the
-// groups, or aborts them if the run has failed. Threads: one. No allocation but in `join`. Errors:
-// kPeer and kFault as Communicator's, in one line with rank, collective, unit and step.
+// Every rank puts the same collectives on the stream in the same order, and all launch captured
+// ones alike. Owns the groups; device, communicator and mark outlive it. The destructor leaves the
+// groups, or aborts them if the run failed. One thread; only `join` allocates. Returns kPeer and
+// kFault as Communicator does, in one line with rank, collective, unit and step.
 #pragma once
 
 #include <algorithm>
@@ -43,35 +43,34 @@ class DeviceRanks {
 
   bool several() const { return communicator_.size() > 1; }
   int rank() const { return communicator_.rank(); }
-  // Gives the exit status of this process, once the run has failed.
+  // Returns the exit status of this process. REQUIRES: the run has failed.
   int exit_status() const { return std::max(1, communicator_.exit_status()); }
 
-  // Lets the groups reach into what the device has allocated as shared. Collective.
+  // Gives the groups access to shared device memory. Collective.
   Status make_known(std::byte* data, size_t bytes, bool same_offsets);
 
-  // In place: every rank's part is where all parts will be, or comes to lie where its part was.
+  // In place: a rank's part is at its place in the whole, before or after.
   Status all_gather(int unit, const RankGroup& group, std::byte* all, size_t bytes_each);
   Status reduce_scatter(int unit, const RankGroup& group, std::byte* all, DType dtype,
                         int64_t count_each);
   Status all_reduce(int unit, const RankGroup& group, void* values, DType dtype, int64_t count);
-  // An all_gather of rows (kernels/core/joined_rows.h).
+  // Gathers rows of all ranks (kernels/core/planned_operands.h).
   Status join_rows(const RankGroup& group, std::byte* all, size_t bytes_each);
-  // Sends parts of `all`: rank r gets bytes_each from offsets[r] on, and has them of all ranks in
-  // `parts`, in order.
+  // Sends rank r bytes_each bytes from all + offsets[r]; receives those of all ranks in `parts`, in
+  // order.
   Status exchange_parts(int unit, const std::byte* all, std::span<const size_t> offsets,
                         std::byte* parts, size_t bytes_each);
   Status sum_norm(double* squares, int64_t count = 1);
   Status sum_parameter_norms(double* squares, int64_t count);
-  Status agree_to_stop(int32_t* stop);  // on the largest
+  Status agree_to_stop(int32_t* stop);  // takes the maximum
 
-  // Until the event is reached; `step` is for the message.
+  // Waits until the event is reached; `step` is for the message.
   Status wait(ofsdp_event* event, int64_t step);
-  bool in_vain() const { return in_vain_; }  // a wait was
-  // Ends what waits in the groups, all at once and on threads of their own, since a group may not
-  // end before the others do, nor before `drop_graphs` has dropped what has captured its
-  // collectives. Nothing else can be done with the groups afterwards.
+  bool in_vain() const { return in_vain_; }  // a wait failed
+  // Aborts all groups at once, each on a thread, since a group may wait for the others to end.
+  // `drop_graphs` drops the graphs with captured collectives. The groups are unusable afterwards.
   void abort(const std::function<void()>& drop_graphs = [] {});
-  // Waits until another rank has said why the run ends.
+  // Waits until another rank has reported why the run ends.
   Status wait_for_failure(int64_t step);
 
  private:
@@ -111,7 +110,7 @@ class DeviceRanks {
 
   static int32_t goes_on(void* self);
   void begin_wait(int64_t step);
-  bool look();  // whether to wait longer; `vain_` says why not
+  bool look();  // returns true to wait longer; vain_ says why not
   CollectiveSite site() const;
   Status group_failure();
   Status late() const;
@@ -124,7 +123,7 @@ class DeviceRanks {
   std::vector<Group> groups_;
   bool in_vain_ = false, aborted_ = false;
 
-  int64_t step_ = 0;  // of the wait under way
+  int64_t step_ = 0;  // for the present wait
   Clock::duration waited_{0};
   Clock::time_point looked_, looked_at_groups_;
   Status vain_;

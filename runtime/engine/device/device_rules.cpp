@@ -1,6 +1,7 @@
 #include "runtime/engine/device/device_rules.h"
 
 #include <algorithm>
+#include <array>
 
 namespace ofsdp::runtime {
 namespace {
@@ -20,9 +21,9 @@ Result<std::shared_ptr<Kernel>> scaling(int64_t count, Device& device) {
 Result<DeviceRulesPlan> DeviceRulesPlan::make(const UpdateRules& updates,
                                               const std::vector<std::pair<int, int64_t>>& stretches,
                                               KernelCache& kernels) {
-  if (updates.most_states() > OFSDP_MOST_OPTIMIZER_STATES) {
+  if (updates.most_states() > kMaxOptimizerStates) {
     return input_error("{}: training_info keeps {} states of a parameter, expected at most {}",
-                       updates.graph.file, updates.most_states(), OFSDP_MOST_OPTIMIZER_STATES);
+                       updates.graph.file, updates.most_states(), kMaxOptimizerStates);
   }
   OFSDP_ASSIGN_OR_RETURN(const auto scalars, UpdateProgram::make(updates));
   DeviceRulesPlan plan;
@@ -52,7 +53,7 @@ Result<DeviceRulesPlan> DeviceRulesPlan::make(const UpdateRules& updates,
   return plan;
 }
 
-void DeviceRulesPlan::add_to(DeviceIoPlan& io) const {
+void DeviceRulesPlan::add_to(DeviceIoMap& io) const {
   const auto take = [](size_t& end, size_t bytes) {
     const size_t offset = align_up(end, kTensorAlignment);
     end = offset + bytes;
@@ -81,12 +82,65 @@ DeviceRules::DeviceRules(Device& device, const DeviceRulesPlan& plan, UpdateProg
   out_.reserve(std::max<size_t>(most, 1));
 }
 
-Result<std::unique_ptr<DeviceRules>> DeviceRules::make(Device& device, const DeviceRulesPlan& plan,
-                                                       UpdateProgram& scalars, std::byte* scratch) {
-  std::unique_ptr<DeviceRules> made(new DeviceRules(device, plan, scalars, scratch));
-  made->assign_ = make_device_optimizer(device, "assign", {});
-  if (made->assign_ == nullptr) return fault("the device has no optimizer 'assign'");
-  return made;
+bool DeviceRules::make_assigns(int64_t count, DType copy) {
+  for (const bool copies : {false, true}) {
+    std::unique_ptr<Kernel>& made = assigns_[{count, copies}];
+    if (made != nullptr || (copies && copy == DType::kUndefined)) continue;
+    const TensorDesc values{DType::kFloat32, Shape{count}};
+    const auto bytes = [](size_t size) {
+      return TensorDesc{DType::kUInt8, Shape{static_cast<int64_t>(size)}};
+    };
+    Problem p;
+    p.inputs.resize(UpdateIn::kCount);
+    p.inputs[UpdateIn::kNumbers] = bytes(sizeof(ofsdp_step_numbers));
+    p.inputs[UpdateIn::kRunState] = bytes(sizeof(ofsdp_run_state));
+    p.inputs[UpdateIn::kGradient] = values;
+    p.outputs.resize(UpdateOut::kStates);
+    p.outputs[UpdateOut::kParam] = values;
+    if (copies) p.outputs[UpdateOut::kCopy] = {copy, Shape{count}};
+    p.constants.resize(p.inputs.size());
+    const UpdateRow row{.end = count, .numel = count};
+    p.attributes = update_attributes({}, {&row, 1});
+    made = device_.make_kernel(update_op("assign", "advance"), p);
+    if (made == nullptr) return false;
+  }
+  return true;
+}
+
+std::unique_ptr<Kernel> DeviceRules::kernel(const Problem& problem, std::vector<UpdateRow> rows) {
+  const DType copy =
+      problem.has_out(UpdateOut::kCopy) ? problem.out(UpdateOut::kCopy).dtype : DType::kUndefined;
+  for (const auto& [key, part] : plan_.parts) {
+    if (!make_assigns(key.second, copy)) return nullptr;
+  }
+  const UpdateSpec spec = update_spec(problem);
+  const DType dtype = problem.in(UpdateIn::kGradient).dtype;
+  return make_kernel(
+      [this, spec, dtype, copy, rows = std::move(rows)](const KernelArgs& args) -> Status {
+        for (const UpdateRow& row : rows) {
+          const auto at = static_cast<size_t>(row.begin);
+          ofsdp_device_update given{};
+          const float* const onto = args.in<float>(UpdateIn::kOnto);
+          given.gradient = {args.in<std::byte>(UpdateIn::kGradient) + at * dtype_size(dtype),
+                            number(dtype), number(spec.round_to),
+                            onto == nullptr ? nullptr : onto + row.begin};
+          given.param = args.out<float>(UpdateOut::kParam) + row.begin;
+          for (size_t i = UpdateOut::kStates; i < args.outputs.size(); ++i) {
+            given.states[i - UpdateOut::kStates] = args.out<float>(i) + row.begin;
+          }
+          given.count = row.end - row.begin;
+          given.scaled = spec.scaled ? 1 : 0;
+          if (copy != DType::kUndefined) {
+            given.copy = args.out<std::byte>(UpdateOut::kCopy) + at * dtype_size(copy);
+            given.copy_dtype = number(copy);
+          }
+          given.state = args.in<ofsdp_run_state>(UpdateIn::kRunState);
+          given.numbers = args.in<ofsdp_step_numbers>(UpdateIn::kNumbers);
+          OFSDP_RETURN_IF_ERROR(
+              update(row.rule, given, static_cast<const DeviceStepContext&>(*args.step)));
+        }
+        return {};
+      });
 }
 
 size_t DeviceRules::write_scalars(int64_t number, std::byte* to) {
@@ -96,7 +150,7 @@ size_t DeviceRules::write_scalars(int64_t number, std::byte* to) {
 }
 
 Status DeviceRules::update(int rule, const ofsdp_device_update& stretch,
-                           const DeviceStepContext& step, const std::byte* scalars) {
+                           const DeviceStepContext& step) {
   if (rule < 0) return {};
   const size_t width = dtype_size(static_cast<DType>(stretch.gradient.dtype));
   for (int64_t at = 0; at < stretch.count; at += DeviceRulesPlan::kPart) {
@@ -111,26 +165,23 @@ Status DeviceRules::update(int rule, const ofsdp_device_update& stretch,
                    static_cast<size_t>(at) * dtype_size(static_cast<DType>(given.copy_dtype));
     }
     for (float*& state : given.states) state = state == nullptr ? nullptr : state + at;
-    OFSDP_RETURN_IF_ERROR(update_part(plan_.parts.at({rule, given.count}), given, step, scalars));
+    OFSDP_RETURN_IF_ERROR(update_part(plan_.parts.at({rule, given.count}), given, step));
   }
   return {};
 }
 
 Status DeviceRules::update_part(const DeviceRulesPlan::Part& part, const ofsdp_device_update& given,
-                                const DeviceStepContext& step, const std::byte* scalars) {
-  DeviceStepContext context = step;
-  context.stream = device_.communication();
-  context.fault = nullptr;
+                                const DeviceStepContext& context) {
   OFSDP_RETURN_IF_ERROR(place(part.program, given));
   OFSDP_RETURN_IF_ERROR(take_gradient(part, given, context));
   for (const RuleStep& s : part.program.steps) {
-    OFSDP_RETURN_IF_ERROR(run(s, context, scalars));
+    OFSDP_RETURN_IF_ERROR(run(s, context));
   }
-  return assign(part.program, given);
+  return assign(part.program, given, context);
 }
 
-// Kernels see parameter and states where they are, unless these lie oddly or must outlive the
-// results.
+// Kernels read parameter and states in place, unless they are not aligned or are still needed after
+// a result is written.
 Status DeviceRules::place(const RuleProgram& program, const ofsdp_device_update& given) {
   const size_t bytes = static_cast<size_t>(given.count) * sizeof(float);
   for (size_t i = 0; i < program.slots; ++i) slots_[i] = scratch_slot(i);
@@ -170,11 +221,10 @@ Status DeviceRules::take_gradient(const DeviceRulesPlan::Part& part,
   return part.scale->run({in_, out_, workspace_, &step});
 }
 
-Status DeviceRules::run(const RuleStep& step, const DeviceStepContext& context,
-                        const std::byte* scalars) {
-  // Read only: an update's nodes write slots.
+Status DeviceRules::run(const RuleStep& step, const DeviceStepContext& context) {
+  // Nodes read scalars and write slots.
   const auto scalar = [&](ValueId id) {
-    return const_cast<std::byte*>(scalars) + scalars_.scalar_offset(id);
+    return const_cast<std::byte*>(on_device_) + scalars_.scalar_offset(id);
   };
   in_ = step.in_views;
   out_ = step.out_views;
@@ -183,22 +233,23 @@ Status DeviceRules::run(const RuleStep& step, const DeviceStepContext& context,
   return step.kernel->run({in_, out_, workspace_, &context});
 }
 
-Status DeviceRules::assign(const RuleProgram& program, const ofsdp_device_update& given) {
+Status DeviceRules::assign(const RuleProgram& program, const ofsdp_device_update& given,
+                           const DeviceStepContext& context) {
+  std::array<TensorView, UpdateIn::kCount> in;
+  std::array<TensorView, UpdateOut::kStates> out;
+  const auto bytes = [](const void* data) {
+    return static_cast<std::byte*>(const_cast<void*>(data));
+  };
+  in[UpdateIn::kNumbers].data = bytes(given.numbers);
+  in[UpdateIn::kRunState].data = bytes(given.state);
   for (const RuleResult& result : program.results) {
-    ofsdp_device_update written{};
-    written.gradient = {slots_[static_cast<size_t>(result.slot)], number(DType::kFloat32),
-                        number(DType::kFloat32), nullptr};
-    written.param = result.target == kParameterSlot ? given.param
-                                                    : given.states[result.target - kFirstStateSlot];
-    written.count = given.count;
-    if (result.target == kParameterSlot) {
-      written.copy = given.copy;
-      written.copy_dtype = given.copy_dtype;
-    }
-    written.state = given.state;
-    written.numbers = given.numbers;
-    OFSDP_RETURN_IF_ERROR(
-        device_.update(device_.communication(), assign_.get(), &written).with_prefix("an update"));
+    const bool parameter = result.target == kParameterSlot;
+    in[UpdateIn::kGradient].data = slots_[static_cast<size_t>(result.slot)];
+    out[UpdateOut::kParam].data =
+        bytes(parameter ? given.param : given.states[result.target - kFirstStateSlot]);
+    out[UpdateOut::kCopy].data = parameter ? bytes(given.copy) : nullptr;
+    Kernel& kernel = *assigns_.at({given.count, parameter && given.copy != nullptr});
+    OFSDP_RETURN_IF_ERROR(kernel.run({in, out, nullptr, &context}));
   }
   return {};
 }

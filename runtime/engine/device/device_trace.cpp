@@ -19,7 +19,7 @@ Result<std::unique_ptr<DeviceTrace>> DeviceTrace::make(Device& device, TraceReco
   return made;
 }
 
-// An operation is a step's first, or a copy, or neither; a unit's new parameters have one stretch
+// An operation begins a step, or is a copy, or neither; new parameters of a unit are one stretch
 // more.
 Status DeviceTrace::reserve(size_t operations, size_t units) {
   const size_t stretches = 2 * operations + units + 1;
@@ -42,13 +42,13 @@ Status DeviceTrace::start() {
   return {};
 }
 
-bool DeviceTrace::wants(const ProgramPlan& program, int64_t update) {
+bool DeviceTrace::wants(const StepProgram& program, int64_t update) {
   if (!program.options.training) return evaluations_++ < kFirstTraced;
   if (first_update_ == 0) first_update_ = update;
   return update - first_update_ < kFirstTraced || update % kTracedEvery == 0;
 }
 
-Result<bool> DeviceTrace::begin(size_t slot, const ProgramPlan& program, int64_t update) {
+Result<bool> DeviceTrace::begin(size_t slot, const StepProgram& program, int64_t update) {
   current_ = slot;
   Slot& now = slots_[slot];
   now.used = now.first = now.last = 0;
@@ -119,7 +119,7 @@ Status DeviceTrace::collect(size_t slot) {
   return {};
 }
 
-// A stretch after the micro-batch waits for nothing but the copies before it.
+// A stretch after the micro-batch waits only for the copies before it.
 Status DeviceTrace::add_stretch(const Slot& slot, const Stretch& stretch, int64_t base) {
   const DeviceEvent &begin = slot.events[stretch.begin], &end = slot.events[stretch.end];
   if (stretch.after) OFSDP_RETURN_IF_ERROR(device_.await(end.get()).with_prefix("the trace"));

@@ -1,26 +1,24 @@
-// DeviceTrace: --trace on a device: when each step of some updates ran, by events of the streams
-// that it ran on.
+// DeviceTrace: --trace on a device: when each step of some updates ran, from events on its streams.
 //
-// It records the first kFirstTraced of a run and every kTracedEvery-th, and as many of the first
-// micro-batches of evaluations. They are launched step by step, since an event in a graph says
-// nothing of when; all others replay their graphs as without a trace. The choice follows from the
-// number of the update, so all ranks make it alike.
+// It records the first kFirstTraced updates, every kTracedEvery-th after, and as many first
+// micro-batches of evaluations. These are launched step by step, since an event in a graph carries
+// no time; all others replay their graphs. The choice depends on the update's number alone, so all
+// ranks agree.
 //
-// [Note: the device's clock] Before the first step the device is idle, and an event is put next to
-// the host's clock: the two moments differ by what recording and hearing of it take, some tens of
-// microseconds. From there on times are sums of differences between events: of the first one of
-// each traced micro-batch to that of the one before, and within the micro-batch to its first.
+// [Note: the device's clock] Before the first step the device is idle, and an event is recorded
+// next to a reading of the host's clock; the two differ by some tens of microseconds. From there on
+// times are sums of differences between events: from the first event of each traced micro-batch to
+// that of the one before, and within a micro-batch to its first event.
 //
-// Ownership: owns the events; device and recorder outlive it. Threads: one. No allocation but in
-// `reserve`. Errors: what the device says.
+// Owns the events; device and recorder outlive it. One thread; only `reserve` allocates.
 #pragma once
 
 #include <array>
 #include <memory>
 #include <vector>
 
+#include "runtime/engine/memory.h"
 #include "runtime/log/trace.h"
-#include "runtime/program/device_memory.h"
 
 namespace ofsdp::runtime {
 
@@ -32,27 +30,27 @@ class DeviceTrace {
   // Null: nothing is recorded.
   static Result<std::unique_ptr<DeviceTrace>> make(Device& device, TraceRecorder* recorder);
 
-  // While planning: for a micro-batch of so many operations.
+  // Makes events for a micro-batch of so many operations.
   Status reserve(size_t operations, size_t units);
-  // The device is idle.
+  // REQUIRES: the device is idle.
   Status start();
 
-  // A micro-batch. True: it is traced, and what follows is recorded until `finish`.
-  Result<bool> begin(size_t slot, const ProgramPlan& program, int64_t update);
+  // Begins a micro-batch. Returns true if it is traced; all until `finish` is recorded then.
+  Result<bool> begin(size_t slot, const StepProgram& program, int64_t update);
   bool active() const { return active_; }
-  // Its steps follow.
+  // Begins the steps of the micro-batch.
   Status begin_steps(ofsdp_stream* compute);
-  // Records what is put on the stream between `open` and `close`: its row, and the step of the
-  // program or, on rows of copies, the unit. Other stretches may lie in between.
+  // Records work put on the stream between `open` and `close`, as a stretch of `row`; `index` is
+  // the step of the program or, on rows of copies, the unit. Stretches may nest.
   Result<size_t> open(ofsdp_stream* stream, TraceRow row, int32_t index);
   Status close(size_t stretch, ofsdp_stream* stream);
-  // Records work of the host for a unit, which is done.
+  // Records finished work of the host for a unit.
   void add_host(int unit, int64_t began);
-  // All steps are on the streams; it is done when this one is.
+  // All steps are on the streams, and done when `compute` is.
   Status end(ofsdp_stream* compute);
   void finish() { active_ = false; }
 
-  // It is done.
+  // REQUIRES: the micro-batch is done.
   Status collect(size_t slot);
 
  private:
@@ -63,17 +61,17 @@ class DeviceTrace {
     bool after;         // `end`
   };
   struct Slot {
-    std::vector<DeviceEvent> events;  // the first is what its times count from
+    std::vector<DeviceEvent> events;  // times count from the first
     size_t used = 0;
     std::vector<Stretch> stretches;
-    size_t first = 0, last = 0;  // events before and after its steps
-    const ProgramPlan* program = nullptr;
+    size_t first = 0, last = 0;  // events before and after the steps
+    const StepProgram* program = nullptr;
     int64_t update = 0;
     bool traced = false, ended = false;
   };
 
   DeviceTrace(Device& device, TraceRecorder& recorder) : device_(device), recorder_(recorder) {}
-  bool wants(const ProgramPlan& program, int64_t update);
+  bool wants(const StepProgram& program, int64_t update);
   Result<size_t> mark(ofsdp_stream* stream);
   Result<int64_t> between(const DeviceEvent& first, const DeviceEvent& then) const;
   Status add_stretch(const Slot& slot, const Stretch& stretch, int64_t base);
@@ -82,7 +80,7 @@ class DeviceTrace {
   Device& device_;
   TraceRecorder& recorder_;
   std::array<Slot, kMicroSlots> slots_;
-  DeviceEvent before_;       // the first event of the traced micro-batch before
+  DeviceEvent before_;       // first event of the previous traced micro-batch
   int64_t before_time_ = 0;  // nanoseconds of the steady clock
   int64_t first_update_ = 0, evaluations_ = 0;
   int64_t update_began_ = 0;

@@ -1,6 +1,5 @@
 // No NVRTC on the emulator: chains are interpreted. tests/chain_source compiles their text instead.
-#include "kernels/cuda/pointwise/compiled_chain.h"
-
+#include "kernels/cuda/pointwise/chain.h"
 #include "tests/support/namespaces.h"
 
 namespace ofsdp::kernels::cuda {

@@ -7,7 +7,7 @@
 #include <cstring>
 
 #include "kernels/core/tensor.h"
-#include "kernels/cuda/device/device_state.h"
+#include "kernels/cuda/device/implementations.h"
 #include "kernels/cuda/pointwise/formulas.cuh"
 #include "tests/support/float_elements.h"
 #include "tests/support/namespaces.h"

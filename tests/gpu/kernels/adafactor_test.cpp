@@ -1,8 +1,7 @@
-// Adafactor's sums, factors, squares and step against the CPU's (kernels/optimizers/factors.h):
+// Adafactor's sums, factors, squares and step against the CPU's (kernels/core/optimizer.h):
 // sums to rounding, the step bit for bit, with the lengths that follow from the device's squares.
 #include "kernels/core/optimizer.h"
 #include "kernels/cuda/device/arithmetic.h"
-#include "kernels/optimizers/factors.h"
 #include "tests/gpu/kernels/device.h"
 #include "tests/support/namespaces.h"
 
@@ -72,7 +71,7 @@ TEST_F(CudaAdafactor, AdvancesFactorsAndTakesTheirMeans) {
     same_twice({&means},
                [&] { return mean_rows(factors.as<float>(), 100, 7, means.as<float>(), nullptr); });
     for (size_t m = 0; m < 7; ++m) {
-      const float mean = mean_of_rows(expected.data() + 100 * m, 100);
+      const float mean = mean_row_factor(expected.data() + 100 * m, 100);
       EXPECT_NEAR(means.values()[m], mean, 1e-7 * static_cast<double>(mean));
     }
   }

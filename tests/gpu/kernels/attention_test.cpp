@@ -1,10 +1,11 @@
 // Attention on CUDA cores and on tensor cores against the references of the operators, over the
 // operators' own sample cases and wider ones: the statistics that the forward pass keeps, and the
 // gradient with them and without.
+#include "kernels/cuda/attention/attention.h"
+
 #include <map>
 
 #include "kernels/cuda/attention/attention_operands.h"
-#include "kernels/cuda/attention/tensor_attention.h"
 #include "tests/gpu/kernels/filled.h"
 #include "tests/support/namespaces.h"
 #include "tests/support/samples.h"
@@ -46,7 +47,7 @@ void expect_narrow(std::map<DType, int> cases) {
     EXPECT_GE(cases[dtype], least_narrow(dtype)) << dtype_name(dtype);
 }
 
-AttentionExtent with_memory(AttentionExtent e, const void* mask, const void* lengths) {
+AttentionParams with_memory(AttentionParams e, const void* mask, const void* lengths) {
   e.mask = mask;
   e.lengths = static_cast<const int64_t*>(lengths);
   return e;
@@ -121,9 +122,8 @@ struct Backward {
   decltype(&attention_grad) launch;
   decltype(&attention_grad_scratch) scratch;
 };
-constexpr Backward kBackward[] = {
-    {"cuda cores", attention_grad, attention_grad_scratch},
-    {"tensor cores", tensor_attention_grad, tensor_attention_grad_scratch}};
+constexpr Backward kBackward[] = {{"cuda cores", attention_grad, attention_grad_scratch},
+                                  {"tensor cores", tensor_attention_grad, attention_grad_scratch}};
 
 // Y and statistics in double, of the operands of Attention.
 std::vector<RefTensor> kept_by(const Registry& registry, const Attributes& attributes,
@@ -149,7 +149,7 @@ TEST_F(CudaAttention, ForwardAgreesWithTheOperator) {
       const AttentionShape s = ops::attention_shape(operands, sample.attributes);
       const TensorDesc out{dtype, ops::result_shape(operands, s, sample.attributes)};
       const auto at = places_of(s, operands).of(in.data(0), in.data(1), in.data(2));
-      const AttentionExtent e = with_memory(extent_of(s, dtype), in.data(3), in.data(6));
+      const AttentionParams e = with_memory(extent_of(s, dtype), in.data(3), in.data(6));
       const auto expected = kept_by(registry, sample.attributes, in, out, s);
       for (const auto& [name, launch] : kForward) {
         const bool tensor = launch == tensor_attention;
@@ -191,7 +191,7 @@ struct Slopes {
 struct Saved {
   Tensor y, statistics;
   // qkv: addresses of the first heads.
-  Saved(const AttentionExtent& e, const std::array<void*, 3>& qkv, int64_t elements,
+  Saved(const AttentionParams& e, const std::array<void*, 3>& qkv, int64_t elements,
         decltype(&attention) launch)
       : y(e.dtype, Tensor::blank(elements)),
         statistics(DType::kFloat32, Tensor::blank(e.batch * e.heads * e.queries)) {
@@ -199,7 +199,7 @@ struct Saved {
                      nullptr),
               cudaSuccess);
   }
-  void put(AttentionGradient& g, const AttentionExtent& e) {
+  void put(AttentionGradient& g, const AttentionParams& e) {
     g.y = y.data();
     g.y_strides = e.y;
     g.statistics = static_cast<const float*>(statistics.data());
@@ -218,9 +218,9 @@ TEST_F(CudaAttention, BackwardAgreesWithTheOperator) {
           in.desc(1), in.desc(2),           in.desc(3),
           in.desc(4), in.desc(5).present(), sample.attributes.i("past_length", 0)};
       const AttentionShape s = ops::attention_shape(operands, sample.attributes);
-      const HeadPlaces places = places_of(s, operands);
+      const HeadOffsets places = places_of(s, operands);
       const auto at = places.of(in.data(1), in.data(2), in.data(3));
-      const AttentionExtent e = with_memory(extent_of(s, dtype), in.data(4), in.data(5));
+      const AttentionParams e = with_memory(extent_of(s, dtype), in.data(4), in.data(5));
       std::vector<TensorDesc> descs = {in.desc(1), in.desc(2), in.desc(3)};
       if (sample.num_outputs > 3)
         descs.push_back({dtype, {s.batch, s.heads, s.queries, s.mask_keys}});
@@ -265,7 +265,7 @@ TEST_F(CudaAttention, BackwardReadsWhatWasKept) {
       const Filled in(sample, DType::kBFloat16);
       const AttentionShape s =
           ops::attention_shape({in.desc(1), in.desc(2), in.desc(3), {}, false, 0}, {});
-      const AttentionExtent e = extent_of(s, DType::kBFloat16);
+      const AttentionParams e = extent_of(s, DType::kBFloat16);
       const std::vector<TensorDesc> descs = {in.desc(1), in.desc(2), in.desc(3)};
       Saved saved(e, {in.data(1), in.data(2), in.data(3)}, in.desc(0).numel(), attention);
       const auto slopes = [&](Slopes& d) {
@@ -294,7 +294,7 @@ TEST_F(CudaAttention, BackwardReadsWhatWasKept) {
 }
 
 // [heads, rows, width] as [rows, parts, heads, width], in place `part`.
-void put_rows(const std::vector<double>& from, const AttentionExtent& e, int64_t part,
+void put_rows(const std::vector<double>& from, const AttentionParams& e, int64_t part,
               int64_t parts, std::vector<double>& to) {
   to.resize(static_cast<size_t>(e.queries * parts * e.heads * e.width));
   for (int64_t i = 0; i < e.heads * e.queries * e.width; ++i) {
@@ -307,7 +307,7 @@ void put_rows(const std::vector<double>& from, const AttentionExtent& e, int64_t
 // Heads as a product leaves them, q, k and v in one tensor, give the bits of heads apart, and fill
 // one tensor of gradients.
 TEST_F(CudaAttention, HeadsInOneTensorGiveTheBitsOfHeadsApart) {
-  AttentionExtent apart;
+  AttentionParams apart;
   apart.heads = apart.kv_heads = 2;
   apart.batch = 1;
   apart.queries = apart.keys = 70;
@@ -319,7 +319,7 @@ TEST_F(CudaAttention, HeadsInOneTensorGiveTheBitsOfHeadsApart) {
   for (size_t which = 0; which < std::size(kForward); ++which) {
     SCOPED_TRACE(kForward[which].first);
     apart.dtype = which == 0 ? DType::kFloat32 : DType::kBFloat16;
-    AttentionExtent one = apart;
+    AttentionParams one = apart;
     one.q = one.k = one.v = {0, 64, 3 * 2 * 64};
     one.y = {0, 64, 2 * 64};
     std::vector<double> joined, joined_dy;
@@ -330,8 +330,8 @@ TEST_F(CudaAttention, HeadsInOneTensorGiveTheBitsOfHeadsApart) {
       i < 3 ? put_rows(values, apart, i, 3, joined) : put_rows(values, apart, 0, 1, joined_dy);
     }
     Tensor qkv(apart.dtype, joined), dy(apart.dtype, joined_dy);
-    const HeadPlaces places{0, 2 * 64 * dtype_size(apart.dtype), 4 * 64 * dtype_size(apart.dtype),
-                            false, false};
+    const HeadOffsets places{0, 2 * 64 * dtype_size(apart.dtype), 4 * 64 * dtype_size(apart.dtype),
+                             false, false};
     const std::array<void*, 3> at{parts[0]->data(), parts[1]->data(), parts[2]->data()};
     const std::array<void*, 3> inside = places.of(qkv.data(), nullptr, nullptr);
     Saved first(apart, at, count, kForward[which].second);

@@ -2,7 +2,7 @@
 // block, against loops in double; gradients of axis maps as the transposes that they are.
 #include "kernels/cuda/indexing/axis_map.h"
 #include "kernels/cuda/norm/norm.h"
-#include "kernels/cuda/reduce/fold.h"
+#include "kernels/cuda/reduce/reduce.h"
 #include "tests/gpu/kernels/device.h"
 #include "tests/support/namespaces.h"
 
@@ -16,7 +16,7 @@ class CudaAxes : public DeviceTest {};
 struct Moments {
   Doubles mean, inv;
 };
-Moments moments(const GroupExtent& e, const Doubles& x, double epsilon) {
+Moments moments(const GroupNormParams& e, const Doubles& x, double epsilon) {
   Moments made;
   const auto width = static_cast<size_t>(e.each * e.inner);
   for (size_t first = 0; first < x.size(); first += width) {
@@ -32,10 +32,10 @@ Moments moments(const GroupExtent& e, const Doubles& x, double epsilon) {
 // Far from 0, so that a variance of plain squares would show.
 TEST_F(CudaAxes, GroupNormalization) {
   for (DType dtype : kFloats) {
-    for (const GroupExtent& given :
-         {GroupExtent{dtype, 2, 3, 2, 4097}, {dtype, 3, 2, 5, 64}, {dtype, 1, 1, 3, 1}}) {
+    for (const GroupNormParams& given :
+         {GroupNormParams{dtype, 2, 3, 2, 4097}, {dtype, 3, 2, 5, 64}, {dtype, 1, 1, 3, 1}}) {
       for (int shift : {0, 1}) {
-        const GroupExtent& e = given;
+        const GroupNormParams& e = given;
         const int64_t n = e.batch * e.groups * e.each * e.inner, channels = e.groups * e.each;
         SCOPED_TRACE(std::string(dtype_name(dtype)) + " " + std::to_string(e.inner));
         Doubles far = numbers(n, 1, 1);
@@ -71,23 +71,26 @@ TEST_F(CudaAxes, FoldsOfWholeNumbersAndOfMany) {
   const std::vector<int64_t> shape{3, 5000, 2};
   const std::vector<bool> reduced{false, true, false};
   for (DType dtype : {DType::kInt32, DType::kInt64, DType::kFloat64}) {
-    for (const FoldKind kind : {FoldKind::kSum, FoldKind::kMax, FoldKind::kMin,
-                                FoldKind::kSumSquares, FoldKind::kSumAbs}) {
+    for (const GeneralReduceKind kind :
+         {GeneralReduceKind::kSum, GeneralReduceKind::kMax, GeneralReduceKind::kMin,
+          GeneralReduceKind::kSumSquares, GeneralReduceKind::kSumAbs}) {
       Doubles given = numbers(30000, 4, 50);
       for (double& v : given) v = std::floor(v);
       Tensor x(dtype, given), y(dtype, Tensor::blank(6));
-      const FoldExtent e = fold_extent(dtype, shape, reduced);
+      const GeneralReduceParams e = general_reduce_params(dtype, shape, reduced);
       same_twice({&y}, [&] { return fold(kind, e, x.data(), y.data(), nullptr); });
       Doubles expected;
       for (size_t at : {0u, 1u, 10000u, 10001u, 20000u, 20001u}) {
-        double v = kind == FoldKind::kMax ? -1e9 : kind == FoldKind::kMin ? 1e9 : 0;
+        double v = kind == GeneralReduceKind::kMax   ? -1e9
+                   : kind == GeneralReduceKind::kMin ? 1e9
+                                                     : 0;
         for (size_t k = 0; k < 5000; ++k) {
           const double next = given[at + 2 * k];
-          v = kind == FoldKind::kMax          ? std::max(v, next)
-              : kind == FoldKind::kMin        ? std::min(v, next)
-              : kind == FoldKind::kSumSquares ? v + next * next
-              : kind == FoldKind::kSumAbs     ? v + std::abs(next)
-                                              : v + next;
+          v = kind == GeneralReduceKind::kMax          ? std::max(v, next)
+              : kind == GeneralReduceKind::kMin        ? std::min(v, next)
+              : kind == GeneralReduceKind::kSumSquares ? v + next * next
+              : kind == GeneralReduceKind::kSumAbs     ? v + std::abs(next)
+                                                       : v + next;
         }
         expected.push_back(v);
       }

@@ -12,9 +12,9 @@ class ChannelNormTest : public DeviceTest {};
 
 // x, y and the gradient's operands, `shift` elements past an aligned address.
 struct Operands {
-  Operands(const ChannelExtent& e, int shift)
+  Operands(const ChannelNormParams& e, int shift)
       : Operands(e, shift, numbers(e.samples * e.channels * e.inner, 1)) {}
-  Operands(const ChannelExtent& e, int shift, const std::vector<double>& values)
+  Operands(const ChannelNormParams& e, int shift, const std::vector<double>& values)
       : extent(e),
         x(e.dtype, values, shift),
         dy(e.dtype, numbers(numel(), 2), shift),
@@ -58,7 +58,7 @@ struct Operands {
     same_twice({&dx}, [&] { return channel_norm_grad(g, nullptr); });
   }
 
-  ChannelExtent extent;
+  ChannelNormParams extent;
   Tensor x, dy, y, dx, scale, bias, mean, variance, scratch;
 };
 
@@ -66,7 +66,7 @@ TEST_F(ChannelNormTest, PacksAreTheSameAsSingleElements) {
   for (const DType dtype : kFloats) {
     for (const bool last : {false, true}) {
       for (const bool training : {false, true}) {
-        const ChannelExtent extent{dtype, dtype, 3, 16, 40, last};
+        const ChannelNormParams extent{dtype, dtype, 3, 16, 40, last};
         Operands packs(extent, 0), singly(extent, 1);
         packs.run(training);
         singly.run(training);

@@ -2,7 +2,7 @@
 // device, and the same numbers for the reference. Owns its memory. Threads: one.
 #pragma once
 
-#include "kernels/core/registry.h"
+#include "kernels/core/op_def.h"
 #include "tests/gpu/kernels/device.h"
 #include "tests/support/namespaces.h"
 #include "tests/support/samples.h"

@@ -7,8 +7,8 @@
 #include <numeric>
 #include <span>
 
-#include "kernels/core/registry.h"
-#include "kernels/cuda/indexing/embedding.h"
+#include "kernels/core/op_def.h"
+#include "kernels/cuda/indexing/gather_scatter.h"
 #include "kernels/cuda/random/random.h"
 #include "kernels/cuda/reduce/reduce.h"
 #include "tests/gpu/kernels/device.h"
@@ -215,7 +215,7 @@ TEST_F(CudaMovement, ReductionsKeepNaNAndRoundOnce) {
 // --- gather ---
 
 struct Rows {
-  GatherExtent e;
+  GatherParams e;
   int same;  // how often in a row an index is repeated
 };
 
@@ -227,7 +227,7 @@ TEST_F(CudaMovement, GatherAndItsGradient) {
   for (DType dtype : kFloats) {
     for (const Rows& rows : cases) {
       for (bool wide : {false, true}) {
-        GatherExtent e = rows.e;
+        GatherParams e = rows.e;
         SCOPED_TRACE(std::to_string(e.count) + " of " + std::to_string(e.n) + " rows of " +
                      std::to_string(e.inner));
         Doubles index;
@@ -270,7 +270,7 @@ TEST_F(CudaMovement, GatherAndItsGradient) {
   }
 }
 
-// The order of embedding.h for one column: a run of equal keys at sorted places [begin, end), cut
+// The order of embedding.cu for one column: a run of equal keys at sorted places [begin, end), cut
 // at multiples of `sizes`, the coarsest first.
 float added_in_order(const std::vector<float>& rows, size_t begin, size_t end,
                      std::span<const size_t> sizes) {
@@ -338,7 +338,7 @@ TEST_F(CudaMovement, EqualIndicesAreAddedInChunksThenInGroupsOfThese) {
         SCOPED_TRACE(std::string(dtype_name(dtype)) + " rows of " + std::to_string(inner));
         const auto count = static_cast<int64_t>(index.size());
         Tensor indices(DType::kInt64, Doubles(index.begin(), index.end()));
-        GatherExtent e{1, kRows, inner, count, DType::kInt64, indices.data()};
+        GatherParams e{1, kRows, inner, count, DType::kInt64, indices.data()};
         Tensor dy(dtype, numbers(count * inner, 2)), dx(dtype, numbers(kRows * inner, 3)),
             scratch(DType::kUInt8, Tensor::blank(static_cast<int64_t>(gather_grad_scratch(e))));
         const Doubles before = accumulate ? dx.values() : Doubles();
@@ -356,7 +356,7 @@ TEST_F(CudaMovement, EqualIndicesAreAddedInChunksThenInGroupsOfThese) {
 TEST_F(CudaMovement, AnIndexOutOfRangeIsNoted) {
   Tensor indices(DType::kInt64, {1, 9}), data(DType::kFloat32, counted(6)),
       y(DType::kFloat32, {0, 0, 0, 0}), fault(DType::kInt64, {0, 0, 0});
-  const GatherExtent e{
+  const GatherParams e{
       1, 3, 2, 2, DType::kInt64, indices.data(), {fault.as<ofsdp_data_fault>(), 4}};
   EXPECT_CUDA(gather(e, 4, data.data(), y.data(), nullptr));
   EXPECT_EQ(fault.values(), (Doubles{4, 9, 3}));

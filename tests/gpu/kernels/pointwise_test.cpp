@@ -4,7 +4,7 @@
 
 #include <limits>
 
-#include "kernels/core/registry.h"
+#include "kernels/core/op_def.h"
 #include "tests/gpu/kernels/device.h"
 #include "tests/support/namespaces.h"
 
@@ -128,8 +128,8 @@ void check(const Registry& registry, const Op& op, DType dtype, const Shapes& gi
   Tensor a(dtype, between(product(s.a), 1, op.least, op.most), s.shift),
       b(dtype, between(product(s.b), 2, op.least, op.most), s.shift),
       y(out, Tensor::blank(product(s.y)), s.shift);
-  const Walk walk =
-      collapsed(s.y, {broadcast_strides(s.a, s.y), broadcast_strides(two ? s.b : s.a, s.y)});
+  const StridedIndex walk =
+      merge_dense_axes(s.y, {broadcast_strides(s.a, s.y), broadcast_strides(two ? s.b : s.a, s.y)});
   same_twice({&y}, [&] {
     return pointwise({id, dtype, op.numbers, walk, a.data(), two ? b.data() : nullptr, y.data()},
                      nullptr);
@@ -202,7 +202,7 @@ TEST_F(CudaPointwise, Where) {
       for (int64_t i = 0; i < n; ++i) flags.push_back(i * 7 % 3 == 0);
       Tensor condition(DType::kBool, flags), a(dtype, between(product(s.a), 1, 0, 100), s.shift),
           b(dtype, between(product(s.b), 2, 0, 100), s.shift), y(dtype, Tensor::blank(n), s.shift);
-      const Walk walk = collapsed(
+      const StridedIndex walk = merge_dense_axes(
           s.y, {dense_strides(s.y), broadcast_strides(s.a, s.y), broadcast_strides(s.b, s.y)});
       same_twice({&y}, [&] {
         return where(walk, dtype_size(dtype), condition.as<bool>(), a.data(), b.data(), y.data(),
@@ -250,18 +250,19 @@ TEST_F(CudaPointwise, CastOfEveryPair) {
 }
 
 TEST(CudaWalk, CollapsesWhatLiesBehindEachOther) {
-  const Walk dense = collapsed({2, 3, 4}, {{12, 4, 1}, {12, 4, 1}});
+  const StridedIndex dense = merge_dense_axes({2, 3, 4}, {{12, 4, 1}, {12, 4, 1}});
   EXPECT_EQ(dense.rank, 1);
   EXPECT_EQ(dense.shape[0], 24);
   EXPECT_EQ(pack_of(dense, 2, 8), 8);
-  const Walk row = collapsed({2, 3, 4}, {{12, 4, 1}, broadcast_strides({4}, {2, 3, 4})});
+  const StridedIndex row =
+      merge_dense_axes({2, 3, 4}, {{12, 4, 1}, broadcast_strides({4}, {2, 3, 4})});
   EXPECT_EQ(row.rank, 2);
   EXPECT_EQ(row.shape[0], 6);
   EXPECT_EQ(row.strides[1][0], 0);
   EXPECT_EQ(pack_of(row, 2, 4), 4);
   EXPECT_EQ(pack_of(row, 2, 8), 1);
-  EXPECT_EQ(collapsed({1, 1}, {{1, 1}}).rank, 0);
-  EXPECT_EQ(collapsed({5, 0}, {{0, 1}}).numel, 0);
+  EXPECT_EQ(merge_dense_axes({1, 1}, {{1, 1}}).rank, 0);
+  EXPECT_EQ(merge_dense_axes({5, 0}, {{0, 1}}).numel, 0);
 }
 
 }  // namespace pointwise_test

@@ -35,7 +35,7 @@ TEST_F(CudaWindow, MaxPoolAndItsGradient) {
       const Shape& x = in.desc(0).shape;
       const ops::Window w = ops::known_pool(sample.attributes, x);
       const Shape out = ops::pool_output(w, x);
-      const WindowExtent e = window_extent(w, x[0], x[1], DType::kFloat32, last);
+      const WindowParams e = window_params(w, x[0], x[1], DType::kFloat32, last);
       const DType winner = ops::winner_dtype(w.taps());
       const bool relu = sample.attributes.has("ofsdp_activation");
       auto laid = [&](const Doubles& v, int64_t size) {
@@ -90,7 +90,7 @@ TEST_F(CudaWindow, AveragePoolAndItsGradient) {
       const Shape& x = in.desc(0).shape;
       const ops::Window w = ops::known_pool(sample.attributes, x);
       const Shape out = ops::pool_output(w, x);
-      const WindowExtent e = window_extent(w, x[0], x[1], dtype, last);
+      const WindowParams e = window_params(w, x[0], x[1], dtype, last);
       const bool count_pad = sample.attributes.i("count_include_pad", 0) != 0;
       auto laid = [&](const Doubles& v, int64_t size) {
         return last ? turned(v, x[0], x[1], size) : v;
@@ -123,7 +123,7 @@ TEST_F(CudaWindow, Im2ColAndCol2Im) {
   const Shape x{2, 6, 7, 9};
   const ops::Window w = ops::known_pool(attributes, x);
   for (DType dtype : kFloats) {
-    WindowExtent e = window_extent(w, x[0], x[1], dtype, false);
+    WindowParams e = window_params(w, x[0], x[1], dtype, false);
     e.channels = 3;  // the second group of two
     const int64_t step = 6 * w.in_size(), first = 3 * w.in_size(), rows = 3 * w.taps();
     Tensor src(dtype, numbers(x.numel(), 1)),

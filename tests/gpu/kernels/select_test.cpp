@@ -2,9 +2,8 @@
 #include <algorithm>
 #include <numeric>
 
-#include "kernels/cuda/indexing/found.h"
-#include "kernels/cuda/indexing/scatter.h"
-#include "kernels/cuda/indexing/top_k.h"
+#include "kernels/cuda/indexing/gather_scatter.h"
+#include "kernels/cuda/indexing/selection.h"
 #include "kernels/cuda/shape/movement.h"
 #include "tests/gpu/kernels/device.h"
 #include "tests/support/namespaces.h"
@@ -23,7 +22,7 @@ Doubles indices(int64_t n, int64_t below, uint64_t seed) {
 }
 
 // The places of the k best of each line, of equal ones the first.
-Doubles best_of(const TopExtent& e, const Doubles& x) {
+Doubles best_of(const TopParams& e, const Doubles& x) {
   Doubles made(static_cast<size_t>(e.outer * e.k * e.inner));
   for (int64_t line = 0; line < e.outer * e.inner; ++line) {
     const int64_t o = line / e.inner, j = line % e.inner;
@@ -50,7 +49,7 @@ TEST_F(CudaSelect, TopK) {
                                              {2, 300, 5, 300},
                                              {1, 4097, 1, 4097}}) {
       for (const bool largest : {true, false}) {
-        TopExtent e{dtype, outer, n, inner, k};
+        TopParams e{dtype, outer, n, inner, k};
         e.largest = largest;
         SCOPED_TRACE(std::string(dtype_name(dtype)) + " " + std::to_string(n) + " " +
                      std::to_string(k));
@@ -77,7 +76,7 @@ TEST_F(CudaSelect, TopKOfNanAndZeros) {
     given[10] = -0.0;
     given[20] = 0;
     given[30] = 1;
-    TopExtent e{DType::kFloat32, 1, 1000, 1, k};
+    TopParams e{DType::kFloat32, 1, 1000, 1, k};
     Tensor x(DType::kFloat32, given), places(DType::kInt64, Tensor::blank(k)),
         scratch(DType::kUInt8, Tensor::blank(static_cast<int64_t>(top_scratch(e)) + 1));
     EXPECT_CUDA(top(e, x.data(), nullptr, places.as<int64_t>(), scratch.data(), nullptr));
@@ -111,7 +110,7 @@ TEST_F(CudaSelect, Scatter) {
       for (const ScatterKind kind : {ScatterKind::kNone, ScatterKind::kAdd, ScatterKind::kMul,
                                      ScatterKind::kMax, ScatterKind::kMin}) {
         SCOPED_TRACE(std::string(dtype_name(dtype)) + " " + std::to_string(count));
-        const ScatterExtent e{kind, dtype, rows, inner, count};
+        const ScatterParams e{kind, dtype, rows, inner, count};
         Doubles given = numbers(count * inner, 2, 1);
         // Products of ones and minus ones stay what they are.
         for (double& v : given)
@@ -139,7 +138,7 @@ TEST_F(CudaSelect, Scatter) {
 
 TEST_F(CudaSelect, FoundPositions) {
   for (const int64_t n : {1, 2047, 2048, 2049, 600001}) {
-    const FoundExtent e{n, 1, false, true};
+    const FoundParams e{n, 1, false, true};
     Doubles x = numbers(n, 5, 1);
     for (double& v : x) v = v > 0.4 ? 1 : 0;
     Doubles expected;
@@ -163,7 +162,7 @@ TEST_F(CudaSelect, TriangleInPacksAndWithout) {
   for (const int64_t columns : {64, 37}) {
     for (const auto& [upper, k] :
          {std::pair{true, int64_t{0}}, {false, int64_t{-3}}, {true, int64_t{5}}}) {
-      const TriangleExtent e{2, 50, columns, k, upper};
+      const TriangleParams e{2, 50, columns, k, upper};
       Tensor x(DType::kBFloat16, numbers(100 * columns, 1)),
           y(DType::kBFloat16, Tensor::blank(100 * columns));
       same_twice({&y}, [&] { return triangle(e, 2, x.data(), y.data(), nullptr); });

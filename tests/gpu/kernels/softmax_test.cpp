@@ -49,7 +49,7 @@ TEST_F(CudaSoftmax, ForwardAndBackward) {
                      std::to_string(e.classes) + "," + std::to_string(e.inner) +
                      (log ? " log" : ""));
         Tensor x(dtype, numbers(e.numel(), 1, 4), shift), y(dtype, Tensor::blank(e.numel()), shift);
-        const SoftmaxExtent s{dtype, e.outer, e.classes, e.inner, log};
+        const SoftmaxParams s{dtype, e.outer, e.classes, e.inner, log};
         same_twice({&y}, [&] { return softmax(s, x.data(), y.data(), nullptr); });
         Doubles expected = log_softmax(e, x.values());
         if (!log) {

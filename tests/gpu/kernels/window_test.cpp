@@ -12,8 +12,8 @@ namespace window_test {
 class WindowTest : public DeviceTest {};
 
 // 3 images of 7 x 6 positions, windows of 3 x 2 that overlap, leave gaps and begin outside.
-WindowExtent extent(DType dtype, int64_t channels) {
-  WindowExtent w;
+WindowParams extent(DType dtype, int64_t channels) {
+  WindowParams w;
   w.dtype = dtype;
   w.images = 3;
   w.channels = channels;
@@ -34,7 +34,7 @@ WindowExtent extent(DType dtype, int64_t channels) {
 TEST_F(WindowTest, PacksOfChannelsAreTheSameAsSingleElements) {
   for (const DType dtype : kFloats) {
     for (const int64_t channels : {8, 24}) {
-      const WindowExtent w = extent(dtype, channels);
+      const WindowParams w = extent(dtype, channels);
       const int64_t positions = 3 * 7 * 6 * channels, columns = 3 * 4 * 3 * 3 * 2 * channels;
       const Tensor x(dtype, numbers(positions, 1)), moved(dtype, numbers(positions, 1), 1);
       Tensor rows(dtype, Tensor::blank(columns)), singly(dtype, Tensor::blank(columns), 1);
@@ -55,14 +55,14 @@ TEST_F(WindowTest, PacksOfChannelsAreTheSameAsSingleElements) {
 TEST_F(WindowTest, PlacesOf64BitsAreTheSame) {
   constexpr int64_t kChannels = 3;
   for (const bool last : {false, true}) {
-    WindowExtent narrow = extent(DType::kFloat32, kChannels);
+    WindowParams narrow = extent(DType::kFloat32, kChannels);
     narrow.channels_last = last;
-    WindowExtent wide = narrow;
+    WindowParams wide = narrow;
     wide.strides[0] = int64_t{1} << 40;
     const int64_t in = 3 * 7 * 6 * kChannels, out = 3 * 4 * 3 * kChannels;
     const Tensor x(DType::kFloat32, numbers(in, 1)), dy(DType::kFloat32, numbers(out, 2)),
         columns(DType::kFloat32, numbers(out * 6, 3));
-    const auto all = [&](const WindowExtent& w) {
+    const auto all = [&](const WindowParams& w) {
       const Tensor y(DType::kFloat32, Tensor::blank(out)), dx(DType::kFloat32, Tensor::blank(in)),
           mean(DType::kFloat32, Tensor::blank(out)), back(DType::kFloat32, Tensor::blank(in)),
           rows(DType::kFloat32, Tensor::blank(out * 6)), sums(DType::kFloat32, Tensor::blank(in)),

@@ -13,7 +13,7 @@
 #include <cstring>
 
 #include "kernels/core/memory.h"
-#include "kernels/core/registry.h"
+#include "kernels/core/op_def.h"
 #include "kernels/cpu/parallel.h"
 #include "tests/support/namespaces.h"
 #include "tests/support/samples.h"

@@ -1,5 +1,5 @@
 // libofsdp_mpi_*.so, built for each MPI library on the machine (fsdp/CMakeLists.txt).
-#include "fsdp/comm/payload_engine.h"
+#include "fsdp/comm/communicator.h"
 
 #define OMPI_SKIP_MPICXX 1
 #define MPICH_SKIP_MPICXX 1

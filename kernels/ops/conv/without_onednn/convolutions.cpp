@@ -1,4 +1,4 @@
-#include "kernels/cpu/onednn_presence.h"
+#include "kernels/cpu/products.h"
 #include "kernels/ops/conv/conv_shape.h"
 
 namespace ofsdp::kernels::ops {

@@ -2,7 +2,7 @@
 #include <bit>
 
 #include "kernels/cpu/onednn/bridge.h"
-#include "kernels/cpu/onednn_presence.h"
+#include "kernels/cpu/products.h"
 #include "kernels/ops/matmul/matrix_product.h"
 
 namespace ofsdp::kernels::ops {

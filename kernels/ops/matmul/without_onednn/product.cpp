@@ -1,5 +1,5 @@
 #include "kernels/base/status.h"
-#include "kernels/cpu/onednn_presence.h"
+#include "kernels/cpu/products.h"
 #include "kernels/ops/matmul/matrix_product.h"
 
 namespace ofsdp::kernels::ops {

@@ -1,10 +1,8 @@
-#include "runtime/cli/config/foreign/accelerate.h"
-
 #include <algorithm>
 #include <cctype>
 #include <filesystem>
 
-#include "runtime/cli/config/foreign/deepspeed.h"
+#include "runtime/cli/config/foreign/foreign_file.h"
 
 namespace ofsdp::cli {
 

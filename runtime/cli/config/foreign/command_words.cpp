@@ -1,12 +1,10 @@
-#include "runtime/cli/config/foreign/command_words.h"
 
 #include <algorithm>
 #include <array>
 #include <cstdlib>
 #include <filesystem>
 
-#include "runtime/cli/config/foreign/accelerate.h"
-#include "runtime/cli/config/foreign/deepspeed.h"
+#include "runtime/cli/config/foreign/foreign_file.h"
 
 namespace ofsdp::cli {
 namespace {

@@ -1,12 +1,17 @@
-#include "runtime/cli/config/foreign/deepspeed.h"
 
-#include <map>
+#include <utility>
 
-#include "kernels/core/optimizer.h"
-#include "runtime/cli/config/foreign/accelerate.h"
+#include "runtime/cli/config/foreign/foreign_file.h"
 
 namespace ofsdp::cli {
 namespace {
+
+// DeepSpeed's optimizer types and our names, in the order that messages use.
+constexpr std::pair<const char*, const char*> kOptimizers[] = {
+    {"Adam", "adam"},   {"AdamW", "adamw"},       {"SGD", "sgd"},   {"Adagrad", "adagrad"},
+    {"Lamb", "lamb"},   {"Adadelta", "adadelta"}, {"Lion", "lion"}, {"RMSprop", "rmsprop"},
+    {"NAdam", "nadam"}, {"RAdam", "radam"},
+};
 
 // A parameter that must have this value, since others compute something else.
 KeyRule only(std::string_view name, std::string value) {
@@ -21,7 +26,7 @@ KeyRule only(std::string_view name, std::string value) {
           }};
 }
 
-// `type` and `params` of a section.
+// A section's `type` and `params`.
 struct TypedSection {
   std::optional<ForeignKey> type, params;
 
@@ -60,20 +65,11 @@ class Training {
     TypedSection section;
     OFSDP_RETURN_IF_ERROR(section.read(file_, key));
     if (!section.type) return ok_status();
-    std::vector<std::string> types, names;
-    std::map<int, const OptimizerDef*> known;  // by index
-    const std::vector<OptimizerDef> optimizers = optimizer_list();
-    for (const OptimizerDef& optimizer : optimizers) {
-      const DeepSpeedType& type = optimizer.traits.deepspeed;
-      if (type.name != nullptr) known[type.place] = &optimizer;
-    }
-    for (const auto& [place, optimizer] : known) {
-      types.emplace_back(optimizer->traits.deepspeed.name);
-      names.push_back(optimizer->name);
-    }
+    std::vector<std::string> types;
+    for (const auto& [type, name] : kOptimizers) types.emplace_back(type);
     OFSDP_ASSIGN_OR_RETURN(const size_t which, read_choice(*section.type, types));
     if (section.params) OFSDP_RETURN_IF_ERROR(file_.read_section(*section.params, parameters()));
-    std::string name = names[which];
+    std::string name = kOptimizers[which].second;
     if (name == "adam") {
       OFSDP_ASSIGN_OR_RETURN(name, kind_of_adam());
     }

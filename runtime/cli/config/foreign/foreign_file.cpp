@@ -11,7 +11,7 @@
 #include <fstream>
 #include <sstream>
 
-#include "kernels/base/reject.h"
+#include "kernels/base/status.h"
 
 namespace ofsdp::cli {
 namespace {

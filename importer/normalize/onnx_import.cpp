@@ -1,0 +1,258 @@
+#include "importer/normalize/onnx_import.h"
+
+#include <algorithm>
+#include <map>
+#include <unordered_map>
+
+#include "importer/file/wire.h"
+#include "importer/normalize/graph_rewriter.h"
+#include "kernels/base/status.h"
+
+namespace ofsdp::importer {
+namespace {
+
+// Returns each domain's opset except ONNX's own, which is converted.
+std::map<std::string, int64_t> foreign_opsets(const onnx::ModelProto& model) {
+  std::map<std::string, int64_t> opsets;
+  for (const auto& import : model.opset_import()) opsets[import.domain()] = import.version();
+  return opsets;
+}
+
+// Attention operators on rows packed without padding.
+constexpr const char* kPackedOperators[] = {
+    "com.microsoft.PackedAttention", "com.microsoft.PackedMultiHeadAttention",
+    "com.microsoft.RemovePadding", "com.microsoft.RestorePadding"};
+
+// Exporters give these names to every axis with unknown size (PaddlePaddle "?"); each is a separate
+// axis.
+bool is_unknown(const std::string& symbol) {
+  return symbol == "?" || symbol == "None" || symbol == "-1";
+}
+
+std::vector<Dim> declared_axes(const onnx::TypeProto::Tensor& type) {
+  std::vector<Dim> axes;
+  for (const auto& dim : type.shape().dim()) {
+    if (dim.has_dim_value()) {
+      axes.push_back({dim.dim_value(), {}});
+    } else {
+      axes.push_back({-1, is_unknown(dim.dim_param()) ? "" : dim.dim_param()});
+    }
+  }
+  return axes;
+}
+
+class Importer {
+ public:
+  Importer(const OnnxFile& file, const Operators& operators, Reasons reasons,
+           std::map<std::string, int64_t> opsets)
+      : file_(file),
+        operators_(operators),
+        reasons_(std::move(reasons)),
+        opsets_(std::move(opsets)) {
+    graph_.file = file.path();
+    graph_.registry = &operators.registry;
+  }
+
+  Result<Graph> run(const onnx::GraphProto& proto) {
+    OFSDP_RETURN_IF_ERROR(add_parameters());
+    OFSDP_RETURN_IF_ERROR(add_constants(proto));
+    for (const auto& input : proto.input()) OFSDP_RETURN_IF_ERROR(add_input(input));
+    for (const auto& node : proto.node()) OFSDP_RETURN_IF_ERROR(add_node(node));
+    if (!unknown_.empty()) return unknown_operators();
+    for (const auto& output : proto.output()) {
+      const ValueId id = lookup(output.name());
+      OFSDP_REJECT_IF(!output.type().has_tensor_type(), "{}: output '{}' is no tensor",
+                      file_.path(), output.name());
+      OFSDP_REJECT_IF(id == 0, "{}: output '{}' is made by no node", file_.path(), output.name());
+      graph_.outputs.push_back(id);
+      Value& value = graph_.value(id);
+      if (value.kind == ValueKind::kActivation) {
+        value.declared = declared_axes(output.type().tensor_type());
+      }
+    }
+    return std::move(graph_);
+  }
+
+ private:
+  ValueId lookup(const std::string& name) const {
+    const auto it = ids_.find(name);
+    return it == ids_.end() ? 0 : it->second;
+  }
+
+  ValueId define(Value value) {
+    const std::string name = value.name;
+    return ids_[name] = GraphEditor(graph_).add_value(std::move(value));
+  }
+
+  Status add_parameters() {
+    const auto& initializers = file_.initializers();
+    for (size_t i = 0; i < initializers.size(); ++i) {
+      const auto& source = initializers[i];
+      // Parameters are float32 whatever the file stores, except for weights in few bits.
+      const bool raw = source.own_type;
+      const TensorDesc desc = raw ? source.raw_desc() : TensorDesc{DType::kFloat32, source.shape};
+      OFSDP_RETURN_IF_ERROR(check_size(desc).with_prefix(
+          format_text("{}: initializer '{}'", file_.path(), printable(source.name))));
+      Value value{source.name, ValueKind::kParameter, desc};
+      if (desc.numel() <= 16) {
+        Constant constant{desc, std::vector<std::byte>(desc.bytes())};
+        auto* floats = reinterpret_cast<float*>(constant.bytes.data());
+        OFSDP_RETURN_IF_ERROR(
+            raw ? file_.read_raw(source, 0, constant.bytes)
+                : file_.read(source, 0, {floats, static_cast<size_t>(desc.numel())}));
+        value.constant = std::make_shared<const Constant>(std::move(constant));
+      }
+      Parameter parameter{source.name, define(std::move(value)), static_cast<int>(i), false, raw,
+                          {}};
+      graph_.parameters.push_back(std::move(parameter));
+    }
+    return {};
+  }
+
+  Status add_constants(const onnx::GraphProto& proto) {
+    for (const auto& tensor : proto.initializer()) {
+      if (lookup(tensor.name()) != 0) continue;  // a small parameter
+      if (dtype_from_onnx_number(tensor.data_type()) == DType::kUndefined) {
+        unsupported_[tensor.name()] = tensor.data_type();
+        continue;
+      }
+      OFSDP_ASSIGN_OR_RETURN(const ConstantPtr constant,
+                             prefixed(file_.path(), constant_from_onnx(tensor)));
+      define({tensor.name(), ValueKind::kConstant, constant->desc, {}, constant});
+    }
+    return {};
+  }
+
+  Status add_input(const onnx::ValueInfoProto& input) {
+    if (lookup(input.name()) != 0) return {};  // an initializer: no column
+    const auto& type = input.type().tensor_type();
+    const DType dtype = dtype_from_onnx_number(type.elem_type());
+    OFSDP_REJECT_IF(
+        !input.type().has_tensor_type() || dtype == DType::kUndefined || is_narrow(dtype),
+        "{}: input '{}' is no tensor of a supported type", file_.path(), input.name());
+    Value value{input.name(), ValueKind::kInput, {dtype, {}}};
+    value.declared = declared_axes(type);
+    graph_.inputs.push_back(define(std::move(value)));
+    return {};
+  }
+
+  Status add_node(const onnx::NodeProto& proto) {
+    Node node;
+    node.name = !proto.name().empty() || proto.output().empty() ? proto.name() : proto.output(0);
+    node.op = operators_.find(proto.domain(), proto.op_type());
+    if (node.op == nullptr) unknown_[operator_name(proto)].push_back(node.name);
+    for (const std::string& name : proto.input()) {
+      const ValueId id = name.empty() ? 0 : lookup(name);
+      if (const auto found = unsupported_.find(name); found != unsupported_.end() && node.op) {
+        return input_error("{}: initializer '{}' has ONNX type {}, which is not supported",
+                           graph_.describe(node), name, found->second);
+      }
+      OFSDP_REJECT_IF(!name.empty() && id == 0 && node.op != nullptr,
+                      "{}: node '{}' reads '{}', which nothing makes", file_.path(), node.name,
+                      name);
+      node.inputs.push_back(id);
+    }
+    for (const std::string& name : proto.output()) {
+      node.outputs.push_back(name.empty() ? 0 : define({name, ValueKind::kActivation, {}}));
+    }
+    if (node.op == nullptr) return {};
+    if (node.outputs.empty()) return {};  // it would compute nothing
+    OFSDP_RETURN_IF_ERROR(check_opset(node));
+    OFSDP_ASSIGN_OR_RETURN(node.attributes,
+                           prefixed(graph_.describe(node), attributes_from_onnx(proto)));
+    describe_halves(proto, node);
+    graph_.nodes.push_back(std::move(node));
+    return {};
+  }
+
+  // 4-bit elements exist as bytes; the node that unpacks them gets their type and shape.
+  void describe_halves(const onnx::NodeProto& proto, Node& node) const {
+    if (node.op->full_name() != "com.microsoft.GatherBlockQuantized") return;
+    const auto& weights = file_.initializers();
+    const auto data = std::ranges::find(weights, proto.input(0), &Initializer::name);
+    if (data == weights.end() || data->bits != 4) return;
+    const bool is_signed = data->dtype == DType::kInt8;
+    node.attributes.set("ofsdp_shape", data->shape.axes());
+    node.attributes.set("ofsdp_type",
+                        int64_t{is_signed ? onnx::TensorProto::INT4 : onnx::TensorProto::UINT4});
+  }
+
+  // Plug-in operators declare the opsets that they support in their domain.
+  Status check_opset(const Node& node) const {
+    const auto found = opsets_.find(node.op->domain);
+    if (node.op->domain.empty() || found == opsets_.end()) return {};
+    const int64_t opset = found->second, last = node.op->last_opset;
+    if (opset >= node.op->first_opset && (last == 0 || opset <= last)) return {};
+    return input_error("{}: the file has opset {} of domain {}, the operator is for {} to {}",
+                       graph_.describe(node), opset, node.op->domain, node.op->first_opset,
+                       last == 0 ? "any" : std::to_string(last));
+  }
+
+  // Returns why it could not be resolved, or that the domain is one for plug-ins.
+  std::string remark(const std::string& op) const {
+    const auto reason = reasons_.find(op);
+    if (reason != reasons_.end()) return "; " + reason->second;
+    if (op.starts_with("com.microsoft.nchwc.")) {
+      return "; its layout is one machine's: expected a graph saved at level EXTENDED";
+    }
+    if (std::ranges::find(kPackedOperators, op) != std::end(kPackedOperators)) {
+      return "; packs rows without padding: expected a graph saved at level EXTENDED, with padding";
+    }
+    return op.find('.') == std::string::npos ? "" : "; a plug-in may supply it";
+  }
+
+  Status unknown_operators() const {
+    std::string list;
+    for (const auto& [op, nodes] : unknown_) {
+      list += format_text("{}{} ({} node{}: {}{})", list.empty() ? "" : "; ", op, nodes.size(),
+                          nodes.size() == 1 ? "" : "s", joined(nodes, ", "), remark(op));
+    }
+    return input_error("{}: operators without a kernel: {}", file_.path(), list);
+  }
+
+  const OnnxFile& file_;
+  const Operators operators_;
+  Reasons reasons_;
+  std::map<std::string, int64_t> opsets_;
+  Graph graph_;
+  std::unordered_map<std::string, ValueId> ids_;
+  std::map<std::string, int> unsupported_;  // initializers with their ONNX type
+  std::map<std::string, std::vector<std::string>> unknown_;
+};
+
+}  // namespace
+
+Result<std::vector<MissingOperator>> missing_operators(const OnnxFile& file,
+                                                       const Operators& operators) {
+  OFSDP_ASSIGN_OR_RETURN(const NormalizedModel model, normalized_model(file, operators));
+  std::map<std::pair<std::string, std::string>, MissingOperator> missing;
+  for (const auto& node : model.proto.graph().node()) {
+    if (operators.find(node.domain(), node.op_type()) != nullptr) continue;
+    MissingOperator& op = missing[{node.domain(), node.op_type()}];
+    op.domain = node.domain();
+    op.name = node.op_type();
+    op.inputs = std::max(op.inputs, static_cast<size_t>(node.input_size()));
+    op.outputs = std::max(op.outputs, static_cast<size_t>(node.output_size()));
+    for (const auto& attribute : node.attribute()) {
+      auto value = attribute_from_onnx(attribute);
+      if (value.ok()) op.attributes.set(attribute.name(), *std::move(value));
+    }
+  }
+  std::vector<MissingOperator> list;
+  for (auto& [key, op] : missing) list.push_back(std::move(op));
+  return list;
+}
+
+Result<Graph> import_onnx(const OnnxFile& file, const Operators& operators,
+                          const std::string& forward) {
+  OFSDP_ASSIGN_OR_RETURN(NormalizedModel model, normalized_model(file, operators, forward));
+  OFSDP_ASSIGN_OR_RETURN(
+      Graph graph, Importer(file, operators, std::move(model.reasons), foreign_opsets(model.proto))
+                       .run(model.proto.graph()));
+  graph.initializers = std::move(model.initializers);
+  for (Parameter& p : graph.parameters) p.module = model.scopes.initializers.at(p.name);
+  graph.classes = std::move(model.scopes.classes);
+  return graph;
+}
+
+}  // namespace ofsdp::importer

@@ -1,0 +1,154 @@
+// ScaleMap finds the scale (and zero point) for each element of a quantized tensor.
+//
+//   one scale         one for all elements
+//   a scale an index  along `axis`; scales [shape[axis]]
+//   blocked           `block_size` neighbours along `axis` share one; scales have the tensor's
+//                     shape, but ceil(shape[axis] / block_size) along `axis`
+//
+// A row is a run of elements that share a scale (`step` 0) or have consecutive scales (`step` 1).
+// GPU kernels use these functions too. https://onnx.ai/onnx/operators/onnx__QuantizeLinear.html
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <numeric>
+
+#include "kernels/base/formula.h"
+#include "kernels/base/status.h"
+#include "kernels/core/tensor.h"
+
+namespace ofsdp::kernels {
+
+class ScaleMap {
+ public:
+  struct Row {
+    int64_t first, count;  // elements
+    int64_t scale;         // for the first element
+    int64_t step;          // 0: all elements share `scale`
+  };
+
+  struct Sharing {  // `count` elements, in runs of `run` that begin `stride` apart
+    OFSDP_HD int64_t element(int64_t j) const { return first + j / run * stride + j % run; }
+    int64_t count, first, run, stride;
+  };
+
+  // `axis` may be negative. A vector has axis 0 alone.
+  static Result<ScaleMap> make(const Shape& shape, const Shape& scales, int64_t axis,
+                               int64_t block_size) {
+    ScaleMap map;
+    map.inner_ = shape.numel();
+    map.scales_ = scales.numel();
+    if (map.scales_ == 1 && block_size == 0) return map;
+    OFSDP_ASSIGN_OR_RETURN(const int at,
+                           normalize_axis(shape.rank() == 1 ? 0 : axis, shape.rank()));
+    map.outer_ = shape.numel(0, at);
+    map.axis_ = shape[at];
+    map.inner_ = shape.numel(at + 1, shape.rank());
+    map.block_ = block_size == 0 ? 1 : block_size;
+    map.blocked_ = block_size != 0;
+    Shape expected{map.axis_};
+    if (map.blocked_) {
+      expected = shape;
+      expected[at] = map.blocks();
+    }
+    if (scales == expected && map.block_ > 0) return map;
+    return input_error("expected scales {} for {} (axis {}, blocks of {}), found {}",
+                       expected.text(), shape.text(), at, map.block_, scales.text());
+  }
+
+  OFSDP_HD int64_t scales() const { return scales_; }
+  OFSDP_HD int64_t elements() const { return outer_ * axis_ * inner_; }
+  int64_t shared_by() const { return elements() / std::max<int64_t>(scales_, 1); }
+
+  OFSDP_HD int64_t index(int64_t element) const {
+    if (block_ == 0) return 0;
+    const int64_t at = element / inner_ % axis_;
+    if (!blocked_) return at;
+    return (element / inner_ / axis_ * blocks() + at / block_) * inner_ + element % inner_;
+  }
+
+  // From each multiple of `run` on, so many elements share a scale (`step` 0) or have consecutive
+  // scales (1).
+  int64_t run() const {
+    if (block_ == 0) return kRow;
+    if (inner_ > 1) return inner_;
+    return blocked_ ? std::gcd(axis_, block_) : axis_;
+  }
+  OFSDP_HD int64_t step() const { return block_ != 0 && (inner_ > 1) == blocked_ ? 1 : 0; }
+
+  // Elements with scale k.
+  OFSDP_HD Sharing sharing(int64_t k) const {
+    if (block_ == 0) return {inner_, 0, inner_ + 1, 0};
+    if (!blocked_) return {outer_ * inner_, k * inner_, inner_, axis_ * inner_};
+    const int64_t at = k / inner_ % blocks() * block_, left = axis_ - at;
+    const int64_t first = (k / inner_ / blocks() * axis_ + at) * inner_ + k % inner_;
+    return {left < block_ ? left : block_, first, 1, inner_};
+  }
+  int64_t most_sharing() const { return scales_ == 0 ? 0 : sharing(0).count; }
+
+  int64_t rows() const {
+    if (block_ == 0) return (inner_ + kRow - 1) / kRow;
+    if (inner_ == 1) return blocked_ ? outer_ * blocks() : outer_;
+    return outer_ * axis_;
+  }
+
+  Row row(int64_t r) const {
+    if (block_ == 0) return {r * kRow, std::min(kRow, inner_ - r * kRow), 0, step()};
+    if (inner_ == 1 && !blocked_) return {r * axis_, axis_, 0, step()};
+    if (inner_ == 1) {
+      const int64_t at = r % blocks() * block_;
+      return {r / blocks() * axis_ + at, std::min(block_, axis_ - at), r, step()};
+    }
+    const int64_t scale =
+        blocked_ ? (r / axis_ * blocks() + r % axis_ / block_) * inner_ : r % axis_;
+    return {r * inner_, inner_, scale, step()};
+  }
+
+ private:
+  static constexpr int64_t kRow = 4096;  // elements in a row if all share one scale
+
+  OFSDP_HD int64_t blocks() const { return (axis_ + block_ - 1) / block_; }
+
+  int64_t outer_ = 1, axis_ = 1, inner_ = 1;
+  int64_t block_ = 0;  // along the axis; 0: one scale for all
+  bool blocked_ = false;
+  int64_t scales_ = 1;
+};
+
+// Fake quantization: rounds to a quantized tensor's integers and back, in float32.
+//
+//   q = round(x / scale) + zero_point, half to even
+//   y = (clamp(q, lo, hi) - zero_point) * scale
+//   slope along x: 1 if lo <= q <= hi, else 0
+//   slope along scale: round(x / scale) - x / scale if lo <= q <= hi,
+//     else lo - zero_point or hi - zero_point
+//
+// NaN stays NaN: comparisons with it are false.
+// https://onnx.ai/onnx/operators/onnx__QuantizeLinear.html, https://arxiv.org/abs/1902.08153 (LSQ)
+
+struct IntegerRange {
+  float lo, hi;
+};
+
+OFSDP_HD float fake_quantized(float x, float scale, float zero, IntegerRange range) {
+  float q = rintf(x / scale) + zero;
+  q = q < range.lo ? range.lo : q;
+  q = q > range.hi ? range.hi : q;
+  return (q - zero) * scale;
+}
+
+// Returns dy times the slope along x.
+OFSDP_HD float fake_quantized_grad(float dy, float x, float scale, float zero, IntegerRange range) {
+  const float q = rintf(x / scale) + zero;
+  return q < range.lo || q > range.hi ? 0.0f : dy;
+}
+
+OFSDP_HD float fake_quantized_scale_slope(float x, float scale, float zero, IntegerRange range) {
+  const float ratio = x / scale;
+  const float rounded = rintf(ratio), q = rounded + zero;
+  const float low = q < range.lo ? range.lo - zero : rounded - ratio;
+  return q > range.hi ? range.hi - zero : low;
+}
+
+}  // namespace ofsdp::kernels

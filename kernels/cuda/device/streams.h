@@ -1,0 +1,33 @@
+// CUDA streams, events and graphs on the host: handle conversion, error status, event waits,
+// captured graphs.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include "kernels/base/status.h"
+#include "kernels/core/device.h"
+
+namespace ofsdp::kernels::cuda {
+
+// Converts handles of the device interface (kernels/core/device.h), which this library creates by
+// the inverse cast.
+inline cudaStream_t raw(ofsdp_stream* stream) { return reinterpret_cast<cudaStream_t>(stream); }
+inline cudaEvent_t raw(ofsdp_event* event) { return reinterpret_cast<cudaEvent_t>(event); }
+inline cudaGraphExec_t raw(ofsdp_device_graph* graph) {
+  return reinterpret_cast<cudaGraphExec_t>(graph);
+}
+
+// Returns OK, or a fault with `call` and CUDA's error text; clears the CUDA error.
+Status checked(cudaError_t error, const char* call);
+
+// Waits for `event`: polls for 50 us, then blocks. Waking a blocked thread takes tens of
+// microseconds, over 100 on virtual machines, longer than uploading a small micro-batch, for which
+// the host waits in every step. REQUIRES: the thread captures no stream.
+cudaError_t wait_for_event(cudaEvent_t event);
+
+// Ends the capture on `stream` and returns an executable graph; the caller destroys it. Nodes keep
+// the priority of their capture stream, so communication goes before the other compute work, as
+// without graphs. Call it on the thread that began the capture.
+Result<cudaGraphExec_t> end_capture(cudaStream_t stream);
+
+}  // namespace ofsdp::kernels::cuda

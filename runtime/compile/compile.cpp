@@ -1,0 +1,657 @@
+#include "runtime/compile/compile.h"
+
+#include <algorithm>
+#include <functional>
+
+#include "importer/graph/verify.h"
+#include "importer/pipeline.h"
+#include "kernels/base/hash.h"
+#include "kernels/base/status.h"
+#include "runtime/compile/prediction.h"
+#include "runtime/compile/program/lower.h"
+#include "runtime/compile/saved_slices.h"
+#include "runtime/data/loader.h"
+#include "runtime/engine/memory.h"
+#include "runtime/engine/watch.h"
+#include "runtime/log/trace.h"
+
+namespace ofsdp::runtime {
+
+namespace {
+
+// Returns kInput if a short last batch meets a graph with a fixed batch axis.
+Status check_fixed_batch(const Graph& graph, const CompiledRun& plan) {
+  const int64_t fixed = fixed_batch(graph);
+  if (fixed < 0) return {};
+  auto check = [&](const Sampler& sampler, const char* what) -> Status {
+    for (int64_t size : sampler.micro_batch_sizes_of_all_ranks()) {
+      if (size == 0 || size == fixed) continue;
+      return input_error(
+          "{}: {} samples in batches of {} leave one of {}, but the batch axis of {} is fixed "
+          "at {} (--drop-last leaves it out)",
+          what, sampler.options().samples, fixed, size, graph.file, fixed);
+    }
+    return {};
+  };
+  OFSDP_RETURN_IF_ERROR(check(*plan.train_sampler, "training data"));
+  return plan.eval_sampler ? check(*plan.eval_sampler, "evaluation data") : Status{};
+}
+
+class RunCompiler {
+ public:
+  RunCompiler(const RunSettings& settings, const ModelSetup& setup,
+              const Communicator& communicator, const std::vector<OptimizerDef>& optimizers,
+              std::shared_ptr<KernelCache> kernels)
+      : settings_(settings),
+        options_(settings.options),
+        setup_(setup),
+        communicator_(communicator),
+        optimizers_(optimizers),
+        run_(std::make_unique<CompiledRun>()) {
+    run_->kernels = std::move(kernels);
+    run_->device = run_->kernels->device();
+  }
+
+  Result<std::unique_ptr<CompiledRun>> compile() {
+    OFSDP_RETURN_IF_ERROR(choose_optimizer(settings_, setup_, optimizers_, *run_));
+    OFSDP_RETURN_IF_ERROR(check_shard_size());
+    OFSDP_RETURN_IF_ERROR(check_across_ranks());
+    OFSDP_RETURN_IF_ERROR(make_samplers());
+    OFSDP_ASSIGN_OR_RETURN(const Graph graph, setup_.training_graph(settings_.batch.batch_size));
+    OFSDP_ASSIGN_OR_RETURN(run_->shards, make_plan(graph, plan_options()));
+    if (run_->keeps_gradients) {
+      OFSDP_ASSIGN_OR_RETURN(
+          run_->orthogonal,
+          plan_orthogonal(run_->updates, run_->shards, *setup_.graph.registry, *run_->kernels));
+    }
+    OFSDP_RETURN_IF_ERROR(plan_evaluation_metrics());
+    OFSDP_RETURN_IF_ERROR(plan_device_rules(setup_, communicator_.rank(), *run_));
+    OFSDP_RETURN_IF_ERROR(choose_recomputation(max_recomputation(segments(graph, run_->shards))));
+    return std::move(run_);
+  }
+
+ private:
+  Status make_samplers() {
+    const RunOptions& run = options_.run;
+    const BatchSizes& batch = settings_.batch;
+    const DataSetup& data = setup_.data;
+    SamplerOptions sampled{run};
+    sampled.samples = has_an_end() ? data.train->samples() : kEndless;
+    sampled.batch_size = batch.batch_size;
+    sampled.grad_accum = batch.grad_accum;
+    sampled.ranks = communicator_.size();
+    sampled.rank = communicator_.rank();
+    sampled.start = settings_.start;
+    sampled.slices = batch.slices;
+    sampled.sliced_samples = batch.global_batch_size;
+    OFSDP_ASSIGN_OR_RETURN(run_->train_sampler, Sampler::make(sampled));
+    if (data.eval) {
+      // Rows of a group meet on one rank where no number of ranks may change them.
+      const bool alone = batch.slices > 0 && loss_traits(options_.losses[0].kind).joins_rows;
+      OFSDP_ASSIGN_OR_RETURN(
+          run_->eval_sampler,
+          Sampler::make_evaluation(evaluation_samples(), batch.batch_size, communicator_.size(),
+                                   communicator_.rank(), alone));
+    }
+    return check_fixed_batch(setup_.graph, *run_);
+  }
+
+  // A caller of the library brings rows on each rank.
+  int64_t evaluation_samples() const {
+    if (settings_.given) return settings_.given->eval_rows * communicator_.size();
+    return setup_.data.eval->samples();
+  }
+
+  bool has_an_end() const { return setup_.data.train != nullptr && !settings_.given; }
+
+  // The update must wait for the norm: to clip, or to check float16 gradients.
+  bool needs_norm() const {
+    return options_.optimizer.clip_grad_norm.has_value() ||
+           options_.sharding.param_dtype == DType::kFloat16;
+  }
+
+  PlanOptions plan_options() const {
+    const bool on_device = run_->device != nullptr;
+    PlanOptions options = options_.sharding;
+    options.updates_round = on_device && options.cpu_offload == CpuOffload::kNone;
+    if (!on_device) options.cpu_offload = CpuOffload::kNone;
+    options.shard_size = shard_size();
+    options.world = communicator_.size();
+    options.across_ranks = settings_.batch.slices > 0;
+    options.wide_slots = sums_in_slots();
+    options.common_ranks = on_device ? 1 : communicator_.ranks_in_common();
+    options.alignment = run_->updates.alignment();
+    return options;
+  }
+
+  // Devices sum in the slot's dtype, so a narrow slot must have the dtype of the reduction.
+  bool sums_in_slots() const {
+    const ShardingOptions& s = options_.sharding;
+    const bool narrow = s.param_dtype != DType::kFloat32 && s.param_dtype != s.reduce_dtype;
+    return run_->device != nullptr && communicator_.size() > 1 && narrow;
+  }
+
+  int64_t shard_size() const {
+    return options_.sharding.shard_size.value_or(communicator_.ranks_on_each_host());
+  }
+
+  Status check_shard_size() const {
+    if (!is_hybrid(options_.sharding.strategy)) return {};
+    const int64_t size = shard_size();
+    if (size == 0) {
+      return input_error(
+          "--strategy {}: expected --shard-size, or as many ranks on every host, host by host",
+          strategy_name(options_.sharding.strategy));
+    }
+    if (communicator_.size() % size == 0) return {};
+    return input_error("--shard-size {}: must divide the number of ranks, which is {}", size,
+                       communicator_.size());
+  }
+
+  // Several hosts add partial sums, so the result would depend on the number of hosts.
+  Status check_across_ranks() const {
+    const bool one_host = communicator_.ranks_in_common() == communicator_.size();
+    if (settings_.batch.slices == 0 || one_host) return {};
+    return input_error("--deterministic across_ranks: all ranks must share one host, found '{}'",
+                       communicator_.name());
+  }
+
+  // Checks --eval-metrics even if nothing is evaluated.
+  Status plan_evaluation_metrics() {
+    const auto& metrics = options_.run.eval_metrics;
+    const bool measured = !measures_of(metrics).empty();
+    if (!run_->eval_sampler && !measured) return {};
+    OFSDP_REJECT_IF(measured && run_->device != nullptr,
+                    "--eval-metrics {}: has no CUDA kernel; --device cpu has them",
+                    measures_of(metrics)[0].metrics);
+    const int64_t batch = settings_.batch.batch_size;
+    OFSDP_ASSIGN_OR_RETURN(const Graph graph, setup_.evaluation_graph(batch));
+    const int64_t samples = run_->eval_sampler ? run_->eval_sampler->options().samples : 0;
+    OFSDP_ASSIGN_OR_RETURN(run_->metrics,
+                           lay_out_metrics(metrics, graph, batch, samples, communicator_.size()));
+    return {};
+  }
+
+  bool watches() const { return options_.files.watch > 0 && options_.command != Command::kEval; }
+
+  Status check_channels() const {
+    const size_t units = run_->shards.units.size();
+    const size_t others = size_t{Channels::kOfAll} + run_->memory.joins.size();
+    const size_t most = static_cast<size_t>(kMaxChannels) - std::min<size_t>(others, kMaxChannels);
+    if (Channels::kOfUnit * units <= most) return {};
+    return input_error("{} units: at most {} are supported; a larger --min-params makes fewer",
+                       units, most / Channels::kOfUnit);
+  }
+
+  Status plan_programs(int recompute_level) {
+    run_->recompute_level = recompute_level;
+    run_->programs.clear();
+    run_->kept = {};
+    run_->hash = 0;
+    OFSDP_RETURN_IF_ERROR(plan_training());
+    OFSDP_RETURN_IF_ERROR(plan_evaluation());
+    plan_bytes();
+    return check_channels();
+  }
+
+  // `auto`: finds the lowest level that fits, by bisection.
+  Status choose_recomputation(int most) {
+    const Recompute how = options_.sharding.activation_checkpointing;
+    if (how != Recompute::kAuto) return plan_programs(how == Recompute::kNone ? 0 : most);
+    int low = 0, high = most;
+    while (low < high) {
+      const int middle = (low + high) / 2;
+      OFSDP_RETURN_IF_ERROR(plan_programs(middle));
+      if (run_->memory.fits(options_.sharding.memory_limit)) {
+        high = middle;
+      } else {
+        low = middle + 1;
+      }
+    }
+    return plan_programs(low);
+  }
+
+  // Runs the passes that depend on kernels and units.
+  Status finish_graph(Graph& graph, bool training) const {
+    PassContext c;
+    c.settings = &setup_.source->settings();
+    c.mode = training ? Mode::kTrain : Mode::kEval;
+    c.device = run_->device != nullptr;
+    c.takes = [this](const Graph& g, const Node& node) {
+      return run_->kernels->get(*node.op, problem_of(g, node)).ok();
+    };
+    if (run_->recompute_level > 0) {
+      c.recompute = [this](const Graph& g) {
+        const auto parts = segments(g, run_->shards);
+        return recompute(g, parts, recompute_choice(parts, run_->recompute_level));
+      };
+    }
+    OFSDP_RETURN_IF_ERROR(run_passes(graph, c, {PassStage::kProgram}));
+    return verify(graph, "last");
+  }
+
+  Status add_program(const ProgramKey& key) {
+    if (run_->programs.contains(key)) return {};
+    OFSDP_ASSIGN_OR_RETURN(Graph graph, key.training ? setup_.training_graph(key.batch)
+                                                     : setup_.evaluation_graph(key.batch));
+    OFSDP_RETURN_IF_ERROR(finish_graph(graph, key.training));
+    const CompileOptions compile_options{
+        .prefetch = options_.sharding,
+        .training = key.training,
+        .first_micro = key.first_micro,
+        .last_micro = key.last_micro,
+        .clip = key.training && needs_norm(),
+        .parameter_norms = key.training && run_->parameter_norms,
+        .matrices = key.training ? matrix_steps() : std::vector<MatrixSteps>(),
+        .watch = key.training && watches()};
+    OFSDP_ASSIGN_OR_RETURN(StepProgram program, compile_program(std::move(graph), run_->shards,
+                                                                compile_options, *run_->kernels));
+    run_->programs.emplace(key, std::move(program));
+    return {};
+  }
+
+  // Every rank compiles the full batch, needed or not, since ranks compare these programs.
+  std::vector<int64_t> sizes_of(const Sampler& sampler, bool training) const {
+    std::vector<int64_t> sizes = sampler.micro_batch_sizes();
+    if (settings_.given) sizes = training ? settings_.given->train : settings_.given->eval;
+    sizes.push_back(settings_.batch.batch_size);
+    std::erase(sizes, 0);
+    return sizes;
+  }
+
+  std::vector<MatrixSteps> matrix_steps() const {
+    std::vector<MatrixSteps> steps;
+    if (!run_->keeps_gradients) return steps;
+    for (const Unit& unit : run_->shards.units) {
+      const OrthogonalUnit& orthogonal = run_->orthogonal[static_cast<size_t>(unit.id)];
+      steps.push_back({.factors = factor_sums(run_->updates, unit) > 0,
+                       .orthogonalizes = !orthogonal.empty(),
+                       .work_bytes = work_bytes(orthogonal)});
+    }
+    return steps;
+  }
+
+  // Rounds up, so that ranks divide the sums evenly.
+  std::vector<MatrixRoom> matrix_rooms() const {
+    std::vector<MatrixRoom> rooms;
+    if (!run_->keeps_gradients) return rooms;
+    const int64_t even = kParamAlignment * run_->shards.world;
+    for (const Unit& unit : run_->shards.units) {
+      MatrixRoom& room = rooms.emplace_back();
+      room.sums = (factor_sums(run_->updates, unit) + even - 1) / even * even;
+      const bool gathers = run_->shards.across_ranks && unit.plan.shards > 1 && room.sums > 0;
+      const bool deals =
+          run_->shards.world > 1 && !run_->orthogonal[static_cast<size_t>(unit.id)].empty();
+      if (gathers || deals) room.gathered = unit.padded_numel;
+    }
+    return rooms;
+  }
+
+  Status plan_training() {
+    const int64_t accum = settings_.batch.grad_accum;
+    for (const int64_t size : sizes_of(*run_->train_sampler, true)) {
+      OFSDP_RETURN_IF_ERROR(add_program({size, true, true, accum == 1}));
+      if (accum > 2) OFSDP_RETURN_IF_ERROR(add_program({size, true, false, false}));
+      if (accum > 1) OFSDP_RETURN_IF_ERROR(add_program({size, true, false, true}));
+    }
+    const StepProgram& reference =
+        run_->programs.at({settings_.batch.batch_size, true, accum == 1, true});
+    run_->slots = map_gradient_slots(run_->shards, reference.schedule);
+    return {};
+  }
+
+  Status plan_evaluation() {
+    if (!run_->eval_sampler) return {};
+    for (const int64_t size : sizes_of(*run_->eval_sampler, false)) {
+      OFSDP_RETURN_IF_ERROR(add_program({size, false, true, true}));
+    }
+    return {};
+  }
+
+  void plan_bytes() {
+    MemoryNeeds needs;
+    needs.states = state_numels(run_->updates, run_->shards);
+    needs.forms = run_->updates.forms;
+    needs.accumulate = settings_.batch.grad_accum > 1;
+    needs.keep = needs_norm() || run_->keeps_gradients;
+    needs.matrices = matrix_rooms();
+    for (const MatrixRoom& room : needs.matrices) needs.share = needs.share || room.gathered > 0;
+    needs.prefetch_depth = options_.sharding.depth();
+    for (auto& [key, program] : run_->programs) {
+      needs.arena = std::max(needs.arena, program.memory.arena_bytes);
+      run_->kept.add(program, run_->shards);
+      if (key.batch == settings_.batch.batch_size) {
+        run_->hash = collective_hash(program.schedule, run_->shards, run_->hash);
+      }
+    }
+    std::vector<const Graph*> graphs;
+    for (const auto& [key, program] : run_->programs) graphs.push_back(&program.graph);
+    needs.joins = map_join_slots(graphs);
+    if (needs.joins.bytes > 0) run_->hash = Fnv1a(run_->hash).add(needs.joins.bytes).value();
+    needs.kept = run_->kept.bytes() + kTensorAlignment;  // and the loss weights
+    const int64_t batch = settings_.batch.batch_size;
+    needs.staging =
+        align_up(Loader::staging_bytes(setup_.data.train_rows(), batch), kTensorAlignment);
+    if (setup_.data.eval) needs.staging += Loader::staging_bytes(*setup_.data.eval, batch);
+    size_t unpacked = 0;  // by the first rank of a host, for all of them
+    if (setup_.data.train) unpacked += setup_.data.train->shared_bytes();
+    if (setup_.data.eval) unpacked += setup_.data.eval->shared_bytes();
+    needs.data = communicator_.is_first_on_host() ? unpacked : 0;
+    if (run_->device == nullptr) needs.link = communicator_.staging_bytes();
+    needs.data_elsewhere = unpacked - needs.data;
+    const bool saves = options_.command != Command::kEval && !options_.checkpoint.dir.empty();
+    if (saves) {
+      const auto slices =
+          saved_slices(*run_, setup_.graph, communicator_.rank(), options_.checkpoint.type);
+      needs.checkpoint = decoding_bytes(slices);
+      if (!options_.checkpoint.sync) needs.checkpoint += staged_bytes(slices);
+    }
+    if (!options_.files.trace.empty()) needs.trace = kTraceBytes;
+    if (run_->eval_sampler) needs.metrics = run_->metrics.bytes();
+    run_->watch_interval = watches() ? options_.files.watch : 0;
+    if (watches()) needs.watch = NormHistory::bytes(watched_units(run_->shards).size());
+    if (watches()) needs.watch_slot = Watch::slot_bytes(run_->shards);
+    if (run_->device != nullptr) {
+      run_->device_io = plan_io();
+      needs.device_io = run_->device_io.device_bytes;
+      needs.pinned_io = run_->device_io.pinned_bytes;
+    }
+    run_->memory = map_memory(run_->shards, run_->slots, needs);
+  }
+
+  DeviceIoMap plan_io() const {
+    size_t most = 0;
+    for (const auto& [key, program] : run_->programs) {
+      size_t inputs = 0;
+      for (ValueId id : program.graph.inputs) {
+        inputs += align_up(program.graph.value(id).desc.bytes(), kTensorAlignment);
+      }
+      most = std::max(most, inputs);
+    }
+    int64_t owned = 0;
+    for (const Unit& unit : run_->shards.units)
+      owned = std::max(owned, run_->shards.owned_numel(unit));
+    DeviceNormNeeds norms;
+    const bool steps = run_->parameter_norms || run_->keeps_gradients;
+    if (steps && options_.sharding.cpu_offload == CpuOffload::kNone) {
+      norms = device_norm_needs(run_->shards);
+    }
+    for (const ParameterUpdate& update : run_->updates.parameters) {
+      if (update.factored) norms.matrices += update.shape.matrices;
+    }
+    DeviceIoMap io = map_device_io(most, settings_.batch.batch_size, owned, norms);
+    if (run_->device_rules) run_->device_rules->add_to(io);
+    if (run_->shards.across_ranks) add_slices(io, run_->shards);
+    return io;
+  }
+
+  const RunSettings& settings_;
+  const Options& options_;
+  const ModelSetup& setup_;
+  const Communicator& communicator_;
+  const std::vector<OptimizerDef>& optimizers_;
+  std::unique_ptr<CompiledRun> run_;
+};
+
+// The first of equally fast ones is chosen.
+constexpr Strategy kCandidates[] = {Strategy::kZero1, Strategy::kShardGradOp, Strategy::kFullShard,
+                                    Strategy::kNoShard};
+constexpr Strategy kHybrids[] = {Strategy::kHybridShard, Strategy::kHybridShardZero2};
+constexpr std::chrono::milliseconds kMeasureFor{600};
+
+class StrategyChooser {
+ public:
+  StrategyChooser(const RunSettings& settings, const ModelSetup& setup, Communicator& communicator,
+                  const std::vector<OptimizerDef>& optimizers, Device* device)
+      : settings_(settings),
+        options_(settings.options),
+        setup_(setup),
+        communicator_(communicator),
+        optimizers_(optimizers),
+        kernels_(std::make_shared<KernelCache>(device)) {}
+
+  Result<std::unique_ptr<CompiledRun>> run() {
+    if (options_.sharding.strategy == Strategy::kAuto) return choose_strategy();
+    OFSDP_ASSIGN_OR_RETURN(auto plan, compile(settings_));
+    if (fits(*plan)) return plan;
+    return refusal(*plan);
+  }
+
+ private:
+  using Compiled = Result<std::unique_ptr<CompiledRun>>;
+
+  Compiled compile(const RunSettings& settings) const {
+    return RunCompiler(settings, setup_, communicator_, optimizers_, kernels_).compile();
+  }
+
+  bool fits(const CompiledRun& plan) const {
+    return plan.memory.fits(options_.sharding.memory_limit);
+  }
+
+  Compiled choose_strategy() const {
+    std::vector<std::unique_ptr<CompiledRun>> plans;
+    std::unique_ptr<CompiledRun> smallest;
+    OFSDP_ASSIGN_OR_RETURN(const std::optional<Topology> topology, given_topology());
+    for (const ShardingOptions& sharding : candidates(topology)) {
+      RunSettings settings = settings_;
+      settings.options.sharding = sharding;
+      OFSDP_ASSIGN_OR_RETURN(auto plan, compile(settings));
+      if (fits(*plan)) {
+        plans.push_back(std::move(plan));
+      } else if (smallest == nullptr ||
+                 plan->memory.largest_bytes() < smallest->memory.largest_bytes()) {
+        smallest = std::move(plan);
+      }
+    }
+    if (plans.empty()) return refusal(*smallest);
+    OFSDP_ASSIGN_OR_RETURN(const std::vector<double> seconds, predict(plans, topology));
+    const auto best = std::ranges::min_element(seconds) - seconds.begin();
+    auto& chosen = plans[static_cast<size_t>(best)];
+    const bool measured = kernels_->device() == nullptr;
+    chosen->choice = measured ? choice_line(plans, seconds, *chosen) : device_line(*chosen);
+    return std::move(chosen);
+  }
+
+  Result<std::optional<Topology>> given_topology() const {
+    if (options_.report.topology.empty()) return std::optional<Topology>();
+    OFSDP_ASSIGN_OR_RETURN(Topology topology, read_topology(options_.report.topology));
+    return std::optional(std::move(topology));
+  }
+
+  // Hybrid strategies keep a copy of the model on each host.
+  std::vector<ShardingOptions> candidates(const std::optional<Topology>& topology) const {
+    std::vector<ShardingOptions> list;
+    auto add = [&](Strategy strategy) {
+      list.push_back(options_.sharding);
+      list.back().strategy = strategy;
+    };
+    // On one host nothing is gathered, so shard_grad_op equals full_shard.
+    const bool in_place =
+        kernels_->device() == nullptr && communicator_.ranks_in_common() == communicator_.size();
+    for (const Strategy strategy : kCandidates) {
+      if (!in_place || strategy != Strategy::kShardGradOp) add(strategy);
+    }
+    if (!topology || topology->hosts == 1 || topology->world() != communicator_.size()) return list;
+    for (const Strategy strategy : kHybrids) {
+      add(strategy);
+      if (!list.back().shard_size) list.back().shard_size = topology->ranks_per_host;
+    }
+    return list;
+  }
+
+  // Rank 0 measures for all. Kernels take the same time under every strategy, so they are measured
+  // only if a network's times must be added.
+  Result<std::vector<double>> predict(const std::vector<std::unique_ptr<CompiledRun>>& plans,
+                                      const std::optional<Topology>& topology) const {
+    std::vector<double> seconds(plans.size());
+    if (kernels_->device() != nullptr) return seconds;  // devices are not measured
+    if (communicator_.rank() == 0) {
+      Machine machine;
+      machine.topology = topology;
+      if (topology) {
+        OFSDP_ASSIGN_OR_RETURN(machine.kernels, measure_kernels(*plans[0], kMeasureFor));
+      }
+      OFSDP_ASSIGN_OR_RETURN(machine.rates, measure_rates(*plans[0]));
+      for (size_t i = 0; i < plans.size(); ++i) {
+        seconds[i] = predicted_seconds(*plans[i], machine, settings_.batch);
+      }
+    }
+    std::vector<double> all(seconds.size() * static_cast<size_t>(communicator_.size()));
+    OFSDP_RETURN_IF_ERROR(communicator_.exchange(seconds, all, {"choice of a strategy", -1, 0}));
+    return std::vector<double>(all.begin(), all.begin() + static_cast<int64_t>(seconds.size()));
+  }
+
+  std::string device_line(const CompiledRun& chosen) const {
+    if (communicator_.size() == 1) return "";
+    return format_text("strategy auto: {}, the first that fits; on GPUs nothing is measured yet\n",
+                       strategy_name(chosen.shards.strategy));
+  }
+
+  std::string choice_line(const std::vector<std::unique_ptr<CompiledRun>>& plans,
+                          const std::vector<double>& seconds, const CompiledRun& chosen) const {
+    std::string line = format_text(
+        "strategy auto: {}; predicted ms an update{}:", strategy_name(chosen.shards.strategy),
+        options_.report.topology.empty() ? " beside the kernels" : "");
+    for (size_t i = 0; i < plans.size(); ++i) {
+      line += format_text("{} {} {:.3g}", i == 0 ? "" : ",",
+                          strategy_name(plans[i]->shards.strategy), seconds[i] * 1e3);
+    }
+    return line + "\n";
+  }
+
+  Status refusal(const CompiledRun& plan) const {
+    return {ErrorKind::kInput,
+            format_text("--memory-limit {}: the plan ({}) needs {} bytes a rank, of which {} for a "
+                        "micro-batch of {}{}",
+                        *options_.sharding.memory_limit, strategy_name(plan.shards.strategy),
+                        plan.memory.largest_bytes(), plan.memory.arena, settings_.batch.batch_size,
+                        advice())};  // starts with a line break
+  }
+
+  using Change = std::function<void(RunSettings&)>;
+  static void shard(RunSettings& s) { s.options.sharding.strategy = Strategy::kFullShard; }
+  static void recompute(RunSettings& s) {
+    s.options.sharding.activation_checkpointing = Recompute::kUnit;
+  }
+  static Change offload(CpuOffload what) {
+    return [what](RunSettings& s) { s.options.sharding.cpu_offload = what; };
+  }
+  static Change batch_of(int64_t size) {
+    return [size](RunSettings& s) { s.batch.batch_size = size; };
+  }
+
+  // Offloading is slower, so the lesser kind is offered if it suffices.
+  template <typename Offer>
+  void offer_offload(const Offer& offer) const {
+    if (kernels_->device() == nullptr) return;
+    const CpuOffload now = options_.sharding.cpu_offload;
+    if (now == CpuOffload::kNone &&
+        offer("--cpu-offload optimizer", {offload(CpuOffload::kOptimizer)})) {
+      return;
+    }
+    if (now != CpuOffload::kParams) offer("--cpu-offload params", {offload(CpuOffload::kParams)});
+  }
+
+  // Offers each change alone, else all together, and the largest batch that fits.
+  std::string advice() const {
+    std::string list;
+    auto offer = [&](const std::string& flags, std::initializer_list<Change> changes) {
+      RunSettings settings = settings_;
+      for (const Change& change : changes) change(settings);
+      const auto plan = compile(settings);
+      if (!plan.ok() || !fits(**plan)) return false;
+      list += format_text("{}{} ({} bytes)", list.empty() ? "\nwould fit: " : "; ", flags,
+                          (*plan)->memory.largest_bytes());
+      return true;
+    };
+    const std::string both = "--strategy full_shard --activation-checkpointing unit";
+    offer("--activation-checkpointing unit", {recompute});
+    offer("--strategy full_shard", {shard});
+    offer_offload(offer);
+    if (list.empty()) offer(both, {recompute, shard});
+    if (list.empty() && kernels_->device() != nullptr) {
+      offer(both + " --cpu-offload params", {recompute, shard, offload(CpuOffload::kParams)});
+    }
+    for (int64_t batch = settings_.batch.batch_size / 2; batch > 0; batch /= 2) {
+      if (offer(format_text("--batch-size {}", batch), {batch_of(batch)})) break;
+    }
+    for (int64_t batch = settings_.batch.batch_size / 2; list.empty() && batch > 0; batch /= 2) {
+      offer(format_text("{} --batch-size {}", both, batch), {recompute, shard, batch_of(batch)});
+    }
+    if (!list.empty()) return list;
+    return "\nno strategy, batch size or activation checkpointing fits; more ranks need less each";
+  }
+
+  const RunSettings& settings_;
+  const Options& options_;
+  const ModelSetup& setup_;
+  Communicator& communicator_;
+  const std::vector<OptimizerDef>& optimizers_;
+  const std::shared_ptr<KernelCache> kernels_;
+};
+
+}  // namespace
+
+Result<std::unique_ptr<CompiledRun>> compile_run(const RunSettings& settings,
+                                                 const ModelSetup& setup,
+                                                 Communicator& communicator,
+                                                 const std::vector<OptimizerDef>& optimizers,
+                                                 Device* device) {
+  return StrategyChooser(settings, setup, communicator, optimizers, device).run();
+}
+
+RunSettings resolve_settings(const Options& options, const ModelOrigin& origin,
+                             const ModelSetup& setup, const std::string& configuration) {
+  return {.options = options,
+          .batch = setup.batch,
+          .start = {},
+          .configuration = configuration,
+          .transformers_adamw = origin.transformers_adamw,
+          .bias_correction = origin.bias_correction,
+          .optimizer_steps = setup.source->steps_done(),
+          .evaluated = {},
+          .given = {}};
+}
+
+TrainedState trained_state(const RunSettings& settings, int64_t updates) {
+  const OptimizerOptions& o = settings.options.optimizer;
+  return {.step = settings.optimizer_steps + updates,
+          .learning_rate = static_cast<float>(o.lr),
+          .states = o.kind == OptimizerKind::kSgd ? size_t{1} : size_t{2}};
+}
+
+bool falls_due(const Interval& interval, const Sampler& sampler, int64_t step) {
+  if (interval.unit == StepUnit::kStep) return step % interval.count == 0;
+  return sampler.ends_epochs(step, interval.count);
+}
+
+LoweringContext lowering(const CompiledRun& plan, int rank) {
+  return {plan.shards, rank, plan.memory, plan.slots, plan.kept, plan.device != nullptr};
+}
+
+bool is_carried(const CompiledRun& plan, int parameter) {
+  for (const auto& [key, program] : plan.programs) {
+    for (const Carried& c : program.graph.carried) {
+      if (c.parameter == parameter) return true;
+    }
+  }
+  return false;
+}
+
+std::vector<const KeptValues::Entry*> carried_entries(const CompiledRun& plan) {
+  std::vector<const KeptValues::Entry*> list;
+  for (const KeptValues::Entry& entry : plan.kept.entries()) {
+    if (entry.parameter >= 0 && is_carried(plan, entry.parameter)) list.push_back(&entry);
+  }
+  return list;
+}
+
+std::string fused_line(const CompiledRun& run) {
+  std::string out;
+  for (const auto& [rule, count] : run.programs.rbegin()->second.graph.fused) {
+    out += format_text("{}{} {}", out.empty() ? "fused: " : ", ", rule, count);
+  }
+  return out.empty() ? out : out + "\n";
+}
+
+}  // namespace ofsdp::runtime

@@ -1,0 +1,97 @@
+// simulate: predicts when each step of a schedule begins and ends on two streams, computation and
+// communication, from the cost of each step. Topology: the network from which the costs of
+// collectives follow.
+//
+// With overlap (devices), a communication begins when all earlier ones have ended. A node waits
+// until its units are gathered, Acquire until the slot has been reduced, an update until its
+// gradient is reduced. Updates fused with a reduction run after the last node. Without overlap
+// (ranks of one host: one thread does both), every step waits for the previous one.
+//
+// Exposed communication is the time in which the compute stream waits for a unit.
+#pragma once
+
+#include <string>
+
+#include "fsdp/plan/unit.h"
+#include "kernels/base/status.h"
+#include "runtime/compile/program/arena_map.h"
+
+namespace ofsdp::runtime {
+
+// Hosts, ranks per host and the links between them, as an alpha-beta model: a message of b bytes
+// takes alpha + b / beta seconds. The YAML file, with defaults at the right:
+//
+//   hosts: 4
+//   ranks_per_host: 8
+//   inside:  {alpha_us: 3.4, beta_gbs: 370}   # between two ranks of a host, GB/s of 1e9 bytes
+//   between: {alpha_us: 14, beta_gbs: 50}     # between two hosts, for one rank
+//   compute_factor: 40                        # speed relative to this machine; 1
+//   overlap: on                               # communication during computation; on
+//   contention: 1.3                           # slows computation during communication; 1
+//
+// Collectives are rings: n - 1 messages in a row, hosts - 1 of them between hosts, and (n - 1)/n
+// of the bytes through the slowest link; an all-reduce is two rings. Ranks are numbered host by
+// host (Thakur, Rabenseifner, Gropp, "Optimization of Collective Communication Operations in
+// MPICH", 2005).
+struct Link {
+  double alpha = 0;  // seconds
+  double beta = 1;   // bytes a second
+};
+
+struct Topology {
+  int hosts = 1;
+  int ranks_per_host = 1;
+  Link inside, between;
+  double compute_factor = 1;
+  bool overlap = true;
+  double contention = 1;
+
+  int world() const { return hosts * ranks_per_host; }
+  // Returns the number of hosts with a rank of the group.
+  int hosts_of(const RankGroup& group) const;
+  // Returns the seconds in which the group gathers `bytes` from all ranks onto each; a
+  // reduce-scatter takes as long.
+  double all_gather(const RankGroup& group, double bytes) const;
+  double all_reduce(const RankGroup& group, double bytes) const {
+    return 2 * all_gather(group, bytes);
+  }
+};
+
+// Both return kInput naming file and key.
+Result<Topology> read_topology(const std::string& path);
+Result<Topology> parse_topology(const std::string& yaml, const std::string& origin);
+
+struct StepCost {
+  double compute = 0;  // seconds
+  double communication = 0;
+};
+
+struct SimulationOptions {
+  bool overlap = false;
+  double contention = 1;  // factor on computation during communication
+};
+
+enum class Stream : uint8_t { kCompute, kCommunication };
+
+struct SimulatedStep {
+  int step = 0;  // index in the schedule; ReduceUpdate occurs twice
+  Stream stream = Stream::kCompute;
+  double begin = 0;  // seconds
+  double end = 0;
+};
+
+struct Simulation {
+  std::vector<SimulatedStep> steps;  // steps that take time, in order
+  double seconds = 0;
+  double compute = 0;
+  double communication = 0;
+  double exposed = 0;
+  std::vector<double> exposed_of_unit;  // less than `exposed`, since norms belong to no unit
+};
+
+// `costs`: one for each step.
+Simulation simulate(const Graph& graph, const Plan& plan, const Schedule& schedule,
+                    const GradientSlots& slots, const std::vector<StepCost>& costs,
+                    const SimulationOptions& options);
+
+}  // namespace ofsdp::runtime

@@ -1,0 +1,158 @@
+#include "runtime/train/setup/data_setup.h"
+
+#include <algorithm>
+#include <filesystem>
+
+#include "runtime/data/row_source.h"
+
+namespace ofsdp::runtime {
+namespace {
+
+std::vector<std::string> wanted_names(const Graph& graph, const std::set<std::string>& labels) {
+  std::vector<std::string> names;
+  for (ValueId id : graph.inputs) names.push_back(graph.value(id).name);
+  names.insert(names.end(), labels.begin(), labels.end());
+  return names;
+}
+
+std::string beside_model(const Options& options, const char* name) {
+  return (std::filesystem::path(options.model).parent_path() / name).string();
+}
+
+}  // namespace
+
+Result<DataSpec> find_data(const Options& options) {
+  const DataChoice& choice = options.run.data;
+  switch (choice.kind) {
+    case DataChoice::Kind::kSynthetic: {
+      DataSpec spec;
+      spec.synthetic = true;
+      return spec;
+    }
+    case DataChoice::Kind::kPath:
+      return read_data_spec(choice.path);
+    case DataChoice::Kind::kInline:
+      return parse_data_yaml(choice.yaml, choice.base_folder, choice.origin);
+    default:
+      return read_data_spec(beside_model(options, "data"));
+  }
+}
+
+Result<DataSetup> open_data(DataSpec spec, const Options& options, const Graph& graph,
+                            const std::set<std::string>& labels, Communicator& communicator,
+                            MemoryLedger& ledger) {
+  DataSetup data{std::move(spec), nullptr, nullptr, nullptr};
+  const auto names = wanted_names(graph, labels);
+  if (!data.spec.synthetic) {
+    OFSDP_ASSIGN_OR_RETURN(data.train, Dataset::open(data.spec.train, names, communicator, ledger));
+  }
+  if (options.run.eval_data.kind == DataChoice::Kind::kNone) data.spec.eval.reset();
+  if (options.run.eval_data.kind == DataChoice::Kind::kPath) {
+    OFSDP_ASSIGN_OR_RETURN(data.spec.eval, read_eval_spec(options.run.eval_data.path));
+  }
+  if (data.spec.eval) {
+    OFSDP_ASSIGN_OR_RETURN(data.eval, Dataset::open(*data.spec.eval, names, communicator, ledger));
+  }
+  return data;
+}
+
+Result<std::map<std::string, Shape>> input_rows(const DataSetup& data, const Graph& graph) {
+  std::map<std::string, Shape> rows;
+  for (ValueId id : graph.inputs) {
+    const Value& input = graph.value(id);
+    if (data.train != nullptr) {
+      rows[input.name] = data.train->stored(input.name)->row;
+      continue;
+    }
+    std::vector<int64_t> axes;
+    for (size_t i = 1; i < input.declared.size(); ++i) {
+      if (input.declared[i].size < 0) {
+        return input_error("--data synthetic: {}: axis {} of input '{}' has no fixed size ('{}')",
+                           graph.file, i, input.name, input.declared[i].symbol);
+      }
+      axes.push_back(input.declared[i].size);
+    }
+    rows[input.name] = Shape(std::move(axes));
+  }
+  return rows;
+}
+
+namespace {
+
+// Returns the length of the axis that a Gather indexes with the input; 0 if none does.
+int64_t gathered_axis(const Graph& graph, ValueId input) {
+  const auto storage = [&] {
+    std::vector<ValueId> same(graph.values.size());
+    for (size_t i = 0; i < same.size(); ++i) same[i] = static_cast<ValueId>(i);
+    for (const Node& node : graph.nodes) {
+      const std::string op = node.op->full_name();
+      if (node.op->view || op == "Cast" || op == "Transpose") {
+        same[static_cast<size_t>(node.outputs[0])] = same[static_cast<size_t>(node.inputs[0])];
+      }
+    }
+    return same;
+  }();
+  for (const Node& node : graph.nodes) {
+    if (node.op->full_name() != "Gather" || storage[static_cast<size_t>(node.inputs[1])] != input)
+      continue;
+    const Shape& shape = graph.value(node.inputs[0]).desc.shape;
+    const int64_t axis = node.attributes.i("axis", 0);
+    return shape[static_cast<int>(axis < 0 ? axis + shape.rank() : axis)];
+  }
+  return 0;
+}
+
+SyntheticColumn synthetic_column(const Graph& graph, ValueId id, std::span<const LossCount> counts,
+                                 std::span<const LossSpec> losses) {
+  const Value& input = graph.value(id);
+  std::vector<int64_t> row(input.desc.shape.axes().begin() + 1, input.desc.shape.axes().end());
+  SyntheticColumn column{input.name, input.desc.dtype, Shape(std::move(row)),
+                         SyntheticKind::kNormal, 1};
+  const bool appended = input.declared.empty();  // the label column of an attached loss
+  if (input.desc.dtype == DType::kBool) {
+    column.kind = SyntheticKind::kOnes;
+  } else if (is_integer(input.desc.dtype)) {
+    const auto count = std::ranges::find_if(
+        counts, [&](const LossCount& one) { return one.by_label && one.labels == input.name; });
+    column.below = count != counts.end() ? count->classes : gathered_axis(graph, id);
+    column.kind = column.below > 0                               ? SyntheticKind::kBelow
+                  : input.name.find("mask") != std::string::npos ? SyntheticKind::kOnes
+                                                                 : SyntheticKind::kZeros;
+  } else if (appended) {
+    const bool bits = std::ranges::any_of(losses, [&](const LossSpec& loss) {
+      return loss_traits(loss.kind).reads == PredictionKind::kLogits && loss.labels == input.name;
+    });
+    column.kind = bits ? SyntheticKind::kBits : SyntheticKind::kUniform;
+  }
+  return column;
+}
+
+}  // namespace
+
+Status bind_data(DataSetup& data, const Graph& finished, uint64_t seed,
+                 std::span<const LossCount> counts, std::span<const LossSpec> losses) {
+  if (data.spec.synthetic) {
+    std::vector<SyntheticColumn> columns;
+    for (ValueId id : finished.inputs) {
+      columns.push_back(synthetic_column(finished, id, counts, losses));
+    }
+    data.synthetic = std::make_unique<SyntheticData>(seed, columns);
+  }
+  std::vector<WantedColumn> wanted;
+  for (ValueId id : finished.inputs) {
+    const Value& input = finished.value(id);
+    std::vector<int64_t> dims;
+    for (size_t i = 1; i < input.declared.size(); ++i) dims.push_back(input.declared[i].size);
+    const bool label = input.declared.empty();
+    const auto& axes = input.desc.shape.axes();
+    if (label) dims.assign(axes.begin() + 1, axes.end());
+    const bool classes = std::ranges::any_of(
+        counts, [&](const LossCount& one) { return one.by_label && one.labels == input.name; });
+    wanted.push_back({input.name, input.desc.dtype, dims, label, classes});
+  }
+  if (data.train != nullptr) OFSDP_RETURN_IF_ERROR(data.train->bind(wanted));
+  if (data.eval != nullptr) OFSDP_RETURN_IF_ERROR(data.eval->bind(wanted));
+  return {};
+}
+
+}  // namespace ofsdp::runtime

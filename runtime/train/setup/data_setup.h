@@ -1,0 +1,46 @@
+// DataSetup: the samples of a run, opened and bound to the graph's inputs.
+//
+// find_data reads which columns there are, open_data opens them for training and evaluation,
+// input_rows returns the shapes with which the importer specializes the graph, and bind_data
+// decides the conversions. Synthetic data take shapes and kinds from the graph. Errors: kInput.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <set>
+#include <span>
+
+#include "importer/graph/graph.h"
+#include "importer/passes/loss.h"
+#include "runtime/data/data_spec.h"
+#include "runtime/data/dataset.h"
+#include "runtime/options.h"
+
+namespace ofsdp::runtime {
+
+struct DataSetup {
+  DataSpec spec;
+  std::unique_ptr<Dataset> train;        // null: synthetic
+  std::unique_ptr<Dataset> eval;         // null: no evaluation data
+  std::unique_ptr<RowSource> synthetic;  // after bind
+
+  RowSource& train_rows() const { return train ? *train : *synthetic; }
+};
+
+// Reads the specification of the data, with the columns' names, and opens nothing.
+Result<DataSpec> find_data(const Options& options);
+
+// `labels`: columns besides the graph's inputs. Collective.
+Result<DataSetup> open_data(DataSpec spec, const Options& options, const Graph& graph,
+                            const std::set<std::string>& labels, Communicator& communicator,
+                            MemoryLedger& ledger);
+
+// Returns the shape of one sample for each graph input.
+Result<std::map<std::string, Shape>> input_rows(const DataSetup& data, const Graph& graph);
+
+// Binds columns to the inputs of the finished graph, in order. `counts` and `losses`: one for each
+// loss of the run, or empty.
+Status bind_data(DataSetup& data, const Graph& finished, uint64_t seed,
+                 std::span<const LossCount> counts, std::span<const LossSpec> losses);
+
+}  // namespace ofsdp::runtime

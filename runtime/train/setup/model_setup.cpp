@@ -1,0 +1,513 @@
+#include "runtime/train/setup/model_setup.h"
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+
+#include "importer/dialects/onnxruntime/ort_artifacts.h"
+#include "importer/dialects/training_info/rules_source.h"
+#include "importer/edit/model_edits.h"
+#include "importer/file/onnx_file.h"
+#include "importer/graph/graph.h"
+#include "importer/normalize/onnx_import.h"
+#include "importer/passes/passes.h"
+#include "importer/passes/specialize.h"
+#include "importer/training_source.h"
+#include "kernels/base/text.h"
+#include "kernels/core/device.h"
+#include "runtime/engine/forward.h"
+#include "runtime/train/setup/metric_layout.h"
+
+namespace ofsdp::runtime {
+
+namespace {
+
+// --initialize: runs the initialization graphs of a model's training_info in place of the values in
+// the file. An initializer is computed at the first read and kept until another is read, so a rank
+// holds one of them besides the shards. Random values depend on --seed and the node, so all ranks
+// compute the same.
+
+// Makes `file` read from the initialization graphs, and sets the scalars of `rules`. Returns kInput
+// if there are none, or if a binding names a missing tensor or another shape.
+Status initialize(OnnxFile& file, UpdateRules* rules, const Operators& operators, uint64_t seed);
+
+struct InitialValue {
+  int graph = 0;  // index of the initialization graph
+  ValueId value = 0;
+};
+
+class GraphValues final : public InitialSource {
+ public:
+  explicit GraphValues(uint64_t seed) : seed_(seed) {}
+
+  void add(const std::string& key, InitialValue value) { values_[key] = value; }
+  int add(Graph graph) {
+    graphs_.push_back(std::move(graph));
+    return static_cast<int>(graphs_.size()) - 1;
+  }
+  const Graph& graph(int index) const { return graphs_[static_cast<size_t>(index)]; }
+
+  bool has(const Initializer& initializer) const override {
+    return values_.contains(initial_key(initializer));
+  }
+
+  Status read(const Initializer& initializer, int64_t first, std::span<float> dst) override {
+    const std::string key = initial_key(initializer);
+    if (key != held_) {
+      OFSDP_ASSIGN_OR_RETURN(values_held_, compute(values_.at(key)));
+      held_ = key;
+    }
+    std::copy_n(values_held_.begin() + first, dst.size(), dst.begin());
+    return {};
+  }
+
+ private:
+  // Runs only the nodes that this value needs.
+  Result<std::vector<float>> compute(const InitialValue& value) const {
+    Graph graph = graphs_[static_cast<size_t>(value.graph)];
+    graph.outputs = {value.value};
+    prune(graph, graph.outputs);
+    const std::string name = graph.value(value.value).name;
+    OFSDP_ASSIGN_OR_RETURN(auto outputs, run_forward(graph, {}, {seed_, 0, {}}));
+    return std::move(outputs.at(name));
+  }
+
+  uint64_t seed_;
+  std::vector<Graph> graphs_;
+  std::map<std::string, InitialValue> values_;
+  std::string held_;
+  std::vector<float> values_held_;
+};
+
+// Sets a scalar that is no float; it must be a constant.
+Status set_scalar(UpdateState& scalar, const Graph& graph, ValueId id, DType dtype) {
+  const ConstantPtr& constant = graph.value(id).constant;
+  if (constant == nullptr || constant->desc.dtype != dtype) {
+    return input_error("initialization of '{}': expected a constant {}, found {}",
+                       scalar.initializer, dtype_name(dtype), graph.value(id).desc.text());
+  }
+  scalar.initial = constant;
+  return {};
+}
+
+Result<Graph> specialized(const OnnxFile& model, const Operators& operators) {
+  OFSDP_ASSIGN_OR_RETURN(const Graph graph, import_onnx(model, operators));
+  if (graph.inputs.empty()) return specialize(graph, {}, Mode::kTrain, operators.lowering);
+  return input_error("{}: input '{}': expected a graph without inputs", model.path(),
+                     graph.value(graph.inputs[0]).name);
+}
+
+Status initialize(OnnxFile& file, UpdateRules* rules, const Operators& operators, uint64_t seed) {
+  OFSDP_ASSIGN_OR_RETURN(const auto initializations, read_initializations(file));
+  if (initializations.empty()) {
+    return input_error("--initialize: {} has no initialization in a training_info", file.path());
+  }
+  auto source = std::make_shared<GraphValues>(seed);
+  for (const Initialization& initialization : initializations) {
+    OFSDP_ASSIGN_OR_RETURN(Graph graph, specialized(initialization.model, operators));
+    const int index = source->add(std::move(graph));
+    for (const InitialBinding& binding : initialization.bindings) {
+      const Graph& made = source->graph(index);
+      const ValueId id = made.find(binding.output);
+      if (id == 0) {
+        return input_error(
+            "{}: initialization_binding of '{}' to '{}': expected an output of the "
+            "initialization, found none",
+            file.path(), binding.initializer.name, binding.output);
+      }
+      const TensorDesc& desc = made.value(id).desc;
+      if (!(desc.shape == binding.initializer.shape)) {
+        return input_error("{}: initialization of '{}': expected {}, found {}", file.path(),
+                           binding.initializer.name, binding.initializer.shape.text(),
+                           desc.shape.text());
+      }
+      UpdateState* scalar = nullptr;
+      for (UpdateState& candidate : rules->scalars) {
+        const bool same = candidate.initializer == binding.initializer.name &&
+                          candidate.training_info == binding.training_info;
+        if (same) scalar = &candidate;
+      }
+      if (scalar != nullptr) {
+        const DType dtype = rules->graph.value(scalar->value).desc.dtype;
+        OFSDP_RETURN_IF_ERROR(set_scalar(*scalar, made, id, dtype).with_prefix(file.path()));
+      } else if (desc.dtype == DType::kFloat32 && is_floating(binding.initializer.dtype)) {
+        source->add(initial_key(binding.initializer), {index, id});
+      } else {
+        return input_error("{}: initialization of '{}': expected float32, found {}", file.path(),
+                           binding.initializer.name, desc.text());
+      }
+    }
+  }
+  file.set_initial(std::move(source));
+  return {};
+}
+
+// A fixed leading axis determines the batch; any other --batch-size is an error.
+Result<BatchSizes> batch_of(const Options& options, const Graph& graph, int world) {
+  const int64_t fixed = fixed_batch(graph);
+  BatchOptions given = options.batch;
+  if (fixed >= 0 && !given.batch_size.value && !given.global_batch_size.value) {
+    given.batch_size.value = fixed;
+  }
+  OFSDP_ASSIGN_OR_RETURN(const BatchSizes sizes, resolve_batch(given, options.launch.deterministic,
+                                                               world, joins_rows(options)));
+  if (fixed < 0 || sizes.batch_size == fixed) return sizes;
+  return input_error("--batch-size {}: the batch axis of {} is fixed at {}", sizes.batch_size,
+                     graph.file, fixed);
+}
+
+// Returns the shape of one synthetic label that fits the prediction.
+Shape label_row_of(const Graph& specialized, const LossSpec& loss, int64_t batch) {
+  const Value& prediction = specialized.value(specialized.find(loss.prediction));
+  std::vector<int64_t> axes = prediction.desc.shape.axes();
+  if (loss_traits(loss.kind).labels == LabelKind::kClasses) axes.pop_back();
+  size_t at = 0;  // the axis with the samples
+  for (int64_t before = 1; at + 1 < axes.size() && before < loss.outer; ++at) before *= axes[at];
+  if (axes.size() > at && axes[at] == batch) {
+    axes.erase(axes.begin() + static_cast<std::ptrdiff_t>(at));
+  } else if (axes.size() > at) {
+    axes[at] /= batch;  // flattened leading axes: k * batch rows
+  }
+  return Shape(std::move(axes));
+}
+
+std::vector<LossSpec> losses_of(std::vector<LossSpec> losses, const RankRows& ranks) {
+  for (LossSpec& loss : losses) {
+    loss.ignore_index = losses[0].ignore_index;
+    loss.label_smoothing = losses[0].label_smoothing;
+    loss.ranks = ranks;
+  }
+  return losses;
+}
+
+class SetupMaker {
+ public:
+  SetupMaker(const Options& options, const ModelOrigin& origin, const Registry& registry,
+             Communicator& communicator, MemoryLedger& ledger, const DataSpec* given,
+             const SavedRun* saved)
+      : options_(options),
+        origin_(origin),
+        registry_(registry),
+        communicator_(communicator),
+        ledger_(ledger),
+        given_(given),
+        saved_(saved),
+        losses_(options.losses),
+        train_(options.train) {}
+
+  Result<ModelSetup> run() {
+    OFSDP_ASSIGN_OR_RETURN(auto source, open_source());
+    ModelSetup setup(std::move(source));
+    OFSDP_ASSIGN_OR_RETURN(DataSpec spec,
+                           given_ != nullptr ? Result<DataSpec>(*given_) : find_data(options_));
+    OFSDP_RETURN_IF_ERROR(leave_past_out(setup, spec));
+    OFSDP_RETURN_IF_ERROR(put_samples_first(setup));
+    OFSDP_RETURN_IF_ERROR(follow_teacher(setup, spec));
+    OFSDP_ASSIGN_OR_RETURN(setup.batch, batch_of(options_, setup.graph, communicator_.size()));
+    OFSDP_RETURN_IF_ERROR(open_columns(setup, std::move(spec)));
+    OFSDP_RETURN_IF_ERROR(resolve_setup_loss(setup));
+    OFSDP_RETURN_IF_ERROR(resolve_trained(setup));
+    return setup;
+  }
+
+ private:
+  Result<std::unique_ptr<TrainingSource>> open_source() {
+    const Operators operators(registry_, &ort_operators());
+    OFSDP_RETURN_IF_ERROR(check_adapter_options());
+    if (!origin_.artifacts.empty()) {
+      OFSDP_RETURN_IF_ERROR(check_no_edits());
+      return open_ort_source(origin_.artifacts, operators);
+    }
+    const std::string& path = origin_.weights.empty() ? options_.model : origin_.weights;
+    OFSDP_ASSIGN_OR_RETURN(OnnxFile file, OnnxFile::open(path));
+    std::optional<TrainingInfo> info;
+    if (options_.training_info) {
+      OFSDP_ASSIGN_OR_RETURN(info, read_training_info(file, operators));
+    }
+    if (info) OFSDP_RETURN_IF_ERROR(follow(info->rules));
+    if (options_.initialize && !info) {
+      return input_error("--initialize: {} has no training_info to follow", options_.model);
+    }
+    if (options_.initialize) {
+      OFSDP_RETURN_IF_ERROR(initialize(file, &info->rules, operators, options_.run.seed));
+    }
+    if (info) OFSDP_RETURN_IF_ERROR(check_no_edits());
+    if (info) {
+      return open_rules_source(std::move(file), *std::move(info), options_.freeze, operators);
+    }
+    OFSDP_RETURN_IF_ERROR(warn_of_merged(file));
+    ModelEdits edits = edits_of(options_);
+    if (saved_ != nullptr && !edits.any()) edits = saved_->edits;
+    const bool learned = options_.qat_scales == QatScales::kLearned;
+    TrainedRules rules{options_.freeze, train_, learned};
+    if (saved_ != nullptr) rules.saved = saved_->trained;
+    OFSDP_ASSIGN_OR_RETURN(rules.hold_frozen, computes_on_cpu());
+    if (!edits.any()) return open_plain_source(std::move(file), operators, rules);
+    OFSDP_ASSIGN_OR_RETURN(EditedModel edited, edit_model(std::move(file), edits));
+    return open_edited_source(std::move(edited), operators, std::move(rules),
+                              options_.edit.adapter);
+  }
+
+  // Returns true if no rank will compute on a device.
+  Result<bool> computes_on_cpu() const {
+    const DeviceChoice choice = options_.launch.device;
+    if (choice != DeviceChoice::kAuto) return choice == DeviceChoice::kCpu;
+    const std::array<double, 1> mine{count_devices().ok() ? 1.0 : 0.0};
+    std::vector<double> all(static_cast<size_t>(communicator_.size()));
+    OFSDP_RETURN_IF_ERROR(communicator_.exchange(mine, all, {"devices there are", -1, 0}));
+    return std::ranges::find(all, 1.0) == all.end();
+  }
+
+  // A model that brings a training must not be edited.
+  Status check_no_edits() const {
+    const EditOptions& edit = options_.edit;
+    const char* flag = !edit.adapters.patterns.empty()  ? "--lora"
+                       : edit.head                      ? "--replace-head"
+                       : !edit.untie.empty()            ? "--untie"
+                       : !options_.teacher.path.empty() ? "--teacher"
+                                                        : nullptr;
+    if (flag == nullptr) return {};
+    return input_error("{}: expected a plain model, found {} with a training of its own", flag,
+                       options_.model);
+  }
+
+  Status warn_of_merged(const OnnxFile& file) const {
+    const bool finds = options_.command == Command::kDoctor;  // reports it itself
+    if (communicator_.rank() != 0 || finds || !options_.edit.untie.empty()) return {};
+    OFSDP_ASSIGN_OR_RETURN(const std::string warning, merged_copies_warning(file));
+    if (!warning.empty()) {
+      print_lines(stderr, format_text("fsdp-run: warning: {}\n", warning));
+    }
+    return {};
+  }
+
+  // Adapter options need --lora.
+  Status check_adapter_options() const {
+    if (!options_.edit.adapters.patterns.empty()) return {};
+    const bool from = !options_.edit.adapters.from.empty();
+    if (!from && options_.edit.adapter.empty()) return {};
+    return input_error("{}: expected --lora with the weights that get adapters, found none",
+                       from ? "--lora-from" : "--adapter");
+  }
+
+  // Takes loss and trained parameters from the file's training_info.
+  Status follow(const UpdateRules& rules) {
+    if (!origin_.overriding.empty()) {
+      return input_error(
+          "{}: {} has a training_info that says how it is trained (--training-info off leaves it "
+          "aside)",
+          origin_.overriding, options_.model);
+    }
+    losses_[0].kind = LossKind::kOutput;
+    losses_[0].output = rules.loss;
+    train_ = rules.trained;
+    return {};
+  }
+
+  static Status leave_past_out(ModelSetup& setup, const DataSpec& spec) {
+    const auto columns = spec.synthetic ? std::vector<std::string>() : spec.train.names();
+    OFSDP_ASSIGN_OR_RETURN(PastFree made, without_past(setup.graph, columns));
+    if (made.fed_empty.empty()) return {};
+    setup.fed_empty = std::move(made.fed_empty);
+    setup.source->set_symbolic(std::move(made.graph));
+    return {};
+  }
+
+  Status put_samples_first(ModelSetup& setup) const {
+    OFSDP_RETURN_IF_ERROR(check_names(setup.graph, options_.batch_axes));
+    OFSDP_ASSIGN_OR_RETURN(Graph made, with_samples_first(setup.graph, options_.batch_axes));
+    setup.source->set_symbolic(std::move(made));
+    return {};
+  }
+
+  // Sets the weights' order by --nhwc-weights, else by the whole file.
+  Status order_weights(ModelSetup& setup) const {
+    if (!lacks_nhwc_order(setup.graph)) return {};
+    NhwcOrder found{options_.nhwc_weights};
+    if (found.order == NhwcWeights::kAuto) {
+      OFSDP_ASSIGN_OR_RETURN(found, setup.source->nhwc_order(setup.batch.batch_size));
+    }
+    if (!found.decided) {
+      setup.nhwc_notice =
+          "NhwcConv: weights are read channels last, [M, kernel..., C/group], for no node of the "
+          "file decides; --nhwc-weights first reads [M, C/group, kernel...]\n";
+    }
+    setup.source->set_symbolic(with_nhwc_order(setup.graph, found.order));
+    return {};
+  }
+
+  // A slice lies on one rank, so the number of ranks cannot change it.
+  RankRows ranks_of(const ModelSetup& setup) const {
+    if (setup.batch.slices > 0) return {};
+    return {communicator_.size(), communicator_.rank(), setup.batch.batch_size};
+  }
+
+  // Evaluation ignores the teacher.
+  Status follow_teacher(ModelSetup& setup, const DataSpec& spec) const {
+    const TeacherOptions& teacher = options_.teacher;
+    if (teacher.path.empty() || options_.command == Command::kEval) return {};
+    const Operators operators(registry_, &ort_operators());
+    OFSDP_ASSIGN_OR_RETURN(OnnxFile file, prefixed("--teacher", OnnxFile::open(teacher.path)));
+    OFSDP_ASSIGN_OR_RETURN(const Graph imported,
+                           prefixed("--teacher", import_onnx(file, operators)));
+    const auto columns = spec.synthetic ? std::vector<std::string>() : spec.train.names();
+    OFSDP_ASSIGN_OR_RETURN(const PastFree whole,
+                           prefixed("--teacher", without_past(imported, columns)));
+    OFSDP_ASSIGN_OR_RETURN(
+        Graph ready, prefixed("--teacher", with_samples_first(whole.graph, options_.batch_axes)));
+    if (options_.nhwc_weights != NhwcWeights::kAuto) {
+      ready = with_nhwc_order(ready, options_.nhwc_weights);
+    }
+    OFSDP_ASSIGN_OR_RETURN(Teacher made,
+                           make_teacher(std::move(file), ready, setup.graph, teacher));
+    for (const ValueId id : made.symbolic.inputs) {
+      const std::string& name = made.symbolic.value(id).name;
+      if (spec.synthetic || std::ranges::find(columns, name) != columns.end()) continue;
+      return input_error("--teacher {}: input '{}': the data has no such column; it has {}",
+                         teacher.path, name, joined(columns, ", "));
+    }
+    return setup.source->follow(std::move(made));
+  }
+
+  Status open_columns(ModelSetup& setup, DataSpec spec) {
+    GraphSettings settings{.losses = losses_of(losses_, ranks_of(setup)),
+                           .rows = {},
+                           .param_dtype = options_.sharding.param_dtype,
+                           .measures = measures_of(options_.run.eval_metrics),
+                           .ranks = ranks_of(setup),
+                           .sync_batch_norm = options_.sync_batch_norm,
+                           .passes = options_.passes};
+    std::set<std::string> labels;
+    for (LossSpec& loss : settings.losses) {
+      auto names = spec.train.names();
+      if (spec.synthetic) names = {loss.labels.empty() ? "labels" : loss.labels};
+      OFSDP_ASSIGN_OR_RETURN(loss, resolve_labels(setup.graph, loss, names));
+      labels.insert(label_column(setup.graph, loss));
+    }
+    labels.erase("");
+    OFSDP_ASSIGN_OR_RETURN(setup.data, open_data(std::move(spec), options_, setup.graph, labels,
+                                                 communicator_, ledger_));
+    OFSDP_ASSIGN_OR_RETURN(settings.rows, input_rows(setup.data, setup.graph));
+    for (const std::string& label : labels) {
+      if (setup.data.train) settings.rows[label] = setup.data.train->stored(label)->row;
+    }
+    OFSDP_RETURN_IF_ERROR(check_batch_axes(setup.graph, settings.rows, options_.batch_axes));
+    setup.source->configure(std::move(settings));
+    return order_weights(setup);
+  }
+
+  // Makes the graph for two batches, even if the file fixes the batch size.
+  static Result<Graph> twice_as_many(const ModelSetup& setup) {
+    const int64_t batch = setup.batch.batch_size;
+    const Graph kept = setup.graph;
+    Graph open = kept;
+    for (const ValueId id : open.inputs) {
+      auto& axes = open.value(id).declared;
+      if (!axes.empty() && axes[0].size == batch) axes[0].size = -1;
+    }
+    setup.source->set_symbolic(std::move(open));
+    Result<Graph> made = setup.source->specialized(2 * batch, Mode::kTrain);
+    setup.source->set_symbolic(kept);
+    return made;
+  }
+
+  Status resolve_setup_loss(ModelSetup& setup) {
+    const int64_t batch = setup.batch.batch_size;
+    GraphSettings settings = setup.source->settings();
+    OFSDP_ASSIGN_OR_RETURN(const Graph graph, setup.source->specialized(batch, Mode::kTrain));
+    SampleOrder order(graph, batch, options_.batch_axes, [&] { return twice_as_many(setup); });
+    for (LossSpec& loss : settings.losses) {
+      OFSDP_ASSIGN_OR_RETURN(loss, resolve_loss(graph, loss));
+      OFSDP_RETURN_IF_ERROR(order_samples(order, graph, loss));
+      const std::string label = label_column(setup.graph, loss);
+      if (!label.empty() && !settings.rows.contains(label)) {
+        settings.rows[label] = label_row_of(graph, loss, batch);
+      }
+    }
+    for (MeasureSpec& measure : settings.measures) {
+      OFSDP_RETURN_IF_ERROR(order_samples(order, graph, settings.losses, measure));
+    }
+    if (setup.source->teacher() != nullptr) {
+      OFSDP_RETURN_IF_ERROR(
+          setup.source->check_teacher(batch, settings.losses, options_.batch_axes));
+    }
+    setup.source->configure(std::move(settings));
+    return {};
+  }
+
+  Status resolve_trained(ModelSetup& setup) {
+    OFSDP_ASSIGN_OR_RETURN(const Graph graph, setup.training_graph(setup.batch.batch_size));
+    OFSDP_ASSIGN_OR_RETURN(Graph reached, keep_reached(setup.graph, graph));
+    setup.source->set_symbolic(std::move(reached));
+    if (setup.source->updates() != nullptr) OFSDP_RETURN_IF_ERROR(check_all_reached(setup));
+    OFSDP_RETURN_IF_ERROR(check_initialized(setup));
+    const std::vector<LossSpec>& losses = setup.source->settings().losses;
+    for (size_t i = 0; i < losses.size(); ++i) setup.counts.push_back(loss_count(graph, i));
+    return bind_data(setup.data, graph, options_.run.seed, setup.counts, losses);
+  }
+
+  // Returns kInput if --initialize sets a value that nothing would write to the trained file.
+  static Status check_initialized(const ModelSetup& setup) {
+    const auto& weights = setup.file.initializers();
+    for (const Parameter& p : setup.graph.parameters) {
+      if (p.of_teacher) continue;
+      const bool initialized = setup.file.has_initial(weights[static_cast<size_t>(p.initializer)]);
+      if (!initialized || p.trained || p.reason == kRunningStatistics) continue;
+      const bool state =
+          std::ranges::any_of(setup.source->updates()->parameters, [&](const UpdateRule& rule) {
+            return std::ranges::any_of(rule.states, [&](const UpdateState& s) {
+              return s.training_info < 0 && s.initializer == p.name;
+            });
+          });
+      if (!state) {
+        return input_error(
+            "{}: initialization of '{}': expected an initializer that training "
+            "changes: {}",
+            setup.graph.file, p.name, p.reason);
+      }
+    }
+    return {};
+  }
+
+  // Returns kInput if a parameter of the training_info gets no gradient.
+  static Status check_all_reached(const ModelSetup& setup) {
+    const UpdateRules& rules = *setup.source->updates();
+    for (const std::string& name : rules.trained) {
+      for (const Parameter& p : setup.graph.parameters) {
+        if (p.name != name || p.trained) continue;
+        return input_error("{}: training_info: Gradient of '{}': '{}' is not trained: {}",
+                           setup.graph.file, rules.loss, name, p.reason);
+      }
+    }
+    return {};
+  }
+
+  const Options& options_;
+  const ModelOrigin& origin_;
+  const Registry& registry_;
+  Communicator& communicator_;
+  MemoryLedger& ledger_;
+  const DataSpec* given_;
+  const SavedRun* saved_;
+  // From the options, or from a training_info:
+  std::vector<LossSpec> losses_;
+  std::vector<std::string> train_;
+};
+
+}  // namespace
+
+ModelEdits edits_of(const Options& options) {
+  ModelEdits edits = options.edit;
+  edits.prediction = options.losses[0].prediction;
+  edits.seed = edits.adapters.seed = options.run.seed;
+  return edits;
+}
+
+Result<ModelSetup> ModelSetup::make(const Options& options, const ModelOrigin& origin,
+                                    const Registry& registry, Communicator& communicator,
+                                    MemoryLedger& ledger, const DataSpec* given,
+                                    const SavedRun* saved) {
+  return SetupMaker(options, origin, registry, communicator, ledger, given, saved).run();
+}
+
+}  // namespace ofsdp::runtime

@@ -1,0 +1,63 @@
+// RunFiles: every file that a command reads or writes, with the flag that names it. `check` refuses
+// an output that is an input, and two outputs in one file, before any is opened for writing.
+//
+// Files are compared by device and inode, which sees through links, mounts and spellings; a path
+// without a file by the deepest existing folder and the rest. Devices and pipes are ignored, since
+// writing into them replaces nothing.
+//
+//   inputs    model, its external data, files of options, --data and --eval-data with every column,
+//             --teacher with its external data, --lora-from, --resume, plug-ins, hostfile,
+//             topology, the file of the secret; of `export` the checkpoint and its model
+//   outputs   --output with its external data, --adapter, --metrics, --trace, --log,
+//             --checkpoint-dir, `plan --html`, `doctor --picture`, the files that `config`,
+//             `export` and `make-training` write
+//
+// A folder that gains files (--checkpoint-dir, --log tensorboard) may contain inputs, except data
+// columns. A folder that is replaced (--output of training artifacts) must contain none. Files that
+// cannot be read are ignored here; their readers report them. One process of a run is enough.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "kernels/base/status.h"
+#include "runtime/options.h"
+
+namespace ofsdp::runtime {
+
+// Returns kInput, naming both flags and the path, if two files of the command clash.
+Status check_run_files(const Options& options, const ModelOrigin& origin);
+
+class RunFiles {
+ public:
+  // `role`: "the model" or "a file of --data". Empty paths are ignored.
+  void reads(const std::string& role, const std::string& path);
+  void reads_folder(const std::string& role, const std::string& path);  // but no file in it
+  void reads_all_in(const std::string& role, const std::string& path);
+  void writes(const std::string& flag, const std::string& path);
+  void adds_to_folder(const std::string& flag, const std::string& path);
+  void replaces_folder(const std::string& flag, const std::string& path);
+
+  bool any_output() const;
+
+  Status check() const;
+
+ private:
+  enum class Use { kReads, kReadsFolder, kReadsAllIn, kWrites, kAddsTo, kReplaces };
+  struct Entry {
+    Use use = Use::kReads;
+    std::string name;  // role or flag
+    std::string path;
+    std::string identity;
+    std::string resolved;  // without links, absolute
+  };
+
+  void add(Use use, const std::string& name, const std::string& path);
+  static bool clash(const Entry& output, const Entry& other);
+  static bool is_output(const Entry& entry);
+  static Status refusal(const Entry& output, const Entry& other);
+
+  std::vector<Entry> entries_;
+};
+
+}  // namespace ofsdp::runtime
