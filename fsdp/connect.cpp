@@ -43,9 +43,9 @@ class HostCommunicator final : public Communicator {
 
   Status connect(HostsRendezvous& hosts, std::unique_ptr<PayloadEngine> engine) {
     OFSDP_ASSIGN_OR_RETURN(link_, HostLink::start(&map_, &page_, hosts, std::move(engine)));
-    wait_.tell_hosts({.name = [this](int rank) { return map_.names[static_cast<size_t>(rank)]; },
-                      .is_here = [this](int rank) { return map_.is_here(rank); },
-                      .blame = [this](int rank) { return link_->blame(rank); }});
+    wait_.set_hosts({.name = [this](int rank) { return map_.names[static_cast<size_t>(rank)]; },
+                     .is_here = [this](int rank) { return map_.is_here(rank); },
+                     .blame = [this](int rank) { return link_->blame(rank); }});
     return {};
   }
 

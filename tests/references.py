@@ -155,7 +155,7 @@ def check(root, outside=frozenset()):
 def self_test():
     files = {"kernels/base/a.h": "struct CompiledRun {}; void make_plan(); // 1\nconst char* k = \"--lr\";",
              "tests/unit/shape_test.cpp": "TEST(Shape, IsKept) {}", "bench/floor.cpp": ""}
-    right = ("// base/a.h, kernels/base/{a,a}.h, kernels/base/, `CompiledRun`, RunPlans, make_plan(), --lr, unit.shape",
+    right = ("// base/a.h, kernels/base/{a,a}.h, kernels/base/, `CompiledRun`, CompiledRuns, make_plan(), --lr, unit.shape",
              "// Shape.IsKept; bench/floor; kernels/FAMILY/NAME.h; build/x.h; https://a.org/b/c.h; and/or; Other.Word")
     wrong = ("// base/b.h", "// kernels/base/{a,b}.h", "// kernels/cpu/", "// RunState", "// make_state()", "// --rate",
              "// unit.form", "// Shape.IsLost")

@@ -36,7 +36,7 @@ Result<std::vector<std::string>> complete_checkpoints(const std::string& dir);
 
 // Returns a save's temporary folder.
 std::string save_folder(const std::string& dir, int64_t step, const std::string& token);
-// Writes a rank's manifest part.
+// Writes a rank's part of the manifest: the files that it wrote.
 Status write_part(const std::string& folder, int rank, const std::vector<CheckpointFile>& files);
 
 class CheckpointStore {

@@ -19,7 +19,7 @@ constexpr const char* kFormat = "onnx-fsdp checkpoint";
 
 uint32_t text_checksum(const std::string& text) { return crc32c(std::as_bytes(std::span(text))); }
 
-// Returns one text line. Replaces bytes that are no UTF-8.
+// Returns one text line. Replaces bytes that are not UTF-8.
 std::string dump_line(const Json& j) {
   return j.dump(-1, ' ', false, Json::error_handler_t::replace);
 }

@@ -1,12 +1,24 @@
-// Manifest: `manifest.json` as a value. It describes a checkpoint and says where every element is.
-// FORMAT.md lists the keys.
+// Manifest: the content of a checkpoint's `manifest.json`, which describes the run and says in
+// which file and at which byte every saved element is. FORMAT.md lists the keys. When a run saves,
+// each rank hands rank 0 the list of files that it wrote (to_text below); rank 0 adds them to the
+// manifest and writes it. When a run resumes, every rank reads it.
 //
-// A slice is an element range in a flat float32 tensor, and the bytes that hold it. A tensor is
-// named by a kind - "parameter", "statistic" (a running statistic, one copy for each rank) or an
-// optimizer state ("exp_avg") - and by the initializer's name. In a local checkpoint a unit number
-// replaces that name, and the slice holds the unit's flat elements (fsdp/plan/unit.h). Bytes are
-// little-endian and dense. Each kChecksumBlock bytes in a slice have a checksum, so that a rank can
-// check a range without reading more.
+// A slice is a range of elements in one flattened tensor, and the bytes in a file that hold them.
+// All values are float32; states that the run keeps in fewer bits are saved as the float32 values
+// that they decode to. Bytes are little-endian, without gaps. Each kChecksumBlock bytes of a slice
+// have a CRC-32C, so that a rank can check the range that it reads without reading the rest.
+//
+// Two names identify a slice's tensor: a kind - "parameter", "statistic" (a batch norm's running
+// mean or variance, saved by every rank) or an optimizer state such as "exp_avg" - and the name of
+// the ONNX initializer. A checkpoint has one of three types:
+//
+//   sharded  each element is saved by one rank that has it
+//   full     the trained ONNX file holds the parameters; the rest as in a sharded one
+//   local    each rank saves all that it holds, as it lies in memory. A slice is then a range of a
+//            unit (a group of parameters that are gathered together, flattened into one padded
+//            tensor), and the unit's number replaces the initializer's name. Statistics keep theirs
+//
+// Any number of ranks can read any type.
 #pragma once
 
 #include <algorithm>
@@ -33,10 +45,10 @@ inline constexpr const char* kStatisticKind = "statistic";
 struct Slice {
   std::string kind;
   std::string name;
-  int64_t first = 0;  // element in the flat tensor
-  int64_t count = 0;
-  int64_t offset = 0;  // byte in the file
-  std::vector<uint32_t> checksums;
+  int64_t first = 0;                // element in the flattened tensor
+  int64_t count = 0;                // elements
+  int64_t offset = 0;               // byte in the file
+  std::vector<uint32_t> checksums;  // one per kChecksumBlock bytes
 
   int64_t bytes() const { return count * 4; }
   int64_t blocks() const { return (bytes() + kChecksumBlock - 1) / kChecksumBlock; }
@@ -44,9 +56,9 @@ struct Slice {
 
 struct CheckpointFile {
   std::string name;
-  int rank = 0;  // the writer
+  int rank = 0;  // which rank wrote it
   int64_t bytes = 0;
-  std::optional<uint32_t> header;  // checksum over the bytes outside the slices
+  std::optional<uint32_t> header;  // CRC-32C of the bytes outside the slices; none for model files
   std::vector<Slice> slices;       // in file order
 };
 
@@ -63,7 +75,8 @@ struct StateTensor {
   Shape shape;
 };
 
-// A unit's layout, to which a local checkpoint's slices refer.
+// Positions of the parameters in a unit; slices of local checkpoints count elements from the unit's
+// start.
 struct UnitLayout {
   struct Part {
     std::string name;
@@ -73,82 +86,83 @@ struct UnitLayout {
   std::vector<Part> params;
 };
 
-// The next update's position.
+// The samples that the next update reads.
 struct SamplerPosition {
   int64_t epoch = 0;
-  int64_t sample = 0;  // samples used in the epoch
-  int64_t samples = 0;
-  int64_t global_batch = 0;
+  int64_t sample = 0;        // samples already used in the epoch
+  int64_t samples = 0;       // in the data set
+  int64_t global_batch = 0;  // samples per update
   uint64_t seed = 0;
   bool shuffle = true;
   bool drop_last = false;
 };
 
-// For float16 training.
+// The dynamic loss scale of float16 training.
 struct SavedLossScale {
   double scale = 1;
-  int64_t good_updates = 0;
-  int64_t skipped_updates = 0;
+  int64_t good_updates = 0;     // in a row
+  int64_t skipped_updates = 0;  // since training began
 };
 
-// The loss and the metrics by name; no value means NaN or not measured.
+// An evaluation's results by name: "loss", and each metric. No value: NaN, or not measured.
 struct SavedEvaluation {
   std::map<std::string, std::optional<double>> numbers;
 };
 
-// The checkpoints to keep: the newest `keep`, and the one with the best evaluation if `best` is
-// set.
+// The checkpoints that a run keeps in its folder (checkpoint_store.h): the newest `keep`, and the
+// one with the best evaluation if `best` is set.
 struct Retention {
   int64_t keep = 2;
-  std::string best;   // the number of an evaluation that decides, or empty
-  bool lower = true;  // smaller numbers are better
+  std::string best;   // the result that decides, "loss" or a metric's name; or empty
+  bool lower = true;  // smaller results are better
 };
 
-// Returns true if number `a` of an evaluation is better than `b`, not equal. NaN is never better,
-// and all other numbers are better than NaN.
+// Returns true if result `a` is strictly better than result `b`. Every number is better than NaN;
+// NaN is never better. `lower`: smaller results are better.
 inline bool is_better(bool lower, double a, double b) {
   if (a != a || b != b) return a == a;
   return lower ? a < b : a > b;
 }
 
 struct Manifest {
-  std::string type;      // sharded, full, local
-  std::string save;      // names the save, as in every file's header
-  int64_t sequence = 0;  // the latest save in a folder has the largest
-  std::string model;     // the input file's absolute path
-  std::string graph;     // hash (importer/file/onnx_file.h)
-  std::string teacher;   // the --teacher file's identity (importer/passes/loss.h), or empty
-  std::string edits;     // made to the model before training (importer/edit/model_edits.h)
-  int world = 1;
-  std::string strategy, wrap;
-  int64_t step = 0;  // updates done
+  std::string type;            // "sharded", "full" or "local"
+  std::string save;            // unique per save; the files' headers repeat it
+  int64_t sequence = 0;        // counts the saves in a folder, so the latest has the largest
+  std::string model;           // the input file's absolute path
+  std::string graph;           // hash of the input file without weights (importer/file/onnx_file.h)
+  std::string teacher;         // the --teacher file's identity (importer/passes/loss.h), or empty
+  std::string edits;           // changes to the model before training (importer/edit/model_edits.h)
+  int world = 1;               // ranks that saved
+  std::string strategy, wrap;  // --strategy and --wrap of the run
+  int64_t step = 0;            // updates done
   SamplerPosition sampler;
-  std::string schedule;  // as text for people
-  double lr = 0;
+  std::string schedule;  // the learning rate schedule, for people; never parsed
+  double lr = 0;         // the learning rate
   std::string optimizer;
-  std::vector<std::string> states;
+  std::vector<std::string> states;  // the kinds of optimizer states, such as "exp_avg"
   std::optional<SavedLossScale> loss_scale;
   std::optional<SavedEvaluation> evaluation;  // at this step
   std::vector<NamedTensor> trained, statistics;
-  // If empty, every trained tensor has every state, in the tensor's shape. Else lists all states;
-  // state slices then have initializer names in a local checkpoint too.
+  // Empty in the usual case: every trained tensor has all `states`, each in the tensor's shape.
+  // Otherwise it lists the state tensors that exist. Slices of states then name initializers, even
+  // in a local checkpoint.
   std::vector<StateTensor> state_tensors;
   std::vector<UnitLayout> units;
   std::vector<CheckpointFile> files;
 };
 
-// Returns every tensor's states.
+// Returns all state tensors of the checkpoint, also if `state_tensors` is empty.
 std::vector<StateTensor> saved_states(const Manifest& manifest);
 
 std::string to_text(const Manifest& manifest);
-// Trusts nothing: on success every slice lies inside file and tensor, names no folder, and has as
-// many checksums as it needs. Returns kInput with the expected and the found value, without the
-// path.
+// Checks all values: on success every slice is inside its file and its tensor and has all its
+// checksums, and every file name is a plain name without a folder. Otherwise returns kInput with
+// the expected and the found value, without the manifest's path.
 Result<Manifest> parse_manifest(const std::string& text);
-// Reads the manifest in a checkpoint's folder. Errors name the path.
+// Reads and parses the manifest in a checkpoint's folder. Errors name the path.
 Result<Manifest> read_manifest(const std::string& folder);
 
-// The manifest part that a rank gives to rank 0: the files that it wrote.
+// The part of the manifest that each rank gives to rank 0: the files that the rank wrote.
 std::string to_text(const std::vector<CheckpointFile>& files);
 Result<std::vector<CheckpointFile>> parse_files(const std::string& text);
 

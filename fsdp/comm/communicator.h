@@ -11,7 +11,7 @@
 //   all_gather      dst[i * numel ...] = the group's i-th rank's numel elements, from
 //                   segment[offset + i * stride], converted to dst_dtype. Skips a part that is in
 //                   place. It follows the exchange that ends an update, so values are final. Across
-//                   hosts all ranks in the group must call it, or one alone with site.alone.
+//                   hosts all ranks in the group must call it, or a single one with site.alone.
 //   acquire(c)      waits until the group has read this rank's slot for channel c. Must precede the
 //                   next write to the slot.
 //   post(c)         marks this rank's slot for channel c as complete. Across hosts the reduction's
@@ -130,8 +130,8 @@ class Communicator {
   virtual Status exchange(std::span<const double> mine, std::span<double> all,
                           const CollectiveSite& site) = 0;
   virtual Status barrier(const CollectiveSite& site) = 0;
-  // Returns the calls' error if a wait for other ranks is vain, for callers that wait elsewhere.
-  // Never waits.
+  // Returns the error that a wait for other ranks would return, for callers that wait by other
+  // means. Never waits.
   virtual Status check(const CollectiveSite&) const { return {}; }
 
   // Returns read-only bytes that all ranks on a host see (a decompressed data column): the first
@@ -146,8 +146,8 @@ class Communicator {
   // Returns the nanoseconds spent waiting for other ranks, in all calls together.
   virtual int64_t waited() const { return 0; }
   virtual int exit_status() const = 0;  // the failed run's; 0 while nothing failed
-  // Ends this rank's part in order, so that the process's end is no death. Returns kFault if ranks
-  // that must leave at the same time do not come.
+  // Ends this rank's part in order, so that the process's end does not count as a death. Returns
+  // kFault if ranks that must leave at the same time do not come.
   virtual Status leave() = 0;
 };
 

@@ -1,10 +1,13 @@
-// RankIdentity: this process's rank, read from the environment that the launcher set: fsdp-run or
-// one like torchrun (RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, MASTER_PORT), mpirun from Open MPI
-// or MPICH, or Slurm's srun.
+// RankIdentity: this process's rank in the run, read from the environment variables that the
+// launcher set. Launchers are fsdp-run, torchrun and others with its variables (RANK, WORLD_SIZE,
+// LOCAL_RANK, MASTER_ADDR, MASTER_PORT), mpirun from Open MPI or MPICH, and Slurm's srun.
 //
-// connect_ranks makes the communicator from it. Ranks are on several hosts if LOCAL_WORLD_SIZE is
-// below WORLD_SIZE, if GROUP_WORLD_SIZE says so (torchrun), or by the launcher's rank count on this
-// host or Slurm's node count.
+// The program reads the identity once at its start and passes it to connect_ranks, which returns
+// the Communicator through which the rank talks to the others until the run ends.
+//
+// The run has several hosts if the launcher says that it has several nodes (GROUP_WORLD_SIZE,
+// Slurm's node count), or that fewer ranks run on this host than in the whole run
+// (LOCAL_WORLD_SIZE, Open MPI's and MPICH's variables).
 #pragma once
 
 #include <chrono>
@@ -24,19 +27,23 @@ struct RankIdentity {
   int rank = 0;
   int world = 1;
   int local_rank = 0;
-  std::string rendezvous = {};  // equal on all ranks in a run, and unique to it for this user
+  // The name under which ranks on one host find each other: the same on all of them, and different
+  // from the names of this user's other runs.
+  std::string rendezvous = {};
   std::string started_by = {};  // "fsdp-run", "torchrun", "Open MPI", "MPICH", "Slurm"
 
-  int local_world = 0;              // ranks on this host; 0 if unknown: all of them
-  int nodes = 0;                    // hosts; 0 if unknown
-  int node_rank = -1;               // this host; -1 if unknown: ranks compare their machines
-  std::string master_address = {};  // rank 0's, reachable from every host; empty if unknown
-  int master_port = 0;
-  std::string run_id = {};  // with the master's address and port, equal on all hosts in a run
-  JobSecret secret = {};    // shared by a run on several hosts
+  int local_world = 0;  // ranks on this host; 0: unknown, and then all ranks are on it
+  int nodes = 0;        // hosts; 0: unknown
+  int node_rank = -1;  // this host's number; -1: unknown, and then ranks find out who shares a host
 
-  // Carries bytes between hosts: "tcp", or the launcher's MPI library, "openmpi" or "mpich".
-  // OFSDP_ENGINE overrides it.
+  // For several hosts: rank 0 listens at master_address and master_port, and the others connect
+  // there. Each first proves that it knows `secret`; then its `run_id` must equal rank 0's.
+  std::string master_address = {};  // empty: unknown
+  int master_port = 0;
+  std::string run_id = {};
+  JobSecret secret = {};  // empty: anybody may connect
+  // The transport between hosts: "tcp", or the launcher's MPI library, "openmpi" or "mpich".
+  // OFSDP_ENGINE overrides the launcher.
   std::string engine = "tcp";
 
   bool several_hosts() const { return nodes > 1 || (local_world > 0 && local_world < world); }
@@ -48,39 +55,45 @@ struct RankIdentity {
 
 using EnvironmentLookup = std::function<const char*(const char* name)>;  // as std::getenv
 
-// Returns no value if this process is no rank. An empty variable counts as not set. Returns kInput
-// with the variable, the expected value and the found one.
+// Returns no value if no launcher started this process as a rank. An empty variable counts as
+// unset. If a variable is wrong, returns kInput with its name, the expected and the found value.
+// `lookup`: for tests; empty: std::getenv.
 Result<std::optional<RankIdentity>> rank_identity_from_environment(
     const EnvironmentLookup& lookup = {});
 
-// Returns how many cores each of `local_world` ranks on this host may use, by affinity and by a
-// share in the cgroup's CPU quota, at least 1: the default of --threads.
+// Returns how many cores each of `local_world` ranks on this host may use, at least 1: an equal
+// part of the cores that the process may run on, but no more than an equal part of the cgroup's CPU
+// quota. It is the default of --threads.
 int cores_per_rank(int local_world, const Cgroup& cgroup = Cgroup());
 
-// Returns this host's name for messages, "?" if the system does not say.
+// Returns this host's name for messages; "?" if the system has none.
 std::string host_name();
 
-// connect_ranks makes a run's communicator. If it has one rank, that is `self`; otherwise it is one
-// for several processes, on one host or on several.
+// Connects this rank with the others and returns the run's communicator, which the caller owns. All
+// ranks must call it. `timeout`: how long one rank may wait for another, here and in every
+// collective.
 //
-// Ranks on one host share anonymous memory segments, and a control page with counters for signals.
-// They read their peers' slots in place; nothing is copied unless the caller asks for a copy.
-// Between hosts each rank has a HostLink with a thread, so that a reduction's transfers begin with
-// the post and run while the rank computes.
+//   one rank        "self": collectives do nothing
+//   one host        "local": ranks share memory segments, and a control page with counters by which
+//                   they tell each other how far they are. They read others' data in place
+//   several hosts   the same among the ranks on each host, with TCP or MPI between hosts. Each rank
+//                   has a HostLink, a thread that transfers data while the rank computes: a
+//                   reduction's transfers begin when the rank calls Communicator::post
 //
-// A gather brings every byte to a host once, and a reduction sends one sum out
-// (host_collectives.h): the hierarchical collectives of Thakur, Rabenseifner, Gropp, "Optimization
-// of Collective Communication Operations in MPICH", 2005, section on SMP clusters, with requests
-// instead of a message schedule.
+// Between hosts, a gather brings each byte to a host once, and in a reduction each host sends one
+// sum (host_collectives.h). These are the hierarchical collectives of Thakur, Rabenseifner, Gropp,
+// "Optimization of Collective Communication Operations in MPICH", 2005, section on SMP clusters,
+// except that a rank requests data when it has room, instead of following a fixed order of
+// messages.
 //
-// A communicator has a thread that sleeps until a rank on the host dies. If it is destroyed without
-// leave() or fail(), it counts as dead. With several hosts leave() waits for every rank to leave,
-// at most the timeout, since others may still read this rank's shards.
-
-// Connects this rank with the others: with processes on one host by shared memory, on several hosts
-// also by TCP or MPI. A rank may be late by `timeout`, here and in every collective. Returns kInput
-// if ranks on several hosts have no address to meet at, or the rendezvous errors
-// (host_rendezvous.h, rendezvous.h).
+// Returns kInput if ranks on several hosts have no address to meet at, or if ranks contradict
+// each other; kFault if ranks do not come in time; kPeer on the ranks that need not print the
+// reason (host_rendezvous.h, rendezvous.h). All ranks give up together.
+//
+// Before the communicator is destroyed, call leave(), or fail() after an error. Otherwise a thread
+// in every other rank of this host sees it as dead, and all other ranks fail. With several
+// hosts leave() waits until every rank leaves, at most `timeout`, since others may still read this
+// rank's shards.
 Result<std::unique_ptr<Communicator>> connect_ranks(const RankIdentity& started,
                                                     std::chrono::seconds timeout);
 

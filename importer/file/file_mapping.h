@@ -1,10 +1,13 @@
-// An open, nonempty file, mapped for one walk. Weights are read by pread later.
+// A nonempty file, mapped into memory while the parser walks through it once. Weights are not read
+// from the mapping but later, by pread.
 //
-// If a file is cut short under a mapping (a copy over it, a network file system), SIGBUS follows.
-// While a mapping lives, a handler replaces the lost bytes by zeros, and `was_cut` returns true.
+// If another program truncates the file meanwhile (a copy over it, a network file system), reading
+// the lost pages raises SIGBUS. The handler of the latest mapping maps zeros in place of these
+// pages, so that parsing goes on, and from then on `was_cut` returns true. Only the latest mapping
+// is guarded, and making a mapping resets `was_cut`.
 //
-// The mapping outlives the descriptor. The last mapping must end first. Threads: one, because a
-// signal handler belongs to the process. Errors: kInput naming the file.
+// The file's descriptor may be closed while the mapping lives. Mappings must be destroyed in
+// reverse order, on one thread, because a signal handler belongs to the process.
 #pragma once
 
 #include <signal.h>
@@ -23,6 +26,7 @@ namespace ofsdp::importer {
 
 class FileMapping {
  public:
+  // Returns kInput naming the file if it cannot be mapped.
   static Result<FileMapping> make(const OpenFile& file) {
     const auto bytes = static_cast<size_t>(file.bytes);
     void* data = mmap(nullptr, bytes, PROT_READ, MAP_PRIVATE, file.fd.get(), 0);
@@ -54,7 +58,9 @@ class FileMapping {
     sigaction(SIGBUS, &action, &before_);
   }
 
-  // Maps zeros from the faulting page to the mapping's end.
+  // The handler. Maps zeros from the faulting page to the mapping's end. If the fault is elsewhere,
+  // or if mapping fails (a page larger than 4096 bytes), restores the default action, which ends
+  // the process.
   static void fill_in(int number, siginfo_t* info, void*) {
     constexpr uintptr_t kPage = 4096;
     const uintptr_t at = reinterpret_cast<uintptr_t>(info->si_addr) / kPage * kPage;

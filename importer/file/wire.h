@@ -1,9 +1,9 @@
-// Protobuf's wire format: a bounds-checked reader in place, and a writer for a few fields.
+// Protobuf's wire format: an in-place, bounds-checked reader, and a writer for a few fields.
 //
-// A WireReader walks one message's fields in a span. Another WireReader over `field.bytes` reads a
-// nested message, so the caller limits the depth. Refuses groups (wire types 3 and 4), which ONNX
-// does not use. Offsets are relative to the file; `origin` is the span's offset. Follows
-// https://protobuf.dev/programming-guides/encoding.
+// A WireReader walks one message's fields in a span. For a nested message, the caller makes
+// another WireReader over `field.bytes`, with origin `field.body`, and so limits the depth. Refuses
+// groups (wire types 3 and 4), which ONNX does not use. Offsets are relative to the file;
+// `origin` is the span's offset. Follows https://protobuf.dev/programming-guides/encoding.
 //
 // The bytes must outlive reader and fields. Errors: kInput with field, offset, expected and found,
 // without the file's name.
@@ -27,9 +27,9 @@ struct WireField {
   uint64_t value = 0;                // varint or fixed number
   std::span<const std::byte> bytes;  // the payload
   std::span<const std::byte> whole;  // tag, length and payload
-  int64_t begin = 0;                 // where the tag begins,
-  int64_t body = 0;                  // the payload begins,
-  int64_t end = 0;                   // and ends
+  int64_t begin = 0;                 // offset of the tag
+  int64_t body = 0;                  // offset of the payload
+  int64_t end = 0;                   // offset after the payload
 };
 
 class WireReader {
@@ -51,7 +51,8 @@ class WireReader {
 };
 
 std::string_view as_text(std::span<const std::byte> bytes);
-// Returns the last string field with that number; "" if there is none before a broken field.
+// Returns the last string field with that number, or "" if there is none. Ignores everything from
+// the first malformed field on.
 std::string string_field(std::span<const std::byte> message, uint32_t number);
 
 void append_varint(std::string& out, uint64_t value);
@@ -81,7 +82,7 @@ enum : uint32_t {
   kMetadataProps = 14,
   kTrainingInfo = 20,
   kFunctions = 25,
-  kConfiguration = 26,  // the last
+  kConfiguration = 26,  // ModelProto's highest number
 };
 }  // namespace model_field
 

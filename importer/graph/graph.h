@@ -132,7 +132,7 @@ struct Parameter {
   bool of_teacher = false;  // `initializer` indexes the teacher's file (importer/passes/loss.h)
 };
 
-// A parameter that the graph updates itself, once a micro-batch: running statistics.
+// A parameter that the graph updates itself, once per micro-batch: running statistics.
 struct Carried {
   int parameter = 0;  // index in Graph::parameters; not trained
   ValueId next = 0;

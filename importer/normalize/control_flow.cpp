@@ -219,7 +219,7 @@ std::string scalar(GraphRewriter& rewriter, int type, int64_t value) {
   return name;
 }
 
-// Adds one iteration. Returns all results; the first `skipped` are no state.
+// Adds one iteration. Returns all results; the first `skipped` are not state.
 Result<Names> iterate(GraphRewriter& rewriter, const onnx::GraphProto& body, const Names& inputs,
                       size_t skipped, Unrolled& unrolled) {
   OFSDP_ASSIGN_OR_RETURN(Names results, rewriter.process_body(body, inputs));

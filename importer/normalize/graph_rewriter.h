@@ -1,4 +1,4 @@
-// rewrite_graph resolves everything in an ONNX graph that is no operator on tensors, before the
+// rewrite_graph resolves everything in an ONNX graph that is not an operator on tensors, before the
 // graph becomes a Graph:
 //
 //   If                     the branch that runs, if the condition is known
@@ -50,7 +50,7 @@ namespace ofsdp::importer {
 
 // ONNX's schemas for shape inference, with a bound on data propagation, which lists a vector's
 // elements one by one, known or not: 2^31 - 1 elements would take all memory. Vectors longer than
-// kMaxListed are no shapes, and values computed from them stay unknown.
+// kMaxListed are not taken for shapes, and values computed from them stay unknown.
 // https://github.com/onnx/onnx/blob/main/docs/proposals/SymbolicShapeInfProposal.md
 
 class BoundedSchemas final : public onnx::ISchemaRegistry {
@@ -491,7 +491,7 @@ class KnownValues {
     return axis < 0 ? nullptr : ints({axis}, index.desc.shape.rank() == 0);
   }
 
-  // Computes the node alone, on constants.
+  // Computes only this node, on constants.
   ConstantPtr folded(const onnx::NodeProto& node, const std::string& name,
                      const std::vector<ConstantPtr>& inputs) {
     const OpDef* op = registry_.find(node.domain(), node.op_type());
@@ -640,8 +640,8 @@ Status resolve_sequences(GraphRewriter& rewriter, const onnx::NodeProto& node);
 
 // Returns the body if ONNX defines the operator as a function and it has no kernel here. Converts a
 // body from an older opset if an operator in it has changed since. Returns nothing if the operator
-// is no function, or if the body is unavailable (unknown input types). Catches the ONNX library's
-// exceptions.
+// is not a function, or if the body is unavailable (unknown input types). Catches the ONNX
+// library's exceptions.
 std::optional<std::vector<onnx::NodeProto>> function_body(GraphRewriter& rewriter,
                                                           const onnx::NodeProto& node);
 

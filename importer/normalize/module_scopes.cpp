@@ -109,7 +109,7 @@ class Reader {
   }
 
   std::optional<Path> torch_scope(const Path& names, const Path& classes) {
-    if (names.size() < 2) return {};  // the operation alone: the exporter made the node itself
+    if (names.size() < 2) return {};  // only the operation: the exporter made the node itself
     for (size_t i = 0; i + 1 < names.size() && i < classes.size(); ++i) {
       scopes_.classes[joined(pieces(names[i], "."), ".")] = classes[i];
     }

@@ -16,7 +16,7 @@
 // Operators that only move or choose elements may stand in between. Runs before opset conversion,
 // so new nodes have the file's opset.
 //
-// Changes the model. Errors: kInput naming the node if scales are no constants or not above 0, if
+// Changes the model. Errors: kInput naming the node if scales are not constants or not above 0, if
 // zero points have another type, or if another operator reads integers.
 // https://onnx.ai/onnx/operators/onnx__DynamicQuantizeLinear.html,
 // https://github.com/microsoft/onnxruntime/blob/main/docs/ContribOperators.md

@@ -175,7 +175,7 @@ Status concat(GraphRewriter& rewriter, const onnx::NodeProto& node) {
   return rewriter.add("Concat", names, {node.output(0)}, {{"axis", axis}});
 }
 
-// Adds the body once for each element; an input that is no sequence is the same each time.
+// Adds the body once for each element; an input that is not a sequence is the same each time.
 Status map(GraphRewriter& rewriter, const onnx::NodeProto& node) {
   const auto* body = find_attribute(node, "body");
   const Names* first = sequence(rewriter, node.input(0));

@@ -248,7 +248,7 @@ Graph choose_given(const Graph& graph, const std::set<std::string>& trained);
 // REQUIRES: `differentiated` is `graph`, specialized and differentiated.
 Result<Graph> keep_reached(const Graph& graph, const Graph& differentiated);
 
-// Returns the table to print: a line a parameter, with the reason if it is not trained.
+// Returns the table to print: a line per parameter, with the reason if it is not trained.
 std::string trained_table(const Graph& graph);
 
 // hold_frozen lets frozen matrices keep the file's type instead of becoming float32 when they are

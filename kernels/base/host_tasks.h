@@ -1,6 +1,7 @@
 // Threads for host work other than kernels: start_thread runs one function, for_each_task
-// independent parts, BackgroundTask repeated runs while the requesting thread goes on. None takes
-// signals: the thread that runs the schedule does.
+// independent parts, BackgroundTask repeated runs while the requesting thread goes on. These
+// threads block all signals, so that signals (Ctrl-C) reach the main thread, which runs the
+// training steps. The work must not throw.
 #pragma once
 
 #include <pthread.h>
@@ -54,8 +55,9 @@ Result<std::thread> start_thread(const char* name, const char* what, Body body) 
 // at once. `run` calls body(of, i) for 0 <= i < count, in any order, on the arena's threads and the
 // caller's, and returns when all calls have ended.
 //
-// The caller keeps `of` alive. If the system refuses another thread, `enqueue` returns a fault; the
-// task may still run later.
+// `of` is passed to the task and must stay alive until the task has run. If the system refuses
+// another thread, `enqueue` returns a fault, but oneTBB may still run the task at any later time:
+// then `of` must never be freed (~BackgroundTask does so).
 //
 // Only tbb_arena.cpp includes oneTBB, and is compiled without ThreadSanitizer, which does not see
 // the order that oneTBB's atomics give. Callers must order task data by atomics or locks that
@@ -75,9 +77,10 @@ class TbbArena {
   std::unique_ptr<Library> library_;
 };
 
-// Calls body(i), which returns a Status, for 0 <= i < count on at most `threads` threads including
-// the caller's, in any order, all even if some fail. Returns the error with the smallest i, so that
-// it is the same every time. For preparation (reading weights, checking a checkpoint).
+// Calls body(i), which returns a Status, for all 0 <= i < count, in any order, on at most `threads`
+// threads including the caller's. An error does not stop the other calls; the one with the smallest
+// i is returned, so that it is the same in every run. For preparation (reading weights, checking a
+// checkpoint).
 //
 // REQUIRES: no kernel runs, and body starts none: kernels have another pool.
 template <typename Body>
@@ -116,7 +119,8 @@ Status for_each_task(int threads, int64_t count, Body body) {
 // sees all writes made before its request; different tasks overlap.
 //
 // REQUIRES: one thread calls `request` and `stop`. If the system refuses a thread, `request`
-// returns a fault that names the work, now and ever after.
+// returns a fault that names the work, and so does every later request. The destructor calls
+// `stop`.
 class BackgroundTask {
  public:
   // `thread`: thread name, at most 15 characters. `what` names the work in messages.

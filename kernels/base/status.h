@@ -4,9 +4,9 @@
 // A Status has a kind, which decides the exit status:
 //   kInput  the command or its input is wrong          exit 2
 //   kFault  the run failed (disk, dead rank, NaN, ...) exit 1
-//   kPeer   another rank failed and has said so        exit with its status, nothing printed
-// The message is one line that names the subject (file, node, flag, unit, rank), expected and
-// found; control characters in values are escaped (text.h).
+//   kPeer   another rank has reported its error        exit with its status, nothing printed
+// The message is one line that names the subject (file, node, flag, unit, rank), the expected value
+// and the found one; control characters in values are escaped (text.h).
 //
 // A success holds no memory, so returning one never allocates.
 #pragma once
@@ -31,6 +31,7 @@ class [[nodiscard]] Status {
       : error_(std::make_unique<Error>(Error{kind, std::move(message)})) {}
 
   bool ok() const { return error_ == nullptr; }
+  // REQUIRES: !ok().
   ErrorKind kind() const { return error_->kind; }
   const std::string& message() const { return error_->message; }
 

@@ -171,7 +171,7 @@ class Gradient {
   const Chain& forward_;
   const int dy_, y_;
   Chain made_;
-  std::vector<bool> needed_;   // for each forward value
+  std::vector<bool> needed_;   // per forward value: it depends on an input with a wanted gradient
   std::map<int, int> slopes_;  // forward value -> gradient so far
   std::map<int, int> again_;   // forward value -> the input or step that has it
 };

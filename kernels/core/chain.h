@@ -1,14 +1,15 @@
 // Chain: a short program of scalar operations that runs for every element, so that several
 // elementwise operators cost one pass over memory (ofsdp.Chain, ofsdp.ChainGrad).
 //
-// Values have numbers: first the inputs, then one for each step. A step names an operation and
-// operands, "Mul 0 2"; "Number 0.5" is a constant. A node stores these texts in the attribute
-// `steps`, and in `results` the values that become outputs; every result is a step's.
+// Values have numbers: first the inputs, then one per step. A step is an operation and the numbers
+// of operands, "Mul 0 2"; "Number 0.5" is a constant. A node stores these texts in the attribute
+// `steps`, and in `results` the numbers of the values that become outputs, which must be steps.
 //
-// If a chain has one result, the gradient is a chain too: it recomputes the forward values it needs
-// inside the block, so only the inputs and the result are saved.
+// If a chain has one result, the gradient is a chain too. That chain recomputes the forward values
+// that it needs, so that only the inputs and the result are saved for backward.
 //
-// Malformed steps are input errors.
+// Fusion passes make chains while planning; kernels/cpu and kernels/cuda run them. Parsing
+// malformed steps returns kInput.
 #pragma once
 
 #include <climits>
@@ -55,14 +56,15 @@ Chain chain_gradient(const Chain& forward, const std::vector<bool>& wanted);
 struct CompactedChain {
   Chain chain;
   std::vector<int> used_inputs;  // numbers in the old chain, in the new order
-  // For each old result: the output that has it, or -1 - i if it is input i; kNone if it was -1.
+  // Per old result: the output that holds it; -1 - i if it is the old chain's input i; kNone if it
+  // was -1.
   std::vector<int> outputs;
   static constexpr int kNone = INT_MIN;
 };
 CompactedChain compacted(const Chain& chain);
 
-// Returns whether `part` broadcasts to `shape` along leading axes alone: [1, 1, c] or [c] for [a,
-// b, c].
+// Returns whether `part` broadcasts to `shape` only along leading axes: [1, 1, c] or [c] to [a, b,
+// c].
 bool is_trailing(const Shape& part, const Shape& shape);
 
 }  // namespace ofsdp::kernels

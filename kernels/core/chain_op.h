@@ -1,4 +1,5 @@
-// Chain operations (kernels/core/chain.h), in a header for device code too.
+// The operations of a chain (kernels/core/chain.h). A header of its own, since CUDA sources include
+// it.
 #pragma once
 
 #include <cstdint>

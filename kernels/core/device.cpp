@@ -17,7 +17,7 @@ namespace {
 
 constexpr const char* kLibrary = "libofsdp_cuda.so";
 
-// Returns OFSDP_CUDA_LIBRARY alone if set; else paths next to this program and in ../lib.
+// Returns only OFSDP_CUDA_LIBRARY if set; else paths next to this program and in ../lib.
 std::vector<std::filesystem::path> candidates() {
   if (const char* named = std::getenv("OFSDP_CUDA_LIBRARY"); named != nullptr && *named != 0) {
     return {named};

@@ -13,10 +13,10 @@
 // instead of running it; each of them must join it again by an event. A graph may be launched any
 // number of times.
 //
-// Whoever makes a handle drops it; the Device outlives all handles. One thread uses a device,
-// unless a call says otherwise. A failure is a fault with the device's text. find_device returns an
-// input error if there is no library, driver or device, and a fault if library and program were
-// built from different sources.
+// The caller that makes a handle (stream, event, graph, group) drops it; the Device outlives all
+// handles. Only one thread calls a device unless a comment says otherwise. A failing call returns
+// kFault with the device's text. find_device returns kInput if there is no library, driver or
+// device, and kFault if library and program were built from different sources.
 //
 // REQUIRES: the same compiler built library and program from the same sources. DeviceLibrary holds
 // a hash over the headers (cmake/device_build.cmake), which find_device compares.
@@ -36,13 +36,13 @@ struct DeviceStepContext : StepContext {
   const ofsdp_step_numbers* numbers = nullptr;
   int64_t samples = 0;
   ofsdp_data_fault* fault = nullptr;  // device memory
-  uint64_t node = 0;                  // the running kernel's number, noted in `fault`
+  uint64_t node = 0;                  // the running kernel's number, for reports in `fault`
   ofsdp_stream* stream = nullptr;     // null: the compute stream
 };
 
 enum class DevicePlace { kDevice, kShared, kPinned };  // kShared: other ranks may reach it
 
-// Refuses each call that an implementation does not override.
+// A call that an implementation does not override returns kFault.
 class Device {
  public:
   Device() = default;
@@ -50,7 +50,7 @@ class Device {
   virtual ~Device() = default;
 
   virtual std::string description() const = 0;
-  // Names libraries that would make it faster, a line each.
+  // Returns the missing libraries that would make the device faster, one per line.
   virtual std::string missing() const { return ""; }
 
   // Every run has these streams.
@@ -92,7 +92,7 @@ class Device {
   virtual void drop_graph(ofsdp_device_graph*) {}
 
   // --- Kernels ---
-  // Allows kernels made from now on to be faster by the liberties `what` (OFSDP_MAY_*).
+  // Permits liberties (a sum of OFSDP_MAY_*) by which kernels made from now on may be faster.
   virtual Status allow(uint32_t /*what*/) { return refused(); }
   // Returns null if no implementation accepts the problem. The kernel's `run` only puts work on a
   // stream.
@@ -133,13 +133,13 @@ class Device {
     return refused();
   }
 
-  // --- Several ranks ---
-  // All ranks in a group make the same calls in the same order, and capture and launch alike.
-  // join_group, split_group, make_known and leave_group may wait for other ranks, as patiently as
-  // the joiner. Leave a group, or abort and then leave it, before the device ends.
+  // --- Several ranks --- All ranks in a group make the same calls in the same order, and capture
+  // and launch alike. join_group, split_group, make_known and leave_group may wait for other ranks,
+  // as long as the ofsdp_patience given to join_group permits. A group must be left, or aborted and
+  // then left, before the device ends.
   virtual uint64_t identity() const { return 0; }  // equal in two processes that share a device
-  // Returns ok if ranks, `sharing` to a device, can join; stores the joining library's name in
-  // `engine`.
+  // Returns ok if ranks can join a group, `sharing` ranks per device; writes the name of the
+  // library that joins them to `engine`.
   virtual Status can_join(int /*sharing*/, std::string& /*engine*/) const { return refused(); }
   virtual Status make_group_key(void* /*key*/) { return refused(); }  // place 0 makes it for all
   virtual Result<ofsdp_group*> join_group(const void* /*key*/, int /*place*/, int /*count*/,
@@ -150,10 +150,12 @@ class Device {
     return refused();
   }
   virtual void leave_group(ofsdp_group*) {}
-  // Ends collectives that wait in the group; any thread may call. May not return before all groups
-  // on the device are being aborted and no graph has captured their collectives.
+  // Ends collectives that wait in the group; any thread may call. May block until all groups on the
+  // device are being aborted and all graphs with captured collectives are dropped.
   virtual void abort_group(ofsdp_group*) {}
-  virtual Status check_group(ofsdp_group*) { return refused(); }  // a failure in it; never waits
+  virtual Status check_group(ofsdp_group*) {
+    return refused();
+  }  // a failure in the group; never waits
   // Lets a group reach kShared memory directly. `same_offsets`: all ranks pass the same offsets
   // from `data` in every call.
   virtual Status make_known(ofsdp_group*, void* /*data*/, size_t /*bytes*/, bool /*same_offsets*/) {

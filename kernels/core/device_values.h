@@ -18,11 +18,11 @@ struct ofsdp_event;
 struct ofsdp_device_graph;
 struct ofsdp_group;  // ranks, each with a device, that communicate
 
-// Numbers that change with each micro-batch, uploaded before it; `samples` global sample numbers
-// (int64) follow.
+// Numbers that change with each micro-batch. The host uploads them before it, followed in memory by
+// `samples` global sample numbers (int64).
 struct ofsdp_step_numbers {
   uint64_t seed;
-  int64_t step;  // updates, from 0
+  int64_t step;  // the update's number, from 0
   int64_t samples;
   double lr;
   float loss_share;  // this micro-batch's share of the global mean
@@ -34,25 +34,26 @@ struct ofsdp_step_numbers {
   double lr_if_skipped;
 };
 
-// The first node whose data were wrong (an index out of range, a length). The node takes 0 instead;
-// `note_loss` stops all later updates.
+// The first report of wrong data (an index out of range, a length). The reporting kernel continues
+// with 0 instead; Device::note_loss then sets `stop`, so that nothing is updated any more.
 struct ofsdp_data_fault {
-  uint64_t node;   // number at launch; 0: none
+  uint64_t node;   // the node's number, from 1; 0: nothing was reported
   int64_t value;   // a wrong value
   int64_t extent;  // the size that bounds it; 0: unknown
 };
 
-// State that the device keeps between updates. The host gets copies, one step late.
+// State that the device keeps between updates. The host gets a copy after each micro-batch, and
+// reads it one micro-batch later.
 struct ofsdp_run_state {
   float loss_weight;  // loss_share times loss scale: where backward starts
-  float loss;         // the last micro-batch's
+  float loss;         // the last micro-batch's loss
   int64_t matches[2];
   double loss_scale, scale_used;
-  double squared_norm;  // over this rank's spans, this update, scaled
-  double global_norm;   // after clip: unscaled
+  double squared_norm;  // of the scaled gradients in this rank's spans, in this update
+  double global_norm;   // of all ranks' unscaled gradients; valid after `clip`
   int64_t good_updates, skipped_updates;
   int64_t steps_before;    // optimizer steps before the run
-  int64_t optimizer_step;  // from 1, without skipped ones
+  int64_t optimizer_step;  // from 1, without skipped updates
   float gradient_factor;
   int32_t skip;  // this update's gradients are not finite
   int32_t stop;  // a loss was NaN, or data were at fault: no further updates
@@ -74,7 +75,7 @@ struct ofsdp_reduce {
   float* dst;  // null: only the norm is wanted
   int64_t count;
   int64_t norm_first, norm_count;  // the norm adds the squares of these elements; 0: none
-  double* partials;                // count / 4096 + 2
+  double* partials;                // scratch: count / 4096 + 2 doubles
   ofsdp_run_state* state;
 };
 
@@ -97,9 +98,9 @@ struct ofsdp_parameter_part {
   int64_t parameter;     // two sums of squares begin at squares + 2 parameter
   double weight_decay;
   // For optimizers that keep the gradient. The whole parameter has `numel` elements; this part
-  // begins at element `first`. A state has an element for each in the shard. If `columns` is
-  // set, states are factors, one for each row or column through all matrices, and `means` holds
-  // each matrix's mean row factor.
+  // begins at element `first`. A state has one element per element of the shard. If `columns` is
+  // not 0, the states are factors, one per row and one per column, counted through all matrices,
+  // and `means` holds each matrix's mean row factor.
   int64_t numel = 0, first = 0;
   int64_t rows = 0, columns = 0;  // of each matrix
   const float* states[2] = {};
@@ -112,11 +113,11 @@ struct ofsdp_parameter_parts {
   float* states[kMaxOptimizerStates];
   const ofsdp_parameter_part* parts;  // host memory, read by the call; in order, disjoint
   int64_t num_parts;
-  double* squares;               // for each parameter: |p|^2 and |direction|^2
-  double* partials;              // 2 (count / 4096 + 1) for each part
+  double* squares;               // per parameter: |p|^2 and |direction|^2
+  double* partials;              // scratch: 2 (count / 4096 + 1) doubles per part
   const ofsdp_run_state* state;  // as in ofsdp_device_update
   const ofsdp_step_numbers* numbers;
-  const float* gradient = nullptr;  // the shard's, if the optimizer keeps it
+  const float* gradient = nullptr;  // the shard's gradient, if the optimizer keeps it
 };
 
 // Elements [first, first + count) in a parameter that holds matrices, and sums of their squares
@@ -129,7 +130,7 @@ struct ofsdp_matrix_squares {
   float* column_sums;
 };
 
-// Moves factors towards mean squares: each sum divided by `length`.
+// Moves each factor towards the mean square, sums[i] / length.
 struct ofsdp_factor_advance {
   float* factors;
   const float* sums;
@@ -137,7 +138,8 @@ struct ofsdp_factor_advance {
   const ofsdp_run_state* state;  // as in ofsdp_device_update
 };
 
-// A call that waits for other ranks asks this repeatedly; it gives up on 0.
+// A call that waits for other ranks calls goes_on(context) repeatedly, and gives up if that returns
+// 0.
 struct ofsdp_patience {
   int32_t (*goes_on)(void* context);
   void* context;
@@ -153,5 +155,5 @@ enum ofsdp_reduction { OFSDP_SUM, OFSDP_LARGEST };
 
 enum {
   OFSDP_MAY_ROUND_TO_TF32 = 1,  // operands of float32 products
-  OFSDP_MAY_VARY = 2            // bits may differ between runs: choices by time, sums in any order
+  OFSDP_MAY_VARY = 2  // bits may differ between runs: kernels chosen by time, any sum order
 };

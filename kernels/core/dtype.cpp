@@ -29,7 +29,7 @@ constexpr std::array<Entry, kDTypes> kEntries = {
      {"float8e8m0", 1, 24},     {"float4e2m1", 1, 23}, {"int4", 1, 22},
      {"uint4", 1, 21},          {"int2", 1, 26},       {"uint2", 1, 25}}};
 
-// Codes that are no numbers: none; infinities and NaN as in IEEE 754; NaN if all bits but the sign
+// Codes that are not numbers: none; infinities and NaN as in IEEE 754; NaN if all bits but the sign
 // are 1; NaN in place of -0.
 enum class Specials : uint8_t { kNone, kIeee, kAllOnes, kMinusZero };
 

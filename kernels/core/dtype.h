@@ -31,7 +31,7 @@ enum class DType : uint8_t {
   kUInt32,
   kUInt64,
   kBool,
-  kFloat8E4M3FN,  // narrow types from here on
+  kFloat8E4M3FN,  // this and all later ones are narrow types, see below
   kFloat8E4M3FNUZ,
   kFloat8E5M2,
   kFloat8E5M2FNUZ,

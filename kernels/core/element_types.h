@@ -2,9 +2,9 @@
 //
 //   with_number(dtype, f)  f(T{}) for every type C++ can compute with: not the 16-bit floats, which
 //                          go through kernels/cpu/float_kernels.h, nor narrow types (see is_number)
-//   with_bits(bytes, f)    f(T{}) with the unsigned type that has so many bytes, to move elements
+//   with_bits(bytes, f)    f(T{}) with the unsigned type of this many bytes, to move elements
 //
-// REQUIRES: such a type.
+// REQUIRES: there is such a type.
 #pragma once
 
 #include <type_traits>

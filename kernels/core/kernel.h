@@ -1,15 +1,17 @@
 // Kernel: an operator compiled for one problem (dtypes, shapes, layouts, attributes), made while
 // planning and run in every step. Making a kernel may be slow and may allocate; running it never
-// allocates and never chooses.
+// allocates and never chooses between algorithms.
 //
 //   Problem         operands and attributes; absent optional operands are not present()
-//   Implementation  planning asks accepts(problem) once, best first; create makes the kernel
-//   KernelArgs      views in problem order; `workspace` has workspace_bytes(), aligned
+//   Implementation  one way to run an operator. Planning asks the implementations, the best first,
+//                   whether each accepts the problem; the first that does makes the kernel
+//   KernelArgs      views in problem order; `workspace` has workspace_bytes(), aligned as a tensor
 //   StepContext     values that change with each micro-batch
 //
-// The executor owns kernels; args are views into the arena. The thread that runs the schedule calls
-// `run`; a kernel may fan out through kernels/cpu/parallel.h. `run` returns an error only if the
-// data are wrong (an index out of range).
+// A KernelCache (runtime) owns the kernels; operands are views into the rank's memory. One thread,
+// the one that runs the schedule, calls `run`; a kernel may use more threads through
+// kernels/cpu/parallel.h. `run` returns an error only if the data are wrong (an index out of
+// range).
 #pragma once
 
 #include <functional>
@@ -28,7 +30,7 @@ namespace ofsdp::kernels {
 // A node's attributes, as in ONNX: integers, floats, strings, lists of these, and tensors; no
 // subgraphs, which the importer resolves.
 //
-// Copies share their attributes until one sets another, so a copy costs nothing and nobody needs a
+// Copies share one map until set() is called on a copy, so a copy costs nothing, and nobody needs a
 // reference into a node that may move.
 
 using Attribute = std::variant<int64_t, float, std::string, std::vector<int64_t>,
@@ -47,8 +49,8 @@ class Attributes {
   const Map& all() const& { return map_ == nullptr ? none() : *map_; }
   Map all() && { return all(); }  // so `for (... : b.attributes().all())` is safe
 
-  // Returns the value, or `otherwise` if the attribute is absent or has another type (which ONNX's
-  // checker has refused before).
+  // Returns the value, or `otherwise` if the attribute is absent or has another type. ONNX's
+  // checker has refused wrong types before.
   template <typename T>
   T get(const std::string& name, T otherwise) const {
     if (map_ == nullptr) return otherwise;
@@ -71,14 +73,15 @@ class Attributes {
  private:
   static const Map& none();
 
-  std::shared_ptr<Map> map_;  // copies share it; changes only if owned alone; null: empty
+  std::shared_ptr<Map>
+      map_;  // copies share it; changes only if there is no other copy; null: empty
 };
 
 struct Problem {
   Attributes attributes;
   std::vector<TensorDesc> inputs;
   std::vector<TensorDesc> outputs;
-  std::vector<ConstantPtr> constants;  // for each input: the value if known, else null
+  std::vector<ConstantPtr> constants;  // per input: the value if planning knows it, else null
   uint64_t node_seed = 0;              // for random operators: differs from node to node
   int threads = 1;
 
@@ -96,7 +99,7 @@ struct Problem {
 
 struct StepContext {
   uint64_t seed = 0;
-  int64_t step = 0;                       // updates, from 0
+  int64_t step = 0;                       // the update's number, from 0
   std::span<const int64_t> sample_index;  // each sample's global index
 };
 
@@ -123,10 +126,12 @@ class Kernel {
   virtual Status run(const KernelArgs& args) = 0;
 };
 
-// Whether an implementation takes a problem; if not, why (`fsdp-run plan --explain` prints it).
+// Whether an implementation accepts a problem; if not, the reason (`fsdp-run plan --explain` prints
+// it).
 class Acceptance {
  public:
-  Acceptance(bool taken) : reason_(taken ? nullptr : "") {}  // NOLINT: implicit, for lists of terms
+  Acceptance(bool taken)
+      : reason_(taken ? nullptr : "") {}  // NOLINT: implicit, so bools may be terms
   static Acceptance refuse(const char* reason) { return Acceptance(reason); }
 
   explicit operator bool() const { return reason_ == nullptr; }

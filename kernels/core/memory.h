@@ -6,9 +6,9 @@
 // MemoryLedger. Metrics call the ledger's peak peak_bytes; planning computes the same figure with
 // `region_bytes`.
 //
-// A Region owns mapping and file descriptor. Any thread may use the ledger; only the owner's thread
-// uses a Region. If the system has no memory left, returns a fault with the name and the requested
-// bytes.
+// A Region owns mapping and file descriptor. Any thread may use the ledger, but only the owner's
+// thread a Region. Mapping returns kFault with the region's name and the requested bytes if the
+// system has no memory left.
 #pragma once
 
 #include <atomic>
@@ -26,7 +26,7 @@ constexpr size_t align_up(size_t bytes, size_t alignment) {
   return (bytes + alignment - 1) / alignment * alignment;
 }
 
-// Returns what a Region of `bytes` takes: whole pages.
+// Returns the bytes that a Region of `bytes` occupies: whole pages.
 constexpr size_t region_bytes(size_t bytes) { return align_up(bytes, kPageBytes); }
 
 class MemoryLedger {

@@ -1,15 +1,15 @@
-// OpDef: everything the program knows about an operator. An operator lies in one file under
-// kernels/ops, alone or with relatives, in this order: formula and derivative as a comment; infer;
-// grad; reference; implementations, best first. kernels/ops/operators.inc has a row for each
-// family, tests/ops/samples/ROOM.txt the test cases.
+// OpDef: everything the program knows about an operator. A file under kernels/ops defines one
+// operator or a family, in this order: formula and derivative as a comment; infer; grad; reference;
+// implementations, best first. kernels/ops/operators.inc has one row per family,
+// tests/ops/samples/ROOM.txt the test cases.
 //
-//   infer      output dtypes and shapes from the inputs (and constant inputs' values);
-//              errors say the operands found, the importer adds file and node
+//   infer      output dtypes and shapes from the inputs (and the values of constant inputs); an
+//              error names the operands, the importer adds file and node
 //   grad       emits backward nodes through a GradBuilder, so kernels know no graph; null: none
 //   body       the operator as standard ONNX operators (BodyBuilder), for our own operators
 //              that are written to files; null: none
-//   reference  the definition again, in double and plain loops: the tests' oracle
-//   cpu        implementations; empty for views alone (`view`: output 0 has input 0's bytes)
+//   reference  the definition again, in double and plain loops, with which tests compare
+//   cpu        implementations; empty only for views (`view`: output 0 has input 0's bytes)
 //
 // Our own operators (gradients, mostly) have the domain "ofsdp". Semantics follow the newest ONNX
 // opset: the importer converts older files up. The Registry owns OpDefs; they never change once
@@ -34,14 +34,14 @@ struct InferContext {
   Attributes attributes;
   std::vector<TensorDesc> inputs;      // not present(): absent
   std::vector<ConstantPtr> constants;  // an input's value if known, else null
-  std::vector<bool> wanted;            // for each output: whether the node names it
+  std::vector<bool> wanted;            // per output: whether the node names it
 
   bool has(size_t i) const { return i < inputs.size() && inputs[i].present(); }
   const Constant* constant(size_t i) const {
     return i < constants.size() ? constants[i].get() : nullptr;
   }
 };
-// Returns a desc for each output; if an output is not wanted, its desc may stay not present().
+// Returns one desc per output; the desc of an output that is not wanted may be not present().
 using InferFn = std::function<Result<std::vector<TensorDesc>>(const InferContext&)>;
 
 // A value in the graph under construction; 0: none.
@@ -52,15 +52,15 @@ struct Ref {
 
 // Builds a graph while planning; values are Refs.
 //
-// Returns copies: a reference into a growing graph would be good until the next emit, and C++ does
-// not even fix whether that comes before or after.
+// Methods return copies, since a reference into the growing graph would be valid only until the
+// next emit, which may be in the same expression.
 class GraphBuilder {
  public:
   virtual ~GraphBuilder() = default;
-  virtual Attributes attributes() const = 0;  // the asking node's
-  virtual Ref input(size_t i) const = 0;      // none if absent
+  virtual Attributes attributes() const = 0;  // those of the node for which the graph is built
+  virtual Ref input(size_t i) const = 0;      // 0 if absent
   virtual TensorDesc desc(Ref ref) const = 0;
-  // Emits a node and returns its outputs. Without a dot in `op` the domain is the default one;
+  // Emits a node and returns the outputs. Without a dot in `op` the domain is the default one;
   // "ofsdp.Name" is our own.
   virtual std::vector<Ref> emit(const std::string& op, const std::vector<Ref>& inputs,
                                 const Attributes& attributes, size_t num_outputs) = 0;
@@ -95,7 +95,7 @@ class GradBuilder : public GraphBuilder {
  public:
   virtual size_t num_inputs() const = 0;
   virtual Ref output(size_t i) = 0;             // requests the output even if the file omits it
-  virtual Ref grad_output(size_t i) const = 0;  // none if no gradient reaches it
+  virtual Ref grad_output(size_t i) const = 0;  // 0 if no gradient reaches the output
   virtual bool needs_grad(size_t i) const = 0;  // whether set_grad(i) has a use
   virtual ConstantPtr constant_value(Ref ref) const = 0;  // null: unknown while planning
   virtual void set_grad(size_t input, Ref grad) = 0;
@@ -153,7 +153,7 @@ struct OpDef {
   std::vector<Implementation> cpu = {};
 
   bool view = false;          // output 0 is input 0 with another shape
-  bool shape_only = false;    // depends on input shapes alone: always folded
+  bool shape_only = false;    // depends only on input shapes: always folded
   bool random = false;        // depends on seed, step and sample: never folded
   bool float32_only = false;  // stays float32 if the run computes in less
   bool narrow_types = false;  // takes the narrow types (kernels/core/dtype.h)

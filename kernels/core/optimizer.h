@@ -1,14 +1,16 @@
-// Optimizers update a span in a parameter shard, in float32, elementwise.
+// OptimizerDef: an optimizer as functions over a span, a range of elements of one parameter in a
+// rank's shard. All data are float32, in host memory.
 //
-// An OptimizerDef names the state tensors (each one float32 per element); `update` updates `count`
-// elements in place once. Definitions follow PyTorch (torch.optim, single tensor, not fused) with
-// the same operations in the same order, so that trajectories agree to rounding. Every operation is
-// one IEEE operation: vector body and tail give the same bits, and cuts into spans do not matter.
-// `reference` is the same in double.
+// An OptimizerDef names the state tensors (one float32 per parameter element each). `update`
+// updates `count` elements of parameter and states in place. Definitions follow PyTorch
+// (torch.optim, single tensor, not fused) with the same operations in the same order, so that
+// trajectories agree to rounding. Every operation is one IEEE operation, so the bits do not depend
+// on vector width or on how a shard is divided into spans. `reference` is the same formula in
+// double, for tests.
 //
 // Some steps depend on a whole parameter: LAMB and Adafactor need norms, Adafactor also sums over
-// rows and columns, Muon the matrix itself. Then `update` only advances the states; once the whole
-// parameter's numbers are known, `direction` and `step_length` make the step.
+// rows and columns, Muon the matrix itself. For them `update` only advances the states; after ranks
+// have exchanged the parameter's numbers, `direction` and `step_length` give the step.
 //
 // Call from the thread that runs the schedule. kernels/optimizers defines them,
 // kernels/optimizers/optimizers.inc lists them.
@@ -40,7 +42,7 @@ template <typename T>
 struct OptimizerSpan {
   T* param;  // updated in place
   const T* grad;
-  T* const* state;  // one pointer for each state tensor, at the same element as `param`
+  T* const* state;  // one pointer per state tensor, to the element that belongs to param[0]
   int64_t count;
   double lr;
   double weight_decay;  // 0 for parameters without decay
@@ -56,14 +58,14 @@ struct MatrixShape {
   int64_t numel() const { return matrices * size(); }
 };
 
-// A whole parameter's numbers that the step length may depend on.
+// Numbers of a whole parameter, p, on which the step length may depend. d: the direction.
 struct ParameterNorms {
   double param;      // |p|, before the step
   double direction;  // |d|
   int64_t count;     // elements
   double lr;
   int64_t step;       // update number, from 1
-  double adjust = 1;  // Muon: shape-dependent factor
+  double adjust = 1;  // Muon: factor on the learning rate that depends on the matrix's shape
 };
 
 // Settings that an optimizer takes; options for other settings have no effect on it.
@@ -79,8 +81,8 @@ enum OptimizerTakes : uint32_t {
 struct OptimizerTraits {
   std::array<const char*, 2> states = {};  // null: none
   uint32_t squares = 0;                    // bit i is set if states[i] is never negative
-  // States that replace `states` if a parameter has two axes or more: a number for each row, and
-  // for each column, in its matrices. Null: none.
+  // States that replace `states` if a parameter has two axes or more: one number per row, and one
+  // per column, of the parameter's matrices. Null: none.
   std::array<const char*, 2> factors = {};
   bool orthogonal = false;  // orthogonalizes directions, matrix by matrix
   uint32_t takes = ~0u;     // OptimizerTakes
@@ -100,17 +102,18 @@ struct OptimizerDef {
   std::function<std::vector<std::string>(const OptimizerSettings&)> states;
   std::function<void(const OptimizerSettings&, const OptimizerSpan<float>&)> update;
   std::function<void(const OptimizerSettings&, const OptimizerSpan<double>&)> reference;
-  // Both are set if steps need a whole parameter, else empty. `update` is elementwise even then: it
-  // advances the states. `direction` writes the span's direction d, and the caller subtracts
-  // step_length d from p. `reference` takes a whole parameter as the span.
+  // Both are set if steps need a whole parameter, else empty. If set, `update` only advances the
+  // states, `direction` writes the span's direction d, the caller subtracts step_length * d from p,
+  // and the span of `reference` must be a whole parameter.
   std::function<void(const OptimizerSettings&, const OptimizerSpan<float>&, float* direction)>
       direction = {};
   std::function<double(const OptimizerSettings&, const ParameterNorms&)> step_length = {};
   OptimizerTraits traits = {};
 
   bool factors() const { return traits.factors[0] != nullptr; }
-  // Returns whether `direction` reads the gradient, which must then stay until the step. Such
-  // optimizers decouple the decay: p = (1 - lr weight_decay) p - step_length d.
+  // Returns whether `direction` reads the gradient, so that the gradient must be kept until the
+  // step. For such optimizers the caller applies the decay: p = (1 - lr weight_decay) p -
+  // step_length d.
   bool keeps_gradient() const { return factors() || traits.orthogonal; }
   bool needs_norms() const { return direction != nullptr && !traits.orthogonal; }
 };
@@ -118,16 +121,16 @@ struct OptimizerDef {
 std::vector<OptimizerDef> optimizer_list();                   // in row order
 const OptimizerDef* find_optimizer(const std::string& name);  // null: unknown
 
-// Factored second moments (Adafactor): a number for each row and each column in a parameter's
-// matrices, instead of one for each element. Shazeer and Stern, "Adafactor", 2018
+// Factored second moments (Adafactor): one number per row and one per column of a parameter's
+// matrices, instead of one per element. Shazeer and Stern, "Adafactor", 2018
 // (https://arxiv.org/abs/1804.04235).
 //
 // A parameter holds MatrixShape::matrices row-major matrices one after the other; a span is the
 // elements [first, first + count). Rows and columns are numbered through all matrices: row r
 // belongs to matrix r / rows.
 //
-// Sums run in double, in an order that depends on the span alone and not on threads, and round to
-// float32 once. Call from the thread that runs the schedule; the sums fan out.
+// Sums run in double, in an order that depends only on the span, and round to float32 once. Call
+// from the thread that runs the schedule; the functions themselves use several threads.
 
 struct MatrixSpan {
   MatrixShape shape;
@@ -138,19 +141,19 @@ struct MatrixSpan {
   int64_t last_matrix() const { return (first + count + shape.size() - 1) / shape.size(); }
 };
 
-// Writes the span's sum of squares for each row and column that it touches, and no others. `rows`
-// and `columns` begin at the parameter's first.
+// Writes the span's sum of squares per row to `rows`, and per column to `columns`, both indexed
+// from the parameter's first row and column. Does not write other rows and columns.
 void sums_of_squares(const MatrixSpan& span, const float* grad, float* rows, float* columns);
 
-// Moves `count` factors towards mean squares: each sum divided by `length`.
+// Moves each of `count` factors towards the mean square, sums[i] / length.
 void advance_factors(float* factors, const float* sums, int64_t count, int64_t length,
                      int64_t step);
 
 // Returns a matrix's mean row factor, at least eps.
 float mean_row_factor(const float* rows, int64_t count);
 
-// Writes directions for a span within one matrix, `first` counted from the matrix's start. `rows`
-// and `columns` begin at the matrix's first; `mean` is the matrix's mean_row_factor.
+// Writes directions for a span within one matrix; `first` counts from the matrix's first element,
+// and `rows` and `columns` are that matrix's factors. `mean`: the matrix's mean_row_factor.
 void factored_direction(const MatrixSpan& span, const float* grad, const float* rows,
                         const float* columns, float mean, float* out);
 

@@ -1,7 +1,7 @@
 // Philox 4x32-10, a counter-based random generator (Salmon et al., "Parallel random numbers: as
 // easy as 1, 2, 3", SC 2011; constants and known answers from Random123). A pure function: a
-// 128-bit counter and a 64-bit key give 128 random bits, so any rank can draw any element alone, in
-// any order.
+// 128-bit counter and a 64-bit key give 128 random bits, so any rank can draw any element by
+// itself, in any order.
 //
 // [Note: what dropout draws] The key is philox_key(seed, node_seed, step). Element e in a sample is
 // word (e / 16) % 4 in the block with counter {block low, block high, sample low, sample high},
@@ -79,8 +79,8 @@ OFSDP_HD constexpr uint32_t philox_element(PhiloxKey key, uint64_t sample, uint6
 
 inline constexpr int64_t kPhiloxGroup = 64;  // a fill's unit: sixteen blocks' elements
 
-// Writes bits[0 .. 64 groups - 1] for elements from 64 first_group on in sample `sample`. REQUIRES:
-// `bits` is 64-byte aligned.
+// Writes bits[0 .. 64 * groups - 1] for the elements of sample `sample` from element 64 *
+// first_group on. REQUIRES: `bits` is 64-byte aligned.
 using PhiloxFill = void (*)(PhiloxKey key, uint64_t sample, int64_t first_group, int64_t groups,
                             uint32_t* bits);
 

@@ -1,13 +1,14 @@
-// Attributes and operands that passes add to nodes while planning, for the code that writes and
-// reads them.
+// Attributes and operands that graph passes add to nodes while planning. Passes write them; shape
+// inference and kernels read them.
 //
-// HeadLayout says where attention heads lie in a tensor, so that attention can read them where a
-// product left them. In head `h` of sample `b`, element (row, column) is tensor element
+// HeadLayout says at which elements of a tensor the attention heads are, so that attention can read
+// them where a matrix product wrote them. In head `h` of sample `b`, element (row, column) is
+// tensor element
 //
 //   first + b * batch + h * head + row * row step + column
 //
-// (HeadStrides). Sizes describe the operand, [batch, heads, rows, width], not the tensor: q, k and
-// v may lie side by side in one.
+// (HeadStrides). The sizes are those of the operand, [batch, heads, rows, width], not of the
+// tensor, which may hold q, k and v side by side.
 //
 // Fusion writes layouts as attributes on Attention (importer/passes/fusion/attention.cpp); the
 // gradient inherits them. Inference, CPU kernels and device kernels read them through
@@ -69,7 +70,7 @@ inline std::optional<HeadLayout> head_layout(const Attributes& attributes, const
 }
 
 // The float32 tensor [ranks, part] in which ofsdp.JoinRows returns all ranks' rows. A rank's part
-// begins with a header, whose first element is the row count; at most `most` rows of `width`
+// begins with a header; the header's first element is the row count; at most `most` rows of `width`
 // elements follow. Parts fill whole cache lines, so that ranks write side by side.
 class JoinedRows {
  public:
@@ -84,7 +85,7 @@ class JoinedRows {
       : data_(data), ranks_(shape[0]), part_(shape[1]), most_(most), width_(width) {}
 
   int64_t ranks() const { return ranks_; }
-  // Returns a row count that fits the part, whatever the bytes are.
+  // Returns the row count in the header, clamped to the part even if the bytes are garbage.
   int64_t rows(int64_t rank) const {
     const float said = data_[rank * part_];
     return said > 0 ? static_cast<int64_t>(std::min(said, static_cast<float>(most_))) : 0;
@@ -103,11 +104,11 @@ class JoinedRows {
   int64_t ranks_, part_, most_, width_;
 };
 
-// Kept rows: rows with labels that the loss does not ignore, in tensors [N, ...] with a row for
-// each label. importer/passes/passes.h explains their use.
+// Kept rows: rows with labels that the loss does not ignore, in tensors [N, ...] with one row per
+// label. importer/passes/passes.h explains their use.
 //
-//   rows   int64 [N + 1]: how many rows are left out, the kept rows' indices in rising order, and
-//          zeros. All zeros: all are kept, so a kernel timed on zeros does all the work.
+//   rows   int64 [N + 1]: the number of rows left out, the kept rows' indices in rising order, then
+//          zeros. All zeros means that all rows are kept, so a kernel timed on zeros does all work
 //
 // A product has kernels for eight row counts and takes the smallest that holds the kept rows,
 // rounded_rows. In the operands, rows after the last kept one are zeros.
@@ -138,9 +139,9 @@ inline bool are_kept_rows(const TensorDesc& rows, int64_t n) {
 // join_norm_addends).
 inline constexpr size_t kNormAddend = 7;
 
-// Returns whether a scale or bias, broadcast to x, is one row over the normalised axes
-// [axis, x.rank()). The element count does not tell: if x is [4, 4] and axis 1, a scale [4, 1] has
-// one element for each row.
+// Returns whether a scale or bias, broadcast to x, is one row over the normalised axes [axis,
+// x.rank()). The element count does not suffice: if x is [4, 4] and axis 1, a scale [4, 1] also has
+// 4 elements, but one per row.
 inline bool is_one_row(const Shape& operand, const Shape& x, int axis) {
   const int width = x.rank() - axis;
   for (int i = 1; i <= std::max(operand.rank(), width); ++i) {

@@ -1,7 +1,7 @@
 // ScaleMap finds the scale (and zero point) for each element of a quantized tensor.
 //
 //   one scale         one for all elements
-//   a scale an index  along `axis`; scales [shape[axis]]
+//   one per index     along `axis`; scales [shape[axis]]
 //   blocked           `block_size` neighbours along `axis` share one; scales have the tensor's
 //                     shape, but ceil(shape[axis] / block_size) along `axis`
 //
@@ -33,7 +33,7 @@ class ScaleMap {
     int64_t count, first, run, stride;
   };
 
-  // `axis` may be negative. A vector has axis 0 alone.
+  // `axis` may be negative, which counts from the last axis. A vector has only axis 0.
   static Result<ScaleMap> make(const Shape& shape, const Shape& scales, int64_t axis,
                                int64_t block_size) {
     ScaleMap map;
@@ -68,8 +68,8 @@ class ScaleMap {
     return (element / inner_ / axis_ * blocks() + at / block_) * inner_ + element % inner_;
   }
 
-  // From each multiple of `run` on, so many elements share a scale (`step` 0) or have consecutive
-  // scales (1).
+  // The elements from a multiple of this number to the next share a scale (`step` 0) or have
+  // consecutive scales (`step` 1).
   int64_t run() const {
     if (block_ == 0) return kRow;
     if (inner_ > 1) return inner_;
@@ -77,7 +77,7 @@ class ScaleMap {
   }
   OFSDP_HD int64_t step() const { return block_ != 0 && (inner_ > 1) == blocked_ ? 1 : 0; }
 
-  // Elements with scale k.
+  // Returns the elements that have scale k.
   OFSDP_HD Sharing sharing(int64_t k) const {
     if (block_ == 0) return {inner_, 0, inner_ + 1, 0};
     if (!blocked_) return {outer_ * inner_, k * inner_, inner_, axis_ * inner_};

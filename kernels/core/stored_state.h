@@ -1,22 +1,24 @@
 // Optimizer states in fewer bits than float32 (--state-dtype), and the update that decodes,
 // advances and encodes them in one pass.
 //
-//   bfloat16   two bytes an element, rounded at random to a neighbour, so that the mean is the
+//   bfloat16   two bytes per element, rounded at random to a neighbour, so that the mean is the
 //              value ([Note: rounding of states])
-//   int8       a code an element and a float32 scale for each kStateBlock elements; the code
-//              book is Dettmers's dynamic tree ([Note: the code book])
+//   int8       one byte per element and one float32 scale per kStateBlock elements; the code book
+//              is Dettmers's dynamic tree ([Note: the code book])
 //
 // [Note: rounding of states] A second moment moves by (1 - beta2) (g^2 - v), about a thousandth of
-// v; a bfloat16 step is four to eight times that, so rounding to nearest would never change it. The
-// random bits hash seed, update, parameter and element index: there is no generator state, and
-// every strategy and rank count gives the same bits. A value that is a bfloat16 already stays.
+// v; the distance between bfloat16 neighbours is four to eight times that, so rounding to nearest
+// would never change v. The random bits are a hash of seed, update, parameter and element index:
+// there is no generator state, and every strategy and rank count gives the same bits. A value that
+// already is a bfloat16 does not change.
 //
 // [Note: the code book] A block's scale is the element with the largest magnitude, with its sign,
-// so that element is exact. The others are multiples of it: a decade, from 1e-7..1e-6 to 0.1..1,
-// has 2^n values, the middles of as many equal parts; n grows by one from each decade to the next.
-// States that are never negative use the sign bit for twice as many values. Values round to the
-// nearest code, but there no value above 0 becomes 0, because the step divides by the root. Decoded
-// values encode to the same bits. Blocks count from the parameter's first element.
+// so that element is exact. Codes stand for fractions of the scale. Each decade of fractions (1e-7
+// to 1e-6, ..., 0.1 to 1) is divided into 2^n equal parts, and a code is the middle of a part; n
+// grows by one from each decade to the next. States that are never negative (second moments) use
+// the sign bit for twice as many codes. Values round to the nearest code; but a second moment above
+// 0 never becomes 0, because the step divides by the square root. Decoded values encode to the same
+// bits. Blocks are counted from the parameter's first element.
 //
 // Dettmers et al., "8-bit Optimizers via Block-wise Quantization", 2022
 // (https://arxiv.org/abs/2110.02861).
@@ -52,7 +54,7 @@ constexpr bool is_blocked(StateForm form) {
   return form == StateForm::kSigned8 || form == StateForm::kUnsigned8;
 }
 
-// A view of a state array: the elements and, for 8 bits, then the block scales.
+// A view of a state array in memory: the elements, followed for 8 bits by the block scales.
 struct StoredState {
   StateForm form = StateForm::kFloat32;
   std::byte* elements = nullptr;
@@ -68,7 +70,7 @@ size_t stored_bytes(StateForm form, int64_t numel);
 // Returns the array in `memory`, which has stored_bytes.
 StoredState stored_state(StateForm form, std::byte* memory, int64_t numel);
 
-// Copies the first `count` elements, and their last block whole, to `memory`, which has
+// Copies the first `count` elements, rounded up to whole blocks, to `memory`, which has
 // stored_bytes.
 StoredState copy_state(const StoredState& state, int64_t count, std::byte* memory);
 
@@ -78,8 +80,8 @@ void read_state(const StoredState& state, int64_t first, int64_t count, float* o
 struct StateRounding {
   bool random = false;  // bfloat16: at random; else to nearest, ties to even
   PhiloxKey key = {};
-  int64_t first = 0;  // the first element's number
-  int state = 0;      // 0 or 1: which half of the random bits
+  int64_t first = 0;  // the first element's index in the parameter
+  int state = 0;      // 0 or 1: the state uses this half of the random bits
 
   static StateRounding of(uint64_t seed, int parameter, int64_t step) {
     return {.random = true, .key = philox_key(seed, static_cast<uint64_t>(parameter), step)};
@@ -90,13 +92,14 @@ struct StateRounding {
 void write_state(const StoredState& state, const float* values, int64_t count,
                  const StateRounding& rounding);
 
-// Updates `span` once, with `states` in place of the span's states. Each begins at the span's first
-// element, which has the index `rounding.first`.
+// Updates `span` once: decodes `states`, runs the optimizer's update, and encodes the new states in
+// place. `states` replace span.state and begin at the span's first element, which has the index
+// rounding.first in the parameter.
 void update_stored(const OptimizerDef& optimizer, const OptimizerSettings& settings,
                    const OptimizerSpan<float>& span, std::span<const StoredState> states,
                    StateRounding rounding);
 
-// Each 8-bit code's value, in units of the scale.
+// Returns the value of each 8-bit code as a fraction of the scale.
 const std::array<float, 256>& code_book(StateForm form);
 
 }  // namespace ofsdp::kernels

@@ -1,4 +1,4 @@
-// A tensor as kernels see it: its type (TensorDesc), a view of its bytes (TensorView) and, if
+// A tensor as kernels see it: the type (TensorDesc), a view of the bytes (TensorView) and, if
 // planning knows the values, the bytes themselves (Constant).
 //
 // A tensor is dense. `layout` is the byte order; `shape` is always the logical ONNX shape. kPlain
@@ -48,8 +48,8 @@ class Shape {
   std::vector<int64_t> axes_;
 };
 
-// Returns the axis, which counts from the end if negative, as ONNX's `axis` attributes do; the
-// error names the range.
+// Returns the axis as a number from 0; a negative `axis` counts from the end, as in ONNX's `axis`
+// attributes. Returns kInput with the range if it is outside.
 Result<int> normalize_axis(int64_t axis, int rank);
 
 // Returns the product of the axes, or an error if an axis is negative, the bytes could pass 2^62 or

@@ -55,7 +55,7 @@ Acceptance accepts_plain_of(const Problem& p) {
   return accept_if(p.all_plain(), kNotPlain);
 }
 
-// Checks the first operand's type alone: others are indices or sizes.
+// Checks only the first operand's type: others are indices or sizes.
 template <typename T>
 Acceptance accepts_plain_first_of(const Problem& p) {
   if (p.in(0).dtype != dtype_of<T>()) return Acceptance::refuse(not_of_type<T>());

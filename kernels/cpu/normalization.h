@@ -3,7 +3,7 @@
 // By channel: T is float, BFloat16 or double, tensors are [batch, channels, inner] (plain) or
 // [batch, inner, channels] (channels last), statistics and factors RealOf<T>.
 //
-// Sums over batch and inner use partial sums that depend on the shape alone (one for each image, or
+// Sums over batch and inner use partial sums that depend only on the shape (one for each image, or
 // for each row block if channels come last), joined in order in double, so threads change no bits.
 // Variances are sums of squares around each partial's own mean, joined by Chan's formula: one pass
 // over memory, without cancellation.
@@ -77,7 +77,7 @@ void segment_grad(const T* dy, const T* x, const GradFactors<RealOf<T>>& f, T* d
 //             dscale = sum dy h over rows, dbias = sum dy
 //
 // One pass over memory each way: a row stays in cache between sums and results. dscale and dbias
-// are summed in row blocks that depend on the shape alone, so threads change no bits. y may be x;
+// are summed in row blocks that depend only on the shape, so threads change no bits. y may be x;
 // dx may be dy, x or addend.
 
 struct NormRows {

@@ -1,12 +1,12 @@
 // A rank's threads and vector lanes. One pool, libgomp's, serves our loops and oneDNN, so that two
 // pools never compete. Call from the thread that runs the schedule.
 //
-// parallel_for(n, grain, f) calls f(begin, end) over [0, n), cut at points that depend on n, grain
-// and the thread count alone; f must not depend on the cut (no partial sums across it). A single
+// parallel_for(n, grain, f) calls f(begin, end) over [0, n), cut at points that depend only on n,
+// grain and the thread count; f must not depend on the cut (no partial sums across it). A single
 // part runs in place, outside the pool.
 //
-// OFSDP_MULTIARCH compiles a function with hot loops for each instruction set of this kind of
-// processor and picks one at load time (multiarch.h in each processor's folder, which CMake
+// OFSDP_MULTIARCH compiles a function with hot loops for each instruction set of the target
+// architecture and picks one at load time (multiarch.h in each processor's folder, which CMake
 // copies). The function has no stack canary ([Note: hardening] in cmake/targets.cmake).
 //
 // fastest_version<f<SeparateMultiplyAdd>, f<FusedMultiplyAdd>>() does the same for a loop that may

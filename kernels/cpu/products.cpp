@@ -18,7 +18,7 @@ constexpr int64_t kTile = 16;  // rows or columns that a thread takes at a time
 
 using Sgemm = decltype(&cblas_sgemm);
 
-// Sets the variable for our OpenBLAS alone: other libraries in this process, and programs that it
+// Sets the variable only for our OpenBLAS: other libraries in this process, and programs that it
 // starts, may have another OpenBLAS that needs no help.
 Sgemm load() {
   const char* const core = blas_core_to_name();

@@ -1,3 +1,21 @@
+// Reductions (reduce.h) over any axes of a row-major tensor. An axis is reduced or kept; two
+// StridedLoops (broadcast.h) walk them:
+//
+//   kept_     one output per step. Operand 0 is src, operand 1 dst
+//   reduced_  the inputs of one output. Operand 0 is src, relative to that output's first input
+//
+// A StridedLoop merges axes where it can, into `rows` rows of `inner` elements that are
+// inner_stride apart. at[k] is the offset of a row in operand k, in elements.
+//
+// Reduction::run chooses between two loops:
+//
+//   columns  if neighbouring outputs have neighbouring inputs (the last axis is kept, as in bias
+//            gradients): up to kSumColumns outputs at once, row by row of src
+//   element  otherwise, also for a single output: one output at a time, contiguous inputs by vector
+//            loops
+//
+// Sums keep the error small: each partial result takes kSumBlock terms, and is then added to the
+// total. The order of additions depends only on the shape.
 #include "kernels/cpu/reduce.h"
 
 #include <algorithm>
@@ -9,10 +27,11 @@
 namespace ofsdp::kernels {
 namespace {
 
-constexpr int64_t kSumBlock = 64;     // additions before the running total takes them over
-constexpr int64_t kSumColumns = 128;  // columns summed together: 512 bytes for accumulators
+constexpr int64_t kSumBlock = 64;     // terms of a partial sum, which is then added to the total
+constexpr int64_t kSumColumns = 128;  // outputs that `columns` sums at once: 512 bytes of totals
 
-// A kind's rule: a function for each element, the reduction of two values, and the empty result.
+// A kind's rule. `load` maps an element (x, |x| or x^2), `join` reduces two loaded elements or
+// partial results, and kStart is the result without elements.
 template <ReduceKind kind>
 struct Rule {
   static constexpr bool kExtreme = kind == ReduceKind::kMax || kind == ReduceKind::kMin;
@@ -34,7 +53,8 @@ struct Rule {
   }
 };
 
-// Calls f(Rule) for a kind, inlined into each OFSDP_MULTIARCH function.
+// Calls f(Rule<kind>{}). The caller is an OFSDP_MULTIARCH function, which the compiler makes once
+// per instruction set (kernels/cpu/parallel.h); inlining makes the loop in f part of each version.
 [[gnu::always_inline]] inline auto with_rule(ReduceKind kind, const auto& f) {
   switch (kind) {
     case ReduceKind::kSum:
@@ -61,7 +81,7 @@ float combine(ReduceKind kind, float a, float b) {
       kind, [&](auto rule) __attribute__((always_inline)) { return rule.join(a, b); });
 }
 
-// total[i] = join(total[i], row[i]), for loaded elements or partial results.
+// total[i] = join(total[i], row[i]); the row holds partial results.
 OFSDP_MULTIARCH void join_row(ReduceKind kind, float* total, const float* row, int64_t n) {
   with_rule(
       kind, [&](auto rule) __attribute__((always_inline)) {
@@ -69,6 +89,7 @@ OFSDP_MULTIARCH void join_row(ReduceKind kind, float* total, const float* row, i
       });
 }
 
+// total[i] = join(total[i], load(row[i])); the row holds elements.
 OFSDP_MULTIARCH void load_row(ReduceKind kind, float* total, const auto* row, int64_t n) {
   with_rule(
       kind, [&](auto rule) __attribute__((always_inline)) {
@@ -76,8 +97,8 @@ OFSDP_MULTIARCH void load_row(ReduceKind kind, float* total, const auto* row, in
       });
 }
 
-// Whole blocks of rows that lie `stride` apart, the common case in bias gradients: accumulators for
-// 64 columns stay in registers.
+// Joins 64 columns of `rows` rows, which begin `stride` elements apart, to total[0..63]. The fixed
+// width keeps the 64 partial results in registers.
 OFSDP_MULTIARCH void load_rows_64(ReduceKind kind, float* total, const auto* src, int64_t rows,
                                   int64_t stride) {
   with_rule(
@@ -93,8 +114,8 @@ OFSDP_MULTIARCH void load_rows_64(ReduceKind kind, float* total, const auto* src
       });
 }
 
-// Maximum or minimum. A separate test finds NaNs: in the comparison they would keep gcc from
-// vectorising.
+// Maximum or minimum. A separate loop finds NaNs, since gcc does not vectorize a comparison that
+// also lets a NaN win.
 template <ReduceKind kind>
 [[gnu::always_inline]] inline float extreme_of(const float* src, int64_t n) {
   const float nans = lane_sum(n, [src](int64_t i) { return src[i] != src[i] ? 1.0f : 0.0f; });
@@ -104,6 +125,7 @@ template <ReduceKind kind>
   });
 }
 
+// Reduces n neighbouring floats in kSumLanes lanes: lane k takes every element k + i * kSumLanes.
 OFSDP_MULTIARCH float reduce_contiguous(ReduceKind kind, const float* src, int64_t n) {
   if (kind == ReduceKind::kMax) return extreme_of<ReduceKind::kMax>(src, n);
   if (kind == ReduceKind::kMin) return extreme_of<ReduceKind::kMin>(src, n);
@@ -126,6 +148,7 @@ OFSDP_MULTIARCH float reduce_contiguous(ReduceKind kind, const float* src, int64
       });
 }
 
+// Reduces elements that are `stride` apart, one after the other and without blocks.
 float reduce_strided(ReduceKind kind, const auto* src, int64_t n, int64_t stride) {
   return with_rule(
       kind, [&](auto rule) __attribute__((always_inline)) {
@@ -145,6 +168,8 @@ OFSDP_MULTIARCH void store_floats(const float* src, float scale, T* dst, int64_t
   for (int64_t i = 0; i < n; ++i) dst[i] = stored<T>(src[i] * scale);
 }
 
+// Reduces n neighbouring elements in blocks of kSumBlock * kSumLanes: each lane of a block takes
+// kSumBlock terms. 16-bit elements are widened block by block.
 template <typename T>
 float reduce_row(ReduceKind kind, const T* src, int64_t n) {
   constexpr int64_t kBlock = kSumBlock * kSumLanes;
@@ -162,27 +187,33 @@ float reduce_row(ReduceKind kind, const T* src, int64_t n) {
   return result;
 }
 
+// Returns the values of the axes with reduced[axis] == wanted.
 std::vector<int64_t> pick(const std::vector<int64_t>& values, const std::vector<bool>& reduced,
-                          bool which) {
+                          bool wanted) {
   std::vector<int64_t> picked;
   for (size_t axis = 0; axis < reduced.size(); ++axis) {
-    if (reduced[axis] == which) picked.push_back(values[axis]);
+    if (reduced[axis] == wanted) picked.push_back(values[axis]);
   }
   return picked;
 }
 
-StridedLoop loop_over(const Shape& shape, const std::vector<bool>& reduced, bool which) {
-  const Shape part(pick(shape.axes(), reduced, which));
+// Returns the loop over the reduced axes (`wanted`) or the kept ones, with strides in src (operand
+// 0) and in a dense tensor of only these axes (operand 1).
+StridedLoop loop_over(const Shape& shape, const std::vector<bool>& reduced, bool wanted) {
+  const Shape part(pick(shape.axes(), reduced, wanted));
   return {part,
-          {pick(strides_of({DType::kFloat32, shape}), reduced, which),
+          {pick(strides_of({DType::kFloat32, shape}), reduced, wanted),
            strides_of({DType::kFloat32, part})}};
 }
 
 }  // namespace
 
-FoldLoops::FoldLoops(const Shape& shape, const std::vector<bool>& which)
-    : kept(loop_over(shape, which, false)), reduced(loop_over(shape, which, true)) {}
+FoldLoops::FoldLoops(const Shape& shape, const std::vector<bool>& is_reduced)
+    : kept(loop_over(shape, is_reduced, false)), reduced(loop_over(shape, is_reduced, true)) {}
 
+// A fold reduces types that Reduction lacks (integers, float64, bool), see reduce.h: `fold` writes
+// one output from a loop over its inputs. A task gets enough rows of outputs to read about 4096
+// inputs or more.
 std::unique_ptr<Kernel> create_fold(FoldOne fold, DType dtype, const Shape& shape,
                                     const std::vector<bool>& reduced) {
   const auto bytes = static_cast<int64_t>(dtype_size(dtype));
@@ -206,12 +237,17 @@ Reduction::Reduction(const Shape& shape, const std::vector<bool>& reduced, Reduc
 
 template <typename T>
 void Reduction::run(const T* src, T* dst, float scale) const {
-  const int64_t work = std::max<int64_t>(reduced_.rows() * reduced_.inner(), 1);
+  const int64_t work =
+      std::max<int64_t>(reduced_.rows() * reduced_.inner(), 1);  // inputs per output
+  // False for a single output, whose loop has no axis and inner stride 0.
   const bool by_columns = kept_.inner_stride(0) == 1;
   const int64_t step = by_columns ? kSumColumns : 1;
-  const int64_t items = (kept_.inner() + step - 1) / step;  // in a row of kept_
+  // A row of kept_ is divided into items of `step` outputs (one output, or kSumColumns of them).
+  // Item n of the whole reduction is item n % items of row n / items.
+  const int64_t items = (kept_.inner() + step - 1) / step;
   const int64_t grain = kElementGrain / (work * step) + 1;
   parallel_for(kept_.rows() * items, grain, [&](int64_t begin, int64_t end) {
+    // Items begin .. end-1 may start and end inside a row, which first and last cut.
     kept_.for_rows(begin / items, (end + items - 1) / items, [&](const StridedLoop::Offsets& at) {
       const int64_t row = at[1] / kept_.inner();
       const int64_t first = std::max(begin - row * items, int64_t{0});
@@ -231,6 +267,7 @@ void Reduction::run(const T* src, T* dst, float scale) const {
   });
 }
 
+// Reduces `count` outputs whose first inputs are at src[0], src[1], ... to `total`.
 template <typename T>
 void Reduction::columns(const T* src, float* total, int64_t count) const {
   std::fill_n(total, count, initial(kind_));
@@ -254,6 +291,7 @@ void Reduction::columns(const T* src, float* total, int64_t count) const {
   });
 }
 
+// Reduces one output, whose first input is at src.
 template <typename T>
 float Reduction::element(const T* src) const {
   float total = initial(kind_);

@@ -2,7 +2,7 @@
 // 16-bit floats, folds by plain loops for any number type.
 //
 // Reduction computes sums, also of |x| and x^2, products, maxima and minima, with float32 partial
-// results. The order depends on the shape alone: never on threads, and a column's order never on
+// results. The order depends only on the shape: never on threads, and a column's order never on
 // other columns. It cuts long sums into blocks of kSumBlock and adds the totals, so that the error
 // grows with blocks and not with elements.
 //
@@ -166,7 +166,7 @@ using MinFold = ExtremeFold<false>;
 
 // Kept axes (operands: src, dst) and reduced ones (src) in a row-major tensor.
 struct FoldLoops {
-  FoldLoops(const Shape& shape, const std::vector<bool>& reduced);
+  FoldLoops(const Shape& shape, const std::vector<bool>& is_reduced);
   StridedLoop kept, reduced;
 };
 

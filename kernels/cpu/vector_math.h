@@ -9,7 +9,7 @@
 // The type decides, not -ffp-contract: a compiler may contract the vector loop and not the
 // remaining elements, and an element's bits would depend on its position ([Note: the same bits
 // everywhere] in cmake/targets.cmake). fastest_version (parallel.h) takes the one that the
-// processor has; use FusedMultiplyAdd in these loops alone.
+// processor has; use FusedMultiplyAdd only in these loops.
 #pragma once
 
 #include <bit>

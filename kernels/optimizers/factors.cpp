@@ -9,8 +9,8 @@ namespace ofsdp::kernels {
 namespace {
 
 constexpr int64_t kLanes = 16;
-constexpr int64_t kTile = 256;                // columns whose sums fit on the stack
-constexpr int64_t kGrain = int64_t{1} << 15;  // elements worth a thread
+constexpr int64_t kTile = 256;                // columns summed at once, on the stack
+constexpr int64_t kGrain = int64_t{1} << 15;  // least elements per thread
 
 OFSDP_MULTIARCH float row_sum(const float* __restrict values, int64_t n) {
   std::array<double, kLanes> lanes{};
@@ -35,7 +35,7 @@ OFSDP_MULTIARCH void add_squares_of(const float* __restrict values, double* __re
   }
 }
 
-// Sums columns [begin, end) in one matrix over the rows that the span has there.
+// Sums columns [begin, end) of one matrix over the rows of which the span has elements.
 void column_sums(const MatrixSpan& span, const float* grad, int64_t matrix, int64_t begin,
                  int64_t end, float* sums) {
   const MatrixShape& shape = span.shape;

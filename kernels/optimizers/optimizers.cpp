@@ -91,7 +91,7 @@ void add_steps<updates::Adafactor>(OptimizerDef& adafactor) {
   };
 }
 
-// `out` may be `grad`.
+// Writes directions to `out`, which may be the gradient itself.
 OFSDP_MULTIARCH void look_ahead(const float* grad, const float* average, float* out, int64_t n,
                                 updates::Lerp lerp) {
   for (int64_t i = 0; i < n; ++i) out[i] = lerp(grad[i], average[i]);

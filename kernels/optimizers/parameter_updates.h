@@ -1,4 +1,10 @@
-// Optimizers that step by a whole parameter: LAMB and Adafactor by norms, Muon by the matrix.
+// Formulas of optimizers that need a whole parameter for a step: LAMB and Adafactor need norms,
+// Muon the matrix. Each struct has `step`, which advances the states of one element; the update
+// operations of kernels/core/update.h call the rest, after ranks have exchanged norms or sums.
+// updates.h explains the other members.
+//
+// In the formulas g is the gradient, p the parameter, lr the learning rate, t the update number
+// from 1.
 #pragma once
 
 #include <algorithm>
@@ -13,13 +19,13 @@ namespace ofsdp::kernels::updates {
 // direction, scaled by the parameter's norm.
 //   m = beta1 m + (1 - beta1) g;  v = beta2 v + (1 - beta2) g^2
 //   d = m / (1 - beta1^t) / (sqrt(v / (1 - beta2^t)) + eps) + weight_decay p
-//   p -= lr |p| / |d| d      a whole parameter's trust ratio |p| / |d|; 1 if a norm is 0
-// `step` advances m and v, `direction` returns d: the norms need all spans in the parameter.
+//   p -= lr |p| / |d| d      with norms over the whole parameter; |p| / |d| is 1 if a norm is 0
+// `step` advances m and v, `direction` returns d.
 // https://arxiv.org/abs/1904.00962
 struct Lamb : ElementUpdate {
   static constexpr bool kMovesParam = false;
   struct Factors {
-    float beta1, rest1, beta2, rest2;
+    float beta1, rest1, beta2, rest2;  // rest: 1 - beta
   };
   OFSDP_BOTH static Factors factors(const UpdateNumbers& n) {
     const OptimizerSettings& s = n.settings;
@@ -73,7 +79,8 @@ struct Lamb : ElementUpdate {
 };
 
 // Adafactor (torch.optim.Adafactor, eps1 2^-23, eps2 1e-3, d 1, beta2_decay -0.8) keeps second
-// moments v without an average gradient, and for matrices only factors R and C:
+// moments v, and no average gradient. For a parameter with two axes or more it keeps only factors
+// of v: R has a number per row, C a number per column:
 //   w = t^-0.8;  one axis: v = v + w (g^2 - v)
 //   matrices: R = R + w (row means of g^2 - R),  C = C + w (column means of g^2 - C),
 //             v = R C / max(mean R, eps1)
@@ -129,8 +136,8 @@ struct Adafactor : ElementUpdate {
   }
 };
 
-// Muon (torch.optim.Muon, in float32) makes an average gradient orthogonal, for parameters with two
-// axes:
+// Muon (torch.optim.Muon, in float32), for parameters with two axes, steps along the average
+// gradient made orthogonal:
 //   m = m + (1 - momentum)(g - m);  u = g + momentum (m - g)
 //   X = u / max(|u|, eps), transposed if it has more rows than columns; five times
 //     G = X X^T,  X = a X + (b G + c G G) X
@@ -151,7 +158,8 @@ struct Muon : ElementUpdate {
     e.state[0] = f(e.state[0], g);
   }
   OFSDP_BOTH static Lerp look_ahead(const OptimizerSettings& s) { return Lerp::of(s.momentum); }
-  // `rows` and `columns` as the layer uses them: out and in.
+  // The factors `adjust` of --muon-adjust original and match_rms_adamw. `rows`: the layer's output
+  // features; `columns`: input features.
   static double original_adjust(int64_t rows, int64_t columns) {
     return std::sqrt(std::max(1.0, static_cast<double>(rows) / static_cast<double>(columns)));
   }
@@ -159,7 +167,7 @@ struct Muon : ElementUpdate {
     return 0.2 * std::sqrt(static_cast<double>(std::max(rows, columns)));
   }
 
-  // Advances the state alone: the rest is not elementwise.
+  // Only advances the state, since the step is not elementwise; tests compute the step themselves.
   static void reference(const OptimizerSettings& s, const OptimizerSpan<double>& span) {
     for (int64_t i = 0; s.momentum != 0 && i < span.count; ++i) {
       double& m = span.state[0][i];

@@ -47,7 +47,7 @@ void ExactSquares::add(std::span<const float> values) {
   }
 }
 
-// Each limb below 2^32; the last takes what is left.
+// Carries, so that each limb is below 2^32; the last limb keeps all higher bits.
 std::array<double, ExactSquares::kLimbs> ExactSquares::carried(
     const std::array<Wide, kLimbs>& limbs) {
   std::array<double, kLimbs> out;
@@ -76,7 +76,7 @@ double ExactSquares::sum(std::span<const double> limbs_of_ranks) {
     if (std::isnan(limbs_of_ranks[i])) return limbs_of_ranks[i];
     total[i % kLimbs] += static_cast<uint64_t>(limbs_of_ranks[i]);
   }
-  const std::array<double, kLimbs> limbs = carried(total);  // one form, whoever had added what
+  const std::array<double, kLimbs> limbs = carried(total);  // the same for any division among ranks
   double sum = 0;
   for (int i = kLimbs; i-- > 0;) {
     sum += std::ldexp(limbs[static_cast<size_t>(i)], kLimbBits * i + kLowest);

@@ -1,13 +1,14 @@
 // ExactSquares: a sum of squares of float32 values that does not depend on their order, so that a
-// norm is the same however many ranks share it.
+// norm has the same bits for any number of ranks (--deterministic across_ranks).
 //
-// The square of a float32 is exact in double. Squares are added as integers in units of 2^-256
-// (what lies below is cut off value by value), so the sum is exact too, and is rounded once, at the
-// end. Kulisch, "Computer Arithmetic and Validity", the long accumulator.
+// The square of a float32 is exact in double. Each square is cut off below 2^-256 and added as an
+// integer in units of 2^-256, so the sum is exact too, and is rounded once, at the end (the long
+// accumulator: Kulisch, "Computer Arithmetic and Validity").
 //
-// A rank adds its values, gives its limbs, and any rank adds the limbs of all: kLimbs integers of
-// 32 bits a rank, as doubles, least significant first; NaN in the first where a value was not
-// finite. Ownership: a value. Threads: one. Never allocates. At most 2^43 values.
+// Each rank calls `add` for the values that it counts, at most 2^43 of them, and then `limbs`:
+// kLimbs doubles that hold integers of 32 bits, least significant first; the first is NaN if a
+// value was not finite. Ranks exchange the limbs, and each calls `sum` with all of them. Nothing
+// allocates.
 #pragma once
 
 #include <array>
@@ -24,7 +25,7 @@ class ExactSquares {
   void add(std::span<const float> values);
   std::array<double, kLimbs> limbs() const;
 
-  // Takes kLimbs numbers a rank; returns the sum of all squares, rounded.
+  // Returns the sum of all squares, rounded. `limbs_of_ranks`: kLimbs numbers per rank.
   static double sum(std::span<const double> limbs_of_ranks);
 
  private:
@@ -35,7 +36,8 @@ class ExactSquares {
   bool finite_ = true;
 };
 
-// Sum of squares in double: 16 sums in turn, which are then added in order.
+// Returns a sum of squares in double. Value i is added to sum i % 16; the 16 sums are then added in
+// order.
 double sum_of_squares(std::span<const float> values);
 
 }  // namespace ofsdp::kernels

@@ -1,6 +1,10 @@
-// The update operations of kernels/core/update.h on the CPU, for any OptimizerDef: loops over the
-// rows of a stretch, in blocks that stay in the first cache. They keep nothing between calls, so
-// several threads may run one kernel on different stretches.
+// The update operations of kernels/core/update.h on the CPU, for any OptimizerDef. Each kernel
+// loops over the rows of a stretch in blocks of kUpdateBlock elements, which stay in the
+// first-level cache. A kernel keeps no state between calls, so several threads may run it on
+// different stretches.
+//
+//   PlannedUpdate  decoded once, when the kernel is made
+//   UpdateCall     one call: a method per operation, and below them helpers that read the operands
 #include <array>
 #include <cmath>
 
@@ -63,9 +67,9 @@ struct PlannedUpdate {
   std::vector<UpdateRow> rows;
   int64_t numel;
   DType gradient, copy;
-  std::vector<StateForm> forms;  // of the unit's states
+  std::vector<StateForm> forms;  // per state of the unit: the storage
   std::vector<int64_t> sizes;
-  bool plain;  // the gradient is taken as it is
+  bool plain;  // the gradient is float32 and needs no rounding, scaling or addition
 };
 
 class UpdateCall {
@@ -77,7 +81,7 @@ class UpdateCall {
 
   void advance() const {
     Block block;
-    // If steps come later, they make the copy.
+    // If the parameters move only in `step`, a kRoundOp after it makes the copy.
     const bool copies = plan_.copy != DType::kUndefined && plan_.optimizer.direction == nullptr;
     each_block([&](const UpdateRow& row, int64_t at, int64_t n) {
       update(row, at, gradient(at, n, block), n);
@@ -157,8 +161,8 @@ class UpdateCall {
     }
   }
 
-  // p = (1 - lr weight_decay) p - step_length d; the decay of an optimizer without a kept gradient
-  // is in d.
+  // p = (1 - lr weight_decay) p - step_length d. If an optimizer does not keep the gradient (LAMB),
+  // d contains the decay, and the first factor is 1.
   void step() const {
     Block block;
     float* const param = args_.out<float>(UpdateOut::kParam);
@@ -217,8 +221,8 @@ class UpdateCall {
     });
   }
 
-  // Returns elements [at, at + n) of the gradient, rounded, added and scaled; in `block` if any of
-  // these is to be done.
+  // Returns elements [at, at + n) of the gradient after rounding to spec.round_to, adding kOnto and
+  // scaling: a pointer to the operand if none of these is planned, else to `block`.
   const float* gradient(int64_t at, int64_t n, Block& block) const {
     const int64_t first = at - stretch_.begin;
     const auto* const from = args_.in<std::byte>(UpdateIn::kGradient) +
@@ -240,7 +244,7 @@ class UpdateCall {
     return block.data();
   }
 
-  // Returns a state in float32, indexed by elements of the shard, or by row or column for factors.
+  // Returns a float32 state, to be indexed by the shard's element, or for factors by row or column.
   float* floats(const UpdateRow& row, size_t i) const {
     return args_.out<float>(UpdateOut::kStates + static_cast<size_t>(row.states[i])) +
            row.shifts[i];
@@ -282,7 +286,8 @@ class UpdateCall {
                   std::span(encoded).first(count), rounding);
   }
 
-  // Writes the directions of elements [at, at + n) by the optimizer's formula.
+  // Writes the directions of elements [at, at + n) to `to`, by the optimizer's formula. `from`: the
+  // kept gradient, or null.
   void take_direction(const UpdateRow& row, int64_t at, const float* from, int64_t n,
                       float* to) const {
     std::array<float*, kMaxRowStates> states{};
@@ -309,7 +314,8 @@ class UpdateCall {
     return block.data();
   }
 
-  // Matrix by matrix. The gap after the parameter follows.
+  // As take_direction for factored states, one matrix after the other. Writes 0 for the padding
+  // after the parameter.
   void take_factored(const UpdateRow& row, int64_t at, int64_t n, float* to) const {
     const MatrixShape shape = row.shape();
     const auto* const kept = args_.out<float>(UpdateOut::kKept) + at;
@@ -344,7 +350,7 @@ OFSDP_MULTIARCH void divide(float* values, float by, int64_t n) {
   for (int64_t i = 0; i < n; ++i) values[i] = values[i] / by;
 }
 
-// As if ranks had added zeros.
+// Copies; -0 becomes 0, as if other ranks' zeros had been added (kPutOp).
 OFSDP_MULTIARCH void add_zero(const float* from, float* to, int64_t n) {
   for (int64_t i = 0; i < n; ++i) to[i] = from[i] + 0.0f;
 }
@@ -374,7 +380,8 @@ void add(Registry& registry, const OptimizerDef& optimizer, const std::string& n
   });
 }
 
-// The parts of optimizers of matrices: run(values, elements, input 0).
+// Adds an operation on a whole array (Muon's, kPutOp): run(output 0, element count, input 0 or
+// null).
 template <typename Run>
 void add_on_array(Registry& registry, const std::string& name, const Run& run) {
   add(registry, name, [run](const Problem& p) {
@@ -384,7 +391,8 @@ void add_on_array(Registry& registry, const std::string& name, const Run& run) {
   });
 }
 
-// Writes the gradient into the parameter: results that were computed elsewhere.
+// "assign" copies its gradient operand to the parameter. Devices use it to store the results of a
+// model's own update (runtime/engine/device/device_rules.h).
 OptimizerDef assignment() {
   OptimizerDef assign;
   assign.name = "assign";

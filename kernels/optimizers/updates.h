@@ -1,12 +1,13 @@
 // Elementwise optimizers: shared pieces, SGD, Adagrad and relatives, Adam and relatives.
 //
-// A formula is one struct, for CPU loops and CUDA kernels:
+// Each optimizer is one struct, which CPU loops and CUDA kernels share:
 //
 //   Factors, factors(n)       numbers that all elements share: computed in double, rounded once
-//   step(e, gradient, f)      updates one element and the states once, in float32
-//   reference(settings, span) the same in double, written independently: the tests' oracle
+//   step(e, gradient, f)      updates one element of parameter and states, in float32
+//   reference(settings, span) the same in double, written independently; tests compare with it
 //
-// Operations have PyTorch's order. Compilers must not contract products and sums.
+// In the formulas g is the gradient, p the parameter, lr the learning rate, t the update number
+// from 1. Operations have PyTorch's order. Compilers must not contract products and sums to FMAs.
 #pragma once
 
 #include <cmath>
@@ -49,7 +50,7 @@ struct Lerp {
 };
 
 struct ElementUpdate {
-  static constexpr bool kMovesParam = true;  // false: `step` advances the states alone
+  static constexpr bool kMovesParam = true;  // false: `step` only advances the states
 };
 
 // L2 decay: the gradient plus weight_decay p.
@@ -142,7 +143,8 @@ struct Lion : ElementUpdate {
   }
 };
 
-// Adagrad and its successors: steps along the gradient, over the root of its squares so far.
+// Adagrad and its successors: steps along the gradient, divided by the root of the sum of squares
+// so far.
 
 // Adagrad (torch.optim.Adagrad, lr_decay 0, initial accumulator 0):
 //   g += weight_decay p;  s += g^2;  p -= lr g / (sqrt(s) + eps)
@@ -204,7 +206,7 @@ struct Adadelta : ElementUpdate {
   }
 };
 
-// RMSprop (torch.optim.RMSprop not centered), rho its alpha:
+// RMSprop (torch.optim.RMSprop not centered); OptimizerSettings::rho is alpha:
 //   g += weight_decay p;  s = alpha s + (1 - alpha) g^2;  d = g / (sqrt(s) + eps)
 //   p -= lr d without momentum, else b = momentum b + d, p -= lr b
 // https://www.cs.toronto.edu/~tijmen/csc321/slides/lecture_slides_lec6.pdf
@@ -248,7 +250,7 @@ struct RmsProp : ElementUpdate {
   }
 };
 
-// Adam and its variants: steps along an average gradient, over the root of average squares.
+// Adam and its variants: steps along an average gradient, divided by the root of average squares.
 
 // Adam (torch.optim.Adam), t the update number:
 //   g += weight_decay p;  m = beta1 m + (1 - beta1) g;  v = beta2 v + (1 - beta2) g^2
@@ -363,7 +365,7 @@ struct TwoAverages {
     const OptimizerSettings& s = n.settings;
     return {GradientDecay::of(n), Lerp::of(1 - s.beta1), f32(s.beta2), f32(1 - s.beta2)};
   }
-  // Advances both; returns the gradient with its decay.
+  // Advances both averages; returns the gradient with decay added.
   OFSDP_BOTH float advance(Element& e, float gradient) const {
     const float g = decay(gradient, e.param);
     e.state[0] = average(e.state[0], g);

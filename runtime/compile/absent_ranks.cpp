@@ -37,7 +37,7 @@ class AbsentRanks final : public Communicator {
   Status all_reduce(int, const RankGroup&, const SlotSource&, const CollectiveSite&) override {
     return refuse();
   }
-  // All ranks plan alike, and so would say the same.
+  // All ranks have the same plan, so the other ranks would give the same numbers.
   Status exchange(std::span<const double> mine, std::span<double> all,
                   const CollectiveSite&) override {
     for (size_t i = 0; i < all.size(); ++i) all[i] = mine[i % mine.size()];

@@ -1,3 +1,21 @@
+// compile_run, in two classes:
+//
+//   RunCompiler      makes one plan: RunSettings (options, batch sizes), the model and one strategy
+//                    give a CompiledRun. compile() lists the stages in order: optimizer, checks,
+//                    samplers, units and shards, metrics, then programs and memory, which are made
+//                    again for each recomputation level that is tried
+//   StrategyChooser  compiles the given strategy. With --strategy auto it compiles the candidates,
+//                    drops those above --memory-limit, predicts the time of an update (rank 0
+//                    measures, all ranks receive the numbers) and returns the fastest. If nothing
+//                    fits, it compiles variants of the run to say in the error which would fit
+//
+// A plan has one step program per ProgramKey: each micro-batch size, training or evaluation, and
+// for training the first and last micro-batch of an update. A step program is a graph, its kernels,
+// the schedule of steps and the arena (memory for activations).
+//
+// All ranks run this code with the same settings and reach the same decisions without asking each
+// other; only the prediction is exchanged. CompiledRun::hash lets the ranks verify afterwards that
+// their programs agree. The caller owns the result; candidates share one KernelCache.
 #include "runtime/compile/compile.h"
 
 #include <algorithm>
@@ -37,6 +55,8 @@ Status check_fixed_batch(const Graph& graph, const CompiledRun& plan) {
   return plan.eval_sampler ? check(*plan.eval_sampler, "evaluation data") : Status{};
 }
 
+// Makes the plan of one run with a fixed strategy. `run_` collects the result; compile() moves it
+// out, so an object serves once.
 class RunCompiler {
  public:
   RunCompiler(const RunSettings& settings, const ModelSetup& setup,
@@ -76,7 +96,7 @@ class RunCompiler {
     const BatchSizes& batch = settings_.batch;
     const DataSetup& data = setup_.data;
     SamplerOptions sampled{run};
-    sampled.samples = has_an_end() ? data.train->samples() : kEndless;
+    sampled.samples = is_finite() ? data.train->samples() : kEndless;
     sampled.batch_size = batch.batch_size;
     sampled.grad_accum = batch.grad_accum;
     sampled.ranks = communicator_.size();
@@ -86,30 +106,35 @@ class RunCompiler {
     sampled.sliced_samples = batch.global_batch_size;
     OFSDP_ASSIGN_OR_RETURN(run_->train_sampler, Sampler::make(sampled));
     if (data.eval) {
-      // Rows of a group meet on one rank where no number of ranks may change them.
-      const bool alone = batch.slices > 0 && loss_traits(options_.losses[0].kind).joins_rows;
+      // --deterministic across_ranks: the result must not depend on the rank count. A loss that
+      // compares rows with each other (joins_rows) sees the rows of one batch of all ranks, so rank
+      // 0 evaluates all batches.
+      const bool on_rank0 = batch.slices > 0 && loss_traits(options_.losses[0].kind).joins_rows;
       OFSDP_ASSIGN_OR_RETURN(
           run_->eval_sampler,
           Sampler::make_evaluation(evaluation_samples(), batch.batch_size, communicator_.size(),
-                                   communicator_.rank(), alone));
+                                   communicator_.rank(), on_rank0));
     }
     return check_fixed_batch(setup_.graph, *run_);
   }
 
-  // A caller of the library brings rows on each rank.
+  // With a data set: the samples in it. If the caller of the library brings the batches, `given`
+  // says how many rows one rank gets, and every rank gets as many.
   int64_t evaluation_samples() const {
     if (settings_.given) return settings_.given->eval_rows * communicator_.size();
     return setup_.data.eval->samples();
   }
 
-  bool has_an_end() const { return setup_.data.train != nullptr && !settings_.given; }
+  bool is_finite() const { return setup_.data.train != nullptr && !settings_.given; }
 
-  // The update must wait for the norm: to clip, or to check float16 gradients.
+  // Returns true if an update must wait for the norm of all gradients: to clip by it, or, with
+  // float16, to skip the update if it is not finite.
   bool needs_norm() const {
     return options_.optimizer.clip_grad_norm.has_value() ||
            options_.sharding.param_dtype == DType::kFloat16;
   }
 
+  // The fields that follow from the machine and not from flags; plan.h explains each.
   PlanOptions plan_options() const {
     const bool on_device = run_->device != nullptr;
     PlanOptions options = options_.sharding;
@@ -124,13 +149,17 @@ class RunCompiler {
     return options;
   }
 
-  // Devices sum in the slot's dtype, so a narrow slot must have the dtype of the reduction.
+  // Returns true if gradient slots (where gradients wait for the reduction) must be float32.
+  // Usually a slot has the dtype of the parameters. A device's reduction sums in the slot's dtype,
+  // so a 16-bit slot is right only if 16 bits of the same kind are also the reduction's dtype.
   bool sums_in_slots() const {
     const ShardingOptions& s = options_.sharding;
     const bool narrow = s.param_dtype != DType::kFloat32 && s.param_dtype != s.reduce_dtype;
     return run_->device != nullptr && communicator_.size() > 1 && narrow;
   }
 
+  // Returns the ranks per shard group of a hybrid strategy: --shard-size, or the ranks per host; 0
+  // if hosts have different rank counts.
   int64_t shard_size() const {
     return options_.sharding.shard_size.value_or(communicator_.ranks_on_each_host());
   }
@@ -156,7 +185,8 @@ class RunCompiler {
                        communicator_.name());
   }
 
-  // Checks --eval-metrics even if nothing is evaluated.
+  // Lays out the memory of --eval-metrics. Also runs without evaluation data, so that a wrong
+  // --eval-metrics is an error in any case.
   Status plan_evaluation_metrics() {
     const auto& metrics = options_.run.eval_metrics;
     const bool measured = !measures_of(metrics).empty();
@@ -174,6 +204,8 @@ class RunCompiler {
 
   bool watches() const { return options_.files.watch > 0 && options_.command != Command::kEval; }
 
+  // A channel carries one collective at a time (program/lower.h): kOfUnit channels per unit, kOfAll
+  // for all units, and one per node that joins the ranks' rows.
   Status check_channels() const {
     const size_t units = run_->shards.units.size();
     const size_t others = size_t{Channels::kOfAll} + run_->memory.joins.size();
@@ -183,6 +215,8 @@ class RunCompiler {
                        units, most / Channels::kOfUnit);
   }
 
+  // Makes all programs and the memory map with this recomputation level (plan.h). May be called
+  // again with another level, which replaces the result.
   Status plan_programs(int recompute_level) {
     run_->recompute_level = recompute_level;
     run_->programs.clear();
@@ -194,7 +228,8 @@ class RunCompiler {
     return check_channels();
   }
 
-  // `auto`: finds the lowest level that fits, by bisection.
+  // --activation-checkpointing: level 0 recomputes no activations, `most` recomputes all. `auto`
+  // finds by bisection the lowest level that fits --memory-limit; `most` if none fits.
   Status choose_recomputation(int most) {
     const Recompute how = options_.sharding.activation_checkpointing;
     if (how != Recompute::kAuto) return plan_programs(how == Recompute::kNone ? 0 : most);
@@ -211,7 +246,8 @@ class RunCompiler {
     return plan_programs(low);
   }
 
-  // Runs the passes that depend on kernels and units.
+  // Runs the graph passes that depend on kernels (a fused node needs a kernel that takes it) and on
+  // units (recomputation works per unit).
   Status finish_graph(Graph& graph, bool training) const {
     PassContext c;
     c.settings = &setup_.source->settings();
@@ -230,6 +266,7 @@ class RunCompiler {
     return verify(graph, "last");
   }
 
+  // Compiles the program of `key` unless the plan has it.
   Status add_program(const ProgramKey& key) {
     if (run_->programs.contains(key)) return {};
     OFSDP_ASSIGN_OR_RETURN(Graph graph, key.training ? setup_.training_graph(key.batch)
@@ -250,7 +287,8 @@ class RunCompiler {
     return {};
   }
 
-  // Every rank compiles the full batch, needed or not, since ranks compare these programs.
+  // Returns the micro-batch sizes of this rank, and the full batch even if this rank never runs it:
+  // ranks compare their full-batch programs by CompiledRun::hash.
   std::vector<int64_t> sizes_of(const Sampler& sampler, bool training) const {
     std::vector<int64_t> sizes = sampler.micro_batch_sizes();
     if (settings_.given) sizes = training ? settings_.given->train : settings_.given->eval;
@@ -259,6 +297,8 @@ class RunCompiler {
     return sizes;
   }
 
+  // Returns per unit which steps an optimizer of matrices adds (Adafactor: factors; Muon:
+  // orthogonalizes); empty if no optimizer keeps gradients until the step.
   std::vector<MatrixSteps> matrix_steps() const {
     std::vector<MatrixSteps> steps;
     if (!run_->keeps_gradients) return steps;
@@ -271,7 +311,10 @@ class RunCompiler {
     return steps;
   }
 
-  // Rounds up, so that ranks divide the sums evenly.
+  // Returns per unit the floats that these steps need in memory that peers read: the factors' sums,
+  // rounded up so that all ranks reduce equal parts of them, and a whole gradient if a rank needs
+  // more than the rank's own shard. That is so if factors are summed in slice order (across_ranks)
+  // over a sharded unit, and if Muon's matrices are divided among several ranks.
   std::vector<MatrixRoom> matrix_rooms() const {
     std::vector<MatrixRoom> rooms;
     if (!run_->keeps_gradients) return rooms;
@@ -287,6 +330,8 @@ class RunCompiler {
     return rooms;
   }
 
+  // Adds the first, middle and last micro-batch of an update. The gradient slots follow from the
+  // last one, which reduces all gradients.
   Status plan_training() {
     const int64_t accum = settings_.batch.grad_accum;
     for (const int64_t size : sizes_of(*run_->train_sampler, true)) {
@@ -308,6 +353,8 @@ class RunCompiler {
     return {};
   }
 
+  // Collects what each feature needs (bytes unless MemoryNeeds says otherwise), and maps the
+  // memory.
   void plan_bytes() {
     MemoryNeeds needs;
     needs.states = state_numels(run_->updates, run_->shards);
@@ -328,12 +375,16 @@ class RunCompiler {
     for (const auto& [key, program] : run_->programs) graphs.push_back(&program.graph);
     needs.joins = map_join_slots(graphs);
     if (needs.joins.bytes > 0) run_->hash = Fnv1a(run_->hash).add(needs.joins.bytes).value();
-    needs.kept = run_->kept.bytes() + kTensorAlignment;  // and the loss weights
+    // One alignment unit (64 bytes) holds the loss weights: one float per loss, at most 8 losses.
+    needs.kept = run_->kept.bytes() + kTensorAlignment;
     const int64_t batch = settings_.batch.batch_size;
     needs.staging =
         align_up(Loader::staging_bytes(setup_.data.train_rows(), batch), kTensorAlignment);
     if (setup_.data.eval) needs.staging += Loader::staging_bytes(*setup_.data.eval, batch);
-    size_t unpacked = 0;  // by the first rank of a host, for all of them
+    // Bytes of decoded data columns. The first rank on a host decodes them for all ranks on it, and
+    // its memory holds them. The other ranks count them in data_elsewhere, so that all ranks
+    // compare the same number with --memory-limit.
+    size_t unpacked = 0;
     if (setup_.data.train) unpacked += setup_.data.train->shared_bytes();
     if (setup_.data.eval) unpacked += setup_.data.eval->shared_bytes();
     needs.data = communicator_.is_first_on_host() ? unpacked : 0;
@@ -359,6 +410,7 @@ class RunCompiler {
     run_->memory = map_memory(run_->shards, run_->slots, needs);
   }
 
+  // Maps the device memory for inputs, numbers and results (runtime/engine/device).
   DeviceIoMap plan_io() const {
     size_t most = 0;
     for (const auto& [key, program] : run_->programs) {
@@ -393,7 +445,8 @@ class RunCompiler {
   std::unique_ptr<CompiledRun> run_;
 };
 
-// The first of equally fast ones is chosen.
+// Strategies that --strategy auto compares, in order of preference: the first is chosen among
+// equally fast ones.
 constexpr Strategy kCandidates[] = {Strategy::kZero1, Strategy::kShardGradOp, Strategy::kFullShard,
                                     Strategy::kNoShard};
 constexpr Strategy kHybrids[] = {Strategy::kHybridShard, Strategy::kHybridShardZero2};
@@ -428,6 +481,8 @@ class StrategyChooser {
     return plan.memory.fits(options_.sharding.memory_limit);
   }
 
+  // --strategy auto. Returns the fastest plan that fits; if none does, the error about the
+  // smallest.
   Compiled choose_strategy() const {
     std::vector<std::unique_ptr<CompiledRun>> plans;
     std::unique_ptr<CompiledRun> smallest;
@@ -458,14 +513,16 @@ class StrategyChooser {
     return std::optional(std::move(topology));
   }
 
-  // Hybrid strategies keep a copy of the model on each host.
+  // Returns the options for each candidate. Hybrid strategies keep one copy of the model per host,
+  // so they take part only if --topology has several hosts.
   std::vector<ShardingOptions> candidates(const std::optional<Topology>& topology) const {
     std::vector<ShardingOptions> list;
     auto add = [&](Strategy strategy) {
       list.push_back(options_.sharding);
       list.back().strategy = strategy;
     };
-    // On one host nothing is gathered, so shard_grad_op equals full_shard.
+    // CPU ranks on one host read each other's shards in place instead of gathering them ([Note: in
+    // place] in plan.h), so shard_grad_op and full_shard are the same there.
     const bool in_place =
         kernels_->device() == nullptr && communicator_.ranks_in_common() == communicator_.size();
     for (const Strategy strategy : kCandidates) {
@@ -479,8 +536,12 @@ class StrategyChooser {
     return list;
   }
 
-  // Rank 0 measures for all. Kernels take the same time under every strategy, so they are measured
-  // only if a network's times must be added.
+  // Returns the predicted seconds per update of each plan. Rank 0 measures; the exchange gives its
+  // numbers to all ranks, so that all make the same choice. If measuring fails, rank 0 returns the
+  // error and ends the run, and the exchange returns kPeer on the other ranks.
+  //
+  // Kernels take the same time under every strategy, so they are measured only if --topology gives
+  // a network whose times are added to them. On a device all predictions are 0.
   Result<std::vector<double>> predict(const std::vector<std::unique_ptr<CompiledRun>>& plans,
                                       const std::optional<Topology>& topology) const {
     std::vector<double> seconds(plans.size());
@@ -519,6 +580,7 @@ class StrategyChooser {
     return line + "\n";
   }
 
+  // Returns the error that `plan` exceeds --memory-limit, with advice.
   Status refusal(const CompiledRun& plan) const {
     return {ErrorKind::kInput,
             format_text("--memory-limit {}: the plan ({}) needs {} bytes a rank, of which {} for a "
@@ -540,7 +602,8 @@ class StrategyChooser {
     return [size](RunSettings& s) { s.batch.batch_size = size; };
   }
 
-  // Offloading is slower, so the lesser kind is offered if it suffices.
+  // Offers to keep the optimizer in host memory, or, if that does not suffice, also the parameters,
+  // which is slower.
   template <typename Offer>
   void offer_offload(const Offer& offer) const {
     if (kernels_->device() == nullptr) return;
@@ -552,7 +615,9 @@ class StrategyChooser {
     if (now != CpuOffload::kParams) offer("--cpu-offload params", {offload(CpuOffload::kParams)});
   }
 
-  // Offers each change alone, else all together, and the largest batch that fits.
+  // Compiles variants of the run and lists those that fit: each change by itself; if none fits, all
+  // changes together; and the largest batch size (halved repeatedly) that fits. Every rank
+  // compiles all variants.
   std::string advice() const {
     std::string list;
     auto offer = [&](const std::string& flags, std::initializer_list<Change> changes) {
@@ -613,6 +678,8 @@ RunSettings resolve_settings(const Options& options, const ModelOrigin& origin,
           .given = {}};
 }
 
+// Only ONNX Runtime's training artifacts record states, and they have only two optimizers: SGD with
+// one state (momentum) and AdamW with two (moments).
 TrainedState trained_state(const RunSettings& settings, int64_t updates) {
   const OptimizerOptions& o = settings.options.optimizer;
   return {.step = settings.optimizer_steps + updates,
@@ -646,6 +713,7 @@ std::vector<const KeptValues::Entry*> carried_entries(const CompiledRun& plan) {
   return list;
 }
 
+// The last program trains with the largest batch: keys are ordered by batch, then training.
 std::string fused_line(const CompiledRun& run) {
   std::string out;
   for (const auto& [rule, count] : run.programs.rbegin()->second.graph.fused) {

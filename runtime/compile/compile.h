@@ -1,12 +1,14 @@
-// The door of planning. compile_run turns settings and an opened model (ModelSetup) into a
-// CompiledRun: all programs, bytes and collectives of a run, before anything is allocated.
-// `fsdp-run plan` prints it; RankState maps the memory, loads the weights and executes it.
+// Planning a run. compile_run turns settings and an opened model (ModelSetup) into a CompiledRun:
+// all programs, bytes and collectives of the run, before anything is allocated. `fsdp-run plan`
+// prints it; to train, runner.h maps the memory, loads the weights and makes an engine that
+// executes it.
 //
-// compile_run asks, in this order: which optimizer updates each parameter (choose_optimizer),
-// which samples each micro-batch has (Sampler), which units the parameters form
-// (fsdp/plan/plan.h). Then for every micro-batch that can occur (each size, each position in the
-// accumulation, evaluation) it makes the graph, its kernels, schedule and arena
-// (program/step_program.h), and last the memory of the whole rank (program/memory_map.h).
+// compile_run decides, in this order: which optimizer updates each parameter (choose_optimizer),
+// which samples each micro-batch has (Sampler), and which units the parameters form
+// (fsdp/plan/plan.h; a unit is a group of parameters that is gathered and reduced together). Then,
+// for each kind of micro-batch that can occur (batch size, position in the update, evaluation), it
+// makes the graph, the kernels, the schedule and the arena (program/step_program.h), and finally
+// the rank's memory map (program/memory_map.h).
 #pragma once
 
 #include <string>
@@ -27,8 +29,8 @@
 
 namespace ofsdp::runtime {
 
-// If the caller of the library brings each batch: the micro-batch sizes so far, and the largest row
-// count of an evaluation.
+// Batch sizes if a caller of the library brings the batches: the micro-batch sizes so far, and the
+// largest number of rows of one rank in an evaluation.
 struct GivenSizes {
   std::vector<int64_t> train, eval;
   int64_t eval_rows = 0;
@@ -36,10 +38,11 @@ struct GivenSizes {
 
 struct RunSettings {
   Options options;
-  BatchSizes batch;           // for the present world size
-  ResumePoint start;          // the beginning, or that of the resumed checkpoint
+  BatchSizes batch;           // for this run's rank count
+  ResumePoint start;          // update 0, or the resumed checkpoint's position
   std::string configuration;  // rank 0: the effective configuration as YAML; or empty
-  // ONNX Runtime's training artifacts: their AdamW variant, and the updates done before.
+  // From ONNX Runtime's training artifacts: the AdamW variant, and the updates done before this
+  // run.
   bool transformers_adamw = false;
   bool bias_correction = true;
   int64_t optimizer_steps = 0;
@@ -48,39 +51,44 @@ struct RunSettings {
   std::optional<GivenSizes> given;  // none: the data set determines the micro-batches
 };
 
+// Collects the settings of a run that starts at update 0.
 RunSettings resolve_settings(const Options& options, const ModelOrigin& origin,
                              const ModelSetup& setup, const std::string& configuration);
 
-// Returns the run's position for the trained file, after `updates` updates.
+// Returns the training state that the trained file records after `updates` updates of this run.
 TrainedState trained_state(const RunSettings& settings, int64_t updates);
 
 // Returns true if an interval of epochs or steps ends with update `step`.
 bool falls_due(const Interval& interval, const Sampler& sampler, int64_t step);
 
-// The micro-batches that run the same program.
+// The micro-batches that share one program.
 struct ProgramKey {
   int64_t batch = 0;  // samples
   bool training = true;
-  bool first_micro = true;  // in an update
-  bool last_micro = true;
+  bool first_micro = true;  // the first micro-batch of an update
+  bool last_micro = true;   // the last one
   auto operator<=>(const ProgramKey&) const = default;
 };
 
-// Owns programs and kernels; `optimizer` points into the caller's list or the source.
+// The plan of a run on one rank. Owns programs and kernels; `optimizer` points into the caller's
+// list or the model's source.
 struct CompiledRun {
   Device* device = nullptr;  // null: the CPU
   Plan shards;
   OptimizerSettings settings;
   const OptimizerDef* optimizer = nullptr;
-  std::vector<int> rules;                  // per parameter: index in UpdateRules, or -1
-  UpdatePlan updates;                      // the first group has `settings` and `optimizer`
-  bool parameter_norms = false;            // an optimizer needs norms of whole parameters
-  bool keeps_gradients = false;            // an optimizer's step reads gradients again
-  std::vector<OrthogonalUnit> orthogonal;  // per unit: the matrices that Muon takes
+  // Per parameter: the rule of the model's own update (index in UpdateRules), or -1; empty: none.
+  std::vector<int> rules;
+  UpdatePlan updates;            // the first group has `settings` and `optimizer`
+  bool parameter_norms = false;  // an optimizer needs norms of whole parameters
+  // An optimizer's step needs the reduced gradient after all units are reduced (Adafactor, Muon),
+  // so that gradients are kept until then.
+  bool keeps_gradients = false;
+  std::vector<OrthogonalUnit> orthogonal;  // per unit: the matrices that Muon updates
   int64_t watch_interval = 0;              // updates; 0: no --watch
   bool uses_average = false;               // evaluation and output take the average (--ema)
   std::string evaluated;                   // as in RunSettings
-  std::string warning;                     // about --group; a line or empty
+  std::string warning;                     // about --group; one line, or empty
   std::optional<Sampler> train_sampler;    // set by compile_run
   std::optional<Sampler> eval_sampler;
   std::shared_ptr<KernelCache> kernels;  // shared with the candidates of --strategy auto
@@ -92,19 +100,21 @@ struct CompiledRun {
   MemoryMap memory;
   DeviceIoMap device_io;
   std::optional<DeviceRulesPlan> device_rules;  // if a device runs the UpdateRules
-  std::string choice;                           // the reason of --strategy auto; a line or empty
-  uint64_t hash = 0;                            // collective_hash of all full-batch programs
+  std::string choice;  // why --strategy auto chose this strategy; one line, or empty
+  uint64_t hash = 0;   // collective_hash of all full-batch programs; equal on all ranks
 };
 
-// Compiles the run for `device`, or the CPU if null. Collective: all ranks decide alike, since rank
-// 0 measures for all, and memory that only rank 0 holds counts on every rank.
+// Compiles the run for `device`, or the CPU if null. Collective. All ranks make the same choices:
+// rank 0 measures for all, and every rank compares the memory of the largest rank with
+// --memory-limit.
 //
-// --strategy auto compiles every strategy and takes the fastest predicted update (prediction.h)
-// among those within --memory-limit. Hybrid strategies take part if --topology has several hosts.
+// --strategy auto compiles each strategy and returns the one with the fastest predicted update
+// (prediction.h) within --memory-limit. Hybrid strategies are tried if --topology has several
+// hosts.
 //
 // Returns kInput if an operator has no kernel, if options do not fit the model, or if the run needs
-// more than --memory-limit; this message lists changes that would fit: recomputation, another
-// strategy, a smaller batch.
+// more than --memory-limit. The latter message lists changes that would fit: recomputation, another
+// strategy, offloading, a smaller batch.
 Result<std::unique_ptr<CompiledRun>> compile_run(const RunSettings& settings,
                                                  const ModelSetup& setup,
                                                  Communicator& communicator,
@@ -115,17 +125,18 @@ Result<std::unique_ptr<CompiledRun>> compile_run(const RunSettings& settings,
 //
 //   cpu   opens nothing
 //   cuda  needs the CUDA library, a driver, a GPU, and options that the device's engine supports
-//   auto  opens the GPU if `cuda` would succeed, else takes the CPU and gives the reason in
-//         `notice`; a program without the CUDA library gives none
+//   auto  opens the GPU if `cuda` would succeed; else chooses the CPU and puts the reason into
+//         `notice`, which stays empty if there is no CUDA library
 //
-// Either all ranks have a GPU or none. A host's ranks take the GPUs in turn; if there are fewer
-// GPUs than ranks, the ranks share them if the library can.
+// Either all ranks use a GPU or none does. The ranks of a host are assigned to the GPUs in turn; if
+// there are fewer GPUs than ranks, ranks share a GPU if the library supports it.
 //
-// `plan --device cuda` without a GPU gets a device without memory that executes nothing. It accepts
-// nearly every problem, needs no workspace, and refuses joined nodes, so their parts stay apart.
+// `plan --device cuda` without a GPU returns a device that only plans: it has no memory and
+// executes nothing. It accepts nearly every problem, needs no workspace, and does not accept fused
+// nodes, so that the plan has their parts as separate nodes.
 struct ChosenDevice {
   std::unique_ptr<Device> device;  // null: the CPU; must outlive the CompiledRun
-  std::string notice;              // a line, or empty
+  std::string notice;              // one line, or empty
 };
 
 Result<ChosenDevice> choose_device(const Options& options, const Registry& registry,
@@ -133,15 +144,16 @@ Result<ChosenDevice> choose_device(const Options& options, const Registry& regis
 // Returns true for the device of a plan without a GPU.
 bool only_plans(const Device& device);
 
-// Returns the communicator of `fsdp-run plan`: rank 0 among `world` ranks that do not run, divided
-// evenly among `hosts`. It answers who it is and shares data of rank 0; collectives of a step
-// return kFault.
+// Returns the communicator of `fsdp-run plan`: rank 0 of `world` ranks, of which the others do not
+// run, divided evenly among `hosts`. It answers questions about ranks, and shares rank 0's data
+// with itself; collectives of a step return kFault.
 std::unique_ptr<Communicator> make_absent_ranks(int world, int hosts, bool common_memory);
 
-// Returns views of `plan` with which `lower` lowers programs for one rank.
+// Returns the parts of `plan` that `lower` (program/lower.h) needs. They refer to `plan`.
 LoweringContext lowering(const CompiledRun& plan, int rank);
 
-// Returns true for running statistics, which each micro-batch hands on to the next.
+// Returns true if the parameter is a running statistic (BatchNormalization), which each micro-batch
+// changes.
 bool is_carried(const CompiledRun& plan, int parameter);
 // Returns the memory of all running statistics.
 std::vector<const KeptValues::Entry*> carried_entries(const CompiledRun& plan);
@@ -157,11 +169,11 @@ std::string fused_line(const CompiledRun& plan);
 Status choose_optimizer(const RunSettings& settings, const ModelSetup& setup,
                         const std::vector<OptimizerDef>& optimizers, CompiledRun& run);
 
-// Makes the kernels with which a device runs the update of a training_info. REQUIRES: `run` has
-// units. Returns kInput if the device lacks a kernel.
+// Makes the kernels with which a device runs a model's own update (training_info). REQUIRES:
+// run.shards has the units. Returns kInput if the device lacks a kernel.
 Status plan_device_rules(const ModelSetup& setup, int rank, CompiledRun& run);
 
-// Returns for each parameter whether it has weight decay. Returns kInput if a pattern of --no-decay
+// Returns per parameter whether weight decay applies. Returns kInput if a pattern of --no-decay
 // matches none.
 Result<std::vector<bool>> weight_decays(const OptimizerOptions& options, const Graph& graph);
 
@@ -172,7 +184,7 @@ Result<std::vector<bool>> weight_decays(const OptimizerOptions& options, const G
 // differ.
 Status first_difference(const CompiledRun& plan, Communicator& communicator);
 
-// Encodes a step in a double, since ranks exchange doubles; and the text of such a code.
+// Encodes a collective step as a double, since ranks exchange doubles; step_code_text describes it.
 double step_code(const Step& step, const Plan& plan);
 std::string step_code_text(double code);
 

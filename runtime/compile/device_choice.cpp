@@ -10,8 +10,8 @@
 namespace ofsdp::runtime {
 namespace {
 
-// Has a kernel for everything but operators of the CPU alone and nodes that a pass would join: only
-// the CUDA library knows which results its kernels accept.
+// Has a kernel for everything but operators that only the CPU has and nodes that a pass would join:
+// only the CUDA library knows which results its kernels accept.
 class PlanningDevice final : public Device {
  public:
   explicit PlanningDevice(const Registry& registry) {
@@ -101,7 +101,7 @@ class Chooser {
         communicator_(communicator),
         must_(options.launch.device == DeviceChoice::kCuda) {}
 
-  // Chooses for this rank alone. `plan` opens the first GPU, since no other rank runs.
+  // Chooses only for this rank. `plan` opens the first GPU, since no other rank runs.
   Result<ChosenDevice> run() const {
     const bool plans = options_.command == Command::kPlan;
     const auto devices = count_devices();

@@ -1,3 +1,7 @@
+// Predicting an update's time (prediction.h): measure_kernels and measure_rates run kernels and
+// copies on scratch memory; StepPricer gives each step of a schedule a cost from these
+// measurements, with one method per value of the column `cost` in program/steps.inc; simulate()
+// adds up the costs.
 #include "runtime/compile/prediction.h"
 
 #include <unistd.h>

@@ -1,5 +1,6 @@
-// Predicts an update's time from measured kernels, the measured speed of memory, and the
-// network of a topology. `fsdp-run plan` prints it; --strategy auto chooses by it.
+// Predicts an update's time from measured kernel times, the measured speed of memory copies, and
+// the network of --topology. `fsdp-run plan` prints the prediction; --strategy auto compares
+// strategies by it. Only rank 0 measures, before training starts.
 #pragma once
 
 #include <chrono>
@@ -12,8 +13,8 @@
 namespace ofsdp::runtime {
 
 struct KernelTimes {
-  std::map<const Kernel*, double> seconds;
-  int measured = 0;
+  std::map<const Kernel*, double> seconds;  // per run of the kernel
+  int measured = 0;                         // kernels
   int estimated = 0;
 
   double of(const Kernel* kernel) const {
@@ -22,18 +23,19 @@ struct KernelTimes {
   }
 };
 
-// Measures every kernel of the run for at most `budget`: first each operator's largest kernel, then
-// the others by size. A kernel runs on scratch memory (floats 0.5, integers 0), once to warm up and
-// then for a few milliseconds; the fastest run counts. A kernel is estimated by bytes, at the
-// operator's pace, if time runs out, if it fails on these values, or if the operands exceed an
-// eighth of the free memory or 512 MiB. Returns kFault if memory cannot be mapped.
+// Measures the kernels of the run, for at most `budget` together: first each operator's largest
+// kernel, then the others by size. A kernel runs on scratch memory (floats 0.5, integers 0), once
+// to warm up and then for a few milliseconds; the fastest run counts. A kernel is not measured if
+// time runs out, if it fails on these values, or if the operands exceed an eighth of the free
+// memory or 512 MiB; then the time is estimated from the operands' bytes and the operator's
+// measured bytes per second. Returns kFault if memory cannot be mapped.
 Result<KernelTimes> measure_kernels(const CompiledRun& plan, std::chrono::milliseconds budget);
 
-// Work per second of one rank with all threads.
+// The work that one rank does per second with all of its threads.
 struct MachineRates {
-  double copy = 1;      // bytes, read and written
-  double update = 1;    // elements of an optimizer's update
-  double products = 0;  // floating-point operations of Newton-Schulz; 0: none needed
+  double copy = 1;      // bytes copied; a byte counts when it is read and when it is written
+  double update = 1;    // elements updated by the optimizer
+  double products = 0;  // floating-point operations in Muon's Newton-Schulz products; 0: not needed
 };
 
 Result<MachineRates> measure_rates(const CompiledRun& plan);
@@ -41,24 +43,27 @@ Result<MachineRates> measure_rates(const CompiledRun& plan);
 struct Machine {
   KernelTimes kernels;
   MachineRates rates;
-  std::optional<Topology> topology;  // none: ranks of this host
+  std::optional<Topology> topology;  // none: all ranks are on this host
 };
 
-// Returns the seconds of each step, as rank 0 runs it.
+// Returns the seconds of each step in the program's schedule, on rank 0.
 //
-// A node takes its kernel's measured time, divided by the topology's compute factor. Collectives
-// follow the topology; without one, ranks read each other's memory at the measured rate of copies.
-// A gather or reduction of a single rank is computation. Newton-Schulz takes the busiest rank's
-// operations at the measured rate.
+// A node costs the kernel's measured time, divided by the topology's compute factor. A collective
+// costs the time by the topology; without one, ranks read each other's memory at the measured copy
+// rate. A gather or reduction within one rank counts as computation. Newton-Schulz costs the
+// operations of the rank with the most, at the measured rate.
 std::vector<StepCost> step_costs(const CompiledRun& run, const StepProgram& program,
                                  const Machine& machine);
 
-// Returns how often an update runs the program; 0 for a short batch or an evaluation.
+// Returns how many times per update the program runs; 0 for a program of a short batch or
+// evaluation.
 int64_t times_an_update(const ProgramKey& key, const BatchSizes& batch);
 
+// Predicts the program's steps (simulate.h).
 Simulation simulate_program(const CompiledRun& run, const StepProgram& program,
                             const Machine& machine);
 
+// Returns the predicted seconds per update.
 double predicted_seconds(const CompiledRun& run, const Machine& machine, const BatchSizes& batch);
 
 }  // namespace ofsdp::runtime

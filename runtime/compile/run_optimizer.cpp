@@ -1,3 +1,11 @@
+// choose_optimizer (compile.h): from --optimizer, --group, --no-decay and related options, the
+// optimizer, settings, weight decay and states of each parameter.
+//
+//   WeightReader  finds the parameters that Muon may update: matrices that multiply activations
+//   GroupMaker    makes the UpdatePlan's groups, and assigns each parameter to one
+//   choose_forms  chooses how each state is stored (--state-dtype)
+//
+// If the model brings an update of its own (training_info), follow_rules replaces GroupMaker.
 #include <fnmatch.h>
 
 #include <algorithm>

@@ -1,5 +1,6 @@
-// From a CompiledRun to a running engine: RunMemory maps the bytes, make_runner makes the engine
-// and the optimizer and binds the programs to addresses.
+// From a CompiledRun to a running engine, in two steps: RunMemory::map allocates the rank's memory,
+// and, after the caller has loaded the weights, make_runner makes optimizer and engine and binds
+// the programs to addresses. RankState (runtime/train) owns both objects.
 #pragma once
 
 #include "runtime/compile/compile.h"
@@ -9,8 +10,8 @@
 
 namespace ofsdp::runtime {
 
-// A rank's memory. If a device computes: memory on the device, images on the host of
-// everything that is loaded or saved, and the pinned memory of --cpu-offload. Must not move, since
+// A rank's memory. If a device computes, it also has the memory on the device, and `host` has
+// images (copies in host memory) of everything that is loaded or saved. Must not move, since
 // regions refer to the ledgers.
 struct RunMemory {
   RunMemory() = default;
@@ -18,15 +19,15 @@ struct RunMemory {
 
   // Collective. Returns kFault if memory runs out, and the device's errors.
   Status map(const CompiledRun& plan, Communicator& communicator, MemoryLedger& ledger);
-  // Copies from the device into the images and waits.
+  // Copies the state on the device into the images, and waits for it.
   Status fetch(const CompiledRun& plan);
   std::span<std::byte> staging() const;
 
-  MemoryLedger image_ledger;  // images do not count as memory of a step
+  MemoryLedger image_ledger;  // counts the images apart, since steps do not use them
   Region shared_image;
   RankMemory host;  // with a device: the images, trace, metrics and the checkpoint's copy
   DeviceRankMemory device;
-  MemoryLedger pinned_ledger;  // memory pinned by --cpu-offload, which is not on the device
+  MemoryLedger pinned_ledger;  // counts `pinned`, the host memory of --cpu-offload
   DeviceMemory pinned;
   std::vector<UnitState> units;  // in `host` or `pinned`
 
@@ -34,19 +35,19 @@ struct RunMemory {
   Status map_images(const CompiledRun& plan, MemoryLedger& ledger, bool several);
 };
 
-// Must not move.
+// An engine and the objects that it refers to. Must not move.
 struct Runner {
   std::vector<UnitState> device_units;
-  std::unique_ptr<UpdateProgram> update_program;  // if the model has a training_info
-  std::unique_ptr<DeviceRules> device_rules;      // the same, on a device
+  std::unique_ptr<UpdateProgram> update_program;  // the model's own update; or null
+  std::unique_ptr<DeviceRules> device_rules;      // the same on a device; or null
   std::unique_ptr<UpdateTable> update_table;
-  std::unique_ptr<Updater> updater;  // on the host if it updates for a device
+  std::unique_ptr<Updater> updater;  // on the host for the CPU and --cpu-offload
   std::map<ProgramKey, BoundProgram> programs;
   std::unique_ptr<UpdateRunner> executor;
 };
 
-// Fills `runner`, which then refers to the other arguments. Collective. REQUIRES: weights are
-// loaded. Returns kInput if the device lacks a kernel.
+// Fills `runner`, which refers to the other arguments; they must outlive it. Collective. REQUIRES:
+// the weights are loaded. Returns kInput if the device lacks a kernel.
 Status make_runner(const CompiledRun& plan, const ModelSetup& setup, Communicator& communicator,
                    RunMemory& memory, const ExecutorOptions& options, Runner& runner);
 

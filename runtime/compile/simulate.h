@@ -1,13 +1,14 @@
-// simulate: predicts when each step of a schedule begins and ends on two streams, computation and
-// communication, from the cost of each step. Topology: the network from which the costs of
-// collectives follow.
+// simulate() predicts when each step of a schedule begins and ends, from the cost of each step, on
+// two streams: computation and communication. A Topology describes the network and gives the costs
+// of collectives (prediction.h).
 //
-// With overlap (devices), a communication begins when all earlier ones have ended. A node waits
-// until its units are gathered, Acquire until the slot has been reduced, an update until its
-// gradient is reduced. Updates fused with a reduction run after the last node. Without overlap
-// (ranks of one host: one thread does both), every step waits for the previous one.
+// With overlap (devices), a communication step begins when all earlier ones have ended. A node
+// waits until the units that it reads are gathered, Acquire until the gradient slot has been
+// reduced, an update until the gradient is reduced. Updates fused with a reduction run after the
+// last node. Without overlap (CPU ranks on one host, where one thread does both), every step waits
+// for the previous one.
 //
-// Exposed communication is the time in which the compute stream waits for a unit.
+// Exposed communication is the time for which the compute stream waits for a unit.
 #pragma once
 
 #include <string>
@@ -23,19 +24,19 @@ namespace ofsdp::runtime {
 //
 //   hosts: 4
 //   ranks_per_host: 8
-//   inside:  {alpha_us: 3.4, beta_gbs: 370}   # between two ranks of a host, GB/s of 1e9 bytes
-//   between: {alpha_us: 14, beta_gbs: 50}     # between two hosts, for one rank
+//   inside:  {alpha_us: 3.4, beta_gbs: 370}   # between two ranks on a host; us, 1e9 bytes per s
+//   between: {alpha_us: 14, beta_gbs: 50}     # between two hosts, per rank
 //   compute_factor: 40                        # speed relative to this machine; 1
 //   overlap: on                               # communication during computation; on
 //   contention: 1.3                           # slows computation during communication; 1
 //
-// Collectives are rings: n - 1 messages in a row, hosts - 1 of them between hosts, and (n - 1)/n
-// of the bytes through the slowest link; an all-reduce is two rings. Ranks are numbered host by
-// host (Thakur, Rabenseifner, Gropp, "Optimization of Collective Communication Operations in
-// MPICH", 2005).
+// Collectives are rings: n - 1 messages one after the other, hosts - 1 of them between hosts, and
+// (n - 1)/n of the bytes pass through the slowest link; an all-reduce is two rings. Ranks are
+// numbered host by host (Thakur, Rabenseifner, Gropp, "Optimization of Collective Communication
+// Operations in MPICH", 2005).
 struct Link {
   double alpha = 0;  // seconds
-  double beta = 1;   // bytes a second
+  double beta = 1;   // bytes per second
 };
 
 struct Topology {
@@ -47,9 +48,9 @@ struct Topology {
   double contention = 1;
 
   int world() const { return hosts * ranks_per_host; }
-  // Returns the number of hosts with a rank of the group.
+  // Returns how many hosts have a rank of the group.
   int hosts_of(const RankGroup& group) const;
-  // Returns the seconds in which the group gathers `bytes` from all ranks onto each; a
+  // Returns the seconds of an all-gather after which each rank has `bytes` bytes in all. A
   // reduce-scatter takes as long.
   double all_gather(const RankGroup& group, double bytes) const;
   double all_reduce(const RankGroup& group, double bytes) const {
@@ -57,13 +58,14 @@ struct Topology {
   }
 };
 
-// Both return kInput naming file and key.
+// Return the topology in a YAML file or text; kInput with file and key if it is wrong. `origin`
+// names the text in messages.
 Result<Topology> read_topology(const std::string& path);
 Result<Topology> parse_topology(const std::string& yaml, const std::string& origin);
 
 struct StepCost {
-  double compute = 0;  // seconds
-  double communication = 0;
+  double compute = 0;        // seconds on the compute stream
+  double communication = 0;  // seconds on the communication stream
 };
 
 struct SimulationOptions {
@@ -86,10 +88,10 @@ struct Simulation {
   double compute = 0;
   double communication = 0;
   double exposed = 0;
-  std::vector<double> exposed_of_unit;  // less than `exposed`, since norms belong to no unit
+  std::vector<double> exposed_of_unit;  // their sum may be less than `exposed`: norms have no unit
 };
 
-// `costs`: one for each step.
+// `costs`: one per step.
 Simulation simulate(const Graph& graph, const Plan& plan, const Schedule& schedule,
                     const GradientSlots& slots, const std::vector<StepCost>& costs,
                     const SimulationOptions& options);

@@ -3,11 +3,12 @@
 // The extension selects the format: .npy (NEP 1, versions 1 to 3, C order, little-endian), .bin
 // (flat tokens), .npz and .safetensors (with several arrays), .csv, .tsv and .jsonl (see TextRows
 // below). A file with any other name must be IDX, MNIST's big-endian format. An .npy or IDX file
-// may be gzipped. Gzipped files, compressed .npz arrays and text are decoded once a host into
+// may be gzipped. Gzipped files, compressed .npz arrays and text are decoded once per host into
 // memory that all of its ranks share.
 //
-// The caller's array (ColumnSpec::array) is read in place; `replace` takes the next array, which
-// must have the same type and row shape.
+// Instead of a file, a caller of the library may give an array (ColumnSpec::array). It is read in
+// place, so it must stay alive while rows are read. `replace` takes the next array, which must have
+// the same dtype and row shape.
 //
 // Row s has row_bytes() bytes at first_byte + s * row_stride. Token rows may overlap.
 //
@@ -40,7 +41,9 @@ std::string npy_header(DType dtype, const std::vector<int64_t>& dims);
 struct ColumnLayout {
   DType dtype = DType::kUndefined;  // as stored
   bool big_endian = false;
-  bool of_text = false;  // int64 may be read as float, and numbers as rows [1]
+  // The file is text, which has no dtypes: the loader may convert int64 to float32 or bool, and may
+  // read one number per row as a row of shape [] or [1].
+  bool of_text = false;
   Shape row;
   int64_t count = 0;        // rows: samples
   uint64_t first_byte = 0;  // where row 0 begins
@@ -55,7 +58,8 @@ class ColumnFile {
   static Result<ColumnFile> open(const ColumnSpec& spec, Communicator& communicator,
                                  MemoryLedger& ledger);
 
-  // REQUIRES: the file was opened from an array, like this column.
+  // Reads from `array` from now on. Returns kInput if dtype or row shape differ from those of the
+  // first array. REQUIRES: the column was opened from an array.
   Status replace(const ColumnArray& array);
 
   const ColumnLayout& layout() const { return layout_; }
@@ -83,7 +87,7 @@ struct DataFormat {
   Result<std::vector<std::string>> (*columns)(const ByteSource& source);
   Result<OpenedColumn> (*open)(const ColumnSpec& spec, ByteSource source,
                                Communicator& communicator, MemoryLedger& ledger);
-  bool pads = false;  // rows may differ in length
+  bool pads = false;  // a field's lists may differ in length; shorter ones are padded
 };
 std::span<const DataFormat> data_formats();
 const DataFormat* find_format(std::string_view extension);  // null: one column, or unknown
@@ -92,8 +96,8 @@ const DataFormat* find_format(std::string_view extension);  // null: one column,
 // whether the file holds all rows.
 Result<ColumnLayout> parse_npy(const std::string& path, std::span<const std::byte> prefix);
 Result<ColumnLayout> parse_idx(const std::string& path, std::span<const std::byte> prefix);
-// Token files have no header: the length gives the row count. If `spec` has no dtype, the bytes
-// tell it; see [Note: width of tokens] in column_file.cpp.
+// Token files have no header: the length gives the row count. If `spec` has no dtype,
+// it is inferred from the bytes; see [Note: width of tokens] in column_file.cpp.
 Result<ColumnLayout> token_layout(const ColumnSpec& spec, const ByteSource& source);
 
 // Returns the layout for a header's axes; the first axis counts samples. Returns an error on
@@ -101,13 +105,15 @@ Result<ColumnLayout> token_layout(const ColumnSpec& spec, const ByteSource& sour
 Result<ColumnLayout> dense_layout(const std::string& path, DType dtype, std::vector<int64_t> dims,
                                   uint64_t first_byte);
 
-// Text columns: .csv and .tsv (RFC 4180: header, quotes, one record a line) and .jsonl (one JSON
-// object a line; a field holds a number or a number list, and nested lists must have equal
+// Text columns: .csv and .tsv (RFC 4180: header, quotes, one record per line) and .jsonl (one JSON
+// object per line; a field holds a number or a number list, and nested lists must have equal
 // lengths).
 //
-// If all numbers are whole, they become int64, else float64; Converter then makes the graph's type.
-// If lists differ in length, ColumnSpec::padding must be set: lists are filled up to `to` or to the
-// longest. A mask column is made from the same lists.
+// If all numbers are whole, they become int64, else float64; then Converter
+// (runtime/data/dataset.h) makes the dtype of the graph's input. If lists differ in length,
+// ColumnSpec::padding must be set: each list is filled with padding.value up to padding.to
+// elements, or up to the longest list. If padding.mask is set, the column holds 1 for each element
+// and 0 for each padding instead.
 //
 // The file is not trusted: it may be cut off, huge or binary. Errors are kInput with file and line.
 struct TextRows {

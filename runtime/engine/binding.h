@@ -1,6 +1,9 @@
-// BoundProgram: a lowered program with every operand's address; engines execute it. Addresses point
-// into the rank's memory, kernels belong to the cache, and Runner owns the program. Each
-// micro-batch sets the data pointers of `inputs`.
+// BoundProgram: a program whose operands have addresses, as engines execute it. bind() makes it
+// once, before the first step, from a step program, a rank's memory map and the mapped memory.
+// Runner owns it; addresses point into the rank's memory, and the KernelCache owns the kernels.
+//
+// Only the inputs change: for each micro-batch the engine writes the columns' addresses into the
+// operands that BoundProgram::inputs lists.
 #pragma once
 
 #include <span>
@@ -11,6 +14,7 @@
 
 namespace ofsdp::runtime {
 
+// A node's kernel and operands.
 struct BoundRun {
   Kernel* kernel = nullptr;
   std::vector<TensorView> inputs;
@@ -19,28 +23,29 @@ struct BoundRun {
   const Node* node = nullptr;
 };
 
+// An operand that is an input column.
 struct InputPatch {
-  int run;
-  int operand;
-  int column;  // index in Graph::inputs
+  int run;      // index in BoundProgram::runs
+  int operand;  // index in BoundRun::inputs
+  int column;   // index in Graph::inputs
 };
 
 struct BoundProgram {
   const StepProgram* plan = nullptr;
   std::vector<Operation> operations;
-  std::vector<Operation> host;  // LoweredProgram::host
+  std::vector<Operation> host;  // --cpu-offload: the update on the host, after `operations`
   std::vector<BoundRun> runs;
   std::vector<InputPatch> inputs;
-  std::vector<const float*> losses;               // one per Graph::terms
-  const int64_t* matches = nullptr;               // right answers, kept labels; or null
+  std::vector<const float*> losses;  // one per Graph::terms
+  const int64_t* matches = nullptr;  // [2]: correct predictions, labels not ignored; or null
   std::vector<std::span<const double>> measured;  // one per Graph::measured
 };
 
 struct BindingContext {
   LoweringContext lowering;
   const MemoryBases& memory;
-  std::byte* host = nullptr;  // pinned by an offload
-  float* loss_weights = nullptr;
+  std::byte* host = nullptr;      // --cpu-offload: pinned host memory
+  float* loss_weights = nullptr;  // one per loss
 };
 
 BoundProgram bind(const StepProgram& program, const BindingContext& context);

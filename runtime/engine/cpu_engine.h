@@ -1,13 +1,14 @@
-// CpuEngine: runs bound programs with CPU kernels and a Communicator, block by block, so that a
-// reduction with an update is one pass.
+// CpuEngine: the UpdateRunner (executor.h) on the CPU. It runs bound programs with CPU kernels and
+// a Communicator. A reduction passes on the sum in blocks of kReduceBlock elements, and the update
+// takes each block while it is in the cache.
 //
-// An update is begin_update, then grad_accum calls of `run`, each with the program for its place. A
-// micro-batch without samples runs no node but takes part in every collective, with zero gradients.
+// `run` gets the program for the micro-batch's position in the update (first, last). A micro-batch
+// without samples runs no node, but takes part in every collective with zero gradients.
 //
-// Views; the session owns memory, communicator and programs. The thread that made it calls it.
-// `run` allocates nothing. Errors from kernels and collectives get step, node and rank as a prefix.
-// A loss that is NaN is kFault and names the first node with a NaN in its output, which a second
-// forward pass finds; in evaluation an infinite loss is kFault too.
+// Owns nothing but small state: memory, communicator, updater and programs outlive it. `run`
+// allocates nothing. Errors of kernels and collectives have step, node and rank as a prefix. If a
+// loss is NaN (in evaluation: or infinite), `run` computes forward again to find the first node
+// with a NaN output, and returns kFault with that node.
 #pragma once
 
 #include <algorithm>
@@ -89,21 +90,21 @@ class CpuEngine final : public UpdateRunner, private Engine {
   float* loss_weights_;
   ExecutorOptions options_;
 
-  BoundProgram* program_ = nullptr;  // of the present micro-batch
+  BoundProgram* program_ = nullptr;  // the present micro-batch's
   StepContext context_;
   ExposedTime exposed_;
   int64_t update_began_ = 0, step_began_ = 0;  // nanoseconds_now
   UpdateNumbers numbers_;
   bool empty_ = false;
-  bool alone_ = false;  // this rank searches a NaN; the others do not
+  bool alone_ = false;  // only this rank searches for a NaN
   MicroResult result_;
   UpdateOutcome outcome_;
   bool outcome_given_ = true;
   LossScale loss_scale_;
-  double scale_used_ = 1;       // loss scale of the present update
-  bool skip_update_ = false;    // gradients of the present update are not finite
-  float gradient_factor_ = 1;   // clip factor over loss scale
-  int64_t nan_at_ = -1;         // element of the present unit's shard with a NaN gradient; -1: none
+  double scale_used_ = 1;       // the present update's loss scale
+  bool skip_update_ = false;    // the present update's gradients are not finite
+  float gradient_factor_ = 1;   // clip factor / loss scale
+  int64_t nan_at_ = -1;         // first shard element with a NaN gradient in this unit; -1: none
   double squared_norm_ = 0;     // over this rank's unique spans, this update
   ExactSquares exact_squares_;  // the same with --deterministic across_ranks and clipping
   double global_norm_ = 0;

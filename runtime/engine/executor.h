@@ -1,9 +1,10 @@
-// execute() runs the operations of a bound program on an engine: CpuEngine (a Communicator and CPU
-// kernels) or DeviceEngine (streams of a device). Operations are ordered and have all operands; an
-// engine decides by values alone (an empty micro-batch, a NaN). It allocates nothing, and returns
-// errors from kernels and collectives.
+// execute() runs a bound program, which is one micro-batch's list of operations, on an engine:
+// CpuEngine (CPU kernels and a Communicator) or DeviceEngine (a device's streams). The compiler has
+// fixed the order and the operands of all operations. An engine branches only on values that are
+// unknown before the run: whether this rank's micro-batch is empty, whether a loss is NaN.
 //
-// UpdateRunner is the interface of both engines to the trainer.
+// Engine is what execute() calls, with one method per operation kind. UpdateRunner is what trainer
+// and evaluator call. CpuEngine and DeviceEngine implement both.
 #pragma once
 
 #include <array>
@@ -18,7 +19,8 @@
 
 namespace ofsdp::runtime {
 
-// JoinRows' exchange, in messages.
+// How messages name the collective of ofsdp.JoinRows, the graph node that gathers all ranks' rows
+// for losses over the global batch.
 inline constexpr const char* kJoinName = "all-gather of rows";
 
 class Engine {
@@ -29,40 +31,45 @@ class Engine {
   virtual Status begin_step(const Operation&) { return {}; }
   virtual Status end_step(const Operation&) { return {}; }
 
-  // One method for each kind of operation.
+  // One method per operation kind; the row in steps.inc names it.
 #define OPERATION(kind, engine, cost, traffic, description) \
   virtual Status engine(const Operation& op) = 0;
 #include "runtime/compile/program/steps.inc"
 
  protected:
-  // Ends the process: no program of this engine has the operation.
+  // Aborts the process. For operations that the compiler never emits for this engine.
   static Status absent(const Operation& op);
 };
 
+// Return the first error of a kernel or a collective. Allocate nothing.
 Status execute(Engine& engine, const Operation& operation);
 Status execute(Engine& engine, const BoundProgram& program);
 
 struct MicroBatch {
   std::span<std::byte* const> columns;  // in the order of Graph::inputs; borrowed until `run` ends
   std::span<const int64_t> sample_index = {};
-  std::span<const double> shares = {};  // per loss term: this micro-batch's share in the mean
-  bool alike = true;                    // all ranks have equally many samples
+  // Per loss term: the weight of this micro-batch's mean in the update's mean.
+  std::span<const double> shares = {};
+  bool alike = true;  // all ranks have the same sample count in this micro-batch
 };
 
 struct MicroResult {
-  std::array<float, kMaxLossTerms> losses{};  // per Graph::terms; 0 if the micro-batch was empty
+  std::array<float, kMaxLossTerms> losses{};  // per loss term; 0 if the micro-batch was empty
+  // Labels that the model predicted; labels that count, because they are not ignored.
   int64_t right = 0, kept = 0;
 };
 
-struct UpdateOutcome {  // on this rank
-  int64_t step = 0;     // as in UpdateNumbers, like the next
-  int64_t optimizer_step = 0;
-  std::array<double, kMaxLossTerms>
-      losses{};             // per Graph::terms: micro-batches, weighted by their shares
-  double squared_norm = 0;  // unscaled
+// The numbers of one update on this rank.
+struct UpdateOutcome {
+  int64_t step = 0;            // from 1
+  int64_t optimizer_step = 0;  // from 1; skipped updates do not count
+  // Per loss term: the sum over micro-batches, each times its share.
+  std::array<double, kMaxLossTerms> losses{};
+  // This rank's part of the squared gradient norm, without the loss scale; ranks add up the parts.
+  double squared_norm = 0;
   double samples = 0;
   bool skipped = false;    // float16: gradients were not finite, so nothing was updated
-  double scale = 1;        // loss scale
+  double scale = 1;        // the loss scale of this update
   std::string cause = {};  // why the update was skipped, if the loss scale cannot fall further
 };
 
@@ -74,36 +81,46 @@ struct ExecutorOptions {
   double clip_norm = 0;                  // 0: none
   bool scale_loss = false;               // float16
   int64_t steps_done = 0;                // optimizer steps before the run
-  DType buffer_dtype = DType::kFloat32;  // running statistics are rounded to it
+  DType buffer_dtype = DType::kFloat32;  // the engine rounds running statistics to it
   TraceRecorder* trace = nullptr;        // null: nothing is recorded
-  Watch* watch = nullptr;                // null: no norms are kept
+  Watch* watch = nullptr;                // --watch: keeps norms per unit; null: off
   bool graphs = true;                    // devices: capture steps and replay them
   double timeout_seconds = 300;          // devices: how long a rank may be late
 };
 
-// An update is begin_update, then `run` for each micro-batch. On a device `run` puts work on
-// streams and returns, so numbers arrive one update late: `outcome` returns those of the oldest
-// update that were not returned yet. The thread that made it calls it.
+// Training calls, per update: begin_update, `run` for each micro-batch (the last program also runs
+// the optimizer), `outcome`, the trainer's own exchange of the numbers between ranks, end_update.
+// Evaluation calls begin_update once, then per micro-batch `run`, `result`, check_evaluation.
+//
+// On a CPU `run` returns when the micro-batch is complete. On a device it only enqueues work on
+// streams, so `outcome` returns each update's numbers one update late.
+//
+// If a call returns an error, the caller must report it with Communicator::fail: that ends the
+// waits of the other ranks. Only the thread that created the runner may call it.
 class UpdateRunner {
  public:
   virtual ~UpdateRunner() = default;
 
   virtual void begin_update(const UpdateNumbers& numbers) = 0;
   virtual Status run(BoundProgram& program, const MicroBatch& batch) = 0;
-  // Ends a training update; this rank entered the closing exchange at `exchange_began`.
+  // Ends a training update, after the trainer's exchange. A CPU's times and trace count that
+  // exchange, from `exchange_began` (steady clock, nanoseconds) to now.
   virtual void end_update(int64_t exchange_began) = 0;
 
-  // Waits for the last micro-batch and returns its numbers.
+  // Blocks until the last micro-batch is complete and returns its numbers.
   virtual Result<MicroResult> result() = 0;
   // Returns kFault if an evaluation's loss is NaN or infinite. REQUIRES: result() was called.
   virtual Status check_evaluation(BoundProgram& program) = 0;
-  // Returns nothing if all outcomes were returned, or, unless `settle`, if only the present update
-  // is left, which may be under way.
+  // Returns the oldest outcome that it has not returned yet; nothing if there is none. If `settle`
+  // is true, blocks until the present update is complete. If it is false, a device leaves the
+  // present update's outcome for a later call, since the update may still be running.
   virtual Result<std::optional<UpdateOutcome>> outcome(bool settle) = 0;
-  // As of the outcomes returned.
+  // Returns the loss scale after the latest update whose numbers have arrived.
   virtual LossScale& loss_scale() = 0;
-  // Returns the updates that were not skipped, `start` before this run included.
+  // Returns how many updates changed the parameters, in this run and in the `start` updates before
+  // it.
   virtual int64_t updates_done(int64_t start) const = 0;
+  // Returns the times for which computation waited for communication.
   virtual const ExposedTime& exposed() const = 0;
 };
 

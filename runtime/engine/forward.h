@@ -1,5 +1,5 @@
-// run_forward: runs a graph's forward pass node by node, with separate memory for each value. For
-// checks and --initialize, not for training.
+// run_forward: runs a graph's forward pass node by node on the CPU, and allocates memory for each
+// value. For `check` and --initialize; training uses planned programs (executor.h).
 #pragma once
 
 #include <map>
@@ -11,9 +11,9 @@ namespace ofsdp::runtime {
 
 using Feeds = std::map<ValueId, std::vector<std::byte>>;
 
-// Returns the float32 outputs by name. `feeds` holds the bytes of inputs and parameters; `context`
-// is for random operators. Returns kInput if a value is neither computed nor fed, and errors of
-// kernels with the node.
+// Returns the graph's float32 outputs by name. `feeds`: the bytes of each input and parameter.
+// `context`: seed and step for random operators. Returns kInput if a node reads a value that
+// neither `feeds` nor another node provides, and kernel errors with the node as a prefix.
 Result<std::map<std::string, std::vector<float>>> run_forward(const Graph& graph, Feeds feeds,
                                                               const StepContext& context = {});
 

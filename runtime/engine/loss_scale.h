@@ -1,9 +1,10 @@
-// LossScale: the dynamic loss scale of float16. Backward starts from the scaled loss, so that small
-// gradients do not vanish; the update divides by the scale. A gradient that is not finite skips the
-// update and halves the scale; the run ends if the scale is kMin already. kGrowthInterval good
-// updates in a row double it. Scales are powers of two, so nothing is rounded. A checkpoint
-// contains it. Numbers from torch.amp.GradScaler; Micikevicius et al., "Mixed Precision Training",
-// ICLR 2018, section 3.2.
+// LossScale: the dynamic loss scale of float16, which the engine owns. Backward starts from the
+// scaled loss, so that small gradients do not vanish; the update divides gradients by the scale. If
+// a gradient is not finite, the engine skips the update and halves the scale; if the scale is kMin
+// already, the trainer ends the run. kGrowthInterval good updates in a row double it. Scales are
+// powers of two, so scaling rounds nothing except numbers that overflow or underflow. A checkpoint
+// contains it. Constants from torch.amp.GradScaler; Micikevicius et al., "Mixed Precision
+// Training", ICLR 2018, section 3.2.
 #pragma once
 
 #include <cstdint>
@@ -16,9 +17,10 @@ struct LossScale {
 
   double scale = 0x1p16;
   int64_t good_updates = 0;     // in a row
-  int64_t skipped_updates = 0;  // since the beginning; optimizer and learning rate schedule do
-                                // not count them
+  int64_t skipped_updates = 0;  // since training began; neither the optimizer nor the learning
+                                // rate schedule counts them
 
+  // Call after each update. `finite`: all gradients of all ranks were; all ranks pass the same.
   void note(bool finite) {
     if (!finite) {
       scale = scale / 2 < kMin ? kMin : scale / 2;

@@ -1,15 +1,19 @@
-// A rank's mapped memory: RankMemory on the host, DeviceRankMemory on a device. UnitState:
-// addresses of a unit's part. Everything is allocated once, as MemoryMap says.
+// A rank's mapped memory. The regions and their sizes are MemoryMap's (program/memory_map.h); all
+// are allocated once, before the first step.
 //
-// DeviceRankMemory holds the regions that kernels read, and a block for inputs and outputs. On the
-// host it pins the loader's staging and the block's other end.
+//   RankMemory        regions in host memory
+//   DeviceRankMemory  the regions that kernels read in device memory (arena, kept, state, shared);
+//                     one block per side for inputs, numbers and results; and the loader's staging,
+//                     pinned in host memory
+//   UnitState         the addresses of a rank's part of one unit
 //
-// Inputs, numbers and results have two slots: the next micro-batch is uploaded while the device
-// computes. To load and save, the host keeps an image of kept, state and shared; between these it
-// returns the pages to the system.
+// On a device, inputs, numbers and results have two slots, so that the next micro-batch is uploaded
+// while the device computes. To load and save weights, the host holds an image (a copy in host
+// memory) of kept, state and shared; between loading and saving it returns the image's pages to the
+// system.
 //
-// Device and ledger must outlive it. Returns kFault with region and bytes if memory runs out, and
-// the device's errors.
+// Device and ledger must outlive the memory. Allocation returns kFault with region and bytes if
+// memory runs out, and the device's errors.
 #pragma once
 
 #include <array>
@@ -19,10 +23,10 @@
 
 namespace ofsdp::runtime {
 
-// Returns a dtype's number in the device table.
+// Returns the dtype as a number for device functions (kernels/core/device_values.h).
 inline int32_t number(DType dtype) { return static_cast<int32_t>(dtype); }
 
-// Addresses of the regions that kernels read.
+// The addresses of the regions that kernels read.
 struct MemoryBases {
   std::byte* arena = nullptr;
   std::byte* kept = nullptr;
@@ -31,7 +35,7 @@ struct MemoryBases {
   std::byte* common = nullptr;
 };
 
-// Owns all regions except shared and common, which are the communicator's.
+// Owns all regions except shared and common, which the communicator owns.
 struct RankMemory {
   MemoryBases bases() const { return {arena.data(), kept.data(), state.data(), shared, common}; }
 
@@ -44,16 +48,16 @@ struct RankMemory {
                                 Communicator& communicator);
 };
 
-// UnitPlaces as addresses.
+// Addresses of the rank's part of a unit, null if it lacks the part; UnitPlaces explains each.
 struct UnitState {
-  float* owned = nullptr;  // on a device with an offload: in Plan::rest_dtype
+  float* owned = nullptr;  // float32; on a device with an offload in Plan::rest_dtype instead
   std::vector<StoredState> optimizer;
   std::byte* frozen = nullptr;
   std::byte* rounded = nullptr;
   float* gradient = nullptr;
   std::byte* slot = nullptr;
   int64_t owned_numel = 0;
-  int64_t owned_begin = 0;  // index in the unit
+  int64_t owned_begin = 0;  // first owned element, counted in the flat unit
 };
 
 std::vector<UnitState> unit_states(const Plan& plan, int rank, const MemoryMap& offsets,
@@ -64,7 +68,8 @@ std::byte* address(const MemoryBases& memory, const Operand& operand);
 
 class DeviceRankMemory {
  public:
-  // `several`: there are several ranks; they read each other's arena and shared region.
+  // `several`: there are several ranks. Then their devices read each other's arena and shared
+  // region.
   static Result<DeviceRankMemory> allocate(Device& device, MemoryLedger& ledger,
                                            const MemoryMap& plan, const DeviceIoMap& io,
                                            bool several);
@@ -74,7 +79,8 @@ class DeviceRankMemory {
   std::byte* io() const { return io_.data(); }
   std::byte* pinned() const { return pinned_.data(); }
 
-  // Copy kept, state and shared to and from their images. Both wait for the device.
+  // Copy kept, state and shared from the images to the device, and back; `kept_alone`: only kept.
+  // Both wait for the device.
   Status upload(const RankMemory& images, size_t shared_bytes);
   Status download(const RankMemory& images, size_t shared_bytes, bool kept_alone = false);
 

@@ -41,7 +41,7 @@ void add_halves(DType dtype, std::span<const std::byte> bytes, ValueRange& range
   }
 }
 
-// Writes an operand and the range of its values.
+// An operand's name and value range, for the table.
 struct SeenOperand {
   const char* role;
   std::string name, type;

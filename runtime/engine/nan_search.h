@@ -1,9 +1,11 @@
-// Finds where a loss or gradient became NaN or infinite: runs the forward pass again (and backward,
-// if the loss is finite but a gradient is not), step by step, until a node reads or makes a NaN. It
-// may be slow, since the run is over. REQUIRES: nothing was updated since the micro-batch began.
+// Finds where a loss or gradient became NaN or infinite. After a bad loss it runs the micro-batch's
+// forward pass again, step by step, until a node reads or makes a NaN; if only a gradient is bad,
+// also backward. It may be slow, since the run ends with the result. Engines call it.
 //
-// The fault's first line is the message. Tables follow in further lines, which the command prints
-// on stdout: the ranges of the node's operands, and the growth of norms.
+// REQUIRES: nothing was updated since the micro-batch began, so that the second pass is equal.
+//
+// The fault's first line is the message. Further lines are tables, which the command prints on
+// stdout: the value range of the node's operands, and the growth of norms (--watch).
 #pragma once
 
 #include <cstddef>
@@ -19,39 +21,43 @@ namespace ofsdp::runtime {
 
 // The smallest and largest finite value in a tensor, and counts of NaNs and infinities.
 struct ValueRange {
-  double least = std::numeric_limits<double>::infinity();  // finite values alone
+  double least = std::numeric_limits<double>::infinity();  // only over finite values
   double most = -std::numeric_limits<double>::infinity();
   int64_t count = 0, nans = 0, infinite = 0;
 
-  // Adds contiguous elements. Does nothing if `dtype` is no number.
+  // Adds contiguous elements. Does nothing if `dtype` is not a number type.
   void add(DType dtype, std::span<const std::byte> bytes);
 };
 
 // "-0.4 to 2.31, 3 NaN, 1 infinite".
 std::string text(const ValueRange& range);
 
-// Returns true for an unshard and for the copy up before it.
+// Returns true for an operation that gathers a unit, or copies it to the device before that.
 bool is_of_unshard(const Operation& op);
 
 bool any_nan(std::span<const float> values);
 
 struct NanSearch {
-  std::function<Status(const Operation&)> execute;  // returns when the step is done
-  std::function<Result<ValueRange>(const TensorView&)> range;
-  bool here = true;        // false: this rank only takes part in the gathers of ranks that search
-  bool together = false;   // other ranks wait in every gather, also after the first NaN
-  bool gradients = false;  // search backward too; there infinite results of finite operands count
+  std::function<Status(const Operation&)> execute;  // returns after the operation has ended
+  std::function<Result<ValueRange>(const TensorView&)> range;  // reads a tensor's values
+  bool here = true;  // false: this rank's loss is good; it only takes part in the others' gathers
+  // Other ranks run the same search, so that this one must go on with the gathers after it has
+  // found the NaN.
+  bool together = false;
+  // Also search backward, where an infinite result of finite operands counts like a NaN.
+  bool gradients = false;
 };
 
 struct NanFound {
   std::string first;     // the value or node, in words
-  std::string operands;  // a line for each operand of the node; empty if no node was found
+  std::string operands;  // one line per operand of the node; empty if no node was found
 };
 
-// Runs nodes and unshards, no other operations.
+// Runs the program's nodes and gathers, and no other operation. If no value is NaN, `first` says
+// so.
 Result<NanFound> first_nan(const BoundProgram& program, const NanSearch& search);
 
-// Returns kFault for a loss that is not finite; `found` may be empty.
+// Returns the kFault for a loss that is not finite. `found` may be empty.
 Status loss_fault(const StepProgram& plan, float loss, int64_t step, int rank,
                   const NanFound& found = {});
 

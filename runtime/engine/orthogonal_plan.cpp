@@ -19,8 +19,8 @@ size_t bytes_of(int64_t numel) {
   return align_up(static_cast<size_t>(numel) * sizeof(float), kTensorAlignment);
 }
 
-// The matrix, another of the same shape, the Gram matrix, its polynomial. The kernels' own
-// workspace follows.
+// Arrays that calls read and write: the matrix, a second matrix of the same shape, the Gram matrix,
+// and its polynomial. All but the first are in the workspace; the kernels' own workspace follows.
 enum Array { kValues, kOther, kGram, kPolynomial, kArrays };
 constexpr size_t kIterationCalls = 4;
 
@@ -34,11 +34,12 @@ class OrthogonalPlanner {
   OrthogonalPlanner(const Registry& registry, KernelCache& kernels)
       : gemm_(registry.get("Gemm")), parts_(update_registry({})), kernels_(kernels) {}
 
-  // Tall matrices stand on the other side of the products, which is the transposed formula.
+  // A tall matrix X has the smaller Gram matrix X^T X, and is multiplied by its polynomial from the
+  // right instead of from the left.
   Status plan(OrthogonalMatrix& m) {
     const TensorDesc x = matrix_of(m.rows, m.columns), gram = matrix_of(m.side(), m.side());
     const TensorDesc sums{DType::kFloat64, Shape{m.numel() / kUpdateBlock + 2}};
-    // The other matrix is free while the norm is made.
+    // kOther holds the partial sums of the norm; the first iteration overwrites it.
     OFSDP_RETURN_IF_ERROR(add(m, "muon.normalize", {}, {}, {{kValues, x}, {kOther, sums}}));
     int from = kValues, to = kOther;
     for (int i = 0; i < Muon::kIterations; ++i) {
@@ -47,7 +48,7 @@ class OrthogonalPlanner {
           add(m, "Gemm", {{m.tall() ? "transA" : "transB", int64_t{1}}}, {of, of}, {g}));
       OFSDP_RETURN_IF_ERROR(
           add(m, "Gemm", {{"beta", Muon::kB / Muon::kC}}, {g, g, g}, {polynomial}));
-      // Apart from the product: oneDNN has no fast one that both scales and adds.
+      // A separate call, since oneDNN has no fast product that both scales and adds.
       OFSDP_RETURN_IF_ERROR(add(m, "muon.scale", {}, {}, {polynomial}));
       const auto factors =
           m.tall() ? std::vector{of, polynomial, of} : std::vector{polynomial, of, of};
@@ -111,6 +112,7 @@ Status run_calls(OrthogonalMatrix& m, std::span<OrthogonalMatrix::Call> calls, f
   return {};
 }
 
+// Assigns owners. `loads`: each rank's operations in the units so far; adds this unit's.
 void deal(OrthogonalUnit& unit, std::vector<double>& loads) {
   std::vector<size_t> order(unit.size());
   std::iota(order.begin(), order.end(), size_t{0});

@@ -1,4 +1,4 @@
-// Rank 0's text for all ranks: names of files that it has made. Collective.
+// Distributes a text from rank 0 to all ranks, such as the name of a file that rank 0 has made.
 #pragma once
 
 #include <string>
@@ -7,7 +7,7 @@
 
 namespace ofsdp::runtime {
 
-// Returns rank 0's `text`; ignores the text of other ranks.
+// Returns rank 0's `text` on every rank; the other ranks' `text` is ignored. Collective.
 Result<std::string> text_of_rank0(Communicator& communicator, std::string text);
 
 }  // namespace ofsdp::runtime

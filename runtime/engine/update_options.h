@@ -1,4 +1,5 @@
-// The options of the command line that decide the update of each parameter.
+// The command-line options that decide how each parameter is updated: --optimizer and its settings,
+// --group, --no-decay, --ema and so on. The option parser fills them; run_optimizer.cpp reads them.
 #pragma once
 
 #include <array>
@@ -16,7 +17,7 @@ enum class OptimizerKind {
 #define OPTIMIZER(name, Update, ...) k##Update,
 #define VARIANT(...)
 #include "kernels/optimizers/optimizers.inc"
-  kPlugin  // which has a name of its own
+  kPlugin  // from --plugin; UpdateOptions::plugin has the name
 };
 constexpr auto enum_names(OptimizerKind) {
   return std::to_array<EnumName<OptimizerKind>>({
@@ -26,7 +27,8 @@ constexpr auto enum_names(OptimizerKind) {
   });
 }
 
-enum class MuonAdjust { kOriginal, kMatchRmsAdamw };  // of rates to a matrix's shape
+// How Muon adapts the learning rate to a matrix's shape (--muon-adjust).
+enum class MuonAdjust { kOriginal, kMatchRmsAdamw };
 OFSDP_ENUM_NAMES(MuonAdjust, {kOriginal, "original"}, {kMatchRmsAdamw, "match_rms_adamw"})
 
 // Every member is final: an option that was not given has the default of `kind`, as in PyTorch.
@@ -34,20 +36,21 @@ struct UpdateOptions : OptimizerSettings {
   UpdateOptions() { weight_decay = 1e-2; }  // adamw's
 
   OptimizerKind kind = OptimizerKind::kAdamW;
-  std::string plugin;  // kPlugin: its name
+  std::string plugin;  // kPlugin: the optimizer's name
   double lr = 1e-3;
 };
 
-// --group: what the parameters that `pattern` matches have of their own.
+// --group PATTERN:key=value,...: settings for the parameters that PATTERN matches. Settings that
+// are not given here are the run's.
 struct GroupOptions {
-  std::string said;  // PATTERN:key=value[,key=value]
+  std::string said;  // the option's text, for messages
   std::string pattern;
-  std::optional<OptimizerKind> kind;  // none: the run's, like the next two
-  std::string plugin;                 // kPlugin: its name
-  std::optional<double> lr;
-  bool lr_is_share = false;  // of the run's
-  std::optional<double> weight_decay;
-  UpdateOptions update;  // of these and the run's
+  std::optional<OptimizerKind> kind;   // none: the run's
+  std::string plugin;                  // kPlugin: the optimizer's name
+  std::optional<double> lr;            // none: the run's
+  bool lr_is_share = false;            // `lr` is a factor on the run's
+  std::optional<double> weight_decay;  // none: the run's
+  UpdateOptions update;                // the resulting settings
 };
 
 struct OptimizerOptions : UpdateOptions {
@@ -56,9 +59,9 @@ struct OptimizerOptions : UpdateOptions {
   std::vector<std::string> no_decay;
   std::vector<GroupOptions> groups;
   StateDType state_dtype = StateDType::kFloat32;
-  std::optional<double> ema;  // off
+  std::optional<double> ema;  // decay; none: no average
   bool ema_use = true;
-  std::optional<double> clip_grad_norm;  // off
+  std::optional<double> clip_grad_norm;  // none: gradients are not clipped
 };
 
 }  // namespace ofsdp::runtime

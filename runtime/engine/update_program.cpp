@@ -133,7 +133,7 @@ Result<std::unique_ptr<UpdateProgram>> UpdateProgram::make(const UpdateRules& up
   return made;
 }
 
-// Gives each value that is no tensor of the update its own bytes.
+// Gives each scalar (a value that is not a tensor of the update) bytes of its own.
 void UpdateProgram::place_scalars() {
   const Graph& graph = updates_.graph;
   std::vector<bool> wanted(graph.values.size(), false);

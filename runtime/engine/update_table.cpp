@@ -182,7 +182,7 @@ void UpdateTable::cut(const Unit& unit) {
     cover((end + plan_.alignment - 1) / plan_.alignment * plan_.alignment, last);
   }
   if (unit.params.empty()) return;
-  // Padding stays 0. It has no row if there are no states for it.
+  // Padding stays 0. It has a row only if the rank has states for it.
   if (list.empty()) last.rule = -1;
   const auto& states = updates_.of(static_cast<int>(last.parameter)).states;
   const bool held =

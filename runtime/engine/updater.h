@@ -1,27 +1,33 @@
-// Updater: lists the update operations of a rank for each unit, makes the kernels, and runs them.
-// CPU and devices run the same lists; only kernels differ.
+// Updater: makes a rank's update kernels before the first step, and runs them. There is one list of
+// kernels per unit and part of the update; the CPU and devices have the same lists.
 //
-//   advance   with the reduced gradient: each optimizer's `advance` and `keep`; the average of
-//             parameters that move at once. On the CPU in stretches, as a reduction yields them
-//   sums      of squares, for factored second moments. Ranks add them up; `factors` follows
-//   norms     of parameters and directions, over unique spans. Ranks add them up
-//   apply     steps of whole parameters, their average, the copy that nodes read
+//   advance   with the reduced gradient: each optimizer's operations `advance` and `keep`, and the
+//             average of parameters that move in `advance`. On the CPU it is called for each block
+//             that a reduction has summed
+//   sums      sums of squares for factored second moments. Ranks add them up; `factors` follows
+//   norms     squares of parameters and directions, over unique spans (the part of the shard that
+//             only this rank counts). Ranks add them up
+//   apply     the steps that need whole parameters, the average of these parameters, and the
+//             rounded copy that nodes read
 //
-// A model's own update (update_program.h) is a kernel in place of `advance`.
+// If the model brings an update of its own (update_program.h), a kernel of it replaces `advance`.
 //
-// [Note: the norm's blocks] Squares of gradients are summed in double, over blocks of kReduceBlock
-// elements that start at multiples of it in a rank's span of the padded flat unit, then over
-// blocks, units in schedule order and ranks in order: the same sum under every strategy.
+// Engines call advance, then, if the table asks for it, sum_squares, advance_factors, add_norms and
+// apply, as the schedule says. One thread calls; on the CPU several threads may call `advance` on
+// different stretches unless of_one_thread(). The updater owns the kernels; the update table and
+// the memory outlive it. `make` returns kInput if a device lacks an optimizer; nothing allocates
+// after it. All other functions return kernel errors.
+//
+// [Note: the norm's blocks] Squares of gradients are summed in double: first over blocks of
+// kReduceBlock elements that start at multiples of kReduceBlock in a rank's span of the padded flat
+// unit, then over blocks, units in schedule order and ranks in order. The sum is the same with
+// every strategy.
 //
 // [Note: the norms of parameters] A rank sums the squares of the unique part of each parameter in
-// double, in blocks of kUpdateBlock elements from where the part begins; ranks exchange the sums
-// and add them in rank order. Parts, and so bits, are the same under every strategy (hybrid
-// strategies: to rounding). With --deterministic across_ranks the sums are exact (ExactSquares),
-// with one exchange a norm.
-//
-// Owns the kernels; table and memory outlive it. One thread calls it, but several may call
-// `advance` on the CPU unless of_one_thread(). Allocates nothing after make, which returns kInput
-// if a device lacks an optimizer.
+// double, in blocks of kUpdateBlock elements from the beginning of the part. Ranks exchange the
+// sums and add them in rank order. The parts, and so the bits, are the same with every strategy;
+// with hybrid strategies the sum differs in rounding. With --deterministic across_ranks the sums
+// are exact (ExactSquares), with one exchange per norm.
 #pragma once
 
 #include <array>
@@ -41,14 +47,15 @@ namespace ofsdp::runtime {
 struct UpdateNumbers {
   double lr = 0;
   int64_t step = 0;            // from 1
-  int64_t optimizer_step = 0;  // from 1, without skipped ones; begin_update sets it
-  double factor = 0;           // of the schedule: lr over the base rate
-  // lr and factor count with so many skipped updates. A device may have skipped one more that the
-  // host does not know yet: then these hold.
+  int64_t optimizer_step = 0;  // from 1, without skipped updates; begin_update sets it
+  double factor = 0;           // lr / base rate, for groups with a base rate of their own
+  // Updates skipped so far, by which lr and factor are computed. A device may have skipped the
+  // update before, which the host does not know yet; in that case lr_if_skipped and
+  // factor_if_skipped hold.
   int64_t skipped = 0;
   double lr_if_skipped = 0, factor_if_skipped = 0;
 
-  // Returns the numbers if `known` updates have been skipped.
+  // Returns the numbers for an update before which `known` updates were skipped.
   UpdateNumbers after(int64_t known) const {
     UpdateNumbers now = *this;
     if (known <= skipped) return now;
@@ -58,23 +65,23 @@ struct UpdateNumbers {
   }
 };
 
-// Gradients that `advance` may get; each form has its own kernels.
+// The state in which `advance` gets a gradient. There is one kernel per form, which does the rest.
 enum class GradientForm {
   kSum,       // float32, complete
-  kScaled,    // the same, before multiplication by the clip factor
-  kSlot,      // in the dtype of the unit's slot, before rounding to the reduction dtype
-  kSlotOnto,  // the same, before adding earlier micro-batches
+  kScaled,    // float32, still to be multiplied by the clip factor
+  kSlot,      // in the dtype of the unit's slot, still to be rounded to the reduction dtype
+  kSlotOnto,  // as kSlot, and then earlier micro-batches are still to be added
 };
 inline constexpr size_t kGradientForms = 4;
 
-// Makes the kernel of a model's own update for a unit's rows.
+// Returns the kernel of a model's own update for a unit's rows.
 using RuleKernels =
     std::function<std::unique_ptr<Kernel>(const Problem& problem, std::vector<UpdateRow> rows)>;
 
 struct UpdaterContext {
   Device* device = nullptr;  // null: the CPU updates
   const UpdateTable& table;
-  const std::vector<UnitState>& units;  // addresses on the device, if there is one
+  const std::vector<UnitState>& units;  // addresses, on the device if it updates
   std::vector<OrthogonalUnit> orthogonal = {};
   RuleKernels rules = nullptr;
   // On a device: run state, and memory for norms and factors (DeviceIoMap).
@@ -90,39 +97,44 @@ class Updater {
   const UpdateTable& table() const { return context_.table; }
   bool needs_norms() const { return table().needs_norms(); }
   bool takes_steps() const { return table().takes_steps(); }
-  // Returns true if only the rank's thread may call `advance`: for rules, and for plug-ins, which
-  // fan out themselves.
+  // Returns true if only the rank's thread may call `advance`: a model's own update has one scratch
+  // memory, and a plug-in starts threads itself.
   bool of_one_thread() const { return of_one_thread_; }
 
-  // Sets the numbers of an update on the CPU.
+  // Sets the numbers of the next calls. Only on the CPU: a device reads them from device memory.
   void begin(const UpdateNumbers& numbers);
 
   struct Gradient {
-    const void* values = nullptr;  // of the stretch
-    const float* onto = nullptr;   // kSlotOnto
+    const void* values = nullptr;  // the stretch's elements
+    const float* onto = nullptr;   // kSlotOnto: the sum of earlier micro-batches
   };
-  // `stretch`: null for the whole shard. `step`: a DeviceStepContext with a stream, on a device.
+  // Runs `advance` on the elements `stretch` of the unit's shard; null: on all. On a device, `step`
+  // must be a DeviceStepContext with a stream, here and below.
   Status advance(int unit, GradientForm form, const Gradient& gradient, const Stretch* stretch,
                  const StepContext& step) const;
-  // On the CPU: elements [begin, begin + gradient.size()) of the shard.
+  // The same on the CPU for shard elements [begin, begin + gradient.size()), in the form kSum.
   Status advance(int unit, int64_t begin, std::span<const float> gradient) const;
-  // Sums squares by rows and columns, over the elements that this rank counts: its unique span, or
-  // the whole unit with across_ranks. `gradient` begins there. REQUIRES: `sums` is 0.
+  // Adds the squares of gradient elements to their row's and column's sum, for the elements that
+  // this rank counts: the unique span, or with across_ranks the whole unit. gradient[0] is the
+  // first of them. REQUIRES: `sums` is 0.
   Status sum_squares(int unit, const float* gradient, float* sums, const StepContext& step);
-  // REQUIRES: `sums` are added up over all ranks.
+  // Runs `factors`. REQUIRES: ranks have added up their `sums`.
   Status advance_factors(int unit, float* sums, const StepContext& step);
   // Adds the squares of all parameters and directions in this rank's unique spans to `squares`.
   Status add_norms(const StepContext& step) const;
-  // On the CPU: add_norms, and the exchange with all ranks. Collective.
+  // On the CPU: add_norms, then the exchange with all ranks. Collective. `update`: the number, for
+  // messages.
   Status agree_on_norms(Communicator& communicator, int64_t update);
-  // Orthogonalizes this rank's matrices in `values`, the whole unit. Clears other ranks' matrices;
-  // ranks other than the first in the group also clear all elements outside of matrices.
+  // Muon: orthogonalizes this rank's matrices in `values`, the whole unit (orthogonal_plan.h), and
+  // sets other ranks' matrices to 0; all ranks but the first in the group also set the elements
+  // outside of matrices to 0. So the sum over ranks has every matrix and every other element once.
   Status orthogonalize(int unit, float* values, std::byte* work, const StepContext& step);
+  // Runs `apply`. REQUIRES: norms, factors or orthogonalized directions are complete.
   Status apply(int unit, const StepContext& step) const;
 
   // Rounds the rank's shard into the copy that nodes read, if there is one.
   Status round(int unit, const StepContext& step) const;
-  // Swaps parameters with their average, and rounds them. On the CPU.
+  // Swaps the parameters with their average, and rounds them; a second call swaps back. On the CPU.
   Status swap_average();
 
  private:
@@ -131,9 +143,9 @@ class Updater {
     size_t group = 0;
   };
   using Listing = std::vector<Listed>;
-  // One of this rank's matrices, or elements to clear.
+  // A matrix that this rank transforms, or elements to set to 0.
   struct MatrixUpdate {
-    int64_t offset = 0;  // element of the unit
+    int64_t offset = 0;  // first element, counted in the flat unit
     OrthogonalMatrix* matrix = nullptr;
     std::unique_ptr<Kernel> clear = nullptr;
     TensorDesc cleared = {};
@@ -158,7 +170,7 @@ class Updater {
   bool of_one_thread_ = false;
   std::vector<UnitUpdate> units_;
   // On the CPU.
-  std::vector<ofsdp_step_numbers> numbers_;  // per group, which may have its own rate
+  std::vector<ofsdp_step_numbers> numbers_;  // per group, since --group may set the rate
   ofsdp_run_state state_{};
   std::vector<double> squares_, limbs_, gathered_;
   std::vector<float> means_;

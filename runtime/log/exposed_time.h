@@ -1,9 +1,10 @@
 // ExposedTime measures how long this rank stood still for communication in an update, by unit:
 // waits for other ranks, gathers, and reductions that are not one pass with the update.
 //
-// Call begin_update, then `add` any number of times, then end_update; time added outside an update
-// (evaluation) is dropped. Medians are over updates, in constant memory (StepTimes). Unit -1 stands
-// for exchanges without a unit: for the norm, and after an update.
+// The engine calls begin_update, then `add` any number of times, then end_update; time added
+// outside an update (evaluation) is dropped. Medians are over updates, in constant memory
+// (StepTimes). Unit -1 stands for exchanges that belong to no unit: for the gradient norm, and
+// after an update.
 //
 // Times are steady clock nanoseconds, medians milliseconds. Must be used by the executor's thread.
 // Allocates only in the constructor. exposed_text is collective; errors are from
@@ -55,7 +56,7 @@ class ExposedTime {
   };
 
  private:
-  std::vector<int64_t> present_;  // one a unit, after unit -1
+  std::vector<int64_t> present_;  // one per unit, the first for unit -1
   std::vector<StepTimes> medians_;
   StepTimes total_;
 };

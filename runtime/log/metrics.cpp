@@ -105,7 +105,7 @@ std::string record(const std::string& data) {
   return length + masked_checksum(length) + data + masked_checksum(data);
 }
 
-// Adds the numbers in a value as scalars; if there is one a rank, the tag contains the rank.
+// Adds the numbers in a value as scalars; if there is one per rank, the tag contains the rank.
 void add_scalars(const std::string& tag, const nlohmann::json& value, std::string& summary) {
   if (value.is_number()) summary += scalar(tag, value.get<double>());
   if (value.is_boolean()) summary += scalar(tag, value.get<bool>() ? 1 : 0);

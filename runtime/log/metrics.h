@@ -87,7 +87,7 @@ class LineBuffer {
 };
 
 // RowLog: a --log file, which holds the metrics rows' numbers in another form. csv:FILE is a
-// header, then a line a row (RFC 4180); lists with a number a rank are joined by spaces.
+// header, then one line per row (RFC 4180); spaces join lists with one number per rank.
 // tensorboard:FOLDER is an event file with scalars step/NAME, eval/NAME and end/NAME, framed as
 // TFRecord (https://www.tensorflow.org/tutorials/load_data/tfrecord).
 //
@@ -129,7 +129,7 @@ struct StepRow {
   uint64_t peak_bytes = 0;
   bool skipped = false;  // float16: gradients were not finite, so nothing was updated
   int64_t skips = 0;     // in the run so far
-  std::span<const MetricValue> losses = {};  // one a --loss, named by its prediction
+  std::span<const MetricValue> losses = {};  // one per --loss, named by its prediction
   std::span<const WatchedUnit> watch = {};   // for --watch; empty if this update is not watched
 };
 
@@ -145,7 +145,7 @@ struct EndRow {
   int64_t steps = 0;
   double seconds = 0;
   double median_step_ms = 0;
-  std::span<const uint64_t> peak_bytes;  // one a rank
+  std::span<const uint64_t> peak_bytes;  // one per rank
   std::span<const uint64_t> planned_peak_bytes;
   bool stopped_early = false;  // by --early-stop
   int64_t skipped = 0;         // updates

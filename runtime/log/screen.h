@@ -67,7 +67,7 @@ class Progress {
   Progress& operator=(const Progress&) = delete;
   ~Progress();  // ends a remaining bar with a newline
 
-  // Must be called once an update. `samples`: in this update, on all ranks.
+  // Call once per update. `samples`: in this update, on all ranks.
   void step(const StepRow& row, int64_t samples);
   void eval(const EvalRow& row);
   void line(std::string_view text);  // writes another line, not torn by the bar
@@ -126,7 +126,7 @@ struct ClosingFacts {
   double rate = 0;  // samples or tokens a second, without evaluation and saves
   const char* rated = "samples";
   double median_step_ms = 0;
-  std::vector<uint64_t> peak_bytes;  // one a rank
+  std::vector<uint64_t> peak_bytes;  // one per rank
   std::string exposed;               // exposed_time.h's lines
 };
 

@@ -1,17 +1,18 @@
 // --trace: when each executor step ran, as a Chrome trace (chrome://tracing,
 // https://ui.perfetto.dev).
 //
-// TraceRecorder keeps the last kTraceEvents events in memory that the plan counts and overwrites
-// older ones. When the run ends, TraceFile writes one file for all ranks: a process a rank, with
-// one row for computing (nodes, updates) and one for communication (gathers, waits, reductions). On
-// a device (runtime/engine/device/device_trace.h) rows are streams, and rows for copies follow.
-// Times are microseconds since the first event on any rank; one host has one clock. Until the file
-// appears, whole, by rename, each rank writes a part next to it.
+// While the run trains, the engine adds events to this rank's TraceRecorder: a ring buffer, in
+// memory that the memory plan counts, with the last kTraceEvents events. PreparedRun opens the
+// TraceFile before the run and calls write() once after it. The file then has one process per rank.
+// On a CPU a rank has two rows: computing (nodes, updates) and communication (gathers, waits,
+// reductions). On a device (runtime/engine/device/device_trace.h) each row is a stream, and rows
+// for copies follow.
 //
-// Format: "Trace Event Format", Google, 2016 (complete events, "ph": "X"). The recorder borrows the
-// memory of the rank; programs must outlive recorder and file. Must be used by the thread of the
-// executor; recording never allocates. Errors: kInput if the file cannot be created, before the
-// run; kFault if it cannot be written.
+// Times in the file are microseconds since the first event on any rank. They are steady-clock
+// times, so only ranks on the same host share a clock. All ranks must reach the file's folder.
+//
+// Format: "Trace Event Format", Google, 2016 (complete events, "ph": "X"). Programs must outlive
+// recorder and file. Only the executor's thread may use them.
 #pragma once
 
 #include <algorithm>
@@ -23,25 +24,27 @@
 
 namespace ofsdp::runtime {
 
-inline constexpr int32_t kTraceExchange = -1;  // the exchange that ends an update
+// TraceEvent::step of events that belong to no program step.
+inline constexpr int32_t kTraceExchange = -1;  // ranks exchange losses and norms after an update
 inline constexpr int32_t kTraceUpdate = -2;    // the whole update
 
-// An event's row: the step kind on a CPU, the stream on a device.
+// The file's row for an event.
 enum class TraceRow : int32_t {
-  kOfStep,
-  kCompute,
-  kCommunication,
-  kInputs,
-  kUp,  // for --cpu-offload, like the next two
-  kDown,
-  kHost
+  kOfStep,         // on a CPU: the writer takes kCompute or kCommunication, as the step's kind says
+  kCompute,        // on a device: the compute stream
+  kCommunication,  // on a device: the communication stream
+  kInputs,         // copies a micro-batch from host to device
+  kUp,             // --cpu-offload: copies from host to device
+  kDown,           // --cpu-offload: copies from device to host
+  kHost            // --cpu-offload: updates a unit on the host
 };
 
 struct TraceEvent {
   const StepProgram* program;  // null: no program step
-  int64_t begin;               // steady clock nanoseconds
+  int64_t begin;               // steady clock, nanoseconds
   int64_t end;
-  // index in the program's schedule, or kTrace...; in the last four rows the unit
+  // Index in program->schedule. Without a program: kTraceExchange or kTraceUpdate; in kUp, kDown
+  // and kHost the unit; in kInputs unused.
   int32_t step;
   TraceRow row;
   int64_t update;  // from 1
@@ -50,8 +53,10 @@ struct TraceEvent {
 inline constexpr size_t kTraceEvents = size_t{1} << 18;
 inline constexpr size_t kTraceBytes = kTraceEvents * sizeof(TraceEvent);
 
+// A ring buffer: a new event overwrites the oldest if the memory is full. Never allocates.
 class TraceRecorder {
  public:
+  // Borrows `memory`. REQUIRES: it has room for at least one event.
   explicit TraceRecorder(std::span<std::byte> memory)
       : events_(reinterpret_cast<TraceEvent*>(memory.data()), memory.size() / sizeof(TraceEvent)) {}
 
@@ -60,7 +65,7 @@ class TraceRecorder {
   }
 
   size_t size() const { return std::min(static_cast<size_t>(count_), events_.size()); }
-  // Returns the i-th recorded event.
+  // Returns the i-th event that is still kept; 0 is the oldest.
   const TraceEvent& event(size_t i) const {
     const size_t oldest = static_cast<size_t>(count_) - size();
     return events_[(oldest + i) % events_.size()];
@@ -71,9 +76,12 @@ class TraceRecorder {
   int64_t count_ = 0;
 };
 
+// Collects the events of all ranks into one file.
 class TraceFile {
  public:
-  // With an empty path nothing is written. Not collective.
+  // Creates the empty file PATH.rankR.part, so that a bad path ends the run before it trains.
+  // Returns kInput if that fails. If `path` is empty, does nothing, and write() must not be called.
+  // Not collective.
   static Result<TraceFile> open(const std::string& path, int rank);
   TraceFile() = default;
   TraceFile(TraceFile&& other) noexcept {
@@ -82,7 +90,10 @@ class TraceFile {
   TraceFile& operator=(TraceFile&&) = delete;
   ~TraceFile();  // removes this rank's part
 
-  // Collective.
+  // Writes this rank's part; rank 0 then joins all parts and renames the whole file to `path`, so
+  // that nobody sees half a file. Collective: all ranks call it once, after the last update.
+  // Returns kFault on the rank that cannot write; the others then fail in a barrier, as soon as the
+  // caller reports the error (Communicator::fail).
   Status write(const TraceRecorder& recorder, const Plan& plan, Communicator& communicator);
 
  private:
@@ -92,7 +103,8 @@ class TraceFile {
   std::string part_;
 };
 
-// Returns one rank's events, a line each, separated by commas; times count from `base`.
+// Returns one rank's events as JSON objects, one per line, separated by commas. Times count from
+// `base`, in steady-clock nanoseconds.
 std::string trace_lines(const TraceRecorder& recorder, const Plan& plan, int rank, int64_t base);
 
 }  // namespace ofsdp::runtime

@@ -22,7 +22,7 @@ double median(std::vector<double> values) {
   return *middle;
 }
 
-// Adds `growth` if the values, one an update, grow at the end.
+// Adds `growth` if the values, one per update, grow at the end.
 void add_growth(const NormHistory& history, const std::vector<double>& values, Growth growth,
                 std::vector<Growth>& list) {
   for (size_t i = values.size(); i-- > 1;) {

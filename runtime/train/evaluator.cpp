@@ -12,11 +12,16 @@ namespace ofsdp::runtime {
 
 namespace {
 
-constexpr size_t kClassFacts = 5;     // in an ofsdp.MeasureClasses row
-constexpr size_t kScoresAtOnce = 15;  // and one double with their labels, three states each
+// Doubles in a row of ofsdp.MeasureClasses, one row per label: the label (-1: ignored), the class
+// with the largest score (-1: the scores have a NaN), the number of classes that rank before the
+// label's, -log p(label), and the score of class 1 minus that of class 0.
+constexpr size_t kClassFacts = 5;
+// For AUC, ranks exchange so many scores at a time, and one double more that encodes their labels.
+constexpr size_t kScoresAtOnce = 15;
 
-// Returns the area under the ROC curve: the share of pairs (a 1 and a 0) that the scores order
-// correctly, ties half (Hanley and McNeil 1982). REQUIRES: `scores` is sorted and has no NaN.
+// Returns the area under the ROC curve: the share of all pairs of a score with label 1 and one with
+// label 0 in which the former is larger; ties count half (Hanley and McNeil 1982). REQUIRES:
+// `scores` is sorted and has no NaN.
 std::optional<double> area(const auto& scores) {
   double ones = 0, zeros = 0, ordered = 0;
   for (size_t i = 0; i < scores.size();) {
@@ -79,6 +84,7 @@ void MetricSums::begin() {
   std::ranges::fill(rows_, 0);
 }
 
+// For metrics without measured rows (measured < 0): the executor has counted right and kept labels.
 void MetricSums::add_matches(int64_t right, int64_t kept) {
   for (const PlannedMetric& m : plan_.metrics) {
     if (m.measured >= 0) continue;
@@ -190,7 +196,7 @@ Status MetricSums::exchange_sums(Communicator& communicator, int64_t step) {
   return {};
 }
 
-// Fills `all_` with the scores that have a label.
+// Fills `all_` with all ranks' scores whose label is 0 or 1.
 Status MetricSums::exchange_scores(Communicator& communicator, std::span<const Score> mine,
                                    int64_t step) {
   constexpr size_t kNumbers = kScoresAtOnce + 1;
@@ -199,7 +205,7 @@ Status MetricSums::exchange_scores(Communicator& communicator, std::span<const S
   all_count_ = 0;
   for (size_t first = 0; first < mine.size(); first += kScoresAtOnce) {
     std::array<double, kNumbers> sent{};
-    double state = 1;  // label + 1 is a digit to base 3
+    double state = 1;  // 3^i: label + 1, which is 0, 1 or 2, is digit i of a number in base 3
     for (size_t i = first; i < std::min(first + kScoresAtOnce, mine.size()); ++i, state *= 3) {
       sent[i - first] = mine[i].score;
       sent[kScoresAtOnce] += state * (mine[i].label + 1);
@@ -309,6 +315,8 @@ std::vector<LabelRule> label_rules(const std::vector<LossCount>& counts, const R
   return rules;
 }
 
+// Returns the names of the single losses to report: none if the loss is given by separate flags,
+// which allow only one.
 std::vector<MetricValue> reported_losses(const ModelSetup& setup) {
   std::vector<MetricValue> losses;
   std::map<std::string, int> seen;
@@ -340,7 +348,9 @@ Status Evaluator::add(const BoundProgram& program, const MicroResult& result) {
   return {};
 }
 
-// No rank may read parameters that another has not swapped yet.
+// Swaps parameters and averaged parameters; a second call swaps them back. An error ends the run,
+// so nothing is swapped back then. The barrier keeps ranks from reading parameters of a rank that
+// has not swapped yet.
 Status Evaluator::swap_average(int64_t step) {
   if (!state_.plan().uses_average) return {};
   OFSDP_RETURN_IF_ERROR(state_.updater().swap_average());
@@ -366,7 +376,8 @@ Result<EvalRow> Evaluator::pass(int64_t step, int64_t epoch) {
   for (int64_t update = 0;; ++update) {
     OFSDP_ASSIGN_OR_RETURN(const Batch* batch, loader_.next());
     if (batch == nullptr) break;
-    BoundProgram& program = state_.program({batch->size, false, true, true});
+    BoundProgram& program = state_.program(
+        {.batch = batch->size, .training = false, .first_micro = true, .last_micro = true});
     const std::span<const double> shares(whole.data(), batch->kept.size());
     OFSDP_RETURN_IF_ERROR(executor.run(
         program, {batch->columns, batch->sample_index, shares, sampler_.alike(update, 0)}));

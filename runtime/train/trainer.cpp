@@ -154,7 +154,10 @@ Status Trainer::micro_batches(int64_t step) {
       shares_[t] = share_of_mean(static_cast<size_t>(terms_[t].loss));
     }
     const std::span<const double> shares(shares_.data(), terms_.size());
-    BoundProgram& program = state_.program({batch_->size, true, micro == 0, micro == accum - 1});
+    BoundProgram& program = state_.program({.batch = batch_->size,
+                                            .training = true,
+                                            .first_micro = micro == 0,
+                                            .last_micro = micro == accum - 1});
     OFSDP_RETURN_IF_ERROR(state_.executor().run(
         program, {batch_->columns, batch_->sample_index, shares, alike(step, micro)}));
     loader_.release();

@@ -100,7 +100,7 @@ class Trainer {
   const Batch* batch_ = nullptr;  // from the loader
   const std::vector<LossTerm> terms_;
   std::array<double, kMaxLossTerms> kept_{};    // in the present update, over all ranks
-  std::array<double, kMaxLossTerms> shares_{};  // the present micro-batch's, one a term
+  std::array<double, kMaxLossTerms> shares_{};  // the present micro-batch's, one per term
   RankNumbers numbers_;                         // for the exchange after an update
   std::vector<MetricValue> losses_;             // of row_
   StepRow row_;                                 // for the last update with known numbers

@@ -34,8 +34,9 @@ GroupView GroupView::make(const HostMap& map, const RankGroup& group) {
 
 namespace {
 
-// Returns the word that marks a slot as filled with this group's piece in this gather. A slot
-// cannot hold an older equal ticket: it is refilled before `gathers` repeats after 2^18.
+// Returns the word that marks a fetch slot as filled with this group's piece in this gather. Fields
+// repeat after 2^18 gathers or 2^14 pieces; by then the slot has been filled anew, so it never
+// holds an equal ticket from earlier.
 uint64_t ticket(const GroupView& view, uint64_t gathers, int64_t piece) {
   const auto field = [](int64_t value, int bits) {
     return static_cast<uint64_t>(value) & ((uint64_t{1} << bits) - 1);
@@ -48,7 +49,8 @@ uint64_t ticket(const GroupView& view, uint64_t gathers, int64_t piece) {
 
 }  // namespace
 
-// The remote shards, one after the other, cut into pieces; the ranks that fetch take turns.
+// The remote shards, one after the other, cut into pieces. Fetcher k fetches pieces k,
+// k + fetcher_count, ...
 struct HostGather::Plan {
   const HostMap& map;
   const GroupView& view;
@@ -100,11 +102,11 @@ Status HostGather::gather(GroupView& view, const ShardSource& source, std::byte*
     plan.fetcher_count = static_cast<int>(view.here.size());
     ++view.gathers;
   }
-  if (plan.fetcher_count == 1 && source.dtype == dst_dtype) return straight(plan, site);
-  return together(plan, site);
+  if (plan.fetcher_count == 1 && source.dtype == dst_dtype) return fetch_direct(plan, site);
+  return fetch_shared(plan, site);
 }
 
-Status HostGather::straight(const Plan& plan, const CollectiveSite& site) {
+Status HostGather::fetch_direct(const Plan& plan, const CollectiveSite& site) {
   constexpr int64_t kWindow = 64;
   const uint64_t begin = expected_;
   for (int64_t piece = 0; piece < plan.pieces; ++piece) {
@@ -123,9 +125,11 @@ Status HostGather::straight(const Plan& plan, const CollectiveSite& site) {
                                   site);
 }
 
-// Every rank reads the pieces in order and fetches some, as far ahead as it has slots. The slowest
-// reader delays the others, but no two wait for each other.
-Status HostGather::together(const Plan& plan, const CollectiveSite& site) {
+// Every rank reads all pieces in order and fetches its own, as far ahead as it has empty fetch
+// slots. The slowest reader delays the others, but there is no deadlock: all other ranks have read
+// the pieces before the slowest rank's, so the slot for that piece is empty and the piece is on its
+// way.
+Status HostGather::fetch_shared(const Plan& plan, const CollectiveSite& site) {
   const int rank = parts_.map->rank;
   int64_t next = 0;
   while (next < plan.fetcher_count && plan.fetchers[static_cast<size_t>(next)] != rank) ++next;
@@ -159,7 +163,8 @@ Status HostGather::together(const Plan& plan, const CollectiveSite& site) {
 void HostGather::fetch(const Plan& plan, int64_t piece) const {
   const std::byte* own = parts_.segment(parts_.map->rank);
   FetchedSlot& slot = parts_.page->fetched(parts_.map->rank, plan.slot(piece));
-  slot.filled.store(0);  // if a rank gathers alone, the ticket equals the last gather's
+  // A rank that gathers alone does not count `gathers`, so its tickets repeat the last gather's.
+  slot.filled.store(0);
   slot.pending.store(static_cast<uint64_t>(plan.fetcher_count));
   LinkRequest request = plan.request(piece);
   request.dst = const_cast<std::byte*>(staging_.fetched(own, plan.slot(piece)));
@@ -194,29 +199,29 @@ void HostReductions::post(int channel, const GroupView& view, const SlotSource& 
   ChannelCounts& mine = this->mine(channel);
   parts_.page->publish(mine.posted, mine.posted + 1, rank());
   if (view.others > 0) parts_.link->nudge();
-  if (open_ == rounds_.size()) rounds_.push_back(std::make_unique<Posted>());
-  Posted& round = *rounds_[open_++];
+  if (open_ == rounds_.size()) rounds_.push_back(std::make_unique<Round>());
+  Round& round = *rounds_[open_++];
   round.channel = channel;
   round.view = &view;
   round.slot = slot;
   round.pieces = view.others == 0 ? 0 : (slot.numel + kPieceElements - 1) / kPieceElements;
-  round.asked = 0;
+  round.requested = 0;
   round.buffers.clear();
   round.first = 0;
-  ask_ahead();
+  request_ahead();
 }
 
 Status HostReductions::reduce_scatter(int channel, const GroupView& view, const SlotSource& slot,
                                       BlockSink sink, const CollectiveSite& site) {
   ChannelCounts& mine = this->mine(channel);
-  Posted& round = posted(channel);
+  Round& round = open_round(channel);
   OFSDP_CHECK(round.slot.numel == slot.numel, "{} elements posted, {} reduced", round.slot.numel,
               slot.numel);
   OFSDP_CHECK(slot.onto == nullptr || view.others == 0, "a sum of hosts onto another");
   round.slot = slot;
   OFSDP_RETURN_IF_ERROR(wait_for(channel, view, &ChannelCounts::posted, mine.posted, site));
   OFSDP_RETURN_IF_ERROR(sum_span(round, sink, site));
-  release(round);
+  close_round(round);
   parts_.page->publish(mine.done, mine.done + 1, rank());
   return {};
 }
@@ -230,10 +235,10 @@ Status HostReductions::all_reduce(int channel, const GroupView& view, const Slot
   auto put = [sums](int64_t begin, std::span<float> block) {
     std::memcpy(sums + begin, block.data(), block.size_bytes());
   };
-  Posted& round = posted(channel);
+  Round& round = open_round(channel);
   OFSDP_RETURN_IF_ERROR(wait_for(channel, view, &ChannelCounts::posted, mine.posted, site));
   OFSDP_RETURN_IF_ERROR(sum_span(round, put, site));
-  release(round);
+  close_round(round);
   parts_.page->publish(mine.summed, mine.posted, rank());
   if (view.others > 0) parts_.link->nudge();
   to_serve_[static_cast<size_t>(channel)] +=
@@ -272,21 +277,19 @@ Status HostReductions::wait_for(int channel, const GroupView& view,
   return {};
 }
 
-HostReductions::Posted& HostReductions::posted(int channel) {
+HostReductions::Round& HostReductions::open_round(int channel) {
   for (size_t i = 0; i < open_; ++i) {
     if (rounds_[i]->channel == channel) return *rounds_[i];
   }
   OFSDP_CHECK(false, "channel {} is reduced before it is posted", channel);
 }
 
-// Requests the next piece from all other hosts. Returns false if all pieces are requested, or if
-// fewer than `keep` buffers would stay free.
-bool HostReductions::ask_next(Posted& round, size_t keep) {
+bool HostReductions::request_next(Round& round, size_t keep) {
   const auto hosts = static_cast<size_t>(round.view->others);
-  if (round.asked == round.pieces || free_.size() < hosts + keep) return false;
+  if (round.requested == round.pieces || free_.size() < hosts + keep) return false;
   const RankGroup& group = round.view->group;
   const size_t width = dtype_size(round.slot.dtype);
-  const int64_t begin = round.asked * kPieceElements;
+  const int64_t begin = round.requested * kPieceElements;
   const int64_t count = std::min(kPieceElements, round.slot.numel - begin);
   const int64_t in_slot = group.index_of(rank()) * round.slot.numel + begin;
   for (const GroupView::Host& host : round.view->hosts) {
@@ -306,41 +309,43 @@ bool HostReductions::ask_next(Posted& round, size_t keep) {
     request.value = wanted_[static_cast<size_t>(buffer)] = ++requests_;
     parts_.link->request(request);
   }
-  ++round.asked;
+  ++round.requested;
   return true;
 }
 
-// Requests pieces for the oldest rounds first. Keeps one buffer for each other host free, so that
-// the round that is reduced can always go on.
-void HostReductions::ask_ahead() {
+// Keeps one buffer per other host free, so that the round that is being reduced can always go on.
+void HostReductions::request_ahead() {
   for (size_t i = 0; i < open_; ++i) {
-    while (ask_next(*rounds_[i], others_)) {
+    while (request_next(*rounds_[i], others_)) {
     }
   }
 }
 
-void HostReductions::release(Posted& round) {
+void HostReductions::close_round(Round& round) {
   const auto at = std::find_if(rounds_.begin(), rounds_.begin() + static_cast<long>(open_),
                                [&](const auto& r) { return r.get() == &round; });
   std::rotate(at, at + 1, rounds_.begin() + static_cast<long>(open_));
   --open_;
 }
 
-Status HostReductions::sum_span(Posted& round, BlockSink sink, const CollectiveSite& site) {
+Status HostReductions::sum_span(Round& round, BlockSink sink, const CollectiveSite& site) {
   const int64_t pieces = (round.slot.numel + kPieceElements - 1) / kPieceElements;
   for (int64_t piece = 0; piece < pieces; ++piece) {
     OFSDP_RETURN_IF_ERROR(sum_piece(round, piece, sink, site));
-    if (round.view->others > 0) ask_ahead();
+    if (round.view->others > 0) request_ahead();
   }
   to_serve_[static_cast<size_t>(round.channel)] +=
       round.view->remote.size() * static_cast<uint64_t>(round.slot.numel);
   return {};
 }
 
-Status HostReductions::sum_piece(Posted& round, int64_t piece, BlockSink sink,
+Status HostReductions::sum_piece(Round& round, int64_t piece, BlockSink sink,
                                  const CollectiveSite& site) {
   const bool remote = round.view->others > 0;
-  if (remote && round.asked == piece) OFSDP_CHECK(ask_next(round, 0), "no room for a piece");
+  if (remote && round.requested == piece) {
+    const bool requested = request_next(round, 0);
+    OFSDP_CHECK(requested, "no room for a piece");
+  }
   size_t next = round.first;
   for (const GroupView::Host& host : round.view->hosts) {
     if (host.host == parts_.map->host()) continue;
@@ -359,9 +364,9 @@ Status HostReductions::sum_piece(Posted& round, int64_t piece, BlockSink sink,
   return {};
 }
 
-// Adds one block from all hosts' sums into block_; computes this host's.
-void HostReductions::sum_block(const Posted& round, int64_t begin, int64_t in_piece,
-                               int64_t count) {
+// Computes the block's sum over all hosts in block_: adds, in host order, the sums that have
+// arrived from other hosts and this host's sum, which it computes from the slots.
+void HostReductions::sum_block(const Round& round, int64_t begin, int64_t in_piece, int64_t count) {
   const GroupView& view = *round.view;
   const DType dtype = round.slot.dtype;
   const size_t width = dtype_size(dtype);
@@ -369,10 +374,12 @@ void HostReductions::sum_block(const Posted& round, int64_t begin, int64_t in_pi
   size_t buffer = round.first;
   for (const GroupView::Host& host : view.hosts) {
     if (host.host == parts_.map->host()) {
-      // With several hosts the index gives the span, as the other hosts compute it.
-      const bool given = round.slot.first >= 0 && view.others == 0;
+      // A slot with an explicit first element is possible only on one host: other hosts compute a
+      // span's first element from the rank's index.
+      const bool explicit_first = round.slot.first >= 0 && view.others == 0;
       const int64_t index = view.group.index_of(rank());
-      const int64_t in_slot = (given ? round.slot.first : index * round.slot.numel) + begin;
+      const int64_t in_slot =
+          (explicit_first ? round.slot.first : index * round.slot.numel) + begin;
       const auto sources = std::span(sources_).first(view.here.size());
       for (size_t i = 0; i < view.here.size(); ++i) {
         sources[i] =
@@ -399,7 +406,8 @@ void HostReductions::sum_block(const Posted& round, int64_t begin, int64_t in_pi
   }
 }
 
-// Fetches this rank's part in the finished remote spans into the slot.
+// The ranks on this host share the work: each fetches some remote spans, complete, into its own
+// slot.
 Status HostReductions::pull_summed(int channel, const GroupView& view, const SlotSource& slot,
                                    const CollectiveSite& site) {
   const size_t bytes = static_cast<size_t>(slot.numel) * sizeof(float);
@@ -416,12 +424,12 @@ Status HostReductions::pull_summed(int channel, const GroupView& view, const Slo
           slot.offset + static_cast<size_t>(view.group.index_of(owner)) * bytes + begin;
       request.header.bytes = request.bytes = std::min(kPieceBytes, bytes - begin);
       request.dst = own() + request.header.offset;
-      request.done = &pulled_;
+      request.done = &summed_arrived_;
       parts_.link->request(request);
-      ++pulls_;
+      ++summed_requested_;
     }
   }
-  const auto all = [&] { return pulled_.load() >= pulls_; };
+  const auto all = [&] { return summed_arrived_.load() >= summed_requested_; };
   return parts_.wait->until_ready(all, rank(), server, site);
 }
 
@@ -433,9 +441,10 @@ Status HostReductions::copy_from_peers(int channel, const GroupView& view, const
     const size_t span = slot.offset + static_cast<size_t>(view.group.index_of(owner)) * bytes;
     std::memcpy(own() + span, parts_.segment(from) + span, bytes);
   };
-  const auto turn = [&] {  // orders the link's reads before the copy that overwrites the bytes
-    if (view.others > 0) parts_.link->take_turn();
-  };
+  const auto turn =
+      [&] {  // a fence: the link's reads come before the copy that overwrites the bytes
+        if (view.others > 0) parts_.link->take_turn();
+      };
   for (size_t k = 1; k < view.here.size(); ++k) {
     const int peer = view.peer(k);
     OFSDP_RETURN_IF_ERROR(parts_.wait->until(counts(channel, peer).summed, round, peer, site));

@@ -1,23 +1,42 @@
-// Collectives across hosts. Each rank's segment ends with a staging area (HostStaging) in pieces of
-// kPieceBytes. It holds shards fetched for the ranks on this host, which read them there; sums from
-// other hosts that wait to be reduced; and outgoing sums. The control page says which piece each
-// slot with a fetched shard holds.
+// All-gather and reductions of a group of ranks, on one host or several (HostGather,
+// HostReductions). The communicator (fsdp/connect.cpp) owns both objects and calls them from the
+// thread that runs the schedule.
 //
-// All-gather: every byte comes to a host once. The group's ranks on the host take turns to fetch
-// remote shard pieces into their staging, and all read the pieces there.
+// Memory: each rank has one shared memory segment, which the ranks on the host map, at equal
+// offsets. It holds parameter shards and gradient slots; a slot is where a rank leaves its gradient
+// of a unit, for others to read. Between hosts, a HostLink (one per rank, with a thread) requests
+// pieces of at most kPieceBytes (256 KiB) from ranks on other hosts. The segment ends with a
+// staging area for such pieces (HostStaging).
 //
-// Reductions: a rank owns a span of the sum. As soon as it has posted, and as far as the staging
-// has room, it asks every other host for that host's sum over the span; when it reduces, it adds
-// the sums in host order:
+// All-gather: each byte comes to a host once. The group's ranks on the host take turns to fetch
+// pieces of remote shards into fetch slots in their staging areas, and all copy the pieces from
+// there. The control page, the shared memory with all counters, says which piece a fetch slot
+// holds.
+//
+// Reductions: each rank owns a span, a range of the slot's elements, and computes the span's sum
+// over the group. As soon as it has posted its own slot, it requests from each other host that
+// host's sum over the span, as many pieces as the staging has room for. When it reduces, it adds
+// them in host order:
 //
 //   sum = (sum of host 0 + sum of host 1) + ..., each in rank order, all in float32
 //
-// A host with one rank in the group sends the gradients as they are, other hosts a float32 sum.
-// all_reduce then fetches other hosts' finished spans into the slots, each once for the host.
+// A host with one rank in the group sends its gradients in the slot's dtype, other hosts send
+// float32 sums. all_reduce then fetches the finished spans of other hosts into the slots, each span
+// once per host.
 //
-// Counters (ControlPage), besides posted, summed and done: `served` of the group's first member on
-// a host counts elements in the host's slots that other hosts have read; `pulled` counts the rounds
-// for which a rank has fetched remote spans.
+// A round is one reduction on a channel: a number for reductions by one group through one slot,
+// which the compiler gives. Each rank has these counters per channel in the control page:
+//
+//   posted   rounds in which the rank has filled its slot
+//   summed   rounds in which it has finished its span (all_reduce)
+//   pulled   rounds in which it has fetched its share of remote spans (all_reduce)
+//   done     rounds in which it no longer reads others' slots
+//   served   elements of this host's slots that other hosts have read; only in the counters of the
+//            group's first rank on the host
+//
+// Errors are PeerWait's: kPeer if another rank has reported an error; kFault if a rank died, ended
+// too early or did not come within the timeout. The caller passes them to Communicator::fail, which
+// ends the other ranks' waits.
 #pragma once
 
 #include <algorithm>
@@ -38,29 +57,29 @@
 
 namespace ofsdp::fsdp {
 
-// A group as one rank sees it.
+// A group as one of its ranks sees it. Hosts are numbered by their first rank.
 struct GroupView {
   struct Host {
     int host = 0;
-    int server = 0;            // answers this rank; 0 for this host
-    std::vector<int> members;  // in rank order
+    int server = 0;  // the rank there that answers this rank's requests; unused for this host
+    std::vector<int> members;  // the group's ranks there, in rank order
   };
   RankGroup group;
-  std::vector<int> here;    // members on this host, in rank order
+  std::vector<int> here;    // the group's ranks on this host, in rank order
   size_t own = 0;           // this rank's index in `here`
-  std::vector<Host> hosts;  // hosts with members, in order, this one included
-  std::vector<int> remote;  // members elsewhere, host by host
-  int others = 0;           // how many other hosts have members
-  uint64_t gathers = 0;     // how many gathers the members on this host have made together
+  std::vector<Host> hosts;  // all hosts with ranks of the group, in order, this host included
+  std::vector<int> remote;  // the group's ranks on other hosts, host by host
+  int others = 0;           // hosts in `hosts` other than this one
+  uint64_t gathers = 0;     // gathers in which all ranks of `here` took part
 
-  // Returns the k-th member on this host, counted from this rank. So ranks begin with different
-  // peers and do not all read the same memory at once.
+  // Returns the k-th rank of `here`, counted from this rank: ranks begin with different peers, so
+  // that they do not all read the same memory at once.
   int peer(size_t k) const { return here[(own + k) % here.size()]; }
 
   static GroupView make(const HostMap& map, const RankGroup& group);
 };
 
-// The communicator parts that collectives use. Does not own them.
+// The parts of the communicator that collectives use. The communicator owns them and outlives this.
 struct HostParts {
   const HostMap* map = nullptr;
   const ControlPage* page = nullptr;
@@ -68,24 +87,30 @@ struct HostParts {
   HostLink* link = nullptr;
   const PeerSegments* segments = nullptr;
 
+  // Returns the segment of a rank on this host.
   const std::byte* segment(int rank) const {
     return segments->of(map->place_of[static_cast<size_t>(rank)]);
   }
 };
 
+// The layout of the staging area, after the segment's first `user` bytes: kFetched fetch slots for
+// an all-gather, kOutgoing buffers in which the link builds sums that it sends, and incoming()
+// buffers for other hosts' sums. Each has kPieceBytes. Only the segment's own rank writes there.
 class HostStaging {
  public:
   static constexpr int kFetched = kFetchedSlots;
   static constexpr int kOutgoing = 8;
-  // `user`: bytes that the segment was asked for, in whole pages.
+  // `user`: bytes for shards and gradient slots, in whole pages. `hosts`: in the run.
   HostStaging(size_t user, int hosts) : user_(user), hosts_(hosts) {}
 
-  // At least two for each other host: one is summed while the next arrives.
+  // Two per other host suffice: one is summed while the next arrives. More let later rounds request
+  // ahead; 48 have 12 MiB.
   static int incoming(int hosts) { return std::max(48, 4 * (hosts - 1)); }
   static size_t bytes(int hosts) {
     return kPieceBytes * static_cast<size_t>(kFetched + kOutgoing + incoming(hosts));
   }
 
+  // Return addresses in `segment`: a fetch slot, the first outgoing buffer, an incoming buffer.
   const std::byte* fetched(const std::byte* segment, int index) const {
     return piece(segment, index);
   }
@@ -108,23 +133,33 @@ class HostGather {
   HostGather(const HostParts& parts, const HostStaging& staging)
       : parts_(parts), staging_(staging) {}
 
-  // Writes the remote shards to `dst`.
+  // Writes the shards of the group's ranks on other hosts to their places in `dst`, converted to
+  // dst_dtype; the communicator has copied this host's shards. Counts view.gathers. All ranks of
+  // the group must call it, or only this rank with site.alone. If it fails, call
+  // HostLink::abandon_shards before `dst` is used again.
   Status gather(GroupView& view, const ShardSource& source, std::byte* dst, DType dst_dtype,
                 const CollectiveSite& site);
 
  private:
   struct Plan;
-  Status straight(const Plan& plan, const CollectiveSite& site);
-  Status together(const Plan& plan, const CollectiveSite& site);
+  // For a single fetcher without conversion: pieces go from the network into `dst`.
+  Status fetch_direct(const Plan& plan, const CollectiveSite& site);
+  // Otherwise: pieces go into the fetchers' staging areas, from which each rank converts them.
+  Status fetch_shared(const Plan& plan, const CollectiveSite& site);
+  // Requests a piece into this rank's fetch slot.
   void fetch(const Plan& plan, int64_t piece) const;
 
   HostParts parts_;
   HostStaging staging_;
-  std::atomic<uint64_t> arrived_{0};  // pieces fetched straight to their destination
+  // Pieces that fetch_direct has received and requested so far.
+  std::atomic<uint64_t> arrived_{0};
   uint64_t expected_ = 0;
 };
 
-// A communicator's acquire, post, reduce_scatter and all_reduce, on one host or several.
+// A communicator's acquire, post, reduce_scatter and all_reduce; communicator.h defines them. Per
+// round a rank calls acquire (before it writes its slot), post, and then one of the two reductions.
+// Several channels may have a round open, each channel only one. The view must live until the
+// reduction returns.
 class HostReductions {
  public:
   HostReductions(const HostParts& parts, const HostStaging& staging);
@@ -137,15 +172,15 @@ class HostReductions {
                     const CollectiveSite& site);
 
  private:
-  // A round between post and reduce.
-  struct Posted {
+  // An open round: posted, but not reduced yet.
+  struct Round {
     int channel = -1;
     const GroupView* view = nullptr;
     SlotSource slot;
-    int64_t pieces = 0;
-    int64_t asked = 0;         // pieces requested so far
-    std::vector<int> buffers;  // for the requested pieces, in order: one for each remote host
-    size_t first = 0;          // the first index in `buffers` that is still in use
+    int64_t pieces = 0;        // pieces of this rank's span; 0 if the group is on one host
+    int64_t requested = 0;     // pieces requested so far, each from every other host
+    std::vector<int> buffers;  // per requested piece, in order: one incoming buffer per other host
+    size_t first = 0;          // buffers[first] is the first that still holds or awaits a piece
   };
 
   int rank() const { return parts_.map->rank; }
@@ -153,15 +188,25 @@ class HostReductions {
   ChannelCounts& counts(int channel, int rank) const;
   ChannelCounts& mine(int channel) const { return counts(channel, rank()); }
   LinkRequest make_request(LinkKind kind, int channel, const RankGroup& group) const;
+  // Blocks until the other ranks of `view.here` have `counter` at `target`.
   Status wait_for(int channel, const GroupView& view, std::atomic<uint64_t> ChannelCounts::*counter,
                   uint64_t target, const CollectiveSite& site) const;
-  Posted& posted(int channel);
-  bool ask_next(Posted& round, size_t keep);
-  void ask_ahead();
-  void release(Posted& round);
-  Status sum_span(Posted& round, BlockSink sink, const CollectiveSite& site);
-  Status sum_piece(Posted& round, int64_t piece, BlockSink sink, const CollectiveSite& site);
-  void sum_block(const Posted& round, int64_t begin, int64_t in_piece, int64_t count);
+  // Returns the channel's open round. REQUIRES: there is one.
+  Round& open_round(int channel);
+  // Requests the round's next piece from all other hosts. Returns false if all pieces are
+  // requested, or if fewer than `keep` incoming buffers would stay free.
+  bool request_next(Round& round, size_t keep);
+  // Requests pieces for all open rounds, the oldest first, as long as there are buffers.
+  void request_ahead();
+  void close_round(Round& round);
+  // Give `sink` the sum over this rank's whole span, and over one piece of it.
+  Status sum_span(Round& round, BlockSink sink, const CollectiveSite& site);
+  Status sum_piece(Round& round, int64_t piece, BlockSink sink, const CollectiveSite& site);
+  // Computes the sum of one block in block_. The block starts at element `begin` of the span, which
+  // is element `in_piece` of its piece.
+  void sum_block(const Round& round, int64_t begin, int64_t in_piece, int64_t count);
+  // The end of all_reduce: fetches this rank's share of the other hosts' finished spans, then
+  // copies the remaining spans from the slots of the other ranks on this host.
   Status pull_summed(int channel, const GroupView& view, const SlotSource& slot,
                      const CollectiveSite& site);
   Status copy_from_peers(int channel, const GroupView& view, const SlotSource& slot,
@@ -169,18 +214,23 @@ class HostReductions {
 
   HostParts parts_;
   HostStaging staging_;
-  size_t others_;  // other hosts
-  // The open rounds in post order, then spare ones.
-  std::vector<std::unique_ptr<Posted>> rounds_;
-  size_t open_ = 0;                                   // how many rounds are open
-  std::vector<int> free_;                             // buffers
-  std::unique_ptr<std::atomic<uint64_t>[]> arrived_;  // by buffer: the request that has arrived
-  std::vector<uint64_t> wanted_;                      // by buffer: the last request
-  uint64_t requests_ = 0;
-  std::vector<uint64_t> to_serve_;   // by channel: elements that others read, over all rounds
-  std::atomic<uint64_t> pulled_{0};  // pieces from finished spans that have arrived
-  uint64_t pulls_ = 0;               // ... and that were requested
-  std::vector<const std::byte*> sources_;
+  size_t others_;  // how many other hosts the run has
+  // rounds_[0 .. open_ - 1] are open, in the order of their posts; the rest are kept for reuse.
+  std::vector<std::unique_ptr<Round>> rounds_;
+  size_t open_ = 0;
+  std::vector<int> free_;  // incoming buffers that no round uses
+  // Per incoming buffer: the number of the last request that has arrived, and that was made.
+  std::unique_ptr<std::atomic<uint64_t>[]> arrived_;
+  std::vector<uint64_t> wanted_;
+  uint64_t requests_ = 0;  // the number of the latest request
+  // Per channel: how many elements other hosts will have read after all rounds so far. `served`
+  // reaches it once this host's slots may be overwritten.
+  std::vector<uint64_t> to_serve_;
+  // pull_summed: pieces of finished spans that have arrived, and that were requested, so far.
+  std::atomic<uint64_t> summed_arrived_{0};
+  uint64_t summed_requested_ = 0;
+  std::vector<const std::byte*> sources_;  // scratch: one address per rank on this host
+  // Scratch: the sum so far, and this host's sum.
   alignas(kTensorAlignment) std::array<float, kReduceBlock> block_, partial_;
 };
 

@@ -189,25 +189,28 @@ class HostLink {
   ~HostLink();
 
   std::string name() const { return engine_ ? engine_->name() : "tcp"; }
-  // Requests for memory are answered from now on.
+  // Answers requests for this host's memory from now on.
   void serve(const LinkMemory& memory);
   void request(const LinkRequest& request);
-  // Asks other hosts for a moment whether this rank, the first on its host to fail, may print.
+  // Asks the other hosts whether this rank, the first on its host to fail, may print its message.
+  // Waits only briefly for the answer.
   bool claim(uint32_t failure);
-  // Returns the rank that keeps `rank` waiting, or everybody, as far as the hosts can say.
+  // Returns the rank to blame for the delay of `rank`, asking the hosts one after the other: the
+  // rank that keeps it waiting or, if the ranks wait for each other, one that waits for nobody. If
+  // a host does not answer, blames a rank there.
   int blame(int rank);
   // Call after this rank has posted, summed or begun an exchange: other hosts may wait for it.
   void nudge() {
     if (deferring_.load(std::memory_order_seq_cst)) wake();
   }
-  // Orders this thread's accesses before and after the other thread's. A peer requests a shard
-  // after one barrier and has it before the next; that order goes over sockets, which the C++
-  // memory model does not see.
+  // A memory fence between the rank's thread and the link's thread; never waits. A peer requests a
+  // shard after one barrier and has it before the next, but that order goes over sockets, which the
+  // C++ memory model does not see.
   void take_turn() { turns_.fetch_add(1, std::memory_order_acq_rel); }
   // Discards shards that have not arrived. Their memory is the caller's again on return.
   void abandon_shards();
   void say_leave();
-  // Blocks until all messages are written, at most `patience`.
+  // Blocks until all queued messages are written, for at most `patience`.
   void settle(std::chrono::milliseconds patience);
   void stop();
 

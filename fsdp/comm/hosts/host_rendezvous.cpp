@@ -203,7 +203,7 @@ class RendezvousWatch {
   const std::chrono::seconds timeout_;
   StreamClock::time_point deadline_ = StreamClock::now() + timeout_;
   bool over_ = false;
-  // Rank 0 alone uses these, by rank.
+  // Only rank 0 uses these, by rank.
   std::vector<int> stages_;  // RendezvousReport::Stage
   std::vector<bool> late_;   // the rank has reported that nobody came
   std::string late_text_;    // the first such report

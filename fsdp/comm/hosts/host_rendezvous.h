@@ -6,7 +6,7 @@
 // server on every other host (HostMap::server), and accepts the ranks that it serves.
 //
 // The connections to rank 0 stay until all have met: each rank reports progress there and gets
-// the verdict. So all ranks give up at the same time, and rank 0 alone names the missing rank: one
+// the verdict. So all ranks give up at the same time, and only rank 0 names the missing rank: one
 // that has reported nothing, rather than one that waits for it.
 //
 // Every client must first prove the job's secret; until then it delays nobody (doorkeeper.h). Ranks

@@ -31,11 +31,12 @@ void wake_all(std::atomic<uint32_t>& word) {
 
 }  // namespace
 
-// [Note: doorbells] The signaller stores a counter, then loads `sleepers`; the waiter raises
-// `sleepers`, then loads the doorbell and then the counter. All are sequentially consistent, so
-// either the signaller sees the sleeper and rings, or the waiter sees the counter. The doorbell
-// is read before the counter, so that a ring between that and the futex call lets the call return
-// at once. A failure rings every doorbell.
+// [Note: doorbells] The signalling rank stores a counter, then loads `sleepers`; the waiting rank
+// raises `sleepers`, then loads the doorbell and then the counter. All four are sequentially
+// consistent, so either the signalling rank sees the sleeper and rings, or the waiting rank sees
+// the counter. The waiting rank loads the doorbell before the counter: if the other one rings after
+// these loads, the futex call finds another doorbell value and returns at once. A failure rings
+// every doorbell.
 
 ControlPage& ControlPage::operator=(ControlPage&& other) noexcept {
   std::swap(base_, other.base_);
@@ -94,12 +95,12 @@ void ControlPage::publish(std::atomic<uint64_t>& counter, uint64_t value, int ra
   ring(rank);
 }
 
-void ControlPage::sleep_on_doorbell(int rank, uint32_t heard,
-                                    std::chrono::nanoseconds slice) const {
-  const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(slice);
-  const timespec longest{static_cast<time_t>(seconds.count()), (slice - seconds).count()};
-  syscall(SYS_futex, reinterpret_cast<uint32_t*>(&this->rank(rank).doorbell), FUTEX_WAIT, heard,
-          &longest, nullptr, 0);
+void ControlPage::sleep_on_doorbell(int rank, uint32_t last_seen,
+                                    std::chrono::nanoseconds longest) const {
+  const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(longest);
+  const timespec limit{static_cast<time_t>(seconds.count()), (longest - seconds).count()};
+  syscall(SYS_futex, reinterpret_cast<uint32_t*>(&this->rank(rank).doorbell), FUTEX_WAIT, last_seen,
+          &limit, nullptr, 0);
 }
 
 bool ControlPage::claim_failure(int rank, int exit_status) const {

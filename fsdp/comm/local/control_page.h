@@ -1,22 +1,25 @@
-// The shared page through which ranks on one host signal each other. It holds counters, and no data
-// except an exchange's doubles. Every cache line has one writer unless noted.
+// The control page: a shared memory file through which the ranks on one host signal each other.
+// It holds counters and flags, and no data except the doubles of an exchange.
 //
-//   RunFlags       the rank that failed first, the rank that died
-//   RankState      a rank: doorbell, pid, whether it has left, exchange and payload
-//   ChannelCounts  a rank's counters for one channel, all monotonic:
-//                    posted  slots completed    summed  all_reduce: own span summed
-//                    done    peers' slots read to the end
-//                    served, pulled  see hosts/host_collectives.h
+//   RunFlags       one per page: the first failure and the first death in the run
+//   RankState      one per rank: doorbell, pid, whether it has exited, an exchange's doubles
+//   FetchedSlot    kFetchedSlots per rank: the pieces from other hosts that it holds
+//   ChannelCounts  one per rank and channel. A channel carries one collective at a time, round
+//                  after round; the counters tell how far the rank is
 //
-// The page has a place for every rank in the run. Ranks on this host fill remote ranks' places when
-// they hear from them.
+// The page has a place for every rank in the run, not only for this host's. Several hosts have a
+// page each: the ranks on a host enter there what remote ranks report over the network
+// (hosts/host_link.h). Every cache line has one writing rank unless a comment says otherwise.
 //
-// A waiter sleeps on the doorbell that belongs to the rank that it waits for ([Note: doorbells] in
-// the source), so a post costs a store and a load unless somebody sleeps.
+// To wait, a rank sleeps on the doorbell (a futex word) of the rank that it waits for, and that
+// rank rings after it has raised a counter ([Note: doorbells] in the source). If nobody sleeps,
+// ringing costs a store and a load. PeerWait (peer_wait.h) waits and turns flags into errors.
 //
-// A ControlPage owns the mapping; the memory is an anonymous memfd that ends with the last rank.
-// All shared members are atomic or guarded by an atomic sequence. Errors: kFault if the system has
-// no memory or descriptor left.
+// The first rank on the host creates the page and passes the descriptor to the others
+// (rendezvous.h). Each rank's communicator owns a ControlPage; the destructor unmaps the memory.
+// The memory is an anonymous memfd: the kernel frees it after the last rank has ended. All shared
+// members are atomic, except payload, which `sequence` guards; any thread may call. Only `create`
+// and `map` fail, with kFault, if the system has no memory or descriptor left.
 #pragma once
 
 #include <atomic>
@@ -32,50 +35,65 @@
 
 namespace ofsdp::fsdp {
 
-// A failed rank and the exit status in one word, for the page and between hosts; 0 means none.
+// A failed rank and its exit status in one word, in the page and between hosts; 0 means that no
+// rank has failed. REQUIRES: 0 <= exit_status < 256.
 constexpr uint32_t failure_word(int rank, int exit_status) {
   return static_cast<uint32_t>(rank + 1) << 8 | static_cast<uint32_t>(exit_status);
 }
 constexpr int failed_rank(uint32_t word) { return static_cast<int>(word >> 8) - 1; }
 constexpr int failed_exit(uint32_t word) { return static_cast<int>(word & 0xff); }
 
+// Several ranks write these flags; the first writer of a flag wins (the lowest host, for verdict).
 struct alignas(64) RunFlags {
-  std::atomic<uint32_t> failed{0};  // the first failure_word
-  // 0, or rank + 1 for the first rank that ended without a report; with kCut if the network lost
-  // it.
+  // The failure_word of the first rank that reported a failure (Communicator::fail).
+  std::atomic<uint32_t> failed{0};
+  // 0, or rank + 1 of the first rank that ended without a report. The bit kCut is set as well if
+  // only the connection to that rank's host was lost.
   std::atomic<int32_t> dead{0};
-  std::atomic<int32_t> gone{0};  // 0, or rank + 1 for a remote rank that left and is needed
-  // 0, or (host + 1) << 1 | may print: whether this host's failed rank may print a message, as
-  // another host decided; the first host in order counts.
+  // 0, or rank + 1 of a rank on another host that exited although a rank still waits for data from
+  // it.
+  std::atomic<int32_t> gone{0};
+  // Only one rank of a run prints the error. If ranks fail on several hosts at once, a host with a
+  // lower number decides whether this host's failed rank is the one. 0: no decision yet; else
+  // (deciding host + 1) << 1 | may print. A decision of a lower host replaces one of a higher host.
   std::atomic<uint32_t> verdict{0};
 };
 
 inline constexpr int32_t kCut = 1 << 30;
 
 struct RankState {
-  alignas(64) std::atomic<uint32_t> doorbell{0};  // futex word; rung by the rank
-  std::atomic<uint32_t> sleepers{0};              // waiters that need the doorbell
+  alignas(64) std::atomic<uint32_t> doorbell{0};  // futex word; raised to wake the sleepers
+  std::atomic<uint32_t> sleepers{0};  // ranks that sleep on the doorbell; they write this counter
   alignas(64) std::atomic<int32_t> pid{0};
-  std::atomic<uint32_t> left{0};                  // 1: it has ended in order
-  std::atomic<int32_t> waits_for{0};              // 0, or rank + 1 if it waits for that rank
-  std::atomic<int64_t> looked{0};                 // last check in that wait: steady clock, ns
-  alignas(64) std::atomic<uint64_t> sequence{0};  // exchanges begun; two payloads alternate
+  std::atomic<uint32_t> left{0};      // 1: the rank has exited without an error
+  std::atomic<int32_t> waits_for{0};  // 0, or rank + 1 of the rank that it waits for
+  // When it last checked that wait, in steady-clock ns; in the future if the check takes long.
+  std::atomic<int64_t> wait_renewed{0};
+  // Exchanges that the rank has begun. Exchange n uses payload[n % 2], since a slow rank may still
+  // read the doubles of exchange n - 1.
+  alignas(64) std::atomic<uint64_t> sequence{0};
   double payload[2][kMaxExchange] = {};
 };
 
+// A rank's counters for a channel. They start at 0 and only rise. A rank posts when the slot (the
+// rank's input to the collective, in the rank's segment) is complete, which begins a round.
 struct alignas(64) ChannelCounts {
-  std::atomic<uint64_t> posted{0};
-  std::atomic<uint64_t> summed{0};
-  std::atomic<uint64_t> done{0};
+  std::atomic<uint64_t> posted{0};  // rounds in which the rank's slot was completed
+  std::atomic<uint64_t> summed{0};  // all_reduce: rounds in which the rank's span is summed
+  std::atomic<uint64_t> done{0};    // rounds in which it has read the slots of all peers
+  // In the counters of the group's first rank on a host: elements of the host's slots that other
+  // hosts have read, in all rounds together.
   std::atomic<uint64_t> served{0};
-  std::atomic<uint64_t> pulled{0};
+  std::atomic<uint64_t> pulled{0};  // rounds in which it has fetched other hosts' spans
 };
 
-// A slot's state; it holds a remote shard's piece in a rank's staging area; the readers write it
-// too. See hosts/host_collectives.h.
+// The state of one slot in a rank's staging area. The rank fetches a piece of a remote shard into
+// the slot, and all ranks of the group on this host read it there (hosts/host_collectives.h). So
+// the readers write this cache line too.
 struct alignas(64) FetchedSlot {
-  std::atomic<uint64_t> filled{0};   // the ticket for a piece and a gather
-  std::atomic<uint64_t> pending{0};  // ranks on the host that have not read it yet
+  // A number that identifies the piece, the group and the gather; 0 while the piece is under way.
+  std::atomic<uint64_t> filled{0};
+  std::atomic<uint64_t> pending{0};  // ranks on the host that have not read the piece yet
 };
 inline constexpr int kFetchedSlots = 16;
 
@@ -86,8 +104,10 @@ class ControlPage {
   ControlPage& operator=(ControlPage&& other) noexcept;
   ~ControlPage();
 
-  static Result<ControlPage> create(int world);               // called by rank 0
-  static Result<ControlPage> map(UniqueFd memfd, int world);  // called by the others
+  // `create` makes the page for a run of `world` ranks, on the first rank on the host. The others
+  // map the descriptor that they receive.
+  static Result<ControlPage> create(int world);
+  static Result<ControlPage> map(UniqueFd memfd, int world);
 
   int fd() const { return memfd_.get(); }
   int world() const { return world_; }
@@ -95,23 +115,32 @@ class ControlPage {
   RankState& rank(int rank) const {
     return reinterpret_cast<RankState*>(base_ + sizeof(RunFlags))[rank];
   }
+  // REQUIRES: channel < kMaxChannels.
   ChannelCounts& channel(int channel, int rank) const;
   FetchedSlot& fetched(int rank, int index) const;
 
-  // Sets a counter that belongs to `rank` and wakes all that sleep on that doorbell.
+  // Sets a counter of `rank` and rings that rank's doorbell.
   void publish(std::atomic<uint64_t>& counter, uint64_t value, int rank) const;
-  // Sleeps until `rank`'s doorbell differs from `heard`, at most `slice`.
-  void sleep_on_doorbell(int rank, uint32_t heard, std::chrono::nanoseconds slice) const;
+  // Sleeps at most `longest`, or until `rank`'s doorbell is no longer `last_seen`, which the caller
+  // read before it last checked the counter. May return early. REQUIRES: the caller has raised that
+  // rank's `sleepers`.
+  void sleep_on_doorbell(int rank, uint32_t last_seen, std::chrono::nanoseconds longest) const;
 
-  bool claim_failure(int rank, int exit_status) const;  // true if it is the first failure
-  void take_failure(uint32_t failure) const;            // a failure_word from another host
+  // Records that a rank on this host failed. Returns true if it is the first failure of the run
+  // that this host knows. Rings all doorbells, as take_failure and the note_ calls for a rank do.
+  bool claim_failure(int rank, int exit_status) const;
+  // Records a failure_word that another host has sent, unless a failure is known already.
+  void take_failure(uint32_t failure) const;
+  // Record and return the decision of `host` whether this host's failed rank prints the error
+  // (RunFlags::verdict). No value: `host` has not decided, or a lower host has.
   void note_verdict(int host, bool may_print) const;
   std::optional<bool> verdict_of(int host) const;
+  // Records a rank that ended without a report; `cut`: the connection to its host was lost.
   void note_death(int rank, bool cut = false) const;
-  void note_gone(int rank) const;  // the rank left but is needed
-  void note_leave(int rank) const;
-  void ring(int rank) const;  // wakes all that sleep on the doorbell
-  // Returns the failed run's exit status, or 0 while nothing failed.
+  void note_gone(int rank) const;   // RunFlags::gone
+  void note_leave(int rank) const;  // RankState::left
+  void ring(int rank) const;        // wakes all ranks that sleep on the rank's doorbell
+  // Returns the exit status of the first failed rank, or 0 if none has failed.
   int exit_status() const { return failed_exit(run().failed.load()); }
 
  private:

@@ -1,10 +1,14 @@
-// Shared memory between the ranks on a host: an equally large segment for each rank, which the
-// others read; read-only segments that the first rank fills for all; and memory in common, in which
-// every rank writes a part.
+// Memory that the ranks on one host share, in three forms:
 //
-// The ledger counts this rank's Regions, and this rank's part in the common memory, but not the
-// mapped peer segments. Errors: Region's and PeerWait's, and kFault with both numbers if ranks ask
-// for different sizes.
+//   segments  one per rank, all equally large, with parameter shards and gradient slots. The rank
+//             writes one, the other ranks map it for reading
+//   common    one array in which every rank writes a part and reads all (allocate_common)
+//   shared    read-only data that the first rank on the host fills for all (share_from_rank0)
+//
+// The communicator owns a PeerSegments. The memory ledger counts this rank's segment, the data that
+// this rank has filled, and this rank's part of the common array; it does not count the mappings of
+// other ranks' memory. Errors: Region's if memory runs out, PeerWait's if a rank does not come, and
+// kFault with both sizes if ranks ask for different sizes.
 #pragma once
 
 #include <cstddef>
@@ -20,7 +24,7 @@
 
 namespace ofsdp::fsdp {
 
-// Another rank's memfd, mapped for reading.
+// Another rank's memory file, mapped for reading until the destructor.
 class ReadMapping {
  public:
   ReadMapping() = default;
@@ -28,6 +32,7 @@ class ReadMapping {
   ReadMapping& operator=(ReadMapping&& other) noexcept;
   ~ReadMapping();
 
+  // `owner`: the rank that made the file, for messages.
   static Result<ReadMapping> map(const UniqueFd& fd, size_t bytes, int owner);
   const std::byte* data() const { return data_; }
 
@@ -38,12 +43,12 @@ class ReadMapping {
 
 class PeerSegments {
  public:
-  // Collective. REQUIRES: not called before.
+  // Makes this rank's segment and maps the others'. Collective, called once per run.
   Status allocate(PeerLinks& links, const PeerWait& wait, MemoryLedger& ledger, size_t bytes);
-  // Collective; as Communicator::allocate_common.
+  // Collective; see Communicator::allocate_common.
   Result<std::byte*> allocate_common(PeerLinks& links, const PeerWait& wait, MemoryLedger& ledger,
                                      size_t bytes);
-  // Collective; as Communicator::share_from_rank0.
+  // Collective; see Communicator::share_from_rank0.
   Result<std::span<const std::byte>> share(PeerLinks& links, const PeerWait& wait,
                                            MemoryLedger& ledger, size_t bytes,
                                            const std::string& name,
@@ -52,7 +57,7 @@ class PeerSegments {
 
   std::byte* own() const { return own_.data(); }
   size_t bytes() const { return own_.bytes(); }
-  // Returns the segment at `place`, which may be this rank's.
+  // Returns the segment of the rank at `place` (LocalRank), which may be this rank.
   const std::byte* of(int place) const { return bases_[static_cast<size_t>(place)]; }
 
  private:
@@ -60,8 +65,8 @@ class PeerSegments {
   Region common_;
   std::vector<ReadMapping> peers_;
   std::vector<const std::byte*> bases_;
-  std::vector<Region> filled_;       // filled by the first rank
-  std::vector<ReadMapping> shared_;  // mapped by the others
+  std::vector<Region> filled_;       // shared data, on the first rank
+  std::vector<ReadMapping> shared_;  // shared data, on the other ranks
 };
 
 }  // namespace ofsdp::fsdp

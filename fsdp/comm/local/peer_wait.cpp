@@ -14,7 +14,7 @@ int64_t nanoseconds_now() {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(now).count();
 }
 
-// While it lives, `peer` rings the doorbell for this rank.
+// Counts this rank among `peer`'s sleepers, so that `peer` rings the doorbell.
 class Sleeper {
  public:
   explicit Sleeper(RankState& peer) : peer_(peer) {
@@ -30,23 +30,23 @@ class Sleeper {
 
 }  // namespace
 
-// A stopped rank keeps the note that it waits but no longer updates `looked`.
+// A stopped process keeps its note in the page but no longer renews it.
 bool is_waiting(const RankState& rank) {
   constexpr int64_t kLate = std::chrono::nanoseconds(5 * PeerWait::kSlice).count();
-  return rank.waits_for.load() != 0 && nanoseconds_now() - rank.looked.load() < kLate;
+  return rank.waits_for.load() != 0 && nanoseconds_now() - rank.wait_renewed.load() < kLate;
 }
 
 WaitNote::WaitNote(RankState& me, int peer) : me_(me) {
-  look();
+  renew();
   me_.waits_for.store(peer + 1);
 }
 
-void WaitNote::look() { me_.looked.store(nanoseconds_now()); }
-void WaitNote::late() {
+void WaitNote::renew() { me_.wait_renewed.store(nanoseconds_now()); }
+void WaitNote::extend() {
   constexpr std::chrono::nanoseconds kLongest = std::chrono::seconds(10);
-  me_.looked.store(nanoseconds_now() + kLongest.count());
+  me_.wait_renewed.store(nanoseconds_now() + kLongest.count());
 }
-void WaitNote::met() { me_.waits_for.store(0); }
+void WaitNote::clear() { me_.waits_for.store(0); }
 
 int end_of_chain(const ControlPage& page, int peer) {
   for (int hop = 0; hop < page.world() && is_waiting(page.rank(peer)); ++hop) {
@@ -66,13 +66,13 @@ Status PeerWait::failure(const CollectiveSite& site) const {
     return {ErrorKind::kPeer, format_text("rank {} failed", failed_rank(failed))};
   }
   const int dead = run.dead.load();
-  if (dead == 0) return gone(run.gone.load() - 1, site);
+  if (dead == 0) return departure_error(run.gone.load() - 1, site);
   return fault("{} {} while rank {} waited in {} at step {}", process((dead & ~kCut) - 1),
                (dead & kCut) != 0 ? "could not be reached any more" : "died", rank_,
                site_text(site), site.step);
 }
 
-Status PeerWait::late(int peer, const CollectiveSite& site) const {
+Status PeerWait::timeout_error(int peer, const CollectiveSite& site) const {
   int culprit = end_of_chain(*page_, peer);
   if (hosts_.blame) culprit = hosts_.blame(culprit);
   OFSDP_RETURN_IF_ERROR(check(site));  // a failure that became known in the meantime
@@ -81,7 +81,7 @@ Status PeerWait::late(int peer, const CollectiveSite& site) const {
                site.step < 0 ? "" : format_text(", step {}", site.step));
 }
 
-Status PeerWait::gone(int peer, const CollectiveSite& site) const {
+Status PeerWait::departure_error(int peer, const CollectiveSite& site) const {
   return fault("{} had ended when rank {} waited for it in {} at step {}", process(peer), rank_,
                site_text(site), site.step);
 }
@@ -114,20 +114,20 @@ Status PeerWait::sleep(const Ready& ready, int ringer, int peer, const Collectiv
     const bool left = may_leave && theirs.left.load(std::memory_order_seq_cst) != 0;
     const uint32_t heard = theirs.doorbell.load(std::memory_order_seq_cst);
     if (ready()) {
-      note.met();
+      note.clear();
       return {};
     }
     OFSDP_RETURN_IF_ERROR(check(site));
-    if (left) return gone(peer, site);
+    if (left) return departure_error(peer, site);
     if (waited >= timeout_) {
-      note.late();
-      return late(peer, site);
+      note.extend();
+      return timeout_error(peer, site);
     }
-    note.look();
+    note.renew();
     const auto before = Clock::now();
     page_->sleep_on_doorbell(ringer, heard,
                              std::min<std::chrono::nanoseconds>(kSlice, timeout_ - waited));
-    // If it took more than two slices, this process did not run, which is not the peer's fault.
+    // A longer sleep means that this process was stopped; that time does not count.
     waited += std::min<std::chrono::nanoseconds>(Clock::now() - before, 2 * kSlice);
   }
 }

@@ -1,11 +1,15 @@
-// Waiting for another rank, and the error if it does not come.
+// PeerWait: blocks until another rank has done something, and finds out why if it does not happen.
+// Each rank's communicator owns one; only the thread that runs the schedule may call it.
 //
-// `until` spins a few microseconds, then sleeps on the peer's doorbell. It wakes at least every
-// kSlice to check whether a rank failed, died or left, and whether the timeout is over. Time in
-// which this process was stopped (Ctrl-Z) does not count.
+// A wait spins a few microseconds, then sleeps on a doorbell: a word in the control page (shared
+// memory of the ranks on one host) that a rank changes whenever it has changed a counter. The wait
+// wakes at least every kSlice to check for failures and for the timeout. Time in which this process
+// was stopped (Ctrl-Z) does not count.
 //
-// Allocates only for error texts. Errors: kPeer if a rank has reported a failure; kFault if one
-// died, left or did not arrive in time, with rank, pid, step, unit and collective.
+// Waits return kPeer if a rank has reported an error. They return kFault, naming rank, pid, step,
+// unit and collective, if a rank died, if a rank ended although others need it, or on a timeout.
+// Other ranks learn of it once the caller passes the error to Communicator::fail. Only errors
+// allocate.
 #pragma once
 
 #include <atomic>
@@ -21,36 +25,42 @@
 
 namespace ofsdp::fsdp {
 
-// Notes in the page that this rank waits for `peer`. The note stays until met(); if the peer never
-// comes, it stays for good, so that ranks that wait for this one do not blame it while it reports.
+// A note in the control page: this rank (`me`) waits for rank `peer`. Other ranks that wait for
+// this one read the note and blame `peer` instead. A note expires five slices after the last
+// renew(), so that a stopped process does not count as waiting. On an error do not clear the note.
 class WaitNote {
  public:
   WaitNote(RankState& me, int peer);
-  void look();  // call at least every PeerWait::kSlice
-  void late();  // extends the note by the time that it takes to find the culprit
-  void met();
+  // Call at least every PeerWait::kSlice.
+  void renew();
+  // Call on a timeout: keeps the note for 10 s, in which this rank finds the culprit.
+  void extend();
+  // Call if the wait succeeded.
+  void clear();
 
  private:
   RankState& me_;
 };
 
-// Looks up ranks on several hosts. All functions are empty if there is one host.
+// Looks up ranks on several hosts. All functions are empty if the run has one host.
 struct HostLookup {
-  std::function<std::string(int rank)> name;  // the rank's host, for messages
-  std::function<bool(int rank)> is_here;
-  std::function<int(int rank)> blame;  // the rank that a late rank's host would blame
+  std::function<std::string(int rank)> name;  // the name of the rank's host, for messages
+  std::function<bool(int rank)> is_here;      // whether the rank is on this host
+  std::function<int(int rank)> blame;         // asks the rank's host which rank keeps it waiting
 };
 
 class PeerWait {
  public:
   static constexpr std::chrono::milliseconds kSlice{100};
 
+  // `timeout`: how long a rank may be late; `spin`: how long a wait spins before it sleeps.
   PeerWait(const ControlPage* page, int rank, std::chrono::nanoseconds timeout,
            std::chrono::nanoseconds spin)
       : page_(page), rank_(rank), timeout_(timeout), spin_(spin) {}
 
-  // Returns an error if the run has failed or a rank has died. Cheap: reads one cache line that
-  // hardly ever changes.
+  // Returns an error if the wait is vain, because a rank has failed (reported an error), has died
+  // (ended without a report) or is gone (ended in order, on another host, while a rank still needs
+  // it). Cheap: reads one cache line that hardly ever changes.
   Status check(const CollectiveSite& site) const {
     const RunFlags& run = page_->run();
     if (run.failed.load(std::memory_order_acquire) == 0 &&
@@ -68,8 +78,11 @@ class PeerWait {
     return until_ready(reached, peer, peer, site);
   }
 
-  // Blocks until `ready()`. `ringer` must ring after each change that `ready` depends on. An error
-  // blames `peer` if the time is over, or if `peer` is the ringer and leaves.
+  // Blocks until ready() returns true. `ringer`: the rank whose doorbell rings after each change
+  // that ready() depends on; this rank itself if its link thread makes the change. `peer`: the rank
+  // that causes the change in the end. On a timeout the error blames `peer`, or the rank that
+  // `peer` waits for. If `peer` is the ringer, its orderly end is an error at once; any other
+  // ringer's is not.
   template <typename F>
   Status until_ready(const F& ready, int ringer, int peer, const CollectiveSite& site) const {
     if (ready()) return {};
@@ -80,16 +93,19 @@ class PeerWait {
     return status;
   }
 
-  // After this call a remote rank's departure ends no wait, since it may arrive before the last
-  // results. The remote host reports a departure if the rank is still needed (RunFlags::gone).
-  void tell_hosts(HostLookup hosts) { hosts_ = std::move(hosts); }
+  // Call before the first wait if the run has several hosts. The end of a rank on another host is
+  // then not an error, because the news may overtake the rank's last results on the network.
+  // Instead that host sets RunFlags::gone if a request still needs the rank.
+  void set_hosts(HostLookup hosts) { hosts_ = std::move(hosts); }
 
-  // Returns a note for a wait that the caller makes without this class.
+  // Returns a note for a caller that waits by other means, such as a socket.
   WaitNote note(int peer) const { return {page_->rank(rank_), peer}; }
   std::chrono::nanoseconds timeout() const { return timeout_; }
-  std::chrono::nanoseconds waited() const { return waited_; }  // in all `until` calls together
-  Status late(int peer, const CollectiveSite& site) const;     // the error after a timeout
-  Status gone(int peer, const CollectiveSite& site) const;     // ... if a rank left too early
+  std::chrono::nanoseconds waited() const { return waited_; }  // in all waits so far
+  // Return the error for a timeout, which names the rank to blame, and for a rank that has ended
+  // too early.
+  Status timeout_error(int peer, const CollectiveSite& site) const;
+  Status departure_error(int peer, const CollectiveSite& site) const;
 
  private:
   struct Ready {
@@ -110,9 +126,10 @@ class PeerWait {
   HostLookup hosts_;
 };
 
-// Returns the rank to blame if `rank` is late, since `rank` may itself wait for another one. A rank
-// that waits is returned only if the chain is a circle.
+// Returns the rank to blame if `rank` is late: follows the notes (`rank` waits for a, a waits for
+// b, ...) to the first rank without one. Returns a rank that waits only if the notes form a circle.
 int end_of_chain(const ControlPage& page, int rank);
+// Returns whether the rank's note has not expired.
 bool is_waiting(const RankState& rank);
 
 // Returns "reduce-scatter of unit 2", or "barrier" for a site without a unit.

@@ -39,7 +39,8 @@ msghdr message_header(iovec& bytes, FdSlot& slot) {
   return header;
 }
 
-// Returns all descriptors: the slot is meant for one, but the padding may hold a second.
+// Returns all descriptors in a message. A message should have one, but the slot's padding has room
+// for a second.
 std::vector<UniqueFd> attached_fds(msghdr& header) {
   std::vector<UniqueFd> fds;
   const cmsghdr* control = CMSG_FIRSTHDR(&header);
@@ -60,12 +61,13 @@ Status why_closed(int peer, const PeerWait& wait, const CollectiveSite& site) {
   return wait.until(never, 1, peer, site);
 }
 
-// Messages, in order: LocalHello with the client's liveness pipe; Welcome with the control page, or
-// with `go` 0; then kMagic with a liveness pipe for each other rank, in rank order.
+// Messages of a meeting, in order: the client sends LocalHello with a liveness pipe; the first
+// rank sends Welcome with the control page (or with `go` 0), then, per other rank in rank order,
+// kMagic with that rank's liveness pipe.
 
 constexpr uint64_t kMagic = 0x6f66736470303031;  // "ofsdp001"
 constexpr std::chrono::milliseconds kRetry{20};
-constexpr int kNames = 4;  // tried for a rendezvous: another user may hold some
+constexpr int kNames = 4;  // names tried per rendezvous: another user may hold some
 constexpr std::chrono::milliseconds kSpeakerHolds{500};
 constexpr std::chrono::seconds kCallOffGrace{5};   // so that the first rank reports first
 constexpr std::chrono::seconds kHelloPatience{2};  // for a client that sends no hello
@@ -100,8 +102,8 @@ struct LocalAddress {
   }
 };
 
-// Returns a rendezvous's addresses in the order in which they are tried. The first is free unless
-// another user took it on purpose.
+// Returns the addresses of a rendezvous in the order in which ranks try them. The first is free
+// unless another user has taken it on purpose.
 std::vector<LocalAddress> addresses_of(const std::string& rendezvous) {
   std::vector<LocalAddress> all;
   for (int n = 0; n < kNames; ++n) {
@@ -138,7 +140,7 @@ std::optional<uid_t> user_of(int socket) {
 
 bool same_user(int socket) { return user_of(socket) == geteuid(); }
 
-// A send must not block for ever on a stopped rank.
+// Limits how long a send may block, since the receiving rank may be stopped.
 void limit_sends(int socket, std::chrono::seconds timeout) {
   const timeval limit{timeout.count(), 0};
   setsockopt(socket, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit);
@@ -236,7 +238,7 @@ class Host {
                          hello.place, hello.pid, hello.here, self_.rendezvous, self_.rank(),
                          self_.here());
     }
-    if (hello.place < 0 || hello.place >= self_.here()) return {};  // no rank here
+    if (hello.place < 0 || hello.place >= self_.here()) return {};  // not a rank on this host
     const auto place = static_cast<size_t>(hello.place);
     if (place == 0 || sockets_[place].valid()) {
       send_message(client.get(), Welcome{0, 0}, -1);
@@ -299,9 +301,9 @@ class Host {
 
 // ---- The others ----
 
-// Returns the error if the first rank has not come. Several ranks may run out of time at the same
-// moment: only one gets the speaker's name and reports; it holds the name until the others have
-// tried.
+// Returns the error if the first rank has not come. Several ranks may time out at the same moment,
+// but only one should report: the one that can bind the speaker's address. It holds the address
+// until the others have tried, and they return kPeer.
 Status absent_first(const LocalRank& self, std::chrono::seconds timeout) {
   const LocalAddress address(self.rendezvous + " speaks");
   const LocalSocket speaker(address);
@@ -420,19 +422,19 @@ Result<UniqueFd> PeerLinks::receive(int peer, const PeerWait& wait, const Collec
   const int rank = self_.ranks[static_cast<size_t>(peer)];
   const auto slices = wait.timeout() / PeerWait::kSlice + 1;
   WaitNote note = wait.note(rank);
-  for (int64_t slice = 0; slice < slices; ++slice, note.look()) {
+  for (int64_t slice = 0; slice < slices; ++slice, note.renew()) {
     char kind = 0;
     Received got = receive_message(socket_of(peer), kind, PeerWait::kSlice);
     if (got.kind == Received::Kind::kMessage) {
-      note.met();
+      note.clear();
       if (!got.fd.valid()) return fault("rank {}: no descriptors left (ulimit -n)", self_.rank());
       return std::move(got.fd);
     }
     if (got.kind == Received::Kind::kClosed) return why_closed(rank, wait, site);
     OFSDP_RETURN_IF_ERROR(wait.check(site));
   }
-  note.late();
-  return wait.late(rank, site);
+  note.extend();
+  return wait.timeout_error(rank, site);
 }
 
 Result<std::vector<UniqueFd>> PeerLinks::all_gather_fds(int mine, const PeerWait& wait,
@@ -522,7 +524,7 @@ void PeerMonitor::watch() {
 
 // Returns true if nothing is left to watch for: the first death or failure ends the run.
 bool PeerMonitor::lost(int rank) {
-  if (page_->run().failed.load() != 0) return true;  // it ends because that failed
+  if (page_->run().failed.load() != 0) return true;  // ranks end because of that failure
   if (page_->rank(rank).left.load() != 0) return false;
   page_->note_death(rank);
   return true;

@@ -1,16 +1,21 @@
-// How the ranks on one host meet, and how they notice later that one has died.
+// How the ranks on one host meet when a run starts, and how they notice later that one has died.
 //
-// The first rank on the host listens on an abstract Unix socket (no file, gone with the process),
-// which is named after user and rendezvous; the others connect. If another user holds that name,
-// the next one is taken. Each rank has a liveness pipe: only that rank holds the write end, so the
-// kernel closes it however the rank ends. It sends the read end to the first rank, which hands the
-// control page and all liveness pipes to everyone. Only the same user's processes are let in.
+// The first rank on the host listens on an abstract Unix socket (a name without a file, which
+// vanishes with the process), named after the user and the rendezvous; the others connect. If
+// another user holds that name, the ranks use the next one of a few. Only processes of the same
+// user are admitted.
 //
-// The connections stay (PeerLinks), to pass shared memory descriptors.
+// Each rank makes a liveness pipe and keeps the only write end. However the rank ends, the kernel
+// then closes the pipe, and whoever polls a read end notices. Each rank sends a read end to the
+// first rank, which sends every rank the control page and all other ranks' read ends.
 //
-// Errors: kInput if the environment contradicts itself (two ranks 1, another world size); kFault
-// with the missing ranks if they do not come in time; kPeer if rank 0 has called the meeting off
-// and reports the reason itself.
+// Order: connect_ranks (rank_identity.h) calls `meet` once per process; the communicator keeps the
+// result and starts a PeerMonitor. The sockets stay open (PeerLinks), to pass descriptors of shared
+// memory.
+//
+// Errors of `meet`: kInput if processes contradict each other (two are rank 1, or they expect
+// different rank counts); kFault with the missing ranks if ranks do not come in time; kPeer if the
+// first rank has called the meeting off, which reports the reason itself.
 #pragma once
 
 #include <poll.h>
@@ -33,20 +38,20 @@
 
 namespace ofsdp::fsdp {
 
-// Descriptors between processes on one host: messages that carry one, and PeerLinks, which passes
-// shared memory descriptors among ranks that have met.
+// --- Messages between two processes on one host, which may carry a file descriptor.
 
+// `kTimeout`: no message came in time.
 struct Received {
   enum class Kind { kMessage, kClosed, kTimeout };
   Kind kind = Kind::kClosed;
   UniqueFd fd;  // valid if the message carried one; close-on-exec
 };
 
-// Sends a message whole over a SOCK_SEQPACKET Unix socket, with a descriptor (SCM_RIGHTS) unless
-// `fd` is -1; the caller keeps it. Returns false if the peer is gone.
+// Sends one message over a SOCK_SEQPACKET Unix socket, with a copy of the descriptor `fd`
+// (SCM_RIGHTS) unless it is -1. Returns false if the peer has closed the socket.
 bool send_bytes(int socket, const void* message, size_t bytes, int fd);
-// Returns kClosed also for a message with another size than `bytes` or with several descriptors,
-// which no rank sends.
+// Receives one message, waiting at most `patience`. Returns kClosed also if the message does not
+// have `bytes` bytes, or has several descriptors: no rank sends such a message.
 Received receive_bytes(int socket, void* message, size_t bytes, std::chrono::milliseconds patience);
 
 template <typename T>
@@ -61,19 +66,19 @@ Received receive_message(int socket, T& message, std::chrono::milliseconds patie
   return receive_bytes(socket, &message, sizeof message, patience);
 }
 
-// A rank among the ranks on this host.
+// This process's rank among the ranks on this host.
 struct LocalRank {
-  std::vector<int> ranks;  // on this host, ascending; a place is an index in it
-  int place = 0;           // this rank's
+  std::vector<int> ranks;  // the ranks on this host, ascending; a place is an index in this list
+  int place = 0;           // this rank's place
   int world = 1;           // ranks on all hosts
-  std::string rendezvous;  // unique to the ranks on this host in this run
+  std::string rendezvous;  // a name that only the ranks on this host in this run have
 
   int here() const { return static_cast<int>(ranks.size()); }
   int rank() const { return ranks[static_cast<size_t>(place)]; }
 };
 
-// Sockets between the first rank on the host and each other one. Waits check the control page, so a
-// death elsewhere ends them.
+// The sockets between the first rank on the host and each other rank, on which ranks that have met
+// pass descriptors. Waits check the control page, so that they end if any rank dies.
 class PeerLinks {
  public:
   PeerLinks() = default;
@@ -81,10 +86,12 @@ class PeerLinks {
       : self_(std::move(self)), sockets_(std::move(sockets)) {}
 
   const LocalRank& self() const { return self_; }
-  // Gives `mine` to all ranks and returns a copy of everyone's, by place; the own one is not valid.
+  // Gives `mine` to all ranks and returns every rank's descriptor, by place; this rank's own entry
+  // is not valid. Collective.
   Result<std::vector<UniqueFd>> all_gather_fds(int mine, const PeerWait& wait,
                                                const CollectiveSite& site);
-  // Returns the first rank's descriptor; at the first rank, gives `mine` and returns none.
+  // Gives the first rank's `mine` to the other ranks, and returns it there. Returns an invalid one
+  // on the first rank. Collective.
   Result<UniqueFd> broadcast_fd(int mine, const PeerWait& wait, const CollectiveSite& site);
 
  private:
@@ -93,32 +100,33 @@ class PeerLinks {
   Result<UniqueFd> receive(int peer, const PeerWait& wait, const CollectiveSite& site);
 
   LocalRank self_;
-  std::vector<UniqueFd> sockets_;  // by place; the first rank has all, the others only one
+  std::vector<UniqueFd> sockets_;  // first rank: by place; others: only the one to the first rank
 };
 
-// Returns this rank's place if all ranks are on one host.
+// Returns the LocalRank for a run with all ranks on one host.
 LocalRank only_host(const RankIdentity& identity);
 
+// The result of a meeting.
 struct LocalRendezvous {
   ControlPage page;
   PeerLinks links;
   std::vector<UniqueFd> liveness_pipes;  // read ends, by place
-  UniqueFd own_liveness_pipe;            // write end; if it closes before the rank leaves, it died
-  int cores = 1;                         // that the ranks may use together
+  UniqueFd own_liveness_pipe;  // write end; closed before note_leave, it means that the rank died
+  int cores = 1;               // cores that the ranks on this host may use together
 };
 
 Result<LocalRendezvous> meet(const LocalRank& self, std::chrono::seconds timeout);
 
-// Watches the other ranks' liveness pipes. If one closes although the rank has not left and no
-// failure is known, notes the death in the control page and wakes every waiter. The thread sleeps
-// in poll. The page must outlive the monitor.
+// A thread that polls the other ranks' liveness pipes. If a pipe closes although the rank has not
+// left and no failure is known, the thread records the death in the control page, which wakes every
+// waiting rank. The communicator owns the monitor; the page must outlive it.
 class PeerMonitor {
  public:
   // `liveness_pipes`: read ends, by place.
   static Result<std::unique_ptr<PeerMonitor>> start(const ControlPage* page, const LocalRank& self,
                                                     std::vector<UniqueFd> liveness_pipes);
   ~PeerMonitor() { stop(); }
-  // Returns after the thread has ended; may be called again.
+  // Ends the thread and returns after it has ended. May be called again.
   void stop();
 
  private:
@@ -135,7 +143,7 @@ class PeerMonitor {
   std::vector<int> ranks_;
   std::vector<UniqueFd> liveness_pipes_;
   UniqueFd stop_event_;
-  std::vector<pollfd> events_;  // one for each rank, the stop event last
+  std::vector<pollfd> events_;  // one per rank, then the stop event
   std::thread thread_;
 };
 

@@ -8,7 +8,7 @@
 // socket can be used for something else after a handshake (`release`).
 //
 // Only `wait` blocks: `set` keeps bytes that the socket does not take, `pump` moves bytes both
-// ways. A Store closes the connection if a message is longer than `max_message` or is no object
+// ways. A Store closes the connection if a message is longer than `max_message` or is not an object
 // with a kind, if there are more than kMaxKeys keys, or if the peer does not read. A broken
 // connection is not an error but a state (`closed`); values that came before stay.
 #pragma once

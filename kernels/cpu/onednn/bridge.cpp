@@ -143,7 +143,7 @@ bool multiplies_bf16_slowly() {
 }
 
 // Without tiles oneDNN's float16 kernels are slower than float32 (convolutions 15.7 ms against 5.9
-// ms widened), and some products have plain loops alone.
+// ms widened), and some products have only plain loops.
 bool has_type(DType dtype) {
   if (data_type(dtype) == dnnl::memory::data_type::undef) return false;
   if (dtype == DType::kFloat16) return has_isa(dnnl::cpu_isa::avx512_core_amx_fp16);

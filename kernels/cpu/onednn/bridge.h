@@ -8,7 +8,7 @@
 //
 // [Note: oneDNN and malloc] A primitive's run makes 5 to 15 `operator new` calls for at most 160
 // bytes, the nodes in an argument map. Our own code makes none in a training step. Some
-// implementations also call posix_memalign in every run (x64:gemm once an image, brgconv for
+// implementations also call posix_memalign in every run (x64:gemm once per image, brgconv for
 // strided backward); first_quiet skips those. Scratchpads are ours (mode user): part of the
 // workspace.
 //

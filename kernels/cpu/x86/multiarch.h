@@ -1,8 +1,13 @@
-// OFSDP_MULTIARCH and a loop's versions (kernels/cpu/parallel.h): AVX-512, AVX2 and baseline
-// x86-64. Sanitizers cannot run in the resolvers that clones need; with them there is the baseline
-// alone.
+// kernels/cpu/multiarch.h for x86-64; CMake copies this file or aarch64's to that path. Both define
+// the same two names, through which a hot loop runs on the best vector instructions of this
+// processor: AVX-512 (x86-64-v4), AVX2 (x86-64-v3) or the baseline, SSE2.
+//
+// Builds with a sanitizer have only the baseline: GCC's clones need a resolver that runs while the
+// program is loaded, before the sanitizer works.
 #pragma once
 
+// Marks a function with a hot loop: GCC compiles it once per instruction set, and the loader
+// chooses. Also removes the stack canary ([Note: hardening] in cmake/targets.cmake).
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 #define OFSDP_MULTIARCH
 #else
@@ -12,6 +17,11 @@
 
 namespace ofsdp::kernels {
 
+// Chooses between two versions of one loop. `separate` multiplies and then adds, rounding twice;
+// `fused` uses a fused multiply-add, which rounds once, so results differ in the last bit.
+// fastest() returns a pointer to the version for this processor: `fused` with AVX-512 or AVX2, else
+// `separate`, since the baseline has no fused instructions. Callers use fastest_version in
+// kernels/cpu/parallel.h.
 template <auto separate, auto fused>
 struct LoopVersions;
 

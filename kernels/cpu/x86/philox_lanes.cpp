@@ -1,4 +1,5 @@
-// Philox for AVX-512 and AVX2.
+// Philox, the generator of kernels/core/philox.h, for AVX-512 and AVX2. `bits` must be aligned to
+// 64 bytes; philox.h says in which order it is filled.
 #include <immintrin.h>
 
 #include "kernels/core/philox.h"
@@ -6,8 +7,9 @@
 namespace ofsdp::kernels {
 namespace {
 
-// In both, a vector holds one counter word for 16 (8) blocks. The processor multiplies even 32-bit
-// lanes; odd ones are shifted down, multiplied, and put between them again.
+// A vector holds one counter word of 16 blocks (AVX-512) or 8 (AVX2). The processor multiplies only
+// even 32-bit lanes, so odd lanes are shifted to even places, multiplied, and blended with the
+// others.
 
 struct Product512 {
   __m512i high, low;
@@ -33,7 +35,8 @@ __attribute__((target("avx512f"))) void fill_avx512(PhiloxKey key, uint64_t samp
   }
   const __m512i lanes = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
   for (int64_t group = 0; group < groups; ++group, bits += kPhiloxGroup) {
-    const auto block = static_cast<uint64_t>(first_group + group) * 16;  // + 15 carries nowhere
+    const auto block =
+        static_cast<uint64_t>(first_group + group) * 16;  // adding lanes never carries
     __m512i c0 = _mm512_add_epi32(_mm512_set1_epi32(static_cast<int>(block)), lanes);
     __m512i c1 = _mm512_set1_epi32(static_cast<int>(block >> 32));
     __m512i c2 = _mm512_set1_epi32(static_cast<int>(sample));

@@ -13,8 +13,10 @@ template <typename T>
 struct AttentionPointers {
   const T *q, *k, *v, *dy;
   T *y, *dq, *dk, *dv, *dmask;
-  const float* statistics;        // input [batch, heads, queries]: natural log-sum-exp
-  float *statistics_out, *delta;  // outputs, same shape: log-sum-exp (or null), sum of p dp
+  const float* statistics;  // input [batch, heads, queries]: natural log-sum-exp
+  // Outputs of the same shape: log-sum-exp, or null if `statistics` is given; per row, the sum of
+  // probability times its gradient.
+  float *statistics_out, *delta;
 };
 
 template <typename T>
@@ -72,7 +74,8 @@ __device__ inline float apply_softcap(const AttentionParams& e, float raw) {
   return e.softcap > 0 ? e.softcap * tanhf(raw / e.softcap) : raw;
 }
 
-// Returns the capped score plus mask, or -infinity if the key is not visible.
+// Returns `score`, which apply_softcap has capped, plus the mask; -infinity if the key is not
+// visible.
 template <typename T>
 __device__ inline float masked(const AttentionParams& e, const Head& head, int64_t query,
                                int64_t key, const Range& r, float score) {
@@ -86,7 +89,8 @@ __device__ inline float masked(const AttentionParams& e, const Head& head, int64
   return m == -INFINITY ? -INFINITY : score + m;
 }
 
-// Returns the log-sum-exp from the running maximum and the sum of e^(score - max).
+// Returns the log-sum-exp from the running maximum and the sum of e^(score - max). If all keys are
+// masked it is infinity, so that e^(score - log_sum_exp), the probability, is 0.
 __device__ inline float log_sum_exp(float max, float sum) {
   return sum == 0 ? INFINITY : max + logf(sum);
 }

@@ -20,7 +20,8 @@ namespace ofsdp::kernels::cuda {
 inline constexpr int kThreads = 256;  // default block size
 #define OFSDP_CUDA_KERNEL __global__ void __launch_bounds__(::ofsdp::kernels::cuda::kThreads)
 
-// Declares `i`, the global thread index in a launch by `over`; surplus threads return.
+// Begins a kernel that the function over() launches: declares `i`, the global thread index, and
+// returns from threads with i >= n. After it a kernel must not shuffle, since lanes may be missing.
 #define OFSDP_CUDA_ITEM(i, n)                                                             \
   const int64_t i = int64_t{blockIdx.x} * ::ofsdp::kernels::cuda::kThreads + threadIdx.x; \
   if (i >= (n)) return
@@ -111,8 +112,9 @@ __device__ inline void load(const T* from, Compute<T>* to) {
   const Pack<T, N> pack = *reinterpret_cast<const Pack<T, N>*>(from);  // one vector load
   unpack(pack, to);
 }
-// [Note: wide stores] nvcc splits a plain pack store into elements if it can see them: seven 2-byte
-// stores instead of one 16-byte store. This store stays whole. Global memory only.
+// [Note: wide stores] nvcc splits a plain pack store into elements if the computation of the
+// elements is inlined next to it: seven 2-byte stores instead of one 16-byte store. This store
+// stays whole. Global memory only.
 template <typename T, int N>
 __device__ inline void store_pack(T* to, const Pack<T, N>& pack) {
   const auto as = [&]<typename W>(W word) {
@@ -171,7 +173,8 @@ __device__ inline T warp_reduce(T v, F f) {
   return v;
 }
 
-// Reduces over G threads: a warp, or the whole block. `spare`: shared memory for G / kWarp values.
+// Reduces over G threads. REQUIRES: G is kWarp or the block size, and all G threads call. `spare`:
+// shared memory for G / kWarp values.
 template <int G, typename T, typename F>
 __device__ inline T group_reduce(T v, F f, T* spare) {
   v = warp_reduce(v, f);
@@ -185,9 +188,9 @@ __device__ inline T group_reduce(T v, F f, T* spare) {
   return v;
 }
 
-// --- data out of range ---
-// Stores the fault unless an earlier one is stored. The thread that wins the atomicCAS on `node`
-// writes the values.
+// --- data out of range --- Reports invalid data: stores node, value and extent in the fault's
+// record unless an earlier report is stored there. The thread that wins the atomicCAS on `node`
+// writes the other two.
 __device__ inline void note(Fault fault, int64_t value, int64_t extent) {
   if (fault.record == nullptr) return;
   auto* node = reinterpret_cast<unsigned long long*>(&fault.record->node);
@@ -205,12 +208,13 @@ __device__ inline int64_t wrapped(int64_t given, int64_t n, Fault fault) {
   return 0;
 }
 
-// --- rows gathered from all ranks ---
-// Returns the row count of a rank, clamped to the part even if the header holds garbage.
+// --- rows gathered from all ranks (GatheredRows in types.h) ---
+// Returns the row count that a rank's header holds, clamped to 0 .. most, so that a header with NaN
+// or garbage leads to no access outside of the rank's part.
 __device__ inline int64_t rows_of(const GatheredRows& r, int64_t rank) {
   if (r.header == 0) return r.most;
-  const float said = r.data[rank * r.part], most = static_cast<float>(r.most);
-  return said > 0 ? static_cast<int64_t>(said < most ? said : most) : 0;
+  const float count = r.data[rank * r.part], most = static_cast<float>(r.most);
+  return count > 0 ? static_cast<int64_t>(count < most ? count : most) : 0;
 }
 
 __device__ inline const float* row_of(const GatheredRows& r, int64_t rank, int64_t i = 0) {
@@ -239,14 +243,15 @@ cudaError_t launch_blocks(cudaStream_t stream, int64_t blocks, int threads, void
                 kernel, arguments...);
 }
 
-// Launches one thread per item, kThreads per block. Void pointers convert to the kernel's parameter
-// types.
+// Launches one thread per item, kThreads per block. The arguments are cast to the kernel's
+// parameter types, so void pointers may be passed.
 template <typename... P, typename... A>
 cudaError_t over(int64_t n, cudaStream_t stream, void (*kernel)(P...), A... arguments) {
   return launch_blocks(stream, blocks_for(n, kThreads), kThreads, kernel, arguments...);
 }
 
-// Launches one thread per pack of V elements if `packs`, otherwise one per element.
+// If `packs`, launches `wide` with one thread per pack of V elements; otherwise `single` with one
+// thread per element. REQUIRES: if `packs`, n is a multiple of V.
 template <int V, typename... P, typename... A>
 cudaError_t launch_over_packs(bool packs, int64_t n, cudaStream_t stream, void (*wide)(P...),
                               void (*single)(P...), A... arguments) {

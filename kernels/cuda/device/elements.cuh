@@ -12,8 +12,9 @@
 namespace ofsdp::kernels::cuda {
 
 // A span split for vector access: `packs` packs, kSpanPack elements each, start at element `head`,
-// where every operand is aligned. Elements before and after go one by one. Spans start anywhere in
-// a unit but mostly at equal offsets in all operands; if alignments differ, packs is 0.
+// where every operand is aligned; a thread handles each element before and after them. A span may
+// start at any element of a unit (parameters flattened into one tensor), but mostly at the same
+// element in all operands. If alignments differ, packs is 0.
 inline constexpr int kSpanPack = 4;
 struct SpanPacks {
   int64_t count = 0, head = 0, packs = 0;
@@ -25,16 +26,17 @@ struct SpanPacks {
 template <typename... T>
 SpanPacks split_span(int64_t count, const T*... operands) {
   for (int64_t head = 0; head < std::min<int64_t>(kSpanPack, count); ++head) {
-    const auto lies_well = [head](const auto* at) {
+    const auto is_aligned = [head](const auto* at) {
       return at == nullptr ||
              reinterpret_cast<uintptr_t>(at + head) % (kSpanPack * sizeof(*at)) == 0;
     };
-    if ((lies_well(operands) && ...)) return {count, head, (count - head) / kSpanPack};
+    if ((is_aligned(operands) && ...)) return {count, head, (count - head) / kSpanPack};
   }
   return {count, 0, 0};
 }
 
-// Launches kernel(span, arguments...). Kernels use grid-stride loops, so kMax blocks fill any GPU.
+// Launches kernel(span, arguments...). Kernels use grid-stride loops, so kMax blocks suffice:
+// 16 for each of an H200's 132 multiprocessors.
 template <typename K, typename... A>
 cudaError_t launch_over_span(const SpanPacks& span, cudaStream_t stream, K kernel, A... arguments) {
   constexpr int64_t kMax = 132 * 16;
@@ -60,8 +62,8 @@ __device__ inline float rounded(float v, int32_t dtype) {
   return v;
 }
 
-// Loads V gradient elements, rounds them to the dtype used for the reduction and adds the earlier
-// sum if there is one.
+// Loads V gradient elements from g.src, rounds them to the dtype used for the reduction and adds
+// the earlier sum, g.onto, unless it is null. REQUIRES: split_span got g.src and g.onto, or V is 1.
 template <typename From, int V>
 __device__ inline void load_gradient(const ofsdp_gradient& g, int64_t i, float* to) {
   load<V>(static_cast<const From*>(g.src) + i, to);

@@ -4,7 +4,7 @@
 //     error. It neither allocates nor synchronizes nor reads back, so streams can be captured.
 //   - Values that change from step to step are read from device memory.
 //   - The caller provides scratch, sized by the function next to the launcher.
-//   - The order of a sum depends on shapes alone: same bits on every run and every GPU.
+//   - The order of a sum depends only on shapes: same bits on every run and every GPU.
 //   - 16-bit floats are storage only: arithmetic is float32, rounded once.
 //   - cudaErrorNotSupported: no kernel exists for this dtype or size; nothing was started.
 #pragma once

@@ -1,12 +1,17 @@
-// Cross entropy of class labels. If a label's classes are contiguous, a warp or block processes it;
-// if they are strided, one thread. Label losses go to scratch in double. Blocks sum 4096 labels
-// (losses, and weights of labels that are not ignored), and one block sums the block results,
-// always in label order.
+// Cross entropy of class labels: the loss, its gradient, and both in one pass ("joined"). loss.h
+// describes operands and scratch, kernels/ops/loss/class_loss.h the formulas.
 //
-// [Note: rows from the cache] A row of scores is read twice: for softmax, then for the result.
-// Blocks of 512 threads keep two rows per multiprocessor in flight. For a vocabulary of 50257 in 16
-// bits that is 27 MB, below the 50 MB of an H100's L2 cache, so the second read may hit. Blocks of
-// 256 would keep twice as many.
+// Each label has one score per class. If the scores of a label are contiguous (a row; inner is 1),
+// a warp or a block processes the label; if they are strided (a column), one thread does. Kernels
+// write each label's loss to scratch, in double. Then each block adds up 4096 labels: their losses,
+// and for a mean the weights of the labels that are not ignored. One more block adds up the blocks'
+// sums. The order is always the same, so results are reproducible.
+//
+// [Note: rows from the cache] A row of scores is read twice: for softmax, then for the result. With
+// blocks of 512 threads, one row each, a multiprocessor has two rows in flight. A row of 50257
+// scores in 16 bits has 100 kB; 2 rows on each of an H100's 132 multiprocessors have 27 MB, less
+// than its L2 cache of 50 MB, so the second read may come from there. Blocks of 256 would have
+// twice as many rows in flight, more than the cache holds.
 #include <type_traits>
 
 #include "kernels/cuda/device/device.cuh"
@@ -16,24 +21,29 @@
 namespace ofsdp::kernels::cuda {
 namespace {
 
-// --- Labels: operands and formulas per label (kernels/ops/loss/class_loss.h). The separate and the
-// joined kernels share them and therefore agree bit for bit. ---
+// --- Labels: operands and formulas per label. Forward, backward and joined kernels share them, so
+// that the joined kernels give the same bits as the other two. ---
 
-constexpr int kSumThreads = 1024;             // block size for sums over labels
-constexpr int64_t kLabelsPerBlock = 4096;     // labels per block
-constexpr int64_t kWarpClasses = 1024;        // up to here a warp per label,
-constexpr int64_t kSmallBlockClasses = 8192;  // up to here a block of 256, beyond it 512
+constexpr int kSumThreads = 1024;          // block size for sums over labels
+constexpr int64_t kLabelsPerBlock = 4096;  // labels per block
+// Rows of at most kWarpClasses scores get a warp each, of at most kSmallBlockClasses a block of 256
+// threads, longer ones a block of 512.
+constexpr int64_t kWarpClasses = 1024;
+constexpr int64_t kSmallBlockClasses = 8192;
 
 int64_t label_blocks(int64_t labels) {
   return labels <= kLabelsPerBlock ? 1 : blocks_for(labels, kLabelsPerBlock);
 }
 
-// CrossEntropy plus label count and scratch pointers.
+// CrossEntropy (`labels` are the label values) plus label count and scratch pointers; `v` in
+// kernels.
 struct Labels : CrossEntropy {
-  int64_t count, row;  // row: elements between score rows if inner is 1
-  double* totals;      // [0]: 1 / summed label weights, or 1; [1]: sum of class weights
-  double* losses;      // per label
-  double* parts;       // per block of labels
+  int64_t count, row;  // labels; elements from one row of scores to the next, if inner is 1
+  // [0]: the factor of every label's loss: 1, or for a mean 1 / the weight sum of labels that are
+  // not ignored; 0 if that sum is 0. [1]: with smoothing, the sum of all class weights.
+  double* totals;
+  double* losses;  // [count]
+  double* parts;   // one sum per block of kLabelsPerBlock labels
 
   Labels(const CrossEntropy& c, void* scratch)
       : CrossEntropy(c),
@@ -43,8 +53,10 @@ struct Labels : CrossEntropy {
         losses(totals + 2),
         parts(losses + count) {}
 
+  // Returns the index of label i's first score; the others follow at distances of `inner`.
   __device__ int64_t first(int64_t i) const { return i / inner * classes * inner + i % inner; }
-  // Returns -1 if ignored. Reports labels out of range, which count as class 0.
+  // Returns label i, or -1 if it is ignored. Reports a label out of range to `fault`, and returns
+  // 0.
   __device__ int64_t label(int64_t i) const {
     const int64_t label = label_dtype == DType::kInt64 ? static_cast<const int64_t*>(labels)[i]
                                                        : static_cast<const int32_t*>(labels)[i];
@@ -60,7 +72,8 @@ struct Labels : CrossEntropy {
   }
 };
 
-// Log-probability: score - max - log(sum).
+// Maps a score to its log-probability, score - max - log(sum of e^(score - max)). The default
+// leaves it as it is, for scores that are log-probabilities already.
 struct Normalizer {
   float max = 0, log = 0;
   __device__ float operator()(float score) const { return (score - max) - log; }
@@ -70,36 +83,43 @@ __device__ inline Normalizer make_normalizer(const OnlineSoftmax& all) {
   return {all.max, logf(all.sum)};
 }
 
+// Returns one label's loss. `smoothing_sum`: over all classes, weight times log-probability.
 template <typename T>
 __device__ inline double label_loss(const Labels& v, int64_t label, float log_prob,
-                                    double spread_sum) {
+                                    double smoothing_sum) {
   if (label < 0) return 0;
-  const double hit = -(1 - v.smoothing) * v.weight<T>(label) * static_cast<double>(log_prob);
-  return hit - v.smoothing / static_cast<double>(v.classes) * spread_sum;
+  const double label_term = -(1 - v.smoothing) * v.weight<T>(label) * static_cast<double>(log_prob);
+  return label_term - v.smoothing / static_cast<double>(v.classes) * smoothing_sum;
 }
 
-__device__ inline void put_loss(void* loss, DType dtype, int64_t i, double value) {
+__device__ inline void store_loss(void* loss, DType dtype, int64_t i, double value) {
   const float v = static_cast<float>(value);
   if (dtype == DType::kFloat16) static_cast<__half*>(loss)[i] = Stored<__half>::from(v);
   if (dtype == DType::kBFloat16)
     static_cast<__nv_bfloat16*>(loss)[i] = Stored<__nv_bfloat16>::from(v);
   if (dtype == DType::kFloat32) static_cast<float*>(loss)[i] = v;
 }
-__device__ inline float get_loss(const void* loss, DType dtype, int64_t i) {
+__device__ inline float load_loss(const void* loss, DType dtype, int64_t i) {
   if (dtype == DType::kFloat16) return to_float(static_cast<const __half*>(loss)[i]);
   if (dtype == DType::kBFloat16) return to_float(static_cast<const __nv_bfloat16*>(loss)[i]);
   return static_cast<const float*>(loss)[i];
 }
 
-// Gradient of one label: diff_c = e^(score_c - max - log) chance - (c == label ? hit : 0) - spread
-// w_c. 0 if label is -1. The first term is omitted unless `soft`.
+// The gradient of one label's loss with respect to score c, with p_c = e^norm(score_c) and the
+// class weight w_c:
+//
+//   p_c * softmax_factor - (c == label ? label_factor : 0) - w_c * smoothing_factor
+//
+// It is 0 if label is -1. The first term comes through the softmax; if the scores are
+// log-probabilities, the gradient is theirs and the term is absent.
 struct LabelGrad {
   Normalizer norm;
-  float chance = 0, hit = 0, spread = 0;
+  float softmax_factor = 0, label_factor = 0, smoothing_factor = 0;
   int64_t label = -1;
-  bool soft = false;
+  bool through_softmax = false;
 };
 
+// `diff_loss`: the gradient of the loss, which totals[0] scales.
 template <typename T>
 __device__ inline LabelGrad make_label_grad(const Labels& v, int64_t label, float diff_loss,
                                             const Normalizer& norm) {
@@ -108,213 +128,228 @@ __device__ inline LabelGrad make_label_grad(const Labels& v, int64_t label, floa
   s.label = label;
   s.norm = norm;
   const double factor = v.totals[0] * static_cast<double>(diff_loss);
-  const double hit = (1 - v.smoothing) * v.weight<T>(label);
-  const double spread = v.smoothing / static_cast<double>(v.classes);
-  s.soft = v.through_softmax;
-  s.chance = static_cast<float>(factor * (hit + spread * v.totals[1]));
-  s.hit = static_cast<float>(factor * hit);
-  s.spread = static_cast<float>(factor * spread);
+  const double label_weight = (1 - v.smoothing) * v.weight<T>(label);
+  const double smoothing = v.smoothing / static_cast<double>(v.classes);
+  s.through_softmax = v.through_softmax;
+  s.softmax_factor = static_cast<float>(factor * (label_weight + smoothing * v.totals[1]));
+  s.label_factor = static_cast<float>(factor * label_weight);
+  s.smoothing_factor = static_cast<float>(factor * smoothing);
   return s;
 }
 
-// Replaces scores c .. c + N - 1 by gradients. Smooth: label smoothing may be on. Conditions that
-// are uniform in a row are tested once per pack: with branches per element, a score took 22
-// instructions instead of 7.
+// Replaces scores c .. c + N - 1, in `d`, by their gradients. Smooth: label smoothing may be on. A
+// condition that is the same for the whole row is tested once per pack, not per score: with a
+// branch per score, each took 22 instructions instead of 7.
 template <typename T, bool Smooth, int N>
 __device__ inline void to_score_grads(const Labels& v, const LabelGrad& s, int64_t c, float* d) {
-  if (s.soft) {
-    unrolled<N>([&](int k) { d[k] = exp_for<T>(s.norm(d[k])) * s.chance; });
+  if (s.through_softmax) {
+    unrolled<N>([&](int k) { d[k] = exp_for<T>(s.norm(d[k])) * s.softmax_factor; });
   } else {
     unrolled<N>([&](int k) { d[k] = 0; });
   }
-  if (Smooth && s.spread != 0.0f) {
-    unrolled<N>([&](int k) { d[k] -= s.spread * static_cast<float>(v.weight<T>(c + k)); });
+  if (Smooth && s.smoothing_factor != 0.0f) {
+    unrolled<N>(
+        [&](int k) { d[k] -= s.smoothing_factor * static_cast<float>(v.weight<T>(c + k)); });
   }
   if (static_cast<uint64_t>(s.label - c) < N) {
     unrolled<N>([&](int k) {
-      if (c + k == s.label) d[k] -= s.hit;
+      if (c + k == s.label) d[k] -= s.label_factor;
     });
   }
 }
 
-// Returns the softmax as a separate backward pass would see it: log-probabilities are saved for
-// float32, one lse for 16-bit scores.
+// Returns the normalizer that a separate backward pass would have, so that the joined kernel gives
+// the same bits: for float32 the forward pass saves log-probabilities; for 16 bits only lse, the
+// sum of max and log, rounded to float32.
 template <typename T>
 __device__ inline Normalizer saved_normalizer(const Normalizer& norm) {
   return std::is_same_v<T, float> ? norm : Normalizer{norm.max + norm.log, 0};
 }
 
+// G: threads per label, a warp or a whole block. Threads per block, blocks per multiprocessor,
+// labels per block.
 template <int G>
 constexpr int kRowThreads = G > kThreads ? G : kThreads;
 template <int G>
-constexpr int kRowBlocks = G > kThreads ? 2 : 1;  // minimum per multiprocessor; 3 would spill
+constexpr int kRowBlocks = G > kThreads ? 2 : 1;  // at least; with 3, registers would spill
 template <int G>
 constexpr int kLabelsAtOnce = kRowThreads<G> / G;
 
 // --- Totals ---
 
-// Sums f(i) for begin <= i < end in one block.
+// Returns the sum of f(i) for begin <= i < end, by the whole block. `scratch`: shared memory, one
+// double per warp.
 template <typename F>
-__device__ inline double block_sum(int64_t begin, int64_t end, double* spare, const F& f) {
+__device__ inline double block_sum(int64_t begin, int64_t end, double* scratch, const F& f) {
   double sum = 0;
   for (int64_t i = begin + threadIdx.x; i < end; i += kSumThreads) sum += f(i);
-  return group_reduce<kSumThreads>(sum, Add{}, spare);
+  return group_reduce<kSumThreads>(sum, Add{}, scratch);
 }
 
-// Sums f(i) over this block's labels.
+// Returns the sum of f(i) over this block's labels.
 template <typename F>
-__device__ inline double labels_sum(const Labels& v, double* spare, const F& f) {
+__device__ inline double labels_sum(const Labels& v, double* scratch, const F& f) {
   const int64_t begin = int64_t{blockIdx.x} * kLabelsPerBlock;
   const int64_t end = begin + kLabelsPerBlock < v.count ? begin + kLabelsPerBlock : v.count;
-  return block_sum(begin, end, spare, f);
+  return block_sum(begin, end, scratch, f);
 }
 
-// Sums all block results in one block.
-__device__ inline double parts_sum(const Labels& v, int64_t blocks, double* spare) {
-  return block_sum(0, blocks, spare, [&](int64_t i) { return v.parts[i]; });
+// Returns the sum of all blocks' parts, by a single block.
+__device__ inline double parts_sum(const Labels& v, int64_t blocks, double* scratch) {
+  return block_sum(0, blocks, scratch, [&](int64_t i) { return v.parts[i]; });
 }
 
+// `kept`: the weight sum of the labels that are not ignored; used for a mean.
 template <typename T>
-__device__ inline void put_totals(const Labels& v, double kept, double* spare) {
+__device__ inline void store_totals(const Labels& v, double kept, double* scratch) {
   const bool mean = v.reduction == LossReduction::kMean;
-  const double all =
-      v.smoothing == 0 ? 0.0
-                       : block_sum(0, v.classes, spare, [&](int64_t c) { return v.weight<T>(c); });
+  const double all = v.smoothing == 0 ? 0.0 : block_sum(0, v.classes, scratch, [&](int64_t c) {
+    return v.weight<T>(c);
+  });
   if (threadIdx.x != 0) return;
   v.totals[0] = !mean ? 1.0 : kept == 0 ? 0.0 : 1 / kept;
   v.totals[1] = all;
 }
 
-// Each block sums the label weights of its 4096 labels for the mean, and stores the totals if it is
-// the only block.
+// For a mean, each block adds up the weights of its labels. A single block also stores the totals;
+// several leave that to finish_totals.
 template <typename T>
 __global__ void __launch_bounds__(kSumThreads) count_labels(Labels v) {
-  __shared__ double spare[kSumThreads / kWarp];
+  __shared__ double scratch[kSumThreads / kWarp];
   double kept = 0;
   if (v.reduction == LossReduction::kMean) {
-    kept = labels_sum(v, spare, [&](int64_t i) {
+    kept = labels_sum(v, scratch, [&](int64_t i) {
       const int64_t label = v.label(i);
       return label < 0 ? 0.0 : v.weight<T>(label);
     });
   }
-  if (gridDim.x == 1) return put_totals<T>(v, kept, spare);
+  if (gridDim.x == 1) return store_totals<T>(v, kept, scratch);
   if (threadIdx.x == 0) v.parts[blockIdx.x] = kept;
 }
 
 template <typename T>
-__global__ void __launch_bounds__(kSumThreads) join_counts(Labels v, int64_t blocks) {
-  __shared__ double spare[kSumThreads / kWarp];
-  put_totals<T>(v, parts_sum(v, blocks, spare), spare);
+__global__ void __launch_bounds__(kSumThreads) finish_totals(Labels v, int64_t blocks) {
+  __shared__ double scratch[kSumThreads / kWarp];
+  store_totals<T>(v, parts_sum(v, blocks, scratch), scratch);
 }
 
-__device__ inline void put_sum(const Labels& v, void* loss, DType dtype, double sum) {
+// Stores the loss, totals[0] times `sum`.
+__device__ inline void store_sum(const Labels& v, void* loss, DType dtype, double sum) {
   const double scale = v.totals[0];
-  if (threadIdx.x == 0) put_loss(loss, dtype, 0, scale == 0 ? 0.0 : sum * scale);
+  if (threadIdx.x == 0) store_loss(loss, dtype, 0, scale == 0 ? 0.0 : sum * scale);
 }
 
+// Each block adds up the losses of its labels. A single block also stores the loss; several leave
+// that to finish_loss.
 __global__ void __launch_bounds__(kSumThreads) sum_losses(Labels v, void* loss, DType dtype) {
-  __shared__ double spare[kSumThreads / kWarp];
-  const double sum = labels_sum(v, spare, [&](int64_t i) { return v.losses[i]; });
-  if (gridDim.x == 1) return put_sum(v, loss, dtype, sum);
+  __shared__ double scratch[kSumThreads / kWarp];
+  const double sum = labels_sum(v, scratch, [&](int64_t i) { return v.losses[i]; });
+  if (gridDim.x == 1) return store_sum(v, loss, dtype, sum);
   if (threadIdx.x == 0) v.parts[blockIdx.x] = sum;
 }
 
 __global__ void __launch_bounds__(kSumThreads)
-    join_losses(Labels v, int64_t blocks, void* loss, DType dtype) {
-  __shared__ double spare[kSumThreads / kWarp];
-  put_sum(v, loss, dtype, parts_sum(v, blocks, spare));
+    finish_loss(Labels v, int64_t blocks, void* loss, DType dtype) {
+  __shared__ double scratch[kSumThreads / kWarp];
+  store_sum(v, loss, dtype, parts_sum(v, blocks, scratch));
 }
 
 // --- Rows: G threads per label, contiguous classes ---
 
-// Online softmax over the row, then label loss, log_prob and smoothing. Lane 0 of each group stores
-// the loss.
+// Computes the softmax of a row, then the label's loss, log_prob and the sum for smoothing. Thread
+// 0 of each group of G reads the label's score and stores the loss. packs: row and log_prob can be
+// accessed in packs of several elements.
 template <typename T, int G>
 __global__ void __launch_bounds__(kRowThreads<G>, kRowBlocks<G>)
     forward_rows(Labels v, CrossEntropyForward f, bool packs) {
-  __shared__ float spare[kRowThreads<G> / kWarp];
-  __shared__ double wide[kRowThreads<G> / kWarp];
+  __shared__ float scratch[kRowThreads<G> / kWarp];
+  __shared__ double double_scratch[kRowThreads<G> / kWarp];
   const int lane = static_cast<int>(threadIdx.x) % G;
   const int64_t i = int64_t{blockIdx.x} * kLabelsAtOnce<G> + threadIdx.x / G;
-  const bool there = i < v.count;
-  const int64_t n = there ? v.classes : 0;
-  const T* row = static_cast<const T*>(f.scores) + (there ? i : 0) * v.row;
-  T* const log_prob = static_cast<T*>(f.log_prob);  // may alias scores, which are read first
-  const int64_t label = there && lane == 0 ? v.label(i) : -1;
+  const bool in_range = i < v.count;
+  const int64_t n = in_range ? v.classes : 0;
+  const T* row = static_cast<const T*>(f.scores) + (in_range ? i : 0) * v.row;
+  T* const log_prob = static_cast<T*>(f.log_prob);  // may alias scores
+  const int64_t label = in_range && lane == 0 ? v.label(i) : -1;
   const float score = label < 0 ? 0.0f : to_float(row[label]);
+  // If log_prob is scores, the label's score is read before any thread overwrites it. Other scores
+  // are read and overwritten by the same thread.
   if (log_prob == static_cast<const T*>(f.scores)) __syncthreads();
   Normalizer norm;
-  if (v.through_softmax) norm = make_normalizer(online_softmax<G>(row, n, lane, spare));
-  double spread = 0;
+  if (v.through_softmax) norm = make_normalizer(online_softmax<G>(row, n, lane, scratch));
+  double smoothing_sum = 0;
   if (log_prob != nullptr || v.smoothing != 0) {
     for_row_packs(row, n, packs, lane, G, [&]<int N>(int64_t c) {
       float p[N];
       load<N>(row + c, p);
       unrolled<N>([&](int k) {
         p[k] = norm(p[k]);
-        if (v.smoothing != 0) spread += v.weight<T>(c + k) * static_cast<double>(p[k]);
+        if (v.smoothing != 0) smoothing_sum += v.weight<T>(c + k) * static_cast<double>(p[k]);
       });
       if (log_prob != nullptr) store<N>(log_prob + i * v.row + c, p);
     });
-    spread = group_reduce<G>(spread, Add{}, wide);
+    smoothing_sum = group_reduce<G>(smoothing_sum, Add{}, double_scratch);
   }
-  if (!there || lane != 0) return;
-  const double loss = label_loss<T>(v, label, label < 0 ? 0.0f : norm(score), spread);
+  if (!in_range || lane != 0) return;
+  const double loss = label_loss<T>(v, label, label < 0 ? 0.0f : norm(score), smoothing_sum);
   v.losses[i] = loss;
-  if (v.reduction == LossReduction::kNone) put_loss(f.loss, f.loss_dtype, i, loss);
+  if (v.reduction == LossReduction::kNone) store_loss(f.loss, f.loss_dtype, i, loss);
   if (f.lse != nullptr) f.lse[i] = norm.max + norm.log;
 }
 
-// Each lane turns its packs of scores into gradients.
+// Each thread replaces its packs of scores by gradients. Without lse, scores are log-probabilities,
+// so the normalizer is 0.
 template <typename T, int G>
 __global__ void __launch_bounds__(kRowThreads<G>, kRowBlocks<G>)
     backward_rows(Labels v, CrossEntropyBackward b, bool packs) {
   const int lane = static_cast<int>(threadIdx.x) % G;
   const int64_t i = int64_t{blockIdx.x} * kLabelsAtOnce<G> + threadIdx.x / G;
   if (i >= v.count) return;
-  const int64_t at = v.reduction == LossReduction::kNone ? i : 0;
+  const int64_t loss_index = v.reduction == LossReduction::kNone ? i : 0;
   const Normalizer norm{b.lse == nullptr ? 0.0f : b.lse[i], 0};
   const LabelGrad s =
-      make_label_grad<T>(v, v.label(i), get_loss(b.diff_loss, b.loss_dtype, at), norm);
+      make_label_grad<T>(v, v.label(i), load_loss(b.diff_loss, b.loss_dtype, loss_index), norm);
   const T* row = static_cast<const T*>(b.scores) + i * v.row;
-  T* to = static_cast<T*>(b.diff_scores) + i * v.row;
+  T* grads = static_cast<T*>(b.diff_scores) + i * v.row;
   for_row_values(row, v.classes, packs, lane, G, [&]<int N>(int64_t c, float* d) {
     to_score_grads<T, true, N>(v, s, c, d);
-    store<N>(to + c, d);
+    store<N>(grads + c, d);
   });
 }
 
-// Forward and backward fused, bit for bit as forward_rows and backward_rows. Smooth: label
-// smoothing, which takes more registers.
+// forward_rows and backward_rows in one kernel, with the same bits. Smooth: label smoothing is on;
+// it takes more registers, so fewer packs are in flight (2 instead of 4).
 template <typename T, int G, bool Smooth>
 __global__ void __launch_bounds__(kRowThreads<G>, kRowBlocks<G>)
     joined_rows(Labels v, CrossEntropyJoined j, bool packs) {
-  __shared__ float spare[kRowThreads<G> / kWarp];
+  __shared__ float scratch[kRowThreads<G> / kWarp];
   const int lane = static_cast<int>(threadIdx.x) % G;
   const int64_t i = int64_t{blockIdx.x} * kLabelsAtOnce<G> + threadIdx.x / G;
-  const bool there = i < v.count;
-  const int64_t n = there ? v.classes : 0;
-  const T* row = static_cast<const T*>(j.scores) + (there ? i : 0) * v.row;
-  T* const to = static_cast<T*>(j.diff_scores) + (there ? i : 0) * v.row;  // may alias row
-  const int64_t label = there ? v.label(i) : -1;
+  const bool in_range = i < v.count;
+  const int64_t n = in_range ? v.classes : 0;
+  const T* row = static_cast<const T*>(j.scores) + (in_range ? i : 0) * v.row;
+  T* const grads = static_cast<T*>(j.diff_scores) + (in_range ? i : 0) * v.row;  // may alias row
+  const int64_t label = in_range ? v.label(i) : -1;
   const float score = label < 0 || lane != 0 ? 0.0f : to_float(row[label]);
-  __syncthreads();  // score must be read before any thread writes
+  __syncthreads();  // the label's score must be read before any thread overwrites it
   Normalizer norm;
-  if (label >= 0) norm = make_normalizer(online_softmax<G>(row, n, lane, spare));
+  // All threads of a group have the same label, so the group's reduction inside has all of them.
+  if (label >= 0) norm = make_normalizer(online_softmax<G>(row, n, lane, scratch));
   const LabelGrad s = make_label_grad<T>(v, label, *j.diff_loss, saved_normalizer<T>(norm));
-  double spread = 0;
+  double smoothing_sum = 0;
   for_row_values<Smooth ? 2 : 4>(row, n, packs, lane, G, [&]<int N>(int64_t c, float* d) {
     if (Smooth && label >= 0) {
-      unrolled<N>([&](int k) { spread += v.weight<T>(c + k) * static_cast<double>(norm(d[k])); });
+      unrolled<N>(
+          [&](int k) { smoothing_sum += v.weight<T>(c + k) * static_cast<double>(norm(d[k])); });
     }
     to_score_grads<T, Smooth, N>(v, s, c, d);
-    store<N>(to + c, d);
+    store<N>(grads + c, d);
   });
   if constexpr (Smooth) {
-    __shared__ double wide[kRowThreads<G> / kWarp];
-    spread = group_reduce<G>(spread, Add{}, wide);
+    __shared__ double double_scratch[kRowThreads<G> / kWarp];
+    smoothing_sum = group_reduce<G>(smoothing_sum, Add{}, double_scratch);
   }
-  if (there && lane == 0) v.losses[i] = label_loss<T>(v, label, norm(score), spread);
+  if (in_range && lane == 0) v.losses[i] = label_loss<T>(v, label, norm(score), smoothing_sum);
 }
 
 // --- Columns: one thread per label, strided classes ---
@@ -336,25 +371,25 @@ OFSDP_CUDA_KERNEL forward_columns(Labels v, CrossEntropyForward f) {
   }
   const int64_t label = v.label(i);
   const float chosen = label < 0 ? 0.0f : norm(to_float(scores[first + label * v.inner]));
-  double spread = 0;
+  double smoothing_sum = 0;
   for (int64_t c = 0; c < v.classes && (log_prob != nullptr || v.smoothing != 0); ++c) {
     const float p = norm(to_float(scores[first + c * v.inner]));
-    spread += v.smoothing == 0 ? 0.0 : v.weight<T>(c) * static_cast<double>(p);
+    smoothing_sum += v.smoothing == 0 ? 0.0 : v.weight<T>(c) * static_cast<double>(p);
     if (log_prob != nullptr) log_prob[first + c * v.inner] = Stored<T>::from(p);
   }
-  const double loss = label_loss<T>(v, label, chosen, spread);
+  const double loss = label_loss<T>(v, label, chosen, smoothing_sum);
   v.losses[i] = loss;
-  if (v.reduction == LossReduction::kNone) put_loss(f.loss, f.loss_dtype, i, loss);
+  if (v.reduction == LossReduction::kNone) store_loss(f.loss, f.loss_dtype, i, loss);
   if (f.lse != nullptr) f.lse[i] = norm.max + norm.log;
 }
 
 template <typename T>
 OFSDP_CUDA_KERNEL backward_columns(Labels v, CrossEntropyBackward b) {
   OFSDP_CUDA_ITEM(i, v.count);
-  const int64_t at = v.reduction == LossReduction::kNone ? i : 0;
+  const int64_t loss_index = v.reduction == LossReduction::kNone ? i : 0;
   const Normalizer norm{b.lse == nullptr ? 0.0f : b.lse[i], 0};
   const LabelGrad s =
-      make_label_grad<T>(v, v.label(i), get_loss(b.diff_loss, b.loss_dtype, at), norm);
+      make_label_grad<T>(v, v.label(i), load_loss(b.diff_loss, b.loss_dtype, loss_index), norm);
   const int64_t first = v.first(i);
   for (int64_t c = 0; c < v.classes; ++c) {
     const int64_t place = first + c * v.inner;
@@ -371,25 +406,25 @@ cudaError_t compute_totals(const Labels& v, cudaStream_t stream) {
   const int64_t blocks = v.reduction == LossReduction::kMean ? label_blocks(v.count) : 1;
   OFSDP_CUDA_TRY(launch_blocks(stream, blocks, kSumThreads, count_labels<T>, v));
   if (blocks == 1) return cudaSuccess;
-  return launch_blocks(stream, 1, kSumThreads, join_counts<T>, v, blocks);
+  return launch_blocks(stream, 1, kSumThreads, finish_totals<T>, v, blocks);
 }
 
 cudaError_t compute_loss(const Labels& v, void* loss, DType dtype, cudaStream_t stream) {
   const int64_t blocks = label_blocks(v.count);
   OFSDP_CUDA_TRY(launch_blocks(stream, blocks, kSumThreads, sum_losses, v, loss, dtype));
   if (blocks == 1) return cudaSuccess;
-  return launch_blocks(stream, 1, kSumThreads, join_losses, v, blocks, loss, dtype);
+  return launch_blocks(stream, 1, kSumThreads, finish_loss, v, blocks, loss, dtype);
 }
 
-// Calls f<G>(blocks, threads) with G threads per label, chosen by the class count.
+// Calls f<G>(blocks, threads per block) with G threads per label, as the class count demands.
 template <typename F>
 cudaError_t over_labels(const Labels& v, const F& f) {
-  const auto of = [&]<int G>() {
+  const auto launch = [&]<int G>() {
     return f.template operator()<G>(blocks_for(v.count, kLabelsAtOnce<G>), kRowThreads<G>);
   };
-  if (v.classes <= kWarpClasses) return of.template operator()<kWarp>();
-  if (v.classes <= kSmallBlockClasses) return of.template operator()<kThreads>();
-  return of.template operator()<2 * kThreads>();
+  if (v.classes <= kWarpClasses) return launch.template operator()<kWarp>();
+  if (v.classes <= kSmallBlockClasses) return launch.template operator()<kThreads>();
+  return launch.template operator()<2 * kThreads>();
 }
 
 template <typename T>
@@ -431,7 +466,9 @@ cudaError_t joined_as(const CrossEntropy& c, const CrossEntropyJoined& j, cudaSt
   return compute_loss(v, j.loss, DType::kFloat32, stream);
 }
 
-bool known(const CrossEntropy& c, DType loss) {
+// Returns whether there is a kernel for the dtypes and for the layout: a pitch needs contiguous
+// classes.
+bool is_supported(const CrossEntropy& c, DType loss) {
   const bool labels = c.label_dtype == DType::kInt32 || c.label_dtype == DType::kInt64;
   return labels && (c.inner == 1 || c.pitch == 0) && is_32_or_16_bit_float(loss);
 }
@@ -445,20 +482,20 @@ size_t cross_entropy_scratch(const CrossEntropy& c) {
 
 cudaError_t cross_entropy_forward(const CrossEntropy& c, const CrossEntropyForward& f,
                                   cudaStream_t stream) {
-  if (!known(c, f.loss_dtype)) return cudaErrorNotSupported;
+  if (!is_supported(c, f.loss_dtype)) return cudaErrorNotSupported;
   return with_float(c.dtype, [&]<typename T>(T) { return forward_as<T>(c, f, stream); });
 }
 
 cudaError_t cross_entropy_backward(const CrossEntropy& c, const CrossEntropyBackward& b,
                                    cudaStream_t stream) {
-  if (!known(c, b.loss_dtype)) return cudaErrorNotSupported;
+  if (!is_supported(c, b.loss_dtype)) return cudaErrorNotSupported;
   return with_float(c.dtype, [&]<typename T>(T) { return backward_as<T>(c, b, stream); });
 }
 
 cudaError_t cross_entropy_joined(const CrossEntropy& c, const CrossEntropyJoined& j,
                                  cudaStream_t stream) {
   const bool joins = c.inner == 1 && c.through_softmax && c.reduction != LossReduction::kNone;
-  if (!joins || !known(c, DType::kFloat32)) return cudaErrorNotSupported;
+  if (!joins || !is_supported(c, DType::kFloat32)) return cudaErrorNotSupported;
   return with_float(c.dtype, [&]<typename T>(T) { return joined_as<T>(c, j, stream); });
 }
 

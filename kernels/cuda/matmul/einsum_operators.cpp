@@ -1,6 +1,7 @@
-// Einsum: one batched matrix product if the equation is one (kernels/ops/matmul/einsum.h), after
-// transposing operands that are laid out otherwise; else loops (product_kernels.h), which also
-// compute ofsdp.EinsumGrad.
+// Einsum. If the equation is one batched product of two matrices (kernels/ops/matmul/einsum.h), a
+// matrix product; operands with another axis order are transposed into the workspace first.
+// Otherwise loops (product_kernels.h), which also compute ofsdp.EinsumGrad. If a create function
+// returns null, the problem goes to the next implementation in the list.
 #include <algorithm>
 
 #include "kernels/cuda/device/implementations.h"
@@ -65,13 +66,13 @@ class Product final : public CudaKernel {
 
   cudaError_t run(cudaStream_t stream, const Launch& l) override {
     if (!any_) return cudaMemsetAsync(l.out(0), 0, bytes_, stream);
-    const auto laid = [&](const Relayout& r, const void* given, const void*& lies) {
-      lies = r.needed ? at(l.workspace, r.place) : given;
-      return r.needed ? r.run(given, at(l.workspace, r.place), stream) : cudaSuccess;
+    const auto transpose = [&](const Relayout& r, const void* from, const void*& to) {
+      to = r.needed ? at(l.workspace, r.place) : from;
+      return r.needed ? r.run(from, at(l.workspace, r.place), stream) : cudaSuccess;
     };
     const void *a = nullptr, *b = nullptr;
-    OFSDP_CUDA_TRY(laid(a_, l.in(0), a));
-    OFSDP_CUDA_TRY(laid(b_, l.in(1), b));
+    OFSDP_CUDA_TRY(transpose(a_, l.in(0), a));
+    OFSDP_CUDA_TRY(transpose(b_, l.in(1), b));
     void* const y = y_.needed ? at(l.workspace, y_.place) : l.out(0);
     OFSDP_CUDA_TRY(product_->run(stream, a, b, nullptr, y, at(l.workspace, scratch_)));
     return y_.needed ? y_.run(y, l.out(0), stream) : cudaSuccess;
@@ -108,7 +109,8 @@ std::unique_ptr<CudaKernel> create_product(DeviceState& device, const Problem& p
   return made->made() ? std::move(made) : nullptr;
 }
 
-// Sizes of the labels in `list` and their strides in each operand.
+// Returns the walk over the labels in `list`, with strides for each operand. The walk has rank < 0
+// if its merged axes are more than StridedIndex can hold.
 StridedIndex walk_of(const EinsumTerms& terms, const std::vector<int>& list,
                      const std::vector<std::vector<int64_t>>& strides) {
   std::vector<int64_t> sizes;
@@ -140,7 +142,7 @@ std::unique_ptr<CudaKernel> make_loops(const Problem& p, const EinsumTerms& term
   e.summed = walk_of(terms, summed, strides);
   if (e.outer.rank < 0 || e.summed.rank < 0) return nullptr;
   return make_cuda_kernel([=, bytes = p.out(0).bytes()](cudaStream_t stream, const Launch& l) {
-    // A diagonal leaves the other elements 0.
+    // A gradient of an input with a repeated label ("ii") is written only on the diagonal.
     OFSDP_CUDA_TRY(cudaMemsetAsync(l.out(0), 0, bytes, stream));
     EinsumParams call = e;
     for (size_t k = 0; k < inputs.size(); ++k) call.operands[k] = l.in(inputs[k]);
@@ -162,7 +164,8 @@ std::unique_ptr<CudaKernel> create_loops(DeviceState&, const Problem& p) {
   return make_loops(p, terms, strides, kept, inputs);
 }
 
-// Inputs dy, x0, x1, ...; d x_k sums over every label but those that x_k has in full size.
+// Inputs dy, x0, x1, ...; returns d x_k, with k in the attribute "input". Sums over every label
+// that x_k lacks, and over every label whose axis in x_k is broadcast from size 1.
 std::unique_ptr<CudaKernel> create_grad(DeviceState&, const Problem& p) {
   const EinsumTerms terms = terms_of(p, 1);
   const auto wanted = static_cast<size_t>(p.attributes.i("input", 0));

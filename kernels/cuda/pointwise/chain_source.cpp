@@ -145,12 +145,12 @@ ChainProgram chain_program(const Problem& p) {
 
 bool can_run_wide(const ChainProgram& p, const ChainArguments& arguments) {
   const int64_t pack = 16 / static_cast<int64_t>(dtype_size(p.dtype));
-  const auto lies_well = [](const void* at) { return reinterpret_cast<uintptr_t>(at) % 16 == 0; };
+  const auto is_aligned = [](const void* at) { return reinterpret_cast<uintptr_t>(at) % 16 == 0; };
   for (int i = 0; i < p.inputs; ++i) {
     const bool even = p.periods[i] == p.numel || p.periods[i] % pack == 0;
-    if (!is_single(p, i) && !(even && lies_well(arguments.x[i]))) return false;
+    if (!is_single(p, i) && !(even && is_aligned(arguments.x[i]))) return false;
   }
-  return std::all_of(arguments.y, arguments.y + p.results, lies_well);
+  return std::all_of(arguments.y, arguments.y + p.results, is_aligned);
 }
 
 std::string chain_body(const ChainProgram& p, const std::vector<bool>& wanted,

@@ -34,7 +34,7 @@ bool has_kernel(Pointwise op, DType dtype);  // operand dtype
 // The operator's attributes, a and b: alpha (Elu, Celu, LeakyRelu, ThresholdedRelu, Swish); alpha,
 // gamma (Selu); alpha, beta (HardSigmoid); lambd, bias (Shrink); fmod (Mod); detect_positive,
 // detect_negative (IsInf); direction (BitShift, 1: left); bounds (Clip, infinite if absent); the
-// factor of Scale, which is no operator.
+// factor of Scale, which is not an ONNX operator.
 struct PointwiseNumbers {
   double a = 0, b = 0;
 };

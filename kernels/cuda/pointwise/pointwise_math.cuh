@@ -1,4 +1,12 @@
-// The formulas of operations.inc for one element; T is float or double.
+// The pointwise operations for one element. unary_of, binary_of and gradient_of expand the formulas
+// of operations.inc, a table with one row per operation (UNARY, BINARY, GRADIENT), for T = float or
+// double; the cases of integer_of and test_of are written here. pointwise.cu's kernels call them,
+// once has_kernel has accepted operation and dtype: an operation without a case returns its first
+// operand.
+//
+// x and y: the operands. d: the result's gradient. a and b: the operator's attributes, such as
+// alpha (PointwiseNumbers in pointwise.h lists them). Nothing fails here; NaN and infinity pass
+// through.
 #pragma once
 
 #include <cmath>
@@ -9,7 +17,8 @@
 
 namespace ofsdp::kernels::cuda {
 
-// Variances use exponent 2, norms 0.5.
+// Exponents 2 (variances) and 0.5 (norms) are frequent and faster without pow. The root of -0 is
+// -0, where pow gives +0.
 template <typename T>
 __host__ __device__ inline T pow_of(T x, T e) {
   if (e == T(2)) return x * x;
@@ -28,6 +37,7 @@ __host__ __device__ inline T unary_of(Pointwise op, T x, T a, T b) {
   }
 }
 
+// x: the forward operand, or the result for Relu, Sigmoid and Tanh.
 template <typename T>
 __host__ __device__ inline T gradient_of(Pointwise op, T d, T x, T a, T b) {
   using M = DeviceMath;
@@ -39,6 +49,8 @@ __host__ __device__ inline T gradient_of(Pointwise op, T d, T x, T a, T b) {
   }
 }
 
+// Includes the gradients, which are binary operations too: then x is the result's gradient and y
+// what gradient_of calls x.
 template <typename T>
 __host__ __device__ inline T binary_of(Pointwise op, T x, T y, T a, T b) {
   using M = DeviceMath;
@@ -50,45 +62,49 @@ __host__ __device__ inline T binary_of(Pointwise op, T x, T y, T a, T b) {
   }
 }
 
-// Fast formulas of frequent operations in transformers, for results that are rounded to 16 bits.
-// Returns false if kOp has none.
+// Fast formulas of operations that are frequent in transformers, for results that are rounded to 16
+// bits (quick.cuh). Stores the result in `y`. Returns false, and leaves `y`, if kOp has none. `d`:
+// the gradient if kOp is one; else ignored.
 template <Pointwise kOp>
 __device__ inline bool quick_of(float d, float x, float a, float& y) {
   using M = QuickMath;
   using P = Pointwise;
   const Quick v(x);
-  const auto put = [&](Quick found) {
-    y = found.v;
+  const auto set = [&](Quick value) {
+    y = value.v;
     return true;
   };
-  if constexpr (kOp == P::kGelu) return put(Quick(x * QuickNormal(x).below));
-  if constexpr (kOp == P::kGeluTanh) return put(gelu_tanh_of<M>(v));
-  if constexpr (kOp == P::kSwish) return put(swish_of<M>(v, Quick(a)));
-  if constexpr (kOp == P::kSigmoid) return put(sigmoid_of<M>(v));
+  if constexpr (kOp == P::kGelu) return set(Quick(x * QuickNormal(x).below));
+  if constexpr (kOp == P::kGeluTanh) return set(gelu_tanh_of<M>(v));
+  if constexpr (kOp == P::kSwish) return set(swish_of<M>(v, Quick(a)));
+  if constexpr (kOp == P::kSigmoid) return set(sigmoid_of<M>(v));
   if constexpr (kOp == P::kGeluGrad) {
     const QuickNormal normal(x);
-    return put(Quick(d * fmaf(x, normal.density, normal.below)));
+    return set(Quick(d * fmaf(x, normal.density, normal.below)));
   }
-  if constexpr (kOp == P::kGeluTanhGrad) return put(Quick(d) * gelu_tanh_slope<M>(v));
-  if constexpr (kOp == P::kSwishGrad) return put(swish_grad<M>(Quick(d), v, Quick(a)));
+  if constexpr (kOp == P::kGeluTanhGrad) return set(Quick(d) * gelu_tanh_slope<M>(v));
+  if constexpr (kOp == P::kSwishGrad) return set(swish_grad<M>(Quick(d), v, Quick(a)));
   return false;
 }
 
-// The remainder with the sign of y, or of x if `truncated`; 0 if y is 0.
+// Returns the remainder with the sign of y, or of x if `truncated` (Mod's fmod). Returns 0 if y is
+// 0, and if y is -1, since the smallest x % -1 overflows.
 template <typename T>
-__host__ __device__ inline T integer_rest(T x, T y, bool truncated) {
+__host__ __device__ inline T integer_remainder(T x, T y, bool truncated) {
   if (y == 0 || y == -1) return 0;
-  const T rest = x % y;
-  return truncated || rest == 0 || (rest < 0) == (y < 0) ? rest : rest + y;
+  const T remainder = x % y;
+  return truncated || remainder == 0 || (remainder < 0) == (y < 0) ? remainder : remainder + y;
 }
-// The caller rounds bounds to integers; infinity means no bound.
+// Bounds are integers, as the caller has rounded them; infinity means no bound. Comparisons are in
+// double, so int64 values beyond 2^53 are rounded for them.
 template <typename T>
 __host__ __device__ inline T integer_clip(T x, double low, double high) {
   const T raised = static_cast<double>(x) < low ? static_cast<T>(low) : x;
   return static_cast<double>(raised) > high ? static_cast<T>(high) : raised;
 }
 
-// Two's complement: overflow wraps.
+// T is int32_t or int64_t; overflow wraps. Division by 0 gives 0; the kernel reports it. numbers.a:
+// Mod truncates (fmod); BitShift shifts left, else right, with the sign.
 template <typename T>
 __host__ __device__ inline T integer_of(Pointwise op, T x, T y, PointwiseNumbers numbers) {
   using U = std::make_unsigned_t<T>;
@@ -104,7 +120,7 @@ __host__ __device__ inline T integer_of(Pointwise op, T x, T y, PointwiseNumbers
     OFSDP_CASE(Pointwise::kDiv, y == 0 ? T(0) : y == -1 ? static_cast<T>(U(0) - u) : x / y);
     OFSDP_CASE(Pointwise::kMax, x > y ? x : y);
     OFSDP_CASE(Pointwise::kMin, x < y ? x : y);
-    OFSDP_CASE(Pointwise::kMod, integer_rest(x, y, numbers.a != 0));
+    OFSDP_CASE(Pointwise::kMod, integer_remainder(x, y, numbers.a != 0));
     OFSDP_CASE(Pointwise::kClip, integer_clip(x, numbers.a, numbers.b));
     OFSDP_CASE(Pointwise::kBitwiseNot, static_cast<T>(~u));
     OFSDP_CASE(Pointwise::kBitwiseAnd, static_cast<T>(u & v));
@@ -120,6 +136,7 @@ __host__ __device__ inline T integer_of(Pointwise op, T x, T y, PointwiseNumbers
   }
 }
 
+// Predicates. IsInf: numbers.a and numbers.b say whether +infinity and -infinity count.
 template <typename T>
 __host__ __device__ inline bool test_of(Pointwise op, T x, T y, PointwiseNumbers numbers) {
   switch (op) {
@@ -132,9 +149,9 @@ __host__ __device__ inline bool test_of(Pointwise op, T x, T y, PointwiseNumbers
     OFSDP_CASE(Pointwise::kOr, x != T(0) || y != T(0));
     OFSDP_CASE(Pointwise::kXor, (x != T(0)) != (y != T(0)));
     OFSDP_CASE(Pointwise::kNot, x == T(0));
-    case Pointwise::kIsInf:  // only infinity minus itself is NaN
+    case Pointwise::kIsInf:  // not a NaN, but x - x is one: an infinity
       return x == x && x - x != T(0) && (x > T(0) ? numbers.a != 0 : numbers.b != 0);
-    default:
+    default:  // kIsNaN
       return x != x;
   }
 }

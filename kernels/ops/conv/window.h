@@ -12,8 +12,9 @@
 
 namespace ofsdp::kernels::ops {
 
-// Our own attribute for convolutions in ConvTranspose's gradient: output positions per axis, if an
-// output shape leaves room for more.
+// Our own attribute, with the output positions per axis, for the Conv that computes a
+// ConvTranspose's gradient. Strides, pads and input size do not determine the output size there:
+// with a stride above 1 several input sizes of a ConvTranspose have the same output size.
 inline constexpr const char* kOutputsAttribute = "ofsdp_outputs";
 
 struct Window {
@@ -26,7 +27,7 @@ struct Window {
   Axes strides{1, 1, 1};
   Axes dilations{1, 1, 1};
   Axes pads_begin{0, 0, 0};
-  Axes pads_end{0, 0, 0};  // as given or resolved; ceil_mode may reach past it
+  Axes pads_end{0, 0, 0};  // with ceil_mode the last window may reach past this padding
 
   int64_t taps() const { return kernel[0] * kernel[1] * kernel[2]; }
   int64_t in_size() const { return in[0] * in[1] * in[2]; }
@@ -41,8 +42,8 @@ struct Window {
   }
 };
 
-// Returns an attribute with `count` values, each at least `least`; `otherwise` for all if it is
-// absent.
+// Returns the attribute's values; `count` times `otherwise` if the attribute is absent. Returns
+// kInput unless it has `count` values, each of at least `least`.
 Result<std::vector<int64_t>> window_values(const Attributes& attributes, const char* name,
                                            size_t count, int64_t least, int64_t otherwise);
 
@@ -50,11 +51,12 @@ Result<std::vector<int64_t>> window_values(const Attributes& attributes, const c
 Result<Window> resolve_window(const Attributes& attributes, const Shape& x,
                               const std::vector<int64_t>& kernel);
 
-// REQUIRES: infer has checked the attributes.
+// As resolve_window, for kernels, which cannot return the error. REQUIRES: the operator's shape
+// inference has called resolve_window with these arguments.
 Window known_window(const Attributes& attributes, const Shape& x,
                     const std::vector<int64_t>& kernel);
 
-// Returns strides, dilations and pads as a gradient node has them: explicit, without auto_pad.
+// Returns the resolved window as the attributes strides, dilations and pads, for a gradient node.
 Attributes window_attributes(const Window& window);
 
 // Calls f(output index, tap index, input index) for all taps of all outputs in one image and
@@ -90,6 +92,7 @@ struct ConvShape {
 // auto_pad, output_padding, output_shape and group, as ONNX defines them. Returns kInput errors
 // that name the attribute.
 Result<ConvShape> infer_transposed(const Attributes& attributes, const Shape& x, const Shape& w);
+// The same for kernels. REQUIRES: shape inference has called infer_transposed.
 ConvShape known_transposed(const Attributes& attributes, const Shape& x, const Shape& w);
 
 }  // namespace ofsdp::kernels::ops

@@ -1,4 +1,5 @@
-// OneHot, ReverseSequence and TensorScatter: each writes rows at indices that an input gives.
+// OneHot, ReverseSequence and TensorScatter: operators in which an input of indices or lengths
+// decides which row of the output gets which value.
 //
 // OneHot(indices, depth, values), attribute axis: values = [off, on]; a new axis with `depth`
 // elements holds `on` at the index and `off` elsewhere. If an index is outside -depth..depth-1, all
@@ -211,7 +212,7 @@ std::vector<RefTensor> reference(const ReferenceContext& c) {
 
 struct Written {
   Lines cache, update;
-  int64_t per_batch;  // outer lines in the cache
+  int64_t per_batch;  // outer lines of the cache per batch entry
   int64_t bytes;      // per step
   bool circular;
 

@@ -1,8 +1,8 @@
-// The activation that fusion may join to a Gemm, a Conv or a MaxPool: if attribute ofsdp_activation
-// is "relu", the output is max(result, 0), NaN kept.
+// The activation that the fusion pass may fuse into a Gemm, a Conv or a MaxPool: if attribute
+// ofsdp_activation is "relu", the output is max(result, 0); NaN stays NaN.
 //
-// [Note: oneDNN's relu hides NaN] Its relu, clip and max post-ops turn NaN into 0, and a training
-// run that has become NaN would go on unnoticed. So relu is our own pass over the output, which is
+// [Note: oneDNN's relu hides NaN] oneDNN's relu, clip and max post-ops turn NaN into 0, and nobody
+// would notice that training has diverged to NaN. So relu is our own pass over the output, which is
 // still in the cache. It costs less than a separate operator with another tensor.
 #pragma once
 
@@ -21,7 +21,8 @@ void reference_relu(std::vector<double>& values);
 // Returns a kernel that runs `kernel`, then max(y, 0) over output 0: `count` float32 elements.
 std::unique_ptr<Kernel> with_relu(std::unique_ptr<Kernel> kernel, int64_t count);
 
-// Returns output 0's gradient before the activation.
+// Returns the gradient of the result before the activation, from output 0's gradient; the same if
+// there is no activation.
 Ref activation_grad(GradBuilder& builder);
 
 // Gelu and the derivative in double: the oracle for every operator that computes them.

@@ -1,12 +1,13 @@
 // RoiAlign(X [N, C, H, W], rois [R, 4], batch_indices [R]): Y [R, C, output_height, output_width].
 // A region [x1, y1, x2, y2], times spatial_scale and, in mode half_pixel, minus 0.5, is divided
-// into bins. Each bin takes sampling_ratio^2 samples from X (if that is 0, as many as it has
-// pixels), each interpolated between 4 pixels: a sum of weight times pixel. Samples more than 1
-// beyond the border are 0. Y is the mean of a bin's samples; with mode "max" the largest of all
-// weight times pixel.
+// into bins. Each bin takes sampling_ratio^2 samples from X (one per pixel if sampling_ratio is 0),
+// each interpolated between 4 pixels: a sum of weight times pixel. Samples more than 1 beyond the
+// border are 0. Y is the mean of a bin's samples; with mode "max" it is, as in ONNX's reference,
+// the largest product of weight and pixel, not the largest sample.
 //
-// ofsdp.RoiAlignGrad(dY, X, rois, batch_indices): each pixel gets dY times the weights over the
-// sample count, or with "max" the weight of the largest. Regions have no gradient.
+// ofsdp.RoiAlignGrad(dY, X, rois, batch_indices): each pixel gets dY times its weights, divided by
+// the sample count; with "max" only the pixel of the largest product gets dY times its weight.
+// Regions have no gradient.
 // https://onnx.ai/onnx/operators/onnx__RoiAlign.html
 #include <algorithm>
 #include <cmath>
@@ -137,7 +138,8 @@ void for_each_pixel(const RoiParams& e, const RoiAxis& down, const RoiAxis& acro
   }
 }
 
-// Calls f(image, where the bin lies in Y for channel 0, down, across, bin) for each region's bins.
+// Calls f(image, index, down, across, bin) for each bin of each region. index: of the bin's element
+// of Y for channel 0; down, across: the region's axes.
 template <typename T>
 Status for_each_bin(const RoiParams& e, const T* rois, const int64_t* images, const auto& f) {
   for (int64_t r = 0; r < e.rois; ++r) {

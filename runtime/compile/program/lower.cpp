@@ -1,3 +1,6 @@
+// lower (lower.h): Lowering goes through the schedule's steps in order and makes the operations of
+// each with the addresses that ProgramOperands gives; OperationList collects them. With
+// --cpu-offload, update_on_host makes the operations of the host's update too.
 #include "runtime/compile/program/lower.h"
 
 #include <algorithm>

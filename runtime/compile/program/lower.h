@@ -8,8 +8,9 @@
 
 namespace ofsdp::runtime {
 
-// Channels on which ranks post complete data and await the readers
-// (fsdp/comm/communicator.h): two a unit, three for all units, one a node that joins rows.
+// Channels on which ranks post complete data and await the readers (fsdp/comm/communicator.h):
+// kOfUnit per unit, then kOfAll for all units together, then one per node that joins the ranks'
+// rows.
 struct Channels {
   static constexpr int kOfUnit = 2, kOfAll = 3;
 
@@ -36,7 +37,7 @@ struct LoweredProgram {
   std::vector<Operation> operations;
   std::vector<Operation> host;    // offload: the update, after `operations`
   std::vector<Operand> losses;    // one per Graph::terms
-  Operand matches;                // right answers, kept labels; or none
+  Operand matches;                // correct predictions, labels not ignored; or none
   std::vector<Operand> measured;  // one per Graph::measured
 };
 
@@ -49,7 +50,7 @@ struct OffloadTraffic {
 };
 OffloadTraffic offload_traffic(const LoweredProgram& program);
 
-// A line for each operation.
+// Returns one line per operation.
 std::string text(const LoweredProgram& program);
 
 }  // namespace ofsdp::runtime

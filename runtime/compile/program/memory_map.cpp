@@ -262,8 +262,8 @@ MemoryMap map_memory(const Plan& plan, const GradientSlots& slots, const MemoryN
 
 namespace {
 
-const char* name_of_states(const MemoryMap& plan) {
-  for (const UnitOffsets& unit : plan.units) {
+const char* name_of_states(const MemoryMap& memory) {
+  for (const UnitOffsets& unit : memory.units) {
     for (const StateOffset& state : unit.optimizer) {
       if (state.form == StateForm::kBFloat16) return "optimizer state (bfloat16)";
       if (is_blocked(state.form)) return "optimizer state (int8)";
@@ -274,27 +274,27 @@ const char* name_of_states(const MemoryMap& plan) {
 
 }  // namespace
 
-std::string text(const MemoryMap& plan) {
+std::string text(const MemoryMap& memory) {
   std::string out;
   auto row = [&](const char* name, size_t bytes) {
     out += format_text("{:<36} {:>9} {:>14}\n", name, readable_bytes(bytes), bytes);
   };
-  row("parameters (owned)", plan.parameter_bytes);
-  row(name_of_states(plan), plan.optimizer_bytes);
-  row("gradients (slots, shards)", plan.gradient_bytes);
-  if (plan.join_bytes > 0) row("rows of all ranks", plan.join_bytes);
-  row("arena (activations, gathered, work)", plan.arena);
-  row("constants and frozen parameters", plan.kept);
-  row("input (staging, unpacked columns)", plan.staging + plan.data);
-  if (plan.device_io > 0)
-    row("in and out of the device (both ends)", plan.device_io + plan.pinned_io);
-  if (plan.checkpoint > 0) row("checkpoint (copy being written)", plan.checkpoint);
-  if (plan.link > 0) row("between hosts (pieces under way)", plan.link);
-  if (plan.trace > 0) row("trace (recorded events)", plan.trace);
-  if (plan.metrics > 0) row("metrics (sums and scores)", plan.metrics);
-  if (plan.watch > 0)
-    row("watched norms (of ranks, of updates)", plan.watch + plan.watch_slot_bytes);
-  row("peak, in whole pages", plan.planned_bytes());
+  row("parameters (owned)", memory.parameter_bytes);
+  row(name_of_states(memory), memory.optimizer_bytes);
+  row("gradients (slots, shards)", memory.gradient_bytes);
+  if (memory.join_bytes > 0) row("rows of all ranks", memory.join_bytes);
+  row("arena (activations, gathered, work)", memory.arena);
+  row("constants and frozen parameters", memory.kept);
+  row("input (staging, unpacked columns)", memory.staging + memory.data);
+  if (memory.device_io > 0)
+    row("in and out of the device (both ends)", memory.device_io + memory.pinned_io);
+  if (memory.checkpoint > 0) row("checkpoint (copy being written)", memory.checkpoint);
+  if (memory.link > 0) row("between hosts (pieces under way)", memory.link);
+  if (memory.trace > 0) row("trace (recorded events)", memory.trace);
+  if (memory.metrics > 0) row("metrics (sums and scores)", memory.metrics);
+  if (memory.watch > 0)
+    row("watched norms (of ranks, of updates)", memory.watch + memory.watch_slot_bytes);
+  row("peak, in whole pages", memory.planned_bytes());
   return out;
 }
 

@@ -23,7 +23,7 @@ enum class Area : uint8_t {
   kCommon,
   kHost,        // pinned by --cpu-offload
   kInput,       // a column of the batch
-  kLossWeight,  // one float a loss
+  kLossWeight,  // one float per loss
   kRunState     // a device's ofsdp_run_state
 };
 

@@ -161,7 +161,7 @@ class GatherPlacer {
 };
 
 // Places Acquire, Accumulate, Post and everything after a Post, by the nodes that write a unit's
-// gradients ([Note: two waits a unit]).
+// gradients ([Note: two waits per unit]).
 class ReductionPlacer {
  public:
   ReductionPlacer(const Graph& graph, const Plan& plan, const CompileOptions& options,

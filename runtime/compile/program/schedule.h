@@ -13,7 +13,7 @@
 // other rows. JoinRows stands before the first node that reads them, so the nodes between the two
 // overlap with the exchange. A rank without samples posts no rows but takes part.
 //
-// [Note: two waits a unit] A local reduction reads the peers' slots. Post and Reduce ensure
+// [Note: two waits per unit] A local reduction reads the peers' slots. Post and Reduce ensure
 // complete slots, Acquire that no peer still reads them. Reduce stands one unit after Post, so
 // ranks may drift apart without waiting.
 #pragma once

@@ -166,7 +166,7 @@ Status DeviceEngine::run(BoundProgram& program, const MicroBatch& batch) {
   under_way.samples = step_.samples;
   under_way.program = &program;
   next_ = (slot + 1) % kMicroSlots;
-  // The loader may reuse its staging now; the device still has work.
+  // From here on the loader may reuse the staging memory, while the device still computes.
   OFSDP_RETURN_IF_ERROR(device_.await(under_way.uploaded.get()).with_prefix("the upload"));
   if (!program.host.empty()) {
     OFSDP_RETURN_IF_ERROR(offload_->update(
@@ -278,7 +278,7 @@ Status DeviceEngine::finish_micro_batch(const BoundProgram& program, size_t slot
       .with_prefix("the results");
 }
 
-// Waits for the slot's micro-batch and takes its numbers.
+// Waits for the slot's micro-batch and reads the loss and run state.
 Status DeviceEngine::collect(size_t slot) {
   Slot& done = slots_[slot];
   if (!done.pending) return {};

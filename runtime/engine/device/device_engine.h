@@ -1,18 +1,21 @@
-// DeviceEngine: puts the operations of a bound program on the streams of a device.
+// DeviceEngine: the UpdateRunner (executor.h) on a device. It puts the operations of a bound
+// program on the device's streams (queues of work that run in order).
 //
-// Operations are those of CpuEngine, with device addresses. Nodes, and operations that write
+// The operations are CpuEngine's, with device addresses. Nodes, and operations that write
 // gradients, run on the compute stream; gathers, reductions and updates on the communication
-// stream, with the events of StreamSchedule. The device makes every decision that depends on
+// stream; events order the two (StreamSchedule). The device makes every decision that depends on
 // values: the loss scale, whether to skip an update, the clip factor. After a NaN loss or an index
-// out of range it updates nothing more; the host learns of it an update later and names the node. A
-// micro-batch:
+// out of range it updates nothing more; the host notices one update later, and finds the node for
+// the error.
 //
-//   host      waits for the micro-batch before last, which had this slot, and takes its numbers
+// Inputs, numbers and results have two slots, which micro-batches use in turn. A micro-batch:
+//
+//   host      waits for the earlier micro-batch in this slot, and reads the loss and run state
 //   upload    copies inputs and ofsdp_step_numbers from pinned memory to the slot
-//   compute   runs the program, or a graph captured from it; copies the run state to pinned memory
+//   compute   runs the program, then copies the run state to pinned memory
 //
-// A graph is captured for each program and slot, after the program has run once; with graphs off,
-// every step is launched.
+// A program is launched operation by operation at first. After that it is captured once per slot as
+// a graph, which later micro-batches launch as a whole (ExecutorOptions::graphs).
 //
 // [Note: several ranks on devices] The steps are the same; gathers and sums become collectives of
 // DeviceRanks, in place and in the order of the stream, so Post and Await do nothing here. Ranks
@@ -28,9 +31,9 @@
 // With an offload the device has no optimizer: after the last micro-batch of an update, `run` ends
 // with the update on the host ([Note: an update on the host] in device_offload.h).
 //
-// Views; RunMemory owns the memory, Runner the programs. One thread. `run` allocates nothing on the
-// device, does not synchronize with it (except for an offload's update) and does not read its
-// memory. Errors as CpuEngine and DeviceRanks.
+// RunMemory owns the memory, Runner the programs; both outlive the engine. One thread calls. `run`
+// allocates nothing on the device, reads no device memory, and does not wait for the device, except
+// for an offload's update. Errors are those of CpuEngine and DeviceRanks.
 #pragma once
 
 #include <functional>
@@ -61,13 +64,14 @@ struct DeviceContext {  // outlives the engine
 
 class DeviceEngine final : public UpdateRunner, private Engine {
  public:
-  // `offload`: null without one.
+  // `offload`: null without --cpu-offload.
   static Result<std::unique_ptr<DeviceEngine>> make(
       const DeviceContext& context, const ExecutorOptions& options,
       std::unique_ptr<DeviceRanks> ranks, std::unique_ptr<DeviceOffload> offload = nullptr);
   ~DeviceEngine() override;
 
-  // REQUIRES: called before the first run.
+  // Plans streams and events for a program. REQUIRES: called for each program before the first
+  // `run`.
   Status prepare(BoundProgram& program);
   float* loss_weight() const { return &run_state()->loss_weight; }  // in device memory
 
@@ -121,8 +125,8 @@ class DeviceEngine final : public UpdateRunner, private Engine {
   Result<NanFound> find_nan(BoundProgram& program, bool here);
   Status settle();
   Result<ValueRange> range_of(const TensorView& view);
-  // Calls see(bytes) for pieces of a view, in order, until it returns false. Slow: for runs that
-  // end.
+  // Calls see(bytes) for one piece of a tensor after the other until it returns false. Slow: for
+  // runs that end with an error.
   Status in_pieces(const TensorView& view,
                    const std::function<bool(std::span<const std::byte>)>& see);
 
@@ -147,7 +151,7 @@ class DeviceEngine final : public UpdateRunner, private Engine {
   Status orthogonalize(const Operation& op) override;
   Status place_rows(const Operation& op) override;
   Status join_rows(const Operation& op) override;
-  // Streams and collectives are in order, so these do nothing.
+  // These order ranks on the CPU. Here streams and collectives run in order anyway.
   Status await(const Operation&) override { return {}; }
   Status post(const Operation&) override { return {}; }
   Status meet(const Operation&) override { return {}; }
@@ -185,24 +189,23 @@ class DeviceEngine final : public UpdateRunner, private Engine {
   ExecutorOptions options_;
   std::unique_ptr<DeviceRanks> ranks_;      // outlives the graphs, as does offload_
   std::unique_ptr<DeviceOffload> offload_;  // null: none
-  std::vector<std::vector<size_t>>
-      parts_;                           // with across_ranks, per unit and rank: bytes before the
-                                        // rank's part of the buffer
+  // With across_ranks: [unit][rank] is the offset in bytes of the rank's part of the gradient slot.
+  std::vector<std::vector<size_t>> parts_;
   std::unique_ptr<DeviceTrace> trace_;  // null: nothing is recorded
   std::vector<DeviceEvent> events_;
   std::map<const BoundProgram*, Prepared> prepared_;
 
-  BoundProgram* program_ = nullptr;  // being put on the streams
+  BoundProgram* program_ = nullptr;  // the one that is being put on the streams
   const StreamSchedule* streams_ = nullptr;
-  std::optional<size_t> stretch_;  // in the trace, of the step under way
+  std::optional<size_t> stretch_;  // the present step's entry in the trace
   bool started_ = false;
-  size_t next_ = 0;  // slot
+  size_t next_ = 0;  // the next micro-batch's slot
   std::array<Slot, kMicroSlots> slots_;
   DeviceStepContext step_;
   UpdateNumbers numbers_;
   bool empty_ = false;
   MicroResult result_;
-  UpdateOutcome summed_;  // the oldest update that is not complete
+  UpdateOutcome summed_;  // of the oldest incomplete update: sums so far
   std::array<std::optional<UpdateOutcome>, 2> ready_;
   LossScale loss_scale_;
   ExposedTime exposed_;

@@ -11,7 +11,7 @@
 namespace ofsdp::runtime {
 namespace {
 
-// The device's report alone, without running the node on the host.
+// Only the device's report, without running the node on the host.
 Status in_words(const ofsdp_data_fault& found) {
   if (found.extent == 0) return input_error("a value in its data is out of range");
   return input_error("{} is out of range for {}", found.value, found.extent);

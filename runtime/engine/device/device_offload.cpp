@@ -171,7 +171,7 @@ Status DeviceOffload::copy_down(const Operation& op) {
       .with_prefix("an event");
 }
 
-// Uses the communication stream, which alone writes the decision.
+// Uses the communication stream, since only that stream writes the decision.
 Status DeviceOffload::decide(const ofsdp_run_state* state) {
   if (decided_) return {};
   decided_ = download_used_ = true;

@@ -1,9 +1,9 @@
-// DeviceOffload: --cpu-offload: copies parameters up and gradients down, next to compute and
-// communication streams, and updates on the host.
+// DeviceOffload (--cpu-offload): the host holds the optimizer states and updates the parameters
+// while a device computes. It has two streams of its own for copies:
 //
-//   up        host -> device: a rank's shard of a unit, before the all-gather; slots of sums; with
-//             kOptimizer new parameters
-//   download  device -> host: a unit's gradient as soon as it is complete
+//   up        host to device: before an all-gather, the rank's shard of a unit; sums of gradients
+//             over micro-batches; with CpuOffload::kOptimizer, the new parameters
+//   download  device to host: a unit's gradient as soon as it is complete
 //
 // [Note: an update on the host] The device never waits for the host inside a micro-batch: its steps
 // are on the streams, or one graph, and end with every gradient in pinned memory. The host waits
@@ -16,13 +16,14 @@
 // the device also marks each arrival in pinned memory, which the host has cleared, and the mark
 // decides.
 //
-// The decision (stopped after a NaN, skipped, clip factor) is a copy of the device's run state, so
-// the host does exactly as the device would.
+// The decision (stop after a NaN, skip, clip factor) is a copy of the device's run state, so that
+// the host updates exactly as the device would.
 //
-// A copy waits for the compute stream's work before its step (`forked`), and for earlier steps on
-// other streams that touch its destination; later work on the communication stream waits for the
-// copy. Owns streams and events; RunMemory owns the memory. One thread. Allocates nothing after
-// make.
+// A copy waits for the compute stream's work before the copy's step (`forked`), and for earlier
+// steps on other streams that touch the copy's destination; later work on the communication stream
+// waits for the copy. DeviceEngine owns the offload, which owns streams and events; RunMemory owns
+// the memory. One thread calls. Nothing allocates after `make`. Errors are the device's and the
+// host's kernels'.
 #pragma once
 
 #include <array>
@@ -46,10 +47,10 @@ namespace ofsdp::runtime {
 // If steps need norms of parameters, `run` only advances the states; after the last unit the ranks
 // agree on the norms, and take_steps() takes the steps.
 //
-// Views. `run` and `take_steps` allocate nothing.
+// `run` and `take_steps` allocate nothing.
 class HostUpdate {
  public:
-  // Offsets of `offload` count from `pinned`.
+  // `offload` has offsets from `pinned`.
   HostUpdate(Updater& updater, const std::vector<UnitState>& units, const OffloadMap& offload,
              const std::byte* pinned, Communicator& communicator)
       : updater_(updater),
@@ -58,7 +59,7 @@ class HostUpdate {
         pinned_(pinned),
         communicator_(communicator) {}
 
-  // Multiplies gradients by *factor unless it is null.
+  // Updates a unit whose gradient has arrived. `factor`: null, or a factor on the gradient.
   Status run(int unit, const UpdateNumbers& numbers, const float* factor);
   bool takes_steps() const { return updater_.needs_norms(); }
   // Collective if takes_steps().
@@ -74,8 +75,8 @@ class HostUpdate {
   Communicator& communicator_;
 };
 
-// Returns `units` with masters, optimizer states, the copy for the device and, under kParams,
-// frozen parameters in pinned memory.
+// Returns `units` with the addresses of masters (float32 parameters), optimizer states, the copy
+// for the device and, with kParams, frozen parameters replaced by addresses in pinned memory.
 std::vector<UnitState> offloaded_units(const OffloadMap& offload, CpuOffload what,
                                        std::byte* pinned, std::vector<UnitState> units);
 
@@ -100,24 +101,24 @@ class DeviceOffload {
 
   // Copies loaded, rounded parameters to the device and waits.
   Status publish();
-  void set_trace(DeviceTrace* trace) { trace_ = trace; }  // which outlives it, or null
-  // Begins a program: orders it after parameters sent up.
+  void set_trace(DeviceTrace* trace) { trace_ = trace; }  // null, or must outlive this object
+  // Called before a program: lets the streams wait for parameters that are being copied up.
   Status begin();
-  // Runs LoweredProgram::host after a training program that ends an update. `wait` waits for an
-  // event.
+  // Called after the last training program of an update: waits for each gradient and updates the
+  // unit. `operations`: LoweredProgram::host; `wait` blocks until an event is reached.
   Status update(const std::vector<Operation>& operations, const UpdateNumbers& numbers, bool scaled,
                 const Wait& wait);
 
-  // Operations of a program, in order.
+  // Called by DeviceEngine for the operations of a program, in order.
   void forked(ofsdp_event* event) { fork_ = event; }
   Status wait_to_copy_up(ofsdp_event* event);
   Status copy_up(const Operation& op);
   Status wait_for_copy();  // the communication stream waits for the last copy up
   Status wait_for_slot(int slot);
   Status copy_down(const Operation& op);
-  Status decide(const ofsdp_run_state* state);  // copies the decision down, once a program
+  Status decide(const ofsdp_run_state* state);  // copies the decision down, once per program
   Status signal(int unit);                      // -1: the decision
-  Status join();                                // the end of the program
+  Status join();  // at the program's end, the compute stream waits for the copies
   ofsdp_stream* download() const { return download_; }
 
  private:
@@ -125,7 +126,7 @@ class DeviceOffload {
       : context_(context), device_(context.device), host_(host) {}
   Status open();
   Status copy(ofsdp_stream* stream, void* dst, const void* src, size_t bytes);
-  // Runs `copies` as a stretch of the trace, if there is one.
+  // Runs `copies`, and records their time if there is a trace.
   template <typename Copies>
   Status traced(ofsdp_stream* stream, int unit, const Copies& copies);
   Status order(const DeviceEvent& event, ofsdp_stream* first, ofsdp_stream* then);

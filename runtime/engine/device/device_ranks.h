@@ -1,22 +1,25 @@
-// DeviceRanks: the ranks of a run as groups of their devices: joining, collectives on the
-// communication stream, and waiting for collectives. With one rank there is no group, and
-// collectives do nothing.
+// DeviceRanks: collectives between the devices of a run's ranks, on the communication stream, and
+// waiting for them. If the run has one rank, they do nothing.
 //
-// All ranks join one group, with a key that rank 0 makes and the communicator distributes. Groups
-// for shards and for the replicas of a hybrid strategy are split from it.
+// `join` makes one group of all ranks' devices, with a key that rank 0 makes and the communicator
+// distributes. The groups of ranks that share a unit's shards, and those of a hybrid strategy's
+// replicas, are split from it.
 //
-// [Note: waiting for devices] If a rank does not come, devices wait for ever, and the host must not
-// wait with them. So `wait` polls the event, the communicator, which learns of a rank that died or
-// failed, errors of the groups, and the clock. If the wait is in vain, it names the collective in
-// which the device stands: before each collective the device writes its number into pinned memory
-// (`mark`). From then on the groups can only be aborted, after which the device runs dry. The run
-// reports its error first, since an abort may take long ([Note: giving up devices] in
-// device_engine.h).
+// [Note: waiting for devices] If a rank does not come, the other devices wait for ever, and the
+// host must not wait with them. So `wait` polls the event, the communicator (which learns of a rank
+// that died or failed), the groups' errors, and the clock. A wait that fails names the collective
+// in which the device waits: before each collective the device writes the collective's number into
+// pinned memory (`mark`). After a failed wait the groups can only be aborted; then the device
+// finishes all work. The run reports the error before that, since an abort may take long ([Note:
+// giving up devices] in device_engine.h).
 //
-// Every rank puts the same collectives on the stream in the same order, and all launch captured
-// ones alike. Owns the groups; device, communicator and mark outlive it. The destructor leaves the
-// groups, or aborts them if the run failed. One thread; only `join` allocates. Returns kPeer and
-// kFault as Communicator does, in one line with rank, collective, unit and step.
+// REQUIRES: every rank puts the same collectives on the stream in the same order, and either all
+// ranks launch them from a captured graph or none.
+//
+// DeviceEngine owns this object, which owns the groups; device, communicator and mark outlive it.
+// The destructor leaves the groups, or aborts them if the run failed. One thread calls; only `join`
+// allocates. Errors are kPeer and kFault as Communicator's, in one line with rank, collective, unit
+// and step.
 #pragma once
 
 #include <algorithm>
@@ -49,12 +52,12 @@ class DeviceRanks {
   // Gives the groups access to shared device memory. Collective.
   Status make_known(std::byte* data, size_t bytes, bool same_offsets);
 
-  // In place: a rank's part is at its place in the whole, before or after.
+  // In place: a rank's part is in `all` at the rank's index in the group times the part's size.
   Status all_gather(int unit, const RankGroup& group, std::byte* all, size_t bytes_each);
   Status reduce_scatter(int unit, const RankGroup& group, std::byte* all, DType dtype,
                         int64_t count_each);
   Status all_reduce(int unit, const RankGroup& group, void* values, DType dtype, int64_t count);
-  // Gathers rows of all ranks (kernels/core/planned_operands.h).
+  // Gathers the rows of all ranks, in place (ofsdp.JoinRows, kernels/core/planned_operands.h).
   Status join_rows(const RankGroup& group, std::byte* all, size_t bytes_each);
   // Sends rank r bytes_each bytes from all + offsets[r]; receives those of all ranks in `parts`, in
   // order.
@@ -64,9 +67,9 @@ class DeviceRanks {
   Status sum_parameter_norms(double* squares, int64_t count);
   Status agree_to_stop(int32_t* stop);  // takes the maximum
 
-  // Waits until the event is reached; `step` is for the message.
+  // Blocks until the event is reached. `step`: the update's number, for the message.
   Status wait(ofsdp_event* event, int64_t step);
-  bool in_vain() const { return in_vain_; }  // a wait failed
+  bool in_vain() const { return in_vain_; }  // a wait has failed
   // Aborts all groups at once, each on a thread, since a group may wait for the others to end.
   // `drop_graphs` drops the graphs with captured collectives. The groups are unusable afterwards.
   void abort(const std::function<void()>& drop_graphs = [] {});

@@ -1,21 +1,23 @@
-// DeviceRules: the update that a model's own training_info describes
-// (importer/training_source.h), on a rank's shards on a device.
+// A model may bring an update of its own, a training_info with rules as ONNX nodes
+// (importer/training_source.h; on the CPU: update_program.h). DeviceRules runs it on a device, on a
+// rank's shards.
 //
-// DeviceRulesPlan cuts every row that a rule updates into parts of at most kPart elements; the
-// rule's nodes become kernels of the device for each length that occurs. A part is updated on the
-// communication stream:
+// DeviceRulesPlan, made while planning, divides every row that a rule updates into parts of at most
+// kPart elements, and makes device kernels of the rule's nodes for each length that occurs.
+// DeviceRules updates a part on the communication stream:
 //
-//   gradient  reduced into scratch; multiplied by the clip factor, if there is one
-//   nodes     kernel after kernel, over the shard, the states and scratch
-//   results   into parameter and states, by the update operation "assign", which like every update
-//             operation does nothing after a NaN
+//   gradient  is reduced into scratch memory, and multiplied by the clip factor if there is one
+//   nodes     run one after the other, on the shard, the states and scratch memory
+//   results   are copied to parameter and states by the update operation "assign", which, as every
+//             update operation, does nothing after a NaN
 //
-// The host computes the scalars of an update (rate, count of updates) and uploads them with the
-// numbers of the step. It knows the update's number since none is skipped (float16 is refused), so
-// it knows rate and scalars of each update, as on the CPU.
+// The host computes the scalars of an update (learning rate, update count) and uploads them with
+// the step's numbers. It knows them before the update ends, since no update is skipped: float16,
+// which may skip updates, is refused with such models.
 //
-// The plan points into the kernel cache; DeviceRules views the rest. One thread. An update
-// allocates nothing. DeviceRulesPlan::make returns kInput with the node or the limit.
+// The plan's kernels belong to the KernelCache. Plan, device and scalars outlive DeviceRules. One
+// thread calls. An update allocates nothing. DeviceRulesPlan::make returns kInput that names the
+// node without a kernel, or the limit.
 #pragma once
 
 #include <map>
@@ -35,13 +37,13 @@ struct DeviceRulesPlan {
     std::shared_ptr<Kernel> scale;  // multiplies the gradient by the clip factor
   };
   std::map<std::pair<int, int64_t>, Part> parts;  // by rule and length
-  size_t slots = 0;                               // the most of any rule
-  size_t slot_bytes = 0;                          // for the longest part
+  size_t slots = 0;                               // scratch arrays of the rule with the most
+  size_t slot_bytes = 0;                          // bytes of one, for the longest part
   size_t workspace = 0;
   size_t scalar_bytes = 0;
 
-  // Returns the bytes of all slots, one more for the unscaled gradient, the clip factor and the
-  // workspace.
+  // Returns the bytes of scratch memory: all slots, another one for the unscaled gradient, the clip
+  // factor, and the kernels' workspace.
   size_t scratch_bytes() const {
     return (slots + 1) * slot_bytes + kTensorAlignment + align_up(workspace, kTensorAlignment);
   }
@@ -61,13 +63,13 @@ class DeviceRules {
   DeviceRules(Device& device, const DeviceRulesPlan& plan, UpdateProgram& scalars,
               std::byte* scratch);
 
-  // Returns a kernel that updates the rows of a unit in place of an optimizer's
-  // (kernels/core/update.h); null if the device has no operation "assign".
+  // Returns an update kernel (kernels/core/update.h) that updates a unit's rows by their rules;
+  // null if the device lacks the operation "assign".
   std::unique_ptr<Kernel> kernel(const Problem& problem, std::vector<UpdateRow> rows);
   // Sets the device address of the micro-batch's scalars.
   void use(const std::byte* scalars) { on_device_ = scalars; }
 
-  // Writes the scalars of update `number`, from 1, for upload; returns their bytes.
+  // Writes the scalars of update `number` (from 1) to `to`, for the upload. Returns the byte count.
   size_t write_scalars(int64_t number, std::byte* to);
 
  private:

@@ -1,16 +1,18 @@
-// DeviceTrace: --trace on a device: when each step of some updates ran, from events on its streams.
+// DeviceTrace (--trace on a device) measures when each step of some updates ran, by events on the
+// device's streams, and gives the times to the TraceRecorder (runtime/log/trace.h).
 //
-// It records the first kFirstTraced updates, every kTracedEvery-th after, and as many first
-// micro-batches of evaluations. These are launched step by step, since an event in a graph carries
-// no time; all others replay their graphs. The choice depends on the update's number alone, so all
-// ranks agree.
+// It traces the first kFirstTraced updates and then every kTracedEvery-th, and as many first
+// micro-batches of evaluations. Traced micro-batches are launched step by step, since an event in a
+// graph has no time; all others launch their graphs. The choice depends only on the update's
+// number, so that all ranks make the same.
 //
-// [Note: the device's clock] Before the first step the device is idle, and an event is recorded
-// next to a reading of the host's clock; the two differ by some tens of microseconds. From there on
-// times are sums of differences between events: from the first event of each traced micro-batch to
-// that of the one before, and within a micro-batch to its first event.
+// [Note: the device's clock] Before the first step, while the device is idle, an event is recorded
+// and the host's clock is read next to it; the two differ by some tens of microseconds. All later
+// times are sums of differences between events: between the first events of successive traced
+// micro-batches, and within a micro-batch from the first event on.
 //
-// Owns the events; device and recorder outlive it. One thread; only `reserve` allocates.
+// DeviceEngine owns the trace, which owns the events; device and recorder outlive it. One thread
+// calls; only `reserve` allocates. Errors are the device's.
 #pragma once
 
 #include <array>
@@ -27,30 +29,32 @@ inline constexpr int64_t kTracedEvery = 100;
 
 class DeviceTrace {
  public:
-  // Null: nothing is recorded.
+  // Returns null if `recorder` is null, that is without --trace.
   static Result<std::unique_ptr<DeviceTrace>> make(Device& device, TraceRecorder* recorder);
 
-  // Makes events for a micro-batch of so many operations.
+  // Makes enough events for micro-batches with this many operations and units.
   Status reserve(size_t operations, size_t units);
   // REQUIRES: the device is idle.
   Status start();
 
-  // Begins a micro-batch. Returns true if it is traced; all until `finish` is recorded then.
+  // Begins a micro-batch, and returns true if it is traced. Then the calls until `finish` record
+  // it.
   Result<bool> begin(size_t slot, const StepProgram& program, int64_t update);
   bool active() const { return active_; }
   // Begins the steps of the micro-batch.
   Status begin_steps(ofsdp_stream* compute);
-  // Records work put on the stream between `open` and `close`, as a stretch of `row`; `index` is
-  // the step of the program or, on rows of copies, the unit. Stretches may nest.
+  // The work that is put on the stream between `open` and `close` becomes one entry in the trace's
+  // row `row`; `index` is the step of the program, or the unit in rows of copies. `open` returns
+  // the number for `close`. Entries may nest.
   Result<size_t> open(ofsdp_stream* stream, TraceRow row, int32_t index);
   Status close(size_t stretch, ofsdp_stream* stream);
-  // Records finished work of the host for a unit.
+  // Records work of the host on a unit, from `began` until now.
   void add_host(int unit, int64_t began);
-  // All steps are on the streams, and done when `compute` is.
+  // Called after all steps are on the streams. They are done when `compute` is done.
   Status end(ofsdp_stream* compute);
   void finish() { active_ = false; }
 
-  // REQUIRES: the micro-batch is done.
+  // Gives the micro-batch's times to the recorder. REQUIRES: the device has finished it.
   Status collect(size_t slot);
 
  private:

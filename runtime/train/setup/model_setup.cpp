@@ -24,8 +24,8 @@ namespace {
 
 // --initialize: runs the initialization graphs of a model's training_info in place of the values in
 // the file. An initializer is computed at the first read and kept until another is read, so a rank
-// holds one of them besides the shards. Random values depend on --seed and the node, so all ranks
-// compute the same.
+// holds one initializer besides its shards. Random values depend on --seed and the node, so all
+// ranks compute the same.
 
 // Makes `file` read from the initialization graphs, and sets the scalars of `rules`. Returns kInput
 // if there are none, or if a binding names a missing tensor or another shape.
@@ -79,7 +79,7 @@ class GraphValues final : public InitialSource {
   std::vector<float> values_held_;
 };
 
-// Sets a scalar that is no float; it must be a constant.
+// Sets a scalar that is not a float; it must be a constant.
 Status set_scalar(UpdateState& scalar, const Graph& graph, ValueId id, DType dtype) {
   const ConstantPtr& constant = graph.value(id).constant;
   if (constant == nullptr || constant->desc.dtype != dtype) {
@@ -183,14 +183,14 @@ std::vector<LossSpec> losses_of(std::vector<LossSpec> losses, const RankRows& ra
 class SetupMaker {
  public:
   SetupMaker(const Options& options, const ModelOrigin& origin, const Registry& registry,
-             Communicator& communicator, MemoryLedger& ledger, const DataSpec* given,
+             Communicator& communicator, MemoryLedger& ledger, const DataSpec* library_data,
              const SavedRun* saved)
       : options_(options),
         origin_(origin),
         registry_(registry),
         communicator_(communicator),
         ledger_(ledger),
-        given_(given),
+        library_data_(library_data),
         saved_(saved),
         losses_(options.losses),
         train_(options.train) {}
@@ -198,8 +198,9 @@ class SetupMaker {
   Result<ModelSetup> run() {
     OFSDP_ASSIGN_OR_RETURN(auto source, open_source());
     ModelSetup setup(std::move(source));
-    OFSDP_ASSIGN_OR_RETURN(DataSpec spec,
-                           given_ != nullptr ? Result<DataSpec>(*given_) : find_data(options_));
+    OFSDP_ASSIGN_OR_RETURN(DataSpec spec, library_data_ != nullptr
+                                              ? Result<DataSpec>(*library_data_)
+                                              : find_data(options_));
     OFSDP_RETURN_IF_ERROR(leave_past_out(setup, spec));
     OFSDP_RETURN_IF_ERROR(put_samples_first(setup));
     OFSDP_RETURN_IF_ERROR(follow_teacher(setup, spec));
@@ -487,7 +488,7 @@ class SetupMaker {
   const Registry& registry_;
   Communicator& communicator_;
   MemoryLedger& ledger_;
-  const DataSpec* given_;
+  const DataSpec* library_data_;
   const SavedRun* saved_;
   // From the options, or from a training_info:
   std::vector<LossSpec> losses_;
@@ -505,9 +506,9 @@ ModelEdits edits_of(const Options& options) {
 
 Result<ModelSetup> ModelSetup::make(const Options& options, const ModelOrigin& origin,
                                     const Registry& registry, Communicator& communicator,
-                                    MemoryLedger& ledger, const DataSpec* given,
+                                    MemoryLedger& ledger, const DataSpec* library_data,
                                     const SavedRun* saved) {
-  return SetupMaker(options, origin, registry, communicator, ledger, given, saved).run();
+  return SetupMaker(options, origin, registry, communicator, ledger, library_data, saved).run();
 }
 
 }  // namespace ofsdp::runtime

@@ -1,5 +1,6 @@
-// ModelSetup: a model ready to be compiled: imported, edited, with losses, trained parameters and
-// open data. TrainingSource makes the finished graph for any micro-batch size.
+// ModelSetup: a model that is ready to be compiled. It is imported and edited (adapters, a new
+// head), its data is open, and losses, trained parameters and batch sizes are decided. The run
+// makes one (runtime/train/prepared_run.cpp) before it compiles, and keeps it to the end.
 #pragma once
 
 #include <memory>
@@ -12,39 +13,51 @@
 
 namespace ofsdp::runtime {
 
-// Returns the changes of the model that the options ask for.
+// Returns the edits that the options ask for: changes to the model before training (--lora,
+// --replace-head, --untie, ...).
 ModelEdits edits_of(const Options& options);
 
-// `eval` of a checkpoint: edits and trained parameters of the run that saved it.
+// `fsdp-run eval` of a checkpoint: what the run that saved it trained and edited.
 struct SavedRun {
-  std::set<std::string> trained;
+  std::set<std::string> trained;  // parameter names
   ModelEdits edits;
 };
 
-// Owns the source. The registry must outlive it.
+// Owns the source, and may be moved but not assigned. The registry must outlive it.
 struct ModelSetup {
-  explicit ModelSetup(std::unique_ptr<TrainingSource> opened)
-      : source(std::move(opened)), file(source->file()), graph(source->symbolic()) {}
+  explicit ModelSetup(std::unique_ptr<TrainingSource> training_source)
+      : source(std::move(training_source)), file(source->file()), graph(source->symbolic()) {}
 
   // Imports the model, opens the data, and resolves losses, trained parameters and batch sizes.
-  // Collective. `given`: data of the library's caller, in place of --data. `saved`: replaces the
-  // trained parameters of the options, and the edits if the options name none. Errors: kInput.
+  // Collective: all ranks call it with equal arguments. Returns kInput if model, data or options do
+  // not fit together, and the communicator's errors. If one rank fails, the others wait in the next
+  // collective until its caller reports the error (Communicator::fail).
+  //
+  // `origin`: facts about the model file that parsing the options has found. `ledger`: counts the
+  // memory of opened data. `library_data`: data that the library's caller passes, instead of
+  // --data. `saved`: for eval; its trained parameters replace those of the options, and its edits
+  // apply if the options ask for none.
   static Result<ModelSetup> make(const Options& options, const ModelOrigin& origin,
                                  const Registry& registry, Communicator& communicator,
-                                 MemoryLedger& ledger, const DataSpec* given = nullptr,
+                                 MemoryLedger& ledger, const DataSpec* library_data = nullptr,
                                  const SavedRun* saved = nullptr);
 
+  // Return the finished graph for `batch` samples per rank and micro-batch, with loss and, for
+  // training, gradients. Return kInput if the model cannot be specialized for that batch.
   Result<Graph> training_graph(int64_t batch) const { return source->graph(batch, Mode::kTrain); }
   Result<Graph> evaluation_graph(int64_t batch) const { return source->graph(batch, Mode::kEval); }
 
   std::unique_ptr<TrainingSource> source;
-  const OnnxFile& file;                // the source's
-  const Graph& graph;                  // the source's, symbolic; Parameter::trained is set
-  std::vector<std::string> fed_empty;  // inputs for a decoder's past, which are fed empty
-  std::vector<LossCount> counts;       // one a loss
-  std::string nhwc_notice;             // the assumed order of NhwcConv's weights, or empty
+  const OnnxFile& file;  // source->file()
+  const Graph& graph;    // source->symbolic(): open batch axis; says which parameters are trained
+  // Inputs for a decoder's KV cache that the data lacks; the graph gets empty tensors for them.
+  std::vector<std::string> fed_empty;
+  std::vector<LossCount> counts;  // per loss: how to count the samples or labels of its mean
+  // The notice for the user if no node of the file shows which axis order the weights of ONNX
+  // Runtime's NhwcConv have; or empty.
+  std::string nhwc_notice;
   DataSetup data;
-  BatchSizes batch;
+  BatchSizes batch;  // samples per micro-batch and update, micro-batches per update
 };
 
 }  // namespace ofsdp::runtime

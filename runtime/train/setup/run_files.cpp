@@ -89,7 +89,7 @@ class Lister {
     }
   }
 
-  // Returns null if the file is no readable model.
+  // Returns null if the file is not a readable model.
   const OnnxFile* opened(const std::string& path) {
     const auto [place, added] = opened_.try_emplace(path);
     if (added && is_file(path)) {

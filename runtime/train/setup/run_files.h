@@ -1,20 +1,22 @@
 // RunFiles: every file that a command reads or writes, with the flag that names it. `check` refuses
 // an output that is an input, and two outputs in one file, before any is opened for writing.
 //
-// Files are compared by device and inode, which sees through links, mounts and spellings; a path
-// without a file by the deepest existing folder and the rest. Devices and pipes are ignored, since
-// writing into them replaces nothing.
+// Files are compared by device and inode, so that links, mounts and different spellings of a path
+// do not hide that two paths are one file. If a path has no file yet, the device and inode of the
+// deepest folder that exists are compared, and the part of the path below it. Devices and pipes are
+// ignored, since writing into them replaces nothing.
 //
 //   inputs    model, its external data, files of options, --data and --eval-data with every column,
 //             --teacher with its external data, --lora-from, --resume, plug-ins, hostfile,
-//             topology, the file of the secret; of `export` the checkpoint and its model
+//             topology, the file of the secret; for `export` the checkpoint and its model
 //   outputs   --output with its external data, --adapter, --metrics, --trace, --log,
 //             --checkpoint-dir, `plan --html`, `doctor --picture`, the files that `config`,
 //             `export` and `make-training` write
 //
 // A folder that gains files (--checkpoint-dir, --log tensorboard) may contain inputs, except data
 // columns. A folder that is replaced (--output of training artifacts) must contain none. Files that
-// cannot be read are ignored here; their readers report them. One process of a run is enough.
+// cannot be read are ignored here; their readers report them. It is enough if one process of a run
+// calls check_run_files.
 #pragma once
 
 #include <string>
@@ -25,14 +27,17 @@
 
 namespace ofsdp::runtime {
 
-// Returns kInput, naming both flags and the path, if two files of the command clash.
+// Returns kInput, naming both flags and the path, if two files of the command clash. Called before
+// any output is opened. `origin`: facts about the model's files (runtime/options.h).
 Status check_run_files(const Options& options, const ModelOrigin& origin);
 
 class RunFiles {
  public:
-  // `role`: "the model" or "a file of --data". Empty paths are ignored.
+  // `role` names the file in messages, such as "the model" or "a file of --data"; `flag` is the
+  // option. Empty paths are ignored. After the last call, `check` compares all.
   void reads(const std::string& role, const std::string& path);
-  void reads_folder(const std::string& role, const std::string& path);  // but no file in it
+  // A folder whose list of files is read (--data FOLDER). The files are added by `reads`.
+  void reads_folder(const std::string& role, const std::string& path);
   void reads_all_in(const std::string& role, const std::string& path);
   void writes(const std::string& flag, const std::string& path);
   void adds_to_folder(const std::string& flag, const std::string& path);
