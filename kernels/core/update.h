@@ -10,16 +10,19 @@
 //   advance   reads the gradient and advances the states. An elementwise optimizer (AdamW, SGD)
 //             moves the parameters here and is done. An optimizer whose step needs a whole
 //             parameter or matrix (LAMB, Adafactor, Muon) moves them in `step`
-//   keep      copies the gradient into kKept, where `step` reads it; Muon: the update direction
+//   keep      copies the gradient into kKept, because its buffer is used again before `step`
+//             reads it (Adafactor). Muon writes the momentum's direction there, of which an
+//             exchange between ranks then makes the orthogonal one
 //   sums      sums the gradient's squares over the rows and columns of matrices, into kSums. Then
 //             ranks add up their sums
 //   factors   advances the factored second moments (Adafactor's row and column factors) by kSums;
 //             writes each matrix's mean row factor into kMeans
 //   norms     adds each parameter's squares, and each direction's, to kSquares. Then ranks add up
-//             their squares
-//   step      p = (1 - lr weight_decay) p - step_length direction; the step length depends on these
-//             norms. Without `keep` (LAMB) the direction contains the decay and the first factor
-//             is 1
+//             their squares. LAMB and Adafactor have this part, Muon does not
+//   step      p = (1 - lr weight_decay) p - step_length direction; the step length depends on the
+//             norms, if there are any. `norms` and `step` compute the direction anew from states
+//             and kKept; it is not stored. LAMB, which has no `keep`, adds the decay to the
+//             direction, and its first factor is 1
 //
 // For any optimizer kAverageOp moves kAverage towards the parameters (--ema), and kRoundOp rounds
 // the parameters into kCopy.
@@ -65,7 +68,8 @@ struct UpdateRow {
   int64_t shifts[kMaxRowStates] = {};
   int32_t group = 0;  // index in UpdatePlan::groups: optimizer and learning rate (--group)
   // A model may bring an update as ONNX nodes (training_info): the index of the parameter's
-  // rule, see runtime/engine/update_program.h. -1: an optimizer updates the parameter.
+  // rule, see runtime/engine/update_program.h, whose kernel then replaces `advance` for the whole
+  // run. -1: an optimizer updates the parameter, or, in such a run, nothing does.
   int32_t rule = -1;
   int64_t rows = 0, columns = 0;  // of each matrix if second moments are factored, else 0
   int64_t sums = 0;               // index in kSums: one sum per row, then one per column
@@ -84,8 +88,9 @@ struct UpdateSpec {
   OptimizerSettings settings;
   DType round_to = DType::kFloat32;  // dtype to which the gradient is rounded before use
   bool scaled = false;  // the gradient is multiplied by the run state's gradient_factor
-  // `norms` writes exact sums (limbs of ExactSquares, kernels/optimizers/squares.h) to kPartials
-  // instead of adding doubles to kSquares.
+  // On the CPU under --deterministic across_ranks: `norms` writes exact sums (limbs of
+  // ExactSquares, kernels/optimizers/squares.h) to kPartials instead of adding doubles to kSquares.
+  // Ranks add up the limbs, and Updater turns them into kSquares before `step`.
   bool exact = false;
   uint64_t seed = 0;         // for the stochastic rounding of states that are stored in few bits
   double average_decay = 0;  // average = decay * average + (1 - decay) * parameter

@@ -1,7 +1,8 @@
 // execute() runs a bound program, which is one micro-batch's list of operations, on an engine:
 // CpuEngine (CPU kernels and a Communicator) or DeviceEngine (a device's streams). The compiler has
 // fixed the order and the operands of all operations. An engine branches only on values that are
-// unknown before the run: whether this rank's micro-batch is empty, whether a loss is NaN.
+// unknown before the run: whether this rank's micro-batch is empty, whether a loss is NaN, whether
+// float16 gradients are finite.
 //
 // Engine is what execute() calls, with one method per operation kind. UpdateRunner is what trainer
 // and evaluator call. CpuEngine and DeviceEngine implement both.
@@ -27,11 +28,13 @@ class Engine {
  public:
   virtual ~Engine() = default;
 
-  // Called before the first and after the last operation of a step.
+  // A step is an entry of the schedule (a row of steps.inc), which the compiler lowers to one or
+  // more operations. execute() calls begin_step with the step's first operation, before it, and
+  // end_step with the last, after it.
   virtual Status begin_step(const Operation&) { return {}; }
   virtual Status end_step(const Operation&) { return {}; }
 
-  // One method per operation kind; the row in steps.inc names it.
+  // One method per operation kind; the column `engine` in steps.inc is the method's name.
 #define OPERATION(kind, engine, cost, traffic, description) \
   virtual Status engine(const Operation& op) = 0;
 #include "runtime/compile/program/steps.inc"
@@ -103,8 +106,9 @@ class UpdateRunner {
 
   virtual void begin_update(const UpdateNumbers& numbers) = 0;
   virtual Status run(BoundProgram& program, const MicroBatch& batch) = 0;
-  // Ends a training update, after the trainer's exchange. A CPU's times and trace count that
-  // exchange, from `exchange_began` (steady clock, nanoseconds) to now.
+  // Ends a training update, after the trainer's exchange. A CPU adds the time from
+  // `exchange_began` (steady clock, nanoseconds) to now to the exposed times and the trace; a
+  // device ignores it.
   virtual void end_update(int64_t exchange_began) = 0;
 
   // Blocks until the last micro-batch is complete and returns its numbers.
@@ -114,6 +118,7 @@ class UpdateRunner {
   // Returns the oldest outcome that it has not returned yet; nothing if there is none. If `settle`
   // is true, blocks until the present update is complete. If it is false, a device leaves the
   // present update's outcome for a later call, since the update may still be running.
+  // The trainer settles before an evaluation, a save and the end of the run.
   virtual Result<std::optional<UpdateOutcome>> outcome(bool settle) = 0;
   // Returns the loss scale after the latest update whose numbers have arrived.
   virtual LossScale& loss_scale() = 0;

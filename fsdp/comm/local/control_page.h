@@ -53,9 +53,9 @@ struct alignas(64) RunFlags {
   // 0, or rank + 1 of a rank on another host that exited although a rank still waits for data from
   // it.
   std::atomic<int32_t> gone{0};
-  // Only one rank of a run prints the error. If ranks fail on several hosts at once, a host with a
-  // lower number decides whether this host's failed rank is the one. 0: no decision yet; else
-  // (deciding host + 1) << 1 | may print. A decision of a lower host replaces one of a higher host.
+  // Only one rank of a run prints its error. If ranks fail on several hosts at once, the failed
+  // rank asks the other hosts whether it is the one; the answer of the host with the lowest number
+  // counts, and stands here. 0: no answer yet; else (answering host + 1) << 1 | may print.
   std::atomic<uint32_t> verdict{0};
 };
 
@@ -69,8 +69,8 @@ struct RankState {
   std::atomic<int32_t> waits_for{0};  // 0, or rank + 1 of the rank that it waits for
   // When it last checked that wait, in steady-clock ns; in the future if the check takes long.
   std::atomic<int64_t> wait_renewed{0};
-  // Exchanges that the rank has begun. Exchange n uses payload[n % 2], since a slow rank may still
-  // read the doubles of exchange n - 1.
+  // Exchanges that the rank has begun, from 1. It raises the number after it has written the
+  // doubles of exchange n to payload[n % 2]; a slow rank may still read those of exchange n - 1.
   alignas(64) std::atomic<uint64_t> sequence{0};
   double payload[2][kMaxExchange] = {};
 };
@@ -91,9 +91,12 @@ struct alignas(64) ChannelCounts {
 // the slot, and all ranks of the group on this host read it there (hosts/host_collectives.h). So
 // the readers write this cache line too.
 struct alignas(64) FetchedSlot {
-  // A number that identifies the piece, the group and the gather; 0 while the piece is under way.
+  // A number that identifies the piece, the group and the gather. 0 at first and while the piece
+  // is under way: the fetching rank clears it when it requests the piece, the link sets it.
   std::atomic<uint64_t> filled{0};
-  std::atomic<uint64_t> pending{0};  // ranks on the host that have not read the piece yet
+  // Ranks on the host that have not read the piece yet. The fetching rank sets it with the request,
+  // each reader lowers it by 1; at 0 the slot may be filled again.
+  std::atomic<uint64_t> pending{0};
 };
 inline constexpr int kFetchedSlots = 16;
 
