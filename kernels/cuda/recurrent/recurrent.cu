@@ -71,30 +71,30 @@ __device__ inline bool active(const RecurrentParams& e, int64_t t, int64_t b) {
 
 // --- Forward ---
 
-// Element k of sample b.
-struct Item {
+// Cell k of sample b.
+struct Cell {
   int64_t b, k;
 };
 
-__device__ inline void put(const RecurrentForward& r, int64_t t, Item i, float value) {
+__device__ inline void put(const RecurrentForward& r, int64_t t, Cell i, float value) {
   if (r.y != nullptr) r.y[r.extent.y_row(t, i.b) * r.extent.hidden + i.k] = value;
 }
 // Saves value `which` for the gradient.
-__device__ inline void save(const RecurrentForward& r, int64_t t, Item i, int which, float value) {
+__device__ inline void save(const RecurrentForward& r, int64_t t, Cell i, int which, float value) {
   if (r.saved == nullptr) return;
   const RecurrentParams& e = r.extent;
   r.saved[(e.saved_row(t, i.b) * e.saved() + which) * e.hidden + i.k] = value;
 }
 
 // Returns gate `gate`'s activation at x; saves x if a gradient needs it.
-__device__ inline float apply(const RecurrentForward& r, int64_t t, Item i, const GateActivation& f,
+__device__ inline float apply(const RecurrentForward& r, int64_t t, Cell i, const GateActivation& f,
                               int64_t gate, float x) {
   const RecurrentParams& e = r.extent;
   if (e.keeps_arguments) save(r, t, i, static_cast<int>(e.results() + gate), x);
   return gate_of(f, x);
 }
 
-__device__ inline float lstm(const RecurrentForward& r, int64_t t, Item at) {
+__device__ inline float lstm(const RecurrentForward& r, int64_t t, Cell at) {
   const RecurrentParams& e = r.extent;
   const int64_t n = e.hidden, k = at.k, s = at.b * n + k;
   const float* const x = r.gates + e.row(t, at.b) * 4 * n;
@@ -117,7 +117,7 @@ __device__ inline float lstm(const RecurrentForward& r, int64_t t, Item at) {
   return o * gate_of(e.h, cell);
 }
 
-__device__ inline float gru(const RecurrentForward& r, int64_t t, Item at) {
+__device__ inline float gru(const RecurrentForward& r, int64_t t, Cell at) {
   const RecurrentParams& e = r.extent;
   const int64_t n = e.hidden, k = at.k;
   const float* const x = r.gates + e.row(t, at.b) * 3 * n;
@@ -134,7 +134,7 @@ __device__ inline float gru(const RecurrentForward& r, int64_t t, Item at) {
 }
 
 // Stores z in `gates` for gru_rest.
-__device__ inline void gru_reset(const RecurrentForward& r, int64_t t, Item at) {
+__device__ inline void gru_reset(const RecurrentForward& r, int64_t t, Cell at) {
   const RecurrentParams& e = r.extent;
   const int64_t n = e.hidden, k = at.k, s = at.b * n + k;
   float* const x = r.gates + e.row(t, at.b) * 3 * n;
@@ -147,7 +147,7 @@ __device__ inline void gru_reset(const RecurrentForward& r, int64_t t, Item at) 
   save(r, t, at, 1, reset);
 }
 
-__device__ inline float gru_rest(const RecurrentForward& r, int64_t t, Item at) {
+__device__ inline float gru_rest(const RecurrentForward& r, int64_t t, Cell at) {
   const RecurrentParams& e = r.extent;
   const int64_t n = e.hidden, k = at.k, s = at.b * n + k;
   const float* const x = r.gates + e.row(t, at.b) * 3 * n;
@@ -156,7 +156,7 @@ __device__ inline float gru_rest(const RecurrentForward& r, int64_t t, Item at) 
   return (1.0f - z) * c + z * r.state[s];
 }
 
-__device__ inline float rnn(const RecurrentForward& r, int64_t t, Item at) {
+__device__ inline float rnn(const RecurrentForward& r, int64_t t, Cell at) {
   const RecurrentParams& e = r.extent;
   const float h =
       apply(r, t, at, e.f, 0,
@@ -166,7 +166,7 @@ __device__ inline float rnn(const RecurrentForward& r, int64_t t, Item at) {
 }
 
 // A sample that has ended keeps its state; y and saved become 0.
-__device__ inline bool ended(const RecurrentForward& r, int64_t t, Item i) {
+__device__ inline bool ended(const RecurrentForward& r, int64_t t, Cell i) {
   if (active(r.extent, t, i.b)) return false;
   put(r, t, i, 0.0f);
   for (int which = 0; which < r.extent.saved(); ++which) save(r, t, i, which, 0.0f);
@@ -177,7 +177,7 @@ __device__ inline bool ended(const RecurrentForward& r, int64_t t, Item i) {
 OFSDP_CUDA_KERNEL step_kernel(RecurrentForward r, int64_t t, bool rest) {
   const RecurrentParams& e = r.extent;
   OFSDP_CUDA_ITEM(at, e.batch * e.hidden);
-  const Item i{at / e.hidden, at % e.hidden};
+  const Cell i{at / e.hidden, at % e.hidden};
   if (ended(r, t, i)) {
     if (e.kind == CellKind::kGruResetFirst && !rest)
       r.reset[at] = 0.0f;  // the next product reads it
@@ -242,7 +242,7 @@ OFSDP_CUDA_KERNEL before_kernel(RecurrentBackward r) {
   r.before[e.row(t, b) * e.hidden + k] = h;
 }
 
-// Element k of sample b at step t.
+// Cell k of sample b at step t.
 struct Place {
   int64_t t, b, k, s, row;  // s: offset in [batch, H]; row: e.row(t, b)
 };
