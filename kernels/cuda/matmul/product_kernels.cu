@@ -11,8 +11,7 @@ namespace {
 // A thread writes one unit of the target, 0 if the source has none there. A unit is 16 bytes if
 // rows and columns of both sides are whole multiples, else one element.
 template <typename Unit>
-OFSDP_CUDA_KERNEL copy_kernel(const Unit* from, StoredMatrix of_from, Unit* to,
-                              StoredMatrix of_to) {
+OFSDP_CUDA_KERNEL pad_kernel(const Unit* from, StoredMatrix of_from, Unit* to, StoredMatrix of_to) {
   OFSDP_CUDA_ITEM(i, of_to.rows * of_to.columns);
   const int64_t r = i / of_to.columns, c = i - r * of_to.columns;
   const bool in_range = r < of_from.rows && c < of_from.columns;
@@ -59,7 +58,7 @@ __device__ inline unsigned long long mixed(unsigned long long x) {
 
 // Element i depends on i and the seed only, not on the grid.
 template <typename T>
-OFSDP_CUDA_KERNEL fill_kernel(T* data, int64_t count, uint32_t seed) {
+OFSDP_CUDA_KERNEL random_fill_kernel(T* data, int64_t count, uint32_t seed) {
   OFSDP_CUDA_LOOP(i, count) {
     const auto drawn = static_cast<int32_t>(mixed(static_cast<uint32_t>(i) ^ mixed(seed)));
     data[i] = Stored<T>::from(static_cast<float>(drawn) * 0x1p-31f);
@@ -112,7 +111,7 @@ cudaError_t copy_padded(size_t size, const void* from, const StoredMatrix& of_fr
                         const StoredMatrix& of_to, cudaStream_t stream) {
   const auto run = [&]<typename Unit>(Unit) {
     return over(of_to.rows * of_to.columns / static_cast<int64_t>(sizeof(Unit) / size), stream,
-                copy_kernel<Unit>, static_cast<const Unit*>(from), in_units<Unit>(of_from, size),
+                pad_kernel<Unit>, static_cast<const Unit*>(from), in_units<Unit>(of_from, size),
                 static_cast<Unit*>(to), in_units<Unit>(of_to, size));
   };
   const bool wide = is_whole<uint4>(of_from, size, from) && is_whole<uint4>(of_to, size, to);
@@ -132,8 +131,8 @@ cudaError_t clear_columns(size_t size, void* data, const StoredMatrix& of, int64
 cudaError_t fill_random(DType dtype, void* data, int64_t count, uint32_t seed,
                         cudaStream_t stream) {
   return with_float(dtype, [&]<typename T>(T) {
-    return launch_blocks(stream, blocks_of(count), kThreads, fill_kernel<T>, static_cast<T*>(data),
-                         count, seed);
+    return launch_blocks(stream, blocks_of(count), kThreads, random_fill_kernel<T>,
+                         static_cast<T*>(data), count, seed);
   });
 }
 
