@@ -1,6 +1,4 @@
 // The sum of squares that no order changes, against the same sum in 80-bit and in integers.
-#include "kernels/optimizers/squares.h"
-
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -9,6 +7,7 @@
 #include <random>
 #include <vector>
 
+#include "kernels/optimizers/squares.h"
 #include "tests/support/namespaces.h"
 
 namespace ofsdp {
