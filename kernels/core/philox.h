@@ -49,11 +49,13 @@ OFSDP_HD constexpr uint64_t mix64(uint64_t x) {
   return x ^ (x >> 31);
 }
 
+// SplitMix64's generator as a hash: the finaliser after one increment.
+OFSDP_HD constexpr uint64_t split_mix64(uint64_t x) { return mix64(x + 0x9e3779b97f4a7c15u); }
+
 OFSDP_HD constexpr PhiloxKey philox_key(uint64_t seed, uint64_t node_seed, int64_t step) {
-  constexpr uint64_t kGamma = 0x9e3779b97f4a7c15u;
-  uint64_t key = mix64(seed + kGamma);
-  key = mix64((key ^ node_seed) + kGamma);
-  key = mix64((key ^ static_cast<uint64_t>(step)) + kGamma);
+  uint64_t key = split_mix64(seed);
+  key = split_mix64(key ^ node_seed);
+  key = split_mix64(key ^ static_cast<uint64_t>(step));
   return {static_cast<uint32_t>(key), static_cast<uint32_t>(key >> 32)};
 }
 

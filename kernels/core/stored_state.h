@@ -30,6 +30,7 @@
 #include <span>
 
 #include "kernels/base/names.h"
+#include "kernels/core/dtype.h"
 #include "kernels/core/optimizer.h"
 #include "kernels/core/philox.h"
 
@@ -49,6 +50,17 @@ constexpr StateForm state_form(StateDType dtype, bool never_negative) {
   if (dtype == StateDType::kFloat32) return StateForm::kFloat32;
   if (dtype == StateDType::kBFloat16) return StateForm::kBFloat16;
   return never_negative ? StateForm::kUnsigned8 : StateForm::kSigned8;
+}
+// The dtype of a state operand in this form (kernels/core/update.h), and the form of that dtype.
+constexpr DType state_operand_dtype(StateForm form) {
+  if (form == StateForm::kBFloat16) return DType::kBFloat16;
+  if (form == StateForm::kSigned8) return DType::kInt8;
+  return form == StateForm::kUnsigned8 ? DType::kUInt8 : DType::kFloat32;
+}
+constexpr StateForm state_form(DType operand) {
+  if (operand == DType::kBFloat16) return StateForm::kBFloat16;
+  if (operand == DType::kInt8) return StateForm::kSigned8;
+  return operand == DType::kUInt8 ? StateForm::kUnsigned8 : StateForm::kFloat32;
 }
 constexpr bool is_blocked(StateForm form) {
   return form == StateForm::kSigned8 || form == StateForm::kUnsigned8;

@@ -125,6 +125,20 @@ struct UpdateOut {
   };
 };
 
+// Returns a problem with the operands that every update operation has: numbers and run state. The
+// other inputs, the outputs and the attributes are the caller's.
+inline Problem update_problem() {
+  const auto bytes = [](size_t size) {
+    return TensorDesc{DType::kUInt8, Shape{static_cast<int64_t>(size)}};
+  };
+  Problem p;
+  p.inputs.resize(UpdateIn::kCount);
+  p.inputs[UpdateIn::kNumbers] = bytes(sizeof(ofsdp_step_numbers));
+  p.inputs[UpdateIn::kRunState] = bytes(sizeof(ofsdp_run_state));
+  p.constants.resize(UpdateIn::kCount);
+  return p;
+}
+
 // The part of a shard that one call updates.
 struct Stretch {
   int64_t begin = 0, end = 0;  // elements of the shard

@@ -39,12 +39,6 @@ OFSDP_MULTIARCH void follow(float* __restrict average, const float* __restrict v
   for (int64_t i = 0; i < n; ++i) average[i] = lerp(average[i], values[i]);
 }
 
-StateForm form_of(DType dtype) {
-  if (dtype == DType::kBFloat16) return StateForm::kBFloat16;
-  if (dtype == DType::kInt8) return StateForm::kSigned8;
-  return dtype == DType::kUInt8 ? StateForm::kUnsigned8 : StateForm::kFloat32;
-}
-
 // The optimizer and the decoded problem of a kernel.
 struct PlannedUpdate {
   PlannedUpdate(const OptimizerDef& def, const Problem& p)
@@ -55,7 +49,7 @@ struct PlannedUpdate {
     gradient = p.has_in(UpdateIn::kGradient) ? p.in(UpdateIn::kGradient).dtype : DType::kFloat32;
     copy = p.has_out(UpdateOut::kCopy) ? p.out(UpdateOut::kCopy).dtype : DType::kUndefined;
     for (size_t i = UpdateOut::kStates; i < p.outputs.size(); ++i) {
-      forms.push_back(form_of(p.out(i).dtype));
+      forms.push_back(state_form(p.out(i).dtype));
       sizes.push_back(p.out(i).numel());
     }
     plain = gradient == DType::kFloat32 && spec.round_to == DType::kFloat32 && !spec.scaled &&

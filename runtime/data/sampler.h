@@ -22,20 +22,16 @@
 #include <string_view>
 #include <vector>
 
+#include "kernels/core/philox.h"
 #include "runtime/data/row_source.h"
 
 namespace ofsdp::runtime {
 
 // Counter-based random bits: a value depends only on key and counter, so any rank may make any
-// value at any time. Uses splitmix64's finalizer (Steele, Lea, Flood 2014), which passes BigCrush
-// as a counter generator.
+// value at any time. Uses SplitMix64 (Steele, Lea, Flood 2014), which passes BigCrush as a counter
+// generator.
 
-constexpr uint64_t mix_bits(uint64_t x) {
-  x += 0x9e3779b97f4a7c15u;
-  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
-  x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
-  return x ^ (x >> 31);
-}
+constexpr uint64_t mix_bits(uint64_t x) { return split_mix64(x); }
 
 constexpr uint64_t mix_bits(uint64_t key, uint64_t counter) {
   return mix_bits(mix_bits(key) ^ counter);

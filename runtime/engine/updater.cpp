@@ -11,12 +11,6 @@ static_assert(kReduceBlock == kUpdateBlock && kReduceBlock % kStateBlock == 0 &&
 
 constexpr int64_t kLimbs = ExactSquares::kLimbs;
 
-DType dtype_of(StateForm form) {
-  if (form == StateForm::kBFloat16) return DType::kBFloat16;
-  if (form == StateForm::kSigned8) return DType::kInt8;
-  return form == StateForm::kUnsigned8 ? DType::kUInt8 : DType::kFloat32;
-}
-
 Status check_states(const UpdatePlan& updates) {
   for (const ParameterUpdate& update : updates.parameters) {
     if (update.states.size() <= static_cast<size_t>(kMaxRowStates)) continue;
@@ -93,8 +87,8 @@ class UpdateLister {
       place(UpdateOut::kAverage, state.optimizer[average].floats(), DType::kFloat32, shard);
     }
     for (size_t i = 0; i < updates_.states.size(); ++i) {
-      place(UpdateOut::kStates + i, state.optimizer[i].elements, dtype_of(updates_.form_of(i)),
-            Shape{table_.state_numels(unit_->id)[i]});
+      place(UpdateOut::kStates + i, state.optimizer[i].elements,
+            state_operand_dtype(updates_.form_of(i)), Shape{table_.state_numels(unit_->id)[i]});
     }
   }
 
@@ -106,21 +100,16 @@ class UpdateLister {
   };
 
   Problem problem(const Wanted& wanted, std::span<const UpdateRow> rows) const {
-    const auto bytes = [](size_t size) {
-      return TensorDesc{DType::kUInt8, Shape{static_cast<int64_t>(size)}};
-    };
-    Problem p;
-    p.inputs.resize(UpdateIn::kCount);
-    p.inputs[UpdateIn::kNumbers] = bytes(sizeof(ofsdp_step_numbers));
-    p.inputs[UpdateIn::kRunState] = bytes(sizeof(ofsdp_run_state));
-    if (!on_device()) p.inputs[UpdateIn::kStretch] = bytes(sizeof(Stretch));
+    Problem p = update_problem();
+    if (!on_device()) {
+      p.inputs[UpdateIn::kStretch] = {DType::kUInt8, Shape{int64_t{sizeof(Stretch)}}};
+    }
     if (wanted.gradient != DType::kUndefined) {
       p.inputs[UpdateIn::kGradient] = {wanted.gradient, Shape{wanted.gradients}};
     }
     if (wanted.onto) p.inputs[UpdateIn::kOnto] = {DType::kFloat32, Shape{wanted.gradients}};
     for (const TensorView& view : list_->operands) p.outputs.push_back(view.desc);
     if (!wanted.copies) p.outputs[UpdateOut::kCopy] = {};
-    p.constants.resize(p.inputs.size());
     p.attributes = update_attributes(wanted.spec, rows);
     return p;
   }

@@ -87,18 +87,11 @@ bool DeviceRules::make_assigns(int64_t count, DType copy) {
     std::unique_ptr<Kernel>& made = assigns_[{count, copies}];
     if (made != nullptr || (copies && copy == DType::kUndefined)) continue;
     const TensorDesc values{DType::kFloat32, Shape{count}};
-    const auto bytes = [](size_t size) {
-      return TensorDesc{DType::kUInt8, Shape{static_cast<int64_t>(size)}};
-    };
-    Problem p;
-    p.inputs.resize(UpdateIn::kCount);
-    p.inputs[UpdateIn::kNumbers] = bytes(sizeof(ofsdp_step_numbers));
-    p.inputs[UpdateIn::kRunState] = bytes(sizeof(ofsdp_run_state));
+    Problem p = update_problem();
     p.inputs[UpdateIn::kGradient] = values;
     p.outputs.resize(UpdateOut::kStates);
     p.outputs[UpdateOut::kParam] = values;
     if (copies) p.outputs[UpdateOut::kCopy] = {copy, Shape{count}};
-    p.constants.resize(p.inputs.size());
     const UpdateRow row{.end = count, .numel = count};
     p.attributes = update_attributes({}, {&row, 1});
     made = device_.make_kernel(update_op("assign", "advance"), p);
