@@ -71,7 +71,7 @@ struct CheckedParameter {
   Clock::duration lasts = {};                     // time for one derivative
   std::vector<uint64_t> directions = {};          // seeds for random directions
   std::vector<double> here = {}, reference = {};  // derivatives along the directions
-  bool disturbed = false;                         // `rounding` is known
+  uint32_t draws = 0;                             // of disturbed numbers, to estimate `rounding`
   double rounding = 0;                            // how much rounding alone may change a derivative
   double difference = 0;                          // between both derivatives, relative to `scale`
   double scale = 1;
@@ -404,13 +404,14 @@ class Checker {
       if (out_of_time(status)) break;
       OFSDP_RETURN_IF_ERROR(std::move(status));
       raise(loss_rounding_, disturbed.loss() - *reference_loss_);
+      ++loss_draws_;
       for (CheckedParameter& p : parameters_) {
         if (!far(p)) continue;
         for (size_t i = 0; i < p.directions.size(); ++i) {
           const auto slope = disturbed.slope({{p.value, direction_of(p, p.directions[i])}});
           if (!slope.ok()) break;
           raise(p.rounding, slope->value - p.reference[i]);
-          p.disturbed |= i + 1 == p.directions.size();
+          p.draws += i + 1 == p.directions.size() ? 1 : 0;
         }
       }
     }
@@ -420,14 +421,21 @@ class Checker {
     return {};
   }
 
+  // The largest of few draws is a poor estimate, so a derivative that it almost explains is neither
+  // right nor wrong.
   void leave_unjudged() {
     const auto judged = [&](const CheckedParameter& p) {
-      return !far(p) || p.disturbed || !std::isfinite(p.difference);
+      if (!far(p) || !std::isfinite(p.difference)) return true;
+      return p.draws > 0 &&
+             (!wrong(p) || p.difference > limits_.derivative + p.allowance() * for_few(p.draws));
     };
     const auto rest = std::ranges::stable_partition(parameters_, judged);
     for (const CheckedParameter& p : rest) not_checked_[p.name] = p.difference;
     parameters_.erase(rest.begin(), rest.end());
   }
+
+  // Returns the factor of an allowance that is estimated from fewer than kDraws draws.
+  static double for_few(uint32_t draws) { return static_cast<double>(kDraws) / draws; }
 
   // A change that is NaN allows nothing.
   static void raise(double& rounding, double change) {
@@ -455,7 +463,9 @@ class Checker {
   }
 
   double loss_scale() const { return std::max(std::abs(*reference_loss_), 1e-6); }
-  double loss_allowance() const { return reference_loss_ ? loss_rounding_ / loss_scale() : 0; }
+  double loss_allowance() const {
+    return loss_draws_ == 0 ? 0 : for_few(loss_draws_) * loss_rounding_ / loss_scale();
+  }
 
   bool far(const CheckedParameter& p) const { return !(p.difference <= limits_.derivative); }
   bool wrong(const CheckedParameter& p) const { return !(p.excess() <= limits_.derivative); }
@@ -563,6 +573,7 @@ class Checker {
   Clock::duration forward_{};  // the first run's time
   std::optional<double> reference_loss_;
   double loss_difference_ = 0, loss_rounding_ = 0;
+  uint32_t loss_draws_ = 0;
   std::vector<CheckedParameter> parameters_;
   const CheckedParameter* worst_ = nullptr;  // the one that exceeds its allowance most
   // With the difference, if rounding may explain it.
