@@ -62,6 +62,13 @@ int64_t asked_ranks(const LaunchOptions& options) {
   return ranks;
 }
 
+std::vector<std::string> named_weights(const Options& options) {
+  std::vector<std::string> names = options.train;
+  const std::vector<std::string>& adapted = options.edit.adapters.patterns;
+  names.insert(names.end(), adapted.begin(), adapted.end());
+  return names;
+}
+
 Result<BatchSizes> resolve_batch(const BatchOptions& given, Determinism determinism, int ranks,
                                  bool joins) {
   std::optional<int64_t> batch_size = given.batch_size.value;

@@ -238,6 +238,9 @@ inline bool writes_trained(const Options& options) {
   return !options.files.output.empty() || !options.edit.adapter.empty();
 }
 
+// Returns the names and globs of the weights that options name, for OnnxFile::open.
+std::vector<std::string> named_weights(const Options& options);
+
 // Returns whether rows of one rank meet those of others within a micro-batch.
 inline bool joins_rows(const Options& options) {
   return options.sync_batch_norm || loss_traits(options.losses[0].kind).joins_rows;

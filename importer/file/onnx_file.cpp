@@ -17,12 +17,12 @@ constexpr size_t kChunkElements = 16384;
 
 }  // namespace
 
-Result<OnnxFile> OnnxFile::open(const std::string& path) {
+Result<OnnxFile> OnnxFile::open(const std::string& path, const std::vector<std::string>& weights) {
   OnnxFile onnx;
   OFSDP_ASSIGN_OR_RETURN(onnx.file_, open_for_reading(path));
   if (onnx.file_.bytes == 0) return input_error("{}: is no ONNX model: the file is empty", path);
   OFSDP_ASSIGN_OR_RETURN(const FileMapping mapping, FileMapping::make(onnx.file_));
-  auto contents = walk_onnx(path, mapping.bytes());
+  auto contents = walk_onnx(path, mapping.bytes(), weights);
   OFSDP_FAULT_IF(mapping.was_cut(), "{}: was cut short while in use", path);
   OFSDP_ASSIGN_OR_RETURN(onnx.contents_, std::move(contents));
   OFSDP_RETURN_IF_ERROR(onnx.resolve_quantizations().with_prefix(path));

@@ -113,13 +113,20 @@ struct Initializer {
 //                      bounds, Resize's scales. Other types stay too; external
 //                      ones get raw_data. Everything else stays byte for byte, in order.
 //   initializers       every floating-point initializer, small ones too, in file order;
-//                      and integer weights (quantized_uses) with any size, which become
-//                      float inputs, or keep their type if nodes read their bytes
+//                      Constant nodes that are weights (below); and integer weights
+//                      (quantized_uses) of any size, which become float inputs, or keep
+//                      their type if nodes read their bytes
 //   constants          other integer initializers, and Constant nodes' values: scales and
 //                      zero points may be among them
 //   algorithm_tensors  training_info's initializers; a rank reads and writes only the
 //                      optimizer state for its shards
 //   places             initializers that a copy with other data files or encodings changes
+//
+// [Note: weights in Constant nodes] Some exporters write weights as Constant nodes (Paddle2ONNX,
+// spox). A floating Constant of the main graph with more than one element, one axis or more and
+// the data in the file counts as an initializer, named by its output, if an operator reads it as
+// a weight. That holds in a file without another floating weight. Elsewhere such a Constant is
+// often a number of a formula, so it counts only if the caller names it.
 //
 // Errors: kInput, starting with the path.
 
@@ -156,14 +163,17 @@ struct OnnxContents {
   std::string skeleton;
   std::vector<Initializer> initializers;
   std::vector<Initializer> constants;
+  std::vector<std::string> other_weights;  // Constant nodes that only a name would make weights
   std::vector<DataFile> data_files;
   FieldPlace graph;
   std::vector<TensorPlace> places;
   std::vector<AlgorithmTensor> algorithm_tensors;  // from training_info, in file order
 };
 
-// `bytes`: the whole file at `path`. External data are in the same folder.
-Result<OnnxContents> walk_onnx(const std::string& path, std::span<const std::byte> bytes);
+// `bytes`: the whole file at `path`. External data are in the same folder. `weights`: names and
+// globs of Constant nodes that count as initializers.
+Result<OnnxContents> walk_onnx(const std::string& path, std::span<const std::byte> bytes,
+                               const std::vector<std::string>& weights = {});
 
 // Finds a graph's integer weights: initializers that only dequantizing nodes read, all in the same
 // way:
@@ -183,6 +193,8 @@ struct QuantizedUses {
   std::map<std::string, Quantization> weights;
   // Initializers, in any type, that only operators on few-bit weights read.
   std::set<std::string> own_type;
+  // Values that an operator reads as weights, if only through views and casts.
+  std::set<std::string> read_as_weights;
   std::vector<WireField> constants;  // NodeProtos
 };
 
@@ -204,7 +216,9 @@ using NamedScales = std::map<std::string, std::vector<float>>;  // scales by ini
 
 class OnnxFile {
  public:
-  static Result<OnnxFile> open(const std::string& path);
+  // `weights`: names and globs, [Note: weights in Constant nodes].
+  static Result<OnnxFile> open(const std::string& path,
+                               const std::vector<std::string>& weights = {});
   // Returns a model without weights that is in no file: a training_info's update. Messages name
   // `path`.
   static OnnxFile of_model(const std::string& path, std::string model);

@@ -1,3 +1,5 @@
+#include <fnmatch.h>
+
 #include <algorithm>
 #include <map>
 #include <memory>
@@ -109,9 +111,17 @@ class TrainingWalker {
   FieldPlace info_, algorithm_;
 };
 
+// A Constant node that may be a weight.
+struct WeightNode {
+  WireField message;  // the TensorProto
+  TensorRecord tensor;
+};
+
 class Walker {
  public:
-  Walker(const std::string& path, std::span<const std::byte> bytes) : path_(path), bytes_(bytes) {}
+  Walker(const std::string& path, std::span<const std::byte> bytes,
+         const std::vector<std::string>& weights)
+      : path_(path), bytes_(bytes), wanted_(weights) {}
 
   Result<OnnxContents> walk() {
     OFSDP_RETURN_IF_ERROR(walk_model().with_prefix(path_));
@@ -217,7 +227,37 @@ class Walker {
     quantized_ = std::move(uses.weights);
     own_type_ = std::move(uses.own_type);
     for (const WireField& node : uses.constants) OFSDP_RETURN_IF_ERROR(constant_node(node));
+    return choose_constants(graph, uses.read_as_weights);
+  }
+
+  // Chooses the Constant nodes that are weights; their bytes stay in the node.
+  Status choose_constants(const WireField& graph, const std::set<std::string>& read) {
+    std::erase_if(weight_nodes_,
+                  [&](const auto& node) { return !read.contains(node.second.tensor.name); });
+    if (weight_nodes_.empty()) return ok_status();
+    OFSDP_ASSIGN_OR_RETURN(const bool others, has_weights(graph, read));
+    std::erase_if(weight_nodes_, [&](const auto& node) {
+      const std::string& name = node.second.tensor.name;
+      const bool taken = !others || std::ranges::any_of(wanted_, [&](const std::string& pattern) {
+        return fnmatch(pattern.c_str(), name.c_str(), 0) == 0;
+      });
+      if (!taken) contents_.other_weights.push_back(name);
+      return !taken;
+    });
     return ok_status();
+  }
+
+  // Returns whether an initializer is a floating weight.
+  Result<bool> has_weights(const WireField& graph, const std::set<std::string>& read) const {
+    if (!quantized_.empty() || !own_type_.empty()) return true;
+    for (WireReader reader(graph.bytes, graph.body); !reader.done();) {
+      OFSDP_ASSIGN_OR_RETURN(const WireField field, reader.next());
+      if (field.number != graph_field::kInitializer) continue;
+      if (!read.contains(string_field(field.bytes, tensor_field::kName))) continue;
+      OFSDP_ASSIGN_OR_RETURN(const TensorRecord tensor, parse_tensor(field.bytes, field.body));
+      if (is_floating(tensor.dtype) && tensor.numel > 1) return true;
+    }
+    return false;
   }
 
   // Returns that field's last varint; 0: none before a broken field.
@@ -245,6 +285,10 @@ class Walker {
         if (!tensor.ok() || tensor->external) continue;  // ONNX's checker reports it
         tensor->name = name;
         list_constant(*tensor, 0, tensor->offset, tensor->bytes);
+        const bool dense = tensor->encoding != Initializer::Encoding::kList;
+        if (dense && is_floating(tensor->dtype) && tensor->numel > 1 && !tensor->dims.empty()) {
+          weight_nodes_.emplace(node.begin, WeightNode{field, *tensor});
+        }
       }
     }
     return ok_status();
@@ -281,7 +325,28 @@ class Walker {
       return input_error("sparse initializer '{}': expected a dense one", printable(name));
     }
     if (field.number == graph_field::kInitializer) return initializer(field);
+    const auto weight = weight_nodes_.find(field.begin);
+    if (weight != weight_nodes_.end()) return weight_node(weight->second);
     keep(field);
+    return ok_status();
+  }
+
+  // Puts an initializer in place of a Constant node.
+  Status weight_node(const WeightNode& node) {
+    const TensorRecord& tensor = node.tensor;
+    OFSDP_REJECT_IF(!names_.insert(tensor.name).second, "{}: expected once, found a second",
+                    tensor.label());
+    list(tensor, 0, tensor.offset, tensor.bytes);
+    if (tensor.numel > kSmallNumel) {
+      declare(tensor);
+      return ok_status();
+    }
+    std::string body = bytes_field(tensor_field::kName, tensor.name);
+    for (WireReader reader(node.message.bytes, node.message.body); !reader.done();) {
+      OFSDP_ASSIGN_OR_RETURN(const WireField part, reader.next());
+      if (part.number != tensor_field::kName) body += as_text(part.whole);
+    }
+    append_bytes(graph_, graph_field::kInitializer, body);
     return ok_status();
   }
 
@@ -420,14 +485,17 @@ class Walker {
   std::set<std::string> names_;
   std::map<std::string, Quantization> quantized_;  // integers that are weights
   std::set<std::string> own_type_;                 // names from QuantizedUses
-  std::vector<Pending> pending_;                   // external tensors that are no weights
+  std::map<int64_t, WeightNode> weight_nodes_;     // Constant nodes, by place
+  const std::vector<std::string>& wanted_;
+  std::vector<Pending> pending_;  // external tensors that are no weights
   int64_t pending_bytes_ = 0;
 };
 
 }  // namespace
 
-Result<OnnxContents> walk_onnx(const std::string& path, std::span<const std::byte> bytes) {
-  return Walker(path, bytes).walk();
+Result<OnnxContents> walk_onnx(const std::string& path, std::span<const std::byte> bytes,
+                               const std::vector<std::string>& weights) {
+  return Walker(path, bytes, weights).walk();
 }
 
 }  // namespace ofsdp::importer

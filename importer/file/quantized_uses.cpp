@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <optional>
 #include <set>
 #include <utility>
@@ -83,6 +84,13 @@ Result<WireNode> parse_node(const WireField& proto, int depth) {
       OFSDP_RETURN_IF_ERROR(parse_attribute(field, depth, node));
   }
   return node;
+}
+
+bool is_view(const WireNode& node) {
+  for (const char* op : {"Reshape", "Transpose", "Squeeze", "Unsqueeze", "Flatten", "Identity"}) {
+    if (node.is(op)) return true;
+  }
+  return false;
 }
 
 // How a node dequantizes input `input`.
@@ -215,13 +223,6 @@ class UseFinder {
     return factors;
   }
 
-  static bool is_view(const WireNode& node) {
-    for (const char* op : {"Reshape", "Transpose", "Squeeze", "Unsqueeze", "Flatten", "Identity"}) {
-      if (node.is(op)) return true;
-    }
-    return false;
-  }
-
   const std::vector<WireNode>& nodes_;
   const std::map<std::string, int>& integers_;
   std::map<std::string, size_t> makers_;
@@ -255,6 +256,56 @@ std::set<std::string> read_in_own_type(const std::vector<WireNode>& nodes) {
   return names;
 }
 
+// Operators and the inputs, one bit each, that they read as weights.
+struct WeightInputs {
+  const char* op;
+  uint32_t inputs;
+};
+constexpr WeightInputs kWeightInputs[] = {
+    {"Add", 3},
+    {"BatchNormalization", 0b11110},
+    {"Conv", 0b110},
+    {"ConvTranspose", 0b110},
+    {"Div", 3},
+    {"FusedConv", 0b110},
+    {"FusedGemm", 0b111},
+    {"FusedMatMul", 3},
+    {"GRU", 0b1110},
+    {"Gather", 1},
+    {"Gemm", 0b111},
+    {"GroupNormalization", 0b110},
+    {"InstanceNormalization", 0b110},
+    {"LSTM", 0b10001110},
+    {"LayerNormalization", 0b110},
+    {"MatMul", 3},
+    {"Mul", 3},
+    {"PRelu", 0b10},
+    {"RMSNormalization", 0b10},
+    {"RNN", 0b1110},
+    {"SkipLayerNormalization", 0b11100},
+    {"Sub", 3},
+};
+
+bool reads_weight(const WireNode& node, size_t input) {
+  return std::ranges::any_of(kWeightInputs, [&](const WeightInputs& row) {
+    return node.is(row.op) && input < 32 && (row.inputs >> input & 1) != 0;
+  });
+}
+
+// Walks backwards: views and casts pass a weight on.
+std::set<std::string> names_of_weights(const std::vector<WireNode>& nodes) {
+  std::set<std::string> names;
+  for (size_t n = nodes.size(); n-- > 0;) {
+    const WireNode& node = nodes[n];
+    const bool passes = (is_view(node) || node.is("Cast")) && node.outputs.size() == 1 &&
+                        names.contains(node.outputs[0]);
+    for (size_t i = 0; i < node.inputs.size(); ++i) {
+      if (reads_weight(node, i) || (passes && i == 0)) names.insert(node.inputs[i]);
+    }
+  }
+  return names;
+}
+
 }  // namespace
 
 Result<QuantizedUses> quantized_uses(const WireField& graph,
@@ -270,6 +321,7 @@ Result<QuantizedUses> quantized_uses(const WireField& graph,
   }
   uses.weights = UseFinder(nodes, integers).run();
   uses.own_type = read_in_own_type(nodes);
+  uses.read_as_weights = names_of_weights(nodes);
   return uses;
 }
 

@@ -131,6 +131,13 @@ Result<ForwardSample> sample_forward(const OnnxFile& file, const Registry& regis
   return sample;
 }
 
+// For OnnxFile::open: the file's Constant nodes among them are weights.
+std::vector<std::string> names_of(const std::vector<NamedTensor>& tensors) {
+  std::vector<std::string> names;
+  for (const NamedTensor& tensor : tensors) names.push_back(tensor.name);
+  return names;
+}
+
 Result<ForwardDifference> compare_forwards(const OnnxFile& input, const std::string& exported,
                                            CheckpointReader& checkpoint, const Registry& registry) {
   const Manifest& manifest = checkpoint.manifest();
@@ -143,7 +150,7 @@ Result<ForwardDifference> compare_forwards(const OnnxFile& input, const std::str
     if (statistics.contains(name)) return checkpoint.read_statistic(name, 0, dst);
     return from_input(name, dst);
   };
-  OFSDP_ASSIGN_OR_RETURN(const OnnxFile file, OnnxFile::open(exported));
+  OFSDP_ASSIGN_OR_RETURN(const OnnxFile file, OnnxFile::open(exported, names_of(manifest.trained)));
   OFSDP_ASSIGN_OR_RETURN(const Graph old_graph, inference_graph(input, manifest, registry));
   OFSDP_ASSIGN_OR_RETURN(const Graph new_graph, inference_graph(file, manifest, registry));
   OFSDP_ASSIGN_OR_RETURN(const Outputs state, outputs_of(old_graph, input, from_state));
@@ -191,9 +198,11 @@ Result<EditedModel> open_model(const CheckpointReader& checkpoint) {
   places.push_back(join_path(parent_folder(parent_folder(folder)), name));
   OFSDP_ASSIGN_OR_RETURN(const ModelEdits edits,
                          prefixed(checkpoint.folder(), edits_from(m.edits)));
+  std::vector<std::string> weights = names_of(m.trained);
+  std::ranges::copy(edits.adapters.patterns, std::back_inserter(weights));
   for (const std::string& place : places) {
     if (!is_file(place)) continue;
-    OFSDP_ASSIGN_OR_RETURN(OnnxFile file, OnnxFile::open(place));
+    OFSDP_ASSIGN_OR_RETURN(OnnxFile file, OnnxFile::open(place, weights));
     if (!edits.any()) {
       if (graph_hash(file) != m.graph) continue;
       return EditedModel{std::make_shared<const OnnxFile>(std::move(file)), {}, {}};
@@ -329,7 +338,7 @@ Status verify(const Options& options, CheckpointReader& checkpoint, const OnnxFi
   const std::string& path = options.files.output;
   // The model in a full checkpoint is trained already; the original one says more.
   const std::string& before = checkpoint.manifest().model;
-  Result<OnnxFile> input = OnnxFile::open(before);
+  Result<OnnxFile> input = OnnxFile::open(before, names_of(checkpoint.manifest().trained));
   const bool there = input.ok() && graph_hash(*input) == checkpoint.manifest().graph;
   OFSDP_ASSIGN_OR_RETURN(const ForwardDifference d,
                          compare_forwards(there ? *input : model, path, checkpoint, registry));

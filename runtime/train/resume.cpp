@@ -261,8 +261,9 @@ class Finder {
 Result<std::string> weights_to_start_from(const Options& options) {
   const std::string& resume = options.checkpoint.resume;
   if (resume.empty() || resume == kLatest || !is_file(resume)) return std::string();
-  OFSDP_ASSIGN_OR_RETURN(const OnnxFile model, OnnxFile::open(options.model));
-  Result<OnnxFile> weights = OnnxFile::open(resume);
+  OFSDP_ASSIGN_OR_RETURN(const OnnxFile model,
+                         OnnxFile::open(options.model, named_weights(options)));
+  Result<OnnxFile> weights = OnnxFile::open(resume, named_weights(options));
   if (!weights.ok()) return std::move(weights).status().with_prefix("--resume");
   const std::string expected = graph_hash(model), found = graph_hash(*weights);
   if (expected == found) return resume;

@@ -6,6 +6,7 @@
 #include <fstream>
 #include <set>
 
+#include "importer/file/onnx_file.h"
 #include "importer/file/tensor_file.h"
 #include "tests/support/metrics_rows.h"
 #include "tests/support/namespaces.h"
@@ -163,6 +164,35 @@ TEST(AdaptersOfAll, LeaveWeightsThatHoldSeveralProjections) {
   for (const FileTensor& tensor : file->tensors()) names.insert(tensor.name);
   EXPECT_TRUE(names.contains("base_model.model.up.lora_A.weight"));
   for (const std::string& name : names) EXPECT_EQ(name.find("qkv"), std::string::npos) << name;
+}
+
+// Weights in Constant nodes train to the bits that they would have as initializers, and the written
+// file has them in its nodes.
+TEST(ConstantWeights, TrainAsInitializersDo) {
+  RunFolder folder;
+  folder.write("constants.onnx", linear_model_of_constants().bytes());
+  const auto trained = [&](const std::string& model) {
+    const std::string output = folder / ("trained_" + model);
+    const Finished run = Program::run(fsdp_run(
+        {folder / model, "--data", folder / "data", "--loss", "cross_entropy", "--batch-size", "2",
+         "--steps", "6", "--lr", "0.1", "--nproc-per-node", "2", "--output", output}));
+    EXPECT_EQ(run.status, 0) << run.err;
+    const Result<OnnxFile> file = OnnxFile::open(output);
+    std::vector<float> values;
+    if (!file.ok()) return values;
+    for (const Initializer& weight : file->initializers()) {
+      std::vector<float> part(static_cast<size_t>(weight.shape.numel()));
+      EXPECT_TRUE(file->read(weight, 0, part).ok());
+      values.insert(values.end(), part.begin(), part.end());
+    }
+    return values;
+  };
+  const std::vector<float> expected = trained("model.onnx"), found = trained("constants.onnx");
+  ASSERT_EQ(expected.size(), 15u);
+  EXPECT_NE(expected[0], linear_weights()[0]);
+  EXPECT_EQ(found, expected);
+  EXPECT_EQ(content(folder / "trained_constants.onnx").size(),
+            content(folder / "constants.onnx").size());
 }
 
 }  // namespace adapted_files_test

@@ -57,6 +57,15 @@ struct SmallModel {
   }
 };
 
+// A Constant node; `data` are the tensor's data fields.
+inline std::string constant_node(const std::string& output, int type,
+                                 const std::vector<int64_t>& dims, const std::string& data) {
+  constexpr uint64_t kTensorAttribute = 4;
+  return message(2, output) + message(4, "Constant") +
+         message(5, message(1, "value") + number(20, kTensorAttribute) +
+                        message(5, tensor("", type, dims, data)));
+}
+
 inline std::vector<float> linear_weights() {
   return {0.5f, -0.25f, 0.75f, 0.125f, -0.5f, 0.25f, 1.f, -1.f, 0.5f, -0.75f, 0.25f, 0.125f};
 }
@@ -69,6 +78,16 @@ inline SmallModel linear_model() {
                         tensor("b", kFloat, {3}, raw<float>({0.5f, 0.f, -0.5f}))};
   model.inputs = {declared("x", {-1, 4})};
   model.outputs = {declared("logits", {-1, 3})};
+  return model;
+}
+
+// The same with its weights in Constant nodes.
+inline SmallModel linear_model_of_constants() {
+  SmallModel model = linear_model();
+  model.initializers.clear();
+  model.nodes.insert(model.nodes.begin(),
+                     {constant_node("w", kFloat, {4, 3}, raw(linear_weights())),
+                      constant_node("b", kFloat, {3}, unpacked_floats({0.5f, 0.f, -0.5f}))});
   return model;
 }
 

@@ -9,6 +9,7 @@
 #include "importer/file/wire.h"
 #include "tests/support/namespaces.h"
 #include "tests/support/onnx_bytes.h"
+#include "tests/support/small_model.h"
 
 namespace ofsdp {
 namespace onnx_file_test {
@@ -141,6 +142,43 @@ TEST_F(OnnxFileTest, KeepsSixteenElementsAndDeclaresSeventeen) {
              tensor("b", kFloat, {17}, raw(count_up(17))), tensor("none", kFloat, {0}, "")}));
   EXPECT_THAT(skeleton_names(file.skeleton(), 5), ElementsAre("a", "none"));
   EXPECT_THAT(skeleton_names(file.skeleton(), 11), ElementsAre("x", "b"));
+}
+
+TEST_F(OnnxFileTest, TakesConstantNodesForWeightsWhereThereAreNoOthers) {
+  const OnnxFile file = opened(linear_model_of_constants().bytes());
+  ASSERT_EQ(file.initializers().size(), 2u);
+  EXPECT_EQ(file.initializers()[0].name, "w");
+  EXPECT_THAT(read_all(file, 0), testing::ElementsAreArray(linear_weights()));
+  EXPECT_THAT(read_all(file, 1), ElementsAre(0.5f, 0.f, -0.5f));
+  EXPECT_THAT(skeleton_names(file.skeleton(), 5), ElementsAre("w", "b"));
+}
+
+// `s` is one number, `i` are integers and no operator reads `u` as a weight.
+TEST_F(OnnxFileTest, LeavesOtherConstantNodes) {
+  SmallModel one = linear_model_of_constants();
+  const std::vector<float> number{2};
+  one.nodes.insert(one.nodes.begin(), {constant_node("s", kFloat, {1}, raw(number)),
+                                       constant_node("i", kInt64, {2}, raw<int64_t>({1, 2})),
+                                       constant_node("u", kFloat, {2}, raw(count_up(2)))});
+  one.nodes.push_back(node("Mul", {"logits", "s"}, {"scaled"}, "scale"));
+  one.nodes.push_back(node("Exp", {"u"}, {"exp"}, "exp"));
+  const OnnxFile file = opened(one.bytes());
+  ASSERT_EQ(file.initializers().size(), 2u);
+  EXPECT_TRUE(file.contents().other_weights.empty());
+}
+
+TEST_F(OnnxFileTest, TakesConstantNodesByNameBesideOtherWeights) {
+  SmallModel mixed = linear_model_of_constants();
+  mixed.initializers = {tensor("w2", kFloat, {3, 2}, raw(count_up(6)))};
+  mixed.nodes.push_back(node("MatMul", {"logits", "w2"}, {"y"}, "second"));
+  const std::string path = folder_.write("mixed.onnx", mixed.bytes());
+  const Result<OnnxFile> plain = OnnxFile::open(path), named = OnnxFile::open(path, {"w*"});
+  ASSERT_TRUE(plain.ok() && named.ok());
+  ASSERT_EQ(plain->initializers().size(), 1u);
+  EXPECT_THAT(plain->contents().other_weights, ElementsAre("w", "b"));
+  ASSERT_EQ(named->initializers().size(), 2u);
+  EXPECT_EQ(named->initializers()[0].name, "w");
+  EXPECT_THAT(named->contents().other_weights, ElementsAre("b"));
 }
 
 TEST_F(OnnxFileTest, ReadsExternalData) {

@@ -220,7 +220,7 @@ class SetupMaker {
       return open_ort_source(origin_.artifacts, operators);
     }
     const std::string& path = origin_.weights.empty() ? options_.model : origin_.weights;
-    OFSDP_ASSIGN_OR_RETURN(OnnxFile file, OnnxFile::open(path));
+    OFSDP_ASSIGN_OR_RETURN(OnnxFile file, OnnxFile::open(path, weights_by_name()));
     std::optional<TrainingInfo> info;
     if (options_.training_info) {
       OFSDP_ASSIGN_OR_RETURN(info, read_training_info(file, operators));
@@ -247,6 +247,14 @@ class SetupMaker {
     OFSDP_ASSIGN_OR_RETURN(EditedModel edited, edit_model(std::move(file), edits));
     return open_edited_source(std::move(edited), operators, std::move(rules),
                               options_.edit.adapter);
+  }
+
+  // Constant nodes that the options or the checkpoint's run name are weights.
+  std::vector<std::string> weights_by_name() const {
+    std::vector<std::string> names = named_weights(options_);
+    if (saved_ != nullptr)
+      names.insert(names.end(), saved_->trained.begin(), saved_->trained.end());
+    return names;
   }
 
   // Returns true if no rank will compute on a device.
