@@ -216,6 +216,7 @@ struct Options {
   // loss set the first, from which `losses_of` completes the others.
   std::vector<LossSpec> losses{LossSpec{}};
   LossMean loss_mean = LossMean::kGlobal;
+  std::string class_weights;  // --class-weights as a file; empty: the first loss has the numbers
   TeacherOptions teacher;
   OptimizerOptions optimizer;
   ScheduleOptions schedule;

@@ -1,6 +1,7 @@
 #include "importer/passes/loss.h"
 
 #include <algorithm>
+#include <limits>
 
 #include "importer/graph/graph.h"
 #include "kernels/base/status.h"
@@ -157,10 +158,78 @@ Status check_label_axes(const Graph& graph, const LossSpec& spec, ValueId predic
       graph.value(prediction).desc.text(), Shape(expected).text(), Shape(found).text());
 }
 
+ValueId add_floats(Graph& graph, const std::string& name, const std::vector<float>& values,
+                   const Shape& shape = {}) {
+  return GraphEditor(graph).add_constant(name,
+                                         make_constant<float>(DType::kFloat32, shape, values));
+}
+
+// Returns ln p in float32, at least -100 as in PyTorch's BCELoss. Where p is 0 the gradient is 0.
+Result<ValueId> add_clamped_log(Graph& graph, const std::string& name, ValueId p) {
+  GraphEditor editor(graph);
+  if (graph.value(p).desc.dtype != DType::kFloat32) {
+    OFSDP_ASSIGN_OR_RETURN(
+        p, editor.add1("Cast", name + ".cast", {p}, {{"to", onnx_number(DType::kFloat32)}}));
+  }
+  const ValueId least = add_floats(graph, name + ".least", {std::numeric_limits<float>::min()});
+  const ValueId lowest = add_floats(graph, name + ".lowest", {-100});
+  OFSDP_ASSIGN_OR_RETURN(const ValueId above, editor.add1("Max", name + ".above", {p, least}));
+  OFSDP_ASSIGN_OR_RETURN(const ValueId log, editor.add1("Log", name + ".log", {above}));
+  OFSDP_ASSIGN_OR_RETURN(const ValueId none, editor.add1("Less", name + ".none", {p, least}));
+  return editor.add1("Where", name, {none, lowest, log});
+}
+
+// Returns the mean of a value's elements times `factor`; 0 if there are none.
+Result<ValueId> add_mean(Graph& graph, ValueId values, double factor) {
+  GraphEditor editor(graph);
+  const auto n = static_cast<double>(std::max<int64_t>(graph.value(values).desc.numel(), 1));
+  const ValueId share = add_floats(graph, "loss.share", {static_cast<float>(factor / n)});
+  OFSDP_ASSIGN_OR_RETURN(const ValueId sum, editor.add1("ReduceSum", "loss.sum", {values},
+                                                        {{"keepdims", int64_t{0}}}));
+  return editor.add1("Mul", "loss", {sum, share});
+}
+
+// The mean of -t ln p - (1 - t) ln (1 - p).
+Result<ValueId> add_bce_loss(Graph& graph, ValueId p, ValueId t) {
+  GraphEditor editor(graph);
+  const ValueId one = add_floats(graph, "loss.one", {1});
+  OFSDP_ASSIGN_OR_RETURN(const ValueId log, add_clamped_log(graph, "loss.log", p));
+  OFSDP_ASSIGN_OR_RETURN(const ValueId rest, editor.add1("Sub", "loss.rest", {one, p}));
+  OFSDP_ASSIGN_OR_RETURN(const ValueId log_rest, add_clamped_log(graph, "loss.log_rest", rest));
+  OFSDP_ASSIGN_OR_RETURN(const ValueId hit, editor.add1("Mul", "loss.hit", {t, log}));
+  OFSDP_ASSIGN_OR_RETURN(const ValueId other, editor.add1("Sub", "loss.other", {one, t}));
+  OFSDP_ASSIGN_OR_RETURN(const ValueId miss, editor.add1("Mul", "loss.miss", {other, log_rest}));
+  OFSDP_ASSIGN_OR_RETURN(const ValueId both, editor.add1("Add", "loss.both", {hit, miss}));
+  return add_mean(graph, both, -1);
+}
+
+// The mean of (1 - t) x + (1 + (w - 1) t) softplus(-x), with a weight w for each column.
+Result<ValueId> add_weighted_bce_loss(Graph& graph, const LossSpec& spec, ValueId x, ValueId t) {
+  GraphEditor editor(graph);
+  std::vector<float> more = spec.positive_weights;
+  for (float& weight : more) weight -= 1;
+  const auto columns = static_cast<int64_t>(more.size());
+  const int64_t width = graph.value(x).desc.shape[1];
+  OFSDP_REJECT_IF(columns != 1 && columns != width,
+                  "--pos-weight: expected 1 number or {}, one for each column of '{}', found {}",
+                  width, spec.prediction, columns);
+  const ValueId one = add_floats(graph, "loss.one", {1});
+  const ValueId extra = add_floats(graph, "loss.pos_weight", more, Shape{columns});
+  OFSDP_ASSIGN_OR_RETURN(const ValueId other, editor.add1("Sub", "loss.other", {one, t}));
+  OFSDP_ASSIGN_OR_RETURN(const ValueId line, editor.add1("Mul", "loss.line", {other, x}));
+  OFSDP_ASSIGN_OR_RETURN(const ValueId opposite, editor.add1("Neg", "loss.opposite", {x}));
+  OFSDP_ASSIGN_OR_RETURN(const ValueId soft, editor.add1("Softplus", "loss.soft", {opposite}));
+  OFSDP_ASSIGN_OR_RETURN(const ValueId scaled, editor.add1("Mul", "loss.scaled", {t, extra}));
+  OFSDP_ASSIGN_OR_RETURN(const ValueId factor, editor.add1("Add", "loss.factor", {one, scaled}));
+  OFSDP_ASSIGN_OR_RETURN(const ValueId curve, editor.add1("Mul", "loss.curve", {factor, soft}));
+  OFSDP_ASSIGN_OR_RETURN(const ValueId both, editor.add1("Add", "loss.both", {line, curve}));
+  return add_mean(graph, both, 1);
+}
+
 Result<ValueId> add_class_loss(Graph& graph, const LossSpec& spec, ValueId prediction,
                                ValueId labels) {
   GraphEditor editor(graph);
-  OFSDP_ASSIGN_OR_RETURN(const ValueId rows,
+  OFSDP_ASSIGN_OR_RETURN(ValueId rows,
                          editor.add1("ofsdp.CollapseLeading", "loss.prediction", {prediction}));
   OFSDP_ASSIGN_OR_RETURN(const ValueId in_order,
                          reordered(graph, labels, spec.batch, 1, spec.outer));
@@ -176,7 +245,19 @@ Result<ValueId> add_class_loss(Graph& graph, const LossSpec& spec, ValueId predi
   const LossTraits& traits = loss_traits(spec.kind);
   if (spec.label_smoothing != 0 && (traits.takes & kTakesSmoothing) != 0)
     attributes.set("label_smoothing", static_cast<float>(spec.label_smoothing));
-  return editor.add1(traits.op, "loss", {rows, flat}, attributes);
+  if (traits.reads == PredictionKind::kProbabilities) {
+    OFSDP_ASSIGN_OR_RETURN(rows, add_clamped_log(graph, "loss.log", rows));
+  }
+  std::vector<ValueId> operands{rows, flat};
+  if (!spec.class_weights.empty() && (traits.takes & kTakesClassWeights) != 0) {
+    const int64_t classes = graph.value(rows).desc.shape[1];
+    const auto given = static_cast<int64_t>(spec.class_weights.size());
+    OFSDP_REJECT_IF(given != classes,
+                    "--class-weights: expected {} numbers, one for each class of '{}', found {}",
+                    classes, spec.prediction, given);
+    operands.push_back(add_floats(graph, "loss.class_weights", spec.class_weights, Shape{given}));
+  }
+  return editor.add1(traits.op, "loss", operands, attributes);
 }
 
 Result<ValueId> add_value_loss(Graph& graph, const LossSpec& spec, ValueId prediction,
@@ -194,8 +275,19 @@ Result<ValueId> add_value_loss(Graph& graph, const LossSpec& spec, ValueId predi
     const int64_t to = onnx_number(graph.value(prediction).desc.dtype);
     OFSDP_ASSIGN_OR_RETURN(flat, editor.add1("Cast", "loss.labels.cast", {flat}, {{"to", to}}));
   }
+  if (spec.kind == LossKind::kBceWithLogits && !spec.positive_weights.empty()) {
+    OFSDP_ASSIGN_OR_RETURN(const ValueId rows,
+                           editor.add1("ofsdp.CollapseLeading", "loss.prediction", {prediction}));
+    const Shape& shape = graph.value(rows).desc.shape;
+    const ValueId axes = editor.add_constant(
+        "loss.axes", make_constant<int64_t>(DType::kInt64, Shape{2}, shape.axes()));
+    OFSDP_ASSIGN_OR_RETURN(const ValueId targets,
+                           editor.add1("Reshape", "loss.labels.rows", {flat, axes}));
+    return add_weighted_bce_loss(graph, spec, rows, targets);
+  }
   OFSDP_ASSIGN_OR_RETURN(const ValueId values,
                          editor.add1("ofsdp.CollapseAll", "loss.prediction", {prediction}));
+  if (spec.kind == LossKind::kBce) return add_bce_loss(graph, values, flat);
   return editor.add1(loss_traits(spec.kind).op, "loss", {values, flat});
 }
 
@@ -391,8 +483,11 @@ Result<Measured> measured_rows(Graph& graph, std::span<const LossSpec> specs,
     labels = 0;
   } else if (fits) {
     OFSDP_ASSIGN_OR_RETURN(labels, labels_in_order(graph, spec, labels, outer));
-  } else if (wanted.prediction.empty() && loss != nullptr &&
-             graph.value(loss->inputs[0]).desc.shape.rank() == 2) {
+  }
+  // A loss of probabilities reads their logarithms.
+  const bool of_loss =
+      wanted.prediction.empty() && (!fits || reads == PredictionKind::kProbabilities);
+  if (of_loss && loss != nullptr && graph.value(loss->inputs[0]).desc.shape.rank() == 2) {
     prediction = loss->inputs[0];
     labels = loss->inputs[1];
     logs = loss->op->full_name() == "NegativeLogLikelihoodLoss";

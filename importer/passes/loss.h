@@ -50,7 +50,7 @@ constexpr auto enum_names(LossKind) {
 enum class LabelKind { kNone, kClasses, kValues, kAny };
 
 // The meaning of a prediction to its loss.
-enum class PredictionKind { kValues, kScores, kLogProbabilities, kLogits };
+enum class PredictionKind { kValues, kScores, kLogProbabilities, kLogits, kProbabilities };
 
 // The options that a loss takes; the others have no effect on it.
 enum LossTakes : uint32_t {
@@ -58,6 +58,8 @@ enum LossTakes : uint32_t {
   kTakesLabels = 2,
   kTakesIgnoreIndex = 4,
   kTakesSmoothing = 8,
+  kTakesClassWeights = 16,
+  kTakesPositiveWeights = 32,
 };
 
 // A row of losses.inc.
@@ -80,7 +82,9 @@ struct LossSpec {
   std::string labels;      // empty: the only candidate; a data column
   int64_t ignore_index = -100;
   double label_smoothing = 0;
-  double weight = 1;       // in the sum of several losses
+  std::vector<float> class_weights = {};     // one for each class; empty: 1
+  std::vector<float> positive_weights = {};  // of labels 1: one, or one for each column; empty: 1
+  double weight = 1;                         // in the sum of several losses
   std::string said{};      // KIND:PREDICTION:LABELS as given, for messages; empty: separate flags
   std::string other = {};  // kContrastive: the graph output paired with `output`
   double temperature = 0.07;  // kContrastive

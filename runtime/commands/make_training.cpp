@@ -57,11 +57,13 @@ class LossWriter {
     if (spec_.kind == LossKind::kOperator) {
       return input_error("--loss plugin:{}: has no form in standard operators", spec_.output);
     }
-    const bool known = traits_.labels == LabelKind::kClasses || spec_.kind == LossKind::kMse ||
-                       spec_.kind == LossKind::kBceWithLogits;
+    const bool known = spec_.kind == LossKind::kCrossEntropy || spec_.kind == LossKind::kNll ||
+                       spec_.kind == LossKind::kMse || spec_.kind == LossKind::kBceWithLogits;
     if (!known && spec_.kind != LossKind::kOutput) {
       return input_error("--loss {}: has no form in standard operators", traits_.name);
     }
+    OFSDP_REJECT_IF(!spec_.class_weights.empty() || !spec_.positive_weights.empty(),
+                    "make-training: expected neither --class-weights nor --pos-weight");
     if (spec_.label_smoothing == 0) return {};
     return input_error("--label-smoothing: no standard operator has it");
   }

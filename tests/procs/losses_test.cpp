@@ -300,5 +300,147 @@ TEST(Teacher, OneThatDoesNotFitIsRefused) {
   expect_refused(folder, folder.distilled() + Words{"--steps", "1"}, {"--teacher", "teacher.onnx"});
 }
 
+// linear_model() with an operator after the scores, trained by plain loops.
+enum class Head { kScores, kSoftmax, kSigmoid };
+
+class WeightedLosses : public RunFolder {
+ public:
+  explicit WeightedLosses(Head head) : head_(head) {
+    SmallModel model = linear_model();
+    if (head != Head::kScores) {
+      model.nodes.push_back(
+          node(head == Head::kSoftmax ? "Softmax" : "Sigmoid", {"logits"}, {"p"}, "last"));
+      model.outputs = {declared("p", {-1, 3})};
+    }
+    write("model.onnx", model.bytes());
+    std::vector<int64_t> labels;
+    std::vector<float> bits;
+    for (size_t i = 0; i < kRows; ++i) labels.push_back(label_of(i));
+    for (size_t i = 0; i < kRows * 3; ++i) bits.push_back(bit(i));
+    write("data/labels.npy", npy("<i8", "(12,)", labels));
+    write("bits/x.npy", linear_inputs());
+    write("bits/labels.npy", npy("<f4", "(12, 3)", bits));
+    write("weights.npy", npy("<f8", "(3,)", std::vector<double>{1, 0.5, 4}));
+    write("weights.txt", "1, 0.5\n4\n");
+  }
+
+  static float bit(size_t i) { return i * i % 5 < 2 ? 1 : 0; }
+
+  // Losses of three updates. `weights`: of classes or of positive labels.
+  std::vector<double> expected(const Triple& weights) const {
+    const std::vector<float> from = linear_weights();
+    std::vector<double> w(from.begin(), from.end()), losses;
+    Triple b{0.5, 0, -0.5};
+    for (int step = 0; step < 3; ++step) {
+      double loss = 0, divisor = 0;
+      std::array<double, 12> dw{};
+      Triple db{};
+      for (size_t r = 0; r < kRows; ++r) {
+        Triple z = b;
+        for (size_t i = 0; i < 12; ++i) z[i % 3] += x(r, i / 3) * w[i];
+        const Triple dz = slopes(r, z, weights, loss, divisor);
+        for (size_t i = 0; i < 12; ++i) dw[i] += x(r, i / 3) * dz[i % 3];
+        for (size_t c = 0; c < 3; ++c) db[c] += dz[c];
+      }
+      losses.push_back(loss / divisor);
+      for (size_t i = 0; i < 12; ++i) w[i] -= kRate * dw[i] / divisor;
+      for (size_t c = 0; c < 3; ++c) b[c] -= kRate * db[c] / divisor;
+    }
+    return losses;
+  }
+
+  void expect_losses(const Words& options, const Triple& weights, bool of_bits) const {
+    for (const int n : {1, 2}) {
+      const std::string metrics = *this / "metrics.jsonl";
+      const Finished run = Program::run(
+          fsdp_run({model(), "--data", *this / (of_bits ? "bits" : "data"), "--optimizer", "sgd",
+                    "--lr", "0.5", "--weight-decay", "0", "--global-batch-size", "12", "--steps",
+                    "3", "--threads", "1", "--metrics", metrics}) +
+          options + ranks(n));
+      ASSERT_EQ(run.status, 0) << run.err;
+      const std::vector<double> found = losses_of(metrics), wanted = expected(weights);
+      ASSERT_EQ(found.size(), wanted.size());
+      for (size_t i = 0; i < found.size(); ++i) EXPECT_NEAR(found[i], wanted[i], 2e-6) << i;
+    }
+  }
+
+ private:
+  Triple slopes(size_t row, const Triple& z, const Triple& weights, double& loss,
+                double& divisor) const {
+    Triple dz{};
+    const int64_t label = label_of(row);
+    if (head_ == Head::kSoftmax && label < 0) return dz;
+    if (head_ == Head::kSoftmax) {
+      const double weight = weights[static_cast<size_t>(label)];
+      dz = softmax(z, 1);
+      loss -= weight * std::log(dz[static_cast<size_t>(label)]);
+      divisor += weight;
+      dz[static_cast<size_t>(label)] -= 1;
+      for (double& v : dz) v *= weight;
+      return dz;
+    }
+    for (size_t c = 0; c < 3; ++c) {
+      const double p = 1 / (1 + std::exp(-z[c])), t = static_cast<double>(bit(row * 3 + c));
+      loss -= weights[c] * t * std::log(p) + (1 - t) * std::log(1 - p);
+      divisor += 1;
+      dz[c] = (1 - t) * p - weights[c] * t * (1 - p);
+    }
+    return dz;
+  }
+
+  Head head_;
+};
+
+TEST(WeightedLoss, ProbabilitiesAreTakenAsTheyAre) {
+  const WeightedLosses classes(Head::kSoftmax), bits(Head::kSigmoid);
+  classes.expect_losses({"--loss", "nll_probabilities"}, {1, 1, 1}, false);
+  bits.expect_losses({"--loss", "bce"}, {1, 1, 1}, true);
+}
+
+TEST(WeightedLoss, ClassesHaveWeights) {
+  const WeightedLosses folder(Head::kSoftmax);
+  for (const std::string& given :
+       {std::string("1,0.5,4"), folder / "weights.npy", folder / "weights.txt"}) {
+    folder.expect_losses({"--loss", "nll_probabilities", "--class-weights", given}, {1, 0.5, 4},
+                         false);
+  }
+}
+
+TEST(WeightedLoss, PositiveLabelsHaveWeights) {
+  const WeightedLosses folder(Head::kScores);
+  folder.expect_losses({"--loss", "bce_with_logits", "--pos-weight", "3"}, {3, 3, 3}, true);
+  folder.expect_losses({"--loss", "bce_with_logits", "--pos-weight", "1,0.5,4"}, {1, 0.5, 4}, true);
+}
+
+// A probability of 0 counts as e^-100, and does not make the gradient NaN.
+TEST(WeightedLoss, AProbabilityOfZeroCountsAHundred) {
+  WeightedLosses folder(Head::kSigmoid);
+  SmallModel model = linear_model();
+  model.nodes.push_back(node("Relu", {"logits"}, {"r"}, "no_negatives"));
+  model.nodes.push_back(node("Tanh", {"r"}, {"p"}, "last"));
+  model.initializers[1] = tensor("b", kFloat, {3}, raw<float>({-9, -9, -9}));
+  model.outputs = {declared("p", {-1, 3})};
+  folder.write("model.onnx", model.bytes());
+  const std::string metrics = folder / "metrics.jsonl";
+  const Finished run =
+      Program::run(fsdp_run({folder.model(), "--data", folder / "bits", "--loss", "bce", "--steps",
+                             "2", "--global-batch-size", "12", "--metrics", metrics}));
+  ASSERT_EQ(run.status, 0) << run.err;
+  double positive = 0;
+  for (size_t i = 0; i < kRows * 3; ++i) positive += static_cast<double>(WeightedLosses::bit(i));
+  EXPECT_NEAR(losses_of(metrics)[0], 100 * positive / 36, 1e-4);
+}
+
+TEST(WeightedLoss, WrongWeightsAreRefused) {
+  const WeightedLosses folder(Head::kSoftmax);
+  const Words train = fsdp_run({folder.model(), "--data", folder / "data", "--steps", "1"});
+  expect_refused(folder, train + Words{"--loss", "nll_probabilities", "--class-weights", "1,2"},
+                 {"--class-weights: expected 3 numbers", "found 2"});
+  expect_refused(folder, train + Words{"--loss", "mse", "--class-weights", "1,2"},
+                 {"--class-weights has no effect with --loss mse"});
+  expect_refused(folder, train + Words{"--loss", "bce_with_logits", "--pos-weight", "-1"},
+                 {"--pos-weight: expected numbers of at least 0", "'-1'"});
+}
+
 }  // namespace losses_test
 }  // namespace ofsdp

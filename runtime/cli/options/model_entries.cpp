@@ -256,6 +256,54 @@ OptionEntry loss() {
   return entry;
 }
 
+std::string shown_numbers(const std::vector<float>& values) {
+  std::vector<std::string> texts;
+  for (const float value : values) texts.push_back(format_text("{}", value));
+  return texts.empty() ? "none" : "[" + joined(texts, ", ") + "]";
+}
+
+// Returns the numbers of a list, all at least 0; none if one of its parts is something else.
+std::optional<std::vector<float>> weights_in(const std::string& text) {
+  std::vector<float> values;
+  if (text == "none") return values;
+  for (const std::string& part : split_list(text)) {
+    const auto value = parse_number(part);
+    if (!value || *value < 0) return {};
+    values.push_back(static_cast<float>(*value));
+  }
+  return values;
+}
+
+OptionEntry class_weights() {
+  OptionEntry entry{.name = "class-weights",
+                    .values = "none, W,W,..., FILE",
+                    .help = "losses over classes: weight of each class, as PyTorch's `weight`"};
+  entry.set = [](Options& o, const std::string& text) {
+    const auto values = weights_in(text);
+    o.losses[0].class_weights = values.value_or(std::vector<float>{});
+    o.class_weights = values ? "" : text;
+    return Verdict{};
+  };
+  entry.show = [](const Options& o) {
+    return o.class_weights.empty() ? shown_numbers(o.losses[0].class_weights)
+                                   : yaml_quoted(o.class_weights);
+  };
+  return entry;
+}
+
+OptionEntry positive_weights() {
+  OptionEntry entry{.name = "pos-weight",
+                    .values = "none, W or W,W,...",
+                    .help = "bce_with_logits: weight of labels 1, one or one for each column"};
+  entry.set = [](Options& o, const std::string& text) {
+    const auto values = weights_in(text);
+    o.losses[0].positive_weights = values.value_or(std::vector<float>{});
+    return fine_or(values.has_value(), "numbers of at least 0, such as 1,4");
+  };
+  entry.show = [](const Options& o) { return shown_numbers(o.losses[0].positive_weights); };
+  return entry;
+}
+
 }  // namespace
 
 std::vector<OptionEntry> loss_entries() {
@@ -280,6 +328,8 @@ std::vector<OptionEntry> loss_entries() {
           kTakesSmoothing,
           number({"label-smoothing", "0", "cross_entropy: share spread over all classes"},
                  kZeroToOne, OFSDP_FIELD(losses[0].label_smoothing)))),
+      in_training_info(for_losses(kTakesClassWeights, class_weights())),
+      in_training_info(for_losses(kTakesPositiveWeights, positive_weights())),
       path({"teacher", "none, FILE.onnx", "a model whose outputs the trained one follows too"},
            OFSDP_FIELD(teacher.path)),
       unless_idle(

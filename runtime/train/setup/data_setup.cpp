@@ -120,7 +120,10 @@ SyntheticColumn synthetic_column(const Graph& graph, ValueId id, std::span<const
                                                                  : SyntheticKind::kZeros;
   } else if (appended) {
     const bool bits = std::ranges::any_of(losses, [&](const LossSpec& loss) {
-      return loss_traits(loss.kind).reads == PredictionKind::kLogits && loss.labels == input.name;
+      const PredictionKind reads = loss_traits(loss.kind).reads;
+      const bool of_two =
+          reads == PredictionKind::kLogits || reads == PredictionKind::kProbabilities;
+      return of_two && loss.labels == input.name;
     });
     column.kind = bits ? SyntheticKind::kBits : SyntheticKind::kUniform;
   }

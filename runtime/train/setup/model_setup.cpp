@@ -2,7 +2,10 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <cstring>
+#include <fstream>
+#include <sstream>
 
 #include "importer/dialects/onnxruntime/ort_artifacts.h"
 #include "importer/dialects/training_info/rules_source.h"
@@ -15,6 +18,7 @@
 #include "importer/training_source.h"
 #include "kernels/base/text.h"
 #include "kernels/core/device.h"
+#include "runtime/data/column_file.h"
 #include "runtime/engine/forward.h"
 #include "runtime/train/setup/metric_layout.h"
 
@@ -175,9 +179,43 @@ std::vector<LossSpec> losses_of(std::vector<LossSpec> losses, const RankRows& ra
   for (LossSpec& loss : losses) {
     loss.ignore_index = losses[0].ignore_index;
     loss.label_smoothing = losses[0].label_smoothing;
+    loss.class_weights = losses[0].class_weights;
+    loss.positive_weights = losses[0].positive_weights;
     loss.ranks = ranks;
   }
   return losses;
+}
+
+// Reads the numbers of --class-weights: a .npy file of one axis, or text with commas or spaces.
+Result<std::vector<float>> read_class_weights(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  std::ostringstream all;
+  all << file.rdbuf();
+  OFSDP_REJECT_IF(
+      !file, "--class-weights {}: expected numbers of at least 0 or a file, found neither", path);
+  const std::string bytes = all.str();
+  std::vector<float> weights;
+  if (bytes.starts_with(kNpyMagic)) {
+    const auto data = std::as_bytes(std::span(bytes));
+    OFSDP_ASSIGN_OR_RETURN(const ColumnLayout layout, parse_npy(path, data));
+    OFSDP_REJECT_IF(layout.row.numel() != 1 || layout.end_byte() > data.size(),
+                    "--class-weights {}: expected one axis of numbers", path);
+    const TensorDesc desc{layout.dtype, Shape{layout.count}};
+    for (const double w : to_doubles(desc, data.data() + layout.first_byte)) {
+      weights.push_back(static_cast<float>(w));
+    }
+  } else {
+    std::string text = bytes;
+    std::ranges::replace(text, ',', ' ');
+    std::istringstream words(text);
+    for (float weight = 0; words >> weight;) weights.push_back(weight);
+    OFSDP_REJECT_IF(!words.eof(), "--class-weights {}: expected numbers, found other text", path);
+  }
+  for (const float w : weights) {
+    OFSDP_REJECT_IF(!(w >= 0) || std::isinf(w),
+                    "--class-weights {}: expected numbers of at least 0, found {}", path, w);
+  }
+  return weights;
 }
 
 class SetupMaker {
@@ -379,6 +417,9 @@ class SetupMaker {
   }
 
   Status open_columns(ModelSetup& setup, DataSpec spec) {
+    if (!options_.class_weights.empty()) {
+      OFSDP_ASSIGN_OR_RETURN(losses_[0].class_weights, read_class_weights(options_.class_weights));
+    }
     GraphSettings settings{.losses = losses_of(losses_, ranks_of(setup)),
                            .rows = {},
                            .param_dtype = options_.sharding.param_dtype,
