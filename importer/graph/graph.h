@@ -145,6 +145,7 @@ struct Measured {
   bool classes = false;
   int64_t width = 0;    // classes or columns
   bool logits = false;  // the loss is bce_with_logits
+  bool sequences = false;  // a row per sample: ofsdp.MeasureCtc
 };
 
 // A mean or a sum; the loss is the weighted sum of the terms.

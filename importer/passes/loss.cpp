@@ -346,7 +346,33 @@ Result<ValueId> add_contrastive_loss(Graph& graph, const LossSpec& spec) {
   return GraphEditor(graph).add1("ofsdp.ContrastiveLoss", "loss", inputs, attributes);
 }
 
+// Returns the attributes of operators over rows of time steps, and adds the rows.
+Result<std::pair<ValueId, Attributes>> sequence_rows(Graph& graph, const LossSpec& spec,
+                                                     const std::string& name, ValueId prediction,
+                                                     ValueId labels, int64_t outer) {
+  const TensorDesc& scores = graph.value(prediction).desc;
+  const TensorDesc& given = graph.value(labels).desc;
+  OFSDP_REJECT_IF(scores.shape.rank() != 3 || given.shape.rank() > 2,
+                  "--loss ctc: expected a prediction [batch, time, classes] or [time, batch, "
+                  "classes] and labels [batch, places], found '{}' {} and '{}' {}",
+                  spec.prediction, scores.text(), spec.labels, given.text());
+  OFSDP_ASSIGN_OR_RETURN(const ValueId rows,
+                         GraphEditor(graph).add1("ofsdp.CollapseLeading", name, {prediction}));
+  return std::pair{rows, Attributes{{"blank", spec.blank},
+                                    {"ignore_index", spec.ignore_index},
+                                    {"time_first", int64_t{outer > 1 ? 1 : 0}}}};
+}
+
+Result<ValueId> add_ctc_loss(Graph& graph, const LossSpec& spec, ValueId prediction,
+                             ValueId labels) {
+  OFSDP_ASSIGN_OR_RETURN(const auto made, sequence_rows(graph, spec, "loss.prediction", prediction,
+                                                        labels, spec.outer));
+  return GraphEditor(graph).add1(loss_traits(spec.kind).op, "loss", {made.first, labels},
+                                 made.second);
+}
+
 Result<ValueId> add_loss(Graph& graph, const LossSpec& spec, ValueId prediction, ValueId labels) {
+  if (spec.kind == LossKind::kCtc) return add_ctc_loss(graph, spec, prediction, labels);
   if (spec.kind == LossKind::kContrastive) return add_contrastive_loss(graph, spec);
   if (spec.kind == LossKind::kOperator) return add_operator_loss(graph, spec, prediction, labels);
   return has_classes(spec.kind) ? add_class_loss(graph, spec, prediction, labels)
@@ -402,6 +428,7 @@ Result<ValueId> labels_in_order(Graph& graph, const LossSpec& spec, ValueId labe
 // Adds graph.matches if prediction (0: none) and labels allow it. REQUIRES: the graph has the loss.
 Status add_matches(Graph& graph, const LossSpec& spec, ValueId prediction) {
   ValueId labels = labels_for_accuracy(graph, spec, 0);
+  if (loss_traits(spec.kind).of_sequences) return {};
   if (prediction == 0 || labels == 0 || !is_integer(graph.value(labels).desc.dtype)) return {};
   if (has_inner_classes(graph, 0, prediction)) return {};
   const Shape& shape = graph.value(prediction).desc.shape;
@@ -465,6 +492,18 @@ Result<Measured> measured_values(Graph& graph, const LossSpec& spec, ValueId pre
   return made;
 }
 
+Result<Measured> measured_sequences(Graph& graph, const LossSpec& spec, const MeasureSpec& wanted,
+                                    ValueId prediction, ValueId labels) {
+  const int64_t outer = wanted.prediction.empty() ? spec.outer : wanted.outer;
+  OFSDP_ASSIGN_OR_RETURN(
+      auto made, sequence_rows(graph, spec, "measure.prediction", prediction, labels, outer));
+  made.second.set("space", wanted.space);
+  Measured measured{.classes = true, .width = 1, .sequences = true};
+  OFSDP_ASSIGN_OR_RETURN(measured.rows, GraphEditor(graph).add1("ofsdp.MeasureCtc", "measure",
+                                                                {made.first, labels}, made.second));
+  return measured;
+}
+
 Result<Measured> measured_rows(Graph& graph, std::span<const LossSpec> specs,
                                const MeasureSpec& wanted) {
   const size_t term = wanted.prediction.empty() ? 0 : loss_of(specs, wanted);
@@ -472,6 +511,11 @@ Result<Measured> measured_rows(Graph& graph, std::span<const LossSpec> specs,
   ValueId prediction =
       find_output(graph, wanted.prediction.empty() ? spec.prediction : wanted.prediction);
   ValueId labels = labels_for_accuracy(graph, spec, term);
+  const bool of_sequences = loss_traits(spec.kind).of_sequences;
+  OFSDP_REJECT_IF(wanted.sequences != of_sequences, "--eval-metrics {}: expected {}",
+                  wanted.metrics,
+                  of_sequences ? "cer or wer with --loss ctc" : "--loss ctc, which has sequences");
+  if (of_sequences) return measured_sequences(graph, spec, wanted, prediction, labels);
   const PredictionKind reads = loss_traits(spec.kind).reads;
   bool logs = reads == PredictionKind::kLogProbabilities;
   const Node* loss = class_loss_node(graph, term);

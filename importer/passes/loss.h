@@ -67,10 +67,11 @@ struct LossTraits {
   const char* name = "";
   LabelKind labels = LabelKind::kNone;
   PredictionKind reads = PredictionKind::kValues;
-  const char* op = nullptr;  // of flat predictions and labels; null: the graph has the loss, or
-                             // loss.cpp builds it
-  uint32_t takes = 0;        // LossTakes
-  bool joins_rows = false;   // rows of all ranks meet
+  const char* op = nullptr;   // of flat predictions and labels; null: the graph has the loss, or
+                              // loss.cpp builds it
+  uint32_t takes = 0;         // LossTakes
+  bool joins_rows = false;    // rows of all ranks meet
+  bool of_sequences = false;  // labels have no places in time
 };
 const LossTraits& loss_traits(LossKind kind);
 
@@ -88,6 +89,7 @@ struct LossSpec {
   std::string said{};      // KIND:PREDICTION:LABELS as given, for messages; empty: separate flags
   std::string other = {};  // kContrastive: the graph output paired with `output`
   double temperature = 0.07;  // kContrastive
+  int64_t blank = 0;          // kCtc: the class without a label
   RankRows ranks = {};        // kContrastive: ranks with rows that are negatives
   int64_t batch = 1;          // samples of the graph
   int64_t outer = 1;          // of the prediction (importer/passes/sample_order.h); 0: unknown
@@ -112,6 +114,8 @@ struct MeasureSpec {
   std::string
       prediction;  // a graph output that has a loss with labels; empty: that of the first loss
   bool likelihood = false;  // also the likelihood of the label
+  bool sequences = false;   // of rows of labels without places
+  int64_t space = -1;       // sequences: the class between words; -1: none
   int64_t outer = 1;        // of the prediction, as in LossSpec
 };
 

@@ -42,8 +42,8 @@ constexpr auto enum_names(MetricKind) {
 }
 
 // The rows that a metric adds up: of predictions with integer labels, of predictions with numbers,
-// or the scores of all samples.
-enum class MetricRows { kClasses, kValues, kScores };
+// the scores of all samples, or of rows of labels without places in time.
+enum class MetricRows { kClasses, kValues, kScores, kSequences };
 
 // A row of metrics.inc: how many exact counts and double sums a metric keeps.
 struct MetricTraits {
@@ -57,7 +57,7 @@ const MetricTraits& metric_traits(MetricKind kind);
 
 struct MetricSpec {
   MetricKind kind = MetricKind::kAccuracy;
-  int64_t k = 1;                // kTopK
+  int64_t k = 1;                // kTopK; kWer: the class between words, -1 if there is none
   std::string name;             // as given: the eval row's key
   std::string prediction = {};  // empty: the loss's
 };

@@ -99,6 +99,8 @@ Status MetricSums::add(int measured, std::span<const double> rows) {
     if (m.measured != measured) continue;
     if (keeps_scores(m)) {
       OFSDP_RETURN_IF_ERROR(add_scores(i, rows));
+    } else if (metric_traits(m.spec.kind).rows == MetricRows::kSequences) {
+      add_sequence_rows(m, rows);
     } else if (m.classes) {
       add_class_rows(m, rows);
     } else {
@@ -125,6 +127,16 @@ void MetricSums::add_class_rows(const PlannedMetric& m, std::span<const double> 
       count[0] += before < k ? 1 : 0;
       count[1] += 1;
     }
+  }
+}
+
+// Rows of ofsdp.MeasureCtc: distance and number of labels, then both in words.
+void MetricSums::add_sequence_rows(const PlannedMetric& m, std::span<const double> rows) {
+  constexpr size_t kSequenceFacts = 4;
+  const size_t first = m.spec.kind == MetricKind::kWer ? 2 : 0;
+  for (size_t at = 0; at < rows.size(); at += kSequenceFacts) {
+    counts(m)[0] += rows[at + first];
+    counts(m)[1] += rows[at + first + 1];
   }
 }
 
@@ -265,6 +277,8 @@ std::optional<double> MetricSums::value_of(const PlannedMetric& m) const {
       return std::exp(sums(m)->value() / count[0]);
     case MetricKind::kAccuracy:
     case MetricKind::kTopK:
+    case MetricKind::kCer:
+    case MetricKind::kWer:
       if (count[1] == 0) return std::nullopt;
       return count[0] / count[1];
     default:

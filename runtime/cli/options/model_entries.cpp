@@ -131,6 +131,21 @@ std::string contrastive_text(const LossSpec& loss) {
                      show_number(loss.temperature));
 }
 
+constexpr std::string_view kBlankPrefix = "ctc[";
+
+// Reads a kind, or ctc[BLANK].
+Verdict set_kind(LossSpec& loss, const std::string& text, const std::vector<std::string>& kinds) {
+  loss.blank = LossSpec().blank;
+  if (!text.starts_with(kBlankPrefix) || !text.ends_with(']')) {
+    return set_choice(text, loss.kind, kinds);
+  }
+  const size_t digits = text.size() - kBlankPrefix.size() - 1;
+  const auto blank = parse_integer(text.substr(kBlankPrefix.size(), digits), 0);
+  loss.kind = LossKind::kCtc;
+  loss.blank = blank.value_or(0);
+  return fine_or(blank.has_value(), "ctc[CLASS], the class without a label");
+}
+
 constexpr size_t kMaxNamed = 200;  // so that all losses' names fit into a metrics row
 
 bool is_named(const std::string& text) {
@@ -155,7 +170,7 @@ Verdict read_named(const std::string& text, LossSpec& made) {
   const size_t first = names.find(':'), last = names.rfind(':');
   std::vector<std::string> kinds = names_of<LossKind>();
   std::erase(kinds, name_of(LossKind::kAuto));
-  const Verdict verdict = set_choice(names.substr(0, first), made.kind, kinds);
+  const Verdict verdict = set_kind(made, names.substr(0, first), kinds);
   if (!verdict.fine) {
     return {false, "KIND:PREDICTION:LABELS with a kind of " + joined(kinds, ", "), verdict.hint};
   }
@@ -203,7 +218,7 @@ Verdict set_loss(Options& o, const std::string& text) {
   if (text.starts_with(kContrastivePrefix)) {
     return set_contrastive(loss, text.substr(kContrastivePrefix.size()));
   }
-  Verdict verdict = set_choice(text, loss.kind, names_of<LossKind>());
+  Verdict verdict = set_kind(loss, text, names_of<LossKind>());
   if (!verdict.fine) verdict.expected += ", output:NAME, plugin:NAME or contrastive:A:B";
   return verdict;
 }
@@ -218,6 +233,7 @@ std::string show_loss(const Options& o) {
   if (loss.kind == LossKind::kOutput) return yaml_quoted("output:" + loss.output);
   if (loss.kind == LossKind::kOperator) return yaml_quoted("plugin:" + loss.output);
   if (loss.kind == LossKind::kContrastive) return yaml_quoted(contrastive_text(loss));
+  if (loss.blank != 0) return yaml_quoted(format_text("{}{}]", kBlankPrefix, loss.blank));
   return std::string(name_of(loss.kind));
 }
 
@@ -236,14 +252,15 @@ OptionEntry for_losses(LossTakes setting, OptionEntry entry) {
 }
 
 OptionEntry loss() {
-  OptionEntry entry{.name = "loss",
-                    .values = joined(names_of<LossKind>(), ", ") +
-                              ", output:NAME, plugin:NAME, contrastive:A:B[:TEMPERATURE], "
-                              "KIND:PREDICTION:LABELS[*WEIGHT]; repeated",
-                    .help = "auto: the graph's only scalar float output; the sum of several",
-                    .kind = OptionEntry::Kind::kRepeated,
-                    .set = set_loss,
-                    .show = show_loss};
+  OptionEntry entry{
+      .name = "loss",
+      .values = joined(names_of<LossKind>(), ", ") +
+                ", ctc[BLANK], output:NAME, plugin:NAME, contrastive:A:B[:TEMPERATURE], "
+                "KIND:PREDICTION:LABELS[*WEIGHT]; repeated",
+      .help = "auto: the graph's only scalar float output; the sum of several",
+      .kind = OptionEntry::Kind::kRepeated,
+      .set = set_loss,
+      .show = show_loss};
   entry.clear = [](Options& o) {
     LossSpec& loss = o.losses[0];
     if (first_is_named(o)) loss.prediction = loss.labels = "";

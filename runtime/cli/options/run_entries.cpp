@@ -57,8 +57,9 @@ std::string list_extensions() {
 }
 
 constexpr std::string_view kTopPrefix = "top";
+constexpr std::string_view kWordsPrefix = "wer[";  // and the class between words
 
-// Parses "accuracy", "top5" or "f1@logits" into the kind, and K for top.
+// Parses "accuracy", "top5", "wer[4]" or "f1@logits" into the kind and the number.
 Verdict parse_metric(const std::string& text, MetricSpec& metric) {
   const size_t at = text.find('@');
   const std::string kind = text.substr(0, at);
@@ -73,15 +74,23 @@ Verdict parse_metric(const std::string& text, MetricSpec& metric) {
     metric.k = k.value_or(1);
     if (k) return {};
   }
+  if (kind.starts_with(kWordsPrefix) && kind.ends_with(']')) {
+    const auto space =
+        parse_integer(kind.substr(kWordsPrefix.size(), kind.size() - kWordsPrefix.size() - 1), 0);
+    metric.kind = MetricKind::kWer;
+    metric.k = space.value_or(-1);
+    return fine_or(space.has_value(), "wer[CLASS], the class between words");
+  }
   std::vector<std::string> names = names_of<MetricKind>();
   Verdict verdict = set_choice(kind, metric.kind, names);
+  if (metric.kind == MetricKind::kWer) metric.k = -1;
   if (!verdict.fine) verdict.expected += " or topK such as top5";
   return verdict;
 }
 
 OptionEntry eval_metrics() {
   OptionEntry entry{.name = "eval-metrics",
-                    .values = "accuracy; topK, " + joined(names_of<MetricKind>(), ", "),
+                    .values = "accuracy; topK, wer[CLASS], " + joined(names_of<MetricKind>(), ", "),
                     .help = "a list of numbers of an evaluation; NAME@PREDICTION for another one",
                     .kind = OptionEntry::Kind::kRepeated};
   entry.set = [](Options& o, const std::string& text) {

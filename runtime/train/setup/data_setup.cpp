@@ -115,7 +115,11 @@ SyntheticColumn synthetic_column(const Graph& graph, ValueId id, std::span<const
     const auto count = std::ranges::find_if(
         counts, [&](const LossCount& one) { return one.by_label && one.labels == input.name; });
     column.below = count != counts.end() ? count->classes : gathered_axis(graph, id);
+    const bool sequence = std::ranges::any_of(losses, [&](const LossSpec& loss) {
+      return loss_traits(loss.kind).of_sequences && loss.labels == input.name;
+    });
     column.kind = column.below > 0                               ? SyntheticKind::kBelow
+                  : sequence                                     ? SyntheticKind::kOnes
                   : input.name.find("mask") != std::string::npos ? SyntheticKind::kOnes
                                                                  : SyntheticKind::kZeros;
   } else if (appended) {

@@ -17,6 +17,7 @@ const char* kind_of_rows(const PlannedMetric& m) {
 
 Status check(const PlannedMetric& m, bool logits) {
   const MetricRows rows = metric_traits(m.spec.kind).rows;
+  if (rows == MetricRows::kSequences) return {};
   const bool of_values = rows == MetricRows::kValues;
   if (rows == MetricRows::kScores) {
     if (m.classes ? m.width == 2 : logits) return {};
@@ -44,7 +45,10 @@ std::vector<MeasureSpec> measures_of(const std::vector<MetricSpec>& metrics) {
       measures.push_back({metric.name, metric.prediction});
       found = measures.end() - 1;
     }
-    found->likelihood = found->likelihood || metric_traits(metric.kind).likelihood;
+    const MetricTraits& traits = metric_traits(metric.kind);
+    found->likelihood = found->likelihood || traits.likelihood;
+    found->sequences = found->sequences || traits.rows == MetricRows::kSequences;
+    if (metric.kind == MetricKind::kWer) found->space = metric.k;
   }
   return measures;
 }

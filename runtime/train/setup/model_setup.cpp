@@ -164,6 +164,7 @@ Result<BatchSizes> batch_of(const Options& options, const Graph& graph, int worl
 Shape label_row_of(const Graph& specialized, const LossSpec& loss, int64_t batch) {
   const Value& prediction = specialized.value(specialized.find(loss.prediction));
   std::vector<int64_t> axes = prediction.desc.shape.axes();
+  if (loss_traits(loss.kind).of_sequences) return Shape{1};
   if (loss_traits(loss.kind).labels == LabelKind::kClasses) axes.pop_back();
   size_t at = 0;  // the axis with the samples
   for (int64_t before = 1; at + 1 < axes.size() && before < loss.outer; ++at) before *= axes[at];
