@@ -47,7 +47,7 @@ CONTENTS = {
                    "docs/internals/plugins"],
         "Ranks and devices": ["docs/internals/ranks", "docs/internals/launch", "docs/internals/threads", "docs/internals/cuda",
                               "docs/internals/cuda-internals", "docs/internals/cuda-kernels", "docs/internals/aarch64",
-                              "docs/internals/packages"],
+                              "docs/internals/packages", "docs/internals/history"],
         "Figures and proofs": ["docs/internals/trainers-compared", "docs/internals/cuda-figures", "docs/internals/accuracy",
                                "docs/internals/census", "docs/internals/correctness", "docs/internals/cuda-checks",
                                "bench/README"],
