@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Fills the tables of docs/trainers-compared.md from the figures of bench/figures.json and docs/operators.txt.
+"""Fills the tables of docs/internals/trainers-compared.md from the figures of bench/figures.json and docs/operators.txt.
 
     bench/figures.py           writes the page
     bench/figures.py --check   fails when the page has other tables than that
@@ -13,7 +13,7 @@ import statistics
 import sys
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
-PAGE = ROOT / "docs/trainers-compared.md"
+PAGE = ROOT / "docs/internals/trainers-compared.md"
 MARKED = re.compile(r"(<!-- table (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 

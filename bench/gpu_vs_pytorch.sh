@@ -6,7 +6,7 @@
 #
 #   bench/gpu_vs_pytorch.sh [--models mnist,bert-128,gpt2-1024,bert-512] [--pairs 1] [--steps 10] [--batch MODEL=N]...
 #                           [--minutes 8] [--results FILE] [--log FILE]
-#   bench/gpu_vs_pytorch.sh --tiny --peer-device cpu      tries the script without a GPU (docs/cuda-checks.md)
+#   bench/gpu_vs_pytorch.sh --tiny --peer-device cpu      tries the script without a GPU (docs/internals/cuda-checks.md)
 #
 # A pair is fsdp-run --deterministic on, eager FSDP2 at world 1, fsdp-run --deterministic off, torch.compile with FSDP2;
 # for MNIST plain eager is the one peer. bench/pytorch_gpu.py is the peer, and exports what we train from the same

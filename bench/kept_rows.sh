@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # A training step of a model of tokens whose loss keeps some of its labels, against the step that keeps all of them, in turn
-# (A B A B ...): what rows that are not multiplied save (docs/training.md#loss).
+# (A B A B ...): what rows that are not multiplied save (docs/reference/losses-and-metrics.md).
 #
 #   [KEPT=0.15] [BATCH=8] [TOKENS=128] [PAIRS=3] [STEPS=12] [RANKS=1] [DTYPE=float32] bench/kept_rows.sh MODEL.onnx INPUT CLASSES
 #

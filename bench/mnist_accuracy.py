@@ -6,7 +6,7 @@
 PYTHON is an interpreter of an environment that has `numpy` and `onnxruntime`; nothing else of this repository needs
 either. Each seed runs `samples/mnist/run.sh --seed SEED`, whose last line says what fsdp-run itself measured. The test
 images are read from the IDX files here, without fsdp-run's reader, and normalized as torchvision does. Prints a table
-for docs/accuracy.md; exit 1 when the counts of a seed differ by more than one.
+for docs/internals/accuracy.md; exit 1 when the counts of a seed differ by more than one.
 """
 import gzip
 import pathlib

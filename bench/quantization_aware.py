@@ -12,7 +12,7 @@ Networks: `mnist` is samples/mnist/mnist.onnx. The others are written here with 
 images: `mobile` has a stem and three depthwise separable convolutions, `resnet` a stem and residual blocks of 8, 16, 16 and 32 channels. Settings: `w4` has weights of int4, one scale a tensor, `w8` of int8, both
 with uint8 activations calibrated (MinMax) on the first 64 training images.
 
-Every command is printed. The last lines are the tables of docs/quantized.md. Exit 1 where, summed over seeds, quantization lost at least
+Every command is printed. The last lines are the tables of docs/internals/quantized.md. Exit 1 where, summed over seeds, quantization lost at least
 0.3 % a file and less than three quarters of that came back. Needs numpy, onnx, onnxruntime and, for all but `mnist`, torch.
 """
 import argparse

@@ -1,4 +1,4 @@
-# Installs under a prefix (docs/install.md), by component:
+# Installs under a prefix (docs/internals/packages.md), by component:
 #   runtime      bin/fsdp-run, lib/libonnx_fsdp.so.0 and what it loads, man page, completions
 #   development  onnx_fsdp.h, libonnx_fsdp.so, the CMake package OnnxFsdp, onnx_fsdp.pc
 #   cuda         lib/libofsdp_cuda.so, of OFSDP_CUDA=ON

@@ -30,4 +30,18 @@ install
 export PYTHONPATH=$store/python PYTHONDONTWRITEBYTECODE=1
 "$python" -m sphinx -q -W --keep-going -j auto -E -d "$store/doctrees" -c docs/site -b html . "$site"
 cp "$site/README.html" "$site/index.html"
+
+# The search must find the page on a first user's words, as its script does: every stemmed word in the same page.
+"$python" - "$site/searchindex.js" hugging face fine tune <<'END'
+import json, sys
+from snowballstemmer import stemmer
+text = open(sys.argv[1], encoding="utf-8").read()
+index = json.loads(text[text.index("{"):text.rindex("}") + 1])
+as_list = lambda pages: pages if isinstance(pages, list) else [pages]
+found = set(range(len(index["docnames"])))
+for word in stemmer("porter").stemWords(sys.argv[2:]):
+    found &= {page for part in ("terms", "titleterms") for page in as_list(index[part].get(word, []))}
+if "docs/howto/huggingface-bert" not in {index["docnames"][page] for page in found}:
+    sys.exit(f"docs/build.sh: the search for '{' '.join(sys.argv[2:])}' does not find docs/howto/huggingface-bert")
+END
 echo "wrote $site/index.html"

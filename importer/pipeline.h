@@ -2,7 +2,7 @@
 //
 // TrainingSource runs the stages up to kFinish, which return a micro-batch's graph. Planning runs
 // kProgram on that graph, once for each program. The verifier follows each pass
-// (importer/graph/verify.h); docs/design.md shows the table.
+// (importer/graph/verify.h); docs/internals/design.md shows the table.
 #pragma once
 
 #include <functional>

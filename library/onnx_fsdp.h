@@ -1,6 +1,6 @@
 /* onnx-fsdp in C: trains ONNX models with Fully Sharded Data Parallel, as fsdp-run does.
  *
- * C99 and C++11; includes only <stddef.h> and <stdint.h>. docs/library.md is the guide,
+ * C99 and C++11; includes only <stddef.h> and <stdint.h>. docs/howto/python-and-c.md is the guide,
  * samples/library has whole programs.
  *
  *   runs      onnx_fsdp_train and onnx_fsdp_run_*: ranks in processes of their own, started by the

@@ -4,8 +4,8 @@
  *
  *   const ofsdp_plugin* ofsdp_plugin_entry(const ofsdp_host* host);
  *
- * which gives a description that stays valid until the program ends. docs/plugins.md is the guide,
- * plugins/examples has whole libraries.
+ * which gives a description that stays valid until the program ends. docs/howto/plugin.md is the
+ * guide, docs/internals/plugins.md the reference, plugins/examples has whole libraries.
  *
  * Versions   every struct opens with its size, so that it may grow at its end. What a library built
  *            against an older header leaves out is zero; a library built against a newer one is

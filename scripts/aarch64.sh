@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Builds for 64-bit Arm on an x86-64 Debian 12 (root or sudo) and runs the tests that qemu-user can run: docs/aarch64.md.
+# Builds for 64-bit Arm on an x86-64 Debian 12 (root or sudo) and runs the tests that qemu-user can run: docs/internals/aarch64.md.
 #
 #   scripts/aarch64.sh                     all of it: packages, fsdp-run and tests, the labels unit and ops
 #   scripts/aarch64.sh --setup             the cross compiler, qemu-user, arm64 libraries and ONNX alone

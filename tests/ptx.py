@@ -3,7 +3,7 @@
 
 - it loads 16 bytes at a time and never stores 16, or the other way round (the compiler splits an access into elements);
 - its values are in local memory, or ptxas spilled registers;
-- its registers or shared memory are not those of the table in docs/cuda-kernels.md. That table is of one version of nvcc, one
+- its registers or shared memory are not those of the table in docs/internals/cuda-kernels.md. That table is of one version of nvcc, one
   architecture and one type, which its caption names; where another nvcc compiled it is not compared, and one line says so.
 
     ptx.py BUILD [--arch sm_80]...   BUILD: build/cuda, its kernels compiled. It reads what cmake/keep_ptx.sh kept there;
@@ -22,7 +22,7 @@ import sys
 import tempfile
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-TABLE = ROOT / "docs/cuda-kernels.md"
+TABLE = ROOT / "docs/internals/cuda-kernels.md"
 KEEP = ROOT / "cmake/keep_ptx.sh"
 WIDE = 16  # bytes of an access
 
@@ -222,7 +222,7 @@ def stale(kernels):
             for pattern in exceptions if not any(is_in([pattern], k) for k in needing)]
 
 
-# --- the table of docs/cuda-kernels.md ---
+# --- the table of docs/internals/cuda-kernels.md ---
 
 COLUMNS = {"forward": "forward_kernel", "`log_sum` and `delta` found": "stats_kernel", "dq": "queries_kernel", "dk, dv": "keys_kernel"}
 TYPES = {"bfloat16": "__nv_bfloat16", "float16": "__half"}

@@ -24,14 +24,17 @@ PLACEHOLDER = re.compile(r"(?:^|[/._])(?:[A-Z]{4,}|name)(?=[/._]|$)")  # kernels
 OUTSIDE = frozenset("""
     BigCrush DistributedSampler ExportModelForInferencing FlashAttention FlatBuffer FlatBuffers FlatParameter LeVeque McNeil
     ModuleState MurmurHash3 NumPy OptimizerGroup PaddlePaddle ParameterState PropertyBag ShardedGradScaler SplitMix64
-    StateDictType StringStringEntryProto TensorFlow ToTensor ZeroRedundancyOptimizer no_sync
+    StringStringEntryProto TensorFlow ToTensor ZeroRedundancyOptimizer no_sync
     nvrtc.h stddef.h stdint.h zero_to_fp32.py
+    GradScaler PeftModel
     FooGrad PascalCase commands.sh cube/my_operators.cpp include/onnx_fsdp.h kernels/cpu/multiarch.h plan_page_html.h
     """.split())
 # Flags of other programs, and a misspelt one.
 OUTSIDE_FLAGS = frozenset("""
     --autotuning --isolation --launcher --no-python --output-on-failure --redirects --rm --role --shm-size
-    --optimizzer
+    --user-base
+    --input --learning-rate --max-steps --num-epochs --plot --quiet --run-dir
+    --schedule
     """.split())
 
 SUFFIX = r"(?:h|cuh|cpp|cu|inc|py|sh|md|cmake)"

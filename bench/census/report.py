@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Makes docs/census.md from the results of run.py, and of counterparts.py where there are some.
+"""Makes docs/internals/census.md from the results of run.py, and of counterparts.py where there are some.
 
-    report.py RESULTS.jsonl [--folder FILES] [--planted PLANTED.jsonl] [--onnxsim RESULTS.jsonl] [--onnxruntime RESULTS.jsonl] [--date DATE] > docs/census.md
+    report.py RESULTS.jsonl [--folder FILES] [--planted PLANTED.jsonl] [--onnxsim RESULTS.jsonl] [--onnxruntime RESULTS.jsonl] [--date DATE] > docs/internals/census.md
 """
 import argparse
 import collections
@@ -143,7 +143,7 @@ changed them (`bench/census/README.md`). A file counts as right when four things
 - *Imports*: the first loss is that of ONNX Runtime's outputs.
 - *Trains*: a step ends with exit status 0.
 - *Gradient*: products of the gradient with random directions equal central differences of another program's loss. It computes in
-  float64 where it can. Rounding has no differences, so in quantized files each rounding is its straight-through meaning: the clipped
+  float64 where it can. Rounding has no useful derivative; in quantized files the check uses the straight-through estimate: the clipped
   value plus a constant. Low-bit weights are frozen, and what else the file trains is checked. What differences do not find right,
   PyTorch's autograd decides, tensor by tensor, on the same graph in float64.
 - *Written*: after three steps ONNX Runtime loads the written file, and its loss there is the program's own.

@@ -3,11 +3,14 @@ folder, so that links between files are the same here and in a forge."""
 import pathlib
 import re
 
+from sphinx import addnodes
+from sphinx.environment.adapters.toctree import TocTree
+
 project = "onnx-fsdp"
 copyright = "the onnx-fsdp authors"
 extensions = ["myst_parser"]
 root_doc = "README"
-include_patterns = ["README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "docs/*.md", "samples/README.md",
+include_patterns = ["README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "docs/**.md", "samples/README.md",
                     "samples/*/README.md", "fsdp/checkpoint/FORMAT.md", "bench/README.md"]
 exclude_patterns = ["build", "third_party", ".git", "docs/README.md"]
 source_suffix = {".md": "markdown"}
@@ -19,29 +22,46 @@ html_copy_source = False
 html_show_sphinx = False
 pygments_style = "friendly"
 
-# The sidebar. A page that stands nowhere here fails the build, as every warning does.
+# Two sidebars: pages for users hang below README, pages for readers of the code below docs/internals/README. A page that is
+# named nowhere here fails the build, as every warning does.
+INTERNALS = "docs/internals/README"
 CONTENTS = {
-    "Use": ["docs/install", "docs/training", "docs/losses", "docs/screen", "docs/doctor", "docs/correctness",
-            "docs/metrics", "docs/configuration", "docs/strategies", "docs/units", "docs/plan",
-            "docs/adapters", "docs/checkpoints", "docs/launch", "docs/library", "docs/cuda"],
-    "Coming from": ["docs/from-pytorch-fsdp", "docs/from-accelerate", "docs/from-deepspeed",
-                    "docs/from-onnxruntime-training", "docs/trainers-compared"],
-    "Models": ["docs/operators", "docs/opsets", "docs/plugins", "docs/quantized", "docs/training-graphs"],
-    "Samples": ["samples/README", "samples/gpt/README", "samples/bert/README", "samples/halves/README", "samples/library/README",
-                "samples/cluster/README"],
-    "Internals": ["docs/design", "docs/glossary", "docs/ranks", "fsdp/checkpoint/FORMAT", "docs/cuda-internals", "docs/cuda-kernels",
-                  "docs/cuda-checks", "docs/cuda-figures", "docs/aarch64", "docs/threads", "docs/accuracy", "docs/census", "bench/README"],
-    "Project": ["CONTRIBUTING", "SECURITY", "CHANGELOG"],
+    "README": {
+        "Begin": ["docs/start", "docs/howto/install", "docs/coming-from", "docs/troubleshooting", "docs/glossary"],
+        "How to": ["docs/howto/huggingface-bert", "docs/howto/gpt-on-text", "docs/howto/resnet-on-images", "docs/howto/csv-and-sklearn",
+                   "docs/howto/find-a-learning-rate-and-doctor", "docs/howto/resume-and-export", "docs/howto/lora",
+                   "docs/howto/quantized", "docs/howto/gpu", "docs/howto/several-hosts", "docs/howto/python-and-c",
+                   "docs/howto/plugin", "docs/howto/onnxruntime-artifacts"],
+        "Reference": ["docs/reference/options", "docs/reference/data", "docs/reference/losses-and-metrics",
+                      "docs/reference/optimizers", "docs/reference/strategies-and-units", "docs/reference/metrics",
+                      "docs/reference/checkpoints", "docs/reference/operators", "docs/reference/configuration"],
+        "Samples": ["samples/README", "samples/gpt/README", "samples/bert/README", "samples/halves/README",
+                    "samples/library/README", "samples/cluster/README"],
+        "Project": [INTERNALS, "CONTRIBUTING", "SECURITY", "CHANGELOG"],
+    },
+    INTERNALS: {
+        "Design": ["docs/internals/design", "docs/internals/glossary", "docs/internals/parts", "docs/internals/plan",
+                   "docs/internals/units", "docs/internals/strategies", "fsdp/checkpoint/FORMAT"],
+        "Models": ["docs/internals/operators", "docs/internals/opsets", "docs/internals/training-graphs",
+                   "docs/internals/onnxruntime-artifacts", "docs/internals/quantized", "docs/internals/adapters",
+                   "docs/internals/plugins"],
+        "Ranks and devices": ["docs/internals/ranks", "docs/internals/launch", "docs/internals/threads", "docs/internals/cuda",
+                              "docs/internals/cuda-internals", "docs/internals/cuda-kernels", "docs/internals/aarch64",
+                              "docs/internals/packages", "docs/internals/history"],
+        "Figures and proofs": ["docs/internals/trainers-compared", "docs/internals/cuda-figures", "docs/internals/accuracy",
+                               "docs/internals/census", "docs/internals/correctness", "docs/internals/cuda-checks",
+                               "bench/README"],
+    },
 }
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 FOLDER_LINK = re.compile(r"\[([^][]+)\]\(([^()#:\s]+)\)")
 
 
-def contents():
+def contents(name):
     parts = []
-    for caption, pages in CONTENTS.items():
-        parts.append("\n".join([f"```{{toctree}}", ":hidden:", f":caption: {caption}", "", *pages, "```"]))
+    for caption, pages in CONTENTS[name].items():
+        parts.append("\n".join([f"```{{toctree}}", ":hidden:", f":caption: {caption}", "", *(f"/{page}" for page in pages), "```"]))
     return "\n\n".join(parts)
 
 
@@ -57,8 +77,26 @@ def folder_links(text, folder):
 
 def read_source(app, name, source):
     text = folder_links(source[0], (ROOT / name).parent)
-    source[0] = f"{text}\n\n{contents()}\n" if name == root_doc else text
+    source[0] = f"{text}\n\n{contents(name)}\n" if name in CONTENTS else text
+
+
+def sidebar(app, page, template, context, doctree):
+    """Furo shows all contents on every page; here a page shows those of its own sidebar, one level deep."""
+    if "furo_navigation_tree" not in context:
+        return
+    from furo.navigation import get_navigation_tree
+    inside = page == INTERNALS or any(page in pages for pages in CONTENTS[INTERNALS].values())
+    start = INTERNALS if inside else root_doc
+    tree = TocTree(app.env)
+    parts = [tree.resolve(page, app.builder, node, prune=False, maxdepth=1, titles_only=True, collapse=False, includehidden=True)
+             for node in app.env.get_doctree(start).findall(addnodes.toctree)]
+    body = "".join(app.builder.render_partial(part)["fragment"] for part in parts if part is not None)
+    if start != root_doc:
+        home = app.builder.get_relative_uri(page, root_doc)
+        body = f'<ul><li class="toctree-l1"><a class="reference internal" href="{home}">For users</a></li></ul>' + body
+    context["furo_navigation_tree"] = get_navigation_tree(body)
 
 
 def setup(app):
     app.connect("source-read", read_source)
+    app.connect("html-page-context", sidebar, priority=900)  # after the theme's

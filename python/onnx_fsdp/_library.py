@@ -9,7 +9,7 @@ import importlib.util
 import os
 import pathlib
 
-# A process that computes between Python's statements must not spin meanwhile (docs/threads.md). libgomp reads this when
+# A process that computes between Python's statements must not spin meanwhile (docs/internals/threads.md). libgomp reads this when
 # it is loaded.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 

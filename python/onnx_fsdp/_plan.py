@@ -18,7 +18,7 @@ def _text_of(call, request):
 
 
 class Plan:
-    """The plan of a run. `json` is all that `fsdp-run plan --json` says (docs/plan.md)."""
+    """The plan of a run. `json` is all that `fsdp-run plan --json` says (docs/internals/plan.md)."""
 
     def __init__(self, request):
         self._request = request
@@ -53,6 +53,6 @@ def plan(model, data=None, **options):
 
 def check(model, data=None, **options):
     """Loss and gradient of the first batch of `train` with the same arguments, as training computes them and as the
-    operators' references in double do: what `fsdp-run check --json` says (docs/correctness.md). Where the two part,
+    operators' references in double do: what `fsdp-run check --json` says (docs/internals/correctness.md). Where the two part,
     `worst` names the parameter that is farthest away and `node` the first node that is another."""
     return json.loads(_text_of("check", Request(model, data, options=options)))

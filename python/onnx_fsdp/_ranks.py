@@ -30,7 +30,7 @@ _START = "import sys; sys.path[:] = sys.argv[3:]; from onnx_fsdp._rank import ma
 
 
 def _environment(rank, ranks, meeting):
-    """What tells a process that it is a rank (docs/launch.md), over what the caller's own launcher may have said."""
+    """What tells a process that it is a rank (docs/internals/launch.md), over what the caller's own launcher may have said."""
     said = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": ranks, "LOCAL_WORLD_SIZE": ranks, "GROUP_RANK": 0,
             "GROUP_WORLD_SIZE": 1, "OFSDP_RENDEZVOUS": meeting, "OFSDP_RESTART": "", "OFSDP_FAILURE_FD": ""}
     return {**os.environ, **{name: str(value) for name, value in said.items()}}

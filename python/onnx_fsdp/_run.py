@@ -10,7 +10,7 @@ _LOOK_MS = 100  # how long a wait may keep Ctrl-C waiting
 
 
 class Result:
-    """What a run has written into its metrics: its rows by kind, as dictionaries with the names of docs/training.md."""
+    """What a run has written into its metrics: its rows by kind, as dictionaries with the names of docs/reference/metrics.md."""
 
     def __init__(self, rows):
         self.rows = rows

@@ -234,7 +234,8 @@ void warn(const std::vector<std::string>& warnings) {
 }
 
 // libgomp reads OMP_WAIT_POLICY before main, so the program starts itself again, once
-// (docs/threads.md): spinning threads between kernels would take cores from other processes.
+// (docs/internals/threads.md): threads that spin between kernels would take cores from other
+// processes.
 void set_what_libgomp_reads(char** argv) {
   if (getenv("OMP_WAIT_POLICY") != nullptr) return;
   setenv("OMP_WAIT_POLICY", "passive", 0);

@@ -1,4 +1,4 @@
-// The JSON of `fsdp-run plan --json`; docs/plan.md describes it.
+// The JSON of `fsdp-run plan --json`; docs/internals/plan.md describes it.
 #include <nlohmann/json.hpp>
 
 #include "kernels/cpu/parallel.h"

@@ -1,6 +1,6 @@
 // PlanReport: the output of `fsdp-run plan`: units, memory at the peak by kind, and the schedule
-// with predicted times, as text, JSON (docs/plan.md) or one HTML page that needs no network. For a
-// device it has bytes, streams and events, but no times.
+// with predicted times, as text, JSON (docs/internals/plan.md) or one HTML page that needs no
+// network. For a device it has bytes, streams and events, but no times.
 //
 // Bytes are exact: the run uses the same. Times are predictions for rank 0 (prediction.h,
 // simulate.h). An update is grad_accum programs in a row; a short last batch and evaluation are

@@ -4,7 +4,7 @@ import re
 import textwrap
 
 PROGRAMS = ("fsdp-run", "torchrun", "mpirun", "srun", "accelerate", "deepspeed", "cmake", "ctest", "head", "source", "wait",
-            "nvidia-smi", "PYTHON", "pip", "python3", "bash", "cd", "git", "apt-get")
+            "nvidia-smi", "PYTHON", "pip", "python3", "bash", "cd", "git", "apt-get", "ls", "cat", "docker", "tar", "apt")
 ASSIGNMENTS = re.compile(r"^(?:[A-Z][A-Z_0-9]*=\S*\s+)*")
 SCRIPT = re.compile(r"^(?:\./|build/|tests/|bench/|samples/|scripts/|docs/)\S*$")  # a program by its path
 PROMPT = "$ "

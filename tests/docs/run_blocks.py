@@ -3,6 +3,10 @@
 the tests under the names that the documents use. A command must succeed, unless the block shows its error, a line
 "fsdp-run: ...": then it must fail with that line. exceptions.txt lists what is not run as it stands, and why.
 
+The blocks of docs/start.md, and of each page of docs/howto, run one after the other in one folder. In the documents for users
+the output after a prompt must be that of the commands: any number matches any number, "..." any text, and a line "..." any
+lines.
+
     run_blocks.py FSDP_RUN [FILE...]   all documents, or some
     run_blocks.py --list               the blocks and what is done with each
     run_blocks.py --self-test          expects made-up documents to be found wrong
@@ -12,9 +16,11 @@ import gzip
 import math
 import os
 import pathlib
+import random
 import re
 import shutil
 import socket
+import struct
 import subprocess
 import sys
 import tempfile
@@ -25,6 +31,7 @@ import blocks
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 PATIENCE = 60  # seconds for a block
+PROMPT = blocks.PROMPT
 
 
 class Exceptions:
@@ -52,15 +59,18 @@ def example(path, first_line):
 
 
 def field(number, value):
-    """A field of a protobuf message: a whole number below 128, or short bytes."""
+    """A field of a protobuf message: a whole number below 128, text or bytes."""
     if isinstance(value, int):
         return bytes([number << 3, value])
     value = value.encode() if isinstance(value, str) else value
-    return bytes([number << 3 | 2, len(value)]) + value
+    size, count = b"", len(value)
+    while count > 0x7f:
+        size, count = size + bytes([0x80 | count & 0x7f]), count >> 7
+    return bytes([number << 3 | 2]) + size + bytes([count]) + value
 
 
 def cube_model():
-    """The model of docs/plugins.md: y = com.example.Cube(x w), its node named cube."""
+    """The model of docs/howto/plugin.md: y = com.example.Cube(x w), its node named cube."""
     def declared(name):
         shape = field(2, field(1, field(2, "batch")) + field(1, field(1, 2)))
         return field(1, name) + field(2, field(1, field(1, 1) + shape))
@@ -69,8 +79,7 @@ def cube_model():
     weight = field(1, 2) + field(1, 2) + field(2, 1) + field(8, "w") + field(9, bytes(16))
     graph = field(1, product) + field(1, cube) + field(2, "g") + field(5, weight) + field(11, declared("x")) + field(
         12, declared("y"))
-    body = bytes([7 << 3 | 2, 0x80 | len(graph) & 0x7f, len(graph) >> 7]) + graph  # 128 bytes or more
-    return field(1, 8) + body + field(8, field(2, 17)) + field(8, field(1, "com.example") + field(2, 1))
+    return field(1, 8) + field(7, graph) + field(8, field(2, 17)) + field(8, field(1, "com.example") + field(2, 1))
 
 
 def first_rows(source, target, rows):
@@ -84,6 +93,84 @@ def first_rows(source, target, rows):
         file.write(head + body)
 
 
+def floats(count, seed):
+    """So many float32 between -0.5 and 0.5, the same on every machine."""
+    drawn = random.Random(seed)
+    return struct.pack(f"<{count}f", *(drawn.random() - 0.5 for _ in range(count)))
+
+
+def classifier(inputs, hidden, classes):
+    """A perceptron in the form that scikit-learn's converter leaves: logits = relu(x w1 + b1) w2 + b2."""
+    def declared(name, width):
+        shape = field(2, field(1, field(2, "batch")) + field(1, field(1, width)))
+        return field(1, name) + field(2, field(1, field(1, 1) + shape))
+
+    def weight(name, *shape):
+        return field(5, b"".join(field(1, size) for size in shape) + field(2, 1) + field(8, name) +
+                     field(9, floats(math.prod(shape), name)))
+
+    def node(operator, names, output):
+        return field(1, b"".join(field(1, name) for name in names) + field(2, output) + field(4, operator))
+
+    graph = (node("MatMul", ["x", "fc1.weight"], "xw") + node("Add", ["xw", "fc1.bias"], "h") + node("Relu", ["h"], "r") +
+             node("MatMul", ["r", "fc2.weight"], "rw") + node("Add", ["rw", "fc2.bias"], "logits") + field(2, "g") +
+             weight("fc1.weight", inputs, hidden) + weight("fc1.bias", hidden) + weight("fc2.weight", hidden, classes) +
+             weight("fc2.bias", classes) + field(11, declared("x", inputs)) + field(12, declared("logits", classes)))
+    return field(1, 8) + field(7, graph) + field(8, field(2, 17))
+
+
+def flowers():
+    """A table in the form of Fisher's irises: four measures that depend on the class, and the class."""
+    drawn = random.Random(1)
+    rows = [[*(f"{drawn.gauss(base + step * kind, 0.3):.2f}" for base, step in ((5.0, 0.8), (3.4, -0.3), (1.5, 2.0), (0.2, 0.9))),
+             str(kind)] for kind in (0, 1, 2) for _ in range(50)]
+    drawn.shuffle(rows)
+    return "\n".join(["sepal_length,sepal_width,petal_length,petal_width,species", *(",".join(row) for row in rows)]) + "\n"
+
+
+def furnish_page(folder, path):
+    """The files that a how-to page begins with, as its reader made them."""
+    fixtures, samples = ROOT / "tests/fixtures", ROOT / "samples"
+
+    def take(source, name):
+        (folder / name).unlink(missing_ok=True)
+        (folder / name).parent.mkdir(exist_ok=True)
+        if source.is_dir():
+            shutil.copytree(source, folder / name)
+        else:
+            shutil.copy(source, folder / name)
+
+    page = pathlib.PurePosixPath(path).stem
+    if page in ("README", "huggingface-bert"):
+        take(fixtures / "bert_tiny/model.onnx", "bert.onnx")
+        take(fixtures / "bert_tiny/data", "reviews")
+    elif page == "gpt-on-text":
+        take(samples / "gpt/gpt.onnx", "gpt.onnx")
+        with open(samples / "gpt/data/train.bin", "rb") as file:
+            (folder / "train.bin").write_bytes(file.read(8192))
+        with open(samples / "gpt/data/val.bin", "rb") as file:
+            (folder / "val.bin").write_bytes(file.read(2048))
+        (folder / "text.yaml").write_text(example(path, "# text.yaml"))
+    elif page == "resnet-on-images":
+        take(samples / "mnist/mnist.onnx", "resnet.onnx")
+        for file in sorted((samples / "mnist/data").glob("*.gz")):
+            first_rows(file, folder / file.name, 512)
+        (folder / "images.yaml").write_text(example(path, "# images.yaml"))
+    elif page == "csv-and-sklearn":
+        (folder / "flowers.onnx").write_bytes(classifier(4, 16, 3))
+        (folder / "flowers.csv").write_text(flowers())
+        (folder / "flowers_test.csv").write_text(flowers())
+        (folder / "columns.yaml").write_text(example(path, "# columns.yaml"))
+    elif page == "lora":
+        take(fixtures / "bert_tiny/model.onnx", "bert.onnx")
+        take(fixtures / "bert_tiny/data", "reviews")
+        take(fixtures / "few_bits/nbits/model.onnx", "model_int4.onnx")
+        take(fixtures / "few_bits/nbits/data", "tokens")
+    elif page == "several-hosts":
+        (folder / "shared").mkdir()
+        (folder / "hosts").write_text("worker-1 slots=4\nworker-2 slots=4\n")
+
+
 def furnish(folder, program, block):
     """Everything that commands of a document name."""
     path = block.path
@@ -92,21 +179,26 @@ def furnish(folder, program, block):
     (folder / "build/release/fsdp-run").symlink_to(program)
     (folder / "fsdp-run").symlink_to(program)
     (folder / "docs").mkdir()
-    if path in ("docs/configuration.md", "docs/from-accelerate.md"):  # whose files name BertLayer
+    if path in ("docs/reference/configuration.md", "docs/coming-from.md"):  # with files that name BertLayer
         shutil.copy(ROOT / "samples/bert/bert.onnx", folder / "model.onnx")
         (folder / "model.yaml").write_text("loss: cross_entropy\ndata: synthetic\nsteps: 1\nbatch_size: 1\n")
-    elif path == "docs/plugins.md" and "cube" in "".join(block.lines).lower():
+    elif path == "docs/howto/plugin.md":
         (folder / "model.onnx").write_bytes(cube_model())
-    elif path == "docs/quantized.md":
+        (folder / "model.yaml").write_text("loss: mse\n")
+        (folder / "data").symlink_to(fixtures / "mlp/data")
+    elif path in ("docs/howto/quantized.md", "docs/internals/quantized.md"):
         shutil.copy(fixtures / "quantized/pairs/model.onnx", folder / "quantized.onnx")
         shutil.copy(fixtures / "few_bits/nbits/model.onnx", folder / "model_int4.onnx")
         (folder / "tokens").symlink_to(fixtures / "few_bits/nbits/data")
         (folder / "data").symlink_to(fixtures / "quantized/pairs/data")
     else:
         shutil.copy(fixtures / "mlp/model.onnx", folder / "model.onnx")
-        (folder / "model.yaml").write_text("loss: cross_entropy\n")
         (folder / "data").symlink_to(fixtures / "mlp/data")
-    if path == "docs/losses.md":
+        if path.startswith("docs/internals/") or path.startswith("docs/reference/"):
+            (folder / "model.yaml").write_text("loss: cross_entropy\n")
+    if path == "README.md" or path.startswith("docs/howto/"):
+        furnish_page(folder, path)
+    if path == "docs/reference/losses-and-metrics.md":
         for name in ("student.onnx", "teacher.onnx"):
             shutil.copy(fixtures / "mlp/model.onnx", folder / name)
     shutil.copytree(fixtures / "artifacts/mlp_adamw", folder / "ARTIFACT_FOLDER")
@@ -125,9 +217,9 @@ def furnish(folder, program, block):
     if plugin.exists():
         shutil.copy(plugin, folder / "libmyops.so")
     (folder / "default_config.yaml").write_text((fixtures / "accelerate/guide_2024_09.yaml").read_text())
-    (folder / "fsdp.yaml").write_text(example("docs/from-accelerate.md", "# fsdp.yaml"))
-    (folder / "ds.json").write_text(example("docs/from-deepspeed.md", "{"))
-    (folder / "gpus.yaml").write_text(example("docs/plan.md", "hosts: 4"))
+    (folder / "fsdp.yaml").write_text(example("docs/coming-from.md", "# fsdp.yaml"))
+    (folder / "ds.json").write_text(example("docs/coming-from.md", "{"))
+    (folder / "gpus.yaml").write_text(example("docs/internals/plan.md", "hosts: 4"))
     (folder / "two_hosts.yaml").write_text("hosts: 2\nranks_per_host: 1\ninside: {alpha_us: 3, beta_gbs: 100}\n"
                                            "between: {alpha_us: 14, beta_gbs: 5}\n")
 
@@ -150,6 +242,51 @@ def shown_error(block):
     return next((line for line in block.lines if line.startswith("fsdp-run: ")), None)
 
 
+NUMBER = re.compile(r"(?<![\w.])[-+]?\d[\d,]*(?:\.\d+)?(?:e[-+]?\d+)?(?!\w)")
+ANY_NUMBER = r"[-+]?\d[\d,]*(?:\.\d+)?(?:e[-+]?\d+)?"
+
+
+def line_pattern(line):
+    """A shown line as a pattern: numbers match numbers, "..." anything, a gap any gap."""
+    parts = [r"\s+".join(re.escape(word) for word in re.split(r"\s+", text)) for text in
+             NUMBER.sub("\0", line).split("...")]
+    return ".*".join(parts).replace("\\\0", "\0").replace("\0", ANY_NUMBER)
+
+
+def unlike(shown, output):
+    """The first shown line that the output lacks at its place, or nothing."""
+    lines, place, anywhere = [line.rstrip() for line in output.splitlines()], 0, False
+    for line in shown:
+        if line.strip() in ("", "..."):
+            anywhere = anywhere or line.strip() == "..."
+            continue
+        pattern = re.compile(r"\s*" + line_pattern(line.strip()) + r"\s*")
+        while place < len(lines) and not lines[place].strip():
+            place += 1
+        here = place
+        while anywhere and here < len(lines) and not pattern.fullmatch(lines[here]):
+            here += 1
+        if here >= len(lines) or not pattern.fullmatch(lines[here]):
+            found = lines[place] if place < len(lines) else "the end"
+            return f"expected the output '{line.strip()}', found {'nowhere' if anywhere else repr(found)}"
+        place, anywhere = here + 1, False
+    rest = [line for line in lines[place:] if line.strip()]
+    return f"after the shown output came '{rest[0]}'" if rest and not anywhere else ""
+
+
+def shown_output(block):
+    """The lines after the prompts, without the message of an error; None where the page shows none or is for developers."""
+    if "/internals/" in block.path or not any(line.startswith(PROMPT) for line in block.lines):
+        return None
+    continued, shown = False, []
+    for line in block.lines:
+        if line.startswith(PROMPT) or continued:
+            continued = line.endswith("\\")
+        elif not line.startswith("fsdp-run: "):
+            shown.append(line)
+    return shown if any(line.strip() for line in shown) else None
+
+
 def run(block, commands, folder):
     """One line that says what is wrong, or nothing."""
     port, error = free_port(), shown_error(block)
@@ -165,7 +302,10 @@ def run(block, commands, folder):
         return f"has not ended within {PATIENCE} s"
     said = done.stderr.strip().splitlines()
     if error is None:
-        return f"exit status {done.returncode}: {said[-1] if said else 'nothing said'}" if done.returncode else ""
+        if done.returncode:
+            return f"exit status {done.returncode}: {said[-1] if said else 'nothing said'}"
+        shown = shown_output(block)
+        return unlike(shown, done.stdout) if shown else ""
     for old, new in ports.items():
         error = error.replace(old, new)
     if done.returncode == 0:
@@ -193,26 +333,43 @@ def jobs_of(root, paths, exceptions):
     return jobs
 
 
+def is_story(path):
+    """Whether the blocks of a page run in one folder, one after the other."""
+    return path == "docs/start.md" or path.startswith("docs/howto/")
+
+
+def stories_of(jobs):
+    """The jobs as lists that share a folder: a page that is a story, or one block."""
+    stories = []
+    for job in jobs:
+        path = job[0].path
+        if stories and is_story(path) and stories[-1][0][0].path == path:
+            stories[-1].append(job)
+        else:
+            stories.append([job])
+    return stories
+
+
 def wrong_of(jobs, runner):
-    """The lines of what is wrong; `runner` runs the commands of a block. Two at a time: most wait a while."""
+    """The lines of what is wrong; `runner` returns a line for each block of a story. Two at a time: most wait a while."""
     with concurrent.futures.ThreadPoolExecutor(2) as pool:
-        found = list(pool.map(lambda job: runner(*job), jobs))
+        found = [line for lines in pool.map(runner, stories_of(jobs)) for line in lines]
     return [f"{block.path}:{block.line}: {'; '.join(commands)}: {line}"
             for (block, commands), line in zip(jobs, found, strict=True) if line]
 
 
 def documents():
-    return ["README.md", *sorted(p.relative_to(ROOT).as_posix() for p in (ROOT / "docs").glob("*.md"))]
+    return ["README.md", *sorted(p.relative_to(ROOT).as_posix() for p in (ROOT / "docs").rglob("*.md"))]
 
 
 def run_all(program, paths):
     exceptions = Exceptions((HERE / "exceptions.txt").read_text(encoding="utf-8"))
 
-    def runner(block, commands):
+    def runner(story):
         with tempfile.TemporaryDirectory(prefix="ofsdp_docs_") as name:
             folder = pathlib.Path(name)
-            furnish(folder, program, block)
-            return run(block, commands, folder)
+            furnish(folder, program, story[0][0])
+            return [run(block, commands, folder) for block, commands in story]
 
     began = time.monotonic()
     jobs = jobs_of(ROOT, paths or documents(), exceptions)
@@ -231,22 +388,31 @@ def self_test():
             "Text.\n\n    cmake --preset x\n\n    fsdp-run far --away\n\n    fsdp-run: a message\n\n    key: value\n")
     ran = []
 
-    def runner(block, commands):
-        ran.extend(commands)
-        return ""
+    def runner(story):
+        ran.extend(command for _, commands in story for command in commands)
+        return [""] * len(story)
 
     with tempfile.TemporaryDirectory() as name:
         pathlib.Path(name, "a.md").write_text(text, encoding="utf-8")
         jobs = jobs_of(pathlib.Path(name), ["a.md"], rows)
-        wrong, bad = wrong_of(jobs, runner), wrong_of(jobs, lambda block, commands: "is wrong")
+        wrong, bad = wrong_of(jobs, runner), wrong_of(jobs, lambda story: ["is wrong"] * len(story))
         block = blocks.Block("a.md", 1, ["$ fsdp-run x", "fsdp-run: an error"])
         results = [run(block, ["echo 'fsdp-run: an error' >&2; exit 2"], pathlib.Path(name)),
                    run(block, ["echo 'fsdp-run: another' >&2; exit 2"], pathlib.Path(name)),
                    run(block, ["true"], pathlib.Path(name)),
                    run(blocks.Block("a.md", 1, ["x"]), ["exit 3"], pathlib.Path(name))]
+    story = [blocks.Block(path, 1, ["x"]) for path in ("docs/howto/a.md", "docs/howto/a.md", "docs/howto/b.md", "README.md",
+                                                       "README.md")]
+    output = "loss 2.3156  lr 1e-05\n\nwrote  out.onnx\n12.5 MiB\n"
+    shown = [(["loss 1  lr 2"], False), (["loss 1  lr 2", "wrote out.onnx", "7 MiB"], True), (["loss 1 ...", "...", "7 MiB"], True),
+             (["...", "wrote ...", "..."], True), (["...", "wrote y.onnx", "..."], False), (["loss 1 lr 2", "7 MiB"], False),
+             (["loss 1 lr 2", "wrote out.onnx", "7 KiB"], False), (["..."], True)]
     expected = ["fsdp-run good", "fsdp-run one --two", "fsdp-run plan far --away"]
     checks = {"commands": sorted(ran) == sorted(expected), "right": wrong == [], "wrong": len(bad) == 3, "unused": not rows.unused,
               "same error": results[0] == "", "another error": "another" in results[1],
+              "stories": [len(part) for part in stories_of([(block, []) for block in story])] == [2, 1, 1, 1],
+              "outputs": [not unlike(lines, output) for lines, _ in shown] == [good for _, good in shown],
+              "shown": shown_output(blocks.Block("docs/a.md", 1, ["$ a \\", "  b", "c", "fsdp-run: d"])) == ["c"],
               "no error": "status 0" in results[2], "failure": "status 3" in results[3]}
     failed = [name for name, good in checks.items() if not good]
     print(f"run_blocks self-test: {len(checks)} checks, failed: {', '.join(failed) or 'none'}")

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Random graphs against the operators' references, as many as one likes: a line for each defect, then a total, which is
-# added to the table of docs/correctness.md.
+# added to the table of docs/internals/correctness.md.
 #
 #   tests/graphs/run.sh --count N [--seed S] [--ways all|plain,..] [--rotate] [--only RECIPE,..] [--build DIR] [--no-total]
 #   tests/graphs/run.sh --count N --device    the CUDA library's kernels, on the emulated device (target emulated_device)
@@ -38,5 +38,5 @@ read -r graphs nodes trials wrong refused rest < <(tail -n 1 "$log" | tr -cd '0-
 commit=$(git -C "$root" rev-parse --short=8 HEAD)
 isa=$(grep -q avx512f /proc/cpuinfo && [ "${OFSDP_MAX_CPU_ISA:-}" != AVX2 ] && echo AVX-512 || echo "${OFSDP_MAX_CPU_ISA:-AVX2}")
 row="| $commit | $seed.. | $ways$turn, $isa | $graphs | $nodes | $trials | $wrong | $refused |"
-sed -i "/^<!-- random graphs: next row -->/i $row" "$root/docs/correctness.md"
+sed -i "/^<!-- random graphs: next row -->/i $row" "$root/docs/internals/correctness.md"
 exit $status

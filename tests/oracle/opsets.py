@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Every operator at every version of its schema, against ONNX Runtime or the standard's text.
 
-    opsets.py [--runner build/release/tests/node_runner] [--table docs/opsets.md] [--only Resize,Upsample] [--keep FOLDER]
+    opsets.py [--runner build/release/tests/node_runner] [--table docs/internals/opsets.md] [--only Resize,Upsample] [--keep FOLDER]
 
 For each case (opset_cases.py) there are models of one node at the first and the last opset of each version of the operator's
 schema. Expected values come from ONNX Runtime, from opset 7 on; before, and where ONNX Runtime has no kernel, from `like`:
@@ -93,14 +93,14 @@ def write(c, opset, folder, values):
 
 HEAD = """# Operators by opset
 
-Made by `tests/oracle/opsets.py --table docs/opsets.md`: each operator at each version of its schema (the first and the last
+Made by `tests/oracle/opsets.py --table docs/internals/opsets.md`: each operator at each version of its schema (the first and the last
 opset of each), the attributes of that version, elementwise. Before opset 7 the standard's text is the measure, written down as
 numpy or as a node of a newer opset that means the same; from 7 on ONNX Runtime %s, and onnx's reference where that has no
 kernel. %d models: %d give the same, %d are refused with a line that names node and opset.
 
 `same` means that every element agrees. Rules of our own (`importer/normalize/opset_rules.cpp`) go before ONNX's version
 converter, which has no adapter or one that loses the meaning. Not here: what draws random numbers, control flow and sequences
-(resolved by the importer), quantized arithmetic (docs/quantized.md).
+(resolved by the importer), quantized arithmetic (docs/internals/quantized.md).
 
 | operator | versions by text | versions by ONNX Runtime | by the reference | result |
 | --- | --- | --- | --- | --- |

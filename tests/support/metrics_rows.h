@@ -1,4 +1,4 @@
-// The rows of a run's --metrics file (docs/training.md), read back.
+// The rows of a run's --metrics file (docs/reference/metrics.md), read back.
 //
 // Errors: exceptions of nlohmann::json, where a row lacks what is asked for.
 #pragma once

@@ -248,7 +248,7 @@ TEST(Schedule, HashSeesCommunicationOnly) {
 }
 
 TEST(Schedule, TheTableOfStepsStandsInTheDocuments) {
-  std::ifstream file(OFSDP_SOURCE_DIR "/docs/design.md");
+  std::ifstream file(OFSDP_SOURCE_DIR "/docs/internals/design.md");
   const std::string page{std::istreambuf_iterator<char>(file), {}};
   const std::string begin = "<!-- steps.inc: begin -->\n", end = "<!-- steps.inc: end -->";
   const size_t at = page.find(begin) + begin.size();

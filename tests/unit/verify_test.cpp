@@ -1,4 +1,4 @@
-// The order of passes, as the pipeline runs it and docs/design.md lists it.
+// The order of passes, as the pipeline runs it and docs/internals/design.md lists it.
 // verify: graphs that passes make are right, each kind of wrong graph is found and named with pass
 // and node; GraphEditor asks operators before it changes a node; and lists of a graph may move.
 #include "importer/graph/verify.h"
@@ -305,7 +305,7 @@ TEST(Pipeline, StandsInTheDocuments) {
     expected.push_back(
         format_text("| `{}` | {} | {} |", pass.name, name_of(pass.stage), pass.when));
   }
-  std::ifstream page(OFSDP_SOURCE_DIR "/docs/design.md");
+  std::ifstream page(OFSDP_SOURCE_DIR "/docs/internals/design.md");
   bool inside = false;
   for (std::string line; std::getline(page, line);) {
     if (line == "| pass | stage | runs |") {

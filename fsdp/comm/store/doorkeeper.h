@@ -39,7 +39,7 @@ namespace ofsdp::fsdp {
 // The warning if ranks on several hosts have no secret.
 inline constexpr const char* kNoSecret =
     "warning: neither OFSDP_SECRET_FILE nor OFSDP_SECRET is set: whoever reaches the ports of this "
-    "run can join it (docs/ranks.md)";
+    "run can join it (docs/howto/several-hosts.md)";
 
 class JobSecret {
  public:

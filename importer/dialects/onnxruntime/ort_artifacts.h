@@ -162,8 +162,8 @@ void mark_gradient_sums(Graph& graph, const std::map<std::string, ValueId>& ids)
 
 // ONNX Runtime's gradient operators, expressed by ours. A table has each one's forward operator,
 // and what the inputs and outputs mean for that operator. replace_gradient asks the forward
-// operator's gradient rule for the nodes, as autodiff does. docs/from-onnxruntime-training.md has
-// the list.
+// operator's gradient rule for the nodes, as autodiff does.
+// docs/internals/onnxruntime-artifacts.md has the list.
 std::vector<std::string> ort_gradient_names();  // in the table
 
 // Adds nodes in place of `node`. REQUIRES: the table has the operator.

@@ -26,7 +26,7 @@ namespace ofsdp::importer {
 struct FusionSettings {
   std::set<std::string> switched_off;
   // The minimum tensor size in an elementwise chain. Smaller ones stay in the cache between two
-  // operators; their simple loops are then as fast (docs/operators.md).
+  // operators; their simple loops are then as fast (docs/internals/operators.md).
   size_t least_chain_bytes = size_t{8} << 20;
 };
 

@@ -5,7 +5,7 @@ import os
 import pathlib
 import sys
 
-# What libofsdp_cuda.so reads (docs/cuda.md), and where NVIDIA's packages for CUDA 13 put the file.
+# What libofsdp_cuda.so reads (docs/internals/cuda.md), and where NVIDIA's packages for CUDA 13 put the file.
 _NVIDIA = {
     "OFSDP_CUBLASLT_LIBRARY": "nvidia/cu13/lib/libcublasLt.so.13",
     "OFSDP_CUDNN_LIBRARY": "nvidia/cudnn/lib/libcudnn.so.9",

@@ -47,8 +47,8 @@ namespace {
 // No child is left after the destructor. Must be used by the main thread, since the kernel ends
 // children with the thread that forked them. Errors: kFault if a rank cannot be started.
 
-// The environment of one rank: the launcher's, with torchrun's variables and ours (docs/launch.md
-// lists them). Must outlive the result of `get`.
+// The environment of one rank: the launcher's, with torchrun's variables and ours
+// (docs/internals/launch.md lists them). Must outlive the result of `get`.
 class RankEnvironment {
  public:
   // `cores`: for each rank, 0 if they share all. `failure_fd`: where the rank reports a failure;

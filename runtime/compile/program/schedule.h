@@ -104,7 +104,7 @@ bool communicates(const Step& step);
 uint64_t collective_hash(const Schedule& schedule, const Plan& plan, uint64_t seed = 0);
 
 const char* step_name(StepKind kind);
-// Returns the kinds as a table in Markdown; docs/design.md contains it.
+// Returns the kinds as a table in Markdown; docs/internals/design.md contains it.
 std::string step_table();
 std::string text(const Schedule& schedule, const Graph& graph);
 

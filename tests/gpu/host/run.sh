@@ -16,7 +16,7 @@
 # It unpacks build/gpu/bundle.tar.xz (pack.sh) where there is no build, and else builds. Logs are in $OUT, or build/gpu/out.
 # OFSDP_BUILD         the build, build/cuda
 # OFSDP_ONLY          a regular expression that names of tests and runs contain
-# OFSDP_CUDA_LIBRARY  another device library: with the emulated one (docs/cuda-checks.md) this script runs without a GPU
+# OFSDP_CUDA_LIBRARY  another device library: with the emulated one (docs/internals/cuda-checks.md) this script runs without a GPU
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../../.."
 . tests/gpu/host/environment.sh ofsdp_cuda tests_gpu bench_cuda_kernels bench_products

@@ -124,8 +124,9 @@ Status without_yaml_exceptions(const std::string& path, const char* what, Read r
 
 // Reads the keys that `accelerate config` writes, as in Hugging Face Accelerate 1.15 and earlier
 // versions that wrote YAML: the top level, `fsdp_config`, `parallelism_config` and
-// `deepspeed_config`. Absent keys take our defaults. docs/configuration.md has the key table. Sets
-// options and adds warnings in the file's OptionReader; errors as in ForeignFile.
+// `deepspeed_config`. Absent keys take our defaults; the keys are in
+// docs/reference/configuration.md. Sets options and adds warnings in the file's OptionReader;
+// errors as in ForeignFile.
 
 // Accelerate's `fsdp_config` (FSDP1, or FSDP2 if `fsdp_version` is 2) and `parallelism_config`.
 // Reads these keys if present, and `num_processes` to check that the mesh has as many ranks.
@@ -149,8 +150,9 @@ Status read_accelerate(ForeignFile& file, const std::vector<ForeignKey>& keys);
 
 // Reads DeepSpeed's configuration as DeepSpeed 0.19 documents it
 // (https://www.deepspeed.ai/docs/config-json/): batch, precision, ZeRO, clipping, optimizer and
-// scheduler become our options; "auto" and absent keys take our defaults. docs/configuration.md has
-// the key table, also with keys that are refused because they would compute something else.
+// scheduler become our options; "auto" and absent keys take our defaults.
+// docs/reference/configuration.md has the keys, also those that are refused because they would
+// compute something else.
 //
 // [Note: DeepSpeed's schedules] As functions of DeepSpeed's iteration i, WarmupDecayLR with
 // warmup_type linear is our linear, WarmupLR is linear with min_lr_ratio 1, and WarmupCosineLR
