@@ -35,7 +35,7 @@ extern "C" {
 #endif
 
 #define ONNX_FSDP_VERSION_MAJOR 0
-#define ONNX_FSDP_VERSION_MINOR 2
+#define ONNX_FSDP_VERSION_MINOR 3
 #define ONNX_FSDP_VERSION_PATCH 0
 
 #define ONNX_FSDP_API __attribute__((visibility("default")))
@@ -91,7 +91,7 @@ typedef struct onnx_fsdp_settings {
   int32_t prints; /* of a run: whether its lines go to this process's stdout */
 } onnx_fsdp_settings;
 
-/* "0.2.0". */
+/* "0.3.0". */
 ONNX_FSDP_API const char* onnx_fsdp_version(void);
 
 /* The line about this thread's last call that failed; valid until its next call. */

@@ -7,6 +7,7 @@
 #   tests/bare.sh "samples/mnist/run.sh"     these commands alone, each one argument
 #
 #   OFSDP_BARE_DIR=FOLDER      where the system is made (4 GB; default: TMPDIR or /tmp)
+#   OFSDP_BARE_FILES="FILE..."  files of the host that the system has in /root/files
 #   OFSDP_BARE_CCACHE=FOLDER   a ccache folder of the host, to build in less time; the times then say less
 #
 # Debian's mirror, proxies, certificates and pip's settings are those of this host.
@@ -113,6 +114,8 @@ say "Debian 12 in $root"
 bootstrap
 copy_settings
 git clone -q --no-hardlinks "$source" "$root/root/onnx-fsdp"
+mkdir "$root/root/files"
+for file in ${OFSDP_BARE_FILES:-}; do cp "$file" "$root/root/files"; done
 OFSDP_BARE_ROOT=$root unshare --mount --pid --fork --kill-child "$0" "$@" &
 inside=$!
 status=0

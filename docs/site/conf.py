@@ -34,10 +34,11 @@ CONTENTS = {
                    "docs/howto/plugin", "docs/howto/onnxruntime-artifacts"],
         "Reference": ["docs/reference/options", "docs/reference/data", "docs/reference/losses-and-metrics",
                       "docs/reference/optimizers", "docs/reference/strategies-and-units", "docs/reference/metrics",
-                      "docs/reference/checkpoints", "docs/reference/operators", "docs/reference/configuration"],
+                      "docs/reference/checkpoints", "docs/reference/operators", "docs/reference/configuration",
+                      "docs/reference/versions"],
         "Samples": ["samples/README", "samples/gpt/README", "samples/bert/README", "samples/halves/README",
                     "samples/library/README", "samples/cluster/README"],
-        "Project": [INTERNALS, "CONTRIBUTING", "SECURITY", "CHANGELOG"],
+        "Project": [INTERNALS, "docs/first-contribution", "CONTRIBUTING", "SECURITY", "CHANGELOG"],
     },
     INTERNALS: {
         "Design": ["docs/internals/design", "docs/internals/glossary", "docs/internals/parts", "docs/internals/plan",

@@ -42,7 +42,7 @@ cp prefix/share/onnx-fsdp/samples/library/train.c by_cmake/
 cat >by_cmake/CMakeLists.txt <<'END'
 cmake_minimum_required(VERSION 3.16)
 project(by_cmake C)
-find_package(OnnxFsdp 0.2 REQUIRED)
+find_package(OnnxFsdp 0.3 REQUIRED)
 add_executable(train train.c)
 target_link_libraries(train OnnxFsdp::onnx_fsdp)
 END
