@@ -159,6 +159,9 @@ struct TensorPlace {
   int initializer = -1;  // kList: initializer index
 };
 
+// Sizes of inputs' axes, by input; -1: any.
+using InputSizes = std::map<std::string, std::vector<int64_t>>;
+
 struct OnnxContents {
   std::string skeleton;
   std::vector<Initializer> initializers;
@@ -168,6 +171,7 @@ struct OnnxContents {
   FieldPlace graph;
   std::vector<TensorPlace> places;
   std::vector<AlgorithmTensor> algorithm_tensors;  // from training_info, in file order
+  InputSizes input_sizes = {};                     // that the data give to free axes
 };
 
 // `bytes`: the whole file at `path`. External data are in the same folder. `weights`: names and
@@ -263,6 +267,10 @@ class OnnxFile {
   bool has_initial(const Initializer& initializer) const {
     return initial_ != nullptr && initial_->has(initializer);
   }
+
+  // Lets an import take free axes of inputs as fixed, which may decide its control flow. The file
+  // and its hash stay.
+  void fix_inputs(InputSizes sizes) { contents_.input_sizes = std::move(sizes); }
 
   const OpenFile& file() const { return file_; }
   const OnnxContents& contents() const { return contents_; }

@@ -143,9 +143,21 @@ Status inline_local_functions(onnx::ModelProto& model) {
   return {};
 }
 
+namespace {
+
+constexpr const char* kUnknownCount = "its number of iterations is not known before the run";
+constexpr const char* kUnknownCondition = "its condition is not known before the run";
+
+}  // namespace
+
+bool lacks_known_numbers(const Status& error) {
+  return !error.ok() && (error.message().find(kUnknownCount) != std::string::npos ||
+                         error.message().find(kUnknownCondition) != std::string::npos);
+}
+
 Status resolve_if(GraphRewriter& rewriter, const onnx::NodeProto& node) {
   const auto condition = rewriter.known().scalar(input_or_none(node, 0));
-  if (!condition) return rewriter.refuse(node, "its condition is not known before the run");
+  if (!condition) return rewriter.refuse(node, kUnknownCondition);
   const auto* branch = find_attribute(node, *condition != 0 ? "then_branch" : "else_branch");
   if (branch == nullptr) return input_error("expected a branch, found none");
   OFSDP_ASSIGN_OR_RETURN(const auto outputs, rewriter.process_body(branch->g(), {}));
@@ -242,7 +254,7 @@ Status resolve_loop(GraphRewriter& rewriter, const onnx::NodeProto& node) {
   std::optional<int64_t> condition = 1;
   if (!condition_name.empty()) condition = rewriter.known().scalar(condition_name);
   if ((!limit_name.empty() && !limit) || !condition) {
-    return rewriter.refuse(node, "its number of iterations is not known before the run");
+    return rewriter.refuse(node, kUnknownCount);
   }
   Unrolled unrolled;
   for (int i = 2; i < node.input_size(); ++i) unrolled.state.push_back(node.input(i));
@@ -260,7 +272,7 @@ Status resolve_loop(GraphRewriter& rewriter, const onnx::NodeProto& node) {
     OFSDP_ASSIGN_OR_RETURN(const Names results, iterate(rewriter, body->g(), inputs, 1, unrolled));
     if (condition_name.empty()) continue;  // a for loop
     condition = rewriter.known().scalar(results[0]);
-    if (!condition) return rewriter.refuse(node, "its condition depends on data");
+    if (!condition) return rewriter.refuse(node, kUnknownCondition);
   }
   return finish(rewriter, node, unrolled, std::vector<int64_t>(unrolled.pieces.size(), 0));
 }
@@ -305,7 +317,7 @@ Status resolve_scan(GraphRewriter& rewriter, const onnx::NodeProto& node) {
   const auto states = static_cast<size_t>(carried);
   OFSDP_ASSIGN_OR_RETURN(const auto columns, scan_columns(rewriter, node, states));
   if (!columns) {
-    return rewriter.refuse(node, "its number of iterations is not known before the run");
+    return rewriter.refuse(node, kUnknownCount);
   }
   Unrolled unrolled;
   for (int i = 0; i < carried; ++i) unrolled.state.push_back(node.input(i));

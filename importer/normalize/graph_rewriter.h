@@ -321,8 +321,11 @@ class GraphNames {
 };
 
 // Values that depend only on constants and static shapes, while a graph is being rewritten: `If`
-// conditions, iteration counts, sequence indices. The registry's own kernels compute them.
-// Floating-point initializers are weights, so values made from them are unknown.
+// conditions, iteration counts, sequence indices. The registry's own kernels compute them. A vector
+// of sizes may be known in part; nodes that select from it see the parts.
+//
+// Floating-point initializers are weights, so values made from them are unknown, except for numbers
+// that training cannot change: of rank 0, or read only by comparisons.
 //
 // The model, which may only grow, and the registry must outlive it. Null means "unknown".
 
@@ -331,8 +334,10 @@ class KnownValues {
   KnownValues(const onnx::ModelProto& model, const Registry& registry)
       : model_(model), registry_(registry) {
     const auto& initializers = model.graph().initializer();
+    const auto trainable = trainable_names();
     for (int i = 0; i < initializers.size(); ++i) {
-      if (!is_floating(dtype_from_onnx_number(initializers[i].data_type()))) {
+      const bool number = initializers[i].dims_size() == 0 || !trainable(initializers[i].name());
+      if (number || !is_floating(dtype_from_onnx_number(initializers[i].data_type()))) {
         initializers_[initializers[i].name()] = i;
       }
     }
@@ -373,6 +378,27 @@ class KnownValues {
   }
 
  private:
+  static constexpr int64_t kUnknownSize = -1;
+  static constexpr int kMaxSelections = 16;  // nodes between a shape and a number of it
+
+  // Returns a function that tells whether a node other than a comparison reads a value.
+  std::function<bool(const std::string&)> trainable_names() const {
+    auto names = std::make_shared<std::unordered_set<std::string>>();
+    for (const auto& node : model_.graph().node()) collect_reads(node, *names);
+    return [names](const std::string& name) { return names->contains(name); };
+  }
+
+  static void collect_reads(const onnx::NodeProto& node, std::unordered_set<std::string>& names) {
+    static const std::unordered_set<std::string> kComparisons = {
+        "Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual"};
+    if (!kComparisons.contains(node.op_type())) {
+      names.insert(node.input().begin(), node.input().end());
+    }
+    for (const auto& attribute : node.attribute()) {
+      for (const auto& inner : attribute.g().node()) collect_reads(inner, names);
+    }
+  }
+
   static ConstantPtr ints(const std::vector<int64_t>& values, bool scalar) {
     const Shape shape = scalar ? Shape{} : Shape{static_cast<int64_t>(values.size())};
     return make_constant<int64_t>(DType::kInt64, shape, values);
@@ -424,6 +450,7 @@ class KnownValues {
   ConstantPtr finish(Waiting& from) {
     ConstantPtr value = from.value;
     if (value == nullptr && !from.unknown) value = folded(*from.node, from.name, from.inputs);
+    if (value == nullptr) value = selected(*from.node);
     return remember(from.name, std::move(value));
   }
 
@@ -469,6 +496,91 @@ class KnownValues {
     const auto begin = axes->begin() + bound("start", 0);
     const auto end = std::max(begin, axes->begin() + bound("end", rank));
     return unknown(begin, end) ? nullptr : ints({begin, end}, false);
+  }
+
+  // A number or vector of int64 in which some elements may be unknown.
+  struct Sizes {
+    std::vector<int64_t> values;  // kUnknownSize: unknown
+    bool scalar = false;
+  };
+
+  // Returns the sizes that a node selects, if all of them are known.
+  ConstantPtr selected(const onnx::NodeProto& node) {
+    const auto sizes = select(node, kMaxSelections);
+    if (!sizes || std::ranges::count(sizes->values, kUnknownSize) > 0) return nullptr;
+    return ints(sizes->values, sizes->scalar);
+  }
+
+  std::optional<Sizes> sizes_of(const std::string& name, int depth) {
+    if (const ConstantPtr value = find(name); value != nullptr) return sizes_in(*value);
+    const auto maker = makers_.find(name);
+    if (depth == 0 || maker == makers_.end()) return {};
+    const onnx::NodeProto& node = model_.graph().node(maker->second);
+    if (!is_op(node, "Shape") || node.attribute_size() > 0) return select(node, depth - 1);
+    const auto axes = types_->axes(node.input(0));
+    return axes ? std::optional(Sizes{*axes}) : std::nullopt;
+  }
+
+  static std::optional<Sizes> sizes_in(const Constant& value) {
+    if (value.desc.dtype != DType::kInt64 || value.desc.shape.rank() > 1) return {};
+    const auto numbers = value.as<int64_t>();
+    Sizes sizes{{numbers.begin(), numbers.end()}, value.desc.shape.rank() == 0};
+    if (std::ranges::count(sizes.values, kUnknownSize) > 0) return {};
+    return sizes;
+  }
+
+  std::optional<Sizes> select(const onnx::NodeProto& node, int depth) {
+    if (node.input_size() == 0) return {};
+    const auto from = [&] { return sizes_of(node.input(0), depth); };
+    if (is_op(node, "Identity")) return from();
+    if (is_op(node, "Cast")) {
+      return int_attribute(node, "to", 0) == onnx::TensorProto::INT64 ? from() : std::nullopt;
+    }
+    if (is_op(node, "Squeeze") || is_op(node, "Unsqueeze")) {
+      auto sizes = from();
+      if (!sizes || sizes->values.size() != 1) return {};
+      sizes->scalar = is_op(node, "Squeeze");
+      return sizes;
+    }
+    if (is_op(node, "Gather") && node.input_size() == 2) return gathered(node, from());
+    if (is_op(node, "Slice") && node.input_size() >= 3) return sliced(node, from());
+    return is_op(node, "Concat") ? concatenated(node, depth) : std::nullopt;
+  }
+
+  std::optional<Sizes> gathered(const onnx::NodeProto& node, std::optional<Sizes> from) {
+    const ConstantPtr at = find(node.input(1));
+    const bool known = from && !from->scalar && at != nullptr && at->desc.shape.rank() <= 1;
+    if (!known || is_floating(at->desc.dtype)) return {};
+    const auto count = static_cast<double>(from->values.size());
+    Sizes sizes{{}, at->desc.shape.rank() == 0};
+    for (double i : to_doubles(at->desc, at->bytes.data())) {
+      i += i < 0 ? count : 0;
+      if (i < 0 || i >= count) return {};
+      sizes.values.push_back(from->values[static_cast<size_t>(i)]);
+    }
+    return sizes;
+  }
+
+  std::optional<Sizes> sliced(const onnx::NodeProto& node, std::optional<Sizes> from) {
+    const auto begin = scalar(node.input(1)), end = scalar(node.input(2));
+    const bool plain = node.input_size() < 5 || scalar(node.input(4)) == 1;
+    if (!from || from->scalar || !begin || !end || !plain) return {};
+    const auto count = static_cast<int64_t>(from->values.size());
+    const auto bound = [&](int64_t at) {
+      return std::clamp<int64_t>(at < 0 ? at + count : at, 0, count);
+    };
+    const auto first = from->values.begin() + bound(*begin);
+    return Sizes{{first, std::max(first, from->values.begin() + bound(*end))}};
+  }
+
+  std::optional<Sizes> concatenated(const onnx::NodeProto& node, int depth) {
+    Sizes all;
+    for (const std::string& name : node.input()) {
+      const auto part = sizes_of(name, depth);
+      if (!part || part->scalar) return {};
+      all.values.insert(all.values.end(), part->values.begin(), part->values.end());
+    }
+    return all;
   }
 
   // Returns the node that makes `shape` in Gather(shape, k), or null.

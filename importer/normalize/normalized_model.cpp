@@ -470,6 +470,24 @@ FloatsOf floats_of(const OnnxFile& file) {
 
 }  // namespace
 
+namespace {
+
+// Gives free axes of inputs the sizes that the data have.
+void fix_inputs(onnx::GraphProto& graph, const InputSizes& sizes) {
+  for (auto& input : *graph.mutable_input()) {
+    const auto found = sizes.find(input.name());
+    if (found == sizes.end() || !input.type().has_tensor_type()) continue;
+    auto& shape = *input.mutable_type()->mutable_tensor_type()->mutable_shape();
+    if (shape.dim_size() != static_cast<int>(found->second.size())) continue;
+    for (int i = 0; i < shape.dim_size(); ++i) {
+      const int64_t size = found->second[static_cast<size_t>(i)];
+      if (size >= 0 && !shape.dim(i).has_dim_value()) shape.mutable_dim(i)->set_dim_value(size);
+    }
+  }
+}
+
+}  // namespace
+
 Result<NormalizedModel> normalized_model(const OnnxFile& file, const Operators& operators,
                                          const std::string& forward) {
   OFSDP_ASSIGN_OR_RETURN(onnx::ModelProto model, parse_model(file));
@@ -481,6 +499,7 @@ Result<NormalizedModel> normalized_model(const OnnxFile& file, const Operators& 
                   "{}: is no ONNX model: it does not parse", file.path());
   model.clear_training_info();
   sort_nodes(*model.mutable_graph());
+  fix_inputs(*model.mutable_graph(), file.contents().input_sizes);
   open_batch_axis(*model.mutable_graph());
   const int opset = version_of(model.opset_import(), "");
   OFSDP_REJECT_IF(opset > kOpset, "{}: opset {} is newer than {}, the newest known", file.path(),

@@ -32,6 +32,10 @@ namespace ofsdp::importer {
 Result<Graph> import_onnx(const OnnxFile& file, const Operators& operators,
                           const std::string& forward = "");
 
+// Returns whether an import failed because control flow depends on sizes or numbers that the file
+// leaves open.
+bool lacks_known_numbers(const Status& error);
+
 // An unknown operator in the file, for a plug-in to supply: attributes, and the most inputs and
 // outputs that a node has.
 struct MissingOperator {

@@ -195,5 +195,41 @@ TEST(ConstantWeights, TrainAsInitializersDo) {
             content(folder / "constants.onnx").size());
 }
 
+// Files of tests/oracle/make_control.py, which sum or average seven time steps.
+TEST(ControlFlow, SizesOfTheDataDecideIt) {
+  constexpr size_t kSamples = 4, kSteps = 7, kWidth = 5, kOutputs = 4;
+  RunFolder folder;
+  std::vector<float> x(kSamples * kSteps * kWidth);
+  for (size_t i = 0; i < x.size(); ++i) x[i] = static_cast<float>(i * 7 % 11) / 8 - 0.5f;
+  folder.write("steps/x.npy", testing_data::npy("<f4", "(4, 7, 5)", x));
+  folder.write("steps/labels.npy", testing_data::npy("<f4", "(4, 4)", std::vector<float>(16)));
+  for (const std::string name : {"if", "loop", "slice", "less"}) {
+    const double scale = name == "if" ? 1.0 / kSteps : 1;
+    double sum = 0;
+    for (size_t n = 0; n < kSamples * kOutputs; ++n) {
+      double y = 0;
+      for (size_t k = 0; k < kSteps * kWidth; ++k) {
+        const double w = -1 + 2.0 / 19 * static_cast<double>(k % kWidth * kOutputs + n % kOutputs);
+        y += scale * w * static_cast<double>(x[n / kOutputs * kSteps * kWidth + k]);
+      }
+      sum += y * y;
+    }
+    const std::string metrics = folder / (name + ".jsonl");
+    const Finished run = Program::run(fsdp_run(
+        {fixture("control/" + name + ".onnx"), "--data", folder / "steps", "--loss", "mse",
+         "--batch-size", "2", "--nproc-per-node", "2", "--steps", "1", "--metrics", metrics}));
+    ASSERT_EQ(run.status, 0) << run.err;
+    EXPECT_NEAR(losses_of(metrics)[0], sum / (kSamples * kOutputs), 1e-5 * sum) << name;
+  }
+}
+
+TEST(ControlFlow, WithoutDataItIsRefused) {
+  const RunFolder folder;
+  expect_refused(folder,
+                 fsdp_run({fixture("control/loop.onnx"), "--data", "synthetic", "--loss", "mse",
+                           "--steps", "1"}),
+                 {"Loop", "its number of iterations is not known before the run"});
+}
+
 }  // namespace adapted_files_test
 }  // namespace ofsdp

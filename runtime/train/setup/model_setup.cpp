@@ -251,7 +251,36 @@ class SetupMaker {
   }
 
  private:
+  // A file may decide its control flow by sizes that only the data have.
   Result<std::unique_ptr<TrainingSource>> open_source() {
+    auto source = open_source(InputSizes());
+    if (source.ok() || !lacks_known_numbers(source.error())) return source;
+    const InputSizes sizes = data_sizes();
+    return sizes.empty() ? std::move(source) : open_source(sizes);
+  }
+
+  // Returns the sizes of the columns' rows as those of inputs; empty if the data cannot be opened,
+  // which is refused later.
+  InputSizes data_sizes() const {
+    const Result<DataSpec> spec =
+        library_data_ != nullptr ? Result<DataSpec>(*library_data_) : find_data(options_);
+    InputSizes sizes;
+    if (!spec.ok() || spec->synthetic) return sizes;
+    const auto names = spec->train.names();
+    const auto data = Dataset::open(spec->train, names, communicator_, ledger_);
+    if (!data.ok()) return sizes;
+    for (const std::string& name : names) {
+      std::vector<int64_t> axes = (*data)->stored(name)->row.axes();
+      const auto given = options_.batch_axes.find(name);
+      const auto batch = given == options_.batch_axes.end() ? 0 : given->second;
+      if (batch < 0 || batch > static_cast<int64_t>(axes.size())) continue;
+      axes.insert(axes.begin() + batch, -1);
+      sizes[name] = std::move(axes);
+    }
+    return sizes;
+  }
+
+  Result<std::unique_ptr<TrainingSource>> open_source(const InputSizes& sizes) {
     const Operators operators(registry_, &ort_operators());
     OFSDP_RETURN_IF_ERROR(check_adapter_options());
     if (!origin_.artifacts.empty()) {
@@ -260,6 +289,7 @@ class SetupMaker {
     }
     const std::string& path = origin_.weights.empty() ? options_.model : origin_.weights;
     OFSDP_ASSIGN_OR_RETURN(OnnxFile file, OnnxFile::open(path, weights_by_name()));
+    file.fix_inputs(sizes);
     std::optional<TrainingInfo> info;
     if (options_.training_info) {
       OFSDP_ASSIGN_OR_RETURN(info, read_training_info(file, operators));
