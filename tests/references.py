@@ -26,7 +26,7 @@ OUTSIDE = frozenset("""
     ModuleState MurmurHash3 NumPy OptimizerGroup PaddlePaddle ParameterState PropertyBag ShardedGradScaler SplitMix64
     StateDictType StringStringEntryProto TensorFlow ToTensor ZeroRedundancyOptimizer no_sync
     nvrtc.h stddef.h stdint.h zero_to_fp32.py
-    FooGrad PascalCase commands.sh cube/my_operators.cpp include/onnx_fsdp.h kernels/cpu/multiarch.h plan_page_html.h
+    FooGrad PascalCase commands.sh cube/my_operators.cpp include/onnx_fsdp.h kernels/cpu/multiarch.h
     """.split())
 # Flags of other programs, and a misspelt one.
 OUTSIDE_FLAGS = frozenset("""
