@@ -205,19 +205,22 @@ class ChartPicture {
     svg_ += "<path class=\"band\" d=\"" + path + "Z\"/>\n";
   }
 
-  // Returns the means of a running mean from either end, each over about a twelfth of the buckets.
-  static std::vector<double> smoothed(std::span<const double> values) {
-    const double keep = 1 - 2 / (static_cast<double>(values.size()) / 12 + 1);
+  // Returns the means of a running mean from either end, each over about a 25th of the buckets. On
+  // a logarithmic axis these are geometric means.
+  std::vector<double> smoothed(std::span<const double> values) const {
+    const double keep = 1 - 2 / (static_cast<double>(values.size()) / 25 + 1);
+    const bool logs = values_.logarithmic;
     std::vector<double> smooth(values.size());
     for (const bool backward : {false, true}) {
       double sum = 0, weight = 0;
       for (size_t i = 0; i < values.size(); ++i) {
         const size_t at = backward ? values.size() - 1 - i : i;
-        sum = keep * sum + (1 - keep) * values[at];
+        sum = keep * sum + (1 - keep) * (logs ? std::log(values[at]) : values[at]);
         weight = keep * weight + (1 - keep);
         smooth[at] += 0.5 * sum / weight;
       }
     }
+    for (double& value : smooth) value = logs ? std::exp(value) : value;
     return smooth;
   }
 
@@ -229,12 +232,14 @@ class ChartPicture {
     const bool smooths = !line.dots && chart_.wide && means.size() >= kFewest;
     const bool joined = std::ranges::any_of(buckets, [](const auto& b) { return b.count > 1; });
     if (!line.dots && joined) band(buckets);
+    const std::string name = format_text("data-name=\"{}\"", html(line.name));
     if (smooths) {
-      svg_ +=
-          format_text("<path class=\"{} thin\" d=\"{}\"/>\n", line.css, path_of(buckets, means));
+      svg_ += format_text("<path class=\"{} thin\" {} d=\"{}\"/>\n", line.css, name,
+                          path_of(buckets, means));
     }
-    svg_ += format_text("<path class=\"{} line\" data-name=\"{}\" d=\"{}\"/>\n", line.css,
-                        html(line.name), path_of(buckets, smooths ? smoothed(means) : means));
+    // The page's script shows the values of the line with the name.
+    svg_ += format_text("<path class=\"{} line\" {} d=\"{}\"/>\n", line.css, smooths ? "" : name,
+                        path_of(buckets, smooths ? smoothed(means) : means));
     if (!line.dots && buckets.size() > 1) return;
     for (size_t i = 0; i < buckets.size() && buckets.size() <= 60; ++i) {
       svg_ += format_text("<circle class=\"{}\" cx=\"{:.1f}\" cy=\"{:.1f}\" r=\"2.6\"/>", line.css,

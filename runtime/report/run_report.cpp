@@ -19,11 +19,11 @@ namespace ofsdp::runtime {
 
 namespace {
 
-// Four digits, without an exponent between 1e-4 and 1e6.
+// Four digits, or all before the point up to 1e9.
 std::string number_text(double value) {
   if (!std::isfinite(value)) return "-";
   const double size = std::abs(value);
-  if (size >= 1000 && size < 1e6) return readable_count(std::llround(value));
+  if (size >= 1000 && size < 1e9) return readable_count(std::llround(value));
   return format_text("{:.4g}", value);
 }
 
@@ -92,8 +92,8 @@ std::string charts(const RunCurves& run) {
 using Facts = std::vector<std::pair<std::string, std::string>>;
 
 // Returns the mean of the last tenth of the updates: less noisy than the last value.
-double last_loss(const Curve& loss) {
-  const auto buckets = loss.buckets();
+double mean_at_end(const Curve& curve) {
+  const auto buckets = curve.buckets();
   double sum = 0;
   int64_t count = 0;
   for (size_t i = buckets.size() - std::max<size_t>(1, buckets.size() / 10); i < buckets.size();
@@ -107,7 +107,7 @@ double last_loss(const Curve& loss) {
 Facts facts_of(const RunCurves& run) {
   Facts facts;
   if (run.steps > 0) facts.emplace_back("updates", readable_count(run.steps));
-  if (!run.loss.empty()) facts.emplace_back("loss at the end", number_text(last_loss(run.loss)));
+  if (!run.loss.empty()) facts.emplace_back("loss at the end", number_text(mean_at_end(run.loss)));
   for (const NamedCurve& metric : run.evaluations) {
     if (facts.size() > 6 || metric.curve.empty()) continue;
     const std::string name = metric.name == "loss" ? "evaluation loss" : metric.name;
@@ -116,7 +116,7 @@ Facts facts_of(const RunCurves& run) {
   const double milliseconds = run.step_ms.empty() ? 0 : run.step_ms.sum();
   if (milliseconds > 0) {
     facts.emplace_back("time of all updates", readable_seconds(milliseconds / 1e3));
-    const double rate = run.samples_per_s.empty() ? 0 : run.samples_per_s.buckets().back().mean();
+    const double rate = run.samples_per_s.empty() ? 0 : mean_at_end(run.samples_per_s);
     facts.emplace_back("samples per second", number_text(rate));
   }
   if (run.median_step_ms > 0) {
