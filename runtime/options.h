@@ -29,6 +29,7 @@
 #include "runtime/engine/lr_schedule.h"
 #include "runtime/engine/update_options.h"
 #include "runtime/log/screen.h"
+#include "runtime/log/terminal_plot.h"
 
 namespace ofsdp::runtime {
 
@@ -225,6 +226,7 @@ struct Options {
   EditOptions edit;
   CheckpointOptions checkpoint;
   OutputOptions files;
+  PictureOptions pictures;
   PlanReportOptions report;
   DoctorOptions doctor;
   CheckOptions check;

@@ -27,13 +27,13 @@ OUTSIDE = frozenset("""
     StringStringEntryProto TensorFlow ToTensor ZeroRedundancyOptimizer no_sync
     nvrtc.h stddef.h stdint.h zero_to_fp32.py
     GradScaler PeftModel
-    FooGrad PascalCase commands.sh cube/my_operators.cpp include/onnx_fsdp.h kernels/cpu/multiarch.h plan_page_html.h
+    FooGrad PascalCase commands.sh cube/my_operators.cpp include/onnx_fsdp.h kernels/cpu/multiarch.h
     """.split())
 # Flags of other programs, and a misspelt one.
 OUTSIDE_FLAGS = frozenset("""
     --autotuning --isolation --launcher --no-python --output-on-failure --redirects --rm --role --shm-size
     --user-base
-    --input --max-steps --num-epochs --plot --quiet --run-dir
+    --input --max-steps --num-epochs --quiet --run-dir
     --schedule
     """.split())
 

@@ -2,12 +2,12 @@
 // written by rank 0. docs/ lists the fields; NaN and infinity are null; `loss` and `grad_norm` have
 // nine digits, which tell every float32 apart.
 //
-// A line is one write(2), so a reader sees whole lines and a killed run loses none. Step and
-// evaluation rows do not allocate, except the first row with watched norms. A default-constructed
-// writer writes nothing.
+// A line is one write(2), so a reader sees whole lines and a killed run loses none. Without logs,
+// step and evaluation rows do not allocate, except the first row with watched norms. A
+// default-constructed writer writes nothing.
 //
-// Owns the file descriptor. Errors: kInput from open; kFault with the file if a write fails (a full
-// disk).
+// Owns the file descriptor. Errors: kInput from open and add_log; kFault with the file if a write
+// fails (a full disk).
 #pragma once
 
 #include <fmt/format.h>
@@ -15,6 +15,7 @@
 #include <algorithm>
 #include <array>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -27,6 +28,10 @@
 #include "runtime/log/unit_norms.h"
 
 namespace ofsdp::runtime {
+
+class RowLog;
+class RunCurves;
+struct LoggedRun;
 
 // Numbers that an evaluation gives besides the loss.
 enum class MetricKind {
@@ -86,33 +91,6 @@ class LineBuffer {
   bool cut_off_ = false;
 };
 
-// RowLog: a --log file, which holds the metrics rows' numbers in another form. csv:FILE is a
-// header, then one line per row (RFC 4180); spaces join lists with one number per rank.
-// tensorboard:FOLDER is an event file with scalars step/NAME, eval/NAME and end/NAME, framed as
-// TFRecord (https://www.tensorflow.org/tutorials/load_data/tfrecord).
-//
-// Takes rows as the metrics file's JSON; a row allocates. Owns the file descriptor. Errors: kInput
-// from open; kFault with the file if a write fails.
-class RowLog {
- public:
-  // `metrics`: the names in eval rows, "losses/NAME" for each loss, and watched_columns. `number`
-  // distinguishes the process's logs.
-  static Result<RowLog> open(const std::string& log, const std::vector<std::string>& metrics,
-                             bool truncates, size_t number);
-
-  Status write(std::string_view row);
-
- private:
-  Status begin(const std::vector<std::string>& metrics);
-  std::string csv_line(const std::string& row) const;
-  Status write_bytes(std::string_view bytes) const;
-
-  bool is_csv_ = false;
-  std::string path_;
-  UniqueFd fd_;
-  std::vector<std::string> columns_;  // for csv
-};
-
 struct MetricValue {
   std::string name;
   std::optional<double> value = {};  // none: null
@@ -155,10 +133,23 @@ class MetricsWriter {
  public:
   enum class Mode { kTruncate, kAppend };  // for a new run, for a resumed run
 
+  MetricsWriter();
+  MetricsWriter(MetricsWriter&& other) noexcept;
+  MetricsWriter& operator=(MetricsWriter&& other) noexcept;
+  ~MetricsWriter();
+
   // With an empty path, returns a writer without a file.
   static Result<MetricsWriter> open(const std::string& path, Mode mode);
-  // Adds a --log file; `metrics` as in RowLog::open.
+  // Adds a --log file (runtime/log/row_log.h). `metrics`: the names in eval rows, "losses/NAME" for
+  // each loss, and watched_columns. `run`: what other tools show.
+  Status add_log(const std::string& log, const std::vector<std::string>& metrics, Mode mode,
+                 const LoggedRun& run);
   Status add_log(const std::string& log, const std::vector<std::string>& metrics, Mode mode);
+
+  // Keeps the rows from now on as curves (runtime/log/run_curves.h), for pictures at the end. For a
+  // resumed run, the rows that the file has already come first.
+  void keep_curves();
+  const RunCurves* curves() const { return curves_.get(); }  // null: not kept
 
   // Also writes the rows to the pipe OFSDP_ROWS_FD, which a library caller reads.
   void also_to_caller();
@@ -176,7 +167,9 @@ class MetricsWriter {
   UniqueFd fd_;
   int caller_ = -1;  // open until the process ends
   std::string path_;
-  std::vector<RowLog> logs_;
+  Mode mode_ = Mode::kTruncate;
+  std::vector<std::unique_ptr<RowLog>> logs_;
+  std::unique_ptr<RunCurves> curves_;
   std::string line_;  // a step with watched norms
 };
 

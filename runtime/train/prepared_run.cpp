@@ -4,13 +4,17 @@
 #include <cstdio>
 
 #include "importer/passes/passes.h"
+#include "importer/write/model_output.h"
 #include "kernels/base/names.h"
 #include "kernels/base/status.h"
 #include "kernels/base/text.h"
 #include "kernels/cpu/parallel.h"
 #include "runtime/compile/compile.h"
 #include "runtime/log/log_parts.h"
+#include "runtime/log/row_log.h"
+#include "runtime/log/run_curves.h"
 #include "runtime/report/plan_report.h"
+#include "runtime/report/run_report.h"
 #include "runtime/train/checkpointing.h"
 #include "runtime/train/rank_state.h"
 #include "runtime/train/trainer.h"
@@ -487,6 +491,10 @@ class Session {
       const std::string path = log.substr(log.find(':') + 1);
       if (log.starts_with("csv:")) OFSDP_RETURN_IF_ERROR(check_log_target("--log", path));
     }
+    const std::string& page = options_.pictures.report;
+    if (options_.command == Command::kTrain && !page.empty()) {
+      OFSDP_RETURN_IF_ERROR(check_output_path(page).with_prefix("--report"));
+    }
     return check_log_target("--trace", files.trace);
   }
 
@@ -512,8 +520,9 @@ class Session {
       if (options_.sharding.param_dtype == DType::kFloat16) names.push_back("skipped");
       for (const std::string& log : options_.files.log) {
         OFSDP_RETURN_IF_ERROR(
-            metrics.add_log(log, names, resumed ? Mode::kAppend : Mode::kTruncate));
+            metrics.add_log(log, names, resumed ? Mode::kAppend : Mode::kTruncate, logged_run()));
       }
+      if (options_.command == Command::kTrain && options_.pictures.any()) metrics.keep_curves();
     }
     OFSDP_ASSIGN_OR_RETURN(const auto state,
                            RankState::make(plan, setup, communicator_, ledger_,
@@ -535,11 +544,12 @@ class Session {
     if (!done && state.trace() != nullptr) {
       OFSDP_RETURN_IF_ERROR(trace.write(*state.trace(), plan.shards, communicator_));
     }
-    if (stopped) return {};
+    if (stopped) return draw_pictures(metrics, stopped);
     if (writes_trained(options_)) {
       OFSDP_RETURN_IF_ERROR(write_trained(state, communicator_, options_.files.output,
                                           trained_state(settings(), updates)));
     }
+    OFSDP_RETURN_IF_ERROR(draw_pictures(metrics, stopped));
     if (communicator_.rank() == 0) print_closing(setup.graph, done);
     return {};
   }
@@ -570,22 +580,59 @@ class Session {
     return metrics.eval(row);
   }
 
-  // `resumed`: a finished run that only writes the output again.
-  void print_closing(const Graph& graph, bool resumed) const {
-    std::string text = resumed ? "" : closing_text(closing_);
+  // The run as other tools name it, for --log.
+  LoggedRun logged_run() const {
+    LoggedRun run{.name = model_name(),
+                  .settings = flat_settings(settings().configuration),
+                  .checkpoints = options_.checkpoint.dir};
+    if (run_->checkpoint() != nullptr) run.resumed = parent_folder(run_->checkpoint()->folder());
+    return run;
+  }
+
+  std::string model_name() const {
+    const std::string file = base_filename(options_.model);
+    return file.substr(0, file.rfind(".onnx"));
+  }
+
+  // --plot and --report, also if a signal has stopped the run.
+  Status draw_pictures(const MetricsWriter& metrics, bool stopped) const {
+    const RunCurves* const curves = metrics.curves();
+    if (curves == nullptr) return {};
+    if (options_.pictures.plot && !options_.json) {
+      print_lines(stdout, loss_plot(*curves, stdout_plot()));
+      std::fflush(stdout);
+    }
+    if (options_.pictures.report.empty()) return {};
+    RunReport report{.title = model_name(),
+                     .model = options_.model,
+                     .state = stopped ? format_text("stopped at update {}", curves->steps) : "",
+                     .command = own_command(),
+                     .configuration = settings().configuration,
+                     .files = written_files(/*trained=*/!stopped, /*rows=*/true)};
+    if (!run_->plan().warning.empty()) report.warnings.push_back(run_->plan().warning);
+    return write_run_report(options_.pictures.report, report, *curves);
+  }
+
+  std::vector<WrittenFile> written_files(bool trained, bool rows) const {
     std::vector<WrittenFile> files;
     const auto add = [&files](const std::string& path, const char* what) {
       if (!path.empty()) files.push_back({escaped(path), what});
     };
-    add(options_.edit.adapter, "adapter");
-    add(options_.files.output, "");
-    if (!resumed) {
-      add(options_.files.metrics, "metrics");
-      for (const std::string& log : options_.files.log) add(log.substr(log.find(':') + 1), "log");
-      add(options_.files.trace, "trace");
-      add(options_.checkpoint.dir, "checkpoints");
-    }
-    text += written_text(files);
+    if (trained) add(options_.edit.adapter, "adapter");
+    if (trained) add(options_.files.output, "");
+    if (!rows) return files;
+    add(options_.files.metrics, "metrics");
+    for (const std::string& log : options_.files.log) add(log.substr(log.find(':') + 1), "log");
+    add(options_.pictures.report, "report");
+    add(options_.files.trace, "trace");
+    add(options_.checkpoint.dir, "checkpoints");
+    return files;
+  }
+
+  // `resumed`: a finished run that only writes the output again.
+  void print_closing(const Graph& graph, bool resumed) const {
+    std::string text = resumed ? "" : closing_text(closing_);
+    text += written_text(written_files(/*trained=*/true, /*rows=*/!resumed));
     int active = 0;
     for (const Node& node : graph.nodes) {
       active += node.op->full_name() == "Dropout" && !node.name.ends_with(".lora_dropout");

@@ -35,7 +35,7 @@ TEST(BadCommandTest, MetricsThatCannotBe) {
   expect_refused(folder, train + Words{"--eval-metrics", "acuracy"},
                  {"--eval-metrics", "did you mean 'accuracy'"});
   expect_refused(folder, train + Words{"--early-stop", "2"}, {"--early-stop", "--eval-data"});
-  expect_refused(folder, train + Words{"--log", "wandb:x"}, {"--log", "tensorboard:FOLDER"});
+  expect_refused(folder, train + Words{"--log", "comet:x"}, {"--log", "wandb:FOLDER"});
 }
 
 TEST(BadCommandTest, ABatchThatTheGraphCannotTake) {
@@ -96,9 +96,9 @@ TEST(BadCommandTest, AnUnknownKeyOfAYamlFile) {
 // The file may have come with the model.
 TEST(BadCommandTest, KeysThatAModelsOwnFileMayNotHave) {
   const RunFolder folder;
-  for (const char* key :
-       {"plugin", "plugin_override", "make_plugin", "output", "adapter", "metrics", "trace", "log",
-        "checkpoint_dir", "rdzv_endpoint", "nnodes", "hostfile", "include", "exclude", "rsh"}) {
+  for (const char* key : {"plugin", "plugin_override", "make_plugin", "output", "adapter",
+                          "metrics", "trace", "log", "report", "checkpoint_dir", "rdzv_endpoint",
+                          "nnodes", "hostfile", "include", "exclude", "rsh"}) {
     folder.write("model.yaml", format_text("seed: 1\n{}: on\n", key));
     expect_refused(folder, {folder / "model.yaml", "line 2", key, "--config"});
   }
@@ -120,6 +120,9 @@ TEST(BadCommandTest, FilesThatRowsAreNotWrittenInto) {
     }
   }
   EXPECT_EQ(content(folder / "victim"), "precious");
+  for (const std::string& path : {std::string("/dev/null"), folder / "none/r.html"}) {
+    expect_refused(folder, folder.train() + Words{"--report", path}, {"--report", path});
+  }
 }
 
 TEST(BadCommandTest, OutputThatHasNoRoom) {

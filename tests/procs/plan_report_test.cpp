@@ -1,5 +1,6 @@
-// `fsdp-run plan` and `--trace` through the real command: the figures of the plan are those of the
-// run, what is written parses and holds together, and wrong topologies are refused.
+// `fsdp-run plan`, `--trace`, `--report` and `--plot` through the real command: the figures of the
+// plan are those of the run, written files parse and hold together, and wrong topologies are
+// refused.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -10,6 +11,7 @@
 #include <regex>
 #include <sstream>
 
+#include "tests/support/checkpoint_runs.h"
 #include "tests/support/data_files.h"
 #include "tests/support/namespaces.h"
 #include "tests/support/training_runs.h"
@@ -264,6 +266,32 @@ TEST(PlanReport, ExplainsTheKernelsOfADevice) {
   EXPECT_NE(run.out.find("': cublaslt\n"), std::string::npos) << run.out;
   EXPECT_NE(run.out.find("': own (not tensor cores: tensor cores take 16 bits,"), std::string::npos)
       << run.out;
+}
+
+TEST(RunPictures, AreDrawnAtTheEndAndGoOnWithAResumedRun) {
+  const CheckpointRuns runs;
+  const Words plain = checkpointed_model() + Words{"--eval-data", fixture("mlp/data")};
+  const std::string without = runs.trained(plain + Words{"--steps", "4"});
+  const Words drawn =
+      plain + Words{"--metrics", runs / "m.jsonl", "--report", runs / "r.html", "--plot"};
+  const Start ascii{.environment = {"LC_ALL=C"}};
+  EXPECT_TRUE(without == runs.trained(drawn + runs.saving() + Words{"--steps", "4"}, ascii))
+      << "a picture changes no bit";
+  const std::string out = runs.last().out;
+  EXPECT_THAT(out, testing::HasSubstr("loss by update; o evaluation\n"));
+  EXPECT_THAT(out, testing::HasSubstr(runs / "r.html"));
+  EXPECT_EQ(out.find('\x1b'), std::string::npos);
+  const std::string page = read(runs / "r.html");
+  for (const char* part : {"<dt>updates</dt><dd>4</dd>", "finished", "fsdp-run ", "--plot",
+                           "batch_size:", "trained.onnx", "Evaluation: accuracy"}) {
+    EXPECT_THAT(page, testing::HasSubstr(part));
+  }
+  runs.trained(drawn + runs.resuming() + Words{"--steps", "9"},
+               {.environment = {"LC_ALL=C.UTF-8"}});
+  EXPECT_THAT(runs.last().out, testing::HasSubstr("\xe2\xa0"));
+  const std::string longer = read(runs / "r.html");
+  EXPECT_THAT(longer, testing::HasSubstr("<dt>updates</dt><dd>9</dd>"));
+  EXPECT_THAT(longer, testing::HasSubstr("resumed 1 time"));
 }
 
 }  // namespace plan_report_test

@@ -67,7 +67,8 @@ const Words kInputs = {"model.onnx",      "weights.bin", "teacher.onnx", "teache
                        "data/labels.npy", "ev/x.npy",    "ev/labels.npy"};
 
 TEST_F(RunFilesTest, NoOutputIsAnInput) {
-  for (const std::string flag : {"--output", "--metrics", "--trace", "--log", "--adapter"}) {
+  for (const std::string flag :
+       {"--output", "--metrics", "--trace", "--log", "--adapter", "--report"}) {
     for (const std::string& input : kInputs) {
       const std::string value = (flag == "--log" ? "csv:" : "") + path(input);
       const Words lora = flag == "--adapter" ? Words{"--lora", "w"} : Words{};

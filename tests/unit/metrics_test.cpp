@@ -13,7 +13,10 @@
 #include <sstream>
 
 #include "runtime/log/log_parts.h"
+#include "runtime/log/run_curves.h"
 #include "runtime/log/screen.h"
+#include "runtime/log/terminal_plot.h"
+#include "runtime/report/run_report.h"
 #include "tests/support/allocations.h"
 #include "tests/support/namespaces.h"
 
@@ -173,6 +176,160 @@ TEST_F(Metrics, LogsHaveAColumnForEachNormOfEachUnit) {
   }
   EXPECT_NE(events.find("step/watch/weight_max/root"), std::string::npos);
   EXPECT_NE(events.find("step/watch/grad_norm/a/b"), std::string::npos);
+}
+
+RunCurves curves_of(int64_t steps) {
+  RunCurves curves;
+  for (int64_t s = 1; s <= steps; ++s) {
+    curves.step({s, 0, 4 / static_cast<double>(s), 1, 0.1, 2, 100, 4096});
+  }
+  return curves;
+}
+
+TEST(RunCurves, AreBoundedAndKeepExtremesAndSums) {
+  RunCurves curves;
+  const long before = testing::allocations;
+  for (int64_t s = 1; s <= 100000; ++s) {
+    curves.step({s, 0, s == 777 ? 50.0 : 1.0, 1, 0.1, 2, 100, 4096});
+  }
+  EXPECT_EQ(testing::allocations - before, 0);
+  const auto buckets = curves.loss.buckets();
+  EXPECT_LE(buckets.size(), Curve::kMaxBuckets);
+  EXPECT_GE(buckets.size(), Curve::kMaxBuckets / 2);
+  EXPECT_EQ(buckets.front().first, 1);
+  EXPECT_EQ(buckets.back().last, 100000);
+  EXPECT_EQ(curves.loss.largest(), 50);
+  EXPECT_EQ(curves.loss.sum(), 100049);
+  int64_t count = 0;
+  for (const CurveBucket& bucket : buckets) count += bucket.count;
+  EXPECT_EQ(count, 100000);
+}
+
+TEST_F(Metrics, CurvesOfAFileWithResumedRowsAndNulls) {
+  std::ofstream(path())
+      << R"({"kind":"step","step":1,"epoch":0,"loss":4,"lr":0.1,"step_ms":2})"
+         "\n"
+         R"({"kind":"step","step":2,"epoch":0,"loss":null,"skipped":true})"
+         "\n"
+         R"({"kind":"eval","step":2,"epoch":0,"loss":3,"accuracy":null})"
+         "\n"
+         R"({"kind":"step","step":3,"epoch":0,"loss":9})"
+         "\n"
+         R"({"kind":"step","step":3,"epoch":0,"loss":2})"
+         "\n"
+         R"({"kind":"end","steps":3,"seconds":1,"median_step_ms":2,"peak_bytes":[5,7]})"
+         "\n[1]\n{\"kind\":\"st";
+  const auto read = read_curves(path());
+  ASSERT_TRUE(read.ok());
+  EXPECT_EQ(read->loss.buckets().size(), 2u);
+  EXPECT_EQ(read->loss.largest(), 4) << "the 9 was made again";
+  EXPECT_EQ(read->resumed_at, std::vector<int64_t>{3});
+  EXPECT_EQ(read->skipped_at, std::vector<int64_t>{2});
+  EXPECT_EQ(read->undefined, 1);
+  EXPECT_EQ(read->evaluations.at(1).name, "accuracy");
+  EXPECT_TRUE(read->evaluations.at(1).curve.empty());
+  EXPECT_EQ(read->rank_peaks, (std::vector<uint64_t>{5, 7}));
+  EXPECT_TRUE(read->ended);
+  EXPECT_FALSE(read_curves(path("none")).ok());
+  auto writer = MetricsWriter::open(path(), MetricsWriter::Mode::kAppend);
+  writer->keep_curves();
+  EXPECT_EQ(writer->curves()->steps, 3) << "rows of the runs before";
+}
+
+TEST(LossPlot, InAscii) {
+  RunCurves curves = curves_of(9);
+  curves.eval({5, 0, 2});
+  EXPECT_EQ(loss_plot(curves, {.width = 32, .height = 9, .braille = false}),
+            R"(loss by update; o evaluation
+    4 |*
+      | *
+      |  *
+      |   **       o
+      |     ******
+0.444 |           *************
+      +------------------------
+       1           5          9
+)");
+  EXPECT_EQ(loss_plot({}, {}), "");
+}
+
+TEST(LossPlot, InBrailleWithALogarithmicAxis) {
+  RunCurves curves;
+  for (int64_t s = 1; s <= 60; ++s) {
+    curves.step({s, 0, std::exp(-0.1 * static_cast<double>(s)), 1, 0.1, 2, 100, 4096});
+  }
+  EXPECT_EQ(loss_plot(curves, {.width = 32, .height = 9, .braille = true}),
+            R"(loss by update, logarithmic
+  0.905 |⠑⠢⢄⡀
+        |   ⠈⠑⠢⢄⡀
+        |       ⠈⠒⠤⣀
+        |           ⠉⠒⠤⡀
+        |              ⠈⠑⠢⢄⡀
+0.00248 |                  ⠈⠑⠢⢄
+        +----------------------
+         1         30        60
+)");
+}
+
+TEST(LossPlot, OfOneValue) {
+  EXPECT_EQ(loss_plot(curves_of(1), {.width = 24, .height = 6, .braille = false}), R"(loss by update
+4.4 |
+    |*
+3.6 |
+    +------------------
+     1
+)");
+}
+
+TEST(RunPage, HasItsTextsEscapedAndNoNetwork) {
+  RunCurves curves = curves_of(3000);
+  const MetricValue metrics[] = {{"f1@<b>", 0.5}, {"auc"}};
+  curves.eval({3000, 0, 0.25, metrics});
+  StepRow lost{3001, 0, std::nan(""), std::nan(""), 0.1, 2, 100, 4096};
+  lost.skipped = true;
+  curves.step(lost);
+  const std::string page = run_page({.title = "a <script> & \"b\"",
+                                     .model = "@TABLES@",
+                                     .command = "fsdp-run 'x'",
+                                     .configuration = "lr: 1\nname: </pre>\x1b\n",
+                                     .warnings = {"5 < 6"},
+                                     .files = {{"o.onnx", ""}}},
+                                    curves);
+  EXPECT_LT(page.size(), 250000u);
+  for (const char* part :
+       {"<h1>a &lt;script&gt; &amp; &quot;b&quot;</h1>", "@TABLES@: not finished", "fsdp-run 'x'",
+        "name: &lt;/pre&gt;\\x1b", "<li>5 &lt; 6</li>", "o.onnx", "f1@&lt;b&gt;",
+        "skipped update 3001", "Gradient norm", "Learning rate", "Peak memory of rank 0, KiB"}) {
+    EXPECT_NE(page.find(part), std::string::npos) << part;
+  }
+  for (const char* part : {"http://www.w3.org/2000/svg"}) {
+    EXPECT_EQ(page.find("http"), page.find(part)) << "only a name space";
+  }
+  EXPECT_EQ(page.find("nan"), std::string::npos);
+  EXPECT_EQ(page.find("@TITLE@"), std::string::npos);
+}
+
+TEST(RunPage, OfOneRowAndOfNone) {
+  const std::string one = run_page({}, curves_of(1));
+  EXPECT_NE(one.find("<circle"), std::string::npos);
+  EXPECT_EQ(one.find("nan"), std::string::npos);
+  EXPECT_EQ(one.find("inf"), std::string::npos);
+  EXPECT_EQ(run_page({}, {}).find("<figure"), std::string::npos);
+}
+
+TEST_F(Metrics, AReportOfAFolder) {
+  std::ofstream(path("metrics.jsonl")) << R"({"kind":"step","step":1,"epoch":0,"loss":4})"
+                                          "\n";
+  std::ofstream(path("config.yaml")) << "lr: 0.25\n";
+  std::ofstream(path("command.txt")) << "fsdp-run a.onnx\n";
+  std::ofstream(path("log.txt")) << "fsdp-run: warning: odd\nstopped at update 1 of 9; to "
+                                    "continue: x\n";
+  ASSERT_TRUE(write_run_report(folder_.string()).ok());
+  const std::string page = text("report.html");
+  for (const char* part : {"lr: 0.25", "fsdp-run a.onnx", "<li>odd</li>",
+                           "stopped at update 1 of 9<", "metrics.jsonl"}) {
+    EXPECT_NE(page.find(part), std::string::npos) << part;
+  }
 }
 
 TEST_F(Metrics, ANewRunTruncatesAndAResumedOneAppends) {

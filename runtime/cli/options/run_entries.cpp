@@ -134,13 +134,14 @@ OptionEntry keep_best() {
 OptionEntry logs() {
   OptionEntry entry = entries::repeated(
       "none",
-      {"log", "none; csv:FILE, tensorboard:FOLDER, repeated", "the numbers of --metrics once more"},
+      {"log", "none; csv:FILE, tensorboard:FOLDER, mlflow:FOLDER, wandb:FOLDER, repeated",
+       "the numbers of --metrics once more, for other tools"},
       OFSDP_FIELD(files.log));
   entry.set = [add = entry.set](Options& o, const std::string& text) {
-    for (const std::string_view form : {"csv:", "tensorboard:"}) {
+    for (const std::string_view form : {"csv:", "tensorboard:", "mlflow:", "wandb:"}) {
       if (text.starts_with(form) && text.size() > form.size()) return add(o, text);
     }
-    return fine_or(text == "none", "csv:FILE or tensorboard:FOLDER");
+    return fine_or(text == "none", "csv:FILE, tensorboard:FOLDER, mlflow:FOLDER or wandb:FOLDER");
   };
   return entry;
 }
@@ -238,6 +239,10 @@ std::vector<OptionEntry> run_entries() {
       trusted(
           path({"metrics", "none, FILE", "one JSON object a line"}, OFSDP_FIELD(files.metrics))),
       trusted(logs()),
+      trusted(path({"report", "none, FILE.html", "a page with the curves of the run, at its end"},
+                   OFSDP_FIELD(pictures.report))),
+      toggle({"plot", "off, on", "draw the loss in the terminal at the end of the run"},
+             OFSDP_FIELD(pictures.plot)),
       trusted(path({"trace", "none, FILE", "a Chrome/Perfetto trace"}, OFSDP_FIELD(files.trace))),
       integer({"log-interval", "10", "steps between lines of the log"}, 1,
               OFSDP_FIELD(files.log_interval)),

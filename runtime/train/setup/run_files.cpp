@@ -183,6 +183,7 @@ class Lister {
     if (trains) {
       files_.writes("--adapter", options_.edit.adapter);
       files_.adds_to_folder("--checkpoint-dir", options_.checkpoint.dir);
+      files_.writes("--report", options_.pictures.report);
     }
     if (trains || is(Command::kEval)) add_logs();
   }

@@ -9,11 +9,11 @@
 //   inputs    model, its external data, files of options, --data and --eval-data with every column,
 //             --teacher with its external data, --lora-from, --resume, plug-ins, hostfile,
 //             topology, the file of the secret; for `export` the checkpoint and its model
-//   outputs   --output with its external data, --adapter, --metrics, --trace, --log,
-//             --checkpoint-dir, `plan --html`, `doctor --picture`, the files that `config`,
+//   outputs   --output with its external data, --adapter, --metrics, --report, --trace,
+//             --log, --checkpoint-dir, `plan --html`, `doctor --picture`, the files that `config`,
 //             `export` and `make-training` write
 //
-// A folder that gains files (--checkpoint-dir, --log tensorboard) may contain inputs, except data
+// A folder that gains files (--checkpoint-dir, --log except csv) may contain inputs, except data
 // columns. A folder that is replaced (--output of training artifacts) must contain none. Files that
 // cannot be read are ignored here; their readers report them. It is enough if one process of a run
 // calls check_run_files.
