@@ -170,6 +170,8 @@ TEST(BadDataTest, FilesOfOtherFormats) {
   folder.write("x.h5", "\x89HDF....");
   expect_refused(folder, folder.train() + Words{"--data", folder / "x.h5"},
                  {"--data", "x.h5", "an HDF5 file", "numpy.save"});
+  expect_refused(folder, folder.train() + Words{"--data", folder / "data/x.npy"},
+                 {"--data", "data/x.npy", "one column: give its folder"});
   folder.write("d.jsonl", "{\"x\": \"good film\", \"labels\": 1}\n");
   expect_refused(folder, folder.train() + Words{"--data", folder / "d.jsonl"},
                  {"d.jsonl line 1", "field 'x'", "found text, 'good film'", "tokenizer"});
