@@ -4,7 +4,6 @@
 
 #include "importer/graph/graph.h"
 #include "importer/graph/verify.h"
-#include "importer/normalize/onnx_import.h"
 #include "importer/passes/passes.h"
 #include "kernels/core/quantization.h"
 
@@ -50,7 +49,7 @@ bool on_device(const Graph&, const PassContext& c) { return c.device; }
 // --- passes, with their operands from the context ---
 
 Status run_import(Graph& graph, PassContext& c) {
-  return replace(graph, import_onnx(*c.file, *c.operators));
+  return replace(graph, import_onnx(*c.file, *c.operators, "", c.wanted));
 }
 
 // Evaluation leaves out a backward part that the file brings.

@@ -12,6 +12,7 @@
 #include <string>
 
 #include "importer/graph/graph.h"
+#include "importer/normalize/onnx_import.h"
 #include "importer/passes/loss.h"
 #include "importer/passes/passes.h"
 #include "importer/passes/specialize.h"
@@ -53,6 +54,7 @@ struct PassContext {
   const OnnxFile* file = nullptr;
   const Operators* operators = nullptr;
   const TrainedRules* rules = nullptr;
+  WantedValues wanted = {};
   // kTeacher and later
   const Graph* symbolic = nullptr;
   const Lowering* lowering = nullptr;

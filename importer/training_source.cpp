@@ -118,11 +118,13 @@ Result<std::unique_ptr<TrainedOutput>> TrainingSource::join_output(const std::st
 }
 
 Result<std::unique_ptr<TrainingSource>> open_plain_source(OnnxFile file, const Operators& operators,
-                                                          const TrainedRules& rules) {
+                                                          const TrainedRules& rules,
+                                                          const WantedValues& wanted) {
   PassContext c;
   c.file = &file;
   c.operators = &operators;
   c.rules = &rules;
+  c.wanted = wanted;
   Graph chosen;
   OFSDP_RETURN_IF_ERROR(run_passes(chosen, c, {PassStage::kImport}));
   return std::make_unique<TrainingSource>(std::move(file), std::move(chosen), operators.lowering);

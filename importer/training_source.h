@@ -198,6 +198,7 @@ class TrainingSource {
 
 // Opens a plain model file; names decide the trained set.
 Result<std::unique_ptr<TrainingSource>> open_plain_source(OnnxFile file, const Operators& operators,
-                                                          const TrainedRules& rules);
+                                                          const TrainedRules& rules,
+                                                          const WantedValues& wanted = {});
 
 }  // namespace ofsdp::importer

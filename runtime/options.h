@@ -10,6 +10,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -203,6 +204,8 @@ struct Options {
   QatScales qat_scales = QatScales::kFixed;
   bool sync_batch_norm = false;
   BatchAxes batch_axes;  // --batch-axis
+  // --input: the value, as given, of an input that is the same in every batch
+  std::map<std::string, std::string> inputs;
   NhwcWeights nhwc_weights = NhwcWeights::kAuto;
   std::vector<std::string> plugins;  // as given; load_plugins finds them
   bool plugin_override = false;

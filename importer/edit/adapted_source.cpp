@@ -252,10 +252,11 @@ Status check_mergeable(const std::vector<Adapter>& adapters, const std::string& 
 Result<std::unique_ptr<TrainingSource>> open_edited_source(EditedModel model,
                                                            const Operators& operators,
                                                            TrainedRules rules,
-                                                           const std::string& adapter) {
+                                                           const std::string& adapter,
+                                                           const WantedValues& wanted) {
   if (!model.adapters.empty()) rules.otherwise = "frozen by --lora";
   for (const Adapter& a : model.adapters) rules.train.insert(rules.train.end(), {a.a(), a.b()});
-  OFSDP_ASSIGN_OR_RETURN(const Graph graph, import_onnx(model.file, operators));
+  OFSDP_ASSIGN_OR_RETURN(const Graph graph, import_onnx(model.file, operators, "", wanted));
   OFSDP_ASSIGN_OR_RETURN(Graph chosen, choose_candidates(graph, rules));
   if (rules.hold_frozen) chosen = hold_frozen(chosen, model.file);
   if (model.adapters.empty()) {

@@ -106,7 +106,8 @@ Result<ModelEdits> edits_from(const std::string& text);
 Result<std::unique_ptr<TrainingSource>> open_edited_source(EditedModel model,
                                                            const Operators& operators,
                                                            TrainedRules rules,
-                                                           const std::string& adapter);
+                                                           const std::string& adapter,
+                                                           const WantedValues& wanted = {});
 
 // Adds an adapter's product, from the checkpoint or file, to elements `first` ... in a weight.
 // `read` returns all elements in A or B.

@@ -17,6 +17,52 @@ constexpr size_t kChunkElements = 16384;
 
 }  // namespace
 
+namespace {
+
+// Files that people give in place of a model, by the name's end or by bytes at an offset.
+struct ForeignModel {
+  std::string_view extension;
+  std::string_view magic;
+  size_t offset;
+  const char* found;
+  const char* remedy;
+};
+constexpr const char* kModelFirst = "give MODEL.onnx first, then this file to --data";
+constexpr const char* kExport = "export the model to ONNX";
+constexpr ForeignModel kForeignModels[] = {
+    {".yaml", "", 0, "a YAML file", "give MODEL.onnx first, then this file to --data or --config"},
+    {".yml", "", 0, "a YAML file", "give MODEL.onnx first, then this file to --data or --config"},
+    {".csv", "", 0, "a table", kModelFirst},
+    {".tsv", "", 0, "a table", kModelFirst},
+    {".jsonl", "", 0, "data", kModelFirst},
+    {".npz", "", 0, "arrays", kModelFirst},
+    {"", "\x93NUMPY", 0, "a .npy array", "give MODEL.onnx first, then its folder to --data"},
+    {".safetensors", "", 0, "weights without a graph", kExport},
+    {"", "GGUF", 0, "weights without a graph (GGUF)", kExport},
+    {"", "PK\x03\x04", 0, "a zip archive, such as .pt or .keras", kExport},
+    {"", "\x89HDF", 0, "an HDF5 file, such as Keras writes", kExport},
+    {"", "\x80\x02", 0, "a pickle", kExport},
+    {"", "\x80\x04", 0, "a pickle", kExport},
+    {"", "TFL3", 4, "a TFLite model", kExport},
+    {"", "ORTM", 4, "ONNX Runtime's own format", "give the .onnx file that it was made of"},
+    {"", "\x89PNG", 0, "a PNG image", kModelFirst},
+};
+
+// Says more of bytes that are no ONNX model, if they are something known.
+Status refuse_foreign(const std::string& path, std::span<const std::byte> bytes, Status other) {
+  const std::string_view text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+  for (const ForeignModel& one : kForeignModels) {
+    const bool named = !one.extension.empty() && path.ends_with(one.extension);
+    const bool begins = !one.magic.empty() && text.size() > one.offset &&
+                        text.substr(one.offset).starts_with(one.magic);
+    if (!named && !begins) continue;
+    return input_error("{}: is no ONNX model, but {}: {}", path, one.found, one.remedy);
+  }
+  return other;
+}
+
+}  // namespace
+
 Result<OnnxFile> OnnxFile::open(const std::string& path, const std::vector<std::string>& weights) {
   OnnxFile onnx;
   OFSDP_ASSIGN_OR_RETURN(onnx.file_, open_for_reading(path));
@@ -24,7 +70,8 @@ Result<OnnxFile> OnnxFile::open(const std::string& path, const std::vector<std::
   OFSDP_ASSIGN_OR_RETURN(const FileMapping mapping, FileMapping::make(onnx.file_));
   auto contents = walk_onnx(path, mapping.bytes(), weights);
   OFSDP_FAULT_IF(mapping.was_cut(), "{}: was cut short while in use", path);
-  OFSDP_ASSIGN_OR_RETURN(onnx.contents_, std::move(contents));
+  if (!contents.ok()) return refuse_foreign(path, mapping.bytes(), std::move(contents).status());
+  onnx.contents_ = *std::move(contents);
   OFSDP_RETURN_IF_ERROR(onnx.resolve_quantizations().with_prefix(path));
   return onnx;
 }

@@ -171,6 +171,7 @@ struct Graph {
   std::vector<std::string> initializers;       // all initializers in the file, in any type
   std::map<std::string, int> fused;            // fusion rule -> how often
   std::map<std::string, std::string> classes;  // path of a module -> its class, if known
+  std::vector<std::string> left_out{};         // outputs of the file that nothing here computes
   std::vector<LossTerm> terms{};  // of each --loss, then of a teacher; attach_losses fills the list
   ValueId matches = 0;  // int64[2], evaluation graph only: right answers, labels that count
   std::vector<Measured> measured{};  // evaluation graph only

@@ -453,6 +453,56 @@ void check(onnx::ModelProto& model, int opset) {
   move_between(model, kOp, kUnchecked, "");
 }
 
+// ai.onnx.ml.Scaler is (x - offset) * scale in float32: scikit-learn's StandardScaler before a
+// network. https://onnx.ai/onnx/operators/onnx_aionnxml_Scaler.html
+class ScalerNodes {
+ public:
+  explicit ScalerNodes(onnx::GraphProto& graph) : graph_(graph) {}
+
+  void expand() {
+    google::protobuf::RepeatedPtrField<onnx::NodeProto> nodes;
+    for (auto& node : *graph_.mutable_node()) {
+      const bool scaler = node.domain() == "ai.onnx.ml" && node.op_type() == "Scaler";
+      if (!scaler || node.input_size() != 1 || node.output_size() != 1) {
+        nodes.Add()->Swap(&node);
+        continue;
+      }
+      const std::string name = node.output(0), x = name + ".float", centered = name + ".centered";
+      onnx::NodeProto& cast = make(nodes, node, "Cast", {node.input(0)}, x);
+      add_attribute(cast, "to", int64_t{onnx::TensorProto::FLOAT});
+      make(nodes, node, "Sub", {x, constant(node, "offset")}, centered);
+      make(nodes, node, "Mul", {centered, constant(node, "scale")}, name);
+    }
+    graph_.mutable_node()->Swap(&nodes);
+  }
+
+ private:
+  static onnx::NodeProto& make(google::protobuf::RepeatedPtrField<onnx::NodeProto>& nodes,
+                               const onnx::NodeProto& scaler, const char* op,
+                               const std::vector<std::string>& inputs, const std::string& output) {
+    onnx::NodeProto& made = *nodes.Add();
+    made.set_op_type(op);
+    made.set_name(format_text("{}/{}", scaler.name(), op));
+    for (const std::string& input : inputs) made.add_input(input);
+    made.add_output(output);
+    return made;
+  }
+
+  // Returns the name of an initializer with the attribute's numbers.
+  std::string constant(const onnx::NodeProto& scaler, const char* name) {
+    const onnx::AttributeProto* given = find_attribute(scaler, name);
+    std::vector<float> values;
+    if (given != nullptr) values.assign(given->floats().begin(), given->floats().end());
+    if (values.empty()) values = {std::string_view(name) == "scale" ? 1.f : 0.f};
+    const TensorDesc desc{DType::kFloat32, Shape{static_cast<int64_t>(values.size())}};
+    const std::string made = format_text("{}.{}", scaler.output(0), name);
+    *graph_.add_initializer() = tensor_proto(made, desc, values.data());
+    return made;
+  }
+
+  onnx::GraphProto& graph_;
+};
+
 constexpr int64_t kMaxScales = 64;
 
 // Returns small floating-point initializers by name, which a rule for an older opset may need:
@@ -523,6 +573,7 @@ Result<NormalizedModel> normalized_model(const OnnxFile& file, const Operators& 
   }
   OFSDP_RETURN_IF_ERROR(compute_in_float32(model, file.initializers()).with_prefix(file.path()));
   rename_batch_normalization(model);
+  ScalerNodes(*model.mutable_graph()).expand();
   OFSDP_ASSIGN_OR_RETURN(Reasons reasons,
                          prefixed(file.path(), rewrite_graph(model, operators.registry)));
   return NormalizedModel{std::move(model), std::move(names), std::move(scopes), std::move(reasons)};

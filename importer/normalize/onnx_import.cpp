@@ -41,14 +41,46 @@ std::vector<Dim> declared_axes(const onnx::TypeProto::Tensor& type) {
   return axes;
 }
 
+constexpr std::string_view kClassicDomain = "ai.onnx.ml";  // scikit-learn's operators
+
+// Operators that turn scores into class names and dictionaries, after all that is trained.
+constexpr std::string_view kLabelOperators[] = {"ai.onnx.ml.ZipMap",
+                                                "ai.onnx.ml.ArrayFeatureExtractor",
+                                                "ai.onnx.ml.LabelEncoder", "ai.onnx.ml.Binarizer"};
+
+// Returns the remedy for an operator of ai.onnx.ml.
+std::string classic_remark(std::string_view op) {
+  op.remove_prefix(kClassicDomain.size() + 1);
+  if (op.starts_with("Linear")) {
+    return "; its weights are attributes, which are not trained: expected MatMul and Add, as "
+           "skl2onnx writes MLPClassifier(hidden_layer_sizes=())";
+  }
+  if (op.starts_with("Tree") || op.starts_with("SVM")) {
+    return "; it has no gradient: expected a network, such as scikit-learn's MLPClassifier";
+  }
+  return "; it is not run here: expected its results as data, and a file that begins after it";
+}
+
+// A node that is left out of the graph: nothing here runs it, or it reads the output of such a one.
+struct LeftOut {
+  std::string op;    // as messages name it
+  std::string name;  // of the node
+  std::vector<ValueId> inputs = {}, outputs = {};
+  bool reads_lost = false;
+  bool follows = false;  // could run, but reads another's output
+  bool labels = false;   // makes class labels, or text
+  Status refused = {};   // if not for its operator
+};
+
 class Importer {
  public:
   Importer(const OnnxFile& file, const Operators& operators, Reasons reasons,
-           std::map<std::string, int64_t> opsets)
+           std::map<std::string, int64_t> opsets, const WantedValues& wanted)
       : file_(file),
         operators_(operators),
         reasons_(std::move(reasons)),
-        opsets_(std::move(opsets)) {
+        opsets_(std::move(opsets)),
+        wanted_(wanted) {
     graph_.file = file.path();
     graph_.registry = &operators.registry;
   }
@@ -58,18 +90,9 @@ class Importer {
     OFSDP_RETURN_IF_ERROR(add_constants(proto));
     for (const auto& input : proto.input()) OFSDP_RETURN_IF_ERROR(add_input(input));
     for (const auto& node : proto.node()) OFSDP_RETURN_IF_ERROR(add_node(node));
-    if (!unknown_.empty()) return unknown_operators();
-    for (const auto& output : proto.output()) {
-      const ValueId id = lookup(output.name());
-      OFSDP_REJECT_IF(!output.type().has_tensor_type(), "{}: output '{}' is no tensor",
-                      file_.path(), output.name());
-      OFSDP_REJECT_IF(id == 0, "{}: output '{}' is made by no node", file_.path(), output.name());
-      graph_.outputs.push_back(id);
-      Value& value = graph_.value(id);
-      if (value.kind == ValueKind::kActivation) {
-        value.declared = declared_axes(output.type().tensor_type());
-      }
-    }
+    for (const auto& output : proto.output()) OFSDP_RETURN_IF_ERROR(add_output(output));
+    add_wanted();
+    if (!left_out_.empty()) OFSDP_RETURN_IF_ERROR(leave_out());
     return std::move(graph_);
   }
 
@@ -140,14 +163,12 @@ class Importer {
     Node node;
     node.name = !proto.name().empty() || proto.output().empty() ? proto.name() : proto.output(0);
     node.op = operators_.find(proto.domain(), proto.op_type());
-    if (node.op == nullptr) unknown_[operator_name(proto)].push_back(node.name);
+    LeftOut out{operator_name(proto), node.name};
+    judge(node, proto, out);
     for (const std::string& name : proto.input()) {
       const ValueId id = name.empty() ? 0 : lookup(name);
-      if (const auto found = unsupported_.find(name); found != unsupported_.end() && node.op) {
-        return input_error("{}: initializer '{}' has ONNX type {}, which is not supported",
-                           graph_.describe(node), name, found->second);
-      }
-      OFSDP_REJECT_IF(!name.empty() && id == 0 && node.op != nullptr,
+      out.reads_lost = out.reads_lost || lost_.contains(id);
+      OFSDP_REJECT_IF(!name.empty() && id == 0 && node.op != nullptr && out.refused.ok(),
                       "{}: node '{}' reads '{}', which nothing makes", file_.path(), node.name,
                       name);
       node.inputs.push_back(id);
@@ -155,7 +176,12 @@ class Importer {
     for (const std::string& name : proto.output()) {
       node.outputs.push_back(name.empty() ? 0 : define({name, ValueKind::kActivation, {}}));
     }
-    if (node.op == nullptr) return {};
+    const bool runs = node.op != nullptr && out.refused.ok();
+    out.follows = out.reads_lost && runs;
+    if (!runs || out.follows) {
+      leave_node_out(std::move(node), std::move(out));
+      return {};
+    }
     if (node.outputs.empty()) return {};  // it would compute nothing
     OFSDP_RETURN_IF_ERROR(check_opset(node));
     OFSDP_ASSIGN_OR_RETURN(node.attributes,
@@ -163,6 +189,118 @@ class Importer {
     describe_halves(proto, node);
     graph_.nodes.push_back(std::move(node));
     return {};
+  }
+
+  // Finds whether the node makes labels, and whether a known operator reads or makes elements of a
+  // type that nothing here has.
+  void judge(const Node& node, const onnx::NodeProto& proto, LeftOut& out) const {
+    out.labels = std::ranges::find(kLabelOperators, out.op) != std::end(kLabelOperators);
+    if (node.op == nullptr) return;
+    for (const std::string& name : proto.input()) {
+      const auto found = unsupported_.find(name);
+      if (found == unsupported_.end() || !out.refused.ok()) continue;
+      out.labels = found->second == onnx::TensorProto::STRING;
+      out.refused = input_error("{}: initializer '{}' has ONNX type {}, which is not supported",
+                                graph_.describe(node), name, found->second);
+    }
+    const bool text = proto.op_type() == "Cast" && short_domain(proto.domain()).empty() &&
+                      int_attribute(proto, "to", 0) == onnx::TensorProto::STRING;
+    if (!text || !out.refused.ok()) return;
+    out.labels = true;
+    out.refused = input_error("{}: makes text, which is not supported", graph_.describe(node));
+  }
+
+  void leave_node_out(Node node, LeftOut out) {
+    out.inputs = std::move(node.inputs);
+    out.outputs = std::move(node.outputs);
+    lost_.insert(out.outputs.begin(), out.outputs.end());
+    lost_.erase(0);
+    left_out_.push_back(std::move(out));
+  }
+
+  Status add_output(const onnx::ValueInfoProto& output) {
+    const ValueId id = lookup(output.name());
+    OFSDP_REJECT_IF(id == 0, "{}: output '{}' is made by no node", file_.path(), output.name());
+    if (lost_.contains(id)) {
+      lost_outputs_.push_back(id);
+      return {};
+    }
+    OFSDP_REJECT_IF(!output.type().has_tensor_type(), "{}: output '{}' is no tensor", file_.path(),
+                    output.name());
+    graph_.outputs.push_back(id);
+    Value& value = graph_.value(id);
+    if (value.kind == ValueKind::kActivation) {
+      value.declared = declared_axes(output.type().tensor_type());
+    }
+    return {};
+  }
+
+  bool is_output(ValueId id) const {
+    return std::ranges::find(graph_.outputs, id) != graph_.outputs.end();
+  }
+
+  // Values that the user names are outputs, too.
+  void add_wanted() {
+    for (const std::string& name : wanted_.names) {
+      const ValueId id = lookup(name);
+      if (id == 0 || is_output(id) || lost_.contains(id)) continue;
+      if (graph_.value(id).kind == ValueKind::kActivation) graph_.outputs.push_back(id);
+    }
+  }
+
+  // Returns the nodes that keep `values` from being computed, in file order; all for no values.
+  std::vector<LeftOut*> roots_of(const std::vector<ValueId>& values) {
+    std::set<ValueId> needed(values.begin(), values.end());
+    std::vector<LeftOut*> roots;
+    for (auto out = left_out_.rbegin(); out != left_out_.rend(); ++out) {
+      const bool reached =
+          std::ranges::any_of(out->outputs, [&](ValueId id) { return needed.contains(id); });
+      if (!reached && !values.empty()) continue;
+      needed.insert(out->inputs.begin(), out->inputs.end());
+      if (!out->follows) roots.push_back(&*out);
+    }
+    std::ranges::reverse(roots);
+    return roots;
+  }
+
+  // [Note: cut] Nodes that cannot run are left out if the loss needs none of them: the user names
+  // its values, or they only make labels of scores. Their inputs become outputs if no output of
+  // the file is left. The file keeps the nodes.
+  Status leave_out() {
+    std::vector<ValueId> needed;
+    for (const std::string& name : wanted_.names) {
+      if (const ValueId id = lookup(name); lost_.contains(id)) needed.push_back(id);
+    }
+    if (!needed.empty()) return refuse(roots_of(needed));
+    const bool labels = std::ranges::all_of(
+        left_out_, [](const LeftOut& out) { return out.follows || out.labels; });
+    const bool named =
+        wanted_.complete &&
+        std::ranges::all_of(wanted_.names, [&](const auto& name) { return lookup(name) != 0; });
+    if (!named && !labels) return refuse(roots_of({}));
+    if (graph_.outputs.empty()) add_borders();
+    if (graph_.outputs.empty()) return refuse(roots_of({}));
+    drop_inputs();
+    for (const ValueId id : lost_outputs_) graph_.left_out.push_back(graph_.value(id).name);
+    return {};
+  }
+
+  // Drops inputs that only left-out nodes read: the run needs no column for them.
+  void drop_inputs() {
+    std::set<ValueId> read(graph_.outputs.begin(), graph_.outputs.end()), left;
+    for (const Node& node : graph_.nodes) read.insert(node.inputs.begin(), node.inputs.end());
+    for (const LeftOut& out : left_out_) left.insert(out.inputs.begin(), out.inputs.end());
+    std::erase_if(graph_.inputs,
+                  [&](ValueId id) { return left.contains(id) && !read.contains(id); });
+  }
+
+  void add_borders() {
+    for (const LeftOut& out : left_out_) {
+      for (const ValueId id : out.inputs) {
+        if (id == 0 || lost_.contains(id) || is_output(id)) continue;
+        if (graph_.value(id).kind == ValueKind::kActivation) graph_.outputs.push_back(id);
+      }
+    }
   }
 
   // 4-bit elements exist as bytes; the node that unpacks them gets their type and shape.
@@ -198,12 +336,20 @@ class Importer {
     if (std::ranges::find(kPackedOperators, op) != std::end(kPackedOperators)) {
       return "; packs rows without padding: expected a graph saved at level EXTENDED, with padding";
     }
+    if (op.starts_with(std::string(kClassicDomain) + ".")) return classic_remark(op);
     return op.find('.') == std::string::npos ? "" : "; a plug-in may supply it";
   }
 
-  Status unknown_operators() const {
+  Status refuse(const std::vector<LeftOut*>& roots) {
+    std::map<std::string, std::vector<std::string>> unknown;
+    for (LeftOut* out : roots) {
+      if (!out->refused.ok()) return std::move(out->refused);
+      // The remedy for an operator of ai.onnx.ml leaves out those that follow it.
+      if (out->reads_lost && out->op.starts_with(kClassicDomain)) continue;
+      unknown[out->op].push_back(out->name);
+    }
     std::string list;
-    for (const auto& [op, nodes] : unknown_) {
+    for (const auto& [op, nodes] : unknown) {
       list += format_text("{}{} ({} node{}: {}{})", list.empty() ? "" : "; ", op, nodes.size(),
                           nodes.size() == 1 ? "" : "s", joined(nodes, ", "), remark(op));
     }
@@ -217,7 +363,10 @@ class Importer {
   Graph graph_;
   std::unordered_map<std::string, ValueId> ids_;
   std::map<std::string, int> unsupported_;  // initializers with their ONNX type
-  std::map<std::string, std::vector<std::string>> unknown_;
+  const WantedValues& wanted_;
+  std::vector<LeftOut> left_out_;      // in file order
+  std::set<ValueId> lost_;             // what these make
+  std::vector<ValueId> lost_outputs_;  // of the file
 };
 
 }  // namespace
@@ -244,11 +393,11 @@ Result<std::vector<MissingOperator>> missing_operators(const OnnxFile& file,
 }
 
 Result<Graph> import_onnx(const OnnxFile& file, const Operators& operators,
-                          const std::string& forward) {
+                          const std::string& forward, const WantedValues& wanted) {
   OFSDP_ASSIGN_OR_RETURN(NormalizedModel model, normalized_model(file, operators, forward));
-  OFSDP_ASSIGN_OR_RETURN(
-      Graph graph, Importer(file, operators, std::move(model.reasons), foreign_opsets(model.proto))
-                       .run(model.proto.graph()));
+  OFSDP_ASSIGN_OR_RETURN(Graph graph, Importer(file, operators, std::move(model.reasons),
+                                               foreign_opsets(model.proto), wanted)
+                                          .run(model.proto.graph()));
   graph.initializers = std::move(model.initializers);
   for (Parameter& p : graph.parameters) p.module = model.scopes.initializers.at(p.name);
   graph.classes = std::move(model.scopes.classes);

@@ -6,7 +6,7 @@
 // converter's model copies are small.
 //
 // The operators must outlive the graph. Errors: kInput naming the file; one message lists all
-// unknown operators with their nodes.
+// unknown operators in the way, with their nodes.
 #pragma once
 
 #include <exception>
@@ -27,10 +27,18 @@ class NodeProto;
 
 namespace ofsdp::importer {
 
+// Values that the loss, the prediction and metrics name. Each becomes an output of the graph.
+struct WantedValues {
+  std::vector<std::string> names;
+  bool complete = false;  // the run needs no other output
+};
+
 // `forward`: a serialized model with the same weights that replaces the skeleton; empty: the
-// skeleton.
+// skeleton. Nodes without a kernel are left out if no wanted value needs them, and `wanted` is
+// complete or they only make class labels of scores (scikit-learn's ZipMap); Graph::left_out then
+// names the file's outputs that are gone.
 Result<Graph> import_onnx(const OnnxFile& file, const Operators& operators,
-                          const std::string& forward = "");
+                          const std::string& forward = "", const WantedValues& wanted = {});
 
 // Returns whether an import failed because control flow depends on sizes or numbers that the file
 // leaves open.

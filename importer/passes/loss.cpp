@@ -235,11 +235,14 @@ Result<ValueId> add_class_loss(Graph& graph, const LossSpec& spec, ValueId predi
                          reordered(graph, labels, spec.batch, 1, spec.outer));
   OFSDP_ASSIGN_OR_RETURN(const ValueId flat,
                          editor.add1("ofsdp.CollapseAll", "loss.labels", {in_order}));
-  OFSDP_REJECT_IF(graph.value(rows).desc.shape[0] != graph.value(flat).desc.shape[0],
-                  "labels '{}' {} do not fit the prediction '{}' {}: expected {} labels, found {}",
-                  spec.labels, graph.value(labels).desc.text(), spec.prediction,
-                  graph.value(prediction).desc.text(), graph.value(rows).desc.shape[0],
-                  graph.value(flat).desc.shape[0]);
+  const Shape &scores = graph.value(rows).desc.shape, &given = graph.value(flat).desc.shape;
+  const bool one_hot = scores[1] > 1 && given[0] == scores[0] * scores[1];
+  OFSDP_REJECT_IF(
+      scores[0] != given[0],
+      "labels '{}' {} do not fit the prediction '{}' {}: expected {} labels, found {}{}",
+      spec.labels, graph.value(labels).desc.text(), spec.prediction,
+      graph.value(prediction).desc.text(), scores[0], given[0],
+      one_hot ? "; one-hot? give class numbers, labels.argmax(-1)" : "");
   OFSDP_RETURN_IF_ERROR(check_label_axes(graph, spec, prediction, labels, 1));
   Attributes attributes{{"reduction", std::string("mean")}, {"ignore_index", spec.ignore_index}};
   const LossTraits& traits = loss_traits(spec.kind);

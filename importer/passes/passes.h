@@ -5,6 +5,7 @@
 #pragma once
 
 #include <functional>
+#include <map>
 #include <set>
 
 #include "importer/file/onnx_file.h"
@@ -187,6 +188,19 @@ Graph join_norm_addends(const Graph& graph, const TakesNode& takes);
 //
 // Dao et al., "FlashAttention", 2022.
 Graph keep_attention_statistics(const Graph& graph, const TakesNode& takes);
+
+// with_values: a graph without inputs that have one value in every batch (--input): constants take
+// their places. The file keeps the inputs.
+
+struct InputValue {
+  double number = 0;     // of every element
+  ConstantPtr tensor{};  // in place of `number`
+};
+using InputValues = std::map<std::string, InputValue>;  // input name -> value
+
+// An input that gets a number may have one axis of unknown size, which gets the batch's. Names that
+// are no inputs are kInput unless `some`. Errors: kInput naming --input.
+Result<Graph> with_values(const Graph& graph, const InputValues& values, bool some = false);
 
 // without_past: a decoder for training, without earlier steps' keys and values.
 //

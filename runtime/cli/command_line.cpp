@@ -251,10 +251,19 @@ bool takes_model(Command command) {
          command == Command::kDoctor || command == Command::kCheck;
 }
 
+// A file of ONNX Runtime's training artifacts is no model without the others.
+Status check_no_artifact(const std::string& model) {
+  const std::string folder = ort_folder_of(model);
+  if (folder.empty()) return ok_status();
+  return input_error("{}: is one of ONNX Runtime's training artifacts: give their folder, {}/",
+                     model, folder);
+}
+
 Status read_sources(const CommandEntry& command, const Words& words, OptionReader& reader,
                     const std::optional<std::string>& omp_num_threads, ParsedCommand& parsed) {
   std::string model = words.operands.empty() ? std::string() : words.operands.front();
   std::optional<OrtSettings> artifacts;
+  if (takes_model(command.command)) OFSDP_RETURN_IF_ERROR(check_no_artifact(model));
   if (takes_model(command.command) && is_ort_folder(model)) {
     OFSDP_ASSIGN_OR_RETURN(artifacts, read_ort_settings(model, reader));
     model = artifacts->paths.training;

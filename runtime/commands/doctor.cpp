@@ -225,25 +225,28 @@ void check_prediction(const ModelSetup& setup, const LossSpec& loss, Findings& f
   const std::string name = escaped(loss.prediction);
   const std::string_view kind = name_of(loss.kind);
   const PredictionKind reads = loss_traits(loss.kind).reads;
+  const std::string scores =
+      format_text("--prediction {}, the scores before it",
+                  node->inputs.empty() ? "" : escaped(setup.graph.value(node->inputs[0]).name));
   if (reads == PredictionKind::kScores && op == "Softmax") {
     findings.add(format_text("the prediction '{}' is a Softmax, and {} takes the softmax of it "
                              "once more",
                              name, kind),
-                 "--prediction NAME of the scores before it, exported as an output");
+                 scores);
   } else if (reads == PredictionKind::kScores && op == "Sigmoid") {
     findings.add(
         format_text("the prediction '{}' is a Sigmoid, which {} takes for scores", name, kind),
-        "--prediction NAME of the scores before it, exported as an output");
+        scores);
   } else if (reads == PredictionKind::kLogits && (op == "Sigmoid" || op == "Softmax")) {
     findings.add(format_text("the prediction '{}' is a {}, and {} takes the sigmoid of it once "
                              "more",
                              name, op, kind),
-                 "--prediction NAME of the scores before it, exported as an output");
+                 scores);
   } else if (reads == PredictionKind::kLogProbabilities && op == "Softmax") {
     findings.add(format_text("the prediction '{}' is a Softmax, and {} takes logarithms of "
                              "probabilities",
                              name, kind),
-                 "--loss cross_entropy with the scores before it as --prediction");
+                 "--loss cross_entropy " + scores);
   } else if (reads == PredictionKind::kLogProbabilities && kScores.contains(op)) {
     findings.add(format_text("the prediction '{}' comes from {}, and {} takes logarithms of "
                              "probabilities",

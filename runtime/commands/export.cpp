@@ -363,19 +363,86 @@ Status check_options(const Options& options) {
   return ok_status();
 }
 
+std::string wrote_line(const Options& options, const CheckpointReader& checkpoint) {
+  return format_text("wrote {} from {}, step {}\n", options.files.output, checkpoint.folder(),
+                     checkpoint.manifest().step);
+}
+
+// Writes the parameter as the checkpoint has it, with its optimizer states.
+Status write_parameter(const Parameter& p, int64_t numel, CheckpointReader& checkpoint,
+                       const TrainedOutput& output) {
+  std::vector<float> chunk(static_cast<size_t>(std::min(kChunk, numel)));
+  const auto& states = checkpoint.manifest().states;
+  for (int64_t at = 0; at < numel; at += kChunk) {
+    const auto part = std::span(chunk).first(static_cast<size_t>(std::min(kChunk, numel - at)));
+    OFSDP_RETURN_IF_ERROR(checkpoint.read(kParameterKind, p.name, at, part));
+    OFSDP_RETURN_IF_ERROR(output.write(p, at, part));
+    for (size_t k = 0; k < states.size(); ++k) {
+      OFSDP_RETURN_IF_ERROR(checkpoint.read(states[k], p.name, at, part));
+      OFSDP_RETURN_IF_ERROR(output.write_state(p, k, at, part));
+    }
+  }
+  return ok_status();
+}
+
+// Writes a checkpoint of a run on ONNX Runtime's training artifacts as such a folder.
+Status export_artifacts(const Options& options, CheckpointReader& checkpoint,
+                        const std::string& folder, const Registry& registry) {
+  const Manifest& m = checkpoint.manifest();
+  const std::string& path = options.files.output;
+  const char* const flag = options.inference          ? "--inference"
+                           : options.verify           ? "--verify"
+                           : options.format != "onnx" ? "--format"
+                                                      : nullptr;
+  OFSDP_REJECT_IF(flag != nullptr,
+                  "{}: expected a checkpoint of a plain model, found one of ONNX Runtime's "
+                  "artifacts {}; without {}, -o FOLDER gets artifacts",
+                  flag, folder, flag);
+  OFSDP_REJECT_IF(path.ends_with(".onnx"),
+                  "-o {}: expected a folder, as {} has training artifacts; its eval_model.onnx is "
+                  "the trained model",
+                  path, folder);
+  const Operators operators(registry, &ort_operators());
+  OFSDP_ASSIGN_OR_RETURN(const auto source, open_ort_source(folder, operators));
+  OFSDP_REJECT_IF(graph_hash(source->file()) != m.graph,
+                  "{}: expected the artifacts it was trained from (graph {}) in {}, found others",
+                  checkpoint.folder(), m.graph, folder);
+  const TrainedState trained{source->steps_done() + m.step, static_cast<float>(m.lr),
+                             size_t{m.optimizer == "sgd" ? 1u : 2u}};
+  OFSDP_RETURN_IF_ERROR(source->check_output(path, trained));
+  OFSDP_ASSIGN_OR_RETURN(const auto output, source->begin_output(path, trained));
+  for (const Parameter& p : source->symbolic().parameters) {
+    const int64_t numel = source->symbolic().value(p.value).desc.numel();
+    if (std::ranges::count(m.trained, p.name, &NamedTensor::name) > 0) {
+      OFSDP_RETURN_IF_ERROR(write_parameter(p, numel, checkpoint, *output));
+    } else if (std::ranges::count(m.statistics, p.name, &NamedTensor::name) > 0) {
+      std::vector<float> all(static_cast<size_t>(numel));
+      OFSDP_RETURN_IF_ERROR(checkpoint.read_statistic(p.name, 0, all));
+      OFSDP_RETURN_IF_ERROR(output->write(p, 0, all));
+    }
+  }
+  OFSDP_RETURN_IF_ERROR(output->finish());
+  return output->commit();
+}
+
 }  // namespace
 
 Status export_checkpoint(const Options& options, const Registry& registry) {
   OFSDP_RETURN_IF_ERROR(check_options(options));
   OFSDP_ASSIGN_OR_RETURN(CheckpointReader checkpoint, open_checkpoint(options.model));
+  const std::string artifacts = ort_folder_of(checkpoint.manifest().model);
+  if (!artifacts.empty()) {
+    OFSDP_RETURN_IF_ERROR(export_artifacts(options, checkpoint, artifacts, registry));
+    print_lines(stdout, wrote_line(options, checkpoint));
+    return {};
+  }
   OFSDP_ASSIGN_OR_RETURN(const EditedModel model, open_model(checkpoint));
   OFSDP_RETURN_IF_ERROR(check_mergeable(model.adapters, "export -o " + options.files.output));
   OFSDP_REJECT_IF(options.verify && !checkpoint.manifest().edits.empty(),
                   "--verify: expected a checkpoint of the model as its file has it, found one of "
                   "a run with --lora, --replace-head or --untie");
   OFSDP_RETURN_IF_ERROR(Exporter(options, checkpoint, model).write());
-  print_lines(stdout, format_text("wrote {} from {}, step {}\n", options.files.output,
-                                  checkpoint.folder(), checkpoint.manifest().step));
+  print_lines(stdout, wrote_line(options, checkpoint));
   return options.verify ? verify(options, checkpoint, *model.base, registry) : ok_status();
 }
 

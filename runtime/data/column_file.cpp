@@ -125,8 +125,8 @@ Result<Header> find_header(const std::string& path, std::string_view bytes) {
     for (const char c : bytes.substr(0, 6)) {
       found.push_back(format_text("{:02x}", static_cast<unsigned char>(c)));
     }
-    return input_error("{}: expected a .npy file (first bytes 93 4e 55 4d 50 59), found {}", path,
-                       joined(found, " "));
+    return input_error("{}: expected a .npy file (first bytes 93 4e 55 4d 50 59), found {}{}", path,
+                       joined(found, " "), bytes_remark(bytes));
   }
   if (bytes.size() < 12) {
     return input_error("{}: truncated: expected a header of at least 12 bytes, found {}", path,
@@ -204,8 +204,10 @@ Result<ColumnLayout> parse_idx(const std::string& path, std::span<const std::byt
   const std::optional<DType> dtype = idx_dtype(byte(2));
   if (byte(0) != 0 || byte(1) != 0 || !dtype) {
     return input_error(
-        "{}: expected a .npy, .bin or IDX file (first bytes 00 00 08), found {:02x} {:02x} {:02x}",
-        path, byte(0), byte(1), byte(2));
+        "{}: expected a .npy, .bin or IDX file (first bytes 00 00 08), found {:02x} {:02x} "
+        "{:02x}{}",
+        path, byte(0), byte(1), byte(2),
+        bytes_remark({reinterpret_cast<const char*>(prefix.data()), prefix.size()}));
   }
   const size_t header = 4 + 4 * size_t{byte(3)};
   if (prefix.size() < header) {
@@ -442,6 +444,7 @@ Result<OpenedColumn> open_text(const ColumnSpec& spec, ByteSource source,
   OpenedColumn opened;
   OFSDP_ASSIGN_OR_RETURN(opened.layout, dense_layout(spec.path, rows.dtype, rows.dims, 0));
   opened.layout.of_text = true;
+  opened.classes = rows.classes;
   opened.shared_bytes = rows.bytes.size();
   const auto copy = [&](std::span<std::byte> dst) {
     std::ranges::copy(rows.bytes, dst.begin());
@@ -537,6 +540,7 @@ Result<ColumnFile> ColumnFile::open(const ColumnSpec& spec, Communicator& commun
     file.source_ = std::move(opened.source);
     file.layout_ = std::move(opened.layout);
     file.shared_bytes_ = opened.shared_bytes;
+    file.classes_ = std::move(opened.classes);
     OFSDP_RETURN_IF_ERROR(apply_row_shape(spec, file.layout_));
     return file;
   }

@@ -63,6 +63,8 @@ class ColumnFile {
   Status replace(const ColumnArray& array);
 
   const ColumnLayout& layout() const { return layout_; }
+  // Returns the text of each class, by number, if the file names them; else nothing.
+  const std::vector<std::string>& classes() const { return classes_; }
   const std::string& path() const { return source_.path(); }
   size_t shared_bytes() const { return shared_bytes_; }  // decoded bytes; 0 for a plain file
   Status read(uint64_t offset, std::span<std::byte> dst) const { return source_.read(offset, dst); }
@@ -71,6 +73,7 @@ class ColumnFile {
   ByteSource source_;
   ColumnLayout layout_;
   size_t shared_bytes_ = 0;
+  std::vector<std::string> classes_;
 };
 
 // An open column from a file with several.
@@ -78,6 +81,7 @@ struct OpenedColumn {
   ByteSource source;
   ColumnLayout layout;
   size_t shared_bytes = 0;
+  std::vector<std::string> classes = {};
 };
 
 // A format with several columns in a file.
@@ -105,9 +109,19 @@ Result<ColumnLayout> token_layout(const ColumnSpec& spec, const ByteSource& sour
 Result<ColumnLayout> dense_layout(const std::string& path, DType dtype, std::vector<int64_t> dims,
                                   uint64_t first_byte);
 
+inline constexpr const char* kClassesFile = "classes.txt";  // next to a trained file, one a line
+
+// Returns ", which looks like KIND: REMEDY" for a file in a format that is not read here, judged by
+// its first bytes; empty for unknown bytes or a file that cannot be read.
+std::string file_remark(const std::string& path);
+std::string bytes_remark(std::string_view prefix);
+
 // Text columns: .csv and .tsv (RFC 4180: header, quotes, one record per line) and .jsonl (one JSON
 // object per line; a field holds a number or a number list, and nested lists must have equal
 // lengths).
+//
+// If ColumnSpec::classes is set and the first row is text, each row's text is a class: the column
+// holds its number, and `classes` the text by number.
 //
 // If all numbers are whole, they become int64, else float64; then Converter
 // (runtime/data/dataset.h) makes the dtype of the graph's input. If lists differ in length,
@@ -120,6 +134,7 @@ struct TextRows {
   DType dtype = DType::kInt64;  // or kFloat64
   std::vector<int64_t> dims;    // the first axis counts rows
   std::vector<std::byte> bytes;
+  std::vector<std::string> classes = {};
 };
 
 enum class TextKind { kComma, kTab, kJsonLines };

@@ -124,13 +124,20 @@ Function whole_function(DType from, DType to) {
   });
 }
 
+constexpr size_t kPixelValues = 256;
+
 std::vector<float> normalization_table(const Normalization& by) {
-  std::vector<float> table(256);
-  for (int i = 0; i < 256; ++i) {
-    // volatile: each operation must round to float32 and not be fused, to equal torchvision's bits.
-    volatile float value = static_cast<float>(i) * by.scale;
-    value = value - by.mean;
-    table[static_cast<size_t>(i)] = value / by.std;
+  std::vector<float> table;
+  for (size_t channel = 0; channel < by.channels(); ++channel) {
+    const float mean = by.means.empty() ? by.mean : by.means[channel];
+    const float std = by.stds.empty() ? by.std : by.stds[channel];
+    for (size_t i = 0; i < kPixelValues; ++i) {
+      // volatile: each operation must round to float32 and not be fused, to equal torchvision's
+      // bits.
+      volatile float value = static_cast<float>(i) * by.scale;
+      value = value - mean;
+      table.push_back(value / std);
+    }
   }
   return table;
 }
@@ -139,8 +146,9 @@ std::vector<float> normalization_table(const Normalization& by) {
 
 std::optional<Converter> Converter::between(DType from, DType to,
                                             const std::optional<Normalization>& normalization,
-                                            bool of_text, bool classes) {
+                                            bool of_text, bool classes, int64_t channel_elements) {
   Converter converter;
+  converter.channel_elements_ = static_cast<size_t>(channel_elements);
   converter.element_bytes_ = dtype_size(from);
   const bool pixels = from == DType::kUInt8 && to == DType::kFloat32;
   if (normalization && !pixels) return std::nullopt;
@@ -165,15 +173,21 @@ std::optional<Converter> Converter::between(DType from, DType to,
   return converter;
 }
 
-size_t Converter::run(const std::byte* src, size_t count, std::byte* dst) const {
+size_t Converter::run(const std::byte* src, size_t count, std::byte* dst, size_t first) const {
   if (function_ != nullptr) return function_(src, count, dst);
-  if (!table_.empty()) return look_up(src, count, dst);
+  if (!table_.empty()) return look_up(src, count, dst, first);
   std::memcpy(dst, src, count * element_bytes_);
   return count;
 }
 
-size_t Converter::look_up(const std::byte* src, size_t count, std::byte* dst) const {
-  for (size_t i = 0; i < count; ++i) store(dst, i, table_[static_cast<size_t>(src[i])]);
+size_t Converter::look_up(const std::byte* src, size_t count, std::byte* dst, size_t first) const {
+  const size_t channels = table_.size() / kPixelValues;
+  for (size_t i = 0; i < count;) {
+    const size_t at = first + i, left = channel_elements_ - at % channel_elements_;
+    const float* values = table_.data() + at / channel_elements_ % channels * kPixelValues;
+    const size_t end = channels == 1 ? count : std::min(count, i + left);
+    for (; i < end; ++i) store(dst, i, values[static_cast<size_t>(src[i])]);
+  }
   return count;
 }
 

@@ -78,12 +78,30 @@ Result<Shape> row_shape(const Place& place, const YAML::Node& node) {
 Status read_normalization(const Place& place, const std::string& key, const YAML::Node& value,
                           ColumnSpec& column) {
   if (!column.normalization) column.normalization.emplace();
-  OFSDP_ASSIGN_OR_RETURN(const float number, finite(place, value));
-  if (key == "scale") column.normalization->scale = number;
-  if (key == "mean") column.normalization->mean = number;
-  if (key == "std") column.normalization->std = number;
-  if (key == "std" && number == 0) return wrong(place, value, "a number other than 0");
+  Normalization& made = *column.normalization;
+  const bool list = value.IsSequence() && value.size() > 0 && key != "scale";
+  std::vector<float> numbers;
+  for (size_t i = 0; i < (list ? value.size() : 1); ++i) {
+    const YAML::Node one = list ? value[i] : value;
+    OFSDP_ASSIGN_OR_RETURN(const float number, finite(place, one));
+    if (key == "std" && number == 0) return wrong(place, one, "a number other than 0");
+    numbers.push_back(number);
+  }
+  if (list) {
+    (key == "mean" ? made.means : made.stds) = std::move(numbers);
+  } else {
+    (key == "scale" ? made.scale : key == "mean" ? made.mean : made.std) = numbers[0];
+  }
   return ok_status();
+}
+
+// Lists of mean and std must have a number for each of the same channels.
+Status check_channels(const Place& place, const YAML::Node& node, const ColumnSpec& column) {
+  if (!column.normalization) return ok_status();
+  const size_t means = column.normalization->means.size(), stds = column.normalization->stds.size();
+  if (means == 0 || stds == 0 || means == stds) return ok_status();
+  return input_error("{}: expected as many numbers in mean as in std, found {} and {}",
+                     place.at(node), means, stds);
 }
 
 Status read_dtype(const Place& place, const YAML::Node& value, ColumnSpec& column) {
@@ -218,6 +236,7 @@ Result<ColumnSpec> read_column(const Place& place, const YAML::Node& node,
         return read_key(place.below(key), key, value, column);
       }));
   OFSDP_RETURN_IF_ERROR(check_kind(place, node, column));
+  OFSDP_RETURN_IF_ERROR(check_channels(place, node, column));
   column.path = (folder / column.path).string();
   return column;
 }
@@ -299,6 +318,8 @@ bool is_yaml(const fs::path& path) {
   return path.extension() == ".yaml" || path.extension() == ".yml";
 }
 
+constexpr size_t kMostLookedAt = 1000;  // files
+
 // Sorted by name, since every rank must open columns in the same order.
 Result<ColumnSet> folder_columns(const fs::path& folder) {
   ColumnSet set{folder.string(), {}};
@@ -315,6 +336,27 @@ Result<ColumnSet> folder_columns(const fs::path& folder) {
   return set;
 }
 
+// Describes a folder without columns: the first file in it, or in a folder of it, and a remedy.
+Status no_columns(const fs::path& folder) {
+  std::vector<std::string> files;
+  std::error_code error;
+  for (fs::recursive_directory_iterator i(folder, error), end; !error && i != end;
+       i.increment(error)) {
+    if (i->is_regular_file(error)) files.push_back(i->path().string());
+    if (files.size() == kMostLookedAt) break;
+  }
+  std::ranges::sort(files);
+  const auto yaml = std::ranges::find_if(files, [](const std::string& f) { return is_yaml(f); });
+  const std::string expected =
+      format_text("{}: expected columns, files NAME.npy, found ", folder.string());
+  if (files.empty()) return input_error("{}an empty folder", expected);
+  if (yaml != files.end()) {
+    return input_error("{}none beside '{}': give that file to --data", expected, *yaml);
+  }
+  const bool below = files[0].ends_with(".npy");
+  return input_error("{}'{}'{}", expected, files[0], below ? " below it" : file_remark(files[0]));
+}
+
 Result<DataSpec> folder_spec(const fs::path& folder) {
   DataSpec spec;
   OFSDP_ASSIGN_OR_RETURN(spec.train, folder_columns(folder));
@@ -322,6 +364,8 @@ Result<DataSpec> folder_spec(const fs::path& folder) {
   if (fs::is_directory(folder / "eval", error)) {
     OFSDP_ASSIGN_OR_RETURN(spec.eval, folder_columns(folder / "eval"));
   }
+  const bool none = spec.train.columns.empty() && (!spec.eval || spec.eval->columns.empty());
+  if (none) return no_columns(folder);
   return spec;
 }
 
@@ -361,8 +405,8 @@ Result<DataSpec> read_spec(const char* flag, const std::string& value) {
   if (!is_yaml(value)) {
     std::string extensions = ".yaml";
     for (const DataFormat& one : data_formats()) extensions += format_text(", {}", one.extension);
-    return input_error("{}: expected a folder, a file ({}) or 'synthetic', found the file '{}'",
-                       flag, extensions, value);
+    return input_error("{}: expected a folder, a file ({}) or 'synthetic', found the file '{}'{}",
+                       flag, extensions, value, file_remark(value));
   }
   return yaml_spec(value);
 }
@@ -372,6 +416,14 @@ Result<DataSpec> read_spec(const char* flag, const std::string& value) {
 const ColumnSpec* ColumnSet::find(const std::string& name) const {
   const auto found = std::ranges::find(columns, name, &ColumnSpec::name);
   return found == columns.end() ? nullptr : &*found;
+}
+
+void ColumnSet::take_classes(const std::string& name, const std::vector<std::string>& order) {
+  for (ColumnSpec& column : columns) {
+    if (column.name != name) continue;
+    column.classes = true;
+    column.class_names = order;
+  }
 }
 
 ColumnSet column_set(std::span<const ColumnArray> arrays, const std::string& origin) {

@@ -12,6 +12,7 @@
 // unknown key is reported with the nearest known one.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <optional>
 #include <span>
@@ -28,6 +29,10 @@ namespace ofsdp::runtime {
 // torchvision's ToTensor and Normalize.
 struct Normalization {
   float scale = 1, mean = 0, std = 1;
+  // One a channel, in place of mean and std: the first axis of a row has the channels, or the last.
+  std::vector<float> means = {}, stds = {};
+
+  size_t channels() const { return std::max({means.size(), stds.size(), size_t{1}}); }
 };
 
 // Rows that a library caller passes: C order, the first axis in `dims` counts samples.
@@ -60,6 +65,9 @@ struct ColumnSpec {
   std::optional<DType> dtype;  // uint16 or uint32; none: detected from the bytes
   bool next_token = false;     // row s starts at s * stride + 1
   bool reserve_next = false;   // another column reads the next token, so rows leave one token over
+  // Labels: text becomes 0, 1, .. in the order of `class_names`, else sorted by its bytes.
+  bool classes = false;
+  std::vector<std::string> class_names = {};
 };
 
 struct ColumnSet {
@@ -67,6 +75,8 @@ struct ColumnSet {
   std::vector<ColumnSpec> columns;
 
   const ColumnSpec* find(const std::string& name) const;
+  // Lets a column hold text that means classes.
+  void take_classes(const std::string& name, const std::vector<std::string>& order);
   std::vector<std::string> names() const;
 };
 

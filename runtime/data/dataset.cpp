@@ -109,12 +109,39 @@ namespace {
 constexpr size_t kScratchBytes = 64 * 1024;
 constexpr char kBatchOrigin[] = "the batch";
 
+// Returns how a YAML file makes one column of several in a table.
+std::string table_remark(const ColumnSet& set, const std::string& name,
+                         const std::vector<std::string>& names) {
+  const bool table = set.origin.ends_with(".csv") || set.origin.ends_with(".tsv");
+  std::vector<std::string> spare = set.names();
+  std::erase_if(spare, [&](const auto& one) { return std::ranges::count(names, one) > 0; });
+  if (!table || spare.empty()) return "";
+  return format_text(
+      "; a YAML file for --data makes it of some: train: {{{}: {{file: {}, column: [{}]}}}}", name,
+      set.origin, joined(spare, ", "));
+}
+
 Status missing(const ColumnSet& set, const std::string& name,
                const std::vector<std::string>& names) {
   const std::vector<std::string> there = set.names();
   const std::string list = there.empty() ? "no columns" : format_text("{}", joined(there, ", "));
+  const std::string near = did_you_mean(name, there), made = table_remark(set, name, names);
+  const bool misspelt = !near.empty() && (name.size() > 2 || made.empty());
   return input_error("{}: no column '{}' (wanted: {}; found: {}){}", set.origin, name,
-                     joined(names, ", "), list, did_you_mean(name, there));
+                     joined(names, ", "), list, misspelt ? near : made);
+}
+
+// Returns how many adjacent elements of a row belong to one channel. The row's first axis has the
+// channels, else its last.
+Result<int64_t> channel_elements(const Normalization& by, const Shape& row) {
+  const auto channels = static_cast<int64_t>(by.channels());
+  if (channels == 1) return int64_t{1};
+  if (row.rank() > 0 && row[0] == channels) return row.numel() / channels;
+  if (row.rank() > 0 && row[row.rank() - 1] == channels) return int64_t{1};
+  return input_error(
+      "mean and std have {} numbers, one a channel: expected rows with {} channels on the first or "
+      "the last axis, found {}",
+      channels, channels, row.text());
 }
 
 Status missing_array(const std::string& name, std::span<const ColumnArray> arrays) {
@@ -203,6 +230,11 @@ const ColumnLayout* Dataset::stored(const std::string& name) const {
   return column == nullptr ? nullptr : &column->file.layout();
 }
 
+std::vector<std::string> Dataset::classes(const std::string& name) const {
+  const Column* column = find(name);
+  return column == nullptr ? std::vector<std::string>() : column->file.classes();
+}
+
 size_t Dataset::shared_bytes() const {
   size_t bytes = 0;
   for (const Column& column : columns_) bytes += region_bytes(column.file.shared_bytes());
@@ -237,8 +269,19 @@ Status Dataset::bind_column(const WantedColumn& wanted) {
   const Column& column = *found;
   const ColumnLayout& layout = column.file.layout();
   const std::string& path = column.file.path();
-  std::optional<Converter> converter = Converter::between(
-      layout.dtype, wanted.dtype, column.spec.normalization, layout.of_text, wanted.classes);
+  OFSDP_REJECT_IF(!column.file.classes().empty() && !wanted.classes,
+                  "{}: column '{}': expected numbers, found text ('{}'), which only a loss over "
+                  "classes takes",
+                  path, wanted.name, escaped(column.file.classes()[0]));
+  int64_t adjacent = 1;
+  if (column.spec.normalization) {
+    OFSDP_ASSIGN_OR_RETURN(adjacent,
+                           prefixed(format_text("{}: column '{}'", path, wanted.name),
+                                    channel_elements(*column.spec.normalization, layout.row)));
+  }
+  std::optional<Converter> converter =
+      Converter::between(layout.dtype, wanted.dtype, column.spec.normalization, layout.of_text,
+                         wanted.classes, adjacent);
   if (!converter && column.spec.normalization) {
     return input_error(
         "{}: column '{}': scale, mean and std make float32 of uint8; expected {}, found {}", path,
@@ -258,7 +301,8 @@ Status Dataset::bind_column(const WantedColumn& wanted) {
     return input_error("{}: column '{}': expected rows of {}, found {}", path, wanted.name,
                        dims_text(wanted.dims), layout.row.text());
   }
-  bindings_.push_back({static_cast<size_t>(found - columns_.data()), *std::move(converter)});
+  bindings_.push_back(
+      {static_cast<size_t>(found - columns_.data()), *std::move(converter), wanted.below});
   const Shape row = fits ? layout.row : Shape(std::vector<int64_t>(wanted.dims.size(), 1));
   bound_.push_back({wanted.name, path, wanted.dtype, row});
   return ok_status();
@@ -276,6 +320,23 @@ Status Dataset::read_rows(int column, std::span<const int64_t> samples, std::byt
     const auto follows = [&](size_t at) { return samples[at] == samples[at - 1] + stride_; };
     while (dense && i + run < samples.size() && follows(i + run)) ++run;
     OFSDP_RETURN_IF_ERROR(read_range(column, row, static_cast<int64_t>(run), dst + i * row_bytes));
+  }
+  return bindings_[index].below > 0 ? check_indices(column, samples, dst) : ok_status();
+}
+
+Status Dataset::check_indices(int column, std::span<const int64_t> samples,
+                              const std::byte* rows) const {
+  const BoundColumn& bound = bound_[static_cast<size_t>(column)];
+  const int64_t below = bindings_[static_cast<size_t>(column)].below, row = bound.row.numel();
+  const bool wide = bound.dtype == DType::kInt64;
+  OFSDP_CHECK(wide || bound.dtype == DType::kInt32, "indices of {}", dtype_name(bound.dtype));
+  for (int64_t i = 0; i < std::ssize(samples) * row; ++i) {
+    const int64_t index = wide ? reinterpret_cast<const int64_t*>(rows)[i]
+                               : reinterpret_cast<const int32_t*>(rows)[i];
+    if (index >= -below && index < below) continue;
+    return input_error("{}: column '{}', sample {}: expected an index of 0..{}, found {}",
+                       bound.source, bound.name, samples[static_cast<size_t>(i / row)], below - 1,
+                       index);
   }
   return ok_status();
 }
@@ -296,7 +357,7 @@ Status Dataset::read_range(int column, int64_t begin, int64_t rows, std::byte* d
   for (size_t done = 0, count = 0; done < total; done += count) {
     count = std::min(block, total - done);
     OFSDP_RETURN_IF_ERROR(read_raw(from, offset + done * stored_bytes, count));
-    const size_t good = converter.run(scratch_.data(), count, dst + done * dst_bytes);
+    const size_t good = converter.run(scratch_.data(), count, dst + done * dst_bytes, done);
     if (good < count) {
       const auto row = static_cast<int64_t>(done + good) / layout.row.numel();
       return wrong_value(column, begin + row, scratch_.data() + good * stored_bytes);

@@ -59,21 +59,24 @@ class Converter {
   // Returns none if `from` does not convert to `to`, or if `normalization` is given and the type
   // allows none. `of_text`: int64 also converts to float32 and bool, since text has no types.
   // `classes`: floats also convert to integers if they are whole: labels saved as 1.0.
+  // `channel_elements`: adjacent elements of one channel, if the normalization has several.
   static std::optional<Converter> between(DType from, DType to,
                                           const std::optional<Normalization>& normalization,
-                                          bool of_text = false, bool classes = false);
+                                          bool of_text = false, bool classes = false,
+                                          int64_t channel_elements = 1);
 
   bool is_copy() const { return function_ == nullptr && table_.empty(); }
-  // Converts `count` little-endian elements. Returns the index of the first that does not fit, or
-  // `count`.
-  size_t run(const std::byte* src, size_t count, std::byte* dst) const;
+  // Converts `count` little-endian elements, the first of which is element `first` of a row or of
+  // several. Returns the index of the first that does not fit, or `count`.
+  size_t run(const std::byte* src, size_t count, std::byte* dst, size_t first = 0) const;
 
  private:
-  size_t look_up(const std::byte* src, size_t count, std::byte* dst) const;
+  size_t look_up(const std::byte* src, size_t count, std::byte* dst, size_t first) const;
 
   size_t element_bytes_ = 0;  // when copying
   size_t (*function_)(const std::byte* src, size_t count, std::byte* dst) = nullptr;
-  std::vector<float> table_;  // uint8: 256 values
+  std::vector<float> table_;  // uint8: 256 values for each channel
+  size_t channel_elements_ = 1;
 };
 
 void swap_bytes(std::byte* data, size_t count, size_t element_bytes);  // in place
@@ -87,6 +90,7 @@ struct WantedColumn {
   std::vector<int64_t> dims;  // of a row, without the axis of samples; -1: any length
   bool flat = false;          // only the number of elements must match (for labels)
   bool classes = false;       // labels: whole floats convert to integers
+  int64_t below = 0;          // above 0: elements index an axis of that length, also from its end
 };
 
 class Dataset : public RowSource {
@@ -104,6 +108,8 @@ class Dataset : public RowSource {
   // Reads a whole integer column and returns an error for the first label out of range.
   Status check_labels(const std::string& name, const LabelRange& range);
 
+  // Returns the texts of a column's classes, by number; empty if the file has numbers.
+  std::vector<std::string> classes(const std::string& name) const;
   // Returns the layout in the file; null if the column was not opened.
   const ColumnLayout* stored(const std::string& name) const;
   size_t shared_bytes() const;  // decoded files, held once a host
@@ -120,6 +126,7 @@ class Dataset : public RowSource {
   struct Binding {
     size_t column;  // index into columns_
     Converter converter;
+    int64_t below = 0;
   };
 
   Dataset();
@@ -131,6 +138,7 @@ class Dataset : public RowSource {
   Status bind_column(const WantedColumn& wanted);
   Status read_range(int column, int64_t begin, int64_t rows, std::byte* dst);
   Status wrong_value(int column, int64_t sample, const std::byte* element) const;
+  Status check_indices(int column, std::span<const int64_t> samples, const std::byte* rows) const;
   Status check_label_range(const Column& column, uint64_t begin, uint64_t end,
                            const LabelRange& range);
   Status read_raw(const Column& column, uint64_t offset, size_t elements);

@@ -2,6 +2,7 @@
 #include <charconv>
 #include <cmath>
 #include <cstring>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
 
@@ -56,7 +57,41 @@ struct Rows {
   std::vector<int64_t> inner;  // a list entry's axes
   std::vector<int64_t> lengths;
   std::vector<int64_t> lines;  // each row's line number, for messages
+  bool named = false;          // rows are classes by name
+  std::vector<std::string> names = {};
 };
+
+// Takes a row of text as a class. Returns false if the column holds numbers; the first row decides.
+bool add_class(const ColumnSpec& spec, std::string_view text, bool is_text, Rows& rows) {
+  if (rows.lengths.empty()) {
+    const auto& known = spec.class_names;
+    rows.named = spec.classes && (is_text || std::ranges::find(known, text) != known.end());
+  }
+  if (!rows.named || text.empty()) return false;
+  rows.names.emplace_back(text);
+  return true;
+}
+
+// Replaces names by numbers, and returns the names in their order.
+Result<std::vector<std::string>> number_classes(const ColumnSpec& spec, Rows& rows) {
+  std::vector<std::string> classes = spec.class_names;
+  if (classes.empty()) {
+    classes = rows.names;
+    std::ranges::sort(classes);
+    const auto same = std::ranges::unique(classes);
+    classes.erase(same.begin(), same.end());
+  }
+  std::map<std::string_view, int64_t> numbers;
+  for (const std::string& name : classes) numbers.emplace(name, std::ssize(numbers));
+  for (size_t i = 0; i < rows.names.size(); ++i) {
+    const auto found = numbers.find(rows.names[i]);
+    OFSDP_REJECT_IF(found == numbers.end(), "{} line {}: expected a class of {}, found '{}'{}",
+                    spec.path, rows.lines[i], escaped(joined(classes, ", ").substr(0, 200)),
+                    escaped(rows.names[i].substr(0, 40)), did_you_mean(rows.names[i], classes));
+    rows.numbers.add(found->second);
+  }
+  return classes;
+}
 
 bool add_number(std::string_view text, Numbers& numbers) {
   int64_t whole = 0;
@@ -163,6 +198,15 @@ Result<std::vector<std::string>> read_column_names(const std::string& path, Reco
   return header;
 }
 
+bool is_number(std::string_view text) {
+  Numbers numbers;
+  return add_number(text, numbers);
+}
+
+bool may_be_class(const ColumnSpec& spec, const Rows& rows) {
+  return spec.classes && !rows.lists && (rows.named || rows.lengths.empty());
+}
+
 Result<Rows> read_records(const ColumnSpec& spec, const std::string& text, char separator) {
   Records records(spec.path, text, separator);
   OFSDP_ASSIGN_OR_RETURN(const std::vector<std::string> header,
@@ -184,9 +228,11 @@ Result<Rows> read_records(const ColumnSpec& spec, const std::string& text, char 
                     "{} line {}: expected {} fields as in the header, found {}", spec.path,
                     records.line(), header.size(), fields.size());
     for (const size_t i : wanted) {
-      OFSDP_REJECT_IF(!add_number(trimmed_text(fields[i]), rows.numbers),
-                      "{} line {}: column '{}': expected a number, found '{}'", spec.path,
-                      records.line(), header[i], shown(fields[i]));
+      const std::string_view field = trimmed_text(fields[i]);
+      if (may_be_class(spec, rows) && add_class(spec, field, !is_number(field), rows)) continue;
+      OFSDP_REJECT_IF(rows.named || !add_number(field, rows.numbers),
+                      "{} line {}: column '{}': expected a {}, found '{}'", spec.path,
+                      records.line(), header[i], rows.named ? "class" : "number", shown(fields[i]));
     }
     rows.lengths.push_back(static_cast<int64_t>(wanted.size()));
     rows.lines.push_back(records.line());
@@ -241,14 +287,23 @@ class ObjectLines {
     OFSDP_REJECT_IF(value->is_array() != rows_.lists, "{}: field '{}': expected a {} as before", at,
                     spec_.parts[0], rows_.lists ? "list" : "number");
     bool fits = true;
-    if (rows_.lists) {
+    const bool text = value->is_string() && may_be_class(spec_, rows_);
+    if (text && add_class(spec_, value->get<std::string>(), true, rows_)) {
+      // a class
+    } else if (rows_.lists) {
       for (const Json& entry : *value) {
         if (!shaped_) learn_shape(entry);
         fits = fits && add_nested(entry, rows_.inner, rows_.numbers);
       }
     } else {
-      fits = add_number(*value, rows_.numbers);
+      fits = !rows_.named && add_number(*value, rows_.numbers);
     }
+    OFSDP_REJECT_IF(!fits && rows_.named, "{}: field '{}': expected a class as before, found '{}'",
+                    at, spec_.parts[0], shown(line));
+    OFSDP_REJECT_IF(!fits && value->is_string(),
+                    "{}: field '{}': expected numbers, found text, '{}': give a tokenizer's "
+                    "numbers, or a class to --labels",
+                    at, spec_.parts[0], shown(value->get<std::string>()));
     OFSDP_REJECT_IF(!fits, "{}: field '{}': expected {}, found '{}'", at, spec_.parts[0],
                     rows_.inner.empty() ? "numbers" : "lists of numbers of one length",
                     shown(line));
@@ -347,6 +402,16 @@ Result<TextRows> laid_out(const ColumnSpec& spec, Rows rows) {
   return made;
 }
 
+Result<TextRows> numbered(const ColumnSpec& spec, Rows rows) {
+  std::vector<std::string> classes;
+  if (rows.named) {
+    OFSDP_ASSIGN_OR_RETURN(classes, number_classes(spec, rows));
+  }
+  OFSDP_ASSIGN_OR_RETURN(TextRows made, laid_out(spec, std::move(rows)));
+  made.classes = std::move(classes);
+  return made;
+}
+
 }  // namespace
 
 Result<TextRows> read_text_rows(const ColumnSpec& spec, const ByteSource& source, TextKind kind) {
@@ -355,12 +420,12 @@ Result<TextRows> read_text_rows(const ColumnSpec& spec, const ByteSource& source
   if (kind != TextKind::kJsonLines) {
     OFSDP_ASSIGN_OR_RETURN(Rows rows,
                            read_records(spec, text, kind == TextKind::kTab ? '\t' : ','));
-    return laid_out(spec, std::move(rows));
+    return numbered(spec, std::move(rows));
   }
   ObjectLines lines(spec);
   OFSDP_RETURN_IF_ERROR(for_each_line(
       text, [&](std::string_view line, int64_t number) { return lines.add(line, number); }));
-  return laid_out(spec, lines.take());
+  return numbered(spec, lines.take());
 }
 
 Result<std::vector<std::string>> text_columns(const ByteSource& source, TextKind kind) {

@@ -145,9 +145,29 @@ void add_lines(const std::string& text, std::vector<std::string>& lines) {
   }
 }
 
+constexpr size_t kShownClasses = 400;  // bytes of a line
+
+std::string classes_line(const ModelSetup& setup) {
+  const std::vector<std::string> classes = setup.class_names();
+  if (classes.empty()) return "";
+  std::string line = "classes:";
+  for (size_t i = 0; i < classes.size() && line.size() < kShownClasses; ++i) {
+    line += format_text(" {} {}{}", i, classes[i], i + 1 < classes.size() ? "," : "");
+  }
+  return line + (line.ends_with(",") ? " ...\n" : "\n");
+}
+
+std::string left_out_line(const Graph& graph) {
+  if (graph.left_out.empty()) return "";
+  return format_text("left out: {}, which nothing here computes; the written file keeps them\n",
+                     joined(graph.left_out, ", "));
+}
+
 std::vector<std::string> notices(const PlannedRun& run, bool all, bool exact) {
   const Options& options = run.settings.options;
   std::vector<std::string> lines;
+  add_lines(left_out_line(run.setup.graph), lines);
+  add_lines(classes_line(run.setup), lines);
   add_lines(past_line(run.setup.fed_empty), lines);
   add_lines(run.setup.nhwc_notice, lines);
   add_lines(teacher_line(run.setup), lines);

@@ -3,6 +3,7 @@
 #include <set>
 #include <vector>
 
+#include "fsdp/checkpoint/disk.h"
 #include "runtime/compile/saved_slices.h"
 #include "runtime/engine/shared_text.h"
 #include "runtime/train/rank_state.h"
@@ -131,6 +132,14 @@ Status write_shares(RankState& state, const TrainedOutput& output) {
   return output.finish();
 }
 
+// Rank 0: writes the classes of the labels next to the model, if the data names them.
+Status write_classes(const ModelSetup& setup, const std::string& path) {
+  std::string lines;
+  for (const std::string& name : setup.class_names()) lines += name + "\n";
+  if (lines.empty()) return {};
+  return write_whole_file(join_path(parent_folder(path), kClassesFile), lines);
+}
+
 }  // namespace
 
 Status write_trained(RankState& state, Communicator& communicator, const std::string& path,
@@ -146,7 +155,9 @@ Status write_trained(RankState& state, Communicator& communicator, const std::st
   }
   OFSDP_RETURN_IF_ERROR(write_shares(state, *output).with_prefix(path));
   OFSDP_RETURN_IF_ERROR(communicator.barrier({"output barrier", -1, 0}));
-  return state.rank() == 0 ? output->commit() : Status{};
+  if (state.rank() != 0) return {};
+  OFSDP_RETURN_IF_ERROR(output->commit());
+  return write_classes(state.setup(), path);
 }
 
 }  // namespace ofsdp::runtime

@@ -173,10 +173,30 @@ TEST(BadArtifactsTest, TheFolderThatTheseTestsSpoilIsGood) {
 }
 
 TEST(BadArtifactsTest, MissingFiles) {
-  for (const char* name : {"eval_model.onnx", "checkpoint"}) {
-    const SpoiltArtifacts folder;
-    fs::remove(folder.file(name));
-    expect_refused(folder, folder.command(), {folder / "a", std::string("no file ") + name});
+  const SpoiltArtifacts folder;
+  fs::remove(folder.file("checkpoint"));
+  expect_refused(folder, folder.command(), {folder / "a", "no file checkpoint"});
+}
+
+// The eval model is only written; without one the output has none.
+TEST(BadArtifactsTest, TheEvalModelMayBeMissing) {
+  const SpoiltArtifacts folder;
+  ASSERT_EQ(Program::run(folder.command()).status, 0);
+  const std::string checkpoint = onnx_bytes::content(folder / "out/checkpoint");
+  fs::remove_all(folder / "out");
+  fs::remove(folder.file("eval_model.onnx"));
+  const Finished run = Program::run(folder.command());
+  EXPECT_EQ(run.status, 0) << run.err;
+  EXPECT_TRUE(onnx_bytes::content(folder / "out/checkpoint") == checkpoint);
+  EXPECT_FALSE(fs::exists(folder / "out/eval_model.onnx"));
+}
+
+TEST(BadArtifactsTest, OneOfTheFilesInPlaceOfTheFolder) {
+  const SpoiltArtifacts folder;
+  for (const char* name : {"training_model.onnx", "optimizer_model.onnx"}) {
+    expect_refused(folder, fsdp_run({folder.file(name), "--steps", "1"}),
+                   {folder.file(name), "ONNX Runtime's training artifacts",
+                    "give their folder, " + folder / "a/"});
   }
 }
 
@@ -243,6 +263,27 @@ TEST(BadArtifactsTest, OutputsThatWouldDestroy) {
   expect_refused(folder, folder.command({"--output", folder / "a"}), {folder / "a", "the input"});
   folder.write("out/letters.txt", "dear");
   expect_refused(folder, folder.command(), {folder / "out", "letters.txt"});
+}
+
+// `export` of a checkpoint writes the folder that the run's --output is.
+TEST(ArtifactsFolderTest, ACheckpointIsExportedAsAFolder) {
+  for (const char* name : {"mlp_adamw", "mlp_sgd", "mnist_cnn"}) {
+    const SpoiltArtifacts folder(name);
+    const Words saved{"--checkpoint-dir", folder / "saves", "--checkpoint-interval", "2step"};
+    ASSERT_EQ(Program::run(folder.command(saved)).status, 0);
+    const Finished run =
+        Program::run(fsdp_run({"export", folder / "saves", "-o", folder / "exported"}));
+    ASSERT_EQ(run.status, 0) << run.err;
+    for (const char* file : kFiles) {
+      EXPECT_TRUE(onnx_bytes::content(folder / "exported/" + file) ==
+                  onnx_bytes::content(folder / "out/" + file))
+          << name << " " << file;
+    }
+    const Finished one =
+        Program::run(fsdp_run({"export", folder / "saves", "-o", folder / "x.onnx"}));
+    EXPECT_EQ(one.status, 2);
+    expect_one_line(one.err, {"x.onnx", "expected a folder", "eval_model.onnx"});
+  }
 }
 
 TEST(ArtifactsFolderTest, FlagsChangeTheNumbersOfTheirOptimizer) {

@@ -2,6 +2,7 @@
 // and what was found. And values that only training can find: NaN.
 #include <cmath>
 
+#include "tests/support/metrics_rows.h"
 #include "tests/support/namespaces.h"
 #include "tests/support/refused_run.h"
 
@@ -14,7 +15,7 @@ using testing_data::npy;
 TEST(BadDataTest, NoData) {
   const RunFolder folder;
   std::filesystem::remove_all(folder / "data");
-  expect_refused(folder, {folder / "data"});
+  expect_refused(folder, {"--data", "its default, '" + folder / "data" + "', is not there"});
   const Words elsewhere = folder.train() + Words{"--data", folder / "absent.yaml"};
   expect_refused(folder, elsewhere, {folder / "absent.yaml"});
 }
@@ -49,6 +50,182 @@ TEST(BadDataTest, WrongShape) {
   folder.write("data/x.npy", linear_inputs());
   folder.write("data/labels.npy", npy("<i8", "(12, 2)", std::vector<int64_t>(24)));
   expect_refused(folder, {"'labels'", "expected 2 labels", "found 4"});
+  folder.write("data/labels.npy", npy("<i8", "(12, 3)", std::vector<int64_t>(36)));
+  expect_refused(folder, {"'labels'", "expected 2 labels", "found 6", "one-hot?", "argmax"});
+}
+
+// Labels may be floats, as of 1.0, also in a table.
+TEST(BadDataTest, WholeFloatsAreClasses) {
+  const RunFolder folder;
+  folder.write("data/labels.npy", npy("<f4", "(12,)", std::vector<float>(12, 2.0f)));
+  expect_trains(folder);
+  folder.write("labels.csv", "kind\n0.0\n1.0\n2.0\n");
+  folder.write("data/x.npy", linear_inputs(3));
+  folder.write("data.yaml",
+               "train:\n  x: {file: data/x.npy}\n  kind: {file: labels.csv, column: kind}\n");
+  expect_trains(folder, {"--data", folder / "data.yaml", "--batch-size", "1"});
+}
+
+// A table of four numbers and a class for each of 12 rows.
+std::string table(const std::vector<std::string>& classes) {
+  std::string text = "a,b,c,d,kind\n";
+  for (size_t i = 0; i < 12; ++i) {
+    for (size_t k = 0; k < 4; ++k) text += format_text("{},", static_cast<double>(i * k % 5) / 4);
+    text += classes[i % classes.size()] + "\n";
+  }
+  return text;
+}
+
+// The classes are sorted, so their numbers are 1, 2, 0.
+const std::vector<std::string> kKinds = {"daisy", "poppy", "aster"};
+const std::vector<std::string> kNumbers = {"1", "2", "0"};
+constexpr const char* kTableYaml =
+    "train:\n  x: {file: d.csv, column: [a, b, c, d]}\n  kind: {file: d.csv, column: kind}\n";
+
+TEST(BadDataTest, ATableWithoutTheColumnSaysHowToMakeIt) {
+  const RunFolder folder;
+  folder.write("d.csv", table(kKinds));
+  const Words words = folder.train() + Words{"--data", folder / "d.csv", "--labels", "kind"};
+  expect_refused(folder, words,
+                 {"d.csv", "no column 'x'", "wanted: x, kind",
+                  "train: {x: {file: ", "column: [a, b, c, d]}}"});
+  folder.write("data.yaml", kTableYaml);
+  folder.write("d.csv", table(kNumbers) + "x,1,1,1,1\n");
+  expect_refused(folder, folder.train() + Words{"--data", folder / "data.yaml"},
+                 {"d.csv line 14", "column 'a'", "expected a number", "found 'x'"});
+}
+
+TEST(ClassNamesTest, AreForALossOverClasses) {
+  const RunFolder folder;
+  SmallModel model = linear_model();
+  model.initializers = {tensor("w", kFloat, {4, 1}, raw<float>({1, 2, 3, 4})),
+                        tensor("b", kFloat, {1}, raw<float>({1}))};
+  model.outputs = {declared("logits", {-1, 1})};
+  folder.write("model.onnx", model.bytes());
+  folder.write("d.csv", table(kKinds));
+  folder.write("data.yaml", kTableYaml);
+  expect_refused(folder, folder.train() + Words{"--data", folder / "data.yaml", "--loss", "mse"},
+                 {"d.csv", "'kind'", "expected numbers", "found text ('aster')"});
+}
+
+TEST(ClassNamesTest, AreNumberedInSortedOrder) {
+  std::vector<std::string> trained;
+  for (const auto& classes : {kKinds, kNumbers}) {
+    const RunFolder folder;
+    folder.write("d.csv", table(classes));
+    folder.write("data.yaml", kTableYaml);
+    const Finished run = Program::run(folder.train() + Words{"--data", folder / "data.yaml"});
+    ASSERT_EQ(run.status, 0) << run.err;
+    trained.push_back(content(folder.output()));
+    const bool named = classes == kKinds;
+    EXPECT_EQ(run.out.find("classes: 0 aster, 1 daisy, 2 poppy") != std::string::npos, named);
+    EXPECT_EQ(std::filesystem::exists(folder / "classes.txt"), named);
+    if (!named) continue;
+    EXPECT_EQ(content(folder / "classes.txt"), "aster\ndaisy\npoppy\n");
+  }
+  EXPECT_TRUE(trained[0] == trained[1]);
+}
+
+// An evaluation counts by the classes of the training data, or of the file next to the model.
+TEST(ClassNamesTest, OfAnEvaluationAreThoseOfTheTraining) {
+  const RunFolder folder;
+  std::vector<double> losses;
+  for (const auto& [train, eval] :
+       {std::pair(kKinds, "daisy"), std::pair(kNumbers, "1"), std::pair(kKinds, "daisy")}) {
+    folder.write("d.csv", table(train));
+    folder.write("e.csv", table({eval}));
+    folder.write("data.yaml", std::string(kTableYaml) +
+                                  "eval:\n  x: {file: e.csv, column: [a, b, c, "
+                                  "d]}\n  kind: {file: e.csv}\n");
+    const Words metrics{"--data", folder / "data.yaml", "--metrics", folder / "m.jsonl"};
+    ASSERT_EQ(Program::run(folder.train() + metrics).status, 0);
+    losses.push_back(losses_of(folder / "m.jsonl", "eval").back());
+  }
+  EXPECT_EQ(losses[0], losses[1]);
+  folder.write("eval.yaml",
+               "eval:\n  x: {file: e.csv, column: [a, b, c, d]}\n"
+               "  kind: {file: e.csv}\n"
+               "train:\n  x: {file: e.csv, column: [a, b, c, d]}\n"
+               "  kind: {file: e.csv}\n");
+  const Finished eval =
+      Program::run(fsdp_run({"eval", folder.output(), "--loss", "cross_entropy", "--data",
+                             folder / "eval.yaml", "--metrics", folder / "m.jsonl"}));
+  ASSERT_EQ(eval.status, 0) << eval.err;
+  EXPECT_NEAR(losses_of(folder / "m.jsonl", "eval").back(), losses[0], 1e-6);
+  folder.write("e.csv", table({"daisy", "tulip"}));
+  expect_refused(folder, folder.train() + Words{"--data", folder / "data.yaml"},
+                 {"e.csv line 3", "expected a class of aster, daisy, poppy", "found 'tulip'"});
+}
+
+TEST(BadDataTest, FilesOfOtherFormats) {
+  const RunFolder folder;
+  folder.write("pictures/cat/1.png", std::string("\x89PNG\r\n\x1a\n", 8) + "....");
+  expect_refused(folder, folder.train() + Words{"--data", folder / "pictures"},
+                 {folder / "pictures", "expected columns, files NAME.npy", "cat/1.png",
+                  "a PNG image", "numpy.save"});
+  folder.write("x.parquet", "PAR1....");
+  folder.write("data.yaml", "train: {x: {file: x.parquet}, labels: {file: data/labels.npy}}\n");
+  expect_refused(folder, folder.train() + Words{"--data", folder / "data.yaml"},
+                 {"x.parquet", "a parquet table", ".csv"});
+  folder.write("x.h5", "\x89HDF....");
+  expect_refused(folder, folder.train() + Words{"--data", folder / "x.h5"},
+                 {"--data", "x.h5", "an HDF5 file", "numpy.save"});
+  expect_refused(folder, folder.train() + Words{"--data", folder / "data/x.npy"},
+                 {"--data", "data/x.npy", "one column: give its folder"});
+  folder.write("d.jsonl", "{\"x\": \"good film\", \"labels\": 1}\n");
+  expect_refused(folder, folder.train() + Words{"--data", folder / "d.jsonl"},
+                 {"d.jsonl line 1", "field 'x'", "found text, 'good film'", "tokenizer"});
+}
+
+TEST(BadDataTest, AnIndexOutOfRangeNamesItsSample) {
+  const RunFolder folder;
+  SmallModel model = linear_model();
+  model.nodes = {node("Gather", {"w", "ids"}, {"rows"}, "look_up"),
+                 node("Add", {"rows", "b"}, {"logits"}, "add")};
+  model.inputs = {declared("ids", {-1}, 7)};
+  folder.write("model.onnx", model.bytes());
+  std::filesystem::remove(folder / "data/x.npy");
+  std::vector<int64_t> ids(12, -4);
+  folder.write("data/ids.npy", npy("<i8", "(12,)", ids));
+  expect_trains(folder);
+  ids[1] = 4;
+  folder.write("data/ids.npy", npy("<i8", "(12,)", ids));
+  const Words words = fsdp_run({folder.model(), "--loss", "cross_entropy", "--global-batch-size",
+                                "2", "--steps", "2", "--no-shuffle", "--output", folder.output()});
+  expect_refused(folder, words,
+                 {"ids.npy", "'ids'", "sample 1", "expected an index of 0..3", "found 4"});
+}
+
+// uint8 with a mean and a deviation for each channel, against floats made here.
+TEST(ChannelsTest, HaveTheirOwnMeanAndDeviation) {
+  const RunFolder folder;
+  const std::vector<float> means = {1, 2, 3, 4}, stds = {2, 4, 8, 16};
+  std::vector<uint8_t> pixels(48);
+  std::vector<float> floats(48);
+  for (size_t i = 0; i < pixels.size(); ++i) {
+    pixels[i] = static_cast<uint8_t>(i * 5);
+    floats[i] = (static_cast<float>(pixels[i]) - means[i % 4]) / stds[i % 4];
+  }
+  folder.write("pixels.npy", npy("|u1", "(12, 4)", pixels));
+  folder.write("data/x.npy", npy("<f4", "(12, 4)", floats));
+  const std::string labels = "labels: {file: data/labels.npy}}\n";
+  folder.write("data.yaml",
+               "train: {x: {file: pixels.npy, mean: [1, 2, 3, 4], std: [2, 4, 8, 16]}, " + labels);
+  std::vector<std::string> trained;
+  for (const Words& more : {Words{}, Words{"--data", folder / "data.yaml"}}) {
+    const Finished run = Program::run(folder.train() + more);
+    ASSERT_EQ(run.status, 0) << run.err;
+    trained.push_back(content(folder.output()));
+  }
+  EXPECT_TRUE(trained[0] == trained[1]);
+  std::filesystem::remove(folder.output());
+  const auto expect_wrong = [&](const std::string& keys, const Words& facts) {
+    folder.write("data.yaml", "train: {x: {file: pixels.npy, " + keys + "}, " + labels);
+    expect_refused(folder, folder.train() + Words{"--data", folder / "data.yaml"}, facts);
+  };
+  expect_wrong("mean: [1, 2]", {"pixels.npy", "'x'", "2 numbers", "2 channels", "found [4]"});
+  expect_wrong("mean: [1, 2], std: [1, 2, 3]", {"data.yaml:1", "mean", "std", "found 2 and 3"});
+  expect_wrong("std: [1, 0, 1, 1]", {"data.yaml:1", "std", "other than 0"});
 }
 
 TEST(BadDataTest, WrongType) {

@@ -1,4 +1,6 @@
 // Models that cannot be trained: refused with exit status 2 and one line that names file and node.
+// And operators that cannot run, but that nothing trained needs.
+#include "tests/support/metrics_rows.h"
 #include "tests/support/namespaces.h"
 #include "tests/support/refused_run.h"
 
@@ -17,6 +19,22 @@ TEST(BadModelTest, NoFile) {
   const RunFolder folder;
   const Words words = fsdp_run({folder / "absent.onnx", "--output", folder.output()});
   expect_refused(folder, words, {folder / "absent.onnx", "no such file"});
+}
+
+// Files that people give in place of a model.
+TEST(BadModelTest, AnotherKindOfFile) {
+  const RunFolder folder;
+  const std::pair<const char*, Words> kinds[] = {
+      {"run.yaml", {"a YAML file", "MODEL.onnx first", "--data or --config"}},
+      {"d.csv", {"a table", "MODEL.onnx first"}},
+      {"m.safetensors", {"weights without a graph", "export"}},
+  };
+  for (const auto& [name, facts] : kinds) {
+    folder.write(name, "train: 1\nloss: mse\n");
+    expect_refused(folder, fsdp_run({folder / name}), Words{folder / name} + facts);
+  }
+  folder.write("m.pt", "PK\x03\x04....");
+  expect_refused(folder, fsdp_run({folder / "m.pt"}), {"m.pt", "a zip archive", "export"});
 }
 
 TEST(BadModelTest, AFolder) {
@@ -191,6 +209,89 @@ TEST(BadModelTest, NamesThatAreNotThere) {
                  {"--prediction logit", folder.model(), "logits"});
   expect_refused(folder, folder.train() + Words{"--loss", "output:loss"},
                  {"--loss output:loss", folder.model(), "logits"});
+}
+
+// scikit-learn's classifiers have names and dictionaries after the scores
+// (tests/oracle/make_sklearn.py).
+Words train_flowers(const std::string& model, const RunFolder& folder) {
+  return fsdp_run({fixture("sklearn/" + model), "--data", fixture("sklearn/data.yaml"), "--loss",
+                   "cross_entropy", "--optimizer", "adamw", "--lr", "0.05", "--batch-size", "20",
+                   "--epochs", "20", "--metrics", folder / "metrics.jsonl", "--output",
+                   folder.output()});
+}
+
+TEST(LeftOutTest, LabelsOfScikitLearn) {
+  for (const char* model : {"mlp.onnx", "pipeline.onnx"}) {
+    const RunFolder folder;
+    const Finished run =
+        Program::run(train_flowers(model, folder) + Words{"--prediction", "add_result1"});
+    ASSERT_EQ(run.status, 0) << run.err;
+    EXPECT_THAT(run.out, testing::HasSubstr("left out: output_label, output_probability"));
+    EXPECT_THAT(run.out, testing::HasSubstr("classes: 0 aster, 1 daisy, 2 poppy"));
+    EXPECT_LT(losses_of(folder / "metrics.jsonl").back(), 0.2) << model;
+    // The written file is the input with other weights.
+    const std::string trained = content(folder.output());
+    const std::string before = content(fixture(std::string("sklearn/") + model));
+    EXPECT_EQ(trained.size(), before.size());
+    EXPECT_NE(trained, before);
+    for (const char* op : {"ZipMap", "ArrayFeatureExtractor"}) {
+      EXPECT_THAT(trained, testing::HasSubstr(op));
+    }
+    EXPECT_EQ(content(folder / "classes.txt"), "aster\ndaisy\npoppy\n");
+  }
+}
+
+TEST(LeftOutTest, TheValueBeforeThemIsTheOnlyCandidate) {
+  const RunFolder folder;
+  const Finished run = Program::run(train_flowers("mlp.onnx", folder));
+  ASSERT_EQ(run.status, 0) << run.err;
+  EXPECT_THAT(content(folder.output()), testing::HasSubstr("ZipMap"));
+}
+
+TEST(LeftOutTest, WeightsInAttributesAreRefused) {
+  const RunFolder folder;
+  expect_refused(
+      folder, train_flowers("logistic.onnx", folder),
+      {"logistic.onnx", "ai.onnx.ml.LinearClassifier", "weights are attributes", "MLPClassifier"});
+}
+
+// An operator that nothing here knows is refused, unless the user names a value that needs none.
+TEST(LeftOutTest, UnknownOperatorsBesideANamedPrediction) {
+  const RunFolder folder;
+  SmallModel model = linear_model();
+  model.domains = {"com.example"};
+  model.nodes.push_back(node("Mystery", {"logits"}, {"m"}, "mystery", "com.example"));
+  model.nodes.push_back(node("Relu", {"m"}, {"riddle"}, "after"));
+  model.outputs.push_back(declared("riddle", {-1, 3}));
+  model.nodes.push_back(node("Mystery", {"size"}, {"m2"}, "of_an_input", "com.example"));
+  model.inputs.push_back(declared("size", {-1}));  // needs no column
+  folder.write("model.onnx", model.bytes());
+  expect_refused(folder, {folder.model(), "without a kernel", "com.example.Mystery (2 nodes"});
+  expect_refused(folder, folder.train() + Words{"--prediction", "riddle"},
+                 {"without a kernel", "com.example.Mystery"});
+  expect_trains(folder, {"--prediction", "logits"});
+  expect_trains(folder, {"--prediction", "products"});  // no output of the file
+  expect_refused(folder, folder.train() + Words{"--prediction", "absent"},
+                 {folder.model(), "com.example.Mystery"});
+}
+
+// The same for a node whose shapes do not fit.
+TEST(LeftOutTest, ABrokenBranchBesideANamedPrediction) {
+  const RunFolder folder;
+  SmallModel model = linear_model();
+  model.nodes.push_back(node("MatMul", {"logits", "w"}, {"broken"}, "broken"));
+  model.outputs.push_back(declared("broken", {-1, 3}));
+  folder.write("model.onnx", model.bytes());
+  expect_refused(folder, {folder.model(), "'broken'"});
+  expect_refused(folder, folder.train() + Words{"--prediction", "broken"}, {"'broken'"});
+  expect_trains(folder, {"--prediction", "logits"});
+}
+
+TEST(LeftOutTest, APredictionMayBeAnyValue) {
+  const RunFolder folder;
+  expect_trains(folder, {"--prediction", "products"});
+  expect_refused(folder, folder.train() + Words{"--prediction", "product"},
+                 {"--prediction product", folder.model(), "no such output"});
 }
 
 }  // namespace bad_model_test

@@ -198,7 +198,7 @@ TEST(DoctorTest, ASoftmaxBeforeCrossEntropy) {
   write_model(folder, {node("MatMul", {"x", "w"}, {"products"}, "multiply"),
                        node("Add", {"products", "b"}, {"scores"}, "add"),
                        node("Softmax", {"scores"}, {"logits"}, "softmax")});
-  expect_found(folder, kClasses, "'logits' is a Softmax", "--prediction NAME");
+  expect_found(folder, kClasses, "'logits' is a Softmax", "--prediction scores");
 }
 
 TEST(DoctorTest, ScoresForALossOfLogarithms) {

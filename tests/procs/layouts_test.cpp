@@ -364,5 +364,63 @@ TEST(NhwcConvolutions, AnotherNodeOfTheFileDecides) {
                  {"conv_y"});
 }
 
+// logits = (x w) * gain + shift + b, with gain and shift from --input.
+SmallModel model_with_inputs() {
+  SmallModel model = linear_model();
+  model.nodes = {node("MatMul", {"x", "w"}, {"products"}, "multiply"),
+                 node("Mul", {"products", "gain"}, {"scaled"}, "scale"),
+                 node("Add", {"scaled", "shift"}, {"shifted"}, "shift"),
+                 node("Add", {"shifted", "b"}, {"logits"}, "add")};
+  model.inputs.push_back(declared("gain", {}));
+  model.inputs.push_back(declared("shift", {-1, 3}));
+  return model;
+}
+
+std::vector<double> losses_with(const RunFolder& folder, const Words& more) {
+  const Words metrics{"--metrics", folder / "metrics.jsonl"};
+  const Finished run = Program::run(folder.train() + metrics + more);
+  EXPECT_EQ(run.status, 0) << run.err;
+  const std::vector<double> losses = losses_of(folder / "metrics.jsonl");
+  std::filesystem::remove(folder / "metrics.jsonl");
+  std::filesystem::remove(folder.output());
+  return losses;
+}
+
+TEST(InputValues, AreTheSameInEveryBatch) {
+  const RunFolder folder;
+  const std::vector<double> plain = losses_with(folder, {});
+  folder.write("model.onnx", model_with_inputs().bytes());
+  EXPECT_EQ(losses_with(folder, {"--input", "gain=1", "--input", "shift=zeros"}), plain);
+  EXPECT_EQ(losses_with(folder, {"--input", "gain=ones", "--input", "shift=0"}), plain);
+  const std::vector<double> twice =
+      losses_with(folder, {"--input", "gain=2", "--input", "shift=0.5"});
+  EXPECT_NE(twice, plain);
+  folder.write("shift.npy", npy("<f4", "(2, 3)", std::vector<float>(6, 0.5f)));
+  EXPECT_EQ(losses_with(folder, {"--input", "gain=2", "--input", "shift=" + folder / "shift.npy"}),
+            twice);
+  // The written file has the inputs.
+  ASSERT_EQ(Program::run(folder.train() + Words{"--input", "gain=1", "--input", "shift=0"}).status,
+            0);
+  const std::string trained = content(folder.output());
+  EXPECT_EQ(trained.size(), content(folder.model()).size());
+}
+
+TEST(InputValues, ThatDoNotFit) {
+  const RunFolder folder;
+  folder.write("model.onnx", model_with_inputs().bytes());
+  const Words gain = folder.train() + Words{"--input", "gain=1"};
+  expect_refused(folder, gain, {"no column 'shift'"});
+  expect_refused(folder, gain + Words{"--input", "shif=1"},
+                 {"--input shif", folder.model(), "x, shift", "did you mean 'shift'?"});
+  folder.write("shift.npy", npy("<f4", "(2, 4)", std::vector<float>(8)));
+  expect_refused(folder, gain + Words{"--input", "shift=" + folder / "shift.npy"},
+                 {"--input shift", "found [2, 4]"});
+  folder.write("shift.npy", npy("<i8", "(2, 3)", std::vector<int64_t>(6)));
+  expect_refused(folder, gain + Words{"--input", "shift=" + folder / "shift.npy"},
+                 {"--input shift", "expected float32", "found int64"});
+  expect_refused(folder, gain + Words{"--input", "shift=many"}, {"--input", "NAME=VALUE", "many"});
+  expect_refused(folder, gain + Words{"--input", "gain=2"}, {"--input", "one value"});
+}
+
 }  // namespace layouts_test
 }  // namespace ofsdp

@@ -115,6 +115,29 @@ TEST_F(DatasetTest, PixelsAreScaledStepByStepInFloat32) {
   }
 }
 
+// Channels on the first axis of a row, and on the last.
+TEST_F(DatasetTest, EachChannelHasItsOwnMean) {
+  Normalization by;
+  by.means = {10, 20, 30};
+  by.std = 2;
+  const auto expected = [&](size_t i, size_t channel) {
+    return (static_cast<float>(i) - by.means[channel]) / by.std;
+  };
+  add("x", "x-idx", idx(8, {2, 3, 2, 2}, bytes_of(counted<uint8_t>(24)))).normalization = by;
+  ASSERT_TRUE(bind({{"x", DType::kFloat32, {3, 2, 2}}}).ok());
+  const std::vector<float> first = read<float>(0, {0, 1});
+  for (size_t i = 0; i < 24; ++i) EXPECT_EQ(first[i], expected(i, i / 4 % 3)) << i;
+  set_.columns.clear();
+  add("x", "x-idx", idx(8, {2, 4, 3}, bytes_of(counted<uint8_t>(24)))).normalization = by;
+  ASSERT_TRUE(bind({{"x", DType::kFloat32, {4, 3}}}).ok());
+  const std::vector<float> last = read<float>(0, {0, 1});
+  for (size_t i = 0; i < 24; ++i) EXPECT_EQ(last[i], expected(i, i % 3)) << i;
+  set_.columns.clear();
+  add("x", "x-idx", idx(8, {2, 4, 2}, bytes_of(counted<uint8_t>(16)))).normalization = by;
+  expect_input_error(bind({{"x", DType::kFloat32, {4, 2}}}),
+                     {"column 'x'", "3 numbers", "3 channels", "found [4, 2]"});
+}
+
 TEST_F(DatasetTest, BigEndianIdxIsSwapped) {
   add("x", "x", idx(0x0b, {2, 2}, std::string("\x01\x02\xff\xfe\x00\x03\x00\x04", 8)));
   ASSERT_TRUE(bind({{"x", DType::kInt64, {2}}}).ok());

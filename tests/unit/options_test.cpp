@@ -111,6 +111,7 @@ TEST(Options, KnowsEveryFlagOfTheContract) {
                            "freeze",
                            "train",
                            "batch-axis",
+                           "input",
                            "nhwc-weights",
                            "optimizer",
                            "lr",

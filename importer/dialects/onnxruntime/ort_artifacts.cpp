@@ -358,6 +358,8 @@ Result<OrtOptimizer> read_ort_optimizer(const std::string& path) {
 namespace {
 
 constexpr const char* kTraining = "training_model.onnx";
+constexpr const char* kOptimizer = "optimizer_model.onnx";
+constexpr const char* kCheckpoint = "checkpoint";
 
 // Returns the names in `folder` that end with kTraining.
 std::vector<std::string> training_models(const std::string& folder) {
@@ -391,18 +393,27 @@ bool is_ort_folder(const std::string& folder) {
   return std::filesystem::is_directory(folder, error) && !training_models(folder).empty();
 }
 
+std::string ort_folder_of(const std::string& file) {
+  const std::string name = base_filename(file);
+  for (const std::string part : {kTraining, kOptimizer}) {
+    if (!name.ends_with(part) || !is_file(file)) continue;
+    const std::string folder = parent_folder(file);
+    const std::string prefix = name.substr(0, name.size() - part.size());
+    if (is_file(join_path(folder, prefix + kCheckpoint))) return folder;
+  }
+  return "";
+}
+
 Result<OrtPaths> ort_paths(const std::string& folder) {
   const auto names = training_models(folder);
   OFSDP_REJECT_IF(names.size() != 1, "{}: expected one file *{}, found {}{}", folder, kTraining,
                   names.size(), names.empty() ? "" : format_text(" ({})", joined(names, ", ")));
   const std::string prefix = names[0].substr(0, names[0].size() - std::strlen(kTraining));
   auto path = [&](const char* name) { return join_path(folder, prefix + name); };
-  OrtPaths paths{path(kTraining), path("eval_model.onnx"), path("optimizer_model.onnx"),
-                 path("checkpoint")};
-  for (const std::string& needed : {paths.eval, paths.checkpoint}) {
-    OFSDP_REJECT_IF(!is_file(needed), "{}: has {}{}, but no file {}", folder, prefix, kTraining,
-                    base_filename(needed));
-  }
+  OrtPaths paths{path(kTraining), path("eval_model.onnx"), path(kOptimizer), path(kCheckpoint)};
+  OFSDP_REJECT_IF(!is_file(paths.checkpoint), "{}: has {}{}, but no file {}", folder, prefix,
+                  kTraining, base_filename(paths.checkpoint));
+  if (!is_file(paths.eval)) paths.eval.clear();
   if (!is_file(paths.optimizer)) paths.optimizer.clear();
   return paths;
 }

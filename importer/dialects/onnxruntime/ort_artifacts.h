@@ -2,7 +2,7 @@
 // open_ort_source makes it a TrainingSource.
 //
 //   PREFIXtraining_model.onnx   forward, loss and backward; parameters and accumulators are inputs
-//   PREFIXeval_model.onnx       forward and loss
+//   PREFIXeval_model.onnx       forward and loss; may be absent
 //   PREFIXoptimizer_model.onnx  OrtOptimizer; may be absent
 //   PREFIXcheckpoint            parameters and optimizer state: OrtCheckpoint
 //
@@ -109,11 +109,13 @@ struct OrtOptimizer {
 Result<OrtOptimizer> read_ort_optimizer(const std::string& path);
 
 struct OrtPaths {
-  std::string training, eval, optimizer, checkpoint;  // optimizer: empty if absent
+  std::string training, eval, optimizer, checkpoint;  // eval, optimizer: empty if absent
 };
 
 // Returns whether `folder` holds artifacts, judged by the training model.
 bool is_ort_folder(const std::string& folder);
+// Returns the folder of the artifacts if `file` is their training or optimizer model, else "".
+std::string ort_folder_of(const std::string& file);
 Result<OrtPaths> ort_paths(const std::string& folder);
 
 struct OrtGradient {

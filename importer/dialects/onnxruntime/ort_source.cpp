@@ -96,8 +96,10 @@ std::string module_eval_name(const OrtPaths& paths) {
 }
 
 std::vector<std::string> output_names(const OrtPaths& paths) {
-  std::vector<std::string> names{base_filename(paths.training), base_filename(paths.eval),
-                                 base_filename(paths.checkpoint), module_eval_name(paths)};
+  std::vector<std::string> names{base_filename(paths.training), base_filename(paths.checkpoint)};
+  if (!paths.eval.empty()) {
+    names.insert(names.end(), {base_filename(paths.eval), module_eval_name(paths)});
+  }
   if (!paths.optimizer.empty()) names.push_back(base_filename(paths.optimizer));
   return names;
 }
@@ -164,6 +166,7 @@ class OrtOutput final : public TrainedOutput {
     states_ = state.states;
     checkpoint_ = trained_checkpoint(artifacts_.checkpoint, state);
     OFSDP_ASSIGN_OR_RETURN(head_, describe_ort_checkpoint(checkpoint_));
+    if (paths_.eval.empty()) return {};
     OFSDP_ASSIGN_OR_RETURN(eval_, lay_out_eval_model(paths_.eval, artifacts_.checkpoint));
     return {};
   }
@@ -229,6 +232,8 @@ class OrtOutput final : public TrainedOutput {
     if (!paths_.optimizer.empty()) {
       OFSDP_RETURN_IF_ERROR(copy_file(paths_.optimizer, in_temporary(paths_.optimizer)));
     }
+    OFSDP_RETURN_IF_ERROR(write_checkpoint());
+    if (paths_.eval.empty()) return {};
     const std::string folder = parent_folder(paths_.eval);
     const std::string before =
         join_path(folder, module_eval_name(paths_));  // from an earlier output
@@ -236,7 +241,6 @@ class OrtOutput final : public TrainedOutput {
     const bool again = std::filesystem::is_regular_file(before, ignored);
     OFSDP_RETURN_IF_ERROR(
         copy_file(again ? before : paths_.eval, join_path(temporary_, module_eval_name(paths_))));
-    OFSDP_RETURN_IF_ERROR(write_checkpoint());
     return write_eval();
   }
 

@@ -37,6 +37,35 @@ OptionEntry batch_axis() {
   return entry;
 }
 
+// NAME=VALUE. Names in the file may contain '='.
+Verdict add_input(std::map<std::string, std::string>& inputs, const std::string& text) {
+  const size_t equals = text.rfind('=');
+  const bool named = equals != std::string::npos && equals > 0;
+  const std::string value = named ? text.substr(equals + 1) : "";
+  const bool known = value == "zeros" || value == "ones" || value.ends_with(".npy") ||
+                     parse_number(value).has_value();
+  if (!named || !known) {
+    return fine_or(false, "NAME=VALUE, an input and a number, zeros, ones or a .npy file");
+  }
+  const auto [found, fresh] = inputs.try_emplace(text.substr(0, equals), value);
+  return fine_or(fresh || found->second == value, "one value for each input");
+}
+
+OptionEntry input() {
+  OptionEntry entry{.name = "input",
+                    .values = "none; NAME=VALUE, a number, zeros, ones or a .npy; repeated",
+                    .help = "a graph input that is the same in every batch, and no column",
+                    .kind = OptionEntry::Kind::kRepeated};
+  entry.set = [](Options& o, const std::string& text) { return add_input(o.inputs, text); };
+  entry.show = [](const Options& o) {
+    std::vector<std::string> all;
+    for (const auto& [name, value] : o.inputs) all.push_back(format_text("{}={}", name, value));
+    return yaml_list(all);
+  };
+  entry.clear = [](Options& o) { o.inputs.clear(); };
+  return entry;
+}
+
 }  // namespace
 
 std::vector<OptionEntry> trained_entries() {
@@ -52,6 +81,7 @@ std::vector<OptionEntry> trained_entries() {
               "BatchNormalization takes its statistics from the rows of all ranks"},
              OFSDP_FIELD(sync_batch_norm)),
       batch_axis(),
+      trusted(input()),
       choice("nhwc-weights",
              "order of the weights of NhwcConv; auto: by a node that fits one alone, else last",
              OFSDP_FIELD(nhwc_weights)),

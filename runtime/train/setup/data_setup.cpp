@@ -1,7 +1,9 @@
 #include "runtime/train/setup/data_setup.h"
 
 #include <algorithm>
+#include <charconv>
 #include <filesystem>
+#include <fstream>
 
 #include "runtime/data/row_source.h"
 
@@ -19,6 +21,26 @@ std::string beside_model(const Options& options, const char* name) {
   return (std::filesystem::path(options.model).parent_path() / name).string();
 }
 
+// Reads the folder that holds the data if nothing names it.
+Result<DataSpec> data_beside(const Options& options) {
+  const std::string folder = beside_model(options, "data");
+  std::error_code error;
+  if (std::filesystem::exists(folder, error)) return read_data_spec(folder);
+  return input_error(
+      "--data: expected a folder, a file or 'synthetic', found none: its default, "
+      "'{}', is not there",
+      folder);
+}
+
+// Returns the classes that a run wrote next to the model, which an evaluation counts alike.
+std::vector<std::string> saved_classes(const Options& options) {
+  std::vector<std::string> classes;
+  if (options.command != Command::kEval) return classes;
+  std::ifstream file(beside_model(options, kClassesFile));
+  for (std::string line; std::getline(file, line);) classes.push_back(line);
+  return classes;
+}
+
 }  // namespace
 
 Result<DataSpec> find_data(const Options& options) {
@@ -34,7 +56,7 @@ Result<DataSpec> find_data(const Options& options) {
     case DataChoice::Kind::kInline:
       return parse_data_yaml(choice.yaml, choice.base_folder, choice.origin);
     default:
-      return read_data_spec(beside_model(options, "data"));
+      return data_beside(options);
   }
 }
 
@@ -43,6 +65,8 @@ Result<DataSetup> open_data(DataSpec spec, const Options& options, const Graph& 
                             MemoryLedger& ledger) {
   DataSetup data{std::move(spec), nullptr, nullptr, nullptr};
   const auto names = wanted_names(graph, labels);
+  const std::vector<std::string> trained_classes = saved_classes(options);
+  for (const std::string& label : labels) data.spec.train.take_classes(label, trained_classes);
   if (!data.spec.synthetic) {
     OFSDP_ASSIGN_OR_RETURN(data.train, Dataset::open(data.spec.train, names, communicator, ledger));
   }
@@ -50,10 +74,69 @@ Result<DataSetup> open_data(DataSpec spec, const Options& options, const Graph& 
   if (options.run.eval_data.kind == DataChoice::Kind::kPath) {
     OFSDP_ASSIGN_OR_RETURN(data.spec.eval, read_eval_spec(options.run.eval_data.path));
   }
+  for (const std::string& label : labels) {
+    if (!data.spec.eval) break;
+    const auto classes = data.train ? data.train->classes(label) : trained_classes;
+    data.spec.eval->take_classes(label, classes);
+  }
   if (data.spec.eval) {
     OFSDP_ASSIGN_OR_RETURN(data.eval, Dataset::open(*data.spec.eval, names, communicator, ledger));
   }
   return data;
+}
+
+namespace {
+
+// Returns the number that --input gives to every element; nothing for a file.
+std::optional<double> input_number(const std::string& text) {
+  if (text == "zeros") return 0;
+  if (text == "ones") return 1;
+  double number = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  return error == std::errc() && end == text.data() + text.size() ? std::optional(number)
+                                                                  : std::nullopt;
+}
+
+// Reads a whole .npy file as `dtype`.
+Result<ConstantPtr> read_tensor(const std::string& path, DType dtype, Communicator& communicator,
+                                MemoryLedger& ledger) {
+  ColumnSpec spec;
+  spec.path = path;
+  OFSDP_ASSIGN_OR_RETURN(const ColumnFile file, ColumnFile::open(spec, communicator, ledger));
+  const ColumnLayout& layout = file.layout();
+  const auto converter = Converter::between(layout.dtype, dtype, {});
+  OFSDP_REJECT_IF(!converter, "{}: expected {}, found {}", path, dtype_name(dtype),
+                  dtype_name(layout.dtype));
+  std::vector<int64_t> axes{layout.count};
+  axes.insert(axes.end(), layout.row.axes().begin(), layout.row.axes().end());
+  Constant made{{dtype, Shape(axes)}, {}};
+  made.bytes.resize(made.desc.bytes());
+  std::vector<std::byte> stored(static_cast<size_t>(layout.count) * layout.row_bytes());
+  OFSDP_RETURN_IF_ERROR(file.read(layout.first_byte, stored));
+  const auto count = static_cast<size_t>(made.desc.numel());
+  const size_t good = converter->run(stored.data(), count, made.bytes.data());
+  OFSDP_REJECT_IF(good < count, "{}: element {} does not fit {}", path, good, dtype_name(dtype));
+  return std::make_shared<const Constant>(std::move(made));
+}
+
+}  // namespace
+
+Result<InputValues> input_values(const Options& options, const Graph& graph,
+                                 Communicator& communicator, MemoryLedger& ledger) {
+  InputValues values;
+  for (const auto& [name, text] : options.inputs) {
+    const ValueId id = graph.find(name);
+    const DType dtype = id == 0 ? DType::kFloat32 : graph.value(id).desc.dtype;
+    InputValue& value = values[name];
+    if (const auto number = input_number(text)) {
+      value.number = *number;
+    } else {
+      OFSDP_ASSIGN_OR_RETURN(
+          value.tensor,
+          prefixed("--input " + name, read_tensor(text, dtype, communicator, ledger)));
+    }
+  }
+  return values;
 }
 
 Result<std::map<std::string, Shape>> input_rows(const DataSetup& data, const Graph& graph) {
@@ -155,7 +238,9 @@ Status bind_data(DataSetup& data, const Graph& finished, uint64_t seed,
     if (label) dims.assign(axes.begin() + 1, axes.end());
     const bool classes = std::ranges::any_of(
         counts, [&](const LossCount& one) { return one.by_label && one.labels == input.name; });
-    wanted.push_back({input.name, input.desc.dtype, dims, label, classes});
+    const bool indexes = input.desc.dtype == DType::kInt64 || input.desc.dtype == DType::kInt32;
+    wanted.push_back({input.name, input.desc.dtype, dims, label, classes,
+                      indexes ? gathered_axis(finished, id) : 0});
   }
   if (data.train != nullptr) OFSDP_RETURN_IF_ERROR(data.train->bind(wanted));
   if (data.eval != nullptr) OFSDP_RETURN_IF_ERROR(data.eval->bind(wanted));

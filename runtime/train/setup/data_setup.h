@@ -12,6 +12,7 @@
 
 #include "importer/graph/graph.h"
 #include "importer/passes/loss.h"
+#include "importer/passes/passes.h"
 #include "runtime/data/data_spec.h"
 #include "runtime/data/dataset.h"
 #include "runtime/options.h"
@@ -34,6 +35,10 @@ Result<DataSpec> find_data(const Options& options);
 Result<DataSetup> open_data(DataSpec spec, const Options& options, const Graph& graph,
                             const std::set<std::string>& labels, Communicator& communicator,
                             MemoryLedger& ledger);
+
+// Reads the values of --input. Collective.
+Result<InputValues> input_values(const Options& options, const Graph& graph,
+                                 Communicator& communicator, MemoryLedger& ledger);
 
 // Returns the shape of one sample for each graph input.
 Result<std::map<std::string, Shape>> input_rows(const DataSetup& data, const Graph& graph);

@@ -160,6 +160,23 @@ Result<BatchSizes> batch_of(const Options& options, const Graph& graph, int worl
                      graph.file, fixed);
 }
 
+// Returns the values that the losses name; a loss without a name takes the only candidate.
+WantedValues wanted_of(std::span<const LossSpec> losses) {
+  WantedValues wanted{{}, true};
+  const auto add = [&](const std::string& name) {
+    if (!name.empty()) wanted.names.push_back(name);
+  };
+  for (const LossSpec& loss : losses) {
+    const bool in_graph = loss.kind == LossKind::kOutput || loss.kind == LossKind::kContrastive;
+    if (in_graph) add(loss.output);
+    if (loss.kind == LossKind::kContrastive) add(loss.other);
+    add(loss.prediction);
+    if (!in_graph && loss.prediction.empty()) wanted.complete = false;
+    if (loss.kind == LossKind::kAuto) wanted.complete = false;
+  }
+  return wanted;
+}
+
 // Returns the shape of one synthetic label that fits the prediction.
 Shape label_row_of(const Graph& specialized, const LossSpec& loss, int64_t batch) {
   const Value& prediction = specialized.value(specialized.find(loss.prediction));
@@ -240,6 +257,7 @@ class SetupMaker {
     OFSDP_ASSIGN_OR_RETURN(DataSpec spec, library_data_ != nullptr
                                               ? Result<DataSpec>(*library_data_)
                                               : find_data(options_));
+    OFSDP_RETURN_IF_ERROR(fix_inputs(setup));
     OFSDP_RETURN_IF_ERROR(leave_past_out(setup, spec));
     OFSDP_RETURN_IF_ERROR(put_samples_first(setup));
     OFSDP_RETURN_IF_ERROR(follow_teacher(setup, spec));
@@ -312,10 +330,11 @@ class SetupMaker {
     TrainedRules rules{options_.freeze, train_, learned};
     if (saved_ != nullptr) rules.saved = saved_->trained;
     OFSDP_ASSIGN_OR_RETURN(rules.hold_frozen, computes_on_cpu());
-    if (!edits.any()) return open_plain_source(std::move(file), operators, rules);
+    const WantedValues wanted = wanted_of(losses_);
+    if (!edits.any()) return open_plain_source(std::move(file), operators, rules, wanted);
     OFSDP_ASSIGN_OR_RETURN(EditedModel edited, edit_model(std::move(file), edits));
-    return open_edited_source(std::move(edited), operators, std::move(rules),
-                              options_.edit.adapter);
+    return open_edited_source(std::move(edited), operators, std::move(rules), options_.edit.adapter,
+                              wanted);
   }
 
   // Constant nodes that the options or the checkpoint's run name are weights.
@@ -382,6 +401,16 @@ class SetupMaker {
     return {};
   }
 
+  // Makes --input's inputs constants.
+  Status fix_inputs(ModelSetup& setup) const {
+    if (options_.inputs.empty()) return {};
+    OFSDP_ASSIGN_OR_RETURN(const InputValues values,
+                           input_values(options_, setup.graph, communicator_, ledger_));
+    OFSDP_ASSIGN_OR_RETURN(Graph made, with_values(setup.graph, values));
+    setup.source->set_symbolic(std::move(made));
+    return {};
+  }
+
   static Status leave_past_out(ModelSetup& setup, const DataSpec& spec) {
     const auto columns = spec.synthetic ? std::vector<std::string>() : spec.train.names();
     OFSDP_ASSIGN_OR_RETURN(PastFree made, without_past(setup.graph, columns));
@@ -426,11 +455,14 @@ class SetupMaker {
     if (teacher.path.empty() || options_.command == Command::kEval) return {};
     const Operators operators(registry_, &ort_operators());
     OFSDP_ASSIGN_OR_RETURN(OnnxFile file, prefixed("--teacher", OnnxFile::open(teacher.path)));
-    OFSDP_ASSIGN_OR_RETURN(const Graph imported,
-                           prefixed("--teacher", import_onnx(file, operators)));
+    OFSDP_ASSIGN_OR_RETURN(
+        const Graph imported,
+        prefixed("--teacher", import_onnx(file, operators, "", wanted_of(losses_))));
     const auto columns = spec.synthetic ? std::vector<std::string>() : spec.train.names();
-    OFSDP_ASSIGN_OR_RETURN(const PastFree whole,
-                           prefixed("--teacher", without_past(imported, columns)));
+    OFSDP_ASSIGN_OR_RETURN(const InputValues values,
+                           input_values(options_, imported, communicator_, ledger_));
+    OFSDP_ASSIGN_OR_RETURN(const Graph fed, with_values(imported, values, /*some=*/true));
+    OFSDP_ASSIGN_OR_RETURN(const PastFree whole, prefixed("--teacher", without_past(fed, columns)));
     OFSDP_ASSIGN_OR_RETURN(
         Graph ready, prefixed("--teacher", with_samples_first(whole.graph, options_.batch_axes)));
     if (options_.nhwc_weights != NhwcWeights::kAuto) {
@@ -492,10 +524,35 @@ class SetupMaker {
     return made;
   }
 
+  // Specializes the graph. If that fails, tries without the nodes that no wanted value needs.
+  Result<Graph> specialized_part(ModelSetup& setup) const {
+    const int64_t batch = setup.batch.batch_size;
+    Result<Graph> whole = setup.source->specialized(batch, Mode::kTrain);
+    const WantedValues wanted = wanted_of(losses_);
+    if (whole.ok() || !wanted.complete || brings_backward(setup.graph)) return whole;
+    const Graph kept = setup.graph;
+    Graph part = kept;
+    part.outputs.clear();
+    for (const std::string& name : wanted.names) {
+      if (kept.find(name) == 0) return whole;
+      part.outputs.push_back(kept.find(name));
+    }
+    for (const ValueId id : kept.outputs) {
+      const bool needed = std::ranges::find(part.outputs, id) != part.outputs.end();
+      if (!needed) part.left_out.push_back(kept.value(id).name);
+    }
+    prune(part, part.outputs);
+    setup.source->set_symbolic(std::move(part));
+    Result<Graph> made = setup.source->specialized(batch, Mode::kTrain);
+    if (made.ok()) return made;
+    setup.source->set_symbolic(kept);
+    return whole;
+  }
+
   Status resolve_setup_loss(ModelSetup& setup) {
     const int64_t batch = setup.batch.batch_size;
     GraphSettings settings = setup.source->settings();
-    OFSDP_ASSIGN_OR_RETURN(const Graph graph, setup.source->specialized(batch, Mode::kTrain));
+    OFSDP_ASSIGN_OR_RETURN(const Graph graph, specialized_part(setup));
     SampleOrder order(graph, batch, options_.batch_axes, [&] { return twice_as_many(setup); });
     for (LossSpec& loss : settings.losses) {
       OFSDP_ASSIGN_OR_RETURN(loss, resolve_loss(graph, loss));
@@ -582,6 +639,15 @@ ModelEdits edits_of(const Options& options) {
   edits.prediction = options.losses[0].prediction;
   edits.seed = edits.adapters.seed = options.run.seed;
   return edits;
+}
+
+std::vector<std::string> ModelSetup::class_names() const {
+  for (const LossSpec& loss : source->settings().losses) {
+    if (data.train == nullptr) break;
+    auto classes = data.train->classes(loss.labels);
+    if (!classes.empty()) return classes;
+  }
+  return {};
 }
 
 Result<ModelSetup> ModelSetup::make(const Options& options, const ModelOrigin& origin,

@@ -6,6 +6,7 @@
 #include <memory>
 #include <set>
 #include <string>
+#include <vector>
 
 #include "importer/edit/model_edits.h"
 #include "importer/training_source.h"
@@ -46,6 +47,9 @@ struct ModelSetup {
   // training, gradients. Return kInput if the model cannot be specialized for that batch.
   Result<Graph> training_graph(int64_t batch) const { return source->graph(batch, Mode::kTrain); }
   Result<Graph> evaluation_graph(int64_t batch) const { return source->graph(batch, Mode::kEval); }
+
+  // Returns the texts of the labels' classes, by number; empty if the data has numbers.
+  std::vector<std::string> class_names() const;
 
   std::unique_ptr<TrainingSource> source;
   const OnnxFile& file;  // source->file()

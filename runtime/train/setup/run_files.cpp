@@ -119,6 +119,9 @@ class Lister {
     if (!options_.teacher.path.empty()) add_onnx("--teacher", options_.teacher.path);
     files_.reads("--lora-from", options_.edit.adapters.from);
     files_.reads("--class-weights", options_.class_weights);
+    for (const auto& [name, value] : options_.inputs) {
+      if (value.ends_with(".npy")) files_.reads("--input " + name, value);
+    }
     if (resume == "latest") {
       add_checkpoints("--resume latest", options_.checkpoint.dir);
     } else if (is_file(resume)) {

@@ -1,0 +1,60 @@
+#include <algorithm>
+#include <string>
+#include <string_view>
+
+#include "kernels/base/text.h"
+#include "runtime/data/byte_source.h"
+#include "runtime/data/column_file.h"
+
+namespace ofsdp::runtime {
+namespace {
+
+// Formats of data that people have, by their first bytes, and how to make columns of them.
+struct ForeignFormat {
+  std::string_view magic;
+  const char* name;
+  const char* remedy;
+};
+constexpr const char* kOfImages =
+    "save the pixels as one array, numpy.save('x.npy', a) with a of uint8 [N, C, H, W]";
+constexpr const char* kOfTables = "write it as .csv, or its columns as .npy files";
+constexpr ForeignFormat kForeign[] = {
+    {"\x89PNG", "a PNG image", kOfImages},
+    {"\xff\xd8\xff", "a JPEG image", kOfImages},
+    {"GIF8", "a GIF image", kOfImages},
+    {"PAR1", "a parquet table", kOfTables},
+    {"ARROW1", "an Arrow table", kOfTables},
+    {"PK\x03\x04", "a zip archive", "name it .npz if numpy.savez wrote it"},
+    {"\x1f\x8b", "gzip data", "unpack it first"},
+    {"\x89HDF", "an HDF5 file", "save its arrays, numpy.save('x.npy', file['x'][:])"},
+    {"\x80\x02", "a pickle", "save its arrays, numpy.save('x.npy', a)"},
+    {"\x80\x03", "a pickle", "save its arrays, numpy.save('x.npy', a)"},
+    {"\x80\x04", "a pickle", "save its arrays, numpy.save('x.npy', a)"},
+    {"\x80\x05", "a pickle", "save its arrays, numpy.save('x.npy', a)"},
+    {"\x93NUMPY", "a .npy array", "name it .npy"},
+    {"{", "JSON", "name it .jsonl if each line is an object"}};
+
+}  // namespace
+
+std::string bytes_remark(std::string_view prefix) {
+  for (const ForeignFormat& format : kForeign) {
+    if (!prefix.starts_with(format.magic)) continue;
+    return format_text(", which looks like {}: {}", format.name, format.remedy);
+  }
+  return "";
+}
+
+std::string file_remark(const std::string& path) {
+  if (path.ends_with(".npy")) return ", which is one column: give its folder";
+  if (path.ends_with(".txt")) {
+    return ", which looks like text: write a tokenizer's numbers, as .jsonl lists or a .bin of "
+           "uint16";
+  }
+  const Result<ByteSource> source = ByteSource::open(path);
+  if (!source.ok()) return "";
+  std::string prefix(std::min<uint64_t>(source->size(), 16), '\0');
+  const Status done = source->read(0, std::as_writable_bytes(std::span(prefix)));
+  return done.ok() ? bytes_remark(prefix) : "";
+}
+
+}  // namespace ofsdp::runtime
