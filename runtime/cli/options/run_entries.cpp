@@ -150,6 +150,17 @@ OptionEntry watch() {
       });
 }
 
+// 0 stands for lines by time.
+OptionEntry log_interval() {
+  return entries::parsed(
+      {"log-interval", "auto, N", "updates between lines of the log; auto: by time"},
+      "auto or a whole number of at least 1", OFSDP_FIELD(files.log_interval),
+      [](const std::string& text) -> std::optional<int64_t> {
+        return text == "auto" ? std::optional<int64_t>(0) : parse_integer(text, 1);
+      },
+      [](int64_t interval) { return interval == 0 ? "auto" : std::to_string(interval); });
+}
+
 OptionEntry plugins() {
   OptionEntry entry = entries::repeated(
       "none",
@@ -230,11 +241,11 @@ std::vector<OptionEntry> run_entries() {
           path({"metrics", "none, FILE", "one JSON object a line"}, OFSDP_FIELD(files.metrics))),
       trusted(logs()),
       trusted(path({"trace", "none, FILE", "a Chrome/Perfetto trace"}, OFSDP_FIELD(files.trace))),
-      integer({"log-interval", "10", "steps between lines of the log"}, 1,
-              OFSDP_FIELD(files.log_interval)),
+      log_interval(),
       watch(),
       toggle({"verbose", "off, on", "all tables before the first step"},
              OFSDP_FIELD(files.verbose)),
+      toggle({"quiet", "off, on", "only warnings and the result"}, OFSDP_FIELD(files.quiet)),
   };
 }
 
