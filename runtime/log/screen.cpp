@@ -71,8 +71,8 @@ bool keeps_weights(const std::vector<WrittenFile>& files) {
   });
 }
 
-// Says first if the trained weights will be lost.
-std::string files_line(const OpeningFacts& facts, size_t columns) {
+// Says first if the trained weights will be lost. Empty for an evaluation without files.
+std::string files_text(const OpeningFacts& facts, size_t columns) {
   std::vector<std::string> files;
   if (facts.trains && facts.files.empty()) {
     files.push_back("nothing (--output FILE.onnx keeps the trained model)");
@@ -83,6 +83,7 @@ std::string files_line(const OpeningFacts& facts, size_t columns) {
     const std::string path = escaped(file.path);
     files.push_back(file.what.empty() ? path : format_text("{} ({})", path, file.what));
   }
+  if (files.empty()) return "";
   return wrapped("writes: ", files, lines_at(columns, kFileLines), columns);
 }
 
@@ -166,12 +167,12 @@ std::string opening_text(const OpeningFacts& facts, std::optional<size_t> termin
   const auto notices = std::min<size_t>(facts.notices.size(), kNoticeLines);
   for (size_t i = 0; i < notices; ++i) text += line(facts.notices[i]);
   text += memory_line(facts, columns) + line(device_line(facts));
-  return facts.trains || !facts.files.empty() ? text + files_line(facts, columns) : text;
+  return text + files_text(facts, columns);
 }
 
-std::string ranks_line(const OpeningFacts& facts) {
-  return format_text("{}, {}, {} each, {}\n", facts.strategy, plural(facts.ranks, "rank"),
-                     plural(facts.threads, "thread"), plural(facts.units, "unit"));
+std::string after_tables_text(const OpeningFacts& facts) {
+  return format_text("{}\n{}\n{}, {}\n{}", model_line(facts), data_line(facts), device_line(facts),
+                     plural(facts.units, "unit"), files_text(facts, kTextColumns));
 }
 
 }  // namespace ofsdp::runtime

@@ -187,7 +187,8 @@ struct OpeningFacts {
 
 // `columns`: the terminal's; none: lists have kTextColumns, and other lines are not folded.
 std::string opening_text(const OpeningFacts& facts, std::optional<size_t> columns = {});
-std::string ranks_line(const OpeningFacts& facts);  // the last line of the tables
+// Returns the lines after the tables of --verbose: model, data, ranks and units, files.
+std::string after_tables_text(const OpeningFacts& facts);
 
 // An evaluation's row, owned.
 struct EvaluationFacts {

@@ -258,7 +258,7 @@ class Session {
     print_lines(stdout, options_.files.verbose
                             ? opening_tables(run) + "\nunits\n" + text(plan.shards) +
                                   "\nmemory of this rank, bytes\n" + text(plan.memory) +
-                                  orthogonal_table(plan) + "\n" + ranks_line(facts)
+                                  orthogonal_table(plan) + "\n" + after_tables_text(facts)
                             : opening_text(facts, terminal_columns()));
     std::fflush(stdout);
   }

@@ -6,6 +6,8 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <csignal>
+#include <filesystem>
 #include <nlohmann/json.hpp>
 #include <regex>
 
@@ -268,7 +270,8 @@ TEST(ScreenTest, WordsOfTheMachineryComeOnlyWithVerbose) {
   }
   EXPECT_THAT(plain.out, HasSubstr("\nwaiting for communication: "));
   EXPECT_THAT(plain.out, HasSubstr(" ms per step (median, slowest rank)\n"));
-  for (const char* table : {"\nwrap transformer: ", "\nunits\n", "\nwaited "}) {
+  for (const char* table : {"\nwrap transformer: ", "\nunits\n", "\nwaited ",
+                            "\nmodel: ", "\ndata: ", ", 1 unit\n", "\nwrites: nothing "}) {
     EXPECT_THAT(verbose.out, HasSubstr(table));
   }
 }
@@ -332,6 +335,24 @@ TEST(ScreenTest, JsonOfAnEvaluation) {
     EXPECT_GT(eval["loss"], 0);
     EXPECT_GT(eval["metrics"]["accuracy"], 0);
   }
+}
+
+TEST(ScreenTest, JsonOfARunThatASignalStops) {
+  const testing_data::TempFolder folder;
+  const std::string metrics = folder.path() + "/m.jsonl", saved = folder.path() + "/saved";
+  Program program(small() + Words{"--steps", "100000000", "--checkpoint-dir", saved, "--metrics",
+                                  metrics, "--json"});
+  ASSERT_TRUE(holds_within(20, [&] {
+    std::error_code missing;
+    return std::filesystem::file_size(metrics, missing) > 1000 && !missing;
+  }));
+  program.signal(SIGTERM);
+  const Finished run = program.wait(30);
+  EXPECT_EQ(lines_of(run.out).size(), 1u) << run.out;
+  const Json object = Json::parse(run.out, nullptr, false);
+  EXPECT_EQ(object["stopped"], true);
+  EXPECT_GT(object["updates"], 0);
+  EXPECT_EQ(object["files"]["checkpoints"], saved);
 }
 
 // With an error stdout is empty; what a fault's tables say goes to stderr.
