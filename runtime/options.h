@@ -195,7 +195,7 @@ struct Options {
   std::string config;      // the --config file; empty: none
   bool help = false;       // --help: print the help and do nothing else
   bool version = false;    // --version: print the version and do nothing else
-  bool json = false;       // of `ops`, `plan` and `check`
+  bool json = false;       // the result as one JSON object on stdout, and nothing else
   bool inference = false;  // of `export`, like the next two
   bool verify = false;
   std::string format = "onnx";
@@ -235,6 +235,9 @@ struct Options {
   CheckOptions check;
   PassSwitches passes;  // no flag says them
 };
+
+// Returns whether a command prints lines on stdout besides its result.
+inline bool prints_screen(const Options& options) { return !options.json && !options.files.quiet; }
 
 // The ranks that a command asks for, on all hosts.
 int64_t asked_ranks(const LaunchOptions& options);

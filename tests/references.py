@@ -33,7 +33,7 @@ OUTSIDE = frozenset("""
 OUTSIDE_FLAGS = frozenset("""
     --autotuning --isolation --launcher --no-python --output-on-failure --redirects --rm --role --shm-size
     --user-base
-    --max-steps --num-epochs --quiet --run-dir
+    --max-steps --num-epochs --run-dir
     --schedule
     """.split())
 

@@ -49,13 +49,13 @@ bool tell_launcher(const std::string& message) {
   return write(std::atoi(fd), line.data(), line.size()) == static_cast<ssize_t>(line.size());
 }
 
-// On stderr an error's advice follows its line; a fault's tables go to stdout first.
-int report(const Status& status) {
+// On stderr an error's advice follows its line; a fault's tables go to `tables` first.
+int report(const Status& status, std::FILE* tables = stdout) {
   std::string message = status.message();
   const size_t end = message.find('\n');
   if (status.kind() == ErrorKind::kFault && end != std::string::npos) {
-    print_lines(stdout, message.substr(end + 1) + "\n");
-    std::fflush(stdout);
+    print_lines(tables, message.substr(end + 1) + "\n");
+    std::fflush(tables);
     message.resize(end);
   }
   if (!tell_launcher(message)) say(message);
@@ -69,17 +69,20 @@ int exit_with(const Result<int>& status) { return status.ok() ? *status : report
 // status.
 class RankFailure {
  public:
-  explicit RankFailure(Communicator& communicator) : communicator_(communicator) {}
+  // With `json` tables go to stderr, since stdout has only a result.
+  RankFailure(Communicator& communicator, bool json)
+      : communicator_(communicator), tables_(json ? stderr : stdout) {}
 
   void report(const Status& status) {
     if (status_ != 0) return;
     const bool prints = status.kind() != ErrorKind::kPeer && communicator_.fail(status);
-    status_ = prints ? cli::report(status) : std::max(1, communicator_.exit_status());
+    status_ = prints ? cli::report(status, tables_) : std::max(1, communicator_.exit_status());
   }
   int exit_status() const { return status_; }
 
  private:
   Communicator& communicator_;
+  std::FILE* tables_;
   int status_ = 0;
 };
 
@@ -109,7 +112,7 @@ int run_rank(const ParsedCommand& command, const RankIdentity& identity) {
     const Status status = std::move(communicator).status();
     return status.kind() == ErrorKind::kPeer ? 1 : report(status);
   }
-  RankFailure failure(**communicator);
+  RankFailure failure(**communicator, options.json);
   Status status = train(command, identity, **communicator, ledger, failure);
   if (status.ok()) status = (*communicator)->leave();
   if (!status.ok()) failure.report(status);

@@ -61,8 +61,8 @@ Status export_checkpoint(const Options& options, const Registry& registry);
 // loss. 3. the data: labels and values in the first rows (doctor_data.cpp). 4. updates on one CPU
 // rank, which copies the weights. 5. with --find-lr, a learning rate sweep.
 //
-// If a finding would end the run, later steps are skipped. Errors: kInput if the command cannot be
-// examined; kFault.
+// If a finding would end the run, later steps are skipped. With --json it prints one object:
+// {"findings": [{"problem", "option"}]}. Errors: kInput if the command cannot be examined; kFault.
 
 // `context` has as many ranks as requested, but the others need not run.
 Status run_doctor(const RunContext& context);
@@ -125,12 +125,18 @@ Result<std::string> first_parting_node(const NodeSearch& search);
 // The doctor's findings and the checks that add them. Errors: if data cannot be read or updates
 // fail.
 
+struct Finding {
+  std::string problem;
+  std::string option;  // the option that fixes it, or another remedy
+  std::string table;   // lines; may be empty
+};
+
 struct Findings {
   // `what` and `mend` must be escaped; advice on separate lines joins the one line. `fatal`: the
   // run would stop here. `table`: indented lines that follow.
   void add(const std::string& what, const std::string& mend, bool fatal = false,
            const std::string& table = "");
-  std::vector<std::string> lines;  // one a finding, with the table
+  std::vector<Finding> list;
   bool stops = false;
 };
 

@@ -292,6 +292,23 @@ std::vector<CommandWords> demo_commands(const std::string& folder) {
   };
 }
 
+// Returns the commands for a user's own model.
+std::string next_commands() {
+  const std::string program = program_invocation_name;
+  const CommandWords model{"MODEL.onnx", "--data", "DATA"};
+  const auto line = [&](const CommandWords& before, const CommandWords& after, const char* what) {
+    CommandWords words = before;
+    words.insert(words.end(), model.begin(), model.end());
+    words.insert(words.end(), after.begin(), after.end());
+    return format_text("  {}\n      {}\n", shell_line(words), what);
+  };
+  return "\nnow your own model:\n" +
+         line({program, "doctor"}, {},
+              "likely problems of model and data, each with the option that fixes it") +
+         line({program, "plan"}, {}, "memory and time, before anything runs") +
+         line({program}, {"--loss", "cross_entropy", "--output", "TRAINED.onnx"}, "trains");
+}
+
 [[noreturn]] void become(const CommandWords& words, pid_t parent) {
   prctl(PR_SET_PDEATHSIG, SIGTERM);
   if (getppid() != parent) _exit(1);
@@ -344,9 +361,9 @@ Result<int> run_demo(const Options& options) {
     OFSDP_ASSIGN_OR_RETURN(const int status, run_command(words));
     if (status != 0) return status;
   }
-  print_lines(stdout, format_text("\nThe trained file is {}/trained.onnx; the commands stand in "
-                                  "{}/commands.sh.\n",
-                                  folder, folder));
+  print_lines(stdout, format_text("\nThe trained file is {}/trained.onnx; the commands are in "
+                                  "{}/commands.sh.\n{}",
+                                  folder, folder, next_commands()));
   return 0;
 }
 

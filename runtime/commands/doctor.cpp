@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <nlohmann/json.hpp>
 #include <set>
 #include <string>
 #include <vector>
@@ -19,6 +20,8 @@ namespace ofsdp::runtime {
 // The doctor's updates: one rank with copied weights; writes nothing.
 
 namespace {
+
+using Json = nlohmann::json;
 
 constexpr int64_t kUpdates = 10;
 
@@ -432,6 +435,26 @@ Options of_one_rank(Options options, int64_t batch_size) {
   return options;
 }
 
+// Returns "PROBLEM: OPTION", and the table in indented lines.
+std::string text_of(const Finding& finding) {
+  std::string text = finding.problem + ": " + finding.option;
+  for (size_t begin = 0; begin < finding.table.size();) {
+    const size_t end = std::min(finding.table.find('\n', begin), finding.table.size());
+    text += "\n  " + finding.table.substr(begin, end - begin);
+    begin = end + 1;
+  }
+  return text;
+}
+
+// Joins the lines by semicolons.
+std::string one_line(std::string text) {
+  for (size_t at; (at = text.find('\n')) != std::string::npos;) {
+    const size_t next = std::min(text.find_first_not_of("\n ", at), text.size());
+    text.replace(at, next - at, next < text.size() ? "; " : "");
+  }
+  return text;
+}
+
 class Doctor {
  public:
   explicit Doctor(const RunContext& context)
@@ -448,14 +471,14 @@ class Doctor {
     const bool named = planned_->setup().source->updates() == nullptr;
     const bool runs = fits && named && !findings_.stops;
     if (runs) OFSDP_RETURN_IF_ERROR(check_updates(alone(), total, findings_));
-    say();
-    if (!options_.doctor.find_lr) return {};
-    if (!runs)
-      return input_error(
-          "--find-lr: {}: expected a run without mistakes that fits one "
-          "rank, found the above",
-          options_.model);
-    return find_lr();
+    const bool sweeps = options_.doctor.find_lr && runs;
+    options_.json ? say_json(!sweeps) : say();
+    if (sweeps) return find_lr();
+    OFSDP_REJECT_IF(options_.doctor.find_lr,
+                    "--find-lr: {}: expected a run without mistakes that fits one rank, found the "
+                    "above",
+                    options_.model);
+    return {};
   }
 
  private:
@@ -500,20 +523,45 @@ class Doctor {
 
   void say() const {
     std::string text;
-    for (const std::string& line : findings_.lines) text += "- " + line + "\n";
-    const auto count = static_cast<int64_t>(findings_.lines.size());
+    for (const Finding& finding : findings_.list) text += "- " + text_of(finding) + "\n";
+    const auto count = static_cast<int64_t>(findings_.list.size());
     text += count == 0 ? "doctor: nothing found\n"
                        : format_text("doctor: {}\n", plural(count, "finding"));
     print_lines(stdout, text);
     std::fflush(stdout);
   }
 
+  // Prints the object unless find_lr adds to it.
+  void say_json(bool complete) {
+    object_ = {{"command", "doctor"}, {"model", options_.model}, {"findings", Json::array()}};
+    for (const Finding& finding : findings_.list) {
+      Json one{{"problem", finding.problem}, {"option", finding.option}};
+      if (!finding.table.empty()) one["table"] = finding.table;
+      object_["findings"].push_back(std::move(one));
+    }
+    if (complete) print_object();
+  }
+
+  void print_object() const {
+    print_lines(stdout,
+                escaped_json(object_.dump(-1, ' ', false, Json::error_handler_t::replace)) + "\n");
+    std::fflush(stdout);
+  }
+
   Status find_lr() {
     OFSDP_ASSIGN_OR_RETURN(const auto points, sweep(alone()));
-    print_lines(stdout, curve_text(points));
-    if (options_.doctor.picture.empty()) return {};
-    OFSDP_RETURN_IF_ERROR(write_page(options_.doctor.picture, curve_svg(points)));
-    print_lines(stdout, format_text("wrote {}\n", escaped(options_.doctor.picture)));
+    if (!options_.json) print_lines(stdout, curve_text(points));
+    const std::string& picture = options_.doctor.picture;
+    if (!picture.empty()) OFSDP_RETURN_IF_ERROR(write_page(picture, curve_svg(points)));
+    if (options_.json) {
+      object_["lr"] = suggested_lr(points);
+      object_["curve"] = Json::array();
+      for (const LrPoint& p : points) object_["curve"].push_back({{"lr", p.lr}, {"loss", p.loss}});
+      if (!picture.empty()) object_["files"] = {{"picture", picture}};
+      print_object();
+    } else if (!picture.empty()) {
+      print_lines(stdout, format_text("wrote {}\n", escaped(picture)));
+    }
     return {};
   }
 
@@ -521,6 +569,7 @@ class Doctor {
   Options options_;
   Options alone_;
   Findings findings_;
+  Json object_;  // of --json
   std::unique_ptr<Communicator> alone_communicator_;
   std::unique_ptr<PreparedRun> planned_, run_alone_;
 };
@@ -529,17 +578,7 @@ class Doctor {
 
 void Findings::add(const std::string& what, const std::string& mend, bool fatal,
                    const std::string& table) {
-  std::string line = what + ": " + mend;
-  for (size_t at; (at = line.find('\n')) != std::string::npos;) {
-    const size_t next = std::min(line.find_first_not_of("\n ", at), line.size());
-    line.replace(at, next - at, next < line.size() ? "; " : "");
-  }
-  for (size_t begin = 0; begin < table.size();) {
-    const size_t end = std::min(table.find('\n', begin), table.size());
-    line += "\n  " + table.substr(begin, end - begin);
-    begin = end + 1;
-  }
-  lines.push_back(line);
+  list.push_back({one_line(what), one_line(mend), table});
   stops = stops || fatal;
 }
 

@@ -12,16 +12,11 @@ namespace {
 constexpr size_t kKept = 512;      // times for each unit
 constexpr size_t kUnitsShown = 5;  // the slowest
 
-// The largest value over all ranks, and the rank that has it.
-struct Slowest {
-  double ms = 0;
-  int rank = 0;
-};
-
-Result<std::vector<Slowest>> find_slowest(const std::vector<double>& mine,
-                                          Communicator& communicator) {
+// Returns the largest of each value over all ranks.
+Result<std::vector<double>> find_slowest(const std::vector<double>& mine,
+                                         Communicator& communicator) {
   const auto size = static_cast<size_t>(communicator.size());
-  std::vector<Slowest> slowest(mine.size());
+  std::vector<double> slowest(mine.size());
   std::vector<double> all;
   for (size_t begin = 0; begin < mine.size(); begin += kMaxExchange) {
     const size_t count = std::min<size_t>(kMaxExchange, mine.size() - begin);
@@ -29,8 +24,8 @@ Result<std::vector<Slowest>> find_slowest(const std::vector<double>& mine,
     OFSDP_RETURN_IF_ERROR(communicator.exchange(std::span(mine).subspan(begin, count), all,
                                                 {"exchange of waiting times", -1, 0}));
     for (size_t i = 0; i < all.size(); ++i) {
-      Slowest& entry = slowest[begin + i % count];
-      if (all[i] > entry.ms) entry = {all[i], static_cast<int>(i / count)};
+      double& entry = slowest[begin + i % count];
+      entry = std::max(entry, all[i]);
     }
   }
   return slowest;
@@ -55,29 +50,28 @@ void ExposedTime::end_update() {
 }
 
 Result<std::string> exposed_text(const ExposedTime& time, const Plan& plan,
-                                 Communicator& communicator) {
+                                 Communicator& communicator, bool units) {
   std::vector<double> mine{or_zero(time.median_total_ms())};
   for (int u = -1; u < static_cast<int>(plan.units.size()); ++u) {
     mine.push_back(or_zero(time.median_ms(u)));
   }
   OFSDP_ASSIGN_OR_RETURN(const auto slowest, find_slowest(mine, communicator));
-  if (communicator.size() == 1) return std::string("exposed communication: none, one rank");
+  if (communicator.size() == 1) return std::string();
   std::vector<size_t> order(plan.units.size() + 1);
   std::iota(order.begin(), order.end(), size_t{1});
-  std::ranges::stable_sort(order, std::greater(), [&](size_t i) { return slowest[i].ms; });
-  order.resize(std::min(order.size(), kUnitsShown));
+  std::ranges::stable_sort(order, std::greater(), [&](size_t i) { return slowest[i]; });
+  order.resize(units ? std::min(order.size(), kUnitsShown) : 0);
   // Aligns the decimal points.
-  const double most = std::max(slowest[0].ms, slowest[order[0]].ms);
-  const int decimals = decimals_of_three_digits(most);
-  const size_t width = readable_number(slowest[order[0]].ms, decimals).size();
-  std::string text =
-      format_text("exposed communication: {} ms an update (median; rank {}, which has most)",
-                  readable_number(slowest[0].ms, decimals), slowest[0].rank);
+  const double longest = order.empty() ? 0 : slowest[order[0]];
+  const int decimals = decimals_of_three_digits(std::max(slowest[0], longest));
+  const size_t width = readable_number(longest, decimals).size();
+  std::string text = format_text("waiting for communication: {} ms per step (median, slowest rank)",
+                                 readable_number(slowest[0], decimals));
   for (const size_t i : order) {
     const std::string what =
         i == 1 ? "the end of the update"
                : format_text("unit {} ({})", i - 2, escaped(plan.units[i - 2].name));
-    const std::string ms = readable_number(slowest[i].ms, decimals);
+    const std::string ms = readable_number(slowest[i], decimals);
     text += format_text("\nwaited {}{} ms for {}", std::string(width - ms.size(), ' '), ms, what);
   }
   return text;

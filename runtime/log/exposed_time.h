@@ -3,7 +3,7 @@
 //
 // The engine calls begin_update, then `add` any number of times, then end_update; time added
 // outside an update (evaluation) is dropped. Medians are over updates, in constant memory
-// (StepTimes). Unit -1 stands for exchanges that belong to no unit: for the gradient norm, and
+// (StepTimes). Unit -1 is for exchanges that belong to no unit: for the gradient norm, and
 // after an update.
 //
 // Times are steady clock nanoseconds, medians milliseconds. Must be used by the executor's thread.
@@ -61,13 +61,13 @@ class ExposedTime {
   StepTimes total_;
 };
 
-// On rank 0 returns the run's last lines: the total on the rank that stood still longest, and the
-// most expensive units, each with the slowest rank's time:
+// On rank 0 returns the total on the rank that waited longest, and with `units` the most expensive
+// units, each with the slowest rank's time; empty with one rank:
 //
-// exposed communication: 5.32 ms an update (median; rank 1, which has most)
+// waiting for communication: 5.32 ms per step (median, slowest rank)
 //
 // waited 3.10 ms for unit 7 (encoder.layer.6)
 Result<std::string> exposed_text(const ExposedTime& time, const Plan& plan,
-                                 Communicator& communicator);
+                                 Communicator& communicator, bool units);
 
 }  // namespace ofsdp::runtime

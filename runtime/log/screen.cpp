@@ -1,190 +1,53 @@
+// The lines before the first step, and lists in lines.
 #include "runtime/log/screen.h"
 
-#include <sys/ioctl.h>
-#include <unistd.h>
-
 #include <algorithm>
-#include <cerrno>
-#include <cmath>
-#include <cstdlib>
 
-#include "kernels/base/posix_file.h"
 #include "kernels/base/text.h"
-#include "runtime/log/metrics.h"
 
 namespace ofsdp::runtime {
 
 namespace {
 
-constexpr std::chrono::milliseconds kRedraw(100);
-constexpr std::string_view kClearLine = "\r\x1b[K";
-constexpr std::string_view kGreen = "\x1b[32m", kBold = "\x1b[1m", kPlain = "\x1b[0m";
+constexpr int kSettingLines = 5;
+constexpr int kNoticeLines = 7;  // there can be no more
+constexpr int kMemoryLines = 2, kFileLines = 2;
+constexpr size_t kShares = 5;       // of memory
+constexpr size_t kIndent = 10;      // at most
+constexpr size_t kFewColumns = 40;  // narrower terminals fold the lines themselves
 
-double seconds_between(Progress::Clock::time_point from, Progress::Clock::time_point to) {
-  return std::chrono::duration<double>(to - from).count();
+// Returns how many lines have as much room as `lines` of kTextColumns.
+int lines_at(size_t columns, int lines) {
+  const auto room = static_cast<size_t>(lines) * kTextColumns;
+  return static_cast<int>((room + columns - 1) / columns);
 }
 
-void add_bar(LineBuffer& text, int64_t step, int64_t total) {
-  constexpr int64_t kCells = 20;
-  const int64_t full = std::min(kCells, step * kCells / total);
-  text.add("[{:=<{}}{: <{}}] ", "", full, full < kCells ? ">" : "", kCells - full);
-}
-
-void add_time(LineBuffer& text, double seconds) {
-  const auto whole = static_cast<int64_t>(std::clamp(seconds, 0.0, 1e9));
-  const int64_t hours = whole / 3600;
-  const int64_t minutes = whole / 60 % 60;
-  if (hours > 0) text.add("{}:{:02}:{:02}", hours, minutes, whole % 60);
-  if (hours == 0) text.add("{}:{:02}", minutes, whole % 60);
-}
-
-size_t terminal_width(int fd) {
-  winsize size{};
-  const bool known = ioctl(fd, TIOCGWINSZ, &size) == 0 && size.ws_col > 1;
-  return known ? size.ws_col - 1u : 79u;
-}
-
-bool says(const char* variable, std::string_view value) {
-  const char* const text = std::getenv(variable);
-  return text != nullptr && value == text;
-}
-
-bool wants_colours() {
-  const char* const none = std::getenv("NO_COLOR");
-  return none == nullptr || *none == 0;
-}
-
-}  // namespace
-
-ProgressOptions stdout_progress(int64_t log_interval, int64_t first_step, int64_t total_steps) {
-  const bool terminal = isatty(STDOUT_FILENO) == 1 && !says("TERM", "dumb");
-  return {.fd = STDOUT_FILENO,
-          .terminal = terminal,
-          .log_interval = log_interval,
-          .first_step = first_step,
-          .total_steps = total_steps,
-          .colours = terminal && wants_colours()};
-}
-
-Progress::Progress(const ProgressOptions& options)
-    : options_(options), start_(Clock::now()), last_drawn_(start_) {}
-
-Progress::~Progress() {
-  if (bar_up_) write_all("\n");
-}
-
-void Progress::step(const StepRow& row, int64_t samples) {
-  if (options_.fd < 0) return;
-  samples_since_drawn_ += samples;
-  const Clock::time_point now = Clock::now();
-  if (!is_due(row.step, now)) return;
-  draw(row, now);
-  last_drawn_ = now;
-  samples_since_drawn_ = 0;
-  drawn_ = true;
-}
-
-bool Progress::is_due(int64_t step, Clock::time_point now) const {
-  if (!drawn_ || step == options_.total_steps) return true;
-  return options_.terminal ? now - last_drawn_ >= kRedraw : step % options_.log_interval == 0;
-}
-
-void Progress::draw(const StepRow& row, Clock::time_point now) {
-  const int64_t total = options_.total_steps;
-  const int64_t left = total - row.step;
-  LineBuffer text;
-  text.add("epoch {}  ", row.epoch + 1);
-  if (!options_.terminal) text.add("step ");
-  const size_t bar_begins = text.view().size();
-  if (options_.terminal && total > 0) add_bar(text, row.step, total);
-  const size_t bar_ends = text.view().size();
-  text.add("{}", row.step);
-  if (total > 0) text.add("/{}", total);
-  text.add("  loss {:.4f}", row.loss);
-  if (std::isfinite(row.lr)) text.add("  lr {:.4g}", row.lr);
-  if (row.skips > 0) text.add("  skipped {}", row.skips);
-  const double seconds = std::max(1e-9, seconds_between(last_drawn_, now));
-  const double rows = static_cast<double>(samples_since_drawn_ * options_.tokens_a_sample);
-  text.add("  {:.0f} {}/s", rows / seconds, options_.tokens_a_sample > 1 ? "tokens" : "samples");
-  if (row.peak_bytes > 0) {
-    const ByteCount memory = byte_count(row.peak_bytes);
-    text.add("  {:.{}f} {}", memory.value, memory.decimals, memory.unit);
+std::string model_line(const OpeningFacts& facts) {
+  if (!facts.trains) {
+    return format_text("model: {}, {} numbers in {}", facts.model, readable_count(facts.numbers),
+                       plural(facts.tensors, "tensor"));
   }
-  const int64_t done = row.step - options_.first_step;
-  if (left > 0 && done > 0) {
-    text.add("  eta ");
-    add_time(text, seconds_between(start_, now) / static_cast<double>(done) * double(left));
-  }
-  if (options_.terminal) {
-    text.cut(terminal_width(options_.fd));
-    write_all(kClearLine);
-    write_bar(text.view(), bar_begins, bar_ends);
-    bar_up_ = true;
-  } else {
-    text.add("\n");
-    write_all(text.view());
-  }
+  return format_text("model: {}, trains {} numbers in {} of {}", facts.model,
+                     readable_count(facts.trained_numbers), facts.trained_tensors,
+                     plural(facts.tensors, "tensor"));
 }
 
-// Writes `text` with the bar in colour; the bar is cut where the text is.
-void Progress::write_bar(std::string_view text, size_t begin, size_t end) {
-  if (!options_.colours) return write_all(text);
-  begin = std::min(begin, text.size());
-  end = std::min(end, text.size());
-  write_all(text.substr(0, begin));
-  write_all(kGreen);
-  write_all(text.substr(begin, end - begin));
-  write_all(kPlain);
-  write_all(text.substr(end));
+std::string training_rows(const DataFacts& data) {
+  if (data.rows == 0) return format_text("{}, batches of {}", data.name, data.batch);
+  return format_text("{}, {} rows, {} batch{} of {} an epoch", data.name, readable_count(data.rows),
+                     readable_count(data.batches), data.batches == 1 ? "" : "es", data.batch);
 }
 
-void Progress::eval(const EvalRow& row) {
-  if (options_.fd < 0) return;
-  LineBuffer text;
-  text.add("eval  step {}", row.step);
-  std::isnan(row.loss) ? text.add("  loss: no label") : text.add("  loss {:.4f}", row.loss);
-  for (const MetricValue& metric : row.metrics) {
-    if (!metric.value) continue;
-    text.add("  ");
-    for (const char c : metric.name) text.add("{}", static_cast<unsigned char>(c) < 0x20 ? '?' : c);
-    text.add(" {:.4f}", *metric.value);
-  }
-  leave_bar();
-  if (options_.colours) write_all(kBold);
-  write_all(text.view());
-  if (options_.colours) write_all(kPlain);
-  write_all("\n");
-  last_drawn_ = Clock::now();  // an evaluation's time does not count for the next steps
-  samples_since_drawn_ = 0;
+std::string data_line(const OpeningFacts& facts) {
+  const DataFacts& data = facts.data;
+  const std::string from = data.eval_name.empty() ? "" : " of " + data.eval_name;
+  const std::string eval = format_text("{} rows{}", readable_count(data.eval_rows), from);
+  if (!facts.trains) return "data: " + (from.empty() ? data.name + ", " + eval : eval);
+  const std::string text = "data: " + training_rows(data);
+  return text + (data.eval_rows > 0 ? "; evaluation: " + eval : "; no evaluation");
 }
 
-void Progress::line(std::string_view text) {
-  leave_bar();
-  write_all(text);
-  write_all("\n");
-}
-
-// A finished step's bar stays above the line, since it would be redrawn only at the next step.
-void Progress::leave_bar() {
-  if (bar_up_) write_all("\n");
-  bar_up_ = false;
-}
-
-// If the terminal is gone, the run goes on.
-void Progress::write_all(std::string_view text) {
-  if (options_.fd < 0) return;
-  [[maybe_unused]] const int lost = write_text(options_.fd, text);
-}
-
-namespace {
-
-constexpr size_t kWidth = 100;
-constexpr int kSettingLines = 6;
-constexpr int kNoticeLines = 7;    // there can be no more
-constexpr size_t kShares = 5;      // of memory
-constexpr size_t kPeaksShown = 4;  // ranks
-
-std::string memory_line(const OpeningFacts& facts) {
+std::string memory_line(const OpeningFacts& facts, size_t columns) {
   std::vector<MemoryShare> shares = facts.memory;
   std::ranges::stable_sort(shares, std::greater(), &MemoryShare::bytes);
   shares.resize(std::min(shares.size(), kShares));
@@ -192,46 +55,60 @@ std::string memory_line(const OpeningFacts& facts) {
   for (const MemoryShare& share : shares) {
     if (share.bytes > 0) parts.push_back(share.what + " " + readable_bytes(share.bytes));
   }
-  return wrapped(format_text("memory: {} a rank: ", readable_bytes(facts.planned_bytes)), parts, 2);
+  return wrapped(format_text("memory: {} a rank: ", readable_bytes(facts.planned_bytes)), parts,
+                 lines_at(columns, kMemoryLines), columns);
 }
 
-std::string peak_line(const std::vector<uint64_t>& peaks) {
-  if (peaks.size() == 1) return "peak memory: " + readable_bytes(peaks[0]) + "\n";
-  if (peaks.size() <= kPeaksShown) {
-    std::vector<std::string> each;
-    for (const uint64_t bytes : peaks) each.push_back(readable_bytes(bytes));
-    return format_text("peak memory: {} (ranks 0 to {})\n", joined(each, ", "), peaks.size() - 1);
+std::string device_line(const OpeningFacts& facts) {
+  return format_text("{}{}, {}, {} each",
+                     facts.device.empty() ? "" : "device: " + facts.device + "; ", facts.strategy,
+                     plural(facts.ranks, "rank"), plural(facts.threads, "thread"));
+}
+
+bool keeps_weights(const std::vector<WrittenFile>& files) {
+  return std::ranges::any_of(files, [](const WrittenFile& file) {
+    return file.what.empty() || file.what == "adapter" || file.what == "checkpoints";
+  });
+}
+
+// Says first if the trained weights will be lost. Empty for an evaluation without files.
+std::string files_text(const OpeningFacts& facts, size_t columns) {
+  std::vector<std::string> files;
+  if (facts.trains && facts.files.empty()) {
+    files.push_back("nothing (--output FILE.onnx keeps the trained model)");
+  } else if (facts.trains && !keeps_weights(facts.files)) {
+    files.push_back("no trained model (--output FILE.onnx keeps it)");
   }
-  const auto [least, most] = std::ranges::minmax_element(peaks);
-  return format_text("peak memory: {} (rank {}, which has most) to {} (rank {})\n",
-                     readable_bytes(*most), most - peaks.begin(), readable_bytes(*least),
-                     least - peaks.begin());
-}
-
-std::string skipped_text(const ClosingFacts& facts) {
-  if (facts.skipped == 0) return "";
-  return format_text(" ({} skipped: gradients in float16 were not finite)", facts.skipped);
+  for (const WrittenFile& file : facts.files) {
+    const std::string path = escaped(file.path);
+    files.push_back(file.what.empty() ? path : format_text("{} ({})", path, file.what));
+  }
+  if (files.empty()) return "";
+  return wrapped("writes: ", files, lines_at(columns, kFileLines), columns);
 }
 
 }  // namespace
 
-std::string wrapped(const std::string& label, const std::vector<std::string>& items, int most) {
-  const std::string more = ", ... and 9999 more (--verbose on)";
+std::string wrapped(const std::string& label, const std::vector<std::string>& items, int most,
+                    size_t columns) {
+  columns = std::max(columns, kFewColumns);
+  const std::string more = ", ... and 9999 more (--verbose)";
   size_t left = 0;  // columns for the items that are left
   for (const std::string& item : items) left += item.size() + 2;
   std::string text = label;
+  const size_t indent = std::min(label.size(), kIndent);  // of other lines
   size_t width = label.size();
   int lines = 1;
   for (size_t i = 0; i < items.size(); ++i) {
     const std::string& item = items[i];
-    const bool all_fit = width + left <= kWidth;
-    const size_t room = lines == most && !all_fit ? kWidth - more.size() : kWidth - 1;
+    const bool all_fit = width + left <= columns;
+    const size_t room = lines == most && !all_fit ? columns - more.size() : columns - 1;
     if (i > 0 && width + item.size() + 2 > room) {
       if (lines == most) {
-        return text + format_text(", ... and {} more (--verbose on)\n", items.size() - i);
+        return text + format_text(", ... and {} more (--verbose)\n", items.size() - i);
       }
-      text += ",\n" + std::string(label.size(), ' ');
-      width = label.size();
+      text += ",\n" + std::string(indent, ' ');
+      width = indent;
       ++lines;
     } else if (i > 0) {
       text += ", ";
@@ -244,41 +121,58 @@ std::string wrapped(const std::string& label, const std::vector<std::string>& it
   return text + "\n";
 }
 
-std::string opening_text(const OpeningFacts& facts) {
-  std::string text = format_text(
-      "{}: trains {} of {}, {} numbers (all: --verbose on)\n", facts.model, facts.trained_tensors,
-      plural(facts.tensors, "tensor"), readable_count(facts.trained_numbers));
-  text += "loss: " + facts.loss + "\n";
-  if (!facts.settings.empty()) text += wrapped("settings: ", facts.settings, kSettingLines);
-  if (!facts.fused.empty()) text += wrapped("fused: ", facts.fused, 1);
-  if (!facts.wrap_notice.empty()) text += facts.wrap_notice + "\n";
-  const auto notices = std::min<size_t>(facts.notices.size(), kNoticeLines);
-  for (size_t i = 0; i < notices; ++i) text += facts.notices[i] + "\n";
-  text += memory_line(facts);
-  return text + ranks_line(facts);
-}
-
-std::string ranks_line(const OpeningFacts& facts) {
-  return format_text("{}, {}, {} each, {}\n", facts.strategy, plural(facts.ranks, "rank"),
-                     plural(facts.threads, "thread"), plural(facts.units, "unit"));
-}
-
-std::string closing_text(const ClosingFacts& facts) {
-  std::string text =
-      format_text("done: {}{}{} in {}, {} {}/s, {} ms an update (median)\n",
-                  plural(facts.updates, "update"), skipped_text(facts),
-                  facts.stopped_early ? ", stopped early," : "", readable_seconds(facts.seconds),
-                  readable_number(facts.rate), facts.rated, readable_number(facts.median_step_ms));
-  return text + peak_line(facts.peak_bytes) + facts.exposed + "\n";
-}
-
-std::string written_text(const std::vector<WrittenFile>& files) {
+std::string folded(const std::string& line, size_t columns) {
+  constexpr std::string_view kInner = "  ", kItemEnds = ",; ";
+  columns = std::max(columns, kFewColumns);
   std::string text;
-  for (const WrittenFile& file : files) {
-    text += format_text("wrote {}{}\n", file.path,
-                        file.what.empty() ? "" : format_text(" ({})", file.what));
+  std::string_view rest = line;
+  for (size_t room = columns; rest.size() > room; room = columns - kInner.size()) {
+    size_t end = std::string_view::npos;  // the space at which the line ends
+    for (size_t at = rest.rfind(' ', room); at != std::string_view::npos && at > 0;
+         at = rest.rfind(' ', at - 1)) {
+      if (end == std::string_view::npos) end = at;
+      if (kItemEnds.find(rest[at - 1]) == std::string_view::npos) continue;
+      if (at > room / 2) end = at;
+      break;
+    }
+    if (end == std::string_view::npos) end = rest.find(' ', room);
+    if (end == std::string_view::npos) break;
+    const size_t used = rest.find_last_not_of(' ', end) + 1;
+    text += std::string(rest.substr(0, used)) + "\n" + std::string(kInner);
+    rest.remove_prefix(end + 1);
   }
-  return text;
+  return text + std::string(rest);
+}
+
+std::string folded_lines(const std::string& text, std::optional<size_t> columns) {
+  if (!columns) return text;
+  std::string lines;
+  for (size_t begin = 0; begin < text.size();) {
+    const size_t end = std::min(text.find('\n', begin), text.size());
+    lines += folded(text.substr(begin, end - begin), *columns) + "\n";
+    begin = end + 1;
+  }
+  return lines;
+}
+
+std::string opening_text(const OpeningFacts& facts, std::optional<size_t> terminal) {
+  const size_t columns = std::max(terminal.value_or(kTextColumns), kFewColumns);
+  const auto line = [&](const std::string& text) {
+    return (terminal ? folded(text, columns) : text) + "\n";
+  };
+  std::string text = line(model_line(facts)) + line(data_line(facts)) + line("loss: " + facts.loss);
+  if (!facts.settings.empty()) {
+    text += wrapped("settings: ", facts.settings, lines_at(columns, kSettingLines), columns);
+  }
+  const auto notices = std::min<size_t>(facts.notices.size(), kNoticeLines);
+  for (size_t i = 0; i < notices; ++i) text += line(facts.notices[i]);
+  text += memory_line(facts, columns) + line(device_line(facts));
+  return text + files_text(facts, columns);
+}
+
+std::string after_tables_text(const OpeningFacts& facts) {
+  return format_text("{}\n{}\n{}, {}\n{}", model_line(facts), data_line(facts), device_line(facts),
+                     plural(facts.units, "unit"), files_text(facts, kTextColumns));
 }
 
 }  // namespace ofsdp::runtime

@@ -371,14 +371,14 @@ Status Evaluator::swap_average(int64_t step) {
   return communicator_.barrier({"barrier of averages", -1, step});
 }
 
-Result<EvalRow> Evaluator::run(int64_t step, int64_t epoch) {
+Result<EvalRow> Evaluator::run(int64_t step, int64_t epoch, Progress* progress) {
   OFSDP_RETURN_IF_ERROR(swap_average(step));
-  OFSDP_ASSIGN_OR_RETURN(const EvalRow row, pass(step, epoch));
+  OFSDP_ASSIGN_OR_RETURN(const EvalRow row, pass(step, epoch, progress));
   OFSDP_RETURN_IF_ERROR(swap_average(step));
   return row;
 }
 
-Result<EvalRow> Evaluator::pass(int64_t step, int64_t epoch) {
+Result<EvalRow> Evaluator::pass(int64_t step, int64_t epoch, Progress* progress) {
   const std::span<double> sums = numbers_.mine();
   std::ranges::fill(sums, 0.0);
   std::array<double, kMaxLossTerms> whole;
@@ -388,6 +388,7 @@ Result<EvalRow> Evaluator::pass(int64_t step, int64_t epoch) {
   executor.begin_update({.lr = 0, .step = step});
   loader_.start(0, sampler_.updates_per_epoch());
   for (int64_t update = 0;; ++update) {
+    if (progress != nullptr) progress->evaluating(update, sampler_.updates_per_epoch());
     OFSDP_ASSIGN_OR_RETURN(const Batch* batch, loader_.next());
     if (batch == nullptr) break;
     BoundProgram& program = state_.program(

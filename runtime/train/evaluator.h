@@ -6,7 +6,8 @@
 // losses, one without a kept label is left out; if no loss has a label, the loss is NaN. MetricSums
 // computes the metrics.
 //
-// Borrows state and communicator; owns a row's metrics. `run` is collective and does not allocate.
+// Borrows state, communicator and `progress`, which is told of every micro-batch; owns a row's
+// metrics. `run` is collective and does not allocate.
 // Errors: as CpuEngine and Loader; kFault if the loss is NaN or infinite.
 #pragma once
 
@@ -18,6 +19,7 @@
 #include "fsdp/comm/communicator.h"
 #include "runtime/data/loader.h"
 #include "runtime/log/metrics.h"
+#include "runtime/log/screen.h"
 #include "runtime/train/rank_state.h"
 #include "runtime/train/setup/metric_layout.h"
 
@@ -155,12 +157,12 @@ class Evaluator {
   // `sampler` must be for the setup's evaluation data.
   Evaluator(RankState& state, Communicator& communicator, const Sampler& sampler);
 
-  Result<EvalRow> run(int64_t step, int64_t epoch);
+  Result<EvalRow> run(int64_t step, int64_t epoch, Progress* progress = nullptr);
   // Names the losses and metrics that the last evaluation could not define.
   std::vector<std::string> undefined(const EvalRow& row) const;
 
  private:
-  Result<EvalRow> pass(int64_t step, int64_t epoch);
+  Result<EvalRow> pass(int64_t step, int64_t epoch, Progress* progress);
   Status swap_average(int64_t step);
   Status add(const BoundProgram& program, const MicroResult& result);
   double loss_of_all();

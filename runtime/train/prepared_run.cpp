@@ -3,12 +3,8 @@
 #include <algorithm>
 #include <cstdio>
 
-#include "importer/passes/passes.h"
-#include "importer/write/model_output.h"
-#include "kernels/base/names.h"
 #include "kernels/base/status.h"
 #include "kernels/base/text.h"
-#include "kernels/cpu/parallel.h"
 #include "runtime/compile/compile.h"
 #include "runtime/log/log_parts.h"
 #include "runtime/log/row_log.h"
@@ -20,215 +16,6 @@
 #include "runtime/train/trainer.h"
 
 namespace ofsdp::runtime {
-
-namespace {
-
-OffloadTraffic of_update(const CompiledRun& run, const BatchSizes& batch) {
-  OffloadTraffic sum;
-  for (int64_t micro = 0; micro < batch.grad_accum; ++micro) {
-    const StepProgram& program =
-        run.programs.at({batch.batch_size, true, micro == 0, micro + 1 == batch.grad_accum});
-    const OffloadTraffic one = offload_traffic(lower(program, lowering(run, 0)));
-    sum.up += one.up;
-    sum.down += one.down;
-  }
-  return sum;
-}
-
-}  // namespace
-
-std::string dtypes_lines(const Options& options, bool on_device) {
-  const ShardingOptions& s = options.sharding;
-  const bool tf32 = s.matmul_precision == MatmulPrecision::kHigh;
-  const StateDType states = options.optimizer.state_dtype;
-  const std::string rest =
-      states == StateDType::kFloat32
-          ? "masters, optimizer state, loss float32"
-          : format_text("optimizer state {}; masters, loss float32", name_of(states));
-  std::string lines =
-      format_text("parameters and computation {}, reduction {}, buffers {}; {}{}{}\n",
-                  dtype_name(s.param_dtype), dtype_name(s.reduce_dtype), dtype_name(s.buffer_dtype),
-                  rest, s.param_dtype == DType::kFloat16 ? "; dynamic loss scale" : "",
-                  tf32 && on_device ? "; products of float32 in TF32" : "");
-  if (tf32 && !on_device) {
-    lines += "--matmul-precision high: no effect, since the run is on the CPU\n";
-  }
-  return lines;
-}
-
-std::string teacher_line(const ModelSetup& setup) {
-  const Teacher* teacher = setup.source->teacher();
-  if (teacher == nullptr) return "";
-  int64_t count = 0, elements = 0;
-  for (const Parameter& p : setup.graph.parameters) {
-    if (!p.of_teacher) continue;
-    ++count;
-    elements += setup.graph.value(p.value).desc.numel();
-  }
-  return format_text("teacher: {}, {} tensors, {} numbers, frozen; weight {}, temperature {}\n",
-                     escaped(teacher->file.path()), count, readable_count(elements),
-                     teacher->how.weight, teacher->how.temperature);
-}
-
-std::string offload_line(const CompiledRun& run, const RunSettings& settings, bool exact) {
-  const CpuOffload offloads = settings.options.sharding.cpu_offload;
-  if (offloads == CpuOffload::kNone) return "";
-  const std::string flag = format_text("--cpu-offload {}", name_of(offloads));
-  if (run.device == nullptr) return flag + ": no effect, since the run is on the CPU\n";
-  const OffloadMap& offload = run.memory.offload;
-  const OffloadTraffic traffic = of_update(run, settings.batch);
-  const auto shown = [exact](size_t bytes) {
-    return exact ? format_text("{} bytes", bytes) : readable_bytes(bytes);
-  };
-  return format_text(
-      "{}: {} a rank pinned on the host (parameters {}, optimizer state {}, gradients {}); an "
-      "update copies {} up and {} down\n",
-      flag, shown(region_bytes(offload.bytes)), shown(offload.parameter_bytes),
-      shown(offload.optimizer_bytes), shown(offload.gradient_bytes), shown(traffic.up),
-      shown(traffic.down));
-}
-
-std::string slices_line(const BatchSizes& batch) {
-  if (batch.slices == 0) return "";
-  return format_text(
-      "across_ranks: {} slices of at most {} samples, {} a rank; the same bits on any number of "
-      "ranks with {} thread{} each\n",
-      batch.slices, batch.batch_size, batch.grad_accum, pool_threads(),
-      pool_threads() == 1 ? "" : "s");
-}
-
-std::string memory_lack(const CompiledRun& plan, const Communicator& communicator,
-                        const MachineMemory& memory) {
-  if (plan.device != nullptr) return "";
-  const MemoryMap& m = plan.memory;
-  const auto ranks = static_cast<size_t>(communicator.ranks_in_common());
-  const size_t unpacked = m.data + m.data_elsewhere;  // one rank unpacks for all on the host
-  const size_t needed = ranks * (m.planned_bytes() - m.data) + unpacked;
-  if (needed <= static_cast<size_t>(memory.bytes)) return "";
-  return format_text("{} needs {} bytes a rank, {} for {} rank{} on this host: {} {} bytes",
-                     strategy_name(plan.shards.strategy), m.planned_bytes(), needed, ranks,
-                     ranks == 1 ? "" : "s", memory.cgroup ? "its cgroup allows" : "it has",
-                     memory.bytes);
-}
-
-namespace {
-
-// Returns "KIND:PREDICTION:LABELS the mean over samples; ...": each loss's kind and divisor.
-std::string loss_text(const PlannedRun& run) {
-  const bool global = run.settings.options.loss_mean == LossMean::kGlobal;
-  const char* const mean = global ? "the mean" : "the ranks' mean of means";
-  const std::vector<LossSpec>& losses = run.setup.source->settings().losses;
-  std::string text;
-  for (size_t i = 0; i < run.setup.counts.size(); ++i) {
-    const LossCount& count = run.setup.counts[i];
-    if (i > 0) text += "; ";
-    if (losses.size() > 1) text += escaped(losses[i].said) + " ";
-    const std::string over =
-        count.by_label ? format_text("the labels of '{}'", escaped(count.labels)) : "samples";
-    text +=
-        count.sum ? format_text("the sum over {}", over) : format_text("{} over {}", mean, over);
-  }
-  return text;
-}
-
-bool is_float32(const ShardingOptions& s) {
-  return s.param_dtype == DType::kFloat32 && s.reduce_dtype == DType::kFloat32 &&
-         s.buffer_dtype == DType::kFloat32 && s.matmul_precision == MatmulPrecision::kHighest;
-}
-
-// Adds `text` line by line.
-void add_lines(const std::string& text, std::vector<std::string>& lines) {
-  for (size_t begin = 0; begin < text.size();) {
-    const size_t end = std::min(text.find('\n', begin), text.size());
-    lines.push_back(escaped(text.substr(begin, end - begin)));
-    begin = end + 1;
-  }
-}
-
-constexpr size_t kShownClasses = 400;  // bytes of a line
-
-std::string classes_line(const ModelSetup& setup) {
-  const std::vector<std::string> classes = setup.class_names();
-  if (classes.empty()) return "";
-  std::string line = "classes:";
-  for (size_t i = 0; i < classes.size() && line.size() < kShownClasses; ++i) {
-    line += format_text(" {} {}{}", i, classes[i], i + 1 < classes.size() ? "," : "");
-  }
-  return line + (line.ends_with(",") ? " ...\n" : "\n");
-}
-
-std::string left_out_line(const Graph& graph) {
-  if (graph.left_out.empty()) return "";
-  return format_text("left out: {}, which nothing here computes; the written file keeps them\n",
-                     joined(graph.left_out, ", "));
-}
-
-std::vector<std::string> notices(const PlannedRun& run, bool all, bool exact) {
-  const Options& options = run.settings.options;
-  std::vector<std::string> lines;
-  add_lines(left_out_line(run.setup.graph), lines);
-  add_lines(classes_line(run.setup), lines);
-  add_lines(past_line(run.setup.fed_empty), lines);
-  add_lines(run.setup.nhwc_notice, lines);
-  add_lines(teacher_line(run.setup), lines);
-  add_lines(run.device_notice, lines);
-  add_lines(offload_line(run.plan, run.settings, exact), lines);
-  if (all || !is_float32(options.sharding)) {
-    add_lines(dtypes_lines(options, run.plan.device != nullptr), lines);
-  }
-  add_lines(slices_line(run.settings.batch), lines);
-  add_lines(run.plan.choice, lines);
-  return lines;
-}
-
-}  // namespace
-
-OpeningFacts opening_facts(const PlannedRun& run, const std::vector<std::string>& settings) {
-  const Graph& graph = run.setup.graph;
-  OpeningFacts facts;
-  facts.model = escaped(run.settings.options.model);
-  for (const Parameter& p : graph.parameters) {
-    if (p.of_teacher) continue;
-    ++facts.tensors;
-    if (!p.trained) continue;
-    ++facts.trained_tensors;
-    facts.trained_numbers += graph.value(p.value).desc.shape.numel();
-  }
-  facts.loss = loss_text(run);
-  facts.settings = settings;
-  for (const auto& [rule, count] : run.plan.programs.rbegin()->second.graph.fused) {
-    facts.fused.push_back(format_text("{} {}", rule, count));
-  }
-  facts.wrap_notice = escaped(run.plan.shards.notice);
-  facts.notices = notices(run, /*all=*/false, /*exact=*/false);
-  for (const PeakShare& share : peak_of(run.plan).shares) {
-    if (std::string_view(share.key) != "unused") facts.memory.push_back({share.label, share.bytes});
-  }
-  facts.strategy = strategy_name(run.plan.shards.strategy);
-  facts.ranks = run.communicator.size();
-  facts.threads = pool_threads();
-  facts.units = static_cast<int64_t>(run.plan.shards.units.size());
-  facts.planned_bytes = run.plan.memory.planned_bytes();
-  return facts;
-}
-
-std::string opening_tables(const PlannedRun& run) {
-  const CompiledRun& plan = run.plan;
-  std::string text = run.settings.configuration + trained_table(run.setup.graph);
-  if (!plan.shards.notice.empty()) text += escaped(plan.shards.notice) + "\n";
-  text += "loss: " + loss_text(run) + "\n" + fused_line(plan);
-  for (const std::string& line : notices(run, /*all=*/true, /*exact=*/true)) text += line + "\n";
-  return text;
-}
-
-int64_t tokens_a_sample(const ModelSetup& setup) {
-  const LossCount& count = setup.counts.front();
-  if (!count.by_label) return 1;
-  const auto& rows = setup.source->settings().rows;
-  const auto row = rows.find(count.labels);
-  const bool line = row != rows.end() && row->second.rank() == 1;
-  return line ? std::max<int64_t>(row->second.numel(), 1) : 1;
-}
 
 Result<std::unique_ptr<PreparedRun>> PreparedRun::make(const RunContext& context,
                                                        const std::string& configuration) {
@@ -468,13 +255,14 @@ class Session {
                      const RunTexts& texts) const {
     if (communicator_.rank() != 0) return;
     warn(plan);
+    if (!prints_screen(options_)) return;
     const PlannedRun run = planned(setup, plan);
     const OpeningFacts facts = opening_facts(run, texts.settings);
     print_lines(stdout, options_.files.verbose
                             ? opening_tables(run) + "\nunits\n" + text(plan.shards) +
                                   "\nmemory of this rank, bytes\n" + text(plan.memory) +
-                                  orthogonal_table(plan) + "\n" + ranks_line(facts)
-                            : opening_text(facts));
+                                  orthogonal_table(plan) + "\n" + after_tables_text(facts)
+                            : opening_text(facts, terminal_columns()));
     std::fflush(stdout);
   }
 
@@ -564,13 +352,13 @@ class Session {
     if (!done && state.trace() != nullptr) {
       OFSDP_RETURN_IF_ERROR(trace.write(*state.trace(), plan.shards, communicator_));
     }
-    if (stopped) return draw_pictures(metrics, stopped);
-    if (writes_trained(options_)) {
+    if (!stopped && writes_trained(options_)) {
       OFSDP_RETURN_IF_ERROR(write_trained(state, communicator_, options_.files.output,
                                           trained_state(settings(), updates)));
     }
     OFSDP_RETURN_IF_ERROR(draw_pictures(metrics, stopped));
-    if (communicator_.rank() == 0) print_closing(setup.graph, done);
+    const bool trains = options_.command == Command::kTrain;
+    if (trains && communicator_.rank() == 0) print_closing(setup.graph, done);
     return {};
   }
 
@@ -591,12 +379,17 @@ class Session {
   }
 
   Status evaluate(RankState& state, MetricsWriter& metrics) {
-    Evaluator evaluator(state, communicator_, *state.plan().eval_sampler);
-    OFSDP_ASSIGN_OR_RETURN(const EvalRow row,
-                           evaluator.run(settings().start.update, settings().start.epoch));
+    Progress progress(evaluation_progress());
+    const Sampler& sampler = *state.plan().eval_sampler;
+    Evaluator evaluator(state, communicator_, sampler);
+    OFSDP_ASSIGN_OR_RETURN(const EvalRow row, evaluator.run(settings().start.update,
+                                                            settings().start.epoch, &progress));
     if (communicator_.rank() != 0) return {};
-    Progress(stdout_progress(options_.files.log_interval, 0, 0)).eval(row);
+    progress.eval(row);
     warn_of_undefined(evaluator, row);
+    if (options_.json) {
+      print_result(evaluation_json(options_.model, row, sampler.options().samples));
+    }
     return metrics.eval(row);
   }
 
@@ -628,41 +421,53 @@ class Session {
                      .state = stopped ? format_text("stopped at update {}", curves->steps) : "",
                      .command = own_command(),
                      .configuration = settings().configuration,
-                     .files = written_files(/*trained=*/!stopped, /*rows=*/true)};
+                     .files = written_files(/*resumed=*/false)};
     if (!run_->plan().warning.empty()) report.warnings.push_back(run_->plan().warning);
     return write_run_report(options_.pictures.report, report, *curves);
   }
 
-  std::vector<WrittenFile> written_files(bool trained, bool rows) const {
+  // The line of the evaluation is the result, so --quiet prints it.
+  ProgressOptions evaluation_progress() const {
+    OutputOptions files = options_.files;
+    files.quiet = options_.json || communicator_.rank() != 0;
+    ProgressOptions progress = stdout_progress(files, 0, 0);
+    if (options_.files.quiet) progress.terminal = progress.colours = false;
+    return progress;
+  }
+
+  static void print_result(const std::string& text) {
+    print_lines(stdout, text);
+    std::fflush(stdout);
+  }
+
+  // The files that the run has written. `resumed`: as print_closing's.
+  std::vector<WrittenFile> written_files(bool resumed) const {
     std::vector<WrittenFile> files;
-    const auto add = [&files](const std::string& path, const char* what) {
-      if (!path.empty()) files.push_back({escaped(path), what});
-    };
-    if (trained) add(options_.edit.adapter, "adapter");
-    if (trained) add(options_.files.output, "");
-    if (!rows) return files;
-    add(options_.files.metrics, "metrics");
-    for (const std::string& log : options_.files.log) add(log.substr(log.find(':') + 1), "log");
-    add(options_.pictures.report, "report");
-    add(options_.files.trace, "trace");
-    add(options_.checkpoint.dir, "checkpoints");
+    if (!closing_.stopped) files = trained_files(options_);
+    if (!resumed) std::ranges::copy(record_files(options_), std::back_inserter(files));
     return files;
   }
 
-  // `resumed`: a finished run that only writes the output again.
+  // `resumed`: a finished run that only writes the output again. A run that a signal stopped has a
+  // result, but no block.
   void print_closing(const Graph& graph, bool resumed) const {
-    std::string text = resumed ? "" : closing_text(closing_);
-    text += written_text(written_files(/*trained=*/true, /*rows=*/!resumed));
+    const std::vector<WrittenFile> files = written_files(resumed);
+    if (options_.json) return print_result(training_json(options_.model, closing_, files));
+    if (closing_.stopped) return;
+    if (options_.files.quiet) return print_result(quiet_text(closing_) + written_text(files));
+    const std::string closing = resumed ? "" : closing_text(closing_);
+    print_result(folded_lines(closing, terminal_columns()) + written_text(files) +
+                 dropout_line(graph));
+  }
+
+  // Empty if the trained file has no active Dropout.
+  std::string dropout_line(const Graph& graph) const {
     int active = 0;
     for (const Node& node : graph.nodes) {
       active += node.op->full_name() == "Dropout" && !node.name.ends_with(".lora_dropout");
     }
-    if (!options_.files.output.empty() && active > 0) {
-      text +=
-          format_text("its {} Dropout nodes keep the training_mode of the input file\n", active);
-    }
-    print_lines(stdout, text);
-    std::fflush(stdout);
+    if (options_.files.output.empty() || active == 0) return "";
+    return format_text("its {} Dropout nodes keep the training_mode of the input file\n", active);
   }
 
   const RunSettings& settings() const { return run_->settings(); }

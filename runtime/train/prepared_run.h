@@ -66,6 +66,11 @@ OpeningFacts opening_facts(const PlannedRun& run, const std::vector<std::string>
 // Returns the complete tables: the configuration, every tensor and why it is not trained.
 std::string opening_tables(const PlannedRun& run);
 
+// Returns the files that a run writes at its end.
+std::vector<WrittenFile> trained_files(const Options& options);
+// Returns the files that a run writes while it trains or evaluates.
+std::vector<WrittenFile> record_files(const Options& options);
+
 // Returns a sample's tokens if labels are a token row, else 1: rates count them.
 int64_t tokens_a_sample(const ModelSetup& setup);
 
@@ -129,7 +134,7 @@ class PreparedRun {
 // Runs the commands train, plan and eval on one rank, from the options to the end.
 //
 // The code reads from top to bottom as the stages: prepared, memory, loop, trained file. Rank 0
-// prints each stage's tables on stdout.
+// prints each stage's tables on stdout; with --json only the result, with --quiet also warnings.
 //
 // The ledger must outlive the communicator. Collective. Errors: kInput before the first step,
 // kFault after. `on_failure` is called before the engine ends: devices that wait for ranks in vain

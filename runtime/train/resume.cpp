@@ -216,7 +216,7 @@ class Finder {
   }
 
   Opened from_the_beginning() const {
-    if (communicator_.rank() == 0) {
+    if (communicator_.rank() == 0 && prints_screen(options_)) {
       print_lines(stdout,
                   format_text("--resume latest: no complete checkpoint in {}, starting from "
                               "the beginning\n",
@@ -229,10 +229,12 @@ class Finder {
   std::unique_ptr<CheckpointReader> use(std::unique_ptr<CheckpointReader> reader) {
     const Manifest& m = reader->manifest();
     if (communicator_.rank() != 0) return reader;
-    print_lines(stdout, format_text("resuming from {}: step {}, saved by {} rank{} under {}\n",
-                                    reader->folder(), m.step, m.world, m.world == 1 ? "" : "s",
-                                    escaped(m.strategy)));
-    std::fflush(stdout);
+    if (prints_screen(options_)) {
+      print_lines(stdout, format_text("resuming from {}: step {}, saved by {} rank{} under {}\n",
+                                      reader->folder(), m.step, m.world, m.world == 1 ? "" : "s",
+                                      escaped(m.strategy)));
+      std::fflush(stdout);
+    }
     if (options_.command != Command::kEval) warn_of_another_order(m);
     return reader;
   }

@@ -19,12 +19,14 @@ double milliseconds(Clock::time_point from, Clock::time_point to) {
   return std::chrono::duration<double, std::milli>(to - from).count();
 }
 
-Progress make_progress(const RunSettings& settings, int rank, int64_t total, int64_t tokens) {
-  ProgressOptions progress =
-      stdout_progress(settings.options.files.log_interval, settings.start.update, total);
+Progress make_progress(const RunSettings& settings, int rank, int64_t total, int64_t tokens,
+                       std::function<int64_t(int64_t)> evaluations_left) {
+  const Options& options = settings.options;
+  ProgressOptions progress = stdout_progress(options.files, settings.start.update, total);
   progress.tokens_a_sample = tokens;
-  const bool silent = settings.given || settings.options.command == Command::kDoctor ||
-                      settings.options.command == Command::kCheck;
+  progress.evaluations_left = std::move(evaluations_left);
+  const bool silent = settings.given || options.json || options.command == Command::kDoctor ||
+                      options.command == Command::kCheck;
   if (rank != 0 || silent) progress.fd = -1;
   return Progress(progress);
 }
@@ -61,8 +63,8 @@ Trainer::Trainer(const RunSettings& settings, RankState& state, Communicator& co
       sampler_(sampler),
       total_(total_updates(options_, sampler_)),
       schedule_(make_lr_schedule(options_.schedule, options_.optimizer.lr, total_)),
-      progress_(
-          make_progress(settings, communicator.rank(), total_, tokens_a_sample(state.setup()))),
+      progress_(make_progress(settings, communicator.rank(), total_, tokens_a_sample(state.setup()),
+                              [this](int64_t step) { return evaluations_from(step); })),
       loader_(state.setup().data.train_rows(), sampler_,
               label_rules(state.setup().counts, state.setup().data.train_rows()),
               state.train_staging()),
@@ -88,7 +90,10 @@ Status Trainer::run() {
     OFSDP_RETURN_IF_ERROR(save_when_due(step, evaluation));
     stopped_ = checkpoints_ != nullptr && checkpoints_->stopping() && step < total_;
   }
-  return stopped_ ? Status{} : finish(milliseconds(began, Clock::now()) / 1e3);
+  progress_.end();
+  const double seconds = milliseconds(began, Clock::now()) / 1e3;
+  summarize(seconds);
+  return stopped_ ? Status{} : finish(seconds);
 }
 
 // Takes the first batch and tells the ranks its counts, as each update does for the next batch.
@@ -310,13 +315,27 @@ bool Trainer::evaluation_due(int64_t step) const {
   return step == total_ || falls_due(options_.run.eval_interval, sampler_, step);
 }
 
+// Returns how many evaluations are due at update `step` and later.
+int64_t Trainer::evaluations_from(int64_t step) const {
+  if (evaluator_ == nullptr) return 0;
+  const Interval& every = options_.run.eval_interval;
+  const auto due = [&](int64_t updates) {
+    const int64_t ended = every.unit == StepUnit::kStep ? updates : sampler_.epoch_of(updates);
+    return ended / every.count;
+  };
+  return due(total_) - due(step - 1) + (falls_due(every, sampler_, total_) ? 0 : 1);
+}
+
 Result<std::optional<EvalRow>> Trainer::evaluate_when_due(int64_t step) {
   if (evaluator_ == nullptr || !evaluation_due(step)) return std::optional<EvalRow>();
-  OFSDP_ASSIGN_OR_RETURN(const EvalRow row, evaluator_->run(step, sampler_.epoch_of(step - 1)));
+  OFSDP_ASSIGN_OR_RETURN(const EvalRow row,
+                         evaluator_->run(step, sampler_.epoch_of(step - 1), &progress_));
   update_began_ = Clock::now();
   watch(row);
   if (communicator_.rank() == 0) {
     progress_.eval(row);
+    if (!closing_.evaluation) closing_.evaluation.emplace();
+    closing_.evaluation->take(row);
     if (!std::exchange(warned_, true)) warn_of_undefined(*evaluator_, row);
     OFSDP_RETURN_IF_ERROR(metrics_.eval(row));
   }
@@ -350,6 +369,28 @@ void Trainer::say_saved() {
   for (std::string line; !(line = checkpoints_->newly_committed()).empty();) progress_.line(line);
 }
 
+// This rank's part of closing_.
+void Trainer::summarize(double seconds) {
+  const int64_t step = row_.step, samples = sampler_.options().samples;
+  const ResumePoint at = sampler_.position(step);
+  closing_.updates = step - settings_.start.update;
+  closing_.step = step;
+  closing_.total = total_;
+  closing_.epoch = row_.epoch;
+  if (samples != kEndless) {
+    closing_.epochs = double(at.epoch) + double(at.sample) / double(samples);
+  }
+  closing_.loss = row_.loss;
+  closing_.skipped = skips_;
+  closing_.stopped = stopped_;
+  closing_.stopped_early = early_;
+  closing_.seconds = seconds;
+  closing_.samples_per_s = samples_ / milliseconds_ * 1e3;
+  closing_.tokens_a_sample = tokens_a_sample_;
+  closing_.median_step_ms = times_.median();
+  closing_.peak_bytes = {ledger_.peak()};
+}
+
 Status Trainer::finish(double seconds) {
   const std::array<double, 2> mine{static_cast<double>(ledger_.peak()),
                                    static_cast<double>(plan_.memory.planned_bytes())};
@@ -357,24 +398,16 @@ Status Trainer::finish(double seconds) {
   std::vector<double> all(2 * size);
   OFSDP_RETURN_IF_ERROR(communicator_.exchange(mine, all, {"end of the run", -1, total_}));
   OFSDP_ASSIGN_OR_RETURN(const std::string exposed,
-                         exposed_text(state_.executor().exposed(), plan_.shards, communicator_));
+                         exposed_text(state_.executor().exposed(), plan_.shards, communicator_,
+                                      options_.files.verbose));
   if (communicator_.rank() != 0) return {};
-  progress_.leave_bar();
   std::vector<uint64_t> peak, planned;
   for (size_t r = 0; r < size; ++r) {
     peak.push_back(static_cast<uint64_t>(all[2 * r]));
     planned.push_back(static_cast<uint64_t>(all[2 * r + 1]));
   }
-  const bool tokens = tokens_a_sample_ > 1;
-  closing_ = {.updates = total_ - settings_.start.update,
-              .skipped = skips_,
-              .stopped_early = early_,
-              .seconds = seconds,
-              .rate = samples_ * static_cast<double>(tokens_a_sample_) / milliseconds_ * 1e3,
-              .rated = tokens ? "tokens" : "samples",
-              .median_step_ms = times_.median(),
-              .peak_bytes = peak,
-              .exposed = exposed};
+  closing_.peak_bytes = peak;
+  closing_.exposed = exposed;
   return metrics_.end({total_, seconds, times_.median(), peak, planned, early_, skips_});
 }
 

@@ -36,7 +36,8 @@ class Trainer {
   bool stopped() const { return stopped_; }
   int64_t updates() const { return total_; }  // in the run; fewer than planned after an early stop
 
-  // REQUIRES: `run` has returned, this is rank 0, and no signal stopped the run.
+  // REQUIRES: `run` has returned and this is rank 0. If a signal stopped the run, `peak_bytes` has
+  // only this rank's, and `exposed` is empty.
   const ClosingFacts& closing() const { return closing_; }
 
   // Runs update `step` alone, with the sampler's update step - 1, for a caller who passes batches.
@@ -73,7 +74,9 @@ class Trainer {
   void say_saved();
   std::span<const WatchedUnit> watched(int64_t step) const;  // the update's norms; may be empty
   bool evaluation_due(int64_t step) const;
+  int64_t evaluations_from(int64_t step) const;
   void watch(const EvalRow& row);
+  void summarize(double seconds);
   Status finish(double seconds);
 
   const RunSettings& settings_;

@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <nlohmann/json.hpp>
+
 #include "tests/support/refused_run.h"
 
 namespace ofsdp {
@@ -74,6 +76,29 @@ TEST(DoctorTest, SaysNothingOfTheSamples) {
     EXPECT_EQ(run.out, "doctor: nothing found\n") << sample;
     EXPECT_EQ(run.err, "") << sample;
   }
+}
+
+TEST(DoctorTest, JsonIsOneObject) {
+  using Json = nlohmann::json;
+  const RunFolder folder;
+  const auto object = [&](const Words& more) {
+    const Finished run = Program::run(
+        fsdp_run({"doctor", folder.model(), "--batch-size", "4", "--steps", "30", "--json"}) +
+        kClasses + more);
+    EXPECT_EQ(run.status, 0) << run.err;
+    EXPECT_EQ(run.err, "");
+    EXPECT_EQ(lines_of(run.out).size(), 1u) << run.out;
+    return Json::parse(run.out, nullptr, false);
+  };
+  EXPECT_EQ(object({})["findings"], Json::array());
+  const Json rate = object({"--lr", "1e6", "--optimizer", "sgd"});
+  ASSERT_EQ(rate["findings"].size(), 1u) << rate;
+  EXPECT_THAT(rate["findings"][0]["problem"].get<std::string>(),
+              testing::StartsWith("--lr 1e+06: "));
+  EXPECT_THAT(rate["findings"][0]["option"].get<std::string>(), HasSubstr("--lr 100000"));
+  const Json swept = object({"--find-lr"});
+  EXPECT_GT(swept["lr"], 0);
+  EXPECT_GT(swept["curve"].size(), 4u);
 }
 
 TEST(DoctorTest, MergedCopies) {

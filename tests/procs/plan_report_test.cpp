@@ -185,9 +185,9 @@ TEST(Trace, ParsesAndItsEventsNest) {
   const testing_data::TempFolder folder;
   const std::string path = folder.path() + "/trace.json";
   const Finished run = Program::run(fsdp_run({fixture("mlp/model.onnx")}) + settings("full_shard") +
-                                    ranks(3) + Words{"--steps", "4", "--trace", path});
+                                    ranks(3) + Words{"--steps", "4", "--trace", path, "--verbose"});
   ASSERT_EQ(run.status, 0) << run.err;
-  EXPECT_NE(run.out.find("exposed communication: "), std::string::npos) << run.out;
+  EXPECT_NE(run.out.find("waiting for communication: "), std::string::npos) << run.out;
   EXPECT_NE(run.out.find("\nwaited "), std::string::npos) << run.out;
   struct Event {
     double begin, end;

@@ -25,7 +25,7 @@ Words several_units() {
 std::string trained_file(const Words& words, const char* units = "3 units") {
   const TempFolder folder;
   const std::string path = folder.path() + "/trained.onnx";
-  const Finished run = Program::run(words + Words{"--output", path});
+  const Finished run = Program::run(words + Words{"--output", path, "--verbose"});
   EXPECT_EQ(run.status, 0) << run.err;
   EXPECT_NE(run.out.find(units), std::string::npos) << run.out;
   return onnx_bytes::content(path);

@@ -24,10 +24,11 @@ struct Trained {
 Trained train(const Words& words) {
   const TempFolder folder;
   const std::string metrics = folder.path() + "/m.jsonl";
-  const Finished run = Program::run(
-      fsdp_run({kDecoder + "dynamo.onnx", "--loss", "cross_entropy", "--no-shuffle",
-                "--global-batch-size", "8", "--clip-grad-norm", "1", "--metrics", metrics}) +
-      words);
+  const Finished run =
+      Program::run(fsdp_run({kDecoder + "dynamo.onnx", "--loss", "cross_entropy", "--no-shuffle",
+                             "--global-batch-size", "8", "--clip-grad-norm", "1", "--metrics",
+                             metrics, "--verbose"}) +
+                   words);
   EXPECT_EQ(run.status, 0) << run.err;
   return {losses_of(metrics), run.out};
 }

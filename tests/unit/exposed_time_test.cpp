@@ -34,13 +34,13 @@ TEST(ExposedTime, OneRankWaitsForNobody) {
   const auto communicator = make_self_communicator();
   Plan plan;
   plan.units.resize(2);
-  const auto text = exposed_text(ExposedTime(2), plan, *communicator);
+  const auto text = exposed_text(ExposedTime(2), plan, *communicator, true);
   ASSERT_TRUE(text.ok());
-  EXPECT_EQ(*text, "exposed communication: none, one rank");
+  EXPECT_EQ(*text, "");
 }
 
 // The report of two ranks that have the same times.
-std::string report_of(const std::vector<double>& unit_ms) {
+std::string report_of(const std::vector<double>& unit_ms, bool units = true) {
   ExposedTime time(unit_ms.size() - 1);
   time.begin_update();
   for (size_t i = 0; i < unit_ms.size(); ++i) {
@@ -51,26 +51,28 @@ std::string report_of(const std::vector<double>& unit_ms) {
   plan.units.resize(unit_ms.size() - 1);
   for (size_t u = 0; u < plan.units.size(); ++u) plan.units[u].name = format_text("part{}", u);
   const auto ranks = make_absent_ranks(2, 1, true);
-  const auto text = exposed_text(time, plan, *ranks);
+  const auto text = exposed_text(time, plan, *ranks, units);
   EXPECT_TRUE(text.ok());
   return *text;
 }
 
 TEST(ExposedTime, NumbersHaveNoExponentAndStandBelowEachOther) {
   EXPECT_EQ(report_of({12.3, 4600, 0.004}),
-            "exposed communication: 4612 ms an update (median; rank 0, which has most)\n"
+            "waiting for communication: 4612 ms per step (median, slowest rank)\n"
             "waited 4600 ms for unit 0 (part0)\n"
             "waited   12 ms for the end of the update\n"
             "waited    0 ms for unit 1 (part1)");
   EXPECT_EQ(report_of({0.157, 26.7, 0}),
-            "exposed communication: 26.9 ms an update (median; rank 0, which has most)\n"
+            "waiting for communication: 26.9 ms per step (median, slowest rank)\n"
             "waited 26.7 ms for unit 0 (part0)\n"
             "waited  0.2 ms for the end of the update\n"
             "waited  0.0 ms for unit 1 (part1)");
   EXPECT_EQ(report_of({0.00001, 0.2}),
-            "exposed communication: 0.200 ms an update (median; rank 0, which has most)\n"
+            "waiting for communication: 0.200 ms per step (median, slowest rank)\n"
             "waited 0.200 ms for unit 0 (part0)\n"
             "waited 0.000 ms for the end of the update");
+  EXPECT_EQ(report_of({0.4, 1.5}, /*units=*/false),
+            "waiting for communication: 1.90 ms per step (median, slowest rank)");
 }
 
 TEST(Trace, TheRingKeepsTheLastEvents) {

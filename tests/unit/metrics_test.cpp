@@ -11,6 +11,7 @@
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <sstream>
+#include <thread>
 
 #include "runtime/log/log_parts.h"
 #include "runtime/log/run_curves.h"
@@ -424,6 +425,62 @@ TEST(Progress, PipedLinesComeAtTheInterval) {
   EXPECT_EQ(text.find('\r'), std::string::npos);
 }
 
+TEST(Progress, LinesByTimeAlwaysHaveTheFirstAndTheLastUpdate) {
+  const std::string text = written({1, false, 0, 0, 25}, [](Progress& progress) {
+    for (int64_t s = 1; s <= 25; ++s) progress.step({s, 0, 0.5, 1, 0.001, 1, 1, 1}, 8);
+    progress.end();
+  });
+  EXPECT_TRUE(text.starts_with("epoch 1  step 1/25  loss 0.5000  ")) << text;
+  EXPECT_NE(text.find("\nepoch 1  step 25/25  loss 0.5000  "), std::string::npos) << text;
+  EXPECT_EQ(log_gap(0), 2);
+  EXPECT_EQ(log_gap(40), 10);
+  EXPECT_EQ(log_gap(1e6), 30);
+}
+
+// A signal or --early-stop ends the run before the last planned update.
+TEST(Progress, AStoppedRunHasALineOfItsLastUpdate) {
+  for (const int64_t interval : {0, 1000}) {
+    const std::string text = written({1, false, interval, 0, 25}, [](Progress& progress) {
+      for (int64_t s = 1; s <= 7; ++s) progress.step({s, 0, 0.5, 1, 0.001, 1, 1, 1}, 8);
+      progress.end();
+    });
+    EXPECT_NE(text.find("\nepoch 1  step 7/25  loss 0.5000"), std::string::npos) << text;
+  }
+}
+
+TEST(Progress, AnUpdateHasALineBeforeItsEvaluation) {
+  const std::string text = written({1, false, 0, 0, 25}, [](Progress& progress) {
+    for (int64_t s = 1; s <= 7; ++s) progress.step({s, 0, 0.5, 1, 0.001, 1, 1, 1}, 8);
+    progress.evaluating(0, 3);
+    progress.evaluating(3, 3);
+    progress.eval({7, 0, 0.25, {}});
+  });
+  const size_t update = text.find("\nepoch 1  step 7/25  "), eval = text.find("\neval  step 7  ");
+  ASSERT_NE(update, std::string::npos) << text;
+  EXPECT_EQ(text.find('\n', update + 1), eval) << text;
+}
+
+TEST(Progress, AnEvaluationIsShownAndItsTimeCountsInTheEta) {
+  ProgressOptions options{1, true, 0, 0, 1000};
+  options.evaluations_left = [](int64_t) { return 50; };
+  const std::string text = written(options, [](Progress& progress) {
+    progress.step({1, 0, 0.5, 1, 0.001, 1, 1, 1}, 8);
+    progress.evaluating(0, 40);
+    std::this_thread::sleep_for(std::chrono::milliseconds(120));
+    progress.evaluating(12, 40);
+    progress.eval({1, 0, 0.25, {}});
+    std::this_thread::sleep_for(std::chrono::milliseconds(120));
+    progress.step({2, 0, 0.5, 1, 0.001, 1, 1, 1}, 8);
+  });
+  const size_t shown = text.find("[======>             ] eval 12/40  eta 0:0");
+  ASSERT_NE(shown, std::string::npos) << text;
+  const size_t eta = text.find("eta ", shown + 44);
+  ASSERT_NE(eta, std::string::npos) << text;
+  // 50 evaluations of 0.12 s and 998 updates of 0.06 s
+  const int minutes = std::stoi(text.substr(eta + 4)), seconds = std::stoi(text.substr(eta + 6));
+  EXPECT_GE(60 * minutes + seconds, 65) << text;
+}
+
 TEST(Progress, EvaluationIsALineOfItsOwn) {
   const MetricValue known[] = {{"accuracy", 0.9871}};
   const MetricValue unknown[] = {{"accuracy"}};
@@ -432,7 +489,7 @@ TEST(Progress, EvaluationIsALineOfItsOwn) {
     progress.eval({938, 0, 0.0412, known});
     progress.eval({939, 0, 0.25, unknown});
   });
-  EXPECT_NE(text.find("[==========>         ] 1/2"), std::string::npos) << text;
+  EXPECT_NE(text.find("[=====>    ] 1/2"), std::string::npos) << text;
   EXPECT_NE(text.find("\neval  step 938  loss 0.0412  accuracy 0.9871\n"), std::string::npos)
       << text;
   EXPECT_NE(text.find("\neval  step 939  loss 0.2500\n"), std::string::npos) << text;

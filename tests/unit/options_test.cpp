@@ -78,7 +78,7 @@ TEST(Options, WrongCommandsAreRefused) {
             "fsdp-run train: expected one MODEL.onnx, found 2 words: 'trian' 'm.onnx'; did you "
             "mean 'train'?");
   EXPECT_EQ(refusal({"ops", "m.onnx"}), "fsdp-run ops: expected no file, found 1 words: 'm.onnx'");
-  EXPECT_EQ(refused({"--json"}), "--json has no effect with fsdp-run train");
+  EXPECT_EQ(refused({"--verify"}), "--verify has no effect with fsdp-run train");
 }
 
 TEST(Options, HelpListsEveryOption) {

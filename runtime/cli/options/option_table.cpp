@@ -80,7 +80,9 @@ std::vector<OptionEntry> command_line_entries() {
   return {
       bare({"help", "", "print commands and options"}, kEveryCommand, OFSDP_FIELD(help)),
       bare({"version", "", "print the version"}, kEveryCommand, OFSDP_FIELD(version)),
-      bare({"json", "", "plan, ops, check: the same as JSON"}, plan | only(Command::kOps) | check,
+      bare({"json", "", "train, eval, plan, doctor, check, ops: the result as one JSON object"},
+           only(Command::kTrain) | only(Command::kEval) | plan | doctor | check |
+               only(Command::kOps),
            OFSDP_FIELD(json)),
       flag(plan,
            parsed({"world", "the ranks that are here; N", "plan: ranks that may be elsewhere"},

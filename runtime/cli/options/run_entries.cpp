@@ -160,6 +160,17 @@ OptionEntry watch() {
       });
 }
 
+// 0 stands for lines by time.
+OptionEntry log_interval() {
+  return entries::parsed(
+      {"log-interval", "auto, N", "updates between lines of the log; auto: by time"},
+      "auto or a whole number of at least 1", OFSDP_FIELD(files.log_interval),
+      [](const std::string& text) -> std::optional<int64_t> {
+        return text == "auto" ? std::optional<int64_t>(0) : parse_integer(text, 1);
+      },
+      [](int64_t interval) { return interval == 0 ? "auto" : std::to_string(interval); });
+}
+
 OptionEntry plugins() {
   OptionEntry entry = entries::repeated(
       "none",
@@ -244,11 +255,11 @@ std::vector<OptionEntry> run_entries() {
       toggle({"plot", "off, on", "draw the loss in the terminal at the end of the run"},
              OFSDP_FIELD(pictures.plot)),
       trusted(path({"trace", "none, FILE", "a Chrome/Perfetto trace"}, OFSDP_FIELD(files.trace))),
-      integer({"log-interval", "10", "steps between lines of the log"}, 1,
-              OFSDP_FIELD(files.log_interval)),
+      log_interval(),
       watch(),
       toggle({"verbose", "off, on", "all tables before the first step"},
              OFSDP_FIELD(files.verbose)),
+      toggle({"quiet", "off, on", "only warnings and the result"}, OFSDP_FIELD(files.quiet)),
   };
 }
 

@@ -64,7 +64,7 @@ constexpr std::string_view kBareWithoutEffect =
     " bind_cores_to_rank debug downcast_bf16 dynamo_use_dynamic dynamo_use_fullgraph "
     "dynamo_use_regional_compilation elastic_training enable_cpu_affinity force_multi ipex m "
     "module "
-    "no_local_rank no_python no_ssh_check q quiet run_path same_network save_pid use_env "
+    "no_local_rank no_python no_ssh_check q run_path same_network save_pid use_env "
     "virtual_local_rank ";
 constexpr std::string_view kValueWithoutEffect =
     " account bind_core_list comment dynamo_mode enable_each_rank_log event_log_handler launcher "

@@ -1,0 +1,299 @@
+// Text about a run before it starts, and the facts for runtime/log/screen.h.
+#include <algorithm>
+#include <filesystem>
+
+#include "importer/passes/passes.h"
+#include "kernels/base/names.h"
+#include "kernels/base/text.h"
+#include "kernels/cpu/parallel.h"
+#include "runtime/report/plan_report.h"
+#include "runtime/train/prepared_run.h"
+#include "runtime/train/trainer.h"
+
+namespace ofsdp::runtime {
+
+namespace {
+
+OffloadTraffic of_update(const CompiledRun& run, const BatchSizes& batch) {
+  OffloadTraffic sum;
+  for (int64_t micro = 0; micro < batch.grad_accum; ++micro) {
+    const StepProgram& program =
+        run.programs.at({batch.batch_size, true, micro == 0, micro + 1 == batch.grad_accum});
+    const OffloadTraffic one = offload_traffic(lower(program, lowering(run, 0)));
+    sum.up += one.up;
+    sum.down += one.down;
+  }
+  return sum;
+}
+
+}  // namespace
+
+std::string dtypes_lines(const Options& options, bool on_device) {
+  const ShardingOptions& s = options.sharding;
+  const bool tf32 = s.matmul_precision == MatmulPrecision::kHigh;
+  const StateDType states = options.optimizer.state_dtype;
+  const std::string rest =
+      states == StateDType::kFloat32
+          ? "masters, optimizer state, loss float32"
+          : format_text("optimizer state {}; masters, loss float32", name_of(states));
+  std::string lines =
+      format_text("parameters and computation {}, reduction {}, buffers {}; {}{}{}\n",
+                  dtype_name(s.param_dtype), dtype_name(s.reduce_dtype), dtype_name(s.buffer_dtype),
+                  rest, s.param_dtype == DType::kFloat16 ? "; dynamic loss scale" : "",
+                  tf32 && on_device ? "; products of float32 in TF32" : "");
+  if (tf32 && !on_device) {
+    lines += "--matmul-precision high: no effect, since the run is on the CPU\n";
+  }
+  return lines;
+}
+
+std::string teacher_line(const ModelSetup& setup) {
+  const Teacher* teacher = setup.source->teacher();
+  if (teacher == nullptr) return "";
+  int64_t count = 0, elements = 0;
+  for (const Parameter& p : setup.graph.parameters) {
+    if (!p.of_teacher) continue;
+    ++count;
+    elements += setup.graph.value(p.value).desc.numel();
+  }
+  return format_text("teacher: {}, {} tensors, {} numbers, frozen; weight {}, temperature {}\n",
+                     escaped(teacher->file.path()), count, readable_count(elements),
+                     teacher->how.weight, teacher->how.temperature);
+}
+
+std::string offload_line(const CompiledRun& run, const RunSettings& settings, bool exact) {
+  const CpuOffload offloads = settings.options.sharding.cpu_offload;
+  if (offloads == CpuOffload::kNone) return "";
+  const std::string flag = format_text("--cpu-offload {}", name_of(offloads));
+  if (run.device == nullptr) return flag + ": no effect, since the run is on the CPU\n";
+  const OffloadMap& offload = run.memory.offload;
+  const OffloadTraffic traffic = of_update(run, settings.batch);
+  const auto shown = [exact](size_t bytes) {
+    return exact ? format_text("{} bytes", bytes) : readable_bytes(bytes);
+  };
+  return format_text(
+      "{}: {} a rank pinned on the host (parameters {}, optimizer state {}, gradients {}); an "
+      "update copies {} up and {} down\n",
+      flag, shown(region_bytes(offload.bytes)), shown(offload.parameter_bytes),
+      shown(offload.optimizer_bytes), shown(offload.gradient_bytes), shown(traffic.up),
+      shown(traffic.down));
+}
+
+std::string slices_line(const BatchSizes& batch) {
+  if (batch.slices == 0) return "";
+  return format_text(
+      "across_ranks: {} slices of at most {} samples, {} a rank; the same bits on any number of "
+      "ranks with {} thread{} each\n",
+      batch.slices, batch.batch_size, batch.grad_accum, pool_threads(),
+      pool_threads() == 1 ? "" : "s");
+}
+
+std::string memory_lack(const CompiledRun& plan, const Communicator& communicator,
+                        const MachineMemory& memory) {
+  if (plan.device != nullptr) return "";
+  const MemoryMap& m = plan.memory;
+  const auto ranks = static_cast<size_t>(communicator.ranks_in_common());
+  const size_t unpacked = m.data + m.data_elsewhere;  // one rank unpacks for all on the host
+  const size_t needed = ranks * (m.planned_bytes() - m.data) + unpacked;
+  if (needed <= static_cast<size_t>(memory.bytes)) return "";
+  return format_text("{} needs {} bytes a rank, {} for {} rank{} on this host: {} {} bytes",
+                     strategy_name(plan.shards.strategy), m.planned_bytes(), needed, ranks,
+                     ranks == 1 ? "" : "s", memory.cgroup ? "its cgroup allows" : "it has",
+                     memory.bytes);
+}
+
+namespace {
+
+// Returns "KIND:PREDICTION:LABELS the mean over samples; ...": each loss's kind and divisor.
+std::string loss_text(const PlannedRun& run) {
+  const bool global = run.settings.options.loss_mean == LossMean::kGlobal;
+  const char* const mean = global ? "the mean" : "the ranks' mean of means";
+  const std::vector<LossSpec>& losses = run.setup.source->settings().losses;
+  std::string text;
+  for (size_t i = 0; i < run.setup.counts.size(); ++i) {
+    const LossCount& count = run.setup.counts[i];
+    if (i > 0) text += "; ";
+    if (losses.size() > 1) text += escaped(losses[i].said) + " ";
+    const std::string over =
+        count.by_label ? format_text("the labels of '{}'", escaped(count.labels)) : "samples";
+    text +=
+        count.sum ? format_text("the sum over {}", over) : format_text("{} over {}", mean, over);
+  }
+  return text;
+}
+
+bool is_float32(const ShardingOptions& s) {
+  return s.param_dtype == DType::kFloat32 && s.reduce_dtype == DType::kFloat32 &&
+         s.buffer_dtype == DType::kFloat32 && s.matmul_precision == MatmulPrecision::kHighest;
+}
+
+// Adds `text` line by line.
+void add_lines(const std::string& text, std::vector<std::string>& lines) {
+  for (size_t begin = 0; begin < text.size();) {
+    const size_t end = std::min(text.find('\n', begin), text.size());
+    lines.push_back(escaped(text.substr(begin, end - begin)));
+    begin = end + 1;
+  }
+}
+
+constexpr size_t kShownClasses = 400;  // bytes of a line
+
+std::string classes_line(const ModelSetup& setup) {
+  const std::vector<std::string> classes = setup.class_names();
+  if (classes.empty()) return "";
+  std::string line = "classes:";
+  for (size_t i = 0; i < classes.size() && line.size() < kShownClasses; ++i) {
+    line += format_text(" {} {}{}", i, classes[i], i + 1 < classes.size() ? "," : "");
+  }
+  return line + (line.ends_with(",") ? " ...\n" : "\n");
+}
+
+std::string left_out_line(const Graph& graph) {
+  if (graph.left_out.empty()) return "";
+  return format_text("left out: {}, which nothing here computes; the written file keeps them\n",
+                     joined(graph.left_out, ", "));
+}
+
+std::vector<std::string> notices(const PlannedRun& run, bool all, bool exact) {
+  const Options& options = run.settings.options;
+  std::vector<std::string> lines;
+  add_lines(left_out_line(run.setup.graph), lines);
+  add_lines(classes_line(run.setup), lines);
+  add_lines(past_line(run.setup.fed_empty), lines);
+  add_lines(run.setup.nhwc_notice, lines);
+  add_lines(teacher_line(run.setup), lines);
+  add_lines(run.device_notice, lines);
+  add_lines(offload_line(run.plan, run.settings, exact), lines);
+  if (all || !is_float32(options.sharding)) {
+    add_lines(dtypes_lines(options, run.plan.device != nullptr), lines);
+  }
+  add_lines(slices_line(run.settings.batch), lines);
+  add_lines(run.plan.choice, lines);
+  return lines;
+}
+
+}  // namespace
+
+namespace {
+
+std::string name_of_data(const Options& options) {
+  const DataChoice& choice = options.run.data;
+  switch (choice.kind) {
+    case DataChoice::Kind::kSynthetic:
+      return "synthetic";
+    case DataChoice::Kind::kPath:
+      return escaped(choice.path);
+    case DataChoice::Kind::kInline:
+      return escaped(choice.origin);
+    default:
+      return escaped((std::filesystem::path(options.model).parent_path() / "data").string());
+  }
+}
+
+DataFacts data_facts(const PlannedRun& run) {
+  const Options& options = run.settings.options;
+  DataFacts data{.name = name_of_data(options)};
+  if (run.plan.train_sampler) {
+    const SamplerOptions& rows = run.plan.train_sampler->options();
+    const bool endless = rows.samples == kEndless;
+    data.rows = endless ? 0 : rows.samples;
+    data.batches = endless ? 0 : run.plan.train_sampler->updates_per_epoch();
+    data.batch = rows.global_batch();
+  }
+  if (run.plan.eval_sampler) data.eval_rows = run.plan.eval_sampler->options().samples;
+  const DataChoice& eval = options.run.eval_data;
+  if (eval.kind == DataChoice::Kind::kPath) data.eval_name = escaped(eval.path);
+  return data;
+}
+
+// The units are no news, unless the command asks for other ones.
+bool asks_for_units(const std::vector<std::string>& settings) {
+  return std::ranges::any_of(
+      settings, [](const std::string& setting) { return setting.starts_with("wrap"); });
+}
+
+void add_model(const Graph& graph, OpeningFacts& facts) {
+  for (const Parameter& p : graph.parameters) {
+    if (p.of_teacher) continue;
+    const int64_t numbers = graph.value(p.value).desc.shape.numel();
+    ++facts.tensors;
+    facts.numbers += numbers;
+    if (!p.trained) continue;
+    ++facts.trained_tensors;
+    facts.trained_numbers += numbers;
+  }
+}
+
+}  // namespace
+
+OpeningFacts opening_facts(const PlannedRun& run, const std::vector<std::string>& settings) {
+  const Options& options = run.settings.options;
+  OpeningFacts facts;
+  facts.model = escaped(options.model);
+  facts.trains = options.command != Command::kEval;
+  add_model(run.setup.graph, facts);
+  facts.data = data_facts(run);
+  facts.loss = loss_text(run);
+  facts.settings = settings;
+  facts.notices = notices(run, /*all=*/false, /*exact=*/false);
+  if (asks_for_units(settings)) add_lines(run.plan.shards.notice, facts.notices);
+  for (const PeakShare& share : peak_of(run.plan).shares) {
+    if (std::string_view(share.key) != "unused") facts.memory.push_back({share.label, share.bytes});
+  }
+  if (run.device_notice.empty()) facts.device = "CPU";
+  facts.strategy = strategy_name(run.plan.shards.strategy);
+  facts.ranks = run.communicator.size();
+  facts.threads = pool_threads();
+  facts.units = static_cast<int64_t>(run.plan.shards.units.size());
+  facts.planned_bytes = run.plan.memory.planned_bytes();
+  if (facts.trains) facts.files = trained_files(options);
+  std::ranges::copy(record_files(options), std::back_inserter(facts.files));
+  return facts;
+}
+
+namespace {
+
+void add_file(const std::string& path, const char* what, std::vector<WrittenFile>& files) {
+  if (!path.empty()) files.push_back({path, what});
+}
+
+}  // namespace
+
+std::vector<WrittenFile> trained_files(const Options& options) {
+  std::vector<WrittenFile> files;
+  add_file(options.edit.adapter, "adapter", files);
+  add_file(options.files.output, "", files);
+  return files;
+}
+
+std::vector<WrittenFile> record_files(const Options& options) {
+  std::vector<WrittenFile> files;
+  add_file(options.files.metrics, "metrics", files);
+  for (const std::string& log : options.files.log) {
+    add_file(log.substr(log.find(':') + 1), "log", files);
+  }
+  add_file(options.pictures.report, "report", files);
+  add_file(options.files.trace, "trace", files);
+  if (options.command == Command::kTrain) add_file(options.checkpoint.dir, "checkpoints", files);
+  return files;
+}
+
+std::string opening_tables(const PlannedRun& run) {
+  const CompiledRun& plan = run.plan;
+  std::string text = run.settings.configuration + trained_table(run.setup.graph);
+  if (!plan.shards.notice.empty()) text += escaped(plan.shards.notice) + "\n";
+  text += "loss: " + loss_text(run) + "\n" + fused_line(plan);
+  for (const std::string& line : notices(run, /*all=*/true, /*exact=*/true)) text += line + "\n";
+  return text;
+}
+
+int64_t tokens_a_sample(const ModelSetup& setup) {
+  const LossCount& count = setup.counts.front();
+  if (!count.by_label) return 1;
+  const auto& rows = setup.source->settings().rows;
+  const auto row = rows.find(count.labels);
+  const bool line = row != rows.end() && row->second.rank() == 1;
+  return line ? std::max<int64_t>(row->second.numel(), 1) : 1;
+}
+
+}  // namespace ofsdp::runtime
