@@ -5,11 +5,14 @@
 //                     with the same class, or the same path except for numbers
 //   repeated_blocks   if names say nothing: the longest stretch in forward that is followed
 //                     by copies, with equal nodes, wiring and parameter shapes
-//   requested_blocks  from --wrap-layers: classes by name, modules by glob
+//   requested_blocks  from --wrap-layers: classes by name, modules by glob; if the file names no
+//                     classes, numbered modules in a list with the class's last word ("BertLayer":
+//                     "encoder.layer.0", ...)
 //
 // A module that owns all its parameters itself (one Linear) is a block only if three are alike and
 // they hold half the trained elements; the same holds for stretches with a single matrix. Frozen
-// parameters count when modules are compared, but blocks list only trained ones.
+// parameters with more than one element count when modules are compared: an exporter may give a
+// number to one of them only. Blocks list only trained parameters.
 //
 // Follows PyTorch FSDP's transformer_auto_wrap_policy, but finds the blocks.
 #pragma once
@@ -50,7 +53,7 @@ class ModuleTree {
   int64_t trained_numel(int module) const;
   // Counts the modules that own parameters directly: the module and all modules in it.
   int owners(int module) const;
-  // Equal for modules that hold the same parameter shapes.
+  // Equal for modules that hold the same parameter shapes, frozen numbers apart.
   std::string signature(int module) const;
 
  private:

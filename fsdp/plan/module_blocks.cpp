@@ -46,7 +46,8 @@ std::string ModuleTree::signature(int module) const {
   std::vector<std::string> shapes;
   for (const int index : parameters_under(module)) {
     const Parameter& p = graph_.parameters[static_cast<size_t>(index)];
-    shapes.push_back(graph_.value(p.value).desc.text());
+    const TensorDesc& desc = graph_.value(p.value).desc;
+    if (p.trained || desc.numel() != 1) shapes.push_back(desc.text());
   }
   std::ranges::sort(shapes);
   return format_text("{}", joined(shapes, " "));
@@ -224,7 +225,37 @@ std::vector<int> outermost(const ModuleTree& tree, const std::vector<int>& modul
   return result;
 }
 
-// Tries a name as a class, then as a module path, then as a glob over either.
+// Splits a class's name at its capitals; the words are in lower case.
+std::vector<std::string> words_of(const std::string& name) {
+  std::vector<std::string> words;
+  for (const char c : name) {
+    const bool upper = c >= 'A' && c <= 'Z';
+    if (upper || words.empty()) words.emplace_back();
+    words.back() += upper ? static_cast<char>(c - 'A' + 'a') : c;
+  }
+  return words;
+}
+
+// Guesses the modules of a class where the file names no classes: numbered ones in a list named
+// after the last word ("layer" or "layers"), under the encoder or decoder if the class says which.
+std::vector<int> guess_class(const ModuleTree& tree, const std::string& name) {
+  const std::vector<std::string> words = words_of(short_class(name));
+  if (words.size() < 2 || !tree.graph().classes.empty()) return {};
+  const auto of_part = [&](const std::string& path, const std::string& part) {
+    const bool wanted = std::ranges::find(words, part) != words.end();
+    const std::string other = part == "encoder" ? "decoder" : "encoder";
+    return !wanted || path.find(other) == std::string::npos;
+  };
+  return find_modules(tree, [&](const Module& m) {
+    if (m.parent < 0 || !stem(m.name).empty()) return false;
+    const std::string& list = tree[m.parent].name;
+    const bool named = list == words.back() || list == words.back() + "s";
+    return named && of_part(m.path, "encoder") && of_part(m.path, "decoder");
+  });
+}
+
+// Tries a name as a class, then as a module path, then as a glob over either, then as a class that
+// the file does not name.
 std::vector<int> matches(const ModuleTree& tree, const std::string& layer) {
   auto found = find_modules(tree, [&](const Module& m) { return is_class(m, layer); });
   if (!found.empty()) return found;
@@ -234,7 +265,15 @@ std::vector<int> matches(const ModuleTree& tree, const std::string& layer) {
   found = find_modules(tree, [&](const Module& m) {
     return glob(path, m.path) || glob(layer, m.type) || glob(layer, short_class(m.type));
   });
+  if (found.empty()) found = guess_class(tree, layer);
   return outermost(tree, found);
+}
+
+// Returns "encoder.layer.*" for "encoder.layer.0".
+std::string globbed(const std::string& path) {
+  std::string result = pattern(path);
+  std::ranges::replace(result, '#', '*');
+  return result;
 }
 
 Status nothing_matches(const ModuleTree& tree, const std::string& layer) {
@@ -246,7 +285,12 @@ Status nothing_matches(const ModuleTree& tree, const std::string& layer) {
     classes = classes || !module.type.empty();
   }
   names.erase("");
-  const std::string hint = did_you_mean(layer, {names.begin(), names.end()});
+  std::string hint = did_you_mean(layer, {names.begin(), names.end()});
+  const std::vector<int> numbered = find_modules(
+      tree, [&](const Module& m) { return stem(m.name).empty() && !m.children.empty(); });
+  if (hint.empty() && !numbered.empty()) {
+    hint = format_text("; numbered ones are {}", globbed(tree[numbered.front()].path));
+  }
   return input_error("--wrap-layers {}: expected {} in {}, found none{}", layer,
                      classes ? "a class or module of that name"
                              : "a module of that name (the file names no classes)",

@@ -114,6 +114,12 @@ const char* safetensors_type(DType dtype) {
   return row->name;
 }
 
+std::optional<DType> safetensors_dtype(std::string_view type) {
+  const auto row = std::ranges::find_if(kTypes, [&](const TypeRow& r) { return r.name == type; });
+  if (row == kTypes.end() || row->dtype == DType::kUndefined) return std::nullopt;
+  return row->dtype;
+}
+
 Result<TensorFile> open_safetensors(const std::string& path) {
   OFSDP_ASSIGN_OR_RETURN(OpenFile file, open_for_reading(path));
   const int64_t bytes = file.bytes;

@@ -119,6 +119,7 @@ Status write_texts(const OpenFile& file, const TensorLayout& layout);
 // tensor.
 
 const char* safetensors_type(DType dtype);  // "F32"; REQUIRES: the format has the type
+std::optional<DType> safetensors_dtype(std::string_view type);  // the other way
 
 Result<TensorFile> open_safetensors(const std::string& path);  // tensors by name
 

@@ -1,5 +1,5 @@
 // ModelOutput: the trained .onnx file, written by all ranks at once without gathering a weight.
-// Below: output files' names and temporaries, and safetensors files.
+// Below: output files' names and temporaries, and the layout of safetensors files.
 //
 //   rank 0   begin(input, path): copies the input next to the target; ticket() goes to the others
 //   others   join(input, ticket)
@@ -117,21 +117,11 @@ class ModelOutput {
   bool owner_ = false;  // rank 0, until it has committed or discarded
 };
 
-// A model's weights as a safetensors file: every floating-point initializer, with name and type, in
-// model order.
+// Lays out tensors as a safetensors file, in the given order, with name, dtype and shape.
 //
 //   u64 header length, little-endian; the header, JSON, padded with spaces to a multiple of
 //   8; the tensors one after the other.
 // Follows https://github.com/huggingface/safetensors (README, "Format").
-//
-// `values` returns an initializer's elements as float32; they are rounded to the type. The file
-// appears by rename, whole or not at all. Errors: kInput for an impossible path; kFault (disk);
-// `values`'s errors.
-
 TensorLayout lay_out_safetensors(const std::vector<Initializer>& tensors);
-
-using ReadValues = std::function<Status(int initializer, int64_t first, std::span<float> dst)>;
-
-Status write_safetensors(const OnnxFile& model, const std::string& path, const ReadValues& values);
 
 }  // namespace ofsdp::importer

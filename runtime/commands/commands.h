@@ -3,11 +3,12 @@
 // fsdp-run export writes a checkpoint as one file. Everything but the trained values comes from the
 // model: it is looked for in the checkpoint (a full one contains it), at the original path, and
 // next to the checkpoint. `onnx` is the input file with other weights; with --inference training
-// switches are turned off. `safetensors` holds the floating-point initializers. --verify runs a
-// batch through the checkpoint's state, the new file and the input file, and reports the
-// differences.
+// switches are turned off. `safetensors` holds the floating-point initializers, or the keys of a
+// PyTorch module's state_dict (importer/write/state_dict.h). --verify runs a batch through the
+// checkpoint's state, the new file and the input file, and reports the differences.
 //
-// CKPT_DIR is a checkpoint, or a folder with several: then the latest undamaged one is used.
+// CKPT_DIR is a checkpoint, or a folder with several: then the latest undamaged one is used. With
+// --format safetensors it may be a model file.
 // Errors: kInput, kFault (disk; the new file's outputs differ from the state's).
 #pragma once
 
@@ -57,9 +58,10 @@ Status export_checkpoint(const Options& options, const Registry& registry);
 // fsdp-run doctor prints a line for each problem or improvement if a run had these options, with
 // the flag that helps. Writes nothing but --find-lr's picture.
 //
-// 1. the plan for the requested ranks: memory. 2. the model: merged copies, frozen statistics, the
-// loss. 3. the data: labels and values in the first rows (doctor_data.cpp). 4. updates on one CPU
-// rank, which copies the weights. 5. with --find-lr, a learning rate sweep.
+// 1. the plan for the requested ranks: memory. 2. the model: losses of its exporter
+// (importer/edit/export_losses.h), merged copies, frozen statistics, the loss. 3. the data: labels
+// and values in the first rows (doctor_data.cpp). 4. updates on one CPU rank, which copies the
+// weights. 5. with --find-lr, a learning rate sweep.
 //
 // If a finding would end the run, later steps are skipped. With --json it prints one object:
 // {"findings": [{"problem", "option"}]}. Errors: kInput if the command cannot be examined; kFault.
@@ -143,7 +145,8 @@ struct Findings {
 // Returns "'a', 'b' and 3 more", escaped.
 std::string some_names(const std::vector<std::string>& names);
 
-// These two run nothing.
+// These run nothing. check_export: losses of the file's exporter.
+Status check_export(const OnnxFile& file, Findings& findings);
 Status check_model(const ModelSetup& setup, const Options& options, Findings& findings);
 void check_evaluation(const ModelSetup& setup, Findings& findings);
 // Reads the first rows.

@@ -265,6 +265,7 @@ Status check_model(const ModelSetup& setup, const Options& options, Findings& fi
     OFSDP_ASSIGN_OR_RETURN(const std::string merged, merged_copies_warning(setup.file));
     check_merged(merged, findings);
   }
+  OFSDP_RETURN_IF_ERROR(check_export(setup.file, findings));
   check_statistics(setup.graph, findings);
   check_reached(setup.graph, options, findings);
   for (const LossSpec& loss : setup.source->settings().losses) {

@@ -15,6 +15,7 @@
 #include "importer/passes/passes.h"
 #include "importer/passes/specialize.h"
 #include "importer/write/model_output.h"
+#include "importer/write/state_dict.h"
 #include "kernels/base/status.h"
 #include "kernels/base/text.h"
 #include "runtime/commands/commands.h"
@@ -425,10 +426,26 @@ Status export_artifacts(const Options& options, CheckpointReader& checkpoint,
   return output->commit();
 }
 
+// Writes the weights of a model file.
+Status export_weights(const Options& options) {
+  OFSDP_REJECT_IF(options.format != "safetensors",
+                  "fsdp-run export: expected a checkpoint, found the file {}; --format safetensors "
+                  "writes its weights",
+                  options.model);
+  OFSDP_ASSIGN_OR_RETURN(const OnnxFile file, OnnxFile::open(options.model));
+  const auto values = [&file](int i, int64_t first, std::span<float> dst) {
+    return file.read(file.initializers()[static_cast<size_t>(i)], first, dst);
+  };
+  OFSDP_RETURN_IF_ERROR(write_safetensors(file, options.files.output, values));
+  print_lines(stdout, format_text("wrote {} from {}\n", options.files.output, options.model));
+  return ok_status();
+}
+
 }  // namespace
 
 Status export_checkpoint(const Options& options, const Registry& registry) {
   OFSDP_RETURN_IF_ERROR(check_options(options));
+  if (is_file(options.model)) return export_weights(options);
   OFSDP_ASSIGN_OR_RETURN(CheckpointReader checkpoint, open_checkpoint(options.model));
   const std::string artifacts = ort_folder_of(checkpoint.manifest().model);
   if (!artifacts.empty()) {

@@ -112,6 +112,90 @@ TEST(DoctorTest, MergedCopies) {
   expect_found(folder, kClasses, "merged copies: ", "--untie auto");
 }
 
+// As PyTorch's exporters write it; the last producer counts.
+void write_torch_model(const RunFolder& folder, const SmallModel& model,
+                       const std::string& metadata = "") {
+  folder.write("model.onnx", model.bytes() + onnx_bytes::message(2, "pytorch") + metadata);
+}
+
+TEST(DoctorTest, NamesThatTheExporterMadeUp) {
+  const RunFolder folder;
+  SmallModel model = linear_model();
+  model.nodes = {node("MatMul", {"x", "val_7"}, {"products"}, "multiply"),
+                 node("Add", {"products", "b"}, {"logits"}, "add")};
+  model.initializers[0] = tensor("val_7", kFloat, {4, 3}, raw(linear_weights()));
+  folder.write("model.onnx", model.bytes());
+  EXPECT_THAT(findings(folder, kClasses), testing::IsEmpty());
+  write_torch_model(folder, model);
+  expect_found(folder, kClasses, "lost names: 1 weight ('val_7')", "onnx_fsdp.export(module");
+}
+
+TEST(DoctorTest, ABatchThatTheExporterFixed) {
+  const RunFolder folder;
+  SmallModel model = linear_model();
+  model.inputs = {declared("x", {4, 4})};
+  model.outputs = {declared("logits", {4, 3})};
+  write_torch_model(folder, model);
+  expect_found(folder, kClasses, "fixed batch: the first axis of 'x' (4) is fixed",
+               "dynamic_shapes=");
+}
+
+TEST(DoctorTest, WeightsThatTheExporterUntied) {
+  const RunFolder folder;
+  SmallModel model = linear_model();
+  model.nodes = {node("Gather", {"table", "ids"}, {"rows"}, "look_up"),
+                 node("MatMul", {"rows", "head"}, {"logits"}, "multiply")};
+  std::vector<float> table(1024), turned(1024);
+  for (size_t i = 0; i < 1024; ++i) {
+    table[i] = static_cast<float>(i * 37 % 101) / 400 - 0.125f;
+    turned[i % 16 * 64 + i / 16] = table[i];
+  }
+  model.initializers = {tensor("table", kFloat, {64, 16}, raw(table)),
+                        tensor("head", kFloat, {16, 64}, raw(turned))};
+  model.inputs = {declared("ids", {-1}, kInt64)};
+  model.outputs = {declared("logits", {-1, 64})};
+  folder.write("data/ids.npy", npy<int64_t>("<i8", "(12,)", {0, 9, 3, 7, 8, 1, 2, 5, 6, 4, 0, 3}));
+  write_torch_model(folder, model);
+  expect_found(folder, kClasses, "untied weights: 'head' has the values of 'table'",
+               "onnx_fsdp.export(module");
+}
+
+TEST(DoctorTest, ABatchNormalizationThatTheExporterFolded) {
+  const RunFolder folder;
+  SmallModel model = linear_model();
+  const std::string rule = onnx_bytes::message(1, "pkg.onnxscript.rewriter.rule_name") +
+                           onnx_bytes::message(2, "FuseBatchNormIntoConv");
+  model.nodes = {
+      node("Conv", {"image", "c.weight", "c.bias"}, {"map"}, "conv") + onnx_bytes::message(9, rule),
+      node("Flatten", {"map"}, {"flat"}, "flatten"),
+      node("MatMul", {"flat", "w"}, {"products"}, "multiply"),
+      node("Add", {"products", "b"}, {"logits"}, "add")};
+  model.initializers.push_back(
+      tensor("c.weight", kFloat, {1, 1, 3, 3}, raw(std::vector<float>(9, 0.125f))));
+  model.initializers.push_back(tensor("c.bias", kFloat, {1}, raw<float>({0.5f})));
+  model.inputs = {declared("image", {-1, 1, 4, 4})};
+  std::vector<float> pixels(12 * 16);
+  for (size_t i = 0; i < pixels.size(); ++i) pixels[i] = static_cast<float>(i * 37 % 64) / 64;
+  folder.write("data/image.npy", npy("<f4", "(12, 1, 4, 4)", pixels));
+  write_torch_model(folder, model);
+  expect_found(folder, kClasses, "folded batch normalization: 1 convolution ('conv')",
+               "onnx_fsdp.export(module");
+}
+
+TEST(DoctorTest, DropoutThatAnExportLeftOut) {
+  const RunFolder folder;
+  const auto entry = [](const char* training) {
+    const std::string text = format_text(
+        R"({{"version":1,"training":{},"dropout":2,"tensors":{{"w":"w","b":"b"}}}})", training);
+    return onnx_bytes::message(
+        14, onnx_bytes::message(1, "onnx_fsdp.state_dict") + onnx_bytes::message(2, text));
+  };
+  write_torch_model(folder, linear_model(), entry("false"));
+  expect_found(folder, kClasses, "no dropout: ", "module.train()");
+  write_torch_model(folder, linear_model(), entry("true"));
+  EXPECT_THAT(findings(folder, kClasses), testing::IsEmpty());
+}
+
 TEST(DoctorTest, FrozenStatistics) {
   const RunFolder folder;
   const std::vector<float> ones(4, 1.f), zeros(4, 0.f);

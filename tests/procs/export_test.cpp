@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "importer/file/onnx_file.h"
+#include "importer/file/tensor_file.h"
 #include "tests/support/namespaces.h"
 #include "tests/support/refused_run.h"
 
@@ -175,6 +176,90 @@ TEST(ExportTest, HalfInitializersGetRoundedMasterWeights) {
     EXPECT_LE(std::abs(found[i] - expected[i]), std::abs(expected[i]) * 0x1p-11f)
         << "element " << i;
     EXPECT_NE(found[i], linear_weights()[i]) << "element " << i << " was not trained";
+  }
+}
+
+std::vector<float> values_of(const TensorFile& file, const FileTensor& tensor) {
+  std::vector<float> values(static_cast<size_t>(tensor.shape.numel()));
+  EXPECT_TRUE(file.read(tensor, 0, values).ok());
+  return values;
+}
+
+TensorFile safetensors_of(const RunFolder& folder, const std::string& model) {
+  expect_success(
+      {OFSDP_FSDP_RUN, "export", model, "--format", "safetensors", "-o", folder / "w.safetensors"});
+  auto file = open_safetensors(folder / "w.safetensors");
+  EXPECT_TRUE(file.ok()) << file.error().message();
+  return *std::move(file);
+}
+
+void expect_export_refused(const Words& words, const Words& facts) {
+  const Finished run = Program::run(fsdp_run({"export"}) + words);
+  EXPECT_EQ(run.status, 2) << run.out;
+  expect_one_line(run.err, facts);
+}
+
+std::string with_state_dict(const std::string& text) {
+  return linear_model().bytes() +
+         message(14, message(1, "onnx_fsdp.state_dict") + message(2, text));
+}
+
+TEST(ExportTest, WeightsOfAModelFile) {
+  const RunFolder folder;
+  const TensorFile file = safetensors_of(folder, folder.model());
+  ASSERT_EQ(file.tensors().size(), 2u);
+  ASSERT_NE(file.find("w"), nullptr);
+  EXPECT_EQ(values_of(file, *file.find("w")), linear_weights());
+  expect_export_refused({folder.model(), "-o", folder / "o.onnx"},
+                        {"expected a checkpoint", "--format safetensors"});
+}
+
+// Tied keys, a transpose, a buffer that no node reads, and an initializer that came later.
+TEST(ExportTest, TheStateDictOfAModule) {
+  const RunFolder folder;
+  folder.write("model.onnx",
+               with_state_dict(
+                   R"({"version":1,"tensors":{"net.weight":{"initializer":"w","transposed":true},)"
+                   R"("head.weight":"w","seen":{"dtype":"I64","shape":[],"data":"BwAAAAAAAAA="},)"
+                   R"("gone":"none"}})"));
+  const TensorFile file = safetensors_of(folder, folder.model());
+  EXPECT_EQ(file.tensors().size(), 4u);
+  for (const char* name : {"net.weight", "head.weight", "seen", "b"}) {
+    ASSERT_NE(file.find(name), nullptr) << name;
+  }
+  EXPECT_EQ(values_of(file, *file.find("head.weight")), linear_weights());
+  EXPECT_EQ(file.find("net.weight")->shape, (Shape{3, 4}));
+  const std::vector<float> turned = values_of(file, *file.find("net.weight"));
+  for (size_t i = 0; i < 12; ++i) EXPECT_EQ(turned[i % 3 * 4 + i / 3], linear_weights()[i]) << i;
+  EXPECT_EQ(file.find("seen")->dtype, DType::kInt64);
+  const std::string bytes = content(folder / "w.safetensors");
+  EXPECT_EQ(bytes.substr(static_cast<size_t>(file.find("seen")->offset), 8),
+            std::string("\7\0\0\0\0\0\0\0", 8));
+}
+
+TEST(ExportTest, AStateDictThatCannotBeReadIsRefused) {
+  const RunFolder folder;
+  const std::vector<std::pair<std::string, std::string>> cases = {
+      {"[", "expected JSON"},
+      {"[]", "expected a JSON object of version 1"},
+      {R"({"version":2,"tensors":{}})", "version 1"},
+      {R"({"version":1})", "an object 'tensors'"},
+      {R"({"version":1,"tensors":{"k":3}})", "'k': expected a name or an object"},
+      {R"({"version":1,"tensors":{"k":{"initializer":"b","transposed":true}}})",
+       "'k': expected a matrix 'b', found 1 axes"},
+      {R"({"version":1,"tensors":{"k":"b","k":"w"}})", "stands twice"},
+      {R"({"version":1,"tensors":{"k":{"dtype":"I65","shape":[],"data":""}}})", "'I65'"},
+      {R"({"version":1,"tensors":{"k":{"dtype":"I64","shape":[1],"data":"AAAA"}}})",
+       "expected 1 elements of int64"},
+      {R"({"version":1,"tensors":{"k":{"dtype":"I64","shape":[-1],"data":"AAAA"}}})", "axes"},
+      {R"({"version":1,"tensors":{"k":{"dtype":"I8","shape":[3],"data":"A*AA"}}})",
+       "expected 3 elements of int8"},
+      {std::string(100000, '['), "expected JSON"}};
+  for (const auto& [text, part] : cases) {
+    folder.write("model.onnx", with_state_dict(text));
+    expect_export_refused(
+        {folder.model(), "--format", "safetensors", "-o", folder / "w.safetensors"},
+        {"model.onnx", "onnx_fsdp.state_dict", part});
   }
 }
 

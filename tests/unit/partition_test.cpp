@@ -208,6 +208,37 @@ TEST_F(Units, BlocksOfStagesAndTheirOnlyOne) {
             "stages.1.blocks.0: stages.1.blocks.0.a.w stages.1.blocks.0.b.w\n");
 }
 
+// An exporter gave the number to the first block only.
+TEST_F(Units, AFrozenNumberDoesNotTellBlocksApart) {
+  for (const std::string block : {"h.0", "h.1"}) {
+    x = matmul(x, block + ".a.w", block + ".a");
+    if (block == "h.0") {
+      const ValueId number = maker.parameter("h.0.number", {});
+      maker.graph.parameters.back().module = block;
+      maker.graph.parameters.back().trained = false;
+      x = maker.node("Mul", "scale", {x, number});
+    }
+    x = matmul(x, block + ".b.w", block + ".b");
+  }
+  EXPECT_EQ(table(maker.graph), "h.0: h.0.a.w h.0.b.w\nh.1: h.1.a.w h.1.b.w\n");
+}
+
+TEST_F(Units, AClassThatTheFileDoesNotName) {
+  for (const std::string part : {"encoder.layer.0", "encoder.layer.1", "decoder.layer.0"}) {
+    for (const std::string name : {".a", ".b"}) x = matmul(x, part + name + ".w", part + name);
+  }
+  const std::string encoder =
+      "encoder.layer.0: encoder.layer.0.a.w encoder.layer.0.b.w\n"
+      "encoder.layer.1: encoder.layer.1.a.w encoder.layer.1.b.w\n";
+  EXPECT_THAT(table(maker.graph, layers({"demo.BertEncoderLayer"})),
+              AllOf(::testing::StartsWith(encoder), HasSubstr("root: decoder.layer.0.a.w")));
+  EXPECT_EQ(table(maker.graph, layers({"BertLayer"})),
+            encoder + "decoder.layer.0: decoder.layer.0.a.w decoder.layer.0.b.w\n");
+  EXPECT_THAT(refusal(maker.graph, layers({"BertBlock"})), HasSubstr("the file names no classes"));
+  EXPECT_THAT(refusal(maker.graph, layers({"BertBlock"})),
+              HasSubstr("found none; numbered ones are encoder.layer.*"));
+}
+
 TEST_F(Units, EqualLayersWithoutNamesAreBlocksOfTheirOwn) {
   for (int i = 0; i < 4; ++i) {
     x = maker.node("Relu", format_text("r{}", i), {matmul(x, format_text("w{}", i), "")});
