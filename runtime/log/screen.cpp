@@ -141,7 +141,8 @@ void Progress::write_bar(std::string_view text, size_t begin, size_t end) {
 void Progress::eval(const EvalRow& row) {
   if (options_.fd < 0) return;
   LineBuffer text;
-  text.add("eval  step {}", row.step);
+  text.add("eval");
+  if (row.step > 0) text.add("  step {}", row.step);  // 0: the file itself
   std::isnan(row.loss) ? text.add("  loss: no label") : text.add("  loss {:.4f}", row.loss);
   for (const MetricValue& metric : row.metrics) {
     if (!metric.value) continue;
