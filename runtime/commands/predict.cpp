@@ -539,10 +539,16 @@ class Predictor {
     for (const Parameter& p : running_.parameters) {
       const Value& value = running_.value(p.value);
       if (value.kind != ValueKind::kParameter) continue;
-      std::vector<float> numbers(static_cast<size_t>(value.desc.numel()));
-      OFSDP_RETURN_IF_ERROR(
-          file.read(file.initializers()[static_cast<size_t>(p.initializer)], 0, numbers));
-      pass_->feed(p.value, std::as_bytes(std::span(numbers)));
+      const Initializer& initializer = file.initializers()[static_cast<size_t>(p.initializer)];
+      std::vector<std::byte> bytes(value.desc.bytes());
+      if (p.raw) {
+        OFSDP_RETURN_IF_ERROR(file.read_raw(initializer, 0, bytes));
+      } else {
+        std::vector<float> numbers(static_cast<size_t>(value.desc.numel()));
+        OFSDP_RETURN_IF_ERROR(file.read(initializer, 0, numbers));
+        std::memcpy(bytes.data(), numbers.data(), bytes.size());
+      }
+      pass_->feed(p.value, bytes);
     }
     return {};
   }

@@ -85,6 +85,10 @@ Result<PlainModel> open_plain(const std::string& path, const ModelSetup& setup,
     source.set_symbolic(with_nhwc_order(source.symbolic(), order.order));
   }
   OFSDP_ASSIGN_OR_RETURN(made.graph, source.forward_graph(rows, mode));
+  for (const LossTerm& term : made.graph.terms) {  // a training_info may have it
+    const bool computed = term.value != 0 && maker_of(made.graph, term.value) != nullptr;
+    OFSDP_REJECT_IF(!computed, "its graph does not compute the loss");
+  }
   prune(made.graph, term_values(made.graph));
   return made;
 }
@@ -329,9 +333,15 @@ class FileCheck {
     for (const Parameter& p : plain.graph.parameters) {
       const Value& value = plain.graph.value(p.value);
       if (value.kind != ValueKind::kParameter || uses.readers(p.value).empty()) continue;
+      const Initializer& initializer = file.initializers()[static_cast<size_t>(p.initializer)];
+      if (p.raw) {
+        std::vector<std::byte> bytes(value.desc.bytes());
+        OFSDP_RETURN_IF_ERROR(file.read_raw(initializer, 0, bytes));
+        weights[p.value] = to_doubles(value.desc, bytes.data());
+        continue;
+      }
       std::vector<float> numbers(static_cast<size_t>(value.desc.numel()));
-      OFSDP_RETURN_IF_ERROR(
-          file.read(file.initializers()[static_cast<size_t>(p.initializer)], 0, numbers));
+      OFSDP_RETURN_IF_ERROR(file.read(initializer, 0, numbers));
       weights[p.value].assign(numbers.begin(), numbers.end());
     }
     return weights;

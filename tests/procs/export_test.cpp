@@ -286,6 +286,28 @@ TEST(ExportTest, EveryRunSaysThatItsFileAnswersAsTheEvaluationDid) {
   }
 }
 
+// Weights in integers, a loss that only the training_info has, random draws in the graph.
+TEST(ExportTest, SaysWhyAFileIsNotCompared) {
+  const RunFolder folder;
+  const std::vector<std::pair<std::string, std::string>> models = {
+      {"few_bits/nbits/model.onnx", kAnswers},
+      {"few_bits/tied/model.onnx", kAnswers},
+      {"quantized/dynamic/model.onnx", kAnswers},
+      {"training_info/adam.onnx",
+       ": not compared with the evaluation: its graph does not compute the loss"},
+      {"variety/masks.onnx", ": not compared with the evaluation: it draws at random"}};
+  for (const auto& [model, phrase] : models) {
+    SCOPED_TRACE(model);
+    const bool own_loss = model.starts_with("training_info");
+    const Words loss = own_loss ? Words{} : Words{"--loss", "cross_entropy"};
+    const std::string text =
+        trained_text(fsdp_run({fixture(model), "--data", "synthetic", "--eval-data", "none",
+                               "--steps", "2", "--output", folder.output()}) +
+                     loss);
+    EXPECT_THAT(text, testing::HasSubstr("trained.onnx" + phrase));
+  }
+}
+
 // The end of a run, in this process.
 struct EndedRun {
   explicit EndedRun(const Words& words) {
@@ -441,6 +463,13 @@ TEST(PredictTest, WritesSeveralOutputsUnderTheirNames) {
                                        folder / "out.npz", folder / "products.npy"});
   ASSERT_EQ(unzip.status, 0) << unzip.err;
   EXPECT_TRUE(content(folder / "products.npy") == content(folder / "named.npy"));
+}
+
+TEST(PredictTest, ReadsWeightsInIntegers) {
+  const RunFolder folder;
+  const std::string place = fixture("few_bits/nbits");
+  expect_success(fsdp_run(
+      {"predict", place + "/model.onnx", "--data", place + "/data", "-o", folder / "out.npz"}));
 }
 
 // In a run's folder, the file for inference comes first.

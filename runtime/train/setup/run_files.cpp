@@ -147,11 +147,10 @@ class Lister {
     const bool computed = data.kind == DataChoice::Kind::kComputed;
     const std::string path =
         computed ? join_path(parent_folder(options_.model), "data") : data.path;
-    const bool only_eval = is(Command::kEval) && eval.kind == DataChoice::Kind::kPath;
-    if (only_eval) {
-      // --data is not read.
-    } else if (add_place("--data", path) || data.kind == DataChoice::Kind::kInline) {
-      const auto spec = find_data(options_);
+    if (add_place("--data", path) || data.kind == DataChoice::Kind::kInline) {
+      Options both = options_;  // `eval` reads one part, but no command replaces the other
+      both.command = Command::kTrain;
+      const auto spec = find_data(both);
       if (spec.ok()) add_columns("--data", spec->train);
       if (spec.ok() && spec->eval) add_columns("--data", *spec->eval);
     }
