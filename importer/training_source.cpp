@@ -1,5 +1,6 @@
 #include "importer/training_source.h"
 
+#include "importer/normalize/onnx_import.h"
 #include "importer/write/model_output.h"
 #include "kernels/base/status.h"
 
@@ -48,8 +49,8 @@ Result<Graph> TrainingSource::specialized(int64_t batch, Mode mode) const {
   return passed(batch, mode, {PassStage::kSpecialize});
 }
 
-Result<Graph> TrainingSource::forward_graph(int64_t batch) const {
-  return passed(batch, Mode::kTrain, {PassStage::kSpecialize, PassStage::kLoss});
+Result<Graph> TrainingSource::forward_graph(int64_t batch, Mode mode) const {
+  return passed(batch, mode, {PassStage::kSpecialize, PassStage::kLoss});
 }
 
 Result<Graph> TrainingSource::fused_graph(int64_t batch) const {
@@ -101,20 +102,31 @@ Result<Graph> TrainingSource::graph(int64_t batch, Mode mode) const {
   return graphs_.emplace(key, std::move(made)).first->second;
 }
 
-Status TrainingSource::check_output(const std::string& path, const TrainedState&) const {
+Status commit_output(ModelOutput& output, bool inference) {
+  if (inference) {
+    OFSDP_RETURN_IF_ERROR(make_inference_model(output.model_temporary()));
+    OFSDP_RETURN_IF_ERROR(output.finish());
+  }
+  return output.commit();
+}
+
+Status TrainingSource::check_output(const std::string& path, const TrainedState& state) const {
+  if (state.inference) OFSDP_RETURN_IF_ERROR(check_inference_model(file_));
   return check_output_path(path, file_);
 }
 
-Result<std::unique_ptr<TrainedOutput>> TrainingSource::begin_output(const std::string& path,
-                                                                    const TrainedState&) const {
+Result<std::unique_ptr<TrainedOutput>> TrainingSource::begin_output(
+    const std::string& path, const TrainedState& state) const {
   OFSDP_ASSIGN_OR_RETURN(ModelOutput output, ModelOutput::begin(file_, path));
-  return std::unique_ptr<TrainedOutput>(std::make_unique<FileOutput>(std::move(output)));
+  return std::unique_ptr<TrainedOutput>(
+      std::make_unique<FileOutput>(std::move(output), state.inference));
 }
 
-Result<std::unique_ptr<TrainedOutput>> TrainingSource::join_output(const std::string& ticket,
-                                                                   const TrainedState&) const {
+Result<std::unique_ptr<TrainedOutput>> TrainingSource::join_output(
+    const std::string& ticket, const TrainedState& state) const {
   OFSDP_ASSIGN_OR_RETURN(ModelOutput output, ModelOutput::join(file_, ticket));
-  return std::unique_ptr<TrainedOutput>(std::make_unique<FileOutput>(std::move(output)));
+  return std::unique_ptr<TrainedOutput>(
+      std::make_unique<FileOutput>(std::move(output), state.inference));
 }
 
 Result<std::unique_ptr<TrainingSource>> open_plain_source(OnnxFile file, const Operators& operators,

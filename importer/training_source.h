@@ -78,7 +78,8 @@ struct UpdateRules {
 struct TrainedState {
   int64_t step = 0;  // optimizer updates so far
   float learning_rate = 0;
-  size_t states = 0;  // per parameter
+  size_t states = 0;       // per parameter
+  bool inference = false;  // the file is for inference (make_inference_model)
 };
 
 // The trained model while all ranks write it. REQUIRES: one rank writes each element; every rank
@@ -105,10 +106,14 @@ class TrainedOutput {
   virtual Status commit() = 0;
 };
 
+// Rank 0, after finish on every rank: lets the file appear, with `inference` as one for inference.
+Status commit_output(ModelOutput& output, bool inference);
+
 // A TrainedOutput to a model file.
 class FileOutput : public TrainedOutput {
  public:
-  explicit FileOutput(ModelOutput output) : output_(std::move(output)) {}
+  FileOutput(ModelOutput output, bool inference)
+      : output_(std::move(output)), inference_(inference) {}
   std::string ticket() const override { return output_.ticket(); }
   Status write(const Parameter& p, int64_t first, std::span<const float> src) const override {
     return output_.write(static_cast<size_t>(p.initializer), first, src);
@@ -117,10 +122,13 @@ class FileOutput : public TrainedOutput {
     output_.rescale(scales);
   }
   Status finish() const override { return output_.finish(); }
-  Status commit() override { return output_.commit(); }
+  Status commit() override { return commit_output(output_, inference_); }
 
  protected:
   ModelOutput output_;
+
+ private:
+  const bool inference_;
 };
 
 class TrainingSource {
@@ -137,6 +145,7 @@ class TrainingSource {
   const Teacher* teacher() const { return teacher_ ? &*teacher_ : nullptr; }
   const Graph& symbolic() const { return symbolic_; }  // tells which parameters are trained
   const GraphSettings& settings() const { return settings_; }
+  const Lowering* lowering() const { return lowering_; }  // the import's, or null
 
   // All forget the graphs built so far.
   void configure(GraphSettings settings);
@@ -158,7 +167,7 @@ class TrainingSource {
   // Returns a training graph for other programs: not fused, float32, plain layouts.
   Result<Graph> gradient_graph(int64_t batch) const;
   // The same before autodiff: the forward graph with the loss.
-  Result<Graph> forward_graph(int64_t batch) const;
+  Result<Graph> forward_graph(int64_t batch, Mode mode = Mode::kTrain) const;
   // Returns forward_graph fused, in the type that nodes compute in.
   Result<Graph> fused_graph(int64_t batch) const;
   int graphs_built() const { return graphs_built_; }

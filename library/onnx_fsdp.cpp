@@ -31,7 +31,7 @@ Result<Run::Request> request_of(const std::string& command, const onnx_fsdp_sett
   OFSDP_ASSIGN_OR_RETURN(const auto train, column_arrays(settings.data, settings.data_count));
   OFSDP_ASSIGN_OR_RETURN(const auto eval,
                          column_arrays(settings.eval_data, settings.eval_data_count));
-  OFSDP_ASSIGN_OR_RETURN(request.arrays, ArrayFiles::make(train, eval));
+  OFSDP_ASSIGN_OR_RETURN(request.arrays, ArrayFiles::make(train, eval, command != "eval"));
   std::vector<std::string> words = more;
   if (!request.arrays.data().empty()) words.push_back("--data=" + request.arrays.data());
   request.words.insert(request.words.begin() + 1, words.begin(), words.end());

@@ -41,14 +41,16 @@ TemporaryFolder::~TemporaryFolder() {
 }
 
 Result<ArrayFiles> ArrayFiles::make(std::span<const ColumnArray> train,
-                                    std::span<const ColumnArray> eval) {
+                                    std::span<const ColumnArray> eval, bool trains) {
   ArrayFiles files;
   if (train.empty() && eval.empty()) return files;
-  OFSDP_REJECT_IF(train.empty(), "eval_data: expected data beside it, found none");
+  OFSDP_REJECT_IF(train.empty() && trains, "eval_data: expected data beside it, found none");
   OFSDP_ASSIGN_OR_RETURN(files.folder_, TemporaryFolder::make());
   std::string yaml;
-  OFSDP_ASSIGN_OR_RETURN(yaml, files.add(train));
-  yaml = "train:\n" + yaml;
+  if (!train.empty()) {
+    OFSDP_ASSIGN_OR_RETURN(const std::string columns, files.add(train));
+    yaml = "train:\n" + columns;
+  }
   if (!eval.empty()) {
     OFSDP_ASSIGN_OR_RETURN(const std::string columns, files.add(eval));
     yaml += "eval:\n" + columns;

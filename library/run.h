@@ -47,9 +47,9 @@ class TemporaryFolder {
 
 class ArrayFiles {
  public:
-  // Without arrays `data` is empty.
+  // Without arrays `data` is empty. `trains`: `eval` needs `train` beside it.
   static Result<ArrayFiles> make(std::span<const ColumnArray> train,
-                                 std::span<const ColumnArray> eval);
+                                 std::span<const ColumnArray> eval, bool trains);
 
   const std::string& data() const { return data_; }  // the value for --data
   const std::vector<UniqueFd>& inherited() const { return memory_; }

@@ -45,6 +45,7 @@ enum class Command {
   kMakeTraining,
   kDoctor,
   kCheck,
+  kPredict,
   kDemo,
   kCompletion,
   kMan
@@ -52,10 +53,14 @@ enum class Command {
 OFSDP_ENUM_NAMES(Command, {kTrain, "train"}, {kPlan, "plan"}, {kEval, "eval"}, {kExport, "export"},
                  {kConfig, "config"}, {kOps, "ops"}, {kCheckPlugin, "check-plugin"},
                  {kMakeTraining, "make-training"}, {kDoctor, "doctor"}, {kCheck, "check"},
-                 {kDemo, "demo"}, {kCompletion, "completion"}, {kMan, "man"})
+                 {kPredict, "predict"}, {kDemo, "demo"}, {kCompletion, "completion"}, {kMan, "man"})
 
 enum class DeviceChoice { kAuto, kCpu, kCuda };
 OFSDP_ENUM_NAMES(DeviceChoice, {kAuto, "auto"}, {kCpu, "cpu"}, {kCuda, "cuda"})
+
+// The written model is as the file has it, or has its training switches off.
+enum class OutputForm { kSame, kInference };
+OFSDP_ENUM_NAMES(OutputForm, {kSame, "same"}, {kInference, "inference"})
 
 enum class LossMean { kGlobal, kPerRank };
 OFSDP_ENUM_NAMES(LossMean, {kGlobal, "global"}, {kPerRank, "per_rank"})
@@ -199,7 +204,9 @@ struct Options {
   bool inference = false;  // of `export`, like the next two
   bool verify = false;
   std::string format = "onnx";
-  std::vector<std::string> train;  // empty: the rule
+  std::vector<std::string> predictions;        // of `predict`: outputs; empty: all floating ones
+  OutputForm output_form = OutputForm::kSame;  // of the file that `train` writes
+  std::vector<std::string> train;              // empty: the rule
   std::vector<std::string> freeze;
   QatScales qat_scales = QatScales::kFixed;
   bool sync_batch_norm = false;

@@ -97,12 +97,13 @@ class AdapterFile {
 class AdaptedOutput final : public TrainedOutput {
  public:
   AdaptedOutput(const OnnxFile& base, const std::vector<Adapter>& adapters, std::string path,
-                AdapterFile file, std::optional<ModelOutput> model)
+                AdapterFile file, std::optional<ModelOutput> model, bool inference)
       : base_(base),
         adapters_(adapters),
         path_(std::move(path)),
         file_(std::move(file)),
-        model_(std::move(model)) {
+        model_(std::move(model)),
+        inference_(inference) {
     for (size_t i = 0; i < base.initializers().size(); ++i) {
       index_[base.initializers()[i].name] = i;
     }
@@ -126,7 +127,7 @@ class AdaptedOutput final : public TrainedOutput {
     if (model_) {
       for (const Adapter& adapter : adapters_) OFSDP_RETURN_IF_ERROR(merge(adapter));
       OFSDP_RETURN_IF_ERROR(model_->finish());
-      OFSDP_RETURN_IF_ERROR(model_->commit());
+      OFSDP_RETURN_IF_ERROR(commit_output(*model_, inference_));
     }
     if (!path_.empty()) return file_.publish(path_);
     file_.remove();
@@ -158,6 +159,7 @@ class AdaptedOutput final : public TrainedOutput {
   std::string path_;
   AdapterFile file_;
   std::optional<ModelOutput> model_;
+  bool inference_;
   std::map<std::string, size_t> index_;  // base initializers by name
 };
 
@@ -169,8 +171,9 @@ class AdaptedSource final : public TrainingSource {
         adapters_(std::move(model.adapters)),
         adapter_(std::move(adapter)) {}
 
-  Status check_output(const std::string& path, const TrainedState&) const override {
+  Status check_output(const std::string& path, const TrainedState& state) const override {
     if (!path.empty()) {
+      if (state.inference) OFSDP_RETURN_IF_ERROR(check_inference_model(*base_));
       OFSDP_RETURN_IF_ERROR(check_mergeable(adapters_, "--output " + path));
       OFSDP_RETURN_IF_ERROR(check_output_path(path, *base_));
     }
@@ -182,7 +185,7 @@ class AdaptedSource final : public TrainingSource {
   }
 
   Result<std::unique_ptr<TrainedOutput>> begin_output(const std::string& path,
-                                                      const TrainedState&) const override {
+                                                      const TrainedState& state) const override {
     OFSDP_ASSIGN_OR_RETURN(TensorLayout layout, layout_of(this->file(), adapters_, adapter_));
     AdapterFile file(std::move(layout));
     OFSDP_RETURN_IF_ERROR(file.create(adapter_.empty() ? path + ".adapter" : adapter_));
@@ -191,11 +194,11 @@ class AdaptedSource final : public TrainingSource {
       OFSDP_ASSIGN_OR_RETURN(ModelOutput begun, ModelOutput::begin(*base_, path));
       model.emplace(std::move(begun));
     }
-    return made(std::move(file), std::move(model));
+    return made(std::move(file), std::move(model), state);
   }
 
   Result<std::unique_ptr<TrainedOutput>> join_output(const std::string& ticket,
-                                                     const TrainedState&) const override {
+                                                     const TrainedState& state) const override {
     const size_t end = std::min(ticket.find('\n'), ticket.size());
     OFSDP_ASSIGN_OR_RETURN(TensorLayout layout, layout_of(this->file(), adapters_, adapter_));
     AdapterFile file(std::move(layout));
@@ -205,13 +208,14 @@ class AdaptedSource final : public TrainingSource {
       OFSDP_ASSIGN_OR_RETURN(ModelOutput joined, ModelOutput::join(*base_, ticket.substr(end + 1)));
       model.emplace(std::move(joined));
     }
-    return made(std::move(file), std::move(model));
+    return made(std::move(file), std::move(model), state);
   }
 
  private:
-  std::unique_ptr<TrainedOutput> made(AdapterFile file, std::optional<ModelOutput> model) const {
+  std::unique_ptr<TrainedOutput> made(AdapterFile file, std::optional<ModelOutput> model,
+                                      const TrainedState& state) const {
     return std::make_unique<AdaptedOutput>(*base_, adapters_, adapter_, std::move(file),
-                                           std::move(model));
+                                           std::move(model), state.inference);
   }
 
   std::shared_ptr<const OnnxFile> base_;

@@ -63,6 +63,29 @@ double ReferenceRun::bytes_of(const Graph& graph) {
   return bytes;
 }
 
+double ReferenceRun::seconds_of(const Graph& graph) {
+  constexpr double kSpeed = 2e8;  // operations a second in plain loops
+  double work = 0;
+  for (const Node& node : graph.nodes) {
+    if (node.outputs.empty() || node.outputs[0] == 0) continue;
+    const double out = static_cast<double>(graph.value(node.outputs[0]).desc.numel());
+    double each = 20;  // for an element
+    if (node.inputs.size() > 1 && node.inputs[1] != 0) {
+      const Shape& w = graph.value(node.inputs[1]).desc.shape;
+      const std::string& op = node.op->name;
+      const bool product =
+          op.find("MatMul") != std::string::npos || op.find("Gemm") != std::string::npos;
+      if (product && w.rank() > 0)
+        each += static_cast<double>(graph.value(node.inputs[0]).desc.row());
+      if (op.find("Conv") != std::string::npos && w.rank() > 1 && w[0] > 0) {
+        each += static_cast<double>(w.numel() / w[0]);
+      }
+    }
+    work += out * each;
+  }
+  return work / kSpeed;
+}
+
 Status ReferenceRun::in_time(const Node& node) const {
   const auto index = static_cast<size_t>(&node - graph_.nodes.data());
   if (!deadline_ || Clock::now() + lasted_[index] < *deadline_) return {};

@@ -74,6 +74,8 @@ class ReferenceRun {
 
   // Returns the bytes that all values in a graph need here.
   static double bytes_of(const Graph& graph);
+  // Estimates the seconds that `run` takes, from the operations.
+  static double seconds_of(const Graph& graph);
 
  private:
   using Changed = std::map<ValueId, RefTensor>;

@@ -107,11 +107,26 @@ ModuleScopes module_scopes(const onnx::ModelProto& model,
 std::string module_of(const onnx::NodeProto& node);
 
 // Turns a model file into one for inference: Dropout and BatchNormalization lose their training
-// switches, in the main graph, the branches and the functions. Everything else stays.
+// switches, in the main graph, the branches and the functions. A BatchNormalization over weights
+// (weight standardization) keeps its switch, as in an evaluation. Everything else stays.
 //
 // Rewrites the file in place (a temporary that nobody has seen yet); external data stay. Errors:
 // kInput naming a node if something reads the training outputs.
 
 Status make_inference_model(const std::string& path);
+
+// Returns the error that make_inference_model would return for the model or a trained copy of it.
+Status check_inference_model(const OnnxFile& file);
+
+// Counts the nodes that a model for inference computes otherwise.
+struct TrainingSwitches {
+  int batch_norms = 0;  // they use the statistics of a batch
+  int dropouts = 0;     // they drop at random
+
+  bool any() const { return batch_norms > 0 || dropouts > 0; }
+};
+
+// REQUIRES: `graph` is specialized for training, and not fused.
+TrainingSwitches training_switches(const Graph& graph);
 
 }  // namespace ofsdp::importer

@@ -108,6 +108,6 @@ def train(model, data=None, eval_data=None, *, on_row=None, prints=False, **opti
 
 
 def evaluate(model, data=None, eval_data=None, *, prints=False, **options):
-    """The row of an evaluation: loss and metrics on the evaluation data."""
+    """The row of an evaluation: loss and metrics on `eval_data`, else on the evaluation part of `data`, else on all of it."""
     result = _finished(Run("eval", Request(model, data, eval_data, prints, options)), None)
     return result.evaluations[-1]

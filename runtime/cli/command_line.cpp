@@ -24,6 +24,9 @@ constexpr auto kCommands = std::to_array<CommandEntry>({
      "rank 0 runs, line by line; --explain: kernels)"},
     {Command::kEval, "MODEL.onnx", "eval   MODEL.onnx [options]",
      "loss and metrics on the evaluation data"},
+    {Command::kPredict, "MODEL.onnx or RUN", "predict MODEL|RUN -o FILE",
+     "the outputs for every row of --data, in order: .npy,\n"
+     ".npz or .csv (--prediction NAME, repeated)"},
     {Command::kDoctor, "MODEL.onnx", "doctor MODEL.onnx [options]",
      "what would go wrong, each with the flag that\n"
      "mends it (--find-lr, --picture FILE.svg)"},
@@ -288,6 +291,10 @@ Status read_sources(const CommandEntry& command, const Words& words, OptionReade
   if (artifacts) OFSDP_RETURN_IF_ERROR(check_ort_optimizer(*artifacts, reader));
   OFSDP_ASSIGN_OR_RETURN(parsed.options, reader.finish(command.command, omp_num_threads));
   parsed.options.model = model;
+  for (const Flag& flag : words.flags) {
+    const bool named = command.command == Command::kPredict && flag.name == "prediction";
+    if (named) parsed.options.predictions.push_back(flag.text);
+  }
   OFSDP_RETURN_IF_ERROR(resolve_meeting(parsed.options.launch, reader));
   parsed.origin.overriding = reader.overriding();
   parsed.origin.settings = reader.files();

@@ -214,6 +214,10 @@ int run_alone(const ParsedCommand& command) {
     return exit_with(make_training(options, command.origin, registry));
   }
   if (options.command == Command::kExport) return exit_with(export_checkpoint(options, registry));
+  if (options.command == Command::kPredict) {
+    set_pool_threads(static_cast<int>(options.launch.threads.value_or(cores_per_rank(1))));
+    return exit_with(predict(options, registry));
+  }
   print_lines(stdout, operator_table(*plugins, options.json));
   return 0;
 }
@@ -223,7 +227,7 @@ bool runs_alone(const Options& options) {
   return command == Command::kOps || command == Command::kConfig || command == Command::kExport ||
          command == Command::kCheckPlugin || command == Command::kMakeTraining ||
          command == Command::kDemo || command == Command::kCompletion || command == Command::kMan ||
-         !options.make_plugin.empty();
+         command == Command::kPredict || !options.make_plugin.empty();
 }
 
 // Returns true if one process examines a run of many ranks.
@@ -316,6 +320,7 @@ int run(int argc, char** argv, const char* version) {
   const Options& options = parsed->options;
   const bool starts = starts_ranks(options, *identity);
   if (first && !starts) warn(parsed->warnings);
+  if (options.command == Command::kPredict && !first) return 0;  // one process for all rows
   if (runs_alone(options)) return printed(run_alone(*parsed));
   if (is_alone_for_all(options) && first) return printed(run_plan(*parsed, *identity));
   if (is_alone_for_all(options)) return 0;

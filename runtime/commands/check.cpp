@@ -12,6 +12,7 @@
 #include "kernels/base/text.h"
 #include "runtime/commands/commands.h"
 #include "runtime/train/evaluator.h"
+#include "runtime/train/file_answers.h"
 #include "runtime/train/prepared_run.h"
 #include "runtime/train/trainer.h"
 
@@ -47,16 +48,6 @@ Options options_of_check(Options options) {
   options.run.epochs.reset();
   options.run.steps = 1;
   return options;
-}
-
-// A type's precision, and by how much it may change each number.
-struct Tolerance {
-  double loss, derivative, rounding;
-};
-Tolerance type_tolerance(const Options& options) {
-  const DType dtype = options.sharding.param_dtype;
-  if (dtype == DType::kFloat32) return {2e-4, 2e-3, 0x1p-23};
-  return {5e-3, 5e-2, dtype == DType::kFloat16 ? 0x1p-10 : 0x1p-7};
 }
 
 // One update's gradients, by name.
@@ -98,35 +89,12 @@ double dot(const std::vector<double>& a, const std::vector<double>& b) {
   return std::inner_product(a.begin(), a.end(), b.begin(), 0.0);
 }
 
-// Estimates a forward pass's operations.
-double estimate_work(const Graph& graph) {
-  double work = 0;
-  for (const Node& node : graph.nodes) {
-    if (node.outputs.empty() || node.outputs[0] == 0) continue;
-    const double out = static_cast<double>(graph.value(node.outputs[0]).desc.numel());
-    double each = 20;  // for an element
-    if (node.inputs.size() > 1 && node.inputs[1] != 0) {
-      const Shape& w = graph.value(node.inputs[1]).desc.shape;
-      const std::string& op = node.op->name;
-      const bool product =
-          op.find("MatMul") != std::string::npos || op.find("Gemm") != std::string::npos;
-      if (product && w.rank() > 0)
-        each += static_cast<double>(graph.value(node.inputs[0]).desc.row());
-      if (op.find("Conv") != std::string::npos && w.rank() > 1 && w[0] > 0) {
-        each += static_cast<double>(w.numel() / w[0]);
-      }
-    }
-    work += out * each;
-  }
-  return work;
-}
-
 class Checker {
  public:
   explicit Checker(const RunContext& context)
       : context_(context),
         options_(options_of_check(context.options)),
-        limits_(type_tolerance(options_)),
+        limits_(tolerance_of(options_.sharding.param_dtype)),
         began_(Clock::now()) {}
 
   Status run() {
@@ -202,9 +170,8 @@ class Checker {
   // part of the memory, and so little time that many derivatives fit into the limit; with a single
   // row, for some near the loss.
   double cost() const {
-    constexpr double kSpeed = 2e8;  // operations a second in plain loops
     constexpr double kMaxBytes = 4e9;
-    const double seconds = estimate_work(graph_) / kSpeed;
+    const double seconds = ReferenceRun::seconds_of(graph_);
     const double allowed = context_.options.check.limit_seconds / (rows() > 1 ? 200 : 2);
     return std::max(seconds / allowed, ReferenceRun::bytes_of(graph_) / kMaxBytes);
   }
@@ -558,7 +525,7 @@ class Checker {
 
   const RunContext& context_;
   Options options_;
-  const Tolerance limits_;
+  const TypeTolerance limits_;
   const Clock::time_point began_;
   std::unique_ptr<Communicator> communicator_;
   std::unique_ptr<PreparedRun> run_;

@@ -69,6 +69,16 @@ Status export_checkpoint(const Options& options, const Registry& registry);
 // `context` has as many ranks as requested, but the others need not run.
 Status run_doctor(const RunContext& context);
 
+// fsdp-run predict writes a model's outputs for every row of the data, in order. The operand is a
+// model file or a run's folder, in which the file for inference comes first. The forward pass is
+// that of an evaluation: training switches off. One process computes all rows.
+//
+// The outputs are the named ones, else all floating ones with a row for each sample; outputs that
+// need a missing column are left out. The graph is cut at them, so columns for labels may be
+// missing. .npy holds one output, .npz each under its name, .csv a line for each sample.
+// Errors: kInput; kFault (disk).
+Status predict(const Options& options, const Registry& registry);
+
 // fsdp-run demo: a whole run in seconds, without network, Python or a model. Makes a small network
 // and data in a folder, evaluates it, trains it with full_shard on two ranks, and evaluates the
 // trained file. All three are commands; each is printed, run as a user would run it, and kept in

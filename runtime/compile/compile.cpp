@@ -684,7 +684,8 @@ TrainedState trained_state(const RunSettings& settings, int64_t updates) {
   const OptimizerOptions& o = settings.options.optimizer;
   return {.step = settings.optimizer_steps + updates,
           .learning_rate = static_cast<float>(o.lr),
-          .states = o.kind == OptimizerKind::kSgd ? size_t{1} : size_t{2}};
+          .states = o.kind == OptimizerKind::kSgd ? size_t{1} : size_t{2},
+          .inference = settings.options.output_form == OutputForm::kInference};
 }
 
 bool falls_due(const Interval& interval, const Sampler& sampler, int64_t step) {

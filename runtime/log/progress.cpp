@@ -194,7 +194,8 @@ void add_log_line(LineBuffer& text, const LineFacts& facts) {
 }
 
 void add_eval_line(LineBuffer& text, const EvalRow& row) {
-  text.add("eval  step {}", row.step);
+  text.add("eval");
+  if (row.step > 0) text.add("  step {}", row.step);  // 0: the file itself
   std::isnan(row.loss) ? text.add("  loss: no label") : text.add("  loss {:.4f}", row.loss);
   for (const MetricValue& metric : row.metrics) {
     if (!metric.value) continue;

@@ -351,7 +351,10 @@ Evaluator::Evaluator(RankState& state, Communicator& communicator, const Sampler
               label_rules(state.setup().counts, *state.setup().data.eval), state.eval_staging()),
       metrics_(state.plan().metrics, state.metrics()),
       numbers_(communicator.size(), 2 * state.setup().counts.size()),
-      losses_(reported_losses(state.setup())) {}
+      losses_(reported_losses(state.setup())) {
+  first_batch_.samples.reserve(static_cast<size_t>(sampler.options().batch_size));
+  first_batch_.losses.reserve(state.setup().counts.size());
+}
 
 Status Evaluator::add(const BoundProgram& program, const MicroResult& result) {
   matches_ = matches_ || program.matches != nullptr;
@@ -405,11 +408,21 @@ Result<EvalRow> Evaluator::pass(int64_t step, int64_t epoch, Progress* progress)
       sums[2 * i + 1] += kept;
     }
     if (batch->size > 0) OFSDP_RETURN_IF_ERROR(add(program, result));
+    if (update == 0) keep_first(*batch, result);
     loader_.release();
   }
   OFSDP_RETURN_IF_ERROR(numbers_.exchange(communicator_, {"evaluation exchange", -1, step}));
   OFSDP_RETURN_IF_ERROR(metrics_.agree(communicator_, step));
   return EvalRow{step, epoch, loss_of_all(), metrics_.values(), losses_};
+}
+
+void Evaluator::keep_first(const Batch& batch, const MicroResult& result) {
+  first_batch_.samples.assign(batch.sample_index.begin(), batch.sample_index.end());
+  first_batch_.losses.clear();
+  for (size_t i = 0; i < batch.kept.size(); ++i) {
+    const bool counts = batch.size > 0 && batch.kept[i] > 0;
+    first_batch_.losses.push_back(counts ? static_cast<double>(result.losses[i]) : std::nan(""));
+  }
 }
 
 double Evaluator::loss_of_all() {
@@ -449,11 +462,11 @@ std::vector<std::string> Evaluator::undefined(const EvalRow& row) const {
 void warn_of_undefined(const Evaluator& evaluator, const EvalRow& row) {
   const std::vector<std::string> names = evaluator.undefined(row);
   if (names.empty()) return;
-  print_lines(
-      stderr,
-      format_text("fsdp-run: warning: evaluation after step {}: its labels do not define {}: "
-                  "null in the rows, never the best, no better value for --early-stop\n",
-                  row.step, escaped(joined(names, ", "))));
+  print_lines(stderr,
+              format_text("fsdp-run: warning: evaluation{}: its labels do not define {}: "
+                          "null in the rows, never the best, no better value for --early-stop\n",
+                          row.step > 0 ? format_text(" after step {}", row.step) : "",
+                          escaped(joined(names, ", "))));
 }
 
 }  // namespace ofsdp::runtime

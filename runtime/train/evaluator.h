@@ -152,6 +152,13 @@ class MetricSums {
   std::vector<MetricValue> values_;
 };
 
+// A micro-batch of an evaluation and its losses, one for each --loss: the mean over the kept labels
+// or samples, or the sum. No samples: none was evaluated.
+struct EvaluatedBatch {
+  std::vector<int64_t> samples;
+  std::vector<double> losses;  // NaN: no label counts
+};
+
 class Evaluator {
  public:
   // `sampler` must be for the setup's evaluation data.
@@ -160,11 +167,14 @@ class Evaluator {
   Result<EvalRow> run(int64_t step, int64_t epoch, Progress* progress = nullptr);
   // Names the losses and metrics that the last evaluation could not define.
   std::vector<std::string> undefined(const EvalRow& row) const;
+  // Returns this rank's first micro-batch in the last evaluation.
+  const EvaluatedBatch& first_batch() const { return first_batch_; }
 
  private:
   Result<EvalRow> pass(int64_t step, int64_t epoch, Progress* progress);
   Status swap_average(int64_t step);
   Status add(const BoundProgram& program, const MicroResult& result);
+  void keep_first(const Batch& batch, const MicroResult& result);
   double loss_of_all();
 
   RankState& state_;
@@ -174,6 +184,7 @@ class Evaluator {
   MetricSums metrics_;
   RankNumbers numbers_;  // each loss's sum and count
   std::vector<MetricValue> losses_;
+  EvaluatedBatch first_batch_;
   bool matches_ = false;  // the programs count matches
 };
 

@@ -12,6 +12,7 @@
 #include "runtime/report/plan_report.h"
 #include "runtime/report/run_report.h"
 #include "runtime/train/checkpointing.h"
+#include "runtime/train/file_answers.h"
 #include "runtime/train/rank_state.h"
 #include "runtime/train/trainer.h"
 
@@ -52,7 +53,7 @@ Status PreparedRun::prepare(const std::string& configuration, const DataSpec* da
   setup_ = std::make_unique<ModelSetup>(std::move(setup));
   settings_ = resolve_settings(options, origin, *setup_, configuration);
   if (sizes != nullptr) settings_.given = *sizes;
-  if (saved) take_weights_alone();
+  if (evaluates) leave_optimizer_out();
   OFSDP_RETURN_IF_ERROR(check_before_planning());
   if (may_resume && !evaluates) OFSDP_RETURN_IF_ERROR(open_checkpoints());
   settings_.start = resume_point(checkpoint_.get());
@@ -91,9 +92,6 @@ Status PreparedRun::make_plan() {
 Status PreparedRun::check_before_planning() const {
   const Options& options = context_.options;
   const DataSetup& data = setup_->data;
-  if (options.command == Command::kEval && !data.eval) {
-    return input_error("eval: the data have no evaluation part; name one with --eval-data");
-  }
   OFSDP_RETURN_IF_ERROR(check_best());
   if (writes_trained(options) && options.command != Command::kEval) {
     OFSDP_RETURN_IF_ERROR(
@@ -160,12 +158,14 @@ Result<SavedRun> PreparedRun::saved_run() const {
   return saved;
 }
 
-// An evaluation has no optimizer. The average, if any, is loaded as the weights.
-void PreparedRun::take_weights_alone() {
+// An evaluation has no optimizer. The average in a checkpoint, if any, is loaded as the weights.
+void PreparedRun::leave_optimizer_out() {
   OptimizerOptions& optimizer = settings_.options.optimizer;
-  const bool averaged =
-      optimizer.ema_use && std::ranges::count(checkpoint_->manifest().states, kAverageState) > 0;
-  settings_.evaluated = averaged ? kAverageState : kParameterKind;
+  if (checkpoint_ != nullptr) {
+    const bool averaged =
+        optimizer.ema_use && std::ranges::count(checkpoint_->manifest().states, kAverageState) > 0;
+    settings_.evaluated = averaged ? kAverageState : kParameterKind;
+  }
   optimizer = {};
   optimizer.kind = OptimizerKind::kSgd;
 }
@@ -335,13 +335,13 @@ class Session {
     OFSDP_ASSIGN_OR_RETURN(const auto state,
                            RankState::make(plan, setup, communicator_, ledger_,
                                            run_->executor_options(), run_->checkpoint()));
-    Status status = use(*state, setup, plan, done, metrics, trace);
+    Status status = use(*state, plan, done, metrics, trace);
     if (!status.ok()) on_failure_(status);
     return status;
   }
 
-  Status use(RankState& state, const ModelSetup& setup, const CompiledRun& plan, bool done,
-             MetricsWriter& metrics, TraceFile& trace) {
+  Status use(RankState& state, const CompiledRun& plan, bool done, MetricsWriter& metrics,
+             TraceFile& trace) {
     bool stopped = options_.command == Command::kEval;  // eval writes no output
     int64_t updates = total_updates(options_, *plan.train_sampler);
     if (stopped) {
@@ -358,7 +358,7 @@ class Session {
     }
     OFSDP_RETURN_IF_ERROR(draw_pictures(metrics, stopped));
     const bool trains = options_.command == Command::kTrain;
-    if (trains && communicator_.rank() == 0) print_closing(setup.graph, done);
+    if (trains && communicator_.rank() == 0) print_closing(state, done);
     return {};
   }
 
@@ -375,6 +375,7 @@ class Session {
     OFSDP_RETURN_IF_ERROR(trainer.run());
     updates = trainer.updates();
     closing_ = trainer.closing();
+    if (trainer.evaluated() != nullptr) evaluated_ = *trainer.evaluated();
     return trainer.stopped();
   }
 
@@ -450,24 +451,30 @@ class Session {
 
   // `resumed`: a finished run that only writes the output again. A run that a signal stopped has a
   // result, but no block.
-  void print_closing(const Graph& graph, bool resumed) const {
+  void print_closing(const RankState& state, bool resumed) const {
     const std::vector<WrittenFile> files = written_files(resumed);
-    if (options_.json) return print_result(training_json(options_.model, closing_, files));
+    if (options_.json) print_result(training_json(options_.model, closing_, files));
     if (closing_.stopped) return;
-    if (options_.files.quiet) return print_result(quiet_text(closing_) + written_text(files));
-    const std::string closing = resumed ? "" : closing_text(closing_);
-    print_result(folded_lines(closing, terminal_columns()) + written_text(files) +
-                 dropout_line(graph));
+    const bool plain = !options_.json && !options_.files.quiet;
+    if (plain) {
+      const std::string closing = resumed ? "" : closing_text(closing_);
+      print_result(folded_lines(closing, terminal_columns()) + written_text(files));
+    } else if (!options_.json) {
+      print_result(quiet_text(closing_) + written_text(files));
+    }
+    print_answer(state, plain);
   }
 
-  // Empty if the trained file has no active Dropout.
-  std::string dropout_line(const Graph& graph) const {
-    int active = 0;
-    for (const Node& node : graph.nodes) {
-      active += node.op->full_name() == "Dropout" && !node.name.ends_with(".lora_dropout");
-    }
-    if (options_.files.output.empty() || active == 0) return "";
-    return format_text("its {} Dropout nodes keep the training_mode of the input file\n", active);
+  // Says how the written model answers; training artifacts, a folder, are left out. A warning
+  // comes whether the text is shown or not.
+  void print_answer(const RankState& state, bool shown) const {
+    const std::string& path = options_.files.output;
+    if (!is_file(path)) return;
+    const FileAnswer answer =
+        compare_with_file(state, settings(), &evaluated_, {path, options_.output_form});
+    if (shown) print_result(answer.text);
+    if (answer.warning.empty()) return;
+    print_lines(stderr, format_text("fsdp-run: warning: {}\n", answer.warning));
   }
 
   const RunSettings& settings() const { return run_->settings(); }
@@ -477,7 +484,8 @@ class Session {
   MemoryLedger& ledger_;
   const std::function<void(const Status&)>& on_failure_;
   std::unique_ptr<PreparedRun> run_;
-  ClosingFacts closing_;  // rank 0, after training
+  ClosingFacts closing_;      // rank 0, after training
+  EvaluatedBatch evaluated_;  // this rank's, in the last evaluation
 };
 
 }  // namespace

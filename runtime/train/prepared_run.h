@@ -118,7 +118,7 @@ class PreparedRun {
   Status check_best() const;
   Status open_checkpoints();
   Result<SavedRun> saved_run() const;
-  void take_weights_alone();
+  void leave_optimizer_out();
   void warn_of_no_folder() const;
   Status agree() const;
 

@@ -39,6 +39,10 @@ class Trainer {
   // REQUIRES: `run` has returned and this is rank 0. If a signal stopped the run, `peak_bytes` has
   // only this rank's, and `exposed` is empty.
   const ClosingFacts& closing() const { return closing_; }
+  // Returns this rank's first micro-batch in the last evaluation; null: there was none.
+  const EvaluatedBatch* evaluated() const {
+    return evaluator_ == nullptr ? nullptr : &evaluator_->first_batch();
+  }
 
   // Runs update `step` alone, with the sampler's update step - 1, for a caller who passes batches.
   // Every rank gets the row; the trainer owns the row's losses. Prints nothing.

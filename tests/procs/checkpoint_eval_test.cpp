@@ -93,6 +93,34 @@ TEST_F(CheckpointEvalTest, EmaUseOffTakesTheWeights) {
   EXPECT_GT(std::abs(average.loss - expected.loss), 1e-3);
 }
 
+// One set of rows is enough, by either name; a file has no step and no optimizer.
+TEST_F(CheckpointEvalTest, TakesOneDataSetOfEitherName) {
+  const std::string data = fixture("mlp/data"), metrics = runs_ / "eval.jsonl";
+  const std::string both = runs_ / "both.yaml";
+  std::ofstream(both) << "train:\n  x: {file: none.npy}\neval:\n"
+                      << "  x: {file: " << data << "/x.npy}\n"
+                      << "  labels: {file: " << data << "/labels.npy}\n";
+  std::filesystem::create_directory(runs_ / "alone");
+  std::filesystem::copy(fixture("mlp/model.onnx"), runs_ / "alone/model.onnx");
+  double expected = NAN;
+  for (const Words& words : {Words{"--data", data, "--eval-data", data}, Words{"--data", data},
+                             Words{"--eval-data", data}, Words{"--data", both}}) {
+    for (const int count : {1, 2}) {
+      std::filesystem::remove(metrics);
+      const Finished run = Program::run(fsdp_run({"eval", runs_ / "alone/model.onnx", "--loss",
+                                                  "cross_entropy", "--metrics", metrics}) +
+                                        words + ranks(count));
+      ASSERT_EQ(run.status, 0) << run.err;
+      EXPECT_THAT(run.out, testing::Not(testing::HasSubstr("step")));
+      EXPECT_THAT(run.out, testing::Not(testing::HasSubstr("optimizer state")));
+      EXPECT_THAT(run.out, testing::HasSubstr("eval  loss "));
+      const double loss = last_row(metrics).loss;
+      if (std::isnan(expected)) expected = loss;
+      EXPECT_NEAR(loss, expected, 2e-6 * expected);
+    }
+  }
+}
+
 // A checkpoint of another graph is none of this model.
 TEST_F(CheckpointEvalTest, OfAnotherGraphIsRefused) {
   train({"--optimizer", "sgd"}, 1);

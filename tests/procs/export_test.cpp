@@ -4,8 +4,13 @@
 
 #include <cmath>
 
+#include "fsdp/comm/rank_identity.h"
 #include "importer/file/onnx_file.h"
 #include "importer/file/tensor_file.h"
+#include "runtime/cli/command_line.h"
+#include "runtime/data/column_file.h"
+#include "runtime/train/file_answers.h"
+#include "runtime/train/prepared_run.h"
 #include "tests/support/namespaces.h"
 #include "tests/support/refused_run.h"
 
@@ -261,6 +266,336 @@ TEST(ExportTest, AStateDictThatCannotBeReadIsRefused) {
         {folder.model(), "--format", "safetensors", "-o", folder / "w.safetensors"},
         {"model.onnx", "onnx_fsdp.state_dict", part});
   }
+}
+
+// --- the form of the file, and how it answers
+
+// x [batch, 4] is normalized by its batch, then dropped at random.
+SmallModel training_model() {
+  SmallModel model = linear_model();
+  const std::string on = message(1, "training_mode") + number(3, 1) + number(20, 2);
+  model.nodes = {node("BatchNormalization", {"x", "scale", "shift", "mean", "variance"},
+                      {"normal", "next_mean", "next_variance"}, "normalize") +
+                     message(5, on),
+                 node("Dropout", {"normal", "ratio", "training"}, {"kept"}, "drop"),
+                 node("MatMul", {"kept", "w"}, {"products"}, "multiply"),
+                 node("Add", {"products", "b"}, {"logits"}, "add")};
+  constexpr int kBool = 9;
+  model.initializers.insert(model.initializers.end(),
+                            {tensor("scale", kFloat, {4}, raw<float>({1, 1.5f, 0.5f, 1})),
+                             tensor("shift", kFloat, {4}, raw<float>({0, 0.25f, 0, -0.5f})),
+                             tensor("mean", kFloat, {4}, raw<float>({0.1f, 0.2f, -0.1f, 0})),
+                             tensor("variance", kFloat, {4}, raw<float>({2, 1, 0.5f, 1})),
+                             tensor("ratio", kFloat, {}, raw<float>({0.5f})),
+                             tensor("training", kBool, {}, raw<uint8_t>({1}))});
+  return model;
+}
+
+std::string trained_text(const Words& words) {
+  const Finished run = Program::run(words);
+  EXPECT_EQ(run.status, 0) << run.err;
+  EXPECT_EQ(run.err, "");
+  return run.out;
+}
+
+constexpr const char* kAnswers = " answers as the evaluation did: largest difference ";
+
+TEST(ExportTest, TheInferenceFormHasTheSameWeights) {
+  const RunFolder folder;
+  folder.write("model.onnx", training_model().bytes());
+  const std::string inference = folder / "inference.onnx";
+  for (const int count : {1, 2}) {
+    const Words train = folder.train() + ranks(count) + Words{"--eval-data", folder / "data"};
+    const std::string same = trained_text(train);
+    EXPECT_THAT(same, testing::HasSubstr("trained.onnx keeps the training form: 1 "
+                                         "BatchNormalization with the statistics of the batch, 1 "
+                                         "Dropout that drop at random\n"));
+    EXPECT_THAT(same, testing::HasSubstr("its inference form (--output-form inference)" +
+                                         std::string(kAnswers)));
+    EXPECT_TRUE(without_weights(folder.model()) == without_weights(folder.output()));
+    const std::string off =
+        trained_text(train + Words{"--output-form", "inference", "--output", inference});
+    EXPECT_THAT(off, testing::HasSubstr("inference.onnx" + std::string(kAnswers)));
+    EXPECT_THAT(off, testing::Not(testing::HasSubstr("training form")));
+    EXPECT_EQ(changed(folder.output(), inference), Words{});
+    EXPECT_EQ(changed(folder.model(), inference).size(), 6u);
+  }
+  // The file has no switch left: a further run keeps no training form.
+  const Words again = fsdp_run({inference, "--data", folder / "data", "--loss", "cross_entropy",
+                                "--steps", "1", "--output", folder / "again.onnx"});
+  EXPECT_THAT(trained_text(again), testing::HasSubstr("again.onnx" + std::string(kAnswers)));
+}
+
+// A batch normalization without dropout: the file answers, and its difference is told.
+TEST(ExportTest, TellsHowFarBatchStatisticsAreAway) {
+  const RunFolder folder;
+  SmallModel model = training_model();
+  model.nodes[1] = node("Identity", {"normal"}, {"kept"}, "keep");
+  folder.write("model.onnx", model.bytes());
+  EXPECT_THAT(trained_text(folder.train()),
+              testing::ContainsRegex("the batch; its loss is [0-9.e-]+ away from the evaluation's "
+                                     "over 8 rows\nits inference form"));
+}
+
+TEST(ExportTest, AnInferenceFormThatCannotBeIsRefused) {
+  const RunFolder folder;
+  SmallModel model = training_model();
+  model.outputs.push_back(declared("next_mean", {4}));
+  folder.write("model.onnx", model.bytes());
+  expect_refused(folder,
+                 folder.train() + Words{"--output-form", "inference", "--prediction", "logits"},
+                 {folder.model(), "'normalize'", "running statistics"});
+}
+
+TEST(ExportTest, EveryRunSaysThatItsFileAnswersAsTheEvaluationDid) {
+  const RunFolder folder;
+  const Words eval = {"--eval-data", fixture("mlp/data")};
+  const std::vector<Words> runs = {{},
+                                   eval,
+                                   eval + Words{"--param-dtype", "bfloat16"},
+                                   eval + Words{"--param-dtype", "float16"},
+                                   Words{"--param-dtype", "bfloat16"},
+                                   eval + Words{"--ema", "0.5"},
+                                   Words{"--ema", "0.5"},
+                                   eval + Words{"--lora", "all", "--lora-rank", "2"},
+                                   eval + Words{"--replace-head", "5"}};
+  for (const Words& words : runs) {
+    for (const int count : {1, 2}) {
+      SCOPED_TRACE(joined(words, " ") + format_text(", {} ranks", count));
+      const std::string text =
+          trained_text(fsdp_run({fixture("mlp/model.onnx"), "--loss", "cross_entropy", "--steps",
+                                 "4", "--output", folder.output()}) +
+                       words + ranks(count));
+      EXPECT_THAT(text, testing::HasSubstr("trained.onnx" + std::string(kAnswers)));
+    }
+  }
+}
+
+// Weights in integers, a loss that only the training_info has, random draws in the graph.
+TEST(ExportTest, SaysWhyAFileIsNotCompared) {
+  const RunFolder folder;
+  const std::vector<std::pair<std::string, std::string>> models = {
+      {"few_bits/nbits/model.onnx", kAnswers},
+      {"few_bits/tied/model.onnx", kAnswers},
+      {"quantized/dynamic/model.onnx", kAnswers},
+      {"training_info/adam.onnx",
+       ": not compared with the evaluation: its graph does not compute the loss"},
+      {"variety/masks.onnx", ": not compared with the evaluation: it draws at random"}};
+  for (const auto& [model, phrase] : models) {
+    SCOPED_TRACE(model);
+    const bool own_loss = model.starts_with("training_info");
+    const Words loss = own_loss ? Words{} : Words{"--loss", "cross_entropy"};
+    const std::string text =
+        trained_text(fsdp_run({fixture(model), "--data", "synthetic", "--eval-data", "none",
+                               "--steps", "2", "--output", folder.output()}) +
+                     loss);
+    EXPECT_THAT(text, testing::HasSubstr("trained.onnx" + phrase));
+  }
+}
+
+// The end of a run, in this process.
+struct EndedRun {
+  explicit EndedRun(const Words& words) {
+    auto parsed = cli::parse_command(words, {});
+    EXPECT_TRUE(parsed.ok()) << parsed.error().message();
+    command = *std::move(parsed);
+    plugins = *load_plugins({}, false);
+    communicator = *connect_ranks({}, std::chrono::seconds(60));
+    const RunContext context{command.options,     command.origin, plugins->registry,
+                             plugins->optimizers, *communicator,  ledger};
+    auto made = PreparedRun::make(context, "");
+    EXPECT_TRUE(made.ok()) << made.error().message();
+    run = *std::move(made);
+    state =
+        *RankState::make(run->plan(), run->setup(), *communicator, ledger, run->executor_options());
+  }
+
+  FileAnswer answer(const std::string& path) const {
+    return compare_with_file(*state, run->settings(), nullptr, {.path = path});
+  }
+
+  cli::ParsedCommand command;
+  std::optional<LoadedPlugins> plugins;
+  MemoryLedger ledger;
+  std::unique_ptr<Communicator> communicator;
+  std::unique_ptr<PreparedRun> run;
+  std::unique_ptr<RankState> state;
+};
+
+TEST(ExportTest, AFileThatAnswersOtherwiseIsFound) {
+  const RunFolder folder;
+  EndedRun ended({folder.model(), "--loss", "cross_entropy", "--output", folder.output()});
+  folder.write("trained.onnx", linear_model().bytes());
+  const FileAnswer right = ended.answer(folder.output());
+  EXPECT_THAT(right.text, testing::HasSubstr(kAnswers));
+  EXPECT_EQ(right.warning, "");
+  SmallModel other = linear_model();
+  other.initializers[1] = tensor("b", kFloat, {3}, raw<float>({0.5f, 0.01f, -0.5f}));
+  folder.write("trained.onnx", other.bytes());
+  const FileAnswer wrong = ended.answer(folder.output());
+  EXPECT_THAT(wrong.warning, testing::HasSubstr("answers otherwise than the evaluation did"));
+  EXPECT_EQ(wrong.text, "");
+  folder.write("trained.onnx", "no model");
+  const FileAnswer none = ended.answer(folder.output());
+  EXPECT_THAT(none.text, testing::HasSubstr("not compared with the evaluation: "));
+}
+
+TEST(ExportTest, TheInferenceFormBesideAFile) {
+  const RunFolder folder;
+  folder.write("model.onnx", training_model().bytes());
+  const EndedRun ended({folder.model(), "--loss", "cross_entropy", "--output", folder.output()});
+  EXPECT_TRUE(inference_form_differs(ended.run->setup()));
+  const std::string path = folder / "model.inference.onnx";
+  ASSERT_TRUE(write_inference_form(folder.model(), path).ok());
+  EXPECT_EQ(changed(folder.model(), path), Words{});
+  const FileAnswer answer = compare_with_file(*ended.state, ended.run->settings(), nullptr,
+                                              {.path = folder.model(), .inference_path = path});
+  EXPECT_THAT(answer.text, testing::HasSubstr("model.onnx keeps the training form: "));
+  EXPECT_THAT(answer.text, testing::HasSubstr("model.inference.onnx" + std::string(kAnswers)));
+  EXPECT_EQ(answer.warning, "");
+  folder.write("model.onnx", linear_model().bytes());
+  const EndedRun plain({folder.model(), "--loss", "cross_entropy"});
+  EXPECT_FALSE(inference_form_differs(plain.run->setup()));
+}
+
+// --- predictions
+
+// The rows of x times w plus b, in double.
+std::vector<double> linear_outputs(size_t samples) {
+  std::vector<double> outputs;
+  for (size_t sample = 0; sample < samples; ++sample) {
+    for (size_t k = 0; k < 3; ++k) {
+      double sum = std::vector<double>{0.5, 0, -0.5}[k];
+      for (size_t i = 0; i < 4; ++i) {
+        const double x = static_cast<double>(((4 * sample + i) * 7) % 11) / 8 - 0.5;
+        sum += x * double{linear_weights()[3 * i + k]};
+      }
+      outputs.push_back(sum);
+    }
+  }
+  return outputs;
+}
+
+Words predicts(const RunFolder& folder, const std::string& output) {
+  return fsdp_run({"predict", folder.model(), "--data", folder / "rows", "-o", folder / output});
+}
+
+std::vector<double> npy_values(const std::string& bytes) {
+  const auto layout = parse_npy("test", std::as_bytes(std::span(bytes)));
+  EXPECT_TRUE(layout.ok());
+  std::vector<float> values((bytes.size() - layout->first_byte) / sizeof(float));
+  std::memcpy(values.data(), bytes.data() + layout->first_byte, values.size() * sizeof(float));
+  return {values.begin(), values.end()};
+}
+
+void expect_near(const std::vector<double>& found, const std::vector<double>& expected) {
+  ASSERT_EQ(found.size(), expected.size());
+  for (size_t i = 0; i < found.size(); ++i) EXPECT_NEAR(found[i], expected[i], 1e-6) << i;
+}
+
+// 13 rows in batches of 8, 5 and 13: a short one at the end, whatever the ranks; no labels.
+TEST(PredictTest, WritesEveryRowInOrder) {
+  const RunFolder folder;
+  folder.write("rows/x.npy", linear_inputs(13));
+  for (const Words& words : {Words{}, {"--batch-size", "5"}, {"--batch-size", "13"}, ranks(2)}) {
+    expect_success(predicts(folder, "out.npy") + words);
+    const std::string bytes = content(folder / "out.npy");
+    EXPECT_THAT(bytes, testing::HasSubstr("'shape': (13, 3)"));
+    expect_near(npy_values(bytes), linear_outputs(13));
+  }
+}
+
+TEST(PredictTest, WritesTextWithClasses) {
+  const RunFolder folder;
+  folder.write("rows/x.npy", linear_inputs(3));
+  expect_success(predicts(folder, "out.csv"));
+  const std::vector<std::string> lines = lines_of(content(folder / "out.csv"));
+  ASSERT_EQ(lines.size(), 4u);
+  EXPECT_EQ(lines[0], "logits_0,logits_1,logits_2,class");
+  const std::vector<double> expected = linear_outputs(3);
+  for (size_t row = 0; row < 3; ++row) {
+    std::istringstream line(lines[row + 1]);
+    std::vector<double> found;
+    for (std::string word; std::getline(line, word, ',');) found.push_back(std::stod(word));
+    ASSERT_EQ(found.size(), 4u);
+    const auto first = expected.begin() + static_cast<std::ptrdiff_t>(3 * row);
+    const auto best = std::max_element(first, first + 3) - first;
+    EXPECT_EQ(found[3], static_cast<double>(best));
+    found.pop_back();
+    expect_near(found, {first, first + 3});
+  }
+}
+
+TEST(PredictTest, WritesSeveralOutputsUnderTheirNames) {
+  const RunFolder folder;
+  folder.write("rows/x.npy", linear_inputs(11));
+  SmallModel model = linear_model();
+  model.outputs.push_back(declared("products", {-1, 3}));
+  folder.write("model.onnx", model.bytes());
+  expect_success(predicts(folder, "out.npz"));
+  expect_success(predicts(folder, "named.npy") + Words{"--prediction", "products"});
+  expect_refused(folder, predicts(folder, "two.npy"), {"expected one output", "logits, products"});
+  // Read back by the data reader, whose zip reader is another program's work than the writer.
+  const Finished run = Program::run(
+      fsdp_run({"predict", folder.model(), "--data", folder / "out.npz", "-o", folder / "x.npy"}));
+  EXPECT_EQ(run.status, 2);
+  EXPECT_THAT(run.err, testing::HasSubstr("no column 'x'"));
+  const Finished unzip = Program::run({"/usr/bin/python3", "-c",
+                                       "import sys, zipfile; z = zipfile.ZipFile(sys.argv[1]); "
+                                       "assert z.testzip() is None; "
+                                       "assert z.namelist() == ['logits.npy', 'products.npy']; "
+                                       "open(sys.argv[2], 'wb').write(z.read('products.npy'))",
+                                       folder / "out.npz", folder / "products.npy"});
+  ASSERT_EQ(unzip.status, 0) << unzip.err;
+  EXPECT_TRUE(content(folder / "products.npy") == content(folder / "named.npy"));
+}
+
+TEST(PredictTest, ReadsWeightsInIntegers) {
+  const RunFolder folder;
+  const std::string place = fixture("few_bits/nbits");
+  expect_success(fsdp_run(
+      {"predict", place + "/model.onnx", "--data", place + "/data", "-o", folder / "out.npz"}));
+}
+
+// In a run's folder, the file for inference comes first.
+TEST(PredictTest, TakesTheFileOfARun) {
+  const RunFolder folder;
+  folder.write("rows/x.npy", linear_inputs(5));
+  folder.write("run/model.onnx", linear_model().bytes());
+  const Words words = {"--data", folder / "rows", "-o", folder / "out.npy"};
+  expect_success(fsdp_run({"predict", folder / "run"}) + words);
+  expect_near(npy_values(content(folder / "out.npy")), linear_outputs(5));
+  folder.write("run/model.onnx", "no model");
+  folder.write("run/model.inference.onnx", linear_model().bytes());
+  expect_success(fsdp_run({"predict", folder / "run"}) + words);
+  const Finished none = Program::run(fsdp_run({"predict", folder / "rows"}) + words);
+  EXPECT_EQ(none.status, 2);
+  EXPECT_THAT(none.err, testing::HasSubstr("without model.inference.onnx and model.onnx"));
+}
+
+// A model with its loss inside: the loss needs labels, the logits do not.
+TEST(PredictTest, LeavesOutWhatNeedsLabels) {
+  const RunFolder folder;
+  std::filesystem::create_directory(folder / "rows");
+  std::filesystem::copy(fixture("mlp/data/x.npy"), folder / "rows/x.npy");
+  const std::string model = fixture("mlp/model_with_loss.onnx");
+  const Words words = fsdp_run({"predict", model, "--data", folder / "rows"});
+  const Finished run = Program::run(words + Words{"-o", folder / "out.npz"});
+  ASSERT_EQ(run.status, 0) << run.err;
+  EXPECT_THAT(run.out, testing::HasSubstr("'loss' is left out: there is no column 'labels'\n"));
+  const Finished named =
+      Program::run(words + Words{"-o", folder / "o.npy", "--prediction", "loss"});
+  EXPECT_EQ(named.status, 2);
+  EXPECT_THAT(named.err, testing::HasSubstr("expected a column 'labels'"));
+}
+
+TEST(PredictTest, RefusesBeforeItReadsARow) {
+  const RunFolder folder;
+  folder.write("rows/x.npy", linear_inputs(5));
+  expect_refused(folder, predicts(folder, "out.txt"), {"-o ", "out.txt", ".npy, .npz or .csv"});
+  expect_refused(folder, predicts(folder, "out.npy") + Words{"--prediction", "logit"},
+                 {"--prediction logit", "did you mean 'logits'?"});
+  expect_refused(folder, predicts(folder, "rows/x.npy"), {"rows/x.npy", "another file"});
 }
 
 }  // namespace export_test

@@ -95,6 +95,8 @@ class Bits(unittest.TestCase):
         with onnx_fsdp.Trainer(MODEL, batch_size=8, **OPTIONS) as trainer:
             found = trainer.evaluate(DATA)
         self.assertEqual((f"{found.loss:.9g}", found.accuracy), (f"{row['loss']:.9g}", row["accuracy"]))
+        self.assertEqual(onnx_fsdp.evaluate(MODEL, data=DATA, **OPTIONS)["loss"], row["loss"])
+        self.assertEqual(onnx_fsdp.evaluate(MODEL, eval_data=DATA, **OPTIONS)["loss"], row["loss"])
 
     def test_scores_of_more_rows_than_the_first_call_had(self):
         labels = numpy.random.default_rng(1).integers(0, 2, (192, 5)).astype("float32")

@@ -358,6 +358,9 @@ class OrtSource final : public TrainingSource {
 
   Status check_output(const std::string& path, const TrainedState& state) const override {
     const OrtPaths& paths = artifacts_.paths;
+    OFSDP_REJECT_IF(state.inference,
+                    "--output-form inference: expected same, since training artifacts are written "
+                    "as training artifacts");
     std::error_code ignored;
     OFSDP_REJECT_IF(std::filesystem::equivalent(parent_folder(paths.training), path, ignored),
                     "{}: cannot be written: expected another folder than the input", path);

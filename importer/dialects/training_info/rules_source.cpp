@@ -371,8 +371,8 @@ const UpdateRule* rule_of(const UpdateRules& rules, const std::string& parameter
 
 class RulesOutput final : public FileOutput {
  public:
-  RulesOutput(ModelOutput output, const OnnxFile& file, const UpdateRules& rules)
-      : FileOutput(std::move(output)), file_(file), rules_(rules) {}
+  RulesOutput(ModelOutput output, bool inference, const OnnxFile& file, const UpdateRules& rules)
+      : FileOutput(std::move(output), inference), file_(file), rules_(rules) {}
 
   Status write_state(const Parameter& p, size_t k, int64_t first,
                      std::span<const float> src) const override {
@@ -422,19 +422,20 @@ class RulesSource final : public TrainingSource {
   }
 
   Result<std::unique_ptr<TrainedOutput>> begin_output(const std::string& path,
-                                                      const TrainedState&) const override {
-    return output(ModelOutput::begin(file(), path));
+                                                      const TrainedState& state) const override {
+    return output(ModelOutput::begin(file(), path), state);
   }
   Result<std::unique_ptr<TrainedOutput>> join_output(const std::string& ticket,
-                                                     const TrainedState&) const override {
-    return output(ModelOutput::join(file(), ticket));
+                                                     const TrainedState& state) const override {
+    return output(ModelOutput::join(file(), ticket), state);
   }
 
  private:
-  Result<std::unique_ptr<TrainedOutput>> output(Result<ModelOutput> made) const {
+  Result<std::unique_ptr<TrainedOutput>> output(Result<ModelOutput> made,
+                                                const TrainedState& state) const {
     if (!made.ok()) return std::move(made).status();
     return std::unique_ptr<TrainedOutput>(
-        std::make_unique<RulesOutput>(*std::move(made), file(), rules_));
+        std::make_unique<RulesOutput>(*std::move(made), state.inference, file(), rules_));
   }
 
   const UpdateRules rules_;

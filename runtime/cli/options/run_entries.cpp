@@ -247,6 +247,8 @@ std::vector<OptionEntry> run_entries() {
       trusted(make_plugin()),
       trusted(path({"output", "none, FILE.onnx", "the trained file, written at the end"},
                    OFSDP_FIELD(files.output))),
+      choice("output-form", "inference: the trained file with dropout and batch statistics off",
+             OFSDP_FIELD(output_form)),
       trusted(
           path({"metrics", "none, FILE", "one JSON object a line"}, OFSDP_FIELD(files.metrics))),
       trusted(logs()),

@@ -43,7 +43,9 @@ std::vector<std::string> saved_classes(const Options& options) {
 
 }  // namespace
 
-Result<DataSpec> find_data(const Options& options) {
+namespace {
+
+Result<DataSpec> find_given_data(const Options& options) {
   const DataChoice& choice = options.run.data;
   switch (choice.kind) {
     case DataChoice::Kind::kSynthetic: {
@@ -60,6 +62,31 @@ Result<DataSpec> find_data(const Options& options) {
   }
 }
 
+// An evaluation reads one set of rows, as training and evaluation data alike: --eval-data, else the
+// evaluation part of --data, else all of --data.
+Result<DataSpec> find_evaluated_data(const Options& options) {
+  const DataChoice& eval = options.run.eval_data;
+  DataSpec spec;
+  if (eval.kind == DataChoice::Kind::kPath) {
+    OFSDP_ASSIGN_OR_RETURN(spec.train, read_eval_spec(eval.path));
+  } else {
+    OFSDP_ASSIGN_OR_RETURN(DataSpec given, find_given_data(options));
+    OFSDP_REJECT_IF(given.synthetic,
+                    "--data synthetic: expected data with an end for an evaluation");
+    const bool own_part = given.eval && eval.kind != DataChoice::Kind::kNone;
+    spec.train = own_part ? *std::move(given.eval) : std::move(given.train);
+  }
+  spec.eval = spec.train;
+  return spec;
+}
+
+}  // namespace
+
+Result<DataSpec> find_data(const Options& options) {
+  return options.command == Command::kEval ? find_evaluated_data(options)
+                                           : find_given_data(options);
+}
+
 Result<DataSetup> open_data(DataSpec spec, const Options& options, const Graph& graph,
                             const std::set<std::string>& labels, Communicator& communicator,
                             MemoryLedger& ledger) {
@@ -70,8 +97,10 @@ Result<DataSetup> open_data(DataSpec spec, const Options& options, const Graph& 
   if (!data.spec.synthetic) {
     OFSDP_ASSIGN_OR_RETURN(data.train, Dataset::open(data.spec.train, names, communicator, ledger));
   }
-  if (options.run.eval_data.kind == DataChoice::Kind::kNone) data.spec.eval.reset();
-  if (options.run.eval_data.kind == DataChoice::Kind::kPath) {
+  const bool evaluates = options.command == Command::kEval;  // find_data has chosen its rows
+  const DataChoice::Kind eval = options.run.eval_data.kind;
+  if (eval == DataChoice::Kind::kNone && !evaluates) data.spec.eval.reset();
+  if (eval == DataChoice::Kind::kPath && !evaluates) {
     OFSDP_ASSIGN_OR_RETURN(data.spec.eval, read_eval_spec(options.run.eval_data.path));
   }
   for (const std::string& label : labels) {

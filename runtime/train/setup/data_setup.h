@@ -28,7 +28,8 @@ struct DataSetup {
   RowSource& train_rows() const { return train ? *train : *synthetic; }
 };
 
-// Reads the specification of the data, with the columns' names, and opens nothing.
+// Reads the specification of the data, with the columns' names, and opens nothing. For `eval`, both
+// parts are the rows to evaluate.
 Result<DataSpec> find_data(const Options& options);
 
 // `labels`: columns besides the graph's inputs. Collective.

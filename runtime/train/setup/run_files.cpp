@@ -65,7 +65,7 @@ class Lister {
     if (is(Command::kConfig)) files_.writes("--output", options_.files.output);
     if (is(Command::kExport)) add_export();
     const bool runs = is(Command::kTrain) || is(Command::kEval) || is(Command::kPlan) ||
-                      is(Command::kDoctor) || is(Command::kMakeTraining);
+                      is(Command::kDoctor) || is(Command::kMakeTraining) || is(Command::kPredict);
     if (runs) add_outputs();
     if (!runs || !files_.any_output()) return std::move(files_);  // nothing to compare
     add_model();
@@ -152,7 +152,9 @@ class Lister {
     const std::string path =
         computed ? join_path(parent_folder(options_.model), "data") : data.path;
     if (add_place("--data", path) || data.kind == DataChoice::Kind::kInline) {
-      const auto spec = find_data(options_);
+      Options both = options_;  // `eval` reads one part, but no command replaces the other
+      both.command = Command::kTrain;
+      const auto spec = find_data(both);
       if (spec.ok()) add_columns("--data", spec->train);
       if (spec.ok() && spec->eval) add_columns("--data", *spec->eval);
     }
@@ -181,6 +183,7 @@ class Lister {
   void add_outputs() {
     if (is(Command::kPlan)) files_.writes("--html", options_.report.html);
     if (is(Command::kDoctor)) files_.writes("--picture", options_.doctor.picture);
+    if (is(Command::kPredict)) files_.writes("--output", options_.files.output);
     const bool trains = is(Command::kTrain);
     if (trains || is(Command::kMakeTraining)) add_trained();
     if (trains) {

@@ -11,7 +11,7 @@
 //             topology, the file of the secret; for `export` the checkpoint and its model
 //   outputs   --output with its external data, --adapter, --metrics, --report, --trace,
 //             --log, --checkpoint-dir, `plan --html`, `doctor --picture`, the files that `config`,
-//             `export` and `make-training` write
+//             `export`, `predict` and `make-training` write
 //
 // A folder that gains files (--checkpoint-dir, --log except csv) may contain inputs, except data
 // columns. A folder that is replaced (--output of training artifacts) must contain none. Files that
