@@ -34,8 +34,13 @@ Result<DataSpec> find_data(const Options& options) {
     case DataChoice::Kind::kInline:
       return parse_data_yaml(choice.yaml, choice.base_folder, choice.origin);
     default:
-      return read_data_spec(beside_model(options, "data"));
+      break;
   }
+  const std::string folder = beside_model(options, "data");
+  std::error_code error;
+  if (std::filesystem::exists(folder, error)) return read_data_spec(folder);
+  return input_error("--data: {} beside the model is not there; give --data FOLDER or --data FILE",
+                     folder);
 }
 
 Result<DataSetup> open_data(DataSpec spec, const Options& options, const Graph& graph,
