@@ -16,13 +16,17 @@ std::string command_lines() {
   std::string text;
   for (const CommandEntry& entry : command_table()) {
     if (!entry.text.empty())
-      text += format_text("  fsdp-run {:<37} {}\n", entry.synopsis, entry.text);
+      text += format_text("  fsdp-run {:<37} {}\n", entry.synopsis,
+                          entry.text.substr(0, entry.text.find('\n')));
   }
   return text;
 }
 
-// A line of --help.
+// A line of --help, with all values if there is room.
 std::string short_line(const OptionEntry& entry) {
+  constexpr size_t kColumns = 100;
+  const std::string line = format_text("  --{:<25} {} [{}]", entry.name, entry.help, entry.values);
+  if (line.size() <= kColumns) return line + "\n";
   return format_text("  --{:<25} {} [{}]\n", entry.name, entry.help, default_text(entry));
 }
 
@@ -95,7 +99,7 @@ std::string overview_text() {
 
 std::string help_text() {
   return "fsdp-run trains ONNX models, sharded over ranks as PyTorch's FSDP does.\n\nCommands:\n" +
-         command_lines() + "\nOptions, with their defaults:\n" + grouped_options(/*all=*/false) +
+         command_lines() + "\nOptions, the default first:\n" + grouped_options(/*all=*/false) +
          "\nFlags beat --config FILE (YAML: _ for -), which beats MODEL.yaml next to MODEL.onnx.\n"
          "More: fsdp-run help all, fsdp-run help OPTION, fsdp-run COMMAND --help.\n";
 }
@@ -116,7 +120,7 @@ std::string command_help(const CommandEntry& command) {
   }
   if (!own.empty()) text += format_text("\nIts own options:\n{}", own);
   if (takes_model(command.command) || command.command == Command::kMakeTraining) {
-    text += "\nOptions of a run, with their defaults (all: fsdp-run help all):\n" +
+    text += "\nOptions of a run, the default first (all: fsdp-run help all):\n" +
             grouped_options(/*all=*/false);
   } else if (command.command == Command::kExport) {
     text += "\nAlso --output FILE (-o) and --plugin FILE.so.\n";

@@ -219,11 +219,15 @@ std::string costs_text(const PlanReport& report) {
 
 std::string times_text(const PlanReport& report, const BatchSizes& batch) {
   if (report.device) return "no times: nothing measures GPUs yet\n";
+  const auto& hosts = report.machine.topology;
+  const std::string where = hosts ? format_text(" for {} of {}", plural(hosts->hosts, "host"),
+                                                plural(hosts->ranks_per_host, "rank"))
+                                  : "";
   const double seconds = std::max(report.update_seconds, 1e-12);
   return format_text(
-             "predicted: {:.4g} ms an update, {} samples/s; of it {:.4g} ms wait for "
+             "predicted{}: {:.4g} ms an update, {} samples/s; of it {:.4g} ms wait for "
              "communication\n",
-             report.update_seconds * 1e3,
+             where, report.update_seconds * 1e3,
              readable_number(static_cast<double>(batch.global_batch_size) / seconds),
              report.update_exposed * 1e3) +
          costs_text(report);

@@ -1,5 +1,8 @@
 // Commands that are wrong: batches that do not divide, options that do not exist or are not built,
 // places where nothing can be written. All are found before the first step.
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -209,6 +212,26 @@ TEST(BadCommandTest, DataThatAreNotThere) {
   std::filesystem::rename(folder / "data", folder / "elsewhere");
   expect_refused(folder, fsdp_run({folder.model(), "--loss", "cross_entropy"}),
                  {folder / "data", "beside the model is not there; give --data"});
+}
+
+// Somebody listens there who is no launcher.
+TEST(BadCommandTest, APortOfAnotherProgram) {
+  const RunFolder folder;
+  const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  auto* const generic = reinterpret_cast<sockaddr*>(&address);
+  socklen_t length = sizeof address;
+  ASSERT_EQ(bind(fd, generic, length), 0);
+  ASSERT_EQ(listen(fd, 8), 0);
+  ASSERT_EQ(getsockname(fd, generic, &length), 0);
+  const std::string port = std::to_string(ntohs(address.sin_port));
+  const Finished run = Program::run(folder.train() + Words{"--nnodes", "2", "--timeout", "2",
+                                                           "--rdzv-endpoint", "127.0.0.1:" + port});
+  EXPECT_EQ(run.status, 1) << run.err;
+  expect_one_line(run.err, {"port " + port + " belongs to another program"});
+  close(fd);
 }
 
 // They run, with one remark.

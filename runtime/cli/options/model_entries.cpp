@@ -240,7 +240,7 @@ OptionEntry loss() {
                     .values = joined(names_of<LossKind>(), ", ") +
                               ", output:NAME, plugin:NAME, contrastive:A:B[:TEMPERATURE], "
                               "KIND:PREDICTION:LABELS[*WEIGHT]; repeated",
-                    .help = "auto: the graph's only scalar float output; the sum of several",
+                    .help = "what is minimized; auto: the graph's only scalar float output",
                     .kind = OptionEntry::Kind::kRepeated,
                     .set = set_loss,
                     .show = show_loss};

@@ -29,11 +29,11 @@ OptionEntry wrap_layers() {
 
 // A number without a unit is bytes; so few are a unit that was left out.
 OptionEntry memory_limit() {
-  OptionEntry entry = entries::parsed_or(
-      "none",
-      {"memory-limit", "none, or bytes such as 12GiB",
-       "most device memory of a rank; a plan over it is refused"},
-      "bytes such as 12GiB", OFSDP_FIELD(sharding.memory_limit), parse_bytes, show_bytes);
+  OptionEntry entry = entries::parsed_or("none",
+                                         {"memory-limit", "none, or bytes such as 12GiB",
+                                          "most memory of a rank; a plan over it is refused"},
+                                         "bytes such as 12GiB", OFSDP_FIELD(sharding.memory_limit),
+                                         parse_bytes, show_bytes);
   entry.set = [set = entry.set](Options& o, const std::string& text) {
     constexpr double kLeast = 1024;
     const std::optional<double> number = parse_number(text);
@@ -121,8 +121,8 @@ std::vector<OptionEntry> sharding_entries() {
       repeated("none",
                {"ignore", "none; NAME or glob, repeated", "parameters kept whole on every rank"},
                OFSDP_FIELD(sharding.ignore)),
-      choice("param-dtype", "type of gathered parameters and of computation",
-             OFSDP_FIELD(sharding.param_dtype), kDTypes),
+      choice("param-dtype", "type of parameters and computation", OFSDP_FIELD(sharding.param_dtype),
+             kDTypes),
       choice("reduce-dtype", "of gradients on their way", OFSDP_FIELD(sharding.reduce_dtype),
              kDTypes),
       choice("buffer-dtype", "of buffers such as running statistics",
