@@ -48,12 +48,15 @@ enum class Command {
   kPredict,
   kDemo,
   kCompletion,
-  kMan
+  kMan,
+  kHelp,
+  kVersion
 };
 OFSDP_ENUM_NAMES(Command, {kTrain, "train"}, {kPlan, "plan"}, {kEval, "eval"}, {kExport, "export"},
                  {kConfig, "config"}, {kOps, "ops"}, {kCheckPlugin, "check-plugin"},
                  {kMakeTraining, "make-training"}, {kDoctor, "doctor"}, {kCheck, "check"},
-                 {kPredict, "predict"}, {kDemo, "demo"}, {kCompletion, "completion"}, {kMan, "man"})
+                 {kPredict, "predict"}, {kDemo, "demo"}, {kCompletion, "completion"}, {kMan, "man"},
+                 {kHelp, "help"}, {kVersion, "version"})
 
 enum class DeviceChoice { kAuto, kCpu, kCuda };
 OFSDP_ENUM_NAMES(DeviceChoice, {kAuto, "auto"}, {kCpu, "cpu"}, {kCuda, "cuda"})
@@ -179,6 +182,7 @@ struct PlanReportOptions {
   std::string topology;          // empty: this machine
   std::string html;              // empty: none
   bool operations = false;       // the lowered programs instead of the report
+  bool schedule = false;         // print the steps of each program
   bool explain = false;          // print the implementation of each node
 };
 
@@ -196,7 +200,7 @@ struct CheckOptions {
 
 struct Options {
   Command command = Command::kTrain;
-  std::string model;       // MODEL.onnx; `export`: the checkpoint folder; `completion`: the shell
+  std::string model;       // MODEL.onnx; the operand of other commands: a folder, a shell
   std::string config;      // the --config file; empty: none
   bool help = false;       // --help: print the help and do nothing else
   bool version = false;    // --version: print the version and do nothing else

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <cstdint>
 
 namespace ofsdp::base {
 namespace {
@@ -37,13 +38,27 @@ size_t most_edits(size_t length) {
   return std::max<size_t>(2, length / 3);
 }
 
-std::string continued(const std::string& name, const std::vector<std::string>& known) {
-  std::string found;
-  for (const std::string& candidate : known) {
-    if (name.size() < 3 || !folded(candidate).starts_with(name)) continue;
-    if (found.empty() || candidate.size() < found.size()) found = candidate;
+// Returns whether `known` has the letters of `wanted`, in this order.
+bool abbreviates(const std::string& wanted, const std::string& known) {
+  size_t at = 0;
+  for (const char c : known) at += at < wanted.size() && wanted[at] == c ? 1 : 0;
+  return at == wanted.size();
+}
+
+constexpr size_t kFar = SIZE_MAX;
+
+// Returns how far `known` is from `wanted`, 4 for each edit; kFar if it is not near.
+size_t distance(const std::string& wanted, const std::string& known) {
+  constexpr size_t kShortest = 3;  // letters that tell a name
+  const size_t edits = edit_distance(wanted, known);
+  size_t far = kFar;
+  if (edits <= most_edits(wanted.size())) {
+    far = 4 * edits + (known[0] == wanted[0] ? 0 : 2) + (abbreviates(wanted, known) ? 0 : 1);
   }
-  return found;
+  if (wanted.size() >= kShortest && known.starts_with(wanted)) far = std::min<size_t>(far, 3);
+  if (known.size() >= 2 && wanted.starts_with(known + '-')) far = std::min<size_t>(far, 7);
+  if (known.size() >= kShortest && wanted.ends_with('-' + known)) far = std::min<size_t>(far, 8);
+  return far;
 }
 
 }  // namespace
@@ -52,17 +67,18 @@ std::string nearest_name(std::string_view name, const std::vector<std::string>& 
   constexpr size_t kLongest = 200;  // edit_distance costs the lengths' product
   if (name.empty() || name.size() > kLongest) return {};
   const std::string wanted = folded(name);
-  size_t fewest = most_edits(wanted.size()) + 1;
   std::string found;
+  size_t least = kFar;
   for (const std::string& candidate : known) {
-    if (candidate.size() > kLongest) continue;
-    const size_t edits = edit_distance(wanted, folded(candidate));
-    if (edits < fewest) {
-      fewest = edits;
+    if (candidate.empty() || candidate.size() > kLongest) continue;
+    const size_t far = distance(wanted, folded(candidate));
+    const bool shorter = far == least && far < 4 && candidate.size() < found.size();
+    if (far < least || shorter) {
+      least = far;
       found = candidate;
     }
   }
-  return found.empty() ? continued(wanted, known) : found;
+  return found;
 }
 
 std::string did_you_mean(std::string_view name, const std::vector<std::string>& known) {

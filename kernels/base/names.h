@@ -59,10 +59,10 @@ std::vector<std::string> names_of() {
 // Returns the name in `known` that a person probably meant by `name` (an option, key, column or
 // node), or "" if none is near.
 //
-// The nearest name needs the fewest letters changed, added, dropped or swapped with a neighbour
-// (optimal string alignment), at most about a third of the name; at equal distance the first wins.
-// If none is that near, returns the shortest name that begins with `name` ("batch" for
-// "batch-size"), if that has three letters or more. Ignores case and takes '_' for '-'.
+// Near are names that begin with three or more letters of `name` ("batch-size" for "batch"), names
+// with few letters changed, added, dropped or swapped (optimal string alignment, at most about a
+// third), and names that `name` lengthens by a word ("epochs" for "num-epochs"), in this order. Of
+// equally near ones, the same first letter and kept letters count. Ignores case, '_' is '-'.
 std::string nearest_name(std::string_view name, const std::vector<std::string>& known);
 
 // Returns "; did you mean 'x'?" to end an error message, or "" if no name is near.

@@ -45,7 +45,7 @@ Result<const DeviceLibrary*> find_library() {
     if (std::filesystem::exists(path, error)) return load(path);
     tried += (tried.empty() ? "" : ", ") + path.string();
   }
-  return input_error("no {} (looked for {})", kLibrary, tried);
+  return input_error("this build has no CUDA: see install.md of the documentation (no {})", tried);
 }
 
 }  // namespace

@@ -10,6 +10,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <string>
 
 #include "kernels/cpu/stored_floats.h"
 
@@ -98,8 +99,9 @@ class TileProduct<double> {
 
 namespace onednn {
 
-bool is_present();  // the build has the library
-bool has_avx512();  // and it may use AVX-512 here: ONEDNN_MAX_CPU_ISA
+bool is_present();      // the build has the library
+std::string version();  // "3.6.2"; empty without the library
+bool has_avx512();      // and it may use AVX-512 here: ONEDNN_MAX_CPU_ISA
 
 // Why an implementation refuses a problem.
 inline constexpr const char* kNoOneDnn = "this build has no oneDNN";

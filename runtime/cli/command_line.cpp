@@ -15,40 +15,37 @@ namespace ofsdp::cli {
 
 namespace {
 
+// One row a command. `text` is one line of the help.
 constexpr auto kCommands = std::to_array<CommandEntry>({
-    {Command::kTrain, "MODEL.onnx", "MODEL.onnx [options]", "train"},
-    {Command::kPlan, "MODEL.onnx", "plan   MODEL.onnx [options]",
-     "what would happen, without doing it\n"
-     "(--json, --html FILE; for ranks that are not here:\n"
-     "--world N, --topology FILE; --operations: what\n"
-     "rank 0 runs, line by line; --explain: kernels)"},
-    {Command::kEval, "MODEL.onnx", "eval   MODEL.onnx [options]",
+    {Command::kTrain, "MODEL.onnx", "MODEL.onnx [options]", "train the model"},
+    {Command::kPlan, "MODEL.onnx", "plan MODEL.onnx [options]",
+     "memory and time of a run, without running it",
+     "--world N and --topology FILE plan for ranks that are not here."},
+    {Command::kEval, "MODEL.onnx", "eval MODEL.onnx [options]",
      "loss and metrics on the evaluation data"},
     {Command::kPredict, "MODEL.onnx or RUN", "predict MODEL|RUN -o FILE",
-     "the outputs for every row of --data, in order: .npy,\n"
-     ".npz or .csv (--prediction NAME, repeated)"},
+     "write the outputs for every row of the data",
+     "FILE is .npy, .npz or .csv; --prediction NAME, repeated, names outputs."},
     {Command::kDoctor, "MODEL.onnx", "doctor MODEL.onnx [options]",
-     "what would go wrong, each with the flag that\n"
-     "mends it (--find-lr, --picture FILE.svg)"},
-    {Command::kCheck, "MODEL.onnx", "check  MODEL.onnx [options]",
-     "loss and gradient of the first batch against\n"
-     "references in double (--directions, --limit, --json)"},
+     "likely problems, each with the option that fixes it"},
+    {Command::kCheck, "MODEL.onnx", "check MODEL.onnx [options]",
+     "compare loss and gradients with references"},
     {Command::kExport, "CKPT_DIR", "export CKPT_DIR -o OUT.onnx",
-     "a checkpoint made into one ONNX file\n"
-     "(--inference, --verify, --format safetensors)"},
-    {Command::kConfig, "", "config [-o FILE]", "ask the questions, write the YAML"},
-    {Command::kOps, "", "ops [--json]", "every operator: domain, versions, what is there"},
+     "write a checkpoint as one ONNX file"},
+    {Command::kConfig, "", "config [MODEL.onnx] [-o FILE]", "ask for options, write a YAML file",
+     "The keys of MODEL.yaml are the defaults.", true},
     {Command::kMakeTraining, "MODEL.onnx", "make-training MODEL.onnx -o OUT.onnx",
-     "the model with the training that the options\n"
-     "say (--form training_info), or its gradient graph\n"
-     "(--form graph)"},
+     "write the model with its training or gradients"},
+    {Command::kDemo, "", "demo [--output-dir DIR]", "train a small made-up model on two ranks"},
+    {Command::kOps, "", "ops [--json]", "all operators: domain, versions, kernels"},
     {Command::kCheckPlugin, "LIB.so", "check-plugin LIB.so",
-     "tries a plug-in's operators on its own samples"},
-    {Command::kDemo, "", "demo [--output-dir DIR]",
-     "makes a small model and data (in onnx-fsdp-demo),\n"
-     "trains on two ranks and evaluates"},
-    {Command::kCompletion, "bash, zsh or fish", "completion SHELL", ""},
-    {Command::kMan, "", "man", ""},
+     "try a plug-in's operators on its own samples"},
+    {Command::kCompletion, "bash, zsh or fish", "completion SHELL",
+     "completions for bash, zsh or fish", "source <(fsdp-run completion bash) loads them."},
+    {Command::kMan, "", "man", "the manual page", "man -l <(fsdp-run man) shows it.", true},
+    {Command::kHelp, "", "help [TOPIC]", "help on a command or an option; all: every option", "",
+     true},
+    {Command::kVersion, "", "version", "version, commit, CUDA, oneDNN, processor"},
 });
 
 }  // namespace
@@ -56,21 +53,14 @@ constexpr auto kCommands = std::to_array<CommandEntry>({
 std::span<const CommandEntry> command_table() { return kCommands; }
 
 bool takes_options_of_a_run(Command command) {
-  return command != Command::kDemo && command != Command::kCompletion && command != Command::kMan;
+  using enum Command;
+  return command != kDemo && command != kCompletion && command != kMan && command != kHelp &&
+         command != kVersion;
 }
 
-std::string help_of_commands() {
-  std::string help;
-  for (const CommandEntry& entry : kCommands) {
-    if (entry.text.empty()) continue;
-    help += format_text("fsdp-run {:<27}  ", entry.synopsis);
-    for (const char c : entry.text) {
-      help += c;
-      if (c == '\n') help += std::string(38, ' ');
-    }
-    help += '\n';
-  }
-  return help;
+bool takes_model(Command command) {
+  return command == Command::kTrain || command == Command::kPlan || command == Command::kEval ||
+         command == Command::kDoctor || command == Command::kCheck;
 }
 
 namespace {
@@ -87,6 +77,7 @@ struct Words {
   std::vector<Flag> flags;
   std::vector<SaidWord> foreign;  // from other launchers
   ForeignLauncher launcher = ForeignLauncher::kNone;
+  bool plans = false;  // --dry-run
 };
 
 class Scanner {
@@ -98,7 +89,8 @@ class Scanner {
     bool options_end = false;
     while (next_ < arguments_.size()) {
       const std::string& word = arguments_[next_++];
-      if (options_end || !word.starts_with('-') || word == "-") {
+      const bool topic = !words_.operands.empty() && words_.operands.front() == "help";
+      if (options_end || topic || !word.starts_with('-') || word == "-") {
         words_.operands.push_back(word);
       } else if (word == "--") {
         options_end = true;
@@ -114,11 +106,13 @@ class Scanner {
     const size_t equals = word.find('=');
     const std::string flag = word == "-o"   ? "--output"
                              : word == "-h" ? "--help"
+                             : word == "-n" ? "--nproc-per-node"
                                             : word.substr(0, equals);
     const std::string name = flag.starts_with("--") ? flag.substr(2) : std::string();
     const bool negated = name == "no-shuffle";
     const OptionEntry* entry = find_entry(table_, negated ? "shuffle" : name);
-    if (entry == nullptr) return scan_foreign(flag, word, equals);
+    if (word == "--dry-run") return words_.plans = true, ok_status();
+    if (entry == nullptr) return scan_other_name(name, flag, word, equals);
     const bool bare = entry->kind == OptionEntry::Kind::kBare;
     if (bare && equals != std::string::npos) return unknown_option(flag);
     words_.flags.push_back({negated ? "no-shuffle" : name, "on", flag});
@@ -131,6 +125,29 @@ class Scanner {
     } else {
       return take_value(flag, text);
     }
+    return ok_status();
+  }
+
+  // Takes another name of an option; a switch such as --bf16 gives the option a value.
+  Status scan_other_name(const std::string& name, const std::string& flag, const std::string& word,
+                         size_t equals) {
+    const OptionSynonym* const other = find_synonym(name);
+    if (other == nullptr) return scan_foreign(flag, word, equals);
+    std::string text;
+    if (equals != std::string::npos) {
+      text = word.substr(equals + 1);
+    } else if (other->value.empty()) {
+      OFSDP_RETURN_IF_ERROR(take_value(flag, text));
+    } else {
+      text = switch_text();
+    }
+    if (!other->value.empty()) {
+      const std::optional<bool> on = parse_switch(text);
+      if (!on) return input_error("{}: expected on or off, found '{}'", flag, text);
+      if (!*on) return ok_status();
+      text = other->value;
+    }
+    words_.flags.push_back({std::string(other->option), text, flag});
     return ok_status();
   }
 
@@ -179,9 +196,15 @@ class Scanner {
   }
 
   Status unknown_option(const std::string& flag) const {
-    std::vector<std::string> names = {"--help", "--version", "--config", "--no-shuffle"};
-    for (const std::string& name : entry_names(table_)) names.push_back("--" + name);
-    return input_error("unknown option {}{}", flag, did_you_mean(flag, names));
+    const std::string word = flag.substr(std::min(flag.find_first_not_of('-'), flag.size()));
+    std::string hint = log_hint(word);
+    std::vector<std::string> names = {"no-shuffle"};
+    for (const OptionEntry& entry : table_) names.push_back(entry.name);
+    for (const OptionSynonym& other : option_synonyms()) names.emplace_back(other.name);
+    if (hint.empty()) hint = name_hint(word, names);
+    const size_t quote = hint.find("mean '");
+    if (quote != std::string::npos) hint.insert(quote + 6, "--");
+    return input_error("unknown option {}{}", flag, hint);
   }
 
   const std::vector<std::string>& arguments_;
@@ -190,28 +213,90 @@ class Scanner {
   Words words_;
 };
 
+const CommandEntry* find_command(Command command) {
+  return std::ranges::find(kCommands, command, &CommandEntry::command);
+}
+
+bool is_command(const Words& words) {
+  return !words.operands.empty() && value_named<Command>(words.operands.front()).has_value();
+}
+
 // Removes the command's name from the operands; without a name it is train.
 const CommandEntry& take_command(Words& words) {
-  for (const CommandEntry& entry : command_table()) {
-    if (words.operands.empty() || words.operands.front() != name_of(entry.command)) continue;
-    words.operands.erase(words.operands.begin());
-    return entry;
+  if (!is_command(words)) return command_table().front();
+  const Command command = *value_named<Command>(words.operands.front());
+  words.operands.erase(words.operands.begin());
+  return *find_command(command);
+}
+
+// Finds the pages that `fsdp-run`, --help, --version, `help` and `version` print. `named`: the
+// command was; without words there is only an overview.
+Status find_help(const CommandEntry& command, bool named, const Words& words, bool no_words,
+                 ParsedCommand& parsed) {
+  const bool asked = std::ranges::count(words.flags, "help", &Flag::name) > 0;
+  parsed.options.version = std::ranges::count(words.flags, "version", &Flag::name) > 0 ||
+                           (command.command == Command::kVersion && words.operands.empty());
+  if (no_words) parsed.help = overview_text();
+  if (asked) parsed.help = named ? command_help(command) : help_text();
+  const bool on_topic = command.command == Command::kHelp && !asked && words.flags.empty();
+  if (on_topic && words.operands.empty()) parsed.help = help_text();
+  if (on_topic && words.operands.size() == 1) {
+    OFSDP_ASSIGN_OR_RETURN(parsed.help, help_on(words.operands.front()));
   }
-  return command_table().front();
+  parsed.options.help = !parsed.help.empty();
+  return ok_status();
+}
+
+// Files that people put where the model belongs, by extension.
+struct NotAModel {
+  std::string_view extensions;  // each between spaces
+  std::string_view what;
+};
+constexpr NotAModel kNotModels[] = {
+    {" .yaml .yml ",
+     "a YAML file: the model comes first, as in fsdp-run MODEL.onnx --config {0} (options) or "
+     "--data {0} (columns)"},
+    {" .csv .tsv .jsonl .npy .npz .parquet ",
+     "a data file: the model comes first, as in fsdp-run MODEL.onnx --data {0}"},
+    {" .pt .pth .ckpt .safetensors ", "no ONNX model: export the module to ONNX first"},
+    {" .py ", "a Python file: expected MODEL.onnx"}};
+
+Status check_model_name(const CommandEntry& command, const std::string& model) {
+  if (!takes_model(command.command) && command.command != Command::kMakeTraining) return {};
+  const std::string extension = lowered(std::filesystem::path(model).extension().string());
+  for (const NotAModel& kind : kNotModels) {
+    if (extension.empty() || kind.extensions.find(" " + extension + " ") == std::string::npos) {
+      continue;
+    }
+    std::string what(kind.what);
+    for (size_t at = 0; (at = what.find("{0}", at)) != std::string::npos; at += model.size()) {
+      what.replace(at, 3, model);
+    }
+    return input_error("{}: {}", model, what);
+  }
+  std::error_code error;
+  const bool word = model.find_first_of("./") == std::string::npos;
+  if (!word || std::filesystem::exists(model, error)) return {};
+  return input_error("{}: expected a command or MODEL.onnx, found no such file{}", model,
+                     name_hint(model, names_of<Command>()));
 }
 
 Status check_operands(const CommandEntry& command, const Words& words) {
   const size_t wanted = command.operand.empty() ? 0 : 1;
+  const size_t most = wanted + (command.may_have_operand ? 1 : 0);
   const std::vector<std::string>& found = words.operands;
-  if (found.size() == wanted) return ok_status();
+  if (found.size() == 1 && wanted == 1) return check_model_name(command, found.front());
+  if (found.size() >= wanted && found.size() <= most) return ok_status();
   const std::string_view name = name_of(command.command);
   if (found.empty()) {
     return input_error("fsdp-run {}: expected {}, found nothing; fsdp-run --help lists the options",
                        name, command.operand);
   }
+  std::string hint = name_hint(found.front(), names_of<Command>());
+  if (found.back().ends_with(".yaml")) hint = "; a YAML file follows --config or --data";
   return input_error("fsdp-run {}: expected {}, found {} words: '{}'{}", name,
                      wanted == 0 ? "no file" : "one " + std::string(command.operand), found.size(),
-                     joined(found, "' '"), did_you_mean(found.front(), names_of<Command>()));
+                     joined(found, "' '"), hint);
 }
 
 // Reads the flags in the table's order; the last among equal flags counts.
@@ -247,11 +332,6 @@ Status read_model_yaml(const std::string& model, OptionReader& reader) {
   const bool there = beside != model && !std::filesystem::is_directory(model, ignored) &&
                      std::filesystem::is_regular_file(beside, ignored);
   return there ? read_yaml_config(beside.string(), Source::kModelYaml, reader) : ok_status();
-}
-
-bool takes_model(Command command) {
-  return command == Command::kTrain || command == Command::kPlan || command == Command::kEval ||
-         command == Command::kDoctor || command == Command::kCheck;
 }
 
 // A file of ONNX Runtime's training artifacts is no model without the others.
@@ -341,10 +421,15 @@ Result<ParsedCommand> parse_command(const std::vector<std::string>& arguments,
   OFSDP_ASSIGN_OR_RETURN(Words words, Scanner(own, reader.table()).scan());
   words.launcher = launcher;
   ParsedCommand parsed;
-  parsed.options.help = std::ranges::count(words.flags, "help", &Flag::name) > 0;
-  parsed.options.version = std::ranges::count(words.flags, "version", &Flag::name) > 0;
+  const bool named = is_command(words);
+  const CommandEntry* entry = &take_command(words);
+  if (words.plans) {
+    if (!takes_model(entry->command)) return no_effect_with("dry-run", entry->command);
+    entry = find_command(Command::kPlan);
+  }
+  const CommandEntry& command = *entry;
+  OFSDP_RETURN_IF_ERROR(find_help(command, named, words, arguments.empty(), parsed));
   if (parsed.options.help || parsed.options.version) return parsed;
-  const CommandEntry& command = take_command(words);
   OFSDP_RETURN_IF_ERROR(take_habits(command, words, reader));
   parsed.unasked = words.launcher == ForeignLauncher::kAccelerate &&
                    command.command == Command::kConfig &&
@@ -355,14 +440,6 @@ Result<ParsedCommand> parse_command(const std::vector<std::string>& arguments,
   OFSDP_RETURN_IF_ERROR(check_alone(command, words, reader));
   OFSDP_RETURN_IF_ERROR(read_sources(command, words, reader, omp_num_threads, parsed));
   return parsed;
-}
-
-std::string help_text() {
-  return help_of_commands() +
-         "\nFlags beat --config FILE (YAML: the same names with _ for -), which beats MODEL.yaml "
-         "beside\nMODEL.onnx, which beats the defaults. Options; the default value comes "
-         "first:\n\n" +
-         help_of_options();
 }
 
 Result<ParsedCommand> parse_command_line(int argc, const char* const* argv) {

@@ -21,30 +21,45 @@
 
 namespace ofsdp::cli {
 
-// The command list, from which usage, operands, completions and the manual page are made.
+// The command list, from which usage, operands, completions, help and the manual page are made.
 struct CommandEntry {
   Command command;
-  std::string_view operand;   // required operand; empty: none
-  std::string_view synopsis;  // after "fsdp-run "
-  std::string_view text;      // lines for the help; empty: hidden, for scripts
+  std::string_view operand;       // required operand; empty: none
+  std::string_view synopsis;      // after "fsdp-run "
+  std::string_view text;          // one line for the list of commands
+  std::string_view more = {};     // more lines, for the command's own help
+  bool may_have_operand = false;  // one more word may follow; `more` says which
 };
 
 // The first entry is the command without a name on the command line.
 std::span<const CommandEntry> command_table();
 
 bool takes_options_of_a_run(Command command);
-
-// Returns all commands' lines for the help.
-std::string help_of_commands();
+bool takes_model(Command command);
 
 struct ParsedCommand {
-  Options options;  // if only `help` or `version` is set: print it to stdout and exit 0
+  Options options;  // if `version` is set: print version_text and exit 0
+  // If `options.help` is set: the help to print before exit 0.
+  std::string help;
   ModelOrigin origin;
   std::vector<std::string> warnings;  // for stderr, once a run
   bool unasked = false;  // `accelerate config default`: take every default without asking
 };
 
-std::string help_text();
+// The help's pages (help_pages.cpp). All are made from the tables of commands and options.
+
+std::string overview_text();                          // `fsdp-run`: what to type first
+std::string help_text();                              // `--help`: at most 60 lines
+std::string full_help_text();                         // `help all`: every option of a run
+std::string command_help(const CommandEntry& entry);  // `COMMAND --help`
+std::string option_help(const OptionEntry& entry);    // `help OPTION`
+// `help TOPIC`: all, a command or an option with or without dashes. Returns kInput with the nearest
+// name if there is no such topic.
+Result<std::string> help_on(const std::string& topic);
+// The options by group as Markdown: `fsdp-run man markdown > docs/reference/options.md`.
+std::string options_reference();
+// `version` and --version: the version's line, then what this build and machine have.
+std::string version_text(const char* version);
 
 // argv[0] is the program. Reads OMP_NUM_THREADS from the environment.
 Result<ParsedCommand> parse_command_line(int argc, const char* const* argv);
@@ -67,7 +82,6 @@ ValueOffer offered_values(const OptionEntry& entry);
 
 // Returns the manual page fsdp-run(1) in man(7)'s macros, made from the same tables: `fsdp-run man
 // > fsdp-run.1`.
-
 std::string manual_page();
 
 // Returns `fsdp-run ops`'s table as text or JSON: every registered operator, or with --plugin the

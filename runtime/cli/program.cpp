@@ -21,6 +21,7 @@
 #include "importer/normalize/onnx_import.h"
 #include "kernels/base/process.h"
 #include "kernels/base/text.h"
+#include "kernels/core/device.h"
 #include "kernels/cpu/parallel.h"
 #include "plugins/check/check.h"
 #include "runtime/cli/command_line.h"
@@ -190,6 +191,16 @@ int complete(const Options& options) {
   return 0;
 }
 
+// The manual page, or the page of docs/ about the options.
+int print_manual(const Options& options) {
+  if (!options.model.empty() && options.model != "markdown") {
+    return report(
+        input_error("fsdp-run man: expected nothing or markdown, found '{}'", options.model));
+  }
+  print_lines(stdout, options.model.empty() ? manual_page() : options_reference());
+  return 0;
+}
+
 // Runs the commands that neither train nor plan.
 int run_alone(const ParsedCommand& command) {
   const Options& options = command.options;
@@ -205,7 +216,7 @@ int run_alone(const ParsedCommand& command) {
   if (options.command == Command::kCheckPlugin) return check(options);
   if (options.command == Command::kDemo) return exit_with(run_demo(options));
   if (options.command == Command::kCompletion) return complete(options);
-  if (options.command == Command::kMan) return print_lines(stdout, manual_page()), 0;
+  if (options.command == Command::kMan) return print_manual(options);
   auto plugins = load_plugins(options.plugins, options.plugin_override);
   if (!plugins.ok()) return report(plugins.error());
   const Registry& registry = plugins->registry;
@@ -283,7 +294,19 @@ void show_slots(const LaunchOptions& launch) {
   setenv("CUDA_VISIBLE_DEVICES", slots_text(launch.hosts[own]).c_str(), 1);
 }
 
+// Many ranks on few cores wait for each other. GPUs have their own limit.
+void warn_of_many_ranks(const LaunchOptions& options) {
+  constexpr int64_t kMany = 8;  // ranks of a core
+  const int64_t cores = cores_per_rank(1), ranks = options.nproc_per_node;
+  if (starts_hosts(options) || ranks <= kMany * cores) return;
+  const Result<int> gpus = count_devices();
+  if (options.device != DeviceChoice::kCpu && gpus.ok() && *gpus > 0) return;
+  say(format_text("warning: --nproc-per-node: {} ranks share {}; {} would be faster", ranks,
+                  plural(cores, "core"), cores));
+}
+
 int launch(const Options& options, char** argv) {
+  warn_of_many_ranks(options.launch);
   LaunchPlan plan{.options = options.launch, .checkpoint_dir = {}, .output = {}};
   if (options.command == Command::kTrain) {
     plan.checkpoint_dir = options.checkpoint.dir;
@@ -310,11 +333,11 @@ int run(int argc, char** argv, const char* version) {
   if (!parsed.ok()) return first ? report(parsed.error()) : exit_status(parsed.error());
   if (!identity.ok()) return report(identity.error());
   if (parsed->options.help) {
-    if (first) print_lines(stdout, help_text());
+    if (first) print_lines(stdout, parsed->help);
     return printed(0);
   }
   if (parsed->options.version) {
-    if (first) print_lines(stdout, format_text("fsdp-run {}\n", version));
+    if (first) print_lines(stdout, version_text(version));
     return printed(0);
   }
   const Options& options = parsed->options;

@@ -330,16 +330,41 @@ std::string item(std::string_view bold, std::string_view rest, std::string_view 
 std::string section_of_commands() {
   std::string text = ".SH COMMANDS\n";
   for (const CommandEntry& entry : command_table()) {
-    if (!entry.text.empty()) text += item("fsdp-run", entry.synopsis, entry.text);
+    const std::string more = entry.more.empty() ? "" : ". " + std::string(entry.more);
+    if (!entry.text.empty())
+      text += item("fsdp-run", entry.synopsis, std::string(entry.text) + more);
   }
-  return text + item("fsdp-run", "completion bash|zsh|fish", "completions for the shell to load") +
-         item("fsdp-run", "man", "this page");
+  return text;
 }
 
-std::string section_of_options(std::string_view title, bool of_a_run) {
-  std::string text = format_text(".SH {}\n", title);
-  for (const OptionEntry& entry : option_table()) {
-    if (is_of_a_run(entry) == of_a_run) text += item("--" + entry.name, entry.values, entry.help);
+std::string sections_of_options() {
+  std::string text;
+  const std::vector<OptionEntry> table = option_table();
+  for (const auto& [group, title] : enum_names(OptionGroup{})) {
+    text += format_text(".SS {}\n", title);
+    for (const OptionEntry& entry : table) {
+      if (entry.group == group) text += item("--" + entry.name, entry.values, entry.help);
+    }
+  }
+  return text;
+}
+
+std::string section_of_examples() {
+  constexpr std::pair<const char*, const char*> kExamples[] = {
+      {"Train on two ranks, in bfloat16, and write the trained file:",
+       "fsdp-run bert.onnx --data data --loss cross_entropy -n 2 --bf16 -o trained.onnx"},
+      {"See memory and time of that run before it starts:",
+       "fsdp-run plan bert.onnx --data data --loss cross_entropy -n 2 --bf16"},
+      {"Go on from the last checkpoint, on four ranks:",
+       "fsdp-run bert.onnx --data data --loss cross_entropy -n 4 --checkpoint-dir ck --resume "
+       "latest"},
+      {"Adapt a model with LoRA:",
+       "fsdp-run llama.onnx --data data.yaml --loss cross_entropy --lora all --lr 1e-4"},
+      {"Write the last checkpoint as a file for inference:",
+       "fsdp-run export ck --inference -o model.onnx"}};
+  std::string text = ".SH EXAMPLES\n";
+  for (const auto& [what, command] : kExamples) {
+    text += format_text("{}\n.PP\n.RS 4\n.nf\n{}\n.fi\n.RE\n.PP\n", what, roff(command));
   }
   return text;
 }
@@ -366,8 +391,7 @@ std::string manual_page() {
          ".B \\-o\n"
          "is\n"
          ".BR \\-\\-output .\n" +
-         section_of_options("OPTIONS OF A RUN", true) +
-         section_of_options("OPTIONS OF SINGLE COMMANDS", false) + ".SH EXIT STATUS\n" +
+         sections_of_options() + section_of_examples() + ".SH EXIT STATUS\n" +
          item("0", "", "done") + item("1", "", "the run failed") +
          item("2", "", "the command or its input is wrong") + ".SH ENVIRONMENT\n" +
          item("OMP_NUM_THREADS", "", "compute threads of a rank, without --threads") +

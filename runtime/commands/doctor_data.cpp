@@ -55,10 +55,9 @@ void check_values(const BoundColumn& column, const std::vector<double>& values,
   const bool whole = std::ranges::all_of(values, [](double v) { return v == std::floor(v); });
   if (whole && least >= 0 && most > 32 && most <= 255 && column.row.rank() >= 2) {
     findings.add(
-        format_text("{}: values are whole numbers from {} to {}, as pixels are that nobody "
-                    "has normalized",
+        format_text("{}: values are whole numbers from {} to {}; they look like raw pixels",
                     subject(column), least, most),
-        "scale: 0.00392156862745098, mean: and std: of the column, in the YAML file that "
+        "add scale: 0.00392156862745098, mean: and std: of the column to the YAML file that "
         "--data names");
   }
 }

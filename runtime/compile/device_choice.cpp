@@ -187,7 +187,7 @@ class Chooser {
   Result<ChosenDevice> none(const std::string& why) const {
     if (must_) return input_error("--device cuda: {}", why);
     ChosenDevice chosen;
-    if (!why.starts_with("no libofsdp_cuda.so")) chosen.notice = "device: the CPU, since " + why;
+    if (!why.starts_with("this build has no CUDA")) chosen.notice = "device: the CPU, since " + why;
     return chosen;
   }
 

@@ -1,6 +1,6 @@
-// PlanReport: the output of `fsdp-run plan`: units, memory at the peak by kind, and the schedule
-// with predicted times, as text, JSON (docs/internals/plan.md) or one HTML page that needs no
-// network. For a device it has bytes, streams and events, but no times.
+// PlanReport: the output of `fsdp-run plan`: memory at the peak by kind and predicted times in a
+// summary of a few lines; on demand units, tables and the schedule; as JSON (docs/internals/plan.md) or one
+// HTML page that needs no network. For a device it has bytes, streams and events, but no times.
 //
 // Bytes are exact: the run uses the same. Times are predictions for rank 0 (prediction.h,
 // simulate.h). An update is grad_accum programs in a row; a short last batch and evaluation are
@@ -113,7 +113,23 @@ struct PlanReport {
 // Measures this machine for one or two seconds and simulates; for a device it does neither.
 Result<PlanReport> make_report(const CompiledRun& plan, const RunSettings& settings);
 
-std::string text(const PlanReport& report);
+inline constexpr int kSummaryLines = 20;
+
+// Facts about the model and the run for the summary, besides the report.
+struct PlanFacts {
+  std::string model;  // escaped, like the lines below
+  int64_t tensors = 0, trained_tensors = 0, trained_numbers = 0;
+  std::string loss;
+  std::vector<std::string> notices;  // lines about device, types, offload
+  std::string verdict;               // a line: whether the machine has the memory; or empty
+};
+
+// Returns the answer of `fsdp-run plan` in at most kSummaryLines lines.
+std::string summary_text(const PlanReport& report, const PlanFacts& facts, const BatchSizes& batch);
+// Returns the text of --schedule: each program with its steps.
+std::string schedule_text(const PlanReport& report);
+// Returns the tables of --verbose: units, all memory, the programs, with --schedule their steps.
+std::string text(const PlanReport& report, bool steps);
 // Returns the text of --operations: the programs as rank 0 runs them
 // (runtime/compile/program/operation.h).
 std::string operations_text(const CompiledRun& plan);

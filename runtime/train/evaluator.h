@@ -103,7 +103,7 @@ inline double centered(const WideSum& squares, const WideSum& sum, double count)
 // topK counts a label if fewer than K classes score higher; f1 is the mean over classes that occur
 // in labels or predictions; auc ranks tied scores by their mean; with several columns rmse, mae, r2
 // and auc are the mean over columns. cer and wer are edit distances divided by the number of
-// labels, or of words. A metric that no row defines is null.
+// labels, or of words. An undefined metric is null.
 //
 // Borrows plan and memory (MetricLayout::doubles). Allocates only in `make`. Returns the exchange's
 // errors; kInput if a label for auc is neither 0 nor 1.

@@ -247,8 +247,22 @@ class Session {
   }
 
   void warn(const CompiledRun& plan) const {
-    if (plan.warning.empty()) return;
-    print_lines(stderr, format_text("fsdp-run: warning: {}\n", escaped(plan.warning)));
+    for (const std::string& warning : {plan.warning, batch_warning(plan)}) {
+      if (warning.empty()) continue;
+      print_lines(stderr, format_text("fsdp-run: warning: {}\n", escaped(warning)));
+    }
+  }
+
+  // A batch size that was given and that no data can fill.
+  std::string batch_warning(const CompiledRun& plan) const {
+    const GivenCount& given = options_.batch.batch_size;
+    const bool trains = options_.command == Command::kTrain || options_.command == Command::kPlan;
+    if (!trains || !given.value || run_->setup().data.train == nullptr) return "";
+    const int64_t rows = plan.train_sampler->options().samples;
+    if (*given.value <= rows) return "";
+    return format_text("{} {}: the data have {}; no batch is larger",
+                       given.said.empty() ? "--batch-size" : given.said, *given.value,
+                       plural(rows, "row"));
   }
 
   void print_opening(const ModelSetup& setup, const CompiledRun& plan,
@@ -264,6 +278,30 @@ class Session {
                                   orthogonal_table(plan) + "\n" + after_tables_text(facts)
                             : opening_text(facts, terminal_columns()));
     std::fflush(stdout);
+  }
+
+  PlanFacts plan_facts(const ModelSetup& setup, const CompiledRun& plan) const {
+    const OpeningFacts facts = opening_facts(planned(setup, plan), {});
+    PlanFacts made{.model = facts.model,
+                   .tensors = facts.tensors,
+                   .trained_tensors = facts.trained_tensors,
+                   .trained_numbers = facts.trained_numbers,
+                   .loss = facts.loss,
+                   .notices = facts.notices,
+                   .verdict = {}};
+    const bool here = !options_.report.world && options_.report.topology.empty();
+    if (!here || plan.device != nullptr) return made;
+    const MachineMemory memory = machine_memory();
+    const std::string lack = memory_lack(plan, communicator_, memory);
+    if (!lack.empty()) {
+      made.verdict = "a run would be refused: " + lack;
+    } else {
+      made.verdict =
+          format_text("fits: {}, {} each; this host has {}", plural(communicator_.size(), "rank"),
+                      readable_bytes(plan.memory.planned_bytes()),
+                      readable_bytes(static_cast<uint64_t>(memory.bytes)));
+    }
+    return made;
   }
 
   // Only rank 0 measures and prints.
@@ -282,12 +320,16 @@ class Session {
       return {};
     }
     warn(plan);
-    print_lines(stdout, opening_tables(planned(setup, plan)));
-    if (!options_.report.world && options_.report.topology.empty()) {
-      const std::string lack = memory_lack(plan, communicator_, machine_memory());
-      if (!lack.empty()) print_lines(stdout, "a run would be refused: " + lack + "\n");
+    const PlanFacts facts = plan_facts(setup, plan);
+    const bool steps = options_.report.schedule;
+    if (options_.files.verbose) {
+      const std::string verdict = facts.verdict.empty() ? "" : facts.verdict + "\n";
+      print_lines(stdout,
+                  opening_tables(planned(setup, plan)) + verdict + "\n" + text(report, steps));
+    } else {
+      print_lines(stdout, summary_text(report, facts, settings().batch) +
+                              (steps ? schedule_text(report) : ""));
     }
-    print_lines(stdout, "\n" + text(report));
     if (options_.report.explain) print_lines(stdout, "\n" + explain(plan));
     return {};
   }

@@ -144,7 +144,7 @@ int count_steps(const std::string& plan, const std::string& step) {
 TEST(ArtifactsFolderTest, BackwardBelongsToTheUnitsOfForward) {
   const Finished plan =
       Program::run(fsdp_run({"plan", artifacts("bert_cls"), "--strategy", "full_shard",
-                             "--batch-size", "6", "--nnodes", "2"}));
+                             "--batch-size", "6", "--nnodes", "2", "--verbose", "--schedule"}));
   ASSERT_EQ(plan.status, 0) << plan.err;
   EXPECT_THAT(plan.out, testing::HasSubstr("layer.1"));
   for (const char* unit : {"u0", "u1", "u2"}) {

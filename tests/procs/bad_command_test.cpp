@@ -1,5 +1,8 @@
 // Commands that are wrong: batches that do not divide, options that do not exist or are not built,
 // places where nothing can be written. All are found before the first step.
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -168,11 +171,103 @@ TEST(BadCommandTest, LaunchOptionsThatContradictEachOther) {
 
 TEST(BadCommandTest, NoModelAndNoCommand) {
   const RunFolder folder;
-  for (const Words& words : {Words{}, Words{"trian", folder.model()}, Words{"plan"}}) {
+  for (const Words& words : {Words{"trian", folder.model()}, Words{"plan"}, Words{"trian"}}) {
     const Finished run = Program::run(fsdp_run(words));
     EXPECT_EQ(run.status, 2) << run.err;
     EXPECT_EQ(run.out, "");
     expect_one_line(run.err, {"MODEL.onnx"});
+  }
+}
+
+// Words of other programs: the line names our word.
+TEST(BadCommandTest, WordsOfOtherPrograms) {
+  const RunFolder folder;
+  const std::vector<std::pair<Words, std::string>> all = {
+      {{"--jsn"}, "unknown option --jsn; did you mean '--json'?"},
+      {{"--lr-scheduler", "cosine"}, "did you mean '--lr-schedule'?"},
+      {{"--weight_decay", "0"}, "did you mean '--weight-decay'?"},
+      {{"--bs", "3"}, "did you mean '--batch-size'?"},
+      {{"--workers", "2"}, "did you mean '--nproc-per-node'?"},
+      {{"--epochs-num", "2"}, "did you mean '--epochs'?"},
+      {{"--tensorboard", "runs"}, "unknown option --tensorboard; use --log tensorboard:DIR"},
+      {{"--wandb"}, "unknown option --wandb; use --log wandb:DIR"},
+      {{"--mlflow"}, "unknown option --mlflow; use --log mlflow:DIR"},
+      {{"--eval-metrics", "acc"}, "did you mean 'accuracy'?"},
+      {{"--strategy", "zero3"}, "did you mean 'full_shard'?"},
+      {{"--optimizer", "adamx"}, "did you mean 'adamw'?"},
+      {{"--memory-limit", "12"}, "found '12', which is 12 bytes; did you mean 12GiB?"}};
+  for (const auto& [words, fact] : all) expect_refused(folder, folder.train() + words, {fact});
+}
+
+TEST(BadCommandTest, FilesThatAreNoModel) {
+  const RunFolder folder;
+  for (const auto& [name, fact] :
+       {std::pair("iris.yaml", "a YAML file: the model comes first"),
+        std::pair("iris.csv", "a data file: the model comes first"),
+        std::pair("model.pt", "no ONNX model: export the module to ONNX first")}) {
+    expect_refused(folder, fsdp_run({folder.write(name, "x: 1\n")}), {name, fact});
+  }
+  expect_refused(folder, fsdp_run({folder.model(), "c.yaml"}), {"--config or --data"});
+}
+
+TEST(BadCommandTest, DataThatAreNotThere) {
+  const RunFolder folder;
+  std::filesystem::rename(folder / "data", folder / "elsewhere");
+  expect_refused(folder, fsdp_run({folder.model(), "--loss", "cross_entropy"}),
+                 {folder / "data", "beside the model is not there; give --data"});
+}
+
+// Somebody listens there who is no launcher.
+TEST(BadCommandTest, APortOfAnotherProgram) {
+  const RunFolder folder;
+  const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  auto* const generic = reinterpret_cast<sockaddr*>(&address);
+  socklen_t length = sizeof address;
+  ASSERT_EQ(bind(fd, generic, length), 0);
+  ASSERT_EQ(listen(fd, 8), 0);
+  ASSERT_EQ(getsockname(fd, generic, &length), 0);
+  const std::string port = std::to_string(ntohs(address.sin_port));
+  const Finished run = Program::run(folder.train() + Words{"--nnodes", "2", "--timeout", "2",
+                                                           "--rdzv-endpoint", "127.0.0.1:" + port});
+  EXPECT_EQ(run.status, 1) << run.err;
+  expect_one_line(run.err, {"port " + port + " belongs to another program"});
+  close(fd);
+}
+
+// They run, with one remark.
+TEST(BadCommandTest, SizesThatMakeNoSense) {
+  const RunFolder folder;
+  const Words train = fsdp_run({folder.model(), "--loss", "cross_entropy", "--steps", "1"});
+  const Finished large = Program::run(train + Words{"--batch-size", "100000"});
+  EXPECT_EQ(large.status, 0) << large.err;
+  EXPECT_EQ(lines_of(large.err).size(), 1u) << large.err;
+  expect_one_line(large.err, {"warning: --batch-size 100000", "12 rows"});
+  const long cores = sysconf(_SC_NPROCESSORS_ONLN);
+  if (cores > 7) GTEST_SKIP() << "64 ranks are not many here";
+  const Finished many = Program::run(train + ranks(64));
+  EXPECT_EQ(many.status, 0) << many.err;
+  expect_one_line(many.err, {"warning: --nproc-per-node: 64 ranks share"});
+}
+
+// The answer of `plan` fits on a screen, whatever the model; --bf16 and other names are taken.
+TEST(BadCommandTest, DryRunIsAPlanOfAtMostTwentyLines) {
+  for (const std::string model : {"mlp/model.onnx", "bert_tiny/model.onnx", "blocks/model.onnx"}) {
+    const Words words =
+        fsdp_run({fixture(model), "--loss", "cross_entropy", "--data", "synthetic", "--max-steps",
+                  "1", "--learning-rate", "0.1", "-n", "2", "--bf16", "--strategy", "FULL_SHARD"});
+    const Finished plan = Program::run(words + Words{"--dry-run"});
+    EXPECT_EQ(plan.status, 0) << plan.err;
+    EXPECT_LE(lines_of(plan.out).size(), 20u) << plan.out;
+    for (const char* fact : {"at the peak of ", "2 ranks", "bfloat16",
+                             "predicted: ", "most time: ", "fits: 2 ranks", "--schedule (steps)"}) {
+      EXPECT_THAT(plan.out, testing::HasSubstr(fact));
+    }
+    Words steps = words + Words{"--schedule"};
+    steps.insert(steps.begin() + 1, "plan");
+    EXPECT_GT(lines_of(Program::run(steps).out).size(), 25u);
   }
 }
 

@@ -1,6 +1,9 @@
-// fsdp-run completion and fsdp-run man: bash completes with the function it is given; zsh, fish,
-// groff and mandoc look at theirs where they are installed.
+// fsdp-run completion, man, help and version: bash completes with the function it is given; zsh,
+// fish, groff and mandoc look at theirs where they are installed.
 #include <unistd.h>
+
+#include <iterator>
+#include <sstream>
 
 #include "runtime/cli/command_line.h"
 #include "runtime/cli/options/option_table.h"
@@ -47,8 +50,7 @@ TEST(CompletionTest, BashOffersCommandsOptionsValuesAndFiles) {
   const TempFolder folder;
   folder.write("a model.onnx", "");
   const auto offers = [&](const Words& words) { return bash_offers(words, folder.path()); };
-  EXPECT_THAT(offers({""}), IsSupersetOf({"plan", "demo", "a model.onnx"}));
-  EXPECT_THAT(offers({""}), Not(Contains("completion")));
+  EXPECT_THAT(offers({""}), IsSupersetOf({"plan", "demo", "completion", "a model.onnx"}));
   EXPECT_THAT(offers({"pl"}), ElementsAre("plan"));
   EXPECT_THAT(offers({"plan", "a"}), ElementsAre("a model.onnx"));
   EXPECT_THAT(offers({"m.onnx", "--strat"}), ElementsAre("--strategy"));
@@ -101,6 +103,95 @@ TEST(CompletionTest, EveryShellAndThePageKnowEveryOption) {
     }
     EXPECT_THAT(page, testing::HasSubstr("\\fB" + dashes + "\\fR")) << entry.name;
   }
+}
+
+TEST(HelpTest, WithoutWordsTellsWhatToTypeFirst) {
+  const std::string overview = printed_by({});
+  EXPECT_LE(lines_of(overview).size(), 12u);
+  for (const char* word : {"fsdp-run demo", "fsdp-run plan", "--help"}) {
+    EXPECT_THAT(overview, testing::HasSubstr(word));
+  }
+}
+
+TEST(HelpTest, HasSixGroupsOfTheOptionsThatPeopleNeed) {
+  const std::string help = printed_by({"--help"});
+  EXPECT_EQ(help, printed_by({"help"}));
+  EXPECT_LE(lines_of(help).size(), 60u) << help;
+  for (const std::string& line : lines_of(help)) EXPECT_LE(line.size(), 100u) << line;
+  int options = 0, groups = 0;
+  for (const std::string& line : lines_of(help)) {
+    options += line.starts_with("  --") ? 1 : 0;
+    groups += !line.starts_with(" ") && line.ends_with(":") ? 1 : 0;
+  }
+  EXPECT_EQ(options, 25);
+  EXPECT_EQ(groups, 2 + 6);
+  for (const cli::CommandEntry& command : cli::command_table()) {
+    EXPECT_THAT(help, testing::HasSubstr("  fsdp-run " + std::string(command.synopsis)));
+  }
+}
+
+TEST(HelpTest, KnowsEveryCommandAndOption) {
+  for (const cli::CommandEntry& command : cli::command_table()) {
+    const std::string name(name_of(command.command));
+    const std::string page =
+        printed_by(name == "help" ? Words{"help", name} : Words{name, "--help"});
+    EXPECT_THAT(page, testing::StartsWith("fsdp-run " + std::string(command.synopsis))) << name;
+    EXPECT_LE(lines_of(page).size(), 60u) << page;
+    EXPECT_EQ(page, printed_by({"help", name}).substr(0, page.size())) << name;
+  }
+  EXPECT_THAT(printed_by({"plan", "--help"}), testing::HasSubstr("--world"));
+  EXPECT_THAT(printed_by({"demo", "--help"}), Not(testing::HasSubstr("--lr ")));
+  const std::string all = printed_by({"help", "all"});
+  for (const cli::OptionEntry& entry : cli::option_table()) {
+    const std::string page = printed_by({"help", "--" + entry.name});
+    EXPECT_THAT(page, testing::StartsWith("--" + entry.name + "\n")) << entry.name;
+    EXPECT_THAT(page, testing::HasSubstr(entry.values)) << entry.name;
+    if (entry.group != cli::OptionGroup::kCommands) {
+      EXPECT_THAT(all, testing::ContainsRegex("  --" + entry.name + "[ \n]")) << entry.name;
+    }
+  }
+  const std::string rate = printed_by({"help", "learning_rate"});
+  for (const char* fact : {"--lr\n", "default      0.001", "YAML key     lr", "--learning-rate",
+                           "train, plan", "group        Optimizer and learning rate"}) {
+    EXPECT_THAT(rate, testing::HasSubstr(fact));
+  }
+  const Finished unknown = Program::run(fsdp_run({"help", "sheduler"}));
+  EXPECT_EQ(unknown.status, 2);
+  expect_one_line(unknown.err, {"fsdp-run help: expected all, a command or an option"});
+}
+
+TEST(HelpTest, TheVersionTellsTheBuildAndTheMachine) {
+  const std::string text = printed_by({"version"});
+  EXPECT_EQ(text, printed_by({"--version"}));
+  EXPECT_THAT(lines_of(text).at(0), testing::MatchesRegex("fsdp-run [0-9]+\\.[0-9]+\\.[0-9]+"));
+  for (const char* fact : {"\n  CUDA         ", "\n  oneDNN       ", "\n  processor    "}) {
+    EXPECT_THAT(text, testing::HasSubstr(fact));
+  }
+}
+
+// `fsdp-run man markdown > docs/reference/options.md` brings the page up to date.
+TEST(HelpTest, TheReferenceIsWhatTheTableSays) {
+  EXPECT_EQ(printed_by({"man", "markdown"}),
+            onnx_bytes::content(OFSDP_SOURCE_DIR "/docs/reference/options.md"));
+  EXPECT_EQ(Program::run(fsdp_run({"man", "html"})).status, 2);
+}
+
+TEST(HelpTest, ThePageHasExamplesThatParse) {
+  const std::string page = printed_by({"man"});
+  const size_t begin = page.find(".SH EXAMPLES");
+  ASSERT_NE(begin, std::string::npos);
+  int examples = 0;
+  for (std::string line : lines_of(page.substr(begin))) {
+    if (!line.starts_with("fsdp\\-run ")) continue;
+    std::erase(line, '\\');
+    std::istringstream in(line.substr(std::string("fsdp-run ").size()));
+    const Words words{std::istream_iterator<std::string>(in), {}};
+    const auto parsed = cli::parse_command(words, std::nullopt);
+    // data.yaml and the like need not be there
+    EXPECT_TRUE(parsed.ok()) << line << ": " << (parsed.ok() ? "" : parsed.error().message());
+    ++examples;
+  }
+  EXPECT_GE(examples, 4);
 }
 
 TEST(CompletionTest, AShellThatIsNone) {

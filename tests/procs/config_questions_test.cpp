@@ -9,6 +9,8 @@
 #include <unistd.h>
 
 #include <csignal>
+#include <filesystem>
+#include <fstream>
 #include <sstream>
 
 #include "runtime/cli/command_line.h"
@@ -16,6 +18,7 @@
 #include "runtime/cli/options/option_table.h"
 #include "tests/support/data_files.h"
 #include "tests/support/namespaces.h"
+#include "tests/support/onnx_bytes.h"
 #include "tests/support/training_runs.h"
 
 namespace ofsdp {
@@ -53,6 +56,26 @@ TEST_F(ConfigQuestions, EmptyLinesAndTheEndTakeTheDefaults) {
   const std::string defaults = describe(parsed({"m.onnx"}));
   EXPECT_EQ(describe(answered("")), defaults);
   EXPECT_EQ(describe(answered(std::string(40, '\n'))), defaults);
+}
+
+// A kept default is no key: it would overrule that of MODEL.yaml, as `loss: auto` did.
+TEST_F(ConfigQuestions, KeptDefaultsAreCommentsAndTheFileRuns) {
+  std::filesystem::copy_file(fixture("mlp/model.onnx"), at("m.onnx"));
+  std::ofstream(at("m.yaml")) << "loss: cross_entropy\ndata: " << fixture("mlp/data") << "\n";
+  const Finished asked =
+      Program::run({"/bin/sh", "-c", "printf '2\\n' | \"$0\" config \"$1\" -o \"$2\"",
+                    OFSDP_FSDP_RUN, at("m.onnx"), at("c.yaml")});
+  EXPECT_EQ(asked.status, 0) << asked.err;
+  EXPECT_THAT(asked.out, HasSubstr("fsdp-run " + at("m.onnx") + " --config " + at("c.yaml")));
+  const std::string text = onnx_bytes::content(at("c.yaml"));
+  EXPECT_THAT(text, HasSubstr("\nnproc_per_node: 2  # "));
+  EXPECT_THAT(text, HasSubstr("\nloss: cross_entropy  # "));
+  EXPECT_THAT(text, HasSubstr("\n# output: none  # "));
+  const Finished run =
+      Program::run(fsdp_run({at("m.onnx"), "--config", at("c.yaml"), "--steps", "1"}));
+  EXPECT_EQ(run.status, 0) << run.err;
+  const Finished none = Program::run(fsdp_run({"config", at("absent.onnx"), "-o", at("d.yaml")}));
+  EXPECT_EQ(none.status, 2);
 }
 
 TEST_F(ConfigQuestions, NumbersAndNamesAreAnswers) {

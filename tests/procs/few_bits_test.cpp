@@ -90,7 +90,7 @@ TEST_P(FewBitsTest, SameBitsUnderEveryStrategyAndOtherBytesUnchanged) {
 // Weights of 160 x 192 in 4 bits, 64 x 192 and 5 x 64 in 8: 27968 bytes; scales: 4100.
 TEST(FewBitsMemoryTest, FrozenWeightsTakeTheBytesOfTheFile) {
   for (const Words& more : {Words{}, Words{"--param-dtype", "bfloat16"}}) {
-    Words plan = train("frozen", more + Words{"--strategy", "no_shard"});
+    Words plan = train("frozen", more + Words{"--strategy", "no_shard", "--verbose"});
     plan.insert(plan.begin() + 1, "plan");
     const Finished run = Program::run(plan);
     ASSERT_EQ(run.status, 0) << run.err;

@@ -136,7 +136,7 @@ TEST(FusedOperators, FileOfABuilderWithRowsOfUnequalLength) {
 TEST(FusedOperators, FuseAsThePlainGraph) {
   Words words = training("fused.onnx");
   words.insert(words.begin() + 1, "plan");
-  const Finished run = Program::run(words);
+  const Finished run = Program::run(words + Words{"--verbose", "--schedule"});
   ASSERT_EQ(run.status, 0) << run.err;
   EXPECT_THAT(run.out, HasSubstr("attention_operands 2, attention_result 2"));
   EXPECT_THAT(run.out, HasSubstr("bias_gelu 1"));

@@ -134,7 +134,7 @@ TEST_P(JoinedRows, CudaKernelsGiveTheLossesOfTheCpu) {
 
 TEST_P(JoinedRows, AreInThePlan) {
   const Finished plan =
-      Program::run(fsdp_run(Words{"plan"} + arguments() + Words{"--nproc-per-node", "2"}));
+      Program::run(fsdp_run(Words{"plan", "--schedule"} + arguments() + ranks(2)));
   EXPECT_EQ(plan.status, 0) << plan.err;
   EXPECT_THAT(plan.out, HasSubstr("PostRows n"));
   EXPECT_THAT(plan.out, HasSubstr("JoinRows n"));

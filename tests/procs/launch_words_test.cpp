@@ -275,8 +275,9 @@ TEST_F(HostfileTest, FiltersChooseHostsAndSlots) {
     EXPECT_EQ(reached(), reached_hosts) << filter;
     EXPECT_EQ(rows_of(*this / "m.jsonl", "end").at(0).at("peak_bytes").size(), world) << filter;
   }
-  const Finished plan = run(fsdp_run({"plan", fixture("mlp/model.onnx"), "--loss", "cross_entropy",
-                                      "--hostfile", "myhostfile", "--exclude", "worker-2:0"}));
+  const Finished plan =
+      run(fsdp_run({"plan", fixture("mlp/model.onnx"), "--loss", "cross_entropy", "--hostfile",
+                    "myhostfile", "--exclude", "worker-2:0", "--verbose"}));
   EXPECT_THAT(plan.out, HasSubstr("world 3")) << plan.err;
 }
 

@@ -258,14 +258,15 @@ TEST(Muon, ThePredictedUpdateHasNewtonSchulz) {
 TEST(Muon, TablesOfThePlanAndOfAVerboseRun) {
   Words verbose = plan_of_muon();
   verbose.erase(verbose.begin() + 1);
-  for (const Words& words : {plan_of_muon(), verbose + Words{"--steps", "1", "--verbose", "on"}}) {
+  const Words plan = plan_of_muon() + Words{"--verbose"};
+  for (const Words& words : {plan, verbose + Words{"--steps", "1", "--verbose", "on"}}) {
     const Finished run = Program::run(words);
     EXPECT_EQ(run.status, 0) << run.err;
     EXPECT_THAT(run.out, testing::ContainsRegex("fc1.weight +u[0-9] +[0-9]+ x [0-9]+ .* [01]\n"));
     EXPECT_THAT(run.out, testing::ContainsRegex("rank +matrices +size +GFLOP\n +0 "));
   }
-  EXPECT_THAT(Program::run(plan_of_muon()).out, HasSubstr("Newton-Schulz "));
-  EXPECT_THAT(Program::run(plan_of_muon()).out, HasSubstr(" GFLOP/s"));
+  EXPECT_THAT(Program::run(plan).out, HasSubstr("Newton-Schulz "));
+  EXPECT_THAT(Program::run(plan).out, HasSubstr(" GFLOP/s"));
 }
 
 TEST(StatesOfMatrices, ACheckpointOfOtherGroupsIsRefused) {

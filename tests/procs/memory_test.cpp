@@ -106,7 +106,7 @@ constexpr int64_t kBlock = 64 * 64, kRoot = 8 * 64;  // divide by 8 ranks withou
 constexpr int64_t kFloat = 4, kBlocks = 16;
 
 Words blocks(const std::string& command, int world, const std::string& strategy) {
-  Words words = fsdp_run(command.empty() ? Words{} : Words{command});
+  Words words = fsdp_run(command.empty() ? Words{} : Words{command, "--verbose"});
   return words +
          Words{fixture("blocks/model.onnx"),
                "--data",

@@ -43,8 +43,9 @@ TEST(OddNames, NothingButTextReachesTheTerminal) {
       fsdp_run({"plan", folder.model(), "--loss", "cross_entropy", "--min-params", "1"});
   const Words train = folder.train();
   for (const Words& words :
-       {train, train + ranks(2), plan, plan + Words{"--explain"}, plan + Words{"--operations"},
-        plan + Words{"--json"}, train + Words{"--freeze", kOdd}, train + Words{"--labels", kOdd},
+       {train, train + ranks(2), plan, plan + Words{"--verbose"}, plan + Words{"--schedule"},
+        plan + Words{"--explain"}, plan + Words{"--operations"}, plan + Words{"--json"},
+        train + Words{"--freeze", kOdd}, train + Words{"--labels", kOdd},
         train + Words{"--prediction", kOdd}, train + Words{"--data", folder / kOdd}}) {
     const Finished run = Program::run(words);
     SCOPED_TRACE(joined(words, " ") + run.err);
@@ -53,7 +54,7 @@ TEST(OddNames, NothingButTextReachesTheTerminal) {
     expect_plain(run.err);
     EXPECT_EQ(lines_of(run.err).size(), run.status == 0 ? 0u : 1u);
   }
-  const Finished planned = Program::run(plan);
+  const Finished planned = Program::run(plan + Words{"--verbose"});
   EXPECT_EQ(planned.status, 0) << planned.err;
   EXPECT_THAT(planned.out, HasSubstr("train   w\\x1b]0;title\\x07\\x1b[31mred\\x0afsdp-run: done"));
 }

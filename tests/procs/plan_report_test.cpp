@@ -106,6 +106,8 @@ TEST(PlanReport, RanksThatAreNotThere) {
   for (const auto& unit : report.at("units")) {
     EXPECT_EQ(unit.at("owned_numel").get<int64_t>() * 8, unit.at("padded_numel").get<int64_t>());
   }
+  const Words text = fsdp_run({"plan", fixture("mlp/model.onnx")}) + settings("full_shard") + where;
+  EXPECT_THAT(Program::run(text).out, ::testing::HasSubstr("predicted for 2 hosts of 4 ranks: "));
   // An alpha of 20 us and six of 5 us for every gather, whatever its bytes.
   EXPECT_GT(report.at("update").at("communication_ms").get<double>(), 0.050);
 }

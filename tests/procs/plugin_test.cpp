@@ -334,7 +334,7 @@ TEST(BadPluginFileTest, AnOptimizerOrALossThatNobodyOffers) {
 
 int64_t planned_arena(const std::string& mode, int batch) {
   const Finished run = Program::run(
-      fsdp_run({"plan", model_of("scaled_tanh"), "--plugin"}) +
+      fsdp_run({"plan", model_of("scaled_tanh"), "--verbose", "--plugin"}) +
           Words{OFSDP_BAD_PLUGIN, "--loss", "cross_entropy", "--batch-size", std::to_string(batch)},
       bad(mode));
   EXPECT_EQ(run.status, 0) << run.err;

@@ -120,7 +120,7 @@ TEST(RowPitchRuns, HaveTheSameBitsInEveryForm) {
 TEST(RowPitchRuns, ThePlanHasThePitchAndItsBytes) {
   const Files files(true);
   const Words command = files.command({"plan"});
-  const std::string text = plan_of(command);
+  const std::string text = plan_of(command, {"--schedule"});
   EXPECT_THAT(text, HasSubstr("rows: 'head.product' float32[20, 1003] in rows of 1024, "
                               "'loss' float32[20, 1003] in rows of 1024\n"));
   EXPECT_THAT(text, HasSubstr("ofsdp.SoftmaxCrossEntropyLossWithGradient 'loss'"));
@@ -170,7 +170,8 @@ TEST(RowPitchRuns, TheHeadIsAProductTheLossWithItsGradientAndTwoProducts) {
 
 TEST(RowPitchRuns, TheCpuHasNone) {
   const Files files(false);
-  const Finished plan = Program::run(files.command({"plan"}) + Words{"--device", "cpu"});
+  const Finished plan =
+      Program::run(files.command({"plan"}) + Words{"--device", "cpu", "--schedule"});
   EXPECT_EQ(plan.status, 0) << plan.err;
   EXPECT_THAT(plan.out, Not(HasSubstr("in rows of")));
 }

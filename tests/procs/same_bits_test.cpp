@@ -110,8 +110,8 @@ TEST_P(SameBitsTest, StrategiesAgreeOnRowsWithAndWithoutLabels) {
   for (const char* strategy : kOtherStrategies) {
     expect_same(first, trained_file(words() + some + Words{"--strategy", strategy}), strategy);
   }
-  const Finished plan =
-      Program::run(fsdp_run({"plan", fixture("mlp/model.onnx"), "--loss", "cross_entropy"}) + some);
+  const Finished plan = Program::run(
+      fsdp_run({"plan", fixture("mlp/model.onnx"), "--loss", "cross_entropy", "--verbose"}) + some);
   EXPECT_NE(plan.out.find("kept_rows 1"), std::string::npos) << plan.out << plan.err;
 }
 

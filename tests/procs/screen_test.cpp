@@ -109,7 +109,7 @@ TEST(ScreenTest, ManySettingsAndRanksAreStillAtMost24Lines) {
 
 TEST(ScreenTest, VerboseAndPlanPrintTheTables) {
   Words plan = small();
-  plan.insert(plan.begin() + 1, "plan");
+  plan.insert(plan.begin() + 1, {"plan", "--verbose"});
   for (const Words& words : {small() + Words{"--verbose", "on"}, plan}) {
     const Finished run = Program::run(words + Words{"--freeze", "fc1.*"});
     ASSERT_EQ(run.status, 0) << run.err;

@@ -116,7 +116,7 @@ TEST(Watch, EveryNthUpdateAndAsPlanned) {
     EXPECT_EQ(end.at("peak_bytes"), end.at("planned_peak_bytes")) << strategy;
   }
   Words plan = of_three_units();
-  plan.insert(plan.begin() + 1, "plan");
+  plan.insert(plan.begin() + 1, {"plan", "--verbose", "--schedule"});
   const Finished with = Program::run(plan + ranks(2) + Words{"--watch", "on"});
   EXPECT_THAT(with.out, HasSubstr("watched norms (of ranks, of updates)"));
   EXPECT_THAT(with.out, HasSubstr(" Watch"));

@@ -61,10 +61,11 @@ TEST_P(WrapTest, EveryPolicyFollowsTheSameTrajectory) {
   }
 }
 
-// The table of units is part of `plan`.
+// The table of units is part of `plan --verbose`.
 TEST(Wrap, PlanPrintsTheUnits) {
   const Finished run = Program::run(
-      fsdp_run({"plan", kDecoder + "legacy.onnx", "--loss", "cross_entropy"}) + ranks(2));
+      fsdp_run({"plan", kDecoder + "legacy.onnx", "--loss", "cross_entropy", "--verbose"}) +
+      ranks(2));
   EXPECT_EQ(run.status, 0) << run.err;
   for (const char* line :
        {"u0    h.0      12         2,224  8.69 KiB         2,240         1,120    12\n",

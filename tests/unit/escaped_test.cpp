@@ -80,6 +80,19 @@ TEST(NearestName, ContinuesAShortName) {
   EXPECT_EQ(nearest_name("shard", kKnown), "shard-size");
 }
 
+TEST(NearestName, PrefersAWholeBeginningAndTheSameFirstLetter) {
+  EXPECT_EQ(nearest_name("acc", {"auc", "accuracy"}), "accuracy");
+  EXPECT_EQ(nearest_name("jsn", {"rsn", "json"}), "json");
+  EXPECT_EQ(nearest_name("adamv", {"adam", "adamw"}), "adam");
+  EXPECT_EQ(nearest_name("adamv", {"adamw", "adam"}), "adamw");
+}
+
+TEST(NearestName, FindsANameThatAWordLengthens) {
+  EXPECT_EQ(nearest_name("num-epochs", kKnown), "epochs");
+  EXPECT_EQ(nearest_name("lr_rate", kKnown), "lr");
+  EXPECT_EQ(nearest_name("max-lr", kKnown), "") << "two letters are too few at the end";
+}
+
 TEST(NearestName, IsEmptyWhenNothingIsNear) {
   EXPECT_EQ(nearest_name("quantization", kKnown), "");
   EXPECT_EQ(nearest_name("x", kKnown), "");

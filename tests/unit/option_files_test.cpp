@@ -233,6 +233,30 @@ TEST(Batch, QuotientsMustBeWholeAndThreeValuesAgree) {
             "--batch-size 9223372036854775807 x --grad-accum 1 x 2 ranks passes 2^63");
 }
 
+// The names that the command line takes too.
+TEST_F(OptionFiles, OtherNamesAreKeys) {
+  const Options options =
+      beside("learning_rate: 0.5\nmax_steps: 7\nnum_epochs: 2\nbf16: true\nstrategy: ZERO1\n");
+  EXPECT_EQ(options.optimizer.lr, 0.5);
+  EXPECT_EQ(options.run.steps, 7);
+  EXPECT_EQ(options.run.epochs, 2);
+  EXPECT_EQ(options.sharding.param_dtype, DType::kBFloat16);
+  EXPECT_EQ(options.sharding.strategy, Strategy::kZero1);
+  EXPECT_EQ(beside("bf16: false\n").sharding.param_dtype, DType::kFloat32);
+  EXPECT_EQ(beside("lr: 0.5\nlearning_rate: 0.5\n").optimizer.lr, 0.5);
+  const std::string file = write("c.yaml", "lr: 0.1\nlearning_rate: 0.5\n");
+  EXPECT_EQ(refusal({at("model.onnx"), "--config", file}),
+            format_text("{} line 2: learning_rate contradicts {} line 1: lr: lr is 0.5 here and "
+                        "0.1 there",
+                        file, file));
+  const std::string log = write("l.yaml", "wandb: runs\n");
+  EXPECT_EQ(refusal({at("model.onnx"), "--config", log}),
+            log + " line 1: unknown key 'wandb'; use --log wandb:DIR");
+  const std::string near = write("n.yaml", "lr_scheduler: cosine\n");
+  EXPECT_EQ(refusal({at("model.onnx"), "--config", near}),
+            near + " line 1: unknown key 'lr_scheduler'; did you mean 'lr_schedule'?");
+}
+
 TEST_F(OptionFiles, AStrongerGlobalBatchOverrulesWeakerParts) {
   const std::string parts = "batch_size: 5\ngrad_accum: 3\n";
   EXPECT_EQ(settled(beside(parts), 2), (Batch{5, 3, 30}));

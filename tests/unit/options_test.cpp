@@ -71,9 +71,10 @@ TEST(Options, CommandsAreTheFirstWord) {
 }
 
 TEST(Options, WrongCommandsAreRefused) {
-  EXPECT_EQ(
-      refusal({}),
-      "fsdp-run train: expected MODEL.onnx, found nothing; fsdp-run --help lists the options");
+  EXPECT_EQ(refusal({"plan"}),
+            "fsdp-run plan: expected MODEL.onnx, found nothing; fsdp-run --help lists the options");
+  EXPECT_EQ(refusal({"paln"}),
+            "paln: expected a command or MODEL.onnx, found no such file; did you mean 'plan'?");
   EXPECT_EQ(refusal({"trian", "m.onnx"}),
             "fsdp-run train: expected one MODEL.onnx, found 2 words: 'trian' 'm.onnx'; did you "
             "mean 'train'?");
@@ -86,8 +87,96 @@ TEST(Options, HelpListsEveryOption) {
   ASSERT_TRUE(parsed.ok());
   ASSERT_TRUE(parsed->options.help);
   for (const std::string& name : entry_names(option_table())) {
-    EXPECT_NE(help_text().find("  --" + name + " "), std::string::npos) << name;
+    EXPECT_NE(full_help_text().find("  --" + name + " "), std::string::npos) << name;
   }
+  EXPECT_EQ(parsed->help, help_text());
+}
+
+// Words of other programs are taken.
+TEST(Options, OtherNamesOfOptionsAreTaken) {
+  const Options options = options_of({"--learning-rate", "0.5", "--max-steps=7", "--num-epochs",
+                                      "3", "--bf16", "-n", "2", "-o", "t.onnx", "--dry-run"});
+  EXPECT_EQ(options.optimizer.lr, 0.5);
+  EXPECT_EQ(options.run.steps, 7);
+  EXPECT_EQ(options.run.epochs, 3);
+  EXPECT_EQ(options.sharding.param_dtype, DType::kBFloat16);
+  EXPECT_EQ(options.launch.nproc_per_node, 2);
+  EXPECT_EQ(options.files.output, "t.onnx");
+  EXPECT_EQ(options.command, Command::kPlan);
+  EXPECT_EQ(options_of({"--fp16", "on"}).sharding.param_dtype, DType::kFloat16);
+  EXPECT_EQ(options_of({"--fp16=False"}).sharding.param_dtype, DType::kFloat32);
+  EXPECT_EQ(options_of({"--bf16", "--param-dtype", "fp32"}).sharding.param_dtype, DType::kFloat32);
+  EXPECT_EQ(refused({"--bf16=3"}), "--bf16: expected on or off, found '3'");
+  EXPECT_EQ(refused({"--learning-rate"}), "--learning-rate: expected a value, found nothing");
+  EXPECT_EQ(refusal({"export", "ck", "--dry-run"}), "--dry-run has no effect with fsdp-run export");
+}
+
+TEST(Options, ValuesAreTakenInAnyCase) {
+  const Options options =
+      options_of({"--strategy",      "FULL_SHARD", "--optimizer",    "Adam",
+                  "--param-dtype",   "BF16",       "--reduce-dtype", "fp32",
+                  "--device",        "gpu",        "--lr-schedule",  "Cosine-Restarts",
+                  "--restart-steps", "3",          "--loss",         "Cross_Entropy",
+                  "--state-dtype",   "bf16",       "--eval-metrics", "Accuracy,Top5",
+                  "--keep-best",     "Top5",       "--drop-last",    "True",
+                  "--memory-limit",  "None"});
+  EXPECT_EQ(options.sharding.strategy, Strategy::kFullShard);
+  EXPECT_EQ(options.optimizer.kind, OptimizerKind::kAdam);
+  EXPECT_EQ(options.sharding.param_dtype, DType::kBFloat16);
+  EXPECT_EQ(options.sharding.reduce_dtype, DType::kFloat32);
+  EXPECT_EQ(options.launch.device, DeviceChoice::kCuda);
+  EXPECT_EQ(options.schedule.kind, ScheduleKind::kCosineRestarts);
+  EXPECT_EQ(options.losses[0].kind, LossKind::kCrossEntropy);
+  EXPECT_EQ(options.optimizer.state_dtype, StateDType::kBFloat16);
+  ASSERT_EQ(options.run.eval_metrics.size(), 2u);
+  EXPECT_EQ(options.run.eval_metrics[0].name, "accuracy");
+  EXPECT_EQ(options.run.eval_metrics[1].name, "top5");
+  EXPECT_EQ(options.checkpoint.keep_best, "top5");
+  EXPECT_TRUE(options.run.drop_last);
+  EXPECT_FALSE(options.sharding.memory_limit);
+}
+
+// The meaning of a word of another program comes before names with similar letters.
+TEST(Options, HintsKnowTheWordsOfOtherPrograms) {
+  const auto hint = [](const Words& flags) {
+    const std::string line = refused(flags);
+    const size_t at = line.find("; ");
+    return at == std::string::npos ? line : line.substr(at + 2);
+  };
+  for (const auto& [word, meant] :
+       std::vector<std::pair<std::string, std::string>>{{"jsn", "json"},
+                                                        {"lr-scheduler", "lr-schedule"},
+                                                        {"weight_decay", "weight-decay"},
+                                                        {"weightdecay", "weight-decay"},
+                                                        {"wd", "weight-decay"},
+                                                        {"batch", "batch-size"},
+                                                        {"bs", "batch-size"},
+                                                        {"workers", "nproc-per-node"},
+                                                        {"epochs-num", "epochs"},
+                                                        {"num-epoch", "num-epochs"},
+                                                        {"momentun", "momentum"},
+                                                        {"patience", "early-stop"},
+                                                        {"max-grad-norm", "clip-grad-norm"},
+                                                        {"save-dir", "checkpoint-dir"}}) {
+    EXPECT_EQ(hint({"--" + word, "1"}), "did you mean '--" + meant + "'?") << word;
+  }
+  for (const auto& [flag, value, meant] :
+       std::vector<std::tuple<std::string, std::string, std::string>>{
+           {"--strategy", "ddp", "no_shard"},
+           {"--strategy", "FullShard", "full_shard"},
+           {"--optimizer", "adamw_torch", "adamw"},
+           {"--loss", "CrossEntropyLoss", "cross_entropy"},
+           {"--loss", "bce", "bce_with_logits"},
+           {"--eval-metrics", "acc", "accuracy"},
+           {"--eval-metrics", "roc_auc", "auc"},
+           {"--lr-schedule", "cosine_with_restarts", "cosine_restarts"}}) {
+    EXPECT_EQ(hint({flag, value}), "did you mean '" + meant + "'?") << value;
+  }
+  EXPECT_EQ(refusal({"evaluate", "m.onnx"}),
+            "fsdp-run train: expected one MODEL.onnx, found 2 words: 'evaluate' 'm.onnx'; did you "
+            "mean 'eval'?");
+  EXPECT_EQ(refused({"--tensorboard=runs"}),
+            "unknown option --tensorboard; use --log tensorboard:DIR");
 }
 
 // The table of CONTRACT.md, and the flags its text names.
@@ -297,6 +386,9 @@ TEST(Options, ReadsBytesIntervalsLossesAndPaths) {
   EXPECT_EQ(options_of({"--memory-limit", "12GiB"}).sharding.memory_limit, int64_t{12} << 30);
   EXPECT_EQ(options_of({"--memory-limit", "1.5KB"}).sharding.memory_limit, 1500);
   EXPECT_EQ(options_of({"--memory-limit", "4096"}).sharding.memory_limit, 4096);
+  EXPECT_EQ(refused({"--memory-limit", "12"}),
+            "--memory-limit: expected none or bytes such as 12GiB, found '12', which is 12 bytes; "
+            "did you mean 12GiB?");
   EXPECT_EQ(refused({"--memory-limit", "12Gib"}),
             "--memory-limit: expected none or bytes such as 12GiB, found '12Gib'");
   EXPECT_EQ(options_of({"--eval-interval", "20step"}).run.eval_interval,
@@ -482,7 +574,7 @@ TEST(Options, ReadsArgv) {
   const Result<ParsedCommand> parsed = parse_command_line(5, argv);
   ASSERT_TRUE(parsed.ok());
   EXPECT_EQ(parsed->options.run.seed, 5u);
-  EXPECT_FALSE(parse_command_line(0, nullptr).ok());
+  EXPECT_EQ(parse_command_line(0, nullptr)->help, overview_text());
 }
 
 }  // namespace options_test

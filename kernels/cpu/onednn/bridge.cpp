@@ -127,6 +127,11 @@ const dnnl::engine& engine() {
 
 bool is_present() { return true; }
 
+std::string version() {
+  const dnnl::version_t* const v = dnnl::version();
+  return format_text("{}.{}.{}", v->major, v->minor, v->patch);
+}
+
 bool has_isa(dnnl::cpu_isa wanted) {
   const auto isa = static_cast<unsigned>(dnnl::get_effective_cpu_isa());
   return (isa & static_cast<unsigned>(wanted)) == static_cast<unsigned>(wanted);

@@ -49,6 +49,7 @@ template class TileProduct<BFloat16>;
 namespace onednn {
 
 bool is_present() { return false; }
+std::string version() { return ""; }
 bool has_avx512() { return false; }
 
 }  // namespace onednn

@@ -52,7 +52,9 @@ class ConfigFile {
     std::replace(name.begin(), name.end(), '_', '-');
     const OptionEntry* entry = find_key(reader_.table(), name);
     const bool foreign = entry == nullptr && is_accelerate_key(key);
-    if (entry == nullptr && name != "no-shuffle" && !foreign) return unknown_key(key, at);
+    const OptionSynonym* const other = entry == nullptr && !foreign ? find_synonym(name) : nullptr;
+    const bool known = entry != nullptr || foreign || other != nullptr || name == "no-shuffle";
+    if (!known) return unknown_key(key, at);
     if (!seen_.insert(name).second) return input_error("{}: the key stands here twice", subject);
     if (value.IsNull()) return ok_status();
     if (foreign) {
@@ -60,15 +62,32 @@ class ConfigFile {
       return ok_status();
     }
     if (value.IsMap()) return read_mapping(name, value, subject);
+    if (other != nullptr) return read_other_name(*other, value, subject);
     if (entry == nullptr) return reader_.read(name, value.Scalar(), source_, subject);
     return read_value(*entry, value, subject);
   }
 
+  // `learning_rate: 0.1` or `bf16: true`; `bf16: false` says nothing.
+  Status read_other_name(const OptionSynonym& other, const YAML::Node& value,
+                         const std::string& subject) {
+    const OptionEntry& entry = *find_key(reader_.table(), other.option);
+    if (other.value.empty() || !value.IsScalar()) return read_value(entry, value, subject);
+    const std::optional<bool> on = parse_switch(value.Scalar());
+    if (!on) return input_error("{}: expected on or off, found '{}'", subject, value.Scalar());
+    if (!*on) return ok_status();
+    return reader_.read(entry.name, std::string(other.value), source_, subject);
+  }
+
   Status unknown_key(const std::string& key, const std::string& at) const {
+    const std::string log = log_hint(key);
+    if (!log.empty()) return input_error("{}: unknown key '{}'{}", at, key, log);
     std::vector<std::string> names;
     for (const std::string& name : entry_names(reader_.table())) names.push_back(yaml_key(name));
+    for (const OptionSynonym& other : option_synonyms()) {
+      names.push_back(yaml_key(std::string(other.name)));
+    }
     for (std::string& name : accelerate_key_names()) names.push_back(std::move(name));
-    return input_error("{}: unknown key '{}'{}", at, key, did_you_mean(key, names));
+    return input_error("{}: unknown key '{}'{}", at, key, name_hint(key, names));
   }
 
   Status read_mapping(const std::string& name, const YAML::Node& value,
@@ -127,7 +146,8 @@ bool is_deepspeed(const YAML::Node& root, const OptionReader& reader) {
     if (is_accelerate_key(name) && name != "fp16") return false;
     std::replace(name.begin(), name.end(), '_', '-');
     const bool mapping = pair.second.IsMap() && name != "data";
-    ours = ours && find_key(reader.table(), name) != nullptr && !mapping;
+    const bool known = find_key(reader.table(), name) != nullptr || find_synonym(name) != nullptr;
+    ours = ours && known && !mapping;
   }
   return !ours;
 }
@@ -205,7 +225,7 @@ Status check_ort_optimizer(const OrtSettings& settings, const OptionReader& read
 
 Status check_ort_options(const OrtSettings& settings, const Options& options) {
   const auto refuse = [&](const char* flag, const char* why) {
-    return input_error("{} has no place with the training artifacts in {}: {}", flag,
+    return input_error("{} is not supported with the training artifacts in {}: {}", flag,
                        settings.folder, why);
   };
   if (options.losses[0].kind != LossKind::kAuto)

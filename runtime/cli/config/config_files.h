@@ -55,7 +55,8 @@ std::string effective_config(const Options& options, int world);
 std::vector<std::string> changed_settings(const Options& options);
 
 // fsdp-run config: asks for the options of a run and writes the answers as a YAML file for
-// `--config`.
+// `--config`; kept defaults become comments. The keys of MODEL.yaml are the defaults of
+// `fsdp-run config MODEL.onnx`.
 //
 // On a terminal, choices are made with the arrow keys. Otherwise every question is a line and
 // choices are numbered; an empty line (or the end of the input) takes the default, and after a

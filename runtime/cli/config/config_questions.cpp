@@ -188,21 +188,26 @@ class Questions {
     return ok_status();
   }
 
-  // Returns the answers and the options of the command line.
+  // Returns the answers and the options of the command line. Defaults that were kept are comments:
+  // as keys they would overrule MODEL.yaml.
   std::string yaml() const {
-    std::string text = "# fsdp-run MODEL.onnx --config THIS_FILE\n";
+    std::string text = format_text(
+        "# fsdp-run {} --config THIS_FILE\n# Lines that begin with # are defaults.\n", model());
     const Options defaults;
     for (const OptionEntry& entry : table_) {
       if (!entry.in_files || !entry.no_effect(options_).beside.empty()) continue;
       const std::string value = entry.show(options_);
-      const bool said = asked_.count(entry.name) > 0 || value != entry.show(defaults);
-      if (!said ||
-          (entry.name == "epochs" && (options_.run.data.kind == DataChoice::Kind::kSynthetic)))
-        continue;
-      text += yaml_key(entry.name) + ": " + value + "\n";
+      const bool said = chosen_.count(entry.name) > 0 || value != entry.show(defaults);
+      const bool kept = !said && asked_.count(entry.name) > 0;
+      const bool without_end = entry.name == "epochs" && endless(options_);
+      if ((!said && !kept) || without_end) continue;
+      text += format_text("{}{}: {}  # {}\n", kept ? "# " : "", yaml_key(entry.name), value,
+                          entry.help);
     }
     return text;
   }
+
+  std::string model() const { return options_.model.empty() ? "MODEL.onnx" : options_.model; }
 
   // Makes paths, which were typed relative to the current folder, relative to the folder of the
   // file.
@@ -232,7 +237,7 @@ class Questions {
       return joined(options.sharding.wrap_layers, ",");
     }
     if (value != "~") return value;
-    return entry.name == "data"         ? "data/ beside the model"
+    return entry.name == "data"         ? "data/ next to the model"
            : entry.name == "batch-size" ? "8"
            : entry.name == "grad-accum" ? "1"
                                         : "none";
@@ -269,6 +274,7 @@ class Questions {
     const Verdict verdict = entry.set(tried, text);
     if (verdict.fine) {
       options_ = std::move(tried);
+      chosen_.insert(entry.name);
       return true;
     }
     const std::string wrong =
@@ -282,8 +288,8 @@ class Questions {
     while (true) {
       const std::string before = shown(entry, options_);
       const bool must = entry.name == "steps" && before == "none";
-      std::printf("%s%s ", std::string(question.text).c_str(),
-                  must ? "" : format_text(" [{}]", before).c_str());
+      print_lines(stdout,
+                  format_text("{}{} ", question.text, must ? "" : format_text(" [{}]", before)));
       OFSDP_ASSIGN_OR_RETURN(const std::string text, line());
       if (!terminal_) std::puts("");
       if (text.empty() && !must) return ok_status();
@@ -297,12 +303,12 @@ class Questions {
     const std::string before = shown(entry, options_);
     const auto found = std::find(choices.begin(), choices.end(), before);
     const size_t chosen = found == choices.end() ? 0 : static_cast<size_t>(found - choices.begin());
-    std::printf("%s\n", std::string(question.text).c_str());
+    print_lines(stdout, format_text("{} ({})\n", question.text, entry.help));
     std::fflush(stdout);
     if (terminal_) {
       OFSDP_ASSIGN_OR_RETURN(const size_t which,
                              choose_on_terminal(STDIN_FILENO, STDOUT_FILENO, choices, chosen));
-      return take(entry, choices[which]).status();
+      return which == chosen ? ok_status() : take(entry, choices[which]).status();
     }
     for (size_t i = 0; i < choices.size(); ++i)
       std::printf("  %zu  %s\n", i + 1, choices[i].c_str());
@@ -330,7 +336,7 @@ class Questions {
   std::istream& in_;
   const bool terminal_;
   bool ended_ = false;
-  std::set<std::string> asked_;
+  std::set<std::string> asked_, chosen_;
 };
 
 Status write_by_name(const std::string& path, const std::string& text) {
@@ -343,6 +349,9 @@ Status write_by_name(const std::string& path, const std::string& text) {
 
 Status ask_configuration(const Options& options, std::istream& in, bool terminal) {
   const std::string path = options.files.output.empty() ? "config.yaml" : options.files.output;
+  if (!options.model.empty() && !is_file(options.model)) {
+    return input_error("config: {}: no such file", options.model);
+  }
   if (options.files.output.empty() && is_file(path)) {
     return input_error("{}: the file is there; -o FILE names another, or this one to replace it",
                        path);
@@ -351,7 +360,8 @@ Status ask_configuration(const Options& options, std::istream& in, bool terminal
   OFSDP_RETURN_IF_ERROR(questions.ask());
   questions.move_paths(path);
   OFSDP_RETURN_IF_ERROR(write_by_name(path, questions.yaml()));
-  std::printf("wrote %s; fsdp-run MODEL.onnx --config %s\n", path.c_str(), path.c_str());
+  print_lines(stdout,
+              format_text("wrote {}; fsdp-run {} --config {}\n", path, questions.model(), path));
   return ok_status();
 }
 

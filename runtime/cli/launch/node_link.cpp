@@ -41,7 +41,6 @@ namespace {
 
 constexpr std::chrono::milliseconds kRetry{100};
 constexpr std::chrono::milliseconds kConnectPatience{1000};  // for each address
-constexpr const char* kNoAnswer = "no launcher answers there";
 
 // The link of a run on one host.
 class LoneLink final : public NodeLink {
@@ -177,7 +176,9 @@ class RendezvousLink final : public NodeLink {
         continue;
       }
       if (lost() || StreamClock::now() >= deadline) {
-        return before.empty() ? std::string(kNoAnswer) : before;
+        const std::string taken = format_text(
+            "port {} belongs to another program: no launcher answers there", endpoint_.port);
+        return before.empty() ? taken : before;
       }
       OFSDP_RETURN_IF_ERROR(wait_a_little());
       said_hello ? exchange() : store_.pump();

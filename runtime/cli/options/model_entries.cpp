@@ -72,7 +72,7 @@ std::vector<OptionEntry> trained_entries() {
   using namespace entries;
   return {
       in_training_info(
-          repeated("", {"freeze", "NAME or glob, repeated", "initializers that stay as they are"},
+          repeated("", {"freeze", "NAME or glob, repeated", "parameters that stay as they are"},
                    OFSDP_FIELD(freeze))),
       in_training_info(repeated(
           "", {"train", "NAME or glob, repeated", "the only initializers that are trained"},
@@ -106,7 +106,7 @@ std::vector<OptionEntry> edit_entries() {
   return {
       repeated("",
                {"lora", "all, NAME or glob; repeated",
-                "weights that get an adapter; all else is frozen but for --train"},
+                "weights that get an adapter; others are frozen but for --train"},
                OFSDP_FIELD(edit.adapters.patterns)),
       integer({"lora-rank", "8", "rows of an adapter's A"}, 1, OFSDP_FIELD(edit.adapters.rank)),
       number({"lora-alpha", "16", "an adapter adds alpha/rank * B A to its weight"}, kAboveZero,
@@ -287,7 +287,7 @@ OptionEntry loss() {
       .values = joined(names_of<LossKind>(), ", ") +
                 ", ctc[BLANK], output:NAME, plugin:NAME, contrastive:A:B[:TEMPERATURE], "
                 "KIND:PREDICTION:LABELS[*WEIGHT]; repeated",
-      .help = "auto: the graph's only scalar float output; the sum of several",
+      .help = "what is minimized; auto: the graph's only scalar float output",
       .kind = OptionEntry::Kind::kRepeated,
       .set = set_loss,
       .show = show_loss};

@@ -39,8 +39,8 @@ OptionEntry for_optimizers(OptimizerTakes setting, OptionEntry entry) {
 }
 
 OptionEntry optimizer() {
-  OptionEntry entry =
-      entries::choice("optimizer", "PyTorch's definitions", OFSDP_FIELD(optimizer.kind));
+  OptionEntry entry = entries::choice("optimizer", "the update rule, as PyTorch defines it",
+                                      OFSDP_FIELD(optimizer.kind));
   entry.values += ", plugin:NAME";
   entry.set = [named = entry.set](Options& o, const std::string& text) {
     if (!text.starts_with(kPluginPrefix)) {
@@ -140,7 +140,7 @@ bool read_group_optimizer(const std::string& text, GroupOptions& group) {
     group.plugin = text.substr(kPluginPrefix.size());
     return !group.plugin.empty();
   }
-  group.kind = choice_named<OptimizerKind>(text);
+  group.kind = choice_named<OptimizerKind>(matched_name(text, names_of<OptimizerKind>()));
   return group.kind.has_value();
 }
 
@@ -156,7 +156,7 @@ Verdict read_group_value(const std::string& key, const std::string& value, Group
     return {.fine = read_group_optimizer(value, group),
             .expected =
                 "optimizer= one of " + joined(names_of<OptimizerKind>(), ", ") + " or plugin:NAME",
-            .hint = did_you_mean(value, names_of<OptimizerKind>())};
+            .hint = name_hint(value, names_of<OptimizerKind>())};
   }
   return fine_or(false, "lr=, weight_decay= or optimizer= after PATTERN:");
 }

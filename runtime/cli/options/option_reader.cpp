@@ -39,10 +39,8 @@ Status OptionReader::read(const std::string& name, const std::string& text, Sour
   const OptionEntry* entry = find_entry(table_, name);
   OFSDP_CHECK(entry != nullptr, "option {}", name);
   if (source == Source::kModelYaml && !entry->in_model_yaml) {
-    return input_error(
-        "{}: loads code, writes or connects, which only a file may that the command "
-        "names: expected --config FILE, found it in the model's own file",
-        subject);
+    return input_error("{}: not allowed in a model's own YAML; pass --{} or --config {}", subject,
+                       entry->name, subject.substr(0, subject.rfind(" line ")));
   }
   OFSDP_RETURN_IF_ERROR(agree(*entry, text, source, subject));
   begin(*entry, source, subject);

@@ -47,8 +47,9 @@ OptionEntry word(OptionEntry entry, std::vector<std::string> words, Field field)
   return entries::parsed(
       std::move(entry), "one of " + joined(words, ", "), field,
       [=](const std::string& text) {
-        const bool known = std::ranges::count(words, text) > 0;
-        return known ? std::optional(text) : std::nullopt;
+        const std::string name = matched_name(text, words);
+        const bool known = std::ranges::count(words, name) > 0;
+        return known ? std::optional(name) : std::nullopt;
       },
       yaml_quoted);
 }
@@ -78,8 +79,6 @@ std::vector<OptionEntry> command_line_entries() {
   const auto positive = [](const std::string& text) { return parse_integer(text, 1); };
   const auto shown = [](const auto& world) { return std::to_string(world.value_or(0)); };
   return {
-      bare({"help", "", "print commands and options"}, kEveryCommand, OFSDP_FIELD(help)),
-      bare({"version", "", "print the version"}, kEveryCommand, OFSDP_FIELD(version)),
       bare({"json", "", "train, eval, plan, doctor, check, ops: the result as one JSON object"},
            only(Command::kTrain) | only(Command::kEval) | plan | doctor | check |
                only(Command::kOps),
@@ -93,6 +92,8 @@ std::vector<OptionEntry> command_line_entries() {
                       OFSDP_FIELD(report.html))),
       bare({"operations", "", "plan: what rank 0 runs, line by line"}, plan,
            OFSDP_FIELD(report.operations)),
+      bare({"schedule", "", "plan: also the steps of each program, with their times"}, plan,
+           OFSDP_FIELD(report.schedule)),
       bare({"explain", "", "plan: the kernel of each node, and why not another"}, plan,
            OFSDP_FIELD(report.explain)),
       bare({"find-lr", "", "doctor: the loss at learning rates from small to large"}, doctor,
@@ -116,10 +117,46 @@ std::vector<OptionEntry> command_line_entries() {
                 {"training_info", "graph"}, OFSDP_FIELD(form))),
       flag(only(Command::kDemo), file({"output-dir", "onnx-fsdp-demo, DIR", "demo: its folder"},
                                       OFSDP_FIELD(demo_folder))),
-      flag(kEveryCommand,
-           file({"config", "FILE", "a YAML file with options"}, OFSDP_FIELD(config))),
   };
 }
+
+// Flags that every command takes.
+std::vector<OptionEntry> general_entries() {
+  using namespace entries;
+  return {
+      flag(kEveryCommand,
+           file({"config", "FILE", "a YAML file with options"}, OFSDP_FIELD(config))),
+      bare({"help", "", "print the command's options"}, kEveryCommand, OFSDP_FIELD(help)),
+      bare({"version", "", "print the version"}, kEveryCommand, OFSDP_FIELD(version)),
+  };
+}
+
+// The options that `--help` shows, which has at most 60 lines.
+constexpr std::string_view kCommon[] = {"data",
+                                        "eval-data",
+                                        "loss",
+                                        "freeze",
+                                        "lora",
+                                        "epochs",
+                                        "steps",
+                                        "batch-size",
+                                        "grad-accum",
+                                        "optimizer",
+                                        "lr",
+                                        "weight-decay",
+                                        "lr-schedule",
+                                        "warmup-steps",
+                                        "clip-grad-norm",
+                                        "strategy",
+                                        "param-dtype",
+                                        "activation-checkpointing",
+                                        "memory-limit",
+                                        "nproc-per-node",
+                                        "device",
+                                        "output",
+                                        "checkpoint-dir",
+                                        "resume",
+                                        "config"};
 
 // Indents the mapping under `data:`.
 std::string indented(const std::string& yaml) {
@@ -147,9 +184,16 @@ std::optional<double> parse_number(std::string_view text) {
   return value && std::isfinite(*value) ? value : std::nullopt;
 }
 
+std::string lowered(std::string_view text) {
+  std::string low(text);
+  for (char& c : low) c = c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
+  return low;
+}
+
 std::optional<bool> parse_switch(std::string_view text) {
-  if (text == "on" || text == "true" || text == "yes") return true;
-  if (text == "off" || text == "false" || text == "no") return false;
+  const std::string word = lowered(text);
+  if (word == "on" || word == "true" || word == "yes") return true;
+  if (word == "off" || word == "false" || word == "no") return false;
   return std::nullopt;
 }
 
@@ -221,11 +265,27 @@ std::string yaml_list(const std::vector<std::string>& texts) {
 }
 
 std::vector<OptionEntry> option_table() {
+  using enum OptionGroup;
   std::vector<OptionEntry> table;
-  for (const auto& part :
-       {sharding_entries(), loss_entries(), trained_entries(), optimizer_entries(),
-        schedule_entries(), edit_entries(), run_entries(), command_line_entries()}) {
-    table.insert(table.end(), part.begin(), part.end());
+  for (const auto& [group, part] :
+       std::initializer_list<std::pair<OptionGroup, std::vector<OptionEntry>>>{
+           {kMemory, sharding_entries()},
+           {kRanks, launch_entries()},
+           {kModel, loss_entries()},
+           {kModel, trained_entries()},
+           {kOptimizer, optimizer_entries()},
+           {kOptimizer, schedule_entries()},
+           {kModel, edit_entries()},
+           {kLength, length_entries()},
+           {kModel, data_entries()},
+           {kFiles, run_entries()},
+           {kCommands, command_line_entries()},
+           {kFiles, general_entries()}}) {
+    for (const OptionEntry& entry : part) {
+      table.push_back(entry);
+      table.back().group = group;
+      table.back().common = std::ranges::count(kCommon, entry.name) > 0;
+    }
   }
   return table;
 }
@@ -278,17 +338,17 @@ std::string describe(const Options& options, const std::optional<BatchSizes>& si
   return text;
 }
 
-bool is_of_a_run(const OptionEntry& entry) {
-  return entry.in_files || entry.commands == kEveryCommand;
-}
-
-std::string help_of_options() {
-  std::string text;
-  for (const OptionEntry& entry : option_table()) {
-    if (!is_of_a_run(entry)) continue;  // printed with its command
-    text += format_text("  --{:<25} {}\n  {:27} {}\n", entry.name, entry.values, "", entry.help);
+std::string default_text(const OptionEntry& entry) {
+  if (entry.kind == OptionEntry::Kind::kBare) return "off";
+  std::string shown = entry.show(Options());
+  if (shown == "~" || shown == "\"\"") {
+    const size_t end = std::min(entry.values.find_first_of(",;("), entry.values.size());
+    shown = entry.in_files ? entry.values.substr(0, end) : "none";
   }
-  return text;
+  if (shown == "[]") shown = "none";
+  std::erase_if(shown, [](char c) { return c == '"' || c == '[' || c == ']'; });  // YAML's
+  while (!shown.empty() && shown.back() == ' ') shown.pop_back();
+  return shown;
 }
 
 }  // namespace ofsdp::cli

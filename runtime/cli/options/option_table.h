@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <functional>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -32,6 +33,7 @@ std::optional<bool> parse_switch(std::string_view text);        // on off true f
 std::optional<int64_t> parse_bytes(std::string_view text);      // 12GiB, 1.5GB, 4096; above 0
 std::optional<Interval> parse_interval(std::string_view text);  // 1epoch, 200step
 std::vector<std::string> split_list(std::string_view text);     // at commas; removes spaces around
+std::string lowered(std::string_view text);                     // ASCII letters in lower case
 
 std::string show_number(double value);  // the shortest text that reads back as the same double
 std::string show_bytes(int64_t bytes);
@@ -63,6 +65,13 @@ constexpr Commands only(Command command) { return 1u << static_cast<unsigned>(co
 constexpr bool contains(Commands set, Command command) { return (set & only(command)) != 0; }
 inline constexpr Commands kEveryCommand = ~0u;
 
+// The sections of the help, in its order.
+enum class OptionGroup { kModel, kLength, kOptimizer, kMemory, kRanks, kFiles, kCommands };
+OFSDP_ENUM_NAMES(OptionGroup, {kModel, "Model, data and loss"}, {kLength, "Length and batch"},
+                 {kOptimizer, "Optimizer and learning rate"}, {kMemory, "Memory and precision"},
+                 {kRanks, "Ranks and devices"}, {kFiles, "Files and screen"},
+                 {kCommands, "Single commands"})
+
 // Says whether an option has no effect because of another, such as momentum with adamw.
 struct NoEffect {
   std::string beside = {};  // "--optimizer adamw"; empty: the option has an effect
@@ -90,6 +99,9 @@ struct OptionEntry {
   std::function<void(Options&)> clear = [](Options&) {};
   std::function<NoEffect(const Options&)> no_effect = [](const Options&) { return NoEffect(); };
   bool in_training_info = false;  // a model with a training_info decides it itself
+  // option_table() sets these:
+  OptionGroup group = OptionGroup::kFiles;
+  bool common = false;  // one of the options that most people need, which `--help` shows
 };
 
 // A value in Options with type T. All fields with one T have the same type, so the factories below
@@ -135,15 +147,23 @@ std::string choice_name(E value) {
   }
 }
 
+// Returns the name in `names` that `text` is, in any case ("FULL_SHARD", "full-shard") or by
+// another word for it ("bf16", "gpu"); else `text`.
+std::string matched_name(const std::string& text, const std::vector<std::string>& names);
+
+// did_you_mean for options and their values: knows the words of other programs (other_words.cpp).
+std::string name_hint(std::string_view name, const std::vector<std::string>& known);
+
 // Reads an enum's name.
 template <typename E>
 Verdict set_choice(const std::string& text, E& value, const std::vector<std::string>& names) {
-  const auto found = choice_named<E>(text);
-  if (found && std::find(names.begin(), names.end(), text) != names.end()) {
+  const std::string name = matched_name(text, names);
+  const auto found = choice_named<E>(name);
+  if (found && std::find(names.begin(), names.end(), name) != names.end()) {
     value = *found;
     return {};
   }
-  return {false, "one of " + joined(names, ", "), did_you_mean(text, names)};
+  return {false, "one of " + joined(names, ", "), name_hint(text, names)};
 }
 
 namespace entries {
@@ -169,7 +189,7 @@ OptionEntry parsed_or(std::string word, OptionEntry entry, const std::string& ex
                       Parse parse, Show show) {
   entry.set = [=, wanted = word + " or " + expected](Options& o, const std::string& text) {
     field(o) = parse(text);
-    return fine_or(text == word || field(o), wanted);
+    return fine_or(lowered(text) == word || field(o), wanted);
   };
   entry.show = [=](const Options& o) { return field(o) ? std::string(show(*field(o))) : word; };
   return entry;
@@ -302,19 +322,34 @@ OptionEntry bare(OptionEntry entry, Commands commands, Field field) {
 
 std::vector<OptionEntry> option_table();
 
-std::vector<OptionEntry> sharding_entries();   // strategy, units, precision, memory, launch
+std::vector<OptionEntry> sharding_entries();   // strategy, units, precision, memory
+std::vector<OptionEntry> launch_entries();     // ranks, hosts, devices
 std::vector<OptionEntry> loss_entries();       // with the teacher
 std::vector<OptionEntry> trained_entries();    // parameters, training_info
 std::vector<OptionEntry> optimizer_entries();  // with groups, weights' average, clipping
 std::vector<OptionEntry> schedule_entries();   // the learning rate's schedule
 std::vector<OptionEntry> edit_entries();       // adapters, head, copies
-std::vector<OptionEntry> run_entries();        // batch, steps, data, checkpoints, files
+std::vector<OptionEntry> length_entries();     // batch, steps
+std::vector<OptionEntry> data_entries();       // data, evaluation
+std::vector<OptionEntry> run_entries();        // checkpoints, files, plug-ins
 
 // Returns the entry `name` (without dashes), or null; `find_key` only finds YAML keys.
 const OptionEntry* find_entry(const std::vector<OptionEntry>& table, std::string_view name);
 const OptionEntry* find_key(const std::vector<OptionEntry>& table, std::string_view name);
 std::vector<std::string> entry_names(const std::vector<OptionEntry>& table);  // only keys
 std::string yaml_key(std::string name);                                       // '_' for '-'
+
+// Another name of an option, which other programs use. A switch gives the option a value.
+struct OptionSynonym {
+  std::string_view name;    // "learning-rate", "bf16"
+  std::string_view option;  // "lr", "param-dtype"
+  std::string_view value = {};
+};
+std::span<const OptionSynonym> option_synonyms();
+// Returns the row with `name`, or null.
+const OptionSynonym* find_synonym(std::string_view name);
+// Returns "; use --log wandb:DIR" for an option that names such a log ("wandb"), else "".
+std::string log_hint(std::string_view name);
 
 // Sets PyTorch's defaults for this kind of optimizer, except for options in `given`.
 void take_defaults_unless(OptimizerOptions& optimizer,
@@ -325,10 +360,7 @@ void take_defaults_unless(OptimizerOptions& optimizer,
 // slices: batch_size), from which a run on other ranks computes the third.
 std::string describe(const Options& options, const std::optional<BatchSizes>& sizes = {});
 
-// Returns true if the entry describes a run, and is no single command's flag.
-bool is_of_a_run(const OptionEntry& entry);
-
-// Returns help for every option that a run has, the default value first.
-std::string help_of_options();
+// Returns the default as a person reads it: "0.001", "none".
+std::string default_text(const OptionEntry& entry);
 
 }  // namespace ofsdp::cli

@@ -62,8 +62,8 @@ constexpr std::string_view kWordsPrefix = "wer[";  // and the class between word
 // Parses "accuracy", "top5", "wer[4]" or "f1@logits" into the kind and the number.
 Verdict parse_metric(const std::string& text, MetricSpec& metric) {
   const size_t at = text.find('@');
-  const std::string kind = text.substr(0, at);
-  metric.name = text;
+  const std::string kind = lowered(text.substr(0, at));
+  metric.name = at == std::string::npos ? kind : kind + text.substr(at);
   if (at != std::string::npos) metric.prediction = text.substr(at + 1);
   if (at != std::string::npos && metric.prediction.empty()) {
     return {false, "NAME@PREDICTION", ""};
@@ -99,7 +99,7 @@ OptionEntry eval_metrics() {
       const Verdict verdict = parse_metric(name, metric);
       if (!verdict.fine) return verdict;
       const auto& given = o.run.eval_metrics;
-      if (std::ranges::find(given, name, &MetricSpec::name) == given.end()) {
+      if (std::ranges::find(given, metric.name, &MetricSpec::name) == given.end()) {
         o.run.eval_metrics.push_back(std::move(metric));
       }
     }
@@ -122,10 +122,11 @@ OptionEntry keep_best() {
   entry.set = [](Options& o, const std::string& text) {
     MetricSpec metric;
     const Verdict verdict = parse_metric(text, metric);
-    if (text != "none" && text != "loss" && !verdict.fine) {
+    const std::string word = lowered(text);
+    if (word != "none" && word != "loss" && !verdict.fine) {
       return Verdict{false, "none, loss or a name of --eval-metrics", verdict.hint};
     }
-    o.checkpoint.keep_best = text == "none" ? "" : text;
+    o.checkpoint.keep_best = word == "none" ? "" : word == "loss" ? word : metric.name;
     return Verdict{};
   };
   return entry;
@@ -191,7 +192,7 @@ OptionEntry make_plugin() {
 
 }  // namespace
 
-std::vector<OptionEntry> run_entries() {
+std::vector<OptionEntry> length_entries() {
   using namespace entries;
   return {
       batch_count({"batch-size", "8", "samples a rank puts through one forward"},
@@ -199,7 +200,8 @@ std::vector<OptionEntry> run_entries() {
       batch_count({"grad-accum", "1", "forwards before an update"}, &BatchOptions::grad_accum),
       batch_count({"global-batch-size", "batch-size x grad-accum x ranks", "samples an update"},
                   &BatchOptions::global_batch_size),
-      integer_or("none", {"epochs", "1 (none beside --steps), N", "the run ends after so many"}, 1,
+      integer_or("none",
+                 {"epochs", "1 (none with --steps), N", "the run ends after so many epochs"}, 1,
                  OFSDP_FIELD(run.epochs)),
       integer_or("none", {"steps", "none, N", "the run ends after so many updates, if not before"},
                  1, OFSDP_FIELD(run.steps)),
@@ -210,11 +212,17 @@ std::vector<OptionEntry> run_entries() {
              [](uint64_t seed) { return std::to_string(seed); }),
       toggle({"drop-last", "off, on", "skip the short last batch of an epoch"},
              OFSDP_FIELD(run.drop_last)),
-      data_choice(
-          {"data",
-           format_text("data/ beside the model; FOLDER, FILE.yaml{}, synthetic", list_extensions()),
-           "training data"},
-          OFSDP_FIELD(run.data)),
+  };
+}
+
+std::vector<OptionEntry> data_entries() {
+  using namespace entries;
+  return {
+      data_choice({"data",
+                   format_text("data/ next to the model; FOLDER, FILE.yaml{}, synthetic",
+                               list_extensions()),
+                   "training data: a folder or a file"},
+                  OFSDP_FIELD(run.data)),
       data_choice(
           {"eval-data", "eval: or eval/ inside the data, else none; as --data", "evaluation data"},
           OFSDP_FIELD(run.eval_data)),
@@ -225,7 +233,13 @@ std::vector<OptionEntry> run_entries() {
                  {"early-stop", "none, N",
                   "end after N evaluations in a row without a better loss, or --keep-best's value"},
                  1, OFSDP_FIELD(run.early_stop)),
-      trusted(path({"checkpoint-dir", "none, FOLDER", "where checkpoints go"},
+  };
+}
+
+std::vector<OptionEntry> run_entries() {
+  using namespace entries;
+  return {
+      trusted(path({"checkpoint-dir", "none, FOLDER", "folder for checkpoints"},
                    OFSDP_FIELD(checkpoint.dir))),
       interval("checkpoint-interval", "how often to save", OFSDP_FIELD(checkpoint.interval)),
       integer({"keep-checkpoints", "2", "checkpoints kept"}, 1, OFSDP_FIELD(checkpoint.keep)),
@@ -238,7 +252,7 @@ std::vector<OptionEntry> run_entries() {
       toggle({"overwrite-checkpoints", "off, on", "take a folder with another run's checkpoints"},
              OFSDP_FIELD(checkpoint.overwrite)),
       path({"resume", "none, latest, FOLDER, FILE.onnx",
-            "go on from a checkpoint, or start from a trained file's weights"},
+            "go on from a checkpoint, or from a trained file's weights"},
            OFSDP_FIELD(checkpoint.resume)),
       trusted(plugins()),
       trusted(

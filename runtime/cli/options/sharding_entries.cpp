@@ -1,4 +1,4 @@
-// Options about sharding and ranks: strategy, units, precision, memory, launch.
+// Options about sharding (strategy, units, precision, memory) and about ranks and hosts.
 #include <algorithm>
 
 #include "fsdp/comm/communicator.h"
@@ -27,11 +27,29 @@ OptionEntry wrap_layers() {
       });
 }
 
+// A number without a unit is bytes; so few are a unit that was left out.
+OptionEntry memory_limit() {
+  OptionEntry entry = entries::parsed_or("none",
+                                         {"memory-limit", "none, or bytes such as 12GiB",
+                                          "most memory of a rank; a plan over it is refused"},
+                                         "bytes such as 12GiB", OFSDP_FIELD(sharding.memory_limit),
+                                         parse_bytes, show_bytes);
+  entry.set = [set = entry.set](Options& o, const std::string& text) {
+    constexpr double kLeast = 1024;
+    const std::optional<double> number = parse_number(text);
+    if (!number || !(*number > 0 && *number < kLeast)) return set(o, text);
+    return Verdict{false, "none or bytes such as 12GiB",
+                   format_text(", which is {} bytes; did you mean {}GiB?", text, text)};
+  };
+  return entry;
+}
+
 // A larger number is a typing error.
 constexpr int64_t kMaxRanksPerHost = 4096;
 
 // Returns the count on this host for a word; none for other texts, and for GPUs if there are none.
-std::optional<int64_t> ranks_named(const std::string& text) {
+std::optional<int64_t> ranks_named(const std::string& word) {
+  const std::string text = lowered(word);
   const bool gpus = text == "auto" || text == "gpu";
   if (!gpus && text != "cpu") return parse_integer(text, 1);
   if (text == "cpu") return cores_per_rank(1);
@@ -45,7 +63,7 @@ OptionEntry nproc_per_node() {
                     "ranks started on this host"};
   entry.set = [](Options& o, const std::string& text) -> Verdict {
     const std::optional<int64_t> count = ranks_named(text);
-    if (!count && text == "gpu") return {false, "a GPU on this host, or auto", ""};
+    if (!count && lowered(text) == "gpu") return {false, "a GPU on this host, or auto", ""};
     if (count) o.launch.nproc_per_node = *count;
     return fine_or(count && *count <= kMaxRanksPerHost,
                    format_text("auto, gpu, cpu or a whole number from 1 to {}", kMaxRanksPerHost));
@@ -103,8 +121,8 @@ std::vector<OptionEntry> sharding_entries() {
       repeated("none",
                {"ignore", "none; NAME or glob, repeated", "parameters kept whole on every rank"},
                OFSDP_FIELD(sharding.ignore)),
-      choice("param-dtype", "of gathered parameters and computation",
-             OFSDP_FIELD(sharding.param_dtype), kDTypes),
+      choice("param-dtype", "type of parameters and computation", OFSDP_FIELD(sharding.param_dtype),
+             kDTypes),
       choice("reduce-dtype", "of gradients on their way", OFSDP_FIELD(sharding.reduce_dtype),
              kDTypes),
       choice("buffer-dtype", "of buffers such as running statistics",
@@ -112,7 +130,7 @@ std::vector<OptionEntry> sharding_entries() {
       choice("matmul-precision",
              "CUDA: products of float32, as PyTorch names it; high rounds operands to TF32",
              OFSDP_FIELD(sharding.matmul_precision)),
-      choice("activation-checkpointing", "what is computed again in backward",
+      choice("activation-checkpointing", "what backward computes again, to save memory",
              OFSDP_FIELD(sharding.activation_checkpointing)),
       choice("cpu-offload", "CUDA: where shards rest", OFSDP_FIELD(sharding.cpu_offload)),
       choice("backward-prefetch", "when backward gathers the next unit",
@@ -121,10 +139,13 @@ std::vector<OptionEntry> sharding_entries() {
              OFSDP_FIELD(sharding.forward_prefetch)),
       integer_or("auto", {"prefetch-depth", "auto, N", "units gathered ahead"}, 0,
                  OFSDP_FIELD(sharding.prefetch_depth)),
-      parsed_or("none",
-                {"memory-limit", "none, or bytes such as 12GiB",
-                 "most device memory of a rank; a plan over it is refused before anything runs"},
-                "bytes such as 12GiB", OFSDP_FIELD(sharding.memory_limit), parse_bytes, show_bytes),
+      memory_limit(),
+  };
+}
+
+std::vector<OptionEntry> launch_entries() {
+  using namespace entries;
+  return {
       nproc_per_node(),
       integer_or("auto",
                  {"threads", "auto (cores / ranks of this host; OMP_NUM_THREADS), N",

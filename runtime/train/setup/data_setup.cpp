@@ -21,17 +21,6 @@ std::string beside_model(const Options& options, const char* name) {
   return (std::filesystem::path(options.model).parent_path() / name).string();
 }
 
-// Reads the folder that holds the data if nothing names it.
-Result<DataSpec> data_beside(const Options& options) {
-  const std::string folder = beside_model(options, "data");
-  std::error_code error;
-  if (std::filesystem::exists(folder, error)) return read_data_spec(folder);
-  return input_error(
-      "--data: expected a folder, a file or 'synthetic', found none: its default, "
-      "'{}', is not there",
-      folder);
-}
-
 // Returns the classes that a run wrote next to the model, which an evaluation counts alike.
 std::vector<std::string> saved_classes(const Options& options) {
   std::vector<std::string> classes;
@@ -58,8 +47,13 @@ Result<DataSpec> find_given_data(const Options& options) {
     case DataChoice::Kind::kInline:
       return parse_data_yaml(choice.yaml, choice.base_folder, choice.origin);
     default:
-      return data_beside(options);
+      break;
   }
+  const std::string folder = beside_model(options, "data");
+  std::error_code error;
+  if (std::filesystem::exists(folder, error)) return read_data_spec(folder);
+  return input_error("--data: {} beside the model is not there; give --data FOLDER or --data FILE",
+                     folder);
 }
 
 // An evaluation reads one set of rows, as training and evaluation data alike: --eval-data, else the

@@ -98,7 +98,9 @@ TEST(DeviceChoiceTest, WithoutADriverAutoTakesTheCpuAndSaysSo) {
 TEST(DeviceChoiceTest, WithoutTheLibraryCudaIsRefusedInOneLine) {
   const Trained run = train(small_mlp(), {"--device", "cuda"}, {"OFSDP_CUDA_LIBRARY=/none.so"});
   EXPECT_EQ(run.run.status, 2);
-  EXPECT_EQ(run.run.err, "fsdp-run: --device cuda: no libofsdp_cuda.so (looked for /none.so)\n");
+  EXPECT_EQ(run.run.err,
+            "fsdp-run: --device cuda: this build has no CUDA: see install.md of the documentation "
+            "(no /none.so)\n");
 }
 
 TEST(DeviceChoiceTest, ALibraryOfAnotherBuildIsRefusedInOneLine) {
