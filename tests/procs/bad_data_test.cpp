@@ -15,7 +15,7 @@ using testing_data::npy;
 TEST(BadDataTest, NoData) {
   const RunFolder folder;
   std::filesystem::remove_all(folder / "data");
-  expect_refused(folder, {"--data", "its default, '" + folder / "data" + "', is not there"});
+  expect_refused(folder, {"--data", folder / "data", "beside the model is not there"});
   const Words elsewhere = folder.train() + Words{"--data", folder / "absent.yaml"};
   expect_refused(folder, elsewhere, {folder / "absent.yaml"});
 }
