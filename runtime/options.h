@@ -44,13 +44,14 @@ enum class Command {
   kDoctor,
   kCheck,
   kDemo,
+  kResume,
   kCompletion,
   kMan
 };
 OFSDP_ENUM_NAMES(Command, {kTrain, "train"}, {kPlan, "plan"}, {kEval, "eval"}, {kExport, "export"},
                  {kConfig, "config"}, {kOps, "ops"}, {kCheckPlugin, "check-plugin"},
                  {kMakeTraining, "make-training"}, {kDoctor, "doctor"}, {kCheck, "check"},
-                 {kDemo, "demo"}, {kCompletion, "completion"}, {kMan, "man"})
+                 {kDemo, "demo"}, {kResume, "resume"}, {kCompletion, "completion"}, {kMan, "man"})
 
 enum class DeviceChoice { kAuto, kCpu, kCuda };
 OFSDP_ENUM_NAMES(DeviceChoice, {kAuto, "auto"}, {kCpu, "cpu"}, {kCuda, "cuda"})
@@ -166,6 +167,17 @@ struct CheckpointOptions {
   std::string resume;      // empty: none; "latest", a folder or a model file
 };
 
+// The folder that keeps a training run (runtime/train/setup/run_folder.h).
+struct RunFolderOptions {
+  std::optional<std::string> dir;  // --run-dir; empty: no folder; none: not given
+  std::string name;                // --run-name; empty: date and model
+  // Decided by the command line and the run; all are empty in a library call.
+  std::string parent;        // the folder in which this command makes one
+  std::string taken;         // the folder of the run that `resume` continues
+  std::string path;          // the folder, once it is made
+  bool keeps_model = false;  // the trained model goes there, as there is no --output
+};
+
 // The options of `plan` alone.
 struct PlanReportOptions {
   std::optional<int64_t> world;  // ranks that need not be there; none: those that are
@@ -224,6 +236,7 @@ struct Options {
   EditOptions edit;
   CheckpointOptions checkpoint;
   OutputOptions files;
+  RunFolderOptions folder;
   PlanReportOptions report;
   DoctorOptions doctor;
   CheckOptions check;
@@ -236,6 +249,12 @@ int64_t asked_ranks(const LaunchOptions& options);
 // Returns whether the run ends with a trained model or an adapter in a file.
 inline bool writes_trained(const Options& options) {
   return !options.files.output.empty() || !options.edit.adapter.empty();
+}
+
+// Returns whether the run has a place for checkpoints.
+inline bool saves_checkpoints(const Options& options) {
+  const RunFolderOptions& folder = options.folder;
+  return !options.checkpoint.dir.empty() || !folder.parent.empty() || !folder.taken.empty();
 }
 
 // Returns whether rows of one rank meet those of others within a micro-batch.

@@ -30,7 +30,7 @@ OUTSIDE = frozenset("""
     """.split())
 # Flags of other programs, and a misspelt one.
 OUTSIDE_FLAGS = frozenset("""
-    --autotuning --isolation --launcher --no-python --output-on-failure --redirects --rm --role --shm-size
+    --autotuning --isolation --launcher --output-on-failure --redirects --rm --role --shm-size
     --optimizzer
     """.split())
 

@@ -141,9 +141,20 @@ void add_lines(const std::string& text, std::vector<std::string>& lines) {
   }
 }
 
+// Says where the run is kept, or that it is not.
+std::string folder_line(const Options& options) {
+  if (options.command != Command::kTrain) return "";
+  if (!options.folder.path.empty()) return format_text("run: {}\n", options.folder.path);
+  if (writes_trained(options)) return "";
+  const bool saves = !options.checkpoint.dir.empty();
+  return format_text("--run-dir none: {} is kept, as there is no --output\n",
+                     saves ? "no trained file" : "nothing");
+}
+
 std::vector<std::string> notices(const PlannedRun& run, bool all, bool exact) {
   const Options& options = run.settings.options;
   std::vector<std::string> lines;
+  add_lines(folder_line(options), lines);
   add_lines(past_line(run.setup.fed_empty), lines);
   add_lines(run.setup.nhwc_notice, lines);
   add_lines(teacher_line(run.setup), lines);
@@ -240,6 +251,7 @@ Status PreparedRun::prepare(const std::string& configuration, const DataSpec* da
                                           context_.ledger, data, saved ? &*saved : nullptr));
   setup_ = std::make_unique<ModelSetup>(std::move(setup));
   settings_ = resolve_settings(options, origin, *setup_, configuration);
+  place_adapter();
   if (sizes != nullptr) settings_.given = *sizes;
   if (saved) take_weights_alone();
   OFSDP_RETURN_IF_ERROR(check_before_planning());
@@ -248,7 +260,8 @@ Status PreparedRun::prepare(const std::string& configuration, const DataSpec* da
   OFSDP_ASSIGN_OR_RETURN(chosen_, choose_device(options, context_.registry, communicator));
   OFSDP_RETURN_IF_ERROR(make_plan());
   if (checkpoint_ == nullptr) return {};
-  OFSDP_RETURN_IF_ERROR(check_resumable(checkpoint_->manifest(), *plan_, *setup_)
+  OFSDP_RETURN_IF_ERROR(with_edits_of(checkpoint_->manifest(), options,
+                                      check_resumable(checkpoint_->manifest(), *plan_, *setup_))
                             .with_prefix("--resume: " + checkpoint_->folder()));
   const bool warns = options.command == Command::kTrain && communicator.rank() == 0;
   if (warns) warn_of_other_settings(*checkpoint_, settings_.configuration);
@@ -284,9 +297,9 @@ Status PreparedRun::check_before_planning() const {
     return input_error("eval: the data have no evaluation part; name one with --eval-data");
   }
   OFSDP_RETURN_IF_ERROR(check_best());
-  if (writes_trained(options) && options.command != Command::kEval) {
+  if (writes_trained(settings_.options) && options.command != Command::kEval) {
     OFSDP_RETURN_IF_ERROR(
-        setup_->source->check_output(options.files.output, trained_state(settings_, 0)));
+        setup_->source->check_output(settings_.options.files.output, trained_state(settings_, 0)));
   }
   if (options.command == Command::kDoctor) return {};
   for (const LossCount& count : setup_->counts) {
@@ -359,6 +372,14 @@ void PreparedRun::take_weights_alone() {
   optimizer.kind = OptimizerKind::kSgd;
 }
 
+// A folder keeps adapters that cannot be merged in place of the model.
+void PreparedRun::place_adapter() {
+  Options& options = settings_.options;
+  if (!options.folder.keeps_model || setup_->source->adapter_alone().empty()) return;
+  options.edit.adapter = setup_->source->adapter_alone();
+  options.files.output.clear();
+}
+
 void PreparedRun::warn_of_no_folder() const {
   const CheckpointOptions& c = context_.options.checkpoint;
   const CheckpointOptions plain;
@@ -414,14 +435,25 @@ class Session {
         ledger_(context.ledger),
         on_failure_(on_failure) {}
 
-  Status run(const RunContext& context, const RunTexts& texts) {
+  Result<int> run(const RunContext& context, const RunTexts& texts) {
+    signal_ = context.signal;
+    folder_ = context.folder;
+    texts_ = &texts;
     OFSDP_ASSIGN_OR_RETURN(run_, PreparedRun::make(context, texts.configuration));
     const ModelSetup& setup = run_->setup();
     const CompiledRun& plan = run_->plan();
-    if (options_.command == Command::kPlan) return report_plan(setup, plan);
+    if (options_.command == Command::kPlan) {
+      OFSDP_RETURN_IF_ERROR(report_plan(setup, plan));
+      return 0;
+    }
     OFSDP_RETURN_IF_ERROR(run_->check_executable());
-    print_opening(setup, plan, texts);
-    return execute(setup, plan);
+    const bool done = options_.command == Command::kTrain && finished(plan);
+    if (folder_ != nullptr && run_->checkpoint() != nullptr) {
+      folder_->log(format_text("resuming from {}\n", escaped(run_->checkpoint()->folder())));
+    }
+    done ? print_done(plan) : print_opening(setup, plan, texts);
+    OFSDP_RETURN_IF_ERROR(execute(setup, plan, done));
+    return stopped_by_ == 0 ? 0 : stopped_status(stopped_by_);
   }
 
  private:
@@ -446,12 +478,26 @@ class Session {
     warn(plan);
     const PlannedRun run = planned(setup, plan);
     const OpeningFacts facts = opening_facts(run, texts.settings);
-    print_lines(stdout, options_.files.verbose
-                            ? opening_tables(run) + "\nunits\n" + text(plan.shards) +
-                                  "\nmemory of this rank, bytes\n" + text(plan.memory) +
-                                  orthogonal_table(plan) + "\n" + ranks_line(facts)
-                            : opening_text(facts));
+    print(options_.files.verbose ? opening_tables(run) + "\nunits\n" + text(plan.shards) +
+                                       "\nmemory of this rank, bytes\n" + text(plan.memory) +
+                                       orthogonal_table(plan) + "\n" + ranks_line(facts)
+                                 : opening_text(facts));
+  }
+
+  void print_done(const CompiledRun& plan) const {
+    if (communicator_.rank() != 0) return;
+    const RunOptions& run = options_.run;
+    const int64_t total = total_updates(options_, *plan.train_sampler);
+    const bool by_steps = run.steps && total == *run.steps;
+    print(format_text("step {} of {}: nothing left to do; raise --{}\n", settings().start.update,
+                      total, by_steps ? "steps" : "epochs"));
+  }
+
+  // On stdout, and in the log of the run's folder.
+  void print(const std::string& lines) const {
+    print_lines(stdout, lines);
     std::fflush(stdout);
+    if (folder_ != nullptr) folder_->log(escaped_lines(lines));
   }
 
   // Only rank 0 measures and prints.
@@ -490,8 +536,7 @@ class Session {
     return check_log_target("--trace", files.trace);
   }
 
-  Status execute(const ModelSetup& setup, const CompiledRun& plan) {
-    const bool done = options_.command == Command::kTrain && finished(plan);
+  Status execute(const ModelSetup& setup, const CompiledRun& plan, bool done) {
     if (!done) OFSDP_RETURN_IF_ERROR(check_log_targets());
     OFSDP_ASSIGN_OR_RETURN(TraceFile trace,
                            TraceFile::open(done ? "" : options_.files.trace, communicator_.rank()));
@@ -525,39 +570,55 @@ class Session {
 
   Status use(RankState& state, const ModelSetup& setup, const CompiledRun& plan, bool done,
              MetricsWriter& metrics, TraceFile& trace) {
-    bool stopped = options_.command == Command::kEval;  // eval writes no output
-    int64_t updates = total_updates(options_, *plan.train_sampler);
-    if (stopped) {
+    const bool evaluates = options_.command == Command::kEval;
+    Ending ending;
+    ending.updates = ending.total = total_updates(options_, *plan.train_sampler);
+    if (evaluates) {
       OFSDP_RETURN_IF_ERROR(evaluate(state, metrics));
     } else if (!done) {
-      OFSDP_ASSIGN_OR_RETURN(stopped, train(state, metrics, updates));
+      OFSDP_ASSIGN_OR_RETURN(ending, train(state, metrics));
     }
     if (!done && state.trace() != nullptr) {
       OFSDP_RETURN_IF_ERROR(trace.write(*state.trace(), plan.shards, communicator_));
     }
-    if (stopped) return {};
-    if (writes_trained(options_)) {
-      OFSDP_RETURN_IF_ERROR(write_trained(state, communicator_, options_.files.output,
-                                          trained_state(settings(), updates)));
+    if (evaluates) return {};  // and writes no output
+    if (writes_trained(settings().options)) {
+      OFSDP_RETURN_IF_ERROR(write_trained(state, communicator_, settings().options.files.output,
+                                          trained_state(settings(), ending.updates)));
     }
-    if (communicator_.rank() == 0) print_closing(setup.graph, done);
-    return {};
+    if (communicator_.rank() == 0) {
+      stopped_by_ == 0 ? print_closing(setup.graph, done) : print_stopped(ending);
+      // [run report] The page of the folder: write_run_report(options_.folder.path) goes here.
+    }
+    if (stopped_by_ == 0) return {};
+    // mpirun and srun end all ranks if one exits with another status than 0, so rank 0 is first.
+    return communicator_.barrier({"end of the stopped run", -1, ending.updates});
   }
 
-  // Returns true if a signal ended training early, with a checkpoint. `updates`: how many were
-  // made.
-  Result<bool> train(RankState& state, MetricsWriter& metrics, int64_t& updates) {
+  // How training ended.
+  struct Ending {
+    int64_t updates = 0;  // made in all
+    int64_t total = 0;    // of the whole run
+    bool saved = false;   // a stop has left a checkpoint
+  };
+
+  Result<Ending> train(RankState& state, MetricsWriter& metrics) {
     std::unique_ptr<Checkpointing> checkpoints;
     if (!options_.checkpoint.dir.empty()) {
       OFSDP_ASSIGN_OR_RETURN(checkpoints,
                              Checkpointing::make(settings(), state, communicator_, run_->store()));
     }
+    if (folder_ != nullptr) folder_->keep();
     Trainer trainer(settings(), state, communicator_, ledger_, *state.plan().train_sampler, metrics,
-                    checkpoints.get());
+                    checkpoints.get(), signal_,
+                    folder_ != nullptr ? folder_->log_descriptor() : -1);
     OFSDP_RETURN_IF_ERROR(trainer.run());
-    updates = trainer.updates();
     closing_ = trainer.closing();
-    return trainer.stopped();
+    stopped_by_ = trainer.stopped_by();
+    const bool made_any = trainer.updates() > settings().start.update;
+    return Ending{.updates = trainer.updates(),
+                  .total = trainer.total(),
+                  .saved = checkpoints != nullptr && made_any};
   }
 
   Status evaluate(RankState& state, MetricsWriter& metrics) {
@@ -570,15 +631,30 @@ class Session {
     return metrics.eval(row);
   }
 
+  // The trained file so far on stdout, and how to go on on stderr.
+  void print_stopped(const Ending& ending) const {
+    const Options& options = settings().options;
+    std::vector<WrittenFile> files;
+    for (const std::string& path : {options.edit.adapter, options.files.output}) {
+      if (!path.empty()) files.push_back({escaped(path), "so far"});
+    }
+    print(written_text(files));
+    const std::string line =
+        stopped_line(*texts_, options, ending.updates, ending.total, ending.saved);
+    print_lines(stderr, line);
+    if (folder_ != nullptr) folder_->log(escaped_lines(line));
+  }
+
   // `resumed`: a finished run that only writes the output again.
   void print_closing(const Graph& graph, bool resumed) const {
+    const std::string& output = settings().options.files.output;
     std::string text = resumed ? "" : closing_text(closing_);
     std::vector<WrittenFile> files;
     const auto add = [&files](const std::string& path, const char* what) {
       if (!path.empty()) files.push_back({escaped(path), what});
     };
-    add(options_.edit.adapter, "adapter");
-    add(options_.files.output, "");
+    add(settings().options.edit.adapter, "adapter");
+    add(output, "");
     if (!resumed) {
       add(options_.files.metrics, "metrics");
       for (const std::string& log : options_.files.log) add(log.substr(log.find(':') + 1), "log");
@@ -590,12 +666,11 @@ class Session {
     for (const Node& node : graph.nodes) {
       active += node.op->full_name() == "Dropout" && !node.name.ends_with(".lora_dropout");
     }
-    if (!options_.files.output.empty() && active > 0) {
+    if (!output.empty() && active > 0) {
       text +=
           format_text("its {} Dropout nodes keep the training_mode of the input file\n", active);
     }
-    print_lines(stdout, text);
-    std::fflush(stdout);
+    print(text);
   }
 
   const RunSettings& settings() const { return run_->settings(); }
@@ -604,14 +679,18 @@ class Session {
   Communicator& communicator_;
   MemoryLedger& ledger_;
   const std::function<void(const Status&)>& on_failure_;
+  const StopSignal* signal_ = nullptr;
+  RunFolder* folder_ = nullptr;
+  const RunTexts* texts_ = nullptr;
   std::unique_ptr<PreparedRun> run_;
   ClosingFacts closing_;  // rank 0, after training
+  int stopped_by_ = 0;    // the signal; 0: none
 };
 
 }  // namespace
 
-Status run_session(const RunContext& context, const RunTexts& texts,
-                   const std::function<void(const Status&)>& on_failure) {
+Result<int> run_session(const RunContext& context, const RunTexts& texts,
+                        const std::function<void(const Status&)>& on_failure) {
   return Session(context, on_failure).run(context, texts);
 }
 

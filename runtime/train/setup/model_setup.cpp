@@ -245,8 +245,12 @@ class SetupMaker {
     OFSDP_ASSIGN_OR_RETURN(rules.hold_frozen, computes_on_cpu());
     if (!edits.any()) return open_plain_source(std::move(file), operators, rules);
     OFSDP_ASSIGN_OR_RETURN(EditedModel edited, edit_model(std::move(file), edits));
-    return open_edited_source(std::move(edited), operators, std::move(rules),
-                              options_.edit.adapter);
+    std::string adapter = options_.edit.adapter;
+    const bool merges = check_mergeable(edited.adapters, "").ok();
+    if (adapter.empty() && options_.folder.keeps_model && !merges) {
+      adapter = join_path(options_.folder.path, "adapter.safetensors");
+    }
+    return open_edited_source(std::move(edited), operators, std::move(rules), adapter);
   }
 
   // Returns true if no rank will compute on a device.

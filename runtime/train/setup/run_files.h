@@ -10,8 +10,8 @@
 //             --teacher with its external data, --lora-from, --resume, plug-ins, hostfile,
 //             topology, the file of the secret; for `export` the checkpoint and its model
 //   outputs   --output with its external data, --adapter, --metrics, --trace, --log,
-//             --checkpoint-dir, `plan --html`, `doctor --picture`, the files that `config`,
-//             `export` and `make-training` write
+//             --checkpoint-dir, the folder of the run, `plan --html`, `doctor --picture`, the files
+//             that `config`, `export` and `make-training` write
 //
 // A folder that gains files (--checkpoint-dir, --log tensorboard) may contain inputs, except data
 // columns. A folder that is replaced (--output of training artifacts) must contain none. Files that
