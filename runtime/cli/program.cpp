@@ -20,6 +20,7 @@
 #include "importer/dialects/onnxruntime/ort_artifacts.h"
 #include "importer/normalize/onnx_import.h"
 #include "kernels/base/process.h"
+#include "kernels/base/shell_words.h"
 #include "kernels/base/text.h"
 #include "kernels/cpu/parallel.h"
 #include "plugins/check/check.h"
@@ -94,12 +95,26 @@ std::vector<std::string> launcher_words(const RankIdentity& identity) {
   return mpi ? std::vector<std::string>{"mpirun", "-n", world} : std::vector<std::string>{};
 }
 
+// A launcher of several hosts changes the words for each host; by this variable a rank knows those
+// that a user has typed.
+constexpr const char* kTypedCommand = "OFSDP_COMMAND";
+
+std::vector<std::string> typed_command(char** argv) {
+  const char* const typed = getenv(kTypedCommand);
+  if (typed != nullptr) {
+    if (auto words = shell_words(typed); words.ok() && !words->empty()) return *std::move(words);
+  }
+  std::vector<std::string> words;
+  for (char** word = argv; *word != nullptr; ++word) words.emplace_back(*word);
+  return words;
+}
+
 // The texts about a run that rank 0 prints and keeps. `argv` as in main.
 RunTexts run_texts(const ParsedCommand& command, const RankIdentity& identity, char** argv) {
   RunTexts texts{effective_config(command.options, identity.world),
                  changed_settings(command.options)};
   if (getenv("OFSDP_ROWS_FD") != nullptr) return texts;  // a library's words are no command
-  for (char** word = argv; *word != nullptr; ++word) texts.command.emplace_back(*word);
+  texts.command = typed_command(argv);
   texts.launcher = launcher_words(identity);
   return texts;
 }
@@ -337,6 +352,7 @@ int launch(const ParsedCommand& command, char** argv) {
   std::error_code error;  // ranks get the same words, and follow `resume` themselves
   if (!command.started_in.empty()) std::filesystem::current_path(command.started_in, error);
   if (starts_hosts(options.launch)) {
+    setenv(kTypedCommand, shell_line(typed_command(argv)).c_str(), 1);
     hold_stop_signals(false);
     return exit_with(launch_hosts(options.launch, argv));
   }
