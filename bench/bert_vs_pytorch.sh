@@ -6,6 +6,7 @@
 #
 # PEER_PYTHON is a Python that has torch, transformers and onnxscript. Run it with nothing else running.
 set -euo pipefail
+export OFSDP_RUN_DIR=none
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 pairs=${1:-3}
 python=${PEER_PYTHON:?set it to a Python that has torch, transformers and onnxscript}

@@ -4,5 +4,6 @@
 #
 #   bench/checkpoint.sh [FOLDER [ROUNDS]]      FOLDER on the disk to measure; PYTHON has onnx and numpy
 set -eu
+export OFSDP_RUN_DIR=none
 root=$(cd "$(dirname "$0")/.." && pwd)
 exec "${PYTHON:-python3}" "$root/bench/checkpoint.py" "$root/build/release/fsdp-run" "${1:-/tmp/checkpoint-bench}" "${2:-5}"

@@ -122,6 +122,7 @@ def run(a, folder):
     command = [a.fsdp_run, folder / "model.onnx", "--data", folder / "data", "--loss", "cross_entropy", "--prediction", "logits",
                "--labels", "labels", "--lora", "all", "--lora-rank", "8", "--adapter", folder / "adapter.safetensors", "--batch-size", rows,
                "--steps", a.steps, "--epochs", 1000, "--nproc-per-node", a.ranks, "--metrics", metrics, "--log-interval", 1,
+               "--run-dir", "none",
                "--activation-checkpointing", "unit", *a.more]
     subprocess.run([str(word) for word in command], check=True)
     end = json.loads(metrics.read_text().splitlines()[-1])

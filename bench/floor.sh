@@ -13,6 +13,7 @@
 # AVX2 alone on any machine: ONEDNN_MAX_CPU_ISA=AVX2 OFSDP_MAX_CPU_ISA=AVX2 OPENBLAS_CORETYPE=Haswell in the environment, and
 # ATEN_CPU_CAPABILITY=avx2 MKL_ENABLE_INSTRUCTIONS=AVX2 for PyTorch. Run it with nothing else running.
 set -euo pipefail
+export OFSDP_RUN_DIR=none
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 model=${1:?a model}
 shift

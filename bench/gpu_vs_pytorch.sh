@@ -23,6 +23,7 @@
 # PEER_PYTHON  a Python with torch, transformers, onnx and onnxscript: python3
 # OFSDP_BUILD, OFSDP_CUDA_LIBRARY, and a packed build: tests/gpu/host/environment.sh
 set -euo pipefail
+export OFSDP_RUN_DIR=none
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 . tests/gpu/host/environment.sh fsdp-run ofsdp_cuda
 exec python3 bench/gpu_vs_pytorch.py "$@"

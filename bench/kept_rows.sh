@@ -6,6 +6,7 @@
 #
 # INPUT is the model's input [batch, tokens]. Tokens are random, the kept labels too. Run it with nothing else running.
 set -euo pipefail
+export OFSDP_RUN_DIR=none
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 model=${1:?a model} input=${2:?the name of its input} classes=${3:?the number of classes}
 kept=${KEPT:-0.15} batch=${BATCH:-8} tokens=${TOKENS:-128} pairs=${PAIRS:-3} steps=${STEPS:-12} ranks=${RANKS:-1}

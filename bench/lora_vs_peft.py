@@ -156,7 +156,8 @@ def run_ours(a, folder):
     command = [a.fsdp_run, folder / "model.onnx", "--data", folder / "data", "--loss", "cross_entropy", "--prediction", "logits", "--labels", "labels",
                "--lora", "*_proj.weight", "--lora-rank", RANK, "--lora-alpha", ALPHA, "--lora-from", folder / "start.safetensors",
                "--adapter", folder / "ours.safetensors", "--optimizer", "adamw", "--lr", RATE, "--weight-decay", DECAY, "--no-shuffle",
-               "--batch-size", a.batch, "--steps", a.steps, "--epochs", 1000, "--nproc-per-node", RANKS, "--threads", 1, "--metrics", metrics]
+               "--batch-size", a.batch, "--steps", a.steps, "--epochs", 1000, "--nproc-per-node", RANKS, "--threads", 1, "--metrics", metrics,
+               "--run-dir", "none"]
     script = ("import resource,subprocess,sys;"
               "r=subprocess.run(sys.argv[1:],stdout=2);"
               "print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss*1024);sys.exit(r.returncode)")

@@ -7,6 +7,7 @@
 # PyTorch comes from PyPI into build/peer (once); set PEER_PYTHON to use an environment that has torch already.
 # Run it with nothing else running: the machine's speed drifts, so only the ratio means something.
 set -euo pipefail
+export OFSDP_RUN_DIR=none
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 kind=${1:-fsdp1}
 pairs=${2:-5}

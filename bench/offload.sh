@@ -7,6 +7,7 @@
 # A run that is refused or fails is a line of its own. BUILD names another build than build/cuda. Run it with nothing else
 # running.
 set -euo pipefail
+export OFSDP_RUN_DIR=none
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 model=${1:?a model}
 shift

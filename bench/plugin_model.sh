@@ -6,6 +6,7 @@
 #
 #   PEER_PYTHON=python bench/plugin_model.sh [pairs]      default: 3; PEER_PYTHON has onnx and numpy
 set -euo pipefail
+export OFSDP_RUN_DIR=none
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 pairs=${1:-3}
 python=${PEER_PYTHON:?set it to a Python that has onnx and numpy}

@@ -18,6 +18,7 @@ Every command is printed. The last lines are the tables of docs/internals/quanti
 import argparse
 import gzip
 import json
+import os
 import pathlib
 import shlex
 import shutil
@@ -124,7 +125,7 @@ class Bench:
     def command(self, *words):
         words = [str(word) for word in (self.a.fsdp_run, *words)]
         print("$ " + shlex.join(words), flush=True)
-        subprocess.run(words, check=True, stdout=subprocess.DEVNULL)
+        subprocess.run(words, check=True, stdout=subprocess.DEVNULL, env={**os.environ, "OFSDP_RUN_DIR": "none"})
 
     def train(self, model, seed, *more):
         """Trains `model`; the accuracy that fsdp-run itself found at the end."""

@@ -25,6 +25,7 @@ STEPS, LEFT_OUT = 1000, 20
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "python"))
 os.environ["OFSDP_LIBRARY"] = str(BUILD / "libonnx_fsdp.so")
 os.environ["OMP_NUM_THREADS"] = "1"
+os.environ["OFSDP_RUN_DIR"] = "none"
 import onnx_fsdp  # noqa: E402
 
 COLUMNS = {path.stem: numpy.load(path) for path in DATA.glob("*.npy")}

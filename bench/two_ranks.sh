@@ -7,6 +7,7 @@
 # The peer prints, as its last line, JSON with "median_ms" of its slowest rank (PyTorch FSDP2 on the same model with the
 # same batch a rank). Run it with nothing else running.
 set -euo pipefail
+export OFSDP_RUN_DIR=none
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 model=${1:?a model}
 shift

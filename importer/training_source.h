@@ -191,6 +191,8 @@ class TrainingSource {
                                                               const TrainedState& state) const;
   virtual Result<std::unique_ptr<TrainedOutput>> join_output(const std::string& ticket,
                                                              const TrainedState& state) const;
+  // Returns the adapter file if no model can be written, as adapters cannot be merged; else empty.
+  virtual std::string adapter_alone() const { return {}; }
 
  private:
   Result<Graph> passed(int64_t batch, Mode mode, std::initializer_list<PassStage> stages) const;

@@ -22,6 +22,7 @@
 #include "kernels/base/text.h"
 #include "runtime/cli/options/option_table.h"
 #include "runtime/data/column_file.h"
+#include "runtime/log/log_parts.h"
 
 namespace ofsdp::library {
 
@@ -117,12 +118,14 @@ std::vector<char*> pointers(std::vector<std::string>& texts) {
   return list;
 }
 
-// This process's environment: under torchrun, mpirun or srun the run is this process's rank.
+// This process's environment: under torchrun, mpirun or srun the run is this process's rank. A
+// call makes no folder for its run unless its options ask for one.
 std::vector<std::string> environment_of_run(int rows) {
-  constexpr std::string_view kRows = "OFSDP_ROWS_FD=";
-  std::vector<std::string> list{format_text("{}{}", kRows, rows)};
+  constexpr std::string_view kRows = "OFSDP_ROWS_FD=", kRunDir = "OFSDP_RUN_DIR=";
+  std::vector<std::string> list{format_text("{}{}", kRows, rows), format_text("{}none", kRunDir)};
   for (char** variable = environ; *variable != nullptr; ++variable) {
-    if (!std::string_view(*variable).starts_with(kRows)) list.emplace_back(*variable);
+    const std::string_view text = *variable;
+    if (!text.starts_with(kRows) && !text.starts_with(kRunDir)) list.emplace_back(text);
   }
   return list;
 }
@@ -285,6 +288,8 @@ Status Run::outcome() {
   while (line.ends_with('\n')) line.pop_back();
   if (WIFSIGNALED(wait_status_)) {
     line = format_text("fsdp-run was killed by signal {}", WTERMSIG(wait_status_));
+  } else if (const int number = runtime::stopped_by(status); number != 0) {
+    line = format_text("fsdp-run was stopped by signal {}", number);
   } else if (line.empty()) {
     line = format_text("fsdp-run ended with status {}", status);
   }

@@ -47,6 +47,7 @@ enum class Command {
   kCheck,
   kPredict,
   kDemo,
+  kResume,
   kCompletion,
   kMan,
   kHelp,
@@ -55,8 +56,8 @@ enum class Command {
 OFSDP_ENUM_NAMES(Command, {kTrain, "train"}, {kPlan, "plan"}, {kEval, "eval"}, {kExport, "export"},
                  {kConfig, "config"}, {kOps, "ops"}, {kCheckPlugin, "check-plugin"},
                  {kMakeTraining, "make-training"}, {kDoctor, "doctor"}, {kCheck, "check"},
-                 {kPredict, "predict"}, {kDemo, "demo"}, {kCompletion, "completion"}, {kMan, "man"},
-                 {kHelp, "help"}, {kVersion, "version"})
+                 {kPredict, "predict"}, {kDemo, "demo"}, {kResume, "resume"},
+                 {kCompletion, "completion"}, {kMan, "man"}, {kHelp, "help"}, {kVersion, "version"})
 
 enum class DeviceChoice { kAuto, kCpu, kCuda };
 OFSDP_ENUM_NAMES(DeviceChoice, {kAuto, "auto"}, {kCpu, "cpu"}, {kCuda, "cuda"})
@@ -176,6 +177,17 @@ struct CheckpointOptions {
   std::string resume;      // empty: none; "latest", a folder or a model file
 };
 
+// The folder that keeps a training run (runtime/train/setup/run_folder.h).
+struct RunFolderOptions {
+  std::optional<std::string> dir;  // --run-dir; empty: no folder; none: not given
+  std::string name;                // --run-name; empty: date and model
+  // Decided by the command line and the run; all are empty in a library call.
+  std::string parent;        // the folder in which this command makes one
+  std::string taken;         // the folder of the run that `resume` continues
+  std::string path;          // the folder, once it is made
+  bool keeps_model = false;  // the trained model goes there, as there is no --output
+};
+
 // The options of `plan` alone.
 struct PlanReportOptions {
   std::optional<int64_t> world;  // ranks that need not be there; none: those that are
@@ -241,6 +253,7 @@ struct Options {
   CheckpointOptions checkpoint;
   OutputOptions files;
   PictureOptions pictures;
+  RunFolderOptions folder;
   PlanReportOptions report;
   DoctorOptions doctor;
   CheckOptions check;
@@ -260,6 +273,12 @@ inline bool writes_trained(const Options& options) {
 
 // Returns the names and globs of the weights that options name, for OnnxFile::open.
 std::vector<std::string> named_weights(const Options& options);
+
+// Returns whether the run has a place for checkpoints.
+inline bool saves_checkpoints(const Options& options) {
+  const RunFolderOptions& folder = options.folder;
+  return !options.checkpoint.dir.empty() || !folder.parent.empty() || !folder.taken.empty();
+}
 
 // Returns whether rows of one rank meet those of others within a micro-batch.
 inline bool joins_rows(const Options& options) {

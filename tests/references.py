@@ -31,10 +31,10 @@ OUTSIDE = frozenset("""
     """.split())
 # Flags of other programs, and a misspelt one.
 OUTSIDE_FLAGS = frozenset("""
-    --autotuning --isolation --launcher --no-python --output-on-failure --redirects --rm --role --shm-size
+    --autotuning --isolation --launcher --output-on-failure --redirects --rm --role --shm-size
     --user-base
-    --max-steps --num-epochs --run-dir
-    --schedule
+   
+   
     """.split())
 
 SUFFIX = r"(?:h|cuh|cpp|cu|inc|py|sh|md|cmake)"

@@ -211,6 +211,10 @@ class AdaptedSource final : public TrainingSource {
     return made(std::move(file), std::move(model), state);
   }
 
+  std::string adapter_alone() const override {
+    return check_mergeable(adapters_, "").ok() ? "" : adapter_;
+  }
+
  private:
   std::unique_ptr<TrainedOutput> made(AdapterFile file, std::optional<ModelOutput> model,
                                       const TrainedState& state) const {

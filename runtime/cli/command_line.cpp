@@ -5,11 +5,13 @@
 #include <cstdlib>
 #include <filesystem>
 
+#include "fsdp/checkpoint/checkpoint_store.h"
 #include "kernels/base/text.h"
 #include "runtime/cli/config/config_files.h"
 #include "runtime/cli/config/foreign/foreign_file.h"
 #include "runtime/cli/launch/launcher.h"
 #include "runtime/cli/options/option_reader.h"
+#include "runtime/train/setup/run_folder.h"
 
 namespace ofsdp::cli {
 
@@ -18,6 +20,8 @@ namespace {
 // One row a command. `text` is one line of the help.
 constexpr auto kCommands = std::to_array<CommandEntry>({
     {Command::kTrain, "MODEL.onnx", "MODEL.onnx [options]", "train the model"},
+    {Command::kResume, "RUN", "resume RUN [options]", "continue a run from its last checkpoint",
+     "RUN is the run's folder; its own command is used."},
     {Command::kPlan, "MODEL.onnx", "plan MODEL.onnx [options]",
      "memory and time of a run, without running it",
      "--world N and --topology FILE plan for ranks that are not here."},
@@ -382,6 +386,91 @@ Status read_sources(const CommandEntry& command, const Words& words, OptionReade
   return artifacts ? check_ort_options(*artifacts, parsed.options) : ok_status();
 }
 
+// Splits words, of which other launchers' names are taken away.
+Result<Words> words_of(std::vector<std::string> arguments, const std::vector<OptionEntry>& table) {
+  const ForeignLauncher launcher = take_launcher(arguments);
+  OFSDP_ASSIGN_OR_RETURN(Words words, Scanner(arguments, table).scan());
+  words.launcher = launcher;
+  return words;
+}
+
+std::string absolute_text(const std::string& path) {
+  std::error_code error;
+  const auto absolute = std::filesystem::absolute(path, error);
+  return error ? path : absolute.lexically_normal().string();
+}
+
+// Makes a flag's path absolute, as the working directory changes.
+void locate(Flag& flag, const OptionEntry& entry) {
+  const bool word = flag.text == "none" || flag.text == "latest" || flag.text == "synthetic";
+  const bool searched = flag.name == "plugin" && flag.text.find('/') == std::string::npos;
+  const bool path = entry.is_path || flag.name == "config";
+  if (path && !word && !searched) flag.text = absolute_text(flag.text);
+}
+
+// Replaces the words `RUN [options]` of `resume` by those of the run, with the options after them.
+Status continue_run(Words& words, const std::vector<OptionEntry>& table, ParsedCommand& parsed) {
+  OFSDP_REJECT_IF(words.operands.size() != 1,
+                  "fsdp-run resume: expected one RUN, the folder of a run, found {} words",
+                  words.operands.size());
+  std::string run = words.operands.front();
+  while (run.size() > 1 && run.ends_with('/')) run.pop_back();
+  OFSDP_ASSIGN_OR_RETURN(const RunCommand command, read_run_command(run));
+  OFSDP_ASSIGN_OR_RETURN(Words own,
+                         words_of({command.words.begin() + 1, command.words.end()}, table));
+  for (Flag& flag : words.flags) {
+    const OptionEntry* entry = find_entry(table, flag.name);
+    if (entry == nullptr) continue;
+    locate(flag, *entry);
+    const bool repeated = entry->kind == OptionEntry::Kind::kRepeated;
+    if (repeated) std::erase_if(own.flags, [&](const Flag& f) { return f.name == flag.name; });
+  }
+  std::error_code error;
+  const std::string here = std::filesystem::current_path(error).string();
+  if (here != command.folder) {
+    run = absolute_text(run);
+    std::filesystem::current_path(command.folder, error);
+    OFSDP_REJECT_IF(error, "resume {}: its command was started in {}: {}", run, command.folder,
+                    error.message());
+    parsed.started_in = here;
+  }
+  parsed.resumes = run;
+  own.flags.insert(own.flags.end(), words.flags.begin(), words.flags.end());
+  own.foreign.insert(own.foreign.end(), words.foreign.begin(), words.foreign.end());
+  words = std::move(own);
+  return ok_status();
+}
+
+// A run that `resume` continues begins at its latest checkpoint, if there is one and no `--resume`
+// names another.
+Status begin_at_latest(ParsedCommand& parsed, bool named) {
+  Options& options = parsed.options;
+  OFSDP_REJECT_IF(options.command != Command::kTrain,
+                  "resume {}: expected a run that trains, found fsdp-run {}", parsed.resumes,
+                  name_of(options.command));
+  options.folder.taken = parsed.resumes;
+  if (named) return ok_status();
+  const auto saved = complete_checkpoints(checkpoint_folder(options, parsed.resumes));
+  if (saved.ok() && !saved->empty()) options.checkpoint.resume = "latest";
+  return ok_status();
+}
+
+// Says where a command makes the folder of its run. With --output it makes one only if an option
+// asks for it. `otherwise`: in place of --run-dir; may be null.
+void place_folder(Options& options, const char* otherwise) {
+  RunFolderOptions& folder = options.folder;
+  const bool keeps = options.command == Command::kTrain || options.command == Command::kPlan ||
+                     options.command == Command::kDoctor;
+  const bool asked = folder.dir || !folder.name.empty();
+  // `latest` of a new folder would be nothing: the run refuses it.
+  const bool homeless = options.checkpoint.resume == "latest" && options.checkpoint.dir.empty();
+  if (!keeps || !folder.taken.empty() || homeless) return;
+  if (!asked && !options.files.output.empty()) return;
+  const std::string usual = otherwise != nullptr && *otherwise != 0 ? otherwise : "runs";
+  const bool none = usual == "none" && folder.name.empty();
+  folder.parent = folder.dir ? *folder.dir : none ? "" : usual == "none" ? "runs" : usual;
+}
+
 // Follows the defaults of `accelerate` and `deepspeed` for options not given.
 Status take_habits(const CommandEntry& command, Words& words, OptionReader& reader) {
   const auto said = [&](std::string_view name) {
@@ -416,10 +505,7 @@ Status take_habits(const CommandEntry& command, Words& words, OptionReader& read
 Result<ParsedCommand> parse_command(const std::vector<std::string>& arguments,
                                     const std::optional<std::string>& omp_num_threads) {
   OptionReader reader;
-  std::vector<std::string> own = arguments;
-  const ForeignLauncher launcher = take_launcher(own);
-  OFSDP_ASSIGN_OR_RETURN(Words words, Scanner(own, reader.table()).scan());
-  words.launcher = launcher;
+  OFSDP_ASSIGN_OR_RETURN(Words words, words_of(arguments, reader.table()));
   ParsedCommand parsed;
   const bool named = is_command(words);
   const CommandEntry* entry = &take_command(words);
@@ -427,9 +513,15 @@ Result<ParsedCommand> parse_command(const std::vector<std::string>& arguments,
     if (!takes_model(entry->command)) return no_effect_with("dry-run", entry->command);
     entry = find_command(Command::kPlan);
   }
-  const CommandEntry& command = *entry;
-  OFSDP_RETURN_IF_ERROR(find_help(command, named, words, arguments.empty(), parsed));
+  OFSDP_RETURN_IF_ERROR(find_help(*entry, named, words, arguments.empty(), parsed));
   if (parsed.options.help || parsed.options.version) return parsed;
+  const bool resumes = entry->command == Command::kResume;
+  const bool from_named = std::ranges::count(words.flags, "resume", &Flag::name) > 0;
+  if (resumes) {
+    OFSDP_RETURN_IF_ERROR(continue_run(words, reader.table(), parsed));
+    entry = &take_command(words);
+  }
+  const CommandEntry& command = *entry;
   OFSDP_RETURN_IF_ERROR(take_habits(command, words, reader));
   parsed.unasked = words.launcher == ForeignLauncher::kAccelerate &&
                    command.command == Command::kConfig &&
@@ -439,13 +531,17 @@ Result<ParsedCommand> parse_command(const std::vector<std::string>& arguments,
   OFSDP_RETURN_IF_ERROR(check_operands(command, words));
   OFSDP_RETURN_IF_ERROR(check_alone(command, words, reader));
   OFSDP_RETURN_IF_ERROR(read_sources(command, words, reader, omp_num_threads, parsed));
+  if (resumes) OFSDP_RETURN_IF_ERROR(begin_at_latest(parsed, from_named));
   return parsed;
 }
 
 Result<ParsedCommand> parse_command_line(int argc, const char* const* argv) {
   const std::vector<std::string> arguments(argv + (argc > 0 ? 1 : 0), argv + argc);
   const char* threads = std::getenv("OMP_NUM_THREADS");
-  return parse_command(arguments, threads ? std::optional<std::string>(threads) : std::nullopt);
+  auto parsed =
+      parse_command(arguments, threads ? std::optional<std::string>(threads) : std::nullopt);
+  if (parsed.ok()) place_folder(parsed->options, std::getenv("OFSDP_RUN_DIR"));
+  return parsed;
 }
 
 }  // namespace ofsdp::cli

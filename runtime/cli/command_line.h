@@ -43,7 +43,9 @@ struct ParsedCommand {
   std::string help;
   ModelOrigin origin;
   std::vector<std::string> warnings;  // for stderr, once a run
-  bool unasked = false;  // `accelerate config default`: take every default without asking
+  bool unasked = false;    // `accelerate config default`: take every default without asking
+  std::string resumes;     // `resume`: the run's folder; else empty
+  std::string started_in;  // the working directory before `resume` changed it; else empty
 };
 
 // The help's pages (help_pages.cpp). All are made from the tables of commands and options.
@@ -61,10 +63,13 @@ std::string options_reference();
 // `version` and --version: the version's line, then what this build and machine have.
 std::string version_text(const char* version);
 
-// argv[0] is the program. Reads OMP_NUM_THREADS from the environment.
+// argv[0] is the program. Reads OMP_NUM_THREADS and OFSDP_RUN_DIR (the default of --run-dir) from
+// the environment, and says where a run makes its folder, which parse_command leaves open.
 Result<ParsedCommand> parse_command_line(int argc, const char* const* argv);
 
-// The same without the program's name and the environment, for tests.
+// The same without the program's name and the environment, for tests. `resume RUN [options]` is the
+// command of that run with these options, in the folder where it was started, which becomes the
+// working directory.
 Result<ParsedCommand> parse_command(const std::vector<std::string>& arguments,
                                     const std::optional<std::string>& omp_num_threads);
 
@@ -91,7 +96,8 @@ std::string operator_table(const LoadedPlugins& plugins, bool json);
 
 // The program fsdp-run as a function; the library's onnx_fsdp_command calls it. Starts itself again
 // once, to set variables that libgomp reads before main, and changes the process: signals, limits,
-// threads of OpenMP. Prints errors and returns the exit status: 0, 1 or 2.
+// threads of OpenMP. Prints errors and returns the exit status: 0, 1, 2, or 128 and the number of
+// the signal that stopped a run.
 
 // `argv` as main got it, null-terminated; `version` is what --version prints.
 int run_program(int argc, char** argv, const char* version);

@@ -20,6 +20,7 @@
 #include "importer/dialects/onnxruntime/ort_artifacts.h"
 #include "importer/normalize/onnx_import.h"
 #include "kernels/base/process.h"
+#include "kernels/base/shell_words.h"
 #include "kernels/base/text.h"
 #include "kernels/core/device.h"
 #include "kernels/cpu/parallel.h"
@@ -87,23 +88,82 @@ class RankFailure {
   int status_ = 0;
 };
 
-Status train(const ParsedCommand& command, const RankIdentity& identity, Communicator& communicator,
-             MemoryLedger& ledger, RankFailure& failure) {
-  RunTexts texts;
-  if (identity.rank == 0) {
-    texts = {effective_config(command.options, identity.world), changed_settings(command.options)};
+// Returns the words that start such ranks, as far as they are known here.
+std::vector<std::string> launcher_words(const RankIdentity& identity) {
+  const std::string world = std::to_string(identity.world);
+  if (identity.started_by == "torchrun") {
+    return {"torchrun", "--no-python", "--nproc-per-node", world};
   }
-  OFSDP_ASSIGN_OR_RETURN(const Options options, after_restart(command.options, identity.world));
+  if (identity.started_by == "Slurm") return {"srun", "-n", world};
+  const bool mpi = identity.started_by == "Open MPI" || identity.started_by == "MPICH";
+  return mpi ? std::vector<std::string>{"mpirun", "-n", world} : std::vector<std::string>{};
+}
+
+// A launcher of several hosts changes the words for each host; by this variable a rank knows those
+// that a user has typed.
+constexpr const char* kTypedCommand = "OFSDP_COMMAND";
+
+std::vector<std::string> typed_command(char** argv) {
+  const char* const typed = getenv(kTypedCommand);
+  if (typed != nullptr) {
+    if (auto words = shell_words(typed); words.ok() && !words->empty()) return *std::move(words);
+  }
+  std::vector<std::string> words;
+  for (char** word = argv; *word != nullptr; ++word) words.emplace_back(*word);
+  return words;
+}
+
+// The texts about a run that rank 0 prints and keeps. `argv` as in main.
+RunTexts run_texts(const ParsedCommand& command, const RankIdentity& identity, char** argv) {
+  RunTexts texts{effective_config(command.options, identity.world),
+                 changed_settings(command.options)};
+  if (getenv("OFSDP_ROWS_FD") != nullptr) return texts;  // a library's words are no command
+  texts.command = typed_command(argv);
+  texts.launcher = launcher_words(identity);
+  return texts;
+}
+
+// Returns an id that no other run has, if there is one: a restart has it too.
+std::string unique_id(const RankIdentity& identity) {
+  const char* const id = getenv("TORCHELASTIC_RUN_ID");
+  return identity.started_by == "fsdp-run" && id != nullptr ? id : "";
+}
+
+// Returns the exit status, unless an error ends the run.
+Result<int> train(const ParsedCommand& command, const RankIdentity& identity, char** argv,
+                  const StopSignal* signal, Communicator& communicator, MemoryLedger& ledger,
+                  RankFailure& failure) {
+  RunTexts texts;
+  if (identity.rank == 0) texts = run_texts(command, identity, argv);
+  OFSDP_ASSIGN_OR_RETURN(Options options, after_restart(command.options, identity.world));
   if (identity.rank == 0) OFSDP_RETURN_IF_ERROR(check_run_files(options, command.origin));
   OFSDP_ASSIGN_OR_RETURN(const auto plugins,
                          load_plugins(options.plugins, options.plugin_override));
-  return run_session(
-      {options, command.origin, plugins.registry, plugins.optimizers, communicator, ledger}, texts,
-      [&failure](const Status& status) { failure.report(status); });
+  RunFolder folder;
+  if (options.command == Command::kTrain) {
+    OFSDP_ASSIGN_OR_RETURN(
+        folder, RunFolder::open(options, command.origin, communicator, unique_id(identity)));
+  }
+  folder.fill(options, command.origin);
+  if (identity.rank == 0) {
+    OFSDP_RETURN_IF_ERROR(folder.begin(texts.command, texts.configuration));
+  }
+  return run_session({options, command.origin, plugins.registry, plugins.optimizers, communicator,
+                      ledger, signal, &folder},
+                     texts, [&failure](const Status& status) { failure.report(status); });
 }
 
-int run_rank(const ParsedCommand& command, const RankIdentity& identity) {
+// From here on a signal stops the run in order, or ends the process if that is not asked for.
+std::unique_ptr<StopSignal> listen_to_signals(const Options& options) {
+  const bool stops = options.command == Command::kTrain && options.checkpoint.save_on_signal;
+  auto signal = stops ? std::make_unique<StopSignal>() : nullptr;
+  hold_stop_signals(false);
+  return signal;
+}
+
+int run_rank(const ParsedCommand& command, const RankIdentity& identity, char** argv) {
   const Options& options = command.options;
+  const std::unique_ptr<StopSignal> signal = listen_to_signals(options);
   set_pool_threads(
       static_cast<int>(options.launch.threads.value_or(cores_per_rank(identity.ranks_here()))));
   MemoryLedger ledger;  // outlives the communicator, whose segments it counts
@@ -114,10 +174,13 @@ int run_rank(const ParsedCommand& command, const RankIdentity& identity) {
     return status.kind() == ErrorKind::kPeer ? 1 : report(status);
   }
   RankFailure failure(**communicator, options.json);
-  Status status = train(command, identity, **communicator, ledger, failure);
-  if (status.ok()) status = (*communicator)->leave();
+  const Result<int> ended =
+      train(command, identity, argv, signal.get(), **communicator, ledger, failure);
+  Status status =
+      ended.ok() ? (*communicator)->leave() : Status(ended.error().kind(), ended.error().message());
   if (!status.ok()) failure.report(status);
-  return failure.exit_status();
+  hold_stop_signals(true);  // one that comes now is too late
+  return failure.exit_status() != 0 ? failure.exit_status() : *ended;
 }
 
 // A topology file does not tell whether ranks share memory (they may be GPUs), so assume not.
@@ -153,7 +216,7 @@ int run_plan(const ParsedCommand& command, const std::optional<RankIdentity>& id
                            **communicator, ledger};
   if (options.command == Command::kDoctor) return exit_with(run_doctor(context));
   if (options.command == Command::kCheck) return exit_with(run_check(context));
-  return exit_with(run_session(context, {effective_config(options, world), {}}));
+  return exit_with(run_session(context, {effective_config(options, world), {}, {}, {}}));
 }
 
 // plan --make-plugin
@@ -305,14 +368,25 @@ void warn_of_many_ranks(const LaunchOptions& options) {
                   plural(cores, "core"), cores));
 }
 
-int launch(const Options& options, char** argv) {
+// The signals that are held wait for the launcher's queue.
+int launch(const ParsedCommand& command, char** argv) {
+  const Options& options = command.options;
   warn_of_many_ranks(options.launch);
   LaunchPlan plan{.options = options.launch, .checkpoint_dir = {}, .output = {}};
   if (options.command == Command::kTrain) {
-    plan.checkpoint_dir = options.checkpoint.dir;
+    plan.checkpoint_dir = checkpoint_folder(options, options.folder.taken);
     plan.output = options.files.output;
+    plan.find_folder = [parent = options.folder.parent](const std::string& run_id) {
+      return find_run_folder(parent, run_id);
+    };
   }
-  if (starts_hosts(options.launch)) return exit_with(launch_hosts(options.launch, argv));
+  std::error_code error;  // ranks get the same words, and follow `resume` themselves
+  if (!command.started_in.empty()) std::filesystem::current_path(command.started_in, error);
+  if (starts_hosts(options.launch)) {
+    setenv(kTypedCommand, shell_line(typed_command(argv)).c_str(), 1);
+    hold_stop_signals(false);
+    return exit_with(launch_hosts(options.launch, argv));
+  }
   show_slots(options.launch);
   return exit_with(launch_ranks(plan, argv));
 }
@@ -342,16 +416,18 @@ int run(int argc, char** argv, const char* version) {
   }
   const Options& options = parsed->options;
   const bool starts = starts_ranks(options, *identity);
+  const bool waits = starts || !(runs_alone(options) || is_alone_for_all(options));
+  if (!waits) hold_stop_signals(false);
   if (first && !starts) warn(parsed->warnings);
   if (options.command == Command::kPredict && !first) return 0;  // one process for all rows
   if (runs_alone(options)) return printed(run_alone(*parsed));
   if (is_alone_for_all(options) && first) return printed(run_plan(*parsed, *identity));
   if (is_alone_for_all(options)) return 0;
-  if (starts) return launch(options, argv);
-  if (!*identity) return run_rank(*parsed, RankIdentity{});
+  if (starts) return launch(*parsed, argv);
+  if (!*identity) return run_rank(*parsed, RankIdentity{}, argv);
   warn_of_no_launcher(options.launch, **identity);
   warn_of_no_secret(**identity);
-  return run_rank(*parsed, **identity);
+  return run_rank(*parsed, **identity, argv);
 }
 
 // Some exporters write a data file for each weight, more than the usual 1,024 descriptors.
@@ -376,6 +452,7 @@ int run_caught(int argc, char** argv, const char* version) {
 }  // namespace
 
 int run_program(int argc, char** argv, const char* version) {
+  hold_stop_signals(true);
   set_what_libgomp_reads(argv);
   raise_open_files();
   end_on_signals();

@@ -18,6 +18,7 @@
 #include "fsdp/comm/rank_identity.h"
 #include "importer/file/wire.h"
 #include "kernels/base/process.h"
+#include "kernels/base/shell_words.h"
 #include "kernels/base/status.h"
 #include "kernels/base/text.h"
 #include "runtime/commands/commands.h"
@@ -261,23 +262,6 @@ Status make_demo_folder(const std::string& folder) {
   if (!error) return {};
   return input_error("--output-dir {}: expected a folder that can be written, found: {}", folder,
                      error.message());
-}
-
-// Quotes the command for a shell.
-std::string shell_line(const CommandWords& words) {
-  std::string line;
-  for (const std::string& word : words) {
-    constexpr std::string_view kPlain =
-        "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-./=:,+@%";
-    const bool plain = !word.empty() && word.find_first_not_of(kPlain) == std::string::npos;
-    std::string quoted = plain ? word : "'";
-    if (!plain) {
-      for (const char c : word) quoted += c == '\'' ? std::string("'\\''") : std::string(1, c);
-      quoted += '\'';
-    }
-    line += (line.empty() ? "" : " ") + quoted;
-  }
-  return line;
 }
 
 std::vector<CommandWords> demo_commands(const std::string& folder) {

@@ -20,6 +20,7 @@
 #include "runtime/commands/rows_writer.h"
 #include "runtime/data/column_file.h"
 #include "runtime/engine/forward.h"
+#include "runtime/train/file_answers.h"
 #include "runtime/train/setup/data_setup.h"
 
 namespace ofsdp::runtime {
@@ -66,7 +67,7 @@ class Predictor {
   Result<std::string> model_file() const {
     const std::string& model = options_.model;
     if (!is_folder(model)) return model;
-    for (const char* name : {"model.inference.onnx", "model.onnx"}) {
+    for (const char* name : {kInferenceModel, "model.onnx"}) {
       if (is_file(join_path(model, name))) return join_path(model, name);
     }
     return input_error(

@@ -390,7 +390,7 @@ class RunCompiler {
     needs.data = communicator_.is_first_on_host() ? unpacked : 0;
     if (run_->device == nullptr) needs.link = communicator_.staging_bytes();
     needs.data_elsewhere = unpacked - needs.data;
-    const bool saves = options_.command != Command::kEval && !options_.checkpoint.dir.empty();
+    const bool saves = options_.command != Command::kEval && saves_checkpoints(options_);
     if (saves) {
       const auto slices =
           saved_slices(*run_, setup_.graph, communicator_.rank(), options_.checkpoint.type);

@@ -22,8 +22,9 @@ constexpr int64_t kSameWish = 1'000'000'000;  // nanoseconds
 
 constexpr std::array kStopping{SIGTERM, SIGINT, SIGHUP, SIGQUIT, SIGUSR1};
 
-std::atomic<int64_t> signalled = 0;  // the signal's time; 0: none
-static_assert(std::atomic<int64_t>::is_always_lock_free);
+std::atomic<int64_t> signalled = 0;  // the first signal's time; 0: none
+std::atomic<int> signalled_by = 0;   // its number
+static_assert(std::atomic<int64_t>::is_always_lock_free && std::atomic<int>::is_always_lock_free);
 
 int64_t now() {
   timespec time{};
@@ -33,7 +34,9 @@ int64_t now() {
 
 void note(int number) {
   int64_t first = 0;
-  if (signalled.compare_exchange_strong(first, now()) || now() - first < kSameWish) return;
+  const bool is_first = signalled.compare_exchange_strong(first, now());
+  if (is_first) signalled_by = number;
+  if (is_first || now() - first < kSameWish) return;
   if (getpid() == 1) _exit(128 + number);
   std::signal(number, SIG_DFL);
   std::raise(number);  // delivered after this handler returns
@@ -86,6 +89,20 @@ bool is_ignored(int number) {
   return sigaction(number, nullptr, &present) == 0 && present.sa_handler == SIG_IGN;
 }
 
+bool is_stop_signal(int number) { return std::ranges::find(kStopping, number) != kStopping.end(); }
+
+int stopped_by(int exit_status) {
+  const int number = exit_status - stopped_status(0);
+  return is_stop_signal(number) ? number : 0;
+}
+
+void hold_stop_signals(bool held) {
+  sigset_t all;
+  sigemptyset(&all);
+  for (const int number : kStopping) sigaddset(&all, number);
+  sigprocmask(held ? SIG_BLOCK : SIG_UNBLOCK, &all, nullptr);
+}
+
 void end_on_signals() {
   if (getpid() != 1) return;
   for (const int number : kStopping) {
@@ -95,6 +112,7 @@ void end_on_signals() {
 
 StopSignal::StopSignal() {
   signalled = 0;
+  signalled_by = 0;
   struct sigaction action {};
   action.sa_handler = note;
   action.sa_flags = SA_RESTART;
@@ -109,6 +127,6 @@ StopSignal::~StopSignal() {
   for (size_t i = 0; i < kStopping.size(); ++i) sigaction(kStopping[i], &before_[i], nullptr);
 }
 
-bool StopSignal::heard() const { return signalled != 0; }
+int StopSignal::number() const { return signalled_by; }
 
 }  // namespace ofsdp::runtime

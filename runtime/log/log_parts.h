@@ -54,7 +54,17 @@ Status make_log_part(const char* flag, const std::string& path, const std::strin
 // more later, it ends the process as usual; a sooner one counts as the same wish.
 //
 // A process must have at most one, since signal handlers belong to the process. The destructor
-// restores the handlers. `heard` may be called from any thread.
+// restores the handlers. `number` may be called from any thread.
+
+// The exit status of a process that such a signal has stopped.
+constexpr int stopped_status(int number) { return 128 + number; }
+// Returns the signal that this exit status stands for; 0: none of them.
+int stopped_by(int exit_status);
+bool is_stop_signal(int number);
+
+// Blocks these signals or lets them through. A program blocks them while nobody listens yet: a
+// signal then waits, instead of ending a process that cannot say where it stopped.
+void hold_stop_signals(bool held);
 
 // Returns true if the parent process wants the signal ignored, as nohup does with SIGHUP.
 bool is_ignored(int number);
@@ -70,7 +80,7 @@ class StopSignal {
   StopSignal& operator=(const StopSignal&) = delete;
   ~StopSignal();
 
-  bool heard() const;
+  int number() const;  // the signal that came; 0: none
 
  private:
   std::array<struct sigaction, 5> before_{};

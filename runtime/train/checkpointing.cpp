@@ -268,9 +268,7 @@ Checkpointing::Checkpointing(const RunSettings& settings, RankState& state,
       state_(state),
       communicator_(communicator),
       store_(store),
-      manifest_(describe_run(settings.options, state.plan(), state.setup())) {
-  if (options_.save_on_signal) signal_ = std::make_unique<StopSignal>();
-}
+      manifest_(describe_run(settings.options, state.plan(), state.setup())) {}
 
 Result<std::unique_ptr<Checkpointing>> Checkpointing::make(const RunSettings& settings,
                                                            RankState& state,
@@ -292,8 +290,7 @@ Checkpointing::~Checkpointing() {
   if (store_ != nullptr && !whole) (void)remove_all(folder_);
 }
 
-void Checkpointing::heard(double least_written, double stop_wishes) {
-  stopping_ = stopping_ || stop_wishes > 0;
+void Checkpointing::heard(double least_written) {
   if (handed_over_ < saves_ && least_written >= static_cast<double>(saves_)) commit_present();
 }
 

@@ -7,7 +7,7 @@
 // comes while a save is in progress, it waits.
 //
 // Save points are --checkpoint-interval, the end of the run, a better evaluation (--keep-best), and
-// a signal on any rank that stops the run (runtime/log/log_parts.h).
+// a signal on any rank that stops the run (`stop`).
 //
 // Borrows plan, setup, state and communicator; owns the store (rank 0). `after_update` and `finish`
 // are collective. Errors: kFault if this rank cannot write or a weight is NaN (check_weights),
@@ -32,7 +32,6 @@
 #include "kernels/base/host_tasks.h"
 #include "runtime/compile/saved_slices.h"
 #include "runtime/data/sampler.h"
-#include "runtime/log/log_parts.h"
 #include "runtime/log/metrics.h"
 #include "runtime/options.h"
 #include "runtime/train/rank_state.h"
@@ -147,11 +146,11 @@ class Checkpointing {
   // Removes a failed save's files.
   ~Checkpointing();
 
-  // This rank's numbers for the last exchange in an update; `heard` takes all ranks' numbers.
+  // This rank's number for the last exchange in an update; `heard` takes the least of all ranks.
   double written() const { return static_cast<double>(saver_.written()); }
-  double stop_wish() const { return signal_ != nullptr && signal_->heard() ? 1 : 0; }
-  void heard(double least_written, double stop_wishes);
-  bool stopping() const { return stopping_; }
+  void heard(double least_written);
+  // The run ends after this update, on all ranks.
+  void stop() { stopping_ = true; }
   // Returns true if after_update will save whatever the evaluation gives.
   bool may_save(int64_t step) const { return stopping_ || due(step); }
 
@@ -184,7 +183,6 @@ class Checkpointing {
   Manifest manifest_;  // the present save's
   std::string token_;  // the same on all ranks
   std::string folder_;
-  std::unique_ptr<StopSignal> signal_;
   int64_t saves_ = 0;        // begun
   int64_t handed_over_ = 0;  // given to the store by rank 0, or known to be
   int64_t reported_ = 0;
@@ -250,6 +248,10 @@ Manifest describe_run(const Options& options, const CompiledRun& plan, const Mod
 // Returns an error unless the checkpoint has the same graph, teacher, trained set and optimizer;
 // for an evaluation the same graph is enough.
 Status check_resumable(const Manifest& manifest, const CompiledRun& plan, const ModelSetup& setup);
+
+// Adds to a refusal of check_resumable the edits (--untie, --replace-head, --lora) that the saved
+// run had and this one has not; another status stays as it is.
+Status with_edits_of(const Manifest& manifest, const Options& options, Status refusal);
 
 Status load_checkpoint(CheckpointReader& reader, const RankState& state);
 

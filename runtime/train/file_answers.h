@@ -33,6 +33,8 @@ bool inference_form_differs(const ModelSetup& setup);
 // read the same external data. Errors: kInput if nodes read training outputs, kFault from the disk.
 Status write_inference_form(const std::string& written, const std::string& path);
 
+inline constexpr const char* kInferenceModel = "model.inference.onnx";  // in a run's folder
+
 struct WrittenModel {
   std::string path;
   OutputForm form = OutputForm::kSame;

@@ -19,8 +19,10 @@
 #include "kernels/core/op_def.h"
 #include "kernels/core/optimizer.h"
 #include "runtime/compile/compile.h"
+#include "runtime/log/log_parts.h"
 #include "runtime/log/screen.h"
 #include "runtime/train/rank_state.h"
+#include "runtime/train/setup/run_folder.h"
 
 namespace ofsdp::runtime {
 
@@ -49,9 +51,16 @@ std::string memory_lack(const CompiledRun& plan, const Communicator& communicato
 
 // A run's configuration as text, on rank 0; made from the option table (runtime/cli).
 struct RunTexts {
-  std::string configuration;          // the effective one, as YAML; empty: not saved
-  std::vector<std::string> settings;  // settings that differ from their defaults
+  std::string configuration;               // the effective one, as YAML; empty: not saved
+  std::vector<std::string> settings;       // settings that differ from their defaults
+  std::vector<std::string> command = {};   // as typed, with the program; empty: a library call
+  std::vector<std::string> launcher = {};  // words before it, such as mpirun -n 2; may be empty
 };
+
+// Returns the line for a run that a signal has stopped after `made` of `total` updates, with the
+// command that continues it. `options`: with the places of its folder, if it has one.
+std::string stopped_line(const RunTexts& texts, const Options& options, int64_t made, int64_t total,
+                         bool saved);
 
 struct PlannedRun {
   const ModelSetup& setup;
@@ -70,6 +79,8 @@ std::string opening_tables(const PlannedRun& run);
 std::vector<WrittenFile> trained_files(const Options& options);
 // Returns the files that a run writes while it trains or evaluates.
 std::vector<WrittenFile> record_files(const Options& options);
+// Names the run's folder in place of its records.
+std::vector<WrittenFile> by_folder(std::vector<WrittenFile> files, const Options& options);
 
 // Returns a sample's tokens if labels are a token row, else 1: rates count them.
 int64_t tokens_a_sample(const ModelSetup& setup);
@@ -82,6 +93,8 @@ struct RunContext {
   const std::vector<OptimizerDef>& optimizers;
   Communicator& communicator;
   MemoryLedger& ledger;
+  const StopSignal* signal = nullptr;  // stops the training; null: none does
+  RunFolder* folder = nullptr;         // keeps the training; null: nothing does
 };
 
 class PreparedRun {
@@ -119,6 +132,7 @@ class PreparedRun {
   Status open_checkpoints();
   Result<SavedRun> saved_run() const;
   void leave_optimizer_out();
+  void place_adapter();
   void warn_of_no_folder() const;
   Status agree() const;
 
@@ -139,8 +153,10 @@ class PreparedRun {
 // The ledger must outlive the communicator. Collective. Errors: kInput before the first step,
 // kFault after. `on_failure` is called before the engine ends: devices that wait for ranks in vain
 // may take seconds to give up, and the process may have to end there.
+//
+// Returns the exit status: 0, or on all ranks that of a signal that has stopped the training.
 
-Status run_session(
+Result<int> run_session(
     const RunContext& context, const RunTexts& texts,
     const std::function<void(const Status&)>& on_failure = [](const Status&) {});
 

@@ -10,11 +10,13 @@
 
 #include "fsdp/checkpoint/disk.h"
 #include "importer/file/onnx_file.h"
+#include "kernels/base/shell_words.h"
 #include "kernels/base/status.h"
 #include "kernels/base/text.h"
 #include "kernels/cpu/parallel.h"
 #include "runtime/compile/saved_slices.h"
 #include "runtime/train/checkpointing.h"
+#include "runtime/train/prepared_run.h"
 
 namespace ofsdp::runtime {
 
@@ -439,6 +441,76 @@ Status check_resumable(const Manifest& m, const CompiledRun& plan, const ModelSe
   }
   return input_error("its optimizer is {} with states [{}], this run's has [{}]", m.optimizer,
                      joined(m.states, ", "), joined(states, ", "));
+}
+
+namespace {
+
+// Returns the flags of the edits that `saved` has and `present` lacks.
+std::vector<std::string> missing_edits(const ModelEdits& saved, const ModelEdits& present) {
+  std::vector<std::string> flags;
+  if (present.untie.empty()) {
+    for (const std::string& name : saved.untie) flags.push_back("--untie " + name);
+  }
+  if (saved.head && !present.head) flags.push_back(format_text("--replace-head {}", *saved.head));
+  if (!present.adapters.patterns.empty()) return flags;
+  for (const std::string& name : saved.adapters.patterns) flags.push_back("--lora " + name);
+  return flags;
+}
+
+}  // namespace
+
+Status with_edits_of(const Manifest& manifest, const Options& options, Status refusal) {
+  if (refusal.ok()) return refusal;
+  const auto saved = edits_from(manifest.edits);
+  if (!saved.ok()) return refusal;
+  const std::vector<std::string> flags = missing_edits(*saved, edits_of(options));
+  if (flags.empty()) return refusal;
+  return Status(refusal.kind(),
+                format_text("{}; it was trained with {}: expected the same here, found none",
+                            refusal.message(), escaped(joined(flags, " "))));
+}
+
+namespace {
+
+// The command with --resume latest in place of its --resume; before a `--`.
+std::vector<std::string> with_resume(const std::vector<std::string>& command) {
+  constexpr std::string_view kFlag = "--resume";
+  std::vector<std::string> words;
+  const auto end = std::ranges::find(command, "--");
+  for (auto word = command.begin(); word != end; ++word) {
+    if (*word == kFlag && word + 1 != end) {
+      ++word;
+    } else if (!word->starts_with(std::string(kFlag) + "=")) {
+      words.push_back(*word);
+    }
+  }
+  words.insert(words.end(), {std::string(kFlag), "latest"});
+  words.insert(words.end(), end, command.end());
+  return words;
+}
+
+// Returns the words that continue the run; empty: nothing does.
+std::vector<std::string> continuing(const RunTexts& texts, const Options& options, bool saved) {
+  if (options.folder.path.empty() && options.checkpoint.dir.empty()) return {};
+  if (!options.folder.taken.empty()) return texts.command;  // is a `resume` already
+  if (!options.folder.path.empty()) return {texts.command[0], "resume", options.folder.path};
+  return saved ? with_resume(texts.command) : texts.command;
+}
+
+}  // namespace
+
+std::string stopped_line(const RunTexts& texts, const Options& options, int64_t made, int64_t total,
+                         bool saved) {
+  const std::string where = format_text("stopped at update {} of {}", made, total);
+  if (texts.command.empty()) return where + "\n";
+  std::vector<std::string> words = continuing(texts, options, saved);
+  if (words.empty()) {
+    return where +
+           "; nothing can be continued, as there is neither a folder (--run-dir) nor "
+           "--checkpoint-dir\n";
+  }
+  words.insert(words.begin(), texts.launcher.begin(), texts.launcher.end());
+  return format_text("{}; to continue: {}\n", where, shell_line(words));
 }
 
 Status load_checkpoint(CheckpointReader& reader, const RankState& state) {

@@ -248,6 +248,7 @@ OpeningFacts opening_facts(const PlannedRun& run, const std::vector<std::string>
   facts.planned_bytes = run.plan.memory.planned_bytes();
   if (facts.trains) facts.files = trained_files(options);
   std::ranges::copy(record_files(options), std::back_inserter(facts.files));
+  facts.files = by_folder(std::move(facts.files), options);
   return facts;
 }
 
@@ -275,6 +276,19 @@ std::vector<WrittenFile> record_files(const Options& options) {
   add_file(options.pictures.report, "report", files);
   add_file(options.files.trace, "trace", files);
   if (options.command == Command::kTrain) add_file(options.checkpoint.dir, "checkpoints", files);
+  return files;
+}
+
+std::vector<WrittenFile> by_folder(std::vector<WrittenFile> files, const Options& options) {
+  const std::string& folder = options.folder.path;
+  if (folder.empty()) return files;
+  static constexpr std::string_view kRecords[] = {"metrics", "log", "report", "trace",
+                                                  "checkpoints"};
+  std::erase_if(files, [&](const WrittenFile& file) {
+    const bool record = std::ranges::find(kRecords, file.what) != std::end(kRecords);
+    return record && file.path.starts_with(folder + "/");
+  });
+  files.push_back({folder, "run"});
   return files;
 }
 

@@ -19,14 +19,22 @@ double milliseconds(Clock::time_point from, Clock::time_point to) {
   return std::chrono::duration<double, std::milli>(to - from).count();
 }
 
+// `log`: none for the screen, else a descriptor.
 Progress make_progress(const RunSettings& settings, int rank, int64_t total, int64_t tokens,
-                       std::function<int64_t(int64_t)> evaluations_left) {
+                       std::function<int64_t(int64_t)> evaluations_left,
+                       std::optional<int> log = {}) {
   const Options& options = settings.options;
-  ProgressOptions progress = stdout_progress(options.files, settings.start.update, total);
+  OutputOptions files = options.files;
+  if (log) files.quiet = false;
+  ProgressOptions progress = stdout_progress(files, settings.start.update, total);
   progress.tokens_a_sample = tokens;
   progress.evaluations_left = std::move(evaluations_left);
-  const bool silent = settings.given || options.json || options.command == Command::kDoctor ||
-                      options.command == Command::kCheck;
+  const bool silent = settings.given || (options.json && !log) ||
+                      options.command == Command::kDoctor || options.command == Command::kCheck;
+  if (log) {
+    progress.fd = *log;
+    progress.terminal = progress.colours = false;
+  }
   if (rank != 0 || silent) progress.fd = -1;
   return Progress(progress);
 }
@@ -51,7 +59,7 @@ int64_t total_updates(const Options& options, const Sampler& sampler) {
 
 Trainer::Trainer(const RunSettings& settings, RankState& state, Communicator& communicator,
                  const MemoryLedger& ledger, const Sampler& sampler, MetricsWriter& metrics,
-                 Checkpointing* checkpoints)
+                 Checkpointing* checkpoints, const StopSignal* signal, int log)
     : settings_(settings),
       options_(settings.options),
       plan_(state.plan()),
@@ -60,16 +68,22 @@ Trainer::Trainer(const RunSettings& settings, RankState& state, Communicator& co
       ledger_(ledger),
       metrics_(metrics),
       checkpoints_(checkpoints),
+      signal_(signal),
       sampler_(sampler),
       total_(total_updates(options_, sampler_)),
+      made_(settings.start.update),
       schedule_(make_lr_schedule(options_.schedule, options_.optimizer.lr, total_)),
       progress_(make_progress(settings, communicator.rank(), total_, tokens_a_sample(state.setup()),
                               [this](int64_t step) { return evaluations_from(step); })),
+      log_(make_progress(
+          settings, communicator.rank(), total_, tokens_a_sample(state.setup()),
+          [this](int64_t step) { return evaluations_from(step); }, log)),
       loader_(state.setup().data.train_rows(), sampler_,
               label_rules(state.setup().counts, state.setup().data.train_rows()),
               state.train_staging()),
       terms_(terms_of(plan_)),
       numbers_(communicator.size(), kFixedNumbers + terms_.size() + state.setup().counts.size()),
+      signals_(numbers_.ranks()),
       losses_(reported_losses(state.setup())),
       tokens_a_sample_(tokens_a_sample(state.setup())) {
   if (!plan_.eval_sampler || settings.given) return;
@@ -81,19 +95,42 @@ Status Trainer::run() {
   loader_.start(start, total_);
   const auto began = Clock::now();
   OFSDP_RETURN_IF_ERROR(begin(start));
-  for (int64_t step = start + 1; step <= total_ && !stopped_; ++step) {
+  while (made_ < total_ && stopped_by_ == 0) {
+    const int64_t step = made_ + 1;
     OFSDP_RETURN_IF_ERROR(update(step));
-    if (step == total_) OFSDP_RETURN_IF_ERROR(check_last(step));
+    made_ = step;
+    const bool known_last = step == total_ || stopped_by_ != 0;
+    if (known_last) OFSDP_RETURN_IF_ERROR(check_last(step));
     OFSDP_ASSIGN_OR_RETURN(const auto evaluation, evaluate_when_due(step));
-    if (early_ && step < total_) OFSDP_RETURN_IF_ERROR(check_last(step));
+    const bool last = known_last || early_ || stopped_by_ != 0;
+    if (last && !known_last) OFSDP_RETURN_IF_ERROR(check_last(step));
     if (early_) total_ = step;
     OFSDP_RETURN_IF_ERROR(save_when_due(step, evaluation));
-    stopped_ = checkpoints_ != nullptr && checkpoints_->stopping() && step < total_;
   }
   progress_.end();
+  log_.end();
+  if (made_ == total_) stopped_by_ = 0;
   const double seconds = milliseconds(began, Clock::now()) / 1e3;
   summarize(seconds);
-  return stopped_ ? Status{} : finish(seconds);
+  return stopped_by_ != 0 ? Status{} : finish(seconds);
+}
+
+// All ranks pass the same number.
+void Trainer::stop(double signal) {
+  if (signal == 0 || stopped_by_ != 0) return;
+  stopped_by_ = static_cast<int>(signal);
+  if (checkpoints_ != nullptr) checkpoints_->stop();
+}
+
+// After an evaluation, which may take long: without it, the next update would be made.
+Status Trainer::hear_signal(int64_t step) {
+  if (options_.command != Command::kTrain || settings_.given) return {};
+  const double mine = own_signal();
+  OFSDP_RETURN_IF_ERROR(
+      communicator_.exchange({&mine, 1}, signals_, {"end of the evaluation", -1, step}));
+  stop(*std::ranges::max_element(signals_));
+  update_began_ = Clock::now();
+  return {};
 }
 
 // Takes the first batch and tells the ranks its counts, as each update does for the next batch.
@@ -148,7 +185,8 @@ Status Trainer::update(int64_t step) {
 // On a device, numbers arrive one update late; they must be complete before an evaluation, a save
 // or the end.
 bool Trainer::numbers_are_due(int64_t step) const {
-  return step == total_ || settings_.given || (evaluator_ != nullptr && evaluation_due(step)) ||
+  return step == total_ || settings_.given || stopped_by_ != 0 ||
+         (evaluator_ != nullptr && evaluation_due(step)) ||
          (checkpoints_ != nullptr && checkpoints_->may_save(step));
 }
 
@@ -224,7 +262,7 @@ Result<Trainer::UpdateSums> Trainer::exchange(const UpdateSums& mine, int64_t st
   sent[1] = mine.step_ms;
   sent[2] = mine.samples;
   sent[3] = saves ? checkpoints_->written() : 0;
-  sent[4] = saves ? checkpoints_->stop_wish() : 0;
+  sent[4] = own_signal();
   std::copy_n(mine.losses.begin(), terms, sent.begin() + kFixedNumbers);
   std::copy_n(mine.next_kept.begin(), losses, sent.end() - static_cast<ptrdiff_t>(losses));
   OFSDP_RETURN_IF_ERROR(numbers_.exchange(communicator_, {"end of the update", -1, step}));
@@ -236,11 +274,12 @@ Result<Trainer::UpdateSums> Trainer::exchange(const UpdateSums& mine, int64_t st
     sums.step_ms = std::max(sums.step_ms, rank[1]);
     sums.samples += rank[2];
     sums.written = std::min(sums.written, rank[3]);
-    sums.stop_wishes += rank[4];
+    sums.signal = std::max(sums.signal, rank[4]);
     for (size_t t = 0; t < terms; ++t) sums.losses[t] += rank[kFixedNumbers + t];
     for (size_t i = 0; i < losses; ++i) sums.next_kept[i] += rank[kFixedNumbers + terms + i];
   }
-  if (saves) checkpoints_->heard(sums.written, sums.stop_wishes);
+  if (saves) checkpoints_->heard(sums.written);
+  stop(sums.signal);
   return sums;
 }
 
@@ -300,6 +339,7 @@ Status Trainer::report(const UpdateOutcome& outcome, const UpdateSums& sums) {
           .watch = watched(step)};
   if (communicator_.rank() == 0) {
     progress_.step(row_, static_cast<int64_t>(sums.samples));
+    log_.step(row_, static_cast<int64_t>(sums.samples));
     OFSDP_RETURN_IF_ERROR(metrics_.step(row_));
   }
   return check_scale(outcome);
@@ -334,11 +374,13 @@ Result<std::optional<EvalRow>> Trainer::evaluate_when_due(int64_t step) {
   watch(row);
   if (communicator_.rank() == 0) {
     progress_.eval(row);
+    log_.eval(row);
     if (!closing_.evaluation) closing_.evaluation.emplace();
     closing_.evaluation->take(row);
     if (!std::exchange(warned_, true)) warn_of_undefined(*evaluator_, row);
     OFSDP_RETURN_IF_ERROR(metrics_.eval(row));
   }
+  OFSDP_RETURN_IF_ERROR(hear_signal(step));
   return std::optional(row);
 }
 
@@ -366,7 +408,10 @@ Status Trainer::save_when_due(int64_t step, const std::optional<EvalRow>& evalua
 
 void Trainer::say_saved() {
   if (communicator_.rank() != 0) return;
-  for (std::string line; !(line = checkpoints_->newly_committed()).empty();) progress_.line(line);
+  for (std::string line; !(line = checkpoints_->newly_committed()).empty();) {
+    progress_.line(line);
+    log_.line(line);
+  }
 }
 
 // This rank's part of closing_.
@@ -382,7 +427,7 @@ void Trainer::summarize(double seconds) {
   }
   closing_.loss = row_.loss;
   closing_.skipped = skips_;
-  closing_.stopped = stopped_;
+  closing_.stopped = stopped_by_ != 0;
   closing_.stopped_early = early_;
   closing_.seconds = seconds;
   closing_.samples_per_s = samples_ / milliseconds_ * 1e3;

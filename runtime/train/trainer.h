@@ -26,15 +26,18 @@ int64_t total_updates(const Options& options, const Sampler& sampler);
 
 class Trainer {
  public:
-  // `sampler` must be for the setup's training data.
+  // `sampler` must be for the setup's training data. Nulls: the run saves nothing, hears no signal,
+  // writes no lines besides the screen's (`log`: a descriptor, -1: none).
   Trainer(const RunSettings& settings, RankState& state, Communicator& communicator,
           const MemoryLedger& ledger, const Sampler& sampler, MetricsWriter& metrics,
-          Checkpointing* checkpoints = nullptr);
+          Checkpointing* checkpoints = nullptr, const StopSignal* signal = nullptr, int log = -1);
 
-  // Trains from settings.start to the end, or until a signal stops the run.
+  // Trains from settings.start to the end, or until a signal on any rank stops the run. A signal
+  // during an evaluation counts when the evaluation ends; one during the last update is too late.
   Status run();
-  bool stopped() const { return stopped_; }
-  int64_t updates() const { return total_; }  // in the run; fewer than planned after an early stop
+  int stopped_by() const { return stopped_by_; }  // the signal; 0: none. The same on all ranks
+  int64_t updates() const { return made_; }       // made in all, with those before a resume
+  int64_t total() const { return total_; }        // in the run; fewer after an early stop
 
   // REQUIRES: `run` has returned and this is rank 0. If a signal stopped the run, `peak_bytes` has
   // only this rank's, and `exposed` is empty.
@@ -55,8 +58,8 @@ class Trainer {
     double squared_norm = 0;
     double step_ms = 0;
     double samples = 0;
-    double written = 0;      // saves written by every rank
-    double stop_wishes = 0;  // ranks that were told to stop
+    double written = 0;  // saves written by every rank
+    double signal = 0;   // that told a rank to stop; 0: none
   };
 
   Status begin(int64_t step);
@@ -69,6 +72,8 @@ class Trainer {
   std::array<double, kMaxLossTerms> next_kept() const;
   double share_of_mean(size_t loss) const;
   Result<UpdateSums> exchange(const UpdateSums& mine, int64_t step);
+  Status hear_signal(int64_t step);
+  void stop(double signal);
   UpdateNumbers numbers_of(int64_t step) const;
   double rate(const UpdateOutcome& outcome, int64_t epoch) const;
   Status check_scale(const UpdateOutcome& outcome);
@@ -76,6 +81,7 @@ class Trainer {
   Result<std::optional<EvalRow>> evaluate_when_due(int64_t step);
   Status save_when_due(int64_t step, const std::optional<EvalRow>& evaluation);
   void say_saved();
+  double own_signal() const { return signal_ != nullptr ? signal_->number() : 0; }
   std::span<const WatchedUnit> watched(int64_t step) const;  // the update's norms; may be empty
   bool evaluation_due(int64_t step) const;
   int64_t evaluations_from(int64_t step) const;
@@ -91,14 +97,16 @@ class Trainer {
   const MemoryLedger& ledger_;
   MetricsWriter& metrics_;
   Checkpointing* checkpoints_;
+  const StopSignal* signal_;
   const Sampler& sampler_;
   int64_t total_;
+  int64_t made_ = 0;
   LrSchedule schedule_;
-  Progress progress_;
+  Progress progress_, log_;  // the screen, and the same lines in a file
   StepTimes times_;
   Loader loader_;
   std::unique_ptr<Evaluator> evaluator_;
-  bool stopped_ = false;
+  int stopped_by_ = 0;
   bool early_ = false;      // --early-stop ends the run
   int64_t skips_ = 0;       // updates skipped by float16
   int64_t not_better_ = 0;  // evaluations in a row without improvement
@@ -109,6 +117,7 @@ class Trainer {
   std::array<double, kMaxLossTerms> kept_{};    // in the present update, over all ranks
   std::array<double, kMaxLossTerms> shares_{};  // the present micro-batch's, one per term
   RankNumbers numbers_;                         // for the exchange after an update
+  std::vector<double> signals_;                 // room for those of all ranks
   std::vector<MetricValue> losses_;             // of row_
   StepRow row_;                                 // for the last update with known numbers
   Progress::Clock::time_point update_began_;

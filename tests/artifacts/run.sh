@@ -6,6 +6,7 @@
 # onnxruntime-training 1.19.2, its last release, is installed once into FOLDER (build/ort_training) from PyPI: 340 MB.
 # Exit status 77, which CTest shows as skipped, when it cannot be had; OFSDP_ORT_PYTHON names a Python that has it.
 set -euo pipefail
+export OFSDP_RUN_DIR=none
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 run=$1
 store=${2:-$here/../../build/ort_training}

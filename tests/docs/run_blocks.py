@@ -293,7 +293,7 @@ def run(block, commands, folder):
     ports = {p: port for p in re.findall(r"127\.0\.0\.1 MASTER_PORT=(\d+)", " ".join(commands))}
     for old, new in ports.items():
         commands = [command.replace(old, new) for command in commands]
-    environment = {name: value for name, value in os.environ.items() if name not in ("RANK", "WORLD_SIZE")}
+    environment = {name: value for name, value in os.environ.items() if name not in ("RANK", "WORLD_SIZE", "OFSDP_RUN_DIR")}
     environment |= {"PATH": f"{folder}:{environment['PATH']}", "OMP_WAIT_POLICY": "passive"}
     try:
         done = subprocess.run(["/bin/bash", "-e", "-c", "\n".join(commands)], cwd=folder, env=environment,

@@ -40,7 +40,7 @@ def main():
     build, model, options = sys.argv[1], sys.argv[2], sys.argv[3:]
     with tempfile.TemporaryDirectory() as folder:
         checkpoints, exported, inference = f"{folder}/ck", f"{folder}/e.onnx", f"{folder}/i.onnx"
-        run(f"{build}/fsdp-run", model, "--checkpoint-dir", checkpoints, *options)
+        run(f"{build}/fsdp-run", model, "--checkpoint-dir", checkpoints, "--run-dir", "none", *options)
         print(run(f"{build}/fsdp-run", "export", checkpoints, "-o", exported, "--verify").splitlines()[-1])
         run(f"{build}/fsdp-run", "export", checkpoints, "-o", inference, "--inference", "--verify")
         for path in (exported, inference):

@@ -6,6 +6,7 @@
 #
 # STORE is build/node_tests. Exit status 77, which CTest shows as skipped, when the package is not there.
 set -euo pipefail
+export OFSDP_RUN_DIR=none
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 program=$1
 store=${2:-$here/../../build/node_tests}

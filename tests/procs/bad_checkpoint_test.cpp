@@ -184,7 +184,7 @@ TEST(ForeignCheckpointTest, AFolderHasOneWriter) {
   EXPECT_EQ(second.status, 2);
   expect_one_line(second.err, {runs.dir(), "another run"});
   first.signal(SIGTERM);
-  EXPECT_EQ(first.wait(20).status, 0) << first.err();
+  EXPECT_EQ(first.wait(20).status, 128 + SIGTERM) << first.err();
   const Words taken = runs.saving() + Words{"--overwrite-checkpoints", "on"};
   EXPECT_EQ(Program::run(run_of(9) + taken).status, 0) << "the lock is gone with it";
 }

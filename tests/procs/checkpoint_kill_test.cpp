@@ -1,7 +1,11 @@
 // Ranks that are killed at random moments of a run that saves at every step: each time the run goes
 // on from its latest checkpoint and ends with the bits of the uninterrupted one.
 //
-// OFSDP_KILLS says how often (6); OFSDP_KILL_SEED which moments.
+// Then runs that are told to stop at random moments: each is continued by the command that it
+// prints.
+//
+// OFSDP_KILLS says how often ranks are killed (6), OFSDP_TEST_KILLS how often runs are stopped (5);
+// OFSDP_KILL_SEED which moments.
 #include <gtest/gtest.h>
 #include <signal.h>
 
@@ -63,6 +67,55 @@ TEST(CheckpointKillTest, EndsWithTheBitsOfTheUninterruptedRun) {
   }
   std::printf("%d kills: %d before the first checkpoint, %d behind the last\n", kills,
               before_the_first, finished);
+}
+
+// A run of a folder, with evaluations.
+Words kept_run(int world, const std::string& name) {
+  return checkpointed_model() + ranks(world) +
+         Words{"--batch-size",      "7",         "--steps", "200",        "--eval-data",
+               fixture("mlp/data"), "--run-dir", "runs",    "--run-name", name};
+}
+
+// In turn by SIGTERM and by Ctrl-C, with one rank and two.
+TEST(StopTest, ThePrintedCommandEndsWithTheBitsOfTheUndisturbedRun) {
+  const int stops = setting("OFSDP_TEST_KILLS", 5);
+  std::mt19937 random(static_cast<unsigned>(setting("OFSDP_KILL_SEED", 1)));
+  int silent = 0, continued = 0, from_the_beginning = 0;
+  for (int trial = 0; trial < stops; ++trial) {
+    const int number = trial % 2 == 0 ? SIGTERM : SIGINT, world = 1 + trial / 2 % 2;
+    const CheckpointRuns runs;
+    const Start start{.folder = runs.path()};
+    const Finished whole = Program::run(kept_run(world, "whole"), start);
+    ASSERT_EQ(whole.status, 0) << whole.err;
+    const double moment = std::uniform_real_distribution(0.0, 0.9 * whole.seconds)(random);
+    SCOPED_TRACE(
+        format_text("trial {}: {} ranks, signal {} after {} s", trial, world, number, moment));
+    Program program(kept_run(world, "stopped"), start);
+    std::this_thread::sleep_for(std::chrono::duration<double>(moment));
+    program.signal(number);
+    const Finished stopped = program.wait(30);
+    if (stopped.status == 0) continue;  // it was done before
+    EXPECT_EQ(stopped.status, 128 + number) << stopped.err;
+    if (stopped.err.empty()) {  // it had not yet come to its first line
+      EXPECT_FALSE(std::filesystem::exists(runs / "runs/stopped"));
+      ++silent;
+      continue;
+    }
+    ASSERT_THAT(stopped.err, testing::MatchesRegex("stopped at update [0-9]+ of 200; to continue: "
+                                                   ".* resume runs/stopped\n"));
+    EXPECT_TRUE(std::filesystem::exists(runs / "runs/stopped/model.onnx")) << "the file so far";
+    const std::string command = stopped.err.substr(stopped.err.find("continue: ") + 10);
+    const Finished then = Program::run({"/bin/sh", "-c", command}, start);
+    EXPECT_EQ(then.status, 0) << then.err;
+    EXPECT_EQ(then.err, "");
+    EXPECT_TRUE(onnx_bytes::content(runs / "runs/stopped/model.onnx") ==
+                onnx_bytes::content(runs / "runs/whole/model.onnx"));
+    ++continued;
+    from_the_beginning += stopped.err.find("update 0 of") != std::string::npos;
+    if (HasFailure()) return;
+  }
+  std::printf("%d stops: %d continued, %d of them from the beginning; %d before the program ran\n",
+              stops, continued, from_the_beginning, silent);
 }
 
 }  // namespace checkpoint_kill_test

@@ -263,6 +263,21 @@ TEST_F(HostfileTest, OneLauncherAHostTrainsTheBitsOfOneHost) {
   EXPECT_TRUE(onnx_bytes::content(*this / "one.onnx") == onnx_bytes::content(*this / "two.onnx"));
 }
 
+// The folder keeps the words that were typed, not those of a host.
+TEST_F(HostfileTest, ResumeStartsAllHostsAgain) {
+  const Finished kept =
+      run(with_rsh("deepspeed --hostfile=myhostfile --num_gpus=1 MODEL --run-dir "
+                   "kept --run-name x --steps 3"));
+  ASSERT_EQ(kept.status, 0) << kept.err;
+  std::filesystem::remove(*this / "rsh.log");
+  const Finished resumed = run(fsdp_run({"resume", "kept/x", "--steps", "5"}));
+  EXPECT_EQ(resumed.status, 0) << resumed.err;
+  EXPECT_EQ(reached(), "worker-1 worker-2");
+  const auto end = rows_of(*this / "m.jsonl", "end").at(1);
+  EXPECT_EQ(end.at("steps"), 5);
+  EXPECT_EQ(end.at("peak_bytes").size(), 2u);
+}
+
 TEST_F(HostfileTest, FiltersChooseHostsAndSlots) {
   for (const auto& [filter, reached_hosts, world] :
        {std::tuple("--exclude=worker-2:0", "worker-1 worker-2", 3u),

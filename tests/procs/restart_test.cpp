@@ -1,4 +1,5 @@
-// --max-restarts on one host: what is started again and what is not, and from where.
+// --max-restarts on one host: what is started again and what is not, and from where. A run's folder
+// stays the same.
 #include "tests/support/failing_runs.h"
 #include "tests/support/namespaces.h"
 #include "tests/support/refused_run.h"
@@ -66,6 +67,21 @@ TEST(RestartTest, DoesNotGoOnFromCheckpointsThatWereThereBefore) {
   EXPECT_TRUE(output_of(runs) == expected);
 }
 
+TEST(RestartTest, GoesOnInTheSameFolder) {
+  const CheckpointRuns runs;
+  const Words words = run_of({"--checkpoint-interval", "10step", "--checkpoint-sync"});
+  const std::string expected = runs.trained(words);
+  Program program(words + Words{"--run-dir", runs / "runs", "--run-name", "one"});
+  EXPECT_TRUE(program.until_output("step 20/", 30)) << program.err();
+  signal_rank(program.pid(), 1, SIGKILL);
+  const Finished run = program.wait(30);
+  EXPECT_EQ(run.status, 0) << run.err;
+  EXPECT_THAT(run.err, HasSubstr("from the latest checkpoint in " + runs.path() + "/runs/one/"));
+  EXPECT_TRUE(onnx_bytes::content(runs / "runs/one/model.onnx") == expected);
+  EXPECT_EQ(losses_by_step(runs / "runs/one/metrics.jsonl").back().first, 200);
+  EXPECT_FALSE(std::filesystem::exists(runs / "runs/one-2"));
+}
+
 TEST(RestartTest, AUsersMistakeIsNotTriedAgain) {
   const RunFolder folder;
   const Finished run = Program::run(folder.train() + ranks(2) +
@@ -91,7 +107,7 @@ TEST(RestartTest, OneRankIsStartedAgainToo) {
 
 // As schedulers and service managers end a job: the launcher and all ranks are told, and the
 // launcher tells the ranks once more.
-TEST(RestartTest, ASignalToEveryProcessSavesAndIsNoFailure) {
+TEST(RestartTest, ASignalToEveryProcessSavesAndStartsNothingAgain) {
   const CheckpointRuns runs;
   Program program(run_of({"--checkpoint-interval", "100000000step"}) + runs.saving() +
                   Words{"--steps", "100000000"});
@@ -100,8 +116,9 @@ TEST(RestartTest, ASignalToEveryProcessSavesAndIsNoFailure) {
   all.push_back(program.pid());
   for (const pid_t pid : all) kill(pid, SIGTERM);
   const Finished run = program.wait(30);
-  EXPECT_EQ(run.status, 0) << run.err;
-  EXPECT_EQ(run.err, "");
+  EXPECT_EQ(run.status, 128 + SIGTERM) << run.err;
+  EXPECT_EQ(lines_of(run.err).size(), 1u) << run.err;
+  EXPECT_THAT(run.err, HasSubstr("; to continue: "));
   EXPECT_EQ(runs.checkpoints().size(), 1u);
 }
 

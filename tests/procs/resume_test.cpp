@@ -1,7 +1,11 @@
 // A run that was ended and resumed is the run that was not: its trained file, byte for byte, where
-// ranks and strategy are the same, its losses where they are others.
+// ranks and strategy are the same, its losses where they are others. What a run says that a signal
+// stops, and how `resume` continues the run of a folder.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+
+#include <chrono>
+#include <thread>
 
 #include "tests/support/checkpoint_runs.h"
 #include "tests/support/namespaces.h"
@@ -140,15 +144,113 @@ TEST(SignalTest, ARunThatIsToldToStopSavesAndGoesOn) {
     ASSERT_TRUE(program.until_output("step 20/", 30)) << program.err();
     kill(program.pid(), number);
     const Finished finished = program.wait(20);
-    EXPECT_EQ(finished.status, 0) << finished.err;
-    EXPECT_EQ(finished.err, "");
+    EXPECT_EQ(finished.status, 128 + number) << finished.err;
     const std::string last = runs.checkpoints().back();
     EXPECT_THAT(finished.out, HasSubstr("saved " + runs.dir() + "/" + last));
     const int step = runs.manifest(last)["step"].get<int>();
+    const std::string again = joined(endless + Words{"--resume", "latest"}, " ");
+    EXPECT_EQ(finished.err,
+              format_text("stopped at update {} of 100000000; to continue: {}\n", step, again));
     const std::string resumed = runs.trained(run + runs.resuming() + steps(step + 10));
     const CheckpointRuns plain;
     EXPECT_EQ(resumed, plain.trained(run + steps(step + 10)));
   }
+}
+
+TEST(SignalTest, WithoutAPlaceThereIsTheFileSoFar) {
+  const CheckpointRuns runs;
+  const std::string output = runs / "so far.onnx";
+  Program program(checkpointed_model() + ranks(2) + steps(100000000) +
+                  Words{"--log-interval", "1", "--output", output});
+  ASSERT_TRUE(program.until_output("step 20/", 30)) << program.err();
+  program.signal(SIGINT);
+  const Finished finished = program.wait(20);
+  EXPECT_EQ(finished.status, 128 + SIGINT);
+  EXPECT_THAT(finished.err, testing::MatchesRegex("stopped at update [0-9]+ of 100000000; nothing "
+                                                  "can be continued, as .*\n"));
+  EXPECT_THAT(finished.out, HasSubstr("wrote " + output + " (so far)"));
+  EXPECT_EQ(Program::run(checkpointed_model() + steps(1) + Words{"--resume", output}).status, 0);
+}
+
+TEST(SignalTest, OffEndsAtOnce) {
+  for (const int count : {1, 2}) {
+    const CheckpointRuns runs;
+    Program program(checkpointed_model() + ranks(count) + steps(100000000) + runs.saving() +
+                    Words{"--checkpoint-interval", "100000000step", "--log-interval", "1",
+                          "--save-on-signal", "off"});
+    ASSERT_TRUE(program.until_output("step 20/", 30)) << program.err();
+    program.signal(SIGTERM);
+    const Finished finished = program.wait(20);
+    EXPECT_EQ(finished.status, 128 + SIGTERM);
+    EXPECT_EQ(finished.err, "");
+    EXPECT_TRUE(runs.checkpoints().empty());
+  }
+}
+
+// An update that takes long does not keep a user who asks twice.
+TEST(SignalTest, ASecondOneEndsAtOnce) {
+  for (const int count : {1, 2}) {
+    const CheckpointRuns runs;
+    const Words long_updates{"--data",    "synthetic", "--grad-accum", std::to_string(200 / count),
+                             "--threads", "1"};
+    Program program(checkpointed_model() + ranks(count) + batch(20000) + steps(3) + long_updates +
+                    Words{"--run-dir", runs / "runs", "--run-name", "one"});
+    ASSERT_TRUE(program.until_output("step 1/", 60)) << program.err();
+    program.signal(SIGTERM);
+    std::this_thread::sleep_for(std::chrono::milliseconds(1200));
+    program.signal(SIGTERM);
+    const Finished finished = program.wait(5);
+    EXPECT_EQ(finished.status, 128 + SIGTERM) << finished.out;
+    EXPECT_EQ(finished.err, "");
+  }
+}
+
+// ---- The folder of a run ----
+
+Words in_folder(const CheckpointRuns& runs, const std::string& name) {
+  return {"--run-dir", runs / "runs", "--run-name", name};
+}
+
+TEST(ResumeCommandTest, GoesOnWithItsOwnCommandFromAnywhere) {
+  const CheckpointRuns runs;
+  const Words run = checkpointed_model() + batch(7) + ranks(2) +
+                    Words{"--lr-schedule", "cosine", "--total-steps", "40"};
+  const std::string expected = runs.trained(run + steps(30));
+  const Finished first = Program::run(run + steps(17) + in_folder(runs, "one"));
+  ASSERT_EQ(first.status, 0) << first.err;
+  const Words resume = fsdp_run({"resume", "one", "--steps", "30"});
+  const Finished then = Program::run(resume, {.folder = runs / "runs"});
+  EXPECT_EQ(then.status, 0) << then.err;
+  EXPECT_EQ(then.err, "");
+  EXPECT_TRUE(onnx_bytes::content(runs / "runs/one/model.onnx") == expected);
+  EXPECT_EQ(losses_by_step(runs / "runs/one/metrics.jsonl").size(), 30u);
+  const std::string log = onnx_bytes::content(runs / "runs/one/log.txt");
+  EXPECT_THAT(log, HasSubstr("step 17/17"));
+  EXPECT_THAT(log, HasSubstr("step 30/30"));
+}
+
+TEST(ResumeCommandTest, ARunThatIsDoneSaysSo) {
+  const CheckpointRuns runs;
+  const Words run = checkpointed_model() + batch(8);
+  ASSERT_EQ(Program::run(run + in_folder(runs, "one")).status, 0);
+  const Finished by_epochs = Program::run(fsdp_run({"resume", runs / "runs/one"}));
+  EXPECT_EQ(by_epochs.status, 0) << by_epochs.err;
+  EXPECT_THAT(by_epochs.out, HasSubstr("\nstep 24 of 24: nothing left to do; raise --epochs\n"));
+  ASSERT_EQ(Program::run(run + steps(5) + runs.saving()).status, 0);
+  const Finished by_steps = Program::run(run + steps(5) + runs.resuming());
+  EXPECT_EQ(by_steps.status, 0) << by_steps.err;
+  EXPECT_THAT(by_steps.out, HasSubstr("\nstep 5 of 5: nothing left to do; raise --steps\n"));
+}
+
+TEST(ResumeCommandTest, AForgottenEditIsNamed) {
+  const CheckpointRuns runs;
+  const Words run = checkpointed_model() + batch(7) + steps(3);
+  const Words lora{"--lora", "*weight*"};
+  ASSERT_EQ(Program::run(run + lora + runs.saving()).status, 0);
+  const Finished finished = Program::run(run + runs.resuming());
+  EXPECT_EQ(finished.status, 2);
+  EXPECT_THAT(finished.err, HasSubstr("; it was trained with --lora *weight*: expected the same "
+                                      "here, found none\n"));
 }
 
 }  // namespace resume_test

@@ -3,6 +3,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <nlohmann/json.hpp>
+
+#include "tests/support/metrics_rows.h"
 #include "tests/support/refused_run.h"
 
 namespace ofsdp {
@@ -173,6 +176,134 @@ TEST_F(RunFilesTest, OtherFilesAreFine) {
       Program::run(fsdp_run({"eval", path("t.onnx"), "--data", path("data.yaml"), "--loss",
                              "cross_entropy", "--config", path("c.yaml")}));
   EXPECT_EQ(eval.status, 0) << eval.err;
+}
+
+// ---- The folder of a run ----
+
+class KeptRunTest : public testing::Test {
+ protected:
+  // In a working directory of its own, where a user has set no variable.
+  Finished run(const Words& more) const {
+    const Words model{folder_.model(), "--loss", "cross_entropy", "--batch-size", "2"};
+    return Program::run(Words{"env", "-u", "OFSDP_RUN_DIR"} + fsdp_run(model + more),
+                        {.folder = folder_.path()});
+  }
+  std::vector<std::string> names(const std::string& folder) const {
+    std::vector<std::string> found;
+    for (const auto& entry : fs::directory_iterator(folder_ / folder)) {
+      found.push_back(entry.path().filename().string());
+    }
+    std::ranges::sort(found);
+    return found;
+  }
+  bool any_runs() const { return fs::exists(folder_ / "runs"); }
+
+  RunFolder folder_;
+};
+
+TEST_F(KeptRunTest, HoldsAllThatIsKnownOfTheRun) {
+  for (const int count : {1, 2}) {
+    const std::string name = format_text("of {}", count);
+    const Finished kept =
+        run(ranks(count) + Words{"--steps", "3", "--run-name", name, "--lr", "0.5"});
+    ASSERT_EQ(kept.status, 0) << kept.err;
+    EXPECT_EQ(kept.err, "");
+    EXPECT_THAT(kept.out, testing::HasSubstr("runs/" + name + " (run)"));
+    Words files = names("runs/" + name);
+    std::erase(files, ".run");  // of the launcher
+    EXPECT_THAT(files, testing::ElementsAre("checkpoints", "command.txt", "config.yaml", "log.txt",
+                                            "metrics.jsonl", "model.onnx"));
+    const std::string in = folder_ / ("runs/" + name);
+    EXPECT_TRUE(fs::exists(in + "/checkpoints/step-00000003"));
+    EXPECT_EQ(rows_of(in + "/metrics.jsonl", "step").size(), 3u);
+    // The same lines as on the screen, which is no terminal here.
+    EXPECT_EQ(lines_of(content(in + "/log.txt")).size(), lines_of(kept.out).size());
+    const std::string trained = content(in + "/model.onnx");
+    // Its command, from elsewhere, and its configuration make the same file.
+    const Finished again = Program::run({"/bin/sh", in + "/command.txt"}, {.folder = "/"});
+    EXPECT_EQ(again.status, 0) << again.err;
+    EXPECT_TRUE(content(in + "-2/model.onnx") == trained);
+    const Finished configured =
+        run({"--config", in + "/config.yaml", "--output", folder_ / "c.onnx"});
+    EXPECT_EQ(configured.status, 0) << configured.err;
+    EXPECT_TRUE(content(folder_ / "c.onnx") == trained);
+  }
+}
+
+TEST_F(KeptRunTest, ATakenNameGetsANumber) {
+  for (int i = 0; i < 3; ++i) ASSERT_EQ(run({"--steps", "1"}).status, 0);
+  const Words found = names("runs");
+  ASSERT_EQ(found.size(), 3u);
+  EXPECT_THAT(found[0], testing::MatchesRegex("[0-9]{4}-[0-9]{2}-[0-9]{2}-model"));
+  EXPECT_EQ(found[1], found[0] + "-2");
+  EXPECT_EQ(found[2], found[0] + "-3");
+}
+
+TEST_F(KeptRunTest, ThereIsOneWhereItIsAskedFor) {
+  const std::string output = folder_ / "o.onnx";
+  ASSERT_EQ(run({"--steps", "1", "--output", output}).status, 0);
+  const Finished none = run({"--steps", "1", "--run-dir", "none"});
+  ASSERT_EQ(none.status, 0);
+  EXPECT_THAT(none.out, testing::HasSubstr("writes: nothing"));
+  EXPECT_EQ(run({"--steps", "1", "--run-dir", "none", "--run-name", "x"}).status, 2);
+  EXPECT_FALSE(any_runs());
+  fs::remove(output);
+  ASSERT_EQ(run({"--steps", "1", "--output", output, "--metrics", folder_ / "m.jsonl", "--run-dir",
+                 "kept", "--run-name", "x"})
+                .status,
+            0);
+  EXPECT_THAT(names("kept/x"),
+              testing::ElementsAre("checkpoints", "command.txt", "config.yaml", "log.txt"));
+  EXPECT_TRUE(fs::exists(output));
+  // A refused run leaves none.
+  for (const int count : {1, 2}) {
+    EXPECT_EQ(run(ranks(count) + Words{"--labels", "nothing"}).status, 2);
+    EXPECT_FALSE(any_runs());
+  }
+  folder_.write("model.yaml", "run_dir: elsewhere\n");
+  const Finished unnamed = run({"--steps", "1"});
+  EXPECT_EQ(unnamed.status, 2);
+  expect_one_line(unnamed.err, {"run_dir"});
+}
+
+TEST_F(KeptRunTest, IsNoFolderOfData) {
+  const Finished refused = run({"--steps", "1", "--data", "data", "--run-dir", "data"});
+  EXPECT_EQ(refused.status, 2);
+  expect_one_line(refused.err, {"--run-dir data", "--data"});
+}
+
+// The plan without flags is that of the run.
+TEST_F(KeptRunTest, ThePlanKnowsItsMemory) {
+  ASSERT_EQ(run({"--steps", "2", "--run-name", "x"}).status, 0);
+  const Finished plan =
+      Program::run(Words{"env", "-u", "OFSDP_RUN_DIR"} +
+                       fsdp_run({"plan", folder_.model(), "--loss", "cross_entropy", "--batch-size",
+                                 "2", "--steps", "2", "--json"}),
+                   {.folder = folder_.path()});
+  ASSERT_EQ(plan.status, 0) << plan.err;
+  const auto planned = nlohmann::json::parse(plan.out).at("memory").at("peak_bytes");
+  EXPECT_EQ(rows_of(folder_ / "runs/x/metrics.jsonl", "end").at(0).at("peak_bytes").at(0), planned);
+  EXPECT_EQ(names("runs").size(), 1u);
+}
+
+// Adapters of weights in few bits cannot be merged; training artifacts are a folder.
+TEST_F(KeptRunTest, KeepsTheFormInWhichAModelIsWritten) {
+  const Start start{.folder = folder_.path()};
+  const std::string few = fixture("few_bits/nbits"), artifacts = fixture("artifacts/mlp_sgd");
+  const Finished adapter = Program::run(
+      fsdp_run({few + "/model.onnx", "--data", few + "/data", "--loss", "cross_entropy", "--steps",
+                "2", "--lora", "*_Q*", "--device", "cpu", "--run-name", "adapter"}),
+      start);
+  ASSERT_EQ(adapter.status, 0) << adapter.err;
+  EXPECT_THAT(adapter.out, testing::HasSubstr("wrote runs/adapter/adapter.safetensors (adapter)"));
+  EXPECT_THAT(names("runs/adapter"), testing::Contains("adapter.safetensors"));
+  EXPECT_THAT(names("runs/adapter"), testing::Not(testing::Contains("model.onnx")));
+  const Finished folder =
+      Program::run(fsdp_run({artifacts, "--data", artifacts + "/data", "--batch-size", "4",
+                             "--steps", "2", "--run-name", "artifacts"}),
+                   start);
+  ASSERT_EQ(folder.status, 0) << folder.err;
+  EXPECT_TRUE(fs::exists(folder_ / "runs/artifacts/model/training_model.onnx"));
 }
 
 }  // namespace run_files_test

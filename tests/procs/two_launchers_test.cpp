@@ -114,9 +114,11 @@ TEST(TwoLaunchersTest, ASignalToOneStopsAllAfterTheSameUpdate) {
     TwoLaunchers both(endless, 1);
     ASSERT_TRUE(both.first().until_output("step 20/", 30)) << both.first().err();
     (to_first ? both.first() : both.second()).signal(SIGTERM);
-    EXPECT_EQ(both.first().wait(20).status, 0);
-    EXPECT_EQ(both.second().wait(20).status, 0);
-    EXPECT_EQ(both.first().err() + both.second().err(), "");
+    EXPECT_EQ(both.first().wait(20).status, 128 + SIGTERM);
+    EXPECT_EQ(both.second().wait(20).status, 128 + SIGTERM);
+    const std::vector<std::string> lines = lines_of(both.first().err() + both.second().err());
+    ASSERT_EQ(lines.size(), 1u) << joined(lines, "\n");
+    EXPECT_THAT(lines[0], HasSubstr("stopped at update "));
     EXPECT_EQ(runs.checkpoints().size(), 1u);
   }
 }

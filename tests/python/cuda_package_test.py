@@ -59,7 +59,7 @@ class Folders(unittest.TestCase):
         return self.python(self.script, *words, **variables)
 
     def test_training(self):
-        command = (MODEL, "--device", "cuda", "--steps", "2", "--loss", "cross_entropy")
+        command = (MODEL, "--device", "cuda", "--steps", "2", "--run-dir", "none", "--loss", "cross_entropy")
         without = self.program(*command)
         self.assertEqual((without.returncode, without.stderr.count("\n")), (2, 1), without.stderr)
         self.assertIn("--device cuda: this build has no CUDA", without.stderr)

@@ -19,6 +19,7 @@ import unittest.mock
 
 SOURCE, BUILD = (pathlib.Path(argument).resolve() for argument in sys.argv[1:3])
 os.environ["OFSDP_LIBRARY"] = str(BUILD / "libonnx_fsdp.so")
+os.environ["OFSDP_RUN_DIR"] = "none"  # the command's own runs keep no folder
 sys.path.insert(0, str(SOURCE / "python"))
 
 import numpy  # noqa: E402

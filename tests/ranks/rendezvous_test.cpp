@@ -329,8 +329,8 @@ TEST(Rendezvous, SignalsAreNoReasonToStartAgain) {
   const auto a = hosts.launch(1, "waits", 1), b = hosts.launch(1, "waits", 0);
   EXPECT_EQ(b->read_line(), "ready");
   kill(b->pid(), SIGTERM);
-  EXPECT_EQ(b->wait(), 1);
-  EXPECT_EQ(a->wait(), 1);
+  EXPECT_EQ(b->wait(), 128 + SIGTERM);
+  EXPECT_EQ(a->wait(), 128 + SIGTERM);
 }
 
 }  // namespace rendezvous_test

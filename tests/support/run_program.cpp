@@ -36,6 +36,7 @@ bool is_ours(std::string_view variable) {
       "MASTER_ADDR=", "MASTER_PORT=", "OFSDP_",      "OMP_NUM_THREADS="};
   if (variable.starts_with("OFSDP_SECRET=")) return true;  // of the tests, as the next
   if (variable.starts_with("OFSDP_VERIFY_PASSES=")) return true;
+  if (variable.starts_with("OFSDP_RUN_DIR=")) return true;
   for (const std::string_view name : kForeign) {
     if (variable.starts_with(name)) return false;
   }

@@ -64,6 +64,7 @@ std::string filter_for(const std::string& name) {
 int main(int argc, char** argv) {
   testing::InitGoogleMock(&argc, argv);
   setenv("OFSDP_VERIFY_PASSES", "1", 0);      // importer/graph/verify.h; also of what tests start
+  setenv("OFSDP_RUN_DIR", "none", 0);         // runs without --output keep no folder
   setenv("OFSDP_SECRET", "of the tests", 0);  // for runs on several hosts, which warn without one
   if (!names_are_unique()) return 2;
   constexpr std::string_view kFlag = "--file=";

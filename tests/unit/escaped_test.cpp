@@ -1,5 +1,5 @@
 // Words in messages: control characters as text, everything printed through the one place that
-// escapes them, and names near a wrong one.
+// escapes them, names near a wrong one, and commands as lines for a shell.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -8,6 +8,7 @@
 #include <set>
 
 #include "kernels/base/names.h"
+#include "kernels/base/shell_words.h"
 #include "kernels/base/status.h"
 #include "kernels/base/text.h"
 #include "tests/support/namespaces.h"
@@ -104,6 +105,22 @@ TEST(NearestName, IsEmptyWhenNothingIsNear) {
 TEST(NearestName, EndsAMessage) {
   EXPECT_EQ(did_you_mean("stratgy", kKnown), "; did you mean 'strategy'?");
   EXPECT_EQ(did_you_mean("quantization", kKnown), "");
+}
+
+TEST(ShellWords, AreReadAsTheyWereWritten) {
+  const std::vector<std::string> words = {"fsdp-run",   "a b",   "it's", "",    "--x=$HOME", "\\",
+                                          "two\nlines", "\"q\"", "~",    "ü*?", "&&"};
+  const auto read = shell_words(shell_line(words));
+  ASSERT_TRUE(read.ok());
+  EXPECT_EQ(*read, words);
+  EXPECT_EQ(shell_line({"fsdp-run", "m.onnx", "--lr", "0.1"}), "fsdp-run m.onnx --lr 0.1");
+}
+
+TEST(ShellWords, AreReadAsAPersonWritesThem) {
+  const auto read = shell_words("cd \"/a b\"  &&\tx\\ y 'z'\"w\"\n");
+  ASSERT_TRUE(read.ok());
+  EXPECT_EQ(*read, (std::vector<std::string>{"cd", "/a b", "&&", "x y", "zw"}));
+  EXPECT_FALSE(shell_words("'open").ok());
 }
 
 }  // namespace escaped_test

@@ -265,6 +265,8 @@ TEST(Options, KnowsEveryFlagOfTheContract) {
                            "overwrite-checkpoints",
                            "resume",
                            "output",
+                           "run-dir",
+                           "run-name",
                            "plugin",
                            "plugin-override",
                            "make-plugin",

@@ -285,6 +285,7 @@ Options with_absolute_paths(Options o) {
                             &o.make_plugin, &o.model, &o.edit.adapters.from, &o.edit.adapter}) {
     make_absolute(*path);
   }
+  if (o.folder.dir) make_absolute(*o.folder.dir);
   if (o.checkpoint.resume != "latest") make_absolute(o.checkpoint.resume);
   for (std::string& plugin : o.plugins) {  // a bare name is searched for
     if (plugin.find('/') != std::string::npos) make_absolute(plugin);

@@ -23,6 +23,7 @@
 #include "kernels/core/device.h"
 #include "runtime/cli/launch/launcher.h"
 #include "runtime/cli/launch/node_link.h"
+#include "runtime/log/log_parts.h"
 
 namespace ofsdp::cli {
 
@@ -390,9 +391,10 @@ class RemoteHosts {
     if (!started.ok()) let_all_go();
     while (any_running()) {
       if (too_few_reached() || too_few_for_long()) let_all_go();
-      if (!signals.wait(-1, kLookAtHosts).interrupts()) continue;
-      if (interrupted_) end_all();
-      interrupted_ = true;
+      const SignalQueue::Heard heard = signals.wait(-1, kLookAtHosts);
+      if (!heard.interrupts()) continue;
+      if (interrupted_by_ != 0) end_all();
+      interrupted_by_ = heard.number;
       let_all_go();
     }
     if (!started.ok()) return started;
@@ -418,7 +420,7 @@ class RemoteHosts {
   // The same holds if a launcher fails before it joins. If one fails later, all end by themselves
   // sooner.
   bool too_few_for_long() {
-    const auto failed = [](const RemoteHost& host) { return host.status() != 0; };
+    const auto failed = [](const RemoteHost& host) { return has_failed(host.status()); };
     if (!too_few_without(std::ranges::count_if(hosts_, failed))) return false;
     const auto now = std::chrono::steady_clock::now();
     if (!failed_at_) failed_at_ = now;
@@ -442,12 +444,14 @@ class RemoteHosts {
       }
       if (!host.not_reached()) status = std::max(status, host.status());
     }
-    return status;
+    // The hosts' launchers got SIGTERM, whatever signal this process got.
+    const bool stopped = stopped_by(status) != 0 && interrupted_by_ != 0;
+    return stopped ? stopped_status(interrupted_by_) : status;
   }
 
   const LaunchOptions& launch_;
   std::vector<RemoteHost> hosts_;
-  bool interrupted_ = false;
+  int interrupted_by_ = 0;  // the last signal; 0: none
   std::optional<std::chrono::steady_clock::time_point> failed_at_;
 };
 

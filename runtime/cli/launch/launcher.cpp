@@ -29,6 +29,7 @@
 #include "kernels/base/status.h"
 #include "kernels/base/text.h"
 #include "runtime/cli/launch/node_link.h"
+#include "runtime/log/log_parts.h"
 
 namespace ofsdp::cli {
 namespace {
@@ -76,7 +77,9 @@ class HostRanks {
 
   Status start(const SignalQueue& signals);
   bool reap();  // collects ended children; false if none is left
-  bool failed() const { return failed_; }
+  // A rank has failed, or a signal has ended one at once, for which the others would wait.
+  bool others_must_end() const { return failed_ || cut_off_; }
+  void note_interrupt() { interrupted_ = true; }
   void end_soon();   // starts the grace period, unless it has started
   void kill_late();  // after the grace period kills all; before it, stopped ones
   void send_all(int number) const;
@@ -98,6 +101,7 @@ class HostRanks {
                                 const RankEnvironment& environment) const;
   int cores_of_each() const;
   void look_at(Child& child, std::chrono::milliseconds since);
+  int stop_of(int wait_status) const;
   void note_failure(const Child& child);
   Status open_pipe();
   void listen();  // reads messages of the ranks
@@ -114,7 +118,11 @@ class HostRanks {
   const int64_t oom_kills_ = Cgroup().oom_kills();  // before this attempt
   std::vector<cpu_set_t> shares_;                   // empty: the kernel places the ranks
   std::vector<Child> children_;
+  const SignalQueue* signals_ = nullptr;
+  bool interrupted_ = false;  // a signal came that stops the run
   bool failed_ = false;
+  bool cut_off_ = false;   // such a signal ended a rank at once
+  int stopped_by_ = 0;     // such a signal stopped a rank; 0: none
   UniqueFd heard_, told_;  // the ends of the pipe; unused with one host
   std::string said_;       // messages of the ranks
   int reported_ = 0;       // exit status of the first rank that failed by itself
@@ -181,6 +189,7 @@ HostRanks::HostRanks(const Assignment& assignment, const LaunchPlan& plan, char*
 
 Status HostRanks::start(const SignalQueue& signals) {
   const int nproc = static_cast<int>(children_.size());
+  signals_ = &signals;
   if (assignment_.nodes > 1) OFSDP_RETURN_IF_ERROR(open_pipe());
   for (size_t rank = 0; rank < children_.size(); ++rank) {
     const RankEnvironment environment(assignment_, static_cast<int>(rank), nproc, cores_of_each(),
@@ -253,12 +262,26 @@ void HostRanks::look_at(Child& child, std::chrono::milliseconds since) {
     }
     child.running = false;
     child.wait_status = status;
-    if (status != 0) note_failure(child);
+    if (const int number = stop_of(status); number != 0) {
+      stopped_by_ = number;
+      cut_off_ = cut_off_ || WIFSIGNALED(status);
+      if (cut_off_) end_soon();
+    } else if (status != 0 && !cut_off_) {
+      note_failure(child);
+    }
     return;
   }
   if (!child.stopped) return;
   child.stopped_for += since;
   if (child.stopped_for > most_stopped_) kill(child.pid, SIGKILL);
+}
+
+// Returns the signal that stopped a rank, in order or at once; 0: none did.
+int HostRanks::stop_of(int wait_status) const {
+  if (WIFEXITED(wait_status)) return stopped_by(WEXITSTATUS(wait_status));
+  const bool told = interrupted_ || signals_->any_waits();
+  const int number = WTERMSIG(wait_status);
+  return told && is_stop_signal(number) ? number : 0;
 }
 
 void HostRanks::note_failure(const Child& child) {
@@ -287,6 +310,7 @@ Outcome HostRanks::outcome() const {
     if (failed_ || child.killed_here) outcome.status = 1;
   }
   if (outcome.spoke && reported_ == 2) outcome.status = 2;
+  if (stopped_by_ != 0 && !failed_) outcome.status = stopped_status(stopped_by_);
   if (failed_ && !outcome.spoke) outcome.line = why();
   if (failed_) outcome.line += said_.substr(0, said_.find('\n'));
   return outcome;
@@ -408,15 +432,17 @@ Result<Outcome> run_ranks(const Assignment& assignment, const LaunchPlan& plan, 
   OFSDP_RETURN_IF_ERROR(ranks.start(signals));
   bool interrupted = false, told = false;
   while (ranks.reap()) {
-    if (ranks.failed() && !told) link.failing();
-    told = ranks.failed();
+    if (ranks.others_must_end() && !told) link.failing();
+    told = ranks.others_must_end();
     if (link.told_to_stop()) ranks.end_soon();
     ranks.kill_late();
     const SignalQueue::Heard heard = signals.wait(link.fd(), kLook);
     if (!heard.interrupts()) continue;
     interrupted = true;
+    ranks.note_interrupt();
     if (heard.from_process) ranks.send_all(heard.number);
   }
+  if (ranks.others_must_end() && !told) link.failing();
   Outcome outcome = ranks.outcome();
   outcome.interrupted = interrupted;
   if (outcome.spoke) say(ranks.memory_hint());  // else the hint is part of the line
@@ -426,9 +452,15 @@ Result<Outcome> run_ranks(const Assignment& assignment, const LaunchPlan& plan, 
 // Removes the files that the killed ranks of a failed run left next to the output and in the
 // checkpoint folder: opening these places does so. Ignores errors, since the message about the
 // failed run comes first.
-void remove_leftovers(const LaunchPlan& plan) {
-  if (!plan.output.empty()) (void)check_output_path(plan.output);
-  if (is_folder(plan.checkpoint_dir)) (void)CheckpointStore::open(plan.checkpoint_dir, {});
+void remove_leftovers(const LaunchPlan& plan, const std::string& run_id) {
+  const std::string folder = plan.find_folder ? plan.find_folder(run_id) : "";
+  const auto place = [&folder](const std::string& named, const char* otherwise) {
+    return named.empty() && !folder.empty() ? join_path(folder, otherwise) : named;
+  };
+  const std::string output = place(plan.output, "model.onnx");
+  const std::string saves = place(plan.checkpoint_dir, "checkpoints");
+  if (!output.empty()) (void)check_output_path(output);
+  if (is_folder(saves)) (void)CheckpointStore::open(saves, {});
 }
 
 }  // namespace
@@ -446,15 +478,17 @@ Result<int> launch_ranks(const LaunchPlan& plan, char* const* argv) {
   const std::unique_ptr<NodeLink> link = make_node_link(plan, signals);
   OFSDP_ASSIGN_OR_RETURN(Turn turn, link->next(nullptr));
   bool first = false;  // this host has rank 0; its command names the files
+  std::string run_id;
   while (turn.start) {
     first = turn.assignment.node == 0;
+    run_id = turn.assignment.run_id;
     say(turn.line);
     say(turn.notice);
     OFSDP_ASSIGN_OR_RETURN(const Outcome outcome,
                            run_ranks(turn.assignment, plan, argv, signals, *link));
     OFSDP_ASSIGN_OR_RETURN(turn, link->next(&outcome));
   }
-  if (turn.status == 1 && first) remove_leftovers(plan);
+  if (turn.status == 1 && first) remove_leftovers(plan, run_id);
   if (turn.line.empty()) return turn.status;
   return Status(turn.status == 2 ? ErrorKind::kInput : ErrorKind::kFault, turn.line);
 }

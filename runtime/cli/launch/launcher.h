@@ -37,7 +37,8 @@ bool needs_launcher(const LaunchOptions& options);
 // srun started it as a rank.
 bool names_rendezvous(const LaunchOptions& options);
 
-// `argv` as in main. Returns the run's exit status: 0, 1 or 2.
+// `argv` as in main. Returns the run's exit status: 0, 1, 2, or that of a run which a signal has
+// stopped (runtime/log/log_parts.h).
 Result<int> launch_ranks(const LaunchPlan& plan, char* const* argv);
 
 // A run's hosts: DeepSpeed's hostfile (lines `HOST slots=N`, # comments) with filters, and the

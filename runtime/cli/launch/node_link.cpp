@@ -29,6 +29,14 @@ SignalQueue::SignalQueue() {
   fd_ = UniqueFd(signalfd(-1, &mine, SFD_CLOEXEC | SFD_NONBLOCK));
 }
 
+bool SignalQueue::any_waits() const {
+  sigset_t waiting;
+  sigemptyset(&waiting);
+  sigpending(&waiting);
+  sigdelset(&waiting, SIGCHLD);
+  return sigisemptyset(&waiting) == 0;
+}
+
 SignalQueue::Heard SignalQueue::wait(int fd, std::chrono::milliseconds patience) const {
   pollfd events[2] = {{fd_.get(), POLLIN, 0}, {fd, POLLIN, 0}};  // poll skips -1
   if (poll(events, 2, static_cast<int>(patience.count())) <= 0) return {};
@@ -46,7 +54,7 @@ constexpr std::chrono::milliseconds kConnectPatience{1000};  // for each address
 class LoneLink final : public NodeLink {
  public:
   explicit LoneLink(const LaunchPlan& plan)
-      : point_(plan.checkpoint_dir, static_cast<int>(plan.options.max_restarts)) {
+      : point_(plan.checkpoint_dir, static_cast<int>(plan.options.max_restarts), plan.find_folder) {
     turn_.start = true;
     turn_.assignment.world = static_cast<int>(plan.options.nproc_per_node);
     turn_.assignment.first_world = turn_.assignment.world;
@@ -324,7 +332,7 @@ Coordinator::Coordinator(Listener listener, const JobSecret& secret, const Endpo
     : plan_(plan),
       endpoint_(endpoint),
       timeout_(timeout_of(plan.options)),
-      point_(plan.checkpoint_dir, static_cast<int>(plan.options.max_restarts)),
+      point_(plan.checkpoint_dir, static_cast<int>(plan.options.max_restarts), plan.find_folder),
       listener_(std::move(listener)),
       door_(listener_, secret, kLauncherPurpose, "hello"),
       table_(static_cast<int>(plan.options.nnodes)),
@@ -524,8 +532,8 @@ void Coordinator::begin_attempt() {
 void Coordinator::watch_attempt() {
   bool failing = !gone_.empty();
   for (const NodeClient& client : table_.clients()) {
-    const bool failed = client.state == State::kEnded && client.outcome.status != 0;
-    failing = failing || failed || (client.state == State::kRunning && client.failing > 0);
+    const bool failed = client.state == State::kEnded && has_failed(client.outcome.status);
+    failing = failing || failed || client.failing > 0;
   }
   if (failing && !stopping_) stop_all();
   if (stopping_ && StreamClock::now() >= deadline_) {
@@ -545,16 +553,20 @@ void Coordinator::stop_all() {
 
 void Coordinator::end_attempt() {
   Outcome all{.status = gone_.empty() ? 0 : 1};
+  int stop = 0;                       // the status of hosts that a signal has stopped
   const NodeClient* first = nullptr;  // the first host to fail with a reason
   for (const NodeClient* client : table_.in_state(State::kEnded)) {
     const Outcome& one = client->outcome;
-    all.status = std::max(all.status, one.status);
+    (has_failed(one.status) ? all.status : stop) =
+        std::max(has_failed(one.status) ? all.status : stop, one.status);
     all.interrupted = all.interrupted || one.interrupted;
     all.spoke = all.spoke || one.spoke;
     if (all.line.empty()) all.line = one.line;
     const bool says = one.spoke && !one.line.empty();
     if (says && (first == nullptr || client->failing < first->failing)) first = client;
   }
+  // Ranks that a second signal ended at once make those of other hosts fail.
+  if (stop != 0 && (all.status == 0 || !all.spoke)) all = {.status = stop, .interrupted = true};
   if (all.line.empty()) all.line = gone_;
   if (all.spoke) all.line.clear();
   line_ = first == nullptr ? "" : first->outcome.line;

@@ -40,6 +40,7 @@ class SignalQueue {
   SignalQueue& operator=(const SignalQueue&) = delete;
   ~SignalQueue() { restore(); }
   void restore() const { sigprocmask(SIG_SETMASK, &before_, nullptr); }  // also between fork, exec
+  bool any_waits() const;  // a signal that stops the run has come, and `wait` has not returned it
 
   // Until a signal comes, `fd` (unless -1) can be read, or `patience` is over.
   Heard wait(int fd, std::chrono::milliseconds patience) const;
@@ -64,6 +65,7 @@ struct LaunchPlan {
   LaunchOptions options;
   std::string checkpoint_dir;             // empty: none
   std::string output;                     // empty: none
+  FindFolder find_folder = {};            // the folder that the run makes; may be empty
   std::chrono::milliseconds grace{3000};  // for the other ranks, once one has failed
 };
 

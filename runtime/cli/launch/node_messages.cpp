@@ -16,6 +16,7 @@ namespace {
 
 constexpr const char* kMagic = "fsdp-run rendezvous";
 constexpr int kMaxProcesses = 4096;  // of a host
+constexpr int kMaxStatus = 255;
 
 }  // namespace
 
@@ -39,7 +40,7 @@ void list_fields(StoreFields& fields, StopOrder& stop) {
 }
 
 void list_fields(StoreFields& fields, Outcome& outcome) {
-  fields.number("status", 0, 2, outcome.status);
+  fields.number("status", 0, kMaxStatus, outcome.status);
   fields.flag("spoke", outcome.spoke);
   fields.flag("interrupted", outcome.interrupted);
   fields.text("line", outcome.line);
@@ -49,7 +50,7 @@ void list_fields(StoreFields& fields, Outcome& outcome) {
 void list_fields(StoreFields& fields, Turn& turn) {
   fields.flag("start", turn.start);
   fields.text("line", turn.line);
-  if (!turn.start) return fields.number("status", 0, 2, turn.status);
+  if (!turn.start) return fields.number("status", 0, kMaxStatus, turn.status);
   Assignment& a = turn.assignment;
   fields.number("nodes", 1, kMaxRanks, a.nodes);
   fields.number("node", 0, a.nodes - 1, a.node);
@@ -106,33 +107,35 @@ Result<BatchOptions> keep_global_batch(const Options& options, int64_t first_wor
 
 }  // namespace
 
-RestartPoint::RestartPoint(const std::string& dir, int most)
-    : dir_(dir), most_(most), before_(latest()) {}
+RestartPoint::RestartPoint(const std::string& dir, int most, FindFolder find)
+    : dir_(dir), most_(most), find_(std::move(find)), before_(latest_in(dir)) {}
 
-RestartPoint::Latest RestartPoint::latest() const {
-  if (dir_.empty()) return {};
-  const Result<std::vector<std::string>> listed = complete_checkpoints(dir_);
+RestartPoint::Latest RestartPoint::latest_in(const std::string& dir) {
+  if (dir.empty()) return {};
+  const Result<std::vector<std::string>> listed = complete_checkpoints(dir);
   if (!listed.ok() || listed->empty()) return {};
   const std::vector<std::string>& names = *listed;
   struct stat found {};
-  const std::string manifest = join_path(join_path(dir_, names.front()), kManifestName);
+  const std::string manifest = join_path(join_path(dir, names.front()), kManifestName);
   if (stat(manifest.c_str(), &found) != 0) return {};
   return {names.front(), static_cast<uint64_t>(found.st_ino)};
 }
 
-std::string RestartPoint::text(bool saved) const {
-  if (saved) return format_text("from the latest checkpoint in {}", dir_);
-  if (dir_.empty()) {
+std::string RestartPoint::text(const std::string& dir, bool saved) {
+  if (saved) return format_text("from the latest checkpoint in {}", dir);
+  if (dir.empty()) {
     return "from where the run began, for nothing is saved without --checkpoint-dir";
   }
-  return format_text("from where the run began, for it has saved no checkpoint in {} yet", dir_);
+  return format_text("from where the run began, for it has saved no checkpoint in {} yet", dir);
 }
 
 std::optional<std::string> RestartPoint::start_again(const Outcome& ended, Assignment& next) const {
   if (ended.status != 1 || ended.interrupted || next.restart == most_) return std::nullopt;
-  const Latest now = latest();
+  const std::string folder = dir_.empty() && find_ ? find_(next.run_id) : "";
+  const std::string dir = folder.empty() ? dir_ : join_path(folder, "checkpoints");
+  const Latest now = latest_in(dir);
   next.from_latest = !now.name.empty() && now != before_;
-  return format_text("restart {} of {}: {}", ++next.restart, most_, text(next.from_latest));
+  return format_text("restart {} of {}: {}", ++next.restart, most_, text(dir, next.from_latest));
 }
 
 Result<Options> after_restart(Options options, int world, const EnvironmentLookup& lookup) {

@@ -11,6 +11,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string>
 
 #include "fsdp/comm/rank_identity.h"
@@ -20,7 +21,7 @@
 
 namespace ofsdp::cli {
 
-inline constexpr int kRendezvousVersion = 3;
+inline constexpr int kRendezvousVersion = 4;
 inline constexpr const char* kLauncherPurpose = "meeting of launchers";
 
 // The offer that one host's launcher makes.
@@ -51,12 +52,14 @@ struct Assignment {
 
 // How a host's ranks ended.
 struct Outcome {
-  int status = 0;            // 0 done, 1 failed, 2 the input is wrong
+  int status = 0;            // 0 done, 1 failed, 2 the input is wrong; else a signal stopped them
   bool spoke = false;        // a rank has given the reason to the launcher (`line`) or the user
   bool interrupted = false;  // SIGINT or SIGTERM came
   std::string line = {};     // a rank's reason, else the launcher's
   int free_port = 29500;     // for the next attempt
 };
+
+inline bool has_failed(int status) { return status == 1 || status == 2; }
 
 // A launcher's next step.
 struct Turn {
@@ -97,12 +100,16 @@ std::optional<NodeHello> read_hello(const Json& value);
 // kInput if the global batch is no multiple of the ranks. A folder that cannot be read counts as
 // empty.
 
+// Returns the folder that the run with this id has made; empty: none.
+using FindFolder = std::function<std::string(const std::string& run_id)>;
+
 // The latest checkpoint that this run itself has saved, or else the start of the run. Checkpoints
 // from before do not count: a new run next to old checkpoints must not continue them.
 class RestartPoint {
  public:
-  // Must be called when the run starts. `dir` empty: nothing is saved. `most`: allowed restarts.
-  RestartPoint(const std::string& dir, int most);
+  // Must be called when the run starts. `dir`: where it saves; if that is empty, it saves in the
+  // folder that `find` returns, or nowhere. `most`: allowed restarts.
+  RestartPoint(const std::string& dir, int most, FindFolder find = {});
   // Sets `next` to the attempt after `ended`, and returns the line to print: "restart 1 of 2: from
   // the latest checkpoint in DIR". None: the run has ended.
   std::optional<std::string> start_again(const Outcome& ended, Assignment& next) const;
@@ -113,11 +120,12 @@ class RestartPoint {
     uint64_t file = 0;  // identifies the manifest file: a checkpoint saved again is another file
     bool operator==(const Latest&) const = default;
   };
-  Latest latest() const;
-  std::string text(bool saved) const;
+  static Latest latest_in(const std::string& dir);
+  static std::string text(const std::string& dir, bool saved);
 
   std::string dir_;
   int most_;
+  FindFolder find_;
   Latest before_;
 };
 

@@ -190,6 +190,38 @@ OptionEntry make_plugin() {
   return entry;
 }
 
+OptionEntry run_dir() {
+  OptionEntry entry{.name = "run-dir",
+                    .values = "runs (none beside --output), none, DIR",
+                    .help = "where a run makes the folder that keeps it",
+                    .is_path = true};
+  entry.set = [](Options& o, const std::string& text) {
+    o.folder.dir = text == "none" ? "" : text;
+    return fine_or(!text.empty(), "a folder or none");
+  };
+  entry.show = [](const Options& o) {
+    if (!o.folder.dir) return std::string("~");
+    return o.folder.dir->empty() ? std::string("none") : yaml_quoted(*o.folder.dir);
+  };
+  return entry;
+}
+
+OptionEntry run_name() {
+  OptionEntry entry{.name = "run-name",
+                    .values = "the date and the model's name; NAME",
+                    .help = "the name of that folder; a taken one gets -2, -3"};
+  entry.set = [](Options& o, const std::string& text) {
+    o.folder.name = text;
+    const bool one = text.find('/') == std::string::npos && !text.starts_with('.');
+    return fine_or(one && !text.empty(), "the name of a folder, without / and no dot at its start");
+  };
+  entry.show = [](const Options& o) {
+    return o.folder.name.empty() ? std::string("~") : yaml_quoted(o.folder.name);
+  };
+  const auto has_effect = [](const Options& o) { return !o.folder.dir || !o.folder.dir->empty(); };
+  return entries::unless_idle(std::move(entry), has_effect, "--run-dir none");
+}
+
 }  // namespace
 
 std::vector<OptionEntry> length_entries() {
@@ -247,8 +279,9 @@ std::vector<OptionEntry> run_entries() {
       choice("checkpoint-type", "what a checkpoint holds", OFSDP_FIELD(checkpoint.type)),
       toggle({"checkpoint-sync", "off, on", "training waits for the save"},
              OFSDP_FIELD(checkpoint.sync)),
-      toggle({"save-on-signal", "on, off", "SIGTERM and Ctrl-C save and end in order"},
-             OFSDP_FIELD(checkpoint.save_on_signal)),
+      toggle(
+          {"save-on-signal", "on, off", "SIGTERM and Ctrl-C save, write the file so far and end"},
+          OFSDP_FIELD(checkpoint.save_on_signal)),
       toggle({"overwrite-checkpoints", "off, on", "take a folder with another run's checkpoints"},
              OFSDP_FIELD(checkpoint.overwrite)),
       path({"resume", "none, latest, FOLDER, FILE.onnx",
@@ -263,6 +296,8 @@ std::vector<OptionEntry> run_entries() {
                    OFSDP_FIELD(files.output))),
       choice("output-form", "inference: the trained file with dropout and batch statistics off",
              OFSDP_FIELD(output_form)),
+      trusted(run_dir()),
+      trusted(run_name()),
       trusted(
           path({"metrics", "none, FILE", "one JSON object a line"}, OFSDP_FIELD(files.metrics))),
       trusted(logs()),

@@ -333,8 +333,12 @@ class SetupMaker {
     const WantedValues wanted = wanted_of(losses_);
     if (!edits.any()) return open_plain_source(std::move(file), operators, rules, wanted);
     OFSDP_ASSIGN_OR_RETURN(EditedModel edited, edit_model(std::move(file), edits));
-    return open_edited_source(std::move(edited), operators, std::move(rules), options_.edit.adapter,
-                              wanted);
+    std::string adapter = options_.edit.adapter;
+    const bool merges = check_mergeable(edited.adapters, "").ok();
+    if (adapter.empty() && options_.folder.keeps_model && !merges) {
+      adapter = join_path(options_.folder.path, "adapter.safetensors");
+    }
+    return open_edited_source(std::move(edited), operators, std::move(rules), adapter, wanted);
   }
 
   // Constant nodes that the options or the checkpoint's run name are weights.

@@ -15,6 +15,7 @@
 #include "kernels/base/text.h"
 #include "plugins/loading/loader.h"
 #include "runtime/train/setup/data_setup.h"
+#include "runtime/train/setup/run_folder.h"
 
 namespace ofsdp::runtime {
 namespace {
@@ -123,7 +124,8 @@ class Lister {
       if (value.ends_with(".npy")) files_.reads("--input " + name, value);
     }
     if (resume == "latest") {
-      add_checkpoints("--resume latest", options_.checkpoint.dir);
+      const std::string folder = expected_run_folder(options_, origin_);
+      add_checkpoints("--resume latest", checkpoint_folder(options_, folder));
     } else if (is_file(resume)) {
       add_onnx("--resume", resume);
     } else {
@@ -190,8 +192,28 @@ class Lister {
       files_.writes("--adapter", options_.edit.adapter);
       files_.adds_to_folder("--checkpoint-dir", options_.checkpoint.dir);
       files_.writes("--report", options_.pictures.report);
+      add_run_folder();
     }
     if (trains || is(Command::kEval)) add_logs();
+  }
+
+  // Adds the files in the run's folder, under the name that it would get now.
+  void add_run_folder() {
+    const std::string folder = expected_run_folder(options_, origin_);
+    if (folder.empty()) return;
+    const auto in_folder = [&folder](const char* name) { return join_path(folder, name); };
+    const bool taken = !options_.folder.taken.empty();
+    files_.adds_to_folder(taken ? "the folder of the run" : "--run-dir",
+                          taken ? folder : options_.folder.parent);
+    const std::string role = "the folder of the run";
+    for (const char* name : {"command.txt", "config.yaml", "log.txt", "report.html"}) {
+      files_.writes(role, in_folder(name));
+    }
+    if (options_.files.metrics.empty()) files_.writes(role, in_folder("metrics.jsonl"));
+    if (options_.checkpoint.dir.empty()) files_.adds_to_folder(role, in_folder("checkpoints"));
+    if (!options_.files.output.empty()) return;
+    origin_.artifacts.empty() ? add_written_model(role, in_folder("model.onnx"), options_.model)
+                              : files_.replaces_folder(role, in_folder("model"));
   }
 
   void add_trained() {

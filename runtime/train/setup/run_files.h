@@ -9,9 +9,9 @@
 //   inputs    model, its external data, files of options, --data and --eval-data with every column,
 //             --teacher with its external data, --lora-from, --resume, plug-ins, hostfile,
 //             topology, the file of the secret; for `export` the checkpoint and its model
-//   outputs   --output with its external data, --adapter, --metrics, --report, --trace,
-//             --log, --checkpoint-dir, `plan --html`, `doctor --picture`, the files that `config`,
-//             `export`, `predict` and `make-training` write
+//   outputs   --output with its external data, --adapter, --metrics, --report, --trace, --log,
+//             --checkpoint-dir, the folder of the run, `plan --html`, `doctor --picture`, the files
+//             that `config`, `export`, `predict` and `make-training` write
 //
 // A folder that gains files (--checkpoint-dir, --log except csv) may contain inputs, except data
 // columns. A folder that is replaced (--output of training artifacts) must contain none. Files that

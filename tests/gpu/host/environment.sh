@@ -5,7 +5,7 @@
 # OFSDP_BUILD              the build, build/cuda; exported
 # OFSDP_CUDA_LIBRARY       the device library, that of the build; exported where there is one
 # OFSDP_HOST_LIBRARY_PATH  LD_LIBRARY_PATH as it was found, for programs that are not ours; exported
-export OFSDP_BUILD=${OFSDP_BUILD:-build/cuda}
+export OFSDP_BUILD=${OFSDP_BUILD:-build/cuda} OFSDP_RUN_DIR=none
 bundle=build/gpu/bundle.tar.xz
 
 if [ ! -x "$OFSDP_BUILD/fsdp-run" ] && [ -f "$bundle" ]; then
