@@ -182,10 +182,11 @@ struct RunFolderOptions {
   std::optional<std::string> dir;  // --run-dir; empty: no folder; none: not given
   std::string name;                // --run-name; empty: date and model
   // Decided by the command line and the run; all are empty in a library call.
-  std::string parent;        // the folder in which this command makes one
-  std::string taken;         // the folder of the run that `resume` continues
-  std::string path;          // the folder, once it is made
-  bool keeps_model = false;  // the trained model goes there, as there is no --output
+  std::string parent;              // the folder in which this command makes one
+  std::string taken;               // the folder of the run that `resume` continues
+  std::string path;                // the folder, once it is made
+  bool keeps_model = false;        // the trained model goes there, as there is no --output
+  bool keeps_checkpoints = false;  // they go there, as there is no --checkpoint-dir
 };
 
 // The options of `plan` alone.
@@ -278,6 +279,13 @@ std::vector<std::string> named_weights(const Options& options);
 inline bool saves_checkpoints(const Options& options) {
   const RunFolderOptions& folder = options.folder;
   return !options.checkpoint.dir.empty() || !folder.parent.empty() || !folder.taken.empty();
+}
+
+// Returns whether training waits for each save. A save into the run's own folder, which nobody has
+// asked for, takes no memory for a copy and no time that matters: [Note: saves of a folder].
+inline bool saves_in_step(const Options& options) {
+  const bool own = options.checkpoint.dir.empty() && saves_checkpoints(options);
+  return options.checkpoint.sync || options.folder.keeps_checkpoints || own;
 }
 
 // Returns whether rows of one rank meet those of others within a micro-batch.

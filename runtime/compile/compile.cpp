@@ -395,7 +395,7 @@ class RunCompiler {
       const auto slices =
           saved_slices(*run_, setup_.graph, communicator_.rank(), options_.checkpoint.type);
       needs.checkpoint = decoding_bytes(slices);
-      if (!options_.checkpoint.sync) needs.checkpoint += staged_bytes(slices);
+      if (!saves_in_step(options_)) needs.checkpoint += staged_bytes(slices);
     }
     if (!options_.files.trace.empty()) needs.trace = kTraceBytes;
     if (run_->eval_sampler) needs.metrics = run_->metrics.bytes();

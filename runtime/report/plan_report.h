@@ -1,6 +1,7 @@
 // PlanReport: the output of `fsdp-run plan`: memory at the peak by kind and predicted times in a
-// summary of a few lines; on demand units, tables and the schedule; as JSON (docs/internals/plan.md) or one
-// HTML page that needs no network. For a device it has bytes, streams and events, but no times.
+// summary of a few lines; on demand units, tables and the schedule; as JSON
+// (docs/internals/plan.md) or one HTML page that needs no network. For a device it has bytes,
+// streams and events, but no times.
 //
 // Bytes are exact: the run uses the same. Times are predictions for rank 0 (prediction.h,
 // simulate.h). An update is grad_accum programs in a row; a short last batch and evaluation are

@@ -318,12 +318,24 @@ Result<bool> Checkpointing::best_so_far(const std::optional<EvalRow>& evaluation
   return all[0] > 0;
 }
 
+// [Note: saves of a folder] A run without --checkpoint-dir saves into its own folder, at the default
+// interval but at most once in a minute of training: a short epoch would be shorter than its save.
+// The time is that of the slowest rank in each update, which all ranks know, so they agree.
+bool Checkpointing::rested(double trained_ms) const {
+  constexpr double kRest = 60e3;
+  const bool asked_for = !(options_.interval == CheckpointOptions().interval);
+  return !settings_.options.folder.keeps_checkpoints || asked_for ||
+         trained_ms - saved_at_ms_ >= kRest;
+}
+
 Status Checkpointing::after_update(int64_t step, const std::optional<EvalRow>& evaluation,
-                                   bool last) {
+                                   bool last, double trained_ms) {
   OFSDP_RETURN_IF_ERROR(saver_.failure());
   OFSDP_ASSIGN_OR_RETURN(const bool best, best_so_far(evaluation));
-  if (!last && !stopping_ && !best && !due(step)) return ok_status();
-  return save(step, evaluation, last || stopping_ || options_.sync);
+  const bool in_turn = due(step) && rested(trained_ms);
+  if (!last && !stopping_ && !best && !in_turn) return ok_status();
+  saved_at_ms_ = trained_ms;
+  return save(step, evaluation, last || stopping_ || saves_in_step(settings_.options));
 }
 
 // Blocks until all ranks have written the present save.

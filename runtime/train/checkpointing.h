@@ -151,11 +151,12 @@ class Checkpointing {
   void heard(double least_written);
   // The run ends after this update, on all ranks.
   void stop() { stopping_ = true; }
-  // Returns true if after_update will save whatever the evaluation gives.
+  // Returns true if after_update may save whatever the evaluation gives.
   bool may_save(int64_t step) const { return stopping_ || due(step); }
 
-  // Saves if a save is due.
-  Status after_update(int64_t step, const std::optional<EvalRow>& evaluation, bool last);
+  // Saves if a save is due. `trained_ms`: the time of all updates so far, the same on all ranks.
+  Status after_update(int64_t step, const std::optional<EvalRow>& evaluation, bool last,
+                      double trained_ms);
   // Blocks until every save is a checkpoint.
   Status finish();
   // Rank 0: returns a line about a save that has become a checkpoint, once for each; else empty.
@@ -168,6 +169,7 @@ class Checkpointing {
                 CheckpointStore* store);
 
   bool due(int64_t step) const;
+  bool rested(double trained_ms) const;
   Result<bool> best_so_far(const std::optional<EvalRow>& evaluation);
   Status save(int64_t step, const std::optional<EvalRow>& evaluation, bool wait);
   Status wait_for_all();
@@ -194,6 +196,7 @@ class Checkpointing {
   Report present_;
   std::deque<Report> committing_;  // given to the store and not yet reported
   int64_t last_step_ = -1;
+  double saved_at_ms_ = 0;  // `trained_ms` of the last save
   bool stopping_ = false;
   Saver saver_;  // last: it uses the members above
 };

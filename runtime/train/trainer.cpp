@@ -401,7 +401,8 @@ void Trainer::watch(const EvalRow& row) {
 
 Status Trainer::save_when_due(int64_t step, const std::optional<EvalRow>& evaluation) {
   if (checkpoints_ == nullptr) return {};
-  OFSDP_RETURN_IF_ERROR(checkpoints_->after_update(step, evaluation, step == total_));
+  OFSDP_RETURN_IF_ERROR(
+      checkpoints_->after_update(step, evaluation, step == total_, milliseconds_));
   say_saved();
   return {};
 }

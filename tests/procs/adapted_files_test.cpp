@@ -169,7 +169,7 @@ TEST(AdaptersOfAll, LeaveWeightsThatHoldSeveralProjections) {
 // Weights in Constant nodes train to the bits that they would have as initializers, and the written
 // file has them in its nodes.
 TEST(ConstantWeights, TrainAsInitializersDo) {
-  RunFolder folder;
+  ModelFolder folder;
   folder.write("constants.onnx", linear_model_of_constants().bytes());
   const auto trained = [&](const std::string& model) {
     const std::string output = folder / ("trained_" + model);
@@ -198,7 +198,7 @@ TEST(ConstantWeights, TrainAsInitializersDo) {
 // Files of tests/oracle/make_control.py, which sum or average seven time steps.
 TEST(ControlFlow, SizesOfTheDataDecideIt) {
   constexpr size_t kSamples = 4, kSteps = 7, kWidth = 5, kOutputs = 4;
-  RunFolder folder;
+  ModelFolder folder;
   std::vector<float> x(kSamples * kSteps * kWidth);
   for (size_t i = 0; i < x.size(); ++i) x[i] = static_cast<float>(i * 7 % 11) / 8 - 0.5f;
   folder.write("steps/x.npy", testing_data::npy("<f4", "(4, 7, 5)", x));
@@ -224,7 +224,7 @@ TEST(ControlFlow, SizesOfTheDataDecideIt) {
 }
 
 TEST(ControlFlow, WithoutDataItIsRefused) {
-  const RunFolder folder;
+  const ModelFolder folder;
   expect_refused(folder,
                  fsdp_run({fixture("control/loop.onnx"), "--data", "synthetic", "--loss", "mse",
                            "--steps", "1"}),

@@ -35,7 +35,7 @@ std::vector<float> tensor_of(const std::string& path, const std::string& name) {
   return values;
 }
 
-class AdapterRuns : public RunFolder {
+class AdapterRuns : public ModelFolder {
  public:
   std::string adapter() const { return *this / "a.safetensors"; }
   Words tuned() const {

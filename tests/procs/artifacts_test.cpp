@@ -155,7 +155,7 @@ TEST(ArtifactsFolderTest, BackwardBelongsToTheUnitsOfForward) {
 }
 
 // A copy of a folder, which a test spoils.
-class SpoiltArtifacts : public RunFolder {
+class SpoiltArtifacts : public ModelFolder {
  public:
   explicit SpoiltArtifacts(const std::string& name = "mlp_adamw") {
     fs::copy(artifacts(name), path() + "/a", fs::copy_options::recursive);

@@ -156,7 +156,7 @@ TEST(ForeignCheckpointTest, IsRefused) {
   const CheckpointRuns runs;
   runs.trained(run_of(3) + runs.saving());
   const std::string named = runs.dir() + "/step-00000003";
-  const RunFolder other;
+  const ModelFolder other;
   const std::vector<std::pair<Words, Words>> all = {
       {other.train() + Words{"--resume", named}, {named, "another graph"}},
       {run_of(9) + Words{"--resume", named, "--freeze", "fc1.*"}, {named, "'fc1.bias'"}},

@@ -15,7 +15,7 @@ namespace bad_command_test {
 using namespace onnx_bytes;
 
 TEST(BadCommandTest, ABatchThatDoesNotDivide) {
-  const RunFolder folder;
+  const ModelFolder folder;
   const Words train =
       fsdp_run({folder.model(), "--loss", "cross_entropy", "--output", folder.output()});
   expect_refused(folder, train + Words{"--global-batch-size", "25"},
@@ -28,7 +28,7 @@ TEST(BadCommandTest, ABatchThatDoesNotDivide) {
 }
 
 TEST(BadCommandTest, MetricsThatCannotBe) {
-  const RunFolder folder;
+  const ModelFolder folder;
   const Words train =
       fsdp_run({folder.model(), "--loss", "cross_entropy", "--output", folder.output()});
   expect_refused(folder, train + Words{"--eval-metrics", "top9"},
@@ -42,7 +42,7 @@ TEST(BadCommandTest, MetricsThatCannotBe) {
 }
 
 TEST(BadCommandTest, ABatchThatTheGraphCannotTake) {
-  const RunFolder folder;
+  const ModelFolder folder;
   SmallModel model = linear_model();
   model.inputs = {declared("x", {6, 4})};
   model.outputs = {declared("logits", {6, 3})};
@@ -56,7 +56,7 @@ TEST(BadCommandTest, ABatchThatTheGraphCannotTake) {
 
 // Twelve samples are no whole number of batches of 5, which is all that the graph takes.
 TEST(BadCommandTest, AShortLastBatchThatTheGraphCannotTake) {
-  const RunFolder folder;
+  const ModelFolder folder;
   SmallModel model = linear_model();
   model.inputs = {declared("x", {5, 4})};
   model.outputs = {declared("logits", {5, 3})};
@@ -67,7 +67,7 @@ TEST(BadCommandTest, AShortLastBatchThatTheGraphCannotTake) {
 }
 
 TEST(BadCommandTest, UnknownOptions) {
-  const RunFolder folder;
+  const ModelFolder folder;
   const std::vector<std::pair<Words, Words>> all = {
       {{"--strategie", "full_shard"}, {"--strategie", "--strategy"}},
       {{"--bach-size", "3"}, {"--bach-size", "--batch-size"}},
@@ -91,14 +91,14 @@ TEST(BadCommandTest, UnknownOptions) {
 }
 
 TEST(BadCommandTest, AnUnknownKeyOfAYamlFile) {
-  const RunFolder folder;
+  const ModelFolder folder;
   folder.write("model.yaml", "batch_sise: 3\n");
   expect_refused(folder, {folder / "model.yaml", "batch_sise", "batch_size"});
 }
 
 // The file may have come with the model.
 TEST(BadCommandTest, KeysThatAModelsOwnFileMayNotHave) {
-  const RunFolder folder;
+  const ModelFolder folder;
   for (const char* key : {"plugin", "plugin_override", "make_plugin", "output", "adapter",
                           "metrics", "trace", "log", "report", "checkpoint_dir", "rdzv_endpoint",
                           "nnodes", "hostfile", "include", "exclude", "rsh"}) {
@@ -112,7 +112,7 @@ TEST(BadCommandTest, KeysThatAModelsOwnFileMayNotHave) {
 }
 
 TEST(BadCommandTest, FilesThatRowsAreNotWrittenInto) {
-  const RunFolder folder;
+  const ModelFolder folder;
   folder.write("victim", "precious");
   std::filesystem::create_symlink(folder / "victim", folder / "link");
   ASSERT_EQ(mkfifo((folder / "pipe").c_str(), 0600), 0);
@@ -129,7 +129,7 @@ TEST(BadCommandTest, FilesThatRowsAreNotWrittenInto) {
 }
 
 TEST(BadCommandTest, OutputThatHasNoRoom) {
-  const RunFolder folder;
+  const ModelFolder folder;
   for (const char* command :
        {"ops", "--help", "plan model.onnx --loss cross_entropy --data synthetic"}) {
     const std::string said = folder / "said";
@@ -143,7 +143,7 @@ TEST(BadCommandTest, OutputThatHasNoRoom) {
 
 // Each is refused by name, until it is built.
 TEST(BadCommandTest, OptionsThatAreNotBuiltYet) {
-  const RunFolder folder;
+  const ModelFolder folder;
   const std::vector<Words> all = {{"--device", "cuda"}};
   for (const Words& words : all) {
     const Finished run = Program::run(folder.train() + words, {.folder = folder.path()});
@@ -156,7 +156,7 @@ TEST(BadCommandTest, OptionsThatAreNotBuiltYet) {
 }
 
 TEST(BadCommandTest, LaunchOptionsThatContradictEachOther) {
-  const RunFolder folder;
+  const ModelFolder folder;
   const Words meet = {"--rdzv-endpoint", "127.0.0.1:29400"};
   expect_refused(folder, folder.train() + Words{"--nnodes", "2"},
                  {"--nnodes 2", "--rdzv-endpoint"});
@@ -170,7 +170,7 @@ TEST(BadCommandTest, LaunchOptionsThatContradictEachOther) {
 }
 
 TEST(BadCommandTest, NoModelAndNoCommand) {
-  const RunFolder folder;
+  const ModelFolder folder;
   for (const Words& words : {Words{"trian", folder.model()}, Words{"plan"}, Words{"trian"}}) {
     const Finished run = Program::run(fsdp_run(words));
     EXPECT_EQ(run.status, 2) << run.err;
@@ -181,7 +181,7 @@ TEST(BadCommandTest, NoModelAndNoCommand) {
 
 // Words of other programs: the line names our word.
 TEST(BadCommandTest, WordsOfOtherPrograms) {
-  const RunFolder folder;
+  const ModelFolder folder;
   const std::vector<std::pair<Words, std::string>> all = {
       {{"--jsn"}, "unknown option --jsn; did you mean '--json'?"},
       {{"--lr-scheduler", "cosine"}, "did you mean '--lr-schedule'?"},
@@ -200,7 +200,7 @@ TEST(BadCommandTest, WordsOfOtherPrograms) {
 }
 
 TEST(BadCommandTest, FilesThatAreNoModel) {
-  const RunFolder folder;
+  const ModelFolder folder;
   for (const auto& [name, fact] :
        {std::pair("iris.yaml", "a YAML file: the model comes first"),
         std::pair("iris.csv", "a data file: the model comes first"),
@@ -211,7 +211,7 @@ TEST(BadCommandTest, FilesThatAreNoModel) {
 }
 
 TEST(BadCommandTest, DataThatAreNotThere) {
-  const RunFolder folder;
+  const ModelFolder folder;
   std::filesystem::rename(folder / "data", folder / "elsewhere");
   expect_refused(folder, fsdp_run({folder.model(), "--loss", "cross_entropy"}),
                  {folder / "data", "beside the model is not there; give --data"});
@@ -219,7 +219,7 @@ TEST(BadCommandTest, DataThatAreNotThere) {
 
 // Somebody listens there who is no launcher.
 TEST(BadCommandTest, APortOfAnotherProgram) {
-  const RunFolder folder;
+  const ModelFolder folder;
   const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
   sockaddr_in address{};
   address.sin_family = AF_INET;
@@ -239,7 +239,7 @@ TEST(BadCommandTest, APortOfAnotherProgram) {
 
 // They run, with one remark.
 TEST(BadCommandTest, SizesThatMakeNoSense) {
-  const RunFolder folder;
+  const ModelFolder folder;
   const Words train = fsdp_run({folder.model(), "--loss", "cross_entropy", "--steps", "1"});
   const Finished large = Program::run(train + Words{"--batch-size", "100000"});
   EXPECT_EQ(large.status, 0) << large.err;
@@ -273,13 +273,13 @@ TEST(BadCommandTest, DryRunIsAPlanOfAtMostTwentyLines) {
 
 // ---- Where nothing can be written ----
 
-Words train_into(const RunFolder& folder, const std::string& output, const std::string& metrics) {
+Words train_into(const ModelFolder& folder, const std::string& output, const std::string& metrics) {
   return fsdp_run(
       {folder.model(), "--loss", "cross_entropy", "--output", output, "--metrics", metrics});
 }
 
 TEST(BadCommandTest, OutputThatCannotBeWritten) {
-  const RunFolder folder;
+  const ModelFolder folder;
   folder.write("file", "text");
   const std::string metrics = folder / "metrics.jsonl";
   const std::vector<std::pair<std::string, std::string>> all = {
@@ -294,7 +294,7 @@ TEST(BadCommandTest, OutputThatCannotBeWritten) {
 }
 
 TEST(BadCommandTest, MetricsThatCannotBeWritten) {
-  const RunFolder folder;
+  const ModelFolder folder;
   for (const std::string& metrics : {folder / "absent/metrics.jsonl", folder / "data"}) {
     expect_refused(folder, train_into(folder, folder.output(), metrics), {"--metrics " + metrics});
   }
@@ -303,7 +303,7 @@ TEST(BadCommandTest, MetricsThatCannotBeWritten) {
 // Root may write anywhere, so the run becomes somebody else where it can.
 TEST(BadCommandTest, FoldersWithoutPermission) {
   constexpr uid_t kNobody = 65534;
-  const RunFolder folder;
+  const ModelFolder folder;
   std::filesystem::create_directory(folder / "closed");
   std::filesystem::permissions(folder.path(), std::filesystem::perms(0755));
   std::filesystem::permissions(folder / "closed", std::filesystem::perms(0555));

@@ -13,7 +13,7 @@ using namespace onnx_bytes;
 using testing_data::npy;
 
 TEST(BadDataTest, NoData) {
-  const RunFolder folder;
+  const ModelFolder folder;
   std::filesystem::remove_all(folder / "data");
   expect_refused(folder, {"--data", folder / "data", "beside the model is not there"});
   const Words elsewhere = folder.train() + Words{"--data", folder / "absent.yaml"};
@@ -22,27 +22,27 @@ TEST(BadDataTest, NoData) {
 
 // The names that the graph wants are in the line.
 TEST(BadDataTest, AColumnIsMissing) {
-  const RunFolder folder;
+  const ModelFolder folder;
   std::filesystem::remove(folder / "data/x.npy");
   expect_refused(folder, {folder / "data", "'x'", "wanted: x, labels", "found: labels"});
 }
 
 TEST(BadDataTest, AColumnIsMisnamed) {
-  const RunFolder folder;
+  const ModelFolder folder;
   std::filesystem::rename(folder / "data/x.npy", folder / "data/X.npy");
   expect_refused(folder, folder.train() + Words{"--labels", "labels"},
                  {folder / "data", "'x'", "wanted: x, labels", "found: X, labels"});
 }
 
 TEST(BadDataTest, TheLabelsAreMissing) {
-  const RunFolder folder;
+  const ModelFolder folder;
   std::filesystem::remove(folder / "data/labels.npy");
   expect_refused(folder, {"--labels", folder.model(), "x"});
   expect_refused(folder, folder.train() + Words{"--labels", "targets"}, {"--labels targets", "x"});
 }
 
 TEST(BadDataTest, WrongShape) {
-  const RunFolder folder;
+  const ModelFolder folder;
   folder.write("data/x.npy", npy("<f4", "(12, 5)", std::vector<float>(60)));
   expect_refused(folder, {folder.model(), "'x'", "4", "5"});
   folder.write("data/x.npy", npy("<f4", "(12, 2, 2)", std::vector<float>(48)));
@@ -56,7 +56,7 @@ TEST(BadDataTest, WrongShape) {
 
 // Labels may be floats, as of 1.0, also in a table.
 TEST(BadDataTest, WholeFloatsAreClasses) {
-  const RunFolder folder;
+  const ModelFolder folder;
   folder.write("data/labels.npy", npy("<f4", "(12,)", std::vector<float>(12, 2.0f)));
   expect_trains(folder);
   folder.write("labels.csv", "kind\n0.0\n1.0\n2.0\n");
@@ -83,7 +83,7 @@ constexpr const char* kTableYaml =
     "train:\n  x: {file: d.csv, column: [a, b, c, d]}\n  kind: {file: d.csv, column: kind}\n";
 
 TEST(BadDataTest, ATableWithoutTheColumnSaysHowToMakeIt) {
-  const RunFolder folder;
+  const ModelFolder folder;
   folder.write("d.csv", table(kKinds));
   const Words words = folder.train() + Words{"--data", folder / "d.csv", "--labels", "kind"};
   expect_refused(folder, words,
@@ -96,7 +96,7 @@ TEST(BadDataTest, ATableWithoutTheColumnSaysHowToMakeIt) {
 }
 
 TEST(ClassNamesTest, AreForALossOverClasses) {
-  const RunFolder folder;
+  const ModelFolder folder;
   SmallModel model = linear_model();
   model.initializers = {tensor("w", kFloat, {4, 1}, raw<float>({1, 2, 3, 4})),
                         tensor("b", kFloat, {1}, raw<float>({1}))};
@@ -111,7 +111,7 @@ TEST(ClassNamesTest, AreForALossOverClasses) {
 TEST(ClassNamesTest, AreNumberedInSortedOrder) {
   std::vector<std::string> trained;
   for (const auto& classes : {kKinds, kNumbers}) {
-    const RunFolder folder;
+    const ModelFolder folder;
     folder.write("d.csv", table(classes));
     folder.write("data.yaml", kTableYaml);
     const Finished run = Program::run(folder.train() + Words{"--data", folder / "data.yaml"});
@@ -128,7 +128,7 @@ TEST(ClassNamesTest, AreNumberedInSortedOrder) {
 
 // An evaluation counts by the classes of the training data, or of the file next to the model.
 TEST(ClassNamesTest, OfAnEvaluationAreThoseOfTheTraining) {
-  const RunFolder folder;
+  const ModelFolder folder;
   std::vector<double> losses;
   for (const auto& [train, eval] :
        {std::pair(kKinds, "daisy"), std::pair(kNumbers, "1"), std::pair(kKinds, "daisy")}) {
@@ -158,7 +158,7 @@ TEST(ClassNamesTest, OfAnEvaluationAreThoseOfTheTraining) {
 }
 
 TEST(BadDataTest, FilesOfOtherFormats) {
-  const RunFolder folder;
+  const ModelFolder folder;
   folder.write("pictures/cat/1.png", std::string("\x89PNG\r\n\x1a\n", 8) + "....");
   expect_refused(folder, folder.train() + Words{"--data", folder / "pictures"},
                  {folder / "pictures", "expected columns, files NAME.npy", "cat/1.png",
@@ -178,7 +178,7 @@ TEST(BadDataTest, FilesOfOtherFormats) {
 }
 
 TEST(BadDataTest, AnIndexOutOfRangeNamesItsSample) {
-  const RunFolder folder;
+  const ModelFolder folder;
   SmallModel model = linear_model();
   model.nodes = {node("Gather", {"w", "ids"}, {"rows"}, "look_up"),
                  node("Add", {"rows", "b"}, {"logits"}, "add")};
@@ -198,7 +198,7 @@ TEST(BadDataTest, AnIndexOutOfRangeNamesItsSample) {
 
 // uint8 with a mean and a deviation for each channel, against floats made here.
 TEST(ChannelsTest, HaveTheirOwnMeanAndDeviation) {
-  const RunFolder folder;
+  const ModelFolder folder;
   const std::vector<float> means = {1, 2, 3, 4}, stds = {2, 4, 8, 16};
   std::vector<uint8_t> pixels(48);
   std::vector<float> floats(48);
@@ -229,7 +229,7 @@ TEST(ChannelsTest, HaveTheirOwnMeanAndDeviation) {
 }
 
 TEST(BadDataTest, WrongType) {
-  const RunFolder folder;
+  const ModelFolder folder;
   folder.write("data/x.npy", npy("<i4", "(12, 4)", std::vector<int32_t>(48)));
   expect_refused(folder, {folder / "data/x.npy", "'x'", "expected float32", "found int32"});
   folder.write("data/x.npy", linear_inputs());
@@ -241,7 +241,7 @@ TEST(BadDataTest, WrongType) {
 }
 
 TEST(BadDataTest, LabelsOutOfRange) {
-  const RunFolder folder;
+  const ModelFolder folder;
   for (const int64_t wrong : {3, -1, -101, 1 << 30}) {
     std::vector<int64_t> labels(12, 1);
     labels[11] = wrong;  // after the last step of this run
@@ -255,13 +255,13 @@ TEST(BadDataTest, LabelsOutOfRange) {
 }
 
 TEST(BadDataTest, ColumnsOfDifferentLength) {
-  const RunFolder folder;
+  const ModelFolder folder;
   folder.write("data/labels.npy", linear_labels(11));
   expect_refused(folder, {folder / "data", "'x' has 12", "'labels' has 11"});
 }
 
 TEST(BadDataTest, NoSamples) {
-  const RunFolder folder;
+  const ModelFolder folder;
   folder.write("data/x.npy", linear_inputs(0));
   folder.write("data/labels.npy", linear_labels(0));
   expect_refused(folder, {folder / "data", "sample"});
@@ -272,7 +272,7 @@ TEST(BadDataTest, NoSamples) {
 }
 
 TEST(BadDataTest, FilesThatAreCutShort) {
-  const RunFolder folder;
+  const ModelFolder folder;
   const std::string whole = linear_inputs();
   for (const size_t length : {whole.size() - 1, size_t{90}, size_t{5}, size_t{0}}) {
     folder.write("data/x.npy", whole.substr(0, length));
@@ -281,7 +281,7 @@ TEST(BadDataTest, FilesThatAreCutShort) {
 }
 
 TEST(BadDataTest, AYamlFileWithAnUnknownKey) {
-  const RunFolder folder;
+  const ModelFolder folder;
   folder.write("data.yaml", "train:\n  x: {file: data/x.npy, scael: 2}\n");
   expect_refused(folder, folder.train() + Words{"--data", folder / "data.yaml"},
                  {folder / "data.yaml", "scael", "scale"});
@@ -292,7 +292,7 @@ TEST(BadDataTest, AYamlFileWithAnUnknownKey) {
 
 // Found while training: exit status 1, still one line once a run, and no trained file.
 TEST(NanLossTest, InTheData) {
-  const RunFolder folder;
+  const ModelFolder folder;
   std::vector<float> values(48, 0.5f);
   values[4 * 2 + 1] = std::nanf("");  // the first sample of the second step, on rank 0
   folder.write("data/x.npy", npy("<f4", "(12, 4)", values));
@@ -305,7 +305,7 @@ TEST(NanLossTest, InTheData) {
 }
 
 TEST(NanLossTest, FromARateThatIsTooHigh) {
-  const RunFolder folder;
+  const ModelFolder folder;
   const Words words = fsdp_run({fixture("mlp/model.onnx"), "--loss", "cross_entropy", "--optimizer",
                                 "sgd", "--lr", "1e30", "--output", folder.output()});
   expect_refused(folder, words, {"mlp/model.onnx", "NaN", "step 2", "rank ", "node 'node_linear"},
@@ -313,7 +313,7 @@ TEST(NanLossTest, FromARateThatIsTooHigh) {
 }
 
 TEST(NanLossTest, WithAccumulationAndOnAnotherRank) {
-  const RunFolder folder;
+  const ModelFolder folder;
   std::vector<float> values(48, 0.5f);
   values[4 * 3] = std::nanf("");  // sample 3: the second forward of rank 1
   folder.write("data/x.npy", npy("<f4", "(12, 4)", values));
@@ -324,7 +324,7 @@ TEST(NanLossTest, WithAccumulationAndOnAnotherRank) {
 }
 
 // Evaluation data next to good training data: two samples, of which rank 1 has the second.
-void write_evaluation(const RunFolder& folder, const std::vector<float>& second) {
+void write_evaluation(const ModelFolder& folder, const std::vector<float>& second) {
   std::vector<float> values(4, 0.5f);
   values.insert(values.end(), second.begin(), second.end());
   folder.write("eval/x.npy", npy("<f4", "(2, 4)", values));
@@ -332,7 +332,7 @@ void write_evaluation(const RunFolder& folder, const std::vector<float>& second)
 }
 
 TEST(BadEvaluationTest, NanInTheLoss) {
-  const RunFolder folder;
+  const ModelFolder folder;
   write_evaluation(folder, {0, 0, std::nanf(""), 0});
   const Words more{"--eval-data", folder / "eval"};
   const Words facts{folder.model(), "evaluation loss is NaN", "step 2", "'x'", "node 'multiply'"};
@@ -345,7 +345,7 @@ TEST(BadEvaluationTest, NanInTheLoss) {
 
 // Every logit is finite; the difference of two is not.
 TEST(BadEvaluationTest, AnInfiniteLoss) {
-  const RunFolder folder;
+  const ModelFolder folder;
   write_evaluation(folder, {2e38f, 0, 2e38f, 0});
   const Words words =
       fsdp_run({folder.model(), "--loss", "cross_entropy", "--lr", "0", "--steps", "3", "--output",
@@ -355,20 +355,20 @@ TEST(BadEvaluationTest, AnInfiniteLoss) {
 }
 
 // The factor of the weight decay is infinite, and a weight of 0 times that is NaN.
-Words with_nan_weights(const RunFolder& folder) {
+Words with_nan_weights(const ModelFolder& folder) {
   return fsdp_run({folder.model(), "--loss", "cross_entropy", "--optimizer", "adamw", "--lr",
                    "1e38", "--weight-decay", "1e3", "--output", folder.output()});
 }
 
 TEST(NanWeightsTest, FromTheLastUpdate) {
-  const RunFolder folder;
+  const ModelFolder folder;
   expect_refused(folder, with_nan_weights(folder) + Words{"--steps", "1"},
                  {folder.model(), "weights are NaN", "step 1", "rank "}, {.status = 1});
 }
 
 // Nor are they saved between: a run that goes on from there could only fail.
 TEST(NanWeightsTest, AreNoCheckpoint) {
-  const RunFolder folder;
+  const ModelFolder folder;
   const Words more{"--steps", "3", "--checkpoint-dir", folder / "saves", "--checkpoint-interval",
                    "1step"};
   const Finished run = Program::run(with_nan_weights(folder) + more + ranks(2));

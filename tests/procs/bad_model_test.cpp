@@ -10,20 +10,20 @@ namespace bad_model_test {
 using namespace onnx_bytes;
 
 TEST(BadModelTest, TheFolderThatTheseTestsSpoilIsGood) {
-  const RunFolder folder;
+  const ModelFolder folder;
   expect_trains(folder);
   expect_trains(folder, ranks(2));
 }
 
 TEST(BadModelTest, NoFile) {
-  const RunFolder folder;
+  const ModelFolder folder;
   const Words words = fsdp_run({folder / "absent.onnx", "--output", folder.output()});
   expect_refused(folder, words, {folder / "absent.onnx", "no such file"});
 }
 
 // Files that people give in place of a model.
 TEST(BadModelTest, AnotherKindOfFile) {
-  const RunFolder folder;
+  const ModelFolder folder;
   const std::pair<const char*, Words> kinds[] = {
       {"run.yaml", {"a YAML file", "MODEL.onnx first", "--data or --config"}},
       {"d.csv", {"a table", "MODEL.onnx first"}},
@@ -38,13 +38,13 @@ TEST(BadModelTest, AnotherKindOfFile) {
 }
 
 TEST(BadModelTest, AFolder) {
-  const RunFolder folder;
+  const ModelFolder folder;
   const Words words = fsdp_run({folder / "data", "--output", folder.output()});
   expect_refused(folder, words, {folder / "data", "expected", "found a folder"});
 }
 
 TEST(BadModelTest, NoOnnx) {
-  const RunFolder folder;
+  const ModelFolder folder;
   for (const std::string& bytes : {std::string("#!/bin/sh\necho hello\n"), std::string(1000, '\0'),
                                    std::string("\x80\x04]q\x00.", 6), std::string()}) {
     folder.write("model.onnx", bytes);
@@ -53,7 +53,7 @@ TEST(BadModelTest, NoOnnx) {
 }
 
 TEST(BadModelTest, Truncated) {
-  const RunFolder folder;
+  const ModelFolder folder;
   const std::string whole = linear_model().bytes();
   for (const size_t length : {whole.size() - 1, whole.size() / 2, size_t{40}}) {
     folder.write("model.onnx", whole.substr(0, length));
@@ -72,7 +72,7 @@ SmallModel external_model(const std::string& location, const std::string& offset
 }
 
 TEST(BadModelTest, ExternalDataIsMissing) {
-  const RunFolder folder;
+  const ModelFolder folder;
   folder.write("model.onnx", external_model("weights.bin", "0", "48").bytes());
   expect_refused(folder, {folder.model(), "'w'", "weights.bin", "no such file"});
   folder.write("weights.bin", bytes_of(linear_weights()));
@@ -80,7 +80,7 @@ TEST(BadModelTest, ExternalDataIsMissing) {
 }
 
 TEST(BadModelTest, ExternalDataLeadOutOfTheFolder) {
-  const RunFolder folder;
+  const ModelFolder folder;
   const Folder outside;
   const std::string secret = outside.write("secret.bin", std::string(48, 'x'));
   std::filesystem::create_symlink(secret, folder / "link.bin");
@@ -94,7 +94,7 @@ TEST(BadModelTest, ExternalDataLeadOutOfTheFolder) {
 }
 
 TEST(BadModelTest, ExternalDataLeaveTheirFile) {
-  const RunFolder folder;
+  const ModelFolder folder;
   folder.write("weights.bin", std::string(100, '\0'));
   const std::vector<std::pair<std::string, Words>> places = {
       {"53", {"48 bytes at offset 53", "found 47"}},
@@ -111,7 +111,7 @@ TEST(BadModelTest, ExternalDataLeaveTheirFile) {
 }
 
 TEST(BadModelTest, DimensionsOverflow) {
-  const RunFolder folder;
+  const ModelFolder folder;
   SmallModel model = linear_model();
   const std::vector<std::vector<int64_t>> shapes = {
       {int64_t{1} << 40, int64_t{1} << 40}, {int64_t{1} << 62, 2}, {-4, 3}};
@@ -123,7 +123,7 @@ TEST(BadModelTest, DimensionsOverflow) {
 }
 
 TEST(BadModelTest, WeightsThatAreNotThere) {
-  const RunFolder folder;
+  const ModelFolder folder;
   SmallModel model = linear_model();
   model.initializers[0] = tensor("w", kFloat, {4, 3}, raw<float>({1, 2, 3}));
   folder.write("model.onnx", model.bytes());
@@ -131,7 +131,7 @@ TEST(BadModelTest, WeightsThatAreNotThere) {
 }
 
 TEST(BadModelTest, OperatorsWithoutAKernelAreListedAtOnce) {
-  const RunFolder folder;
+  const ModelFolder folder;
   SmallModel model = linear_model();
   model.domains = {"com.example"};
   model.nodes = {node("MatMul", {"x", "w"}, {"products"}, "multiply"),
@@ -146,7 +146,7 @@ TEST(BadModelTest, OperatorsWithoutAKernelAreListedAtOnce) {
 }
 
 TEST(BadModelTest, OperatorWithoutAGradientOnThePath) {
-  const RunFolder folder;
+  const ModelFolder folder;
   SmallModel model = linear_model();
   model.opset = 24;
   const std::string axis = message(5, message(1, "axis") + number(3, 1) + number(20, 2));
@@ -156,7 +156,7 @@ TEST(BadModelTest, OperatorWithoutAGradientOnThePath) {
 }
 
 TEST(BadModelTest, OperatorsAndAttributesOfOurOwn) {
-  const RunFolder folder;
+  const ModelFolder folder;
   SmallModel model = linear_model();
   model.domains = {"ofsdp"};
   model.nodes[1] = node("ReluGrad", {"products", "products"}, {"logits"}, "one_way", "ofsdp");
@@ -172,7 +172,7 @@ TEST(BadModelTest, OperatorsAndAttributesOfOurOwn) {
 }
 
 TEST(BadModelTest, ShapesThatDoNotFit) {
-  const RunFolder folder;
+  const ModelFolder folder;
   SmallModel model = linear_model();
   model.initializers[0] = tensor("w", kFloat, {5, 3}, raw(count_up(15)));
   folder.write("model.onnx", model.bytes());
@@ -180,7 +180,7 @@ TEST(BadModelTest, ShapesThatDoNotFit) {
 }
 
 TEST(BadModelTest, NoTrainableInitializer) {
-  const RunFolder folder;
+  const ModelFolder folder;
   expect_refused(folder, folder.train() + Words{"--freeze", "*"}, {folder.model(), "train", "2"});
   SmallModel none = linear_model();
   none.initializers.clear();
@@ -191,7 +191,7 @@ TEST(BadModelTest, NoTrainableInitializer) {
 }
 
 TEST(BadModelTest, LossThatNoTrainableInitializerReaches) {
-  const RunFolder folder;
+  const ModelFolder folder;
   SmallModel model = linear_model();  // the weights lead to another output than the loss's
   model.nodes.push_back(node("Relu", {"x"}, {"other"}, "relu"));
   model.outputs.push_back(declared("other", {-1, 4}));
@@ -201,7 +201,7 @@ TEST(BadModelTest, LossThatNoTrainableInitializerReaches) {
 }
 
 TEST(BadModelTest, NamesThatAreNotThere) {
-  const RunFolder folder;
+  const ModelFolder folder;
   expect_refused(folder, folder.train() + Words{"--freeze", "encoder.*"},
                  {"--freeze encoder.*", "no initializer", folder.model()});
   expect_refused(folder, folder.train() + Words{"--train", "W"}, {"--train W", "no initializer"});
@@ -213,7 +213,7 @@ TEST(BadModelTest, NamesThatAreNotThere) {
 
 // scikit-learn's classifiers have names and dictionaries after the scores
 // (tests/oracle/make_sklearn.py).
-Words train_flowers(const std::string& model, const RunFolder& folder) {
+Words train_flowers(const std::string& model, const ModelFolder& folder) {
   return fsdp_run({fixture("sklearn/" + model), "--data", fixture("sklearn/data.yaml"), "--loss",
                    "cross_entropy", "--optimizer", "adamw", "--lr", "0.05", "--batch-size", "20",
                    "--epochs", "20", "--metrics", folder / "metrics.jsonl", "--output",
@@ -222,7 +222,7 @@ Words train_flowers(const std::string& model, const RunFolder& folder) {
 
 TEST(LeftOutTest, LabelsOfScikitLearn) {
   for (const char* model : {"mlp.onnx", "pipeline.onnx"}) {
-    const RunFolder folder;
+    const ModelFolder folder;
     const Finished run =
         Program::run(train_flowers(model, folder) + Words{"--prediction", "add_result1"});
     ASSERT_EQ(run.status, 0) << run.err;
@@ -242,14 +242,14 @@ TEST(LeftOutTest, LabelsOfScikitLearn) {
 }
 
 TEST(LeftOutTest, TheValueBeforeThemIsTheOnlyCandidate) {
-  const RunFolder folder;
+  const ModelFolder folder;
   const Finished run = Program::run(train_flowers("mlp.onnx", folder));
   ASSERT_EQ(run.status, 0) << run.err;
   EXPECT_THAT(content(folder.output()), testing::HasSubstr("ZipMap"));
 }
 
 TEST(LeftOutTest, WeightsInAttributesAreRefused) {
-  const RunFolder folder;
+  const ModelFolder folder;
   expect_refused(
       folder, train_flowers("logistic.onnx", folder),
       {"logistic.onnx", "ai.onnx.ml.LinearClassifier", "weights are attributes", "MLPClassifier"});
@@ -257,7 +257,7 @@ TEST(LeftOutTest, WeightsInAttributesAreRefused) {
 
 // An operator that nothing here knows is refused, unless the user names a value that needs none.
 TEST(LeftOutTest, UnknownOperatorsBesideANamedPrediction) {
-  const RunFolder folder;
+  const ModelFolder folder;
   SmallModel model = linear_model();
   model.domains = {"com.example"};
   model.nodes.push_back(node("Mystery", {"logits"}, {"m"}, "mystery", "com.example"));
@@ -277,7 +277,7 @@ TEST(LeftOutTest, UnknownOperatorsBesideANamedPrediction) {
 
 // The same for a node whose shapes do not fit.
 TEST(LeftOutTest, ABrokenBranchBesideANamedPrediction) {
-  const RunFolder folder;
+  const ModelFolder folder;
   SmallModel model = linear_model();
   model.nodes.push_back(node("MatMul", {"logits", "w"}, {"broken"}, "broken"));
   model.outputs.push_back(declared("broken", {-1, 3}));
@@ -288,7 +288,7 @@ TEST(LeftOutTest, ABrokenBranchBesideANamedPrediction) {
 }
 
 TEST(LeftOutTest, APredictionMayBeAnyValue) {
-  const RunFolder folder;
+  const ModelFolder folder;
   expect_trains(folder, {"--prediction", "products"});
   expect_refused(folder, folder.train() + Words{"--prediction", "product"},
                  {"--prediction product", folder.model(), "no such output"});

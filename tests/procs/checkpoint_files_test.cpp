@@ -141,7 +141,7 @@ TEST(ExportTest, IsTheInputWithTheTrainedWeights) {
 // Weights in a file of their own, in the three ways they may lie there.
 TEST(ExportTest, ExternalDataAndOtherTypesStayAsTheyWere) {
   using namespace onnx_bytes;
-  const RunFolder folder;
+  const ModelFolder folder;
   SmallModel model = linear_model();
   folder.write("weights.bin", std::string(64, 'x') + bytes_of(linear_weights()) + "tail");
   model.initializers = {tensor("w", kFloat, {4, 3}, external("weights.bin", "64", "48")),

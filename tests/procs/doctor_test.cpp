@@ -23,7 +23,7 @@ using testing::HasSubstr;
 using testing_data::npy;
 
 // Returns what the doctor says, without tables and the last line, which has the number.
-std::vector<std::string> findings(const RunFolder& folder, const Words& more) {
+std::vector<std::string> findings(const ModelFolder& folder, const Words& more) {
   const Finished run = Program::run(
       fsdp_run({"doctor", folder.model(), "--batch-size", "4", "--steps", "30"}) + more);
   EXPECT_EQ(run.status, 0) << run.err;
@@ -42,19 +42,19 @@ std::vector<std::string> findings(const RunFolder& folder, const Words& more) {
 
 const Words kClasses{"--loss", "cross_entropy"};
 
-void expect_found(const RunFolder& folder, const Words& more, const std::string& what,
+void expect_found(const ModelFolder& folder, const Words& more, const std::string& what,
                   const std::string& flag) {
   const auto lines = findings(folder, more);
   EXPECT_THAT(lines, testing::Contains(testing::AllOf(HasSubstr(what), HasSubstr(flag))));
   EXPECT_EQ(lines.size(), 1u);
 }
 
-void write_labels(const RunFolder& folder, const std::vector<int64_t>& labels) {
+void write_labels(const ModelFolder& folder, const std::vector<int64_t>& labels) {
   folder.write("data/labels.npy", npy("<i8", format_text("({},)", labels.size()), labels));
 }
 
 // The linear model with other nodes between x and the logits.
-void write_model(const RunFolder& folder, const std::vector<std::string>& nodes,
+void write_model(const ModelFolder& folder, const std::vector<std::string>& nodes,
                  const std::vector<std::string>& more = {}) {
   SmallModel model = linear_model();
   model.nodes = nodes;
@@ -63,7 +63,7 @@ void write_model(const RunFolder& folder, const std::vector<std::string>& nodes,
 }
 
 TEST(DoctorTest, SaysNothingOfAGoodModel) {
-  EXPECT_THAT(findings(RunFolder(), kClasses), testing::IsEmpty());
+  EXPECT_THAT(findings(ModelFolder(), kClasses), testing::IsEmpty());
 }
 
 TEST(DoctorTest, SaysNothingOfTheSamples) {
@@ -80,7 +80,7 @@ TEST(DoctorTest, SaysNothingOfTheSamples) {
 
 TEST(DoctorTest, JsonIsOneObject) {
   using Json = nlohmann::json;
-  const RunFolder folder;
+  const ModelFolder folder;
   const auto object = [&](const Words& more) {
     const Finished run = Program::run(
         fsdp_run({"doctor", folder.model(), "--batch-size", "4", "--steps", "30", "--json"}) +
@@ -102,7 +102,7 @@ TEST(DoctorTest, JsonIsOneObject) {
 }
 
 TEST(DoctorTest, MergedCopies) {
-  const RunFolder folder;
+  const ModelFolder folder;
   SmallModel model = linear_model();
   model.nodes = {node("MatMul", {"x", "w"}, {"p"}, "/blocks.0/MatMul"),
                  node("Add", {"p", "b"}, {"q"}, "/blocks.0/Add"),
@@ -113,13 +113,13 @@ TEST(DoctorTest, MergedCopies) {
 }
 
 // As PyTorch's exporters write it; the last producer counts.
-void write_torch_model(const RunFolder& folder, const SmallModel& model,
+void write_torch_model(const ModelFolder& folder, const SmallModel& model,
                        const std::string& metadata = "") {
   folder.write("model.onnx", model.bytes() + onnx_bytes::message(2, "pytorch") + metadata);
 }
 
 TEST(DoctorTest, NamesThatTheExporterMadeUp) {
-  const RunFolder folder;
+  const ModelFolder folder;
   SmallModel model = linear_model();
   model.nodes = {node("MatMul", {"x", "val_7"}, {"products"}, "multiply"),
                  node("Add", {"products", "b"}, {"logits"}, "add")};
@@ -131,7 +131,7 @@ TEST(DoctorTest, NamesThatTheExporterMadeUp) {
 }
 
 TEST(DoctorTest, ABatchThatTheExporterFixed) {
-  const RunFolder folder;
+  const ModelFolder folder;
   SmallModel model = linear_model();
   model.inputs = {declared("x", {4, 4})};
   model.outputs = {declared("logits", {4, 3})};
@@ -141,7 +141,7 @@ TEST(DoctorTest, ABatchThatTheExporterFixed) {
 }
 
 TEST(DoctorTest, WeightsThatTheExporterUntied) {
-  const RunFolder folder;
+  const ModelFolder folder;
   SmallModel model = linear_model();
   model.nodes = {node("Gather", {"table", "ids"}, {"rows"}, "look_up"),
                  node("MatMul", {"rows", "head"}, {"logits"}, "multiply")};
@@ -161,7 +161,7 @@ TEST(DoctorTest, WeightsThatTheExporterUntied) {
 }
 
 TEST(DoctorTest, ABatchNormalizationThatTheExporterFolded) {
-  const RunFolder folder;
+  const ModelFolder folder;
   SmallModel model = linear_model();
   const std::string rule = onnx_bytes::message(1, "pkg.onnxscript.rewriter.rule_name") +
                            onnx_bytes::message(2, "FuseBatchNormIntoConv");
@@ -183,7 +183,7 @@ TEST(DoctorTest, ABatchNormalizationThatTheExporterFolded) {
 }
 
 TEST(DoctorTest, DropoutThatAnExportLeftOut) {
-  const RunFolder folder;
+  const ModelFolder folder;
   const auto entry = [](const char* training) {
     const std::string text = format_text(
         R"({{"version":1,"training":{},"dropout":2,"tensors":{{"w":"w","b":"b"}}}})", training);
@@ -197,7 +197,7 @@ TEST(DoctorTest, DropoutThatAnExportLeftOut) {
 }
 
 TEST(DoctorTest, FrozenStatistics) {
-  const RunFolder folder;
+  const ModelFolder folder;
   const std::vector<float> ones(4, 1.f), zeros(4, 0.f);
   write_model(folder,
               {node("BatchNormalization", {"x", "scale", "shift", "mean", "var"}, {"n"}, "norm"),
@@ -209,7 +209,7 @@ TEST(DoctorTest, FrozenStatistics) {
 }
 
 TEST(DoctorTest, ALossThatDoesNotReachAWeight) {
-  const RunFolder folder;
+  const ModelFolder folder;
   SmallModel model = linear_model();
   model.nodes.push_back(node("MatMul", {"x", "other"}, {"value"}, "second_head"));
   model.initializers.push_back(tensor("other", kFloat, {4, 3}, raw(linear_weights())));
@@ -221,7 +221,7 @@ TEST(DoctorTest, ALossThatDoesNotReachAWeight) {
 }
 
 TEST(DoctorTest, DeadUnits) {
-  const RunFolder folder;
+  const ModelFolder folder;
   write_model(folder,
               {node("Add", {"x", "far"}, {"low"}, "lower"), node("Relu", {"low"}, {"dead"}, "relu"),
                node("MatMul", {"dead", "w"}, {"products"}, "multiply"),
@@ -231,7 +231,7 @@ TEST(DoctorTest, DeadUnits) {
 }
 
 TEST(DoctorTest, ALabelOfNoClass) {
-  const RunFolder folder;
+  const ModelFolder folder;
   write_labels(folder, {0, 1, 2, 255, 0, 1, 2, 0, 1, 2, 255, 0});
   expect_found(folder, kClasses, "label 255, but the prediction has classes 0..2",
                "--ignore-index 255");
@@ -240,7 +240,7 @@ TEST(DoctorTest, ALabelOfNoClass) {
 }
 
 TEST(DoctorTest, LabelsThatAreAllTheSameOrIgnored) {
-  const RunFolder folder;
+  const ModelFolder folder;
   write_labels(folder, std::vector<int64_t>(12, 2));
   expect_found(folder, kClasses, "all 12 labels are 2", "--labels COLUMN");
   write_labels(folder, std::vector<int64_t>(12, -100));
@@ -248,14 +248,14 @@ TEST(DoctorTest, LabelsThatAreAllTheSameOrIgnored) {
 }
 
 TEST(DoctorTest, SortedLabelsWithoutShuffling) {
-  const RunFolder folder;
+  const ModelFolder folder;
   write_labels(folder, {0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2});
   expect_found(folder, kClasses + Words{"--no-shuffle"}, "labels are sorted", "--shuffle");
   EXPECT_THAT(findings(folder, kClasses), testing::IsEmpty());
 }
 
 TEST(DoctorTest, PixelsThatNobodyNormalized) {
-  const RunFolder folder;
+  const ModelFolder folder;
   SmallModel model = linear_model();
   model.nodes.insert(model.nodes.begin(), node("Flatten", {"image"}, {"x"}, "flatten"));
   std::vector<float> weights(48);
@@ -271,7 +271,7 @@ TEST(DoctorTest, PixelsThatNobodyNormalized) {
 }
 
 TEST(DoctorTest, ValuesThatAreNoNumbers) {
-  const RunFolder folder;
+  const ModelFolder folder;
   std::vector<float> values(48, 0.5f);
   values[22] = std::nanf("");
   folder.write("data/x.npy", npy("<f4", "(12, 4)", values));
@@ -279,7 +279,7 @@ TEST(DoctorTest, ValuesThatAreNoNumbers) {
 }
 
 TEST(DoctorTest, PaddingThatCounts) {
-  const RunFolder folder;
+  const ModelFolder folder;
   SmallModel model = linear_model();
   model.nodes = {node("Gather", {"table", "ids"}, {"rows"}, "look_up"),
                  node("MatMul", {"rows", "w"}, {"products"}, "multiply"),
@@ -303,7 +303,7 @@ TEST(DoctorTest, PaddingThatCounts) {
 }
 
 TEST(DoctorTest, ASoftmaxBeforeCrossEntropy) {
-  const RunFolder folder;
+  const ModelFolder folder;
   write_model(folder, {node("MatMul", {"x", "w"}, {"products"}, "multiply"),
                        node("Add", {"products", "b"}, {"scores"}, "add"),
                        node("Softmax", {"scores"}, {"logits"}, "softmax")});
@@ -311,11 +311,11 @@ TEST(DoctorTest, ASoftmaxBeforeCrossEntropy) {
 }
 
 TEST(DoctorTest, ScoresForALossOfLogarithms) {
-  expect_found(RunFolder(), {"--loss", "nll"}, "nll takes logarithms", "--loss cross_entropy");
+  expect_found(ModelFolder(), {"--loss", "nll"}, "nll takes logarithms", "--loss cross_entropy");
 }
 
 TEST(DoctorTest, AFirstLossFarFromChance) {
-  const RunFolder folder;
+  const ModelFolder folder;
   SmallModel model = linear_model();
   std::vector<float> weights = linear_weights();
   for (float& w : weights) w *= 100;
@@ -325,12 +325,12 @@ TEST(DoctorTest, AFirstLossFarFromChance) {
 }
 
 TEST(DoctorTest, MemoryThatDoesNotFit) {
-  expect_found(RunFolder(), kClasses + Words{"--memory-limit", "1KiB"},
+  expect_found(ModelFolder(), kClasses + Words{"--memory-limit", "1KiB"},
                "memory: ", "--memory-limit");
 }
 
 TEST(DoctorTest, EvaluationOnTheTrainingData) {
-  const RunFolder folder;
+  const ModelFolder folder;
   expect_found(folder, kClasses + Words{"--eval-data", folder / "data"},
                "the evaluation reads the files that training reads", "--eval-data");
 }
@@ -353,12 +353,12 @@ TEST(DoctorTest, ANanSaysItsNodesOperandsAndWhereNormsGrew) {
 }
 
 TEST(DoctorTest, ALearningRateThatIsTooLarge) {
-  expect_found(RunFolder(), kClasses + Words{"--optimizer", "sgd", "--lr", "1000"},
+  expect_found(ModelFolder(), kClasses + Words{"--optimizer", "sgd", "--lr", "1000"},
                "--lr 1000: the loss rises from", "--find-lr");
 }
 
 TEST(DoctorTest, FindsALearningRateAndDrawsIt) {
-  const RunFolder folder;
+  const ModelFolder folder;
   const std::string picture = folder / "lr.svg";
   const Finished run =
       Program::run(fsdp_run({"doctor", folder.model(), "--batch-size", "4", "--optimizer", "sgd",
@@ -377,7 +377,7 @@ TEST(DoctorTest, FindsALearningRateAndDrawsIt) {
 }
 
 TEST(DoctorTest, AWrongCommandIsRefusedAsElsewhere) {
-  const RunFolder folder;
+  const ModelFolder folder;
   const Finished run =
       Program::run(fsdp_run({"doctor", folder.model(), "--loss", "cross_entropie"}));
   EXPECT_EQ(run.status, 2);

@@ -65,7 +65,7 @@ void expect_success(const Words& words) {
 }
 
 TEST(ExportTest, OnlyInitializersChange) {
-  const RunFolder folder;
+  const ModelFolder folder;
   for (const char* model : {"model.onnx", "model_legacy.onnx", "model_with_loss.onnx"}) {
     for (const int count : {1, 3}) {
       SCOPED_TRACE(format_text("{} with {} ranks", model, count));
@@ -79,7 +79,7 @@ TEST(ExportTest, OnlyInitializersChange) {
 }
 
 TEST(ExportTest, FrozenInitializersStay) {
-  const RunFolder folder;
+  const ModelFolder folder;
   const std::string input = fixture("mlp/model.onnx");
   const Words train = mlp() + Words{"--steps", "3", "--output", folder.output()} + ranks(2);
   expect_success(train + Words{"--freeze", "fc1.*", "--freeze", "head.bias"});
@@ -91,7 +91,7 @@ TEST(ExportTest, FrozenInitializersStay) {
 
 // A rate of 0 changes no weight, so the copy is the input.
 TEST(ExportTest, WithoutAnUpdateTheFileIsTheSame) {
-  const RunFolder folder;
+  const ModelFolder folder;
   const Words still = {"--optimizer", "sgd", "--lr", "0"};
   for (const int count : {1, 2}) {
     expect_success(folder.train() + still + ranks(count));
@@ -100,7 +100,7 @@ TEST(ExportTest, WithoutAnUpdateTheFileIsTheSame) {
 }
 
 TEST(ExportTest, AnExistingFileIsReplacedByRename) {
-  const RunFolder folder;
+  const ModelFolder folder;
   folder.write("trained.onnx", "what was there");
   std::filesystem::create_hard_link(folder.output(), folder / "kept");
   expect_success(folder.train() + ranks(2));
@@ -109,7 +109,7 @@ TEST(ExportTest, AnExistingFileIsReplacedByRename) {
 }
 
 TEST(ExportTest, TheInputIsNoOutput) {
-  const RunFolder folder;
+  const ModelFolder folder;
   expect_refused(folder, folder.train() + Words{"--output", folder.model()},
                  {"--output " + folder.model(), "another file than the model"});
 }
@@ -121,7 +121,7 @@ SmallModel external_model() {
 }
 
 TEST(ExportTest, ExternalDataStayExternal) {
-  const RunFolder folder;
+  const ModelFolder folder;
   const std::string data = "sixteen bytes   " + bytes_of(linear_weights()) + "tail";
   folder.write("model.onnx", external_model().bytes());
   folder.write("weights.bin", data);
@@ -140,7 +140,7 @@ TEST(ExportTest, ExternalDataStayExternal) {
 
 // Next to its input the trained model needs a data file of another name, which it names itself.
 TEST(ExportTest, ExternalDataBesideTheInput) {
-  const RunFolder folder;
+  const ModelFolder folder;
   folder.write("model.onnx", external_model().bytes());
   folder.write("weights.bin", "sixteen bytes   " + bytes_of(linear_weights()));
   expect_success(folder.train() + ranks(2));
@@ -165,7 +165,7 @@ SmallModel half_model() {
 
 // The master weights are float32: the file gets what they are, rounded to the nearest float16.
 TEST(ExportTest, HalfInitializersGetRoundedMasterWeights) {
-  const RunFolder folder;
+  const ModelFolder folder;
   const Words train = folder.train() + ranks(2) + Words{"--lr", "0.03", "--steps", "6"};
   expect_success(train);
   std::filesystem::rename(folder.output(), folder / "single.onnx");
@@ -190,7 +190,7 @@ std::vector<float> values_of(const TensorFile& file, const FileTensor& tensor) {
   return values;
 }
 
-TensorFile safetensors_of(const RunFolder& folder, const std::string& model) {
+TensorFile safetensors_of(const ModelFolder& folder, const std::string& model) {
   expect_success(
       {OFSDP_FSDP_RUN, "export", model, "--format", "safetensors", "-o", folder / "w.safetensors"});
   auto file = open_safetensors(folder / "w.safetensors");
@@ -210,7 +210,7 @@ std::string with_state_dict(const std::string& text) {
 }
 
 TEST(ExportTest, WeightsOfAModelFile) {
-  const RunFolder folder;
+  const ModelFolder folder;
   const TensorFile file = safetensors_of(folder, folder.model());
   ASSERT_EQ(file.tensors().size(), 2u);
   ASSERT_NE(file.find("w"), nullptr);
@@ -221,7 +221,7 @@ TEST(ExportTest, WeightsOfAModelFile) {
 
 // Tied keys, a transpose, a buffer that no node reads, and an initializer that came later.
 TEST(ExportTest, TheStateDictOfAModule) {
-  const RunFolder folder;
+  const ModelFolder folder;
   folder.write("model.onnx",
                with_state_dict(
                    R"({"version":1,"tensors":{"net.weight":{"initializer":"w","transposed":true},)"
@@ -243,7 +243,7 @@ TEST(ExportTest, TheStateDictOfAModule) {
 }
 
 TEST(ExportTest, AStateDictThatCannotBeReadIsRefused) {
-  const RunFolder folder;
+  const ModelFolder folder;
   const std::vector<std::pair<std::string, std::string>> cases = {
       {"[", "expected JSON"},
       {"[]", "expected a JSON object of version 1"},
@@ -301,7 +301,7 @@ std::string trained_text(const Words& words) {
 constexpr const char* kAnswers = " answers as the evaluation did: largest difference ";
 
 TEST(ExportTest, TheInferenceFormHasTheSameWeights) {
-  const RunFolder folder;
+  const ModelFolder folder;
   folder.write("model.onnx", training_model().bytes());
   const std::string inference = folder / "inference.onnx";
   for (const int count : {1, 2}) {
@@ -328,7 +328,7 @@ TEST(ExportTest, TheInferenceFormHasTheSameWeights) {
 
 // A batch normalization without dropout: the file answers, and its difference is told.
 TEST(ExportTest, TellsHowFarBatchStatisticsAreAway) {
-  const RunFolder folder;
+  const ModelFolder folder;
   SmallModel model = training_model();
   model.nodes[1] = node("Identity", {"normal"}, {"kept"}, "keep");
   folder.write("model.onnx", model.bytes());
@@ -338,7 +338,7 @@ TEST(ExportTest, TellsHowFarBatchStatisticsAreAway) {
 }
 
 TEST(ExportTest, AnInferenceFormThatCannotBeIsRefused) {
-  const RunFolder folder;
+  const ModelFolder folder;
   SmallModel model = training_model();
   model.outputs.push_back(declared("next_mean", {4}));
   folder.write("model.onnx", model.bytes());
@@ -348,7 +348,7 @@ TEST(ExportTest, AnInferenceFormThatCannotBeIsRefused) {
 }
 
 TEST(ExportTest, EveryRunSaysThatItsFileAnswersAsTheEvaluationDid) {
-  const RunFolder folder;
+  const ModelFolder folder;
   const Words eval = {"--eval-data", fixture("mlp/data")};
   const std::vector<Words> runs = {{},
                                    eval,
@@ -373,7 +373,7 @@ TEST(ExportTest, EveryRunSaysThatItsFileAnswersAsTheEvaluationDid) {
 
 // Weights in integers, a loss that only the training_info has, random draws in the graph.
 TEST(ExportTest, SaysWhyAFileIsNotCompared) {
-  const RunFolder folder;
+  const ModelFolder folder;
   const std::vector<std::pair<std::string, std::string>> models = {
       {"few_bits/nbits/model.onnx", kAnswers},
       {"few_bits/tied/model.onnx", kAnswers},
@@ -423,7 +423,7 @@ struct EndedRun {
 };
 
 TEST(ExportTest, AFileThatAnswersOtherwiseIsFound) {
-  const RunFolder folder;
+  const ModelFolder folder;
   EndedRun ended({folder.model(), "--loss", "cross_entropy", "--output", folder.output()});
   folder.write("trained.onnx", linear_model().bytes());
   const FileAnswer right = ended.answer(folder.output());
@@ -441,7 +441,7 @@ TEST(ExportTest, AFileThatAnswersOtherwiseIsFound) {
 }
 
 TEST(ExportTest, TheInferenceFormBesideAFile) {
-  const RunFolder folder;
+  const ModelFolder folder;
   folder.write("model.onnx", training_model().bytes());
   const EndedRun ended({folder.model(), "--loss", "cross_entropy", "--output", folder.output()});
   EXPECT_TRUE(inference_form_differs(ended.run->setup()));
@@ -476,7 +476,7 @@ std::vector<double> linear_outputs(size_t samples) {
   return outputs;
 }
 
-Words predicts(const RunFolder& folder, const std::string& output) {
+Words predicts(const ModelFolder& folder, const std::string& output) {
   return fsdp_run({"predict", folder.model(), "--data", folder / "rows", "-o", folder / output});
 }
 
@@ -495,7 +495,7 @@ void expect_near(const std::vector<double>& found, const std::vector<double>& ex
 
 // 13 rows in batches of 8, 5 and 13: a short one at the end, whatever the ranks; no labels.
 TEST(PredictTest, WritesEveryRowInOrder) {
-  const RunFolder folder;
+  const ModelFolder folder;
   folder.write("rows/x.npy", linear_inputs(13));
   for (const Words& words : {Words{}, {"--batch-size", "5"}, {"--batch-size", "13"}, ranks(2)}) {
     expect_success(predicts(folder, "out.npy") + words);
@@ -506,7 +506,7 @@ TEST(PredictTest, WritesEveryRowInOrder) {
 }
 
 TEST(PredictTest, WritesTextWithClasses) {
-  const RunFolder folder;
+  const ModelFolder folder;
   folder.write("rows/x.npy", linear_inputs(3));
   expect_success(predicts(folder, "out.csv"));
   const std::vector<std::string> lines = lines_of(content(folder / "out.csv"));
@@ -527,7 +527,7 @@ TEST(PredictTest, WritesTextWithClasses) {
 }
 
 TEST(PredictTest, WritesSeveralOutputsUnderTheirNames) {
-  const RunFolder folder;
+  const ModelFolder folder;
   folder.write("rows/x.npy", linear_inputs(11));
   SmallModel model = linear_model();
   model.outputs.push_back(declared("products", {-1, 3}));
@@ -551,7 +551,7 @@ TEST(PredictTest, WritesSeveralOutputsUnderTheirNames) {
 }
 
 TEST(PredictTest, ReadsWeightsInIntegers) {
-  const RunFolder folder;
+  const ModelFolder folder;
   const std::string place = fixture("few_bits/nbits");
   expect_success(fsdp_run(
       {"predict", place + "/model.onnx", "--data", place + "/data", "-o", folder / "out.npz"}));
@@ -559,7 +559,7 @@ TEST(PredictTest, ReadsWeightsInIntegers) {
 
 // In a run's folder, the file for inference comes first.
 TEST(PredictTest, TakesTheFileOfARun) {
-  const RunFolder folder;
+  const ModelFolder folder;
   folder.write("rows/x.npy", linear_inputs(5));
   folder.write("run/model.onnx", linear_model().bytes());
   const Words words = {"--data", folder / "rows", "-o", folder / "out.npy"};
@@ -575,7 +575,7 @@ TEST(PredictTest, TakesTheFileOfARun) {
 
 // A model with its loss inside: the loss needs labels, the logits do not.
 TEST(PredictTest, LeavesOutWhatNeedsLabels) {
-  const RunFolder folder;
+  const ModelFolder folder;
   std::filesystem::create_directory(folder / "rows");
   std::filesystem::copy(fixture("mlp/data/x.npy"), folder / "rows/x.npy");
   const std::string model = fixture("mlp/model_with_loss.onnx");
@@ -590,7 +590,7 @@ TEST(PredictTest, LeavesOutWhatNeedsLabels) {
 }
 
 TEST(PredictTest, RefusesBeforeItReadsARow) {
-  const RunFolder folder;
+  const ModelFolder folder;
   folder.write("rows/x.npy", linear_inputs(5));
   expect_refused(folder, predicts(folder, "out.txt"), {"-o ", "out.txt", ".npy, .npz or .csv"});
   expect_refused(folder, predicts(folder, "out.npy") + Words{"--prediction", "logit"},

@@ -122,7 +122,7 @@ std::vector<std::string> losses_in(const std::string& metrics) {
 }
 
 TEST(TorchrunTest, RanksStartedByHandTrainAlike) {
-  const RunFolder folder;
+  const ModelFolder folder;
   const Words train = mlp() + Words{"--steps", "8", "--batch-size", "6", "--min-params", "1000"};
   const Words launched = train + Words{"--metrics", folder / "launched.jsonl"};
   EXPECT_EQ(Program::run(launched + ranks(2)).status, 0);
@@ -224,13 +224,13 @@ TEST(TorchrunTest, AnotherUserWhoHoldsAllNamesIsNamed) {
 
 // ---- Process 1 of a container, and a terminal that was left ----
 
-Words endless(const RunFolder& folder) {
+Words endless(const ModelFolder& folder) {
   return fsdp_run({folder.model(), "--data", "synthetic", "--loss", "cross_entropy", "--steps",
                    "100000000", "--log-interval", "1"});
 }
 
 TEST(SignalTest, Process1EndsAtOnce) {
-  const RunFolder folder;
+  const ModelFolder folder;
   const Words unshared = Words{"unshare", "--pid", "--fork"};
   if (Program::run(unshared + Words{"true"}).status != 0) GTEST_SKIP() << "no namespaces here";
   for (const int number : {SIGTERM, SIGHUP}) {
@@ -244,7 +244,7 @@ TEST(SignalTest, Process1EndsAtOnce) {
 }
 
 TEST(SignalTest, NohupStays) {
-  const RunFolder folder;
+  const ModelFolder folder;
   for (const int count : {1, 2}) {
     Program program(Words{"/bin/sh", "-c", "trap '' HUP; exec \"$@\"", "sh"} + endless(folder) +
                     ranks(count));
@@ -302,7 +302,7 @@ TEST(FullDiskTest, TheFileThatWasThereStays) {
 }
 
 TEST(FullDiskTest, MetricsAreNamed) {
-  const RunFolder folder;
+  const ModelFolder folder;
   const TinyDisk disk("8k");
   if (!disk.mounted()) GTEST_SKIP() << "may not mount a file system";
   disk.folder().write("rest", std::string(8192, 'x'));

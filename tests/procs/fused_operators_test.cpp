@@ -145,7 +145,7 @@ TEST(FusedOperators, FuseAsThePlainGraph) {
 }
 
 TEST(FusedOperators, APastWithAColumnIsRefused) {
-  RunFolder folder;
+  ModelFolder folder;
   for (const char* name : {"ids", "mask", "labels"}) {
     const std::string file = std::string(name) + ".npy";
     folder.write("past/" + file, onnx_bytes::content(fixture("fused/data/" + file)));
@@ -175,7 +175,7 @@ std::string model_of(const std::string& domain, const std::string& op) {
 }
 
 TEST(FusedOperators, LayoutsOfOneMachineAreRefused) {
-  RunFolder folder;
+  ModelFolder folder;
   folder.write("model.onnx", model_of("com.microsoft.nchwc", "Conv"));
   expect_refused(folder, {"com.microsoft.nchwc.Conv", "node: n", "level EXTENDED"});
   folder.write("model.onnx", model_of("com.microsoft", "PackedAttention"));

@@ -60,7 +60,7 @@ struct Trained {
   std::vector<double> weights;
 };
 
-class Run : public RunFolder {
+class Run : public ModelFolder {
  public:
   Trained train(const Words& words, const std::string& weight = "w") const {
     const std::string metrics = *this / "metrics.jsonl";
@@ -376,7 +376,7 @@ SmallModel model_with_inputs() {
   return model;
 }
 
-std::vector<double> losses_with(const RunFolder& folder, const Words& more) {
+std::vector<double> losses_with(const ModelFolder& folder, const Words& more) {
   const Words metrics{"--metrics", folder / "metrics.jsonl"};
   const Finished run = Program::run(folder.train() + metrics + more);
   EXPECT_EQ(run.status, 0) << run.err;
@@ -387,7 +387,7 @@ std::vector<double> losses_with(const RunFolder& folder, const Words& more) {
 }
 
 TEST(InputValues, AreTheSameInEveryBatch) {
-  const RunFolder folder;
+  const ModelFolder folder;
   const std::vector<double> plain = losses_with(folder, {});
   folder.write("model.onnx", model_with_inputs().bytes());
   EXPECT_EQ(losses_with(folder, {"--input", "gain=1", "--input", "shift=zeros"}), plain);
@@ -406,7 +406,7 @@ TEST(InputValues, AreTheSameInEveryBatch) {
 }
 
 TEST(InputValues, ThatDoNotFit) {
-  const RunFolder folder;
+  const ModelFolder folder;
   folder.write("model.onnx", model_with_inputs().bytes());
   const Words gain = folder.train() + Words{"--input", "gain=1"};
   expect_refused(folder, gain, {"no column 'shift'"});

@@ -42,7 +42,7 @@ SmallModel two_heads() {
   return model;
 }
 
-class LossRuns : public RunFolder {
+class LossRuns : public ModelFolder {
  public:
   LossRuns() {
     write("model.onnx", two_heads().bytes());
@@ -303,7 +303,7 @@ TEST(Teacher, OneThatDoesNotFitIsRefused) {
 // linear_model() with an operator after the scores, trained by plain loops.
 enum class Head { kScores, kSoftmax, kSigmoid };
 
-class WeightedLosses : public RunFolder {
+class WeightedLosses : public ModelFolder {
  public:
   explicit WeightedLosses(Head head) : head_(head) {
     SmallModel model = linear_model();
@@ -444,7 +444,7 @@ TEST(WeightedLoss, WrongWeightsAreRefused) {
 
 // logits = x w + b for five time steps, with the batch on the first or the second axis. All weights
 // are 0, so each class has a third of the probability.
-class TimeSteps : public RunFolder {
+class TimeSteps : public ModelFolder {
  public:
   static constexpr uint64_t kSteps = 5, kSamples = 6;
 

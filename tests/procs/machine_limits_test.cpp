@@ -44,7 +44,7 @@ class MemoryGroup {
 };
 
 // Activations of about a hundred bytes a sample.
-Words large_batch(const RunFolder& folder, const char* command) {
+Words large_batch(const ModelFolder& folder, const char* command) {
   return fsdp_run({command, folder.model(), "--data", "synthetic", "--loss", "cross_entropy",
                    "--steps", "1", "--batch-size", "3000000"});
 }
@@ -52,7 +52,7 @@ Words large_batch(const RunFolder& folder, const char* command) {
 TEST(MachineLimits, MemoryThatACgroupDoesNotAllow) {
   const MemoryGroup group;
   if (!group.exists()) GTEST_SKIP() << "no memory cgroup can be made here";
-  const RunFolder folder;
+  const ModelFolder folder;
   group.allow(100 << 20);
   for (const int count : {1, 2}) {
     const Finished refused = group.run(large_batch(folder, "train") + ranks(count));
@@ -69,7 +69,7 @@ TEST(MachineLimits, MemoryThatACgroupDoesNotAllow) {
 TEST(MachineLimits, ARankThatIsKilledForLackOfMemory) {
   const MemoryGroup group;
   if (!group.exists()) GTEST_SKIP() << "no memory cgroup can be made here";
-  const RunFolder folder;
+  const ModelFolder folder;
   group.allow(100 << 20);
   const Words train = large_batch(folder, "train") + ranks(2);
   const std::string said = group.run(train).err;
@@ -82,7 +82,7 @@ TEST(MachineLimits, ARankThatIsKilledForLackOfMemory) {
 }
 
 // Each of 300 biases in a file of its own.
-void many_files(const RunFolder& folder) {
+void many_files(const ModelFolder& folder) {
   SmallModel model = linear_model();
   std::string sum = "logits";
   for (int i = 0; i < 300; ++i) {
@@ -102,7 +102,7 @@ Finished limited(const std::string& limit, const Words& words) {
 }
 
 TEST(MachineLimits, FilesUpToTheHardLimit) {
-  const RunFolder folder;
+  const ModelFolder folder;
   many_files(folder);
   const Words train = fsdp_run({folder.model(), "--loss", "cross_entropy", "--steps", "2"});
   const Finished trained = limited("ulimit -S -n 256", train);
@@ -121,7 +121,7 @@ Start without_threads(int made, const std::string& rank = "") {
 }
 
 TEST(MachineLimits, ThreadsThatCannotStart) {
-  const RunFolder folder;
+  const ModelFolder folder;
   const Words train = folder.train() + Words{"--threads", "1"};
   const Words saves = train + Words{"--checkpoint-dir", folder / "ck"};
   struct Case {

@@ -37,7 +37,7 @@ void expect_plain(const std::string& text) {
 }
 
 TEST(OddNames, NothingButTextReachesTheTerminal) {
-  const RunFolder folder;
+  const ModelFolder folder;
   folder.write("model.onnx", odd_model().bytes());
   const Words plan =
       fsdp_run({"plan", folder.model(), "--loss", "cross_entropy", "--min-params", "1"});
@@ -60,7 +60,7 @@ TEST(OddNames, NothingButTextReachesTheTerminal) {
 }
 
 TEST(OddNames, OperatorsWithoutAKernelAreNamedInOneLine) {
-  const RunFolder folder;
+  const ModelFolder folder;
   folder.write("model.onnx", odd_model("Cube" + kOdd, "com.example").bytes());
   const Finished run = Program::run(folder.train());
   EXPECT_EQ(run.status, 2);
@@ -69,7 +69,7 @@ TEST(OddNames, OperatorsWithoutAKernelAreNamedInOneLine) {
 }
 
 TEST(OddNames, NoneBecomesCode) {
-  const RunFolder folder;
+  const ModelFolder folder;
   for (const char* name :
        {"Cube\nint pwned = system(\"touch INJECTED\");//",
         "Cube\",0,0};int z=(int)system(\"id\");//", "Cu be", "9Cube", "Cube\\"}) {

@@ -289,7 +289,7 @@ TEST(BadPluginFileTest, AnOlderOneWorks) {
 }
 
 TEST(BadPluginFileTest, FilesThatAreNoPlugin) {
-  const RunFolder folder;
+  const ModelFolder folder;
   std::string arm = onnx_bytes::content(example("lion"));
   arm[18] = static_cast<char>(183);  // e_machine: EM_AARCH64
   arm[19] = 0;
@@ -313,7 +313,7 @@ TEST(BadPluginFileTest, FilesThatAreNoPlugin) {
 }
 
 TEST(BadPluginFileTest, TwoThatClaimOneName) {
-  const RunFolder folder;
+  const ModelFolder folder;
   const Words both = {"--plugin", example("scaled_tanh"), "--plugin", OFSDP_BAD_PLUGIN};
   expect_refused(folder, folder.train() + both,
                  {"com.example.ScaledTanh", "libscaled_tanh.so", "libbad_plugin.so"});
@@ -322,7 +322,7 @@ TEST(BadPluginFileTest, TwoThatClaimOneName) {
 }
 
 TEST(BadPluginFileTest, AnOptimizerOrALossThatNobodyOffers) {
-  const RunFolder folder;
+  const ModelFolder folder;
   const Words one = {"--plugin", example("scaled_tanh")};
   expect_refused(folder, folder.train() + one + Words{"--optimizer", "plugin:muon"},
                  {"--optimizer plugin:muon", "no --plugin offers it"});

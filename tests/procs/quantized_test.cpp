@@ -165,7 +165,7 @@ SmallModel quantized_model() {
 }
 
 TEST(QuantizedRefusalTest, GoodModelTrains) {
-  const RunFolder folder;
+  const ModelFolder folder;
   folder.write("model.onnx", quantized_model().bytes());
   expect_trains(folder);
 }
@@ -173,7 +173,7 @@ TEST(QuantizedRefusalTest, GoodModelTrains) {
 // A normalization whose variances are rounded to 0: what is divided by their roots is infinite and
 // clipped, so its gradient is 0, not 0 times infinity.
 TEST(QuantizedFileTest, VarianceThatIsRoundedTo0) {
-  const RunFolder folder;
+  const ModelFolder folder;
   SmallModel model = quantized_model();
   model.nodes.resize(4);
   const auto pair = [&](const std::string& from, const std::string& scale, const std::string& to) {
@@ -199,7 +199,7 @@ TEST(QuantizedFileTest, VarianceThatIsRoundedTo0) {
 }
 
 TEST(QuantizedRefusalTest, ScalesThatAreNoneAndTypesThatDiffer) {
-  const RunFolder folder;
+  const ModelFolder folder;
   const auto refused = [&](size_t initializer, const std::string& tensor, const Words& facts) {
     SmallModel model = quantized_model();
     model.initializers[initializer] = tensor;
@@ -214,7 +214,7 @@ TEST(QuantizedRefusalTest, ScalesThatAreNoneAndTypesThatDiffer) {
 }
 
 TEST(QuantizedRefusalTest, ScaleThatANodeMakes) {
-  const RunFolder folder;
+  const ModelFolder folder;
   SmallModel model = quantized_model();
   model.nodes.insert(model.nodes.begin(), node("Add", {"s", "s"}, {"twice"}, "double"));
   model.nodes[1] = node("QuantizeLinear", {"x", "twice", "z"}, {"q"}, "quantize");
@@ -223,7 +223,7 @@ TEST(QuantizedRefusalTest, ScaleThatANodeMakes) {
 }
 
 TEST(QuantizedRefusalTest, IntegersThatAnotherOperatorReads) {
-  const RunFolder folder;
+  const ModelFolder folder;
   SmallModel model = quantized_model();
   model.nodes[1] = node("Cast", {"q"}, {"d"}, "reads") +
                    message(5, message(1, "to") + number(3, 1) + number(20, 2));
@@ -232,7 +232,7 @@ TEST(QuantizedRefusalTest, IntegersThatAnotherOperatorReads) {
 }
 
 TEST(QuantizedRefusalTest, ProductOfIntegersWithoutItsMul) {
-  const RunFolder folder;
+  const ModelFolder folder;
   SmallModel model = quantized_model();
   model.nodes = {node("DynamicQuantizeLinear", {"x"}, {"q", "s1", "z1"}, "quantize"),
                  node("MatMulInteger", {"q", "w", "z1", "wz"}, {"integers"}, "multiply"),

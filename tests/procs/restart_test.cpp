@@ -83,7 +83,7 @@ TEST(RestartTest, GoesOnInTheSameFolder) {
 }
 
 TEST(RestartTest, AUsersMistakeIsNotTriedAgain) {
-  const RunFolder folder;
+  const ModelFolder folder;
   const Finished run = Program::run(folder.train() + ranks(2) +
                                     Words{"--max-restarts", "3", "--resume", folder / "nothing"});
   EXPECT_EQ(run.status, 2);

@@ -62,7 +62,7 @@ class RunFilesTest : public testing::Test {
     EXPECT_TRUE(folder_.contents() == before) << "a file was changed";
   }
 
-  RunFolder folder_;
+  ModelFolder folder_;
 };
 
 const Words kInputs = {"model.onnx",      "weights.bin", "teacher.onnx", "teacher.bin",
@@ -198,7 +198,7 @@ class KeptRunTest : public testing::Test {
   }
   bool any_runs() const { return fs::exists(folder_ / "runs"); }
 
-  RunFolder folder_;
+  ModelFolder folder_;
 };
 
 TEST_F(KeptRunTest, HoldsAllThatIsKnownOfTheRun) {

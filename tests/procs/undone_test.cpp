@@ -33,7 +33,7 @@ std::vector<json> step_rows(const Words& words, Finished* finished = nullptr) {
 // ---- float16 ----
 
 // Targets so large that the first gradients overflow once they are scaled.
-class LargeTargets : public RunFolder {
+class LargeTargets : public ModelFolder {
  public:
   LargeTargets() {
     std::vector<float> targets;
@@ -132,7 +132,7 @@ std::string where_of_a_root() {
 }
 
 TEST(SkippedUpdates, EndTheRunWhenTheScaleCanFallNoFurther) {
-  const RunFolder folder;
+  const ModelFolder folder;
   folder.write("model.onnx", where_of_a_root());
   const Words words =
       fsdp_run({folder.model(), "--data", folder / "data", "--loss", "output:loss", "--optimizer",
@@ -161,7 +161,7 @@ std::string root_of_zero() {
 }
 
 TEST(NanGradient, NamesTheNodeThatMadeItBeforeAWeightIsSpoiled) {
-  const RunFolder folder;
+  const ModelFolder folder;
   const Words words =
       fsdp_run({folder.model(), "--data", folder / "data", "--optimizer", "sgd", "--lr", "0.1",
                 "--batch-size", "1", "--steps", "4", "--train", "w", "--output", folder.output()});
@@ -181,7 +181,7 @@ TEST(NanGradient, NamesTheNodeThatMadeItBeforeAWeightIsSpoiled) {
 
 // ---- Evaluations without a label ----
 
-class Unlabelled : public RunFolder {
+class Unlabelled : public ModelFolder {
  public:
   Unlabelled() {
     write("eval/x.npy", linear_inputs(4));
@@ -242,7 +242,7 @@ TEST(Unlabelled, AnUpdateWithoutALabelHasLoss0) {
 
 // ---- Another part of a run ----
 
-class Resumed : public RunFolder {
+class Resumed : public ModelFolder {
  public:
   explicit Resumed(const Words& first) : first_(first) {
     EXPECT_EQ(Program::run(run({"--steps", "3"}) + first_).status, 0);
@@ -297,7 +297,7 @@ TEST(ResumedSettings, AScheduleThatFollowsTheLength) {
 
 // As pandas and many tables write them.
 TEST(FloatLabels, AreClassesIfTheyAreWholeNumbers) {
-  const RunFolder folder;
+  const ModelFolder folder;
   const Words words = fsdp_run({folder.model(), "--loss", "cross_entropy", "--no-shuffle",
                                 "--steps", "3", "--batch-size", "4", "--data", folder / "data"});
   const std::vector<json> whole = step_rows(words);
@@ -403,7 +403,7 @@ TEST(SummedLoss, IsTheSumOverTheGlobalBatchOnAnySplit) {
                           {"--batch-size", "2", "--grad-accum", "2", "--nproc-per-node", "2",
                            "--loss-mean", "per_rank"},
                           {"--global-batch-size", "8", "--deterministic", "across_ranks"}};
-  const RunFolder folder;
+  const ModelFolder folder;
   for (const SumCase& c : cases) {
     folder.write("model.onnx", summing(c));
     const SumRight right = right_sum(c);
@@ -425,7 +425,7 @@ TEST(SummedLoss, IsTheSumOverTheGlobalBatchOnAnySplit) {
 
 // The sum is over all rows, however many a batch has.
 TEST(SummedLoss, AnEvaluationSumsOverItsData) {
-  const RunFolder folder;
+  const ModelFolder folder;
   folder.write("model.onnx", summing({}));
   std::vector<float> first(8 * 4);
   for (size_t i = 0; i < first.size(); ++i) first[i] = static_cast<float>((i * 7) % 11) / 8 - 0.5f;

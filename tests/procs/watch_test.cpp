@@ -135,7 +135,7 @@ TEST(Watch, NeedsTheCpu) {
 
 // Without --watch: a table on stdout, one line on stderr, once, from the rank that has the NaN.
 TEST(AfterANan, TheRangesOfTheNodesOperandsAreSaid) {
-  const RunFolder folder;
+  const ModelFolder folder;
   std::vector<float> values(48, 0.5f);
   values[4 * 2 + 1] = std::nanf("");
   folder.write("data/x.npy", npy("<f4", "(12, 4)", values));
@@ -159,7 +159,7 @@ TEST(AfterANan, TheRangesOfTheNodesOperandsAreSaid) {
 // Plain descent on squares whose rate is a hundred times too large from update 21 on: its weights
 // are the first that update 22 sees.
 TEST(AfterANan, TheUpdateWhereNormsBeganToGrowIsSaid) {
-  const RunFolder folder;
+  const ModelFolder folder;
   std::vector<float> targets(36);
   for (size_t i = 0; i < targets.size(); ++i) targets[i] = static_cast<float>(i % 7) / 4;
   folder.write("data/labels.npy", npy("<f4", "(12, 3)", targets));

@@ -111,7 +111,7 @@ class Rank {
   void save(CheckpointStore* store) {
     auto saver = Checkpointing::make(settings_, *state_, communicator_, store);
     ASSERT_TRUE(saver.ok()) << saver.error().message();
-    const Status saved = (*saver)->after_update(1, std::nullopt, true);
+    const Status saved = (*saver)->after_update(1, std::nullopt, true, 0);
     EXPECT_TRUE(saved.ok()) << saved.message();
   }
 

@@ -2,7 +2,7 @@
 // says of a command whose input is wrong: its exit status, one line on stderr once a run that names
 // the subject, and no file written. Every check is made with one rank and with two.
 //
-// Ownership: RunFolder owns its folder on disk. Threads: one. Errors: test failures.
+// Ownership: ModelFolder owns its folder on disk. Threads: one. Errors: test failures.
 #pragma once
 
 #include <gmock/gmock.h>
@@ -16,9 +16,9 @@
 
 namespace ofsdp {
 
-class RunFolder : public onnx_bytes::Folder {
+class ModelFolder : public onnx_bytes::Folder {
  public:
-  RunFolder() {
+  ModelFolder() {
     write("model.onnx", onnx_bytes::linear_model().bytes());
     write("data/x.npy", onnx_bytes::linear_inputs());
     write("data/labels.npy", onnx_bytes::linear_labels());
@@ -67,7 +67,7 @@ struct Refusal {
   Start start = {};
 };
 
-inline void expect_refused(const RunFolder& folder, const Words& words, const Words& facts,
+inline void expect_refused(const ModelFolder& folder, const Words& words, const Words& facts,
                            const Refusal& refusal = {}) {
   const auto before = folder.contents();
   for (const int count : {1, 2}) {
@@ -85,12 +85,12 @@ inline void expect_refused(const RunFolder& folder, const Words& words, const Wo
   }
 }
 
-inline void expect_refused(const RunFolder& folder, const Words& facts,
+inline void expect_refused(const ModelFolder& folder, const Words& facts,
                            const Refusal& refusal = {}) {
   expect_refused(folder, folder.train(), facts, refusal);
 }
 
-inline void expect_trains(const RunFolder& folder, const Words& more = {}) {
+inline void expect_trains(const ModelFolder& folder, const Words& more = {}) {
   const Finished run = Program::run(folder.train() + more);
   EXPECT_EQ(run.status, 0) << run.err;
   EXPECT_EQ(run.err, "");

@@ -178,6 +178,7 @@ Status RunFolder::make(const std::string& parent, const std::string& name,
 void RunFolder::fill(Options& options, const ModelOrigin& origin) const {
   if (path_.empty()) return;
   options.folder.path = path_;
+  options.folder.keeps_checkpoints = options.checkpoint.dir.empty();
   options.checkpoint.dir = checkpoint_folder(options, path_);
   OutputOptions& files = options.files;
   if (files.metrics.empty()) files.metrics = join_path(path_, "metrics.jsonl");

@@ -84,7 +84,7 @@ TEST_P(DeviceOffloadTest, GivesTheBitsOfTheCpu) {
 // A loss scale that is too large at first: updates are skipped, with the same scale afterwards.
 TEST(DeviceOffloadScaleTest, SkippedUpdatesAreThoseOfTheCpu) {
   for (const int world : {1, 2}) {
-    RunFolder folder;
+    ModelFolder folder;
     std::vector<float> inputs(12 * 4);
     for (size_t i = 0; i < inputs.size(); ++i) inputs[i] = static_cast<float>(i % 7) * 300;
     folder.write("data/x.npy", testing_data::npy("<f4", "(12, 4)", inputs));
@@ -117,7 +117,7 @@ TEST(DeviceOffloadFaultTest, ALossThatIsNanNamesTheNodeAndUpdatesNothing) {
 
 // A NaN in sample 5, which rank 1 has. Parameters updated after it would be named before the node.
 TEST(DeviceOffloadFaultTest, ANanOnOneRankEndsAllBeforeAnUpdate) {
-  RunFolder folder;
+  ModelFolder folder;
   std::string inputs = onnx_bytes::linear_inputs();
   const float infinity = std::numeric_limits<float>::infinity();
   std::memcpy(&inputs[inputs.size() - (12 - 5) * 4 * sizeof(float)], &infinity, sizeof(infinity));
@@ -257,7 +257,7 @@ TEST(DeviceOffloadTrafficTest, AnUpdateCopiesTheBytesThatWereSaid) {
 // The last update of an epoch: one rank has fewer samples than the other, or none.
 TEST(DeviceOffloadUnevenTest, SharesOfDifferentSizeGiveTheBitsOfTheCpu) {
   for (const size_t samples : {27u, 15u}) {
-    RunFolder folder;
+    ModelFolder folder;
     folder.write("data/x.npy", onnx_bytes::linear_inputs(samples));
     folder.write("data/labels.npy", onnx_bytes::linear_labels(samples));
     const Words command =
@@ -285,7 +285,7 @@ TEST(DeviceOffloadFaultTest, ARankThatStandsStillEndsTheRunInOneLine) {
 }
 
 // Layers without biases, each a unit, on random data.
-void write_deep_model(const RunFolder& folder, int layers, int64_t width) {
+void write_deep_model(const ModelFolder& folder, int layers, int64_t width) {
   onnx_bytes::SmallModel model;
   const auto numel = static_cast<size_t>(width * width);
   std::string from = "x";
@@ -310,7 +310,7 @@ void write_deep_model(const RunFolder& folder, int layers, int64_t width) {
 
 // Blocks of an update go to all threads; the device that counts has one of its own.
 TEST(DeviceOffloadThreadsTest, TheNumberOfThreadsChangesNoBit) {
-  const RunFolder folder;
+  const ModelFolder folder;
   write_deep_model(folder, 2, 384);
   const auto trained = [&](const char* threads) {
     const Finished run =
@@ -348,7 +348,7 @@ TEST(DeviceOffloadThreadsTest, TheNumberOfThreadsChangesNoBit) {
 
 // Parameters and AdamW's two states, of twice the limit.
 TEST(DeviceOffloadMemoryTest, AModelWhoseStatesAreTwiceTheLimitTrains) {
-  const RunFolder folder;
+  const ModelFolder folder;
   constexpr int kLayers = 12, kWidth = 512;
   write_deep_model(folder, kLayers, kWidth);
   constexpr size_t kStates = size_t{3} * kLayers * kWidth * kWidth * sizeof(float);

@@ -122,7 +122,7 @@ TEST(DeviceRanksUnevenTest, SharesOfDifferentSizeGiveTheBitsOfTheCpu) {
   for (const size_t samples : {27u, 15u}) {
     for (const char* strategy : {"full_shard", "no_shard"}) {
       SCOPED_TRACE(format_text("{} samples, {}", samples, strategy));
-      RunFolder folder;
+      ModelFolder folder;
       folder.write("data/x.npy", onnx_bytes::linear_inputs(samples));
       folder.write("data/labels.npy", onnx_bytes::linear_labels(samples));
       const Words command =
@@ -168,7 +168,7 @@ TEST(DeviceRanksFaultTest, ANanOnOneRankEndsAllBeforeAnUpdate) {
   for (const size_t sample : {5u, 6u}) {
     for (const auto& [accumulated, strategy] :
          {std::pair{"1", "full_shard"}, std::pair{"2", "full_shard"}, std::pair{"2", "no_shard"}}) {
-      RunFolder folder;
+      ModelFolder folder;
       folder.write("data/x.npy", with_infinity(sample));
       const Words command = folder.train() + ranks(2) + Words{"--no-shuffle",
                                                               "--batch-size",
@@ -282,7 +282,7 @@ TEST(DeviceRanksFaultTest, AnAbortThatDoesNotComeBackEndsWithTheProcess) {
   EXPECT_EQ(failed.status, 1);
   expect_one_line(failed.err, {"rank 1: ", "step ", "an illegal address"});
 
-  RunFolder folder;
+  ModelFolder folder;
   folder.write("data/x.npy", with_infinity(5));
   const Finished nan = Program::run(
       folder.train() + ranks(2) +
