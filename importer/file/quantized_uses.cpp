@@ -292,15 +292,32 @@ bool reads_weight(const WireNode& node, size_t input) {
   });
 }
 
-// Walks backwards: views and casts pass a weight on.
-std::set<std::string> names_of_weights(const std::vector<WireNode>& nodes) {
+// Returns the nodes that compute from the values of the graph's inputs, not only from constants and
+// shapes: numbers of such nodes are no weights (Resize's scales).
+std::vector<bool> on_data(const std::vector<WireNode>& nodes, std::set<std::string> known) {
+  std::vector<bool> computes;
+  for (const WireNode& node : nodes) {
+    const auto reads = [&](const std::string& name) { return known.contains(name); };
+    const bool from_data =
+        std::ranges::any_of(node.inputs, reads) || std::ranges::any_of(node.inner_reads, reads);
+    computes.push_back(from_data && !node.is("Shape") && !node.is("Size"));
+    if (computes.back()) known.insert(node.outputs.begin(), node.outputs.end());
+  }
+  return computes;
+}
+
+// Walks backwards: views and casts pass a weight on. `inputs`: of the graph, without initializers.
+std::set<std::string> names_of_weights(const std::vector<WireNode>& nodes,
+                                       const std::set<std::string>& inputs) {
+  const std::vector<bool> computes = on_data(nodes, inputs);
   std::set<std::string> names;
   for (size_t n = nodes.size(); n-- > 0;) {
     const WireNode& node = nodes[n];
     const bool passes = (is_view(node) || node.is("Cast")) && node.outputs.size() == 1 &&
                         names.contains(node.outputs[0]);
     for (size_t i = 0; i < node.inputs.size(); ++i) {
-      if (reads_weight(node, i) || (passes && i == 0)) names.insert(node.inputs[i]);
+      const bool weight = computes[n] && reads_weight(node, i);
+      if (weight || (passes && i == 0)) names.insert(node.inputs[i]);
     }
   }
   return names;
@@ -312,16 +329,24 @@ Result<QuantizedUses> quantized_uses(const WireField& graph,
                                      const std::map<std::string, int>& integers) {
   QuantizedUses uses;
   std::vector<WireNode> nodes;
+  std::set<std::string> inputs, initializers;
   for (WireReader reader(graph.bytes, graph.body); !reader.done();) {
     OFSDP_ASSIGN_OR_RETURN(const WireField field, reader.next());
-    if (field.number != graph_field::kNode || field.type != WireType::kBytes) continue;
+    if (field.type != WireType::kBytes) continue;
+    if (field.number == graph_field::kInput) {
+      inputs.insert(string_field(field.bytes, value_info_field::kName));
+    } else if (field.number == graph_field::kInitializer) {
+      initializers.insert(string_field(field.bytes, tensor_field::kName));
+    }
+    if (field.number != graph_field::kNode) continue;
     OFSDP_ASSIGN_OR_RETURN(WireNode node, parse_node(field, 0));
     if (node.is("Constant")) uses.constants.push_back(field);
     nodes.push_back(std::move(node));
   }
   uses.weights = UseFinder(nodes, integers).run();
   uses.own_type = read_in_own_type(nodes);
-  uses.read_as_weights = names_of_weights(nodes);
+  std::erase_if(inputs, [&](const std::string& name) { return initializers.contains(name); });
+  uses.read_as_weights = names_of_weights(nodes, inputs);
   return uses;
 }
 

@@ -318,8 +318,9 @@ Result<bool> Checkpointing::best_so_far(const std::optional<EvalRow>& evaluation
   return all[0] > 0;
 }
 
-// [Note: saves of a folder] A run without --checkpoint-dir saves into its own folder, at the default
-// interval but at most once in a minute of training: a short epoch would be shorter than its save.
+// [Note: saves of a folder] A run without --checkpoint-dir saves into its own folder, at the
+// default interval but at most once in a minute of training: a short epoch would be shorter than
+// its save.
 // The time is that of the slowest rank in each update, which all ranks know, so they agree.
 bool Checkpointing::rested(double trained_ms) const {
   constexpr double kRest = 60e3;

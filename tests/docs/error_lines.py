@@ -23,9 +23,7 @@ BETWEEN = re.compile(r"\s*")
 # Lines of other programs: the loader, CMake, a shell.
 OUTSIDE = {"GLIBC_2.34 not found", "fsdp-run: command not found", "libonnx_fsdp.so.0: cannot open shared object file",
            "Could not find OnnxFsdp"}
-# TEMPORARY, until the messages of the first hour are in this tree: remove.
-OUTSIDE |= {"not allowed in a model's own YAML", "port ... belongs to another program", "expected as many numbers in mean as in std",
-            "is one of ONNX Runtime's training artifacts"}
+
 
 
 def strings(text):

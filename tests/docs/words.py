@@ -17,6 +17,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 MAX_WORDS = 20000  # of all pages together
 MAX_SENTENCE = 25  # words
 MAX_COLUMNS = 120
+GENERATED = "docs/reference/options.md"  # its lines are as long as the tables of the program make them
 # At most one in 1,000 words of a page, and of all pages together: each hides the subject of its sentence.
 RARE = {word: re.compile(rf"\b{word}\b", re.IGNORECASE)
         for word in ("what", "whose", "those", "stands", "said", "no further", "alone")}
@@ -80,7 +81,7 @@ def page_findings(path, text):
         if count > max(1, words // 1000):
             found.append(f"{path}: '{word}' {count} times in {words} words, expected one in 1,000 at most")
     for number, line in enumerate(text.splitlines(), 1):
-        if len(line) > MAX_COLUMNS:
+        if len(line) > MAX_COLUMNS and path != GENERATED:
             found.append(f"{path}:{number}: {len(line)} columns, expected {MAX_COLUMNS} at most")
     if path.startswith("docs/howto/"):
         if not any(block.is_shell() for block in blocks.blocks_of(path, text)):

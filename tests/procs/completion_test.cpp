@@ -211,7 +211,7 @@ TEST(CompletionTest, OtherShellsAndFormattersTakeThem) {
       {{"zsh", "-n", zsh}, ""},
       {{"fish", "--no-config", "-c", "source " + fish + "; complete -C 'fsdp-run --strategy z'"},
        "zero1"},
-      {{"groff", "-man", "-Tutf8", "-ww", page}, "what is sharded"},
+      {{"groff", "-man", "-Tutf8", "-ww", page}, "how ranks share the model"},
       {{"mandoc", "-T", "lint", "-W", "error", page}, ""},
   };
   int found = 0;

@@ -153,13 +153,16 @@ TEST_F(OnnxFileTest, TakesConstantNodesForWeightsWhereThereAreNoOthers) {
   EXPECT_THAT(skeleton_names(file.skeleton(), 5), ElementsAre("w", "b"));
 }
 
-// `s` is one number, `i` are integers and no operator reads `u` as a weight.
+// `s` is one number, `i` are integers, no operator reads `u` as a weight, and `c` is multiplied with
+// another constant.
 TEST_F(OnnxFileTest, LeavesOtherConstantNodes) {
   SmallModel one = linear_model_of_constants();
   const std::vector<float> number{2};
   one.nodes.insert(one.nodes.begin(), {constant_node("s", kFloat, {1}, raw(number)),
                                        constant_node("i", kInt64, {2}, raw<int64_t>({1, 2})),
-                                       constant_node("u", kFloat, {2}, raw(count_up(2)))});
+                                       constant_node("u", kFloat, {2}, raw(count_up(2))),
+                                       constant_node("c", kFloat, {2}, raw(count_up(2)))});
+  one.nodes.push_back(node("Mul", {"c", "u"}, {"scales"}, "of_constants"));
   one.nodes.push_back(node("Mul", {"logits", "s"}, {"scaled"}, "scale"));
   one.nodes.push_back(node("Exp", {"u"}, {"exp"}, "exp"));
   const OnnxFile file = opened(one.bytes());

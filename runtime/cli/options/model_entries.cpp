@@ -91,8 +91,7 @@ std::vector<OptionEntry> trained_entries() {
           {"training-info", "on, off",
            "follow the training_info of the model, where it has one: its loss and its optimizer"},
           OFSDP_FIELD(training_info)),
-      toggle({"initialize", "off, on",
-              "start from what the initialization graphs of the training_info give"},
+      toggle({"initialize", "off, on", "start from the initialization graphs of the training_info"},
              OFSDP_FIELD(initialize)),
   };
 }
@@ -111,7 +110,7 @@ std::vector<OptionEntry> edit_entries() {
       integer({"lora-rank", "8", "rows of an adapter's A"}, 1, OFSDP_FIELD(edit.adapters.rank)),
       number({"lora-alpha", "16", "an adapter adds alpha/rank * B A to its weight"}, kAboveZero,
              OFSDP_FIELD(edit.adapters.alpha)),
-      number({"lora-dropout", "0", "of what an adapter multiplies with A"}, kBelowOne,
+      number({"lora-dropout", "0", "of the rows that an adapter multiplies with A"}, kBelowOne,
              OFSDP_FIELD(edit.adapters.dropout)),
       path(
           {"lora-from", "none, FILE.safetensors or FILE.onnx_adapter", "the adapter to start from"},
@@ -287,7 +286,7 @@ OptionEntry loss() {
       .values = joined(names_of<LossKind>(), ", ") +
                 ", ctc[BLANK], output:NAME, plugin:NAME, contrastive:A:B[:TEMPERATURE], "
                 "KIND:PREDICTION:LABELS[*WEIGHT]; repeated",
-      .help = "what is minimized; auto: the graph's only scalar float output",
+      .help = "auto: the graph's only scalar float output; repeated: their sum",
       .kind = OptionEntry::Kind::kRepeated,
       .set = set_loss,
       .show = show_loss};

@@ -358,8 +358,9 @@ std::vector<OptionEntry> schedule_entries() {
       for_schedules(stairs,
                     number({"gamma", "0.1", "step, multistep, exponential: factor of a change"},
                            kAtLeastZero, OFSDP_FIELD(schedule.gamma))),
-      for_schedules(stairs, choice("schedule-unit", "step, multistep, exponential: what is counted",
-                                   OFSDP_FIELD(schedule.unit))),
+      for_schedules(
+          stairs, choice("schedule-unit", "step, multistep, exponential: the unit of their counts",
+                         OFSDP_FIELD(schedule.unit))),
       for_schedules({kMultistep}, milestones()),
       for_schedules({kWsd}, integer_or("auto",
                                        {"decay-steps", "auto (a tenth of the total), N",

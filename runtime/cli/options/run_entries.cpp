@@ -276,7 +276,7 @@ std::vector<OptionEntry> run_entries() {
       interval("checkpoint-interval", "how often to save", OFSDP_FIELD(checkpoint.interval)),
       integer({"keep-checkpoints", "2", "checkpoints kept"}, 1, OFSDP_FIELD(checkpoint.keep)),
       keep_best(),
-      choice("checkpoint-type", "what a checkpoint holds", OFSDP_FIELD(checkpoint.type)),
+      choice("checkpoint-type", "files of a checkpoint", OFSDP_FIELD(checkpoint.type)),
       toggle({"checkpoint-sync", "off, on", "training waits for the save"},
              OFSDP_FIELD(checkpoint.sync)),
       toggle(

@@ -105,13 +105,13 @@ OptionEntry nnodes() {
 std::vector<OptionEntry> sharding_entries() {
   using namespace entries;
   return {
-      choice("strategy", "what is sharded, as PyTorch FSDP names it",
+      choice("strategy", "how ranks share the model, as PyTorch FSDP names it",
              OFSDP_FIELD(sharding.strategy)),
       integer_or("auto",
                  {"shard-size", "auto (ranks of one host), N",
                   "hybrid strategies: ranks that share one copy"},
                  1, OFSDP_FIELD(sharding.shard_size)),
-      choice("wrap", "what becomes an FSDP unit", OFSDP_FIELD(sharding.wrap)),
+      choice("wrap", "how units are cut", OFSDP_FIELD(sharding.wrap)),
       wrap_layers(),
       integer({"min-params", "100000", "size policy: the fewest parameters in a unit"}, 0,
               OFSDP_FIELD(sharding.min_params)),
@@ -130,7 +130,7 @@ std::vector<OptionEntry> sharding_entries() {
       choice("matmul-precision",
              "CUDA: products of float32, as PyTorch names it; high rounds operands to TF32",
              OFSDP_FIELD(sharding.matmul_precision)),
-      choice("activation-checkpointing", "what backward computes again, to save memory",
+      choice("activation-checkpointing", "values that backward computes again, to save memory",
              OFSDP_FIELD(sharding.activation_checkpointing)),
       choice("cpu-offload", "CUDA: where shards rest", OFSDP_FIELD(sharding.cpu_offload)),
       choice("backward-prefetch", "when backward gathers the next unit",
