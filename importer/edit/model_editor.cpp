@@ -191,6 +191,7 @@ Result<OnnxFile> ModelEditor::finish() {
   contents.skeleton = skeleton();
   contents.initializers = weights_;
   contents.input_sizes = file_->contents().input_sizes;
+  contents.input_numbers = file_->contents().input_numbers;
   for (const DataFile& data : file_->contents().data_files) {
     OFSDP_ASSIGN_OR_RETURN(OpenFile file, second_descriptor(data.file));
     contents.data_files.push_back({data.location, std::move(file)});

@@ -32,6 +32,7 @@ constexpr const char* kExport = "export the model to ONNX";
 constexpr ForeignModel kForeignModels[] = {
     {".yaml", "", 0, "a YAML file", "give MODEL.onnx first, then this file to --data or --config"},
     {".yml", "", 0, "a YAML file", "give MODEL.onnx first, then this file to --data or --config"},
+    {".py", "", 0, "a Python script", kExport},
     {".csv", "", 0, "a table", kModelFirst},
     {".tsv", "", 0, "a table", kModelFirst},
     {".jsonl", "", 0, "data", kModelFirst},

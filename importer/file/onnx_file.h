@@ -170,8 +170,9 @@ struct OnnxContents {
   std::vector<DataFile> data_files;
   FieldPlace graph;
   std::vector<TensorPlace> places;
-  std::vector<AlgorithmTensor> algorithm_tensors;  // from training_info, in file order
-  InputSizes input_sizes = {};                     // that the data give to free axes
+  std::vector<AlgorithmTensor> algorithm_tensors;    // from training_info, in file order
+  InputSizes input_sizes = {};                       // that the data give to free axes
+  std::map<std::string, double> input_numbers = {};  // of inputs that are the same in each batch
 };
 
 // `bytes`: the whole file at `path`. External data are in the same folder. `weights`: names and
@@ -268,9 +269,12 @@ class OnnxFile {
     return initial_ != nullptr && initial_->has(initializer);
   }
 
-  // Lets an import take free axes of inputs as fixed, which may decide its control flow. The file
-  // and its hash stay.
-  void fix_inputs(InputSizes sizes) { contents_.input_sizes = std::move(sizes); }
+  // Lets an import take free axes of inputs as fixed, and whole inputs as a number, which may
+  // decide its control flow. The file and its hash stay, and the inputs stay inputs.
+  void fix_inputs(InputSizes sizes, std::map<std::string, double> numbers) {
+    contents_.input_sizes = std::move(sizes);
+    contents_.input_numbers = std::move(numbers);
+  }
 
   const OpenFile& file() const { return file_; }
   const OnnxContents& contents() const { return contents_; }

@@ -2,25 +2,38 @@
 
 #include <algorithm>
 
+#include "importer/passes/passes.h"
 #include "kernels/base/budgets.h"
 #include "kernels/base/status.h"
 
 namespace ofsdp::importer {
 
-Result<Reasons> rewrite_graph(onnx::ModelProto& model, const Registry& registry) {
+Result<Reasons> rewrite_graph(onnx::ModelProto& model, const Registry& registry,
+                              const InputNumbers& numbers) {
   const bool whole = std::ranges::all_of(model.graph().node(), [&](const auto& node) {
     return registry.find(node.domain(), node.op_type()) != nullptr;
   });
-  return whole ? Reasons{} : GraphRewriter(model, registry).run();
+  return whole ? Reasons{} : GraphRewriter(model, registry, numbers).run();
 }
 
-GraphRewriter::GraphRewriter(onnx::ModelProto& model, const Registry& registry)
+GraphRewriter::GraphRewriter(onnx::ModelProto& model, const Registry& registry,
+                             const InputNumbers& numbers)
     : model_(model),
       registry_(registry),
       names_(model.graph()),
       known_(model, registry),
       types_(model, [this](const std::string& name) { return known_.find(name); }) {
   known_.set_types(types_);
+  for (const auto& input : model.graph().input()) {
+    const auto found = numbers.find(input.name());
+    if (found == numbers.end() || !input.type().has_tensor_type()) continue;
+    const auto& type = input.type().tensor_type();
+    std::vector<int64_t> axes;
+    for (const auto& dim : type.shape().dim()) axes.push_back(dim.dim_value());  // 0: unknown
+    const bool fixed = std::ranges::count(axes, 0) == 0;
+    const DType dtype = dtype_from_onnx_number(type.elem_type());
+    if (fixed) known_.know(input.name(), filled_constant(dtype, Shape(axes), found->second));
+  }
   file_nodes_ = model.graph().node_size();
   file_bytes_ = static_cast<int64_t>(model.graph().ByteSizeLong());
   nodes_.Swap(model.mutable_graph()->mutable_node());

@@ -344,6 +344,9 @@ class KnownValues {
   }
 
   void set_types(GraphTypes& types) { types_ = &types; }
+  // Gives an input its value.
+  void know(const std::string& name, ConstantPtr value) { given_[name] = std::move(value); }
+
   // Finds a value's operands first, on an explicit stack: a node chain in a file may have any
   // length.
   ConstantPtr find(const std::string& name) {
@@ -462,6 +465,7 @@ class KnownValues {
   // Returns the value if it depends on no other values; nothing if the node must be examined.
   std::optional<ConstantPtr> at_once(const std::string& name) {
     if (name.empty()) return nullptr;
+    if (const auto found = given_.find(name); found != given_.end()) return found->second;
     if (const auto found = values_.find(name); found != values_.end()) {
       const bool current =
           found->second.value != nullptr || found->second.generation == types_->generation();
@@ -642,13 +646,17 @@ class KnownValues {
     int generation = 0;
   };
   std::unordered_map<std::string, Found> values_;
+  std::unordered_map<std::string, ConstantPtr> given_;  // inputs
   int indexed_ = 0;
   int64_t known_bytes_ = 0;  // computed values' bytes
 };
 
 using Reasons = std::map<std::string, std::string>;  // operator, as messages name it -> reason
 
-Result<Reasons> rewrite_graph(onnx::ModelProto& model, const Registry& registry);
+// `numbers`: inputs that hold one number in each batch.
+using InputNumbers = std::map<std::string, double>;
+Result<Reasons> rewrite_graph(onnx::ModelProto& model, const Registry& registry,
+                              const InputNumbers& numbers = {});
 
 using IntAttributes = std::map<std::string, int64_t>;
 
@@ -663,7 +671,7 @@ struct OpenSplit {
 
 class GraphRewriter {
  public:
-  GraphRewriter(onnx::ModelProto& model, const Registry& registry);
+  GraphRewriter(onnx::ModelProto& model, const Registry& registry, const InputNumbers& numbers);
   Result<Reasons> run();
 
   // For resolvers. `process` resolves the node or keeps it.

@@ -575,7 +575,8 @@ Result<NormalizedModel> normalized_model(const OnnxFile& file, const Operators& 
   rename_batch_normalization(model);
   ScalerNodes(*model.mutable_graph()).expand();
   OFSDP_ASSIGN_OR_RETURN(Reasons reasons,
-                         prefixed(file.path(), rewrite_graph(model, operators.registry)));
+                         prefixed(file.path(), rewrite_graph(model, operators.registry,
+                                                             file.contents().input_numbers)));
   return NormalizedModel{std::move(model), std::move(names), std::move(scopes), std::move(reasons)};
 }
 

@@ -19,7 +19,8 @@ ConstantPtr filled(DType dtype, const Shape& shape, double number) {
   return make_constant<T>(dtype, shape, values);
 }
 
-// Returns null if the dtype cannot hold the number.
+}  // namespace
+
 ConstantPtr filled_constant(DType dtype, const Shape& shape, double number) {
   constexpr double kExact = 0x1p53;  // larger whole numbers may have been rounded
   const bool whole = number == std::floor(number) && std::abs(number) <= kExact;
@@ -36,6 +37,8 @@ ConstantPtr filled_constant(DType dtype, const Shape& shape, double number) {
   const bool bit = number == 0 || number == 1;
   return dtype == DType::kBool && bit ? filled<uint8_t>(dtype, shape, number) : nullptr;
 }
+
+namespace {
 
 class ConstantInputs {
  public:

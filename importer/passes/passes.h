@@ -198,6 +198,9 @@ struct InputValue {
 };
 using InputValues = std::map<std::string, InputValue>;  // input name -> value
 
+// Returns a tensor that holds one number everywhere; null if the dtype cannot hold it.
+ConstantPtr filled_constant(DType dtype, const Shape& shape, double number);
+
 // An input that gets a number may have one axis of unknown size, which gets the batch's. Names that
 // are no inputs are kInput unless `some`. Errors: kInput naming --input.
 Result<Graph> with_values(const Graph& graph, const InputValues& values, bool some = false);

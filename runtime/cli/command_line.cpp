@@ -251,33 +251,8 @@ Status find_help(const CommandEntry& command, bool named, const Words& words, bo
   return ok_status();
 }
 
-// Files that people put where the model belongs, by extension.
-struct NotAModel {
-  std::string_view extensions;  // each between spaces
-  std::string_view what;
-};
-constexpr NotAModel kNotModels[] = {
-    {" .yaml .yml ",
-     "a YAML file: the model comes first, as in fsdp-run MODEL.onnx --config {0} (options) or "
-     "--data {0} (columns)"},
-    {" .csv .tsv .jsonl .npy .npz .parquet ",
-     "a data file: the model comes first, as in fsdp-run MODEL.onnx --data {0}"},
-    {" .pt .pth .ckpt .safetensors ", "no ONNX model: export the module to ONNX first"},
-    {" .py ", "a Python file: expected MODEL.onnx"}};
-
 Status check_model_name(const CommandEntry& command, const std::string& model) {
   if (!takes_model(command.command) && command.command != Command::kMakeTraining) return {};
-  const std::string extension = lowered(std::filesystem::path(model).extension().string());
-  for (const NotAModel& kind : kNotModels) {
-    if (extension.empty() || kind.extensions.find(" " + extension + " ") == std::string::npos) {
-      continue;
-    }
-    std::string what(kind.what);
-    for (size_t at = 0; (at = what.find("{0}", at)) != std::string::npos; at += model.size()) {
-      what.replace(at, 3, model);
-    }
-    return input_error("{}: {}", model, what);
-  }
   std::error_code error;
   const bool word = model.find_first_of("./") == std::string::npos;
   if (!word || std::filesystem::exists(model, error)) return {};

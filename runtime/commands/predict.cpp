@@ -34,7 +34,7 @@ class Predictor {
   Status run() {
     OFSDP_RETURN_IF_ERROR(check_output());
     OFSDP_ASSIGN_OR_RETURN(const std::string model, model_file());
-    OFSDP_ASSIGN_OR_RETURN(const OnnxFile file, OnnxFile::open(model));
+    OFSDP_ASSIGN_OR_RETURN(OnnxFile file, OnnxFile::open(model));
     OFSDP_ASSIGN_OR_RETURN(data_.spec, find_rows());
     OFSDP_RETURN_IF_ERROR(import(file));
     OFSDP_RETURN_IF_ERROR(choose_outputs());
@@ -94,9 +94,22 @@ class Predictor {
 
   // --- the graph
 
-  Status import(const OnnxFile& file) {
-    OFSDP_ASSIGN_OR_RETURN(const Graph imported, import_onnx(file, {registry_, &ort_operators()}));
-    OFSDP_ASSIGN_OR_RETURN(const Graph chosen, choose_candidates(imported, {}));
+  Status import(OnnxFile& file) {
+    OFSDP_ASSIGN_OR_RETURN(communicator_, connect_ranks({}, std::chrono::seconds(60)));
+    const auto numbers = input_numbers(options_);
+    const auto read = [&](InputSizes sizes) {
+      file.fix_inputs(std::move(sizes), numbers);
+      return import_onnx(file, {registry_, &ort_operators()});
+    };
+    Result<Graph> imported = read({});
+    if (!imported.ok() && lacks_known_numbers(imported.error())) {
+      imported = read(column_sizes(data_.spec, options_.batch_axes, *communicator_, ledger_));
+    }
+    if (!imported.ok()) return std::move(imported).status();
+    OFSDP_ASSIGN_OR_RETURN(const InputValues values,
+                           input_values(options_, *imported, *communicator_, ledger_));
+    OFSDP_ASSIGN_OR_RETURN(const Graph fed, with_values(*imported, values));
+    OFSDP_ASSIGN_OR_RETURN(const Graph chosen, choose_candidates(fed, {}));
     OFSDP_ASSIGN_OR_RETURN(const PastFree whole, without_past(chosen, data_.spec.train.names()));
     OFSDP_RETURN_IF_ERROR(check_names(whole.graph, options_.batch_axes));
     OFSDP_ASSIGN_OR_RETURN(graph_, with_samples_first(whole.graph, options_.batch_axes));
@@ -166,7 +179,6 @@ class Predictor {
   // --- rows
 
   Status open_rows() {
-    OFSDP_ASSIGN_OR_RETURN(communicator_, connect_ranks({}, std::chrono::seconds(60)));
     std::vector<std::string> names;
     for (const ValueId id : graph_.inputs) names.push_back(graph_.value(id).name);
     OFSDP_REJECT_IF(names.empty(), "{}: expected outputs that read a column, found none",

@@ -59,11 +59,17 @@ std::vector<ValueId> term_values(const Graph& graph) {
 
 Result<PlainModel> open_plain(const std::string& path, const ModelSetup& setup,
                               const Options& options, int64_t rows, Mode mode) {
-  OFSDP_ASSIGN_OR_RETURN(OnnxFile file, OnnxFile::open(path));
+  OFSDP_ASSIGN_OR_RETURN(OnnxFile file, OnnxFile::open(path, named_weights(options)));
+  const OnnxContents& input = setup.file.contents();
+  file.fix_inputs(input.input_sizes, input.input_numbers);
   PlainModel made;
   const Operators operators(*setup.graph.registry, setup.source->lowering());
-  OFSDP_ASSIGN_OR_RETURN(made.source, open_plain_source(std::move(file), operators, {}));
+  OFSDP_ASSIGN_OR_RETURN(made.source,
+                         open_plain_source(std::move(file), operators, {},
+                                           wanted_of(setup.source->settings().losses)));
   TrainingSource& source = *made.source;
+  OFSDP_ASSIGN_OR_RETURN(Graph fed, with_values(source.symbolic(), setup.inputs));
+  source.set_symbolic(std::move(fed));
   const DataSpec& spec = setup.data.spec;
   OFSDP_ASSIGN_OR_RETURN(PastFree past_free,
                          without_past(source.symbolic(), spec.synthetic ? std::vector<std::string>()
@@ -259,7 +265,7 @@ class FileCheck {
   // Other ranks hold parts of the parameter, so its values come from the file.
   Status read_written(const Parameter& p, std::span<float> numbers) {
     if (!written_file_) {
-      OFSDP_ASSIGN_OR_RETURN(OnnxFile file, OnnxFile::open(written_.path));
+      OFSDP_ASSIGN_OR_RETURN(OnnxFile file, OnnxFile::open(written_.path, named_weights(options_)));
       written_file_.emplace(std::move(file));
     }
     const auto& all = written_file_->initializers();

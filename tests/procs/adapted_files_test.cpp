@@ -223,6 +223,45 @@ TEST(ControlFlow, SizesOfTheDataDecideIt) {
   }
 }
 
+// y = x w + rate, where a branch that reads `rate` decides the factor of x.
+TEST(ControlFlow, AnInputThatIsTheSameInEveryBatchDecidesIt) {
+  ModelFolder folder;
+  const auto branch = [](const std::string& name, const std::string& factor) {
+    const std::string graph = message(1, node("Mul", {"x", factor}, {name}, name)) +
+                              message(2, name) + message(12, message(1, name));
+    constexpr uint64_t kGraph = 5;
+    return message(5, message(1, name == "fast" ? "then_branch" : "else_branch") +
+                          number(20, kGraph) + message(6, graph));
+  };
+  SmallModel model = linear_model();
+  model.nodes = {
+      node("Equal", {"rate", "sixteen"}, {"is_fast"}, "compare"),
+      node("If", {"is_fast"}, {"scaled"}, "choose") + branch("fast", "one") + branch("slow", "two"),
+      node("MatMul", {"scaled", "w"}, {"products"}, "multiply"),
+      node("Add", {"products", "b"}, {"logits"}, "add")};
+  model.initializers.push_back(tensor("sixteen", kInt64, {}, raw<int64_t>({16000})));
+  model.initializers.push_back(tensor("one", kFloat, {}, raw<float>({1})));
+  model.initializers.push_back(tensor("two", kFloat, {}, raw<float>({2})));
+  model.inputs.push_back(declared("rate", {}, kInt64));
+  folder.write("rates.onnx", model.bytes());
+  const auto trained = [&](const std::string& file, const Words& more) {
+    const std::string metrics = folder / "metrics.jsonl";
+    const Finished run =
+        Program::run(fsdp_run({folder / file, "--data", folder / "data", "--loss", "cross_entropy",
+                               "--steps", "2", "--output", folder.output(), "--metrics", metrics}) +
+                     more);
+    EXPECT_EQ(run.status, 0) << run.err;
+    return losses_of(metrics);
+  };
+  const auto plain = trained("model.onnx", {});
+  EXPECT_EQ(trained("rates.onnx", {"--input", "rate=16000"}), plain);
+  EXPECT_NE(trained("rates.onnx", {"--input", "rate=8000"}), plain);
+  const Finished predicted =
+      Program::run({OFSDP_FSDP_RUN, "predict", folder / "rates.onnx", "--input", "rate=8000",
+                    "--data", folder / "data", "-o", folder / "y.npy"});
+  EXPECT_EQ(predicted.status, 0) << predicted.err;
+}
+
 TEST(ControlFlow, WithoutDataItIsRefused) {
   const ModelFolder folder;
   expect_refused(folder,

@@ -202,9 +202,9 @@ TEST(BadCommandTest, WordsOfOtherPrograms) {
 TEST(BadCommandTest, FilesThatAreNoModel) {
   const ModelFolder folder;
   for (const auto& [name, fact] :
-       {std::pair("iris.yaml", "a YAML file: the model comes first"),
-        std::pair("iris.csv", "a data file: the model comes first"),
-        std::pair("model.pt", "no ONNX model: export the module to ONNX first")}) {
+       {std::pair("iris.yaml", "a YAML file: give MODEL.onnx first"),
+        std::pair("table.csv", "a table: give MODEL.onnx first"),
+        std::pair("train.py", "a Python script: export the model to ONNX")}) {
     expect_refused(folder, fsdp_run({folder.write(name, "x: 1\n")}), {name, fact});
   }
   expect_refused(folder, fsdp_run({folder.model(), "c.yaml"}), {"--config or --data"});

@@ -152,7 +152,7 @@ TEST(HelpTest, KnowsEveryCommandAndOption) {
   }
   const std::string rate = printed_by({"help", "learning_rate"});
   for (const char* fact : {"--lr\n", "default      0.001", "YAML key     lr", "--learning-rate",
-                           "train, plan", "group        Optimizer and learning rate"}) {
+                           "train, resume, plan", "group        Optimizer and learning rate"}) {
     EXPECT_THAT(rate, testing::HasSubstr(fact));
   }
   const Finished unknown = Program::run(fsdp_run({"help", "sheduler"}));

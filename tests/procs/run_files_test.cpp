@@ -212,7 +212,7 @@ TEST_F(KeptRunTest, HoldsAllThatIsKnownOfTheRun) {
     Words files = names("runs/" + name);
     std::erase(files, ".run");  // of the launcher
     EXPECT_THAT(files, testing::ElementsAre("checkpoints", "command.txt", "config.yaml", "log.txt",
-                                            "metrics.jsonl", "model.onnx"));
+                                            "metrics.jsonl", "model.onnx", "report.html"));
     const std::string in = folder_ / ("runs/" + name);
     EXPECT_TRUE(fs::exists(in + "/checkpoints/step-00000003"));
     EXPECT_EQ(rows_of(in + "/metrics.jsonl", "step").size(), 3u);
@@ -252,8 +252,8 @@ TEST_F(KeptRunTest, ThereIsOneWhereItIsAskedFor) {
                  "kept", "--run-name", "x"})
                 .status,
             0);
-  EXPECT_THAT(names("kept/x"),
-              testing::ElementsAre("checkpoints", "command.txt", "config.yaml", "log.txt"));
+  EXPECT_THAT(names("kept/x"), testing::ElementsAre("checkpoints", "command.txt", "config.yaml",
+                                                    "log.txt", "report.html"));
   EXPECT_TRUE(fs::exists(output));
   // A refused run leaves none.
   for (const int count : {1, 2}) {

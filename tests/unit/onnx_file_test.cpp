@@ -153,8 +153,8 @@ TEST_F(OnnxFileTest, TakesConstantNodesForWeightsWhereThereAreNoOthers) {
   EXPECT_THAT(skeleton_names(file.skeleton(), 5), ElementsAre("w", "b"));
 }
 
-// `s` is one number, `i` are integers, no operator reads `u` as a weight, and `c` is multiplied with
-// another constant.
+// `s` is one number, `i` are integers, no operator reads `u` as a weight, and `c` meets another
+// constant.
 TEST_F(OnnxFileTest, LeavesOtherConstantNodes) {
   SmallModel one = linear_model_of_constants();
   const std::vector<float> number{2};

@@ -166,7 +166,7 @@ TEST(Options, HintsKnowTheWordsOfOtherPrograms) {
            {"--strategy", "FullShard", "full_shard"},
            {"--optimizer", "adamw_torch", "adamw"},
            {"--loss", "CrossEntropyLoss", "cross_entropy"},
-           {"--loss", "bce", "bce_with_logits"},
+           {"--loss", "bcewithlogitsloss", "bce_with_logits"},
            {"--eval-metrics", "acc", "accuracy"},
            {"--eval-metrics", "roc_auc", "auc"},
            {"--lr-schedule", "cosine_with_restarts", "cosine_restarts"}}) {

@@ -192,7 +192,7 @@ OptionEntry make_plugin() {
 
 OptionEntry run_dir() {
   OptionEntry entry{.name = "run-dir",
-                    .values = "runs (none beside --output), none, DIR",
+                    .values = "runs (none with --output), none, DIR",
                     .help = "where a run makes the folder that keeps it",
                     .is_path = true};
   entry.set = [](Options& o, const std::string& text) {

@@ -110,16 +110,6 @@ Result<DataSetup> open_data(DataSpec spec, const Options& options, const Graph& 
 
 namespace {
 
-// Returns the number that --input gives to every element; nothing for a file.
-std::optional<double> input_number(const std::string& text) {
-  if (text == "zeros") return 0;
-  if (text == "ones") return 1;
-  double number = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-  return error == std::errc() && end == text.data() + text.size() ? std::optional(number)
-                                                                  : std::nullopt;
-}
-
 // Reads a whole .npy file as `dtype`.
 Result<ConstantPtr> read_tensor(const std::string& path, DType dtype, Communicator& communicator,
                                 MemoryLedger& ledger) {
@@ -143,6 +133,46 @@ Result<ConstantPtr> read_tensor(const std::string& path, DType dtype, Communicat
 }
 
 }  // namespace
+
+namespace {
+
+// Returns the number that --input gives to every element; nothing for a file.
+std::optional<double> input_number(const std::string& text) {
+  if (text == "zeros") return 0;
+  if (text == "ones") return 1;
+  double number = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  return error == std::errc() && end == text.data() + text.size() ? std::optional(number)
+                                                                  : std::nullopt;
+}
+
+}  // namespace
+
+std::map<std::string, double> input_numbers(const Options& options) {
+  std::map<std::string, double> numbers;
+  for (const auto& [name, text] : options.inputs) {
+    if (const auto number = input_number(text)) numbers[name] = *number;
+  }
+  return numbers;
+}
+
+InputSizes column_sizes(const DataSpec& spec, const BatchAxes& batch_axes,
+                        Communicator& communicator, MemoryLedger& ledger) {
+  InputSizes sizes;
+  if (spec.synthetic) return sizes;
+  const auto names = spec.train.names();
+  const auto data = Dataset::open(spec.train, names, communicator, ledger);
+  if (!data.ok()) return sizes;
+  for (const std::string& name : names) {
+    std::vector<int64_t> axes = (*data)->stored(name)->row.axes();
+    const auto given = batch_axes.find(name);
+    const auto batch = given == batch_axes.end() ? 0 : given->second;
+    if (batch < 0 || batch > static_cast<int64_t>(axes.size())) continue;
+    axes.insert(axes.begin() + batch, -1);
+    sizes[name] = std::move(axes);
+  }
+  return sizes;
+}
 
 Result<InputValues> input_values(const Options& options, const Graph& graph,
                                  Communicator& communicator, MemoryLedger& ledger) {

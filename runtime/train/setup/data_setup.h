@@ -38,6 +38,12 @@ Result<DataSetup> open_data(DataSpec spec, const Options& options, const Graph& 
                             MemoryLedger& ledger);
 
 // Reads the values of --input. Collective.
+// Returns the inputs to which --input gives one number.
+std::map<std::string, double> input_numbers(const Options& options);
+// Returns the sizes of the columns' rows as those of inputs, with the batch's axis open; empty if
+// the data cannot be opened, which is refused later. Collective.
+InputSizes column_sizes(const DataSpec& spec, const BatchAxes& batch_axes,
+                        Communicator& communicator, MemoryLedger& ledger);
 Result<InputValues> input_values(const Options& options, const Graph& graph,
                                  Communicator& communicator, MemoryLedger& ledger);
 

@@ -160,6 +160,8 @@ Result<BatchSizes> batch_of(const Options& options, const Graph& graph, int worl
                      graph.file, fixed);
 }
 
+}  // namespace
+
 // Returns the values that the losses name; a loss without a name takes the only candidate.
 WantedValues wanted_of(std::span<const LossSpec> losses) {
   WantedValues wanted{{}, true};
@@ -176,6 +178,8 @@ WantedValues wanted_of(std::span<const LossSpec> losses) {
   }
   return wanted;
 }
+
+namespace {
 
 // Returns the shape of one synthetic label that fits the prediction.
 Shape label_row_of(const Graph& specialized, const LossSpec& loss, int64_t batch) {
@@ -273,29 +277,11 @@ class SetupMaker {
   Result<std::unique_ptr<TrainingSource>> open_source() {
     auto source = open_source(InputSizes());
     if (source.ok() || !lacks_known_numbers(source.error())) return source;
-    const InputSizes sizes = data_sizes();
-    return sizes.empty() ? std::move(source) : open_source(sizes);
-  }
-
-  // Returns the sizes of the columns' rows as those of inputs; empty if the data cannot be opened,
-  // which is refused later.
-  InputSizes data_sizes() const {
     const Result<DataSpec> spec =
         library_data_ != nullptr ? Result<DataSpec>(*library_data_) : find_data(options_);
-    InputSizes sizes;
-    if (!spec.ok() || spec->synthetic) return sizes;
-    const auto names = spec->train.names();
-    const auto data = Dataset::open(spec->train, names, communicator_, ledger_);
-    if (!data.ok()) return sizes;
-    for (const std::string& name : names) {
-      std::vector<int64_t> axes = (*data)->stored(name)->row.axes();
-      const auto given = options_.batch_axes.find(name);
-      const auto batch = given == options_.batch_axes.end() ? 0 : given->second;
-      if (batch < 0 || batch > static_cast<int64_t>(axes.size())) continue;
-      axes.insert(axes.begin() + batch, -1);
-      sizes[name] = std::move(axes);
-    }
-    return sizes;
+    if (!spec.ok()) return source;
+    const InputSizes sizes = column_sizes(*spec, options_.batch_axes, communicator_, ledger_);
+    return sizes.empty() ? std::move(source) : open_source(sizes);
   }
 
   Result<std::unique_ptr<TrainingSource>> open_source(const InputSizes& sizes) {
@@ -307,7 +293,7 @@ class SetupMaker {
     }
     const std::string& path = origin_.weights.empty() ? options_.model : origin_.weights;
     OFSDP_ASSIGN_OR_RETURN(OnnxFile file, OnnxFile::open(path, weights_by_name()));
-    file.fix_inputs(sizes);
+    file.fix_inputs(sizes, input_numbers(options_));
     std::optional<TrainingInfo> info;
     if (options_.training_info) {
       OFSDP_ASSIGN_OR_RETURN(info, read_training_info(file, operators));
@@ -408,9 +394,9 @@ class SetupMaker {
   // Makes --input's inputs constants.
   Status fix_inputs(ModelSetup& setup) const {
     if (options_.inputs.empty()) return {};
-    OFSDP_ASSIGN_OR_RETURN(const InputValues values,
+    OFSDP_ASSIGN_OR_RETURN(setup.inputs,
                            input_values(options_, setup.graph, communicator_, ledger_));
-    OFSDP_ASSIGN_OR_RETURN(Graph made, with_values(setup.graph, values));
+    OFSDP_ASSIGN_OR_RETURN(Graph made, with_values(setup.graph, setup.inputs));
     setup.source->set_symbolic(std::move(made));
     return {};
   }

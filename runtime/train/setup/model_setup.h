@@ -24,6 +24,9 @@ struct SavedRun {
   ModelEdits edits;
 };
 
+// Returns the values that the losses name, which are no outputs of the file.
+WantedValues wanted_of(std::span<const LossSpec> losses);
+
 // Owns the source, and may be moved but not assigned. The registry must outlive it.
 struct ModelSetup {
   explicit ModelSetup(std::unique_ptr<TrainingSource> training_source)
@@ -56,6 +59,7 @@ struct ModelSetup {
   const Graph& graph;    // source->symbolic(): open batch axis; says which parameters are trained
   // Inputs for a decoder's KV cache that the data lacks; the graph gets empty tensors for them.
   std::vector<std::string> fed_empty;
+  InputValues inputs;             // of --input: no columns
   std::vector<LossCount> counts;  // per loss: how to count the samples or labels of its mean
   // The notice for the user if no node of the file shows which axis order the weights of ONNX
   // Runtime's NhwcConv have; or empty.
