@@ -144,9 +144,9 @@ def reduced(fold, a, x, axes=None):
     return fold(x, axes, bool(a.get("keepdims", 1)))
 
 
-def sliced(a, x, starts, ends, axes=None, steps=None):
-    starts, ends = whole(starts), whole(ends)
-    axes = whole(axes) if axes is not None else range(len(starts))
+def sliced(a, x, starts=None, ends=None, axes=None, steps=None):
+    starts, ends = (a["starts"], a["ends"]) if starts is None else (whole(starts), whole(ends))   # attributes before opset 10
+    axes = whole(axes) if axes is not None else a.get("axes", range(len(starts)))
     steps = whole(steps) if steps is not None else [1] * len(starts)
     for start, end, axis, step in zip(starts, ends, axes, steps):
         x = x.index_select(axis, torch.from_numpy(np.arange(x.shape[axis])[slice(start, end, step)].copy()))
@@ -228,7 +228,6 @@ RULES = {
     "Unsqueeze": lambda a, x, axes=None: unsqueezed(x, whole(axes) if axes is not None else a["axes"]),
     "Squeeze": lambda a, x, axes=None: x.squeeze(tuple(whole(axes) if axes is not None else a.get("axes", [
         k for k, n in enumerate(x.shape) if n == 1]))),
-    "Softmax": lambda a, x: x.softmax(a.get("axis", -1)),
     "Gather": lambda a, x, i: x.index_select(a.get("axis", 0), (i.reshape(-1) % x.shape[a.get("axis", 0)]).long()).reshape(
         x.shape[:a.get("axis", 0) % x.dim()] + i.shape + x.shape[a.get("axis", 0) % x.dim() + 1:]),
     "Range": lambda a, start, end, step: torch.arange(start.item(), end.item(), step.item(), dtype=start.dtype),
@@ -243,6 +242,20 @@ RULES = {
     "InstanceNormalization": lambda a, x, s, b: F.instance_norm(x, weight=s, bias=b, eps=a.get("epsilon", 1e-5)),
     "DequantizeLinear": lambda a, q, s, z=None: (q.double() - (0 if z is None else z.double())) * s,   # of one scale
 }
+
+
+def softmax(logarithm):
+    """Before opset 13 all axes from the given one on are one."""
+    def rule(a, x, opset):
+        axis = a.get("axis", -1 if opset >= 13 else 1) % x.dim()
+        y = x if opset >= 13 else x.reshape(*x.shape[:axis], -1)
+        return (y.log_softmax(axis) if logarithm else y.softmax(axis)).reshape(x.shape)
+    return rule
+
+
+SOFTMAXES = {"Softmax": softmax(False), "LogSoftmax": softmax(True)}
+
+
 def fused_conv(a, x, w, b=None, z=None):
     if a.get("activation", b"Relu") != b"Relu":
         raise NotImplementedError("FusedConv with another activation than Relu")
@@ -324,11 +337,14 @@ def computed(node, inputs, opset):
         return (batch_norm(a, len(node.output), *inputs),)
     if kind == "Resize":
         return (resized(a, inputs[0], *(inputs[2:] + [None, None])[:2], opset),)
-    if kind == "DequantizeLinear" and inputs[1].numel() > 1 or kind == "Softmax" and opset < 13:
+    if kind in SOFTMAXES:
+        return (SOFTMAXES[kind](a, *inputs, opset),)
+    if kind == "DequantizeLinear" and inputs[1].numel() > 1:
         raise NotImplementedError(f"{kind} along an axis")
     if kind not in RULES:
         raise NotImplementedError(kind)
-    return (RULES[kind](a, *inputs),)
+    results = RULES[kind](a, *inputs)
+    return results if isinstance(results, tuple) else (results,)
 
 
 def sorted_nodes(graph, known):
@@ -369,7 +385,7 @@ def gradients(model, names, feeds, prediction, loss, nudge=None):
     if loss.kind == "cross_entropy":
         value = F.cross_entropy(output.reshape(-1, output.shape[-1]), torch.from_numpy(loss.labels.reshape(-1)).long())
     else:
-        value = (output - tensor(loss.labels)).square().mean()
+        value = (output - tensor(getattr(loss, "target", loss.labels))).square().mean()
     weights.update(pairs.weights)
     found = torch.autograd.grad(value, list(weights.values()), allow_unused=True)
     return float(value.detach()), {n: np.zeros(w.shape) if g is None else g.numpy() for (n, w), g in zip(weights.items(), found)}

@@ -7,6 +7,7 @@ where r is the rounding error of the file as it is, a constant. At the file's ow
 around them its derivative is the straight-through gradient. Integers that nodes pass on are held as floats.
 """
 import math
+import signal
 import time
 
 import numpy as np
@@ -22,6 +23,7 @@ RANGES = {TensorProto.INT8: (-128, 127), TensorProto.UINT8: (0, 255), TensorProt
 NARROW = (TensorProto.FLOAT16, TensorProto.BFLOAT16)
 LEAST = 1e-30   # of a variance under a root
 SLOWEST = 1.0   # seconds of a first call of onnx's reference, above which float32 in ONNX Runtime is preferred
+LONGEST = 8     # seconds, after which such a call is broken off
 
 
 def attributes(node):
@@ -381,15 +383,26 @@ def along_channels(values, x):
 class Reference:
     """The reference evaluator of onnx, which has every operator of ONNX in double, behind the face of a session."""
 
+    operators = [BatchNormalization]   # in place of the evaluator's own
+
     def __init__(self, model):
-        self.evaluator = onnx.reference.ReferenceEvaluator(model, new_ops=[BatchNormalization])
+        self.evaluator = onnx.reference.ReferenceEvaluator(model, new_ops=self.operators)
         self.inputs = [Input(i) for i in model.graph.input]
 
     def get_inputs(self):
         return self.inputs
 
     def run(self, names, feeds):
-        return self.evaluator.run(names, feeds)
+        def late(*_):
+            raise TimeoutError(f"onnx's reference took {LONGEST} s")
+        before = signal.signal(signal.SIGALRM, late)
+        left = signal.alarm(LONGEST)
+        try:
+            return self.evaluator.run(names, feeds)
+        finally:
+            signal.alarm(0)
+            signal.signal(signal.SIGALRM, before)
+            signal.alarm(left)
 
 
 class Probe:

@@ -1,0 +1,305 @@
+#!/usr/bin/env python3
+"""Trains every ONNX file of the packages in packages.txt a step and says what came of it.
+
+    run.py --fsdp-run build/release/fsdp-run [--work build/shipped] [--only PATTERN] [--again] [--table RESULTS.md]
+
+Wheels are downloaded by pip into WORK/wheels, each checked against its hash, and their files unpacked into WORK/models. A file is tried
+as the census tries its own (bench/census/run.py): the first loss against ONNX Runtime, the gradient against differences and,
+tensor by tensor, against PyTorch's autograd, the written file in ONNX Runtime. Inputs are random; the loss is the mean squared error of the first floating output.
+WORK/results.jsonl keeps an object a file; what is there is kept, unless --again. `--table` writes the page results.md.
+
+packages.txt: a line `NAME VERSION SHA256 WHEEL` a package, and a line `  FILE [WORD...]` a file. Words:
+
+  INPUT=2x512       the shape of an input; others take 2 for an unknown first axis and 8 for the rest
+  INPUT=2x512<9     and its integers lie below 9
+  INPUT:=16000      a number that is the same for every batch: --input, where fsdp-run has it, else a column
+  INPUT~letters     an image of dark letters on a light ground, in -1 to 1
+  INPUT@1           the batch's axis: --batch-axis, and columns have it first
+  OUTPUT@1          likewise
+  NAME@-            has no batch axis: its column is one sample; *@- for all inputs and outputs
+  OUTPUT!           the prediction
+  --FLAG, --FLAG=X  a further option of fsdp-run
+
+Needs numpy, onnx, onnxruntime and torch. MALLOC_PERTURB_=165 in the environment shows reads of freed memory.
+"""
+import argparse
+import collections
+import hashlib
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+import zipfile
+
+import numpy as np
+import onnx
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path.insert(0, os.path.join(HERE, "..", "census"))
+import run as census  # noqa: E402
+import autograd  # noqa: E402
+import graphs  # noqa: E402
+import operators  # noqa: E402
+from reasons import reason_of  # noqa: E402
+
+graphs.SLOWEST, census.SECONDS = 1.5, 1.0   # these files are larger than the census'
+autograd.RULES.update(operators.RULES)
+graphs.Reference.operators = [*graphs.Reference.operators, *operators.OPERATORS]
+WORD = re.compile(r"(?P<name>.+?)(?:=(?P<shape>[\dx]+)(?:<(?P<below>\d+))?|:=(?P<value>-?[\d.e]+)|@(?P<axis>\d+|-)|~(?P<kind>letters)|(?P<chosen>!))$")
+
+
+def packages(path):
+    """[(name, version, hash, wheel, [(file, [word])])]"""
+    found = []
+    for line in open(path):
+        words = line.split()
+        if not words or line.startswith("#"):
+            continue
+        if line[0] == " ":
+            found[-1][-1].append((words[0], words[1:]))
+        else:
+            found.append((*words, []))
+    return found
+
+
+def fetch(package, work):
+    """The path of the wheel, downloaded if it is not there."""
+    name, version, sha256, wheel, _ = package
+    path = os.path.join(work, "wheels", wheel)
+    if not os.path.exists(path):
+        with tempfile.NamedTemporaryFile("w", suffix=".txt") as wanted:
+            wanted.write(f"{name}=={version} --hash=sha256:{sha256}\n")
+            wanted.flush()
+            subprocess.run([sys.executable, "-m", "pip", "download", "-q", "--no-deps", "--only-binary", ":all:", "--require-hashes",
+                            "-d", os.path.dirname(path), "-r", wanted.name], check=True)
+    with open(path, "rb") as file:
+        if hashlib.sha256(file.read()).hexdigest() != sha256:
+            raise SystemExit(f"{path}: its SHA-256 is not that of packages.txt; delete it and run again")
+    return path
+
+
+def unpacked(wheel, package, file, work):
+    path = os.path.join(work, "models", package, file)
+    if not os.path.exists(path):
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        with zipfile.ZipFile(wheel) as archive, archive.open(file) as source, open(path + ".part", "wb") as target:
+            shutil.copyfileobj(source, target)
+        os.rename(path + ".part", path)
+    return path
+
+
+def lifted(model):
+    """Weights in Constant nodes made initializers, which the differences feed."""
+    kept = []
+    for node in model.graph.node:
+        t = next((a.t for a in node.attribute if a.name == "value"), None) if node.op_type == "Constant" else None
+        if t is None or t.data_type not in census.FLOATS or not t.dims or np.prod(t.dims) < 2:
+            kept.append(node)
+            continue
+        copy = model.graph.initializer.add()
+        copy.CopyFrom(t)
+        copy.name = node.output[0]
+    del model.graph.node[:]
+    model.graph.node.extend(kept)
+    return model
+
+
+def letters(shape):
+    """Images [.., height, width] of a word, for networks whose outputs saturate on noise."""
+    glyphs = ("11111 00100 00100 00100 00100 00100 00100", "11111 10000 10000 11110 10000 10000 11111", "10001 01010 01010 00100 01010 01010 10001",
+              "11111 00100 00100 00100 00100 00100 00100")
+    word = np.concatenate([np.pad([[int(c) for c in row] for row in g.split()], ((0, 0), (1, 1))) for g in glyphs], 1)
+    by = max(1, min(shape[-2] // 10, shape[-1] // (word.shape[1] + 4)))
+    word = word.repeat(by, 0).repeat(by, 1)
+    image = np.ones(shape[-2:])
+    y, x = (image.shape[0] - word.shape[0]) // 2, (image.shape[1] - word.shape[1]) // 2
+    image[y:y + word.shape[0], x:x + word.shape[1]] -= 2 * word
+    return np.broadcast_to(image, shape)
+
+
+def first(array, axis):
+    """With the samples' axis first."""
+    return array[None] if axis is None else np.moveaxis(array, axis, 0) if axis else array
+
+
+class Loss(census.Loss):
+    """The mean squared error against random labels; `labels` have the batch's axis first."""
+
+    def __init__(self, output, random, axis):
+        self.kind, self.target = "mse", random.standard_normal(output.shape).astype(np.float32)
+        self.labels = first(self.target, axis)
+
+    def __call__(self, output):
+        return float(((np.asarray(output, np.float64) - self.target) ** 2).mean())
+
+
+class Case(census.Case):
+    """A file of a package, with the words of packages.txt."""
+
+    every = spread = True
+
+    def __init__(self, path, words, has_input):
+        super().__init__(path)
+        self.shapes, self.below, self.fixed, self.axes, self.chosen = {}, {}, {}, {}, None
+        self.whole, self.letters = set(), set()
+        self.options = [w for w in words if w.startswith("--")]
+        for word in (w for w in words if not w.startswith("--")):
+            m = WORD.match(word)
+            name = m["name"]
+            if m["shape"]:
+                self.shapes[name] = [int(n) for n in m["shape"].split("x")]
+            if m["below"]:
+                self.below[name] = int(m["below"])
+            if m["kind"]:
+                self.letters.add(name)
+            if m["value"]:
+                self.fixed[name] = m["value"]
+                self.options += ["--input", f"{name}={m['value']}"] if has_input else []
+            if m["axis"] == "-":
+                self.whole.add(name)
+            elif m["axis"]:
+                self.axes[name] = int(m["axis"])
+                self.options += ["--batch-axis", f"{name}={m['axis']}"]
+            self.chosen = name if m["chosen"] else self.chosen
+        self.has_input = has_input
+
+    def model(self):
+        return lifted(onnx.load(self.path))
+
+    def prediction(self, model):
+        floats = [o.name for o in model.graph.output if o.type.tensor_type.elem_type in census.FLOATS]
+        self.name = self.chosen or (floats or [model.graph.output[0].name])[0]
+        return self.name
+
+    def loss(self, output, random):
+        return Loss(output, random, self.axis(self.name))
+
+    def axis(self, name):
+        """Of the samples; None where one sample is all."""
+        return None if self.whole & {name, "*"} else self.axes.get(name, 0)
+
+    def feeds(self, model, random):
+        made = {t.name for t in model.graph.initializer}
+        feeds = {}
+        for value in model.graph.input:
+            if value.name in made:
+                continue
+            name, t = value.name, value.type.tensor_type
+            dtype = onnx.helper.tensor_dtype_to_np_dtype(t.elem_type)
+            shape = self.shapes.get(name) or [d.dim_value if d.dim_value > 0 else (8 if k else 2) for k, d in enumerate(t.shape.dim)]
+            if name in self.fixed:
+                feeds[name] = np.full(shape if t.shape.dim else [], float(self.fixed[name])).astype(dtype)
+            elif name in self.letters:
+                feeds[name] = letters(shape).astype(dtype)
+            elif dtype.kind == "f":
+                feeds[name] = random.standard_normal(shape).astype(dtype)
+            else:
+                feeds[name] = random.integers(0, self.below.get(name, 2 if dtype.kind == "b" else 8), shape).astype(dtype)
+        return feeds
+
+    def save(self, folder, feeds, loss):
+        columns = {n: first(a, self.axis(n)) for n, a in feeds.items() if n not in self.fixed}
+        rows = len(next(iter(columns.values())))
+        if not self.has_input:
+            columns.update({n: np.broadcast_to(feeds[n], (rows, *feeds[n].shape)) for n in self.fixed})
+        for name, array in columns.items():
+            os.makedirs(os.path.dirname(f"{folder}/{name}"), exist_ok=True)
+            np.save(f"{folder}/{name}.npy", array)
+        np.save(folder + "/labels.npy", loss.labels)
+        return rows
+
+
+def tried(path, words, program, has_input, plant):
+    folder = tempfile.mkdtemp(prefix="shipped")
+    began = time.time()
+    try:
+        row = census.census(path, program, plant, folder, Case(path, words, has_input))
+    except Exception as e:  # noqa: BLE001: said in the row
+        row = {"verdict": "not tried", "message": f"{type(e).__name__}: {str(e)[:300]}"}
+    shutil.rmtree(folder)
+    if (row.get("status") or 0) < 0 or (row.get("status") or 0) > 127:
+        row["verdict"] = "crash"
+    if row["verdict"] == "right" and not row["probes"]["right"] and row.get("autograd") == 0:
+        row.update(verdict="unresolved", message="the gradient is 0 for these inputs")
+    row["all_seconds"] = round(time.time() - began, 1)
+    return row
+
+
+def short(file):
+    return "/".join(file.split("/")[-2 if file.endswith("/model.onnx") else -1:])
+
+
+def told(row):
+    """One line of why a file is not right."""
+    if row["verdict"] == "right":
+        return ""
+    text = row.get("message") or "; ".join(row.get("wrong") or []) or row.get("surrogate") or row.get("autograd") or ""
+    text = str(text).replace("\n", " ")
+    return re.sub(r"^fsdp-run: (\S*\.onnx: )?", "", re.sub(r"/\S*/(?=data|\w+\.onnx)", "", text))
+
+
+def table(packs, rows):
+    names = [(p[0], p[1], file) for p in packs for file, _ in p[-1] if f"{p[0]}/{file}" in rows]
+
+    def total(some):
+        counts = collections.Counter(rows[f"{p}/{f}"]["verdict"] for p, _, f in some)
+        return f"{len(some)} files of {len({n[0] for n in some})} packages: " + ", ".join(f"{n} {v}" for v, n in counts.most_common()) + "."
+
+    lines = [f"# Files that packages ship\n\n{total(names)} Without the single layers of the package onnx: "
+             f"{total([n for n in names if n[0] != 'onnx'])}\n",
+             "How it is measured: [run.py](run.py). Tensors: gradients compared, of all that are trained.\n",
+             "| package | file | result | tensors | seconds |", "| --- | --- | --- | --- | --- |"]
+    for p, version, f in names:
+        r = rows[f"{p}/{f}"]
+        tensors = f"{r.get('compared', '')} of {r['trained']}" if r.get("trained") else ""
+        lines.append(f"| {p} {version} | {short(f)} | {r['verdict']} | {tensors} | {r['all_seconds']} |")
+    groups = collections.defaultdict(list)
+    for p, _, f in names:
+        r = rows[f"{p}/{f}"]
+        if r["verdict"] != "right":
+            groups[r["verdict"], *reason_of(told(r))].append((f"{p}: {short(f)}", told(r)))
+    lines += ["\n## Those that are not right\n"]
+    for (verdict, judged, why), files in sorted(groups.items(), key=lambda g: (g[0][0] == "refused", -len(g[1]))):
+        lines.append(f"### {verdict}, {judged} ({len(files)}): {why}\n")
+        lines += [f"- {name}: `{line.replace('`', chr(39))[:300]}`" for name, line in files]
+        lines.append("")
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def main():
+    words = argparse.ArgumentParser()
+    words.add_argument("--fsdp-run", default="build/release/fsdp-run")
+    words.add_argument("--work", default="build/shipped")
+    words.add_argument("--only", default="", help="a pattern that PACKAGE/FILE has")
+    words.add_argument("--again", action="store_true")
+    words.add_argument("--plant", choices=["scale", "zero", "roll"], help="spoil a gradient, to see that the check sees it")
+    words.add_argument("--table")
+    options = words.parse_args()
+    os.makedirs(options.work + "/wheels", exist_ok=True)
+    results = options.work + "/results.jsonl"
+    packs = packages(os.path.join(HERE, "packages.txt"))
+    rows = {r["key"]: r for r in map(json.loads, open(results))} if os.path.exists(results) else {}
+    has_input = "  --input " in subprocess.run([options.fsdp_run, "--help"], capture_output=True, text=True).stdout
+    for package in packs:
+        for file, case in package[-1]:
+            key = f"{package[0]}/{file}"
+            if not re.search(options.only, key) or key in rows and not options.again:
+                continue
+            path = unpacked(fetch(package, options.work), package[0], file, options.work)
+            row = rows[key] = {**tried(path, case, options.fsdp_run, has_input, options.plant), "key": key}
+            print(f"{row['verdict']:12} {key} {row['all_seconds']} s {told(row)}"[:400], flush=True)
+            with open(results + ".part", "w") as out:
+                out.writelines(json.dumps(r) + "\n" for r in rows.values())
+            os.rename(results + ".part", results)
+    print(dict(collections.Counter(r["verdict"] for r in rows.values())))
+    if options.table:
+        with open(options.table, "w") as out:
+            out.write(table(packs, rows))
+
+
+if __name__ == "__main__":
+    main()
