@@ -124,6 +124,16 @@ std::string command_help(const CommandEntry& command) {
             grouped_options(/*all=*/false);
   } else if (command.command == Command::kExport) {
     text += "\nAlso --output FILE (-o) and --plugin FILE.so.\n";
+  } else if (command.command == Command::kResume) {
+    text += "\nAn option of a run takes the place of that in the run's command.\n";
+  } else if (command.command == Command::kPredict) {
+    static constexpr std::string_view kOptions[] = {
+        "data", "prediction", "input", "batch-axis", "batch-size", "output", "plugin"};
+    text += "\nOptions:\n";
+    for (const OptionEntry& entry : option_table()) {
+      const bool read = std::ranges::find(kOptions, entry.name) != std::end(kOptions);
+      if (read) text += full_lines(entry);
+    }
   }
   return text;
 }
