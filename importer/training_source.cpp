@@ -1,5 +1,7 @@
 #include "importer/training_source.h"
 
+#include <algorithm>
+
 #include "importer/normalize/onnx_import.h"
 #include "importer/write/model_output.h"
 #include "kernels/base/status.h"
@@ -70,6 +72,56 @@ Result<Graph> TrainingSource::gradient_graph(int64_t batch) const {
 Result<NhwcOrder> TrainingSource::nhwc_order(int64_t batch) const {
   OFSDP_ASSIGN_OR_RETURN(const auto shapes, bind_inputs(symbolic_, settings_.rows, batch));
   return find_nhwc_order(symbolic_, shapes, Mode::kTrain, lowering_);
+}
+
+namespace {
+
+void add_output(Graph& graph, ValueId id) {
+  const bool has = std::ranges::find(graph.outputs, id) != graph.outputs.end();
+  if (!has) graph.outputs.push_back(id);
+}
+
+// Returns scores that `symbolic`, whose names outlast a specialization, has as well.
+ScoresBefore lasting_scores(const Graph& symbolic, const Graph& graph, const LossSpec& loss) {
+  const ValueId prediction = find_output(graph, loss.prediction);
+  ScoresBefore found = prediction == 0 ? ScoresBefore{} : scores_before(graph, loss, prediction);
+  if (found.value == 0) return found;
+  const ValueId same = symbolic.find(graph.value(found.value).name);
+  const bool lasts = same != 0 && symbolic.value(same).kind == ValueKind::kActivation;
+  return lasts ? found : ScoresBefore{};
+}
+
+}  // namespace
+
+Status TrainingSource::take_scores(int64_t batch, Graph& graph, std::vector<LossSpec>& losses) {
+  if (brings_backward(symbolic_)) return {};
+  Graph symbolic = symbolic_, of_teacher;
+  if (teacher_) {
+    OFSDP_ASSIGN_OR_RETURN(of_teacher, specialize_teacher(context(batch, Mode::kEval)));
+  }
+  for (LossSpec& loss : losses) {
+    const ScoresBefore own = lasting_scores(symbolic, graph, loss);
+    if (teacher_ && find_output(of_teacher, loss.prediction) != 0) {
+      const ScoresBefore taught = lasting_scores(teacher_->symbolic, of_teacher, loss);
+      OFSDP_REJECT_IF((own.value == 0) != (taught.value == 0),
+                      "--teacher {}: output '{}': expected it to end as in the trained model, {}, "
+                      "found {}",
+                      teacher_->file.path(), loss.prediction,
+                      own.value == 0 ? "in scores" : "in " + own.node,
+                      taught.value == 0 ? "scores" : taught.node);
+      if (taught.value != 0) {
+        loss.taught = of_teacher.value(taught.value).name;
+        add_output(teacher_->symbolic, teacher_->symbolic.find(loss.taught));
+      }
+    }
+    if (own.value == 0) continue;
+    loss.scores = graph.value(own.value).name;
+    loss.before = own.node;
+    add_output(graph, own.value);
+    add_output(symbolic, symbolic.find(loss.scores));
+  }
+  set_symbolic(std::move(symbolic));
+  return {};
 }
 
 Status TrainingSource::check_teacher(int64_t batch, std::span<const LossSpec> losses,

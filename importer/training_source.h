@@ -156,6 +156,10 @@ class TrainingSource {
 
   // Finds NhwcConv's weight order. REQUIRES: the input rows are configured.
   Result<NhwcOrder> nhwc_order(int64_t batch) const;
+  // Sets LossSpec::scores of losses that look through the end of their prediction, and makes these
+  // scores outputs, in `graph`, too. A teacher must end in the same way. REQUIRES: `graph` is
+  // specialized for `batch`, and the losses are resolved.
+  Status take_scores(int64_t batch, Graph& graph, std::vector<LossSpec>& losses);
   // Refuses a teacher if the outputs have their samples in another order than `losses`.
   Status check_teacher(int64_t batch, std::span<const LossSpec> losses,
                        const BatchAxes& axes) const;

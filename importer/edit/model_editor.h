@@ -195,4 +195,9 @@ struct Product {
 std::vector<Product> find_products(const ModelEditor& editor, const onnx::GraphProto& graph,
                                    const ProtoUses& uses);
 
+// --replace-head: gives the last product before `prediction` other outputs (replaced_head.cpp).
+// `prediction`: the graph output; empty: the first floating-point tensor.
+Status replace_head(ModelEditor& editor, int64_t outputs, const std::string& prediction,
+                    uint64_t seed);
+
 }  // namespace ofsdp::importer

@@ -8,6 +8,9 @@
 // (importer/passes/sample_order.h). contrastive compares two outputs row by row and needs no
 // labels; rows of all ranks are negatives (RankRows in importer/graph/graph.h).
 //
+// A loss of scores or logits looks through a Softmax or Sigmoid at the prediction's end
+// (scores_before). TrainingSource::take_scores decides it once for a run.
+//
 // A run has a list of LossSpecs; the loss is their weighted sum. Spec i becomes term i of the graph
 // (Graph::terms), a mean or a sum of its own. importer/passes/losses.inc lists the kinds.
 //
@@ -25,6 +28,7 @@
 #include <map>
 #include <span>
 #include <string>
+#include <utility>
 
 #include "importer/file/onnx_file.h"
 #include "importer/graph/graph.h"
@@ -94,6 +98,9 @@ struct LossSpec {
   int64_t batch = 1;          // samples of the graph
   int64_t outer = 1;          // of the prediction (importer/passes/sample_order.h); 0: unknown
   int64_t labels_outer = 1;   // kOutput: of the labels that the loss node reads
+  std::string scores = {};    // the output that the loss reads for `prediction`; empty: itself
+  std::string before = {};    // the node between, as "Softmax 'NODE'"
+  std::string taught = {};    // the teacher's output for it; empty: it has that of the prediction
 };
 
 // No data has this label; it means that the loss node ignores none.
@@ -136,6 +143,16 @@ Result<int64_t> outer_of(SampleOrder& order, const Graph& graph, const LossSpec&
 Status order_samples(SampleOrder& order, const Graph& graph, std::span<const LossSpec> specs,
                      MeasureSpec& measure);
 
+// The end of a prediction that a loss looks through. cross_entropy and ctc read the scores before a
+// Softmax or LogSoftmax over the last axis, bce_with_logits those before a Sigmoid. Views and casts
+// may follow the node; it may be in pieces, as exporters write it.
+struct ScoresBefore {
+  ValueId value = 0;  // 0: the loss reads the prediction itself
+  std::string node;   // "Softmax 'NODE'"
+};
+// REQUIRES: the graph is specialized and has no loss; `prediction` is an output.
+ScoresBefore scores_before(const Graph& graph, const LossSpec& spec, ValueId prediction);
+
 // Returns the column that the loss needs besides the inputs of the graph, or "".
 std::string label_column(const Graph& graph, const LossSpec& spec);
 
@@ -156,6 +173,21 @@ Status measure(Graph& graph, std::span<const LossSpec> specs,
                const std::vector<MeasureSpec>& wanted);
 
 LossCount loss_count(const Graph& graph, size_t term = 0);
+
+// --- for the parts of attach_losses ---
+
+bool is_scalar_float(const Value& value);
+// Return outputs of the graph, or 0: by name; the value that a loss reads.
+ValueId find_output(const Graph& graph, const std::string& name);
+ValueId find_operand(const Graph& graph, const LossSpec& spec);
+
+// Adds the nodes of a loss other than kOutput.
+Result<ValueId> add_loss(Graph& graph, const LossSpec& spec, ValueId prediction, ValueId labels);
+
+// Adds the rows of time steps, and returns them with the attributes of operators over them.
+Result<std::pair<ValueId, Attributes>> sequence_rows(Graph& graph, const LossSpec& spec,
+                                                     const std::string& name, ValueId prediction,
+                                                     ValueId labels, int64_t outer);
 
 // The teacher: a second model that the trained one, the student, imitates (--teacher). It is frozen
 // and in evaluation mode; the outputs become terms of the loss (Hinton et al., "Distilling the

@@ -214,10 +214,11 @@ Status add_distillation(Graph& graph, std::span<const LossSpec> specs, const Tea
                         const std::map<std::string, ValueId>& taught) {
   bool any = false;
   for (size_t i = 0; i < specs.size(); ++i) {
-    const auto found = taught.find(specs[i].prediction);
+    const LossSpec& spec = specs[i];
+    const auto found = taught.find(spec.taught.empty() ? spec.prediction : spec.taught);
     if (specs[i].kind == LossKind::kOutput || found == taught.end()) continue;
     if (!is_floating(graph.value(found->second).desc.dtype)) continue;
-    const ValueId student = value_named(graph, graph.outputs, specs[i].prediction);
+    const ValueId student = find_operand(graph, spec);
     const Shape& expected = graph.value(student).desc.shape;
     const Shape& shape = graph.value(found->second).desc.shape;
     OFSDP_REJECT_IF(shape != expected,

@@ -83,11 +83,15 @@ class LossWriter {
     return b_.add1("Transpose", {whole}, {{"perm", std::vector<int64_t>{1, 0, 2}}});
   }
 
-  std::string flat() { return b_.add1("Reshape", {spec_.prediction, b_.ints("all", {-1})}); }
+  const std::string& operand() const {
+    return spec_.scores.empty() ? spec_.prediction : spec_.scores;
+  }
+
+  std::string flat() { return b_.add1("Reshape", {operand(), b_.ints("all", {-1})}); }
 
   std::string class_loss(const char* op, const std::string& labels) {
     const std::string rows =
-        b_.add1("Reshape", {spec_.prediction, b_.ints("rows", {-1, setup_.counts[0].classes})});
+        b_.add1("Reshape", {operand(), b_.ints("rows", {-1, setup_.counts[0].classes})});
     return b_.add1(op, {rows, labels},
                    {{"reduction", std::string("mean")}, {"ignore_index", spec_.ignore_index}},
                    "loss");

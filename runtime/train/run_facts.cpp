@@ -118,6 +118,9 @@ std::string loss_text(const PlannedRun& run) {
         count.by_label ? format_text("the labels of '{}'", escaped(count.labels)) : "samples";
     text +=
         count.sum ? format_text("the sum over {}", over) : format_text("{} over {}", mean, over);
+    if (!losses[i].before.empty()) {
+      text += format_text("; it takes the scores before {}", escaped(losses[i].before));
+    }
   }
   return text;
 }

@@ -302,12 +302,19 @@ TEST(DoctorTest, PaddingThatCounts) {
   EXPECT_THAT(findings(folder, kClasses + Words{"--ignore-index", "0"}), testing::IsEmpty());
 }
 
-TEST(DoctorTest, ASoftmaxBeforeCrossEntropy) {
+// cross_entropy takes the scores before a Softmax, so only other ends are found.
+TEST(DoctorTest, AnEndThatTheLossDoesNotTake) {
   const ModelFolder folder;
-  write_model(folder, {node("MatMul", {"x", "w"}, {"products"}, "multiply"),
-                       node("Add", {"products", "b"}, {"scores"}, "add"),
-                       node("Softmax", {"scores"}, {"logits"}, "softmax")});
-  expect_found(folder, kClasses, "'logits' is a Softmax", "--prediction scores");
+  const auto write_end = [&](const char* op) {
+    write_model(folder, {node("MatMul", {"x", "w"}, {"products"}, "multiply"),
+                         node("Add", {"products", "b"}, {"scores"}, "add"),
+                         node(op, {"scores"}, {"logits"}, "end")});
+  };
+  write_end("Softmax");
+  EXPECT_THAT(findings(folder, kClasses), testing::IsEmpty());
+  expect_found(folder, {"--loss", "nll"}, "'logits' is a Softmax", "--prediction scores");
+  write_end("Sigmoid");
+  expect_found(folder, kClasses, "'logits' is a Sigmoid", "--prediction scores");
 }
 
 TEST(DoctorTest, ScoresForALossOfLogarithms) {

@@ -8,12 +8,14 @@
 #include "importer/file/onnx_file.h"
 #include "tests/support/metrics_rows.h"
 #include "tests/support/namespaces.h"
+#include "tests/support/prediction_ends.h"
 #include "tests/support/refused_run.h"
 
 namespace ofsdp {
 namespace losses_test {
 
-using namespace onnx_bytes;  // NOLINT: the words of this test
+using namespace onnx_bytes;       // NOLINT: the words of this test
+using namespace prediction_ends;  // NOLINT: of this test as well
 using nlohmann::json;
 using testing_data::npy;
 
@@ -440,6 +442,76 @@ TEST(WeightedLoss, WrongWeightsAreRefused) {
                  {"--class-weights has no effect with --loss mse"});
   expect_refused(folder, train + Words{"--loss", "bce_with_logits", "--pos-weight", "-1"},
                  {"--pos-weight: expected numbers of at least 0", "'-1'"});
+}
+
+// A loss of scores trains each end to the bits of the model without it, with its metrics.
+void expect_seen_through(const std::vector<End>& ends, const Words& loss, const char* data,
+                         const std::vector<std::string>& metrics) {
+  const WeightedLosses folder(Head::kScores);
+  for (const int n : {1, 2}) {
+    const Words options =
+        loss + Words{"--data", folder / data, "--eval-data", folder / data} + ranks(n);
+    const EndRun plain = run_of(folder, linear_model(), options);
+    EXPECT_THAT(plain.text, testing::Not(testing::HasSubstr("it takes the scores")));
+    for (const End& end : ends) {
+      SCOPED_TRACE(format_text("{} of {} nodes, {} ranks", end.name, end.nodes.size(), n));
+      const EndRun run = run_of(folder, with_end(end), options);
+      EXPECT_EQ(run.weights, plain.weights);
+      expect_same_rows(run.steps, plain.steps, {"loss"});
+      expect_same_rows(run.evaluations, plain.evaluations, metrics);
+      EXPECT_THAT(run.text,
+                  testing::HasSubstr(format_text("it takes the scores before {}", end.name)));
+    }
+  }
+}
+
+TEST(ScoresBefore, CrossEntropyTakesThoseBeforeASoftmax) {
+  expect_seen_through(softmax_ends(),
+                      {"--loss", "cross_entropy", "--eval-metrics", "accuracy,top2,f1,perplexity"},
+                      "data", {"loss", "accuracy", "top2", "f1", "perplexity"});
+}
+
+TEST(ScoresBefore, BceWithLogitsTakesThoseBeforeASigmoid) {
+  expect_seen_through(sigmoid_ends(), {"--loss", "bce_with_logits", "--eval-metrics", "auc"},
+                      "bits", {"loss", "auc"});
+}
+
+TEST(ScoresBefore, OtherLossesTakeThePredictionItself) {
+  const WeightedLosses folder(Head::kScores);
+  const auto text = [&](const End& end, const char* loss) {
+    return run_of(folder, with_end(end),
+                  {"--loss", loss, "--data",
+                   folder / (std::string(loss).starts_with("nll") ? "data" : "bits")})
+        .text;
+  };
+  const std::vector<End> ends = softmax_ends();
+  for (const std::string& found : {text(ends[0], "nll_probabilities"), text(ends[1], "nll"),
+                                   text(sigmoid_ends()[0], "bce"), text(ends[0], "mse")}) {
+    EXPECT_THAT(found, testing::Not(testing::HasSubstr("it takes the scores")));
+  }
+}
+
+TEST(ScoresBefore, ATeacherEndsLikeItsStudent) {
+  const WeightedLosses folder(Head::kScores);
+  SmallModel scores = linear_model();
+  scores.initializers[0] = tensor("w", kFloat, {4, 3}, raw(teacher_weights()));
+  folder.write("scores.onnx", scores.bytes());
+  const std::vector<End> ends = softmax_ends();
+  folder.write("softmax.onnx", with_end(ends[3], teacher_weights()).bytes());
+  const Words options{"--loss", "cross_entropy", "--data", folder / "data", "--teacher"};
+  const EndRun plain = run_of(folder, linear_model(), options + Words{folder / "scores.onnx"});
+  const EndRun run = run_of(folder, with_end(ends[0]), options + Words{folder / "softmax.onnx"});
+  EXPECT_EQ(run.weights, plain.weights);
+  expect_same_rows(run.steps, plain.steps, {"loss"});
+  scores.nodes[1] = node("Add", {"products", "b"}, {"p"}, "add");
+  scores.outputs = {declared("p", {-1, 3})};
+  folder.write("scores.onnx", scores.bytes());
+  const Words train = fsdp_run({folder.model(), "--steps", "1"}) + options;
+  expect_refused(folder, train + Words{folder / "scores.onnx"},
+                 {"--teacher", "output 'p'", "in Softmax 'end', found scores"});
+  folder.write("model.onnx", scores.bytes());
+  expect_refused(folder, train + Words{folder / "softmax.onnx"},
+                 {"--teacher", "output 'p'", "in scores, found Softmax 'end'"});
 }
 
 // logits = x w + b for five time steps, with the batch on the first or the second axis. All weights

@@ -184,6 +184,49 @@ TEST(ModelEditsTest, ANewHeadHasItsBiasAndItsShapes) {
   }
 }
 
+// linear_model() with a softmax in pieces. `keeps` 0: views bring the axis back.
+SmallModel softmax_in_pieces(int keeps) {
+  SmallModel small = linear_model();
+  const auto reduction = [&](const char* op, const char* x, const std::string& y) {
+    constexpr uint64_t kInt = 2;
+    const std::string keepdims =
+        message(1, "keepdims") + number(20, kInt) + number(3, static_cast<uint64_t>(keeps));
+    const std::string to = keeps != 0 ? y : y + "_flat";
+    small.nodes.push_back(node(op, {x, "last"}, {to}, to) + message(5, keepdims));
+    if (keeps == 0) small.nodes.push_back(node("Unsqueeze", {to, "last"}, {y}, y));
+  };
+  reduction("ReduceMax", "logits", "most");
+  small.nodes.push_back(node("Sub", {"logits", "most"}, {"d"}, "d"));
+  small.nodes.push_back(node("Exp", {"d"}, {"e"}, "e"));
+  reduction("ReduceSum", "e", "sum");
+  small.nodes.push_back(node("Div", {"e", "sum"}, {"p"}, "div"));
+  small.initializers.push_back(tensor("last", kInt64, {1}, raw<int64_t>({1})));
+  small.outputs = {declared("p", {-1, 3})};
+  return small;
+}
+
+TEST(ModelEditsTest, ANewHeadReachesThroughASoftmaxInPieces) {
+  ModelEdits edits;
+  edits.head = 5;
+  for (const int64_t keepdims : {1, 0}) {
+    const Edited edited(softmax_in_pieces(keepdims), edits);
+    ASSERT_TRUE(edited.model.ok()) << edited.model.error().message();
+    const OnnxFile written = edited.written();
+    EXPECT_EQ(find(written, "w")->shape, (Shape{4, 5}));
+    EXPECT_EQ(find(written, "b")->shape, (Shape{5}));
+  }
+}
+
+TEST(ModelEditsTest, AReductionOverOtherAxesReadsTheHead) {
+  SmallModel small = softmax_in_pieces(1);
+  small.initializers.back() = tensor("last", kInt64, {1}, raw<int64_t>({0}));
+  ModelEdits edits;
+  edits.head = 5;
+  const Edited edited(small, edits);
+  ASSERT_FALSE(edited.model.ok());
+  EXPECT_THAT(edited.model.error().message(), HasSubstr("node 'most' (ReduceMax)"));
+}
+
 TEST(ModelEditsTest, AHeadWhoseShapeOthersReadIsRefused) {
   SmallModel small = linear_model();
   small.nodes.push_back(node("Shape", {"logits"}, {"size"}, "asks"));

@@ -542,10 +542,13 @@ class SetupMaker {
   Status resolve_setup_loss(ModelSetup& setup) {
     const int64_t batch = setup.batch.batch_size;
     GraphSettings settings = setup.source->settings();
-    OFSDP_ASSIGN_OR_RETURN(const Graph graph, specialized_part(setup));
-    SampleOrder order(graph, batch, options_.batch_axes, [&] { return twice_as_many(setup); });
+    OFSDP_ASSIGN_OR_RETURN(Graph graph, specialized_part(setup));
     for (LossSpec& loss : settings.losses) {
       OFSDP_ASSIGN_OR_RETURN(loss, resolve_loss(graph, loss));
+    }
+    OFSDP_RETURN_IF_ERROR(setup.source->take_scores(batch, graph, settings.losses));
+    SampleOrder order(graph, batch, options_.batch_axes, [&] { return twice_as_many(setup); });
+    for (LossSpec& loss : settings.losses) {
       OFSDP_RETURN_IF_ERROR(order_samples(order, graph, loss));
       const std::string label = label_column(setup.graph, loss);
       if (!label.empty() && !settings.rows.contains(label)) {
