@@ -262,7 +262,10 @@ Result<std::unique_ptr<TrainingSource>> open_edited_source(EditedModel model,
                                                            TrainedRules rules,
                                                            const std::string& adapter,
                                                            const WantedValues& wanted) {
-  if (!model.adapters.empty()) rules.otherwise = "frozen by --lora";
+  if (!model.adapters.empty()) {
+    rules.otherwise = "frozen by --lora";
+    rules.train.insert(rules.train.end(), model.added.begin(), model.added.end());
+  }
   for (const Adapter& a : model.adapters) rules.train.insert(rules.train.end(), {a.a(), a.b()});
   OFSDP_ASSIGN_OR_RETURN(const Graph graph, import_onnx(model.file, operators, "", wanted));
   OFSDP_ASSIGN_OR_RETURN(Graph chosen, choose_candidates(graph, rules));

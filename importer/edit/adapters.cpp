@@ -312,6 +312,7 @@ class Adding {
   Status choose() {
     std::set<std::string> weights, packed;
     for (const Product& p : products_) {
+      if (std::ranges::find(spec_.whole, p.weight) != spec_.whole.end()) continue;
       weights.insert(p.weight);
       if (p.packed) packed.insert(p.weight);
     }

@@ -195,6 +195,11 @@ struct Product {
 std::vector<Product> find_products(const ModelEditor& editor, const onnx::GraphProto& graph,
                                    const ProtoUses& uses);
 
+struct AddedHead;
+// --add-head: adds a Linear to `prediction`, which has the same meaning (added_head.cpp).
+Status add_head(ModelEditor& editor, const AddedHead& head, const std::string& prediction,
+                uint64_t seed);
+
 // --replace-head: gives the last product before `prediction` other outputs (replaced_head.cpp).
 // `prediction`: the graph output; empty: the first floating-point tensor.
 Status replace_head(ModelEditor& editor, int64_t outputs, const std::string& prediction,

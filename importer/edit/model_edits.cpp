@@ -177,13 +177,16 @@ using Json = nlohmann::json;
 // Returns the file to write: with untied copies and the new head.
 Result<std::shared_ptr<const OnnxFile>> base_of(OnnxFile file, const ModelEdits& edits) {
   auto given = std::make_shared<const OnnxFile>(std::move(file));
-  if (edits.untie.empty() && !edits.head) return given;
+  if (edits.untie.empty() && !edits.head && !edits.added) return given;
   OFSDP_ASSIGN_OR_RETURN(ModelEditor editor, ModelEditor::make(given));
   OFSDP_ASSIGN_OR_RETURN(const bool untied, untie(editor, edits.untie));
   if (edits.head) {
     OFSDP_RETURN_IF_ERROR(replace_head(editor, *edits.head, edits.prediction, edits.seed));
-  } else if (!untied) {
+  } else if (!untied && !edits.added) {
     return given;
+  }
+  if (edits.added) {
+    OFSDP_RETURN_IF_ERROR(add_head(editor, *edits.added, edits.prediction, edits.seed));
   }
   OFSDP_ASSIGN_OR_RETURN(OnnxFile edited, editor.finish());
   return std::make_shared<const OnnxFile>(std::move(edited));
@@ -195,8 +198,11 @@ Result<EditedModel> edit_model(OnnxFile file, const ModelEdits& edits) {
   EditedModel model;
   OFSDP_ASSIGN_OR_RETURN(model.base, base_of(std::move(file), edits));
   OFSDP_ASSIGN_OR_RETURN(ModelEditor editor, ModelEditor::make(model.base));
+  if (edits.added) model.added = edits.added->weights();
   if (!edits.adapters.patterns.empty()) {
-    OFSDP_ASSIGN_OR_RETURN(model.adapters, add_adapters(editor, edits.adapters));
+    AdapterSpec spec = edits.adapters;
+    spec.whole = model.added;
+    OFSDP_ASSIGN_OR_RETURN(model.adapters, add_adapters(editor, spec));
   }
   OFSDP_ASSIGN_OR_RETURN(model.file, editor.finish());
   return model;
@@ -219,6 +225,7 @@ std::string text_of(const ModelEdits& edits) {
   if (!edits.any()) return "";
   Json json = {{"untie", edits.untie}, {"prediction", edits.prediction}, {"seed", edits.seed}};
   json["head"] = edits.head ? Json(*edits.head) : Json();
+  if (edits.added) json["added"] = {{"outputs", edits.added->outputs}, {"name", edits.added->name}};
   const AdapterSpec& spec = edits.adapters;
   json["lora"] = {{"patterns", spec.patterns},
                   {"rank", spec.rank},
@@ -236,6 +243,10 @@ Result<ModelEdits> edits_from(const std::string& text) {
     json.at("prediction").get_to(edits.prediction);
     json.at("seed").get_to(edits.seed);
     if (!json.at("head").is_null()) edits.head = json.at("head").get<int64_t>();
+    if (json.contains("added")) {
+      const Json& added = json.at("added");
+      edits.added = AddedHead{added.at("outputs").get<int64_t>(), added.at("name")};
+    }
     const Json& lora = json.at("lora");
     lora.at("patterns").get_to(edits.adapters.patterns);
     lora.at("rank").get_to(edits.adapters.rank);
@@ -244,7 +255,8 @@ Result<ModelEdits> edits_from(const std::string& text) {
   } catch (const std::exception& error) {
     return input_error("expected edits of a model, found: {}", error.what());
   }
-  const bool fits = edits.adapters.rank > 0 && edits.head.value_or(1) > 0;
+  const bool fits = edits.adapters.rank > 0 && edits.head.value_or(1) > 0 &&
+                    edits.added.value_or(AddedHead()).outputs > 0;
   if (!fits) return input_error("expected edits of a model with a rank and a head above 0");
   edits.adapters.seed = edits.seed;
   return edits;

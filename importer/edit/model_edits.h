@@ -41,6 +41,7 @@ struct AdapterSpec {
   double dropout = 0;
   std::string from;  // a safetensors file or ONNX Runtime's; empty: drawn
   uint64_t seed = 0;
+  std::vector<std::string> whole = {};  // weights without an adapter, whatever the patterns
 };
 
 struct Adapter {
@@ -63,20 +64,30 @@ std::string adapter_file_name(const std::string& tensor);
 
 Result<std::vector<Adapter>> add_adapters(ModelEditor& editor, const AdapterSpec& spec);
 
+// A new Linear on the prediction.
+struct AddedHead {
+  int64_t outputs = 1;
+  std::string name = "head";  // of its output; its weights are NAME.weight and NAME.bias
+
+  std::vector<std::string> weights() const { return {name + ".weight", name + ".bias"}; }
+};
+
 struct ModelEdits {
   std::vector<std::string> untie;
   std::optional<int64_t> head;  // the new head's outputs
-  std::string prediction;       // the prediction with the head; empty: the first
-  AdapterSpec adapters;         // no patterns: none
+  std::optional<AddedHead> added{};
+  std::string prediction;  // the prediction with the head; empty: the first
+  AdapterSpec adapters;    // no patterns: none
   uint64_t seed = 0;
 
-  bool any() const { return !untie.empty() || head || !adapters.patterns.empty(); }
+  bool any() const { return !untie.empty() || head || added || !adapters.patterns.empty(); }
 };
 
 struct EditedModel {
   std::shared_ptr<const OnnxFile> base;  // trained files are written from it
   OnnxFile file;                         // the model to train
   std::vector<Adapter> adapters;
+  std::vector<std::string> added = {};  // weights of a new head, trained next to adapters
 };
 
 // Works without edits, too.

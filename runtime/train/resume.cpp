@@ -34,7 +34,7 @@ constexpr const char* kKeys =
     "lr_schedule warmup_steps total_steps min_lr_ratio power step_size milestones gamma "
     "schedule_unit decay_steps restart_steps restart_mult pct_start div_factor "
     "final_div_factor "
-    "lora lora_rank lora_alpha lora_dropout lora_from replace_head untie "
+    "lora lora_rank lora_alpha lora_dropout lora_from replace_head add_head untie "
     "global_batch_size";
 constexpr std::array kFollowTheLength =
     std::to_array<std::string_view>({"linear", "cosine", "polynomial", "wsd", "onecycle"});
@@ -452,6 +452,9 @@ std::vector<std::string> missing_edits(const ModelEdits& saved, const ModelEdits
     for (const std::string& name : saved.untie) flags.push_back("--untie " + name);
   }
   if (saved.head && !present.head) flags.push_back(format_text("--replace-head {}", *saved.head));
+  if (saved.added && !present.added) {
+    flags.push_back(format_text("--add-head {}:{}", saved.added->outputs, saved.added->name));
+  }
   if (!present.adapters.patterns.empty()) return flags;
   for (const std::string& name : saved.adapters.patterns) flags.push_back("--lora " + name);
   return flags;

@@ -163,6 +163,35 @@ TEST(AdaptersTest, ANewHeadIsTrainedAndWritten) {
   EXPECT_EQ(weight_of(runs.output(), "b").size(), 6u);
 }
 
+// A run at rate 0 shows the weights that were drawn.
+TEST(AdaptersTest, AnAddedHeadIsTrainedWithAndWithoutAdapters) {
+  const AdapterRuns runs;
+  const Words head{"--add-head", "6:kinds", "--steps", "4"};
+  const auto run = [&](const Words& words) {
+    const Finished finished = Program::run(words + head);
+    EXPECT_EQ(finished.status, 0) << finished.err;
+    std::vector<std::vector<float>> weights;
+    for (const char* name : {"kinds.weight", "kinds.bias", "w", "b"}) {
+      weights.push_back(weight_of(runs.output(), name));
+    }
+    EXPECT_EQ(weights[0].size(), 18u);
+    EXPECT_EQ(weights[1].size(), 6u);
+    return weights;
+  };
+  const auto drawn = run(runs.train() + Words{"--lr", "0"});
+  EXPECT_EQ(drawn[2], linear_weights());
+  const auto one = run(runs.train());
+  EXPECT_EQ(run(runs.train() + ranks(2))[0].size(), one[0].size());
+  for (size_t i = 0; i < 4; ++i) EXPECT_NE(one[i], drawn[i]) << i;
+  const auto adapted = run(runs.tuned() + runs.writing());
+  for (size_t i = 0; i < 3; ++i) EXPECT_NE(adapted[i], drawn[i]) << i;
+  EXPECT_EQ(adapted[3], drawn[3]) << "frozen by --lora";
+  EXPECT_TRUE(tensor_of(runs.adapter(), "base_model.model.kinds.lora_A.weight").empty());
+  expect_refused(runs, runs.train() + Words{"--add-head", "0"}, {"--add-head", "N or N:NAME"});
+  expect_refused(runs, runs.train() + Words{"--add-head", "3:logits"},
+                 {"--add-head 3:logits", "has a value 'logits' already"});
+}
+
 // x w + b, twice in a row, as a file in which both layers share b, and as one with two of them.
 SmallModel two_layers(bool shared) {
   SmallModel model = linear_model();

@@ -237,11 +237,35 @@ TEST(ModelEditsTest, AHeadWhoseShapeOthersReadIsRefused) {
   EXPECT_THAT(edited.model.error().message(), HasSubstr("node 'asks' (Shape)"));
 }
 
+TEST(ModelEditsTest, AnAddedHeadIsALinearOnThePrediction) {
+  ModelEdits edits;
+  edits.added = AddedHead{5, "kinds"};
+  for (const char* prediction : {"", "products"}) {  // an output, and a value within
+    edits.prediction = prediction;
+    const Edited edited(linear_model(), edits);
+    ASSERT_TRUE(edited.model.ok()) << edited.model.error().message();
+    EXPECT_THAT(edited.model->added, ElementsAre("kinds.weight", "kinds.bias"));
+    const OnnxFile written = edited.written();
+    EXPECT_EQ(find(written, "kinds.weight")->shape, (Shape{3, 5}));
+    EXPECT_EQ(find(written, "kinds.bias")->shape, (Shape{5}));
+    EXPECT_EQ(values_of(written, "w"), linear_weights());
+    for (const char* name : {"kinds.weight", "kinds.bias"}) {
+      EXPECT_THAT(values_of(written, name),
+                  Each(testing::AllOf(testing::Gt(-.578f), testing::Lt(.578f))));
+    }
+  }
+  edits.added->name = "logits";
+  const Edited taken(linear_model(), edits);
+  ASSERT_FALSE(taken.model.ok());
+  EXPECT_THAT(taken.model.error().message(), HasSubstr("has a value 'logits' already"));
+}
+
 TEST(ModelEditsTest, EditsSurviveAsText) {
   ModelEdits edits = with_adapters(7);
   edits.seed = 7;
   edits.untie = {"a*", "auto"};
   edits.head = 9;
+  edits.added = AddedHead{3, "kinds"};
   edits.adapters.dropout = 0.25;
   EXPECT_EQ(text_of(*edits_from(text_of(edits))), text_of(edits));
   EXPECT_EQ(text_of(ModelEdits()), "");

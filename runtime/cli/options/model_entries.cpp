@@ -98,6 +98,18 @@ std::vector<OptionEntry> trained_entries() {
 
 // Options that change the model before training.
 
+namespace {
+
+std::optional<AddedHead> parse_added_head(const std::string& text) {
+  const size_t colon = std::min(text.find(':'), text.size());
+  const auto outputs = parse_integer(text.substr(0, colon), 1);
+  const bool named = colon < text.size();
+  if (!outputs || (named && colon + 1 == text.size())) return std::nullopt;
+  return AddedHead{*outputs, named ? text.substr(colon + 1) : "head"};
+}
+
+}  // namespace
+
 std::vector<OptionEntry> edit_entries() {
   using namespace entries;
   constexpr Range kBelowOne = {"a number of at least 0 and below 1",
@@ -120,6 +132,14 @@ std::vector<OptionEntry> edit_entries() {
                    OFSDP_FIELD(edit.adapter))),
       integer_or("none", {"replace-head", "none, N", "the last product gets N new outputs"}, 1,
                  OFSDP_FIELD(edit.head)),
+      parsed_or("none",
+                {"add-head", "none, N or N:NAME",
+                 "a new Linear of N outputs on the prediction, which it becomes"},
+                "N or N:NAME, a number above 0 and a name", OFSDP_FIELD(edit.added),
+                parse_added_head,
+                [](const AddedHead& head) {
+                  return yaml_quoted(format_text("{}:{}", head.outputs, head.name));
+                }),
       repeated("",
                {"untie", "auto, NAME or glob; repeated",
                 "every reader of an initializer gets its own copy; auto: those that were merged"},

@@ -316,6 +316,7 @@ class SetupMaker {
     TrainedRules rules{options_.freeze, train_, learned};
     if (saved_ != nullptr) rules.saved = saved_->trained;
     OFSDP_ASSIGN_OR_RETURN(rules.hold_frozen, computes_on_cpu());
+    if (edits.added) losses_[0].prediction = edits.added->name;
     const WantedValues wanted = wanted_of(losses_);
     if (!edits.any()) return open_plain_source(std::move(file), operators, rules, wanted);
     OFSDP_ASSIGN_OR_RETURN(EditedModel edited, edit_model(std::move(file), edits));
@@ -350,6 +351,7 @@ class SetupMaker {
     const EditOptions& edit = options_.edit;
     const char* flag = !edit.adapters.patterns.empty()  ? "--lora"
                        : edit.head                      ? "--replace-head"
+                       : edit.added                     ? "--add-head"
                        : !edit.untie.empty()            ? "--untie"
                        : !options_.teacher.path.empty() ? "--teacher"
                                                         : nullptr;
