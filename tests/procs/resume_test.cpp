@@ -191,7 +191,7 @@ TEST(SignalTest, OffEndsAtOnce) {
 TEST(SignalTest, ASecondOneEndsAtOnce) {
   for (const int count : {1, 2}) {
     const CheckpointRuns runs;
-    const Words long_updates{"--data",    "synthetic", "--grad-accum", std::to_string(200 / count),
+    const Words long_updates{"--data",    "synthetic", "--grad-accum", std::to_string(1000 / count),
                              "--threads", "1"};
     Program program(checkpointed_model() + ranks(count) + batch(20000) + steps(3) + long_updates +
                     Words{"--run-dir", runs / "runs", "--run-name", "one"});
