@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "kernels/base/posix_file.h"
+#include "kernels/base/shell_words.h"
 #include "kernels/base/text.h"
 #include "runtime/report/chart.h"
 #include "runtime/report/plan_report.h"
@@ -261,26 +262,15 @@ std::vector<WrittenFile> files_in(const std::string& folder) {
   return files;
 }
 
-std::string shell_quoted(const std::string& word) {
-  const auto plain = [](unsigned char c) {
-    return std::isalnum(c) != 0 ||
-           std::string_view("-_./:=,+@%").find(static_cast<char>(c)) != std::string_view::npos;
-  };
-  if (!word.empty() && std::ranges::all_of(word, plain)) return word;
-  std::string quoted = "'";
-  for (const char c : word) quoted += c == '\'' ? std::string("'\\''") : std::string(1, c);
-  return quoted + "'";
-}
-
 }  // namespace
 
 std::string own_command() {
-  std::string command = "fsdp-run";
+  std::vector<std::string> words{"fsdp-run"};
   std::ifstream file("/proc/self/cmdline", std::ios::binary);
   std::string word;
   std::getline(file, word, '\0');  // the program's path
-  while (std::getline(file, word, '\0')) command += " " + shell_quoted(word);
-  return command;
+  while (std::getline(file, word, '\0')) words.push_back(word);
+  return shell_line(words);
 }
 
 std::string run_page(const RunReport& report, const RunCurves& curves) {

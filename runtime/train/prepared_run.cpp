@@ -7,12 +7,7 @@
 #include "kernels/base/text.h"
 #include "runtime/compile/compile.h"
 #include "runtime/log/log_parts.h"
-#include "runtime/log/row_log.h"
-#include "runtime/log/run_curves.h"
-#include "runtime/report/plan_report.h"
-#include "runtime/report/run_report.h"
 #include "runtime/train/checkpointing.h"
-#include "runtime/train/file_answers.h"
 #include "runtime/train/rank_state.h"
 #include "runtime/train/trainer.h"
 
