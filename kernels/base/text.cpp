@@ -89,6 +89,13 @@ std::string escaped(std::string_view text) { return shown(text, Shown::kOneLine)
 std::string escaped_lines(std::string_view text) { return shown(text, Shown::kLines); }
 std::string escaped_json(std::string_view text) { return shown(text, Shown::kJson); }
 
+std::string csv_cell(std::string_view text) {
+  if (text.find_first_of(",\"\r\n") == std::string_view::npos) return std::string(text);
+  std::string quoted = "\"";
+  for (const char c : text) quoted += c == '"' ? std::string("\"\"") : std::string(1, c);
+  return quoted + '"';
+}
+
 void print_lines(std::FILE* stream, std::string_view text) {
   const std::string lines = escaped_lines(text);
   std::fwrite(lines.data(), 1, lines.size(), stream);

@@ -125,6 +125,9 @@ std::string escaped_json(std::string_view text);   // for JSON: characters that 
 
 void print_lines(std::FILE* stream, std::string_view text);
 
+// A cell of a CSV file, quoted if RFC 4180 asks for it.
+std::string csv_cell(std::string_view text);
+
 // Numbers as people read them: "98.7 MiB", "1,199,882", "2:05". Metrics and other files keep bytes
 // and seconds.
 

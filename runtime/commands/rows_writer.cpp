@@ -149,7 +149,7 @@ class CsvWriter final : public RowsWriter {
                       escaped(output.name), output.row.text());
       for (int64_t i = 0; i < output.row.numel(); ++i) {
         names.push_back(
-            quoted(output.row.rank() == 0 ? output.name : format_text("{}_{}", output.name, i)));
+            csv_cell(output.row.rank() == 0 ? output.name : format_text("{}_{}", output.name, i)));
       }
     }
     if (classes_) names.emplace_back("class");
@@ -173,13 +173,6 @@ class CsvWriter final : public RowsWriter {
   }
 
  private:
-  static std::string quoted(const std::string& name) {
-    if (name.find_first_of(",\"\n\r") == std::string::npos) return name;
-    std::string text = "\"";
-    for (const char c : name) text += c == '"' ? "\"\"" : std::string(1, c);
-    return text + '"';
-  }
-
   void add_numbers(size_t output, const std::vector<std::byte>& rows, int64_t row,
                    std::string& line) const {
     const Prediction& p = outputs_[output];
