@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <filesystem>
 #include <limits>
 #include <regex>
 
@@ -153,6 +154,11 @@ Status CheckpointStore::commit(const std::string& folder, Manifest manifest) {
 
 void CheckpointStore::set_aside(const std::string& name) {
   std::erase_if(entries_, [&](const Entry& e) { return e.name == name; });
+  if (linked_best() == name) {
+    (void)link_best();
+    if (linked_best() == name)
+      unlink(join_path(dir_, kBestLink).c_str());  // no other has an evaluation
+  }
   const std::string bad = join_path(dir_, "bad-" + name);
   std::string free = bad;
   for (int i = 2; !is_absent(free) && i < 1000; ++i) free = format_text("{}.{}", bad, i);
@@ -197,9 +203,15 @@ Status CheckpointStore::link_best() const {
   return fault("{}: cannot become a link to {}: {}", link, entry->name, std::strerror(errno));
 }
 
-// Renames first, so that no half-removed folder has a checkpoint's name.
+std::string CheckpointStore::linked_best() const {
+  std::error_code error;
+  return std::filesystem::read_symlink(join_path(dir_, kBestLink), error).string();
+}
+
+// Renames first, so that no half-removed folder has a checkpoint's name. Without --keep-best the
+// best checkpoint of an earlier run stays, since its link does.
 Status CheckpointStore::remove_old() {
-  const std::string keep = best() == nullptr ? "" : best()->name;
+  const std::string keep = best() == nullptr ? linked_best() : best()->name;
   while (static_cast<int64_t>(entries_.size()) > retention_.keep) {
     const auto last = entries_.end() - retention_.keep;
     const auto old =

@@ -67,6 +67,7 @@ class CheckpointStore {
   bool better(const SavedEvaluation& a, const SavedEvaluation& b) const;
   const Entry* best() const;
   Status link_best() const;
+  std::string linked_best() const;  // empty if there is no link
   Status remove_old();
 
   std::string dir_;

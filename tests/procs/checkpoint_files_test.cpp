@@ -93,6 +93,19 @@ TEST(CheckpointFilesTest, TheBestStaysAndIsFound) {
   EXPECT_THAT(evaluation.out, HasSubstr(format_text("loss {:.4f}", best)));
 }
 
+TEST(CheckpointFilesTest, TheBestStaysWhenARunGoesOnWithoutKeepBest) {
+  const CheckpointRuns runs;
+  const Words plain =
+      runs.saving() +
+      Words{"--lr", "0.05", "--checkpoint-interval", "5step", "--keep-checkpoints", "1"};
+  runs.trained(
+      run_of(20) + plain +
+      Words{"--eval-data", fixture("mlp/data"), "--eval-interval", "3step", "--keep-best", "loss"});
+  const auto best = runs.manifest("best");
+  runs.trained(run_of(40) + plain + Words{"--resume", "latest"});
+  EXPECT_TRUE(runs.manifest("best") == best);
+}
+
 TEST(CheckpointFilesTest, ATrainedFileIsAStart) {
   const CheckpointRuns runs;
   runs.trained(run_of(10) + runs.saving() + Words{"--checkpoint-type", "full"});
