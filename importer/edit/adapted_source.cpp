@@ -189,6 +189,7 @@ class AdaptedSource final : public TrainingSource {
     OFSDP_ASSIGN_OR_RETURN(TensorLayout layout, layout_of(this->file(), adapters_, adapter_));
     AdapterFile file(std::move(layout));
     OFSDP_RETURN_IF_ERROR(file.create(adapter_.empty() ? path + ".adapter" : adapter_));
+    OFSDP_RETURN_IF_ERROR(write_first_values(file));
     std::optional<ModelOutput> model;
     if (!path.empty()) {
       OFSDP_ASSIGN_OR_RETURN(ModelOutput begun, ModelOutput::begin(*base_, path));
@@ -216,6 +217,18 @@ class AdaptedSource final : public TrainingSource {
   }
 
  private:
+  // Training writes only trained values: not those of a frozen adapter, nor of one that no loss
+  // reaches.
+  Status write_first_values(const AdapterFile& adapters) const {
+    for (const Initializer& weight : file().initializers()) {
+      if (!adapters.has(weight.name)) continue;
+      std::vector<float> values(static_cast<size_t>(weight.shape.numel()));
+      OFSDP_RETURN_IF_ERROR(file().read(weight, 0, values));
+      OFSDP_RETURN_IF_ERROR(adapters.write(weight.name, 0, values));
+    }
+    return {};
+  }
+
   std::unique_ptr<TrainedOutput> made(AdapterFile file, std::optional<ModelOutput> model,
                                       const TrainedState& state) const {
     return std::make_unique<AdaptedOutput>(*base_, adapters_, adapter_, std::move(file),

@@ -231,6 +231,7 @@ std::string text_of(const ModelEdits& edits) {
                   {"rank", spec.rank},
                   {"alpha", spec.alpha},
                   {"dropout", spec.dropout}};
+  if (!spec.from.empty()) json["lora"]["from"] = spec.from;
   return json.dump(-1, ' ', false, Json::error_handler_t::replace);
 }
 
@@ -252,6 +253,7 @@ Result<ModelEdits> edits_from(const std::string& text) {
     lora.at("rank").get_to(edits.adapters.rank);
     lora.at("alpha").get_to(edits.adapters.alpha);
     lora.at("dropout").get_to(edits.adapters.dropout);
+    edits.adapters.from = lora.value("from", "");
   } catch (const std::exception& error) {
     return input_error("expected edits of a model, found: {}", error.what());
   }

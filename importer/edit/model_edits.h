@@ -96,8 +96,7 @@ Result<EditedModel> edit_model(OnnxFile file, const ModelEdits& edits);
 // Returns a warning if an exporter has merged copies in the file; else "".
 Result<std::string> merged_copies_warning(const OnnxFile& file);
 
-// Returns the edits as JSON without --lora-from, because a checkpoint has the values; "" if there
-// are none.
+// Returns the edits as JSON; "" if there are none.
 std::string text_of(const ModelEdits& edits);
 Result<ModelEdits> edits_from(const std::string& text);
 

@@ -220,7 +220,7 @@ Result<EditedModel> open_model(const CheckpointReader& checkpoint) {
 class Exporter {
  public:
   Exporter(const Options& options, CheckpointReader& checkpoint, const EditedModel& model)
-      : options_(options), checkpoint_(checkpoint), model_(*model.base) {
+      : options_(options), checkpoint_(checkpoint), model_(*model.base), edited_(model.file) {
     for (const Adapter& adapter : model.adapters) adapters_[adapter.weight] = &adapter;
     for (const NamedTensor& t : checkpoint.manifest().trained) kinds_[t.name] = kParameterKind;
     for (const NamedTensor& t : checkpoint.manifest().statistics) kinds_[t.name] = kStatisticKind;
@@ -302,6 +302,14 @@ class Exporter {
     return ok_status();
   }
 
+  // An adapter that is frozen, or that no loss reaches, has its first values.
+  Status read_adapter(const std::string& name, std::span<float> all) {
+    if (kinds_.contains(name)) return checkpoint_.read(kParameterKind, name, 0, all);
+    const auto found = std::ranges::find(edited_.initializers(), name, &Initializer::name);
+    OFSDP_CHECK(found != edited_.initializers().end(), "no adapter '{}'", name);
+    return edited_.read(*found, 0, all);
+  }
+
   // Adds the weight's adapter product, if there is one.
   Status merge(const Initializer& weight, int64_t first, std::span<float> dst) {
     const auto found = adapters_.find(weight.name);
@@ -310,7 +318,7 @@ class Exporter {
       OFSDP_ASSIGN_OR_RETURN(
           AdapterMerge merge,
           AdapterMerge::make(*found->second, [&](const std::string& name, std::span<float> all) {
-            return checkpoint_.read(kParameterKind, name, 0, all);
+            return read_adapter(name, all);
           }));
       merge_.emplace(std::move(merge));
       merged_ = weight.name;
@@ -322,6 +330,7 @@ class Exporter {
   const Options& options_;
   CheckpointReader& checkpoint_;
   const OnnxFile& model_;
+  const OnnxFile& edited_;  // with the adapters
   std::map<std::string, std::string> kinds_;
   std::map<std::string, const Adapter*> adapters_;  // by weight
   std::string merged_;                              // the weight for which merge_ is set

@@ -386,6 +386,27 @@ std::string identity_of_teacher(const ModelSetup& setup) {
   return teacher == nullptr ? "" : teacher->identity;
 }
 
+bool is_adapter(const std::string& name) {
+  return name.ends_with(".lora_A.weight") || name.ends_with(".lora_B.weight");
+}
+
+// A checkpoint has the adapters that are trained. If another one has its values from --lora-from,
+// the edits name that file.
+ModelEdits edits_to_repeat(const Options& options, const ModelSetup& setup) {
+  ModelEdits edits = edits_of(options);
+  std::string& from = edits.adapters.from;
+  if (from.empty()) return edits;
+  std::set<std::string> trained;
+  for (const Parameter& p : setup.graph.parameters) {
+    if (p.trained) trained.insert(p.name);
+  }
+  const bool repeats = std::ranges::any_of(setup.file.initializers(), [&](const Initializer& w) {
+    return is_adapter(w.name) && !trained.contains(w.name);
+  });
+  from = repeats ? absolute_path(from) : "";
+  return edits;
+}
+
 }  // namespace
 
 Manifest describe_run(const Options& options, const CompiledRun& plan, const ModelSetup& setup) {
@@ -394,7 +415,7 @@ Manifest describe_run(const Options& options, const CompiledRun& plan, const Mod
   m.type = name_of(options.checkpoint.type);
   m.model = absolute_path(setup.file.path());
   m.graph = graph_hash(setup.file);
-  m.edits = text_of(edits_of(options));
+  m.edits = text_of(edits_to_repeat(options, setup));
   m.teacher = identity_of_teacher(setup);
   m.world = plan.shards.world;
   m.strategy = name_of(plan.shards.strategy);

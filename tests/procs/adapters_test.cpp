@@ -4,6 +4,7 @@
 
 #include <array>
 #include <cmath>
+#include <nlohmann/json.hpp>
 
 #include "importer/file/onnx_file.h"
 #include "importer/file/tensor_file.h"
@@ -204,6 +205,54 @@ SmallModel two_layers(bool shared) {
     model.initializers.push_back(tensor("b.1", kFloat, {3}, raw<float>({0.5f, 0, -0.5f})));
   model.outputs = {declared("last", {-1, 3})};
   return model;
+}
+
+// Training does not write the values of an adapter that is frozen or that no loss reaches.
+TEST(AdaptersTest, FilesHaveTheValuesThatTrainingDoesNotWrite) {
+  const AdapterRuns runs;
+  runs.write("model.onnx", two_layers(false).bytes());
+  const std::string v = "base_model.model.v.lora_A.weight";
+  const Words head{"--prediction", "logits", "--add-head", "3", "--steps", "4"};
+  runs.files_of(runs.tuned() + head + ranks(2));
+  const std::vector<float> drawn = tensor_of(runs.adapter(), v);
+  EXPECT_EQ(drawn.size(), 6u);
+  EXPECT_EQ(tensor_of(runs.adapter(), "base_model.model.v.lora_B.weight"),
+            std::vector<float>(6, 0.0f));
+  EXPECT_EQ(weight_of(runs.output(), "v"), weight_of(runs.model(), "v"));
+  runs.files_of(runs.tuned() + Words{"--prediction", "last", "--freeze", "*.lora_A.weight",
+                                     "--steps", "4", "--checkpoint-dir", runs / "ck"});
+  EXPECT_EQ(tensor_of(runs.adapter(), v), drawn);
+  EXPECT_NE(weight_of(runs.output(), "v"), weight_of(runs.model(), "v"));
+  const Finished run = Program::run(fsdp_run({"export", runs / "ck", "-o", runs / "out.onnx"}));
+  EXPECT_EQ(run.status, 0) << run.err;
+  EXPECT_EQ(content(runs / "out.onnx"), content(runs.output()));
+}
+
+// A checkpoint has trained values only; its run's --lora-from has the others.
+TEST(AdaptersTest, FrozenAdaptersOfAFileAreReadAgain) {
+  const AdapterRuns runs;
+  runs.files_of(runs.tuned() + Words{"--seed", "5", "--steps", "4"});
+  const std::string start = runs / "start.safetensors";
+  std::filesystem::copy(runs.adapter(), start);
+  const Words last = {"--resume", runs / "ck/step-00000003"};
+  runs.files_of(runs.tuned() + Words{"--lora-from", start, "--freeze", "w.lora_A.weight", "--steps",
+                                     "3", "--checkpoint-dir", runs / "ck"});
+  const Finished exported =
+      Program::run(fsdp_run({"export", runs / "ck", "-o", runs / "out.onnx"}));
+  EXPECT_EQ(exported.status, 0) << exported.err;
+  EXPECT_EQ(content(runs / "out.onnx"), content(runs.output()));
+  const Words data = {"--loss", "cross_entropy", "--data", runs / "data", "--json"};
+  const auto loss = [&](const Words& words) {
+    const Finished run = Program::run(fsdp_run(words) + data);
+    EXPECT_EQ(run.status, 0) << run.err;
+    return nlohmann::json::parse(run.out).at("loss").get<double>();
+  };
+  const double expected = loss({"eval", runs.output()});
+  EXPECT_NEAR(loss(Words{"eval", runs.model()} + last), expected, 1e-6);
+  EXPECT_NEAR(
+      loss(Words{"eval", runs.model(), "--lora", "all", "--lora-rank", "2", "--lora-alpha", "6"} +
+           last),
+      expected, 1e-6);
 }
 
 TEST(AdaptersTest, UntiedCopiesTrainAsWeightsOfTheirOwn) {

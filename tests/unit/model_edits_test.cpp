@@ -267,6 +267,7 @@ TEST(ModelEditsTest, EditsSurviveAsText) {
   edits.head = 9;
   edits.added = AddedHead{3, "kinds"};
   edits.adapters.dropout = 0.25;
+  edits.adapters.from = "first.safetensors";
   EXPECT_EQ(text_of(*edits_from(text_of(edits))), text_of(edits));
   EXPECT_EQ(text_of(ModelEdits()), "");
   for (const char* bad : {"{", "{}", "[]", R"({"untie":[],"prediction":1,"seed":0})"}) {

@@ -310,8 +310,7 @@ class SetupMaker {
       return open_rules_source(std::move(file), *std::move(info), options_.freeze, operators);
     }
     OFSDP_RETURN_IF_ERROR(warn_of_merged(file));
-    ModelEdits edits = edits_of(options_);
-    if (saved_ != nullptr && !edits.any()) edits = saved_->edits;
+    const ModelEdits edits = edits_to_make();
     const bool learned = options_.qat_scales == QatScales::kLearned;
     TrainedRules rules{options_.freeze, train_, learned};
     if (saved_ != nullptr) rules.saved = saved_->trained;
@@ -326,6 +325,16 @@ class SetupMaker {
       adapter = join_path(options_.folder.path, "adapter.safetensors");
     }
     return open_edited_source(std::move(edited), operators, std::move(rules), adapter, wanted);
+  }
+
+  // Values that the checkpoint's run has not trained are drawn or read as that run did.
+  ModelEdits edits_to_make() const {
+    ModelEdits edits = edits_of(options_);
+    if (saved_ == nullptr) return edits;
+    if (!edits.any()) return saved_->edits;
+    edits.seed = edits.adapters.seed = saved_->edits.seed;
+    if (edits.adapters.from.empty()) edits.adapters.from = saved_->edits.adapters.from;
+    return edits;
   }
 
   // Constant nodes that the options or the checkpoint's run name are weights.
