@@ -213,6 +213,14 @@ Status RunMemory::fetch(const CompiledRun& plan) {
   return device.download(host, shared_image.bytes(), offloaded);
 }
 
+Status RunMemory::fetch_kept(const CompiledRun& plan) {
+  return plan.device == nullptr ? ok_status() : device.download(host, 0, true);
+}
+
+Status RunMemory::store_kept(const CompiledRun& plan) {
+  return plan.device == nullptr ? ok_status() : device.upload(host, 0, true);
+}
+
 std::span<std::byte> RunMemory::staging() const {
   if (host.staging.bytes() > 0) return {host.staging.data(), host.staging.bytes()};
   return device.staging();

@@ -21,6 +21,9 @@ struct RunMemory {
   Status map(const CompiledRun& plan, Communicator& communicator, MemoryLedger& ledger);
   // Copies the state on the device into the images, and waits for it.
   Status fetch(const CompiledRun& plan);
+  // The same for the values that each rank holds whole (KeptValues), and back to the device.
+  Status fetch_kept(const CompiledRun& plan);
+  Status store_kept(const CompiledRun& plan);
   std::span<std::byte> staging() const;
 
   MemoryLedger image_ledger;  // counts the images apart, since steps do not use them

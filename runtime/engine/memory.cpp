@@ -118,10 +118,11 @@ Status DeviceRankMemory::move(std::byte* dst, const std::byte* src, size_t bytes
   return {};
 }
 
-Status DeviceRankMemory::upload(const RankMemory& images, size_t shared_bytes) {
+Status DeviceRankMemory::upload(const RankMemory& images, size_t shared_bytes, bool kept_alone) {
   for (const Pair& pair : pairs(images, shared_bytes)) {
     OFSDP_RETURN_IF_ERROR(move(pair.device, pair.host, pair.bytes, true));
     if (pair.bytes > 0) madvise(pair.host, pair.bytes, MADV_DONTNEED);
+    if (kept_alone) break;  // the first
   }
   return {};
 }

@@ -81,7 +81,7 @@ class DeviceRankMemory {
 
   // Copy kept, state and shared from the images to the device, and back; `kept_alone`: only kept.
   // Both wait for the device.
-  Status upload(const RankMemory& images, size_t shared_bytes);
+  Status upload(const RankMemory& images, size_t shared_bytes, bool kept_alone = false);
   Status download(const RankMemory& images, size_t shared_bytes, bool kept_alone = false);
 
  private:

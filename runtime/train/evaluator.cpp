@@ -4,6 +4,7 @@
 #include <array>
 #include <cmath>
 #include <cstdio>
+#include <cstring>
 #include <map>
 
 #include "kernels/base/text.h"
@@ -343,6 +344,23 @@ std::vector<MetricValue> reported_losses(const ModelSetup& setup) {
   return losses;
 }
 
+namespace {
+
+// Returns the running statistics that the ranks compute each from its own rows.
+std::vector<std::span<float>> own_statistics(const RankState& state, int ranks) {
+  std::vector<std::span<float>> own;
+  if (ranks == 1) return own;
+  for (const KeptValues::Entry* entry : carried_entries(state.plan())) {
+    own.push_back(state.statistic(*entry));
+  }
+  return own;
+}
+
+// Two floats travel as one double, bit by bit.
+constexpr size_t kFloatsAtOnce = 2 * kMaxExchange;
+
+}  // namespace
+
 Evaluator::Evaluator(RankState& state, Communicator& communicator, const Sampler& sampler)
     : state_(state),
       sampler_(sampler),
@@ -350,6 +368,8 @@ Evaluator::Evaluator(RankState& state, Communicator& communicator, const Sampler
       loader_(*state.setup().data.eval, sampler_,
               label_rules(state.setup().counts, *state.setup().data.eval), state.eval_staging()),
       metrics_(state.plan().metrics, state.metrics()),
+      statistics_(own_statistics(state, communicator.size())),
+      pieces_(static_cast<size_t>(kMaxExchange) * static_cast<size_t>(communicator.size())),
       numbers_(communicator.size(), 2 * state.setup().counts.size()),
       losses_(reported_losses(state.setup())) {
   first_batch_.samples.reserve(static_cast<size_t>(sampler.options().batch_size));
@@ -365,6 +385,22 @@ Status Evaluator::add(const BoundProgram& program, const MicroResult& result) {
   return {};
 }
 
+Status Evaluator::take_statistics(int64_t step) {
+  if (statistics_.empty()) return {};
+  OFSDP_RETURN_IF_ERROR(state_.fetch_kept());
+  for (const std::span<float> values : statistics_) {
+    for (size_t first = 0; first < values.size(); first += kFloatsAtOnce) {
+      const auto piece = values.subspan(first, std::min(kFloatsAtOnce, values.size() - first));
+      std::array<double, kMaxExchange> mine{};
+      std::memcpy(mine.data(), piece.data(), piece.size_bytes());
+      OFSDP_RETURN_IF_ERROR(
+          communicator_.exchange(mine, pieces_, {"exchange of running statistics", -1, step}));
+      std::memcpy(piece.data(), pieces_.data(), piece.size_bytes());  // rank 0's come first
+    }
+  }
+  return state_.store_kept();
+}
+
 // Swaps parameters and averaged parameters; a second call swaps them back. An error ends the run,
 // so nothing is swapped back then. The barrier keeps ranks from reading parameters of a rank that
 // has not swapped yet.
@@ -375,6 +411,7 @@ Status Evaluator::swap_average(int64_t step) {
 }
 
 Result<EvalRow> Evaluator::run(int64_t step, int64_t epoch, Progress* progress) {
+  OFSDP_RETURN_IF_ERROR(take_statistics(step));
   OFSDP_RETURN_IF_ERROR(swap_average(step));
   OFSDP_ASSIGN_OR_RETURN(const EvalRow row, pass(step, epoch, progress));
   OFSDP_RETURN_IF_ERROR(swap_average(step));

@@ -1,10 +1,13 @@
 // Evaluator computes loss and metrics over the evaluation data; all ranks share the samples.
 //
 // The programs are compiled without training switches. With --ema the average replaces the
-// parameters during the evaluation, unless --ema-use is off. The loss is the mean over kept labels
-// (or samples), or the sum over the evaluation data (importer/passes/loss.h). If there are several
-// losses, one without a kept label is left out; if no loss has a label, the loss is NaN. MetricSums
-// computes the metrics.
+// parameters during the evaluation, unless --ema-use is off. Each evaluation begins with rank 0's
+// running statistics on every rank, as in DistributedDataParallel: the written file has these, and
+// each rank has seen other rows. Nothing that is trained reads them.
+//
+// The loss is the mean over kept labels (or samples), or the sum over the evaluation data
+// (importer/passes/loss.h). If there are several losses, one without a kept label is left out; if
+// no loss has a label, the loss is NaN. MetricSums computes the metrics.
 //
 // Borrows state, communicator and `progress`, which is told of every micro-batch; owns a row's
 // metrics. `run` is collective and does not allocate.
@@ -172,6 +175,7 @@ class Evaluator {
 
  private:
   Result<EvalRow> pass(int64_t step, int64_t epoch, Progress* progress);
+  Status take_statistics(int64_t step);
   Status swap_average(int64_t step);
   Status add(const BoundProgram& program, const MicroResult& result);
   void keep_first(const Batch& batch, const MicroResult& result);
@@ -182,7 +186,9 @@ class Evaluator {
   Communicator& communicator_;
   Loader loader_;
   MetricSums metrics_;
-  RankNumbers numbers_;  // each loss's sum and count
+  std::vector<std::span<float>> statistics_;  // running statistics of which ranks have their own
+  std::vector<double> pieces_;                // all ranks' part of them, in one exchange
+  RankNumbers numbers_;                       // each loss's sum and count
   std::vector<MetricValue> losses_;
   EvaluatedBatch first_batch_;
   bool matches_ = false;  // the programs count matches

@@ -435,12 +435,9 @@ class FileCheck {
   std::string rows_text() const { return plural(std::ssize(samples_), "row"); }
 
   std::string agreement(const Outcome& outcome) const {
-    // Ranks normalize by their own batches; the file has the running statistics of rank 0.
-    const CompiledRun& plan = state_.plan();
-    const bool own = plan.train_sampler->options().ranks > 1 && !carried_entries(plan).empty();
     return format_text(
-        "answers as the evaluation did: largest difference {:.2g} in the loss over {}{}",
-        *outcome.difference, rows_text(), own && !options_.sync_batch_norm ? " of rank 0" : "");
+        "answers as the evaluation did: largest difference {:.2g} in the loss over {}",
+        *outcome.difference, rows_text());
   }
 
   void warn(const std::string& path, const Outcome& outcome) {

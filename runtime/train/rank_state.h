@@ -88,6 +88,10 @@ class RankState {
   // Updates the images from the device and waits for it. Must be called before held, share, kept or
   // a save.
   Status fetch() { return memory_.fetch(plan_); }
+  // Around changes of `kept` during a run: update its image from the device, and the device from
+  // its image.
+  Status fetch_kept() { return memory_.fetch_kept(plan_); }
+  Status store_kept() { return memory_.store_kept(plan_); }
 
   // Returns the unit's values that this rank holds: parameters (state -1), or an elementwise
   // optimizer state. REQUIRES: float32.

@@ -140,5 +140,28 @@ TEST_P(JoinedRows, AreInThePlan) {
   EXPECT_THAT(plan.out, HasSubstr("JoinRows n"));
 }
 
+// Each rank normalizes by its own rows, so it has statistics of its own. The file gets rank 0's,
+// and an evaluation takes these on every rank.
+TEST(OwnStatistics, AnEvaluationIsThatOfTheWrittenFile) {
+  const std::string data = OFSDP_SOURCE_DIR "/tests/oracle/cases/residual/data";
+  const Words command = fsdp_run({OFSDP_SOURCE_DIR "/tests/oracle/cases/residual/legacy.onnx",
+                                  "--loss", "cross_entropy", "--optimizer", "sgd", "--lr", "0.05",
+                                  "--steps", "9", "--epochs", "100", "--global-batch-size", "6",
+                                  "--eval-data", data, "--eval-interval", "4step"});
+  for (const int world : {2, 3}) {
+    SCOPED_TRACE(world);
+    Trained device = on_counting_device(command + ranks(world));
+    expect_same_bits(on_cpu(command + ranks(world)), device);
+    const testing_data::TempFolder folder;
+    const std::string file = folder.write("trained.onnx", device.file);
+    const Finished alone =
+        Program::run(fsdp_run({"eval", file, "--loss", "cross_entropy", "--data", data, "--json"}));
+    EXPECT_EQ(alone.status, 0) << alone.err;
+    EXPECT_EQ(device.rows.back().at("kind"), "eval");
+    const double expected = nlohmann::json::parse(alone.out).at("loss");
+    EXPECT_NEAR(device.rows.back().at("loss"), expected, 1e-6 * expected);
+  }
+}
+
 }  // namespace joined_rows_test
 }  // namespace ofsdp
