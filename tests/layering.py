@@ -36,7 +36,7 @@ ROOMS = {
     "kernels/ops/pointwise": "@cpu",
     "kernels/ops/reduce": "@cpu",
     "kernels/ops/matmul": "@cpu kernels/ops/pointwise",
-    "kernels/ops/indexing": "@cpu kernels/ops/pointwise",
+    "kernels/ops/indexing": "@cpu kernels/ops/pointwise kernels/ops/matmul",
     "kernels/ops/conv": "@cpu kernels/ops/pointwise",
     "kernels/ops/pool": "@cpu kernels/ops/pointwise kernels/ops/conv",
     "kernels/ops/norm": "@cpu",

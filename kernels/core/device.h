@@ -104,7 +104,8 @@ class Device {
                        bool /*scales_loss*/) {
     return refused();
   }
-  virtual Status note_loss(ofsdp_stream*, ofsdp_run_state*, const float*, bool /*stops_at_nan*/) {
+  virtual Status note_loss(ofsdp_stream*, ofsdp_run_state*, int /*index*/, const float*,
+                           bool /*stops_at_nan*/) {
     return refused();
   }
   virtual Status convert(ofsdp_stream*, const void* /*src*/, int32_t /*from*/, void* /*dst*/,

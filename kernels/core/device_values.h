@@ -10,6 +10,7 @@
 
 inline constexpr int kMaxOptimizerStates = 4;
 inline constexpr int OFSDP_EXACT_LIMBS = 16;
+inline constexpr int OFSDP_MAX_LOSSES = 16;
 inline constexpr size_t OFSDP_GROUP_KEY_BYTES = 128;
 
 // Handles. Each Device implementation defines structs for them.
@@ -25,13 +26,13 @@ struct ofsdp_step_numbers {
   int64_t step;  // the update's number, from 0
   int64_t samples;
   double lr;
-  float loss_share;  // this micro-batch's share of the global mean
-  uint32_t reserved;
-  // `lr` assumes that `skipped_updates` updates were skipped. If the state counts more, because the
-  // previous update was skipped after the host had sent these numbers, Device::begin replaces lr by
-  // lr_if_skipped.
+  double factor;  // of the schedule: the rate of a group is its base rate times this
+  float loss_shares[OFSDP_MAX_LOSSES];  // per loss: this micro-batch's share of the global mean
+  // `lr` and `factor` assume that `skipped_updates` updates were skipped. If the state counts more,
+  // because the previous update was skipped after the host had sent these numbers, Device::begin
+  // replaces them by lr_if_skipped and factor_if_skipped.
   int64_t skipped_updates;
-  double lr_if_skipped;
+  double lr_if_skipped, factor_if_skipped;
 };
 
 // The first report of wrong data (an index out of range, a length). The reporting kernel continues
@@ -45,8 +46,8 @@ struct ofsdp_data_fault {
 // State that the device keeps between updates. The host gets a copy after each micro-batch, and
 // reads it one micro-batch later.
 struct ofsdp_run_state {
-  float loss_weight;  // loss_share times loss scale: where backward starts
-  float loss;         // the last micro-batch's loss
+  float loss_weights[OFSDP_MAX_LOSSES];  // loss share times loss scale: where backward starts
+  float losses[OFSDP_MAX_LOSSES];        // of the last micro-batch
   int64_t matches[2];
   double loss_scale, scale_used;
   double squared_norm;  // of the scaled gradients in this rank's spans, in this update
@@ -90,6 +91,7 @@ struct ofsdp_device_update {
   void* copy;          // the new parameter, rounded, or null; optimizers that step later ignore it
   const ofsdp_run_state* state;  // updates nothing if `skip` or `stop` is set
   const ofsdp_step_numbers* numbers;
+  double base_lr = -1;  // as in UpdateSpec
 };
 
 // A parameter's stretch in a shard, for optimizers that need whole-parameter norms.
@@ -118,6 +120,7 @@ struct ofsdp_parameter_parts {
   const ofsdp_run_state* state;  // as in ofsdp_device_update
   const ofsdp_step_numbers* numbers;
   const float* gradient = nullptr;  // the shard's gradient, if the optimizer keeps it
+  double base_lr = -1;              // as in UpdateSpec
 };
 
 // Elements [first, first + count) in a parameter that holds matrices, and sums of their squares

@@ -160,7 +160,6 @@ struct OpDef {
   bool costly = false;        // recomputation saves the outputs if it can
   bool product = false;       // multiplies matrices: inputs 0 and 1 (transA, transB)
   bool reads_number = false;  // an input of one element is a bound, a fill or a choice
-  bool cpu_only = false;      // no device has a kernel
   bool joined = false;        // a pass joins nodes into it if a kernel accepts the result
   // Rounds input 0 by scale and zero point, inputs 1 and 2; the gradient passes straight through.
   bool fake_quantizes = false;

@@ -24,7 +24,6 @@
 // (https://arxiv.org/abs/2110.02861).
 #pragma once
 
-#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -74,13 +73,22 @@ struct StoredState {
 
   float* floats() const { return reinterpret_cast<float*>(elements); }  // REQUIRES: kFloat32
   // Returns the array from element `first` on. REQUIRES: a block begins there.
-  StoredState from(int64_t first) const;
+  StoredState from(int64_t first) const {
+    if (form == StateForm::kFloat32) return {form, elements + first * 4};
+    if (form == StateForm::kBFloat16) return {form, elements + first * 2};
+    return {form, elements + first, scales + first / kStateBlock};
+  }
 };
 
 // Returns an array's bytes, scales included.
 size_t stored_bytes(StateForm form, int64_t numel);
 // Returns the array in `memory`, which has stored_bytes.
-StoredState stored_state(StateForm form, std::byte* memory, int64_t numel);
+inline StoredState stored_state(StateForm form, std::byte* memory, int64_t numel) {
+  StoredState state{form, memory};
+  const int64_t blocks = (numel + kStateBlock - 1) / kStateBlock;
+  if (is_blocked(form)) state.scales = reinterpret_cast<float*>(memory + blocks * kStateBlock);
+  return state;
+}
 
 // Copies the first `count` elements, rounded up to whole blocks, to `memory`, which has
 // stored_bytes.
@@ -112,6 +120,6 @@ void update_stored(const OptimizerDef& optimizer, const OptimizerSettings& setti
                    StateRounding rounding);
 
 // Returns the value of each 8-bit code as a fraction of the scale.
-const std::array<float, 256>& code_book(StateForm form);
+std::span<const float, 256> code_book(StateForm form);
 
 }  // namespace ofsdp::kernels

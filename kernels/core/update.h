@@ -24,8 +24,8 @@
 //             and kKept; it is not stored. LAMB, which has no `keep`, adds the decay to the
 //             direction, and its first factor is 1
 //
-// For any optimizer kAverageOp moves kAverage towards the parameters (--ema), and kRoundOp rounds
-// the parameters into kCopy.
+// For any optimizer kAverageOp moves kAverage towards the parameters (--ema), kSwapOp exchanges the
+// two, and kRoundOp rounds the parameters into kCopy.
 //
 // All these operations have one operand list (UpdateIn, UpdateOut); a kernel reads the operands
 // that the part needs; operands that the unit lacks (kAverage without --ema) are absent. Two
@@ -92,6 +92,7 @@ struct UpdateSpec {
   // ExactSquares, kernels/optimizers/squares.h) to kPartials instead of adding doubles to kSquares.
   // Ranks add up the limbs, and Updater turns them into kSquares before `step`.
   bool exact = false;
+  double base_lr = -1;       // of a group (--group); negative: the run's rate holds
   uint64_t seed = 0;         // for the stochastic rounding of states that are stored in few bits
   double average_decay = 0;  // average = decay * average + (1 - decay) * parameter
   int64_t first_update = 1;  // in this update the average becomes a copy of the parameter
@@ -99,7 +100,7 @@ struct UpdateSpec {
 
 struct UpdateIn {
   enum Operand : size_t {
-    kNumbers,   // ofsdp_step_numbers: the learning rate
+    kNumbers,   // ofsdp_step_numbers: learning rate and factor of the schedule
     kRunState,  // ofsdp_run_state; if skip or stop is set, the kernel does nothing
     kStretch,   // Stretch, in host memory; absent: the whole shard
     // The stretch's gradient elements. For `sums`: the elements from the first one that this rank
@@ -169,6 +170,7 @@ inline constexpr int64_t kUpdateBlock = 4096;
 //                                   -0 becomes 0, as if other ranks' zeros had been added
 inline constexpr const char* kPutOp = "ofsdp.update.put";
 inline constexpr const char* kAverageOp = "ofsdp.update.average";
+inline constexpr const char* kSwapOp = "ofsdp.update.swap";
 inline constexpr const char* kRoundOp = "ofsdp.update.round";
 
 inline std::string update_op(const std::string& optimizer, const char* part) {

@@ -195,24 +195,6 @@ class TileWidener {
 
 }  // namespace
 
-StoredType stored_type(DType floating) {
-  if (floating == DType::kFloat16) return StoredType::kFloat16;
-  return floating == DType::kBFloat16 ? StoredType::kBFloat16 : StoredType::kFloat32;
-}
-
-int stored_bits(StoredType type) {
-  switch (type) {
-    case StoredType::kUInt4:
-    case StoredType::kInt4:
-      return 4;
-    case StoredType::kUInt8:
-    case StoredType::kInt8:
-      return 8;
-    default:
-      return type == StoredType::kFloat32 ? 32 : 16;
-  }
-}
-
 void widen_tile(const StoredMatrix& matrix, const StoredBytes& bytes, const StoredTile& tile,
                 float* dst, int64_t pitch) {
   TileWidener widener(matrix, bytes);

@@ -197,9 +197,9 @@ class CudaDevice final : public NcclRanks {
                bool update, bool scales) override {
     return checked(begin_update(state, numbers, update, scales, raw(stream)), "begin");
   }
-  Status note_loss(ofsdp_stream* stream, ofsdp_run_state* state, const float* loss,
+  Status note_loss(ofsdp_stream* stream, ofsdp_run_state* state, int index, const float* loss,
                    bool stops) override {
-    return checked(cuda::note_loss(state, loss, stops, raw(stream)), "note_loss");
+    return checked(cuda::note_loss(state, index, loss, stops, raw(stream)), "note_loss");
   }
   Status convert(ofsdp_stream* stream, const void* src, int32_t from, void* dst, int32_t to,
                  int64_t count) override {

@@ -193,10 +193,18 @@ class UpdateCall {
     });
   }
 
+  void swap() const {
+    float* const param = args_.out<float>(UpdateOut::kParam);
+    std::swap_ranges(param + stretch_.begin, param + stretch_.end,
+                     args_.out<float>(UpdateOut::kAverage) + stretch_.begin);
+  }
+
   void round() const { round(stretch_.begin, stretch_.end - stretch_.begin); }
 
  private:
-  double rate() const { return args_.in<ofsdp_step_numbers>(UpdateIn::kNumbers)->lr; }
+  double rate() const {
+    return updates::rate_of(*args_.in<ofsdp_step_numbers>(UpdateIn::kNumbers), plan_.spec.base_lr);
+  }
   const ofsdp_run_state& run_state() const {
     return *args_.in<ofsdp_run_state>(UpdateIn::kRunState);
   }
@@ -414,6 +422,7 @@ Registry update_registry(std::span<const OptimizerDef> optimizers) {
   }
   add(registry, assignment(), update_op("assign", "advance"), &UpdateCall::advance);
   add(registry, {}, kAverageOp, &UpdateCall::average);
+  add(registry, {}, kSwapOp, &UpdateCall::swap);
   add(registry, {}, kRoundOp, static_cast<void (UpdateCall::*)() const>(&UpdateCall::round));
   add_on_array(registry, update_op("muon", "normalize"),
                [](float* values, int64_t n, const float*) { normalize(values, n); });

@@ -12,6 +12,7 @@
 
 #include <cmath>
 
+#include "kernels/core/device_values.h"
 #include "kernels/core/optimizer.h"
 
 #ifdef __CUDACC__
@@ -35,6 +36,11 @@ struct UpdateNumbers {
 };
 
 OFSDP_BOTH inline float f32(double value) { return static_cast<float>(value); }
+
+// Returns the learning rate of rows with the base rate `base_lr` (UpdateSpec).
+OFSDP_BOTH inline double rate_of(const ofsdp_step_numbers& numbers, double base_lr) {
+  return base_lr < 0 ? numbers.lr : base_lr * numbers.factor;
+}
 
 // torch.lerp: exact at both ends, because from weight 0.5 on it starts at the far end.
 struct Lerp {

@@ -37,6 +37,10 @@ namespace ofsdp::runtime {
 
 namespace {
 
+size_t wide_bytes(const Graph& graph, ValueId id) {
+  return align_up(graph.value(id).desc.bytes(), kTensorAlignment);
+}
+
 // Returns kInput if a short last batch meets a graph with a fixed batch axis.
 Status check_fixed_batch(const Graph& graph, const CompiledRun& plan) {
   const int64_t fixed = fixed_batch(graph);
@@ -191,9 +195,6 @@ class RunCompiler {
     const auto& metrics = options_.run.eval_metrics;
     const bool measured = !measures_of(metrics).empty();
     if (!run_->eval_sampler && !measured) return {};
-    OFSDP_REJECT_IF(measured && run_->device != nullptr,
-                    "--eval-metrics {}: has no CUDA kernel; --device cpu has them",
-                    measures_of(metrics)[0].metrics);
     const int64_t batch = settings_.batch.batch_size;
     OFSDP_ASSIGN_OR_RETURN(const Graph graph, setup_.evaluation_graph(batch));
     const int64_t samples = run_->eval_sampler ? run_->eval_sampler->options().samples : 0;
@@ -412,13 +413,13 @@ class RunCompiler {
 
   // Maps the device memory for inputs, numbers and results (runtime/engine/device).
   DeviceIoMap plan_io() const {
-    size_t most = 0;
+    size_t inputs = 0, measured = 0;
     for (const auto& [key, program] : run_->programs) {
-      size_t inputs = 0;
-      for (ValueId id : program.graph.inputs) {
-        inputs += align_up(program.graph.value(id).desc.bytes(), kTensorAlignment);
-      }
-      most = std::max(most, inputs);
+      size_t columns = 0, rows = 0;
+      for (ValueId id : program.graph.inputs) columns += wide_bytes(program.graph, id);
+      for (const Measured& m : program.graph.measured) rows += wide_bytes(program.graph, m.rows);
+      inputs = std::max(inputs, columns);
+      measured = std::max(measured, rows);
     }
     int64_t owned = 0;
     for (const Unit& unit : run_->shards.units)
@@ -431,7 +432,7 @@ class RunCompiler {
     for (const ParameterUpdate& update : run_->updates.parameters) {
       if (update.factored) norms.matrices += update.shape.matrices;
     }
-    DeviceIoMap io = map_device_io(most, settings_.batch.batch_size, owned, norms);
+    DeviceIoMap io = map_device_io(inputs, measured, settings_.batch.batch_size, owned, norms);
     if (run_->device_rules) run_->device_rules->add_to(io);
     if (run_->shards.across_ranks) add_slices(io, run_->shards);
     return io;

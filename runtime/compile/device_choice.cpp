@@ -10,13 +10,13 @@
 namespace ofsdp::runtime {
 namespace {
 
-// Has a kernel for everything but operators that only the CPU has and nodes that a pass would join:
-// only the CUDA library knows which results its kernels accept.
+// Has a kernel for everything but nodes that a pass would join: only the CUDA library knows which
+// results its kernels accept.
 class PlanningDevice final : public Device {
  public:
   explicit PlanningDevice(const Registry& registry) {
     for (const auto& [name, op] : registry.all()) {
-      if (op.cpu_only || op.joined) refused_.insert(op.full_name());
+      if (op.joined) refused_.insert(op.full_name());
     }
   }
 
@@ -52,21 +52,9 @@ std::string only_on_cpu(const Options& options) {
   if (optimizer != nullptr && optimizer->keeps_gradient()) {
     if (offloads) return "--cpu-offload with --optimizer " + name + " is not built yet for it";
   }
-  if (options.losses.size() > 1) return "the CPU alone adds up several losses so far";
-  if (!options.teacher.path.empty()) return "--teacher is followed on the CPU alone so far";
   const bool watches = options.files.watch > 0 && options.command != Command::kEval;
   if (watches && !traits(StepKind::kWatch).on_device) {
     return "--watch keeps norms of the CPU's updates alone so far";
-  }
-  if (options.optimizer.ema) return "--ema averages parameters of the CPU alone so far";
-  if (options.optimizer.state_dtype != StateDType::kFloat32) {
-    return format_text("--state-dtype {}: the CPU alone stores states so, so far",
-                       name_of(options.optimizer.state_dtype));
-  }
-  for (const GroupOptions& group : options.optimizer.groups) {
-    if (group.lr || group.kind) {
-      return "--group " + group.said + ": the CPU alone has rates and optimizers of groups so far";
-    }
   }
   if (options.optimizer.kind == OptimizerKind::kPlugin && !offloads) {
     return "optimizers of plug-ins update in host memory: --cpu-offload optimizer or params";

@@ -59,7 +59,7 @@ class RunnerMaker {
     OFSDP_ASSIGN_OR_RETURN(auto offload, make_offload());
     OFSDP_ASSIGN_OR_RETURN(
         auto executor, DeviceEngine::make(context, options_, std::move(ranks), std::move(offload)));
-    bind_programs(bases, executor->loss_weight());
+    bind_programs(bases, executor->loss_weights());
     for (auto& [key, program] : runner_.programs) {
       OFSDP_RETURN_IF_ERROR(executor->prepare(program));
     }

@@ -30,8 +30,12 @@ class CpuEngine final : public UpdateRunner, private Engine {
 
   void begin_update(const UpdateNumbers& numbers) override;
   void end_update(int64_t exchange_began) override;
+  Status swap_average() override { return updater_.swap_average({}); }
   Status run(BoundProgram& program, const MicroBatch& batch) override;
   Result<MicroResult> result() override { return result_; }
+  std::span<const double> measured(const BoundProgram& program, size_t i) const override {
+    return program.measured[i];
+  }
   Status check_evaluation(BoundProgram& program) override;
   Result<std::optional<UpdateOutcome>> outcome(bool settle) override;
 

@@ -113,6 +113,9 @@ class UpdateRunner {
 
   // Blocks until the last micro-batch is complete and returns its numbers.
   virtual Result<MicroResult> result() = 0;
+  // Returns the rows of Graph::measured[i] of that micro-batch, valid until the next `run`.
+  // REQUIRES: result() was called, and the micro-batch was not empty.
+  virtual std::span<const double> measured(const BoundProgram& program, size_t i) const = 0;
   // Returns kFault if an evaluation's loss is NaN or infinite. REQUIRES: result() was called.
   virtual Status check_evaluation(BoundProgram& program) = 0;
   // Returns the oldest outcome that it has not returned yet; nothing if there is none. If `settle`
@@ -120,6 +123,9 @@ class UpdateRunner {
   // present update's outcome for a later call, since the update may still be running.
   // The trainer settles before an evaluation, a save and the end of the run.
   virtual Result<std::optional<UpdateOutcome>> outcome(bool settle) = 0;
+  // --ema: swaps the parameters with their average; a second call swaps back. REQUIRES: the updates
+  // are settled. Ranks must meet before the next program, which gathers from other ranks.
+  virtual Status swap_average() = 0;
   // Returns the loss scale after the latest update whose numbers have arrived.
   virtual LossScale& loss_scale() = 0;
   // Returns how many updates changed the parameters, in this run and in the `start` updates before

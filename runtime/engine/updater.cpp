@@ -115,12 +115,11 @@ class UpdateLister {
   }
 
   Status add(Listing& list, const std::string& op, size_t group, const Problem& p) {
-    Updater::Listed& made = list.emplace_back();
-    made.group = group;
-    OFSDP_ASSIGN_OR_RETURN(made.kernel, make(op, p));
-    if (made.kernel != nullptr) return {};
-    return input_error("--optimizer {}: --device cuda does not have it; --device cpu does",
-                       updates_.groups[group].optimizer->name);
+    OFSDP_ASSIGN_OR_RETURN(list.emplace_back(), make(op, p));
+    if (list.back() != nullptr) return {};
+    return input_error("--optimizer {}{}: --device cuda does not have it; --device cpu does",
+                       updates_.groups[group].optimizer->name,
+                       updates_.encodes() ? " with --state-dtype" : "");
   }
 
   // Null if a device does not have it.
@@ -145,6 +144,7 @@ class UpdateLister {
       });
       if (rows.empty()) continue;
       wanted.spec.settings = group.settings;
+      wanted.spec.base_lr = group.lr.value_or(-1);
       wanted.spec.seed = updates_.seed;
       const std::string op = update_op(group.optimizer->name, part);
       OFSDP_RETURN_IF_ERROR(add(list, op, g, problem(wanted, rows)));
@@ -189,8 +189,8 @@ class UpdateLister {
   Status list_advance(Listing& list, Wanted wanted) {
     if (table_.has_rules()) {
       if (rows().empty()) return {};
-      list.push_back({context_.rules(problem(wanted, rows()), rows())});
-      if (list.back().kernel == nullptr) return fault("the device has no optimizer 'assign'");
+      list.push_back(context_.rules(problem(wanted, rows()), rows()));
+      if (list.back() == nullptr) return fault("the device has no optimizer 'assign'");
     } else {
       OFSDP_RETURN_IF_ERROR(
           add_part(list, "advance", wanted, [](const UpdateRow& row) { return row.columns == 0; }));
@@ -244,6 +244,8 @@ class UpdateLister {
 
   Status list_apply() {
     OFSDP_RETURN_IF_ERROR(add_round(list_->round));
+    if (updates_.average_decay)
+      OFSDP_RETURN_IF_ERROR(add(list_->swap, kSwapOp, 0, problem({}, {})));
     if (!table_.takes_steps()) return {};
     const auto waits = [&](const UpdateRow& row) { return table_.waits(row); };
     OFSDP_RETURN_IF_ERROR(add_part(list_->apply, "step", {}, waits));
@@ -299,7 +301,6 @@ Updater::Updater(UpdaterContext context) : context_(std::move(context)) {
         return group.optimizer->name.starts_with("plugin:");
       });
   if (context_.device != nullptr) return;
-  numbers_.resize(updates.groups.size());
   means_.resize(static_cast<size_t>(table().matrices()));
   context_.means = means_.data();
   context_.state = &state_;
@@ -319,10 +320,8 @@ Result<std::unique_ptr<Updater>> Updater::make(UpdaterContext context) {
 }
 
 void Updater::begin(const UpdateNumbers& numbers) {
-  for (size_t g = 0; g < numbers_.size(); ++g) {
-    const std::optional<double>& lr = table().updates().groups[g].lr;
-    numbers_[g].lr = lr ? *lr * numbers.factor : numbers.lr;
-  }
+  numbers_.lr = numbers.lr;
+  numbers_.factor = numbers.factor;
   state_.optimizer_step = numbers.optimizer_step;
 }
 
@@ -336,13 +335,10 @@ Status Updater::run(const Listing& listing, const UnitUpdate& unit, const Gradie
   set(UpdateIn::kStretch, stretch);
   set(UpdateIn::kGradient, gradient.values);
   set(UpdateIn::kOnto, gradient.onto);
-  for (const Listed& op : listing) {
-    if (context_.device == nullptr) {
-      set(UpdateIn::kNumbers, &numbers_[op.group]);
-    } else {
-      set(UpdateIn::kNumbers, static_cast<const DeviceStepContext&>(step).numbers);
-    }
-    OFSDP_RETURN_IF_ERROR(op.kernel->run({in, unit.operands, nullptr, &step}));
+  set(UpdateIn::kNumbers,
+      context_.device == nullptr ? &numbers_ : static_cast<const DeviceStepContext&>(step).numbers);
+  for (const auto& kernel : listing) {
+    OFSDP_RETURN_IF_ERROR(kernel->run({in, unit.operands, nullptr, &step}));
   }
   return {};
 }
@@ -435,13 +431,10 @@ Status Updater::round(int u, const StepContext& step) const {
   return run(unit(u).round, unit(u), {}, nullptr, step);
 }
 
-Status Updater::swap_average() {
-  const auto average = static_cast<size_t>(table().updates().average_state());
-  for (size_t u = 0; u < units_.size(); ++u) {
-    const UnitState& state = context_.units[u];
-    float* const values = state.optimizer[average].floats();
-    std::swap_ranges(state.owned, state.owned + state.owned_numel, values);
-    OFSDP_RETURN_IF_ERROR(round(static_cast<int>(u), {}));
+Status Updater::swap_average(const StepContext& step) const {
+  for (const UnitUpdate& unit : units_) {
+    OFSDP_RETURN_IF_ERROR(run(unit.swap, unit, {}, nullptr, step));
+    OFSDP_RETURN_IF_ERROR(run(unit.round, unit, {}, nullptr, step));
   }
   return {};
 }

@@ -134,15 +134,11 @@ class Updater {
 
   // Rounds the rank's shard into the copy that nodes read, if there is one.
   Status round(int unit, const StepContext& step) const;
-  // Swaps the parameters with their average, and rounds them; a second call swaps back. On the CPU.
-  Status swap_average();
+  // Swaps the parameters with their average, and rounds them; a second call swaps back.
+  Status swap_average(const StepContext& step) const;
 
  private:
-  struct Listed {
-    std::unique_ptr<Kernel> kernel;
-    size_t group = 0;
-  };
-  using Listing = std::vector<Listed>;
+  using Listing = std::vector<std::unique_ptr<Kernel>>;
   // A matrix that this rank transforms, or elements to set to 0.
   struct MatrixUpdate {
     int64_t offset = 0;  // first element, counted in the flat unit
@@ -153,7 +149,7 @@ class Updater {
   struct UnitUpdate {
     std::vector<TensorView> operands;  // UpdateOut
     std::array<Listing, kGradientForms> advance;
-    Listing sums, factors, norms, apply, round;
+    Listing sums, factors, norms, apply, swap, round;
     std::vector<MatrixUpdate> matrices;
   };
 
@@ -170,7 +166,7 @@ class Updater {
   bool of_one_thread_ = false;
   std::vector<UnitUpdate> units_;
   // On the CPU.
-  std::vector<ofsdp_step_numbers> numbers_;  // per group, since --group may set the rate
+  ofsdp_step_numbers numbers_{};
   ofsdp_run_state state_{};
   std::vector<double> squares_, limbs_, gathered_;
   std::vector<float> means_;

@@ -380,7 +380,8 @@ Status Evaluator::add(const BoundProgram& program, const MicroResult& result) {
   matches_ = matches_ || program.matches != nullptr;
   if (program.matches != nullptr) metrics_.add_matches(result.right, result.kept);
   for (size_t i = 0; i < program.measured.size(); ++i) {
-    OFSDP_RETURN_IF_ERROR(metrics_.add(static_cast<int>(i), program.measured[i]));
+    OFSDP_RETURN_IF_ERROR(
+        metrics_.add(static_cast<int>(i), state_.executor().measured(program, i)));
   }
   return {};
 }
@@ -406,7 +407,7 @@ Status Evaluator::take_statistics(int64_t step) {
 // has not swapped yet.
 Status Evaluator::swap_average(int64_t step) {
   if (!state_.plan().uses_average) return {};
-  OFSDP_RETURN_IF_ERROR(state_.updater().swap_average());
+  OFSDP_RETURN_IF_ERROR(state_.executor().swap_average());
   return communicator_.barrier({"barrier of averages", -1, step});
 }
 

@@ -162,7 +162,7 @@ class CountingDevice final : public Device {
 
   Status begin(ofsdp_stream* stream, ofsdp_run_state* s, ofsdp_step_numbers* n, bool update,
                bool scales) override;
-  Status note_loss(ofsdp_stream* stream, ofsdp_run_state* s, const float* loss,
+  Status note_loss(ofsdp_stream* stream, ofsdp_run_state* s, int index, const float* loss,
                    bool stops) override;
   Status convert(ofsdp_stream* stream, const void* src, int32_t from, void* dst, int32_t to,
                  int64_t n) override;

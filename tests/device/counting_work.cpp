@@ -136,7 +136,10 @@ Status CountingDevice::begin(ofsdp_stream* stream, ofsdp_run_state* s, ofsdp_ste
   if (!holds(s, sizeof(*s), false, "begin") || !holds(n, sizeof(*n), false, "begin"))
     return refused();
   return put(stream, [=] {
-    if (s->skipped_updates > n->skipped_updates) n->lr = n->lr_if_skipped;
+    if (s->skipped_updates > n->skipped_updates) {
+      n->lr = n->lr_if_skipped;
+      n->factor = n->factor_if_skipped;
+    }
     if (update) {
       s->scale_used = scales ? s->loss_scale : 1.0;
       s->squared_norm = s->global_norm = 0;
@@ -144,17 +147,19 @@ Status CountingDevice::begin(ofsdp_stream* stream, ofsdp_run_state* s, ofsdp_ste
       s->gradient_factor = 1.0f;
       s->optimizer_step = s->steps_before + n->step + 1 - s->skipped_updates;
     }
-    s->loss_weight = n->loss_share * static_cast<float>(s->scale_used);
+    for (size_t i = 0; i < std::size(n->loss_shares); ++i) {
+      s->loss_weights[i] = n->loss_shares[i] * static_cast<float>(s->scale_used);
+    }
     return Status{};
   });
 }
 
-Status CountingDevice::note_loss(ofsdp_stream* stream, ofsdp_run_state* s, const float* loss,
-                                 bool stops) {
+Status CountingDevice::note_loss(ofsdp_stream* stream, ofsdp_run_state* s, int index,
+                                 const float* loss, bool stops) {
   const std::lock_guard lock(mutex);
   if (!holds(loss, sizeof(float), false, "the loss")) return refused();
   return put(stream, [=] {
-    s->loss = *loss;
+    s->losses[index] = *loss;
     if (stops && (std::isnan(*loss) || s->fault.node != 0)) s->stop = 1;
     return Status{};
   });

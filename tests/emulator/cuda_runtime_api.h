@@ -10,6 +10,7 @@
 
 #define __host__
 #define __device__
+#define __constant__ static const
 
 enum cudaError_t {
   cudaSuccess = 0,

@@ -117,8 +117,10 @@ class Travelling final : public Kernel {
     return view.data == nullptr ? 0 : view.desc.bytes();
   }
   static std::vector<std::byte> numbers_of(const StepContext& step) {
-    const ofsdp_step_numbers head{
-        step.seed, step.step, static_cast<int64_t>(step.sample_index.size()), 0, 0, 0, 0, 0};
+    ofsdp_step_numbers head{};
+    head.seed = step.seed;
+    head.step = step.step;
+    head.samples = static_cast<int64_t>(step.sample_index.size());
     std::vector<std::byte> made(sizeof(head) + step.sample_index.size_bytes());
     std::memcpy(made.data(), &head, sizeof(head));
     std::memcpy(made.data() + sizeof(head), step.sample_index.data(),
@@ -202,7 +204,8 @@ constexpr std::string_view kOperators =
     " Xor ai.onnx.preview.training.Adagrad ai.onnx.preview.training.Adam"
     " ai.onnx.preview.training.Momentum com.microsoft.BiasGelu"
     " com.microsoft.BiasSplitGelu com.microsoft.FastGelu com.microsoft.FusedMatMul"
-    " com.microsoft.Gelu com.microsoft.LayerNormalization com.microsoft.QuickGelu"
+    " com.microsoft.GatherBlockQuantized com.microsoft.Gelu"
+    " com.microsoft.LayerNormalization com.microsoft.MatMulNBits com.microsoft.QuickGelu"
     " com.microsoft.RotaryEmbedding com.microsoft.SimplifiedLayerNormalization"
     " com.microsoft.SkipLayerNormalization com.microsoft.SkipSimplifiedLayerNormalization"
     " ofsdp.AbsGrad ofsdp.ArgmaxMatches ofsdp.AttentionGrad"
@@ -211,7 +214,8 @@ constexpr std::string_view kOperators =
     " ofsdp.CeluGrad ofsdp.Chain ofsdp.ChainGrad ofsdp.ChannelDots ofsdp.ChannelStatistics"
     " ofsdp.ClipGrad ofsdp.Col2ImGrad ofsdp.ContrastiveLoss ofsdp.ContrastiveLossGrad"
     " ofsdp.ContrastiveTerms"
-    " ofsdp.ConvGradInput ofsdp.ConvGradWeights ofsdp.Copy ofsdp.DropoutGrad"
+    " ofsdp.ConvGradInput ofsdp.ConvGradWeights ofsdp.Copy ofsdp.DistillationLoss"
+    " ofsdp.DistillationLossGrad ofsdp.DropoutGrad"
     " ofsdp.EinsumGrad ofsdp.EluGrad ofsdp.ErfGrad ofsdp.FakeQuantize ofsdp.FakeQuantizeGrad"
     " ofsdp.FakeQuantizeScaleGrad ofsdp.FoundIndices ofsdp.GRUGrad"
     " ofsdp.GatherGrad ofsdp.GatherNDGrad ofsdp.GeluGrad ofsdp.GemmEpilogue"
@@ -219,13 +223,14 @@ constexpr std::string_view kOperators =
     " ofsdp.HardSigmoidGrad ofsdp.HardSwishGrad ofsdp.JoinRows ofsdp.JoinedNormalizationGrad"
     " ofsdp.JoinedStatistics ofsdp.KeepCounted ofsdp.LRNGrad"
     " ofsdp.LSTMGrad ofsdp.LayerNormalizationGrad ofsdp.LeakyReluGrad ofsdp.LogSoftmaxGrad"
-    " ofsdp.LpPoolGrad ofsdp.MatMul ofsdp.MaxPoolGrad ofsdp.MishGrad ofsdp.MseLoss"
+    " ofsdp.LpPoolGrad ofsdp.MatMul ofsdp.MaxPoolGrad ofsdp.MeasureClasses"
+    " ofsdp.MatMulNBitsGrad ofsdp.MeasureValues ofsdp.MishGrad ofsdp.MseLoss"
     " ofsdp.MseLossGrad ofsdp.NarrowCrossEntropyLoss ofsdp.NarrowCrossEntropyLossGrad"
     " ofsdp.NllLossGrad ofsdp.PadGrad ofsdp.RNNGrad ofsdp.ReduceProdGrad ofsdp.ReluGrad"
     " ofsdp.Reorder ofsdp.RequireCount ofsdp.ResizeGrad ofsdp.ScatterIndices"
     " ofsdp.SeluGrad ofsdp.ShrinkGrad ofsdp.SigmoidGrad ofsdp.SliceGrad"
     " ofsdp.SoftmaxCrossEntropyLossGrad ofsdp.SoftmaxCrossEntropyLossWithGradient"
-    " ofsdp.SoftmaxGrad ofsdp.SoftplusGrad"
+    " ofsdp.SoftmaxGrad ofsdp.SoftplusGrad ofsdp.StoredMatMul"
     " ofsdp.SoftsignGrad ofsdp.SumTo ofsdp.SwishGrad ofsdp.TanhGrad"
     " ofsdp.ThresholdedReluGrad ofsdp.UnitRows ofsdp.UnitRowsGrad"
     " ";

@@ -4,6 +4,7 @@
 #include <fstream>
 
 #include "tests/support/checkpoint_runs.h"
+#include "tests/support/device_runs.h"
 #include "tests/support/metrics_rows.h"
 #include "tests/support/namespaces.h"
 #include "tests/support/refused_run.h"
@@ -85,6 +86,24 @@ TEST_P(FewBitsTest, SameBitsUnderEveryStrategyAndOtherBytesUnchanged) {
   for (size_t i = 0; i < before.size(); ++i) changed += before[i] != expected[i] ? 1 : 0;
   EXPECT_GT(changed, 0u);
   EXPECT_LE(changed, 1100u) << "biases, and a small matrix of one file";
+}
+
+TEST_P(FewBitsTest, DevicesGiveTheLossesOfTheCpu) {
+  Words words = train(GetParam());
+  std::erase(words, "--device");
+  std::erase(words, "cpu");
+  for (const Words& more : {Words{}, Words{"--strategy", "full_shard"} + ranks(2),
+                            Words{"--param-dtype", "bfloat16"}}) {
+    SCOPED_TRACE(testing::PrintToString(more));
+    const Trained cpu = on_cpu(words + more);
+    expect_near_losses(cpu, run_on_device(OFSDP_EMULATED_DEVICE, words + more),
+                       more.empty() ? 2e-5 : 1e-2);
+    // Only on the CPU do other weights than those of MatMulNBits keep the type of the file.
+    const bool packed = GetParam() == std::string("nbits") || GetParam() == std::string("tied");
+    if (packed) {
+      expect_same_bits(cpu, on_counting_device(words + more));
+    }
+  }
 }
 
 // Weights of 160 x 192 in 4 bits, 64 x 192 and 5 x 64 in 8: 27968 bytes; scales: 4100.

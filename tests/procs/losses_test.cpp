@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "importer/file/onnx_file.h"
+#include "tests/support/device_runs.h"
 #include "tests/support/metrics_rows.h"
 #include "tests/support/namespaces.h"
 #include "tests/support/prediction_ends.h"
@@ -201,6 +202,33 @@ TEST(SeveralLosses, APredictionNamedTwiceHasANumber) {
   EXPECT_NEAR(rows[0].at("loss"), 3 * rows[0].at("losses").at("value").get<double>(), 1e-6);
 }
 
+TEST(SeveralLosses, DevicesGiveTheBitsOfTheCpu) {
+  const LossRuns folder;
+  for (const Words& more : {Words{}, Words{"--batch-size", "3"}, ranks(2), ranks(3),
+                            Words{"--param-dtype", "float16"} + ranks(2)}) {
+    SCOPED_TRACE(testing::PrintToString(more));
+    const Words run =
+        folder.two() +
+        Words{"--eval-data",     folder / "eval",
+              "--eval-metrics",  "accuracy,top2,f1,perplexity,rmse@value,mae@value,r2@value",
+              "--eval-interval", "2step",
+              "--steps",         "6"} +
+        more;
+    expect_bits_of_the_cpu(run);
+    expect_near_losses(on_cpu(run), run_on_device(OFSDP_EMULATED_DEVICE, run), 1e-3);
+  }
+}
+
+TEST(SeveralLosses, ALossThatIsNoNumberIsNamedOnADevice) {
+  const LossRuns folder;
+  folder.write(
+      "data/target.npy",
+      npy("<f4", "(12, 1)", std::vector<float>(12, std::numeric_limits<float>::quiet_NaN())));
+  const Trained device = on_counting_device(folder.two() + Words{"--steps", "2"});
+  EXPECT_EQ(device.run.status, 1);
+  EXPECT_THAT(device.run.err, testing::HasSubstr("loss is NaN at step 1, rank 0"));
+}
+
 TEST(SeveralLosses, WrongOnesAreRefused) {
   const LossRuns folder;
   const auto refused = [&](const Words& losses, const Words& facts) {
@@ -260,6 +288,17 @@ TEST(Teacher, StrategiesAndAResumeGiveTheSameBitsInThePlannedMemory) {
       words + Words{"--checkpoint-dir", folder / "saved", "--checkpoint-interval", "3step"};
   ASSERT_EQ(Program::run(saved + Words{"--steps", "3"}).status, 0);
   EXPECT_EQ(folder.trained(saved + Words{"--resume", "latest"}), first);
+}
+
+TEST(Teacher, DevicesGiveTheBitsOfTheCpu) {
+  const LossRuns folder;
+  for (const Words& more : {Words{}, Words{"--batch-size", "3"}, ranks(3),
+                            Words{"--param-dtype", "bfloat16"} + ranks(2)}) {
+    SCOPED_TRACE(testing::PrintToString(more));
+    const Words run = folder.distilled() + Words{"--steps", "6"} + more;
+    expect_bits_of_the_cpu(run);
+    expect_near_losses(on_cpu(run), run_on_device(OFSDP_EMULATED_DEVICE, run), 1e-2);
+  }
 }
 
 TEST(Teacher, ACheckpointKnowsItsTeacher) {

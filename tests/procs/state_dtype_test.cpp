@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "tests/support/checkpoint_runs.h"
+#include "tests/support/device_runs.h"
 #include "tests/support/namespaces.h"
 
 namespace ofsdp {
@@ -152,16 +153,25 @@ TEST_P(StateDTypes, AnyCheckpointGoesOnInAnyType) {
   EXPECT_NEAR(losses.back().second, expected.back().second, 0.05 * expected.back().second);
 }
 
-TEST_P(StateDTypes, NeedTheCpu) {
-  const Start device{.environment = {"OFSDP_CUDA_LIBRARY=" OFSDP_COUNTING_DEVICE}};
-  const std::string why = "--state-dtype " + GetParam() + ": the CPU alone";
-  const Words words = stored(kAdamW) + Words{"--steps", "1"};
-  const Finished refused = Program::run(words + Words{"--device", "cuda"}, device);
-  EXPECT_EQ(refused.status, 2);
-  EXPECT_THAT(refused.err, HasSubstr("--device cuda: " + why));
-  const Finished chosen = Program::run(words, device);
-  EXPECT_EQ(chosen.status, 0) << chosen.err;
-  EXPECT_THAT(chosen.out, HasSubstr("device: the CPU, since " + why));
+TEST_P(StateDTypes, DevicesGiveTheBitsOfTheCpu) {
+  const Words small = small_mlp() + Words{"--state-dtype", GetParam()};
+  for (const Words& more :
+       {Words{}, Words{"--optimizer", "lion"} + ranks(2),
+        Words{"--param-dtype", "bfloat16", "--clip-grad-norm", "0.5"} + ranks(3),
+        Words{"--cpu-offload", "optimizer"}}) {
+    SCOPED_TRACE(testing::PrintToString(more));
+    expect_bits_of_the_cpu(small + more);
+    expect_near_losses(on_cpu(small + more), run_on_device(OFSDP_EMULATED_DEVICE, small + more),
+                       1e-2);
+  }
+}
+
+TEST_P(StateDTypes, DevicesLackSomeOptimizers) {
+  const Trained device =
+      run_on_device(OFSDP_EMULATED_DEVICE,
+                    small_mlp() + Words{"--state-dtype", GetParam(), "--optimizer", "lamb"});
+  EXPECT_EQ(device.run.status, 2);
+  EXPECT_THAT(device.run.err, HasSubstr("--optimizer lamb with --state-dtype: --device cuda"));
 }
 
 TEST_P(StateDTypes, AreRefusedWhereStatesAreOfAnotherKind) {

@@ -1,6 +1,7 @@
 // Embeddings and their gradients, and what finds or picks elements.
 #include "kernels/cuda/indexing/gather_scatter.h"
 #include "kernels/cuda/indexing/selection.h"
+#include "kernels/cuda/matmul/stored_product.h"
 #include "tests/races/table.h"
 
 namespace ofsdp::races {
@@ -32,6 +33,26 @@ void add_embedding(Table& table, DType dtype, int64_t inner, int64_t ids, int64_
                                    m.zeros(gather_grad_scratch(e)), nullptr);
               });
   }
+}
+
+void add_stored(Table& table) {
+  table.row("stored matrices", [](Buffers& m) {
+    constexpr int64_t kRows = 30, kColumns = 2048, kBlock = 32;
+    kernels::StoredMatrix matrix;
+    matrix.rows = kRows;
+    matrix.columns = matrix.row_pitch = kColumns;
+    matrix.scale_dtype = DType::kFloat32;
+    matrix.row_step = kColumns / kBlock;
+    matrix.column_block = kBlock;
+    matrix.column_step = 1;
+    kernels::StoredBytes bytes;
+    bytes.elements = m.blank<std::byte>(kRows * kColumns / 2);
+    bytes.scales = reinterpret_cast<const std::byte*>(m.floats(kRows * matrix.row_step));
+    float* const values = m.floats(kRows * kColumns);
+    if (const cudaError_t error = widen_stored(matrix, bytes, 0, {}, values, nullptr)) return error;
+    const StoredRows rows{1, kRows, kColumns, 7, true, m.whole(7, kRows)};
+    return gather_stored(matrix, bytes, rows, {}, values, nullptr);
+  });
 }
 
 void add_found(Table& table) {
@@ -87,6 +108,7 @@ void add_indexing_rows(Table& table) {
     e.indices = m.whole(600, 7);
     return tuple_rows(e, m.blank<int64_t>(300), nullptr);
   });
+  add_stored(table);
   add_found(table);
   add_scatter(table, ScatterKind::kNone, "put");
   add_scatter(table, ScatterKind::kAdd, "add");

@@ -66,6 +66,38 @@ void add_cross_entropy(Table& table, DType dtype, int64_t samples, int64_t class
             });
 }
 
+void add_distillation(Table& table) {
+  table.row("distillation", [](Buffers& m) {
+    Distillation d;
+    d.rows = 20;
+    d.classes = 1000;
+    d.ignores = true;
+    d.ignore_index = 3;
+    d.student = m.floats(d.rows * d.classes);
+    d.teacher = m.floats(d.rows * d.classes);
+    d.labels = m.whole(d.rows, d.classes);
+    void* const scratch = m.zeros(distillation_scratch(d.rows));
+    if (const cudaError_t error = distillation_loss(d, m.floats(1), scratch, nullptr)) return error;
+    return distillation_grad(d, m.floats(1), m.floats(d.rows * d.classes), scratch, nullptr);
+  });
+}
+
+void add_measures(Table& table) {
+  table.row("rows for metrics", [](Buffers& m) {
+    constexpr int64_t kRows = 70, kClasses = 33;
+    const float* const scores = m.floats(kRows * kClasses);
+    const int64_t* const labels = m.whole(kRows, kClasses);
+    for (const int64_t likelihood : {0, 1, 2}) {
+      const ClassMeasures measures{kRows, kClasses, true, 3, likelihood};
+      auto* const facts = m.blank<double>(kRows * 5);
+      if (const cudaError_t error = measure_classes(measures, scores, labels, facts, nullptr)) {
+        return error;
+      }
+    }
+    return measure_values(kRows, scores, m.floats(kRows), m.blank<double>(2 * kRows), nullptr);
+  });
+}
+
 void add_mean_losses(Table& table) {
   constexpr int64_t kNumel = 9000;
   for (const MeanLoss kind : {MeanLoss::kSquares, MeanLoss::kLogits}) {
@@ -124,6 +156,8 @@ void add_loss_rows(Table& table) {
   }
   add_cross_entropy(table, DType::kFloat32, 4500, 3, kinds[0]);  // several blocks of labels
   add_mean_losses(table);
+  add_distillation(table);
+  add_measures(table);
   add_contrastive(table);
   table.row("matches", [](Buffers& m) {
     MatchCount c{70, 50, true, 3};

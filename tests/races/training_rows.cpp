@@ -28,7 +28,7 @@ ofsdp_run_state* state_of(Buffers& m) {
 ofsdp_step_numbers* numbers_of(Buffers& m) {
   auto* const n = m.blank<ofsdp_step_numbers>(1);
   n->lr = 0.01;
-  n->loss_share = 1;
+  n->loss_shares[0] = 1;
   return n;
 }
 
@@ -36,7 +36,7 @@ void add_steps(Table& table) {
   table.row("numbers of an update", [](Buffers& m) {
     ofsdp_run_state* const s = state_of(m);
     OFSDP_CUDA_TRY(begin_update(s, numbers_of(m), true, true, nullptr));
-    OFSDP_CUDA_TRY(note_loss(s, m.floats(1), true, nullptr));
+    OFSDP_CUDA_TRY(note_loss(s, 0, m.floats(1), true, nullptr));
     OFSDP_CUDA_TRY(clip(s, 1, true, nullptr));
     return mark(m.blank<int64_t>(1), 7, nullptr);
   });
@@ -79,6 +79,31 @@ void add_optimizer(Table& table, const char* name, DType dtype) {
     u.state = state_of(m);
     u.numbers = numbers_of(m);
     return find_update(name)({}, u, nullptr);
+  });
+}
+
+// A part that ends within a block.
+void add_encoded(Table& table, kernels::StateForm form, const char* name) {
+  table.row(named("optimizer with states", name), [=](Buffers& m) {
+    ofsdp_device_update u{};
+    u.gradient = {m.floats(kCount), number(DType::kFloat32), number(DType::kFloat32), nullptr};
+    u.param = m.floats(kCount);
+    u.count = kCount;
+    u.state = state_of(m);
+    u.numbers = numbers_of(m);
+    EncodedStates states{{}, 7, 3, 0};
+    for (kernels::StoredState& state : states.states) {
+      state = kernels::stored_state(form, m.blank<std::byte>(2 * kCount + 1024), kCount);
+    }
+    return find_encoded_update("adamw")({}, u, states, nullptr);
+  });
+}
+
+void add_average(Table& table) {
+  table.row("average", [](Buffers& m) {
+    float *const param = m.floats(kCount), *const average = m.floats(kCount);
+    OFSDP_CUDA_TRY(follow_average({param, average, kCount, 1, 0.9, state_of(m)}, nullptr));
+    return swap_arrays(param, average, kCount, nullptr);
   });
 }
 
@@ -159,6 +184,9 @@ void add_training_rows(Table& table) {
     add_gradients(table, dtype);
     for (const char* name : kOptimizers) add_optimizer(table, name, dtype);
   }
+  add_encoded(table, kernels::StateForm::kBFloat16, "bfloat16");
+  add_encoded(table, kernels::StateForm::kUnsigned8, "int8");
+  add_average(table);
   add_lamb(table);
   add_adafactor(table);
   add_muon(table);

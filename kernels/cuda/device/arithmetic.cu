@@ -18,7 +18,10 @@ constexpr int64_t kGrowthInterval = 2000;
 
 // One thread.
 __global__ void begin_kernel(ofsdp_run_state* s, ofsdp_step_numbers* n, bool update, bool scales) {
-  if (s->skipped_updates > n->skipped_updates) n->lr = n->lr_if_skipped;
+  if (s->skipped_updates > n->skipped_updates) {
+    n->lr = n->lr_if_skipped;
+    n->factor = n->factor_if_skipped;
+  }
   if (update) {
     s->scale_used = scales ? s->loss_scale : 1.0;
     s->squared_norm = 0;
@@ -27,11 +30,13 @@ __global__ void begin_kernel(ofsdp_run_state* s, ofsdp_step_numbers* n, bool upd
     s->optimizer_step = s->steps_before + n->step + 1 - s->skipped_updates;
     s->gradient_factor = 1.0f;
   }
-  s->loss_weight = n->loss_share * static_cast<float>(s->scale_used);
+  for (int i = 0; i < OFSDP_MAX_LOSSES; ++i) {
+    s->loss_weights[i] = n->loss_shares[i] * static_cast<float>(s->scale_used);
+  }
 }
 
-__global__ void note_loss_kernel(ofsdp_run_state* s, const float* loss, bool stops) {
-  s->loss = *loss;
+__global__ void note_loss_kernel(ofsdp_run_state* s, int index, const float* loss, bool stops) {
+  s->losses[index] = *loss;
   if (stops && (std::isnan(*loss) || s->fault.node != 0)) s->stop = 1;
 }
 
@@ -144,8 +149,9 @@ cudaError_t begin_update(ofsdp_run_state* state, ofsdp_step_numbers* numbers, bo
   return launch_blocks(stream, 1, 1, begin_kernel, state, numbers, update, scales);
 }
 
-cudaError_t note_loss(ofsdp_run_state* state, const float* loss, bool stops, cudaStream_t stream) {
-  return launch_blocks(stream, 1, 1, note_loss_kernel, state, loss, stops);
+cudaError_t note_loss(ofsdp_run_state* state, int index, const float* loss, bool stops,
+                      cudaStream_t stream) {
+  return launch_blocks(stream, 1, 1, note_loss_kernel, state, index, loss, stops);
 }
 
 cudaError_t convert(const void* src, int32_t from, void* dst, int32_t to, int64_t n,

@@ -4,13 +4,15 @@
 #pragma once
 
 #include "kernels/core/optimizer.h"
+#include "kernels/core/stored_state.h"
 #include "kernels/cuda/device/types.h"
 
 namespace ofsdp::kernels::cuda {
 
 cudaError_t begin_update(ofsdp_run_state* state, ofsdp_step_numbers* numbers, bool update,
                          bool scales, cudaStream_t stream);
-cudaError_t note_loss(ofsdp_run_state* state, const float* loss, bool stops, cudaStream_t stream);
+cudaError_t note_loss(ofsdp_run_state* state, int index, const float* loss, bool stops,
+                      cudaStream_t stream);
 cudaError_t convert(const void* src, int32_t from, void* dst, int32_t to, int64_t n,
                     cudaStream_t stream);
 cudaError_t add_onto(const void* src, int32_t from, float* dst, int64_t n, cudaStream_t stream);
@@ -30,6 +32,33 @@ using DeviceUpdate = cudaError_t (*)(const OptimizerSettings& settings,
 // Returns the update called `name`, or null. "assign" copies the gradient to the parameter, for
 // results that are computed elsewhere.
 DeviceUpdate find_update(const char* name);
+
+// --state-dtype: the states of one parameter's part in fewer bits, in place of
+// ofsdp_device_update::states. Element 0 has index `first` in the parameter, and a block of 256
+// begins there. Each element is decoded, advanced and encoded once, with the CPU's bits.
+// ofsdp_device_update::weight_decay and the like hold for these, too.
+struct EncodedStates {
+  StoredState states[2];  // without elements: the optimizer has no such state
+  uint64_t seed;
+  int64_t parameter, first;
+};
+using EncodedUpdate = cudaError_t (*)(const OptimizerSettings& settings,
+                                      const ofsdp_device_update& update,
+                                      const EncodedStates& states, cudaStream_t stream);
+// Returns null if the optimizer moves the parameters in another kernel.
+EncodedUpdate find_encoded_update(const char* name);
+
+// --ema: average = decay average + (1 - decay) param; in the update `first` a copy of the
+// parameters. 12 bytes per element. swap_arrays: 16.
+struct AverageStep {
+  const float* param;
+  float* average;
+  int64_t count, first;
+  double decay;
+  const ofsdp_run_state* state;
+};
+cudaError_t follow_average(const AverageStep& step, cudaStream_t stream);
+cudaError_t swap_arrays(float* a, float* b, int64_t n, cudaStream_t stream);
 
 // --- LAMB after optimizers.cu has advanced m and v (formulas:
 // kernels/optimizers/parameter_updates.h): squared norms per parameter for p and the direction d,

@@ -111,6 +111,7 @@ std::unique_ptr<CudaKernel> make_operator(DeviceState& device, const std::string
   FAMILY(cudnn_convolutions)        \
   FAMILY(cudnn_attention)           \
   FAMILY(products)                  \
+  FAMILY(stored_products)           \
   FAMILY(pointwise)                 \
   FAMILY(bias_split_gelu)           \
   FAMILY(fake_quantize)             \

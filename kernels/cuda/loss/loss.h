@@ -128,6 +128,47 @@ size_t match_scratch(const MatchCount& m);
 cudaError_t count_matches(const MatchCount& m, const float* prediction, const int64_t* labels,
                           int64_t* result, void* scratch, cudaStream_t stream);
 
+// --- Rows for other metrics (ofsdp.MeasureClasses, ofsdp.MeasureValues):
+// kernels/ops/loss/measures.cpp says which numbers a row has.
+//
+// prediction: float32 [rows, classes] and labels int64 [rows], or both float32 [count]; facts:
+// float64 [rows, 5] or [count, 2]. Reads a prediction twice if it is measured by likelihood.
+
+struct ClassMeasures {
+  int64_t rows = 0, classes = 0;
+  bool ignores = false;
+  int64_t ignore_index = 0;
+  int64_t likelihood = 0;  // 0: none; 1: scores are logits; 2: they are log-probabilities
+};
+
+cudaError_t measure_classes(const ClassMeasures& m, const float* prediction, const int64_t* labels,
+                            double* facts, cudaStream_t stream);
+cudaError_t measure_values(int64_t count, const float* prediction, const float* labels,
+                           double* facts, cudaStream_t stream);
+
+// --- Distillation loss: the mean over kept rows of KL(softmax(teacher / T), softmax(student / T)).
+// kernels/ops/loss/distillation_loss.cpp has the formulas.
+//
+// student, teacher, gradient (the student's): float32 [rows, classes]; labels: int32 or int64
+// [rows], or null, and then every row is kept. Each pass reads a row three times; rows up to 256
+// KiB come from the cache after the first.
+
+struct Distillation {
+  int64_t rows = 0, classes = 0;
+  double temperature = 1;
+  float scale = 1;  // 1 / temperature
+  bool ignores = false, wide_labels = true;
+  int64_t ignore_index = 0;
+  const float *student = nullptr, *teacher = nullptr;
+  const void* labels = nullptr;
+};
+
+size_t distillation_scratch(int64_t rows);
+cudaError_t distillation_loss(const Distillation& d, float* loss, void* scratch,
+                              cudaStream_t stream);
+cudaError_t distillation_grad(const Distillation& d, const float* diff_loss, float* gradient,
+                              void* scratch, cudaStream_t stream);
+
 // --- Contrastive loss. Row i of a and row i of b are a pair; every other row of the other operand,
 // on any rank, is a negative. kernels/ops/loss/contrastive_loss.cpp has the formulas and names.
 // Everything is float32. The operators (contrastive_operators.cpp) multiply the matrices; these

@@ -177,22 +177,98 @@ std::unique_ptr<CudaKernel> create_matches(DeviceState&, const Problem& p) {
       match_scratch(count));
 }
 
+// Operands (student, teacher, labels) from operand `first` on; dloss is operand 0 before them.
+template <size_t first>
+Acceptance accepts_distillation(const Problem& p) {
+  const bool floats =
+      p.in(first).dtype == DType::kFloat32 && p.in(first + 1).dtype == DType::kFloat32;
+  return accept({plain(p), supported(floats && p.out(0).dtype == DType::kFloat32)});
+}
+
+Distillation distillation_of(const Problem& p, size_t first) {
+  const Shape& logits = p.in(first).shape;
+  Distillation d;
+  d.rows = logits[0];
+  d.classes = logits[1];
+  d.temperature = static_cast<double>(p.attributes.f("temperature", 1.0f));
+  d.scale = static_cast<float>(1 / d.temperature);
+  d.ignores = p.attributes.has("ignore_index");
+  d.ignore_index = p.attributes.i("ignore_index", 0);
+  d.wide_labels = p.has_in(first + 2) && p.in(first + 2).dtype == DType::kInt64;
+  return d;
+}
+
+std::unique_ptr<CudaKernel> create_distillation(DeviceState&, const Problem& p) {
+  return make_cuda_kernel(
+      [d = distillation_of(p, 0)](cudaStream_t stream, const Launch& l) mutable {
+        d.student = l.in<float>(0);
+        d.teacher = l.in<float>(1);
+        d.labels = l.in(2);
+        return distillation_loss(d, l.out<float>(0), l.workspace, stream);
+      },
+      distillation_scratch(p.in(0).shape[0]));
+}
+
+std::unique_ptr<CudaKernel> create_distillation_grad(DeviceState&, const Problem& p) {
+  return make_cuda_kernel(
+      [d = distillation_of(p, 1)](cudaStream_t stream, const Launch& l) mutable {
+        d.student = l.in<float>(1);
+        d.teacher = l.in<float>(2);
+        d.labels = l.in(3);
+        return distillation_grad(d, l.in<float>(0), l.out<float>(0), l.workspace, stream);
+      },
+      distillation_scratch(p.in(1).shape[0]));
+}
+
+Acceptance accepts_classes(const Problem& p) {
+  return accept(
+      {plain(p), supported(p.in(0).dtype == DType::kFloat32 && p.in(1).dtype == DType::kInt64)});
+}
+
+std::unique_ptr<CudaKernel> create_classes(DeviceState&, const Problem& p) {
+  const Shape& scores = p.in(0).shape;
+  const ClassMeasures measures{.rows = p.out(0).shape[0],
+                               .classes = scores[scores.rank() - 1],
+                               .ignores = p.attributes.has("ignore_index"),
+                               .ignore_index = p.attributes.i("ignore_index", 0),
+                               .likelihood = p.attributes.i("likelihood", 0)};
+  return make_cuda_kernel([measures](cudaStream_t stream, const Launch& l) {
+    return measure_classes(measures, l.in<float>(0), l.in<int64_t>(1), l.out<double>(0), stream);
+  });
+}
+
+Acceptance accepts_values(const Problem& p) {
+  return accept(
+      {plain(p), supported(p.in(0).dtype == DType::kFloat32 && p.in(1).dtype == DType::kFloat32)});
+}
+
+std::unique_ptr<CudaKernel> create_values(DeviceState&, const Problem& p) {
+  return make_cuda_kernel([count = p.in(0).numel()](cudaStream_t stream, const Launch& l) {
+    return measure_values(count, l.in<float>(0), l.in<float>(1), l.out<double>(0), stream);
+  });
+}
+
 }  // namespace
 
 void add_losses(CudaImplementations& list) {
-  list.insert(list.end(), {forward("SoftmaxCrossEntropyLoss", true, false),
-                           forward("NegativeLogLikelihoodLoss", false, false),
-                           forward("ofsdp.NarrowCrossEntropyLoss", true, true),
-                           backward("ofsdp.SoftmaxCrossEntropyLossGrad", {true, false}),
-                           backward("ofsdp.NllLossGrad", {false, false}),
-                           backward("ofsdp.NarrowCrossEntropyLossGrad", {true, true}),
-                           {"ofsdp.SoftmaxCrossEntropyLossWithGradient", "own", accepts_joined,
-                            create_joined, true},
-                           mean("ofsdp.MseLoss", MeanLoss::kSquares),
-                           mean_grad("ofsdp.MseLossGrad", MeanLoss::kSquares),
-                           mean("ofsdp.BceWithLogitsLoss", MeanLoss::kLogits),
-                           mean_grad("ofsdp.BceWithLogitsLossGrad", MeanLoss::kLogits),
-                           {"ofsdp.ArgmaxMatches", "own", accepts_matches, create_matches, true}});
+  list.insert(
+      list.end(),
+      {forward("SoftmaxCrossEntropyLoss", true, false),
+       forward("NegativeLogLikelihoodLoss", false, false),
+       forward("ofsdp.NarrowCrossEntropyLoss", true, true),
+       backward("ofsdp.SoftmaxCrossEntropyLossGrad", {true, false}),
+       backward("ofsdp.NllLossGrad", {false, false}),
+       backward("ofsdp.NarrowCrossEntropyLossGrad", {true, true}),
+       {"ofsdp.SoftmaxCrossEntropyLossWithGradient", "own", accepts_joined, create_joined, true},
+       mean("ofsdp.MseLoss", MeanLoss::kSquares),
+       mean_grad("ofsdp.MseLossGrad", MeanLoss::kSquares),
+       mean("ofsdp.BceWithLogitsLoss", MeanLoss::kLogits),
+       mean_grad("ofsdp.BceWithLogitsLossGrad", MeanLoss::kLogits),
+       {"ofsdp.DistillationLoss", "own", accepts_distillation<0>, create_distillation},
+       {"ofsdp.DistillationLossGrad", "own", accepts_distillation<1>, create_distillation_grad},
+       {"ofsdp.MeasureClasses", "own", accepts_classes, create_classes},
+       {"ofsdp.MeasureValues", "own", accepts_values, create_values},
+       {"ofsdp.ArgmaxMatches", "own", accepts_matches, create_matches, true}});
 }
 
 }  // namespace ofsdp::kernels::cuda

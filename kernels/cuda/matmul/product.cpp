@@ -27,7 +27,7 @@ enum Operand : size_t { kA, kB, kD, kOperands };
 
 // An operand's stored matrix, with the product's axis down its rows and along its columns.
 struct OperandLayout {
-  StoredMatrix matrix;
+  PitchedMatrix matrix;
   Axis down, along;
 };
 
@@ -59,8 +59,8 @@ bool has_room(const OperandLayout& layout, const Padding& p, int64_t pack) {
 }
 
 // Returns the padded copy's shape.
-StoredMatrix padded_matrix(const OperandLayout& layout, const Padding& p) {
-  StoredMatrix m = layout.matrix;
+PitchedMatrix padded_matrix(const OperandLayout& layout, const Padding& p) {
+  PitchedMatrix m = layout.matrix;
   (layout.down == p.axis ? m.rows : m.columns) = p.padded;
   m.row = m.columns;
   return m;
@@ -83,7 +83,7 @@ std::optional<Padding> padding_of(const ProductShape& s, int64_t least) {
     int64_t elements = 0;
     for (size_t i = 0; i < kOperands; ++i) {
       p.copied[i] = has_axis(layouts[i], axis) && !has_room(layouts[i], p, pack);
-      const StoredMatrix& m = layouts[i].matrix;
+      const PitchedMatrix& m = layouts[i].matrix;
       if (p.copied[i]) elements += m.rows * m.columns;
     }
     const bool few = s.rows * s.columns * s.inner >= kProductsACopied * elements;
@@ -109,7 +109,7 @@ class PaddedProduct final : public MatrixProduct {
         size_(dtype_size(shape.dtype)) {
     for (size_t i = 0; i < kOperands; ++i) {
       places_[i] = bytes_;
-      const StoredMatrix m = padded_matrix(layouts_[i], padding);
+      const PitchedMatrix m = padded_matrix(layouts_[i], padding);
       if (padding.copied[i]) bytes_ += round_up(static_cast<size_t>(m.rows * m.row) * size_);
     }
     vector_ = bytes_;
@@ -130,12 +130,12 @@ class PaddedProduct final : public MatrixProduct {
                                    padded_matrix(layout, padding_), stream));
         (i == kA ? moved.a : moved.b) = scratch + places_[i];
       } else if (padding_.axis == Axis::kInner) {
-        const StoredMatrix room{layout.matrix.rows, padding_.padded, layout.matrix.row};
+        const PitchedMatrix room{layout.matrix.rows, padding_.padded, layout.matrix.row};
         OFSDP_CUDA_TRY(
             clear_columns(size_, const_cast<void*>(given[i]), room, padding_.extent, stream));
       }
     }
-    const StoredMatrix result = padded_matrix(layouts_[kD], padding_);
+    const PitchedMatrix result = padded_matrix(layouts_[kD], padding_);
     if (padding_.copied[kD]) {
       moved.d = scratch + places_[kD];
       moved.c = nullptr;
@@ -144,8 +144,8 @@ class PaddedProduct final : public MatrixProduct {
                                    result, stream));
       }
     }
-    const StoredMatrix vector{1, padding_.extent, padding_.extent};
-    const StoredMatrix padded_vector{1, padding_.padded, padding_.padded};
+    const PitchedMatrix vector{1, padding_.extent, padding_.extent};
+    const PitchedMatrix padded_vector{1, padding_.padded, padding_.padded};
     if (has_vector() && shape_.bias) {
       OFSDP_CUDA_TRY(copy_padded(size_, o.bias, vector, scratch + vector_, padded_vector, stream));
       moved.bias = scratch + vector_;

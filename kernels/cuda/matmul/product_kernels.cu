@@ -11,7 +11,8 @@ namespace {
 // A thread writes one unit of the target, 0 if the source has none there. A unit is 16 bytes if
 // rows and columns of both sides are whole multiples, else one element.
 template <typename Unit>
-OFSDP_CUDA_KERNEL pad_kernel(const Unit* from, StoredMatrix of_from, Unit* to, StoredMatrix of_to) {
+OFSDP_CUDA_KERNEL pad_kernel(const Unit* from, PitchedMatrix of_from, Unit* to,
+                             PitchedMatrix of_to) {
   OFSDP_CUDA_ITEM(i, of_to.rows * of_to.columns);
   const int64_t r = i / of_to.columns, c = i - r * of_to.columns;
   const bool in_range = r < of_from.rows && c < of_from.columns;
@@ -20,7 +21,7 @@ OFSDP_CUDA_KERNEL pad_kernel(const Unit* from, StoredMatrix of_from, Unit* to, S
 
 // A thread clears one element of columns begin .. columns - 1.
 template <typename Unit>
-OFSDP_CUDA_KERNEL clear_kernel(Unit* data, StoredMatrix of, int64_t begin) {
+OFSDP_CUDA_KERNEL clear_kernel(Unit* data, PitchedMatrix of, int64_t begin) {
   const int64_t width = of.columns - begin;
   OFSDP_CUDA_ITEM(i, of.rows * width);
   const int64_t r = i / width;
@@ -28,13 +29,13 @@ OFSDP_CUDA_KERNEL clear_kernel(Unit* data, StoredMatrix of, int64_t begin) {
 }
 
 template <typename Unit>
-StoredMatrix in_units(StoredMatrix m, size_t size) {
+PitchedMatrix in_units(PitchedMatrix m, size_t size) {
   const auto elements = static_cast<int64_t>(sizeof(Unit) / size);
   return {m.rows, m.columns / elements, m.row / elements};
 }
 
 template <typename Unit>
-bool is_whole(const StoredMatrix& m, size_t size, const void* data) {
+bool is_whole(const PitchedMatrix& m, size_t size, const void* data) {
   const auto elements = static_cast<int64_t>(sizeof(Unit) / size);
   return m.columns % elements == 0 && m.row % elements == 0 &&
          reinterpret_cast<uintptr_t>(data) % sizeof(Unit) == 0;
@@ -107,8 +108,8 @@ OFSDP_CUDA_KERNEL einsum_kernel(EinsumParams e, T* y) {
 
 }  // namespace
 
-cudaError_t copy_padded(size_t size, const void* from, const StoredMatrix& of_from, void* to,
-                        const StoredMatrix& of_to, cudaStream_t stream) {
+cudaError_t copy_padded(size_t size, const void* from, const PitchedMatrix& of_from, void* to,
+                        const PitchedMatrix& of_to, cudaStream_t stream) {
   const auto run = [&]<typename Unit>(Unit) {
     return over(of_to.rows * of_to.columns / static_cast<int64_t>(sizeof(Unit) / size), stream,
                 pad_kernel<Unit>, static_cast<const Unit*>(from), in_units<Unit>(of_from, size),
@@ -119,7 +120,7 @@ cudaError_t copy_padded(size_t size, const void* from, const StoredMatrix& of_fr
   return size == 2 ? run(uint16_t{}) : run(uint32_t{});
 }
 
-cudaError_t clear_columns(size_t size, void* data, const StoredMatrix& of, int64_t begin,
+cudaError_t clear_columns(size_t size, void* data, const PitchedMatrix& of, int64_t begin,
                           cudaStream_t stream) {
   const int64_t elements = of.rows * (of.columns - begin);
   return size == 2 ? over(elements, stream, clear_kernel<uint16_t>, static_cast<uint16_t*>(data),

@@ -9,17 +9,17 @@ namespace ofsdp::kernels::cuda {
 // --- Copies between pitched matrices of different sizes, for products with padded extents
 // (product.cpp). `size` is 2 or 4, the bytes per element.
 
-struct StoredMatrix {
+struct PitchedMatrix {
   int64_t rows = 0, columns = 0;
   int64_t row = 0;  // pitch, in elements
 };
 
 // to[r, c] = from[r, c] where `from` has the element, else 0.
-cudaError_t copy_padded(size_t size, const void* from, const StoredMatrix& of_from, void* to,
-                        const StoredMatrix& of_to, cudaStream_t stream);
+cudaError_t copy_padded(size_t size, const void* from, const PitchedMatrix& of_from, void* to,
+                        const PitchedMatrix& of_to, cudaStream_t stream);
 
 // Sets columns begin .. columns - 1 to 0.
-cudaError_t clear_columns(size_t size, void* data, const StoredMatrix& of, int64_t begin,
+cudaError_t clear_columns(size_t size, void* data, const PitchedMatrix& of, int64_t begin,
                           cudaStream_t stream);
 
 // --- Random operands and result digests, to time a product's algorithms (fastest_candidate).

@@ -97,6 +97,7 @@ struct FactoredPart {
   double *squares, *partials;
   const ofsdp_run_state* state;
   const ofsdp_step_numbers* numbers;
+  double base_lr;
 };
 
 __device__ inline float direction_at(const FactoredPart& f, int64_t i) {
@@ -152,7 +153,7 @@ OFSDP_CUDA_KERNEL part_step(FactoredPart f) {
   __shared__ float keep;
   if (f.state->skip != 0 || f.state->stop != 0) return;
   if (threadIdx.x == 0) {
-    const double lr = f.numbers->lr, decay = f.part.weight_decay;
+    const double lr = updates::rate_of(*f.numbers, f.base_lr), decay = f.part.weight_decay;
     ParameterNorms norms{};
     norms.param = sqrt(f.squares[0]);
     norms.direction = sqrt(f.squares[1]);
@@ -177,9 +178,10 @@ cudaError_t for_parts(const ofsdp_parameter_parts& p, const F& run) {
     const ofsdp_parameter_part& part = p.parts[i];
     const int64_t blocks = blocks_for(part.count, kElements);
     if (blocks == 0) continue;
-    OFSDP_CUDA_TRY(run(FactoredPart{part, p.param + part.begin, p.gradient + part.begin,
-                                    p.squares + 2 * part.parameter, partials, p.state, p.numbers},
-                       blocks));
+    OFSDP_CUDA_TRY(
+        run(FactoredPart{part, p.param + part.begin, p.gradient + part.begin,
+                         p.squares + 2 * part.parameter, partials, p.state, p.numbers, p.base_lr},
+            blocks));
     partials += 2 * blocks;
   }
   return cudaSuccess;

@@ -29,6 +29,7 @@ struct View {
   double *squares, *partials;
   const ofsdp_run_state* state;
   const ofsdp_step_numbers* numbers;
+  double base_lr;
   OptimizerSettings settings;
 };
 
@@ -123,7 +124,7 @@ OFSDP_CUDA_KERNEL step_kernel(Launch launch, View v) {
   if (threadIdx.x == 0) {
     const double p = sqrt(v.squares[2 * part.parameter]);
     const double d = sqrt(v.squares[2 * part.parameter + 1]);
-    length = updates::f32(Lamb::step_length(v.numbers->lr, p, d));
+    length = updates::f32(Lamb::step_length(updates::rate_of(*v.numbers, v.base_lr), p, d));
     shared = Lamb::direction(v.settings, v.state->optimizer_step);
   }
   __syncthreads();
@@ -135,7 +136,8 @@ OFSDP_CUDA_KERNEL step_kernel(Launch launch, View v) {
 }
 
 View view_of(const OptimizerSettings& s, const ofsdp_parameter_parts& p) {
-  return {p.param, p.states[0], p.states[1], p.squares, p.partials, p.state, p.numbers, s};
+  return {p.param, p.states[0], p.states[1], p.squares, p.partials,
+          p.state, p.numbers,   p.base_lr,   s};
 }
 
 // Launches up to kMaxLambParts parts at a time; empty parts have no block.

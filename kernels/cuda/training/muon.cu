@@ -53,13 +53,14 @@ struct Step {
   double weight_decay, adjust;
   const ofsdp_run_state* state;
   const ofsdp_step_numbers* numbers;
+  double base_lr;
 };
 
 // A thread per element.
 OFSDP_CUDA_KERNEL muon_step(Step s) {
   OFSDP_CUDA_ITEM(i, s.count);
   if (s.state->skip != 0 || s.state->stop != 0) return;
-  const double lr = s.numbers->lr;
+  const double lr = updates::rate_of(*s.numbers, s.base_lr);
   const float keep = s.weight_decay != 0 ? updates::f32(1 - lr * s.weight_decay) : 1.0f;
   s.param[i] = s.param[i] * keep - updates::f32(lr * s.adjust) * s.direction[i];
 }
@@ -90,7 +91,8 @@ cudaError_t take_muon_step(const OptimizerSettings&, const ofsdp_parameter_parts
                     part.weight_decay,
                     part.adjust,
                     p.state,
-                    p.numbers};
+                    p.numbers,
+                    p.base_lr};
     OFSDP_CUDA_TRY(over(part.count, stream, muon_step, step));
   }
   return cudaSuccess;

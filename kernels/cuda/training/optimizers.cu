@@ -5,6 +5,7 @@
 #include "kernels/cuda/device/arithmetic.h"
 #include "kernels/cuda/device/device.cuh"
 #include "kernels/cuda/device/elements.cuh"
+#include "kernels/formulas/code_book.h"
 #include "kernels/optimizers/parameter_updates.h"
 #include "kernels/optimizers/updates.h"
 
@@ -78,7 +79,8 @@ __global__ void __launch_bounds__(256)
   __shared__ typename Update::Factors shared;
   if (threadIdx.x == 0) {
     const typename Update::Factors made =
-        Update::factors({settings, u.numbers->lr, u.weight_decay, u.state->optimizer_step});
+        Update::factors({settings, updates::rate_of(*u.numbers, u.base_lr), u.weight_decay,
+                         u.state->optimizer_step});
     shared = made;
   }
   __syncthreads();
@@ -100,14 +102,130 @@ cudaError_t update(const OptimizerSettings& settings, const ofsdp_device_update&
   });
 }
 
+// --- states in fewer bits (kernels/core/stored_state.h) ---
+
+__constant__ CodeBook signed_book = make_code_book(true);
+__constant__ CodeBook unsigned_book = make_code_book(false);
+
+__device__ inline const CodeBook& book_of(StateForm form) {
+  return form == StateForm::kSigned8 ? signed_book : unsigned_book;
+}
+
+__device__ inline float decoded(const StoredState& s, int64_t i) {
+  if (s.form == StateForm::kFloat32) return reinterpret_cast<const float*>(s.elements)[i];
+  if (s.form == StateForm::kBFloat16) {
+    return __bfloat162float(reinterpret_cast<const __nv_bfloat16*>(s.elements)[i]);
+  }
+  const auto code = static_cast<uint8_t>(s.elements[i]);
+  return book_of(s.form).values[code] * s.scales[i / kStateBlock];
+}
+
+struct LargestInt {
+  __device__ int32_t operator()(int32_t a, int32_t b) const { return a > b ? a : b; }
+};
+
+// All threads of a block call; `active`: the thread has an element.
+__device__ inline void encode_state(const StoredState& s, int64_t i, bool active, float value,
+                                    uint32_t random, int32_t* spare) {
+  if (s.form == StateForm::kFloat32) {
+    if (active) reinterpret_cast<float*>(s.elements)[i] = value;
+  } else if (s.form == StateForm::kBFloat16) {
+    if (active) reinterpret_cast<uint16_t*>(s.elements)[i] = rounded_bits(value, random & 0xffff);
+  } else {
+    const auto bits = static_cast<int32_t>(active ? __float_as_uint(value) : 0);
+    const int32_t most = group_reduce<kStateBlock>(bits & 0x7fffffff, LargestInt{}, spare);
+    const int32_t positive = group_reduce<kStateBlock>(bits > 0 ? bits : 0, LargestInt{}, spare);
+    const float scale = largest_scale(most, positive);
+    if (threadIdx.x == 0) s.scales[i / kStateBlock] = scale;
+    const float x = value * (scale == 0 ? 0 : 1 / scale);
+    const uint8_t code = s.form == StateForm::kSigned8 ? code_of<true>(signed_book, x)
+                                                       : code_of<false>(unsigned_book, x);
+    if (active) s.elements[i] = static_cast<std::byte>(code);
+  }
+}
+
+// A thread block per kStateBlock elements, which share a scale; a thread per element.
+template <typename Update, typename From>
+__global__ void __launch_bounds__(kStateBlock)
+    encoded_kernel(ofsdp_device_update u, EncodedStates states, OptimizerSettings settings) {
+  if (u.state->skip != 0 || u.state->stop != 0) return;
+  __shared__ typename Update::Factors shared;
+  __shared__ PhiloxKey key;
+  __shared__ int32_t spare[kStateBlock / kWarp];
+  if (threadIdx.x == 0) {
+    const typename Update::Factors made =
+        Update::factors({settings, updates::rate_of(*u.numbers, u.base_lr), u.weight_decay,
+                         u.state->optimizer_step});
+    shared = made;
+    key = philox_key(states.seed, static_cast<uint64_t>(states.parameter), u.state->optimizer_step);
+  }
+  __syncthreads();
+  const int64_t i = int64_t{blockIdx.x} * kStateBlock + threadIdx.x;
+  const bool active = i < u.count;
+  updates::Element e{};
+  if (active) {
+    float g = 0;
+    load_gradient<From, 1>(u.gradient, i, &g);
+    if (u.scaled != 0) g = g * u.state->gradient_factor;
+    e.param = u.param[i];
+    for (int k = 0; k < 2; ++k) {
+      if (states.states[k].elements != nullptr) e.state[k] = decoded(states.states[k], i);
+    }
+    Update::step(e, g, shared);
+    u.param[i] = e.param;
+    if (u.copy != nullptr) store_copy<1>(u, i, &e.param);
+  }
+  __syncthreads();  // all have read the block's scales
+  const uint32_t random = rounding_bits(static_cast<uint32_t>(states.first + i), key);
+  for (int k = 0; k < 2; ++k) {
+    if (states.states[k].elements == nullptr) continue;
+    encode_state(states.states[k], i, active, e.state[k], k == 0 ? random : random >> 16, spare);
+  }
+}
+
+template <typename Update>
+cudaError_t update_encoded(const OptimizerSettings& settings, const ofsdp_device_update& u,
+                           const EncodedStates& states, cudaStream_t stream) {
+  return with_float(static_cast<DType>(u.gradient.dtype), [&]<typename From>(From) {
+    return launch_blocks(stream, blocks_for(u.count, kStateBlock), kStateBlock,
+                         encoded_kernel<Update, From>, u, states, settings);
+  });
+}
+
+// --- averages ---
+
+// A thread per element.
+OFSDP_CUDA_KERNEL average_kernel(AverageStep a, updates::Lerp lerp) {
+  OFSDP_CUDA_ITEM(i, a.count);
+  if (a.state->skip != 0 || a.state->stop != 0) return;
+  const bool first = a.state->optimizer_step == a.first;
+  a.average[i] = first ? a.param[i] : lerp(a.average[i], a.param[i]);
+}
+
+// A thread per element.
+OFSDP_CUDA_KERNEL swap_kernel(float* a, float* b, int64_t n) {
+  OFSDP_CUDA_ITEM(i, n);
+  const float value = a[i];
+  a[i] = b[i];
+  b[i] = value;
+}
+
+template <typename Update>
+constexpr EncodedUpdate encoded_update() {
+  if constexpr (Update::kMovesParam) return update_encoded<Update>;
+  return nullptr;
+}
+
 struct Named {
   const char* name;
   DeviceUpdate update;
+  EncodedUpdate encoded;
 };
 constexpr Named kUpdates[] = {
-#define OPTIMIZER(name, Update, ...) {#name, update<updates::Update>},
+#define OPTIMIZER(name, Update, ...) \
+  {#name, update<updates::Update>, encoded_update<updates::Update>()},
 #include "kernels/optimizers/optimizers.inc"
-    {"assign", update<Assign>}, {"muon_direction", update<MuonDirection>}};
+    {"assign", update<Assign>, nullptr}, {"muon_direction", update<MuonDirection>, nullptr}};
 
 }  // namespace
 
@@ -116,6 +234,21 @@ DeviceUpdate find_update(const char* name) {
     if (std::strcmp(known.name, name) == 0) return known.update;
   }
   return nullptr;
+}
+
+EncodedUpdate find_encoded_update(const char* name) {
+  for (const Named& known : kUpdates) {
+    if (std::strcmp(known.name, name) == 0) return known.encoded;
+  }
+  return nullptr;
+}
+
+cudaError_t follow_average(const AverageStep& step, cudaStream_t stream) {
+  return over(step.count, stream, average_kernel, step, updates::Lerp::of(1 - step.decay));
+}
+
+cudaError_t swap_arrays(float* a, float* b, int64_t n, cudaStream_t stream) {
+  return over(n, stream, swap_kernel, a, b, n);
 }
 
 }  // namespace ofsdp::kernels::cuda

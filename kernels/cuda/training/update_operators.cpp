@@ -51,6 +51,7 @@ ofsdp_device_update update_of(const PlannedRows& p, const Launch& l, const Updat
   }
   u.state = run_state(l);
   u.numbers = l.in<const ofsdp_step_numbers>(UpdateIn::kNumbers);
+  u.base_lr = p.spec.base_lr;
   return u;
 }
 
@@ -82,6 +83,36 @@ Create advance(const char* name) {
     return make_cuda_kernel([update, planned](cudaStream_t stream, const Launch& l) {
       for (const UpdateRow& row : planned.rows) {
         OFSDP_CUDA_TRY(update(planned.spec.settings, update_of(planned, l, row), stream));
+      }
+      return cudaSuccess;
+    });
+  };
+}
+
+bool encodes(const Problem& p) {
+  return std::any_of(p.outputs.begin() + UpdateOut::kStates, p.outputs.end(), [](const auto& desc) {
+    return state_form(desc.dtype) != StateForm::kFloat32;
+  });
+}
+
+// `advance` on states in fewer bits: a launch per parameter.
+Create advance_encoded(const char* name) {
+  return [update = find_encoded_update(name)](DeviceState&, const Problem& problem) {
+    const PlannedRows planned(problem);
+    const std::vector<TensorDesc> outputs = problem.outputs;
+    return make_cuda_kernel([update, planned, outputs](cudaStream_t stream, const Launch& l) {
+      for (const UpdateRow& row : planned.rows) {
+        ofsdp_device_update u = update_of(planned, l, row);
+        std::ranges::fill(u.states, nullptr);
+        EncodedStates states{{}, planned.spec.seed, row.parameter, row.first};
+        for (int32_t i = 0; i < row.num_states; ++i) {
+          const size_t operand = UpdateOut::kStates + static_cast<size_t>(row.states[i]);
+          const TensorDesc& desc = outputs[operand];
+          states.states[i] =
+              stored_state(state_form(desc.dtype), l.out<std::byte>(operand), desc.numel())
+                  .from(row.begin + row.shifts[i]);
+        }
+        OFSDP_CUDA_TRY(update(planned.spec.settings, u, states, stream));
       }
       return cudaSuccess;
     });
@@ -181,6 +212,7 @@ Create over_parts(OfParts launch) {
       p.state = run_state(l);
       p.numbers = l.in<const ofsdp_step_numbers>(UpdateIn::kNumbers);
       p.gradient = l.out<float>(UpdateOut::kKept);
+      p.base_lr = planned.spec.base_lr;
       return launch(planned.spec.settings, p, stream);
     });
   };
@@ -190,6 +222,28 @@ std::unique_ptr<CudaKernel> round(DeviceState&, const Problem& problem) {
   return make_cuda_kernel([planned = PlannedRows(problem)](cudaStream_t stream, const Launch& l) {
     return convert(l.out<float>(UpdateOut::kParam), number(DType::kFloat32),
                    l.out(UpdateOut::kCopy), number(planned.copy), planned.numel, stream);
+  });
+}
+
+std::unique_ptr<CudaKernel> average(DeviceState&, const Problem& problem) {
+  PlannedRows planned(problem);
+  planned.rows = joined(planned.rows);
+  return make_cuda_kernel([planned](cudaStream_t stream, const Launch& l) {
+    for (const UpdateRow& row : planned.rows) {
+      OFSDP_CUDA_TRY(
+          follow_average({l.out<float>(UpdateOut::kParam) + row.begin,
+                          l.out<float>(UpdateOut::kAverage) + row.begin, row.end - row.begin,
+                          planned.spec.first_update, planned.spec.average_decay, run_state(l)},
+                         stream));
+    }
+    return cudaSuccess;
+  });
+}
+
+std::unique_ptr<CudaKernel> swap(DeviceState&, const Problem& problem) {
+  return make_cuda_kernel([n = PlannedRows(problem).numel](cudaStream_t stream, const Launch& l) {
+    return swap_arrays(l.out<float>(UpdateOut::kParam), l.out<float>(UpdateOut::kAverage), n,
+                       stream);
   });
 }
 
@@ -214,13 +268,19 @@ std::unique_ptr<CudaKernel> put(DeviceState&, const Problem& p) {
   });
 }
 
-Acceptance takes_states(const Problem& p) {
-  bool whole = p.outputs.size() <= UpdateOut::kStates + kMaxOptimizerStates;
-  for (size_t i = UpdateOut::kStates; i < p.outputs.size(); ++i) {
-    whole = whole && p.out(i).dtype == DType::kFloat32;
-  }
-  return accept_if(whole, "a state is not float32, or there are more than four");
+// The unit may have more states, of rows with other optimizers.
+bool few_states(const Problem& p) {
+  return std::ranges::all_of(
+      update_rows(p), [](const UpdateRow& row) { return row.num_states <= kMaxOptimizerStates; });
 }
+
+Acceptance takes_states(const Problem& p) {
+  return accept_if(few_states(p) && !encodes(p),
+                   "a state is not float32, or a parameter has more than four");
+}
+
+// For operations that read no states.
+Acceptance takes_any(const Problem&) { return Acceptance(true); }
 
 }  // namespace
 
@@ -228,7 +288,16 @@ void add_updates(CudaImplementations& list) {
   const auto add = [&list](const char* optimizer, const char* part, Create create) {
     list.push_back({update_op(optimizer, part), "own", takes_states, std::move(create)});
   };
-#define OPTIMIZER(name, ...) add(#name, "advance", advance(#name));
+  const auto add_advance = [&](const char* optimizer) {
+    add(optimizer, "advance", advance(optimizer));
+    if (find_encoded_update(optimizer) == nullptr) return;
+    list.push_back({update_op(optimizer, "advance"), "few bits",
+                    [](const Problem& p) {
+                      return accept_if(few_states(p) && encodes(p), "all states are float32");
+                    },
+                    advance_encoded(optimizer)});
+  };
+#define OPTIMIZER(name, ...) add_advance(#name);
 #include "kernels/optimizers/optimizers.inc"
   add("assign", "advance", advance("assign"));
   add("lamb", "norms", over_parts(add_lamb_squares));
@@ -240,11 +309,12 @@ void add_updates(CudaImplementations& list) {
   add("adafactor", "step", over_parts(take_adafactor_step));
   add("muon", "keep", keep(true));
   add("muon", "step", over_parts(take_muon_step));
-  list.push_back({kRoundOp, "own", takes_states, round});
-  const auto takes = [](const Problem&) { return Acceptance(true); };
-  list.push_back({update_op("muon", "normalize"), "own", takes, normalize_array});
-  list.push_back({update_op("muon", "scale"), "own", takes, scale_array});
-  list.push_back({kPutOp, "own", takes, put});
+  list.push_back({kAverageOp, "own", takes_any, average});
+  list.push_back({kSwapOp, "own", takes_any, swap});
+  list.push_back({kRoundOp, "own", takes_any, round});
+  list.push_back({update_op("muon", "normalize"), "own", takes_any, normalize_array});
+  list.push_back({update_op("muon", "scale"), "own", takes_any, scale_array});
+  list.push_back({kPutOp, "own", takes_any, put});
 }
 
 }  // namespace ofsdp::kernels::cuda

@@ -18,6 +18,7 @@
 #include "kernels/cpu/stored_floats.h"
 #include "kernels/cpu/stored_matrix.h"
 #include "kernels/ops/indexing/gather_scatter.h"
+#include "kernels/ops/matmul/stored_forms.h"
 #include "kernels/ops/operators.h"
 #include "kernels/ops/support.h"
 
@@ -221,95 +222,9 @@ void add_gather(Registry& registry) {
 
 namespace gather_block {
 
-constexpr int64_t kUInt4Type = 21, kInt4Type = 22;  // TensorProto.DataType
-
-// The stored table and the operator's axes.
-struct Table {
-  Shape shape;
-  StoredType type = StoredType::kUInt4;
-  bool bytes = true;  // uint8 in the file: each row's zero points start a byte
-  int gather = 0, quantize = 0;
-  int64_t block = 0;
-
-  Shape scales() const {
-    std::vector<int64_t> axes = shape.axes();
-    auto& axis = axes[static_cast<size_t>(quantize)];
-    axis = (axis + block - 1) / block;
-    return Shape(axes);
-  }
-  int64_t zero_bytes() const {
-    const Shape s = scales();
-    const int64_t bits = stored_bits(type), last = s[s.rank() - 1];
-    if (!bytes) return (s.numel() * bits + 7) / 8;
-    return s.numel() / std::max<int64_t>(last, 1) * ((last * bits + 7) / 8);
-  }
-};
-
-Result<Table> table_of(const Attributes& a, const TensorDesc& data) {
-  Table t;
-  t.block = a.i("block_size", 128);
-  OFSDP_REJECT_IF(t.block < 16 || (t.block & (t.block - 1)) != 0,
-                  "block_size: expected a power of two from 16 on, found {}", t.block);
-  const int64_t bits = a.i("bits", 4), type = a.i("ofsdp_type", 0);
-  if (type == kInt4Type || type == kUInt4Type) {
-    t.shape = Shape(a.ints("ofsdp_shape"));
-    t.type = type == kInt4Type ? StoredType::kInt4 : StoredType::kUInt4;
-    t.bytes = false;
-  } else {
-    OFSDP_REJECT_IF(data.dtype != DType::kUInt8 || data.shape.rank() == 0,
-                    "expected data of int4, uint4 or uint8, found {}", data.text());
-    OFSDP_REJECT_IF(bits != 4 && bits != 8, "bits: expected 4 or 8, found {}", bits);
-    std::vector<int64_t> axes = data.shape.axes();
-    axes.back() *= 8 / bits;
-    t.shape = Shape(axes);
-    t.type = bits == 4 ? StoredType::kUInt4 : StoredType::kUInt8;
-  }
-  OFSDP_ASSIGN_OR_RETURN(t.gather, normalize_axis(a.i("gather_axis", 0), t.shape.rank()));
-  OFSDP_ASSIGN_OR_RETURN(t.quantize, normalize_axis(a.i("quantize_axis", 1), t.shape.rank()));
-  const int last = t.shape.rank() - 1;
-  OFSDP_REJECT_IF(t.bytes && (t.quantize != last || (t.gather != 0 && last > 0)),
-                  "expected gather_axis 0 and quantize_axis {} of data in uint8, found {} and {}",
-                  last, t.gather, t.quantize);
-  OFSDP_REJECT_IF(
-      t.shape.numel(0, t.quantize) > 1 && t.quantize != last && t.shape[t.quantize] % t.block != 0,
-      "expected whole blocks of {} along axis {}, found {} elements", t.block, t.quantize,
-      t.shape[t.quantize]);
-  return t;
-}
-
-Result<StoredMatrix> matrix_of(const Table& t, const TensorDesc& data, const TensorDesc& scales,
-                               const TensorDesc& zero) {
-  const int last = t.shape.rank() - 1;
-  const bool along = t.quantize == last;
-  const int64_t bits = stored_bits(t.type);
-  StoredMatrix m;
-  m.type = t.type;
-  m.columns = m.row_pitch = along ? t.shape[last] : t.shape.numel(t.quantize + 1, last + 1);
-  m.rows = t.shape.numel() / std::max<int64_t>(m.columns, 1);
-  const auto bytes = static_cast<size_t>((t.shape.numel() * bits + 7) / 8);
-  OFSDP_REJECT_IF(data.bytes() != bytes, "expected {} bytes of data, found {}", bytes, data.text());
-  OFSDP_REJECT_IF(!is_32_or_16_bit_float(scales.dtype) || scales.shape != t.scales(),
-                  "expected scales {}, found {}", t.scales().text(), scales.text());
-  m.scale_dtype = scales.dtype;
-  (along ? m.column_block : m.row_block) = t.block;
-  m.row_step = along ? (m.columns + t.block - 1) / t.block : m.columns;
-  m.column_step = 1;
-  m.has_zeros = zero.present();
-  OFSDP_REJECT_IF(m.has_zeros && static_cast<int64_t>(zero.bytes()) != t.zero_bytes(),
-                  "expected zero points of {} bytes, found {}", t.zero_bytes(), zero.text());
-  m.zero_type = t.type;
-  m.zero_pitch = t.bytes && bits == 4 ? (m.row_step + 1) / 2 * 2 : m.row_step;
-  if (t.bytes) m.zero_otherwise = bits == 4 ? 8 : 128;
-  return m;
-}
-
-TensorDesc operand(const std::vector<TensorDesc>& inputs, size_t i) {
-  return i < inputs.size() ? inputs[i] : TensorDesc{};
-}
-
 Result<std::vector<TensorDesc>> infer(const InferContext& c) {
   OFSDP_ASSIGN_OR_RETURN(const Table t, table_of(c.attributes, c.inputs[0]));
-  OFSDP_RETURN_IF_ERROR(matrix_of(t, c.inputs[0], c.inputs[2], operand(c.inputs, 3)).status());
+  OFSDP_RETURN_IF_ERROR(matrix_of(t, c.inputs).status());
   if (c.inputs[1].dtype != DType::kInt64 && c.inputs[1].dtype != DType::kInt32) {
     return input_error("expected indices of int64 or int32, found {}", c.inputs[1].text());
   }
@@ -365,7 +280,7 @@ std::vector<RefTensor> reference(const ReferenceContext& c) {
 template <typename Index>
 std::unique_ptr<Kernel> create_as(const Problem& p) {
   const Table t = *table_of(p.attributes, p.in(0));
-  const StoredMatrix m = *matrix_of(t, p.in(0), p.in(2), operand(p.inputs, 3));
+  const StoredMatrix m = *matrix_of(t, p.inputs);
   const int64_t outer = t.shape.numel(0, t.gather), n = t.shape[t.gather],
                 inner = t.shape.numel(t.gather + 1, t.shape.rank()), count = p.in(1).numel();
   return make_kernel([=](const KernelArgs& a) {
@@ -398,7 +313,6 @@ void add_gather_block_quantized(Registry& registry) {
                      {.domain = "com.microsoft",
                       .min_inputs = 3,
                       .float32_only = true,
-                      .cpu_only = true,
                       .float32_inputs = {1, 2, 3},
                       .stored_inputs = {0, 2, 3}});
   registry.add(std::move(op));

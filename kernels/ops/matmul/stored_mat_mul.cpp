@@ -15,81 +15,12 @@
 #include "kernels/core/quantization.h"
 #include "kernels/cpu/stored_floats.h"
 #include "kernels/cpu/stored_matrix.h"
+#include "kernels/ops/matmul/stored_forms.h"
 #include "kernels/ops/operators.h"
 #include "kernels/ops/support.h"
 
 namespace ofsdp::kernels::ops {
 namespace stored_mat_mul {
-
-Result<StoredType> type_of(int64_t onnx_type) {
-  constexpr std::pair<int64_t, StoredType> kTypes[] = {
-      {2, StoredType::kUInt8},     {3, StoredType::kInt8},   {10, StoredType::kFloat16},
-      {16, StoredType::kBFloat16}, {21, StoredType::kUInt4}, {22, StoredType::kInt4}};
-  for (const auto& [number, type] : kTypes) {
-    if (number == onnx_type) return type;
-  }
-  return input_error("expected a matrix of 4 or 8 bits or half floats, found type {}", onnx_type);
-}
-
-struct Form {
-  int64_t rows, columns;
-  bool by_rows;
-
-  explicit Form(const Attributes& a)
-      : rows(a.i("rows", 0)), columns(a.i("columns", 0)), by_rows(a.i("by_rows", 1) != 0) {}
-  int64_t inner() const { return by_rows ? columns : rows; }
-  int64_t width() const { return by_rows ? rows : columns; }
-};
-
-TensorDesc operand(const std::vector<TensorDesc>& inputs, size_t i) {
-  return i < inputs.size() ? inputs[i] : TensorDesc{};
-}
-
-// Sets the scales in a StoredMatrix.
-Status set_scales(const Attributes& a, const TensorDesc& scale, StoredMatrix& m) {
-  const int64_t axis = a.i("axis", 1), block = a.i("block_size", 0);
-  OFSDP_RETURN_IF_ERROR(
-      ScaleMap::make(Shape{m.rows, m.columns}, scale.shape, axis, block).status());
-  m.scale_dtype = scale.dtype;
-  if (scale.numel() == 1 && block == 0) return ok_status();
-  const bool of_rows = axis == 0 || axis == -2;
-  const int64_t shared = std::max<int64_t>(block, 1);
-  if (of_rows) m.row_block = shared;
-  if (!of_rows) m.column_block = shared;
-  const bool both = block != 0;
-  m.row_step = !both && of_rows ? 1
-               : !both          ? 0
-               : of_rows        ? m.columns
-                                : (m.columns + block - 1) / block;
-  m.column_step = both || !of_rows ? 1 : 0;
-  return ok_status();
-}
-
-Result<StoredMatrix> matrix_of(const Attributes& a, const std::vector<TensorDesc>& inputs) {
-  const Form form(a);
-  StoredMatrix m;
-  OFSDP_ASSIGN_OR_RETURN(m.type, type_of(a.i("type", 0)));
-  m.rows = form.rows;
-  m.columns = m.row_pitch = form.columns;
-  const TensorDesc weight = operand(inputs, 1), scale = operand(inputs, 2),
-                   zero = operand(inputs, 3);
-  const auto bytes = static_cast<size_t>((m.rows * m.columns * stored_bits(m.type) + 7) / 8);
-  OFSDP_REJECT_IF(weight.bytes() != bytes, "expected {} bytes of weights, found {}", bytes,
-                  weight.text());
-  const bool integers = stored_bits(m.type) <= 8;
-  OFSDP_REJECT_IF(scale.present() != integers || (zero.present() && !integers),
-                  "expected scales of integers alone, found {} with {}", weight.text(),
-                  scale.text());
-  if (!integers) return m;
-  OFSDP_RETURN_IF_ERROR(set_scales(a, scale, m));
-  OFSDP_REJECT_IF(zero.present() && zero.numel() != scale.numel(),
-                  "expected as many zero points as scales ({}), found {}", scale.numel(),
-                  zero.numel());
-  m.has_zeros = zero.present();
-  m.zero_type = stored_type(zero.dtype);
-  m.zero_pitch = m.row_step;
-  return m;
-}
 
 Result<std::vector<TensorDesc>> infer(const InferContext& c) {
   const Form form(c.attributes);
@@ -169,19 +100,10 @@ std::unique_ptr<Kernel> create(const Problem& p) {
 
 void add_stored_mat_mul(Registry& registry) {
   using namespace stored_mat_mul;  // NOLINT: the operator's own names
-  registry.add_own(make_op(
-      "StoredMatMul", {infer, grad, reference}, {{"tiles", accepts_plain_with_blas, create}},
-      {.min_inputs = 2, .float32_only = true, .cpu_only = true, .float32_inputs = {1, 2, 3}}));
+  registry.add_own(make_op("StoredMatMul", {infer, grad, reference},
+                           {{"tiles", accepts_plain_with_blas, create}},
+                           {.min_inputs = 2, .float32_only = true, .float32_inputs = {1, 2, 3}}));
 }
-
-// MatMulNBits packs the weight as [N, blocks, block_size * bits / 8], with scales [N, blocks].
-
-// The operands that store a weight in few bits; an absent one is not present().
-struct NBitsOperands {
-  TensorDesc weight, scales, zero_points, g_idx;
-};
-
-Result<StoredMatrix> n_bits_matrix(const Attributes& attributes, const NBitsOperands& operands);
 
 // com.microsoft.MatMulNBits(A, B, scales, zero_points, g_idx, bias): y = A W^T + bias with
 //
@@ -196,58 +118,11 @@ Result<StoredMatrix> n_bits_matrix(const Attributes& attributes, const NBitsOper
 
 namespace n_bits {
 
-struct Sizes {
-  int64_t n, k, block, bits, blocks;
-
-  explicit Sizes(const Attributes& a)
-      : n(a.i("N", 0)),
-        k(a.i("K", 0)),
-        block(a.i("block_size", 0)),
-        bits(a.i("bits", 4)),
-        blocks(block > 0 ? (k + block - 1) / block : 0) {}
-  int64_t zero_row() const { return (blocks * bits + 7) / 8; }  // bytes
-};
-
-Status check_sizes(const Sizes& s) {
-  OFSDP_REJECT_IF(s.bits != 4 && s.bits != 8, "bits: expected 4 or 8, found {}", s.bits);
-  OFSDP_REJECT_IF(s.block < 16 || (s.block & (s.block - 1)) != 0,
-                  "block_size: expected a power of two from 16 on, found {}", s.block);
-  OFSDP_REJECT_IF(s.n < 1 || s.k < 1, "K and N: expected at least 1, found {} and {}", s.k, s.n);
-  return ok_status();
-}
-
-Status check_weight(const Sizes& s, const NBitsOperands& o) {
-  const int64_t bytes = s.n * s.blocks * s.block * s.bits / 8;
-  OFSDP_REJECT_IF(o.weight.dtype != DType::kUInt8 || o.weight.numel() != bytes,
-                  "expected a weight of uint8 with {} bytes (N {}, {} blocks of {}), found {}",
-                  bytes, s.n, s.blocks, s.block, o.weight.text());
-  OFSDP_REJECT_IF(!is_32_or_16_bit_float(o.scales.dtype) || o.scales.numel() != s.n * s.blocks,
-                  "expected {} scales, found {}", s.n * s.blocks, o.scales.text());
-  const TensorDesc& zero = o.zero_points;
-  const int64_t zeros = zero.dtype == DType::kUInt8 ? s.n * s.zero_row() : s.n * s.blocks;
-  OFSDP_REJECT_IF(
-      zero.present() && !(zero.dtype == DType::kUInt8 || is_32_or_16_bit_float(zero.dtype)),
-      "expected zero points of uint8 or floats, found {}", zero.text());
-  OFSDP_REJECT_IF(zero.present() && zero.numel() != zeros,
-                  "expected zero points of {} elements, found {}", zeros, zero.text());
-  const TensorDesc& groups = o.g_idx;
-  OFSDP_REJECT_IF(groups.present() && (groups.dtype != DType::kInt32 || groups.numel() < s.k),
-                  "expected g_idx of int32 with {} elements, found {}", s.k, groups.text());
-  return ok_status();
-}
-
-TensorDesc operand(const std::vector<TensorDesc>& inputs, size_t i) {
-  return i < inputs.size() ? inputs[i] : TensorDesc{};
-}
-NBitsOperands operands_of(const std::vector<TensorDesc>& inputs) {
-  return {operand(inputs, 1), operand(inputs, 2), operand(inputs, 3), operand(inputs, 4)};
-}
-
 // The last axis changes from `from` to `to`.
 template <bool backward>
 Result<std::vector<TensorDesc>> infer(const InferContext& c) {
   const Sizes s(c.attributes);
-  OFSDP_RETURN_IF_ERROR(n_bits_matrix(c.attributes, operands_of(c.inputs)).status());
+  OFSDP_RETURN_IF_ERROR(matrix_of(c.attributes, c.inputs).status());
   const TensorDesc& a = c.inputs[0];
   const int64_t from = backward ? s.n : s.k, to = backward ? s.k : s.n;
   OFSDP_REJECT_IF(
@@ -330,7 +205,7 @@ template <bool backward>
 std::unique_ptr<Kernel> create(const Problem& p) {
   using Along = StoredProduct::Along;
   const Sizes s(p.attributes);
-  const StoredMatrix matrix = *n_bits_matrix(p.attributes, operands_of(p.inputs));
+  const StoredMatrix matrix = *matrix_of(p.attributes, p.inputs);
   const StoredProduct product(matrix, backward ? Along::kByColumns : Along::kByRows,
                               p.in(0).numel() / (backward ? s.n : s.k), p.threads);
   return make_kernel(
@@ -348,28 +223,6 @@ std::unique_ptr<Kernel> create(const Problem& p) {
 
 }  // namespace n_bits
 
-Result<StoredMatrix> n_bits_matrix(const Attributes& attributes, const NBitsOperands& operands) {
-  const n_bits::Sizes s(attributes);
-  OFSDP_RETURN_IF_ERROR(n_bits::check_sizes(s));
-  OFSDP_RETURN_IF_ERROR(n_bits::check_weight(s, operands));
-  StoredMatrix matrix;
-  matrix.type = s.bits == 4 ? StoredType::kUInt4 : StoredType::kUInt8;
-  matrix.rows = s.n;
-  matrix.columns = s.k;
-  matrix.row_pitch = s.blocks * s.block;
-  matrix.scale_dtype = operands.scales.dtype;
-  matrix.row_step = s.blocks;
-  matrix.column_block = s.block;
-  matrix.column_step = 1;
-  matrix.zero_otherwise = s.bits == 4 ? 8 : 128;
-  matrix.has_zeros = operands.zero_points.present();
-  if (!matrix.has_zeros) return matrix;
-  const bool packed = operands.zero_points.dtype == DType::kUInt8;
-  matrix.zero_type = packed ? matrix.type : stored_type(operands.zero_points.dtype);
-  matrix.zero_pitch = packed ? s.zero_row() * 8 / s.bits : s.blocks;
-  return matrix;
-}
-
 void add_mat_mul_n_bits(Registry& registry) {
   using namespace n_bits;  // NOLINT: the operator's own names
   OpDef forward = make_op("MatMulNBits", {infer<false>, grad, reference<false>},
@@ -377,7 +230,6 @@ void add_mat_mul_n_bits(Registry& registry) {
                           {.domain = "com.microsoft",
                            .min_inputs = 3,
                            .float32_only = true,
-                           .cpu_only = true,
                            .float32_inputs = {1, 2, 3, 4},
                            .stored_inputs = {1, 2, 3, 4}});
   registry.add(std::move(forward));

@@ -328,7 +328,7 @@ DeviceNormNeeds device_norm_needs(const Plan& plan) {
   return norms;
 }
 
-DeviceIoMap map_device_io(size_t inputs, int64_t batch_size, int64_t most_owned,
+DeviceIoMap map_device_io(size_t inputs, size_t measured, int64_t batch_size, int64_t most_owned,
                           const DeviceNormNeeds& norms) {
   const size_t numbers =
       sizeof(ofsdp_step_numbers) + static_cast<size_t>(batch_size) * sizeof(int64_t);
@@ -347,6 +347,7 @@ DeviceIoMap map_device_io(size_t inputs, int64_t batch_size, int64_t most_owned,
   for (size_t& offset : io.pinned_results) {
     offset = take_wide(io.pinned_bytes, sizeof(ofsdp_run_state));
   }
+  for (size_t& offset : io.pinned_measured) offset = take_wide(io.pinned_bytes, measured);
   io.mark = take_wide(io.pinned_bytes, sizeof(int64_t));
   io.bounce = take_wide(io.pinned_bytes, kBounceBytes);
   return io;

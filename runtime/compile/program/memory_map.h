@@ -242,8 +242,9 @@ struct DeviceIoMap {
   size_t exact_sum = 0, exact_limbs = 0;  // the exact norm of --deterministic across_ranks
   size_t device_bytes = 0;                // the size of device_io
 
-  std::array<size_t, kMicroSlots> pinned_numbers{};  // the source of `numbers`
-  std::array<size_t, kMicroSlots> pinned_results{};  // copies of `state` after a micro-batch
+  std::array<size_t, kMicroSlots> pinned_numbers{};   // the source of `numbers`
+  std::array<size_t, kMicroSlots> pinned_results{};   // copies of `state` after a micro-batch
+  std::array<size_t, kMicroSlots> pinned_measured{};  // rows for metrics, of one micro-batch
   size_t mark = 0;          // the latest collective's number (runtime/engine/device/device_ranks.h)
   size_t bounce = 0;        // buffer of kBounceBytes, through which whole regions are copied
   size_t pinned_bytes = 0;  // the size of pinned_io
@@ -260,9 +261,9 @@ struct DeviceNormNeeds {
 };
 DeviceNormNeeds device_norm_needs(const Plan& plan);
 
-// `inputs`: bytes of a full micro-batch, each column aligned. `batch_size`: its samples.
-// `most_owned`: elements in the largest shard.
-DeviceIoMap map_device_io(size_t inputs, int64_t batch_size, int64_t most_owned,
+// `inputs`, `measured`: bytes of the columns of a full micro-batch, and of its rows for metrics,
+// each aligned. `batch_size`: its samples. `most_owned`: elements in the largest shard.
+DeviceIoMap map_device_io(size_t inputs, size_t measured, int64_t batch_size, int64_t most_owned,
                           const DeviceNormNeeds& norms);
 
 // Scratch for --deterministic across_ranks on a device: gradients are summed slice by slice, where

@@ -161,7 +161,7 @@ Status DeviceEngine::run(BoundProgram& program, const MicroBatch& batch) {
   under_way.training = options.training;
   under_way.last = options.last_micro;
   under_way.empty = empty_;
-  under_way.share = batch.shares[0];
+  std::ranges::copy(batch.shares, under_way.shares.begin());
   under_way.step = numbers_.step;
   under_way.samples = step_.samples;
   under_way.program = &program;
@@ -261,12 +261,21 @@ Status DeviceEngine::end_step(const Operation& op) {
   return order(streams.records, lands ? offload_->download() : device_.communication(), nullptr);
 }
 
+Status DeviceEngine::note_losses(const BoundProgram& program, ofsdp_stream* stream) {
+  for (size_t t = 0; t < program.losses.size(); ++t) {
+    OFSDP_RETURN_IF_ERROR(device_
+                              .note_loss(stream, run_state(), static_cast<int>(t),
+                                         program.losses[t], program.plan->options.training)
+                              .with_prefix("the loss"));
+  }
+  return {};
+}
+
 // Evaluation has no CheckLoss.
 Status DeviceEngine::finish_micro_batch(const BoundProgram& program, size_t slot) {
   ofsdp_stream* const compute = device_.compute();
   if (!empty_ && !program.plan->options.training) {
-    OFSDP_RETURN_IF_ERROR(
-        device_.note_loss(compute, run_state(), program.losses[0], 0).with_prefix("the loss"));
+    OFSDP_RETURN_IF_ERROR(note_losses(program, compute));
   }
   if (!empty_ && program.matches != nullptr) {
     OFSDP_RETURN_IF_ERROR(
@@ -274,8 +283,32 @@ Status DeviceEngine::finish_micro_batch(const BoundProgram& program, size_t slot
             .copy(compute, run_state()->matches, program.matches, sizeof(ofsdp_run_state::matches))
             .with_prefix("the matches"));
   }
+  for (size_t i = 0; i < program.measured.size() && !empty_; ++i) {
+    OFSDP_RETURN_IF_ERROR(device_
+                              .copy(compute, measured_rows(program, slot, i),
+                                    program.measured[i].data(), program.measured[i].size_bytes())
+                              .with_prefix("rows for metrics"));
+  }
   return device_.copy(compute, &pinned_result(slot), run_state(), sizeof(ofsdp_run_state))
       .with_prefix("the results");
+}
+
+double* DeviceEngine::measured_rows(const BoundProgram& program, size_t slot, size_t i) const {
+  size_t at = context_.io.pinned_measured[slot];
+  for (size_t k = 0; k < i; ++k) at += align_up(program.measured[k].size_bytes(), kTensorAlignment);
+  return reinterpret_cast<double*>(context_.memory.pinned() + at);
+}
+
+std::span<const double> DeviceEngine::measured(const BoundProgram& program, size_t i) const {
+  const size_t latest = (next_ + kMicroSlots - 1) % kMicroSlots;
+  return {measured_rows(program, latest, i), program.measured[i].size()};
+}
+
+std::array<float, kMaxLossTerms> DeviceEngine::losses_in(size_t slot) const {
+  static_assert(OFSDP_MAX_LOSSES == kMaxLossTerms);
+  std::array<float, kMaxLossTerms> losses{};
+  std::copy_n(pinned_result(slot).losses, slots_[slot].program->losses.size(), losses.begin());
+  return losses;
 }
 
 // Waits for the slot's micro-batch and reads the loss and run state.
@@ -289,7 +322,7 @@ Status DeviceEngine::collect(size_t slot) {
   if (!done.training && state.fault.node != 0) return blame_evaluation(slot);
   if (done.training && state.stop != 0) return blame(slot);
   result_ = {};
-  if (!done.empty) result_.losses[0] = state.loss;
+  if (!done.empty) result_.losses = losses_in(slot);
   const bool matches = !done.empty && done.program->matches != nullptr;
   if (matches) result_ = {result_.losses, state.matches[0], state.matches[1]};
   if (!done.training) return {};
@@ -297,7 +330,9 @@ Status DeviceEngine::collect(size_t slot) {
   summed_.optimizer_step = state.optimizer_step;
   summed_.skipped = state.skip != 0;
   summed_.scale = state.scale_used;
-  summed_.losses[0] += done.share * static_cast<double>(result_.losses[0]);
+  for (size_t t = 0; t < done.shares.size(); ++t) {
+    summed_.losses[t] += done.shares[t] * static_cast<double>(result_.losses[t]);
+  }
   summed_.samples += static_cast<double>(done.samples);
   if (!done.last) return {};
   // With clipping the norm is summed over ranks already, so only rank 0 reports it.
@@ -350,14 +385,19 @@ Status DeviceEngine::upload(BoundProgram& program, const MicroBatch& batch, size
 Status DeviceEngine::copy_inputs(BoundProgram& program, const MicroBatch& batch, size_t slot) {
   auto* numbers = reinterpret_cast<ofsdp_step_numbers*>(context_.memory.pinned() +
                                                         context_.io.pinned_numbers[slot]);
-  *numbers = {options_.seed,
-              numbers_.step - 1,
-              step_.samples,
-              numbers_.lr,
-              static_cast<float>(batch.shares[0] * program.plan->graph.terms[0].factor),
-              0,
-              numbers_.skipped,
-              numbers_.lr_if_skipped};
+  *numbers = {.seed = options_.seed,
+              .step = numbers_.step - 1,
+              .samples = step_.samples,
+              .lr = numbers_.lr,
+              .factor = numbers_.factor,
+              .loss_shares = {},
+              .skipped_updates = numbers_.skipped,
+              .lr_if_skipped = numbers_.lr_if_skipped,
+              .factor_if_skipped = numbers_.factor_if_skipped};
+  const std::vector<LossTerm>& terms = program.plan->graph.terms;
+  for (size_t t = 0; t < batch.shares.size(); ++t) {
+    numbers->loss_shares[t] = static_cast<float>(batch.shares[t] * terms[t].factor);
+  }
   const size_t indexes = batch.sample_index.size_bytes();
   if (indexes > 0) std::memcpy(numbers + 1, batch.sample_index.data(), indexes);
   const auto copy = [&](void* to, const void* from, size_t bytes) {

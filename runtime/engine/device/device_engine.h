@@ -73,12 +73,14 @@ class DeviceEngine final : public UpdateRunner, private Engine {
   // Plans streams and events for a program. REQUIRES: called for each program before the first
   // `run`.
   Status prepare(BoundProgram& program);
-  float* loss_weight() const { return &run_state()->loss_weight; }  // in device memory
+  float* loss_weights() const { return run_state()->loss_weights; }  // in device memory
 
   void begin_update(const UpdateNumbers& numbers) override { numbers_ = numbers; }
   Status run(BoundProgram& program, const MicroBatch& batch) override;
   void end_update(int64_t) override {}
+  Status swap_average() override;
   Result<MicroResult> result() override;
+  std::span<const double> measured(const BoundProgram& program, size_t i) const override;
   Status check_evaluation(BoundProgram& program) override;
   Result<std::optional<UpdateOutcome>> outcome(bool settle) override;
   LossScale& loss_scale() override { return loss_scale_; }
@@ -96,7 +98,7 @@ class DeviceEngine final : public UpdateRunner, private Engine {
   struct Slot {  // a micro-batch, under way or done
     bool pending = false;
     bool training = false, last = false, empty = false;
-    double share = 0;
+    std::array<double, kMaxLossTerms> shares{};
     int64_t step = 0;
     int64_t samples = 0;
     BoundProgram* program = nullptr;
@@ -113,10 +115,14 @@ class DeviceEngine final : public UpdateRunner, private Engine {
   Status upload_scalars(size_t slot);
   void patch_inputs(BoundProgram& program, size_t slot);
   Status play(BoundProgram& program, size_t slot, bool alike);
+  double* measured_rows(const BoundProgram& program, size_t slot, size_t i) const;
+  Status note_losses(const BoundProgram& program, ofsdp_stream* stream);
   Status capture(BoundProgram& program, Prepared& prepared, size_t slot);
   Status enqueue(BoundProgram& program, const Prepared& prepared, size_t slot);
   Status finish_micro_batch(const BoundProgram& program, size_t slot);
   Status collect(size_t slot);
+  // Returns the losses of the slot's micro-batch, which is complete.
+  std::array<float, kMaxLossTerms> losses_in(size_t slot) const;
   Status blame(size_t slot);
   Status blame_evaluation(size_t slot);
   Status blame_data(BoundProgram& program, const ofsdp_data_fault& found, int64_t step);

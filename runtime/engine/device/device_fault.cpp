@@ -45,7 +45,7 @@ Status DeviceEngine::blame(size_t slot) {
   BoundProgram& program = *slots_[slot].program;
   const int64_t step = slots_[slot].step;
   const ofsdp_data_fault data = pinned_result(slot).fault;
-  const bool here = !slots_[slot].empty && (data.node != 0 || std::isnan(pinned_result(slot).loss));
+  const bool here = !slots_[slot].empty && (data.node != 0 || any_nan(losses_in(slot)));
   empty_ = false;
   step_.numbers = device_numbers(slot);
   step_.samples = slots_[slot].samples;
@@ -54,18 +54,20 @@ Status DeviceEngine::blame(size_t slot) {
   if (data.node != 0) return blame_data(program, data, step);
   OFSDP_ASSIGN_OR_RETURN(const NanFound first, find_nan(program, here));
   if (!here) return ranks_->wait_for_failure(step);
-  return loss_fault(*program.plan, pinned_result(slot).loss, step, ranks_->rank(), first);
+  return loss_fault(*program.plan, std::numeric_limits<float>::quiet_NaN(), step, ranks_->rank(),
+                    first);
 }
 
 // Ranks evaluate independently, so other ranks go on and cannot take part in a second forward pass.
 Status DeviceEngine::check_evaluation(BoundProgram& program) {
-  if (std::isfinite(result_.losses[0])) return {};
+  const auto bad = std::ranges::find_if(result_.losses, [](float l) { return !std::isfinite(l); });
+  if (bad == result_.losses.end()) return {};
   NanFound first;
-  if (std::isnan(result_.losses[0]) && !ranks_->several()) {
+  if (any_nan(result_.losses) && !ranks_->several()) {
     OFSDP_RETURN_IF_ERROR(settle());
     OFSDP_ASSIGN_OR_RETURN(first, find_nan(program, true));
   }
-  return loss_fault(*program.plan, result_.losses[0], numbers_.step, ranks_->rank(), first);
+  return loss_fault(*program.plan, *bad, numbers_.step, ranks_->rank(), first);
 }
 
 Result<NanFound> DeviceEngine::find_nan(BoundProgram& program, bool here) {

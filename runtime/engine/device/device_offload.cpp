@@ -206,6 +206,11 @@ Status DeviceOffload::publish() {
   return device_.synchronize().with_prefix("what is offloaded");
 }
 
+Status DeviceOffload::swap_average() {
+  OFSDP_RETURN_IF_ERROR(host_.swap_average());
+  return publish();
+}
+
 // The gradient is complete, so nodes have read the old parameters.
 Status DeviceOffload::send_up(int unit) {
   if (context_.plan.offload == CpuOffload::kParams) return {};

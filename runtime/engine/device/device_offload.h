@@ -64,6 +64,7 @@ class HostUpdate {
   bool takes_steps() const { return updater_.needs_norms(); }
   // Collective if takes_steps().
   Status take_steps(const UpdateNumbers& numbers);
+  Status swap_average() { return updater_.swap_average({}); }
 
  private:
   Status run_block(int unit, int64_t begin, int64_t count, const float* factor) const;
@@ -101,6 +102,8 @@ class DeviceOffload {
 
   // Copies loaded, rounded parameters to the device and waits.
   Status publish();
+  // Swaps the parameters with their average (--ema), and publishes them.
+  Status swap_average();
   void set_trace(DeviceTrace* trace) { trace_ = trace; }  // null, or must outlive this object
   // Called before a program: lets the streams wait for parameters that are being copied up.
   Status begin();

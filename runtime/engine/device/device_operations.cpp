@@ -21,10 +21,7 @@ Status DeviceEngine::check_loss(const Operation&) {
   const bool several = ranks_->several();
   if (!empty_) {
     ofsdp_stream* const stream = several ? device_.communication() : device_.compute();
-    OFSDP_RETURN_IF_ERROR(
-        device_
-            .note_loss(stream, run_state(), program_->losses[0], program_->plan->options.training)
-            .with_prefix("the loss"));
+    OFSDP_RETURN_IF_ERROR(note_losses(*program_, stream));
   }
   return several ? ranks_->agree_to_stop(&run_state()->stop) : Status{};
 }
@@ -266,6 +263,16 @@ Status DeviceEngine::factors(const Operation& op) {
 Status DeviceEngine::orthogonalize(const Operation& op) {
   return context_.updater->orthogonalize(op.unit, op.dst.floats(), op.onto.data, update_context())
       .with_prefix("orthogonal matrices");
+}
+
+// Between programs, so it waits for the device.
+Status DeviceEngine::swap_average() {
+  OFSDP_RETURN_IF_ERROR(start());
+  OFSDP_RETURN_IF_ERROR(device_.synchronize().with_prefix("the average"));
+  if (offload_ != nullptr) return offload_->swap_average();
+  OFSDP_RETURN_IF_ERROR(
+      context_.updater->swap_average(update_context()).with_prefix("the average"));
+  return device_.synchronize().with_prefix("the average");
 }
 
 Status DeviceEngine::apply(const Operation& op) {

@@ -40,8 +40,10 @@ class EmulatedKernel final : public Kernel {
  private:
   // ofsdp_step_numbers and the sample numbers after them.
   static std::vector<std::byte> numbers_of(const StepContext& step) {
-    const ofsdp_step_numbers head{
-        step.seed, step.step, static_cast<int64_t>(step.sample_index.size()), 0, 0, 0, 0, 0};
+    ofsdp_step_numbers head{};
+    head.seed = step.seed;
+    head.step = step.step;
+    head.samples = static_cast<int64_t>(step.sample_index.size());
     std::vector<std::byte> bytes(sizeof(head) + step.sample_index.size_bytes());
     std::memcpy(bytes.data(), &head, sizeof(head));
     if (!step.sample_index.empty()) {

@@ -1,4 +1,5 @@
-// One warp per row finds the argmax and stores two bits; one block sums them, so counts need no
+// Numbers for an evaluation's metrics. A warp per row finds the argmax and counts the classes
+// before the label's. For an accuracy it stores two bits, which one block sums, so counts need no
 // atomics.
 #include "kernels/cuda/device/device.cuh"
 #include "kernels/cuda/loss/loss.h"
@@ -62,7 +63,71 @@ __global__ void __launch_bounds__(kMatchThreads)
   result[1] = kept;
 }
 
+// A warp per row, which lane 0 writes.
+OFSDP_CUDA_KERNEL measure_rows(ClassMeasures m, const float* prediction, const int64_t* labels,
+                               double* facts) {
+  const int lane = static_cast<int>(threadIdx.x) % kWarp;
+  const int64_t row = int64_t{blockIdx.x} * (kThreads / kWarp) + threadIdx.x / kWarp;
+  if (row >= m.rows) return;  // all lanes of a warp have one row
+  double* const out = facts + row * 5;
+  const int64_t label = labels[row];
+  if ((m.ignores && label == m.ignore_index) || label < 0 || label >= m.classes) {
+    if (lane < 5) out[lane] = lane == 0 ? -1 : 0;
+    return;
+  }
+  const float* const scores = prediction + row * m.classes;
+  const float of_label = scores[label];
+  Best best{scores[0], scores[0] == scores[0] ? 0 : -1};
+  int64_t before = 0;
+  for (int64_t c = lane; c < m.classes; c += kWarp) {
+    const float v = scores[c];
+    best = better(best, {v, v == v ? c : -1});
+    if (v > of_label || (c < label && v == of_label)) ++before;
+  }
+#pragma unroll
+  for (int step = kWarp / 2; step > 0; step /= 2) {
+    const Best other{__shfl_xor_sync(kAllLanes, best.value, step),
+                     __shfl_xor_sync(kAllLanes, best.place, step)};
+    best = better(best, other);
+  }
+  before = warp_reduce(before, Add{});
+  double sum = 0;
+  const double most = best.value;
+  if (m.likelihood == 1) {
+    for (int64_t c = lane; c < m.classes; c += kWarp) sum += exp(double{scores[c]} - most);
+    sum = warp_reduce(sum, Add{});
+  }
+  if (lane != 0) return;
+  const bool ordered = best.place >= 0;
+  out[0] = static_cast<double>(label);
+  out[1] = static_cast<double>(best.place);
+  out[2] = static_cast<double>(ordered ? before : m.classes);
+  out[3] = 0;
+  if (m.likelihood == 2) out[3] = -double{of_label};
+  if (m.likelihood == 1) out[3] = log(sum) + (most - double{of_label});
+  out[4] = m.classes < 2 ? 0 : double{scores[1]} - double{scores[0]};
+}
+
+// A thread per element.
+OFSDP_CUDA_KERNEL pair_values(int64_t count, const float* prediction, const float* labels,
+                              double* facts) {
+  OFSDP_CUDA_ITEM(i, count);
+  facts[2 * i] = prediction[i];
+  facts[2 * i + 1] = labels[i];
+}
+
 }  // namespace
+
+cudaError_t measure_classes(const ClassMeasures& m, const float* prediction, const int64_t* labels,
+                            double* facts, cudaStream_t stream) {
+  return launch_blocks(stream, blocks_for(m.rows, kThreads / kWarp), kThreads, measure_rows, m,
+                       prediction, labels, facts);
+}
+
+cudaError_t measure_values(int64_t count, const float* prediction, const float* labels,
+                           double* facts, cudaStream_t stream) {
+  return over(count, stream, pair_values, count, prediction, labels, facts);
+}
 
 size_t match_scratch(const MatchCount& m) { return static_cast<size_t>(m.rows); }
 
