@@ -201,8 +201,10 @@ def straight_through(model, feeds):
     for node in model.graph.node:
         if node.op_type in ("QuantizeLinear", "DynamicQuantizeLinear"):
             needed.update(x for x in [*node.input, *node.output] if x and x not in initializers and x not in constants)
-        if node.op_type in ("QuantizeLinear", "DequantizeLinear", "MatMulInteger", "ConvInteger"):
+        if node.op_type in ("QuantizeLinear", "DequantizeLinear", "MatMulInteger", "ConvInteger", "DynamicQuantizeLSTM", "Floor"):
             needed.update(x for x in node.input if x and x not in initializers and x not in constants)
+        if node.op_type == "DynamicQuantizeLSTM":
+            needed.add(node.output[0])
     known = values(model, sorted(needed - {i.name for i in model.graph.input}), feeds)
     known.update({n: numpy_helper.to_array(t) for n, t in initializers.items()})
     known.update({k: v for k, v in feeds.items()})
@@ -211,9 +213,14 @@ def straight_through(model, feeds):
     made, extra, floats, masters = [], {}, set(), {}
     pairs = {n.output[0]: n for n in model.graph.node if n.op_type == "QuantizeLinear"}
     dequantized = {n.output[0] for n in model.graph.node if n.op_type == "DequantizeLinear"}
+    to_integers = {n.input[0] for n in model.graph.node if n.op_type == "Cast" and attributes(n)["to"] == TensorProto.INT32}
 
     def constant(name, array):
         extra[name] = numpy_helper.from_array(np.asarray(array, np.float32), name)
+        return name
+
+    def integers(name, array):
+        extra[name] = numpy_helper.from_array(np.asarray(array, np.int64), name)
         return name
 
     def along(scale, rank, axis, shape, block):
@@ -305,6 +312,35 @@ def straight_through(model, feeds):
                     masters[i[k]] = (s.reshape(()) if s.size == 1 else s, z)
             made.append(helper.make_node(kind.removesuffix("Integer"), names, [out], **attributes(node)))
             floats.add(out)
+        elif kind == "DynamicQuantizeLSTM":
+            # The states' rounding errors are inputs beside x, and R is the part of W that reads them.
+            p, (x, w, r, *rest), x_errors, h_errors = out + ".lstm.", i[:8], *lstm_errors(node, known)
+            directions, ways = h_errors.shape[1], []
+            made.append(helper.make_node("Add", [x, constant(p + "x", x_errors)], [p + "rounded"]))
+            made.append(helper.make_node("Concat", [p + "rounded", *(constant(f"{p}h{d}", h_errors[:, d]) for d in range(directions))], [p + "both"],
+                                         axis=2))
+            for name, k in ((w, 8), (r, 10)):
+                s, z = (np.asarray(known[i[n]], np.float32) for n in (k, k + 1))
+                s, z = (v.reshape(directions, 1, -1) for v in (s, z))
+                floats.add(name)
+                masters[name] = (s, z)
+                made += [helper.make_node("Sub", [name, constant(name + ".z", z)], [name + ".q"]),
+                         helper.make_node("Mul", [name + ".q", constant(name + ".s", s)], [name + ".v"]),
+                         helper.make_node("Transpose", [name + ".v"], [name + ".t"], perm=[0, 2, 1])]
+            if directions == 2:
+                for d in (0, 1):
+                    made += [helper.make_node("Slice", [r + ".t", *(integers(f"{p}{d}{n}", [v]) for n, v in (("begin", d), ("end", d + 1), ("axis", 0)))],
+                                              [f"{r}.t{d}"]),
+                             helper.make_node("Mul", [f"{r}.t{d}", constant(p + "none", 0)], [f"{r}.none{d}"])]
+                made += [helper.make_node("Concat", [r + ".t0", r + ".none1"], [r + ".first"], axis=0),
+                         helper.make_node("Concat", [r + ".none0", r + ".t1"], [r + ".second"], axis=0)]
+                ways = [r + ".first", r + ".second"]
+            made.append(helper.make_node("Concat", [w + ".t", *(ways or [r + ".t"])], [w + ".both"], axis=2))
+            made.append(helper.make_node("LSTM", [p + "both", w + ".both", r + ".t", *rest], node.output, node.name, **attributes(node)))
+        elif kind == "Floor" and out in to_integers:
+            x = np.asarray(known[i[0]], np.float32)
+            made.append(helper.make_node("Add", [i[0], constant(out + ".r", np.floor(x) - x)], [out]))
+            floats.add(out)
         else:
             if kind == "Cast" and i[0] in floats:
                 made.append(helper.make_node("Identity", [i[0]], [out]))
@@ -334,6 +370,28 @@ def straight_through(model, feeds):
     return model, masters
 
 
+def lstm_errors(node, known):
+    """The errors of rounding, of DynamicQuantizeLSTM's x and of the states that its R reads [steps, directions, batch, hidden]."""
+    def errors(x):
+        low, high = min(x.min(), 0), max(x.max(), 0)
+        scale = np.float32(high - low) / np.float32(255) if high > low else np.float32(1)
+        zero = np.rint(-low / scale)
+        return ((np.clip(np.rint(x / scale) + zero, 0, 255) - zero) * scale - x).astype(np.float32)
+
+    y, first = np.asarray(known[node.output[0]], np.float32), node.input[5] if len(node.input) > 5 else ""
+    if len(node.input) > 4 and node.input[4]:
+        raise NotImplementedError("DynamicQuantizeLSTM with lengths of sequences")
+    first = np.asarray(known[first], np.float32) if first else np.zeros(y.shape[1:], np.float32)
+    read = np.empty_like(y)
+    ways = {b"reverse": [1], b"bidirectional": [0, 1]}.get(attributes(node).get("direction", b"forward"), [0])
+    for d, backward in enumerate(ways):
+        if backward:
+            read[:-1, d], read[-1, d] = y[1:, d], first[d]
+        else:
+            read[1:, d], read[0, d] = y[:-1, d], first[d]
+    return errors(np.asarray(known[node.input[0]], np.float32)), np.stack([np.stack([errors(s) for s in step]) for step in read])
+
+
 def weight_scale(model, product, known):
     """The scale of the weight of an integer product: the constant that the Mul after it has multiplied with."""
     by_output = {o: n for n in model.graph.node for o in n.output}
@@ -341,7 +399,8 @@ def weight_scale(model, product, known):
     for n in model.graph.node:
         for x in n.input:
             readers.setdefault(x, []).append(n)
-    for cast in readers.get(product, []):
+    casts = readers.get(product, [])
+    for cast in [*casts, *(after for add in casts if add.op_type == "Add" for after in readers.get(add.output[0], []))]:
         for mul in readers.get(cast.output[0], []):
             for x in mul.input:
                 for s in [x, *(by_output[x].input if x in by_output else [])]:

@@ -256,6 +256,11 @@ Result<Quantization> OnnxFile::settled(const Initializer& weight, Quantization q
   const Initializer* named = q.scale.empty() ? nullptr : find_constant(q.scale);
   const Shape shape =
       named != nullptr ? named->shape : Shape{static_cast<int64_t>(q.scales.size())};
+  if (q.per_gate) {
+    const bool by_gate = weight.shape.rank() == 3 && shape.rank() == 2;
+    q.axis = by_gate ? 1 : 0;
+    q.block_size = by_gate ? weight.shape[1] : 0;
+  }
   OFSDP_ASSIGN_OR_RETURN(q.map, ScaleMap::make(weight.shape, shape, q.axis, q.block_size));
   return q;
 }

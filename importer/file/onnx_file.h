@@ -54,6 +54,9 @@ struct Quantization {
   std::vector<std::string> factors = {};
   int64_t axis = 1;
   int64_t block_size = 0;
+  // DynamicQuantizeLSTM: a scale an index of axis 0, or one an index of axes 0 and 2; the scales'
+  // rank says which, and sets axis and block_size once the file is open.
+  bool per_gate = false;
   int onnx_type = 0;
   bool rounds = true;  // forward rounds values to integers; false for a bias in int32
 
@@ -187,7 +190,7 @@ Result<OnnxContents> walk_onnx(const std::string& path, std::span<const std::byt
 //   QLinearConv, QLinearMatMul, QGemm,    weights, and int32 biases with the product of two
 //   QLinearAdd, QLinearMul                scales
 //   MatMulInteger, ConvInteger            weights, with the scale that the Mul after them applies
-//   MatMulIntegerToFloat, DynamicQuantizeMatMul
+//   MatMulIntegerToFloat, DynamicQuantizeMatMul, DynamicQuantizeLSTM
 //
 // Also finds operands that operators compute with as integers: MatMulNBits, GatherBlockQuantized.
 //

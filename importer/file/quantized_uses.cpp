@@ -138,13 +138,19 @@ class UseFinder {
     if (q.scale.empty() && q.factors.empty()) return false;
     const auto [found, fresh] = weights.emplace(integer.first, q);
     const Quantization& first = found->second;
-    return fresh ||
-           (first.scale == q.scale && first.zero_point == q.zero_point && first.axis == q.axis &&
-            first.block_size == q.block_size && first.factors == q.factors);
+    return fresh || (first.scale == q.scale && first.zero_point == q.zero_point &&
+                     first.axis == q.axis && first.block_size == q.block_size &&
+                     first.per_gate == q.per_gate && first.factors == q.factors);
   }
 
   static Quantization pair(const WireNode& node, size_t scale, size_t zero, int64_t axis) {
     return {.scale = node.in(scale), .zero_point = node.in(zero), .axis = axis};
+  }
+
+  static Quantization gates(const WireNode& node, size_t scale, size_t zero) {
+    Quantization q = pair(node, scale, zero, 0);
+    q.per_gate = true;
+    return q;
   }
 
   static Quantization bias(const WireNode& node, size_t a, size_t b) {
@@ -169,6 +175,9 @@ class UseFinder {
     }
     if (node.is("MatMulIntegerToFloat")) return {{1, pair(node, 3, 5, -1)}};
     if (node.is("DynamicQuantizeMatMul")) return {{1, pair(node, 2, 3, -1)}};
+    if (node.is("DynamicQuantizeLSTM")) {
+      return {{1, gates(node, 8, 9)}, {2, gates(node, 10, 11)}};
+    }
     if (node.is("MatMulInteger") || node.is("ConvInteger")) {
       Quantization q = pair(node, 9, 3, node.op == "ConvInteger" ? 0 : -1);
       q.scale = scale_after(node);
@@ -187,10 +196,13 @@ class UseFinder {
     return found == makers_.end() ? nullptr : &nodes_[found->second];
   }
 
-  // Returns the weight's scale: after a Cast, the product meets it in a Mul, times the other
-  // operand's scale.
+  // Returns the weight's scale: after a bias of integers and a Cast, the product meets it in a Mul,
+  // times the other operand's scale.
   std::string scale_after(const WireNode& product) const {
     const WireNode* reader = product.outputs.empty() ? nullptr : only_reader(product.outputs[0]);
+    if (reader != nullptr && reader->is("Add") && reader->outputs.size() == 1) {
+      reader = only_reader(reader->outputs[0]);
+    }
     if (reader == nullptr || !reader->is("Cast")) return "";
     const std::string cast = reader->outputs.empty() ? "" : reader->outputs[0];
     const WireNode* mul = only_reader(cast);

@@ -126,11 +126,12 @@ Status ReferenceRun::take(const Node& node, const Changed* before,
     inputs.push_back(id == 0 ? RefTensor{} : before == nullptr ? value(id) : at(id, *before));
   }
   // The gradient belongs to another function. If the inputs have moved, the reference also takes
-  // the unmoved ones, as inputs 3 to 5.
-  if (before != nullptr && node.op->fake_quantizes) {
-    inputs.resize(3);
+  // the unmoved ones, after as many as it has.
+  const auto taken = static_cast<size_t>(node.op->fake_quantizes ? 3 : node.op->rounding_inputs);
+  if (before != nullptr && taken > 0) {
+    inputs.resize(taken);
     for (const ValueId id : node.inputs) inputs.push_back(id == 0 ? RefTensor{} : value(id));
-    inputs.resize(6);
+    inputs.resize(2 * taken);
   }
   const bool widened = before != nullptr && node.op->reference == nullptr && !node.op->view;
   auto made = widened ? by_widened_kernel(node, inputs) : evaluate(node, std::move(inputs));

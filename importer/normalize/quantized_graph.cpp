@@ -135,10 +135,11 @@ bool moves(const onnx::NodeProto& node) {
 // Returns whether the graph has operators on integers that this pass removes.
 bool has_quantization(const onnx::GraphProto& graph) {
   return std::ranges::any_of(graph.node(), [](const onnx::NodeProto& node) {
-    return is_known(node) && (node.op_type().starts_with("QLinear") ||
-                              is_any(node, {"QuantizeLinear", "DequantizeLinear", "QGemm",
-                                            "DynamicQuantizeLinear", "MatMulInteger", "ConvInteger",
-                                            "MatMulIntegerToFloat", "DynamicQuantizeMatMul"}));
+    return is_known(node) &&
+           (node.op_type().starts_with("QLinear") ||
+            is_any(node, {"QuantizeLinear", "DequantizeLinear", "QGemm", "DynamicQuantizeLinear",
+                          "MatMulInteger", "ConvInteger", "MatMulIntegerToFloat",
+                          "DynamicQuantizeMatMul", "DynamicQuantizeLSTM"}));
   });
 }
 
@@ -152,6 +153,9 @@ class Dequantizer : QuantizedValues {
   Status run() {
     Nodes nodes;
     nodes.Swap(graph_.mutable_node());
+    for (const auto& node : nodes) {
+      for (const std::string& name : node.output()) makers_[name] = &node;
+    }
     for (auto& node : nodes) {
       OFSDP_RETURN_IF_ERROR(take(node).with_prefix(
           format_text("node '{}' ({})", printable(name_of(node)), printable(operator_name(node)))));
@@ -174,12 +178,18 @@ class Dequantizer : QuantizedValues {
       if (op == "MatMulInteger" || op == "ConvInteger") return integer_product(node);
       if (op == "MatMulIntegerToFloat") return product_to_float(node);
       if (op == "DynamicQuantizeMatMul") return dynamic_product(node);
+      if (op == "DynamicQuantizeLSTM") return dynamic_lstm(node);
       if (op == "QGemm" || op.starts_with("QLinear")) return lower_qlinear(*this, node);
     }
     const auto reads = [&](const std::string& name) { return carried_.contains(name); };
     if (node.input_size() == 0) return keep(node);
     if (is(node, "Sqrt") && floats_.contains(node.input(0))) return root(node);
     if (is(node, "Cast") && scaled_.contains(node.input(0))) return pass(node, node.input(0));
+    if (is(node, "Add") && node.input_size() == 2) {
+      for (int i = 0; i < 2; ++i) {
+        if (scaled_.contains(node.input(i))) return add_integers(node, i);
+      }
+    }
     if (is(node, "Mul") && node.input_size() == 2) {
       for (const std::string& name : node.input()) {
         if (cast_.contains(name)) return pass(node, name);
@@ -411,24 +421,102 @@ class Dequantizer : QuantizedValues {
     return ok_status();
   }
 
+  // Returns x, quantized as DynamicQuantizeLinear does. `base`: names of new values begin with it.
+  std::string dynamically_quantized(const std::string& x, const std::string& base) {
+    const std::string made = fresh(base + "//quantized"), scale = fresh(made + "//scale"),
+                      zero = fresh(made + "//zero");
+    dynamic_pair(x, scale, zero);
+    fake_with(x, scale, zero, QuantizationPair{scale, zero}, made, false);
+    return made;
+  }
+
   Status dynamic_product(onnx::NodeProto& node) {
     OFSDP_ASSIGN_OR_RETURN(const std::string weight,
                            weight_with(node.input(1), node.input(2), input_or_none(node, 3)));
-    const std::string x = fresh(node.output(0) + "//quantized"), scale = fresh(x + "//scale"),
-                      zero = fresh(x + "//zero");
-    dynamic_pair(node.input(0), scale, zero);
-    fake_with(node.input(0), scale, zero, QuantizationPair{scale, zero}, x, false);
     const std::string added = input_or_none(node, 4);
-    node.set_input(0, x);
+    node.set_input(0, dynamically_quantized(node.input(0), node.output(0)));
     return with_bias(node, weight, added);
+  }
+
+  // Inputs are LSTM's, with W and R as [directions, in, 4 hidden], then scale and zero point of
+  // each.
+  Status dynamic_lstm(const onnx::NodeProto& node) {
+    constexpr int kOfLstm = 8;
+    std::vector<std::string> inputs;
+    for (int i = 0; i < kOfLstm; ++i) inputs.push_back(input_or_none(node, i));
+    inputs[0] = dynamically_quantized(inputs[0], name_of(node));
+    for (int i = 1; i <= 2; ++i) {
+      const int scale = kOfLstm + 2 * (i - 1);
+      OFSDP_ASSIGN_OR_RETURN(
+          const std::string weight,
+          weight_with(node.input(i), input_or_none(node, scale), input_or_none(node, scale + 1)));
+      inputs[static_cast<size_t>(i)] = fresh(weight + "//turned");
+      add_attribute(add("Transpose", {weight}, inputs[static_cast<size_t>(i)]), "perm",
+                    std::vector<int64_t>{0, 2, 1});
+    }
+    auto& made = add("RoundedLSTM", inputs, node.output(0));
+    made.set_domain("ofsdp");
+    for (int i = 1; i < node.output_size(); ++i) made.add_output(node.output(i));
+    copy_attributes(node, made);
+    return ok_status();
+  }
+
+  // The node that makes the value, if it is `op`.
+  const onnx::NodeProto* maker(const std::string& name, const char* op) const {
+    const auto found = makers_.find(name);
+    return found != makers_.end() && is(*found->second, op) ? found->second : nullptr;
+  }
+
+  // A bias that Div by the product's scale, Floor and Cast made integers, maybe through Reshape:
+  // the same floats, with a gradient that passes straight through. Input `product` is the product.
+  Status add_integers(const onnx::NodeProto& node, int product) {
+    const std::string& name = node.input(1 - product);
+    const onnx::NodeProto* shaped = maker(name, "Reshape");
+    const onnx::NodeProto* cast = maker(shaped != nullptr ? shaped->input(0) : name, "Cast");
+    const onnx::NodeProto* floor = cast != nullptr ? maker(cast->input(0), "Floor") : nullptr;
+    const onnx::NodeProto* ratio = floor != nullptr ? maker(floor->input(0), "Div") : nullptr;
+    OFSDP_REJECT_IF(ratio == nullptr,
+                    "expected integers that Div, Floor and Cast make of a bias, found '{}'",
+                    printable(name));
+    std::string bias = rounded_down(ratio->input(0), ratio->input(1));
+    if (shaped != nullptr) {
+      const std::string made = fresh(bias + "//shaped");
+      copy_attributes(*shaped, add("Reshape", {bias, input_or_none(*shaped, 1)}, made));
+      bias = made;
+    }
+    add("Add", {node.input(product), bias}, node.output(0));
+    touched_.insert(node.output(0));
+    scaled_.insert(node.output(0));
+    return ok_status();
+  }
+
+  // Returns floor(x / scale) * scale. Where x / scale is no integer, that is x - scale / 2 rounded
+  // to the nearest; an x of 0 stays 0, since halves are rounded to even. The scale, a value of the
+  // batch, is a constant for backward: -8 of it are what clipping -1e30 to 4 bits gives.
+  std::string rounded_down(const std::string& x, const std::string& scale) {
+    const std::string base = x + "//";
+    const std::string far = fresh(base + "far"), steps = fresh(base + "steps"),
+                      half = fresh(base + "half"), low = fresh(base + "low"),
+                      made = fresh(base + "integers");
+    QuantizationPair pair{scale, ""};
+    pair.axis = 0;
+    add("Sub", {x, scalar(base + "1e30", 1e30f)}, far);
+    pair.onnx_type = onnx::TensorProto::INT4;
+    fake_with(far, scale, "", pair, steps, false);
+    add("Mul", {steps, scalar(base + "sixteenth", 1.0f / 16)}, half);
+    add("Add", {x, half}, low);
+    pair.onnx_type = onnx::TensorProto::INT32;
+    fake_with(low, scale, "", pair, made, false);
+    return made;
   }
 
   std::map<std::string, int> types_;  // initializer types
   std::set<std::string> read_;        // values that nodes read
   std::set<std::string> dynamic_zeros_;
-  std::set<std::string> scaled_;  // products that need no further scale
-  std::set<std::string> cast_;    // the same, after their Cast
-  std::set<std::string> floats_;  // float32 results from DequantizeLinear
+  std::set<std::string> scaled_;                          // products that need no further scale
+  std::set<std::string> cast_;                            // the same, after their Cast
+  std::set<std::string> floats_;                          // float32 results from DequantizeLinear
+  std::map<std::string, const onnx::NodeProto*> makers_;  // in the file
 };
 
 }  // namespace

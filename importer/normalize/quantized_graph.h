@@ -6,7 +6,9 @@
 //                                    FakeQuantize over the master, for an int32 bias the master
 //   QLinearConv and other QLinear*   the operator on floats, then FakeQuantize
 //   DynamicQuantizeLinear            FakeQuantize with the micro-batch's scale and zero point
-//   MatMulInteger, ConvInteger       MatMul, Conv; the Cast and the Mul after them go away
+//   MatMulInteger, ConvInteger       MatMul, Conv; the Cast and the Mul after them go away, and a
+//                                    bias that was made an integer before them is rounded alike
+//   DynamicQuantizeLSTM              ofsdp.RoundedLSTM (kernels/ops/recurrent/recurrent.cpp)
 //   Sqrt over a dequantized value    adds 1e-30: a variance that was rounded to 0
 //
 // QuantizeLinear and DynamicQuantizeLinear stay if no node reads their integers, and so does a

@@ -163,6 +163,9 @@ struct OpDef {
   bool joined = false;        // a pass joins nodes into it if a kernel accepts the result
   // Rounds input 0 by scale and zero point, inputs 1 and 2; the gradient passes straight through.
   bool fake_quantizes = false;
+  // Above 0: rounds inside, and the gradient passes straight through. If its inputs have moved, the
+  // reference takes this many, then as many unmoved ones, which fix the rounding.
+  int rounding_inputs = 0;
   std::vector<int> inplace_inputs = {};  // inputs that one output may overwrite in place:
   int inplace_output = 0;                // this output
   LayoutRule layout = LayoutRule::kPlain;

@@ -3,7 +3,8 @@
 //   one scale         one for all elements
 //   one per index     along `axis`; scales [shape[axis]]
 //   blocked           `block_size` neighbours along `axis` share one; scales have the tensor's
-//                     shape, but ceil(shape[axis] / block_size) along `axis`
+//                     shape, but ceil(shape[axis] / block_size) along `axis`; if that is 1, they
+//                     may lack the axis
 //
 // A row is a run of elements that share a scale (`step` 0) or have consecutive scales (`step` 1).
 // GPU kernels use these functions too. https://onnx.ai/onnx/operators/onnx__QuantizeLinear.html
@@ -53,6 +54,7 @@ class ScaleMap {
       expected[at] = map.blocks();
     }
     if (scales == expected && map.block_ > 0) return map;
+    if (map.blocked_ && map.block_ >= map.axis_ && scales == without_axis(shape, at)) return map;
     return input_error("expected scales {} for {} (axis {}, blocks of {}), found {}",
                        expected.text(), shape.text(), at, map.block_, scales.text());
   }
@@ -107,6 +109,12 @@ class ScaleMap {
 
  private:
   static constexpr int64_t kRow = 4096;  // elements in a row if all share one scale
+
+  static Shape without_axis(const Shape& shape, int axis) {
+    std::vector<int64_t> axes = shape.axes();
+    axes.erase(axes.begin() + axis);
+    return Shape(axes);
+  }
 
   OFSDP_HD int64_t blocks() const { return (axis_ + block_ - 1) / block_; }
 

@@ -54,6 +54,8 @@ def spread(v, shape, axis, block):
         return v.repeat_interleave(block, dim=axis).narrow(axis, 0, shape[axis])
     if len(shape) == 1:
         return v
+    if v.dim() == 2:   # of an LSTM's gates
+        return v.unsqueeze(1)
     dims = [1] * len(shape)
     dims[axis] = -1
     return v.reshape(dims)
@@ -110,6 +112,27 @@ class Walker:
         self.scales.add(scale)
         return values[name] if name in values else self.weight(name, scale, zero, axis)
 
+    @staticmethod
+    def dynamic(x):
+        """x rounded by its own range, and the step."""
+        lo, hi = x.detach().min().clamp(max=0), x.detach().max().clamp(min=0)
+        s = (hi - lo) / 255 if hi > lo else torch.ones(())
+        return Round.apply(x, s, torch.round(-lo / s), 0, 255, 1), s
+
+    def lstm(self, x, i, hidden, ways):
+        x, outputs = self.dynamic(x)[0], []
+        w, r = self.weight(i[1], i[8], i[9], 0), self.weight(i[2], i[10], i[11], 0)
+        for d, backward in enumerate(ways):
+            bias = self.get(i[3])[d].reshape(2, -1).sum(0)
+            h = c = torch.zeros(x.shape[1], hidden)
+            steps = [None] * len(x)
+            for t in (range(len(x) - 1, -1, -1) if backward else range(len(x))):
+                gi, go, gf, gc = (x[t] @ w[d] + self.dynamic(h)[0] @ r[d] + bias).split(hidden, 1)
+                c = torch.sigmoid(gf) * c + torch.sigmoid(gi) * torch.tanh(gc)
+                h = steps[t] = torch.sigmoid(go) * torch.tanh(c)
+            outputs.append(torch.stack(steps))
+        return torch.stack(outputs, 1)
+
     def bias(self, name, a, b):
         return self.param(name, self.arrays[name] * (self.arrays[a] * self.arrays[b])) if name else None
 
@@ -120,6 +143,8 @@ class Walker:
             i = list(n.input) + [""] * 9
             get = lambda name: v[name] if name in v else self.get(name)  # noqa: E731
             op = n.op_type
+            if n.name.startswith("bias."):   # ConvInteger has done these
+                continue
             if op == "QuantizeLinear":
                 y = self.fake(get(i[0]), i[1], i[2], a.get("axis", 1), a.get("block_size", 0))
             elif op == "DequantizeLinear":
@@ -165,11 +190,14 @@ class Walker:
             elif op == "QLinearGlobalAveragePool":
                 y = self.fake(v[i[0]].mean((2, 3), keepdim=True), i[3], i[4])
             elif op == "DynamicQuantizeLinear":
-                t = get(i[0]).detach()
-                lo, hi = t.min().clamp(max=0), t.max().clamp(min=0)
-                s = (hi - lo) / 255
-                z = torch.round(-lo / s)
-                y = Round.apply(get(i[0]), s, z, 0, 255, 1)
+                y, self.step = self.dynamic(get(i[0]))
+            elif op == "DynamicQuantizeLSTM":
+                y = self.lstm(get(i[0]), i, a["hidden_size"], {b"forward": [0], b"bidirectional": [0, 1]}[a["direction"]])
+            elif op == "ConvInteger":   # a bias in whole steps
+                b, s = self.get("c.bias"), self.step * self.arrays["c.scale"]
+                b = b + (torch.floor(b / s) * s - b).detach()
+                y = F.conv2d(v[i[0]], self.weight(i[1], "c.scale", i[3], 0), b)
+                v["c"] = y
             elif op == "MatMulInteger":
                 cast = next(m for m in self.graph.node if n.output[0] in m.input)
                 mul = next(m for m in self.graph.node if cast.output[0] in m.input)
@@ -194,6 +222,10 @@ class Walker:
                 y = F.max_pool2d(get(i[0]), a["kernel_shape"], a.get("strides", [1, 1]))
             elif op == "Flatten":
                 y = get(i[0]).flatten(1)
+            elif op == "Squeeze":
+                y = get(i[0]).squeeze(int(self.arrays[i[1]]))
+            elif op == "ReduceMean":
+                y = get(i[0]).mean(a["axes"], keepdim=bool(a["keepdims"]))
             elif op == "Transpose":
                 y = get(i[0]).permute(a["perm"])
             elif op == "Reshape":
@@ -274,6 +306,33 @@ def mlp_model():
     return nodes, tensors, [12]
 
 
+def lstm_model():
+    r = np.random.default_rng(5)
+    w = lambda *s: r.normal(0, 0.5, s).astype(np.float32)  # noqa: E731
+    tensors = {"l.w": w(2, 16, 5), "l.r": w(2, 16, 4), "l.bias": w(2, 32), "f.weight": w(4, 3), "f.bias": w(3)}
+    nodes = [helper.make_node("Transpose", ["x"], ["t"], "t", perm=[1, 0, 2]),
+             helper.make_node("LSTM", ["t", "l.w", "l.r", "l.bias"], ["y"], "l", hidden_size=4, direction="bidirectional"),
+             helper.make_node("ReduceMean", ["y"], ["m"], "m", axes=[0, 1], keepdims=0),
+             helper.make_node("MatMul", ["m", "f.weight"], ["p"], "f"), helper.make_node("Add", ["p", "f.bias"], ["logits"], "a")]
+    return nodes, tensors, [6, 5]
+
+
+def integer_bias_model():
+    """ConvInteger with a bias of integers, as ONNX Runtime's tools wrote it before 1.9."""
+    r = np.random.default_rng(6)
+    tensors = {"c.weight": r.integers(-100, 100, (3, 2, 3, 3)).astype(np.int8), "c.scale": np.float32(0.006), "c.zero": np.int8(3),
+               "c.bias": r.normal(0, 0.3, 3).astype(np.float32), "c.shape": np.array([1, 3, 1, 1])}
+    node = helper.make_node
+    nodes = [node("DynamicQuantizeLinear", ["x"], ["q", "s", "z"], "q"), node("Mul", ["s", "c.scale"], ["bs"], "bias.scale"),
+             node("Div", ["c.bias", "bs"], ["bd"], "bias.steps"), node("Floor", ["bd"], ["bf"], "bias.down"),
+             node("Cast", ["bf"], ["bi"], "bias.cast", to=TensorProto.INT32), node("ConvInteger", ["q", "c.weight", "z", "c.zero"], ["ci"], "c"),
+             node("Reshape", ["bi", "c.shape"], ["br"], "bias.shape"), node("Add", ["ci", "br"], ["cb"], "bias.add"),
+             node("Cast", ["cb"], ["cf"], "bias.float", to=TensorProto.FLOAT), node("Mul", ["s", "c.scale"], ["ps"], "bias.product"),
+             node("Mul", ["cf", "ps"], ["c"], "bias.end"), node("GlobalAveragePool", ["c"], ["g"], "g"),
+             node("Flatten", ["g"], ["logits"], "h", axis=1)]
+    return nodes, tensors, [2, 5, 5]
+
+
 def save(made, path, opset=17):
     nodes, tensors, row = made
     graph = helper.make_graph(nodes, "g", [helper.make_tensor_value_info("x", 1, ["batch", *row])],
@@ -301,7 +360,9 @@ def make(folder, name, made, how, learned=False, opset=17, edit=None, **options)
     r = np.random.default_rng(3)
     x = r.normal(0, 1, (24, *row)).astype(np.float32)
     labels = r.integers(0, 3, 24).astype(np.int64)
-    if how == "dynamic":
+    if how is None:
+        pathlib.Path(path).write_bytes(pathlib.Path(plain).read_bytes())
+    elif how == "dynamic":
         quantize_dynamic(plain, path, **options)
     else:
         quantize_static(plain, path, Reader(x), quant_format=how, **options)
@@ -328,6 +389,9 @@ def main():
          extra_options={"ForceQuantizeNoInputCheck": True})
     make(folder, "dynamic", mlp_model(), "dynamic", weight_type=q8)
     make(folder, "dynamic_channel", mlp_model(), "dynamic", weight_type=u8, per_channel=True)
+    make(folder, "dynamic_lstm", lstm_model(), "dynamic", weight_type=q8)
+    make(folder, "dynamic_lstm_channel", lstm_model(), "dynamic", weight_type=q8, per_channel=True)
+    make(folder, "integer_bias", integer_bias_model(), None)
 
 
 main()

@@ -64,8 +64,11 @@ std::vector<Case> cases() {
                            "qlinear_mlp", "qlinear_mixed"}) {
     for (const int world : {1, 2}) list.push_back({name, world});
   }
-  list.push_back({"dynamic", 1});  // its scales are those of a rank's micro-batch
-  list.push_back({"dynamic_channel", 1});
+  // Their scales are those of a rank's micro-batch.
+  for (const char* name :
+       {"dynamic", "dynamic_channel", "dynamic_lstm", "dynamic_lstm_channel", "integer_bias"}) {
+    list.push_back({name, 1});
+  }
   return list;
 }
 
@@ -98,6 +101,17 @@ std::vector<float> values_of(const OnnxFile& file, const Initializer& initialize
   return values;
 }
 
+// Derivatives against those of the interpreter in double, which rounds alike.
+TEST(QuantizedFileTest, DynamicFilesAgreeWithTheInterpreter) {
+  for (const std::string name : {"dynamic_lstm", "dynamic_lstm_channel", "integer_bias"}) {
+    const std::string folder = parent_folder(name);
+    const Finished run =
+        Program::run(fsdp_run({"check", folder + "/model.onnx", "--data", folder + "/data",
+                               "--loss", "cross_entropy", "--batch-size", "8"}));
+    EXPECT_EQ(run.status, 0) << name << run.out << run.err;
+  }
+}
+
 // Every integer weight changes and nothing else does but biases; scales only if they are trained.
 TEST(QuantizedFileTest, TrainedFileDiffersInWeightsOnly) {
   for (const std::string name : {"pairs", "qlinear"}) {
@@ -127,9 +141,11 @@ TEST(QuantizedFileTest, TrainedFileDiffersInWeightsOnly) {
 }
 
 TEST(QuantizedFileTest, SameBitsUnderEveryStrategyAndAfterABreak) {
-  for (const std::string name : {"pairs_channel", "pairs_4bit", "qlinear_mixed", "dynamic"}) {
+  for (const std::string name :
+       {"pairs_channel", "pairs_4bit", "qlinear_mixed", "dynamic", "dynamic_lstm_channel"}) {
     SCOPED_TRACE(name);
-    const Words words = train(name, ranks(2) + (name == "dynamic" ? Words{} : learned_scales()));
+    const bool dynamic = name.starts_with("dynamic");
+    const Words words = train(name, ranks(2) + (dynamic ? Words{} : learned_scales()));
     const CheckpointRuns plain;
     const std::string expected = plain.trained(words);
     for (const std::string strategy : {"shard_grad_op", "zero1", "no_shard"}) {
@@ -241,6 +257,23 @@ TEST(QuantizedRefusalTest, ProductOfIntegersWithoutItsMul) {
                  node("Add", {"products", "b"}, {"logits"}, "add")};
   folder.write("model.onnx", model.bytes());
   expect_refused(folder, {folder.model(), "multiply", "Mul", "'w'"});
+}
+
+TEST(QuantizedRefusalTest, IntegersAddedToAProductThatAreNoBias) {
+  const ModelFolder folder;
+  SmallModel model = quantized_model();
+  const std::string to_float = message(5, message(1, "to") + number(3, 1) + number(20, 2));
+  model.nodes = {node("DynamicQuantizeLinear", {"x"}, {"q", "s1", "z1"}, "quantize"),
+                 node("MatMulInteger", {"q", "w", "z1", "wz"}, {"integers"}, "multiply"),
+                 node("Add", {"integers", "more"}, {"sums"}, "shift"),
+                 node("Cast", {"sums"}, {"products"}, "cast") + to_float,
+                 node("Mul", {"s1", "ws"}, {"scales"}, "scale"),
+                 node("Mul", {"products", "scales"}, {"floats"}, "apply"),
+                 node("Add", {"floats", "b"}, {"logits"}, "add")};
+  constexpr int kInt32 = 6;
+  model.initializers.push_back(tensor("more", kInt32, {3}, raw<int32_t>({1, 2, 3})));
+  folder.write("model.onnx", model.bytes());
+  expect_refused(folder, {folder.model(), "shift", "Floor", "'more'"});
 }
 
 }  // namespace quantized_test

@@ -29,8 +29,12 @@
 //   dP_i = sum of di C, dP_f = sum of df C, dP_o = sum of do C';
 //   dW, dR, dB, dx as for RNN (ofsdp.LSTMGrad).
 // https://onnx.ai/onnx/operators/onnx__LSTM.html
+//
+// ofsdp.RoundedLSTM: what com.microsoft.DynamicQuantizeLSTM computes (quantized_graph.h). An LSTM,
+// but R multiplies states that are rounded step by step.
 
 #include <algorithm>
+#include <cmath>
 
 #include "kernels/core/memory.h"
 #include "kernels/cpu/float_kernels.h"
@@ -46,6 +50,12 @@ namespace recurrent {
 constexpr const char* kNeeds = "ofsdp_needs";
 // Inputs that have a gradient, in RecurrentGradient's order.
 constexpr size_t kDifferentiable[] = {kX, kW, kR, kB, kInitialH, kInitialC, kP};
+
+template <RecurrentKind kind>
+constexpr const char* kGradient = kind == RecurrentKind::kRnn    ? "ofsdp.RNNGrad"
+                                  : kind == RecurrentKind::kGru  ? "ofsdp.GRUGrad"
+                                  : kind == RecurrentKind::kLstm ? "ofsdp.LSTMGrad"
+                                                                 : "ofsdp.RoundedLSTMGrad";
 
 template <RecurrentKind kind>
 Result<std::vector<TensorDesc>> infer(const InferContext& c) {
@@ -66,7 +76,8 @@ Result<std::vector<TensorDesc>> infer(const InferContext& c) {
 
 template <RecurrentKind kind>
 void grad(GradBuilder& b) {
-  const size_t outputs = kind == RecurrentKind::kLstm ? 3 : 2;
+  constexpr bool is_lstm = kind == RecurrentKind::kLstm || kind == RecurrentKind::kRoundedLstm;
+  const size_t outputs = is_lstm ? 3 : 2;
   std::vector<Ref> inputs(kRecurrentInputs);
   for (size_t i = 0; i < b.num_inputs(); ++i) inputs[i] = b.input(i);
   inputs[kY] = b.output(0);
@@ -76,10 +87,8 @@ void grad(GradBuilder& b) {
   for (size_t i : kDifferentiable) needs.push_back(inputs[i] && b.needs_grad(i) ? 1 : 0);
   Attributes attributes = b.attributes();
   attributes.set(kNeeds, needs);
-  const char* name = kind == RecurrentKind::kLstm  ? "ofsdp.LSTMGrad"
-                     : kind == RecurrentKind::kGru ? "ofsdp.GRUGrad"
-                                                   : "ofsdp.RNNGrad";
-  const std::vector<Ref> grads = b.emit(name, inputs, attributes, std::size(kDifferentiable));
+  const std::vector<Ref> grads =
+      b.emit(kGradient<kind>, inputs, attributes, std::size(kDifferentiable));
   for (size_t i = 0; i < grads.size(); ++i) {
     if (needs[i] != 0) b.set_grad(kDifferentiable[i], grads[i]);
   }
@@ -113,29 +122,31 @@ std::unique_ptr<Kernel> create_grad(const Problem& p) {
   return make_recurrent_grad(known_recurrent(kind, p.attributes, p.inputs), p);
 }
 
-// Registers the operator, and ofsdp.NAMEGrad.
+// Returns the operator; registers ofsdp.NAMEGrad.
 template <RecurrentKind kind>
-void add(Registry& registry, const std::string& name) {
-  registry.add(make_op(
-      name,
-      {infer<kind>, grad<kind>,
-       [](const ReferenceContext& c) { return reference_recurrent(kind, c); }},
-      with_half_floats<accepts, create<kind>>("products"),
-      {.min_inputs = 3, .first_opset = kind == RecurrentKind::kRnn ? 1 : 7, .costly = true}));
+OpDef operator_with_gradient(Registry& registry, const std::string& name, OpDef traits) {
   registry.add_own(
       make_op(name + "Grad",
               {infer_grad, nullptr,
                [](const ReferenceContext& c) { return reference_recurrent_grad(kind, c); }},
               with_half_floats<accepts, create_grad<kind>>("products"), {.min_inputs = 3}));
+  traits.min_inputs = 3;
+  traits.costly = true;
+  return make_op(name,
+                 {infer<kind>, grad<kind>,
+                  [](const ReferenceContext& c) { return reference_recurrent(kind, c); }},
+                 with_half_floats<accepts, create<kind>>("products"), std::move(traits));
 }
 
 }  // namespace recurrent
 
 void add_recurrent(Registry& registry) {
   using namespace recurrent;
-  add<RecurrentKind::kRnn>(registry, "RNN");
-  add<RecurrentKind::kGru>(registry, "GRU");
-  add<RecurrentKind::kLstm>(registry, "LSTM");
+  registry.add(operator_with_gradient<RecurrentKind::kRnn>(registry, "RNN", {.first_opset = 1}));
+  registry.add(operator_with_gradient<RecurrentKind::kGru>(registry, "GRU", {.first_opset = 7}));
+  registry.add(operator_with_gradient<RecurrentKind::kLstm>(registry, "LSTM", {.first_opset = 7}));
+  registry.add_own(operator_with_gradient<RecurrentKind::kRoundedLstm>(
+      registry, "RoundedLSTM", {.rounding_inputs = kP + 1}));
 }
 
 namespace {
@@ -148,16 +159,19 @@ class OneSequence {
   OneSequence(const RecurrentShape& s, const std::vector<RefTensor>& inputs, int64_t d, int64_t b)
       : s_(s), inputs_(inputs), d_(d), b_(b), h_(initial(kInitialH)), c_(initial(kInitialC)) {}
 
-  void run(std::vector<RefTensor>& outputs) {
-    const int64_t length = has(kLens) ? static_cast<int64_t>(value(kLens, b_)) : s_.steps;
-    for (int64_t step = 0; step < s_.steps; ++step) {
-      const int64_t t = s_.time(d_, step);
-      if (t >= length) continue;
-      Values saved = advance(t);
-      if (s_.keeps_arguments()) saved.insert(saved.end(), arguments_.begin(), arguments_.end());
-      put(outputs[0].values, s_.y_at(t, d_, b_), h_);
-      put(outputs[s_.outputs()].values, s_.saved_at(t, d_, b_), saved);
-    }
+  bool runs(int64_t t) const {
+    return t < (has(kLens) ? static_cast<int64_t>(value(kLens, b_)) : s_.steps);
+  }
+  const Values& state() const { return h_; }
+  void see(Values state) { seen_ = std::move(state); }  // what an LSTM's product with R reads
+
+  void step(int64_t t, std::vector<RefTensor>& outputs) {
+    Values saved = advance(t);
+    if (s_.keeps_arguments()) saved.insert(saved.end(), arguments_.begin(), arguments_.end());
+    put(outputs[0].values, s_.y_at(t, d_, b_), h_);
+    put(outputs[s_.outputs()].values, s_.saved_at(t, d_, b_), saved);
+  }
+  void finish(std::vector<RefTensor>& outputs) const {
     put(outputs[1].values, s_.state_at(d_, b_), h_);
     if (s_.is_lstm()) put(outputs[2].values, s_.state_at(d_, b_), c_);
   }
@@ -251,7 +265,7 @@ class OneSequence {
     for (size_t k = 0; k < n; ++k) {
       const auto row = static_cast<int64_t>(k);
       const auto sum = [&](int64_t gate) {
-        return from_x(t, gate, row) + from_state(h_, gate, row);
+        return from_x(t, gate, row) + from_state(seen_, gate, row);
       };
       const double i = apply(0, 0, k, sum(0) + peep(0, row, c_[k]));
       const double f = s_.input_forget ? 1 - i : apply(0, 2, k, sum(2) + peep(2, row, c_[k]));
@@ -269,9 +283,71 @@ class OneSequence {
   const RecurrentShape& s_;
   const std::vector<RefTensor>& inputs_;
   int64_t d_, b_;
-  Values h_, c_;
+  Values h_, c_, seen_;
   Values arguments_;  // for this step's gates
 };
+
+// How rounding changes a RoundedLSTM's states, in the order in which samples come to their steps.
+class StateRoundings {
+ public:
+  void replay() {  // the changes so far, for states that have moved
+    next_ = 0;
+    replays_ = true;
+  }
+
+  void apply(const std::vector<OneSequence*>& running) {
+    if (!replays_) add(running);
+    for (OneSequence* sample : running) {
+      Values state = sample->state();
+      const Values& change = changes_[next_++];
+      for (size_t k = 0; k < state.size(); ++k) state[k] += change[k];
+      sample->see(std::move(state));
+    }
+  }
+
+ private:
+  void add(const std::vector<OneSequence*>& running) {
+    double least = 0, most = 0;
+    for (const OneSequence* sample : running) {
+      for (const double h : sample->state()) least = std::min(least, h), most = std::max(most, h);
+    }
+    const double scale = most > least ? (most - least) / 255 : 1;
+    const double zero = std::nearbyint(-least / scale);
+    for (const OneSequence* sample : running) {
+      Values change;
+      for (const double h : sample->state()) {
+        const double integer = std::nearbyint(h / scale) + zero;
+        change.push_back((std::clamp(integer, 0.0, 255.0) - zero) * scale - h);
+      }
+      changes_.push_back(std::move(change));
+    }
+  }
+
+  std::vector<Values> changes_;
+  size_t next_ = 0;
+  bool replays_ = false;
+};
+
+// Takes all samples through time in one direction.
+void run_direction(const RecurrentShape& s, const std::vector<RefTensor>& inputs, int64_t d,
+                   StateRoundings& roundings, std::vector<RefTensor>& outputs) {
+  std::vector<OneSequence> samples;
+  for (int64_t b = 0; b < s.batch; ++b) samples.emplace_back(s, inputs, d, b);
+  for (int64_t step = 0; step < s.steps; ++step) {
+    const int64_t t = s.time(d, step);
+    std::vector<OneSequence*> running;
+    for (OneSequence& sample : samples) {
+      if (sample.runs(t)) running.push_back(&sample);
+    }
+    if (s.rounds_states()) {
+      roundings.apply(running);
+    } else {
+      for (OneSequence* sample : running) sample->see(sample->state());
+    }
+    for (OneSequence* sample : running) sample->step(t, outputs);
+  }
+  for (const OneSequence& sample : samples) sample.finish(outputs);
+}
 
 std::vector<std::byte> bytes_of(const RefTensor& tensor, const TensorDesc& desc) {
   std::vector<std::byte> made(desc.present() ? desc.bytes() : 0);
@@ -291,11 +367,19 @@ std::vector<RefTensor> reference_recurrent(RecurrentKind kind, const ReferenceCo
   std::vector<Shape> shapes(s.outputs(), s.state_shape());
   shapes[0] = s.y_shape();
   shapes.push_back(s.saved_shape());
-  std::vector<RefTensor> outputs;
-  for (const Shape& shape : shapes) outputs.push_back(zeros({c.inputs[0].desc.dtype, shape}));
-  for (int64_t d = 0; d < s.directions; ++d) {
-    for (int64_t b = 0; b < s.batch; ++b) OneSequence(s, c.inputs, d, b).run(outputs);
+  StateRoundings roundings;
+  const auto run = [&](const std::vector<RefTensor>& inputs) {
+    std::vector<RefTensor> made;
+    for (const Shape& shape : shapes) made.push_back(zeros({c.inputs[0].desc.dtype, shape}));
+    for (int64_t d = 0; d < s.directions; ++d) run_direction(s, inputs, d, roundings, made);
+    return made;
+  };
+  constexpr size_t kOwn = kP + 1;
+  if (s.rounds_states() && c.inputs.size() == 2 * kOwn) {  // OpDef::rounding_inputs
+    run({c.inputs.begin() + kOwn, c.inputs.end()});
+    roundings.replay();
   }
+  std::vector<RefTensor> outputs = run(c.inputs);
   outputs.resize(std::min(outputs.size(), c.output_descs.size()));
   return outputs;
 }

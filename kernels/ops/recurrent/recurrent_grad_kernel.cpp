@@ -338,7 +338,7 @@ class Backward final : public Kernel {
     }
   }
 
-  // Writes the state before each step; zeros if a sample has ended.
+  // Writes the state before each step, as the product with R read it; zeros if a sample has ended.
   void lay_states(const KernelArgs& a, int64_t d) const {
     for (int64_t t = 0; t < s_.steps; ++t) {
       for (int64_t b = 0; b < s_.batch; ++b) {
@@ -352,7 +352,14 @@ class Backward final : public Kernel {
         if (!is_active(s_, a, t, b)) from = at(a, zeros_);
         std::copy_n(from, s_.hidden, at(a, before_) + (t * s_.batch + b) * s_.hidden);
       }
+      if (s_.rounds_states()) round_states(at(a, before_) + t * s_.batch * s_.hidden);
     }
+  }
+
+  void round_states(T* states) const {
+    RangeRounder<T> rounder;
+    rounder.see(states, s_.batch * s_.hidden);
+    rounder.round(states, s_.batch * s_.hidden, states);
   }
 
   BackwardRow<T> row_of(const KernelArgs& a, int64_t d, int64_t t, int64_t b) const {

@@ -137,6 +137,7 @@ class Forward final : public Kernel {
     cell_ = array(s.batch * s.hidden);
     keeps_arguments_ = saves_ && s.keeps_arguments();
     if (keeps_arguments_) arguments_ = array(s.batch * width);
+    if (s.rounds_states()) rounded_ = array(s.batch * s.hidden);
     scratch_ = places_.add(std::max(
         {input_.workspace_bytes(), hidden_.workspace_bytes(), candidate_.workspace_bytes()}));
   }
@@ -173,7 +174,7 @@ class Forward final : public Kernel {
     for (int64_t step = 0; step < s_.steps; ++step) {
       const int64_t t = s_.time(d, step);
       OFSDP_RETURN_IF_ERROR(
-          hidden_.run(at(a, state_), r, nullptr, at(a, recurrent_), a.workspace + scratch_));
+          hidden_.run(seen(a, t), r, nullptr, at(a, recurrent_), a.workspace + scratch_));
       if (s_.resets_first()) {
         OFSDP_RETURN_IF_ERROR(reset_first(a, d, t, r));
       } else {
@@ -183,6 +184,18 @@ class Forward final : public Kernel {
     }
     finish(a, d);
     return ok_status();
+  }
+
+  // Returns the states that the product with R reads; those of samples that do not run are unused.
+  const T* seen(const KernelArgs& a, int64_t t) const {
+    const T* states = at(a, state_);
+    if (!s_.rounds_states()) return states;
+    RangeRounder<T> rounder;
+    for (int64_t b = 0; b < s_.batch; ++b) {
+      if (is_active(s_, a, t, b)) rounder.see(states + b * s_.hidden, s_.hidden);
+    }
+    rounder.round(states, s_.batch * s_.hidden, at(a, rounded_));
+    return at(a, rounded_);
   }
 
   // Adds the biases of W and R, except R's bias for a GRU's n if it belongs inside the reset.
@@ -289,7 +302,7 @@ class Forward final : public Kernel {
   bool saves_, keeps_arguments_;
   RecurrentProduct<T> input_, hidden_, candidate_;
   Places places_;
-  size_t x_, gates_, recurrent_, bias_, state_, cell_, arguments_ = 0, scratch_;
+  size_t x_, gates_, recurrent_, bias_, state_, cell_, arguments_ = 0, rounded_ = 0, scratch_;
 };
 
 }  // namespace

@@ -2,6 +2,9 @@
 // products, loops over a row. A product owns its kernel; operands are views.
 #pragma once
 
+#include <algorithm>
+#include <cmath>
+
 #include "kernels/core/memory.h"
 #include "kernels/cpu/parallel.h"
 #include "kernels/ops/matmul/matrix_product.h"
@@ -26,6 +29,28 @@ const T* cell_before(const RecurrentShape& s, const KernelArgs& a, int64_t d, in
   if (is_active(s, a, before, b)) return a.in<T>(kSaved) + s.saved_at(before, d, b) + 4 * s.hidden;
   return given(a, kInitialC) ? a.in<T>(kInitialC) + s.state_at(d, b) : zeros;
 }
+
+// Rounds numbers as DynamicQuantizeLinear does, to 8 bits over the range of those that it has seen.
+template <typename T>
+class RangeRounder {
+ public:
+  void see(const T* x, int64_t n) {
+    for (int64_t i = 0; i < n; ++i) {
+      least_ = std::min(least_, x[i]);
+      most_ = std::max(most_, x[i]);
+    }
+  }
+  void round(const T* x, int64_t n, T* y) const {
+    const T scale = most_ == least_ ? T{1} : (most_ - least_) / T{255};
+    const T zero = std::rint((T{0} - least_) / scale);
+    for (int64_t i = 0; i < n; ++i) {
+      y[i] = (std::clamp(std::rint(x[i] / scale) + zero, T{0}, T{255}) - zero) * scale;
+    }
+  }
+
+ private:
+  T least_ = 0, most_ = 0;
+};
 
 inline bool is_wanted(const Problem& p, RecurrentGradient output) {
   return p.has_out(output) && p.out(output).numel() > 0;

@@ -40,7 +40,10 @@ void activate_grad(const GateActivation& activation, const T* x, const T* y, T* 
 // [D, T, B, S H]. RNN: h. GRU: z, r, n, and with linear_before_reset q = h R_n + b. LSTM: i, o, f,
 // c, C. Then, if a gate's derivative needs it, the arguments of all gates.
 
-enum class RecurrentKind { kRnn, kGru, kLstm };
+// kRoundedLstm is ofsdp.RoundedLSTM: an LSTM whose product with R reads the states as
+// DynamicQuantizeLinear rounds them, with the range of the samples that run. Straight through
+// for the gradient.
+enum class RecurrentKind { kRnn, kGru, kLstm, kRoundedLstm };
 
 struct RecurrentShape {
   RecurrentKind kind = RecurrentKind::kRnn;
@@ -63,7 +66,8 @@ struct RecurrentShape {
   // For the backward pass: the gate width in the product of a step's states with R.
   int64_t recurrent_width() const { return resets_first() ? 2 * hidden : width(); }
   bool is_gru() const { return kind == RecurrentKind::kGru; }
-  bool is_lstm() const { return kind == RecurrentKind::kLstm; }
+  bool is_lstm() const { return kind == RecurrentKind::kLstm || rounds_states(); }
+  bool rounds_states() const { return kind == RecurrentKind::kRoundedLstm; }
   bool resets_first() const { return is_gru() && !linear_before_reset; }
   size_t outputs() const { return is_lstm() ? 3 : 2; }  // ONNX's
   // Returns direction d's function: 0 f, 1 g, 2 h.
