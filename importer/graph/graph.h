@@ -143,8 +143,9 @@ struct Carried {
 struct Measured {
   ValueId rows = 0;
   bool classes = false;
-  int64_t width = 0;       // classes or columns
-  bool logits = false;     // the loss is bce_with_logits
+  int64_t width = 0;  // classes or columns
+  // The loss is bce_with_logits or bce: a label 1 is predicted by what is above this.
+  std::optional<double> threshold = {};
   bool sequences = false;  // a row per sample: ofsdp.MeasureCtc
 };
 

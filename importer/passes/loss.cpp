@@ -224,12 +224,17 @@ size_t loss_of(std::span<const LossSpec> specs, const MeasureSpec& wanted) {
   return found == specs.end() ? 0 : static_cast<size_t>(found - specs.begin());
 }
 
+std::optional<double> threshold_of(LossKind kind) {
+  if (kind == LossKind::kBceWithLogits) return 0.0;
+  return kind == LossKind::kBce ? std::optional(0.5) : std::nullopt;
+}
+
 // Brings the prediction into the order of the labels, so the columns match them.
 Result<Measured> measured_values(Graph& graph, const LossSpec& spec, ValueId prediction,
                                  ValueId labels, int64_t outer) {
   const Shape shape = graph.value(prediction).desc.shape;
   Measured made{0, /*classes=*/false, measured_width(graph, prediction, labels),
-                loss_traits(spec.kind).reads == PredictionKind::kLogits};
+                threshold_of(spec.kind)};
   if (outer > 1) {
     const bool samples_last = outer * spec.batch == shape.numel();
     if (samples_last) made.width = shape[std::max(shape.rank() - 2, 0)];

@@ -53,6 +53,7 @@ enum class MetricRows { kClasses, kValues, kScores, kSequences };
 // A row of metrics.inc: how many exact counts and double sums a metric keeps.
 struct MetricTraits {
   MetricRows rows = MetricRows::kClasses;
+  bool of_labels = false;              // also of columns of labels 0 and 1
   size_t counts = 0, counts_each = 0;  // and for each class
   size_t sums = 0, sums_each = 0;      // and for each column
   bool likelihood = false;             // of the label

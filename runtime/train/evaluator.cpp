@@ -43,16 +43,32 @@ bool keeps_scores(const PlannedMetric& m) {
   return metric_traits(m.spec.kind).rows == MetricRows::kScores;
 }
 
-std::optional<double> f1(const double* counts, size_t classes) {
-  double sum = 0, present = 0;
+bool counts_labels(const PlannedMetric& m) {
+  return metric_traits(m.spec.kind).of_labels && !m.classes;
+}
+
+Status refused_label(const PlannedMetric& m, double label) {
+  return input_error("--eval-metrics {}: expected labels of 0 and 1, found {}", m.spec.name, label);
+}
+
+// The mean over classes; with `all`, those that are nowhere count, as 0.
+std::optional<double> f1(const double* counts, size_t classes, bool all) {
+  double sum = 0, present = all ? static_cast<double>(classes) : 0;
   for (size_t c = 0; c < classes; ++c) {
     const double* class_counts = counts + 3 * c;  // right, predicted, labelled
     const double both = class_counts[1] + class_counts[2];
     if (both == 0) continue;
     sum += 2 * class_counts[0] / both;
-    ++present;
+    present += all ? 0 : 1;
   }
   return present > 0 ? std::optional(sum / present) : std::nullopt;
+}
+
+// Takes the counts of all classes as those of one.
+std::optional<double> micro_f1(const double* counts, size_t classes, bool all) {
+  double sums[3] = {};
+  for (size_t i = 0; i < 3 * classes; ++i) sums[i % 3] += counts[i];
+  return f1(sums, 1, all);
 }
 
 }  // namespace
@@ -104,6 +120,8 @@ Status MetricSums::add(int measured, std::span<const double> rows) {
       add_sequence_rows(m, rows);
     } else if (m.classes) {
       add_class_rows(m, rows);
+    } else if (counts_labels(m)) {
+      OFSDP_RETURN_IF_ERROR(add_label_rows(m, rows));
     } else {
       add_value_rows(m, rows);
     }
@@ -117,7 +135,7 @@ void MetricSums::add_class_rows(const PlannedMetric& m, std::span<const double> 
   for (size_t at = 0; at < rows.size(); at += kClassFacts) {
     const double label = rows[at], largest = rows[at + 1], before = rows[at + 2];
     if (label < 0) continue;
-    if (m.spec.kind == MetricKind::kF1) {
+    if (metric_traits(m.spec.kind).of_labels) {
       count[3 * static_cast<size_t>(label) + 2] += 1;
       if (largest >= 0) count[3 * static_cast<size_t>(largest) + 1] += 1;
       if (largest == label) count[3 * static_cast<size_t>(label)] += 1;
@@ -159,6 +177,21 @@ void MetricSums::add_value_rows(const PlannedMetric& m, std::span<const double> 
   }
 }
 
+// A label 1 is predicted by what is above the threshold; a NaN predicts 0.
+Status MetricSums::add_label_rows(const PlannedMetric& m, std::span<const double> rows) {
+  const auto width = static_cast<size_t>(m.width);
+  for (size_t i = 0; i < rows.size(); i += 2) {
+    const double label = rows[i + 1];
+    if (label != 0 && label != 1) return refused_label(m, label);
+    double* const count = counts(m) + 3 * (i / 2 % width);
+    const bool predicted = rows[i] > m.threshold;
+    count[0] += predicted && label == 1 ? 1 : 0;
+    count[1] += predicted ? 1 : 0;
+    count[2] += label;
+  }
+  return {};
+}
+
 Status MetricSums::add_scores(size_t metric, std::span<const double> rows) {
   const PlannedMetric& m = plan_.metrics[metric];
   const auto width = static_cast<size_t>(columns(m));
@@ -172,9 +205,7 @@ Status MetricSums::add_scores(size_t metric, std::span<const double> rows) {
       score =
           m.classes ? Score{rows[at + 4], rows[at]} : Score{rows[at + 2 * c], rows[at + 2 * c + 1]};
       const bool known = score.label == 0 || score.label == 1 || (m.classes && score.label == -1);
-      if (known) continue;
-      return input_error("--eval-metrics {}: expected labels of 0 and 1, found {}", m.spec.name,
-                         score.label);
+      if (!known) return refused_label(m, score.label);
     }
   }
   return {};
@@ -272,7 +303,9 @@ std::optional<double> MetricSums::value_of(const PlannedMetric& m) const {
   const double* const count = counts(m);
   switch (m.spec.kind) {
     case MetricKind::kF1:
-      return f1(count, static_cast<size_t>(m.width));
+      return f1(count, static_cast<size_t>(m.width), counts_labels(m));
+    case MetricKind::kMicroF1:
+      return micro_f1(count, static_cast<size_t>(m.width), counts_labels(m));
     case MetricKind::kPerplexity:
       if (count[0] == 0) return std::nullopt;
       return std::exp(sums(m)->value() / count[0]);

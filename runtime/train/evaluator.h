@@ -104,9 +104,10 @@ inline double centered(const WideSum& squares, const WideSum& sum, double count)
 // Call `begin`, then `add` for each micro-batch (with the rows of Graph::measured, in order), then
 // `agree`, which is collective, then `values`, equal on every rank. Ignored labels are left out.
 // topK counts a label if fewer than K classes score higher; f1 is the mean over classes that occur
-// in labels or predictions; auc ranks tied scores by their mean; with several columns rmse, mae, r2
-// and auc are the mean over columns. cer and wer are edit distances divided by the number of
-// labels, or of words. An undefined metric is null.
+// in labels or predictions, or over columns of labels 0 and 1; f1_micro takes all of these as one;
+// auc ranks tied scores by their mean; with several columns rmse, mae, r2 and auc are the mean over
+// columns. cer and wer are edit distances divided by the number of labels, or of words. An
+// undefined metric is null.
 //
 // Borrows plan and memory (MetricLayout::doubles). Allocates only in `make`. Returns the exchange's
 // errors; kInput if a label for auc is neither 0 nor 1.
@@ -131,6 +132,7 @@ class MetricSums {
   void add_class_rows(const PlannedMetric& m, std::span<const double> rows);
   void add_sequence_rows(const PlannedMetric& m, std::span<const double> rows);
   void add_value_rows(const PlannedMetric& m, std::span<const double> rows);
+  Status add_label_rows(const PlannedMetric& m, std::span<const double> rows);
   Status add_scores(size_t metric, std::span<const double> rows);
   Status exchange_counts(Communicator& communicator, int64_t step);
   Status exchange_sums(Communicator& communicator, int64_t step);

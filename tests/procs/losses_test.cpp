@@ -515,6 +515,36 @@ TEST(ScoresBefore, BceWithLogitsTakesThoseBeforeASigmoid) {
                       "bits", {"loss", "auc"});
 }
 
+// F1 of columns by a plain loop; on three ranks, of scores and of probabilities.
+TEST(MetricsOfLabels, F1OfScoresAndProbabilities) {
+  for (const Head head : {Head::kScores, Head::kSigmoid}) {
+    const WeightedLosses folder(head);
+    const Triple bias{0.5, 0, -0.5};
+    double right[3] = {}, both[3] = {};
+    for (size_t i = 0; i < kRows * 3; ++i) {
+      double z = bias[i % 3];
+      for (size_t k = 0; k < 4; ++k) z += x(i / 3, k) * linear_weights()[3 * k + i % 3];
+      const double predicted = z > 0 ? 1 : 0, label = WeightedLosses::bit(i);
+      right[i % 3] += predicted * label;
+      both[i % 3] += predicted + label;
+    }
+    const double micro = 2 * (right[0] + right[1] + right[2]) / (both[0] + both[1] + both[2]);
+    double macro = 0;
+    for (size_t c = 0; c < 3; ++c) macro += 2 * right[c] / both[c] / 3;
+    for (const int n : {1, 3}) {
+      const char* loss = head == Head::kScores ? "bce_with_logits" : "bce";
+      const Finished run = Program::run(
+          fsdp_run({"eval", folder.model(), "--data", folder / "bits", "--loss", loss,
+                    "--eval-metrics", "f1,f1_micro", "--metrics", folder / "m.jsonl"}) +
+          ranks(n));
+      ASSERT_EQ(run.status, 0) << run.err;
+      const auto row = rows_of(folder / "m.jsonl", "eval").at(0);
+      EXPECT_NEAR(row.at("f1").get<double>(), macro, 1e-9) << n;
+      EXPECT_NEAR(row.at("f1_micro").get<double>(), micro, 1e-9) << n;
+    }
+  }
+}
+
 TEST(ScoresBefore, OtherLossesTakeThePredictionItself) {
   const WeightedLosses folder(Head::kScores);
   const auto text = [&](const End& end, const char* loss) {

@@ -96,6 +96,10 @@ TEST(MetricSums, CountsOfClassesLeaveIgnoredLabelsOut) {
   const auto all = facts(rows);
   EXPECT_NEAR(*value_of(planned(MetricKind::kTopK, true, 6, 2, 0), all, 5), top / kept, 1e-12);
   EXPECT_NEAR(*value_of(planned(MetricKind::kF1, true, 6, 18, 0), all, 5), f1 / present, 1e-12);
+  double right = 0;
+  for (const ClassRow& r : rows) right += r.label >= 0 && r.largest == r.label ? 1 : 0;
+  EXPECT_NEAR(*value_of(planned(MetricKind::kMicroF1, true, 6, 18, 0), all, 5), right / kept, 1e-12)
+      << "accuracy, where each row has one class";
   EXPECT_NEAR(*value_of(planned(MetricKind::kPerplexity, true, 6, 1, 1), all, 5),
               std::exp(loss / kept), 1e-9);
 }
@@ -115,6 +119,32 @@ TEST(MetricSums, AucCountsPairsAndTiesHalf) {
   EXPECT_NEAR(*value_of(metric, facts(rows), 5, 37), ordered / pairs, 1e-12);
   for (ClassRow& r : rows) r.label = 1;
   EXPECT_FALSE(value_of(metric, facts(rows), 5, 37)) << "one class alone";
+}
+
+// As scikit-learn: a column without a label 1 and without a predicted one has F1 0.
+TEST(MetricSums, F1OfColumnsOfLabels) {
+  constexpr size_t kColumns = 4, kRows = 19;
+  for (const double threshold : {0.0, 0.5}) {
+    std::vector<double> rows;
+    double macro = 0, all[3] = {};
+    double counts[kColumns][3] = {};
+    for (size_t i = 0; i < kRows * kColumns; ++i) {
+      const size_t column = i % kColumns;
+      const double label = column == 3 ? 0 : static_cast<double>(i * i % 7 % 2);
+      const double score = column == 3 ? -1 : static_cast<double>(i * 5 % 9) / 4 - 1;
+      rows.push_back(score);
+      rows.push_back(label);
+      const double predicted = score > threshold ? 1 : 0;
+      const double added[] = {predicted * label, predicted, label};
+      for (size_t k = 0; k < 3; ++k) counts[column][k] += added[k], all[k] += added[k];
+    }
+    for (size_t c = 0; c < 3; ++c) macro += 2 * counts[c][0] / (counts[c][1] + counts[c][2]);
+    PlannedMetric f1 = planned(MetricKind::kF1, false, kColumns, 3 * kColumns, 0);
+    PlannedMetric micro = planned(MetricKind::kMicroF1, false, kColumns, 3 * kColumns, 0);
+    f1.threshold = micro.threshold = threshold;
+    EXPECT_NEAR(*value_of(f1, rows, 2 * kColumns), macro / kColumns, 1e-12);
+    EXPECT_NEAR(*value_of(micro, rows, 2 * kColumns), 2 * all[0] / (all[1] + all[2]), 1e-12);
+  }
 }
 
 // A NaN equals nothing, not even itself: counting ties of one never ended.

@@ -15,18 +15,22 @@ const char* kind_of_rows(const PlannedMetric& m) {
   return m.classes ? "integer labels of classes" : "numbers";
 }
 
-Status check(const PlannedMetric& m, bool logits) {
-  const MetricRows rows = metric_traits(m.spec.kind).rows;
+Status check(const PlannedMetric& m, bool binary) {
+  const MetricTraits& traits = metric_traits(m.spec.kind);
+  const MetricRows rows = traits.rows;
   if (rows == MetricRows::kSequences) return {};
   const bool of_values = rows == MetricRows::kValues;
   if (rows == MetricRows::kScores) {
-    if (m.classes ? m.width == 2 : logits) return {};
-    return input_error("--eval-metrics {}: expected two classes or bce_with_logits, found {}",
+    if (m.classes ? m.width == 2 : binary) return {};
+    return input_error("--eval-metrics {}: expected two classes, bce_with_logits or bce, found {}",
                        m.spec.name,
                        m.classes ? format_text("{} classes", m.width) : "labels that are numbers");
   }
+  if (traits.of_labels && !m.classes && binary) return {};
   OFSDP_REJECT_IF(of_values == m.classes, "--eval-metrics {}: expected {}, found {}", m.spec.name,
-                  of_values ? "labels that are numbers" : "integer labels of classes",
+                  of_values          ? "labels that are numbers"
+                  : traits.of_labels ? "integer labels of classes, bce_with_logits or bce"
+                                     : "integer labels of classes",
                   kind_of_rows(m));
   OFSDP_REJECT_IF(m.spec.kind == MetricKind::kTopK && m.spec.k > m.width,
                   "--eval-metrics {}: expected at most the {} classes of the prediction, found {}",
@@ -67,7 +71,8 @@ Result<MetricLayout> lay_out_metrics(const std::vector<MetricSpec>& metrics, con
       const Measured& rows = graph.measured.at(static_cast<size_t>(m.measured));
       m.classes = rows.classes;
       m.width = rows.width;
-      OFSDP_RETURN_IF_ERROR(check(m, rows.logits));
+      m.threshold = rows.threshold.value_or(0);
+      OFSDP_RETURN_IF_ERROR(check(m, rows.threshold.has_value()));
       if (traits.rows == MetricRows::kScores) {
         const int64_t a_sample = graph.value(rows.rows).desc.shape[0] / batch;
         const int64_t columns = m.classes ? 1 : m.width;

@@ -22,7 +22,8 @@ struct PlannedMetric {
   int measured = -1;     // index in Graph::measured; -1: accuracy by Graph::matches
   bool classes = false;  // Measured::classes and width
   int64_t width = 0;
-  size_t count = 0;  // index of the first count
+  double threshold = 0;  // Measured::threshold
+  size_t count = 0;      // index of the first count
   size_t counts = 0;
   size_t sum = 0;  // index of the first sum
   size_t sums = 0;
