@@ -62,6 +62,18 @@ class EndOfPrediction {
     return id;
   }
 
+  // Returns the value under views that has the shape of `other`, else the value itself: a Softmax
+  // before opset 13 has its rows in one axis.
+  ValueId shaped_like(ValueId other, ValueId id) const {
+    ValueId under = id;
+    while (shape(under) != shape(other)) {
+      const Node* node = maker(under);
+      if (node == nullptr || !is_view(*node)) return id;
+      under = node->inputs[0];
+    }
+    return under;
+  }
+
   const Node* maker(ValueId id) const {
     const int at = id == 0 ? -1 : uses_.maker(id);
     return at < 0 ? nullptr : &graph_.nodes[static_cast<size_t>(at)];
@@ -242,9 +254,10 @@ ScoresBefore scores_before(const Graph& graph, const LossSpec& spec, ValueId pre
   const ValueId made = end.under_ends(prediction, logits);
   ValueId scores = logits ? end.before_sigmoid(made) : end.before_softmax(made);
   if (scores == 0) return {};
-  scores = end.under_copies(scores);
+  scores = end.under_copies(end.shaped_like(prediction, scores));
   const Value& value = graph.value(scores);
-  const bool same = value.desc.shape == graph.value(made).desc.shape;
+  const bool same = value.desc.shape == graph.value(made).desc.shape ||
+                    value.desc.shape == graph.value(prediction).desc.shape;
   if (!same || !is_floating(value.desc.dtype) || value.kind != ValueKind::kActivation) return {};
   const Node& node = *end.maker(made);
   const std::string op = node.op->full_name();

@@ -583,24 +583,35 @@ TEST(ScoresBefore, ATeacherEndsLikeItsStudent) {
                  {"--teacher", "output 'p'", "in scores, found Softmax 'end'"});
 }
 
-// logits = x w + b for five time steps, with the batch on the first or the second axis. All weights
+// How TimeSteps ends: its scores, with the batch on the first or the second axis, or a Softmax over
+// rows in one axis, as before opset 13.
+enum class Last { kBatchFirst, kTimeFirst, kFlatSoftmax };
+
+// logits = x w + b for five time steps. All weights
 // are 0, so each class has a third of the probability.
 class TimeSteps : public ModelFolder {
  public:
   static constexpr uint64_t kSteps = 5, kSamples = 6;
 
-  explicit TimeSteps(bool time_first) {
+  explicit TimeSteps(Last last) {
     SmallModel model = linear_model();
     model.initializers = {tensor("w", kFloat, {4, 3}, raw(std::vector<float>(12))),
                           tensor("b", kFloat, {3}, raw(std::vector<float>(3)))};
     model.inputs = {declared("x", {-1, kSteps, 4})};
     model.outputs = {declared("logits", {-1, kSteps, 3})};
-    if (time_first) {
+    if (last == Last::kTimeFirst) {
       constexpr uint64_t kInts = 7;
       const std::string perm =
           message(1, "perm") + number(20, kInts) + number(8, 1) + number(8, 0) + number(8, 2);
       model.nodes.push_back(node("Transpose", {"logits"}, {"by_time"}, "last") + message(5, perm));
       model.outputs = {declared("by_time", {kSteps, -1, 3})};
+    } else if (last == Last::kFlatSoftmax) {
+      model.nodes.push_back(node("Reshape", {"logits", "rows"}, {"flat"}, "flatten"));
+      model.nodes.push_back(node("Softmax", {"flat"}, {"shares"}, "softmax"));
+      model.nodes.push_back(node("Reshape", {"shares", "steps"}, {"p"}, "last"));
+      model.initializers.push_back(tensor("rows", kInt64, {2}, raw<int64_t>({-1, 3})));
+      model.initializers.push_back(tensor("steps", kInt64, {3}, raw<int64_t>({-1, kSteps, 3})));
+      model.outputs = {declared("p", {-1, kSteps, 3})};
     }
     write("model.onnx", model.bytes());
     std::vector<float> values(kSamples * kSteps * 4);
@@ -623,9 +634,9 @@ class TimeSteps : public ModelFolder {
 // 15 of the 243 paths spell one label.
 TEST(Ctc, PathsThatSpellTheLabelsCount) {
   std::vector<std::vector<double>> all;
-  for (const bool time_first : {false, true}) {
+  for (const Last last : {Last::kBatchFirst, Last::kTimeFirst, Last::kFlatSoftmax}) {
     for (const int n : {1, 3}) {
-      const TimeSteps folder(time_first);
+      const TimeSteps folder(last);
       const Finished run = Program::run(folder.train(n));
       ASSERT_EQ(run.status, 0) << run.err;
       all.push_back(losses_of(folder / "metrics.jsonl"));
@@ -639,7 +650,7 @@ TEST(Ctc, PathsThatSpellTheLabelsCount) {
 
 // The blank is the first of three equal scores, so nothing is decoded before the first update.
 TEST(Ctc, EditDistancesAreCounted) {
-  const TimeSteps folder(true);
+  const TimeSteps folder(Last::kTimeFirst);
   const Finished run = Program::run(folder.train(2) + Words{"--lr", "0"});
   ASSERT_EQ(run.status, 0) << run.err;
   const json row = rows_of(folder / "metrics.jsonl", "eval").at(0);
@@ -648,7 +659,7 @@ TEST(Ctc, EditDistancesAreCounted) {
 }
 
 TEST(Ctc, WrongDataAreRefused) {
-  const TimeSteps folder(false);
+  const TimeSteps folder(Last::kBatchFirst);
   folder.write("long/x.npy", content(folder / "data/x.npy"));
   folder.write("long/labels.npy", npy("<i8", "(6, 4)", std::vector<int64_t>(24, 2)));
   const Words train = fsdp_run({folder.model(), "--steps", "1", "--data"});
