@@ -59,9 +59,9 @@ Status export_checkpoint(const Options& options, const Registry& registry);
 // the flag that helps. Writes nothing but --find-lr's picture.
 //
 // 1. the plan for the requested ranks: memory. 2. the model: losses of its exporter
-// (importer/edit/export_losses.h), merged copies, frozen statistics, the loss. 3. the data: labels
-// and values in the first rows (doctor_data.cpp). 4. updates on one CPU rank, which copies the
-// weights. 5. with --find-lr, a learning rate sweep.
+// (importer/edit/export_losses.h), merged copies, frozen statistics, preprocessing, the loss.
+// 3. the data: labels and values in the first rows (doctor_data.cpp). 4. updates on one CPU rank,
+// which copies the weights. 5. with --find-lr, a learning rate sweep.
 //
 // If a finding would end the run, later steps are skipped. With --json it prints one object:
 // {"findings": [{"problem", "option"}]}. Errors: kInput if the command cannot be examined; kFault.
@@ -159,6 +159,8 @@ std::string some_names(const std::vector<std::string>& names);
 Status check_export(const OnnxFile& file, Findings& findings);
 Status check_model(const ModelSetup& setup, const Options& options, Findings& findings);
 void check_evaluation(const ModelSetup& setup, Findings& findings);
+// Trained weights that look like fixed preprocessing (doctor_preprocessing.cpp).
+Status check_preprocessing(const ModelSetup& setup, Findings& findings);
 // Reads the first rows.
 Status check_data(const ModelSetup& setup, const Options& options, Findings& findings);
 

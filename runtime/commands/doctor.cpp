@@ -269,6 +269,7 @@ Status check_model(const ModelSetup& setup, const Options& options, Findings& fi
   OFSDP_RETURN_IF_ERROR(check_export(setup.file, findings));
   check_statistics(setup.graph, findings);
   check_reached(setup.graph, options, findings);
+  OFSDP_RETURN_IF_ERROR(check_preprocessing(setup, findings));
   for (const LossSpec& loss : setup.source->settings().losses) {
     check_prediction(setup, loss, findings);
   }

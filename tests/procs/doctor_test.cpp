@@ -3,7 +3,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <nlohmann/json.hpp>
+#include <numbers>
+#include <random>
 
 #include "tests/support/refused_run.h"
 
@@ -60,6 +63,79 @@ void write_model(const ModelFolder& folder, const std::vector<std::string>& node
   model.nodes = nodes;
   model.initializers.insert(model.initializers.end(), more.begin(), more.end());
   folder.write("model.onnx", model.bytes());
+}
+
+// A normalization, a windowed Fourier transform and a bank of triangles before a learned layer.
+// With `learned`, weights of these shapes that have none of their forms.
+class Spectrogram : public ModelFolder {
+ public:
+  static constexpr int64_t kLength = 64, kBins = 33, kBands = 10;
+
+  explicit Spectrogram(bool learned) {
+    SmallModel model = linear_model();
+    model.inputs = {declared("x", {-1, kLength})};
+    model.nodes = {node("Mul", {"x", "scale"}, {"scaled"}, "normalize"),
+                   node("MatMul", {"scaled", "cosines"}, {"real"}, "transform"),
+                   node("Mul", {"real", "real"}, {"power"}, "square"),
+                   node("MatMul", {"power", "bank"}, {"bands"}, "collect"),
+                   node("MatMul", {"bands", "w"}, {"products"}, "multiply"),
+                   node("Add", {"products", "b"}, {"logits"}, "add")};
+    if (learned) model.nodes[0] = node("Relu", {"x"}, {"scaled"}, "normalize");
+    model.initializers = {
+        tensor("w", kFloat, {kBands, 3}, raw(numbers(kBands * 3))), model.initializers[1],
+        tensor("cosines", kFloat, {kLength, kBins},
+               raw(learned ? numbers(kLength * kBins) : cosines())),
+        tensor("bank", kFloat, {kBins, kBands}, raw(learned ? numbers(kBins * kBands) : bank()))};
+    if (!learned) {
+      model.initializers.push_back(
+          tensor("scale", kFloat, {kLength}, raw(std::vector<float>(kLength, 0.5f))));
+    }
+    write("model.onnx", model.bytes());
+    write("data/x.npy", npy("<f4", format_text("(12, {})", kLength), numbers(12 * kLength)));
+  }
+
+ private:
+  static std::vector<float> numbers(int64_t n) {
+    std::minstd_rand random(7);
+    std::uniform_real_distribution<float> some(-0.2f, 0.2f);
+    std::vector<float> made(static_cast<size_t>(n));
+    for (float& v : made) v = some(random);
+    return made;
+  }
+  static std::vector<float> cosines() {
+    std::vector<float> made;
+    for (int64_t i = 0; i < kLength * kBins; ++i) {
+      const double turn = 2 * std::numbers::pi * static_cast<double>(i / kBins) / kLength;
+      made.push_back(static_cast<float>(0.5 * (1 - std::cos(turn)) *
+                                        std::cos(turn * static_cast<double>(i % kBins)) / 4));
+    }
+    return made;
+  }
+  static std::vector<float> bank() {
+    std::vector<float> made;
+    for (int64_t i = 0; i < kBins * kBands; ++i) {
+      const double away = std::abs(static_cast<double>(i / kBands - 3 * (i % kBands) - 3));
+      made.push_back(static_cast<float>(std::max(0.0, 1 - away / 3)));
+    }
+    return made;
+  }
+};
+
+TEST(DoctorTest, WeightsThatLookLikePreprocessing) {
+  const auto lines = findings(Spectrogram(false), kClasses);
+  for (const char* what : {"'cosines' looks like the sinusoids", "'bank' looks like a filter bank",
+                           "'scale' looks like the normalization of an input"}) {
+    const std::string name = std::string(what).substr(1, std::string(what).find('\'', 1) - 1);
+    EXPECT_THAT(lines, testing::Contains(testing::AllOf(
+                           HasSubstr(what), HasSubstr("--freeze " + name + " keeps it"))));
+  }
+  const auto frozen =
+      findings(Spectrogram(false),
+               kClasses + Words{"--freeze", "cosines", "--freeze", "bank", "--freeze", "scale"});
+  const auto learned = findings(Spectrogram(true), kClasses);
+  for (const auto& others : {frozen, learned}) {
+    EXPECT_THAT(others, testing::Not(testing::Contains(HasSubstr("preprocessing"))));
+  }
 }
 
 TEST(DoctorTest, SaysNothingOfAGoodModel) {
