@@ -1,17 +1,15 @@
-"""Why a file is refused, and whether that is justified: (pattern of its line, justified or not, why)."""
+"""Why a file is not right, and whether that is justified: (pattern of its line, justified or not, why)."""
 import re
 
 REASONS = [
     (r"ai\.onnx\.ml\.TreeEnsemble", "justified", "decision trees have no gradient"),
     (r"If \(1 node: If_32;", "justified", "the condition is a value of the batch: the score of one network decides if a second one runs"),
-    (r"DynamicQuantizeLSTM", "not justified", "onnxruntime's quantize_dynamic writes this operator for every LSTM"),
-    (r"\(ConvInteger\)", "not justified", "a bias in int32, added before the Cast, as older quantizers wrote it; DynamicQuantizeLSTM comes after it"),
-    (r"If \(1 node: (If_0|If_25|node_cond__1);", "not justified",
-     "the condition is the sampling rate, one number for all batches: a constant input decides it"),
-    (r"If \(5 nodes:", "not justified", "the conditions compare sizes that the data fix"),
+    (r"If \(2 nodes: If_177", "not justified", "the conditions ask for the size of the batch, inside a branch that the sampling rate has chosen"),
+    (r"nothing to train: of 0 ", "not justified", "the weights are Constant nodes inside branches"),
     (r"Loop \(", "not justified", "a while loop over the steps of a sequence, whose length the batch's shape says"),
-    (r"input '(fmin|fmax|sr)' has 0 axes", "not justified", "a number for all batches cannot be given"),
     (r"input '(element|input)' has \d axes", "not justified", "the inputs have no batch axis: one sample is a batch"),
+    (r"^all: \S+ is \S+$", "justified", "chaotic: in onnxruntime, too, one rounding of 8 bits changes states by 1.9 within 80 steps, so differences say nothing; "
+     "the first loss and the written file agree"),
 ]
 
 

@@ -14,6 +14,7 @@ packages.txt: a line `NAME VERSION SHA256 WHEEL` a package, and a line `  FILE [
   INPUT=2x512<9     and its integers lie below 9
   INPUT:=16000      a number that is the same for every batch: --input, where fsdp-run has it, else a column
   INPUT~letters     an image of dark letters on a light ground, in -1 to 1
+  INPUT*0.1         numbers of a tenth of the usual size, for networks in which one rounding grows
   INPUT@1           the batch's axis: --batch-axis, and columns have it first
   OUTPUT@1          likewise
   NAME@-            has no batch axis: its column is one sample; *@- for all inputs and outputs
@@ -49,7 +50,7 @@ from reasons import reason_of  # noqa: E402
 graphs.SLOWEST, census.SECONDS = 1.5, 1.0   # these files are larger than the census'
 autograd.RULES.update(operators.RULES)
 graphs.Reference.operators = [*graphs.Reference.operators, *operators.OPERATORS]
-WORD = re.compile(r"(?P<name>.+?)(?:=(?P<shape>[\dx]+)(?:<(?P<below>\d+))?|:=(?P<value>-?[\d.e]+)|@(?P<axis>\d+|-)|~(?P<kind>letters)|(?P<chosen>!))$")
+WORD = re.compile(r"(?P<name>.+?)(?:=(?P<shape>[\dx]+)(?:<(?P<below>\d+))?|:=(?P<value>-?[\d.e]+)|@(?P<axis>\d+|-)|~(?P<kind>letters)|\*(?P<scale>[\d.]+)|(?P<chosen>!))$")
 
 
 def packages(path):
@@ -145,7 +146,7 @@ class Case(census.Case):
     def __init__(self, path, words, has_input):
         super().__init__(path)
         self.shapes, self.below, self.fixed, self.axes, self.chosen = {}, {}, {}, {}, None
-        self.whole, self.letters = set(), set()
+        self.whole, self.letters, self.scales = set(), set(), {}
         self.options = [w for w in words if w.startswith("--")]
         for word in (w for w in words if not w.startswith("--")):
             m = WORD.match(word)
@@ -156,6 +157,8 @@ class Case(census.Case):
                 self.below[name] = int(m["below"])
             if m["kind"]:
                 self.letters.add(name)
+            if m["scale"]:
+                self.scales[name] = float(m["scale"])
             if m["value"]:
                 self.fixed[name] = m["value"]
                 self.options += ["--input", f"{name}={m['value']}"] if has_input else []
@@ -168,7 +171,10 @@ class Case(census.Case):
         self.has_input = has_input
 
     def model(self):
-        return lifted(onnx.load(self.path))
+        model = lifted(onnx.load(self.path))
+        if self.chosen and self.chosen not in [o.name for o in model.graph.output]:   # a value inside
+            model.graph.output.append(onnx.helper.make_tensor_value_info(self.chosen, onnx.TensorProto.FLOAT, None))
+        return model
 
     def prediction(self, model):
         floats = [o.name for o in model.graph.output if o.type.tensor_type.elem_type in census.FLOATS]
@@ -196,7 +202,7 @@ class Case(census.Case):
             elif name in self.letters:
                 feeds[name] = letters(shape).astype(dtype)
             elif dtype.kind == "f":
-                feeds[name] = random.standard_normal(shape).astype(dtype)
+                feeds[name] = (random.standard_normal(shape) * self.scales.get(name, 1)).astype(dtype)
             else:
                 feeds[name] = random.integers(0, self.below.get(name, 2 if dtype.kind == "b" else 8), shape).astype(dtype)
         return feeds
@@ -283,7 +289,7 @@ def main():
     results = options.work + "/results.jsonl"
     packs = packages(os.path.join(HERE, "packages.txt"))
     rows = {r["key"]: r for r in map(json.loads, open(results))} if os.path.exists(results) else {}
-    has_input = "  --input " in subprocess.run([options.fsdp_run, "--help"], capture_output=True, text=True).stdout
+    has_input = "  --input " in subprocess.run([options.fsdp_run, "help", "all"], capture_output=True, text=True).stdout
     for package in packs:
         for file, case in package[-1]:
             key = f"{package[0]}/{file}"
