@@ -27,7 +27,7 @@ OUTSIDE = frozenset("""
     StringStringEntryProto TensorFlow ToTensor ZeroRedundancyOptimizer no_sync
     nvrtc.h stddef.h stdint.h zero_to_fp32.py
     GradScaler PeftModel
-    FooGrad PascalCase commands.sh cube/my_operators.cpp include/onnx_fsdp.h kernels/cpu/multiarch.h
+    FooGrad PascalCase clips.py commands.sh lines.py mel.py cube/my_operators.cpp include/onnx_fsdp.h kernels/cpu/multiarch.h
     """.split())
 # Flags of other programs, and a misspelt one.
 OUTSIDE_FLAGS = frozenset("""

@@ -29,6 +29,7 @@ CONTENTS = {
     "README": {
         "Begin": ["docs/start", "docs/howto/install", "docs/coming-from", "docs/troubleshooting", "docs/glossary"],
         "How to": ["docs/howto/huggingface-bert", "docs/howto/gpt-on-text", "docs/howto/resnet-on-images", "docs/howto/csv-and-sklearn",
+                   "docs/howto/ocr-new-alphabet", "docs/howto/sound-classifier",
                    "docs/howto/find-a-learning-rate-and-doctor", "docs/howto/resume-and-export", "docs/howto/lora",
                    "docs/howto/quantized", "docs/howto/gpu", "docs/howto/several-hosts", "docs/howto/python-and-c",
                    "docs/howto/plugin", "docs/howto/onnxruntime-artifacts"],
