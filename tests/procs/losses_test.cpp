@@ -498,6 +498,7 @@ void expect_seen_through(const std::vector<End>& ends, const Words& loss, const 
       EXPECT_EQ(run.weights, plain.weights);
       expect_same_rows(run.steps, plain.steps, {"loss"});
       expect_same_rows(run.evaluations, plain.evaluations, metrics);
+      EXPECT_THAT(run.text, testing::Not(testing::HasSubstr("not compared")));
       EXPECT_THAT(run.text,
                   testing::HasSubstr(format_text("it takes the scores before {}", end.name)));
     }

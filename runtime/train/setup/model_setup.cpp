@@ -173,6 +173,7 @@ WantedValues wanted_of(std::span<const LossSpec> losses) {
     if (in_graph) add(loss.output);
     if (loss.kind == LossKind::kContrastive) add(loss.other);
     add(loss.prediction);
+    add(loss.scores);
     if (!in_graph && loss.prediction.empty()) wanted.complete = false;
     if (loss.kind == LossKind::kAuto) wanted.complete = false;
   }
