@@ -5,6 +5,7 @@
 #include <numeric>
 #include <optional>
 #include <random>
+#include <set>
 
 #include "fsdp/comm/rank_identity.h"
 #include "importer/passes/passes.h"
@@ -56,35 +57,6 @@ struct TrainedStep {
   NamedNumbers gradients;
 };
 
-struct CheckedParameter {
-  std::string name;
-  ValueId value = 0;
-  Clock::duration lasts = {};                     // time for one derivative
-  std::vector<uint64_t> directions = {};          // seeds for random directions
-  std::vector<double> here = {}, reference = {};  // derivatives along the directions
-  uint32_t draws = 0;                             // of disturbed numbers, to estimate `rounding`
-  double rounding = 0;                            // how much rounding alone may change a derivative
-  double difference = 0;                          // between both derivatives, relative to `scale`
-  double scale = 1;
-
-  double allowance() const { return rounding / scale; }
-  double excess() const { return difference - allowance(); }
-
-  double largest() const {
-    double most = 0;
-    for (const double d : reference) most = std::max(most, std::abs(d));
-    return most;
-  }
-  double farthest() const {
-    double most = 0;
-    for (size_t i = 0; i < here.size(); ++i) {
-      const double far = std::abs(here[i] - reference[i]);
-      most = std::isnan(far) ? HUGE_VAL : std::max(most, far);
-    }
-    return most;
-  }
-};
-
 double dot(const std::vector<double>& a, const std::vector<double>& b) {
   return std::inner_product(a.begin(), a.end(), b.begin(), 0.0);
 }
@@ -101,9 +73,12 @@ class Checker {
     OFSDP_RETURN_IF_ERROR(choose_batch());
     OFSDP_RETURN_IF_ERROR(take_batch());
     OFSDP_RETURN_IF_ERROR(read_parameters());
-    OFSDP_RETURN_IF_ERROR(train());
+    OFSDP_RETURN_IF_ERROR(run_->check_executable());
+    const auto from = Clock::now();
+    OFSDP_ASSIGN_OR_RETURN(trained_, train());
+    step_lasts_ = Clock::now() - from;
     OFSDP_RETURN_IF_ERROR(refer());
-    compare();
+    find_worst();
     if (wrong()) OFSDP_RETURN_IF_ERROR(allow_rounding());
     if (wrong()) find_node();
     say();
@@ -112,8 +87,9 @@ class Checker {
 
  private:
   // By these shares of the limit each stage must end; the process ends in the rest.
-  static constexpr double kSlopes = 0.8, kRounding = 0.9, kNode = 0.95;
-  static constexpr uint32_t kDraws = 6;  // to estimate rounding
+  static constexpr double kSlopes = 0.8, kRepeats = 0.87, kRounding = 0.9, kNode = 0.95;
+  static constexpr uint32_t kUpdates = 24;      // with weights changed by rounding
+  static constexpr uint32_t kDisturbances = 6;  // of the reference
 
   Clock::time_point when(double part) const {
     const std::chrono::duration<double> seconds(part * context_.options.check.limit_seconds);
@@ -218,44 +194,59 @@ class Checker {
     return {};
   }
 
-  Status train() {
-    OFSDP_RETURN_IF_ERROR(run_->check_executable());
+  // If `draw` is not 0, trained values are changed by the type's rounding.
+  Result<TrainedStep> train(uint32_t draw = 0) const {
     OFSDP_ASSIGN_OR_RETURN(const auto state,
                            RankState::make(run_->plan(), run_->setup(), *communicator_,
                                            context_.ledger, run_->executor_options()));
     MetricsWriter metrics;
     Trainer trainer(run_->settings(), *state, *communicator_, context_.ledger,
                     *run_->plan().train_sampler, metrics);
+    if (draw != 0) disturb(*state, draw);
     const auto before = values_of(*state);
     OFSDP_ASSIGN_OR_RETURN(const StepRow row, trainer.run_one(1));
-    trained_.loss = row.loss;
     OFSDP_RETURN_IF_ERROR(state->fetch());
-    trained_.gradients = values_of(*state);
-    for (auto& [name, values] : trained_.gradients) {
+    TrainedStep made{row.loss, values_of(*state)};
+    for (auto& [name, values] : made.gradients) {
       const std::vector<double>& from = before.at(name);
       for (size_t i = 0; i < values.size(); ++i) values[i] = (from[i] - values[i]) / kRate;
     }
-    return {};
+    return made;
   }
 
-  static NamedNumbers values_of(const RankState& state) {
-    NamedNumbers found;
+  template <typename Visit>
+  static void each_part(const RankState& state, const Visit& visit) {
     for (const Unit& unit : state.plan().shards.units) {
       const Status status =
           state.held(unit, -1).for_each_part([&](const ShardPart& part) -> Status {
-            std::vector<double>& values = found[state.parameter(part.param.parameter).name];
-            values.insert(values.end(), part.values.begin(), part.values.end());
+            visit(part);
             return {};
           });
       OFSDP_CHECK(status.ok(), "{}", status.message());
     }
+  }
+
+  static NamedNumbers values_of(const RankState& state) {
+    NamedNumbers found;
+    each_part(state, [&](const ShardPart& part) {
+      std::vector<double>& values = found[state.parameter(part.param.parameter).name];
+      values.insert(values.end(), part.values.begin(), part.values.end());
+    });
     return found;
+  }
+
+  void disturb(const RankState& state, uint32_t draw) const {
+    std::minstd_rand random(draw);
+    std::uniform_real_distribution<double> share(-limits_.rounding, limits_.rounding);
+    each_part(state, [&](const ShardPart& part) {
+      for (float& v : part.values) v = static_cast<float>(v * (1 + share(random)));
+    });
   }
 
   // Computes the reference's loss and derivatives while there is time.
   Status refer() {
     for (const Parameter& p : graph_.parameters) {
-      if (p.trained) not_checked_[p.name];
+      if (p.trained) not_checked_.insert(p.name);
     }
     if (!affordable_) return {};
     step_ = {run_->executor_options().seed, 0, samples_};
@@ -266,7 +257,7 @@ class Checker {
     forward_ = Clock::now() - from;
     if (out_of_time(status)) return {};
     OFSDP_RETURN_IF_ERROR(std::move(status));
-    reference_loss_ = reference.loss();
+    loss_.emplace(trained_.loss, reference.loss());
     return differentiate(reference);
   }
 
@@ -303,8 +294,8 @@ class Checker {
     OFSDP_RETURN_IF_ERROR(take_slopes(reference, list, random));
     not_checked_.clear();
     for (CheckedParameter& p : list) {
-      if (p.here.empty()) {
-        not_checked_[p.name];
+      if (p.derivatives.empty()) {
+        not_checked_.insert(p.name);
       } else {
         parameters_.push_back(std::move(p));
       }
@@ -319,7 +310,7 @@ class Checker {
                      std::mt19937_64& random) const {
     for (int64_t d = 0; d < context_.options.check.directions; ++d) {
       for (CheckedParameter& p : list) {
-        Clock::duration rounding = forward_;
+        Clock::duration rounding = forward_ + repeats_last();
         for (const CheckedParameter& q : list) {
           if (far(q) || &q == &p) rounding += (d + 1) * q.lasts;
         }
@@ -351,92 +342,100 @@ class Checker {
       OFSDP_ASSIGN_OR_RETURN(const Slope slope, reference.slope({{p.value, direction}}));
       if (slope.kink) continue;
       p.directions.push_back(seed);
-      p.reference.push_back(slope.value);
-      const auto gradient = trained_.gradients.find(p.name);
-      p.here.push_back(gradient == trained_.gradients.end() ? 0 : dot(gradient->second, direction));
+      p.derivatives.emplace_back(derivative_of(trained_, p, direction), slope.value);
       return {};
     }
     return {};
   }
 
-  // If a derivative is 0 except for rounding (a bias before a normalization), it has no digits. So
-  // if two derivatives differ, the reference runs again with all numbers changed by the rounding in
-  // the type. If there is no time, the parameter stays unchecked.
+  // A derivative that is 0 except for rounding (a bias before a normalization) has no digits, and a
+  // number next to the border between two integers takes either. So if two derivatives differ,
+  // training runs again with all weights changed by the rounding in the type, and then, if that
+  // does not explain it, the reference with all numbers changed. A right gradient lies as near to
+  // the reference as such runs to each other. A wrong one stays away in all.
   Status allow_rounding() {
-    for (uint32_t draw = 0; draw < kDraws; ++draw) {
+    repeat_training();
+    find_worst();
+    if (wrong()) OFSDP_RETURN_IF_ERROR(disturb_reference());
+    reference_.reset();
+    leave_undecided();
+    find_worst();
+    return {};
+  }
+
+  Clock::duration repeats_last() const {
+    return std::min(kUpdates * step_lasts_, when(kRepeats) - when(kSlopes));
+  }
+
+  // One repetition is made in any case.
+  void repeat_training() {
+    for (uint32_t draw = 1; draw <= kUpdates; ++draw) {
+      if (draw > 1 && Clock::now() + step_lasts_ > when(kRepeats)) break;
+      const Result<TrainedStep> step = train(draw);
+      if (!step.ok()) break;
+      loss_->repeat(step->loss);
+      for (CheckedParameter& p : parameters_) {
+        if (!far(p)) continue;
+        for (size_t i = 0; i < p.directions.size(); ++i) {
+          p.derivatives[i].repeat(derivative_of(*step, p, direction_of(p, p.directions[i])));
+        }
+      }
+    }
+  }
+
+  static double derivative_of(const TrainedStep& step, const CheckedParameter& p,
+                              const std::vector<double>& direction) {
+    const auto gradient = step.gradients.find(p.name);
+    return gradient == step.gradients.end() ? 0 : dot(gradient->second, direction);
+  }
+
+  Status disturb_reference() {
+    for (uint32_t draw = 0; draw < kDisturbances; ++draw) {
       ReferenceRun& disturbed = *reference_;
       disturbed.set_deadline(when(kRounding));
       disturbed.disturb(limits_.rounding, draw);
       Status status = begin(disturbed, draw + 1);
       if (out_of_time(status)) break;
       OFSDP_RETURN_IF_ERROR(std::move(status));
-      raise(loss_rounding_, disturbed.loss() - *reference_loss_);
-      ++loss_draws_;
+      loss_->disturb(disturbed.loss());
       for (CheckedParameter& p : parameters_) {
-        if (!far(p)) continue;
+        if (!wrong(p)) continue;
         for (size_t i = 0; i < p.directions.size(); ++i) {
           const auto slope = disturbed.slope({{p.value, direction_of(p, p.directions[i])}});
           if (!slope.ok()) break;
-          raise(p.rounding, slope->value - p.reference[i]);
-          p.draws += i + 1 == p.directions.size() ? 1 : 0;
+          p.derivatives[i].disturb(slope->value);
         }
       }
     }
-    reference_.reset();
-    leave_unjudged();
-    compare();
     return {};
-  }
-
-  // The largest of few draws is a poor estimate, so a derivative that it almost explains is neither
-  // right nor wrong.
-  void leave_unjudged() {
-    const auto judged = [&](const CheckedParameter& p) {
-      if (!far(p) || !std::isfinite(p.difference)) return true;
-      return p.draws > 0 &&
-             (!wrong(p) || p.difference > limits_.derivative + p.allowance() * for_few(p.draws));
-    };
-    const auto rest = std::ranges::stable_partition(parameters_, judged);
-    for (const CheckedParameter& p : rest) not_checked_[p.name] = p.difference;
-    parameters_.erase(rest.begin(), rest.end());
-  }
-
-  // Returns the factor of an allowance that is estimated from fewer than kDraws draws.
-  static double for_few(uint32_t draws) { return static_cast<double>(kDraws) / draws; }
-
-  // A change that is NaN allows nothing.
-  static void raise(double& rounding, double change) {
-    constexpr double kSafety = 4;
-    if (std::isfinite(change)) rounding = std::max(rounding, kSafety * std::abs(change));
   }
 
   static void scale(std::vector<CheckedParameter>& list) {
     double of_all = 0;
     for (const CheckedParameter& p : list) of_all = std::max(of_all, p.largest());
-    for (CheckedParameter& p : list) {
-      p.scale = std::max({p.largest(), 1e-4 * of_all, 1e-30});
-      p.difference = p.farthest() / p.scale;
-    }
+    for (CheckedParameter& p : list) p.scale = std::max({p.largest(), 1e-4 * of_all, 1e-30});
   }
 
-  void compare() {
-    scale(parameters_);
+  void find_worst() {
     const auto worst = std::ranges::max_element(parameters_, {}, &CheckedParameter::excess);
     worst_ = worst == parameters_.end() ? nullptr : &*worst;
-    if (reference_loss_) {
-      const double apart = std::abs(trained_.loss - *reference_loss_);
-      loss_difference_ = std::isnan(apart) ? HUGE_VAL : apart / loss_scale();
-    }
   }
 
-  double loss_scale() const { return std::max(std::abs(*reference_loss_), 1e-6); }
-  double loss_allowance() const {
-    return loss_draws_ == 0 ? 0 : for_few(loss_draws_) * loss_rounding_ / loss_scale();
+  void leave_undecided() {
+    const auto rest = std::ranges::stable_partition(
+        parameters_, [&](const CheckedParameter& p) { return p.decided(limits_.derivative); });
+    std::ranges::move(rest, std::back_inserter(undecided_));
+    parameters_.erase(rest.begin(), rest.end());
   }
 
-  bool far(const CheckedParameter& p) const { return !(p.difference <= limits_.derivative); }
+  double loss_scale() const { return std::max(std::abs(loss_->reference()), 1e-6); }
+  double loss_limit() const { return limits_.loss + loss_->cautious_rounding() / loss_scale(); }
+
+  bool far(const CheckedParameter& p) const { return !(p.difference() <= limits_.derivative); }
   bool wrong(const CheckedParameter& p) const { return !(p.excess() <= limits_.derivative); }
-  bool wrong_loss() const { return !(loss_difference_ <= limits_.loss + loss_allowance()); }
+  bool wrong_loss() const {
+    return loss_ && !(loss_->mostly_apart() <= loss_limit() * loss_scale());
+  }
   bool wrong() const { return wrong_loss() || (worst_ != nullptr && wrong(*worst_)); }
 
   // If no node is found, the parameter is still named.
@@ -454,13 +453,13 @@ class Checker {
                       : format_text("; the first node where the two part is '{}'", escaped(node_));
     if (worst_ == nullptr || !wrong(*worst_)) {
       return fault("check: {}: loss {:.9g}, the reference has {:.9g}{}", options_.model,
-                   trained_.loss, *reference_loss_, where);
+                   trained_.loss, loss_->reference(), where);
     }
     return fault(
         "check: {}: parameter '{}': derivatives are {:.3g} of the largest away from the "
         "reference's, at most {:.3g} expected{}",
-        options_.model, escaped(worst_->name), worst_->difference,
-        limits_.derivative + worst_->allowance(), where);
+        options_.model, escaped(worst_->name), worst_->difference(),
+        limits_.derivative + worst_->rounding(), where);
   }
 
   void say() const {
@@ -471,15 +470,17 @@ class Checker {
   std::string json() const {
     using Json = nlohmann::json;
     Json made;
-    made["loss"] = Json::array({trained_.loss, reference_loss_ ? Json(*reference_loss_) : Json()});
+    made["loss"] = Json::array({trained_.loss, loss_ ? Json(loss_->reference()) : Json()});
     made["parameters"] = made["rounding"] = Json::object();
     for (const CheckedParameter& p : parameters_) {
-      made["parameters"][p.name] = p.difference;
-      if (p.rounding > 0) made["rounding"][p.name] = p.allowance();
+      made["parameters"][p.name] = p.difference();
+      if (p.rounding() > 0) made["rounding"][p.name] = p.rounding();
     }
-    if (loss_rounding_ > 0) made["rounding"]["loss"] = loss_allowance();
+    if (loss_ && loss_limit() > limits_.loss)
+      made["rounding"]["loss"] = loss_limit() - limits_.loss;
     made["not_checked"] = Json::array();
-    for (const auto& [name, difference] : not_checked_) made["not_checked"].push_back(name);
+    for (const CheckedParameter& p : undecided_) made["not_checked"].push_back(p.name);
+    for (const std::string& name : not_checked_) made["not_checked"].push_back(name);
     made["worst"] = worst_ == nullptr ? Json() : Json(worst_->name);
     made["node"] = node_.empty() ? Json() : Json(node_);
     return made.dump(-1, ' ', false, Json::error_handler_t::replace);
@@ -491,14 +492,14 @@ class Checker {
       text +=
           format_text("{} of the {} rows of the first batch: the reference would take too long\n",
                       rows(), asked_rows_);
-    if (!reference_loss_) {
+    if (!loss_) {
       text += format_text(
           "loss {:.9g}; nothing was compared: the reference takes longer than --limit\n",
           trained_.loss);
     } else {
       text += format_text(
           "loss {:.9g}, reference {:.9g}: difference {:.2g}, at most {:.2g} expected\n",
-          trained_.loss, *reference_loss_, loss_difference_, limits_.loss + loss_allowance());
+          trained_.loss, loss_->reference(), loss_->apart() / loss_scale(), loss_limit());
     }
     size_t width = 9;
     for (const CheckedParameter& p : parameters_) width = std::max(width, escaped(p.name).size());
@@ -506,21 +507,30 @@ class Checker {
       text += format_text("{:<{}}  difference  directions\n", "parameter", width);
     for (const CheckedParameter& p : parameters_) {
       const std::string allowed =
-          p.rounding > 0 ? format_text("  {:.2g} may be rounding", p.allowance()) : "";
-      text += format_text("{:<{}}  {:>10.2g}  {:>10}{}{}\n", escaped(p.name), width, p.difference,
-                          p.here.size(), allowed, wrong(p) ? "  wrong" : "");
+          p.rounding() > 0 ? format_text("  {:.2g} may be rounding", p.rounding()) : "";
+      text += format_text("{:<{}}  {:>10.2g}  {:>10}{}{}\n", escaped(p.name), width, p.difference(),
+                          p.directions.size(), allowed, wrong(p) ? "  wrong" : "");
     }
-    for (const auto& [name, difference] : not_checked_) {
-      text += format_text("not checked: {}", escaped(name));
-      if (difference)
-        text += format_text(
-            ": {:.2g} away, no time was left to see if it is rounding: raise --limit", *difference);
-      text += "\n";
-    }
-    return text + (wrong() ? ""
-                           : format_text("check: {} parameter{} agree{}\n", parameters_.size(),
-                                         parameters_.size() == 1 ? "" : "s",
-                                         parameters_.size() == 1 ? "s" : ""));
+    for (const CheckedParameter& p : undecided_) text += undecided_line(p);
+    for (const std::string& name : not_checked_)
+      text += format_text("not checked: {}\n", escaped(name));
+    return text + (wrong() ? "" : summary());
+  }
+
+  static std::string undecided_line(const CheckedParameter& p) {
+    const std::string why =
+        p.guessed() ? "no time was left to see if it is rounding: raise --limit"
+                    : format_text("{:.2g} may be rounding, too much to tell", p.rounding());
+    return format_text("not decided: {}: {:.2g} away, {}\n", escaped(p.name), p.difference(), why);
+  }
+
+  std::string summary() const {
+    std::string text =
+        format_text("check: {} parameter{} agree{}", parameters_.size(),
+                    parameters_.size() == 1 ? "" : "s", parameters_.size() == 1 ? "s" : "");
+    if (!undecided_.empty()) text += format_text(", {} not decided", undecided_.size());
+    if (!not_checked_.empty()) text += format_text(", {} not checked", not_checked_.size());
+    return text + "\n";
   }
 
   const RunContext& context_;
@@ -537,14 +547,12 @@ class Checker {
   StepContext step_;
   TrainedStep trained_;
   std::optional<ReferenceRun> reference_;
-  Clock::duration forward_{};  // the first run's time
-  std::optional<double> reference_loss_;
-  double loss_difference_ = 0, loss_rounding_ = 0;
-  uint32_t loss_draws_ = 0;
-  std::vector<CheckedParameter> parameters_;
+  Clock::duration forward_{};     // the first run's time
+  Clock::duration step_lasts_{};  // time for one update
+  std::optional<CheckedNumber> loss_;
+  std::vector<CheckedParameter> parameters_, undecided_;
   const CheckedParameter* worst_ = nullptr;  // the one that exceeds its allowance most
-  // With the difference, if rounding may explain it.
-  std::map<std::string, std::optional<double>> not_checked_;
+  std::set<std::string> not_checked_;
   std::string node_;
 };
 

@@ -116,7 +116,53 @@ Status make_training(const Options& options, const ModelOrigin& origin, const Re
 // `context` has as many ranks as requested, but the others need not run.
 Status run_check(const RunContext& context);
 
-// The rest is for check.cpp and check_nodes.cpp.
+// The rest is for check.cpp, check_rounding.cpp and check_nodes.cpp.
+
+// A number that both compute, and the effect of rounding on it. A right number lies as near to the
+// reference as training's own numbers lie to each other once all weights are off by the rounding
+// of the type. A wrong one stays away in all of them.
+class CheckedNumber {
+ public:
+  CheckedNumber(double trained, double reference);
+
+  void repeat(double trained);     // from training with such weights
+  void disturb(double reference);  // from a reference with all numbers off
+
+  double reference() const { return reference_; }
+  double apart() const;              // infinite for NaN
+  double mostly_apart() const;       // of the median of all repetitions, if that is nearer
+  double rounding() const;           // how far two right numbers may be apart, by the draws so far
+  double cautious_rounding() const;  // larger if there were few draws
+  uint32_t draws() const;
+
+ private:
+  double reference_;
+  std::vector<double> trained_;  // the first is the run's own
+  double disturbed_ = 0;         // the largest change of the reference
+  uint32_t disturbances_ = 0;
+};
+
+// A trained parameter's derivatives along random directions. Ratios are relative to `scale`.
+struct CheckedParameter {
+  std::string name;
+  ValueId value = 0;
+  ReferenceRun::Clock::duration lasts = {};  // time for one derivative
+  std::vector<uint64_t> directions = {};     // seeds
+  std::vector<CheckedNumber> derivatives = {};
+  double scale = 1;
+
+  double largest() const;  // of the reference's derivatives
+  double difference() const { return most(&CheckedNumber::apart); }
+  double rounding() const { return most(&CheckedNumber::rounding); }
+  double excess() const;  // that rounding does not explain
+  bool guessed() const;   // from few draws
+  // Returns false if it differs and nobody can tell why: rounding was drawn too seldom, or may hide
+  // a tenth of the derivative, which is not far below those of others.
+  bool decided(double limit) const;
+
+ private:
+  double most(double (CheckedNumber::*of)() const) const;
+};
 
 // Input and parameter values, by name.
 using NamedNumbers = std::map<std::string, std::vector<double>>;

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <nlohmann/json.hpp>
 
 #include "tests/support/small_model.h"
@@ -65,6 +66,77 @@ TEST(Check, NamesTheNodeAndParameterOfAWrongGradient) {
                       "cross_entropy"};
   const Finished right = checked("plugins/scaled_tanh/model.onnx", good);
   EXPECT_EQ(right.status, 0) << right.err << right.out;
+}
+
+TEST(Check, NamesAGradientThatIsAFewPercentWrong) {
+  const Words words = {"--plugin", OFSDP_BAD_PLUGIN, "--loss", "cross_entropy", "--json"};
+  for (const double factor : {1.01, 1.03, 1.1, 0.97}) {
+    const Start wrong{.environment = {"OFSDP_BAD_PLUGIN=wrong_gradient:" + std::to_string(factor)},
+                      .patience = 120};
+    const Finished run = checked("plugins/scaled_tanh/model.onnx", words, wrong);
+    EXPECT_EQ(run.status, 1) << factor << run.out;
+    const json report = report_of(run);
+    const std::string worst = report["worst"];
+    EXPECT_GT(double(report["parameters"][worst]), 0.5 * std::abs(factor - 1)) << worst;
+    EXPECT_TRUE(report["not_checked"].empty()) << run.out;
+  }
+}
+
+// Each row is one number, 512 times, normalized as JAX does it: E[x^2] - E[x]^2 is rounding, and so
+// is the derivative of all in front of it. `ScaledTanh` comes after it.
+std::string flat_rows() {
+  using namespace onnx_bytes;
+  constexpr int64_t kWidth = 512;
+  std::vector<float> bias, head;
+  for (int64_t i = 0; i < 3 * kWidth; ++i) {
+    head.push_back(0.05f * std::sin(static_cast<float>(i)));
+    if (i < kWidth) bias.push_back(std::cos(static_cast<float>(i)));
+  }
+  SmallModel model;
+  model.domains = {"com.example"};
+  model.nodes = {node("MatMul", {"x", "w"}, {"one"}, "project"),
+                 node("Expand", {"one", "wide"}, {"h"}, "repeat"),
+                 node("ReduceMean", {"h", "axis"}, {"mean"}, "mean"),
+                 node("Mul", {"h", "h"}, {"squares"}, "square"),
+                 node("ReduceMean", {"squares", "axis"}, {"mean_square"}, "mean_square"),
+                 node("Mul", {"mean", "mean"}, {"squared_mean"}, "squared_mean"),
+                 node("Sub", {"mean_square", "squared_mean"}, {"variance"}, "variance"),
+                 node("Max", {"variance", "zero"}, {"positive"}, "positive"),
+                 node("Add", {"positive", "epsilon"}, {"moved"}, "move"),
+                 node("Sqrt", {"moved"}, {"deviation"}, "deviation"),
+                 node("Sub", {"h", "mean"}, {"centred"}, "centre"),
+                 node("Div", {"centred", "deviation"}, {"normal"}, "normalize"),
+                 node("Mul", {"normal", "scale"}, {"scaled"}, "scale_it"),
+                 node("Add", {"scaled", "bias"}, {"shifted"}, "shift"),
+                 node("ScaledTanh", {"shifted"}, {"bent"}, "bend", "com.example"),
+                 node("MatMul", {"bent", "head"}, {"logits"}, "classify")};
+  model.initializers = {tensor("w", kFloat, {4, 1}, raw<float>({0.5f, -1.25f, 0.75f, 0.125f})),
+                        tensor("scale", kFloat, {kWidth}, raw(std::vector<float>(kWidth, 1))),
+                        tensor("bias", kFloat, {kWidth}, raw(bias)),
+                        tensor("head", kFloat, {kWidth, 3}, raw(head)),
+                        tensor("axis", kInt64, {1}, raw<int64_t>({-1})),
+                        tensor("wide", kInt64, {2}, raw<int64_t>({1, kWidth})),
+                        tensor("zero", kFloat, {}, raw<float>({0})),
+                        tensor("epsilon", kFloat, {}, raw<float>({1e-6f}))};
+  model.inputs = {declared("x", {-1, 4})};
+  model.outputs = {declared("logits", {-1, 3})};
+  return model.bytes();
+}
+
+TEST(Check, TellsAWrongGradientFromOneThatIsRounding) {
+  const onnx_bytes::Folder folder;
+  const std::string path = folder.write("model.onnx", flat_rows());
+  const Words words = {"check",     path,     "--plugin",      OFSDP_BAD_PLUGIN, "--data",
+                       "synthetic", "--loss", "cross_entropy", "--json"};
+  for (const std::string seed : {"1", "2", "3", "4", "5", "6"}) {
+    const Words more = words + Words{"--seed", seed};
+    const Finished right = Program::run(fsdp_run(more), {.patience = 120});
+    EXPECT_EQ(right.status, 0) << seed << right.err << right.out;
+    const Start wrong{.environment = {"OFSDP_BAD_PLUGIN=wrong_gradient:1.03"}, .patience = 120};
+    const Finished named = Program::run(fsdp_run(more), wrong);
+    EXPECT_EQ(named.status, 1) << seed << named.out;
+    EXPECT_THAT(named.err, HasSubstr("'bias'")) << seed;
+  }
 }
 
 // Rounding to integers has a derivative of 0; training goes straight through.
