@@ -1,8 +1,9 @@
 // Blocks: model parts that deserve a unit each, such as a transformer's layers.
 //
 //   module_blocks     from module names: modules numbered under one parent, if at least two
-//                     are alike ("h.0", "h.1", ...), the outermost such; then all other modules
-//                     with the same class, or the same path except for numbers
+//                     are alike ("h.0", "h.1", ...) or one has little more than another, the
+//                     outermost such; then all other modules with the same class, or the same
+//                     path except for numbers
 //   repeated_blocks   if names say nothing: the longest stretch in forward that is followed
 //                     by copies, with equal nodes, wiring and parameter shapes
 //   requested_blocks  from --wrap-layers: classes by name, modules by glob; if the file names no
@@ -55,9 +56,12 @@ class ModuleTree {
   int owners(int module) const;
   // Equal for modules that hold the same parameter shapes, frozen numbers apart.
   std::string signature(int module) const;
+  // True if the module holds all parameter shapes of the other, and at most a tenth more elements.
+  bool extends(int module, int other) const;
 
  private:
   int find_or_add(const std::string& path);
+  std::vector<std::string> shapes(int module) const;
 
   const Graph& graph_;
   std::vector<Module> modules_;

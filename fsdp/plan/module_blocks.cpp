@@ -42,7 +42,7 @@ int ModuleTree::owners(int module) const {
   return count;
 }
 
-std::string ModuleTree::signature(int module) const {
+std::vector<std::string> ModuleTree::shapes(int module) const {
   std::vector<std::string> shapes;
   for (const int index : parameters_under(module)) {
     const Parameter& p = graph_.parameters[static_cast<size_t>(index)];
@@ -50,7 +50,15 @@ std::string ModuleTree::signature(int module) const {
     if (p.trained || desc.numel() != 1) shapes.push_back(desc.text());
   }
   std::ranges::sort(shapes);
-  return format_text("{}", joined(shapes, " "));
+  return shapes;
+}
+
+std::string ModuleTree::signature(int module) const { return joined(shapes(module), " "); }
+
+bool ModuleTree::extends(int module, int other) const {
+  const int64_t numel = trained_numel(other);
+  return numel > 0 && 10 * trained_numel(module) <= 11 * numel &&
+         std::ranges::includes(shapes(module), shapes(other));
 }
 
 int ModuleTree::find_or_add(const std::string& path) {
@@ -151,7 +159,8 @@ class BlockFinder {
       (owners > 1 ? alike : alike_leaves)[tree_.signature(member)].push_back(member);
     }
     const bool repeated =
-        std::ranges::any_of(alike, [](const auto& entry) { return entry.second.size() > 1; });
+        std::ranges::any_of(alike, [](const auto& entry) { return entry.second.size() > 1; }) ||
+        has_extended(alike);
     for (const auto& [signature, same] : alike) {
       if (repeated) chosen_.insert(same.begin(), same.end());
     }
@@ -161,6 +170,17 @@ class BlockFinder {
       const bool most = same.size() > 2 && 2 * numel >= tree_.trained_numel(0);
       if (most) chosen_.insert(same.begin(), same.end());
     }
+  }
+
+  // Returns true if one of two modules has all that the other has and little more: the first block
+  // of a T5 has the table of positions for all.
+  bool has_extended(const std::map<std::string, std::vector<int>>& alike) const {
+    for (const auto& [signature, modules] : alike) {
+      for (const auto& [shorter, others] : alike) {
+        if (signature != shorter && tree_.extends(modules[0], others[0])) return true;
+      }
+    }
+    return false;
   }
 
   // Returns true if the module is chosen or contains a chosen one.

@@ -10,6 +10,7 @@ OFSDP_TORCH_PYTHON names a Python that has them.
 import json
 import os
 import pathlib
+import re
 import subprocess
 import sys
 import tempfile
@@ -187,6 +188,17 @@ class Families(Case):
 
     def test_t5_by_torchscript(self):
         self.round_trip(t5, "torchscript")
+
+
+class Units(Case):
+    def test_blocks_of_a_t5(self):
+        for exporter in ("dynamo", "torchscript"):
+            module, inputs = t5()
+            options = self.write_data(module, inputs)
+            quiet_export(module, self.path, inputs, exporter=exporter)
+            table = fsdp_run("plan", self.path, *options, "--verbose", "--nproc-per-node", 2).stdout
+            blocks = [f"{part}.block.{i}" for part in ("encoder", "decoder") for i in range(2)]
+            self.assertEqual(re.findall(r"^u\d+ +(\S+)", table, re.M), [*blocks, "root"])
 
 
 class Doctor(Case):

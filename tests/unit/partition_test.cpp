@@ -223,6 +223,22 @@ TEST_F(Units, AFrozenNumberDoesNotTellBlocksApart) {
   EXPECT_EQ(table(maker.graph), "h.0: h.0.a.w h.0.b.w\nh.1: h.1.a.w h.1.b.w\n");
 }
 
+// The first block of a T5 holds the table of relative positions, which all blocks read.
+TEST_F(Units, ABlockWithLittleMoreThanAnotherIsLikeIt) {
+  x = matmul(x, "h.0.a.w", "h.0.a");
+  const ValueId table_of_all = maker.parameter("h.0.table", {8});
+  maker.graph.parameters.back().module = "h.0.a";
+  x = matmul(maker.node("Add", "place", {x, table_of_all}), "h.0.b.w", "h.0.b");
+  for (const std::string name : {"h.1.a", "h.1.b"}) x = matmul(x, name + ".w", name);
+  EXPECT_EQ(table(maker.graph), "h.0: h.0.a.w h.0.table h.0.b.w\nh.1: h.1.a.w h.1.b.w\n");
+}
+
+TEST_F(Units, ABlockWithMuchMoreThanAnotherIsNot) {
+  for (const std::string name : {"h.0.a", "h.0.b", "h.0.c", "h.1.a", "h.1.b"})
+    x = matmul(x, name + ".w", name);
+  EXPECT_THAT(table(maker.graph), testing::Not(HasSubstr("h.1:")));
+}
+
 TEST_F(Units, AClassThatTheFileDoesNotName) {
   for (const std::string part : {"encoder.layer.0", "encoder.layer.1", "decoder.layer.0"}) {
     for (const std::string name : {".a", ".b"}) x = matmul(x, part + name + ".w", part + name);
