@@ -183,7 +183,7 @@ class FileCheck {
     }
     OFSDP_RETURN_IF_ERROR(fits(weights));
     const DataSetup& data = setup_.data;
-    const bool evaluated = evaluated_ != nullptr && !evaluated_->samples.empty();
+    const bool evaluated = was_evaluated();
     RowSource& rows = data.eval != nullptr ? *data.eval : data.train_rows();
     if (evaluated) {
       samples_ = evaluated_->samples;
@@ -432,26 +432,33 @@ class FileCheck {
 
   // --- text
 
+  bool was_evaluated() const { return evaluated_ != nullptr && !evaluated_->samples.empty(); }
+  // The other side of the comparison.
+  const char* own_side() const { return was_evaluated() ? "evaluation" : "trained weights"; }
+  const char* own_answers() const {
+    return was_evaluated() ? "evaluation did" : "trained weights do";
+  }
+
   std::string rows_text() const { return plural(std::ssize(samples_), "row"); }
 
   std::string agreement(const Outcome& outcome) const {
-    return format_text(
-        "answers as the evaluation did: largest difference {:.2g} in the loss over {}",
-        *outcome.difference, rows_text());
+    return format_text("answers as the {}: largest difference {:.2g} in the loss over {}",
+                       own_answers(), *outcome.difference, rows_text());
   }
 
   void warn(const std::string& path, const Outcome& outcome) {
     answer_.warning = format_text(
-        "{} answers otherwise than the evaluation did: its loss is {:.3g} away over {}, expected "
+        "{} answers otherwise than the {}: its loss is {:.3g} away over {}, expected "
         "at most {:.3g}",
-        escaped(path), *outcome.difference, rows_text(), outcome.allowed);
+        escaped(path), own_answers(), *outcome.difference, rows_text(), outcome.allowed);
   }
 
   void say_plain(const std::string& path, const Outcome& outcome) {
     if (outcome.wrong()) return warn(path, outcome);
-    answer_.text += outcome.difference ? format_text("{} {}\n", escaped(path), agreement(outcome))
-                                       : format_text("{}: not compared with the evaluation: {}\n",
-                                                     escaped(path), escaped(outcome.reason));
+    answer_.text += outcome.difference
+                        ? format_text("{} {}\n", escaped(path), agreement(outcome))
+                        : format_text("{}: not compared with the {}: {}\n", escaped(path),
+                                      own_side(), escaped(outcome.reason));
   }
 
   // The written model normalizes by its batch or drops at random, as the input file does.
@@ -469,8 +476,8 @@ class FileCheck {
     if (switches.dropouts == 0) {
       const Outcome as_it_is = compare(written_.path, Mode::kTrain);
       if (as_it_is.difference) {
-        answer_.text += format_text("; its loss is {:.2g} away from the evaluation's over {}",
-                                    *as_it_is.difference, rows_text());
+        answer_.text += format_text("; its loss is {:.2g} away from that of the {} over {}",
+                                    *as_it_is.difference, own_side(), rows_text());
       }
     }
     answer_.text += "\n";
