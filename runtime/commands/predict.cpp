@@ -33,8 +33,8 @@ class Predictor {
 
   Status run() {
     OFSDP_RETURN_IF_ERROR(check_output());
-    OFSDP_ASSIGN_OR_RETURN(const std::string model, model_file());
-    OFSDP_ASSIGN_OR_RETURN(OnnxFile file, OnnxFile::open(model));
+    OFSDP_ASSIGN_OR_RETURN(model_, model_file());
+    OFSDP_ASSIGN_OR_RETURN(OnnxFile file, OnnxFile::open(model_));
     OFSDP_ASSIGN_OR_RETURN(data_.spec, find_rows());
     OFSDP_RETURN_IF_ERROR(import(file));
     OFSDP_RETURN_IF_ERROR(choose_outputs());
@@ -313,7 +313,17 @@ class Predictor {
     const LossTraits& loss = loss_traits(options_.losses[0].kind);
     const bool scores = outputs_.size() == 1 && outputs_[0].row.rank() == 1 &&
                         outputs_[0].row.numel() > 1 && loss.labels != LabelKind::kValues;
-    return make_rows_writer(extension(), scores);
+    return make_rows_writer(extension(), scores ? class_names() : std::vector<std::string>());
+  }
+
+  // Returns the names next to the model if they fit, else numbers.
+  std::vector<std::string> class_names() const {
+    std::vector<std::string> names = classes_beside(model_);
+    const auto count = static_cast<size_t>(outputs_[0].row.numel());
+    if (names.size() == count) return names;
+    names.clear();
+    for (size_t i = 0; i < count; ++i) names.push_back(std::to_string(i));
+    return names;
   }
 
   // Makes the pass for `size` samples, unless the present one is.
@@ -398,6 +408,7 @@ class Predictor {
 
   const Options& options_;
   const Registry& registry_;
+  std::string model_;  // file
   MemoryLedger ledger_;
   std::unique_ptr<Communicator> communicator_;
   DataSetup data_;

@@ -132,10 +132,10 @@ class ArrayWriter final : public RowsWriter {
 };
 
 // A header and a line for each sample. An output with one axis besides the samples has a column for
-// each index. `classes`: the only output gets a column with the index of its largest number.
+// each index. `classes`: the only output gets a column with the name of its largest number.
 class CsvWriter final : public RowsWriter {
  public:
-  explicit CsvWriter(bool classes) : classes_(classes) {}
+  explicit CsvWriter(std::vector<std::string> classes) : classes_(std::move(classes)) {}
 
   Status begin(const std::string& path, const std::vector<Prediction>& outputs, int64_t) override {
     path_ = path;
@@ -152,7 +152,7 @@ class CsvWriter final : public RowsWriter {
             csv_cell(output.row.rank() == 0 ? output.name : format_text("{}_{}", output.name, i)));
       }
     }
-    if (classes_) names.emplace_back("class");
+    if (!classes_.empty()) names.emplace_back("class");
     stream_ << joined(names, ",") << '\n';
     return {};
   }
@@ -183,11 +183,12 @@ class CsvWriter final : public RowsWriter {
       line += p.dtype == DType::kFloat32 ? format_text("{}", static_cast<float>(number))
                                          : format_text("{}", number);
     }
-    if (!classes_) return;
-    line += format_text(",{}", std::ranges::max_element(numbers) - numbers.begin());
+    if (classes_.empty()) return;
+    const auto best = std::ranges::max_element(numbers) - numbers.begin();
+    line += "," + csv_cell(classes_[static_cast<size_t>(best)]);
   }
 
-  const bool classes_;
+  const std::vector<std::string> classes_;
   std::string path_;
   std::vector<Prediction> outputs_;
   std::ofstream stream_;
@@ -195,8 +196,9 @@ class CsvWriter final : public RowsWriter {
 
 }  // namespace
 
-std::unique_ptr<RowsWriter> make_rows_writer(const std::string& extension, bool classes) {
-  if (extension == ".csv") return std::make_unique<CsvWriter>(classes);
+std::unique_ptr<RowsWriter> make_rows_writer(const std::string& extension,
+                                             std::vector<std::string> classes) {
+  if (extension == ".csv") return std::make_unique<CsvWriter>(std::move(classes));
   return std::make_unique<ArrayWriter>(extension == ".npz");
 }
 

@@ -37,8 +37,9 @@ class RowsWriter {
   virtual Status finish() = 0;
 };
 
-// `extension`: .npy, .npz or .csv. `classes`: a .csv file gets a column `class`, the index of the
-// largest number; there must be one output with one axis besides the samples.
-std::unique_ptr<RowsWriter> make_rows_writer(const std::string& extension, bool classes);
+// `extension`: .npy, .npz or .csv. `classes`: a .csv file gets a column `class`, the name of the
+// largest number; there must be one output with one axis besides the samples, of as many numbers.
+std::unique_ptr<RowsWriter> make_rows_writer(const std::string& extension,
+                                             std::vector<std::string> classes);
 
 }  // namespace ofsdp::runtime

@@ -531,6 +531,26 @@ TEST(PredictTest, WritesTextWithClasses) {
   }
 }
 
+// The names that a run wrote next to its model, unless they are another model's.
+TEST(PredictTest, WritesTheNamesOfClasses) {
+  const ModelFolder folder;
+  folder.write("rows/x.npy", linear_inputs(7));
+  const std::vector<double> scores = linear_outputs(7);
+  for (const Words& names : {Words{"cat", "dog, small", "eel"}, Words{"cat", "dog"}}) {
+    folder.write("classes.txt", joined(names, "\n") + "\n");
+    expect_success(predicts(folder, "out.csv"));
+    const Words lines = lines_of(content(folder / "out.csv"));
+    ASSERT_EQ(lines.size(), 8u);
+    for (size_t row = 0; row < 7; ++row) {
+      const auto first = scores.begin() + static_cast<std::ptrdiff_t>(3 * row);
+      const auto best = static_cast<size_t>(std::max_element(first, first + 3) - first);
+      std::string expected = names.size() == 3 ? names[best] : std::to_string(best);
+      if (expected == names[1] && names.size() == 3) expected = "\"dog, small\"";
+      EXPECT_THAT(lines[row + 1], testing::EndsWith("," + expected));
+    }
+  }
+}
+
 TEST(PredictTest, WritesSeveralOutputsUnderTheirNames) {
   const ModelFolder folder;
   folder.write("rows/x.npy", linear_inputs(11));

@@ -21,16 +21,20 @@ std::string beside_model(const Options& options, const char* name) {
   return (std::filesystem::path(options.model).parent_path() / name).string();
 }
 
-// Returns the classes that a run wrote next to the model, which an evaluation counts alike.
+// An evaluation counts the classes as the run did.
 std::vector<std::string> saved_classes(const Options& options) {
-  std::vector<std::string> classes;
-  if (options.command != Command::kEval) return classes;
-  std::ifstream file(beside_model(options, kClassesFile));
-  for (std::string line; std::getline(file, line);) classes.push_back(line);
-  return classes;
+  if (options.command != Command::kEval) return {};
+  return classes_beside(options.model);
 }
 
 }  // namespace
+
+std::vector<std::string> classes_beside(const std::string& model) {
+  std::ifstream file(std::filesystem::path(model).parent_path() / kClassesFile);
+  std::vector<std::string> classes;
+  for (std::string line; std::getline(file, line);) classes.push_back(line);
+  return classes;
+}
 
 namespace {
 
