@@ -5,6 +5,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <fstream>
+#include <iterator>
+#include <sstream>
 
 #include "kernels/base/text.h"
 #include "tests/support/namespaces.h"
@@ -90,17 +93,6 @@ ClosingFacts closing() {
   return facts;
 }
 
-TEST(ScreenText, TheClosingNamesTimeRateMemoryAndFiles) {
-  const ClosingFacts facts = closing();
-  EXPECT_EQ(closing_text(facts) + written_text({{"t.onnx", ""}, {"m.jsonl", "metrics"}}),
-            "done: 20 updates, stopped early, in 2:05, 1234 tokens/s, 12.3 ms an update (median)\n"
-            "peak memory: 1.00 MiB, 2.00 MiB (ranks 0 to 1)\n"
-            "waiting for communication: 1.90 ms per step\n"
-            "evaluation after step 20: loss 0.5699, accuracy 0.7967\n"
-            "wrote t.onnx\n"
-            "wrote m.jsonl (metrics)\n");
-}
-
 TEST(ScreenText, TheQuietResultIsTheLastUpdateAndEvaluation) {
   EXPECT_EQ(quiet_text(closing()),
             "epoch 2  step 20/30  loss 0.4118\n"
@@ -150,58 +142,6 @@ OpeningFacts opening() {
   facts.planned_bytes = 103538688;
   facts.files = {{"out/mnist.onnx", ""}, {"out/metrics.jsonl", "metrics"}};
   return facts;
-}
-
-TEST(ScreenText, TheOpeningAt60Columns) {
-  EXPECT_EQ(opening_text(opening(), 60), R"(model: samples/mnist/mnist.onnx,
-  trains 1,199,882 numbers in 8 of 8 tensors
-data: samples/mnist/data.yaml, 60,000 rows,
-  938 batches of 64 an epoch; evaluation: 10,000 rows
-loss: the mean over the labels of 'labels'
-settings: nproc-per-node 2, loss nll, prediction logits,
-          labels labels, optimizer adadelta,
-          lr-schedule step, batch-size 64,
-          output out/mnist.onnx, metrics out/metrics.jsonl
-parameters and computation bfloat16, reduction float32,
-  buffers float32; masters, optimizer state, loss float32
-memory: 98.7 MiB a rank: input 53.2 MiB,
-          activations 19.7 MiB, gradients 4.58 MiB,
-          optimizer state 4.58 MiB
-device: CPU; full_shard, 2 ranks, 1 thread each
-writes: out/mnist.onnx, out/metrics.jsonl (metrics)
-)");
-}
-
-TEST(ScreenText, TheOpeningAt80Columns) {
-  EXPECT_EQ(opening_text(opening(), 80),
-            R"(model: samples/mnist/mnist.onnx, trains 1,199,882 numbers in 8 of 8 tensors
-data: samples/mnist/data.yaml, 60,000 rows, 938 batches of 64 an epoch;
-  evaluation: 10,000 rows
-loss: the mean over the labels of 'labels'
-settings: nproc-per-node 2, loss nll, prediction logits, labels labels,
-          optimizer adadelta, lr-schedule step, batch-size 64,
-          output out/mnist.onnx, metrics out/metrics.jsonl
-parameters and computation bfloat16, reduction float32, buffers float32;
-  masters, optimizer state, loss float32
-memory: 98.7 MiB a rank: input 53.2 MiB, activations 19.7 MiB,
-          gradients 4.58 MiB, optimizer state 4.58 MiB
-device: CPU; full_shard, 2 ranks, 1 thread each
-writes: out/mnist.onnx, out/metrics.jsonl (metrics)
-)");
-}
-
-TEST(ScreenText, TheOpeningAt120Columns) {
-  EXPECT_EQ(opening_text(opening(), 120),
-            R"(model: samples/mnist/mnist.onnx, trains 1,199,882 numbers in 8 of 8 tensors
-data: samples/mnist/data.yaml, 60,000 rows, 938 batches of 64 an epoch; evaluation: 10,000 rows
-loss: the mean over the labels of 'labels'
-settings: nproc-per-node 2, loss nll, prediction logits, labels labels, optimizer adadelta, lr-schedule step,
-          batch-size 64, output out/mnist.onnx, metrics out/metrics.jsonl
-parameters and computation bfloat16, reduction float32, buffers float32; masters, optimizer state, loss float32
-memory: 98.7 MiB a rank: input 53.2 MiB, activations 19.7 MiB, gradients 4.58 MiB, optimizer state 4.58 MiB
-device: CPU; full_shard, 2 ranks, 1 thread each
-writes: out/mnist.onnx, out/metrics.jsonl (metrics)
-)");
 }
 
 // In a file sentences stay whole, for `grep`.
@@ -269,13 +209,28 @@ std::string bar_line(const LineFacts& facts, size_t columns) {
   return line;
 }
 
-TEST(ScreenText, TheBarAt60And80And120Columns) {
-  EXPECT_EQ(bar_line(line_facts(), 60), "250/938  loss 0.4321  5321 samples/s  98.7 MiB  eta 0:12");
-  EXPECT_EQ(bar_line(line_facts(), 80),
-            "epoch 1  [==>       ] 250/938  loss 0.4321  5321 samples/s  98.7 MiB  eta 0:12");
-  EXPECT_EQ(bar_line(line_facts(), 120),
-            "epoch 1  [=====>              ] 250/938  loss 0.4321  lr 0.001  5321 samples/s  "
-            "98.7 MiB  eta 0:12");
+// As a code block of a page.
+std::string code_block(const std::string& text) {
+  std::istringstream lines(text);
+  std::string block;
+  for (std::string line; std::getline(lines, line);) block += "    " + line + "\n";
+  return block;
+}
+
+TEST(ScreenText, TheTextsOfThePage) {
+  std::ifstream file(OFSDP_SOURCE_DIR "/docs/internals/screen.md");
+  const std::string page{std::istreambuf_iterator<char>(file), {}};
+  for (const size_t columns : {60, 80, 120}) {
+    EXPECT_THAT(page, testing::HasSubstr(format_text("## {} columns\n\n{}\n{}", columns,
+                                                     code_block(opening_text(opening(), columns)),
+                                                     code_block(bar_line(line_facts(), columns)))));
+  }
+  const std::string files = written_text({{"t.onnx", ""}, {"m.jsonl", "metrics"}});
+  EXPECT_THAT(page,
+              testing::EndsWith("## The end\n\n" + code_block(closing_text(closing()) + files)));
+}
+
+TEST(ScreenText, TheBarOfAnEvaluation) {
   EXPECT_EQ(bar_line({.epoch = -1, .step = 12, .total = 40, .evaluates = true, .eta = 5}, 60),
             "[======>             ] eval 12/40  eta 0:05");
 }
