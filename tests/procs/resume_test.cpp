@@ -229,6 +229,24 @@ TEST(ResumeCommandTest, GoesOnWithItsOwnCommandFromAnywhere) {
   EXPECT_THAT(log, HasSubstr("step 30/30"));
 }
 
+TEST(ResumeCommandTest, EditsOfTheModelNeedNotBeRepeated) {
+  for (const Words& edit : std::vector<Words>{{"--lora", "*weight*", "--lora-rank", "2"},
+                                              {"--replace-head", "7"},
+                                              {"--add-head", "7:more"}}) {
+    SCOPED_TRACE(joined(edit, " "));
+    const CheckpointRuns runs;
+    const Words run = checkpointed_model() + batch(7) + edit;
+    const std::string expected = runs.trained(run + steps(9));
+    ASSERT_EQ(Program::run(run + steps(4) + in_folder(runs, "one")).status, 0);
+    const Words resume = fsdp_run({"resume", runs / "runs/one", "--steps", "9"});
+    const Finished then = Program::run(resume);
+    EXPECT_EQ(then.status, 0) << then.err;
+    EXPECT_EQ(then.err, "");
+    EXPECT_EQ(losses_by_step(runs / "runs/one/metrics.jsonl").size(), 9u);
+    EXPECT_TRUE(onnx_bytes::content(runs / "runs/one/model.onnx") == expected);
+  }
+}
+
 TEST(ResumeCommandTest, ARunThatIsDoneSaysSo) {
   const CheckpointRuns runs;
   const Words run = checkpointed_model() + batch(8);
