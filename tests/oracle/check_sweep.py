@@ -5,7 +5,8 @@
 
 A folder is one that holds case.json (its `args`), expected.json (a check.py beside or above the folder has `flags` that make the
 options), or ONNX files with a YAML file of the same name and any other YAML files that are runs. A folder with none of these
-stands for the folders in it; an ONNX file by itself is checked with --extra alone. Prints a line a model: agrees (how many
+stands for the folders in it; an ONNX file by itself is checked with --extra alone, or, with arrays beside it (bench/census/generate.py),
+as the census trains it, which needs numpy, onnx and onnxruntime. Prints a line a model: agrees (how many
 parameters were compared and how many were not), loss only (no parameter was in time), nothing compared, differs (parameter, value,
 node), refused, or late (longer than its limit); then the counts. Exit status 1 where anything differs, is refused by `check` though a
 run takes it, was late, or had nothing compared but the loss.
@@ -45,10 +46,39 @@ def configured(folder):
             yield run, [base] if run == model[:-5] + ".yaml" else [base, "--config", os.path.join(folder, run)], True
 
 
+def of_census(path, scratch):
+    """The arguments with which the census trains a file, or nothing."""
+    stem = path[:-len(".onnx")]
+    if not any(os.path.exists(s + ".npz") for s in (stem, stem.rsplit(".", 1)[0])):
+        return None
+    sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../bench/census"))
+    import numpy
+    import run as census
+    random = numpy.random.default_rng(0)
+    case = census.Case(path)
+    model = case.model()
+    wide = census.graphs.widened(model) if census.kind_of(model) == "narrow" else model
+    feeds, prediction = case.feeds(model, random), case.prediction(model)
+    loss = case.loss(census.graphs.values(wide, [prediction], feeds)[prediction], random)
+    data = os.path.join(scratch, os.path.basename(stem))
+    os.makedirs(data, exist_ok=True)
+    rows = case.save(data, feeds, loss)
+    return [path, "--data", data, "--loss", loss.kind, "--prediction", prediction, "--labels", "labels", "--batch-size", str(rows),
+            "--no-shuffle"]
+
+
 def runs_of(folder, scratch):
     """(label, arguments, whether a run takes them) of each run of a folder."""
     here = os.path.basename(os.path.normpath(folder))
     if os.path.isfile(folder):
+        try:
+            args = of_census(folder, scratch)
+        except Exception as e:  # noqa: BLE001: ONNX Runtime's own reason
+            print("no reference for", here, "-", str(e).splitlines()[0][:200], file=sys.stderr)
+            return
+        if args:
+            yield here, args, True
+            return
         yield here, [folder], True
     elif os.path.exists(os.path.join(folder, "case.json")):
         with open(os.path.join(folder, "case.json")) as file:
