@@ -50,6 +50,33 @@ void ReferenceRun::set(ValueId id, std::vector<double> values) {
   present_[at] = true;
 }
 
+void ReferenceRun::set_sides(ValueId output, std::vector<double> made) {
+  sides_[output] = std::move(made);
+}
+
+void ReferenceRun::choose_sides(const Node& node, RefTensor& output) {
+  constexpr double kNear = 0.05;  // of a step; a number far from the border keeps its side
+  const auto made = sides_.find(node.outputs[0]);
+  if (made == sides_.end()) return;
+  const std::vector<double>& from = value(node.inputs[0]).values;
+  std::vector<OtherSide>& others = other_sides_[node.outputs[0]];
+  others.clear();
+  for (size_t i = 0; i < output.values.size(); ++i) {
+    const double change = made->second[i] - output.values[i];
+    const double border = output.values[i] + change / 2;
+    if (!(std::abs(from[i] - border) <= kNear * std::abs(change))) continue;
+    others.push_back({i, change});
+    output.values[i] += change;
+  }
+}
+
+// The moved numbers keep the rounding that they had in `run`.
+void ReferenceRun::keep_sides(const Node& node, RefTensor& output) const {
+  const auto others = other_sides_.find(node.outputs[0]);
+  if (others == other_sides_.end()) return;
+  for (const OtherSide& other : others->second) output.values[other.element] += other.change;
+}
+
 double ReferenceRun::bytes_of(const Graph& graph) {
   double bytes = 0;
   for (const Node& node : graph.nodes) {
@@ -104,6 +131,7 @@ Status ReferenceRun::run() {
     std::vector<RefTensor> outputs;
     const auto began = Clock::now();
     OFSDP_RETURN_IF_ERROR(take(node, nullptr, outputs));
+    if (node.op->fake_quantizes) choose_sides(node, outputs[0]);
     lasted_[index] = Clock::now() - began;
     for (size_t i = 0; i < node.outputs.size(); ++i) {
       const ValueId id = node.outputs[i];
@@ -137,6 +165,7 @@ Status ReferenceRun::take(const Node& node, const Changed* before,
   auto made = widened ? by_widened_kernel(node, inputs) : evaluate(node, std::move(inputs));
   if (!made.ok()) return std::move(made).status().with_prefix(graph_.describe(node));
   outputs = *std::move(made);
+  if (before != nullptr && node.op->fake_quantizes) keep_sides(node, outputs[0]);
   if (disturbance_ > 0) add_disturbance(node, outputs);
   return {};
 }

@@ -47,6 +47,10 @@ class ReferenceRun {
   void set_deadline(Clock::time_point deadline) { deadline_ = deadline; }
 
   void set(ValueId id, std::vector<double> values);
+  // Gives a node's output as another program has it, which rounds to integers (fake_quantizes).
+  // From the next `run` on, a number within a twentieth of a step of the border between two
+  // integers falls on the same side as there.
+  void set_sides(ValueId output, std::vector<double> made);
   Status run();
 
   // From the next `run` on, changes each number that a node makes by up to `share` times itself, by
@@ -99,6 +103,8 @@ class ReferenceRun {
   double loss_of(const Changed& changed) const;
   void add_disturbance(const Node& node, std::vector<RefTensor>& outputs) const;
   Status in_time(const Node& node) const;
+  void choose_sides(const Node& node, RefTensor& output);
+  void keep_sides(const Node& node, RefTensor& output) const;
 
   const Graph& graph_;
   const StepContext& step_;
@@ -108,6 +114,12 @@ class ReferenceRun {
   std::vector<Clock::duration> lasted_;  // by node, in `run`
   double disturbance_ = 0;
   uint32_t draw_ = 0;
+  std::map<ValueId, std::vector<double>> sides_;  // see set_sides
+  struct OtherSide {
+    size_t element;
+    double change;
+  };
+  std::map<ValueId, std::vector<OtherSide>> other_sides_;  // in `run`
 };
 
 }  // namespace ofsdp::importer

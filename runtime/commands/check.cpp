@@ -252,6 +252,8 @@ class Checker {
     step_ = {run_->executor_options().seed, 0, samples_};
     ReferenceRun& reference = reference_.emplace(graph_, step_);
     reference.set_deadline(when(kSlopes));
+    if (options_.sharding.param_dtype == DType::kFloat32)
+      OFSDP_RETURN_IF_ERROR(take_sides(node_search(), graph_, reference));
     const auto from = Clock::now();
     Status status = begin(reference);
     forward_ = Clock::now() - from;
@@ -348,11 +350,9 @@ class Checker {
     return {};
   }
 
-  // A derivative that is 0 except for rounding (a bias before a normalization) has no digits, and a
-  // number next to the border between two integers takes either. So if two derivatives differ,
-  // training runs again with all weights changed by the rounding in the type, and then, if that
-  // does not explain it, the reference with all numbers changed. A right gradient lies as near to
-  // the reference as such runs to each other. A wrong one stays away in all.
+  // A derivative that is 0 except for rounding (a bias before a normalization) has no digits. So if
+  // two derivatives differ, training runs again with all weights changed by the rounding in the
+  // type, and then, if that does not explain it, the reference with all numbers changed.
   Status allow_rounding() {
     repeat_training();
     find_worst();
@@ -438,12 +438,15 @@ class Checker {
   }
   bool wrong() const { return wrong_loss() || (worst_ != nullptr && wrong(*worst_)); }
 
+  NodeSearch node_search() const {
+    return {*run_->setup().source,       rows(), numbers_, step_, when(kNode),
+            std::max(1e-4, limits_.loss)};
+  }
+
   // If no node is found, the parameter is still named.
   void find_node() {
     if (Clock::now() + 2 * forward_ > when(kNode)) return;
-    const NodeSearch search{*run_->setup().source,       rows(), numbers_, step_, when(kNode),
-                            std::max(1e-4, limits_.loss)};
-    auto found = first_parting_node(search);
+    auto found = first_parting_node(node_search());
     if (found.ok()) node_ = *found;
   }
 

@@ -176,6 +176,10 @@ struct NodeSearch {
   double tolerance;  // for values and derivatives, relative to the largest
 };
 
+// Lets the reference of the unfused graph round to integers as the fused graph's kernels do, where
+// a number lies next to the border between two (ReferenceRun::set_sides).
+Status take_sides(const NodeSearch& search, const Graph& plain, ReferenceRun& reference);
+
 // Returns the first node in the fused training graph that differs from the reference in value or
 // gradient, or the first that a rewriting has changed. Empty if none is found.
 Result<std::string> first_parting_node(const NodeSearch& search);

@@ -149,6 +149,56 @@ TEST(Check, AgreesOnModelsThatQuantize) {
   }
 }
 
+// Among 49,152 numbers some lie next to the border between two integers, fall on the other side in
+// float32, and move others; then derivatives differ by percents.
+std::string quantized_layers() {
+  using namespace onnx_bytes;
+  constexpr int64_t kWidth = 48;
+  constexpr int kLayers = 5, kInt8 = 3;
+  SmallModel model;
+  model.initializers = {tensor("zero", kInt8, {}, raw<int8_t>({0})),
+                        tensor("step", kFloat, {}, raw<float>({0.02f}))};
+  std::string x = "x";
+  float angle = 0;
+  for (int i = 0; i < kLayers; ++i) {
+    const std::string n = std::to_string(i);
+    const bool last = i + 1 == kLayers;
+    const int64_t columns = last ? 3 : kWidth;
+    std::vector<float> w(static_cast<size_t>(kWidth * columns));
+    for (float& v : w) v = 0.3f * std::sin(angle++);
+    model.initializers.push_back(tensor("w" + n, kFloat, {kWidth, columns}, raw(w)));
+    model.nodes.push_back(node("QuantizeLinear", {x, "step", "zero"}, {"q" + n}, "quantize" + n));
+    model.nodes.push_back(
+        node("DequantizeLinear", {"q" + n, "step", "zero"}, {"d" + n}, "back" + n));
+    model.nodes.push_back(
+        node("MatMul", {"d" + n, "w" + n}, {last ? "logits" : "m" + n}, "product" + n));
+    x = "t" + n;
+    if (!last) model.nodes.push_back(node("Tanh", {"m" + n}, {x}, "bend" + n));
+  }
+  model.inputs = {declared("x", {-1, kWidth})};
+  model.outputs = {declared("logits", {-1, 3})};
+  return model.bytes();
+}
+
+TEST(Check, RoundsToIntegersOnTheSideThatTrainingTook) {
+  const onnx_bytes::Folder folder;
+  const Words words = {"check",        folder.write("model.onnx", quantized_layers()),
+                       "--data",       "synthetic",
+                       "--loss",       "cross_entropy",
+                       "--batch-size", "256",
+                       "--directions", "1",
+                       "--json"};
+  for (const std::string seed : {"1", "2", "3", "4", "5", "6"}) {
+    const Finished run = Program::run(fsdp_run(words + Words{"--seed", seed}), {.patience = 120});
+    ASSERT_EQ(run.status, 0) << run.err;
+    const json report = report_of(run);
+    EXPECT_EQ(report["not_checked"], json::array()) << seed;
+    for (const auto& [name, difference] : report["parameters"].items()) {
+      EXPECT_LT(double(difference), 1e-3) << seed << name;
+    }
+  }
+}
+
 // A number that is added to all logits changes no loss: its derivative is rounding, here far from
 // the 0 of the reference as the only other parameter is multiplied by little.
 TEST(Check, TellsTheRawDifferenceAndWhatRoundingExplains) {
