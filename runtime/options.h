@@ -191,12 +191,15 @@ struct RunFolderOptions {
 
 // The options of `plan` alone.
 struct PlanReportOptions {
-  std::optional<int64_t> world;  // ranks that need not be there; none: those that are
-  std::string topology;          // empty: this machine
-  std::string html;              // empty: none
-  bool operations = false;       // the lowered programs instead of the report
-  bool schedule = false;         // print the steps of each program
-  bool explain = false;          // print the implementation of each node
+  std::optional<int64_t> world;      // ranks that need not be there; none: those that are
+  std::string topology;              // empty: this machine
+  std::string html;                  // empty: none
+  bool operations = false;           // the lowered programs instead of the report
+  bool schedule = false;             // print the steps of each program
+  bool explain = false;              // print the implementation of each node
+  std::optional<int64_t> fit;        // bytes: say what to change so that a rank needs no more
+  std::string fit_text;              // the same as given
+  std::vector<std::string> compare;  // two YAML files; empty: none
 };
 
 // The options of `doctor` alone.

@@ -127,8 +127,17 @@ class Scanner {
     } else if (entry->kind == OptionEntry::Kind::kSwitch) {
       text = switch_text();
     } else {
-      return take_value(flag, text);
+      OFSDP_RETURN_IF_ERROR(take_value(flag, text));
     }
+    return entry->kind == OptionEntry::Kind::kPair ? take_second(flag, text) : ok_status();
+  }
+
+  Status take_second(const std::string& flag, std::string& text) {
+    std::string second;
+    if (!take_value(flag, second).ok()) {
+      return input_error("{}: expected two files, found one: '{}'", flag, text);
+    }
+    text += '\0' + second;
     return ok_status();
   }
 
@@ -475,12 +484,8 @@ Status take_habits(const CommandEntry& command, Words& words, OptionReader& read
   return ok_status();
 }
 
-}  // namespace
-
-Result<ParsedCommand> parse_command(const std::vector<std::string>& arguments,
-                                    const std::optional<std::string>& omp_num_threads) {
-  OptionReader reader;
-  OFSDP_ASSIGN_OR_RETURN(Words words, words_of(arguments, reader.table()));
+Result<ParsedCommand> parse_words(Words words, OptionReader reader, bool no_words,
+                                  const std::optional<std::string>& omp_num_threads) {
   ParsedCommand parsed;
   const bool named = is_command(words);
   const CommandEntry* entry = &take_command(words);
@@ -488,7 +493,7 @@ Result<ParsedCommand> parse_command(const std::vector<std::string>& arguments,
     if (!takes_model(entry->command)) return no_effect_with("dry-run", entry->command);
     entry = find_command(Command::kPlan);
   }
-  OFSDP_RETURN_IF_ERROR(find_help(*entry, named, words, arguments.empty(), parsed));
+  OFSDP_RETURN_IF_ERROR(find_help(*entry, named, words, no_words, parsed));
   if (parsed.options.help || parsed.options.version) return parsed;
   const bool resumes = entry->command == Command::kResume;
   const bool from_named = std::ranges::count(words.flags, "resume", &Flag::name) > 0;
@@ -510,12 +515,38 @@ Result<ParsedCommand> parse_command(const std::vector<std::string>& arguments,
   return parsed;
 }
 
+}  // namespace
+
+Result<ParsedCommand> parse_command(const std::vector<std::string>& arguments,
+                                    const std::optional<std::string>& omp_num_threads) {
+  OptionReader reader;
+  OFSDP_ASSIGN_OR_RETURN(Words words, words_of(arguments, reader.table()));
+  const auto pair = std::ranges::find(words.flags, "compare", &Flag::name);
+  if (pair == words.flags.end()) {
+    return parse_words(std::move(words), std::move(reader), arguments.empty(), omp_num_threads);
+  }
+  OFSDP_REJECT_IF(std::ranges::count(words.flags, "config", &Flag::name) > 0,
+                  "--compare with --config: expected all settings in the two files");
+  Words second = words;
+  const size_t end = pair->text.find('\0');
+  second.flags.push_back({"config", pair->text.substr(end + 1), "--compare"});
+  words.flags.push_back({"config", pair->text.substr(0, end), "--compare"});
+  OFSDP_ASSIGN_OR_RETURN(ParsedCommand parsed,
+                         parse_words(std::move(words), std::move(reader), false, omp_num_threads));
+  OFSDP_ASSIGN_OR_RETURN(ParsedCommand other,
+                         parse_words(std::move(second), OptionReader(), false, omp_num_threads));
+  parsed.compared = std::make_shared<ParsedCommand>(std::move(other));
+  return parsed;
+}
+
 Result<ParsedCommand> parse_command_line(int argc, const char* const* argv) {
   const std::vector<std::string> arguments(argv + (argc > 0 ? 1 : 0), argv + argc);
   const char* threads = std::getenv("OMP_NUM_THREADS");
   auto parsed =
       parse_command(arguments, threads ? std::optional<std::string>(threads) : std::nullopt);
-  if (parsed.ok()) place_folder(parsed->options, std::getenv("OFSDP_RUN_DIR"));
+  for (ParsedCommand* one = parsed.ok() ? &*parsed : nullptr; one; one = one->compared.get()) {
+    place_folder(one->options, std::getenv("OFSDP_RUN_DIR"));
+  }
   return parsed;
 }
 

@@ -8,6 +8,7 @@
 // line.
 #pragma once
 
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -46,6 +47,8 @@ struct ParsedCommand {
   bool unasked = false;    // `accelerate config default`: take every default without asking
   std::string resumes;     // `resume`: the run's folder; else empty
   std::string started_in;  // the working directory before `resume` changed it; else empty
+  // `plan --compare A B`: the command with --config B, where this one has --config A; else null.
+  std::shared_ptr<ParsedCommand> compared = {};
 };
 
 // The help's pages (help_pages.cpp). All are made from the tables of commands and options.

@@ -196,27 +196,65 @@ Result<std::unique_ptr<Communicator>> absent_ranks(const Options& options,
   return make_absent_ranks(world, static_cast<int>(hosts), true);
 }
 
-// Plans for several ranks while only this one runs.
-int run_plan(const ParsedCommand& command, const std::optional<RankIdentity>& identity) {
-  const Options& options = command.options;
-  if (const Status apart = check_run_files(options, command.origin); !apart.ok()) {
-    return report(apart);
+// A run of many ranks that this process examines alone.
+struct Examined {
+  Options options;
+  const ModelOrigin& origin;
+  int world = 1;
+  MemoryLedger ledger;  // outlives the communicator
+  std::unique_ptr<Communicator> communicator;
+  LoadedPlugins plugins;
+
+  RunContext context() {
+    return {options, origin, plugins.registry, plugins.optimizers, *communicator, ledger};
   }
+};
+
+Result<std::unique_ptr<Examined>> examine(const ParsedCommand& command,
+                                          const std::optional<RankIdentity>& identity) {
+  OFSDP_RETURN_IF_ERROR(check_run_files(command.options, command.origin));
+  std::unique_ptr<Examined> run(new Examined{command.options, command.origin, 1, {}, {}, {}});
+  Options& options = run->options;
+  if (options.report.fit) options.sharding.memory_limit.reset();  // --fit says what would fit
   const int64_t asked_for = asked_ranks(options.launch);
   const int64_t here_now = identity ? identity->world : asked_for;
-  const auto world = static_cast<int>(options.report.world.value_or(here_now));
-  const int here = options.report.topology.empty() ? world : 1;
+  run->world = static_cast<int>(options.report.world.value_or(here_now));
+  const int here = options.report.topology.empty() ? run->world : 1;
   set_pool_threads(static_cast<int>(options.launch.threads.value_or(cores_per_rank(here))));
-  MemoryLedger ledger;
-  const auto communicator = absent_ranks(options, identity, world);
-  if (!communicator.ok()) return report(communicator.error());
-  auto plugins = load_plugins(options.plugins, options.plugin_override);
-  if (!plugins.ok()) return report(plugins.error());
-  const RunContext context{options,        command.origin, plugins->registry, plugins->optimizers,
-                           **communicator, ledger};
-  if (options.command == Command::kDoctor) return exit_with(run_doctor(context));
-  if (options.command == Command::kCheck) return exit_with(run_check(context));
-  return exit_with(run_session(context, {effective_config(options, world), {}, {}, {}}));
+  OFSDP_ASSIGN_OR_RETURN(run->communicator, absent_ranks(options, identity, run->world));
+  OFSDP_ASSIGN_OR_RETURN(run->plugins, load_plugins(options.plugins, options.plugin_override));
+  return run;
+}
+
+// plan --compare
+Status compare(const ParsedCommand& command, const std::optional<RankIdentity>& identity) {
+  std::vector<std::unique_ptr<Examined>> runs;
+  std::vector<ComparedPlan> plans;
+  const ParsedCommand* const second = command.compared.get();
+  for (const ParsedCommand* one : {&command, second}) {
+    const std::string& file = one->options.config;
+    OFSDP_ASSIGN_OR_RETURN(auto run, prefixed(file, examine(*one, identity)));
+    OFSDP_ASSIGN_OR_RETURN(ComparedPlan plan,
+                           prefixed(file, plan_to_compare(run->context(), file)));
+    runs.push_back(std::move(run));
+    plans.push_back(std::move(plan));
+  }
+  print_lines(stdout, compared_text(plans[0], plans[1], command.options.json));
+  return {};
+}
+
+// Plans for several ranks while only this one runs.
+int run_plan(const ParsedCommand& command, const std::optional<RankIdentity>& identity,
+             char** argv) {
+  if (command.compared != nullptr) return exit_with(compare(command, identity));
+  auto examined = examine(command, identity);
+  if (!examined.ok()) return report(examined.error());
+  Examined& run = **examined;
+  const RunContext context = run.context();
+  if (run.options.command == Command::kDoctor) return exit_with(run_doctor(context));
+  if (run.options.command == Command::kCheck) return exit_with(run_check(context));
+  return exit_with(run_session(
+      context, {effective_config(run.options, run.world), {}, typed_command(argv), {}}));
 }
 
 // plan --make-plugin
@@ -421,7 +459,7 @@ int run(int argc, char** argv, const char* version) {
   if (first && !starts) warn(parsed->warnings);
   if (options.command == Command::kPredict && !first) return 0;  // one process for all rows
   if (runs_alone(options)) return printed(run_alone(*parsed));
-  if (is_alone_for_all(options) && first) return printed(run_plan(*parsed, *identity));
+  if (is_alone_for_all(options) && first) return printed(run_plan(*parsed, *identity, argv));
   if (is_alone_for_all(options)) return 0;
   if (starts) return launch(*parsed, argv);
   if (!*identity) return run_rank(*parsed, RankIdentity{}, argv);

@@ -14,6 +14,7 @@
 
 #include <functional>
 #include <map>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -24,6 +25,7 @@
 #include "kernels/core/op_def.h"
 #include "runtime/log/metrics.h"
 #include "runtime/options.h"
+#include "runtime/report/plan_report.h"
 #include "runtime/train/prepared_run.h"
 
 namespace ofsdp::runtime {
@@ -115,6 +117,22 @@ Status make_training(const Options& options, const ModelOrigin& origin, const Re
 
 // `context` has as many ranks as requested, but the others need not run.
 Status run_check(const RunContext& context);
+
+// fsdp-run plan --compare prepares and plans one model with two configurations, one after the
+// other, and prints both plans side by side: peak by kind, times, bytes received. Errors: as a
+// plan's.
+
+struct ComparedPlan {
+  std::string file;  // of the configuration
+  std::unique_ptr<PreparedRun> run;
+  PlanReport report;  // refers to `run`
+};
+
+// `context` must outlive the result.
+Result<ComparedPlan> plan_to_compare(const RunContext& context, const std::string& file);
+
+// At most 20 lines, or one JSON object.
+std::string compared_text(const ComparedPlan& a, const ComparedPlan& b, bool json);
 
 // The rest is for check.cpp, check_rounding.cpp and check_nodes.cpp.
 

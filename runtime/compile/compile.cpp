@@ -1,13 +1,7 @@
-// compile_run, in two classes:
-//
-//   RunCompiler      makes one plan: RunSettings (options, batch sizes), the model and one strategy
-//                    give a CompiledRun. compile() lists the stages in order: optimizer, checks,
-//                    samplers, units and shards, metrics, then programs and memory, which are made
-//                    again for each recomputation level that is tried
-//   StrategyChooser  compiles the given strategy. With --strategy auto it compiles the candidates,
-//                    drops those above --memory-limit, predicts the time of an update (rank 0
-//                    measures, all ranks receive the numbers) and returns the fastest. If nothing
-//                    fits, it compiles variants of the run to say in the error which would fit
+// compile_candidate. RunCompiler makes one plan: RunSettings (options, batch sizes), the model and
+// one strategy give a CompiledRun. compile() lists the stages in order: optimizer, checks,
+// samplers, units and shards, metrics, then programs and memory, which are made again for each
+// recomputation level that is tried. choice.cpp decides which plans are made.
 //
 // A plan has one step program per ProgramKey: each micro-batch size, training or evaluation, and
 // for training the first and last micro-batch of an update. A step program is a graph, its kernels,
@@ -19,13 +13,11 @@
 #include "runtime/compile/compile.h"
 
 #include <algorithm>
-#include <functional>
 
 #include "importer/graph/verify.h"
 #include "importer/pipeline.h"
 #include "kernels/base/hash.h"
 #include "kernels/base/status.h"
-#include "runtime/compile/prediction.h"
 #include "runtime/compile/program/lower.h"
 #include "runtime/compile/saved_slices.h"
 #include "runtime/data/loader.h"
@@ -63,16 +55,14 @@ Status check_fixed_batch(const Graph& graph, const CompiledRun& plan) {
 // out, so an object serves once.
 class RunCompiler {
  public:
-  RunCompiler(const RunSettings& settings, const ModelSetup& setup,
-              const Communicator& communicator, const std::vector<OptimizerDef>& optimizers,
-              std::shared_ptr<KernelCache> kernels)
+  RunCompiler(const RunSettings& settings, const CandidateParts& parts)
       : settings_(settings),
         options_(settings.options),
-        setup_(setup),
-        communicator_(communicator),
-        optimizers_(optimizers),
+        setup_(parts.setup),
+        communicator_(parts.communicator),
+        optimizers_(parts.optimizers),
         run_(std::make_unique<CompiledRun>()) {
-    run_->kernels = std::move(kernels);
+    run_->kernels = parts.kernels;
     run_->device = run_->kernels->device();
   }
 
@@ -446,224 +436,11 @@ class RunCompiler {
   std::unique_ptr<CompiledRun> run_;
 };
 
-// Strategies that --strategy auto compares, in order of preference: the first is chosen among
-// equally fast ones.
-constexpr Strategy kCandidates[] = {Strategy::kZero1, Strategy::kShardGradOp, Strategy::kFullShard,
-                                    Strategy::kNoShard};
-constexpr Strategy kHybrids[] = {Strategy::kHybridShard, Strategy::kHybridShardZero2};
-constexpr std::chrono::milliseconds kMeasureFor{600};
-
-class StrategyChooser {
- public:
-  StrategyChooser(const RunSettings& settings, const ModelSetup& setup, Communicator& communicator,
-                  const std::vector<OptimizerDef>& optimizers, Device* device)
-      : settings_(settings),
-        options_(settings.options),
-        setup_(setup),
-        communicator_(communicator),
-        optimizers_(optimizers),
-        kernels_(std::make_shared<KernelCache>(device)) {}
-
-  Result<std::unique_ptr<CompiledRun>> run() {
-    if (options_.sharding.strategy == Strategy::kAuto) return choose_strategy();
-    OFSDP_ASSIGN_OR_RETURN(auto plan, compile(settings_));
-    if (fits(*plan)) return plan;
-    return refusal(*plan);
-  }
-
- private:
-  using Compiled = Result<std::unique_ptr<CompiledRun>>;
-
-  Compiled compile(const RunSettings& settings) const {
-    return RunCompiler(settings, setup_, communicator_, optimizers_, kernels_).compile();
-  }
-
-  bool fits(const CompiledRun& plan) const {
-    return plan.memory.fits(options_.sharding.memory_limit);
-  }
-
-  // --strategy auto. Returns the fastest plan that fits; if none does, the error about the
-  // smallest.
-  Compiled choose_strategy() const {
-    std::vector<std::unique_ptr<CompiledRun>> plans;
-    std::unique_ptr<CompiledRun> smallest;
-    OFSDP_ASSIGN_OR_RETURN(const std::optional<Topology> topology, given_topology());
-    for (const ShardingOptions& sharding : candidates(topology)) {
-      RunSettings settings = settings_;
-      settings.options.sharding = sharding;
-      OFSDP_ASSIGN_OR_RETURN(auto plan, compile(settings));
-      if (fits(*plan)) {
-        plans.push_back(std::move(plan));
-      } else if (smallest == nullptr ||
-                 plan->memory.largest_bytes() < smallest->memory.largest_bytes()) {
-        smallest = std::move(plan);
-      }
-    }
-    if (plans.empty()) return refusal(*smallest);
-    OFSDP_ASSIGN_OR_RETURN(const std::vector<double> seconds, predict(plans, topology));
-    const auto best = std::ranges::min_element(seconds) - seconds.begin();
-    auto& chosen = plans[static_cast<size_t>(best)];
-    const bool measured = kernels_->device() == nullptr;
-    chosen->choice = measured ? choice_line(plans, seconds, *chosen) : device_line(*chosen);
-    return std::move(chosen);
-  }
-
-  Result<std::optional<Topology>> given_topology() const {
-    if (options_.report.topology.empty()) return std::optional<Topology>();
-    OFSDP_ASSIGN_OR_RETURN(Topology topology, read_topology(options_.report.topology));
-    return std::optional(std::move(topology));
-  }
-
-  // Returns the options for each candidate. Hybrid strategies keep one copy of the model per host,
-  // so they take part only if --topology has several hosts.
-  std::vector<ShardingOptions> candidates(const std::optional<Topology>& topology) const {
-    std::vector<ShardingOptions> list;
-    auto add = [&](Strategy strategy) {
-      list.push_back(options_.sharding);
-      list.back().strategy = strategy;
-    };
-    // CPU ranks on one host read each other's shards in place instead of gathering them ([Note: in
-    // place] in plan.h), so shard_grad_op and full_shard are the same there.
-    const bool in_place =
-        kernels_->device() == nullptr && communicator_.ranks_in_common() == communicator_.size();
-    for (const Strategy strategy : kCandidates) {
-      if (!in_place || strategy != Strategy::kShardGradOp) add(strategy);
-    }
-    if (!topology || topology->hosts == 1 || topology->world() != communicator_.size()) return list;
-    for (const Strategy strategy : kHybrids) {
-      add(strategy);
-      if (!list.back().shard_size) list.back().shard_size = topology->ranks_per_host;
-    }
-    return list;
-  }
-
-  // Returns the predicted seconds per update of each plan. Rank 0 measures; the exchange gives its
-  // numbers to all ranks, so that all make the same choice. If measuring fails, rank 0 returns the
-  // error and ends the run, and the exchange returns kPeer on the other ranks.
-  //
-  // Kernels take the same time under every strategy, so they are measured only if --topology gives
-  // a network whose times are added to them. On a device all predictions are 0.
-  Result<std::vector<double>> predict(const std::vector<std::unique_ptr<CompiledRun>>& plans,
-                                      const std::optional<Topology>& topology) const {
-    std::vector<double> seconds(plans.size());
-    if (kernels_->device() != nullptr) return seconds;  // devices are not measured
-    if (communicator_.rank() == 0) {
-      Machine machine;
-      machine.topology = topology;
-      if (topology) {
-        OFSDP_ASSIGN_OR_RETURN(machine.kernels, measure_kernels(*plans[0], kMeasureFor));
-      }
-      OFSDP_ASSIGN_OR_RETURN(machine.rates, measure_rates(*plans[0]));
-      for (size_t i = 0; i < plans.size(); ++i) {
-        seconds[i] = predicted_seconds(*plans[i], machine, settings_.batch);
-      }
-    }
-    std::vector<double> all(seconds.size() * static_cast<size_t>(communicator_.size()));
-    OFSDP_RETURN_IF_ERROR(communicator_.exchange(seconds, all, {"choice of a strategy", -1, 0}));
-    return std::vector<double>(all.begin(), all.begin() + static_cast<int64_t>(seconds.size()));
-  }
-
-  std::string device_line(const CompiledRun& chosen) const {
-    if (communicator_.size() == 1) return "";
-    return format_text("strategy auto: {}, the first that fits; on GPUs nothing is measured yet\n",
-                       strategy_name(chosen.shards.strategy));
-  }
-
-  std::string choice_line(const std::vector<std::unique_ptr<CompiledRun>>& plans,
-                          const std::vector<double>& seconds, const CompiledRun& chosen) const {
-    std::string line = format_text(
-        "strategy auto: {}; predicted ms an update{}:", strategy_name(chosen.shards.strategy),
-        options_.report.topology.empty() ? " beside the kernels" : "");
-    for (size_t i = 0; i < plans.size(); ++i) {
-      line += format_text("{} {} {:.3g}", i == 0 ? "" : ",",
-                          strategy_name(plans[i]->shards.strategy), seconds[i] * 1e3);
-    }
-    return line + "\n";
-  }
-
-  // Returns the error that `plan` exceeds --memory-limit, with advice.
-  Status refusal(const CompiledRun& plan) const {
-    return {ErrorKind::kInput,
-            format_text("--memory-limit {}: the plan ({}) needs {} bytes a rank, of which {} for a "
-                        "micro-batch of {}{}",
-                        *options_.sharding.memory_limit, strategy_name(plan.shards.strategy),
-                        plan.memory.largest_bytes(), plan.memory.arena, settings_.batch.batch_size,
-                        advice())};  // starts with a line break
-  }
-
-  using Change = std::function<void(RunSettings&)>;
-  static void shard(RunSettings& s) { s.options.sharding.strategy = Strategy::kFullShard; }
-  static void recompute(RunSettings& s) {
-    s.options.sharding.activation_checkpointing = Recompute::kUnit;
-  }
-  static Change offload(CpuOffload what) {
-    return [what](RunSettings& s) { s.options.sharding.cpu_offload = what; };
-  }
-  static Change batch_of(int64_t size) {
-    return [size](RunSettings& s) { s.batch.batch_size = size; };
-  }
-
-  // Offers to keep the optimizer in host memory, or, if that does not suffice, also the parameters,
-  // which is slower.
-  template <typename Offer>
-  void offer_offload(const Offer& offer) const {
-    if (kernels_->device() == nullptr) return;
-    const CpuOffload now = options_.sharding.cpu_offload;
-    if (now == CpuOffload::kNone &&
-        offer("--cpu-offload optimizer", {offload(CpuOffload::kOptimizer)})) {
-      return;
-    }
-    if (now != CpuOffload::kParams) offer("--cpu-offload params", {offload(CpuOffload::kParams)});
-  }
-
-  // Compiles variants of the run and lists those that fit: each change by itself; if none fits, all
-  // changes together; and the largest batch size (halved repeatedly) that fits. Every rank
-  // compiles all variants.
-  std::string advice() const {
-    std::string list;
-    auto offer = [&](const std::string& flags, std::initializer_list<Change> changes) {
-      RunSettings settings = settings_;
-      for (const Change& change : changes) change(settings);
-      const auto plan = compile(settings);
-      if (!plan.ok() || !fits(**plan)) return false;
-      list += format_text("{}{} ({} bytes)", list.empty() ? "\nwould fit: " : "; ", flags,
-                          (*plan)->memory.largest_bytes());
-      return true;
-    };
-    const std::string both = "--strategy full_shard --activation-checkpointing unit";
-    offer("--activation-checkpointing unit", {recompute});
-    offer("--strategy full_shard", {shard});
-    offer_offload(offer);
-    if (list.empty()) offer(both, {recompute, shard});
-    if (list.empty() && kernels_->device() != nullptr) {
-      offer(both + " --cpu-offload params", {recompute, shard, offload(CpuOffload::kParams)});
-    }
-    for (int64_t batch = settings_.batch.batch_size / 2; batch > 0; batch /= 2) {
-      if (offer(format_text("--batch-size {}", batch), {batch_of(batch)})) break;
-    }
-    for (int64_t batch = settings_.batch.batch_size / 2; list.empty() && batch > 0; batch /= 2) {
-      offer(format_text("{} --batch-size {}", both, batch), {recompute, shard, batch_of(batch)});
-    }
-    if (!list.empty()) return list;
-    return "\nno strategy, batch size or activation checkpointing fits; more ranks need less each";
-  }
-
-  const RunSettings& settings_;
-  const Options& options_;
-  const ModelSetup& setup_;
-  Communicator& communicator_;
-  const std::vector<OptimizerDef>& optimizers_;
-  const std::shared_ptr<KernelCache> kernels_;
-};
-
 }  // namespace
 
-Result<std::unique_ptr<CompiledRun>> compile_run(const RunSettings& settings,
-                                                 const ModelSetup& setup,
-                                                 Communicator& communicator,
-                                                 const std::vector<OptimizerDef>& optimizers,
-                                                 Device* device) {
-  return StrategyChooser(settings, setup, communicator, optimizers, device).run();
+Result<std::unique_ptr<CompiledRun>> compile_candidate(const RunSettings& settings,
+                                                       const CandidateParts& parts) {
+  return RunCompiler(settings, parts).compile();
 }
 
 RunSettings resolve_settings(const Options& options, const ModelOrigin& origin,

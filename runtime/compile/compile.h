@@ -163,6 +163,20 @@ std::string fused_line(const CompiledRun& plan);
 
 // --- Parts of compile_run
 
+// The parts that all candidates of a choice share.
+struct CandidateParts {
+  const ModelSetup& setup;
+  Communicator& communicator;
+  const std::vector<OptimizerDef>& optimizers;
+  std::shared_ptr<KernelCache> kernels;  // with the device
+};
+
+// Compiles the run as the options say. REQUIRES: the strategy is not kAuto. --memory-limit is only
+// the aim of --activation-checkpointing auto: the result may need more. Returns kInput as
+// compile_run.
+Result<std::unique_ptr<CompiledRun>> compile_candidate(const RunSettings& settings,
+                                                       const CandidateParts& parts);
+
 // Sets the optimizers of `run`, their states and storage types, and each parameter's group, weight
 // decay and matrix shape; or the update rules if the model has a training_info. Returns kInput
 // naming the flag.

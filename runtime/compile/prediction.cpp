@@ -58,22 +58,28 @@ size_t desc_bytes(const Graph& graph, ValueId id) {
   return id == 0 ? 0 : align_up(graph.value(id).desc.bytes(), kTensorAlignment);
 }
 
-std::vector<Subject> subjects_of(const CompiledRun& plan) {
-  std::map<const Kernel*, Subject> found;
-  for (const auto& [key, program] : plan.programs) {
-    for (size_t n = 0; n < program.graph.nodes.size(); ++n) {
-      Kernel* const kernel = program.kernels[n];
-      if (kernel == nullptr) continue;
-      const Node& node = program.graph.nodes[n];
-      const auto [it, fresh] =
-          found.try_emplace(kernel, Subject{kernel, &program.graph, &node, key.batch});
-      if (!fresh) {
-        ++it->second.uses;
-        continue;
-      }
-      for (ValueId id : node.inputs) it->second.bytes += desc_bytes(program.graph, id);
-      for (ValueId id : node.outputs) it->second.bytes += desc_bytes(program.graph, id);
+using Subjects = std::map<const Kernel*, Subject>;
+
+void add_subjects(const StepProgram& program, int64_t batch, Subjects& found) {
+  for (size_t n = 0; n < program.graph.nodes.size(); ++n) {
+    Kernel* const kernel = program.kernels[n];
+    if (kernel == nullptr) continue;
+    const Node& node = program.graph.nodes[n];
+    const auto [it, fresh] =
+        found.try_emplace(kernel, Subject{kernel, &program.graph, &node, batch});
+    if (!fresh) {
+      ++it->second.uses;
+      continue;
     }
+    for (ValueId id : node.inputs) it->second.bytes += desc_bytes(program.graph, id);
+    for (ValueId id : node.outputs) it->second.bytes += desc_bytes(program.graph, id);
+  }
+}
+
+std::vector<Subject> subjects_of(const std::vector<const CompiledRun*>& plans) {
+  Subjects found;
+  for (const CompiledRun* plan : plans) {
+    for (const auto& [key, program] : plan->programs) add_subjects(program, key.batch, found);
   }
   std::vector<Subject> list;
   for (const auto& [kernel, subject] : found) list.push_back(subject);
@@ -324,8 +330,9 @@ class StepPricer {
 
 }  // namespace
 
-Result<KernelTimes> measure_kernels(const CompiledRun& plan, std::chrono::milliseconds budget) {
-  const auto list = subjects_of(plan);
+Status measure_kernels(const std::vector<const CompiledRun*>& plans,
+                       std::chrono::milliseconds budget, KernelTimes& times) {
+  const auto list = subjects_of(plans);
   const size_t most = std::min(available_memory() / 8, kMaxOperands);
   size_t needed = kTensorAlignment;
   auto fits = [&](const Subject& s) {
@@ -337,15 +344,16 @@ Result<KernelTimes> measure_kernels(const CompiledRun& plan, std::chrono::millis
   }
   MemoryLedger ledger;
   OFSDP_ASSIGN_OR_RETURN(Scratch scratch, Scratch::map(ledger, needed));
-  KernelTimes times;
+  int measured = 0;
   const auto end = Clock::now() + budget;
   for (const Subject& s : list) {
-    if (!fits(s) || Clock::now() > end) continue;
+    if (times.seconds.contains(s.kernel) || !fits(s) || Clock::now() > end) continue;
     const double seconds = scratch.time(s);
-    if (seconds >= 0) times.seconds[s.kernel] = seconds;
+    if (seconds < 0) continue;
+    times.seconds[s.kernel] = seconds;
+    ++measured;
   }
-  times.measured = static_cast<int>(times.seconds.size());
-  times.estimated = static_cast<int>(list.size()) - times.measured;
+  times.measured += measured;
   const auto paces = pace(list, times);
   for (const Subject& s : list) {
     if (times.seconds.contains(s.kernel)) continue;
@@ -353,8 +361,9 @@ Result<KernelTimes> measure_kernels(const CompiledRun& plan, std::chrono::millis
     const auto any = paces.find("");
     const double rate = same != paces.end() ? same->second : any != paces.end() ? any->second : 0;
     times.seconds[s.kernel] = rate * static_cast<double>(s.bytes);
+    ++times.estimated;
   }
-  return times;
+  return {};
 }
 
 Result<MachineRates> measure_rates(const CompiledRun& plan) {

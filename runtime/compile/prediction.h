@@ -23,13 +23,15 @@ struct KernelTimes {
   }
 };
 
-// Measures the kernels of the run, for at most `budget` together: first each operator's largest
-// kernel, then the others by size. A kernel runs on scratch memory (floats 0.5, integers 0), once
-// to warm up and then for a few milliseconds; the fastest run counts. A kernel is not measured if
-// time runs out, if it fails on these values, or if the operands exceed an eighth of the free
-// memory or 512 MiB; then the time is estimated from the operands' bytes and the operator's
-// measured bytes per second. Returns kFault if memory cannot be mapped.
-Result<KernelTimes> measure_kernels(const CompiledRun& plan, std::chrono::milliseconds budget);
+// Measures the kernels of the plans that `times` lacks, for at most `budget` together: first each
+// operator's largest kernel, then the others by size. The plans share one KernelCache. A kernel
+// runs on scratch memory (floats 0.5, integers 0), once to warm up and then for a few milliseconds;
+// the fastest run counts. A kernel is not measured if time runs out, if it fails on these values,
+// or if the operands exceed an eighth of the free memory or 512 MiB; then the time is estimated
+// from the operands' bytes and the operator's measured bytes per second. Returns kFault if memory
+// cannot be mapped.
+Status measure_kernels(const std::vector<const CompiledRun*>& plans,
+                       std::chrono::milliseconds budget, KernelTimes& times);
 
 // The work that one rank does per second with all of its threads.
 struct MachineRates {

@@ -356,6 +356,25 @@ Peak peak_of(const CompiledRun& plan) {
   return peak;
 }
 
+// In rings, (n - 1)/n of the bytes come from other ranks; an all-reduce is two rings.
+size_t received_bytes(const CompiledRun& plan, const BatchSizes& batch) {
+  double bytes = 0;
+  for (const auto& [key, program] : plan.programs) {
+    const auto times = static_cast<double>(times_an_update(key, batch));
+    if (times == 0) continue;
+    for (const Operation& op : lower(program, lowering(plan, 0)).operations) {
+      const double others = op.group.count - 1;
+      const double share = others / std::max(op.group.count, 1);
+      if (op.kind == OpKind::kUnshard) bytes += times * share * op.dst.bytes();
+      if (op.kind == OpKind::kAllReduce) bytes += times * 2 * share * op.dst.bytes();
+      if (op.kind == OpKind::kReduce) {
+        bytes += times * others * op.part.numel * dtype_size(op.src.dtype);
+      }
+    }
+  }
+  return static_cast<size_t>(bytes);
+}
+
 Result<PlanReport> make_report(const CompiledRun& plan, const RunSettings& settings) {
   PlanReport report;
   report.plan = &plan;
@@ -369,7 +388,7 @@ Result<PlanReport> make_report(const CompiledRun& plan, const RunSettings& setti
   if (plan.device != nullptr) {
     report.device = device_part(plan);
   } else {
-    OFSDP_ASSIGN_OR_RETURN(report.machine.kernels, measure_kernels(plan, kMeasureFor));
+    OFSDP_RETURN_IF_ERROR(measure_kernels({&plan}, kMeasureFor, report.machine.kernels));
     OFSDP_ASSIGN_OR_RETURN(report.machine.rates, measure_rates(plan));
   }
   for (const auto& [key, program] : plan.programs) add_program(report, key, program, settings);

@@ -7,6 +7,7 @@
 #include "runtime/log/log_parts.h"
 #include "runtime/log/row_log.h"
 #include "runtime/log/run_curves.h"
+#include "runtime/report/fit_report.h"
 #include "runtime/report/plan_report.h"
 #include "runtime/report/run_report.h"
 #include "runtime/train/checkpointing.h"
@@ -23,7 +24,8 @@ namespace {
 class Session {
  public:
   Session(const RunContext& context, const std::function<void(const Status&)>& on_failure)
-      : options_(context.options),
+      : context_(context),
+        options_(context.options),
         communicator_(context.communicator),
         ledger_(context.ledger),
         on_failure_(on_failure) {}
@@ -133,9 +135,27 @@ class Session {
     return made;
   }
 
+  // plan --fit
+  Status report_fit(const ModelSetup& setup, const CompiledRun& plan) const {
+    const auto open = [this](const Options& options) {
+      return ModelSetup::make(options, context_.origin, context_.registry, communicator_, ledger_);
+    };
+    const CandidateParts parts{setup, communicator_, context_.optimizers, plan.kernels};
+    OFSDP_ASSIGN_OR_RETURN(const FitAnswer answer,
+                           find_fits({settings(), parts, plan, *options_.report.fit, open}));
+    if (options_.json) {
+      print_lines(stdout, escaped_json(fit_json(answer, options_.report, texts_->command)) + "\n");
+    } else {
+      warn(plan);
+      print_lines(stdout, fit_text(answer, options_.report, texts_->command));
+    }
+    return {};
+  }
+
   // Only rank 0 measures and prints.
   Status report_plan(const ModelSetup& setup, const CompiledRun& plan) const {
     if (communicator_.rank() != 0) return {};
+    if (options_.report.fit) return report_fit(setup, plan);
     if (options_.report.operations) {
       print_lines(stdout, operations_text(plan));
       return {};
@@ -396,6 +416,7 @@ class Session {
 
   const RunSettings& settings() const { return run_->settings(); }
 
+  const RunContext& context_;
   const Options& options_;
   Communicator& communicator_;
   MemoryLedger& ledger_;

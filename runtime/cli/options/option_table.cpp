@@ -71,6 +71,34 @@ OptionEntry file(OptionEntry entry, Field field) {
       yaml_quoted);
 }
 
+// Keeps the text too, which messages and commands repeat.
+OptionEntry fit() {
+  OptionEntry entry{"fit", "none, bytes such as 24GiB",
+                    "plan: what to change so that a rank needs at most so much"};
+  entry.set = [](Options& o, const std::string& text) {
+    o.report.fit = parse_bytes(text);
+    o.report.fit_text = text;
+    return fine_or(o.report.fit.has_value(), "bytes such as 24GiB");
+  };
+  entry.show = [](const Options& o) { return o.report.fit ? o.report.fit_text : "none"; };
+  return entry;
+}
+
+OptionEntry compare() {
+  OptionEntry entry{"compare", "none, A.yaml B.yaml",
+                    "plan: two files, each as --config has it, side by side"};
+  entry.kind = OptionEntry::Kind::kPair;
+  entry.set = [](Options& o, const std::string& text) {
+    const size_t end = text.find('\0');
+    o.report.compare = {text.substr(0, end), text.substr(end + 1)};
+    return Verdict{};
+  };
+  entry.show = [](const Options& o) {
+    return o.report.compare.empty() ? "none" : yaml_list(o.report.compare);
+  };
+  return entry;
+}
+
 // Flags that no file may contain.
 std::vector<OptionEntry> command_line_entries() {
   using namespace entries;
@@ -96,6 +124,8 @@ std::vector<OptionEntry> command_line_entries() {
            OFSDP_FIELD(report.schedule)),
       bare({"explain", "", "plan: the kernel of each node, and why not another"}, plan,
            OFSDP_FIELD(report.explain)),
+      flag(plan, fit()),
+      flag(plan, compare()),
       bare({"find-lr", "", "doctor: the loss at learning rates from small to large"}, doctor,
            OFSDP_FIELD(doctor.find_lr)),
       flag(doctor,

@@ -84,6 +84,7 @@ struct OptionEntry {
     kSwitch,    // `--name`, or on or off after it
     kRepeated,  // may be given several times
     kBare,      // `--name` alone
+    kPair,      // two values, which `set` gets with a zero byte between them
   };
   std::string name;         // without dashes; YAML writes '_' for '-'
   std::string values = {};  // for the help, the default first
