@@ -319,7 +319,14 @@ Graph mark_frozen(const Graph& graph, const PlanOptions& options) {
   return marked;
 }
 
-UnitPlan plan_unit(const Plan& plan, const Unit& unit) {
+// Returns the units that --keep-gathered can keep: neither the root nor replicated.
+int64_t ordinary_units(const Plan& plan) {
+  return std::ranges::count_if(
+      plan.units, [&](const Unit& unit) { return unit.id != plan.root && !unit.replicated; });
+}
+
+// `kept`: the unit stays gathered between forward and backward.
+UnitPlan plan_unit(const Plan& plan, const Unit& unit, bool kept) {
   const bool whole = unit.replicated || plan.strategy == Strategy::kNoShard;
   const bool resharded =
       plan.strategy == Strategy::kFullShard || plan.strategy == Strategy::kHybridShard;
@@ -336,7 +343,7 @@ UnitPlan plan_unit(const Plan& plan, const Unit& unit) {
   }
   if (!whole && plan.strategy == Strategy::kZero1 && made.unshard != Unshard::kNone) {
     made.residency = Residency::kUpdate;
-  } else if (resharded && unit.id != plan.root &&
+  } else if (resharded && !kept && unit.id != plan.root &&
              (made.shards > 1 || made.unshard == Unshard::kFetch)) {
     made.residency = Residency::kPass;
   }
@@ -442,7 +449,8 @@ Result<Plan> make_plan(const Graph& graph, const PlanOptions& options) {
     if (group.kind == ParameterGroup::Kind::kRoot) plan.root = unit.id;
     plan.units.push_back(std::move(unit));
   }
-  for (Unit& unit : plan.units) unit.plan = plan_unit(plan, unit);
+  const int64_t first_kept = ordinary_units(plan) - options.keep_gathered;
+  for (Unit& unit : plan.units) unit.plan = plan_unit(plan, unit, unit.id >= first_kept);
   return plan;
 }
 

@@ -66,10 +66,13 @@ namespace ofsdp::fsdp {
 // together, so that one collective serves all of them. The replicated group and the root are never
 // joined.
 //
+// `auto` is chosen before planning (runtime/compile/choice.cpp).
+//
 // Groups are in the order in which forward first uses them, then the replicated one, then the root,
 // and so are the parameters in a group.
-enum class WrapPolicy { kTransformer, kSize, kNone };
-OFSDP_ENUM_NAMES(WrapPolicy, {kTransformer, "transformer"}, {kSize, "size"}, {kNone, "none"})
+enum class WrapPolicy { kTransformer, kSize, kNone, kAuto };
+OFSDP_ENUM_NAMES(WrapPolicy, {kTransformer, "transformer"}, {kSize, "size"}, {kNone, "none"},
+                 {kAuto, "auto"})
 
 enum class Strategy {
   kFullShard,
@@ -98,7 +101,9 @@ struct PlanOptions {
   // For kTransformer: classes, modules or globs; if empty, blocks are found in the graph.
   std::vector<std::string> wrap_layers{};
   int64_t min_params = 100000;
-  double bucket_mb = 0;               // in param_dtype; 0: joins no units
+  double bucket_mb = 0;  // in param_dtype; 0: joins no units
+  // full_shard: so many units, the last in forward, stay gathered until their backward.
+  int64_t keep_gathered = 0;
   std::vector<std::string> ignore{};  // names of initializers or globs
   DType param_dtype = DType::kFloat32;
   DType reduce_dtype = DType::kFloat32;

@@ -70,6 +70,18 @@ struct ProgramKey {
   auto operator<=>(const ProgramKey&) const = default;
 };
 
+// A plan that --wrap auto has compared with others.
+struct Candidate {
+  std::string flags;  // that make the same plan
+  int64_t units = 0;
+  int64_t largest_unit = 0;  // elements
+  int recompute_level = 0;
+  size_t bytes = 0;    // of the rank that needs most
+  double seconds = 0;  // predicted for an update; 0 on a device, which nothing measures
+  bool fits = false;   // --memory-limit
+  bool chosen = false;
+};
+
 // The plan of a run on one rank. Owns programs and kernels; `optimizer` points into the caller's
 // list or the model's source.
 struct CompiledRun {
@@ -100,8 +112,11 @@ struct CompiledRun {
   MemoryMap memory;
   DeviceIoMap device_io;
   std::optional<DeviceRulesPlan> device_rules;  // if a device runs the UpdateRules
-  std::string choice;  // why --strategy auto chose this strategy; one line, or empty
-  uint64_t hash = 0;   // collective_hash of all full-batch programs; equal on all ranks
+  std::string choice;  // why `auto` chose this strategy or these units; one line, or empty
+  // The options that `auto` stands for in this plan: no strategy and no wrap is kAuto.
+  std::optional<ShardingOptions> chosen;
+  std::vector<Candidate> candidates;  // of --wrap auto; else empty
+  uint64_t hash = 0;  // collective_hash of all full-batch programs; equal on all ranks
 };
 
 // Compiles the run for `device`, or the CPU if null. Collective. All ranks make the same choices:
@@ -110,7 +125,8 @@ struct CompiledRun {
 //
 // --strategy auto compiles each strategy and returns the one with the fastest predicted update
 // (prediction.h) within --memory-limit. Hybrid strategies are tried if --topology has several
-// hosts.
+// hosts. --wrap auto does so with units ([Note: candidates of --wrap auto] in choice.cpp), at most
+// kMostCandidates.
 //
 // Returns kInput if an operator has no kernel, if options do not fit the model, or if the run needs
 // more than --memory-limit. The latter message lists changes that would fit: recomputation, another
@@ -120,6 +136,7 @@ Result<std::unique_ptr<CompiledRun>> compile_run(const RunSettings& settings,
                                                  Communicator& communicator,
                                                  const std::vector<OptimizerDef>& optimizers,
                                                  Device* device = nullptr);
+inline constexpr size_t kMostCandidates = 56;
 
 // Opens the device of this rank (--device). Collective. Returns kInput with one line.
 //
@@ -171,11 +188,16 @@ struct CandidateParts {
   std::shared_ptr<KernelCache> kernels;  // with the device
 };
 
-// Compiles the run as the options say. REQUIRES: the strategy is not kAuto. --memory-limit is only
-// the aim of --activation-checkpointing auto: the result may need more. Returns kInput as
+// Compiles the run as the options say. REQUIRES: neither strategy nor wrap is kAuto. --memory-limit
+// is only the aim of --activation-checkpointing auto: the result may need more. Returns kInput as
 // compile_run.
 Result<std::unique_ptr<CompiledRun>> compile_candidate(const RunSettings& settings,
                                                        const CandidateParts& parts);
+
+// Returns the words that make a command with the options `given` plan as `wanted` says.
+// `limit`: the text of wanted.memory_limit, if that differs.
+std::vector<std::string> sharding_flags(const ShardingOptions& given, const ShardingOptions& wanted,
+                                        const std::string& limit = "");
 
 // Sets the optimizers of `run`, their states and storage types, and each parameter's group, weight
 // decay and matrix shape; or the update rules if the model has a training_info. Returns kInput

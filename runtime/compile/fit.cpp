@@ -85,6 +85,7 @@ class Ladders {
       ladder.push_back([=](Variant& v) {
         v.options.sharding.wrap = WrapPolicy::kSize;
         v.options.sharding.min_params = least;
+        v.options.sharding.bucket_mb = 0;
         affect(v, effect);
       });
     }
@@ -231,25 +232,16 @@ class Ladders {
   bool normalizes_ = false;  // rows of a micro-batch depend on each other
 };
 
-// Returns the words that turn the command of `from` into that of `to`.
+// Returns the words that turn the command of the run into that of a variant.
 class Flags {
  public:
-  Flags(const Options& given, const Variant& from, const Variant& to)
-      : given_(given), from_(from), to_(to) {}
+  Flags(const RunSettings& given, const Variant& from, const Variant& to)
+      : given_(given.options), from_(from), to_(to) {}
 
   std::vector<std::string> words() {
-    const ShardingOptions &was = from_.options.sharding, &now = to_.options.sharding;
-    add(was.wrap != now.wrap, "--wrap", name_of(now.wrap));
-    add(was.min_params != now.min_params, "--min-params", std::to_string(now.min_params));
-    add(was.prefetch_depth != now.prefetch_depth, "--prefetch-depth", std::to_string(now.depth()));
-    add(was.activation_checkpointing != now.activation_checkpointing, "--activation-checkpointing",
-        name_of(now.activation_checkpointing));
-    add(was.memory_limit != now.memory_limit, "--memory-limit", given_.report.fit_text);
-    add(given_.sharding.strategy != now.strategy, "--strategy", strategy_name(now.strategy));
-    add(was.cpu_offload != now.cpu_offload, "--cpu-offload", name_of(now.cpu_offload));
-    add(was.param_dtype != now.param_dtype, "--param-dtype", dtype_name(now.param_dtype));
+    words_ = sharding_flags(given_.sharding, to_.options.sharding, given_.report.fit_text);
     const StateDType states = to_.options.optimizer.state_dtype;
-    add(from_.options.optimizer.state_dtype != states, "--state-dtype", name_of(states));
+    add(given_.optimizer.state_dtype != states, "--state-dtype", name_of(states));
     add_ranks();
     add_batch();
     return std::move(words_);
@@ -287,7 +279,7 @@ class FitFinder {
   explicit FitFinder(const FitQuestion& question)
       : q_(question), makers_(question), ladders_(makers_.all()) {
     start_ = {q_.settings.options, q_.settings.batch, q_.parts.communicator.size()};
-    start_.options.sharding.strategy = q_.plan.shards.strategy;
+    if (q_.plan.chosen) start_.options.sharding = *q_.plan.chosen;
     start_.batch.global_batch_size =
         start_.batch.batch_size * start_.batch.grad_accum * start_.ranks;
     least_ = q_.plan.memory.largest_bytes();
@@ -372,7 +364,7 @@ class FitFinder {
     last_bytes_ = plan == nullptr ? SIZE_MAX : plan->memory.largest_bytes();
     if (last_bytes_ < least_) {
       least_ = last_bytes_;
-      least_flags_ = Flags(q_.settings.options, start_, v).words();
+      least_flags_ = Flags(q_.settings, start_, v).words();
     }
     if (last_bytes_ > static_cast<size_t>(q_.bytes)) return false;
     fitting_ = {v, static_cast<int>(std::ranges::count_if(rungs, [](int r) { return r >= 0; })),
@@ -451,7 +443,7 @@ class FitFinder {
     if (measures) answer.seconds = predicted_seconds(q_.plan, machine, q_.settings.batch);
     for (const Found& found : found_) {
       FittingRun& run = answer.runs.emplace_back();
-      run.flags = Flags(q_.settings.options, start_, found.variant).words();
+      run.flags = Flags(q_.settings, start_, found.variant).words();
       run.changes = found.changes;
       run.effect = found.variant.effect;
       run.peak_bytes = found.plan->memory.largest_bytes();

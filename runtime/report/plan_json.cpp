@@ -59,6 +59,21 @@ Json units_json(const PlanReport& report) {
   return list;
 }
 
+Json candidates_json(const CompiledRun& plan) {
+  Json list = Json::array();
+  for (const Candidate& c : plan.candidates) {
+    list.push_back({{"flags", c.flags},
+                    {"units", c.units},
+                    {"largest_unit", c.largest_unit},
+                    {"recompute_level", c.recompute_level},
+                    {"peak_bytes", c.bytes},
+                    {"ms", ms(c.seconds)},
+                    {"fits", c.fits},
+                    {"chosen", c.chosen}});
+  }
+  return list;
+}
+
 Json memory_json(const PlanReport& report) {
   Json shares;
   for (const PeakShare& share : report.peak.shares) shares[share.key] = share.bytes;
@@ -204,6 +219,7 @@ std::string to_json(const PlanReport& report, const RunSettings& settings) {
            {"units", units_json(report)},
            {"memory", memory_json(report)},
            {"programs", std::move(programs)}};
+  if (!report.plan->candidates.empty()) all["candidates"] = candidates_json(*report.plan);
   if (!dealt_matrices(*report.plan).empty()) all["newton_schulz"] = orthogonal_json(*report.plan);
   if (!report.device) {
     all["update"] = {{"ms", ms(report.update_seconds)},

@@ -131,6 +131,9 @@ struct PlanFacts {
 
 // Returns the answer of `fsdp-run plan` in at most kSummaryLines lines.
 std::string summary_text(const PlanReport& report, const PlanFacts& facts, const BatchSizes& batch);
+// Returns the table of the plans that --wrap auto has compared, and a blank line; empty if it has
+// not.
+std::string candidates_text(const CompiledRun& plan);
 // Returns the text of --schedule: each program with its steps.
 std::string schedule_text(const PlanReport& report);
 // Returns the tables of --verbose: units, all memory, the programs, with --schedule their steps.

@@ -128,6 +128,26 @@ std::string schedule_text(const PlanReport& report) {
   return out;
 }
 
+std::string candidates_text(const CompiledRun& plan) {
+  if (plan.candidates.empty()) return "";
+  size_t widest = 5;
+  for (const Candidate& c : plan.candidates) widest = std::max(widest, c.flags.size());
+  const auto row = [widest](std::string flags, auto... cells) {
+    flags.resize(widest, ' ');
+    return flags + format_text(" {:>5} {:>13} {:>10} {:>9} {:>14} {:>9}  {}\n", cells...);
+  };
+  std::string out =
+      "wrap auto compares plans; the first that fits and is within 1 % of the fastest wins\n" +
+      row("flags", "units", "largest unit", "recomputed", "peak", "bytes", "ms", "");
+  for (const Candidate& c : plan.candidates) {
+    const char* const verdict = c.chosen ? "taken" : c.fits ? "" : "too large";
+    out += row(c.flags, c.units, readable_count(c.largest_unit), c.recompute_level,
+               readable_bytes(c.bytes), c.bytes,
+               c.seconds > 0 ? format_text("{:.4g}", c.seconds * 1e3) : "-", verdict);
+  }
+  return out + "\n";
+}
+
 std::string operations_text(const CompiledRun& plan) {
   std::string out;
   for (const auto& [key, program] : plan.programs) {
@@ -138,8 +158,9 @@ std::string operations_text(const CompiledRun& plan) {
 }
 
 std::string text(const PlanReport& report, bool steps) {
-  std::string out = "units\n" + text(report.plan->shards) + "\nmemory of this rank, bytes\n" +
-                    text(report.plan->memory) + peak_text(report) + orthogonal_table(*report.plan);
+  std::string out = candidates_text(*report.plan) + "units\n" + text(report.plan->shards) +
+                    "\nmemory of this rank, bytes\n" + text(report.plan->memory) +
+                    peak_text(report) + orthogonal_table(*report.plan);
   out += report.device ? text(*report.device) : machine_text(report) + update_text(report);
   if (steps) return out + schedule_text(report);
   for (const ProgramReport& entry : report.programs) out += head(report, entry);

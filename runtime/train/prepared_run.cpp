@@ -66,6 +66,7 @@ Status PreparedRun::prepare(const std::string& configuration, const DataSpec* da
 
 Status PreparedRun::plan_for(const GivenSizes& sizes) {
   settings_.given = sizes;
+  if (plan_->chosen) settings_.options.sharding = *plan_->chosen;  // `auto` chooses once
   return make_plan();
 }
 

@@ -87,10 +87,11 @@ class Session {
     warn(plan);
     const PlannedRun run = planned(setup, plan);
     const OpeningFacts facts = opening_facts(run, texts.settings);
-    show(options_.files.verbose ? opening_tables(run) + "\nunits\n" + text(plan.shards) +
-                                      "\nmemory of this rank, bytes\n" + text(plan.memory) +
-                                      orthogonal_table(plan) + "\n" + after_tables_text(facts)
-                                : opening_text(facts, terminal_columns()));
+    show(options_.files.verbose
+             ? opening_tables(run) + "\n" + candidates_text(plan) + "units\n" + text(plan.shards) +
+                   "\nmemory of this rank, bytes\n" + text(plan.memory) + orthogonal_table(plan) +
+                   "\n" + after_tables_text(facts)
+             : opening_text(facts, terminal_columns()));
   }
 
   void print_done(const CompiledRun& plan) const {
@@ -179,7 +180,10 @@ class Session {
       print_lines(stdout, summary_text(report, facts, settings().batch) +
                               (steps ? schedule_text(report) : ""));
     }
-    if (options_.report.explain) print_lines(stdout, "\n" + explain(plan));
+    if (options_.report.explain) {
+      const bool shown = options_.files.verbose;
+      print_lines(stdout, "\n" + (shown ? "" : candidates_text(plan)) + explain(plan));
+    }
     return {};
   }
 

@@ -4,6 +4,8 @@
 
 #include <cmath>
 
+#include "fsdp/comm/store/stream_socket.h"
+#include "tests/procs/on_hosts.h"
 #include "tests/support/data_files.h"
 #include "tests/support/metrics_rows.h"
 #include "tests/support/namespaces.h"
@@ -83,6 +85,74 @@ TEST(Wrap, AnUnknownLayerIsRefused) {
   EXPECT_EQ(run.status, 2);
   EXPECT_NE(run.err.find("--wrap-layers Blokc"), std::string::npos) << run.err;
   EXPECT_NE(run.err.find("did you mean 'Block'?"), std::string::npos) << run.err;
+}
+
+// --- --wrap auto and --keep-gathered
+
+Words gpt(const std::string& wrap, int world) {
+  return fsdp_run({sample_model("gpt/gpt.onnx"), "--global-batch-size", "4", "--steps", "2",
+                   "--clip-grad-norm", "off", "--wrap", wrap, "--threads", "1"}) +
+         ranks(world);
+}
+
+std::string trained_file(const Words& words, std::string* out = nullptr) {
+  const TempFolder folder;
+  const std::string path = folder.path() + "/trained.onnx";
+  const Finished run = Program::run(words + Words{"--output", path});
+  EXPECT_EQ(run.status, 0) << run.err;
+  if (out != nullptr) *out = run.out;
+  return onnx_bytes::content(path);
+}
+
+// Units of any size, and recomputation, train the same bits without a norm over them.
+TEST(WrapAuto, TrainsTheSameBitsAndSaysWhatItTook) {
+  const std::string blocks = trained_file(gpt("transformer", 2));
+  std::string out;
+  EXPECT_EQ(trained_file(gpt("auto", 2), &out), blocks);
+  EXPECT_NE(out.find("wrap auto: --wrap "), std::string::npos) << out;
+  // A limit that no policy keeps.
+  const Words limited = gpt("auto", 2) + Words{"--memory-limit", "10000000"};
+  EXPECT_EQ(trained_file(limited, &out), blocks);
+  EXPECT_NE(out.find("--activation-checkpointing auto"), std::string::npos);
+  for (const char* wrap : {"transformer", "size", "none"}) {
+    const Finished run = Program::run(gpt(wrap, 2) + Words{"--memory-limit", "10000000"});
+    EXPECT_EQ(run.status, 2) << wrap << run.out;
+  }
+}
+
+TEST(WrapAuto, ExplainListsThePlansThatWereCompared) {
+  Words words = gpt("auto", 2) + Words{"--explain"};
+  words.insert(words.begin() + 1, "plan");
+  const Finished run = Program::run(words);
+  EXPECT_EQ(run.status, 0) << run.err;
+  for (const char* text :
+       {"wrap auto compares plans", "--wrap none", "  taken\n", "\nkernels:\n"}) {
+    EXPECT_NE(run.out.find(text), std::string::npos) << text << "\n" << run.out;
+  }
+}
+
+// Ranks of two hosts gather units over a socket.
+TEST(KeepGathered, TrainsTheSameBits) {
+  const auto trained = [](const Words& more) {
+    const TempFolder folder;
+    const std::string path = folder.path() + "/trained.onnx";
+    const int port = free_port();
+    std::vector<std::unique_ptr<Running>> hosts;
+    const Words words = fsdp_run({kDecoder + "dynamo.onnx", "--loss", "cross_entropy", "--timeout",
+                                  "20", "--threads", "1", "--output", path}) +
+                        more;
+    for (const int rank : {0, 1}) {
+      hosts.push_back(std::make_unique<Running>(
+          format_text("host-{}", rank), variables(rank, 2, "127.0.0.1", port) + line_of(words)));
+    }
+    for (const auto& host : hosts) EXPECT_EQ(host->wait(), 0) << host->said();
+    return read_text(path);
+  };
+  const std::string again = trained({});
+  EXPECT_FALSE(again.empty());
+  EXPECT_EQ(trained({"--keep-gathered", "1"}), again);
+  EXPECT_EQ(trained({"--keep-gathered", "9", "--grad-accum", "2", "--prefetch-depth", "3"}),
+            trained({"--grad-accum", "2"}));
 }
 
 }  // namespace wrap_test
