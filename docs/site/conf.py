@@ -43,7 +43,8 @@ CONTENTS = {
     },
     INTERNALS: {
         "Design": ["docs/internals/design", "docs/internals/glossary", "docs/internals/parts", "docs/internals/plan",
-                   "docs/internals/units", "docs/internals/strategies", "fsdp/checkpoint/FORMAT"],
+                   "docs/internals/units", "docs/internals/strategies", "docs/internals/memory",
+                   "fsdp/checkpoint/FORMAT"],
         "Models": ["docs/internals/operators", "docs/internals/opsets", "docs/internals/training-graphs",
                    "docs/internals/onnxruntime-artifacts", "docs/internals/quantized", "docs/internals/adapters",
                    "docs/internals/plugins"],
