@@ -35,6 +35,7 @@ import tempfile
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 SETTINGS = {"gpt2-1024": ("gpt2", 1024, 64, True), "bert-512": ("bert", 512, 128, False), "bert-128": ("bert", 128, 512, False)}
 PRODUCTS = {"MatMul", "ofsdp.MatMul", "com.microsoft.FusedMatMul", "Gemm", "ofsdp.GemmEpilogue", "ofsdp.KeptRowsGemm"}
+LINEAR_LOSS = "ofsdp.LinearCrossEntropy"  # the products of a head and its loss, in chunks of rows
 LOOKUPS = {"Gather", "GatherND"}  # they read the rows that they write
 SIZES = {"float64": 8, "int64": 8, "float32": 4, "int32": 4, "float16": 2, "bfloat16": 2, "uint8": 1, "bool": 1}
 TILE = 8  # elements of 16 bits in 16 bytes
@@ -120,6 +121,18 @@ def is_loss(step):
     return "CrossEntropy" in step.get("op", "")
 
 
+def vocabulary_of(steps):
+    """The classes of the largest scores. A loss in chunks has the operands of their product: X [N, K] and W of K and V."""
+    sizes = []
+    for step in filter(is_loss, steps):
+        shapes = [shape_of(text) for text in step["inputs"]]
+        if step["op"] == LINEAR_LOSS:
+            sizes.append(math.prod(shapes[2]) // shapes[1][1])
+        else:
+            sizes += [shape[-1] for shape in shapes if len(shape) > 1]
+    return max(sizes)
+
+
 def bytes_of(step):
     if step.get("op") in LOOKUPS:
         return 2 * step["written_bytes"]
@@ -129,8 +142,7 @@ def bytes_of(step):
 def counted(read):
     """Counts an update by row, FLOP or bytes; all launches; whether the head is aligned; operators that were not seen to run."""
     steps = read["schedule"]
-    scores = [shape_of(text) for s in steps if is_loss(s) for text in s["inputs"]]
-    vocabulary = max(shape[-1] for shape in scores if len(shape) > 1)
+    vocabulary = vocabulary_of(steps)
     counts = dict.fromkeys(["products of blocks", "head", "attention", "passes", "loss", "updates"], 0.0)
     launches, unknown = OF_AN_UPDATE, set()
     for step in steps:
@@ -146,6 +158,10 @@ def counted(read):
         if op in PRODUCTS:
             head = any(vocabulary in shape_of(text) for text in step["inputs"] + step["outputs"])
             counts["head" if head else "products of blocks"] += product_flop(step)
+        elif op == LINEAR_LOSS:
+            rows, inner = shape_of(step["inputs"][1])
+            counts["head"] += 3 * 2 * rows * inner * vocabulary
+            counts["loss"] += 2 * rows * vocabulary * SIZES[step["inputs"][1].split("[")[0]]
         elif "Attention" in op:
             counts["attention"] += attention_flop(step, read["name"])
         else:

@@ -154,6 +154,8 @@ constexpr Pass kPipeline[] = {
      [](Graph& g, PassContext& c) { return replace(g, c.recompute(g)); }},
     {"join_loss_gradient", PassStage::kProgram, "training", joins, run_join<join_loss_gradient>},
     {"multiply_kept_rows", PassStage::kProgram, "training", joins, run_join<multiply_kept_rows>},
+    {"chunk_losses", PassStage::kProgram, "training", joins,
+     [](Graph& g, PassContext& c) { return replace(g, chunk_losses(g, c.takes, c.settings->passes)); }},
     {"join_norm_addends", PassStage::kProgram, "training", joins, run_join<join_norm_addends>},
     {"keep_attention_statistics", PassStage::kProgram, "on a device", on_device, run_join<keep_attention_statistics>},
     {"join_epilogues", PassStage::kProgram, "on a device", on_device, run_join<join_epilogues>},

@@ -42,7 +42,7 @@ ROOMS = {
     "kernels/ops/norm": "@cpu",
     "kernels/ops/attention": "@cpu",
     "kernels/ops/recurrent": "@cpu kernels/ops/matmul",
-    "kernels/ops/loss": "@cpu",
+    "kernels/ops/loss": "@cpu kernels/ops/matmul",
     "kernels/ops/shape": "@cpu kernels/ops/pointwise kernels/ops/indexing",
     "kernels/ops/random": "@cpu kernels/ops/pointwise",
     "kernels/ops/training": "@cpu",
@@ -58,7 +58,7 @@ ROOMS = {
     "kernels/cuda/reduce": "@cuda kernels/cuda/norm kernels/cuda/training kernels/ops/reduce",
     "kernels/cuda/indexing": "@cuda kernels/cuda/shape kernels/ops/indexing kernels/ops/shape",
     "kernels/cuda/matmul": "@cuda kernels/cuda/shape kernels/ops/matmul",
-    "kernels/cuda/loss": "@cuda kernels/cuda/norm kernels/cuda/matmul kernels/ops/loss",
+    "kernels/cuda/loss": "@cuda kernels/cuda/norm kernels/cuda/reduce kernels/cuda/matmul kernels/ops/loss",
     "kernels/cuda/conv": "@cuda kernels/cuda/shape kernels/cuda/reduce kernels/cuda/matmul kernels/ops/conv",
     "kernels/cuda/pool": "@cuda kernels/cuda/indexing kernels/cuda/conv kernels/ops/pool",
     "kernels/cuda/recurrent": "@cuda kernels/cuda/shape kernels/cuda/reduce kernels/cuda/matmul kernels/cuda/conv "

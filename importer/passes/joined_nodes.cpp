@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <array>
 #include <iterator>
 #include <map>
 #include <optional>
@@ -303,6 +304,167 @@ Graph multiply_kept_rows(const Graph& graph, const TakesNode& takes) {
   for (size_t i = 0; i < made.nodes.size(); ++i) {
     if (!may_leave_rows_out(made, made.nodes[i])) continue;
     if (std::optional<Graph> joined = KeptRows(made, takes, i).run()) made = *std::move(joined);
+  }
+  return made;
+}
+
+namespace {
+
+// Returns the rows of a chunk ([Note: chunks of scores] in passes.h), or 0: the scores stay whole.
+int64_t chunk_rows(const TensorDesc& scores, const TensorDesc& weights,
+                   const PassSwitches& switches) {
+  constexpr int64_t kMaxChunks = 8, kRound = 64;  // rounded, parts are aligned as tensors are
+  const int64_t rows = scores.shape[0];
+  const int64_t chunks =
+      std::min(kMaxChunks, rows / std::max<int64_t>(switches.least_chunk_rows, 1));
+  if (scores.bytes() < switches.least_chunked_bytes || chunks < 2) return 0;
+  const size_t sums =
+      weights.dtype == DType::kFloat32 ? 0 : static_cast<size_t>(weights.numel()) * sizeof(float);
+  const size_t saved = scores.bytes() - scores.bytes() / static_cast<size_t>(chunks);
+  if (switches.least_chunked_bytes > 0 && saved < sums + scores.bytes() / 4) return 0;
+  const int64_t each = (rows + chunks - 1) / chunks;
+  return each < kRound ? each : (each + kRound - 1) / kRound * kRound;
+}
+
+// One loss and the products around it.
+class ChunkedLoss {
+ public:
+  ChunkedLoss(const Graph& source, size_t loss)
+      : graph_(source), uses_(source), loss_(loss), dropped_(source.nodes.size()) {
+    for (ValueId id : trained_values(graph_)) wanted_.insert(id);
+  }
+
+  // with_views needs these.
+  const std::vector<size_t>& readers(ValueId id) const { return uses_.readers(id); }
+  const Node& node(size_t i) const { return graph_.nodes[i]; }
+
+  // Returns the graph with one node for all of them; nothing if something prevents it.
+  std::optional<Graph> run(const TakesNode& takes, const PassSwitches& switches) {
+    const Node& loss = node(loss_);
+    if (!find_product(loss.inputs[1]) || !find_readers(loss.outputs[1])) return std::nullopt;
+    const Node& product = node(product_);
+    const int64_t chunk = chunk_rows(scores(), graph_.value(product.inputs[kB]).desc, switches);
+    if (chunk == 0) return std::nullopt;
+    Graph made = graph_;
+    Node joined = loss;
+    joined.op = &made.registry->get("ofsdp.LinearCrossEntropy");
+    joined.attributes.set("transB", int64_t{turned()});
+    joined.attributes.set("chunk", chunk);
+    joined.inputs = {
+        loss.inputs[0],     product.inputs[kA], product.inputs[kB],          loss.inputs[2],
+        input(product, kC), input(loss, 3),     input(product, kRowsOperand)};
+    while (joined.inputs.back() == 0) joined.inputs.pop_back();
+    joined.outputs = {loss.outputs[0], made_[kByInput], made_[kByWeights], made_[kByBias]};
+    if (!takes(made, joined)) return std::nullopt;
+    if (!GraphEditor(made).change(made.nodes[loss_], std::move(joined)).ok()) return std::nullopt;
+    ++made.fused["chunked_loss"];
+    return without_dropped(std::move(made));
+  }
+
+ private:
+  enum Operand : size_t { kA, kB, kC, kRowsOperand };
+  enum Gradient : size_t { kByInput, kByWeights, kByBias, kGradients };
+
+  static ValueId input(const Node& node, size_t i) {
+    return i < node.inputs.size() ? node.inputs[i] : 0;
+  }
+  const TensorDesc& scores() const { return graph_.value(node(product_).outputs[0]).desc; }
+  bool turned() const { return node(product_).attributes.i("transB", 0) != 0; }
+
+  // A product without factors or steps after it.
+  bool is_plain_product(const Node& n) const {
+    const bool of_kind = is_operator(n, "Gemm") || is_operator(n, "ofsdp.KeptRowsGemm");
+    return of_kind && n.attributes.f("alpha", 1) == 1.0f && n.attributes.f("beta", 1) == 1.0f &&
+           !n.attributes.has("ofsdp_activation");
+  }
+
+  // Finds the product that makes the scores, directly or through views, for no other reader.
+  bool find_product(ValueId id) {
+    while (uses_.readers(id).size() == 1 && !wanted_.contains(id) && uses_.maker(id) >= 0) {
+      const auto maker = static_cast<size_t>(uses_.maker(id));
+      const Node& n = node(maker);
+      dropped_[maker] = true;
+      if (n.op->view) {
+        id = n.inputs[0];
+        continue;
+      }
+      product_ = maker;
+      const ValueId bias = input(n, kC);
+      const TensorDesc& made = graph_.value(id).desc;
+      return is_plain_product(n) && n.attributes.i("transA", 0) == 0 &&
+             made == graph_.value(node(loss_).inputs[1]).desc &&
+             (bias == 0 || graph_.value(bias).desc.numel() == made.shape[1]);
+    }
+    return false;
+  }
+
+  bool find_readers(ValueId gradient) {
+    for (ValueId view : with_views(*this, gradient)) {
+      if (wanted_.contains(view)) return false;
+      for (size_t reader : uses_.readers(view)) {
+        dropped_[reader] = true;
+        if (!node(reader).op->view && !take_gradient(node(reader), view)) return false;
+      }
+    }
+    return true;
+  }
+
+  // Notes which gradient the node makes of d scores; returns false if it is none of the three.
+  bool take_gradient(const Node& n, ValueId d) {
+    const Node& product = node(product_);
+    if (is_operator(n, "ofsdp.SumTo")) {
+      const ValueId bias = input(product, kC);
+      return bias != 0 && graph_.value(n.outputs[0]).desc == graph_.value(bias).desc &&
+             note(kByBias, n);
+    }
+    if (!is_plain_product(n) || input(n, kC) != 0 || graph_.value(d).desc != scores() ||
+        input(n, kRowsOperand) != input(product, kRowsOperand)) {
+      return false;
+    }
+    const bool turns_a = n.attributes.i("transA", 0) != 0;
+    const bool turns_b = n.attributes.i("transB", 0) != 0;
+    if (!turns_a) {
+      return n.inputs[kA] == d && n.inputs[kB] == product.inputs[kB] && turns_b != turned() &&
+             note(kByInput, n);
+    }
+    const ValueId x = product.inputs[kA];
+    return !turns_b && n.inputs[kA] == (turned() ? d : x) && n.inputs[kB] == (turned() ? x : d) &&
+           note(kByWeights, n);
+  }
+
+  bool note(Gradient which, const Node& n) {
+    return made_[which] == 0 && (made_[which] = n.outputs[0]) != 0;
+  }
+
+  Graph without_dropped(Graph made) const {
+    std::vector<Node> nodes;
+    for (size_t i = 0; i < made.nodes.size(); ++i) {
+      if (!dropped_[i]) nodes.push_back(std::move(made.nodes[i]));
+    }
+    made.nodes = std::move(nodes);
+    std::erase_if(made.outputs, [&](ValueId id) {
+      return uses_.maker(id) >= 0 && dropped_[static_cast<size_t>(uses_.maker(id))];
+    });
+    return made;
+  }
+
+  const Graph& graph_;
+  GraphUses uses_;
+  size_t loss_, product_ = 0;
+  std::vector<bool> dropped_;  // per node
+  std::set<ValueId> wanted_;
+  std::array<ValueId, kGradients> made_{};
+};
+
+}  // namespace
+
+Graph chunk_losses(const Graph& graph, const TakesNode& takes, const PassSwitches& switches) {
+  Graph made = graph;
+  for (size_t i = 0; i < made.nodes.size(); ++i) {
+    if (!is_operator(made.nodes[i], "ofsdp.SoftmaxCrossEntropyLossWithGradient")) continue;
+    if (std::optional<Graph> joined = ChunkedLoss(made, i).run(takes, switches)) {
+      made = *std::move(joined);
+    }
   }
   return made;
 }

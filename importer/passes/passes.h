@@ -18,7 +18,9 @@ namespace ofsdp::importer {
 struct PassSwitches {
   FusionSettings fusions{};
   bool layouts = true;  // assign_layouts
-  bool joins = true;    // join_loss_gradient, multiply_kept_rows, join_norm_addends
+  bool joins = true;    // join_loss_gradient, multiply_kept_rows, chunk_losses, join_norm_addends
+  size_t least_chunked_bytes = size_t{128} << 20;  // of scores that are made in chunks
+  int64_t least_chunk_rows = 2048;
 };
 
 // carry_statistics finds a training graph's running statistics. If a BatchNormalization has
@@ -151,6 +153,26 @@ Graph join_loss_gradient(const Graph& graph, const TakesNode& takes);
 // recomputed ones, after join_loss_gradient. If `takes` refuses a node, the graph stays as it is.
 // Graph::fused counts them as "kept_rows".
 Graph multiply_kept_rows(const Graph& graph, const TakesNode& takes);
+
+// chunk_losses lets the product that makes scores, the loss and the gradient's products go through
+// the rows in chunks, so that scores are never whole. Around
+// ofsdp.SoftmaxCrossEntropyLossWithGradient
+//
+//   Gemm that makes scores       becomes ofsdp.LinearCrossEntropy, with its operands, and gives
+//   the loss                     the loss,
+//   Gemm that reads d scores     the gradient by the input and by the weights,
+//   ofsdp.SumTo of d scores      and by the bias
+//
+// ofsdp.KeptRowsGemm becomes the same node, which computes the kept rows alone. Nothing else may
+// read the scores or their gradient. Works on finished graphs after multiply_kept_rows. If `takes` refuses
+// the node, the graph stays as it is. Graph::fused counts them as "chunked_loss".
+//
+// [Note: chunks of scores] A chunk costs launches, and for each weight 8 bytes of traffic in the
+// float32 sum of the gradient, against 6 operations a row. So scores are cut from
+// `least_chunked_bytes` on, into at most eight chunks of at least `least_chunk_rows` rows, and only
+// if that saves a quarter of the bytes: a gradient in 16 bits has float32 sums of its own. Shapes
+// alone decide, so every strategy and every rank has the same chunks and the same bits.
+Graph chunk_losses(const Graph& graph, const TakesNode& takes, const PassSwitches& switches);
 
 // pitch_rows gives the rows in a product's result a pitch (TensorDesc), a multiple of 64 elements,
 // if they do not begin at multiples of 16 bytes, which fast products need: logits over a vocabulary

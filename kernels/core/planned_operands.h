@@ -135,6 +135,52 @@ inline bool are_kept_rows(const TensorDesc& rows, int64_t n) {
   return rows.dtype == DType::kInt64 && rows.shape == Shape{n + 1};
 }
 
+// The operands of ofsdp.LinearCrossEntropy (kernels/ops/loss/loss_with_gradient.cpp).
+namespace linear_loss {
+
+enum In : size_t { kLossWeight, kX, kW, kLabels, kBias, kClassWeights, kRows };
+enum Out : size_t { kLoss, kDX, kDW, kDBias };
+
+inline bool is_turned(const Attributes& attributes) { return attributes.i("transB", 0) != 0; }
+
+// A device's workspace, without the products' own: offsets, multiples of 256 bytes. Rows of scores
+// lie `padded` elements apart, which fast products take. If that is not the number of classes,
+// weights and bias are copied and padded too.
+struct Rooms {
+  int64_t chunk = 0, classes = 0, padded = 0, inner = 0;
+  size_t scores = 0, weights = 0, bias = 0;
+  size_t sums = 0;               // float32, dW's
+  size_t columns = 0, more = 0;  // float32, dbias's sum, and one chunk's
+  size_t bytes = 0;
+  bool sums_apart = false;  // sums are not dW itself
+
+  static Rooms of(const Problem& p) {
+    Rooms r;
+    const auto size = dtype_size(p.in(kX).dtype);
+    const auto pack = static_cast<int64_t>(16 / size);
+    r.chunk = std::min(p.attributes.i("chunk", 1), p.in(kX).shape[0]);
+    r.classes = p.in(kW).shape[is_turned(p.attributes) ? 0 : 1];
+    r.inner = p.in(kX).shape[1];
+    r.padded = r.classes % pack == 0 ? r.classes : (r.classes + 63) / 64 * 64;
+    const bool copies = r.padded != r.classes;
+    r.sums_apart = p.has_out(kDW) && (copies || p.out(kDW).dtype != DType::kFloat32);
+    const auto take = [&r](int64_t elements, size_t of) {
+      const size_t offset = r.bytes;
+      r.bytes += (static_cast<size_t>(elements) * of + 255) / 256 * 256;
+      return offset;
+    };
+    r.scores = take(r.chunk * r.padded, size);
+    if (copies) r.weights = take(r.padded * r.inner, size);
+    if (copies && p.has_in(kBias)) r.bias = take(r.padded, size);
+    if (r.sums_apart) r.sums = take(r.padded * r.inner, sizeof(float));
+    if (p.has_out(kDBias)) r.columns = take(r.padded, sizeof(float));
+    if (p.has_out(kDBias)) r.more = take(r.padded, sizeof(float));
+    return r;
+  }
+};
+
+}  // namespace linear_loss
+
 // ofsdp.LayerNormalizationGrad adds this input to dx; planning makes it (importer/passes/passes.h,
 // join_norm_addends).
 inline constexpr size_t kNormAddend = 7;

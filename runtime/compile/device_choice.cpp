@@ -29,7 +29,10 @@ class PlanningDevice final : public Device {
                                       KernelChoice*) override {
     if (refused_.contains(op) || !problem.all_dense()) return nullptr;
     if (op == "ofsdp.LayerNormalizationGrad" && problem.has_in(kNormAddend)) return nullptr;
-    return kernels::make_kernel([](const KernelArgs&) { return fault("it only plans"); });
+    const size_t workspace =
+        op == "ofsdp.LinearCrossEntropy" ? linear_loss::Rooms::of(problem).bytes : 0;
+    return kernels::make_kernel([](const KernelArgs&) { return fault("it only plans"); },
+                                workspace);
   }
 
  private:

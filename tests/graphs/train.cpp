@@ -120,6 +120,10 @@ std::vector<Way> all_ways() {
   apart.passes.layouts = false;
   apart.passes.joins = false;
   ways.push_back(apart);
+  Way chunks{.name = "chunks"};  // of one row at least, scores of any size
+  chunks.passes.least_chunked_bytes = 0;
+  chunks.passes.least_chunk_rows = 1;
+  ways.push_back(chunks);
   Way again{.name = "recompute"};
   again.recompute = true;
   ways.push_back(again);
@@ -138,7 +142,7 @@ std::vector<Way> all_ways() {
   three.strategy = Strategy::kShardGradOp;
   ways.push_back(three);
   if (std::getenv("OFSDP_CUDA_LIBRARY") != nullptr) {
-    for (Way way : {ways[0], eager, narrow}) {
+    for (Way way : {ways[0], eager, chunks, narrow}) {
       way.name = way.name == "plain" ? "device" : "device_" + way.name;
       way.device = true;
       ways.push_back(way);

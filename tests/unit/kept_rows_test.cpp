@@ -1,5 +1,6 @@
-// multiply_kept_rows: losses and gradients are those of the products of all rows, whatever a
-// micro-batch keeps, and the bits too where it keeps all; and when graphs stay as they are.
+// multiply_kept_rows and chunk_losses: losses and gradients are those of the products of all rows,
+// whatever a micro-batch keeps; kept rows also have the bits where a micro-batch keeps all; and when
+// graphs stay as they are.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -22,7 +23,7 @@ using testing::operators;
 using ::testing::Pointwise;
 
 constexpr int64_t kRows = 130, kClasses = 1024, kWidth = 12, kIgnored = -100;
-const std::string kProduct = "ofsdp.KeptRowsGemm";
+const std::string kProduct = "ofsdp.KeptRowsGemm", kChunked = "ofsdp.LinearCrossEntropy";
 
 bool always(const Graph&, const Node&) { return true; }
 
@@ -109,6 +110,29 @@ TEST_P(KeptRowsOf, HaveTheValuesOfAllRows) {
   EXPECT_EQ(run(before, 1, 1), run(after, 1, 1)) << "all kept: the same kernels, the same bits";
 }
 
+// Chunks of 44 rows, or so: the last has fewer.
+PassSwitches in_chunks() { return {.least_chunked_bytes = 0, .least_chunk_rows = 40}; }
+
+TEST_P(KeptRowsOf, AreComputedInChunksWithTheValuesOfWholeScores) {
+  const Graph before = apart(GetParam());
+  for (const Graph& whole : {before, multiply_kept_rows(before, always)}) {
+    const Graph after = chunk_losses(whole, always, in_chunks());
+    const auto names = operators(after);
+    EXPECT_EQ(std::ranges::count(names, kChunked), 1);
+    EXPECT_EQ(std::ranges::count(names, kProduct) + std::ranges::count(names, "ofsdp.SumTo"), 0);
+    EXPECT_EQ(after.fused.at("chunked_loss"), 1);
+    const Status verified = verify(after, "chunk_losses");
+    EXPECT_TRUE(verified.ok()) << verified.message();
+    for (const auto& [kept, of] : {std::pair<int64_t, int64_t>{0, 1}, {3, 4}}) {
+      auto expected = run(before, kept, of), found = run(after, kept, of);
+      for (const auto& [name, values] : expected) {
+        EXPECT_THAT(found[name], Pointwise(FloatNear(2e-6f), values))
+            << name << ", " << kept << " of " << of;
+      }
+    }
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(
     Heads, KeptRowsOf,
     ::testing::Values(Case{.name = "linear"}, Case{.name = "plain", .transposed = false},
@@ -139,6 +163,40 @@ TEST_F(KeptRows, StayWithTheOthersWhereTheyMust) {
     };
     EXPECT_EQ(text(multiply_kept_rows(graph, takes)), text(graph)) << missing;
   }
+}
+
+TEST_F(KeptRows, ScoresAreCutIn16BitsAndWhereNoneIsIgnored) {
+  for (const Case& c : {Case{.dtype = DType::kBFloat16}, Case{.ignores = false}}) {
+    const Graph after = chunk_losses(apart(c), always, in_chunks());
+    EXPECT_EQ(std::ranges::count(operators(after), kChunked), 1);
+  }
+}
+
+// Few bytes or rows, other readers, no kernel: the graph stays.
+TEST_F(KeptRows, ScoresStayWholeWhereTheyMust) {
+  const Graph graph = apart({});
+  const auto never = [](const Graph&, const Node&) { return false; };
+  EXPECT_EQ(text(chunk_losses(graph, always, PassSwitches{})), text(graph));
+  EXPECT_EQ(text(chunk_losses(graph, never, in_chunks())), text(graph));
+  PassSwitches more_bytes = in_chunks(), more_rows = in_chunks();
+  more_bytes.least_chunked_bytes = size_t{kRows} * kClasses * sizeof(float) + 1;
+  more_rows.least_chunk_rows = kRows / 2 + 1;
+  for (const PassSwitches& switches : {more_bytes, more_rows}) {
+    EXPECT_EQ(text(chunk_losses(graph, always, switches)), text(graph));
+  }
+  const Graph read = apart({.reads_scores = true});
+  EXPECT_EQ(text(chunk_losses(read, always, in_chunks())), text(read));
+}
+
+// In 16 bits the gradient of the weights needs float32 bytes of its own.
+TEST_F(KeptRows, ScoresAreCutOnlyIfThatSavesBytes) {
+  const Graph narrow = apart({.dtype = DType::kBFloat16});
+  PassSwitches least = in_chunks();
+  least.least_chunked_bytes = 1;
+  EXPECT_EQ(std::ranges::count(operators(chunk_losses(narrow, always, least)), kChunked), 1);
+  const Graph few = apart({.rows = 16, .dtype = DType::kBFloat16});
+  least.least_chunk_rows = 8;  // scores of 32 KiB, a gradient of 48
+  EXPECT_EQ(text(chunk_losses(few, always, least)), text(few));
 }
 
 }  // namespace kept_rows_test

@@ -346,8 +346,9 @@ TEST(Pipeline, ConditionsDecide) {
   using Names = std::vector<std::string>;
   EXPECT_EQ(running(graph, context, PassStage::kFuse), Names{"fuse"});
   EXPECT_EQ(running(graph, context, PassStage::kBackward), Names{"autodiff"});
-  EXPECT_EQ(running(graph, context, PassStage::kProgram),
-            (Names{"join_loss_gradient", "multiply_kept_rows", "join_norm_addends"}));
+  EXPECT_EQ(
+      running(graph, context, PassStage::kProgram),
+      (Names{"join_loss_gradient", "multiply_kept_rows", "chunk_losses", "join_norm_addends"}));
   settings.param_dtype = DType::kBFloat16;
   settings.sync_batch_norm = true;
   EXPECT_EQ(running(graph, context, PassStage::kFuse), (Names{"fuse", "lower_precision"}));

@@ -120,6 +120,7 @@ std::unique_ptr<CudaKernel> make_operator(DeviceState& device, const std::string
   FAMILY(reductions)                \
   FAMILY(norms)                     \
   FAMILY(losses)                    \
+  FAMILY(linear_losses)             \
   FAMILY(contrastive)               \
   FAMILY(random)                    \
   FAMILY(gathers)                   \

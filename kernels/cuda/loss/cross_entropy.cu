@@ -454,16 +454,32 @@ cudaError_t backward_as(const CrossEntropy& c, const CrossEntropyBackward& b, cu
   });
 }
 
+// `v`: the labels of the rows whose scores begin at j.scores.
+template <typename T>
+cudaError_t rows_as(const Labels& v, const CrossEntropyJoined& j, cudaStream_t stream) {
+  return over_labels(v, [&]<int G>(int64_t blocks, int threads) {
+    return launch_blocks(stream, blocks, threads,
+                         v.smoothing == 0 ? joined_rows<T, G, false> : joined_rows<T, G, true>, v,
+                         j, same_alignment(j.scores, j.diff_scores));
+  });
+}
+
 template <typename T>
 cudaError_t joined_as(const CrossEntropy& c, const CrossEntropyJoined& j, cudaStream_t stream) {
   const Labels v(c, j.scratch);
   OFSDP_CUDA_TRY(compute_totals<T>(v, stream));
-  OFSDP_CUDA_TRY(over_labels(v, [&]<int G>(int64_t blocks, int threads) {
-    return launch_blocks(stream, blocks, threads,
-                         c.smoothing == 0 ? joined_rows<T, G, false> : joined_rows<T, G, true>, v,
-                         j, same_alignment(j.scores, j.diff_scores));
-  }));
+  OFSDP_CUDA_TRY(rows_as<T>(v, j, stream));
   return compute_loss(v, j.loss, DType::kFloat32, stream);
+}
+
+// Returns `all` from label `first` on, `rows` of them.
+Labels labels_from(const Labels& all, int64_t first, int64_t rows) {
+  Labels some = all;
+  const size_t size = all.label_dtype == DType::kInt64 ? sizeof(int64_t) : sizeof(int32_t);
+  some.labels = static_cast<const char*>(all.labels) + static_cast<size_t>(first) * size;
+  some.losses += first;
+  some.count = rows;
+  return some;
 }
 
 // Returns whether there is a kernel for the dtypes and for the layout: a pitch needs contiguous
@@ -492,11 +508,38 @@ cudaError_t cross_entropy_backward(const CrossEntropy& c, const CrossEntropyBack
   return with_float(c.dtype, [&]<typename T>(T) { return backward_as<T>(c, b, stream); });
 }
 
+namespace {
+
+bool joins(const CrossEntropy& c) {
+  return c.inner == 1 && c.through_softmax && c.reduction != LossReduction::kNone &&
+         is_supported(c, DType::kFloat32);
+}
+
+}  // namespace
+
 cudaError_t cross_entropy_joined(const CrossEntropy& c, const CrossEntropyJoined& j,
                                  cudaStream_t stream) {
-  const bool joins = c.inner == 1 && c.through_softmax && c.reduction != LossReduction::kNone;
-  if (!joins || !is_supported(c, DType::kFloat32)) return cudaErrorNotSupported;
+  if (!joins(c)) return cudaErrorNotSupported;
   return with_float(c.dtype, [&]<typename T>(T) { return joined_as<T>(c, j, stream); });
+}
+
+cudaError_t cross_entropy_totals(const CrossEntropy& c, const CrossEntropyJoined& j,
+                                 cudaStream_t stream) {
+  if (!joins(c)) return cudaErrorNotSupported;
+  const Labels v(c, j.scratch);
+  return with_float(c.dtype, [&]<typename T>(T) { return compute_totals<T>(v, stream); });
+}
+
+cudaError_t cross_entropy_rows(const CrossEntropy& c, const CrossEntropyJoined& j, int64_t first,
+                               int64_t rows, cudaStream_t stream) {
+  if (!joins(c)) return cudaErrorNotSupported;
+  const Labels v = labels_from(Labels(c, j.scratch), first, rows);
+  return with_float(c.dtype, [&]<typename T>(T) { return rows_as<T>(v, j, stream); });
+}
+
+cudaError_t cross_entropy_loss(const CrossEntropy& c, const CrossEntropyJoined& j,
+                               cudaStream_t stream) {
+  return compute_loss(Labels(c, j.scratch), j.loss, DType::kFloat32, stream);
 }
 
 }  // namespace ofsdp::kernels::cuda

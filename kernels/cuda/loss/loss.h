@@ -95,6 +95,14 @@ struct CrossEntropyJoined {
 };
 cudaError_t cross_entropy_joined(const CrossEntropy& c, const CrossEntropyJoined& j,
                                  cudaStream_t stream);
+// The same with the scores of some rows at a time, and with the same bits: first the totals of all
+// labels, then each part's rows, whose scores and gradients begin at row `first`, then the loss.
+cudaError_t cross_entropy_totals(const CrossEntropy& c, const CrossEntropyJoined& j,
+                                 cudaStream_t stream);
+cudaError_t cross_entropy_rows(const CrossEntropy& c, const CrossEntropyJoined& j, int64_t first,
+                               int64_t rows, cudaStream_t stream);
+cudaError_t cross_entropy_loss(const CrossEntropy& c, const CrossEntropyJoined& j,
+                               cudaStream_t stream);
 
 // --- Mean over two tensors with equal shapes: squared error, or cross entropy between logit and
 // probability (formulas: kernels/ops/loss/mean_loss.cpp).

@@ -86,11 +86,11 @@ class LtProduct final : public MatrixProduct {
 
   // A row-major [rows, columns] with pitch `row` is a column-major [columns, rows] with leading
   // dimension `row`.
-  bool layout(cublasLtMatrixLayout_t& made, int64_t rows, int64_t columns, int64_t row,
+  bool layout(cublasLtMatrixLayout_t& made, DType dtype, int64_t rows, int64_t columns, int64_t row,
               int64_t stride) {
-    if (lt().cublasLtMatrixLayoutCreate_(
-            &made, type_of(shape_.dtype), static_cast<uint64_t>(columns),
-            static_cast<uint64_t>(rows), row) != CUBLAS_STATUS_SUCCESS) {
+    if (lt().cublasLtMatrixLayoutCreate_(&made, type_of(dtype), static_cast<uint64_t>(columns),
+                                         static_cast<uint64_t>(rows),
+                                         row) != CUBLAS_STATUS_SUCCESS) {
       return false;
     }
     const auto count = static_cast<int32_t>(shape_.batch);
@@ -112,14 +112,14 @@ class LtProduct final : public MatrixProduct {
     const cublasOperation_t left = way(s.transpose_b), right = way(s.transpose_a);
     const auto layout_of = [&](cublasLtMatrixLayout_t& made, bool transposed, int64_t rows,
                                int64_t columns, int64_t row, int64_t stride) {
-      return transposed ? layout(made, columns, rows, row, stride)
-                        : layout(made, rows, columns, row, stride);
+      return transposed ? layout(made, s.dtype, columns, rows, row, stride)
+                        : layout(made, s.dtype, rows, columns, row, stride);
     };
     return set(CUBLASLT_MATMUL_DESC_TRANSA, &left, sizeof(left)) &&
            set(CUBLASLT_MATMUL_DESC_TRANSB, &right, sizeof(right)) && describe_epilogue() &&
            layout_of(left_, s.transpose_b, s.inner, s.columns, s.row_b(), s.stride_b) &&
            layout_of(right_, s.transpose_a, s.rows, s.inner, s.row_a(), s.stride_a) &&
-           layout(result_, s.rows, s.columns, s.row_d(), s.stride_d);
+           layout(result_, s.result(), s.rows, s.columns, s.row_d(), s.stride_d);
   }
 
   bool describe_epilogue() {

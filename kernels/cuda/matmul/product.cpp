@@ -68,7 +68,7 @@ PitchedMatrix padded_matrix(const OperandLayout& layout, const Padding& p) {
 
 std::optional<Padding> padding_of(const ProductShape& s, int64_t least) {
   if (s.rows * s.columns * s.inner < least || s.batch != 1 || s.activation != Activation::kNone ||
-      s.aux || s.bias_grad == BiasGrad::kOfD) {
+      s.aux || s.wide || s.bias_grad == BiasGrad::kOfD) {
     return std::nullopt;
   }
   const auto pack = kPackBytes / static_cast<int64_t>(dtype_size(s.dtype));

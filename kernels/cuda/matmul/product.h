@@ -52,6 +52,7 @@ struct ProductShape {
   bool aux = false;                           // [rows, columns], dense
   BiasGrad bias_grad = BiasGrad::kNone;       // excludes bias
   uint32_t alignment = kProductAlignment;     // bytes, of every matrix; a bias needs 16
+  bool wide = false;  // C and D are float32, whatever `dtype` is; without bias and activation
   bool tf32 = false;  // round float32 operands to TF32; make_product sets it
   auto operator<=>(const ProductShape&) const = default;
 
@@ -59,6 +60,7 @@ struct ProductShape {
   int64_t row_a() const { return ld_a != 0 ? ld_a : transpose_a ? rows : inner; }
   int64_t row_b() const { return ld_b != 0 ? ld_b : transpose_b ? inner : columns; }
   int64_t row_d() const { return ld_d != 0 ? ld_d : columns; }
+  DType result() const { return wide ? DType::kFloat32 : dtype; }
 };
 
 struct ProductOperands {

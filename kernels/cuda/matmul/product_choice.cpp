@@ -56,7 +56,7 @@ class Trial {
     if (!run(candidate, operands())) return false;
     for (const Operand which : kWritten) {
       const Buffer& buffer = buffers_[which];
-      const auto bytes = static_cast<int64_t>(dtype_size(shape_.dtype)) * buffer.count;
+      const auto bytes = static_cast<int64_t>(dtype_size(type_of(which))) * buffer.count;
       if (add_digest(buffer.data, (bytes + 3) / 4, digest_, nullptr) != cudaSuccess) return false;
     }
     return cudaMemcpy(&found, digest_, sizeof(found), cudaMemcpyDeviceToHost) == cudaSuccess;
@@ -73,17 +73,19 @@ class Trial {
   enum Operand : size_t { kA, kB, kD, kVector, kAux, kBuffers };
   static constexpr std::array kWritten{kD, kVector, kAux};
 
+  DType type_of(Operand which) const { return which == kD ? shape_.result() : shape_.dtype; }
+
   // Rounds up to whole 4-byte words. Only fill_random writes the element that may be added.
   void make(Operand which, int64_t count) {
     Buffer& buffer = buffers_[which];
     buffer.count = (count + 1) / 2 * 2;
-    const auto bytes = dtype_size(shape_.dtype) * static_cast<size_t>(buffer.count);
+    const auto bytes = dtype_size(type_of(which)) * static_cast<size_t>(buffer.count);
     ok_ = ok_ && cudaMalloc(&buffer.data, std::max<size_t>(bytes, 1)) == cudaSuccess;
   }
 
   bool fill(Operand which) {
     const Buffer& buffer = buffers_[which];
-    return fill_random(shape_.dtype, buffer.data, buffer.count, static_cast<uint32_t>(which),
+    return fill_random(type_of(which), buffer.data, buffer.count, static_cast<uint32_t>(which),
                        nullptr) == cudaSuccess;
   }
 

@@ -10,7 +10,7 @@
 // ofsdp.SoftmaxCrossEntropyLossGrad(dloss, log_prob, labels, weights), same attributes, plus the
 // gradient through log_prob if a node reads it.
 // https://onnx.ai/onnx/operators/onnx__SoftmaxCrossEntropyLoss.html
-// kept_rows.cpp computes loss and gradient in one operator.
+// loss_with_gradient.cpp computes loss and gradient in one operator.
 
 #include <algorithm>
 #include <cmath>

@@ -43,7 +43,7 @@ class Loops final : public MatrixProduct {
         add_row(o.a, o.b, m, i, row.data());
         for (int64_t j = 0; j < s_.columns; ++j) {
           const float value = finished(o, row[static_cast<size_t>(j)], m, i, j);
-          store_float(o.d, s_.dtype, m * s_.stride_d + i * s_.row_d() + j, value);
+          store_float(o.d, s_.result(), m * s_.stride_d + i * s_.row_d() + j, value);
           of_d[static_cast<size_t>(j)] += value;
         }
       }
@@ -63,7 +63,7 @@ class Loops final : public MatrixProduct {
   float finished(const ProductOperands& o, float product, int64_t m, int64_t i, int64_t j) const {
     const int64_t at = m * s_.stride_d + i * s_.row_d() + j;
     float z = s_.alpha * product;
-    if (s_.beta != 0) z += s_.beta * load_float(o.c != nullptr ? o.c : o.d, s_.dtype, at);
+    if (s_.beta != 0) z += s_.beta * load_float(o.c != nullptr ? o.c : o.d, s_.result(), at);
     if (s_.bias) z += load_float(o.bias, s_.dtype, j);
     if (s_.activation == Activation::kGelu) {
       if (s_.aux) store_float(o.aux, s_.dtype, at, z);
