@@ -45,6 +45,7 @@ bool has_layouts(const Graph&, const PassContext& c) { return c.settings->passes
 bool recomputes(const Graph&, const PassContext& c) { return trains(c) && c.recompute != nullptr; }
 bool joins(const Graph&, const PassContext& c) { return trains(c) && c.settings->passes.joins; }
 bool on_device(const Graph&, const PassContext& c) { return c.device; }
+bool widens(const Graph&, const PassContext& c) { return trains(c) && c.wide_gradients; }
 
 // --- passes, with their operands from the context ---
 
@@ -155,10 +156,12 @@ constexpr Pass kPipeline[] = {
     {"join_loss_gradient", PassStage::kProgram, "training", joins, run_join<join_loss_gradient>},
     {"multiply_kept_rows", PassStage::kProgram, "training", joins, run_join<multiply_kept_rows>},
     {"chunk_losses", PassStage::kProgram, "training", joins,
-     [](Graph& g, PassContext& c) { return replace(g, chunk_losses(g, c.takes, c.settings->passes)); }},
+     [](Graph& g, PassContext& c) { return replace(g, chunk_losses(g, c.takes, c.settings->passes, c.wide_gradients)); }},
     {"join_norm_addends", PassStage::kProgram, "training", joins, run_join<join_norm_addends>},
     {"keep_attention_statistics", PassStage::kProgram, "on a device", on_device, run_join<keep_attention_statistics>},
     {"join_epilogues", PassStage::kProgram, "on a device", on_device, run_join<join_epilogues>},
+    {"widen_gradients", PassStage::kProgram, "on a device whose slots are float32", widens,
+     [](Graph& g, PassContext& c) { return replace(g, widen_gradients(g, c.takes)); }},
     {"pitch_rows", PassStage::kProgram, "on a device", on_device, run_join<pitch_rows>},
 };
 // clang-format on

@@ -65,6 +65,7 @@ struct PassContext {
   bool forward_only = false;  // fuse even if the file brings a backward part
   // kProgram
   bool device = false;
+  bool wide_gradients = false;                   // slots of a device are float32
   TakesNode takes;                               // whether a kernel takes a node
   std::function<Graph(const Graph&)> recompute;  // null: backward recomputes nothing
   // From one pass to another: the teacher's outputs in the graph, by their names in the file.

@@ -46,9 +46,10 @@ class Partitioner {
   }
 
   Result<Partition> run() {
-    groups_.push_back({Kind::kRoot, "root", {}});
+    groups_.push_back({Kind::kRoot, "root", false, {}});
     OFSDP_RETURN_IF_ERROR(ignore());
     OFSDP_RETURN_IF_ERROR(wrap());
+    if (options_.divides_root) divide_root();
     for (const int p : order_) groups_[at(group_[at(p)])].parameters.push_back(p);
     std::erase_if(groups_, [](const ParameterGroup& group) { return group.parameters.empty(); });
     std::ranges::stable_sort(groups_, {}, [&](const ParameterGroup& group) {
@@ -66,8 +67,8 @@ class Partitioner {
     for (ParameterGroup& group : groups_) {
       int64_t size = 0;
       for (const int p : group.parameters) size += numel(graph_, p);
-      const bool fits =
-          !joined.empty() && group.kind == Kind::kUnit && filled + size <= bucket_numel(options_);
+      const bool fits = !joined.empty() && group.kind == Kind::kUnit && !group.outer &&
+                        !joined.back().outer && filled + size <= bucket_numel(options_);
       filled = fits ? filled + size : size;
       if (!fits) {
         joined.push_back(std::move(group));
@@ -89,8 +90,8 @@ class Partitioner {
     return readers_[at(p)].empty() ? std::numeric_limits<int>::max() : readers_[at(p)].front();
   }
 
-  int open(Kind kind, std::string name) {
-    groups_.push_back({kind, std::move(name), {}});
+  int open(Kind kind, std::string name, bool outer = false) {
+    groups_.push_back({kind, std::move(name), outer, {}});
     return static_cast<int>(groups_.size()) - 1;
   }
 
@@ -149,6 +150,32 @@ class Partitioner {
                     options_.min_params);
     by_size();
     return {};
+  }
+
+  // [Note: the root's two ends] The root is gathered before the first node and stays for the
+  // micro-batch, and its reduction begins after the embeddings' gradient, the very last. As units
+  // of their own, the head is gathered while the last block computes and reduced while the last
+  // block's gradients are made, and the embeddings are free in between.
+  void divide_root() {
+    int first = std::numeric_limits<int>::max(), last = -1;
+    for (const int p : order_) {
+      if (groups_[at(group_[at(p)])].kind != Kind::kUnit || readers_[at(p)].empty()) continue;
+      first = std::min(first, readers_[at(p)].front());
+      last = std::max(last, readers_[at(p)].back());
+    }
+    std::vector<int> before, after;
+    for (const int p : order_) {
+      if (group_[at(p)] != 0 || readers_[at(p)].empty()) continue;
+      const bool early = readers_[at(p)].front()<first, late = readers_[at(p)].back()> last;
+      if (early && late) return;
+      if (early && readers_[at(p)].back() < first) before.push_back(p);
+      if (late && readers_[at(p)].front() > last) after.push_back(p);
+    }
+    if (before.empty() || after.empty()) return;
+    for (const auto& [name, list] : {std::pair("before blocks", before), {"after blocks", after}}) {
+      const int group = open(Kind::kUnit, name, true);
+      for (const int p : list) group_[at(p)] = group;
+    }
   }
 
   void by_size() {
@@ -435,6 +462,7 @@ Result<Plan> make_plan(const Graph& graph, const PlanOptions& options) {
     unit.name = group.name;
     std::set<int> reading;
     unit.replicated = group.kind == ParameterGroup::Kind::kReplicated;
+    unit.outer = group.outer;
     for (const int index : group.parameters) {
       const bool trained = graph.parameters[static_cast<size_t>(index)].trained;
       if (!trained && unit.replicated) continue;  // whole anyway

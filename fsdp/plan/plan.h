@@ -68,6 +68,10 @@ namespace ofsdp::fsdp {
 //
 // `auto` is chosen before planning (runtime/compile/choice.cpp).
 //
+// If `divides_root` is set, the root's parameters that forward reads before every block and those
+// that it reads after every block (embeddings; the last normalization and the head) get a group
+// each, unless one is read in both places (a tied table). Recomputation treats them as the root.
+//
 // Groups are in the order in which forward first uses them, then the replicated one, then the root,
 // and so are the parameters in a group.
 enum class WrapPolicy { kTransformer, kSize, kNone, kAuto };
@@ -113,6 +117,7 @@ struct PlanOptions {
   bool across_ranks = false;
   bool wide_slots = false;
   bool updates_round = false;
+  bool divides_root = false;
   int common_ranks = 1;
   int64_t alignment = kParamAlignment;  // for trained parameters: a multiple of kParamAlignment
 };
@@ -121,6 +126,7 @@ struct ParameterGroup {
   enum class Kind { kUnit, kReplicated, kRoot };
   Kind kind = Kind::kUnit;
   std::string name;
+  bool outer = false;           // divided from the root
   std::vector<int> parameters;  // indices in Graph::parameters
 };
 

@@ -158,7 +158,8 @@ std::vector<Segment> segments(const Graph& training, const Plan& plan) {
     if (list.back().unit < 0) list.back().unit = unit;
   }
   for (Segment& segment : list) {
-    if (segment.unit == plan.root) segment.unit = -1;
+    const bool outer = segment.unit >= 0 && plan.units[static_cast<size_t>(segment.unit)].outer;
+    if (segment.unit == plan.root || outer) segment.unit = -1;
   }
   return list;
 }

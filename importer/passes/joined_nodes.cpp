@@ -312,14 +312,15 @@ namespace {
 
 // Returns the rows of a chunk ([Note: chunks of scores] in passes.h), or 0: the scores stay whole.
 int64_t chunk_rows(const TensorDesc& scores, const TensorDesc& weights,
-                   const PassSwitches& switches) {
+                   const PassSwitches& switches, bool wide_gradients) {
   constexpr int64_t kMaxChunks = 8, kRound = 64;  // rounded, parts are aligned as tensors are
   const int64_t rows = scores.shape[0];
   const int64_t chunks =
       std::min(kMaxChunks, rows / std::max<int64_t>(switches.least_chunk_rows, 1));
   if (scores.bytes() < switches.least_chunked_bytes || chunks < 2) return 0;
-  const size_t sums =
-      weights.dtype == DType::kFloat32 ? 0 : static_cast<size_t>(weights.numel()) * sizeof(float);
+  const size_t sums = wide_gradients || weights.dtype == DType::kFloat32
+                          ? 0
+                          : static_cast<size_t>(weights.numel()) * sizeof(float);
   const size_t saved = scores.bytes() - scores.bytes() / static_cast<size_t>(chunks);
   if (switches.least_chunked_bytes > 0 && saved < sums + scores.bytes() / 4) return 0;
   const int64_t each = (rows + chunks - 1) / chunks;
@@ -339,11 +340,12 @@ class ChunkedLoss {
   const Node& node(size_t i) const { return graph_.nodes[i]; }
 
   // Returns the graph with one node for all of them; nothing if something prevents it.
-  std::optional<Graph> run(const TakesNode& takes, const PassSwitches& switches) {
+  std::optional<Graph> run(const TakesNode& takes, const PassSwitches& switches, bool wide) {
     const Node& loss = node(loss_);
     if (!find_product(loss.inputs[1]) || !find_readers(loss.outputs[1])) return std::nullopt;
     const Node& product = node(product_);
-    const int64_t chunk = chunk_rows(scores(), graph_.value(product.inputs[kB]).desc, switches);
+    const int64_t chunk =
+        chunk_rows(scores(), graph_.value(product.inputs[kB]).desc, switches, wide);
     if (chunk == 0) return std::nullopt;
     Graph made = graph_;
     Node joined = loss;
@@ -458,11 +460,12 @@ class ChunkedLoss {
 
 }  // namespace
 
-Graph chunk_losses(const Graph& graph, const TakesNode& takes, const PassSwitches& switches) {
+Graph chunk_losses(const Graph& graph, const TakesNode& takes, const PassSwitches& switches,
+                   bool wide_gradients) {
   Graph made = graph;
   for (size_t i = 0; i < made.nodes.size(); ++i) {
     if (!is_operator(made.nodes[i], "ofsdp.SoftmaxCrossEntropyLossWithGradient")) continue;
-    if (std::optional<Graph> joined = ChunkedLoss(made, i).run(takes, switches)) {
+    if (std::optional<Graph> joined = ChunkedLoss(made, i).run(takes, switches, wide_gradients)) {
       made = *std::move(joined);
     }
   }

@@ -164,15 +164,23 @@ Graph multiply_kept_rows(const Graph& graph, const TakesNode& takes);
 //   ofsdp.SumTo of d scores      and by the bias
 //
 // ofsdp.KeptRowsGemm becomes the same node, which computes the kept rows alone. Nothing else may
-// read the scores or their gradient. Works on finished graphs after multiply_kept_rows. If `takes` refuses
-// the node, the graph stays as it is. Graph::fused counts them as "chunked_loss".
+// read the scores or their gradient. Works on finished graphs after multiply_kept_rows. If `takes`
+// refuses the node, the graph stays as it is. Graph::fused counts them as "chunked_loss".
 //
 // [Note: chunks of scores] A chunk costs launches, and for each weight 8 bytes of traffic in the
 // float32 sum of the gradient, against 6 operations a row. So scores are cut from
 // `least_chunked_bytes` on, into at most eight chunks of at least `least_chunk_rows` rows, and only
 // if that saves a quarter of the bytes: a gradient in 16 bits has float32 sums of its own. Shapes
 // alone decide, so every strategy and every rank has the same chunks and the same bits.
-Graph chunk_losses(const Graph& graph, const TakesNode& takes, const PassSwitches& switches);
+// `wide_gradients`: widen_gradients follows, so that the sum lies in the gradient itself.
+Graph chunk_losses(const Graph& graph, const TakesNode& takes, const PassSwitches& switches,
+                   bool wide_gradients = false);
+
+// widen_gradients makes every parameter's gradient float32 in a graph that computes in 16 bits, for
+// slots in which a device sums float32. Products write float32 themselves (Gemm with kWideResult,
+// ofsdp.LinearCrossEntropy), without rounding; a Cast follows every other node, and every node that
+// `takes` refuses. Graph::fused counts the products as "wide_gradient". Errors: from inference.
+Result<Graph> widen_gradients(const Graph& graph, const TakesNode& takes);
 
 // pitch_rows gives the rows in a product's result a pitch (TensorDesc), a multiple of 64 elements,
 // if they do not begin at multiples of 16 bytes, which fast products need: logits over a vocabulary

@@ -135,6 +135,9 @@ inline bool are_kept_rows(const TensorDesc& rows, int64_t n) {
   return rows.dtype == DType::kInt64 && rows.shape == Shape{n + 1};
 }
 
+// Attribute on a Gemm with a float32 result and operands in 16 bits. Devices alone have kernels.
+inline constexpr const char* kWideResult = "ofsdp_wide";
+
 // The operands of ofsdp.LinearCrossEntropy (kernels/ops/loss/loss_with_gradient.cpp).
 namespace linear_loss {
 

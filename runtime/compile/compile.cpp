@@ -138,6 +138,7 @@ class RunCompiler {
     options.world = communicator_.size();
     options.across_ranks = settings_.batch.slices > 0;
     options.wide_slots = sums_in_slots();
+    options.divides_root = on_device && options.world > 1;
     options.common_ranks = on_device ? 1 : communicator_.ranks_in_common();
     options.alignment = run_->updates.alignment();
     return options;
@@ -244,6 +245,7 @@ class RunCompiler {
     c.settings = &setup_.source->settings();
     c.mode = training ? Mode::kTrain : Mode::kEval;
     c.device = run_->device != nullptr;
+    c.wide_gradients = training && writes_wide_gradients();
     c.takes = [this](const Graph& g, const Node& node) {
       return run_->kernels->get(*node.op, problem_of(g, node)).ok();
     };
@@ -255,6 +257,17 @@ class RunCompiler {
     }
     OFSDP_RETURN_IF_ERROR(run_passes(graph, c, {PassStage::kProgram}));
     return verify(graph, "last");
+  }
+
+  // Returns true if nodes may write gradients as slots hold them, in float32: not if gradients stay
+  // whole and are added from one micro-batch to the next in the compute dtype, and not under
+  // across_ranks, since a rank alone rounds them to that dtype.
+  bool writes_wide_gradients() const {
+    const Plan& plan = run_->shards;
+    const bool reduces = std::ranges::all_of(plan.units, [](const Unit& unit) {
+      return unit.params.empty() || unit.plan.shards_gradients;
+    });
+    return plan.wide_slots && !plan.across_ranks && (reduces || settings_.batch.grad_accum == 1);
   }
 
   // Compiles the program of `key` unless the plan has it.
@@ -271,7 +284,8 @@ class RunCompiler {
         .clip = key.training && needs_norm(),
         .parameter_norms = key.training && run_->parameter_norms,
         .matrices = key.training ? matrix_steps() : std::vector<MatrixSteps>(),
-        .watch = key.training && watches()};
+        .watch = key.training && watches(),
+        .on_device = run_->device != nullptr};
     OFSDP_ASSIGN_OR_RETURN(StepProgram program, compile_program(std::move(graph), run_->shards,
                                                                 compile_options, *run_->kernels));
     run_->programs.emplace(key, std::move(program));
@@ -332,7 +346,7 @@ class RunCompiler {
     }
     const StepProgram& reference =
         run_->programs.at({settings_.batch.batch_size, true, accum == 1, true});
-    run_->slots = map_gradient_slots(run_->shards, reference.schedule);
+    run_->slots = map_gradient_slots(run_->shards, reference.schedule, run_->device != nullptr);
     return {};
   }
 

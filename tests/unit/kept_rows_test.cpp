@@ -1,5 +1,5 @@
 // multiply_kept_rows and chunk_losses: losses and gradients are those of the products of all rows,
-// whatever a micro-batch keeps; kept rows also have the bits where a micro-batch keeps all; and when
+// whatever a micro-batch keeps; kept rows also have the bits if a micro-batch keeps all; and when
 // graphs stay as they are.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

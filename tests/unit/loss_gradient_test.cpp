@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstring>
 
+#include "importer/graph/verify.h"
 #include "importer/passes/passes.h"
 #include "tests/support/graphs.h"
 #include "tests/support/namespaces.h"
@@ -93,6 +94,32 @@ TEST_F(LossGradient, ScoresOf16BitsAreJoinedToo) {
     EXPECT_THAT(operators(joined), Contains(kJoined));
     EXPECT_THAT(operators(joined), Not(Contains("ofsdp.NarrowCrossEntropyLossGrad")));
   }
+}
+
+// widen_gradients: every gradient of a parameter in float32, by the product or by a Cast.
+TEST_F(LossGradient, GradientsOf16BitsAreWidened) {
+  GraphMaker maker(registry);
+  const ValueId x = maker.input("x", {DType::kFloat32, {4, 3}});
+  const ValueId scores =
+      maker.node("Gemm", "fc", {x, maker.parameter("w", {3, 5}), maker.parameter("b", {5})});
+  const ValueId labels = maker.input("labels", {DType::kInt64, {4}});
+  maker.graph.terms = {{maker.node("SoftmaxCrossEntropyLoss", "entropy", {scores, labels})}};
+  const Graph narrow = *autodiff(*lower_precision(maker.graph, DType::kBFloat16));
+  const auto never = [](const Graph&, const Node&) { return false; };
+  const Graph products = *widen_gradients(narrow, always), casts = *widen_gradients(narrow, never);
+  const auto count = [](const Graph& graph, const char* op) {
+    return std::ranges::count(operators(graph), op);
+  };
+  for (const Graph& graph : {products, casts}) {
+    const Status verified = verify(graph, "widen_gradients");
+    EXPECT_TRUE(verified.ok()) << verified.message();
+    for (const Parameter& p : graph.parameters) {
+      EXPECT_EQ(graph.value(p.gradient).desc.dtype, DType::kFloat32) << p.name;
+    }
+  }
+  EXPECT_EQ(products.fused.at("wide_gradient"), 1);
+  EXPECT_EQ(count(products, "Cast") - count(narrow, "Cast"), 1) << "the bias's";
+  EXPECT_EQ(count(casts, "Cast") - count(narrow, "Cast"), 2);
 }
 
 TEST_F(LossGradient, StaysApartWhereNoKernelTakesIt) {

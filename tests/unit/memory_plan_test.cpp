@@ -83,6 +83,58 @@ TEST(ArenaMap, GradientSlotsAreReusedWhereGradientsAreSharded) {
   }
 }
 
+// A reduction that begins at once still reads while the next unit's gradients are written.
+TEST(ArenaMap, ASlotOutlivesTheNextUnitsGradients) {
+  const Registry registry = make_registry();
+  const Graph graph = testing::mlp_training_graph(registry, 2, {64, 64, 64, 64, 64, 64, 2});
+  const Plan plan = *make_plan(graph, {.strategy = Strategy::kFullShard,
+                                       .wrap = WrapPolicy::kSize,
+                                       .min_params = 4000,
+                                       .world = 2});
+  CompileOptions options;
+  options.on_device = true;
+  const Schedule schedule = make_schedule(graph, plan, options);
+  const GradientSlots slots = map_gradient_slots(plan, schedule, true);
+  std::vector<int> order;
+  for (const Step& step : schedule.steps) {
+    if (step.kind == StepKind::kReduceUpdate) order.push_back(step.index);
+  }
+  ASSERT_GT(order.size(), 3u);
+  size_t most = 0, whole = 0;
+  for (size_t i = 0; i < order.size(); ++i) {
+    const auto& shares = slots.shares_bytes[static_cast<size_t>(order[i])];
+    const size_t bytes =
+        static_cast<size_t>(plan.units[static_cast<size_t>(order[i])].padded_numel) * sizeof(float);
+    most = std::max(most, bytes);
+    whole += bytes;
+    const int before = i > 0 ? order[i - 1] : -1;
+    EXPECT_EQ(std::ranges::count(shares, before), 0) << i;
+  }
+  EXPECT_LE(slots.bytes, 2 * most);
+  EXPECT_LT(slots.bytes, whole);
+}
+
+// Slots that Accumulate alone writes are free until then.
+TEST(ArenaMap, ASlotLivesFromItsFirstWrite) {
+  const Registry registry = make_registry();
+  const Graph graph = testing::mlp_training_graph(registry, 2, {64, 64, 64});
+  const Plan plan = *make_plan(graph, {.strategy = Strategy::kFullShard,
+                                       .wrap = WrapPolicy::kSize,
+                                       .min_params = 1000,
+                                       .world = 2});
+  ASSERT_EQ(plan.units.size(), 2u);
+  using enum StepKind;
+  const Schedule apart{{{kAcquire, 1},
+                        {kAcquire, 0},
+                        {kAccumulate, 1},
+                        {kReduce, 1},
+                        {kAccumulate, 0},
+                        {kReduce, 0}}};
+  const Schedule direct{{{kAcquire, 1}, {kAcquire, 0}, {kReduce, 1}, {kReduce, 0}}};
+  EXPECT_EQ(map_gradient_slots(plan, apart).shares_bytes[0].size(), 2u);
+  EXPECT_EQ(map_gradient_slots(plan, direct).shares_bytes[0].size(), 1u);
+}
+
 TEST(Unit, LayoutIsAlignedPaddedAndCoversEveryElementOnce) {
   const Registry registry = make_registry();
   const Graph graph = testing::mlp_training_graph(registry, 2, {7, 5, 3, 2});

@@ -188,6 +188,37 @@ TEST_F(Units, OneNumberedListInsideOfAnotherIsNoBlockOfItsOwn) {
   EXPECT_THAT(table(maker.graph), HasSubstr("layers.0: layers.0.sub.0.a.w"));
 }
 
+// Parameters read before all blocks and after all are a unit each, unless one weight is both.
+TEST_F(Units, TheRootHasTwoEndsUnlessTheyAreTied) {
+  x = matmul(x, "embed.w", "embed");
+  x = maker.node("MatMul", "first", {x, maker.parameter("first.w", {8, 8})});
+  const ValueId between = maker.parameter("between.w", {8, 8});
+  for (const std::string block : {"h.0", "h.1"}) {
+    x = matmul(x, block + ".a.w", block + ".a");
+    x = maker.node("MatMul", block + ".between", {x, between});
+    x = matmul(x, block + ".b.w", block + ".b");
+  }
+  x = matmul(x, "head.w", "head");
+  PlanOptions options = layers({"h.*"});
+  const std::string blocks = "h.0: h.0.a.w h.0.b.w\nh.1: h.1.a.w h.1.b.w\n";
+  EXPECT_EQ(table(maker.graph, options), blocks + "root: embed.w first.w between.w head.w\n");
+  options.divides_root = true;
+  options.bucket_mb = 1e-9;  // none is joined
+  EXPECT_EQ(table(maker.graph, options), "before blocks: embed.w first.w\n" + blocks +
+                                             "after blocks: head.w\nroot: between.w\n");
+  options.bucket_mb = 1;  // neither end is joined to a block
+  EXPECT_EQ(table(maker.graph, options),
+            "before blocks: embed.w first.w\nh.0 .. h.1: h.0.a.w h.0.b.w h.1.a.w h.1.b.w\n"
+            "after blocks: head.w\nroot: between.w\n");
+  maker.node("MatMul", "tied", {x, maker.graph.find("embed.w")});
+  options.bucket_mb = 0;
+  EXPECT_EQ(table(maker.graph, options), blocks + "root: embed.w first.w between.w head.w\n");
+}
+
+TEST_P(DecoderUnits, ATiedHeadKeepsTheRootWhole) {
+  EXPECT_EQ(table(decoder(), {.divides_root = true}), table(decoder()));
+}
+
 // Stages of different widths hold the blocks; the last has but one.
 TEST_F(Units, BlocksOfStagesAndTheirOnlyOne) {
   auto block = [&](const std::string& name, int64_t width) {

@@ -131,6 +131,19 @@ TEST(Schedule, ClippingUpdatesAfterTheNorm) {
   EXPECT_EQ(collectives(c->schedule), "A3 P3 A2 P2 R3 A1 P1 R2 A0 P0 R1 R0 C U0 U1 U2 U3");
 }
 
+// On a device a reduction, and the sum over copies after it, follow the post of their unit.
+TEST(Schedule, ADeviceReducesAtOnce) {
+  CompileOptions options;
+  options.on_device = true;
+  EXPECT_EQ(collectives(compiled(Strategy::kFullShard, 2, options)->schedule),
+            "G0 G1 F0 G2 F1 G3 F2 G2 F3 A3 P3 RU3 G1 F2 A2 P2 RU2 F1 A1 P1 RU1 A0 P0 RU0");
+  EXPECT_EQ(collectives(compiled(Strategy::kNoShard, 2, options)->schedule),
+            "A3 P3 AR3 U3 A2 P2 AR2 U2 A1 P1 AR1 U1 A0 P0 AR0 U0");
+  options.clip = true;
+  EXPECT_EQ(collectives(compiled(Strategy::kFullShard, 1, options)->schedule),
+            "A3 P3 R3 A2 P2 R2 A1 P1 R1 A0 P0 R0 C U0 U1 U2 U3");
+}
+
 // LAMB: the updates advance the averages as gradients come; the steps wait for all norms.
 TEST(Schedule, StepsThatNeedNormsOfParametersComeLast) {
   CompileOptions options;

@@ -1,6 +1,6 @@
 // ofsdp.LinearCrossEntropy: the product that makes scores, the loss and its gradients, a chunk of
-// rows at a time (kernels/ops/loss/loss_with_gradient.cpp has the formulas). cuBLASLt multiplies; the
-// loss and the scores' gradient are cross_entropy.cu's, with the bits of whole scores.
+// rows at a time (kernels/ops/loss/loss_with_gradient.cpp has the formulas). cuBLASLt multiplies;
+// the loss and the scores' gradient are cross_entropy.cu's, with the bits of whole scores.
 //
 // dW is added up in float32, by the products themselves (beta = 1), in the order of the chunks. It
 // is rounded once at the end, unless the result is float32 and not padded: then it is the sum.

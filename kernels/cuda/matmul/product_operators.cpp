@@ -112,13 +112,17 @@ Acceptance accepts_gemm(const Problem& p) {
   const Acceptance accepted = accepts_matrices(p);
   const bool row = p.has_in(2) && p.in(2).pitch == 0 && p.attributes.f("beta", 1.0f) == 1.0f &&
                    is_row(p.in(2).shape, shape_of(p).columns);
-  return accepted ? accept({{activation.empty() || activation == "relu",
-                             "the fused activation is not relu"},
-                            alike(!p.has_in(2) || p.in(2).dtype == p.in(0).dtype),
-                            {activation.empty() || p.out(0).pitch == 0,
-                             "relu is a pass over rows that are not apart"},
-                            row ? dense_but(p, {&p.in(0), &p.in(1), &p.out(0)}) : rows_fit(p, 2)})
-                  : accepted;
+  return accepted
+             ? accept({{activation.empty() || activation == "relu",
+                        "the fused activation is not relu"},
+                       alike(!p.has_in(2) || p.in(2).dtype == p.in(0).dtype),
+                       {p.out(0).dtype == p.in(0).dtype || (p.out(0).dtype == DType::kFloat32 &&
+                                                            !p.has_in(2) && activation.empty()),
+                        "only a bare product has another type than its operands"},
+                       {activation.empty() || p.out(0).pitch == 0,
+                        "relu is a pass over rows that are not apart"},
+                       row ? dense_but(p, {&p.in(0), &p.in(1), &p.out(0)}) : rows_fit(p, 2)})
+             : accepted;
 }
 
 // relu runs as a separate pass, since cuBLASLt's epilogue would hide NaN. A C of D's shape is read
@@ -131,6 +135,7 @@ std::unique_ptr<CudaKernel> create_gemm(DeviceState& device, const Problem& p) {
   const bool adds = p.has_in(2) && !shape.bias;
   const bool starts = adds && p.in(2) != p.out(0);
   if (adds) shape.beta = beta;
+  shape.wide = p.out(0).dtype != shape.dtype;
   std::shared_ptr<MatrixProduct> product = make_product(device, shape);
   if (product == nullptr) return nullptr;
   const std::vector<int64_t> y = p.out(0).shape.axes();

@@ -48,7 +48,8 @@ Result<std::vector<TensorDesc>> infer(const InferContext& c) {
       return input_error("C {} does not broadcast to {}", c.inputs[2].shape.text(), y.text());
     }
   }
-  return std::vector{TensorDesc{c.inputs[0].dtype, y}};
+  const bool wide = c.attributes.i(kWideResult, 0) != 0;
+  return std::vector{TensorDesc{wide ? DType::kFloat32 : c.inputs[0].dtype, y}};
 }
 
 Ref product(GradBuilder& b, Ref left, Ref right, bool trans_left, bool trans_right) {
@@ -99,10 +100,13 @@ MatrixProduct planned(const Problem& p) {
   return made;
 }
 
+constexpr const char* kWide = "a result wider than the operands";
+
 // `has_product` says whether the implementation has the product itself.
 Acceptance accepts_with(const Problem& p, bool (*has_product)(const MatrixProduct&),
                         const char* otherwise) {
   const MatrixProduct made = planned(p);
+  if (p.attributes.has(kWideResult)) return Acceptance::refuse(kWide);
   const bool passes = made.addend == MatrixProduct::Addend::kAccumulate || has_relu(p.attributes);
   if (passes && !p.all_dtype(DType::kFloat32)) {
     return Acceptance::refuse("an addend or activation of another type than float32");
@@ -123,6 +127,7 @@ Acceptance accepts_blas(const Problem& p) {
 }
 
 Acceptance accepts_blocks(const Problem& p) {
+  if (p.attributes.has(kWideResult)) return Acceptance::refuse(kWide);
   const MatrixProduct made = planned(p);
   if (made.addend == MatrixProduct::Addend::kAccumulate || has_relu(p.attributes)) {
     return Acceptance::refuse("a general addend or an activation");

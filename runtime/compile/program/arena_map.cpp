@@ -323,7 +323,7 @@ ArenaMap map_arena(const Graph& graph, const Plan& plan, const Schedule& schedul
   return ArenaMapper(graph, plan, schedule, workspace, matrices).run();
 }
 
-GradientSlots map_gradient_slots(const Plan& plan, const Schedule& schedule) {
+GradientSlots map_gradient_slots(const Plan& plan, const Schedule& schedule, bool reduces_at_once) {
   std::vector<MemoryPiece> pieces;
   const int end = static_cast<int>(schedule.steps.size());
   for (const Unit& unit : plan.units) {
@@ -331,13 +331,18 @@ GradientSlots map_gradient_slots(const Plan& plan, const Schedule& schedule) {
         static_cast<size_t>(unit.padded_numel) * dtype_size(unit.plan.gradient_dtype);
     pieces.push_back({align_up(bytes, kTensorAlignment), 0, end, 0});
   }
+  MemoryPiece* reduced = nullptr;  // the last one
   for (int s = 0; s < end; ++s) {
     const Step& step = schedule.steps[static_cast<size_t>(s)];
     if (step.index < 0 || traits(step.kind).subject != StepSubject::kUnit) continue;
     if (!plan.units[static_cast<size_t>(step.index)].plan.shards_gradients) continue;
-    if (step.kind == StepKind::kAcquire) pieces[static_cast<size_t>(step.index)].first = s;
+    MemoryPiece& piece = pieces[static_cast<size_t>(step.index)];
+    const bool writes = step.kind == StepKind::kAcquire || step.kind == StepKind::kAccumulate;
+    if (writes) piece.first = s;
     if (step.kind == StepKind::kReduce || step.kind == StepKind::kReduceUpdate) {
-      pieces[static_cast<size_t>(step.index)].last = s;
+      piece.last = s;
+      if (reduces_at_once && reduced != nullptr) reduced->last = s;
+      reduced = &piece;
     }
   }
   GradientSlots slots;

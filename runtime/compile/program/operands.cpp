@@ -53,7 +53,9 @@ Operand ProgramOperands::value(ValueId id, bool writes) const {
   const ValueId root = storage_[static_cast<size_t>(id)];
   const TensorDesc& desc = graph_.value(id).desc;
   if (const int p = gradient_of_[static_cast<size_t>(root)]; p >= 0) {
-    made = in_unit(p, gradients(unit_of_[static_cast<size_t>(p)]));
+    Operand base = gradients(unit_of_[static_cast<size_t>(p)]);
+    base.dtype = graph_.value(root).desc.dtype;
+    made = base.part(element_[static_cast<size_t>(p)], 0);
   } else if (const int k = join(root); k >= 0) {
     const size_t offset = context_.memory.joins[static_cast<size_t>(k)];
     made = {.area = Area::kShared, .offset = static_cast<int64_t>(offset)};
@@ -110,9 +112,7 @@ Operand ProgramOperands::in_unit(int parameter, Operand base) const {
 
 Operand ProgramOperands::gradients(int unit) const {
   if (apart(unit).area != Area::kNone) return apart(unit);
-  Operand buffer = places(unit).slot;
-  buffer.dtype = context_.plan.param_dtype;
-  return buffer;
+  return places(unit).slot;
 }
 
 }  // namespace ofsdp::runtime

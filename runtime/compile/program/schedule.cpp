@@ -160,6 +160,15 @@ class GatherPlacer {
   std::vector<UnitNodes> list_;
 };
 
+// Returns the type in which nodes write the unit's gradients.
+DType gradient_dtype(const Graph& graph, const Unit& unit) {
+  for (const UnitParam& p : unit.params) {
+    const ValueId gradient = graph.parameters[static_cast<size_t>(p.parameter)].gradient;
+    if (gradient != 0) return graph.value(gradient).desc.dtype;
+  }
+  return unit.plan.gradient_dtype;
+}
+
 // Places Acquire, Accumulate, Post and everything after a Post, by the nodes that write a unit's
 // gradients ([Note: two waits per unit]).
 class ReductionPlacer {
@@ -177,6 +186,12 @@ class ReductionPlacer {
       if (accumulates(unit)) done.push_back({StepKind::kAccumulate, span.unit});
       if (!unit.plan.shards_gradients && !options_.last_micro) continue;
       done.push_back({StepKind::kPost, span.unit});
+      if (options_.on_device) {
+        for (const Steps& stage : stages_after_post(unit)) {
+          done.insert(done.end(), stage.begin(), stage.end());
+        }
+        continue;
+      }
       advance(done);
       underway_.push_back({stages_after_post(unit), 0});
     }
@@ -221,7 +236,7 @@ class ReductionPlacer {
   }
 
   bool accumulates(const Unit& unit) const {
-    const bool other_type = unit.plan.gradient_dtype != plan_.param_dtype;
+    const bool other_type = unit.plan.gradient_dtype != gradient_dtype(graph_, unit);
     return other_type || (!unit.plan.shards_gradients && !options_.first_micro);
   }
 

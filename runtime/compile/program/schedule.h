@@ -14,8 +14,10 @@
 // overlap with the exchange. A rank without samples posts no rows but takes part.
 //
 // [Note: two waits per unit] A local reduction reads the peers' slots. Post and Reduce ensure
-// complete slots, Acquire that no peer still reads them. Reduce stands one unit after Post, so
-// ranks may drift apart without waiting.
+// complete slots, Acquire that no peer still reads them. On CPUs Reduce stands one unit after Post,
+// so ranks may drift apart without waiting. On a device nobody waits on the host: the communication
+// stream begins a reduction when the work before it has ended, so Reduce and a sum over copies
+// follow Post at once.
 #pragma once
 
 #include <cstdint>
@@ -69,6 +71,7 @@ struct CompileOptions {
   bool parameter_norms = false;            // the optimizer needs parameter norms
   std::vector<MatrixSteps> matrices = {};  // per unit; if empty, gradients are not kept
   bool watch = false;                      // --watch
+  bool on_device = false;
 };
 
 struct Schedule {

@@ -62,6 +62,9 @@ TEST(DeviceRanksOperatorsTest, TheCudaKernelsGiveTheLossesOfTheCpu) {
     SCOPED_TRACE(model);
     expect_near_losses(on_cpu(of_fixture(model, 2)),
                        run_on_device(OFSDP_EMULATED_DEVICE, of_fixture(model, 2)), 5e-5);
+    // Products write gradients in float32, which the CPU rounds.
+    const Words narrow = of_fixture(model, 2) + Words{"--param-dtype", "bfloat16"};
+    expect_near_losses(on_cpu(narrow), run_on_device(OFSDP_EMULATED_DEVICE, narrow), 1e-2);
   }
 }
 
