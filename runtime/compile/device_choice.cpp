@@ -3,6 +3,7 @@
 #include <map>
 #include <set>
 
+#include "kernels/core/device_operators.h"
 #include "kernels/core/optimizer.h"
 #include "kernels/core/planned_operands.h"
 #include "runtime/compile/compile.h"
@@ -10,13 +11,14 @@
 namespace ofsdp::runtime {
 namespace {
 
-// Has a kernel for everything but nodes that a pass would join: only the CUDA library knows which
-// results its kernels accept.
+// Has a kernel for the operators for which the CUDA library has one, but not for nodes that a pass
+// would join: only the library knows which results its kernels accept.
 class PlanningDevice final : public Device {
  public:
   explicit PlanningDevice(const Registry& registry) {
     for (const auto& [name, op] : registry.all()) {
-      if (op.joined) refused_.insert(op.full_name());
+      const bool has_kernel = !op.joined && has_device_kernel(op.full_name());
+      if (!has_kernel) refused_.insert(op.full_name());
     }
   }
 

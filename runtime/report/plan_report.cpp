@@ -211,7 +211,8 @@ std::string text(const DevicePart& part) {
                                 part.device_bytes, part.pinned_bytes, part.host_bytes);
   if (!part.here) {
     out +=
-        "not known without a GPU: which operators have kernels, their workspaces (counted as 0) "
+        "not known without a GPU: for which operands kernels are there, their workspaces (counted "
+        "as 0) "
         "and which nodes are joined (none here)\n";
   }
   return out + "no times: nothing measures GPUs yet; --device cpu predicts for this machine\n";

@@ -321,7 +321,7 @@ TEST(DevicePlan, WithoutAGpuItSaysWhatItDoesNotKnow) {
   const Finished text = planned(settings(2) + Words{"--device", "cuda", "--verbose"}, kNone);
   EXPECT_EQ(text.status, 0) << text.err;
   EXPECT_THAT(text.out, HasSubstr("device: a GPU that is not here: this build has no CUDA"));
-  EXPECT_THAT(text.out, HasSubstr("not known without a GPU: which operators have kernels"));
+  EXPECT_THAT(text.out, HasSubstr("not known without a GPU: for which operands kernels are there"));
   const Json many = json_of(Words{"--loss", "cross_entropy", "--world", "64"}, kNone);
   EXPECT_EQ(many.at("world"), 64);
 }
