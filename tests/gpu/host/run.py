@@ -1,6 +1,7 @@
 """What run.sh runs, and the table of it. Standard library alone."""
 
 import concurrent.futures
+import datetime
 import hashlib
 import json
 import os
@@ -20,7 +21,7 @@ PROGRAM = str(BUILD / "fsdp-run")
 FIXTURES = ROOT / "tests/fixtures"
 SAMPLES = ROOT / "samples"
 # Seconds a command. A part is over in ten minutes, as hosts are lent that end a command then.
-PATIENCE = {"checks": 240, "training": 120, "sanitizer": 170, "speed": 170, "kernels": 570, "products": 590}
+PATIENCE = {"first": 90, "checks": 240, "training": 120, "sanitizer": 170, "speed": 170, "kernels": 570, "products": 590}
 # What is not timed runs beside other things of its part: most of a small run is the start of libraries, on the host.
 AT_ONCE = max(1, min(8, (os.cpu_count() or 1) // 2))
 rows = []
@@ -156,13 +157,13 @@ CASES = [
 ]
 
 
-def train(case, name, command, folder, more):
+def train(case, name, command, folder, more, ranks=1, part="training", environment=None):
     """(rows of metrics, hash of the trained file, seconds), or what went wrong."""
     metrics, trained = folder / f"{name}.jsonl", folder / f"{name}.onnx"
     status, text, seconds = run(
-        "training", f"{case} {name}",
-        [PROGRAM, *words(command), "--nproc-per-node", "1", "--log-interval", "1", "--metrics", str(metrics),
-         "--output", str(trained), *more])
+        part, f"{case} {name}",
+        [PROGRAM, *words(command), "--nproc-per-node", str(ranks), "--log-interval", "1", "--metrics", str(metrics),
+         "--output", str(trained), *more], environment)
     if status != 0:
         return f"{name}: {'out of time' if status is None else last_line(text)}"
     found = [json.loads(line) for line in open(metrics)]
@@ -196,16 +197,17 @@ def training():
     at_once(within, [case for case in CASES if is_wanted(case[0])])
 
 
-def one_case(case, command, torch, allowed, folder):
+def one_case(case, command, torch, allowed, folder, **how):
+    part = how.get("part", "training")
     cuda = ["--device", "cuda"]
     got = {}
     for name, more in (("cuda", cuda), ("again", cuda), ("launched", [*cuda, "--cuda-graph", "off"]),
                        ("cpu", ["--device", "cpu"])):
         if name == "cpu" and torch:
             continue
-        got[name] = train(case, name, command, folder, more)
+        got[name] = train(case, name, command, folder, more, **how)
         if isinstance(got[name], str):
-            return say("training", case, "skip" if "has no CUDA kernel" in got[name] else "FAIL", 0, got[name])
+            return say(part, case, "skip" if "has no CUDA kernel" in got[name] else "FAIL", 0, got[name])
     found, trained, seconds = got["cuda"]
     expected = json.load(open(FIXTURES / torch / "expected.json"))["losses"] if torch else losses(got["cpu"][0])
     error = farthest(losses(found), expected)
@@ -219,8 +221,69 @@ def one_case(case, command, torch, allowed, folder):
     if end["peak_bytes"] != end["planned_peak_bytes"]:
         good = False
         notes.append(f"peak {end['peak_bytes']} of planned {end['planned_peak_bytes']}")
-    say("training", case, "ok" if good else "FAIL", seconds, ", ".join(notes))
+    say(part, case, "ok" if good else "FAIL", seconds, ", ".join(notes))
     return None
+
+
+# --- first ---
+
+# Ranks that share a card, of NCCL 2.30 or newer.
+ON_ONE_CARD = {"NCCL_MULTI_RANK_GPU_ENABLE": "1", "NCCL_NVLS_ENABLE": "0", "NCCL_MAX_CTAS": "1"}
+FIRST_MINUTES = 10
+FEW = MLP.replace("--steps 32", "--steps 8")
+TINY = BERT.replace("--steps 24", "--steps 6")
+
+# name, ranks, command, tolerance
+TOGETHER = [
+    ("full_shard", 2, FEW, 5e-5),
+    ("shard_grad_op", 2, FEW + " --strategy shard_grad_op", 5e-5),
+    ("no_shard", 2, FEW + " --strategy no_shard", 5e-5),
+    ("zero1, accumulated", 2, FEW + " --strategy zero1 --grad-accum 2 --clip-grad-norm 0.1", 5e-5),
+    ("copies alone", 2, FEW + " --strategy hybrid_shard --shard-size 1", 5e-5),
+    ("hybrid 2 x 2", 4, FEW + " --strategy hybrid_shard --shard-size 2", 5e-5),
+    ("hybrid 2 x 2, zero2", 4, FEW + " --strategy hybrid_shard_zero2 --shard-size 2 --clip-grad-norm 0.1", 5e-5),
+    ("bfloat16, float32 sums", 2, TINY + " --param-dtype bfloat16", 5e-3),
+    ("bfloat16, accumulated", 2, TINY + " --param-dtype bfloat16 --grad-accum 2", 5e-3),
+    ("bfloat16 sums", 2, TINY + " --param-dtype bfloat16 --reduce-dtype bfloat16", 2e-2),
+    ("gpt2_tiny, recomputed", 2,
+     f"FIXTURES/gpt2_tiny/model.onnx {MADE} --batch-size 4 --steps 6 --activation-checkpointing unit", 5e-5),
+]
+
+
+def text_of(*command):
+    try:
+        done = subprocess.run(command, cwd=ROOT, text=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, check=False)
+    except OSError:
+        return ""
+    return done.stdout.strip()
+
+
+def first():
+    began = time.monotonic()
+    card = text_of("nvidia-smi", "--query-gpu=name,driver_version,memory.total", "--format=csv,noheader") or "no nvidia-smi"
+    version = (text_of(PROGRAM, "version").splitlines() or ["no version"])[0]
+    commit = text_of("git", "rev-parse", "--short=8", "HEAD") or version
+    say("first", "card, date, commit", "ok", 0, f"{card}; {datetime.date.today()}; {commit}")
+
+    def left():
+        return 60 * FIRST_MINUTES - (time.monotonic() - began)
+
+    for case, ranks, command, allowed in TOGETHER:
+        if not is_wanted(case):
+            continue
+        if left() < 30:
+            say("first", case, "skip", 0, "not run: the time is over")
+            continue
+        with tempfile.TemporaryDirectory(dir=OUT) as folder:
+            one_case(case, command, None, allowed, pathlib.Path(folder), ranks=ranks, part="first", environment=ON_ONE_CARD)
+    own = next(BUILD.rglob("test_gpu_ranks"), None)
+    if own and is_wanted("ranks_test") and left() > 60:
+        status, text, seconds = run("first", "ranks_test", [str(own)], ON_ONE_CARD)
+        say("first", "ranks_test", "ok" if status == 0 else "FAIL", seconds, last_line(text))
+    minutes = left() / 60 - 0.5
+    if minutes > 1 and is_wanted("throughput"):
+        os.environ["OFSDP_THROUGHPUT"] = f"--models gpt2-1024,bert-512 --pairs 1 --minutes {minutes:.1f}"
+        throughput()
 
 
 # --- sanitizer ---
@@ -313,7 +376,7 @@ def throughput():
     say("throughput", "all", "FAIL" if status else "ok", time.monotonic() - began, f"status {status}")
 
 
-PARTS = {"checks": checks, "training": training, "sanitizer": sanitizer, "products": products, "kernels": kernels, "speed": speed,
+PARTS = {"first": first, "checks": checks, "training": training, "sanitizer": sanitizer, "products": products, "kernels": kernels, "speed": speed,
          "throughput": throughput}
 
 
