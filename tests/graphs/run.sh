@@ -18,7 +18,7 @@ while [ $# -gt 0 ]; do
     --build) build=$2; shift ;;
     --no-total) total=no ;;
     --device)
-      ways=device,device_eager,device_bfloat16
+      ways=device,device_eager,device_chunks,device_bfloat16
       export OFSDP_TEST_DEVICE=1 OFSDP_CUDA_LIBRARY=$build/tests/device/libemulated_device.so
       ;;
     --rotate) turn=", in turn"; more+=(--rotate) ;;
