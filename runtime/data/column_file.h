@@ -118,10 +118,13 @@ std::string bytes_remark(std::string_view prefix);
 
 // Text columns: .csv and .tsv (RFC 4180: header, quotes, one record per line) and .jsonl (one JSON
 // object per line; a field holds a number or a number list, and nested lists must have equal
-// lengths).
+// lengths). Several columns, or fields with a number each, make one row.
 //
-// If ColumnSpec::classes is set and the first row is text, each row's text is a class: the column
-// holds its number, and `classes` the text by number.
+// A value is missing if a cell is empty or has a word for it (NA, NaN, null, None, ?, -), or if a
+// field is null or not there. ColumnSpec::missing takes its place; without it, it is an error.
+//
+// If ColumnSpec::classes is set and the first value is text, each row's text is a class: the column
+// holds its number, and `classes` the text by number. A class is missing only if it is empty.
 //
 // If all numbers are whole, they become int64, else float64; then Converter
 // (runtime/data/dataset.h) makes the dtype of the graph's input. If lists differ in length,

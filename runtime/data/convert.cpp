@@ -126,17 +126,20 @@ Function whole_function(DType from, DType to) {
 
 constexpr size_t kPixelValues = 256;
 
+// volatile: each operation must round to float32 and not be fused, to equal torchvision's bits.
+float normalized(float x, const Normalization& by, size_t channel) {
+  const float mean = by.means.empty() ? by.mean : by.means[channel];
+  const float std = by.stds.empty() ? by.std : by.stds[channel];
+  volatile float value = x * by.scale;
+  value = value - mean;
+  return value / std;
+}
+
 std::vector<float> normalization_table(const Normalization& by) {
   std::vector<float> table;
   for (size_t channel = 0; channel < by.channels(); ++channel) {
-    const float mean = by.means.empty() ? by.mean : by.means[channel];
-    const float std = by.stds.empty() ? by.std : by.stds[channel];
     for (size_t i = 0; i < kPixelValues; ++i) {
-      // volatile: each operation must round to float32 and not be fused, to equal torchvision's
-      // bits.
-      volatile float value = static_cast<float>(i) * by.scale;
-      value = value - mean;
-      table.push_back(value / std);
+      table.push_back(normalized(static_cast<float>(i), by, channel));
     }
   }
   return table;
@@ -151,7 +154,9 @@ std::optional<Converter> Converter::between(DType from, DType to,
   converter.channel_elements_ = static_cast<size_t>(channel_elements);
   converter.element_bytes_ = dtype_size(from);
   const bool pixels = from == DType::kUInt8 && to == DType::kFloat32;
-  if (normalization && !pixels) return std::nullopt;
+  const bool numbers = is_ieee(from) || (of_text && from == DType::kInt64);
+  if (normalization && !pixels && (!numbers || to != DType::kFloat32)) return std::nullopt;
+  if (!pixels) converter.normalization_ = normalization;
   if (from == to) return converter;
   if (pixels) {
     converter.table_ = normalization_table(normalization.value_or(Normalization{}));
@@ -174,10 +179,23 @@ std::optional<Converter> Converter::between(DType from, DType to,
 }
 
 size_t Converter::run(const std::byte* src, size_t count, std::byte* dst, size_t first) const {
-  if (function_ != nullptr) return function_(src, count, dst);
   if (!table_.empty()) return look_up(src, count, dst, first);
-  std::memcpy(dst, src, count * element_bytes_);
-  return count;
+  size_t good = count;
+  if (function_ != nullptr) {
+    good = function_(src, count, dst);
+  } else {
+    std::memcpy(dst, src, count * element_bytes_);
+  }
+  if (normalization_) normalize(dst, good, first);
+  return good;
+}
+
+void Converter::normalize(std::byte* floats, size_t count, size_t first) const {
+  const size_t channels = normalization_->channels();
+  for (size_t i = 0; i < count; ++i) {
+    const size_t channel = (first + i) / channel_elements_ % channels;
+    store(floats, i, normalized(load<float>(floats, i), *normalization_, channel));
+  }
 }
 
 size_t Converter::look_up(const std::byte* src, size_t count, std::byte* dst, size_t first) const {

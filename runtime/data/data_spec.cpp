@@ -112,17 +112,18 @@ Status read_dtype(const Place& place, const YAML::Node& value, ColumnSpec& colum
   return known ? ok_status() : wrong(place, value, expected);
 }
 
-// Reads `column`, `field`, `array` or `tensor`; `column` may be a list.
+// Reads `column`, `field`, `array` or `tensor`; `column` and `field` may be lists.
 Status read_part(const Place& place, const YAML::Node& value, ColumnSpec& column) {
   if (!column.parts.empty()) return wrong(place, value, "one of column, field, array and tensor");
   if (value.IsScalar()) {
     column.parts = {value.Scalar()};
     return ok_status();
   }
-  const bool list = value.IsSequence() && value.size() > 0 && place.path.ends_with(".column");
+  const bool may_list = place.path.ends_with(".column") || place.path.ends_with(".field");
+  const bool list = value.IsSequence() && value.size() > 0 && may_list;
   if (!list) return wrong(place, value, "a name");
   for (const YAML::Node& name : value) {
-    OFSDP_ASSIGN_OR_RETURN(std::string text, scalar<std::string>(place, name, "names of columns"));
+    OFSDP_ASSIGN_OR_RETURN(std::string text, scalar<std::string>(place, name, "names"));
     column.parts.push_back(std::move(text));
   }
   return ok_status();
@@ -149,7 +150,10 @@ Status read_key(const Place& place, const std::string& key, const YAML::Node& va
   if (key == "column" || key == "field" || key == "array" || key == "tensor") {
     return read_part(place, value, column);
   }
-  if (key == "file") {
+  if (key == "missing") {
+    OFSDP_ASSIGN_OR_RETURN(column.missing, scalar<double>(place, value, "a number"));
+    if (!std::isfinite(*column.missing)) return wrong(place, value, "a finite number");
+  } else if (key == "file") {
     OFSDP_ASSIGN_OR_RETURN(column.path, scalar<std::string>(place, value, "a file name"));
   } else if (key == "scale" || key == "mean" || key == "std") {
     return read_normalization(place, key, value, column);
@@ -199,6 +203,11 @@ Status check_part(const Place& place, const YAML::Node& node, const ColumnSpec& 
     return input_error("{}: '{}' is no key of '{}'{}", place.at(node), key, column.path,
                        own == nullptr ? "" : format_text(": expected '{}'", own));
   }
+  const bool text = own != nullptr && (own == std::string_view("column") || format->pads);
+  if (column.missing && !text) {
+    return input_error("{}: missing is for tables and .jsonl files, found '{}'", place.at(node),
+                       column.path);
+  }
   if (!column.padding || (format != nullptr && format->pads)) return ok_status();
   return input_error("{}: pad_to and pad_value are for lists in .jsonl files, found '{}'",
                      place.at(node), column.path);
@@ -226,8 +235,8 @@ Status check_kind(const Place& place, const YAML::Node& node, const ColumnSpec& 
 Result<ColumnSpec> read_column(const Place& place, const YAML::Node& node,
                                const std::filesystem::path& folder) {
   const std::vector<std::string> keys = {
-      "file",  "scale",  "mean",  "std",   "shape",  "sequence_length", "stride",   "next_token",
-      "dtype", "column", "field", "array", "tensor", "pad_to",          "pad_value"};
+      "file",  "scale",  "mean",  "std",   "shape",  "sequence_length", "stride",    "next_token",
+      "dtype", "column", "field", "array", "tensor", "pad_to",          "pad_value", "missing"};
   ColumnSpec column;
   OFSDP_RETURN_IF_ERROR(for_each_key(
       place, node, "a mapping such as {file: x.npy}",

@@ -25,8 +25,9 @@
 
 namespace ofsdp::runtime {
 
-// float32 value = (x * scale - mean) / std if x is uint8. Each operation rounds to float32, like
-// torchvision's ToTensor and Normalize.
+// float32 value = (x * scale - mean) / std if x is uint8, a float or a number in text, which is
+// rounded to float32 first. Each operation rounds to float32, like torchvision's ToTensor and
+// Normalize.
 struct Normalization {
   float scale = 1, mean = 0, std = 1;
   // One a channel, in place of mean and std: the first axis of a row has the channels, or the last.
@@ -45,9 +46,9 @@ struct ColumnArray {
 
 // Pads rows that differ in length.
 struct Padding {
-  std::optional<int64_t> to;  // none: the column's longest row
+  std::optional<int64_t> to;    // none: the column's longest row
   double value = 0;
-  bool mask = false;  // in place of rows: 1 for an element, 0 for padding
+  bool mask = false;            // in place of rows: 1 for an element, 0 for padding
 };
 
 struct ColumnSpec {
@@ -57,9 +58,10 @@ struct ColumnSpec {
   // or the text columns that make one row.
   std::vector<std::string> parts;
   std::optional<Padding> padding;
-  std::optional<ColumnArray> array;            // replaces a file; `path` then names it in messages
-  std::optional<Normalization> normalization;  // if given, the file must hold uint8
-  std::optional<Shape> row;                    // `shape`: the axes that rows are viewed with
+  std::optional<double> missing;     // text: the number for missing values
+  std::optional<ColumnArray> array;  // replaces a file; `path` then names it in messages
+  std::optional<Normalization> normalization;
+  std::optional<Shape> row;  // `shape`: the axes that rows are viewed with
   // Token files (.bin) only.
   std::optional<int64_t> sequence_length, stride;
   std::optional<DType> dtype;  // uint16 or uint32; none: detected from the bytes

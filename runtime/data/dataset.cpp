@@ -284,8 +284,9 @@ Status Dataset::bind_column(const WantedColumn& wanted) {
                          wanted.classes, adjacent);
   if (!converter && column.spec.normalization) {
     return input_error(
-        "{}: column '{}': scale, mean and std make float32 of uint8; expected {}, found {}", path,
-        wanted.name, dtype_name(wanted.dtype), dtype_name(layout.dtype));
+        "{}: column '{}': scale, mean and std make float32 of uint8, floats or text; expected {}, "
+        "found {}",
+        path, wanted.name, dtype_name(wanted.dtype), dtype_name(layout.dtype));
   }
   if (!converter) {
     return input_error("{}: column '{}': expected {}, found {}, which does not convert to it", path,

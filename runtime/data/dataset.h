@@ -56,8 +56,9 @@ Result<double> count_kept(const LabelRule& rule, const BoundColumn& column,
 // (with a table of 256 values) uint8. No other pair of types converts. `run` does not allocate.
 class Converter {
  public:
-  // Returns none if `from` does not convert to `to`, or if `normalization` is given and the type
-  // allows none. `of_text`: int64 also converts to float32 and bool, since text has no types.
+  // Returns none if `from` does not convert to `to`, or if `normalization` is given and the types
+  // allow none: it makes float32 of uint8, floats and text. `of_text`: int64 also converts to
+  // float32 and bool, since text has no types.
   // `classes`: floats also convert to integers if they are whole: labels saved as 1.0.
   // `channel_elements`: adjacent elements of one channel, if the normalization has several.
   static std::optional<Converter> between(DType from, DType to,
@@ -65,17 +66,19 @@ class Converter {
                                           bool of_text = false, bool classes = false,
                                           int64_t channel_elements = 1);
 
-  bool is_copy() const { return function_ == nullptr && table_.empty(); }
+  bool is_copy() const { return function_ == nullptr && table_.empty() && !normalization_; }
   // Converts `count` little-endian elements, the first of which is element `first` of a row or of
   // several. Returns the index of the first that does not fit, or `count`.
   size_t run(const std::byte* src, size_t count, std::byte* dst, size_t first = 0) const;
 
  private:
   size_t look_up(const std::byte* src, size_t count, std::byte* dst, size_t first) const;
+  void normalize(std::byte* floats, size_t count, size_t first) const;
 
   size_t element_bytes_ = 0;  // when copying
   size_t (*function_)(const std::byte* src, size_t count, std::byte* dst) = nullptr;
-  std::vector<float> table_;  // uint8: 256 values for each channel
+  std::vector<float> table_;                    // uint8: 256 values for each channel
+  std::optional<Normalization> normalization_;  // if there is no table
   size_t channel_elements_ = 1;
 };
 

@@ -1,16 +1,15 @@
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 #include <cstring>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
 
-#include "importer/file/tensor_file.h"
 #include "kernels/base/names.h"
 #include "kernels/base/status.h"
 #include "kernels/base/text.h"
 #include "runtime/data/column_file.h"
+#include "runtime/data/text_records.h"
 
 namespace ofsdp::runtime {
 namespace {
@@ -29,6 +28,11 @@ class Numbers {
     real_ = true;
     wholes_.clear();
     reals_.push_back(value);
+  }
+  // Adds a whole number as such.
+  void add_value(double value) {
+    value == std::floor(value) && std::abs(value) < 0x1p53 ? add(static_cast<int64_t>(value))
+                                                           : add(value);
   }
   DType dtype() const { return real_ ? DType::kFloat64 : DType::kInt64; }
   void make_real() {
@@ -61,16 +65,7 @@ struct Rows {
   std::vector<std::string> names = {};
 };
 
-// Takes a row of text as a class. Returns false if the column holds numbers; the first row decides.
-bool add_class(const ColumnSpec& spec, std::string_view text, bool is_text, Rows& rows) {
-  if (rows.lengths.empty()) {
-    const auto& known = spec.class_names;
-    rows.named = spec.classes && (is_text || std::ranges::find(known, text) != known.end());
-  }
-  if (!rows.named || text.empty()) return false;
-  rows.names.emplace_back(text);
-  return true;
-}
+const std::string kNoClass;  // the name of a missing class
 
 // Replaces names by numbers, and returns the names in their order.
 Result<std::vector<std::string>> number_classes(const ColumnSpec& spec, Rows& rows) {
@@ -80,10 +75,15 @@ Result<std::vector<std::string>> number_classes(const ColumnSpec& spec, Rows& ro
     std::ranges::sort(classes);
     const auto same = std::ranges::unique(classes);
     classes.erase(same.begin(), same.end());
+    std::erase(classes, kNoClass);
   }
   std::map<std::string_view, int64_t> numbers;
   for (const std::string& name : classes) numbers.emplace(name, std::ssize(numbers));
   for (size_t i = 0; i < rows.names.size(); ++i) {
+    if (rows.names[i] == kNoClass) {
+      rows.numbers.add_value(*spec.missing);
+      continue;
+    }
     const auto found = numbers.find(rows.names[i]);
     OFSDP_REJECT_IF(found == numbers.end(), "{} line {}: expected a class of {}, found '{}'{}",
                     spec.path, rows.lines[i], escaped(joined(classes, ", ").substr(0, 200)),
@@ -94,123 +94,58 @@ Result<std::vector<std::string>> number_classes(const ColumnSpec& spec, Rows& ro
 }
 
 bool add_number(std::string_view text, Numbers& numbers) {
-  int64_t whole = 0;
-  const auto [end, error] = std::from_chars(text.begin(), text.end(), whole);
-  if (error == std::errc() && end == text.end()) return numbers.add(whole), true;
-  if (text == "true" || text == "True") return numbers.add(int64_t{1}), true;
-  if (text == "false" || text == "False") return numbers.add(int64_t{0}), true;
-  double real = 0;
-  const auto [stop, wrong] = std::from_chars(text.begin(), text.end(), real);
-  if (wrong != std::errc() || stop != text.end() || !std::isfinite(real)) return false;
-  return numbers.add(real), true;
+  const std::optional<CellNumber> number = cell_number(text);
+  if (number) std::visit([&](auto value) { numbers.add(value); }, *number);
+  return number.has_value();
 }
 
-std::string_view trimmed_text(std::string_view text) {
-  const size_t first = text.find_first_not_of(" \t");
-  if (first == std::string_view::npos) return {};
-  return text.substr(first, text.find_last_not_of(" \t") + 1 - first);
+// Returns why a cell is no number, with the remedy.
+std::string cell_remark(std::string_view text) {
+  if (is_missing_cell(text)) {
+    return ", a missing value: `missing: NUMBER` in a YAML file gives the number to take";
+  }
+  if (is_date_cell(text)) return ", a date: write it as numbers, such as days or years";
+  std::string point(text);
+  const size_t comma = point.find(',');
+  if (comma != std::string::npos) point[comma] = '.';
+  if (comma != std::string::npos && cell_number(point))
+    return ": expected a decimal point, no comma";
+  return ": only labels may be names; a column with a tokenizer may be text";
 }
 
-std::string shown(std::string_view text) { return escaped(std::string(text.substr(0, 40))); }
-
-Result<std::string> whole_text(const ByteSource& source) {
-  std::string text(source.size(), '\0');
-  OFSDP_RETURN_IF_ERROR(source.read(0, std::as_writable_bytes(std::span(text))));
-  if (text.starts_with("\xef\xbb\xbf")) text.erase(0, 3);  // a byte order mark
-  return text;
+bool add_cell(const ColumnSpec& spec, std::string_view text, Numbers& numbers) {
+  if (!spec.missing || !is_missing_cell(text)) return add_number(text, numbers);
+  numbers.add_value(*spec.missing);
+  return true;
 }
 
-// Iterates over a .csv file's records.
-class Records {
- public:
-  Records(const std::string& path, std::string_view text, char separator)
-      : path_(path), text_(text), separator_(separator) {}
-
-  int64_t line() const { return begun_; }
-
-  // Returns false at the end. Skips empty lines.
-  Result<bool> next(std::vector<std::string>& fields) {
-    while (at_ < text_.size() && (text_[at_] == '\n' || text_[at_] == '\r')) skip_line_end();
-    if (at_ == text_.size()) return false;
-    fields.clear();
-    begun_ = line_;
-    while (true) {
-      OFSDP_RETURN_IF_ERROR(read_field(fields.emplace_back()));
-      if (at_ == text_.size() || text_[at_] != separator_) break;
-      ++at_;
-    }
-    if (at_ < text_.size()) skip_line_end();
-    return true;
-  }
-
- private:
-  void skip_line_end() {
-    if (text_[at_] == '\r' && at_ + 1 < text_.size() && text_[at_ + 1] == '\n') ++at_;
-    ++at_;
-    ++line_;
-  }
-
-  Status read_field(std::string& field) {
-    if (at_ < text_.size() && text_[at_] == '"') return read_quoted(field);
-    const size_t end = std::min(text_.find_first_of(std::string_view(ends_, 3), at_), text_.size());
-    field = text_.substr(at_, end - at_);
-    at_ = end;
-    return {};
-  }
-
-  Status read_quoted(std::string& field) {
-    for (++at_; at_ < text_.size(); ++at_) {
-      const bool quote = text_[at_] == '"';
-      if (quote && (at_ + 1 == text_.size() || text_[at_ + 1] != '"')) break;
-      at_ += quote ? 1 : 0;  // a doubled quote is one
-      line_ += text_[at_] == '\n' ? 1 : 0;
-      field += text_[at_];
-    }
-    OFSDP_REJECT_IF(at_ == text_.size(), "{} line {}: expected the end of a quoted field", path_,
-                    begun_);
-    ++at_;
-    const bool ends = at_ == text_.size() ||
-                      std::string_view(ends_, 3).find(text_[at_]) != std::string_view::npos;
-    OFSDP_REJECT_IF(!ends, "{} line {}: expected a separator after a quoted field, found '{}'",
-                    path_, line_, shown(text_.substr(at_, 1)));
-    return {};
-  }
-
-  const std::string& path_;
-  std::string_view text_;
-  const char separator_;
-  const char ends_[3] = {separator_, '\n', '\r'};
-  size_t at_ = 0;
-  int64_t line_ = 1, begun_ = 1;
+struct Cell {
+  std::string text;
+  int64_t line;
 };
 
-Result<std::vector<std::string>> read_column_names(const std::string& path, Records& records) {
-  std::vector<std::string> header;
-  OFSDP_ASSIGN_OR_RETURN(const bool any, records.next(header));
-  OFSDP_REJECT_IF(!any, "{}: expected a header with the names of columns, found an empty file",
-                  path);
-  for (std::string& name : header) name = trimmed_text(name);
-  for (auto name = header.begin(); name != header.end(); ++name) {
-    const bool twice = !name->empty() && std::find(header.begin(), name, *name) != name;
-    OFSDP_REJECT_IF(twice, "{} line {}: column '{}' stands twice in the header", path,
-                    records.line(), escaped(*name));
+// Takes a column of labels, which are classes by name if the first that has a value is text.
+Status add_labels(const ColumnSpec& spec, const std::vector<Cell>& cells, Rows& rows) {
+  const auto first =
+      std::ranges::find_if(cells, [](const Cell& cell) { return !is_missing_cell(cell.text); });
+  const auto& known = spec.class_names;
+  rows.named = first != cells.end() &&
+               (!cell_number(first->text) || std::ranges::find(known, first->text) != known.end());
+  for (const Cell& cell : cells) {
+    const bool taken = rows.named ? !cell.text.empty() || spec.missing.has_value()
+                                  : add_cell(spec, cell.text, rows.numbers);
+    OFSDP_REJECT_IF(!taken, "{} line {}: column '{}': expected a {}, found '{}'{}", spec.path,
+                    cell.line, spec.parts[0], rows.named ? "class" : "number", shown(cell.text),
+                    cell_remark(cell.text));
+    if (rows.named) rows.names.push_back(cell.text);
+    rows.lengths.push_back(1);
+    rows.lines.push_back(cell.line);
   }
-  return header;
+  return {};
 }
 
-bool is_number(std::string_view text) {
-  Numbers numbers;
-  return add_number(text, numbers);
-}
-
-bool may_be_class(const ColumnSpec& spec, const Rows& rows) {
-  return spec.classes && !rows.lists && (rows.named || rows.lengths.empty());
-}
-
-Result<Rows> read_records(const ColumnSpec& spec, const std::string& text, char separator) {
-  Records records(spec.path, text, separator);
-  OFSDP_ASSIGN_OR_RETURN(const std::vector<std::string> header,
-                         read_column_names(spec.path, records));
+Result<std::vector<size_t>> find_parts(const ColumnSpec& spec,
+                                       const std::vector<std::string>& header) {
   std::vector<size_t> wanted;
   for (const std::string& part : spec.parts) {
     const auto found = std::ranges::find(header, part);
@@ -218,41 +153,36 @@ Result<Rows> read_records(const ColumnSpec& spec, const std::string& text, char 
                     did_you_mean(part, header));
     wanted.push_back(static_cast<size_t>(found - header.begin()));
   }
+  return wanted;
+}
+
+Result<Rows> read_records(const ColumnSpec& spec, const std::string& text, TextKind kind) {
+  Records records(spec.path, text, kind);
+  OFSDP_ASSIGN_OR_RETURN(const std::vector<std::string> header, records.header());
+  OFSDP_ASSIGN_OR_RETURN(const std::vector<size_t> wanted, find_parts(spec, header));
+  const bool labels = spec.classes && wanted.size() == 1;
   Rows rows;
   rows.lists = wanted.size() > 1;
+  std::vector<Cell> cells;
   std::vector<std::string> fields;
   while (true) {
     OFSDP_ASSIGN_OR_RETURN(const bool more, records.next(fields));
-    if (!more) return rows;
-    OFSDP_REJECT_IF(fields.size() != header.size(),
-                    "{} line {}: expected {} fields as in the header, found {}", spec.path,
-                    records.line(), header.size(), fields.size());
+    if (!more) break;
+    if (labels) {
+      cells.push_back({std::string(trimmed_text(fields[wanted[0]])), records.line()});
+      continue;
+    }
     for (const size_t i : wanted) {
       const std::string_view field = trimmed_text(fields[i]);
-      if (may_be_class(spec, rows) && add_class(spec, field, !is_number(field), rows)) continue;
-      OFSDP_REJECT_IF(rows.named || !add_number(field, rows.numbers),
-                      "{} line {}: column '{}': expected a {}, found '{}'", spec.path,
-                      records.line(), header[i], rows.named ? "class" : "number", shown(fields[i]));
+      OFSDP_REJECT_IF(!add_cell(spec, field, rows.numbers),
+                      "{} line {}: column '{}': expected a number, found '{}'{}", spec.path,
+                      records.line(), header[i], shown(field), cell_remark(field));
     }
     rows.lengths.push_back(static_cast<int64_t>(wanted.size()));
     rows.lines.push_back(records.line());
   }
-}
-
-// Returns field a.b.c in an object, or the field with that whole name; null if there is none.
-const Json* find_field(const Json& object, const std::string& path) {
-  const Json* found = &object;
-  std::string rest = path;
-  while (found->is_object()) {
-    if (const auto whole = found->find(rest); whole != found->end()) return &*whole;
-    const size_t dot = rest.find('.');
-    if (dot == std::string::npos) return nullptr;
-    const auto inner = found->find(rest.substr(0, dot));
-    if (inner == found->end()) return nullptr;
-    found = &*inner;
-    rest = rest.substr(dot + 1);
-  }
-  return nullptr;
+  OFSDP_RETURN_IF_ERROR(add_labels(spec, cells, rows));
+  return rows;
 }
 
 bool add_number(const Json& value, Numbers& numbers) {
@@ -279,35 +209,19 @@ class ObjectLines {
 
   Status add(std::string_view line, int64_t number) {
     const std::string at = format_text("{} line {}", spec_.path, number);
-    OFSDP_ASSIGN_OR_RETURN(const Json object, prefixed(at, parse_unique(line)));
-    OFSDP_REJECT_IF(!object.is_object(), "{}: expected a JSON object, found '{}'", at, shown(line));
-    const Json* value = find_field(object, spec_.parts[0]);
-    OFSDP_REJECT_IF(value == nullptr, "{}: no field '{}'", at, spec_.parts[0]);
-    if (rows_.lines.empty()) rows_.lists = value->is_array();
-    OFSDP_REJECT_IF(value->is_array() != rows_.lists, "{}: field '{}': expected a {} as before", at,
-                    spec_.parts[0], rows_.lists ? "list" : "number");
-    bool fits = true;
-    const bool text = value->is_string() && may_be_class(spec_, rows_);
-    if (text && add_class(spec_, value->get<std::string>(), true, rows_)) {
-      // a class
-    } else if (rows_.lists) {
-      for (const Json& entry : *value) {
-        if (!shaped_) learn_shape(entry);
-        fits = fits && add_nested(entry, rows_.inner, rows_.numbers);
-      }
-    } else {
-      fits = !rows_.named && add_number(*value, rows_.numbers);
+    OFSDP_ASSIGN_OR_RETURN(const Json object, parse_object(at, line));
+    const bool several = spec_.parts.size() > 1;
+    if (rows_.lines.empty()) rows_.lists = several;
+    for (const std::string& part : spec_.parts) {
+      const Json* const value = find_field(object, part);
+      const bool missing = value == nullptr || value->is_null();
+      const std::string field = format_text("{}: field '{}'", at, part);
+      OFSDP_REJECT_IF(value == nullptr && !spec_.missing, "{}: no field '{}'", at, part);
+      OFSDP_RETURN_IF_ERROR(missing   ? add_missing(field)
+                            : several ? add_one(field, *value, line)
+                                      : add_value(field, *value, line));
     }
-    OFSDP_REJECT_IF(!fits && rows_.named, "{}: field '{}': expected a class as before, found '{}'",
-                    at, spec_.parts[0], shown(line));
-    OFSDP_REJECT_IF(!fits && value->is_string(),
-                    "{}: field '{}': expected numbers, found text, '{}': give a tokenizer's "
-                    "numbers, or a class to --labels",
-                    at, spec_.parts[0], shown(value->get<std::string>()));
-    OFSDP_REJECT_IF(!fits, "{}: field '{}': expected {}, found '{}'", at, spec_.parts[0],
-                    rows_.inner.empty() ? "numbers" : "lists of numbers of one length",
-                    shown(line));
-    rows_.lengths.push_back(rows_.lists ? std::ssize(*value) : 1);
+    if (several) rows_.lengths.push_back(std::ssize(spec_.parts));
     rows_.lines.push_back(number);
     return {};
   }
@@ -315,6 +229,70 @@ class ObjectLines {
   Rows take() { return std::move(rows_); }
 
  private:
+  Status add_missing(const std::string& field) {
+    OFSDP_REJECT_IF(!spec_.missing, "{}: expected a {}, found null{}", field,
+                    rows_.named ? "class" : "number", cell_remark(""));
+    const bool list = decided_ && rows_.lists && spec_.parts.size() == 1;
+    OFSDP_REJECT_IF(list, "{}: expected a list as before, found a missing value", field);
+    if (rows_.named) {
+      rows_.names.push_back(kNoClass);
+    } else {
+      rows_.numbers.add_value(*spec_.missing);
+      ++early_;
+    }
+    if (spec_.parts.size() == 1) rows_.lengths.push_back(1);
+    return {};
+  }
+
+  // Adds one number of several fields.
+  Status add_one(const std::string& field, const Json& value, std::string_view line) {
+    OFSDP_REJECT_IF(!add_number(value, rows_.numbers), "{}: expected a number, found '{}'", field,
+                    shown(line));
+    return {};
+  }
+
+  Status add_value(const std::string& field, const Json& value, std::string_view line) {
+    OFSDP_RETURN_IF_ERROR(decide(field, value));
+    OFSDP_REJECT_IF(value.is_array() != rows_.lists, "{}: expected a {} as before", field,
+                    rows_.lists ? "list" : "number");
+    bool fits = true;
+    if (rows_.named && value.is_string() && !value.get_ref<const std::string&>().empty()) {
+      rows_.names.push_back(value.get<std::string>());
+    } else if (rows_.lists) {
+      for (const Json& entry : value) {
+        if (!shaped_) learn_shape(entry);
+        fits = fits && add_nested(entry, rows_.inner, rows_.numbers);
+      }
+    } else {
+      fits = !rows_.named && add_number(value, rows_.numbers);
+    }
+    OFSDP_REJECT_IF(!fits && rows_.named, "{}: expected a class as before, found '{}'", field,
+                    shown(line));
+    OFSDP_REJECT_IF(!fits && value.is_string(),
+                    "{}: expected numbers, found text, '{}': give it a tokenizer, or a class to "
+                    "--labels",
+                    field, shown(value.get_ref<const std::string&>()));
+    OFSDP_REJECT_IF(!fits, "{}: expected {}, found '{}'", field,
+                    rows_.inner.empty() ? "numbers" : "lists of numbers of one length",
+                    shown(line));
+    rows_.lengths.push_back(rows_.lists ? std::ssize(value) : 1);
+    return {};
+  }
+
+  // The first value that is there decides for lists, numbers or classes.
+  Status decide(const std::string& field, const Json& value) {
+    if (decided_) return {};
+    decided_ = true;
+    rows_.lists = value.is_array();
+    OFSDP_REJECT_IF(rows_.lists && early_ > 0,
+                    "{}: expected a number, as `missing` gives one before, found a list", field);
+    rows_.named = spec_.classes && value.is_string();
+    if (!rows_.named) return {};
+    rows_.names.assign(early_, kNoClass);
+    rows_.numbers = {};
+    return {};
+  }
+
   void learn_shape(const Json& entry) {
     shaped_ = true;
     for (const Json* at = &entry; at->is_array() && rows_.inner.size() < kMaxAxes;) {
@@ -326,23 +304,9 @@ class ObjectLines {
 
   const ColumnSpec& spec_;
   Rows rows_;
-  bool shaped_ = false;
+  bool shaped_ = false, decided_ = false;
+  size_t early_ = 0;  // missing values, before the first row that has one
 };
-
-// Calls `visit(line, number)` for each line that is not blank.
-template <typename Visit>
-Status for_each_line(std::string_view text, Visit visit) {
-  int64_t number = 1;
-  for (size_t at = 0; at < text.size(); ++number) {
-    const size_t end = std::min(text.find('\n', at), text.size());
-    const std::string_view line = text.substr(at, end - at);
-    if (line.find_first_not_of(" \t\r") != std::string_view::npos) {
-      OFSDP_RETURN_IF_ERROR(visit(line, number));
-    }
-    at = end + 1;
-  }
-  return {};
-}
 
 // Returns how many entries every row gets.
 Result<int64_t> row_length(const ColumnSpec& spec, const Rows& rows) {
@@ -418,8 +382,7 @@ Result<TextRows> read_text_rows(const ColumnSpec& spec, const ByteSource& source
   OFSDP_CHECK(!spec.parts.empty(), "{}: no part", spec.path);
   OFSDP_ASSIGN_OR_RETURN(const std::string text, whole_text(source));
   if (kind != TextKind::kJsonLines) {
-    OFSDP_ASSIGN_OR_RETURN(Rows rows,
-                           read_records(spec, text, kind == TextKind::kTab ? '\t' : ','));
+    OFSDP_ASSIGN_OR_RETURN(Rows rows, read_records(spec, text, kind));
     return numbered(spec, std::move(rows));
   }
   ObjectLines lines(spec);
@@ -430,16 +393,11 @@ Result<TextRows> read_text_rows(const ColumnSpec& spec, const ByteSource& source
 
 Result<std::vector<std::string>> text_columns(const ByteSource& source, TextKind kind) {
   OFSDP_ASSIGN_OR_RETURN(const std::string text, whole_text(source));
-  if (kind != TextKind::kJsonLines) {
-    Records records(source.path(), text, kind == TextKind::kTab ? '\t' : ',');
-    return read_column_names(source.path(), records);
-  }
+  if (kind != TextKind::kJsonLines) return Records(source.path(), text, kind).header();
   const size_t first = text.find_first_not_of(" \t\r\n");
   const std::string line =
       first == std::string::npos ? "" : text.substr(first, text.find('\n', first) - first);
-  OFSDP_ASSIGN_OR_RETURN(const Json object, prefixed(source.path(), parse_unique(line)));
-  OFSDP_REJECT_IF(!object.is_object(), "{}: expected a JSON object a line, found '{}'",
-                  source.path(), shown(line));
+  OFSDP_ASSIGN_OR_RETURN(const Json object, parse_object(source.path(), line));
   std::vector<std::string> names;
   for (const auto& [name, value] : object.items()) names.push_back(name);
   return names;

@@ -195,11 +195,12 @@ TEST_F(DatasetTest, TypesThatDoNotConvert) {
   expect_input_error(bind({{"x", DType::kInt64, {2}}}),
                      {"x.npy", "column 'x'", "expected int64", "found float32"});
   expect_input_error(bind({{"x", DType::kFloat64, {2}}}), {"expected float64", "found float32"});
-  set_.columns[0].normalization.emplace();
-  expect_input_error(bind({{"x", DType::kFloat32, {2}}}),
-                     {"column 'x'", "scale", "uint8", "found float32"});
   set_.columns.clear();
   add("x", "x.npy", npy<int64_t>("<i8", "(1,)", {1}));
+  set_.columns[0].normalization.emplace();
+  expect_input_error(bind({{"x", DType::kFloat32, {}}}),
+                     {"column 'x'", "scale", "uint8", "found int64"});
+  set_.columns[0].normalization.reset();
   expect_input_error(bind({{"x", DType::kFloat32, {}}}), {"expected float32", "found int64"});
   expect_input_error(bind({{"x", DType::kBool, {}}}), {"expected bool", "found int64"});
 }

@@ -188,6 +188,99 @@ TEST_F(SeveralTest, FieldsOfJsonLinesAndPadding) {
   expect_input_error(open("bad.jsonl", "{\"a\": " + deep + "}\n", {"a"}), {"line 1"});
 }
 
+// A missing value is refused with its place, or gets the number of `missing`.
+TEST_F(SeveralTest, MissingValues) {
+  folder_.write("d.csv", "age,size,y\r\n1,NA,\r\n,2.5,b\r\n3,?,a\r\n");
+  const WantedColumn x{"x", DType::kFloat32, {2}}, y{"y", DType::kInt64, {}, false, true};
+  const std::string both = "train: {x: {file: d.csv, column: [age, size]";
+  EXPECT_EQ(rows<float>(both + ", missing: -1.5}}", x),
+            (std::vector<float>{1, -1.5, -1.5, 2.5, 3, -1.5}));
+  expect_input_error(refusal(both + "}}", x),
+                     {"d.csv line 2: column 'size': expected a number, found 'NA', a missing value",
+                      "`missing: NUMBER`"});
+  expect_input_error(refusal("train: {x: {file: d.npy, missing: 0}}", x),
+                     {"d.yaml:1", "missing is for tables and .jsonl files, found 'd.npy'"});
+  expect_input_error(refusal("train: {x: {file: d.csv, missing: none}}", x),
+                     {"expected a number, found 'none'"});
+
+  const auto classes = [&](const std::string& yaml) {
+    auto spec = parse_data_yaml(yaml, folder_.path(), "d.yaml");
+    EXPECT_TRUE(spec.ok());
+    spec->train.take_classes("y", {});
+    return Dataset::open(spec->train, {"y"}, *communicator_, ledger_);
+  };
+  auto named = classes("train: {y: {file: d.csv, missing: -100}}");
+  ASSERT_TRUE(named.ok()) << named.error().message();
+  EXPECT_EQ((*named)->classes("y"), (std::vector<std::string>{"a", "b"}));
+  ASSERT_TRUE((*named)->bind({y}).ok());
+  std::vector<int64_t> found(3);
+  ASSERT_TRUE(
+      (*named)
+          ->read_rows(0, std::vector<int64_t>{0, 1, 2}, reinterpret_cast<std::byte*>(found.data()))
+          .ok());
+  EXPECT_EQ(found, (std::vector<int64_t>{-100, 1, 0}));
+  expect_input_error(classes("train: {y: {file: d.csv}}"),
+                     {"line 2: column 'y': expected a class, found ''", "missing: NUMBER"});
+  folder_.write("d.csv", "y\nNA\nnone\nb\n");  // words are classes if others are
+  EXPECT_EQ((*classes("train: {y: {file: d.csv}}"))->classes("y"),
+            (std::vector<std::string>{"NA", "b", "none"}));
+
+  folder_.write("d.jsonl", "{\"a\": null, \"b\": 1}\n{\"a\": 2, \"b\": 3}\n{\"b\": 5}\n");
+  EXPECT_EQ(rows<float>("train: {x: {file: d.jsonl, field: [b, a], missing: 9}}", x),
+            (std::vector<float>{1, 9, 3, 2, 5, 9}));
+  EXPECT_EQ(
+      rows<float>("train: {x: {file: d.jsonl, field: a, missing: 9}}", {"x", DType::kFloat32, {}}),
+      (std::vector<float>{9, 2, 9}));
+  expect_input_error(refusal("train: {x: {file: d.jsonl, field: [b, a]}}", x),
+                     {"d.jsonl line 1: field 'a': expected a number, found null"});
+  folder_.write("d.jsonl", "{\"y\": null}\n{\"y\": \"b\"}\n{}\n");
+  named = classes("train: {y: {file: d.jsonl, missing: -100}}");
+  ASSERT_TRUE(named.ok()) << named.error().message();
+  ASSERT_TRUE((*named)->bind({y}).ok());
+  ASSERT_TRUE(
+      (*named)
+          ->read_rows(0, std::vector<int64_t>{0, 1, 2}, reinterpret_cast<std::byte*>(found.data()))
+          .ok());
+  EXPECT_EQ(found, (std::vector<int64_t>{-100, 0, -100}));
+}
+
+TEST_F(SeveralTest, CellsThatAreNoNumbers) {
+  const WantedColumn x{"x", DType::kFloat32, {}};
+  for (const auto& [cell, why] :
+       {std::pair("2024-01-31", "a date: write it as numbers"),
+        std::pair("31.1.2024 10:30", "a date"), std::pair("\"1,5\"", "expected a decimal point"),
+        std::pair("red", "only labels may be names")}) {
+    folder_.write("d.csv", format_text("x,z\n1,1\n{},2\n", cell));
+    expect_input_error(refusal("train: {x: {file: d.csv}}", x),
+                       {"d.csv line 3: column 'x': expected a number, found '", why});
+  }
+  folder_.write("d.csv", "x;z\n1.5;2\n");  // as spreadsheets write it
+  EXPECT_EQ(rows<float>("train: {x: {file: d.csv}}", x), (std::vector<float>{1.5}));
+}
+
+// (value * scale - mean) / std, each operation rounded to float32, for each column.
+TEST_F(SeveralTest, ColumnsOfATableAreNormalized) {
+  folder_.write("d.csv", "a,b\n1,10\n0.1,30\n");
+  const std::vector<float> found =
+      rows<float>("train: {x: {file: d.csv, column: [a, b], scale: 0.3, mean: [0.1, 2], std: 3}}",
+                  {"x", DType::kFloat32, {2}});
+  std::vector<float> expected;
+  for (const auto& [value, mean] : {std::pair(1.0f, 0.1f), std::pair(10.0f, 2.0f),
+                                    std::pair(0.1f, 0.1f), std::pair(30.0f, 2.0f)}) {
+    volatile float one = value * 0.3f;
+    one = one - mean;
+    expected.push_back(one / 3.0f);
+  }
+  EXPECT_EQ(found, expected);
+  folder_.write("x.npy", npy<double>("<f8", "(2, 2)", {1, 10, 0.1, 30}));
+  EXPECT_EQ(rows<float>("train: {x: {file: x.npy, scale: 0.3, mean: [0.1, 2], std: [3, 3]}}",
+                        {"x", DType::kFloat32, {2}}),
+            expected);
+  expect_input_error(refusal("train: {x: {file: d.csv, column: [a, b], mean: [1, 2, 3]}}",
+                             {"x", DType::kFloat32, {2}}),
+                     {"mean and std have 3 numbers, one a channel"});
+}
+
 // Nobody can say which of the two is meant.
 TEST_F(SeveralTest, AKeyThatStandsTwiceIsRefused) {
   expect_input_error(open("d.csv", "a,labels,labels\n1,0,1\n", {"a"}),
