@@ -40,7 +40,9 @@ find_package(fmt REQUIRED CONFIG)
 find_package(yaml-cpp REQUIRED CONFIG)
 find_package(nlohmann_json REQUIRED CONFIG)
 find_library(OFSDP_SODIUM sodium REQUIRED)
-mark_as_advanced(OFSDP_SODIUM)
+find_library(OFSDP_PCRE2 pcre2-8 REQUIRED)
+find_library(OFSDP_UTF8PROC utf8proc REQUIRED)
+mark_as_advanced(OFSDP_SODIUM OFSDP_PCRE2 OFSDP_UTF8PROC)
 # The build that runs on libgomp's pool, wherever Debian's alternatives point: libofsdp_openblas.so has its folder in RUNPATH.
 find_library(OFSDP_OPENBLAS openblas REQUIRED NO_DEFAULT_PATH
   PATHS /usr/lib/${CMAKE_LIBRARY_ARCHITECTURE}/openblas-openmp)

@@ -14,6 +14,7 @@ tools=(g++-aarch64-linux-gnu qemu-user-static)
 libraries=(
   libc6-dev libstdc++6 libgcc-s1 libgomp1
   zlib1g-dev libprotobuf-dev libyaml-cpp-dev nlohmann-json3-dev libfmt-dev libsodium-dev libopenblas-openmp-dev libtbb-dev
+  libpcre2-dev libutf8proc-dev
   libgtest-dev libgmock-dev libbenchmark-dev
 )
 

@@ -19,6 +19,7 @@ packages=(
   g++ cmake ninja-build ccache lld clang-format ca-certificates python3 python3-pip
   libprotobuf-dev protobuf-compiler zlib1g-dev
   libyaml-cpp-dev nlohmann-json3-dev libfmt-dev libsodium-dev libopenblas-openmp-dev libtbb-dev
+  libpcre2-dev libutf8proc-dev
   libgtest-dev libgmock-dev libbenchmark-dev
   libopenmpi-dev openmpi-bin libmpich-dev mpich # libraries loaded at run time: fsdp-run links neither
   python3-numpy procps                          # tests of the Python package

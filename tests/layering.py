@@ -94,7 +94,8 @@ ROOMS = {
     "runtime/log": "@base @graph fsdp/* <",
     "runtime/engine": "@base kernels/optimizers kernels/cpu @graph fsdp/* <",
     "runtime/engine/device": "@base kernels/cpu @graph fsdp/* <",
-    "runtime/data": "@base @graph fsdp/*",
+    "runtime/data/tokenizer": "@base @graph",
+    "runtime/data": "@base @graph fsdp/* runtime/data/tokenizer",
     "runtime": "@base kernels/optimizers @graph fsdp/* <",  # options embed the structs of these rooms
     "runtime/train/setup": "@base @graph @dialects fsdp/* plugins/* <",
     "runtime/compile": "@base kernels/optimizers kernels/cpu @graph fsdp/* plugins/* <",

@@ -13,6 +13,7 @@
 #include "kernels/base/status.h"
 #include "kernels/base/text.h"
 #include "runtime/data/byte_source.h"
+#include "runtime/data/token_rows.h"
 
 namespace ofsdp::runtime {
 
@@ -321,23 +322,6 @@ std::string inner_extension(std::filesystem::path path) {
   return path.extension().string();
 }
 
-// Makes `bytes` shared bytes once a host; `fill` writes them.
-template <typename Fill>
-Result<ByteSource> share_made(const std::string& path, size_t bytes, Fill fill,
-                              Communicator& communicator, MemoryLedger& ledger) {
-  struct Job {
-    Fill& fill;
-    size_t bytes;  // the segment may be rounded up to pages
-  } job{fill, bytes};
-  auto run = [](void* context, std::span<std::byte> dst) -> Status {
-    const Job& job = *static_cast<const Job*>(context);
-    return job.fill(dst.first(job.bytes));
-  };
-  OFSDP_ASSIGN_OR_RETURN(const std::span<const std::byte> made,
-                         communicator.share_from_rank0(ledger, bytes, path, run, &job));
-  return ByteSource::memory(path, made.first(bytes));
-}
-
 Result<ByteSource> share_inflated(const ByteSource& source, size_t bytes,
                                   Communicator& communicator, MemoryLedger& ledger) {
   OFSDP_RETURN_IF_ERROR(check_inflated_size(source, bytes));
@@ -520,8 +504,19 @@ Result<ColumnLayout> dense_layout(const std::string& path, DType dtype, std::vec
 }
 
 Result<ColumnFile> ColumnFile::open(const ColumnSpec& spec, Communicator& communicator,
-                                    MemoryLedger& ledger) {
+                                    MemoryLedger& ledger, EncodedTexts* texts) {
   ColumnFile file;
+  if (spec.tokenizer) {
+    EncodedTexts own;
+    OFSDP_ASSIGN_OR_RETURN(OpenedColumn opened, open_tokens(spec, texts != nullptr ? *texts : own,
+                                                            communicator, ledger));
+    file.source_ = std::move(opened.source);
+    file.layout_ = std::move(opened.layout);
+    file.shared_bytes_ = opened.shared_bytes;
+    file.vocabulary_ = opened.vocabulary;
+    OFSDP_RETURN_IF_ERROR(apply_row_shape(spec, file.layout_));
+    return file;
+  }
   if (spec.array) {
     OFSDP_ASSIGN_OR_RETURN(file.layout_,
                            dense_layout(spec.path, spec.array->dtype, spec.array->dims, 0));

@@ -4,7 +4,8 @@
 // (flat tokens), .npz and .safetensors (with several arrays), .csv, .tsv and .jsonl (see TextRows
 // below). A file with any other name must be IDX, MNIST's big-endian format. An .npy or IDX file
 // may be gzipped. Gzipped files, compressed .npz arrays and text are decoded once per host into
-// memory that all of its ranks share.
+// memory that all of its ranks share. With a tokenizer, a text file's rows are tokens
+// (runtime/data/token_rows.h).
 //
 // Instead of a file, a caller of the library may give an array (ColumnSpec::array). It is read in
 // place, so it must stay alive while rows are read. `replace` takes the next array, which must have
@@ -53,10 +54,13 @@ struct ColumnLayout {
   uint64_t end_byte() const;  // one past the last row
 };
 
+class EncodedTexts;  // runtime/data/token_rows.h
+
 class ColumnFile {
  public:
+  // `texts`: those that several columns of a data set share, if there are any.
   static Result<ColumnFile> open(const ColumnSpec& spec, Communicator& communicator,
-                                 MemoryLedger& ledger);
+                                 MemoryLedger& ledger, EncodedTexts* texts = nullptr);
 
   // Reads from `array` from now on. Returns kInput if dtype or row shape differ from those of the
   // first array. REQUIRES: the column was opened from an array.
@@ -66,6 +70,8 @@ class ColumnFile {
   // Returns the text of each class, by number, if the file names them; else nothing.
   const std::vector<std::string>& classes() const { return classes_; }
   const std::string& path() const { return source_.path(); }
+  // Returns how many ids the tokenizer has that made the rows; 0 without one.
+  int64_t vocabulary() const { return vocabulary_; }
   size_t shared_bytes() const { return shared_bytes_; }  // decoded bytes; 0 for a plain file
   Status read(uint64_t offset, std::span<std::byte> dst) const { return source_.read(offset, dst); }
 
@@ -73,6 +79,7 @@ class ColumnFile {
   ByteSource source_;
   ColumnLayout layout_;
   size_t shared_bytes_ = 0;
+  int64_t vocabulary_ = 0;
   std::vector<std::string> classes_;
 };
 
@@ -82,6 +89,7 @@ struct OpenedColumn {
   ColumnLayout layout;
   size_t shared_bytes = 0;
   std::vector<std::string> classes = {};
+  int64_t vocabulary = 0;
 };
 
 // A format with several columns in a file.
@@ -95,6 +103,31 @@ struct DataFormat {
 };
 std::span<const DataFormat> data_formats();
 const DataFormat* find_format(std::string_view extension);  // null: one column, or unknown
+
+// Makes `bytes` bytes that a host's ranks share; `fill(span)` writes them on one rank. Collective.
+template <typename Fill>
+Result<std::span<const std::byte>> share_bytes(const std::string& path, size_t bytes, Fill fill,
+                                               Communicator& communicator, MemoryLedger& ledger) {
+  struct Job {
+    Fill& fill;
+    size_t bytes;  // the segment may be rounded up to pages
+  } job{fill, bytes};
+  auto run = [](void* context, std::span<std::byte> dst) -> Status {
+    const Job& job = *static_cast<const Job*>(context);
+    return job.fill(dst.first(job.bytes));
+  };
+  OFSDP_ASSIGN_OR_RETURN(const std::span<const std::byte> made,
+                         communicator.share_from_rank0(ledger, bytes, path, run, &job));
+  return made.first(bytes);
+}
+
+template <typename Fill>
+Result<ByteSource> share_made(const std::string& path, size_t bytes, Fill fill,
+                              Communicator& communicator, MemoryLedger& ledger) {
+  OFSDP_ASSIGN_OR_RETURN(const std::span<const std::byte> made,
+                         share_bytes(path, bytes, fill, communicator, ledger));
+  return ByteSource::memory(path, made);
+}
 
 // Parses the header with which the (inflated) file begins. Checks the header's length, but not
 // whether the file holds all rows.

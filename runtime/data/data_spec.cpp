@@ -134,12 +134,26 @@ Status read_padding(const Place& place, const std::string& key, const YAML::Node
   if (!column.padding) column.padding.emplace();
   if (key == "pad_value") {
     OFSDP_ASSIGN_OR_RETURN(column.padding->value, scalar<double>(place, value, "a number"));
-    if (!std::isfinite(column.padding->value)) return wrong(place, value, "a finite number");
+    if (!std::isfinite(*column.padding->value)) return wrong(place, value, "a finite number");
   } else if (!value.IsScalar() || value.Scalar() != "longest") {
     const char* expected = "longest or a whole number of at least 1";
     OFSDP_ASSIGN_OR_RETURN(const int64_t to, scalar<int64_t>(place, value, expected));
     if (to < 1) return wrong(place, value, expected);
     column.padding->to = to;
+  }
+  return ok_status();
+}
+
+Status read_tokenizer(const Place& place, const std::string& key, const YAML::Node& value,
+                      ColumnSpec& column) {
+  if (!column.tokenizer) column.tokenizer.emplace();
+  TokenizerSpec& made = *column.tokenizer;
+  if (key == "max_length") {
+    OFSDP_ASSIGN_OR_RETURN(made.max_length, positive(place, value));
+  } else if (key == "tokenizer") {
+    OFSDP_ASSIGN_OR_RETURN(made.path, scalar<std::string>(place, value, "a tokenizer.json"));
+  } else {
+    OFSDP_ASSIGN_OR_RETURN(made.separator, scalar<std::string>(place, value, "a token"));
   }
   return ok_status();
 }
@@ -153,7 +167,9 @@ Status read_key(const Place& place, const std::string& key, const YAML::Node& va
   if (key == "missing") {
     OFSDP_ASSIGN_OR_RETURN(column.missing, scalar<double>(place, value, "a number"));
     if (!std::isfinite(*column.missing)) return wrong(place, value, "a finite number");
-  } else if (key == "file") {
+  } else if (key == "tokenizer" || key == "separator" || key == "max_length") {
+    return read_tokenizer(place, key, value, column);
+  } else if (key == "file" || key == "text") {
     OFSDP_ASSIGN_OR_RETURN(column.path, scalar<std::string>(place, value, "a file name"));
   } else if (key == "scale" || key == "mean" || key == "std") {
     return read_normalization(place, key, value, column);
@@ -213,8 +229,47 @@ Status check_part(const Place& place, const YAML::Node& node, const ColumnSpec& 
                      place.at(node), column.path);
 }
 
+// Checks a column of text: rows are windows of one length, or padded texts.
+Status check_text(const Place& place, const YAML::Node& node, const ColumnSpec& column) {
+  const std::string at = place.at(node);
+  OFSDP_REJECT_IF(!node["text"],
+                  "{}: tokenizer, separator and max_length are for a column with "
+                  "the key 'text', found none",
+                  at);
+  OFSDP_REJECT_IF(node["file"], "{}: expected 'text' or 'file', found both", at);
+  OFSDP_REJECT_IF(!node["tokenizer"],
+                  "{}: the text '{}' needs the key 'tokenizer', a "
+                  "tokenizer.json, found none",
+                  at, column.path);
+  OFSDP_REJECT_IF(column.sequence_length.has_value() == column.padding.has_value(),
+                  "{}: the text '{}' needs sequence_length (rows of one length) or pad_to (a row "
+                  "for each text), found {}",
+                  at, column.path, column.padding ? "both" : "neither");
+  const bool windows = column.sequence_length.has_value();
+  OFSDP_REJECT_IF(windows && column.tokenizer->max_length,
+                  "{}: max_length is for rows with "
+                  "pad_to, found sequence_length",
+                  at);
+  OFSDP_REJECT_IF(!windows && column.stride,
+                  "{}: stride is for rows of a sequence_length, found "
+                  "pad_to",
+                  at);
+  for (const char* key : {"scale", "mean", "std", "dtype", "missing", "array", "tensor"}) {
+    OFSDP_REJECT_IF(node[key], "{}: '{}' is no key of a text", at, key);
+  }
+  const std::string extension = std::filesystem::path(column.path).extension().string();
+  const bool table = extension == ".csv" || extension == ".tsv";
+  OFSDP_REJECT_IF(node["column"] && !table, "{}: 'column' is no key of '{}'", at, column.path);
+  OFSDP_REJECT_IF(node["field"] && extension != ".jsonl", "{}: 'field' is no key of '{}'", at,
+                  column.path);
+  OFSDP_REJECT_IF(column.parts.size() > 1, "{}: expected one name of a text, found {}", at,
+                  column.parts.size());
+  return ok_status();
+}
+
 // Rejects keys of token files for other files, and requires them for a .bin file.
 Status check_kind(const Place& place, const YAML::Node& node, const ColumnSpec& column) {
+  if (node["text"] || column.tokenizer) return check_text(place, node, column);
   if (column.path.empty()) {
     return input_error("{}: expected the key 'file', found none", place.at(node));
   }
@@ -235,8 +290,9 @@ Status check_kind(const Place& place, const YAML::Node& node, const ColumnSpec& 
 Result<ColumnSpec> read_column(const Place& place, const YAML::Node& node,
                                const std::filesystem::path& folder) {
   const std::vector<std::string> keys = {
-      "file",  "scale",  "mean",  "std",   "shape",  "sequence_length", "stride",    "next_token",
-      "dtype", "column", "field", "array", "tensor", "pad_to",          "pad_value", "missing"};
+      "file",       "scale",   "mean",   "std",       "shape",     "sequence_length", "stride",
+      "next_token", "dtype",   "column", "field",     "array",     "tensor",          "pad_to",
+      "pad_value",  "missing", "text",   "tokenizer", "separator", "max_length"};
   ColumnSpec column;
   OFSDP_RETURN_IF_ERROR(for_each_key(
       place, node, "a mapping such as {file: x.npy}",
@@ -247,6 +303,7 @@ Result<ColumnSpec> read_column(const Place& place, const YAML::Node& node,
   OFSDP_RETURN_IF_ERROR(check_kind(place, node, column));
   OFSDP_RETURN_IF_ERROR(check_channels(place, node, column));
   column.path = (folder / column.path).string();
+  if (column.tokenizer) column.tokenizer->path = (folder / column.tokenizer->path).string();
   return column;
 }
 
@@ -261,7 +318,7 @@ Status add_mask(const std::string& name, const std::string& at, ColumnSet& set) 
   }
   ColumnSpec mask = *padded;
   mask.name = name;
-  if (mask.parts.empty()) mask.parts = {padded->name};
+  if (mask.parts.empty() && !mask.tokenizer) mask.parts = {padded->name};
   mask.padding->mask = true;
   mask.row.reset();
   set.columns.push_back(std::move(mask));

@@ -47,8 +47,15 @@ struct ColumnArray {
 // Pads rows that differ in length.
 struct Padding {
   std::optional<int64_t> to;    // none: the column's longest row
-  double value = 0;
+  std::optional<double> value;  // none: 0, or the tokenizer's token for it
   bool mask = false;            // in place of rows: 1 for an element, 0 for padding
+};
+
+// A text file and a tokenizer.json make the rows (runtime/data/token_rows.h).
+struct TokenizerSpec {
+  std::string path;                   // the tokenizer.json; ColumnSpec::path is the text
+  std::string separator;              // a token after each text; empty: none
+  std::optional<int64_t> max_length;  // longer texts are cut
 };
 
 struct ColumnSpec {
@@ -57,14 +64,15 @@ struct ColumnSpec {
   // In a file with several columns: the array, the tensor, the field (a.b is field b in object a),
   // or the text columns that make one row.
   std::vector<std::string> parts;
+  std::optional<TokenizerSpec> tokenizer;
   std::optional<Padding> padding;
   std::optional<double> missing;     // text: the number for missing values
   std::optional<ColumnArray> array;  // replaces a file; `path` then names it in messages
   std::optional<Normalization> normalization;
   std::optional<Shape> row;  // `shape`: the axes that rows are viewed with
-  // Token files (.bin) only.
+  // Token files (.bin) and texts with a tokenizer only.
   std::optional<int64_t> sequence_length, stride;
-  std::optional<DType> dtype;  // uint16 or uint32; none: detected from the bytes
+  std::optional<DType> dtype;  // .bin: uint16 or uint32; none: detected from the bytes
   bool next_token = false;     // row s starts at s * stride + 1
   bool reserve_next = false;   // another column reads the next token, so rows leave one token over
   // Labels: text becomes 0, 1, .. in the order of `class_names`, else sorted by its bytes.

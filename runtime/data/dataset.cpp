@@ -6,6 +6,7 @@
 #include "kernels/base/names.h"
 #include "kernels/base/status.h"
 #include "kernels/base/text.h"
+#include "runtime/data/token_rows.h"
 
 namespace ofsdp::runtime {
 
@@ -197,10 +198,11 @@ Result<std::unique_ptr<Dataset>> Dataset::open(const ColumnSet& set,
     OFSDP_REJECT_IF(std::ranges::count(set.columns, name, &ColumnSpec::name) > 1,
                     "{}: column '{}' is given twice", set.origin, escaped(name));
   }
+  EncodedTexts texts;
   for (const std::string& name : names) {
     if (dataset->find(name) != nullptr) continue;  // named twice, opened once
     const ColumnSpec& spec = *set.find(name);
-    Result<ColumnFile> file = ColumnFile::open(spec, communicator, ledger);
+    Result<ColumnFile> file = ColumnFile::open(spec, communicator, ledger, &texts);
     if (!file.ok()) return std::move(file).status().with_prefix(format_text("column '{}'", name));
     dataset->columns_.push_back({spec, *std::move(file)});
   }
@@ -273,6 +275,11 @@ Status Dataset::bind_column(const WantedColumn& wanted) {
                   "{}: column '{}': expected numbers, found text ('{}'), which only a loss over "
                   "classes takes",
                   path, wanted.name, escaped(column.file.classes()[0]));
+  const int64_t ids = column.file.vocabulary();
+  OFSDP_REJECT_IF(wanted.below > 0 && ids > wanted.below,
+                  "{}: column '{}': the tokenizer {} has {} tokens, expected at most the {} of the "
+                  "model's table: give the model's own tokenizer.json",
+                  path, wanted.name, column.spec.tokenizer->path, ids, wanted.below);
   int64_t adjacent = 1;
   if (column.spec.normalization) {
     OFSDP_ASSIGN_OR_RETURN(adjacent,

@@ -47,8 +47,8 @@ std::string bytes_remark(std::string_view prefix) {
 std::string file_remark(const std::string& path) {
   if (path.ends_with(".npy")) return ", which is one column: give its folder";
   if (path.ends_with(".txt")) {
-    return ", which looks like text: write a tokenizer's numbers, as .jsonl lists or a .bin of "
-           "uint16";
+    return ", which looks like text: a YAML file gives it a tokenizer, {text: FILE, tokenizer: "
+           "tokenizer.json}";
   }
   const Result<ByteSource> source = ByteSource::open(path);
   if (!source.ok()) return "";

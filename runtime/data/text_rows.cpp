@@ -342,7 +342,7 @@ Result<TextRows> laid_out(const ColumnSpec& spec, Rows rows) {
   if (!numel.ok()) return std::move(numel).status().with_prefix(spec.path);
   OFSDP_REJECT_IF(*numel > kMaxNumbers, "{}: expected at most {} numbers after padding, found {}",
                   spec.path, kMaxNumbers, *numel);
-  const double fill = spec.padding ? spec.padding->value : 0;
+  const double fill = spec.padding ? spec.padding->value.value_or(0) : 0;
   if (fill != std::floor(fill)) rows.numbers.make_real();
   made.dtype = mask ? DType::kInt64 : rows.numbers.dtype();
   const auto whole = mask ? int64_t{0} : static_cast<int64_t>(fill);

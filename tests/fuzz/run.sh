@@ -23,6 +23,10 @@ case $target in
     corpus=($(find tests/fixtures -name '*.onnx' -size -64k))
     ;;
   data_files) sources=(runtime/data/*.cpp) ;;
+  tokenizers)
+    sources=(runtime/data/tokenizer/*.cpp)
+    corpus=(tests/fixtures/tokenizers/*.json)
+    ;;
   meeting) sources=(fsdp/comm/store/*.cpp runtime/cli/launch/node_messages.cpp) ;;
   manifest) sources=(fsdp/checkpoint/manifest.cpp) ;;
   configs)
@@ -47,7 +51,7 @@ done | xargs -P "$(nproc)" -I{} sh -c '"$0" -c "$2" -o "$1/$(echo "$2" | tr / _)
 "$clang" -fsanitize=fuzzer,address,undefined "$scratch"/*.o -Wl,-z,muldefs -Wl,--start-group "${libraries[@]}" \
   -Wl,--end-group $(find -L "$prefix" -name libonnx.a -o -name libonnx_proto.a -o -name 'libdnnl.so') \
   -Wl,-rpath,"$(dirname "$(find -L "$prefix" -name libdnnl.so | head -1)")" \
-  -lprotobuf -lsodium -lfmt -lyaml-cpp -lz -lgomp -ldl -lpthread -o "$scratch/fuzz"
+  -lprotobuf -lsodium -lfmt -lyaml-cpp -lpcre2-8 -lutf8proc -lz -lgomp -ldl -lpthread -o "$scratch/fuzz"
 
 mkdir "$scratch/corpus"
 for file in "${corpus[@]}"; do cp "$file" "$scratch/corpus/$(echo "$file" | tr / _)"; done
