@@ -46,6 +46,7 @@ enum class Command {
   kDoctor,
   kCheck,
   kPredict,
+  kData,
   kDemo,
   kResume,
   kCompletion,
@@ -56,7 +57,7 @@ enum class Command {
 OFSDP_ENUM_NAMES(Command, {kTrain, "train"}, {kPlan, "plan"}, {kEval, "eval"}, {kExport, "export"},
                  {kConfig, "config"}, {kOps, "ops"}, {kCheckPlugin, "check-plugin"},
                  {kMakeTraining, "make-training"}, {kDoctor, "doctor"}, {kCheck, "check"},
-                 {kPredict, "predict"}, {kDemo, "demo"}, {kResume, "resume"},
+                 {kPredict, "predict"}, {kData, "data"}, {kDemo, "demo"}, {kResume, "resume"},
                  {kCompletion, "completion"}, {kMan, "man"}, {kHelp, "help"}, {kVersion, "version"})
 
 enum class DeviceChoice { kAuto, kCpu, kCuda };

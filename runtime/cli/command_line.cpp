@@ -30,6 +30,9 @@ constexpr auto kCommands = std::to_array<CommandEntry>({
     {Command::kPredict, "MODEL.onnx or RUN", "predict MODEL|RUN -o FILE",
      "write the outputs for every row of the data",
      "FILE is .npy, .npz or .csv; --prediction NAME, repeated, names outputs."},
+    {Command::kData, "DATA", "data DATA [MODEL.onnx]",
+     "columns, ranges, missing values; the YAML file to write",
+     "DATA is as for --data, or a text file. With a model: its inputs of the first row.", true},
     {Command::kDoctor, "MODEL.onnx", "doctor MODEL.onnx [options]",
      "likely problems, each with the option that fixes it"},
     {Command::kCheck, "MODEL.onnx", "check MODEL.onnx [options]",
@@ -332,7 +335,8 @@ Status check_no_artifact(const std::string& model) {
 
 Status read_sources(const CommandEntry& command, const Words& words, OptionReader& reader,
                     const std::optional<std::string>& omp_num_threads, ParsedCommand& parsed) {
-  std::string model = words.operands.empty() ? std::string() : words.operands.front();
+  const size_t before = command.command == Command::kData ? 1 : 0;  // words before the model
+  std::string model = words.operands.size() > before ? words.operands[before] : std::string();
   std::optional<OrtSettings> artifacts;
   if (takes_model(command.command)) OFSDP_RETURN_IF_ERROR(check_no_artifact(model));
   if (takes_model(command.command) && is_ort_folder(model)) {
@@ -359,6 +363,9 @@ Status read_sources(const CommandEntry& command, const Words& words, OptionReade
   if (artifacts) OFSDP_RETURN_IF_ERROR(check_ort_optimizer(*artifacts, reader));
   OFSDP_ASSIGN_OR_RETURN(parsed.options, reader.finish(command.command, omp_num_threads));
   parsed.options.model = model;
+  if (command.command == Command::kData) {
+    parsed.options.run.data = {.kind = DataChoice::Kind::kPath, .path = words.operands.front()};
+  }
   for (const Flag& flag : words.flags) {
     const bool named = command.command == Command::kPredict && flag.name == "prediction";
     if (named) parsed.options.predictions.push_back(flag.text);

@@ -81,6 +81,12 @@ Status run_doctor(const RunContext& context);
 // Errors: kInput; kFault (disk).
 Status predict(const Options& options, const Registry& registry);
 
+// fsdp-run data prints the columns of data: types, shapes, counts, ranges, missing values and first
+// rows (runtime/data/survey.h). With a model, it also prints the first row as the inputs get it.
+// For a table or a text it prints the YAML file that feeds them. Writes nothing. Errors: kInput,
+// after the tables if a run would refuse the data.
+Status show_data(const Options& options, const Registry& registry);
+
 // fsdp-run demo: a whole run in seconds, without network, Python or a model. Makes a small network
 // and data in a folder, evaluates it, trains it with full_shard on two ranks, and evaluates the
 // trained file. All three are commands; each is printed, run as a user would run it, and kept in

@@ -107,9 +107,10 @@ std::vector<OptionEntry> command_line_entries() {
   const auto positive = [](const std::string& text) { return parse_integer(text, 1); };
   const auto shown = [](const auto& world) { return std::to_string(world.value_or(0)); };
   return {
-      bare({"json", "", "train, eval, plan, doctor, check, ops: the result as one JSON object"},
-           only(Command::kTrain) | only(Command::kEval) | plan | doctor | check |
-               only(Command::kOps),
+      bare({"json", "",
+            "train, eval, plan, data, doctor, check, ops: the result as one JSON object"},
+           only(Command::kTrain) | only(Command::kEval) | plan | only(Command::kData) | doctor |
+               check | only(Command::kOps),
            OFSDP_FIELD(json)),
       flag(plan,
            parsed({"world", "the ranks that are here; N", "plan: ranks that may be elsewhere"},

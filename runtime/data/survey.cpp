@@ -1,0 +1,287 @@
+#include "runtime/data/survey.h"
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+#include "fsdp/comm/communicator.h"
+#include "kernels/base/text.h"
+#include "runtime/data/column_file.h"
+#include "runtime/data/dataset.h"
+#include "runtime/data/text_records.h"
+#include "runtime/data/token_rows.h"
+
+namespace ofsdp::runtime {
+namespace {
+
+using Json = nlohmann::json;
+
+constexpr size_t kMostShown = 60;  // bytes of a value
+constexpr size_t kLongText = 40;   // bytes; longer texts on average are no classes
+constexpr size_t kManyClasses = 100;
+
+std::optional<TextKind> table_kind(const std::string& path) {
+  const std::string extension = std::filesystem::path(path).extension().string();
+  if (extension == ".csv") return TextKind::kComma;
+  if (extension == ".tsv") return TextKind::kTab;
+  if (extension == ".jsonl") return TextKind::kJsonLines;
+  return std::nullopt;
+}
+
+// Gathers the values of a column of a table.
+class ValueSurvey {
+ public:
+  void add_cell(std::string_view text) {
+    show(text);
+    ++rows_;
+    if (is_missing_cell(text)) {
+      ++missing_;
+    } else if (const auto number = cell_number(text)) {
+      add_number(std::visit([](auto value) { return static_cast<double>(value); }, *number));
+    } else if (is_date_cell(text)) {
+      ++dates_;
+    } else {
+      add_text(text);
+    }
+  }
+
+  void add_value(const Json* value) {
+    show(value == nullptr ? "" : value->dump());
+    ++rows_;
+    if (value == nullptr || value->is_null()) {
+      ++missing_;
+    } else if (value->is_number()) {
+      add_number(value->get<double>());
+    } else if (value->is_boolean()) {
+      add_number(value->get<bool>() ? 1 : 0);
+    } else if (value->is_string()) {
+      add_text(value->get_ref<const std::string&>());
+    } else if (value->is_array()) {
+      add_list(*value);
+    } else {
+      add_text(value->dump());
+    }
+  }
+
+  ColumnSurvey finish(const std::string& file, const std::string& name) const {
+    ColumnSurvey made;
+    made.file = file;
+    made.name = name;
+    made.rows = rows_;
+    made.missing = missing_;
+    made.first = first_;
+    made.type = type();
+    if (lists_ > 0) made.row = {length_};
+    if (numbers_ > 0) {
+      made.least = least_;
+      made.most = most_;
+    }
+    made.distinct = std::ssize(texts_);
+    if (made.type == "class") made.classes.assign(texts_.begin(), texts_.end());
+    const int64_t filled = rows_ - missing_;
+    const bool mixed = filled > 0 && numbers_ > 0 && lists_ == 0 && numbers_ < filled;
+    if (mixed) {
+      made.problem = format_text("{} of {} values are numbers, and {} are not", numbers_, filled,
+                                 filled - numbers_);
+    }
+    return made;
+  }
+
+ private:
+  void show(std::string_view text) {
+    if (first_.size() < kFirstRows) first_.emplace_back(text.substr(0, kMostShown));
+  }
+
+  void add_number(double number) {
+    ++numbers_;
+    least_ = numbers_ == 1 ? number : std::min(least_, number);
+    most_ = numbers_ == 1 ? number : std::max(most_, number);
+    whole_ = whole_ && number == std::floor(number);
+  }
+
+  void add_text(std::string_view text) {
+    ++text_count_;
+    text_bytes_ += text.size();
+    if (std::ssize(texts_) <= kMostDistinct) texts_.emplace(text);
+  }
+
+  void add_list(const Json& list) {
+    ++lists_;
+    const auto length = std::ssize(list);
+    length_ = lists_ == 1 || length == length_ ? length : -1;
+    for (const Json& entry : list) {
+      if (entry.is_number()) add_number(entry.get<double>());
+    }
+  }
+
+  std::string type() const {
+    if (lists_ > 0) return "list";
+    if (text_count_ == 0 && dates_ == 0) {
+      return numbers_ == 0 ? "nothing" : whole_ ? "int64" : "float64";
+    }
+    if (text_count_ == 0 && numbers_ == 0) return "date";
+    const bool few = texts_.size() <= kManyClasses && 2 * texts_.size() <= text_count_;
+    return few && text_bytes_ <= kLongText * text_count_ ? "class" : "text";
+  }
+
+  std::vector<std::string> first_;
+  std::set<std::string> texts_;
+  int64_t rows_ = 0, missing_ = 0, numbers_ = 0, dates_ = 0, lists_ = 0, length_ = 0;
+  size_t text_count_ = 0, text_bytes_ = 0;
+  double least_ = 0, most_ = 0;
+  bool whole_ = true;
+};
+
+Result<std::vector<ColumnSurvey>> survey_records(const std::string& path, std::string_view text,
+                                                 TextKind kind) {
+  Records records(path, text, kind);
+  OFSDP_ASSIGN_OR_RETURN(const std::vector<std::string> header, records.header());
+  std::vector<ValueSurvey> columns(header.size());
+  std::vector<std::string> fields;
+  while (true) {
+    OFSDP_ASSIGN_OR_RETURN(const bool more, records.next(fields));
+    if (!more) break;
+    for (size_t i = 0; i < fields.size(); ++i) columns[i].add_cell(trimmed_text(fields[i]));
+  }
+  std::vector<ColumnSurvey> made;
+  for (size_t i = 0; i < header.size(); ++i) made.push_back(columns[i].finish(path, header[i]));
+  return made;
+}
+
+// The names of the fields that hold values; those in objects are a.b.
+void add_field_names(const Json& object, const std::string& before,
+                     std::vector<std::string>& names) {
+  for (const auto& [name, value] : object.items()) {
+    const std::string path = before + name;
+    if (value.is_object()) {
+      add_field_names(value, path + ".", names);
+    } else if (std::ranges::find(names, path) == names.end()) {
+      names.push_back(path);
+    }
+  }
+}
+
+// A field is there from the first object that has it; it is missing in the ones before.
+Result<std::vector<ColumnSurvey>> survey_objects(const std::string& path, std::string_view text) {
+  std::vector<std::string> names;
+  const auto each = [&](const auto& visit) {
+    return for_each_line(text, [&](std::string_view line, int64_t number) -> Status {
+      OFSDP_ASSIGN_OR_RETURN(const Json object,
+                             parse_object(format_text("{} line {}", path, number), line));
+      visit(object);
+      return {};
+    });
+  };
+  OFSDP_RETURN_IF_ERROR(each([&](const Json& object) { add_field_names(object, "", names); }));
+  std::vector<ValueSurvey> columns(names.size());
+  OFSDP_RETURN_IF_ERROR(each([&](const Json& object) {
+    for (size_t i = 0; i < names.size(); ++i) columns[i].add_value(find_field(object, names[i]));
+  }));
+  std::vector<ColumnSurvey> made;
+  for (size_t i = 0; i < names.size(); ++i) made.push_back(columns[i].finish(path, names[i]));
+  return made;
+}
+
+// Reads a column's rows, converted to double where a type is no text.
+class StoredSurvey {
+ public:
+  StoredSurvey(const ColumnSpec& spec, Communicator& communicator) : spec_(spec) {
+    made_.name = spec.name;
+    made_.file = spec.path;
+    const Status status = run(communicator);
+    if (!status.ok()) made_.problem = status.message();
+  }
+
+  ColumnSurvey take() { return std::move(made_); }
+
+ private:
+  Status run(Communicator& communicator) {
+    ColumnSpec spec = spec_;
+    spec.classes = true;  // texts may be labels
+    MemoryLedger ledger;
+    OFSDP_ASSIGN_OR_RETURN(const ColumnFile file, ColumnFile::open(spec, communicator, ledger));
+    const ColumnLayout& layout = file.layout();
+    made_.rows = layout.count;
+    made_.row = layout.row.axes();
+    made_.type = spec.tokenizer            ? "tokens"
+                 : !file.classes().empty() ? "class"
+                                           : std::string(dtype_name(layout.dtype));
+    made_.classes = file.classes();
+    made_.distinct = std::ssize(made_.classes);
+    std::vector<std::byte> row(layout.row_bytes());
+    for (int64_t i = 0; i < layout.count; ++i) {
+      const uint64_t offset = layout.first_byte + static_cast<uint64_t>(i) * layout.row_stride;
+      OFSDP_RETURN_IF_ERROR(file.read(offset, row));
+      if (layout.big_endian) {
+        swap_bytes(row.data(), static_cast<size_t>(layout.row.numel()), dtype_size(layout.dtype));
+      }
+      add_row(layout, row);
+    }
+    return {};
+  }
+
+  void add_row(const ColumnLayout& layout, const std::vector<std::byte>& row) {
+    const std::vector<double> numbers = to_doubles({layout.dtype, layout.row}, row.data());
+    for (const double number : numbers) {
+      if (!std::isfinite(number)) {
+        ++made_.not_finite;
+      } else if (!made_.least) {
+        made_.least = made_.most = number;
+      } else {
+        made_.least = std::min(*made_.least, number);
+        made_.most = std::max(*made_.most, number);
+      }
+    }
+    if (made_.first.size() == kFirstRows) return;
+    std::vector<std::string> some;
+    for (size_t i = 0; i < std::min<size_t>(numbers.size(), 8); ++i) {
+      const auto index = static_cast<size_t>(std::max(numbers[i], 0.0));
+      const bool named = index < made_.classes.size() && numbers[i] >= 0;
+      some.push_back(named ? made_.classes[index] : format_text("{}", numbers[i]));
+    }
+    made_.first.push_back(joined(some, " ") + (numbers.size() > some.size() ? " .." : ""));
+  }
+
+  const ColumnSpec& spec_;
+  ColumnSurvey made_;
+};
+
+}  // namespace
+
+bool is_table(const std::string& path) { return table_kind(path).has_value(); }
+
+Result<std::vector<ColumnSurvey>> survey_table(const std::string& path) {
+  OFSDP_ASSIGN_OR_RETURN(const ByteSource source, ByteSource::open(path));
+  OFSDP_ASSIGN_OR_RETURN(const std::string text, whole_text(source));
+  const TextKind kind = *table_kind(path);
+  return kind == TextKind::kJsonLines ? survey_objects(path, text)
+                                      : survey_records(path, text, kind);
+}
+
+Result<ColumnSurvey> survey_text(const std::string& path) {
+  ColumnSurvey made;
+  made.name = std::filesystem::path(path).filename().string();
+  made.file = path;
+  made.type = "text";
+  ColumnSpec spec;
+  spec.path = path;
+  spec.padding.emplace();  // a text for each line
+  OFSDP_RETURN_IF_ERROR(for_each_text(spec, [&](std::string_view line, int64_t) -> Status {
+    ++made.rows;
+    if (made.first.size() < kFirstRows) made.first.emplace_back(line.substr(0, kMostShown));
+    return {};
+  }));
+  return made;
+}
+
+std::vector<ColumnSurvey> survey_columns(const ColumnSet& set) {
+  const auto communicator = make_self_communicator();
+  std::vector<ColumnSurvey> made;
+  for (const ColumnSpec& spec : set.columns) {
+    made.push_back(StoredSurvey(spec, *communicator).take());
+  }
+  return made;
+}
+
+}  // namespace ofsdp::runtime

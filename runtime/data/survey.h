@@ -1,0 +1,46 @@
+// Surveys data for people: types, shapes, ranges and missing values of columns, from all rows.
+//
+// Errors: kInput if a file cannot be read at all. A column that a run would refuse has `problem`.
+#pragma once
+
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "runtime/data/data_spec.h"
+
+namespace ofsdp::runtime {
+
+struct ColumnSurvey {
+  std::string name;
+  std::string file;
+  std::string type;  // "float32", "int64", "class", "text", "date", "tokens", "list", "nothing"
+  std::vector<int64_t> row;  // the axes of a row; -1: lengths differ
+  int64_t rows = 0, missing = 0;
+  int64_t not_finite = 0;  // numbers that are NaN or infinite
+  std::optional<double> least, most;
+  int64_t distinct = 0;              // texts; at most kMostDistinct + 1 are counted
+  std::vector<std::string> classes;  // the texts, sorted, if there are few
+  std::vector<std::string> first;    // the first rows, at most kFirstRows
+  std::string problem;               // one line; empty: none
+
+  bool is_number() const { return least.has_value() && type != "tokens"; }
+};
+
+inline constexpr int64_t kMostDistinct = 1000;
+inline constexpr size_t kFirstRows = 3;
+
+// Returns true for a .csv, .tsv or .jsonl file.
+bool is_table(const std::string& path);
+
+// Returns every column of a table, in its order, or every field; a.b is field b in object a.
+Result<std::vector<ColumnSurvey>> survey_table(const std::string& path);
+
+// Returns the lines of a plain text as one column.
+Result<ColumnSurvey> survey_text(const std::string& path);
+
+// Returns the columns of a set, as the set describes them.
+std::vector<ColumnSurvey> survey_columns(const ColumnSet& set);
+
+}  // namespace ofsdp::runtime

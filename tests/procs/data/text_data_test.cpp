@@ -1,0 +1,168 @@
+// Data as people have it: text with a tokenizer gives the bits of a token file, and `fsdp-run data`
+// shows a table and writes the YAML file that feeds it.
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "tests/support/namespaces.h"
+#include "tests/support/refused_run.h"
+
+namespace ofsdp {
+namespace text_data_test {
+
+using namespace onnx_bytes;
+
+constexpr int64_t kLength = 8, kWidth = 6;
+
+// Logits of the next token, from each token alone.
+std::string language_model(int64_t vocabulary) {
+  std::vector<float> values(static_cast<size_t>(vocabulary * kWidth));
+  for (size_t i = 0; i < values.size(); ++i) values[i] = static_cast<float>(i * 37 % 101) / 101;
+  SmallModel model;
+  model.nodes = {node("Gather", {"table", "tokens"}, {"vectors"}, "embed"),
+                 node("MatMul", {"vectors", "head"}, {"logits"}, "predict")};
+  model.initializers = {tensor("table", kFloat, {vocabulary, kWidth}, raw(values)),
+                        tensor("head", kFloat, {kWidth, vocabulary}, raw(values))};
+  model.inputs = {declared("tokens", {-1, kLength}, kInt64)};
+  model.outputs = {declared("logits", {-1, kLength, vocabulary})};
+  return model.bytes();
+}
+
+class TextFolder : public ModelFolder {
+ public:
+  TextFolder() {
+    const std::string source = fixture("tokenizers/");
+    write("model.onnx", language_model(704));
+    write("tokenizer.json", content(source + "gpt2.json"));
+    std::istringstream texts(content(source + "texts.txt")), ids(content(source + "gpt2.ids"));
+    std::string objects;
+    for (std::string text; std::getline(texts, text);) {
+      objects += nlohmann::json{{"text", text}}.dump() + "\n";
+    }
+    write("f.jsonl", objects);
+    std::vector<uint16_t> tokens;
+    for (uint16_t id = 0; ids >> id;) tokens.push_back(id);
+    write("f.bin", testing_data::bytes_of(tokens));
+    const std::string rows = format_text("sequence_length: {}, stride: 4", kLength);
+    for (const auto& [name, keys] :
+         {std::pair("text.yaml", "text: f.jsonl, tokenizer: tokenizer.json"),
+          std::pair("bin.yaml", "file: f.bin")}) {
+      write(name,
+            format_text("train:\n  tokens: {{{}, {}}}\n  labels: {{{}, {}, next_token: true}}\n",
+                        keys, rows, keys, rows));
+    }
+  }
+
+  Words with(const std::string& yaml) const {
+    return train() + Words{"--data", *this / yaml, "--steps", "5"};
+  }
+};
+
+TEST(TextDataTest, HasTheBitsOfATokenFile) {
+  const TextFolder folder;
+  for (const int count : {1, 2}) {
+    std::vector<std::string> trained;
+    for (const char* yaml : {"bin.yaml", "text.yaml"}) {
+      const Finished run = Program::run(folder.with(yaml) + ranks(count));
+      ASSERT_EQ(run.status, 0) << run.err;
+      trained.push_back(content(folder.output()));
+      std::filesystem::remove(folder.output());
+    }
+    EXPECT_TRUE(trained[0] == trained[1]) << count << " ranks";
+  }
+  std::vector<std::string> predicted;
+  for (const char* yaml : {"bin.yaml", "text.yaml"}) {
+    const Finished run = Program::run(
+        fsdp_run({"predict", folder.model(), "--data", folder / yaml, "-o", folder / "p.npy"}));
+    ASSERT_EQ(run.status, 0) << run.err;
+    predicted.push_back(content(folder / "p.npy"));
+  }
+  EXPECT_TRUE(predicted[0] == predicted[1]);
+}
+
+TEST(TextDataTest, Mistakes) {
+  const TextFolder folder;
+  folder.write("model.onnx", language_model(600));
+  expect_refused(folder, folder.with("text.yaml"),
+                 {"f.jsonl: column 'tokens': the tokenizer", "tokenizer.json has ",
+                  "at most the 600 of the model's table"});
+  folder.write("model.onnx", language_model(704));
+  folder.write("f.jsonl", "{\"text\": \"good\"}\n{\"text\": \"\xff\"}\n");
+  expect_refused(folder, folder.with("text.yaml"),
+                 {"f.jsonl line 2: expected text in UTF-8, found the byte ff"});
+  folder.write("tokenizer.json", R"({"model": {"type": "WordLevel"}})");
+  expect_refused(folder, folder.with("text.yaml"),
+                 {"tokenizer.json: model: type 'WordLevel' is not supported"});
+}
+
+constexpr const char* kFlowers =
+    "length,width,species,planted\r\n"
+    "5.1,3.5,\"iris, blue\",2024-01-31\r\n"
+    "4.9,,rose,2024-02-01\r\n"
+    "4.5,3.2,rose,2024-02-02\r\n"
+    "5.5,2.5,\"iris, blue\",2024-02-03\r\n";
+
+SmallModel two_inputs() {
+  SmallModel model = linear_model();
+  model.initializers[0] = tensor("w", kFloat, {2, 3}, raw<float>({1, 2, 3, 4, 5, 6}));
+  model.inputs = {declared("x", {-1, 2})};
+  return model;
+}
+
+TEST(DataCommandTest, SurveysATableAndWritesItsDescription) {
+  const ModelFolder folder;
+  folder.write("model.onnx", two_inputs().bytes());
+  folder.write("flowers.csv", kFlowers);
+  const Words words = fsdp_run({"data", folder / "flowers.csv", folder.model()});
+  const Finished shown = Program::run(words);
+  ASSERT_EQ(shown.status, 0) << shown.err;
+  EXPECT_EQ(shown.err, "");
+  for (const char* part :
+       {"length   float64", "4.5 .. 5.5", "2 classes: iris, blue, rose", "date", "gets of row 0",
+        "x: {file: flowers.csv, column: [length, width], missing: 0}",
+        "labels: {file: flowers.csv, column: species}"}) {
+    EXPECT_THAT(shown.out, testing::HasSubstr(part));
+  }
+  const Finished as_json = Program::run(words + Words{"--json"});
+  ASSERT_EQ(as_json.status, 0) << as_json.err;
+  const auto json = nlohmann::json::parse(as_json.out);
+  EXPECT_EQ(json["columns"][1]["missing"], 1);
+  EXPECT_EQ(json["columns"][1]["least"], 2.5);
+  EXPECT_EQ(json["columns"][2]["classes"], (std::vector<std::string>{"iris, blue", "rose"}));
+  ASSERT_EQ(json["inputs"].size(), 1u);
+  EXPECT_NEAR(json["inputs"][0]["values"][0].get<double>(), 5.1, 1e-6);
+
+  // The description trains.
+  folder.write("flowers.yaml", json["description"].get<std::string>());
+  expect_trains(folder, {"--data", folder / "flowers.yaml"});
+  // A description is surveyed, with what a run would refuse.
+  const Finished described =
+      Program::run(fsdp_run({"data", folder / "flowers.yaml", folder.model()}));
+  EXPECT_EQ(described.status, 0) << described.err;
+  EXPECT_THAT(described.out, testing::HasSubstr("2 classes: iris, blue, rose"));
+  folder.write("model.onnx", linear_model().bytes());
+  const Finished refused =
+      Program::run(fsdp_run({"data", folder / "flowers.yaml", folder.model()}));
+  EXPECT_EQ(refused.status, 2);
+  expect_one_line(refused.err, {"column 'x': expected rows of [4], found [2]"});
+  EXPECT_THAT(refused.out, testing::HasSubstr("2 classes"));
+}
+
+TEST(DataCommandTest, ShowsTexts) {
+  const TextFolder folder;
+  const Finished plain = Program::run(fsdp_run({"data", folder / "text.yaml", folder.model()}));
+  ASSERT_EQ(plain.status, 0) << plain.err;
+  EXPECT_THAT(plain.out, testing::HasSubstr("tokens"));
+  folder.write("f.txt", "One line\nand another\n");
+  const Finished text = Program::run(fsdp_run({"data", folder / "f.txt"}));
+  ASSERT_EQ(text.status, 0) << text.err;
+  for (const char* part : {"f.txt", "One line | and another",
+                           "text: f.txt, tokenizer: tokenizer.json", "next_token: true"}) {
+    EXPECT_THAT(text.out, testing::HasSubstr(part));
+  }
+  const Finished none = Program::run(fsdp_run({"data", folder / "none.csv"}));
+  EXPECT_EQ(none.status, 2);
+  expect_one_line(none.err, {"none.csv"});
+}
+
+}  // namespace text_data_test
+}  // namespace ofsdp
