@@ -31,7 +31,7 @@ constexpr auto kCommands = std::to_array<CommandEntry>({
      "write the outputs for every row of the data",
      "FILE is .npy, .npz or .csv; --prediction NAME, repeated, names outputs."},
     {Command::kData, "DATA", "data DATA [MODEL.onnx]",
-     "columns, ranges, missing values; the YAML file to write",
+     "columns, missing values; the YAML file to write",
      "DATA is as for --data, or a text file. With a model: its inputs of the first row.", true},
     {Command::kDoctor, "MODEL.onnx", "doctor MODEL.onnx [options]",
      "likely problems, each with the option that fixes it"},

@@ -58,8 +58,11 @@ def main(program, what, count=None):
         onnx.save(identity(), folder / "model.onnx")
         (folder / "d.yaml").write_text("train: {tokens: {text: f.jsonl, tokenizer: t.json, pad_to: longest, pad_value: -1}}\n")
         for kind, tokenizer, texts in cases(what, count):
+            expected = [tokenizer.encode(text).ids for text in texts]
+            if not any(expected):
+                continue  # fsdp-run refuses rows without a token
             found = found_ids(program, folder, tokenizer, texts)
-            wrong = [i for i, text in enumerate(texts) if found[i] != tokenizer.encode(text).ids]
+            wrong = [i for i in range(len(texts)) if found[i] != expected[i]]
             different += len(wrong)
             print(f"{kind}: {len(texts)} texts, {sum(map(len, found))} tokens of {tokenizer.get_vocab_size()}, "
                   f"{len(wrong)} differ", *(repr(texts[i]) for i in wrong[:2]), flush=True)
