@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 
 #include "kernels/cuda/device/implementations.h"
 #include "kernels/cuda/matmul/lt_product.h"
@@ -128,6 +129,53 @@ class OddExtents : public testing::Test {
     return product->workspace_bytes();
   }
 };
+
+// D of float32 from 16 bits, added to what lies there: whole numbers that bfloat16 cannot hold.
+TEST_F(OddExtents, WideResultsAreNotRounded) {
+  const ProductShape s{.dtype = DType::kBFloat16,
+                       .rows = 3,
+                       .columns = 5,
+                       .inner = 4,
+                       .transpose_a = true,
+                       .beta = 1,
+                       .wide = true};
+  std::vector<uint16_t> a, b;  // [inner, rows], [inner, columns]
+  const auto bits = [](int64_t value) {
+    return static_cast<uint16_t>(std::bit_cast<uint32_t>(static_cast<float>(value)) >> 16);
+  };
+  std::vector<float> d, expected;
+  for (int64_t i = 0; i < s.inner * s.rows; ++i) a.push_back(bits(i % 7 + 120));
+  for (int64_t i = 0; i < s.inner * s.columns; ++i) b.push_back(bits(i % 5 - 127));
+  for (int64_t i = 0; i < s.rows; ++i) {
+    for (int64_t j = 0; j < s.columns; ++j) {
+      int64_t sum = i * 1001 + j;
+      d.push_back(static_cast<float>(sum));
+      for (int64_t k = 0; k < s.inner; ++k) {
+        sum += ((k * s.rows + i) % 7 + 120) * ((k * s.columns + j) % 5 - 127);
+      }
+      expected.push_back(static_cast<float>(sum));
+    }
+  }
+  const auto on_device = [](const auto& values) {
+    void* memory = nullptr;
+    const size_t bytes = values.size() * sizeof(values[0]);
+    cudaMalloc(&memory, bytes);
+    cudaMemcpy(memory, values.data(), bytes, cudaMemcpyHostToDevice);
+    return memory;
+  };
+  void *const left = on_device(a), *const right = on_device(b), *const result = on_device(d);
+  DeviceState device;
+  const auto product = make_product(device, s, 1);
+  ASSERT_NE(product, nullptr);
+  void* workspace = nullptr;
+  cudaMalloc(&workspace, product->workspace_bytes() + 1);
+  EXPECT_EQ(product->run(nullptr, left, right, nullptr, result, workspace), cudaSuccess);
+  EXPECT_EQ(cudaDeviceSynchronize(), cudaSuccess);
+  cudaMemcpy(d.data(), result, d.size() * sizeof(float), cudaMemcpyDeviceToHost);
+  EXPECT_EQ(d, expected);
+  for (void* memory : {left, right, result, workspace}) cudaFree(memory);
+  EXPECT_EQ(fake_cuda::take_broken_rules(), std::vector<std::string>{});
+}
 
 // Logits, their gradient by the activations and by the weights, in rows that begin at whole packs.
 TEST_F(OddExtents, AreRoundedUp) {
