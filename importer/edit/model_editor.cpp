@@ -237,6 +237,15 @@ class Finder {
       } else if (node.op_type() == "DequantizeLinear") {
         found.dequantized = true;
         if (found.dtype == DType::kUndefined) found.dtype = type_of(input_or_none(node, 1));
+      } else if (const auto path = multiplied(maker); !path.empty()) {
+        const auto& cast = graph_.node(path.back());
+        found.dequantized = true;
+        found.path.insert(found.path.end(), path.begin(), path.end());
+        if (found.dtype == DType::kUndefined) {
+          found.dtype = dtype_from_onnx_number(int_attribute(cast, "to", 0));
+        }
+        value = cast.input(0);
+        continue;
       } else if (node.op_type() == "Cast") {
         if (found.dtype == DType::kUndefined) {
           found.dtype = dtype_from_onnx_number(int_attribute(node, "to", 0));
@@ -257,6 +266,26 @@ class Finder {
     if (tensor == tensors_.end() || !found.dequantized) return {};
     found.dims.assign(tensor->second->dims().begin(), tensor->second->dims().end());
     return found;
+  }
+
+  // Returns the nodes from a Mul by a weight's scale back to the Cast of its integers; empty: it is
+  // no such Mul.
+  std::vector<int> multiplied(int mul) const {
+    if (graph_.node(mul).op_type() != "Mul") return {};
+    for (const std::string& name : graph_.node(mul).input()) {
+      std::vector<int> path{mul};
+      int maker = uses_.maker(name);
+      if (maker >= 0 && graph_.node(maker).op_type() == "Sub") {
+        path.push_back(maker);
+        maker = uses_.maker(graph_.node(maker).input(0));
+      }
+      if (maker < 0 || graph_.node(maker).op_type() != "Cast") continue;
+      path.push_back(maker);
+      const Initializer* weight = editor_.weight(graph_.node(maker).input(0));
+      if (weight == nullptr || weight->quantization == nullptr) continue;
+      if (weight->quantization->multiplied) return path;
+    }
+    return {};
   }
 
   DType type_of(const std::string& value) const {

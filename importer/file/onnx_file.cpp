@@ -14,6 +14,7 @@ namespace ofsdp::importer {
 namespace {
 
 constexpr size_t kChunkElements = 16384;
+constexpr float kMostOfAZeroPoint = 65536;  // integers have at most 16 bits
 
 }  // namespace
 
@@ -69,10 +70,16 @@ Result<OnnxFile> OnnxFile::open(const std::string& path, const std::vector<std::
   OFSDP_ASSIGN_OR_RETURN(onnx.file_, open_for_reading(path));
   if (onnx.file_.bytes == 0) return input_error("{}: is no ONNX model: the file is empty", path);
   OFSDP_ASSIGN_OR_RETURN(const FileMapping mapping, FileMapping::make(onnx.file_));
-  auto contents = walk_onnx(path, mapping.bytes(), weights);
-  OFSDP_FAULT_IF(mapping.was_cut(), "{}: was cut short while in use", path);
-  if (!contents.ok()) return refuse_foreign(path, mapping.bytes(), std::move(contents).status());
-  onnx.contents_ = *std::move(contents);
+  // Only the values of scales and zero points show which products make no weight.
+  for (std::set<std::string> plain;;) {
+    auto contents = walk_onnx(path, mapping.bytes(), weights, plain);
+    OFSDP_FAULT_IF(mapping.was_cut(), "{}: was cut short while in use", path);
+    if (!contents.ok()) return refuse_foreign(path, mapping.bytes(), std::move(contents).status());
+    onnx.contents_ = *std::move(contents);
+    const std::set<std::string> more = onnx.unsettled_products();
+    if (more.empty()) break;
+    plain.insert(more.begin(), more.end());
+  }
   OFSDP_RETURN_IF_ERROR(onnx.resolve_quantizations().with_prefix(path));
   return onnx;
 }
@@ -236,7 +243,67 @@ Result<std::map<int, std::vector<float>>> OnnxFile::rescaled(const NamedScales& 
   return scales;
 }
 
+namespace {
+
+// Finds the axis along which a Mul's scales lie, and the size of blocks. Errors: kInput if they lie
+// along several.
+Status place_scales(const Shape& weight, const Shape& scales, Quantization& q) {
+  const int lead = weight.rank() - scales.rank();
+  std::vector<int> along, across;
+  bool fits = lead >= 0;
+  for (int i = 0; i < weight.rank() && fits; ++i) {
+    const int64_t size = i < lead ? 1 : scales[i - lead];
+    fits = size == weight[i] || size == 1;
+    if (size != 1) along.push_back(i);
+    if (size == 1 && weight[i] != 1) across.push_back(i);
+  }
+  if (along.size() == 1) q.axis = along[0];
+  if (fits && along.size() <= 1) return ok_status();
+  OFSDP_REJECT_IF(!fits || lead != 0 || across.size() != 1,
+                  "expected scales along one axis, found {}", scales.text());
+  q.axis = across[0];
+  q.block_size = weight[across[0]];
+  return ok_status();
+}
+
+}  // namespace
+
+Result<Quantization> OnnxFile::settled_product(const Initializer& weight, Quantization q) const {
+  OFSDP_ASSIGN_OR_RETURN(q.scales, scales(q.scale));
+  const Shape shape = find_constant(q.scale)->shape;
+  OFSDP_RETURN_IF_ERROR(place_scales(weight.shape, shape, q));
+  OFSDP_ASSIGN_OR_RETURN(q.map, ScaleMap::make(weight.shape, shape, q.axis, q.block_size));
+  if (q.zero_point.empty()) return q;
+  const Initializer* zero = find_constant(q.zero_point);
+  OFSDP_REJECT_IF(zero == nullptr || (zero->shape.numel() != 1 && zero->shape != shape),
+                  "expected a zero point of the scale's shape");
+  std::vector<float> numbers(static_cast<size_t>(zero->shape.numel()));
+  if (is_floating(zero->dtype)) {
+    OFSDP_RETURN_IF_ERROR(read(*zero, 0, numbers));
+  } else {
+    OFSDP_ASSIGN_OR_RETURN(const std::vector<int64_t> whole, integers(*zero));
+    numbers.assign(whole.begin(), whole.end());
+  }
+  numbers.resize(q.scales.size(), numbers[0]);
+  const bool whole = std::ranges::all_of(
+      numbers, [](float v) { return v == std::rint(v) && std::abs(v) <= kMostOfAZeroPoint; });
+  OFSDP_REJECT_IF(!whole, "expected a zero point of whole numbers");
+  const bool none = std::ranges::all_of(numbers, [](float v) { return v == 0; });
+  if (!none) q.zero_points.assign(numbers.begin(), numbers.end());
+  return q;
+}
+
+std::set<std::string> OnnxFile::unsettled_products() const {
+  std::set<std::string> names;
+  for (const Initializer& weight : contents_.initializers) {
+    const auto& q = weight.quantization;
+    if (q != nullptr && q->multiplied && !settled(weight, *q).ok()) names.insert(weight.name);
+  }
+  return names;
+}
+
 Result<Quantization> OnnxFile::settled(const Initializer& weight, Quantization q) const {
+  if (q.multiplied) return settled_product(weight, std::move(q));
   if (!q.factors.empty()) {
     Result<std::vector<float>> product = factor_product(q, {});
     if (q.scale.empty()) {

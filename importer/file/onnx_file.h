@@ -46,7 +46,7 @@ inline constexpr const char* kMicrosoft = "com.microsoft";  // ONNX Runtime's ow
 // the bytes; a file written from it gets raw_data.
 
 // How a quantized weight's integers become values: (q - zero_point) * scale. Names are
-// initializers; `onnx_type` is the integers' TensorProto.DataType.
+// initializers or Constant nodes; `onnx_type` is the integers' TensorProto.DataType.
 struct Quantization {
   std::string scale;
   std::string zero_point;  // empty: 0
@@ -59,6 +59,9 @@ struct Quantization {
   bool per_gate = false;
   int onnx_type = 0;
   bool rounds = true;  // forward rounds values to integers; false for a bias in int32
+  // Cast, Sub and Mul compute it: the scale's shape tells axis and block size, and the zero point
+  // may be whole numbers of any type.
+  bool multiplied = false;
 
   // Filled in from the names, once the file is open.
   ScaleMap map = {};
@@ -179,9 +182,10 @@ struct OnnxContents {
 };
 
 // `bytes`: the whole file at `path`. External data are in the same folder. `weights`: names and
-// globs of Constant nodes that count as initializers.
+// globs of Constant nodes that count as initializers. `plain`: integers that are no weights.
 Result<OnnxContents> walk_onnx(const std::string& path, std::span<const std::byte> bytes,
-                               const std::vector<std::string>& weights = {});
+                               const std::vector<std::string>& weights = {},
+                               const std::set<std::string>& plain = {});
 
 // Finds a graph's integer weights: initializers that only dequantizing nodes read, all in the same
 // way:
@@ -191,6 +195,8 @@ Result<OnnxContents> walk_onnx(const std::string& path, std::span<const std::byt
 //   QLinearAdd, QLinearMul                scales
 //   MatMulInteger, ConvInteger            weights, with the scale that the Mul after them applies
 //   MatMulIntegerToFloat, DynamicQuantizeMatMul, DynamicQuantizeLSTM
+//   Cast, Mul by the scale                of a product's weights or a table; a Sub of the zero
+//                                         point may stand between
 //
 // Also finds operands that operators compute with as integers: MatMulNBits, GatherBlockQuantized.
 //
@@ -289,6 +295,8 @@ class OnnxFile {
  private:
   const OpenFile& file_of(const Initializer& initializer) const;
   Result<Quantization> settled(const Initializer& weight, Quantization q) const;
+  Result<Quantization> settled_product(const Initializer& weight, Quantization q) const;
+  std::set<std::string> unsettled_products() const;
   Status resolve_quantizations();
   Status read_quantized(const OpenFile& file, const Initializer& weight, int64_t first,
                         std::span<float> dst) const;

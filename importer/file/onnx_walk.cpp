@@ -120,8 +120,8 @@ struct WeightNode {
 class Walker {
  public:
   Walker(const std::string& path, std::span<const std::byte> bytes,
-         const std::vector<std::string>& weights)
-      : path_(path), bytes_(bytes), wanted_(weights) {}
+         const std::vector<std::string>& weights, const std::set<std::string>& plain)
+      : path_(path), bytes_(bytes), wanted_(weights), plain_(plain) {}
 
   Result<OnnxContents> walk() {
     OFSDP_RETURN_IF_ERROR(walk_model().with_prefix(path_));
@@ -221,7 +221,8 @@ class Walker {
       if (field.number != graph_field::kInitializer) continue;
       const auto type = static_cast<int>(int_of(field, tensor_field::kDataType));
       if (integer_carrier(type) == DType::kUndefined) continue;
-      integers[string_field(field.bytes, tensor_field::kName)] = type;
+      const std::string name = string_field(field.bytes, tensor_field::kName);
+      if (!plain_.contains(name)) integers[name] = type;
     }
     OFSDP_ASSIGN_OR_RETURN(QuantizedUses uses, quantized_uses(graph, integers));
     quantized_ = std::move(uses.weights);
@@ -487,6 +488,7 @@ class Walker {
   std::set<std::string> own_type_;                 // names from QuantizedUses
   std::map<int64_t, WeightNode> weight_nodes_;     // Constant nodes, by place
   const std::vector<std::string>& wanted_;
+  const std::set<std::string>& plain_;
   std::vector<Pending> pending_;  // external tensors that are no weights
   int64_t pending_bytes_ = 0;
 };
@@ -494,8 +496,9 @@ class Walker {
 }  // namespace
 
 Result<OnnxContents> walk_onnx(const std::string& path, std::span<const std::byte> bytes,
-                               const std::vector<std::string>& weights) {
-  return Walker(path, bytes, weights).walk();
+                               const std::vector<std::string>& weights,
+                               const std::set<std::string>& plain) {
+  return Walker(path, bytes, weights, plain).walk();
 }
 
 }  // namespace ofsdp::importer

@@ -93,6 +93,8 @@ bool is_view(const WireNode& node) {
   return false;
 }
 
+bool reads_factor(const WireNode& node, size_t input);
+
 // How a node dequantizes input `input`.
 struct Use {
   size_t input;
@@ -101,11 +103,14 @@ struct Use {
 
 class UseFinder {
  public:
-  UseFinder(const std::vector<WireNode>& nodes, const std::map<std::string, int>& integers)
-      : nodes_(nodes), integers_(integers) {
+  // `stored`: initializers; `outputs`: of the graph.
+  UseFinder(const std::vector<WireNode>& nodes, const std::map<std::string, int>& integers,
+            const std::set<std::string>& stored, const std::set<std::string>& outputs)
+      : nodes_(nodes), integers_(integers), stored_(stored), elsewhere_(outputs) {
     for (size_t i = 0; i < nodes.size(); ++i) {
       for (const std::string& name : nodes[i].outputs) makers_[name] = i;
       for (const std::string& name : nodes[i].inputs) readers_[name].push_back(i);
+      elsewhere_.insert(nodes[i].inner_reads.begin(), nodes[i].inner_reads.end());
     }
   }
 
@@ -133,14 +138,16 @@ class UseFinder {
     q.onnx_type = integer.second;
     if (integer_carrier(q.onnx_type) == DType::kUndefined) return false;
     const bool bias = integer_carrier(q.onnx_type) == DType::kInt32;
+    if (bias && q.multiplied) return false;
     if (q.rounds && bias) q.rounds = false;
     if (!bias) q.factors.clear();
     if (q.scale.empty() && q.factors.empty()) return false;
     const auto [found, fresh] = weights.emplace(integer.first, q);
     const Quantization& first = found->second;
-    return fresh || (first.scale == q.scale && first.zero_point == q.zero_point &&
-                     first.axis == q.axis && first.block_size == q.block_size &&
-                     first.per_gate == q.per_gate && first.factors == q.factors);
+    return fresh ||
+           (first.scale == q.scale && first.zero_point == q.zero_point && first.axis == q.axis &&
+            first.block_size == q.block_size && first.per_gate == q.per_gate &&
+            first.factors == q.factors && first.multiplied == q.multiplied);
   }
 
   static Quantization pair(const WireNode& node, size_t scale, size_t zero, int64_t axis) {
@@ -183,7 +190,54 @@ class UseFinder {
       q.scale = scale_after(node);
       return {{1, std::move(q)}};
     }
+    if (node.is("Cast")) return uses_of_cast(node);
     return {};
+  }
+
+  // Cast(q), less a zero point or not, times the scale: a product's operand or a table.
+  std::vector<Use> uses_of_cast(const WireNode& cast) const {
+    constexpr int64_t kFloat = 1, kFloat16 = 10, kBFloat16 = 16;
+    const int64_t type = cast.attribute("to", 0);
+    if (type != kFloat && type != kFloat16 && type != kBFloat16) return {};
+    std::string value = cast.outputs.empty() ? "" : cast.outputs[0];
+    const WireNode* next = lone_reader(value);
+    Quantization q{.scale = "", .zero_point = ""};
+    q.multiplied = true;
+    if (next != nullptr && next->is("Sub") && next->in(0) == value && !next->outputs.empty()) {
+      q.zero_point = before_cast(next->in(1));
+      value = next->outputs[0];
+      next = lone_reader(value);
+    }
+    if (next == nullptr || !next->is("Mul") || next->inputs.size() != 2) return {};
+    q.scale = next->inputs[next->inputs[0] == value ? 1 : 0];
+    // Only the scale of a main-graph initializer becomes float32 with the rest of the model.
+    if (type != kFloat && !stored_.contains(q.scale)) return {};
+    if (next->outputs.empty() || !is_factor(next->outputs[0], 0)) return {};
+    return {{0, std::move(q)}};
+  }
+
+  // Returns the node that alone reads the value, or null.
+  const WireNode* lone_reader(const std::string& name) const {
+    return elsewhere_.contains(name) ? nullptr : only_reader(name);
+  }
+
+  std::string before_cast(const std::string& name) const {
+    const WireNode* made = maker(name);
+    return made != nullptr && made->is("Cast") ? made->in(0) : name;
+  }
+
+  // Returns whether a product or a table look-up reads the value, if only through views and casts.
+  bool is_factor(const std::string& value, int depth) const {
+    const auto found = readers_.find(value);
+    if (found == readers_.end() || depth > kMostViews) return false;
+    return std::ranges::any_of(found->second, [&](size_t n) {
+      const WireNode& node = nodes_[n];
+      for (size_t i = 0; i < node.inputs.size(); ++i) {
+        if (node.inputs[i] == value && reads_factor(node, i)) return true;
+      }
+      const bool passes = (is_view(node) || node.is("Cast")) && node.in(0) == value;
+      return passes && !node.outputs.empty() && is_factor(node.outputs[0], depth + 1);
+    });
   }
 
   const WireNode* only_reader(const std::string& name) const {
@@ -235,8 +289,12 @@ class UseFinder {
     return factors;
   }
 
+  static constexpr int kMostViews = 8;
+
   const std::vector<WireNode>& nodes_;
   const std::map<std::string, int>& integers_;
+  const std::set<std::string>& stored_;
+  std::set<std::string> elsewhere_;  // names that outputs are or subgraphs read
   std::map<std::string, size_t> makers_;
   std::map<std::string, std::vector<size_t>> readers_;
 };
@@ -268,39 +326,48 @@ std::set<std::string> read_in_own_type(const std::vector<WireNode>& nodes) {
   return names;
 }
 
-// Operators and the inputs, one bit each, that they read as weights.
+// Operators and the inputs, one bit each, that they read as weights; `factors` of them multiply
+// sums or give rows.
 struct WeightInputs {
   const char* op;
-  uint32_t inputs;
+  uint32_t inputs, factors;
 };
 constexpr WeightInputs kWeightInputs[] = {
-    {"Add", 3},
-    {"BatchNormalization", 0b11110},
-    {"Conv", 0b110},
-    {"ConvTranspose", 0b110},
-    {"Div", 3},
-    {"FusedConv", 0b110},
-    {"FusedGemm", 0b111},
-    {"FusedMatMul", 3},
-    {"GRU", 0b1110},
-    {"Gather", 1},
-    {"Gemm", 0b111},
-    {"GroupNormalization", 0b110},
-    {"InstanceNormalization", 0b110},
-    {"LSTM", 0b10001110},
-    {"LayerNormalization", 0b110},
-    {"MatMul", 3},
-    {"Mul", 3},
-    {"PRelu", 0b10},
-    {"RMSNormalization", 0b10},
-    {"RNN", 0b1110},
-    {"SkipLayerNormalization", 0b11100},
-    {"Sub", 3},
+    {"Add", 3, 0},
+    {"BatchNormalization", 0b11110, 0},
+    {"Conv", 0b110, 0b10},
+    {"ConvTranspose", 0b110, 0b10},
+    {"Div", 3, 0},
+    {"FusedConv", 0b110, 0b10},
+    {"FusedGemm", 0b111, 3},
+    {"FusedMatMul", 3, 3},
+    {"GRU", 0b1110, 0b110},
+    {"Gather", 1, 1},
+    {"Gemm", 0b111, 3},
+    {"GroupNormalization", 0b110, 0},
+    {"InstanceNormalization", 0b110, 0},
+    {"LSTM", 0b10001110, 0b110},
+    {"LayerNormalization", 0b110, 0},
+    {"MatMul", 3, 3},
+    {"Mul", 3, 0},
+    {"PRelu", 0b10, 0},
+    {"RMSNormalization", 0b10, 0},
+    {"RNN", 0b1110, 0b110},
+    {"SkipLayerNormalization", 0b11100, 0},
+    {"Sub", 3, 0},
 };
+
+bool has_bit(uint32_t bits, size_t i) { return i < 32 && (bits >> i & 1) != 0; }
 
 bool reads_weight(const WireNode& node, size_t input) {
   return std::ranges::any_of(kWeightInputs, [&](const WeightInputs& row) {
-    return node.is(row.op) && input < 32 && (row.inputs >> input & 1) != 0;
+    return node.is(row.op) && has_bit(row.inputs, input);
+  });
+}
+
+bool reads_factor(const WireNode& node, size_t input) {
+  return std::ranges::any_of(kWeightInputs, [&](const WeightInputs& row) {
+    return node.is(row.op) && has_bit(row.factors, input);
   });
 }
 
@@ -341,12 +408,14 @@ Result<QuantizedUses> quantized_uses(const WireField& graph,
                                      const std::map<std::string, int>& integers) {
   QuantizedUses uses;
   std::vector<WireNode> nodes;
-  std::set<std::string> inputs, initializers;
+  std::set<std::string> inputs, outputs, initializers;
   for (WireReader reader(graph.bytes, graph.body); !reader.done();) {
     OFSDP_ASSIGN_OR_RETURN(const WireField field, reader.next());
     if (field.type != WireType::kBytes) continue;
     if (field.number == graph_field::kInput) {
       inputs.insert(string_field(field.bytes, value_info_field::kName));
+    } else if (field.number == graph_field::kOutput) {
+      outputs.insert(string_field(field.bytes, value_info_field::kName));
     } else if (field.number == graph_field::kInitializer) {
       initializers.insert(string_field(field.bytes, tensor_field::kName));
     }
@@ -355,7 +424,7 @@ Result<QuantizedUses> quantized_uses(const WireField& graph,
     if (node.is("Constant")) uses.constants.push_back(field);
     nodes.push_back(std::move(node));
   }
-  uses.weights = UseFinder(nodes, integers).run();
+  uses.weights = UseFinder(nodes, integers, initializers, outputs).run();
   uses.own_type = read_in_own_type(nodes);
   std::erase_if(inputs, [&](const std::string& name) { return initializers.contains(name); });
   uses.read_as_weights = names_of_weights(nodes, inputs);

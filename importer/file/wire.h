@@ -87,7 +87,7 @@ enum : uint32_t {
 }  // namespace model_field
 
 namespace graph_field {
-enum : uint32_t { kNode = 1, kInitializer = 5, kInput = 11, kSparseInitializer = 15 };
+enum : uint32_t { kNode = 1, kInitializer = 5, kInput = 11, kOutput = 12, kSparseInitializer = 15 };
 }  // namespace graph_field
 
 namespace training_info_field {

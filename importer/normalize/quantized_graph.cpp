@@ -190,9 +190,16 @@ class Dequantizer : QuantizedValues {
         if (scaled_.contains(node.input(i))) return add_integers(node, i);
       }
     }
+    if (is(node, "Cast") && weights_.contains(node.input(0))) {
+      return follow(weights_.at(node.input(0)), node);
+    }
+    if (is(node, "Sub") && floated_.contains(node.input(0))) {
+      return follow(floated_.at(node.input(0)), node);
+    }
     if (is(node, "Mul") && node.input_size() == 2) {
       for (const std::string& name : node.input()) {
         if (cast_.contains(name)) return pass(node, name);
+        if (floated_.contains(name)) return multiply(*floated_.at(name), node);
       }
     }
     if (moves(node) && reads(node.input(0))) return move(node);
@@ -219,6 +226,21 @@ class Dequantizer : QuantizedValues {
   Status pass(const onnx::NodeProto& node, const std::string& value) {
     add("Identity", {value}, node.output(0));
     if (node.op_type() == "Cast") cast_.insert(node.output(0));
+    return ok_status();
+  }
+
+  // Drops the Cast and the Sub before the Mul that makes a weight's values, which alone reads them.
+  Status follow(const Initializer* weight, const onnx::NodeProto& node) {
+    floated_[node.output(0)] = weight;
+    return ok_status();
+  }
+
+  Status multiply(const Initializer& weight, const onnx::NodeProto& node) {
+    const Quantization& q = *weight.quantization;
+    OFSDP_ASSIGN_OR_RETURN(
+        const std::string value,
+        weight_value(weight, {q.scale, q.zero_point, q.onnx_type, q.axis, q.block_size}));
+    add("Identity", {value}, node.output(0));
     return ok_status();
   }
 
@@ -517,12 +539,16 @@ class Dequantizer : QuantizedValues {
   std::set<std::string> cast_;                            // the same, after their Cast
   std::set<std::string> floats_;                          // float32 results from DequantizeLinear
   std::map<std::string, const onnx::NodeProto*> makers_;  // in the file
+  // Weights after their Cast, or Cast and Sub.
+  std::map<std::string, const Initializer*> floated_;
 };
 
 }  // namespace
 
 Status dequantize_graph(onnx::ModelProto& model, const OnnxFile& file) {
-  if (!has_quantization(model.graph())) return ok_status();
+  const bool weights = std::ranges::any_of(file.initializers(),
+                                           [](const auto& w) { return w.quantization != nullptr; });
+  if (!weights && !has_quantization(model.graph())) return ok_status();
   OFSDP_RETURN_IF_ERROR(Dequantizer(model, file).run());
   const auto own = [](const auto& import) { return import.domain() == "ofsdp"; };
   if (std::ranges::any_of(model.opset_import(), own)) return ok_status();

@@ -9,6 +9,7 @@
 //   MatMulInteger, ConvInteger       MatMul, Conv; the Cast and the Mul after them go away, and a
 //                                    bias that was made an integer before them is rounded alike
 //   DynamicQuantizeLSTM              ofsdp.RoundedLSTM (kernels/ops/recurrent/recurrent.cpp)
+//   Cast, Sub, Mul of a weight       as DequantizeLinear of it
 //   Sqrt over a dequantized value    adds 1e-30: a variance that was rounded to 0
 //
 // QuantizeLinear and DynamicQuantizeLinear stay if no node reads their integers, and so does a

@@ -194,7 +194,14 @@ Result<std::string> QuantizedValues::weight_value(const Initializer& weight,
   pair.axis = q.axis;
   pair.block_size = q.block_size;
   const std::string value = fresh(weight.name + "//fake");
-  OFSDP_RETURN_IF_ERROR(fake(weight.name, pair, value, true));
+  if (q.multiplied) {
+    const std::vector<float> zeros(q.zero_points.begin(), q.zero_points.end());
+    const Shape shape{static_cast<int64_t>(zeros.size())};
+    const std::string zero = zeros.empty() ? "" : constant(q.zero_point + "//float", zeros, shape);
+    fake_with(weight.name, pair.scale, zero, pair, value, true);
+  } else {
+    OFSDP_RETURN_IF_ERROR(fake(weight.name, pair, value, true));
+  }
   return made_weights_[weight.name] = value;
 }
 

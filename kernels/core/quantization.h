@@ -1,7 +1,8 @@
 // ScaleMap finds the scale (and zero point) for each element of a quantized tensor.
 //
 //   one scale         one for all elements
-//   one per index     along `axis`; scales [shape[axis]]
+//   one per index     along `axis`; scales [shape[axis]], or with axes of size 1 around it that
+//                     broadcast to it
 //   blocked           `block_size` neighbours along `axis` share one; scales have the tensor's
 //                     shape, but ceil(shape[axis] / block_size) along `axis`; if that is 1, they
 //                     may lack the axis
@@ -55,6 +56,9 @@ class ScaleMap {
     }
     if (scales == expected && map.block_ > 0) return map;
     if (map.blocked_ && map.block_ >= map.axis_ && scales == without_axis(shape, at)) return map;
+    const int own = scales.rank() - shape.rank() + at;  // the axis, among the scales' own
+    if (!map.blocked_ && own >= 0 && scales[own] == map.axis_ && map.scales_ == map.axis_)
+      return map;
     return input_error("expected scales {} for {} (axis {}, blocks of {}), found {}",
                        expected.text(), shape.text(), at, map.block_, scales.text());
   }

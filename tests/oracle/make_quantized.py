@@ -72,10 +72,10 @@ class Walker:
         self.params = {}
         self.deq = {}
         x = torch.zeros(BATCH, *[d.dim_value for d in model.graph.input[0].type.tensor_type.shape.dim][1:])
-        self.scales = set()
+        self.scales, self.zeros = set(), set()
         self.run(x)
         for n, t in self.protos.items():
-            if t.data_type == TensorProto.FLOAT and n not in self.scales and self.arrays[n].dim() > 0:
+            if t.data_type == TensorProto.FLOAT and n not in self.scales | self.zeros and self.arrays[n].dim() > 0:
                 self.param(n, self.arrays[n])
         if learned:
             for n in self.scales:
@@ -107,6 +107,27 @@ class Walker:
         if self.types[name] == TensorProto.INT32:
             return master
         return self.fake(master, scale, zero, axis, block, True, self.types[name])
+
+    def multiplied(self, cast, values):
+        """The value of an integer weight that Cast, maybe Sub, and Mul dequantize; it is their output, too."""
+        reader = lambda name: next(m for m in self.graph.node if name in m.input)  # noqa: E731
+        node, z = reader(cast.output[0]), torch.zeros(())
+        if node.input[1] == cast.output[0] and node.op_type == "Sub":
+            return self.arrays[cast.input[0]]
+        made = [cast]
+        if node.op_type == "Sub":
+            self.zeros.add(node.input[1])
+            zero = next((m.input[0] for m in self.graph.node if node.input[1] in m.output), node.input[1])
+            z = self.arrays[zero]
+            made.append(node)
+            node = reader(node.output[0])
+        scale = next(t for t in node.input if t != made[-1].output[0])
+        self.scales.add(scale)
+        q, s = self.arrays[cast.input[0]], self.get(scale)
+        master = self.param(cast.input[0], (q - z) * self.arrays[scale])
+        y = Round.apply(master, s, z, *RANGES[self.types[cast.input[0]]], q.numel() / s.numel())
+        values.update({m.output[0]: y for m in made + [node]})
+        return y
 
     def operand(self, values, name, scale, zero, axis=0):
         self.scales.add(scale)
@@ -150,6 +171,10 @@ class Walker:
             elif op == "DequantizeLinear":
                 self.scales.add(i[1])
                 y = v[i[0]] if i[0] in v else self.weight(i[0], i[1], i[2], a.get("axis", 1), a.get("block_size", 0))
+            elif op == "Cast" and self.types.get(i[0]) in RANGES:
+                y = self.multiplied(n, v)
+            elif n.output[0] in v:
+                continue
             elif op in ("Conv", "QLinearConv"):
                 pads = a.get("pads", [0, 0, 0, 0])
                 if op == "Conv":
@@ -206,8 +231,6 @@ class Walker:
                 y = v[i[0]] @ self.weight(i[1], scale, i[3], -1)
                 v[mul.output[0]] = y
                 v[cast.output[0]] = y
-            elif n.output[0] in v:
-                continue
             elif op == "Mul" and (i[1] in self.scales or i[0] not in v):
                 continue
             elif op in ("Mul", "Add", "Sub", "Div"):
@@ -295,6 +318,29 @@ def with_reduce_mean(path):
             del node.attribute[:]
             node.attribute.extend([helper.make_attribute("axes", [2, 3]), helper.make_attribute("keepdims", 1)])
     onnx.save(model, path)
+
+
+def multiplied_model():
+    """Integer weights that Cast, Sub and Mul dequantize: scales and zero points of several shapes, and blocks."""
+    r = np.random.default_rng(5)
+    floats = lambda lo, hi, *s: r.uniform(lo, hi, s).astype(np.float32)  # noqa: E731
+    tensors = {"c1.q": r.integers(0, 256, (6, 3, 3, 3)).astype(np.uint8), "c1.scale": floats(0.003, 0.006, 6, 1, 1, 1),
+               "c1.zero": r.integers(100, 150, (6, 1, 1, 1)).astype(np.float32), "c1.bias": floats(-1, 1, 6),
+               "a.q": r.integers(-128, 128, (12, 3, 8)).astype(np.int8), "a.scale": floats(0.002, 0.004, 12, 3, 1),
+               "a.shape": np.array([12, 24]), "b.q": r.integers(0, 256, (12, 5)).astype(np.uint8),
+               "b.scale": floats(0.002, 0.004, 5), "b.zero": np.array(128, np.uint8), "b.bias": floats(-1, 1, 5),
+               "f.q": r.integers(-128, 128, (3, 5)).astype(np.int8), "f.scale": np.array([0.005], np.float32), "f.bias": floats(-1, 1, 3)}
+    n = lambda op, inputs, out, **a: helper.make_node(op, inputs.split(), [out], out + ".node", **a)  # noqa: E731
+    cast = lambda name: n("Cast", name, name + ".float", to=TensorProto.FLOAT)  # noqa: E731
+    nodes = [cast("c1.q"), n("Sub", "c1.q.float c1.zero", "c1.shifted"), n("Mul", "c1.scale c1.shifted", "c1.weight"),
+             n("Conv", "x c1.weight c1.bias", "c1", kernel_shape=[3, 3], pads=[1, 1, 1, 1]), n("Relu", "c1", "r1"),
+             n("MaxPool", "r1", "p1", kernel_shape=[4, 4], strides=[4, 4]), n("Flatten", "p1", "h"),
+             cast("a.q"), n("Mul", "a.q.float a.scale", "a.blocks"), n("Reshape", "a.blocks a.shape", "a.matrix"),
+             n("Transpose", "a.matrix", "a.turned", perm=[1, 0]), n("MatMul", "h a.turned", "m1"),
+             n("Relu", "m1", "r2"), cast("b.q"), cast("b.zero"), n("Sub", "b.q.float b.zero.float", "b.shifted"),
+             n("Mul", "b.shifted b.scale", "b.weight"), n("MatMul", "r2 b.weight", "m2"), n("Add", "m2 b.bias", "n2"),
+             cast("f.q"), n("Mul", "f.q.float f.scale", "f.weight"), n("Gemm", "n2 f.weight f.bias", "logits", transB=1)]
+    return nodes, tensors, [3, 8, 8]
 
 
 def mlp_model():
@@ -392,6 +438,7 @@ def main():
     make(folder, "dynamic_lstm", lstm_model(), "dynamic", weight_type=q8)
     make(folder, "dynamic_lstm_channel", lstm_model(), "dynamic", weight_type=q8, per_channel=True)
     make(folder, "integer_bias", integer_bias_model(), None)
+    make(folder, "multiplied", multiplied_model(), None, learned=True)
 
 
 main()

@@ -61,7 +61,7 @@ class QuantizedTest : public testing::TestWithParam<Case> {};
 std::vector<Case> cases() {
   std::vector<Case> list;
   for (const char* name : {"pairs", "pairs_channel", "pairs_4bit", "qlinear", "qlinear_channel",
-                           "qlinear_mlp", "qlinear_mixed"}) {
+                           "qlinear_mlp", "qlinear_mixed", "multiplied"}) {
     for (const int world : {1, 2}) list.push_back({name, world});
   }
   // Their scales are those of a rank's micro-batch.
@@ -82,10 +82,11 @@ TEST_P(QuantizedTest, LossesAreThoseOfPyTorch) {
 }
 
 TEST(QuantizedScalesTest, LearnedScalesGiveTheLossesOfPyTorch) {
-  for (const int world : {1, 2}) {
-    SCOPED_TRACE(world);
-    expect_losses(train("pairs", ranks(world) + learned_scales()),
-                  recorded("pairs", "learned.txt"));
+  for (const std::string name : {"pairs", "multiplied"}) {
+    for (const int world : {1, 2}) {
+      SCOPED_TRACE(format_text("{} on {}", name, world));
+      expect_losses(train(name, ranks(world) + learned_scales()), recorded(name, "learned.txt"));
+    }
   }
 }
 
@@ -114,8 +115,9 @@ TEST(QuantizedFileTest, DynamicFilesAgreeWithTheInterpreter) {
 
 // Every integer weight changes and nothing else does but biases; scales only if they are trained.
 TEST(QuantizedFileTest, TrainedFileDiffersInWeightsOnly) {
-  for (const std::string name : {"pairs", "qlinear"}) {
+  for (const std::string name : {"pairs", "qlinear", "multiplied"}) {
     for (const std::string scales : {"fixed", "learned"}) {
+      if (name == "multiplied" && scales == "learned") continue;  // a scale becomes negative
       SCOPED_TRACE(name + " " + scales);
       const CheckpointRuns runs;
       runs.trained(train(
@@ -131,7 +133,7 @@ TEST(QuantizedFileTest, TrainedFileDiffersInWeightsOnly) {
         if (weight.quantization != nullptr) {
           ++weights;
           EXPECT_TRUE(changed) << weight.name;
-        } else if (weight.name.ends_with("_scale")) {
+        } else if (weight.name.ends_with("scale")) {
           EXPECT_EQ(changed, scales == "learned") << weight.name;
         }
       }
@@ -141,8 +143,8 @@ TEST(QuantizedFileTest, TrainedFileDiffersInWeightsOnly) {
 }
 
 TEST(QuantizedFileTest, SameBitsUnderEveryStrategyAndAfterABreak) {
-  for (const std::string name :
-       {"pairs_channel", "pairs_4bit", "qlinear_mixed", "dynamic", "dynamic_lstm_channel"}) {
+  for (const std::string name : {"pairs_channel", "pairs_4bit", "qlinear_mixed", "dynamic",
+                                 "dynamic_lstm_channel", "multiplied"}) {
     SCOPED_TRACE(name);
     const bool dynamic = name.starts_with("dynamic");
     const Words words = train(name, ranks(2) + (dynamic ? Words{} : learned_scales()));
@@ -162,6 +164,52 @@ TEST(QuantizedFileTest, SameBitsUnderEveryStrategyAndAfterABreak) {
 }
 
 constexpr int kInt8 = 3, kUInt8 = 2;
+
+// Integers that Cast and Mul make floats are a weight only if a product or a table reads it and the
+// numbers are those of a quantization; else they are constants of a formula.
+TEST(QuantizedFileTest, CastAndMulOfAWeight) {
+  const auto weights_of = [](const SmallModel& model) {
+    const ModelFolder folder;
+    folder.write("model.onnx", model.bytes());
+    Words names;
+    const OnnxFile file = opened(folder.model());
+    for (const Initializer& weight : file.initializers()) {
+      if (weight.quantization != nullptr) names.push_back(weight.name);
+    }
+    return names;
+  };
+  const auto cast = [](const std::string& from, const std::string& to) {
+    return node("Cast", {from}, {to}, to) +
+           message(5, message(1, "to") + number(3, kFloat) + number(20, 2));
+  };
+  SmallModel model = linear_model();
+  model.nodes = {cast("w", "floats"), node("Sub", {"floats", "z"}, {"shifted"}, "shift"),
+                 node("Mul", {"s", "shifted"}, {"v"}, "scale"),
+                 node("MatMul", {"x", "v"}, {"products"}, "multiply"),
+                 node("Add", {"products", "b"}, {"logits"}, "add")};
+  model.initializers[0] =
+      tensor("w", kInt8, {4, 3}, raw<int8_t>({1, -2, 3, 4, 5, 6, 7, 8, 9, 1, 2, 3}));
+  model.initializers.push_back(tensor("s", kFloat, {1, 3}, raw<float>({0.1f, 0.2f, 0.3f})));
+  model.initializers.push_back(tensor("z", kFloat, {}, raw<float>({3})));
+  EXPECT_EQ(weights_of(model), Words{"w"});
+  const auto with = [&](size_t initializer, const std::string& tensor) {
+    SmallModel other = model;
+    other.initializers[initializer] = tensor;
+    return other;
+  };
+  const Words none;
+  EXPECT_EQ(weights_of(with(2, tensor("s", kFloat, {1, 3}, raw<float>({0.1f, -0.2f, 0.3f})))),
+            none);
+  EXPECT_EQ(weights_of(with(2, tensor("s", kFloat, {4, 3}, raw<float>(std::vector<float>(12, 1))))),
+            none);
+  EXPECT_EQ(weights_of(with(3, tensor("z", kFloat, {}, raw<float>({0.5f})))), none);
+  SmallModel other = model;
+  other.nodes[3] = node("Add", {"x", "v"}, {"products"}, "no_product");
+  EXPECT_EQ(weights_of(other), none);
+  other = model;
+  other.nodes.push_back(node("Relu", {"floats"}, {"more"}, "reads"));
+  EXPECT_EQ(weights_of(other), none);
+}
 
 // linear_model() with a pair at its input and an int8 weight.
 SmallModel quantized_model() {
