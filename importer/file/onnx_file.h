@@ -129,10 +129,11 @@ struct Initializer {
 //   places             initializers that a copy with other data files or encodings changes
 //
 // [Note: weights in Constant nodes] Some exporters write weights as Constant nodes (Paddle2ONNX,
-// spox). A floating Constant of the main graph with more than one element, one axis or more and
-// the data in the file counts as an initializer, named by its output, if an operator reads it as
-// a weight. That holds in a file without another floating weight. Elsewhere such a Constant is
-// often a number of a formula, so it counts only if the caller names it.
+// spox). A floating Constant of the main graph or of a branch with one axis or more and the data in
+// the file counts as an initializer, named by its output, if an operator reads it as a weight; with
+// one element, if that is no elementwise operator. That holds in a file without another floating
+// weight. Elsewhere such a Constant is often a number of a formula, so it counts only if the caller
+// names it. Weights in branches: branch_weights.h.
 //
 // Errors: kInput, starting with the path.
 
@@ -207,8 +208,9 @@ struct QuantizedUses {
   std::map<std::string, Quantization> weights;
   // Initializers, in any type, that only operators on few-bit weights read.
   std::set<std::string> own_type;
-  // Values that an operator reads as weights, if only through views and casts.
-  std::set<std::string> read_as_weights;
+  // Values that an operator reads as weights, if only through views and casts, also in subgraphs;
+  // `operands` without those that elementwise operators alone read.
+  std::set<std::string> read_as_weights, operands;
   std::vector<WireField> constants;  // NodeProtos
 };
 

@@ -6,6 +6,7 @@
 #include <set>
 #include <utility>
 
+#include "importer/file/branch_weights.h"
 #include "importer/file/onnx_file.h"
 #include "importer/file/tensor_record.h"
 #include "importer/file/wire.h"
@@ -228,23 +229,31 @@ class Walker {
     quantized_ = std::move(uses.weights);
     own_type_ = std::move(uses.own_type);
     for (const WireField& node : uses.constants) OFSDP_RETURN_IF_ERROR(constant_node(node));
-    return choose_constants(graph, uses.read_as_weights);
+    OFSDP_ASSIGN_OR_RETURN(branch_tensors_, branch_tensors(graph));
+    return choose_weights(graph, uses);
   }
 
-  // Chooses the Constant nodes that are weights; their bytes stay in the node.
-  Status choose_constants(const WireField& graph, const std::set<std::string>& read) {
-    std::erase_if(weight_nodes_,
-                  [&](const auto& node) { return !read.contains(node.second.tensor.name); });
-    if (weight_nodes_.empty()) return ok_status();
-    OFSDP_ASSIGN_OR_RETURN(const bool others, has_weights(graph, read));
-    std::erase_if(weight_nodes_, [&](const auto& node) {
-      const std::string& name = node.second.tensor.name;
+  // Chooses the Constant nodes and the tensors in branches that are weights; their bytes stay.
+  Status choose_weights(const WireField& graph, const QuantizedUses& uses) {
+    const auto read = [&](const TensorRecord& tensor) {
+      return (tensor.numel > 1 ? uses.read_as_weights : uses.operands).contains(tensor.name);
+    };
+    std::erase_if(weight_nodes_, [&](const auto& node) { return !read(node.second.tensor); });
+    std::erase_if(branch_tensors_, [&](const auto& one) { return !read(one.tensor); });
+    if (weight_nodes_.empty() && branch_tensors_.empty()) return ok_status();
+    OFSDP_ASSIGN_OR_RETURN(bool others, has_weights(graph, uses.read_as_weights));
+    others = others || !std::ranges::all_of(branch_tensors_, &BranchTensor::in_node);
+    const auto left = [&](const std::string& name) {
       const bool taken = !others || std::ranges::any_of(wanted_, [&](const std::string& pattern) {
         return fnmatch(pattern.c_str(), name.c_str(), 0) == 0;
       });
       if (!taken) contents_.other_weights.push_back(name);
       return !taken;
-    });
+    };
+    std::erase_if(weight_nodes_, [&](const auto& node) { return left(node.second.tensor.name); });
+    std::erase_if(branch_tensors_,
+                  [&](const auto& one) { return one.in_node() && left(one.outer); });
+    for (const BranchTensor& one : branch_tensors_) lifted_[one.field.begin] = &one;
     return ok_status();
   }
 
@@ -274,20 +283,20 @@ class Walker {
 
   // Scales and zero points may be Constant nodes.
   Status constant_node(const WireField& node) {
-    enum : uint32_t { kOutput = 2, kAttribute = 5, kTensor = 5 };
-    const std::string name = string_field(node.bytes, kOutput);
+    const std::string name = string_field(node.bytes, node_field::kOutput);
     for (WireReader reader(node.bytes, node.body); !reader.done();) {
       OFSDP_ASSIGN_OR_RETURN(const WireField attribute, reader.next());
-      if (attribute.number != kAttribute || attribute.type != WireType::kBytes) continue;
+      if (attribute.number != node_field::kAttribute || attribute.type != WireType::kBytes)
+        continue;
       for (WireReader inner(attribute.bytes, attribute.body); !inner.done();) {
         OFSDP_ASSIGN_OR_RETURN(const WireField field, inner.next());
-        if (field.number != kTensor || field.type != WireType::kBytes) continue;
+        if (field.number != attribute_field::kTensor || field.type != WireType::kBytes) continue;
         Result<TensorRecord> tensor = parse_tensor(field.bytes, field.body);
         if (!tensor.ok() || tensor->external) continue;  // ONNX's checker reports it
         tensor->name = name;
         list_constant(*tensor, 0, tensor->offset, tensor->bytes);
         const bool dense = tensor->encoding != Initializer::Encoding::kList;
-        if (dense && is_floating(tensor->dtype) && tensor->numel > 1 && !tensor->dims.empty()) {
+        if (dense && is_floating(tensor->dtype) && !tensor->dims.empty()) {
           weight_nodes_.emplace(node.begin, WeightNode{field, *tensor});
         }
       }
@@ -328,7 +337,26 @@ class Walker {
     if (field.number == graph_field::kInitializer) return initializer(field);
     const auto weight = weight_nodes_.find(field.begin);
     if (weight != weight_nodes_.end()) return weight_node(weight->second);
+    if (field.number == graph_field::kNode && has_lifted(field)) return lift_from(field);
     keep(field);
+    return ok_status();
+  }
+
+  bool has_lifted(const WireField& node) const {
+    const auto first = lifted_.lower_bound(node.begin);
+    return first != lifted_.end() && first->first < node.end;
+  }
+
+  // Takes the weights out of a node's branches.
+  Status lift_from(const WireField& node) {
+    OFSDP_ASSIGN_OR_RETURN(const std::string body, without_tensors(node, lifted_));
+    append_bytes(graph_, graph_field::kNode, body);
+    for (auto one = lifted_.lower_bound(node.begin); one != lifted_.end() && one->first < node.end;
+         ++one) {
+      WeightNode weight{one->second->message, one->second->tensor};
+      weight.tensor.name = one->second->outer;
+      OFSDP_RETURN_IF_ERROR(weight_node(weight));
+    }
     return ok_status();
   }
 
@@ -487,6 +515,8 @@ class Walker {
   std::map<std::string, Quantization> quantized_;  // integers that are weights
   std::set<std::string> own_type_;                 // names from QuantizedUses
   std::map<int64_t, WeightNode> weight_nodes_;     // Constant nodes, by place
+  std::vector<BranchTensor> branch_tensors_;
+  std::map<int64_t, const BranchTensor*> lifted_;  // that are weights, by place
   const std::vector<std::string>& wanted_;
   const std::set<std::string>& plain_;
   std::vector<Pending> pending_;  // external tensors that are no weights

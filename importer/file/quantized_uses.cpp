@@ -12,26 +12,13 @@
 namespace ofsdp::importer {
 namespace {
 
-// Field numbers in GraphProto, NodeProto and AttributeProto.
-enum : uint32_t {
-  kInputOfNode = 1,
-  kOutputOfNode = 2,
-  kTypeOfNode = 4,
-  kAttributeOfNode = 5,
-  kDomainOfNode = 7
-};
-enum : uint32_t {
-  kNameOfAttribute = 1,
-  kIntOfAttribute = 3,
-  kGraphOfAttribute = 6,
-  kGraphsOfAttribute = 11
-};
-
 struct WireNode {
   std::string op, domain;
   std::vector<std::string> inputs, outputs;
   std::map<std::string, int64_t> attributes;
-  std::vector<std::string> inner_reads;  // by subgraphs
+  std::vector<WireNode> inner;            // of subgraphs
+  std::vector<std::string> inner_reads;   // by these
+  std::vector<std::string> inner_inputs;  // of the subgraphs
 
   std::string in(size_t i) const { return i < inputs.size() ? inputs[i] : ""; }
   int64_t attribute(const std::string& name, int64_t otherwise) const {
@@ -44,15 +31,20 @@ struct WireNode {
 
 Result<WireNode> parse_node(const WireField& node, int depth);
 
-// Collects names that a subgraph's nodes read.
-Status collect_reads(const WireField& graph, int depth, std::vector<std::string>& names) {
+// Collects a subgraph's nodes and the names that they read.
+Status collect_inner(const WireField& graph, int depth, WireNode& node) {
   OFSDP_REJECT_IF(depth > kMaxDepth, "expected subgraphs at most {} deep", kMaxDepth);
   for (WireReader reader(graph.bytes, graph.body); !reader.done();) {
     OFSDP_ASSIGN_OR_RETURN(const WireField field, reader.next());
+    if (field.number == graph_field::kInput) {
+      node.inner_inputs.push_back(string_field(field.bytes, value_info_field::kName));
+    }
     if (field.number != graph_field::kNode) continue;
-    OFSDP_ASSIGN_OR_RETURN(const WireNode inner, parse_node(field, depth));
+    OFSDP_ASSIGN_OR_RETURN(WireNode inner, parse_node(field, depth));
+    auto& names = node.inner_reads;
     names.insert(names.end(), inner.inputs.begin(), inner.inputs.end());
     names.insert(names.end(), inner.inner_reads.begin(), inner.inner_reads.end());
+    node.inner.push_back(std::move(inner));
   }
   return ok_status();
 }
@@ -61,13 +53,13 @@ Status parse_attribute(const WireField& attribute, int depth, WireNode& node) {
   int64_t value = 0;
   for (WireReader reader(attribute.bytes, attribute.body); !reader.done();) {
     OFSDP_ASSIGN_OR_RETURN(const WireField field, reader.next());
-    if (field.number == kIntOfAttribute) value = static_cast<int64_t>(field.value);
+    if (field.number == attribute_field::kInt) value = static_cast<int64_t>(field.value);
     if (field.type != WireType::kBytes) continue;
-    if (field.number == kGraphOfAttribute || field.number == kGraphsOfAttribute) {
-      OFSDP_RETURN_IF_ERROR(collect_reads(field, depth + 1, node.inner_reads));
+    if (field.number == attribute_field::kGraph || field.number == attribute_field::kGraphs) {
+      OFSDP_RETURN_IF_ERROR(collect_inner(field, depth + 1, node));
     }
   }
-  node.attributes[string_field(attribute.bytes, kNameOfAttribute)] = value;
+  node.attributes[string_field(attribute.bytes, attribute_field::kName)] = value;
   return ok_status();
 }
 
@@ -76,11 +68,11 @@ Result<WireNode> parse_node(const WireField& proto, int depth) {
   for (WireReader reader(proto.bytes, proto.body); !reader.done();) {
     OFSDP_ASSIGN_OR_RETURN(const WireField field, reader.next());
     if (field.type != WireType::kBytes) continue;
-    if (field.number == kInputOfNode) node.inputs.emplace_back(as_text(field.bytes));
-    if (field.number == kOutputOfNode) node.outputs.emplace_back(as_text(field.bytes));
-    if (field.number == kTypeOfNode) node.op = as_text(field.bytes);
-    if (field.number == kDomainOfNode) node.domain = as_text(field.bytes);
-    if (field.number == kAttributeOfNode)
+    if (field.number == node_field::kInput) node.inputs.emplace_back(as_text(field.bytes));
+    if (field.number == node_field::kOutput) node.outputs.emplace_back(as_text(field.bytes));
+    if (field.number == node_field::kOperator) node.op = as_text(field.bytes);
+    if (field.number == node_field::kDomain) node.domain = as_text(field.bytes);
+    if (field.number == node_field::kAttribute)
       OFSDP_RETURN_IF_ERROR(parse_attribute(field, depth, node));
   }
   return node;
@@ -210,10 +202,16 @@ class UseFinder {
     }
     if (next == nullptr || !next->is("Mul") || next->inputs.size() != 2) return {};
     q.scale = next->inputs[next->inputs[0] == value ? 1 : 0];
-    // Only the scale of a main-graph initializer becomes float32 with the rest of the model.
-    if (type != kFloat && !stored_.contains(q.scale)) return {};
+    // In 16 bits, integers of more than 8 are not exact, and only a scale that is an initializer
+    // becomes float32 with the rest of the model.
+    if (type != kFloat && (!has_8_bits(cast.in(0)) || !stored_.contains(q.scale))) return {};
     if (next->outputs.empty() || !is_factor(next->outputs[0], 0)) return {};
     return {{0, std::move(q)}};
+  }
+
+  bool has_8_bits(const std::string& integers) const {
+    const auto found = integers_.find(integers);
+    return found != integers_.end() && dtype_size(integer_carrier(found->second)) == 1;
   }
 
   // Returns the node that alone reads the value, or null.
@@ -371,11 +369,28 @@ bool reads_factor(const WireNode& node, size_t input) {
   });
 }
 
+struct PlacedNode {
+  const WireNode* node;
+  bool inside;  // a subgraph
+};
+
+// Lists all nodes; those of a subgraph come before the node that has it.
+void list_all(const std::vector<WireNode>& nodes, bool inside, std::vector<PlacedNode>& all) {
+  for (const WireNode& node : nodes) {
+    list_all(node.inner, true, all);
+    all.push_back({&node, inside});
+  }
+}
+
 // Returns the nodes that compute from the values of the graph's inputs, not only from constants and
 // shapes: numbers of such nodes are no weights (Resize's scales).
-std::vector<bool> on_data(const std::vector<WireNode>& nodes, std::set<std::string> known) {
+std::vector<bool> on_data(const std::vector<PlacedNode>& nodes, std::set<std::string> known) {
+  for (const PlacedNode& placed : nodes) {  // the state of a loop
+    known.insert(placed.node->inner_inputs.begin(), placed.node->inner_inputs.end());
+  }
   std::vector<bool> computes;
-  for (const WireNode& node : nodes) {
+  for (const PlacedNode& placed : nodes) {
+    const WireNode& node = *placed.node;
     const auto reads = [&](const std::string& name) { return known.contains(name); };
     const bool from_data =
         std::ranges::any_of(node.inputs, reads) || std::ranges::any_of(node.inner_reads, reads);
@@ -385,21 +400,38 @@ std::vector<bool> on_data(const std::vector<WireNode>& nodes, std::set<std::stri
   return computes;
 }
 
-// Walks backwards: views and casts pass a weight on. `inputs`: of the graph, without initializers.
-std::set<std::string> names_of_weights(const std::vector<WireNode>& nodes,
-                                       const std::set<std::string>& inputs) {
-  const std::vector<bool> computes = on_data(nodes, inputs);
-  std::set<std::string> names;
-  for (size_t n = nodes.size(); n-- > 0;) {
-    const WireNode& node = nodes[n];
-    const bool passes = (is_view(node) || node.is("Cast")) && node.outputs.size() == 1 &&
-                        names.contains(node.outputs[0]);
+// Returns whether the node passes input i on, if its output is a weight. Inside a branch, exporters
+// also cut and join a recurrence's weights.
+bool passes_weight(const PlacedNode& placed, size_t i) {
+  const WireNode& node = *placed.node;
+  if (is_view(node) || node.is("Cast")) return i == 0;
+  return placed.inside && (node.is("Concat") || (node.is("Slice") && i == 0));
+}
+
+bool is_elementwise(const WireNode& node) {
+  return node.is("Add") || node.is("Div") || node.is("Mul") || node.is("Sub");
+}
+
+// Finds the names that operators read as weights, walking backwards. `inputs`: of the graph,
+// without initializers.
+void find_weights(const std::vector<WireNode>& nodes, const std::set<std::string>& inputs,
+                  QuantizedUses& uses) {
+  std::vector<PlacedNode> all;
+  list_all(nodes, false, all);
+  const std::vector<bool> computes = on_data(all, inputs);
+  for (size_t n = all.size(); n-- > 0;) {
+    const WireNode& node = *all[n].node;
+    const std::string output = node.outputs.size() == 1 ? node.outputs[0] : "";
     for (size_t i = 0; i < node.inputs.size(); ++i) {
-      const bool weight = computes[n] && reads_weight(node, i);
-      if (weight || (passes && i == 0)) names.insert(node.inputs[i]);
+      const bool weight = computes[n] && reads_weight(node, i), passes = passes_weight(all[n], i);
+      if (weight || (passes && uses.read_as_weights.contains(output))) {
+        uses.read_as_weights.insert(node.inputs[i]);
+      }
+      if ((weight && !is_elementwise(node)) || (passes && uses.operands.contains(output))) {
+        uses.operands.insert(node.inputs[i]);
+      }
     }
   }
-  return names;
 }
 
 }  // namespace
@@ -427,7 +459,7 @@ Result<QuantizedUses> quantized_uses(const WireField& graph,
   uses.weights = UseFinder(nodes, integers, initializers, outputs).run();
   uses.own_type = read_in_own_type(nodes);
   std::erase_if(inputs, [&](const std::string& name) { return initializers.contains(name); });
-  uses.read_as_weights = names_of_weights(nodes, inputs);
+  find_weights(nodes, inputs, uses);
   return uses;
 }
 

@@ -90,6 +90,21 @@ namespace graph_field {
 enum : uint32_t { kNode = 1, kInitializer = 5, kInput = 11, kOutput = 12, kSparseInitializer = 15 };
 }  // namespace graph_field
 
+namespace node_field {
+enum : uint32_t {
+  kInput = 1,
+  kOutput = 2,
+  kName = 3,
+  kOperator = 4,
+  kAttribute = 5,
+  kDomain = 7,
+};
+}  // namespace node_field
+
+namespace attribute_field {
+enum : uint32_t { kName = 1, kInt = 3, kTensor = 5, kGraph = 6, kGraphs = 11 };
+}  // namespace attribute_field
+
 namespace training_info_field {
 enum : uint32_t { kAlgorithm = 2 };
 }  // namespace training_info_field

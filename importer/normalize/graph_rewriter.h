@@ -23,6 +23,7 @@
 #include <cstdint>
 #include <exception>
 #include <functional>
+#include <limits>
 #include <map>
 #include <memory>
 #include <optional>
@@ -402,9 +403,12 @@ class KnownValues {
     }
   }
 
-  static ConstantPtr ints(const std::vector<int64_t>& values, bool scalar) {
+  static ConstantPtr ints(const std::vector<int64_t>& values, bool scalar,
+                          DType dtype = DType::kInt64) {
     const Shape shape = scalar ? Shape{} : Shape{static_cast<int64_t>(values.size())};
-    return make_constant<int64_t>(DType::kInt64, shape, values);
+    if (dtype == DType::kInt64) return make_constant<int64_t>(dtype, shape, values);
+    const std::vector<int32_t> narrow(values.begin(), values.end());
+    return make_constant<int32_t>(dtype, shape, narrow);
   }
 
   static bool is_op(const onnx::NodeProto& node, const char* op) {
@@ -486,33 +490,41 @@ class KnownValues {
   }
 
   ConstantPtr shape_part(const onnx::NodeProto& node) {
-    const auto axes = types_->axes(node.input(0));
-    if (!axes) return nullptr;
-    auto unknown = [](auto begin, auto end) { return std::find(begin, end, -1) != end; };
     if (is_op(node, "Size")) {
-      return unknown(axes->begin(), axes->end()) ? nullptr : ints({Shape(*axes).numel()}, true);
+      const auto axes = types_->axes(node.input(0));
+      const bool known = axes && std::ranges::count(*axes, kUnknownSize) == 0;
+      return known ? ints({Shape(*axes).numel()}, true) : nullptr;
     }
+    const auto sizes = axes_of(node);
+    const bool known = sizes && std::ranges::count(*sizes, kUnknownSize) == 0;
+    return known ? ints(*sizes, false) : nullptr;
+  }
+
+  // Returns a Shape's elements as far as they are known, if their number is.
+  std::optional<std::vector<int64_t>> axes_of(const onnx::NodeProto& shape) {
+    const auto axes = types_->axes(shape.input(0));
+    if (!axes) return {};
     const auto rank = static_cast<int64_t>(axes->size());
     auto bound = [&](const char* which, int64_t otherwise) {
-      const int64_t at = int_attribute(node, which, otherwise);
+      const int64_t at = int_attribute(shape, which, otherwise);
       return std::clamp<int64_t>(at < 0 ? at + rank : at, 0, rank);
     };
     const auto begin = axes->begin() + bound("start", 0);
-    const auto end = std::max(begin, axes->begin() + bound("end", rank));
-    return unknown(begin, end) ? nullptr : ints({begin, end}, false);
+    return std::vector<int64_t>{begin, std::max(begin, axes->begin() + bound("end", rank))};
   }
 
-  // A number or vector of int64 in which some elements may be unknown.
+  // A number or vector of int64 or int32 in which some elements may be unknown.
   struct Sizes {
     std::vector<int64_t> values;  // kUnknownSize: unknown
     bool scalar = false;
+    DType dtype = DType::kInt64;
   };
 
   // Returns the sizes that a node selects, if all of them are known.
   ConstantPtr selected(const onnx::NodeProto& node) {
     const auto sizes = select(node, kMaxSelections);
     if (!sizes || std::ranges::count(sizes->values, kUnknownSize) > 0) return nullptr;
-    return ints(sizes->values, sizes->scalar);
+    return ints(sizes->values, sizes->scalar, sizes->dtype);
   }
 
   std::optional<Sizes> sizes_of(const std::string& name, int depth) {
@@ -520,15 +532,17 @@ class KnownValues {
     const auto maker = makers_.find(name);
     if (depth == 0 || maker == makers_.end()) return {};
     const onnx::NodeProto& node = model_.graph().node(maker->second);
-    if (!is_op(node, "Shape") || node.attribute_size() > 0) return select(node, depth - 1);
-    const auto axes = types_->axes(node.input(0));
+    if (!is_op(node, "Shape")) return select(node, depth - 1);
+    const auto axes = axes_of(node);
     return axes ? std::optional(Sizes{*axes}) : std::nullopt;
   }
 
   static std::optional<Sizes> sizes_in(const Constant& value) {
-    if (value.desc.dtype != DType::kInt64 || value.desc.shape.rank() > 1) return {};
-    const auto numbers = value.as<int64_t>();
-    Sizes sizes{{numbers.begin(), numbers.end()}, value.desc.shape.rank() == 0};
+    const DType dtype = value.desc.dtype;
+    const bool integers = dtype == DType::kInt64 || dtype == DType::kInt32;
+    if (!integers || value.desc.shape.rank() > 1) return {};
+    const auto numbers = to_doubles(value.desc, value.bytes.data());
+    Sizes sizes{{numbers.begin(), numbers.end()}, value.desc.shape.rank() == 0, dtype};
     if (std::ranges::count(sizes.values, kUnknownSize) > 0) return {};
     return sizes;
   }
@@ -537,9 +551,7 @@ class KnownValues {
     if (node.input_size() == 0) return {};
     const auto from = [&] { return sizes_of(node.input(0), depth); };
     if (is_op(node, "Identity")) return from();
-    if (is_op(node, "Cast")) {
-      return int_attribute(node, "to", 0) == onnx::TensorProto::INT64 ? from() : std::nullopt;
-    }
+    if (is_op(node, "Cast")) return cast(node, from());
     if (is_op(node, "Squeeze") || is_op(node, "Unsqueeze")) {
       auto sizes = from();
       if (!sizes || sizes->values.size() != 1) return {};
@@ -551,12 +563,22 @@ class KnownValues {
     return is_op(node, "Concat") ? concatenated(node, depth) : std::nullopt;
   }
 
+  static std::optional<Sizes> cast(const onnx::NodeProto& node, std::optional<Sizes> from) {
+    const DType to = dtype_from_onnx_number(int_attribute(node, "to", 0));
+    constexpr int64_t kMost = std::numeric_limits<int32_t>::max();
+    const auto fits = [](int64_t size) { return size <= kMost; };
+    const bool narrow = to == DType::kInt32 && from && std::ranges::all_of(from->values, fits);
+    if (!from || (to != DType::kInt64 && !narrow)) return {};
+    from->dtype = to;
+    return from;
+  }
+
   std::optional<Sizes> gathered(const onnx::NodeProto& node, std::optional<Sizes> from) {
     const ConstantPtr at = find(node.input(1));
     const bool known = from && !from->scalar && at != nullptr && at->desc.shape.rank() <= 1;
     if (!known || is_floating(at->desc.dtype)) return {};
     const auto count = static_cast<double>(from->values.size());
-    Sizes sizes{{}, at->desc.shape.rank() == 0};
+    Sizes sizes{{}, at->desc.shape.rank() == 0, from->dtype};
     for (double i : to_doubles(at->desc, at->bytes.data())) {
       i += i < 0 ? count : 0;
       if (i < 0 || i >= count) return {};
@@ -574,14 +596,16 @@ class KnownValues {
       return std::clamp<int64_t>(at < 0 ? at + count : at, 0, count);
     };
     const auto first = from->values.begin() + bound(*begin);
-    return Sizes{{first, std::max(first, from->values.begin() + bound(*end))}};
+    return Sizes{{first, std::max(first, from->values.begin() + bound(*end))}, false, from->dtype};
   }
 
   std::optional<Sizes> concatenated(const onnx::NodeProto& node, int depth) {
     Sizes all;
     for (const std::string& name : node.input()) {
       const auto part = sizes_of(name, depth);
-      if (!part || part->scalar) return {};
+      const bool first = all.values.empty();
+      if (!part || part->scalar || (!first && part->dtype != all.dtype)) return {};
+      all.dtype = part->dtype;
       all.values.insert(all.values.end(), part->values.begin(), part->values.end());
     }
     return all;
@@ -593,12 +617,12 @@ class KnownValues {
     const auto maker = makers_.find(node.input(0));
     if (maker == makers_.end()) return nullptr;
     const onnx::NodeProto& shape = model_.graph().node(maker->second);
-    return is_op(shape, "Shape") && shape.attribute_size() == 0 ? &shape : nullptr;
+    return is_op(shape, "Shape") ? &shape : nullptr;
   }
 
   // Gather(Shape(x), k): one axis may be known although others are not.
   ConstantPtr one_axis(const onnx::NodeProto& node, const Constant& index) {
-    const auto axes = types_->axes(gathered_shape(node)->input(0));
+    const auto axes = axes_of(*gathered_shape(node));
     if (!axes || index.desc.numel() != 1) return nullptr;
     const auto rank = static_cast<int64_t>(axes->size());
     const auto at = static_cast<int64_t>(to_doubles(index.desc, index.bytes.data())[0]);
@@ -738,7 +762,8 @@ class GraphRewriter {
 //   Loop, Scan  unrolled; a Loop ends once the condition is false, which must be known in every
 //               iteration
 //
-// Weights inside a branch or body become constants: only main-graph weights are trained.
+// Weights inside a branch came out of it before (importer/file/branch_weights.h). Weights inside a
+// body become constants.
 // https://onnx.ai/onnx/operators/onnx__If.html, https://onnx.ai/onnx/operators/onnx__Loop.html,
 // https://onnx.ai/onnx/operators/onnx__Scan.html
 Status resolve_if(GraphRewriter& rewriter, const onnx::NodeProto& node);

@@ -94,6 +94,7 @@ class QuantizedValues {
                        const Shape& shape);
   // Returns zero points as floats; "": all are 0.
   Result<std::string> zero_of(const QuantizationPair& pair);
+  std::string zero_of_product(const Quantization& q);
   Status fake(const std::string& x, const QuantizationPair& pair, const std::string& output,
               bool weight = false);
   // Dequantizes integers that are neither a weight nor quantized here: (q - zero_point) * scale.

@@ -183,6 +183,17 @@ Result<std::string> QuantizedValues::plain_integers(const std::string& name,
   return scaled;
 }
 
+// Returns the zero points of a weight that Cast, Sub and Mul dequantize; "": all are 0.
+std::string QuantizedValues::zero_of_product(const Quantization& q) {
+  if (q.zero_points.empty()) return "";
+  const auto stored = std::ranges::find(file_.initializers(), q.zero_point, &Initializer::name);
+  const bool fits = stored != file_.initializers().end() && is_floating(stored->dtype) &&
+                    stored->shape.numel() == std::ssize(q.zero_points);
+  if (fits) return q.zero_point;
+  const std::vector<float> zeros(q.zero_points.begin(), q.zero_points.end());
+  return constant(q.zero_point + "//float", zeros, Shape{std::ssize(zeros)});
+}
+
 Result<std::string> QuantizedValues::weight_value(const Initializer& weight,
                                                   QuantizationPair pair) {
   const Quantization& q = *weight.quantization;
@@ -195,9 +206,7 @@ Result<std::string> QuantizedValues::weight_value(const Initializer& weight,
   pair.block_size = q.block_size;
   const std::string value = fresh(weight.name + "//fake");
   if (q.multiplied) {
-    const std::vector<float> zeros(q.zero_points.begin(), q.zero_points.end());
-    const Shape shape{static_cast<int64_t>(zeros.size())};
-    const std::string zero = zeros.empty() ? "" : constant(q.zero_point + "//float", zeros, shape);
+    const std::string zero = zero_of_product(q);
     fake_with(weight.name, pair.scale, zero, pair, value, true);
   } else {
     OFSDP_RETURN_IF_ERROR(fake(weight.name, pair, value, true));

@@ -274,6 +274,7 @@ std::string past_line(const std::vector<std::string>& fed_empty);
 inline constexpr const char* kRunningStatistics = "running statistics";
 // Parameter::reason if the loss does not depend on it.
 inline constexpr const char* kUnreached = "no gradient reaches it";
+inline constexpr const char* kUnread = "no node reads it";
 
 struct TrainedRules {
   std::vector<std::string> freeze;

@@ -78,6 +78,10 @@ std::string why_not_by_rule(const Graph& graph, const GraphUses& uses, const Par
   return reader.empty() ? "" : "one number that " + reader + " reads";
 }
 
+bool is_output(const Graph& graph, ValueId id) {
+  return std::ranges::find(graph.outputs, id) != graph.outputs.end();
+}
+
 // Scales and zero points that FakeQuantize nodes read.
 struct ScaleUses {
   explicit ScaleUses(const Graph& graph) {
@@ -175,6 +179,8 @@ Result<Graph> choose_candidates(const Graph& graph, const TrainedRules& rules) {
     const bool scale = quantized.scales.contains(p.value);
     if (quantized.zero_points.contains(p.value)) {
       reason = "zero points";
+    } else if (reason.empty() && uses.readers(p.value).empty() && !is_output(result, p.value)) {
+      reason = kUnread;
     } else if (scale && !rules.learned_scales) {
       reason = "scales (--qat-scales fixed)";
     } else if (frozen.contains(p.name)) {

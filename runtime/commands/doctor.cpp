@@ -205,6 +205,17 @@ void check_statistics(const Graph& graph, Findings& findings) {
                "mode (--sync-batch-norm on then joins the ranks)");
 }
 
+// Names Constant nodes that a layer reads as its weights, and that are not trained by default.
+void check_constants(const OnnxFile& file, const Options& options, Findings& findings) {
+  const std::vector<std::string>& left = file.contents().other_weights;
+  if (left.empty() || !options.train.empty()) return;
+  findings.add(
+      format_text("constants that stay: {} Constant node{} that layers read as weights: {}",
+                  left.size(), left.size() == 1 ? "" : "s", some_names(left)),
+      "--train '*' trains them, too, and --train NAME one of them alone; fine if they are "
+      "meant to stay");
+}
+
 void check_reached(const Graph& graph, const Options& options, Findings& findings) {
   std::vector<std::string> unreached;
   for (const Parameter& p : graph.parameters) {
@@ -268,6 +279,7 @@ Status check_model(const ModelSetup& setup, const Options& options, Findings& fi
   }
   OFSDP_RETURN_IF_ERROR(check_export(setup.file, findings));
   check_statistics(setup.graph, findings);
+  check_constants(setup.file, options, findings);
   check_reached(setup.graph, options, findings);
   OFSDP_RETURN_IF_ERROR(check_preprocessing(setup, findings));
   for (const LossSpec& loss : setup.source->settings().losses) {

@@ -7,6 +7,7 @@ if.onnx        the mean over time, or the sum if there is one time step: the con
 loop.onnx      the sum over time by a Loop over a free axis
 slice.onnx     the same, with the count by Slice of a shape that is known in part, as tf2onnx writes Keras' LSTM
 less.onnx      the same, with a condition that compares floats
+while.onnx     the same, without a count: a counter is compared with a length in int32, from a Shape with a start
 """
 import pathlib
 import sys
@@ -65,3 +66,15 @@ save("less", [*SLICED, helper.make_node("Cast", ["length"], ["number"], to=Tenso
               helper.make_node("Less", ["least", "number"], ["any"]),
               helper.make_node("Loop", ["length", "any", "zero"], ["r"], body=loop_body()), PRODUCT],
      ["batch", 7, 5], [*NUMBERS, constant("least", [0], np.float32)])
+
+COUNTED = [helper.make_node("Shape", ["x"], ["shape"], start=0), helper.make_node("Cast", ["shape"], ["sizes"], to=TensorProto.INT32),
+           helper.make_node("Slice", ["sizes", "from", "to", "axis"], ["part"]), helper.make_node("Squeeze", ["part", "axis"], ["length"]),
+           helper.make_node("Cast", ["length"], ["number"], to=TensorProto.FLOAT), helper.make_node("Less", ["least", "number"], ["any"])]
+while_body = helper.make_graph(
+    [helper.make_node("Gather", ["x", "at"], ["step"], axis=1), helper.make_node("Add", ["sum", "step"], ["more"]),
+     helper.make_node("Add", ["at", "one"], ["next"]), helper.make_node("Cast", ["next"], ["next_number"], to=TensorProto.FLOAT),
+     helper.make_node("Less", ["next_number", "number"], ["go_on"])], "body",
+    [value("i", [], TensorProto.INT64), value("go", [], TensorProto.BOOL), value("at", [], TensorProto.INT32), value("sum", None)],
+    [value("go_on", [], TensorProto.BOOL), value("next", [], TensorProto.INT32), value("more", None)])
+save("while", [*COUNTED, helper.make_node("Loop", ["", "any", "first", "zero"], ["end", "r"], body=while_body), PRODUCT],
+     ["batch", 7, 5], [*NUMBERS, constant("least", 0, np.float32), constant("first", 0, np.int32), constant("one", 1, np.int32)])

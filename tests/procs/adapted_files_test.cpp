@@ -4,6 +4,7 @@
 // one does.
 #include <cmath>
 #include <fstream>
+#include <map>
 #include <set>
 
 #include "importer/file/onnx_file.h"
@@ -195,6 +196,42 @@ TEST(ConstantWeights, TrainAsInitializersDo) {
             content(folder / "constants.onnx").size());
 }
 
+// A Conv's bias of one number is a weight; a factor of one number is none.
+TEST(ConstantWeights, OneNumberThatALayerReads) {
+  SmallModel model = linear_model();
+  model.nodes = {constant_node("w", kFloat, {4, 1}, raw(count_up(4))),
+                 constant_node("b", kFloat, {1}, raw(count_up(1))),
+                 constant_node("half", kFloat, {1}, raw<float>({0.5f})),
+                 node("Gemm", {"x", "w", "b"}, {"product"}, "multiply"),
+                 node("Mul", {"product", "half"}, {"logits"}, "scale")};
+  model.initializers.clear();
+  const ModelFolder folder;
+  folder.write("one.onnx", model.bytes());
+  const Result<OnnxFile> file = OnnxFile::open(folder / "one.onnx");
+  ASSERT_TRUE(file.ok());
+  std::vector<std::string> names;
+  for (const Initializer& weight : file->initializers()) names.push_back(weight.name);
+  EXPECT_EQ(names, (std::vector<std::string>{"w", "b"}));
+}
+
+TEST(ConstantWeights, DoctorNamesThoseThatStay) {
+  SmallModel model = linear_model_of_constants();
+  model.nodes.push_back(node("Mul", {"logits", "gain"}, {"y"}, "scale"));
+  model.initializers = {tensor("gain", kFloat, {3}, raw<float>({1, 2, 3}))};
+  model.outputs = {declared("y", {-1, 3})};
+  const ModelFolder folder;
+  folder.write("model.onnx", model.bytes());
+  const Words doctor{OFSDP_FSDP_RUN,  "doctor", folder.model(), "--data",
+                     folder / "data", "--loss", "cross_entropy"};
+  const Finished found = Program::run(doctor);
+  EXPECT_NE(found.out.find("2 Constant nodes that layers read as weights: 'w', 'b'"),
+            std::string::npos)
+      << found.out << found.err;
+  EXPECT_NE(found.out.find("--train '*' trains them, too"), std::string::npos);
+  const Finished all = Program::run(doctor + Words{"--train", "*"});
+  EXPECT_EQ(all.out.find("Constant nodes"), std::string::npos) << all.out;
+}
+
 // Files of tests/oracle/make_control.py, which sum or average seven time steps.
 TEST(ControlFlow, SizesOfTheDataDecideIt) {
   constexpr size_t kSamples = 4, kSteps = 7, kWidth = 5, kOutputs = 4;
@@ -203,7 +240,7 @@ TEST(ControlFlow, SizesOfTheDataDecideIt) {
   for (size_t i = 0; i < x.size(); ++i) x[i] = static_cast<float>(i * 7 % 11) / 8 - 0.5f;
   folder.write("steps/x.npy", testing_data::npy("<f4", "(4, 7, 5)", x));
   folder.write("steps/labels.npy", testing_data::npy("<f4", "(4, 4)", std::vector<float>(16)));
-  for (const std::string name : {"if", "loop", "slice", "less"}) {
+  for (const std::string name : {"if", "loop", "slice", "less", "while"}) {
     const double scale = name == "if" ? 1.0 / kSteps : 1;
     double sum = 0;
     for (size_t n = 0; n < kSamples * kOutputs; ++n) {
@@ -260,6 +297,94 @@ TEST(ControlFlow, AnInputThatIsTheSameInEveryBatchDecidesIt) {
       Program::run({OFSDP_FSDP_RUN, "predict", folder / "rates.onnx", "--input", "rate=8000",
                     "--data", folder / "data", "-o", folder / "y.npy"});
   EXPECT_EQ(predicted.status, 0) << predicted.err;
+}
+
+// y = x k + b, where `rate` decides which branch's `k` that is. Both branches have the name.
+class BranchWeights : public testing::Test {
+ protected:
+  // `in_nodes`: all weights are Constant nodes, k inside an If of its own.
+  void write(bool in_nodes) const {
+    const auto graph = [](const std::string& fields, const std::string& output) {
+      return fields + message(2, output) + message(12, message(1, output));
+    };
+    const auto attribute = [](const std::string& name, const std::string& graph) {
+      constexpr uint64_t kGraph = 5;
+      return message(5, message(1, name) + number(20, kGraph) + message(6, graph));
+    };
+    const auto branch = [&](const std::string& name, const std::vector<float>& weights) {
+      std::string fields = in_nodes ? message(1, constant_node("k", kFloat, {4, 3}, raw(weights)))
+                                    : message(5, tensor("k", kFloat, {4, 3}, raw(weights)));
+      fields += message(1, node("MatMul", {"x", "k"}, {name}, name));
+      if (!in_nodes) return graph(fields, name);
+      return graph(message(1, node("If", {"always"}, {name + "_out"}, name + "_in") +
+                                  attribute("then_branch", graph(fields, name)) +
+                                  attribute("else_branch", graph(fields, name))),
+                   name + "_out");
+    };
+    SmallModel model = in_nodes ? linear_model_of_constants() : linear_model();
+    if (in_nodes) model.nodes.erase(model.nodes.begin());
+    if (!in_nodes) model.initializers.erase(model.initializers.begin());
+    model.nodes.resize(in_nodes ? 1 : 0);
+    model.nodes.push_back(node("Equal", {"rate", "sixteen"}, {"is_fast"}, "compare"));
+    model.nodes.push_back(node("If", {"is_fast"}, {"products"}, "choose") +
+                          attribute("then_branch", branch("fast", linear_weights())) +
+                          attribute("else_branch", branch("slow", count_up(12))));
+    model.nodes.push_back(node("Add", {"products", "b"}, {"logits"}, "add"));
+    model.initializers.push_back(tensor("sixteen", kInt64, {}, raw<int64_t>({16000})));
+    model.initializers.push_back(tensor("always", 9, {}, message(9, std::string("\1"))));
+    model.inputs.push_back(declared("rate", {}, kInt64));
+    folder_.write("branches.onnx", model.bytes());
+  }
+
+  // Returns the trained file's weights by name.
+  std::map<std::string, std::vector<float>> trained(const std::string& model,
+                                                    const Words& more = {}) const {
+    const Finished run = Program::run(
+        fsdp_run({folder_ / model, "--data", folder_ / "data", "--loss", "cross_entropy",
+                  "--batch-size", "2", "--steps", "6", "--lr", "0.1", "--nproc-per-node", "2",
+                  "--output", folder_ / ("trained_" + model)}) +
+        more);
+    EXPECT_EQ(run.status, 0) << run.err;
+    return weights_of(folder_ / ("trained_" + model));
+  }
+
+  static std::map<std::string, std::vector<float>> weights_of(const std::string& path) {
+    std::map<std::string, std::vector<float>> values;
+    const Result<OnnxFile> file = OnnxFile::open(path);
+    if (!file.ok()) return values;
+    for (const Initializer& weight : file->initializers()) {
+      auto& numbers = values[weight.name];
+      numbers.resize(static_cast<size_t>(weight.shape.numel()));
+      EXPECT_TRUE(file->read(weight, 0, numbers).ok());
+    }
+    return values;
+  }
+
+  ModelFolder folder_;
+};
+
+TEST_F(BranchWeights, OfTheBranchThatRunsTrainAndTheOthersStay) {
+  const auto plain = trained("model.onnx");
+  for (const bool in_nodes : {false, true}) {
+    SCOPED_TRACE(in_nodes ? "Constant nodes" : "initializers");
+    write(in_nodes);
+    const std::string then =
+        in_nodes ? "choose/then_branch/fast_in/then_branch/k" : "choose/then_branch/k";
+    const std::string other =
+        in_nodes ? "choose/else_branch/slow_in/then_branch/k" : "choose/else_branch/k";
+    const auto before = weights_of(folder_ / "branches.onnx");
+    ASSERT_EQ(before.size(), in_nodes ? 5u : 3u);
+    const auto found = trained("branches.onnx", {"--input", "rate=16000"});
+    ASSERT_TRUE(found.contains(then) && found.contains(other));
+    EXPECT_EQ(found.at(then), plain.at("w"));
+    EXPECT_EQ(found.at("b"), plain.at("b"));
+    EXPECT_EQ(found.at(other), count_up(12));
+    EXPECT_EQ(content(folder_ / "trained_branches.onnx").size(),
+              content(folder_ / "branches.onnx").size());
+    const auto slow = trained("branches.onnx", {"--input", "rate=8000"});
+    EXPECT_EQ(slow.at(then), before.at(then));
+    EXPECT_NE(slow.at(other), count_up(12));
+  }
 }
 
 TEST(ControlFlow, WithoutDataItIsRefused) {
