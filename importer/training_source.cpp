@@ -69,6 +69,12 @@ Result<Graph> TrainingSource::gradient_graph(int64_t batch) const {
                 {PassStage::kSpecialize, PassStage::kLoss, PassStage::kBackward});
 }
 
+Status TrainingSource::free_reshapes() {
+  OFSDP_ASSIGN_OR_RETURN(const Graph one, specialized(1, Mode::kTrain));
+  set_symbolic(with_free_reshapes(symbolic_, one));
+  return {};
+}
+
 Result<NhwcOrder> TrainingSource::nhwc_order(int64_t batch) const {
   OFSDP_ASSIGN_OR_RETURN(const auto shapes, bind_inputs(symbolic_, settings_.rows, batch));
   return find_nhwc_order(symbolic_, shapes, Mode::kTrain, lowering_);

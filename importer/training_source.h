@@ -154,6 +154,10 @@ class TrainingSource {
   // backward.
   Status follow(Teacher teacher);
 
+  // For --free-batch: lets each Reshape of one sample keep any batch (passes/sample_order.h).
+  // REQUIRES: the input rows are configured.
+  Status free_reshapes();
+
   // Finds NhwcConv's weight order. REQUIRES: the input rows are configured.
   Result<NhwcOrder> nhwc_order(int64_t batch) const;
   // Sets LossSpec::scores of losses that look through the end of their prediction, and makes these

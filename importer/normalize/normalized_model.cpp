@@ -528,9 +528,11 @@ void fix_inputs(onnx::GraphProto& graph, const InputSizes& sizes) {
     const auto found = sizes.find(input.name());
     if (found == sizes.end() || !input.type().has_tensor_type()) continue;
     auto& shape = *input.mutable_type()->mutable_tensor_type()->mutable_shape();
-    if (shape.dim_size() != static_cast<int>(found->second.size())) continue;
+    // A file without a batch axis has one axis less than its columns.
+    const auto extra = static_cast<int>(found->second.size()) - shape.dim_size();
+    if (extra != 0 && (extra != 1 || found->second[0] >= 0)) continue;
     for (int i = 0; i < shape.dim_size(); ++i) {
-      const int64_t size = found->second[static_cast<size_t>(i)];
+      const int64_t size = found->second[static_cast<size_t>(i + extra)];
       if (size >= 0 && !shape.dim(i).has_dim_value()) shape.mutable_dim(i)->set_dim_value(size);
     }
   }

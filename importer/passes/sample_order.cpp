@@ -65,6 +65,8 @@ std::string dims_text(const Dims& dims) {
   return "[" + joined(axes, ", ") + "]";
 }
 
+constexpr size_t kWhole = std::numeric_limits<size_t>::max();  // no axis: one sample is a batch
+
 class AxisFinder {
  public:
   AxisFinder(const Graph& graph, const BatchAxes& given) : graph_(graph), given_(given) {
@@ -91,6 +93,7 @@ class AxisFinder {
   Result<size_t> axis(const Value& input) const {
     const Dims& dims = input.declared;
     if (const auto given = given_.find(input.name); given != given_.end()) {
+      if (given->second == kNoBatchAxis) return kWhole;
       const auto rank = static_cast<int64_t>(dims.size());
       const int64_t axis = given->second < 0 ? given->second + rank : given->second;
       OFSDP_REJECT_IF(axis < 0 || axis >= rank,
@@ -125,7 +128,8 @@ class AxisFinder {
 
   std::string symbol_of(ValueId id) const {
     const Dims& dims = graph_.value(id).declared;
-    return dims.empty() ? "" : dims[axes_.at(id)].symbol;
+    const size_t axis = axes_.at(id);
+    return axis < dims.size() ? dims[axis].symbol : "";
   }
 
   const Graph& graph_;
@@ -155,6 +159,18 @@ Node read_moved(Graph& graph, ValueId& input, size_t axis) {
           {std::exchange(input, made)}};
 }
 
+// Replaces an input by a column of whole samples, of which a batch has one.
+Node read_whole(Graph& graph, ValueId& input) {
+  Value column = graph.value(input);
+  column.declared.insert(column.declared.begin(), Dim{1, {}});
+  const std::string name = column.name + ".sample";
+  Value& whole = graph.value(input);
+  whole = {name, ValueKind::kActivation, {whole.desc.dtype, {}}};
+  const ValueId axes = add_ints(graph, name + ".axes", {0});
+  const ValueId made = GraphEditor(graph).add_value(std::move(column));
+  return {&graph.registry->get("Squeeze"), name, {}, {made, axes}, {std::exchange(input, made)}};
+}
+
 // Returns whether the column with `row` fits with the samples on axis `k`, in batches as long as
 // the first axis.
 bool fits_moved(const Dims& dims, const Shape& row, size_t k) {
@@ -176,8 +192,8 @@ Status check_names(const Graph& graph, const BatchAxes& given) {
   }
   for (const auto& [name, axis] : given) {
     OFSDP_REJECT_IF(std::ranges::find(names, name) == names.end(),
-                    "--batch-axis {}={}: {} has no such input or output; it has {}", name, axis,
-                    graph.file, joined(names, ", "));
+                    "--batch-axis {}={}: {} has no such input or output; it has {}", name,
+                    batch_axis_text(axis), graph.file, joined(names, ", "));
   }
   return {};
 }
@@ -188,10 +204,83 @@ Result<Graph> with_samples_first(const Graph& graph, const BatchAxes& given) {
   std::vector<Node> nodes;
   for (ValueId& input : made.inputs) {
     const size_t axis = axes.at(input);
-    if (axis > 0) nodes.push_back(read_moved(made, input, axis));
+    if (axis == kWhole) {
+      nodes.push_back(read_whole(made, input));
+    } else if (axis > 0) {
+      nodes.push_back(read_moved(made, input, axis));
+    }
   }
   made.nodes.insert(made.nodes.begin(), nodes.begin(), nodes.end());
   return made;
+}
+
+std::vector<std::string> whole_inputs(const Graph& graph,
+                                      const std::map<std::string, Shape>& rows) {
+  std::vector<std::string> names;
+  for (const ValueId id : graph.inputs) {
+    const Value& input = graph.value(id);
+    const Shape& row = rows.at(input.name);
+    if (row.rank() != std::ssize(input.declared)) return {};
+    for (int i = 0; i < row.rank(); ++i) {
+      const Dim& dim = input.declared[static_cast<size_t>(i)];
+      if (dim.size >= 0 && dim.size != row[i]) return {};
+      if (says_batch(dim) || is_batch_letter(dim)) return {};
+    }
+    names.push_back(input.name);
+  }
+  return names;
+}
+
+Graph with_whole_samples(const Graph& graph, const std::vector<std::string>& inputs) {
+  Graph made = graph;
+  std::vector<Node> nodes;
+  for (ValueId& input : made.inputs) {
+    if (std::ranges::find(inputs, made.value(input).name) == inputs.end()) continue;
+    nodes.push_back(read_whole(made, input));
+  }
+  made.nodes.insert(made.nodes.begin(), nodes.begin(), nodes.end());
+  return made;
+}
+
+Result<Graph> with_open_batch(const Graph& graph, const BatchAxes& given) {
+  OFSDP_ASSIGN_OR_RETURN(const auto axes, AxisFinder(graph, given).run());
+  Graph made = graph;
+  bool any = false;
+  std::vector<std::string> found;
+  for (const ValueId id : made.inputs) {
+    Dims& dims = made.value(id).declared;
+    found.push_back(format_text("'{}' {}", made.value(id).name, dims_text(dims)));
+    const size_t axis = axes.at(id);
+    if (axis >= dims.size() || dims[axis].size != 1) continue;
+    dims[axis] = {-1, {}};
+    any = true;
+  }
+  OFSDP_REJECT_IF(!any, "--free-batch: {}: expected an input with a batch axis of 1, found {}",
+                  graph.file, joined(found, ", "));
+  return made;
+}
+
+Graph with_free_reshapes(const Graph& graph, const Graph& one) {
+  Graph made = graph;
+  for (Node& node : made.nodes) {
+    if (node.op->full_name() != "Reshape" || node.attributes.i("allowzero", 0) != 0) continue;
+    const Shape& from = one.value(node.inputs[0]).desc.shape;
+    const Shape& to = one.value(node.outputs[0]).desc.shape;
+    const ConstantPtr& target = one.value(node.inputs[1]).constant;
+    if (target == nullptr || from.rank() == 0 || from[0] != 1 || to.rank() == 0) continue;
+    const auto sizes = target->as<int64_t>();
+    if (sizes.empty() || sizes[0] != 1) continue;
+    std::vector<int64_t> kept(sizes.begin(), sizes.end());
+    kept[0] = 0;  // the size of the input's first axis
+    Node free = node;
+    free.inputs[1] = add_ints(made, node.name + ".free_batch", kept);
+    GraphEditor::change_symbolic(node, std::move(free));
+  }
+  return made;
+}
+
+std::string batch_axis_text(int64_t axis) {
+  return axis == kNoBatchAxis ? "none" : std::to_string(axis);
 }
 
 Status check_batch_axes(const Graph& graph, const std::map<std::string, Shape>& rows,
@@ -237,6 +326,7 @@ Result<int64_t> SampleOrder::outer(ValueId id, int width_axes, const std::string
   const Shape& shape = value.desc.shape;
   const int places = std::max(shape.rank() - width_axes, 0);
   if (const auto given = given_.find(value.name); given != given_.end()) {
+    if (given->second == kNoBatchAxis && batch_ == 1) return 1;
     return outer_given(value, given->second);
   }
   if (product(shape, 0, places) == batch_ && shape.rank() > 0 && shape[0] == batch_) {
@@ -254,10 +344,11 @@ Result<int64_t> SampleOrder::outer(ValueId id, int width_axes, const std::string
 
 Result<int64_t> SampleOrder::outer_given(const Value& value, int64_t axis) const {
   const Shape& shape = value.desc.shape;
-  const int64_t at = axis < 0 ? axis + shape.rank() : axis;
+  const bool none = axis == kNoBatchAxis;
+  const int64_t at = axis < 0 && !none ? axis + shape.rank() : axis;
   OFSDP_REJECT_IF(at < 0 || at >= shape.rank() || shape[static_cast<int>(at)] % batch_ != 0,
                   "--batch-axis {}={}: {}: expected an axis with batches of {}, found {}",
-                  value.name, axis, graph_.file, batch_, axes_text(value));
+                  value.name, batch_axis_text(axis), graph_.file, batch_, axes_text(value));
   return product(shape, 0, static_cast<int>(at));
 }
 

@@ -11,6 +11,7 @@
 #pragma once
 
 #include <functional>
+#include <limits>
 #include <map>
 #include <memory>
 #include <optional>
@@ -29,14 +30,32 @@ namespace ofsdp::importer {
 // Errors: kInput naming file and input.
 
 using BatchAxes = std::map<std::string, int64_t>;  // input or output name -> axis
+// In place of an axis: the value has none, and one sample is a batch.
+inline constexpr int64_t kNoBatchAxis = std::numeric_limits<int64_t>::min();
+std::string batch_axis_text(int64_t axis);  // "1", "none"
 
 // Refuses names that are neither graph inputs nor outputs.
 Status check_names(const Graph& graph, const BatchAxes& given);
 
 // Puts every input's samples first. An input with the batch elsewhere gets a column's axes, and a
-// Transpose restores the file's order for the readers. Refuses files with contradictory symbols.
-// REQUIRES: the graph is symbolic.
+// Transpose restores the file's order for the readers; one without a batch axis gets one of size 1,
+// and a Squeeze removes it. Refuses files with contradictory symbols. REQUIRES: the graph is
+// symbolic.
 Result<Graph> with_samples_first(const Graph& graph, const BatchAxes& given);
+
+// Returns all inputs, if none has a batch axis: rows in the columns have as many axes as the input,
+// sizes fit, and no symbol means batch. Else returns none. `rows`: each input's shape for one
+// sample. REQUIRES: the graph is as the file has it.
+std::vector<std::string> whole_inputs(const Graph& graph, const std::map<std::string, Shape>& rows);
+// Gives such inputs a batch axis of 1, as with_samples_first does.
+Graph with_whole_samples(const Graph& graph, const std::vector<std::string>& inputs);
+
+// --free-batch. Opens the batch axis of inputs that fix it at 1. Errors: kInput if there is none.
+// REQUIRES: the graph is as the file has it.
+Result<Graph> with_open_batch(const Graph& graph, const BatchAxes& given);
+// Lets a Reshape of a batch of 1 to [1, ...] keep the batch, whatever it is. `one`: `graph`,
+// specialized for one sample. The result may be wrong: runtime/train/setup/free_batch.h checks it.
+Graph with_free_reshapes(const Graph& graph, const Graph& one);
 
 // Refuses an input that fits the column in two ways: the first axis is a number, other inputs have
 // any batch size, and the column also fits with the samples on another axis. REQUIRES:

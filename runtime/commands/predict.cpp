@@ -22,6 +22,7 @@
 #include "runtime/engine/forward.h"
 #include "runtime/train/file_answers.h"
 #include "runtime/train/setup/data_setup.h"
+#include "runtime/train/setup/free_batch.h"
 
 namespace ofsdp::runtime {
 namespace {
@@ -40,6 +41,7 @@ class Predictor {
     OFSDP_RETURN_IF_ERROR(choose_outputs());
     OFSDP_RETURN_IF_ERROR(open_rows());
     OFSDP_RETURN_IF_ERROR(find_samples());
+    OFSDP_RETURN_IF_ERROR(check_open_batch(file));
     OFSDP_RETURN_IF_ERROR(write_whole(options_.files.output,
                                       [&](const std::string& path) { return write(file, path); }));
     say();
@@ -103,16 +105,20 @@ class Predictor {
     };
     Result<Graph> imported = read({});
     if (!imported.ok() && lacks_known_numbers(imported.error())) {
-      imported = read(column_sizes(data_.spec, options_.batch_axes, *communicator_, ledger_));
+      imported = read(column_sizes(data_.spec, options_, *communicator_, ledger_));
     }
     if (!imported.ok()) return std::move(imported).status();
+    OFSDP_RETURN_IF_ERROR(check_names(*imported, options_.batch_axes));
+    if (options_.free_batch) {
+      OFSDP_ASSIGN_OR_RETURN(*imported, with_open_batch(*imported, options_.batch_axes));
+    }
     OFSDP_ASSIGN_OR_RETURN(const InputValues values,
                            input_values(options_, *imported, *communicator_, ledger_));
     OFSDP_ASSIGN_OR_RETURN(const Graph fed, with_values(*imported, values));
     OFSDP_ASSIGN_OR_RETURN(const Graph chosen, choose_candidates(fed, {}));
     OFSDP_ASSIGN_OR_RETURN(const PastFree whole, without_past(chosen, data_.spec.train.names()));
-    OFSDP_RETURN_IF_ERROR(check_names(whole.graph, options_.batch_axes));
-    OFSDP_ASSIGN_OR_RETURN(graph_, with_samples_first(whole.graph, options_.batch_axes));
+    unmoved_ = whole.graph;
+    OFSDP_ASSIGN_OR_RETURN(graph_, with_samples_first(unmoved_, options_.batch_axes));
     return {};
   }
 
@@ -136,6 +142,7 @@ class Predictor {
     OFSDP_REJECT_IF(wanted.empty(), "{}: expected an output whose columns {} has, found none: {}",
                     graph_.file, data_.spec.train.origin, joined(left_out_, "; "));
     cut(graph_, wanted);
+    cut(unmoved_, wanted);
     return {};
   }
 
@@ -185,13 +192,34 @@ class Predictor {
                     graph_.file);
     OFSDP_ASSIGN_OR_RETURN(data_.train,
                            Dataset::open(data_.spec.train, names, *communicator_, ledger_));
-    OFSDP_ASSIGN_OR_RETURN(rows_, input_rows(data_, graph_));
+    OFSDP_ASSIGN_OR_RETURN(rows_, input_rows(data_, graph_, options_));
+    const std::vector<std::string> whole = whole_inputs(unmoved_, rows_);
+    if (!whole.empty()) graph_ = with_whole_samples(unmoved_, whole);
+    const auto without = [](const auto& given) { return given.second == kNoBatchAxis; };
+    whole_ = !whole.empty() || std::ranges::any_of(options_.batch_axes, without);
     OFSDP_RETURN_IF_ERROR(check_batch_axes(graph_, rows_, options_.batch_axes));
     const int64_t fixed = fixed_batch(graph_);
     const int64_t asked = options_.batch.batch_size.value.value_or(BatchSizes().batch_size);
     samples_ = data_.train->stored(names[0])->count;
     batch_ = fixed > 0 ? fixed : std::min(asked, samples_);
-    return order_weights();
+    OFSDP_RETURN_IF_ERROR(order_weights());
+    if (!options_.free_batch) return {};
+    OFSDP_ASSIGN_OR_RETURN(const Graph one, specialized(graph_, 1));
+    graph_ = with_free_reshapes(graph_, one);
+    return {};
+  }
+
+  // Two samples together must give what each gives alone.
+  Status check_open_batch(const OnnxFile& file) {
+    if (!options_.free_batch) return {};
+    OFSDP_ASSIGN_OR_RETURN(const Graph one, specialized(graph_, 1));
+    OFSDP_ASSIGN_OR_RETURN(const Graph two,
+                           prefixed("--free-batch: two samples", specialized(graph_, 2)));
+    OFSDP_RETURN_IF_ERROR(bind_data(data_, two, 0, {}, {}));
+    return check_free_batch(one, two, *data_.train,
+                            [&](const Parameter& p, std::vector<std::byte>& bytes) {
+                              return read_weight(file, one, p, bytes);
+                            });
   }
 
   Status order_weights() {
@@ -232,17 +260,22 @@ class Predictor {
       const ValueId id = once.outputs[i];
       const Value& value = once.value(id);
       if (options_.predictions.empty() && !is_floating(value.desc.dtype)) continue;
-      const std::string why = doubled.ok() ? why_no_rows(value, doubled->value(doubled->outputs[i]))
-                                           : why_no_rows(value, batch);
+      const std::string why = whole_ ? ""
+                              : doubled.ok()
+                                  ? why_no_rows(value, doubled->value(doubled->outputs[i]))
+                                  : why_no_rows(value, batch);
       OFSDP_REJECT_IF(!why.empty() && !options_.predictions.empty(), "--prediction {}: {}",
                       value.name, why);
       if (!why.empty()) {
         leave_out(value.name, why);
         continue;
       }
-      OFSDP_ASSIGN_OR_RETURN(const int64_t outer, order.outer(id, 0, "predict"));
-      outputs_.push_back(
-          {value.name, value.desc.dtype, row_of(value.desc.shape, batch, outer), outer});
+      int64_t outer = 1;
+      if (!whole_) {
+        OFSDP_ASSIGN_OR_RETURN(outer, order.outer(id, 0, "predict"));
+      }
+      const Shape row = whole_ ? value.desc.shape : row_of(value.desc.shape, batch, outer);
+      outputs_.push_back({value.name, value.desc.dtype, row, outer});
       OFSDP_REJECT_IF(!npy_descr(value.desc.dtype), "output '{}': {} is no type of .npy",
                       value.name, dtype_name(value.desc.dtype));
       kept.push_back(graph_.outputs[i]);
@@ -346,15 +379,8 @@ class Predictor {
     for (const Parameter& p : running_.parameters) {
       const Value& value = running_.value(p.value);
       if (value.kind != ValueKind::kParameter) continue;
-      const Initializer& initializer = file.initializers()[static_cast<size_t>(p.initializer)];
-      std::vector<std::byte> bytes(value.desc.bytes());
-      if (p.raw) {
-        OFSDP_RETURN_IF_ERROR(file.read_raw(initializer, 0, bytes));
-      } else {
-        std::vector<float> numbers(static_cast<size_t>(value.desc.numel()));
-        OFSDP_RETURN_IF_ERROR(file.read(initializer, 0, numbers));
-        std::memcpy(bytes.data(), numbers.data(), bytes.size());
-      }
+      std::vector<std::byte> bytes;
+      OFSDP_RETURN_IF_ERROR(read_weight(file, running_, p, bytes));
       pass_->feed(p.value, bytes);
     }
     return {};
@@ -413,11 +439,13 @@ class Predictor {
   std::unique_ptr<Communicator> communicator_;
   DataSetup data_;
   Graph graph_;                        // symbolic, cut at the outputs
+  Graph unmoved_;                      // the same with the file's axes
   std::map<std::string, Shape> rows_;  // of one sample, by input
   std::vector<Prediction> outputs_;
   std::vector<std::string> left_out_;  // lines
   int64_t samples_ = 0, batch_ = 1;
-  Graph running_;  // for `size_` samples
+  bool whole_ = false;  // the file has no batch axis: each sample is a batch
+  Graph running_;       // for `size_` samples
   int64_t size_ = 0;
   std::unique_ptr<ForwardPass> pass_;
 };

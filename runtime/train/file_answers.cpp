@@ -9,6 +9,7 @@
 
 #include "importer/graph/reference_run.h"
 #include "importer/passes/passes.h"
+#include "importer/passes/sample_order.h"
 #include "importer/write/model_output.h"
 #include "kernels/base/status.h"
 #include "kernels/base/text.h"
@@ -68,13 +69,20 @@ Result<PlainModel> open_plain(const std::string& path, const ModelSetup& setup,
                          open_plain_source(std::move(file), operators, {},
                                            wanted_of(setup.source->settings().losses)));
   TrainingSource& source = *made.source;
+  if (options.free_batch) {
+    OFSDP_ASSIGN_OR_RETURN(Graph open, with_open_batch(source.symbolic(), options.batch_axes));
+    source.set_symbolic(std::move(open));
+  }
   OFSDP_ASSIGN_OR_RETURN(Graph fed, with_values(source.symbolic(), setup.inputs));
   source.set_symbolic(std::move(fed));
   const DataSpec& spec = setup.data.spec;
   OFSDP_ASSIGN_OR_RETURN(PastFree past_free,
                          without_past(source.symbolic(), spec.synthetic ? std::vector<std::string>()
                                                                         : spec.train.names()));
-  OFSDP_ASSIGN_OR_RETURN(Graph symbolic, with_samples_first(past_free.graph, options.batch_axes));
+  OFSDP_ASSIGN_OR_RETURN(Graph symbolic,
+                         setup.whole_inputs.empty()
+                             ? with_samples_first(past_free.graph, options.batch_axes)
+                             : with_whole_samples(past_free.graph, setup.whole_inputs));
   source.set_symbolic(std::move(symbolic));
   GraphSettings settings = setup.source->settings();
   settings.param_dtype = DType::kFloat32;
@@ -90,6 +98,7 @@ Result<PlainModel> open_plain(const std::string& path, const ModelSetup& setup,
     }
     source.set_symbolic(with_nhwc_order(source.symbolic(), order.order));
   }
+  if (options.free_batch) OFSDP_RETURN_IF_ERROR(source.free_reshapes());
   OFSDP_ASSIGN_OR_RETURN(made.graph, source.forward_graph(rows, mode));
   for (const LossTerm& term : made.graph.terms) {  // a training_info may have it
     const bool computed = term.value != 0 && maker_of(made.graph, term.value) != nullptr;

@@ -27,7 +27,8 @@ namespace {
 constexpr const char* kKeys =
     "param_dtype reduce_dtype buffer_dtype matmul_precision "
     "loss loss_mean prediction labels ignore_index label_smoothing class_weights pos_weight "
-    "teacher distill_weight distill_temperature batch_axis input nhwc_weights "
+    "teacher distill_weight distill_temperature batch_axis free_batch sample_shape input "
+    "nhwc_weights "
     "freeze train sync_batch_norm qat_scales training_info initialize "
     "optimizer lr weight_decay momentum nesterov betas eps rho state_dtype no_decay group ema "
     "ema_use clip_grad_norm muon_adjust "

@@ -1,8 +1,11 @@
 // Text about a run before it starts, and the facts for runtime/log/screen.h.
 #include <algorithm>
 #include <filesystem>
+#include <set>
 
+#include "importer/file/tensor_record.h"
 #include "importer/passes/passes.h"
+#include "importer/passes/sample_order.h"
 #include "kernels/base/names.h"
 #include "kernels/base/text.h"
 #include "kernels/cpu/parallel.h"
@@ -157,6 +160,34 @@ std::string left_out_line(const Graph& graph) {
                      joined(graph.left_out, ", "));
 }
 
+std::string whole_line(const ModelSetup& setup, const Options& options) {
+  const auto none = [](const auto& given) { return given.second == importer::kNoBatchAxis; };
+  const bool whole = !setup.whole_inputs.empty() || std::ranges::any_of(options.batch_axes, none);
+  return whole ? "no batch axis in the file: each sample is a micro-batch of its own\n" : "";
+}
+
+// Says what becomes of weights that the file has as integers.
+std::string integers_line(const ModelSetup& setup) {
+  std::set<std::string> types;
+  int count = 0;
+  for (const Parameter& p : setup.graph.parameters) {
+    if (p.of_teacher || !p.trained) continue;
+    const auto& q = setup.file.initializers()[static_cast<size_t>(p.initializer)].quantization;
+    if (q == nullptr) continue;
+    types.insert(importer::integer_name(q->onnx_type));
+    ++count;
+  }
+  if (count == 0) return "";
+  const bool learned = std::ranges::any_of(setup.graph.nodes, [](const Node& node) {
+    return node.op->fake_quantizes && node.attributes.i("learned", 0) != 0;
+  });
+  return format_text(
+      "integer weights: {} ({}), trained as float32; the written file has them rounded to "
+      "integers, "
+      "with {} scales\n",
+      count, joined(types, ", "), learned ? "trained" : "the same");
+}
+
 std::vector<std::string> notices(const PlannedRun& run, bool all, bool exact) {
   const Options& options = run.settings.options;
   std::vector<std::string> lines;
@@ -164,6 +195,8 @@ std::vector<std::string> notices(const PlannedRun& run, bool all, bool exact) {
   add_lines(classes_line(run.setup), lines);
   add_lines(past_line(run.setup.fed_empty), lines);
   add_lines(run.setup.nhwc_notice, lines);
+  add_lines(integers_line(run.setup), lines);
+  add_lines(whole_line(run.setup, options), lines);
   add_lines(teacher_line(run.setup), lines);
   add_lines(run.device_notice, lines);
   add_lines(offload_line(run.plan, run.settings, exact), lines);

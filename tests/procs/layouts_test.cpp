@@ -290,6 +290,134 @@ TEST(States, AFlagDecidesWhereTheFileDoesNot) {
   expect_same(folder.train(words + Words{"--batch-axis", "state=1"}), State::reference());
 }
 
+// logits [nodes, 3] = x [nodes, 4] w + b, for graphs of two nodes: linear_model() on rows of nodes.
+class GraphsOfNodes : public Run {
+ public:
+  explicit GraphsOfNodes(const std::string& symbol = "nodes") {
+    SmallModel model = linear_model();
+    model.inputs = {declared_as("x", {symbol, "4"})};
+    model.outputs = {declared_as("logits", {symbol, "3"})};
+    write("model.onnx", model.bytes());
+    std::vector<float> x(kGraphs * 2 * 4);
+    for (size_t i = 0; i < x.size(); ++i) x[i] = value_at(i);
+    std::vector<int64_t> labels(kGraphs * 2);
+    for (size_t i = 0; i < labels.size(); ++i) labels[i] = static_cast<int64_t>(i * i % 3);
+    write("graphs/x.npy", npy("<f4", "(6, 2, 4)", x));
+    write("graphs/labels.npy", npy("<i8", "(6, 2)", labels));
+    write("data/x.npy", npy("<f4", "(12, 4)", x));
+    write("data/labels.npy", npy("<i8", "(12,)", labels));
+  }
+
+  static constexpr size_t kGraphs = 6;
+};
+
+TEST(FilesWithoutABatchAxis, EachSampleIsABatch) {
+  const GraphsOfNodes folder;
+  const Words loss{"--loss", "cross_entropy"};
+  const Trained plain = folder.train(loss + Words{"--data", folder / "data", "--batch-size", "12"});
+  for (const Words& split :
+       {Words{"--grad-accum", "6"}, Words{"--nproc-per-node", "3", "--grad-accum", "2"},
+        Words{"--nproc-per-node", "2", "--global-batch-size", "6"}}) {
+    SCOPED_TRACE(joined(split, " "));
+    expect_same(folder.train(loss + Words{"--data", folder / "graphs"} + split), plain);
+  }
+  const auto predicted = [&](const std::string& data) {
+    const std::string file = folder / (data + ".npy");
+    const Finished run = Program::run(
+        {OFSDP_FSDP_RUN, "predict", folder.model(), "--data", folder / data, "-o", file});
+    EXPECT_EQ(run.status, 0) << run.err;
+    return content(file);
+  };
+  const std::string rows = predicted("data"), graphs = predicted("graphs");
+  EXPECT_NE(graphs.find("(6, 2, 3)"), std::string::npos);
+  EXPECT_EQ(rows.substr(rows.size() - 36 * 4), graphs.substr(graphs.size() - 36 * 4));
+}
+
+TEST(FilesWithoutABatchAxis, ASymbolOfABatchNeedsTheFlag) {
+  const GraphsOfNodes folder("batch");
+  const Words words{"--loss", "cross_entropy", "--data", folder / "graphs", "--grad-accum", "6"};
+  expect_refused(folder, fsdp_run({folder.model(), "--steps", "1"}) + words,
+                 {"input 'x' has 2 axes, its column gives 3"});
+  const GraphsOfNodes nodes;
+  const Words none{"--batch-axis", "x=none"};
+  expect_same(folder.train(words + none), nodes.train({"--loss", "cross_entropy", "--data",
+                                                       nodes / "graphs", "--grad-accum", "6"}));
+  expect_refused(folder,
+                 fsdp_run({folder.model(), "--steps", "1", "--batch-size", "2"}) + words + none,
+                 {"--batch-size 2", "fixed at 1"});
+}
+
+using OneStep = Run;  // in a test, Run is another name
+
+// logits [1, 3] = Reshape(x [1, 4] w, [1, 3]) + b; `more` changes it.
+SmallModel model_of_one_sample() {
+  SmallModel model = linear_model();
+  model.nodes = {node("MatMul", {"x", "w"}, {"products"}, "multiply"),
+                 node("Reshape", {"products", "one_by_3"}, {"rows"}, "shape"),
+                 node("Add", {"rows", "b"}, {"logits"}, "add")};
+  model.initializers.push_back(tensor("one_by_3", kInt64, {2}, raw<int64_t>({1, 3})));
+  model.inputs = {declared("x", {1, 4})};
+  model.outputs = {declared("logits", {1, 3})};
+  return model;
+}
+
+TEST(FreeBatch, AFixedBatchOf1IsTakenForAny) {
+  const OneStep folder, open;
+  folder.write("model.onnx", model_of_one_sample().bytes());
+  const Words words{"--loss", "cross_entropy", "--batch-size", "4"};
+  expect_refused(folder,
+                 fsdp_run({folder.model(), "--data", folder / "data", "--steps", "1"}) + words,
+                 {"--batch-size 4", "fixed at 1"});
+  const Words with_data{"--data", folder / "data"};
+  expect_same(folder.train(words + with_data + Words{"--free-batch", "on"}),
+              open.train(words + with_data));
+  const auto predicted = [&](const OneStep& of, const Words& more) {
+    const std::string file = of / "y.npy";
+    const Finished run = Program::run(
+        Words{OFSDP_FSDP_RUN, "predict", of.model(), "--data", folder / "data", "-o", file} + more);
+    EXPECT_EQ(run.status, 0) << run.err;
+    return content(file);
+  };
+  EXPECT_EQ(predicted(folder, {"--free-batch", "on"}), predicted(open, {}));
+}
+
+TEST(FreeBatch, RefusesAFileThatMixesSamples) {
+  const OneStep folder;
+  const auto refused = [&](const SmallModel& model, const Words& facts) {
+    folder.write("model.onnx", model.bytes());
+    expect_refused(folder,
+                   fsdp_run({folder.model(), "--data", folder / "data", "--steps", "1", "--loss",
+                             "cross_entropy", "--batch-size", "4", "--free-batch", "on"}),
+                   facts);
+  };
+  SmallModel model = model_of_one_sample();
+  model.nodes.insert(model.nodes.begin(),
+                     node("ReduceMax", {"x", "zero"}, {"most"}, "over_samples"));
+  model.nodes[1] = node("MatMul", {"less", "w"}, {"products"}, "multiply");
+  model.nodes.insert(model.nodes.begin() + 1, node("Sub", {"x", "most"}, {"less"}, "less"));
+  model.initializers.push_back(tensor("zero", kInt64, {1}, raw<int64_t>({0})));
+  refused(model, {"--free-batch", folder.model(), "output 'logits'", "two samples together",
+                  "'over_samples'"});
+  model = model_of_one_sample();
+  model.inputs = {declared("x", {-1, 4})};
+  refused(model, {"--free-batch", "a batch axis of 1", "'x' [batch, 4]"});
+}
+
+TEST(SampleShapes, GiveSyntheticDataTheirSizes) {
+  const OneStep folder;
+  SmallModel model = linear_model();
+  model.inputs = {declared_as("x", {"batch", "width"})};
+  folder.write("model.onnx", model.bytes());
+  const Words words =
+      fsdp_run({folder.model(), "--data", "synthetic", "--steps", "1", "--loss", "cross_entropy"});
+  expect_refused(folder, words, {"axis 1 of input 'x'", "'width'", "--sample-shape x=AxB"});
+  expect_refused(folder, words + Words{"--sample-shape", "x=4x1"},
+                 {"--sample-shape x", "1 axes", "[4, 1]"});
+  expect_refused(folder, words + Words{"--sample-shape", "x=four"}, {"--sample-shape", "NAME=AxB"});
+  const Finished run = Program::run(words + Words{"--sample-shape", "x=4"});
+  EXPECT_EQ(run.status, 0) << run.err;
+}
+
 // c = NhwcConv(x [batch, 3, 3, 3], w [3, 2, 2, 3] or [3, 3, 2, 2]), y = NhwcConv(c, v), a sum.
 class Nhwc : public Run {
  public:

@@ -200,6 +200,7 @@ TEST(Options, KnowsEveryFlagOfTheContract) {
                            "freeze",
                            "train",
                            "batch-axis",
+                           "free-batch",
                            "input",
                            "nhwc-weights",
                            "optimizer",
@@ -361,9 +362,10 @@ TEST(Options, NumbersMustBeWholeTextsInRange) {
   EXPECT_EQ(
       refused({"--nproc-per-node", "0"}),
       "--nproc-per-node: expected auto, gpu, cpu or a whole number from 1 to 4096, found '0'");
-  EXPECT_EQ(refused({"--batch-axis", "state"}),
-            "--batch-axis: expected NAME=AXIS, an input or output and a whole number, found "
-            "'state'");
+  EXPECT_EQ(
+      refused({"--batch-axis", "state"}),
+      "--batch-axis: expected NAME=AXIS, an input or output and a whole number or none, found "
+      "'state'");
   EXPECT_EQ(refused({"--batch-axis", "a=b=1", "--batch-axis", "a=b=2"}),
             "--batch-axis: expected one axis for each name, found 'a=b=2'");
   EXPECT_EQ(refused({"--label-smoothing", "1.5"}),

@@ -1,6 +1,7 @@
 // Options about the loss and a teacher.
 #include <algorithm>
 
+#include "importer/passes/sample_order.h"
 #include "runtime/cli/options/option_table.h"
 
 namespace ofsdp::cli {
@@ -14,15 +15,18 @@ namespace {
 Verdict add_batch_axis(BatchAxes& axes, const std::string& text) {
   const size_t equals = text.rfind('=');
   const bool named = equals != std::string::npos && equals > 0;
-  const auto axis = named ? parse_integer(text.substr(equals + 1)) : std::nullopt;
-  if (!axis) return fine_or(false, "NAME=AXIS, an input or output and a whole number");
+  const bool none = named && text.substr(equals + 1) == "none";
+  const auto axis = none    ? std::optional(importer::kNoBatchAxis)
+                    : named ? parse_integer(text.substr(equals + 1))
+                            : std::nullopt;
+  if (!axis) return fine_or(false, "NAME=AXIS, an input or output and a whole number or none");
   const auto [found, fresh] = axes.try_emplace(text.substr(0, equals), *axis);
   return fine_or(fresh || found->second == *axis, "one axis for each name");
 }
 
 OptionEntry batch_axis() {
   OptionEntry entry{.name = "batch-axis",
-                    .values = "by the file's symbols, else 0; NAME=AXIS, repeated",
+                    .values = "by the file's symbols, else 0; NAME=AXIS, NAME=none, repeated",
                     .help = "axis of the samples in an input or output; columns have them first",
                     .kind = OptionEntry::Kind::kRepeated};
   entry.set = [](Options& o, const std::string& text) {
@@ -30,10 +34,52 @@ OptionEntry batch_axis() {
   };
   entry.show = [](const Options& o) {
     std::vector<std::string> all;
-    for (const auto& [name, axis] : o.batch_axes) all.push_back(format_text("{}={}", name, axis));
+    for (const auto& [name, axis] : o.batch_axes) {
+      all.push_back(format_text("{}={}", name, importer::batch_axis_text(axis)));
+    }
     return yaml_list(all);
   };
   entry.clear = [](Options& o) { o.batch_axes.clear(); };
+  return entry;
+}
+
+// NAME=4x16: a shape.
+Verdict add_sample_shape(std::map<std::string, Shape>& shapes, const std::string& text) {
+  const size_t equals = text.rfind('=');
+  std::vector<int64_t> axes;
+  bool good = equals != std::string::npos && equals > 0;
+  for (size_t at = equals + 1; good;) {
+    const size_t end = std::min(text.find('x', at), text.size());
+    const auto size = parse_integer(text.substr(at, end - at), 1);
+    good = size.has_value();
+    if (good) axes.push_back(*size);
+    if (end == text.size()) break;
+    at = end + 1;
+  }
+  if (!good) return fine_or(false, "NAME=AxB, an input and the axes of one sample");
+  const Shape shape(axes);
+  const auto [found, fresh] = shapes.try_emplace(text.substr(0, equals), shape);
+  return fine_or(fresh || found->second == shape, "one shape for each input");
+}
+
+OptionEntry sample_shape() {
+  OptionEntry entry{.name = "sample-shape",
+                    .values = "the file's; NAME=AxB, repeated",
+                    .help = "axes of one sample in an input with open axes, for --data synthetic",
+                    .kind = OptionEntry::Kind::kRepeated};
+  entry.set = [](Options& o, const std::string& text) {
+    return add_sample_shape(o.sample_shapes, text);
+  };
+  entry.show = [](const Options& o) {
+    std::vector<std::string> all;
+    for (const auto& [name, shape] : o.sample_shapes) {
+      std::vector<std::string> axes;
+      for (const int64_t size : shape.axes()) axes.push_back(std::to_string(size));
+      all.push_back(format_text("{}={}", name, joined(axes, "x")));
+    }
+    return yaml_list(all);
+  };
+  entry.clear = [](Options& o) { o.sample_shapes.clear(); };
   return entry;
 }
 
@@ -81,6 +127,11 @@ std::vector<OptionEntry> trained_entries() {
               "BatchNormalization takes its statistics from the rows of all ranks"},
              OFSDP_FIELD(sync_batch_norm)),
       batch_axis(),
+      toggle({"free-batch", "off, on",
+              "take a batch axis that the file fixes at 1 for any; two samples together must give "
+              "what each gives alone"},
+             OFSDP_FIELD(free_batch)),
+      sample_shape(),
       trusted(input()),
       choice("nhwc-weights",
              "order of the weights of NhwcConv; auto: by a node that fits one alone, else last",

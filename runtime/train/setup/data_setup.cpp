@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <fstream>
 
+#include "importer/passes/sample_order.h"
 #include "runtime/data/row_source.h"
 
 namespace ofsdp::runtime {
@@ -160,19 +161,25 @@ std::map<std::string, double> input_numbers(const Options& options) {
   return numbers;
 }
 
-InputSizes column_sizes(const DataSpec& spec, const BatchAxes& batch_axes,
-                        Communicator& communicator, MemoryLedger& ledger) {
+InputSizes column_sizes(const DataSpec& spec, const Options& options, Communicator& communicator,
+                        MemoryLedger& ledger) {
+  std::map<std::string, Shape> rows = options.sample_shapes;
+  if (!spec.synthetic) {
+    const auto names = spec.train.names();
+    const auto data = Dataset::open(spec.train, names, communicator, ledger);
+    if (!data.ok()) return {};
+    rows.clear();
+    for (const std::string& name : names) rows[name] = (*data)->stored(name)->row;
+  }
   InputSizes sizes;
-  if (spec.synthetic) return sizes;
-  const auto names = spec.train.names();
-  const auto data = Dataset::open(spec.train, names, communicator, ledger);
-  if (!data.ok()) return sizes;
-  for (const std::string& name : names) {
-    std::vector<int64_t> axes = (*data)->stored(name)->row.axes();
-    const auto given = batch_axes.find(name);
-    const auto batch = given == batch_axes.end() ? 0 : given->second;
-    if (batch < 0 || batch > static_cast<int64_t>(axes.size())) continue;
-    axes.insert(axes.begin() + batch, -1);
+  for (const auto& [name, row] : rows) {
+    std::vector<int64_t> axes = row.axes();
+    const auto given = options.batch_axes.find(name);
+    const int64_t batch = given == options.batch_axes.end() ? 0 : given->second;
+    if (batch != kNoBatchAxis) {
+      if (batch < 0 || batch > static_cast<int64_t>(axes.size())) continue;
+      axes.insert(axes.begin() + batch, -1);
+    }
     sizes[name] = std::move(axes);
   }
   return sizes;
@@ -196,7 +203,33 @@ Result<InputValues> input_values(const Options& options, const Graph& graph,
   return values;
 }
 
-Result<std::map<std::string, Shape>> input_rows(const DataSetup& data, const Graph& graph) {
+namespace {
+
+// Returns a made-up sample's shape: the file's, with open axes from --sample-shape.
+Result<Shape> synthetic_row(const Graph& graph, const Value& input, const Options& options) {
+  const auto given = options.sample_shapes.find(input.name);
+  const Shape* asked = given == options.sample_shapes.end() ? nullptr : &given->second;
+  const auto own = static_cast<int>(input.declared.size()) - 1;
+  std::vector<int64_t> axes;
+  for (int i = 0; i < own; ++i) {
+    const Dim& dim = input.declared[static_cast<size_t>(i + 1)];
+    const int64_t size = asked != nullptr && asked->rank() == own ? (*asked)[i] : dim.size;
+    OFSDP_REJECT_IF(size < 0 && asked == nullptr,
+                    "--data synthetic: {}: axis {} of input '{}' has no fixed size ('{}'): "
+                    "--sample-shape {}=AxB gives the axes of one sample",
+                    graph.file, i + 1, input.name, dim.symbol, input.name);
+    axes.push_back(size);
+  }
+  OFSDP_REJECT_IF(asked != nullptr && asked->rank() != own,
+                  "--sample-shape {}: {}: expected {} axes of one sample, found {}", input.name,
+                  graph.file, own, asked->text());
+  return Shape(std::move(axes));
+}
+
+}  // namespace
+
+Result<std::map<std::string, Shape>> input_rows(const DataSetup& data, const Graph& graph,
+                                                const Options& options) {
   std::map<std::string, Shape> rows;
   for (ValueId id : graph.inputs) {
     const Value& input = graph.value(id);
@@ -204,15 +237,7 @@ Result<std::map<std::string, Shape>> input_rows(const DataSetup& data, const Gra
       rows[input.name] = data.train->stored(input.name)->row;
       continue;
     }
-    std::vector<int64_t> axes;
-    for (size_t i = 1; i < input.declared.size(); ++i) {
-      if (input.declared[i].size < 0) {
-        return input_error("--data synthetic: {}: axis {} of input '{}' has no fixed size ('{}')",
-                           graph.file, i, input.name, input.declared[i].symbol);
-      }
-      axes.push_back(input.declared[i].size);
-    }
-    rows[input.name] = Shape(std::move(axes));
+    OFSDP_ASSIGN_OR_RETURN(rows[input.name], synthetic_row(graph, input, options));
   }
   return rows;
 }

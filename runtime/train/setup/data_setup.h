@@ -45,13 +45,14 @@ Result<DataSetup> open_data(DataSpec spec, const Options& options, const Graph& 
 std::map<std::string, double> input_numbers(const Options& options);
 // Returns the sizes of the columns' rows as those of inputs, with the batch's axis open; empty if
 // the data cannot be opened, which is refused later. Collective.
-InputSizes column_sizes(const DataSpec& spec, const BatchAxes& batch_axes,
-                        Communicator& communicator, MemoryLedger& ledger);
+InputSizes column_sizes(const DataSpec& spec, const Options& options, Communicator& communicator,
+                        MemoryLedger& ledger);
 Result<InputValues> input_values(const Options& options, const Graph& graph,
                                  Communicator& communicator, MemoryLedger& ledger);
 
 // Returns the shape of one sample for each graph input.
-Result<std::map<std::string, Shape>> input_rows(const DataSetup& data, const Graph& graph);
+Result<std::map<std::string, Shape>> input_rows(const DataSetup& data, const Graph& graph,
+                                                const Options& options);
 
 // Binds columns to the inputs of the finished graph, in order. `counts` and `losses`: one for each
 // loss of the run, or empty.

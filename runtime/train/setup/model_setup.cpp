@@ -14,12 +14,14 @@
 #include "importer/graph/graph.h"
 #include "importer/normalize/onnx_import.h"
 #include "importer/passes/passes.h"
+#include "importer/passes/sample_order.h"
 #include "importer/passes/specialize.h"
 #include "importer/training_source.h"
 #include "kernels/base/text.h"
 #include "kernels/core/device.h"
 #include "runtime/data/column_file.h"
 #include "runtime/engine/forward.h"
+#include "runtime/train/setup/free_batch.h"
 #include "runtime/train/setup/metric_layout.h"
 
 namespace ofsdp::runtime {
@@ -150,8 +152,10 @@ Status initialize(OnnxFile& file, UpdateRules* rules, const Operators& operators
 Result<BatchSizes> batch_of(const Options& options, const Graph& graph, int world) {
   const int64_t fixed = fixed_batch(graph);
   BatchOptions given = options.batch;
-  if (fixed >= 0 && !given.batch_size.value && !given.global_batch_size.value) {
-    given.batch_size.value = fixed;
+  const bool slices = options.launch.deterministic == Determinism::kAcrossRanks;
+  const bool open = !given.global_batch_size.value || (!given.grad_accum.value && !slices);
+  if (fixed >= 0 && !given.batch_size.value && open) {
+    given.batch_size = {fixed, given.global_batch_size.source};
   }
   OFSDP_ASSIGN_OR_RETURN(const BatchSizes sizes, resolve_batch(given, options.launch.deterministic,
                                                                world, joins_rows(options)));
@@ -262,6 +266,8 @@ class SetupMaker {
     OFSDP_ASSIGN_OR_RETURN(DataSpec spec, library_data_ != nullptr
                                               ? Result<DataSpec>(*library_data_)
                                               : find_data(options_));
+    OFSDP_RETURN_IF_ERROR(check_names(setup.graph, options_.batch_axes));
+    OFSDP_RETURN_IF_ERROR(open_batch(setup));
     OFSDP_RETURN_IF_ERROR(fix_inputs(setup));
     OFSDP_RETURN_IF_ERROR(leave_past_out(setup, spec));
     OFSDP_RETURN_IF_ERROR(put_samples_first(setup));
@@ -270,6 +276,7 @@ class SetupMaker {
     OFSDP_RETURN_IF_ERROR(open_columns(setup, std::move(spec)));
     OFSDP_RETURN_IF_ERROR(resolve_setup_loss(setup));
     OFSDP_RETURN_IF_ERROR(resolve_trained(setup));
+    OFSDP_RETURN_IF_ERROR(check_open_batch(setup));
     return setup;
   }
 
@@ -281,7 +288,7 @@ class SetupMaker {
     const Result<DataSpec> spec =
         library_data_ != nullptr ? Result<DataSpec>(*library_data_) : find_data(options_);
     if (!spec.ok()) return source;
-    const InputSizes sizes = column_sizes(*spec, options_.batch_axes, communicator_, ledger_);
+    const InputSizes sizes = column_sizes(*spec, options_, communicator_, ledger_);
     return sizes.empty() ? std::move(source) : open_source(sizes);
   }
 
@@ -403,6 +410,26 @@ class SetupMaker {
     return {};
   }
 
+  Status open_batch(ModelSetup& setup) const {
+    if (!options_.free_batch) return {};
+    OFSDP_ASSIGN_OR_RETURN(Graph made, with_open_batch(setup.graph, options_.batch_axes));
+    setup.source->set_symbolic(std::move(made));
+    return {};
+  }
+
+  // REQUIRES: the data are bound.
+  Status check_open_batch(const ModelSetup& setup) const {
+    if (!options_.free_batch) return {};
+    const TrainingSource& source = *setup.source;
+    OFSDP_ASSIGN_OR_RETURN(const Graph one, source.specialized(1, Mode::kEval));
+    OFSDP_ASSIGN_OR_RETURN(
+        const Graph two, prefixed("--free-batch: two samples", source.specialized(2, Mode::kEval)));
+    return check_free_batch(one, two, setup.data.train_rows(),
+                            [&](const Parameter& p, std::vector<std::byte>& bytes) {
+                              return read_weight(source.file_of(p), one, p, bytes);
+                            });
+  }
+
   // Makes --input's inputs constants.
   Status fix_inputs(ModelSetup& setup) const {
     if (options_.inputs.empty()) return {};
@@ -422,8 +449,8 @@ class SetupMaker {
     return {};
   }
 
-  Status put_samples_first(ModelSetup& setup) const {
-    OFSDP_RETURN_IF_ERROR(check_names(setup.graph, options_.batch_axes));
+  Status put_samples_first(ModelSetup& setup) {
+    unmoved_ = setup.graph;
     OFSDP_ASSIGN_OR_RETURN(Graph made, with_samples_first(setup.graph, options_.batch_axes));
     setup.source->set_symbolic(std::move(made));
     return {};
@@ -502,13 +529,31 @@ class SetupMaker {
     labels.erase("");
     OFSDP_ASSIGN_OR_RETURN(setup.data, open_data(std::move(spec), options_, setup.graph, labels,
                                                  communicator_, ledger_));
-    OFSDP_ASSIGN_OR_RETURN(settings.rows, input_rows(setup.data, setup.graph));
+    OFSDP_ASSIGN_OR_RETURN(settings.rows, input_rows(setup.data, setup.graph, options_));
+    OFSDP_RETURN_IF_ERROR(take_whole_samples(setup, settings));
     for (const std::string& label : labels) {
       if (setup.data.train) settings.rows[label] = setup.data.train->stored(label)->row;
     }
     OFSDP_RETURN_IF_ERROR(check_batch_axes(setup.graph, settings.rows, options_.batch_axes));
     setup.source->configure(std::move(settings));
-    return order_weights(setup);
+    OFSDP_RETURN_IF_ERROR(order_weights(setup));
+    if (!options_.free_batch) return {};
+    OFSDP_RETURN_IF_ERROR(setup.source->free_reshapes());
+    return setup.source->specialized(2, Mode::kEval)
+        .status()
+        .with_prefix("--free-batch: two samples");
+  }
+
+  // A file may have no batch axis (graphs of nodes and edges): then a sample is a batch.
+  Status take_whole_samples(ModelSetup& setup, GraphSettings& settings) const {
+    if (setup.data.spec.synthetic || setup.source->teacher() != nullptr) return {};
+    setup.whole_inputs = whole_inputs(unmoved_, settings.rows);
+    if (setup.whole_inputs.empty()) return {};
+    setup.source->set_symbolic(with_whole_samples(unmoved_, setup.whole_inputs));
+    OFSDP_ASSIGN_OR_RETURN(setup.batch, batch_of(options_, setup.graph, communicator_.size()));
+    settings.ranks = ranks_of(setup);
+    for (LossSpec& loss : settings.losses) loss.ranks = settings.ranks;
+    return {};
   }
 
   // Makes the graph for two batches, even if the file fixes the batch size.
@@ -633,6 +678,7 @@ class SetupMaker {
   const DataSpec* library_data_;
   const SavedRun* saved_;
   // From the options, or from a training_info:
+  Graph unmoved_;  // with the axes that the file has
   std::vector<LossSpec> losses_;
   std::vector<std::string> train_;
 };

@@ -59,7 +59,8 @@ struct ModelSetup {
   const Graph& graph;    // source->symbolic(): open batch axis; says which parameters are trained
   // Inputs for a decoder's KV cache that the data lacks; the graph gets empty tensors for them.
   std::vector<std::string> fed_empty;
-  InputValues inputs;             // of --input: no columns
+  InputValues inputs;                     // of --input: no columns
+  std::vector<std::string> whole_inputs;  // found to have no batch axis: a batch is one sample
   std::vector<LossCount> counts;  // per loss: how to count the samples or labels of its mean
   // The notice for the user if no node of the file shows which axis order the weights of ONNX
   // Runtime's NhwcConv have; or empty.

@@ -1,0 +1,230 @@
+#include "runtime/train/setup/free_batch.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstring>
+#include <optional>
+
+#include "importer/file/tensor_record.h"
+#include "kernels/base/status.h"
+#include "runtime/engine/forward.h"
+
+namespace ofsdp::runtime {
+namespace {
+
+// Kernels may sum in another order for another batch.
+constexpr double kTolerance = 1e-4;  // of a value's largest number
+constexpr double kSmallest = 1e-6;
+
+using Numbers = std::vector<double>;
+
+struct Values {
+  Shape shape;
+  Numbers numbers;
+};
+
+// Numbers of two samples together and of each alone that differ.
+struct Difference {
+  double together = 0, alone = 0;
+  int64_t element = 0;
+  std::string shapes = {};  // if these differ, in place of numbers
+};
+
+// Compares a value of two samples with those of each, along the axis that is twice as long.
+class ValueComparison {
+ public:
+  ValueComparison(const Values& both, const std::array<Values, 2>& each, bool floats)
+      : both_(both), each_(each), floats_(floats) {
+    for (const Values& one : each) {
+      for (const double number : one.numbers) {
+        if (std::isfinite(number)) largest_ = std::max(largest_, std::abs(number));
+      }
+    }
+  }
+
+  std::optional<Difference> find() const {
+    const std::optional<int> axis = sample_axis();
+    if (!axis)
+      return Difference{.shapes = format_text("{} and {}", both_.shape.text(), alone().text())};
+    const auto blocks = along(*axis, false);
+    if (!blocks || *axis < 0) return blocks;
+    return along(*axis, true) ? blocks : std::nullopt;
+  }
+
+ private:
+  const Shape& alone() const { return each_[0].shape; }
+
+  // Returns the axis; -1 if the value has no samples; nothing if the shapes do not fit.
+  std::optional<int> sample_axis() const {
+    if (both_.shape.rank() != alone().rank()) return {};
+    int found = -1;
+    for (int i = 0; i < alone().rank(); ++i) {
+      if (both_.shape[i] == alone()[i]) continue;
+      if (both_.shape[i] != 2 * alone()[i] || found >= 0) return {};
+      found = i;
+    }
+    return found;
+  }
+
+  // `interleaved`: a sample's places lie between the other's ([time x batch]), not after them.
+  std::optional<Difference> along(int axis, bool interleaved) const {
+    const Shape& shape = alone();
+    const int64_t size = axis < 0 ? 1 : shape[axis];
+    const int64_t inner = axis < 0 ? shape.numel() : shape.numel(axis + 1, shape.rank());
+    for (int64_t sample = 0; sample < 2; ++sample) {
+      const Numbers& own = each_[static_cast<size_t>(sample)].numbers;
+      for (int64_t i = 0; i < std::ssize(own); ++i) {
+        const int64_t outer = i / (inner * size), at = i / inner % size;
+        const int64_t place = interleaved ? at * 2 + sample : sample * size + at;
+        const int64_t there = axis < 0 ? i : (outer * 2 * size + place) * inner + i % inner;
+        const double x = both_.numbers[static_cast<size_t>(there)], y = own[static_cast<size_t>(i)];
+        if (!close(x, y)) return Difference{x, y, there};
+      }
+    }
+    return {};
+  }
+
+  bool close(double x, double y) const {
+    if (x == y || (std::isnan(x) && std::isnan(y))) return true;
+    return floats_ && std::abs(x - y) <= kTolerance * largest_ + kSmallest;
+  }
+
+  const Values& both_;
+  const std::array<Values, 2>& each_;
+  bool floats_;
+  double largest_ = 0;
+};
+
+class FreeBatchCheck {
+ public:
+  FreeBatchCheck(const Graph& one, const Graph& two, RowSource& rows, const ReadWeight& read)
+      : one_(one), two_(two), rows_(rows), read_(read) {}
+
+  Status run() {
+    OFSDP_RETURN_IF_ERROR(run_all());
+    for (const ValueId id : two_.outputs) {
+      const auto found = compare(id);
+      if (found) return refuse(id, *found);
+    }
+    return ok_status();
+  }
+
+ private:
+  // Both graphs, with copies at the outputs: an output may be a view or an input.
+  Status run_all() {
+    const int64_t second = std::min<int64_t>(1, rows_.samples() - 1);
+    OFSDP_RETURN_IF_ERROR(run_one(two_, {0, second}, both_));
+    OFSDP_RETURN_IF_ERROR(run_one(one_, {0}, each_[0]));
+    return run_one(one_, {second}, each_[1]);
+  }
+
+  using Results = std::map<std::string, Values>;
+
+  Status run_one(const Graph& graph, const std::vector<int64_t>& samples, Results& results) {
+    Graph made = graph;
+    for (ValueId& id : made.outputs) {
+      const std::string name = made.value(id).name + ".compared";
+      OFSDP_ASSIGN_OR_RETURN(id, GraphEditor(made).add1("ofsdp.Copy", name, {id}));
+    }
+    ForwardPass pass(made);
+    OFSDP_RETURN_IF_ERROR(feed(made, samples, pass));
+    OFSDP_RETURN_IF_ERROR(pass.run());
+    for (size_t i = 0; i < made.outputs.size(); ++i) {
+      const TensorDesc& desc = made.value(made.outputs[i]).desc;
+      const auto bytes = pass.output(made.outputs[i]);
+      Values& values = results[graph.value(graph.outputs[i]).name];
+      values = {desc.shape, to_doubles(desc, bytes.data())};
+    }
+    return ok_status();
+  }
+
+  Status feed(const Graph& graph, const std::vector<int64_t>& samples, ForwardPass& pass) {
+    for (const ValueId id : graph.inputs) {
+      const Value& input = graph.value(id);
+      const auto column = std::ranges::find(rows_.columns(), input.name, &BoundColumn::name);
+      OFSDP_CHECK(column != rows_.columns().end(), "no column {}", input.name);
+      std::vector<std::byte> bytes(input.desc.bytes());
+      const auto index = static_cast<int>(column - rows_.columns().begin());
+      OFSDP_RETURN_IF_ERROR(rows_.read_rows(index, samples, bytes.data()));
+      pass.feed(id, bytes);
+    }
+    for (const Parameter& p : graph.parameters) {
+      if (graph.value(p.value).kind != ValueKind::kParameter) continue;
+      std::vector<std::byte>& bytes = weights_[p.name];
+      if (bytes.empty()) OFSDP_RETURN_IF_ERROR(read_(p, bytes));
+      pass.feed(p.value, bytes);
+    }
+    return ok_status();
+  }
+
+  std::optional<Difference> compare(ValueId id) const {
+    const Value& value = two_.value(id);
+    const std::array<Values, 2> each{each_[0].at(value.name), each_[1].at(value.name)};
+    return ValueComparison(both_.at(value.name), each, is_floating(value.desc.dtype)).find();
+  }
+
+  Status refuse(ValueId id, const Difference& found) {
+    const std::string what =
+        found.shapes.empty()
+            ? format_text(
+                  "expected the same numbers for two samples together and for each alone, "
+                  "found {:.6g} and {:.6g} at element {}",
+                  found.together, found.alone, found.element)
+            : format_text("expected one axis twice as long for two samples, found {}",
+                          found.shapes);
+    return input_error("--free-batch: {}: output '{}': {}{}", two_.file, two_.value(id).name, what,
+                       first_node());
+  }
+
+  // Runs both graphs again with every value as an output. Returns the first node that differs.
+  std::string first_node() {
+    Graph one = one_, two = two_;
+    std::vector<std::pair<ValueId, const Node*>> made;
+    for (const Node& node : two_.nodes) {
+      for (const ValueId id : node.outputs) {
+        if (id != 0 && one_.value(id).name == two_.value(id).name) made.emplace_back(id, &node);
+      }
+    }
+    one.outputs.clear();
+    for (const auto& [id, node] : made) one.outputs.push_back(id);
+    two.outputs = one.outputs;
+    FreeBatchCheck all(one, two, rows_, read_);
+    if (!all.run_all().ok()) return "";
+    for (const auto& [id, node] : made) {
+      if (!all.compare(id)) continue;
+      return format_text("; the first to differ is node '{}' ({})", node->name,
+                         node->op->full_name());
+    }
+    return "";
+  }
+
+  const Graph& one_;
+  const Graph& two_;
+  RowSource& rows_;
+  const ReadWeight& read_;
+  std::map<std::string, std::vector<std::byte>> weights_;
+  Results both_;
+  std::array<Results, 2> each_;
+};
+
+}  // namespace
+
+Status check_free_batch(const Graph& one, const Graph& two, RowSource& rows,
+                        const ReadWeight& read) {
+  return FreeBatchCheck(one, two, rows, read).run();
+}
+
+Status read_weight(const OnnxFile& file, const Graph& graph, const Parameter& p,
+                   std::vector<std::byte>& bytes) {
+  const Initializer& initializer = file.initializers()[static_cast<size_t>(p.initializer)];
+  const TensorDesc& desc = graph.value(p.value).desc;
+  bytes.resize(desc.bytes());
+  if (p.raw) return file.read_raw(initializer, 0, bytes);
+  std::vector<float> numbers(static_cast<size_t>(desc.numel()));
+  OFSDP_RETURN_IF_ERROR(file.read(initializer, 0, numbers));
+  std::memcpy(bytes.data(), numbers.data(), bytes.size());
+  return ok_status();
+}
+
+}  // namespace ofsdp::runtime
