@@ -109,6 +109,55 @@ def lifted(model):
     return model
 
 
+def names_in(graph):
+    """Every name that a graph or a graph inside it defines, as often as it does."""
+    names = [v.name for v in graph.input] + [t.name for t in graph.initializer]
+    for node in graph.node:
+        names += [*node.output]
+        for a in node.attribute:
+            names += names_in(a.g) if a.HasField("g") else []
+    return names
+
+
+def renamed(graph, names):
+    for node in graph.node:
+        for field in (node.input, node.output):
+            field[:] = [names.get(n, n) for n in field]
+        for a in node.attribute:
+            if a.HasField("g"):
+                renamed(a.g, names)
+    for value in [*graph.output, *graph.initializer]:
+        value.name = names.get(value.name, value.name)
+
+
+def decided(model, feeds):
+    """The model with the branches that run for these feeds in place of its Ifs, as onnxruntime has their conditions."""
+    import onnxruntime
+    often = collections.Counter(names_in(model.graph))
+    while True:
+        at = next((k for k, n in enumerate(model.graph.node) if n.op_type == "If"), None)
+        if at is None:
+            return model
+        node = model.graph.node[at]
+        part = onnx.ModelProto()
+        part.CopyFrom(model)
+        del part.graph.output[:]
+        part.graph.output.add().CopyFrom(onnx.helper.make_tensor_value_info(node.input[0], onnx.TensorProto.BOOL, None))
+        session = onnxruntime.InferenceSession(part.SerializeToString(), providers=["CPUExecutionProvider"])
+        wanted = {i.name for i in session.get_inputs()}
+        runs = bool(np.all(session.run(None, {n: a for n, a in feeds.items() if n in wanted})[0]))
+        name = "then_branch" if runs else "else_branch"
+        branch = next(a.g for a in node.attribute if a.name == name)
+        place = f"{node.name or node.output[0]}/{name}/"
+        renamed(branch, {n: place + n for n in names_in(branch) if often[n] > 1})
+        ends = [onnx.helper.make_node("Identity", [v.name], [o]) for v, o in zip(branch.output, node.output)]
+        nodes = [*model.graph.node[:at], *branch.node, *ends, *model.graph.node[at + 1:]]
+        nodes = [onnx.NodeProto.FromString(n.SerializeToString()) for n in nodes]
+        model.graph.initializer.extend(branch.initializer)
+        del model.graph.node[:]
+        model.graph.node.extend(nodes)
+
+
 def letters(shape):
     """Images [.., height, width] of a word, for networks whose outputs saturate on noise."""
     glyphs = ("11111 00100 00100 00100 00100 00100 00100", "11111 10000 10000 11110 10000 10000 11111", "10001 01010 01010 00100 01010 01010 10001",
@@ -171,7 +220,8 @@ class Case(census.Case):
         self.has_input = has_input
 
     def model(self):
-        model = lifted(onnx.load(self.path))
+        model = onnx.load(self.path)
+        model = lifted(decided(model, self.feeds(model, np.random.default_rng(0))))
         if self.chosen and self.chosen not in [o.name for o in model.graph.output]:   # a value inside
             model.graph.output.append(onnx.helper.make_tensor_value_info(self.chosen, onnx.TensorProto.FLOAT, None))
         return model
@@ -201,6 +251,8 @@ class Case(census.Case):
                 feeds[name] = np.full(shape if t.shape.dim else [], float(self.fixed[name])).astype(dtype)
             elif name in self.letters:
                 feeds[name] = letters(shape).astype(dtype)
+            elif dtype.kind == "b" and "mask" in name:
+                feeds[name] = np.ones(shape, dtype)
             elif dtype.kind == "f":
                 feeds[name] = (random.standard_normal(shape) * self.scales.get(name, 1)).astype(dtype)
             else:
