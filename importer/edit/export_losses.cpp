@@ -165,10 +165,17 @@ class LossFinder {
                                                                       : 0;
   }
 
+  // A state [layers, batch, width] has its batch on a later axis.
+  static bool has_open_batch(const onnx::ValueInfoProto& input) {
+    const auto& dims = input.type().tensor_type().shape().dim();
+    return std::ranges::any_of(
+        dims, [](const auto& dim) { return dim.dim_param().find("batch") != std::string::npos; });
+  }
+
   void find_axes() {
     for (const auto& input : model_.graph().input()) {
       if (!is_input(input.name()) || !input.type().has_tensor_type()) continue;
-      if (const int64_t size = fixed(input, 0); size > 0) {
+      if (const int64_t size = fixed(input, 0); size > 0 && !has_open_batch(input)) {
         losses_.batch.push_back({input.name(), size});
       }
       const int64_t length = fixed(input, 1);
