@@ -97,9 +97,9 @@ class LinearLoss final : public CudaKernel {
   }
 
   // W and dW, as given and with padded classes.
-  StoredMatrix matrix(int64_t classes) const {
-    return turned_ ? StoredMatrix{classes, rooms_.inner, rooms_.inner}
-                   : StoredMatrix{rooms_.inner, classes, classes};
+  PitchedMatrix matrix(int64_t classes) const {
+    return turned_ ? PitchedMatrix{classes, rooms_.inner, rooms_.inner}
+                   : PitchedMatrix{rooms_.inner, classes, classes};
   }
 
   bool add_chunk(DeviceState& device, int64_t rows) {
@@ -124,7 +124,7 @@ class LinearLoss final : public CudaKernel {
       made.input = add(shape);
     }
     if (by_weights_) {
-      const StoredMatrix w = matrix(classes);
+      const PitchedMatrix w = matrix(classes);
       shape = {.dtype = dtype_, .rows = w.rows, .columns = w.columns, .inner = rows};
       shape.transpose_a = true;
       shape.wide = true;
