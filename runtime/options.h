@@ -161,6 +161,7 @@ struct RunOptions : OrderOptions {
   std::optional<int64_t> steps;       // none
   DataChoice data;
   DataChoice eval_data;
+  std::optional<int64_t> loader_threads;  // auto: the rank's cores, at most 16
   Interval eval_interval;
   std::vector<MetricSpec> eval_metrics{{.name = "accuracy"}};
   std::optional<int64_t> early_stop;  // evaluations in a row without a better value; none

@@ -15,6 +15,7 @@ libraries=(
   libc6-dev libstdc++6 libgcc-s1 libgomp1
   zlib1g-dev libprotobuf-dev libyaml-cpp-dev nlohmann-json3-dev libfmt-dev libsodium-dev libopenblas-openmp-dev libtbb-dev
   libpcre2-dev libutf8proc-dev
+  libpng-dev libjpeg62-turbo-dev # images; without them a build reads none
   libgtest-dev libgmock-dev libbenchmark-dev
 )
 

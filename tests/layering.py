@@ -95,7 +95,8 @@ ROOMS = {
     "runtime/engine": "@base kernels/optimizers kernels/cpu @graph fsdp/* <",
     "runtime/engine/device": "@base kernels/cpu @graph fsdp/* <",
     "runtime/data/tokenizer": "@base @graph",
-    "runtime/data": "@base @graph fsdp/* runtime/data/tokenizer",
+    "runtime/data/images": "@base",
+    "runtime/data": "@base @graph fsdp/* runtime/data/tokenizer runtime/data/images",
     "runtime": "@base kernels/optimizers @graph fsdp/* <",  # options embed the structs of these rooms
     "runtime/train/setup": "@base @graph @dialects fsdp/* plugins/* <",
     "runtime/compile": "@base kernels/optimizers kernels/cpu @graph fsdp/* plugins/* <",
@@ -123,7 +124,7 @@ PENDING_SIZES = set()  # folders that have to shrink, as PENDING
 SUFFIXES = {".h", ".hpp", ".inc", ".cpp", ".cu", ".cuh", ".c"}
 INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*([<"])([^">]+)[">]', re.MULTILINE)
 OTHERS = ("tests", "bench", "samples")  # no product includes them
-ALTERNATIVES = ("x86", "aarch64", "onednn", "without_onednn")  # cmake/processor.cmake
+ALTERNATIVES = ("x86", "aarch64", "onednn", "without_onednn", "codecs", "without_codecs")  # cmake/processor.cmake
 
 
 def top_of(room):

@@ -23,8 +23,8 @@ PLACEHOLDER = re.compile(r"(?:^|[/._])(?:[A-Z]{4,}|name)(?=[/._]|$)")  # kernels
 # Other projects, formats and people; examples; files that a build, an installation or a command makes.
 OUTSIDE = frozenset("""
     BigCrush DistributedSampler ExportModelForInferencing FlashAttention FlatBuffer FlatBuffers FlatParameter LeVeque McNeil
-    ModuleState MurmurHash3 NumPy OptimizerGroup PaddlePaddle ParameterState PropertyBag ShardedGradScaler SplitMix64
-    StringStringEntryProto TensorFlow ToTensor ZeroRedundancyOptimizer no_sync
+    ModuleState MurmurHash3 NumPy RandomResizedCrop OptimizerGroup PaddlePaddle ParameterState PropertyBag ShardedGradScaler SplitMix64
+    StringStringEntryProto TensorFlow ToTensor WebDataset ZeroRedundancyOptimizer no_sync
     nvrtc.h stddef.h stdint.h zero_to_fp32.py
     GradScaler PeftModel
     FooGrad PascalCase clips.py commands.sh lines.py mel.py cube/my_operators.cpp include/onnx_fsdp.h kernels/cpu/multiarch.h

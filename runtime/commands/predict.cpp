@@ -91,6 +91,7 @@ class Predictor {
     OFSDP_REJECT_IF(spec.synthetic, "--data synthetic: expected data with an end for a prediction");
     if (spec.train.columns.empty() && spec.eval) spec.train = *spec.eval;
     spec.eval.reset();
+    spec.train.split.reset();  // every row
     return spec;
   }
 
@@ -115,6 +116,7 @@ class Predictor {
     OFSDP_ASSIGN_OR_RETURN(const InputValues values,
                            input_values(options_, *imported, *communicator_, ledger_));
     OFSDP_ASSIGN_OR_RETURN(const Graph fed, with_values(*imported, values));
+    OFSDP_RETURN_IF_ERROR(fit_data(data_.spec, options_, fed, *communicator_));
     OFSDP_ASSIGN_OR_RETURN(const Graph chosen, choose_candidates(fed, {}));
     OFSDP_ASSIGN_OR_RETURN(const PastFree whole, without_past(chosen, data_.spec.train.names()));
     unmoved_ = whole.graph;

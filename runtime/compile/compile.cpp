@@ -393,8 +393,11 @@ class RunCompiler {
     if (setup_.data.train) unpacked += setup_.data.train->shared_bytes();
     if (setup_.data.eval) unpacked += setup_.data.eval->shared_bytes();
     needs.data = communicator_.is_first_on_host() ? unpacked : 0;
-    if (run_->device == nullptr) needs.link = communicator_.staging_bytes();
     needs.data_elsewhere = unpacked - needs.data;
+    for (const Dataset* const rows : {setup_.data.train.get(), setup_.data.eval.get()}) {
+      if (rows != nullptr) needs.data += rows->decoding_bytes();
+    }
+    if (run_->device == nullptr) needs.link = communicator_.staging_bytes();
     const bool saves = options_.command != Command::kEval && saves_checkpoints(options_);
     if (saves) {
       const auto slices =

@@ -26,6 +26,8 @@ class ByteSource {
   Status read(uint64_t offset, std::span<std::byte> dst) const;
   const std::string& path() const { return path_; }
   uint64_t size() const { return size_; }
+  // REQUIRES: the source is memory.
+  std::span<const std::byte> bytes() const { return {memory_, size_}; }
 
  private:
   Status read_file(uint64_t offset, std::span<std::byte> dst) const;

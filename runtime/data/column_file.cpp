@@ -13,6 +13,7 @@
 #include "kernels/base/status.h"
 #include "kernels/base/text.h"
 #include "runtime/data/byte_source.h"
+#include "runtime/data/image_column.h"
 #include "runtime/data/token_rows.h"
 
 namespace ofsdp::runtime {
@@ -503,6 +504,23 @@ Result<ColumnLayout> dense_layout(const std::string& path, DType dtype, std::vec
   return layout;
 }
 
+void ColumnFile::take(OpenedColumn opened) {
+  source_ = std::move(opened.source);
+  layout_ = std::move(opened.layout);
+  shared_bytes_ = opened.shared_bytes;
+  classes_ = std::move(opened.classes);
+  decoder_ = std::move(opened.decoder);
+  vocabulary_ = opened.vocabulary;
+}
+
+Status ColumnFile::read_row(int64_t row, std::span<std::byte> dst) const {
+  if (decoder_ == nullptr) {
+    return read(layout_.first_byte + static_cast<uint64_t>(row) * layout_.row_stride, dst);
+  }
+  std::vector<std::byte> scratch(decoder_->scratch_bytes());
+  return decoder_->decode(row, std::nullopt, dst, scratch);
+}
+
 Result<ColumnFile> ColumnFile::open(const ColumnSpec& spec, Communicator& communicator,
                                     MemoryLedger& ledger, EncodedTexts* texts) {
   ColumnFile file;
@@ -510,10 +528,7 @@ Result<ColumnFile> ColumnFile::open(const ColumnSpec& spec, Communicator& commun
     EncodedTexts own;
     OFSDP_ASSIGN_OR_RETURN(OpenedColumn opened, open_tokens(spec, texts != nullptr ? *texts : own,
                                                             communicator, ledger));
-    file.source_ = std::move(opened.source);
-    file.layout_ = std::move(opened.layout);
-    file.shared_bytes_ = opened.shared_bytes;
-    file.vocabulary_ = opened.vocabulary;
+    file.take(std::move(opened));
     OFSDP_RETURN_IF_ERROR(apply_row_shape(spec, file.layout_));
     return file;
   }
@@ -521,6 +536,12 @@ Result<ColumnFile> ColumnFile::open(const ColumnSpec& spec, Communicator& commun
     OFSDP_ASSIGN_OR_RETURN(file.layout_,
                            dense_layout(spec.path, spec.array->dtype, spec.array->dims, 0));
     file.source_ = array_source(spec.path, *spec.array, file.layout_);
+    return file;
+  }
+  if (spec.images) {
+    OFSDP_ASSIGN_OR_RETURN(OpenedColumn opened, open_images(spec, communicator, ledger));
+    file.take(std::move(opened));
+    OFSDP_RETURN_IF_ERROR(apply_row_shape(spec, file.layout_));
     return file;
   }
   OFSDP_ASSIGN_OR_RETURN(file.source_, ByteSource::open(spec.path));
@@ -532,10 +553,7 @@ Result<ColumnFile> ColumnFile::open(const ColumnSpec& spec, Communicator& commun
     if (own.parts.empty()) own.parts = {spec.name};
     OFSDP_ASSIGN_OR_RETURN(OpenedColumn opened,
                            format->open(own, std::move(file.source_), communicator, ledger));
-    file.source_ = std::move(opened.source);
-    file.layout_ = std::move(opened.layout);
-    file.shared_bytes_ = opened.shared_bytes;
-    file.classes_ = std::move(opened.classes);
+    file.take(std::move(opened));
     OFSDP_RETURN_IF_ERROR(apply_row_shape(spec, file.layout_));
     return file;
   }

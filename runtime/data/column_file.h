@@ -18,6 +18,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -56,6 +57,23 @@ struct ColumnLayout {
 
 class EncodedTexts;  // runtime/data/token_rows.h
 
+// Makes rows that no file has at an offset: it decodes a file, or a part of one, for each.
+//
+// `decode` may be called from any thread, each with its own scratch memory. Errors of it are
+// kFault with the file: what can be known before the first step is checked when it is opened.
+class RowDecoder {
+ public:
+  virtual ~RowDecoder() = default;
+  virtual size_t scratch_bytes() const = 0;  // of one thread
+  virtual size_t library_bytes() const = 0;  // that a call allocates at most
+  // Writes a row as the column's layout says. `draws`: the key of random changes (augment.h); none:
+  // the row as it is.
+  virtual Status decode(int64_t row, std::optional<uint64_t> draws, std::span<std::byte> dst,
+                        std::span<std::byte> scratch) const = 0;
+};
+
+struct OpenedColumn;
+
 class ColumnFile {
  public:
   // `texts`: those that several columns of a data set share, if there are any.
@@ -73,11 +91,21 @@ class ColumnFile {
   // Returns how many ids the tokenizer has that made the rows; 0 without one.
   int64_t vocabulary() const { return vocabulary_; }
   size_t shared_bytes() const { return shared_bytes_; }  // decoded bytes; 0 for a plain file
-  Status read(uint64_t offset, std::span<std::byte> dst) const { return source_.read(offset, dst); }
+  // If not null, it makes the rows, and `read` must not be called.
+  const RowDecoder* decoder() const { return decoder_.get(); }
+  Status read(uint64_t offset, std::span<std::byte> dst) const {
+    OFSDP_CHECK(decoder_ == nullptr, "{}: rows have no offsets", path());
+    return source_.read(offset, dst);
+  }
+  // Reads a row as stored, decoded or not. May allocate: not for a training step.
+  Status read_row(int64_t row, std::span<std::byte> dst) const;
 
  private:
+  void take(OpenedColumn opened);
+
   ByteSource source_;
   ColumnLayout layout_;
+  std::unique_ptr<const RowDecoder> decoder_;
   size_t shared_bytes_ = 0;
   int64_t vocabulary_ = 0;
   std::vector<std::string> classes_;
@@ -90,7 +118,25 @@ struct OpenedColumn {
   size_t shared_bytes = 0;
   std::vector<std::string> classes = {};
   int64_t vocabulary = 0;
+  std::unique_ptr<const RowDecoder> decoder = nullptr;
 };
+
+// Makes `bytes` shared bytes once a host; `fill(dst)` writes them.
+template <typename Fill>
+Result<ByteSource> share_made(const std::string& path, size_t bytes, Fill fill,
+                              Communicator& communicator, MemoryLedger& ledger) {
+  struct Job {
+    Fill& fill;
+    size_t bytes;  // the segment may be rounded up to pages
+  } job{fill, bytes};
+  auto run = [](void* context, std::span<std::byte> dst) -> Status {
+    const Job& job = *static_cast<const Job*>(context);
+    return job.fill(dst.first(job.bytes));
+  };
+  OFSDP_ASSIGN_OR_RETURN(const std::span<const std::byte> made,
+                         communicator.share_from_rank0(ledger, bytes, path, run, &job));
+  return ByteSource::memory(path, made.first(bytes));
+}
 
 // A format with several columns in a file.
 struct DataFormat {

@@ -11,6 +11,10 @@
 #include "kernels/base/names.h"
 #include "kernels/base/text.h"
 #include "runtime/data/column_file.h"
+#include "runtime/data/image_column.h"
+#include "runtime/data/image_keys.h"
+#include "runtime/data/image_list.h"
+#include "runtime/data/images/image.h"
 
 namespace ofsdp::runtime {
 
@@ -18,50 +22,10 @@ namespace ofsdp::runtime {
 
 namespace {
 
-// A node's position for messages: "mnist.yaml:3: train.input".
-struct Place {
-  std::string origin;
-  std::string path;
-
-  std::string at(const YAML::Node& node) const {
-    const std::string line = format_text("{}:{}", origin, node.Mark().line + 1);
-    return path.empty() ? line : line + ": " + path;
-  }
-  Place below(const std::string& key) const {
-    return {origin, path.empty() ? key : path + "." + key};
-  }
-};
-
-std::string found_text(const YAML::Node& node) {
-  if (node.IsMap()) return "a mapping";
-  if (node.IsSequence()) return "a list";
-  return node.IsScalar() ? format_text("'{}'", node.Scalar()) : "nothing";
-}
-
-Status wrong(const Place& place, const YAML::Node& node, const char* expected) {
-  const std::string beyond = node.IsScalar() ? out_of_range_hint(node.Scalar()) : "";
-  return input_error("{}: expected {}, found {}{}", place.at(node), expected, found_text(node),
-                     beyond);
-}
-
-template <typename T>
-Result<T> scalar(const Place& place, const YAML::Node& node, const char* expected) {
-  T value{};
-  if (node.IsScalar() && YAML::convert<T>::decode(node, value)) return value;
-  return wrong(place, node, expected);
-}
-
 Result<float> finite(const Place& place, const YAML::Node& node) {
   OFSDP_ASSIGN_OR_RETURN(const double value, scalar<double>(place, node, "a number"));
   if (!std::isfinite(static_cast<float>(value))) return wrong(place, node, "a finite number");
   return static_cast<float>(value);
-}
-
-Result<int64_t> positive(const Place& place, const YAML::Node& node) {
-  const char* expected = "a whole number of at least 1";
-  OFSDP_ASSIGN_OR_RETURN(const int64_t value, scalar<int64_t>(place, node, expected));
-  if (value < 1) return wrong(place, node, expected);
-  return value;
 }
 
 Result<Shape> row_shape(const Place& place, const YAML::Node& node) {
@@ -160,9 +124,14 @@ Status read_tokenizer(const Place& place, const std::string& key, const YAML::No
 
 Status read_key(const Place& place, const std::string& key, const YAML::Node& value,
                 ColumnSpec& column) {
+  if (is_image_key(key)) return read_image_key(place, key, value, column);
   if (key == "pad_to" || key == "pad_value") return read_padding(place, key, value, column);
   if (key == "column" || key == "field" || key == "array" || key == "tensor") {
     return read_part(place, value, column);
+  }
+  if (key == "one_hot") {
+    OFSDP_ASSIGN_OR_RETURN(column.one_hot, positive(place, value));
+    return ok_status();
   }
   if (key == "missing") {
     OFSDP_ASSIGN_OR_RETURN(column.missing, scalar<double>(place, value, "a number"));
@@ -268,7 +237,8 @@ Status check_text(const Place& place, const YAML::Node& node, const ColumnSpec& 
 }
 
 // Rejects keys of token files for other files, and requires them for a .bin file.
-Status check_kind(const Place& place, const YAML::Node& node, const ColumnSpec& column) {
+Status check_kind(const Place& place, const YAML::Node& node, ColumnSpec& column) {
+  if (column.images) return check_images(place, node, column);
   if (node["text"] || column.tokenizer) return check_text(place, node, column);
   if (column.path.empty()) {
     return input_error("{}: expected the key 'file', found none", place.at(node));
@@ -289,10 +259,11 @@ Status check_kind(const Place& place, const YAML::Node& node, const ColumnSpec& 
 
 Result<ColumnSpec> read_column(const Place& place, const YAML::Node& node,
                                const std::filesystem::path& folder) {
-  const std::vector<std::string> keys = {
+  std::vector<std::string> keys = {
       "file",       "scale",   "mean",   "std",       "shape",     "sequence_length", "stride",
       "next_token", "dtype",   "column", "field",     "array",     "tensor",          "pad_to",
-      "pad_value",  "missing", "text",   "tokenizer", "separator", "max_length"};
+      "pad_value",  "missing", "text",   "tokenizer", "separator", "max_length",      "one_hot"};
+  keys.insert(keys.end(), image_keys().begin(), image_keys().end());
   ColumnSpec column;
   OFSDP_RETURN_IF_ERROR(for_each_key(
       place, node, "a mapping such as {file: x.npy}",
@@ -301,7 +272,15 @@ Result<ColumnSpec> read_column(const Place& place, const YAML::Node& node,
         return read_key(place.below(key), key, value, column);
       }));
   OFSDP_RETURN_IF_ERROR(check_kind(place, node, column));
+  const bool pixels = column.images && !column.images->member.ends_with("npy");
+  if (pixels && column.normalization && !node["scale"]) {
+    column.normalization->scale = kPixelScale;
+  }
   OFSDP_RETURN_IF_ERROR(check_channels(place, node, column));
+  if (column.images) {
+    place_images(folder.string(), column);
+    return column;
+  }
   column.path = (folder / column.path).string();
   if (column.tokenizer) column.tokenizer->path = (folder / column.tokenizer->path).string();
   return column;
@@ -346,13 +325,52 @@ Result<ColumnSet> read_set(const Place& place, const YAML::Node& node, const std
   return set;
 }
 
+// `split`, `split_seed` and `stratify`: the evaluation part of the columns under `train:`.
+
+constexpr const char* kSplitKeys[] = {"split", "split_seed", "stratify"};
+
+Status read_split(const Place& place, const std::string& key, const YAML::Node& value,
+                  SplitPart& split) {
+  if (key == "split") {
+    const char* expected = "a part above 0 and below 1, such as 0.1";
+    OFSDP_ASSIGN_OR_RETURN(split.part, scalar<double>(place, value, expected));
+    if (!(split.part > 0 && split.part < 1)) return wrong(place, value, expected);
+  } else if (key == "split_seed") {
+    OFSDP_ASSIGN_OR_RETURN(split.seed,
+                           scalar<uint64_t>(place, value, "a whole number of at least 0"));
+  } else {
+    OFSDP_ASSIGN_OR_RETURN(split.stratify, scalar<std::string>(place, value, "a column's name"));
+  }
+  return ok_status();
+}
+
+Status apply_split(const Place& top, const SplitPart& split, DataSpec& spec) {
+  OFSDP_REJECT_IF(split.part == 0, "{}: split_seed and stratify need the key 'split', found none",
+                  top.origin);
+  OFSDP_REJECT_IF(spec.eval.has_value(),
+                  "{}: expected 'split' or 'eval', found both: eval has the evaluation data",
+                  top.origin);
+  OFSDP_REJECT_IF(spec.train.columns.empty(),
+                  "{}: split: expected columns under 'train', found none", top.origin);
+  spec.train.split = split;
+  spec.eval = spec.train;
+  spec.eval->split->evaluation = true;
+  return ok_status();
+}
+
 Result<DataSpec> read_parts(const YAML::Node& root, const std::string& folder, const Place& top) {
   DataSpec spec;
   bool train = false;
+  std::optional<SplitPart> split;
   OFSDP_RETURN_IF_ERROR(for_each_key(
       top, root, "a mapping with 'train:' and 'eval:'",
       [&](const std::string& key, const YAML::Node& at, const YAML::Node& value) -> Status {
-        OFSDP_RETURN_IF_ERROR(check_known(top, at, key, {"train", "eval"}));
+        OFSDP_RETURN_IF_ERROR(
+            check_known(top, at, key, {"train", "eval", "split", "split_seed", "stratify"}));
+        if (std::ranges::count(kSplitKeys, std::string_view(key)) > 0) {
+          if (!split) split.emplace();
+          return read_split(top.below(key), key, value, *split);
+        }
         OFSDP_ASSIGN_OR_RETURN(ColumnSet set, read_set(top.below(key), value, folder));
         train = train || key == "train";
         if (key == "train")
@@ -362,6 +380,7 @@ Result<DataSpec> read_parts(const YAML::Node& root, const std::string& folder, c
         return ok_status();
       }));
   if (!train) spec.train.origin = top.origin;
+  if (split) OFSDP_RETURN_IF_ERROR(apply_split(top, *split, spec));
   return spec;
 }
 
@@ -379,6 +398,7 @@ Result<DataSpec> parse_data_yaml(const std::string& text, const std::string& fol
 namespace {
 
 namespace fs = std::filesystem;
+using namespace std::string_view_literals;
 
 bool is_yaml(const fs::path& path) {
   return path.extension() == ".yaml" || path.extension() == ".yml";
@@ -423,6 +443,29 @@ Status no_columns(const fs::path& folder) {
   return input_error("{}'{}'{}", expected, files[0], below ? " below it" : file_remark(files[0]));
 }
 
+// A column of images without a name: it feeds the one input that takes them.
+ColumnSet image_columns(const fs::path& folder, const std::string& left_out) {
+  ColumnSpec column;
+  column.path = folder.string();
+  column.images.emplace();
+  column.images->folders = {column.path};
+  column.images->left_out = left_out;
+  return {folder.string(), {std::move(column)}};
+}
+
+// The folder's subfolders are classes; or it holds train/ and perhaps eval/ or val/ with them.
+DataSpec image_spec(const fs::path& folder) {
+  DataSpec spec;
+  std::error_code error;
+  const bool parts = fs::is_directory(folder / "train", error);
+  spec.train = parts ? image_columns(folder / "train", "") : image_columns(folder, "eval");
+  for (const char* name : {"eval", "val"}) {
+    const bool there = fs::is_directory(folder / name, error) && (parts || name == "eval"sv);
+    if (there && !spec.eval) spec.eval = image_columns(folder / name, "");
+  }
+  return spec;
+}
+
 Result<DataSpec> folder_spec(const fs::path& folder) {
   DataSpec spec;
   OFSDP_ASSIGN_OR_RETURN(spec.train, folder_columns(folder));
@@ -431,6 +474,7 @@ Result<DataSpec> folder_spec(const fs::path& folder) {
     OFSDP_ASSIGN_OR_RETURN(spec.eval, folder_columns(folder / "eval"));
   }
   const bool none = spec.train.columns.empty() && (!spec.eval || spec.eval->columns.empty());
+  if (none && holds_images(folder.string())) return image_spec(folder);
   if (none) return no_columns(folder);
   return spec;
 }
@@ -458,7 +502,36 @@ Result<DataSpec> file_spec(const std::string& path, const DataFormat& format) {
   return spec;
 }
 
+// Shards with one image in each sample, and perhaps its class.
+Result<DataSpec> shard_spec(const char* flag, const std::string& value) {
+  ColumnSpec pixels;
+  pixels.images.emplace();
+  pixels.images->shards = numbered_shards(value);
+  OFSDP_REJECT_IF(pixels.images->shards.empty(),
+                  "{}: expected numbers of shards such as {{000..009}}, found '{}'", flag, value);
+  pixels.path = pixels.images->shards[0];
+  OFSDP_ASSIGN_OR_RETURN(const std::vector<std::string> members,
+                         prefixed(flag, first_members(pixels.path)));
+  const auto of_images = [](const std::string& name) {
+    return image_kind_of("x." + name).has_value();
+  };
+  OFSDP_REJECT_IF(std::ranges::count_if(members, of_images) != 1,
+                  "{}: {}: expected one image in each sample, found {}: a YAML file names the "
+                  "member: train: {{NAME: {{tar: {}, member: jpg}}}}",
+                  flag, pixels.path, joined(members, ", "), value);
+  pixels.images->member = *std::ranges::find_if(members, of_images);
+  DataSpec spec;
+  spec.train = {value, {pixels}};
+  if (std::ranges::count(members, "cls") == 0) return spec;
+  pixels.name = "labels";
+  pixels.images->member = "cls";
+  pixels.images->classes = true;
+  spec.train.columns.push_back(std::move(pixels));
+  return spec;
+}
+
 Result<DataSpec> read_spec(const char* flag, const std::string& value) {
+  if (value.ends_with(".tar")) return shard_spec(flag, value);
   std::error_code error;
   const fs::file_status status = fs::status(value, error);
   if (fs::is_directory(status)) return folder_spec(value);

@@ -2,17 +2,18 @@
 // library caller passes arrays instead.
 //
 // A value is a folder (columns are the files NAME.npy; `eval/` inside holds the evaluation
-// columns), a YAML file with mappings `train:` and `eval:`, one file with several columns (.npz,
-// .safetensors, .csv, .tsv, .jsonl), or the word `synthetic`. A configuration file may hold the
-// mapping under `data:`; then its text and folder are parsed here. Paths are relative to the YAML
-// file. Only the folder, the YAML and a file's column names are read here; Dataset opens the
-// columns, since it knows the types that the graph needs.
+// columns), a YAML file with mappings `train:` and `eval:` or `split:`, one file with several
+// columns (.npz, .safetensors, .csv, .tsv, .jsonl), a folder of images, or the word `synthetic`. A
+// configuration file may hold the mapping under `data:`; then its text and folder are parsed here.
+// Paths are relative to the YAML file. Only the folder, the YAML and a file's column names are read
+// here; Dataset opens the columns, since it knows the types that the graph needs.
 //
 // Errors are kInput with the file (and line) or the flag, the expected and the found value. An
 // unknown key is reported with the nearest known one.
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <cstdint>
 #include <optional>
 #include <span>
@@ -36,6 +37,8 @@ struct Normalization {
   size_t channels() const { return std::max({means.size(), stds.size(), size_t{1}}); }
 };
 
+inline constexpr float kPixelScale = 1.0f / 255;  // of images, unless a key says otherwise
+
 // Rows that a library caller passes: C order, the first axis in `dims` counts samples.
 struct ColumnArray {
   std::string name;
@@ -58,17 +61,50 @@ struct TokenizerSpec {
   std::optional<int64_t> max_length;  // longer texts are cut
 };
 
+// Columns with a file, or a member of a .tar shard, for each sample (image_column.h): pixels of
+// images, classes, arrays.
+enum class ImageLayout { kChw, kHwc };
+
+// Random changes of images in training (augment.h).
+struct Augmentation {
+  std::optional<std::array<double, 2>> crop;  // the least and the greatest part of the area
+  std::array<double, 2> crop_ratio{3.0 / 4, 4.0 / 3};  // of width to height
+  double flip = 0;                                     // the chance to mirror left and right
+  double mixup = 0, cutmix = 0;                        // of Beta(a, a); 0: none
+
+  bool any() const { return crop || flip > 0 || mixes(); }
+  bool mixes() const { return mixup > 0 || cutmix > 0; }
+};
+
+struct ImageSource {
+  std::vector<std::string> folders;
+  std::string left_out;                  // a subfolder of them that holds no samples
+  std::vector<std::string> shards;       // .tar files, in place of folders
+  std::string member;                    // of a sample in a shard: the extension
+  bool classes = false;                  // in place of pixels: the number of the file's subfolder
+  std::optional<int64_t> height, width;  // none: all files have one size
+  std::optional<ImageLayout> layout;     // none: channels first
+  std::optional<int64_t> channels;       // 1 or 3; other files are converted
+  int64_t wanted_channels = 0;           // of the graph's input; 0: any
+  Augmentation augmentation = {};
+  int threads = 1;  // that decode
+
+  bool has_pixels() const { return !classes && !member.ends_with("npy"); }
+};
+
 struct ColumnSpec {
-  std::string name;
+  std::string name;  // of images in a folder: empty until the graph's inputs are known
   std::string path;
   // In a file with several columns: the array, the tensor, the field (a.b is field b in object a),
   // or the text columns that make one row.
   std::vector<std::string> parts;
   std::optional<TokenizerSpec> tokenizer;
   std::optional<Padding> padding;
-  std::optional<double> missing;     // text: the number for missing values
-  std::optional<ColumnArray> array;  // replaces a file; `path` then names it in messages
+  std::optional<double> missing;      // text: the number for missing values
+  std::optional<ColumnArray> array;   // replaces a file; `path` then names it in messages
+  std::optional<ImageSource> images;  // replaces a file; `path` is the first folder
   std::optional<Normalization> normalization;
+  int64_t one_hot = 0;       // above 0: a class becomes so many floats, 1 for the class
   std::optional<Shape> row;  // `shape`: the axes that rows are viewed with
   // Token files (.bin) and texts with a tokenizer only.
   std::optional<int64_t> sequence_length, stride;
@@ -80,9 +116,18 @@ struct ColumnSpec {
   std::vector<std::string> class_names = {};
 };
 
+// `split`: the set is a part of its columns' rows (row_split.h).
+struct SplitPart {
+  double part = 0;       // of the rows that evaluate, above 0 and below 1
+  uint64_t seed = 0;     // not that of the run: another --seed keeps the parts
+  std::string stratify;  // a column of classes; empty: none
+  bool evaluation = false;
+};
+
 struct ColumnSet {
   std::string origin;  // for messages: "data/" or "mnist.yaml: train"
   std::vector<ColumnSpec> columns;
+  std::optional<SplitPart> split = {};
 
   const ColumnSpec* find(const std::string& name) const;
   // Lets a column hold text that means classes.

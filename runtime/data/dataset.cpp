@@ -1,11 +1,13 @@
 #include "runtime/data/dataset.h"
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 
 #include "kernels/base/names.h"
 #include "kernels/base/status.h"
 #include "kernels/base/text.h"
+#include "runtime/data/row_decoding.h"
 #include "runtime/data/token_rows.h"
 
 namespace ofsdp::runtime {
@@ -66,6 +68,7 @@ Result<double> count_kept(const LabelRule& rule, const BoundColumn& column,
 Status Dataset::check_labels(const std::string& name, const LabelRange& range) {
   const Column* column = find(name);
   OFSDP_CHECK(column != nullptr, "column '{}' was not opened", name);
+  if (column->file.decoder() != nullptr) return ok_status();  // too many to decode them all
   const ColumnLayout& layout = column->file.layout();
   if (layout.row_stride <= layout.row_bytes()) {
     return check_label_range(*column, layout.first_byte, layout.end_byte(), range);
@@ -132,11 +135,23 @@ Status missing(const ColumnSet& set, const std::string& name,
                      joined(names, ", "), list, misspelt ? near : made);
 }
 
+// Pixels become 0..1 unless a key says otherwise, or the graph takes bytes.
+std::optional<Normalization> normalization_for(const ColumnSpec& spec, DType wanted) {
+  const bool of_images = spec.images && spec.images->has_pixels();
+  if (spec.normalization || !of_images || wanted != DType::kFloat32) return spec.normalization;
+  return Normalization{.scale = kPixelScale};
+}
+
 // Returns how many adjacent elements of a row belong to one channel. The row's first axis has the
-// channels, else its last.
-Result<int64_t> channel_elements(const Normalization& by, const Shape& row) {
+// channels, else its last; those of images are where their layout says.
+Result<int64_t> channel_elements(const ColumnSpec& spec, const Normalization& by,
+                                 const Shape& row) {
   const auto channels = static_cast<int64_t>(by.channels());
   if (channels == 1) return int64_t{1};
+  if (spec.images && spec.images->layout == ImageLayout::kHwc && row.rank() == 3 &&
+      row[2] == channels) {
+    return int64_t{1};
+  }
   if (row.rank() > 0 && row[0] == channels) return row.numel() / channels;
   if (row.rank() > 0 && row[row.rank() - 1] == channels) return int64_t{1};
   return input_error(
@@ -147,6 +162,27 @@ Result<int64_t> channel_elements(const Normalization& by, const Shape& row) {
 
 Status missing_array(const std::string& name, std::span<const ColumnArray> arrays) {
   return missing(column_set(arrays, kBatchOrigin), name, {name});
+}
+
+// Returns the class of each row in the column by which `split` is stratified.
+Result<std::vector<int64_t>> classes_of(const std::string& name, const ColumnFile& file) {
+  const ColumnLayout& layout = file.layout();
+  const auto widen = Converter::between(layout.dtype, DType::kInt64, {}, /*of_text=*/false,
+                                        /*classes=*/true);
+  OFSDP_REJECT_IF(layout.row.numel() != 1 || !widen || file.decoder() != nullptr,
+                  "{}: stratify: expected one class a sample in column '{}', found {}{}",
+                  file.path(), name, dtype_name(layout.dtype), layout.row.text());
+  std::vector<int64_t> classes(static_cast<size_t>(layout.count));
+  std::array<std::byte, sizeof(int64_t)> stored{};
+  for (int64_t row = 0; row < layout.count; ++row) {
+    const auto element = std::span(stored).first(layout.row_bytes());
+    OFSDP_RETURN_IF_ERROR(file.read_row(row, element));
+    if (layout.big_endian) swap_bytes(element.data(), 1, element.size());
+    auto* const made = reinterpret_cast<std::byte*>(&classes[static_cast<size_t>(row)]);
+    if (widen->run(element.data(), 1, made) == 1) continue;
+    return fractional_label(file.path(), name, row, element_text(layout.dtype, element.data()));
+  }
+  return classes;
 }
 
 std::string dims_text(const std::vector<int64_t>& dims) {
@@ -188,11 +224,12 @@ bool same_numel(const Shape& row, const std::vector<int64_t>& dims) {
 }  // namespace
 
 Dataset::Dataset() : scratch_(kScratchBytes) {}
+Dataset::~Dataset() = default;
 
-Result<std::unique_ptr<Dataset>> Dataset::open(const ColumnSet& set,
-                                               const std::vector<std::string>& names,
+Result<std::unique_ptr<Dataset>> Dataset::open(const ColumnSet& set, std::vector<std::string> names,
                                                Communicator& communicator, MemoryLedger& ledger) {
   std::unique_ptr<Dataset> dataset(new Dataset());
+  if (set.split && !set.split->stratify.empty()) names.push_back(set.split->stratify);
   for (const std::string& name : names) {
     if (set.find(name) == nullptr) return missing(set, name, names);
     OFSDP_REJECT_IF(std::ranges::count(set.columns, name, &ColumnSpec::name) > 1,
@@ -204,32 +241,71 @@ Result<std::unique_ptr<Dataset>> Dataset::open(const ColumnSet& set,
     const ColumnSpec& spec = *set.find(name);
     Result<ColumnFile> file = ColumnFile::open(spec, communicator, ledger, &texts);
     if (!file.ok()) return std::move(file).status().with_prefix(format_text("column '{}'", name));
-    dataset->columns_.push_back({spec, *std::move(file)});
+    dataset->columns_.push_back(std::make_shared<Column>(Column{spec, *std::move(file)}));
   }
   OFSDP_RETURN_IF_ERROR(dataset->check_lengths(set.origin));
+  OFSDP_RETURN_IF_ERROR(dataset->choose_part(set));
+  OFSDP_RETURN_IF_ERROR(dataset->prepare_decoding(ledger));
+  return dataset;
+}
+
+Result<std::unique_ptr<Dataset>> Dataset::open_part(const ColumnSet& set, const Dataset& first,
+                                                    MemoryLedger& ledger) {
+  OFSDP_CHECK(first.split_ && set.split, "{}: no split", set.origin);
+  std::unique_ptr<Dataset> dataset(new Dataset());
+  dataset->columns_ = first.columns_;
+  dataset->owns_columns_ = false;
+  dataset->split_ = first.split_;
+  dataset->evaluation_ = set.split->evaluation;
+  OFSDP_RETURN_IF_ERROR(dataset->prepare_decoding(ledger));
   return dataset;
 }
 
 Status Dataset::check_lengths(const std::string& origin) const {
-  for (const Column& column : columns_) {
-    const Column& first = columns_.front();
-    if (column.file.layout().count == first.file.layout().count) continue;
+  for (const auto& column : columns_) {
+    const Column& first = *columns_.front();
+    if (column->file.layout().count == first.file.layout().count) continue;
     return input_error("{}: columns differ in length: '{}' has {} samples, '{}' has {}", origin,
-                       first.spec.name, first.file.layout().count, column.spec.name,
-                       column.file.layout().count);
+                       first.spec.name, first.file.layout().count, column->spec.name,
+                       column->file.layout().count);
   }
   return ok_status();
 }
 
+Status Dataset::choose_part(const ColumnSet& set) {
+  if (!set.split || columns_.empty()) return ok_status();
+  const int64_t rows = columns_.front()->file.layout().count;
+  std::vector<int64_t> classes;
+  if (!set.split->stratify.empty()) {
+    const std::string& name = set.split->stratify;
+    OFSDP_ASSIGN_OR_RETURN(classes, classes_of(name, find(name)->file));
+  }
+  OFSDP_ASSIGN_OR_RETURN(
+      split_, RowSplit::make(set.origin, rows, set.split->part, set.split->seed, classes));
+  evaluation_ = set.split->evaluation;
+  return ok_status();
+}
+
+int64_t Dataset::stored_rows() const {
+  if (columns_.empty()) return 0;
+  return split_ ? split_->size(evaluation_) : columns_.front()->file.layout().count;
+}
+
 const Dataset::Column* Dataset::find(const std::string& name) const {
-  const auto found = std::ranges::find_if(
-      columns_, [&](const Column& column) { return column.spec.name == name; });
-  return found == columns_.end() ? nullptr : &*found;
+  const auto found =
+      std::ranges::find_if(columns_, [&](const auto& column) { return column->spec.name == name; });
+  return found == columns_.end() ? nullptr : found->get();
 }
 
 const ColumnLayout* Dataset::stored(const std::string& name) const {
   const Column* column = find(name);
   return column == nullptr ? nullptr : &column->file.layout();
+}
+
+Shape Dataset::row_shape(const std::string& name) const {
+  const Column* const column = find(name);
+  OFSDP_CHECK(column != nullptr, "column '{}' was not opened", name);
+  return column->spec.one_hot > 0 ? Shape{column->spec.one_hot} : column->file.layout().row;
 }
 
 std::vector<std::string> Dataset::classes(const std::string& name) const {
@@ -239,7 +315,8 @@ std::vector<std::string> Dataset::classes(const std::string& name) const {
 
 size_t Dataset::shared_bytes() const {
   size_t bytes = 0;
-  for (const Column& column : columns_) bytes += region_bytes(column.file.shared_bytes());
+  if (!owns_columns_) return bytes;
+  for (const auto& column : columns_) bytes += region_bytes(column->file.shared_bytes());
   return bytes;
 }
 
@@ -247,21 +324,22 @@ Status Dataset::bind(const std::vector<WantedColumn>& wanted) {
   bound_.clear();
   bindings_.clear();
   for (const WantedColumn& one : wanted) OFSDP_RETURN_IF_ERROR(bind_column(one));
-  samples_ = columns_.empty() ? 0 : columns_.front().file.layout().count;
+  samples_ = stored_rows();
   return ok_status();
 }
 
 Status Dataset::replace(std::span<const ColumnArray> arrays, int64_t first, int64_t stride) {
   first_ = first;
   stride_ = stride;
-  for (Column& column : columns_) {
-    const auto array = std::ranges::find(arrays, column.spec.name, &ColumnArray::name);
-    if (array == arrays.end()) return missing_array(column.spec.name, arrays);
-    OFSDP_REJECT_IF(std::ranges::count(arrays, column.spec.name, &ColumnArray::name) > 1,
-                    "{}: column '{}' is given twice", kBatchOrigin, escaped(column.spec.name));
-    OFSDP_RETURN_IF_ERROR(column.file.replace(*array));
+  for (const auto& column : columns_) {
+    const std::string& name = column->spec.name;
+    const auto array = std::ranges::find(arrays, name, &ColumnArray::name);
+    if (array == arrays.end()) return missing_array(name, arrays);
+    OFSDP_REJECT_IF(std::ranges::count(arrays, name, &ColumnArray::name) > 1,
+                    "{}: column '{}' is given twice", kBatchOrigin, escaped(name));
+    OFSDP_RETURN_IF_ERROR(column->file.replace(*array));
   }
-  samples_ = columns_.empty() ? 0 : columns_.front().file.layout().count;
+  samples_ = stored_rows();
   return check_lengths(kBatchOrigin);
 }
 
@@ -271,6 +349,7 @@ Status Dataset::bind_column(const WantedColumn& wanted) {
   const Column& column = *found;
   const ColumnLayout& layout = column.file.layout();
   const std::string& path = column.file.path();
+  if (column.spec.one_hot > 0) return bind_one_hot(wanted, found);
   OFSDP_REJECT_IF(!column.file.classes().empty() && !wanted.classes,
                   "{}: column '{}': expected numbers, found text ('{}'), which only a loss over "
                   "classes takes",
@@ -280,16 +359,20 @@ Status Dataset::bind_column(const WantedColumn& wanted) {
                   "{}: column '{}': the tokenizer {} has {} tokens, expected at most the {} of the "
                   "model's table: give the model's own tokenizer.json",
                   path, wanted.name, column.spec.tokenizer->path, ids, wanted.below);
+  const std::optional<Normalization> normalization = normalization_for(column.spec, wanted.dtype);
   int64_t adjacent = 1;
-  if (column.spec.normalization) {
+  if (normalization) {
     OFSDP_ASSIGN_OR_RETURN(adjacent,
                            prefixed(format_text("{}: column '{}'", path, wanted.name),
-                                    channel_elements(*column.spec.normalization, layout.row)));
+                                    channel_elements(column.spec, *normalization, layout.row)));
   }
-  std::optional<Converter> converter =
-      Converter::between(layout.dtype, wanted.dtype, column.spec.normalization, layout.of_text,
-                         wanted.classes, adjacent);
-  if (!converter && column.spec.normalization) {
+  std::optional<Converter> converter = Converter::between(layout.dtype, wanted.dtype, normalization,
+                                                          layout.of_text, wanted.classes, adjacent);
+  const bool pixels = column.spec.images && column.spec.images->has_pixels();
+  OFSDP_REJECT_IF(pixels && wanted.dtype != DType::kFloat32 && wanted.dtype != DType::kUInt8,
+                  "{}: column '{}': images become float32 or uint8, found an input of {}", path,
+                  wanted.name, dtype_name(wanted.dtype));
+  if (!converter && normalization) {
     return input_error(
         "{}: column '{}': scale, mean and std make float32 of uint8, floats or text; expected {}, "
         "found {}",
@@ -309,8 +392,9 @@ Status Dataset::bind_column(const WantedColumn& wanted) {
     return input_error("{}: column '{}': expected rows of {}, found {}", path, wanted.name,
                        dims_text(wanted.dims), layout.row.text());
   }
+  const auto index = std::ranges::find(columns_, found, &std::shared_ptr<Column>::get);
   bindings_.push_back(
-      {static_cast<size_t>(found - columns_.data()), *std::move(converter), wanted.below});
+      {static_cast<size_t>(index - columns_.begin()), *std::move(converter), wanted.below, 0});
   const Shape row = fits ? layout.row : Shape(std::vector<int64_t>(wanted.dims.size(), 1));
   bound_.push_back({wanted.name, path, wanted.dtype, row});
   return ok_status();
@@ -319,13 +403,18 @@ Status Dataset::bind_column(const WantedColumn& wanted) {
 Status Dataset::read_rows(int column, std::span<const int64_t> samples, std::byte* dst) {
   const auto index = static_cast<size_t>(column);
   const ColumnLayout& layout = file_of(column).file.layout();
+  if (file_of(column).file.decoder() != nullptr) return decode_rows(column, samples, dst);
+  if (bindings_[index].one_hot > 0) {
+    return read_one_hot(column, samples, reinterpret_cast<float*>(dst));
+  }
   const bool dense = layout.row_stride == layout.row_bytes();
   const size_t row_bytes = bound_[index].row_bytes();
   for (size_t i = 0, run = 1; i < samples.size(); i += run, run = 1) {
-    const int64_t row = (samples[i] - first_) / stride_;
-    OFSDP_CHECK(row >= 0 && row < samples_, "sample {}: row {} of {}", samples[i], row, samples_);
+    const int64_t row = row_of(samples[i]);
     // Adjacent rows are one read.
-    const auto follows = [&](size_t at) { return samples[at] == samples[at - 1] + stride_; };
+    const auto follows = [&](size_t at) {
+      return row_of(samples[at]) == row_of(samples[at - 1]) + 1;
+    };
     while (dense && i + run < samples.size() && follows(i + run)) ++run;
     OFSDP_RETURN_IF_ERROR(read_range(column, row, static_cast<int64_t>(run), dst + i * row_bytes));
   }
@@ -343,8 +432,8 @@ Status Dataset::check_indices(int column, std::span<const int64_t> samples,
                                : reinterpret_cast<const int32_t*>(rows)[i];
     if (index >= -below && index < below) continue;
     return input_error("{}: column '{}', sample {}: expected an index of 0..{}, found {}",
-                       bound.source, bound.name, samples[static_cast<size_t>(i / row)], below - 1,
-                       index);
+                       bound.source, bound.name, row_of(samples[static_cast<size_t>(i / row)]),
+                       below - 1, index);
   }
   return ok_status();
 }

@@ -4,8 +4,12 @@
 // type and shape that the graph needs. `read_rows` then decodes rows from columns()[i], the i-th
 // bound one.
 //
-// Owns the open files and 64 KiB scratch memory. `open` is collective; the rest must be called by
-// one thread at a time. Errors are kInput with column, file, the expected and the found value.
+// Rows that are decoded (images) are made by several threads, one row each at a time, in one order
+// whatever their number.
+//
+// Owns the open files, 64 KiB scratch memory and that of decoding. `open` is collective; the rest
+// must be called by one thread at a time. Errors are kInput with column, file, the expected and the
+// found value; those of decoding are kFault.
 #pragma once
 
 #include <cstddef>
@@ -15,9 +19,11 @@
 #include <vector>
 
 #include "kernels/core/dtype.h"
+#include "runtime/data/augment.h"
 #include "runtime/data/column_file.h"
 #include "runtime/data/data_spec.h"
 #include "runtime/data/row_source.h"
+#include "runtime/data/row_split.h"
 
 namespace ofsdp::runtime {
 
@@ -96,11 +102,22 @@ struct WantedColumn {
   int64_t below = 0;          // above 0: elements index an axis of that length, also from its end
 };
 
+class RowDecoding;
+
+// Images of a column mix with each other.
+struct RowMixing {
+  const ImageSource* images = nullptr;
+  int64_t height = 0, width = 0;
+};
+
 class Dataset : public RowSource {
  public:
-  static Result<std::unique_ptr<Dataset>> open(const ColumnSet& set,
-                                               const std::vector<std::string>& names,
+  ~Dataset() override;
+  static Result<std::unique_ptr<Dataset>> open(const ColumnSet& set, std::vector<std::string> names,
                                                Communicator& communicator, MemoryLedger& ledger);
+  // Opens the other part of `split` over the columns of `first`, which both then own.
+  static Result<std::unique_ptr<Dataset>> open_part(const ColumnSet& set, const Dataset& first,
+                                                    MemoryLedger& ledger);
 
   Status bind(const std::vector<WantedColumn>& wanted);
 
@@ -108,18 +125,26 @@ class Dataset : public RowSource {
   // stride. REQUIRES: the dataset was opened from arrays.
   Status replace(std::span<const ColumnArray> arrays, int64_t first = 0, int64_t stride = 1);
 
+  // Lets images be changed at random from now on, as their columns say, by draws of `seed`. Returns
+  // kInput if rows are mixed, but their labels cannot be. REQUIRES: bind.
+  Status augment(uint64_t seed);
+
   // Reads a whole integer column and returns an error for the first label out of range.
   Status check_labels(const std::string& name, const LabelRange& range);
 
   // Returns the texts of a column's classes, by number; empty if the file has numbers.
   std::vector<std::string> classes(const std::string& name) const;
+  // Returns a row's shape before binding. REQUIRES: the column was opened.
+  Shape row_shape(const std::string& name) const;
   // Returns the layout in the file; null if the column was not opened.
   const ColumnLayout* stored(const std::string& name) const;
-  size_t shared_bytes() const;  // decoded files, held once a host
+  size_t shared_bytes() const;    // decoded files, held once a host; 0 after open_part
+  size_t decoding_bytes() const;  // scratch memory of the threads that decode rows
 
   int64_t samples() const override { return samples_; }
   std::span<const BoundColumn> columns() const override { return bound_; }
   Status read_rows(int column, std::span<const int64_t> samples, std::byte* dst) override;
+  void begin_epoch(int64_t epoch) override { epoch_ = epoch; }
 
  private:
   struct Column {
@@ -130,15 +155,26 @@ class Dataset : public RowSource {
     size_t column;  // index into columns_
     Converter converter;
     int64_t below = 0;
+    int64_t one_hot = 0;  // the classes of a row of floats
   };
 
   Dataset();
+  Status prepare_decoding(MemoryLedger& ledger);
+  Status decode_rows(int column, std::span<const int64_t> samples, std::byte* dst);
+  Status decode_row(int column, int64_t sample, std::span<std::byte> scratch, std::byte* dst) const;
+  Status mix_row(int column, int64_t sample, std::span<std::byte> scratch, float* dst) const;
+  Status check_mixing() const;
+  RowMix mix_of(int64_t sample) const;
+  Status read_one_hot(int column, std::span<const int64_t> samples, float* dst);
+  Result<size_t> class_of(int column, int64_t sample);
   Status check_lengths(const std::string& origin) const;
+  Status choose_part(const ColumnSet& set);
   const Column* find(const std::string& name) const;
   const Column& file_of(int column) const {
-    return columns_[bindings_[static_cast<size_t>(column)].column];
+    return *columns_[bindings_[static_cast<size_t>(column)].column];
   }
   Status bind_column(const WantedColumn& wanted);
+  Status bind_one_hot(const WantedColumn& wanted, const Column* column);
   Status read_range(int column, int64_t begin, int64_t rows, std::byte* dst);
   Status wrong_value(int column, int64_t sample, const std::byte* element) const;
   Status check_indices(int column, std::span<const int64_t> samples, const std::byte* rows) const;
@@ -146,10 +182,25 @@ class Dataset : public RowSource {
                            const LabelRange& range);
   Status read_raw(const Column& column, uint64_t offset, size_t elements);
 
-  std::vector<Column> columns_;
+  int64_t stored_rows() const;  // of this part
+  // Returns the row in the files.
+  int64_t row_of(int64_t sample) const {
+    const int64_t row = (sample - first_) / stride_;
+    OFSDP_CHECK(row >= 0 && row < samples_, "sample {}: row {} of {}", sample, row, samples_);
+    return split_ ? split_->row(evaluation_, row) : row;
+  }
+
+  std::vector<std::shared_ptr<Column>> columns_;
+  bool owns_columns_ = true;               // counts their shared bytes
+  std::shared_ptr<const RowSplit> split_;  // null: all rows
+  bool evaluation_ = false;
   std::vector<BoundColumn> bound_;  // in the order of `wanted`
   std::vector<Binding> bindings_;   // bindings_[i] reads bound_[i]
   std::vector<std::byte> scratch_;
+  std::unique_ptr<RowDecoding> decoding_;  // null: no column is decoded row by row
+  std::optional<uint64_t> augment_seed_;   // none: images stay as they are
+  std::optional<RowMixing> mixing_;        // how rows are mixed, if they are
+  int64_t epoch_ = 0;
   int64_t samples_ = 0;
   int64_t first_ = 0, stride_ = 1;  // row i is sample first_ + i * stride_
 };

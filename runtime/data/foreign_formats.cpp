@@ -15,13 +15,12 @@ struct ForeignFormat {
   const char* name;
   const char* remedy;
 };
-constexpr const char* kOfImages =
-    "save the pixels as one array, numpy.save('x.npy', a) with a of uint8 [N, C, H, W]";
+constexpr const char* kOfImages = "give its folder, with a subfolder for each class";
 constexpr const char* kOfTables = "write it as .csv, or its columns as .npy files";
 constexpr ForeignFormat kForeign[] = {
     {"\x89PNG", "a PNG image", kOfImages},
     {"\xff\xd8\xff", "a JPEG image", kOfImages},
-    {"GIF8", "a GIF image", kOfImages},
+    {"GIF8", "a GIF image", "save it as .png"},
     {"PAR1", "a parquet table", kOfTables},
     {"ARROW1", "an Arrow table", kOfTables},
     {"PK\x03\x04", "a zip archive", "name it .npz if numpy.savez wrote it"},

@@ -134,6 +134,7 @@ void Loader::finish_fill(Status status) {
 }
 
 Status Loader::fill(Slot& slot) {
+  source_.begin_epoch(sampler_.epoch_of(update_));
   if (micro_ == 0 && sampler_.options().grad_accum > 1) OFSDP_RETURN_IF_ERROR(count_update(slot));
   Batch& batch = slot.batch;
   batch.epoch = sampler_.epoch_of(update_);

@@ -34,6 +34,8 @@ class RowSource {
   virtual ~RowSource() = default;
   virtual int64_t samples() const = 0;  // kEndless: no limit
   virtual std::span<const BoundColumn> columns() const = 0;
+  // The epoch of the rows that are read next; random changes depend on it.
+  virtual void begin_epoch(int64_t) {}
   // Writes the rows one after the other. Does not allocate on success.
   virtual Status read_rows(int column, std::span<const int64_t> samples, std::byte* dst) = 0;
 };

@@ -211,8 +211,7 @@ class StoredSurvey {
     made_.distinct = std::ssize(made_.classes);
     std::vector<std::byte> row(layout.row_bytes());
     for (int64_t i = 0; i < layout.count; ++i) {
-      const uint64_t offset = layout.first_byte + static_cast<uint64_t>(i) * layout.row_stride;
-      OFSDP_RETURN_IF_ERROR(file.read(offset, row));
+      OFSDP_RETURN_IF_ERROR(file.read_row(i, row));
       if (layout.big_endian) {
         swap_bytes(row.data(), static_cast<size_t>(layout.row.numel()), dtype_size(layout.dtype));
       }

@@ -25,6 +25,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import zlib
 
 import blocks
 
@@ -93,6 +94,28 @@ def first_rows(source, target, rows):
         file.write(head + body)
 
 
+def png(width, height, pixels):
+    """A PNG file of grey bytes."""
+    def chunk(kind, data):
+        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+    rows = b"".join(b"\0" + pixels[y * width:(y + 1) * width] for y in range(height))
+    header = struct.pack(">IIBBBBB", width, height, 8, 0, 0, 0, 0)
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(rows)) + chunk(b"IEND", b"")
+
+
+def pictures(images, labels, folder, count):
+    """The first images of IDX files as a folder for each class."""
+    with gzip.open(images) as file:
+        pixels = file.read()[16:]
+    with gzip.open(labels) as file:
+        classes = file.read()[8:]
+    for i in range(count):
+        target = folder / str(classes[i]) / f"{i:05}.png"
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_bytes(png(28, 28, pixels[784 * i:784 * (i + 1)]))
+
+
 def floats(count, seed):
     """So many float32 between -0.5 and 0.5, the same on every machine."""
     drawn = random.Random(seed)
@@ -153,8 +176,9 @@ def furnish_page(folder, path):
         (folder / "text.yaml").write_text(example(path, "# text.yaml"))
     elif page == "resnet-on-images":
         take(samples / "mnist/mnist.onnx", "resnet.onnx")
-        for file in sorted((samples / "mnist/data").glob("*.gz")):
-            first_rows(file, folder / file.name, 512)
+        for part, name in (("train", "train"), ("eval", "t10k")):
+            pictures(samples / f"mnist/data/{name}-images-idx3-ubyte.gz", samples / f"mnist/data/{name}-labels-idx1-ubyte.gz",
+                     folder / "pictures" / part, 512)
         (folder / "images.yaml").write_text(example(path, "# images.yaml"))
     elif page == "csv-and-sklearn":
         (folder / "flowers.onnx").write_bytes(classifier(4, 16, 3))

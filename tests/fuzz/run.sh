@@ -22,7 +22,11 @@ case $target in
     sources=(tests/support/onnx_mutator.cpp importer/*.cpp importer/{file,normalize,graph,proto}/*.cpp)
     corpus=($(find tests/fixtures -name '*.onnx' -size -64k))
     ;;
-  data_files) sources=(runtime/data/*.cpp) ;;
+  images)
+    sources=(runtime/data/images/{.,codecs}/*.cpp runtime/data/{tar_index,byte_source}.cpp)
+    corpus=(tests/fixtures/images/files/*)
+    ;;
+  data_files) sources=(runtime/data/*.cpp runtime/data/images/{.,codecs}/*.cpp) ;;
   tokenizers)
     sources=(runtime/data/tokenizer/*.cpp)
     corpus=(tests/fixtures/tokenizers/*.json)
@@ -51,7 +55,7 @@ done | xargs -P "$(nproc)" -I{} sh -c '"$0" -c "$2" -o "$1/$(echo "$2" | tr / _)
 "$clang" -fsanitize=fuzzer,address,undefined "$scratch"/*.o -Wl,-z,muldefs -Wl,--start-group "${libraries[@]}" \
   -Wl,--end-group $(find -L "$prefix" -name libonnx.a -o -name libonnx_proto.a -o -name 'libdnnl.so') \
   -Wl,-rpath,"$(dirname "$(find -L "$prefix" -name libdnnl.so | head -1)")" \
-  -lprotobuf -lsodium -lfmt -lyaml-cpp -lpcre2-8 -lutf8proc -lz -lgomp -ldl -lpthread -o "$scratch/fuzz"
+  -lprotobuf -lsodium -lfmt -lyaml-cpp -lpcre2-8 -lutf8proc -lpng -ljpeg -ltbb -lz -lgomp -ldl -lpthread -o "$scratch/fuzz"
 
 mkdir "$scratch/corpus"
 for file in "${corpus[@]}"; do cp "$file" "$scratch/corpus/$(echo "$file" | tr / _)"; done

@@ -161,8 +161,13 @@ TEST(BadDataTest, FilesOfOtherFormats) {
   const ModelFolder folder;
   folder.write("pictures/cat/1.png", std::string("\x89PNG\r\n\x1a\n", 8) + "....");
   expect_refused(folder, folder.train() + Words{"--data", folder / "pictures"},
-                 {folder / "pictures", "expected columns, files NAME.npy", "cat/1.png",
-                  "a PNG image", "numpy.save"});
+                 {folder / "pictures/cat/1.png", "expected the header of a PNG image"});
+  expect_refused(folder, folder.train() + Words{"--data", folder / "pictures/cat/1.png"},
+                 {"--data", "cat/1.png", "a PNG image", "give its folder"});
+  folder.write("films/cat/1.gif", "GIF89a....");
+  expect_refused(folder, folder.train() + Words{"--data", folder / "films"},
+                 {folder / "films", "expected columns, files NAME.npy", "cat/1.gif", "a GIF image",
+                  "save it as .png"});
   folder.write("x.parquet", "PAR1....");
   folder.write("data.yaml", "train: {x: {file: x.parquet}, labels: {file: data/labels.npy}}\n");
   expect_refused(folder, folder.train() + Words{"--data", folder / "data.yaml"},

@@ -258,6 +258,10 @@ std::vector<OptionEntry> data_entries() {
       data_choice(
           {"eval-data", "eval: or eval/ inside the data, else none; as --data", "evaluation data"},
           OFSDP_FIELD(run.eval_data)),
+      integer_or("auto",
+                 {"loader-threads", "auto (the rank's cores, at most 16), N",
+                  "threads of a rank that decode images; no bits depend on it"},
+                 1, OFSDP_FIELD(run.loader_threads)),
       interval("eval-interval", "how often to evaluate; also at the end",
                OFSDP_FIELD(run.eval_interval)),
       eval_metrics(),

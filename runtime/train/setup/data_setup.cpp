@@ -5,8 +5,10 @@
 #include <filesystem>
 #include <fstream>
 
+#include "fsdp/comm/rank_identity.h"
 #include "importer/passes/sample_order.h"
 #include "runtime/data/row_source.h"
+#include "runtime/train/setup/image_inputs.h"
 
 namespace ofsdp::runtime {
 namespace {
@@ -86,6 +88,17 @@ Result<DataSpec> find_data(const Options& options) {
                                            : find_given_data(options);
 }
 
+Status fit_data(DataSpec& spec, const Options& options, const Graph& graph,
+                const Communicator& communicator) {
+  constexpr int kMostThreads = 16;
+  const int64_t cores = options.launch.threads.value_or(
+      cores_per_rank(std::max(1, communicator.ranks_on_each_host())));
+  const auto threads =
+      static_cast<int>(options.run.loader_threads.value_or(std::min<int64_t>(cores, kMostThreads)));
+  OFSDP_RETURN_IF_ERROR(fit_images(spec.train, graph, options.losses, threads));
+  return spec.eval ? fit_images(*spec.eval, graph, options.losses, threads) : ok_status();
+}
+
 Result<DataSetup> open_data(DataSpec spec, const Options& options, const Graph& graph,
                             const std::set<std::string>& labels, Communicator& communicator,
                             MemoryLedger& ledger) {
@@ -101,13 +114,17 @@ Result<DataSetup> open_data(DataSpec spec, const Options& options, const Graph& 
   if (eval == DataChoice::Kind::kNone && !evaluates) data.spec.eval.reset();
   if (eval == DataChoice::Kind::kPath && !evaluates) {
     OFSDP_ASSIGN_OR_RETURN(data.spec.eval, read_eval_spec(options.run.eval_data.path));
+    OFSDP_RETURN_IF_ERROR(fit_data(data.spec, options, graph, communicator));
   }
   for (const std::string& label : labels) {
     if (!data.spec.eval) break;
     const auto classes = data.train ? data.train->classes(label) : trained_classes;
     data.spec.eval->take_classes(label, classes);
   }
-  if (data.spec.eval) {
+  const bool other_part = data.train && data.spec.train.split && eval != DataChoice::Kind::kPath;
+  if (data.spec.eval && other_part) {
+    OFSDP_ASSIGN_OR_RETURN(data.eval, Dataset::open_part(*data.spec.eval, *data.train, ledger));
+  } else if (data.spec.eval) {
     OFSDP_ASSIGN_OR_RETURN(data.eval, Dataset::open(*data.spec.eval, names, communicator, ledger));
   }
   return data;
@@ -166,6 +183,7 @@ InputSizes column_sizes(const DataSpec& spec, const Options& options, Communicat
   std::map<std::string, Shape> rows = options.sample_shapes;
   if (!spec.synthetic) {
     const auto names = spec.train.names();
+    if (std::ranges::count(names, "") > 0) return {};  // images, which the graph has to name
     const auto data = Dataset::open(spec.train, names, communicator, ledger);
     if (!data.ok()) return {};
     rows.clear();
@@ -234,7 +252,7 @@ Result<std::map<std::string, Shape>> input_rows(const DataSetup& data, const Gra
   for (ValueId id : graph.inputs) {
     const Value& input = graph.value(id);
     if (data.train != nullptr) {
-      rows[input.name] = data.train->stored(input.name)->row;
+      rows[input.name] = data.train->row_shape(input.name);
       continue;
     }
     OFSDP_ASSIGN_OR_RETURN(rows[input.name], synthetic_row(graph, input, options));

@@ -269,6 +269,7 @@ class SetupMaker {
     OFSDP_RETURN_IF_ERROR(check_names(setup.graph, options_.batch_axes));
     OFSDP_RETURN_IF_ERROR(open_batch(setup));
     OFSDP_RETURN_IF_ERROR(fix_inputs(setup));
+    OFSDP_RETURN_IF_ERROR(fit_data(spec, options_, setup.graph, communicator_));
     OFSDP_RETURN_IF_ERROR(leave_past_out(setup, spec));
     OFSDP_RETURN_IF_ERROR(put_samples_first(setup));
     OFSDP_RETURN_IF_ERROR(follow_teacher(setup, spec));
@@ -532,7 +533,7 @@ class SetupMaker {
     OFSDP_ASSIGN_OR_RETURN(settings.rows, input_rows(setup.data, setup.graph, options_));
     OFSDP_RETURN_IF_ERROR(take_whole_samples(setup, settings));
     for (const std::string& label : labels) {
-      if (setup.data.train) settings.rows[label] = setup.data.train->stored(label)->row;
+      if (setup.data.train) settings.rows[label] = setup.data.train->row_shape(label);
     }
     OFSDP_RETURN_IF_ERROR(check_batch_axes(setup.graph, settings.rows, options_.batch_axes));
     setup.source->configure(std::move(settings));
@@ -631,7 +632,9 @@ class SetupMaker {
     OFSDP_RETURN_IF_ERROR(check_initialized(setup));
     const std::vector<LossSpec>& losses = setup.source->settings().losses;
     for (size_t i = 0; i < losses.size(); ++i) setup.counts.push_back(loss_count(graph, i));
-    return bind_data(setup.data, graph, options_.run.seed, setup.counts, losses);
+    OFSDP_RETURN_IF_ERROR(bind_data(setup.data, graph, options_.run.seed, setup.counts, losses));
+    const bool trains = options_.command == Command::kTrain || options_.command == Command::kPlan;
+    return trains && setup.data.train ? setup.data.train->augment(options_.run.seed) : Status();
   }
 
   // Returns kInput if --initialize sets a value that nothing would write to the trained file.

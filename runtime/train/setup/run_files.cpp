@@ -164,7 +164,7 @@ class Lister {
     if (const auto spec = read_eval_spec(eval.path); spec.ok()) add_columns("--eval-data", *spec);
   }
 
-  // Returns true if the place names other files: a folder or a YAML file.
+  // Returns true if the place names other files: a folder, a YAML file or numbered shards.
   bool add_place(const std::string& flag, const std::string& path) {
     if (is_folder(path)) {
       files_.reads_folder(flag, path);
@@ -172,14 +172,20 @@ class Lister {
     }
     files_.reads("a file of " + flag, path);
     const std::string extension = fs::path(path).extension().string();
-    return extension == ".yaml" || extension == ".yml";
+    return extension == ".yaml" || extension == ".yml" || extension == ".tar";
   }
 
   void add_columns(const std::string& flag, const ColumnSet& set) {
     for (const ColumnSpec& column : set.columns) {
-      is_folder(column.path) ? files_.reads_all_in(flag, column.path)
-                             : files_.reads("a file of " + flag, column.path);
+      add_column(flag, column.path);
+      if (!column.images) continue;
+      for (const std::string& folder : column.images->folders) add_column(flag, folder);
+      for (const std::string& shard : column.images->shards) add_column(flag, shard);
     }
+  }
+
+  void add_column(const std::string& flag, const std::string& path) {
+    is_folder(path) ? files_.reads_all_in(flag, path) : files_.reads("a file of " + flag, path);
   }
 
   void add_outputs() {

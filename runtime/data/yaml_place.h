@@ -1,0 +1,57 @@
+// Values in YAML with their places, for messages: "mnist.yaml:3: train.input: expected ...".
+//
+// Errors are kInput. yaml-cpp throws; callers catch its exceptions.
+#pragma once
+
+#include <yaml-cpp/yaml.h>
+
+#include <cstdint>
+#include <string>
+
+#include "kernels/base/names.h"
+#include "kernels/base/status.h"
+#include "kernels/base/text.h"
+
+namespace ofsdp::runtime {
+
+// A node's position for messages: "mnist.yaml:3: train.input".
+struct Place {
+  std::string origin;
+  std::string path;
+
+  std::string at(const YAML::Node& node) const {
+    const std::string line = format_text("{}:{}", origin, node.Mark().line + 1);
+    return path.empty() ? line : line + ": " + path;
+  }
+  Place below(const std::string& key) const {
+    return {origin, path.empty() ? key : path + "." + key};
+  }
+};
+
+inline std::string found_text(const YAML::Node& node) {
+  if (node.IsMap()) return "a mapping";
+  if (node.IsSequence()) return "a list";
+  return node.IsScalar() ? format_text("'{}'", node.Scalar()) : "nothing";
+}
+
+inline Status wrong(const Place& place, const YAML::Node& node, const char* expected) {
+  const std::string beyond = node.IsScalar() ? out_of_range_hint(node.Scalar()) : "";
+  return input_error("{}: expected {}, found {}{}", place.at(node), expected, found_text(node),
+                     beyond);
+}
+
+template <typename T>
+Result<T> scalar(const Place& place, const YAML::Node& node, const char* expected) {
+  T value{};
+  if (node.IsScalar() && YAML::convert<T>::decode(node, value)) return value;
+  return wrong(place, node, expected);
+}
+
+inline Result<int64_t> positive(const Place& place, const YAML::Node& node) {
+  const char* expected = "a whole number of at least 1";
+  OFSDP_ASSIGN_OR_RETURN(const int64_t value, scalar<int64_t>(place, node, expected));
+  if (value < 1) return wrong(place, node, expected);
+  return value;
+}
+
+}  // namespace ofsdp::runtime
