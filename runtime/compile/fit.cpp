@@ -190,7 +190,7 @@ class Ladders {
 
   Ladder state_types() const {
     Ladder ladder;
-    if (plan_.device != nullptr || plan_.updates.states.empty()) return ladder;
+    if (plan_.updates.states.empty()) return ladder;
     for (const StateDType dtype : {StateDType::kBFloat16, StateDType::kInt8}) {
       if (dtype <= options_.optimizer.state_dtype) continue;
       ladder.push_back([dtype](Variant& v) {
