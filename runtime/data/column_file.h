@@ -121,23 +121,6 @@ struct OpenedColumn {
   std::unique_ptr<const RowDecoder> decoder = nullptr;
 };
 
-// Makes `bytes` shared bytes once a host; `fill(dst)` writes them.
-template <typename Fill>
-Result<ByteSource> share_made(const std::string& path, size_t bytes, Fill fill,
-                              Communicator& communicator, MemoryLedger& ledger) {
-  struct Job {
-    Fill& fill;
-    size_t bytes;  // the segment may be rounded up to pages
-  } job{fill, bytes};
-  auto run = [](void* context, std::span<std::byte> dst) -> Status {
-    const Job& job = *static_cast<const Job*>(context);
-    return job.fill(dst.first(job.bytes));
-  };
-  OFSDP_ASSIGN_OR_RETURN(const std::span<const std::byte> made,
-                         communicator.share_from_rank0(ledger, bytes, path, run, &job));
-  return ByteSource::memory(path, made.first(bytes));
-}
-
 // A format with several columns in a file.
 struct DataFormat {
   std::string_view extension;  // ".npz"
