@@ -12,6 +12,7 @@
 #include "runtime/data/dataset.h"
 #include "runtime/data/survey.h"
 #include "runtime/train/setup/data_setup.h"
+#include "runtime/train/setup/image_inputs.h"
 
 namespace ofsdp::runtime {
 namespace {
@@ -274,9 +275,9 @@ class DataSurvey {
     if (options_.model.empty()) return {};
     OFSDP_ASSIGN_OR_RETURN(OnnxFile file, OnnxFile::open(options_.model));
     file.fix_inputs({}, input_numbers(options_));
-    OFSDP_ASSIGN_OR_RETURN(const Graph graph, import_onnx(file, {registry_, &ort_operators()}));
-    for (const ValueId id : graph.inputs) {
-      const Value& input = graph.value(id);
+    OFSDP_ASSIGN_OR_RETURN(graph_, import_onnx(file, {registry_, &ort_operators()}));
+    for (const ValueId id : graph_->inputs) {
+      const Value& input = graph_->value(id);
       DataInput& made = inputs_.emplace_back(DataInput{input.name, input.desc.dtype, {}});
       for (size_t i = 1; i < input.declared.size(); ++i) {
         made.dims.push_back(input.declared[i].size);
@@ -301,8 +302,19 @@ class DataSurvey {
       return {};
     }
     OFSDP_ASSIGN_OR_RETURN(spec_, read_data_spec(given_));
+    OFSDP_RETURN_IF_ERROR(name_images(spec_.train));
+    if (spec_.eval) OFSDP_RETURN_IF_ERROR(name_images(*spec_.eval));
     parts_.push_back({"train", survey_columns(spec_.train)});
     if (spec_.eval) parts_.push_back({"eval", survey_columns(*spec_.eval)});
+    return {};
+  }
+
+  // The model's inputs name a folder's images; without a model they are `images`.
+  Status name_images(ColumnSet& set) {
+    if (graph_) return fit_images(set, *graph_, options_.losses, 1);
+    for (ColumnSpec& column : set.columns) {
+      if (column.name.empty()) column.name = "images";
+    }
     return {};
   }
 
@@ -392,6 +404,7 @@ class DataSurvey {
   const Options& options_;
   const Registry& registry_;
   const std::string given_;
+  std::optional<Graph> graph_;  // none: no model is given
   std::vector<DataInput> inputs_;
   std::vector<SurveyedPart> parts_;
   DataSpec spec_;
