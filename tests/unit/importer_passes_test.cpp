@@ -240,10 +240,13 @@ TEST_F(Passes, LossCountsKeptLabelsWhereTheyAreAColumn) {
 }
 
 TEST_F(Passes, TrainedSetFollowsNamesThenRules) {
-  maker.parameter("fc.weight", {4, 4});
-  maker.parameter("scale", {});
-  maker.parameter("rope.inv_freq", {8});
-  maker.parameter("w[0]", {4});
+  for (const auto& [name, shape] : {std::pair<const char*, Shape>{"fc.weight", {4, 4}},
+                                    {"scale", {}},
+                                    {"rope.inv_freq", {8}},
+                                    {"w[0]", {4}}}) {
+    maker.node("Relu", std::string("reads ") + name, {maker.parameter(name, shape)});
+  }
+  maker.parameter("unread", {4});
   auto chosen = [&](const TrainedRules& rules) {
     std::string names;
     const Graph graph = *choose_candidates(maker.graph, rules);
