@@ -256,6 +256,11 @@ Status check_resumable(const Manifest& manifest, const CompiledRun& plan, const 
 // run had and this one has not; another status stays as it is.
 Status with_edits_of(const Manifest& manifest, const Options& options, Status refusal);
 
+// No checkpoint has an adapter that is frozen or that no loss reaches. Returns kInput if this run
+// gives it other values than the saved run did.
+Status check_untrained_adapters(const Manifest& manifest, const Options& options,
+                                const ModelSetup& setup);
+
 Status load_checkpoint(CheckpointReader& reader, const RankState& state);
 
 }  // namespace ofsdp::runtime

@@ -59,6 +59,10 @@ Status PreparedRun::prepare(const std::string& configuration, const DataSpec* da
   OFSDP_RETURN_IF_ERROR(with_edits_of(checkpoint_->manifest(), options,
                                       check_resumable(checkpoint_->manifest(), *plan_, *setup_))
                             .with_prefix("--resume: " + checkpoint_->folder()));
+  if (!evaluates) {
+    OFSDP_RETURN_IF_ERROR(check_untrained_adapters(checkpoint_->manifest(), options, *setup_)
+                              .with_prefix("--resume: " + checkpoint_->folder()));
+  }
   const bool warns = options.command == Command::kTrain && communicator.rank() == 0;
   if (warns) warn_of_other_settings(*checkpoint_, settings_.configuration);
   return {};

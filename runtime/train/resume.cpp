@@ -391,20 +391,24 @@ bool is_adapter(const std::string& name) {
   return name.ends_with(".lora_A.weight") || name.ends_with(".lora_B.weight");
 }
 
-// A checkpoint has the adapters that are trained. If another one has its values from --lora-from,
-// the edits name that file.
-ModelEdits edits_to_repeat(const Options& options, const ModelSetup& setup) {
-  ModelEdits edits = edits_of(options);
-  std::string& from = edits.adapters.from;
-  if (from.empty()) return edits;
+// Returns the adapters that no checkpoint has, since they are frozen or no loss reaches them.
+std::vector<std::string> untrained_adapters(const ModelSetup& setup) {
   std::set<std::string> trained;
   for (const Parameter& p : setup.graph.parameters) {
     if (p.trained) trained.insert(p.name);
   }
-  const bool repeats = std::ranges::any_of(setup.file.initializers(), [&](const Initializer& w) {
-    return is_adapter(w.name) && !trained.contains(w.name);
-  });
-  from = repeats ? absolute_path(from) : "";
+  std::vector<std::string> names;
+  for (const Initializer& w : setup.file.initializers()) {
+    if (is_adapter(w.name) && !trained.contains(w.name)) names.push_back(w.name);
+  }
+  return names;
+}
+
+// If an adapter that is not trained has its values from --lora-from, the edits name that file.
+ModelEdits edits_to_repeat(const Options& options, const ModelSetup& setup) {
+  ModelEdits edits = edits_of(options);
+  std::string& from = edits.adapters.from;
+  if (!from.empty()) from = untrained_adapters(setup).empty() ? "" : absolute_path(from);
   return edits;
 }
 
@@ -493,6 +497,24 @@ Status with_edits_of(const Manifest& manifest, const Options& options, Status re
   return Status(refusal.kind(),
                 format_text("{}; it was trained with {}: expected the same here, found none",
                             refusal.message(), escaped(joined(flags, " "))));
+}
+
+// If such adapters were drawn, the seed must be the same; if a file had them, the file.
+Status check_untrained_adapters(const Manifest& manifest, const Options& options,
+                                const ModelSetup& setup) {
+  const auto saved = edits_from(manifest.edits);
+  const std::vector<std::string> names = untrained_adapters(setup);
+  if (!saved.ok() || names.empty()) return {};
+  const std::string from = saved->adapters.from, given = options.edit.adapters.from;
+  OFSDP_REJECT_IF(from != (given.empty() ? "" : absolute_path(given)),
+                  "its adapter '{}' is not trained and had {}: expected the same here, found {}",
+                  names[0], from.empty() ? "no --lora-from" : "--lora-from " + from,
+                  given.empty() ? "none" : given);
+  OFSDP_REJECT_IF(from.empty() && saved->seed != options.run.seed,
+                  "its adapter '{}' is not trained and was drawn with --seed {}: expected the same "
+                  "here, found {}",
+                  names[0], saved->seed, options.run.seed);
+  return {};
 }
 
 namespace {

@@ -249,6 +249,8 @@ TEST(AdaptersTest, FrozenAdaptersOfAFileAreReadAgain) {
   };
   const double expected = loss({"eval", runs.output()});
   EXPECT_NEAR(loss(Words{"eval", runs.model()} + last), expected, 1e-6);
+  const Words on = runs.tuned() + Words{"--freeze", "w.lora_A.weight", "--steps", "5"} + last;
+  expect_refused(runs, on, {"'w.lora_A.weight' is not trained and had --lora-from", "found none"});
   EXPECT_NEAR(
       loss(Words{"eval", runs.model(), "--lora", "all", "--lora-rank", "2", "--lora-alpha", "6"} +
            last),
