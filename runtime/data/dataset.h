@@ -119,6 +119,9 @@ class Dataset : public RowSource {
   static Result<std::unique_ptr<Dataset>> open_part(const ColumnSet& set, const Dataset& first,
                                                     MemoryLedger& ledger);
 
+  // Returns how `split` cuts the rows; null without one.
+  const std::shared_ptr<const RowSplit>& split() const { return split_; }
+
   Status bind(const std::vector<WantedColumn>& wanted);
 
   // Takes the next arrays of a caller, with any number of rows. Row i becomes sample first + i *

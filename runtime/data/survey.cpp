@@ -183,10 +183,17 @@ Result<std::vector<ColumnSurvey>> survey_objects(const std::string& path, std::s
   return made;
 }
 
+// The rows to survey; null: all.
+struct SurveyedPart {
+  std::shared_ptr<const RowSplit> rows = nullptr;
+  bool evaluation = false;
+};
+
 // Reads a column's rows, converted to double where a type is no text.
 class StoredSurvey {
  public:
-  StoredSurvey(const ColumnSpec& spec, Communicator& communicator) : spec_(spec) {
+  StoredSurvey(const ColumnSpec& spec, SurveyedPart part, Communicator& communicator)
+      : spec_(spec), part_(std::move(part)) {
     made_.name = spec.name;
     made_.file = spec.path;
     const Status status = run(communicator);
@@ -209,9 +216,11 @@ class StoredSurvey {
                                            : std::string(dtype_name(layout.dtype));
     made_.classes = file.classes();
     made_.distinct = std::ssize(made_.classes);
+    if (part_.rows != nullptr) made_.rows = part_.rows->size(part_.evaluation);
     std::vector<std::byte> row(layout.row_bytes());
-    for (int64_t i = 0; i < layout.count; ++i) {
-      OFSDP_RETURN_IF_ERROR(file.read_row(i, row));
+    for (int64_t i = 0; i < made_.rows; ++i) {
+      const int64_t stored = part_.rows == nullptr ? i : part_.rows->row(part_.evaluation, i);
+      OFSDP_RETURN_IF_ERROR(file.read_row(stored, row));
       if (layout.big_endian) {
         swap_bytes(row.data(), static_cast<size_t>(layout.row.numel()), dtype_size(layout.dtype));
       }
@@ -243,8 +252,18 @@ class StoredSurvey {
   }
 
   const ColumnSpec& spec_;
+  SurveyedPart part_;
   ColumnSurvey made_;
 };
+
+// Returns the rows of a set with `split`; all rows if it cannot be cut, as a run will say.
+SurveyedPart part_of(const ColumnSet& set, Communicator& communicator) {
+  if (!set.split) return {};
+  MemoryLedger ledger;
+  const auto data = Dataset::open(set, set.names(), communicator, ledger);
+  if (!data.ok()) return {};
+  return {(*data)->split(), set.split->evaluation};
+}
 
 }  // namespace
 
@@ -276,9 +295,10 @@ Result<ColumnSurvey> survey_text(const std::string& path) {
 
 std::vector<ColumnSurvey> survey_columns(const ColumnSet& set) {
   const auto communicator = make_self_communicator();
+  const SurveyedPart part = part_of(set, *communicator);
   std::vector<ColumnSurvey> made;
   for (const ColumnSpec& spec : set.columns) {
-    made.push_back(StoredSurvey(spec, *communicator).take());
+    made.push_back(StoredSurvey(spec, part, *communicator).take());
   }
   return made;
 }

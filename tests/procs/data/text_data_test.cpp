@@ -147,6 +147,16 @@ TEST(DataCommandTest, SurveysATableAndWritesItsDescription) {
   EXPECT_THAT(refused.out, testing::HasSubstr("2 classes"));
 }
 
+TEST(DataCommandTest, SurveysThePartsOfASplit) {
+  const ModelFolder folder;
+  folder.write("data.yaml", "train:\n  x: {file: data/x.npy}\nsplit: 0.25\n");
+  const Finished run = Program::run(fsdp_run({"data", folder / "data.yaml", "--json"}));
+  ASSERT_EQ(run.status, 0) << run.err;
+  const auto json = nlohmann::json::parse(run.out);
+  EXPECT_EQ(json["train"][0]["rows"], 9);
+  EXPECT_EQ(json["eval"][0]["rows"], 3);
+}
+
 TEST(DataCommandTest, ShowsTexts) {
   const TextFolder folder;
   const Finished plain = Program::run(fsdp_run({"data", folder / "text.yaml", folder.model()}));
