@@ -415,7 +415,7 @@ class Adding {
       const FileTensor* tensor = file.find(adapter_file_name(name));
       OFSDP_REJECT_IF(tensor == nullptr, "expected a tensor '{}', found none",
                       adapter_file_name(name));
-      const bool is_a = name.ends_with(".lora_A.weight");
+      const bool is_a = name.ends_with(kAdapterA);
       const Shape& found = tensor->shape;
       const bool other_rank = found.rank() == shape.rank() && found[is_a ? 0 : 1] != spec_.rank &&
                               found[is_a ? 1 : 0] == shape[is_a ? 1 : 0];

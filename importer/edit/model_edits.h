@@ -44,6 +44,9 @@ struct AdapterSpec {
   std::vector<std::string> whole = {};  // weights without an adapter, whatever the patterns
 };
 
+// The ends of the names of an adapter's two weights.
+inline constexpr const char *kAdapterA = ".lora_A.weight", *kAdapterB = ".lora_B.weight";
+
 struct Adapter {
   std::string name{};    // module NAME
   std::string weight{};  // initializer name
@@ -51,8 +54,8 @@ struct Adapter {
   bool in_by_out = false;        // how the weight is stored
   double scale = 1;              // alpha / rank
   std::string unmergeable = {};  // reason if B A cannot be added to the weight
-  std::string a() const { return name + ".lora_A.weight"; }
-  std::string b() const { return name + ".lora_B.weight"; }
+  std::string a() const { return name + kAdapterA; }
+  std::string b() const { return name + kAdapterB; }
 
   // weights[i] += scale * (B A)[first + i], in the weight's storage order.
   void add_to(int64_t first, std::span<float> weights, std::span<const float> a_values,

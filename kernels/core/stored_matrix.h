@@ -20,6 +20,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "kernels/base/formula.h"
 #include "kernels/core/dtype.h"
 
 namespace ofsdp::kernels {
@@ -27,7 +28,7 @@ namespace ofsdp::kernels {
 enum class StoredType : uint8_t { kUInt4, kInt4, kUInt8, kInt8, kFloat16, kBFloat16, kFloat32 };
 
 // REQUIRES: float32, float16 or bfloat16.
-inline StoredType stored_type(DType floating) {
+OFSDP_HD constexpr StoredType stored_type(DType floating) {
   if (floating == DType::kFloat16) return StoredType::kFloat16;
   return floating == DType::kBFloat16 ? StoredType::kBFloat16 : StoredType::kFloat32;
 }

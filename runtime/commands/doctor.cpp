@@ -48,7 +48,7 @@ std::vector<std::string> still_tensors(const RankState& state, const Values& bef
       };
       // An adapter's B starts with 0, so A has no gradient in the first update.
       const bool same = std::ranges::equal(part(before), part(after));
-      if (same && !p.name.ends_with(".lora_A.weight")) names.push_back(p.name);
+      if (same && !p.name.ends_with(kAdapterA)) names.push_back(p.name);
     }
   }
   return names;

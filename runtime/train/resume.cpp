@@ -388,7 +388,7 @@ std::string identity_of_teacher(const ModelSetup& setup) {
 }
 
 bool is_adapter(const std::string& name) {
-  return name.ends_with(".lora_A.weight") || name.ends_with(".lora_B.weight");
+  return name.ends_with(kAdapterA) || name.ends_with(kAdapterB);
 }
 
 // Returns the adapters that no checkpoint has, since they are frozen or no loss reaches them.

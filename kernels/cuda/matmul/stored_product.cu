@@ -29,11 +29,6 @@ __device__ inline float stored_element(StoredType type, const std::byte* bytes, 
   return reinterpret_cast<const float*>(bytes)[i];
 }
 
-__device__ inline StoredType scale_type(DType dtype) {
-  if (dtype == DType::kFloat16) return StoredType::kFloat16;
-  return dtype == DType::kBFloat16 ? StoredType::kBFloat16 : StoredType::kFloat32;
-}
-
 // `group`: of the column.
 __device__ inline float stored_value(const StoredMatrix& m, const StoredBytes& bytes, int64_t r,
                                      int64_t c, int64_t group) {
@@ -41,7 +36,7 @@ __device__ inline float stored_value(const StoredMatrix& m, const StoredBytes& b
   if (m.scale_dtype == DType::kUndefined) return element;
   const int64_t block = r / m.row_block, step = group * m.column_step;
   const float scale =
-      stored_element(scale_type(m.scale_dtype), bytes.scales, block * m.row_step + step);
+      stored_element(stored_type(m.scale_dtype), bytes.scales, block * m.row_step + step);
   float zero = m.zero_otherwise;
   if (m.has_zeros) zero = stored_element(m.zero_type, bytes.zeros, block * m.zero_pitch + step);
   return __fmul_rn(__fadd_rn(element, -zero), scale);  // never contracted
