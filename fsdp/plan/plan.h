@@ -68,9 +68,10 @@ namespace ofsdp::fsdp {
 //
 // `auto` is chosen before planning (runtime/compile/choice.cpp).
 //
-// If `divides_root` is set, the root's parameters that forward reads before every block and those
-// that it reads after every block (embeddings; the last normalization and the head) get a group
-// each, unless one is read in both places (a tied table). Recomputation treats them as the root.
+// If `divides_root` is set, the root is divided: one group has the parameters that forward reads
+// before every block (embeddings), another the parameters that it reads after every block (the last
+// normalization and the head), unless one is read in both places (a tied table). Recomputation
+// treats them as the root.
 //
 // Groups are in the order in which forward first uses them, then the replicated one, then the root,
 // and so are the parameters in a group.

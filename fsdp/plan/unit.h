@@ -79,7 +79,7 @@ struct Unit {
   std::vector<UnitParam> frozen;
   int64_t frozen_padded_numel = 0;
   int nodes = 0;            // forward and backward nodes that read any of the parameters
-  bool outer = false;       // what forward reads before or after all blocks, divided from the root
+  bool outer = false;       // read before or after all blocks, and divided from the root
   bool replicated = false;  // whole on every rank with every strategy (--ignore)
   UnitPlan plan;
 };

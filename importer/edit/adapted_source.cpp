@@ -217,7 +217,7 @@ class AdaptedSource final : public TrainingSource {
   }
 
  private:
-  // Training writes only trained values: not those of a frozen adapter, nor of one that no loss
+  // Training writes only trained values: not a frozen adapter's, nor an adapter's that no loss
   // reaches.
   Status write_first_values(const AdapterFile& adapters) const {
     for (const Initializer& weight : file().initializers()) {

@@ -115,7 +115,7 @@ class BranchScan {
     });
   }
 
-  // Leaves out what it cannot read: ONNX's checker reports it.
+  // Leaves out nodes that it cannot read: ONNX's checker reports them.
   void add(const WireField& field, const WireField& message, const std::string& name,
            const std::string& place, const std::set<std::string>& outputs) {
     Result<TensorRecord> tensor = parse_tensor(message.bytes, message.body);
@@ -204,7 +204,7 @@ class Remover {
     return body;
   }
 
-  // Enters the names that a graph's field defines: they hide those of outer graphs.
+  // Enters the names that a graph's field defines: they hide equal names of outer graphs.
   Status enter(const WireField& field, Names& names) const {
     if (const auto found = lifted_.find(field.begin); found != lifted_.end()) {
       names[found->second->tensor.name] = found->second->outer;

@@ -209,7 +209,7 @@ struct QuantizedUses {
   // Initializers, in any type, that only operators on few-bit weights read.
   std::set<std::string> own_type;
   // Values that an operator reads as weights, if only through views and casts, also in subgraphs;
-  // `operands` without those that elementwise operators alone read.
+  // `operands` without operands that only elementwise operators read.
   std::set<std::string> read_as_weights, operands;
   std::vector<WireField> constants;  // NodeProtos
 };

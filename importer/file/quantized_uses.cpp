@@ -374,7 +374,7 @@ struct PlacedNode {
   bool inside;  // a subgraph
 };
 
-// Lists all nodes; those of a subgraph come before the node that has it.
+// Lists all nodes; the nodes of a subgraph come before the node that has it.
 void list_all(const std::vector<WireNode>& nodes, bool inside, std::vector<PlacedNode>& all) {
   for (const WireNode& node : nodes) {
     list_all(node.inner, true, all);

@@ -144,7 +144,7 @@ struct Measured {
   ValueId rows = 0;
   bool classes = false;
   int64_t width = 0;  // classes or columns
-  // The loss is bce_with_logits or bce: a label 1 is predicted by what is above this.
+  // The loss is bce_with_logits or bce: a number above this predicts a label 1.
   std::optional<double> threshold = {};
   bool sequences = false;  // a row per sample: ofsdp.MeasureCtc
 };

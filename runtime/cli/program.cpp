@@ -215,7 +215,7 @@ Result<std::unique_ptr<Examined>> examine(const ParsedCommand& command,
   OFSDP_RETURN_IF_ERROR(check_run_files(command.options, command.origin));
   std::unique_ptr<Examined> run(new Examined{command.options, command.origin, 1, {}, {}, {}});
   Options& options = run->options;
-  if (options.report.fit) options.sharding.memory_limit.reset();  // --fit says what would fit
+  if (options.report.fit) options.sharding.memory_limit.reset();  // --fit answers instead
   const int64_t asked_for = asked_ranks(options.launch);
   const int64_t here_now = identity ? identity->world : asked_for;
   run->world = static_cast<int>(options.report.world.value_or(here_now));

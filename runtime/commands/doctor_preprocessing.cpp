@@ -7,7 +7,7 @@
 //                  and the peaks move on
 //   a normalization  numbers along one axis that an input meets first: in a Sub, Mul or Div
 //
-// A filter is what one output of a Conv, MatMul or Gemm multiplies its inputs with.
+// A filter: the weights of one output of a Conv, MatMul or Gemm.
 #include <algorithm>
 #include <cmath>
 #include <numbers>

@@ -211,7 +211,7 @@ class Predictor {
     return {};
   }
 
-  // Two samples together must give what each gives alone.
+  // Two samples together must give the outputs that each gives by itself.
   Status check_open_batch(const OnnxFile& file) {
     if (!options_.free_batch) return {};
     OFSDP_ASSIGN_OR_RETURN(const Graph one, specialized(graph_, 1));

@@ -169,7 +169,7 @@ class RunChooser {
     return line + "\n";
   }
 
-  // Returns the settings with what `auto` stands for.
+  // Returns the settings with the policy that `auto` has chosen.
   RunSettings of_plan(const CompiledRun& plan) const {
     RunSettings settings = settings_;
     if (plan.chosen) settings.options.sharding = *plan.chosen;
@@ -314,7 +314,7 @@ class RunChooser {
     return list;
   }
 
-  // Compiles those that make other plans than the ones so far, and predicts their times.
+  // Compiles candidates whose plans are new, and predicts their times.
   Status try_all(const std::vector<ShardingOptions>& list) {
     Plans plans;
     std::vector<Tried> fresh;

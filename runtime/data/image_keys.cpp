@@ -82,7 +82,7 @@ Status read_augmentation(const Place& place, const std::string& key, const YAML:
   return ok_status();
 }
 
-// Decides by the member what the column holds.
+// The member decides the column's kind.
 Status resolve_member(const Place& place, const YAML::Node& node, ImageSource& images) {
   const std::string& member = images.member;
   if (images.shards.empty()) {

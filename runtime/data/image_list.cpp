@@ -68,7 +68,7 @@ Status check_subfolders(const std::string& folder, const std::vector<FoundImage>
       loose->path, sorted->path);
 }
 
-// A subfolder without an image is a class whose images are missing.
+// A subfolder without an image is a class that has lost its images.
 Status check_empty_subfolders(const std::string& folder, const std::string& left_out,
                               const std::vector<FoundImage>& images) {
   std::error_code error;

@@ -60,7 +60,7 @@ class RowDecoding {
   const size_t scratch_, counted_;
   const Region memory_;
   MemoryLedger& ledger_;
-  std::mutex mutex_;  // orders what the caller and the threads write
+  std::mutex mutex_;  // orders writes of the caller and the threads
   Rows* rows_ = nullptr;
   TbbArena arena_;
 };

@@ -149,7 +149,7 @@ Result<std::vector<ColumnSurvey>> survey_records(const std::string& path, std::s
   return made;
 }
 
-// The names of the fields that hold values; those in objects are a.b.
+// The names of the fields that hold values; a field b of an object a is a.b.
 void add_field_names(const Json& object, const std::string& before,
                      std::vector<std::string>& names) {
   for (const auto& [name, value] : object.items()) {

@@ -176,7 +176,7 @@ class TextEncoder {
     return {};
   }
 
-  // Appends the block's tokens to those of the file.
+  // Appends the block's tokens to the file's.
   void take(Block& block) {
     const auto before = std::ssize(made_.ids);
     int64_t begin = 0;

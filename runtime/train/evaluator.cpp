@@ -64,7 +64,7 @@ std::optional<double> f1(const double* counts, size_t classes, bool all) {
   return present > 0 ? std::optional(sum / present) : std::nullopt;
 }
 
-// Takes the counts of all classes as those of one.
+// Takes the counts of all classes as one class's.
 std::optional<double> micro_f1(const double* counts, size_t classes, bool all) {
   double sums[3] = {};
   for (size_t i = 0; i < 3 * classes; ++i) sums[i % 3] += counts[i];
@@ -177,7 +177,7 @@ void MetricSums::add_value_rows(const PlannedMetric& m, std::span<const double> 
   }
 }
 
-// A label 1 is predicted by what is above the threshold; a NaN predicts 0.
+// A number above the threshold predicts a label 1; a NaN predicts 0.
 Status MetricSums::add_label_rows(const PlannedMetric& m, std::span<const double> rows) {
   const auto width = static_cast<size_t>(m.width);
   for (size_t i = 0; i < rows.size(); i += 2) {

@@ -454,7 +454,7 @@ cudaError_t backward_as(const CrossEntropy& c, const CrossEntropyBackward& b, cu
   });
 }
 
-// `v`: the labels of the rows whose scores begin at j.scores.
+// `v`: the labels of the rows; their scores begin at j.scores.
 template <typename T>
 cudaError_t rows_as(const Labels& v, const CrossEntropyJoined& j, cudaStream_t stream) {
   return over_labels(v, [&]<int G>(int64_t blocks, int threads) {

@@ -133,7 +133,7 @@ double loss_row_of(const ClassLoss& l, const T* x, int64_t label, const float* w
   }
 }
 
-// A micro-batch's labels, and what all its rows share.
+// A micro-batch's labels, and the numbers that all rows share.
 template <typename T, typename Index>
 struct LossOfRows {
   const ClassLoss& l;

@@ -163,7 +163,7 @@ class OneSequence {
     return t < (has(kLens) ? static_cast<int64_t>(value(kLens, b_)) : s_.steps);
   }
   const Values& state() const { return h_; }
-  void see(Values state) { seen_ = std::move(state); }  // what an LSTM's product with R reads
+  void see(Values state) { seen_ = std::move(state); }  // an LSTM's product with R reads it
 
   void step(int64_t t, std::vector<RefTensor>& outputs) {
     Values saved = advance(t);

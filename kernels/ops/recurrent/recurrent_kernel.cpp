@@ -186,7 +186,7 @@ class Forward final : public Kernel {
     return ok_status();
   }
 
-  // Returns the states that the product with R reads; those of samples that do not run are unused.
+  // Returns the states that the product with R reads; samples that do not run have unused ones.
   const T* seen(const KernelArgs& a, int64_t t) const {
     const T* states = at(a, state_);
     if (!s_.rounds_states()) return states;

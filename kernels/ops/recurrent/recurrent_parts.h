@@ -30,7 +30,7 @@ const T* cell_before(const RecurrentShape& s, const KernelArgs& a, int64_t d, in
   return given(a, kInitialC) ? a.in<T>(kInitialC) + s.state_at(d, b) : zeros;
 }
 
-// Rounds numbers as DynamicQuantizeLinear does, to 8 bits over the range of those that it has seen.
+// Rounds numbers as DynamicQuantizeLinear does, to 8 bits over the range of all that it has seen.
 template <typename T>
 class RangeRounder {
  public:

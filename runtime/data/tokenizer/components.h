@@ -114,7 +114,7 @@ class TokenModel {
 };
 Result<std::unique_ptr<TokenModel>> make_token_model(const Part& part);
 
-// The ids before and after those of a text.
+// The ids before and after a text's own.
 struct Surrounding {
   std::vector<TokenId> before, after;
 };

@@ -70,7 +70,7 @@ class Splitter {
   const PieceView piece_;
   const Behavior behavior_;
   const PieceSink& sink_;
-  size_t begin_ = 0, end_ = 0;  // what is held
+  size_t begin_ = 0, end_ = 0;  // the bytes that are held
   bool held_ = false, match_ = false;
 };
 

@@ -127,7 +127,8 @@ class PairModel : public TokenModel {
     return {};
   }
 
-  // Appends the token of each character. What has none becomes unk_token, or bytes, or nothing.
+  // Appends the token of each character. A character without one becomes unk_token, or bytes, or
+  // nothing.
   Status split(std::string_view piece, std::vector<TokenId>& symbols) const {
     bool unknown = false;  // an unk_token that is not appended yet
     const auto append_unknown = [&]() -> Status {

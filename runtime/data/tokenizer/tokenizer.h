@@ -26,7 +26,7 @@ class AddedTokens {
     bool single_word = false, lstrip = false, rstrip = false, normalized = false;
   };
 
-  void add(const Token& token, std::string_view text);  // `text`: what to look for, not empty
+  void add(const Token& token, std::string_view text);  // `text`: to look for, not empty
 
   // Calls `visit(token, begin, end)` for each part of `text`; the token is null between two.
   template <typename Visit>

@@ -31,7 +31,7 @@ struct Difference {
   std::string shapes = {};  // if these differ, in place of numbers
 };
 
-// Compares a value of two samples with those of each, along the axis that is twice as long.
+// Compares a value of two samples with each sample's own, along the axis that is twice as long.
 class ValueComparison {
  public:
   ValueComparison(const Values& both, const std::array<Values, 2>& each, bool floats)
