@@ -2,9 +2,14 @@
 #include <onnx/shape_inference/attribute_binder.h>
 
 #include <algorithm>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include "importer/normalize/graph_rewriter.h"
 #include "importer/normalize/onnx_import.h"
+#include "importer/proto/onnx_protos.h"
 #include "kernels/base/budgets.h"
 #include "kernels/base/status.h"
 

@@ -5,10 +5,13 @@
 
 #include <algorithm>
 #include <array>
+#include <exception>
+#include <functional>
 #include <set>
 #include <string>
 #include <string_view>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "importer/file/onnx_file.h"
@@ -16,8 +19,10 @@
 #include "importer/normalize/graph_rewriter.h"
 #include "importer/normalize/onnx_import.h"
 #include "importer/normalize/quantized_graph.h"
+#include "importer/passes/specialize.h"
 #include "importer/proto/onnx_protos.h"
 #include "kernels/base/budgets.h"
+#include "kernels/base/namespaces.h"
 #include "kernels/base/status.h"
 
 namespace ofsdp::importer {

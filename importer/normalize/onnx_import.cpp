@@ -1,11 +1,15 @@
 #include "importer/normalize/onnx_import.h"
 
 #include <algorithm>
+#include <functional>
 #include <map>
+#include <optional>
 #include <unordered_map>
 
 #include "importer/file/wire.h"
 #include "importer/normalize/graph_rewriter.h"
+#include "importer/proto/onnx_protos.h"
+#include "kernels/base/namespaces.h"
 #include "kernels/base/status.h"
 
 namespace ofsdp::importer {

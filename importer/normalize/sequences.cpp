@@ -1,7 +1,12 @@
 #include <algorithm>
 #include <limits>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include "importer/normalize/graph_rewriter.h"
+#include "importer/proto/onnx_protos.h"
 #include "kernels/base/budgets.h"
 #include "kernels/base/status.h"
 
