@@ -22,8 +22,10 @@ namespace ofsdp::importer {
 
 // The part in a graph that data and options decide.
 struct GraphSettings {
-  std::vector<LossSpec> losses;         // at least one
-  std::map<std::string, Shape> rows;    // one sample's shape, by input and label column
+  std::vector<LossSpec> losses;       // at least one
+  std::map<std::string, Shape> rows;  // one sample's shape, by input and label column
+  // The axes of rows that a micro-batch of short rows cuts to one length.
+  std::map<std::string, std::vector<int>> cut_axes{};
   DType param_dtype = DType::kFloat32;  // nodes compute in it
   std::vector<MeasureSpec> measures{};  // of the evaluation graph
   RankRows ranks{};                     // the ranks that share a micro-batch

@@ -148,15 +148,28 @@ Status TrainingSource::check_teacher(int64_t batch, std::span<const LossSpec> lo
   return {};
 }
 
+GraphSettings TrainingSource::cut_settings(int64_t length) const {
+  GraphSettings cut = settings_;
+  for (const auto& [name, places] : settings_.cut_axes) {
+    std::vector<int64_t> axes = cut.rows.at(name).axes();
+    for (const int place : places) axes[static_cast<size_t>(place)] = length;
+    cut.rows[name] = Shape(std::move(axes));
+  }
+  return cut;
+}
+
 // Planning asks for the same few graphs for each recompute level and strategy that it tries.
-Result<Graph> TrainingSource::graph(int64_t batch, Mode mode) const {
-  const std::pair key{batch, mode};
+Result<Graph> TrainingSource::graph(int64_t batch, Mode mode, int64_t length) const {
+  const std::tuple key{batch, mode, length};
   if (const auto built = graphs_.find(key); built != graphs_.end()) return built->second;
   ++graphs_built_;
+  const GraphSettings cut = length > 0 ? cut_settings(length) : GraphSettings();
+  PassContext c = context(batch, mode);
+  if (length > 0) c.settings = &cut;
+  Graph made;
   using enum PassStage;
-  OFSDP_ASSIGN_OR_RETURN(
-      Graph made,
-      passed(batch, mode, {kSpecialize, kLoss, kStatistics, kFuse, kBackward, kFinish}));
+  OFSDP_RETURN_IF_ERROR(
+      run_passes(made, c, {kSpecialize, kLoss, kStatistics, kFuse, kBackward, kFinish}));
   return graphs_.emplace(key, std::move(made)).first->second;
 }
 

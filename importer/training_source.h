@@ -17,6 +17,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <tuple>
 #include <utility>
 
 #include "importer/file/onnx_file.h"
@@ -170,8 +171,9 @@ class TrainingSource {
 
   // Returns the forward graph without a loss.
   Result<Graph> specialized(int64_t batch, Mode mode) const;
-  // Returns a micro-batch's finished graph; built once for each batch and mode.
-  Result<Graph> graph(int64_t batch, Mode mode) const;
+  // Returns a micro-batch's finished graph; built once for each batch, mode and length. `length`:
+  // of the rows' axes in GraphSettings::cut_axes; 0: as long as the data.
+  Result<Graph> graph(int64_t batch, Mode mode, int64_t length = 0) const;
   // Returns a training graph for other programs: not fused, float32, plain layouts.
   Result<Graph> gradient_graph(int64_t batch) const;
   // The same before autodiff: the forward graph with the loss.
@@ -205,13 +207,14 @@ class TrainingSource {
  private:
   Result<Graph> passed(int64_t batch, Mode mode, std::initializer_list<PassStage> stages) const;
   PassContext context(int64_t batch, Mode mode) const;
+  GraphSettings cut_settings(int64_t length) const;
 
   OnnxFile file_;
   Graph symbolic_;
   std::optional<Teacher> teacher_;
   const Lowering* lowering_;
   GraphSettings settings_;
-  mutable std::map<std::pair<int64_t, Mode>, Graph> graphs_;
+  mutable std::map<std::tuple<int64_t, Mode, int64_t>, Graph> graphs_;
   mutable int graphs_built_ = 0;
 };
 

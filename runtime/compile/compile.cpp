@@ -96,6 +96,7 @@ class RunCompiler {
     sampled.ranks = communicator_.size();
     sampled.rank = communicator_.rank();
     sampled.start = settings_.start;
+    if (data.train && setup_.cuts) sampled.order = setup_.cuts->order;
     sampled.slices = batch.slices;
     sampled.sliced_samples = batch.global_batch_size;
     OFSDP_ASSIGN_OR_RETURN(run_->train_sampler, Sampler::make(sampled));
@@ -273,7 +274,7 @@ class RunCompiler {
   // Compiles the program of `key` unless the plan has it.
   Status add_program(const ProgramKey& key) {
     if (run_->programs.contains(key)) return {};
-    OFSDP_ASSIGN_OR_RETURN(Graph graph, key.training ? setup_.training_graph(key.batch)
+    OFSDP_ASSIGN_OR_RETURN(Graph graph, key.training ? setup_.training_graph(key.batch, key.length)
                                                      : setup_.evaluation_graph(key.batch));
     OFSDP_RETURN_IF_ERROR(finish_graph(graph, key.training));
     const CompileOptions compile_options{
@@ -339,10 +340,16 @@ class RunCompiler {
   // last one, which reduces all gradients.
   Status plan_training() {
     const int64_t accum = settings_.batch.grad_accum;
+    const auto add = [&](int64_t size, int64_t length) -> Status {
+      OFSDP_RETURN_IF_ERROR(add_program({size, true, true, accum == 1, length}));
+      if (accum > 2) OFSDP_RETURN_IF_ERROR(add_program({size, true, false, false, length}));
+      return accum > 1 ? add_program({size, true, false, true, length}) : Status();
+    };
     for (const int64_t size : sizes_of(*run_->train_sampler, true)) {
-      OFSDP_RETURN_IF_ERROR(add_program({size, true, true, accum == 1}));
-      if (accum > 2) OFSDP_RETURN_IF_ERROR(add_program({size, true, false, false}));
-      if (accum > 1) OFSDP_RETURN_IF_ERROR(add_program({size, true, false, true}));
+      OFSDP_RETURN_IF_ERROR(add(size, 0));
+    }
+    for (const RowCuts::Cut& cut : setup_.cuts ? setup_.cuts->cuts : std::vector<RowCuts::Cut>()) {
+      OFSDP_RETURN_IF_ERROR(add(settings_.batch.batch_size, cut.length));
     }
     const StepProgram& reference =
         run_->programs.at({settings_.batch.batch_size, true, accum == 1, true});

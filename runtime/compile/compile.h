@@ -6,7 +6,8 @@
 // compile_run decides, in this order: which optimizer updates each parameter (choose_optimizer),
 // which samples each micro-batch has (Sampler), and which units the parameters form
 // (fsdp/plan/plan.h; a unit is a group of parameters that is gathered and reduced together). Then,
-// for each kind of micro-batch that can occur (batch size, position in the update, evaluation), it
+// for each kind of micro-batch that can occur (batch size, row length, position in the update,
+// evaluation), it
 // makes the graph, the kernels, the schedule and the arena (program/step_program.h), and finally
 // the rank's memory map (program/memory_map.h).
 #pragma once
@@ -67,6 +68,7 @@ struct ProgramKey {
   bool training = true;
   bool first_micro = true;  // the first micro-batch of an update
   bool last_micro = true;   // the last one
+  int64_t length = 0;       // of cut rows (RowCuts); 0: whole rows
   auto operator<=>(const ProgramKey&) const = default;
 };
 

@@ -415,7 +415,7 @@ std::vector<StepCost> step_costs(const CompiledRun& run, const StepProgram& prog
 }
 
 int64_t times_an_update(const ProgramKey& key, const BatchSizes& batch) {
-  if (!key.training || key.batch != batch.batch_size) return 0;
+  if (!key.training || key.batch != batch.batch_size || key.length > 0) return 0;
   const bool middle = !key.first_micro && !key.last_micro;
   return middle ? batch.grad_accum - 2 : 1;
 }

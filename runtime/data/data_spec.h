@@ -52,6 +52,7 @@ struct Padding {
   std::optional<int64_t> to;    // none: the column's longest row
   std::optional<double> value;  // none: 0, or the tokenizer's token for it
   bool mask = false;            // in place of rows: 1 for an element, 0 for padding
+  bool lengths = false;         // in place of rows: the number of elements of each
 };
 
 // A text file and a tokenizer.json make the rows (runtime/data/token_rows.h).

@@ -164,27 +164,6 @@ Status missing_array(const std::string& name, std::span<const ColumnArray> array
   return missing(column_set(arrays, kBatchOrigin), name, {name});
 }
 
-// Returns the class of each row in the column by which `split` is stratified.
-Result<std::vector<int64_t>> classes_of(const std::string& name, const ColumnFile& file) {
-  const ColumnLayout& layout = file.layout();
-  const auto widen = Converter::between(layout.dtype, DType::kInt64, {}, /*of_text=*/false,
-                                        /*classes=*/true);
-  OFSDP_REJECT_IF(layout.row.numel() != 1 || !widen || file.decoder() != nullptr,
-                  "{}: stratify: expected one class a sample in column '{}', found {}{}",
-                  file.path(), name, dtype_name(layout.dtype), layout.row.text());
-  std::vector<int64_t> classes(static_cast<size_t>(layout.count));
-  std::array<std::byte, sizeof(int64_t)> stored{};
-  for (int64_t row = 0; row < layout.count; ++row) {
-    const auto element = std::span(stored).first(layout.row_bytes());
-    OFSDP_RETURN_IF_ERROR(file.read_row(row, element));
-    if (layout.big_endian) swap_bytes(element.data(), 1, element.size());
-    auto* const made = reinterpret_cast<std::byte*>(&classes[static_cast<size_t>(row)]);
-    if (widen->run(element.data(), 1, made) == 1) continue;
-    return fractional_label(file.path(), name, row, element_text(layout.dtype, element.data()));
-  }
-  return classes;
-}
-
 std::string dims_text(const std::vector<int64_t>& dims) {
   std::vector<std::string> axes;
   for (int64_t dim : dims) axes.push_back(dim < 0 ? "?" : std::to_string(dim));
@@ -222,6 +201,26 @@ bool same_numel(const Shape& row, const std::vector<int64_t>& dims) {
 }
 
 }  // namespace
+
+Result<std::vector<int64_t>> row_classes(const std::string& name, const ColumnFile& file) {
+  const ColumnLayout& layout = file.layout();
+  const auto widen = Converter::between(layout.dtype, DType::kInt64, {}, /*of_text=*/false,
+                                        /*classes=*/true);
+  OFSDP_REJECT_IF(layout.row.numel() != 1 || !widen || file.decoder() != nullptr,
+                  "{}: stratify: expected one class a sample in column '{}', found {}{}",
+                  file.path(), name, dtype_name(layout.dtype), layout.row.text());
+  std::vector<int64_t> classes(static_cast<size_t>(layout.count));
+  std::array<std::byte, sizeof(int64_t)> stored{};
+  for (int64_t row = 0; row < layout.count; ++row) {
+    const auto element = std::span(stored).first(layout.row_bytes());
+    OFSDP_RETURN_IF_ERROR(file.read_row(row, element));
+    if (layout.big_endian) swap_bytes(element.data(), 1, element.size());
+    auto* const made = reinterpret_cast<std::byte*>(&classes[static_cast<size_t>(row)]);
+    if (widen->run(element.data(), 1, made) == 1) continue;
+    return fractional_label(file.path(), name, row, element_text(layout.dtype, element.data()));
+  }
+  return classes;
+}
 
 Dataset::Dataset() : scratch_(kScratchBytes) {}
 Dataset::~Dataset() = default;
@@ -278,7 +277,7 @@ Status Dataset::choose_part(const ColumnSet& set) {
   std::vector<int64_t> classes;
   if (!set.split->stratify.empty()) {
     const std::string& name = set.split->stratify;
-    OFSDP_ASSIGN_OR_RETURN(classes, classes_of(name, find(name)->file));
+    OFSDP_ASSIGN_OR_RETURN(classes, row_classes(name, find(name)->file));
   }
   OFSDP_ASSIGN_OR_RETURN(
       split_, RowSplit::make(set.origin, rows, set.split->part, set.split->seed, classes));
@@ -306,6 +305,48 @@ Shape Dataset::row_shape(const std::string& name) const {
   const Column* const column = find(name);
   OFSDP_CHECK(column != nullptr, "column '{}' was not opened", name);
   return column->spec.one_hot > 0 ? Shape{column->spec.one_hot} : column->file.layout().row;
+}
+
+namespace {
+
+// Returns the entries of a row up to the last that has a byte other than 0.
+int64_t used_entries(std::span<const std::byte> row, int64_t entries) {
+  const auto last =
+      std::find_if(row.rbegin(), row.rend(), [](std::byte b) { return b != std::byte{}; });
+  const auto used = static_cast<uint64_t>(row.rend() - last);
+  const uint64_t entry = row.size() / static_cast<uint64_t>(entries);
+  return static_cast<int64_t>((used + entry - 1) / entry);
+}
+
+}  // namespace
+
+Result<std::vector<int32_t>> Dataset::read_lengths(const std::string& name) const {
+  const Column* const column = find(name);
+  OFSDP_CHECK(column != nullptr, "column '{}' was not opened", name);
+  const ColumnLayout& layout = column->file.layout();
+  const bool number = layout.row.numel() == 1;
+  const auto widen = Converter::between(layout.dtype, DType::kInt64, {}, /*of_text=*/true,
+                                        /*classes=*/true);
+  OFSDP_REJECT_IF(
+      column->file.decoder() != nullptr || (number && !widen),
+      "{}: column '{}': expected rows that end in zeros, or a length in each, found {}{}",
+      column->file.path(), name, dtype_name(layout.dtype), layout.row.text());
+  std::vector<std::byte> row(layout.row_bytes());
+  std::vector<int32_t> lengths;
+  for (int64_t i = 0; i < stored_rows(); ++i) {
+    const int64_t at = split_ ? split_->row(evaluation_, i) : i;
+    OFSDP_RETURN_IF_ERROR(column->file.read_row(at, row));
+    if (layout.big_endian)
+      swap_bytes(row.data(), static_cast<size_t>(layout.row.numel()), dtype_size(layout.dtype));
+    int64_t length = number ? 0 : used_entries(row, layout.row[0]);
+    const bool whole =
+        !number || widen->run(row.data(), 1, reinterpret_cast<std::byte*>(&length)) == 1;
+    OFSDP_REJECT_IF(!whole || length < 0 || length > INT32_MAX,
+                    "{}: column '{}', sample {}: expected a length, found {}", column->file.path(),
+                    name, at, element_text(layout.dtype, row.data()));
+    lengths.push_back(static_cast<int32_t>(length));
+  }
+  return lengths;
 }
 
 std::vector<std::string> Dataset::classes(const std::string& name) const {

@@ -102,6 +102,9 @@ struct WantedColumn {
   int64_t below = 0;          // above 0: elements index an axis of that length, also from its end
 };
 
+// Returns the class of each row in the column by which a `split` is stratified.
+Result<std::vector<int64_t>> row_classes(const std::string& name, const ColumnFile& file);
+
 class RowDecoding;
 
 // Images of a column mix with each other.
@@ -134,6 +137,10 @@ class Dataset : public RowSource {
 
   // Reads a whole integer column and returns an error for the first label out of range.
   Status check_labels(const std::string& name, const LabelRange& range);
+
+  // Returns how many entries each row has: the number in the row, or the entries up to the last
+  // whose bytes are not all 0. REQUIRES: the column was opened.
+  Result<std::vector<int32_t>> read_lengths(const std::string& name) const;
 
   // Returns the texts of a column's classes, by number; empty if the file has numbers.
   std::vector<std::string> classes(const std::string& name) const;

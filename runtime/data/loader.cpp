@@ -13,6 +13,11 @@ size_t index_bytes(int64_t batch_size) {
   return align_up(static_cast<size_t>(batch_size) * sizeof(int64_t), kTensorAlignment);
 }
 
+int64_t integer_at(DType dtype, const std::byte* element) {
+  return dtype == DType::kInt64 ? *reinterpret_cast<const int64_t*>(element)
+                                : *reinterpret_cast<const int32_t*>(element);
+}
+
 }  // namespace
 
 size_t Loader::staging_bytes(const RowSource& source, int64_t batch_size) {
@@ -22,10 +27,11 @@ size_t Loader::staging_bytes(const RowSource& source, int64_t batch_size) {
 }
 
 Loader::Loader(RowSource& source, const Sampler& sampler, std::vector<LabelRule> labels,
-               std::span<std::byte> staging)
+               std::span<std::byte> staging, const RowCuts* cuts)
     : source_(source),
       sampler_(sampler),
       labels_(std::move(labels)),
+      cuts_(cuts),
       slots_(kStagingSlots),
       kept_in_update_(labels_.size()),
       counted_in_update_(labels_.size()),
@@ -146,6 +152,7 @@ Status Loader::fill(Slot& slot) {
     OFSDP_RETURN_IF_ERROR(read_column(slot, column));
   }
   OFSDP_RETURN_IF_ERROR(count(slot));
+  OFSDP_RETURN_IF_ERROR(cut(slot));
   const bool alone = sampler_.options().grad_accum == 1;
   for (size_t i = 0; i < labels_.size(); ++i) {
     slot.kept_in_update[i] = alone ? slot.kept[i] : kept_in_update_[i];
@@ -187,6 +194,50 @@ Status Loader::count(Slot& slot) const {
                                                     slot.batch.sample_index, slot.columns[column]));
   }
   return ok_status();
+}
+
+Status Loader::cut(Slot& slot) const {
+  Batch& batch = slot.batch;
+  const RowCuts::Cut* const cut = cuts_ == nullptr ? nullptr : cuts_->find(batch.sample_index);
+  batch.length = cut == nullptr ? 0 : cut->length;
+  if (cut == nullptr) return {};
+  for (size_t i = 0; i < slot.columns.size(); ++i) {
+    const BoundColumn& column = source_.columns()[i];
+    if (column.row == cut->rows[i]) continue;
+    OFSDP_RETURN_IF_ERROR(check_cut(slot, i, *cut));
+    cut_rows(slot.columns[i], batch.size, column.row, cut->rows[i], dtype_size(column.dtype));
+  }
+  return {};
+}
+
+// Labels that count and masks that let something pass must not be cut off.
+Status Loader::check_cut(const Slot& slot, size_t column, const RowCuts::Cut& cut) const {
+  const BoundColumn& bound = source_.columns()[column];
+  const auto rule = std::ranges::find(labels_, static_cast<int>(column), &LabelRule::column);
+  const bool label = rule != labels_.end();
+  const bool mask = bound.name.find("mask") != std::string::npos &&
+                    bound.name.find("padding") == std::string::npos;
+  if (bound.row.rank() != 1 || !(label || mask)) return {};
+  const size_t bytes = dtype_size(bound.dtype);
+  const std::byte* row = slot.columns[column];
+  for (const int64_t sample : slot.batch.sample_index) {
+    for (int64_t i = cut.rows[column][0]; i < bound.row[0]; ++i) {
+      const std::byte* const at = row + static_cast<size_t>(i) * bytes;
+      const std::span element(at, bytes);
+      const bool unused =
+          label ? integer_at(bound.dtype, at) == rule->range.ignore_index
+                : std::ranges::all_of(element, [](std::byte b) { return b == std::byte{}; });
+      if (unused) continue;
+      return input_error(
+          "{}: column '{}', sample {}: expected {} after the {} entries that --bucket-by counts, "
+          "found {} as entry {}{}",
+          bound.source, bound.name, sample, label ? "the ignore-index" : "0",
+          cuts_->order->length(sample), element_text(bound.dtype, at), i,
+          label ? ": pad_value gives the ignore-index" : "");
+    }
+    row += bound.row_bytes();
+  }
+  return {};
 }
 
 }  // namespace ofsdp::runtime

@@ -22,6 +22,7 @@
 
 #include "kernels/base/host_tasks.h"
 #include "runtime/data/dataset.h"
+#include "runtime/data/row_lengths.h"
 #include "runtime/data/sampler.h"
 
 namespace ofsdp::runtime {
@@ -31,6 +32,7 @@ inline constexpr int kStagingSlots = 2;
 struct Batch {
   int64_t size = 0;  // samples; may be 0
   int64_t epoch = 0, update = 0, micro = 0;
+  int64_t length = 0;                     // of cut rows (RowCuts); 0: whole rows
   std::span<std::byte* const> columns;    // like RowSource::columns(), each 64-byte aligned
   std::span<const int64_t> sample_index;  // `size` global sample numbers
   // One number for each label rule.
@@ -47,9 +49,9 @@ class Loader {
  public:
   static size_t staging_bytes(const RowSource& source, int64_t batch_size);
 
-  // `labels` has one rule for each loss.
+  // `labels` has one rule for each loss. `cuts` may be null.
   Loader(RowSource& source, const Sampler& sampler, std::vector<LabelRule> labels,
-         std::span<std::byte> staging);
+         std::span<std::byte> staging, const RowCuts* cuts = nullptr);
   Loader(const Loader&) = delete;
   ~Loader();
 
@@ -75,10 +77,13 @@ class Loader {
   Status count_update(Slot& slot);
   Status read_column(Slot& slot, int column);
   Status count(Slot& slot) const;
+  Status cut(Slot& slot) const;
+  Status check_cut(const Slot& slot, size_t column, const RowCuts::Cut& cut) const;
 
   RowSource& source_;
   const Sampler& sampler_;
   const std::vector<LabelRule> labels_;
+  const RowCuts* const cuts_;
   std::vector<Slot> slots_;
   // Used by the thread that fills a slot, else under mutex_.
   int64_t update_ = 0, micro_ = 0;

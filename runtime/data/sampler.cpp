@@ -4,6 +4,8 @@
 #include <bit>
 #include <functional>
 
+#include "runtime/data/row_lengths.h"
+
 namespace ofsdp::runtime {
 
 // At least 16 values: with fewer, the rounds have too few functions to choose from.
@@ -130,12 +132,15 @@ int64_t Sampler::micro_batch(int64_t update, int64_t micro, std::span<int64_t> s
   const auto epoch = static_cast<uint64_t>(epoch_of(update));
   const Permutation order =
       shuffled ? Permutation(options_.samples, options_.seed, epoch) : Permutation();
+  const LengthOrder* const by_length = options_.order.get();
   const bool sliced = options_.slices > 0;
   const int64_t stride = sliced ? options_.slices : options_.ranks;
   const int64_t first = options_.rank + micro * options_.ranks * (sliced ? 1 : options_.batch_size);
   for (int64_t i = 0; i < size; ++i) {
     const int64_t position = begin + first + i * stride;
-    samples[static_cast<size_t>(i)] = shuffled ? order.at(position) : position;
+    samples[static_cast<size_t>(i)] = by_length  ? by_length->at(epoch_of(update), position)
+                                      : shuffled ? order.at(position)
+                                                 : position;
   }
   return size;
 }

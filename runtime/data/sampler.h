@@ -1,10 +1,11 @@
 // Sampler decides which samples a rank puts into each micro-batch. Pure arithmetic.
 //
-// Each epoch permutes all samples by (seed, epoch). Each update takes the next global_batch
-// samples; sample i goes to rank i mod ranks; a rank cuts its share into micro-batches with at most
-// batch_size samples. Every rank runs grad_accum micro-batches in every update, since all must take
-// part in all collectives; if the last batch is short, some have fewer samples or none. Endless
-// data (kEndless samples) are one epoch in order.
+// Each epoch permutes all samples by (seed, epoch), or has the order of a LengthOrder
+// (row_lengths.h). Each update takes the next global_batch samples; sample i goes to rank i mod
+// ranks; a rank cuts its share into micro-batches with at most batch_size samples. Every rank runs
+// grad_accum micro-batches in every update, since all must take part in all collectives; if the
+// last batch is short, some have fewer samples or none. Endless data (kEndless samples) are one
+// epoch in order.
 //
 // With `slices`, a global batch is cut into slices that are the same on any number of ranks: slice
 // j has the samples j, j + slices, ..., and is micro-batch j / ranks on rank j % ranks.
@@ -18,7 +19,9 @@
 
 #include <array>
 #include <cstdint>
+#include <memory>
 #include <span>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -79,7 +82,10 @@ struct OrderOptions {
   bool shuffle = true;
   uint64_t seed = 0;  // also of dropout and synthetic data
   bool drop_last = false;
+  std::string bucket_by = {};  // a column: rows of like length follow each other; empty: none
 };
+
+class LengthOrder;
 
 struct SamplerOptions : OrderOptions {
   int64_t samples = 0;
@@ -88,8 +94,9 @@ struct SamplerOptions : OrderOptions {
   int ranks = 1;
   int rank = 0;
   ResumePoint start = {};
-  int64_t slices = 0;          // 0: no slices
-  int64_t sliced_samples = 0;  // in a global batch with slices
+  int64_t slices = 0;                                  // 0: no slices
+  int64_t sliced_samples = 0;                          // in a global batch with slices
+  std::shared_ptr<const LengthOrder> order = nullptr;  // --bucket-by
 
   int64_t global_batch() const {
     return slices > 0 ? sliced_samples : batch_size * grad_accum * ranks;

@@ -330,9 +330,18 @@ Result<int64_t> row_length(const ColumnSpec& spec, const Rows& rows) {
   return *longest;
 }
 
+TextRows lengths_of(const Rows& rows) {
+  TextRows made;
+  made.dims = {std::ssize(rows.lengths)};
+  const auto bytes = std::as_bytes(std::span(rows.lengths));
+  made.bytes.assign(bytes.begin(), bytes.end());
+  return made;
+}
+
 Result<TextRows> laid_out(const ColumnSpec& spec, Rows rows) {
   OFSDP_REJECT_IF(rows.lengths.empty(), "{}: expected at least 1 row, found none", spec.path);
   OFSDP_ASSIGN_OR_RETURN(const int64_t length, row_length(spec, rows));
+  if (spec.padding && spec.padding->lengths) return lengths_of(rows);
   const bool mask = spec.padding && spec.padding->mask;
   TextRows made;
   made.dims = {std::ssize(rows.lengths)};

@@ -253,6 +253,19 @@ Status write_rows(const ColumnSpec& spec, const EncodedText& text, int64_t lengt
   return {};
 }
 
+// Writes the number of tokens in each row.
+Status write_lengths(const EncodedText& text, std::span<std::byte> dst) {
+  int64_t begin = 0;
+  std::byte* at = dst.data();
+  for (const int64_t end : text.ends) {
+    const auto length = static_cast<int32_t>(end - begin);
+    std::memcpy(at, &length, sizeof length);
+    at += sizeof length;
+    begin = end;
+  }
+  return {};
+}
+
 Result<OpenedColumn> padded_rows(const ColumnSpec& spec, const EncodedText& text,
                                  Communicator& communicator, MemoryLedger& ledger) {
   const int64_t length = spec.padding->to.value_or(text.longest);
@@ -264,13 +277,16 @@ Result<OpenedColumn> padded_rows(const ColumnSpec& spec, const EncodedText& text
                   "{}: expected at most {} tokens after padding, found {} rows of {}", spec.path,
                   kMostElements, text.texts, length);
   OpenedColumn opened;
-  OFSDP_ASSIGN_OR_RETURN(opened.layout,
-                         dense_layout(spec.path, DType::kInt32, {text.texts, length}, 0));
+  std::vector<int64_t> dims{text.texts};
+  if (!spec.padding->lengths) dims.push_back(length);
+  OFSDP_ASSIGN_OR_RETURN(opened.layout, dense_layout(spec.path, DType::kInt32, dims, 0));
   opened.shared_bytes = opened.layout.end_byte();
   OFSDP_ASSIGN_OR_RETURN(opened.source, share_made(
                                             spec.path, opened.shared_bytes,
                                             [&](std::span<std::byte> dst) {
-                                              return write_rows(spec, text, length, dst);
+                                              return spec.padding->lengths
+                                                         ? write_lengths(text, dst)
+                                                         : write_rows(spec, text, length, dst);
                                             },
                                             communicator, ledger));
   return opened;
@@ -323,7 +339,8 @@ Result<OpenedColumn> open_tokens(const ColumnSpec& spec, EncodedTexts& texts,
   OFSDP_ASSIGN_OR_RETURN(OpenedColumn opened, spec.padding
                                                   ? padded_rows(spec, *text, communicator, ledger)
                                                   : windows(spec, *text, communicator, ledger));
-  if (!spec.padding || !spec.padding->mask) opened.vocabulary = text->vocabulary;
+  const bool counted = spec.padding && (spec.padding->mask || spec.padding->lengths);
+  if (!counted) opened.vocabulary = text->vocabulary;
   return opened;
 }
 

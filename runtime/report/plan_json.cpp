@@ -172,6 +172,7 @@ Json program_json(const PlanReport& report, const ProgramReport& entry) {
   const ProgramKey& key = *entry.key;
   Json out{{"training", key.training},
            {"batch", key.batch},
+           {"length", key.length},
            {"first_of_update", key.first_micro},
            {"last_of_update", key.last_micro},
            {"times_an_update", entry.times_an_update},

@@ -68,8 +68,9 @@ std::string update_text(const PlanReport& report) {
 }
 
 std::string name_of(const ProgramKey& key) {
-  return format_text("{} of {} samples{}{}", key.training ? "training" : "evaluation", key.batch,
-                     key.first_micro ? "" : ", not the first of an update",
+  const std::string cut = key.length > 0 ? format_text(" cut to {} entries", key.length) : "";
+  return format_text("{} of {} samples{}{}{}", key.training ? "training" : "evaluation", key.batch,
+                     cut, key.first_micro ? "" : ", not the first of an update",
                      key.last_micro ? "" : ", not the last");
 }
 

@@ -195,6 +195,7 @@ std::vector<std::string> notices(const PlannedRun& run, bool all, bool exact) {
   add_lines(classes_line(run.setup), lines);
   add_lines(past_line(run.setup.fed_empty), lines);
   add_lines(run.setup.nhwc_notice, lines);
+  add_lines(run.setup.bucket_notice, lines);
   add_lines(integers_line(run.setup), lines);
   add_lines(whole_line(run.setup, options), lines);
   add_lines(teacher_line(run.setup), lines);

@@ -80,7 +80,7 @@ Trainer::Trainer(const RunSettings& settings, RankState& state, Communicator& co
           [this](int64_t step) { return evaluations_from(step); }, log)),
       loader_(state.setup().data.train_rows(), sampler_,
               label_rules(state.setup().counts, state.setup().data.train_rows()),
-              state.train_staging()),
+              state.train_staging(), state.setup().cuts.get()),
       terms_(terms_of(plan_)),
       numbers_(communicator.size(), kFixedNumbers + terms_.size() + state.setup().counts.size()),
       signals_(numbers_.ranks()),
@@ -200,7 +200,8 @@ Status Trainer::micro_batches(int64_t step) {
     BoundProgram& program = state_.program({.batch = batch_->size,
                                             .training = true,
                                             .first_micro = micro == 0,
-                                            .last_micro = micro == accum - 1});
+                                            .last_micro = micro == accum - 1,
+                                            .length = batch_->length});
     OFSDP_RETURN_IF_ERROR(state_.executor().run(
         program, {batch_->columns, batch_->sample_index, shares, alike(step, micro)}));
     loader_.release();

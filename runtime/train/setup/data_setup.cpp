@@ -9,6 +9,7 @@
 #include "importer/passes/sample_order.h"
 #include "runtime/data/row_source.h"
 #include "runtime/train/setup/image_inputs.h"
+#include "runtime/train/setup/like_lengths.h"
 
 namespace ofsdp::runtime {
 namespace {
@@ -106,8 +107,16 @@ Result<DataSetup> open_data(DataSpec spec, const Options& options, const Graph& 
   const auto names = wanted_names(graph, labels);
   const std::vector<std::string> trained_classes = saved_classes(options);
   for (const std::string& label : labels) data.spec.train.take_classes(label, trained_classes);
+  const std::string& bucket_by = options.run.bucket_by;
+  OFSDP_REJECT_IF(data.spec.synthetic && !bucket_by.empty(),
+                  "--bucket-by {}: expected rows of files, found --data synthetic", bucket_by);
   if (!data.spec.synthetic) {
-    OFSDP_ASSIGN_OR_RETURN(data.train, Dataset::open(data.spec.train, names, communicator, ledger));
+    auto train_names = names;
+    if (!bucket_by.empty()) {
+      OFSDP_RETURN_IF_ERROR(add_lengths(bucket_by, data.spec.train, train_names));
+    }
+    OFSDP_ASSIGN_OR_RETURN(data.train,
+                           Dataset::open(data.spec.train, train_names, communicator, ledger));
   }
   const bool evaluates = options.command == Command::kEval;  // find_data has chosen its rows
   const DataChoice::Kind eval = options.run.eval_data.kind;

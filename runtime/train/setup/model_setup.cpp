@@ -21,6 +21,7 @@
 #include "runtime/data/column_file.h"
 #include "runtime/train/setup/free_batch.h"
 #include "runtime/train/setup/initial_values.h"
+#include "runtime/train/setup/like_lengths.h"
 #include "runtime/train/setup/metric_layout.h"
 
 namespace ofsdp::runtime {
@@ -513,7 +514,9 @@ class SetupMaker {
     for (size_t i = 0; i < losses.size(); ++i) setup.counts.push_back(loss_count(graph, i));
     OFSDP_RETURN_IF_ERROR(bind_data(setup.data, graph, options_.run.seed, setup.counts, losses));
     const bool trains = options_.command == Command::kTrain || options_.command == Command::kPlan;
-    return trains && setup.data.train ? setup.data.train->augment(options_.run.seed) : Status();
+    if (!trains || !setup.data.train) return {};
+    OFSDP_RETURN_IF_ERROR(order_by_length(options_, communicator_.size(), setup));
+    return setup.data.train->augment(options_.run.seed);
   }
 
   // Returns kInput if --initialize sets a value that nothing would write to the trained file.

@@ -10,6 +10,7 @@
 
 #include "importer/edit/model_edits.h"
 #include "importer/training_source.h"
+#include "runtime/data/row_lengths.h"
 #include "runtime/train/setup/data_setup.h"
 
 namespace ofsdp::runtime {
@@ -47,8 +48,11 @@ struct ModelSetup {
                                  const SavedRun* saved = nullptr);
 
   // Return the finished graph for `batch` samples per rank and micro-batch, with loss and, for
-  // training, gradients. Return kInput if the model cannot be specialized for that batch.
-  Result<Graph> training_graph(int64_t batch) const { return source->graph(batch, Mode::kTrain); }
+  // training, gradients. `length`: of cut rows; 0: whole rows. Return kInput if the model cannot be
+  // specialized for that batch.
+  Result<Graph> training_graph(int64_t batch, int64_t length = 0) const {
+    return source->graph(batch, Mode::kTrain, length);
+  }
   Result<Graph> evaluation_graph(int64_t batch) const { return source->graph(batch, Mode::kEval); }
 
   // Returns the texts of the labels' classes, by number; empty if the data has numbers.
@@ -66,7 +70,9 @@ struct ModelSetup {
   // Runtime's NhwcConv have; or empty.
   std::string nhwc_notice;
   DataSetup data;
-  BatchSizes batch;  // samples per micro-batch and update, micro-batches per update
+  std::shared_ptr<RowCuts> cuts;  // of --bucket-by; null without it
+  std::string bucket_notice;      // about --bucket-by, one line; or empty
+  BatchSizes batch;               // samples per micro-batch and update, micro-batches per update
 };
 
 }  // namespace ofsdp::runtime
