@@ -47,6 +47,7 @@ enum class Command {
   kCheck,
   kPredict,
   kData,
+  kPrepare,
   kDemo,
   kResume,
   kCompletion,
@@ -57,8 +58,9 @@ enum class Command {
 OFSDP_ENUM_NAMES(Command, {kTrain, "train"}, {kPlan, "plan"}, {kEval, "eval"}, {kExport, "export"},
                  {kConfig, "config"}, {kOps, "ops"}, {kCheckPlugin, "check-plugin"},
                  {kMakeTraining, "make-training"}, {kDoctor, "doctor"}, {kCheck, "check"},
-                 {kPredict, "predict"}, {kData, "data"}, {kDemo, "demo"}, {kResume, "resume"},
-                 {kCompletion, "completion"}, {kMan, "man"}, {kHelp, "help"}, {kVersion, "version"})
+                 {kPredict, "predict"}, {kData, "data"}, {kPrepare, "prepare"}, {kDemo, "demo"},
+                 {kResume, "resume"}, {kCompletion, "completion"}, {kMan, "man"}, {kHelp, "help"},
+                 {kVersion, "version"})
 
 enum class DeviceChoice { kAuto, kCpu, kCuda };
 OFSDP_ENUM_NAMES(DeviceChoice, {kAuto, "auto"}, {kCpu, "cpu"}, {kCuda, "cuda"})

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The path of a newcomer's first ten minutes, from a wheel: install, demo, export of a Hugging Face BERT, doctor, training on
+# The path of a newcomer's first ten minutes, from a wheel: install, demo, export of a Hugging Face BERT, prepare, doctor, training on
 # two ranks in bfloat16, Ctrl-C, resume, prediction, and the weights back in the module. Every result is compared. Prints
 # the machine's time of each step and fails if the sum exceeds ten minutes. PyTorch is installed before the clock starts.
 #
@@ -37,7 +37,7 @@ grep -q "accuracy 0\.9" demo.log || fail "demo: expected an accuracy above 0.9, 
 step "the demo has run"
 
 cat >export.py <<'END'
-import numpy, onnx_fsdp, pathlib, torch, transformers
+import json, numpy, onnx_fsdp, torch, transformers
 torch.manual_seed(1)
 config = transformers.BertConfig(vocab_size=200, hidden_size=64, num_hidden_layers=2, num_attention_heads=4,
                                  intermediate_size=128, max_position_embeddings=64, num_labels=2)
@@ -46,21 +46,28 @@ random = numpy.random.default_rng(1)
 ids = random.integers(5, 200, (1600, 16))
 labels = random.integers(0, 2, 1600)
 ids[:, 3] = numpy.where(labels == 1, 7, 8)  # the token by which a row is classified
-mask = numpy.ones_like(ids)
+lengths = numpy.where(numpy.arange(1600) % 4, random.integers(8, 17, 1600), 16)
+mask = (numpy.arange(16) < lengths[:, None]).astype(numpy.int64)
+ids *= mask
 onnx_fsdp.export(model, "bert.onnx", {"input_ids": torch.tensor(ids[:2]), "attention_mask": torch.tensor(mask[:2])})
-pathlib.Path("data").mkdir()
-for name, values in {"input_ids": ids, "attention_mask": mask, "labels": labels}.items():
-    numpy.save(f"data/{name}.npy", values)
+with open("rows.jsonl", "w") as file:
+    for row, length, label in zip(ids, lengths, labels):
+        print(json.dumps({"input_ids": row[:length].tolist(), "labels": int(label)}), file=file)
+numpy.savez("expected.npz", input_ids=ids, attention_mask=mask, labels=labels)
 torch.save(config, "config.pt")
 END
 "$python" export.py >export.log 2>&1 || { tail -n 3 export.log >&2; fail "export: exit status $?"; }
 step "a BERT is exported"
 
-fsdp-run doctor bert.onnx --data data --loss cross_entropy >doctor.log || { cat doctor.log >&2; fail "doctor: exit status $?"; }
+fsdp-run prepare rows.jsonl bert.onnx >prepare.log || fail "prepare: exit status $?"
+grep -v split rows.yaml >all.yaml
+step "the data are described"
+
+fsdp-run doctor bert.onnx --data rows.yaml --loss cross_entropy >doctor.log || { cat doctor.log >&2; fail "doctor: exit status $?"; }
 ! grep -qiE "lost|dropout is gone" doctor.log || { cat doctor.log >&2; fail "doctor: expected nothing lost by the export"; }
 step "doctor has looked at it"
 
-train=(bert.onnx --data data --loss cross_entropy -n 2 --bf16 --batch-size 8 --epochs 6 --learning-rate 0.001)
+train=(bert.onnx --data rows.yaml --loss cross_entropy -n 2 --bf16 --batch-size 8 --epochs 6 --learning-rate 0.001)
 fsdp-run "${train[@]}" --run-name whole >whole.log 2>&1 || { tail -n 3 whole.log >&2; fail "training: exit status $?"; }
 for file in model.onnx config.yaml command.txt metrics.jsonl log.txt report.html; do
   [ -s "runs/whole/$file" ] || fail "runs/whole/$file: expected a file, found none"
@@ -84,13 +91,14 @@ eval "$next" >resumed.log 2>&1 || { tail -n 3 resumed.log >&2; fail "$next: exit
 cmp runs/whole/model.onnx runs/cut/model.onnx || fail "expected the same bits after Ctrl-C and resume"
 step "it is interrupted and continued, with the same bits"
 
-fsdp-run predict runs/cut --data data -o scores.npy >predict.log || fail "predict: exit status $?"
+fsdp-run predict runs/cut --data all.yaml -o scores.npy >predict.log || fail "predict: exit status $?"
 fsdp-run export runs/cut/model.onnx --format safetensors -o weights.safetensors >back.log || fail "export: exit status $?"
 cat >compare.py <<'END'
 import glob, numpy, onnxruntime, safetensors.torch, torch, transformers
 ours = numpy.load("scores.npy")
-columns = {name: numpy.load(f"data/{name}.npy") for name in ("input_ids", "attention_mask")}
-labels = numpy.load("data/labels.npy")
+expected = numpy.load("expected.npz")
+columns = {name: expected[name] for name in ("input_ids", "attention_mask")}
+labels = expected["labels"]
 model = transformers.BertForSequenceClassification(torch.load("config.pt", weights_only=False))
 print(model.load_state_dict(safetensors.torch.load_file("weights.safetensors"), strict=True))
 model.eval()

@@ -33,6 +33,9 @@ constexpr auto kCommands = std::to_array<CommandEntry>({
     {Command::kData, "DATA", "data DATA [MODEL.onnx]",
      "columns, missing values; the YAML file to write",
      "DATA is as for --data, or a text file. With a model: its inputs of the first row.", true},
+    {Command::kPrepare, "DATA", "prepare DATA [MODEL.onnx] [-o FILE]",
+     "write the YAML file for --data",
+     "DATA is a table, a text, or a folder of tables, images or arrays.", true},
     {Command::kDoctor, "MODEL.onnx", "doctor MODEL.onnx [options]",
      "likely problems, each with the option that fixes it"},
     {Command::kCheck, "MODEL.onnx", "check MODEL.onnx [options]",
@@ -63,6 +66,10 @@ bool takes_options_of_a_run(Command command) {
   using enum Command;
   return command != kDemo && command != kCompletion && command != kMan && command != kHelp &&
          command != kVersion;
+}
+
+bool takes_data(Command command) {
+  return command == Command::kData || command == Command::kPrepare;
 }
 
 bool takes_model(Command command) {
@@ -335,7 +342,8 @@ Status check_no_artifact(const std::string& model) {
 
 Status read_sources(const CommandEntry& command, const Words& words, OptionReader& reader,
                     const std::optional<std::string>& omp_num_threads, ParsedCommand& parsed) {
-  const size_t before = command.command == Command::kData ? 1 : 0;  // words before the model
+  const bool of_data = takes_data(command.command);
+  const size_t before = of_data ? 1 : 0;  // words before the model
   std::string model = words.operands.size() > before ? words.operands[before] : std::string();
   std::optional<OrtSettings> artifacts;
   if (takes_model(command.command)) OFSDP_RETURN_IF_ERROR(check_no_artifact(model));
@@ -363,7 +371,7 @@ Status read_sources(const CommandEntry& command, const Words& words, OptionReade
   if (artifacts) OFSDP_RETURN_IF_ERROR(check_ort_optimizer(*artifacts, reader));
   OFSDP_ASSIGN_OR_RETURN(parsed.options, reader.finish(command.command, omp_num_threads));
   parsed.options.model = model;
-  if (command.command == Command::kData) {
+  if (of_data) {
     parsed.options.run.data = {.kind = DataChoice::Kind::kPath, .path = words.operands.front()};
   }
   for (const Flag& flag : words.flags) {

@@ -36,6 +36,7 @@ struct CommandEntry {
 std::span<const CommandEntry> command_table();
 
 bool takes_options_of_a_run(Command command);
+bool takes_data(Command command);  // its first operand is data, the second a model
 bool takes_model(Command command);
 
 struct ParsedCommand {

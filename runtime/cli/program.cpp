@@ -327,6 +327,7 @@ int run_alone(const ParsedCommand& command) {
   }
   if (options.command == Command::kExport) return exit_with(export_checkpoint(options, registry));
   if (options.command == Command::kData) return exit_with(show_data(options, registry));
+  if (options.command == Command::kPrepare) return exit_with(prepare_data(options, registry));
   if (options.command == Command::kPredict) {
     set_pool_threads(static_cast<int>(options.launch.threads.value_or(cores_per_rank(1))));
     return exit_with(predict(options, registry));
@@ -340,7 +341,7 @@ bool runs_alone(const Options& options) {
   return command == Command::kOps || command == Command::kConfig || command == Command::kExport ||
          command == Command::kCheckPlugin || command == Command::kMakeTraining ||
          command == Command::kDemo || command == Command::kCompletion || command == Command::kMan ||
-         command == Command::kPredict || command == Command::kData || !options.make_plugin.empty();
+         command == Command::kPredict || takes_data(command) || !options.make_plugin.empty();
 }
 
 // Returns true if one process examines a run of many ranks.

@@ -83,9 +83,14 @@ Status predict(const Options& options, const Registry& registry);
 
 // fsdp-run data prints the columns of data: types, shapes, counts, ranges, missing values and first
 // rows (runtime/data/survey.h). With a model, it also prints the first row as the inputs get it.
-// For a table or a text it prints the YAML file that feeds them. Writes nothing. Errors: kInput,
-// after the tables if a run would refuse the data.
+// For a table or a text it prints the YAML file that feeds them. Writes nothing but --html's page
+// of images. Errors: kInput, after the tables if a run would refuse the data.
 Status show_data(const Options& options, const Registry& registry);
+
+// fsdp-run prepare writes a YAML file for --data: a file or a folder of data as columns for the
+// model's inputs and labels, with a part for evaluation. The first row is read as a run would read
+// it. Errors: kInput, and nothing is written, if the file is there or the data do not fit.
+Status prepare_data(const Options& options, const Registry& registry);
 
 // fsdp-run demo: a whole run in seconds, without network, Python or a model. Makes a small network
 // and data in a folder, evaluates it, trains it with full_shard on two ranks, and evaluates the

@@ -9,8 +9,11 @@
 #include "importer/passes/passes.h"
 #include "kernels/base/text.h"
 #include "runtime/commands/commands.h"
+#include "runtime/commands/contact_sheet.h"
+#include "runtime/commands/description.h"
 #include "runtime/data/dataset.h"
 #include "runtime/data/survey.h"
+#include "runtime/report/plan_report.h"
 #include "runtime/train/setup/data_setup.h"
 #include "runtime/train/setup/image_inputs.h"
 
@@ -20,163 +23,8 @@ namespace {
 namespace fs = std::filesystem;
 using OrderedJson = nlohmann::ordered_json;
 
-constexpr int64_t kUsualLength = 128;  // tokens of a row, if the model does not say it
 constexpr size_t kShownClasses = 8;
 constexpr size_t kShownText = 28;  // bytes of a value in the table
-
-// A part of the data, "train" or "eval".
-struct SurveyedPart {
-  std::string name;
-  std::vector<ColumnSurvey> columns;
-};
-
-// --- the description that a table or a text needs
-
-std::string quoted_name(const std::string& name) {
-  const bool plain = !name.empty() && std::ranges::all_of(name, [](char c) {
-    return std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '_' || c == '.' || c == '-';
-  });
-  if (plain && name[0] != '-') return name;
-  return OrderedJson(name).dump(-1, ' ', false, OrderedJson::error_handler_t::replace);
-}
-
-bool is_one_of(std::string name, std::initializer_list<std::string_view> names) {
-  for (char& c : name) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
-  return std::ranges::find(names, name) != names.end();
-}
-
-bool is_label_name(const std::string& name) {
-  return is_one_of(name, {"label", "labels", "target", "targets", "class", "y"});
-}
-
-bool is_row_number(const std::string& name) {
-  return is_one_of(name, {"", "id", "index", "row", "unnamed: 0"});
-}
-
-// A graph input that needs a column.
-struct DataInput {
-  std::string name;
-  DType dtype = DType::kFloat32;
-  std::vector<int64_t> dims;  // of a row; -1: open
-};
-
-// Writes the lines of a YAML file that feed a model, or any model, from a table.
-class TableAdvice {
- public:
-  TableAdvice(const std::string& file, const std::vector<ColumnSurvey>& columns)
-      : file_(fs::path(file).filename().string()) {
-    key_ = fs::path(file).extension() == ".jsonl" ? "field" : "column";
-    for (const ColumnSurvey& column : columns) free_.push_back(&column);
-  }
-
-  std::string lines(const std::vector<DataInput>& inputs) {
-    const ColumnSurvey* const label = take_label(inputs);
-    std::string text = "train:\n";
-    for (const DataInput& input : inputs) text += line(input);
-    if (inputs.empty()) text += line({"x", DType::kFloat32, {-1}});
-    if (label != nullptr) {
-      text += format_text("  labels: {{file: {}, {}: {}{}}}\n", quoted_name(file_), key_,
-                          quoted_name(label->name), label->missing > 0 ? ", missing: -100" : "");
-    }
-    return text;
-  }
-
- private:
-  // Takes the column of labels: by its name, else one of classes, else the last that is left.
-  const ColumnSurvey* take_label(const std::vector<DataInput>& inputs) {
-    std::vector<const ColumnSurvey*> left = free_;
-    for (const DataInput& input : inputs) {
-      std::erase_if(left, [&](const ColumnSurvey* one) { return one->name == input.name; });
-    }
-    const auto find = [&](const auto& fits) {
-      const auto found = std::find_if(left.rbegin(), left.rend(), fits);
-      return found == left.rend() ? nullptr : *found;
-    };
-    const ColumnSurvey* label = find([](const auto* one) { return is_label_name(one->name); });
-    if (label == nullptr) label = find([](const auto* one) { return one->type == "class"; });
-    if (label == nullptr && left.size() > 1) label = find([](const auto*) { return true; });
-    if (label != nullptr) take(label);
-    return label;
-  }
-
-  void take(const ColumnSurvey* column) { std::erase(free_, column); }
-
-  std::string line(const DataInput& input) {
-    const auto same = std::ranges::find(free_, input.name, &ColumnSurvey::name);
-    if (same != free_.end()) return one_column(input, **same);
-    if (input.dtype == DType::kBool || input.name.find("mask") != std::string::npos) {
-      return format_text("  {}: auto\n", quoted_name(input.name));
-    }
-    if (is_integer(input.dtype)) {
-      const auto text = std::ranges::find(free_, std::string("text"), &ColumnSurvey::type);
-      if (text != free_.end()) return text_column(input, **text);
-    }
-    return number_columns(input);
-  }
-
-  std::string one_column(const DataInput& input, const ColumnSurvey& column) {
-    take(&column);
-    if (column.type == "text" && is_integer(input.dtype)) return text_column(input, column);
-    const bool pads = column.type == "list" && column.row == std::vector<int64_t>{-1};
-    return format_text("  {}: {{file: {}, {}: {}{}{}}}\n", quoted_name(input.name),
-                       quoted_name(file_), key_, quoted_name(column.name),
-                       pads ? ", pad_to: longest" : "", missing_key(column.missing));
-  }
-
-  std::string text_column(const DataInput& input, const ColumnSurvey& column) {
-    take(&column);
-    const int64_t fixed = input.dims.size() == 1 ? input.dims[0] : -1;
-    const int64_t length = fixed > 0 ? fixed : kUsualLength;
-    return format_text(
-        "  {}: {{text: {}, {}: {}, tokenizer: tokenizer.json, max_length: {}, pad_to: {}}}\n",
-        quoted_name(input.name), quoted_name(file_), key_, quoted_name(column.name), length,
-        fixed > 0 ? std::to_string(length) : "longest");
-  }
-
-  // Takes the columns of numbers; if there are more than the input has places, no row numbers.
-  std::string number_columns(const DataInput& input) {
-    int64_t wanted = 1;  // below 1: open
-    for (const int64_t dim : input.dims) wanted *= dim;
-    std::vector<const ColumnSurvey*> numbers;
-    for (const ColumnSurvey* column : free_) {
-      if (column->is_number() && column->type != "list") numbers.push_back(column);
-    }
-    if (wanted > 0 && std::ssize(numbers) > wanted) {
-      std::erase_if(numbers, [](const ColumnSurvey* one) { return is_row_number(one->name); });
-    }
-    if (wanted > 0 && std::ssize(numbers) > wanted) numbers.resize(static_cast<size_t>(wanted));
-    std::vector<std::string> names;
-    int64_t missing = 0;
-    for (const ColumnSurvey* column : numbers) {
-      names.push_back(quoted_name(column->name));
-      missing += column->missing;
-      take(column);
-    }
-    if (names.empty()) names.push_back("NAME");  // for the user to fill in
-    return format_text("  {}: {{file: {}, {}: [{}]{}}}\n", quoted_name(input.name),
-                       quoted_name(file_), key_, joined(names, ", "), missing_key(missing));
-  }
-
-  static std::string missing_key(int64_t missing) { return missing > 0 ? ", missing: 0" : ""; }
-
-  const std::string file_;
-  std::string key_;
-  std::vector<const ColumnSurvey*> free_;
-};
-
-// The lines for a plain text, whose tokens follow each other.
-std::string text_advice(const std::string& file, const std::vector<DataInput>& inputs) {
-  const std::string name = quoted_name(fs::path(file).filename().string());
-  const DataInput* tokens = nullptr;
-  for (const DataInput& input : inputs) {
-    if (tokens == nullptr && is_integer(input.dtype)) tokens = &input;
-  }
-  const int64_t fixed = tokens != nullptr && tokens->dims.size() == 1 ? tokens->dims[0] : -1;
-  const std::string keys = format_text("text: {}, tokenizer: tokenizer.json, sequence_length: {}",
-                                       name, fixed > 0 ? fixed : kUsualLength);
-  return format_text("train:\n  {}: {{{}}}\n  labels: {{{}, next_token: true}}\n",
-                     tokens != nullptr ? quoted_name(tokens->name) : "input_ids", keys, keys);
-}
 
 // --- the screen
 
@@ -257,6 +105,34 @@ OrderedJson json_of(const ColumnSurvey& column) {
 
 // --- the command
 
+// The tables of a folder: one for training, perhaps one for evaluation.
+struct Tables {
+  std::string train, eval;  // paths
+};
+
+// Returns nothing if the folder has no table, or several of one kind.
+std::optional<Tables> tables_in(const std::string& folder) {
+  Tables found;
+  std::error_code error;
+  for (fs::directory_iterator i(folder, error), end; !error && i != end; i.increment(error)) {
+    const std::string path = i->path().string();
+    if (!is_table(path)) continue;
+    const bool eval =
+        is_one_of(i->path().stem().string(), {"eval", "val", "valid", "validation", "test", "dev"});
+    std::string& place = eval ? found.eval : found.train;
+    if (!place.empty()) return std::nullopt;
+    place = path;
+  }
+  return found.train.empty() ? std::nullopt : std::optional(found);
+}
+
+// The file that `prepare` writes by default: next to the data, with its name.
+fs::path description_of(const std::string& data) {
+  fs::path path = fs::path(data).lexically_normal();
+  if (!path.has_filename()) path = path.parent_path();
+  return path.replace_extension(".yaml");
+}
+
 class DataSurvey {
  public:
   DataSurvey(const Options& options, const Registry& registry)
@@ -267,10 +143,68 @@ class DataSurvey {
     OFSDP_RETURN_IF_ERROR(read_data());
     Status fed = options_.model.empty() ? Status() : feed();
     options_.json ? say_json() : say();
-    return fed;
+    const std::string& page = options_.report.html;
+    if (!fed.ok() || page.empty()) return fed;
+    const std::string sheet = contact_sheet(given_, parts_);
+    OFSDP_REJECT_IF(sheet.empty(), "--html {}: expected a column of images, found none", page);
+    return write_page(page, sheet);
+  }
+
+  // Writes the description, after the model was fed with it.
+  Status prepare() {
+    const std::string& output = options_.files.output;
+    file_ = output.empty() ? description_of(given_) : fs::path(output);
+    OFSDP_RETURN_IF_ERROR(check_file());
+    OFSDP_RETURN_IF_ERROR(read_model());
+    OFSDP_RETURN_IF_ERROR(read_data());
+    complete();
+    OFSDP_RETURN_IF_ERROR(feed());
+    OFSDP_RETURN_IF_ERROR(write_page(file_.string(), description_));
+    print_lines(stdout, format_text("{}:\n\n{}\nto train: fsdp-run {} --data {}\n",
+                                    escaped(file_.string()), escaped_lines(description_),
+                                    options_.model.empty() ? "MODEL.onnx" : escaped(options_.model),
+                                    escaped(file_.string())));
+    return {};
   }
 
  private:
+  Status check_file() const {
+    std::error_code error;
+    const std::string extension = fs::path(given_).extension().string();
+    OFSDP_REJECT_IF(extension == ".yaml" || extension == ".yml",
+                    "{}: expected data, found a description: give it to --data", given_);
+    OFSDP_REJECT_IF(fs::exists(file_, error),
+                    "{}: expected no such file, found one: -o FILE.yaml names another",
+                    file_.string());
+    return {};
+  }
+
+  // Adds the lines of arrays and images, and a part for evaluation.
+  void complete() {
+    const auto place_of = [this](const std::string& path) { return place(path); };
+    if (description_.empty() && !parts_.empty()) {
+      const auto lines = [&](const ColumnSet& set, const SurveyedPart& part) {
+        return describe_columns(set, part.columns, inputs_, place_of);
+      };
+      description_ = "train:\n" + lines(spec_.train, parts_[0]);
+      has_eval_ = parts_.size() > 1;
+      if (has_eval_) description_ += "eval:\n" + lines(*spec_.eval, parts_[1]);
+    }
+    if (!has_eval_) description_ += describe_split(parts_[0].columns, description_);
+  }
+
+  // Returns the path as the description has it.
+  std::string place(const std::string& path) const {
+    const fs::path folder = file_.empty() ? fs::path(given_).parent_path() : file_.parent_path();
+    std::error_code error;
+    const fs::path near = fs::proximate(path, folder.empty() ? "." : folder, error);
+    return error ? path : near.string();
+  }
+
+  std::string folder() const {
+    return (file_.empty() ? fs::path(given_).parent_path() : file_.parent_path()).string();
+  }
+
   Status read_model() {
     if (options_.model.empty()) return {};
     OFSDP_ASSIGN_OR_RETURN(OnnxFile file, OnnxFile::open(options_.model));
@@ -286,26 +220,33 @@ class DataSurvey {
     return {};
   }
 
+  Status read_tables(const Tables& tables) {
+    OFSDP_ASSIGN_OR_RETURN(const auto columns, survey_table(tables.train));
+    parts_.push_back({"", columns});
+    description_ = "train:\n" + describe_table(place(tables.train), columns, inputs_);
+    has_eval_ = !tables.eval.empty();
+    if (!has_eval_) return {};
+    OFSDP_ASSIGN_OR_RETURN(const auto others, survey_table(tables.eval));
+    parts_.push_back({"eval", others});
+    description_ += "eval:\n" + describe_table(place(tables.eval), columns, inputs_);
+    return {};
+  }
+
   Status read_data() {
+    if (is_table(given_)) return read_tables({given_, ""});
     const std::string extension = fs::path(given_).extension().string();
-    if (is_table(given_)) {
-      OFSDP_ASSIGN_OR_RETURN(const auto columns, survey_table(given_));
-      parts_.push_back({"", columns});
-      description_ = TableAdvice(given_, columns).lines(inputs_);
-      return {};
-    }
     std::error_code error;
     if ((extension == ".txt" || extension == ".md") && fs::is_regular_file(given_, error)) {
-      description_ = text_advice(given_, inputs_);
+      description_ = "train:\n" + describe_text(place(given_), inputs_);
       OFSDP_ASSIGN_OR_RETURN(const ColumnSurvey lines, survey_text(given_));
       parts_.push_back({"", {lines}});
       return {};
     }
+    if (const auto tables = tables_in(given_)) return read_tables(*tables);
     OFSDP_ASSIGN_OR_RETURN(spec_, read_data_spec(given_));
     OFSDP_RETURN_IF_ERROR(name_images(spec_.train));
     if (spec_.eval) OFSDP_RETURN_IF_ERROR(name_images(*spec_.eval));
-    parts_.push_back({"train", survey_columns(spec_.train)});
-    if (spec_.eval) parts_.push_back({"eval", survey_columns(*spec_.eval)});
+    parts_ = survey_parts(spec_, options_.report.html.empty() ? 0 : kSheetRows);
     return {};
   }
 
@@ -318,11 +259,20 @@ class DataSurvey {
     return {};
   }
 
+  // Lets the other columns, of labels, be opened too.
+  static void take_labels(ColumnSet& set, std::vector<std::string>& names) {
+    for (const std::string& name : set.names()) {
+      if (std::ranges::find(names, name) != names.end()) continue;
+      set.take_classes(name, {});
+      names.push_back(name);
+    }
+  }
+
   // Binds the columns to the model's inputs, as a run does, and reads the first row.
   Status feed() {
     if (!description_.empty()) {
-      const std::string folder = fs::path(given_).parent_path().string();
-      OFSDP_ASSIGN_OR_RETURN(spec_, parse_data_yaml(description_, folder, given_));
+      OFSDP_ASSIGN_OR_RETURN(spec_, parse_data_yaml(description_, folder(), given_));
+      if (graph_) OFSDP_RETURN_IF_ERROR(name_images(spec_.train));
     }
     const ColumnSet& set = spec_.train.columns.empty() && spec_.eval ? *spec_.eval : spec_.train;
     std::vector<std::string> names;
@@ -331,9 +281,11 @@ class DataSurvey {
       names.push_back(input.name);
       wanted.push_back({input.name, input.dtype, input.dims});
     }
+    ColumnSet whole = set;
+    if (!file_.empty()) take_labels(whole, names);
     const auto communicator = make_self_communicator();
     MemoryLedger ledger;
-    OFSDP_ASSIGN_OR_RETURN(const auto data, Dataset::open(set, names, *communicator, ledger));
+    OFSDP_ASSIGN_OR_RETURN(const auto data, Dataset::open(whole, names, *communicator, ledger));
     OFSDP_RETURN_IF_ERROR(data->bind(wanted));
     const std::vector<int64_t> first{0};
     for (size_t i = 0; i < wanted.size(); ++i) {
@@ -409,6 +361,8 @@ class DataSurvey {
   std::vector<SurveyedPart> parts_;
   DataSpec spec_;
   std::string description_;  // for a table or a text; else empty
+  fs::path file_;            // of `prepare`; else empty: the description would lie next to the data
+  bool has_eval_ = false;    // the description has an evaluation part
   std::vector<Fed> fed_;
 };
 
@@ -416,6 +370,10 @@ class DataSurvey {
 
 Status show_data(const Options& options, const Registry& registry) {
   return DataSurvey(options, registry).run();
+}
+
+Status prepare_data(const Options& options, const Registry& registry) {
+  return DataSurvey(options, registry).prepare();
 }
 
 }  // namespace ofsdp::runtime

@@ -184,30 +184,35 @@ Result<std::vector<ColumnSurvey>> survey_objects(const std::string& path, std::s
 }
 
 // The rows to survey; null: all.
-struct SurveyedPart {
+struct SurveyedRows {
   std::shared_ptr<const RowSplit> rows = nullptr;
   bool evaluation = false;
+  int64_t pictures = 0;  // at most
+};
+
+// A column that is opened once, for all parts of a split; or a reason why it cannot be.
+struct OpenColumn {
+  ColumnSpec spec;
+  std::optional<ColumnFile> file;
+  std::string problem;
 };
 
 // Reads a column's rows, converted to double where a type is no text.
 class StoredSurvey {
  public:
-  StoredSurvey(const ColumnSpec& spec, SurveyedPart part, Communicator& communicator)
-      : spec_(spec), part_(std::move(part)) {
-    made_.name = spec.name;
-    made_.file = spec.path;
-    const Status status = run(communicator);
+  StoredSurvey(const OpenColumn& column, SurveyedRows part) : part_(std::move(part)) {
+    made_.name = column.spec.name;
+    made_.file = column.spec.path;
+    made_.problem = column.problem;
+    if (!column.file) return;
+    const Status status = run(column.spec, *column.file);
     if (!status.ok()) made_.problem = status.message();
   }
 
   ColumnSurvey take() { return std::move(made_); }
 
  private:
-  Status run(Communicator& communicator) {
-    ColumnSpec spec = spec_;
-    spec.classes = true;  // texts may be labels
-    MemoryLedger ledger;
-    OFSDP_ASSIGN_OR_RETURN(const ColumnFile file, ColumnFile::open(spec, communicator, ledger));
+  Status run(const ColumnSpec& spec, const ColumnFile& file) {
     const ColumnLayout& layout = file.layout();
     made_.rows = layout.count;
     made_.row = layout.row.axes();
@@ -225,8 +230,46 @@ class StoredSurvey {
         swap_bytes(row.data(), static_cast<size_t>(layout.row.numel()), dtype_size(layout.dtype));
       }
       add_row(layout, row);
+      if (is_shown(i)) show(layout, row);
     }
     return {};
+  }
+
+  // Evenly spaced rows, the same for all columns.
+  bool is_shown(int64_t i) const {
+    const int64_t shown = std::min(part_.pictures, made_.rows);
+    return shown > 0 && (i == 0 || i * shown / made_.rows != (i - 1) * shown / made_.rows);
+  }
+
+  void show(const ColumnLayout& layout, const std::vector<std::byte>& row) {
+    if (layout.row.numel() == 1) {
+      made_.captions.push_back(
+          number_or_class(to_doubles({layout.dtype, layout.row}, row.data())[0]));
+    } else if (layout.dtype == DType::kUInt8) {
+      if (auto picture = picture_of(layout.row, row)) made_.pictures.push_back(*std::move(picture));
+    }
+  }
+
+  // Rows of [H, W], [H, W, depth] or [depth, H, W].
+  static std::optional<Picture> picture_of(const Shape& axes, const std::vector<std::byte>& row) {
+    const auto is_depth = [](int64_t axis) { return axis == 1 || axis == 3; };
+    if (axes.rank() == 2) return Picture{axes[0], axes[1], 1, row};
+    if (axes.rank() != 3) return std::nullopt;
+    if (!is_depth(axes[0]) && is_depth(axes[2])) return Picture{axes[0], axes[1], axes[2], row};
+    if (!is_depth(axes[0])) return std::nullopt;
+    const int64_t plane = axes[1] * axes[2];
+    Picture made{axes[1], axes[2], axes[0], row};
+    for (int64_t i = 0; i < plane * axes[0]; ++i) {
+      made.pixels[static_cast<size_t>(i % plane * axes[0] + i / plane)] =
+          row[static_cast<size_t>(i)];
+    }
+    return made;
+  }
+
+  std::string number_or_class(double number) const {
+    const auto index = static_cast<size_t>(std::max(number, 0.0));
+    const bool named = index < made_.classes.size() && number >= 0;
+    return named ? made_.classes[index] : format_text("{}", number);
   }
 
   void add_row(const ColumnLayout& layout, const std::vector<std::byte>& row) {
@@ -244,26 +287,68 @@ class StoredSurvey {
     if (made_.first.size() == kFirstRows) return;
     std::vector<std::string> some;
     for (size_t i = 0; i < std::min<size_t>(numbers.size(), 8); ++i) {
-      const auto index = static_cast<size_t>(std::max(numbers[i], 0.0));
-      const bool named = index < made_.classes.size() && numbers[i] >= 0;
-      some.push_back(named ? made_.classes[index] : format_text("{}", numbers[i]));
+      some.push_back(number_or_class(numbers[i]));
     }
     made_.first.push_back(joined(some, " ") + (numbers.size() > some.size() ? " .." : ""));
   }
 
-  const ColumnSpec& spec_;
-  SurveyedPart part_;
+  SurveyedRows part_;
   ColumnSurvey made_;
 };
 
-// Returns the rows of a set with `split`; all rows if it cannot be cut, as a run will say.
-SurveyedPart part_of(const ColumnSet& set, Communicator& communicator) {
-  if (!set.split) return {};
-  MemoryLedger ledger;
-  const auto data = Dataset::open(set, set.names(), communicator, ledger);
-  if (!data.ok()) return {};
-  return {(*data)->split(), set.split->evaluation};
-}
+// The columns of a set, open. The files of a communicator's memory must not outlive it.
+class OpenColumns {
+ public:
+  OpenColumns(const ColumnSet& set, int64_t pictures) : set_(set), pictures_(pictures) {
+    EncodedTexts texts;
+    for (const ColumnSpec& spec : set.columns) {
+      OpenColumn& column = columns_.emplace_back();
+      column.spec = spec;
+      column.spec.classes = true;  // texts may be labels
+      // A picture has axes, also if the model takes flat rows.
+      if (pictures > 0 && spec.images && spec.images->has_pixels()) column.spec.row.reset();
+      auto file = ColumnFile::open(column.spec, *communicator_, ledger_, &texts);
+      if (file.ok()) {
+        column.file.emplace(*std::move(file));
+      } else {
+        column.problem = file.error().message();
+      }
+    }
+  }
+
+  std::vector<ColumnSurvey> survey(bool evaluation) const {
+    std::vector<ColumnSurvey> made;
+    for (const OpenColumn& column : columns_) {
+      made.push_back(StoredSurvey(column, {split_, evaluation, pictures_}).take());
+    }
+    return made;
+  }
+
+  // A set that cannot be cut is shown whole; a run will say why.
+  void cut() {
+    const auto first = std::ranges::find_if(columns_, [](const auto& c) { return !!c.file; });
+    if (!set_.split || first == columns_.end()) return;
+    std::vector<int64_t> classes;
+    const std::string& name = set_.split->stratify;
+    for (const OpenColumn& column : columns_) {
+      if (name.empty() || column.spec.name != name || !column.file) continue;
+      auto found = row_classes(name, *column.file);
+      if (!found.ok()) return;
+      classes = *std::move(found);
+    }
+    auto made = RowSplit::make(set_.origin, first->file->layout().count, set_.split->part,
+                               set_.split->seed, classes);
+    if (made.ok()) split_ = *std::move(made);
+  }
+
+ private:
+  const ColumnSet& set_;
+  const int64_t pictures_;
+  std::unique_ptr<Communicator> communicator_ = make_self_communicator();
+  MemoryLedger ledger_;
+  std::vector<OpenColumn> columns_;
+  std::shared_ptr<const RowSplit> split_;
+};
 
 }  // namespace
 
@@ -293,14 +378,15 @@ Result<ColumnSurvey> survey_text(const std::string& path) {
   return made;
 }
 
-std::vector<ColumnSurvey> survey_columns(const ColumnSet& set) {
-  const auto communicator = make_self_communicator();
-  const SurveyedPart part = part_of(set, *communicator);
-  std::vector<ColumnSurvey> made;
-  for (const ColumnSpec& spec : set.columns) {
-    made.push_back(StoredSurvey(spec, part, *communicator).take());
-  }
-  return made;
+std::vector<SurveyedPart> survey_parts(const DataSpec& spec, int64_t pictures) {
+  OpenColumns train(spec.train, pictures);
+  train.cut();
+  std::vector<SurveyedPart> parts{{"train", train.survey(false)}};
+  if (!spec.eval) return parts;
+  const bool same = spec.train.split.has_value();  // the other rows of the same columns
+  parts.push_back(
+      {"eval", same ? train.survey(true) : OpenColumns(*spec.eval, pictures).survey(true)});
+  return parts;
 }
 
 }  // namespace ofsdp::runtime

@@ -12,6 +12,12 @@
 
 namespace ofsdp::runtime {
 
+// A row that can be seen: RGB, or one value for each of its pixels.
+struct Picture {
+  int64_t height = 0, width = 0, depth = 0;  // depth 1 or 3, the last axis
+  std::vector<std::byte> pixels;
+};
+
 struct ColumnSurvey {
   std::string name;
   std::string file;
@@ -24,6 +30,9 @@ struct ColumnSurvey {
   std::vector<std::string> classes;  // the texts, sorted, if there are few
   std::vector<std::string> first;    // the first rows, at most kFirstRows
   std::string problem;               // one line; empty: none
+  // Evenly spaced rows, if asked for: bytes as pictures, and rows of one number as text.
+  std::vector<Picture> pictures;
+  std::vector<std::string> captions;
 
   bool is_number() const { return least.has_value() && type != "tokens"; }
 };
@@ -40,7 +49,14 @@ Result<std::vector<ColumnSurvey>> survey_table(const std::string& path);
 // Returns the lines of a plain text as one column.
 Result<ColumnSurvey> survey_text(const std::string& path);
 
-// Returns the columns of a set, as the set describes them.
-std::vector<ColumnSurvey> survey_columns(const ColumnSet& set);
+// A part of the data: "train" or "eval"; "" for a file that no description names.
+struct SurveyedPart {
+  std::string name;
+  std::vector<ColumnSurvey> columns;
+};
+
+// Returns the columns of each part, as the description has them, with at most so many pictures.
+// Each file is opened once, also for two parts of a split.
+std::vector<SurveyedPart> survey_parts(const DataSpec& spec, int64_t pictures = 0);
 
 }  // namespace ofsdp::runtime

@@ -91,6 +91,39 @@ TEST_F(ImageRunsTest, APlainFolderOrShardsAreEnough) {
   EXPECT_EQ(eval.status, 0) << eval.err;
 }
 
+TEST_F(ImageRunsTest, APreparedDescriptionTrainsAsTheFolder) {
+  const std::string pictures = folder_.path() + "/pictures", made = folder_.path() + "/made.yaml";
+  const Finished prepared =
+      Program::run(fsdp_run({"prepare", pictures, fixture("mlp/model.onnx"), "-o", made}));
+  ASSERT_EQ(prepared.status, 0) << prepared.err;
+  const std::string text = onnx_bytes::content(made);
+  EXPECT_EQ(text, "train:\n  x: {images: pictures}\nsplit: 0.1\n");
+  folder_.write("made.yaml", text.substr(0, text.find("split")));
+  EXPECT_TRUE(runs_.trained(train(made)) == runs_.trained(train(pictures)));
+}
+
+// A page with the bytes of its pictures, and each one's class.
+TEST_F(ImageRunsTest, AContactSheetShowsRowsWithTheirClasses) {
+  const std::string page = folder_.path() + "/sheet.html";
+  const Finished run =
+      Program::run(fsdp_run({"data", pictures(), fixture("mlp/model.onnx"), "--html", page}));
+  ASSERT_EQ(run.status, 0) << run.err;
+  const std::string html = onnx_bytes::content(page);
+  size_t count = 0;
+  for (size_t at = 0; (at = html.find("data:image/bmp;base64,Qk", at)) != std::string::npos; ++at) {
+    ++count;
+  }
+  EXPECT_EQ(count, kImages);
+  for (const char* name : kClasses) {
+    EXPECT_THAT(html, testing::HasSubstr(format_text("<figcaption>{}<", name)));
+  }
+  const Finished none = Program::run(
+      fsdp_run({"data", fixture("mlp/data"), fixture("mlp/model.onnx"), "--html", page + "2"}));
+  EXPECT_EQ(none.status, 2);
+  EXPECT_THAT(none.err, testing::HasSubstr("expected a column of images, found none"));
+  EXPECT_FALSE(std::filesystem::exists(page + "2"));
+}
+
 TEST_F(ImageRunsTest, PlannedMemoryIsTheMemoryOfTheRun) {
   runs_.trained(train(pictures()) + Words{"--metrics", runs_ / "metrics.jsonl"});
   const auto end = rows_of(runs_ / "metrics.jsonl", "end").at(0);

@@ -147,6 +147,65 @@ TEST(DataCommandTest, SurveysATableAndWritesItsDescription) {
   EXPECT_THAT(refused.out, testing::HasSubstr("2 classes"));
 }
 
+TEST(PrepareTest, WritesADescriptionThatTrains) {
+  const ModelFolder folder;
+  folder.write("model.onnx", two_inputs().bytes());
+  std::string rows;
+  for (int i = 0; i < 6; ++i)
+    rows += std::string(kFlowers).substr(std::strlen("length,width,species,planted\r\n"));
+  folder.write("flowers.csv", "length,width,species,planted\r\n" + rows);
+  const Words words = fsdp_run({"prepare", folder / "flowers.csv", folder.model()});
+  const Finished made = Program::run(words);
+  ASSERT_EQ(made.status, 0) << made.err;
+  EXPECT_EQ(content(folder / "flowers.yaml"),
+            "train:\n"
+            "  x: {file: flowers.csv, column: [length, width], missing: 0}\n"
+            "  labels: {file: flowers.csv, column: species}\n"
+            "split: 0.1\n"
+            "stratify: labels\n");
+  EXPECT_THAT(made.out, testing::HasSubstr("--data " + folder / "flowers.yaml"));
+  expect_trains(folder, {"--data", folder / "flowers.yaml"});
+
+  // It overwrites nothing, and writes nothing that a run would refuse.
+  const Finished again = Program::run(words);
+  EXPECT_EQ(again.status, 2);
+  expect_one_line(again.err, {"flowers.yaml: expected no such file, found one: -o FILE.yaml"});
+  folder.write("model.onnx", linear_model().bytes());
+  const Words other = words + Words{"-o", folder / "new/other.yaml"};
+  std::filesystem::create_directory(folder / "new");
+  const Finished refused = Program::run(other);
+  EXPECT_EQ(refused.status, 2);
+  expect_one_line(refused.err, {"column 'x': expected rows of [4], found [2]"});
+  EXPECT_FALSE(std::filesystem::exists(folder / "new/other.yaml"));
+  // Its paths are relative to the file.
+  folder.write("model.onnx", two_inputs().bytes());
+  ASSERT_EQ(Program::run(other).status, 0);
+  EXPECT_THAT(content(folder / "new/other.yaml"), testing::HasSubstr("{file: ../flowers.csv, "));
+  expect_trains(folder, {"--data", folder / "new/other.yaml"});
+}
+
+TEST(PrepareTest, MatchesFoldersOfTablesAndArrays) {
+  const ModelFolder folder;
+  folder.write("model.onnx", two_inputs().bytes());
+  folder.write("tables/train.csv", kFlowers);
+  folder.write("tables/test.csv", kFlowers);
+  const Finished tables = Program::run(fsdp_run({"prepare", folder / "tables/", folder.model()}));
+  ASSERT_EQ(tables.status, 0) << tables.err;
+  EXPECT_THAT(content(folder / "tables.yaml"),
+              testing::HasSubstr("eval:\n  x: {file: tables/test.csv, column: [length, width]"));
+  expect_trains(folder, {"--data", folder / "tables.yaml"});
+
+  folder.write("model.onnx", linear_model().bytes());
+  folder.write("arrays/rows.npy", linear_inputs(24));
+  folder.write("arrays/y.npy", linear_labels(24));
+  const Finished arrays = Program::run(fsdp_run({"prepare", folder / "arrays", folder.model()}));
+  ASSERT_EQ(arrays.status, 0) << arrays.err;
+  EXPECT_EQ(content(folder / "arrays.yaml"),
+            "train:\n  x: {file: arrays/rows.npy}\n  labels: {file: arrays/y.npy}\n"
+            "split: 0.1\n");
+  expect_trains(folder, {"--data", folder / "arrays.yaml"});
+}
+
 TEST(DataCommandTest, SurveysThePartsOfASplit) {
   const ModelFolder folder;
   folder.write("data.yaml", "train:\n  x: {file: data/x.npy}\nsplit: 0.25\n");

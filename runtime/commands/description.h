@@ -1,0 +1,43 @@
+// The lines of a YAML file for --data that feed a model, or any model: columns matched with the
+// model's inputs by name, else by kind and shape, and labels.
+//
+// Each function returns the lines below `train:` or `eval:`. Files are named as `file` says,
+// relative to the YAML file.
+#pragma once
+
+#include <functional>
+#include <initializer_list>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "kernels/core/dtype.h"
+#include "runtime/data/survey.h"
+
+namespace ofsdp::runtime {
+
+// A graph input that needs a column.
+struct DataInput {
+  std::string name;
+  DType dtype = DType::kFloat32;
+  std::vector<int64_t> dims;  // of a row; -1: open
+};
+
+// Returns true if the name, in any case, is one of the names in small letters.
+bool is_one_of(std::string name, std::initializer_list<std::string_view> names);
+
+std::string describe_table(const std::string& file, const std::vector<ColumnSurvey>& columns,
+                           const std::vector<DataInput>& inputs);
+
+// The tokens of a plain text follow each other.
+std::string describe_text(const std::string& file, const std::vector<DataInput>& inputs);
+
+// The columns are arrays or images. `place` turns a path into one relative to the YAML file.
+std::string describe_columns(const ColumnSet& set, const std::vector<ColumnSurvey>& columns,
+                             const std::vector<DataInput>& inputs,
+                             const std::function<std::string(const std::string&)>& place);
+
+// Returns `split: 0.1`, by class if `columns` have few; empty if they have too few rows.
+std::string describe_split(const std::vector<ColumnSurvey>& columns, const std::string& lines);
+
+}  // namespace ofsdp::runtime
