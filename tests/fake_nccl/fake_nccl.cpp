@@ -7,6 +7,8 @@
 //
 //   FAKE_NCCL_VERSION  ncclGetVersion's answer; 22809
 //   FAKE_NCCL_ASYNC    what ncclCommGetAsyncError finds; 0
+//   FAKE_NCCL_SYMMETRIC  0: ranks have no symmetric memory. Since 2.30 there is no window then, and
+//                      no error; before, a buffer is registered in its place
 //   FAKE_NCCL_HANGS    a call that does not come back, until fake_nccl_release
 #include <array>
 #include <atomic>
@@ -201,7 +203,9 @@ int ncclCommDeregister(void* comm, void* handle) {
   return note(text("deregister", number(comm), number(handle))), 0;
 }
 int ncclCommWindowRegister(void* comm, void*, size_t bytes, void** window, int flags) {
-  *window = reinterpret_cast<void*>(++handles);
+  const bool none =
+      variable("FAKE_NCCL_SYMMETRIC", 1) == 0 && variable("FAKE_NCCL_VERSION", 22809) >= 23000;
+  *window = none ? nullptr : reinterpret_cast<void*>(++handles);
   return note(text("window", number(comm), bytes, flags)), 0;
 }
 int ncclCommWindowDeregister(void* comm, void* window) {

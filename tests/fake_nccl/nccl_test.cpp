@@ -37,8 +37,9 @@ class NcclTest : public testing::Test {
  protected:
   NcclTest() {
     setenv("OFSDP_NCCL_LIBRARY", OFSDP_FAKE_NCCL, 1);
-    for (const char* name : {"FAKE_NCCL_VERSION", "FAKE_NCCL_ASYNC", "FAKE_NCCL_HANGS",
-                             "NCCL_MULTI_RANK_GPU_ENABLE", "OFSDP_NCCL_REGISTER"}) {
+    for (const char* name :
+         {"FAKE_NCCL_VERSION", "FAKE_NCCL_ASYNC", "FAKE_NCCL_HANGS", "FAKE_NCCL_SYMMETRIC",
+          "NCCL_MULTI_RANK_GPU_ENABLE", "OFSDP_NCCL_REGISTER"}) {
       unsetenv(name);
     }
     fake_ = dlopen(OFSDP_FAKE_NCCL, RTLD_NOW | RTLD_LOCAL);
@@ -194,6 +195,17 @@ TEST_F(NcclTest, WindowsAreForEqualOffsetsAndNewVersions) {
   known(true);
   EXPECT_EQ(calls(), "register 3 4096\n");
   ranks_.leave_group(all);
+}
+
+// As between hosts with NCCL 2.30.
+TEST_F(NcclTest, WithoutSymmetricMemoryABufferIsRegistered) {
+  setenv("FAKE_NCCL_VERSION", "23007", 1);
+  setenv("FAKE_NCCL_SYMMETRIC", "0", 1);
+  ofsdp_group* all = join();
+  call("fake_nccl_reset");
+  EXPECT_TRUE(succeeds(ranks_.make_known(all, memory_, 4096, true)));
+  ranks_.leave_group(all);
+  EXPECT_EQ(calls(), "window 1 4096 1\nregister 1 4096\nderegister 1 1\ndestroy 1\n");
 }
 
 TEST_F(NcclTest, GivesUpARankThatDoesNotCome) {

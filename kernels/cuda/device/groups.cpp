@@ -108,6 +108,39 @@ Result<ofsdp_group*> make_group(int ordinal, const ofsdp_patience& patience, con
 
 Status aborted() { return fault("the group was aborted"); }
 
+// Calls `make`, which stores a handle; returns the handle, or null if there is none. The handle is
+// stored through a shared pointer, since the call may outlive the caller.
+template <typename Handle>
+Result<Handle*> make_handle(const ofsdp_group& group, const char* what,
+                            const std::function<NcclResult(ncclComm*, Handle**)>& make) {
+  const auto made = std::make_shared<Handle*>(nullptr);
+  bool gave_up = false;
+  OFSDP_RETURN_IF_ERROR(
+      call_patiently(group.ordinal, group.patience, what, group.comm, gave_up,
+                     [made, make, comm = group.comm] { return make(comm, made.get()); }));
+  return *made;
+}
+
+Result<ncclWindow_vidmem*> make_window(ofsdp_group& group, void* data, size_t bytes) {
+  OFSDP_ASSIGN_OR_RETURN(
+      ncclWindow_vidmem * window,
+      make_handle<ncclWindow_vidmem>(
+          group, "ncclCommWindowRegister", [=](ncclComm* comm, ncclWindow_vidmem** to) {
+            return nccl().register_window(comm, data, bytes, to, Nccl::kSymmetric);
+          }));
+  if (window != nullptr) group.windows.push_back(window);
+  return window;
+}
+
+Status make_buffer(ofsdp_group& group, void* data, size_t bytes) {
+  OFSDP_ASSIGN_OR_RETURN(
+      void* buffer, make_handle<void>(group, "ncclCommRegister", [=](ncclComm* comm, void** to) {
+        return nccl().register_buffer(comm, data, bytes, to);
+      }));
+  if (buffer != nullptr) group.buffers.push_back(buffer);
+  return {};
+}
+
 // Returns kNcclUint8 for types that cannot be summed.
 NcclType nccl_type(int32_t dtype) {
   switch (static_cast<DType>(dtype)) {
@@ -235,25 +268,16 @@ Status NcclRanks::check_group(ofsdp_group* group) {
 }
 
 // Symmetric windows require equal offsets on all ranks; in return 16-bit sums are accumulated in
-// float32.
+// float32. Since 2.30 NCCL gives no window, and no error, if ranks have no symmetric memory, such
+// as those of several hosts; 2.27 to 2.29 then registered a buffer themselves.
 Status NcclRanks::make_known(ofsdp_group* group, void* data, size_t bytes, bool same_offsets) {
   const Nccl& n = nccl();
   if (is_set("OFSDP_NCCL_REGISTER", '0')) return {};
-  ncclComm* const comm = group->comm;
-  const bool window = same_offsets && n.number() >= kKnowsWindows && n.register_window != nullptr;
-  if (!window && n.register_buffer == nullptr) return {};
-  const auto made = std::make_shared<std::pair<ncclWindow_vidmem*, void*>>();
-  bool gave_up = false;
-  Status status = call_patiently(
-      group->ordinal, group->patience, window ? "ncclCommWindowRegister" : "ncclCommRegister", comm,
-      gave_up, [=, &n] {
-        return window ? n.register_window(comm, data, bytes, &made->first, Nccl::kSymmetric)
-                      : n.register_buffer(comm, data, bytes, &made->second);
-      });
-  if (gave_up) return status;
-  if (made->first != nullptr) group->windows.push_back(made->first);
-  if (made->second != nullptr) group->buffers.push_back(made->second);
-  return status;
+  if (same_offsets && n.number() >= kKnowsWindows && n.register_window != nullptr) {
+    OFSDP_ASSIGN_OR_RETURN(ncclWindow_vidmem * window, make_window(*group, data, bytes));
+    if (window != nullptr) return {};
+  }
+  return n.register_buffer == nullptr ? Status{} : make_buffer(*group, data, bytes);
 }
 
 Status NcclRanks::all_gather(ofsdp_stream* stream, ofsdp_group* group, const void* src, void* dst,
