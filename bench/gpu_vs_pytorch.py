@@ -19,6 +19,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[1]
 PROGRAM = ROOT / os.environ["OFSDP_BUILD"] / "fsdp-run"
 PEER = [os.environ.get("PEER_PYTHON", "python3"), str(ROOT / "bench/pytorch_gpu.py")]
 PEAK = float(os.environ.get("PEAK_TFLOPS", "989")) * 1e12
+MODELS = ["mnist", "bert-128", "gpt2-1024", "bert-512", "bert-512-mask", "gpt2-1024-mask"]
 WINDOWS = 3  # of either side; the median of their means is the figure
 # Asked of us, of one peer: this many times its rate, this share of its memory.
 ASKED = {"eager": 3.0, "fsdp2": 1.8, "compile": 1.0, "memory": 0.85}
@@ -36,6 +37,7 @@ class Setting:
     warmup: int
     steps: int  # of a window
     patience: int  # seconds a run
+    mask: bool = False  # texts of half to all of the tokens, the rest padding
     file: pathlib.Path = None
     flops: int = 0  # a token
     rows: dict = dataclasses.field(default_factory=dict)  # what ran -> a row a pair
@@ -50,7 +52,9 @@ def settings(a):
     made = [Setting("mnist", "mnist", 0, 64, ["eager"], 40, 300, 60),
             Setting("bert-128", "bert", 128, 512, both, 8, 10, 150),
             Setting("gpt2-1024", "gpt2", 1024, 64, both, 8, 10, 150),
-            Setting("bert-512", "bert", 512, 128, both, 8, 10, 150)]
+            Setting("bert-512", "bert", 512, 128, both, 8, 10, 150),
+            Setting("bert-512-mask", "bert", 512, 128, both, 8, 10, 150, mask=True),
+            Setting("gpt2-1024-mask", "gpt2", 1024, 64, both, 8, 10, 150, mask=True)]
     for s in made:
         if a.tiny:
             s.batch, s.warmup, s.steps, s.patience = 2, 4, 2, 300
@@ -125,7 +129,8 @@ class Bench:
         began = time.monotonic()
         why = None
         if not cost.exists():  # written last
-            _, why = self.peer(["--model", s.model, "--sequence", s.sequence, "--export", s.file], 200)
+            _, why = self.peer(["--model", s.model, "--sequence", s.sequence, "--batch", s.batch, "--export", s.file,
+                                *(["--mask"] if s.mask else [])], 200)
         if why is None:
             found = json.loads(cost.read_text(encoding="utf-8"))
             s.flops = found["flops_per_token"]
@@ -140,7 +145,7 @@ class Bench:
         with tempfile.NamedTemporaryFile(suffix=".jsonl") as metrics:
             # Images are read, not made: 50,000 normal numbers take longer than a step.
             kind = ["--loss", "nll", "--prediction", "logits", "--data", ROOT / "samples/mnist/data.yaml"] if s.model == "mnist" else [
-                "--loss", "cross_entropy", "--param-dtype", "bfloat16", "--data", "synthetic"]
+                "--loss", "cross_entropy", "--param-dtype", "bfloat16", "--data", f"{s.file}.data" if s.mask else "synthetic"]
             _, why = self.run(
                 [PROGRAM, s.file, *kind, "--eval-data", "none", "--optimizer", "adamw", "--lr", "1e-4",
                  "--batch-size", str(s.batch), "--steps", str(s.warmup + WINDOWS * s.steps), "--device", "cuda",
@@ -157,7 +162,7 @@ class Bench:
     def theirs(self, s, kind):
         out, why = self.peer(["--model", s.model, "--sequence", s.sequence, "--kind", kind, "--batch", s.batch,
                               "--warmup", s.warmup, "--steps", s.steps, "--windows", WINDOWS,
-                              "--device", self.a.peer_device], s.patience)
+                              "--device", self.a.peer_device, *(["--mask"] if s.mask else [])], s.patience)
         return (None, why) if why else (json.loads(out.splitlines()[-1]), None)
 
     def one(self, s, pair, what):
@@ -177,7 +182,7 @@ class Bench:
 
     def tell(self, s, what, text, row):
         with self.lock:
-            print(f"{s.name:9} {what:47} {text}", flush=True)
+            print(f"{s.name:14} {what:47} {text}", flush=True)
             self.results.write(json.dumps({"setting": s.name, "what": what, "text": text, **row}) + "\n")
             self.results.flush()
 
@@ -242,7 +247,7 @@ def arguments():
         return name, int(number)
 
     p = argparse.ArgumentParser(prog="gpu_vs_pytorch.sh")
-    p.add_argument("--models", default="mnist,bert-128,gpt2-1024,bert-512", help="which, comma-separated")
+    p.add_argument("--models", default=",".join(MODELS), help="which, comma-separated")
     p.add_argument("--pairs", type=int, default=1)
     p.add_argument("--steps", type=int, help="of a timed window (10; MNIST 300)")
     p.add_argument("--batch", type=batch, action="append", default=[], metavar="MODEL=N")
@@ -253,9 +258,9 @@ def arguments():
     p.add_argument("--log", default="build/peer_models/gpu.log", help="what all runs printed")
     a = p.parse_args()
     a.models, a.batch = a.models.split(","), dict(a.batch)
-    unknown = {*a.models, *a.batch} - {"mnist", "bert-128", "gpt2-1024", "bert-512"}
+    unknown = {*a.models, *a.batch} - set(MODELS)
     if unknown:
-        p.error(f"no model {', '.join(sorted(unknown))}; there are mnist, bert-128, gpt2-1024, bert-512")
+        p.error(f"no model {', '.join(sorted(unknown))}; there are {', '.join(MODELS)}")
     return a
 
 

@@ -1,16 +1,16 @@
 #!/usr/bin/env bash
 # fsdp-run against PyTorch on one GPU, in turn (A B A B) in one run: BERT-base of 128 and of 512 tokens, GPT-2 124M of 1024,
-# all in bfloat16 with float32 master weights and AdamW, 65536 tokens a step; and the MNIST sample's network in float32,
-# batch 64. A line a run as it goes, then a table of median ratios beside what is wanted; a part that fails is a line with
+# all in bfloat16 with float32 master weights and AdamW, 65536 tokens a step, without masks and, -mask, with texts that fill
+# half to all of a row; and the MNIST sample's network in float32, batch 64. A line a run as it goes, then a table of median ratios beside what is wanted; a part that fails is a line with
 # its reason. One pair of each takes about 8 minutes on an H200, after which nothing new begins.
 #
-#   bench/gpu_vs_pytorch.sh [--models mnist,bert-128,gpt2-1024,bert-512] [--pairs 1] [--steps 10] [--batch MODEL=N]...
+#   bench/gpu_vs_pytorch.sh [--models mnist,bert-128,gpt2-1024,bert-512,bert-512-mask,gpt2-1024-mask] [--pairs 1] [--steps 10] [--batch MODEL=N]...
 #                           [--minutes 8] [--results FILE] [--log FILE]
 #   bench/gpu_vs_pytorch.sh --tiny --peer-device cpu      tries the script without a GPU (docs/internals/cuda-checks.md)
 #
 # A pair is fsdp-run --deterministic on, eager FSDP2 at world 1, fsdp-run --deterministic off, torch.compile with FSDP2;
 # for MNIST plain eager is the one peer. bench/pytorch_gpu.py is the peer, and exports what we train from the same
-# code: no dropout, no mask, SDPA there and Attention here, cross entropy over all positions, the same batch. Both sides
+# code: no dropout, a mask only where the name says so, SDPA there and Attention here, cross entropy over all positions, the same batch. Both sides
 # leave out the first steps (compiling, choosing, capturing) and time three windows of steps, of which the median counts;
 # our data goes up in every step, the peer's is there already.
 #

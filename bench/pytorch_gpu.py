@@ -5,9 +5,11 @@
         --kind eager     plain eager, float32 (MNIST)
         --kind fsdp2     eager, fully_shard a block and the rest, parameters bfloat16, gradients reduced in float32
         --kind compile   the same, with blocks, embeddings, head and loss compiled (blocks one by one, as torchtitan does)
+        --mask           texts fill half to all of a row, at random, and the rest is padding that attention_mask hides
 
-What is exported is what is trained: no dropout, SDPA without a mask tensor (is_causal for GPT-2), cross entropy over all
-positions. Left alone, transformers makes a mask tensor where it sees an exporter or a compiler, and else reads positions
+What is exported is what is trained: no dropout, SDPA, cross entropy over all positions. With --mask transformers makes its
+mask tensors from attention_mask, and the export is accompanied by data, FILE.data: four batches with the same lengths.
+Without it there is no mask tensor (is_causal for GPT-2). Left alone, transformers makes a mask tensor where it sees an exporter or a compiler, and else reads positions
 back from the device in every step to find out that it needs none; it is told here that it never does. Master weights and
 the states of the fused AdamW are float32; the loss is taken from the logits in the type that they have; float32 is as
 PyTorch sets it (products exact, convolutions in TF32). Batches are on the device before the first step. No step waits
@@ -45,19 +47,20 @@ class Bert(torch.nn.Module):
 
     causal = False
 
-    def __init__(self, size, sequence):
+    def __init__(self, size, sequence, mask):
         super().__init__()
         from transformers import BertConfig, BertForMaskedLM
         from transformers.models.bert import modeling_bert
-        without_mask_tensors(modeling_bert, "create_bidirectional_mask")
+        if not mask:
+            without_mask_tensors(modeling_bert, "create_bidirectional_mask")
         vocabulary, width, layers, heads, inner = size
         self.m = BertForMaskedLM(BertConfig(
             vocab_size=vocabulary, hidden_size=width, num_hidden_layers=layers, num_attention_heads=heads,
             intermediate_size=inner, max_position_embeddings=max(512, sequence), hidden_dropout_prob=0.0,
             attention_probs_dropout_prob=0.0, attn_implementation="sdpa"))
 
-    def forward(self, ids):
-        return self.m(input_ids=ids).logits.flatten(0, 1)
+    def forward(self, ids, mask=None):
+        return self.m(input_ids=ids, attention_mask=mask).logits.flatten(0, 1)
 
     def blocks(self):
         return self.m.bert.encoder.layer
@@ -77,19 +80,20 @@ class Gpt2(torch.nn.Module):
 
     causal = True
 
-    def __init__(self, size, sequence):
+    def __init__(self, size, sequence, mask):
         super().__init__()
         from transformers import GPT2Config, GPT2LMHeadModel
         from transformers.models.gpt2 import modeling_gpt2
-        without_mask_tensors(modeling_gpt2, "create_causal_mask")
+        if not mask:
+            without_mask_tensors(modeling_gpt2, "create_causal_mask")
         vocabulary, width, layers, heads, inner = size
         self.m = GPT2LMHeadModel(GPT2Config(
             vocab_size=vocabulary, n_embd=width, n_layer=layers, n_head=heads, n_inner=inner,
             n_positions=max(1024, sequence), resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0, use_cache=False,
             bos_token_id=0, eos_token_id=0, attn_implementation="sdpa"))
 
-    def forward(self, ids):
-        return self.m(input_ids=ids, use_cache=False).logits.flatten(0, 1)
+    def forward(self, ids, mask=None):
+        return self.m(input_ids=ids, attention_mask=mask, use_cache=False).logits.flatten(0, 1)
 
     def blocks(self):
         return self.m.transformer.h
@@ -106,14 +110,28 @@ def built(a):
     if a.model == "mnist":
         from pytorch_mnist import Net
         return Net()
-    return {"bert": Bert, "gpt2": Gpt2}[a.model](TINY if a.tiny else SIZES[a.model], a.sequence)
+    return {"bert": Bert, "gpt2": Gpt2}[a.model](TINY if a.tiny else SIZES[a.model], a.sequence, a.mask)
+
+
+def export_data(a):
+    """Four batches, a file a column."""
+    import numpy
+    os.makedirs(a.export + ".data", exist_ok=True)
+    columns = [torch.cat(list(column)) for column in zip(*batches(a, torch.device("cpu")))]
+    for name, column in zip(("input", "attention_mask", "labels"), columns):
+        numpy.save(f"{a.export}.data/{name}.npy", column.view(-1, a.sequence).numpy())
 
 
 def export(a):
     model = built(a).eval()
-    torch.onnx.export(model, (torch.zeros(2, a.sequence, dtype=torch.long),), a.export, input_names=["input"],
-                      output_names=["logits"], dynamo=True, optimize=False, external_data=False, opset_version=a.opset,
-                      dynamic_shapes=({0: torch.export.Dim("batch", min=1)},), verbose=False)
+    names = ["input", "attention_mask"] if a.mask else ["input"]
+    tokens = torch.ones(2, a.sequence, dtype=torch.long)
+    batch = torch.export.Dim("batch", min=1)
+    torch.onnx.export(model, (tokens,) * len(names), a.export, input_names=names, output_names=["logits"], dynamo=True,
+                      optimize=False, external_data=False, opset_version=a.opset,
+                      dynamic_shapes=({0: batch},) * len(names), verbose=False)
+    if a.mask:
+        export_data(a)
     _, width, layers, _, _ = TINY if a.tiny else SIZES[a.model]
     parameters = sum(p.numel() for p in model.parameters())
     attention = 12 * layers * width * a.sequence // (2 if model.causal else 1)
@@ -154,13 +172,19 @@ def meet(device, folder):
 
 
 def batches(a, device):
-    """Four, used in turn: inputs and labels."""
+    """Four, used in turn: inputs, with --mask their masks, and labels."""
     if a.model == "mnist":
         return [(torch.randn(a.batch, 1, 28, 28, device=device), torch.randint(0, 10, (a.batch,), device=device))
                 for _ in range(4)]
     vocabulary = (TINY if a.tiny else SIZES[a.model])[0]
-    return [(torch.randint(0, vocabulary, (a.batch, a.sequence), device=device),
-             torch.randint(0, vocabulary, (a.batch * a.sequence,), device=device)) for _ in range(4)]
+    made = []
+    for _ in range(4):
+        ids = torch.randint(0, vocabulary, (a.batch, a.sequence), device=device)
+        lengths = torch.randint(a.sequence // 2, a.sequence + 1, (a.batch, 1), device=device)
+        mask = (torch.arange(a.sequence, device=device) < lengths).long()
+        labels = torch.randint(0, vocabulary, (a.batch * a.sequence,), device=device)
+        made.append((ids, mask, labels) if a.mask else (ids, labels))
+    return made
 
 
 def trainer(a, device, folder):
@@ -177,8 +201,8 @@ def trainer(a, device, folder):
     data = batches(a, device)
 
     def step(i):
-        x, y = data[i % len(data)]
-        loss = loss_of(model(x), y)
+        *x, y = data[i % len(data)]
+        loss = loss_of(model(*x), y)
         loss.backward()
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
@@ -219,6 +243,7 @@ def main():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("--model", choices=["bert", "gpt2", "mnist"], required=True)
     p.add_argument("--sequence", type=int, default=128)
+    p.add_argument("--mask", action="store_true", help="padding, and attention_mask as a second input")
     p.add_argument("--tiny", action="store_true", help="two layers of 64, for a try without a GPU")
     p.add_argument("--export", metavar="FILE")
     p.add_argument("--opset", type=int, default=23, help="from 23 on attention is one node")

@@ -282,7 +282,7 @@ def first():
         say("first", "ranks_test", "ok" if status == 0 else "FAIL", seconds, last_line(text))
     minutes = left() / 60 - 0.5
     if minutes > 1 and is_wanted("throughput"):
-        os.environ["OFSDP_THROUGHPUT"] = f"--models gpt2-1024,bert-512 --pairs 1 --minutes {minutes:.1f}"
+        os.environ["OFSDP_THROUGHPUT"] = f"--models bert-512-mask,bert-512,gpt2-1024,gpt2-1024-mask --pairs 1 --minutes {minutes:.1f}"
         throughput()
 
 

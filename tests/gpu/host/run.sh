@@ -4,8 +4,8 @@
 #
 #   tests/gpu/host/run.sh [PART...]
 #     first      what no card has run yet: two and four ranks on one card (NCCL 2.30 or newer) through every strategy, with and
-#                without a captured step, twice, against the CPU; the ranks' own tests; then GPT-2 and BERT-base
-#                against PyTorch, with their peaks. Begins with card, date and commit, and nothing after ten minutes
+#                without a captured step, twice, against the CPU; the ranks' own tests; then BERT-base with padding,
+#                BERT-base and GPT-2 against PyTorch, with their peaks. Begins with card, date and commit, and nothing after ten minutes
 #     checks     every test with the label gpu: a line each; the longest in eight shards at once
 #     training   the fixtures and samples: losses against PyTorch's or the CPU's, two runs and one without a graph the same bits
 #     sanitizer  compute-sanitizer memcheck, racecheck, initcheck and synccheck on small runs
