@@ -63,7 +63,7 @@ ROOMS = {
     "kernels/cuda/pool": "@cuda kernels/cuda/indexing kernels/cuda/conv kernels/ops/pool",
     "kernels/cuda/recurrent": "@cuda kernels/cuda/shape kernels/cuda/reduce kernels/cuda/matmul kernels/cuda/conv "
                               "kernels/ops/recurrent",
-    "kernels/cuda/cudnn": "@cuda kernels/cuda/attention kernels/cuda/reduce kernels/cuda/conv",
+    "kernels/cuda/cudnn": "@cuda kernels/ops/attention kernels/cuda/attention kernels/cuda/reduce kernels/cuda/conv",
     "kernels/cuda": "@cuda kernels/cuda/training kernels/cuda/cudnn",
     "plugins": "@base kernels/cpu",
     "plugins/loading": "@base kernels/cpu plugins",
@@ -99,7 +99,7 @@ ROOMS = {
     "runtime/data": "@base @graph fsdp/* runtime/data/tokenizer runtime/data/images",
     "runtime": "@base kernels/optimizers @graph fsdp/* <",  # options embed the structs of these rooms
     "runtime/train/setup": "@base @graph @dialects fsdp/* plugins/* <",
-    "runtime/compile": "@base kernels/optimizers kernels/cpu @graph fsdp/* plugins/* <",
+    "runtime/compile": "@base kernels/optimizers kernels/cpu kernels/ops/attention @graph fsdp/* plugins/* <",
     "runtime/report": "@base kernels/cpu @graph fsdp/* plugins/* <",
     "runtime/train": "@base kernels/cpu @graph fsdp/* <",
     "runtime/commands": "@base @graph @dialects fsdp/* plugins/* <",

@@ -57,6 +57,15 @@ inline constexpr const char* kValueLayout = "ofsdp_v_layout";
 // which keeps the last axis last.
 inline constexpr const char* kResultPerm = "ofsdp_result_perm";
 
+// [left, right], -1: open. The mask shows to query i, of keys i - left .. i + right, those that it
+// keeps for all queries; its element (i, i) tells if it keeps key i. Fusion proves it
+// (importer/passes/fusion/mask_band.cpp); CPU kernels do not read it.
+inline constexpr const char* kMaskBand = "ofsdp_mask_band";
+
+// Largest addend of a score that hides a key: exporters add -10000 (bfloat16: -9984) or less, and
+// no score brings the key back.
+inline constexpr double kHiddenScore = -9984;
+
 inline std::vector<int64_t> to_attribute(const HeadLayout& l) {
   return {l.batch,    l.heads,   l.rows,   l.width,  //
           l.at.batch, l.at.head, l.at.row, l.at.first};

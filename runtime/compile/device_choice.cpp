@@ -6,6 +6,7 @@
 #include "kernels/core/device_operators.h"
 #include "kernels/core/optimizer.h"
 #include "kernels/core/planned_operands.h"
+#include "kernels/ops/attention/device_attention.h"
 #include "runtime/compile/compile.h"
 
 namespace ofsdp::runtime {
@@ -28,9 +29,11 @@ class PlanningDevice final : public Device {
   void* native_stream(ofsdp_stream* stream) override { return stream; }
   Status allow(uint32_t) override { return {}; }
   std::unique_ptr<Kernel> make_kernel(const std::string& op, const Problem& problem,
-                                      KernelChoice*) override {
+                                      KernelChoice* choice) override {
     if (refused_.contains(op) || !problem.all_dense()) return nullptr;
     if (op == "ofsdp.LayerNormalizationGrad" && problem.has_in(kNormAddend)) return nullptr;
+    const bool attends = op == "Attention" || op == "ofsdp.AttentionGrad";
+    if (choice != nullptr && attends) *choice = kernels::ops::device_choice(op, problem);
     const size_t workspace =
         op == "ofsdp.LinearCrossEntropy" ? linear_loss::Rooms::of(problem).bytes : 0;
     return kernels::make_kernel([](const KernelArgs&) { return fault("it only plans"); },

@@ -1,6 +1,6 @@
-// cuDNN plans attention and convolutions for an H200 that is only described: its own heuristics and
-// engines accept our graphs, and what is compiled for them compiles. Nothing is run; driver.cpp
-// stands where the driver would.
+// cuDNN plans attention and convolutions for an H200, and attention for an H100, which are only
+// described: its own heuristics and engines accept our graphs, and their code compiles. Nothing is
+// run; driver.cpp stands where the driver would.
 #include <gtest/gtest.h>
 
 #include <cstdlib>
@@ -79,8 +79,8 @@ TEST_F(CudnnPlans, AttentionWhoseYLiesOtherwiseThanDy) {
   AttentionParams e = extent_of(kAttentionCases[0], DType::kBFloat16);
   const HeadStrides packed = e.y;
   e.q = e.k = e.v = e.y = {e.heads * e.queries * e.width, e.queries * e.width, e.width};
-  EXPECT_NE(plan_attention(h200(), e, true), nullptr);
-  EXPECT_NE(plan_attention_grad(h200(), e, packed), nullptr);
+  EXPECT_NE(plan_attention(h200(), {e}, true), nullptr);
+  EXPECT_NE(plan_attention_grad(h200(), {e}, packed), nullptr);
 }
 
 // As one product leaves q, k and v, and as their gradients fill one tensor: [batch, rows, 3, heads,
@@ -94,13 +94,14 @@ TEST_F(CudnnPlans, AttentionOfHeadsInOneTensor) {
     for (const bool may_vary : {false, true}) {
       CudnnTarget target = h200();
       target.may_vary = may_vary;
-      const auto forward = plan_attention(target, e, true);
-      const auto backward = plan_attention_grad(target, e, e.y);
+      const auto forward = plan_attention(target, {e}, true);
+      const auto backward = plan_attention_grad(target, {e}, e.y);
       ASSERT_NE(forward, nullptr) << c.name;
       ASSERT_NE(backward, nullptr) << c.name;
-      EXPECT_EQ(forward->workspace_bytes(), plan_attention(target, apart, true)->workspace_bytes());
+      EXPECT_EQ(forward->workspace_bytes(),
+                plan_attention(target, {apart}, true)->workspace_bytes());
       EXPECT_EQ(backward->workspace_bytes(),
-                plan_attention_grad(target, apart, apart.y)->workspace_bytes());
+                plan_attention_grad(target, {apart}, apart.y)->workspace_bytes());
     }
   }
 }
@@ -108,12 +109,12 @@ TEST_F(CudnnPlans, AttentionOfHeadsInOneTensor) {
 TEST_F(CudnnPlans, AttentionOfSixteenBits) {
   for (const AttentionCase& c : kAttentionCases) {
     const AttentionParams e = extent_of(c, DType::kBFloat16);
-    EXPECT_NE(plan_attention(h200(), e, true), nullptr) << c.name;
-    EXPECT_NE(plan_attention_grad(h200(), e, e.y), nullptr) << c.name;
+    EXPECT_NE(plan_attention(h200(), {e}, true), nullptr) << c.name;
+    EXPECT_NE(plan_attention_grad(h200(), {e}, e.y), nullptr) << c.name;
   }
   const AttentionParams e = extent_of(kAttentionCases[0], DType::kFloat16);
-  EXPECT_NE(plan_attention(h200(), e, false), nullptr);
-  EXPECT_NE(plan_attention_grad(h200(), e, e.y), nullptr);
+  EXPECT_NE(plan_attention(h200(), {e}, false), nullptr);
+  EXPECT_NE(plan_attention_grad(h200(), {e}, e.y), nullptr);
 }
 
 // Sums in a fixed order need more room, and an engine that needs more than there may be is
@@ -121,15 +122,15 @@ TEST_F(CudnnPlans, AttentionOfSixteenBits) {
 TEST_F(CudnnPlans, SumsInAnyOrderNeedLessRoom) {
   const AttentionParams e = extent_of(kAttentionCases[0], DType::kBFloat16);
   CudnnTarget target = h200();
-  const auto fixed = plan_attention_grad(target, e, e.y);
+  const auto fixed = plan_attention_grad(target, {e}, e.y);
   target.may_vary = true;
-  const auto any = plan_attention_grad(target, e, e.y);
+  const auto any = plan_attention_grad(target, {e}, e.y);
   ASSERT_NE(fixed, nullptr);
   ASSERT_NE(any, nullptr);
   EXPECT_LT(any->workspace_bytes(), fixed->workspace_bytes());
   target.may_vary = false;
   target.max_workspace = static_cast<int64_t>(fixed->workspace_bytes()) - 1;
-  EXPECT_EQ(plan_attention_grad(target, e, e.y), nullptr);
+  EXPECT_EQ(plan_attention_grad(target, {e}, e.y), nullptr);
 }
 
 // The gradient adds up dq in float32, in a fixed order one for every 128 keys, and delta, with a
@@ -146,7 +147,7 @@ TEST_F(CudnnPlans, RoomOfTheGradientIsOneQueryGradientForEach128Keys) {
     const int64_t delta = 4 * e.batch * e.heads * e.queries, dq = delta * e.width, more = 256;
     for (const bool may_vary : {false, true}) {
       target.may_vary = may_vary;
-      const auto plan = plan_attention_grad(target, e, e.y);
+      const auto plan = plan_attention_grad(target, {e}, e.y);
       ASSERT_NE(plan, nullptr) << c.name;
       const int64_t sums = may_vary ? 1 : e.keys / 128;
       EXPECT_EQ(static_cast<int64_t>(plan->workspace_bytes()), sums * dq + delta + more)
@@ -157,8 +158,94 @@ TEST_F(CudnnPlans, RoomOfTheGradientIsOneQueryGradientForEach128Keys) {
 
 TEST_F(CudnnPlans, AttentionOfFloat32IsDeclined) {
   const AttentionParams e = extent_of(kAttentionCases[0], DType::kFloat32);
-  EXPECT_EQ(plan_attention(h200(), e, true), nullptr);
-  EXPECT_EQ(plan_attention_grad(h200(), e, e.y), nullptr);
+  EXPECT_EQ(plan_attention(h200(), {e}, true), nullptr);
+  EXPECT_EQ(plan_attention_grad(h200(), {e}, e.y), nullptr);
+}
+
+// The H200 with the memory, and its clock, of an H100 (SXM).
+CudnnTarget h100() {
+  CudnnTarget target = h200();
+  const auto change = [&](const std::string& from, const std::string& to) {
+    target.properties.replace(target.properties.find(from), from.size(), to);
+  };
+  change("NVIDIA H200", "NVIDIA H100 80GB HBM3");
+  change("3201000", "2619000");
+  change("150000000000", "85000000000");
+  return target;
+}
+
+const AttentionCase kMaskedCases[] = {{"BERT-base 512", 32, 12, 12, 512, 512, 64},
+                                      {"GPT-2 124M", 16, 12, 12, 1024, 1024, 64},
+                                      {"groups of heads", 4, 32, 8, 1024, 1024, 128},
+                                      {"one key head", 2, 8, 1, 512, 512, 64},
+                                      {"odd length", 2, 4, 4, 77, 77, 32}};
+
+struct MaskedCase {
+  const char* name;
+  ops::MaskUse mask = ops::MaskUse::kNone;
+  bool causal = false;
+  int64_t left = -1, right = -1;
+  float softcap = 0;
+  bool to_last_key = false;
+  bool samples = false, heads = false, one_row = false;  // of a bias
+};
+constexpr ops::MaskUse kLengths = ops::MaskUse::kLengths, kBias = ops::MaskUse::kBias;
+const MaskedCase kMasks[] = {
+    {.name = "window", .causal = true, .left = 63},
+    {.name = "window to both sides", .left = 64, .right = 64},
+    {.name = "lengths", .mask = kLengths},
+    {.name = "causal, lengths", .mask = kLengths, .causal = true},
+    {.name = "causal, to the last key", .mask = kLengths, .causal = true, .to_last_key = true},
+    {.name = "window, lengths", .mask = kLengths, .causal = true, .left = 63},
+    {.name = "window to both sides, lengths", .mask = kLengths, .left = 64, .right = 64},
+    {.name = "one bias", .mask = kBias},
+    {.name = "bias of samples", .mask = kBias, .samples = true},
+    {.name = "bias of heads", .mask = kBias, .heads = true},
+    {.name = "bias of all", .mask = kBias, .samples = true, .heads = true},
+    {.name = "bias of one row", .mask = kBias, .samples = true, .one_row = true},
+    {.name = "causal, bias", .mask = kBias, .causal = true, .samples = true},
+    {.name = "window, bias", .mask = kBias, .causal = true, .left = 63, .samples = true},
+    {.name = "cap", .softcap = 50},
+    {.name = "causal, cap", .causal = true, .softcap = 50},
+    {.name = "window, cap", .causal = true, .left = 63, .softcap = 50},
+    {.name = "lengths, cap", .mask = kLengths, .softcap = 50},
+    {.name = "causal, lengths, cap", .mask = kLengths, .causal = true, .softcap = 50},
+    {.name = "bias, cap", .mask = kBias, .softcap = 50, .samples = true},
+    {.name = "causal, bias, cap", .mask = kBias, .causal = true, .softcap = 50, .samples = true}};
+
+CudnnAttention masked(const AttentionCase& shape, const MaskedCase& m, DType dtype) {
+  CudnnAttention a{extent_of(shape, dtype), m.mask, m.to_last_key, {}};
+  a.e.causal = m.causal;
+  a.e.left = m.left;
+  a.e.right = m.right;
+  a.e.softcap = m.softcap;
+  a.bias = {m.samples ? shape.batch : 1, m.heads ? shape.heads : 1, m.one_row ? 1 : shape.queries,
+            (shape.keys + 7) / 8 * 8};
+  return a;
+}
+
+// Both for two shapes: a plan of each kind takes long enough.
+std::vector<CudnnTarget> targets_of(const AttentionCase& shape) {
+  if (shape.heads == 12) return {h100(), h200()};
+  return {h200()};
+}
+
+TEST_F(CudnnPlans, MaskedAttention) {
+  int planned = 0;
+  for (const AttentionCase& shape : kMaskedCases) {
+    for (const MaskedCase& m : kMasks) {
+      const std::string name = std::string(shape.name) + ", " + m.name;
+      for (const CudnnTarget& target : targets_of(shape)) {
+        const CudnnAttention a = masked(shape, m, DType::kBFloat16);
+        const auto forward = plan_attention(target, a, true);
+        const auto backward = plan_attention_grad(target, a, a.e.y);
+        EXPECT_NE(forward, nullptr) << name;
+        EXPECT_NE(backward, nullptr) << name << ", backward";
+        planned += forward != nullptr && backward != nullptr;
+      }
+    }
+  }
+  EXPECT_EQ(planned, 147);
 }
 
 struct ConvolutionCase {

@@ -8,12 +8,14 @@
 #include <cmath>
 #include <cstdlib>
 #include <cstring>
+#include <map>
 #include <sstream>
 #include <string_view>
 
 #include "kernels/core/device.h"
 #include "kernels/core/device_operators.h"
 #include "kernels/core/op_def.h"
+#include "kernels/ops/attention/device_attention.h"
 #include "tests/support/namespaces.h"
 #include "tests/support/op_check.h"
 #include "tests/support/op_values.h"
@@ -277,6 +279,37 @@ TEST_F(OnDevice, ANaNComesThroughEveryProduct) {
       }
     }
   }
+}
+
+// Without a GPU, `plan` says by the same rules which kernel an attention gets.
+TEST_F(OnDevice, CudnnTakesTheMasksThatThePlanSays) {
+  const char* const library = std::getenv("OFSDP_CUDNN_LIBRARY");
+  if (library == nullptr || std::string_view(library) != "stand-in") {
+    GTEST_SKIP() << "cuDNN may decline some, of its own";
+  }
+  const Registry registry = make_registry();
+  std::map<std::string, int> taken;
+  for (const char* name : {"Attention", "ofsdp.AttentionWithStatistics", "ofsdp.AttentionGrad"}) {
+    const OpDef& op = registry.get(name);
+    for (const SampleCase& sample : testing::samples_of(op)) {
+      const testing::CaseValues values = testing::make_values(sample);
+      Problem p{sample.attributes, sample.inputs, {}, values.constants};
+      p.outputs = *op.infer({sample.attributes, sample.inputs, values.constants, {}});
+      p.outputs.resize(sample.num_outputs);
+      kernels::KernelChoice choice;
+      const bool nothing =
+          p.out(0).numel() == 0 || device_->make_kernel(name, p, &choice) == nullptr;
+      const bool anew = op.name == "AttentionGrad" && !p.has_in(7);
+      if (nothing || anew) continue;
+      EXPECT_EQ(choice.taken, kernels::ops::device_choice(name, p).taken)
+          << name << " " << sample.name;
+      if (sample.name.starts_with("cudnn_")) {
+        EXPECT_EQ(choice.taken.substr(0, 5), "cudnn") << name << " " << sample.name;
+      }
+      ++taken[choice.taken];
+    }
+  }
+  for (const char* way : kernels::ops::kCudnnByMask) EXPECT_GE(taken[way], 12) << way;
 }
 
 INSTANTIATE_TEST_SUITE_P(Operators, DeviceOperators, ::testing::ValuesIn(computing_operators()),

@@ -4,6 +4,7 @@
 #include <limits>
 #include <numbers>
 
+#include "kernels/core/planned_operands.h"
 #include "tests/support/fusion_fixture.h"
 #include "tests/support/namespaces.h"
 
@@ -167,6 +168,70 @@ TEST_F(Fusion, OnlyAMaskThatIsCausalityIsTakenForIt) {
   other = causal(-1e9F);
   other[20] = 0.5F;
   EXPECT_FALSE(is_fused(other));
+}
+
+// Bands that fusion finds in masks of 5 queries and 5 keys.
+class MaskBands : public Fusion {
+ protected:
+  // The band that is found; empty: none.
+  std::vector<int64_t> band_of(ValueId mask) {
+    const ValueId q = maker.parameter(format_text("q{}", ++queries_), {2, 3, 5, 8});
+    const ValueId y = op("Attention", {q, q, q, mask});
+    const Graph fused = fuse(maker.graph, {y}, {{}, 0});
+    for (const Node& node : fused.nodes) {
+      if (is_operator(node, "Attention")) return node.attributes.ints(kMaskBand);
+    }
+    return {};
+  }
+  // [5, 5]: true up to `left` before the diagonal and `right` after it.
+  ValueId truth(int64_t left, int64_t right) {
+    std::vector<bool> seen;
+    for (int64_t i = 0; i < 25; ++i)
+      seen.push_back(i % 5 >= i / 5 - left && i % 5 <= i / 5 + right);
+    Constant made{{DType::kBool, {5, 5}}, {}};
+    for (const bool one : seen) made.bytes.push_back(std::byte{one});
+    return GraphEditor(maker.graph)
+        .add_constant("truth", std::make_shared<const Constant>(std::move(made)));
+  }
+  ValueId padding() { return op("Cast", {feed({2, 1, 1, 5})}, {{"to", int64_t{9}}}); }
+  ValueId feed(const Shape& shape) {
+    return maker.input(format_text("mask{}", ++feeds_), {DType::kInt64, shape});
+  }
+  ValueId additive(ValueId seen) { return op("Where", {seen, number(0), number(-3e38)}); }
+
+  int queries_ = 0, feeds_ = 0;
+};
+using Bounds = std::vector<int64_t>;
+
+TEST_F(MaskBands, OfPaddingAlone) {
+  const ValueId whole = op("Expand", {padding(), maker.ints({2, 1, 5, 5})});
+  EXPECT_EQ(band_of(whole), (Bounds{-1, -1}));
+  EXPECT_EQ(band_of(additive(whole)), (Bounds{-1, -1}));
+  EXPECT_EQ(band_of(op("And", {truth(4, 4), padding()})), (Bounds{-1, -1}));
+  EXPECT_EQ(band_of(padding()), Bounds{});  // its shape says so
+}
+
+TEST_F(MaskBands, OfPaddingWithACausalOrSlidingPart) {
+  EXPECT_EQ(band_of(op("And", {truth(4, 0), padding()})), (Bounds{-1, 0}));
+  EXPECT_EQ(band_of(additive(op("And", {padding(), truth(2, 0)}))), (Bounds{2, 0}));
+  EXPECT_EQ(band_of(op("Add", {additive(truth(1, 2)), additive(padding())})), (Bounds{1, 2}));
+  const ValueId hidden = op("Not", {op("And", {truth(4, 0), padding()})});
+  EXPECT_EQ(band_of(op("Where", {hidden, number(-1e9), number(0)})), (Bounds{-1, 0}));
+  EXPECT_EQ(band_of(truth(1, 1)), (Bounds{1, 1}));
+}
+
+TEST_F(MaskBands, OfNothingElse) {
+  const ValueId rows = op("Cast", {feed({2, 1, 5, 5})}, {{"to", int64_t{9}}});
+  EXPECT_EQ(band_of(rows), Bounds{});
+  EXPECT_EQ(band_of(op("And", {truth(4, 0), rows})), Bounds{});
+  EXPECT_EQ(band_of(op("Or", {truth(4, 0), padding()})), Bounds{});
+  EXPECT_EQ(band_of(op("Where", {padding(), number(0), number(-10)})), Bounds{});
+  EXPECT_EQ(band_of(op("Where", {truth(4, 0), number(0), number(-10)})), Bounds{});
+  std::vector<float> other = causal(-1e9F);
+  other[5] = -1e9F;  // the second query does not see the first key
+  EXPECT_EQ(band_of(table({5, 5}, other)), Bounds{});
+  const ValueId learned = maker.parameter("bias", {5, 5});
+  EXPECT_EQ(band_of(op("Add", {additive(truth(4, 0)), learned})), Bounds{});
 }
 
 TEST_F(Fusion, LossOverLogits) {

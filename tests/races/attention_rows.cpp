@@ -113,6 +113,31 @@ void add_masked(Table& table, bool additive) {
   });
 }
 
+// Masks as cuDNN gets them, and the samples that are left to our kernels.
+void add_for_cudnn(Table& table, bool additive) {
+  using namespace kernels::cuda;
+  table.row(named("masks for cuDNN", additive ? "additive" : "padding"), [=](Buffers& m) {
+    Heads h(m, DType::kBFloat16, 32, false);
+    AttentionParams& e = h.extent;
+    e.mask_kind = additive ? MaskKind::kFloat : MaskKind::kBool;
+    e.mask_keys = e.keys;
+    e.mask_strides[3] = 1;
+    e.mask = additive ? m.floats(e.dtype, e.keys) : m.whole<uint8_t>(e.keys, 2);
+    const SampleLengths lengths{m.whole<int32_t>(1, 1), m.whole<int32_t>(1, 1),
+                                m.whole<int32_t>(1, 1)};
+    void* const bias = m.zeros(mask_bias_shape(e).bytes(e.dtype));
+    const AttentionGradient g = h.gradient(m, true, attention_grad_scratch(e, true));
+    e.wanted = lengths.apart;
+    for (const cudaError_t error :
+         {sample_lengths(e, 1, lengths, nullptr), mask_bias(e, bias, lengths.apart, nullptr),
+          zero_hidden_keys(e, lengths.keys, g.dk, g.dv, nullptr),
+          tensor_attention(e, h.q, h.k, h.v, h.y, h.statistics, nullptr)}) {
+      if (error != cudaSuccess) return error;
+    }
+    return tensor_attention_grad(e, g, nullptr);
+  });
+}
+
 }  // namespace
 
 void add_attention_rows(Table& table) {
@@ -131,6 +156,8 @@ void add_attention_rows(Table& table) {
   }
   add_masked(table, false);
   add_masked(table, true);
+  add_for_cudnn(table, false);
+  add_for_cudnn(table, true);
   for (const bool packed : {false, true}) {
     table.row(named("rotary", packed ? "packed" : "heads"), [=](Buffers& m) {
       kernels::cuda::RotaryParams e;

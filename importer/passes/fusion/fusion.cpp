@@ -23,9 +23,12 @@ constexpr FusionRule kRules[] = {
     {"max_pool_relu", "MaxPool", "MaxPool", fuse_max_pool_relu},
 };
 
-// These see the pieces that no other rule took, and nodes that rules made.
-constexpr FusionRule kLastRules[] = {{"causal_mask", "Attention", "Attention", fuse_causal_mask},
-                                     {"chain", "", "ofsdp.Chain", fuse_chain}};
+// These see nodes that rules made, and masks before a chain takes them.
+constexpr FusionRule kMaskRules[] = {{"causal_mask", "Attention", "Attention", fuse_causal_mask},
+                                     {"mask_band", "Attention", "Attention", fuse_mask_band}};
+
+// These see the pieces that no other rule took.
+constexpr FusionRule kLastRules[] = {{"chain", "", "ofsdp.Chain", fuse_chain}};
 
 // These change only where operands lie.
 constexpr FusionRule kPlacingRules[] = {
@@ -87,6 +90,7 @@ Graph apply(std::span<const FusionRule> rules, const Graph& graph,
 std::vector<std::string> fusion_names() {
   std::vector<std::string> names;
   for (const FusionRule& rule : kRules) names.emplace_back(rule.name);
+  for (const FusionRule& rule : kMaskRules) names.emplace_back(rule.name);
   for (const FusionRule& rule : kLastRules) names.emplace_back(rule.name);
   for (const FusionRule& rule : kPlacingRules) names.emplace_back(rule.name);
   return names;
@@ -96,7 +100,9 @@ Graph fuse(const Graph& graph, const std::vector<ValueId>& wanted, const FusionS
   Graph live = graph;
   prune(live, wanted);
   skip_identities(live, wanted);
-  const Graph whole = apply(kLastRules, apply(kRules, live, wanted, settings), wanted, settings);
+  const Graph made = apply(kRules, live, wanted, settings);
+  const Graph whole =
+      apply(kLastRules, apply(kMaskRules, made, wanted, settings), wanted, settings);
   return apply(kPlacingRules, whole, wanted, settings);
 }
 

@@ -185,6 +185,7 @@ bool fuse_rms_norm(Rewriter& r, const Node& node);
 bool fuse_rotary(Rewriter& r, const Node& node);
 bool fuse_attention(Rewriter& r, const Node& node);
 bool fuse_causal_mask(Rewriter& r, const Node& node);
+bool fuse_mask_band(Rewriter& r, const Node& node);
 bool fuse_attention_operands(Rewriter& r, const Node& node);
 bool fuse_attention_result(Rewriter& r, const Node& node);
 bool fuse_log_softmax_loss(Rewriter& r, const Node& node);

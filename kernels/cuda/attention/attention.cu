@@ -96,6 +96,7 @@ __global__ void __launch_bounds__(kWarps* kWarp)
   __shared__ float tile[kTile][kWidth + 1];
   __shared__ float rows[kWarps][kWidth];
   const Place p = find_place<kWarps>(e);
+  if (!is_wanted(e, p.head.b)) return;
   const int lane = static_cast<int>(threadIdx.x % kWarp);
   float* q = rows[threadIdx.x / kWarp];
   load_row(q, o.q + p.head.b * e.q.batch + p.head.h * e.q.head + p.query * e.q.row, p.there,
@@ -133,6 +134,7 @@ __global__ void __launch_bounds__(kWarps* kWarp)
   __shared__ float tile[kTile][kWidth + 1];
   __shared__ float rows[kWarps][kWidth];
   const Place p = find_place<kWarps>(e);
+  if (!is_wanted(e, p.head.b)) return;
   const int lane = static_cast<int>(threadIdx.x % kWarp);
   float* row = rows[threadIdx.x / kWarp];
   const T* q = o.q + p.head.b * e.q.batch + p.head.h * e.q.head + p.query * e.q.row;
@@ -189,6 +191,7 @@ __global__ void __launch_bounds__(kWarps* kWarp)
   __shared__ float tile[kTile][kWidth + 1];
   __shared__ float rows[kWarps][kWidth];
   const Place p = find_place<kWarps>(e);
+  if (!is_wanted(e, p.head.b)) return;
   const int lane = static_cast<int>(threadIdx.x % kWarp);
   float* row = rows[threadIdx.x / kWarp];
   const T* q = o.q + p.head.b * e.q.batch + p.head.h * e.q.head + p.query * e.q.row;
@@ -229,6 +232,7 @@ __global__ void __launch_bounds__(kWarps* kWarp)
   const int64_t tiles = (e.keys + kWarps - 1) / kWarps;
   const int64_t item = blockIdx.x / tiles, first_key = blockIdx.x % tiles * kWarps;
   const int64_t b = item / e.kv_heads, kv = item % e.kv_heads, group = e.heads / e.kv_heads;
+  if (!is_wanted(e, b)) return;
   const int64_t key = first_key + threadIdx.x / kWarp;
   const bool there = key < e.keys;
   const int lane = static_cast<int>(threadIdx.x % kWarp);
@@ -296,7 +300,8 @@ OFSDP_CUDA_KERNEL delta_kernel(AttentionParams e, const T* dy, const T* y, HeadS
                                float* delta) {
   const int64_t item = int64_t{blockIdx.x} * (kThreads / kLanes) + threadIdx.x / kLanes;
   const int lane = static_cast<int>(threadIdx.x % kLanes);
-  const bool there = item < e.batch * e.heads * e.queries;
+  const bool there =
+      item < e.batch * e.heads * e.queries && is_wanted(e, item / e.queries / e.heads);
   float sum = 0;
   if (there) {
     const int64_t query = item % e.queries, h = item / e.queries % e.heads;

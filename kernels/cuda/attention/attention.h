@@ -37,6 +37,8 @@ struct AttentionParams {
   int64_t mask_strides[4] = {};  // sample, head, query, key
   int64_t mask_keys = 0;         // later keys are masked
   Fault fault = {};              // for invalid lengths
+  // Device memory, [batch]: samples with 0 are left out, and their outputs stay; null: none is.
+  const int32_t* wanted = nullptr;
 };
 
 // statistics: float32 [batch, heads, queries], or null if not needed.
@@ -81,6 +83,43 @@ cudaError_t tensor_attention(const AttentionParams& e, const void* q, const void
 // Scratch: attention_grad_scratch.
 cudaError_t tensor_attention_grad(const AttentionParams& e, const AttentionGradient& g,
                                   cudaStream_t stream);
+
+// --- Masks for cuDNN (kernels/cuda/cudnn/attention_operators.cpp), of 16-bit problems ---
+//
+// cuDNN skips the keys after each sample's length, and adds a bias to scores. It says nothing of
+// rows without visible keys. So these kernels also mark the samples, `apart`, that only the kernels
+// above compute right.
+
+// Device memory, [batch] each: the count of queries, the visible keys (all if apart), and 1 if the
+// sample is apart, else 0.
+struct SampleLengths {
+  int32_t *queries = nullptr, *keys = nullptr, *apart = nullptr;
+};
+
+// Reads the visible keys from e.lengths, or from a mask with the same keys for all queries
+// (mask_strides[2] == 0) and heads, whose head 0 is read. A sample is apart if its visible keys are
+// no prefix, or fewer than `least`. A key is hidden by false or by an addend of at most
+// kHiddenScore; a sample with other addends but 0 is apart.
+cudaError_t sample_lengths(const AttentionParams& e, int64_t least, const SampleLengths& to,
+                           cudaStream_t stream);
+
+// The bias that takes the place of a mask: [batch, heads, rows, pitch], `dtype`.
+struct MaskBias {
+  int64_t batch = 1, heads = 1, rows = 1, pitch = 0;
+  size_t bytes(DType dtype) const {
+    return static_cast<size_t>(batch * heads * rows * pitch) * dtype_size(dtype);
+  }
+};
+MaskBias mask_bias_shape(const AttentionParams& e);
+
+// Stores the mask's addends in `bias`, at least half of the dtype's lowest number, which stands for
+// false and for keys after mask_keys too. A sample is apart if a query sees no key with a larger
+// addend. apart: [batch].
+cudaError_t mask_bias(const AttentionParams& e, void* bias, int32_t* apart, cudaStream_t stream);
+
+// Stores zeros in rows keys[b] .. e.keys - 1 of dk and dv, in all heads.
+cudaError_t zero_hidden_keys(const AttentionParams& e, const int32_t* keys, void* dk, void* dv,
+                             cudaStream_t stream);
 
 // --- Rotary position embedding: rotates pairs (a, b) in the first `dim` elements of each row by
 // the angle at the row's position: a' = a cos - b sin, b' = a sin + b cos. Pass -sin for the

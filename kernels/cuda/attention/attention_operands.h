@@ -16,7 +16,7 @@
 
 #include "kernels/cuda/attention/attention.h"
 #include "kernels/cuda/device/operands.h"
-#include "kernels/ops/attention/attention_shape.h"
+#include "kernels/ops/attention/device_attention.h"
 
 namespace ofsdp::kernels::cuda {
 
@@ -74,44 +74,32 @@ inline HeadOffsets places_of(const AttentionShape& s, const ops::AttentionInputs
 }
 
 inline constexpr int64_t kMaxHeadWidth = 256;
-inline constexpr size_t kAttentionLengths = 6, kStatisticsLengths = 4;  // input indices
-
-// Collects operand descriptions; `first` is the index of q.
-inline ops::AttentionInputs attention_inputs(const Problem& p, size_t first, size_t lengths,
-                                             int64_t past) {
-  const auto at = [&](size_t i) { return p.has_in(i) ? p.in(i) : TensorDesc{}; };
-  return {at(first), at(first + 1), at(first + 2), at(first + 3), p.has_in(lengths), past};
-}
 
 inline AttentionParams operands_params(const Problem& p, const ops::AttentionInputs& in) {
   return extent_of(ops::attention_shape(in, p.attributes), in.q.dtype);
 }
 
 inline AttentionParams forward_params(const Problem& p, size_t lengths) {
-  return operands_params(p, attention_inputs(p, 0, lengths, 0));
+  return operands_params(p, ops::forward_inputs(p, lengths));
 }
 
 inline HeadOffsets forward_offsets(const Problem& p, size_t lengths) {
-  const ops::AttentionInputs in = attention_inputs(p, 0, lengths, 0);
+  const ops::AttentionInputs in = ops::forward_inputs(p, lengths);
   return places_of(ops::attention_shape(in, p.attributes), in);
 }
 
-inline ops::AttentionInputs gradient_inputs(const Problem& p) {
-  return attention_inputs(p, 1, 5, p.attributes.i("past_length", 0));
-}
-
 inline AttentionParams gradient_params(const Problem& p) {
-  return operands_params(p, gradient_inputs(p));
+  return operands_params(p, ops::gradient_inputs(p));
 }
 
 inline HeadOffsets gradient_offsets(const Problem& p) {
-  const ops::AttentionInputs in = gradient_inputs(p);
+  const ops::AttentionInputs in = ops::gradient_inputs(p);
   return places_of(ops::attention_shape(in, p.attributes), in);
 }
 
 // Returns the strides of the saved y.
 inline HeadStrides kept_strides(const Problem& p) {
-  const AttentionShape s = ops::attention_shape(gradient_inputs(p), p.attributes);
+  const AttentionShape s = ops::attention_shape(ops::gradient_inputs(p), p.attributes);
   return device_strides(ops::kept_strides(s, p.attributes));
 }
 
@@ -132,12 +120,12 @@ inline Acceptance accepts_attention(const Problem& p) {
   for (size_t i = 1; i < p.outputs.size(); ++i) {
     if (p.has_out(i)) return Acceptance::refuse("more than y is wanted");
   }
-  return accepts_operands(p, attention_inputs(p, 0, kAttentionLengths, 0));
+  return accepts_operands(p, ops::forward_inputs(p, ops::kAttentionLengths));
 }
 
 inline Acceptance accepts_attention_with_statistics(const Problem& p) {
   if (!p.has_out(1)) return Acceptance::refuse("statistics are not wanted");
-  return accepts_operands(p, attention_inputs(p, 0, kStatisticsLengths, 0));
+  return accepts_operands(p, ops::forward_inputs(p, ops::kStatisticsLengths));
 }
 
 inline Acceptance accepts_attention_grad(const Problem& p) {
@@ -146,7 +134,7 @@ inline Acceptance accepts_attention_grad(const Problem& p) {
        {p.has_in(6) == p.has_in(7), "y or its statistics are absent"},
        {p.has_out(0) && p.has_out(1) == p.has_in(2) && p.has_out(2) == p.has_in(3),
         "a gradient is not wanted"}});
-  return accepted ? accepts_operands(p, gradient_inputs(p)) : accepted;
+  return accepted ? accepts_operands(p, ops::gradient_inputs(p)) : accepted;
 }
 
 }  // namespace ofsdp::kernels::cuda

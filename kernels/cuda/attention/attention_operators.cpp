@@ -9,6 +9,9 @@
 namespace ofsdp::kernels::cuda {
 namespace {
 
+using ops::kAttentionLengths;
+using ops::kStatisticsLengths;
+
 // Accepts the problems that kAccepts takes and tensor cores support.
 template <auto kAccepts, auto kExtent>
 Acceptance accepts_tensor_cores(const Problem& p) {
@@ -117,16 +120,17 @@ void add_attention(CudaImplementations& list) {
   constexpr auto kKept = [](const Problem& p) { return forward_params(p, kStatisticsLengths); };
   list.insert(
       list.end(),
-      {{"Attention", "tensor cores", accepts_tensor_cores<accepts_attention, kPlain>,
+      {{"Attention", ops::kTensorCores, accepts_tensor_cores<accepts_attention, kPlain>,
         create<tensor_attention, kAttentionLengths, false>},
-       {"Attention", "own", accepts_attention, create<attention, kAttentionLengths, false>},
-       {kKeeping, "tensor cores", accepts_tensor_cores<accepts_attention_with_statistics, kKept>,
+       {"Attention", ops::kCudaCores, accepts_attention,
+        create<attention, kAttentionLengths, false>},
+       {kKeeping, ops::kTensorCores, accepts_tensor_cores<accepts_attention_with_statistics, kKept>,
         create<tensor_attention, kStatisticsLengths, true>},
-       {kKeeping, "own", accepts_attention_with_statistics,
+       {kKeeping, ops::kCudaCores, accepts_attention_with_statistics,
         create<attention, kStatisticsLengths, true>},
-       {kGrad, "tensor cores", accepts_tensor_cores<accepts_attention_grad, gradient_params>,
+       {kGrad, ops::kTensorCores, accepts_tensor_cores<accepts_attention_grad, gradient_params>,
         create_grad<tensor_attention_grad>},
-       {kGrad, "own", accepts_attention_grad, create_grad<attention_grad>}});
+       {kGrad, ops::kCudaCores, accepts_attention_grad, create_grad<attention_grad>}});
 }
 
 void add_rotary(CudaImplementations& list) {

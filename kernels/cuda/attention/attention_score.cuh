@@ -70,6 +70,11 @@ __device__ inline Head find_head(const AttentionParams& e, int64_t item) {
   return {item / e.heads, h, h / (e.heads / e.kv_heads)};
 }
 
+// Whether the sample's outputs are to be computed.
+__device__ inline bool is_wanted(const AttentionParams& e, int64_t b) {
+  return e.wanted == nullptr || e.wanted[b] != 0;
+}
+
 __device__ inline float apply_softcap(const AttentionParams& e, float raw) {
   return e.softcap > 0 ? e.softcap * tanhf(raw / e.softcap) : raw;
 }

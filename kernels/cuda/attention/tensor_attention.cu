@@ -66,6 +66,7 @@ __global__ void __launch_bounds__(kAttentionThreads, kBlocks<W>)
   __shared__ Tile<kKeys, W> k, v;
   const Place p;
   const QueryBlock b = query_block<kRows, kKeys>(e);
+  if (!is_wanted(e, b.head.b)) return;
   const int row = p.warp * 16 * M, query = b.first + row + p.g;
   const MatrixRows<T> keys = o.keys(e, b.head), values = o.values(e, b.head);
   load_tile<kAttentionThreads>(q, o.queries(e, b.head), b.first);

@@ -72,6 +72,7 @@ __global__ void __launch_bounds__(kAttentionThreads)
   constexpr int N = kGradStep<W> / 8;
   const Place p;
   const QueryBlock b = query_block<kGradRows, kGradStep<W>>(e);
+  if (!is_wanted(e, b.head.b)) return;
   float max[2] = {-INFINITY, -INFINITY}, sum[2] = {}, delta[2] = {};
   for_key_tiles<T, W>(e, o, b, [&](int, auto& s, auto& dp, auto&) {
 #pragma unroll
@@ -114,6 +115,7 @@ __global__ void __launch_bounds__(kAttentionThreads)
   constexpr int N = kGradStep<W> / 8;
   const Place p;
   const QueryBlock b = query_block<kGradRows, kGradStep<W>>(e);
+  if (!is_wanted(e, b.head.b)) return;
   const int row = b.first + p.warp * 16;
   int64_t at[2];
   float log_sum[2] = {}, delta[2] = {};
@@ -235,6 +237,7 @@ __global__ void __launch_bounds__(kAttentionThreads, kKeyBlocks<W>)
   __shared__ Tile<kQueries, W> q, dy;
   const Place p;
   const KeyBlock<kQueries> b(e);
+  if (!is_wanted(e, b.head.b)) return;
   const int row = p.warp * 16, key = b.first + row;
   load_tile<kAttentionThreads>(k, o.keys(e, b.head), b.first);
   load_tile<kAttentionThreads>(v, o.values(e, b.head), b.first);

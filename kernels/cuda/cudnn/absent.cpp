@@ -1,5 +1,4 @@
-// Replaces this folder if cuDNN's or cudnn-frontend's headers are missing, and in the emulated
-// device.
+// Replaces this folder if cuDNN's or cudnn-frontend's headers are missing.
 #include "kernels/cuda/device/implementations.h"
 
 namespace ofsdp::kernels::cuda {

@@ -3,7 +3,9 @@
 #include <cudnn_frontend.h>
 
 #include <exception>
+#include <functional>
 #include <numeric>
+#include <optional>
 
 #include "kernels/cuda/cudnn/plan.h"
 #include "kernels/cuda/device/implementations.h"
@@ -130,13 +132,93 @@ struct AttentionShapes {
   Extents q, k, v, y, statistics, statistics_strides;
 };
 
+// cuDNN counts the query's own key in the window to its left.
+std::optional<int64_t> keys_to_left(const AttentionParams& e) {
+  return e.left < 0 ? std::nullopt : std::optional(e.left + 1);
+}
+std::optional<int64_t> keys_to_right(const AttentionParams& e) {
+  if (e.causal) return 0;
+  return e.right < 0 ? std::nullopt : std::optional(e.right);
+}
+fe::DiagonalAlignment_t alignment(const CudnnAttention& a) {
+  const bool last = a.to_last_key || a.e.offset != 0;
+  return last ? fe::DiagonalAlignment_t::BOTTOM_RIGHT : fe::DiagonalAlignment_t::TOP_LEFT;
+}
+
+// Inputs that describe the mask, from uid `first` on.
+class MaskInputs {
+ public:
+  MaskInputs(GraphBuilder& b, const CudnnAttention& a, int64_t first) {
+    if (a.mask == ops::MaskUse::kLengths) {
+      for (int64_t i = 0; i < 2; ++i) {
+        tensors_.push_back(b.input(first + i, {a.e.batch, 1, 1, 1}, {1, 1, 1, 1}));
+        tensors_.back()->set_data_type(fe::DataType_t::INT32);
+      }
+    } else if (a.mask == ops::MaskUse::kBias) {
+      const MaskBias& m = a.bias;
+      tensors_.push_back(b.input(first, {m.batch, m.heads, m.rows, a.e.keys},
+                                 {m.heads * m.rows * m.pitch, m.rows * m.pitch, m.pitch, 1}));
+    }
+  }
+  int64_t count() const { return static_cast<int64_t>(tensors_.size()); }
+  Tensor lengths(size_t which) const { return tensors_.size() == 2 ? tensors_[which] : nullptr; }
+  Tensor bias() const { return tensors_.size() == 1 ? tensors_[0] : nullptr; }
+
+ private:
+  std::vector<Tensor> tensors_;
+};
+
+// Softcap and all that hides keys as parts of the graph: next to a softcap, cuDNN takes no settings
+// for the latter.
+class ScoreParts {
+ public:
+  ScoreParts(const CudnnAttention& a, MaskInputs inputs)
+      : a_(a),
+        inputs_(std::move(inputs)),
+        cap_(std::make_shared<fe::graph::attn::score_modifiers::Softcap>()) {}
+
+  Tensor forward(std::shared_ptr<Graph> graph, Tensor score) const {
+    namespace parts = fe::graph::attn::score_modifiers;
+    score = cap_->forward(graph, score, scalar());
+    if (inputs_.lengths(0) != nullptr) {
+      score = parts::padding_mask(graph, score, inputs_.lengths(1), inputs_.lengths(0));
+    }
+    const auto left = keys_to_left(a_.e), right = keys_to_right(a_.e);
+    if (!left && !right) return score;
+    return parts::sliding_window_mask(graph, score, alignment(a_), left, right, a_.e.queries,
+                                      a_.e.keys, inputs_.lengths(0), inputs_.lengths(1));
+  }
+  Tensor backward(std::shared_ptr<Graph> graph, Tensor slope) const {
+    return cap_->backward(graph, slope, scalar());
+  }
+
+ private:
+  Tensor scalar() const { return std::make_shared<Tensor_attributes>(a_.e.softcap); }
+
+  CudnnAttention a_;
+  MaskInputs inputs_;
+  std::shared_ptr<fe::graph::attn::score_modifiers::Softcap> cap_;
+};
+
 template <typename Attributes>
-Attributes attention_attributes(const AttentionParams& e) {
-  Attributes a;
-  a.set_name("attention").set_attn_scale(e.scale);
-  if (e.causal && e.offset == 0) a.set_causal_mask(true);
-  if (e.causal && e.offset != 0) a.set_causal_mask_bottom_right(true);
-  return a;
+void set_diagonal(Attributes& attributes, const CudnnAttention& a) {
+  const auto left = keys_to_left(a.e), right = keys_to_right(a.e);
+  if (!left && !right) return;
+  attributes.set_diagonal_alignment(alignment(a));
+  if (left) attributes.set_diagonal_band_left_bound(static_cast<int>(*left));
+  if (right) attributes.set_diagonal_band_right_bound(static_cast<int>(*right));
+}
+
+// `apart`: what hides keys is part of the graph (ScoreParts).
+template <typename Attributes>
+Attributes attention_attributes(const CudnnAttention& a, const MaskInputs& mask, bool apart) {
+  Attributes made;
+  made.set_name("attention").set_attn_scale(a.e.scale);
+  if (!apart) set_diagonal(made, a);
+  if (mask.bias() != nullptr) made.set_bias(mask.bias());
+  if (mask.lengths(0) == nullptr) return made;
+  made.set_padding_mask(!apart).set_seq_len_q(mask.lengths(0)).set_seq_len_kv(mask.lengths(1));
+  return made;
 }
 
 // --- Convolutions ---
@@ -173,12 +255,20 @@ Attributes convolution_attributes(const ConvolutionParams& e) {
 
 }  // namespace
 
-std::unique_ptr<CudnnPlan> plan_attention(const CudnnTarget& target, const AttentionParams& e,
+std::unique_ptr<CudnnPlan> plan_attention(const CudnnTarget& target, const CudnnAttention& a,
                                           bool statistics) {
+  const AttentionParams& e = a.e;
   return plan(target, e.dtype, [&](GraphBuilder& b) {
     const AttentionShapes s(e);
-    auto attributes = attention_attributes<fe::graph::SDPA_attributes>(e);
+    const MaskInputs mask(b, a, statistics ? 6 : 5);
+    const bool apart = e.softcap > 0;
+    auto attributes = attention_attributes<fe::graph::SDPA_attributes>(a, mask, apart);
     attributes.set_generate_stats(statistics);
+    if (apart) {
+      const auto parts = std::make_shared<ScoreParts>(a, mask);
+      attributes.set_score_mod(
+          [parts](auto graph, auto score) { return parts->forward(graph, score); });
+    }
     auto [y, kept] =
         b.graph().sdpa(b.input(1, s.q, strides_of(e.q)), b.input(2, s.k, strides_of(e.k)),
                        b.input(3, s.v, strides_of(e.v)), attributes);
@@ -189,21 +279,32 @@ std::unique_ptr<CudnnPlan> plan_attention(const CudnnTarget& target, const Atten
   });
 }
 
-std::unique_ptr<CudnnPlan> plan_attention_grad(const CudnnTarget& target, const AttentionParams& e,
+std::unique_ptr<CudnnPlan> plan_attention_grad(const CudnnTarget& target, const CudnnAttention& a,
                                                const HeadStrides& y_strides) {
+  const AttentionParams& e = a.e;
   return plan(target, e.dtype, [&](GraphBuilder& b) {
     const AttentionShapes s(e);
-    auto attributes = attention_attributes<fe::graph::SDPA_backward_attributes>(e);
+    const bool apart = e.softcap > 0;
+    const MaskInputs mask(b, a, 7);
+    auto attributes = attention_attributes<fe::graph::SDPA_backward_attributes>(a, mask, apart);
     attributes.set_deterministic_algorithm(!target.may_vary);
+    if (apart) {
+      const auto parts = std::make_shared<ScoreParts>(a, mask);
+      attributes.set_score_mod(
+          [parts](auto graph, auto score) { return parts->forward(graph, score); });
+      attributes.set_score_mod_bprop(
+          [parts](auto graph, auto slope) { return parts->backward(graph, slope); });
+    }
     const Tensor kept = b.input(6, s.statistics, s.statistics_strides);
     kept->set_data_type(fe::DataType_t::FLOAT);
     auto [dq, dk, dv] = b.graph().sdpa_backward(
         b.input(1, s.q, strides_of(e.q)), b.input(2, s.k, strides_of(e.k)),
         b.input(3, s.v, strides_of(e.v)), b.input(4, s.y, strides_of(y_strides)),
         b.input(5, s.y, strides_of(e.y)), kept, attributes);
-    GraphBuilder::output(dq, 7, s.q, strides_of(e.q));
-    GraphBuilder::output(dk, 8, s.k, strides_of(e.k));
-    GraphBuilder::output(dv, 9, s.v, strides_of(e.v));
+    const int64_t next = 7 + mask.count();
+    GraphBuilder::output(dq, next, s.q, strides_of(e.q));
+    GraphBuilder::output(dk, next + 1, s.k, strides_of(e.k));
+    GraphBuilder::output(dv, next + 2, s.v, strides_of(e.v));
   });
 }
 

@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "kernels/cuda/attention/attention.h"
+#include "kernels/ops/attention/device_attention.h"
 
 namespace ofsdp::kernels::cuda {
 
@@ -44,13 +45,25 @@ class CudnnPlan {
   virtual cudaError_t run(cudaStream_t stream, std::span<void*> operands, void* workspace) = 0;
 };
 
-// Operands: q, k, v, y and, if requested, statistics: log-sum-exp per row, float32 [batch, heads,
-// queries]. No mask, lengths, window or softcap.
-std::unique_ptr<CudnnPlan> plan_attention(const CudnnTarget& target, const AttentionParams& e,
+// An attention as cuDNN computes it. Window, causality and softcap are those of `e`, whose diagonal
+// begins at the first key if offset is 0, or else ends at the last; with lengths it ends at each
+// sample's last key if `to_last_key`. Rows without visible keys, and dk and dv of keys after a
+// sample's length, are undefined.
+struct CudnnAttention {
+  AttentionParams e;
+  ops::MaskUse mask = ops::MaskUse::kNone;
+  bool to_last_key = false;
+  MaskBias bias = {};  // if mask is kBias
+};
+
+// Operands: q, k, v, y, statistics if requested (log-sum-exp per row, float32 [batch, heads,
+// queries]), then of the mask: lengths of queries and of keys, int32 [batch] each, or the bias.
+std::unique_ptr<CudnnPlan> plan_attention(const CudnnTarget& target, const CudnnAttention& a,
                                           bool statistics);
 
-// Operands: q, k, v, y, dy, statistics, dq, dk, dv. y may have other strides than dy.
-std::unique_ptr<CudnnPlan> plan_attention_grad(const CudnnTarget& target, const AttentionParams& e,
+// Operands: q, k, v, y, dy, statistics, then of the mask as above, dq, dk, dv. y may have other
+// strides than dy.
+std::unique_ptr<CudnnPlan> plan_attention_grad(const CudnnTarget& target, const CudnnAttention& a,
                                                const HeadStrides& y_strides);
 
 struct ConvolutionParams {

@@ -293,6 +293,55 @@ TEST_F(CudaAttention, BackwardReadsWhatWasKept) {
   }
 }
 
+// One of two samples is wanted; the other's results stay as they were.
+TEST_F(CudaAttention, LeavesSamplesOutThatAreNotWanted) {
+  AttentionParams e;
+  e.dtype = DType::kBFloat16;
+  e.batch = e.heads = 2;
+  e.kv_heads = 1;
+  e.queries = e.keys = 40;
+  e.width = e.v_width = 16;
+  e.q = e.y = {2 * 40 * 16, 40 * 16, 16};
+  e.k = e.v = {40 * 16, 40 * 16, 16};
+  e.scale = 0.25F;
+  const int64_t many = e.q.batch * 2, few = e.k.batch * 2;
+  const Tensor q(e.dtype, numbers(many, 1)), k(e.dtype, numbers(few, 2)),
+      v(e.dtype, numbers(few, 3)), dy(e.dtype, numbers(many, 4)), wanted(DType::kInt32, {0, 1});
+  const auto second = [](const Tensor& whole) {
+    const std::vector<double> all = whole.values();
+    return std::vector<double>(all.begin() + static_cast<std::ptrdiff_t>(all.size() / 2),
+                               all.end());
+  };
+  const auto expect_half = [&](const Tensor& half, const Tensor& whole, const char* what) {
+    std::vector<double> expected = Tensor::blank(static_cast<int64_t>(whole.values().size() / 2));
+    for (const double x : second(whole)) expected.push_back(x);
+    EXPECT_EQ(half.values(), expected) << what;
+  };
+  for (size_t which = 0; which < std::size(kForward); ++which) {
+    SCOPED_TRACE(kForward[which].first);
+    AttentionParams some = e;
+    some.wanted = wanted.as<int32_t>();
+    const std::array<void*, 3> at{q.data(), k.data(), v.data()};
+    Saved all(e, at, many, kForward[which].second), half(some, at, many, kForward[which].second);
+    expect_half(half.y, all.y, "y");
+    expect_half(half.statistics, all.statistics, "statistics");
+    const TensorDesc large{e.dtype, {many}}, small{e.dtype, {few}};
+    const Backward& backward = kBackward[which];
+    Slopes whole(e.dtype, {large, small, small}, backward.scratch(e, true), 0);
+    Slopes part(e.dtype, {large, small, small}, backward.scratch(e, true), 0);
+    for (Slopes* d : {&whole, &part}) {
+      AttentionGradient g{dy.data(),    at[0],        at[1],
+                          at[2],        d->dq.data(), d->dk.data(),
+                          d->dv.data(), nullptr,      d->scratch.data()};
+      all.put(g, e);
+      ASSERT_EQ(backward.launch(d == &whole ? e : some, g, nullptr), cudaSuccess);
+    }
+    expect_half(part.dq, whole.dq, "dq");
+    expect_half(part.dk, whole.dk, "dk");
+    expect_half(part.dv, whole.dv, "dv");
+  }
+}
+
 // [heads, rows, width] as [rows, parts, heads, width], in place `part`.
 void put_rows(const std::vector<double>& from, const AttentionParams& e, int64_t part,
               int64_t parts, std::vector<double>& to) {
