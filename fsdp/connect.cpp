@@ -68,37 +68,37 @@ class HostCommunicator final : public Communicator {
   bool is_first_on_host() const override { return map_.place() == 0; }
   size_t staging_bytes() const override { return link_ ? HostStaging::bytes(hosts()) : 0; }
 
-  Result<std::byte*> allocate_shared(MemoryLedger& ledger, size_t bytes) override {
-    const size_t user = region_bytes(bytes);
-    OFSDP_RETURN_IF_ERROR(segments_.allocate(links_, wait_, ledger, user + staging_bytes()));
+  Result<std::byte*> allocate_shared(MemoryLedger& ledger, size_t bytes, Sizes sizes) override {
+    OFSDP_RETURN_IF_ERROR(
+        segments_.allocate(links_, wait_, ledger, staging_bytes(), bytes, sizes == Sizes::kEqual));
     const HostParts parts{&map_, &page_, &wait_, link_.get(), &segments_};
-    const HostStaging staging(user, hosts());
+    const HostStaging staging(hosts());
     gather_.emplace(parts, staging);
     reductions_.emplace(parts, staging);
     if (link_) {
-      link_->serve({&segments_, user, const_cast<std::byte*>(staging.outgoing(segments_.own())),
+      link_->serve({&segments_, const_cast<std::byte*>(staging.outgoing(segments_.own())),
                     HostStaging::kOutgoing});
     }
     return segments_.own();
   }
 
   int ranks_in_common() const override { return std::max(ranks_on_each_host(), 1); }
-  Result<std::byte*> allocate_common(MemoryLedger& ledger, size_t bytes) override {
-    return segments_.allocate_common(links_, wait_, ledger, bytes);
+  Result<std::byte*> allocate_common(MemoryLedger& ledger, size_t whole, size_t part) override {
+    return segments_.allocate_common(links_, wait_, ledger, whole, part);
   }
 
   Status all_gather(const RankGroup& group, const ShardSource& source, std::byte* dst,
                     DType dst_dtype, const CollectiveSite& site) override {
     OFSDP_RETURN_IF_ERROR(wait_.check(site));
-    if (source.numel == 0) return {};
+    if (source.numel == 0 && source.parts.empty()) return {};
     GroupView& view = find_view(group);
-    const size_t bytes = static_cast<size_t>(source.numel) * dtype_size(dst_dtype);
     for (size_t k = 0; k < view.here.size(); ++k) {
       const int peer = view.peer(k);
-      const auto index = static_cast<size_t>(group.index_of(peer));
+      const RankPart part = source.of(group.index_of(peer));
       const std::byte* segment = segments_.of(map_.place_of[static_cast<size_t>(peer)]);
-      convert_elements(segment + source.offset + index * source.stride, source.dtype,
-                       dst + index * bytes, dst_dtype, source.numel);
+      convert_elements(segment + part.offset, source.dtype,
+                       dst + static_cast<size_t>(part.begin) * dtype_size(dst_dtype), dst_dtype,
+                       part.numel);
     }
     if (view.others == 0) return {};
     Status status = gather_->gather(view, source, dst, dst_dtype, site);

@@ -97,7 +97,7 @@ class SelfCommunicator final : public Communicator {
   int size() const override { return 1; }
   std::string name() const override { return "self"; }
 
-  Result<std::byte*> allocate_shared(MemoryLedger& ledger, size_t bytes) override {
+  Result<std::byte*> allocate_shared(MemoryLedger& ledger, size_t bytes, Sizes) override {
     OFSDP_ASSIGN_OR_RETURN(
         segment_, Region::map(ledger, bytes, Region::Sharing::kPrivate, "shards and gradients"));
     return segment_.data();

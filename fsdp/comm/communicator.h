@@ -9,9 +9,10 @@
 // ([Note: in place] in fsdp/plan/plan.h).
 //
 //   all_gather      dst[i * numel ...] = the group's i-th rank's numel elements, from
-//                   segment[offset + i * stride], converted to dst_dtype. Skips a part that is in
-//                   place. It follows the exchange that ends an update, so values are final. Across
-//                   hosts all ranks in the group must call it, or a single one with site.alone.
+//                   segment[offset + i * stride], converted to dst_dtype; unequal parts have places
+//                   of their own (RankPart). Skips a part that is in place. It follows the exchange
+//                   that ends an update, so values are final. Across hosts all ranks in the group
+//                   must call it, or a single one with site.alone.
 //   acquire(c)      waits until the group has read this rank's slot for channel c. Must precede the
 //                   next write to the slot.
 //   post(c)         marks this rank's slot for channel c as complete. Across hosts the reduction's
@@ -19,16 +20,18 @@
 //   reduce_scatter  waits until the group has posted channel c, then gives `sink` this rank's numel
 //                   elements of the sum, in blocks of at most kReduceBlock. Elements are
 //                   float32; they begin at index * numel, or at `first`; `onto` is added if given.
-//   all_reduce      leaves the float32 sum, count * numel elements, in every slot in the group.
+//                   With unequal parts the slot must name all.
+//   all_reduce      leaves the float32 sum, count * numel elements, or all of the unequal parts, in
+//                   every slot in the group.
 //                   Returns when this rank's slot is complete.
 //   exchange        all[r * n ...] = rank r's n doubles; n <= kMaxExchange. Waits for all.
 //
 // [Note: order of a sum] An element is summed in rank order inside each host, then over the hosts,
 // ordered by first rank. So a sum has the same bits with every strategy.
 //
-// REQUIRES: all ranks call `allocate_shared` once, with equal bytes, before any collective except
-// `barrier` and `exchange`. A channel belongs to one group; each rank calls acquire, post and
-// reduce on it in turn.
+// REQUIRES: all ranks call `allocate_shared` once before any collective except `barrier` and
+// `exchange`, with equal bytes unless they say that sizes differ. A channel belongs to one group;
+// each rank calls acquire, post and reduce on it in turn.
 //
 // The communicator owns the segments. Only the thread that runs the schedule calls it; any thread
 // may call `fail`. No call allocates after allocate_shared. Errors: kFault with rank, step, unit
@@ -63,12 +66,25 @@ struct CollectiveSite {
   bool alone = false;  // a gather that only this rank in the group calls
 };
 
+// A rank's part in a gather or a sum, if the ranks' parts are unequal.
+struct RankPart {
+  size_t offset = 0;  // of a gather: where the part is in the rank's segment
+  int64_t begin = 0;  // elements before it in the group's array
+  int64_t numel = 0;
+};
+
 // A rank's part in a gather: a place in the segment.
 struct ShardSource {
   size_t offset = 0;
   size_t stride = 0;  // bytes from one rank's part to the next in the group
   int64_t numel = 0;
   DType dtype = DType::kFloat32;
+  std::span<const RankPart> parts = {};  // by index in the group; empty: equal ones
+
+  RankPart of(int index) const {
+    if (!parts.empty()) return parts[static_cast<size_t>(index)];
+    return {offset + static_cast<size_t>(index) * stride, index * numel, numel};
+  }
 };
 
 // A gradient slot: count * numel elements, at the same place in every segment.
@@ -76,8 +92,14 @@ struct SlotSource {
   size_t offset = 0;
   int64_t numel = 0;  // in one rank's span
   DType dtype = DType::kFloat32;
-  int64_t first = -1;           // the first element of this rank's span; -1: index * numel
-  const float* onto = nullptr;  // numel elements to which the sum is added, or null
+  int64_t first = -1;                    // the first element of this rank's span; -1: index * numel
+  const float* onto = nullptr;           // numel elements to which the sum is added, or null
+  std::span<const RankPart> parts = {};  // by index in the group; empty: equal ones
+
+  RankPart of(int index) const {
+    if (!parts.empty()) return parts[static_cast<size_t>(index)];
+    return {offset, index * numel, numel};
+  }
 };
 
 // A reference to a callable that takes one reduced block; never owns, never allocates.
@@ -109,14 +131,19 @@ class Communicator {
   // Returns the bytes that allocate_shared takes in addition, in whole pages.
   virtual size_t staging_bytes() const { return 0; }
 
-  virtual Result<std::byte*> allocate_shared(MemoryLedger& ledger, size_t bytes) = 0;
+  // Ranks may ask for different sizes if all say so.
+  enum class Sizes { kEqual, kOfEachRank };
+  virtual Result<std::byte*> allocate_shared(MemoryLedger& ledger, size_t bytes, Sizes sizes) = 0;
+  Result<std::byte*> allocate_shared(MemoryLedger& ledger, size_t bytes) {
+    return allocate_shared(ledger, bytes, Sizes::kEqual);
+  }
   // Returns n if ranks [k * n, k * n + n) share a host and may have memory in common; 1 if none do.
   virtual int ranks_in_common() const { return 1; }
-  // Returns memory in common: `bytes`, in whole pages, for each rank on the host. All ranks read
-  // and write it; callers must keep reads and writes apart. Each rank's ledger counts `bytes`.
-  // Collective; must be called at most once, with equal `bytes` on all ranks.
-  virtual Result<std::byte*> allocate_common(MemoryLedger&, size_t bytes) {
-    OFSDP_CHECK(bytes == 0, "'{}' has no memory in common", name());
+  // Returns memory in common, `whole` bytes in whole pages. All ranks on the host read and write
+  // it; callers must keep reads and writes apart. The rank's ledger counts `part`, in whole pages.
+  // Collective; must be called at most once, with equal `whole` on all ranks.
+  virtual Result<std::byte*> allocate_common(MemoryLedger&, size_t whole, size_t) {
+    OFSDP_CHECK(whole == 0, "'{}' has no memory in common", name());
     return nullptr;
   }
   virtual Status all_gather(const RankGroup& group, const ShardSource& source, std::byte* dst,

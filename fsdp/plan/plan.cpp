@@ -3,6 +3,7 @@
 #include <fnmatch.h>
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 #include <set>
 #include <utility>
@@ -352,6 +353,56 @@ int64_t ordinary_units(const Plan& plan) {
       plan.units, [&](const Unit& unit) { return unit.id != plan.root && !unit.replicated; });
 }
 
+Span span_of(const std::vector<int64_t>& bounds, int64_t numel, int shards, int rank) {
+  const int place = rank % shards;
+  if (bounds.empty()) return {place * (numel / shards), numel / shards};
+  const auto i = static_cast<size_t>(place);
+  return {bounds[i], bounds[i + 1] - bounds[i]};
+}
+
+// Divides units in proportion to weights, at the blocks of the norm. The distance of a bound from
+// its place is made up in the next unit. Every rank gets at least one block.
+class Divider {
+ public:
+  explicit Divider(const std::vector<double>& weights) : before_{0}, missed_(weights.size() + 1) {
+    for (const double weight : weights) before_.push_back(before_.back() + weight);
+  }
+
+  std::vector<int64_t> bounds(const NormBlocks& blocks, int64_t numel) {
+    if (numel == 0) return {};
+    const auto shards = static_cast<int64_t>(before_.size()) - 1;
+    const int64_t count = numel / blocks.part * blocks.of_part();
+    std::vector<int64_t> made{0};
+    int64_t index = 0;
+    for (int64_t k = 1; k < shards; ++k) {
+      double& missed = missed_[static_cast<size_t>(k)];
+      const double share = before_[static_cast<size_t>(k)] / before_.back();
+      const double wanted = share * static_cast<double>(numel) + missed;
+      const auto element = std::clamp<int64_t>(std::llround(wanted), 0, numel - 1);
+      index = std::clamp(blocks.nearest(element), index + 1, count - (shards - k));
+      made.push_back(blocks.begin(index));
+      missed = wanted - static_cast<double>(made.back());
+    }
+    made.push_back(numel);
+    return made;
+  }
+
+ private:
+  std::vector<double> before_;  // the sum of the weights before each place, and of all
+  std::vector<double> missed_;
+};
+
+void divide_unequally(const std::vector<double>& weights, Plan& plan) {
+  if (weights.empty()) return;
+  Divider trained(weights), frozen(weights);
+  for (Unit& unit : plan.units) {
+    if (unit.plan.shards == 1) continue;
+    unit.plan.bounds = trained.bounds(plan.norm_blocks(unit), unit.padded_numel);
+    unit.plan.frozen_bounds = frozen.bounds(
+        {unit.frozen_padded_numel / plan.world, kParamAlignment}, unit.frozen_padded_numel);
+  }
+}
+
 // `kept`: the unit stays gathered between forward and backward.
 UnitPlan plan_unit(const Plan& plan, const Unit& unit, bool kept) {
   const bool whole = unit.replicated || plan.strategy == Strategy::kNoShard;
@@ -421,19 +472,50 @@ RankGroup Plan::summing_group(const Unit& unit, int rank) const {
                                                 : replica_group(unit, rank);
 }
 
+int64_t NormBlocks::end(int64_t element) const {
+  const int64_t first = element / part * part;
+  return first + std::min(part, ((element - first) / numel + 1) * numel);
+}
+
+int64_t NormBlocks::nearest(int64_t element) const {
+  const int64_t index = element / part * of_part() + element % part / numel;
+  return element - begin(index) <= begin(index + 1) - element ? index : index + 1;
+}
+
 Span Plan::owned(const Unit& unit, int rank) const {
-  const int64_t numel = owned_numel(unit);
-  return {rank % unit.plan.shards * numel, numel};
+  return span_of(unit.plan.bounds, unit.padded_numel, unit.plan.shards, rank);
 }
 
 Span Plan::owned_frozen(const Unit& unit, int rank) const {
-  const int64_t numel = unit.frozen_padded_numel / unit.plan.shards;
-  return {rank % unit.plan.shards * numel, numel};
+  return span_of(unit.plan.frozen_bounds, unit.frozen_padded_numel, unit.plan.shards, rank);
 }
 
+int64_t Plan::most_owned(const Unit& unit) const {
+  int64_t most = owned(unit, 0).numel;
+  for (size_t i = 1; i < unit.plan.bounds.size(); ++i) {
+    most = std::max(most, unit.plan.bounds[i] - unit.plan.bounds[i - 1]);
+  }
+  return most;
+}
+
+// Copies divide a shard at blocks of the norm.
 Span Plan::represented(const Unit& unit, int rank) const {
-  const int64_t numel = unit.padded_numel / world;
-  return {owned(unit, rank).begin + rank / unit.plan.shards * numel, numel};
+  const Span mine = owned(unit, rank);
+  const int64_t copy = rank / unit.plan.shards, copies = unit.plan.copies;
+  if (unit.plan.bounds.empty()) {
+    return {mine.begin + copy * (mine.numel / copies), mine.numel / copies};
+  }
+  const NormBlocks blocks = norm_blocks(unit);
+  const auto bound = [&](int64_t k) {
+    return blocks.begin(blocks.nearest(mine.begin + mine.numel * k / copies));
+  };
+  return {bound(copy), bound(copy + 1) - bound(copy)};
+}
+
+bool Plan::weighted() const {
+  return std::ranges::any_of(units, [](const Unit& unit) {
+    return !unit.plan.bounds.empty() || !unit.plan.frozen_bounds.empty();
+  });
 }
 
 Result<Plan> make_plan(const Graph& graph, const PlanOptions& options) {
@@ -479,6 +561,7 @@ Result<Plan> make_plan(const Graph& graph, const PlanOptions& options) {
   }
   const int64_t first_kept = ordinary_units(plan) - options.keep_gathered;
   for (Unit& unit : plan.units) unit.plan = plan_unit(plan, unit, unit.id >= first_kept);
+  divide_unequally(options.shard_weights.of_ranks, plan);
   return plan;
 }
 
@@ -507,7 +590,7 @@ std::string text(const Plan& plan) {
     out += format_text(
         kRow, "u" + std::to_string(unit.id), padded(escaped(unit.name)), unit.params.size(),
         readable_count(unit.numel), readable_bytes(static_cast<uint64_t>(bytes)),
-        readable_count(unit.padded_numel), readable_count(plan.owned_numel(unit)), unit.nodes);
+        readable_count(unit.padded_numel), readable_count(plan.most_owned(unit)), unit.nodes);
     if (unit.replicated) out += " replicated";
     if (!unit.frozen.empty()) {
       out += format_text(" frozen {} of {} elements", unit.frozen.size(),

@@ -98,10 +98,17 @@ constexpr std::string_view strategy_name(Strategy strategy) { return name_of(str
 enum class CpuOffload { kNone, kOptimizer, kParams };
 OFSDP_ENUM_NAMES(CpuOffload, {kNone, "none"}, {kParams, "params"}, {kOptimizer, "optimizer"})
 
+// --shard-weights: ranks that share a copy own parts of each unit in this proportion.
+struct ShardWeights {
+  bool automatic = false;             // by memory; chosen before planning
+  std::vector<double> of_ranks = {};  // empty: equal parts
+};
+
 // The options of the command line that decide units and shards; the run adds the last members.
 struct PlanOptions {
   Strategy strategy = Strategy::kFullShard;
   std::optional<int64_t> shard_size{};  // for hybrid strategies; none: the world size
+  ShardWeights shard_weights{};         // at most one for each rank that shares a copy
   WrapPolicy wrap = WrapPolicy::kTransformer;
   // For kTransformer: classes, modules or globs; if empty, blocks are found in the graph.
   std::vector<std::string> wrap_layers{};
@@ -148,6 +155,26 @@ struct Span {
   int64_t numel = 0;
 };
 
+// The blocks of a unit for norms: the squares of a block are summed, and these sums are added
+// exactly, so that a norm does not depend on the bounds of shards. Each equal part of the unit
+// (padded_numel / world) is cut into blocks; its last one may be shorter.
+struct NormBlocks {
+  static constexpr int64_t kNumel = 1024;
+
+  int64_t part = 0;        // elements in an equal part
+  int64_t numel = kNumel;  // in a block
+
+  int64_t of_part() const { return (part + numel - 1) / numel; }
+  // Returns the first element of block `index`, counted over all parts.
+  int64_t begin(int64_t index) const {
+    return index / of_part() * part + index % of_part() * numel;
+  }
+  // Returns the end of the block that contains the element.
+  int64_t end(int64_t element) const;
+  // Returns the block that begins nearest to the element.
+  int64_t nearest(int64_t element) const;
+};
+
 struct Plan {
   Strategy strategy = Strategy::kFullShard;
   int world = 1;
@@ -178,16 +205,21 @@ struct Plan {
 
   // Returns the span that the rank owns and updates: parameters and optimizer state.
   Span owned(const Unit& unit, int rank) const;
-  int64_t owned_numel(const Unit& unit) const { return unit.padded_numel / unit.plan.shards; }
   Span owned_frozen(const Unit& unit, int rank) const;
+  // Returns the elements of the rank that owns most.
+  int64_t most_owned(const Unit& unit) const;
+  NormBlocks norm_blocks(const Unit& unit) const { return {unit.padded_numel / world}; }
   // Returns the rank's unique span, a part in the owned one: in norms and files every element must
   // count once over all ranks.
   Span represented(const Unit& unit, int rank) const;
+  // Returns true if ranks own unequal parts.
+  bool weighted() const;
 };
 
 bool is_hybrid(Strategy strategy);
 
-// Returns partition()'s errors. REQUIRES: at least one parameter is trained.
+// Returns partition()'s errors. REQUIRES: at least one parameter is trained; there are no weights,
+// or one for each rank that shares a copy.
 Result<Plan> make_plan(const Graph& graph, const PlanOptions& options);
 
 // Returns the unit table: name, parameters, bytes, and the nodes that read them.

@@ -3,8 +3,9 @@
 // The trained parameters lie one after another in a flat float32 array, each at a multiple of
 // PlanOptions::alignment elements. The end is padded so that every rank's shard is one span of
 // padded_numel / world elements, also a multiple of the alignment: elements [rank * shard, (rank +
-// 1) * shard). Gaps hold zeros, in gradients too, so norms may run over them. The layout depends
-// only on the parameters and the world size, not on the strategy.
+// 1) * shard). With --shard-weights the spans have other bounds (UnitPlan::bounds). Gaps hold
+// zeros, in gradients too, so norms may run over them. The layout depends only on the parameters
+// and the world size, not on strategy or weights.
 //
 // Follows PyTorch FSDP's FlatParameter (VLDB 2023, section 3.2).
 #pragma once
@@ -65,6 +66,9 @@ struct UnitPlan {
   bool shards_gradients = false;  // reduce to the shard after every micro-batch, not every update
   SumOver sum_over = SumOver::kShards;
   bool sums_copies = false;  // sum once more, over the copies
+  // With --shard-weights shard i has elements [bounds[i], bounds[i + 1]) of the trained parameters
+  // and of the frozen ones; empty: all shards are equal.
+  std::vector<int64_t> bounds{}, frozen_bounds{};
 };
 
 struct Unit {

@@ -30,21 +30,24 @@ OFSDP_MULTIARCH void add_squares(const float* values, size_t count, double* lane
 void ExactSquares::add(std::span<const float> values) {
   for (const float value : values) {
     const double square = static_cast<double>(value) * value;
-    if (square == 0) continue;
-    if (!std::isfinite(square)) {
-      finite_ = false;
-      continue;
-    }
-    const auto bits = std::bit_cast<uint64_t>(square);  // normal: the least is 2^-298
-    uint64_t mantissa = (bits & ((uint64_t{1} << kMantissaBits) - 1)) | uint64_t{1}
-                                                                            << kMantissaBits;
-    int shift = static_cast<int>(bits >> kMantissaBits) - kBias - kLowest;
-    if (shift < 0) {
-      mantissa = shift > -64 ? mantissa >> -shift : 0;
-      shift = 0;
-    }
-    limbs_[static_cast<size_t>(shift / kLimbBits)] += Wide{mantissa} << (shift % kLimbBits);
+    add_sum(std::isfinite(square) ? square : std::numeric_limits<double>::quiet_NaN());
   }
+}
+
+void ExactSquares::add_sum(double squares) {
+  if (squares == 0) return;
+  if (!std::isfinite(squares)) {
+    lost_ += squares;
+    return;
+  }
+  const auto bits = std::bit_cast<uint64_t>(squares);  // normal: the least is 2^-298
+  uint64_t mantissa = (bits & ((uint64_t{1} << kMantissaBits) - 1)) | uint64_t{1} << kMantissaBits;
+  int shift = static_cast<int>(bits >> kMantissaBits) - kBias - kLowest;
+  if (shift < 0) {
+    mantissa = shift > -64 ? mantissa >> -shift : 0;
+    shift = 0;
+  }
+  limbs_[static_cast<size_t>(shift / kLimbBits)] += Wide{mantissa} << (shift % kLimbBits);
 }
 
 // Carries, so that each limb is below 2^32; the last limb keeps all higher bits.
@@ -66,16 +69,21 @@ std::array<double, ExactSquares::kLimbs> ExactSquares::carried(
 
 std::array<double, ExactSquares::kLimbs> ExactSquares::limbs() const {
   std::array<double, kLimbs> out = carried(limbs_);
-  if (!finite_) out[0] = std::numeric_limits<double>::quiet_NaN();
+  if (lost_ != 0) out[0] = lost_;
   return out;
 }
 
 double ExactSquares::sum(std::span<const double> limbs_of_ranks) {
   std::array<Wide, kLimbs> total{};
+  double lost = 0;
   for (size_t i = 0; i < limbs_of_ranks.size(); ++i) {
-    if (std::isnan(limbs_of_ranks[i])) return limbs_of_ranks[i];
-    total[i % kLimbs] += static_cast<uint64_t>(limbs_of_ranks[i]);
+    if (std::isfinite(limbs_of_ranks[i])) {
+      total[i % kLimbs] += static_cast<uint64_t>(limbs_of_ranks[i]);
+    } else {
+      lost += limbs_of_ranks[i];
+    }
   }
+  if (lost != 0) return lost;
   const std::array<double, kLimbs> limbs = carried(total);  // the same for any division among ranks
   double sum = 0;
   for (int i = kLimbs; i-- > 0;) {
@@ -84,15 +92,23 @@ double ExactSquares::sum(std::span<const double> limbs_of_ranks) {
   return sum;
 }
 
-double sum_of_squares(std::span<const float> values) {
-  std::array<double, kSquareLanes> lanes{};
-  add_squares(values.data(), values.size(), lanes.data());
+void SquareLanes::add(std::span<const float> values) {
+  add_squares(values.data(), values.size(), lanes_.data());
   for (size_t i = values.size() / kSquareLanes * kSquareLanes; i < values.size(); ++i) {
-    lanes[i % kSquareLanes] += static_cast<double>(values[i]) * values[i];
+    lanes_[i % kSquareLanes] += static_cast<double>(values[i]) * values[i];
   }
+}
+
+double SquareLanes::sum() const {
   double sum = 0;
-  for (const double lane : lanes) sum += lane;
+  for (const double lane : lanes_) sum += lane;
   return sum;
+}
+
+double sum_of_squares(std::span<const float> values) {
+  SquareLanes lanes;
+  lanes.add(values);
+  return lanes.sum();
 }
 
 }  // namespace ofsdp::kernels

@@ -7,8 +7,9 @@
 //
 // Each rank calls `add` for the values that it counts, at most 2^43 of them, and then `limbs`:
 // kLimbs doubles that hold integers of 32 bits, least significant first; the first is NaN if a
-// value was not finite. Ranks exchange the limbs, and each calls `sum` with all of them. Nothing
-// allocates.
+// value was not finite. Ranks exchange the limbs, and each calls `sum` with all of them.
+// `add_sum` takes the sum of a fixed block of squares, rounded to double; then the result does not
+// depend on who has which blocks, and is infinite if a sum is. Nothing allocates.
 #pragma once
 
 #include <array>
@@ -23,6 +24,7 @@ class ExactSquares {
 
   void clear() { *this = {}; }
   void add(std::span<const float> values);
+  void add_sum(double squares);  // at least 0, below 2^272; or not finite
   std::array<double, kLimbs> limbs() const;
 
   // Returns the sum of all squares, rounded. `limbs_of_ranks`: kLimbs numbers per rank.
@@ -33,11 +35,22 @@ class ExactSquares {
   static std::array<double, kLimbs> carried(const std::array<Wide, kLimbs>& limbs);
 
   std::array<Wide, kLimbs> limbs_{};  // limb i counts units of 2^(32 i - 256)
-  bool finite_ = true;
+  double lost_ = 0;                   // the sum of what is not finite
 };
 
-// Returns a sum of squares in double. Value i is added to sum i % 16; the 16 sums are then added in
-// order.
+// SquareLanes: a sum of squares in double, piece by piece; the bits do not depend on the pieces.
+// Value i is added to sum i % 16; the 16 sums are then added in order. All pieces but the last must
+// have multiples of 16 values.
+class SquareLanes {
+ public:
+  void add(std::span<const float> values);
+  double sum() const;
+
+ private:
+  std::array<double, 16> lanes_{};
+};
+
+// Returns the same of one piece.
 double sum_of_squares(std::span<const float> values);
 
 }  // namespace ofsdp::kernels

@@ -31,7 +31,7 @@ Values values_of(const RankState& state) {
   Values values;
   for (const Unit& unit : state.plan().shards.units) {
     const float* begin = state.held(unit, -1).values();
-    values.emplace_back(begin, begin + state.plan().shards.owned_numel(unit));
+    values.emplace_back(begin, begin + state.plan().shards.owned(unit, state.rank()).numel);
   }
   return values;
 }

@@ -23,7 +23,7 @@ class AbsentRanks final : public Communicator {
   int ranks_on_each_host() const override { return world_ % hosts_ == 0 ? world_ / hosts_ : 0; }
   size_t staging_bytes() const override { return hosts_ > 1 ? HostStaging::bytes(hosts_) : 0; }
 
-  Result<std::byte*> allocate_shared(MemoryLedger&, size_t) override { return refuse(); }
+  Result<std::byte*> allocate_shared(MemoryLedger&, size_t, Sizes) override { return refuse(); }
   Status all_gather(const RankGroup&, const ShardSource&, std::byte*, DType,
                     const CollectiveSite&) override {
     return refuse();

@@ -69,6 +69,7 @@ class RunCompiler {
   Result<std::unique_ptr<CompiledRun>> compile() {
     OFSDP_RETURN_IF_ERROR(choose_optimizer(settings_, setup_, optimizers_, *run_));
     OFSDP_RETURN_IF_ERROR(check_shard_size());
+    OFSDP_RETURN_IF_ERROR(check_shard_weights());
     OFSDP_RETURN_IF_ERROR(check_across_ranks());
     OFSDP_RETURN_IF_ERROR(make_samplers());
     OFSDP_ASSIGN_OR_RETURN(const Graph graph, setup_.training_graph(settings_.batch.batch_size));
@@ -136,6 +137,8 @@ class RunCompiler {
     options.updates_round = on_device && options.cpu_offload == CpuOffload::kNone;
     if (!on_device) options.cpu_offload = CpuOffload::kNone;
     options.shard_size = shard_size();
+    options.shard_weights.of_ranks.resize(
+        std::min(options.shard_weights.of_ranks.size(), static_cast<size_t>(sharing_ranks())));
     options.world = communicator_.size();
     options.across_ranks = settings_.batch.slices > 0;
     options.wide_slots = sums_in_slots();
@@ -171,6 +174,47 @@ class RunCompiler {
     if (communicator_.size() % size == 0) return {};
     return input_error("--shard-size {}: must divide the number of ranks, which is {}", size,
                        communicator_.size());
+  }
+
+  // Returns how many ranks share a copy of a unit.
+  int64_t sharing_ranks() const {
+    return is_hybrid(options_.sharding.strategy) ? shard_size() : communicator_.size();
+  }
+
+  // A hybrid strategy takes one weight for each rank of a group, or one for each rank, as long as
+  // all groups have the same.
+  Status check_shard_weights() const {
+    const std::vector<double>& weights = options_.sharding.shard_weights.of_ranks;
+    if (weights.empty()) return {};
+    const auto each = static_cast<size_t>(sharing_ranks());
+    const auto all = static_cast<size_t>(communicator_.size());
+    OFSDP_REJECT_IF(weights.size() != each && weights.size() != all,
+                    "--shard-weights: expected {} weights, one for each rank{}, found {}", each,
+                    each < all ? " that shares a copy" : "", weights.size());
+    for (size_t i = each; i < weights.size(); ++i) {
+      OFSDP_REJECT_IF(weights[i] != weights[i % each],
+                      "--shard-weights: expected the same weights in each group of {} ranks that "
+                      "share a copy, found {} for rank {} and {} for rank {}",
+                      each, weights[i % each], i % each, weights[i], i);
+    }
+    if (options_.sharding.strategy == Strategy::kNoShard) return {};
+    OFSDP_REJECT_IF(run_->device != nullptr,
+                    "--shard-weights: --device cuda does not have it; --device cpu does");
+    for (const Parameter& p : setup_.graph.parameters) OFSDP_RETURN_IF_ERROR(check_weighted(p));
+    return {};
+  }
+
+  // Sums over a whole parameter would be rounded otherwise with other parts.
+  Status check_weighted(const Parameter& p) const {
+    if (!p.trained) return {};
+    const auto index = static_cast<int>(&p - setup_.graph.parameters.data());
+    const OptimizerDef& optimizer = run_->updates.optimizer_of(index);
+    const bool sums = optimizer.needs_norms() || run_->updates.of(index).factored;
+    OFSDP_REJECT_IF(sums,
+                    "--shard-weights: --optimizer {} adds numbers of whole parameters over ranks; "
+                    "expected one that does not, such as adamw",
+                    optimizer.name);
+    return {};
   }
 
   // Several hosts add partial sums, so the result would depend on the number of hosts.
@@ -369,7 +413,7 @@ class RunCompiler {
   // memory.
   void plan_bytes() {
     MemoryNeeds needs;
-    needs.states = state_numels(run_->updates, run_->shards);
+    needs.states = state_numels(run_->updates, run_->shards, communicator_.rank());
     needs.forms = run_->updates.forms;
     needs.accumulate = settings_.batch.grad_accum > 1;
     needs.keep = needs_norm() || run_->keeps_gradients;
@@ -387,6 +431,11 @@ class RunCompiler {
     for (const auto& [key, program] : run_->programs) graphs.push_back(&program.graph);
     needs.joins = map_join_slots(graphs);
     if (needs.joins.bytes > 0) run_->hash = Fnv1a(run_->hash).add(needs.joins.bytes).value();
+    for (const Unit& unit : run_->shards.units) {
+      for (const int64_t bound : unit.plan.bounds) {
+        run_->hash = Fnv1a(run_->hash).add(bound).value();
+      }
+    }
     // One alignment unit (64 bytes) holds the loss weights: one float per loss, at most 8 losses.
     needs.kept = run_->kept.bytes() + kTensorAlignment;
     const int64_t batch = settings_.batch.batch_size;
@@ -405,13 +454,7 @@ class RunCompiler {
       if (rows != nullptr) needs.data += rows->decoding_bytes();
     }
     if (run_->device == nullptr) needs.link = communicator_.staging_bytes();
-    const bool saves = options_.command != Command::kEval && saves_checkpoints(options_);
-    if (saves) {
-      const auto slices =
-          saved_slices(*run_, setup_.graph, communicator_.rank(), options_.checkpoint.type);
-      needs.checkpoint = decoding_bytes(slices);
-      if (!saves_in_step(options_)) needs.checkpoint += staged_bytes(slices);
-    }
+    needs.checkpoint = checkpoint_bytes(communicator_.rank());
     if (!options_.files.trace.empty()) needs.trace = kTraceBytes;
     if (run_->eval_sampler) needs.metrics = run_->metrics.bytes();
     run_->watch_interval = watches() ? options_.files.watch : 0;
@@ -422,7 +465,27 @@ class RunCompiler {
       needs.device_io = run_->device_io.device_bytes;
       needs.pinned_io = run_->device_io.pinned_bytes;
     }
-    run_->memory = map_memory(run_->shards, run_->slots, needs);
+    run_->memory = map_memory(run_->shards, communicator_.rank(), run_->slots, needs);
+    if (run_->shards.weighted()) map_places(needs);
+  }
+
+  size_t checkpoint_bytes(int rank) const {
+    if (options_.command == Command::kEval || !saves_checkpoints(options_)) return 0;
+    const auto slices = saved_slices(*run_, setup_.graph, rank, options_.checkpoint.type);
+    return decoding_bytes(slices) + (saves_in_step(options_) ? 0 : staged_bytes(slices));
+  }
+
+  // Maps the memory of each rank that shares a copy, as if it were the first on its host.
+  void map_places(const MemoryNeeds& needs) {
+    MemoryNeeds of_place = needs;
+    of_place.data += std::exchange(of_place.data_elsewhere, 0);
+    for (int place = 0; place < run_->shards.shard_size; ++place) {
+      of_place.states = state_numels(run_->updates, run_->shards, place);
+      of_place.checkpoint = checkpoint_bytes(place);
+      const MemoryMap map = map_memory(run_->shards, place, run_->slots, of_place);
+      run_->memory.of_places.push_back(map.units);
+      run_->memory.bytes_of_places.push_back(map.planned_bytes());
+    }
   }
 
   // Maps the device memory for inputs, numbers and results (runtime/engine/device).
@@ -437,7 +500,7 @@ class RunCompiler {
     }
     int64_t owned = 0;
     for (const Unit& unit : run_->shards.units)
-      owned = std::max(owned, run_->shards.owned_numel(unit));
+      owned = std::max(owned, run_->shards.most_owned(unit));
     DeviceNormNeeds norms;
     const bool steps = run_->parameter_norms || run_->keeps_gradients;
     if (steps && options_.sharding.cpu_offload == CpuOffload::kNone) {

@@ -265,7 +265,7 @@ class StepPricer {
     double seconds = 0;
     size_t parameters = 0;
     for (const Unit& unit : plan_.units) {
-      seconds += updating(plan_.owned_numel(unit));
+      seconds += updating(plan_.most_owned(unit));
       parameters += unit.params.size();
     }
     const double norms = 2.0 * static_cast<double>(parameters);
@@ -286,7 +286,7 @@ class StepPricer {
   // Reads all weights once in every `watch_interval` updates. Ignores the cache.
   StepCost watch(const Operation& op) const {
     int64_t owned = 0;
-    for (const Unit& unit : plan_.units) owned += plan_.owned_numel(unit);
+    for (const Unit& unit : plan_.units) owned += plan_.most_owned(unit);
     const auto interval = static_cast<double>(run_.watch_interval);
     return {computation(copying(sizeof(float) * static_cast<double>(owned))).compute / interval,
             all_reduce(op).communication / interval};

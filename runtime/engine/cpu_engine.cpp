@@ -33,7 +33,11 @@ Result<ValueRange> range_of_view(const TensorView& view) {
 }
 
 SlotSource slot_of(const Operation& op) {
-  return {static_cast<size_t>(op.src.offset), op.part.numel, op.src.dtype, op.part.begin};
+  return {.offset = static_cast<size_t>(op.src.offset),
+          .numel = op.part.numel,
+          .dtype = op.src.dtype,
+          .first = op.part.begin,
+          .parts = op.parts};
 }
 
 }  // namespace
@@ -41,7 +45,8 @@ SlotSource slot_of(const Operation& op) {
 CpuEngine::CpuEngine(const Plan& plan, const std::vector<UnitState>& units, Updater& updater,
                      Communicator& communicator, float* loss_weights,
                      const ExecutorOptions& options)
-    : units_(units),
+    : plan_(plan),
+      units_(units),
       updater_(updater),
       communicator_(communicator),
       loss_weights_(loss_weights),
@@ -58,7 +63,7 @@ void CpuEngine::begin_update(const UpdateNumbers& numbers) {
   scale_used_ = options_.scale_loss ? loss_scale_.scale : 1;
   skip_update_ = false;
   nan_at_ = -1;
-  squared_norm_ = 0;
+  block_squares_.clear();
   exact_squares_.clear();
   global_norm_ = 0;
   exposed_.begin_update();
@@ -72,7 +77,7 @@ void CpuEngine::begin_update(const UpdateNumbers& numbers) {
 Result<std::optional<UpdateOutcome>> CpuEngine::outcome(bool) {
   if (outcome_given_) return std::optional<UpdateOutcome>();
   outcome_given_ = true;
-  outcome_.squared_norm = squared_norm_ / (scale_used_ * scale_used_);
+  outcome_.squared_norm = ExactSquares::sum(block_squares_.limbs()) / (scale_used_ * scale_used_);
   outcome_.skipped = skip_update_;
   return std::optional(outcome_);
 }
@@ -228,7 +233,7 @@ Status CpuEngine::unshard(const Operation& op) {
   const ExposedTime::Stretch stretch(exposed_, op.unit);
   const auto own = static_cast<size_t>(op.group.index_of(communicator_.rank())) * op.stride;
   const ShardSource source{static_cast<size_t>(op.src.offset) - own, op.stride, op.part.numel,
-                           op.src.dtype};
+                           op.src.dtype, op.parts};
   return communicator_.all_gather(op.group, source, op.dst.data, op.dst.dtype,
                                   site("all-gather", op.unit));
 }
@@ -323,8 +328,7 @@ double CpuEngine::add_to_norm(const Operation& op, int64_t begin, std::span<cons
   const int64_t from = std::clamp<int64_t>(op.unique.begin - begin, 0, size);
   const int64_t to = std::clamp<int64_t>(op.unique.begin + op.unique.numel - begin, from, size);
   const auto mine = block.subspan(static_cast<size_t>(from), static_cast<size_t>(to - from));
-  const double squares = sum_of_squares(mine);
-  squared_norm_ += squares;
+  const double squares = add_squares(op.unit, begin + from, mine);
   if (op.stages.exact) exact_squares_.add(mine);
   if (std::isnan(squares) && !scales_gradients() && nan_at_ < 0) {
     const auto nan = std::ranges::find_if(mine, [](float v) { return std::isnan(v); });
@@ -336,29 +340,41 @@ double CpuEngine::add_to_norm(const Operation& op, int64_t begin, std::span<cons
   return squares;
 }
 
-Result<double> CpuEngine::exchange_norm() {
-  std::array<double, kMaxRanks> all;
-  const std::span<double> gathered(all.data(), static_cast<size_t>(communicator_.size()));
-  OFSDP_RETURN_IF_ERROR(
-      communicator_.exchange({&squared_norm_, 1}, gathered, site("norm exchange", -1)));
+// Adds a piece, which begins at element `begin` of the shard, block by block to the norm. Returns
+// its own sum. A unique span ends where a block ends.
+double CpuEngine::add_squares(int unit, int64_t begin, std::span<const float> piece) {
+  const NormBlocks blocks = plan_.norm_blocks(plan_.units[static_cast<size_t>(unit)]);
+  int64_t at = units_[static_cast<size_t>(unit)].owned_begin + begin;
   double sum = 0;
-  for (const double part : gathered) sum += part;
+  while (!piece.empty()) {
+    const int64_t end = blocks.end(at);
+    const auto count = std::min(piece.size(), static_cast<size_t>(end - at));
+    const double before = open_block_.sum();
+    open_block_.add(piece.first(count));
+    const double squares = open_block_.sum();
+    sum += std::isinf(squares) ? squares : squares - before;
+    piece = piece.subspan(count);
+    at += static_cast<int64_t>(count);
+    if (at < end) continue;
+    block_squares_.add_sum(squares);
+    open_block_ = {};
+  }
   return sum;
 }
 
-Result<double> CpuEngine::exchange_exact_norm() {
+Result<double> CpuEngine::exchange_norm(const ExactSquares& squares) {
   constexpr size_t kLimbs = ExactSquares::kLimbs;
   std::array<double, kLimbs * kMaxRanks> all;
   const std::span<double> gathered(all.data(), kLimbs * static_cast<size_t>(communicator_.size()));
   OFSDP_RETURN_IF_ERROR(
-      communicator_.exchange(exact_squares_.limbs(), gathered, site("norm exchange", -1)));
+      communicator_.exchange(squares.limbs(), gathered, site("norm exchange", -1)));
   return ExactSquares::sum(gathered);
 }
 
 Status CpuEngine::clip(const Operation& op) {
   const int64_t began = nanoseconds_now();
   OFSDP_ASSIGN_OR_RETURN(const double sum,
-                         op.stages.exact ? exchange_exact_norm() : exchange_norm());
+                         exchange_norm(op.stages.exact ? exact_squares_ : block_squares_));
   exposed_.add(-1, nanoseconds_now() - began);
   global_norm_ = std::sqrt(sum) / scale_used_;
   gradient_factor_ = clip_factor() / static_cast<float>(scale_used_);

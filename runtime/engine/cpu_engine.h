@@ -80,14 +80,15 @@ class CpuEngine final : public UpdateRunner, private Engine {
   Status blame_gradient(int unit);
   Status blame_norm();
   double add_to_norm(const Operation& op, int64_t begin, std::span<const float> block);
-  Result<double> exchange_norm();
-  Result<double> exchange_exact_norm();
+  double add_squares(int unit, int64_t begin, std::span<const float> piece);
+  Result<double> exchange_norm(const ExactSquares& squares);
   float clip_factor() const;
   bool scales_gradients() const { return options_.clip_norm > 0 || options_.scale_loss; }
   CollectiveSite site(const char* collective, int unit) const {
     return {collective, unit, numbers_.step, alone_};
   }
 
+  const Plan& plan_;
   const std::vector<UnitState>& units_;
   Updater& updater_;
   Communicator& communicator_;
@@ -105,12 +106,15 @@ class CpuEngine final : public UpdateRunner, private Engine {
   UpdateOutcome outcome_;
   bool outcome_given_ = true;
   LossScale loss_scale_;
-  double scale_used_ = 1;       // the present update's loss scale
-  bool skip_update_ = false;    // the present update's gradients are not finite
-  float gradient_factor_ = 1;   // clip factor / loss scale
-  int64_t nan_at_ = -1;         // first shard element with a NaN gradient in this unit; -1: none
-  double squared_norm_ = 0;     // over this rank's unique spans, this update
-  ExactSquares exact_squares_;  // the same with --deterministic across_ranks and clipping
+  double scale_used_ = 1;      // the present update's loss scale
+  bool skip_update_ = false;   // the present update's gradients are not finite
+  float gradient_factor_ = 1;  // clip factor / loss scale
+  int64_t nan_at_ = -1;        // first shard element with a NaN gradient in this unit; -1: none
+  // Over this rank's unique spans, this update: sums of the norm's blocks (NormBlocks), the block
+  // that is not complete yet, and the elements of all one by one (--deterministic across_ranks).
+  ExactSquares block_squares_;
+  SquareLanes open_block_;
+  ExactSquares exact_squares_;
   double global_norm_ = 0;
 };
 

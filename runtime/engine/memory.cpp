@@ -23,8 +23,11 @@ Result<RankMemory> RankMemory::map(const MemoryMap& plan, MemoryLedger& ledger,
   OFSDP_ASSIGN_OR_RETURN(memory.trace, Region::map(ledger, plan.trace, kPrivate, "the trace"));
   OFSDP_ASSIGN_OR_RETURN(memory.metrics, Region::map(ledger, plan.metrics, kPrivate, "metrics"));
   OFSDP_ASSIGN_OR_RETURN(memory.watch, Region::map(ledger, plan.watch, kPrivate, "watched norms"));
-  OFSDP_ASSIGN_OR_RETURN(memory.shared, communicator.allocate_shared(ledger, plan.shared));
-  OFSDP_ASSIGN_OR_RETURN(memory.common, communicator.allocate_common(ledger, plan.common));
+  const auto sizes =
+      plan.of_places.empty() ? Communicator::Sizes::kEqual : Communicator::Sizes::kOfEachRank;
+  OFSDP_ASSIGN_OR_RETURN(memory.shared, communicator.allocate_shared(ledger, plan.shared, sizes));
+  OFSDP_ASSIGN_OR_RETURN(memory.common,
+                         communicator.allocate_common(ledger, plan.common_whole, plan.common));
   return memory;
 }
 

@@ -99,17 +99,20 @@ std::vector<StatePart> state_share(const UpdatePlan& updates, const Unit& unit, 
   return parts;
 }
 
-std::vector<std::vector<int64_t>> state_numels(const UpdatePlan& updates, const Plan& plan) {
+std::vector<std::vector<int64_t>> state_numels(const UpdatePlan& updates, const Plan& plan,
+                                               int rank) {
   std::vector<std::vector<int64_t>> units;
   for (const Unit& unit : plan.units) {
     std::vector<int64_t>& numels = units.emplace_back(updates.states.size(), 0);
     for (size_t state = 0; state < numels.size(); ++state) {
       if (is_whole(updates, unit, state)) {
-        numels[state] = plan.owned_numel(unit);
+        numels[state] = plan.owned(unit, rank).numel;
         continue;
       }
-      for (int rank = 0; rank < unit.plan.shards; ++rank) {
-        const auto parts = state_parts(updates, unit, plan.owned(unit, rank), state);
+      const bool equal = unit.plan.bounds.empty();
+      for (int place = 0; place < unit.plan.shards; ++place) {
+        if (!equal && place != rank % unit.plan.shards) continue;
+        const auto parts = state_parts(updates, unit, plan.owned(unit, place), state);
         if (parts.empty()) continue;
         numels[state] =
             std::max(numels[state], parts.back().at + aligned(updates, parts.back().count));
@@ -136,7 +139,7 @@ UpdateTable::UpdateTable(const UpdatePlan& updates, const Plan& plan, int rank,
       rank_(rank),
       rules_(rules),
       factored_(updates.parameters.size()),
-      numels_(runtime::state_numels(updates, plan)) {
+      numels_(runtime::state_numels(updates, plan, rank)) {
   for (const Unit& unit : plan.units) {
     int64_t sums = 0;
     for (const UnitParam& p : unit.params) {

@@ -114,7 +114,8 @@ bool is_whole(const UpdatePlan& updates, const Unit& unit, size_t state);
 
 // Returns [unit][state]: the length of the array in elements, the same on all ranks: the longest
 // that a rank needs.
-std::vector<std::vector<int64_t>> state_numels(const UpdatePlan& updates, const Plan& plan);
+std::vector<std::vector<int64_t>> state_numels(const UpdatePlan& updates, const Plan& plan,
+                                               int rank);
 
 // A new row begins where weight decay (--no-decay), group (--group) or rule change. Each parameter
 // has a row of its own if a step needs whole parameters or matrices, or if states are stored in few

@@ -47,7 +47,7 @@ Json units_json(const PlanReport& report) {
              {"parameters", unit.params.size()},
              {"numel", unit.numel},
              {"padded_numel", unit.padded_numel},
-             {"owned_numel", plan.owned_numel(unit)},
+             {"owned_numel", plan.owned(unit, 0).numel},
              {"bytes", static_cast<size_t>(unit.numel) * sizeof(float)},
              {"nodes", unit.nodes},
              {"replicated", unit.replicated}};
@@ -77,9 +77,12 @@ Json candidates_json(const CompiledRun& plan) {
 Json memory_json(const PlanReport& report) {
   Json shares;
   for (const PeakShare& share : report.peak.shares) shares[share.key] = share.bytes;
-  return {{"peak_bytes", report.plan->memory.planned_bytes()},
-          {"peak_node", report.peak.node},
-          {"at_peak", shares}};
+  Json made{{"peak_bytes", report.plan->memory.planned_bytes()},
+            {"peak_node", report.peak.node},
+            {"at_peak", shares}};
+  const std::vector<size_t>& of_ranks = report.plan->memory.bytes_of_places;
+  if (!of_ranks.empty()) made["peak_bytes_of_ranks"] = of_ranks;
+  return made;
 }
 
 // Each rank's load from Muon's matrices.

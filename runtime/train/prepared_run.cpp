@@ -1,7 +1,9 @@
 #include "runtime/train/prepared_run.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
+#include <utility>
 
 #include "kernels/base/status.h"
 #include "kernels/base/text.h"
@@ -53,6 +55,7 @@ Status PreparedRun::prepare(const std::string& configuration, const DataSpec* da
   OFSDP_RETURN_IF_ERROR(check_before_planning());
   if (may_resume && !evaluates) OFSDP_RETURN_IF_ERROR(open_checkpoints());
   settings_.start = resume_point(checkpoint_.get());
+  OFSDP_RETURN_IF_ERROR(weigh_ranks());
   OFSDP_ASSIGN_OR_RETURN(chosen_, choose_device(options, context_.registry, communicator));
   OFSDP_RETURN_IF_ERROR(make_plan());
   if (checkpoint_ == nullptr) return {};
@@ -72,6 +75,33 @@ Status PreparedRun::plan_for(const GivenSizes& sizes) {
   settings_.given = sizes;
   if (plan_->chosen) settings_.options.sharding = *plan_->chosen;  // `auto` chooses once
   return make_plan();
+}
+
+// --shard-weights auto: in 64ths of the memory of the host that has most, so that small differences
+// do not count. Groups of a hybrid strategy have the same weights.
+Status PreparedRun::weigh_ranks() {
+  constexpr double kParts = 64;
+  ShardWeights& weights = settings_.options.sharding.shard_weights;
+  if (!std::exchange(weights.automatic, false)) return {};
+  Communicator& communicator = context_.communicator;
+  const int here = communicator.ranks_on_each_host();
+  OFSDP_REJECT_IF(here == 0, "--shard-weights auto: expected as many ranks on every host");
+  const auto world = static_cast<size_t>(communicator.size());
+  std::vector<double> bytes(world);
+  const auto mine = static_cast<double>(machine_memory().bytes);
+  OFSDP_RETURN_IF_ERROR(communicator.exchange({&mine, 1}, bytes, {"memory of the hosts", -1, 0}));
+  const ShardingOptions& sharding = settings_.options.sharding;
+  const bool hybrid = is_hybrid(sharding.strategy);
+  const int64_t each = hybrid ? sharding.shard_size.value_or(here) : communicator.size();
+  const auto sharing = static_cast<size_t>(std::clamp<int64_t>(each, 1, communicator.size()));
+  for (size_t r = sharing; r < world; ++r) {
+    bytes[r % sharing] = std::min(bytes[r % sharing], bytes[r]);
+  }
+  bytes.resize(sharing);
+  const double most = std::ranges::max(bytes);
+  for (double& b : bytes) b = std::ceil(b / most * kParts);
+  if (std::ranges::min(bytes) < kParts) weights.of_ranks = bytes;
+  return {};
 }
 
 // With --device auto, a model without a plan for the GPU runs on the CPU.

@@ -126,6 +126,7 @@ class PreparedRun {
   explicit PreparedRun(const RunContext& context) : context_(context) {}
 
   Status prepare(const std::string& configuration, const DataSpec* data, const GivenSizes* sizes);
+  Status weigh_ranks();
   Status make_plan();
   Status check_before_planning() const;
   Status check_best() const;

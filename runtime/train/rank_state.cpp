@@ -125,9 +125,9 @@ Status load_frozen(const RankState& state, const Values& values) {
 // Both states have the same units, so the spans have equal lengths.
 void copy_trained(const RankState& from, const RankState& to) {
   const auto states = static_cast<int>(to.plan().updates.states.size());
-  const auto numels = state_numels(to.plan().updates, to.plan().shards);
+  const auto numels = state_numels(to.plan().updates, to.plan().shards, to.rank());
   for (const Unit& unit : to.plan().shards.units) {
-    const int64_t owned = to.plan().shards.owned_numel(unit);
+    const int64_t owned = to.plan().shards.owned(unit, to.rank()).numel;
     std::copy_n(from.held(unit, -1).values(), owned, to.held(unit, -1).values());
     for (int state = 0; state < states; ++state) {
       const int64_t numel = numels[static_cast<size_t>(unit.id)][static_cast<size_t>(state)];
@@ -146,7 +146,7 @@ void copy_trained(const RankState& from, const RankState& to) {
 
 // Before the first update the average equals the parameters.
 void begin_average(const RankState& state, const Unit& unit) {
-  std::copy_n(state.held(unit, -1).values(), state.plan().shards.owned_numel(unit),
+  std::copy_n(state.held(unit, -1).values(), state.plan().shards.owned(unit, state.rank()).numel,
               state.held(unit, state.plan().updates.average_state()).values());
 }
 

@@ -91,13 +91,49 @@ std::string slices_line(const BatchSizes& batch) {
       pool_threads() == 1 ? "" : "s");
 }
 
+namespace {
+
+constexpr size_t kWeightsShown = 16;
+
+// Says what each rank that shares a copy needs.
+std::string weights_line(const CompiledRun& run, const Options& options, bool exact) {
+  const std::vector<double>& weights = options.sharding.shard_weights.of_ranks;
+  if (weights.empty()) return "";
+  if (!run.shards.weighted()) {
+    return run.shards.world == 1
+               ? ""
+               : format_text("--shard-weights: no effect, since {} has every unit whole\n",
+                             strategy_name(run.shards.strategy));
+  }
+  std::vector<std::string> shown;
+  const std::vector<size_t>& all = run.memory.bytes_of_places;
+  for (size_t i = 0; i < std::min(all.size(), kWeightsShown); ++i) {
+    shown.push_back(exact ? std::to_string(all[i]) : readable_bytes(all[i]));
+  }
+  return format_text("--shard-weights: ranks need at most {}{}{}\n", joined(shown, ", "),
+                     all.size() > shown.size() ? ", ..." : "", exact ? " bytes" : "");
+}
+
+// Returns the bytes of all ranks on a host. The first one unpacks columns for all.
+size_t bytes_on_host(const CompiledRun& plan, size_t ranks) {
+  const MemoryMap& m = plan.memory;
+  const size_t unpacked = m.data + m.data_elsewhere;
+  if (m.bytes_of_places.empty()) return ranks * (m.planned_bytes() - m.data) + unpacked;
+  size_t sum = unpacked;
+  for (size_t r = 0; r < ranks; ++r) {
+    sum += m.bytes_of_places[r % m.bytes_of_places.size()] - unpacked;
+  }
+  return sum;
+}
+
+}  // namespace
+
 std::string memory_lack(const CompiledRun& plan, const Communicator& communicator,
                         const MachineMemory& memory) {
   if (plan.device != nullptr) return "";
   const MemoryMap& m = plan.memory;
   const auto ranks = static_cast<size_t>(communicator.ranks_in_common());
-  const size_t unpacked = m.data + m.data_elsewhere;  // one rank unpacks for all on the host
-  const size_t needed = ranks * (m.planned_bytes() - m.data) + unpacked;
+  const size_t needed = bytes_on_host(plan, ranks);
   if (needed <= static_cast<size_t>(memory.bytes)) return "";
   return format_text("{} needs {} bytes a rank, {} for {} rank{} on this host: {} {} bytes",
                      strategy_name(plan.shards.strategy), m.planned_bytes(), needed, ranks,
@@ -205,6 +241,7 @@ std::vector<std::string> notices(const PlannedRun& run, bool all, bool exact) {
     add_lines(dtypes_lines(options, run.plan.device != nullptr), lines);
   }
   add_lines(slices_line(run.settings.batch), lines);
+  add_lines(weights_line(run.plan, run.settings.options, exact), lines);
   add_lines(run.plan.choice, lines);
   return lines;
 }

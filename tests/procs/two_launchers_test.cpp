@@ -1,12 +1,13 @@
 // The real command started once a host, both hosts being this one: same bits as on one host, where
 // units lie in place while here they are gathered into slots; a signal to one launcher, and a host
 // that does not come back.
+#include "tests/support/two_launchers.h"
+
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <unistd.h>
 
 #include "kernels/base/status.h"
-#include "tests/support/await_meeting.h"
 #include "tests/support/checkpoint_runs.h"
 #include "tests/support/metrics_rows.h"
 #include "tests/support/namespaces.h"
@@ -22,24 +23,6 @@ Words train(const std::string& steps) {
                                       "--log-interval", "1", "--steps",   steps,
                                       "--timeout",      "20"};
 }
-
-class TwoLaunchers {
- public:
-  // The first has rank 0 and hosts the meeting, for it alone is there at first.
-  TwoLaunchers(const Words& words, int ranks_of_first, int ranks_of_second = 1) {
-    const int port = free_port();
-    const Words meet =
-        words + Words{"--nnodes", "2", "--rdzv-endpoint", format_text("127.0.0.1:{}", port)};
-    first_ = std::make_unique<Program>(meet + ranks(ranks_of_first) + Words{"--node-rank", "0"});
-    await_meeting(port);
-    second_ = std::make_unique<Program>(meet + ranks(ranks_of_second) + Words{"--node-rank", "1"});
-  }
-  Program& first() { return *first_; }
-  Program& second() { return *second_; }
-
- private:
-  std::unique_ptr<Program> first_, second_;
-};
 
 TEST(TwoLaunchersTest, TrainTheBitsOfOneHost) {
   const CheckpointRuns runs;

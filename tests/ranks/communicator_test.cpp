@@ -192,7 +192,8 @@ TEST_P(Collectives, MemoryInCommonIsSeenByAllAndCountedOnce) {
     if (here == 1) return {};
     const int place = c.rank() % here, first = c.rank() - place;
     constexpr size_t kBytes = 5000;  // two pages each
-    OFSDP_ASSIGN_OR_RETURN(std::byte * base, c.allocate_common(ledger, kBytes));
+    const size_t whole = static_cast<size_t>(here) * region_bytes(kBytes);
+    OFSDP_ASSIGN_OR_RETURN(std::byte * base, c.allocate_common(ledger, whole, kBytes));
     if (ledger.current() != region_bytes(kBytes) || ledger.peak() != ledger.current()) {
       return fault("ledger {}, at most {}", ledger.current(), ledger.peak());
     }

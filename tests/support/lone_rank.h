@@ -18,7 +18,7 @@ class LoneRank final : public Communicator {
   int rank() const override { return rank_; }
   int size() const override { return size_; }
   std::string name() const override { return "lone"; }
-  Result<std::byte*> allocate_shared(MemoryLedger& ledger, size_t bytes) override {
+  Result<std::byte*> allocate_shared(MemoryLedger& ledger, size_t bytes, Sizes) override {
     OFSDP_ASSIGN_OR_RETURN(shared_,
                            Region::map(ledger, bytes, Region::Sharing::kPrivate, "shared"));
     return shared_.data();

@@ -68,5 +68,40 @@ TEST(ExactSquares, TheEndsOfTheRange) {
   EXPECT_TRUE(std::isnan(sum_on({1, std::numeric_limits<float>::quiet_NaN(), 2}, 3)));
 }
 
+TEST(ExactSquares, SumsOfBlocksAddExactlyInAnyOrder) {
+  const std::vector<double> sums = {std::ldexp(1.0, 260), 1, std::ldexp(1.0, -50), 0.1, 3e-40};
+  ExactSquares forth, back;
+  for (const double sum : sums) forth.add_sum(sum);
+  for (size_t i = sums.size(); i-- > 0;) back.add_sum(sums[i]);
+  EXPECT_EQ(forth.limbs(), back.limbs());
+  ExactSquares small;
+  small.add_sum(1);
+  small.add_sum(std::ldexp(1.0, -50));
+  EXPECT_EQ(ExactSquares::sum(small.limbs()), 1 + std::ldexp(1.0, -50));
+  EXPECT_EQ(ExactSquares::sum(forth.limbs()), std::ldexp(1.0, 260));
+}
+
+TEST(ExactSquares, ASumThatIsInfiniteStaysSo) {
+  constexpr double kInfinity = std::numeric_limits<double>::infinity();
+  ExactSquares squares;
+  squares.add_sum(2);
+  squares.add_sum(kInfinity);
+  EXPECT_EQ(ExactSquares::sum(squares.limbs()), kInfinity);
+  squares.add_sum(std::numeric_limits<double>::quiet_NaN());
+  EXPECT_TRUE(std::isnan(ExactSquares::sum(squares.limbs())));
+}
+
+TEST(SquareLanes, PiecesDoNotChangeTheSum) {
+  std::vector<float> values(1019);
+  for (size_t i = 0; i < values.size(); ++i) values[i] = std::ldexp(1.0f + i % 7, i % 40 - 20);
+  const std::span<const float> all = values;
+  for (const size_t cut : {size_t{16}, size_t{512}, size_t{1008}}) {
+    SquareLanes lanes;
+    lanes.add(all.first(cut));
+    lanes.add(all.subspan(cut));
+    EXPECT_EQ(lanes.sum(), sum_of_squares(all)) << cut;
+  }
+}
+
 }  // namespace exact_squares_test
 }  // namespace ofsdp

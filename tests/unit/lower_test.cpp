@@ -34,13 +34,13 @@ std::unique_ptr<Lowered> lowered(const PlanOptions& options, const CompileOption
   l->slots = map_gradient_slots(l->plan, l->program.schedule);
   l->kept.add(l->program, l->plan);
   MemoryNeeds needs;
-  for (const Unit& unit : l->plan.units) needs.states.push_back({l->plan.owned_numel(unit)});
+  for (const Unit& unit : l->plan.units) needs.states.push_back({l->plan.owned(unit, rank).numel});
   needs.accumulate = !compile.first_micro || !compile.last_micro;
   needs.keep = compile.clip;
   needs.arena = l->program.memory.arena_bytes;
   needs.kept = l->kept.bytes();
   if (compile.watch) needs.watch_slot = Watch::slot_bytes(l->plan);
-  l->memory = map_memory(l->plan, l->slots, needs);
+  l->memory = map_memory(l->plan, rank, l->slots, needs);
   l->made = lower(l->program, {l->plan, rank, l->memory, l->slots, l->kept, on_device});
   return l;
 }

@@ -60,30 +60,40 @@ struct HostGather::Plan {
   std::array<int, kMaxRanks> fetchers = {};
   int fetcher_count = 1;
   size_t width = dtype_size(source.dtype);
-  size_t bytes = static_cast<size_t>(source.numel) * width;
-  int64_t pieces_of_shard = static_cast<int64_t>((bytes + kPieceBytes - 1) / kPieceBytes);
-  int64_t pieces = pieces_of_shard * static_cast<int64_t>(view.remote.size());
+  std::array<int64_t, kMaxRanks> ends = {};  // of view.remote's shards, in pieces
+  int64_t pieces = 0;
 
+  void count_pieces() {
+    for (size_t i = 0; i < view.remote.size(); ++i) {
+      const size_t bytes = static_cast<size_t>(part(view.remote[i]).numel) * width;
+      ends[i] = pieces += static_cast<int64_t>((bytes + kPieceBytes - 1) / kPieceBytes);
+    }
+  }
+  RankPart part(int rank) const { return source.of(view.group.index_of(rank)); }
   int fetcher(int64_t piece) const { return fetchers[static_cast<size_t>(piece % fetcher_count)]; }
   int slot(int64_t piece) const {
     return static_cast<int>(piece / fetcher_count % HostStaging::kFetched);
   }
-  int owner(int64_t piece) const {
-    return view.remote[static_cast<size_t>(piece / pieces_of_shard)];
+  size_t shard_of(int64_t piece) const {
+    const auto shards = std::span(ends).first(view.remote.size());
+    return static_cast<size_t>(std::ranges::upper_bound(shards, piece) - shards.begin());
   }
+  int owner(int64_t piece) const { return view.remote[shard_of(piece)]; }
   size_t begin(int64_t piece) const {
-    return static_cast<size_t>(piece % pieces_of_shard) * kPieceBytes;
+    const size_t shard = shard_of(piece);
+    return static_cast<size_t>(piece - (shard == 0 ? 0 : ends[shard - 1])) * kPieceBytes;
   }
-  size_t size(int64_t piece) const { return std::min(kPieceBytes, bytes - begin(piece)); }
+  size_t size(int64_t piece) const {
+    const size_t bytes = static_cast<size_t>(part(owner(piece)).numel) * width;
+    return std::min(kPieceBytes, bytes - begin(piece));
+  }
   std::byte* target(int64_t piece) const {
-    const auto index = static_cast<size_t>(view.group.index_of(owner(piece)));
-    const size_t element = index * static_cast<size_t>(source.numel) + begin(piece) / width;
-    return dst + element * dtype_size(dst_dtype);
+    const auto first = static_cast<size_t>(part(owner(piece)).begin);
+    return dst + (first + begin(piece) / width) * dtype_size(dst_dtype);
   }
   LinkRequest request(int64_t piece) const {
     const int rank = owner(piece);
-    const auto index = static_cast<size_t>(view.group.index_of(rank));
-    const size_t offset = source.offset + index * source.stride + begin(piece);
+    const size_t offset = part(rank).offset + begin(piece);
     return {
         .server = map.server(map.host_of[static_cast<size_t>(rank)], map.rank),
         .header = {.kind = LinkKind::kShard, .rank = rank, .offset = offset, .bytes = size(piece)},
@@ -96,6 +106,7 @@ struct HostGather::Plan {
 Status HostGather::gather(GroupView& view, const ShardSource& source, std::byte* dst,
                           DType dst_dtype, const CollectiveSite& site) {
   Plan plan{*parts_.map, view, source, dst, dst_dtype};
+  plan.count_pieces();
   plan.fetchers[0] = parts_.map->rank;
   if (!site.alone) {
     std::ranges::copy(view.here, plan.fetchers.begin());
@@ -175,6 +186,20 @@ void HostGather::fetch(const Plan& plan, int64_t piece) const {
 
 // ---- Reductions ----
 
+namespace {
+
+// Returns the elements in the spans of `ranks` together.
+uint64_t elements_of(const GroupView& view, const std::vector<int>& ranks, const SlotSource& slot) {
+  if (slot.parts.empty()) return ranks.size() * static_cast<uint64_t>(slot.numel);
+  uint64_t sum = 0;
+  for (const int rank : ranks) {
+    sum += static_cast<uint64_t>(slot.of(view.group.index_of(rank)).numel);
+  }
+  return sum;
+}
+
+}  // namespace
+
 HostReductions::HostReductions(const HostParts& parts, const HostStaging& staging)
     : parts_(parts), staging_(staging), others_(parts.map->hosts.size() - 1) {
   const auto buffers = static_cast<size_t>(staging.incoming());
@@ -231,7 +256,7 @@ Status HostReductions::all_reduce(int channel, const GroupView& view, const Slot
                                   const CollectiveSite& site) {
   ChannelCounts& mine = this->mine(channel);
   float* sums =
-      reinterpret_cast<float*>(own() + slot.offset) + view.group.index_of(rank()) * slot.numel;
+      reinterpret_cast<float*>(own() + slot.offset) + slot.of(view.group.index_of(rank())).begin;
   auto put = [sums](int64_t begin, std::span<float> block) {
     std::memcpy(sums + begin, block.data(), block.size_bytes());
   };
@@ -242,12 +267,18 @@ Status HostReductions::all_reduce(int channel, const GroupView& view, const Slot
   parts_.page->publish(mine.summed, mine.posted, rank());
   if (view.others > 0) parts_.link->nudge();
   to_serve_[static_cast<size_t>(channel)] +=
-      static_cast<uint64_t>(view.others) * view.here.size() * static_cast<uint64_t>(slot.numel);
+      static_cast<uint64_t>(view.others) * elements_of(view, view.here, slot);
   OFSDP_RETURN_IF_ERROR(pull_summed(channel, view, slot, site));
   parts_.page->publish(mine.pulled, mine.posted, rank());
   OFSDP_RETURN_IF_ERROR(copy_from_peers(channel, view, slot, site));
   parts_.page->publish(mine.done, mine.done + 1, rank());
   return {};
+}
+
+// Returns the first element of this rank's span in the slot.
+int64_t HostReductions::first_of_span(const Round& round) const {
+  const SlotSource& slot = round.slot;
+  return slot.first >= 0 ? slot.first : slot.of(round.view->group.index_of(rank())).begin;
 }
 
 ChannelCounts& HostReductions::counts(int channel, int rank) const {
@@ -291,7 +322,7 @@ bool HostReductions::request_next(Round& round, size_t keep) {
   const size_t width = dtype_size(round.slot.dtype);
   const int64_t begin = round.requested * kPieceElements;
   const int64_t count = std::min(kPieceElements, round.slot.numel - begin);
-  const int64_t in_slot = group.index_of(rank()) * round.slot.numel + begin;
+  const int64_t in_slot = first_of_span(round) + begin;
   for (const GroupView::Host& host : round.view->hosts) {
     if (host.host == parts_.map->host()) continue;
     const int buffer = free_.back();
@@ -335,7 +366,7 @@ Status HostReductions::sum_span(Round& round, BlockSink sink, const CollectiveSi
     if (round.view->others > 0) request_ahead();
   }
   to_serve_[static_cast<size_t>(round.channel)] +=
-      round.view->remote.size() * static_cast<uint64_t>(round.slot.numel);
+      elements_of(*round.view, round.view->remote, round.slot);
   return {};
 }
 
@@ -374,12 +405,7 @@ void HostReductions::sum_block(const Round& round, int64_t begin, int64_t in_pie
   size_t buffer = round.first;
   for (const GroupView::Host& host : view.hosts) {
     if (host.host == parts_.map->host()) {
-      // A slot with an explicit first element is possible only on one host: other hosts compute a
-      // span's first element from the rank's index.
-      const bool explicit_first = round.slot.first >= 0 && view.others == 0;
-      const int64_t index = view.group.index_of(rank());
-      const int64_t in_slot =
-          (explicit_first ? round.slot.first : index * round.slot.numel) + begin;
+      const int64_t in_slot = first_of_span(round) + begin;
       const auto sources = std::span(sources_).first(view.here.size());
       for (size_t i = 0; i < view.here.size(); ++i) {
         sources[i] =
@@ -410,18 +436,18 @@ void HostReductions::sum_block(const Round& round, int64_t begin, int64_t in_pie
 // slot.
 Status HostReductions::pull_summed(int channel, const GroupView& view, const SlotSource& slot,
                                    const CollectiveSite& site) {
-  const size_t bytes = static_cast<size_t>(slot.numel) * sizeof(float);
   int server = rank();
   for (size_t i = 0; i < view.remote.size(); ++i) {
     const int owner = view.remote[i];
     if (view.here[i % view.here.size()] != rank()) continue;
     server = parts_.map->server(parts_.map->host_of[static_cast<size_t>(owner)], rank());
+    const RankPart part = slot.of(view.group.index_of(owner));
+    const size_t bytes = static_cast<size_t>(part.numel) * sizeof(float);
     for (size_t begin = 0; begin < bytes; begin += kPieceBytes) {
       LinkRequest request = make_request(LinkKind::kSummed, channel, view.group);
       request.server = server;
       request.header.rank = owner;
-      request.header.offset =
-          slot.offset + static_cast<size_t>(view.group.index_of(owner)) * bytes + begin;
+      request.header.offset = slot.offset + static_cast<size_t>(part.begin) * sizeof(float) + begin;
       request.header.bytes = request.bytes = std::min(kPieceBytes, bytes - begin);
       request.dst = own() + request.header.offset;
       request.done = &summed_arrived_;
@@ -435,11 +461,12 @@ Status HostReductions::pull_summed(int channel, const GroupView& view, const Slo
 
 Status HostReductions::copy_from_peers(int channel, const GroupView& view, const SlotSource& slot,
                                        const CollectiveSite& site) {
-  const size_t bytes = static_cast<size_t>(slot.numel) * sizeof(float);
   const uint64_t round = mine(channel).posted;
   const auto copy = [&](int owner, int from) {
-    const size_t span = slot.offset + static_cast<size_t>(view.group.index_of(owner)) * bytes;
-    std::memcpy(own() + span, parts_.segment(from) + span, bytes);
+    const RankPart part = slot.of(view.group.index_of(owner));
+    const size_t span = slot.offset + static_cast<size_t>(part.begin) * sizeof(float);
+    std::memcpy(own() + span, parts_.segment(from) + span,
+                static_cast<size_t>(part.numel) * sizeof(float));
   };
   const auto turn =
       [&] {  // a fence: the link's reads come before the copy that overwrites the bytes

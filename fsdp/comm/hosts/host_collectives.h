@@ -5,7 +5,7 @@
 // Memory: each rank has one shared memory segment, which the ranks on the host map, at equal
 // offsets. It holds parameter shards and gradient slots; a slot is where a rank leaves its gradient
 // of a unit, for others to read. Between hosts, a HostLink (one per rank, with a thread) requests
-// pieces of at most kPieceBytes (256 KiB) from ranks on other hosts. The segment ends with a
+// pieces of at most kPieceBytes (256 KiB) from ranks on other hosts. Before the segment lies a
 // staging area for such pieces (HostStaging).
 //
 // All-gather: each byte comes to a host once. The group's ranks on the host take turns to fetch
@@ -93,15 +93,14 @@ struct HostParts {
   }
 };
 
-// The layout of the staging area, after the segment's first `user` bytes: kFetched fetch slots for
-// an all-gather, kOutgoing buffers in which the link builds sums that it sends, and incoming()
+// The layout of the staging area, in the bytes before a segment: kFetched fetch slots for an
+// all-gather, kOutgoing buffers in which the link builds sums that it sends, and incoming()
 // buffers for other hosts' sums. Each has kPieceBytes. Only the segment's own rank writes there.
 class HostStaging {
  public:
   static constexpr int kFetched = kFetchedSlots;
   static constexpr int kOutgoing = 8;
-  // `user`: bytes for shards and gradient slots, in whole pages. `hosts`: in the run.
-  HostStaging(size_t user, int hosts) : user_(user), hosts_(hosts) {}
+  explicit HostStaging(int hosts) : hosts_(hosts) {}
 
   // Two per other host suffice: one is summed while the next arrives. More let later rounds request
   // ahead; 48 have 12 MiB.
@@ -122,9 +121,8 @@ class HostStaging {
 
  private:
   const std::byte* piece(const std::byte* segment, int index) const {
-    return segment + user_ + static_cast<size_t>(index) * kPieceBytes;
+    return segment - bytes(hosts_) + static_cast<size_t>(index) * kPieceBytes;
   }
-  size_t user_;
   int hosts_;
 };
 
@@ -185,6 +183,7 @@ class HostReductions {
 
   int rank() const { return parts_.map->rank; }
   std::byte* own() const { return parts_.segments->own(); }
+  int64_t first_of_span(const Round& round) const;
   ChannelCounts& counts(int channel, int rank) const;
   ChannelCounts& mine(int channel) const { return counts(channel, rank()); }
   LinkRequest make_request(LinkKind kind, int channel, const RankGroup& group) const;

@@ -434,18 +434,23 @@ bool HostLink::valid_group(const LinkHeader& header) const {
 
 bool HostLink::valid(const LinkHeader& header) const {
   if (header.kind == LinkKind::kExchange) return header.numel >= 0 && header.numel <= kMaxExchange;
-  if (header.bytes > kPieceBytes || header.offset > memory_.bytes ||
-      header.bytes > memory_.bytes - header.offset) {
-    return false;
-  }
   if (header.kind == LinkKind::kPartial) {
-    return valid_group(header) && is_32_or_16_bit_float(static_cast<DType>(header.dtype)) &&
-           header.numel >= 0 && header.numel <= kPieceElements &&
+    return valid_group(header) && lies_in_segment(header, map_->rank) &&
+           is_32_or_16_bit_float(static_cast<DType>(header.dtype)) && header.numel >= 0 &&
+           header.numel <= kPieceElements &&
            header.bytes ==
                static_cast<size_t>(header.numel) * dtype_size(static_cast<DType>(header.dtype));
   }
   const bool here = header.rank >= 0 && header.rank < map_->world() && map_->is_here(header.rank);
-  return here && (header.kind == LinkKind::kShard || valid_group(header));
+  return here && lies_in_segment(header, header.rank) &&
+         (header.kind == LinkKind::kShard || valid_group(header));
+}
+
+// Slots are at the same place in every segment, so this rank's may stand for all.
+bool HostLink::lies_in_segment(const LinkHeader& header, int rank) const {
+  const size_t bytes = memory_.segments->bytes_of(map_->place_of[static_cast<size_t>(rank)]);
+  return header.bytes <= kPieceBytes && header.offset <= bytes &&
+         header.bytes <= bytes - header.offset;
 }
 
 int HostLink::first_here(const LinkHeader& header) const {

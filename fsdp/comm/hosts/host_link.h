@@ -176,7 +176,6 @@ struct LinkRequest {
 // The memory from which the link serves other hosts.
 struct LinkMemory {
   const PeerSegments* segments = nullptr;
-  size_t bytes = 0;              // in each segment that peers may read
   std::byte* buffers = nullptr;  // for sums on their way out
   int buffer_count = 0;          // each with kPieceBytes
 };
@@ -239,6 +238,7 @@ class HostLink {
   // Answers to others.
   bool valid(const LinkHeader& header) const;
   bool valid_group(const LinkHeader& header) const;
+  bool lies_in_segment(const LinkHeader& header, int rank) const;
   int first_here(const LinkHeader& header) const;  // a member in the request's group
   int missing(const LinkHeader& header) const;     // the rank that the request waits for, or -1
   void serve_deferred();

@@ -20,10 +20,11 @@ ReadMapping::~ReadMapping() {
   if (data_ != nullptr) munmap(const_cast<std::byte*>(data_), bytes_);
 }
 
-Result<ReadMapping> ReadMapping::map(const UniqueFd& fd, size_t bytes, int owner) {
-  const size_t whole = region_bytes(bytes);
+Result<ReadMapping> ReadMapping::map(const UniqueFd& fd, std::optional<size_t> bytes, int owner) {
   struct stat found {};
-  OFSDP_FAULT_IF(fstat(fd.get(), &found) != 0 || static_cast<size_t>(found.st_size) != whole,
+  const bool known = fstat(fd.get(), &found) == 0;
+  const size_t whole = bytes ? region_bytes(*bytes) : static_cast<size_t>(found.st_size);
+  OFSDP_FAULT_IF(!known || static_cast<size_t>(found.st_size) != whole,
                  "rank {} shares {} bytes, expected {}", owner, found.st_size, whole);
   // Populated, so that no step pays for page faults; the peer has touched the pages already.
   void* data = mmap(nullptr, whole, PROT_READ, MAP_SHARED | MAP_POPULATE, fd.get(), 0);
@@ -36,40 +37,47 @@ Result<ReadMapping> ReadMapping::map(const UniqueFd& fd, size_t bytes, int owner
 }
 
 Status PeerSegments::allocate(PeerLinks& links, const PeerWait& wait, MemoryLedger& ledger,
-                              size_t bytes) {
+                              size_t ahead, size_t bytes, bool equal) {
   OFSDP_CHECK(bases_.empty(), "allocate_shared is called once");
   const std::vector<int>& ranks = links.self().ranks;
   bases_.resize(ranks.size());
+  bytes_.resize(ranks.size());
   peers_.resize(ranks.size());
-  if (bytes == 0) return {};
+  ahead_ = ahead;
+  const size_t whole = ahead + bytes;
+  if (whole == 0) return {};
   OFSDP_ASSIGN_OR_RETURN(
-      own_, Region::map(ledger, bytes, Region::Sharing::kShared, "shards and gradients"));
+      own_, Region::map(ledger, whole, Region::Sharing::kShared, "shards and gradients"));
   OFSDP_ASSIGN_OR_RETURN(const std::vector<UniqueFd> fds,
                          links.all_gather_fds(own_.fd(), wait, {"exchange of segments", -1, 0}));
   for (size_t p = 0; p < ranks.size(); ++p) {
     if (static_cast<int>(p) == links.self().place) {
-      bases_[p] = own_.data();
+      bases_[p] = own();
+      bytes_[p] = own_.bytes() - ahead;
       continue;
     }
-    OFSDP_ASSIGN_OR_RETURN(peers_[p], ReadMapping::map(fds[p], bytes, ranks[p]));
-    bases_[p] = peers_[p].data();
+    const std::optional<size_t> expected = equal ? std::optional(whole) : std::nullopt;
+    OFSDP_ASSIGN_OR_RETURN(peers_[p], ReadMapping::map(fds[p], expected, ranks[p]));
+    OFSDP_FAULT_IF(peers_[p].bytes() < ahead, "rank {} shares {} bytes, expected at least {}",
+                   ranks[p], peers_[p].bytes(), ahead);
+    bases_[p] = peers_[p].data() + ahead;
+    bytes_[p] = peers_[p].bytes() - ahead;
   }
   return {};
 }
 
 Result<std::byte*> PeerSegments::allocate_common(PeerLinks& links, const PeerWait& wait,
-                                                 MemoryLedger& ledger, size_t bytes) {
+                                                 MemoryLedger& ledger, size_t whole, size_t part) {
   OFSDP_CHECK(common_.data() == nullptr, "allocate_common is called once");
-  if (bytes == 0) return nullptr;
+  if (whole == 0) return nullptr;
   constexpr const char* kName = "parameters of the host's ranks";
   const CollectiveSite site{"exchange of common memory", -1, 0};
-  const size_t whole = static_cast<size_t>(links.self().here()) * region_bytes(bytes);
   if (links.self().place != 0) {
     OFSDP_ASSIGN_OR_RETURN(const UniqueFd fd, links.broadcast_fd(-1, wait, site));
-    OFSDP_ASSIGN_OR_RETURN(common_, Region::attach(ledger, fd.get(), whole, bytes, kName));
+    OFSDP_ASSIGN_OR_RETURN(common_, Region::attach(ledger, fd.get(), whole, part, kName));
     return common_.data();
   }
-  OFSDP_ASSIGN_OR_RETURN(common_, Region::map_common(ledger, whole, bytes, kName));
+  OFSDP_ASSIGN_OR_RETURN(common_, Region::map_common(ledger, whole, part, kName));
   OFSDP_ASSIGN_OR_RETURN([[maybe_unused]] const UniqueFd none,
                          links.broadcast_fd(common_.fd(), wait, site));
   return common_.data();

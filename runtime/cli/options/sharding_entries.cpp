@@ -27,6 +27,33 @@ OptionEntry wrap_layers() {
       });
 }
 
+// Returns the weights in a text such as "2,1,1"; none if one is not above 0.
+std::optional<ShardWeights> weights_from(const std::string& text) {
+  ShardWeights weights{.automatic = lowered(text) == "auto"};
+  if (weights.automatic || lowered(text) == "equal") return weights;
+  for (const std::string& word : split_list(text)) {
+    const std::optional<double> weight = parse_number(word);
+    if (!weight || !(*weight > 0)) return std::nullopt;
+    weights.of_ranks.push_back(*weight);
+  }
+  return weights;
+}
+
+std::string weights_text(const ShardWeights& weights) {
+  if (weights.automatic) return "auto";
+  if (weights.of_ranks.empty()) return "equal";
+  std::vector<std::string> words;
+  for (const double weight : weights.of_ranks) words.push_back(show_number(weight));
+  return yaml_quoted(joined(words, ","));
+}
+
+OptionEntry shard_weights() {
+  return entries::parsed({"shard-weights", "equal, auto (by memory), W,W,..",
+                          "ranks own parts of units and states in this proportion"},
+                         "equal, auto or a number above 0 for each rank, such as 2,1,1",
+                         OFSDP_FIELD(sharding.shard_weights), weights_from, weights_text);
+}
+
 // A number without a unit is bytes; so few are a unit that was left out.
 OptionEntry memory_limit() {
   OptionEntry entry = entries::parsed_or("none",
@@ -111,6 +138,7 @@ std::vector<OptionEntry> sharding_entries() {
                  {"shard-size", "auto (ranks of one host), N",
                   "hybrid strategies: ranks that share one copy"},
                  1, OFSDP_FIELD(sharding.shard_size)),
+      shard_weights(),
       choice("wrap", "how units are cut", OFSDP_FIELD(sharding.wrap)),
       wrap_layers(),
       integer({"min-params", "100000", "size policy: the fewest parameters in a unit"}, 0,

@@ -301,20 +301,46 @@ class Lowering {
     }
     const Operand all = operands_.whole(u);
     const Operand all_trained = all.part(0, trained), all_frozen = all.part(trained, frozen);
-    const int64_t place = shards(u).index_of(context_.rank);
-    const int64_t share = frozen / shards(u).count;
-    const Span shard{place * places(u).span.numel, places(u).span.numel};
-    const Span frozen_shard{place * share, share};
+    const Span shard = places(u).span;
+    const Span frozen_shard = plan_.owned_frozen(unit(u), context_.rank);
     if (unit(u).plan.unshard == Unshard::kFetch) {
       fetch_shard(u, offloaded(u).rest, all_trained, shard);
       fetch_shard(u, offloaded(u).frozen, all_frozen, frozen_shard);
     }
     Operation& made = unshard(u, places(u).owned, all_trained, shard);
     made.stride = context_.memory.units[static_cast<size_t>(u)].owned_stride;
+    made.parts = parts(u, shards(u), [&](int rank) { return part_of(places_of(u, rank)); });
     made.operands = {
         owned(u, false),
         all.part(0, trained + frozen).written(several_ranks() || !places(u).owned.begins_at(all))};
-    if (frozen > 0) unshard(u, places(u).frozen, all_frozen, frozen_shard).frozen = true;
+    if (frozen == 0) return;
+    Operation& second = unshard(u, places(u).frozen, all_frozen, frozen_shard);
+    second.frozen = true;
+    second.parts = parts(u, shards(u), [&](int rank) {
+      const Span span = plan_.owned_frozen(unit(u), rank);
+      return RankPart{static_cast<size_t>(places_of(u, rank).frozen.offset), span.begin,
+                      span.numel};
+    });
+  }
+
+  // --shard-weights: returns `part` of each rank in the group; else nothing.
+  template <typename Part>
+  std::vector<RankPart> parts(int u, const RankGroup& group, const Part& part) const {
+    std::vector<RankPart> list;
+    const UnitPlan& plan = unit(u).plan;
+    if (plan.bounds.empty() && plan.frozen_bounds.empty()) return list;
+    for (int i = 0; i < group.count; ++i) list.push_back(part(group.rank(i)));
+    return list;
+  }
+
+  UnitPlaces places_of(int u, int rank) const {
+    const auto place = static_cast<size_t>(rank % unit(u).plan.shards);
+    return unit_places(plan_, unit(u), rank,
+                       context_.memory.of_places[place][static_cast<size_t>(u)]);
+  }
+
+  static RankPart part_of(const UnitPlaces& places) {
+    return {static_cast<size_t>(places.owned.offset), places.span.begin, places.span.numel};
   }
 
   Operation& unshard(int u, const Operand& src, const Operand& dst, const Span& shard) {
@@ -421,6 +447,14 @@ class Lowering {
   void sums_buffer(Operation& made, int u) const {
     made.src = places(u).slot;
     made.part = places(u).span;
+    made.parts = owned_parts(u, sums(u));
+  }
+
+  std::vector<RankPart> owned_parts(int u, const RankGroup& group) const {
+    return parts(u, group, [&](int rank) {
+      const Span span = plan_.owned(unit(u), rank);
+      return RankPart{0, span.begin, span.numel};
+    });
   }
 
   // Sets src and part for a sum over copies. `part` counts from src's beginning, in group
@@ -428,6 +462,11 @@ class Lowering {
   void sums_copies(Operation& made, int u) const {
     made.src = unit(u).plan.shards_gradients ? places(u).gradient : places(u).slot;
     made.part = {-1, unique(u).numel};
+    const int64_t before = unit(u).plan.shards_gradients ? places(u).span.begin : 0;
+    made.parts = parts(u, copies(u), [&](int rank) {
+      const Span span = plan_.represented(unit(u), rank);
+      return RankPart{0, span.begin - before, span.numel};
+    });
   }
 
   Stages stages(bool adds, bool complete, bool updates) const {
@@ -591,6 +630,11 @@ class Lowering {
     made.group = shards(u);
     made.part = places(u).span;
     made.stride = whole_slot ? gradient.bytes() : 0;
+    made.parts = parts(u, shards(u), [&](int rank) {
+      const UnitPlaces places = places_of(u, rank);
+      return RankPart{static_cast<size_t>(places.gradient.offset), places.span.begin,
+                      places.span.numel};
+    });
     made.converts = true;
     made.operands = {made.src, made.dst};
     return made.dst;
@@ -607,6 +651,7 @@ class Lowering {
       made.group = group;
       made.src = src;
       made.part = part;
+      if (kind == OpKind::kReduce) made.parts = owned_parts(u, group);
       return made;
     };
     add_to(OpKind::kPost, Lane::kCompute);

@@ -23,7 +23,7 @@ void plan_gradient(const Plan& plan, const Unit& unit, bool accumulates, Offload
 
 OffloadedUnit offload_unit(const Plan& plan, const Unit& unit, int optimizer_states,
                            bool accumulates, OffloadMap& offload) {
-  const auto numel = static_cast<size_t>(plan.owned_numel(unit));
+  const auto numel = static_cast<size_t>(plan.most_owned(unit));
   const size_t bytes = numel * sizeof(float), rest = numel * dtype_size(plan.rest_dtype);
   OffloadedUnit made;
   made.owned = made.rest = take(offload.bytes, bytes);
@@ -48,24 +48,39 @@ OffloadedUnit offload_unit(const Plan& plan, const Unit& unit, int optimizer_sta
   return made;
 }
 
+// The first rank holds the bytes that align the next copy.
+size_t bytes_in_common(const Plan& plan, const Unit& unit, int rank) {
+  const size_t whole = copy_bytes(plan, unit);
+  if (!plan.weighted()) return whole / static_cast<size_t>(unit.plan.shards);
+  const size_t width = dtype_size(plan.param_dtype);
+  const int64_t all = unit.padded_numel + unit.frozen_padded_numel;
+  const int64_t held = plan.owned(unit, rank).numel + plan.owned_frozen(unit, rank).numel;
+  const size_t gap = rank % unit.plan.shards == 0 ? whole - static_cast<size_t>(all) * width : 0;
+  return static_cast<size_t>(held) * width + gap;
+}
+
 // `common` counts the whole host's bytes.
-void place_in_common(const Plan& plan, const Unit& unit, UnitOffsets& offsets, size_t& common,
+void place_in_common(const Plan& plan, int rank, const Unit& unit, UnitOffsets& offsets,
                      MemoryMap& memory) {
   const size_t bytes = copy_bytes(plan, unit);
   offsets.copies = static_cast<int64_t>(
-      take(common, bytes * static_cast<size_t>(plan.common_ranks / unit.plan.shards)));
-  memory.parameter_bytes += bytes / unit.plan.shards;
+      take(memory.common_whole, bytes * static_cast<size_t>(plan.common_ranks / unit.plan.shards)));
+  const size_t held = bytes_in_common(plan, unit, rank);
+  memory.common += held;
+  memory.parameter_bytes += held;
   if (plan.param_dtype == DType::kFloat32) return;
-  const size_t owned = static_cast<size_t>(plan.owned_numel(unit)) * sizeof(float);
+  const size_t owned = static_cast<size_t>(plan.owned(unit, rank).numel) * sizeof(float);
   offsets.owned = take(memory.state, owned);
   memory.parameter_bytes += owned;
 }
 
 // Places the shard, and the whole unit if it is kept gathered.
-void place_parameters(const Plan& plan, const Unit& unit, UnitOffsets& offsets, MemoryMap& memory) {
+void place_parameters(const Plan& plan, int rank, const Unit& unit, UnitOffsets& offsets,
+                      MemoryMap& memory) {
   const bool rests_here = plan.offload != CpuOffload::kParams;
   const auto whole = static_cast<size_t>(unit.padded_numel) * dtype_size(plan.param_dtype);
-  const size_t owned = static_cast<size_t>(plan.owned_numel(unit)) * dtype_size(plan.rest_dtype);
+  const size_t owned =
+      static_cast<size_t>(plan.owned(unit, rank).numel) * dtype_size(plan.rest_dtype);
   offsets.owned_in_shared = unit.plan.unshard != Unshard::kNone;
   if (rests_here && unit.plan.residency == Residency::kUpdate &&
       plan.rest_dtype == plan.param_dtype) {
@@ -87,22 +102,23 @@ void place_parameters(const Plan& plan, const Unit& unit, UnitOffsets& offsets, 
 // Places the reduced gradient. It needs separate bytes if units share slots in turn, and shared
 // memory if it is summed over copies or gathered. With an offload it waits on the host for the
 // norm; under `params` also for the next micro-batch.
-void place_gradient(const Plan& plan, const Unit& unit, const MemoryNeeds& needs,
+void place_gradient(const Plan& plan, int rank, const Unit& unit, const MemoryNeeds& needs,
                     UnitOffsets& offsets, MemoryMap& memory) {
   const bool summed_again = unit.plan.sums_copies || needs.share;
   const bool accumulate = plan.offload == CpuOffload::kNone
                               ? needs.accumulate || needs.keep
                               : needs.accumulate && plan.offload != CpuOffload::kParams;
   if (!unit.plan.shards_gradients || !(accumulate || summed_again)) return;
-  const size_t bytes = static_cast<size_t>(plan.owned_numel(unit)) * sizeof(float);
+  const size_t bytes = static_cast<size_t>(plan.owned(unit, rank).numel) * sizeof(float);
   offsets.gradient_in_shared = summed_again;
   offsets.gradient = static_cast<int64_t>(take(summed_again ? memory.shared : memory.state, bytes));
   memory.gradient_bytes += bytes;
 }
 
-void place_frozen(const Plan& plan, const Unit& unit, UnitOffsets& offsets, MemoryMap& memory) {
+void place_frozen(const Plan& plan, int rank, const Unit& unit, UnitOffsets& offsets,
+                  MemoryMap& memory) {
   const size_t frozen =
-      static_cast<size_t>(plan.owned_frozen(unit, 0).numel) * dtype_size(plan.param_dtype);
+      static_cast<size_t>(plan.owned_frozen(unit, rank).numel) * dtype_size(plan.param_dtype);
   offsets.frozen = take(memory.shared, frozen);
   memory.parameter_bytes += frozen;
 }
@@ -116,14 +132,25 @@ void place_matrices(const MemoryNeeds& needs, MemoryMap& memory) {
   memory.gradient_bytes += bytes;
 }
 
-UnitOffsets place_unit(const Plan& plan, const Unit& unit, const MemoryNeeds& needs, size_t& common,
+void place_read(const GradientSlots& slots, const MemoryNeeds& needs, MemoryMap& memory) {
+  take(memory.shared, slots.bytes);
+  memory.gradient_bytes += slots.bytes;
+  place_matrices(needs, memory);
+  memory.join_bytes = needs.joins.bytes;
+  for (const size_t offset : needs.joins.offset) memory.joins.push_back(memory.shared + offset);
+  take(memory.shared, needs.joins.bytes);
+  memory.watch_slot = take(memory.shared, needs.watch_slot);
+  memory.watch_slot_bytes = needs.watch_slot;
+}
+
+UnitOffsets place_unit(const Plan& plan, int rank, const Unit& unit, const MemoryNeeds& needs,
                        MemoryMap& memory) {
   UnitOffsets offsets;
   if (unit.plan.common) {
-    place_in_common(plan, unit, offsets, common, memory);
+    place_in_common(plan, rank, unit, offsets, memory);
   } else {
-    place_parameters(plan, unit, offsets, memory);
-    if (plan.offload != CpuOffload::kParams) place_frozen(plan, unit, offsets, memory);
+    place_parameters(plan, rank, unit, offsets, memory);
+    if (plan.offload != CpuOffload::kParams) place_frozen(plan, rank, unit, offsets, memory);
   }
   if (plan.offload == CpuOffload::kNone) {
     const std::vector<int64_t>& numels = needs.states[static_cast<size_t>(unit.id)];
@@ -134,7 +161,7 @@ UnitOffsets place_unit(const Plan& plan, const Unit& unit, const MemoryNeeds& ne
       memory.optimizer_bytes += bytes;
     }
   }
-  place_gradient(plan, unit, needs, offsets, memory);
+  place_gradient(plan, rank, unit, needs, offsets, memory);
   return offsets;
 }
 
@@ -168,11 +195,11 @@ void place_in_common(const Plan& plan, const Unit& unit, int rank, const UnitOff
 
 void place_parameters(const Plan& plan, const Unit& unit, int rank, const UnitOffsets& o,
                       UnitPlaces& made) {
-  const auto place = static_cast<size_t>(rank % unit.plan.shards);
+  const auto before = static_cast<size_t>(made.span.begin) * dtype_size(plan.rest_dtype);
   const bool rests_here = plan.offload != CpuOffload::kParams;
   if (rests_here) {
     made.owned = at(o.owned_in_shared ? Area::kShared : Area::kState,
-                    o.owned + place * o.owned_stride, made.span.numel, plan.rest_dtype);
+                    o.owned + (o.owned_stride > 0 ? before : 0), made.span.numel, plan.rest_dtype);
     made.frozen =
         at(Area::kShared, o.frozen, plan.owned_frozen(unit, rank).numel, plan.param_dtype);
   }
@@ -202,7 +229,7 @@ OffloadMap map_offload(const Plan& plan, int optimizer_states, bool accumulates,
   for (const Unit& unit : plan.units) {
     offload.units.push_back(offload_unit(plan, unit, optimizer_states, accumulates, offload));
     if (!offload.units.back().passes_slots) continue;
-    const size_t bytes = static_cast<size_t>(plan.owned_numel(unit)) * sizeof(float);
+    const size_t bytes = static_cast<size_t>(plan.most_owned(unit)) * sizeof(float);
     offload.slot_bytes = std::max(offload.slot_bytes, align_up(bytes, kTensorAlignment));
     offload.slots = std::max(2, ahead + 1);
   }
@@ -221,19 +248,25 @@ size_t copy_bytes(const Plan& plan, const Unit& unit) {
   return align_up(numel * dtype_size(plan.param_dtype), kTensorAlignment);
 }
 
-MemoryMap map_memory(const Plan& plan, const GradientSlots& slots, const MemoryNeeds& needs) {
+// Slots and rooms that other ranks read come first, at equal places in all segments.
+MemoryMap map_memory(const Plan& plan, int rank, const GradientSlots& slots,
+                     const MemoryNeeds& needs) {
   MemoryMap memory;
   memory.arena = needs.arena;
   memory.kept = needs.kept;
   memory.staging = needs.staging;
   memory.data = needs.data;
   memory.data_elsewhere = needs.data_elsewhere;
-  size_t common = 0;
+  place_read(slots, needs, memory);
   for (const Unit& unit : plan.units) {
-    memory.units.push_back(place_unit(plan, unit, needs, common, memory));
+    memory.units.push_back(place_unit(plan, rank, unit, needs, memory));
+    memory.units.back().slot = slots.offset[static_cast<size_t>(unit.id)];
   }
-  const auto ranks = static_cast<size_t>(plan.common_ranks);
-  memory.common = (common + ranks - 1) / ranks;
+  if (!plan.weighted()) {
+    const auto ranks = static_cast<size_t>(plan.common_ranks);
+    memory.common = (memory.common_whole + ranks - 1) / ranks;
+    memory.common_whole = ranks * region_bytes(memory.common);
+  }
   memory.offload =
       map_offload(plan, static_cast<int>(needs.states.empty() ? 0 : needs.states[0].size()),
                   needs.accumulate, needs.prefetch_depth);
@@ -246,17 +279,6 @@ MemoryMap map_memory(const Plan& plan, const GradientSlots& slots, const MemoryN
   memory.device_io = needs.device_io;
   memory.pinned_io = needs.pinned_io;
   memory.link = needs.link;
-  const size_t first_slot = memory.shared;
-  for (size_t u = 0; u < plan.units.size(); ++u)
-    memory.units[u].slot = first_slot + slots.offset[u];
-  memory.shared += slots.bytes;
-  memory.gradient_bytes += slots.bytes;
-  place_matrices(needs, memory);
-  memory.join_bytes = needs.joins.bytes;
-  for (const size_t offset : needs.joins.offset) memory.joins.push_back(memory.shared + offset);
-  memory.shared += needs.joins.bytes;
-  memory.watch_slot = take(memory.shared, needs.watch_slot);
-  memory.watch_slot_bytes = needs.watch_slot;
   return memory;
 }
 
@@ -354,7 +376,7 @@ DeviceIoMap map_device_io(size_t inputs, size_t measured, int64_t batch_size, in
 }
 
 SliceRoom slice_room(const Plan& plan, const Unit& unit, std::byte* slices) {
-  const auto owned = static_cast<size_t>(plan.owned_numel(unit));
+  const auto owned = static_cast<size_t>(plan.most_owned(unit));
   const auto ranks = static_cast<size_t>(plan.world == 1 ? 0 : plan.world);
   const size_t parts = ranks * owned * dtype_size(unit.plan.gradient_dtype);
   std::byte* const sum = slices + align_up(parts, kTensorAlignment);
@@ -366,7 +388,7 @@ void add_slices(DeviceIoMap& io, const Plan& plan) {
   size_t most = 0;
   for (const Unit& unit : plan.units) {
     const SliceRoom room = slice_room(plan, unit, nullptr);
-    const auto end = reinterpret_cast<uintptr_t>(room.rounded + plan.owned_numel(unit));
+    const auto end = reinterpret_cast<uintptr_t>(room.rounded + plan.most_owned(unit));
     most = std::max(most, static_cast<size_t>(end));
   }
   io.slices = align_up(io.device_bytes, kTensorAlignment);

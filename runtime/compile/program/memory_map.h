@@ -24,6 +24,7 @@
 // --cpu-offload (OffloadMap::bytes) comes on top. Nothing here fails.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <optional>
 #include <vector>
@@ -104,8 +105,8 @@ struct UnitOffsets {
   // under --cpu-offload params, and if float32 shards lie in `copies`.
   size_t owned = 0;
   bool owned_in_shared = false;  // a gather reads it
-  // If not 0, the shard lies inside `whole`: at owned + (rank's index in its shard group) *
-  // owned_stride.
+  // If not 0, the shard lies inside `whole`, which begins at `owned`. Bytes from one shard to the
+  // next, if they are equal.
   size_t owned_stride = 0;
   // The whole unit, if the rank keeps it gathered; -1: it does not. In `shared` if owned_stride is
   // not 0, else in `state`.
@@ -135,7 +136,8 @@ struct MemoryMap {
   size_t kept = 0;
   size_t state = 0;
   size_t shared = 0;
-  size_t common = 0;  // this rank's equal part; the region has one part per rank on the host
+  size_t common = 0;        // this rank's part of the region
+  size_t common_whole = 0;  // of all ranks on the host
   size_t staging = 0;
   size_t trace = 0;
   size_t metrics = 0;
@@ -151,6 +153,10 @@ struct MemoryMap {
   size_t matrices = 0;                   // offset of the matrix room in `shared`
   std::vector<MatrixRoom> matrix_rooms;  // per unit; empty: no optimizer needs one
   std::vector<UnitOffsets> units;
+  // --shard-weights: `units` of each rank in the shard group, and largest_bytes() of each if it
+  // were the first on its host; else empty.
+  std::vector<std::vector<UnitOffsets>> of_places;
+  std::vector<size_t> bytes_of_places;
   std::vector<size_t> joins;  // per ofsdp.JoinRows node: offset of all ranks' rows in `shared`
   size_t watch_slot = 0;      // --watch: offset of all ranks' norms in `shared`
   size_t watch_slot_bytes = 0;
@@ -163,7 +169,10 @@ struct MemoryMap {
   size_t planned_bytes() const;
   // Returns the bytes of the rank that needs most, the first on a host: it also holds the
   // decompressed data columns. All ranks return the same.
-  size_t largest_bytes() const { return planned_bytes() + data_elsewhere; }
+  size_t largest_bytes() const {
+    return bytes_of_places.empty() ? planned_bytes() + data_elsewhere
+                                   : std::ranges::max(bytes_of_places);
+  }
   // Returns whether every rank needs at most `limit` bytes (--memory-limit; none: any number). All
   // ranks return the same.
   bool fits(const std::optional<int64_t>& limit) const {
@@ -200,8 +209,9 @@ struct MemoryNeeds {
 // Returns the bytes of one whole copy of the unit in `common`, frozen parameters included.
 size_t copy_bytes(const Plan& plan, const Unit& unit);
 
-// `slots`: gradient slots, relative to the first.
-MemoryMap map_memory(const Plan& plan, const GradientSlots& slots, const MemoryNeeds& needs);
+// `slots`: gradient slots, relative to the first. Without weights all ranks have the same map.
+MemoryMap map_memory(const Plan& plan, int rank, const GradientSlots& slots,
+                     const MemoryNeeds& needs);
 
 // Returns the table that `fsdp-run plan` prints: what the memory is for, and bytes.
 std::string text(const MemoryMap& memory);

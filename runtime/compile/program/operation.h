@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "fsdp/comm/communicator.h"
 #include "fsdp/plan/plan.h"
 
 namespace ofsdp::runtime {
@@ -89,8 +90,9 @@ struct Operation {
   std::vector<Operand> operands{};  // all reads and writes on the lane
   RankGroup group{};
   int channel = -1;
-  Span part{};                                      // elements
-  size_t stride = 0;                                // Unshard: from one rank's part to the next
+  Span part{};                    // elements
+  size_t stride = 0;              // Unshard: from one rank's part to the next
+  std::vector<RankPart> parts{};  // --shard-weights: of the ranks in the group; else none
   std::vector<std::pair<int64_t, int64_t>> gaps{};  // Clear: elements [first, second) of dst
   bool first = false, last = false;                 // micro-batch in the update
   Stages stages{};
