@@ -47,8 +47,7 @@ class WeightsTest : public testing::TestWithParam<const char*> {
   }
 };
 
-INSTANTIATE_TEST_SUITE_P(Weights, WeightsTest,
-                         testing::Values("2,1", "1,20", "3,1,2", "1,2,1,2", "5,1,1,1"));
+INSTANTIATE_TEST_SUITE_P(Weights, WeightsTest, testing::Values("2,1", "1,20,3", "5,1,1,3"));
 
 TEST_P(WeightsTest, BitsAreThoseOfEqualShardsUnderEveryStrategy) {
   for (const char* strategy : {"full_shard", "shard_grad_op", "zero1", "no_shard"}) {
@@ -168,8 +167,9 @@ TEST(PlannedWeightsTest, EveryRankHoldsWhatThePlanSays) {
   }
 }
 
-// Parameters and states of AdamW, 12 bytes an element; what all ranks hold alike falls out of
-// differences. Bounds lie at blocks of 1024 elements, and the error does not grow with the units.
+// Parameters, states of AdamW and gradients that wait for the norm, 16 bytes an element; what all
+// ranks hold alike falls out of differences. Bounds lie at blocks of 1024 elements, and the error
+// does not grow with the units.
 TEST(PlannedWeightsTest, PeaksAreInProportion) {
   const auto peaks = [](const std::string& text) {
     const Words command =
@@ -179,11 +179,11 @@ TEST(PlannedWeightsTest, PeaksAreInProportion) {
     int64_t padded = 0;
     for (const Json& unit : plan.at("units")) padded += unit.at("padded_numel").get<int64_t>();
     const auto bytes = plan.at("memory").at("peak_bytes_of_ranks").get<std::vector<double>>();
-    return std::pair(bytes, 12.0 * static_cast<double>(padded));
+    return std::pair(bytes, 16.0 * static_cast<double>(padded));
   };
   const auto [bytes, whole] = peaks("5,1,2");
   ASSERT_EQ(bytes.size(), 3u);
-  constexpr double kRoom = 3 * 12 * 1024 + 4 * 4096;  // of bounds, and of whole pages
+  constexpr double kRoom = 3 * 16 * 1024 + 4 * 4096;  // of bounds, and of whole pages
   EXPECT_NEAR(bytes[0] - bytes[1], whole * (5 - 1) / 8, kRoom);
   EXPECT_NEAR(bytes[2] - bytes[1], whole * (2 - 1) / 8, kRoom);
 }
