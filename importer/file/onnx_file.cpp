@@ -175,10 +175,11 @@ Result<std::vector<float>> OnnxFile::scales(const std::string& name) const {
   }
   std::vector<float> values(static_cast<size_t>(scale->shape.numel()));
   OFSDP_RETURN_IF_ERROR(read(*scale, 0, values));
-  const bool positive = std::ranges::all_of(values, [](float v) { return v > 0 && v < INFINITY; });
-  if (positive) return values;
-  const auto bad = std::ranges::find_if(values, [](float v) { return !(v > 0 && v < INFINITY); });
-  return input_error("scale '{}': expected numbers above 0, found {}", printable(name), *bad);
+  const auto bad =
+      std::ranges::find_if(values, [](float v) { return v == 0 || !std::isfinite(v); });
+  if (bad == values.end()) return values;
+  return input_error("scale '{}': expected finite numbers other than 0, found {}", printable(name),
+                     *bad);
 }
 
 Result<std::vector<int64_t>> OnnxFile::zero_points(const std::string& name, int onnx_type,

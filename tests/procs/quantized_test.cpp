@@ -117,7 +117,6 @@ TEST(QuantizedFileTest, DynamicFilesAgreeWithTheInterpreter) {
 TEST(QuantizedFileTest, TrainedFileDiffersInWeightsOnly) {
   for (const std::string name : {"pairs", "qlinear", "multiplied"}) {
     for (const std::string scales : {"fixed", "learned"}) {
-      if (name == "multiplied" && scales == "learned") continue;  // a scale becomes negative
       SCOPED_TRACE(name + " " + scales);
       const CheckpointRuns runs;
       runs.trained(train(
@@ -199,7 +198,8 @@ TEST(QuantizedFileTest, CastAndMulOfAWeight) {
   };
   const Words none;
   EXPECT_EQ(weights_of(with(2, tensor("s", kFloat, {1, 3}, raw<float>({0.1f, -0.2f, 0.3f})))),
-            none);
+            Words{"w"});
+  EXPECT_EQ(weights_of(with(2, tensor("s", kFloat, {1, 3}, raw<float>({0.1f, 0, 0.3f})))), none);
   EXPECT_EQ(weights_of(with(2, tensor("s", kFloat, {4, 3}, raw<float>(std::vector<float>(12, 1))))),
             none);
   EXPECT_EQ(weights_of(with(3, tensor("z", kFloat, {}, raw<float>({0.5f})))), none);
@@ -232,6 +232,34 @@ TEST(QuantizedRefusalTest, GoodModelTrains) {
   const ModelFolder folder;
   folder.write("model.onnx", quantized_model().bytes());
   expect_trains(folder);
+}
+
+// A negative scale makes the same weights of integers with the other sign, fixed or learned.
+TEST(QuantizedFileTest, NegativeScales) {
+  for (const std::string scales : {"fixed", "learned"}) {
+    std::vector<std::vector<double>> losses;
+    std::vector<std::vector<float>> weights;
+    for (const bool negative : {false, true}) {
+      const ModelFolder folder;
+      SmallModel model = quantized_model();
+      if (negative) {
+        model.initializers[0] =
+            tensor("w", kInt8, {4, 3},
+                   raw<int8_t>({-1, 2, -3, -40, 50, -60, -7, -8, -9, 100, -110, -120}));
+        model.initializers[4] = tensor("ws", kFloat, {}, raw<float>({-0.01f}));
+      }
+      folder.write("model.onnx", model.bytes());
+      const std::string metrics = folder / "metrics.jsonl";
+      const Finished run = Program::run(
+          folder.train() + Words{"--qat-scales", scales, "--steps", "3", "--metrics", metrics});
+      ASSERT_EQ(run.status, 0) << run.err;
+      losses.push_back(losses_of(metrics));
+      const OnnxFile after = opened(folder.output());
+      weights.push_back(values_of(after, after.initializers()[0]));
+    }
+    EXPECT_EQ(losses[0], losses[1]) << scales;
+    EXPECT_EQ(weights[0], weights[1]) << scales;
+  }
 }
 
 // A normalization whose variances are rounded to 0: what is divided by their roots is infinite and
@@ -270,8 +298,8 @@ TEST(QuantizedRefusalTest, ScalesThatAreNoneAndTypesThatDiffer) {
     folder.write("model.onnx", model.bytes());
     expect_refused(folder, Words{folder.model()} + facts);
   };
-  refused(2, tensor("s", kFloat, {}, raw<float>({0})), {"'s'", "above 0"});
-  refused(4, tensor("ws", kFloat, {}, raw<float>({0})), {"'ws'", "above 0"});
+  refused(2, tensor("s", kFloat, {}, raw<float>({0})), {"'s'", "other than 0"});
+  refused(4, tensor("ws", kFloat, {}, raw<float>({0})), {"'ws'", "other than 0"});
   refused(5, tensor("wz", kUInt8, {}, raw<uint8_t>({0})), {"'wz'", "int8", "uint8"});
   refused(4, tensor("ws", kFloat, {5}, raw<float>({1, 1, 1, 1, 1})),
           {"'wz'", "scales (5)", "found 1"});
