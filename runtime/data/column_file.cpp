@@ -13,6 +13,7 @@
 #include "kernels/base/status.h"
 #include "kernels/base/text.h"
 #include "runtime/data/byte_source.h"
+#include "runtime/data/cut_rows.h"
 #include "runtime/data/image_column.h"
 #include "runtime/data/token_rows.h"
 
@@ -513,6 +514,15 @@ void ColumnFile::take(OpenedColumn opened) {
   vocabulary_ = opened.vocabulary;
 }
 
+Status ColumnFile::cut(const ColumnSpec& spec, Communicator& communicator, MemoryLedger& ledger) {
+  if (spec.offsets.empty()) return ok_status();
+  OFSDP_ASSIGN_OR_RETURN(OpenedColumn opened,
+                         cut_rows(spec, source_, layout_, communicator, ledger));
+  opened.shared_bytes += shared_bytes_;
+  take(std::move(opened));
+  return ok_status();
+}
+
 Status ColumnFile::read_row(int64_t row, std::span<std::byte> dst) const {
   if (decoder_ == nullptr) {
     return read(layout_.first_byte + static_cast<uint64_t>(row) * layout_.row_stride, dst);
@@ -554,6 +564,7 @@ Result<ColumnFile> ColumnFile::open(const ColumnSpec& spec, Communicator& commun
     OFSDP_ASSIGN_OR_RETURN(OpenedColumn opened,
                            format->open(own, std::move(file.source_), communicator, ledger));
     file.take(std::move(opened));
+    OFSDP_RETURN_IF_ERROR(file.cut(spec, communicator, ledger));
     OFSDP_RETURN_IF_ERROR(apply_row_shape(spec, file.layout_));
     return file;
   }
@@ -572,6 +583,7 @@ Result<ColumnFile> ColumnFile::open(const ColumnSpec& spec, Communicator& commun
                            share_inflated(file.source_, file.shared_bytes_, communicator, ledger));
   }
   OFSDP_RETURN_IF_ERROR(check_length(file.layout_, file.source_));
+  OFSDP_RETURN_IF_ERROR(file.cut(spec, communicator, ledger));
   OFSDP_RETURN_IF_ERROR(apply_row_shape(spec, file.layout_));
   return file;
 }

@@ -102,6 +102,8 @@ class ColumnFile {
 
  private:
   void take(OpenedColumn opened);
+  // Makes the rows between ColumnSpec::offsets, if there are any.
+  Status cut(const ColumnSpec& spec, Communicator& communicator, MemoryLedger& ledger);
 
   ByteSource source_;
   ColumnLayout layout_;

@@ -138,6 +138,8 @@ Status read_key(const Place& place, const std::string& key, const YAML::Node& va
     if (!std::isfinite(*column.missing)) return wrong(place, value, "a finite number");
   } else if (key == "tokenizer" || key == "separator" || key == "max_length") {
     return read_tokenizer(place, key, value, column);
+  } else if (key == "offsets") {
+    OFSDP_ASSIGN_OR_RETURN(column.offsets, scalar<std::string>(place, value, "a .npy file"));
   } else if (key == "file" || key == "text") {
     OFSDP_ASSIGN_OR_RETURN(column.path, scalar<std::string>(place, value, "a file name"));
   } else if (key == "scale" || key == "mean" || key == "std") {
@@ -179,6 +181,21 @@ Status check_known(const Place& place, const YAML::Node& node, const std::string
                      joined(known, ", "), did_you_mean(key, known));
 }
 
+Status check_offsets(const Place& place, const YAML::Node& node, const ColumnSpec& column) {
+  if (column.offsets.empty()) return ok_status();
+  const auto ends = [](const std::string& path, std::initializer_list<const char*> extensions) {
+    const std::string own = std::filesystem::path(path).extension().string();
+    return std::ranges::any_of(extensions, [&](const char* one) { return own == one; });
+  };
+  OFSDP_REJECT_IF(!ends(column.offsets, {".npy"}),
+                  "{}: expected a .npy file of offsets, found '{}'", place.at(node),
+                  column.offsets);
+  OFSDP_REJECT_IF(!ends(column.path, {".npy", ".npz", ".safetensors"}),
+                  "{}: offsets are for .npy, .npz and .safetensors files, found '{}'",
+                  place.at(node), column.path);
+  return ok_status();
+}
+
 Status check_part(const Place& place, const YAML::Node& node, const ColumnSpec& column) {
   const DataFormat* const format =
       find_format(std::filesystem::path(column.path).extension().string());
@@ -193,9 +210,13 @@ Status check_part(const Place& place, const YAML::Node& node, const ColumnSpec& 
     return input_error("{}: missing is for tables and .jsonl files, found '{}'", place.at(node),
                        column.path);
   }
-  if (!column.padding || (format != nullptr && format->pads)) return ok_status();
-  return input_error("{}: pad_to and pad_value are for lists in .jsonl files, found '{}'",
-                     place.at(node), column.path);
+  OFSDP_RETURN_IF_ERROR(check_offsets(place, node, column));
+  if (!column.padding || !column.offsets.empty() || (format != nullptr && format->pads)) {
+    return ok_status();
+  }
+  return input_error(
+      "{}: pad_to and pad_value are for lists in .jsonl files and for offsets, found '{}'",
+      place.at(node), column.path);
 }
 
 // Checks a column of text: rows are windows of one length, or padded texts.
@@ -223,7 +244,8 @@ Status check_text(const Place& place, const YAML::Node& node, const ColumnSpec& 
                   "{}: stride is for rows of a sequence_length, found "
                   "pad_to",
                   at);
-  for (const char* key : {"scale", "mean", "std", "dtype", "missing", "array", "tensor"}) {
+  for (const char* key :
+       {"scale", "mean", "std", "dtype", "missing", "array", "tensor", "offsets"}) {
     OFSDP_REJECT_IF(node[key], "{}: '{}' is no key of a text", at, key);
   }
   const std::string extension = std::filesystem::path(column.path).extension().string();
@@ -260,9 +282,10 @@ Status check_kind(const Place& place, const YAML::Node& node, ColumnSpec& column
 Result<ColumnSpec> read_column(const Place& place, const YAML::Node& node,
                                const std::filesystem::path& folder) {
   std::vector<std::string> keys = {
-      "file",       "scale",   "mean",   "std",       "shape",     "sequence_length", "stride",
-      "next_token", "dtype",   "column", "field",     "array",     "tensor",          "pad_to",
-      "pad_value",  "missing", "text",   "tokenizer", "separator", "max_length",      "one_hot"};
+      "file",      "scale",      "mean",      "std",     "shape", "sequence_length",
+      "stride",    "next_token", "dtype",     "column",  "field", "array",
+      "tensor",    "pad_to",     "pad_value", "missing", "text",  "tokenizer",
+      "separator", "max_length", "one_hot",   "offsets"};
   keys.insert(keys.end(), image_keys().begin(), image_keys().end());
   ColumnSpec column;
   OFSDP_RETURN_IF_ERROR(for_each_key(
@@ -283,6 +306,7 @@ Result<ColumnSpec> read_column(const Place& place, const YAML::Node& node,
   }
   column.path = (folder / column.path).string();
   if (column.tokenizer) column.tokenizer->path = (folder / column.tokenizer->path).string();
+  if (!column.offsets.empty()) column.offsets = (folder / column.offsets).string();
   return column;
 }
 

@@ -47,7 +47,7 @@ struct ColumnArray {
   const std::byte* data = nullptr;  // owned by the caller; read only during the call that passes it
 };
 
-// Pads rows that differ in length.
+// Pads rows that differ in length: lists, texts and rows between offsets.
 struct Padding {
   std::optional<int64_t> to;    // none: the column's longest row
   std::optional<double> value;  // none: 0, or the tokenizer's token for it
@@ -99,6 +99,7 @@ struct ColumnSpec {
   // In a file with several columns: the array, the tensor, the field (a.b is field b in object a),
   // or the text columns that make one row.
   std::vector<std::string> parts;
+  std::string offsets;  // .npy: where the samples begin (runtime/data/cut_rows.h); empty: none
   std::optional<TokenizerSpec> tokenizer;
   std::optional<Padding> padding;
   std::optional<double> missing;      // text: the number for missing values

@@ -188,6 +188,42 @@ TEST_F(SeveralTest, FieldsOfJsonLinesAndPadding) {
   expect_input_error(open("bad.jsonl", "{\"a\": " + deep + "}\n", {"a"}), {"line 1"});
 }
 
+// Three graphs: of 1, 0 and 2 nodes; their edges lie on the second axis.
+TEST_F(SeveralTest, RowsBetweenOffsets) {
+  folder_.write("x.npy", npy<float>("<f4", "(3, 2)", {1, 2, 3, 4, 5, 6}));
+  folder_.write("at.npy", npy<int32_t>("<i4", "(4,)", {0, 1, 1, 3}));
+  folder_.write("edges.npy", npy<int64_t>("<i8", "(2, 4)", {0, 1, 2, 3, 4, 5, 6, 7}));
+  folder_.write("edges_at.npy", npy<int64_t>("<i8", "(3,)", {0, 3, 4}));
+  const std::string x = "train: {x: {file: x.npy, offsets: at.npy";
+  const std::string edges = "train: {e: {file: edges.npy, offsets: edges_at.npy";
+  const WantedColumn nodes{"x", DType::kFloat32, {-1, 2}}, pairs{"e", DType::kInt64, {2, -1}};
+  EXPECT_EQ(rows<float>(x + ", pad_to: longest}}", nodes),
+            (std::vector<float>{1, 2, 0, 0, 0, 0, 0, 0, 3, 4, 5, 6}));
+  EXPECT_EQ(rows<int64_t>(edges + ", pad_to: 4, pad_value: -1}}", pairs),
+            (std::vector<int64_t>{0, 1, 2, -1, 4, 5, 6, -1, 3, -1, -1, -1, 7, -1, -1, -1}));
+  EXPECT_EQ(rows<int64_t>(x + ", pad_to: longest}, attention_mask: auto}",
+                          {"attention_mask", DType::kInt64, {-1}}),
+            (std::vector<int64_t>{1, 0, 0, 0, 1, 1}));
+  folder_.write("at.npy", npy<uint8_t>("|u1", "(4,)", {0, 1, 2, 3}));
+  EXPECT_EQ(rows<float>(x + "}}", nodes), (std::vector<float>{1, 2, 3, 4, 5, 6}));
+  expect_input_error(refusal(edges + "}}", pairs),
+                     {"edges_at.npy", "differ in length (1 to 3 entries)", "pad_to"});
+  expect_input_error(refusal(edges + ", pad_to: 2}}", pairs), {"at most the 2", "found 3"});
+  expect_input_error(refusal(edges + ", pad_to: 3, pad_value: 0.5}}", pairs),
+                     {"pad_value of int64"});
+  for (const auto& [offsets, why] : {std::pair(std::vector<int64_t>{1, 3}, "begin at 0"),
+                                     {{0, 2, 1, 3}, "found 1 after 2"},
+                                     {{0, 7}, "the last offset is 7"},
+                                     {{0}, "at least 2"}}) {
+    folder_.write("at.npy", npy<int64_t>("<i8", format_text("({},)", offsets.size()), offsets));
+    expect_input_error(refusal(x + "}}", nodes), {"at.npy", why});
+  }
+  expect_input_error(refusal("train: {x: {file: x.npy, offsets: at.csv}}", nodes),
+                     {"d.yaml:1", "a .npy file of offsets"});
+  expect_input_error(refusal("train: {x: {file: x.csv, offsets: at.npy}}", nodes),
+                     {"d.yaml:1", "offsets are for .npy"});
+}
+
 // A missing value is refused with its place, or gets the number of `missing`.
 TEST_F(SeveralTest, MissingValues) {
   folder_.write("d.csv", "age,size,y\r\n1,NA,\r\n,2.5,b\r\n3,?,a\r\n");

@@ -178,6 +178,8 @@ class Lister {
   void add_columns(const std::string& flag, const ColumnSet& set) {
     for (const ColumnSpec& column : set.columns) {
       add_column(flag, column.path);
+      if (!column.offsets.empty()) add_column(flag, column.offsets);
+      if (column.tokenizer) add_column(flag, column.tokenizer->path);
       if (!column.images) continue;
       for (const std::string& folder : column.images->folders) add_column(flag, folder);
       for (const std::string& shard : column.images->shards) add_column(flag, shard);
