@@ -69,9 +69,9 @@ Result<Graph> TrainingSource::gradient_graph(int64_t batch) const {
                 {PassStage::kSpecialize, PassStage::kLoss, PassStage::kBackward});
 }
 
-Status TrainingSource::free_reshapes() {
-  OFSDP_ASSIGN_OR_RETURN(const Graph one, specialized(1, Mode::kTrain));
-  set_symbolic(with_free_reshapes(symbolic_, one));
+Status TrainingSource::free_reshapes(int64_t fixed) {
+  OFSDP_ASSIGN_OR_RETURN(const Graph made, specialized(fixed, Mode::kTrain));
+  set_symbolic(with_free_reshapes(symbolic_, made, fixed));
   return {};
 }
 

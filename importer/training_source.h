@@ -155,9 +155,9 @@ class TrainingSource {
   // backward.
   Status follow(Teacher teacher);
 
-  // For --free-batch: lets each Reshape of one sample keep any batch (passes/sample_order.h).
+  // For --free-batch: lets each Reshape of `fixed` samples keep any batch (passes/sample_order.h).
   // REQUIRES: the input rows are configured.
-  Status free_reshapes();
+  Status free_reshapes(int64_t fixed);
 
   // Finds NhwcConv's weight order. REQUIRES: the input rows are configured.
   Result<NhwcOrder> nhwc_order(int64_t batch) const;

@@ -234,8 +234,8 @@ struct Options {
   std::vector<std::string> freeze;
   QatScales qat_scales = QatScales::kFixed;
   bool sync_batch_norm = false;
-  BatchAxes batch_axes;     // --batch-axis
-  bool free_batch = false;  // a batch axis that the file fixes at 1 is taken for any
+  BatchAxes batch_axes;                        // --batch-axis
+  bool free_batch = false;                     // a batch axis that the file fixes is taken for any
   std::map<std::string, Shape> sample_shapes;  // of inputs, for --data synthetic
   // --input: the value, as given, of an input that is the same in every batch
   std::map<std::string, std::string> inputs;

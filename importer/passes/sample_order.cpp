@@ -242,34 +242,40 @@ Graph with_whole_samples(const Graph& graph, const std::vector<std::string>& inp
   return made;
 }
 
-Result<Graph> with_open_batch(const Graph& graph, const BatchAxes& given) {
+Result<OpenBatch> with_open_batch(const Graph& graph, const BatchAxes& given) {
   OFSDP_ASSIGN_OR_RETURN(const auto axes, AxisFinder(graph, given).run());
   Graph made = graph;
-  bool any = false;
+  std::vector<Dim*> batches;
+  std::set<int64_t> sizes;
   std::vector<std::string> found;
   for (const ValueId id : made.inputs) {
     Dims& dims = made.value(id).declared;
     found.push_back(format_text("'{}' {}", made.value(id).name, dims_text(dims)));
     const size_t axis = axes.at(id);
-    if (axis >= dims.size() || dims[axis].size != 1) continue;
-    dims[axis] = {-1, {}};
-    any = true;
+    if (axis >= dims.size() || dims[axis].size < 1) continue;
+    batches.push_back(&dims[axis]);
+    sizes.insert(dims[axis].size);
   }
-  OFSDP_REJECT_IF(!any, "--free-batch: {}: expected an input with a batch axis of 1, found {}",
+  const bool decided = sizes.size() == 1 || sizes.contains(1);
+  OFSDP_REJECT_IF(!decided, "--free-batch: {}: expected inputs with one fixed batch, found {}",
                   graph.file, joined(found, ", "));
-  return made;
+  const int64_t fixed = *sizes.begin();
+  for (Dim* dim : batches) {
+    if (dim->size == fixed) *dim = {-1, {}};
+  }
+  return OpenBatch{std::move(made), fixed};
 }
 
-Graph with_free_reshapes(const Graph& graph, const Graph& one) {
+Graph with_free_reshapes(const Graph& graph, const Graph& specialized, int64_t fixed) {
   Graph made = graph;
   for (Node& node : made.nodes) {
     if (node.op->full_name() != "Reshape" || node.attributes.i("allowzero", 0) != 0) continue;
-    const Shape& from = one.value(node.inputs[0]).desc.shape;
-    const Shape& to = one.value(node.outputs[0]).desc.shape;
-    const ConstantPtr& target = one.value(node.inputs[1]).constant;
-    if (target == nullptr || from.rank() == 0 || from[0] != 1 || to.rank() == 0) continue;
+    const Shape& from = specialized.value(node.inputs[0]).desc.shape;
+    const Shape& to = specialized.value(node.outputs[0]).desc.shape;
+    const ConstantPtr& target = specialized.value(node.inputs[1]).constant;
+    if (target == nullptr || from.rank() == 0 || from[0] != fixed || to.rank() == 0) continue;
     const auto sizes = target->as<int64_t>();
-    if (sizes.empty() || sizes[0] != 1) continue;
+    if (sizes.empty() || sizes[0] != fixed) continue;
     std::vector<int64_t> kept(sizes.begin(), sizes.end());
     kept[0] = 0;  // the size of the input's first axis
     Node free = node;

@@ -50,12 +50,19 @@ std::vector<std::string> whole_inputs(const Graph& graph, const std::map<std::st
 // Gives such inputs a batch axis of 1, as with_samples_first does.
 Graph with_whole_samples(const Graph& graph, const std::vector<std::string>& inputs);
 
-// --free-batch. Opens the batch axis of inputs that fix it at 1. Errors: kInput if there is none.
-// REQUIRES: the graph is as the file has it.
-Result<Graph> with_open_batch(const Graph& graph, const BatchAxes& given);
-// Lets a Reshape of a batch of 1 to [1, ...] keep the batch, whatever it is. `one`: `graph`,
-// specialized for one sample. The result may be wrong: runtime/train/setup/free_batch.h checks it.
-Graph with_free_reshapes(const Graph& graph, const Graph& one);
+// --free-batch: a graph with any batch, and the batch that its file fixes.
+struct OpenBatch {
+  Graph graph;
+  int64_t fixed;
+};
+// Opens the batch axis of inputs that fix it: at 1, if one does, else all at the same number.
+// Errors: kInput if there is none, or if the numbers differ. REQUIRES: the graph is as the file has
+// it.
+Result<OpenBatch> with_open_batch(const Graph& graph, const BatchAxes& given);
+// Lets a Reshape of the fixed batch to [fixed, ...] keep the batch, whatever it is. `specialized`:
+// `graph`, for `fixed` samples. The result may be wrong: runtime/train/setup/free_batch.h checks
+// it.
+Graph with_free_reshapes(const Graph& graph, const Graph& specialized, int64_t fixed);
 
 // Refuses an input that fits the column in two ways: the first axis is a number, other inputs have
 // any batch size, and the column also fits with the samples on another axis. REQUIRES:

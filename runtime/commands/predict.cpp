@@ -111,7 +111,9 @@ class Predictor {
     if (!imported.ok()) return std::move(imported).status();
     OFSDP_RETURN_IF_ERROR(check_names(*imported, options_.batch_axes));
     if (options_.free_batch) {
-      OFSDP_ASSIGN_OR_RETURN(*imported, with_open_batch(*imported, options_.batch_axes));
+      OFSDP_ASSIGN_OR_RETURN(OpenBatch open, with_open_batch(*imported, options_.batch_axes));
+      *imported = std::move(open.graph);
+      opened_batch_ = open.fixed;
     }
     OFSDP_ASSIGN_OR_RETURN(const InputValues values,
                            input_values(options_, *imported, *communicator_, ledger_));
@@ -206,21 +208,20 @@ class Predictor {
     batch_ = fixed > 0 ? fixed : std::min(asked, samples_);
     OFSDP_RETURN_IF_ERROR(order_weights());
     if (!options_.free_batch) return {};
-    OFSDP_ASSIGN_OR_RETURN(const Graph one, specialized(graph_, 1));
-    graph_ = with_free_reshapes(graph_, one);
+    OFSDP_ASSIGN_OR_RETURN(const Graph made, specialized(graph_, opened_batch_));
+    graph_ = with_free_reshapes(graph_, made, opened_batch_);
     return {};
   }
 
-  // Two samples together must give the outputs that each gives by itself.
+  // Samples together must give the outputs that each gives by itself.
   Status check_open_batch(const OnnxFile& file) {
     if (!options_.free_batch) return {};
-    OFSDP_ASSIGN_OR_RETURN(const Graph one, specialized(graph_, 1));
-    OFSDP_ASSIGN_OR_RETURN(const Graph two,
-                           prefixed("--free-batch: two samples", specialized(graph_, 2)));
-    OFSDP_RETURN_IF_ERROR(bind_data(data_, two, 0, {}, {}));
-    return check_free_batch(one, two, *data_.train,
+    const auto made = [&](int64_t samples) { return specialized(graph_, samples); };
+    OFSDP_ASSIGN_OR_RETURN(const FreeBatchGraphs graphs, free_batch_graphs(opened_batch_, made));
+    OFSDP_RETURN_IF_ERROR(bind_data(data_, graphs.several, 0, {}, {}));
+    return check_free_batch(graphs, *data_.train,
                             [&](const Parameter& p, std::vector<std::byte>& bytes) {
-                              return read_weight(file, one, p, bytes);
+                              return read_weight(file, graphs.one, p, bytes);
                             });
   }
 
@@ -446,8 +447,9 @@ class Predictor {
   std::vector<Prediction> outputs_;
   std::vector<std::string> left_out_;  // lines
   int64_t samples_ = 0, batch_ = 1;
-  bool whole_ = false;  // the file has no batch axis: each sample is a batch
-  Graph running_;       // for `size_` samples
+  bool whole_ = false;        // the file has no batch axis: each sample is a batch
+  int64_t opened_batch_ = 0;  // --free-batch: the batch that the file fixes
+  Graph running_;             // for `size_` samples
   int64_t size_ = 0;
   std::unique_ptr<ForwardPass> pass_;
 };

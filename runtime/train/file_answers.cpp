@@ -70,8 +70,8 @@ Result<PlainModel> open_plain(const std::string& path, const ModelSetup& setup,
                                            wanted_of(setup.source->settings().losses)));
   TrainingSource& source = *made.source;
   if (options.free_batch) {
-    OFSDP_ASSIGN_OR_RETURN(Graph open, with_open_batch(source.symbolic(), options.batch_axes));
-    source.set_symbolic(std::move(open));
+    OFSDP_ASSIGN_OR_RETURN(OpenBatch open, with_open_batch(source.symbolic(), options.batch_axes));
+    source.set_symbolic(std::move(open.graph));
   }
   OFSDP_ASSIGN_OR_RETURN(Graph fed, with_values(source.symbolic(), setup.inputs));
   source.set_symbolic(std::move(fed));
@@ -98,7 +98,7 @@ Result<PlainModel> open_plain(const std::string& path, const ModelSetup& setup,
     }
     source.set_symbolic(with_nhwc_order(source.symbolic(), order.order));
   }
-  if (options.free_batch) OFSDP_RETURN_IF_ERROR(source.free_reshapes());
+  if (options.free_batch) OFSDP_RETURN_IF_ERROR(source.free_reshapes(setup.opened_batch));
   OFSDP_ASSIGN_OR_RETURN(made.graph, source.forward_graph(rows, mode));
   for (const LossTerm& term : made.graph.terms) {  // a training_info may have it
     const bool computed = term.value != 0 && maker_of(made.graph, term.value) != nullptr;

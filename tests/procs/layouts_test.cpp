@@ -333,6 +333,29 @@ TEST(FilesWithoutABatchAxis, EachSampleIsABatch) {
   EXPECT_EQ(rows.substr(rows.size() - 36 * 4), graphs.substr(graphs.size() - 36 * 4));
 }
 
+// Graphs of 3, 1, 2, 4, 1 and 1 nodes, cut out of all nodes: the same update as of the nodes.
+TEST(FilesWithoutABatchAxis, OffsetsCutGraphs) {
+  const GraphsOfNodes folder;
+  folder.write("at.npy", npy<int64_t>("<i8", "(7,)", {0, 3, 4, 6, 10, 11, 12}));
+  folder.write(
+      "graphs.yaml",
+      "train:\n"
+      "  x: {file: data/x.npy, offsets: at.npy, pad_to: longest}\n"
+      "  labels: {file: data/labels.npy, offsets: at.npy, pad_to: longest, pad_value: -100}\n");
+  const Words loss{"--loss", "cross_entropy", "--ignore-index", "-100"};
+  const Trained plain = folder.train(loss + Words{"--data", folder / "data", "--batch-size", "12"});
+  for (const Words& split :
+       {Words{"--grad-accum", "6"}, Words{"--nproc-per-node", "3", "--grad-accum", "2"}}) {
+    SCOPED_TRACE(joined(split, " "));
+    expect_same(folder.train(loss + Words{"--data", folder / "graphs.yaml"} + split), plain);
+  }
+  expect_refused(folder,
+                 fsdp_run({folder.model(), "--data", folder / "graphs.yaml", "--steps", "1",
+                           "--output", folder / "at.npy"}) +
+                     loss,
+                 {"at.npy"});
+}
+
 TEST(FilesWithoutABatchAxis, ASymbolOfABatchNeedsTheFlag) {
   const GraphsOfNodes folder("batch");
   const Words words{"--loss", "cross_entropy", "--data", folder / "graphs", "--grad-accum", "6"};
@@ -349,25 +372,28 @@ TEST(FilesWithoutABatchAxis, ASymbolOfABatchNeedsTheFlag) {
 
 using OneStep = Run;  // in a test, Run is another name
 
-// logits [1, 3] = Reshape(x [1, 4] w, [1, 3]) + b; `more` changes it.
-SmallModel model_of_one_sample() {
+// logits [batch, 3] = Reshape(x [batch, 4] w, [batch, 3]) + b.
+SmallModel model_of_a_fixed_batch(int64_t batch = 1) {
   SmallModel model = linear_model();
   model.nodes = {node("MatMul", {"x", "w"}, {"products"}, "multiply"),
                  node("Reshape", {"products", "one_by_3"}, {"rows"}, "shape"),
                  node("Add", {"rows", "b"}, {"logits"}, "add")};
-  model.initializers.push_back(tensor("one_by_3", kInt64, {2}, raw<int64_t>({1, 3})));
-  model.inputs = {declared("x", {1, 4})};
-  model.outputs = {declared("logits", {1, 3})};
+  model.initializers.push_back(tensor("one_by_3", kInt64, {2}, raw<int64_t>({batch, 3})));
+  model.inputs = {declared("x", {batch, 4})};
+  model.outputs = {declared("logits", {batch, 3})};
   return model;
 }
 
-TEST(FreeBatch, AFixedBatchOf1IsTakenForAny) {
+class FixedBatch : public testing::TestWithParam<int64_t> {};
+INSTANTIATE_TEST_SUITE_P(Sizes, FixedBatch, testing::Values(1, 3, 5));
+
+TEST_P(FixedBatch, IsTakenForAny) {
   const OneStep folder, open;
-  folder.write("model.onnx", model_of_one_sample().bytes());
+  folder.write("model.onnx", model_of_a_fixed_batch(GetParam()).bytes());
   const Words words{"--loss", "cross_entropy", "--batch-size", "4"};
   expect_refused(folder,
                  fsdp_run({folder.model(), "--data", folder / "data", "--steps", "1"}) + words,
-                 {"--batch-size 4", "fixed at 1"});
+                 {"--batch-size 4", format_text("fixed at {}", GetParam())});
   const Words with_data{"--data", folder / "data"};
   expect_same(folder.train(words + with_data + Words{"--free-batch", "on"}),
               open.train(words + with_data));
@@ -390,17 +416,20 @@ TEST(FreeBatch, RefusesAFileThatMixesSamples) {
                              "cross_entropy", "--batch-size", "4", "--free-batch", "on"}),
                    facts);
   };
-  SmallModel model = model_of_one_sample();
-  model.nodes.insert(model.nodes.begin(),
-                     node("ReduceMax", {"x", "zero"}, {"most"}, "over_samples"));
-  model.nodes[1] = node("MatMul", {"less", "w"}, {"products"}, "multiply");
-  model.nodes.insert(model.nodes.begin() + 1, node("Sub", {"x", "most"}, {"less"}, "less"));
-  model.initializers.push_back(tensor("zero", kInt64, {1}, raw<int64_t>({0})));
-  refused(model, {"--free-batch", folder.model(), "output 'logits'", "two samples together",
-                  "'over_samples'"});
-  model = model_of_one_sample();
+  SmallModel model;
+  for (const auto& [batch, count] : {std::pair{1, "two"}, std::pair{3, "3"}}) {
+    model = model_of_a_fixed_batch(batch);
+    model.nodes.insert(model.nodes.begin(),
+                       node("ReduceMax", {"x", "zero"}, {"most"}, "over_samples"));
+    model.nodes[1] = node("MatMul", {"less", "w"}, {"products"}, "multiply");
+    model.nodes.insert(model.nodes.begin() + 1, node("Sub", {"x", "most"}, {"less"}, "less"));
+    model.initializers.push_back(tensor("zero", kInt64, {1}, raw<int64_t>({0})));
+    refused(model, {"--free-batch", folder.model(), "output 'logits'",
+                    format_text("{} samples together", count), "'over_samples'"});
+  }
+  model = model_of_a_fixed_batch();
   model.inputs = {declared("x", {-1, 4})};
-  refused(model, {"--free-batch", "a batch axis of 1", "'x' [batch, 4]"});
+  refused(model, {"--free-batch", "one fixed batch", "'x' [batch, 4]"});
 }
 
 TEST(SampleShapes, GiveSyntheticDataTheirSizes) {

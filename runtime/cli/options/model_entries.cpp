@@ -128,8 +128,8 @@ std::vector<OptionEntry> trained_entries() {
              OFSDP_FIELD(sync_batch_norm)),
       batch_axis(),
       toggle({"free-batch", "off, on",
-              "take a batch axis that the file fixes at 1 for any; two samples together must give "
-              "what each gives alone"},
+              "take a batch axis that the file fixes for any; samples together must give what each "
+              "gives alone"},
              OFSDP_FIELD(free_batch)),
       sample_shape(),
       trusted(input()),

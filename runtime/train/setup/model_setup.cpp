@@ -293,8 +293,9 @@ class SetupMaker {
 
   Status open_batch(ModelSetup& setup) const {
     if (!options_.free_batch) return {};
-    OFSDP_ASSIGN_OR_RETURN(Graph made, with_open_batch(setup.graph, options_.batch_axes));
-    setup.source->set_symbolic(std::move(made));
+    OFSDP_ASSIGN_OR_RETURN(OpenBatch made, with_open_batch(setup.graph, options_.batch_axes));
+    setup.source->set_symbolic(std::move(made.graph));
+    setup.opened_batch = made.fixed;
     return {};
   }
 
@@ -302,12 +303,12 @@ class SetupMaker {
   Status check_open_batch(const ModelSetup& setup) const {
     if (!options_.free_batch) return {};
     const TrainingSource& source = *setup.source;
-    OFSDP_ASSIGN_OR_RETURN(const Graph one, source.specialized(1, Mode::kEval));
-    OFSDP_ASSIGN_OR_RETURN(
-        const Graph two, prefixed("--free-batch: two samples", source.specialized(2, Mode::kEval)));
-    return check_free_batch(one, two, setup.data.train_rows(),
+    const auto made = [&](int64_t samples) { return source.specialized(samples, Mode::kEval); };
+    OFSDP_ASSIGN_OR_RETURN(const FreeBatchGraphs graphs,
+                           free_batch_graphs(setup.opened_batch, made));
+    return check_free_batch(graphs, setup.data.train_rows(),
                             [&](const Parameter& p, std::vector<std::byte>& bytes) {
-                              return read_weight(source.file_of(p), one, p, bytes);
+                              return read_weight(source.file_of(p), graphs.one, p, bytes);
                             });
   }
 
@@ -419,10 +420,11 @@ class SetupMaker {
     setup.source->configure(std::move(settings));
     OFSDP_RETURN_IF_ERROR(order_weights(setup));
     if (!options_.free_batch) return {};
-    OFSDP_RETURN_IF_ERROR(setup.source->free_reshapes());
-    return setup.source->specialized(2, Mode::kEval)
-        .status()
-        .with_prefix("--free-batch: two samples");
+    OFSDP_RETURN_IF_ERROR(setup.source->free_reshapes(setup.opened_batch));
+    const auto made = [&](int64_t samples) {
+      return setup.source->specialized(samples, Mode::kEval);
+    };
+    return free_batch_graphs(setup.opened_batch, made).status();
   }
 
   // A file may have no batch axis (graphs of nodes and edges): then a sample is a batch.

@@ -65,6 +65,7 @@ struct ModelSetup {
   std::vector<std::string> fed_empty;
   InputValues inputs;                     // of --input: no columns
   std::vector<std::string> whole_inputs;  // found to have no batch axis: a batch is one sample
+  int64_t opened_batch = 0;               // --free-batch: the batch that the file fixes
   std::vector<LossCount> counts;  // per loss: how to count the samples or labels of its mean
   // The notice for the user if no node of the file shows which axis order the weights of ONNX
   // Runtime's NhwcConv have; or empty.
