@@ -3,13 +3,15 @@
 //
 // Nodes after the head must not depend on the output count. Activations, Softmax (also in pieces:
 // a reduction over the outputs, and arithmetic with its result), casts, Transpose, ArgMax and a
-// loss do not; any other reader is an error that names it.
+// loss do not. A Reshape that ends with the old count gets N in its place. Any other reader is an
+// error that names it.
 //
 // Errors: kInput.
 #include <algorithm>
 #include <array>
 #include <cstring>
 #include <map>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -30,6 +32,8 @@ constexpr std::array kKeepsShape = {
 constexpr std::array kDropsAxis = {"ArgMax", "ArgMin"};
 constexpr std::array kReduces = {"ReduceMax", "ReduceSum", "ReduceLogSumExp", "ReduceLogSum"};
 constexpr std::array kWithNumber = {"Mul", "Div", "Add", "Sub"};
+constexpr std::array kShapes = {"Reshape", "Expand"};
+constexpr std::array kMakesShape = {"Concat", "Cast", "Identity"};
 constexpr std::array kLosses = {"SoftmaxCrossEntropyLoss", "NegativeLogLikelihoodLoss"};
 
 bool is_one_of(const auto& list, const onnx::NodeProto& node) {
@@ -214,6 +218,9 @@ class HeadReplacement {
       for (int to = 0; to < rank; ++to) {
         if (perm->ints(to) == rank + axis) axes_[next.output(0)] = to - rank;
       }
+    } else if (const auto target = target_of(at, input, axis)) {
+      targets_.push_back(*target);
+      axes_[next.output(0)] = axis;
     } else {
       others_.push_back(described(next));
     }
@@ -242,6 +249,9 @@ class HeadReplacement {
         reduced_[next.output(0)] = made;
       } else if (is_one_of(kKeepsShape, next) || limit) {
         reduced_[next.output(0)] = made;
+      } else if (is_one_of(kShapes, next) && k == 0 && made.axis == -1 &&
+                 (made.kept || next.op_type() == "Reshape") && last_entry(next.input(1)) == 1) {
+        reduced_[next.output(0)] = {made.axis, true};
       } else if (next.op_type() == "Unsqueeze" && !made.kept && k == 0) {
         made.kept = axes_of(next) == std::vector<int64_t>{made.axis};
         if (made.kept) reduced_[next.output(0)] = made;
@@ -279,7 +289,44 @@ class HeadReplacement {
     return tensor == nullptr ? nullptr : &tensor->t();
   }
 
+  // The input of a node that has a Reshape's sizes as numbers, the last one the head's outputs.
+  struct Operand {
+    int node, input;
+  };
+  std::optional<Operand> target_of(int at, int input, int axis) const {
+    const auto& next = editor_.graph().node(at);
+    if (next.op_type() != "Reshape" || input != 0 || axis != -1) return {};
+    if (last_entry(next.input(1)) != head_.out) return {};
+    if (tensor_of(next.input(1)) != nullptr) return Operand{at, 1};
+    const int maker = uses_.maker(next.input(1));
+    const auto& concat = editor_.graph().node(maker);
+    const int last = concat.input_size() - 1;
+    const bool own = concat.op_type() == "Concat" && uses_.readers(next.input(1)).size() == 1 &&
+                     !uses_.in_body(next.input(1)) && tensor_of(concat.input(last)) != nullptr;
+    return own ? std::optional(Operand{maker, last}) : std::nullopt;
+  }
+
+  // Returns the last size in a shape, if the file has it as a number.
+  std::optional<int64_t> last_entry(const std::string& shape) const {
+    if (const onnx::TensorProto* tensor = tensor_of(shape)) {
+      const std::vector<int64_t> ints = ints_of(*tensor);
+      return ints.empty() ? std::nullopt : std::optional(ints.back());
+    }
+    const int maker = shape.empty() ? -1 : uses_.maker(shape);
+    if (maker < 0 || !is_one_of(kMakesShape, editor_.graph().node(maker))) return {};
+    const auto& made_by = editor_.graph().node(maker);
+    return last_entry(made_by.input(made_by.input_size() - 1));
+  }
+
   static std::vector<int64_t> ints_of(const onnx::TensorProto& tensor) {
+    if (tensor.data_type() == onnx::TensorProto::INT32) {
+      std::vector<int32_t> ints(tensor.int32_data().begin(), tensor.int32_data().end());
+      if (ints.empty()) {
+        ints.resize(tensor.raw_data().size() / sizeof(int32_t));
+        std::memcpy(ints.data(), tensor.raw_data().data(), ints.size() * sizeof(int32_t));
+      }
+      return {ints.begin(), ints.end()};
+    }
     if (tensor.data_type() != onnx::TensorProto::INT64) return {};
     std::vector<int64_t> ints(tensor.int64_data().begin(), tensor.int64_data().end());
     if (!ints.empty()) return ints;
@@ -291,6 +338,7 @@ class HeadReplacement {
   // Returns the rank of the head's result, which elementwise nodes and reductions that keep their
   // axes keep; 0: unknown.
   int rank() const {
+    if (!targets_.empty()) return 0;
     if (node().op_type() == "Gemm") return 2;
     const std::string& x = node().input(1 - head_.operand);
     const auto rank_of = [&](const auto& infos) {
@@ -316,7 +364,22 @@ class HeadReplacement {
       editor_.replace_weight(name, shape, drawn(name));
       stale_.insert(name);
     }
+    for (const Operand& target : targets_) end_with_outputs(target);
     set_shapes();
+  }
+
+  // Gives a shape's sizes N in place of the old count.
+  void end_with_outputs(const Operand& target) {
+    auto& graph = editor_.graph();
+    auto& node = *graph.mutable_node(target.node);
+    std::vector<int64_t> sizes = ints_of(*tensor_of(node.input(target.input)));
+    sizes.back() = outputs_;
+    auto& tensor = *graph.add_initializer();
+    tensor.set_name(editor_.free_name(node.input(target.input) + ".outputs"));
+    tensor.set_data_type(onnx::TensorProto::INT64);
+    tensor.add_dims(std::ssize(sizes));
+    for (const int64_t size : sizes) tensor.add_int64_data(size);
+    node.set_input(target.input, tensor.name());
   }
 
   std::shared_ptr<const ValueSource> drawn(const std::string& name) const {
@@ -336,7 +399,8 @@ class HeadReplacement {
       if (found == axes_.end() || !output.type().tensor_type().has_shape()) continue;
       auto& shape = *output.mutable_type()->mutable_tensor_type()->mutable_shape();
       const int at = shape.dim_size() + found->second;
-      if (at >= 0) shape.mutable_dim(at)->set_dim_value(outputs_);
+      const bool certain = targets_.empty() || (at >= 0 && shape.dim(at).dim_value() == head_.out);
+      if (at >= 0 && certain) shape.mutable_dim(at)->set_dim_value(outputs_);
     }
   }
 
@@ -353,8 +417,9 @@ class HeadReplacement {
     bool operator==(const Reduced&) const = default;
   };
   std::map<std::string, Reduced> reduced_;
-  int prediction_rank_ = 0;      // 0: unknown
-  std::set<std::string> stale_;  // other values with changed shapes
+  std::vector<Operand> targets_;  // of Reshapes
+  int prediction_rank_ = 0;       // 0: unknown
+  std::set<std::string> stale_;   // other values with changed shapes
   std::set<int> visited_;
   std::vector<std::string> others_;  // the shape's readers
 };

@@ -184,17 +184,34 @@ TEST(ModelEditsTest, ANewHeadHasItsBiasAndItsShapes) {
   }
 }
 
-// linear_model() with a softmax in pieces. `keeps` 0: views bring the axis back.
-SmallModel softmax_in_pieces(int keeps) {
+std::string first_axis() { return message(5, message(1, "axis") + number(3, 0) + number(20, 2)); }
+
+// Brings back the axis that a reduction has dropped.
+enum class Back { kNothing, kUnsqueeze, kReshape };
+
+// linear_model() with a softmax in pieces.
+SmallModel softmax_in_pieces(Back back) {
   SmallModel small = linear_model();
   const auto reduction = [&](const char* op, const char* x, const std::string& y) {
     constexpr uint64_t kInt = 2;
-    const std::string keepdims =
-        message(1, "keepdims") + number(20, kInt) + number(3, static_cast<uint64_t>(keeps));
+    const uint64_t keeps = back == Back::kNothing ? 1 : 0;
+    const std::string keepdims = message(1, "keepdims") + number(20, kInt) + number(3, keeps);
     const std::string to = keeps != 0 ? y : y + "_flat";
     small.nodes.push_back(node(op, {x, "last"}, {to}, to) + message(5, keepdims));
-    if (keeps == 0) small.nodes.push_back(node("Unsqueeze", {to, "last"}, {y}, y));
+    if (back == Back::kUnsqueeze) small.nodes.push_back(node("Unsqueeze", {to, "last"}, {y}, y));
+    if (back != Back::kReshape) return;
+    small.nodes.push_back(node("Reshape", {to, "sizes"}, {y + "_column"}, y + "_column"));
+    small.nodes.push_back(node("Expand", {y + "_column", "ones"}, {y}, y));
   };
+  if (back == Back::kReshape) {  // as JAX writes it: sizes of int32, and a Cast
+    const std::string to_int64 = message(5, message(1, "to") + number(3, kInt64) + number(20, 2));
+    small.nodes.push_back(node("Concat", {"rest", "one"}, {"joined"}, "join") + first_axis());
+    small.nodes.push_back(node("Cast", {"joined"}, {"sizes"}, "cast") + to_int64);
+    constexpr int kInt32 = 6;
+    small.initializers.push_back(tensor("rest", kInt32, {1}, raw<int32_t>({-1})));
+    small.initializers.push_back(tensor("one", kInt32, {1}, raw<int32_t>({1})));
+    small.initializers.push_back(tensor("ones", kInt64, {2}, raw<int64_t>({1, 1})));
+  }
   reduction("ReduceMax", "logits", "most");
   small.nodes.push_back(node("Sub", {"logits", "most"}, {"d"}, "d"));
   small.nodes.push_back(node("Exp", {"d"}, {"e"}, "e"));
@@ -208,8 +225,8 @@ SmallModel softmax_in_pieces(int keeps) {
 TEST(ModelEditsTest, ANewHeadReachesThroughASoftmaxInPieces) {
   ModelEdits edits;
   edits.head = 5;
-  for (const int64_t keepdims : {1, 0}) {
-    const Edited edited(softmax_in_pieces(keepdims), edits);
+  for (const Back back : {Back::kNothing, Back::kUnsqueeze, Back::kReshape}) {
+    const Edited edited(softmax_in_pieces(back), edits);
     ASSERT_TRUE(edited.model.ok()) << edited.model.error().message();
     const OnnxFile written = edited.written();
     EXPECT_EQ(find(written, "w")->shape, (Shape{4, 5}));
@@ -217,8 +234,30 @@ TEST(ModelEditsTest, ANewHeadReachesThroughASoftmaxInPieces) {
   }
 }
 
+// The sizes of a Reshape after the head, as a tensor or at the end of a Concat.
+TEST(ModelEditsTest, AReshapeAfterTheHeadGetsTheNewCount) {
+  ModelEdits edits;
+  edits.head = 5;
+  for (const bool joined : {false, true}) {
+    SmallModel small = linear_model();
+    if (joined) {
+      small.nodes.push_back(node("Concat", {"rest", "count"}, {"sizes"}, "join") + first_axis());
+      small.initializers.push_back(tensor("rest", kInt64, {2}, raw<int64_t>({-1, 2})));
+      small.initializers.push_back(tensor("count", kInt64, {1}, raw<int64_t>({3})));
+    } else {
+      small.initializers.push_back(tensor("sizes", kInt64, {3}, raw<int64_t>({-1, 2, 3})));
+    }
+    small.nodes.push_back(node("Reshape", {"logits", "sizes"}, {"pairs"}, "shape"));
+    small.outputs = {declared("pairs", {-1, 2, 3})};
+    const Edited edited(small, edits);
+    ASSERT_TRUE(edited.model.ok()) << edited.model.error().message();
+    const OnnxFile written = edited.written();
+    EXPECT_EQ(find(written, "w")->shape, (Shape{4, 5}));
+  }
+}
+
 TEST(ModelEditsTest, AReductionOverOtherAxesReadsTheHead) {
-  SmallModel small = softmax_in_pieces(1);
+  SmallModel small = softmax_in_pieces(Back::kNothing);
   small.initializers.back() = tensor("last", kInt64, {1}, raw<int64_t>({0}));
   ModelEdits edits;
   edits.head = 5;
