@@ -205,7 +205,8 @@ def straight_through(model, feeds):
             needed.update(x for x in node.input if x and x not in initializers and x not in constants)
         if node.op_type == "DynamicQuantizeLSTM":
             needed.add(node.output[0])
-    known = values(model, sorted(needed - {i.name for i in model.graph.input}), feeds)
+    inner = sorted(needed - {i.name for i in model.graph.input})
+    known = values(model, inner, feeds) if inner else {}
     known.update({n: numpy_helper.to_array(t) for n, t in initializers.items()})
     known.update({k: v for k, v in feeds.items()})
     for name, node in constants.items():
