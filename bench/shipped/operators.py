@@ -132,6 +132,7 @@ RULES = {
     "Conv": conv, "MaxPool": max_pool, "Pad": pad, "ReduceMax": extreme(torch.amax), "ReduceMin": extreme(torch.amin),
     "ReduceProd": product, "TopK": top_k, "LSTM": recurrent(lstm_cell, 4, 2), "GRU": recurrent(gru_cell, 3, 1),
     "HardSigmoid": lambda a, x: (a.get("alpha", 0.2) * x + a.get("beta", 0.5)).clamp(0, 1),
+    "HardSwish": lambda a, x: x * (x / 6 + 0.5).clamp(0, 1),
     "GlobalMaxPool": lambda a, x: x.amax(tuple(range(2, x.dim())), keepdim=True),
     "Dropout": lambda a, x, *rest: x,  # noqa: ARG005
     "Einsum": lambda a, *x: torch.einsum(a["equation"].decode(), *x),
