@@ -87,6 +87,31 @@ void add_output(Graph& graph, ValueId id) {
   if (!has) graph.outputs.push_back(id);
 }
 
+// Adds [0, logit] over the last axis to a graph whose shapes are not known yet.
+void add_two_scores(Graph& symbolic, ValueId logit, const std::string& name) {
+  const Registry& registry = *symbolic.registry;
+  GraphEditor editor(symbolic);
+  const auto value = [&](const std::string& of) {
+    return editor.add_value({of, ValueKind::kActivation, {}});
+  };
+  const ValueId shape = value(name + ".shape"), zeros = value(name + ".zeros"), both = value(name);
+  symbolic.nodes.push_back({&registry.get("Shape"), name + ".shape", {}, {logit}, {shape}});
+  symbolic.nodes.push_back(
+      {&registry.get("ConstantOfShape"), name + ".zeros", {}, {shape}, {zeros}});
+  symbolic.nodes.push_back(
+      {&registry.get("Concat"), name, {{"axis", int64_t{-1}}}, {zeros, logit}, {both}});
+}
+
+// The same where they are known.
+Result<ValueId> add_two_known_scores(Graph& graph, ValueId logit, const std::string& name) {
+  GraphEditor editor(graph);
+  const Shape shape = graph.value(logit).desc.shape;
+  const std::vector<float> zeros(static_cast<size_t>(shape.numel()));
+  const ValueId zero =
+      editor.add_constant(name + ".zeros", make_constant<float>(DType::kFloat32, shape, zeros));
+  return editor.add1("Concat", name, {zero, logit}, {{"axis", int64_t{-1}}});
+}
+
 // Returns scores that `symbolic`, whose names outlast a specialization, has as well.
 ScoresBefore lasting_scores(const Graph& symbolic, const Graph& graph, const LossSpec& loss) {
   const ValueId prediction = find_output(graph, loss.prediction);
@@ -120,7 +145,21 @@ Status TrainingSource::take_scores(int64_t batch, Graph& graph, std::vector<Loss
         add_output(teacher_->symbolic, teacher_->symbolic.find(loss.taught));
       }
     }
+    OFSDP_REJECT_IF(own.two_classes && teacher_.has_value(),
+                    "--teacher: expected a prediction with scores before a Softmax, found {}",
+                    own.node);
     if (own.value == 0) continue;
+    if (own.two_classes) {
+      loss.logit = graph.value(own.value).name;
+      loss.scores = loss.prediction + ".scores";
+      loss.before = own.node;
+      OFSDP_ASSIGN_OR_RETURN(const ValueId scores,
+                             add_two_known_scores(graph, own.value, loss.scores));
+      add_output(graph, scores);
+      add_two_scores(symbolic, symbolic.find(loss.logit), loss.scores);
+      add_output(symbolic, symbolic.find(loss.scores));
+      continue;
+    }
     loss.scores = graph.value(own.value).name;
     loss.before = own.node;
     add_output(graph, own.value);

@@ -199,12 +199,14 @@ void list_members(Members<kWrites>& m, Listed<kWrites, Manifest> all) {
   m.named("model", all.model, "graph_hash", all.graph);
   m.optional("edits", all.edits);
   m.optional("teacher", all.teacher);
+  m.optional("classes", all.classes);
   m.named("world", all.world, "strategy", all.strategy, "wrap", all.wrap);
   m.named("step", all.step, "sampler", all.sampler, "schedule", all.schedule, "lr", all.lr);
   m.named("optimizer", all.optimizer, "states", all.states);
   m.named("loss_scale", all.loss_scale, "evaluation", all.evaluation);
   m.named("trained", all.trained, "statistics", all.statistics);
   m.optional("state_tensors", all.state_tensors);
+  m.optional("early_stop", all.early_stop);
   m.named("units", all.units, "files", all.files);
 }
 

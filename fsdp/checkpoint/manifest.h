@@ -125,16 +125,17 @@ inline bool is_better(bool lower, double a, double b) {
 }
 
 struct Manifest {
-  std::string type;            // "sharded", "full" or "local"
-  std::string save;            // unique per save; the files' headers repeat it
-  int64_t sequence = 0;        // counts the saves in a folder, so the latest has the largest
-  std::string model;           // the input file's absolute path
-  std::string graph;           // hash of the input file without weights (importer/file/onnx_file.h)
-  std::string teacher;         // the --teacher file's identity (importer/passes/loss.h), or empty
-  std::string edits;           // changes to the model before training (importer/edit/model_edits.h)
-  int world = 1;               // ranks that saved
-  std::string strategy, wrap;  // --strategy and --wrap of the run
-  int64_t step = 0;            // updates done
+  std::string type;      // "sharded", "full" or "local"
+  std::string save;      // unique per save; the files' headers repeat it
+  int64_t sequence = 0;  // counts the saves in a folder, so the latest has the largest
+  std::string model;     // the input file's absolute path
+  std::string graph;     // hash of the input file without weights (importer/file/onnx_file.h)
+  std::string teacher;   // the --teacher file's identity (importer/passes/loss.h), or empty
+  std::string edits;     // changes to the model before training (importer/edit/model_edits.h)
+  std::vector<std::string> classes = {};  // names of the labels' classes, by number
+  int world = 1;                          // ranks that saved
+  std::string strategy, wrap;             // --strategy and --wrap of the run
+  int64_t step = 0;                       // updates done
   SamplerPosition sampler;
   std::string schedule;  // the learning rate schedule, for people; never parsed
   double lr = 0;         // the learning rate
@@ -142,6 +143,8 @@ struct Manifest {
   std::vector<std::string> states;  // the kinds of optimizer states, such as "exp_avg"
   std::optional<SavedLossScale> loss_scale;
   std::optional<SavedEvaluation> evaluation;  // at this step
+  // --early-stop: evaluations in a row without a better result, and the best one if there is any.
+  std::vector<double> early_stop = {};
   std::vector<NamedTensor> trained, statistics;
   // Empty in the usual case: every trained tensor has all `states`, each in the tensor's shape.
   // Otherwise it lists the state tensors that exist. Slices of states then name initializers, even

@@ -154,7 +154,8 @@ struct LossTerm {
   ValueId value = 0;   // float32 scalar
   ValueId weight = 0;  // training graph only: the micro-batch's share of the mean, times factor
   double factor = 1;
-  int loss = 0;  // index of the --loss that has the rows or labels
+  int loss = 0;            // index of the --loss that has the rows or labels
+  bool numerator = false;  // a sum, which the run divides by the labels of the global batch
 };
 
 // All terms' weights fit into one aligned memory block.
@@ -173,6 +174,7 @@ struct Graph {
   std::map<std::string, int> fused;            // fusion rule -> how often
   std::map<std::string, std::string> classes;  // path of a module -> its class, if known
   std::vector<std::string> left_out{};         // outputs of the file that nothing here computes
+  std::vector<std::string> class_names{};      // of the file's label operators, by class
   std::vector<LossTerm> terms{};  // of each --loss, then of a teacher; attach_losses fills the list
   ValueId matches = 0;  // int64[2], evaluation graph only: right answers, labels that count
   std::vector<Measured> measured{};  // evaluation graph only

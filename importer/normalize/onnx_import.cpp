@@ -141,6 +141,7 @@ class Importer {
       if (lookup(tensor.name()) != 0) continue;  // a small parameter
       if (dtype_from_onnx_number(tensor.data_type()) == DType::kUndefined) {
         unsupported_[tensor.name()] = tensor.data_type();
+        texts_[tensor.name()].assign(tensor.string_data().begin(), tensor.string_data().end());
         continue;
       }
       OFSDP_ASSIGN_OR_RETURN(const ConstantPtr constant,
@@ -182,6 +183,7 @@ class Importer {
     }
     const bool runs = node.op != nullptr && out.refused.ok();
     out.follows = out.reads_lost && runs;
+    if (out.labels) take_class_names(proto);
     if (!runs || out.follows) {
       leave_node_out(std::move(node), std::move(out));
       return {};
@@ -212,6 +214,35 @@ class Importer {
     if (!text || !out.refused.ok()) return;
     out.labels = true;
     out.refused = input_error("{}: makes text, which is not supported", graph_.describe(node));
+  }
+
+  // scikit-learn's converters name the classes in a ZipMap, or in the list from which an
+  // ArrayFeatureExtractor takes the class of the largest score.
+  void take_class_names(const onnx::NodeProto& proto) {
+    std::vector<std::string> names;
+    std::vector<int64_t> numbers;
+    for (const auto& attribute : proto.attribute()) {
+      if (attribute.name() == "classlabels_strings") {
+        names.assign(attribute.strings().begin(), attribute.strings().end());
+      } else if (attribute.name() == "classlabels_int64s") {
+        numbers.assign(attribute.ints().begin(), attribute.ints().end());
+      }
+    }
+    if (proto.op_type() == "ArrayFeatureExtractor") {
+      const auto texts = texts_.find(proto.input(0));
+      if (texts != texts_.end()) names = texts->second;
+      const ValueId list = lookup(proto.input(0));
+      const ConstantPtr constant = list == 0 ? nullptr : graph_.value(list).constant;
+      if (constant != nullptr && is_integer(constant->desc.dtype)) {
+        for (const double one : to_doubles(constant->desc, constant->bytes.data())) {
+          numbers.push_back(static_cast<int64_t>(one));
+        }
+      }
+    }
+    bool counts = true;  // 0, 1, ..: then labels are numbers
+    for (size_t i = 0; i < numbers.size(); ++i) counts = counts && std::cmp_equal(numbers[i], i);
+    for (const int64_t number : numbers) names.push_back(std::to_string(number));
+    if (!names.empty() && (numbers.empty() || !counts)) graph_.class_names = std::move(names);
   }
 
   void leave_node_out(Node node, LeftOut out) {
@@ -366,7 +397,8 @@ class Importer {
   std::map<std::string, int64_t> opsets_;
   Graph graph_;
   std::unordered_map<std::string, ValueId> ids_;
-  std::map<std::string, int> unsupported_;  // initializers with their ONNX type
+  std::map<std::string, int> unsupported_;                 // initializers with their ONNX type
+  std::map<std::string, std::vector<std::string>> texts_;  // of text initializers
   const WantedValues& wanted_;
   std::vector<LeftOut> left_out_;      // in file order
   std::set<ValueId> lost_;             // what these make

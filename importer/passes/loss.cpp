@@ -446,6 +446,7 @@ Result<Graph> attach_losses(const Graph& graph, std::span<const LossSpec> specs,
     OFSDP_ASSIGN_OR_RETURN(term.value, add_term(result, specs[i]));
     term.factor = specs[i].weight;
     term.loss = static_cast<int>(i);
+    term.numerator = is_numerator(specs[i]);
   }
   if (count_matches) {
     OFSDP_RETURN_IF_ERROR(add_matches(result, specs[0], find_operand(result, specs[0])));
@@ -467,13 +468,28 @@ Status measure(Graph& graph, std::span<const LossSpec> specs,
   return {};
 }
 
+bool is_numerator(const LossSpec& spec) {
+  constexpr uint32_t kBoth = kTakesSmoothing | kTakesClassWeights;
+  const bool takes = (loss_traits(spec.kind).takes & kBoth) == kBoth;
+  return takes && spec.global_mean && spec.label_smoothing != 0 &&
+         std::ranges::find(spec.class_weights, 0.0f) != spec.class_weights.end();
+}
+
 LossCount loss_count(const Graph& graph, size_t term) {
   LossCount count;
+  if (const auto of = static_cast<size_t>(graph.terms[term].loss); of != term) {
+    count = loss_count(graph, of);
+    count.class_weights = nullptr;
+    count.form = TermForm::kMean;
+    return count;
+  }
   const Node* node = class_loss_node(graph, term);
   if (node == nullptr) return count;
   const std::string reduction = node->attributes.s("reduction", "mean");
   if (reduction == "none") return count;
-  count.sum = reduction == "sum";
+  if (reduction == "sum") {
+    count.form = graph.terms[term].numerator ? TermForm::kNumerator : TermForm::kSum;
+  }
   const ValueId labels = under_views(graph, node->inputs[1]);
   if (graph.value(labels).kind != ValueKind::kInput) return count;
   const bool weighted = node->inputs.size() > 2 && node->inputs[2] != 0;

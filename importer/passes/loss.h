@@ -17,7 +17,8 @@
 // loss_count returns the weight of a micro-batch's term in the global mean. A term counts labels
 // other than ignore_index if it comes from SoftmaxCrossEntropyLoss or NegativeLogLikelihoodLoss
 // with reduction mean and the labels are a column; otherwise it counts samples. A term that such a
-// node makes with reduction sum (views, Identity and casts may follow) is a sum and counts 1.
+// node makes with reduction sum (views, Identity and casts may follow) is a sum and counts 1. A
+// teacher's term is a mean over the rows that its loss keeps, without class weights.
 //
 // Errors: kInput naming flag, file and candidates.
 #pragma once
@@ -89,6 +90,7 @@ struct LossSpec {
   double label_smoothing = 0;
   std::vector<float> class_weights = {};     // one for each class; empty: 1
   std::vector<float> positive_weights = {};  // of labels 1: one, or one for each column; empty: 1
+  bool global_mean = true;                   // over the labels of all ranks and micro-batches
   double weight = 1;                         // in the sum of several losses
   std::string said{};      // KIND:PREDICTION:LABELS as given, for messages; empty: separate flags
   std::string other = {};  // kContrastive: the graph output paired with `output`
@@ -99,6 +101,7 @@ struct LossSpec {
   int64_t outer = 1;          // of the prediction (importer/passes/sample_order.h); 0: unknown
   int64_t labels_outer = 1;   // kOutput: of the labels that the loss node reads
   std::string scores = {};    // the output that the loss reads for `prediction`; empty: itself
+  std::string logit = {};     // scores are [0, logit], two classes that take_scores adds; or empty
   std::string before = {};    // the node between, as "Softmax 'NODE'"
   std::string taught = {};    // the teacher's output for it; empty: it has that of the prediction
 };
@@ -106,10 +109,17 @@ struct LossSpec {
 // No data has this label; it means that the loss node ignores none.
 inline constexpr int64_t kNoIgnoreIndex = std::numeric_limits<int64_t>::min();
 
+// A term of a micro-batch, and its part in the loss of the global batch.
+enum class TermForm {
+  kMean,       // a mean over the micro-batch, which counts by its share of the global count
+  kNumerator,  // a sum, divided by the global count
+  kSum,        // a sum, added up as it is
+};
+
 struct LossCount {
   bool by_label = false;  // else by sample
-  bool sum = false;       // a loss node with reduction sum; else a mean over the global batch
-  std::string labels;     // the column
+  TermForm form = TermForm::kMean;
+  std::string labels;  // the column
   int64_t ignore_index = kNoIgnoreIndex;
   int64_t classes = 0;
   ConstantPtr class_weights;  // float32[classes] or null
@@ -144,11 +154,13 @@ Status order_samples(SampleOrder& order, const Graph& graph, std::span<const Los
                      MeasureSpec& measure);
 
 // The end of a prediction that a loss looks through. cross_entropy and ctc read the scores before a
-// Softmax or LogSoftmax over the last axis, bce_with_logits those before a Sigmoid. Views and casts
+// Softmax or LogSoftmax over the last axis, or before two classes [1 - Sigmoid, Sigmoid];
+// bce_with_logits those before a Sigmoid. Views and casts
 // may follow the node; it may be in pieces, as exporters write it.
 struct ScoresBefore {
-  ValueId value = 0;  // 0: the loss reads the prediction itself
-  std::string node;   // "Softmax 'NODE'"
+  ValueId value = 0;         // 0: the loss reads the prediction itself
+  std::string node;          // "Softmax 'NODE'"
+  bool two_classes = false;  // [0, value] are the scores: the prediction is [1 - p, p], p = Sigmoid
 };
 // REQUIRES: the graph is specialized and has no loss; `prediction` is an output.
 ScoresBefore scores_before(const Graph& graph, const LossSpec& spec, ValueId prediction);
@@ -173,6 +185,10 @@ Status measure(Graph& graph, std::span<const LossSpec> specs,
                const std::vector<MeasureSpec>& wanted);
 
 LossCount loss_count(const Graph& graph, size_t term = 0);
+
+// Returns true if the loss must be kNumerator: with label smoothing a row whose class weighs 0 has
+// a loss, but adds nothing to the count, so a micro-batch of such rows has no mean.
+bool is_numerator(const LossSpec& spec);
 
 // --- for the parts of attach_losses ---
 

@@ -149,7 +149,8 @@ Result<ValueId> add_class_loss(Graph& graph, const LossSpec& spec, ValueId predi
       graph.value(prediction).desc.text(), scores[0], given[0],
       one_hot ? "; one-hot? give class numbers, labels.argmax(-1)" : "");
   OFSDP_RETURN_IF_ERROR(check_label_axes(graph, spec, prediction, labels, 1));
-  Attributes attributes{{"reduction", std::string("mean")}, {"ignore_index", spec.ignore_index}};
+  Attributes attributes{{"reduction", std::string(is_numerator(spec) ? "sum" : "mean")},
+                        {"ignore_index", spec.ignore_index}};
   const LossTraits& traits = loss_traits(spec.kind);
   if (spec.label_smoothing != 0 && (traits.takes & kTakesSmoothing) != 0)
     attributes.set("label_smoothing", static_cast<float>(spec.label_smoothing));

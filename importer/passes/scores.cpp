@@ -3,9 +3,10 @@
 //   Softmax     e / sum(e), e = exp(x - max(x))
 //   LogSoftmax  log(Softmax); d - log(sum(exp(d))), d = x - max(x); x - logsumexp(x)
 //   Sigmoid     1 / (1 + exp(-x))
+//   two classes [1 - Sigmoid(x), Sigmoid(x)], which is the Softmax of [0, x]
 //
-// JAX, Keras and tf2onnx write these pieces. The subtraction of the maximum may be missing. A
-// reduction may drop its axis if a view brings it back.
+// JAX, Keras and tf2onnx write these pieces, scikit-learn's converter the two classes. The
+// subtraction of the maximum may be missing. A reduction may drop its axis if a view restores it.
 #include <optional>
 
 #include "importer/graph/graph.h"
@@ -38,6 +39,18 @@ class EndOfPrediction {
     if (op == "Reciprocal") return negated_exponent(node->inputs[0]);
     const bool inverse = op == "Div" && is_number(node->inputs[0], 1);
     return inverse ? negated_exponent(node->inputs[1]) : 0;
+  }
+
+  // Returns x for two classes, [1 - Sigmoid(x), Sigmoid(x)] over the last axis; else 0.
+  ValueId before_two_classes(ValueId id) const {
+    const Node* both = made_by(id, "Concat");
+    if (both == nullptr || both->inputs.size() != 2) return 0;
+    const int64_t last = shape(id).rank() - 1, axis = both->attributes.i("axis", 0);
+    const Node* rest = made_by(both->inputs[0], "Sub");
+    const ValueId one = both->inputs[1];
+    const bool fits = (axis == -1 || axis == last) && shape(one)[static_cast<int>(last)] == 1 &&
+                      rest != nullptr && rest->inputs[1] == one && is_number(rest->inputs[0], 1);
+    return fits ? before_sigmoid(under_copies(one)) : 0;
   }
 
   // Returns the value under views and casts that keep the columns. `one`: a value of one axis has
@@ -253,6 +266,13 @@ ScoresBefore scores_before(const Graph& graph, const LossSpec& spec, ValueId pre
   const EndOfPrediction end(graph);
   const ValueId made = end.under_ends(prediction, logits);
   ValueId scores = logits ? end.before_sigmoid(made) : end.before_softmax(made);
+  if (const ValueId logit = scores == 0 ? end.before_two_classes(made) : 0; logit != 0) {
+    const Value& value = graph.value(logit);
+    const bool taken = is_floating(value.desc.dtype) && value.kind == ValueKind::kActivation &&
+                       made == end.under_copies(prediction);
+    const std::string node = format_text("the two classes '{}'", end.maker(made)->name);
+    return taken ? ScoresBefore{logit, node, /*two_classes=*/true} : ScoresBefore();
+  }
   if (scores == 0) return {};
   scores = end.under_copies(end.shaped_like(prediction, scores));
   const Value& value = graph.value(scores);

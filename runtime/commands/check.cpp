@@ -170,6 +170,9 @@ class Checker {
       numbers_[columns[i].name] = to_doubles({columns[i].dtype, Shape(axes)}, batch->columns[i]);
     }
     samples_.assign(batch->sample_index.begin(), batch->sample_index.end());
+    for (size_t t = 0; t < setup.counts.size(); ++t) {
+      if (setup.counts[t].form == TermForm::kNumerator) graph_.terms[t].factor /= batch->kept[t];
+    }
     loader.release();
     return {};
   }

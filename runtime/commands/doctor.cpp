@@ -133,7 +133,8 @@ Result<SomeUpdates> run_updates(const RunContext& context, int64_t count, bool c
                   metrics);
   SomeUpdates some;
   const LossCount& counted = run->setup().counts.front();
-  some.classes = counted.sum ? 0 : counted.classes;  // a mean, which chance would reach
+  some.classes =
+      counted.form == TermForm::kSum ? 0 : counted.classes;  // a mean, which chance would reach
   for (int64_t step = 1; step <= count; ++step) {
     const auto row = trainer.run_one(step);
     if (!row.ok()) {

@@ -20,6 +20,7 @@
 #include "kernels/base/text.h"
 #include "runtime/commands/commands.h"
 #include "runtime/engine/forward.h"
+#include "runtime/train/setup/class_names.h"
 #include "runtime/train/setup/data_setup.h"
 
 namespace ofsdp::runtime {
@@ -468,6 +469,9 @@ Status export_checkpoint(const Options& options, const Registry& registry) {
                   "--verify: expected a checkpoint of the model as its file has it, found one of "
                   "a run with --lora, --replace-head or --untie");
   OFSDP_RETURN_IF_ERROR(Exporter(options, checkpoint, model).write());
+  if (options.format == "onnx") {
+    OFSDP_RETURN_IF_ERROR(write_class_names(checkpoint.manifest().classes, options.files.output));
+  }
   print_lines(stdout, wrote_line(options, checkpoint));
   return options.verify ? verify(options, checkpoint, *model.base, registry) : ok_status();
 }

@@ -83,7 +83,12 @@ class LossWriter {
     return b_.add1("Transpose", {whole}, {{"perm", std::vector<int64_t>{1, 0, 2}}});
   }
 
-  const std::string& operand() const {
+  std::string operand() {
+    if (!spec_.logit.empty()) {
+      const std::string shape = b_.add1("Shape", {spec_.logit});
+      const std::string zeros = b_.add1("ConstantOfShape", {shape});
+      return b_.add1("Concat", {zeros, spec_.logit}, {{"axis", int64_t{-1}}});
+    }
     return spec_.scores.empty() ? spec_.prediction : spec_.scores;
   }
 

@@ -21,6 +21,7 @@
 #include "runtime/data/column_file.h"
 #include "runtime/engine/forward.h"
 #include "runtime/train/file_answers.h"
+#include "runtime/train/setup/class_names.h"
 #include "runtime/train/setup/data_setup.h"
 #include "runtime/train/setup/free_batch.h"
 
@@ -330,7 +331,7 @@ class Predictor {
   // --- the passes
 
   Status write(const OnnxFile& file, const std::string& path) {
-    const std::unique_ptr<RowsWriter> writer = make_writer();
+    OFSDP_ASSIGN_OR_RETURN(const std::unique_ptr<RowsWriter> writer, make_writer());
     OFSDP_RETURN_IF_ERROR(writer->begin(path, outputs_, samples_));
     for (int64_t first = 0; first < samples_;) {
       const bool fixed = fixed_batch(graph_) > 0;
@@ -345,16 +346,19 @@ class Predictor {
   }
 
   // Class scores are an output with one axis besides the samples, unless --loss says otherwise.
-  std::unique_ptr<RowsWriter> make_writer() const {
+  Result<std::unique_ptr<RowsWriter>> make_writer() const {
     const LossTraits& loss = loss_traits(options_.losses[0].kind);
     const bool scores = outputs_.size() == 1 && outputs_[0].row.rank() == 1 &&
                         outputs_[0].row.numel() > 1 && loss.labels != LabelKind::kValues;
-    return make_rows_writer(extension(), scores ? class_names() : std::vector<std::string>());
+    if (!scores) return make_rows_writer(extension(), {});
+    OFSDP_ASSIGN_OR_RETURN(const std::vector<std::string> names, class_names());
+    return make_rows_writer(extension(), names);
   }
 
   // Returns the names next to the model if they fit, else numbers.
-  std::vector<std::string> class_names() const {
-    std::vector<std::string> names = classes_beside(model_);
+  Result<std::vector<std::string>> class_names() const {
+    OFSDP_ASSIGN_OR_RETURN(ClassNames known, class_names_of(model_, graph_));
+    std::vector<std::string>& names = known.names;
     const auto count = static_cast<size_t>(outputs_[0].row.numel());
     if (names.size() == count) return names;
     names.clear();

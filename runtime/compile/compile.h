@@ -39,9 +39,10 @@ struct GivenSizes {
 
 struct RunSettings {
   Options options;
-  BatchSizes batch;           // for this run's rank count
-  ResumePoint start;          // update 0, or the resumed checkpoint's position
-  std::string configuration;  // rank 0: the effective configuration as YAML; or empty
+  BatchSizes batch;                     // for this run's rank count
+  ResumePoint start;                    // update 0, or the resumed checkpoint's position
+  std::vector<double> early_stop = {};  // of that checkpoint (Manifest::early_stop)
+  std::string configuration;            // rank 0: the effective configuration as YAML; or empty
   // From ONNX Runtime's training artifacts: the AdamW variant, and the updates done before this
   // run.
   bool transformers_adamw = false;

@@ -581,11 +581,11 @@ const ColumnSpec* ColumnSet::find(const std::string& name) const {
   return found == columns.end() ? nullptr : &*found;
 }
 
-void ColumnSet::take_classes(const std::string& name, const std::vector<std::string>& order) {
+void ColumnSet::take_classes(const std::string& name, const ClassNames& known) {
   for (ColumnSpec& column : columns) {
     if (column.name != name) continue;
     column.classes = true;
-    column.class_names = order;
+    column.known = known;
   }
 }
 

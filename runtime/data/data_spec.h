@@ -93,6 +93,13 @@ struct ImageSource {
   bool has_pixels() const { return !classes && !member.ends_with("npy"); }
 };
 
+// The names of classes by number, and the file that has them, for messages.
+struct ClassNames {
+  std::vector<std::string> names = {};
+  std::string source = {};
+  bool binding = false;  // else the names count only if they have every name of the data
+};
+
 struct ColumnSpec {
   std::string name;  // of images in a folder: empty until the graph's inputs are known
   std::string path;
@@ -113,9 +120,9 @@ struct ColumnSpec {
   std::optional<DType> dtype;  // .bin: uint16 or uint32; none: detected from the bytes
   bool next_token = false;     // row s starts at s * stride + 1
   bool reserve_next = false;   // another column reads the next token, so rows leave one token over
-  // Labels: text becomes 0, 1, .. in the order of `class_names`, else sorted by its bytes.
+  // Labels: text becomes 0, 1, .. in the order of `known`, else sorted by its bytes.
   bool classes = false;
-  std::vector<std::string> class_names = {};
+  ClassNames known = {};
 };
 
 // `split`: the set is a part of its columns' rows (row_split.h).
@@ -133,7 +140,7 @@ struct ColumnSet {
 
   const ColumnSpec* find(const std::string& name) const;
   // Lets a column hold text that means classes.
-  void take_classes(const std::string& name, const std::vector<std::string>& order);
+  void take_classes(const std::string& name, const ClassNames& known);
   std::vector<std::string> names() const;
 };
 

@@ -148,7 +148,7 @@ Result<std::vector<std::byte>> make_block(const ColumnSpec& spec) {
                   "{}: expected a subfolder for each class, found images alone: put them into "
                   "subfolders, or name another file for column '{}'",
                   spec.path, spec.name);
-  OFSDP_RETURN_IF_ERROR(list.order_classes(spec.path, spec.class_names));
+  OFSDP_RETURN_IF_ERROR(list.order_classes(spec.path, spec.known));
   return pack_images(list);
 }
 

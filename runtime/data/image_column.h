@@ -9,7 +9,7 @@
 //
 // Pixels are uint8 of [channels, height, width], or [height, width, channels]. An image of another
 // size is resized (images/resize.h), one of another depth is converted (images/image.h) if
-// ImageSource::channels asks for it. Classes are int64, by the order of ColumnSpec::class_names,
+// ImageSource::channels asks for it. Classes are int64, by the order of ColumnSpec::known,
 // else sorted by their bytes.
 //
 // The first rank on a host lists the files and reads all headers, on several threads; its ranks

@@ -156,14 +156,19 @@ struct BlockHead {
 
 }  // namespace
 
-Status ImageList::order_classes(const std::string& origin, const std::vector<std::string>& names) {
+Status ImageList::order_classes(const std::string& origin, const ClassNames& known) {
+  const std::vector<std::string>& names = known.names;
   if (names.empty() || classes.empty()) return ok_status();  // classes of numbers stay
   const auto numbers = numbers_of(names);
+  const bool has_all =
+      std::ranges::all_of(classes, [&](const std::string& name) { return numbers.contains(name); });
+  if (!has_all && !known.binding) return ok_status();
   std::vector<int64_t> numbered;
   for (const std::string& name : classes) {
     const auto found = numbers.find(name);
-    OFSDP_REJECT_IF(found == numbers.end(), "{}: expected a class of {}, found '{}'{}", origin,
-                    joined(names, ", ").substr(0, 200), name, did_you_mean(name, names));
+    OFSDP_REJECT_IF(found == numbers.end(), "{}: expected a class of {} ({}), found '{}'{}", origin,
+                    joined(names, ", ").substr(0, 200), known.source, name,
+                    did_you_mean(name, names));
     numbered.push_back(found->second);
   }
   for (ImageFile& file : files) file.label = numbered[static_cast<size_t>(file.label)];

@@ -34,8 +34,8 @@ struct ImageList {
   DType dtype = DType::kUInt8;       // of arrays
   std::vector<int64_t> dims = {};    // of an array
 
-  // For ColumnSpec::class_names: renumbers, or returns an error for a class that is not among them.
-  Status order_classes(const std::string& origin, const std::vector<std::string>& names);
+  // For ColumnSpec::known: renumbers, or returns an error for a class that is not among them.
+  Status order_classes(const std::string& origin, const ClassNames& known);
 };
 
 // Finds the files, and reads the classes of shards. Reads no header.

@@ -69,8 +69,12 @@ const std::string kNoClass;  // the name of a missing class
 
 // Replaces names by numbers, and returns the names in their order.
 Result<std::vector<std::string>> number_classes(const ColumnSpec& spec, Rows& rows) {
-  std::vector<std::string> classes = spec.class_names;
-  if (classes.empty()) {
+  std::vector<std::string> classes = spec.known.names;
+  const std::set<std::string_view> known(classes.begin(), classes.end());
+  const bool has_all = std::ranges::all_of(rows.names, [&](const std::string& name) {
+    return name == kNoClass || known.contains(name);
+  });
+  if (classes.empty() || (!has_all && !spec.known.binding)) {
     classes = rows.names;
     std::ranges::sort(classes);
     const auto same = std::ranges::unique(classes);
@@ -85,9 +89,10 @@ Result<std::vector<std::string>> number_classes(const ColumnSpec& spec, Rows& ro
       continue;
     }
     const auto found = numbers.find(rows.names[i]);
-    OFSDP_REJECT_IF(found == numbers.end(), "{} line {}: expected a class of {}, found '{}'{}",
+    OFSDP_REJECT_IF(found == numbers.end(), "{} line {}: expected a class of {} ({}), found '{}'{}",
                     spec.path, rows.lines[i], escaped(joined(classes, ", ").substr(0, 200)),
-                    escaped(rows.names[i].substr(0, 40)), did_you_mean(rows.names[i], classes));
+                    spec.known.source, escaped(rows.names[i].substr(0, 40)),
+                    did_you_mean(rows.names[i], classes));
     rows.numbers.add(found->second);
   }
   return classes;
@@ -128,7 +133,7 @@ struct Cell {
 Status add_labels(const ColumnSpec& spec, const std::vector<Cell>& cells, Rows& rows) {
   const auto first =
       std::ranges::find_if(cells, [](const Cell& cell) { return !is_missing_cell(cell.text); });
-  const auto& known = spec.class_names;
+  const auto& known = spec.known.names;
   rows.named = first != cells.end() &&
                (!cell_number(first->text) || std::ranges::find(known, first->text) != known.end());
   for (const Cell& cell : cells) {

@@ -367,6 +367,7 @@ Status Checkpointing::save(int64_t step, const std::optional<EvalRow>& evaluatio
   }
   manifest_.evaluation.reset();
   if (evaluation) manifest_.evaluation = saved(*evaluation);
+  manifest_.early_stop = early_stop_;
   folder_ = save_folder(options_.dir, step, token_);
   ++saves_;
   present_ = {join_path(options_.dir, checkpoint_name(step)), began};

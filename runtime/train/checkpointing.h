@@ -155,6 +155,11 @@ class Checkpointing {
   bool may_save(int64_t step) const { return stopping_ || due(step); }
 
   // Saves if a save is due. `trained_ms`: the time of all updates so far, the same on all ranks.
+  // Saves keep this until the next call: how far --early-stop is from its end.
+  void set_early_stop(int64_t not_better, const std::optional<double>& best) {
+    early_stop_.assign(1, static_cast<double>(not_better));
+    if (best) early_stop_.push_back(*best);
+  }
   Status after_update(int64_t step, const std::optional<EvalRow>& evaluation, bool last,
                       double trained_ms);
   // Blocks until every save is a checkpoint.
@@ -182,8 +187,9 @@ class Checkpointing {
   Communicator& communicator_;
   CheckpointStore* store_;
   std::unique_ptr<SaveContents> contents_;
-  Manifest manifest_;  // the present save's
-  std::string token_;  // the same on all ranks
+  std::vector<double> early_stop_;  // Manifest::early_stop
+  Manifest manifest_;               // the present save's
+  std::string token_;               // the same on all ranks
   std::string folder_;
   int64_t saves_ = 0;        // begun
   int64_t handed_over_ = 0;  // given to the store by rank 0, or known to be

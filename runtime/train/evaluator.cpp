@@ -357,7 +357,7 @@ LabelRule label_rule(const LossCount& count, const RowSource& rows) {
 
 }  // namespace
 
-std::vector<LabelRule> label_rules(const std::vector<LossCount>& counts, const RowSource& rows) {
+std::vector<LabelRule> label_rules(std::span<const LossCount> counts, const RowSource& rows) {
   std::vector<LabelRule> rules;
   for (const LossCount& count : counts) rules.push_back(label_rule(count, rows));
   return rules;
@@ -389,6 +389,11 @@ std::vector<std::span<float>> own_statistics(const RankState& state, int ranks) 
   return own;
 }
 
+// An evaluation has no terms of a teacher.
+std::span<const LossCount> counts_of_losses(const ModelSetup& setup) {
+  return std::span(setup.counts).first(setup.source->settings().losses.size());
+}
+
 // Two floats travel as one double, bit by bit.
 constexpr size_t kFloatsAtOnce = 2 * kMaxExchange;
 
@@ -399,14 +404,15 @@ Evaluator::Evaluator(RankState& state, Communicator& communicator, const Sampler
       sampler_(sampler),
       communicator_(communicator),
       loader_(*state.setup().data.eval, sampler_,
-              label_rules(state.setup().counts, *state.setup().data.eval), state.eval_staging()),
+              label_rules(counts_of_losses(state.setup()), *state.setup().data.eval),
+              state.eval_staging()),
       metrics_(state.plan().metrics, state.metrics()),
       statistics_(own_statistics(state, communicator.size())),
       pieces_(static_cast<size_t>(kMaxExchange) * static_cast<size_t>(communicator.size())),
-      numbers_(communicator.size(), 2 * state.setup().counts.size()),
+      numbers_(communicator.size(), 2 * counts_of_losses(state.setup()).size()),
       losses_(reported_losses(state.setup())) {
   first_batch_.samples.reserve(static_cast<size_t>(sampler.options().batch_size));
-  first_batch_.losses.reserve(state.setup().counts.size());
+  first_batch_.losses.reserve(counts_of_losses(state.setup()).size());
 }
 
 Status Evaluator::add(const BoundProgram& program, const MicroResult& result) {
@@ -474,8 +480,10 @@ Result<EvalRow> Evaluator::pass(int64_t step, int64_t epoch, Progress* progress)
     if (batch->counts()) OFSDP_RETURN_IF_ERROR(executor.check_evaluation(program));
     for (size_t i = 0; i < batch->kept.size(); ++i) {
       const double kept = batch->kept[i];
-      const double weight = state_.setup().counts[i].sum ? 1 : kept;
-      sums[2 * i] += kept > 0 ? static_cast<double>(result.losses[i]) * weight : 0;
+      const TermForm form = state_.setup().counts[i].form;
+      const bool counts = kept > 0 || (form == TermForm::kNumerator && batch->size > 0);
+      const double weight = form == TermForm::kMean ? kept : 1;
+      sums[2 * i] += counts ? static_cast<double>(result.losses[i]) * weight : 0;
       sums[2 * i + 1] += kept;
     }
     if (batch->size > 0) OFSDP_RETURN_IF_ERROR(add(program, result));
@@ -508,7 +516,7 @@ double Evaluator::loss_of_all() {
     }
     if (!losses_.empty()) losses_[i].value.reset();
     if (count <= 0) continue;
-    const double value = state_.setup().counts[i].sum ? sum : sum / count;
+    const double value = state_.setup().counts[i].form == TermForm::kSum ? sum : sum / count;
     if (!losses_.empty()) losses_[i].value = value;
     loss += specs[i].weight * value;
     any = true;

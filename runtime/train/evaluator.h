@@ -200,7 +200,7 @@ class Evaluator {
 void warn_of_undefined(const Evaluator& evaluator, const EvalRow& row);
 
 // Returns the rules by which a micro-batch counts in each loss's mean.
-std::vector<LabelRule> label_rules(const std::vector<LossCount>& counts, const RowSource& rows);
+std::vector<LabelRule> label_rules(std::span<const LossCount> counts, const RowSource& rows);
 
 // Returns each loss's name in rows: its prediction, with "#2" if it occurs again. Empty if --loss
 // does not name them.

@@ -240,7 +240,8 @@ class FileCheck {
       }
       feeds[p.value] = as_type(std::vector<double>(numbers.begin(), numbers.end()), value.desc);
     }
-    OFSDP_ASSIGN_OR_RETURN(own_, losses_by_kernels(graph, setup_.counts.size(), std::move(feeds)));
+    const size_t losses = setup_.source->settings().losses.size();
+    OFSDP_ASSIGN_OR_RETURN(own_, losses_by_kernels(graph, losses, std::move(feeds)));
     return {};
   }
 

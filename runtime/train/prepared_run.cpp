@@ -39,7 +39,7 @@ Status PreparedRun::prepare(const std::string& configuration, const DataSpec* da
   ModelOrigin origin = context_.origin;
   OFSDP_ASSIGN_OR_RETURN(origin.weights, weights_to_start_from(options));
   const bool may_resume = origin.weights.empty(), evaluates = options.command == Command::kEval;
-  if (may_resume && evaluates) OFSDP_RETURN_IF_ERROR(open_checkpoints());
+  if (evaluates) OFSDP_RETURN_IF_ERROR(open_checkpoints(may_resume));
   std::optional<SavedRun> saved;
   if (checkpoint_ != nullptr) {
     OFSDP_ASSIGN_OR_RETURN(saved, saved_run());
@@ -53,8 +53,9 @@ Status PreparedRun::prepare(const std::string& configuration, const DataSpec* da
   if (sizes != nullptr) settings_.given = *sizes;
   if (evaluates) leave_optimizer_out();
   OFSDP_RETURN_IF_ERROR(check_before_planning());
-  if (may_resume && !evaluates) OFSDP_RETURN_IF_ERROR(open_checkpoints());
+  if (!evaluates) OFSDP_RETURN_IF_ERROR(open_checkpoints(may_resume));
   settings_.start = resume_point(checkpoint_.get());
+  if (checkpoint_ != nullptr) settings_.early_stop = checkpoint_->manifest().early_stop;
   OFSDP_RETURN_IF_ERROR(weigh_ranks());
   OFSDP_ASSIGN_OR_RETURN(chosen_, choose_device(options, context_.registry, communicator));
   OFSDP_RETURN_IF_ERROR(make_plan());
@@ -151,13 +152,22 @@ Status PreparedRun::check_best() const {
   if (best.empty() || best == "loss") return {};
   std::vector<std::string> names;
   for (const MetricSpec& metric : options.run.eval_metrics) names.push_back(metric.name);
-  if (std::ranges::find(names, best) != names.end()) return {};
+  const bool listed = std::ranges::find(names, best) != names.end();
+  if (listed && best == "accuracy") {
+    OFSDP_ASSIGN_OR_RETURN(const Graph graph, setup_->evaluation_graph(setup_->batch.batch_size));
+    OFSDP_REJECT_IF(graph.matches == 0,
+                    "--keep-best accuracy: expected a loss over classes of two or more, found "
+                    "--loss {}; --eval-metrics f1,auc measure labels of 0 and 1",
+                    name_of(setup_->source->settings().losses[0].kind));
+  }
+  if (listed) return {};
   return input_error("--keep-best {}: expected loss or one of --eval-metrics, found only {}{}",
                      best, joined(names, ", "), did_you_mean(best, names));
 }
 
 // Rank 0 takes the folder for this run; all ranks find the checkpoint to resume.
-Status PreparedRun::open_checkpoints() {
+// `may_resume`: --resume names no model file, from which a run begins anew.
+Status PreparedRun::open_checkpoints(bool may_resume) {
   const Options& options = context_.options;
   Communicator& communicator = context_.communicator;
   const Command command = options.command;
@@ -170,12 +180,13 @@ Status PreparedRun::open_checkpoints() {
     const Retention retention{c.keep, c.keep_best,
                               lower_is_better(options.run.eval_metrics, c.keep_best)};
     OFSDP_ASSIGN_OR_RETURN(CheckpointStore store, CheckpointStore::open(c.dir, retention));
-    OFSDP_REJECT_IF(c.resume.empty() && !c.overwrite && !store.newest().empty(),
+    OFSDP_REJECT_IF((c.resume.empty() || !may_resume) && !c.overwrite && !store.newest().empty(),
                     "--checkpoint-dir {}: has checkpoints of another run ({}): expected --resume "
                     "latest, --overwrite-checkpoints on or another folder",
                     c.dir, store.newest());
     store_ = std::make_unique<CheckpointStore>(std::move(store));
   }
+  if (!may_resume) return {};
   OFSDP_ASSIGN_OR_RETURN(checkpoint_, find_checkpoint(options, communicator, store_.get()));
   return {};
 }
@@ -187,6 +198,7 @@ Result<SavedRun> PreparedRun::saved_run() const {
   for (const NamedTensor& tensor : m.trained) saved.trained.insert(tensor.name);
   OFSDP_ASSIGN_OR_RETURN(saved.edits,
                          prefixed("--resume: " + checkpoint_->folder(), edits_from(m.edits)));
+  saved.classes = m.classes;
   return saved;
 }
 

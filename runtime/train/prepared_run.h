@@ -130,7 +130,7 @@ class PreparedRun {
   Status make_plan();
   Status check_before_planning() const;
   Status check_best() const;
-  Status open_checkpoints();
+  Status open_checkpoints(bool may_resume);
   Result<SavedRun> saved_run() const;
   void leave_optimizer_out();
   void place_adapter();

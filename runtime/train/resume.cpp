@@ -17,6 +17,7 @@
 #include "runtime/compile/saved_slices.h"
 #include "runtime/train/checkpointing.h"
 #include "runtime/train/prepared_run.h"
+#include "runtime/train/setup/class_names.h"
 
 namespace ofsdp::runtime {
 
@@ -422,6 +423,7 @@ Manifest describe_run(const Options& options, const CompiledRun& plan, const Mod
   m.graph = graph_hash(setup.file);
   m.edits = text_of(edits_to_repeat(options, setup));
   m.teacher = identity_of_teacher(setup);
+  m.classes = setup.class_names();
   m.world = plan.shards.world;
   m.strategy = name_of(plan.shards.strategy);
   m.wrap = name_of(options.sharding.wrap);
@@ -448,6 +450,21 @@ Manifest describe_run(const Options& options, const CompiledRun& plan, const Mod
   return m;
 }
 
+namespace {
+
+// The data may lack a class that the saved run had: its labels would be numbered anew.
+Status check_classes(const std::vector<std::string>& saved, const std::vector<std::string>& present,
+                     const std::string& model) {
+  if (saved == present || saved.empty() || present.empty()) return ok_status();
+  return input_error(
+      "its labels are numbered {}, this run's {}: expected the same; write the first, a name a "
+      "line, as {}",
+      escaped(joined(saved, ", ").substr(0, 200)), escaped(joined(present, ", ").substr(0, 200)),
+      class_files_of(model)[0]);
+}
+
+}  // namespace
+
 Status check_resumable(const Manifest& m, const CompiledRun& plan, const ModelSetup& setup) {
   if (const std::string hash = graph_hash(setup.file); m.graph != hash) {
     return input_error("it is of another graph than {} (hash {}, found {}): it was made from {}",
@@ -460,6 +477,7 @@ Status check_resumable(const Manifest& m, const CompiledRun& plan, const ModelSe
     return input_error("it has another --teacher than this run: expected {}, found {}",
                        named(m.teacher), named(teacher));
   }
+  OFSDP_RETURN_IF_ERROR(check_classes(m.classes, setup.class_names(), setup.file.path()));
   OFSDP_RETURN_IF_ERROR(check_trained(m.trained, trained_of(setup.graph)));
   const std::vector<std::string> states = plan.updates.states;
   if (std::set(m.states.begin(), m.states.end()) == std::set(states.begin(), states.end())) {

@@ -11,6 +11,7 @@
 #include "kernels/cpu/parallel.h"
 #include "runtime/report/plan_report.h"
 #include "runtime/train/prepared_run.h"
+#include "runtime/train/setup/class_names.h"
 #include "runtime/train/trainer.h"
 
 namespace ofsdp::runtime {
@@ -149,14 +150,14 @@ std::string loss_text(const PlannedRun& run) {
   const char* const mean = global ? "the mean" : "the ranks' mean of means";
   const std::vector<LossSpec>& losses = run.setup.source->settings().losses;
   std::string text;
-  for (size_t i = 0; i < run.setup.counts.size(); ++i) {
+  for (size_t i = 0; i < losses.size(); ++i) {
     const LossCount& count = run.setup.counts[i];
     if (i > 0) text += "; ";
     if (losses.size() > 1) text += escaped(losses[i].said) + " ";
     const std::string over =
         count.by_label ? format_text("the labels of '{}'", escaped(count.labels)) : "samples";
-    text +=
-        count.sum ? format_text("the sum over {}", over) : format_text("{} over {}", mean, over);
+    text += count.form == TermForm::kSum ? format_text("the sum over {}", over)
+                                         : format_text("{} over {}", mean, over);
     if (!losses[i].before.empty()) {
       text += format_text("; it takes the scores before {}", escaped(losses[i].before));
     }
@@ -188,6 +189,24 @@ std::string classes_line(const ModelSetup& setup) {
     line += format_text(" {} {}{}", i, classes[i], i + 1 < classes.size() ? "," : "");
   }
   return line + (line.ends_with(",") ? " ...\n" : "\n");
+}
+
+// The data may lack a class of the model: then the numbers of the names may be others than the
+// model's.
+std::string few_names_lines(const ModelSetup& setup) {
+  const std::vector<LossSpec>& losses = setup.source->settings().losses;
+  std::string lines;
+  for (size_t i = 0; i < losses.size() && setup.data.train != nullptr; ++i) {
+    const std::vector<std::string> names = setup.data.train->classes(losses[i].labels);
+    const int64_t classes = setup.counts[i].classes;
+    if (names.empty() || std::ssize(names) >= classes) continue;
+    lines += format_text(
+        "warning: the labels '{}' have {} names, the prediction has {} classes: the names are 0 to "
+        "{}; if the model counts otherwise, write its names, one a line, as {}\n",
+        losses[i].labels, names.size(), classes, names.size() - 1,
+        class_files_of(setup.file.path())[0]);
+  }
+  return lines;
 }
 
 std::string left_out_line(const Graph& graph) {
@@ -229,6 +248,7 @@ std::vector<std::string> notices(const PlannedRun& run, bool all, bool exact) {
   std::vector<std::string> lines;
   add_lines(left_out_line(run.setup.graph), lines);
   add_lines(classes_line(run.setup), lines);
+  add_lines(few_names_lines(run.setup), lines);
   add_lines(past_line(run.setup.fed_empty), lines);
   add_lines(run.setup.nhwc_notice, lines);
   add_lines(run.setup.bucket_notice, lines);

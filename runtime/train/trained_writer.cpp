@@ -7,6 +7,7 @@
 #include "runtime/compile/saved_slices.h"
 #include "runtime/engine/shared_text.h"
 #include "runtime/train/rank_state.h"
+#include "runtime/train/setup/class_names.h"
 
 namespace ofsdp::runtime {
 namespace {
@@ -132,14 +133,6 @@ Status write_shares(RankState& state, const TrainedOutput& output) {
   return output.finish();
 }
 
-// Rank 0: writes the classes of the labels next to the model, if the data names them.
-Status write_classes(const ModelSetup& setup, const std::string& path) {
-  std::string lines;
-  for (const std::string& name : setup.class_names()) lines += name + "\n";
-  if (lines.empty()) return {};
-  return write_whole_file(join_path(parent_folder(path), kClassesFile), lines);
-}
-
 }  // namespace
 
 Status write_trained(RankState& state, Communicator& communicator, const std::string& path,
@@ -157,7 +150,7 @@ Status write_trained(RankState& state, Communicator& communicator, const std::st
   OFSDP_RETURN_IF_ERROR(communicator.barrier({"output barrier", -1, 0}));
   if (state.rank() != 0) return {};
   OFSDP_RETURN_IF_ERROR(output->commit());
-  return write_classes(state.setup(), path);
+  return write_class_names(state.setup().class_names(), path);
 }
 
 }  // namespace ofsdp::runtime

@@ -86,6 +86,12 @@ Trainer::Trainer(const RunSettings& settings, RankState& state, Communicator& co
       signals_(numbers_.ranks()),
       losses_(reported_losses(state.setup())),
       tokens_a_sample_(tokens_a_sample(state.setup())) {
+  if (!settings.early_stop.empty()) not_better_ = static_cast<int64_t>(settings.early_stop[0]);
+  if (settings.early_stop.size() > 1) best_ = settings.early_stop[1];
+  if (options_.run.early_stop && not_better_ >= *options_.run.early_stop) {
+    total_ = made_;  // the run has stopped before
+    early_ = true;
+  }
   if (!plan_.eval_sampler || settings.given) return;
   evaluator_ = std::make_unique<Evaluator>(state, communicator, *plan_.eval_sampler);
 }
@@ -194,7 +200,7 @@ Status Trainer::micro_batches(int64_t step) {
   const int64_t accum = settings_.batch.grad_accum;
   for (int64_t micro = 0; micro < accum; ++micro) {
     for (size_t t = 0; t < terms_.size(); ++t) {
-      shares_[t] = share_of_mean(static_cast<size_t>(terms_[t].loss));
+      shares_[t] = share_of_mean(t);
     }
     const std::span<const double> shares(shares_.data(), terms_.size());
     BoundProgram& program = state_.program({.batch = batch_->size,
@@ -244,15 +250,17 @@ std::array<double, kMaxLossTerms> Trainer::next_kept() const {
   return kept;
 }
 
-// Returns the weight by which the present micro-batch's mean (or sum) counts. Sums are added,
-// whatever --loss-mean says. With the mean over ranks, a rank averages its micro-batches as PyTorch
+// Returns the weight by which a term of the present micro-batch counts. Sums are added, whatever
+// --loss-mean says. With the mean over ranks, a rank averages its micro-batches as PyTorch
 // accumulates; micro-batches and ranks without a kept label are left out.
-double Trainer::share_of_mean(size_t loss) const {
-  if (state_.setup().counts[loss].sum) return batch_->size > 0 ? 1 : 0;
-  const double kept = batch_->kept[loss];
-  if (kept_[loss] <= 0 || kept <= 0) return 0;
-  if (options_.loss_mean == LossMean::kGlobal) return kept / kept_[loss];
-  return 1.0 / (static_cast<double>(batch_->counted_in_update[loss]) * kept_[loss]);
+double Trainer::share_of_mean(size_t term) const {
+  const TermForm form = state_.setup().counts[term].form;
+  if (form == TermForm::kSum) return batch_->size > 0 ? 1 : 0;
+  if (form == TermForm::kNumerator) return kept_[term] > 0 ? 1 / kept_[term] : 0;
+  const double kept = batch_->kept[term];
+  if (kept_[term] <= 0 || kept <= 0) return 0;
+  if (options_.loss_mean == LossMean::kGlobal) return kept / kept_[term];
+  return 1.0 / (static_cast<double>(batch_->counted_in_update[term]) * kept_[term]);
 }
 
 Result<Trainer::UpdateSums> Trainer::exchange(const UpdateSums& mine, int64_t step) {
@@ -402,6 +410,7 @@ void Trainer::watch(const EvalRow& row) {
 
 Status Trainer::save_when_due(int64_t step, const std::optional<EvalRow>& evaluation) {
   if (checkpoints_ == nullptr) return {};
+  if (options_.run.early_stop) checkpoints_->set_early_stop(not_better_, best_);
   OFSDP_RETURN_IF_ERROR(
       checkpoints_->after_update(step, evaluation, step == total_, milliseconds_));
   say_saved();

@@ -70,7 +70,7 @@ class Trainer {
   bool numbers_are_due(int64_t step) const;
   bool alike(int64_t step, int64_t micro) const;
   std::array<double, kMaxLossTerms> next_kept() const;
-  double share_of_mean(size_t loss) const;
+  double share_of_mean(size_t term) const;
   Result<UpdateSums> exchange(const UpdateSums& mine, int64_t step);
   Status hear_signal(int64_t step);
   void stop(double signal);

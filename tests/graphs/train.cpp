@@ -354,7 +354,7 @@ Status add_slopes(const Graph& graph, ReferenceRun& run, double share, bool dist
 std::vector<double> shares_of(const LossCount& count, const Columns& columns,
                               int64_t micro_batches) {
   std::vector<double> shares(static_cast<size_t>(micro_batches), 1);
-  if (count.sum) return shares;
+  if (count.form == TermForm::kSum) return shares;
   for (const ColumnArray& column : columns.arrays) {
     if (!count.by_label || column.name != count.labels) continue;
     const std::vector<double> labels = to_doubles({column.dtype, Shape(column.dims)}, column.data);

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <fstream>
 
+#include "importer/file/onnx_file.h"
 #include "tests/support/metrics_rows.h"
 #include "tests/support/namespaces.h"
 #include "tests/support/refused_run.h"
@@ -126,6 +127,32 @@ TEST(ArtifactsFolderTest, TheEvalModelHasTheWeightsInside) {
   ASSERT_EQ(own.status, 0) << own.err;
   EXPECT_EQ(losses_of(metrics, "eval").size(), 1u);
   expect_near(losses_of(metrics, "eval"), losses_of(metrics + "2", "eval"));
+}
+
+// The second run reads the eval model that the first wrote, with the weights inside.
+TEST(ArtifactsFolderTest, TheEvalModelOfASecondRunHasTheWeightsInside) {
+  const onnx_bytes::Folder folder;
+  const std::string name = "mlp_adamw";
+  const auto weights = [&](const std::string& of) {
+    const auto file = importer::OnnxFile::open(folder / of + "/eval_model.onnx");
+    std::map<std::string, int64_t> sizes;
+    if (!file.ok()) return sizes;
+    for (const auto& weight : file->initializers()) sizes[weight.name] = weight.shape.numel();
+    return sizes;
+  };
+  const Finished first =
+      Program::run(train(artifacts(name), 1, 3) + Words{"--output", folder / "first"});
+  ASSERT_EQ(first.status, 0) << first.err;
+  const Finished second =
+      Program::run(train(folder / "first", 1, 2) +
+                   Words{"--data", artifacts(name) + "/data", "--output", folder / "second"});
+  ASSERT_EQ(second.status, 0) << second.err;
+  EXPECT_GE(weights("first").size(), 4u);
+  EXPECT_EQ(weights("second"), weights("first"));
+  const Finished eval =
+      Program::run(fsdp_run({"eval", folder / "second" + "/eval_model.onnx", "--data",
+                             artifacts(name) + "/data", "--eval-data", artifacts(name) + "/data"}));
+  EXPECT_EQ(eval.status, 0) << eval.err;
 }
 
 // How often a step of the schedule stands in what plan prints for the training program.

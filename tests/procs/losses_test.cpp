@@ -517,6 +517,49 @@ TEST(ScoresBefore, BceWithLogitsTakesThoseBeforeASigmoid) {
 }
 
 // F1 of columns by a plain loop; on three ranks, of scores and of probabilities.
+// As scikit-learn's converter writes two classes: the loss is that of the logit.
+TEST(ScoresBefore, TwoClassesOfASigmoid) {
+  const WeightedLosses folder(Head::kScores);
+  SmallModel model = linear_model();
+  model.initializers = {tensor("w", kFloat, {4, 1}, raw<float>({0.5, -1, 0.25, 2})),
+                        tensor("b", kFloat, {1}, raw<float>({0.5})),
+                        tensor("one", kFloat, {}, raw<float>({1}))};
+  const std::string axis = message(5, message(1, "axis") + number(3, 1) + number(20, 2));
+  const std::vector<std::string> end = {node("Sigmoid", {"logits"}, {"q"}, "sigmoid"),
+                                        node("Sub", {"one", "q"}, {"r"}, "rest"),
+                                        node("Concat", {"r", "q"}, {"p"}, "both") + axis};
+  std::vector<int64_t> labels;
+  std::vector<float> bits;
+  for (size_t i = 0; i < kRows; ++i) {
+    labels.push_back(i * i % 5 < 2);
+    bits.push_back(static_cast<float>(labels.back()));
+  }
+  folder.write("two/x.npy", linear_inputs());
+  folder.write("two/labels.npy", npy("<i8", "(12,)", labels));
+  folder.write("one/x.npy", linear_inputs());
+  folder.write("one/labels.npy", npy("<f4", "(12, 1)", bits));
+  for (const int n : {1, 2}) {
+    model.outputs = {declared("logits", {-1, 1})};
+    const EndRun logit = run_of(
+        folder, model, ranks(n) + Words{"--loss", "bce_with_logits", "--data", folder / "one"});
+    SmallModel both = model;
+    both.nodes.insert(both.nodes.end(), end.begin(), end.end());
+    both.outputs = {declared("p", {-1, 2})};
+    const EndRun run = run_of(folder, both,
+                              ranks(n) + Words{"--loss", "cross_entropy", "--data", folder / "two",
+                                               "--eval-data", folder / "two"});
+    EXPECT_THAT(run.text, testing::HasSubstr("scores before the two classes 'both'"));
+    ASSERT_EQ(run.weights.size(), logit.weights.size());
+    for (size_t i = 0; i < run.weights.size(); ++i) {
+      EXPECT_NEAR(run.weights[i], logit.weights[i], 2e-6);
+    }
+    for (size_t i = 0; i < run.steps.size(); ++i) {
+      EXPECT_NEAR(run.steps[i].at("loss"), logit.steps[i].at("loss").get<double>(), 2e-6);
+    }
+    EXPECT_GT(run.evaluations.at(0).at("accuracy"), 0.4);
+  }
+}
+
 TEST(MetricsOfLabels, F1OfScoresAndProbabilities) {
   for (const Head head : {Head::kScores, Head::kSigmoid}) {
     const WeightedLosses folder(head);

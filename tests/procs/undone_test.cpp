@@ -215,6 +215,91 @@ TEST(Unlabelled, TheLossIsNullAndNeverABetterOne) {
   }
 }
 
+// ---- a global batch, cut in any way ----
+
+// Rows of a class that weighs 0 add nothing to the divisor, but with smoothing to the loss, and a
+// teacher's divergence counts rows.
+TEST(CutBatch, ClassesThatWeighNothingCountAlikeInEveryMicroBatch) {
+  const ModelFolder folder;
+  folder.write("teacher.onnx", linear_model().bytes());
+  std::vector<int64_t> labels{1, 1, 1, 0, 0, 2, 2, 1, 1, 1, -100, 0};
+  folder.write("data/labels.npy", npy("<i8", "(12,)", labels));
+  const Words smoothed{"--label-smoothing", "0.2"},
+      taught{"--teacher", folder / "teacher.onnx", "--distill-weight", "0.5"};
+  for (const Words& more : {smoothed, taught, smoothed + taught}) {
+    std::vector<double> whole;
+    for (const char* batch : {"12", "4", "1"}) {
+      for (const int n : {1, 3}) {
+        if (n == 3 && std::string(batch) == "12") continue;
+        SCOPED_TRACE(joined(more, " ") + ", " + batch + ", " + std::to_string(n));
+        const auto rows =
+            step_rows(fsdp_run({folder.model(), "--data", folder / "data", "--loss",
+                                "cross_entropy", "--class-weights", "1,0,4", "--optimizer", "sgd",
+                                "--lr", "0.5", "--no-shuffle", "--batch-size", batch,
+                                "--global-batch-size", "12", "--steps", "3"}) +
+                      ranks(n) + more);
+        ASSERT_EQ(rows.size(), 3u);
+        for (size_t i = 0; i < 3; ++i) {
+          const double loss = rows[i].at("loss");
+          if (whole.size() < 3) whole.push_back(loss);
+          EXPECT_NEAR(loss, whole[i], 2e-6);
+        }
+      }
+    }
+  }
+}
+
+TEST(CutBatch, AnEvaluationOfClassesThatWeighNothingIsThatOfAllRows) {
+  const ModelFolder folder;
+  folder.write("data/labels.npy",
+               npy("<i8", "(12,)", std::vector<int64_t>{1, 1, 1, 0, 0, 2, 2, 1, 1, 1, -100, 0}));
+  std::vector<double> found;
+  for (const char* batch : {"12", "5", "1"}) {
+    const Finished run =
+        Program::run(fsdp_run({"eval", folder.model(), "--data", folder / "data", "--loss",
+                               "cross_entropy", "--class-weights", "1,0,4", "--label-smoothing",
+                               "0.2", "--batch-size", batch, "--metrics", folder / "m.jsonl"}));
+    ASSERT_EQ(run.status, 0) << run.err;
+    found.push_back(rows_of(folder / "m.jsonl", "eval").at(0).at("loss"));
+    EXPECT_NEAR(found.back(), found[0], 2e-6);
+  }
+}
+
+// ---- evaluations ----
+
+TEST(EarlyStop, AResumedRunStopsWhereTheUndisturbedOneDoes) {
+  const ModelFolder folder;
+  std::vector<int64_t> other{2, 1, 0, 2, 1, 0, 2, 1, 0, 2, 1, 0};
+  folder.write("eval/x.npy", linear_inputs());
+  folder.write("eval/labels.npy", npy("<i8", "(12,)", other));
+  const auto run = [&](const std::string& steps, const Words& more) {
+    const Finished finished = Program::run(
+        fsdp_run({folder.model(), "--data", folder / "data", "--eval-data", folder / "eval",
+                  "--loss", "cross_entropy", "--optimizer", "sgd", "--lr", "0.5", "--batch-size",
+                  "4", "--steps", steps, "--early-stop", "3", "--metrics", folder / "m.jsonl"}) +
+        more);
+    EXPECT_EQ(finished.status, 0) << finished.err;
+    return rows_of(folder / "m.jsonl", "eval");
+  };
+  const size_t undisturbed = run("60", {}).size();
+  ASSERT_LT(undisturbed, 20u);
+  std::filesystem::remove(folder / "m.jsonl");
+  const Words saving{"--checkpoint-dir", folder / "ck", "--resume", "latest"};
+  size_t resumed = 0;
+  for (int epoch = 1; epoch <= 12; ++epoch) resumed = run(std::to_string(3 * epoch), saving).size();
+  EXPECT_EQ(resumed, undisturbed);
+}
+
+// A loss without classes has no accuracy, so it would never be better.
+TEST(EarlyStop, AccuracyThatNothingMeasuresIsRefused) {
+  const ModelFolder folder;
+  folder.write("data/labels.npy", npy("<f4", "(12, 3)", std::vector<float>(36, 1)));
+  expect_refused(folder,
+                 folder.train() + Words{"--loss", "bce_with_logits", "--eval-data", folder / "data",
+                                        "--keep-best", "accuracy", "--early-stop", "2"},
+                 {"--keep-best accuracy", "bce_with_logits"});
+}
+
 // One class alone has no area under a curve.
 TEST(Unlabelled, AMetricThatIsNotDefinedIsNeverTheBest) {
   const Unlabelled folder;

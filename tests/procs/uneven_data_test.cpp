@@ -6,7 +6,10 @@
 
 #include "importer/file/onnx_file.h"
 #include "tests/support/checkpoint_runs.h"
+#include "tests/support/metrics_rows.h"
 #include "tests/support/namespaces.h"
+#include "tests/support/refused_run.h"
+#include "tests/support/small_model.h"
 
 namespace ofsdp {
 namespace uneven_data_test {
@@ -14,6 +17,85 @@ namespace uneven_data_test {
 using testing_data::npy;
 
 constexpr int64_t kFeatures = 20;
+
+// logits [batch, 3] = the mean of x [batch, length] times w, for any length.
+class AnyLength : public ModelFolder {
+ public:
+  AnyLength() {
+    using namespace onnx_bytes;  // NOLINT: the words of this model
+    const std::string shape = message(1, message(2, "batch")) + message(1, message(2, "length"));
+    SmallModel model = linear_model();
+    model.nodes = {node("ReduceMean", {"x", "last"}, {"mean"}, "mean"),
+                   node("MatMul", {"mean", "w"}, {"logits"}, "last")};
+    model.initializers = {tensor("w", kFloat, {1, 3}, raw<float>({1, 0, -1})),
+                          tensor("last", kInt64, {1}, raw<int64_t>({1}))};
+    model.inputs = {message(1, "x") +
+                    message(2, message(1, number(1, kFloat) + message(2, shape)))};
+    write("model.onnx", model.bytes());
+    write("data/x.npy", npy("<f4", "(6, 5)", values(30)));
+    write("data/labels.npy", npy("<i8", "(6,)", std::vector<int64_t>{0, 1, 2, 0, 1, 2}));
+    for (const auto& [name, lengths] :
+         {std::pair("train", std::pair(2, 6)), {"part", {1, 4}}, {"longer", {3, 7}}}) {
+      std::string lines;
+      for (int i = 0; i < 6; ++i) {
+        std::string list;
+        const int length = i % 2 == 0 ? lengths.first : lengths.second;
+        for (int k = 0; k < length; ++k) list += (k > 0 ? "," : "") + std::to_string(i * k % 5);
+        lines += "{\"x\": [" + list + "], \"labels\": " + std::to_string(i % 3) + "}\n";
+      }
+      write(std::string(name) + ".jsonl", lines);
+    }
+  }
+  static std::vector<float> values(size_t count) {
+    std::vector<float> made;
+    for (size_t i = 0; i < count; ++i) made.push_back(std::sin(static_cast<float>(i) * 3));
+    return made;
+  }
+  std::string data(const std::string& eval) const {
+    const auto part = [](const std::string& name, const std::string& file) {
+      return name + ":\n  x: {file: " + file + ".jsonl, field: x, pad_to: longest}\n" +
+             "  labels: {file: " + file + ".jsonl, field: labels}\n";
+    };
+    write(eval + ".yaml", part("train", "train") + part("eval", eval));
+    return *this / (eval + ".yaml");
+  }
+  Words run(const Words& more) const {
+    return fsdp_run({model(), "--loss", "cross_entropy", "--batch-size", "2", "--steps", "3",
+                     "--lr", "0"}) +
+           more;
+  }
+};
+
+// One graph evaluates and trains: evaluation rows must not be read with the training rows' length.
+TEST(RowsOfAnyLength, EvaluationRowsOfAnotherLengthAreRefused) {
+  const AnyLength folder;
+  for (const char* length : {"9", "4", "1"}) {
+    folder.write("eval/x.npy", npy("<f4", std::string("(6, ") + length + ")",
+                                   AnyLength::values(6 * std::stoul(length))));
+    folder.write("eval/labels.npy", npy("<i8", "(6,)", std::vector<int64_t>{0, 1, 2, 0, 1, 2}));
+    expect_refused(folder, folder.run({"--data", folder / "data", "--eval-data", folder / "eval"}),
+                   {"column 'x'", "expected rows of [5]", std::string("[") + length + "]"});
+  }
+}
+
+// Both parts are padded to the longest training row.
+TEST(RowsOfAnyLength, PaddedRowsOfBothPartsAreAsLong) {
+  const AnyLength folder;
+  const std::string data = folder.data("part"), metrics = folder / "m.jsonl";
+  const Finished run = Program::run(folder.run({"--data", data, "--metrics", metrics}));
+  ASSERT_EQ(run.status, 0) << run.err;
+  folder.write("whole.yaml",
+               "eval:\n  x: {file: part.jsonl, field: x, pad_to: 6}\n"
+               "  labels: {file: part.jsonl, field: labels}\n");
+  const Finished eval = Program::run(
+      fsdp_run({"eval", folder.model(), "--loss", "cross_entropy", "--batch-size", "2",
+                "--eval-data", folder / "whole.yaml", "--metrics", folder / "e.jsonl"}));
+  ASSERT_EQ(eval.status, 0) << eval.err;
+  EXPECT_NEAR(rows_of(metrics, "eval").at(0).at("loss"),
+              rows_of(folder / "e.jsonl", "eval").at(0).at("loss").get<double>(), 1e-6);
+  expect_refused(folder, folder.run({"--data", folder.data("longer")}),
+                 {"longer.jsonl", "at most the 6 entries"});
+}
 
 // So many samples for the perceptron; of `ignored` the label does not count.
 void write_data(const testing_data::TempFolder& folder, int64_t samples,

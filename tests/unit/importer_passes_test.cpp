@@ -227,16 +227,16 @@ TEST_F(Passes, LossCountsKeptLabelsWhereTheyAreAColumn) {
   EXPECT_EQ(count.classes, 4);
   maker.graph.terms = {{maker.node("SoftmaxCrossEntropyLoss", "sum", {rows, flat},
                                    {{"reduction", std::string("sum")}})}};
-  EXPECT_TRUE(loss_count(maker.graph).by_label && loss_count(maker.graph).sum);
+  EXPECT_TRUE(loss_count(maker.graph).by_label && loss_count(maker.graph).form == TermForm::kSum);
   maker.graph.terms = {{maker.node("Identity", "same", {maker.graph.terms[0].value})}};
-  EXPECT_TRUE(loss_count(maker.graph).sum);
+  EXPECT_TRUE(loss_count(maker.graph).form == TermForm::kSum);
   // A sum that other nodes scale is any scalar.
   maker.graph.terms = {
       {maker.node("Mul", "scaled", {maker.graph.terms[0].value, maker.parameter("scale", {1})})}};
-  EXPECT_FALSE(loss_count(maker.graph).by_label || loss_count(maker.graph).sum);
+  EXPECT_FALSE(loss_count(maker.graph).by_label || loss_count(maker.graph).form == TermForm::kSum);
   maker.graph.terms = {{maker.node("SoftmaxCrossEntropyLoss", "each", {rows, flat},
                                    {{"reduction", std::string("none")}})}};
-  EXPECT_FALSE(loss_count(maker.graph).by_label || loss_count(maker.graph).sum);
+  EXPECT_FALSE(loss_count(maker.graph).by_label || loss_count(maker.graph).form == TermForm::kSum);
 }
 
 TEST_F(Passes, TrainedSetFollowsNamesThenRules) {

@@ -24,8 +24,8 @@ namespace {
 
 constexpr int64_t kMaxModel = (int64_t{1} << 31) - 1;  // protobuf's limit
 
-// An eval model that has weights as inputs, as a file with weights inside: text up to the first
-// weight, then a head and bytes for each.
+// An eval model as a file with the checkpoint's weights inside: text up to the first weight, then a
+// head and bytes for each.
 struct OrtEvalModel {
   std::string head;
   std::vector<std::pair<std::string, OrtTensor>>
@@ -62,8 +62,13 @@ Result<OrtEvalModel> lay_out_eval_model(const std::string& path, const OrtCheckp
       weights.insert(value.name());
     }
   }
+  // A model that an earlier run wrote has the weights inside: small ones are initializers here.
   for (const auto& tensor : model.graph().initializer()) {
-    if (checkpoint.tensor(tensor.name()) == nullptr) *graph.add_initializer() = tensor;
+    if (checkpoint.tensor(tensor.name()) == nullptr) {
+      *graph.add_initializer() = tensor;
+    } else {
+      weights.insert(tensor.name());
+    }
   }
   for (const auto* list : {&checkpoint.trained, &checkpoint.frozen}) {
     for (const OrtTensor& tensor : *list) {

@@ -25,23 +25,6 @@ std::string beside_model(const Options& options, const char* name) {
   return (std::filesystem::path(options.model).parent_path() / name).string();
 }
 
-// An evaluation counts the classes as the run did.
-std::vector<std::string> saved_classes(const Options& options) {
-  if (options.command != Command::kEval) return {};
-  return classes_beside(options.model);
-}
-
-}  // namespace
-
-std::vector<std::string> classes_beside(const std::string& model) {
-  std::ifstream file(std::filesystem::path(model).parent_path() / kClassesFile);
-  std::vector<std::string> classes;
-  for (std::string line; std::getline(file, line);) classes.push_back(line);
-  return classes;
-}
-
-namespace {
-
 Result<DataSpec> find_given_data(const Options& options) {
   const DataChoice& choice = options.run.data;
   switch (choice.kind) {
@@ -100,13 +83,27 @@ Status fit_data(DataSpec& spec, const Options& options, const Graph& graph,
   return spec.eval ? fit_images(*spec.eval, graph, options.losses, threads) : ok_status();
 }
 
+namespace {
+
+// Pads rows to the training rows' length if neither part has a length of its own.
+void pad_alike(ColumnSet& eval, const ColumnSet& train, const Dataset& opened) {
+  for (ColumnSpec& column : eval.columns) {
+    const ColumnSpec* const same = train.find(column.name);
+    const ColumnLayout* const rows = opened.stored(column.name);
+    const bool free = column.padding && !column.padding->to && same != nullptr && same->padding &&
+                      !same->padding->to && rows != nullptr && rows->row.rank() > 0;
+    if (free) column.padding->to = rows->row[0];
+  }
+}
+
+}  // namespace
+
 Result<DataSetup> open_data(DataSpec spec, const Options& options, const Graph& graph,
-                            const std::set<std::string>& labels, Communicator& communicator,
-                            MemoryLedger& ledger) {
+                            const std::set<std::string>& labels, const ClassNames& known,
+                            Communicator& communicator, MemoryLedger& ledger) {
   DataSetup data{std::move(spec), nullptr, nullptr, nullptr};
   const auto names = wanted_names(graph, labels);
-  const std::vector<std::string> trained_classes = saved_classes(options);
-  for (const std::string& label : labels) data.spec.train.take_classes(label, trained_classes);
+  for (const std::string& label : labels) data.spec.train.take_classes(label, known);
   const std::string& bucket_by = options.run.bucket_by;
   OFSDP_REJECT_IF(data.spec.synthetic && !bucket_by.empty(),
                   "--bucket-by {}: expected rows of files, found --data synthetic", bucket_by);
@@ -127,9 +124,12 @@ Result<DataSetup> open_data(DataSpec spec, const Options& options, const Graph& 
   }
   for (const std::string& label : labels) {
     if (!data.spec.eval) break;
-    const auto classes = data.train ? data.train->classes(label) : trained_classes;
-    data.spec.eval->take_classes(label, classes);
+    const auto classes = data.train ? data.train->classes(label) : std::vector<std::string>();
+    const bool named = !classes.empty();
+    data.spec.eval->take_classes(
+        label, named ? ClassNames{classes, data.spec.train.origin, /*binding=*/true} : known);
   }
+  if (data.spec.eval && data.train) pad_alike(*data.spec.eval, data.spec.train, *data.train);
   const bool other_part = data.train && data.spec.train.split && eval != DataChoice::Kind::kPath;
   if (data.spec.eval && other_part) {
     OFSDP_ASSIGN_OR_RETURN(data.eval, Dataset::open_part(*data.spec.eval, *data.train, ledger));
@@ -352,7 +352,15 @@ Status bind_data(DataSetup& data, const Graph& finished, uint64_t seed,
                       indexes ? gathered_axis(finished, id) : 0});
   }
   if (data.train != nullptr) OFSDP_RETURN_IF_ERROR(data.train->bind(wanted));
-  if (data.eval != nullptr) OFSDP_RETURN_IF_ERROR(data.eval->bind(wanted));
+  if (data.eval == nullptr) return {};
+  // One graph reads both parts: rows along an axis that the file leaves open are alike, too.
+  for (WantedColumn& column : wanted) {
+    if (data.train == nullptr) break;
+    for (const BoundColumn& trained : data.train->columns()) {
+      if (trained.name == column.name && !column.flat) column.dims = trained.row.axes();
+    }
+  }
+  OFSDP_RETURN_IF_ERROR(data.eval->bind(wanted));
   return {};
 }
 

@@ -32,17 +32,14 @@ struct DataSetup {
 // parts are the rows to evaluate.
 Result<DataSpec> find_data(const Options& options);
 
-// Returns the names of the classes that a run wrote next to the model file, in order; may be empty.
-std::vector<std::string> classes_beside(const std::string& model);
-
 // Completes columns of images by the graph's inputs (image_inputs.h).
 Status fit_data(DataSpec& spec, const Options& options, const Graph& graph,
                 const Communicator& communicator);
 
-// `labels`: columns besides the graph's inputs. Collective.
+// `labels`: columns besides the graph's inputs; `known` orders the classes of text. Collective.
 Result<DataSetup> open_data(DataSpec spec, const Options& options, const Graph& graph,
-                            const std::set<std::string>& labels, Communicator& communicator,
-                            MemoryLedger& ledger);
+                            const std::set<std::string>& labels, const ClassNames& known,
+                            Communicator& communicator, MemoryLedger& ledger);
 
 // Reads the values of --input. Collective.
 // Returns the inputs to which --input gives one number.

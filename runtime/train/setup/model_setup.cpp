@@ -19,6 +19,7 @@
 #include "kernels/base/text.h"
 #include "kernels/core/device.h"
 #include "runtime/data/column_file.h"
+#include "runtime/train/setup/class_names.h"
 #include "runtime/train/setup/free_batch.h"
 #include "runtime/train/setup/initial_values.h"
 #include "runtime/train/setup/like_lengths.h"
@@ -82,12 +83,14 @@ Shape label_row_of(const Graph& specialized, const LossSpec& loss, int64_t batch
   return Shape(std::move(axes));
 }
 
-std::vector<LossSpec> losses_of(std::vector<LossSpec> losses, const RankRows& ranks) {
+std::vector<LossSpec> losses_of(std::vector<LossSpec> losses, const RankRows& ranks,
+                                bool global_mean) {
   for (LossSpec& loss : losses) {
     loss.ignore_index = losses[0].ignore_index;
     loss.label_smoothing = losses[0].label_smoothing;
     loss.class_weights = losses[0].class_weights;
     loss.positive_weights = losses[0].positive_weights;
+    loss.global_mean = global_mean;
     loss.ranks = ranks;
   }
   return losses;
@@ -394,13 +397,14 @@ class SetupMaker {
     if (!options_.class_weights.empty()) {
       OFSDP_ASSIGN_OR_RETURN(losses_[0].class_weights, read_class_weights(options_.class_weights));
     }
-    GraphSettings settings{.losses = losses_of(losses_, ranks_of(setup)),
-                           .rows = {},
-                           .param_dtype = options_.sharding.param_dtype,
-                           .measures = measures_of(options_.run.eval_metrics),
-                           .ranks = ranks_of(setup),
-                           .sync_batch_norm = options_.sync_batch_norm,
-                           .passes = options_.passes};
+    GraphSettings settings{
+        .losses = losses_of(losses_, ranks_of(setup), options_.loss_mean == LossMean::kGlobal),
+        .rows = {},
+        .param_dtype = options_.sharding.param_dtype,
+        .measures = measures_of(options_.run.eval_metrics),
+        .ranks = ranks_of(setup),
+        .sync_batch_norm = options_.sync_batch_norm,
+        .passes = options_.passes};
     std::set<std::string> labels;
     for (LossSpec& loss : settings.losses) {
       auto names = spec.train.names();
@@ -409,8 +413,15 @@ class SetupMaker {
       labels.insert(label_column(setup.graph, loss));
     }
     labels.erase("");
+    ClassNames known;
+    if (saved_ != nullptr && !saved_->classes.empty()) {
+      known = {saved_->classes, "of the checkpoint", /*binding=*/true};
+    } else {
+      OFSDP_ASSIGN_OR_RETURN(known, class_names_of_run(options_, setup.graph));
+    }
+    if (labels.size() > 1) known.binding = false;  // they are the names of one column
     OFSDP_ASSIGN_OR_RETURN(setup.data, open_data(std::move(spec), options_, setup.graph, labels,
-                                                 communicator_, ledger_));
+                                                 known, communicator_, ledger_));
     OFSDP_ASSIGN_OR_RETURN(settings.rows, input_rows(setup.data, setup.graph, options_));
     OFSDP_RETURN_IF_ERROR(take_whole_samples(setup, settings));
     for (const std::string& label : labels) {
@@ -513,7 +524,7 @@ class SetupMaker {
     if (setup.source->updates() != nullptr) OFSDP_RETURN_IF_ERROR(check_all_reached(setup));
     OFSDP_RETURN_IF_ERROR(check_initialized(setup));
     const std::vector<LossSpec>& losses = setup.source->settings().losses;
-    for (size_t i = 0; i < losses.size(); ++i) setup.counts.push_back(loss_count(graph, i));
+    for (size_t t = 0; t < graph.terms.size(); ++t) setup.counts.push_back(loss_count(graph, t));
     OFSDP_RETURN_IF_ERROR(bind_data(setup.data, graph, options_.run.seed, setup.counts, losses));
     const bool trains = options_.command == Command::kTrain || options_.command == Command::kPlan;
     if (!trains || !setup.data.train) return {};

@@ -23,6 +23,7 @@ ModelEdits edits_of(const Options& options);
 struct SavedRun {
   std::set<std::string> trained;  // parameter names
   ModelEdits edits;
+  std::vector<std::string> classes = {};  // names of its labels
 };
 
 // Returns the values that the losses name, which are no outputs of the file.
@@ -66,7 +67,9 @@ struct ModelSetup {
   InputValues inputs;                     // of --input: no columns
   std::vector<std::string> whole_inputs;  // found to have no batch axis: a batch is one sample
   int64_t opened_batch = 0;               // --free-batch: the batch that the file fixes
-  std::vector<LossCount> counts;  // per loss: how to count the samples or labels of its mean
+  // Per term of the training graph, first of each loss: how to count the samples or labels of its
+  // mean.
+  std::vector<LossCount> counts;
   // The notice for the user if no node of the file shows which axis order the weights of ONNX
   // Runtime's NhwcConv have; or empty.
   std::string nhwc_notice;

@@ -14,6 +14,7 @@
 #include "importer/write/model_output.h"
 #include "kernels/base/text.h"
 #include "plugins/loading/loader.h"
+#include "runtime/train/setup/class_names.h"
 #include "runtime/train/setup/data_setup.h"
 #include "runtime/train/setup/run_folder.h"
 
@@ -232,6 +233,8 @@ class Lister {
     if (!origin_.artifacts.empty()) return files_.replaces_folder("--output", path);
     const std::string& resume = options_.checkpoint.resume;
     add_written_model("--output", path, is_file(resume) ? resume : options_.model);
+    if (path.empty()) return;
+    for (const std::string& file : class_files_of(path)) files_.writes("class names", file);
   }
 
   // `input`: the model to which the written one corresponds, external data included.

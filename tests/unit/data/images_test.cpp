@@ -173,7 +173,7 @@ TEST_F(ImagesTest, LabelsFollowTheClassesOfATraining) {
   ColumnSpec spec = images(folder_.path() + "/pictures");
   spec.name = "labels";
   spec.images->classes = true;
-  spec.class_names = {"dog", "bird", "cat"};
+  spec.known = {{"dog", "bird", "cat"}, "names.txt", /*binding=*/true};
   auto data = open(spec);
   ASSERT_TRUE(data.ok()) << data.error().message();
   ASSERT_TRUE((*data)
@@ -183,8 +183,11 @@ TEST_F(ImagesTest, LabelsFollowTheClassesOfATraining) {
   const std::vector<int64_t> samples{0, 1};
   ASSERT_TRUE((*data)->read_rows(0, samples, reinterpret_cast<std::byte*>(labels.data())).ok());
   EXPECT_EQ(labels, (std::vector<int64_t>{2, 0}));
-  spec.class_names = {"dog", "bird"};
-  expect_input_error(open(spec), {"/pictures", "expected a class of dog, bird, found 'cat'"});
+  spec.known.names = {"dog", "bird"};
+  expect_input_error(open(spec),
+                     {"/pictures", "expected a class of dog, bird (names.txt), found 'cat'"});
+  spec.known.binding = false;  // another model's
+  EXPECT_TRUE(open(spec).ok());
 }
 
 TEST_F(ImagesTest, FoldersThatAreNoDataAreRefused) {
