@@ -181,6 +181,14 @@ struct CheckpointOptions {
   std::string resume;      // empty: none; "latest", a folder or a model file
 };
 
+// Returns the options of a command that starts from a checkpoint and saves none.
+inline CheckpointOptions read_only(const CheckpointOptions& given) {
+  CheckpointOptions options;
+  options.dir = given.dir;
+  options.resume = given.resume;
+  return options;
+}
+
 // The folder that keeps a training run (runtime/train/setup/run_folder.h).
 struct RunFolderOptions {
   std::optional<std::string> dir;  // --run-dir; empty: no folder; none: not given
@@ -227,7 +235,7 @@ struct Options {
   bool json = false;       // the result as one JSON object on stdout, and nothing else
   bool inference = false;  // of `export`, like the next two
   bool verify = false;
-  std::string format = "onnx";
+  std::string format;
   std::vector<std::string> predictions;        // of `predict`: outputs; empty: all floating ones
   OutputForm output_form = OutputForm::kSame;  // of the file that `train` writes
   std::vector<std::string> train;              // empty: the rule

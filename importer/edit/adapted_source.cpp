@@ -4,6 +4,8 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
+#include <nlohmann/json.hpp>
+#include <set>
 
 #include "importer/edit/model_edits.h"
 #include "importer/file/tensor_file.h"
@@ -20,19 +22,75 @@ namespace {
 constexpr int64_t kMergeChunk = int64_t{1} << 18;  // elements
 constexpr int64_t kMergeGrain = 1024;
 
-// Lays out all adapters' A and B for the adapter file; the name tells the format.
-Result<TensorLayout> layout_of(const OnnxFile& file, const std::vector<Adapter>& adapters,
+// The tensors of an adapter file: all adapters' A and B, and other weights whole.
+struct AdapterContents {
+  const AdapterSpec& spec;
+  const std::vector<Adapter>& adapters;
+  std::vector<std::string> whole;
+
+  std::vector<std::string> names() const {
+    std::vector<std::string> names;
+    for (const Adapter& adapter : adapters) names.insert(names.end(), {adapter.a(), adapter.b()});
+    names.insert(names.end(), whole.begin(), whole.end());
+    return names;
+  }
+};
+
+// The name tells the format.
+Result<TensorLayout> layout_of(const OnnxFile& file, const AdapterContents& contents,
                                const std::string& path) {
   std::map<std::string, Shape> shapes;
   for (const Initializer& weight : file.initializers()) shapes[weight.name] = weight.shape;
   std::vector<Initializer> tensors;
-  for (const Adapter& adapter : adapters) {
-    for (const std::string& name : {adapter.a(), adapter.b()}) {
-      tensors.push_back({adapter_file_name(name), DType::kFloat32, shapes.at(name)});
-    }
+  for (const std::string& name : contents.names()) {
+    tensors.push_back({adapter_file_name(name), DType::kFloat32, shapes.at(name)});
   }
-  if (!path.ends_with(".onnx_adapter")) return lay_out_safetensors(tensors);
-  return lay_out_ort_adapter(std::move(tensors));
+  if (path.ends_with(".onnx_adapter")) return lay_out_ort_adapter(std::move(tensors));
+  return lay_out_safetensors(tensors, {{kAlphaKey, format_text("{}", contents.spec.used_alpha())},
+                                       {"lora_rank", std::to_string(contents.spec.rank)}});
+}
+
+// Returns the paths of the modules that have the weights; PEFT wants them by name.
+std::vector<std::string> modules_of(const std::vector<std::string>& weights) {
+  std::vector<std::string> modules;
+  for (const std::string& weight : weights) {
+    const size_t dot = weight.rfind('.');
+    if (dot == std::string::npos || dot == 0) continue;
+    const std::string module = weight.substr(0, dot);
+    if (std::ranges::find(modules, module) == modules.end()) modules.push_back(module);
+  }
+  return modules;
+}
+
+// PEFT's configuration of the adapter, with the keys of its LoraConfig.
+Status write_configuration(const AdapterContents& contents, const std::string& path) {
+  std::vector<std::string> targets;
+  for (const Adapter& adapter : contents.adapters) targets.push_back(adapter.name);
+  const std::vector<std::string> saved = modules_of(contents.whole);
+  nlohmann::ordered_json json = {{"peft_type", "LORA"},
+                                 {"task_type", nullptr},
+                                 {"base_model_name_or_path", nullptr},
+                                 {"inference_mode", true},
+                                 {"r", contents.spec.rank},
+                                 {"lora_alpha", contents.spec.used_alpha()},
+                                 {"lora_dropout", contents.spec.dropout},
+                                 {"target_modules", targets},
+                                 {"bias", "none"},
+                                 {"fan_in_fan_out", false}};
+  json["modules_to_save"] =
+      saved.empty() ? nlohmann::ordered_json() : nlohmann::ordered_json(saved);
+  const std::string text =
+      json.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
+  return write_whole(path, [&](const std::string& temporary) -> Status {
+    OFSDP_ASSIGN_OR_RETURN(const OpenFile file, open_for_writing(temporary));
+    return write_exactly(file, 0, std::as_bytes(std::span(text)));
+  });
+}
+
+// Writes PEFT's configuration next to an adapter file with PEFT's name.
+Status write_beside(const AdapterContents& contents, const std::string& path) {
+  if (base_filename(path) != kPeftFile) return {};
+  return write_configuration(contents, join_path(parent_folder(path), kPeftConfig));
 }
 
 // The adapter file in progress.
@@ -96,10 +154,10 @@ class AdapterFile {
 // Both files; `--adapter` or `--output` may be missing.
 class AdaptedOutput final : public TrainedOutput {
  public:
-  AdaptedOutput(const OnnxFile& base, const std::vector<Adapter>& adapters, std::string path,
-                AdapterFile file, std::optional<ModelOutput> model, bool inference)
+  AdaptedOutput(const OnnxFile& base, AdapterContents contents, std::string path, AdapterFile file,
+                std::optional<ModelOutput> model, bool inference)
       : base_(base),
-        adapters_(adapters),
+        contents_(std::move(contents)),
         path_(std::move(path)),
         file_(std::move(file)),
         model_(std::move(model)),
@@ -114,8 +172,10 @@ class AdaptedOutput final : public TrainedOutput {
   }
 
   Status write(const Parameter& p, int64_t first, std::span<const float> src) const override {
-    if (file_.has(p.name)) return file_.write(p.name, first, src);
-    return model_ ? model_->write(index_.at(p.name), first, src) : Status{};
+    if (file_.has(p.name)) OFSDP_RETURN_IF_ERROR(file_.write(p.name, first, src));
+    const auto found = index_.find(p.name);
+    if (!model_ || found == index_.end()) return {};
+    return model_->write(found->second, first, src);
   }
 
   Status finish() const override {
@@ -125,11 +185,14 @@ class AdaptedOutput final : public TrainedOutput {
 
   Status commit() override {
     if (model_) {
-      for (const Adapter& adapter : adapters_) OFSDP_RETURN_IF_ERROR(merge(adapter));
+      for (const Adapter& adapter : contents_.adapters) OFSDP_RETURN_IF_ERROR(merge(adapter));
       OFSDP_RETURN_IF_ERROR(model_->finish());
       OFSDP_RETURN_IF_ERROR(commit_output(*model_, inference_));
     }
-    if (!path_.empty()) return file_.publish(path_);
+    if (!path_.empty()) {
+      OFSDP_RETURN_IF_ERROR(file_.publish(path_));
+      return write_beside(contents_, path_);
+    }
     file_.remove();
     return {};
   }
@@ -155,7 +218,7 @@ class AdaptedOutput final : public TrainedOutput {
   }
 
   const OnnxFile& base_;
-  const std::vector<Adapter>& adapters_;
+  AdapterContents contents_;
   std::string path_;
   AdapterFile file_;
   std::optional<ModelOutput> model_;
@@ -169,6 +232,8 @@ class AdaptedSource final : public TrainingSource {
       : TrainingSource(std::move(model.file), std::move(symbolic), lowering),
         base_(std::move(model.base)),
         adapters_(std::move(model.adapters)),
+        taken_(std::move(model.taken)),
+        spec_(std::move(model.spec)),
         adapter_(std::move(adapter)) {}
 
   Status check_output(const std::string& path, const TrainedState& state) const override {
@@ -181,12 +246,13 @@ class AdaptedSource final : public TrainingSource {
     OFSDP_REJECT_IF(is_same_file(adapter_, base_->file()),
                     "--adapter {}: expected another file than the input", adapter_);
     OFSDP_RETURN_IF_ERROR(check_output_path(adapter_).with_prefix("--adapter"));
-    return prefixed("--adapter " + adapter_, layout_of(this->file(), adapters_, adapter_)).status();
+    return prefixed("--adapter " + adapter_, layout_of(this->file(), contents(), adapter_))
+        .status();
   }
 
   Result<std::unique_ptr<TrainedOutput>> begin_output(const std::string& path,
                                                       const TrainedState& state) const override {
-    OFSDP_ASSIGN_OR_RETURN(TensorLayout layout, layout_of(this->file(), adapters_, adapter_));
+    OFSDP_ASSIGN_OR_RETURN(TensorLayout layout, layout_of(this->file(), contents(), adapter_));
     AdapterFile file(std::move(layout));
     OFSDP_RETURN_IF_ERROR(file.create(adapter_.empty() ? path + ".adapter" : adapter_));
     OFSDP_RETURN_IF_ERROR(write_first_values(file));
@@ -201,7 +267,7 @@ class AdaptedSource final : public TrainingSource {
   Result<std::unique_ptr<TrainedOutput>> join_output(const std::string& ticket,
                                                      const TrainedState& state) const override {
     const size_t end = std::min(ticket.find('\n'), ticket.size());
-    OFSDP_ASSIGN_OR_RETURN(TensorLayout layout, layout_of(this->file(), adapters_, adapter_));
+    OFSDP_ASSIGN_OR_RETURN(TensorLayout layout, layout_of(this->file(), contents(), adapter_));
     AdapterFile file(std::move(layout));
     file.join(ticket.substr(0, end));
     std::optional<ModelOutput> model;
@@ -217,6 +283,28 @@ class AdaptedSource final : public TrainingSource {
   }
 
  private:
+  AdapterContents contents() const { return {spec_, adapters_, whole_weights()}; }
+
+  // Returns the weights that this run trains besides the adapters, the statistics that it updates,
+  // and what --lora-from has of them.
+  std::vector<std::string> whole_weights() const {
+    std::set<ValueId> updated;
+    for (const Node& node : symbolic().nodes) {
+      const bool updates = node.op->full_name() == "BatchNormalization" &&
+                           node.attributes.i("training_mode", 0) != 0 && node.inputs.size() > 4;
+      if (updates) updated.insert({node.inputs[3], node.inputs[4]});
+    }
+    std::vector<std::string> names = taken_;
+    for (const Parameter& p : symbolic().parameters) {
+      if (std::ranges::find(names, p.name) != names.end()) continue;
+      const bool adapter = p.name.ends_with(kAdapterA) || p.name.ends_with(kAdapterB);
+      const bool statistic = p.reason == kRunningStatistics && updated.contains(p.value);
+      if (!p.of_teacher && !adapter && (p.trained || statistic)) names.push_back(p.name);
+    }
+    std::ranges::sort(names);
+    return names;
+  }
+
   // Training writes only trained values: not a frozen adapter's, nor an adapter's that no loss
   // reaches.
   Status write_first_values(const AdapterFile& adapters) const {
@@ -231,16 +319,38 @@ class AdaptedSource final : public TrainingSource {
 
   std::unique_ptr<TrainedOutput> made(AdapterFile file, std::optional<ModelOutput> model,
                                       const TrainedState& state) const {
-    return std::make_unique<AdaptedOutput>(*base_, adapters_, adapter_, std::move(file),
+    return std::make_unique<AdaptedOutput>(*base_, contents(), adapter_, std::move(file),
                                            std::move(model), state.inference);
   }
 
   std::shared_ptr<const OnnxFile> base_;
   std::vector<Adapter> adapters_;
+  std::vector<std::string> taken_;  // whole weights of --lora-from
+  AdapterSpec spec_;
   std::string adapter_;
 };
 
 }  // namespace
+
+Status write_adapter(const EditedModel& model, const std::vector<std::string>& whole,
+                     const std::string& path, const ReadTensor& read) {
+  OFSDP_RETURN_IF_ERROR(check_output_path(path).with_prefix("--adapter"));
+  const AdapterContents contents{model.spec, model.adapters, whole};
+  OFSDP_ASSIGN_OR_RETURN(TensorLayout layout,
+                         prefixed("--adapter " + path, layout_of(model.file, contents, path)));
+  AdapterFile file(std::move(layout));
+  OFSDP_RETURN_IF_ERROR(file.create(path));
+  const std::vector<std::string> names = contents.names();
+  for (const Initializer& weight : model.file.initializers()) {
+    if (std::ranges::find(names, weight.name) == names.end()) continue;
+    std::vector<float> values(static_cast<size_t>(weight.shape.numel()));
+    OFSDP_RETURN_IF_ERROR(read(weight.name, values));
+    OFSDP_RETURN_IF_ERROR(file.write(weight.name, 0, values));
+  }
+  OFSDP_RETURN_IF_ERROR(file.sync());
+  OFSDP_RETURN_IF_ERROR(file.publish(path));
+  return write_beside(contents, path);
+}
 
 Result<AdapterMerge> AdapterMerge::make(const Adapter& adapter, const ReadTensor& read) {
   AdapterMerge merge(adapter);

@@ -142,6 +142,20 @@ void ModelEditor::add_copy(const std::string& name, const Initializer& of) {
   add_weight(name, of.dtype, of.shape, std::move(values));
 }
 
+Status ModelEditor::set_values(const std::string& name, std::shared_ptr<const ValueSource> values) {
+  const auto found = std::ranges::find(weights_, name, &Initializer::name);
+  OFSDP_CHECK(found != weights_.end(), "no weight '{}'", name);
+  OFSDP_REJECT_IF(found->quantization != nullptr,
+                  "'{}': expected a floating-point weight, found integers", printable(name));
+  remove_named(*graph().mutable_initializer(), name);
+  remove_named(*graph().mutable_input(), name);  // declared again
+  const size_t at = static_cast<size_t>(found - weights_.begin());
+  add_weight(name, found->dtype, found->shape, std::move(values));
+  weights_[at] = std::move(weights_.back());
+  weights_.pop_back();
+  return {};
+}
+
 void ModelEditor::replace_weight(const std::string& name, Shape shape,
                                  std::shared_ptr<const ValueSource> values) {
   const auto found = std::ranges::find(weights_, name, &Initializer::name);

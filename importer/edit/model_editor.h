@@ -141,6 +141,8 @@ class ModelEditor {
   void add_copy(const std::string& name, const Initializer& of);
   void replace_weight(const std::string& name, Shape shape,
                       std::shared_ptr<const ValueSource> values);
+  // Gives a weight other values. Returns kInput if it is stored as integers.
+  Status set_values(const std::string& name, std::shared_ptr<const ValueSource> values);
 
   // Returns `wanted`, or `wanted` with a number if the graph has that name.
   std::string free_name(const std::string& wanted);
@@ -194,6 +196,9 @@ struct Product {
 // Returns every node's product, if it has one, in graph order.
 std::vector<Product> find_products(const ModelEditor& editor, const onnx::GraphProto& graph,
                                    const ProtoUses& uses);
+
+// Gives weights the values that an adapter file has for them as a whole; returns their names.
+Result<std::vector<std::string>> take_whole_weights(ModelEditor& editor, const std::string& from);
 
 struct AddedHead;
 // --add-head: adds a Linear to `prediction`, which has the same meaning (added_head.cpp).

@@ -21,7 +21,8 @@ namespace {
 // Merged copies: an older exporter merged initializers with equal values (zeros and ones, where
 // norms and biases start), although several modules train their own.
 //
-// find_merged names initializers with equal elements that several modules in a repeated block read.
+// find_merged names initializers with equal elements that several modules in a repeated block read,
+// or one reader through an Identity, or as a running statistic.
 // untie gives each reader a copy: NAME, NAME.1, ... in the order in which nodes first use the
 // value. A reader is a node that takes NAME, or an Identity over it.
 //
@@ -33,8 +34,12 @@ struct MergedCopy {
 };
 Result<std::vector<MergedCopy>> find_merged(const OnnxFile& file);
 
+constexpr int kOtherInputs = -1;
+
 struct CopyReader {
   int node = 0;
+  int input = kOtherInputs;  // of a running statistic
+  bool statistic = false;    // it, or all that it feeds through an Identity
   int first_use = 0;
   std::string module;  // "": unknown
   std::string op;
@@ -48,19 +53,40 @@ class Copies {
   std::vector<CopyReader> readers(const std::string& name) const {
     std::vector<CopyReader> list;
     for (const ProtoUse& use : uses_.readers(name)) {
-      const auto same = [&](const CopyReader& r) { return r.node == use.node; };
+      const int input = is_statistic(use) ? use.input : kOtherInputs;
+      const auto same = [&](const CopyReader& r) { return r.node == use.node && r.input == input; };
       if (std::ranges::any_of(list, same)) continue;
       const int first = first_use(use.node);
       const int told_by = first == kNever ? use.node : first;
       const auto& teller = graph_.node(told_by);
-      list.push_back({use.node, first, module_of(teller), teller.op_type()});
+      list.push_back(
+          {use.node, input, feeds_statistics(use), first, module_of(teller), teller.op_type()});
     }
     std::ranges::stable_sort(list, {}, &CopyReader::first_use);
     return list;
   }
 
+  // Returns whether the reader was a tensor of its own: an Identity keeps its name, or it is a
+  // running statistic.
+  bool is_apart(const CopyReader& reader) const {
+    return reader.input != kOtherInputs || is_identity(reader.node);
+  }
+
  private:
   static constexpr int kNever = std::numeric_limits<int>::max();
+
+  bool is_statistic(const ProtoUse& use) const {
+    const auto& proto = graph_.node(use.node);
+    return proto.op_type() == "BatchNormalization" && short_domain(proto.domain()).empty() &&
+           use.input > 2;
+  }
+  bool feeds_statistics(const ProtoUse& use) const {
+    if (!is_identity(use.node)) return is_statistic(use);
+    const auto& next = uses_.readers(graph_.node(use.node).output(0));
+    return !next.empty() && std::ranges::all_of(next, [this](const ProtoUse& reader) {
+      return feeds_statistics(reader);
+    });
+  }
 
   int first_use(int node) const {
     if (!is_identity(node)) return node;
@@ -127,8 +153,11 @@ void give_copies(ModelEditor& editor, const Initializer& weight) {
   for (size_t k = 1; k < readers.size(); ++k) {
     const std::string name = editor.free_name(format_text("{}.{}", original.name, k));
     editor.add_copy(name, original);
-    for (auto& input : *graph.mutable_node(readers[k].node)->mutable_input()) {
-      if (input == original.name) input = name;
+    onnx::NodeProto& node = *graph.mutable_node(readers[k].node);
+    for (int i = 0; i < node.input_size(); ++i) {
+      const bool statistic = i > 2 && node.op_type() == "BatchNormalization";
+      const bool read = (statistic ? i : kOtherInputs) == readers[k].input;
+      if (read && node.input(i) == original.name) node.set_input(i, name);
     }
   }
 }
@@ -141,9 +170,13 @@ Result<std::vector<MergedCopy>> find_merged(const OnnxFile& file) {
     const bool floats = is_floating(weight.dtype) || weight.quantization != nullptr;
     if (!floats || weight.shape.numel() < 2) continue;
     const std::vector<CopyReader> readers = copies.readers(weight.name);
-    if (readers.size() < 2 || !of_repeated_block(readers)) continue;
+    const bool apart = std::ranges::any_of(
+        readers, [&](const CopyReader& reader) { return copies.is_apart(reader); });
+    if (readers.size() < 2 || !(apart || of_repeated_block(readers))) continue;
+    const auto statistics = std::ranges::count(readers, true, &CopyReader::statistic);
+    const bool mixed = statistics > 0 && statistics < std::ssize(readers);
     OFSDP_ASSIGN_OR_RETURN(const bool equal, all_equal(file, weight));
-    if (equal) merged.push_back({weight.name, readers.size()});
+    if (equal || mixed) merged.push_back({weight.name, readers.size()});
   }
   return merged;
 }
@@ -174,20 +207,25 @@ Result<bool> untie(ModelEditor& editor, const std::vector<std::string>& patterns
 
 using Json = nlohmann::json;
 
-// Returns the file to write: with untied copies and the new head.
-Result<std::shared_ptr<const OnnxFile>> base_of(OnnxFile file, const ModelEdits& edits) {
+// Returns the file to write: with untied copies, the new head and the weights of --lora-from.
+// `taken`: gets the names of the weights whose values --lora-from has as a whole.
+Result<std::shared_ptr<const OnnxFile>> base_of(OnnxFile file, const ModelEdits& edits,
+                                                std::vector<std::string>& taken) {
   auto given = std::make_shared<const OnnxFile>(std::move(file));
-  if (edits.untie.empty() && !edits.head && !edits.added) return given;
+  const std::string& from = edits.adapters.patterns.empty() ? std::string() : edits.adapters.from;
+  if (edits.untie.empty() && !edits.head && !edits.added && from.empty()) return given;
   OFSDP_ASSIGN_OR_RETURN(ModelEditor editor, ModelEditor::make(given));
   OFSDP_ASSIGN_OR_RETURN(const bool untied, untie(editor, edits.untie));
   if (edits.head) {
     OFSDP_RETURN_IF_ERROR(replace_head(editor, *edits.head, edits.prediction, edits.seed));
-  } else if (!untied && !edits.added) {
-    return given;
   }
   if (edits.added) {
     OFSDP_RETURN_IF_ERROR(add_head(editor, *edits.added, edits.prediction, edits.seed));
   }
+  if (!from.empty()) {
+    OFSDP_ASSIGN_OR_RETURN(taken, take_whole_weights(editor, from));
+  }
+  if (!untied && !edits.head && !edits.added && taken.empty()) return given;
   OFSDP_ASSIGN_OR_RETURN(OnnxFile edited, editor.finish());
   return std::make_shared<const OnnxFile>(std::move(edited));
 }
@@ -196,13 +234,14 @@ Result<std::shared_ptr<const OnnxFile>> base_of(OnnxFile file, const ModelEdits&
 
 Result<EditedModel> edit_model(OnnxFile file, const ModelEdits& edits) {
   EditedModel model;
-  OFSDP_ASSIGN_OR_RETURN(model.base, base_of(std::move(file), edits));
+  OFSDP_ASSIGN_OR_RETURN(model.base, base_of(std::move(file), edits, model.taken));
   OFSDP_ASSIGN_OR_RETURN(ModelEditor editor, ModelEditor::make(model.base));
   if (edits.added) model.added = edits.added->weights();
   if (!edits.adapters.patterns.empty()) {
     AdapterSpec spec = edits.adapters;
     spec.whole = model.added;
     OFSDP_ASSIGN_OR_RETURN(model.adapters, add_adapters(editor, spec));
+    model.spec = std::move(spec);
   }
   OFSDP_ASSIGN_OR_RETURN(model.file, editor.finish());
   return model;
@@ -229,7 +268,7 @@ std::string text_of(const ModelEdits& edits) {
   const AdapterSpec& spec = edits.adapters;
   json["lora"] = {{"patterns", spec.patterns},
                   {"rank", spec.rank},
-                  {"alpha", spec.alpha},
+                  {"alpha", spec.used_alpha()},
                   {"dropout", spec.dropout}};
   if (!spec.from.empty()) json["lora"]["from"] = spec.from;
   return json.dump(-1, ' ', false, Json::error_handler_t::replace);
@@ -251,7 +290,7 @@ Result<ModelEdits> edits_from(const std::string& text) {
     const Json& lora = json.at("lora");
     lora.at("patterns").get_to(edits.adapters.patterns);
     lora.at("rank").get_to(edits.adapters.rank);
-    lora.at("alpha").get_to(edits.adapters.alpha);
+    edits.adapters.alpha = lora.at("alpha").get<double>();
     lora.at("dropout").get_to(edits.adapters.dropout);
     edits.adapters.from = lora.value("from", "");
   } catch (const std::exception& error) {

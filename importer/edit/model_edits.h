@@ -37,12 +37,30 @@ class ModelEditor;
 struct AdapterSpec {
   std::vector<std::string> patterns;  // from --lora
   int64_t rank = 8;
-  double alpha = 16;
+  std::optional<double> alpha;  // none: that of `from`, or 16
   double dropout = 0;
   std::string from;  // a safetensors file or ONNX Runtime's; empty: drawn
   uint64_t seed = 0;
   std::vector<std::string> whole = {};  // weights without an adapter, whatever the patterns
+
+  double used_alpha() const { return alpha.value_or(16); }
 };
+
+// An adapter file also has the weights that were trained whole besides the adapters, and running
+// statistics, under the names that PEFT gives modules_to_save: base_model.model.NAME, in float32.
+// Its metadata has lora_alpha. A file adapter_model.safetensors has PEFT's adapter_config.json
+// next to it, which PeftModel.from_pretrained(FOLDER) reads.
+inline constexpr const char* kPeftFile = "adapter_model.safetensors";
+inline constexpr const char* kPeftConfig = "adapter_config.json";
+inline constexpr const char* kAlphaKey = "lora_alpha";  // of the metadata
+
+// Returns the adapter file for --adapter and --lora-from: in a folder, that of PEFT.
+std::string adapter_file_in(const std::string& path);
+// Returns the alpha with which the file was trained, by its metadata or PEFT's configuration;
+// nothing if neither says so. Errors: kInput for a configuration with several alphas.
+Result<std::optional<double>> alpha_of_file(const std::string& path);
+// Returns whether the file has weights besides adapters; false if it cannot be read.
+bool has_whole_weights(const std::string& path);
 
 // The ends of the names of an adapter's two weights.
 inline constexpr const char *kAdapterA = ".lora_A.weight", *kAdapterB = ".lora_B.weight";
@@ -91,6 +109,8 @@ struct EditedModel {
   OnnxFile file;                         // the model to train
   std::vector<Adapter> adapters;
   std::vector<std::string> added = {};  // weights of a new head, trained next to adapters
+  std::vector<std::string> taken = {};  // weights whose values --lora-from has as a whole
+  AdapterSpec spec = {};                // of the adapters
 };
 
 // Works without edits, too.
@@ -108,8 +128,8 @@ Result<ModelEdits> edits_from(const std::string& text);
 //
 //   --output FILE.onnx           W + alpha/rank * B A in the file's type; weights that --train
 //                                names
-//   --adapter FILE.safetensors   A and B in float32 under PEFT's names; FILE.onnx_adapter: the same
-//                                as ONNX Runtime's adapter file
+//   --adapter FILE.safetensors   A, B and weights that --train names, in float32 under PEFT's
+//                                names; FILE.onnx_adapter: the same as ONNX Runtime's adapter file
 //
 // Every rank writes its elements in A and B to a temporary adapter file; rank 0 merges after all
 // have finished (`commit`). Errors: kInput naming --adapter if adapters cannot be merged.
@@ -135,6 +155,10 @@ class AdapterMerge {
   Adapter adapter_;
   std::vector<float> a_, b_;
 };
+
+// Writes the adapter file of a model with adapters. `whole`: the weights besides them.
+Status write_adapter(const EditedModel& model, const std::vector<std::string>& whole,
+                     const std::string& path, const ReadTensor& read);
 
 // Returns kInput if an adapter cannot be merged into the file that `flag` names.
 Status check_mergeable(const std::vector<Adapter>& adapters, const std::string& flag);

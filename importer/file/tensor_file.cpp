@@ -139,14 +139,20 @@ Result<TensorFile> open_safetensors(const std::string& path) {
                   path);
   const auto data = static_cast<int64_t>(length) + 8;
   std::vector<FileTensor> tensors;
+  std::map<std::string, std::string> metadata;
   for (const auto& [name, json] : header.items()) {
-    if (name == "__metadata__") continue;
+    if (name == "__metadata__") {
+      for (const auto& [key, value] : json.items()) {
+        if (value.is_string()) metadata[key] = value.get<std::string>();
+      }
+      continue;
+    }
     OFSDP_ASSIGN_OR_RETURN(FileTensor tensor,
                            prefixed(format_text("{}: tensor '{}'", path, printable(name)),
                                     tensor_of(name, json, data, bytes - data)));
     tensors.push_back(std::move(tensor));
   }
-  return TensorFile(std::move(file), std::move(tensors));
+  return TensorFile(std::move(file), std::move(tensors), std::move(metadata));
 }
 
 namespace {

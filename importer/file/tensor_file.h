@@ -3,6 +3,7 @@
 // them. Const members are thread-safe. Errors: kFault (disk).
 #pragma once
 
+#include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -82,11 +83,13 @@ struct FileTensor {
 
 class TensorFile {
  public:
-  TensorFile(OpenFile file, std::vector<FileTensor> tensors)
-      : file_(std::move(file)), tensors_(std::move(tensors)) {}
+  TensorFile(OpenFile file, std::vector<FileTensor> tensors,
+             std::map<std::string, std::string> metadata = {})
+      : file_(std::move(file)), tensors_(std::move(tensors)), metadata_(std::move(metadata)) {}
 
   const std::vector<FileTensor>& tensors() const { return tensors_; }
   const FileTensor* find(const std::string& name) const;  // null: none
+  const std::map<std::string, std::string>& metadata() const { return metadata_; }
 
   // Reads a floating-point tensor's elements as float32.
   Status read(const FileTensor& tensor, int64_t first, std::span<float> dst) const;
@@ -94,6 +97,7 @@ class TensorFile {
  private:
   OpenFile file_;
   std::vector<FileTensor> tensors_;
+  std::map<std::string, std::string> metadata_;  // texts
 };
 
 std::shared_ptr<const ValueSource> tensor_values(std::shared_ptr<const TensorFile> file,

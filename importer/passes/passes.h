@@ -286,8 +286,12 @@ struct TrainedRules {
   std::string otherwise = "not named by --train";
   // If not empty, these names replace all rules: a checkpoint's trained set in evaluation.
   std::set<std::string> saved = {};
+  // For a run that changes values: returns kInput if an initializer is both a running statistic and
+  // a weight, or a running statistic that the run cannot update.
+  bool changes_values = false;
 };
 
+// BatchNormalization reads its running statistics without the Identity and Cast nodes between.
 Result<Graph> choose_candidates(const Graph& graph, const TrainedRules& rules);
 
 // Trains exactly the initializers that `trained` names, as training artifacts say.

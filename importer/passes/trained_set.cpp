@@ -97,6 +97,71 @@ struct ScaleUses {
   std::map<ValueId, std::vector<ValueId>> weights;  // weights by scale
 };
 
+bool is_batch_norm(const Node& node) {
+  return node.op->full_name() == "BatchNormalization" && node.inputs.size() > 4;
+}
+
+// Returns the value from which Identity nodes, and Casts between equal types, make `id`.
+ValueId source_of(const Graph& graph, const GraphUses& uses, ValueId id) {
+  for (int n = uses.maker(id); n >= 0; n = uses.maker(id)) {
+    const Node& node = graph.nodes[static_cast<size_t>(n)];
+    const DType from = graph.value(node.inputs[0]).desc.dtype;
+    const bool casts =
+        is_operator(node, "Cast") && dtype_from_onnx_number(node.attributes.i("to", 0)) == from;
+    const bool same = is_operator(node, "Identity") || casts;
+    if (!same) break;
+    id = node.inputs[0];
+  }
+  return id;
+}
+
+void read_statistics_directly(Graph& graph) {
+  const GraphUses uses(graph);
+  for (Node& node : graph.nodes) {
+    if (!is_batch_norm(node)) continue;
+    Node made = node;
+    for (const size_t i : {size_t{3}, size_t{4}}) {
+      made.inputs[i] = source_of(graph, uses, made.inputs[i]);
+    }
+    GraphEditor::change_symbolic(node, std::move(made));
+  }
+}
+
+// Readers of a value, also through views and casts.
+struct StatisticReaders {
+  const Node* norm = nullptr;   // reads it as running statistics; one in training mode comes first
+  bool changed = false;         // between: the norm in training mode cannot update the initializer
+  const Node* other = nullptr;  // reads it as something else
+};
+
+void collect_readers(const Graph& graph, const GraphUses& uses, ValueId value, bool changed,
+                     StatisticReaders& found) {
+  for (const size_t reader : uses.readers(value)) {
+    const Node& node = graph.nodes[reader];
+    if (is_batch_norm(node)) {
+      for (size_t i = 0; i < node.inputs.size(); ++i) {
+        if (node.inputs[i] != value) continue;
+        const bool trains = node.attributes.i("training_mode", 0) != 0;
+        if (i < 3) found.other = &node;
+        if (i < 3) continue;
+        if (found.norm == nullptr || trains) found.norm = &node;
+        found.changed = found.changed || (trains && changed);
+      }
+    } else if (node.op->view || is_operator(node, "Cast")) {
+      const bool moves = !is_operator(node, "Identity");
+      collect_readers(graph, uses, node.outputs[0], changed || moves, found);
+    } else {
+      found.other = &node;
+    }
+  }
+}
+
+StatisticReaders statistic_readers(const Graph& graph, const GraphUses& uses, ValueId value) {
+  StatisticReaders found;
+  collect_readers(graph, uses, value, false, found);
+  return found;
+}
+
 // Returns the reason why the readers forbid training it, or "".
 std::string why_not_by_use(const Graph& graph, const GraphUses& uses, const Parameter& p) {
   for (const size_t reader : uses.readers(p.value)) {
@@ -105,12 +170,26 @@ std::string why_not_by_use(const Graph& graph, const GraphUses& uses, const Para
       if (node.inputs[i] != p.value) continue;
       if (has_operand(node.op->stored_inputs, i)) return "read as it is stored";
       if (has_operand(node.op->constant_inputs, i)) return "read while planning";
-      if (node.op->full_name() == "BatchNormalization" && (i == 3 || i == 4)) {
-        return kRunningStatistics;
-      }
     }
   }
-  return "";
+  return statistic_readers(graph, uses, p.value).norm != nullptr ? kRunningStatistics : "";
+}
+
+// `trained`: the run would train it as a weight.
+Status check_statistic(const Graph& graph, const GraphUses& uses, const Parameter& p,
+                       bool trained) {
+  const StatisticReaders found = statistic_readers(graph, uses, p.value);
+  if (found.norm == nullptr) return {};
+  const bool updated = found.norm->attributes.i("training_mode", 0) != 0;
+  OFSDP_REJECT_IF(found.other != nullptr && (trained || updated),
+                  "{}: '{}' is a running statistic of '{}' and a weight of '{}', which an exporter "
+                  "has merged since the values were equal: --untie auto gives each its own",
+                  graph.file, p.name, found.norm->name, found.other->name);
+  OFSDP_REJECT_IF(found.changed,
+                  "{}: '{}' is a running statistic of '{}', which reads it through other nodes and "
+                  "so cannot update it: --freeze '{}' keeps it",
+                  graph.file, p.name, found.norm->name, p.name);
+  return {};
 }
 
 void freeze(Graph& graph, Parameter& p, std::string reason) {
@@ -148,6 +227,7 @@ void mark_learned(Graph& graph) {
 // The checkpoint has the trained values, so none remains a constant from the file.
 Graph choose_saved(const Graph& graph, const std::set<std::string>& saved) {
   Graph result = graph;
+  read_statistics_directly(result);
   const GraphUses uses(result);
   const ScaleUses quantized(result);
   bool learned = false;
@@ -170,12 +250,18 @@ Graph choose_saved(const Graph& graph, const std::set<std::string>& saved) {
 Result<Graph> choose_candidates(const Graph& graph, const TrainedRules& rules) {
   if (!rules.saved.empty()) return choose_saved(graph, rules.saved);
   Graph result = graph;
+  read_statistics_directly(result);
   OFSDP_ASSIGN_OR_RETURN(const auto frozen, all_matches(graph, "--freeze", rules.freeze));
   OFSDP_ASSIGN_OR_RETURN(const auto named, all_matches(graph, "--train", rules.train));
   const GraphUses uses(result);
   const ScaleUses quantized(result);
   for (Parameter& p : result.parameters) {
     std::string reason = why_not_by_use(result, uses, p);
+    if (rules.changes_values && reason == kRunningStatistics && !frozen.contains(p.name)) {
+      const bool trained =
+          rules.train.empty() ? why_not_by_rule(result, uses, p).empty() : named.contains(p.name);
+      OFSDP_RETURN_IF_ERROR(check_statistic(result, uses, p, trained));
+    }
     const bool scale = quantized.scales.contains(p.value);
     if (quantized.zero_points.contains(p.value)) {
       reason = "zero points";
@@ -201,6 +287,7 @@ Result<Graph> choose_candidates(const Graph& graph, const TrainedRules& rules) {
 
 Graph choose_given(const Graph& graph, const std::set<std::string>& trained) {
   Graph result = graph;
+  read_statistics_directly(result);
   const GraphUses uses(result);
   for (Parameter& p : result.parameters) {
     p.trained = trained.contains(p.name);

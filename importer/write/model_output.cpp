@@ -380,9 +380,11 @@ Status ModelOutput::lay_out(const OnnxFile& input) {
   return ok_status();
 }
 
-TensorLayout lay_out_safetensors(const std::vector<Initializer>& tensors) {
+TensorLayout lay_out_safetensors(const std::vector<Initializer>& tensors,
+                                 const std::map<std::string, std::string>& metadata) {
   TensorLayout layout;
   nlohmann::ordered_json header = {{"__metadata__", {{"format", "pt"}, {"producer", "onnx-fsdp"}}}};
+  for (const auto& [key, value] : metadata) header["__metadata__"][key] = value;
   int64_t end = 0;
   for (Initializer place : tensors) {
     place.file = 0;

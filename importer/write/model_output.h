@@ -117,11 +117,13 @@ class ModelOutput {
   bool owner_ = false;  // rank 0, until it has committed or discarded
 };
 
-// Lays out tensors as a safetensors file, in the given order, with name, dtype and shape.
+// Lays out tensors as a safetensors file, in the given order, with name, dtype and shape, and with
+// more metadata.
 //
 //   u64 header length, little-endian; the header, JSON, padded with spaces to a multiple of
 //   8; the tensors one after the other.
 // Follows https://github.com/huggingface/safetensors (README, "Format").
-TensorLayout lay_out_safetensors(const std::vector<Initializer>& tensors);
+TensorLayout lay_out_safetensors(const std::vector<Initializer>& tensors,
+                                 const std::map<std::string, std::string>& metadata = {});
 
 }  // namespace ofsdp::importer

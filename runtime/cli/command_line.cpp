@@ -371,6 +371,9 @@ Status read_sources(const CommandEntry& command, const Words& words, OptionReade
   if (artifacts) OFSDP_RETURN_IF_ERROR(check_ort_optimizer(*artifacts, reader));
   OFSDP_ASSIGN_OR_RETURN(parsed.options, reader.finish(command.command, omp_num_threads));
   parsed.options.model = model;
+  EditOptions& edit = parsed.options.edit;
+  edit.adapter = adapter_file_in(edit.adapter);
+  edit.adapters.from = adapter_file_in(edit.adapters.from);
   if (of_data) {
     parsed.options.run.data = {.kind = DataChoice::Kind::kPath, .path = words.operands.front()};
   }

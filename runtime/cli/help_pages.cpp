@@ -59,6 +59,15 @@ bool is_own(const OptionEntry& entry, Command command) {
   return entry.group == OptionGroup::kCommands && contains(entry.commands, command);
 }
 
+// The options of a run that a command takes which neither trains nor plans.
+std::string lines_of(Command command) {
+  std::string text;
+  for (const OptionEntry& entry : option_table()) {
+    if (entry.in_files && contains(entry.commands, command)) text += short_line(entry);
+  }
+  return text;
+}
+
 std::string commands_of(const OptionEntry& entry) {
   std::vector<std::string> names;
   for (const CommandEntry& command : command_table()) {
@@ -123,17 +132,11 @@ std::string command_help(const CommandEntry& command) {
     text += "\nOptions of a run, the default first (all: fsdp-run help all):\n" +
             grouped_options(/*all=*/false);
   } else if (command.command == Command::kExport) {
-    text += "\nAlso --output FILE (-o) and --plugin FILE.so.\n";
+    text += "\nOptions:\n" + lines_of(command.command);
   } else if (command.command == Command::kResume) {
     text += "\nAn option of a run takes the place of that in the run's command.\n";
   } else if (command.command == Command::kPredict) {
-    static constexpr std::string_view kOptions[] = {
-        "data", "prediction", "input", "batch-axis", "batch-size", "output", "plugin"};
-    text += "\nOptions:\n";
-    for (const OptionEntry& entry : option_table()) {
-      const bool read = std::ranges::find(kOptions, entry.name) != std::end(kOptions);
-      if (read) text += full_lines(entry);
-    }
+    text += "\nOptions:\n" + lines_of(command.command);
   }
   return text;
 }

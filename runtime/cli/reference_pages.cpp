@@ -60,7 +60,11 @@ std::string first_line(std::string_view text) {
   return std::string(text.substr(0, text.find('\n')));
 }
 
-bool of_one_command(const OptionEntry& entry) { return entry.commands != kEveryCommand; }
+// Options of a run, which a model alone takes too, are of all commands.
+bool of_one_command(const OptionEntry& entry) {
+  const bool of_run = entry.in_files && contains(entry.commands, Command::kTrain);
+  return entry.commands != kEveryCommand && !of_run;
+}
 bool belongs(const OptionEntry& entry, Command command) {
   if (entry.name == "help" || entry.name == "version") return true;
   return contains(entry.commands, command) &&

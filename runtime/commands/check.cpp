@@ -29,7 +29,7 @@ constexpr double kRate = 1 << 20;
 // Returns options for one update on one CPU rank that writes nothing.
 Options options_of_check(Options options) {
   options.files = {};
-  options.checkpoint = {};
+  options.checkpoint = read_only(options.checkpoint);
   options.edit.adapter.clear();
   options.launch.device = DeviceChoice::kCpu;
   options.launch.nproc_per_node = 1;
@@ -38,7 +38,9 @@ Options options_of_check(Options options) {
   options.sharding.cpu_offload = CpuOffload::kNone;
   options.sharding.strategy = Strategy::kNoShard;
   options.sharding.memory_limit.reset();
+  const bool averages = options.optimizer.ema_use;  // of --resume
   options.optimizer = {};
+  options.optimizer.ema_use = averages;
   options.optimizer.kind = OptimizerKind::kSgd;
   options.optimizer.lr = kRate;
   options.optimizer.weight_decay = 0;

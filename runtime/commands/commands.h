@@ -5,7 +5,8 @@
 // next to the checkpoint. `onnx` is the input file with other weights; with --inference training
 // switches are turned off. `safetensors` holds the floating-point initializers, or the keys of a
 // PyTorch module's state_dict (importer/write/state_dict.h). --verify runs a batch through the
-// checkpoint's state, the new file and the input file, and reports the differences.
+// checkpoint's state, the new file and the input file, and reports the differences. If the run kept
+// an average of the weights (--ema), that is what is written, unless --ema-use is off.
 //
 // CKPT_DIR is a checkpoint, or a folder with several: then the latest undamaged one is used. With
 // --format safetensors it may be a model file.
@@ -52,8 +53,10 @@ struct ForwardSample {
 
 Result<ForwardSample> sample_forward(const OnnxFile& file, const Registry& registry);
 
+// `kind`: the trained values' (weights_kind).
 Result<ForwardDifference> compare_forwards(const OnnxFile& input, const std::string& exported,
-                                           CheckpointReader& checkpoint, const Registry& registry);
+                                           CheckpointReader& checkpoint, const std::string& kind,
+                                           const Registry& registry);
 
 Status export_checkpoint(const Options& options, const Registry& registry);
 

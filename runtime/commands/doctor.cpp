@@ -430,7 +430,7 @@ std::string curve_svg(const std::vector<LrPoint>& points) {
 // Turns off options that write, and GPUs.
 Options looking(Options options) {
   options.files = {};
-  options.checkpoint = {};
+  options.checkpoint = read_only(options.checkpoint);
   options.edit.adapter.clear();
   options.launch.device = DeviceChoice::kCpu;
   options.sharding.cpu_offload = CpuOffload::kNone;

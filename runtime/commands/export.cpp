@@ -20,8 +20,11 @@
 #include "kernels/base/text.h"
 #include "runtime/commands/commands.h"
 #include "runtime/engine/forward.h"
+#include "runtime/engine/update_table.h"
+#include "runtime/train/setup/checkpoint_values.h"
 #include "runtime/train/setup/class_names.h"
 #include "runtime/train/setup/data_setup.h"
+#include "runtime/train/setup/run_files.h"
 
 namespace ofsdp::runtime {
 
@@ -141,14 +144,15 @@ std::vector<std::string> names_of(const std::vector<NamedTensor>& tensors) {
 }
 
 Result<ForwardDifference> compare_forwards(const OnnxFile& input, const std::string& exported,
-                                           CheckpointReader& checkpoint, const Registry& registry) {
+                                           CheckpointReader& checkpoint, const std::string& kind,
+                                           const Registry& registry) {
   const Manifest& manifest = checkpoint.manifest();
   std::set<std::string> trained, statistics;
   for (const NamedTensor& t : manifest.trained) trained.insert(t.name);
   for (const NamedTensor& t : manifest.statistics) statistics.insert(t.name);
   const ReadTensor from_input = reader_of(input);
   const ReadTensor from_state = [&](const std::string& name, std::span<float> dst) -> Status {
-    if (trained.contains(name)) return checkpoint.read(kParameterKind, name, 0, dst);
+    if (trained.contains(name)) return checkpoint.read(kind, name, 0, dst);
     if (statistics.contains(name)) return checkpoint.read_statistic(name, 0, dst);
     return from_input(name, dst);
   };
@@ -221,10 +225,34 @@ Result<EditedModel> open_model(const CheckpointReader& checkpoint) {
 class Exporter {
  public:
   Exporter(const Options& options, CheckpointReader& checkpoint, const EditedModel& model)
-      : options_(options), checkpoint_(checkpoint), model_(*model.base), edited_(model.file) {
+      : options_(options),
+        checkpoint_(checkpoint),
+        whole_model_(model),
+        model_(*model.base),
+        edited_(model.file) {
     for (const Adapter& adapter : model.adapters) adapters_[adapter.weight] = &adapter;
-    for (const NamedTensor& t : checkpoint.manifest().trained) kinds_[t.name] = kParameterKind;
+    const std::string kind = weights_kind(checkpoint.manifest(), options.optimizer.ema_use);
+    for (const NamedTensor& t : checkpoint.manifest().trained) kinds_[t.name] = kind;
     for (const NamedTensor& t : checkpoint.manifest().statistics) kinds_[t.name] = kStatisticKind;
+  }
+
+  // Writes --adapter.
+  Status write_adapter_file() {
+    OFSDP_REJECT_IF(adapters_.empty(), "--adapter {}: expected a checkpoint of a run with --lora",
+                    options_.edit.adapter);
+    std::vector<std::string> whole = whole_model_.taken;
+    for (const auto& [name, kind] : kinds_) {
+      const bool adapter = name.ends_with(kAdapterA) || name.ends_with(kAdapterB);
+      if (!adapter && std::ranges::find(whole, name) == whole.end()) whole.push_back(name);
+    }
+    std::ranges::sort(whole);
+    return write_adapter(whole_model_, whole, options_.edit.adapter,
+                         [this](const std::string& name, std::span<float> all) -> Status {
+                           const auto found =
+                               std::ranges::find(model_.initializers(), name, &Initializer::name);
+                           return found == model_.initializers().end() ? read_adapter(name, all)
+                                                                       : read(*found, 0, all);
+                         });
   }
 
   Status write() {
@@ -294,8 +322,8 @@ class Exporter {
       OFSDP_RETURN_IF_ERROR(model_.read(weight, first, dst));
       return merge(weight, first, dst);
     }
-    if (found->second == kParameterKind) {
-      return checkpoint_.read(kParameterKind, weight.name, first, dst);
+    if (found->second != kStatisticKind) {
+      return checkpoint_.read(found->second, weight.name, first, dst);
     }
     std::vector<float> all(static_cast<size_t>(weight.shape.numel()));
     OFSDP_RETURN_IF_ERROR(checkpoint_.read_statistic(weight.name, 0, all));
@@ -305,7 +333,7 @@ class Exporter {
 
   // An adapter that is frozen, or that no loss reaches, has its first values.
   Status read_adapter(const std::string& name, std::span<float> all) {
-    if (kinds_.contains(name)) return checkpoint_.read(kParameterKind, name, 0, all);
+    if (kinds_.contains(name)) return checkpoint_.read(kinds_.at(name), name, 0, all);
     const auto found = std::ranges::find(edited_.initializers(), name, &Initializer::name);
     OFSDP_CHECK(found != edited_.initializers().end(), "no adapter '{}'", name);
     return edited_.read(*found, 0, all);
@@ -330,6 +358,7 @@ class Exporter {
 
   const Options& options_;
   CheckpointReader& checkpoint_;
+  const EditedModel& whole_model_;
   const OnnxFile& model_;
   const OnnxFile& edited_;  // with the adapters
   std::map<std::string, std::string> kinds_;
@@ -344,6 +373,10 @@ bool is_float32(const OnnxFile& model) {
                              [](const Initializer& w) { return w.dtype == DType::kFloat32; });
 }
 
+std::string kind_of(const Options& options, const CheckpointReader& checkpoint) {
+  return weights_kind(checkpoint.manifest(), options.optimizer.ema_use);
+}
+
 Status verify(const Options& options, CheckpointReader& checkpoint, const OnnxFile& model,
               const Registry& registry) {
   const std::string& path = options.files.output;
@@ -352,7 +385,8 @@ Status verify(const Options& options, CheckpointReader& checkpoint, const OnnxFi
   Result<OnnxFile> input = OnnxFile::open(before, names_of(checkpoint.manifest().trained));
   const bool there = input.ok() && graph_hash(*input) == checkpoint.manifest().graph;
   OFSDP_ASSIGN_OR_RETURN(const ForwardDifference d,
-                         compare_forwards(there ? *input : model, path, checkpoint, registry));
+                         compare_forwards(there ? *input : model, path, checkpoint,
+                                          kind_of(options, checkpoint), registry));
   print_lines(stdout,
               format_text("verify: outputs of the trained state up to {:g}; largest difference of "
                           "{} to it {:g}, of the input file {:g}\n",
@@ -364,9 +398,23 @@ Status verify(const Options& options, CheckpointReader& checkpoint, const OnnxFi
 
 Status check_options(const Options& options) {
   if (options.files.output.empty()) {
-    return input_error("fsdp-run export: expected -o FILE, found none");
+    const char* const idle = options.inference         ? "--inference"
+                             : options.verify          ? "--verify"
+                             : !options.format.empty() ? "--format"
+                                                       : nullptr;
+    if (options.edit.adapter.empty() || idle != nullptr) {
+      return input_error("fsdp-run export: expected -o FILE{}, found none",
+                         idle != nullptr ? format_text(" beside {}", idle) : "");
+    }
+    return ok_status();
   }
+  const std::string& output = options.files.output;
   const bool safetensors = options.format == "safetensors";
+  OFSDP_REJECT_IF(safetensors != output.ends_with(".safetensors") &&
+                      (!safetensors || output.ends_with(".onnx")),
+                  "-o {}: expected a file {} with --format {}", output,
+                  safetensors ? ".safetensors" : ".onnx", options.format);
+  if (!safetensors) OFSDP_RETURN_IF_ERROR(check_kind_of_output(output));
   if (safetensors && (options.inference || options.verify)) {
     return input_error("{} has no effect with --format safetensors",
                        options.inference ? "--inference" : "--verify");
@@ -374,19 +422,26 @@ Status check_options(const Options& options) {
   return ok_status();
 }
 
-std::string wrote_line(const Options& options, const CheckpointReader& checkpoint) {
-  return format_text("wrote {} from {}, step {}\n", options.files.output, checkpoint.folder(),
-                     checkpoint.manifest().step);
+std::string wrote_line(const std::string& path, const Options& options,
+                       const CheckpointReader& checkpoint) {
+  const Manifest& m = checkpoint.manifest();
+  const bool kept = std::ranges::count(m.states, kAverageState) > 0;
+  const bool averaged = kind_of(options, checkpoint) == kAverageState;
+  return format_text("wrote {} from {}, step {}{}\n", path, checkpoint.folder(), m.step,
+                     !kept      ? ""
+                     : averaged ? ", the average of --ema"
+                                : ", the weights without the average of --ema");
 }
 
 // Writes the parameter as the checkpoint has it, with its optimizer states.
-Status write_parameter(const Parameter& p, int64_t numel, CheckpointReader& checkpoint,
-                       const TrainedOutput& output) {
+Status write_parameter(const Parameter& p, int64_t numel, const std::string& kind,
+                       CheckpointReader& checkpoint, const TrainedOutput& output) {
   std::vector<float> chunk(static_cast<size_t>(std::min(kChunk, numel)));
-  const auto& states = checkpoint.manifest().states;
+  std::vector<std::string> states = checkpoint.manifest().states;
+  std::erase(states, kAverageState);  // the artifacts have no place for it
   for (int64_t at = 0; at < numel; at += kChunk) {
     const auto part = std::span(chunk).first(static_cast<size_t>(std::min(kChunk, numel - at)));
-    OFSDP_RETURN_IF_ERROR(checkpoint.read(kParameterKind, p.name, at, part));
+    OFSDP_RETURN_IF_ERROR(checkpoint.read(kind, p.name, at, part));
     OFSDP_RETURN_IF_ERROR(output.write(p, at, part));
     for (size_t k = 0; k < states.size(); ++k) {
       OFSDP_RETURN_IF_ERROR(checkpoint.read(states[k], p.name, at, part));
@@ -425,7 +480,8 @@ Status export_artifacts(const Options& options, CheckpointReader& checkpoint,
   for (const Parameter& p : source->symbolic().parameters) {
     const int64_t numel = source->symbolic().value(p.value).desc.numel();
     if (std::ranges::count(m.trained, p.name, &NamedTensor::name) > 0) {
-      OFSDP_RETURN_IF_ERROR(write_parameter(p, numel, checkpoint, *output));
+      OFSDP_RETURN_IF_ERROR(
+          write_parameter(p, numel, kind_of(options, checkpoint), checkpoint, *output));
     } else if (std::ranges::count(m.statistics, p.name, &NamedTensor::name) > 0) {
       std::vector<float> all(static_cast<size_t>(numel));
       OFSDP_RETURN_IF_ERROR(checkpoint.read_statistic(p.name, 0, all));
@@ -453,17 +509,26 @@ Status export_weights(const Options& options) {
 
 }  // namespace
 
-Status export_checkpoint(const Options& options, const Registry& registry) {
+Status export_checkpoint(const Options& given, const Registry& registry) {
+  Options options = given;
+  if (options.format.empty() && !options.files.output.empty()) {  // the ending decides
+    options.format = options.files.output.ends_with(".safetensors") ? "safetensors" : "onnx";
+  }
   OFSDP_RETURN_IF_ERROR(check_options(options));
   if (is_file(options.model)) return export_weights(options);
   OFSDP_ASSIGN_OR_RETURN(CheckpointReader checkpoint, open_checkpoint(options.model));
   const std::string artifacts = ort_folder_of(checkpoint.manifest().model);
   if (!artifacts.empty()) {
     OFSDP_RETURN_IF_ERROR(export_artifacts(options, checkpoint, artifacts, registry));
-    print_lines(stdout, wrote_line(options, checkpoint));
+    print_lines(stdout, wrote_line(options.files.output, options, checkpoint));
     return {};
   }
   OFSDP_ASSIGN_OR_RETURN(const EditedModel model, open_model(checkpoint));
+  if (!options.edit.adapter.empty()) {
+    OFSDP_RETURN_IF_ERROR(Exporter(options, checkpoint, model).write_adapter_file());
+    print_lines(stdout, wrote_line(options.edit.adapter, options, checkpoint));
+  }
+  if (options.files.output.empty()) return ok_status();
   OFSDP_RETURN_IF_ERROR(check_mergeable(model.adapters, "export -o " + options.files.output));
   OFSDP_REJECT_IF(options.verify && !checkpoint.manifest().edits.empty(),
                   "--verify: expected a checkpoint of the model as its file has it, found one of "
@@ -472,7 +537,7 @@ Status export_checkpoint(const Options& options, const Registry& registry) {
   if (options.format == "onnx") {
     OFSDP_RETURN_IF_ERROR(write_class_names(checkpoint.manifest().classes, options.files.output));
   }
-  print_lines(stdout, wrote_line(options, checkpoint));
+  print_lines(stdout, wrote_line(options.files.output, options, checkpoint));
   return options.verify ? verify(options, checkpoint, *model.base, registry) : ok_status();
 }
 

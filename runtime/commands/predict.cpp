@@ -20,10 +20,13 @@
 #include "runtime/commands/rows_writer.h"
 #include "runtime/data/column_file.h"
 #include "runtime/engine/forward.h"
+#include "runtime/train/checkpointing.h"
 #include "runtime/train/file_answers.h"
+#include "runtime/train/setup/checkpoint_values.h"
 #include "runtime/train/setup/class_names.h"
 #include "runtime/train/setup/data_setup.h"
 #include "runtime/train/setup/free_batch.h"
+#include "runtime/train/setup/model_setup.h"
 
 namespace ofsdp::runtime {
 namespace {
@@ -36,7 +39,8 @@ class Predictor {
   Status run() {
     OFSDP_RETURN_IF_ERROR(check_output());
     OFSDP_ASSIGN_OR_RETURN(model_, model_file());
-    OFSDP_ASSIGN_OR_RETURN(OnnxFile file, OnnxFile::open(model_));
+    OFSDP_ASSIGN_OR_RETURN(communicator_, connect_ranks({}, std::chrono::seconds(60)));
+    OFSDP_ASSIGN_OR_RETURN(OnnxFile file, open_file());
     OFSDP_ASSIGN_OR_RETURN(data_.spec, find_rows());
     OFSDP_RETURN_IF_ERROR(import(file));
     OFSDP_RETURN_IF_ERROR(choose_outputs());
@@ -98,8 +102,45 @@ class Predictor {
 
   // --- the graph
 
+  // Returns the model as --resume, --lora, --replace-head and the like change it.
+  Result<OnnxFile> open_file() {
+    options_.model = model_;
+    OFSDP_RETURN_IF_ERROR(check_adapter_options(options_));
+    OFSDP_ASSIGN_OR_RETURN(const std::string warning, other_alpha_warning(options_));
+    if (!warning.empty()) print_lines(stderr, format_text("fsdp-run: warning: {}\n", warning));
+    OFSDP_ASSIGN_OR_RETURN(const std::string weights, weights_to_start_from(options_));
+    std::optional<SavedRun> saved;
+    if (weights.empty() && !options_.checkpoint.resume.empty()) {
+      OFSDP_ASSIGN_OR_RETURN(saved, checkpoint());
+    }
+    std::vector<std::string> names = named_weights(options_);
+    if (saved) names.insert(names.end(), saved->trained.begin(), saved->trained.end());
+    OFSDP_ASSIGN_OR_RETURN(OnnxFile file,
+                           OnnxFile::open(weights.empty() ? model_ : weights, names));
+    const ModelEdits given = edits_of(options_);
+    const ModelEdits edits = saved ? edits_with(*saved, given) : given;
+    if (!edits.any()) return valued(std::move(file), saved);
+    if (edits.added && options_.predictions.empty()) options_.predictions = {edits.added->name};
+    OFSDP_ASSIGN_OR_RETURN(EditedModel edited, edit_model(std::move(file), edits));
+    return valued(std::move(edited.file), saved);
+  }
+
+  Result<SavedRun> checkpoint() {
+    OFSDP_ASSIGN_OR_RETURN(auto checkpoint, find_checkpoint(options_, *communicator_, nullptr));
+    OFSDP_REJECT_IF(checkpoint == nullptr,
+                    "--resume latest: expected a complete checkpoint in {}, found none",
+                    options_.checkpoint.dir);
+    return saved_run(std::move(checkpoint), options_.optimizer.ema_use);
+  }
+
+  Result<OnnxFile> valued(OnnxFile file, const std::optional<SavedRun>& saved) {
+    if (!saved) return file;
+    OFSDP_RETURN_IF_ERROR(take_values(*saved, file));
+    rules_.saved = saved->trained;
+    return file;
+  }
+
   Status import(OnnxFile& file) {
-    OFSDP_ASSIGN_OR_RETURN(communicator_, connect_ranks({}, std::chrono::seconds(60)));
     const auto numbers = input_numbers(options_);
     const auto read = [&](InputSizes sizes) {
       file.fix_inputs(std::move(sizes), numbers);
@@ -120,7 +161,7 @@ class Predictor {
                            input_values(options_, *imported, *communicator_, ledger_));
     OFSDP_ASSIGN_OR_RETURN(const Graph fed, with_values(*imported, values));
     OFSDP_RETURN_IF_ERROR(fit_data(data_.spec, options_, fed, *communicator_));
-    OFSDP_ASSIGN_OR_RETURN(const Graph chosen, choose_candidates(fed, {}));
+    OFSDP_ASSIGN_OR_RETURN(const Graph chosen, choose_candidates(fed, rules_));
     OFSDP_ASSIGN_OR_RETURN(const PastFree whole, without_past(chosen, data_.spec.train.names()));
     unmoved_ = whole.graph;
     OFSDP_ASSIGN_OR_RETURN(graph_, with_samples_first(unmoved_, options_.batch_axes));
@@ -439,9 +480,10 @@ class Predictor {
                                            joined(what, ", ")));
   }
 
-  const Options& options_;
+  Options options_;
   const Registry& registry_;
-  std::string model_;  // file
+  std::string model_;   // file
+  TrainedRules rules_;  // a checkpoint's values are no constants of the file
   MemoryLedger ledger_;
   std::unique_ptr<Communicator> communicator_;
   DataSetup data_;

@@ -33,8 +33,8 @@ size_t staged_bytes(const SavedSlice& slice);
 size_t decoding_bytes(const std::vector<SavedSlice>& slices);
 
 // Returns the names and shapes of all states of all trained parameters.
-std::vector<StateTensor> state_tensors(const CompiledRun& plan, const Graph& graph);
+std::vector<fsdp::StateTensor> state_tensors(const CompiledRun& plan, const Graph& graph);
 // The same; empty if every parameter has every state, elementwise.
-std::vector<StateTensor> uneven_states(const CompiledRun& plan, const Graph& graph);
+std::vector<fsdp::StateTensor> uneven_states(const CompiledRun& plan, const Graph& graph);
 
 }  // namespace ofsdp::runtime

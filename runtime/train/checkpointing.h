@@ -236,6 +236,9 @@ std::string changed_settings_line(const std::string& saved, const std::string& p
 // empty.
 Result<std::string> weights_to_start_from(const Options& options);
 
+// The value of --resume for the newest checkpoint of --checkpoint-dir.
+inline constexpr const char* kLatest = "latest";
+
 // Returns null if the run starts from the beginning.
 Result<std::unique_ptr<CheckpointReader>> find_checkpoint(const Options& options,
                                                           Communicator& communicator,

@@ -42,7 +42,9 @@ Status PreparedRun::prepare(const std::string& configuration, const DataSpec* da
   if (evaluates) OFSDP_RETURN_IF_ERROR(open_checkpoints(may_resume));
   std::optional<SavedRun> saved;
   if (checkpoint_ != nullptr) {
-    OFSDP_ASSIGN_OR_RETURN(saved, saved_run());
+    OFSDP_ASSIGN_OR_RETURN(saved, saved_run(*checkpoint_));
+  } else if (may_resume) {
+    OFSDP_ASSIGN_OR_RETURN(saved, examined_run());
   }
   OFSDP_ASSIGN_OR_RETURN(ModelSetup setup,
                          ModelSetup::make(options, origin, context_.registry, communicator,
@@ -191,24 +193,29 @@ Status PreparedRun::open_checkpoints(bool may_resume) {
   return {};
 }
 
-// Returns the settings that an evaluation takes from the checkpoint's run.
-Result<SavedRun> PreparedRun::saved_run() const {
-  const Manifest& m = checkpoint_->manifest();
-  SavedRun saved;
-  for (const NamedTensor& tensor : m.trained) saved.trained.insert(tensor.name);
-  OFSDP_ASSIGN_OR_RETURN(saved.edits,
-                         prefixed("--resume: " + checkpoint_->folder(), edits_from(m.edits)));
-  saved.classes = m.classes;
-  return saved;
+// doctor and check: returns the checkpoint's run with its values, or nothing without --resume. For
+// plan, values do not matter.
+Result<std::optional<SavedRun>> PreparedRun::examined_run() const {
+  const Options& options = context_.options;
+  const std::string& resume = options.checkpoint.resume;
+  if (resume.empty()) return std::optional<SavedRun>();
+  if (options.command == Command::kPlan && resume != kLatest) {
+    OFSDP_RETURN_IF_ERROR(CheckpointReader::open(resume).status().with_prefix("--resume"));
+  }
+  const bool examines = options.command == Command::kDoctor || options.command == Command::kCheck;
+  if (!examines) return std::optional<SavedRun>();
+  OFSDP_ASSIGN_OR_RETURN(auto checkpoint, find_checkpoint(options, context_.communicator, nullptr));
+  if (checkpoint == nullptr) return std::optional<SavedRun>();
+  OFSDP_ASSIGN_OR_RETURN(SavedRun saved,
+                         saved_run(std::move(checkpoint), options.optimizer.ema_use));
+  return std::optional(std::move(saved));
 }
 
 // An evaluation has no optimizer. The average in a checkpoint, if any, is loaded as the weights.
 void PreparedRun::leave_optimizer_out() {
   OptimizerOptions& optimizer = settings_.options.optimizer;
   if (checkpoint_ != nullptr) {
-    const bool averaged =
-        optimizer.ema_use && std::ranges::count(checkpoint_->manifest().states, kAverageState) > 0;
-    settings_.evaluated = averaged ? kAverageState : kParameterKind;
+    settings_.evaluated = weights_kind(checkpoint_->manifest(), optimizer.ema_use);
   }
   optimizer = {};
   optimizer.kind = OptimizerKind::kSgd;

@@ -131,7 +131,7 @@ class PreparedRun {
   Status check_before_planning() const;
   Status check_best() const;
   Status open_checkpoints(bool may_resume);
-  Result<SavedRun> saved_run() const;
+  Result<std::optional<SavedRun>> examined_run() const;
   void leave_optimizer_out();
   void place_adapter();
   void warn_of_no_folder() const;

@@ -96,7 +96,6 @@ std::string changed_settings_line(const std::string& saved, const std::string& p
 
 namespace {
 
-constexpr const char* kLatest = "latest";
 const CollectiveSite kSite{"check of the checkpoint", -1, 0};
 
 class Finder {
@@ -233,13 +232,15 @@ class Finder {
   std::unique_ptr<CheckpointReader> use(std::unique_ptr<CheckpointReader> reader) {
     const Manifest& m = reader->manifest();
     if (communicator_.rank() != 0) return reader;
-    if (prints_screen(options_)) {
+    const bool examines =
+        options_.command == Command::kDoctor || options_.command == Command::kCheck;
+    if (prints_screen(options_) && !examines) {
       print_lines(stdout, format_text("resuming from {}: step {}, saved by {} rank{} under {}\n",
                                       reader->folder(), m.step, m.world, m.world == 1 ? "" : "s",
                                       escaped(m.strategy)));
       std::fflush(stdout);
     }
-    if (options_.command != Command::kEval) warn_of_another_order(m);
+    if (options_.command == Command::kTrain) warn_of_another_order(m);
     return reader;
   }
 
@@ -405,11 +406,14 @@ std::vector<std::string> untrained_adapters(const ModelSetup& setup) {
   return names;
 }
 
-// If an adapter that is not trained has its values from --lora-from, the edits name that file.
+// The edits name the file of --lora-from if it has whole weights, or if an adapter that is not
+// trained has its values from it.
 ModelEdits edits_to_repeat(const Options& options, const ModelSetup& setup) {
   ModelEdits edits = edits_of(options);
   std::string& from = edits.adapters.from;
-  if (!from.empty()) from = untrained_adapters(setup).empty() ? "" : absolute_path(from);
+  if (from.empty()) return edits;
+  const bool needed = !untrained_adapters(setup).empty() || has_whole_weights(from);
+  from = needed ? absolute_path(from) : "";
   return edits;
 }
 
@@ -489,6 +493,42 @@ Status check_resumable(const Manifest& m, const CompiledRun& plan, const ModelSe
 
 namespace {
 
+// An edit of the saved run that differs from this run's.
+struct OtherEdit {
+  std::string flag;   // of the saved run, with its value
+  std::string found;  // this run's value
+};
+
+std::vector<OtherEdit> other_numbers(const AdapterSpec& saved, const AdapterSpec& present) {
+  std::vector<OtherEdit> others;
+  const auto compare = [&](const char* flag, auto before, auto now) {
+    if (before == now) return;
+    others.push_back({format_text("{} {}", flag, before), format_text("{}", now)});
+  };
+  if (saved.patterns.empty() || present.patterns.empty()) return others;
+  compare("--lora", joined(saved.patterns, " --lora "), joined(present.patterns, " --lora "));
+  compare("--lora-rank", saved.rank, present.rank);
+  compare("--lora-alpha", saved.used_alpha(), present.used_alpha());
+  compare("--lora-dropout", saved.dropout, present.dropout);
+  return others;
+}
+
+// Returns the edits that both runs have, with other values.
+std::vector<OtherEdit> other_edits(const ModelEdits& saved, const ModelEdits& present) {
+  std::vector<OtherEdit> others = other_numbers(saved.adapters, present.adapters);
+  if (saved.head && present.head && *saved.head != *present.head) {
+    others.push_back(
+        {format_text("--replace-head {}", *saved.head), format_text("{}", *present.head)});
+  }
+  const auto named = [](const AddedHead& head) {
+    return format_text("{}:{}", head.outputs, head.name);
+  };
+  if (saved.added && present.added && named(*saved.added) != named(*present.added)) {
+    others.push_back({"--add-head " + named(*saved.added), named(*present.added)});
+  }
+  return others;
+}
+
 // Returns the flags of the edits that `saved` has and `present` lacks.
 std::vector<std::string> missing_edits(const ModelEdits& saved, const ModelEdits& present) {
   std::vector<std::string> flags;
@@ -511,6 +551,12 @@ Status with_edits_of(const Manifest& manifest, const Options& options, Status re
   const auto saved = edits_from(manifest.edits);
   if (!saved.ok()) return refusal;
   const std::vector<std::string> flags = missing_edits(*saved, edits_of(options));
+  const std::vector<OtherEdit> others = other_edits(*saved, edits_of(options));
+  if (flags.empty() && !others.empty()) {
+    return Status(refusal.kind(),
+                  format_text("it was trained with {}: expected the same here, found {}",
+                              escaped(others[0].flag), escaped(others[0].found)));
+  }
   if (flags.empty()) return refusal;
   return Status(refusal.kind(),
                 format_text("{}; it was trained with {}: expected the same here, found none",
@@ -522,8 +568,17 @@ Status check_untrained_adapters(const Manifest& manifest, const Options& options
                                 const ModelSetup& setup) {
   const auto saved = edits_from(manifest.edits);
   const std::vector<std::string> names = untrained_adapters(setup);
-  if (!saved.ok() || names.empty()) return {};
-  const std::string from = saved->adapters.from, given = options.edit.adapters.from;
+  if (!saved.ok()) return {};
+  if (names.empty()) {
+    const std::string had = saved->adapters.from;
+    const std::string has = edits_to_repeat(options, setup).adapters.from;
+    OFSDP_REJECT_IF(
+        had != has, "its run had {}, with whole weights: expected the same here, found {}",
+        had.empty() ? "no --lora-from" : "--lora-from " + had, has.empty() ? "none" : has);
+    return {};
+  }
+  const std::string from = saved->adapters.from;
+  const std::string given = options.edit.adapters.from;
   OFSDP_REJECT_IF(from != (given.empty() ? "" : absolute_path(given)),
                   "its adapter '{}' is not trained and had {}: expected the same here, found {}",
                   names[0], from.empty() ? "no --lora-from" : "--lora-from " + from,

@@ -1,9 +1,11 @@
 #include <algorithm>
 #include <cstdio>
 
+#include "fsdp/checkpoint/disk.h"
 #include "kernels/base/status.h"
 #include "kernels/base/text.h"
 #include "runtime/compile/compile.h"
+#include "runtime/engine/shared_text.h"
 #include "runtime/log/log_parts.h"
 #include "runtime/log/row_log.h"
 #include "runtime/log/run_curves.h"
@@ -250,6 +252,7 @@ class Session {
     if (trains && writes_trained(settings().options)) {
       OFSDP_RETURN_IF_ERROR(write_trained(state, communicator_, settings().options.files.output,
                                           trained_state(settings(), ending.updates)));
+      OFSDP_RETURN_IF_ERROR(renew_folder(state, ending.updates));
     }
     if (communicator_.rank() == 0) {
       if (trains) OFSDP_RETURN_IF_ERROR(write_inference());
@@ -368,6 +371,25 @@ class Session {
     if (!other) return {};
     inference_ = join_path(options.folder.path, kInferenceModel);
     return write_inference_form(options.files.output, inference_);
+  }
+
+  // A run that `resume` continues with another --output must not leave its old model in its folder.
+  Status renew_folder(RankState& state, int64_t updates) const {
+    const RunFolderOptions& folder = options_.folder;
+    const bool elsewhere = !folder.taken.empty() && !options_.files.output.empty();
+    if (!elsewhere || folder.keeps_model) return {};
+    const std::string place =
+        join_path(folder.taken, context_.origin.artifacts.empty() ? "model.onnx" : "model");
+    const bool there = !is_absent(place);
+    OFSDP_ASSIGN_OR_RETURN(const std::string path,
+                           text_of_rank0(communicator_, there ? place : std::string()));
+    if (path.empty()) return {};
+    TrainedState trained = trained_state(settings(), updates);
+    trained.inference = false;
+    OFSDP_RETURN_IF_ERROR(write_trained(state, communicator_, path, trained));
+    const std::string deployed = join_path(folder.taken, kInferenceModel);
+    if (communicator_.rank() != 0 || !is_file(deployed)) return {};
+    return write_inference_form(path, deployed);
   }
 
   // The files that the run has written. `resumed`: as print_closing's.

@@ -4,6 +4,7 @@
 
 #include <array>
 #include <cmath>
+#include <cstring>
 #include <nlohmann/json.hpp>
 
 #include "importer/file/onnx_file.h"
@@ -193,6 +194,83 @@ TEST(AdaptersTest, AnAddedHeadIsTrainedWithAndWithoutAdapters) {
                  {"--add-head 3:logits", "has a value 'logits' already"});
 }
 
+// PEFT's modules_to_save: weights trained next to the adapters are in their file, and read from it.
+TEST(AdaptersTest, WeightsTrainedWholeAreInTheAdapter) {
+  const AdapterRuns runs;
+  const Words words = runs.tuned() + Words{"--train", "b"};
+  const std::string first =
+      runs.files_of(words + Words{"--steps", "5", "--checkpoint-dir", runs / "ck"} + ranks(2));
+  const std::vector<float> b = weight_of(runs.output(), "b");
+  EXPECT_NE(b, weight_of(runs.model(), "b"));
+  EXPECT_EQ(tensor_of(runs.adapter(), "base_model.model.b"), b);
+  const std::string start = runs / "start.safetensors";
+  std::filesystem::copy(runs.adapter(), start);
+  const Words from{"--steps", "1", "--lr", "0", "--lora-from", start};
+  EXPECT_TRUE(runs.files_of(words + from) == first);
+  EXPECT_TRUE(runs.files_of(runs.tuned() + from + Words{"--checkpoint-dir", runs / "ck2"}) == first)
+      << "frozen";
+  const std::string other = runs / "other.safetensors", merged = runs / "merged.onnx";
+  for (const char* folder : {"ck", "ck2"}) {
+    const Finished run =
+        Program::run(fsdp_run({"export", runs / folder, "--adapter", other, "-o", merged}));
+    EXPECT_EQ(run.status, 0) << run.err;
+    EXPECT_TRUE(content(merged) + content(other) == first) << folder;
+  }
+  const Finished alone = Program::run(fsdp_run({"export", runs / "ck", "--adapter", other}));
+  EXPECT_EQ(alone.status, 0) << alone.err;
+  runs.write("rows/x.npy", linear_inputs());
+  const auto predicted = [&](const Words& model, const std::string& rows) {
+    const Finished run =
+        Program::run(fsdp_run({"predict"}) + model + Words{"--data", runs / "rows", "-o", rows});
+    EXPECT_EQ(run.status, 0) << run.err;
+    const std::string bytes = content(rows);
+    std::vector<float> values(12 * 3);
+    EXPECT_GT(bytes.size(), values.size() * sizeof(float));
+    std::memcpy(values.data(), bytes.data() + bytes.find('\n') + 1, values.size() * sizeof(float));
+    return values;
+  };
+  const std::vector<float> expected = predicted({runs.output()}, runs / "file.npy");
+  const Words adapted{runs.model(), "--lora", "all", "--lora-rank", "2", "--lora-from", start};
+  const std::vector<float> found = predicted(adapted, runs / "adapted.npy");
+  for (size_t i = 0; i < found.size(); ++i) EXPECT_NEAR(found[i], expected[i], 1e-5) << i;
+  EXPECT_GT(std::abs(predicted({runs.model()}, runs / "base.npy")[0] - expected[0]), 1e-3);
+  std::filesystem::remove(runs.output());
+  expect_refused(runs, words + from + Words{"--replace-head", "6", "--output", runs.output()},
+                 {start, "base_model.model.b", "expected shape [6], found [3]"});
+}
+
+// Alpha is in the file, so that it need not be given again; a folder is what PEFT makes.
+TEST(AdaptersTest, AlphaIsThatOfTheFile) {
+  const AdapterRuns runs;
+  const std::string first = runs.files_of(runs.tuned() + Words{"--steps", "4"});
+  const std::string start = runs / "start.safetensors";
+  std::filesystem::copy(runs.adapter(), start);
+  const Words train =
+      fsdp_run({runs.model(), "--loss", "cross_entropy", "--global-batch-size", "12", "--lora",
+                "all", "--lora-rank", "2", "--steps", "1", "--lr", "0"});
+  EXPECT_TRUE(runs.files_of(train + Words{"--lora-from", start}) == first);
+  const Finished other =
+      Program::run(train + Words{"--lora-from", start, "--lora-alpha", "4"} + runs.writing());
+  EXPECT_EQ(other.status, 0) << other.err;
+  EXPECT_THAT(other.err, testing::HasSubstr("--lora-alpha 4: " + start + " was trained with 6"));
+  EXPECT_NE(weight_of(runs.output(), "w"), weight_of(runs.model(), "w"));
+  const Finished folder = Program::run(
+      train + Words{"--lora-from", start, "--adapter", runs / "peft/", "--output", runs.output()});
+  EXPECT_EQ(folder.status, 0) << folder.err;
+  const auto config = nlohmann::json::parse(content(runs / "peft/adapter_config.json"));
+  EXPECT_EQ(config.at("peft_type"), "LORA");
+  EXPECT_EQ(config.at("r"), 2);
+  EXPECT_EQ(config.at("lora_alpha"), 6);
+  EXPECT_EQ(config.at("target_modules"), nlohmann::json::array({"w"}));
+  EXPECT_TRUE(runs.files_of(train + Words{"--lora-from", runs / "peft"}) == first);
+  const Words saving = runs.tuned() + Words{"--checkpoint-dir", runs / "ck", "--steps", "2"};
+  runs.files_of(saving);
+  std::filesystem::remove(runs.output());
+  std::filesystem::remove(runs.adapter());
+  expect_refused(runs, saving + Words{"--resume", "latest", "--lora-alpha", "7"},
+                 {"--lora-alpha 6", "found 7"});
+}
+
 // x w + b, twice in a row, as a file in which both layers share b, and as one with two of them.
 SmallModel two_layers(bool shared) {
   SmallModel model = linear_model();
@@ -279,6 +357,71 @@ TEST(AdaptersTest, UntiedCopiesTrainAsWeightsOfTheirOwn) {
       if (bytes.empty()) bytes = content(shared.output());
       EXPECT_TRUE(content(shared.output()) == bytes) << "another strategy, other bits";
     }
+  }
+}
+
+// Running statistics that come through Identity nodes, as an older exporter of PyTorch writes them.
+enum class Statistics { kDirect, kBehindIdentity, kSharedWithWeights };
+
+SmallModel normalized(Statistics kind, bool trains) {
+  SmallModel model = linear_model();
+  const bool direct = kind == Statistics::kDirect, shared = kind == Statistics::kSharedWithWeights;
+  const auto behind = [&](const std::string& from, const std::string& name) {
+    if (direct) return from;
+    model.nodes.insert(model.nodes.begin(), node("Identity", {from}, {name}, "copy_" + name));
+    return name;
+  };
+  const std::string mean = behind(shared ? "beta" : "mean", "running_mean");
+  const std::string variance = behind(shared ? "gamma" : "variance", "running_variance");
+  std::string norm = node("BatchNormalization", {"x", "gamma", "beta", mean, variance},
+                          trains ? Words{"n", "next_mean", "next_variance"} : Words{"n"}, "norm");
+  if (trains) {
+    norm += message(5, message(1, "training_mode") + number(3, 1) + number(20, 2));
+  }
+  model.nodes[direct ? 0 : 2] = node("MatMul", {"n", "w"}, {"products"}, "multiply");
+  model.nodes.insert(model.nodes.begin() + (direct ? 0 : 2), norm);
+  model.initializers.push_back(tensor("gamma", kFloat, {4}, raw<float>({1, 1, 1, 1})));
+  model.initializers.push_back(tensor("beta", kFloat, {4}, raw<float>({0, 0, 0, 0})));
+  if (shared) return model;
+  model.initializers.push_back(tensor("mean", kFloat, {4}, raw<float>({0, 0, 0, 0})));
+  model.initializers.push_back(tensor("variance", kFloat, {4}, raw<float>({1, 1, 1, 1})));
+  return model;
+}
+
+TEST(RunningStatistics, AreKnownBehindIdentity) {
+  for (const bool trains : {false, true}) {
+    SCOPED_TRACE(trains);
+    const AdapterRuns direct, behind, shared;
+    direct.write("model.onnx", normalized(Statistics::kDirect, trains).bytes());
+    behind.write("model.onnx", normalized(Statistics::kBehindIdentity, trains).bytes());
+    shared.write("model.onnx", normalized(Statistics::kSharedWithWeights, trains).bytes());
+    const Words rate{"--lr", "0.1"};
+    expect_refused(shared, shared.train() + rate, {"'norm'", "--untie auto"});
+    const std::vector<std::pair<const AdapterRuns*, Words>> runs = {
+        {&direct, {}}, {&behind, {}}, {&shared, {"--untie", "auto"}}};
+    for (const auto& [folder, more] : runs) {
+      const Finished run = Program::run(folder->train() + rate + more);
+      ASSERT_EQ(run.status, 0) << run.err;
+    }
+    for (const char* name : {"w", "b", "gamma", "beta", "mean", "variance"}) {
+      const std::vector<float> expected = weight_of(direct.output(), name);
+      EXPECT_FALSE(expected.empty()) << name;
+      EXPECT_EQ(weight_of(behind.output(), name), expected) << name;
+    }
+    const std::vector<float> mean = weight_of(direct.output(), "mean");
+    const std::vector<float> variance = weight_of(direct.output(), "variance");
+    EXPECT_EQ(mean == std::vector<float>(4, 0.0f), !trains);
+    // The reader that is first in the graph, a statistic here, keeps the initializer's name.
+    for (const char* name : {"w", "b"}) {
+      EXPECT_EQ(weight_of(shared.output(), name), weight_of(direct.output(), name)) << name;
+    }
+    const auto either = [&](const char* name, const char* copy) {
+      return std::vector{weight_of(shared.output(), name), weight_of(shared.output(), copy)};
+    };
+    EXPECT_THAT(either("beta", "beta.1"),
+                testing::UnorderedElementsAre(mean, weight_of(direct.output(), "beta")));
+    EXPECT_THAT(either("gamma", "gamma.1"),
+                testing::UnorderedElementsAre(variance, weight_of(direct.output(), "gamma")));
   }
 }
 

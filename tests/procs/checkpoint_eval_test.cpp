@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <cstring>
 
 #include "tests/support/checkpoint_runs.h"
 
@@ -46,6 +47,37 @@ class CheckpointEvalTest : public testing::TestWithParam<std::string> {
     return last_row(metrics);
   }
 
+  std::vector<float> predict(const std::string& model, const Words& more) const {
+    const std::string rows = runs_ / "rows.npy";
+    std::filesystem::remove(rows);
+    const Finished run = Program::run(
+        fsdp_run({"predict", model, "--data", fixture("mlp/data"), "-o", rows}) + more);
+    EXPECT_EQ(run.status, 0) << run.err;
+    EXPECT_EQ(run.err, "");
+    const std::string bytes = onnx_bytes::content(rows);
+    const size_t begin = bytes.find('\n') + 1;  // of the header
+    std::vector<float> values((bytes.size() - begin) / sizeof(float));
+    std::memcpy(values.data(), bytes.data() + begin, values.size() * sizeof(float));
+    return values;
+  }
+
+  // Exports the latest checkpoint and returns the file's bytes.
+  std::string exported(const Words& more) const {
+    const std::string file = runs_ / "exported.onnx";
+    const Finished run = Program::run(fsdp_run({"export", runs_.dir(), "-o", file}) + more);
+    EXPECT_EQ(run.status, 0) << run.err;
+    return onnx_bytes::content(file);
+  }
+
+  double checked_loss(const std::string& model, const Words& more) const {
+    const Finished run = Program::run(
+        fsdp_run({"check", model, "--loss", "cross_entropy", "--data", fixture("mlp/data"),
+                  "--batch-size", "4", "--no-shuffle", "--directions", "1", "--json"}) +
+        more);
+    EXPECT_EQ(run.status, 0) << run.err;
+    return run.status == 0 ? nlohmann::json::parse(run.out).at("loss").at(0).get<double>() : NAN;
+  }
+
   Words latest() const { return runs_.resuming(); }
 
   CheckpointRuns runs_;
@@ -81,6 +113,28 @@ TEST_P(CheckpointEvalTest, IsThatOfTheTraining) {
   EXPECT_NEAR(file.loss, expected.loss, 1e-5 * expected.loss);
   const Evaluation before = eval(fixture("mlp/model.onnx"), {}, 1);
   EXPECT_GT(std::abs(before.loss - expected.loss), 1e-3) << "nothing was trained";
+  const std::vector<float> rows = predict(runs_ / "trained.onnx", {});
+  const std::vector<float> saved = predict(fixture("mlp/model.onnx"), latest());
+  ASSERT_EQ(saved.size(), rows.size());
+  for (size_t i = 0; i < rows.size(); ++i) EXPECT_NEAR(saved[i], rows[i], 1e-4) << i;
+  EXPECT_TRUE(exported({}) == onnx_bytes::content(runs_ / "trained.onnx")) << "export";
+}
+
+TEST_F(CheckpointEvalTest, CheckTakesTheCheckpoint) {
+  train({"--optimizer", "sgd"}, 1);
+  const std::string model = fixture("mlp/model.onnx");
+  const double expected = checked_loss(runs_ / "trained.onnx", {});
+  EXPECT_NEAR(checked_loss(model, latest()), expected, 1e-6);
+  EXPECT_NEAR(checked_loss(model, {"--resume", runs_ / "trained.onnx"}), expected, 1e-6);
+  EXPECT_GT(std::abs(checked_loss(model, {}) - expected), 1e-3);
+  for (const char* command : {"check", "doctor", "plan", "predict"}) {
+    const Finished run = Program::run(
+        fsdp_run({command, model, "--data", fixture("mlp/data"), "--resume", "nothing"}) +
+        (std::string(command) == "predict" ? Words{"-o", runs_ / "none.npy"}
+                                           : Words{"--loss", "cross_entropy"}));
+    EXPECT_EQ(run.status, 2) << command;
+    EXPECT_THAT(run.err, testing::HasSubstr("--resume")) << command;
+  }
 }
 
 // The average is the one that training evaluates; --ema-use off asks for the weights.
@@ -90,6 +144,8 @@ TEST_F(CheckpointEvalTest, EmaUseOffTakesTheWeights) {
       eval(fixture("mlp/model.onnx"), latest() + Words{"--ema-use", "off"}, 1);
   const Evaluation average = eval(fixture("mlp/model.onnx"), latest(), 1);
   EXPECT_NEAR(weights.loss, expected.loss, 2e-6 * expected.loss);
+  EXPECT_TRUE(exported({"--ema-use", "off"}) == onnx_bytes::content(runs_ / "trained.onnx"));
+  EXPECT_FALSE(exported({}) == onnx_bytes::content(runs_ / "trained.onnx"));
   EXPECT_GT(std::abs(average.loss - expected.loss), 1e-3);
 }
 

@@ -220,6 +220,23 @@ TEST(ExportTest, WeightsOfAModelFile) {
                         {"expected a checkpoint", "--format safetensors"});
 }
 
+// The ending says what a file is.
+TEST(ExportTest, AFileOfAnotherKindIsRefused) {
+  const ModelFolder folder;
+  for (const char* name : {"y.safetensors", "y.pt"}) {
+    expect_refused(folder, folder.train() + Words{"-o", folder / name}, {name, "a file .onnx"});
+  }
+  expect_export_refused({folder.model(), "-o", folder / "w.onnx", "--format", "safetensors"},
+                        {"w.onnx", ".safetensors"});
+  expect_export_refused({folder.model(), "-o", folder / "w.safetensors", "--format", "onnx"},
+                        {"w.safetensors", ".onnx"});
+  const std::string path = folder / "w.safetensors";
+  expect_success(fsdp_run({"export", folder.model(), "-o", path}));
+  const auto file = open_safetensors(path);
+  ASSERT_TRUE(file.ok());
+  EXPECT_EQ(values_of(*file, *file->find("w")), linear_weights());
+}
+
 // Tied keys, a transpose, a buffer that no node reads, and an initializer that came later.
 TEST(ExportTest, TheStateDictOfAModule) {
   const ModelFolder folder;
@@ -508,6 +525,17 @@ TEST(PredictTest, WritesEveryRowInOrder) {
     EXPECT_THAT(bytes, testing::HasSubstr("'shape': (13, 3)"));
     expect_near(npy_values(bytes), linear_outputs(13));
   }
+}
+
+// A model's YAML may be that of its training; a flag without effect is refused.
+TEST(PredictTest, TakesTheSettingsOfATraining) {
+  const ModelFolder folder;
+  folder.write("rows/x.npy", linear_inputs(5));
+  folder.write("model.yaml", "lr: 0.5\nparam_dtype: bfloat16\n");
+  expect_success(predicts(folder, "out.npy"));
+  expect_near(npy_values(content(folder / "out.npy")), linear_outputs(5));
+  expect_refused(folder, predicts(folder, "o.npy") + Words{"--lr", "0.5"},
+                 {"--lr has no effect with fsdp-run predict"});
 }
 
 TEST(PredictTest, WritesTextWithClasses) {

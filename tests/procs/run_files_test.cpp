@@ -20,6 +20,24 @@ using onnx_bytes::tensor;
 
 namespace fs = std::filesystem;
 
+// predict RUN must not answer with the weights of the run before.
+TEST(ResumedRun, RenewsTheModelOfItsFolder) {
+  const ModelFolder folder;
+  const Words run = fsdp_run({folder.model(), "--loss", "cross_entropy", "--batch-size", "2",
+                              "--steps", "2", "--run-dir", folder / "runs", "--run-name", "r"});
+  for (const int count : {1, 2}) {
+    fs::remove_all(folder / "runs");
+    const Finished first = Program::run(run + ranks(count));
+    ASSERT_EQ(first.status, 0) << first.err;
+    const std::string before = content(folder / "runs/r/model.onnx");
+    const Finished next = Program::run(
+        fsdp_run({"resume", folder / "runs/r", "--steps", "4", "-o", folder / "next.onnx"}));
+    ASSERT_EQ(next.status, 0) << next.err;
+    EXPECT_FALSE(content(folder / "next.onnx") == before);
+    EXPECT_TRUE(content(folder / "runs/r/model.onnx") == content(folder / "next.onnx"));
+  }
+}
+
 // A run with an input of every kind.
 class RunFilesTest : public testing::Test {
  protected:

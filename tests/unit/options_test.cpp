@@ -82,6 +82,22 @@ TEST(Options, WrongCommandsAreRefused) {
   EXPECT_EQ(refused({"--verify"}), "--verify has no effect with fsdp-run train");
 }
 
+// The table says which commands take an option; the others refuse it rather than ignore it.
+TEST(Options, CommandsRefuseOptionsOfOthers) {
+  EXPECT_EQ(refusal({"ops", "--lr", "0.1"}), "--lr has no effect with fsdp-run ops");
+  EXPECT_EQ(refusal({"predict", "m.onnx", "--param-dtype", "bfloat16"}),
+            "--param-dtype has no effect with fsdp-run predict");
+  EXPECT_EQ(refusal({"export", "ck", "--resume", "x"}),
+            "--resume has no effect with fsdp-run export");
+  EXPECT_EQ(refusal({"make-training", "m.onnx", "--resume", "x"}),
+            "--resume has no effect with fsdp-run make-training");
+  EXPECT_EQ(refusal({"data", "d", "--epochs", "3"}), "--epochs has no effect with fsdp-run data");
+  EXPECT_EQ(parse({"predict", "m.onnx", "--resume", "ck"})->options.checkpoint.resume, "ck");
+  EXPECT_EQ(parse({"export", "ck", "--ema-use", "off"})->options.optimizer.ema_use, false);
+  EXPECT_EQ(refused({"--lora-rank", "4"}), "--lora-rank has no effect with --lora none");
+  EXPECT_EQ(refused({"--lora-alpha", "4"}), "--lora-alpha has no effect with --lora none");
+}
+
 TEST(Options, HelpListsEveryOption) {
   const Result<ParsedCommand> parsed = parse({"m.onnx", "--lr", "x", "--help"});
   ASSERT_TRUE(parsed.ok());

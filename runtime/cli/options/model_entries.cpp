@@ -165,20 +165,27 @@ std::vector<OptionEntry> edit_entries() {
   using namespace entries;
   constexpr Range kBelowOne = {"a number of at least 0 and below 1",
                                [](double x) { return x >= 0 && x < 1; }};
+  const auto adapts = [](const Options& o) { return !o.edit.adapters.patterns.empty(); };
   return {
       repeated("",
                {"lora", "all, NAME or glob; repeated",
                 "weights that get an adapter; others are frozen but for --train"},
                OFSDP_FIELD(edit.adapters.patterns)),
-      integer({"lora-rank", "8", "rows of an adapter's A"}, 1, OFSDP_FIELD(edit.adapters.rank)),
-      number({"lora-alpha", "16", "an adapter adds alpha/rank * B A to its weight"}, kAboveZero,
-             OFSDP_FIELD(edit.adapters.alpha)),
-      number({"lora-dropout", "0", "of the rows that an adapter multiplies with A"}, kBelowOne,
-             OFSDP_FIELD(edit.adapters.dropout)),
-      path(
-          {"lora-from", "none, FILE.safetensors or FILE.onnx_adapter", "the adapter to start from"},
-          OFSDP_FIELD(edit.adapters.from)),
-      trusted(path({"adapter", "none, FILE.safetensors or FILE.onnx_adapter",
+      unless_idle(
+          integer({"lora-rank", "8", "rows of an adapter's A"}, 1, OFSDP_FIELD(edit.adapters.rank)),
+          adapts, "--lora none"),
+      unless_idle(number_or("auto",
+                            {"lora-alpha", "auto (that of --lora-from, else 16), X",
+                             "an adapter adds alpha/rank * B A to its weight"},
+                            kAboveZero, OFSDP_FIELD(edit.adapters.alpha)),
+                  adapts, "--lora none"),
+      unless_idle(number({"lora-dropout", "0", "of the rows that an adapter multiplies with A"},
+                         kBelowOne, OFSDP_FIELD(edit.adapters.dropout)),
+                  adapts, "--lora none"),
+      path({"lora-from", "none, FILE.safetensors, FILE.onnx_adapter, FOLDER",
+            "the adapter to start from"},
+           OFSDP_FIELD(edit.adapters.from)),
+      trusted(path({"adapter", "none, FILE.safetensors, FILE.onnx_adapter, FOLDER (as PEFT's)",
                     "the trained adapter, written at the end"},
                    OFSDP_FIELD(edit.adapter))),
       integer_or("none", {"replace-head", "none, N", "the last product gets N new outputs"}, 1,

@@ -243,9 +243,9 @@ std::vector<OptionEntry> optimizer_entries() {
       unless_idle(
           toggle({"ema-use", "on, off", "evaluate and write the average of --ema"},
                  OFSDP_FIELD(optimizer.ema_use)),
-          [](const Options& o) {  // an evaluation's checkpoint may have an average
-            const bool evaluates = o.command == Command::kEval && !o.checkpoint.resume.empty();
-            return o.optimizer.ema.has_value() || evaluates;
+          [](const Options& o) {  // the checkpoint of another command may have an average
+            const bool reads = o.command != Command::kTrain && !o.checkpoint.resume.empty();
+            return o.optimizer.ema.has_value() || reads || o.command == Command::kExport;
           },
           "--ema off"),
       number_or("off", {"clip-grad-norm", "off, X", "largest global 2-norm of the gradient"},

@@ -180,7 +180,12 @@ Result<Options> OptionReader::finish(Command command,
   OFSDP_RETURN_IF_ERROR(resolve_threads(omp_num_threads));
   for (const OptionEntry& entry : table_) {
     const bool given = entry.show(options_) != entry.show(Options());
-    if (given && !contains(entry.commands, command)) return no_effect_with(entry.name, command);
+    // A file that is for training may serve other commands, too.
+    const bool of_run = contains(entry.commands, Command::kTrain);
+    if (!given || contains(entry.commands, command)) continue;
+    if (!of_run || source_of(entry.name) == Source::kFlag) {
+      return no_effect_with(entry.name, command);
+    }
   }
   return std::move(options_);
 }

@@ -142,8 +142,8 @@ std::vector<OptionEntry> command_line_entries() {
       bare({"inference", "", "export: training switches off"}, exports, OFSDP_FIELD(inference)),
       bare({"verify", "", "export: compare the file's outputs with those of the checkpoint"},
            exports, OFSDP_FIELD(verify)),
-      flag(exports, word({"format", "", "export: the kind of file"}, {"onnx", "safetensors"},
-                         OFSDP_FIELD(format))),
+      flag(exports, word({"format", "", "export: the kind of file; none: by its name"},
+                         {"onnx", "safetensors"}, OFSDP_FIELD(format))),
       flag(only(Command::kMakeTraining),
            word({"form", "", "make-training: the form of the training in the model"},
                 {"training_info", "graph"}, OFSDP_FIELD(form))),
@@ -189,6 +189,50 @@ constexpr std::string_view kCommon[] = {"data",
                                         "checkpoint-dir",
                                         "resume",
                                         "config"};
+
+// The options that commands take which neither train nor plan; train, plan, eval, doctor, check,
+// config and make-training take every option of a run.
+struct CommandOptions {
+  Command command;
+  std::vector<std::string_view> names;
+};
+
+const std::vector<CommandOptions>& narrow_commands() {
+  static const std::vector<CommandOptions> kNarrow = {
+      {Command::kPredict,
+       {"data",           "eval-data",    "loss",      "prediction",     "batch-axis",
+        "free-batch",     "sample-shape", "input",     "nhwc-weights",   "batch-size",
+        "loader-threads", "threads",      "output",    "plugin",         "plugin-override",
+        "nproc-per-node", "device",       "resume",    "checkpoint-dir", "ema-use",
+        "seed",           "lora",         "lora-rank", "lora-alpha",     "lora-dropout",
+        "lora-from",      "replace-head", "add-head",  "untie"}},
+      {Command::kExport, {"output", "adapter", "ema-use", "plugin", "plugin-override", "threads"}},
+      {Command::kData,
+       {"loss", "labels", "prediction", "batch-axis", "sample-shape", "input", "loader-threads",
+        "threads", "plugin", "plugin-override"}},
+      {Command::kPrepare,
+       {"loss", "labels", "prediction", "batch-axis", "sample-shape", "input", "loader-threads",
+        "threads", "output", "plugin", "plugin-override"}},
+      {Command::kOps, {"plugin", "plugin-override"}},
+      {Command::kCheckPlugin, {}},
+  };
+  return kNarrow;
+}
+
+constexpr Commands without(Commands set, Command command) { return set & ~only(command); }
+
+// Returns the commands in which an option of a run has an effect.
+Commands commands_of_run_option(std::string_view name) {
+  using enum Command;
+  Commands set = kEveryCommand;
+  for (const Command other : {kDemo, kCompletion, kMan, kHelp, kVersion}) {
+    set = without(set, other);
+  }
+  for (const CommandOptions& narrow : narrow_commands()) {
+    if (std::ranges::count(narrow.names, name) == 0) set = without(set, narrow.command);
+  }
+  return name == "resume" ? without(set, kMakeTraining) : set;
+}
 
 // Indents the mapping under `data:`.
 std::string indented(const std::string& yaml) {
@@ -317,6 +361,9 @@ std::vector<OptionEntry> option_table() {
       table.push_back(entry);
       table.back().group = group;
       table.back().common = std::ranges::count(kCommon, entry.name) > 0;
+      if (entry.in_files && entry.commands == kEveryCommand) {
+        table.back().commands = commands_of_run_option(entry.name);
+      }
     }
   }
   return table;

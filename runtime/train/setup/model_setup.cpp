@@ -145,6 +145,7 @@ class SetupMaker {
 
   Result<ModelSetup> run() {
     OFSDP_ASSIGN_OR_RETURN(auto source, open_source());
+    if (communicator_.rank() == 0) print_lines(stderr, warnings_);
     ModelSetup setup(std::move(source));
     OFSDP_ASSIGN_OR_RETURN(DataSpec spec, library_data_ != nullptr
                                               ? Result<DataSpec>(*library_data_)
@@ -178,7 +179,7 @@ class SetupMaker {
 
   Result<std::unique_ptr<TrainingSource>> open_source(const InputSizes& sizes) {
     const Operators operators(registry_, &ort_operators());
-    OFSDP_RETURN_IF_ERROR(check_adapter_options());
+    OFSDP_RETURN_IF_ERROR(check_adapter_options(options_));
     if (!origin_.artifacts.empty()) {
       OFSDP_RETURN_IF_ERROR(check_no_edits());
       return open_ort_source(origin_.artifacts, operators);
@@ -201,16 +202,21 @@ class SetupMaker {
     if (info) {
       return open_rules_source(std::move(file), *std::move(info), options_.freeze, operators);
     }
-    OFSDP_RETURN_IF_ERROR(warn_of_merged(file));
+    OFSDP_ASSIGN_OR_RETURN(warnings_, warnings_about(file));
     const ModelEdits edits = edits_to_make();
     const bool learned = options_.qat_scales == QatScales::kLearned;
     TrainedRules rules{options_.freeze, train_, learned};
     if (saved_ != nullptr) rules.saved = saved_->trained;
+    rules.changes_values = options_.command != Command::kEval;
     OFSDP_ASSIGN_OR_RETURN(rules.hold_frozen, computes_on_cpu());
     if (edits.added) losses_[0].prediction = edits.added->name;
     const WantedValues wanted = wanted_of(losses_);
-    if (!edits.any()) return open_plain_source(std::move(file), operators, rules, wanted);
+    if (!edits.any()) {
+      OFSDP_RETURN_IF_ERROR(take_saved_values(file));
+      return open_plain_source(std::move(file), operators, rules, wanted);
+    }
     OFSDP_ASSIGN_OR_RETURN(EditedModel edited, edit_model(std::move(file), edits));
+    OFSDP_RETURN_IF_ERROR(take_saved_values(edited.file));
     std::string adapter = options_.edit.adapter;
     const bool merges = check_mergeable(edited.adapters, "").ok();
     if (adapter.empty() && options_.folder.keeps_model && !merges) {
@@ -219,14 +225,12 @@ class SetupMaker {
     return open_edited_source(std::move(edited), operators, std::move(rules), adapter, wanted);
   }
 
-  // Values that the checkpoint's run has not trained are drawn or read as that run did.
   ModelEdits edits_to_make() const {
-    ModelEdits edits = edits_of(options_);
-    if (saved_ == nullptr) return edits;
-    if (!edits.any()) return saved_->edits;
-    edits.seed = edits.adapters.seed = saved_->edits.seed;
-    if (edits.adapters.from.empty()) edits.adapters.from = saved_->edits.adapters.from;
-    return edits;
+    return saved_ == nullptr ? edits_of(options_) : edits_with(*saved_, edits_of(options_));
+  }
+
+  Status take_saved_values(OnnxFile& file) const {
+    return saved_ != nullptr && saved_->values ? take_values(*saved_, file) : ok_status();
   }
 
   // Constant nodes that the options or the checkpoint's run name are weights.
@@ -261,23 +265,19 @@ class SetupMaker {
                        options_.model);
   }
 
-  Status warn_of_merged(const OnnxFile& file) const {
+  // Rank 0 prints them unless the model is refused.
+  Result<std::string> warnings_about(const OnnxFile& file) const {
+    OFSDP_ASSIGN_OR_RETURN(const std::string alpha, other_alpha_warning(options_));
+    std::string merged;
     const bool finds = options_.command == Command::kDoctor;  // reports it itself
-    if (communicator_.rank() != 0 || finds || !options_.edit.untie.empty()) return {};
-    OFSDP_ASSIGN_OR_RETURN(const std::string warning, merged_copies_warning(file));
-    if (!warning.empty()) {
-      print_lines(stderr, format_text("fsdp-run: warning: {}\n", warning));
+    if (communicator_.rank() == 0 && !finds && options_.edit.untie.empty()) {
+      OFSDP_ASSIGN_OR_RETURN(merged, merged_copies_warning(file));
     }
-    return {};
-  }
-
-  // Adapter options need --lora.
-  Status check_adapter_options() const {
-    if (!options_.edit.adapters.patterns.empty()) return {};
-    const bool from = !options_.edit.adapters.from.empty();
-    if (!from && options_.edit.adapter.empty()) return {};
-    return input_error("{}: expected --lora with the weights that get adapters, found none",
-                       from ? "--lora-from" : "--adapter");
+    std::string lines;
+    for (const std::string& warning : {alpha, merged}) {
+      if (!warning.empty()) lines += format_text("fsdp-run: warning: {}\n", warning);
+    }
+    return lines;
   }
 
   // Takes loss and trained parameters from the file's training_info.
@@ -522,7 +522,7 @@ class SetupMaker {
     OFSDP_ASSIGN_OR_RETURN(Graph reached, keep_reached(setup.graph, graph));
     setup.source->set_symbolic(std::move(reached));
     if (setup.source->updates() != nullptr) OFSDP_RETURN_IF_ERROR(check_all_reached(setup));
-    OFSDP_RETURN_IF_ERROR(check_initialized(setup));
+    if (options_.initialize) OFSDP_RETURN_IF_ERROR(check_initialized(setup));
     const std::vector<LossSpec>& losses = setup.source->settings().losses;
     for (size_t t = 0; t < graph.terms.size(); ++t) setup.counts.push_back(loss_count(graph, t));
     OFSDP_RETURN_IF_ERROR(bind_data(setup.data, graph, options_.run.seed, setup.counts, losses));
@@ -579,15 +579,37 @@ class SetupMaker {
   Graph unmoved_;  // with the axes that the file has
   std::vector<LossSpec> losses_;
   std::vector<std::string> train_;
+  std::string warnings_;  // lines
 };
 
 }  // namespace
 
 ModelEdits edits_of(const Options& options) {
   ModelEdits edits = options.edit;
+  AdapterSpec& spec = edits.adapters;
+  if (!spec.alpha && !spec.patterns.empty() && !spec.from.empty()) {
+    const auto found = alpha_of_file(spec.from);  // edit_model reports its error
+    if (found.ok()) spec.alpha = *found;
+  }
   edits.prediction = options.losses[0].prediction;
   edits.seed = edits.adapters.seed = options.run.seed;
   return edits;
+}
+
+Status check_adapter_options(const Options& options) {
+  const AdapterSpec& spec = options.edit.adapters;
+  if (!spec.patterns.empty() || (spec.from.empty() && options.edit.adapter.empty())) return {};
+  return input_error("{}: expected --lora with the weights that get adapters, found none",
+                     spec.from.empty() ? "--adapter" : "--lora-from");
+}
+
+Result<std::string> other_alpha_warning(const Options& options) {
+  const AdapterSpec& spec = options.edit.adapters;
+  if (spec.patterns.empty() || spec.from.empty()) return std::string();
+  OFSDP_ASSIGN_OR_RETURN(const auto found,
+                         prefixed("--lora-from " + spec.from, alpha_of_file(spec.from)));
+  if (!found || !spec.alpha || *found == *spec.alpha) return std::string();
+  return format_text("--lora-alpha {}: {} was trained with {}", *spec.alpha, spec.from, *found);
 }
 
 std::vector<std::string> ModelSetup::class_names() const {

@@ -4,13 +4,13 @@
 #pragma once
 
 #include <memory>
-#include <set>
 #include <string>
 #include <vector>
 
 #include "importer/edit/model_edits.h"
 #include "importer/training_source.h"
 #include "runtime/data/row_lengths.h"
+#include "runtime/train/setup/checkpoint_values.h"
 #include "runtime/train/setup/data_setup.h"
 
 namespace ofsdp::runtime {
@@ -19,12 +19,11 @@ namespace ofsdp::runtime {
 // --replace-head, --untie, ...).
 ModelEdits edits_of(const Options& options);
 
-// `fsdp-run eval` of a checkpoint: what the run that saved it trained and edited.
-struct SavedRun {
-  std::set<std::string> trained;  // parameter names
-  ModelEdits edits;
-  std::vector<std::string> classes = {};  // names of its labels
-};
+// Returns kInput if an option about adapters lacks --lora.
+Status check_adapter_options(const Options& options);
+
+// Returns a warning if --lora-alpha is not that of --lora-from; else "".
+Result<std::string> other_alpha_warning(const Options& options);
 
 // Returns the values that the losses name, which are no outputs of the file.
 WantedValues wanted_of(std::span<const LossSpec> losses);
@@ -41,8 +40,8 @@ struct ModelSetup {
   //
   // `origin`: facts about the model file that parsing the options has found. `ledger`: counts the
   // memory of opened data. `library_data`: data that the library's caller passes, instead of
-  // --data. `saved`: for eval; its trained parameters replace those of the options, and its edits
-  // apply if the options ask for none.
+  // --data. `saved`: of --resume, for eval, check and doctor; its trained parameters replace those
+  // of the options, and its edits apply if the options ask for none.
   static Result<ModelSetup> make(const Options& options, const ModelOrigin& origin,
                                  const Registry& registry, Communicator& communicator,
                                  MemoryLedger& ledger, const DataSpec* library_data = nullptr,

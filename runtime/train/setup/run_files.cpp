@@ -198,7 +198,7 @@ class Lister {
     const bool trains = is(Command::kTrain);
     if (trains || is(Command::kMakeTraining)) add_trained();
     if (trains) {
-      files_.writes("--adapter", options_.edit.adapter);
+      add_adapter();
       files_.adds_to_folder("--checkpoint-dir", options_.checkpoint.dir);
       files_.writes("--report", options_.pictures.report);
       add_run_folder();
@@ -250,6 +250,13 @@ class Lister {
     }
   }
 
+  void add_adapter() {
+    const std::string& path = options_.edit.adapter;
+    files_.writes("--adapter", path);
+    if (!path.ends_with(kPeftFile)) return;
+    files_.writes("the configuration of --adapter", join_path(parent_folder(path), kPeftConfig));
+  }
+
   void add_logs() {
     const OutputOptions& files = options_.files;
     files_.writes("--metrics", files.metrics);
@@ -272,8 +279,9 @@ class Lister {
     const std::string model = model_of_checkpoint();
     if (model.empty()) return files_.writes("--output", path);
     add_onnx("the model of the checkpoint", model);
-    options_.format == "onnx" ? add_written_model("--output", path, model)
-                              : files_.writes("--output", path);
+    add_adapter();
+    const bool weights = options_.format == "safetensors" || path.ends_with(".safetensors");
+    weights ? files_.writes("--output", path) : add_written_model("--output", path, model);
   }
 
   std::string model_of_checkpoint() const {
@@ -295,8 +303,25 @@ class Lister {
 
 }  // namespace
 
+Status check_kind_of_output(const std::string& path) {
+  constexpr std::string_view kOthers[] = {
+      ".safetensors", ".pt",     ".pth", ".bin", ".ckpt", ".gguf", ".h5",          ".keras",
+      ".pb",          ".tflite", ".npy", ".npz", ".csv",  ".ort",  ".onnx_adapter"};
+  const std::string ending = fs::path(path).extension().string();
+  OFSDP_REJECT_IF(std::ranges::count(kOthers, ending) > 0,
+                  "-o {}: expected a file .onnx, as ONNX is written; fsdp-run export CHECKPOINT -o "
+                  "FILE.safetensors writes weights alone",
+                  escaped(path));
+  return {};
+}
+
 Status check_run_files(const Options& options, const ModelOrigin& origin) {
-  return Lister(options, origin).list().check();
+  OFSDP_RETURN_IF_ERROR(Lister(options, origin).list().check());
+  const bool writes_model = options.command == Command::kTrain ||
+                            options.command == Command::kPlan ||
+                            options.command == Command::kMakeTraining;
+  const bool plain = writes_model && origin.artifacts.empty();
+  return plain ? check_kind_of_output(options.files.output) : ok_status();
 }
 
 void RunFiles::add(Use use, const std::string& name, const std::string& path) {

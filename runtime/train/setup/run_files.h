@@ -27,6 +27,9 @@
 
 namespace ofsdp::runtime {
 
+// Returns kInput if the name of an ONNX file says that it is another kind of file.
+Status check_kind_of_output(const std::string& path);
+
 // Returns kInput, naming both flags and the path, if two files of the command clash. Called before
 // any output is opened. `origin`: facts about the model's files (runtime/options.h).
 Status check_run_files(const Options& options, const ModelOrigin& origin);
