@@ -45,7 +45,8 @@ struct EncodedStates {
 using EncodedUpdate = cudaError_t (*)(const OptimizerSettings& settings,
                                       const ofsdp_device_update& update,
                                       const EncodedStates& states, cudaStream_t stream);
-// Returns null if the optimizer moves the parameters in another kernel.
+// Returns null for states of another kind. An optimizer that moves the parameters in another kernel
+// advances the states alone.
 EncodedUpdate find_encoded_update(const char* name);
 
 // --ema: average = decay average + (1 - decay) param; in the update `first` a copy of the
@@ -77,6 +78,14 @@ cudaError_t add_lamb_squares(const OptimizerSettings& settings, const ofsdp_para
                              cudaStream_t stream);
 cudaError_t take_lamb_step(const OptimizerSettings& settings, const ofsdp_parameter_parts& parts,
                            cudaStream_t stream);
+// The same for one part with states in fewer bits, which begin at the part's first element, as
+// `parts.param` does. ofsdp_parameter_parts::states are not read.
+cudaError_t add_lamb_squares_encoded(const OptimizerSettings& settings,
+                                     const ofsdp_parameter_parts& parts,
+                                     const EncodedStates& states, cudaStream_t stream);
+cudaError_t take_lamb_step_encoded(const OptimizerSettings& settings,
+                                   const ofsdp_parameter_parts& parts, const EncodedStates& states,
+                                   cudaStream_t stream);
 
 // --- Adafactor after advancing the second moments (formulas: kernels/core/optimizer.h and
 // parameter_updates.h). Sums are double: one warp per matrix row, one thread block per 32 columns,

@@ -2,6 +2,7 @@
 // handles 4096 elements of one part, found by binary search.
 #include "kernels/cuda/device/arithmetic.h"
 #include "kernels/cuda/device/device.cuh"
+#include "kernels/cuda/training/stored_states.cuh"
 #include "kernels/optimizers/parameter_updates.h"
 
 namespace ofsdp::kernels::cuda {
@@ -25,7 +26,7 @@ struct Launch {
 
 struct View {
   float* param;
-  const float *average, *square;
+  StoredState average, square;
   double *squares, *partials;
   const ofsdp_run_state* state;
   const ofsdp_step_numbers* numbers;
@@ -33,9 +34,15 @@ struct View {
   OptimizerSettings settings;
 };
 
+template <bool kEncoded>
 __device__ inline float direction(const View& v, const Lamb::Direction& f, float weight_decay,
                                   int64_t i) {
-  return f(v.average[i], v.square[i], weight_decay, v.param[i]);
+  if constexpr (kEncoded) {
+    return f(decoded(v.average, i), decoded(v.square, i), weight_decay, v.param[i]);
+  } else {
+    return f(reinterpret_cast<const float*>(v.average.elements)[i],
+             reinterpret_cast<const float*>(v.square.elements)[i], weight_decay, v.param[i]);
+  }
 }
 
 __device__ inline bool stands_still(const View& v) {
@@ -68,6 +75,7 @@ __device__ inline Stretch stretch_of(const Part& part, int block) {
 
 // A block writes the squared norms of parameter and direction over 4096 elements; thread 0 shares
 // the step's factors.
+template <bool kEncoded>
 OFSDP_CUDA_KERNEL squares_kernel(Launch launch, View v) {
   __shared__ Lamb::Direction shared;
   __shared__ double spare[kThreads / kWarp];
@@ -80,7 +88,7 @@ OFSDP_CUDA_KERNEL squares_kernel(Launch launch, View v) {
   const Stretch s = stretch_of(part, block);
   double of_param = 0, of_direction = 0;
   for (int64_t i = s.begin + threadIdx.x; i < s.end; i += kThreads) {
-    const double p = v.param[i], d = direction(v, f, part.weight_decay, i);
+    const double p = v.param[i], d = direction<kEncoded>(v, f, part.weight_decay, i);
     of_param += p * p;
     of_direction += d * d;
   }
@@ -115,6 +123,7 @@ OFSDP_CUDA_KERNEL sum_kernel(Launch launch, View v) {
 }
 
 // A block updates 4096 elements; thread 0 shares the trust ratio and the step's factors.
+template <bool kEncoded>
 OFSDP_CUDA_KERNEL step_kernel(Launch launch, View v) {
   __shared__ Lamb::Direction shared;
   __shared__ float length;
@@ -131,13 +140,20 @@ OFSDP_CUDA_KERNEL step_kernel(Launch launch, View v) {
   const Lamb::Direction f = shared;
   const Stretch s = stretch_of(part, block);
   for (int64_t i = s.begin + threadIdx.x; i < s.end; i += kThreads) {
-    v.param[i] -= length * direction(v, f, part.weight_decay, i);
+    v.param[i] -= length * direction<kEncoded>(v, f, part.weight_decay, i);
   }
 }
 
+View view_of(const OptimizerSettings& s, const ofsdp_parameter_parts& p, const StoredState& average,
+             const StoredState& square) {
+  return {p.param, average, square, p.squares, p.partials, p.state, p.numbers, p.base_lr, s};
+}
+
 View view_of(const OptimizerSettings& s, const ofsdp_parameter_parts& p) {
-  return {p.param, p.states[0], p.states[1], p.squares, p.partials,
-          p.state, p.numbers,   p.base_lr,   s};
+  const auto state = [&](int i) {
+    return StoredState{StateForm::kFloat32, reinterpret_cast<std::byte*>(p.states[i])};
+  };
+  return view_of(s, p, state(0), state(1));
 }
 
 // Launches up to kMaxLambParts parts at a time; empty parts have no block.
@@ -163,25 +179,47 @@ cudaError_t in_launches(const ofsdp_parameter_parts& p, const F& run) {
   return flush();
 }
 
-}  // namespace
-
-cudaError_t add_lamb_squares(const OptimizerSettings& settings, const ofsdp_parameter_parts& parts,
-                             cudaStream_t stream) {
-  const View view = view_of(settings, parts);
+template <bool kEncoded>
+cudaError_t add_squares(const View& view, const ofsdp_parameter_parts& parts, cudaStream_t stream) {
   return in_launches(parts, [&](const Launch& launch) {
     const cudaError_t error =
-        launch_blocks(stream, launch.blocks, kThreads, squares_kernel, launch, view);
+        launch_blocks(stream, launch.blocks, kThreads, squares_kernel<kEncoded>, launch, view);
     if (error != cudaSuccess) return error;
     return launch_blocks(stream, launch.count, kThreads, sum_kernel, launch, view);
   });
 }
 
+template <bool kEncoded>
+cudaError_t take_step(const View& view, const ofsdp_parameter_parts& parts, cudaStream_t stream) {
+  return in_launches(parts, [&](const Launch& launch) {
+    return launch_blocks(stream, launch.blocks, kThreads, step_kernel<kEncoded>, launch, view);
+  });
+}
+
+}  // namespace
+
+cudaError_t add_lamb_squares(const OptimizerSettings& settings, const ofsdp_parameter_parts& parts,
+                             cudaStream_t stream) {
+  return add_squares<false>(view_of(settings, parts), parts, stream);
+}
+
 cudaError_t take_lamb_step(const OptimizerSettings& settings, const ofsdp_parameter_parts& parts,
                            cudaStream_t stream) {
-  const View view = view_of(settings, parts);
-  return in_launches(parts, [&](const Launch& launch) {
-    return launch_blocks(stream, launch.blocks, kThreads, step_kernel, launch, view);
-  });
+  return take_step<false>(view_of(settings, parts), parts, stream);
+}
+
+cudaError_t add_lamb_squares_encoded(const OptimizerSettings& settings,
+                                     const ofsdp_parameter_parts& parts,
+                                     const EncodedStates& states, cudaStream_t stream) {
+  return add_squares<true>(view_of(settings, parts, states.states[0], states.states[1]), parts,
+                           stream);
+}
+
+cudaError_t take_lamb_step_encoded(const OptimizerSettings& settings,
+                                   const ofsdp_parameter_parts& parts, const EncodedStates& states,
+                                   cudaStream_t stream) {
+  return take_step<true>(view_of(settings, parts, states.states[0], states.states[1]), parts,
+                         stream);
 }
 
 }  // namespace ofsdp::kernels::cuda

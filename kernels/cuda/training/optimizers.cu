@@ -5,7 +5,7 @@
 #include "kernels/cuda/device/arithmetic.h"
 #include "kernels/cuda/device/device.cuh"
 #include "kernels/cuda/device/elements.cuh"
-#include "kernels/formulas/code_book.h"
+#include "kernels/cuda/training/stored_states.cuh"
 #include "kernels/optimizers/parameter_updates.h"
 #include "kernels/optimizers/updates.h"
 
@@ -104,22 +104,6 @@ cudaError_t update(const OptimizerSettings& settings, const ofsdp_device_update&
 
 // --- states in fewer bits (kernels/core/stored_state.h) ---
 
-__constant__ CodeBook signed_book = make_code_book(true);
-__constant__ CodeBook unsigned_book = make_code_book(false);
-
-__device__ inline const CodeBook& book_of(StateForm form) {
-  return form == StateForm::kSigned8 ? signed_book : unsigned_book;
-}
-
-__device__ inline float decoded(const StoredState& s, int64_t i) {
-  if (s.form == StateForm::kFloat32) return reinterpret_cast<const float*>(s.elements)[i];
-  if (s.form == StateForm::kBFloat16) {
-    return __bfloat162float(reinterpret_cast<const __nv_bfloat16*>(s.elements)[i]);
-  }
-  const auto code = static_cast<uint8_t>(s.elements[i]);
-  return book_of(s.form).values[code] * s.scales[i / kStateBlock];
-}
-
 struct LargestInt {
   __device__ int32_t operator()(int32_t a, int32_t b) const { return a > b ? a : b; }
 };
@@ -172,8 +156,10 @@ __global__ void __launch_bounds__(kStateBlock)
       if (states.states[k].elements != nullptr) e.state[k] = decoded(states.states[k], i);
     }
     Update::step(e, g, shared);
-    u.param[i] = e.param;
-    if (u.copy != nullptr) store_copy<1>(u, i, &e.param);
+    if constexpr (Update::kMovesParam) {
+      u.param[i] = e.param;
+      if (u.copy != nullptr) store_copy<1>(u, i, &e.param);
+    }
   }
   __syncthreads();  // all have read the block's scales
   const uint32_t random = rounding_bits(static_cast<uint32_t>(states.first + i), key);
@@ -210,9 +196,10 @@ OFSDP_CUDA_KERNEL swap_kernel(float* a, float* b, int64_t n) {
   b[i] = value;
 }
 
+// Adafactor's states are sums of rows and columns, which stay in float32.
 template <typename Update>
 constexpr EncodedUpdate encoded_update() {
-  if constexpr (Update::kMovesParam) return update_encoded<Update>;
+  if constexpr (!std::is_same_v<Update, updates::Adafactor>) return update_encoded<Update>;
   return nullptr;
 }
 
@@ -225,7 +212,8 @@ constexpr Named kUpdates[] = {
 #define OPTIMIZER(name, Update, ...) \
   {#name, update<updates::Update>, encoded_update<updates::Update>()},
 #include "kernels/optimizers/optimizers.inc"
-    {"assign", update<Assign>, nullptr}, {"muon_direction", update<MuonDirection>, nullptr}};
+    {"assign", update<Assign>, nullptr},
+    {"muon_direction", update<MuonDirection>, update_encoded<MuonDirection>}};
 
 }  // namespace
 

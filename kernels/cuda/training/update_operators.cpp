@@ -95,23 +95,29 @@ bool encodes(const Problem& p) {
   });
 }
 
+// The states of a row, from its first element on.
+EncodedStates encoded_states(const PlannedRows& planned, const std::vector<TensorDesc>& outputs,
+                             const Launch& l, const UpdateRow& row) {
+  EncodedStates states{{}, planned.spec.seed, row.parameter, row.first};
+  for (int32_t i = 0; i < std::min<int32_t>(row.num_states, kMaxStates); ++i) {
+    const size_t operand = UpdateOut::kStates + static_cast<size_t>(row.states[i]);
+    const TensorDesc& desc = outputs[operand];
+    states.states[i] = stored_state(state_form(desc.dtype), l.out<std::byte>(operand), desc.numel())
+                           .from(row.begin + row.shifts[i]);
+  }
+  return states;
+}
+
 // `advance` on states in fewer bits: a launch per parameter.
 Create advance_encoded(const char* name) {
   return [update = find_encoded_update(name)](DeviceState&, const Problem& problem) {
     const PlannedRows planned(problem);
     const std::vector<TensorDesc> outputs = problem.outputs;
-    return make_cuda_kernel([update, planned, outputs](cudaStream_t stream, const Launch& l) {
+    return make_cuda_kernel([=](cudaStream_t stream, const Launch& l) {
       for (const UpdateRow& row : planned.rows) {
         ofsdp_device_update u = update_of(planned, l, row);
         std::ranges::fill(u.states, nullptr);
-        EncodedStates states{{}, planned.spec.seed, row.parameter, row.first};
-        for (int32_t i = 0; i < row.num_states; ++i) {
-          const size_t operand = UpdateOut::kStates + static_cast<size_t>(row.states[i]);
-          const TensorDesc& desc = outputs[operand];
-          states.states[i] =
-              stored_state(state_form(desc.dtype), l.out<std::byte>(operand), desc.numel())
-                  .from(row.begin + row.shifts[i]);
-        }
+        const EncodedStates states = encoded_states(planned, outputs, l, row);
         OFSDP_CUDA_TRY(update(planned.spec.settings, u, states, stream));
       }
       return cudaSuccess;
@@ -137,6 +143,24 @@ Create keep(bool looks_ahead) {
       return cudaSuccess;
     });
   };
+}
+
+// The same with a momentum in fewer bits. Encoding it again changes no bit.
+std::unique_ptr<CudaKernel> keep_encoded(DeviceState& device, const Problem& problem) {
+  const PlannedRows planned(problem);
+  if (planned.spec.settings.momentum == 0) return keep(true)(device, problem);
+  const std::vector<TensorDesc> outputs = problem.outputs;
+  return make_cuda_kernel([put = find_encoded_update("muon_direction"), planned, outputs](
+                              cudaStream_t stream, const Launch& l) {
+    for (const UpdateRow& row : planned.rows) {
+      ofsdp_device_update u = update_of(planned, l, row);
+      u.param = l.out<float>(UpdateOut::kKept) + row.begin;
+      std::ranges::fill(u.states, nullptr);
+      const EncodedStates states = encoded_states(planned, outputs, l, row);
+      OFSDP_CUDA_TRY(put(planned.spec.settings, u, states, stream));
+    }
+    return cudaSuccess;
+  });
 }
 
 std::unique_ptr<CudaKernel> sums(DeviceState&, const Problem& problem) {
@@ -218,6 +242,37 @@ Create over_parts(OfParts launch) {
   };
 }
 
+using OfEncodedPart = cudaError_t (*)(const OptimizerSettings&, const ofsdp_parameter_parts&,
+                                      const EncodedStates&, cudaStream_t);
+
+// The same on states in fewer bits: a launch per parameter.
+Create over_encoded_parts(OfEncodedPart launch) {
+  return [launch](DeviceState&, const Problem& problem) {
+    const PlannedRows planned(problem);
+    const std::vector<TensorDesc> outputs = problem.outputs;
+    return make_cuda_kernel([=](cudaStream_t stream, const Launch& l) {
+      for (const UpdateRow& row : planned.rows) {
+        ofsdp_parameter_part part{};
+        part.count = row.end - row.begin;
+        part.parameter = row.parameter;
+        part.weight_decay = row.weight_decay;
+        ofsdp_parameter_parts p{};
+        p.param = l.out<float>(UpdateOut::kParam) + row.begin;
+        p.parts = &part;
+        p.num_parts = 1;
+        p.squares = l.out<double>(UpdateOut::kSquares);
+        p.partials = l.out<double>(UpdateOut::kPartials);
+        p.state = run_state(l);
+        p.numbers = l.in<const ofsdp_step_numbers>(UpdateIn::kNumbers);
+        p.base_lr = planned.spec.base_lr;
+        const EncodedStates states = encoded_states(planned, outputs, l, row);
+        OFSDP_CUDA_TRY(launch(planned.spec.settings, p, states, stream));
+      }
+      return cudaSuccess;
+    });
+  };
+}
+
 std::unique_ptr<CudaKernel> round(DeviceState&, const Problem& problem) {
   return make_cuda_kernel([planned = PlannedRows(problem)](cudaStream_t stream, const Launch& l) {
     return convert(l.out<float>(UpdateOut::kParam), number(DType::kFloat32),
@@ -279,6 +334,10 @@ Acceptance takes_states(const Problem& p) {
                    "a state is not float32, or a parameter has more than four");
 }
 
+Acceptance takes_encoded_states(const Problem& p) {
+  return accept_if(few_states(p) && encodes(p), "all states are float32");
+}
+
 // For operations that read no states.
 Acceptance takes_any(const Problem&) { return Acceptance(true); }
 
@@ -288,27 +347,30 @@ void add_updates(CudaImplementations& list) {
   const auto add = [&list](const char* optimizer, const char* part, Create create) {
     list.push_back({update_op(optimizer, part), "own", takes_states, std::move(create)});
   };
+  const auto add_encoded = [&list](const char* optimizer, const char* part, Create create) {
+    list.push_back(
+        {update_op(optimizer, part), "few bits", takes_encoded_states, std::move(create)});
+  };
   const auto add_advance = [&](const char* optimizer) {
     add(optimizer, "advance", advance(optimizer));
     if (find_encoded_update(optimizer) == nullptr) return;
-    list.push_back({update_op(optimizer, "advance"), "few bits",
-                    [](const Problem& p) {
-                      return accept_if(few_states(p) && encodes(p), "all states are float32");
-                    },
-                    advance_encoded(optimizer)});
+    add_encoded(optimizer, "advance", advance_encoded(optimizer));
   };
 #define OPTIMIZER(name, ...) add_advance(#name);
 #include "kernels/optimizers/optimizers.inc"
   add("assign", "advance", advance("assign"));
   add("lamb", "norms", over_parts(add_lamb_squares));
   add("lamb", "step", over_parts(take_lamb_step));
+  add_encoded("lamb", "norms", over_encoded_parts(add_lamb_squares_encoded));
+  add_encoded("lamb", "step", over_encoded_parts(take_lamb_step_encoded));
   add("adafactor", "keep", keep(false));
   add("adafactor", "sums", sums);
   add("adafactor", "factors", factors);
   add("adafactor", "norms", over_parts(add_adafactor_squares));
   add("adafactor", "step", over_parts(take_adafactor_step));
   add("muon", "keep", keep(true));
-  add("muon", "step", over_parts(take_muon_step));
+  add_encoded("muon", "keep", keep_encoded);
+  list.push_back({update_op("muon", "step"), "own", takes_any, over_parts(take_muon_step)});
   list.push_back({kAverageOp, "own", takes_any, average});
   list.push_back({kSwapOp, "own", takes_any, swap});
   list.push_back({kRoundOp, "own", takes_any, round});
