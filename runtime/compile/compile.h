@@ -161,6 +161,9 @@ struct ChosenDevice {
 
 Result<ChosenDevice> choose_device(const Options& options, const Registry& registry,
                                    Communicator& communicator);
+// Returns whether an optimizer, of the run or of a group, is a plug-in's: those have functions for
+// the CPU alone, so with a device their parameters rest in host memory.
+bool updates_in_host_memory(const Options& options);
 // Returns true for the device of a plan without a GPU.
 bool only_plans(const Device& device);
 

@@ -47,7 +47,8 @@ class PlanningDevice final : public Device {
 // Returns the reason if an option needs the CPU; else empty.
 std::string only_on_cpu(const Options& options) {
   if (!options.report.html.empty()) return "--html draws times, which nobody has measured on GPUs";
-  const bool offloads = options.sharding.cpu_offload != CpuOffload::kNone;
+  const bool offloads =
+      options.sharding.cpu_offload != CpuOffload::kNone || updates_in_host_memory(options);
   const std::string name(name_of(options.optimizer.kind));
   const OptimizerDef* const optimizer = find_optimizer(name);
   if (options.launch.deterministic == Determinism::kAcrossRanks) {
@@ -63,9 +64,6 @@ std::string only_on_cpu(const Options& options) {
   const bool watches = options.files.watch > 0 && options.command != Command::kEval;
   if (watches && !traits(StepKind::kWatch).on_device) {
     return "--watch keeps norms of the CPU's updates alone so far";
-  }
-  if (options.optimizer.kind == OptimizerKind::kPlugin && !offloads) {
-    return "optimizers of plug-ins update in host memory: --cpu-offload optimizer or params";
   }
   return "";
 }
@@ -197,6 +195,14 @@ class Chooser {
 
 bool only_plans(const Device& device) {
   return dynamic_cast<const PlanningDevice*>(&device) != nullptr;
+}
+
+bool updates_in_host_memory(const Options& options) {
+  const OptimizerOptions& o = options.optimizer;
+  return o.kind == OptimizerKind::kPlugin ||
+         std::ranges::any_of(o.groups, [](const GroupOptions& group) {
+           return group.kind == OptimizerKind::kPlugin;
+         });
 }
 
 Result<ChosenDevice> choose_device(const Options& options, const Registry& registry,

@@ -14,7 +14,6 @@
 #include "runtime/train/trainer.h"
 
 namespace ofsdp::runtime {
-
 Result<std::unique_ptr<PreparedRun>> PreparedRun::make(const RunContext& context,
                                                        const std::string& configuration) {
   std::unique_ptr<PreparedRun> run(new PreparedRun(context));
@@ -60,6 +59,7 @@ Status PreparedRun::prepare(const std::string& configuration, const DataSpec* da
   if (checkpoint_ != nullptr) settings_.early_stop = checkpoint_->manifest().early_stop;
   OFSDP_RETURN_IF_ERROR(weigh_ranks());
   OFSDP_ASSIGN_OR_RETURN(chosen_, choose_device(options, context_.registry, communicator));
+  place_updates();
   OFSDP_RETURN_IF_ERROR(make_plan());
   if (checkpoint_ == nullptr) return {};
   OFSDP_RETURN_IF_ERROR(with_edits_of(checkpoint_->manifest(), options,
@@ -107,6 +107,17 @@ Status PreparedRun::weigh_ranks() {
   return {};
 }
 
+// With a device, optimizers of plug-ins update in host memory, also where no option says so.
+void PreparedRun::place_updates() {
+  CpuOffload& offload = settings_.options.sharding.cpu_offload;
+  const bool moves = chosen_.device != nullptr && offload == CpuOffload::kNone &&
+                     updates_in_host_memory(settings_.options);
+  if (!moves) return;
+  offload = CpuOffload::kOptimizer;
+  chosen_.notice +=
+      "\noptimizers of plug-ins update in host memory, as with --cpu-offload optimizer";
+}
+
 // With --device auto, a model without a plan for the GPU runs on the CPU.
 Status PreparedRun::make_plan() {
   const auto planned = [this] {
@@ -117,6 +128,7 @@ Status PreparedRun::make_plan() {
   const bool may_change = context_.options.launch.device != DeviceChoice::kCuda;
   if (!plan.ok() && chosen_.device != nullptr && may_change) {
     chosen_ = {nullptr, "device: the CPU, since " + plan.error().message()};
+    settings_.options.sharding.cpu_offload = context_.options.sharding.cpu_offload;
     plan = planned();
   }
   OFSDP_ASSIGN_OR_RETURN(plan_, std::move(plan));

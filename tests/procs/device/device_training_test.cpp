@@ -212,7 +212,7 @@ TEST(DeviceTrainingInfoOperatorsTest, TheCudaKernelsGiveTheLossesOfTheCpu) {
   }
 }
 
-// Optimizers of plug-ins update in host memory.
+// Optimizers of plug-ins update in host memory, also where no option says so.
 TEST(DevicePluginOptimizerTest, UpdatesWhatIsOffloaded) {
   const auto command = [](const char* name, int world) {
     return small_mlp(world) +
@@ -221,14 +221,14 @@ TEST(DevicePluginOptimizerTest, UpdatesWhatIsOffloaded) {
                  "--steps",     "6"};
   };
   for (const int world : {1, 2}) {
-    for (const char* offload : {"optimizer", "params"}) {
+    for (const char* offload : {"none", "optimizer", "params"}) {
       expect_same_bits(on_cpu(command("lion", world)),
                        on_counting_device(command("lion", world), {"--cpu-offload", offload}));
     }
   }
-  const Trained without = on_counting_device(command("lion", 1));
-  EXPECT_EQ(without.run.status, 2);
-  expect_one_line(without.run.err, {"--device cuda", "plug-ins", "--cpu-offload"});
+  const Words of_group = small_mlp() + Words{"--plugin", OFSDP_EXAMPLE_PLUGINS "/liblion.so",
+                                             "--group", "*bias:optimizer=plugin:lion"};
+  expect_same_bits(on_cpu(of_group), on_counting_device(of_group));
   const Trained norms = on_counting_device(command("adafactor", 1), {"--cpu-offload", "optimizer"});
   EXPECT_EQ(norms.run.status, 2);
   expect_one_line(norms.run.err, {"plugin:adafactor", "norms", "the CPU alone"});
