@@ -128,6 +128,7 @@ class PreparedRun {
   Status prepare(const std::string& configuration, const DataSpec* data, const GivenSizes* sizes);
   Status weigh_ranks();
   void place_updates();
+  void warn_of_ranks();
   Status make_plan();
   Status check_before_planning() const;
   Status check_best() const;

@@ -33,6 +33,30 @@ int connect_in_vain(const RankIdentity& identity, const std::string& expected) {
   return status.kind() == kind && named ? 0 : 4;
 }
 
+TEST(OpenFiles, AreCountedBeforeRanksConnect) {
+  std::vector<int> host_of;
+  for (int rank = 0; rank < 1024; ++rank) host_of.push_back(rank / 2);
+  const HostMap map = HostMap::make(7, host_of, std::vector<std::string>(1024, "a"));
+  EXPECT_EQ(map.connections(), 2 * 511);
+  EXPECT_TRUE(check_open_files(map, 10, 1096).ok());
+  const Status refused = check_open_files(map, 10, 1095);
+  EXPECT_EQ(refused.kind(), ErrorKind::kInput);
+  EXPECT_EQ(
+      refused.message(),
+      "rank 7: 1022 connections to 511 other hosts: expected ulimit -n of at least 1096, found "
+      "1095");
+}
+
+// A rank may serve several of a host with more ranks.
+TEST(OpenFiles, OfUnequalHostsAreCountedByRank) {
+  const auto connections = [](int rank) {
+    return HostMap::make(rank, {0, 0, 0, 1}, std::vector<std::string>(4, "a")).connections();
+  };
+  EXPECT_EQ(connections(3), 1 + 3);
+  EXPECT_EQ(connections(0), 1 + 1);
+  EXPECT_EQ(connections(1), 1);
+}
+
 class Stopped : public testing::TestWithParam<std::tuple<HostCounts, int>> {};
 INSTANTIATE_TEST_SUITE_P(Hosts, Stopped,
                          testing::Values(std::tuple(HostCounts{2, 1}, 1),

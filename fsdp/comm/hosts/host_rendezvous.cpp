@@ -1,6 +1,9 @@
 #include "fsdp/comm/hosts/host_rendezvous.h"
 
+#include <sys/resource.h>
+
 #include <algorithm>
+#include <filesystem>
 #include <map>
 #include <utility>
 
@@ -31,7 +34,39 @@ int HostMap::server(int host, int asker) const {
   return ranks[static_cast<size_t>(place_of[static_cast<size_t>(asker)]) % ranks.size()];
 }
 
+int HostMap::connections() const {
+  int count = static_cast<int>(hosts.size()) - 1;
+  for (int asker = 0; asker < world(); ++asker) {
+    count += !is_here(asker) && server(host(), asker) == rank ? 1 : 0;
+  }
+  return count;
+}
+
+Status check_open_files(const HostMap& map, int64_t open, int64_t most) {
+  // A handshake that is refused, a log, the files of a checkpoint.
+  constexpr int64_t kOthers = 64;
+  const int64_t least = open + map.connections() + kOthers;
+  if (map.hosts.size() < 2 || least <= most) return {};
+  return input_error(
+      "rank {}: {} connections to {} other hosts: expected ulimit -n of at least {}, "
+      "found {}",
+      map.rank, map.connections(), map.hosts.size() - 1, least, most);
+}
+
 namespace {
+
+// Returns how many files this process has open.
+int64_t open_files() {
+  std::error_code error;
+  const std::filesystem::directory_iterator entries("/proc/self/fd", error);
+  return error ? 0 : std::distance(entries, std::filesystem::directory_iterator());
+}
+
+Status check_open_files(const HostMap& map) {
+  rlimit files{};
+  if (getrlimit(RLIMIT_NOFILE, &files) != 0 || files.rlim_cur == RLIM_INFINITY) return {};
+  return check_open_files(map, open_files(), static_cast<int64_t>(files.rlim_cur));
+}
 
 // After the deadline rank 0 still waits for reports, and the others longer for the verdict.
 constexpr std::chrono::seconds kLastReports{2};
@@ -366,7 +401,8 @@ Result<HostsRendezvous> meet_hosts(const RankIdentity& identity, RendezvousPoint
   meeting.watch =
       std::make_unique<RendezvousWatch>(meeting.map, std::move(table.peers), std::move(who),
                                         format_text("{}:{}", address, point.port), timeout);
-  Status connected = Connecting(meeting, table, identity.secret).connect_all();
+  Status connected = check_open_files(meeting.map);
+  if (connected.ok()) connected = Connecting(meeting, table, identity.secret).connect_all();
   if (!connected.ok()) return meeting.watch->conclude(std::move(connected));
   meeting.watch->connected();
   return meeting;

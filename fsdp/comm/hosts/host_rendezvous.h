@@ -51,7 +51,13 @@ struct HostMap {
   bool is_here(int other) const { return host_of[static_cast<size_t>(other)] == host(); }
   // Returns the rank on `host` that answers `asker`'s requests.
   int server(int host, int asker) const;
+  // Returns how many connections to other hosts this rank makes and takes.
+  int connections() const;
 };
+
+// Returns kInput if a process with `open` open files, of which it may have `most`, has no room for
+// the map's connections.
+Status check_open_files(const HostMap& map, int64_t open, int64_t most);
 
 // The meeting's first half: RendezvousPoint is the address at which rank 0 waits, HostTable all
 // ranks' addresses. Rank 0 gathers all hellos and sets the table in each rank's Store. Keys and

@@ -43,6 +43,21 @@ Words gpt_plan() {
       {"plan", sample_model("gpt/gpt.onnx"), "--global-batch-size", "48", "--threads", "1"});
 }
 
+TEST(PlanOfManyRanks, GoesBeyondTheRanksOfARun) {
+  for (const char* device : {"cpu", "cuda"}) {
+    const Words command = fsdp_run({"plan", sample_model("gpt/gpt.onnx"), "--batch-size", "1",
+                                    "--threads", "1", "--device", device, "--world"});
+    const Finished many = done(command + Words{"4096"});
+    EXPECT_THAT(many.out, HasSubstr("4096 ranks are planned; a run takes at most 1024"));
+    const Json few = parsed(command + Words{"1024", "--json"});
+    const Json plan = parsed(command + Words{"4096", "--json"});
+    EXPECT_LT(peak(plan), peak(few)) << "shards of more ranks are smaller";
+    const Finished refused = Program::run(command + Words{"4097"});
+    EXPECT_EQ(refused.status, 2);
+    EXPECT_THAT(refused.err, HasSubstr("4097 ranks: at most 4096 are supported"));
+  }
+}
+
 Words no_shard() { return Words{"--strategy", "no_shard"} + ranks(2); }
 
 // The bytes that a part of the run's peak are.
