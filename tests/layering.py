@@ -61,6 +61,7 @@ ROOMS = {
     "kernels/cuda/loss": "@cuda kernels/cuda/norm kernels/cuda/reduce kernels/cuda/matmul kernels/ops/loss",
     "kernels/cuda/conv": "@cuda kernels/cuda/shape kernels/cuda/reduce kernels/cuda/matmul kernels/ops/conv",
     "kernels/cuda/pool": "@cuda kernels/cuda/indexing kernels/cuda/conv kernels/ops/pool",
+    "kernels/cuda/sample": "@cuda kernels/ops/pool kernels/ops/shape",
     "kernels/cuda/recurrent": "@cuda kernels/cuda/shape kernels/cuda/reduce kernels/cuda/matmul kernels/cuda/conv "
                               "kernels/ops/recurrent",
     "kernels/cuda/cudnn": "@cuda kernels/ops/attention kernels/cuda/attention kernels/cuda/reduce kernels/cuda/conv",

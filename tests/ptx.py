@@ -47,6 +47,10 @@ SPILLS = {
     "forward_held<float, 4, 32, 32>": (8, "rows of up to 1024 float32 in the registers of a warp, of which ptxas allows 64"),
     r"walk_kernel<\w+, (1|32)>": (16, "TopK of few, which walks a line by a thread or a warp"),
     "join_statistics": (8, "a channel a thread: divisions of doubles are calls, around which a register is kept"),
+    "roi_planes": (64, "positions in double of a gradient, a thread a plane"),
+    "dft_pass": (16, "divisions of 64-bit integers are calls, around which a register is kept"),
+    "det_cofactors": (32, "divisions of doubles are calls, around which registers are kept"),
+    "ctc_samples": (80, "logarithms of doubles are calls, around which registers are kept"),
     f"(keys|queries)_kernel<(float|{SIXTEEN_BITS}), (64|128), 8>": (80, "attention on CUDA cores, for what tensor cores do not take"),
 }
 # Kernels with values in local memory, likewise.
@@ -54,6 +58,9 @@ INDEXED = "its parameters hold an array, and the place in it is computed"
 LOCAL_MEMORY = {
     r"chain_kernel<\w+>": "the interpreter of chains, for where NVRTC is missing",
     f"real_kernel<(float|{SIXTEEN_BITS}), \\d, \\(Pointwise\\)\\d+>": "CUDA reduces large arguments of sine and cosine by a table",
+    "dft_turns": "CUDA reduces large arguments of sine and cosine by a table",
+    "grid_(places|planes|slopes)": "the pixels of a place along each axis, some of which may be left out",
+    "roi_(bins|planes)": "the pixels of a sample, some of which may be left out",
     "indices_kernel": INDEXED,
     "split_kernel": INDEXED,
     "tuple_kernel": INDEXED,

@@ -702,6 +702,28 @@ TEST(Ctc, EditDistancesAreCounted) {
   EXPECT_EQ(row.at("wer"), 1);
 }
 
+TEST(Ctc, DevicesGiveTheBitsOfTheCpu) {
+  for (const Last last : {Last::kBatchFirst, Last::kTimeFirst}) {
+    for (const int n : {1, 2}) {
+      const TimeSteps folder(last);
+      const Words run = folder.train(n) + Words{"--eval-metrics", "cer,wer[2]"};
+      expect_bits_of_the_cpu(run);
+      expect_near_losses(on_cpu(run), run_on_device(OFSDP_EMULATED_DEVICE, run), 1e-5);
+    }
+  }
+}
+
+TEST(Ctc, WrongDataOnADeviceAreToldInTheWordsOfTheCpu) {
+  const TimeSteps folder(Last::kBatchFirst);
+  folder.write("long/x.npy", content(folder / "data/x.npy"));
+  folder.write("long/labels.npy", npy("<i8", "(6, 4)", std::vector<int64_t>(24, 2)));
+  const Words train = fsdp_run({folder.model(), "--steps", "1", "--loss", "ctc", "--eval-data",
+                                "none", "--data", folder / "long"});
+  const Trained run = run_on_device(OFSDP_EMULATED_DEVICE, train);
+  EXPECT_EQ(run.run.status, 2);
+  EXPECT_THAT(run.run.err, testing::HasSubstr("expected at least 7 time steps for 4 labels"));
+}
+
 TEST(Ctc, WrongDataAreRefused) {
   const TimeSteps folder(Last::kBatchFirst);
   folder.write("long/x.npy", content(folder / "data/x.npy"));

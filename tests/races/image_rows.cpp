@@ -1,5 +1,6 @@
-// Pooling and the parts of convolutions.
+// Pooling, the parts of convolutions, and pixels at computed positions.
 #include "kernels/cuda/conv/window.h"
+#include "kernels/cuda/sample/sample.h"
 #include "tests/races/table.h"
 
 namespace ofsdp::races {
@@ -66,6 +67,42 @@ void add_columns(Table& table, DType dtype) {
   }
 }
 
+void add_grids(Table& table) {
+  table.row("grid sample", [](Buffers& m) -> cudaError_t {
+    GridSampling e;
+    e.images = 2;
+    e.channels = 3;
+    e.pixels = 5 * 6;
+    e.places = 40;
+    e.axis[0].size = 1;
+    e.axis[1] = {5, kernels::GridMode::kCubic, kernels::GridPadding::kReflection, false};
+    e.axis[2] = {6, kernels::GridMode::kLinear, kernels::GridPadding::kBorder, true};
+    const float *x = m.floats(6 * e.pixels), *grid = m.floats(2 * e.places * 2);
+    float* const y = m.floats(6 * e.places);
+    OFSDP_CUDA_TRY(grid_sample(e, x, grid, y, nullptr));
+    OFSDP_CUDA_TRY(grid_sample_grad_input(e, y, grid, m.floats(6 * e.pixels), nullptr));
+    return grid_sample_grad_grid(e, y, x, grid, m.floats(2 * e.places * 2), nullptr);
+  });
+}
+
+void add_regions(Table& table, bool largest) {
+  table.row(named("regions", largest ? "largest" : "mean"), [=](Buffers& m) -> cudaError_t {
+    kernels::RoiParams e;
+    e.images = 2;
+    e.channels = 3;
+    e.height = e.width = 7;
+    e.rois = 5;
+    e.bins_y = e.bins_x = 2;
+    e.ratio = 2;
+    e.largest = largest;
+    const float *x = m.floats(6 * 49), *rois = m.positive(20);
+    const int64_t* const images = m.whole(5, 2);
+    float* const y = m.floats(5 * 3 * 4);
+    OFSDP_CUDA_TRY(roi_align(e, x, rois, images, y, {}, nullptr));
+    return roi_align_grad(e, y, x, rois, images, m.floats(6 * 49), {}, nullptr);
+  });
+}
+
 }  // namespace
 
 void add_image_rows(Table& table) {
@@ -73,6 +110,9 @@ void add_image_rows(Table& table) {
     for (const bool last : {false, true}) add_pools(table, dtype, last);
     add_columns(table, dtype);
   }
+  add_grids(table);
+  add_regions(table, false);
+  add_regions(table, true);
   table.row("lp pool", [](Buffers& m) {
     const Images images(DType::kFloat32, false);
     const float* const x = m.floats(images.in);

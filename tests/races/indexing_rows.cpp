@@ -91,6 +91,20 @@ void add_top(Table& table, int64_t k) {
   });
 }
 
+void add_unique(Table& table, bool sorted) {
+  table.row(named("unique", sorted ? "sorted" : "as they appear"), [=](Buffers& m) {
+    UniqueParams e;
+    e.dtype = DType::kInt64;
+    e.n = 300;
+    e.inner = 2;
+    e.sorted = sorted;
+    int64_t* outputs[3];
+    for (int64_t*& output : outputs) output = m.blank<int64_t>(e.n);
+    return find_unique(e, m.whole(2 * e.n, 9), outputs[0], outputs[1], outputs[2],
+                       m.blank<int64_t>(1), m.zeros(unique_scratch(e)), nullptr);
+  });
+}
+
 }  // namespace
 
 void add_indexing_rows(Table& table) {
@@ -115,6 +129,8 @@ void add_indexing_rows(Table& table) {
   add_scatter(table, ScatterKind::kMax, "max");
   add_top(table, 3);
   add_top(table, 60);
+  add_unique(table, true);
+  add_unique(table, false);
 }
 
 }  // namespace ofsdp::races

@@ -1,4 +1,5 @@
 // Losses, their gradients, and matches.
+#include "kernels/cuda/loss/ctc.h"
 #include "kernels/cuda/loss/loss.h"
 #include "tests/races/table.h"
 
@@ -141,6 +142,31 @@ void add_contrastive(Table& table) {
   });
 }
 
+// More states than a block has threads, and labels that repeat.
+void add_ctc(Table& table, bool time_first) {
+  table.row(
+      named("ctc", time_first ? "time first" : "samples first"), [=](Buffers& m) -> cudaError_t {
+        CtcParams s;
+        s.samples = 2;
+        s.places = 150;
+        s.classes = 30;
+        s.steps = 310;
+        s.ignore = -100;
+        s.space = 3;
+        s.time_first = time_first;
+        const int64_t rows = s.samples * s.steps;
+        const float* const scores = m.floats(rows * s.classes);
+        int64_t* const labels = m.whole(s.samples * s.places, s.classes - 1);
+        for (int64_t i = 0; i < s.samples * s.places; ++i) ++labels[i];
+        void* const scratch = m.zeros(ctc_scratch(s));
+        OFSDP_CUDA_TRY(ctc_loss(s, scores, labels, m.floats(1), scratch, nullptr));
+        OFSDP_CUDA_TRY(
+            ctc_grad(s, m.floats(1), scores, labels, m.floats(rows * s.classes), scratch, nullptr));
+        return ctc_measure(s, scores, labels, m.blank<double>(4 * s.samples),
+                           m.zeros(ctc_measure_scratch(s)), nullptr);
+      });
+}
+
 }  // namespace
 
 void add_loss_rows(Table& table) {
@@ -159,6 +185,8 @@ void add_loss_rows(Table& table) {
   add_distillation(table);
   add_measures(table);
   add_contrastive(table);
+  add_ctc(table, false);
+  add_ctc(table, true);
   table.row("matches", [](Buffers& m) {
     MatchCount c{70, 50, true, 3};
     return count_matches(c, m.floats(70 * 50), m.whole(70, 50), m.blank<int64_t>(2),

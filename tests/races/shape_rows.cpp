@@ -1,4 +1,5 @@
-// Copies between strides, fills, reductions, folds.
+// Copies between strides, fills, reductions, folds, transforms of lines and matrices.
+#include "kernels/cuda/matmul/transform.h"
 #include "kernels/cuda/reduce/reduce.h"
 #include "kernels/cuda/shape/movement.h"
 #include "tests/races/table.h"
@@ -122,6 +123,31 @@ void add_shape_rows(Table& table) {
     e.inner = 3;
     void* const x = m.floats(1800);
     return running_sum(e, x, x, nullptr);
+  });
+  table.row("gradient of a running product", [](Buffers& m) {
+    ScanParams e;
+    e.outer = 30;
+    e.n = 20;
+    e.inner = 3;
+    return running_product_grad(e, m.floats(1800), m.floats(1800), m.floats(1800), nullptr);
+  });
+  table.row("transform of lines", [](Buffers& m) {
+    DftParams e;
+    e.outer = 4;
+    e.inner = 3;
+    e.in = e.n = e.out = e.used = 12;
+    e.x_parts = 2;
+    return dft(e, {{4, 1, 3}, {3, 4, 1}}, m.floats(4 * 3 * 24), m.floats(4 * 3 * 24),
+               m.zeros(dft_scratch(e)), nullptr);
+  });
+  table.row("determinants", [](Buffers& m) -> cudaError_t {
+    constexpr int64_t kSize = 3, kCount = 70;
+    const float* const x = m.floats(kSize * kSize * kCount);
+    float* const y = m.floats(kCount);
+    void* const scratch = m.zeros(determinant_scratch(kSize, kCount));
+    OFSDP_CUDA_TRY(determinant(kSize, kCount, x, y, scratch, nullptr));
+    return determinant_grad(kSize, kCount, y, x, m.floats(kSize * kSize * kCount), scratch,
+                            nullptr);
   });
 }
 

@@ -132,6 +132,9 @@ std::unique_ptr<CudaKernel> make_operator(DeviceState& device, const std::string
   FAMILY(axis_maps)                 \
   FAMILY(recurrent)                 \
   FAMILY(einsum)                    \
+  FAMILY(samples)                   \
+  FAMILY(transforms)                \
+  FAMILY(sequences)                 \
   FAMILY(training)                  \
   FAMILY(updates)
 

@@ -38,6 +38,19 @@ cudaError_t scatter_indices(const ScatterIndexParams& e, const int64_t* x, const
 cudaError_t require_count(const int64_t* count, int64_t factor, int64_t expected, Fault fault,
                           cudaStream_t stream);
 
+// Groups equal slices x[:, i, :] of x [outer, n, inner]: ofsdp.FoundUnique, whose outputs
+// kernels/ops/indexing/sorted.cpp describes. Two NaN are equal and come after all numbers. Each
+// slice is compared with each other one, so this takes n^2 comparisons; no atomics, no sort.
+struct UniqueParams {
+  DType dtype = DType::kFloat32;
+  int64_t outer = 1, n = 0, inner = 1;
+  bool sorted = true;
+};
+bool supports_unique(DType dtype);
+size_t unique_scratch(const UniqueParams& e);
+cudaError_t find_unique(const UniqueParams& e, const void* x, int64_t* first, int64_t* inverse,
+                        int64_t* counts, int64_t* count, void* scratch, cudaStream_t stream);
+
 // --- Sequences: moves whole rows of any type, 16 bytes per access if possible. Lengths and
 // positions are in device memory; invalid ones are reported and count as 0.
 //

@@ -92,6 +92,34 @@ std::unique_ptr<CudaKernel> create_compress(DeviceState&, const Problem& p) {
       positions + found_scratch(found));
 }
 
+// All four outputs are written, wanted or not. Runs for empty x too: the number of groups is 0.
+std::unique_ptr<CudaKernel> create_unique(DeviceState&, const Problem& p) {
+  const Shape& x = p.in(0).shape;
+  const Lines lines =
+      p.attributes.has("axis") ? lines_along(x, p.attributes.i("axis", 0)) : Lines{1, x.numel(), 1};
+  const UniqueParams e{.dtype = p.in(0).dtype,
+                       .outer = lines.outer,
+                       .n = lines.n,
+                       .inner = lines.inner,
+                       .sorted = p.attributes.i("sorted", 1) != 0};
+  const size_t each = row_bytes(std::max<int64_t>(e.n, 1)), scratch = round_up(unique_scratch(e));
+  return make_cuda_kernel(
+      [=](cudaStream_t stream, const Launch& l) {
+        int64_t* outputs[4];
+        for (size_t i = 0; i < 4; ++i) {
+          auto* const own = reinterpret_cast<int64_t*>(at(l.workspace, scratch + i * each));
+          outputs[i] = l.out<int64_t>(i) != nullptr ? l.out<int64_t>(i) : own;
+        }
+        return find_unique(e, l.in(0), outputs[0], outputs[1], outputs[2], outputs[3], l.workspace,
+                           stream);
+      },
+      scratch + 4 * each);
+}
+
+Acceptance accepts_unique(const Problem& p) {
+  return accept({plain(p), supported(supports_unique(p.in(0).dtype))});
+}
+
 // --- Sequences ---
 
 std::unique_ptr<CudaKernel> create_reverse(DeviceState&, const Problem& p) {
@@ -183,6 +211,7 @@ std::unique_ptr<CudaKernel> create_hardmax(DeviceState&, const Problem& p) {
 
 void add_selections(CudaImplementations& list) {
   list.insert(list.end(), {{"ofsdp.FoundIndices", "own", accepts_found, create_found},
+                           {"ofsdp.FoundUnique", "own", accepts_unique, create_unique},
                            {"ofsdp.ScatterIndices", "own", accepts_indices, create_indices},
                            {"ofsdp.RequireCount", "own", accepts_plain, create_required},
                            {"Compress", "own", accepts_compress, create_compress},

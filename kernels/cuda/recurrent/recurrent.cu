@@ -366,6 +366,28 @@ OFSDP_CUDA_KERNEL add_kernel(RecurrentBackward r, int64_t t) {
   r.state[at] = r.past[at] + r.product[at];
 }
 
+// kernels/ops/recurrent/recurrent_parts.h has the same arithmetic, so the bits are the CPU's.
+OFSDP_CUDA_KERNEL round_kernel(RecurrentParams e, int64_t t, const float* states, float* rounded) {
+  __shared__ float spare[kThreads / kWarp];
+  const int64_t numel = e.batch * e.hidden;
+  float negated = 0, most = 0;  // of the least value
+  for (int64_t i = threadIdx.x; i < numel; i += kThreads) {
+    if (!active(e, t, i / e.hidden)) continue;
+    const float value = states[i];
+    if (-value > negated) negated = -value;
+    if (value > most) most = value;
+  }
+  negated = group_reduce<kThreads>(negated, Largest{}, spare);
+  most = group_reduce<kThreads>(most, Largest{}, spare);
+  const float scale = most == -negated ? 1.0f : (most + negated) / 255.0f;
+  const float zero = rintf(negated / scale);
+  for (int64_t i = threadIdx.x; i < numel; i += kThreads) {
+    const float whole = rintf(states[i] / scale) + zero;
+    const float kept = whole < 0.0f ? 0.0f : whole > 255.0f ? 255.0f : whole;
+    rounded[i] = (kept - zero) * scale;
+  }
+}
+
 // A thread per element of dP sums over all steps and samples in order.
 OFSDP_CUDA_KERNEL peep_kernel(RecurrentBackward r, float* diff_peep) {
   const RecurrentParams& e = r.extent;
@@ -397,6 +419,11 @@ cudaError_t recurrent_step(const RecurrentForward& r, int64_t t, bool rest, cuda
 cudaError_t recurrent_bias(const float* b, int64_t width, int64_t both, float* bias,
                            cudaStream_t stream) {
   return over(width, stream, bias_kernel, b, width, both, bias);
+}
+
+cudaError_t round_states(const RecurrentParams& e, int64_t t, const float* states, float* rounded,
+                         cudaStream_t stream) {
+  return launch_blocks(stream, 1, kThreads, round_kernel, e, t, states, rounded);
 }
 
 cudaError_t states_before(const RecurrentBackward& r, cudaStream_t stream) {

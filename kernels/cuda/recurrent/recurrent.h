@@ -61,6 +61,12 @@ struct RecurrentForward {
 // step, with recurrent [batch, H] = r h R_n^T.
 cudaError_t recurrent_step(const RecurrentForward& r, int64_t t, bool rest, cudaStream_t stream);
 
+// For ofsdp.RoundedLSTM: rounds states [batch, H] to 256 steps between their least and largest
+// value and 0, over the samples that run at step t, as DynamicQuantizeLinear does. `rounded` may be
+// `states`. One block.
+cudaError_t round_states(const RecurrentParams& e, int64_t t, const float* states, float* rounded,
+                         cudaStream_t stream);
+
 struct RecurrentBackward {
   RecurrentParams extent;
   const float *y = nullptr, *saved = nullptr, *initial_h = nullptr, *initial_c = nullptr;

@@ -201,6 +201,7 @@ class Forward final : public RecurrentProducts {
     recurrent_ = array(s.batch * width_);
     bias_ = array(width_);
     for (size_t* state : {&state_, &cell_, &reset_}) *state = array(states);
+    if (s.rounds_states()) rounded_ = array(states);
     take_scratch();
   }
 
@@ -247,7 +248,12 @@ class Forward final : public RecurrentProducts {
                                r.gates, scratch));
     for (int64_t step = 0; step < s_.steps; ++step) {
       const int64_t t = s_.time(d, step);
-      OFSDP_CUDA_TRY(hidden_->run(stream, r.state, weights, nullptr, r.recurrent, scratch));
+      const float* seen = r.state;
+      if (s_.rounds_states()) {
+        seen = buffer(l, rounded_);
+        OFSDP_CUDA_TRY(round_states(r.extent, t, r.state, buffer(l, rounded_), stream));
+      }
+      OFSDP_CUDA_TRY(hidden_->run(stream, seen, weights, nullptr, r.recurrent, scratch));
       OFSDP_CUDA_TRY(recurrent_step(r, t, false, stream));
       if (!reset_first_) continue;
       OFSDP_CUDA_TRY(
@@ -260,7 +266,7 @@ class Forward final : public RecurrentProducts {
 
   bool bias_given_;
   Product input_, hidden_, candidate_;
-  size_t gates_, recurrent_, bias_, state_, cell_, reset_;
+  size_t gates_, recurrent_, bias_, state_, cell_, reset_, rounded_ = 0;
 };
 
 class Backward final : public RecurrentProducts {
@@ -356,6 +362,10 @@ class Backward final : public RecurrentProducts {
     OFSDP_CUDA_TRY(
         copy_states(r.extent, s_.is_lstm() ? a.in[ops::kDiffYc] : nullptr, r.cell, stream));
     OFSDP_CUDA_TRY(states_before(r, stream));
+    for (int64_t t = 0; s_.rounds_states() && t < s_.steps; ++t) {
+      float* const states = r.before + t * s_.batch * s_.hidden;
+      OFSDP_CUDA_TRY(round_states(r.extent, t, states, states, stream));
+    }
     for (int64_t step = s_.steps; step-- > 0;) {
       OFSDP_CUDA_TRY(back_step(stream, l, r, s_.time(d, step), weights));
     }
@@ -441,12 +451,15 @@ CudaImplementation recurrent_products(const char* op, RecurrentKind kind) {
 }  // namespace
 
 void add_recurrent(CudaImplementations& list) {
-  list.insert(list.end(), {recurrent_products<Forward>("RNN", RecurrentKind::kRnn),
-                           recurrent_products<Forward>("GRU", RecurrentKind::kGru),
-                           recurrent_products<Forward>("LSTM", RecurrentKind::kLstm),
-                           recurrent_products<Backward>("ofsdp.RNNGrad", RecurrentKind::kRnn),
-                           recurrent_products<Backward>("ofsdp.GRUGrad", RecurrentKind::kGru),
-                           recurrent_products<Backward>("ofsdp.LSTMGrad", RecurrentKind::kLstm)});
+  list.insert(list.end(),
+              {recurrent_products<Forward>("RNN", RecurrentKind::kRnn),
+               recurrent_products<Forward>("GRU", RecurrentKind::kGru),
+               recurrent_products<Forward>("LSTM", RecurrentKind::kLstm),
+               recurrent_products<Forward>("ofsdp.RoundedLSTM", RecurrentKind::kRoundedLstm),
+               recurrent_products<Backward>("ofsdp.RoundedLSTMGrad", RecurrentKind::kRoundedLstm),
+               recurrent_products<Backward>("ofsdp.RNNGrad", RecurrentKind::kRnn),
+               recurrent_products<Backward>("ofsdp.GRUGrad", RecurrentKind::kGru),
+               recurrent_products<Backward>("ofsdp.LSTMGrad", RecurrentKind::kLstm)});
 }
 
 }  // namespace ofsdp::kernels::cuda

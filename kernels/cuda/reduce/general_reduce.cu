@@ -206,6 +206,26 @@ OFSDP_CUDA_KERNEL sum_kernel(ScanParams e, const T* x, T* y) {
   }
 }
 
+// A thread per line: the products of what comes before, then from the end the sums of what follows.
+OFSDP_CUDA_KERNEL running_product_grad_kernel(ScanParams e, const float* dy, const float* x,
+                                              float* dx) {
+  OFSDP_CUDA_ITEM(line, e.outer * e.inner);
+  const int64_t first = line / e.inner * e.n * e.inner + line % e.inner;
+  double before = 1, after = 0;
+  for (int64_t k = 0; k < e.n; ++k) {
+    const int64_t at = first + (e.reverse ? e.n - 1 - k : k) * e.inner;
+    dx[at] = static_cast<float>(before);
+    before *= static_cast<double>(x[at]);
+  }
+  for (int64_t k = e.n; k-- > 0;) {
+    const int64_t at = first + (e.reverse ? e.n - 1 - k : k) * e.inner;
+    const double d = static_cast<double>(dy[at]);
+    const double sum = e.exclusive ? after : d + after;
+    dx[at] = static_cast<float>(static_cast<double>(dx[at]) * sum);
+    after = static_cast<double>(x[at]) * sum + (e.exclusive ? d : 0);
+  }
+}
+
 }  // namespace
 
 GeneralReduceParams general_reduce_params(DType dtype, const std::vector<int64_t>& shape,
@@ -264,6 +284,11 @@ cudaError_t running_sum(const ScanParams& e, const void* x, void* y, cudaStream_
   if (e.dtype == DType::kInt32) return run(int32_t{});
   if (e.dtype == DType::kInt64) return run(int64_t{});
   return with_float(e.dtype, run);
+}
+
+cudaError_t running_product_grad(const ScanParams& e, const float* dy, const float* x, float* dx,
+                                 cudaStream_t stream) {
+  return over(e.outer * e.inner, stream, running_product_grad_kernel, e, dy, x, dx);
 }
 
 }  // namespace ofsdp::kernels::cuda

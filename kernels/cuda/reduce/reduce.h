@@ -96,5 +96,9 @@ struct ScanParams {
 };
 bool has_running_sum(DType dtype);
 cudaError_t running_sum(const ScanParams& e, const void* x, void* y, cudaStream_t stream);
+// The gradient of a running product, float32 with sums in double: kernels/ops/reduce/cumulative.cpp
+// has the formula. `dtype` and `product` are not read. A thread walks its line twice.
+cudaError_t running_product_grad(const ScanParams& e, const float* dy, const float* x, float* dx,
+                                 cudaStream_t stream);
 
 }  // namespace ofsdp::kernels::cuda

@@ -2,6 +2,7 @@
 // MeanVarianceNormalization, GlobalAveragePool, ReduceProd's gradient.
 #include "kernels/cuda/device/implementations.h"
 #include "kernels/cuda/device/operands.h"
+#include "kernels/cuda/pointwise/in_float32.h"
 #include "kernels/cuda/pointwise/pointwise.h"
 #include "kernels/cuda/reduce/reduce.h"
 
@@ -147,18 +148,34 @@ Acceptance accepts_scan(const Problem& p) {
   return accept({plain(p), supported(has_running_sum(p.in(0).dtype)), known(p, 1)});
 }
 
+// `axis`: the operand that names it.
+ScanParams scan_of(const Problem& p, size_t axis) {
+  const Lines lines = lines_along(p.in(0).shape, known_ints(p, axis)[0]);
+  return {.dtype = p.in(0).dtype,
+          .outer = lines.outer,
+          .n = lines.n,
+          .inner = lines.inner,
+          .exclusive = p.attributes.i("exclusive", 0) != 0,
+          .reverse = p.attributes.i("reverse", 0) != 0};
+}
+
 CudaImplementation scan(const char* op, bool product) {
-  return {
-      op, "own", accepts_scan, [product](DeviceState&, const Problem& p) {
-        const Lines lines = lines_along(p.in(0).shape, known_ints(p, 1)[0]);
-        return launches<running_sum>(ScanParams{.dtype = p.in(0).dtype,
-                                                .outer = lines.outer,
-                                                .n = lines.n,
-                                                .inner = lines.inner,
-                                                .exclusive = p.attributes.i("exclusive", 0) != 0,
-                                                .reverse = p.attributes.i("reverse", 0) != 0,
-                                                .product = product});
-      }};
+  return {op, "own", accepts_scan, [product](DeviceState&, const Problem& p) {
+            ScanParams e = scan_of(p, 1);
+            e.product = product;
+            return launches<running_sum>(e);
+          }};
+}
+
+Acceptance accepts_product_scan_grad(const Problem& p) {
+  const bool floats = p.in(0).dtype == DType::kFloat32 && p.in(1).dtype == DType::kFloat32;
+  return accept({plain(p), supported(floats), known(p, 2)});
+}
+
+std::unique_ptr<CudaKernel> create_product_scan_grad(DeviceState&, const Problem& p) {
+  return make_cuda_kernel([e = scan_of(p, 2)](cudaStream_t stream, const Launch& l) {
+    return running_product_grad(e, l.in<float>(0), l.in<float>(1), l.out<float>(0), stream);
+  });
 }
 
 }  // namespace
@@ -176,6 +193,8 @@ void add_reductions(CudaImplementations& list) {
                reduction("ReduceMin", ReduceKind::kMin),
                scan("CumSum", false),
                scan("CumProd", true),
+               in_float32({"ofsdp.CumProdGrad", "own", accepts_product_scan_grad,
+                           create_product_scan_grad}),
                function_of("ReduceL2", ReduceKind::kSumSquares, Pointwise::kSqrt),
                function_of("ReduceLogSum", ReduceKind::kSum, Pointwise::kLog),
                {"GlobalAveragePool", "own", any_layout, create_global_average},

@@ -347,6 +347,7 @@ void add_movement(CudaImplementations& list) {
                            {"Pad", "own", accepts_pad, create_pad},
                            {"ofsdp.Reorder", "own", accepts_reorder, create_reorder},
                            {"ofsdp.Copy", "cudart", accepts_copy, create_copy},
+                           {"BitCast", "cudart", accepts_plain, create_copy},
                            {"Trilu", "own", accepts_triangle, create_triangle},
                            {"OneHot", "own", accepts_one_hot, create_one_hot},
                            {"ConstantOfShape", "own", accepts_any, create_full},

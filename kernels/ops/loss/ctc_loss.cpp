@@ -26,6 +26,8 @@
 #include <vector>
 
 #include "kernels/cpu/parallel.h"
+#include "kernels/formulas/edit_distance.h"
+#include "kernels/ops/loss/ctc_shape.h"
 #include "kernels/ops/operators.h"
 #include "kernels/ops/support.h"
 
@@ -34,27 +36,6 @@ namespace ctc_loss {
 namespace {
 
 constexpr double kNever = -std::numeric_limits<double>::infinity();  // ln 0
-constexpr int64_t kSequenceFacts = 4;
-
-struct CtcShape {
-  CtcShape(const Shape& scores, const Shape& labels, const Attributes& attributes)
-      : samples(labels[0]),
-        places(labels.numel(1, labels.rank())),
-        classes(scores[1]),
-        steps(samples == 0 ? 0 : scores[0] / samples),
-        blank(attributes.i("blank", 0)),
-        ignore(attributes.i("ignore_index", -100)),
-        space(attributes.i("space", -1)),
-        time_first(attributes.i("time_first", 0) != 0) {}
-
-  int64_t row(int64_t sample, int64_t step) const {
-    return time_first ? step * samples + sample : sample * steps + step;
-  }
-  int64_t states() const { return 2 * places + 1; }
-
-  int64_t samples, places, classes, steps, blank, ignore, space;
-  bool time_first;
-};
 
 Status check(const TensorDesc& scores, const TensorDesc& labels, const Attributes& attributes) {
   const bool fits = is_floating(scores.dtype) && scores.shape.rank() == 2 &&
@@ -357,47 +338,6 @@ Acceptance accepts(const Problem& p) {
 
 // --- greedy decoding ---
 
-// Parts of a row of classes, by begin and end: its words, or each class by itself.
-struct Parts {
-  const int64_t* classes;
-  int64_t* begins;
-  int64_t* ends;
-  int64_t count = 0;
-
-  void split(int64_t size, int64_t space) {
-    count = 0;
-    for (int64_t i = 0; i < size; ++i) {
-      if (classes[i] == space) continue;
-      const bool inside = i > 0 && classes[i - 1] != space;
-      if (!inside) begins[count++] = i;
-      ends[count - 1] = i + 1;
-    }
-  }
-  void take_each(int64_t size) {
-    count = size;
-    for (int64_t i = 0; i < size; ++i) ends[i] = (begins[i] = i) + 1;
-  }
-  bool same(int64_t i, const Parts& other, int64_t j) const {
-    return std::equal(classes + begins[i], classes + ends[i], other.classes + other.begins[j],
-                      other.classes + other.ends[j]);
-  }
-};
-
-// `row` has b.count + 1 elements.
-int64_t edit_distance(const Parts& a, const Parts& b, int64_t* row) {
-  for (int64_t j = 0; j <= b.count; ++j) row[j] = j;
-  for (int64_t i = 1; i <= a.count; ++i) {
-    int64_t corner = row[0];
-    row[0] = i;
-    for (int64_t j = 1; j <= b.count; ++j) {
-      const int64_t changed = corner + (a.same(i - 1, b, j - 1) ? 0 : 1);
-      corner = row[j];
-      row[j] = std::min({row[j] + 1, row[j - 1] + 1, changed});
-    }
-  }
-  return row[b.count];
-}
-
 size_t measure_numbers(const CtcShape& s) {
   return static_cast<size_t>(3 * s.steps + 3 * s.places + s.places + 1);
 }
@@ -417,8 +357,8 @@ void measure_sample(const CtcShape& s, int64_t n, const auto* scores, const auto
     const auto label = static_cast<int64_t>(labels[n * s.places + i]);
     if (label != s.ignore) expected[wanted++] = label;
   }
-  Parts here{decoded, decoded + s.steps, decoded + 2 * s.steps};
-  Parts there{expected, expected + s.places, expected + 2 * s.places};
+  SequenceParts here{decoded, decoded + s.steps, decoded + 2 * s.steps};
+  SequenceParts there{expected, expected + s.places, expected + 2 * s.places};
   here.take_each(count);
   there.take_each(wanted);
   facts[0] = static_cast<double>(edit_distance(here, there, row));

@@ -21,59 +21,14 @@
 #include "kernels/core/op_def.h"
 #include "kernels/cpu/float_kernels.h"
 #include "kernels/cpu/parallel.h"
+#include "kernels/ops/matmul/dft_extent.h"
 #include "kernels/ops/operators.h"
 #include "kernels/ops/support.h"
 
 namespace ofsdp::kernels::ops {
 namespace dft {
 
-constexpr int64_t kLongest = int64_t{1} << 31;
-
-// x is [outer, in, inner, x_parts], y is [outer, out, inner, y_parts].
-struct Extent {
-  int axis = 0;
-  int64_t outer = 1, in = 0, inner = 1, x_parts = 1;
-  int64_t n = 0, out = 0, y_parts = 2;
-  bool inverse = false, onesided = false;
-
-  int64_t half() const { return n / 2 + 1; }
-  bool makes_real() const { return inverse && onesided; }
-  int64_t used() const { return std::min(in, makes_real() ? half() : n); }  // elements of x
-};
-
-Result<Extent> extent_of(const Attributes& attributes, const TensorDesc& x,
-                         std::optional<int64_t> length, int64_t axis) {
-  const int rank = x.shape.rank();
-  Extent e;
-  e.inverse = attributes.i("inverse", 0) != 0;
-  e.onesided = attributes.i("onesided", 0) != 0;
-  e.x_parts = rank < 2 ? 0 : x.shape[rank - 1];
-  const bool parts =
-      e.onesided ? e.x_parts == (e.inverse ? 2 : 1) : e.x_parts == 1 || e.x_parts == 2;
-  if (!parts) {
-    return input_error("expected a signal [..., {}], found {}",
-                       !e.onesided ? "1 or 2"
-                       : e.inverse ? "2"
-                                   : "1",
-                       x.text());
-  }
-  OFSDP_ASSIGN_OR_RETURN(e.axis, normalize_axis(axis, rank));
-  if (e.axis == rank - 1) {
-    return input_error("axis {} of {} holds the parts of a number, expected one before it", axis,
-                       x.text());
-  }
-  e.outer = x.shape.numel(0, e.axis);
-  e.in = x.shape[e.axis];
-  e.inner = x.shape.numel(e.axis + 1, rank - 1);
-  e.n = length.value_or(e.makes_real() ? 2 * (e.in - 1) : e.in);
-  if (e.n < 1 || e.n > kLongest) {
-    return input_error("expected a dft_length of 1 to {}, found {} for {}", kLongest, e.n,
-                       x.text());
-  }
-  e.out = e.onesided && !e.inverse ? e.half() : e.n;
-  e.y_parts = e.makes_real() ? 1 : 2;
-  return e;
-}
+using Extent = DftExtent;
 
 Result<int64_t> known_scalar(const InferContext& c, size_t i, const char* name) {
   OFSDP_ASSIGN_OR_RETURN(const auto values, known_ints(c, i, name));
@@ -90,7 +45,7 @@ Result<Extent> extent_of(const InferContext& c) {
   if (c.has(2)) {
     OFSDP_ASSIGN_OR_RETURN(axis, known_scalar(c, 2, "axis"));
   }
-  return extent_of(c.attributes, c.inputs[0], length, axis);
+  return dft_extent(c.attributes, c.inputs[0], length, axis);
 }
 
 Result<std::vector<TensorDesc>> infer(const InferContext& c) {
@@ -151,7 +106,7 @@ std::vector<RefTensor> reference(const ReferenceContext& c) {
     return found == nullptr ? std::nullopt : std::optional(static_cast<int64_t>((*found)[0]));
   };
   const RefTensor& x = c.inputs[0];
-  const Extent e = *extent_of(c.attributes, x.desc, number(1), number(2).value_or(-2));
+  const Extent e = *dft_extent(c.attributes, x.desc, number(1), number(2).value_or(-2));
   RefTensor y = zeros(c.output_descs[0]);
   const auto read = [&](int64_t o, int64_t j, int64_t i) -> std::complex<double> {
     if (j >= e.used()) return 0;
@@ -182,31 +137,6 @@ struct Lines {
   double *real, *imaginary;
 };
 
-// [Note: Stockham passes] With n = before * radix * after, input position (p + after j) before + q
-// and output position (radix p + k) before + q:
-//
-//   to_k = sum over j < radix of from_j w^(k (j n / radix + p before))
-//
-// so that after the last pass everything is in natural order.
-struct Pass {
-  int64_t radix, before, after;
-};
-
-std::vector<Pass> passes_of(int64_t n) {
-  std::vector<Pass> made;
-  int64_t before = 1, rest = n;
-  for (int64_t radix = 4; rest > 1;) {
-    if (rest % radix == 0) {
-      rest /= radix;
-      made.push_back({radix, before, rest});
-      before *= radix;
-    } else {
-      radix = radix == 4 ? 2 : radix == 2 ? 3 : radix * radix > rest ? rest : radix + 2;
-    }
-  }
-  return made;
-}
-
 namespace {
 
 // to += w from, with w = c + i s.
@@ -226,7 +156,7 @@ OFSDP_MULTIARCH void add_turned(const Lines& from, double c, double s, int64_t c
 template <typename T>
 class Transform final : public Kernel {
  public:
-  explicit Transform(const Extent& e) : e_(e), passes_(passes_of(e.n)) {
+  explicit Transform(const Extent& e) : e_(e), passes_(dft_passes(e.n)) {
     for (int64_t k = 0; k < e.n; ++k) {
       const double turn = static_cast<double>(k) / static_cast<double>(e.n);
       const double angle = (e.inverse ? 2 : -2) * std::numbers::pi * turn;
@@ -252,7 +182,7 @@ class Transform final : public Kernel {
       Lines from{buffer, buffer + size}, to{buffer + 2 * size, buffer + 3 * size};
       for (int64_t g = groups_ * part / parts_; g < groups_ * (part + 1) / parts_; ++g) {
         load(a.in<T>(0), g, from);
-        for (const Pass& pass : passes_) {
+        for (const DftPass& pass : passes_) {
           run_pass(pass, from, to);
           std::swap(from, to);
         }
@@ -292,7 +222,7 @@ class Transform final : public Kernel {
     }
   }
 
-  void run_pass(const Pass& pass, const Lines& from, const Lines& to) const {
+  void run_pass(const DftPass& pass, const Lines& from, const Lines& to) const {
     const int64_t span = pass.before * width_;
     std::fill_n(to.real, 2 * width_ * e_.n, 0.0);
     for (int64_t p = 0; p < pass.after; ++p) {
@@ -324,7 +254,7 @@ class Transform final : public Kernel {
   }
 
   Extent e_;
-  std::vector<Pass> passes_;
+  std::vector<DftPass> passes_;
   std::vector<double> cos_, sin_;
   int64_t width_ = 1, groups_ = 0, parts_ = 0;
   size_t part_bytes_ = 0;

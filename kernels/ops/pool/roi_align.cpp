@@ -9,8 +9,9 @@
 // the sample count; with "max" only the pixel of the largest product gets dY times its weight.
 // Regions have no gradient.
 // https://onnx.ai/onnx/operators/onnx__RoiAlign.html
+#include "kernels/ops/pool/roi_align.h"
+
 #include <algorithm>
-#include <cmath>
 
 #include "kernels/cpu/float_kernels.h"
 #include "kernels/cpu/parallel.h"
@@ -20,30 +21,6 @@
 namespace ofsdp::kernels::ops {
 namespace roi_align {
 namespace {
-
-struct RoiParams {
-  int64_t images, channels, height, width, rois, bins_y, bins_x, ratio;
-  double scale, offset;
-  bool largest;  // instead of the mean
-
-  int64_t pixels() const { return height * width; }
-  int64_t bins() const { return bins_y * bins_x; }
-};
-
-RoiParams roi_extent(const Attributes& a, const Shape& x, const Shape& rois) {
-  const bool half = a.s("coordinate_transformation_mode", "half_pixel") == "half_pixel";
-  return {x[0],
-          x[1],
-          x[2],
-          x[3],
-          rois[0],
-          a.i("output_height", 1),
-          a.i("output_width", 1),
-          a.i("sampling_ratio", 0),
-          static_cast<double>(a.f("spatial_scale", 1.0f)),
-          half ? 0.5 : 0.0,
-          a.s("mode", "avg") == "max"};
-}
 
 // `x` is input `at`; the regions and their images follow.
 template <size_t at>
@@ -81,65 +58,16 @@ void grad(GradBuilder& b) {
                         {b.grad_output(0), b.input(0), b.input(1), b.input(2)}, b.attributes()));
 }
 
-// --- samples ---
-
-// One axis of a region: bins of `size` from `begin`, each with `samples`.
-struct RoiAxis {
-  double begin, size;
-  int64_t samples;
-
-  double place(int64_t bin, int64_t sample) const {
-    return begin + size * (static_cast<double>(bin) +
-                           (static_cast<double>(sample) + 0.5) / static_cast<double>(samples));
-  }
-};
-
-RoiAxis roi_axis(const RoiParams& e, double begin, double end, int64_t bins) {
-  begin = begin * e.scale - e.offset;
-  end = end * e.scale - e.offset;
-  const double length = e.offset == 0 ? std::max(end - begin, 1.0) : end - begin;
-  const double size = length / static_cast<double>(bins);
-  const auto pixels = static_cast<int64_t>(std::ceil(std::clamp(size, 0.0, 1e6)));
-  return {begin, size, e.ratio > 0 ? e.ratio : pixels};
-}
-
-// The two pixels around a position on one axis.
-struct Between {
-  int64_t low, high;
-  double to_low, to_high;  // their weights
-};
-
-Between between(double place, int64_t pixels) {
-  place = std::max(place, 0.0);
-  const auto low = static_cast<int64_t>(place);
-  if (low >= pixels - 1) return {pixels - 1, pixels - 1, 1, 0};
-  const double above = place - static_cast<double>(low);
-  return {low, low + 1, 1 - above, above};
-}
-
-// Calls f(pixel, weight) for the four pixels of each sample in a bin.
-void for_each_pixel(const RoiParams& e, const RoiAxis& down, const RoiAxis& across, int64_t bin,
-                    const auto& f) {
-  const auto outside = [](double place, int64_t pixels) {
-    return place < -1 || place > static_cast<double>(pixels);
-  };
-  for (int64_t i = 0; i < down.samples * across.samples; ++i) {
-    const double y = down.place(bin / e.bins_x, i / across.samples);
-    const double x = across.place(bin % e.bins_x, i % across.samples);
-    if (outside(y, e.height) || outside(x, e.width) || std::isnan(x + y)) {
-      f(int64_t{0}, 0.0);
-      continue;
-    }
-    const Between v = between(y, e.height), h = between(x, e.width);
-    f(v.low * e.width + h.low, v.to_low * h.to_low);
-    f(v.low * e.width + h.high, v.to_low * h.to_high);
-    f(v.high * e.width + h.low, v.to_high * h.to_low);
-    f(v.high * e.width + h.high, v.to_high * h.to_high);
+// Calls f(pixel, weight) for the pixels of each sample in a bin.
+void for_each_pixel(const RoiParams& e, const RoiRegion& region, int64_t bin, const auto& f) {
+  for (int64_t i = 0; i < region.down.samples * region.across.samples; ++i) {
+    const RoiSample sample = roi_sample(e, region, bin, i);
+    for (int k = 0; k < sample.count; ++k) f(sample.pixel[k], sample.weight[k]);
   }
 }
 
-// Calls f(image, index, down, across, bin) for each bin of each region. index: of the bin's element
-// of Y for channel 0; down, across: the region's axes.
+// Calls f(image, index, region, bin) for each bin of each region. index: of the bin's element of Y
+// for channel 0.
 template <typename T>
 Status for_each_bin(const RoiParams& e, const T* rois, const int64_t* images, const auto& f) {
   for (int64_t r = 0; r < e.rois; ++r) {
@@ -147,57 +75,36 @@ Status for_each_bin(const RoiParams& e, const T* rois, const int64_t* images, co
       return input_error("batch_indices: expected images 0 to {}, found {}", e.images - 1,
                          images[r]);
     }
-    const auto at = [&](int64_t i) { return static_cast<double>(rois[r * 4 + i]); };
-    const RoiAxis down = roi_axis(e, at(1), at(3), e.bins_y),
-                  across = roi_axis(e, at(0), at(2), e.bins_x);
+    const RoiRegion region = roi_region(e, rois, r);
     for (int64_t bin = 0; bin < e.bins(); ++bin) {
-      f(images[r], r * e.channels * e.bins() + bin, down, across, bin);
+      f(images[r], r * e.channels * e.bins() + bin, region, bin);
     }
   }
   return ok_status();
-}
-
-// Returns the pixel with the largest weight times value, and the weight.
-template <typename T>
-std::pair<int64_t, double> largest_pixel(const RoiParams& e, const RoiAxis& down,
-                                         const RoiAxis& across, int64_t bin, const T* x) {
-  std::pair<int64_t, double> best{-1, 0};
-  double most = 0;
-  for_each_pixel(e, down, across, bin, [&](int64_t pixel, double weight) {
-    const double value = weight * static_cast<double>(x[pixel]);
-    if (best.first >= 0 && !(value > most)) return;
-    best = {pixel, weight};
-    most = value;
-  });
-  return best;
-}
-
-double samples_of(const RoiAxis& down, const RoiAxis& across) {
-  return static_cast<double>(std::max<int64_t>(down.samples * across.samples, 1));
 }
 
 // Computes channels first ... last - 1 of Y.
 template <typename T>
 Status align(const RoiParams& e, const T* x, const T* rois, const int64_t* images, int64_t first,
              int64_t last, T* y) {
-  return for_each_bin(
-      e, rois, images,
-      [&](int64_t image, int64_t to, const RoiAxis& down, const RoiAxis& across, int64_t bin) {
-        for (int64_t c = first; c < last; ++c) {
-          const T* plane = x + (image * e.channels + c) * e.pixels();
-          double sum = 0;
-          if (e.largest) {
-            const auto [pixel, weight] = largest_pixel(e, down, across, bin, plane);
-            if (pixel >= 0) sum = weight * static_cast<double>(plane[pixel]);
-          } else {
-            for_each_pixel(e, down, across, bin, [&](int64_t pixel, double weight) {
-              sum += weight * static_cast<double>(plane[pixel]);
-            });
-            sum /= samples_of(down, across);
-          }
-          y[to + c * e.bins()] = static_cast<T>(sum);
-        }
-      });
+  return for_each_bin(e, rois, images,
+                      [&](int64_t image, int64_t to, const RoiRegion& region, int64_t bin) {
+                        for (int64_t c = first; c < last; ++c) {
+                          const T* plane = x + (image * e.channels + c) * e.pixels();
+                          double sum = 0;
+                          if (e.largest) {
+                            const RoiLargest best = roi_largest(e, region, bin, plane);
+                            if (best.pixel >= 0)
+                              sum = best.weight * static_cast<double>(plane[best.pixel]);
+                          } else {
+                            for_each_pixel(e, region, bin, [&](int64_t pixel, double weight) {
+                              sum += weight * static_cast<double>(plane[pixel]);
+                            });
+                            sum /= region.samples();
+                          }
+                          y[to + c * e.bins()] = static_cast<T>(sum);
+                        }
+                      });
 }
 
 // Computes the same channels of dX. REQUIRES: dX is 0.
@@ -205,8 +112,7 @@ template <typename T>
 Status align_grad(const RoiParams& e, const T* dy, const T* x, const T* rois, const int64_t* images,
                   int64_t first, int64_t last, T* dx) {
   return for_each_bin(
-      e, rois, images,
-      [&](int64_t image, int64_t from, const RoiAxis& down, const RoiAxis& across, int64_t bin) {
+      e, rois, images, [&](int64_t image, int64_t from, const RoiRegion& region, int64_t bin) {
         for (int64_t c = first; c < last; ++c) {
           const int64_t plane = (image * e.channels + c) * e.pixels();
           const double d = static_cast<double>(dy[from + c * e.bins()]);
@@ -214,12 +120,12 @@ Status align_grad(const RoiParams& e, const T* dy, const T* x, const T* rois, co
             dx[plane + pixel] = static_cast<T>(static_cast<double>(dx[plane + pixel]) + slope);
           };
           if (e.largest) {
-            const auto [pixel, weight] = largest_pixel(e, down, across, bin, x + plane);
-            if (pixel >= 0) add(pixel, d * weight);
+            const RoiLargest best = roi_largest(e, region, bin, x + plane);
+            if (best.pixel >= 0) add(best.pixel, d * best.weight);
             continue;
           }
-          const double share = d / samples_of(down, across);
-          for_each_pixel(e, down, across, bin,
+          const double share = d / region.samples();
+          for_each_pixel(e, region, bin,
                          [&](int64_t pixel, double weight) { add(pixel, weight * share); });
         }
       });

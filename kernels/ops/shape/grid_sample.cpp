@@ -10,11 +10,12 @@
 //
 // https://onnx.ai/onnx/operators/onnx__GridSample.html
 
+#include "kernels/ops/shape/grid_sample.h"
+
 #include <algorithm>
 #include <array>
 #include <cmath>
 #include <cstdint>
-#include <limits>
 #include <memory>
 #include <set>
 #include <vector>
@@ -29,130 +30,6 @@
 
 namespace ofsdp::kernels::ops {
 namespace {
-
-// --- one axis ---
-//
-// Finds the pixels that a grid coordinate g reads along one axis, with their weights and d weight /
-// d g. In pixels, g is at
-//
-//   u = (g + 1) / 2 (size - 1)     with align_corners: -1 and 1 are the centers of outer pixels
-//   u = ((g + 1) size - 1) / 2     without: they are the outer edges
-//
-// border moves u into [0, size - 1]; reflection first mirrors it at -1 and 1. The cubic kernel
-// reads around u itself, and moves each pixel that it reads instead. Pixels outside the image are
-// left out, which implements zeros. If u is not finite, the result is NaN. Slopes are PyTorch's:
-// the linear kernel has the slope to the right, and a moved u has slope 0 from the outer centers
-// on.
-//
-// REQUIRES: size > 0.
-enum class GridMode { kNearest, kLinear, kCubic };
-enum class GridPadding { kZeros, kBorder, kReflection };
-
-struct GridAxis {
-  int64_t size = 0;
-  GridMode mode = GridMode::kLinear;
-  GridPadding padding = GridPadding::kZeros;
-  bool align_corners = false;
-};
-
-struct GridTaps {
-  int count = 0;
-  std::array<int64_t, 4> index = {};
-  std::array<double, 4> weight = {}, slope = {};
-};
-
-// Sizes in GridSample and the gradients: x is [images, channels, pixels], y
-// [images, channels, places], grid [images, places, axes], innermost axis first.
-
-struct GridParams {
-  int64_t images = 0, channels = 0, pixels = 0, places = 0;
-  std::vector<GridAxis> axes;  // outermost first
-};
-
-constexpr double kCubicA = -0.75;
-
-// A position in pixels, and the derivative by g.
-struct Place {
-  double u, slope;
-};
-
-Place place_of(const GridAxis& axis, double g) {
-  const auto size = static_cast<double>(axis.size);
-  if (axis.align_corners) return {(g + 1) / 2 * (size - 1), (size - 1) / 2};
-  return {((g + 1) * size - 1) / 2, size / 2};
-}
-
-// Mirrors a position at both ends until it lies between them.
-Place mirrored(const GridAxis& axis, Place at) {
-  const double begin = axis.align_corners ? 0 : -0.5;
-  const auto span = static_cast<double>(axis.align_corners ? axis.size - 1 : axis.size);
-  if (span == 0) return {0, 0};
-  const double distance = std::abs(at.u - begin);
-  const double rest = std::fmod(distance, span);
-  const bool back = std::fmod(std::floor(distance / span), 2) != 0;
-  const double sign = back == (at.u < begin) ? 1 : -1;
-  return {begin + (back ? span - rest : rest), sign * at.slope};
-}
-
-Place moved_inside(const GridAxis& axis, Place at) {
-  if (axis.padding == GridPadding::kZeros) return at;
-  if (axis.padding == GridPadding::kReflection) at = mirrored(axis, at);
-  const auto last = static_cast<double>(axis.size - 1);
-  if (at.u <= 0) return {0, 0};
-  return at.u >= last ? Place{last, 0} : at;
-}
-
-void add_tap(const GridAxis& axis, double pixel, double weight, double slope, GridTaps& taps) {
-  if (!(pixel >= 0 && pixel < static_cast<double>(axis.size))) return;
-  const auto k = static_cast<size_t>(taps.count++);
-  taps.index[k] = static_cast<int64_t>(pixel);
-  taps.weight[k] = weight;
-  taps.slope[k] = slope;
-}
-
-// Returns ONNX's attributes for an axis with `size` pixels. REQUIRES: the attribute texts are
-// known.
-GridAxis grid_axis(const Attributes& attributes, int64_t size) {
-  const std::string mode = attributes.s("mode", "linear");
-  const std::string padding = attributes.s("padding_mode", "zeros");
-  return {size,
-          mode == "nearest" ? GridMode::kNearest
-          : mode == "cubic" ? GridMode::kCubic
-                            : GridMode::kLinear,
-          padding == "border"       ? GridPadding::kBorder
-          : padding == "reflection" ? GridPadding::kReflection
-                                    : GridPadding::kZeros,
-          attributes.i("align_corners", 0) != 0};
-}
-
-GridTaps taps_at(const GridAxis& axis, double g) {
-  GridTaps taps;
-  const Place raw = place_of(axis, g);
-  if (!std::isfinite(raw.u)) {
-    constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
-    add_tap(axis, 0, kNaN, kNaN, taps);
-  } else if (axis.mode == GridMode::kCubic) {
-    for (int k = -1; k <= 2; ++k) {
-      const double pixel = std::floor(raw.u) + k, x = raw.u - pixel;
-      add_tap(axis, moved_inside(axis, {pixel, 0}).u, cubic_weight(x, kCubicA),
-              raw.slope * cubic_slope(x, kCubicA), taps);
-    }
-  } else if (const Place at = moved_inside(axis, raw); axis.mode == GridMode::kNearest) {
-    add_tap(axis, std::nearbyint(at.u), 1, 0, taps);
-  } else {
-    const double left = std::floor(at.u), ratio = at.u - left;
-    add_tap(axis, left, 1 - ratio, -at.slope, taps);
-    add_tap(axis, left + 1, ratio, at.slope, taps);
-  }
-  return taps;
-}
-
-// REQUIRES: the operands were checked.
-GridParams grid_extent(const Attributes& attributes, const Shape& x, const Shape& grid) {
-  GridParams e{x[0], x[1], x.numel(2, x.rank()), grid.numel(1, grid.rank() - 1), {}};
-  for (int axis = 2; axis < x.rank(); ++axis) e.axes.push_back(grid_axis(attributes, x[axis]));
-  return e;
-}
 
 constexpr int64_t kGridPlaces = 16;    // resolved together
 constexpr int64_t kGridReads = 64;     // per place: four pixels along each of three axes
@@ -176,8 +53,10 @@ struct GridReads {
       std::array<GridTaps, 3> taps;
       for (size_t axis = 0; axis < axes; ++axis) {
         const T* row = grid + p * static_cast<int64_t>(axes);
-        taps[axis] = taps_at(e.axes[axis], static_cast<double>(row[axes - 1 - axis]));
-        if (static_cast<int>(axis) == derived) taps[axis].weight = taps[axis].slope;
+        taps[axis] = grid_taps(e.axes[axis], static_cast<double>(row[axes - 1 - axis]));
+        if (static_cast<int>(axis) == derived) {
+          std::copy_n(taps[axis].slope, taps[axis].count, taps[axis].weight);
+        }
       }
       add_reads(e, taps, 0, 0, 1);
     }
@@ -192,7 +71,7 @@ struct GridReads {
       weight[static_cast<size_t>(used_++)] = static_cast<T>(product);
       return;
     }
-    for (size_t k = 0; k < static_cast<size_t>(taps[axis].count); ++k) {
+    for (int k = 0; k < taps[axis].count; ++k) {
       add_reads(e, taps, axis + 1, pixel * e.axes[axis].size + taps[axis].index[k],
                 product * taps[axis].weight[k]);
     }
