@@ -45,8 +45,8 @@ Words gpt_plan() {
 
 TEST(PlanOfManyRanks, GoesBeyondTheRanksOfARun) {
   for (const char* device : {"cpu", "cuda"}) {
-    const Words command = fsdp_run({"plan", sample_model("gpt/gpt.onnx"), "--batch-size", "1",
-                                    "--threads", "1", "--device", device, "--world"});
+    const Words command = fsdp_run({"plan", sample_model("gpt/gpt.onnx"), "--global-batch-size",
+                                    "8192", "--threads", "1", "--device", device, "--world"});
     const Finished many = done(command + Words{"4096"});
     EXPECT_THAT(many.out, HasSubstr("4096 ranks are planned; a run takes at most 1024"));
     const Json few = parsed(command + Words{"1024", "--json"});
