@@ -5,7 +5,7 @@
 
 TREE is a prefix of `cmake --install`, or the part of it that a wheel has. A bundled library gets a name of its own, with a
 hash of its content, so a process that has another build of it keeps both apart. Left to the system are glibc, libgcc_s,
-libstdc++ and the MPI libraries; those of NVIDIA are opened at run time.
+libstdc++, the MPI libraries and those of pyarrow; those of NVIDIA are opened at run time.
 Fails if a file needs a newer system than glibc 2.34 with GCC 11 (RHEL 9, Ubuntu 22.04), or the tree is too large. Writes
 THIRD_PARTY, into share/doc/onnx-fsdp or, of a wheel, on top: what is bundled, from where, with the licences.
 """
@@ -19,7 +19,7 @@ import sys
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 NEWEST = {"GLIBC": (2, 34), "GLIBCXX": (3, 4, 29), "CXXABI": (1, 3, 13), "GCC": (11,)}
-SYSTEM = re.compile(r"(ld-linux-x86-64|lib(c|m|dl|rt|pthread|anl|gcc_s|stdc\+\+|mpi|mpich))\.so\.")
+SYSTEM = re.compile(r"(ld-linux-x86-64|lib(c|m|dl|rt|pthread|anl|gcc_s|stdc\+\+|mpi|mpich|arrow|parquet))\.so\.")
 ONEDNN = ROOT / "third_party/prefix/local/share/doc/onednn"
 CUDNN_FRONTEND = ROOT / "third_party/cudnn_frontend"
 

@@ -5,6 +5,7 @@
 #   scripts/setup.sh                 Debian packages, then the third-party part
 #   scripts/setup.sh --third-party   the third-party part alone: no root needed (CMake calls this when it is missing)
 #   scripts/setup.sh --aarch64       ONNX for aarch64, by the cross compiler (scripts/aarch64.sh brings it)
+#   scripts/setup.sh --parquet       Arrow's reader of parquet files (CMake calls this; without it a build reads none)
 #   scripts/setup.sh --cudnn-frontend  what the CUDA library takes of cuDNN's headers (CMake calls this for OFSDP_CUDA=ON)
 #
 # The third-party part is pinned by hash in third_party/requirements.txt: downloads go to third_party/dist; oneDNN is
@@ -141,6 +142,30 @@ cudnn_frontend() {
   echo "$want" >"$stamp"
 }
 
+# The headers and two libraries of pyarrow's wheel, which needs nothing else of it.
+parquet() {
+  local folder=$tp/pyarrow stamp=$tp/pyarrow/.stamp want
+  exec 7<"$tp/pyarrow.txt"
+  flock 7
+  want=$({ cat "$tp/pyarrow.txt"; declare -f parquet; } | sha256sum)
+  [ "$(cat "$stamp" 2>/dev/null)" = "$want" ] && return
+  say "downloading pyarrow (55 MB)"
+  rm -rf "$folder"
+  mkdir -p "$folder"
+  "$python" -m pip download -q --disable-pip-version-check --retries 1 --no-deps --require-hashes --only-binary=:all: \
+    --python-version 3.11 --platform manylinux_2_28_x86_64 -r "$tp/pyarrow.txt" -d "$folder" >&2 || return
+  "$python" -m zipfile -e "$folder"/*.whl "$folder/wheel"
+  mkdir "$folder/lib"
+  mv "$folder"/wheel/pyarrow/lib{arrow,parquet}.so.* "$folder/lib"
+  mv "$folder"/wheel/pyarrow/include "$folder"
+  rm -rf "$folder/wheel" "$folder"/*.whl
+  echo "$want" >"$stamp"
+}
+
+if [ "${1:-}" = --parquet ]; then
+  parquet
+  exit
+fi
 if [ "${1:-}" = --cudnn-frontend ]; then
   cudnn_frontend
   exit

@@ -97,7 +97,8 @@ ROOMS = {
     "runtime/engine/device": "@base kernels/cpu @graph fsdp/* <",
     "runtime/data/tokenizer": "@base @graph",
     "runtime/data/images": "@base",
-    "runtime/data": "@base @graph fsdp/* runtime/data/tokenizer runtime/data/images",
+    "runtime/data/parquet": "@base",
+    "runtime/data": "@base @graph fsdp/* runtime/data/tokenizer runtime/data/images runtime/data/parquet",
     "runtime": "@base kernels/optimizers @graph fsdp/* <",  # options embed the structs of these rooms
     "runtime/train/setup": "@base @graph @dialects fsdp/* plugins/* <",
     "runtime/compile": "@base kernels/optimizers kernels/cpu kernels/ops/attention @graph fsdp/* plugins/* <",

@@ -15,6 +15,7 @@
 #include "runtime/data/byte_source.h"
 #include "runtime/data/cut_rows.h"
 #include "runtime/data/image_column.h"
+#include "runtime/data/parquet_rows.h"
 #include "runtime/data/token_rows.h"
 
 namespace ofsdp::runtime {
@@ -449,6 +450,7 @@ constexpr DataFormat kFormats[] = {
     {".tsv", "column", columns_of_text<TextKind::kTab>, open_text<TextKind::kTab>},
     {".jsonl", "field", columns_of_text<TextKind::kJsonLines>, open_text<TextKind::kJsonLines>,
      true},
+    {".parquet", "column", parquet_columns, open_parquet, true},
 };
 
 ByteSource array_source(const std::string& name, const ColumnArray& array,

@@ -2,10 +2,10 @@
 //
 // The extension selects the format: .npy (NEP 1, versions 1 to 3, C order, little-endian), .bin
 // (flat tokens), .npz and .safetensors (with several arrays), .csv, .tsv and .jsonl (see TextRows
-// below). A file with any other name must be IDX, MNIST's big-endian format. An .npy or IDX file
-// may be gzipped. Gzipped files, compressed .npz arrays and text are decoded once per host into
-// memory that all of its ranks share. With a tokenizer, a text file's rows are tokens
-// (runtime/data/token_rows.h).
+// below), .parquet (runtime/data/parquet_rows.h). A file with any other name must be IDX, MNIST's
+// big-endian format. An .npy or IDX file may be gzipped. Gzipped files, compressed .npz arrays,
+// text and parquet are decoded once per host into memory that all of its ranks share. With a
+// tokenizer, a text file's rows are tokens (runtime/data/token_rows.h).
 //
 // Instead of a file, a caller of the library may give an array (ColumnSpec::array). It is read in
 // place, so it must stay alive while rows are read. `replace` takes the next array, which must have
@@ -43,8 +43,8 @@ std::string npy_header(DType dtype, const std::vector<int64_t>& dims);
 struct ColumnLayout {
   DType dtype = DType::kUndefined;  // as stored
   bool big_endian = false;
-  // The file is text, which has no dtypes: the loader may convert int64 to float32 or bool, and may
-  // read one number per row as a row of shape [] or [1].
+  // The file is a table, of text or .parquet: the loader may convert integers to float32 or bool,
+  // and may read one number per row as a row of shape [] or [1].
   bool of_text = false;
   Shape row;
   int64_t count = 0;        // rows: samples

@@ -45,8 +45,9 @@ size_t doubles_to_floats(const std::byte* src, size_t count, std::byte* dst) {
   return count;
 }
 
+template <typename From>
 size_t whole_to_floats(const std::byte* src, size_t count, std::byte* dst) {
-  for (size_t i = 0; i < count; ++i) store(dst, i, static_cast<float>(load<int64_t>(src, i)));
+  for (size_t i = 0; i < count; ++i) store(dst, i, static_cast<float>(load<From>(src, i)));
   return count;
 }
 
@@ -69,9 +70,10 @@ size_t floats_to_integers(const std::byte* src, size_t count, std::byte* dst) {
   return count;
 }
 
+template <typename From>
 size_t whole_to_bools(const std::byte* src, size_t count, std::byte* dst) {
   for (size_t i = 0; i < count; ++i) {
-    const auto value = load<int64_t>(src, i);
+    const auto value = load<From>(src, i);
     if (value != 0 && value != 1) return i;
     store(dst, i, static_cast<uint8_t>(value));
   }
@@ -124,6 +126,14 @@ Function whole_function(DType from, DType to) {
   });
 }
 
+// Integers of a table.
+Function table_function(DType from, DType to) {
+  return with_integer(from, [to](auto source) -> Function {
+    using From = decltype(source);
+    return to == DType::kFloat32 ? &whole_to_floats<From> : &whole_to_bools<From>;
+  });
+}
+
 constexpr size_t kPixelValues = 256;
 
 // volatile: each operation must round to float32 and not be fused, to equal torchvision's bits.
@@ -154,7 +164,7 @@ std::optional<Converter> Converter::between(DType from, DType to,
   converter.channel_elements_ = static_cast<size_t>(channel_elements);
   converter.element_bytes_ = dtype_size(from);
   const bool pixels = from == DType::kUInt8 && to == DType::kFloat32;
-  const bool numbers = is_ieee(from) || (of_text && from == DType::kInt64);
+  const bool numbers = is_ieee(from) || (of_text && is_integer(from));
   if (normalization && !pixels && (!numbers || to != DType::kFloat32)) return std::nullopt;
   if (!pixels) converter.normalization_ = normalization;
   if (from == to) return converter;
@@ -168,10 +178,8 @@ std::optional<Converter> Converter::between(DType from, DType to,
     converter.function_ = &halves_to_floats;
   } else if (from == DType::kFloat64 && to == DType::kFloat32) {
     converter.function_ = &doubles_to_floats;
-  } else if (of_text && from == DType::kInt64 && to == DType::kFloat32) {
-    converter.function_ = &whole_to_floats;
-  } else if (of_text && from == DType::kInt64 && to == DType::kBool) {
-    converter.function_ = &whole_to_bools;
+  } else if (of_text && is_integer(from) && (to == DType::kFloat32 || to == DType::kBool)) {
+    converter.function_ = table_function(from, to);
   } else {
     return std::nullopt;
   }

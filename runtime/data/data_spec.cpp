@@ -215,7 +215,8 @@ Status check_part(const Place& place, const YAML::Node& node, const ColumnSpec& 
     return ok_status();
   }
   return input_error(
-      "{}: pad_to and pad_value are for lists in .jsonl files and for offsets, found '{}'",
+      "{}: pad_to and pad_value are for lists in .jsonl and .parquet files and for offsets, found "
+      "'{}'",
       place.at(node), column.path);
 }
 
@@ -249,7 +250,7 @@ Status check_text(const Place& place, const YAML::Node& node, const ColumnSpec& 
     OFSDP_REJECT_IF(node[key], "{}: '{}' is no key of a text", at, key);
   }
   const std::string extension = std::filesystem::path(column.path).extension().string();
-  const bool table = extension == ".csv" || extension == ".tsv";
+  const bool table = extension == ".csv" || extension == ".tsv" || extension == ".parquet";
   OFSDP_REJECT_IF(node["column"] && !table, "{}: 'column' is no key of '{}'", at, column.path);
   OFSDP_REJECT_IF(node["field"] && extension != ".jsonl", "{}: 'field' is no key of '{}'", at,
                   column.path);

@@ -3,10 +3,11 @@
 //
 // A value is a folder (columns are the files NAME.npy; `eval/` inside holds the evaluation
 // columns), a YAML file with mappings `train:` and `eval:` or `split:`, one file with several
-// columns (.npz, .safetensors, .csv, .tsv, .jsonl), a folder of images, or the word `synthetic`. A
-// configuration file may hold the mapping under `data:`; then its text and folder are parsed here.
-// Paths are relative to the YAML file. Only the folder, the YAML and a file's column names are read
-// here; Dataset opens the columns, since it knows the types that the graph needs.
+// columns (.npz, .safetensors, .csv, .tsv, .jsonl, .parquet), a folder of images, or the word
+// `synthetic`. A configuration file may hold the mapping under `data:`; then its text and folder
+// are parsed here. Paths are relative to the YAML file. Only the folder, the YAML and a file's
+// column names are read here; Dataset opens the columns, since it knows the types that the graph
+// needs.
 //
 // Errors are kInput with the file (and line) or the flag, the expected and the found value. An
 // unknown key is reported with the nearest known one.

@@ -116,7 +116,8 @@ constexpr char kBatchOrigin[] = "the batch";
 // Returns how a YAML file makes one column of several in a table.
 std::string table_remark(const ColumnSet& set, const std::string& name,
                          const std::vector<std::string>& names) {
-  const bool table = set.origin.ends_with(".csv") || set.origin.ends_with(".tsv");
+  const auto ends = [&](const char* extension) { return set.origin.ends_with(extension); };
+  const bool table = ends(".csv") || ends(".tsv") || ends(".parquet");
   std::vector<std::string> spare = set.names();
   std::erase_if(spare, [&](const auto& one) { return std::ranges::count(names, one) > 0; });
   if (!table || spare.empty()) return "";

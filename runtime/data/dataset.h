@@ -63,8 +63,8 @@ Result<double> count_kept(const LabelRule& rule, const BoundColumn& column,
 class Converter {
  public:
   // Returns none if `from` does not convert to `to`, or if `normalization` is given and the types
-  // allow none: it makes float32 of uint8, floats and text. `of_text`: int64 also converts to
-  // float32 and bool, since text has no types.
+  // allow none: it makes float32 of uint8, floats and tables. `of_text`: integers also convert to
+  // float32 and bool, as in a table.
   // `classes`: floats also convert to integers if they are whole: labels saved as 1.0.
   // `channel_elements`: adjacent elements of one channel, if the normalization has several.
   static std::optional<Converter> between(DType from, DType to,

@@ -16,13 +16,12 @@ struct ForeignFormat {
   const char* remedy;
 };
 constexpr const char* kOfImages = "give its folder, with a subfolder for each class";
-constexpr const char* kOfTables = "write it as .csv, or its columns as .npy files";
 constexpr ForeignFormat kForeign[] = {
     {"\x89PNG", "a PNG image", kOfImages},
     {"\xff\xd8\xff", "a JPEG image", kOfImages},
     {"GIF8", "a GIF image", "save it as .png"},
-    {"PAR1", "a parquet table", kOfTables},
-    {"ARROW1", "an Arrow table", kOfTables},
+    {"PAR1", "a parquet table", "name it .parquet"},
+    {"ARROW1", "an Arrow table", "write it as .parquet or .csv"},
     {"PK\x03\x04", "a zip archive", "name it .npz if numpy.savez wrote it"},
     {"\x1f\x8b", "gzip data", "unpack it first"},
     {"\x89HDF", "an HDF5 file", "save its arrays, numpy.save('x.npy', file['x'][:])"},

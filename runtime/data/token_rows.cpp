@@ -9,6 +9,7 @@
 #include "kernels/base/host_tasks.h"
 #include "kernels/base/names.h"
 #include "kernels/base/text.h"
+#include "runtime/data/parquet_rows.h"
 #include "runtime/data/text_records.h"
 #include "runtime/data/tokenizer/unicode.h"
 
@@ -84,7 +85,23 @@ Status each_plain_line(std::string_view text, const TextVisit& visit) {
 
 }  // namespace
 
+namespace {
+
+Status each_parquet_text(const ColumnSpec& spec, const std::string& part, const TextVisit& visit) {
+  return for_each_parquet_text(spec.path, part, [&](std::string_view text, int64_t row) {
+    const size_t at = invalid_utf8(text);
+    if (at == std::string_view::npos) return visit(text, row);
+    return input_error("{} row {}: expected text in UTF-8, found the byte {:02x}", spec.path, row,
+                       static_cast<unsigned char>(text[at]));
+  });
+}
+
+}  // namespace
+
 Status for_each_text(const ColumnSpec& spec, const TextVisit& visit) {
+  if (std::filesystem::path(spec.path).extension() == ".parquet") {
+    return each_parquet_text(spec, spec.parts.empty() ? kTextPart : spec.parts[0], visit);
+  }
   OFSDP_ASSIGN_OR_RETURN(const ByteSource source, ByteSource::open(spec.path));
   OFSDP_ASSIGN_OR_RETURN(const std::string text, whole_text(source));
   OFSDP_RETURN_IF_ERROR(check_utf8(spec.path, text));

@@ -1,8 +1,8 @@
 // Rows of tokens from text and a tokenizer.json (runtime/data/tokenizer/tokenizer.h).
 //
 // The text is a .jsonl file, with a text in a field of each line; a .csv or .tsv file, with a text
-// in a column of each record; or any other file. Each text is encoded by itself, with the tokens
-// that the tokenizer puts around a text.
+// in a column of each record; a .parquet file, with a text in a column; or any other file. Each
+// text is encoded by itself, with the tokens that the tokenizer puts around a text.
 //
 // With ColumnSpec::sequence_length, all texts of the file follow each other, with the separator
 // after each if one is given, and are cut like a token file; a plain file is one text. With

@@ -27,6 +27,11 @@ case $target in
     corpus=(tests/fixtures/images/files/*)
     ;;
   data_files) sources=(runtime/data/*.cpp runtime/data/images/{.,codecs}/*.cpp) ;;
+  parquet) # Arrow's reader itself as the wheel has it
+    sources=(runtime/data/parquet_rows.cpp runtime/data/parquet/library.cpp)
+    corpus=(tests/fixtures/parquet/*)
+    export LD_LIBRARY_PATH=$build
+    ;;
   tokenizers)
     sources=(runtime/data/tokenizer/*.cpp)
     corpus=(tests/fixtures/tokenizers/*.json)

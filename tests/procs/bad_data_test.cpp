@@ -168,10 +168,10 @@ TEST(BadDataTest, FilesOfOtherFormats) {
   expect_refused(folder, folder.train() + Words{"--data", folder / "films"},
                  {folder / "films", "expected columns, files NAME.npy", "cat/1.gif", "a GIF image",
                   "save it as .png"});
-  folder.write("x.parquet", "PAR1....");
-  folder.write("data.yaml", "train: {x: {file: x.parquet}, labels: {file: data/labels.npy}}\n");
+  folder.write("x.arrow", "ARROW1....");
+  folder.write("data.yaml", "train: {x: {file: x.arrow}, labels: {file: data/labels.npy}}\n");
   expect_refused(folder, folder.train() + Words{"--data", folder / "data.yaml"},
-                 {"x.parquet", "a parquet table", ".csv"});
+                 {"x.arrow", "an Arrow table", ".csv"});
   folder.write("x.h5", "\x89HDF....");
   expect_refused(folder, folder.train() + Words{"--data", folder / "x.h5"},
                  {"--data", "x.h5", "an HDF5 file", "numpy.save"});
