@@ -11,8 +11,8 @@ include(${CMAKE_CURRENT_LIST_DIR}/${OFSDP_PROCESSOR}/flags.cmake)
 
 # Folders that CMake chooses between by the processor and by the libraries that there are.
 function(ofsdp_leave_out_others list)
-  set(others x86 aarch64 onednn without_onednn codecs without_codecs)
-  list(REMOVE_ITEM others ${OFSDP_PROCESSOR} ${OFSDP_ONEDNN_FOLDER} ${OFSDP_CODECS_FOLDER})
+  set(others x86 aarch64 onednn without_onednn codecs without_codecs curl without_curl)
+  list(REMOVE_ITEM others ${OFSDP_PROCESSOR} ${OFSDP_ONEDNN_FOLDER} ${OFSDP_CODECS_FOLDER} ${OFSDP_CURL_FOLDER})
   foreach(other IN LISTS others)
     list(FILTER ${list} EXCLUDE REGEX "/${other}/[^/]*$")
   endforeach()

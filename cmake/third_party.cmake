@@ -42,6 +42,13 @@ if(PNG_FOUND AND JPEG_FOUND)
   set(OFSDP_CODECS PNG::PNG JPEG::JPEG)
   set(OFSDP_CODECS_FOLDER codecs)
 endif()
+# Addresses: libcurl is loaded when one is named, and here only its header is used. Without it the build reads none.
+find_path(OFSDP_CURL_INCLUDE curl/curl.h)
+mark_as_advanced(OFSDP_CURL_INCLUDE)
+set(OFSDP_CURL_FOLDER without_curl)
+if(OFSDP_CURL_INCLUDE)
+  set(OFSDP_CURL_FOLDER curl)
+endif()
 # Parquet files: Arrow's reader, in a library of its own that is compiled against the wheel. Without it the build reads none.
 set(OFSDP_PYARROW)
 if(NOT CMAKE_CROSSCOMPILING AND OFSDP_PROCESSOR STREQUAL "x86")

@@ -21,6 +21,7 @@ packages=(
   libprotobuf-dev protobuf-compiler zlib1g-dev
   libyaml-cpp-dev nlohmann-json3-dev libfmt-dev libsodium-dev libopenblas-openmp-dev libtbb-dev
   libpcre2-dev libutf8proc-dev
+  libcurl4-openssl-dev           # its header, for files at addresses; without it a build reads none
   libpng-dev libjpeg62-turbo-dev # images; without them a build reads none
   libgtest-dev libgmock-dev libbenchmark-dev
   libopenmpi-dev openmpi-bin libmpich-dev mpich # libraries loaded at run time: fsdp-run links neither

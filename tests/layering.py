@@ -97,17 +97,18 @@ ROOMS = {
     "runtime/engine/device": "@base kernels/cpu @graph fsdp/* <",
     "runtime/data/tokenizer": "@base @graph",
     "runtime/data/images": "@base",
+    "runtime/remote": "@base",
     "runtime/data/parquet": "@base",
-    "runtime/data": "@base @graph fsdp/* runtime/data/tokenizer runtime/data/images runtime/data/parquet",
+    "runtime/data": "@base @graph fsdp/* runtime/remote runtime/data/tokenizer runtime/data/images runtime/data/parquet",
     "runtime": "@base kernels/optimizers @graph fsdp/* <",  # options embed the structs of these rooms
     "runtime/train/setup": "@base @graph @dialects fsdp/* plugins/* <",
     "runtime/compile": "@base kernels/optimizers kernels/cpu kernels/ops/attention @graph fsdp/* plugins/* <",
     "runtime/report": "@base kernels/cpu @graph fsdp/* plugins/* <",
     "runtime/train": "@base kernels/cpu @graph fsdp/* <",
     "runtime/commands": "@base @graph @dialects fsdp/* plugins/* <",
-    "runtime/cli/options": "@base kernels/optimizers @graph fsdp/* runtime runtime/data",
+    "runtime/cli/options": "@base kernels/optimizers @graph fsdp/* runtime runtime/data runtime/remote",
     "runtime/cli/config/foreign": "@base @graph fsdp/* runtime runtime/cli/options",
-    "runtime/cli/config": "@base @graph @dialects fsdp/* runtime runtime/cli/options runtime/cli/config/foreign",
+    "runtime/cli/config": "@base @graph @dialects fsdp/* runtime runtime/remote runtime/cli/options runtime/cli/config/foreign",
     "runtime/cli/launch": "@base @graph fsdp/* runtime runtime/log runtime/cli/options",
     "runtime/cli": "@base kernels/cpu @graph @dialects fsdp/* plugins/* <",
     "library": "@base kernels/cpu @graph fsdp/* plugins/* runtime/*",
@@ -126,7 +127,7 @@ PENDING_SIZES = set()  # folders that have to shrink, as PENDING
 SUFFIXES = {".h", ".hpp", ".inc", ".cpp", ".cu", ".cuh", ".c"}
 INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*([<"])([^">]+)[">]', re.MULTILINE)
 OTHERS = ("tests", "bench", "samples")  # no product includes them
-ALTERNATIVES = ("x86", "aarch64", "onednn", "without_onednn", "codecs", "without_codecs")  # cmake/processor.cmake
+ALTERNATIVES = ("x86", "aarch64", "onednn", "without_onednn", "codecs", "without_codecs", "curl", "without_curl")  # cmake/processor.cmake
 
 
 def top_of(room):

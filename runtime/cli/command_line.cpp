@@ -11,6 +11,7 @@
 #include "runtime/cli/config/foreign/foreign_file.h"
 #include "runtime/cli/launch/launcher.h"
 #include "runtime/cli/options/option_reader.h"
+#include "runtime/remote/cache.h"
 #include "runtime/train/setup/run_folder.h"
 
 namespace ofsdp::cli {
@@ -345,6 +346,10 @@ Status read_sources(const CommandEntry& command, const Words& words, OptionReade
   const bool of_data = takes_data(command.command);
   const size_t before = of_data ? 1 : 0;  // words before the model
   std::string model = words.operands.size() > before ? words.operands[before] : std::string();
+  if (takes_model(command.command) || command.command == Command::kMakeTraining ||
+      command.command == Command::kPredict || before == 1) {
+    OFSDP_ASSIGN_OR_RETURN(model, local_file(model));
+  }
   std::optional<OrtSettings> artifacts;
   if (takes_model(command.command)) OFSDP_RETURN_IF_ERROR(check_no_artifact(model));
   if (takes_model(command.command) && is_ort_folder(model)) {
@@ -404,7 +409,8 @@ std::string absolute_text(const std::string& path) {
 
 // Makes a flag's path absolute, as the working directory changes.
 void locate(Flag& flag, const OptionEntry& entry) {
-  const bool word = flag.text == "none" || flag.text == "latest" || flag.text == "synthetic";
+  const bool word = flag.text == "none" || flag.text == "latest" || flag.text == "synthetic" ||
+                    is_address(flag.text);
   const bool searched = flag.name == "plugin" && flag.text.find('/') == std::string::npos;
   const bool path = entry.is_path || flag.name == "config";
   if (path && !word && !searched) flag.text = absolute_text(flag.text);

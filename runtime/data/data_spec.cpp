@@ -15,6 +15,7 @@
 #include "runtime/data/image_keys.h"
 #include "runtime/data/image_list.h"
 #include "runtime/data/images/image.h"
+#include "runtime/remote/cache.h"
 
 namespace ofsdp::runtime {
 
@@ -280,8 +281,32 @@ Status check_kind(const Place& place, const YAML::Node& node, ColumnSpec& column
   return ok_status();
 }
 
+// Returns the path of a file that a YAML file in `folder` names; fetches it from an address.
+Result<std::string> placed(const std::string& folder, const std::string& name) {
+  if (is_address(name)) return fetch_file(name);
+  if (is_address(folder)) return fetch_file(address_in(folder, name));
+  return (std::filesystem::path(folder) / name).string();
+}
+
+// Images are files of a folder, which no address has, or of shards.
+Status place_all_images(const Place& place, const std::string& folder, ColumnSpec& column) {
+  const bool far = is_address(folder);
+  for (const std::string& one : column.images->folders) {
+    OFSDP_REJECT_IF(far || is_address(one),
+                    "{}: expected a folder of images on this machine or .tar shards, found the "
+                    "address '{}'",
+                    place.origin, far ? address_in(folder, one) : one);
+  }
+  for (std::string& shard : column.images->shards) {
+    if (!far && !is_address(shard)) continue;
+    OFSDP_ASSIGN_OR_RETURN(shard, placed(folder, shard));
+  }
+  place_images(far ? "" : folder, column);
+  return {};
+}
+
 Result<ColumnSpec> read_column(const Place& place, const YAML::Node& node,
-                               const std::filesystem::path& folder) {
+                               const std::string& folder) {
   std::vector<std::string> keys = {
       "file",      "scale",      "mean",      "std",     "shape", "sequence_length",
       "stride",    "next_token", "dtype",     "column",  "field", "array",
@@ -302,12 +327,16 @@ Result<ColumnSpec> read_column(const Place& place, const YAML::Node& node,
   }
   OFSDP_RETURN_IF_ERROR(check_channels(place, node, column));
   if (column.images) {
-    place_images(folder.string(), column);
+    OFSDP_RETURN_IF_ERROR(place_all_images(place, folder, column));
     return column;
   }
-  column.path = (folder / column.path).string();
-  if (column.tokenizer) column.tokenizer->path = (folder / column.tokenizer->path).string();
-  if (!column.offsets.empty()) column.offsets = (folder / column.offsets).string();
+  OFSDP_ASSIGN_OR_RETURN(column.path, placed(folder, column.path));
+  if (column.tokenizer) {
+    OFSDP_ASSIGN_OR_RETURN(column.tokenizer->path, placed(folder, column.tokenizer->path));
+  }
+  if (!column.offsets.empty()) {
+    OFSDP_ASSIGN_OR_RETURN(column.offsets, placed(folder, column.offsets));
+  }
   return column;
 }
 
@@ -504,12 +533,17 @@ Result<DataSpec> folder_spec(const fs::path& folder) {
   return spec;
 }
 
-Result<DataSpec> yaml_spec(const fs::path& path) {
+Result<std::string> yaml_text(const std::string& path) {
   std::ifstream file(path);
   std::ostringstream text;
   text << file.rdbuf();
-  if (!file) return input_error("{}: cannot be read", path.string());
-  return parse_data_yaml(text.str(), path.parent_path().string(), path.string());
+  if (!file) return input_error("{}: cannot be read", path);
+  return text.str();
+}
+
+Result<DataSpec> yaml_spec(const fs::path& path) {
+  OFSDP_ASSIGN_OR_RETURN(const std::string text, yaml_text(path.string()));
+  return parse_data_yaml(text, path.parent_path().string(), path.string());
 }
 
 // Takes each column under the name that it has in the file.
@@ -534,6 +568,9 @@ Result<DataSpec> shard_spec(const char* flag, const std::string& value) {
   pixels.images->shards = numbered_shards(value);
   OFSDP_REJECT_IF(pixels.images->shards.empty(),
                   "{}: expected numbers of shards such as {{000..009}}, found '{}'", flag, value);
+  for (std::string& shard : pixels.images->shards) {
+    OFSDP_ASSIGN_OR_RETURN(shard, prefixed(flag, local_file(shard)));
+  }
   pixels.path = pixels.images->shards[0];
   OFSDP_ASSIGN_OR_RETURN(const std::vector<std::string> members,
                          prefixed(flag, first_members(pixels.path)));
@@ -555,8 +592,29 @@ Result<DataSpec> shard_spec(const char* flag, const std::string& value) {
   return spec;
 }
 
+std::string file_kinds() {
+  std::string extensions = ".yaml";
+  for (const DataFormat& one : data_formats()) extensions += format_text(", {}", one.extension);
+  return extensions;
+}
+
+// Paths in a YAML file at an address are relative to the address.
+Result<DataSpec> address_spec(const char* flag, const std::string& value) {
+  OFSDP_ASSIGN_OR_RETURN(const Address address, prefixed(flag, parse_address(value)));
+  const fs::path name = address.file_name();
+  const DataFormat* const format = find_format(name.extension().string());
+  OFSDP_REJECT_IF(format == nullptr && !is_yaml(name),
+                  "{}: expected the address of a file ({} or .tar), found {}", flag, file_kinds(),
+                  address.text);
+  OFSDP_ASSIGN_OR_RETURN(const std::string local, prefixed(flag, fetch_file(value)));
+  if (format != nullptr) return file_spec(local, *format);
+  OFSDP_ASSIGN_OR_RETURN(const std::string text, yaml_text(local));
+  return parse_data_yaml(text, value.substr(0, value.rfind('/')), address.text);
+}
+
 Result<DataSpec> read_spec(const char* flag, const std::string& value) {
   if (value.ends_with(".tar")) return shard_spec(flag, value);
+  if (is_address(value)) return address_spec(flag, value);
   std::error_code error;
   const fs::file_status status = fs::status(value, error);
   if (fs::is_directory(status)) return folder_spec(value);
@@ -567,10 +625,8 @@ Result<DataSpec> read_spec(const char* flag, const std::string& value) {
   const DataFormat* const format = find_format(fs::path(value).extension().string());
   if (format != nullptr) return file_spec(value, *format);
   if (!is_yaml(value)) {
-    std::string extensions = ".yaml";
-    for (const DataFormat& one : data_formats()) extensions += format_text(", {}", one.extension);
     return input_error("{}: expected a folder, a file ({}) or 'synthetic', found the file '{}'{}",
-                       flag, extensions, value, file_remark(value));
+                       flag, file_kinds(), value, file_remark(value));
   }
   return yaml_spec(value);
 }

@@ -9,6 +9,7 @@
 #include "kernels/base/text.h"
 #include "runtime/cli/config/foreign/foreign_file.h"
 #include "runtime/cli/options/option_table.h"
+#include "runtime/remote/address.h"
 
 namespace ofsdp::cli {
 
@@ -93,8 +94,13 @@ class ConfigFile {
   Status read_mapping(const std::string& name, const YAML::Node& value,
                       const std::string& subject) {
     if (name != "data") return input_error("{}: expected a value, found a mapping", subject);
+    const std::string yaml = YAML::Dump(value);
+    OFSDP_REJECT_IF(
+        source_ == Source::kModelYaml && yaml.find("://") != std::string::npos,
+        "{}: an address is not allowed in a model's own YAML; pass --data or --config {}", subject,
+        path_);
     reader_.read_inline_data({.kind = DataChoice::Kind::kInline,
-                              .yaml = YAML::Dump(value),
+                              .yaml = yaml,
                               .base_folder = folder_.string(),
                               .origin = path_},
                              source_, subject);
@@ -120,7 +126,7 @@ class ConfigFile {
   // Returns a path relative to this file; words with a special meaning stay as they are.
   std::string located(const OptionEntry& entry, const std::string& text) const {
     const bool word = text.empty() || text == "none" || text == "synthetic" || text == "latest";
-    if (!entry.is_path || word) return text;
+    if (!entry.is_path || word || is_address(text)) return text;
     const std::string path = (folder_ / text).lexically_normal().string();
     // A plug-in without a slash would be searched in OFSDP_PLUGIN_PATH.
     const bool bare = entry.name == "plugin" && path.find('/') == std::string::npos;
@@ -252,7 +258,7 @@ namespace {
 void make_absolute(std::string& path, const std::filesystem::path& folder) {
   std::error_code error;
   const auto absolute = std::filesystem::absolute(folder / path, error);
-  if (!path.empty() && !error) path = absolute.lexically_normal().string();
+  if (!path.empty() && !error && !is_address(path)) path = absolute.lexically_normal().string();
 }
 
 void make_absolute(std::string& path) { make_absolute(path, std::filesystem::path()); }

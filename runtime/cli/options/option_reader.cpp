@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "kernels/base/text.h"
+#include "runtime/remote/address.h"
 
 namespace ofsdp::cli {
 namespace {
@@ -11,6 +12,18 @@ Status as_error(const Verdict& verdict, const std::string& text, const std::stri
   if (verdict.fine) return ok_status();
   return input_error("{}: expected {}, found '{}'{}{}", subject, verdict.expected, text,
                      out_of_range_hint(text), verdict.hint);
+}
+
+// Data may lie at an address that somebody has named; nothing is written to one.
+Status check_address(const OptionEntry& entry, const std::string& text, Source source,
+                     const std::string& subject) {
+  OFSDP_REJECT_IF(entry.name != "data" && entry.name != "eval-data",
+                  "{}: expected a path, found the address '{}', which a model and data may have",
+                  subject, text);
+  OFSDP_REJECT_IF(source == Source::kModelYaml,
+                  "{}: an address is not allowed in a model's own YAML; pass --{} or --config {}",
+                  subject, entry.name, subject.substr(0, subject.rfind(" line ")));
+  return {};
 }
 
 }  // namespace
@@ -41,6 +54,9 @@ Status OptionReader::read(const std::string& name, const std::string& text, Sour
   if (source == Source::kModelYaml && !entry->in_model_yaml) {
     return input_error("{}: not allowed in a model's own YAML; pass --{} or --config {}", subject,
                        entry->name, subject.substr(0, subject.rfind(" line ")));
+  }
+  if (entry->is_path && is_address(text)) {
+    OFSDP_RETURN_IF_ERROR(check_address(*entry, text, source, subject));
   }
   OFSDP_RETURN_IF_ERROR(agree(*entry, text, source, subject));
   begin(*entry, source, subject);

@@ -46,7 +46,7 @@ OptionEntry data_choice(OptionEntry entry, Field field) {
       });
 }
 
-// Returns ", .npz, .safetensors, .csv, .tsv or .jsonl".
+// Returns ", .npz, .safetensors, .csv, .tsv, .jsonl or .parquet".
 std::string list_extensions() {
   std::string text;
   for (const DataFormat& format : data_formats()) {
