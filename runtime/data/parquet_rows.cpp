@@ -422,7 +422,7 @@ class ParquetColumn {
             const std::string_view cell = trimmed_text(text);
             if (!decided && !is_missing_cell(cell)) {
               decided = true;
-              const auto& known = spec_.class_names;
+              const auto& known = spec_.known.names;
               named_ = !cell_number(cell) || std::ranges::find(known, text) != known.end();
             }
             if (named_ || !decided) {  // words for missing values before the first class are names
@@ -434,8 +434,13 @@ class ParquetColumn {
           return Status();
         }));
     if (!named_) return {};
-    classes_ = spec_.class_names;
-    if (classes_.empty()) classes_.assign(names.begin(), names.end());
+    classes_ = spec_.known.names;
+    const bool has_all = std::ranges::all_of(names, [&](const std::string& name) {
+      return std::ranges::find(classes_, name) != classes_.end();
+    });
+    if (classes_.empty() || (!has_all && !spec_.known.binding)) {
+      classes_.assign(names.begin(), names.end());
+    }
     for (const std::string& name : classes_) numbers_.emplace(name, std::ssize(numbers_));
     return {};
   }
