@@ -87,9 +87,10 @@ void EvaluationFacts::take(const EvalRow& row) {
 std::string closing_text(const ClosingFacts& facts) {
   const double tokens = static_cast<double>(facts.tokens_a_sample);
   std::string text = format_text(
-      "done: {}{}{} in {}, {} {}/s, {} ms an update (median)\n", plural(facts.updates, "update"),
-      skipped_text(facts), facts.stopped_early ? ", stopped early," : "",
-      readable_seconds(facts.seconds), readable_number(facts.samples_per_s * tokens),
+      "done: {}{}{} in {}, {} {}/s during updates, {} ms an update (median)\n",
+      plural(facts.updates, "update"), skipped_text(facts),
+      facts.stopped_early ? ", stopped early," : "", readable_seconds(facts.seconds),
+      readable_number(facts.samples_per_s * tokens),
       facts.tokens_a_sample > 1 ? "tokens" : "samples", readable_number(facts.median_step_ms));
   text += peak_line(facts.peak_bytes);
   if (!facts.exposed.empty()) text += facts.exposed + "\n";

@@ -120,7 +120,7 @@ RunCurves::RunCurves() {
 
 // A resumed run starts at its checkpoint, which may be older than the last row.
 void RunCurves::go_back(int64_t step) {
-  for (Curve* curve : {&loss, &lr, &grad_norm, &step_ms, &samples_per_s, &peak_bytes}) {
+  for (Curve* curve : {&loss, &lr, &grad_norm, &step_ms, &samples_per_s, &samples, &peak_bytes}) {
     curve->cut(step);
   }
   for (auto* curves : {&evaluations, &losses}) {
@@ -141,6 +141,7 @@ void RunCurves::step(const StepRow& row) {
   grad_norm.add(row.step, row.grad_norm);
   step_ms.add(row.step, row.step_ms);
   samples_per_s.add(row.step, row.samples_per_s);
+  samples.add(row.step, row.samples_per_s * row.step_ms / 1e3);
   if (row.peak_bytes > 0) peak_bytes.add(row.step, static_cast<double>(row.peak_bytes));
   for (const MetricValue& value : row.losses) {
     curve_named(losses, value.name).add(row.step, value.value.value_or(std::nan("")));

@@ -82,7 +82,7 @@ class RunCurves {
   // has ended before or makes an update again.
   void resume() { resumes_ = true; }
 
-  Curve loss, lr, grad_norm, step_ms, samples_per_s, peak_bytes;
+  Curve loss, lr, grad_norm, step_ms, samples_per_s, samples, peak_bytes;
   std::vector<NamedCurve> evaluations;  // "loss" first, then metrics and "losses/NAME"
   std::vector<NamedCurve> losses;       // of training, if a run has several
 

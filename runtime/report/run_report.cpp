@@ -92,23 +92,10 @@ std::string charts(const RunCurves& run) {
 // Label and value.
 using Facts = std::vector<std::pair<std::string, std::string>>;
 
-// Returns the mean of the last tenth of the updates: less noisy than the last value.
-double mean_at_end(const Curve& curve) {
-  const auto buckets = curve.buckets();
-  double sum = 0;
-  int64_t count = 0;
-  for (size_t i = buckets.size() - std::max<size_t>(1, buckets.size() / 10); i < buckets.size();
-       ++i) {
-    sum += buckets[i].sum;
-    count += buckets[i].count;
-  }
-  return sum / static_cast<double>(count);
-}
-
 Facts facts_of(const RunCurves& run) {
   Facts facts;
   if (run.steps > 0) facts.emplace_back("updates", readable_count(run.steps));
-  if (!run.loss.empty()) facts.emplace_back("loss at the end", number_text(mean_at_end(run.loss)));
+  if (!run.loss.empty()) facts.emplace_back("loss at the end", number_text(run.loss.last()));
   for (const NamedCurve& metric : run.evaluations) {
     if (facts.size() > 6 || metric.curve.empty()) continue;
     const std::string name = metric.name == "loss" ? "evaluation loss" : metric.name;
@@ -117,8 +104,8 @@ Facts facts_of(const RunCurves& run) {
   const double milliseconds = run.step_ms.empty() ? 0 : run.step_ms.sum();
   if (milliseconds > 0) {
     facts.emplace_back("time of all updates", readable_seconds(milliseconds / 1e3));
-    const double rate = run.samples_per_s.empty() ? 0 : mean_at_end(run.samples_per_s);
-    facts.emplace_back("samples per second", number_text(rate));
+    const double samples = run.samples.empty() ? 0 : run.samples.sum();
+    facts.emplace_back("samples per second", number_text(samples / milliseconds * 1e3));
   }
   if (run.median_step_ms > 0) {
     facts.emplace_back("median update", number_text(run.median_step_ms) + " ms");

@@ -177,8 +177,8 @@ TEST(ScreenText, FoldedLinesEndAfterItemsAndKeepLongWords) {
   const std::string closing_block = closing_text(closing());
   EXPECT_EQ(folded_lines(closing_block, {}), closing_block);
   EXPECT_THAT(folded_lines(closing_block, 60),
-              testing::StartsWith("done: 20 updates, stopped early, in 2:05, 1234 tokens/s,\n"
-                                  "  12.3 ms an update (median)\n"
+              testing::StartsWith("done: 20 updates, stopped early, in 2:05,\n"
+                                  "  1234 tokens/s during updates, 12.3 ms an update (median)\n"
                                   "peak memory: 1.00 MiB, 2.00 MiB (ranks 0 to 1)\n"));
   const std::string word(70, 'x');
   EXPECT_EQ(folded(word, 60), word);
