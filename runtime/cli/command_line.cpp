@@ -323,13 +323,27 @@ Status check_alone(const CommandEntry& command, const Words& words, const Option
   return ok_status();
 }
 
-// Reads MODEL.yaml next to MODEL.onnx if it is a file.
-Status read_model_yaml(const std::string& model, OptionReader& reader) {
+// Returns whether the words name a file as data.
+bool names_as_data(const Words& words, bool of_data, const std::filesystem::path& file) {
+  std::error_code ignored;
+  const auto same = [&](const std::string& text) {
+    return std::filesystem::equivalent(text, file, ignored);
+  };
+  return (of_data && !words.operands.empty() && same(words.operands.front())) ||
+         std::ranges::any_of(words.flags, [&](const Flag& flag) {
+           return (flag.name == "data" || flag.name == "eval-data") && same(flag.text);
+         });
+}
+
+// Reads MODEL.yaml next to MODEL.onnx if it is a file, and no data.
+Status read_model_yaml(const std::string& model, const Words& words, bool of_data,
+                       OptionReader& reader) {
   std::error_code ignored;
   std::filesystem::path beside(model);
   beside.replace_extension(".yaml");
   const bool there = beside != model && !std::filesystem::is_directory(model, ignored) &&
-                     std::filesystem::is_regular_file(beside, ignored);
+                     std::filesystem::is_regular_file(beside, ignored) &&
+                     !names_as_data(words, of_data, beside);
   return there ? read_yaml_config(beside.string(), Source::kModelYaml, reader) : ok_status();
 }
 
@@ -341,6 +355,16 @@ Status check_no_artifact(const std::string& model) {
                      model, folder);
 }
 
+// Returns the trained model if the operand of `eval` is a run's folder.
+std::string model_of_run(const std::string& operand) {
+  std::error_code ignored;
+  for (const char* name : {"model.onnx", "model.inference.onnx"}) {
+    const std::filesystem::path model = std::filesystem::path(operand) / name;
+    if (std::filesystem::is_regular_file(model, ignored)) return model.string();
+  }
+  return operand;
+}
+
 Status read_sources(const CommandEntry& command, const Words& words, OptionReader& reader,
                     const std::optional<std::string>& omp_num_threads, ParsedCommand& parsed) {
   const bool of_data = takes_data(command.command);
@@ -350,6 +374,7 @@ Status read_sources(const CommandEntry& command, const Words& words, OptionReade
       command.command == Command::kPredict || before == 1) {
     OFSDP_ASSIGN_OR_RETURN(model, local_file(model));
   }
+  if (command.command == Command::kEval) model = model_of_run(model);
   std::optional<OrtSettings> artifacts;
   if (takes_model(command.command)) OFSDP_RETURN_IF_ERROR(check_no_artifact(model));
   if (takes_model(command.command) && is_ort_folder(model)) {
@@ -363,7 +388,7 @@ Status read_sources(const CommandEntry& command, const Words& words, OptionReade
   }
   if (!model.empty() && command.command != Command::kCheckPlugin &&
       takes_options_of_a_run(command.command))
-    OFSDP_RETURN_IF_ERROR(read_model_yaml(model, reader));
+    OFSDP_RETURN_IF_ERROR(read_model_yaml(model, words, of_data, reader));
   if (!reader.config().empty()) {
     OFSDP_RETURN_IF_ERROR(read_config(reader.config(), Source::kConfigFile, reader));
   }

@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <fstream>
 
+#include "runtime/cli/config/config_files.h"
 #include "runtime/cli/options/option_table.h"
 #include "tests/support/namespaces.h"
 #include "tests/unit/options_testing.h"
@@ -179,6 +180,29 @@ TEST_F(OptionFiles, TheDescriptionReadsBackAsItself) {
   ASSERT_TRUE(again.ok()) << again.error().message();
   EXPECT_EQ(described(again->options, 2), text);
   EXPECT_EQ(settled(again->options, 4), (Batch{6, 1, 24})) << "other ranks train the same";
+}
+
+// The file is read from another folder than the command was given in.
+TEST_F(OptionFiles, TheDescriptionHasWholePaths) {
+  const std::string text =
+      effective_config(options_of({"--teacher", "t.onnx", "--log", "csv:l.csv", "--report",
+                                   "r.html", "--input", "s=s.npy", "--input", "n=zeros",
+                                   "--class-weights", "cw.txt", "--loss", "cross_entropy"}),
+                       1);
+  const std::string here = std::filesystem::current_path().string() + "/";
+  for (const char* name : {"t.onnx", "l.csv", "r.html", "s.npy", "cw.txt"}) {
+    EXPECT_NE(text.find(here + name), std::string::npos) << name << "\n" << text;
+  }
+  EXPECT_NE(text.find("n=zeros"), std::string::npos) << text;
+}
+
+// A file that --data names has columns, even next to the model.
+TEST_F(OptionFiles, AFileOfDataIsNoModelYaml) {
+  write("m.onnx", "");
+  const std::string beside = write("m.yaml", "train:\n  x: {file: x.npy}\n");
+  const std::string model = (folder_ / "m.onnx").string();
+  EXPECT_FALSE(parse({model}).ok());
+  for (const char* flag : {"--data", "--eval-data"}) EXPECT_TRUE(parse({model, flag, beside}).ok());
 }
 
 TEST_F(OptionFiles, SlicesAreSaidByTheirSize) {

@@ -287,9 +287,20 @@ void make_absolute(DataChoice& data) {
 Options with_absolute_paths(Options o) {
   make_absolute(o.run.data);
   make_absolute(o.run.eval_data);
-  for (std::string* path : {&o.checkpoint.dir, &o.files.output, &o.files.metrics, &o.files.trace,
-                            &o.make_plugin, &o.model, &o.edit.adapters.from, &o.edit.adapter}) {
+  for (std::string* path :
+       {&o.checkpoint.dir, &o.files.output, &o.files.metrics, &o.files.trace, &o.pictures.report,
+        &o.make_plugin, &o.model, &o.edit.adapters.from, &o.edit.adapter, &o.teacher.path,
+        &o.launch.hostfile, &o.class_weights}) {
     make_absolute(*path);
+  }
+  for (std::string& log : o.files.log) {  // csv:FILE
+    const size_t at = log.find(':') + 1;
+    std::string path = log.substr(at);
+    make_absolute(path);
+    log = log.substr(0, at) + path;
+  }
+  for (auto& [name, value] : o.inputs) {
+    if (value.ends_with(".npy")) make_absolute(value);
   }
   if (o.folder.dir) make_absolute(*o.folder.dir);
   if (o.checkpoint.resume != "latest") make_absolute(o.checkpoint.resume);

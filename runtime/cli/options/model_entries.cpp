@@ -406,7 +406,8 @@ OptionEntry class_weights() {
     const auto values = weights_in(text);
     o.losses[0].class_weights = values.value_or(std::vector<float>{});
     o.class_weights = values ? "" : text;
-    return Verdict{};
+    const bool none = values && !values->empty() && std::ranges::max(*values) == 0;
+    return fine_or(!none, "a weight above 0 among them");
   };
   entry.show = [](const Options& o) {
     return o.class_weights.empty() ? shown_numbers(o.losses[0].class_weights)

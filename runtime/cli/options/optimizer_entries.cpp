@@ -239,7 +239,7 @@ std::vector<OptionEntry> optimizer_entries() {
       in_training_info(no_decay()),
       in_training_info(group()),
       number_or("off", {"ema", "off, DECAY", "a running average of the parameters: its decay"},
-                kZeroToOne, OFSDP_FIELD(optimizer.ema)),
+                kBelowOne, OFSDP_FIELD(optimizer.ema)),
       unless_idle(
           toggle({"ema-use", "on, off", "evaluate and write the average of --ema"},
                  OFSDP_FIELD(optimizer.ema_use)),

@@ -127,6 +127,8 @@ struct Range {
 
 inline constexpr Range kAboveZero = {"a number above 0", [](double x) { return x > 0; }};
 inline constexpr Range kAtLeastZero = {"a number of at least 0", [](double x) { return x >= 0; }};
+inline constexpr Range kBelowOne = {"a number from 0 to below 1",
+                                    [](double x) { return x >= 0 && x < 1; }};
 inline constexpr Range kZeroToOne = {"a number from 0 to 1",
                                      [](double x) { return x >= 0 && x <= 1; }};
 
