@@ -238,7 +238,7 @@ struct Findings {
 std::string some_names(const std::vector<std::string>& names);
 
 // These run nothing. check_export: losses of the file's exporter.
-Status check_export(const OnnxFile& file, Findings& findings);
+Status check_export(const OnnxFile& file, bool free_batch, Findings& findings);
 Status check_model(const ModelSetup& setup, const Options& options, Findings& findings);
 void check_evaluation(const ModelSetup& setup, Findings& findings);
 // Trained weights that look like fixed preprocessing (doctor_preprocessing.cpp).
@@ -247,8 +247,8 @@ Status check_preprocessing(const ModelSetup& setup, Findings& findings);
 Status check_data(const ModelSetup& setup, const Options& options, Findings& findings);
 
 // Makes one update with plain gradient descent, and some with the run's options. `context` has one
-// rank; `total`: updates in the whole run.
-Status check_updates(const RunContext& context, int64_t total, Findings& findings);
+// rank; `total`: updates in the whole run; `unfit`: another loss is advised (unfit_predictions).
+Status check_updates(const RunContext& context, int64_t total, bool unfit, Findings& findings);
 
 // Updates 1 ... `count` on one rank, until the loss is not finite.
 struct SomeUpdates {

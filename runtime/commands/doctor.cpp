@@ -13,6 +13,7 @@
 #include "runtime/commands/commands.h"
 #include "runtime/report/plan_report.h"
 #include "runtime/train/prepared_run.h"
+#include "runtime/train/setup/prediction_values.h"
 #include "runtime/train/trainer.h"
 
 namespace ofsdp::runtime {
@@ -67,7 +68,8 @@ Options probe_options(Options options) {
   return options;
 }
 
-void check_first(const SomeUpdates& first, Findings& findings) {
+// `unfit`: another loss is advised, so this one's size says nothing.
+void check_first(const SomeUpdates& first, bool unfit, Findings& findings) {
   if (first.rows.empty()) {
     return findings.add("the first loss: " + first.failure,
                         "look at the values of the data and of the file; --freeze, --train and "
@@ -76,7 +78,7 @@ void check_first(const SomeUpdates& first, Findings& findings) {
   }
   const double loss = first.rows[0].loss;
   const double chance = first.classes > 1 ? std::log(static_cast<double>(first.classes)) : 0;
-  if (chance > 0 && loss > 1.5 * chance + 0.5) {
+  if (!unfit && chance > 0 && loss > 1.5 * chance + 0.5) {
     findings.add(format_text("the first loss is {:.3g}, but guessing among {} classes has {:.3g}: "
                              "the scores are too large or meant for other labels",
                              loss, first.classes, chance),
@@ -151,13 +153,13 @@ Result<SomeUpdates> run_updates(const RunContext& context, int64_t count, bool c
   return some;
 }
 
-Status check_updates(const RunContext& context, int64_t total, Findings& findings) {
+Status check_updates(const RunContext& context, int64_t total, bool unfit, Findings& findings) {
   const Options probe = probe_options(context.options);
   const RunContext probing{
       probe,         context.origin, context.registry, context.optimizers, context.communicator,
       context.ledger};
   OFSDP_ASSIGN_OR_RETURN(const SomeUpdates first, run_updates(probing, 1, true, {}));
-  check_first(first, findings);
+  check_first(first, unfit, findings);
   if (findings.stops) return {};
   Options options = context.options;
   if (!options.schedule.total_steps) options.schedule.total_steps = total;
@@ -237,7 +239,6 @@ void check_prediction(const ModelSetup& setup, const LossSpec& loss, Findings& f
   const Node* node = prediction == 0 ? nullptr : source_of(setup.graph, prediction);
   if (node == nullptr) return;
   const std::string op = node->op->full_name();
-  static const std::set<std::string> kScores = {"Gemm", "MatMul", "Add", "Conv", "Relu"};
   const std::string name = escaped(loss.prediction);
   const std::string_view kind = name_of(loss.kind);
   const PredictionKind reads = loss_traits(loss.kind).reads;
@@ -263,11 +264,6 @@ void check_prediction(const ModelSetup& setup, const LossSpec& loss, Findings& f
                              "probabilities",
                              name, kind),
                  "--loss cross_entropy " + scores);
-  } else if (reads == PredictionKind::kLogProbabilities && kScores.contains(op)) {
-    findings.add(format_text("the prediction '{}' comes from {}, and {} takes logarithms of "
-                             "probabilities",
-                             name, op, kind),
-                 "--loss cross_entropy");
   }
 }
 
@@ -278,7 +274,7 @@ Status check_model(const ModelSetup& setup, const Options& options, Findings& fi
     OFSDP_ASSIGN_OR_RETURN(const std::string merged, merged_copies_warning(setup.file));
     check_merged(merged, findings);
   }
-  OFSDP_RETURN_IF_ERROR(check_export(setup.file, findings));
+  OFSDP_RETURN_IF_ERROR(check_export(setup.file, options.free_batch, findings));
   check_statistics(setup.graph, findings);
   check_constants(setup.file, options, findings);
   check_reached(setup.graph, options, findings);
@@ -486,7 +482,7 @@ class Doctor {
     // else the model has its own optimizer
     const bool named = planned_->setup().source->updates() == nullptr;
     const bool runs = fits && named && !findings_.stops;
-    if (runs) OFSDP_RETURN_IF_ERROR(check_updates(alone(), total, findings_));
+    if (runs) OFSDP_RETURN_IF_ERROR(check_updates(alone(), total, unfit_, findings_));
     const bool sweeps = options_.doctor.find_lr && runs;
     options_.json ? say_json(!sweeps) : say();
     if (sweeps) return find_lr();
@@ -530,7 +526,19 @@ class Doctor {
         connect_ranks({},
                       std::chrono::seconds(static_cast<int64_t>(options_.launch.timeout_seconds))));
     OFSDP_ASSIGN_OR_RETURN(run_alone_, PreparedRun::make(alone(), ""));
+    for (const UnfitPrediction& unfit : unfit_predictions(run_alone_->setup())) {
+      if (!is_found(unfit)) findings_.add(unfit.problem, unfit.option);
+      unfit_ = true;
+    }
     return check_data(run_alone_->setup(), options_, findings_);
+  }
+
+  // The prediction's last node may have told it already.
+  bool is_found(const UnfitPrediction& unfit) const {
+    const std::string prediction = unfit.problem.substr(0, unfit.problem.find("' has ") + 1);
+    return std::ranges::any_of(findings_.list, [&](const Finding& finding) {
+      return finding.problem.starts_with(prediction);
+    });
   }
 
   Result<bool> fits_alone() {
@@ -585,7 +593,8 @@ class Doctor {
   Options options_;
   Options alone_;
   Findings findings_;
-  Json object_;  // of --json
+  bool unfit_ = false;  // the loss takes the prediction for something else
+  Json object_;         // of --json
   std::unique_ptr<Communicator> alone_communicator_;
   std::unique_ptr<PreparedRun> planned_, run_alone_;
 };

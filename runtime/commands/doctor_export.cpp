@@ -63,13 +63,16 @@ void add_ties(const ExportLosses& losses, Findings& findings) {
   }
 }
 
-void add_axes(const ExportLosses& losses, Findings& findings) {
-  if (!losses.batch.empty()) {
+void add_axes(const ExportLosses& losses, bool free_batch, Findings& findings) {
+  if (!losses.batch.empty() && !free_batch) {
+    const bool ones =
+        std::ranges::all_of(losses.batch, [](const FixedAxis& axis) { return axis.size == 1; });
     findings.add(
         format_text(
             "fixed batch: the first axis of {} is fixed, and every batch must have that size",
             axes_text(losses.batch)),
-        keeps("it open", "with dynamic_shapes={NAME: {0: \"batch\"}}"));
+        (ones ? "--free-batch takes any; or " : "") +
+            keeps("it open", "with dynamic_shapes={NAME: {0: \"batch\"}}"));
   }
   if (!losses.sequences.empty()) {
     findings.add(
@@ -82,12 +85,12 @@ void add_axes(const ExportLosses& losses, Findings& findings) {
 
 }  // namespace
 
-Status check_export(const OnnxFile& file, Findings& findings) {
+Status check_export(const OnnxFile& file, bool free_batch, Findings& findings) {
   OFSDP_ASSIGN_OR_RETURN(const ExportLosses losses, export_losses(file));
   add_names(losses.renamed, findings);
   add_training_form(losses, findings);
   add_ties(losses, findings);
-  add_axes(losses, findings);
+  add_axes(losses, free_batch, findings);
   return {};
 }
 

@@ -119,14 +119,15 @@ std::vector<double> losses_of(const Graph& graph, size_t count, const ValueOf& v
   return losses;
 }
 
-// Runs a graph with the CPU's kernels.
-Result<std::vector<double>> losses_by_kernels(Graph graph, size_t count, Feeds feeds) {
+// Runs a graph with the CPU's kernels. Several losses may have one name, so ids find them.
+Result<std::vector<double>> losses_by_kernels(Graph graph, size_t count, const Feeds& feeds) {
   graph.outputs = term_values(graph);
-  OFSDP_ASSIGN_OR_RETURN(const auto outputs, run_forward(graph, std::move(feeds)));
+  ForwardPass pass(graph);
+  for (const auto& [id, bytes] : feeds) pass.feed(id, bytes);
+  OFSDP_RETURN_IF_ERROR(pass.run());
   return losses_of(graph, count, [&](ValueId id) {
-    const auto found = outputs.find(graph.value(id).name);
-    return found == outputs.end() || found->second.empty() ? std::nan("")
-                                                           : double{found->second[0]};
+    const std::span<const std::byte> bytes = pass.output(id);
+    return bytes.empty() ? std::nan("") : to_doubles(graph.value(id).desc, bytes.data())[0];
   });
 }
 
@@ -241,7 +242,7 @@ class FileCheck {
       feeds[p.value] = as_type(std::vector<double>(numbers.begin(), numbers.end()), value.desc);
     }
     const size_t losses = setup_.source->settings().losses.size();
-    OFSDP_ASSIGN_OR_RETURN(own_, losses_by_kernels(graph, losses, std::move(feeds)));
+    OFSDP_ASSIGN_OR_RETURN(own_, losses_by_kernels(graph, losses, feeds));
     return {};
   }
 
@@ -437,7 +438,7 @@ class FileCheck {
     Feeds feeds;
     feed_columns(graph, columns_, feeds);
     for (const auto& [id, numbers] : weights) feeds[id] = as_type(numbers, graph.value(id).desc);
-    return losses_by_kernels(graph, own_.size(), std::move(feeds));
+    return losses_by_kernels(graph, own_.size(), feeds);
   }
 
   // --- text

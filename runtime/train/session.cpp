@@ -16,6 +16,7 @@
 #include "runtime/train/file_answers.h"
 #include "runtime/train/prepared_run.h"
 #include "runtime/train/rank_state.h"
+#include "runtime/train/setup/prediction_values.h"
 #include "runtime/train/setup/run_folder.h"
 #include "runtime/train/trainer.h"
 
@@ -68,6 +69,14 @@ class Session {
     for (const std::string& warning : {plan.warning, batch_warning(plan)}) {
       if (warning.empty()) continue;
       print_lines(stderr, format_text("fsdp-run: warning: {}\n", escaped(warning)));
+    }
+  }
+
+  // A checkpoint's run has told it before.
+  void warn_of_prediction(const ModelSetup& setup) const {
+    if (communicator_.rank() != 0 || run_->checkpoint() != nullptr) return;
+    for (const UnfitPrediction& unfit : unfit_predictions(setup)) {
+      print_lines(stderr, format_text("fsdp-run: warning: {}: {}\n", unfit.problem, unfit.option));
     }
   }
 
@@ -228,6 +237,7 @@ class Session {
       }
       if (options_.command == Command::kTrain && options_.pictures.any()) metrics.keep_curves();
     }
+    if (!done) warn_of_prediction(setup);
     OFSDP_ASSIGN_OR_RETURN(const auto state,
                            RankState::make(plan, setup, communicator_, ledger_,
                                            run_->executor_options(), run_->checkpoint()));

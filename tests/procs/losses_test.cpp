@@ -472,11 +472,71 @@ TEST(WeightedLoss, AProbabilityOfZeroCountsAHundred) {
   EXPECT_NEAR(losses_of(metrics)[0], 100 * positive / 36, 1e-4);
 }
 
+// Without an evaluation the run computes its own side of the comparison with the written file.
+TEST(Losses, TheFileAnswersAsTwoLossesDo) {
+  const LossRuns folder;
+  for (const int n : {1, 2}) {
+    const Finished run =
+        Program::run(folder.two() + ranks(n) +
+                     Words{"--data", folder / "data", "--steps", "2", "--output", folder.output()});
+    EXPECT_EQ(run.status, 0);
+    EXPECT_EQ(run.err, "");
+    EXPECT_THAT(run.out, testing::HasSubstr("answers as the trained weights do"));
+  }
+}
+
+// A prediction that is something else than the loss reads, and the loss that fits.
+TEST(Losses, APredictionOfAnotherKindIsTold) {
+  const ModelFolder folder;
+  folder.write("data/bits.npy", npy("<f4", "(12, 3)", std::vector<float>(36, 1)));
+  const auto err_of = [&](const std::vector<std::string>& nodes, const Words& loss) {
+    SmallModel model = linear_model();
+    model.nodes.back() = node("Add", {"products", "b"}, {"scores"}, "add");
+    std::ranges::copy(nodes, std::back_inserter(model.nodes));
+    folder.write("model.onnx", model.bytes());
+    Words words = fsdp_run({folder.model(), "--data", folder / "data", "--steps", "1"}) + loss;
+    const Finished run = Program::run(words);
+    EXPECT_EQ(run.status, 0) << run.err;
+    words.insert(words.begin() + 1, "eval");
+    words.resize(words.size() - loss.size() - 2);
+    EXPECT_EQ(Program::run(words + loss).err, run.err);
+    return run.err;
+  };
+  const std::string plain = node("Identity", {"scores"}, {"logits"}, "end");
+  const std::vector<std::string> softmax = {node("Softmax", {"scores"}, {"p"}, "softmax"),
+                                            node("Abs", {"p"}, {"logits"}, "end")};
+  expect_one_line(err_of(softmax, {"--loss", "cross_entropy"}),
+                  {"warning", "'logits'", "0 to 1", "--loss nll_probabilities"});
+  EXPECT_EQ(err_of(softmax, {"--loss", "nll_probabilities"}), "");
+  expect_one_line(err_of(softmax, {"--loss", "nll"}), {"warning", "--loss nll_probabilities"});
+  expect_one_line(err_of({plain}, {"--loss", "nll"}), {"warning", "--loss cross_entropy"});
+  expect_one_line(err_of({plain}, {"--loss", "nll_probabilities"}),
+                  {"warning", "below 0 or above 1", "--loss cross_entropy"});
+  expect_one_line(err_of({plain}, {"--loss", "bce", "--labels", "bits"}),
+                  {"warning", "--loss bce_with_logits"});
+  EXPECT_EQ(err_of({plain}, {"--loss", "cross_entropy"}), "");
+  EXPECT_EQ(err_of({node("LogSoftmax", {"scores"}, {"logits"}, "end")}, {"--loss", "nll"}), "");
+}
+
+TEST(Losses, AnEvaluationNeedsNothingToTrain) {
+  const ModelFolder folder;
+  const Words eval = {"eval", folder.model(), "--data", folder / "data", "--loss", "cross_entropy"};
+  const Finished before = Program::run(fsdp_run(eval));
+  ASSERT_EQ(before.status, 0) << before.err;
+  for (const int n : {1, 2}) {
+    const Finished run = Program::run(fsdp_run(eval + Words{"--freeze", "*"}) + ranks(n));
+    EXPECT_EQ(run.status, 0) << run.err;
+    EXPECT_EQ(run.out.substr(run.out.find("eval  ")), before.out.substr(before.out.find("eval  ")));
+  }
+}
+
 TEST(WeightedLoss, WrongWeightsAreRefused) {
   const WeightedLosses folder(Head::kSoftmax);
   const Words train = fsdp_run({folder.model(), "--data", folder / "data", "--steps", "1"});
   expect_refused(folder, train + Words{"--loss", "nll_probabilities", "--class-weights", "1,2"},
                  {"--class-weights: expected 3 numbers", "found 2"});
+  expect_refused(folder, train + Words{"--loss", "nll_probabilities", "--class-weights", "0,0,0"},
+                 {"--class-weights: expected a weight above 0"});
   expect_refused(folder, train + Words{"--loss", "mse", "--class-weights", "1,2"},
                  {"--class-weights has no effect with --loss mse"});
   expect_refused(folder, train + Words{"--loss", "bce_with_logits", "--pos-weight", "-1"},

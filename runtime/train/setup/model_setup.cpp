@@ -125,6 +125,8 @@ Result<std::vector<float>> read_class_weights(const std::string& path) {
     OFSDP_REJECT_IF(!(w >= 0) || std::isinf(w),
                     "--class-weights {}: expected numbers of at least 0, found {}", path, w);
   }
+  OFSDP_REJECT_IF(!weights.empty() && std::ranges::max(weights) == 0,
+                  "--class-weights {}: expected a weight above 0, found only 0", path);
   return weights;
 }
 
@@ -519,8 +521,11 @@ class SetupMaker {
 
   Status resolve_trained(ModelSetup& setup) {
     OFSDP_ASSIGN_OR_RETURN(const Graph graph, setup.training_graph(setup.batch.batch_size));
-    OFSDP_ASSIGN_OR_RETURN(Graph reached, keep_reached(setup.graph, graph));
-    setup.source->set_symbolic(std::move(reached));
+    const bool none = std::ranges::none_of(setup.graph.parameters, &Parameter::trained);
+    if (!none || options_.command != Command::kEval) {
+      OFSDP_ASSIGN_OR_RETURN(Graph reached, keep_reached(setup.graph, graph));
+      setup.source->set_symbolic(std::move(reached));
+    }
     if (setup.source->updates() != nullptr) OFSDP_RETURN_IF_ERROR(check_all_reached(setup));
     if (options_.initialize) OFSDP_RETURN_IF_ERROR(check_initialized(setup));
     const std::vector<LossSpec>& losses = setup.source->settings().losses;
