@@ -69,6 +69,7 @@ Status PreparedRun::prepare(const std::string& configuration, const DataSpec* da
   place_updates();
   warn_of_ranks();
   OFSDP_RETURN_IF_ERROR(make_plan());
+  warn_of_warmup();
   if (checkpoint_ == nullptr) return {};
   OFSDP_RETURN_IF_ERROR(with_edits_of(checkpoint_->manifest(), options,
                                       check_resumable(checkpoint_->manifest(), *plan_, *setup_))
@@ -77,8 +78,9 @@ Status PreparedRun::prepare(const std::string& configuration, const DataSpec* da
     OFSDP_RETURN_IF_ERROR(check_untrained_adapters(checkpoint_->manifest(), options, *setup_)
                               .with_prefix("--resume: " + checkpoint_->folder()));
   }
-  const bool warns = options.command == Command::kTrain && communicator.rank() == 0;
-  if (warns) warn_of_other_settings(*checkpoint_, settings_.configuration);
+  if (options.command != Command::kTrain) return {};
+  OFSDP_RETURN_IF_ERROR(check_rows().with_prefix("--resume: " + checkpoint_->folder()));
+  if (communicator.rank() == 0) warn_of_other_settings(*checkpoint_, settings_.configuration);
   return {};
 }
 
@@ -220,6 +222,25 @@ Status PreparedRun::open_checkpoints(bool may_resume) {
   return {};
 }
 
+// The data may have grown or shrunk since, but not to before the position in the epoch.
+Status PreparedRun::check_rows() const {
+  const SamplerPosition& saved = checkpoint_->manifest().sampler;
+  const int64_t rows = plan_->train_sampler->options().samples;
+  if (rows == saved.samples) return {};
+  OFSDP_REJECT_IF(saved.sample > rows,
+                  "it has used {} rows of its epoch's {}, and the data have only {}: expected the "
+                  "same data, or --resume FILE.onnx for a new run from trained weights",
+                  saved.sample, saved.samples, rows);
+  if (context_.communicator.rank() != 0) return {};
+  const auto text = [](int64_t count) {
+    return count == kEndless ? std::string("endless") : plural(count, "row");
+  };
+  print_lines(stderr, format_text("fsdp-run: warning: the checkpoint was trained with data of {}, "
+                                  "these are {}: rows may come twice or not at all in this epoch\n",
+                                  text(saved.samples), text(rows)));
+  return {};
+}
+
 // doctor and check: returns the checkpoint's run with its values, or nothing without --resume. For
 // plan, values do not matter.
 Result<std::optional<SavedRun>> PreparedRun::examined_run() const {
@@ -266,6 +287,17 @@ void PreparedRun::warn_of_no_folder() const {
   print_lines(stderr,
               "fsdp-run: warning: without --checkpoint-dir nothing is saved, so the other "
               "options about checkpoints have no effect\n");
+}
+
+void PreparedRun::warn_of_warmup() const {
+  const Options& options = context_.options;
+  const bool alone = options.command == Command::kTrain && context_.communicator.rank() == 0;
+  const int64_t total = total_updates(options, *plan_->train_sampler);
+  const int64_t warmup = options.schedule.warmup_steps;
+  if (!alone || warmup <= total) return;
+  print_lines(stderr, format_text("fsdp-run: warning: --warmup-steps {}: the run has {}, all of "
+                                  "them below --lr {:.6g}\n",
+                                  warmup, plural(total, "update"), options.optimizer.lr));
 }
 
 Status PreparedRun::check_executable() const {

@@ -150,7 +150,9 @@ class Finder {
     OFSDP_ASSIGN_OR_RETURN(const auto below, complete_checkpoints(folder));
     const bool above = is_folder(folder) && !below.empty();
     return input_error("--resume {}: expected a complete checkpoint, found {}{}", folder, found,
-                       above ? "; its checkpoints are in folders below it" : "");
+                       above ? "; its checkpoints are in folders below it: --resume latest "
+                               "--checkpoint-dir with this folder takes the newest"
+                             : "");
   }
 
   Opened open_named(const std::string& folder) {

@@ -9,6 +9,7 @@
 
 #include "tests/support/checkpoint_runs.h"
 #include "tests/support/namespaces.h"
+#include "tests/support/refused_run.h"
 
 namespace ofsdp {
 namespace resume_test {
@@ -133,6 +134,31 @@ TEST(ResumedRunTest, AnotherGlobalBatchFinishesTheEpoch) {
   runs.trained(run + batch(20) + ranks(2) + Words{"--epochs", "2"} + runs.resuming());
   // 142 samples by 40: 4 updates, then 5 of the next epoch.
   EXPECT_THAT(runs.checkpoints(), ElementsAre("step-00000013", "step-00000014"));
+}
+
+TEST(ResumedRunTest, OtherRowsAreTold) {
+  const ModelFolder folder;
+  const auto run = [&](int rows, int steps, const Words& more) {
+    const auto count = static_cast<size_t>(rows);
+    folder.write("data/x.npy", testing_data::npy("<f4", format_text("({}, 4)", rows),
+                                                 std::vector<float>(4 * count, 0.5f)));
+    folder.write("data/labels.npy",
+                 testing_data::npy("<i8", format_text("({},)", rows), std::vector<int64_t>(count)));
+    return Program::run(
+        fsdp_run({folder.model(), "--data", folder / "data", "--loss", "cross_entropy",
+                  "--batch-size", "4", "--checkpoint-dir", folder / "ck", "--checkpoint-interval",
+                  "1step", "--steps", std::to_string(steps)}) +
+        more);
+  };
+  ASSERT_EQ(run(40, 3, {}).status, 0);
+  const Words resume = {"--resume", "latest"};
+  EXPECT_EQ(run(40, 3, resume).err, "");
+  EXPECT_THAT(run(20, 4, resume).err,
+              HasSubstr("the checkpoint was trained with data of 40 rows, these are 20 rows"));
+  const Finished shorter = run(7, 6, resume);
+  EXPECT_EQ(shorter.status, 2);
+  EXPECT_THAT(shorter.err, HasSubstr("it has used 16 rows of its epoch's 20, and the data have "
+                                     "only 7"));
 }
 
 TEST(SignalTest, ARunThatIsToldToStopSavesAndGoesOn) {
