@@ -330,9 +330,13 @@ Result<LossSpec> resolve_labels(const Graph& graph, LossSpec spec,
   if (spare.size() == 1) spec.labels = spare[0];
   if (std::ranges::find(columns, "labels") != columns.end()) spec.labels = "labels";
   if (!spec.labels.empty()) return spec;
+  const bool unknown = !spare.empty() && spare.size() == columns.size();
   return input_error(
-      "--labels: expected one column beside the inputs of {}, found {} (columns: {}); name one",
-      graph.file, spare.size(), all);
+      "--labels: expected one column beside the inputs of {}, found {} (columns: {}){}", graph.file,
+      spare.size(), all,
+      unknown         ? "; none is an input: `fsdp-run prepare DATA MODEL` writes a YAML file"
+      : spare.empty() ? "; add one, in a folder labels.npy"
+                      : "; name one");
 }
 
 Result<LossSpec> resolve_loss(const Graph& graph, LossSpec spec) {

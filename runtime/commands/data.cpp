@@ -126,6 +126,17 @@ std::optional<Tables> tables_in(const std::string& folder) {
   return found.train.empty() ? std::nullopt : std::optional(found);
 }
 
+std::vector<fs::path> with_folders_below(const fs::path& folder) {
+  std::vector<fs::path> list{folder};
+  std::error_code error;
+  fs::directory_iterator i(folder.empty() ? "." : folder, error);
+  for (const fs::directory_iterator end; !error && i != end; i.increment(error)) {
+    if (i->is_directory(error)) list.push_back(i->path());
+  }
+  std::sort(list.begin() + 1, list.end());
+  return list;
+}
+
 // The file that `prepare` writes by default: next to the data, with its name.
 fs::path description_of(const std::string& data) {
   fs::path path = fs::path(data).lexically_normal();
@@ -268,9 +279,27 @@ class DataSurvey {
     }
   }
 
+  // Names a tokenizer near the model or the data if none lies next to the YAML file.
+  Status find_tokenizer() {
+    const fs::path beside = fs::path(folder()) / kTokenizerFile;
+    std::error_code error;
+    if (!names_tokenizer(description_) || fs::exists(beside, error)) return {};
+    for (const fs::path& near : {fs::path(options_.model).parent_path(), fs::path(folder())}) {
+      for (const fs::path& one : with_folders_below(near)) {
+        if (!fs::exists(one / kTokenizerFile, error)) continue;
+        description_ = with_tokenizer(description_, place((one / kTokenizerFile).string()));
+        return {};
+      }
+    }
+    return input_error(
+        "{}: no such file: put the model's there, or name its place in the YAML file",
+        beside.string());
+  }
+
   // Binds the columns to the model's inputs, as a run does, and reads the first row.
   Status feed() {
     if (!description_.empty()) {
+      OFSDP_RETURN_IF_ERROR(find_tokenizer());
       OFSDP_ASSIGN_OR_RETURN(spec_, parse_data_yaml(description_, folder(), given_));
       if (graph_) OFSDP_RETURN_IF_ERROR(name_images(spec_.train));
     }

@@ -279,7 +279,7 @@ std::vector<CommandWords> demo_commands(const std::string& folder) {
 // Returns the commands for a user's own model.
 std::string next_commands() {
   const std::string program = program_invocation_name;
-  const CommandWords model{"MODEL.onnx", "--data", "DATA"};
+  const CommandWords model{"MODEL.onnx", "--data", "DATA", "--loss", "cross_entropy"};
   const auto line = [&](const CommandWords& before, const CommandWords& after, const char* what) {
     CommandWords words = before;
     words.insert(words.end(), model.begin(), model.end());
@@ -290,7 +290,7 @@ std::string next_commands() {
          line({program, "doctor"}, {},
               "likely problems of model and data, each with the option that fixes it") +
          line({program, "plan"}, {}, "memory and time, before anything runs") +
-         line({program}, {"--loss", "cross_entropy", "--output", "TRAINED.onnx"}, "trains");
+         line({program}, {"--output", "TRAINED.onnx"}, "trains");
 }
 
 [[noreturn]] void become(const CommandWords& words, pid_t parent) {

@@ -124,10 +124,9 @@ class TableAdvice {
     take(&column);
     const int64_t fixed = input.dims.size() == 1 ? input.dims[0] : -1;
     const int64_t length = fixed > 0 ? fixed : kUsualLength;
-    return format_text(
-        "  {}: {{text: {}, {}: {}, tokenizer: tokenizer.json, max_length: {}, pad_to: {}}}\n",
-        quoted_name(input.name), quoted_name(file_), key_, quoted_name(column.name), length,
-        fixed > 0 ? std::to_string(length) : "longest");
+    return format_text("  {}: {{text: {}, {}: {}, tokenizer: {}, max_length: {}, pad_to: {}}}\n",
+                       quoted_name(input.name), quoted_name(file_), key_, quoted_name(column.name),
+                       kTokenizerFile, length, fixed > 0 ? std::to_string(length) : "longest");
   }
 
   // Takes the columns of numbers; if there are more than the input has places, no row numbers.
@@ -276,10 +275,34 @@ std::string describe_text(const std::string& file, const std::vector<DataInput>&
     if (tokens == nullptr && is_integer(input.dtype)) tokens = &input;
   }
   const int64_t fixed = tokens != nullptr && tokens->dims.size() == 1 ? tokens->dims[0] : -1;
-  const std::string keys = format_text("text: {}, tokenizer: tokenizer.json, sequence_length: {}",
-                                       name, fixed > 0 ? fixed : kUsualLength);
+  const auto mask = std::ranges::find_if(inputs, [](const DataInput& input) {
+    return input.dtype == DType::kBool || input.name.find("mask") != std::string::npos;
+  });
+  if (tokens != nullptr && mask != inputs.end() && tokens != &*mask) {
+    return format_text(
+        "  {}: {{text: {}, tokenizer: {}, max_length: {}, pad_to: {}}}\n  {}: auto\n"
+        "  labels: {{file: labels.npy}}  # one for each line of the text\n",
+        quoted_name(tokens->name), name, kTokenizerFile, fixed > 0 ? fixed : kUsualLength,
+        fixed > 0 ? std::to_string(fixed) : "longest", quoted_name(mask->name));
+  }
+  const std::string keys = format_text("text: {}, tokenizer: {}, sequence_length: {}", name,
+                                       kTokenizerFile, fixed > 0 ? fixed : kUsualLength);
   return format_text("  {}: {{{}}}\n  labels: {{{}, next_token: true}}\n",
                      tokens != nullptr ? quoted_name(tokens->name) : "input_ids", keys, keys);
+}
+
+namespace {
+const std::string kTokenizerKey = format_text("tokenizer: {},", kTokenizerFile);
+}
+
+bool names_tokenizer(const std::string& lines) { return lines.find(kTokenizerKey) != lines.npos; }
+
+std::string with_tokenizer(std::string lines, const std::string& file) {
+  const std::string key = format_text("tokenizer: {},", quoted_name(file));
+  for (size_t at = 0; (at = lines.find(kTokenizerKey, at)) != lines.npos; at += key.size()) {
+    lines.replace(at, kTokenizerKey.size(), key);
+  }
+  return lines;
 }
 
 std::string describe_columns(const ColumnSet& set, const std::vector<ColumnSurvey>& columns,

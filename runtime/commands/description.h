@@ -16,6 +16,9 @@
 
 namespace ofsdp::runtime {
 
+// The name of a tokenizer in the lines, next to the YAML file.
+inline constexpr const char* kTokenizerFile = "tokenizer.json";
+
 // A graph input that needs a column.
 struct DataInput {
   std::string name;
@@ -29,8 +32,12 @@ bool is_one_of(std::string name, std::initializer_list<std::string_view> names);
 std::string describe_table(const std::string& file, const std::vector<ColumnSurvey>& columns,
                            const std::vector<DataInput>& inputs);
 
-// The tokens of a plain text follow each other.
+// The tokens of a plain text follow each other; with a mask among the inputs each line is a row.
 std::string describe_text(const std::string& file, const std::vector<DataInput>& inputs);
+
+// Returns whether lines name kTokenizerFile; the lines with `file` in its place.
+bool names_tokenizer(const std::string& lines);
+std::string with_tokenizer(std::string lines, const std::string& file);
 
 // The columns are arrays or images. `place` turns a path into one relative to the YAML file.
 std::string describe_columns(const ColumnSet& set, const std::vector<ColumnSurvey>& columns,

@@ -65,13 +65,13 @@ void add_ties(const ExportLosses& losses, Findings& findings) {
 
 void add_axes(const ExportLosses& losses, bool free_batch, Findings& findings) {
   if (!losses.batch.empty() && !free_batch) {
-    const bool ones =
-        std::ranges::all_of(losses.batch, [](const FixedAxis& axis) { return axis.size == 1; });
+    const bool one = std::ranges::all_of(
+        losses.batch, [&](const FixedAxis& axis) { return axis.size == losses.batch[0].size; });
     findings.add(
         format_text(
             "fixed batch: the first axis of {} is fixed, and every batch must have that size",
             axes_text(losses.batch)),
-        (ones ? "--free-batch takes any; or " : "") +
+        (one ? "--free-batch takes any; or " : "") +
             keeps("it open", "with dynamic_shapes={NAME: {0: \"batch\"}}"));
   }
   if (!losses.sequences.empty()) {

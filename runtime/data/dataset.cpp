@@ -421,8 +421,11 @@ Status Dataset::bind_column(const WantedColumn& wanted) {
         path, wanted.name, dtype_name(wanted.dtype), dtype_name(layout.dtype));
   }
   if (!converter) {
-    return input_error("{}: column '{}': expected {}, found {}, which does not convert to it", path,
-                       wanted.name, dtype_name(wanted.dtype), dtype_name(layout.dtype));
+    return input_error(
+        "{}: column '{}': expected {}, found {}, which does not convert to it: numpy's "
+        "astype('{}') does",
+        path, wanted.name, dtype_name(wanted.dtype), dtype_name(layout.dtype),
+        dtype_name(wanted.dtype));
   }
   // A number in text also fits [1], [1, 1], ...
   const bool one =

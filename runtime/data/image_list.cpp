@@ -122,8 +122,8 @@ Status check_alike(const ImageFile& file, const ImageFile& first, const ImageSou
   const ImageHeader& header = file.header;
   if (!source.channels && source.wanted_channels > 0 && header.depth() != source.wanted_channels) {
     return input_error(
-        "{}: expected a {} image, as the graph's input has {} channels, found a {} one: channels: "
-        "{} converts it",
+        "{}: expected a {} image, as the graph's input has {} channels, found a {} one: `channels: "
+        "{}` under the column's `images:` in a YAML file for --data converts it",
         file.name, depth_name(source.wanted_channels), source.wanted_channels,
         depth_name(header.depth()), source.wanted_channels);
   }

@@ -66,8 +66,8 @@ bool is_date_cell(std::string_view text) {
 }
 
 std::optional<CellNumber> cell_number(std::string_view text) {
-  if (text == "true" || text == "True") return int64_t{1};
-  if (text == "false" || text == "False") return int64_t{0};
+  if (text == "true" || text == "True" || text == "TRUE") return int64_t{1};
+  if (text == "false" || text == "False" || text == "FALSE") return int64_t{0};
   if (text.size() > 1 && text[0] == '+' && text[1] != '-') text.remove_prefix(1);
   int64_t whole = 0;
   const auto [end, error] = std::from_chars(text.begin(), text.end(), whole);
@@ -86,6 +86,8 @@ Records::Records(const std::string& path, std::string_view text, TextKind kind)
 
 Result<std::vector<std::string>> Records::header() {
   std::vector<std::string> names;
+  const bool wide = text_.starts_with("\xff\xfe") || text_.starts_with("\xfe\xff");
+  OFSDP_REJECT_IF(wide, "{}: expected text in UTF-8, found UTF-16: save it as UTF-8", path_);
   OFSDP_ASSIGN_OR_RETURN(const bool any, read(names));
   OFSDP_REJECT_IF(!any, "{}: expected a header with the names of columns, found an empty file",
                   path_);

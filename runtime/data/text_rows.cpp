@@ -10,6 +10,7 @@
 #include "kernels/base/text.h"
 #include "runtime/data/column_file.h"
 #include "runtime/data/text_records.h"
+#include "runtime/data/tokenizer/unicode.h"
 
 namespace ofsdp::runtime {
 namespace {
@@ -105,7 +106,10 @@ bool add_number(std::string_view text, Numbers& numbers) {
 }
 
 // Returns why a cell is no number, with the remedy.
-std::string cell_remark(std::string_view text) {
+std::string cell_remark(std::string_view text, bool label = false) {
+  if (is_missing_cell(text) && label) {
+    return ", a missing value: -100, the ignore-index, leaves a row out of the loss";
+  }
   if (is_missing_cell(text)) {
     return ", a missing value: `missing: NUMBER` in a YAML file gives the number to take";
   }
@@ -115,6 +119,7 @@ std::string cell_remark(std::string_view text) {
   if (comma != std::string::npos) point[comma] = '.';
   if (comma != std::string::npos && cell_number(point))
     return ": expected a decimal point, no comma";
+  if (label) return ": labels are all numbers or all names, as the first is";
   return ": only labels may be names; a column with a tokenizer may be text";
 }
 
@@ -141,7 +146,11 @@ Status add_labels(const ColumnSpec& spec, const std::vector<Cell>& cells, Rows& 
                                   : add_cell(spec, cell.text, rows.numbers);
     OFSDP_REJECT_IF(!taken, "{} line {}: column '{}': expected a {}, found '{}'{}", spec.path,
                     cell.line, spec.parts[0], rows.named ? "class" : "number", shown(cell.text),
-                    cell_remark(cell.text));
+                    cell_remark(cell.text, /*label=*/true));
+    OFSDP_REJECT_IF(rows.named && invalid_utf8(cell.text) != std::string_view::npos,
+                    "{} line {}: column '{}': expected text in UTF-8, found '{}': save the file as "
+                    "UTF-8",
+                    spec.path, cell.line, spec.parts[0], shown(cell.text));
     if (rows.named) rows.names.push_back(cell.text);
     rows.lengths.push_back(1);
     rows.lines.push_back(cell.line);

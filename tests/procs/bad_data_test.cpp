@@ -37,7 +37,7 @@ TEST(BadDataTest, AColumnIsMisnamed) {
 TEST(BadDataTest, TheLabelsAreMissing) {
   const ModelFolder folder;
   std::filesystem::remove(folder / "data/labels.npy");
-  expect_refused(folder, {"--labels", folder.model(), "x"});
+  expect_refused(folder, {"--labels", folder.model(), "x", "add one, in a folder labels.npy"});
   expect_refused(folder, folder.train() + Words{"--labels", "targets"}, {"--labels targets", "x"});
 }
 
@@ -93,6 +93,23 @@ TEST(BadDataTest, ATableWithoutTheColumnSaysHowToMakeIt) {
   folder.write("d.csv", table(kNumbers) + "x,1,1,1,1\n");
   expect_refused(folder, folder.train() + Words{"--data", folder / "data.yaml"},
                  {"d.csv line 14", "column 'a'", "expected a number", "found 'x'"});
+}
+
+TEST(BadDataTest, LabelsThatAreNeitherNumbersNorNames) {
+  const ModelFolder folder;
+  folder.write("data.yaml", kTableYaml);
+  const Words words = folder.train() + Words{"--data", folder / "data.yaml"};
+  for (const auto& [kinds, fact] :
+       {std::pair(Words{"1", "2", "three"}, "labels are all numbers or all names"),
+        std::pair(Words{"1", "2", ""}, "-100, the ignore-index"),
+        std::pair(Words{"daisy", "caf\xe9", "b"}, "expected text in UTF-8")}) {
+    folder.write("d.csv", table(kinds));
+    expect_refused(folder, words, {"d.csv line ", "column 'kind'", fact});
+  }
+  folder.write("d.csv", std::string("\xff\xfe", 2) + table(kNumbers));
+  expect_refused(folder, words, {"d.csv: expected text in UTF-8, found UTF-16"});
+  folder.write("d.csv", table({"TRUE", "FALSE", "True"}));
+  EXPECT_EQ(Program::run(words).status, 0);
 }
 
 TEST(ClassNamesTest, AreForALossOverClasses) {

@@ -36,7 +36,8 @@ TEST(DemoTest, LearnsWithCommandsThatAUserCanRepeat) {
   EXPECT_GT(before_and_after.back(), 0.95);
   EXPECT_THAT(run.out, ::testing::HasSubstr("full_shard, 2 ranks"));
   EXPECT_THAT(run.out, ::testing::HasSubstr("\nnow your own model:\n"));
-  EXPECT_THAT(run.out, ::testing::HasSubstr("fsdp-run doctor MODEL.onnx --data DATA\n"));
+  EXPECT_THAT(run.out, ::testing::HasSubstr(
+                           "fsdp-run doctor MODEL.onnx --data DATA --loss cross_entropy\n"));
 
   const std::string made = folder.path() + "/onnx-fsdp-demo";
   const std::string trained = onnx_bytes::content(made + "/trained.onnx");

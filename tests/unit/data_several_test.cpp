@@ -256,7 +256,7 @@ TEST_F(SeveralTest, MissingValues) {
           .ok());
   EXPECT_EQ(found, (std::vector<int64_t>{-100, 1, 0}));
   expect_input_error(classes("train: {y: {file: d.csv}}"),
-                     {"line 2: column 'y': expected a class, found ''", "missing: NUMBER"});
+                     {"line 2: column 'y': expected a class, found ''", "-100, the ignore-index"});
   folder_.write("d.csv", "y\nNA\nnone\nb\n");  // words are classes if others are
   EXPECT_EQ((*classes("train: {y: {file: d.csv}}"))->classes("y"),
             (std::vector<std::string>{"NA", "b", "none"}));
