@@ -32,7 +32,7 @@ class ParquetTest : public testing::Test {
                                         const std::vector<std::string>& order = {}) {
     const std::string yaml = "train: {c: {file: t.parquet, column: " + keys + "}}";
     OFSDP_ASSIGN_OR_RETURN(DataSpec spec, parse_data_yaml(yaml, folder_.path(), "d.yaml"));
-    if (classes) spec.train.take_classes("c", order);
+    if (classes) spec.train.take_classes("c", {order, "names.txt", /*binding=*/true});
     return Dataset::open(spec.train, {"c"}, *communicator_, ledger_);
   }
 
