@@ -98,7 +98,7 @@ FAULTS = (
     ("memory: an output overwrites an input that its node reads twice",
      "reads_of(node, storage_, root) == 1", "true"),
     ("loss: 1 / N of accumulation is lost",
-     "kept / kept_[loss]", "1.0"),
+     "kept / kept_[term]", "1.0"),
     ("accumulation: the sum of earlier micro-batches is overwritten",
      "!options_.first_micro && unit(u).plan.shards_gradients", "false"),
 )
