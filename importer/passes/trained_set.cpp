@@ -101,15 +101,17 @@ bool is_batch_norm(const Node& node) {
   return node.op->full_name() == "BatchNormalization" && node.inputs.size() > 4;
 }
 
+bool returns_its_input(const Graph& graph, const Node& node) {
+  if (is_operator(node, "Identity")) return true;
+  return is_operator(node, "Cast") && dtype_from_onnx_number(node.attributes.i("to", 0)) ==
+                                          graph.value(node.inputs[0]).desc.dtype;
+}
+
 // Returns the value from which Identity nodes, and Casts between equal types, make `id`.
 ValueId source_of(const Graph& graph, const GraphUses& uses, ValueId id) {
   for (int n = uses.maker(id); n >= 0; n = uses.maker(id)) {
     const Node& node = graph.nodes[static_cast<size_t>(n)];
-    const DType from = graph.value(node.inputs[0]).desc.dtype;
-    const bool casts =
-        is_operator(node, "Cast") && dtype_from_onnx_number(node.attributes.i("to", 0)) == from;
-    const bool same = is_operator(node, "Identity") || casts;
-    if (!same) break;
+    if (!returns_its_input(graph, node)) break;
     id = node.inputs[0];
   }
   return id;
