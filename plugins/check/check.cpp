@@ -1,6 +1,5 @@
 #include "plugins/check/check.h"
 
-#include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -11,131 +10,14 @@
 #include <cstring>
 #include <memory>
 #include <random>
-#include <set>
 
 #include "kernels/core/op_def.h"
 #include "kernels/cpu/parallel.h"
+#include "plugins/check/guarded_buffer.h"
 #include "plugins/loading/loader.h"
 
 namespace ofsdp::plugins {
 namespace {
-
-// Bytes between two pages that nobody may touch: a read or write past their end, or far before
-// their begin, ends the process at once; a write elsewhere into the own pages shows in a pattern.
-// catch_guard_faults prints the touched place before the process ends.
-//
-// Owns the pages. A machine without memory aborts.
-
-class GuardedBuffer {
- public:
-  GuardedBuffer(std::string name, size_t bytes);
-  ~GuardedBuffer();
-  GuardedBuffer(const GuardedBuffer&) = delete;
-
-  std::byte* data() const { return data_; }
-  size_t size() const { return bytes_; }
-  const std::string& name() const { return name_; }
-  void fill(int byte);
-  void protect(bool read_only);
-  bool surrounded() const;  // whether the pattern around the bytes is intact
-  // Returns whether the address is in the guard pages or in the buffer's own.
-  enum class Place { kElsewhere, kBefore, kInside, kBehind };
-  Place place_of(const void* address) const;
-
- private:
-  std::string name_;
-  size_t bytes_;
-  std::byte* map_;
-  size_t mapped_;
-  std::byte* data_;
-};
-
-constexpr size_t kAlignment = 64;
-constexpr int kPattern = 0xA5;
-
-size_t round_up(size_t value, size_t step) { return (value + step - 1) / step * step; }
-
-// [Note: state of a signal handler] A handler takes no argument from us, so live buffers are listed
-// here; only check-plugin makes any, in a separate process.
-std::set<const GuardedBuffer*>& living() {
-  static std::set<const GuardedBuffer*> list;
-  return list;
-}
-volatile int fault_file = 2;
-
-const char* text_of(GuardedBuffer::Place place) {
-  if (place == GuardedBuffer::Place::kBefore) return "touches memory before";
-  return place == GuardedBuffer::Place::kBehind ? "touches memory behind" : "writes into";
-}
-
-void on_fault(int signal, siginfo_t* info, void*) {
-  char line[300];
-  int length = std::snprintf(line, sizeof(line), "! it crashed with signal %d\n", signal);
-  for (const GuardedBuffer* buffer : living()) {
-    const auto place = buffer->place_of(info->si_addr);
-    if (place == GuardedBuffer::Place::kElsewhere) continue;
-    length = std::snprintf(line, sizeof(line), "! it %s %s (%zu bytes)\n", text_of(place),
-                           buffer->name().c_str(), buffer->size());
-  }
-  [[maybe_unused]] const ssize_t written = write(fault_file, line, static_cast<size_t>(length));
-  _exit(3);
-}
-
-GuardedBuffer::GuardedBuffer(std::string name, size_t bytes)
-    : name_(std::move(name)), bytes_(bytes) {
-  const auto page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
-  const size_t aligned = round_up(std::max(bytes, size_t{1}), kAlignment);
-  mapped_ = round_up(aligned, page) + 2 * page;
-  void* map = mmap(nullptr, mapped_, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  OFSDP_CHECK(map != MAP_FAILED, "no memory for {} bytes", mapped_);
-  map_ = static_cast<std::byte*>(map);
-  protect(false);
-  std::memset(map_ + page, kPattern, mapped_ - 2 * page);
-  data_ = map_ + mapped_ - page - aligned;
-  living().insert(this);
-}
-
-GuardedBuffer::~GuardedBuffer() {
-  living().erase(this);
-  munmap(map_, mapped_);
-}
-
-void GuardedBuffer::fill(int byte) { std::memset(data_, byte, bytes_); }
-
-void GuardedBuffer::protect(bool read_only) {
-  const auto page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
-  const int rights = read_only ? PROT_READ : PROT_READ | PROT_WRITE;
-  OFSDP_CHECK(mprotect(map_ + page, mapped_ - 2 * page, rights) == 0, "mprotect");
-}
-
-bool GuardedBuffer::surrounded() const {
-  const auto page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
-  const std::byte* const end = map_ + mapped_ - page;
-  for (const std::byte* at = map_ + page; at < end; ++at) {
-    const bool inside = at >= data_ && at < data_ + bytes_;
-    if (!inside && *at != std::byte{kPattern}) return false;
-  }
-  return true;
-}
-
-GuardedBuffer::Place GuardedBuffer::place_of(const void* address) const {
-  const auto* at = static_cast<const std::byte*>(address);
-  if (at < map_ || at >= map_ + mapped_) return Place::kElsewhere;
-  if (at < data_) return Place::kBefore;
-  return at < data_ + bytes_ ? Place::kInside : Place::kBehind;
-}
-
-// From this call on a fault writes a line that names the buffer to `file` and ends the process with
-// status 3.
-void catch_guard_faults(int file) {
-  fault_file = file;
-  struct sigaction action = {};
-  action.sa_sigaction = on_fault;
-  action.sa_flags = SA_SIGINFO;
-  for (const int signal : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT}) {
-    sigaction(signal, &action, nullptr);
-  }
-}
 
 // One node with a plug-in's operator, evaluated as it is built: forward and, through `grad`,
 // backward, with each tensor between guard pages. The plug-in's kernels run four times - twice

@@ -1,9 +1,8 @@
-#include "runtime/data/image_keys.h"
-
 #include <algorithm>
 #include <array>
 #include <filesystem>
 
+#include "runtime/data/data_yaml.h"
 #include "runtime/data/image_list.h"
 #include "runtime/data/images/image.h"
 

@@ -1,16 +1,20 @@
-// Values in YAML with their places, for messages: "mnist.yaml:3: train.input: expected ...".
+// Between the readers of the YAML mapping of data: data_yaml.cpp has the keys of all columns,
+// image_keys.cpp those of images. A value carries its place in the file, for messages:
+// "mnist.yaml:3: train.input: expected ...".
 //
-// Errors are kInput. yaml-cpp throws; callers catch its exceptions.
+// Errors are kInput. yaml-cpp throws; parse_data_yaml (data_spec.h) catches its exceptions.
 #pragma once
 
 #include <yaml-cpp/yaml.h>
 
 #include <cstdint>
+#include <span>
 #include <string>
 
 #include "kernels/base/names.h"
 #include "kernels/base/status.h"
 #include "kernels/base/text.h"
+#include "runtime/data/data_spec.h"
 
 namespace ofsdp::runtime {
 
@@ -53,5 +57,19 @@ inline Result<int64_t> positive(const Place& place, const YAML::Node& node) {
   if (value < 1) return wrong(place, node, expected);
   return value;
 }
+
+// The keys of a column of images, of classes, or of members of shards.
+std::span<const char* const> image_keys();
+bool is_image_key(const std::string& key);
+
+// REQUIRES: is_image_key(key).
+Status read_image_key(const Place& place, const std::string& key, const YAML::Node& value,
+                      ColumnSpec& column);
+
+// Checks all keys of the column together, and decides by the member what it holds.
+Status check_images(const Place& place, const YAML::Node& node, ColumnSpec& column);
+
+// Makes the paths of a column of images relative to `folder`, which has the YAML file.
+void place_images(const std::string& folder, ColumnSpec& column);
 
 }  // namespace ofsdp::runtime
