@@ -6,6 +6,13 @@
 // (dialects/training_info/rules_source.h), a folder with ONNX Runtime's training artifacts
 // (dialects/onnxruntime/ort_artifacts.h). Callers need not know which one they have.
 //
+// Words of this header. The symbolic graph is the imported model before the batch has a size; a
+// specialized graph is a copy of it for one batch size. A finished graph is specialized, has loss
+// and backward nodes, and has gone through all passes of importer/pipeline.h. A Lowering says which
+// nodes have kernels on the run's device (importer/pipeline.h). A Teacher is a second model, not
+// trained, whose outputs the loss compares with (--teacher). WantedValues name the inputs and
+// outputs that the run uses.
+//
 // Weights and states are float32; a rank reads and writes only elements in its shards. Registry and
 // Lowering must outlive it. Threads: one. Errors: kInput naming file and node or flag; kFault for
 // the disk.
@@ -100,8 +107,8 @@ class TrainedOutput {
   virtual Status write_scalar(size_t /*k*/, std::span<const std::byte> /*value*/) const {
     return {};
   }
-  // Call it before any write, on every rank. `scales`: quantized weights' changed scales, by
-  // initializer. A form without quantized weights has none.
+  // Call it before any write, on every rank. `scales`: the changed scales of quantized weights, by
+  // index of the weight's initializer. Forms that have no quantized weights ignore it.
   virtual void rescale(const std::map<int, std::vector<float>>& /*scales*/) {}
   virtual Status finish() const = 0;
   virtual Status commit() = 0;
@@ -148,7 +155,7 @@ class TrainingSource {
   const GraphSettings& settings() const { return settings_; }
   const Lowering* lowering() const { return lowering_; }  // the import's, or null
 
-  // All forget the graphs built so far.
+  // These four change the source, which then builds each graph anew.
   void configure(GraphSettings settings);
   void set_symbolic(Graph symbolic);
   // Adds the teacher's parameters and inputs to the symbolic graph. REQUIRES: the file brings no
@@ -161,18 +168,21 @@ class TrainingSource {
 
   // Finds NhwcConv's weight order. REQUIRES: the input rows are configured.
   Result<NhwcOrder> nhwc_order(int64_t batch) const;
-  // Sets LossSpec::scores of losses that look through the end of their prediction, and makes these
-  // scores outputs, in `graph`, too. A teacher must end in the same way. REQUIRES: `graph` is
-  // specialized for `batch`, and the losses are resolved.
+  // If a loss takes scores and its prediction ends in a Softmax or Sigmoid, the value before that
+  // node becomes the loss's input: sets LossSpec::scores, and makes the value an output of the
+  // source's graphs and of `graph`. Refuses a teacher whose output does not end in the same node.
+  // REQUIRES: `graph` is specialized for `batch`, and the losses are resolved.
   Status take_scores(int64_t batch, Graph& graph, std::vector<LossSpec>& losses);
-  // Refuses a teacher if the outputs have their samples in another order than `losses`.
+  // Refuses a teacher if an output has its samples along another axis, or in another order of rows,
+  // than the prediction of the loss in `losses` that reads it.
   Status check_teacher(int64_t batch, std::span<const LossSpec> losses,
                        const BatchAxes& axes) const;
 
   // Returns the forward graph without a loss.
   Result<Graph> specialized(int64_t batch, Mode mode) const;
   // Returns a micro-batch's finished graph; built once for each batch, mode and length. `length`:
-  // of the rows' axes in GraphSettings::cut_axes; 0: as long as the data.
+  // the size of the axes in GraphSettings::cut_axes, for batches of shorter rows (--bucket-by); 0:
+  // the size that the data have.
   Result<Graph> graph(int64_t batch, Mode mode, int64_t length = 0) const;
   // Returns a training graph for other programs: not fused, float32, plain layouts.
   Result<Graph> gradient_graph(int64_t batch) const;
@@ -201,7 +211,8 @@ class TrainingSource {
                                                               const TrainedState& state) const;
   virtual Result<std::unique_ptr<TrainedOutput>> join_output(const std::string& ticket,
                                                              const TrainedState& state) const;
-  // Returns the adapter file if no model can be written, as adapters cannot be merged; else empty.
+  // Returns the path of the adapter file that is written in place of a model, since adapters cannot
+  // be merged into the weights; else "".
   virtual std::string adapter_alone() const { return {}; }
 
  private:

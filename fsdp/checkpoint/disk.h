@@ -14,19 +14,22 @@
 
 namespace ofsdp::fsdp {
 
-Result<OpenFile> create_file(const std::string& path);  // keeps an existing file's bytes
+// Creates a file, or opens it with its bytes if it exists.
+Result<OpenFile> create_file(const std::string& path);
 Status resize_file(const OpenFile& file, int64_t bytes);
 Status start_writeback(const OpenFile& file, int64_t offset, int64_t bytes);  // does not wait
 Status make_folder(const std::string& path);                                  // may exist
 Status make_folders(const std::string& path);                                 // and the parents
-// Renames `from` to `to` and replaces a file there; a folder there gets the name `from`. If the
-// file system cannot exchange names (NFS, CIFS), that folder is called `aside` for a moment: after
-// a kill, the folder's next user must rename it back.
+// Renames `from` to `to`. A file there is replaced; a folder there gets the name `from` in
+// exchange. If the file system cannot exchange names (NFS, CIFS), the folder has the name `aside`
+// for a moment. A kill in that moment leaves it there, and the next user of `to` must rename it
+// back. An empty `aside` makes such a file system an error.
 Status take_name(const std::string& from, const std::string& to, const std::string& aside = {});
 Status write_whole_file(const std::string& path, const std::string& bytes);  // synced
 Result<std::string> read_whole_file(const std::string& path, int64_t max_bytes);
 Status remove_all(const std::string& path);
-Result<std::vector<std::string>> list_folder(const std::string& folder);  // sorted; none if absent
+// Returns the names in the folder, sorted; none if it is absent.
+Result<std::vector<std::string>> list_folder(const std::string& folder);
 bool is_folder(const std::string& path);
 bool is_file(const std::string& path);
 // Returns true only if the file system says that there is no such name.

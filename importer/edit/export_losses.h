@@ -1,10 +1,12 @@
-// Finds the losses of PyTorch's exporters between a module and its file, for fsdp-run doctor.
+// For fsdp-run doctor: finds the parts of a module that PyTorch's exporters have lost on the way to
+// the file.
 //
 //   renamed    weights without the module's names: val_67, onnx::MatMul_123
 //   folded     convolutions that hold a batch normalization, which can no longer train
-//   undropped  the module had dropout and the graph has none. Certain if onnx_fsdp.export says so;
-//              else a transformer on token ids with layer normalization that the exporter also
-//              renamed, or that is of a class of Hugging Face with dropout and a large vocabulary
+//   undropped  the module had dropout and the graph has none. Certain if the file's metadata by
+//              onnx_fsdp.export say so. Else likely for a transformer on token ids, in two cases:
+//              it has layer normalization and renamed weights; or its class is one of Hugging Face
+//              that has dropout, and its vocabulary is large
 //   untied     a matrix with the values of an embedding table, also transposed: tied in the module,
 //              apart in training
 //   batch      graph inputs whose first axis is a number

@@ -1,4 +1,5 @@
-// FlatBuffers: a bounds-checked reader in place, and a writer that puts tables before their bytes.
+// FlatBuffers: a bounds-checked reader in place, and a writer that leaves room for large vectors,
+// which ranks fill in the file.
 //
 // Has only the parts that ONNX Runtime's checkpoints and adapter files need (ort_artifacts.h,
 // tensor_file.h): tables, vectors (of tables, int64, bytes), strings and numbers. The library
@@ -42,12 +43,12 @@ struct FlatSlot {
 
 inline constexpr int64_t kMaxText = 4096;
 
-struct FlatBytes {  // in a vector
-  int64_t offset = 0;
-  int64_t count = 0;
+struct FlatBytes {     // of a vector
+  int64_t offset = 0;  // of the first element in the file
+  int64_t count = 0;   // elements
 };
 
-// FlatBuffers' own verifier takes at most that many bytes.
+// FlatBuffers' own verifier takes at most this many bytes; writers of files keep to it.
 inline constexpr int64_t kMaxFlatBytes = (int64_t{1} << 31) - 1;
 
 class FlatTable {
@@ -177,9 +178,12 @@ class FlatTable {
   int64_t size_ = 0;         // table bytes
 };
 
-// Builds a buffer from its root. `link` points a table's field, or an element in a vector of
-// tables, to a later addition. Byte vectors are holes after the text: the caller writes each, with
-// the length in the four bytes before.
+// Builds a buffer from its first table on: tables, offsets, numbers and strings are the head, which
+// `finish` returns; vectors of bytes are holes in the file after it. The caller writes each hole,
+// with its length as uint32 in the four bytes before.
+//
+// `table`, `tables`, `text` and `integers` append to the head and return positions in it. A field
+// or element that refers to another part has four bytes, which `link` sets once that part is there.
 class FlatWriter {
  public:
   explicit FlatWriter(const std::string& identifier) : text_(4, '\0') { text_ += identifier; }
@@ -223,7 +227,7 @@ class FlatWriter {
     return places;
   }
 
-  size_t text(const std::string& text) {
+  size_t text(const std::string& text) {  // a string
     align(4);
     const size_t at = add_length(text.size());
     append(text.c_str(), text.size() + 1);  // strings end with a zero that is not counted
@@ -244,12 +248,12 @@ class FlatWriter {
   void set(size_t place, T value) {
     std::memcpy(text_.data() + place, &value, sizeof(T));
   }
-  void root() { link(0, last_); }
+  void root() { link(0, last_); }  // call it after `table` for the root
 
-  // Adds a vector that holds `bytes` bytes.
+  // Plans a hole of `bytes` bytes; the field at `place` refers to it.
   void hole(size_t place, int64_t bytes) { holes_.push_back({place, bytes}); }
 
-  // Returns the text; `holes` gets each hole's offset in the file, in order.
+  // Returns the head; `holes` gets each hole's offset in the file, in the order of the calls.
   std::string finish(std::vector<int64_t>& holes) {
     constexpr int64_t kAlignment = 16;
     auto at = static_cast<int64_t>(text_.size());

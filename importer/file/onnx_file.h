@@ -30,21 +30,6 @@ namespace ofsdp::importer {
 inline constexpr int kOpset = 28;
 inline constexpr const char* kMicrosoft = "com.microsoft";  // ONNX Runtime's own operators
 
-// A weight in an ONNX file and where the elements are, so a rank reads or writes only its own
-// shard. Weights are floating-point tensors, and integers with a Quantization.
-//
-//   kDense    element i at offset + i * dtype_size       raw_data, packed float_data, external data
-//   kStrided  element i at offset + i * stride           unpacked float_data: a tag before each
-//   kList     the whole TensorProto's offset and bytes; elements have no fixed position (16-bit
-//             floats as varints in int32_data, data in several pieces), so reading walks over it; a
-//             trained file gets raw_data instead
-//
-// If `own_type` is set, nodes read the raw data in the file (weights in few bits, with scales and
-// zero points); such an initializer is dense.
-//
-// An initializer in an edited model (importer/edit/model_editor.h) may have `values` that replace
-// the bytes; a file written from it gets raw_data.
-
 // How a quantized weight's integers become values: (q - zero_point) * scale. Names are
 // initializers or Constant nodes; `onnx_type` is the integers' TensorProto.DataType.
 struct Quantization {
@@ -54,8 +39,9 @@ struct Quantization {
   std::vector<std::string> factors = {};
   int64_t axis = 1;
   int64_t block_size = 0;
-  // DynamicQuantizeLSTM: a scale an index of axis 0, or one an index of axes 0 and 2; the scales'
-  // rank says which, and sets axis and block_size once the file is open.
+  // DynamicQuantizeLSTM. Its scales have rank 1, one for each index of axis 0, or rank 2, one for
+  // each pair of indices of axes 0 and 2. axis and block_size follow from the rank, once the file
+  // is open.
   bool per_gate = false;
   int onnx_type = 0;
   bool rounds = true;  // forward rounds values to integers; false for a bias in int32
@@ -73,7 +59,7 @@ struct Quantization {
   int64_t greatest() const;
 };
 
-// Values from outside the model file.
+// The values of one initializer that an edit of the model has made, such as a new head.
 class ValueSource {
  public:
   virtual ~ValueSource() = default;
@@ -83,6 +69,20 @@ class ValueSource {
   virtual Status read_raw(int64_t first_byte, std::span<std::byte> dst) const;
 };
 
+// A weight in an ONNX file and where the elements are, so a rank reads or writes only its own
+// shard. Weights are floating-point tensors, and integers with a Quantization.
+//
+//   kDense    element i at offset + i * dtype_size       raw_data, packed float_data, external data
+//   kStrided  element i at offset + i * stride           unpacked float_data: a tag before each
+//   kList     the whole TensorProto's offset and bytes; elements have no fixed position (16-bit
+//             floats as varints in int32_data, data in several pieces), so reading walks over it; a
+//             trained file gets raw_data instead
+//
+// If `own_type` is set, nodes read the raw data in the file (weights in few bits, with scales and
+// zero points); such an initializer is dense.
+//
+// An initializer in an edited model (importer/edit/model_editor.h) may have `values` that replace
+// the bytes; a file written from it gets raw_data.
 struct Initializer {
   enum class Encoding : uint8_t { kDense, kStrided, kList };
 
@@ -126,14 +126,15 @@ struct Initializer {
 //                      zero points may be among them
 //   algorithm_tensors  training_info's initializers; a rank reads and writes only the
 //                      optimizer state for its shards
-//   places             initializers that a copy with other data files or encodings changes
+//   places             initializers that a copy of the file must change, since the copy has other
+//                      data files or stores them in another encoding
 //
 // [Note: weights in Constant nodes] Some exporters write weights as Constant nodes (Paddle2ONNX,
 // spox). A floating Constant of the main graph or of a branch with one axis or more and the data in
-// the file counts as an initializer, named by its output, if an operator reads it as a weight; with
-// one element, if that is no elementwise operator. That holds in a file without another floating
-// weight. Elsewhere such a Constant is often a number of a formula, so it counts only if the caller
-// names it. Weights in branches: branch_weights.h.
+// the file counts as an initializer, named by its output, if an operator reads it as a weight and
+// the file has no other floating weight. A Constant of one element counts if that operator is not
+// elementwise. In other files such Constants are often numbers of a formula, so they count only if
+// the caller names them. Weights in branches: branch_weights.h.
 //
 // Errors: kInput, starting with the path.
 
@@ -208,9 +209,9 @@ struct QuantizedUses {
   std::map<std::string, Quantization> weights;
   // Initializers, in any type, that only operators on few-bit weights read.
   std::set<std::string> own_type;
-  // Values that an operator reads as weights, if only through views and casts, also in subgraphs;
-  // `operands` without operands that only elementwise operators read.
-  std::set<std::string> read_as_weights, operands;
+  // Values that an operator reads as weights, if only through views and casts, also in subgraphs.
+  std::set<std::string> read_as_weights;
+  std::set<std::string> operands;    // of these: read by an operator that is not elementwise
   std::vector<WireField> constants;  // NodeProtos
 };
 
@@ -218,7 +219,7 @@ struct QuantizedUses {
 Result<QuantizedUses> quantized_uses(const WireField& graph,
                                      const std::map<std::string, int>& integers);
 
-// Values that replace a file's values.
+// Values of any initializer, to read in place of the file's: a checkpoint's, or drawn ones.
 class InitialSource {
  public:
   virtual ~InitialSource() = default;

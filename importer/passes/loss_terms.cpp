@@ -94,6 +94,23 @@ Result<ValueId> add_mean(Graph& graph, ValueId values, double factor) {
   return editor.add1("Mul", "loss", {sum, share});
 }
 
+// The mean of |p - t|. Smooth, as PyTorch's smooth_l1_loss has it by default: the mean of half the
+// square of a difference below 1, else of |p - t| - 1/2. With m = min(|p - t|, 1) both are
+// m (|p - t| - m/2).
+Result<ValueId> add_l1_loss(Graph& graph, ValueId p, ValueId t, bool smooth) {
+  GraphEditor editor(graph);
+  OFSDP_ASSIGN_OR_RETURN(const ValueId apart, editor.add1("Sub", "loss.apart", {p, t}));
+  OFSDP_ASSIGN_OR_RETURN(const ValueId far, editor.add1("Abs", "loss.far", {apart}));
+  if (!smooth) return add_mean(graph, far, 1);
+  const ValueId one = add_floats(graph, "loss.one", {1}),
+                half = add_floats(graph, "loss.half", {.5});
+  OFSDP_ASSIGN_OR_RETURN(const ValueId near, editor.add1("Min", "loss.near", {far, one}));
+  OFSDP_ASSIGN_OR_RETURN(const ValueId halved, editor.add1("Mul", "loss.halved", {near, half}));
+  OFSDP_ASSIGN_OR_RETURN(const ValueId line, editor.add1("Sub", "loss.line", {far, halved}));
+  OFSDP_ASSIGN_OR_RETURN(const ValueId curve, editor.add1("Mul", "loss.curve", {near, line}));
+  return add_mean(graph, curve, 1);
+}
+
 // The mean of -t ln p - (1 - t) ln (1 - p).
 Result<ValueId> add_bce_loss(Graph& graph, ValueId p, ValueId t) {
   GraphEditor editor(graph);
@@ -197,6 +214,8 @@ Result<ValueId> add_value_loss(Graph& graph, const LossSpec& spec, ValueId predi
   OFSDP_ASSIGN_OR_RETURN(const ValueId values,
                          editor.add1("ofsdp.CollapseAll", "loss.prediction", {prediction}));
   if (spec.kind == LossKind::kBce) return add_bce_loss(graph, values, flat);
+  const bool smooth = spec.kind == LossKind::kSmoothL1;
+  if (smooth || spec.kind == LossKind::kL1) return add_l1_loss(graph, values, flat, smooth);
   return editor.add1(loss_traits(spec.kind).op, "loss", {values, flat});
 }
 

@@ -7,8 +7,9 @@
 //                     shape, but ceil(shape[axis] / block_size) along `axis`; if that is 1, they
 //                     may lack the axis
 //
-// A row is a run of elements that share a scale (`step` 0) or have consecutive scales (`step` 1).
-// GPU kernels use these functions too. https://onnx.ai/onnx/operators/onnx__QuantizeLinear.html
+// A row is a run of neighbouring elements that share a scale (`step` 0) or have consecutive scales
+// (`step` 1); kernels on CPUs go through rows. Elements have row-major indices. GPU kernels use
+// these functions too. https://onnx.ai/onnx/operators/onnx__QuantizeLinear.html
 #pragma once
 
 #include <algorithm>
@@ -35,7 +36,7 @@ class ScaleMap {
     int64_t count, first, run, stride;
   };
 
-  // `axis` may be negative, which counts from the last axis. A vector has only axis 0.
+  // `axis` may be negative, which counts from the last axis; for a vector it is ignored.
   static Result<ScaleMap> make(const Shape& shape, const Shape& scales, int64_t axis,
                                int64_t block_size) {
     ScaleMap map;
@@ -65,8 +66,10 @@ class ScaleMap {
 
   OFSDP_HD int64_t scales() const { return scales_; }
   OFSDP_HD int64_t elements() const { return outer_ * axis_ * inner_; }
+  // Returns the mean number of elements that share a scale.
   int64_t shared_by() const { return elements() / std::max<int64_t>(scales_, 1); }
 
+  // Returns the index of the element's scale.
   OFSDP_HD int64_t index(int64_t element) const {
     if (block_ == 0) return 0;
     const int64_t at = element / inner_ % axis_;
@@ -74,8 +77,8 @@ class ScaleMap {
     return (element / inner_ / axis_ * blocks() + at / block_) * inner_ + element % inner_;
   }
 
-  // The elements from a multiple of this number to the next share a scale (`step` 0) or have
-  // consecutive scales (`step` 1).
+  // Returns a length for parts of rows: from each multiple of it to the next, elements lie in one
+  // row. `row(r).count` may be a multiple of it.
   int64_t run() const {
     if (block_ == 0) return kRow;
     if (inner_ > 1) return inner_;
@@ -85,14 +88,16 @@ class ScaleMap {
 
   // Returns the elements that have scale k.
   OFSDP_HD Sharing sharing(int64_t k) const {
-    if (block_ == 0) return {inner_, 0, inner_ + 1, 0};
+    if (block_ == 0) return {inner_, 0, inner_ + 1, 0};  // one run, longer than all elements
     if (!blocked_) return {outer_ * inner_, k * inner_, inner_, axis_ * inner_};
     const int64_t at = k / inner_ % blocks() * block_, left = axis_ - at;
     const int64_t first = (k / inner_ / blocks() * axis_ + at) * inner_ + k % inner_;
     return {left < block_ ? left : block_, first, 1, inner_};
   }
+  // Returns the largest count of elements that share a scale.
   int64_t most_sharing() const { return scales_ == 0 ? 0 : sharing(0).count; }
 
+  // Rows in the order of the elements: rows() of them.
   int64_t rows() const {
     if (block_ == 0) return (inner_ + kRow - 1) / kRow;
     if (inner_ == 1) return blocked_ ? outer_ * blocks() : outer_;
@@ -156,6 +161,8 @@ OFSDP_HD float fake_quantized_grad(float dy, float x, float scale, float zero, I
   return q < range.lo || q > range.hi ? 0.0f : dy;
 }
 
+// Returns the slope of y along scale; callers multiply it by dy and add it up over the elements
+// that share the scale.
 OFSDP_HD float fake_quantized_scale_slope(float x, float scale, float zero, IntegerRange range) {
   const float ratio = x / scale;
   const float rounded = rintf(ratio), q = rounded + zero;

@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <chrono>
 #include <filesystem>
+#include <map>
 #include <nlohmann/json.hpp>
 
 #include "importer/dialects/onnxruntime/ort_artifacts.h"
@@ -110,20 +111,26 @@ struct Tables {
   std::string train, eval;  // paths
 };
 
-// Returns nothing if the folder has no table, or several of one kind.
+// Returns nothing if the folder has no table for training, or several without a name that says
+// which.
 std::optional<Tables> tables_in(const std::string& folder) {
-  Tables found;
+  std::map<int, std::string> train, eval;  // by the place of the name among those of the part
+  std::vector<std::string> others;
   std::error_code error;
   for (fs::directory_iterator i(folder, error), end; !error && i != end; i.increment(error)) {
-    const std::string path = i->path().string();
+    const std::string path = i->path().string(), name = i->path().stem().string();
     if (!is_table(path)) continue;
-    const bool eval =
-        is_one_of(i->path().stem().string(), {"eval", "val", "valid", "validation", "test", "dev"});
-    std::string& place = eval ? found.eval : found.train;
-    if (!place.empty()) return std::nullopt;
-    place = path;
+    if (training_name(name) >= 0) {
+      train.emplace(training_name(name), path);
+    } else if (evaluation_name(name) >= 0) {
+      eval.emplace(evaluation_name(name), path);
+    } else {
+      others.push_back(path);
+    }
   }
-  return found.train.empty() ? std::nullopt : std::optional(found);
+  if (train.empty() && others.size() != 1) return std::nullopt;
+  return Tables{train.empty() ? others[0] : train.begin()->second,
+                eval.empty() ? "" : eval.begin()->second};
 }
 
 std::vector<fs::path> with_folders_below(const fs::path& folder) {

@@ -1,9 +1,13 @@
 #include "runtime/data/data_spec.h"
 
 #include <algorithm>
+#include <cctype>
+#include <climits>
 #include <filesystem>
 #include <fstream>
+#include <initializer_list>
 #include <sstream>
+#include <tuple>
 
 #include "kernels/base/names.h"
 #include "kernels/base/text.h"
@@ -17,7 +21,14 @@ namespace ofsdp::runtime {
 namespace {
 
 namespace fs = std::filesystem;
-using namespace std::string_view_literals;
+
+// Returns the place of the name, in any case, in the list, or -1.
+int place_in(std::initializer_list<std::string_view> list, std::string_view name) {
+  std::string lower(name);
+  for (char& c : lower) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  const auto* const found = std::ranges::find(list, lower);
+  return found == list.end() ? -1 : static_cast<int>(found - list.begin());
+}
 
 bool is_yaml(const fs::path& path) {
   return path.extension() == ".yaml" || path.extension() == ".yml";
@@ -72,16 +83,50 @@ ColumnSet image_columns(const fs::path& folder, const std::string& left_out) {
   return {folder.string(), {std::move(column)}};
 }
 
-// The folder's subfolders are classes; or it holds train/ and perhaps eval/ or val/ with them.
-DataSpec image_spec(const fs::path& folder) {
-  DataSpec spec;
+std::vector<fs::path> subfolders(const fs::path& folder) {
+  std::vector<fs::path> found;
   std::error_code error;
-  const bool parts = fs::is_directory(folder / "train", error);
-  spec.train = parts ? image_columns(folder / "train", "") : image_columns(folder, "eval");
-  for (const char* name : {"eval", "val"}) {
-    const bool there = fs::is_directory(folder / name, error) && (parts || name == "eval"sv);
-    if (there && !spec.eval) spec.eval = image_columns(folder / name, "");
+  for (fs::directory_iterator i(folder, error), end; !error && i != end; i.increment(error)) {
+    std::error_code broken;
+    if (i->is_directory(broken)) found.push_back(i->path());
   }
+  std::ranges::sort(found);
+  return found;
+}
+
+// Returns the folder with the first name of a part's list; empty: there is none.
+fs::path part_among(const std::vector<fs::path>& folders, int (*place)(std::string_view)) {
+  fs::path best;
+  int first = INT_MAX;
+  for (const fs::path& one : folders) {
+    const int at = place(one.filename().string());
+    if (at >= 0 && at < first) std::tie(best, first) = std::pair(one, at);
+  }
+  return best;
+}
+
+// The folder's subfolders are classes; or it holds folders of parts, such as train/ and val/, with
+// them. A folder `train` with images next to classes is a class: a picture shows a train.
+Result<DataSpec> image_spec(const fs::path& folder) {
+  DataSpec spec;
+  const std::vector<fs::path> all = subfolders(folder);
+  const fs::path train = part_among(all, training_name), eval = part_among(all, evaluation_name);
+  const bool only_parts = std::ranges::all_of(all, [](const fs::path& one) {
+    const std::string name = one.filename().string();
+    return training_name(name) >= 0 || evaluation_name(name) >= 0;
+  });
+  if (!train.empty() && (only_parts || !subfolders(train).empty())) {
+    spec.train = image_columns(train, "");
+    if (!eval.empty()) spec.eval = image_columns(eval, "");
+    return spec;
+  }
+  const bool beside = eval.filename() == "eval";
+  OFSDP_REJECT_IF(!beside && !eval.empty() && !subfolders(eval).empty(),
+                  "{}: expected a folder of classes, or 'train' for training next to '{}', found "
+                  "folders in '{}'",
+                  folder.string(), eval.filename().string(), eval.filename().string());
+  spec.train = image_columns(folder, "eval");
+  if (beside) spec.eval = image_columns(eval, "");
   return spec;
 }
 
@@ -197,6 +242,12 @@ Result<DataSpec> read_spec(const char* flag, const std::string& value) {
 }
 
 }  // namespace
+
+int training_name(std::string_view name) { return place_in({"train", "training"}, name); }
+
+int evaluation_name(std::string_view name) {
+  return place_in({"eval", "val", "valid", "validation", "dev", "test"}, name);
+}
 
 const ColumnSpec* ColumnSet::find(const std::string& name) const {
   const auto found = std::ranges::find(columns, name, &ColumnSpec::name);

@@ -19,6 +19,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "kernels/base/status.h"
@@ -163,6 +164,12 @@ struct DataSpec {
   ColumnSet train;
   std::optional<ColumnSet> eval;
 };
+
+// Names of folders and files that have a part of the data, in any case: train, training; eval, val,
+// valid, validation, dev, test. Each returns the place in its list, or -1: the name is no such
+// name. Of several names the first in the list has the part.
+int training_name(std::string_view name);
+int evaluation_name(std::string_view name);
 
 // Reads `--data`.
 Result<DataSpec> read_data_spec(const std::string& value);

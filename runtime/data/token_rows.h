@@ -7,11 +7,12 @@
 // With ColumnSpec::sequence_length, all texts of the file follow each other, with the separator
 // after each if one is given, and are cut like a token file; a plain file is one text. With
 // ColumnSpec::padding, each text is a row, and so is each line of a plain file. Rows have at most
-// `max_length` tokens, without it as many as they need.
+// `max_length` tokens: longer texts are cut. Without it they have as many as they need.
 //
-// The first rank of a host encodes the file, once for all columns that use it; the others get the
-// counts. Errors are kInput with file and line: bytes that are not UTF-8, a field that is no text,
-// a row that is too long.
+// The first rank of a host encodes the file, once for all columns that use it. It puts the tokens
+// into memory that the ranks of the host share, and tells all ranks how many texts and tokens there
+// are. Errors are kInput with file and line: bytes that are not UTF-8, a field that is no text, a
+// text longer than `pad_to` without a `max_length` that cuts it.
 #pragma once
 
 #include <functional>
@@ -28,9 +29,11 @@ namespace ofsdp::runtime {
 
 struct EncodedText;  // token_rows.cpp
 
-// The texts that the columns of a data set share.
+// The encoded files that the columns of a data set share.
 class EncodedTexts {
  public:
+  // Encodes the file of the column, unless an earlier column has used it with the same tokenizer.
+  // Collective.
   Result<std::shared_ptr<EncodedText>> find(const ColumnSpec& spec, Communicator& communicator);
 
  private:

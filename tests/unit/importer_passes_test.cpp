@@ -286,6 +286,29 @@ TEST_F(Passes, OneNumberThatABoundReadsIsNotTrained) {
   EXPECT_TRUE(named.parameters[0].trained) << "--train takes it";
 }
 
+// The scale of queries and keys, as PyTorch's exporter writes an attention with a mask.
+TEST_F(Passes, OneNumberThatScalesBothFactorsIsNotTrained) {
+  const ValueId q = maker.input("q", {DType::kFloat32, {2, 4}});
+  const ValueId k = maker.input("k", {DType::kFloat32, {3, 4}});
+  const auto product = [&](const std::string& name, ValueId of_q, ValueId of_k) {
+    const ValueId scaled = maker.node("Mul", name + ".k", {k, of_k});
+    const ValueId columns = maker.node("Transpose", name + ".t", {scaled});
+    maker.node("MatMul", name, {maker.node("Mul", name + ".q", {q, of_q}), columns});
+  };
+  const auto number = [&](const char* name) { return maker.parameter(name, {1}); };
+  const ValueId both = number("both");
+  product("y1", both, both);
+  product("y2", number("left"), number("right"));  // scales that are learned
+  const ValueId square = number("square");
+  maker.node("MatMul", "y3", {maker.node("Mul", "s", {q, square}), maker.parameter("w", {4, 4})});
+  maker.node("Mul", "y4", {q, number("val_7")});
+  maker.node("Mul", "y5", {q, number("val_scale")});
+  const Graph graph = *choose_candidates(maker.graph, {});
+  std::string names;
+  for (const Parameter& p : graph.parameters) names += p.trained ? p.name + " " : "";
+  EXPECT_EQ(names, "left right square w val_scale ");
+}
+
 TEST_F(Passes, NothingToTrainAndAnUnreachedLossAreErrors) {
   const ValueId x = maker.input("x", {DType::kFloat32, {2, 4}});
   const ValueId w = maker.parameter("w", {4, 4});

@@ -1,4 +1,4 @@
-// Reads ModelProto.training_info. Errors: kInput naming file, training_info, binding or node.
+// Reads ModelProto.training_info, the standard's description of a training run.
 #pragma once
 
 #include <onnx/onnx_pb.h>
@@ -12,7 +12,7 @@
 
 namespace ofsdp::importer {
 
-// ModelProto.training_info, the standard's training description, split into
+// split_training_info makes two models of it:
 //
 //   forward  the model's graph, then the nodes for the algorithm's loss; the loss is an output
 //   update   a model for one update: from gradients, parameters and other initializers to the

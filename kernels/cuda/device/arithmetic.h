@@ -1,6 +1,8 @@
 // Launchers for the parts of a training step that are not graph nodes: step numbers, dtype
 // conversion, gradient sums and norm, clipping, optimizers. kernels/core/device.h describes
-// operands. Dtypes are float32, float16 and bfloat16; others return cudaErrorNotSupported.
+// operands: the run state, the numbers of a step, gradients, updates. A dtype as int32_t is a
+// DType: float32, float16 or bfloat16; others return cudaErrorNotSupported. Counts are elements.
+// All pointers but `pinned` are device memory. Each returns the launch's error.
 #pragma once
 
 #include "kernels/core/optimizer.h"
@@ -9,16 +11,24 @@
 
 namespace ofsdp::kernels::cuda {
 
+// Begins a micro-batch: sets the weights of the losses. `update`: it is the first of an update, so
+// the norm and the decision to skip begin anew. `scales`: losses are multiplied by the loss scale.
 cudaError_t begin_update(ofsdp_run_state* state, ofsdp_step_numbers* numbers, bool update,
                          bool scales, cudaStream_t stream);
+// Stores loss term `index` in the run state. `stops`: a NaN, or a fault noted before, ends the run.
 cudaError_t note_loss(ofsdp_run_state* state, int index, const float* loss, bool stops,
                       cudaStream_t stream);
+// dst = src in another dtype; dst += src; values rounded to `to` and back; a gradient, scaled and
+// summed as ofsdp_reduce says, with its sum of squares.
 cudaError_t convert(const void* src, int32_t from, void* dst, int32_t to, int64_t n,
                     cudaStream_t stream);
 cudaError_t add_onto(const void* src, int32_t from, float* dst, int64_t n, cudaStream_t stream);
 cudaError_t round_values(float* values, int32_t to, int64_t n, cudaStream_t stream);
 cudaError_t reduce_gradient(const ofsdp_reduce& r, cudaStream_t stream);
+// Decides after the norm is known: the factor that clips it to `most` (0: no clipping); with
+// `scales` also whether the update is skipped, and the next loss scale.
 cudaError_t clip(ofsdp_run_state* state, double most, bool scales, cudaStream_t stream);
+// Stores `value` in pinned host memory, for a host that waits for this point of the stream.
 cudaError_t mark(int64_t* pinned, int64_t value, cudaStream_t stream);
 
 // --- Elementwise optimizers (formulas: kernels/optimizers/updates.h). The gradient, any float
@@ -35,8 +45,8 @@ DeviceUpdate find_update(const char* name);
 
 // --state-dtype: the states of one parameter's part in fewer bits, in place of
 // ofsdp_device_update::states. Element 0 has index `first` in the parameter, and a block of 256
-// begins there. Each element is decoded, advanced and encoded once, with the CPU's bits.
-// ofsdp_device_update::weight_decay and the like hold for these, too.
+// begins there. Each element is decoded, advanced and encoded once, and gets the bits that the
+// CPU's update gives it. ofsdp_device_update::weight_decay and the like hold for these, too.
 struct EncodedStates {
   StoredState states[2];  // without elements: the optimizer has no such state
   uint64_t seed;
@@ -45,16 +55,17 @@ struct EncodedStates {
 using EncodedUpdate = cudaError_t (*)(const OptimizerSettings& settings,
                                       const ofsdp_device_update& update,
                                       const EncodedStates& states, cudaStream_t stream);
-// Returns null for states of another kind. An optimizer that moves the parameters in another kernel
-// advances the states alone.
+// Returns the update called `name`, or null if it takes float32 states only. LAMB's and Muon's
+// updates advance the states and leave the parameters to take_lamb_step and take_muon_step.
 EncodedUpdate find_encoded_update(const char* name);
 
-// --ema: average = decay average + (1 - decay) param; in the update `first` a copy of the
-// parameters. 12 bytes per element. swap_arrays: 16.
+// --ema: average = decay average + (1 - decay) param; in the optimizer's update number `first` the
+// average becomes a copy of the parameters. 12 bytes per element. swap_arrays: 16.
 struct AverageStep {
   const float* param;
   float* average;
-  int64_t count, first;
+  int64_t count;  // elements
+  int64_t first;  // number of an update
   double decay;
   const ofsdp_run_state* state;
 };
@@ -109,6 +120,8 @@ cudaError_t take_adafactor_step(const OptimizerSettings& settings,
 //
 // Bytes per element: 12 for the norm, 8 for scaling, 12 for the step.
 
+// Divides by the Frobenius norm, or by `least` if the norm is smaller. `scratch`: 1 + ceil(count /
+// 4096) doubles.
 cudaError_t normalize(float* values, int64_t count, double least, double* scratch,
                       cudaStream_t stream);
 cudaError_t scale(float* values, int64_t count, float by, cudaStream_t stream);

@@ -1,11 +1,12 @@
 // Separable linear maps, one axis after another: Resize, Pad with reflect, edge and wrap, and the
 // gradients.
 //
-// A pass computes y[o, t, j] = sum_s w(t, s) x[o, s, j] for x [outer, in, inner] and y [outer, out,
-// inner]. Kernels compute weights on the fly with the formulas in kernels/ops/shape/resize.cpp and
-// pad.cpp. Gradients gather from the rows that read an element, in order. Intermediates are
-// float32. Maps with one tap of weight 1 per row can move elements of any type. Each pass reads x
-// and writes y once.
+// A pass maps one axis: y[o, t, j] = sum_s w(t, s) x[o, s, j] for x [outer, in, inner] and y
+// [outer, out, inner]. Position t of y is a row of the matrix w; the positions s with w(t, s) != 0
+// are its taps. Kernels compute w on the fly with the formulas in kernels/ops/shape/resize_map.cpp
+// and pad.cpp. A gradient is a pass with the transposed matrix: it reads, in ascending order, the
+// rows that have the element as a tap. Results between passes are float32. If each row has one tap
+// of weight 1, a pass only moves elements, of any type. Each pass reads x and writes y once.
 #pragma once
 
 #include <vector>
@@ -34,7 +35,7 @@ struct AxisNumbers {
   NearestMode nearest = NearestMode::kRoundFloor;
   bool antialias = false, exclude_outside = false;
   double scale = 1, roi_begin = 0, roi_end = 1, cubic_a = -0.75;
-  double fill = 0;  // value for rows outside x (kCrop)
+  double fill = 0;  // kCrop: the value of y at rows that lie outside x
   // Pad only: the source is `kept` positions from `first` on; output row `before` is the first of
   // them.
   int64_t before = 0, first = 0, kept = 0;
@@ -48,15 +49,18 @@ struct AxisPass {
 // Returns the passes over x with the given shape, shrinking axes first. Empty: y = x.
 std::vector<AxisPass> plan_axes(const std::vector<int64_t>& shape,
                                 const std::vector<AxisNumbers>& maps);
-// Returns the reversed passes for the gradient, from y's shape.
+// Returns the passes of the gradient, from y's `shape` to x's, for the same forward `maps`: the
+// forward passes in reverse order.
 std::vector<AxisPass> plan_axes_back(const std::vector<int64_t>& shape,
                                      const std::vector<AxisNumbers>& maps);
 
+// Run passes. `back`: with the transposed matrices; the passes are of plan_axes_back. `scratch` is
+// device memory of axes_scratch bytes. `dtype`: float32, float16 or bfloat16.
 size_t axes_scratch(const std::vector<AxisPass>& passes, bool back);
-// dtype: float32, float16 or bfloat16.
 cudaError_t apply_axes(const std::vector<AxisPass>& passes, bool back, DType dtype, const void* x,
                        void* y, void* scratch, cudaStream_t stream);
-// For elements of `size` bytes. REQUIRES: no row lies outside x.
+// Moves elements of `size` bytes. `scratch` has move_scratch bytes. REQUIRES: each row has one tap
+// of weight 1.
 cudaError_t move_axes(const std::vector<AxisPass>& passes, size_t size, const void* x, void* y,
                       void* scratch, cudaStream_t stream);
 size_t move_scratch(const std::vector<AxisPass>& passes, size_t size);

@@ -19,8 +19,11 @@
 
 namespace ofsdp::cli {
 
+// Reads any of the files above, as --config does. `source` is the rank of its values among command
+// line, files and defaults (option_reader.h).
 Status read_config(const std::string& path, Source source, OptionReader& reader);
 
+// Reads a file with our own keys only: MODEL.yaml.
 Status read_yaml_config(const std::string& path, Source source, OptionReader& reader);
 
 // Settings for a run on a folder of ONNX Runtime's training artifacts. The training model replaces

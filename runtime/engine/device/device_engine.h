@@ -19,21 +19,27 @@
 //
 // [Note: several ranks on devices] The steps are the same; gathers and sums become collectives of
 // DeviceRanks, in place and in the order of the stream, so Post and Await do nothing here. Ranks
-// agree after each forward pass whether a loss is NaN (`stop`), and on the norm before the clip
-// factor, so all ranks update or none does, and the host reads nothing. All ranks must launch
-// captured steps alike: if some ranks have fewer samples, all launch the micro-batch step by step.
+// agree after each forward pass whether a loss is NaN (ofsdp_run_state::stop), and on the norm
+// before the clip factor, so all ranks update or none does, and the host reads nothing. All ranks
+// must launch captured steps alike: if some ranks have fewer samples, all launch the micro-batch
+// step by step.
 //
 // [Note: giving up devices] If a run fails, devices may wait for events that never come. The
 // session reports the error before this object is destroyed. Then the groups are aborted, graphs
-// with collectives are dropped, and the device runs dry. If that takes longer than kGivingUp, the
-// process ends with the run's exit status.
+// with collectives are dropped, and the engine waits until the device's streams are empty. If that
+// takes longer than kGivingUp, the process ends with the run's exit status.
 //
 // With an offload the device has no optimizer: after the last micro-batch of an update, `run` ends
 // with the update on the host ([Note: an update on the host] in device_offload.h).
 //
 // RunMemory owns the memory, Runner the programs; both outlive the engine. One thread calls. `run`
-// allocates nothing on the device, reads no device memory, and does not wait for the device, except
-// for an offload's update. Errors are those of CpuEngine and DeviceRanks.
+// allocates nothing on the device and reads no device memory. It waits for the device in two cases
+// only: until the micro-batch two calls earlier has left its slot, and for an offload's update.
+// Errors are those of CpuEngine and DeviceRanks.
+//
+// A unit is a group of parameters that are gathered together (fsdp/plan/plan.h). A bound program is
+// the list of operations of a graph with addresses (executor.h). The run state, ofsdp_run_state,
+// has the decisions and sums of a run in device memory.
 #pragma once
 
 #include <functional>
@@ -109,11 +115,13 @@ class DeviceEngine final : public UpdateRunner, private Engine {
                std::unique_ptr<DeviceRanks> ranks, std::unique_ptr<DeviceOffload> offload);
   Status start();
 
-  // A micro-batch.
+  // A micro-batch: its data, its program, and its results.
   Status upload(BoundProgram& program, const MicroBatch& batch, size_t slot);
   Status copy_inputs(BoundProgram& program, const MicroBatch& batch, size_t slot);
   Status upload_scalars(size_t slot);
   void patch_inputs(BoundProgram& program, size_t slot);
+  // Launches the program, captured or operation by operation. `alike`: all ranks launch it
+  // captured.
   Status play(BoundProgram& program, size_t slot, bool alike);
   double* measured_rows(const BoundProgram& program, size_t slot, size_t i) const;
   Status note_losses(const BoundProgram& program, ofsdp_stream* stream);
@@ -123,9 +131,11 @@ class DeviceEngine final : public UpdateRunner, private Engine {
   Status collect(size_t slot);
   // Returns the losses of the slot's micro-batch, which is complete.
   std::array<float, kMaxLossTerms> losses_in(size_t slot) const;
+  // Find the node, the sample or the index that caused a failure, for the error; slow.
   Status blame(size_t slot);
   Status blame_evaluation(size_t slot);
   Status blame_data(BoundProgram& program, const ofsdp_data_fault& found, int64_t step);
+  // Runs the graph on the CPU with the device's values, since its kernels name the fault.
   Status ask_the_cpu(const Graph& graph, const BoundRun& run);
   Status read_back(const TensorView& view, std::byte* to);
   Result<NanFound> find_nan(BoundProgram& program, bool here);
@@ -195,7 +205,8 @@ class DeviceEngine final : public UpdateRunner, private Engine {
   ExecutorOptions options_;
   std::unique_ptr<DeviceRanks> ranks_;      // outlives the graphs, as does offload_
   std::unique_ptr<DeviceOffload> offload_;  // null: none
-  // With across_ranks: [unit][rank] is the offset in bytes of the rank's part of the gradient slot.
+  // With --deterministic across_ranks: [unit][rank] is the offset in bytes of the rank's part of
+  // the gradient slot.
   std::vector<std::vector<size_t>> parts_;
   std::unique_ptr<DeviceTrace> trace_;  // null: nothing is recorded
   std::vector<DeviceEvent> events_;

@@ -166,6 +166,32 @@ TEST_F(ImagesTest, APlainFolderHasItsParts) {
   EXPECT_EQ(three->eval->columns[0].path, folder_.path() + "/b/val");
 }
 
+// Other names of the parts, in any case; a class may have such a name too.
+TEST_F(ImagesTest, PartsHaveUsualNames) {
+  for (const auto& [train, eval] : std::vector<std::pair<std::string, std::string>>{
+           {"Train", "Val"}, {"training", "test"}, {"train", "validation"}, {"TRAIN", "dev"}}) {
+    const std::string root = train + eval + "/";
+    png(root + train + "/cat/0.png", 2, 2, 1, 1);
+    png(root + eval + "/cat/0.png", 2, 2, 1, 1);
+    const auto spec = read_data_spec(folder_.path() + "/" + root);
+    ASSERT_TRUE(spec.ok()) << spec.error().message();
+    EXPECT_EQ(spec->train.columns[0].path, folder_.path() + "/" + root + train);
+    ASSERT_TRUE(spec->eval);
+    EXPECT_EQ(spec->eval->columns[0].path, folder_.path() + "/" + root + eval);
+  }
+  for (const char* name : {"train", "plane", "test"}) {
+    png(std::string("vehicles/") + name + "/0.png", 2, 2, 1, 1);
+  }
+  const auto classes = read_data_spec(folder_.path() + "/vehicles");
+  EXPECT_EQ(classes->train.columns[0].path, folder_.path() + "/vehicles");
+  EXPECT_FALSE(classes->eval);
+  png("lost/val/cat/0.png", 2, 2, 1, 1);
+  png("lost/test/cat/0.png", 2, 2, 1, 1);
+  const auto lost = read_data_spec(folder_.path() + "/lost");
+  ASSERT_FALSE(lost.ok());
+  EXPECT_THAT(lost.error().message(), testing::HasSubstr("'train' for training next to 'val'"));
+}
+
 TEST_F(ImagesTest, LabelsFollowTheClassesOfATraining) {
   for (const char* name : {"cat/0.png", "dog/0.png"}) {
     png(std::string("pictures/") + name, 2, 2, 1, 1);
