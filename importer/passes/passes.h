@@ -256,13 +256,11 @@ Result<PastFree> without_past(const Graph& graph, const std::vector<std::string>
 std::string past_line(const std::vector<std::string>& fed_empty);
 
 // The trained set. Every floating-point initializer that a gradient reaches is trained, except
-// BatchNormalization's running statistics, rank 0 tensors, tables that only rotary embeddings read
-// (OpDef::rotary_inputs), one element that an operator reads as a number (OpDef::reads_number),
-// that scales both factors of a product or has one of PyTorch's names for unnamed values, and names
-// matching *inv_freq, *.attn.bias, *.masked_bias, *cos_cache, *sin_cache. `train` patterns replace
-// that rule, and `freeze` patterns beat it. A pattern is first tried as a literal name, then as a
-// glob; if it matches no initializer, it is an error. Quantization scales and zero points are no
-// weights; with `learned_scales`, scales of any rank are trained unless their weight is frozen.
+// BatchNormalization's running statistics and numbers and tables that are no weights
+// (untrained_rules.h). `train` patterns replace that rule, and `freeze` patterns beat it. A pattern
+// is first tried as a literal name, then as a glob; if it matches no initializer, it is an error.
+// Quantization scales and zero points are no weights; with `learned_scales`, scales of any rank are
+// trained unless their weight is frozen.
 //
 // choose_candidates applies names. keep_reached, after autodiff, drops initializers that no
 // gradient reaches. Small parameters that are not trained become constants, so shapes may depend on

@@ -7,6 +7,7 @@
 
 #include "importer/graph/graph.h"
 #include "importer/passes/passes.h"
+#include "importer/passes/untrained_rules.h"
 #include "kernels/base/status.h"
 #include "kernels/base/text.h"
 #include "kernels/cpu/stored_floats.h"
@@ -38,81 +39,6 @@ Result<std::set<std::string>> all_matches(const Graph& graph, const char* flag,
     names.insert(found.begin(), found.end());
   }
   return names;
-}
-
-// Returns whether nodes read it, and all as cosines or sines for a rotation.
-bool is_rotary_table(const Graph& graph, const GraphUses& uses, const Parameter& p) {
-  const auto& readers = uses.readers(p.value);
-  return !readers.empty() && std::ranges::all_of(readers, [&](size_t reader) {
-    const Node& node = graph.nodes[reader];
-    if (node.op->rotary_inputs.empty()) return false;
-    for (size_t i = 0; i < node.inputs.size(); ++i) {
-      if (node.inputs[i] == p.value && !has_operand(node.op->rotary_inputs, i)) return false;
-    }
-    return true;
-  });
-}
-
-// Returns the operator that reads one number as a bound, a fill or a choice, also through views and
-// casts; empty if there is none.
-std::string reader_of_number(const Graph& graph, const GraphUses& uses, ValueId value) {
-  for (const size_t reader : uses.readers(value)) {
-    const Node& node = graph.nodes[reader];
-    if (node.op->reads_number) return node.op->name;
-    if (!node.op->view && node.op->full_name() != "Cast") continue;
-    const std::string next = reader_of_number(graph, uses, node.outputs[0]);
-    if (!next.empty()) return next;
-  }
-  return "";
-}
-
-// Finds MatMul nodes that read the value, also through nodes that only move its elements; adds each
-// with the operands that read it, as bits.
-void collect_products(const Graph& graph, const GraphUses& uses, ValueId value,
-                      std::map<size_t, int>& operands) {
-  for (const size_t reader : uses.readers(value)) {
-    const Node& node = graph.nodes[reader];
-    if (is_operator(node, "MatMul")) {
-      for (size_t i = 0; i < 2; ++i) operands[reader] |= node.inputs[i] == value ? 1 << i : 0;
-    } else if (node.op->view || is_operator(node, "Transpose") || is_operator(node, "Cast")) {
-      collect_products(graph, uses, node.outputs[0], operands);
-    }
-  }
-}
-
-// Returns whether the number scales both factors of a product: attention, as exporters write it.
-bool scales_both_factors(const Graph& graph, const GraphUses& uses, const Parameter& p) {
-  std::map<size_t, int> operands;
-  for (const size_t reader : uses.readers(p.value)) {
-    const Node& node = graph.nodes[reader];
-    if (!is_operator(node, "Mul") && !is_operator(node, "Div")) return false;
-    collect_products(graph, uses, node.outputs[0], operands);
-  }
-  return std::ranges::any_of(operands, [](const auto& one) { return one.second == 3; });
-}
-
-// "val_12": PyTorch's exporter names values so that have no name in the module.
-bool is_unnamed_value(const std::string& name) {
-  return name.starts_with("val_") && name.size() > 4 &&
-         name.find_first_not_of("0123456789", 4) == std::string::npos;
-}
-
-std::string why_not_number(const Graph& graph, const GraphUses& uses, const Parameter& p) {
-  const std::string reader = reader_of_number(graph, uses, p.value);
-  if (!reader.empty()) return "one number that " + reader + " reads";
-  if (scales_both_factors(graph, uses, p)) return "the scale of an attention";
-  return is_unnamed_value(p.name) ? "one number that PyTorch's exporter computed" : "";
-}
-
-std::string why_not_by_rule(const Graph& graph, const GraphUses& uses, const Parameter& p) {
-  for (const char* pattern :
-       {"*inv_freq", "*.attn.bias", "*.masked_bias", "*cos_cache", "*sin_cache"}) {
-    if (glob(pattern, p.name)) return format_text("its name matches {}", pattern);
-  }
-  if (is_rotary_table(graph, uses, p)) return "only cos and sin inputs read it";
-  const Shape& shape = graph.value(p.value).desc.shape;
-  if (shape.rank() == 0) return "rank 0";
-  return shape.numel() == 1 ? why_not_number(graph, uses, p) : "";
 }
 
 bool is_output(const Graph& graph, ValueId id) {

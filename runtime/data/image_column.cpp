@@ -215,7 +215,8 @@ bool holds_images(const std::string& folder) {
   namespace fs = std::filesystem;
   std::error_code error;
   int seen = 0;
-  for (fs::recursive_directory_iterator i(folder, error), end; !error && i != end;
+  const auto links = fs::directory_options::follow_directory_symlink;  // classes may be links
+  for (fs::recursive_directory_iterator i(folder, links, error), end; !error && i != end;
        i.increment(error)) {
     const std::string name = i->path().filename().string();
     if (image_kind_of(name) && !name.starts_with('.')) return true;

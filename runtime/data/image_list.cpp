@@ -83,6 +83,19 @@ Status check_empty_subfolders(const std::string& folder, const std::string& left
   return ok_status();
 }
 
+// One subfolder that holds only folders is a folder around the classes.
+Status check_one_class(const std::string& folder, const std::vector<FoundImage>& images) {
+  const std::string& only = images[0].subfolder;
+  const bool wraps = !only.empty() && std::ranges::all_of(images, [&](const FoundImage& image) {
+    return image.subfolder == only && image.path.find('/', only.size() + 1) != std::string::npos;
+  });
+  OFSDP_REJECT_IF(wraps,
+                  "{}: expected a subfolder for each class, found the one folder '{}', which "
+                  "holds folders: give {} to --data",
+                  folder, only, (fs::path(folder) / only).string());
+  return ok_status();
+}
+
 std::vector<std::string> sorted_classes(const std::vector<FoundImage>& images) {
   std::vector<std::string> classes;
   for (const FoundImage& image : images) {
@@ -183,6 +196,7 @@ Result<ImageList> list_images(const ImageSource& source) {
   for (const std::string& folder : source.folders) {
     OFSDP_ASSIGN_OR_RETURN(std::vector<FoundImage> images, images_of(folder, source.left_out));
     OFSDP_RETURN_IF_ERROR(check_subfolders(folder, images));
+    OFSDP_RETURN_IF_ERROR(check_one_class(folder, images));
     if (!images[0].subfolder.empty()) {
       OFSDP_RETURN_IF_ERROR(check_empty_subfolders(folder, source.left_out, images));
     }

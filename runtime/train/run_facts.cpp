@@ -367,9 +367,10 @@ std::vector<WrittenFile> record_files(const Options& options) {
   for (const std::string& log : options.files.log) {
     add_file(log.substr(log.find(':') + 1), "log", files);
   }
-  add_file(options.pictures.report, "report", files);
+  const bool trains = options.command == Command::kTrain;
+  if (trains) add_file(options.pictures.report, "report", files);
   add_file(options.files.trace, "trace", files);
-  if (options.command == Command::kTrain) add_file(options.checkpoint.dir, "checkpoints", files);
+  if (trains) add_file(options.checkpoint.dir, "checkpoints", files);
   return files;
 }
 

@@ -107,6 +107,12 @@ TEST_F(RunFilesTest, EveryCommandGoesThroughIt) {
     expect_kept(run("doctor") + Words{"--find-lr", "--picture", path(input)},
                 {"--picture " + path(input)});
     expect_kept(run("make-training") + Words{"--output", path(input)}, {"--output " + path(input)});
+    expect_kept(run("config") + Words{"--output", path(input)}, {"--output " + path(input)});
+  }
+  for (const std::string input :
+       {"model.onnx", "weights.bin", "data.yaml", "data/x.npy", "data/labels.npy"}) {
+    expect_kept(fsdp_run({"data", path("data.yaml"), path("model.onnx"), "--html", path(input)}),
+                {"--html " + path(input)});
   }
 }
 

@@ -309,6 +309,29 @@ TEST_F(Passes, OneNumberThatScalesBothFactorsIsNotTrained) {
   EXPECT_EQ(names, "left right square w val_scale ");
 }
 
+// x cos + half(x) sin, as PyTorch's exporter folds the tables of rotary embeddings.
+TEST_F(Passes, TablesOfARotationAreNotTrained) {
+  const ValueId x = maker.input("x", {DType::kFloat32, {2, 3, 4}});
+  const auto cut = [&](const char* name, int64_t from, int64_t to) {
+    return maker.node("Slice", name, {x, maker.ints({from}), maker.ints({to}), maker.ints({2})});
+  };
+  const auto rotate = [&](const std::string& name, ValueId half, ValueId cos, ValueId sin) {
+    maker.node("Add", name,
+               {maker.node("Mul", name + ".cos", {x, cos}),
+                maker.node("Mul", name + ".sin", {half, sin})});
+  };
+  const auto table = [&](const char* name) { return maker.parameter(name, {1, 3, 4}); };
+  const ValueId negative = maker.node("Neg", "n", {cut("b", 2, 4)});
+  const ValueId half =
+      maker.node("Concat", "half", {negative, cut("a", 0, 2)}, {{"axis", int64_t{2}}});
+  rotate("y1", half, table("cos"), table("sin"));
+  rotate("y2", x, table("scale"), table("other"));  // no rotation
+  const Graph graph = *choose_candidates(maker.graph, {});
+  std::string names;
+  for (const Parameter& p : graph.parameters) names += p.trained ? p.name + " " : "";
+  EXPECT_EQ(names, "scale other ");
+}
+
 TEST_F(Passes, NothingToTrainAndAnUnreachedLossAreErrors) {
   const ValueId x = maker.input("x", {DType::kFloat32, {2, 4}});
   const ValueId w = maker.parameter("w", {4, 4});

@@ -179,6 +179,16 @@ void OptionReader::place(GivenCount& count, const std::string& name) const {
   if (said(name)) count.said = said_.at(name).subject;
 }
 
+// An evaluation takes a training's command line, and leaves the files that only a training writes.
+void OptionReader::warn_of_results() {
+  for (const char* name : {"output", "output-form", "adapter", "checkpoint-dir", "run-dir",
+                           "run-name", "report", "plot"}) {
+    if (source_of(name) == Source::kFlag) {
+      warn(format_text("--{} has no effect with fsdp-run eval", name));
+    }
+  }
+}
+
 Result<Options> OptionReader::finish(Command command,
                                      const std::optional<std::string>& omp_num_threads) {
   options_.command = command;
@@ -192,6 +202,7 @@ Result<Options> OptionReader::finish(Command command,
   place(options_.batch.global_batch_size, "global-batch-size");
   take_defaults_unless(options_.optimizer, [this](const char* name) { return said(name); });
   OFSDP_RETURN_IF_ERROR(refuse_without_effect());
+  if (command == Command::kEval) warn_of_results();
   OFSDP_RETURN_IF_ERROR(resolve_length(command));
   OFSDP_RETURN_IF_ERROR(resolve_threads(omp_num_threads));
   for (const OptionEntry& entry : table_) {

@@ -71,6 +71,7 @@ class OptionReader {
   Status resolve_threads(const std::optional<std::string>& omp_num_threads);
   Status refuse_unsaid() const;
   Status refuse_without_effect() const;
+  void warn_of_results();
 
   std::vector<OptionEntry> table_;
   Options options_;

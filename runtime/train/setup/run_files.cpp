@@ -64,10 +64,15 @@ class Lister {
 
   RunFiles list() {
     add_settings();
-    if (is(Command::kConfig)) files_.writes("--output", options_.files.output);
+    const bool surveys = is(Command::kData) || is(Command::kPrepare);
+    if (is(Command::kConfig) || is(Command::kPrepare)) {
+      files_.writes("--output", options_.files.output);
+    }
+    if (surveys) files_.writes("--html", options_.report.html);
     if (is(Command::kExport)) add_export();
-    const bool runs = is(Command::kTrain) || is(Command::kEval) || is(Command::kPlan) ||
-                      is(Command::kDoctor) || is(Command::kMakeTraining) || is(Command::kPredict);
+    const bool runs = surveys || is(Command::kConfig) || is(Command::kTrain) ||
+                      is(Command::kEval) || is(Command::kPlan) || is(Command::kDoctor) ||
+                      is(Command::kMakeTraining) || is(Command::kPredict);
     if (runs) add_outputs();
     if (!runs || !files_.any_output()) return std::move(files_);  // nothing to compare
     add_model();

@@ -10,8 +10,8 @@
 //             --teacher with its external data, --lora-from, --resume, plug-ins, hostfile,
 //             topology, the file of the secret; for `export` the checkpoint and its model
 //   outputs   --output with its external data, --adapter, --metrics, --report, --trace, --log,
-//             --checkpoint-dir, the folder of the run, `plan --html`, `doctor --picture`, the files
-//             that `config`, `export`, `predict` and `make-training` write
+//             --checkpoint-dir, the folder of the run, `--html`, `doctor --picture`, the files
+//             that `config`, `prepare`, `export`, `predict` and `make-training` write
 //
 // A folder that gains files (--checkpoint-dir, --log except csv) may contain inputs, except data
 // columns. A folder that is replaced (--output of training artifacts) must contain none. Files that

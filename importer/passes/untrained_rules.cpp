@@ -1,0 +1,230 @@
+#include "importer/passes/untrained_rules.h"
+
+#include <fnmatch.h>
+
+#include <algorithm>
+#include <map>
+#include <set>
+#include <vector>
+
+#include "kernels/base/text.h"
+
+namespace ofsdp::importer {
+namespace {
+
+// Returns whether nodes read it, and all are operators of rotary embeddings that read it as cosines
+// or sines.
+bool is_operand_of_rotary(const Graph& graph, const GraphUses& uses, const Parameter& p) {
+  const auto& readers = uses.readers(p.value);
+  return !readers.empty() && std::ranges::all_of(readers, [&](size_t reader) {
+    const Node& node = graph.nodes[reader];
+    if (node.op->rotary_inputs.empty()) return false;
+    for (size_t i = 0; i < node.inputs.size(); ++i) {
+      if (node.inputs[i] == p.value && !has_operand(node.op->rotary_inputs, i)) return false;
+    }
+    return true;
+  });
+}
+
+// Returns the operator that reads one number as a bound, a fill or a choice, also through views and
+// casts; empty if there is none.
+std::string reader_of_number(const Graph& graph, const GraphUses& uses, ValueId value) {
+  for (const size_t reader : uses.readers(value)) {
+    const Node& node = graph.nodes[reader];
+    if (node.op->reads_number) return node.op->name;
+    if (!node.op->view && node.op->full_name() != "Cast") continue;
+    const std::string next = reader_of_number(graph, uses, node.outputs[0]);
+    if (!next.empty()) return next;
+  }
+  return "";
+}
+
+// Finds MatMul nodes that read the value, also through nodes that only move its elements; adds each
+// with the operands that read it, as bits.
+void collect_products(const Graph& graph, const GraphUses& uses, ValueId value,
+                      std::map<size_t, int>& operands) {
+  for (const size_t reader : uses.readers(value)) {
+    const Node& node = graph.nodes[reader];
+    if (is_operator(node, "MatMul")) {
+      for (size_t i = 0; i < 2; ++i) operands[reader] |= node.inputs[i] == value ? 1 << i : 0;
+    } else if (node.op->view || is_operator(node, "Transpose") || is_operator(node, "Cast")) {
+      collect_products(graph, uses, node.outputs[0], operands);
+    }
+  }
+}
+
+// Returns whether the number scales both factors of a product: attention, as exporters write it.
+bool scales_both_factors(const Graph& graph, const GraphUses& uses, const Parameter& p) {
+  std::map<size_t, int> operands;
+  for (const size_t reader : uses.readers(p.value)) {
+    const Node& node = graph.nodes[reader];
+    if (!is_operator(node, "Mul") && !is_operator(node, "Div")) return false;
+    collect_products(graph, uses, node.outputs[0], operands);
+  }
+  return std::ranges::any_of(operands, [](const auto& one) { return one.second == 3; });
+}
+
+// "/encoder/Constant_3_output_0": PyTorch's older exporter names the tensors of a module's code so.
+bool is_name_of_code(const std::string& name) {
+  const size_t slash = name.rfind('/');
+  if (name.empty() || name[0] != '/') return false;
+  const std::string last = name.substr(slash + 1);
+  return last == "Constant_output_0" || fnmatch("Constant_[0-9]*_output_0", last.c_str(), 0) == 0;
+}
+
+// Returns whether the code of a module has the tensor. A frozen module has its weights in the code:
+// then the file has no matrix with the name of a parameter.
+bool is_tensor_of_code(const Graph& graph, const Parameter& p) {
+  return is_name_of_code(p.name) && std::ranges::any_of(graph.parameters, [&](const Parameter& q) {
+           return !is_name_of_code(q.name) && graph.value(q.value).desc.shape.rank() > 1;
+         });
+}
+
+// "val_12": PyTorch's exporter names values so that have no name in the module.
+bool is_unnamed_value(const std::string& name) {
+  return name.starts_with("val_") && name.size() > 4 &&
+         name.find_first_not_of("0123456789", 4) == std::string::npos;
+}
+
+std::string why_not_number(const Graph& graph, const GraphUses& uses, const Parameter& p) {
+  const std::string reader = reader_of_number(graph, uses, p.value);
+  if (!reader.empty()) return "one number that " + reader + " reads";
+  if (scales_both_factors(graph, uses, p)) return "the scale of an attention";
+  return is_unnamed_value(p.name) ? "one number that PyTorch's exporter computed" : "";
+}
+
+// The rotation of an embedding, as exporters write it without an operator: x cos + half(x) sin, where
+// half(x) joins the negative of one half of x and the other half.
+class RotationReaders {
+ public:
+  RotationReaders(const Graph& graph, const GraphUses& uses) : graph_(graph), uses_(uses) {}
+
+  // Returns whether nodes read the value, also through views and casts, and all multiply x or
+  // half(x) by it in a rotation.
+  bool all_rotate(ValueId table) const {
+    const std::vector<size_t>& readers = uses_.readers(table);
+    return !readers.empty() && std::ranges::all_of(readers, [&](size_t reader) {
+      const Node& node = graph_.nodes[reader];
+      if (node.op->view || is_operator(node, "Cast")) return all_rotate(node.outputs[0]);
+      return is_operator(node, "Mul") && rotates(node, table);
+    });
+  }
+
+ private:
+  bool rotates(const Node& product, ValueId table) const {
+    const std::vector<size_t>& sums = uses_.readers(product.outputs[0]);
+    return sums.size() == 1 && is_operator(graph_.nodes[sums[0]], "Add") &&
+           std::ranges::any_of(graph_.nodes[sums[0]].inputs, [&](ValueId id) {
+             const Node* const term = maker(id);
+             return term != nullptr && is_operator(*term, "Mul") &&
+                    (id == product.outputs[0] || shares_operand(*term, product, table)) &&
+                    std::ranges::any_of(term->inputs, [&](ValueId x) { return is_half(x); });
+           });
+  }
+
+  // The other term of the sum has half(x) of the x that `product` has.
+  bool shares_operand(const Node& term, const Node& product, ValueId table) const {
+    const ValueId x = product.inputs[product.inputs[0] == table ? 1 : 0];
+    return std::ranges::any_of(term.inputs, [&](ValueId id) { return halves_of(id) == x; });
+  }
+
+  bool is_half(ValueId id) const { return halves_of(id) != 0; }
+
+  // Returns x if `id` is half(x); else 0.
+  ValueId halves_of(ValueId id) const {
+    const Node* const joined = maker_before_views(id);
+    if (joined == nullptr || !is_operator(*joined, "Concat") || joined->inputs.size() != 2)
+      return 0;
+    const Node* const first = maker_before_views(joined->inputs[0]);
+    const Node* const second = maker_before_views(joined->inputs[1]);
+    if (first == nullptr || second == nullptr || !is_operator(*first, "Neg")) return 0;
+    const Node* const negated = maker_before_views(first->inputs[0]);
+    const bool cut = negated != nullptr && is_cut(*negated) && is_cut(*second);
+    return cut && negated->inputs[0] == second->inputs[0] ? second->inputs[0] : 0;
+  }
+
+  static bool is_cut(const Node& node) {
+    return is_operator(node, "Slice") || is_operator(node, "Split") || is_operator(node, "Gather");
+  }
+
+  const Node* maker(ValueId id) const {
+    const int n = uses_.maker(id);
+    return n < 0 ? nullptr : &graph_.nodes[static_cast<size_t>(n)];
+  }
+
+  const Node* maker_before_views(ValueId id) const {
+    const Node* node = maker(id);
+    while (node != nullptr && node->op->view) node = maker(node->inputs[0]);
+    return node;
+  }
+
+  const Graph& graph_;
+  const GraphUses& uses_;
+};
+
+// Frequencies: products with positions become angles of Cos and Sin, and nothing else.
+class AngleReaders {
+ public:
+  AngleReaders(const Graph& graph, const GraphUses& uses, const Parameter& p)
+      : graph_(graph), uses_(uses), frequencies_(p.value) {}
+
+  bool all_make_angles() { return only_angles(frequencies_, false); }
+
+ private:
+  // `multiplied`: by positions, before `value`.
+  bool only_angles(ValueId value, bool multiplied) {
+    const std::vector<size_t>& readers = uses_.readers(value);
+    return !readers.empty() && std::ranges::all_of(readers, [&](size_t reader) {
+      const Node& node = graph_.nodes[reader];
+      if (is_operator(node, "Cos") || is_operator(node, "Sin")) return multiplied;
+      const bool product = is_operator(node, "Mul") || is_operator(node, "MatMul");
+      if (product) {
+        const ValueId other = node.inputs[node.inputs[0] == value ? 1 : 0];
+        return are_positions(other) && only_angles(node.outputs[0], true);
+      }
+      return moves(node) && only_angles(node.outputs[0], multiplied);
+    });
+  }
+
+  static bool moves(const Node& node) {
+    static const std::set<std::string> kMoving = {"Cast", "Transpose", "Concat", "Expand"};
+    return node.op->view || kMoving.contains(node.op->full_name());
+  }
+
+  // Returns whether the value depends on no floating-point input and on no other parameter.
+  bool are_positions(ValueId value) {
+    if (value == 0 || value == frequencies_ || !seen_.insert(value).second) return true;
+    const Value& v = graph_.value(value);
+    if (v.kind == ValueKind::kInput) return !is_floating(v.desc.dtype);
+    if (v.kind == ValueKind::kParameter && v.constant == nullptr) return false;
+    const int n = uses_.maker(value);
+    if (n < 0) return true;
+    const Node& node = graph_.nodes[static_cast<size_t>(n)];
+    if (is_operator(node, "Shape") || is_operator(node, "Size")) return true;
+    return std::ranges::all_of(node.inputs, [&](ValueId id) { return are_positions(id); });
+  }
+
+  const Graph& graph_;
+  const GraphUses& uses_;
+  const ValueId frequencies_;
+  std::set<ValueId> seen_;
+};
+
+}  // namespace
+
+std::string why_not_by_rule(const Graph& graph, const GraphUses& uses, const Parameter& p) {
+  for (const char* pattern :
+       {"*inv_freq", "*.attn.bias", "*.masked_bias", "*cos_cache", "*sin_cache"}) {
+    if (fnmatch(pattern, p.name.c_str(), 0) == 0)
+      return format_text("its name matches {}", pattern);
+  }
+  if (is_operand_of_rotary(graph, uses, p)) return "only cos and sin inputs read it";
+  if (RotationReaders(graph, uses).all_rotate(p.value)) return "a table of cosines or sines";
+  if (AngleReaders(graph, uses, p).all_make_angles()) return "frequencies of cosines and sines";
+  if (is_tensor_of_code(graph, p)) return "a tensor of the module's code";
+  const Shape& shape = graph.value(p.value).desc.shape;
+  if (shape.rank() == 0) return "rank 0";
+  return shape.numel() == 1 ? why_not_number(graph, uses, p) : "";
+}
+
+}  // namespace ofsdp::importer
