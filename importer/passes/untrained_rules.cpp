@@ -93,8 +93,8 @@ std::string why_not_number(const Graph& graph, const GraphUses& uses, const Para
   return is_unnamed_value(p.name) ? "one number that PyTorch's exporter computed" : "";
 }
 
-// The rotation of an embedding, as exporters write it without an operator: x cos + half(x) sin, where
-// half(x) joins the negative of one half of x and the other half.
+// The rotation of an embedding, as exporters write it without an operator: x cos + half(x) sin,
+// where half(x) joins the negative of one half of x and the other half.
 class RotationReaders {
  public:
   RotationReaders(const Graph& graph, const GraphUses& uses) : graph_(graph), uses_(uses) {}

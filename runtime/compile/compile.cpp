@@ -380,8 +380,7 @@ class RunCompiler {
     return rooms;
   }
 
-  // Adds the first, middle and last micro-batch of an update. The gradient slots follow from the
-  // last one, which reduces all gradients.
+  // Adds the first, middle and last micro-batch of an update, and the gradient slots for all.
   Status plan_training() {
     const int64_t accum = settings_.batch.grad_accum;
     const auto add = [&](int64_t size, int64_t length) -> Status {
@@ -395,9 +394,9 @@ class RunCompiler {
     for (const RowCuts::Cut& cut : setup_.cuts ? setup_.cuts->cuts : std::vector<RowCuts::Cut>()) {
       OFSDP_RETURN_IF_ERROR(add(settings_.batch.batch_size, cut.length));
     }
-    const StepProgram& reference =
-        run_->programs.at({settings_.batch.batch_size, true, accum == 1, true});
-    run_->slots = map_gradient_slots(run_->shards, reference.schedule, run_->device != nullptr);
+    std::vector<const Schedule*> schedules;
+    for (const auto& [key, program] : run_->programs) schedules.push_back(&program.schedule);
+    run_->slots = map_gradient_slots(run_->shards, schedules, run_->device != nullptr);
     return {};
   }
 

@@ -68,6 +68,12 @@ Result<double> count_kept(const LabelRule& rule, const BoundColumn& column,
 Status Dataset::check_labels(const std::string& name, const LabelRange& range) {
   const Column* column = find(name);
   OFSDP_CHECK(column != nullptr, "column '{}' was not opened", name);
+  const std::vector<std::string> names = classes(name);
+  OFSDP_REJECT_IF(
+      range.classes > 0 && std::ssize(names) > range.classes,
+      "{}: column '{}': expected at most {} classes, as the prediction has, found {}: {}",
+      column->file.path(), name, range.classes, names.size(),
+      escaped(joined(names, ", ").substr(0, 200)));
   if (column->file.decoder() != nullptr) return ok_status();  // too many to decode them all
   const ColumnLayout& layout = column->file.layout();
   if (layout.row_stride <= layout.row_bytes()) {

@@ -121,7 +121,7 @@ std::vector<NamedRun> device_runs() {
 class MatrixOptimizersOnDevices : public testing::TestWithParam<NamedRun> {};
 
 INSTANTIATE_TEST_SUITE_P(Runs, MatrixOptimizersOnDevices, testing::ValuesIn(device_runs()),
-                         run_name);
+                         test_name);
 
 TEST_P(MatrixOptimizersOnDevices, GiveTheBitsOfTheCpu) {
   const Trained cpu = on_cpu(GetParam().command);

@@ -98,6 +98,25 @@ TEST(TrajectoryVariantTest, FiveRanksWithUnequalSharesFollowOneRank) {
   }
 }
 
+// Gradients of ignored parameters stay until the update, those of sharded units do not.
+TEST(TrajectoryVariantTest, IgnoredParametersWithAccumulationFollowPyTorch) {
+  const Words words =
+      mlp() + Words{"--steps", "32", "--min-params", "20", "--global-batch-size", "24"};
+  for (const char* ignored : {"0.*", "2.*", "4.*", "*bias", "*weight"}) {
+    for (const char* strategy : {"full_shard", "shard_grad_op", "zero1"}) {
+      for (const int count : {1, 2}) {
+        for (const char* accum : {"2", "3"}) {
+          SCOPED_TRACE(format_text("{}, {}, {} ranks, {}", ignored, strategy, count, accum));
+          expect_near(
+              trained(words + ranks(count) +
+                      Words{"--ignore", ignored, "--strategy", strategy, "--grad-accum", accum}),
+              reference("mlp"));
+        }
+      }
+    }
+  }
+}
+
 // Seven samples of twelve ranks' worth: the last batch leaves ranks without a single sample.
 TEST(TrajectoryVariantTest, RanksWithoutSamplesTakePart) {
   const Words words = mlp() + Words{"--epochs", "2", "--global-batch-size", "190"};

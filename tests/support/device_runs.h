@@ -92,7 +92,7 @@ struct NamedRun {
   Words command;
 };
 
-inline std::string run_name(const testing::TestParamInfo<NamedRun>& info) {
+inline std::string test_name(const testing::TestParamInfo<NamedRun>& info) {
   return info.param.name;
 }
 

@@ -31,7 +31,7 @@ std::unique_ptr<Lowered> lowered(const PlanOptions& options, const CompileOption
   Graph graph = testing::mlp_training_graph(l->registry, 4, widths);
   l->plan = *make_plan(graph, options);
   l->program = *compile_program(std::move(graph), l->plan, compile, l->kernels);
-  l->slots = map_gradient_slots(l->plan, l->program.schedule);
+  l->slots = map_gradient_slots(l->plan, {&l->program.schedule});
   l->kept.add(l->program, l->plan);
   MemoryNeeds needs;
   for (const Unit& unit : l->plan.units) needs.states.push_back({l->plan.owned(unit, rank).numel});

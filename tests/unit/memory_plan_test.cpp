@@ -68,7 +68,7 @@ TEST(ArenaMap, GradientSlotsAreReusedWhereGradientsAreSharded) {
     const Plan plan = *make_plan(
         graph, {.strategy = strategy, .wrap = WrapPolicy::kSize, .min_params = 4000, .world = 2});
     const Schedule schedule = make_schedule(graph, plan, {});
-    const GradientSlots slots = map_gradient_slots(plan, schedule);
+    const GradientSlots slots = map_gradient_slots(plan, {&schedule});
     whole = most = 0;
     for (const Unit& unit : plan.units) {
       whole += static_cast<size_t>(unit.padded_numel) * sizeof(float);
@@ -94,7 +94,7 @@ TEST(ArenaMap, ASlotOutlivesTheNextUnitsGradients) {
   CompileOptions options;
   options.on_device = true;
   const Schedule schedule = make_schedule(graph, plan, options);
-  const GradientSlots slots = map_gradient_slots(plan, schedule, true);
+  const GradientSlots slots = map_gradient_slots(plan, {&schedule}, true);
   std::vector<int> order;
   for (const Step& step : schedule.steps) {
     if (step.kind == StepKind::kReduceUpdate) order.push_back(step.index);
@@ -131,8 +131,24 @@ TEST(ArenaMap, ASlotLivesFromItsFirstWrite) {
                         {kAccumulate, 0},
                         {kReduce, 0}}};
   const Schedule direct{{{kAcquire, 1}, {kAcquire, 0}, {kReduce, 1}, {kReduce, 0}}};
-  EXPECT_EQ(map_gradient_slots(plan, apart).shares_bytes[0].size(), 2u);
-  EXPECT_EQ(map_gradient_slots(plan, direct).shares_bytes[0].size(), 1u);
+  EXPECT_EQ(map_gradient_slots(plan, {&apart}).shares_bytes[0].size(), 2u);
+  EXPECT_EQ(map_gradient_slots(plan, {&direct}).shares_bytes[0].size(), 1u);
+}
+
+// Slots are disjoint if their lives meet in any schedule of the run.
+TEST(ArenaMap, SlotsFitEverySchedule) {
+  const Registry registry = make_registry();
+  const Graph graph = testing::mlp_training_graph(registry, 2, {64, 64, 64});
+  const Plan plan = *make_plan(graph, {.strategy = Strategy::kFullShard,
+                                       .wrap = WrapPolicy::kSize,
+                                       .min_params = 1000,
+                                       .world = 2});
+  ASSERT_EQ(plan.units.size(), 2u);
+  using enum StepKind;
+  const Schedule early{{{kAcquire, 1}, {kReduce, 1}, {kAcquire, 0}, {kReduce, 0}}};
+  const Schedule late{{{kAcquire, 1}, {kAcquire, 0}, {kReduce, 1}, {kReduce, 0}}};
+  EXPECT_EQ(map_gradient_slots(plan, {&early}).shares_bytes[0].size(), 2u);
+  EXPECT_EQ(map_gradient_slots(plan, {&early, &late}).shares_bytes[0].size(), 1u);
 }
 
 TEST(Unit, LayoutIsAlignedPaddedAndCoversEveryElementOnce) {

@@ -26,7 +26,7 @@ struct Chain {
     plan = *make_plan(
         graph, {.strategy = strategy, .wrap = WrapPolicy::kSize, .min_params = 72, .world = 2});
     schedule = make_schedule(graph, plan, options);
-    slots = map_gradient_slots(plan, schedule);
+    slots = map_gradient_slots(plan, {&schedule});
     for (const Step& step : schedule.steps) costs.push_back(cost(step.kind));
   }
 

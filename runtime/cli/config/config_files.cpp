@@ -346,6 +346,8 @@ std::vector<std::string> changed_settings(const Options& options) {
 
 std::string effective_config(const Options& options, int world) {
   Options shown = with_absolute_paths(options);
+  // `fsdp-run resume` finds the checkpoint in the run's folder; the file begins the run anew.
+  if (!shown.folder.taken.empty()) shown.checkpoint.resume.clear();
   // The run reports a wrong batch; here the parts stay as given.
   const auto sizes = resolve_batch(options, world);
   const auto hosts = static_cast<int>(options.launch.nnodes);

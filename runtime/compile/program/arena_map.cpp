@@ -271,6 +271,59 @@ class ArenaMapper {
   ArenaMap memory_;
 };
 
+// Steps of a schedule between which a unit's slot must not be used by another, inclusive; per unit.
+using SlotLives = std::vector<std::pair<int, int>>;
+
+SlotLives slot_lives(const Plan& plan, const Schedule& schedule, bool reduces_at_once) {
+  const int end = static_cast<int>(schedule.steps.size());
+  SlotLives lives(plan.units.size(), {0, end});
+  std::pair<int, int>* reduced = nullptr;  // the last one
+  for (int s = 0; s < end; ++s) {
+    const Step& step = schedule.steps[static_cast<size_t>(s)];
+    if (step.index < 0 || traits(step.kind).subject != StepSubject::kUnit) continue;
+    if (!plan.units[static_cast<size_t>(step.index)].plan.shards_gradients) continue;
+    std::pair<int, int>& life = lives[static_cast<size_t>(step.index)];
+    const bool writes = step.kind == StepKind::kAcquire || step.kind == StepKind::kAccumulate;
+    if (writes) life.first = s;
+    if (step.kind == StepKind::kReduce || step.kind == StepKind::kReduceUpdate) {
+      life.second = s;
+      if (reduces_at_once && reduced != nullptr) reduced->second = s;
+      reduced = &life;
+    }
+  }
+  return lives;
+}
+
+// Sets offsets greedily by size, such that slots do not overlap while both live in any schedule.
+GradientSlots placed_slots(const std::vector<size_t>& bytes, const std::vector<SlotLives>& lives) {
+  std::vector<size_t> order(bytes.size());
+  std::iota(order.begin(), order.end(), size_t{0});
+  std::ranges::stable_sort(order, [&](size_t a, size_t b) { return bytes[a] > bytes[b]; });
+  const auto both_live = [&](size_t a, size_t b) {
+    return std::ranges::any_of(lives, [&](const SlotLives& of) {
+      return of[a].first <= of[b].second && of[b].first <= of[a].second;
+    });
+  };
+  GradientSlots slots;
+  slots.offset.resize(bytes.size(), 0);
+  std::vector<size_t> placed;  // by offset
+  for (const size_t unit : order) {
+    if (bytes[unit] == 0) continue;
+    size_t offset = 0;
+    for (const size_t other : placed) {
+      if (!both_live(unit, other)) continue;
+      if (slots.offset[other] >= offset + bytes[unit]) break;
+      offset = std::max(offset, slots.offset[other] + bytes[other]);
+    }
+    slots.offset[unit] = offset;
+    slots.bytes = std::max(slots.bytes, offset + bytes[unit]);
+    const auto at =
+        std::ranges::upper_bound(placed, offset, {}, [&](size_t u) { return slots.offset[u]; });
+    placed.insert(at, unit);
+  }
+  return slots;
+}
+
 }  // namespace
 
 std::vector<ValueId> storage_of(const Graph& graph) { return StorageFinder(graph).run(); }
@@ -323,36 +376,24 @@ ArenaMap map_arena(const Graph& graph, const Plan& plan, const Schedule& schedul
   return ArenaMapper(graph, plan, schedule, workspace, matrices).run();
 }
 
-GradientSlots map_gradient_slots(const Plan& plan, const Schedule& schedule, bool reduces_at_once) {
-  std::vector<MemoryPiece> pieces;
-  const int end = static_cast<int>(schedule.steps.size());
+GradientSlots map_gradient_slots(const Plan& plan, const std::vector<const Schedule*>& schedules,
+                                 bool reduces_at_once) {
+  std::vector<SlotLives> lives;
+  for (const Schedule* schedule : schedules) {
+    lives.push_back(slot_lives(plan, *schedule, reduces_at_once));
+  }
+  std::vector<size_t> bytes;
   for (const Unit& unit : plan.units) {
-    const size_t bytes =
-        static_cast<size_t>(unit.padded_numel) * dtype_size(unit.plan.gradient_dtype);
-    pieces.push_back({align_up(bytes, kTensorAlignment), 0, end, 0});
+    bytes.push_back(
+        align_up(static_cast<size_t>(unit.padded_numel) * dtype_size(unit.plan.gradient_dtype),
+                 kTensorAlignment));
   }
-  MemoryPiece* reduced = nullptr;  // the last one
-  for (int s = 0; s < end; ++s) {
-    const Step& step = schedule.steps[static_cast<size_t>(s)];
-    if (step.index < 0 || traits(step.kind).subject != StepSubject::kUnit) continue;
-    if (!plan.units[static_cast<size_t>(step.index)].plan.shards_gradients) continue;
-    MemoryPiece& piece = pieces[static_cast<size_t>(step.index)];
-    const bool writes = step.kind == StepKind::kAcquire || step.kind == StepKind::kAccumulate;
-    if (writes) piece.first = s;
-    if (step.kind == StepKind::kReduce || step.kind == StepKind::kReduceUpdate) {
-      piece.last = s;
-      if (reduces_at_once && reduced != nullptr) reduced->last = s;
-      reduced = &piece;
-    }
-  }
-  GradientSlots slots;
-  slots.bytes = place(pieces);
-  for (const MemoryPiece& a : pieces) {
-    slots.offset.push_back(a.offset);
+  GradientSlots slots = placed_slots(bytes, lives);
+  for (size_t a = 0; a < bytes.size(); ++a) {
     auto& shared = slots.shares_bytes.emplace_back();
-    for (size_t u = 0; u < pieces.size(); ++u) {
-      const MemoryPiece& b = pieces[u];
-      if (a.offset < b.offset + b.bytes && b.offset < a.offset + a.bytes) {
+    for (size_t u = 0; u < bytes.size(); ++u) {
+      if (slots.offset[a] < slots.offset[u] + bytes[u] &&
+          slots.offset[u] < slots.offset[a] + bytes[a]) {
         shared.push_back(static_cast<int>(u));
       }
     }

@@ -83,11 +83,12 @@ struct GradientSlots {
       shares_bytes;  // per unit: units with an overlapping slot, and itself
 };
 
-// Assigns slots by the order in which a training schedule writes and reduces them. A slot is
+// Assigns slots by the order in which each of the run's training schedules writes and reduces them:
+// micro-batches of other sizes or places in the update may reduce in another order. A slot is
 // written from Acquire on, or by Accumulate alone. `reduces_at_once`: reductions follow Post
 // (CompileOptions::on_device). Then a slot stays until the next unit's reduction begins, so that
 // gradients are written while the reduction reads.
-GradientSlots map_gradient_slots(const Plan& plan, const Schedule& schedule,
+GradientSlots map_gradient_slots(const Plan& plan, const std::vector<const Schedule*>& schedules,
                                  bool reduces_at_once = false);
 
 struct JoinSlots {

@@ -184,7 +184,10 @@ class ReductionPlacer {
       places_.before[static_cast<size_t>(span.first)].push_back({StepKind::kAcquire, span.unit});
       Steps& done = places_.after[static_cast<size_t>(span.last)];
       if (accumulates(unit)) done.push_back({StepKind::kAccumulate, span.unit});
-      if (!unit.plan.shards_gradients && !options_.last_micro) continue;
+      if (!unit.plan.shards_gradients && !options_.last_micro) {
+        if (!options_.on_device) advance(done);  // in every micro-batch at the same place
+        continue;
+      }
       done.push_back({StepKind::kPost, span.unit});
       if (options_.on_device) {
         for (const Steps& stage : stages_after_post(unit)) {
@@ -221,7 +224,8 @@ class ReductionPlacer {
     }
   }
 
-  // The remaining steps after a unit's Post. Each later Post appends one group.
+  // The remaining steps after a unit's Post. Each later end of a unit's gradients appends one
+  // group.
   struct Underway {
     std::vector<Steps> stages;
     size_t next;

@@ -35,7 +35,7 @@ std::vector<NamedRun> runs() {
 
 class DevicePluginTest : public testing::TestWithParam<NamedRun> {};
 
-INSTANTIATE_TEST_SUITE_P(Runs, DevicePluginTest, testing::ValuesIn(runs()), run_name);
+INSTANTIATE_TEST_SUITE_P(Runs, DevicePluginTest, testing::ValuesIn(runs()), test_name);
 
 TEST_P(DevicePluginTest, GivesTheBitsOfTheCpu) {
   expect_bits_of_the_cpu(GetParam().command, {"graph_launches", "native_launches"});

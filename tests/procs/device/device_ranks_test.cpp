@@ -50,7 +50,7 @@ std::vector<NamedRun> runs() {
 
 class DeviceRanksTest : public testing::TestWithParam<NamedRun> {};
 
-INSTANTIATE_TEST_SUITE_P(Runs, DeviceRanksTest, testing::ValuesIn(runs()), run_name);
+INSTANTIATE_TEST_SUITE_P(Runs, DeviceRanksTest, testing::ValuesIn(runs()), test_name);
 
 TEST_P(DeviceRanksTest, GiveTheBitsOfTheCpu) {
   expect_bits_of_the_cpu(GetParam().command, {"captured_collectives"});

@@ -38,7 +38,7 @@ Words on_ranks(int world, const std::string& strategy) {
 
 class DeviceSameBitsTest : public testing::TestWithParam<NamedRun> {};
 
-INSTANTIATE_TEST_SUITE_P(Runs, DeviceSameBitsTest, testing::ValuesIn(runs()), run_name);
+INSTANTIATE_TEST_SUITE_P(Runs, DeviceSameBitsTest, testing::ValuesIn(runs()), test_name);
 
 TEST_P(DeviceSameBitsTest, NoNumberOfRanksAndNoStrategyChangesABit) {
   const Trained alone = on_cpu(GetParam().command + on_ranks(1, "full_shard"));

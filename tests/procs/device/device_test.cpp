@@ -44,7 +44,7 @@ std::vector<NamedRun> runs() {
 
 class DeviceTest : public testing::TestWithParam<NamedRun> {};
 
-INSTANTIATE_TEST_SUITE_P(Runs, DeviceTest, testing::ValuesIn(runs()), run_name);
+INSTANTIATE_TEST_SUITE_P(Runs, DeviceTest, testing::ValuesIn(runs()), test_name);
 
 TEST_P(DeviceTest, GivesTheBitsOfTheCpu) {
   expect_bits_of_the_cpu(GetParam().command, {"graph_launches"});

@@ -39,7 +39,7 @@ std::vector<NamedRun> runs() {
 
 class DeviceUpdatesTest : public testing::TestWithParam<NamedRun> {};
 
-INSTANTIATE_TEST_SUITE_P(Runs, DeviceUpdatesTest, testing::ValuesIn(runs()), run_name);
+INSTANTIATE_TEST_SUITE_P(Runs, DeviceUpdatesTest, testing::ValuesIn(runs()), test_name);
 
 TEST_P(DeviceUpdatesTest, GivesTheBitsOfTheCpu) { expect_bits_of_the_cpu(GetParam().command); }
 
