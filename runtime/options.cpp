@@ -1,5 +1,8 @@
 #include "runtime/options.h"
 
+#include <algorithm>
+#include <cmath>
+
 namespace ofsdp::runtime {
 namespace {
 
@@ -100,6 +103,32 @@ Result<BatchSizes> resolve_batch(const BatchOptions& given, Determinism determin
                            ranks);
   }
   return BatchSizes{size.value, accum.value, size.value * accum.value * ranks, 0};
+}
+
+// The bounds between ranks are rounded, so the parts make up the micro-batch.
+Result<std::vector<int64_t>> batch_parts(const BatchSizes& batch, int ranks) {
+  std::vector<int64_t> parts;
+  if (batch.weights.empty()) return parts;
+  OFSDP_REJECT_IF(std::ssize(batch.weights) != ranks,
+                  "--batch-weights: expected {} weights, one for each rank, found {}", ranks,
+                  batch.weights.size());
+  const double most = std::ranges::max(batch.weights);  // the sum of quotients stays finite
+  double sum = 0, all = 0;
+  for (const double weight : batch.weights) all += weight / most;
+  const int64_t rows = batch.batch_size * ranks;
+  int64_t begin = 0;
+  for (const double weight : batch.weights) {
+    sum += weight / most;
+    const auto end = static_cast<int64_t>(std::floor(static_cast<double>(rows) * sum / all + 0.5));
+    OFSDP_REJECT_IF(end == begin,
+                    "--batch-weights: rank {} gets none of the {} samples of a forward: expected "
+                    "a larger --batch-size or a larger weight",
+                    parts.size(), rows);
+    parts.push_back(end - begin);
+    begin = end;
+  }
+  const bool equal = std::ranges::count(parts, parts[0]) == ranks;
+  return equal ? std::vector<int64_t>() : parts;
 }
 
 }  // namespace ofsdp::runtime

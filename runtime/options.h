@@ -150,6 +150,7 @@ struct BatchOptions {
   GivenCount batch_size;
   GivenCount grad_accum;
   GivenCount global_batch_size;
+  std::vector<double> weights = {};  // --batch-weights, a rank each; empty: equal
 };
 
 struct Interval {
@@ -326,6 +327,7 @@ struct BatchSizes {
   int64_t grad_accum = 1;
   int64_t global_batch_size = 0;
   int64_t slices = 0;  // of the global batch under --deterministic across_ranks; else 0
+  std::vector<double> weights = {};  // BatchOptions::weights; batch_size is then the mean
 };
 
 // Computes batch_size x grad_accum x ranks = global_batch_size:
@@ -339,5 +341,10 @@ Result<BatchSizes> resolve_batch(const BatchOptions& given, Determinism determin
 inline Result<BatchSizes> resolve_batch(const Options& options, int ranks) {
   return resolve_batch(options.batch, options.launch.deterministic, ranks, joins_rows(options));
 }
+
+// --batch-weights: returns the samples of each rank in a full micro-batch, in that proportion to
+// one sample; empty if all have batch_size. Returns kInput unless each rank has a weight and a
+// sample.
+Result<std::vector<int64_t>> batch_parts(const BatchSizes& batch, int ranks);
 
 }  // namespace ofsdp::runtime

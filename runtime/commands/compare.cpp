@@ -28,9 +28,8 @@ class Comparison {
     });
     bytes("peak of a rank", [](const ComparedPlan& p) { return peak(p); });
     add_shares();
-    bytes("received in an update", [](const ComparedPlan& p) {
-      return received_bytes(p.run->plan(), p.run->settings().batch);
-    });
+    bytes("received in an update",
+          [](const ComparedPlan& p) { return received_bytes(p.run->plan()); });
     if (!a_.report.device && !b_.report.device) add_times();
     return std::move(out_);
   }
@@ -109,7 +108,7 @@ Json side_json(const ComparedPlan& side) {
   Json json = Json::parse(to_json(side.report, side.run->settings()));
   json.erase("programs");
   json["file"] = side.file;
-  json["received_bytes"] = received_bytes(side.run->plan(), side.run->settings().batch);
+  json["received_bytes"] = received_bytes(side.run->plan());
   return json;
 }
 

@@ -64,12 +64,14 @@ class RunChooser {
   // smallest.
   Result<std::unique_ptr<CompiledRun>> choose_strategy() {
     Plans plans;
+    std::vector<Candidate> compared;
     std::unique_ptr<CompiledRun> smallest;
     for (const ShardingOptions& sharding : strategies()) {
       RunSettings settings = settings_;
       settings.options.sharding = sharding;
       OFSDP_ASSIGN_OR_RETURN(auto plan, compile_candidate(settings, parts_));
       plan->chosen = sharding;
+      compared.push_back(facts_of(*plan, sharding));
       if (fits(*plan)) {
         plans.push_back(std::move(plan));
       } else if (smallest == nullptr ||
@@ -84,6 +86,16 @@ class RunChooser {
                            predict(plans, topology_.has_value(), "choice of a strategy"));
     const auto best = std::ranges::min_element(seconds) - seconds.begin();
     auto& chosen = plans[static_cast<size_t>(best)];
+    auto next = seconds.begin();
+    for (Candidate& candidate : compared) {
+      if (!candidate.fits) continue;
+      candidate.chosen = next - seconds.begin() == best;
+      candidate.seconds = *next++;
+    }
+    chosen->candidates = std::move(compared);
+    chosen->candidates_rule =
+        format_text("strategy auto compares plans; the fastest that fits wins{}\n",
+                    topology_ || on_device_ ? "" : "; ms beside the kernels");
     chosen->choice = on_device_ ? device_line(*chosen) : choice_line(plans, seconds, *chosen);
     return std::move(chosen);
   }
@@ -121,7 +133,7 @@ class RunChooser {
     if (parts_.communicator.rank() == 0) {
       OFSDP_RETURN_IF_ERROR(measure(plans, kernels));
       for (size_t i = 0; i < plans.size(); ++i) {
-        seconds[i] = predicted_seconds(*plans[i], machine_, settings_.batch);
+        seconds[i] = predicted_seconds(*plans[i], machine_);
       }
     }
     OFSDP_RETURN_IF_ERROR(take_from_rank0(seconds, what));
@@ -212,6 +224,8 @@ class RunChooser {
     taken.facts.chosen = true;
     CompiledRun& plan = *taken.plan;
     for (const Tried& tried : tried_) plan.candidates.push_back(tried.facts);
+    plan.candidates_rule =
+        "wrap auto compares plans; the first that fits and is within 1 % of the fastest wins\n";
     const std::string predicted =
         on_device_ ? "on GPUs nothing is measured yet"
                    : format_text("predicted {:.4g} ms an update", taken.facts.seconds * 1e3);
@@ -422,7 +436,8 @@ class RunChooser {
             format_text("--memory-limit {}: the plan ({}) needs {} bytes a rank, of which {} for a "
                         "micro-batch of {}{}",
                         *options_.sharding.memory_limit, strategy_name(plan.shards.strategy),
-                        plan.memory.largest_bytes(), plan.memory.arena, settings_.batch.batch_size,
+                        plan.memory.largest_bytes(), plan.memory.arena,
+                        plan.train_sampler->options().batch_size,
                         advice(of_plan(plan), parts_))};  // starts with a line break
   }
 

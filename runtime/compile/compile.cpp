@@ -71,8 +71,10 @@ class RunCompiler {
     OFSDP_RETURN_IF_ERROR(check_shard_size());
     OFSDP_RETURN_IF_ERROR(check_shard_weights());
     OFSDP_RETURN_IF_ERROR(check_across_ranks());
+    OFSDP_ASSIGN_OR_RETURN(parts_, batch_parts(settings_.batch, communicator_.size()));
+    rows_ = parts_.empty() ? settings_.batch.batch_size : std::ranges::max(parts_);
     OFSDP_RETURN_IF_ERROR(make_samplers());
-    OFSDP_ASSIGN_OR_RETURN(const Graph graph, setup_.training_graph(settings_.batch.batch_size));
+    OFSDP_ASSIGN_OR_RETURN(const Graph graph, setup_.training_graph(rows_));
     OFSDP_ASSIGN_OR_RETURN(run_->shards, make_plan(graph, plan_options()));
     if (run_->keeps_gradients) {
       OFSDP_ASSIGN_OR_RETURN(
@@ -92,7 +94,8 @@ class RunCompiler {
     const DataSetup& data = setup_.data;
     SamplerOptions sampled{run};
     sampled.samples = is_finite() ? data.train->samples() : kEndless;
-    sampled.batch_size = batch.batch_size;
+    sampled.batch_size = rows_;
+    sampled.parts = parts_;
     sampled.grad_accum = batch.grad_accum;
     sampled.ranks = communicator_.size();
     sampled.rank = communicator_.rank();
@@ -108,8 +111,8 @@ class RunCompiler {
       const bool on_rank0 = batch.slices > 0 && loss_traits(options_.losses[0].kind).joins_rows;
       OFSDP_ASSIGN_OR_RETURN(
           run_->eval_sampler,
-          Sampler::make_evaluation(evaluation_samples(), batch.batch_size, communicator_.size(),
-                                   communicator_.rank(), on_rank0));
+          Sampler::make_evaluation(evaluation_samples(), rows_, communicator_.size(),
+                                   communicator_.rank(), on_rank0, parts_));
     }
     return check_fixed_batch(setup_.graph, *run_);
   }
@@ -231,11 +234,10 @@ class RunCompiler {
     const auto& metrics = options_.run.eval_metrics;
     const bool measured = !measures_of(metrics).empty();
     if (!run_->eval_sampler && !measured) return {};
-    const int64_t batch = settings_.batch.batch_size;
-    OFSDP_ASSIGN_OR_RETURN(const Graph graph, setup_.evaluation_graph(batch));
-    const int64_t samples = run_->eval_sampler ? run_->eval_sampler->options().samples : 0;
+    OFSDP_ASSIGN_OR_RETURN(const Graph graph, setup_.evaluation_graph(rows_));
+    const int64_t samples = run_->eval_sampler ? run_->eval_sampler->most_in_epoch() : 0;
     OFSDP_ASSIGN_OR_RETURN(run_->metrics,
-                           lay_out_metrics(metrics, graph, batch, samples, communicator_.size()));
+                           lay_out_metrics(metrics, graph, rows_, samples, communicator_.size()));
     return {};
   }
 
@@ -337,12 +339,13 @@ class RunCompiler {
     return {};
   }
 
-  // Returns the micro-batch sizes of this rank, and the full batch even if this rank never runs it:
-  // ranks compare their full-batch programs by CompiledRun::hash.
+  // Returns the micro-batch sizes of this rank, and the full batch even if this rank never runs it
+  // (that of the rank with the most samples): ranks compare their full-batch programs by
+  // CompiledRun::hash, and all plan the same memory.
   std::vector<int64_t> sizes_of(const Sampler& sampler, bool training) const {
     std::vector<int64_t> sizes = sampler.micro_batch_sizes();
     if (settings_.given) sizes = training ? settings_.given->train : settings_.given->eval;
-    sizes.push_back(settings_.batch.batch_size);
+    sizes.push_back(rows_);
     std::erase(sizes, 0);
     return sizes;
   }
@@ -392,7 +395,7 @@ class RunCompiler {
       OFSDP_RETURN_IF_ERROR(add(size, 0));
     }
     for (const RowCuts::Cut& cut : setup_.cuts ? setup_.cuts->cuts : std::vector<RowCuts::Cut>()) {
-      OFSDP_RETURN_IF_ERROR(add(settings_.batch.batch_size, cut.length));
+      OFSDP_RETURN_IF_ERROR(add(rows_, cut.length));
     }
     std::vector<const Schedule*> schedules;
     for (const auto& [key, program] : run_->programs) schedules.push_back(&program.schedule);
@@ -422,7 +425,7 @@ class RunCompiler {
     for (auto& [key, program] : run_->programs) {
       needs.arena = std::max(needs.arena, program.memory.arena_bytes);
       run_->kept.add(program, run_->shards);
-      if (key.batch == settings_.batch.batch_size) {
+      if (key.batch == rows_) {
         run_->hash = collective_hash(program.schedule, run_->shards, run_->hash);
       }
     }
@@ -437,10 +440,9 @@ class RunCompiler {
     }
     // One alignment unit (64 bytes) holds the loss weights: one float per loss, at most 8 losses.
     needs.kept = run_->kept.bytes() + kTensorAlignment;
-    const int64_t batch = settings_.batch.batch_size;
     needs.staging =
-        align_up(Loader::staging_bytes(setup_.data.train_rows(), batch), kTensorAlignment);
-    if (setup_.data.eval) needs.staging += Loader::staging_bytes(*setup_.data.eval, batch);
+        align_up(Loader::staging_bytes(setup_.data.train_rows(), rows_), kTensorAlignment);
+    if (setup_.data.eval) needs.staging += Loader::staging_bytes(*setup_.data.eval, rows_);
     // Bytes of decoded data columns. The first rank on a host decodes them for all ranks on it, and
     // its memory holds them. The other ranks count them in data_elsewhere, so that all ranks
     // compare the same number with --memory-limit.
@@ -508,7 +510,7 @@ class RunCompiler {
     for (const ParameterUpdate& update : run_->updates.parameters) {
       if (update.factored) norms.matrices += update.shape.matrices;
     }
-    DeviceIoMap io = map_device_io(inputs, measured, settings_.batch.batch_size, owned, norms);
+    DeviceIoMap io = map_device_io(inputs, measured, rows_, owned, norms);
     if (run_->device_rules) run_->device_rules->add_to(io);
     if (run_->shards.across_ranks) add_slices(io, run_->shards);
     return io;
@@ -519,6 +521,8 @@ class RunCompiler {
   const ModelSetup& setup_;
   const Communicator& communicator_;
   const std::vector<OptimizerDef>& optimizers_;
+  std::vector<int64_t> parts_;  // --batch-weights: each rank's full batch; empty: all the same
+  int64_t rows_ = 0;            // the largest of these
   std::unique_ptr<CompiledRun> run_;
 };
 

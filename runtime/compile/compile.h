@@ -118,7 +118,8 @@ struct CompiledRun {
   std::string choice;  // why `auto` chose this strategy or these units; one line, or empty
   // The options that `auto` stands for in this plan: no strategy and no wrap is kAuto.
   std::optional<ShardingOptions> chosen;
-  std::vector<Candidate> candidates;  // of --wrap auto; else empty
+  std::vector<Candidate> candidates;  // of `auto`; else empty
+  std::string candidates_rule;        // a line: which of them wins
   uint64_t hash = 0;  // collective_hash of all full-batch programs; equal on all ranks
 };
 

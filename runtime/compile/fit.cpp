@@ -440,7 +440,7 @@ class FitFinder {
     Machine machine;
     const bool measures = q_.plan.device == nullptr;
     if (measures) OFSDP_RETURN_IF_ERROR(measure(machine));
-    if (measures) answer.seconds = predicted_seconds(q_.plan, machine, q_.settings.batch);
+    if (measures) answer.seconds = predicted_seconds(q_.plan, machine);
     for (const Found& found : found_) {
       FittingRun& run = answer.runs.emplace_back();
       run.flags = Flags(q_.settings, start_, found.variant).words();
@@ -448,7 +448,7 @@ class FitFinder {
       run.effect = found.variant.effect;
       run.peak_bytes = found.plan->memory.largest_bytes();
       if (measures && same_threads(found.variant.ranks)) {
-        run.seconds = predicted_seconds(*found.plan, machine, found.variant.batch);
+        run.seconds = predicted_seconds(*found.plan, machine);
       }
     }
     std::ranges::stable_sort(answer.runs, {}, [](const FittingRun& run) {

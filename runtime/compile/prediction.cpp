@@ -414,7 +414,8 @@ std::vector<StepCost> step_costs(const CompiledRun& run, const StepProgram& prog
   return costs;
 }
 
-int64_t times_an_update(const ProgramKey& key, const BatchSizes& batch) {
+int64_t times_an_update(const ProgramKey& key, const CompiledRun& run) {
+  const SamplerOptions& batch = run.train_sampler->options();
   if (!key.training || key.batch != batch.batch_size || key.length > 0) return 0;
   const bool middle = !key.first_micro && !key.last_micro;
   return middle ? batch.grad_accum - 2 : 1;
@@ -428,10 +429,10 @@ Simulation simulate_program(const CompiledRun& run, const StepProgram& program,
                   step_costs(run, program, machine), how);
 }
 
-double predicted_seconds(const CompiledRun& run, const Machine& machine, const BatchSizes& batch) {
+double predicted_seconds(const CompiledRun& run, const Machine& machine) {
   double seconds = 0;
   for (const auto& [key, program] : run.programs) {
-    const auto times = static_cast<double>(times_an_update(key, batch));
+    const auto times = static_cast<double>(times_an_update(key, run));
     if (times > 0) seconds += times * simulate_program(run, program, machine).seconds;
   }
   return seconds;

@@ -58,14 +58,14 @@ std::vector<StepCost> step_costs(const CompiledRun& run, const StepProgram& prog
                                  const Machine& machine);
 
 // Returns how many times per update the program runs; 0 for a program of a short batch or
-// evaluation.
-int64_t times_an_update(const ProgramKey& key, const BatchSizes& batch);
+// evaluation. With --batch-weights: the program of the rank with the most samples.
+int64_t times_an_update(const ProgramKey& key, const CompiledRun& run);
 
 // Predicts the program's steps (simulate.h).
 Simulation simulate_program(const CompiledRun& run, const StepProgram& program,
                             const Machine& machine);
 
 // Returns the predicted seconds per update.
-double predicted_seconds(const CompiledRun& run, const Machine& machine, const BatchSizes& batch);
+double predicted_seconds(const CompiledRun& run, const Machine& machine);
 
 }  // namespace ofsdp::runtime

@@ -45,9 +45,33 @@ int64_t count_updates(const SamplerOptions& options, int64_t samples) {
   return samples / batch + (short_one ? 1 : 0);
 }
 
+// Returns the rank of each slot. The i-th of a rank's n slots lies at (2 i + 1) / 2 n of all, so
+// equal parts are dealt in turn.
+std::vector<int> deal_slots(std::span<const int64_t> parts) {
+  struct Place {
+    int64_t odd, part;
+    int rank;
+  };
+  std::vector<Place> places;
+  for (size_t rank = 0; rank < parts.size(); ++rank) {
+    for (int64_t i = 0; i < parts[rank]; ++i) {
+      places.push_back({2 * i + 1, parts[rank], static_cast<int>(rank)});
+    }
+  }
+  std::ranges::stable_sort(
+      places, [](const Place& a, const Place& b) { return a.odd * b.part < b.odd * a.part; });
+  std::vector<int> ranks;
+  for (const Place& place : places) ranks.push_back(place.rank);
+  return ranks;
+}
+
 }  // namespace
 
-Sampler::Sampler(const SamplerOptions& options) : options_(options) {
+Sampler::Sampler(const SamplerOptions& options)
+    : options_(options), dealt_to_(deal_slots(options.parts)) {
+  for (size_t i = 0; i < dealt_to_.size(); ++i) {
+    if (dealt_to_[i] == options_.rank) slots_.push_back(static_cast<int64_t>(i));
+  }
   updates_ = count_updates(options, options.samples);
   ResumePoint& start = options_.start;
   first_ = count_updates(options, options.samples - std::min(start.sample, options.samples));
@@ -58,6 +82,9 @@ Sampler::Sampler(const SamplerOptions& options) : options_(options) {
 
 Result<Sampler> Sampler::make(const SamplerOptions& options) {
   OFSDP_CHECK(options.batch_size > 0 && options.grad_accum > 0 && options.ranks > 0, "sampler");
+  OFSDP_CHECK(options.parts.empty() || (std::ssize(options.parts) == options.ranks &&
+                                        options.batch_size == std::ranges::max(options.parts)),
+              "parts");
   if (options.samples < 1) return input_error("data: expected at least 1 sample, found 0");
   if (options.drop_last && options.samples < options.global_batch()) {
     return input_error("--drop-last: expected at least one global batch of {} samples, found {}",
@@ -67,8 +94,9 @@ Result<Sampler> Sampler::make(const SamplerOptions& options) {
 }
 
 Result<Sampler> Sampler::make_evaluation(int64_t samples, int64_t batch_size, int ranks, int rank,
-                                         bool alone) {
+                                         bool alone, std::vector<int64_t> parts) {
   SamplerOptions options;
+  if (!alone) options.parts = std::move(parts);
   options.samples = samples;
   options.shuffle = false;
   options.batch_size = batch_size;
@@ -107,7 +135,17 @@ int64_t Sampler::dealt(int64_t update, int64_t part, int64_t parts) const {
   return std::max<int64_t>(0, (global_size(update) - part + parts - 1) / parts);
 }
 
+// With `parts`: how many of a micro-batch's slots, from the first on, have a sample.
+int64_t Sampler::slots_filled(int64_t update, int64_t micro) const {
+  const int64_t slots = std::ssize(dealt_to_);
+  return std::clamp<int64_t>(global_size(update) - micro * slots, 0, slots);
+}
+
 int64_t Sampler::micro_size(int64_t update, int64_t micro, int rank) const {
+  if (!dealt_to_.empty()) {
+    const auto end = dealt_to_.begin() + slots_filled(update, micro);
+    return std::count(dealt_to_.begin(), end, rank);
+  }
   if (options_.slices > 0) {
     const int64_t slice = micro * options_.ranks + rank;
     return slice < options_.slices ? dealt(update, slice, options_.slices) : 0;
@@ -120,9 +158,20 @@ int64_t Sampler::micro_size(int64_t update, int64_t micro) const {
   return micro_size(update, micro, options_.rank);
 }
 
-// The first rank has most samples, the last fewest.
+// Without parts the first rank has most samples, the last fewest.
 bool Sampler::alike(int64_t update, int64_t micro) const {
+  for (int rank = 1; !dealt_to_.empty() && rank < options_.ranks; ++rank) {
+    if (micro_size(update, micro, 0) != micro_size(update, micro, rank)) return false;
+  }
   return micro_size(update, micro, 0) == micro_size(update, micro, options_.ranks - 1);
+}
+
+int64_t Sampler::most_in_epoch() const {
+  const int64_t samples = options_.samples;
+  if (options_.slices > 0) return samples;
+  if (dealt_to_.empty()) return (samples + options_.ranks - 1) / options_.ranks;
+  const int64_t slots = std::ssize(dealt_to_), most = options_.batch_size;
+  return samples / slots * most + std::min(samples % slots, most);
 }
 
 int64_t Sampler::micro_batch(int64_t update, int64_t micro, std::span<int64_t> samples) const {
@@ -133,11 +182,13 @@ int64_t Sampler::micro_batch(int64_t update, int64_t micro, std::span<int64_t> s
   const Permutation order =
       shuffled ? Permutation(options_.samples, options_.seed, epoch) : Permutation();
   const LengthOrder* const by_length = options_.order.get();
-  const bool sliced = options_.slices > 0;
+  const bool sliced = options_.slices > 0, parted = !dealt_to_.empty();
   const int64_t stride = sliced ? options_.slices : options_.ranks;
   const int64_t first = options_.rank + micro * options_.ranks * (sliced ? 1 : options_.batch_size);
+  const int64_t slots_before = micro * std::ssize(dealt_to_);
   for (int64_t i = 0; i < size; ++i) {
-    const int64_t position = begin + first + i * stride;
+    const int64_t position =
+        begin + (parted ? slots_before + slots_[static_cast<size_t>(i)] : first + i * stride);
     samples[static_cast<size_t>(i)] = by_length  ? by_length->at(epoch_of(update), position)
                                       : shuffled ? order.at(position)
                                                  : position;

@@ -7,6 +7,10 @@
 // last batch is short, some have fewer samples or none. Endless data (kEndless samples) are one
 // epoch in order.
 //
+// With `parts`, ranks have micro-batches of different sizes. A micro-batch of all ranks then has
+// parts[0] + parts[1] + ... slots, dealt so that its first n are in proportion too, for each n. An
+// update takes one such micro-batch after the other; only the last can be short.
+//
 // With `slices`, a global batch is cut into slices that are the same on any number of ranks: slice
 // j has the samples j, j + slices, ..., and is micro-batch j / ranks on rank j % ranks.
 //
@@ -20,6 +24,7 @@
 #include <array>
 #include <cstdint>
 #include <memory>
+#include <numeric>
 #include <span>
 #include <string>
 #include <string_view>
@@ -89,17 +94,22 @@ class LengthOrder;
 
 struct SamplerOptions : OrderOptions {
   int64_t samples = 0;
-  int64_t batch_size = 1;  // in a rank's micro-batch
+  int64_t batch_size = 1;  // in a rank's micro-batch, at most
   int64_t grad_accum = 1;
   int ranks = 1;
   int rank = 0;
   ResumePoint start = {};
+  std::vector<int64_t> parts = {};                     // each rank's; empty: batch_size
   int64_t slices = 0;                                  // 0: no slices
   int64_t sliced_samples = 0;                          // in a global batch with slices
   std::shared_ptr<const LengthOrder> order = nullptr;  // --bucket-by
 
   int64_t global_batch() const {
-    return slices > 0 ? sliced_samples : batch_size * grad_accum * ranks;
+    if (slices > 0) return sliced_samples;
+    const int64_t of_ranks = parts.empty()
+                                 ? batch_size * ranks
+                                 : std::accumulate(parts.begin(), parts.end(), int64_t{0});
+    return of_ranks * grad_accum;
   }
 };
 
@@ -108,7 +118,7 @@ class Sampler {
   static Result<Sampler> make(const SamplerOptions& options);
   // All samples once, in order, dealt to the ranks in the same way; `alone`: rank 0 takes all.
   static Result<Sampler> make_evaluation(int64_t samples, int64_t batch_size, int ranks, int rank,
-                                         bool alone = false);
+                                         bool alone = false, std::vector<int64_t> parts = {});
 
   const SamplerOptions& options() const { return options_; }
   int64_t updates_per_epoch() const { return updates_; }
@@ -121,7 +131,9 @@ class Sampler {
   ResumePoint position(int64_t update) const;
   int64_t global_size(int64_t update) const;  // in the update, on all ranks
   int64_t micro_size(int64_t update, int64_t micro) const;
-  bool alike(int64_t update, int64_t micro) const;  // true if all ranks have equally many samples
+  // Returns true if all ranks have equally many samples.
+  bool alike(int64_t update, int64_t micro) const;
+  int64_t most_in_epoch() const;  // at least a rank's samples in an epoch; the same on all ranks
 
   // Writes the micro-batch's sample numbers into `samples` (at least batch_size long) and returns
   // how many.
@@ -134,12 +146,15 @@ class Sampler {
  private:
   explicit Sampler(const SamplerOptions& options);
   int64_t dealt(int64_t update, int64_t part, int64_t parts) const;
+  int64_t slots_filled(int64_t update, int64_t micro) const;
   int64_t micro_size(int64_t update, int64_t micro, int rank) const;
   void add_sizes(int rank, std::vector<int64_t>& sizes) const;
 
   SamplerOptions options_;
-  int64_t updates_ = 1;  // in a full epoch
-  int64_t first_ = 1;    // in the rest of the epoch in which the run starts
+  std::vector<int> dealt_to_;   // with `parts`: the rank of each slot
+  std::vector<int64_t> slots_;  // this rank's
+  int64_t updates_ = 1;         // in a full epoch
+  int64_t first_ = 1;           // in the rest of the epoch in which the run starts
 };
 
 }  // namespace ofsdp::runtime

@@ -223,7 +223,12 @@ std::string to_json(const PlanReport& report, const RunSettings& settings) {
            {"units", units_json(report)},
            {"memory", memory_json(report)},
            {"programs", std::move(programs)}};
-  if (!report.plan->candidates.empty()) all["candidates"] = candidates_json(*report.plan);
+  const std::vector<int64_t>& parts = report.plan->train_sampler->options().parts;
+  if (!parts.empty()) all["batch_of_ranks"] = parts;
+  if (!report.plan->candidates.empty()) {
+    all["candidates"] = candidates_json(*report.plan);
+    all["candidates_rule"] = report.plan->candidates_rule;
+  }
   if (!dealt_matrices(*report.plan).empty()) all["newton_schulz"] = orthogonal_json(*report.plan);
   if (!report.device) {
     all["update"] = {{"ms", ms(report.update_seconds)},

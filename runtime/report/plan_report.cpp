@@ -305,10 +305,9 @@ Status check_world(const Topology& topology, const CompiledRun& plan, const RunS
       settings.options.report.topology, topology.world(), plan.shards.world);
 }
 
-void add_program(PlanReport& report, const ProgramKey& key, const StepProgram& program,
-                 const RunSettings& settings) {
+void add_program(PlanReport& report, const ProgramKey& key, const StepProgram& program) {
   const CompiledRun& run = *report.plan;
-  ProgramReport entry{&key, &program, times_an_update(key, settings.batch), {}};
+  ProgramReport entry{&key, &program, times_an_update(key, run), {}};
   if (report.device) {
     report.programs.push_back(std::move(entry));
     return;
@@ -358,10 +357,10 @@ Peak peak_of(const CompiledRun& plan) {
 }
 
 // In rings, (n - 1)/n of the bytes come from other ranks; an all-reduce is two rings.
-size_t received_bytes(const CompiledRun& plan, const BatchSizes& batch) {
+size_t received_bytes(const CompiledRun& plan) {
   double bytes = 0;
   for (const auto& [key, program] : plan.programs) {
-    const auto times = static_cast<double>(times_an_update(key, batch));
+    const auto times = static_cast<double>(times_an_update(key, plan));
     if (times == 0) continue;
     for (const Operation& op : lower(program, lowering(plan, 0)).operations) {
       const double others = op.group.count - 1;
@@ -392,7 +391,7 @@ Result<PlanReport> make_report(const CompiledRun& plan, const RunSettings& setti
     OFSDP_RETURN_IF_ERROR(measure_kernels({&plan}, kMeasureFor, report.machine.kernels));
     OFSDP_ASSIGN_OR_RETURN(report.machine.rates, measure_rates(plan));
   }
-  for (const auto& [key, program] : plan.programs) add_program(report, key, program, settings);
+  for (const auto& [key, program] : plan.programs) add_program(report, key, program);
   return report;
 }
 

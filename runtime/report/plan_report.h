@@ -113,7 +113,7 @@ struct PlanReport {
 
 // Returns the bytes that rank 0 receives from other ranks in an update, in gathers and reductions.
 // Ranks that read each other's shards in place receive no parameters.
-size_t received_bytes(const CompiledRun& plan, const BatchSizes& batch);
+size_t received_bytes(const CompiledRun& plan);
 
 // Measures this machine for one or two seconds and simulates; for a device it does neither.
 Result<PlanReport> make_report(const CompiledRun& plan, const RunSettings& settings);

@@ -137,9 +137,8 @@ std::string candidates_text(const CompiledRun& plan) {
     flags.resize(widest, ' ');
     return flags + format_text(" {:>5} {:>13} {:>10} {:>9} {:>14} {:>9}  {}\n", cells...);
   };
-  std::string out =
-      "wrap auto compares plans; the first that fits and is within 1 % of the fastest wins\n" +
-      row("flags", "units", "largest unit", "recomputed", "peak", "bytes", "ms", "");
+  std::string out = plan.candidates_rule +
+                    row("flags", "units", "largest unit", "recomputed", "peak", "bytes", "ms", "");
   for (const Candidate& c : plan.candidates) {
     const char* const verdict = c.chosen ? "taken" : c.fits ? "" : "too large";
     out += row(c.flags, c.units, readable_count(c.largest_unit), c.recompute_level,

@@ -62,6 +62,7 @@ BatchTrainer::BatchTrainer(const RunContext& context)
   options_.run.bucket_by.clear();
   options_.run.eval_data = {};
   options_.batch.global_batch_size = {};
+  options_.batch.weights.clear();
   options_.files = {};
   options_.folder = {};
   options_.checkpoint = {};

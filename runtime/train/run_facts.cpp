@@ -18,7 +18,8 @@ namespace ofsdp::runtime {
 
 namespace {
 
-OffloadTraffic of_update(const CompiledRun& run, const BatchSizes& batch) {
+OffloadTraffic of_update(const CompiledRun& run) {
+  const SamplerOptions& batch = run.train_sampler->options();
   OffloadTraffic sum;
   for (int64_t micro = 0; micro < batch.grad_accum; ++micro) {
     const StepProgram& program =
@@ -71,7 +72,7 @@ std::string offload_line(const CompiledRun& run, const RunSettings& settings, bo
   const std::string flag = format_text("--cpu-offload {}", name_of(offloads));
   if (run.device == nullptr) return flag + ": no effect, since the run is on the CPU\n";
   const OffloadMap& offload = run.memory.offload;
-  const OffloadTraffic traffic = of_update(run, settings.batch);
+  const OffloadTraffic traffic = of_update(run);
   const auto shown = [exact](size_t bytes) {
     return exact ? format_text("{} bytes", bytes) : readable_bytes(bytes);
   };
@@ -113,6 +114,19 @@ std::string weights_line(const CompiledRun& run, const Options& options, bool ex
   }
   return format_text("--shard-weights: ranks need at most {}{}{}\n", joined(shown, ", "),
                      all.size() > shown.size() ? ", ..." : "", exact ? " bytes" : "");
+}
+
+// --batch-weights: says what each rank gets of a forward.
+std::string parts_line(const CompiledRun& run, const RunSettings& settings) {
+  if (settings.batch.weights.empty()) return "";
+  const std::vector<int64_t>& parts = run.train_sampler->options().parts;
+  if (parts.empty()) return "--batch-weights: no effect, since ranks get equal parts of a batch\n";
+  std::vector<std::string> shown;
+  for (size_t i = 0; i < std::min(parts.size(), kWeightsShown); ++i) {
+    shown.push_back(std::to_string(parts[i]));
+  }
+  return format_text("--batch-weights: ranks get {}{} samples of each forward\n",
+                     joined(shown, ", "), parts.size() > shown.size() ? ", ..." : "");
 }
 
 // Returns the bytes of all ranks on a host. The first one unpacks columns for all.
@@ -262,6 +276,7 @@ std::vector<std::string> notices(const PlannedRun& run, bool all, bool exact) {
   }
   add_lines(slices_line(run.settings.batch), lines);
   add_lines(weights_line(run.plan, run.settings.options, exact), lines);
+  add_lines(parts_line(run.plan, run.settings), lines);
   add_lines(run.plan.choice, lines);
   return lines;
 }

@@ -51,6 +51,8 @@ TEST(BadCommandTest, ABatchThatTheGraphCannotTake) {
   const Words train = fsdp_run({folder.model(), "--loss", "cross_entropy"});
   expect_refused(folder, train + Words{"--global-batch-size", "24", "--grad-accum", "12"},
                  {"--batch-size", folder.model(), "fixed at 6"});
+  expect_refused(folder, train + ranks(2) + Words{"--batch-weights", "2,1"},
+                 {"--batch-weights", folder.model(), "fixed at 6"});
   EXPECT_EQ(Program::run(train).status, 0);  // 12 samples: two batches
 }
 

@@ -1,4 +1,5 @@
-// The scripts that samples share: a plot and the last loss from a metrics file, by awk alone.
+// The scripts that samples share: a plot and the last loss from a metrics file, by awk alone. And the
+// table of samples/mnist.
 #include <gtest/gtest.h>
 
 #include <filesystem>
@@ -59,6 +60,40 @@ TEST(SampleScripts, LastLossIsThatOfTheLastEvaluation) {
   EXPECT_EQ(run.out, "validation loss 2.1235\n");
   folder.write("m.jsonl", "{\"kind\":\"step\",\"step\":1,\"loss\":4}\n");
   EXPECT_EQ(Program::run({kCommon + "last_loss.sh", folder.path() + "/m.jsonl"}).status, 1);
+}
+
+// The rows and pictures of samples/mnist/table.sh, from short runs of another model.
+TEST(SampleScripts, TheTableHasARowAndCurvesForEachRun) {
+  const TempFolder folder;
+  const auto run = [&](const char* name, const Words& more) {
+    const std::string at = folder.path() + "/" + name;
+    const Words words = Words{fixture("mlp/model.onnx"), "--loss", "cross_entropy"} + ranks(2) +
+                        Words{"--threads", "1"} + more;
+    const Finished plan = Program::run(fsdp_run({"plan", "--json"}) + words);
+    folder.write(std::string(name) + ".plan.json", plan.out);
+    const Words train = fsdp_run(words) + Words{"--run-dir", "none", "--steps", "5"};
+    EXPECT_EQ(Program::run(train + Words{"--metrics", at + ".jsonl"}).status, 0);
+    EXPECT_EQ(Program::run(train + Words{"--trace", at + ".trace.json"}).status, 0);
+  };
+  run("no_shard", {"--strategy", "no_shard"});
+  run("one_unit", {"--wrap", "none"});
+  run("by_size", {"--wrap", "size", "--min-params", "1000"});
+  run("auto", {"--wrap", "auto"});
+  const Finished table =
+      Program::run({"/usr/bin/python3", OFSDP_SOURCE_DIR "/samples/mnist/table.py", folder.path()});
+  ASSERT_EQ(table.status, 0) << table.err;
+  const auto count = [](const std::string& text, const std::string& word) {
+    int found = 0;
+    for (size_t at = 0; (at = text.find(word, at)) != std::string::npos; ++at) ++found;
+    return found;
+  };
+  EXPECT_EQ(count(table.out, "to the byte"), 4) << table.out;
+  const std::string time = onnx_bytes::content(folder.path() + "/time.svg");
+  EXPECT_EQ(count(time, "<rect "), 1 + 2 + 4 * 4);
+  const std::string memory = onnx_bytes::content(folder.path() + "/memory.svg");
+  EXPECT_EQ(count(memory, "<polyline "), 4 * (3 + 2 + 1));  // grid, ranks, plan
+  EXPECT_EQ(count(memory, "stroke-dasharray"), 4);
+  EXPECT_TRUE(memory.ends_with("</svg>\n"));
 }
 
 }  // namespace sample_scripts_test

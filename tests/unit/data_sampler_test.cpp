@@ -1,7 +1,10 @@
+#include <algorithm>
 #include <map>
+#include <numeric>
 #include <set>
 
 #include "runtime/data/sampler.h"
+#include "runtime/options.h"
 #include "tests/support/data_files.h"
 #include "tests/support/namespaces.h"
 
@@ -199,6 +202,106 @@ TEST(Sampler, RanksAreAlikeWhereAllHaveAsManySamples) {
       }
     }
   }
+}
+
+// Parts of a micro-batch: what each rank has of `samples`, in an epoch without shuffling.
+std::vector<Sampler> parted(const Samples& parts, int64_t samples, int64_t accum) {
+  std::vector<Sampler> ranks;
+  for (size_t rank = 0; rank < parts.size(); ++rank) {
+    SamplerOptions options{{.shuffle = false}};
+    options.samples = samples;
+    options.batch_size = std::ranges::max(parts);
+    options.parts = parts;
+    options.grad_accum = accum;
+    ranks.push_back(make(options, static_cast<int>(parts.size()), static_cast<int>(rank)));
+  }
+  return ranks;
+}
+
+TEST(Sampler, PartsAreInProportionInShortBatchesToo) {
+  for (const Samples& parts : {Samples{5, 3}, {1, 20, 3}, {8, 2, 1, 5}, {1, 7}, {4, 4, 1}}) {
+    const int64_t slots = std::accumulate(parts.begin(), parts.end(), int64_t{0});
+    for (int64_t samples = 1; samples <= slots; ++samples) {
+      const auto ranks = parted(parts, samples, 1);
+      for (size_t r = 0; r < parts.size(); ++r) {
+        const double share = static_cast<double>(samples * parts[r]) / static_cast<double>(slots);
+        EXPECT_NEAR(static_cast<double>(ranks[r].micro_size(0, 0)), share, 1.0);
+        EXPECT_LE(ranks[r].micro_size(0, 0), parts[r]);
+        EXPECT_LE(ranks[r].micro_size(0, 0), ranks[r].most_in_epoch());
+      }
+    }
+  }
+}
+
+TEST(Sampler, RanksWithPartsHaveEverySampleOnceBatchByBatch) {
+  const Samples parts{5, 1, 3};
+  for (const int64_t accum : {1, 2, 3}) {
+    for (int64_t samples = 1; samples < 70; ++samples) {
+      const auto ranks = parted(parts, samples, accum);
+      int64_t begin = 0;
+      for (int64_t update = 0; update < ranks[0].updates_per_epoch(); ++update) {
+        for (int64_t micro = 0; micro < accum; ++micro) {
+          Samples all;
+          std::set<int64_t> sizes;
+          for (const Sampler& sampler : ranks) {
+            const Samples mine = micro_batch(sampler, update, micro);
+            all.insert(all.end(), mine.begin(), mine.end());
+            sizes.insert(std::ssize(mine));
+            const Samples known = sampler.micro_batch_sizes();
+            EXPECT_EQ(std::ranges::count(known, std::ssize(mine)), 1);
+          }
+          for (const Sampler& sampler : ranks) {
+            EXPECT_EQ(sampler.alike(update, micro), sizes.size() == 1);
+          }
+          std::ranges::sort(all);
+          Samples expected(all.size());
+          std::iota(expected.begin(), expected.end(), begin);
+          EXPECT_EQ(all, expected);
+          begin += std::ssize(all);
+        }
+        EXPECT_EQ(begin, std::min(samples, (update + 1) * 9 * accum));
+      }
+      EXPECT_EQ(begin, samples);
+    }
+  }
+}
+
+TEST(Sampler, EqualPartsAreDealtAsWithoutParts) {
+  for (const int64_t accum : {1, 3}) {
+    for (int64_t samples = 1; samples < 40; ++samples) {
+      SamplerOptions options;
+      options.samples = samples;
+      options.batch_size = 4;
+      options.grad_accum = accum;
+      SamplerOptions with = options;
+      with.parts = {4, 4, 4};
+      for (int rank = 0; rank < 3; ++rank) {
+        for (int64_t update = 0; update < 4; ++update) {
+          for (int64_t micro = 0; micro < accum; ++micro) {
+            EXPECT_EQ(micro_batch(make(with, 3, rank), update, micro),
+                      micro_batch(make(options, 3, rank), update, micro));
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST(Sampler, WeightsMakePartsOfWholeSamples) {
+  const auto parts = [](const std::vector<double>& weights, int64_t batch) {
+    const BatchSizes sizes{.batch_size = batch, .weights = weights};
+    const auto made = batch_parts(sizes, static_cast<int>(weights.size()));
+    EXPECT_TRUE(made.ok());
+    return *made;
+  };
+  EXPECT_EQ(parts({2, 1}, 8), (Samples{11, 5}));
+  EXPECT_EQ(parts({3, 1, 2}, 4), (Samples{6, 2, 4}));
+  EXPECT_EQ(parts({1e308, 1e308, 5e307}, 5), (Samples{6, 6, 3}));
+  EXPECT_EQ(parts({0.3, 0.3, 0.3}, 5), Samples{});  // equal
+  EXPECT_EQ(parts({1, 1.001}, 4), Samples{});       // to one sample
+  const BatchSizes lone{.batch_size = 1, .weights = {9, 1}};
+  expect_input_error(batch_parts(lone, 2), {"--batch-weights", "rank 1", "2 samples"});
+  expect_input_error(batch_parts(lone, 3), {"expected 3 weights", "found 2"});
 }
 
 TEST(Sampler, SizesAreExactlyThoseThatOccur) {

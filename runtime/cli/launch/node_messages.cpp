@@ -102,7 +102,8 @@ Result<BatchOptions> keep_global_batch(const Options& options, int64_t first_wor
   while (global / world % size != 0) --size;
   return BatchOptions{.batch_size = {size, Source::kFlag},
                       .grad_accum = {global / world / size, Source::kFlag},
-                      .global_batch_size = {global, Source::kFlag}};
+                      .global_batch_size = {global, Source::kFlag},
+                      .weights = options.batch.weights};
 }
 
 }  // namespace

@@ -400,7 +400,8 @@ std::string describe(const Options& options, const std::optional<BatchSizes>& si
   if (sizes) {
     shown.batch = {.batch_size = {sizes->batch_size},
                    .grad_accum = {sizes->grad_accum},
-                   .global_batch_size = {sizes->global_batch_size}};
+                   .global_batch_size = {sizes->global_batch_size},
+                   .weights = options.batch.weights};
   }
   std::string text;
   for (const OptionEntry& entry : option_table()) {

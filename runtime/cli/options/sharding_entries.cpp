@@ -1,5 +1,6 @@
 // Options about sharding (strategy, units, precision, memory) and about ranks and hosts.
 #include <algorithm>
+#include <cmath>
 
 #include "fsdp/comm/communicator.h"
 #include "fsdp/comm/rank_identity.h"
@@ -27,31 +28,49 @@ OptionEntry wrap_layers() {
       });
 }
 
+constexpr std::string_view kEqual = "equal";
+
 // Returns the weights in a text such as "2,1,1"; none if one is not above 0.
-std::optional<ShardWeights> weights_from(const std::string& text) {
-  ShardWeights weights{.automatic = lowered(text) == "auto"};
-  if (weights.automatic || lowered(text) == "equal") return weights;
+std::optional<std::vector<double>> weights_from(const std::string& text) {
+  std::optional<std::vector<double>> weights(std::in_place);
+  if (lowered(text) == kEqual) return weights;
   for (const std::string& word : split_list(text)) {
     const std::optional<double> weight = parse_number(word);
-    if (!weight || !(*weight > 0)) return std::nullopt;
-    weights.of_ranks.push_back(*weight);
+    if (!weight || !(*weight > 0) || !std::isfinite(*weight)) return std::nullopt;
+    weights->push_back(*weight);
   }
   return weights;
 }
 
-std::string weights_text(const ShardWeights& weights) {
-  if (weights.automatic) return "auto";
-  if (weights.of_ranks.empty()) return "equal";
+std::string weights_text(const std::vector<double>& weights) {
+  if (weights.empty()) return std::string(kEqual);
   std::vector<std::string> words;
-  for (const double weight : weights.of_ranks) words.push_back(show_number(weight));
+  for (const double weight : weights) words.push_back(show_number(weight));
   return yaml_quoted(joined(words, ","));
+}
+
+std::optional<ShardWeights> shard_weights_from(const std::string& text) {
+  if (lowered(text) == "auto") return ShardWeights{.automatic = true};
+  std::optional<std::vector<double>> weights = weights_from(text);
+  if (!weights) return std::nullopt;
+  return ShardWeights{.of_ranks = *std::move(weights)};
 }
 
 OptionEntry shard_weights() {
   return entries::parsed({"shard-weights", "equal, auto (by memory), W,W,..",
                           "ranks own parts of units and states in this proportion"},
                          "equal, auto or a number above 0 for each rank, such as 2,1,1",
-                         OFSDP_FIELD(sharding.shard_weights), weights_from, weights_text);
+                         OFSDP_FIELD(sharding.shard_weights), shard_weights_from,
+                         [](const ShardWeights& weights) {
+                           return weights.automatic ? "auto" : weights_text(weights.of_ranks);
+                         });
+}
+
+OptionEntry batch_weights() {
+  return entries::parsed(
+      {"batch-weights", "equal, W,W,..", "ranks get parts of each batch in this proportion"},
+      "equal or a number above 0 for each rank, such as 2,1,1", OFSDP_FIELD(batch.weights),
+      weights_from, weights_text);
 }
 
 // A number without a unit is bytes; so few are a unit that was left out.
@@ -139,6 +158,7 @@ std::vector<OptionEntry> sharding_entries() {
                   "hybrid strategies: ranks that share one copy"},
                  1, OFSDP_FIELD(sharding.shard_size)),
       shard_weights(),
+      batch_weights(),
       choice("wrap", "how units are cut", OFSDP_FIELD(sharding.wrap)),
       wrap_layers(),
       integer({"min-params", "100000", "size policy: the fewest parameters in a unit"}, 0,

@@ -76,7 +76,7 @@ Result<MetricLayout> lay_out_metrics(const std::vector<MetricSpec>& metrics, con
       if (traits.rows == MetricRows::kScores) {
         const int64_t a_sample = graph.value(rows.rows).desc.shape[0] / batch;
         const int64_t columns = m.classes ? 1 : m.width;
-        const int64_t own = (samples + ranks - 1) / ranks * a_sample * columns;
+        const int64_t own = samples * a_sample * columns;
         plan.own_scores = std::max(plan.own_scores, own);
         plan.all_scores = std::max(plan.all_scores, own / columns * ranks);
         ++plan.score_metrics;

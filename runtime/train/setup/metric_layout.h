@@ -48,8 +48,9 @@ struct MetricLayout {
 // Returns each prediction whose rows the metrics need, once; empty if Graph::matches suffices.
 std::vector<MeasureSpec> measures_of(const std::vector<MetricSpec>& metrics);
 
-// `graph`: the evaluation graph of `batch` samples. `samples`: the size of the evaluation; 0 only
-// checks the metrics. Returns kInput if a metric does not fit the prediction.
+// `graph`: the evaluation graph of `batch` samples. `samples`: at least what a rank has of the
+// evaluation, the same on all ranks; 0 only checks the metrics. Returns kInput if a metric does not
+// fit the prediction.
 Result<MetricLayout> lay_out_metrics(const std::vector<MetricSpec>& metrics, const Graph& graph,
                                      int64_t batch, int64_t samples, int ranks);
 

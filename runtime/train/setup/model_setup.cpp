@@ -29,6 +29,28 @@ namespace ofsdp::runtime {
 
 namespace {
 
+// --batch-weights: refuses what makes another loss of ranks' unequal parts, or needs equal ones.
+Status check_batch_weights(const Options& options, const BatchSizes& sizes, const Graph& graph,
+                           int world) {
+  OFSDP_ASSIGN_OR_RETURN(const std::vector<int64_t> parts, batch_parts(sizes, world));
+  if (parts.empty()) return {};
+  OFSDP_REJECT_IF(sizes.slices > 0,
+                  "--batch-weights: --deterministic across_ranks cuts a batch into equal slices: "
+                  "expected one of the two");
+  OFSDP_REJECT_IF(options.loss_mean == LossMean::kPerRank,
+                  "--batch-weights: --loss-mean per_rank weighs ranks equally, whatever their "
+                  "samples: expected --loss-mean global");
+  OFSDP_REJECT_IF(!options.run.bucket_by.empty(),
+                  "--batch-weights: --bucket-by cuts rows for batches of one size: expected one of "
+                  "the two");
+  const int64_t fixed = fixed_batch(graph);
+  OFSDP_REJECT_IF(fixed >= 0,
+                  "--batch-weights: the batch axis of {} is fixed at {}: expected equal parts, or "
+                  "--free-batch",
+                  graph.file, fixed);
+  return {};
+}
+
 // A fixed leading axis determines the batch; any other --batch-size is an error.
 Result<BatchSizes> batch_of(const Options& options, const Graph& graph, int world) {
   const int64_t fixed = fixed_batch(graph);
@@ -38,8 +60,10 @@ Result<BatchSizes> batch_of(const Options& options, const Graph& graph, int worl
   if (fixed >= 0 && !given.batch_size.value && open) {
     given.batch_size = {fixed, given.global_batch_size.source};
   }
-  OFSDP_ASSIGN_OR_RETURN(const BatchSizes sizes, resolve_batch(given, options.launch.deterministic,
-                                                               world, joins_rows(options)));
+  OFSDP_ASSIGN_OR_RETURN(BatchSizes sizes, resolve_batch(given, options.launch.deterministic, world,
+                                                         joins_rows(options)));
+  sizes.weights = options.batch.weights;
+  OFSDP_RETURN_IF_ERROR(check_batch_weights(options, sizes, graph, world));
   if (fixed < 0 || sizes.batch_size == fixed) return sizes;
   return input_error("--batch-size {}: the batch axis of {} is fixed at {}", sizes.batch_size,
                      graph.file, fixed);
@@ -362,7 +386,10 @@ class SetupMaker {
   // A slice lies on one rank, so the number of ranks cannot change it.
   RankRows ranks_of(const ModelSetup& setup) const {
     if (setup.batch.slices > 0) return {};
-    return {communicator_.size(), communicator_.rank(), setup.batch.batch_size};
+    const auto parts = batch_parts(setup.batch, communicator_.size());
+    const bool equal = !parts.ok() || parts->empty();
+    const int64_t most = equal ? setup.batch.batch_size : std::ranges::max(*parts);
+    return {communicator_.size(), communicator_.rank(), most};
   }
 
   // Evaluation ignores the teacher.

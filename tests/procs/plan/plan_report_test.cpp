@@ -148,6 +148,37 @@ TEST(PlanReport, AutoTakesWhatFitsTheLimitAndIsPredictedToBeTheFastest) {
   EXPECT_LT(report.at("update").at("communication_ms").get<double>(), fastest);
 }
 
+// The fastest of those that fit is taken; those that do not fit have no time.
+TEST(PlanReport, AutoListsTheStrategiesThatItCompared) {
+  const Words words = fsdp_run({"plan", fixture("blocks/model.onnx"), "--json", "--data",
+                                "synthetic", "--steps", "1", "--loss", "cross_entropy"}) +
+                      ranks(4);
+  const auto planned_with = [&](const Words& more) {
+    return Json::parse(Program::run(words + more).out);
+  };
+  const Json zero1 = planned_with({"--strategy", "zero1"});
+  const auto peak = zero1.at("memory").at("peak_bytes").get<size_t>();
+  const Json plan = planned_with({"--strategy", "auto", "--memory-limit", std::to_string(peak)});
+  const Json& all = plan.at("candidates");
+  std::vector<std::string> flags;
+  double fastest = 1e9, taken = 0;
+  for (const Json& one : all) {
+    flags.push_back(one.at("flags"));
+    const double ms = one.at("ms");
+    EXPECT_EQ(one.at("fits"), one.at("peak_bytes").get<size_t>() <= peak) << one;
+    EXPECT_EQ(one.at("fits"), ms > 0) << one;
+    if (one.at("fits")) fastest = std::min(fastest, ms);
+    if (!one.at("chosen")) continue;
+    taken = ms;
+    EXPECT_EQ(flags.back(), "--strategy " + plan["strategy"].get<std::string>());
+  }
+  EXPECT_EQ(flags, (std::vector<std::string>{"--strategy zero1", "--strategy full_shard",
+                                             "--strategy no_shard"}));
+  EXPECT_FALSE(all.at(2).at("fits"));
+  EXPECT_EQ(taken, fastest);
+  EXPECT_FALSE(zero1.contains("candidates"));
+}
+
 TEST(PlanReport, AWrongTopologyIsRefused) {
   const testing_data::TempFolder folder;
   std::ofstream(folder.path() + "/t.yaml") << "ranks_per_host: 4\n"
