@@ -6,6 +6,7 @@
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
+#include <iterator>
 #include <limits>
 #include <regex>
 
@@ -230,30 +231,34 @@ Status CheckpointStore::remove_old() {
 // [Note: harmed or unreadable] Only bytes prove harm: a length, a checksum, a manifest, a file that
 // is listed but absent. That is kInput. Any other system error (EIO, ESTALE, EMFILE, EACCES) is
 // kFault, since the checkpoint may be good and must not be passed over.
-Result<OpenFile> open_listed(const std::string& folder, const std::string& name) {
-  const std::string path = join_path(folder, name);
+Result<OpenFile> open_listed(const std::string& folder, const CheckpointFile& file) {
+  const std::string path = join_path(folder, file.name);
   Result<OpenFile> opened = open_for_reading(path);
-  if (opened.ok()) return opened;
+  if (opened.ok()) {
+    OFSDP_REJECT_IF(opened->bytes != file.bytes, "{}: expected {} bytes, found {}", file.name,
+                    file.bytes, opened->bytes);
+    return opened;
+  }
   const std::string& why = opened.error().message();
-  OFSDP_REJECT_IF(is_absent(path), "{} is missing: {}", name, why);
+  OFSDP_REJECT_IF(is_absent(path), "{} is missing: {}", file.name, why);
   return Status(ErrorKind::kFault, why);
 }
 
 BlockReader::BlockReader(std::string folder)
     : folder_(std::move(folder)), block_(static_cast<size_t>(kChecksumBlock)) {}
 
-Status BlockReader::use_file(const std::string& name) {
-  if (name_ == name) return ok_status();
+Status BlockReader::use_file(const CheckpointFile& file) {
+  if (name_ == file.name) return ok_status();
   name_.clear();
-  OFSDP_ASSIGN_OR_RETURN(file_, open_listed(folder_, name));
-  name_ = name;
+  OFSDP_ASSIGN_OR_RETURN(file_, prefixed(folder_, open_listed(folder_, file)));
+  name_ = file.name;
   return ok_status();
 }
 
 Status BlockReader::read(const CheckpointFile& file, const Slice& slice, int64_t block,
                          std::span<std::byte> dst) {
   const int64_t at = slice.offset + block * kChecksumBlock;
-  OFSDP_RETURN_IF_ERROR(use_file(file.name));
+  OFSDP_RETURN_IF_ERROR(use_file(file));
   OFSDP_RETURN_IF_ERROR(read_exactly(file_, at, dst));
   const uint32_t expected = slice.checksums[static_cast<size_t>(block)];
   const uint32_t found = crc32c(dst);
@@ -273,7 +278,7 @@ Result<std::span<const std::byte>> BlockReader::read(const CheckpointFile& file,
 
 Status BlockReader::check_header(const CheckpointFile& file, const std::string& save) {
   if (!file.header) return ok_status();
-  OFSDP_RETURN_IF_ERROR(use_file(file.name));
+  OFSDP_RETURN_IF_ERROR(use_file(file));
   uint32_t found = 0;
   int64_t at = 0;
   auto add_until = [&](int64_t end) -> Status {
@@ -318,12 +323,21 @@ void sort_and_cut(Extents& extents) {
   extents = std::move(kept);
 }
 
+struct Range {
+  int64_t begin, end;
+  bool has(int64_t i) const { return i >= begin && i < end; }
+};
+
+Range part_of(int64_t count, int64_t share, int64_t shares) {
+  return {count * share / shares, count * (share + 1) / shares};
+}
+
 }  // namespace
 
-Result<CheckpointReader> CheckpointReader::open(const std::string& folder) {
+Result<CheckpointReader> CheckpointReader::open(const std::string& folder, int share, int shares) {
   CheckpointReader reader(folder);
   OFSDP_ASSIGN_OR_RETURN(reader.manifest_, read_manifest(folder));
-  OFSDP_RETURN_IF_ERROR(reader.check_sizes().with_prefix(folder));
+  OFSDP_RETURN_IF_ERROR(reader.check_sizes(share, shares).with_prefix(folder));
   for (size_t f = 0; f < reader.manifest_.files.size(); ++f) {
     for (size_t s = 0; s < reader.manifest_.files[f].slices.size(); ++s) reader.index_slice(f, s);
   }
@@ -331,11 +345,11 @@ Result<CheckpointReader> CheckpointReader::open(const std::string& folder) {
   return reader;
 }
 
-Status CheckpointReader::check_sizes() const {
-  for (const CheckpointFile& file : manifest_.files) {
-    OFSDP_ASSIGN_OR_RETURN(const OpenFile opened, open_listed(folder_, file.name));
-    if (opened.bytes == file.bytes) continue;
-    return input_error("{}: expected {} bytes, found {}", file.name, file.bytes, opened.bytes);
+Status CheckpointReader::check_sizes(int share, int shares) const {
+  const Range files = part_of(std::ssize(manifest_.files), share, shares);
+  for (int64_t f = files.begin; f < files.end; ++f) {
+    const CheckpointFile& file = manifest_.files[static_cast<size_t>(f)];
+    OFSDP_RETURN_IF_ERROR(open_listed(folder_, file).status());
   }
   return ok_status();
 }
@@ -392,14 +406,19 @@ Status CheckpointReader::verify(int share, int shares, int threads) const {
     const Slice* slice;
     int64_t block;
   };
+  int64_t blocks = 0, number = 0;
+  for (const CheckpointFile& file : manifest_.files) {
+    for (const Slice& slice : file.slices) blocks += slice.blocks();
+  }
+  const Range my_files = part_of(std::ssize(manifest_.files), share, shares);
+  const Range my_blocks = part_of(blocks, share, shares);
   std::vector<Block> mine;
   std::vector<size_t> headers;
-  int64_t number = 0;
   for (size_t f = 0; f < manifest_.files.size(); ++f) {
-    if (static_cast<int>(f) % shares == share) headers.push_back(f);
+    if (my_files.has(static_cast<int64_t>(f))) headers.push_back(f);
     for (const Slice& slice : manifest_.files[f].slices) {
       for (int64_t block = 0; block < slice.blocks(); ++block, ++number) {
-        if (number % shares == share) mine.push_back({f, &slice, block});
+        if (my_blocks.has(number)) mine.push_back({f, &slice, block});
       }
     }
   }

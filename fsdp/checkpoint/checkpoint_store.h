@@ -78,8 +78,8 @@ class CheckpointStore {
 
 // CheckpointReader: an open checkpoint, from which any rank in any world size reads any elements.
 
-// Opens a file that the manifest lists.
-Result<OpenFile> open_listed(const std::string& folder, const std::string& name);
+// Opens a file that the manifest lists, and checks its size.
+Result<OpenFile> open_listed(const std::string& folder, const CheckpointFile& file);
 
 // Reads a checkpoint's files in blocks and compares checksums. Has one file open and one block with
 // kChecksumBlock bytes; each thread needs a reader. Errors: kInput if a file is missing, short or
@@ -98,7 +98,7 @@ class BlockReader {
   Status check_header(const CheckpointFile& file, const std::string& save);
 
  private:
-  Status use_file(const std::string& name);
+  Status use_file(const CheckpointFile& file);
 
   std::string folder_;
   std::vector<std::byte> block_;
@@ -109,14 +109,15 @@ class BlockReader {
 // Errors: kInput, beginning with the folder, if something is missing, short, foreign or changed.
 class CheckpointReader {
  public:
-  // Reads the manifest, and checks all file sizes and that no tensor element is missing.
-  static Result<CheckpointReader> open(const std::string& folder);
+  // Reads the manifest, and checks that no tensor element is missing and the sizes in one share of
+  // the files. Sizes of other files are checked once they are read.
+  static Result<CheckpointReader> open(const std::string& folder, int share = 0, int shares = 1);
 
   const Manifest& manifest() const { return manifest_; }
   const std::string& folder() const { return folder_; }
 
   // Checks the checksums in one share of all bytes, so that a run's ranks together check everything
-  // once.
+  // once. A share is contiguous: as many ranks as files open at most two files each.
   Status verify(int share, int shares, int threads = 1) const;
   // Reads elements first .. first + dst.size() - 1 from a trained parameter or an optimizer state.
   // Reads only blocks that overlap them, and checks these again.
@@ -135,7 +136,7 @@ class CheckpointReader {
   using Key = std::pair<std::string, std::string>;  // kind, name
 
   explicit CheckpointReader(const std::string& folder) : folder_(folder), blocks_(folder) {}
-  Status check_sizes() const;
+  Status check_sizes(int share, int shares) const;
   void index_slice(size_t file, size_t slice);
   void index_unit(size_t file, size_t slice);
   Status check_coverage();

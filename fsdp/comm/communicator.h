@@ -56,7 +56,7 @@ namespace ofsdp::fsdp {
 inline constexpr int64_t kReduceBlock = 4096;  // elements: 16 KiB, half a first-level cache
 inline constexpr int kMaxExchange = 16;        // doubles
 inline constexpr int kMaxChannels = 4096;
-inline constexpr int kMaxRanks = 1024;
+inline constexpr int kMaxRanks = 4096;
 
 // Names the collective that the caller is in, for messages.
 struct CollectiveSite {

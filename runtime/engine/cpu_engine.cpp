@@ -51,6 +51,7 @@ CpuEngine::CpuEngine(const Plan& plan, const std::vector<UnitState>& units, Upda
       communicator_(communicator),
       loss_weights_(loss_weights),
       options_(options),
+      limbs_of_ranks_(ExactSquares::kLimbs * static_cast<size_t>(communicator.size())),
       exposed_(plan.units.size()) {
   context_.seed = options.seed;
 }
@@ -207,8 +208,7 @@ Status CpuEngine::blame_gradient(int unit) {
 Status CpuEngine::blame_norm() {
   OFSDP_ASSIGN_OR_RETURN(const NanFound found, find_in_gradients(/*together=*/true));
   const double mine = found.operands.empty() ? 0 : 1;
-  std::array<double, kMaxRanks> all;
-  const std::span<double> gathered(all.data(), static_cast<size_t>(communicator_.size()));
+  std::vector<double> gathered(static_cast<size_t>(communicator_.size()));
   OFSDP_RETURN_IF_ERROR(communicator_.exchange({&mine, 1}, gathered, site("search of a NaN", -1)));
   const auto first = std::ranges::find(gathered, 1.0);
   const auto rank = first == gathered.end() ? 0 : first - gathered.begin();
@@ -363,12 +363,9 @@ double CpuEngine::add_squares(int unit, int64_t begin, std::span<const float> pi
 }
 
 Result<double> CpuEngine::exchange_norm(const ExactSquares& squares) {
-  constexpr size_t kLimbs = ExactSquares::kLimbs;
-  std::array<double, kLimbs * kMaxRanks> all;
-  const std::span<double> gathered(all.data(), kLimbs * static_cast<size_t>(communicator_.size()));
   OFSDP_RETURN_IF_ERROR(
-      communicator_.exchange(squares.limbs(), gathered, site("norm exchange", -1)));
-  return ExactSquares::sum(gathered);
+      communicator_.exchange(squares.limbs(), limbs_of_ranks_, site("norm exchange", -1)));
+  return ExactSquares::sum(limbs_of_ranks_);
 }
 
 Status CpuEngine::clip(const Operation& op) {

@@ -94,6 +94,7 @@ class CpuEngine final : public UpdateRunner, private Engine {
   Communicator& communicator_;
   float* loss_weights_;
   ExecutorOptions options_;
+  std::vector<double> limbs_of_ranks_;  // scratch of exchange_norm: kLimbs numbers per rank
 
   BoundProgram* program_ = nullptr;  // the present micro-batch's
   StepContext context_;

@@ -14,11 +14,7 @@
 #include "runtime/train/trainer.h"
 
 namespace ofsdp::runtime {
-namespace {
-
-constexpr int kMaxPlannedRanks = 4096;  // plans are for machines that may be elsewhere
-
-}  // namespace
+namespace {}  // namespace
 
 Result<std::unique_ptr<PreparedRun>> PreparedRun::make(const RunContext& context,
                                                        const std::string& configuration) {
@@ -39,9 +35,8 @@ Status PreparedRun::prepare(const std::string& configuration, const DataSpec* da
                             const GivenSizes* sizes) {
   const Options& options = context_.options;
   Communicator& communicator = context_.communicator;
-  const int most = options.command == Command::kPlan ? kMaxPlannedRanks : kMaxRanks;
-  OFSDP_REJECT_IF(communicator.size() > most, "{} ranks: at most {} are supported",
-                  communicator.size(), most);
+  OFSDP_REJECT_IF(communicator.size() > kMaxRanks, "{} ranks: at most {} are supported",
+                  communicator.size(), kMaxRanks);
   ModelOrigin origin = context_.origin;
   OFSDP_ASSIGN_OR_RETURN(origin.weights, weights_to_start_from(options));
   const bool may_resume = origin.weights.empty(), evaluates = options.command == Command::kEval;
@@ -67,7 +62,6 @@ Status PreparedRun::prepare(const std::string& configuration, const DataSpec* da
   OFSDP_RETURN_IF_ERROR(weigh_ranks());
   OFSDP_ASSIGN_OR_RETURN(chosen_, choose_device(options, context_.registry, communicator));
   place_updates();
-  warn_of_ranks();
   OFSDP_RETURN_IF_ERROR(make_plan());
   warn_of_warmup();
   if (checkpoint_ == nullptr) return {};
@@ -126,13 +120,6 @@ void PreparedRun::place_updates() {
   offload = CpuOffload::kOptimizer;
   chosen_.notice +=
       "\noptimizers of plug-ins update in host memory, as with --cpu-offload optimizer";
-}
-
-void PreparedRun::warn_of_ranks() {
-  const int ranks = context_.communicator.size();
-  if (ranks <= kMaxRanks) return;
-  chosen_.notice += chosen_.notice.empty() ? "" : "\n";
-  chosen_.notice += format_text("{} ranks are planned; a run takes at most {}", ranks, kMaxRanks);
 }
 
 // With --device auto, a model without a plan for the GPU runs on the CPU.

@@ -128,7 +128,6 @@ class PreparedRun {
   Status prepare(const std::string& configuration, const DataSpec* data, const GivenSizes* sizes);
   Status weigh_ranks();
   void place_updates();
-  void warn_of_ranks();
   Status make_plan();
   Status check_before_planning() const;
   Status check_best() const;

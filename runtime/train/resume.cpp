@@ -115,9 +115,9 @@ class Finder {
   using Opened = Result<std::unique_ptr<CheckpointReader>>;
 
   Opened open_verified(const std::string& folder) const {
-    OFSDP_ASSIGN_OR_RETURN(CheckpointReader reader, CheckpointReader::open(folder));
-    OFSDP_RETURN_IF_ERROR(
-        reader.verify(communicator_.rank(), communicator_.size(), pool_threads()));
+    const int share = communicator_.rank(), shares = communicator_.size();
+    OFSDP_ASSIGN_OR_RETURN(CheckpointReader reader, CheckpointReader::open(folder, share, shares));
+    OFSDP_RETURN_IF_ERROR(reader.verify(share, shares, pool_threads()));
     return std::make_unique<CheckpointReader>(std::move(reader));
   }
 

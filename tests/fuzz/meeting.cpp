@@ -13,7 +13,6 @@
 
 namespace ofsdp::fsdp {
 void list_fields(StoreFields& fields, HostHello& hello);
-void list_fields(StoreFields& fields, HostEntry& entry);
 }  // namespace ofsdp::fsdp
 
 namespace {
@@ -30,9 +29,17 @@ void check(const fsdp::Json& value) {
   if (!again || fsdp::to_value(*again) != fsdp::to_value(*read)) std::abort();
 }
 
+void check_table(const fsdp::Json& value) {
+  const auto world = static_cast<int>(value.value("hosts", fsdp::Json()).size());
+  fsdp::HostTable table, again;
+  if (!fsdp::read_table(value, world, table)) return;
+  const fsdp::Json said = fsdp::table_value(table);
+  if (!fsdp::read_table(said, world, again) || fsdp::table_value(again) != said) std::abort();
+}
+
 void check_all(const fsdp::Json& value) {
   check<fsdp::HostHello>(value);
-  check<fsdp::HostEntry>(value);
+  check_table(value);
   check<fsdp::HostHandshake>(value);
   check<fsdp::RendezvousReport>(value);
   check<fsdp::RendezvousVerdict>(value);

@@ -4,11 +4,15 @@
 //
 // OFSDP_RESHARD_ALL takes the large models through every pair; OFSDP_RESHARD_MODEL is one more
 // model.
+#include <fmt/format.h>
 #include <gtest/gtest.h>
+#include <sys/inotify.h>
+#include <unistd.h>
 
 #include <cmath>
 
 #include "fsdp/checkpoint/checkpoint_store.h"
+#include "kernels/base/posix_file.h"
 #include "kernels/core/op_def.h"
 #include "runtime/commands/commands.h"
 #include "runtime/train/checkpointing.h"
@@ -255,6 +259,68 @@ TEST(ReshardTest, PerceptronOfMatrixOptimizers) {
 TEST(ReshardTest, Mnist) {
   expect_all_pairs({OFSDP_SOURCE_DIR "/samples/mnist/mnist.onnx", LossKind::kNll, 100000},
                    stride_or_all(17));
+}
+
+// Counts how often files in a folder are opened.
+class Opens {
+ public:
+  explicit Opens(const std::string& folder) : events_(inotify_init1(IN_NONBLOCK | IN_CLOEXEC)) {
+    EXPECT_GE(inotify_add_watch(events_.get(), folder.c_str(), IN_OPEN), 0) << folder;
+  }
+
+  // Returns the opens since the last call.
+  int taken() {
+    alignas(inotify_event) char buffer[4096];
+    int count = 0;
+    for (ssize_t n; (n = ::read(events_.get(), buffer, sizeof buffer)) > 0;) {
+      for (const char* at = buffer; at < buffer + n;) {
+        const auto* event = reinterpret_cast<const inotify_event*>(at);
+        count += (event->mask & IN_ISDIR) == 0;
+        at += sizeof *event + event->len;
+      }
+    }
+    return count;
+  }
+
+ private:
+  UniqueFd events_;
+};
+
+// OFSDP_RANKS: how many ranks, for bench/many_ranks.sh; every so-many-th of them resumes.
+TEST(ReshardTest, ARankOpensItsShareOfTheFiles) {
+  const char* const asked = std::getenv("OFSDP_RANKS");
+  const int world = asked == nullptr ? 24 : std::atoi(asked), stride = std::max(world / 64, 1);
+  const Model model{OFSDP_SOURCE_DIR "/tests/fixtures/mlp/model.onnx", LossKind::kCrossEntropy,
+                    1000};
+  const Arrangement all{world, Strategy::kFullShard};
+  const testing_data::TempFolder folder;
+  save_all(model, all, folder.path(), "", [](Rank& rank) {
+    rank.each_element([](float& value, float expected) { value = expected; });
+  });
+  const std::string saved = folder.path() + "/step-00000001";
+  Opens opens(saved);
+  int most = 0, seen = 0, wrong = 0;
+  for (int r = 0; r < world; r += stride) {
+    Rank rank(model, all, r, folder.path());
+    opens.taken();
+    auto reader = CheckpointReader::open(saved, r, world);
+    ASSERT_TRUE(reader.ok()) << reader.error().message();
+    EXPECT_TRUE(reader->verify(r, world).ok());
+    rank.start(&*reader);
+    most = std::max(most, opens.taken());
+    rank.each_element([&](float value, float expected) {
+      ++seen;
+      wrong += value != expected;
+    });
+  }
+  EXPECT_GT(seen, 0);
+  EXPECT_EQ(wrong, 0) << "of " << seen;
+  // The manifest, the size of a file, its header, two files of checksums, two of elements.
+  EXPECT_LE(most, 7);
+  if (asked != nullptr) {
+    fmt::print("{} ranks: a rank opens at most {} files to resume; manifest of {} bytes\n", world,
+               most, std::filesystem::file_size(saved + "/manifest.json"));
+  }
 }
 
 TEST(ReshardTest, OneMoreModel) {

@@ -413,6 +413,9 @@ TEST_P(Collectives, GatherConverts) {
 class Large : public Collectives {};
 INSTANTIATE_TEST_SUITE_P(OneHost, Large, testing::Values(2));
 INSTANTIATE_TEST_SUITE_P(Hosts, Large, testing::Values(HostCounts{1, 1}, HostCounts{2, 1}));
+// Their pieces are smaller (HostStaging::incoming_bytes).
+INSTANTIATE_TEST_SUITE_P(FourteenHosts, Large,
+                         testing::Values(HostCounts{1, 1, 2, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1}));
 INSTANTIATE_TEST_SUITE_P(Mpi, Large,
                          testing::Values(HostCounts("openmpi", {1, 1}),
                                          HostCounts("mpich", {2, 1})));

@@ -38,13 +38,13 @@ TEST(OpenFiles, AreCountedBeforeRanksConnect) {
   for (int rank = 0; rank < 1024; ++rank) host_of.push_back(rank / 2);
   const HostMap map = HostMap::make(7, host_of, std::vector<std::string>(1024, "a"));
   EXPECT_EQ(map.connections(), 2 * 511);
-  EXPECT_TRUE(check_open_files(map, 10, 1096).ok());
-  const Status refused = check_open_files(map, 10, 1095);
+  EXPECT_TRUE(check_open_files(map, 10, 1099).ok());
+  const Status refused = check_open_files(map, 10, 1098);
   EXPECT_EQ(refused.kind(), ErrorKind::kInput);
   EXPECT_EQ(
       refused.message(),
-      "rank 7: 1022 connections to 511 other hosts: expected ulimit -n of at least 1096, found "
-      "1095");
+      "rank 7: 1022 connections to 511 other hosts: expected ulimit -n of at least 1099, found "
+      "1098");
 }
 
 // A rank may serve several of a host with more ranks.

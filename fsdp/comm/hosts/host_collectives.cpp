@@ -1,8 +1,9 @@
 #include "fsdp/comm/hosts/host_collectives.h"
 
 #include <algorithm>
-#include <array>
 #include <cstring>
+#include <iterator>
+#include <span>
 #include <utility>
 
 namespace ofsdp::fsdp {
@@ -32,22 +33,16 @@ GroupView GroupView::make(const HostMap& map, const RankGroup& group) {
   return view;
 }
 
-namespace {
-
-// Returns the word that marks a fetch slot as filled with this group's piece in this gather. Fields
-// repeat after 2^18 gathers or 2^14 pieces; by then the slot has been filled anew, so it never
-// holds an equal ticket from earlier.
-uint64_t ticket(const GroupView& view, uint64_t gathers, int64_t piece) {
-  const auto field = [](int64_t value, int bits) {
-    return static_cast<uint64_t>(value) & ((uint64_t{1} << bits) - 1);
-  };
-  return ((field(view.group.first, 10) << 53 | field(view.group.count, 11) << 42 |
-           field(view.group.stride, 10) << 32 | field(static_cast<int64_t>(gathers), 18) << 14 |
-           field(piece, 14)) |
-          uint64_t{1} << 63);
+PieceName PieceName::make(const RankGroup& group, uint64_t gathers, int64_t piece) {
+  constexpr int kRankBits = 21, kGatherBits = 40, kPieceBits = 23;
+  static_assert(kMaxRanks < 1 << kRankBits);
+  static_assert(kMaxRanks * kFetchedSlots < 1 << kPieceBits);
+  const auto field = [](uint64_t value, int bits) { return value & ((uint64_t{1} << bits) - 1); };
+  const auto rank = [&](int value) { return field(static_cast<uint64_t>(value), kRankBits); };
+  return {rank(group.first) << 2 * kRankBits | rank(group.count) << kRankBits | rank(group.stride),
+          uint64_t{1} << 63 | field(gathers, kGatherBits) << kPieceBits |
+              field(static_cast<uint64_t>(piece), kPieceBits)};
 }
-
-}  // namespace
 
 // The remote shards, one after the other, cut into pieces. Fetcher k fetches pieces k,
 // k + fetcher_count, ...
@@ -57,14 +52,14 @@ struct HostGather::Plan {
   const ShardSource& source;
   std::byte* dst;
   DType dst_dtype;
-  std::array<int, kMaxRanks> fetchers = {};
-  int fetcher_count = 1;
+  std::span<const int> fetchers;
+  std::span<int64_t> ends;  // of view.remote's shards, in pieces
+  int64_t fetcher_count = std::ssize(fetchers);
   size_t width = dtype_size(source.dtype);
-  std::array<int64_t, kMaxRanks> ends = {};  // of view.remote's shards, in pieces
   int64_t pieces = 0;
 
   void count_pieces() {
-    for (size_t i = 0; i < view.remote.size(); ++i) {
+    for (size_t i = 0; i < ends.size(); ++i) {
       const size_t bytes = static_cast<size_t>(part(view.remote[i]).numel) * width;
       ends[i] = pieces += static_cast<int64_t>((bytes + kPieceBytes - 1) / kPieceBytes);
     }
@@ -75,8 +70,7 @@ struct HostGather::Plan {
     return static_cast<int>(piece / fetcher_count % HostStaging::kFetched);
   }
   size_t shard_of(int64_t piece) const {
-    const auto shards = std::span(ends).first(view.remote.size());
-    return static_cast<size_t>(std::ranges::upper_bound(shards, piece) - shards.begin());
+    return static_cast<size_t>(std::ranges::upper_bound(ends, piece) - ends.begin());
   }
   int owner(int64_t piece) const { return view.remote[shard_of(piece)]; }
   size_t begin(int64_t piece) const {
@@ -103,16 +97,23 @@ struct HostGather::Plan {
 
 // ---- All-gather ----
 
+HostGather::HostGather(const HostParts& parts, const HostStaging& staging)
+    : parts_(parts),
+      staging_(staging),
+      ends_(static_cast<size_t>(parts.map->world()) - parts.map->here().size()) {}
+
 Status HostGather::gather(GroupView& view, const ShardSource& source, std::byte* dst,
                           DType dst_dtype, const CollectiveSite& site) {
-  Plan plan{*parts_.map, view, source, dst, dst_dtype};
+  const std::span<const int> alone(&parts_.map->rank, 1);
+  Plan plan{*parts_.map,
+            view,
+            source,
+            dst,
+            dst_dtype,
+            site.alone ? alone : std::span<const int>(view.here),
+            std::span(ends_).first(view.remote.size())};
   plan.count_pieces();
-  plan.fetchers[0] = parts_.map->rank;
-  if (!site.alone) {
-    std::ranges::copy(view.here, plan.fetchers.begin());
-    plan.fetcher_count = static_cast<int>(view.here.size());
-    ++view.gathers;
-  }
+  if (!site.alone) ++view.gathers;
   if (plan.fetcher_count == 1 && source.dtype == dst_dtype) return fetch_direct(plan, site);
   return fetch_shared(plan, site);
 }
@@ -158,8 +159,8 @@ Status HostGather::fetch_shared(const Plan& plan, const CollectiveSite& site) {
     }
     const std::byte* segment = parts_.segment(fetcher);
     FetchedSlot& slot = parts_.page->fetched(fetcher, plan.slot(piece));
-    const uint64_t wanted = ticket(plan.view, plan.view.gathers, piece);
-    const auto filled = [&] { return slot.filled.load() == wanted; };
+    const PieceName wanted = PieceName::make(plan.view.group, plan.view.gathers, piece);
+    const auto filled = [&] { return wanted.is_in(slot); };
     const int blamed = fetcher == rank ? plan.request(piece).server : fetcher;
     OFSDP_RETURN_IF_ERROR(parts_.wait->until_ready(filled, fetcher, blamed, site));
     convert_elements(staging_.fetched(segment, plan.slot(piece)), plan.source.dtype,
@@ -174,13 +175,15 @@ Status HostGather::fetch_shared(const Plan& plan, const CollectiveSite& site) {
 void HostGather::fetch(const Plan& plan, int64_t piece) const {
   const std::byte* own = parts_.segment(parts_.map->rank);
   FetchedSlot& slot = parts_.page->fetched(parts_.map->rank, plan.slot(piece));
-  // A rank that gathers alone does not count `gathers`, so its tickets repeat the last gather's.
+  // A rank that gathers alone does not count `gathers`, so its names repeat the last gather's.
+  const PieceName name = PieceName::make(plan.view.group, plan.view.gathers, piece);
   slot.filled.store(0);
+  slot.group.store(name.group);
   slot.pending.store(static_cast<uint64_t>(plan.fetcher_count));
   LinkRequest request = plan.request(piece);
   request.dst = const_cast<std::byte*>(staging_.fetched(own, plan.slot(piece)));
   request.done = &slot.filled;
-  request.value = ticket(plan.view, plan.view.gathers, piece);
+  request.value = name.filled;
   parts_.link->request(request);
 }
 
@@ -229,7 +232,7 @@ void HostReductions::post(int channel, const GroupView& view, const SlotSource& 
   round.channel = channel;
   round.view = &view;
   round.slot = slot;
-  round.pieces = view.others == 0 ? 0 : (slot.numel + kPieceElements - 1) / kPieceElements;
+  round.pieces = view.others == 0 ? 0 : pieces_of(slot.numel);
   round.requested = 0;
   round.buffers.clear();
   round.first = 0;
@@ -320,8 +323,9 @@ bool HostReductions::request_next(Round& round, size_t keep) {
   if (round.requested == round.pieces || free_.size() < hosts + keep) return false;
   const RankGroup& group = round.view->group;
   const size_t width = dtype_size(round.slot.dtype);
-  const int64_t begin = round.requested * kPieceElements;
-  const int64_t count = std::min(kPieceElements, round.slot.numel - begin);
+  const int64_t most = staging_.incoming_elements();
+  const int64_t begin = round.requested * most;
+  const int64_t count = std::min(most, round.slot.numel - begin);
   const int64_t in_slot = first_of_span(round) + begin;
   for (const GroupView::Host& host : round.view->hosts) {
     if (host.host == parts_.map->host()) continue;
@@ -360,7 +364,7 @@ void HostReductions::close_round(Round& round) {
 }
 
 Status HostReductions::sum_span(Round& round, BlockSink sink, const CollectiveSite& site) {
-  const int64_t pieces = (round.slot.numel + kPieceElements - 1) / kPieceElements;
+  const int64_t pieces = pieces_of(round.slot.numel);
   for (int64_t piece = 0; piece < pieces; ++piece) {
     OFSDP_RETURN_IF_ERROR(sum_piece(round, piece, sink, site));
     if (round.view->others > 0) request_ahead();
@@ -384,8 +388,9 @@ Status HostReductions::sum_piece(Round& round, int64_t piece, BlockSink sink,
     const auto there = [&] { return arrived_[buffer].load() == wanted_[buffer]; };
     OFSDP_RETURN_IF_ERROR(parts_.wait->until_ready(there, rank(), host.server, site));
   }
-  const int64_t first = piece * kPieceElements;
-  const int64_t end = std::min(round.slot.numel, first + kPieceElements);
+  const int64_t most = staging_.incoming_elements();
+  const int64_t first = piece * most;
+  const int64_t end = std::min(round.slot.numel, first + most);
   for (int64_t begin = first; begin < end; begin += kReduceBlock) {
     const int64_t count = std::min(kReduceBlock, end - begin);
     sum_block(round, begin, begin - first, count);

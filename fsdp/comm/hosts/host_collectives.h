@@ -79,6 +79,23 @@ struct GroupView {
   static GroupView make(const HostMap& map, const RankGroup& group);
 };
 
+// Names a piece in a gather, by the words in the fetch slot that holds it.
+//
+// [Note: whose piece] A fetching rank clears `filled` before it writes `group`, and the link sets
+// `filled` afterwards. So a group that is read between two equal values of `filled` is theirs.
+struct PieceName {
+  uint64_t group = 0;   // first, count and stride: 21 bits each
+  uint64_t filled = 0;  // the highest bit, 40 bits of the gather's number, 23 of the piece's
+
+  // The fields of `filled` repeat, but by then the slot has been filled anew: a slot holds another
+  // piece after 16 of each fetching rank.
+  static PieceName make(const RankGroup& group, uint64_t gathers, int64_t piece);
+  bool is_in(const FetchedSlot& slot) const {
+    return slot.filled.load() == filled && slot.group.load() == group &&
+           slot.filled.load() == filled;
+  }
+};
+
 // The parts of the communicator that collectives use. The communicator owns them and outlives this.
 struct HostParts {
   const HostMap* map = nullptr;
@@ -95,7 +112,8 @@ struct HostParts {
 
 // The layout of the staging area, in the bytes before a segment: kFetched fetch slots for an
 // all-gather, kOutgoing buffers in which the link builds sums that it sends, and incoming()
-// buffers for other hosts' sums. Each has kPieceBytes. Only the segment's own rank writes there.
+// buffers for other hosts' sums. Each has kPieceBytes, but incoming ones of many hosts have less.
+// Only the segment's own rank writes there.
 class HostStaging {
  public:
   static constexpr int kFetched = kFetchedSlots;
@@ -103,10 +121,20 @@ class HostStaging {
   explicit HostStaging(int hosts) : hosts_(hosts) {}
 
   // Two per other host suffice: one is summed while the next arrives. More let later rounds request
-  // ahead; 48 have 12 MiB.
+  // ahead.
   static int incoming(int hosts) { return std::max(48, 4 * (hosts - 1)); }
+  // Returns the bytes of an incoming buffer: half as many, and half of that, until all buffers
+  // together have 12 MiB; at least a block of a sum.
+  static size_t incoming_bytes(int hosts) {
+    constexpr size_t kMost = 48 * kPieceBytes;
+    constexpr size_t kLeast = static_cast<size_t>(kReduceBlock) * sizeof(float);
+    size_t each = kPieceBytes;
+    while (each > kLeast && each * static_cast<size_t>(incoming(hosts)) > kMost) each /= 2;
+    return each;
+  }
   static size_t bytes(int hosts) {
-    return kPieceBytes * static_cast<size_t>(kFetched + kOutgoing + incoming(hosts));
+    return kPieceBytes * static_cast<size_t>(kFetched + kOutgoing) +
+           incoming_bytes(hosts) * static_cast<size_t>(incoming(hosts));
   }
 
   // Return addresses in `segment`: a fetch slot, the first outgoing buffer, an incoming buffer.
@@ -115,21 +143,25 @@ class HostStaging {
   }
   const std::byte* outgoing(const std::byte* segment) const { return piece(segment, kFetched); }
   const std::byte* incoming_piece(const std::byte* segment, int index) const {
-    return piece(segment, kFetched + kOutgoing + index);
+    return piece(segment, kFetched + kOutgoing) + static_cast<size_t>(index) * incoming_bytes_;
   }
   int incoming() const { return incoming(hosts_); }
+  // Returns the float32 elements that an incoming buffer holds.
+  int64_t incoming_elements() const {
+    return static_cast<int64_t>(incoming_bytes_ / sizeof(float));
+  }
 
  private:
   const std::byte* piece(const std::byte* segment, int index) const {
     return segment - bytes(hosts_) + static_cast<size_t>(index) * kPieceBytes;
   }
   int hosts_;
+  size_t incoming_bytes_ = incoming_bytes(hosts_);
 };
 
 class HostGather {
  public:
-  HostGather(const HostParts& parts, const HostStaging& staging)
-      : parts_(parts), staging_(staging) {}
+  HostGather(const HostParts& parts, const HostStaging& staging);
 
   // Writes the shards of the group's ranks on other hosts to their places in `dst`, converted to
   // dst_dtype; the communicator has copied this host's shards. Counts view.gathers. All ranks of
@@ -149,6 +181,7 @@ class HostGather {
 
   HostParts parts_;
   HostStaging staging_;
+  std::vector<int64_t> ends_;  // scratch: one number per rank on other hosts
   // Pieces that fetch_direct has received and requested so far.
   std::atomic<uint64_t> arrived_{0};
   uint64_t expected_ = 0;
@@ -184,6 +217,9 @@ class HostReductions {
   int rank() const { return parts_.map->rank; }
   std::byte* own() const { return parts_.segments->own(); }
   int64_t first_of_span(const Round& round) const;
+  int64_t pieces_of(int64_t numel) const {
+    return (numel + staging_.incoming_elements() - 1) / staging_.incoming_elements();
+  }
   ChannelCounts& counts(int channel, int rank) const;
   ChannelCounts& mine(int channel) const { return counts(channel, rank()); }
   LinkRequest make_request(LinkKind kind, int channel, const RankGroup& group) const;

@@ -6,7 +6,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <cerrno>
 #include <cstring>
 #include <ctime>
@@ -30,6 +29,12 @@ bool is_failure(uint64_t value, int world) {
   const auto word = static_cast<uint32_t>(value);
   const int rank = failed_rank(word), exit = failed_exit(word);
   return rank >= 0 && rank < world && (exit == 1 || exit == 2);
+}
+
+// REQUIRES: the group in the header is valid.
+bool is_member(const LinkHeader& header, int rank) {
+  const int after = rank - header.first;
+  return after >= 0 && after % header.stride == 0 && after / header.stride < header.count;
 }
 
 }  // namespace
@@ -102,12 +107,16 @@ HostLink::HostLink(const HostMap* map, const ControlPage* page, HostsRendezvous&
   for (auto* side : {&meeting.servers, &meeting.clients}) {
     for (HostConnection& connection : *side) {
       lines_.push_back(std::make_unique<LinkLine>(connection.peer, std::move(connection.socket)));
+      if (map->place_of[static_cast<size_t>(connection.peer)] != 0) continue;
       for (auto& turn : lines_.back()->doubles) turn.resize(map->here().size() * kMaxExchange);
     }
   }
   servers_ = meeting.servers.size();
   heard_.resize(map->hosts.size());
-  for (const auto& ranks : map->hosts) exchanged_.emplace_back(ranks.size() * kMaxExchange);
+  sources_.reserve(map->here().size());
+  for (const auto& ranks : map->hosts) {
+    exchanged_.emplace_back(map->place() == 0 ? ranks.size() * kMaxExchange : 0);
+  }
   for (int r = 0; r < map->world(); ++r) {
     if (!map->is_here(r)) page->rank(r).pid.store(meeting.pids[static_cast<size_t>(r)]);
   }
@@ -432,21 +441,24 @@ bool HostLink::valid_group(const LinkHeader& header) const {
          header.channel < kMaxChannels;
 }
 
+// Slots are at the same place in every segment, so this rank's may stand for all.
 bool HostLink::valid(const LinkHeader& header) const {
+  if (!well_formed(header) || header.kind == LinkKind::kExchange) return well_formed(header);
+  return lies_in_segment(header, header.kind == LinkKind::kPartial ? map_->rank : header.rank);
+}
+
+bool HostLink::well_formed(const LinkHeader& header) const {
   if (header.kind == LinkKind::kExchange) return header.numel >= 0 && header.numel <= kMaxExchange;
   if (header.kind == LinkKind::kPartial) {
-    return valid_group(header) && lies_in_segment(header, map_->rank) &&
-           is_32_or_16_bit_float(static_cast<DType>(header.dtype)) && header.numel >= 0 &&
-           header.numel <= kPieceElements &&
+    return valid_group(header) && is_32_or_16_bit_float(static_cast<DType>(header.dtype)) &&
+           header.numel >= 0 && header.numel <= kPieceElements &&
            header.bytes ==
                static_cast<size_t>(header.numel) * dtype_size(static_cast<DType>(header.dtype));
   }
   const bool here = header.rank >= 0 && header.rank < map_->world() && map_->is_here(header.rank);
-  return here && lies_in_segment(header, header.rank) &&
-         (header.kind == LinkKind::kShard || valid_group(header));
+  return here && (header.kind == LinkKind::kShard || valid_group(header));
 }
 
-// Slots are at the same place in every segment, so this rank's may stand for all.
 bool HostLink::lies_in_segment(const LinkHeader& header, int rank) const {
   const size_t bytes = memory_.segments->bytes_of(map_->place_of[static_cast<size_t>(rank)]);
   return header.bytes <= kPieceBytes && header.offset <= bytes &&
@@ -454,9 +466,8 @@ bool HostLink::lies_in_segment(const LinkHeader& header, int rank) const {
 }
 
 int HostLink::first_here(const LinkHeader& header) const {
-  for (int i = 0; i < header.count; ++i) {
-    const int r = header.first + i * header.stride;
-    if (map_->is_here(r)) return r;
+  for (const int r : map_->here()) {
+    if (is_member(header, r)) return r;
   }
   return map_->rank;
 }
@@ -472,9 +483,8 @@ int HostLink::missing(const LinkHeader& header) const {
   } else if (header.kind == LinkKind::kSummed) {
     if (lacks(page_->channel(header.channel, header.rank).summed)) return header.rank;
   } else if (header.kind == LinkKind::kPartial) {
-    for (int i = 0; i < header.count; ++i) {
-      const int r = header.first + i * header.stride;
-      if (map_->is_here(r) && lacks(page_->channel(header.channel, r).posted)) return r;
+    for (const int r : map_->here()) {
+      if (is_member(header, r) && lacks(page_->channel(header.channel, r).posted)) return r;
     }
   }
   return -1;
@@ -499,7 +509,8 @@ void HostLink::serve_deferred() {
 bool HostLink::answer(LinkLine& line, const LinkHeader& request) {
   const bool needs_memory = request.kind != LinkKind::kExchange;
   if (needs_memory && !serving_.load()) return false;
-  if (!valid(request)) {
+  const bool may_ask = needs_memory || !line.doubles[0].empty();
+  if (!valid(request) || !may_ask) {
     lost(line, EPROTO);
     return true;
   }
@@ -537,28 +548,24 @@ bool HostLink::answer_with_data(LinkLine& line, const LinkHeader& request) {
 }
 
 bool HostLink::answer_partial(LinkLine& line, const LinkHeader& request) {
-  std::array<const std::byte*, kMaxRanks> sources;
-  size_t count = 0;
-  int first = -1;
-  for (int i = 0; i < request.count; ++i) {
-    const int r = request.first + i * request.stride;
-    if (!map_->is_here(r)) continue;
-    if (count == 0) first = r;
-    sources[count++] = segment(r) + request.offset;
+  sources_.clear();
+  for (const int r : map_->here()) {
+    if (is_member(request, r)) sources_.push_back(segment(r) + request.offset);
   }
-  if (count == 0) {
+  if (sources_.empty()) {
     lost(line, EPROTO);
     return true;
   }
-  if (count == 1) {
-    reply(line, request, {sources[0], request.bytes, -1, request.channel, first, request.numel});
+  const int first = first_here(request);
+  if (sources_.size() == 1) {
+    reply(line, request, {sources_[0], request.bytes, -1, request.channel, first, request.numel});
     return true;
   }
   if (free_buffers_.empty()) return false;
   const int buffer = free_buffers_.back();
   free_buffers_.pop_back();
   auto* sum = reinterpret_cast<float*>(memory_.buffers + static_cast<size_t>(buffer) * kPieceBytes);
-  sum_in_rank_order({sources.data(), count}, static_cast<DType>(request.dtype), request.numel, sum);
+  sum_in_rank_order(sources_, static_cast<DType>(request.dtype), request.numel, sum);
   count_served(request.channel, first, request.numel);
   reply(line, request,
         {reinterpret_cast<std::byte*>(sum), static_cast<size_t>(request.numel) * sizeof(float),

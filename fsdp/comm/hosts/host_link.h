@@ -141,7 +141,9 @@ class LinkLine {
   std::byte* nowhere() { return dropped_.data(); }
 
   std::vector<LinkHeader> deferred;  // requests that cannot be answered yet
-  std::vector<double> doubles[2];    // the last two exchanges' payloads on their way out
+  // The last two exchanges' payloads on their way out; empty unless the peer is the first rank on
+  // its host, which alone asks for them.
+  std::vector<double> doubles[2];
   bool left = false;                 // the peer has sent kLeave
 
  private:
@@ -237,6 +239,7 @@ class HostLink {
 
   // Answers to others.
   bool valid(const LinkHeader& header) const;
+  bool well_formed(const LinkHeader& header) const;  // valid, but for places in segments
   bool valid_group(const LinkHeader& header) const;
   bool lies_in_segment(const LinkHeader& header, int rank) const;
   int first_here(const LinkHeader& header) const;  // a member in the request's group
@@ -288,7 +291,8 @@ class HostLink {
   std::vector<uint32_t> ids_;         // the last id at each index
   std::vector<uint32_t> free_;        // indices
   std::vector<int> free_buffers_;
-  std::vector<std::vector<double>> exchanged_;  // by host
+  std::vector<const std::byte*> sources_;  // scratch: at most one address per rank on this host
+  std::vector<std::vector<double>> exchanged_;  // by host; empty unless first on this host
   std::vector<PayloadEngine::Done> engine_done_;
   struct Outgoing {
     int peer;

@@ -214,7 +214,7 @@ void HostLink::take_who(LinkLine& line, const LinkHeader& header) {
     return line.queue(answer);
   }
   for (const LinkHeader& waiting : line.deferred) {
-    const int late = missing(waiting);
+    const int late = well_formed(waiting) ? missing(waiting) : -1;
     if (late < 0) continue;
     answer.rank = late;
     break;

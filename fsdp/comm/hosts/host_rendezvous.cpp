@@ -43,9 +43,11 @@ int HostMap::connections() const {
 }
 
 Status check_open_files(const HostMap& map, int64_t open, int64_t most) {
-  // A handshake that is refused, a log, the files of a checkpoint.
-  constexpr int64_t kOthers = 64;
-  const int64_t least = open + map.connections() + kOthers;
+  // A handshake that is refused, a log, the files of a checkpoint; and, for each other rank on the
+  // host, its liveness pipe, the first rank's socket and a segment that is being mapped.
+  constexpr int64_t kOthers = 64, kEachHere = 3;
+  const auto others_here = static_cast<int64_t>(map.here().size()) - 1;
+  const int64_t least = open + map.connections() + kOthers + kEachHere * others_here;
   if (map.hosts.size() < 2 || least <= most) return {};
   return input_error(
       "rank {}: {} connections to {} other hosts: expected ulimit -n of at least {}, "
@@ -253,7 +255,7 @@ class Connecting {
       : meeting_(meeting),
         table_(table),
         secret_(secret),
-        door_(table.listener, secret, kLinkPurpose, "handshake") {}
+        door_(table.listener, secret, kLinkPurpose, "handshake", clients()) {}
 
   // Every rank connects and accepts at the same time, so no two wait for each other.
   Status connect_all() {

@@ -65,7 +65,7 @@ Status check_open_files(const HostMap& map, int64_t open, int64_t most);
 //
 //   both         the challenge (doorkeeper.h), before anything else
 //   to rank 0    hello    a HostHello
-//   from rank 0  table    HostTable::entries and token; without entries the meeting is off
+//   from rank 0  table    what table_value returns; without ranks the meeting is off
 //   to rank 0    report   a RendezvousReport, newest first
 //   from rank 0  verdict  a RendezvousVerdict
 //   between two  knock    a HostHandshake, which comes back as the answer
@@ -147,6 +147,12 @@ struct HostTable {
   std::list<HostPeer> peers;       // rank 0; at rank 0, all others
   Listener listener;               // accepts connections to this rank
 };
+
+// The table as a message, in which each number of a rank has an array of its own and ranks that
+// share address and name share the texts: about 25 bytes a rank. read_table fills token and
+// entries, and returns false if `value` is no table of `world` ranks.
+Json table_value(const HostTable& table);
+bool read_table(const Json& value, int world, HostTable& table);
 
 // Blocks until this rank has the table.
 Result<HostTable> find_hosts(const RankIdentity& identity, const RendezvousPoint& point,

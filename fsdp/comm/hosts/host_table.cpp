@@ -5,6 +5,7 @@
 #include <climits>
 #include <fstream>
 #include <map>
+#include <optional>
 #include <thread>
 #include <utility>
 
@@ -64,14 +65,6 @@ void list_fields(StoreFields& fields, HostHello& hello) {
   fields.text("name", hello.name);
 }
 
-void list_fields(StoreFields& fields, HostEntry& entry) {
-  fields.number("host", 0, kMaxRanks - 1, entry.host);
-  fields.number("pid", 0, INT_MAX, entry.pid);
-  fields.number("port", 1, 65535, entry.port);
-  fields.text("address", entry.address);
-  fields.text("name", entry.name);
-}
-
 void list_fields(StoreFields& fields, RendezvousReport& report) {
   fields.number("stage", RendezvousReport::kConnected, RendezvousReport::kInput, report.stage);
   fields.text("text", report.text);
@@ -89,7 +82,93 @@ void list_fields(StoreFields& fields, HostHandshake& knock) {
 
 namespace {
 
-constexpr const char* kMagic = "fsdp-run hosts 4";
+struct HostPlace {
+  std::string address, name;
+};
+
+void list_fields(StoreFields& fields, HostPlace& place) {
+  fields.text("address", place.address);
+  fields.text("name", place.name);
+}
+
+// A rank's numbers in the table; `place` is an index in the table's places.
+struct RankNumbers {
+  int host = 0, pid = 0, port = 0, place = 0;
+};
+
+struct Column {
+  const char* name;
+  int least, most;
+  int RankNumbers::*number;
+};
+
+constexpr Column kColumns[] = {{"hosts", 0, kMaxRanks - 1, &RankNumbers::host},
+                               {"pids", 0, INT_MAX, &RankNumbers::pid},
+                               {"ports", 1, 65535, &RankNumbers::port},
+                               {"at", 0, kMaxRanks - 1, &RankNumbers::place}};
+
+bool read_column(const Json& value, const Column& column, std::vector<RankNumbers>& ranks) {
+  const auto found = value.find(column.name);
+  if (found == value.end() || !found->is_array() || found->size() != ranks.size()) return false;
+  for (size_t r = 0; r < ranks.size(); ++r) {
+    const Json& number = (*found)[r];
+    if (!number.is_number_integer()) return false;
+    const auto read = number.get<int64_t>();
+    if (read < column.least || read > column.most) return false;
+    ranks[r].*column.number = static_cast<int>(read);
+  }
+  return true;
+}
+
+std::optional<std::vector<HostPlace>> read_places(const Json& value) {
+  const auto found = value.find("places");
+  if (found == value.end() || !found->is_array()) return std::nullopt;
+  std::vector<HostPlace> places;
+  for (const Json& next : *found) {
+    auto place = next.is_object() ? from_value<HostPlace>(next) : std::nullopt;
+    if (!place) return std::nullopt;
+    places.push_back(*std::move(place));
+  }
+  return places;
+}
+
+}  // namespace
+
+Json table_value(const HostTable& table) {
+  Json value{{"token", table.token}, {"places", Json::array()}};
+  for (const Column& column : kColumns) value[column.name] = Json::array();
+  std::map<std::pair<std::string, std::string>, int> numbered;
+  for (const HostEntry& entry : table.entries) {
+    const auto next = static_cast<int>(numbered.size());
+    const auto [place, is_new] = numbered.emplace(std::pair(entry.address, entry.name), next);
+    if (is_new) value["places"].push_back(to_value(HostPlace{entry.address, entry.name}));
+    const RankNumbers numbers{entry.host, entry.pid, entry.port, place->second};
+    for (const Column& column : kColumns) value[column.name].push_back(numbers.*column.number);
+  }
+  return value;
+}
+
+bool read_table(const Json& value, int world, HostTable& table) {
+  std::vector<RankNumbers> ranks(static_cast<size_t>(world));
+  for (const Column& column : kColumns) {
+    if (!read_column(value, column, ranks)) return false;
+  }
+  const auto places = read_places(value);
+  if (!places) return false;
+  table.entries.clear();
+  for (const RankNumbers& r : ranks) {
+    if (static_cast<size_t>(r.place) >= places->size()) return false;
+    const HostPlace& place = (*places)[static_cast<size_t>(r.place)];
+    table.entries.push_back({r.host, r.pid, r.port, place.address, place.name});
+  }
+  StoreFields fields(value);
+  fields.word("token", table.token);
+  return fields.good();
+}
+
+namespace {
+
+constexpr const char* kMagic = "fsdp-run hosts 5";
 constexpr std::chrono::seconds kGrace{5};  // so that rank 0 reports missing ranks first
 constexpr size_t kMaxTable = size_t{1} << 20;
 
@@ -126,7 +205,7 @@ class Gathering {
       : world_(identity.world),
         point_(point),
         timeout_(timeout),
-        door_(point.listener, identity.secret, kMeetingPurpose, "hello") {
+        door_(point.listener, identity.secret, kMeetingPurpose, "hello", identity.world) {
     const auto ranks = static_cast<size_t>(world_);
     there_.resize(ranks);
     stores_.resize(ranks);
@@ -214,17 +293,16 @@ class Gathering {
   HostTable welcome_all() {
     HostTable table;
     table.token = random_word();
-    Json entries = Json::array();
     for (size_t r = 0; r < hellos_.size(); ++r) {
       HostEntry entry{host_of_[r], hellos_[r].pid, hellos_[r].port, {}, hellos_[r].name};
       // A rank on this host may have come over an address that others cannot use.
       if (host_of_[r] != host_of_[0]) entry.address = peer_address(stores_[r].fd());
-      entries.push_back(to_value(entry));
       table.entries.push_back(std::move(entry));
     }
+    const std::string message = Store::message("table", table_value(table));
     for (int r = 1; r < world_; ++r) {
       Store& client = stores_[static_cast<size_t>(r)];
-      client.set("table", {{"token", table.token}, {"entries", entries}});
+      client.set_message(message);
       table.peers.push_back({r, std::move(client)});
     }
     return table;
@@ -292,17 +370,6 @@ Result<Listener> listen_for_others(const RendezvousPoint& point, int to_master, 
   return Listener::open(listening_addresses(point), port);
 }
 
-bool read_entries(const Json& value, int world, HostTable& table) {
-  StoreFields fields(value);
-  fields.word("token", table.token);
-  const Json entries = value.value("entries", Json());
-  for (const Json& next : entries) {
-    const auto entry = next.is_object() ? from_value<HostEntry>(next) : std::nullopt;
-    if (entry) table.entries.push_back(*entry);
-  }
-  return fields.good() && table.entries.size() == static_cast<size_t>(world);
-}
-
 Result<HostTable> visit(const RankIdentity& identity, const RendezvousPoint& point,
                         std::chrono::seconds timeout) {
   HostTable table;
@@ -323,8 +390,8 @@ Result<HostTable> visit(const RankIdentity& identity, const RendezvousPoint& poi
                     table.master, point.port, identity.rank, identity.world));
   }
   const Json value = *store.take("table");
-  if (!value.contains("entries")) return Status(ErrorKind::kPeer, "rank 0 called the meeting off");
-  if (!read_entries(value, identity.world, table)) {
+  if (!value.contains("hosts")) return Status(ErrorKind::kPeer, "rank 0 called the meeting off");
+  if (!read_table(value, identity.world, table)) {
     return silent_unless_first(identity, fault("rank 0 at {}:{} sent no table of {} ranks",
                                                table.master, point.port, identity.world));
   }

@@ -91,9 +91,11 @@ struct alignas(64) ChannelCounts {
 // the slot, and all ranks of the group on this host read it there (hosts/host_collectives.h). So
 // the readers write this cache line too.
 struct alignas(64) FetchedSlot {
-  // A number that identifies the piece, the group and the gather. 0 at first and while the piece
-  // is under way: the fetching rank clears it when it requests the piece, the link sets it.
+  // A number that identifies the piece and the gather. 0 at first and while the piece is under way:
+  // the fetching rank clears it when it requests the piece, the link sets it.
   std::atomic<uint64_t> filled{0};
+  // A number that identifies the group. The fetching rank writes it while `filled` is 0.
+  std::atomic<uint64_t> group{0};
   // Ranks on the host that have not read the piece yet. The fetching rank sets it with the request,
   // each reader lowers it by 1; at 0 the slot may be filled again.
   std::atomic<uint64_t> pending{0};

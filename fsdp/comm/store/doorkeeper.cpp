@@ -165,11 +165,13 @@ constexpr std::chrono::milliseconds kNoDescriptors{100};
 }  // namespace
 
 Doorkeeper::Doorkeeper(const Listener& listener, const JobSecret& secret, std::string purpose,
-                       std::string word)
+                       std::string word, int expected)
     : listener_(&listener),
       secret_(&secret),
       purpose_(std::move(purpose)),
-      word_(std::move(word)) {}
+      word_(std::move(word)),
+      most_outside_(kMaxStrangers + static_cast<size_t>(expected)),
+      patience_(kPatience + expected * kPatienceEach) {}
 
 void Doorkeeper::wait(std::vector<Store*> inside, StreamClock::time_point deadline) {
   const bool accepts = StreamClock::now() >= accepts_from_;
@@ -192,10 +194,10 @@ void Doorkeeper::accept_all() {
       if (full) accepts_from_ = StreamClock::now() + kNoDescriptors;
       return;
     }
-    if (outside_.size() >= kMaxStrangers) outside_.pop_front();
+    if (outside_.size() >= most_outside_) outside_.pop_front();
     outside_.push_back({Store(std::move(socket)),
                         Challenge(*secret_, purpose_, Challenge::Side::kAccepts),
-                        StreamClock::now() + kPatience});
+                        StreamClock::now() + patience_});
   }
 }
 

@@ -106,10 +106,13 @@ class Doorkeeper {
  public:
   static constexpr std::chrono::seconds kPatience{5};
   static constexpr size_t kMaxStrangers = 256;
+  static constexpr std::chrono::milliseconds kPatienceEach{10};
 
-  // Lets in clients that prove the secret for `purpose` and then set the key `word`.
+  // Lets in clients that prove the secret for `purpose` and then set the key `word`. `expected`:
+  // clients that may come at once. There is room for kMaxStrangers more, and each expected client
+  // adds kPatienceEach to everyone's time.
   Doorkeeper(const Listener& listener, const JobSecret& secret, std::string purpose,
-             std::string word);
+             std::string word, int expected = 0);
 
   // Blocks until a stranger, a Store in `inside` or the listener has news, at most until the
   // deadline. Then pumps them all.
@@ -132,6 +135,8 @@ class Doorkeeper {
   const Listener* listener_;
   const JobSecret* secret_;
   const std::string purpose_, word_;
+  const size_t most_outside_;
+  const std::chrono::milliseconds patience_;
   std::list<Stranger> outside_;  // the oldest first
   StreamClock::time_point accepts_from_{};
   int turned_away_ = 0;

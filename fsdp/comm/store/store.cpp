@@ -30,11 +30,20 @@ Store::Store(UniqueFd socket, size_t max_message)
 }
 
 void Store::set(const std::string& key, Json value) {
-  if (closed()) return;
+  if (!closed()) set_message(message(key, std::move(value)));
+}
+
+std::string Store::message(const std::string& key, Json value) {
   value["kind"] = key;
   const std::string text = value.dump(-1, ' ', false, Json::error_handler_t::replace);
-  for (size_t i = kHeader; i-- > 0;) out_ += static_cast<char>(text.size() >> (8 * i) & 0xff);
-  out_ += text;
+  std::string bytes;
+  for (size_t i = kHeader; i-- > 0;) bytes += static_cast<char>(text.size() >> (8 * i) & 0xff);
+  return bytes + text;
+}
+
+void Store::set_message(const std::string& bytes) {
+  if (closed()) return;
+  out_ += bytes;
   if (out_.size() > kMaxUnsent) close();
   write_out();
 }

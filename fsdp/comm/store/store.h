@@ -44,6 +44,9 @@ class Store {
   UniqueFd release() { return std::move(socket_); }
 
   void set(const std::string& key, Json value = Json::object());
+  // Sets a value for which `message` has returned the bytes, to give many the same value.
+  void set_message(const std::string& bytes);
+  static std::string message(const std::string& key, Json value);
   const Json* get(const std::string& key) const;  // null if there is none
   std::optional<Json> take(const std::string& key);
   // Reads nothing after the value. Returns false if the connection is closed or the deadline

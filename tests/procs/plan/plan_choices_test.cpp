@@ -43,12 +43,10 @@ Words gpt_plan() {
       {"plan", sample_model("gpt/gpt.onnx"), "--global-batch-size", "48", "--threads", "1"});
 }
 
-TEST(PlanOfManyRanks, GoesBeyondTheRanksOfARun) {
+TEST(PlanOfManyRanks, GoesUpToTheRanksOfARun) {
   for (const char* device : {"cpu", "cuda"}) {
     const Words command = fsdp_run({"plan", sample_model("gpt/gpt.onnx"), "--global-batch-size",
                                     "8192", "--threads", "1", "--device", device, "--world"});
-    const Finished many = done(command + Words{"4096"});
-    EXPECT_THAT(many.out, HasSubstr("4096 ranks are planned; a run takes at most 1024"));
     const Json few = parsed(command + Words{"1024", "--json"});
     const Json plan = parsed(command + Words{"4096", "--json"});
     EXPECT_LT(peak(plan), peak(few)) << "shards of more ranks are smaller";
