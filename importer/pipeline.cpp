@@ -57,8 +57,13 @@ Status run_import(Graph& graph, PassContext& c) {
 Status run_specialize(Graph& graph, PassContext& c) {
   OFSDP_ASSIGN_OR_RETURN(const auto shapes, bind_inputs(*c.symbolic, c.settings->rows, c.batch));
   const bool forward_alone = !trains(c) && brings_backward(*c.symbolic);
-  return replace(graph, specialize(forward_alone ? without_backward(*c.symbolic) : *c.symbolic,
-                                   shapes, c.mode, c.lowering));
+  OFSDP_RETURN_IF_ERROR(
+      replace(graph, specialize(forward_alone ? without_backward(*c.symbolic) : *c.symbolic, shapes,
+                                c.mode, c.lowering)));
+  if (trains(c) || c.teacher == nullptr) return {};
+  const auto taught = inputs_of_teacher(*c.symbolic, *c.teacher, c.settings->losses);
+  std::erase_if(graph.inputs, [&](ValueId id) { return taught.contains(graph.value(id).name); });
+  return {};
 }
 
 // A scale's gradient is divided by the root of a count: the weight elements that share the scale,
@@ -167,6 +172,18 @@ constexpr Pass kPipeline[] = {
 // clang-format on
 
 }  // namespace
+
+std::set<std::string> inputs_of_teacher(const Graph& symbolic, const Teacher& teacher,
+                                        std::span<const LossSpec> losses) {
+  std::set<std::string> names;
+  for (const ValueId id : teacher.symbolic.inputs) names.insert(teacher.symbolic.value(id).name);
+  for (const Node& node : symbolic.nodes) {
+    for (const ValueId id : node.inputs) names.erase(symbolic.value(id).name);
+  }
+  for (const ValueId id : symbolic.outputs) names.erase(symbolic.value(id).name);
+  for (const LossSpec& loss : losses) names.erase(loss.labels);
+  return names;
+}
 
 std::span<const Pass> pipeline() { return kPipeline; }
 

@@ -8,6 +8,7 @@
 #include <functional>
 #include <initializer_list>
 #include <map>
+#include <set>
 #include <span>
 #include <string>
 
@@ -81,6 +82,10 @@ struct Pass {
   bool (*runs)(const Graph& graph, const PassContext& context);
   Status (*run)(Graph& graph, PassContext& context);
 };
+
+// Returns the inputs that only the teacher reads. An evaluation's graph lacks them.
+std::set<std::string> inputs_of_teacher(const Graph& symbolic, const Teacher& teacher,
+                                        std::span<const LossSpec> losses);
 
 // Returns all passes, in their order.
 std::span<const Pass> pipeline();

@@ -59,7 +59,7 @@ Result<ArrayFiles> ArrayFiles::make(std::span<const ColumnArray> train,
   files.data_ = join_path(files.folder_.path(), "data.yaml");
   std::ofstream file(files.data_);
   file << yaml << std::flush;
-  OFSDP_FAULT_IF(!file, "{}: cannot be written", files.data_);
+  OFSDP_FAULT_IF(!file, "{}: cannot be written: {}", files.data_, std::strerror(errno));
   return files;
 }
 

@@ -105,7 +105,8 @@ std::string little_endian(const std::vector<T>& values) {
 Status write_demo_file(const std::string& path, const std::string& bytes) {
   std::ofstream file(path, std::ios::binary | std::ios::trunc);
   file.write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
-  return file.flush() ? ok_status() : fault("{}: cannot be written", path);
+  if (file.flush()) return ok_status();
+  return fault("{}: cannot be written: {}", path, std::strerror(errno));
 }
 
 Status write_samples(const std::string& folder, int64_t first, int64_t count) {

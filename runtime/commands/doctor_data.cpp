@@ -188,6 +188,13 @@ std::string normal(const std::string& path) {
   return std::filesystem::path(path).lexically_normal().string();
 }
 
+// The parts of one `split` have no row in common.
+bool other_rows(const ColumnSet& a, const ColumnSet& b) {
+  return a.split && b.split && a.split->evaluation != b.split->evaluation &&
+         a.split->part == b.split->part && a.split->seed == b.split->seed &&
+         a.split->stratify == b.split->stratify;
+}
+
 bool same_files(const ColumnSet& a, const ColumnSet& b) {
   return std::ranges::all_of(a.columns, [&b](const ColumnSpec& column) {
     const ColumnSpec* other = b.find(column.name);
@@ -225,7 +232,8 @@ Status check_data(const ModelSetup& setup, const Options& options, Findings& fin
 
 void check_evaluation(const ModelSetup& setup, Findings& findings) {
   const DataSpec& spec = setup.data.spec;
-  if (spec.synthetic || !spec.eval || !same_files(spec.train, *spec.eval)) return;
+  if (spec.synthetic || !spec.eval || other_rows(spec.train, *spec.eval)) return;
+  if (!same_files(spec.train, *spec.eval)) return;
   findings.add(
       "the evaluation reads the files that training reads, so it cannot see what is "
       "learned by heart",

@@ -1,4 +1,6 @@
+#include <cerrno>
 #include <cstdio>
+#include <cstring>
 #include <fstream>
 #include <functional>
 #include <map>
@@ -475,7 +477,8 @@ Result<std::string> training_algorithm(const Options& options, const ModelSetup&
 Status append(const std::string& path, const std::string& bytes) {
   std::ofstream file(path, std::ios::binary | std::ios::app);
   file.write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
-  return file.flush() ? ok_status() : fault("{}: cannot be written", path);
+  if (file.flush()) return ok_status();
+  return fault("{}: cannot be written: {}", path, std::strerror(errno));
 }
 
 Status write_training_info(const Options& options, const ModelSetup& setup) {

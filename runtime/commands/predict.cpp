@@ -27,6 +27,7 @@
 #include "runtime/train/setup/data_setup.h"
 #include "runtime/train/setup/free_batch.h"
 #include "runtime/train/setup/model_setup.h"
+#include "runtime/train/setup/text_lengths.h"
 
 namespace ofsdp::runtime {
 namespace {
@@ -119,10 +120,10 @@ class Predictor {
                            OnnxFile::open(weights.empty() ? model_ : weights, names));
     const ModelEdits given = edits_of(options_);
     const ModelEdits edits = saved ? edits_with(*saved, given) : given;
-    if (!edits.any()) return valued(std::move(file), saved);
+    if (!edits.any()) return valued(std::move(file), edits, saved);
     if (edits.added && options_.predictions.empty()) options_.predictions = {edits.added->name};
     OFSDP_ASSIGN_OR_RETURN(EditedModel edited, edit_model(std::move(file), edits));
-    return valued(std::move(edited.file), saved);
+    return valued(std::move(edited.file), edits, saved);
   }
 
   Result<SavedRun> checkpoint() {
@@ -133,10 +134,12 @@ class Predictor {
     return saved_run(std::move(checkpoint), options_.optimizer.ema_use);
   }
 
-  Result<OnnxFile> valued(OnnxFile file, const std::optional<SavedRun>& saved) {
+  Result<OnnxFile> valued(OnnxFile file, const ModelEdits& edits,
+                          const std::optional<SavedRun>& saved) {
     if (!saved) return file;
-    OFSDP_RETURN_IF_ERROR(take_values(*saved, file));
+    OFSDP_RETURN_IF_ERROR(take_values(*saved, edits, file));
     rules_.saved = saved->trained;
+    saved_classes_ = saved->classes;
     return file;
   }
 
@@ -297,7 +300,14 @@ class Predictor {
   Status find_samples() {
     constexpr int64_t kSeveral = 3;  // one sample would not show the axis
     const int64_t batch = fixed_batch(graph_) > 0 ? batch_ : std::max(batch_, kSeveral);
-    OFSDP_ASSIGN_OR_RETURN(const Graph once, specialized(graph_, batch));
+    Result<Graph> made = specialized(graph_, batch);
+    const TextFit texts(graph_, data_, rows_, [&](const RowShapes& rows) -> Result<Graph> {
+      OFSDP_ASSIGN_OR_RETURN(const auto shapes, bind_inputs(graph_, rows, batch));
+      return specialize(graph_, shapes, Mode::kEval, &ort_operators());
+    });
+    if (!made.ok()) return texts.explained(std::move(made).status());
+    const Graph once = *std::move(made);
+    OFSDP_RETURN_IF_ERROR(texts.check_positions(once, once.outputs));
     const Result<Graph> doubled = twice(batch);
     SampleOrder order(once, batch, options_.batch_axes, [&] { return twice(batch); });
     std::vector<ValueId> kept;
@@ -379,7 +389,7 @@ class Predictor {
       const int64_t count = std::min(batch_, samples_ - first);
       OFSDP_RETURN_IF_ERROR(prepare(file, fixed ? batch_ : count));
       OFSDP_RETURN_IF_ERROR(feed_rows(first, count));
-      OFSDP_RETURN_IF_ERROR(pass_->run());
+      OFSDP_RETURN_IF_ERROR(about_positions(pass_->run(), data_));
       OFSDP_RETURN_IF_ERROR(writer->add(sorted_rows(), count));
       first += count;
     }
@@ -396,10 +406,13 @@ class Predictor {
     return make_rows_writer(extension(), names);
   }
 
-  // Returns the names next to the model if they fit, else numbers.
+  // Returns the names of the checkpoint or next to the model if they fit, else numbers.
   Result<std::vector<std::string>> class_names() const {
-    OFSDP_ASSIGN_OR_RETURN(ClassNames known, class_names_of(model_, graph_));
-    std::vector<std::string>& names = known.names;
+    std::vector<std::string> names = saved_classes_;
+    if (names.empty()) {
+      OFSDP_ASSIGN_OR_RETURN(ClassNames known, class_names_of_run(options_, graph_));
+      names = std::move(known.names);
+    }
     const auto count = static_cast<size_t>(outputs_[0].row.numel());
     if (names.size() == count) return names;
     names.clear();
@@ -482,8 +495,9 @@ class Predictor {
 
   Options options_;
   const Registry& registry_;
-  std::string model_;   // file
-  TrainedRules rules_;  // a checkpoint's values are no constants of the file
+  std::string model_;                       // file
+  TrainedRules rules_;                      // a checkpoint's values are no constants of the file
+  std::vector<std::string> saved_classes_;  // of the checkpoint
   MemoryLedger ledger_;
   std::unique_ptr<Communicator> communicator_;
   DataSetup data_;

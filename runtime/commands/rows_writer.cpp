@@ -3,7 +3,6 @@
 #include <zlib.h>
 
 #include <algorithm>
-#include <fstream>
 
 #include "kernels/base/posix_file.h"
 #include "kernels/base/text.h"
@@ -138,9 +137,8 @@ class CsvWriter final : public RowsWriter {
   explicit CsvWriter(std::vector<std::string> classes) : classes_(std::move(classes)) {}
 
   Status begin(const std::string& path, const std::vector<Prediction>& outputs, int64_t) override {
-    path_ = path;
+    OFSDP_ASSIGN_OR_RETURN(file_, open_for_writing(path));
     outputs_ = outputs;
-    stream_.open(path, std::ios::binary);
     std::vector<std::string> names;
     for (const Prediction& output : outputs) {
       OFSDP_REJECT_IF(output.row.rank() > 1,
@@ -153,26 +151,28 @@ class CsvWriter final : public RowsWriter {
       }
     }
     if (!classes_.empty()) names.emplace_back("class");
-    stream_ << joined(names, ",") << '\n';
-    return {};
+    return append(joined(names, ",") + "\n");
   }
 
   Status add(const std::vector<std::vector<std::byte>>& rows, int64_t count) override {
+    std::string lines;
     for (int64_t row = 0; row < count; ++row) {
       std::string line;
       for (size_t i = 0; i < outputs_.size(); ++i) add_numbers(i, rows[i], row, line);
-      stream_ << line << '\n';
+      lines += line + "\n";
     }
-    return {};
+    return append(lines);
   }
 
-  Status finish() override {
-    stream_.flush();
-    OFSDP_FAULT_IF(!stream_, "{}: cannot be written", path_);
-    return {};
-  }
+  Status finish() override { return {}; }
 
  private:
+  Status append(const std::string& text) {
+    const int64_t at = end_;
+    end_ += std::ssize(text);
+    return write_exactly(file_, at, std::as_bytes(std::span(text)));
+  }
+
   void add_numbers(size_t output, const std::vector<std::byte>& rows, int64_t row,
                    std::string& line) const {
     const Prediction& p = outputs_[output];
@@ -189,9 +189,9 @@ class CsvWriter final : public RowsWriter {
   }
 
   const std::vector<std::string> classes_;
-  std::string path_;
   std::vector<Prediction> outputs_;
-  std::ofstream stream_;
+  OpenFile file_;
+  int64_t end_ = 0;
 };
 
 }  // namespace

@@ -207,6 +207,13 @@ bool same_numel(const Shape& row, const std::vector<int64_t>& dims) {
   return any ? known > 0 && row.numel() % known == 0 : row.numel() == known;
 }
 
+// Returns the keys that make texts rows of `dims`.
+std::string length_remedy(const ColumnSpec& spec, const std::vector<int64_t>& dims) {
+  if (!spec.tokenizer || dims.size() != 1 || dims[0] < 1) return "";
+  if (spec.sequence_length) return format_text(": `sequence_length: {}`", dims[0]);
+  return format_text(": `max_length: {}` with `pad_to: {}`", dims[0], dims[0]);
+}
+
 }  // namespace
 
 Result<std::vector<int64_t>> row_classes(const std::string& name, const ColumnFile& file) {
@@ -306,6 +313,12 @@ const Dataset::Column* Dataset::find(const std::string& name) const {
 const ColumnLayout* Dataset::stored(const std::string& name) const {
   const Column* column = find(name);
   return column == nullptr ? nullptr : &column->file.layout();
+}
+
+const std::string& Dataset::path_of(const std::string& name) const {
+  const Column* const column = find(name);
+  OFSDP_CHECK(column != nullptr, "column '{}' was not opened", name);
+  return column->file.path();
 }
 
 Shape Dataset::row_shape(const std::string& name) const {
@@ -440,8 +453,9 @@ Status Dataset::bind_column(const WantedColumn& wanted) {
   const bool fits =
       wanted.flat ? same_numel(layout.row, wanted.dims) : same_axes(layout.row, wanted.dims);
   if (!fits && !one) {
-    return input_error("{}: column '{}': expected rows of {}, found {}", path, wanted.name,
-                       dims_text(wanted.dims), layout.row.text());
+    return input_error("{}: column '{}': expected rows of {}, found {}{}", path, wanted.name,
+                       dims_text(wanted.dims), layout.row.text(),
+                       length_remedy(column.spec, wanted.dims));
   }
   const auto index = std::ranges::find(columns_, found, &std::shared_ptr<Column>::get);
   bindings_.push_back(

@@ -146,6 +146,8 @@ class Dataset : public RowSource {
   std::vector<std::string> classes(const std::string& name) const;
   // Returns a row's shape before binding. REQUIRES: the column was opened.
   Shape row_shape(const std::string& name) const;
+  // Returns the column's file or folder. REQUIRES: the column was opened.
+  const std::string& path_of(const std::string& name) const;
   // Returns the layout in the file; null if the column was not opened.
   const ColumnLayout* stored(const std::string& name) const;
   size_t shared_bytes() const;    // decoded files, held once a host; 0 after open_part

@@ -10,6 +10,7 @@
 #include <cstring>
 #include <ctime>
 #include <filesystem>
+#include <fstream>
 #include <nlohmann/json.hpp>
 #include <span>
 
@@ -70,19 +71,49 @@ nlohmann::json value_of(const nlohmann::json& row, std::string_view column) {
   return found == object->end() ? nlohmann::json() : *found;
 }
 
+Result<UniqueFd> open_log_file(const std::string& path, bool empties) {
+  const int how = O_WRONLY | O_CREAT | O_APPEND | O_NOFOLLOW | O_CLOEXEC;
+  UniqueFd fd(::open(path.c_str(), how | (empties ? O_TRUNC : 0), 0666));
+  if (fd.valid()) return fd;
+  return input_error("cannot write the file: {}", std::strerror(errno));
+}
+
+// Splits a line of csv_cell's cells.
+std::vector<std::string> cells_of(std::string_view line) {
+  std::vector<std::string> cells(1);
+  bool quoted = false;
+  for (size_t i = 0; i < line.size(); ++i) {
+    const bool quote = line[i] == '"', escapes = quoted && line.substr(i).starts_with("\"\"");
+    if (quote && !escapes) {
+      quoted = !quoted;
+    } else if (line[i] == ',' && !quoted) {
+      cells.emplace_back();
+    } else {
+      cells.back() += line[i];
+      if (escapes) ++i;
+    }
+  }
+  return cells;
+}
+
 class CsvLog : public RowLog {
  public:
   CsvLog(const std::string& path, UniqueFd fd, std::vector<std::string> columns)
       : path_(path), fd_(std::move(fd)), columns_(std::move(columns)) {}
 
-  // A resumed run appends to an existing file.
-  Status begin() const {
-    if (lseek(fd_.get(), 0, SEEK_END) > 0) return {};
-    std::string header;
+  // A resumed run appends to an existing file, which gets the columns that it lacks.
+  Status begin() {
+    if (lseek(fd_.get(), 0, SEEK_END) == 0) return append_to(fd_.get(), path_, header());
+    std::ifstream file(path_, std::ios::binary);
+    std::string first;
+    std::getline(file, first);
+    std::vector<std::string> columns = cells_of(first);
+    const size_t had = columns.size();
     for (const std::string& name : columns_) {
-      header += (header.empty() ? "" : ",") + csv_cell(name);
+      if (std::ranges::count(columns, name) == 0) columns.push_back(name);
     }
-    return append_to(fd_.get(), path_, header + "\n");
+    columns_ = std::move(columns);
+    return columns_.size() == had ? ok_status() : widen(file, columns_.size() - had);
   }
 
   Status write(const nlohmann::json& row) override {
@@ -95,6 +126,25 @@ class CsvLog : public RowLog {
   }
 
  private:
+  std::string header() const {
+    std::string line;
+    for (const std::string& name : columns_) line += (line.empty() ? "" : ",") + csv_cell(name);
+    return line + "\n";
+  }
+
+  // Writes the file anew, with empty cells in the rows that follow in `file`.
+  Status widen(std::ifstream& file, size_t added) {
+    std::string bytes = header();
+    for (std::string line; std::getline(file, line);) {
+      bytes += line + std::string(added, ',') + "\n";
+    }
+    const std::string made = path_ + ".new";
+    OFSDP_RETURN_IF_ERROR(fsdp::write_whole_file(made, bytes));
+    OFSDP_RETURN_IF_ERROR(fsdp::take_name(made, path_));
+    OFSDP_ASSIGN_OR_RETURN(fd_, open_log_file(path_, /*empties=*/false));
+    return {};
+  }
+
   std::string path_;
   UniqueFd fd_;
   std::vector<std::string> columns_;
@@ -153,13 +203,6 @@ class TensorboardLog : public RowLog {
   std::string path_;
   UniqueFd fd_;
 };
-
-Result<UniqueFd> open_log_file(const std::string& path, bool empties) {
-  const int how = O_WRONLY | O_CREAT | O_APPEND | O_NOFOLLOW | O_CLOEXEC;
-  UniqueFd fd(::open(path.c_str(), how | (empties ? O_TRUNC : 0), 0666));
-  if (fd.valid()) return fd;
-  return input_error("cannot write the file: {}", std::strerror(errno));
-}
 
 void add_setting(const std::string& name, const YAML::Node& node,
                  std::vector<std::pair<std::string, std::string>>& settings) {

@@ -13,10 +13,11 @@
 //
 // Scalars are step/NAME, eval/NAME and end/NAME. Values that are null are left out, except in csv.
 //
-// A resumed run appends to its csv file and gets a new event file in the same folder. In mlflow and
-// wandb it goes on with the run whose checkpoints it reads, found by the first half of the run's
-// ID, a hash of the checkpoint folder; if there is none, it is a new run. wandb's steps only grow,
-// so its run leaves out rows of updates that it has already.
+// A resumed run appends to its csv file, with columns added that the file lacks, and gets a new
+// event file in the same folder. In mlflow and wandb it goes on with the run whose checkpoints it
+// reads, found by the first half of the run's ID, a hash of the checkpoint folder; if there is
+// none, it is a new run. wandb's steps only grow, so its run leaves out rows of updates that it has
+// already.
 //
 // Takes rows as the metrics file's JSON; a row allocates. Owns its files. The destructor writes
 // rows that are kept back, and the state of a run that ended early. Errors: kInput from

@@ -8,8 +8,10 @@
 #include <zlib.h>
 
 #include <array>
+#include <cerrno>
 #include <chrono>
 #include <cstdlib>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -214,7 +216,8 @@ struct Facts {
                   .dump(1, ' ', false, Json::error_handler_t::replace)
            << '\n';
       file.flush();
-      if (!file) return fault("{}: {} cannot be written", address.text, temporary.string());
+      OFSDP_FAULT_IF(!file, "{}: {} cannot be written: {}", address.text, temporary.string(),
+                     std::strerror(errno));
     }
     std::error_code error;
     fs::rename(temporary, place.facts(), error);

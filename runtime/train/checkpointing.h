@@ -261,8 +261,7 @@ Manifest describe_run(const Options& options, const CompiledRun& plan, const Mod
 // for an evaluation the same graph is enough.
 Status check_resumable(const Manifest& manifest, const CompiledRun& plan, const ModelSetup& setup);
 
-// Adds to a refusal of check_resumable the edits (--untie, --replace-head, --lora) that the saved
-// run had and this one has not; another status stays as it is.
+// Names the edits that explain a refusal of check_resumable (setup/checkpoint_values.h).
 Status with_edits_of(const Manifest& manifest, const Options& options, Status refusal);
 
 // No checkpoint has an adapter that is frozen or that no loss reaches. Returns kInput if this run

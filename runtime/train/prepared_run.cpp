@@ -14,8 +14,6 @@
 #include "runtime/train/trainer.h"
 
 namespace ofsdp::runtime {
-namespace {}  // namespace
-
 Result<std::unique_ptr<PreparedRun>> PreparedRun::make(const RunContext& context,
                                                        const std::string& configuration) {
   std::unique_ptr<PreparedRun> run(new PreparedRun(context));

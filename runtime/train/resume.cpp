@@ -17,6 +17,7 @@
 #include "runtime/compile/saved_slices.h"
 #include "runtime/train/checkpointing.h"
 #include "runtime/train/prepared_run.h"
+#include "runtime/train/setup/checkpoint_values.h"
 #include "runtime/train/setup/class_names.h"
 
 namespace ofsdp::runtime {
@@ -493,76 +494,11 @@ Status check_resumable(const Manifest& m, const CompiledRun& plan, const ModelSe
                      joined(m.states, ", "), joined(states, ", "));
 }
 
-namespace {
-
-// An edit of the saved run that differs from this run's.
-struct OtherEdit {
-  std::string flag;   // of the saved run, with its value
-  std::string found;  // this run's value
-};
-
-std::vector<OtherEdit> other_numbers(const AdapterSpec& saved, const AdapterSpec& present) {
-  std::vector<OtherEdit> others;
-  const auto compare = [&](const char* flag, auto before, auto now) {
-    if (before == now) return;
-    others.push_back({format_text("{} {}", flag, before), format_text("{}", now)});
-  };
-  if (saved.patterns.empty() || present.patterns.empty()) return others;
-  compare("--lora", joined(saved.patterns, " --lora "), joined(present.patterns, " --lora "));
-  compare("--lora-rank", saved.rank, present.rank);
-  compare("--lora-alpha", saved.used_alpha(), present.used_alpha());
-  compare("--lora-dropout", saved.dropout, present.dropout);
-  return others;
-}
-
-// Returns the edits that both runs have, with other values.
-std::vector<OtherEdit> other_edits(const ModelEdits& saved, const ModelEdits& present) {
-  std::vector<OtherEdit> others = other_numbers(saved.adapters, present.adapters);
-  if (saved.head && present.head && *saved.head != *present.head) {
-    others.push_back(
-        {format_text("--replace-head {}", *saved.head), format_text("{}", *present.head)});
-  }
-  const auto named = [](const AddedHead& head) {
-    return format_text("{}:{}", head.outputs, head.name);
-  };
-  if (saved.added && present.added && named(*saved.added) != named(*present.added)) {
-    others.push_back({"--add-head " + named(*saved.added), named(*present.added)});
-  }
-  return others;
-}
-
-// Returns the flags of the edits that `saved` has and `present` lacks.
-std::vector<std::string> missing_edits(const ModelEdits& saved, const ModelEdits& present) {
-  std::vector<std::string> flags;
-  if (present.untie.empty()) {
-    for (const std::string& name : saved.untie) flags.push_back("--untie " + name);
-  }
-  if (saved.head && !present.head) flags.push_back(format_text("--replace-head {}", *saved.head));
-  if (saved.added && !present.added) {
-    flags.push_back(format_text("--add-head {}:{}", saved.added->outputs, saved.added->name));
-  }
-  if (!present.adapters.patterns.empty()) return flags;
-  for (const std::string& name : saved.adapters.patterns) flags.push_back("--lora " + name);
-  return flags;
-}
-
-}  // namespace
-
 Status with_edits_of(const Manifest& manifest, const Options& options, Status refusal) {
   if (refusal.ok()) return refusal;
   const auto saved = edits_from(manifest.edits);
   if (!saved.ok()) return refusal;
-  const std::vector<std::string> flags = missing_edits(*saved, edits_of(options));
-  const std::vector<OtherEdit> others = other_edits(*saved, edits_of(options));
-  if (flags.empty() && !others.empty()) {
-    return Status(refusal.kind(),
-                  format_text("it was trained with {}: expected the same here, found {}",
-                              escaped(others[0].flag), escaped(others[0].found)));
-  }
-  if (flags.empty()) return refusal;
-  return Status(refusal.kind(),
-                format_text("{}; it was trained with {}: expected the same here, found none",
-                            refusal.message(), escaped(joined(flags, " "))));
+  return with_edits_of(*saved, edits_of(options), std::move(refusal));
 }
 
 // If such adapters were drawn, the seed must be the same; if a file had them, the file.

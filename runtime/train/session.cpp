@@ -1,7 +1,10 @@
 #include <algorithm>
 #include <cstdio>
+#include <filesystem>
 
 #include "fsdp/checkpoint/disk.h"
+#include "importer/edit/model_edits.h"
+#include "importer/write/model_output.h"
 #include "kernels/base/status.h"
 #include "kernels/base/text.h"
 #include "runtime/compile/compile.h"
@@ -18,6 +21,7 @@
 #include "runtime/train/rank_state.h"
 #include "runtime/train/setup/prediction_values.h"
 #include "runtime/train/setup/run_folder.h"
+#include "runtime/train/setup/text_lengths.h"
 #include "runtime/train/trainer.h"
 
 namespace ofsdp::runtime {
@@ -263,6 +267,7 @@ class Session {
       OFSDP_RETURN_IF_ERROR(write_trained(state, communicator_, settings().options.files.output,
                                           trained_state(settings(), ending.updates)));
       OFSDP_RETURN_IF_ERROR(renew_folder(state, ending.updates));
+      if (communicator_.rank() == 0) OFSDP_RETURN_IF_ERROR(renew_adapter());
     }
     if (communicator_.rank() == 0) {
       if (trains) OFSDP_RETURN_IF_ERROR(write_inference());
@@ -292,7 +297,7 @@ class Session {
     Trainer trainer(settings(), state, communicator_, ledger_, *state.plan().train_sampler, metrics,
                     checkpoints.get(), signal_,
                     folder_ != nullptr ? folder_->log_descriptor() : -1);
-    OFSDP_RETURN_IF_ERROR(trainer.run());
+    OFSDP_RETURN_IF_ERROR(about_positions(trainer.run(), run_->setup().data));
     closing_ = trainer.closing();
     if (trainer.evaluated() != nullptr) evaluated_ = *trainer.evaluated();
     stopped_by_ = trainer.stopped_by();
@@ -306,8 +311,10 @@ class Session {
     Progress progress(evaluation_progress());
     const Sampler& sampler = *state.plan().eval_sampler;
     Evaluator evaluator(state, communicator_, sampler);
-    OFSDP_ASSIGN_OR_RETURN(const EvalRow row, evaluator.run(settings().start.update,
-                                                            settings().start.epoch, &progress));
+    Result<EvalRow> made =
+        evaluator.run(settings().start.update, settings().start.epoch, &progress);
+    if (!made.ok()) return about_positions(std::move(made).status(), run_->setup().data);
+    const EvalRow row = *std::move(made);
     if (communicator_.rank() != 0) return {};
     progress.eval(row);
     warn_of_undefined(evaluator, row);
@@ -400,6 +407,23 @@ class Session {
     const std::string deployed = join_path(folder.taken, kInferenceModel);
     if (communicator_.rank() != 0 || !is_file(deployed)) return {};
     return write_inference_form(path, deployed);
+  }
+
+  // The same for the adapter of a model that it cannot be merged into. Rank 0.
+  Status renew_adapter() const {
+    const std::string written = adapter_file_in(settings().options.edit.adapter);
+    const std::string old = join_path(options_.folder.taken, kRunAdapter);
+    std::error_code error;
+    const bool stale = !options_.folder.taken.empty() && !written.empty() && is_file(old) &&
+                       !std::filesystem::equivalent(written, old, error);
+    if (!stale) return {};
+    if (!written.ends_with(".safetensors")) return remove_all(old);
+    return write_whole(old, [&](const std::string& temporary) -> Status {
+      std::filesystem::copy_file(written, temporary,
+                                 std::filesystem::copy_options::overwrite_existing, error);
+      OFSDP_FAULT_IF(error, "{}: cannot be copied to {}: {}", written, old, error.message());
+      return {};
+    });
   }
 
   // The files that the run has written. `resumed`: as print_closing's.

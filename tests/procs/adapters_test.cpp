@@ -263,12 +263,32 @@ TEST(AdaptersTest, AlphaIsThatOfTheFile) {
   EXPECT_EQ(config.at("lora_alpha"), 6);
   EXPECT_EQ(config.at("target_modules"), nlohmann::json::array({"w"}));
   EXPECT_TRUE(runs.files_of(train + Words{"--lora-from", runs / "peft"}) == first);
-  const Words saving = runs.tuned() + Words{"--checkpoint-dir", runs / "ck", "--steps", "2"};
-  runs.files_of(saving);
-  std::filesystem::remove(runs.output());
-  std::filesystem::remove(runs.adapter());
-  expect_refused(runs, saving + Words{"--resume", "latest", "--lora-alpha", "7"},
-                 {"--lora-alpha 6", "found 7"});
+}
+
+// Another number than the checkpoint's is named, whatever command reads the checkpoint.
+TEST(AdaptersTest, OtherNumbersThanACheckpointsAreNamed) {
+  const AdapterRuns runs;
+  const Words model{runs.model(), "--loss", "cross_entropy"};
+  const auto numbers = [](const std::string& rank, const std::string& alpha) {
+    return Words{"--lora", "all", "--lora-rank", rank, "--lora-alpha", alpha};
+  };
+  const Words saving{"--checkpoint-dir", runs / "ck", "--steps", "2", "--batch-size", "12"};
+  const Finished first = Program::run(fsdp_run(model) + numbers("2", "6") + saving);
+  ASSERT_EQ(first.status, 0) << first.err;
+  const Words from{"--resume", "latest", "--checkpoint-dir", runs / "ck"};
+  for (const Words& words :
+       {fsdp_run(model) + saving + Words{"--resume", "latest"}, fsdp_run({"eval"}) + model + from,
+        fsdp_run({"check"}) + model + from, fsdp_run({"doctor"}) + model + from,
+        fsdp_run({"predict"}) + model + from + Words{"-o", runs / "p.npy"}}) {
+    const auto refuse = [&](const Words& other, const Words& facts) {
+      const Finished run = Program::run(words + other);
+      EXPECT_EQ(run.status, 2) << joined(words, " ");
+      expect_one_line(run.err, facts);
+    };
+    refuse(numbers("2", "7"), {"--lora-alpha 6", "found 7"});
+    refuse(numbers("3", "6"), {"--lora-rank 2", "found 3"});
+    refuse({"--replace-head", "5"}, {"it was trained with --lora all"});
+  }
 }
 
 // x w + b, twice in a row, as a file in which both layers share b, and as one with two of them.

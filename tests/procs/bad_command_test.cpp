@@ -143,6 +143,27 @@ TEST(BadCommandTest, OutputThatHasNoRoom) {
   }
 }
 
+// The line about a full disk has the system's reason, and nothing half-written is left.
+TEST(BadCommandTest, PredictionsThatHaveNoRoom) {
+  const ModelFolder folder;
+  for (const char* name : {"p.csv", "p.npy", "p.npz"}) {
+    SCOPED_TRACE(name);
+    int full = 0;
+    for (int call = 1; call <= 6; ++call) {
+      const Finished run = Program::run(
+          fsdp_run({"predict", folder.model(), "--data", folder / "data", "-o", folder / name}),
+          {.environment = {"LD_PRELOAD=" OFSDP_FAIL_DISK_CALLS, "FAIL_FOLDER=" + folder.path(),
+                           format_text("FAIL_CALL={}", call), "FAIL_HOW=on"}});
+      if (run.status == 0) break;
+      expect_one_line(run.err, {name});
+      full += run.err.find("No space left on device") != std::string::npos;
+      EXPECT_FALSE(std::filesystem::exists(folder / name));
+    }
+    EXPECT_GT(full, 0);
+    std::filesystem::remove(folder / name);
+  }
+}
+
 // Each is refused by name, until it is built.
 TEST(BadCommandTest, OptionsThatAreNotBuiltYet) {
   const ModelFolder folder;

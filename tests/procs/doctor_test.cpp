@@ -416,6 +416,12 @@ TEST(DoctorTest, EvaluationOnTheTrainingData) {
   const ModelFolder folder;
   expect_found(folder, kClasses + Words{"--eval-data", folder / "data"},
                "the evaluation reads the files that training reads", "--eval-data");
+  // The parts of a split are files in common and rows apart.
+  folder.write("split.yaml",
+               "split: 0.5\ntrain:\n  x: {file: data/x.npy}\n"
+               "  labels: {file: data/labels.npy}\n");
+  EXPECT_THAT(findings(folder, kClasses + Words{"--data", folder / "split.yaml"}),
+              testing::IsEmpty());
 }
 
 TEST(DoctorTest, ANanSaysItsNodesOperandsAndWhereNormsGrew) {

@@ -135,7 +135,7 @@ TEST(Hosts, AKilledRankIsNamedOnceInAllOutput) {
 
 TEST(Hosts, AMissingRankIsNamed) {
   const int port = free_port();
-  const std::string line = line_of(bert("1") + Words{"--timeout", "1"});
+  const std::string line = line_of(bert("1", "1"));
   Running first("a", variables(0, 3, "127.0.0.1", port) + line);
   Running third("c", variables(2, 3, "127.0.0.1", port) + line);
   EXPECT_EQ(first.wait(), 1);

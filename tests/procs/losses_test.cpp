@@ -295,6 +295,35 @@ TEST(Teacher, TheWrittenFileIsTheStudentAlone) {
   EXPECT_EQ(content(folder.output()).size(), content(folder.model()).size());
 }
 
+// An evaluation does not ask the teacher, so its data need no column for it.
+TEST(Teacher, AnEvaluationLacksItsColumns) {
+  const LossRuns folder;
+  SmallModel teacher = linear_model();
+  teacher.initializers[0] = tensor("w", kFloat, {4, 3}, raw(teacher_weights()));
+  teacher.nodes[0] = node("MatMul", {"image", "w"}, {"products"}, "multiply");
+  teacher.inputs = {declared("image", {-1, 4})};
+  folder.write("teacher.onnx", teacher.bytes());
+  folder.write("data/image.npy", linear_inputs());
+  const auto losses = [&](const Words& more) {
+    std::vector<double> found;
+    for (const json& row :
+         folder.rows(folder.distilled() + Words{"--steps", "4", "--eval-interval", "1step"} + more,
+                     "eval")) {
+      found.push_back(row.at("loss"));
+    }
+    return found;
+  };
+  const Words apart{"--eval-data", folder / "eval"};
+  for (const Words& more : {Words{}, Words{"--nproc-per-node", "2"}}) {
+    std::filesystem::remove(folder / "eval/image.npy");
+    const std::vector<double> without = losses(apart + more);
+    EXPECT_EQ(without.size(), 4u);
+    EXPECT_EQ(losses(Words{"--eval-data", folder / "data"} + more), without);
+    folder.write("eval/image.npy", linear_inputs());
+    EXPECT_EQ(losses(apart + more), without);
+  }
+}
+
 TEST(Teacher, OneThatDoesNotFitIsRefused) {
   const LossRuns folder;
   const auto refused = [&](const SmallModel& teacher, const Words& facts) {

@@ -40,15 +40,15 @@ inline Words split(const std::string& text) {
 }
 
 // A small transformer with the settings of its reference, which has 24 steps.
-inline Words bert(const std::string& steps) {
+inline Words bert(const std::string& steps, const std::string& timeout = "9") {
   return fsdp_run({fixture("bert_tiny/model.onnx")}) +
          split(
              "--loss cross_entropy --optimizer adamw --lr 0.001 --weight-decay 0.01 "
              "--lr-schedule linear --warmup-steps 4 --total-steps 24 --clip-grad-norm 1 "
              "--freeze bert.embeddings.position_ids --freeze bert.embeddings.token_type_ids "
-             "--no-shuffle --global-batch-size 12 --epochs 1000000 --threads 1 --timeout 9 "
+             "--no-shuffle --global-batch-size 12 --epochs 1000000 --threads 1 "
              "--steps " +
-             steps);
+             steps + " --timeout " + timeout);
 }
 
 // One process under a shell, its output in a file. Ends after a minute whatever happens.

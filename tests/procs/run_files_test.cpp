@@ -38,6 +38,34 @@ TEST(ResumedRun, RenewsTheModelOfItsFolder) {
   }
 }
 
+// The same for an adapter that cannot be merged, which the folder has in place of a model.
+TEST(ResumedRun, RenewsTheAdapterOfItsFolder) {
+  const ModelFolder folder;
+  const std::string few = fixture("few_bits/nbits");
+  const std::string kept = folder / "runs/r/adapter.safetensors";
+  for (const char* other : {"next.safetensors", "peft/", "next.onnx_adapter"}) {
+    SCOPED_TRACE(other);
+    fs::remove_all(folder / "runs");
+    const Finished first = Program::run(fsdp_run(
+        {few + "/model.onnx", "--data", few + "/data", "--loss", "cross_entropy", "--steps", "2",
+         "--lora", "*_Q*", "--device", "cpu", "--run-dir", folder / "runs", "--run-name", "r"}));
+    ASSERT_EQ(first.status, 0) << first.err;
+    const std::string before = content(kept), path = folder / other;
+    ASSERT_FALSE(before.empty());
+    const Finished next =
+        Program::run(fsdp_run({"resume", folder / "runs/r", "--steps", "4", "--adapter", path}));
+    ASSERT_EQ(next.status, 0) << next.err;
+    if (path.ends_with(".onnx_adapter")) {
+      EXPECT_FALSE(fs::exists(kept));
+      continue;
+    }
+    const std::string written =
+        content(path.ends_with('/') ? path + "adapter_model.safetensors" : path);
+    EXPECT_FALSE(written == before);
+    EXPECT_TRUE(content(kept) == written);
+  }
+}
+
 // A run with an input of every kind.
 class RunFilesTest : public testing::Test {
  protected:

@@ -128,7 +128,7 @@ class OnTwoHosts : public testing::Test {
 };
 
 TEST_F(OnTwoHosts, TheMeetingOfRanksIsTheirsAlone) {
-  const Words words = bert("24") + Words{"--timeout", "30", "--output", out_};
+  const Words words = bert("24", "30") + Words{"--output", out_};
   const auto first = start(0, by_variables(0), words);
   const Strangers strangers(hosts_, kRanksPort, folder_.path() + "/report");
   strangers.expect_all();
@@ -140,7 +140,7 @@ TEST_F(OnTwoHosts, TheMeetingOfRanksIsTheirsAlone) {
 }
 
 TEST_F(OnTwoHosts, TheMeetingOfLaunchersIsTheirsAlone) {
-  const Words words = bert("24") + Words{"--timeout", "30", "--output", out_};
+  const Words words = bert("24", "30") + Words{"--output", out_};
   const std::string secret = format_text("env {}", kSecret);
   const auto first = start(0, secret, words + by_launcher(0));
   const Strangers strangers(hosts_, kLaunchersPort, folder_.path() + "/report");
@@ -152,7 +152,7 @@ TEST_F(OnTwoHosts, TheMeetingOfLaunchersIsTheirsAlone) {
 }
 
 TEST_F(OnTwoHosts, WhoHasAnotherSecretIsToldSo) {
-  const auto first = start(0, by_variables(0), bert("1") + Words{"--timeout", "4"});
+  const auto first = start(0, by_variables(0), bert("1", "4"));
   const std::string other = without_secret(1);
   const auto second = start(1, other, bert("1"));
   EXPECT_EQ(second->wait(), 2);
@@ -165,7 +165,7 @@ TEST_F(OnTwoHosts, WhoHasAnotherSecretIsToldSo) {
 
 // Rank 0 while it waits: at the address of the link, and at no other.
 TEST_F(OnTwoHosts, PortsAreThoseOfTheLink) {
-  const auto first = start(0, by_variables(0), bert("1") + Words{"--timeout", "20"});
+  const auto first = start(0, by_variables(0), bert("1", "20"));
   const std::string ports = folder_.path() + "/ports";
   const std::string list =
       format_text("{} sh -c 'cat /proc/net/tcp /proc/net/tcp6' >{}", hosts_.on(0), ports);
@@ -196,8 +196,7 @@ TEST_F(OnTwoHosts, ASilentNameServerIsWaitedForNoLongerThanTheTimeout) {
                            "import socket; s = socket.socket(2, 2); s.bind((\"\", 53)); "
                            "print(\"ready\", flush=True); [s.recv(9) for _ in iter(int, 1)]'");
   server.expect("ready");
-  const auto rank = start(0, variables(1, 2, "somewhere.example", kRanksPort),
-                          bert("1") + Words{"--timeout", "2"});
+  const auto rank = start(0, variables(1, 2, "somewhere.example", kRanksPort), bert("1", "2"));
   EXPECT_EQ(rank->wait(), 1);
   EXPECT_THAT(rank->said(), HasSubstr("the name server does not answer"));
   std::filesystem::remove_all(folder);

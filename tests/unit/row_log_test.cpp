@@ -73,6 +73,32 @@ std::string metric_lines(const std::filesystem::path& path) {
   return lines;
 }
 
+// A resumed run may measure something else: each value stands below its name.
+TEST_F(RowLogs, AResumedCsvFileGetsTheColumnsThatItLacks) {
+  const std::string file = path("l.csv");
+  const auto evaluate = [&](MetricsWriter::Mode mode, const std::vector<std::string>& names,
+                            double value) {
+    MetricsWriter writer;
+    Status status = writer.add_log("csv:" + file, names, mode, {});
+    ASSERT_TRUE(status.ok()) << status.message();
+    std::vector<MetricValue> metrics;
+    for (const std::string& name : names) metrics.push_back({name, value});
+    ASSERT_TRUE(writer.eval({1, 0, 0.25, metrics}).ok());
+  };
+  evaluate(MetricsWriter::Mode::kTruncate, {"accuracy", "top\"5,"}, 0.5);
+  evaluate(MetricsWriter::Mode::kAppend, {"f1"}, 0.75);
+  evaluate(MetricsWriter::Mode::kAppend, {"f1", "accuracy"}, 0.875);
+  std::stringstream all(content(file));
+  std::vector<std::string> lines;
+  for (std::string line; std::getline(all, line);) lines.push_back(line);
+  ASSERT_EQ(lines.size(), 4u);
+  EXPECT_TRUE(lines[0].ends_with(",accuracy,\"top\"\"5,\",f1")) << lines[0];
+  EXPECT_TRUE(lines[1].ends_with(",0.5,0.5,")) << lines[1];
+  EXPECT_TRUE(lines[2].ends_with(",,,0.75")) << lines[2];
+  EXPECT_TRUE(lines[3].ends_with(",0.875,,0.875")) << lines[3];
+  EXPECT_EQ(names_in(folder_), std::vector<std::string>{"l.csv"});
+}
+
 TEST_F(RowLogs, MlflowsFilesAreARunThatAResumedOneGoesOnWith) {
   LoggedRun run{.name = "it's",
                 .settings = {{"lr", "0.1"}, {"data.x/..", "a\nb"}},

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "kernels/base/status.h"
+#include "kernels/base/text.h"
 #include "runtime/engine/update_table.h"
 
 namespace ofsdp::runtime {
@@ -68,11 +69,88 @@ Result<SavedRun> saved_run(std::unique_ptr<CheckpointReader> checkpoint, bool av
   return saved;
 }
 
-Status take_values(const SavedRun& saved, OnnxFile& file) {
-  const std::string found = graph_hash(file);
-  OFSDP_REJECT_IF(found != saved.graph,
-                  "--resume: {}: it is of another graph than {} (hash {}, found {})", saved.folder,
-                  file.path(), saved.graph, found);
+namespace {
+
+// An edit of the saved run that differs from this run's.
+struct OtherEdit {
+  std::string flag;   // of the saved run, with its value
+  std::string found;  // this run's value
+};
+
+std::vector<OtherEdit> other_numbers(const AdapterSpec& saved, const AdapterSpec& present) {
+  std::vector<OtherEdit> others;
+  const auto compare = [&](const char* flag, auto before, auto now) {
+    if (before == now) return;
+    others.push_back({format_text("{} {}", flag, before), format_text("{}", now)});
+  };
+  if (saved.patterns.empty() || present.patterns.empty()) return others;
+  compare("--lora", joined(saved.patterns, " --lora "), joined(present.patterns, " --lora "));
+  compare("--lora-rank", saved.rank, present.rank);
+  compare("--lora-alpha", saved.used_alpha(), present.used_alpha());
+  compare("--lora-dropout", saved.dropout, present.dropout);
+  return others;
+}
+
+// Returns the edits that both runs have, with other values.
+std::vector<OtherEdit> other_edits(const ModelEdits& saved, const ModelEdits& present) {
+  std::vector<OtherEdit> others = other_numbers(saved.adapters, present.adapters);
+  if (saved.head && present.head && *saved.head != *present.head) {
+    others.push_back(
+        {format_text("--replace-head {}", *saved.head), format_text("{}", *present.head)});
+  }
+  const std::string untied = joined(saved.untie, " --untie ");
+  const std::string unties = joined(present.untie, " --untie ");
+  if (!untied.empty() && !unties.empty() && untied != unties) {
+    others.push_back({"--untie " + untied, unties});
+  }
+  const auto named = [](const AddedHead& head) {
+    return format_text("{}:{}", head.outputs, head.name);
+  };
+  if (saved.added && present.added && named(*saved.added) != named(*present.added)) {
+    others.push_back({"--add-head " + named(*saved.added), named(*present.added)});
+  }
+  return others;
+}
+
+// Returns the flags of the edits that `saved` has and `present` lacks.
+std::vector<std::string> missing_edits(const ModelEdits& saved, const ModelEdits& present) {
+  std::vector<std::string> flags;
+  if (present.untie.empty()) {
+    for (const std::string& name : saved.untie) flags.push_back("--untie " + name);
+  }
+  if (saved.head && !present.head) flags.push_back(format_text("--replace-head {}", *saved.head));
+  if (saved.added && !present.added) {
+    flags.push_back(format_text("--add-head {}:{}", saved.added->outputs, saved.added->name));
+  }
+  if (!present.adapters.patterns.empty()) return flags;
+  for (const std::string& name : saved.adapters.patterns) flags.push_back("--lora " + name);
+  return flags;
+}
+
+}  // namespace
+
+Status with_edits_of(const ModelEdits& saved, const ModelEdits& present, Status refusal) {
+  if (refusal.ok()) return refusal;
+  const std::vector<std::string> flags = missing_edits(saved, present);
+  const std::vector<OtherEdit> others = other_edits(saved, present);
+  if (flags.empty() && !others.empty()) {
+    return Status(refusal.kind(),
+                  format_text("it was trained with {}: expected the same here, found {}",
+                              escaped(others[0].flag), escaped(others[0].found)));
+  }
+  if (flags.empty()) return refusal;
+  return Status(refusal.kind(),
+                format_text("{}; it was trained with {}: expected the same here, found none",
+                            refusal.message(), escaped(joined(flags, " "))));
+}
+
+Status take_values(const SavedRun& saved, const ModelEdits& present, OnnxFile& file) {
+  if (const std::string found = graph_hash(file); found != saved.graph) {
+    return with_edits_of(saved.edits, present,
+                         input_error("it is of another graph than {} (hash {}, found {})",
+                                     file.path(), saved.graph, found))
+        .with_prefix("--resume: " + saved.folder);
+  }
   file.set_initial(saved.values);
   return {};
 }

@@ -32,9 +32,13 @@ struct SavedRun {
 Result<SavedRun> saved_run(const CheckpointReader& checkpoint);
 Result<SavedRun> saved_run(std::unique_ptr<CheckpointReader> checkpoint, bool averages);
 
-// Makes the edited model `file` read the checkpoint's values. Returns kInput if it is another model
-// than the checkpoint's.
-Status take_values(const SavedRun& saved, OnnxFile& file);
+// Names in a refusal the edits (--untie, --replace-head, --lora) that the saved run had and this
+// one has not, or has with other numbers; another status stays as it is.
+Status with_edits_of(const ModelEdits& saved, const ModelEdits& present, Status refusal);
+
+// Makes `file`, the model with the edits `present`, read the checkpoint's values. Returns kInput if
+// it is another model than the checkpoint's.
+Status take_values(const SavedRun& saved, const ModelEdits& present, OnnxFile& file);
 
 // Returns the edits of a command that follows a checkpoint: `given`, or else those of its run.
 // Values that the run has not trained are drawn or read as that run did.

@@ -54,7 +54,10 @@ Result<ClassNames> class_names_of(const std::string& path, const Graph& graph) {
 
 Result<ClassNames> class_names_of_run(const Options& options, const Graph& graph) {
   if (options.edit.head || options.edit.added) return ClassNames();
-  return class_names_of(options.model, graph);
+  OFSDP_ASSIGN_OR_RETURN(ClassNames own, class_names_of(options.model, graph));
+  if (!is_file(options.checkpoint.resume)) return own;
+  OFSDP_ASSIGN_OR_RETURN(ClassNames trained, class_names_of(options.checkpoint.resume, graph));
+  return trained.binding || own.names.empty() ? trained : own;
 }
 
 Status write_class_names(const std::vector<std::string>& names, const std::string& model) {

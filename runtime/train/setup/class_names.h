@@ -3,7 +3,8 @@
 //
 //   a checkpoint that is evaluated   its manifest has them
 //   the model's own label operators  scikit-learn's classes (Graph::class_names)
-//   NAME.classes.txt                 next to the model NAME.onnx; written with a trained file
+//   NAME.classes.txt                 next to --resume FILE.onnx, else next to the model NAME.onnx;
+//                                    written with a trained file
 //   classes.txt                      next to the model; written, too, for other programs. A folder
 //                                    has only one, so it counts if it has every name of the data
 //   the data                         sorted by bytes

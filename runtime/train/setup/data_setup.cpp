@@ -85,6 +85,53 @@ Status fit_data(DataSpec& spec, const Options& options, const Graph& graph,
 
 namespace {
 
+// A file of names has one a line; those that the model brings stand elsewhere, too.
+Status check_class_names(const Dataset& data, const std::string& label, const ClassNames& known) {
+  for (const std::string& name : data.classes(label)) {
+    const bool line = name.find_first_of("\r\n") == std::string::npos;
+    OFSDP_REJECT_IF(!line && std::ranges::count(known.names, name) == 0,
+                    "{}: column '{}': expected names of classes without a line break, found '{}': "
+                    "write it in one line",
+                    data.path_of(label), escaped(label), escaped(name));
+  }
+  return {};
+}
+
+// Returns the training part of an evaluation's data; none if its rows are that part.
+Result<std::optional<ColumnSet>> training_part(const Options& options, const Graph& graph,
+                                               const Communicator& communicator) {
+  const DataChoice::Kind kind = options.run.data.kind, eval = options.run.eval_data.kind;
+  std::error_code error;
+  const bool given = kind == DataChoice::Kind::kPath || kind == DataChoice::Kind::kInline ||
+                     (kind == DataChoice::Kind::kComputed &&
+                      std::filesystem::exists(beside_model(options, "data"), error));
+  if (options.command != Command::kEval || !given) return std::optional<ColumnSet>();
+  OFSDP_ASSIGN_OR_RETURN(DataSpec spec, find_given_data(options));
+  const bool own_part = spec.eval && eval != DataChoice::Kind::kNone;
+  if (eval != DataChoice::Kind::kPath && !own_part) return std::optional<ColumnSet>();
+  OFSDP_RETURN_IF_ERROR(fit_data(spec, options, graph, communicator));
+  return std::optional(std::move(spec.train));
+}
+
+// Returns the names for labels of `rows`: those of the training part, which numbers the classes, if
+// both have names and `known` need not count.
+Result<ClassNames> names_for(const ColumnSet& rows, const std::optional<ColumnSet>& training,
+                             const std::string& label, const ClassNames& known,
+                             Communicator& communicator, MemoryLedger& ledger) {
+  const bool asks =
+      training && !known.binding && training->find(label) != nullptr && rows.find(label) != nullptr;
+  if (!asks) return known;
+  std::vector<std::string> names;
+  for (const ColumnSet* part : {&rows, &*training}) {
+    ColumnSet own = *part;
+    own.take_classes(label, known);
+    OFSDP_ASSIGN_OR_RETURN(const auto labels, Dataset::open(own, {label}, communicator, ledger));
+    names = labels->classes(label);
+    if (names.empty()) return known;
+  }
+  return ClassNames{std::move(names), training->origin, /*binding=*/true};
+}
+
 // Pads rows to the training rows' length if neither part has a length of its own.
 void pad_alike(ColumnSet& eval, const ColumnSet& train, const Dataset& opened) {
   for (ColumnSpec& column : eval.columns) {
@@ -100,10 +147,16 @@ void pad_alike(ColumnSet& eval, const ColumnSet& train, const Dataset& opened) {
 
 Result<DataSetup> open_data(DataSpec spec, const Options& options, const Graph& graph,
                             const std::set<std::string>& labels, const ClassNames& known,
-                            Communicator& communicator, MemoryLedger& ledger) {
-  DataSetup data{std::move(spec), nullptr, nullptr, nullptr};
+                            std::set<std::string> taught, Communicator& communicator,
+                            MemoryLedger& ledger) {
+  DataSetup data{std::move(spec), nullptr, nullptr, nullptr, std::move(taught)};
   const auto names = wanted_names(graph, labels);
-  for (const std::string& label : labels) data.spec.train.take_classes(label, known);
+  OFSDP_ASSIGN_OR_RETURN(const auto training, training_part(options, graph, communicator));
+  for (const std::string& label : labels) {
+    OFSDP_ASSIGN_OR_RETURN(const ClassNames named, names_for(data.spec.train, training, label,
+                                                             known, communicator, ledger));
+    data.spec.train.take_classes(label, named);
+  }
   const std::string& bucket_by = options.run.bucket_by;
   OFSDP_REJECT_IF(data.spec.synthetic && !bucket_by.empty(),
                   "--bucket-by {}: expected rows of files, found --data synthetic", bucket_by);
@@ -114,6 +167,9 @@ Result<DataSetup> open_data(DataSpec spec, const Options& options, const Graph& 
     }
     OFSDP_ASSIGN_OR_RETURN(data.train,
                            Dataset::open(data.spec.train, train_names, communicator, ledger));
+    for (const std::string& label : labels) {
+      OFSDP_RETURN_IF_ERROR(check_class_names(*data.train, label, known));
+    }
   }
   const bool evaluates = options.command == Command::kEval;  // find_data has chosen its rows
   const DataChoice::Kind eval = options.run.eval_data.kind;
@@ -134,7 +190,9 @@ Result<DataSetup> open_data(DataSpec spec, const Options& options, const Graph& 
   if (data.spec.eval && other_part) {
     OFSDP_ASSIGN_OR_RETURN(data.eval, Dataset::open_part(*data.spec.eval, *data.train, ledger));
   } else if (data.spec.eval) {
-    OFSDP_ASSIGN_OR_RETURN(data.eval, Dataset::open(*data.spec.eval, names, communicator, ledger));
+    auto own = names;
+    std::erase_if(own, [&](const std::string& name) { return data.taught.contains(name); });
+    OFSDP_ASSIGN_OR_RETURN(data.eval, Dataset::open(*data.spec.eval, own, communicator, ledger));
   }
   return data;
 }
@@ -360,6 +418,7 @@ Status bind_data(DataSetup& data, const Graph& finished, uint64_t seed,
       if (trained.name == column.name && !column.flat) column.dims = trained.row.axes();
     }
   }
+  std::erase_if(wanted, [&](const WantedColumn& one) { return data.taught.contains(one.name); });
   OFSDP_RETURN_IF_ERROR(data.eval->bind(wanted));
   return {};
 }

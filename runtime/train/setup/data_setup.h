@@ -24,6 +24,7 @@ struct DataSetup {
   std::unique_ptr<Dataset> train;        // null: synthetic
   std::unique_ptr<Dataset> eval;         // null: no evaluation data
   std::unique_ptr<RowSource> synthetic;  // after bind
+  std::set<std::string> taught = {};     // columns that only a teacher reads: `eval` lacks them
 
   RowSource& train_rows() const { return train ? *train : *synthetic; }
 };
@@ -36,10 +37,12 @@ Result<DataSpec> find_data(const Options& options);
 Status fit_data(DataSpec& spec, const Options& options, const Graph& graph,
                 const Communicator& communicator);
 
-// `labels`: columns besides the graph's inputs; `known` orders the classes of text. Collective.
+// `labels`: columns besides the graph's inputs; `known` orders the classes of text; `taught`: as in
+// the result. Collective.
 Result<DataSetup> open_data(DataSpec spec, const Options& options, const Graph& graph,
                             const std::set<std::string>& labels, const ClassNames& known,
-                            Communicator& communicator, MemoryLedger& ledger);
+                            std::set<std::string> taught, Communicator& communicator,
+                            MemoryLedger& ledger);
 
 // Reads the values of --input. Collective.
 // Returns the inputs to which --input gives one number.

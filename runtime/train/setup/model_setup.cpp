@@ -24,6 +24,8 @@
 #include "runtime/train/setup/initial_values.h"
 #include "runtime/train/setup/like_lengths.h"
 #include "runtime/train/setup/metric_layout.h"
+#include "runtime/train/setup/run_folder.h"
+#include "runtime/train/setup/text_lengths.h"
 
 namespace ofsdp::runtime {
 
@@ -238,15 +240,15 @@ class SetupMaker {
     if (edits.added) losses_[0].prediction = edits.added->name;
     const WantedValues wanted = wanted_of(losses_);
     if (!edits.any()) {
-      OFSDP_RETURN_IF_ERROR(take_saved_values(file));
+      OFSDP_RETURN_IF_ERROR(take_saved_values(edits, file));
       return open_plain_source(std::move(file), operators, rules, wanted);
     }
     OFSDP_ASSIGN_OR_RETURN(EditedModel edited, edit_model(std::move(file), edits));
-    OFSDP_RETURN_IF_ERROR(take_saved_values(edited.file));
+    OFSDP_RETURN_IF_ERROR(take_saved_values(edits, edited.file));
     std::string adapter = options_.edit.adapter;
     const bool merges = check_mergeable(edited.adapters, "").ok();
     if (adapter.empty() && options_.folder.keeps_model && !merges) {
-      adapter = join_path(options_.folder.path, "adapter.safetensors");
+      adapter = join_path(options_.folder.path, kRunAdapter);
     }
     return open_edited_source(std::move(edited), operators, std::move(rules), adapter, wanted);
   }
@@ -255,8 +257,8 @@ class SetupMaker {
     return saved_ == nullptr ? edits_of(options_) : edits_with(*saved_, edits_of(options_));
   }
 
-  Status take_saved_values(OnnxFile& file) const {
-    return saved_ != nullptr && saved_->values ? take_values(*saved_, file) : ok_status();
+  Status take_saved_values(const ModelEdits& edits, OnnxFile& file) const {
+    return saved_ != nullptr && saved_->values ? take_values(*saved_, edits, file) : ok_status();
   }
 
   // Constant nodes that the options or the checkpoint's run name are weights.
@@ -449,8 +451,12 @@ class SetupMaker {
       OFSDP_ASSIGN_OR_RETURN(known, class_names_of_run(options_, setup.graph));
     }
     if (labels.size() > 1) known.binding = false;  // they are the names of one column
+    std::set<std::string> taught;
+    if (const Teacher* const teacher = setup.source->teacher(); teacher != nullptr) {
+      taught = inputs_of_teacher(setup.graph, *teacher, settings.losses);
+    }
     OFSDP_ASSIGN_OR_RETURN(setup.data, open_data(std::move(spec), options_, setup.graph, labels,
-                                                 known, communicator_, ledger_));
+                                                 known, std::move(taught), communicator_, ledger_));
     OFSDP_ASSIGN_OR_RETURN(settings.rows, input_rows(setup.data, setup.graph, options_));
     OFSDP_RETURN_IF_ERROR(take_whole_samples(setup, settings));
     for (const std::string& label : labels) {
@@ -522,10 +528,22 @@ class SetupMaker {
   Status resolve_setup_loss(ModelSetup& setup) {
     const int64_t batch = setup.batch.batch_size;
     GraphSettings settings = setup.source->settings();
-    OFSDP_ASSIGN_OR_RETURN(Graph graph, specialized_part(setup));
+    const RowShapes rows = settings.rows;
+    const TextFit texts(setup.graph, setup.data, rows, [&](const RowShapes& of) -> Result<Graph> {
+      OFSDP_ASSIGN_OR_RETURN(const auto shapes, bind_inputs(setup.graph, of, batch));
+      return specialize(setup.graph, shapes, Mode::kTrain, setup.source->lowering());
+    });
+    Result<Graph> made = specialized_part(setup);
+    if (!made.ok()) return texts.explained(std::move(made).status());
+    Graph graph = *std::move(made);
+    std::vector<ValueId> read;
     for (LossSpec& loss : settings.losses) {
       OFSDP_ASSIGN_OR_RETURN(loss, resolve_loss(graph, loss));
+      for (const std::string& name : {loss.prediction, loss.output}) {
+        if (graph.find(name) != 0) read.push_back(graph.find(name));
+      }
     }
+    OFSDP_RETURN_IF_ERROR(texts.check_positions(graph, read));
     OFSDP_RETURN_IF_ERROR(setup.source->take_scores(batch, graph, settings.losses));
     SampleOrder order(graph, batch, options_.batch_axes, [&] { return twice_as_many(setup); });
     for (LossSpec& loss : settings.losses) {

@@ -30,6 +30,9 @@
 
 namespace ofsdp::runtime {
 
+// The adapter of a model that it cannot be merged into.
+inline constexpr const char* kRunAdapter = "adapter.safetensors";
+
 // A name of the form "2026-11-29-mnist".
 std::string run_name(const Options& options, const ModelOrigin& origin);
 

@@ -140,5 +140,70 @@ TEST(ClassNames, ACheckpointKeepsThem) {
   EXPECT_EQ(content(folder / "exported.classes.txt"), "ant\nbee\ncow\n");
 }
 
+// A prediction names the classes of the checkpoint or of the trained file whose weights it takes.
+TEST(ClassNames, APredictionHasThoseOfItsWeights) {
+  NamedClasses folder;
+  folder.losses(folder.model(), folder.data("all"),
+                {"--checkpoint-dir", folder / "ck", "--output", folder / "t/first.onnx"});
+  std::vector<std::string> predicted;
+  for (const Words& from : {Words{folder / "t/first.onnx"},
+                            Words{folder.model(), "--resume", folder / "ck/step-00000006"},
+                            Words{folder.model(), "--resume", folder / "t/first.onnx"}}) {
+    const Finished run = Program::run(fsdp_run({"predict"}) + from +
+                                      Words{"--data", folder.data("all"), "-o", folder / "p.csv"});
+    ASSERT_EQ(run.status, 0) << run.err;
+    predicted.push_back(content(folder / "p.csv"));
+    EXPECT_THAT(predicted.back(), testing::ContainsRegex("class\n[^\n]*,(ant|bee|cow)\n"));
+    EXPECT_EQ(predicted.back(), predicted.front());
+  }
+  const std::vector<double> numbered =
+      folder.losses(folder / "t/first.onnx", folder.data("some", "number"));
+  EXPECT_EQ(
+      folder.losses(folder.model(), folder.data("some"), {"--resume", folder / "t/first.onnx"}),
+      numbered);
+}
+
+// An evaluation of data whose evaluation part lacks a class numbers the others as training does.
+TEST(ClassNames, TheTrainingPartNumbersAnEvaluation) {
+  NamedClasses folder;
+  const auto both = [&](const std::string& column) {
+    const auto part = [&](const std::string& name, const std::string& of) {
+      return "  x: {file: " + name + ".csv, column: [a, b, c, d]}\n  labels: {file: " + name +
+             ".csv, column: " + of + "}\n";
+    };
+    folder.write(column + ".yaml",
+                 "train:\n" + part("all", column) + "eval:\n" + part("some", column));
+    return folder / (column + ".yaml");
+  };
+  const auto loss = [&](const Words& data) {
+    std::filesystem::remove(folder / "e.jsonl");
+    const Finished run =
+        Program::run(fsdp_run({"eval", folder.model(), "--loss", "cross_entropy", "--threads", "1",
+                               "--metrics", folder / "e.jsonl"}) +
+                     data);
+    EXPECT_EQ(run.status, 0) << run.err;
+    return losses_of(folder / "e.jsonl", "eval");
+  };
+  const std::vector<double> numbered = loss({"--data", folder.data("some", "number")});
+  for (const int count : {1, 2}) {
+    EXPECT_EQ(loss(Words{"--data", both("kind")} + ranks(count)), numbered);
+    EXPECT_EQ(loss(Words{"--data", folder.data("all"), "--eval-data", folder.data("some")} +
+                   ranks(count)),
+              numbered);
+  }
+  EXPECT_NE(loss({"--data", folder.data("some")}), numbered)
+      << "nothing but these rows numbers them";
+}
+
+// Files of names have one a line.
+TEST(ClassNames, ALineBreakIsRefused) {
+  NamedClasses folder;
+  folder.write_data("broken", {0, 1, 2}, {"ant", "\"bee\nwasp\"", "cow"});
+  expect_refused(folder,
+                 fsdp_run({folder.model(), "--data", folder.data("broken"), "--loss",
+                           "cross_entropy", "--steps", "1"}),
+                 {"broken.csv: column 'labels'", "'bee\\x0awasp'", "write it in one line"});
+}
+
 }  // namespace classes_test
 }  // namespace ofsdp

@@ -94,6 +94,94 @@ TEST(TextDataTest, Mistakes) {
                  {"tokenizer.json: model: type 'WordLevel' is not supported"});
 }
 
+// Vectors of the tokens and of their positions, of which there are eight.
+enum class Positions { kSliced, kCounted, kFixed, kOfTokens };
+
+std::string positioned_model(Positions kind) {
+  SmallModel model;
+  const auto values = [](int64_t rows) {
+    std::vector<float> made(static_cast<size_t>(rows * kWidth));
+    for (size_t i = 0; i < made.size(); ++i) made[i] = static_cast<float>(i * 37 % 101) / 101;
+    return raw(made);
+  };
+  model.initializers = {tensor("table", kFloat, {704, kWidth}, values(704)),
+                        tensor("positions", kFloat, {kLength, kWidth}, values(kLength)),
+                        tensor("head", kFloat, {kWidth, 3}, values(3)),
+                        tensor("zero", kInt64, {}, raw<int64_t>({0})),
+                        tensor("one", kInt64, {}, raw<int64_t>({1})),
+                        tensor("zeros", kInt64, {1}, raw<int64_t>({0})),
+                        tensor("ones", kInt64, {1}, raw<int64_t>({1}))};
+  model.nodes = {node("Gather", {"table", "tokens"}, {"vectors"}, "embed")};
+  const bool counted = kind == Positions::kCounted;
+  if (kind == Positions::kSliced || counted) {
+    model.nodes.push_back(node("Shape", {"tokens"}, {"shape"}, "measure"));
+    model.nodes.push_back(node("Gather", {"shape", counted ? "one" : "ones"}, {"length"}, "take"));
+  }
+  if (kind == Positions::kSliced) {
+    model.nodes.push_back(node("Slice", {"positions", "zeros", "length", "zeros"}, {"of"}, "cut"));
+  } else if (counted) {
+    model.nodes.push_back(node("Range", {"zero", "length", "one"}, {"places"}, "count"));
+    model.nodes.push_back(node("Gather", {"positions", "places"}, {"of"}, "look_up"));
+  } else if (kind == Positions::kOfTokens) {
+    model.nodes.push_back(node("Min", {"tokens", "one"}, {"known"}, "know"));
+    model.nodes.push_back(node("CumSum", {"known", "one"}, {"counted"}, "count"));
+    model.nodes.push_back(node("Sub", {"counted", "one"}, {"places"}, "shift"));
+    model.nodes.push_back(node("Gather", {"positions", "places"}, {"of"}, "look_up"));
+  }
+  const char* const of = kind == Positions::kFixed ? "positions" : "of";
+  model.nodes.push_back(node("Add", {"vectors", of}, {"placed"}, "place"));
+  model.nodes.push_back(node("MatMul", {"placed", "head"}, {"scores"}, "score"));
+  model.nodes.push_back(node("ReduceMean", {"scores", "ones"}, {"logits"}, "average") +
+                        message(5, message(1, "keepdims") + number(3, 0) + number(20, 2)));
+  model.inputs = {declared("tokens", {-1, kind == Positions::kFixed ? kLength : -1}, kInt64)};
+  model.outputs = {declared("logits", {-1, 3})};
+  return model.bytes();
+}
+
+// A text with more tokens than the model has positions: the line says how to cut it.
+TEST(TextDataTest, TextsThatAreTooLongNameTheKeyThatCutsThem) {
+  const TextFolder folder;
+  const auto describe = [&](const std::string& keys) {
+    folder.write("rows.yaml", "train:\n  tokens: {text: f.jsonl, tokenizer: tokenizer.json, " +
+                                  keys + "}\n  labels: {file: labels.csv, column: kind}\n");
+  };
+  std::string labels = "kind\n";
+  const std::string texts = content(folder / "f.jsonl");
+  for (int64_t i = std::ranges::count(texts, '\n'); i > 0; --i)
+    labels += std::to_string(i % 3) + "\n";
+  folder.write("labels.csv", labels);
+  const Words data{"--data", folder / "rows.yaml"};
+  const Words train = folder.train() + data;
+  const Words predict = fsdp_run({"predict", folder.model(), "-o", folder / "p.npy"}) + data;
+  for (const Positions kind : {Positions::kSliced, Positions::kCounted, Positions::kFixed}) {
+    SCOPED_TRACE(static_cast<int>(kind));
+    folder.write("model.onnx", positioned_model(kind));
+    const bool fixed = kind == Positions::kFixed;
+    const Words facts{"rows.yaml", "column 'tokens'", "8 tokens", "model.onnx",
+                      fixed ? "`max_length: 8` with `pad_to: 8`" : "`max_length: 8` cuts"};
+    describe("pad_to: longest");
+    expect_refused(folder, train, facts);
+    const Finished predicted = Program::run(predict);
+    EXPECT_EQ(predicted.status, 2);
+    expect_one_line(predicted.err, facts);
+    describe(fixed ? "pad_to: 8, max_length: 8" : "pad_to: longest, max_length: 8");
+    expect_trains(folder, data);
+    EXPECT_EQ(Program::run(predict).status, 0);
+    std::filesystem::remove(folder / "p.npy");
+  }
+  describe("pad_to: 4, max_length: 4");
+  expect_refused(folder, train, {"`pad_to: 8` fills shorter texts"});
+  // The tokens decide these positions, so only the node that looks them up can tell.
+  folder.write("model.onnx", positioned_model(Positions::kOfTokens));
+  describe("pad_to: longest");
+  for (const Words& words : {train, predict}) {
+    const Finished run = Program::run(words);
+    EXPECT_EQ(run.status, 1);
+    expect_one_line(run.err,
+                    {"'look_up'", "is outside -8..7", "column 'tokens'", "`max_length: 8`"});
+  }
+}
+
 constexpr const char* kFlowers =
     "length,width,species,planted\r\n"
     "5.1,3.5,\"iris, blue\",2024-01-31\r\n"
