@@ -163,6 +163,7 @@ constexpr Pass kPipeline[] = {
     {"chunk_losses", PassStage::kProgram, "training", joins,
      [](Graph& g, PassContext& c) { return replace(g, chunk_losses(g, c.takes, c.settings->passes, c.wide_gradients)); }},
     {"join_norm_addends", PassStage::kProgram, "training", joins, run_join<join_norm_addends>},
+    {"repeat_chains", PassStage::kProgram, "on a device", on_device, run_join<repeat_chains>},
     {"keep_attention_statistics", PassStage::kProgram, "on a device", on_device, run_join<keep_attention_statistics>},
     {"join_epilogues", PassStage::kProgram, "on a device", on_device, run_join<join_epilogues>},
     {"widen_gradients", PassStage::kProgram, "on a device whose slots are float32", widens,

@@ -219,6 +219,16 @@ Graph join_norm_addends(const Graph& graph, const TakesNode& takes);
 // Dao et al., "FlashAttention", 2022.
 Graph keep_attention_statistics(const Graph& graph, const TakesNode& takes);
 
+// repeat_chains lets ofsdp.ChainGrad return the chain's result once more, for backward nodes that
+// read it, such as the weight gradient of the product after a SwiGLU; these then stand after the
+// ofsdp.ChainGrad. So the result is not kept from the forward pass to the backward pass, for a
+// write of it. It has the same bits: the chain's steps are those of the forward pass. Results that
+// the chain saved for the gradient alone, such as a sigmoid, are found again as well; of 16 bits
+// they are then rounded once less than on CPUs. Chains whose gradient does not read all inputs stay
+// as they are, and so do nodes that the gradient itself needs. Graph::fused counts the chains as
+// "chain_again".
+Graph repeat_chains(const Graph& graph, const TakesNode& takes);
+
 // with_values: a graph without inputs that have one value in every batch (--input): constants take
 // their places. The file keeps the inputs.
 

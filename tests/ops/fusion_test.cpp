@@ -259,6 +259,37 @@ TEST_F(Fusion, ChainOfElementwiseOperators) {
   EXPECT_THAT(testing::operators(fused), ::testing::ElementsAre("ofsdp.Chain", "ofsdp.MseLoss"));
 }
 
+// Nodes of the backward pass that read a chain's result.
+size_t backward_readers_of_chains(const Graph& graph) {
+  const GraphUses uses(graph);
+  size_t count = 0;
+  for (const Node& node : graph.nodes) {
+    if (node.op->full_name() != "ofsdp.Chain") continue;
+    for (const size_t i : uses.readers(node.outputs[0])) count += graph.nodes[i].backward;
+  }
+  return count;
+}
+
+TEST_F(Fusion, AGradientReturnsTheResultOfItsChainAgain) {
+  const ValueId x = maker.parameter("x", {3, 400});
+  const ValueId gate = op("MatMul", {x, maker.parameter("gate", {400, 300})});
+  const ValueId up = op("MatMul", {x, maker.parameter("up", {400, 300})});
+  const ValueId inner = op("Mul", {op("Mul", {gate, op("Sigmoid", {gate})}), up});
+  const ValueId y = op("MatMul", {inner, maker.parameter("down", {300, 200})});
+  const ValueId target = maker.input("target", {DType::kFloat32, {3, 200}});
+  maker.graph.terms = {{op("ofsdp.MseLoss", {y, target})}};
+  const auto made = autodiff(fuse(maker.graph, {maker.graph.terms[0].value}, {{}, 0}));
+  ASSERT_TRUE(made.ok());
+  const Graph& kept = *made;
+  const Graph again = repeat_chains(kept, [](const Graph&, const Node&) { return true; });
+  EXPECT_EQ(backward_readers_of_chains(kept), 1U);
+  EXPECT_EQ(backward_readers_of_chains(again), 0U);
+  EXPECT_EQ(again.fused.at("chain_again"), 1);
+  compare_values(again, kept, 0);
+  const Graph refused = repeat_chains(kept, [](const Graph&, const Node&) { return false; });
+  EXPECT_EQ(backward_readers_of_chains(refused), 1U);
+}
+
 TEST_F(Fusion, ChainsEndWhereOthersRead) {
   const ValueId x = maker.parameter("x", {3, 400});
   const ValueId y = op("Tanh", {op("Neg", {x})});                      // read twice below
