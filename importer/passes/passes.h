@@ -223,8 +223,8 @@ Graph keep_attention_statistics(const Graph& graph, const TakesNode& takes);
 // read it, such as the weight gradient of the product after a SwiGLU; these then stand after the
 // ofsdp.ChainGrad. So the result is not kept from the forward pass to the backward pass, for a
 // write of it. It has the same bits: the chain's steps are those of the forward pass. Results that
-// the chain saved for the gradient alone, such as a sigmoid, are found again as well; of 16 bits
-// they are then rounded once less than on CPUs. Chains whose gradient does not read all inputs stay
+// the chain saved for the gradient alone, such as a sigmoid, are computed again as well, and
+// rounded as they were when they were saved. Chains whose gradient does not read all inputs stay
 // as they are, and so do nodes that the gradient itself needs. Graph::fused counts the chains as
 // "chain_again".
 Graph repeat_chains(const Graph& graph, const TakesNode& takes);

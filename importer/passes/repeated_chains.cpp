@@ -27,11 +27,12 @@ struct SlopeInput {
 };
 
 // Returns the forward steps with the gradient's after them, and the forward result as the last of
-// the results. `places`: of the forward inputs among the inputs that stay.
+// the results. `places`: of the forward inputs among the inputs that stay. `rounds`: results that
+// the forward chain stored had fewer bits than its steps.
 std::optional<kernels::Chain> repeated(const kernels::Chain& forward,
                                        const std::vector<int>& places,
                                        const kernels::Chain& gradient,
-                                       const std::vector<SlopeInput>& operands) {
+                                       const std::vector<SlopeInput>& operands, bool rounds) {
   kernels::Chain made;
   made.inputs = static_cast<int>(
       std::ranges::count_if(operands, [](const SlopeInput& o) { return o.input >= 0; }));
@@ -40,7 +41,14 @@ std::optional<kernels::Chain> repeated(const kernels::Chain& forward,
   const auto result = [&](int i) {
     return numbers[static_cast<size_t>(forward.results[static_cast<size_t>(i)])];
   };
-  for (const SlopeInput& o : operands) slopes.push_back(o.input >= 0 ? o.input : result(o.result));
+  for (const SlopeInput& o : operands) {
+    if (o.input >= 0) {
+      slopes.push_back(o.input);
+    } else {
+      const int value = result(o.result);
+      slopes.push_back(rounds ? made.add({kernels::ChainOp::kRound, value}) : value);
+    }
+  }
   for (const kernels::ChainStep& s : gradient.steps) slopes.push_back(add_once(made, s, slopes));
   for (const int r : gradient.results) made.results.push_back(slopes[static_cast<size_t>(r)]);
   made.results.push_back(result(0));
@@ -158,7 +166,8 @@ class ChainRepeater {
     for (const ValueId id : forward.inputs) {
       places.push_back(static_cast<int>(std::ranges::find(inputs, id) - inputs.begin()));
     }
-    const auto both = repeated(of_forward, places, of_gradient, operands);
+    const bool rounds = graph_.value(forward.outputs[0]).desc.dtype != DType::kFloat32;
+    const auto both = repeated(of_forward, places, of_gradient, operands, rounds);
     if (!both) return 0;
     Value value = graph_.value(forward.outputs[0]);
     value.name += ".again";

@@ -19,14 +19,15 @@ struct OpText {
 
 // In ChainOp order.
 constexpr std::array kOps = {
-    OpText{"Number", 0},       OpText{"Add", 2},      OpText{"Sub", 2},
-    OpText{"Mul", 2},          OpText{"Div", 2},      OpText{"Neg", 1},
-    OpText{"Relu", 1},         OpText{"Sigmoid", 1},  OpText{"Tanh", 1},
-    OpText{"Exp", 1},          OpText{"Log", 1},      OpText{"Sqrt", 1},
-    OpText{"Reciprocal", 1},   OpText{"Erf", 1},      OpText{"Softplus", 1},
-    OpText{"Gelu", 1},         OpText{"GeluTanh", 1}, OpText{"ReluGrad", 2},
-    OpText{"SigmoidGrad", 2},  OpText{"TanhGrad", 2}, OpText{"ErfGrad", 2},
-    OpText{"SoftplusGrad", 2}, OpText{"GeluGrad", 2}, OpText{"GeluTanhGrad", 2},
+    OpText{"Number", 0},       OpText{"Round", 1},        OpText{"Add", 2},
+    OpText{"Sub", 2},          OpText{"Mul", 2},          OpText{"Div", 2},
+    OpText{"Neg", 1},          OpText{"Relu", 1},         OpText{"Sigmoid", 1},
+    OpText{"Tanh", 1},         OpText{"Exp", 1},          OpText{"Log", 1},
+    OpText{"Sqrt", 1},         OpText{"Reciprocal", 1},   OpText{"Erf", 1},
+    OpText{"Softplus", 1},     OpText{"Gelu", 1},         OpText{"GeluTanh", 1},
+    OpText{"ReluGrad", 2},     OpText{"SigmoidGrad", 2},  OpText{"TanhGrad", 2},
+    OpText{"ErfGrad", 2},      OpText{"SoftplusGrad", 2}, OpText{"GeluGrad", 2},
+    OpText{"GeluTanhGrad", 2},
 };
 
 std::string step_text(const ChainStep& s) {
@@ -149,6 +150,8 @@ class Gradient {
 
   int unary(int v, const ChainStep& s, int d) {
     switch (s.op) {
+      case ChainOp::kRound:
+        return d;
       case ChainOp::kNeg:
         return emit(ChainOp::kNeg, d);
       case ChainOp::kRelu:  // y > 0 exactly if x > 0

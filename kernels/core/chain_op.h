@@ -8,6 +8,7 @@ namespace ofsdp::kernels {
 
 enum class ChainOp : uint8_t {
   kNumber,
+  kRound,  // to the element type, as a result is rounded that one node stores and another reads
   kAdd,
   kSub,
   kMul,

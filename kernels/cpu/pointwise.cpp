@@ -136,6 +136,7 @@ namespace {
 // In ChainOp order.
 std::array<PointwiseLoops, kChainOps> all_loops() {
   return {{{},  // kNumber
+           {},  // kRound
            binary_loops<OFSDP_AB(a + b)>(),
            binary_loops<OFSDP_AB(a - b)>(),
            binary_loops<OFSDP_AB(a * b)>(),

@@ -242,6 +242,6 @@ std::vector<Implementation> pointwise_kernels(const char* op, const PointwiseLoo
 
 // Returns the float32 and float64 loops for y = op(a) or y = op(a, b). Operators with such a
 // formula take their loops here, so a chain gives its members' bits.
-PointwiseLoops chain_loops(ChainOp op);  // REQUIRES: not kNumber
+PointwiseLoops chain_loops(ChainOp op);  // REQUIRES: neither kNumber nor kRound
 
 }  // namespace ofsdp::kernels

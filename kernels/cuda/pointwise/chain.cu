@@ -34,8 +34,10 @@ OFSDP_CUDA_KERNEL chain_kernel(ChainProgram p, Addresses<T> at) {
   }
   for (int s = 0; s < p.steps; ++s) {
     const ChainOp op = p.ops[s];
-    values[p.inputs + s] =
-        op == ChainOp::kNumber ? p.numbers[s] : formula_of(op, values[p.a[s]], values[p.b[s]]);
+    const float a = values[p.a[s]];
+    values[p.inputs + s] = op == ChainOp::kNumber  ? p.numbers[s]
+                           : op == ChainOp::kRound ? to_float(Stored<T>::from(a))
+                                                   : formula_of(op, a, values[p.b[s]]);
   }
   for (int k = 0; k < p.results; ++k) {
     if (at.y[k] != nullptr) at.y[k][i] = Stored<T>::from(values[p.values[k]]);

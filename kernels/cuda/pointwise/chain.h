@@ -24,8 +24,8 @@ namespace ofsdp::kernels::cuda {
 // formulas.cuh. Gradients take (gradient, y) for Relu, Sigmoid and Tanh, else (gradient, x).
 // Parentheses keep clang-format from taking `a * b` for a pointer's declaration.
 //
-// To add an operation, add a row here and in kernels/core/chain_op.h. ChainOp::kNumber, a constant,
-// has no row.
+// To add an operation, add a row here and in kernels/core/chain_op.h. Two have no row, since they
+// are no function of float32 values: ChainOp::kNumber, a constant, and ChainOp::kRound.
 #define OFSDP_CHAIN_FORMULAS(FORMULA)                    \
   FORMULA(Add, a + b)                                    \
   FORMULA(Sub, a - b)                                    \

@@ -103,17 +103,20 @@ std::string loads(const ChainProgram& p) {
   return text;
 }
 
+std::string step_text(const ChainProgram& p, int s) {
+  const std::string a = value(p.a[s]);
+  if (p.ops[s] == ChainOp::kRound) return format_text("to_float(of_float({}))", a);
+  if (p.ops[s] != ChainOp::kNumber) return formula(p.ops[s], a, value(p.b[s]));
+  return format_text("float_of_bits({:#x}u)", std::bit_cast<uint32_t>(p.numbers[s]));
+}
+
 std::string steps(const ChainProgram& p) {
   std::string text;
   for (int i = 0; i < p.inputs; ++i) {
     if (!is_single(p, i)) text += format_text("    const float v{} = to_float(x{}.v[e]);\n", i, i);
   }
   for (int s = 0; s < p.steps; ++s) {
-    const std::string made =
-        p.ops[s] == ChainOp::kNumber
-            ? format_text("float_of_bits({:#x}u)", std::bit_cast<uint32_t>(p.numbers[s]))
-            : formula(p.ops[s], value(p.a[s]), value(p.b[s]));
-    text += format_text("    const float v{} = {};\n", p.inputs + s, made);
+    text += format_text("    const float v{} = {};\n", p.inputs + s, step_text(p, s));
   }
   return text;
 }

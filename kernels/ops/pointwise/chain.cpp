@@ -66,7 +66,8 @@ void grad(GradBuilder& b) {
 double reference_step(ChainOp op, double a, double b) {
   using Function = double (*)(double, double);
   constexpr Function kFunctions[kChainOps] = {
-      nullptr,  // kNumber
+      nullptr,                             // kNumber
+      [](double a, double) { return a; },  // kRound: the reference rounds nowhere
       [](double a, double b) { return a + b; },
       [](double a, double b) { return a - b; },
       [](double a, double b) { return a * b; },
@@ -148,7 +149,7 @@ struct Place {
 };
 
 struct Step {
-  RowLoop loop;
+  RowLoop loop;    // nullptr: kRound
   size_t a, b, y;  // value indices
 };
 
@@ -209,7 +210,9 @@ class ChainKernel final : public Kernel {
       if (step.op == ChainOp::kNumber) continue;
       const auto a = static_cast<size_t>(step.a);
       const size_t b = step.b < 0 ? a : static_cast<size_t>(step.b);
-      steps_.push_back({chain_loops(step.op)[DType::kFloat32], a, b, value});
+      const RowLoop loop =
+          step.op == ChainOp::kRound ? nullptr : chain_loops(step.op)[DType::kFloat32];
+      steps_.push_back({loop, a, b, value});
       for (size_t operand : {a, b}) {
         const bool done = last[operand] == s && operand >= static_cast<size_t>(chain.inputs) &&
                           places_[operand].kind == Place::kBuffer;
@@ -255,13 +258,28 @@ class ChainKernel final : public Kernel {
            buffer + l.place * block_);
     }
     for (const Step& s : steps_) {
-      s.loop({data[s.a], step[s.a], data[s.b], step[s.b], data[s.y], n}, {});
+      if (s.loop == nullptr) {
+        round(data[s.a], step[s.a], n, data[s.y]);
+      } else {
+        s.loop({data[s.a], step[s.a], data[s.b], step[s.b], data[s.y], n}, {});
+      }
     }
     for (const Store& s : stores_) {
       std::byte* const to =
           args.outputs[static_cast<size_t>(s.output)].data + static_cast<size_t>(at) * width_;
       convert(narrow_, reinterpret_cast<const std::byte*>(buffer + s.place * block_), n, to);
     }
+  }
+
+  // Rounds `from`, n elements or one (step 0), to the element type and widens them again.
+  void round(const float* from, int64_t step, int64_t n, float* to) const {
+    std::array<float, kLongestBlock> narrow;
+    const int64_t count = step == 0 ? 1 : n;
+    convert(narrow_, reinterpret_cast<const std::byte*>(from), count,
+            reinterpret_cast<std::byte*>(narrow.data()));
+    convert(widen_, reinterpret_cast<const std::byte*>(narrow.data()), count,
+            reinterpret_cast<std::byte*>(to));
+    std::fill(to + count, to + n, to[0]);
   }
 
   float* address(const KernelArgs& args, const Place& place, int64_t at, float* buffer) const {
