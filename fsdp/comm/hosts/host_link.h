@@ -144,7 +144,7 @@ class LinkLine {
   // The last two exchanges' payloads on their way out; empty unless the peer is the first rank on
   // its host, which alone asks for them.
   std::vector<double> doubles[2];
-  bool left = false;                 // the peer has sent kLeave
+  bool left = false;  // the peer has sent kLeave
 
  private:
   struct Out {
