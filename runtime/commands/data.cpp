@@ -413,7 +413,7 @@ class DataSurvey {
     MemoryLedger ledger;
     OFSDP_ASSIGN_OR_RETURN(const auto data, Dataset::open(whole, names, *communicator, ledger));
     OFSDP_RETURN_IF_ERROR(data->bind(wanted));
-    if (data->stored("labels") != nullptr) survey_labels(*data);
+    if (data->stored("labels") != nullptr) survey_labels(*data, *whole.find("labels"));
     const std::vector<int64_t> first{0};
     for (size_t i = 0; i < wanted.size(); ++i) {
       const BoundColumn& column = data->columns()[i];
@@ -424,13 +424,12 @@ class DataSurvey {
     return {};
   }
 
-  void survey_labels(const Dataset& data) {
+  void survey_labels(const Dataset& data, const ColumnSpec& spec) {
     const ColumnLayout& layout = *data.stored("labels");
     labels_.row = {layout.count};
     for (const int64_t axis : layout.row.axes()) labels_.row.push_back(axis);
     labels_.named = !data.classes("labels").empty();
     labels_.whole = is_integer(layout.dtype);
-    const ColumnSpec& spec = *spec_.train.find("labels");
     for (const ColumnSurvey& column : parts_[0].columns) {
       const bool same = spec.parts.empty()
                             ? fs::path(column.file).filename() == fs::path(spec.path).filename()
