@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <chrono>
+#include <climits>
 #include <filesystem>
 #include <map>
 #include <nlohmann/json.hpp>
@@ -133,6 +134,51 @@ std::optional<Tables> tables_in(const std::string& folder) {
                 eval.empty() ? "" : eval.begin()->second};
 }
 
+bool has_column(const std::vector<ColumnSurvey>& columns, const std::string& name) {
+  return std::ranges::find(columns, name, &ColumnSurvey::name) != columns.end();
+}
+
+// The part that the name of an array tells, as in X_train and test_labels.
+struct PartName {
+  int training = -1, evaluation = -1;  // places among the names of parts
+  std::string base;                    // the name without the part
+};
+
+PartName part_name(const std::string& name) {
+  for (const char separator : {'_', '-', '.'}) {
+    const size_t first = name.find(separator), last = name.rfind(separator);
+    if (first == std::string::npos || first == 0 || last + 1 == name.size()) continue;
+    for (const auto& [part, base] : {std::pair(name.substr(0, first), name.substr(first + 1)),
+                                     std::pair(name.substr(last + 1), name.substr(0, last))}) {
+      const PartName made{training_name(part), evaluation_name(part), base};
+      if (made.training >= 0 || made.evaluation >= 0) return made;
+    }
+  }
+  return {-1, -1, name};
+}
+
+// Makes two parts of arrays that the names divide.
+void divide_by_names(DataSpec& spec) {
+  int training = -1, best = INT_MAX;
+  for (const ColumnSpec& column : spec.train.columns) {
+    const PartName name = part_name(column.name);
+    training = std::max(training, name.training);
+    if (name.evaluation >= 0) best = std::min(best, name.evaluation);
+  }
+  if (spec.eval || training < 0) return;
+  ColumnSet train{spec.train.origin, {}}, eval{spec.train.origin, {}};
+  for (ColumnSpec& column : spec.train.columns) {
+    PartName name = part_name(column.name);
+    if (name.evaluation >= 0 && name.evaluation != best) continue;
+    column.name = std::move(name.base);
+    (name.evaluation < 0 ? train : eval).columns.push_back(std::move(column));
+  }
+  spec.train = std::move(train);
+  if (!eval.columns.empty()) spec.eval = std::move(eval);
+}
+
+bool has_labels(const std::string& lines) { return lines.find("  labels: {") != lines.npos; }
+
 std::vector<fs::path> with_folders_below(const fs::path& folder) {
   std::vector<fs::path> list{folder};
   std::error_code error;
@@ -178,14 +224,26 @@ class DataSurvey {
     complete();
     OFSDP_RETURN_IF_ERROR(feed());
     OFSDP_RETURN_IF_ERROR(write_page(file_.string(), description_));
-    print_lines(stdout, format_text("{}:\n\n{}\nto train: fsdp-run {} --data {}\n",
+    print_lines(stdout, format_text("{}:\n\n{}\nto train: fsdp-run {} --data {}{}\n",
                                     escaped(file_.string()), escaped_lines(description_),
                                     options_.model.empty() ? "MODEL.onnx" : escaped(options_.model),
-                                    escaped(file_.string())));
+                                    escaped(file_.string()), loss_words()));
     return {};
   }
 
  private:
+  // A model without a loss needs one.
+  std::string loss_words() const {
+    const auto is_loss = [this](ValueId id) { return graph_->value(id).declared.empty(); };
+    if (graph_ && std::ranges::any_of(graph_->outputs, is_loss)) return "";
+    const std::string loss = graph_ ? fitting_loss(*graph_, labels_) : "";
+    if (!loss.empty()) return " --loss " + loss;
+    return format_text(" --loss LOSS\nLOSS: {} leave it open; see fsdp-run help --loss",
+                       !graph_               ? "data without a model"
+                       : labels_.row.empty() ? "data without labels"
+                                             : "the model's outputs and the labels");
+  }
+
   Status check_file() const {
     std::error_code error;
     const std::string extension = fs::path(given_).extension().string();
@@ -205,8 +263,13 @@ class DataSurvey {
         return describe_columns(set, part.columns, inputs_, place_of);
       };
       description_ = "train:\n" + lines(spec_.train, parts_[0]);
-      has_eval_ = parts_.size() > 1;
-      if (has_eval_) description_ += "eval:\n" + lines(*spec_.eval, parts_[1]);
+      if (parts_.size() > 1) {
+        const std::string others = lines(*spec_.eval, parts_[1]);
+        has_eval_ =
+            input_without_columns(others).empty() && has_labels(others) == has_labels(description_);
+        description_ += has_eval_ ? "eval:\n" + others
+                                  : "# the part for evaluation lacks columns: it is left out\n";
+      }
     }
     if (!has_eval_) description_ += describe_split(parts_[0].columns, description_);
   }
@@ -239,14 +302,35 @@ class DataSurvey {
   }
 
   Status read_tables(const Tables& tables) {
-    OFSDP_ASSIGN_OR_RETURN(const auto columns, survey_table(tables.train));
+    OFSDP_ASSIGN_OR_RETURN(auto columns, survey_table(tables.train));
     parts_.push_back({"", columns});
-    description_ = "train:\n" + describe_table(place(tables.train), columns, inputs_);
-    has_eval_ = !tables.eval.empty();
-    if (!has_eval_) return {};
-    OFSDP_ASSIGN_OR_RETURN(const auto others, survey_table(tables.eval));
-    parts_.push_back({"eval", others});
-    description_ += "eval:\n" + describe_table(place(tables.eval), columns, inputs_);
+    std::vector<ColumnSurvey> others;
+    if (!tables.eval.empty()) {
+      OFSDP_ASSIGN_OR_RETURN(others, survey_table(tables.eval));
+      parts_.push_back({"eval", others});
+    }
+    for (ColumnSurvey& column : columns) {  // the parts get the same keys
+      const auto same = std::ranges::find(others, column.name, &ColumnSurvey::name);
+      if (same != others.end()) column.missing += same->missing;
+    }
+    const auto lines = [&](const std::string& table, const std::vector<ColumnSurvey>& from) {
+      return describe_table(place(table), from, inputs_);
+    };
+    description_ = "train:\n" + lines(tables.train, columns);
+    if (tables.eval.empty()) return {};
+    const auto is_needed = [&](const ColumnSurvey& column) {
+      std::vector<ColumnSurvey> left(columns);
+      std::erase_if(left, [&](const ColumnSurvey& one) { return one.name == column.name; });
+      return lines(tables.train, left) != lines(tables.train, columns);
+    };
+    for (const ColumnSurvey& column : columns) {
+      if (has_column(others, column.name) || !is_needed(column)) continue;
+      description_ += format_text("# {} has no column '{}': it is left out\n",
+                                  escaped(place(tables.eval)), escaped(column.name));
+      return {};
+    }
+    has_eval_ = true;
+    description_ += "eval:\n" + lines(tables.eval, columns);
     return {};
   }
 
@@ -262,6 +346,7 @@ class DataSurvey {
     }
     if (const auto tables = tables_in(given_)) return read_tables(*tables);
     OFSDP_ASSIGN_OR_RETURN(spec_, read_data_spec(given_));
+    if (!file_.empty()) divide_by_names(spec_);
     OFSDP_RETURN_IF_ERROR(name_images(spec_.train));
     if (spec_.eval) OFSDP_RETURN_IF_ERROR(name_images(*spec_.eval));
     parts_ = survey_parts(spec_, options_.report.html.empty() ? 0 : kSheetRows);
@@ -306,6 +391,11 @@ class DataSurvey {
   // Binds the columns to the model's inputs, as a run does, and reads the first row.
   Status feed() {
     if (!description_.empty()) {
+      const std::string input = input_without_columns(description_);
+      OFSDP_REJECT_IF(!input.empty(),
+                      "{}: expected columns for input {}, found none that fit: name them in a YAML "
+                      "file",
+                      given_, input);
       OFSDP_RETURN_IF_ERROR(find_tokenizer());
       OFSDP_ASSIGN_OR_RETURN(spec_, parse_data_yaml(description_, folder(), given_));
       if (graph_) OFSDP_RETURN_IF_ERROR(name_images(spec_.train));
@@ -323,6 +413,7 @@ class DataSurvey {
     MemoryLedger ledger;
     OFSDP_ASSIGN_OR_RETURN(const auto data, Dataset::open(whole, names, *communicator, ledger));
     OFSDP_RETURN_IF_ERROR(data->bind(wanted));
+    if (data->stored("labels") != nullptr) survey_labels(*data, *whole.find("labels"));
     const std::vector<int64_t> first{0};
     for (size_t i = 0; i < wanted.size(); ++i) {
       const BoundColumn& column = data->columns()[i];
@@ -331,6 +422,20 @@ class DataSurvey {
       fed_.push_back({column, to_doubles({column.dtype, column.row}, row.data())});
     }
     return {};
+  }
+
+  void survey_labels(const Dataset& data, const ColumnSpec& spec) {
+    const ColumnLayout& layout = *data.stored("labels");
+    labels_.row = {layout.count};
+    for (const int64_t axis : layout.row.axes()) labels_.row.push_back(axis);
+    labels_.named = !data.classes("labels").empty();
+    labels_.whole = is_integer(layout.dtype);
+    for (const ColumnSurvey& column : parts_[0].columns) {
+      const bool same = spec.parts.empty()
+                            ? fs::path(column.file).filename() == fs::path(spec.path).filename()
+                            : column.name == spec.parts[0];
+      if (same) labels_.binary = column.least == 0.0 && column.most == 1.0;
+    }
   }
 
   void say() const {
@@ -400,6 +505,7 @@ class DataSurvey {
   fs::path file_;            // of `prepare`; else empty: the description would lie next to the data
   bool has_eval_ = false;    // the description has an evaluation part
   std::vector<Fed> fed_;
+  LabelRows labels_;
 };
 
 }  // namespace

@@ -22,6 +22,10 @@ using OrderedJson = nlohmann::ordered_json;
 constexpr int64_t kUsualLength = 128;  // tokens of a row, if the model does not say it
 constexpr int64_t kLeastSplit = 20;    // rows
 
+// In the place of names that nothing gives.
+constexpr const char* kNoColumns = "[NAME, ...]";
+constexpr const char* kNoFile = "{file: NAME}";
+
 std::string quoted_name(const std::string& name) {
   const bool plain = !name.empty() && std::ranges::all_of(name, [](char c) {
     return std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '_' || c == '.' || c == '-' ||
@@ -92,6 +96,9 @@ class TableAdvice {
       const auto text = std::ranges::find(free_, std::string("text"), &ColumnSurvey::type);
       if (text != free_.end()) return text_column(input, **text);
     }
+    const auto list = std::ranges::find_if(
+        free_, [&](const ColumnSurvey* one) { return is_row(*one) && fits_list(input, *one); });
+    if (list != free_.end()) return one_column(input, **list);
     return number_columns(input);
   }
 
@@ -106,6 +113,12 @@ class TableAdvice {
     return format_text("  {}: {{file: {}, {}: {}{}{}}}\n", quoted_name(input.name),
                        quoted_name(file_), key_, quoted_name(column.name), pads ? padded_ : "",
                        missing_key(column.missing));
+  }
+
+  // A list of open length may be padded.
+  static bool fits_list(const DataInput& input, const ColumnSurvey& list) {
+    const bool open = input.dims.empty() || input.dims[0] < 0 || list.row[0] < 0;
+    return list.least && input.dims.size() == 1 && (open || input.dims[0] == list.row[0]);
   }
 
   // Returns true for lists of numbers.
@@ -148,9 +161,9 @@ class TableAdvice {
       missing += column->missing;
       take(column);
     }
-    if (names.empty()) names.push_back("NAME");  // for the user to fill in
-    return format_text("  {}: {{file: {}, {}: [{}]{}}}\n", quoted_name(input.name),
-                       quoted_name(file_), key_, joined(names, ", "), missing_key(missing));
+    const std::string list = names.empty() ? kNoColumns : format_text("[{}]", joined(names, ", "));
+    return format_text("  {}: {{file: {}, {}: {}{}}}\n", quoted_name(input.name),
+                       quoted_name(file_), key_, list, missing_key(missing));
   }
 
   static std::string missing_key(int64_t missing) { return missing > 0 ? ", missing: 0" : ""; }
@@ -183,7 +196,7 @@ class ColumnsAdvice {
     for (const DataInput* input : left) {
       const auto fits = find([&](const Pair& one) { return feeds(*one.survey, *input); });
       text += fits != free_.end() ? take(fits, *input)
-                                  : format_text("  {}: {{file: NAME}}\n", quoted_name(input->name));
+                                  : format_text("  {}: {}\n", quoted_name(input->name), kNoFile);
     }
     for (const Pair& pair : free_) {
       const bool label = is_label_name(pair.spec->name);
@@ -295,6 +308,13 @@ namespace {
 const std::string kTokenizerKey = format_text("tokenizer: {},", kTokenizerFile);
 }
 
+std::string input_without_columns(const std::string& lines) {
+  const size_t at = std::min(lines.find(kNoColumns), lines.find(kNoFile));
+  if (at == lines.npos) return "";
+  const size_t line = lines.rfind('\n', at) + 1;  // 0 in the first line
+  return lines.substr(line + 2, lines.find(": {", line) - line - 2);
+}
+
 bool names_tokenizer(const std::string& lines) { return lines.find(kTokenizerKey) != lines.npos; }
 
 std::string with_tokenizer(std::string lines, const std::string& file) {
@@ -319,6 +339,36 @@ std::string describe_split(const std::vector<ColumnSurvey>& columns, const std::
   const bool by_class = labels && label != columns.end() &&
                         lines.find(": " + quoted_name(label->name) + "}") != std::string::npos;
   return by_class ? "split: 0.1\nstratify: labels\n" : "split: 0.1\n";
+}
+
+namespace {
+
+// The loss over classes for scores of each, as the last node leaves them.
+std::string loss_of_scores(const std::string& last) {
+  if (last == "Softmax") return "nll_probabilities";
+  return last == "LogSoftmax" ? "nll" : "cross_entropy";
+}
+
+}  // namespace
+
+std::string fitting_loss(const Graph& graph, const LabelRows& labels) {
+  std::vector<ValueId> predictions;
+  for (const ValueId id : graph.outputs) {
+    if (graph.value(id).declared.size() > 1) predictions.push_back(id);
+  }
+  if (predictions.size() != 1 || labels.row.empty()) return "";
+  const Node* const maker = maker_of(graph, predictions[0]);
+  const std::string last = maker == nullptr ? "" : maker->op->full_name();
+  const auto& axes = graph.value(predictions[0]).declared;
+  const int64_t width = axes.back().size;
+  const size_t own = labels.row.size() - 1;  // without the samples
+  if (labels.named || labels.whole) {
+    if (own + 2 == axes.size() && width != 1) return loss_of_scores(last);
+    if (labels.named || width != 1) return "";
+    if (labels.binary) return last == "Sigmoid" ? "bce" : "bce_with_logits";
+  }
+  const bool same = own + 1 == axes.size() || (own == 0 && axes.size() == 2 && width == 1);
+  return same ? "mse" : "";
 }
 
 }  // namespace ofsdp::runtime

@@ -11,6 +11,7 @@
 #include <string_view>
 #include <vector>
 
+#include "importer/graph/graph.h"
 #include "kernels/core/dtype.h"
 #include "runtime/data/survey.h"
 
@@ -35,6 +36,9 @@ std::string describe_table(const std::string& file, const std::vector<ColumnSurv
 // The tokens of a plain text follow each other; with a mask among the inputs each line is a row.
 std::string describe_text(const std::string& file, const std::vector<DataInput>& inputs);
 
+// Returns the first input, as it is written, for which no columns were found; empty: none.
+std::string input_without_columns(const std::string& lines);
+
 // Returns whether lines name kTokenizerFile; the lines with `file` in its place.
 bool names_tokenizer(const std::string& lines);
 std::string with_tokenizer(std::string lines, const std::string& file);
@@ -43,6 +47,16 @@ std::string with_tokenizer(std::string lines, const std::string& file);
 std::string describe_columns(const ColumnSet& set, const std::vector<ColumnSurvey>& columns,
                              const std::vector<DataInput>& inputs,
                              const std::function<std::string(const std::string&)>& place);
+
+// A column of labels.
+struct LabelRows {
+  std::vector<int64_t> row = {};  // the axes with the samples' first; empty: there are no labels
+  bool named = false, whole = false;
+  bool binary = false;  // only 0 and 1
+};
+
+// Returns the loss that the prediction and the labels tell; empty: they leave it open.
+std::string fitting_loss(const Graph& graph, const LabelRows& labels);
 
 // Returns `split: 0.1`, by class if `columns` have few; empty if they have too few rows.
 std::string describe_split(const std::vector<ColumnSurvey>& columns, const std::string& lines);

@@ -188,7 +188,8 @@ std::string bytes_remark(std::string_view prefix);
 // field is null or not there. ColumnSpec::missing takes its place; without it, it is an error.
 //
 // If ColumnSpec::classes is set and the first value is text, each row's text is a class: the column
-// holds its number, and `classes` the text by number. A class is missing only if it is empty.
+// holds its number, and `classes` the text by number. Words for a missing value are classes, too,
+// unless ColumnSpec::missing is set; an empty cell never is.
 //
 // If all numbers are whole, they become int64, else float64; then Converter
 // (runtime/data/dataset.h) makes the dtype of the graph's input. If lists differ in length,

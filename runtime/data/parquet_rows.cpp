@@ -409,7 +409,8 @@ class ParquetColumn {
 
   bool is_missing(const ParquetBatch& batch, size_t i) const {
     if (!is_there(batch, i)) return true;
-    return named_ ? batch.texts[i].empty() : is_missing_cell(trimmed_text(batch.texts[i]));
+    return named_ ? is_missing_class(batch.texts[i], spec_)
+                  : is_missing_cell(trimmed_text(batch.texts[i]));
   }
 
   // The first text that has a value decides: a class, or a number.
@@ -426,7 +427,7 @@ class ParquetColumn {
               named_ = !cell_number(cell) || std::ranges::find(known, text) != known.end();
             }
             if (named_ || !decided) {  // words for missing values before the first class are names
-              if (!text.empty() && !names.contains(text)) names.emplace(text);
+              if (!is_missing_class(text, spec_) && !names.contains(text)) names.emplace(text);
             } else if (const auto number = cell_number(cell)) {
               real_ = real_ || std::holds_alternative<double>(*number);
             }

@@ -37,7 +37,10 @@ class ValueSurvey {
     ++rows_;
     if (is_missing_cell(text)) {
       ++missing_;
-    } else if (const auto number = cell_number(text)) {
+      return;
+    }
+    keep(text);
+    if (const auto number = cell_number(text)) {
       add_number(std::visit([](auto value) { return static_cast<double>(value); }, *number));
     } else if (is_date_cell(text)) {
       ++dates_;
@@ -51,7 +54,10 @@ class ValueSurvey {
     ++rows_;
     if (value == nullptr || value->is_null()) {
       ++missing_;
-    } else if (value->is_number()) {
+      return;
+    }
+    keep(value->is_string() ? value->get_ref<const std::string&>() : value->dump());
+    if (value->is_number()) {
       add_number(value->get<double>());
     } else if (value->is_boolean()) {
       add_number(value->get<bool>() ? 1 : 0);
@@ -77,7 +83,7 @@ class ValueSurvey {
       made.least = least_;
       made.most = most_;
     }
-    made.distinct = std::ssize(texts_);
+    if (made.type == "class" || made.type == "text") made.distinct = std::ssize(texts_);
     if (made.type == "class") made.classes.assign(texts_.begin(), texts_.end());
     const int64_t filled = rows_ - missing_;
     const bool mixed = filled > 0 && numbers_ > 0 && lists_ == 0 && numbers_ < filled;
@@ -103,6 +109,10 @@ class ValueSurvey {
   void add_text(std::string_view text) {
     ++text_count_;
     text_bytes_ += text.size();
+  }
+
+  // Among texts a number is a text, too.
+  void keep(std::string_view text) {
     if (std::ssize(texts_) <= kMostDistinct) texts_.emplace(text);
   }
 
@@ -121,12 +131,13 @@ class ValueSurvey {
       return numbers_ == 0 ? "nothing" : whole_ ? "int64" : "float64";
     }
     if (text_count_ == 0 && numbers_ == 0) return "date";
-    const bool few = texts_.size() <= kManyClasses && 2 * texts_.size() <= text_count_;
+    const auto filled = static_cast<size_t>(rows_ - missing_);
+    const bool few = texts_.size() <= kManyClasses && 2 * texts_.size() <= filled;
     return few && text_bytes_ <= kLongText * text_count_ ? "class" : "text";
   }
 
   std::vector<std::string> first_;
-  std::set<std::string> texts_;
+  std::set<std::string> texts_;  // the values' texts, at most kMostDistinct + 1
   int64_t rows_ = 0, missing_ = 0, numbers_ = 0, dates_ = 0, lists_ = 0, length_ = 0;
   size_t text_count_ = 0, text_bytes_ = 0;
   double least_ = 0, most_ = 0;

@@ -50,6 +50,11 @@ bool is_missing_cell(std::string_view text) {
   return std::ranges::find(kWords, lower) != std::end(kWords);
 }
 
+bool is_missing_class(std::string_view text, const ColumnSpec& spec) {
+  if (text.empty() || !spec.missing || !is_missing_cell(text)) return text.empty();
+  return std::ranges::find(spec.known.names, text) == spec.known.names.end();
+}
+
 bool is_date_cell(std::string_view text) {
   size_t at = 0;
   for (int group = 0; group < 3; ++group) {

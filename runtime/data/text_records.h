@@ -29,6 +29,9 @@ std::string shown(std::string_view text);              // at most 40 bytes, esca
 // Returns true for an empty cell, and for words for a missing value in spreadsheets, pandas, R and
 // databases.
 bool is_missing_cell(std::string_view text);
+// Returns true if a class by name is missing: an empty cell, and such a word if the column has
+// `missing` and no class of that name is known.
+bool is_missing_class(std::string_view text, const ColumnSpec& spec);
 // Returns true for 2024-01-31, 31.1.2024, 1/31/24 and the like, with or without a time.
 bool is_date_cell(std::string_view text);
 // Reads a number, True or False; none for another text and for infinite numbers.

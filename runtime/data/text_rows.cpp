@@ -143,8 +143,9 @@ Status add_labels(const ColumnSpec& spec, const std::vector<Cell>& cells, Rows& 
   rows.named = first != cells.end() &&
                (!cell_number(first->text) || std::ranges::find(known, first->text) != known.end());
   for (const Cell& cell : cells) {
-    const bool taken = rows.named ? !cell.text.empty() || spec.missing.has_value()
-                                  : add_cell(spec, cell.text, rows.numbers);
+    const bool missing = rows.named && is_missing_class(cell.text, spec);
+    const bool taken =
+        rows.named ? !missing || spec.missing.has_value() : add_cell(spec, cell.text, rows.numbers);
     OFSDP_REJECT_IF(!taken, "{} line {}: column '{}': expected a {}, found '{}'{}", spec.path,
                     cell.line, spec.parts[0], rows.named ? "class" : "number", shown(cell.text),
                     cell_remark(cell.text, /*label=*/true));
@@ -152,7 +153,7 @@ Status add_labels(const ColumnSpec& spec, const std::vector<Cell>& cells, Rows& 
                     "{} line {}: column '{}': expected text in UTF-8, found '{}': save the file as "
                     "UTF-8",
                     spec.path, cell.line, spec.parts[0], shown(cell.text));
-    if (rows.named) rows.names.push_back(cell.text);
+    if (rows.named) rows.names.push_back(missing ? kNoClass : cell.text);
     rows.lengths.push_back(1);
     rows.lines.push_back(cell.line);
   }

@@ -508,6 +508,81 @@ TEST(SummedLoss, IsTheSumOverTheGlobalBatchOnAnySplit) {
   }
 }
 
+// `ends`: the nodes from d = x w - t to the loss.
+std::string summing_differences(const Words& ends) {
+  SmallModel model;
+  model.nodes = {node("MatMul", {"x", "w"}, {"z"}, "matmul"),
+                 node("Sub", {"z", "t"}, {"d"}, "sub")};
+  model.nodes.insert(model.nodes.end(), ends.begin(), ends.end());
+  model.initializers = {tensor("w", kFloat, {4, 3}, raw(linear_weights())),
+                        tensor("two", kFloat, {}, raw(std::vector<float>{2}))};
+  model.inputs = {declared("x", {-1, 4}, kFloat), declared("t", {-1, 3}, kFloat)};
+  model.outputs = {declared("loss", {})};
+  return model.bytes();
+}
+
+// As PyTorch's mse_loss and l1_loss with reduction='sum' are written. A mean stays a mean.
+TEST(SummedLoss, OfDifferencesIsTheSumOverTheGlobalBatch) {
+  const std::string flat = message(5, message(1, "keepdims") + number(3, 0) + number(20, 2));
+  const std::string sum = node("ReduceSum", {"e"}, {"loss"}, "sum") + flat;
+  const std::string mean = node("ReduceMean", {"e"}, {"loss"}, "mean") + flat;
+  struct Case {
+    Words ends;
+    bool absolute = false, sums = true;
+  };
+  const Case cases[] = {{{node("Mul", {"d", "d"}, {"e"}, "square"), sum}},
+                        {{node("Pow", {"d", "two"}, {"e"}, "square"), sum}},
+                        {{node("ReduceSumSquare", {"d"}, {"loss"}, "sum") + flat}},
+                        {{node("Abs", {"d"}, {"e"}, "abs"), sum}, true},
+                        {{node("Mul", {"d", "d"}, {"e"}, "square"), mean}, false, false}};
+  const ModelFolder folder;
+  std::vector<float> x(8 * 4), t(8 * 3);
+  for (size_t i = 0; i < x.size(); ++i) x[i] = static_cast<float>(i * 7 % 11) / 8 - 0.5f;
+  for (size_t i = 0; i < t.size(); ++i) t[i] = static_cast<float>(i * 5 % 13) / 4 - 1.5f;
+  folder.write("values/x.npy", npy("<f4", "(8, 4)", x));
+  folder.write("values/t.npy", npy("<f4", "(8, 3)", t));
+  const std::vector<float> w = linear_weights();
+  for (const Case& c : cases) {
+    folder.write("model.onnx", summing_differences(c.ends));
+    std::array<double, 12> gradient{};
+    double loss = 0, norm = 0;
+    for (size_t row = 0; row < 8; ++row) {
+      for (size_t k = 0; k < 3; ++k) {
+        double d = -static_cast<double>(t[row * 3 + k]);
+        for (size_t i = 0; i < 4; ++i) {
+          d += static_cast<double>(x[row * 4 + i]) * static_cast<double>(w[i * 3 + k]);
+        }
+        loss += c.absolute ? std::abs(d) : d * d;
+        const double slope = c.absolute ? (d > 0 ? 1 : -1) : 2 * d;
+        for (size_t i = 0; i < 4; ++i) {
+          gradient[i * 3 + k] += slope * static_cast<double>(x[row * 4 + i]);
+        }
+      }
+    }
+    for (const double g : gradient) norm += g * g;
+    norm = std::sqrt(norm) / (c.sums ? 1 : 24);
+    loss /= c.sums ? 1 : 24;
+    for (const Words& split :
+         {Words{"--batch-size", "8"}, Words{"--batch-size", "4", "--nproc-per-node", "2"},
+          Words{"--batch-size", "2", "--grad-accum", "4"}}) {
+      SCOPED_TRACE(joined(split, " "));
+      const Finished run = Program::run(
+          fsdp_run({folder.model(), "--data", folder / "values", "--eval-data", folder / "values",
+                    "--train", "w", "--no-shuffle", "--steps", "1", "--optimizer", "sgd", "--lr",
+                    "0", "--metrics", folder / "m.jsonl"}) +
+          split);
+      ASSERT_EQ(run.status, 0) << run.err;
+      EXPECT_THAT(run.out,
+                  HasSubstr(c.sums ? "loss: the sum over samples" : "loss: the mean over samples"));
+      const json row = rows_of(folder / "m.jsonl", "step").at(0);
+      EXPECT_NEAR(row.at("loss").get<double>(), loss, 2e-6 * loss);
+      EXPECT_NEAR(row.at("grad_norm").get<double>(), norm, 2e-6 * norm);
+      EXPECT_NEAR(rows_of(folder / "m.jsonl", "eval").at(0).at("loss").get<double>(), loss,
+                  2e-6 * loss);
+    }
+  }
+}
+
 // The sum is over all rows, however many a batch has.
 TEST(SummedLoss, AnEvaluationSumsOverItsData) {
   const ModelFolder folder;

@@ -260,6 +260,9 @@ TEST_F(SeveralTest, MissingValues) {
   folder_.write("d.csv", "y\nNA\nnone\nb\n");  // words are classes if others are
   EXPECT_EQ((*classes("train: {y: {file: d.csv}}"))->classes("y"),
             (std::vector<std::string>{"NA", "b", "none"}));
+  // But not if `missing` is given.
+  EXPECT_EQ((*classes("train: {y: {file: d.csv, missing: -100}}"))->classes("y"),
+            (std::vector<std::string>{"b"}));
 
   folder_.write("d.jsonl", "{\"a\": null, \"b\": 1}\n{\"a\": 2, \"b\": 3}\n{\"b\": 5}\n");
   EXPECT_EQ(rows<float>("train: {x: {file: d.jsonl, field: [b, a], missing: 9}}", x),

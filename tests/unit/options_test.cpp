@@ -526,6 +526,12 @@ TEST(Options, SeveralLossesSayTheirPredictionsThemselves) {
   EXPECT_EQ(refused({"--loss", "mse:a:b", "--loss", "nll"}),
             "--loss: expected each of several losses as KIND:PREDICTION:LABELS[*WEIGHT], found "
             "'nll'");
+  EXPECT_EQ(refused({"--loss", "contrastive:a:b:0.1", "--loss", "mse:v:t*2"}),
+            "--loss: expected contrastive as the only loss, which no other joins, found "
+            "'mse:v:t*2'");
+  EXPECT_EQ(refused({"--loss", "mse:v:t*2", "--loss", "contrastive:a:b"}),
+            "--loss: expected contrastive as the only loss, which no other joins, found "
+            "'contrastive:a:b'");
   EXPECT_EQ(refused({"--loss", "mse:a"}), "--loss: expected KIND:PREDICTION:LABELS, found 'mse:a'");
   EXPECT_EQ(refused({"--loss", "mse:a:b*x"}),
             "--loss: expected KIND:PREDICTION:LABELS*WEIGHT with a number, found 'mse:a:b*x'");

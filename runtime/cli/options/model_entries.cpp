@@ -308,7 +308,9 @@ Verdict add_named(std::vector<LossSpec>& losses, const std::string& text) {
 Verdict set_loss(Options& o, const std::string& text) {
   LossSpec& loss = o.losses[0];
   if (is_named(text) ? !first_is_named(o) && loss.kind != LossKind::kAuto : first_is_named(o)) {
-    return fine_or(false, "each of several losses as KIND:PREDICTION:LABELS[*WEIGHT]");
+    const bool alone = loss.kind == LossKind::kContrastive || text.starts_with(kContrastivePrefix);
+    return fine_or(false, alone ? "contrastive as the only loss, which no other joins"
+                                : "each of several losses as KIND:PREDICTION:LABELS[*WEIGHT]");
   }
   if (is_named(text)) return add_named(o.losses, text);
   loss.output.clear();

@@ -311,6 +311,17 @@ Result<Shape> synthetic_row(const Graph& graph, const Value& input, const Option
   return Shape(std::move(axes));
 }
 
+// A number of a table also feeds axes of 1, as Dataset::bind takes it.
+Shape stored_row(const Dataset& data, const Value& input) {
+  Shape row = data.row_shape(input.name);
+  const size_t own = input.declared.empty() ? 0 : input.declared.size() - 1;
+  const bool other = !input.declared.empty() && static_cast<size_t>(row.rank()) != own;
+  const bool one = other && row.numel() == 1 && data.stored(input.name)->of_text;
+  const auto fits = [](const Dim& dim) { return dim.size == 1 || dim.size < 0; };
+  if (!one || !std::all_of(input.declared.begin() + 1, input.declared.end(), fits)) return row;
+  return Shape(std::vector<int64_t>(own, 1));
+}
+
 }  // namespace
 
 Result<std::map<std::string, Shape>> input_rows(const DataSetup& data, const Graph& graph,
@@ -319,7 +330,7 @@ Result<std::map<std::string, Shape>> input_rows(const DataSetup& data, const Gra
   for (ValueId id : graph.inputs) {
     const Value& input = graph.value(id);
     if (data.train != nullptr) {
-      rows[input.name] = data.train->row_shape(input.name);
+      rows[input.name] = stored_row(*data.train, input);
       continue;
     }
     OFSDP_ASSIGN_OR_RETURN(rows[input.name], synthetic_row(graph, input, options));

@@ -294,6 +294,61 @@ TEST(PrepareTest, MatchesFoldersOfTablesAndArrays) {
   expect_trains(folder, {"--data", folder / "arrays.yaml"});
 }
 
+// Prepares `data` and runs the printed command; returns the description.
+std::string prepared(const ModelFolder& folder, const std::string& data, const std::string& loss) {
+  const std::string yaml = folder / "made.yaml";
+  const Finished made =
+      Program::run(fsdp_run({"prepare", folder / data, folder.model(), "-o", yaml}));
+  EXPECT_EQ(made.status, 0) << made.err;
+  EXPECT_THAT(made.out, testing::HasSubstr("--data " + yaml + " --loss " + loss + "\n")) << data;
+  const Finished run =
+      Program::run(fsdp_run({folder.model(), "--data", yaml, "--loss", loss, "--run-dir", "none"}));
+  EXPECT_EQ(run.status, 0) << data << ": " << run.err;
+  const std::string text = content(yaml);
+  std::filesystem::remove(yaml);
+  return text;
+}
+
+TEST(PrepareTest, PrintsACommandThatTrains) {
+  const ModelFolder folder;
+  folder.write("model.onnx", two_inputs().bytes());
+  // A part for evaluation without labels is left out; of several the first name counts.
+  folder.write("tables/train.csv", "a,b,label\n1,2,0\n3,4,2\n5,6,1\n");
+  folder.write("tables/test.csv", "a,b\n1,2\n");
+  EXPECT_THAT(prepared(folder, "tables", "cross_entropy"),
+              testing::HasSubstr("# tables/test.csv has no column 'label': it is left out"));
+  folder.write("tables/val.csv", "a,b,label\n1,,0\n");
+  EXPECT_THAT(prepared(folder, "tables", "cross_entropy"),
+              testing::HasSubstr("tables/train.csv, column: [a, b], missing: 0}"));
+  // A missing name leaves its row out of the loss.
+  folder.write("na.csv", "a,b,label\n1,2,NA\n3,4,u\n5,6,u\n7,8,v\n9,0,v\n");
+  EXPECT_THAT(prepared(folder, "na.csv", "cross_entropy"), testing::HasSubstr("missing: -100"));
+  folder.write("list.jsonl", "{\"f\": [1, 2], \"label\": 0}\n{\"f\": [3, 4], \"label\": 1}\n");
+  EXPECT_THAT(prepared(folder, "list.jsonl", "cross_entropy"), testing::HasSubstr("field: f}"));
+
+  folder.write("model.onnx", linear_model().bytes());
+  for (const auto& [part, rows] : {std::pair("test", 5), std::pair("train", 24)}) {
+    folder.write(format_text("arrays/X_{}.npy", part), linear_inputs(static_cast<size_t>(rows)));
+    folder.write(format_text("arrays/y_{}.npy", part), linear_labels(static_cast<size_t>(rows)));
+  }
+  EXPECT_EQ(prepared(folder, "arrays", "cross_entropy"),
+            "train:\n  x: {file: arrays/X_train.npy}\n  labels: {file: arrays/y_train.npy}\n"
+            "eval:\n  x: {file: arrays/X_test.npy}\n  labels: {file: arrays/y_test.npy}\n");
+  const Finished refused =
+      Program::run(fsdp_run({"prepare", folder / "list.jsonl", folder.model()}));
+  EXPECT_EQ(refused.status, 2);
+  expect_one_line(refused.err, {"list.jsonl: expected columns for input x, found none that fit"});
+
+  SmallModel one = linear_model();  // one number of a table feeds [batch, 1]
+  one.initializers = {tensor("w", kFloat, {1, 1}, raw<float>({1})),
+                      tensor("b", kFloat, {1}, raw<float>({0}))};
+  one.inputs = {declared("x", {-1, 1})};
+  one.outputs = {declared("logits", {-1, 1})};
+  folder.write("model.onnx", one.bytes());
+  folder.write("one.csv", "size,price\n1,2.5\n3,4\n");
+  EXPECT_THAT(prepared(folder, "one.csv", "mse"), testing::HasSubstr("column: [size]}"));
+}
+
 TEST(DataCommandTest, SurveysThePartsOfASplit) {
   const ModelFolder folder;
   folder.write("data.yaml", "train:\n  x: {file: data/x.npy}\nsplit: 0.25\n");
