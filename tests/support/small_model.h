@@ -20,12 +20,15 @@ inline std::string node(const std::string& op, const std::vector<std::string>& i
   return body + (domain.empty() ? "" : message(7, domain));
 }
 
-// A graph input or output; an axis of -1 is the symbol `batch`.
+constexpr int64_t kLengthAxis = -2;
+
+// A graph input or output; an axis of -1 is the symbol `batch`, kLengthAxis the symbol `length`.
 inline std::string declared(const std::string& name, const std::vector<int64_t>& dims,
                             int type = kFloat) {
   std::string shape;
   for (const int64_t dim : dims) {
-    const std::string size = dim < 0 ? message(2, "batch") : number(1, static_cast<uint64_t>(dim));
+    const std::string size = dim < 0 ? message(2, dim == kLengthAxis ? "length" : "batch")
+                                     : number(1, static_cast<uint64_t>(dim));
     shape += message(1, size);
   }
   const std::string tensor_type = number(1, static_cast<uint64_t>(type)) + message(2, shape);

@@ -183,7 +183,8 @@ void OptionReader::place(GivenCount& count, const std::string& name) const {
 void OptionReader::warn_of_results() {
   for (const char* name : {"output", "output-form", "adapter", "checkpoint-dir", "run-dir",
                            "run-name", "report", "plot"}) {
-    if (source_of(name) == Source::kFlag) {
+    const bool read = std::string_view(name) == "checkpoint-dir" && said("resume");
+    if (source_of(name) == Source::kFlag && !read) {
       warn(format_text("--{} has no effect with fsdp-run eval", name));
     }
   }

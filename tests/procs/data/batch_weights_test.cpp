@@ -58,7 +58,8 @@ void read_metrics(const std::string& metrics, Numbers& numbers) {
   numbers.losses = losses_of(metrics);
   for (const Json& row : rows_of(metrics, "eval")) {
     for (const char* name : {"loss", "accuracy", "top2", "f1"}) {
-      if (row.contains(name)) numbers.evaluated.push_back(row.at(name));
+      const auto found = row.find(name);
+      if (found != row.end() && found->is_number()) numbers.evaluated.push_back(*found);
     }
   }
   const Json end = rows_of(metrics, "end").at(0);
@@ -213,8 +214,9 @@ TEST(ResumedBatchWeights, CheckpointsCrossToOtherWeightsAndWorlds) {
        {std::tuple(3, "4", "1,1,4"), {2, "6", "1,3"}, {2, "3", "2,1"}, {3, "4", "equal"}}) {
     SCOPED_TRACE(format_text("{} {}", world, given));
     const CheckpointRuns runs;
-    Program killed(command + Words{"4"} + rest + ranks(3) + weights("3,1,2") + runs.saving() +
-                   Words{"--epochs", "1000000", "--log-interval", "1"});
+    Program killed(
+        command + Words{"4"} + rest + ranks(3) + weights("3,1,2") + runs.saving() +
+        Words{"--epochs", "1000000", "--log-interval", "1", "--keep-checkpoints", "1000"});
     ASSERT_TRUE(killed.until_output("step 10/", 30)) << killed.err();
     killed.signal(SIGKILL);
     killed.wait(10);
