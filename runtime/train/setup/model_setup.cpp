@@ -24,6 +24,7 @@
 #include "runtime/train/setup/initial_values.h"
 #include "runtime/train/setup/like_lengths.h"
 #include "runtime/train/setup/metric_layout.h"
+#include "runtime/train/setup/packing.h"
 
 namespace ofsdp::runtime {
 
@@ -429,6 +430,9 @@ class SetupMaker {
     for (const std::string& label : labels) {
       if (setup.data.train) settings.rows[label] = setup.data.train->row_shape(label);
     }
+    if (options_.run.pack) {
+      OFSDP_RETURN_IF_ERROR(plan_packed_rows(*options_.run.pack, setup.graph, settings));
+    }
     OFSDP_RETURN_IF_ERROR(check_batch_axes(setup.graph, settings.rows, options_.batch_axes));
     setup.source->configure(std::move(settings));
     OFSDP_RETURN_IF_ERROR(order_weights(setup));
@@ -531,6 +535,10 @@ class SetupMaker {
     const std::vector<LossSpec>& losses = setup.source->settings().losses;
     for (size_t t = 0; t < graph.terms.size(); ++t) setup.counts.push_back(loss_count(graph, t));
     OFSDP_RETURN_IF_ERROR(bind_data(setup.data, graph, options_.run.seed, setup.counts, losses));
+    if (options_.run.pack) {
+      OFSDP_RETURN_IF_ERROR(pack_data(options_, graph, setup));
+      return communicator_.rank() == 0 ? check_packed(options_, setup) : ok_status();
+    }
     const bool trains = options_.command == Command::kTrain || options_.command == Command::kPlan;
     if (!trains || !setup.data.train) return {};
     OFSDP_RETURN_IF_ERROR(order_by_length(options_, communicator_.size(), setup));
