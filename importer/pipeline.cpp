@@ -45,6 +45,9 @@ bool has_layouts(const Graph&, const PassContext& c) { return c.settings->passes
 bool recomputes(const Graph&, const PassContext& c) { return trains(c) && c.recompute != nullptr; }
 bool joins(const Graph&, const PassContext& c) { return trains(c) && c.settings->passes.joins; }
 bool on_device(const Graph&, const PassContext& c) { return c.device; }
+bool packs(const Graph& graph, const PassContext& c) {
+  return c.settings->packed > 0 && lacks_backward(graph, c);
+}
 bool widens(const Graph&, const PassContext& c) { return trains(c) && c.wide_gradients; }
 
 // --- passes, with their operands from the context ---
@@ -146,6 +149,8 @@ constexpr Pass kPipeline[] = {
     {"carry_statistics", PassStage::kStatistics, "training", is_training,
      [](Graph& g, PassContext&) { return carry_statistics(g); }},
     {"fuse", PassStage::kFuse, "unless the file brings a backward part", lacks_backward, run_fuse},
+    {"separate_documents", PassStage::kFuse, "--pack", packs,
+     [](Graph& g, PassContext& c) { return replace(g, separate_documents(g, c.batch, c.settings->packed)); }},
     {"lower_precision", PassStage::kFuse, "the same, and nodes compute in 16 bits", is_narrow_graph,
      [](Graph& g, PassContext& c) { return replace(g, lower_precision(g, c.settings->param_dtype)); }},
     {"order_backward", PassStage::kBackward, "training, and the file brings a backward part", has_backward,

@@ -25,6 +25,7 @@ namespace ofsdp::importer {
 struct GraphSettings {
   std::vector<LossSpec> losses;       // at least one
   std::map<std::string, Shape> rows;  // one sample's shape, by input and label column
+  int64_t packed = 0;  // entries of a row that documents share (separate_documents); 0: none do
   // The axes of rows that a micro-batch of short rows cuts to one length.
   std::map<std::string, std::vector<int>> cut_axes{};
   DType param_dtype = DType::kFloat32;  // nodes compute in it

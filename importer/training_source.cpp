@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "importer/normalize/onnx_import.h"
+#include "importer/passes/fusion/fusion.h"
 #include "importer/write/model_output.h"
 #include "kernels/base/status.h"
 
@@ -52,7 +53,10 @@ Result<Graph> TrainingSource::specialized(int64_t batch, Mode mode) const {
 }
 
 Result<Graph> TrainingSource::forward_graph(int64_t batch, Mode mode) const {
-  return passed(batch, mode, {PassStage::kSpecialize, PassStage::kLoss});
+  OFSDP_ASSIGN_OR_RETURN(Graph graph,
+                         passed(batch, mode, {PassStage::kSpecialize, PassStage::kLoss}));
+  if (settings_.packed == 0) return graph;
+  return separate_documents(graph, batch, settings_.packed);
 }
 
 Result<Graph> TrainingSource::fused_graph(int64_t batch) const {
@@ -210,6 +214,13 @@ Result<Graph> TrainingSource::graph(int64_t batch, Mode mode, int64_t length) co
   OFSDP_RETURN_IF_ERROR(
       run_passes(made, c, {kSpecialize, kLoss, kStatistics, kFuse, kBackward, kFinish}));
   return graphs_.emplace(key, std::move(made)).first->second;
+}
+
+Result<Graph> TrainingSource::forward_of_documents(int64_t batch, bool together) const {
+  OFSDP_ASSIGN_OR_RETURN(const Graph graph, specialized(batch, Mode::kEval));
+  Graph fused = fuse(graph, graph.outputs, settings_.passes.fusions);
+  if (!together) return fused;
+  return separate_documents(fused, batch, settings_.packed);
 }
 
 Status commit_output(ModelOutput& output, bool inference) {

@@ -186,10 +186,13 @@ class TrainingSource {
   Result<Graph> graph(int64_t batch, Mode mode, int64_t length = 0) const;
   // Returns a training graph for other programs: not fused, float32, plain layouts.
   Result<Graph> gradient_graph(int64_t batch) const;
-  // The same before autodiff: the forward graph with the loss.
+  // The same before autodiff: the forward graph with the loss, and with documents apart.
   Result<Graph> forward_graph(int64_t batch, Mode mode = Mode::kTrain) const;
   // Returns forward_graph fused, in the type that nodes compute in.
   Result<Graph> fused_graph(int64_t batch) const;
+  // Returns an evaluation's fused forward graph, without a loss. `together`: with the inputs of
+  // separate_documents.
+  Result<Graph> forward_of_documents(int64_t batch, bool together) const;
   int graphs_built() const { return graphs_built_; }
 
   // --- training as the model itself describes it ---

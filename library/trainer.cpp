@@ -45,11 +45,11 @@ namespace {
 
 // Options for whole runs: a trainer's caller decides them by calls. In MODEL.yaml they have no
 // effect here.
-constexpr std::array<std::string_view, 18> kOfRuns = {
+constexpr std::array<std::string_view, 19> kOfRuns = {
     "nproc-per-node", "nnodes",    "hostfile",         "data",    "eval-data",
     "eval-interval",  "epochs",    "shuffle",          "output",  "global-batch-size",
     "checkpoint-dir", "keep-best", "keep-checkpoints", "metrics", "trace",
-    "run-dir",        "run-name",  "bucket-by"};
+    "run-dir",        "run-name",  "bucket-by",        "pack"};
 
 Status check_options(const onnx_fsdp_settings& settings) {
   for (size_t i = 0; i < settings.option_count; ++i) {

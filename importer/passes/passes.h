@@ -229,6 +229,19 @@ Graph keep_attention_statistics(const Graph& graph, const TakesNode& takes);
 // "chain_again".
 Graph repeat_chains(const Graph& graph, const TakesNode& takes);
 
+// separate_documents lets documents share a row of `length` tokens (--pack). The graph gets two
+// inputs, int64 [batch, length]: the document of each token, and its place in the document. Each
+// Attention, and each Softmax over [batch, heads, length, length], sees a key only from its own
+// document. Where a table of the row's places, which no input reaches, meets tokens [batch, length,
+// width] in an Add, Sub, Mul or Div, its rows are read at the places in the documents. Works on
+// specialized graphs after fuse. A mask serves all layers.
+//
+// Whether documents are apart then is for a forward pass to say (runtime/train/setup/packing.h).
+// Errors: kInput if a node does not take its operands any more.
+inline constexpr const char* kSegmentsInput = "ofsdp.segments";
+inline constexpr const char* kPositionsInput = "ofsdp.positions";
+Result<Graph> separate_documents(const Graph& graph, int64_t batch, int64_t length);
+
 // with_values: a graph without inputs that have one value in every batch (--input): constants take
 // their places. The file keeps the inputs.
 

@@ -93,7 +93,7 @@ class RunCompiler {
     const BatchSizes& batch = settings_.batch;
     const DataSetup& data = setup_.data;
     SamplerOptions sampled{run};
-    sampled.samples = is_finite() ? data.train->samples() : kEndless;
+    sampled.samples = is_finite() ? data.train_rows().samples() : kEndless;
     sampled.batch_size = rows_;
     sampled.parts = parts_;
     sampled.grad_accum = batch.grad_accum;
@@ -121,7 +121,7 @@ class RunCompiler {
   // says how many rows one rank gets, and every rank gets as many.
   int64_t evaluation_samples() const {
     if (settings_.given) return settings_.given->eval_rows * communicator_.size();
-    return setup_.data.eval->samples();
+    return setup_.data.eval_rows().samples();
   }
 
   bool is_finite() const { return setup_.data.train != nullptr && !settings_.given; }
@@ -442,7 +442,7 @@ class RunCompiler {
     needs.kept = run_->kept.bytes() + kTensorAlignment;
     needs.staging =
         align_up(Loader::staging_bytes(setup_.data.train_rows(), rows_), kTensorAlignment);
-    if (setup_.data.eval) needs.staging += Loader::staging_bytes(*setup_.data.eval, rows_);
+    if (setup_.data.eval) needs.staging += Loader::staging_bytes(setup_.data.eval_rows(), rows_);
     // Bytes of decoded data columns. The first rank on a host decodes them for all ranks on it, and
     // its memory holds them. The other ranks count them in data_elsewhere, so that all ranks
     // compare the same number with --memory-limit.

@@ -13,11 +13,6 @@ size_t index_bytes(int64_t batch_size) {
   return align_up(static_cast<size_t>(batch_size) * sizeof(int64_t), kTensorAlignment);
 }
 
-int64_t integer_at(DType dtype, const std::byte* element) {
-  return dtype == DType::kInt64 ? *reinterpret_cast<const int64_t*>(element)
-                                : *reinterpret_cast<const int32_t*>(element);
-}
-
 }  // namespace
 
 size_t Loader::staging_bytes(const RowSource& source, int64_t batch_size) {
@@ -215,26 +210,12 @@ Status Loader::check_cut(const Slot& slot, size_t column, const RowCuts::Cut& cu
   const BoundColumn& bound = source_.columns()[column];
   const auto rule = std::ranges::find(labels_, static_cast<int>(column), &LabelRule::column);
   const bool label = rule != labels_.end();
-  const bool mask = bound.name.find("mask") != std::string::npos &&
-                    bound.name.find("padding") == std::string::npos;
-  if (bound.row.rank() != 1 || !(label || mask)) return {};
-  const size_t bytes = dtype_size(bound.dtype);
+  if (bound.row.rank() != 1 || !(label || is_mask(bound.name))) return {};
+  const auto ignored = label ? std::optional(rule->range.ignore_index) : std::nullopt;
   const std::byte* row = slot.columns[column];
   for (const int64_t sample : slot.batch.sample_index) {
-    for (int64_t i = cut.rows[column][0]; i < bound.row[0]; ++i) {
-      const std::byte* const at = row + static_cast<size_t>(i) * bytes;
-      const std::span element(at, bytes);
-      const bool unused =
-          label ? integer_at(bound.dtype, at) == rule->range.ignore_index
-                : std::ranges::all_of(element, [](std::byte b) { return b == std::byte{}; });
-      if (unused) continue;
-      return input_error(
-          "{}: column '{}', sample {}: expected {} after the {} entries that --bucket-by counts, "
-          "found {} as entry {}{}",
-          bound.source, bound.name, sample, label ? "the ignore-index" : "0",
-          cuts_->order->length(sample), element_text(bound.dtype, at), i,
-          label ? ": pad_value gives the ignore-index" : "");
-    }
+    OFSDP_RETURN_IF_ERROR(check_unused(bound, sample, row, cut.rows[column][0],
+                                       cuts_->order->length(sample), ignored, "--bucket-by"));
     row += bound.row_bytes();
   }
   return {};

@@ -4,7 +4,7 @@
 #include <bit>
 #include <cstring>
 
-#include "kernels/base/status.h"
+#include "runtime/data/dataset.h"
 #include "runtime/data/sampler.h"
 
 namespace ofsdp::runtime {
@@ -22,6 +22,11 @@ int64_t window_of(int64_t samples) {
 
 constexpr uint64_t kTreeStream = 0x6275636b6574;  // apart from the streams of epochs
 constexpr int kPlaceBits = 32;
+
+int64_t integer_at(DType dtype, const std::byte* element) {
+  return dtype == DType::kInt64 ? *reinterpret_cast<const int64_t*>(element)
+                                : *reinterpret_cast<const int32_t*>(element);
+}
 
 }  // namespace
 
@@ -119,6 +124,30 @@ std::byte* keep_axes(const std::byte* from, std::span<const int64_t> axes,
 }
 
 }  // namespace
+
+bool is_mask(std::string_view column) {
+  return column.find("mask") != std::string_view::npos &&
+         column.find("padding") == std::string_view::npos;
+}
+
+Status check_unused(const BoundColumn& column, int64_t sample, const std::byte* row, int64_t from,
+                    int64_t used, std::optional<int64_t> ignored, std::string_view option) {
+  const size_t bytes = dtype_size(column.dtype);
+  for (int64_t i = from; i < column.row[0]; ++i) {
+    const std::byte* const at = row + static_cast<size_t>(i) * bytes;
+    const std::span element(at, bytes);
+    const bool unused =
+        ignored ? integer_at(column.dtype, at) == *ignored
+                : std::ranges::all_of(element, [](std::byte b) { return b == std::byte{}; });
+    if (unused) continue;
+    return input_error(
+        "{}: column '{}', sample {}: expected {} after the {} entries that {} counts, found {} as "
+        "entry {}{}",
+        column.source, column.name, sample, ignored ? "the ignore-index" : "0", used, option,
+        element_text(column.dtype, at), i, ignored ? ": pad_value gives the ignore-index" : "");
+  }
+  return {};
+}
 
 void cut_rows(std::byte* rows, int64_t count, const Shape& from, const Shape& to,
               size_t element_bytes) {

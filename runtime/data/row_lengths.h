@@ -17,10 +17,13 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <span>
+#include <string_view>
 #include <vector>
 
-#include "kernels/core/tensor.h"
+#include "kernels/base/status.h"
+#include "runtime/data/row_source.h"
 
 namespace ofsdp::runtime {
 
@@ -67,6 +70,15 @@ struct RowCuts {
   // Returns the cut for these samples; null: whole rows.
   const Cut* find(std::span<const int64_t> samples) const;
 };
+
+// Returns true for a column of flags that let tokens pass.
+bool is_mask(std::string_view column);
+
+// Returns kInput naming `option` if a row of one axis has a label that counts, or a mask lets
+// something pass, from entry `from` on. `used`: the entries that the option counts. `ignored`: the
+// ignore-index of labels; none: a mask.
+Status check_unused(const BoundColumn& column, int64_t sample, const std::byte* row, int64_t from,
+                    int64_t used, std::optional<int64_t> ignored, std::string_view option);
 
 // Keeps the first `to` elements on each axis of `count` rows of shape `from`; the rows then follow
 // each other from the first byte on. REQUIRES: equal ranks, `to` is at most `from`.

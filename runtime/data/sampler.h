@@ -25,6 +25,7 @@
 #include <cstdint>
 #include <memory>
 #include <numeric>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -87,7 +88,8 @@ struct OrderOptions {
   bool shuffle = true;
   uint64_t seed = 0;  // also of dropout and synthetic data
   bool drop_last = false;
-  std::string bucket_by = {};  // a column: rows of like length follow each other; empty: none
+  std::optional<int64_t> pack = {};  // entries of a row that documents share; none: a row each
+  std::string bucket_by = {};        // a column: rows of like length follow each other; empty: none
 };
 
 class LengthOrder;

@@ -60,6 +60,7 @@ BatchTrainer::BatchTrainer(const RunContext& context)
   options_.run.epochs.reset();
   options_.run.shuffle = false;
   options_.run.bucket_by.clear();
+  options_.run.pack.reset();
   options_.run.eval_data = {};
   options_.batch.global_batch_size = {};
   options_.batch.weights.clear();

@@ -187,6 +187,7 @@ class FileCheck {
   Status prepare() {
     const bool joins = joins_rows(options_) && state_.plan().train_sampler->options().ranks > 1;
     OFSDP_REJECT_IF(joins, "the loss joins the rows of all ranks");
+    OFSDP_REJECT_IF(options_.run.pack.has_value(), "documents share rows");
     double weights = 0;
     for (const Parameter& p : setup_.graph.parameters) {
       weights += static_cast<double>(sizeof(double) * setup_.graph.value(p.value).desc.numel());
@@ -194,7 +195,7 @@ class FileCheck {
     OFSDP_RETURN_IF_ERROR(fits(weights));
     const DataSetup& data = setup_.data;
     const bool evaluated = was_evaluated();
-    RowSource& rows = data.eval != nullptr ? *data.eval : data.train_rows();
+    RowSource& rows = data.eval != nullptr ? data.eval_rows() : data.train_rows();
     if (evaluated) {
       samples_ = evaluated_->samples;
       own_ = evaluated_->losses;

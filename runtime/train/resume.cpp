@@ -38,7 +38,7 @@ constexpr const char* kKeys =
     "schedule_unit decay_steps restart_steps restart_mult pct_start div_factor "
     "final_div_factor "
     "lora lora_rank lora_alpha lora_dropout lora_from replace_head add_head untie "
-    "global_batch_size bucket_by";
+    "global_batch_size bucket_by pack";
 constexpr std::array kFollowTheLength =
     std::to_array<std::string_view>({"linear", "cosine", "polynomial", "wsd", "onecycle"});
 

@@ -231,7 +231,9 @@ Commands commands_of_run_option(std::string_view name) {
   for (const CommandOptions& narrow : narrow_commands()) {
     if (std::ranges::count(narrow.names, name) == 0) set = without(set, narrow.command);
   }
-  return name == "resume" ? without(set, kMakeTraining) : set;
+  // The file of make-training has neither values of a run nor rows.
+  const bool of_runs = name == "resume" || name == "pack";
+  return of_runs ? without(set, kMakeTraining) : set;
 }
 
 // Indents the mapping under `data:`.

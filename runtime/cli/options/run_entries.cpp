@@ -244,6 +244,8 @@ std::vector<OptionEntry> length_entries() {
              [](uint64_t seed) { return std::to_string(seed); }),
       toggle({"drop-last", "off, on", "skip the short last batch of an epoch"},
              OFSDP_FIELD(run.drop_last)),
+      integer_or("none", {"pack", "none, N", "documents share rows of N tokens"}, 1,
+                 OFSDP_FIELD(run.pack)),
       text("none", {"bucket-by", "none, COLUMN", "batches have rows of like length, cut to it"},
            OFSDP_FIELD(run.bucket_by)),
   };

@@ -10,6 +10,7 @@
 #include "runtime/data/row_source.h"
 #include "runtime/train/setup/image_inputs.h"
 #include "runtime/train/setup/like_lengths.h"
+#include "runtime/train/setup/packing.h"
 
 namespace ofsdp::runtime {
 namespace {
@@ -149,15 +150,22 @@ Result<DataSetup> open_data(DataSpec spec, const Options& options, const Graph& 
                             const std::set<std::string>& labels, const ClassNames& known,
                             std::set<std::string> taught, Communicator& communicator,
                             MemoryLedger& ledger) {
-  DataSetup data{std::move(spec), nullptr, nullptr, nullptr, std::move(taught)};
-  const auto names = wanted_names(graph, labels);
+  DataSetup data;
+  data.spec = std::move(spec);
+  data.taught = std::move(taught);
+  auto names = wanted_names(graph, labels);
   OFSDP_ASSIGN_OR_RETURN(const auto training, training_part(options, graph, communicator));
   for (const std::string& label : labels) {
     OFSDP_ASSIGN_OR_RETURN(const ClassNames named, names_for(data.spec.train, training, label,
                                                              known, communicator, ledger));
     data.spec.train.take_classes(label, named);
   }
-  const std::string& bucket_by = options.run.bucket_by;
+  std::string bucket_by = options.run.bucket_by;
+  const bool packs = options.run.pack.has_value();
+  if (packs) {
+    std::erase_if(names, [&](const auto& name) { return is_made_up(data.spec.train, name); });
+    OFSDP_ASSIGN_OR_RETURN(bucket_by, packed_by(options, data.spec, graph));
+  }
   OFSDP_REJECT_IF(data.spec.synthetic && !bucket_by.empty(),
                   "--bucket-by {}: expected rows of files, found --data synthetic", bucket_by);
   if (!data.spec.synthetic) {
@@ -185,14 +193,19 @@ Result<DataSetup> open_data(DataSpec spec, const Options& options, const Graph& 
     data.spec.eval->take_classes(
         label, named ? ClassNames{classes, data.spec.train.origin, /*binding=*/true} : known);
   }
-  if (data.spec.eval && data.train) pad_alike(*data.spec.eval, data.spec.train, *data.train);
+  auto eval_names = names;
+  if (data.spec.eval && packs) {
+    OFSDP_RETURN_IF_ERROR(add_lengths(bucket_by, *data.spec.eval, eval_names));
+  } else if (data.spec.eval && data.train) {
+    pad_alike(*data.spec.eval, data.spec.train, *data.train);
+  }
   const bool other_part = data.train && data.spec.train.split && eval != DataChoice::Kind::kPath;
   if (data.spec.eval && other_part) {
     OFSDP_ASSIGN_OR_RETURN(data.eval, Dataset::open_part(*data.spec.eval, *data.train, ledger));
   } else if (data.spec.eval) {
-    auto own = names;
-    std::erase_if(own, [&](const std::string& name) { return data.taught.contains(name); });
-    OFSDP_ASSIGN_OR_RETURN(data.eval, Dataset::open(*data.spec.eval, own, communicator, ledger));
+    std::erase_if(eval_names, [&](const std::string& name) { return data.taught.contains(name); });
+    OFSDP_ASSIGN_OR_RETURN(data.eval,
+                           Dataset::open(*data.spec.eval, eval_names, communicator, ledger));
   }
   return data;
 }
@@ -330,7 +343,9 @@ Result<std::map<std::string, Shape>> input_rows(const DataSetup& data, const Gra
   for (ValueId id : graph.inputs) {
     const Value& input = graph.value(id);
     if (data.train != nullptr) {
-      rows[input.name] = stored_row(*data.train, input);
+      // Positions that the data lack are made.
+      const bool made = data.train->stored(input.name) == nullptr;
+      if (!made) rows[input.name] = stored_row(*data.train, input);
       continue;
     }
     OFSDP_ASSIGN_OR_RETURN(rows[input.name], synthetic_row(graph, input, options));
@@ -406,6 +421,10 @@ Status bind_data(DataSetup& data, const Graph& finished, uint64_t seed,
     }
     data.synthetic = std::make_unique<SyntheticData>(seed, columns);
   }
+  const bool packs = finished.find(kSegmentsInput) != 0;
+  const auto is_index = [](DType dtype) {
+    return dtype == DType::kInt64 || dtype == DType::kInt32;
+  };
   std::vector<WantedColumn> wanted;
   for (ValueId id : finished.inputs) {
     const Value& input = finished.value(id);
@@ -416,7 +435,17 @@ Status bind_data(DataSetup& data, const Graph& finished, uint64_t seed,
     if (label) dims.assign(axes.begin() + 1, axes.end());
     const bool classes = std::ranges::any_of(
         counts, [&](const LossCount& one) { return one.by_label && one.labels == input.name; });
-    const bool indexes = input.desc.dtype == DType::kInt64 || input.desc.dtype == DType::kInt32;
+    if (packs) {
+      if (data.train->stored(input.name) == nullptr) continue;
+      wanted.push_back({input.name,
+                        input.desc.dtype,
+                        {-1},
+                        false,
+                        classes,
+                        is_index(input.desc.dtype) ? gathered_axis(finished, id) : 0});
+      continue;
+    }
+    const bool indexes = is_index(input.desc.dtype);
     wanted.push_back({input.name, input.desc.dtype, dims, label, classes,
                       indexes ? gathered_axis(finished, id) : 0});
   }
@@ -424,7 +453,7 @@ Status bind_data(DataSetup& data, const Graph& finished, uint64_t seed,
   if (data.eval == nullptr) return {};
   // One graph reads both parts: rows along an axis that the file leaves open are alike, too.
   for (WantedColumn& column : wanted) {
-    if (data.train == nullptr) break;
+    if (data.train == nullptr || packs) break;
     for (const BoundColumn& trained : data.train->columns()) {
       if (trained.name == column.name && !column.flat) column.dims = trained.row.axes();
     }

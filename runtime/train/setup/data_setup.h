@@ -15,6 +15,7 @@
 #include "importer/passes/passes.h"
 #include "runtime/data/data_spec.h"
 #include "runtime/data/dataset.h"
+#include "runtime/data/packed_rows.h"
 #include "runtime/options.h"
 
 namespace ofsdp::runtime {
@@ -25,8 +26,17 @@ struct DataSetup {
   std::unique_ptr<Dataset> eval;         // null: no evaluation data
   std::unique_ptr<RowSource> synthetic;  // after bind
   std::set<std::string> taught = {};     // columns that only a teacher reads: `eval` lacks them
+  // --pack: rows of `train` and `eval` that share a row; else null
+  std::unique_ptr<PackedRows> packed_train, packed_eval;
 
-  RowSource& train_rows() const { return train ? *train : *synthetic; }
+  RowSource& train_rows() const {
+    if (packed_train) return *packed_train;
+    return train ? static_cast<RowSource&>(*train) : *synthetic;
+  }
+  // REQUIRES: evaluation data.
+  RowSource& eval_rows() const {
+    return packed_eval ? static_cast<RowSource&>(*packed_eval) : *eval;
+  }
 };
 
 // Reads the specification of the data, with the columns' names, and opens nothing. For `eval`, both

@@ -24,6 +24,7 @@
 #include "runtime/train/setup/initial_values.h"
 #include "runtime/train/setup/like_lengths.h"
 #include "runtime/train/setup/metric_layout.h"
+#include "runtime/train/setup/packing.h"
 #include "runtime/train/setup/run_folder.h"
 #include "runtime/train/setup/text_lengths.h"
 
@@ -500,6 +501,9 @@ class SetupMaker {
     for (const std::string& label : labels) {
       if (setup.data.train) settings.rows[label] = setup.data.train->row_shape(label);
     }
+    if (options_.run.pack) {
+      OFSDP_RETURN_IF_ERROR(plan_packed_rows(*options_.run.pack, setup.graph, settings));
+    }
     OFSDP_RETURN_IF_ERROR(check_batch_axes(setup.graph, settings.rows, options_.batch_axes));
     setup.source->configure(std::move(settings));
     OFSDP_RETURN_IF_ERROR(order_weights(setup));
@@ -626,6 +630,10 @@ class SetupMaker {
     for (size_t t = 0; t < graph.terms.size(); ++t) setup.counts.push_back(loss_count(graph, t));
     for (const size_t t : sums_) setup.counts[t].form = importer::TermForm::kSum;
     OFSDP_RETURN_IF_ERROR(bind_data(setup.data, graph, options_.run.seed, setup.counts, losses));
+    if (options_.run.pack) {
+      OFSDP_RETURN_IF_ERROR(pack_data(options_, graph, setup));
+      return communicator_.rank() == 0 ? check_packed(options_, setup) : ok_status();
+    }
     const bool trains = options_.command == Command::kTrain || options_.command == Command::kPlan;
     if (!trains || !setup.data.train) return {};
     OFSDP_RETURN_IF_ERROR(order_by_length(options_, communicator_.size(), setup));

@@ -155,7 +155,7 @@ Result<PredictedValues> compute(const ModelSetup& setup, Graph graph, ValueId pr
 Result<UnfitPrediction> look_at(const ModelSetup& setup, const LossSpec& loss) {
   const ValueId open = find_output(setup.graph, loss.prediction);
   if (open == 0 || !is_open(loss, computed_by(setup.graph, open))) return UnfitPrediction();
-  RowSource& rows = setup.data.eval ? *setup.data.eval : setup.data.train_rows();
+  RowSource& rows = setup.data.eval ? setup.data.eval_rows() : setup.data.train_rows();
   const int64_t fixed = fixed_batch(setup.graph);
   const int64_t count = fixed > 0 ? fixed : std::min(kFirstRows, rows.samples());
   OFSDP_REJECT_IF(count > rows.samples(), "there are too few rows");
