@@ -157,44 +157,6 @@ Result<std::vector<float>> read_class_weights(const std::string& path) {
   return weights;
 }
 
-ValueId under(const Graph& graph, ValueId id, std::initializer_list<std::string_view> names) {
-  for (const Node* node = maker_of(graph, id); node != nullptr; node = maker_of(graph, id)) {
-    if (std::ranges::find(names, node->op->full_name()) == names.end()) break;
-    id = node->inputs[0];
-  }
-  return id;
-}
-
-// Returns whether a column with a number for each element is subtracted. Then no element is a mean
-// over samples, and the first axis has the samples.
-bool are_differences(const Graph& graph, ValueId id) {
-  const Node* node = maker_of(graph, id);
-  if (node == nullptr || node->op->full_name() != "Sub") return false;
-  return std::ranges::any_of(node->inputs, [&](ValueId operand) {
-    const Value& column = graph.value(under(graph, operand, {"Identity", "Cast"}));
-    return column.kind == ValueKind::kInput && column.desc.shape == graph.value(id).desc.shape;
-  });
-}
-
-// Returns whether a loss of the file is a plain sum over all elements of |p - t| or its powers,
-// which ranks and micro-batches add up. A factor may be one over the batch, so it makes no sum.
-bool sums_differences(const Graph& graph, ValueId loss) {
-  const ValueId total = under(graph, loss, {"Identity", "Cast"});
-  const Node* node = maker_of(graph, total);
-  if (node == nullptr || graph.value(total).desc.shape.rank() != 0) return false;
-  const std::string reduction = node->op->full_name();
-  if (reduction == "ReduceSumSquare" || reduction == "ReduceL1") {
-    return are_differences(graph, node->inputs[0]);
-  }
-  if (reduction != "ReduceSum") return false;
-  const ValueId each = under(graph, total, {"ReduceSum", "Identity", "Cast"});
-  const Node* power = maker_of(graph, each);
-  if (power == nullptr) return false;
-  const std::string name = power->op->full_name();
-  const bool square = name == "Mul" && power->inputs[0] == power->inputs[1];
-  return (square || name == "Pow" || name == "Abs") && are_differences(graph, power->inputs[0]);
-}
-
 class SetupMaker {
  public:
   SetupMaker(const Options& options, const ModelOrigin& origin, const Registry& registry,
@@ -585,7 +547,6 @@ class SetupMaker {
         if (graph.find(name) != 0) read.push_back(graph.find(name));
       }
     }
-    find_sums(setup, graph, settings.losses);
     OFSDP_RETURN_IF_ERROR(texts.check_positions(graph, read));
     OFSDP_RETURN_IF_ERROR(setup.source->take_scores(batch, graph, settings.losses));
     SampleOrder order(graph, batch, options_.batch_axes, [&] { return twice_as_many(setup); });
@@ -607,16 +568,6 @@ class SetupMaker {
     return {};
   }
 
-  // Later passes may join the nodes. A backward part of the file has a scale of its own.
-  void find_sums(const ModelSetup& setup, const Graph& graph, std::span<const LossSpec> losses) {
-    if (brings_backward(setup.graph) || setup.source->updates() != nullptr) return;
-    if (setup.source->teacher() != nullptr) return;
-    for (size_t i = 0; i < losses.size(); ++i) {
-      if (losses[i].kind != LossKind::kOutput) continue;
-      if (sums_differences(graph, graph.find(losses[i].output))) sums_.insert(i);
-    }
-  }
-
   Status resolve_trained(ModelSetup& setup) {
     OFSDP_ASSIGN_OR_RETURN(const Graph graph, setup.training_graph(setup.batch.batch_size));
     const bool none = std::ranges::none_of(setup.graph.parameters, &Parameter::trained);
@@ -628,7 +579,6 @@ class SetupMaker {
     if (options_.initialize) OFSDP_RETURN_IF_ERROR(check_initialized(setup));
     const std::vector<LossSpec>& losses = setup.source->settings().losses;
     for (size_t t = 0; t < graph.terms.size(); ++t) setup.counts.push_back(loss_count(graph, t));
-    for (const size_t t : sums_) setup.counts[t].form = importer::TermForm::kSum;
     OFSDP_RETURN_IF_ERROR(bind_data(setup.data, graph, options_.run.seed, setup.counts, losses));
     if (options_.run.pack) {
       OFSDP_RETURN_IF_ERROR(pack_data(options_, graph, setup));
@@ -687,8 +637,7 @@ class SetupMaker {
   Graph unmoved_;  // with the axes that the file has
   std::vector<LossSpec> losses_;
   std::vector<std::string> train_;
-  std::string warnings_;   // lines
-  std::set<size_t> sums_;  // losses that are sums by nodes other than loss nodes
+  std::string warnings_;  // lines
 };
 
 }  // namespace
