@@ -179,6 +179,27 @@ std::string loss_text(const PlannedRun& run) {
   return text;
 }
 
+// A sum in the graph that is no loss node counts as a mean does, so it grows with the micro-batch.
+std::string sums_lines(const ModelSetup& setup) {
+  constexpr const char* kSums[] = {"ReduceSum", "ReduceSumSquare", "ReduceL1", "ReduceL2"};
+  const Graph& graph = setup.graph;
+  std::string lines;
+  for (const LossSpec& loss : setup.source->settings().losses) {
+    const ValueId id = loss.output.empty() ? 0 : graph.find(loss.output);
+    const auto maker = std::ranges::find_if(graph.nodes, [id](const Node& node) {
+      return id != 0 && std::ranges::find(node.outputs, id) != node.outputs.end();
+    });
+    const bool sums =
+        maker != graph.nodes.end() && std::ranges::count(kSums, maker->op->full_name()) > 0;
+    if (!sums) continue;
+    lines += format_text(
+        "loss '{}' is a sum over a micro-batch ({}): other batch sizes and ranks train otherwise; "
+        "a ReduceMean would not\n",
+        escaped(loss.output), maker->op->full_name());
+  }
+  return lines;
+}
+
 bool is_float32(const ShardingOptions& s) {
   return s.param_dtype == DType::kFloat32 && s.reduce_dtype == DType::kFloat32 &&
          s.buffer_dtype == DType::kFloat32 && s.matmul_precision == MatmulPrecision::kHighest;
@@ -261,6 +282,7 @@ std::vector<std::string> notices(const PlannedRun& run, bool all, bool exact) {
   const Options& options = run.settings.options;
   std::vector<std::string> lines;
   add_lines(left_out_line(run.setup.graph), lines);
+  add_lines(sums_lines(run.setup), lines);
   add_lines(classes_line(run.setup), lines);
   add_lines(few_names_lines(run.setup), lines);
   add_lines(past_line(run.setup.fed_empty), lines);

@@ -508,6 +508,24 @@ TEST(SummedLoss, IsTheSumOverTheGlobalBatchOnAnySplit) {
   }
 }
 
+// A sum by a node that is no loss node counts with its samples, and the run says so.
+TEST(SummedLoss, ByAnotherNodeIsSaid) {
+  const ModelFolder folder;
+  for (const auto& [op, said] : {std::pair("ReduceSum", true), {"ReduceMean", false}}) {
+    SmallModel model = linear_model();
+    const std::string flat = message(5, message(1, "keepdims") + number(3, 0) + number(20, 2));
+    model.nodes.push_back(node(op, {"logits"}, {"total"}, "total") + flat);
+    model.outputs = {declared("total", {})};
+    folder.write("model.onnx", model.bytes());
+    const Finished run = Program::run(
+        fsdp_run({folder.model(), "--data", folder / "data", "--steps", "1", "--lr", "0.1"}));
+    EXPECT_EQ(run.status, 0) << run.err;
+    EXPECT_EQ(run.out.find("'total' is a sum over a micro-batch (ReduceSum)") != std::string::npos,
+              said)
+        << run.out;
+  }
+}
+
 // The sum is over all rows, however many a batch has.
 TEST(SummedLoss, AnEvaluationSumsOverItsData) {
   const ModelFolder folder;
