@@ -4,19 +4,21 @@
  *
  *   const ofsdp_plugin* ofsdp_plugin_entry(const ofsdp_host* host);
  *
- * which gives a description that stays valid until the program ends. docs/howto/plugin.md is the
- * guide, docs/internals/plugins.md the reference, plugins/examples has whole libraries.
+ * which gives a description that stays valid until the program ends; after NULL the program ends
+ * with an error. docs/howto/plugin.md is the guide, docs/internals/plugins.md the reference,
+ * plugins/examples has whole libraries.
  *
  * Versions   every struct opens with its size, so that it may grow at its end. What a library built
  *            against an older header leaves out is zero; a library built against a newer one is
  *            refused.
  * Ownership  what the library describes is the library's. What the host hands to a function (nodes,
  *            tensors, strings) is the host's and valid during that call only.
- * Threads    every function is called from the one thread of a rank that runs the schedule. A
- *            kernel fans out through host->parallel_for; set_error and log may be called from its
- *            bodies.
- * Errors     a function that returns int32_t returns OFSDP_OK, or OFSDP_ERROR after set_error. No
- *            exception may leave a library (the host catches one, but promises nothing then).
+ * Threads    each rank is a process and calls every function from the thread that runs its
+ *            schedule. A kernel fans out through host->parallel_for; its bodies may call set_error
+ *            and log.
+ * Errors     a library's function that returns int32_t returns OFSDP_OK, or OFSDP_ERROR after
+ *            set_error. No exception may leave a library (the host catches one, but promises
+ *            nothing then).
  * Memory     kernels allocate nothing: what they need besides their tensors is asked for by
  *            `scratch`, while planning.
  */
@@ -101,20 +103,23 @@ typedef struct ofsdp_node {
   const struct ofsdp_host* host;
   void* context; /* the host's */
   const ofsdp_tensor* const* inputs;
-  size_t num_inputs;
+  size_t num_inputs; /* as declared, as is num_outputs: one that is left out is OFSDP_ABSENT */
   const ofsdp_tensor* const* outputs; /* infer: dtype is not OFSDP_ABSENT where the node has it */
   size_t num_outputs;
   const ofsdp_tensor* const* grad_outputs; /* num_outputs, backward only */
   const ofsdp_tensor* const* grad_inputs;  /* num_inputs, backward only */
   void* scratch;                           /* 64-byte aligned; of what `scratch` asked for */
   size_t scratch_size;
-  uint64_t seed; /* of the run, and the number of the update: for what is random on purpose */
+  uint64_t seed; /* of the run, and the update's number from 0: for what is random on purpose */
   int64_t step;
 } ofsdp_node;
 
 /* The graph while backward is written as known operators. A value is a number, 0 is none. Operators
  * go by their ONNX name ("Mul"); those of other domains by domain.name ("com.example.RmsNorm");
- * fsdp-run ops lists them. */
+ * fsdp-run ops lists them.
+ * needs_grad returns 0 or 1, emit OFSDP_OK or OFSDP_ERROR, the other functions a value. If one
+ * fails, it gives 0 for each value. The program then refuses the model with an error of its own,
+ * even if build_backward returns OFSDP_OK. */
 typedef struct ofsdp_graph {
   size_t struct_size;
   const struct ofsdp_host* host;
@@ -205,12 +210,13 @@ typedef struct ofsdp_operator {
   int32_t (*build_backward)(const ofsdp_graph*);
   const ofsdp_sample* const* samples;
   size_t num_samples;
-  /* As forward and backward for --device cuda: every address is of device memory, those of known
-   * inputs and of scratch too. They put their work onto `stream`, a cudaStream_t, from the thread
-   * whose current device it is of, and neither wait, nor allocate, nor use another stream without
-   * joining it again: the call may be captured into a graph, which is replayed without another
-   * call, with the same addresses. So what they read of the node on the host goes into kernels by
-   * value, and `step` is -1. An error of theirs ends the run. */
+  /* As forward and backward for --device cuda, which refuses a node if one that it needs is NULL.
+   * Every address is of device memory, those of known inputs and of scratch too. They put their
+   * work onto `stream`, a cudaStream_t of the calling thread's current device. They neither wait,
+   * nor allocate, nor use another stream without joining it again. The call may be captured into a
+   * graph, which is replayed without another call, with the same addresses. Kernels therefore get
+   * by value all that is read of the node on the host. `step` is -1: draws that differ by update
+   * need the CPU. An error of theirs ends the run. */
   int32_t (*cuda_forward)(const ofsdp_node*, void* stream);
   int32_t (*cuda_backward)(const ofsdp_node*, void* stream);
 } ofsdp_operator;
@@ -227,7 +233,7 @@ typedef struct ofsdp_update {
   int64_t step; /* from 1 */
   double lr;
   double weight_decay; /* of this span */
-  double momentum;     /* this and what follows as the flags say */
+  double momentum;     /* this and all below as the command line says */
   double beta1;
   double beta2;
   double eps;
@@ -241,8 +247,10 @@ typedef struct ofsdp_optimizer {
   size_t num_states;
   void (*update)(const ofsdp_host*, const ofsdp_update*);
   /* Since version 2, both or neither: for steps whose length depends on norms of a whole parameter,
-   * over all ranks. After `update` of every span, param -= step_length * direction. `direction`
-   * writes `count` floats and is called again with the same answer; grad is NULL. */
+   * over all ranks. `update` then leaves this step out: it advances the states and may decay param.
+   * After `update` of every span the program does param -= step_length * direction. It calls
+   * `direction` more than once for a span; each call must write the same `count` floats. Then grad
+   * is NULL. */
   void (*direction)(const ofsdp_host*, const ofsdp_update*, float* direction);
   /* `whole` is the parameter: count, step, lr and the flags; param, grad and state are NULL,
    * weight_decay is 0. Norms are Euclidean, `param_norm` that before the step. */

@@ -1,11 +1,11 @@
 // Unit: parameters that are gathered, reduced and resharded together (FSDP: a flat parameter).
 //
 // The trained parameters lie one after another in a flat float32 array, each at a multiple of
-// PlanOptions::alignment elements. The end is padded so that every rank's shard is one span of
-// padded_numel / world elements, also a multiple of the alignment: elements [rank * shard, (rank +
-// 1) * shard). With --shard-weights the spans have other bounds (UnitPlan::bounds). Gaps hold
-// zeros, in gradients too, so norms may run over them. The layout depends only on the parameters
-// and the world size, not on strategy or weights.
+// PlanOptions::alignment elements. The end is padded: padded_numel / world is a multiple of the
+// alignment too. UnitPlan::shards ranks divide the array into equal spans. Rank r owns span r %
+// shards, so ranks with the same span hold copies. With --shard-weights the spans have other bounds
+// (UnitPlan::bounds). Gaps hold zeros, in gradients too, so norms may run over them. The layout
+// depends only on the parameters and the world size, not on strategy or weights.
 //
 // Follows PyTorch FSDP's FlatParameter (VLDB 2023, section 3.2).
 #pragma once
@@ -36,7 +36,7 @@ struct RankGroup {
 struct UnitParam {
   int parameter = 0;  // index in Graph::parameters
   std::string name;
-  int64_t offset = 0;  // in elements from the unit's start
+  int64_t offset = 0;  // in elements from the start of the array, the trained or the frozen one
   int64_t numel = 0;
 };
 
@@ -66,8 +66,9 @@ struct UnitPlan {
   bool shards_gradients = false;  // reduce to the shard after every micro-batch, not every update
   SumOver sum_over = SumOver::kShards;
   bool sums_copies = false;  // sum once more, over the copies
-  // With --shard-weights shard i has elements [bounds[i], bounds[i + 1]) of the trained parameters
-  // and of the frozen ones; empty: all shards are equal.
+  // With --shard-weights rank r owns elements [bounds[i], bounds[i + 1]) of the trained array, with
+  // i = r % shards. frozen_bounds count in the same way from the start of the frozen array. Empty:
+  // all shards are equal.
   std::vector<int64_t> bounds{}, frozen_bounds{};
 };
 
@@ -79,16 +80,17 @@ struct Unit {
   int64_t padded_numel = 0;  // with gaps and padding
   // Frozen parameters, if parameters are sharded: a second flat array without gradient or optimizer
   // state, in the compute dtype. In a gathered unit it follows the first. Raw data (Parameter::raw)
-  // take whole elements.
+  // are a file's bytes; they take as many elements of the compute dtype as they need.
   std::vector<UnitParam> frozen;
   int64_t frozen_padded_numel = 0;
   int nodes = 0;            // forward and backward nodes that read any of the parameters
-  bool outer = false;       // read before or after all blocks, and divided from the root
+  bool outer = false;       // read only before or only after all blocks, so split off the root
   bool replicated = false;  // whole on every rank with every strategy (--ignore)
   UnitPlan plan;
 };
 
-// Returns the spans [begin, end) that belong to no parameter, in order.
+// Returns the spans [begin, end) of the trained array that belong to no parameter, in order; the
+// padding at the end is one.
 std::vector<std::pair<int64_t, int64_t>> gaps(const Unit& unit);
 
 }  // namespace ofsdp::fsdp

@@ -31,20 +31,20 @@ namespace ofsdp::importer {
 // A trained model's files: their names, and the temporaries that become them.
 //
 // A temporary lies next to the target as `.NAME.TOKEN.tmp` with a random TOKEN, so a rename makes
-// it the target whole or not at all. The writing process holds a lock on it (flock), which the
-// kernel releases. A killed run can leave one; the next run with that target removes files without
-// a lock.
+// it the target whole or not at all. The process that creates it keeps a lock on it (flock) until
+// it is gone or has its final name. If the process ends, the kernel releases the lock. A killed run
+// can leave one; the next run with that target removes files without a lock.
 //
-// Threads: rank 0's main thread. Errors: kInput naming the path for impossible targets; kFault for
-// later failures.
+// Threads: these functions run on rank 0's main thread. Errors: kInput naming the path for
+// impossible targets; kFault for later failures.
 
 // Before the first step: checks that `path` can be created or replaced, in an existing, writable
 // folder.
 Status check_output_path(const std::string& path);
 
-// The same, and checks that writing the trained `input` there destroys no input file. An input's
-// own path, without external data, is allowed here, because runtime/train/setup/run_files.h refuses
-// it before.
+// The same, and checks that writing the trained `input` there destroys no input file. It does not
+// refuse the input's own path if the input has no external data, since
+// runtime/train/setup/run_files.h has refused that before.
 Status check_output_path(const std::string& path, const OnnxFile& input);
 
 // Returns the data files' names next to `path`, in input order. Keeps the input's names if
@@ -52,7 +52,7 @@ Status check_output_path(const std::string& path, const OnnxFile& input);
 // become NAME.data, NAME.1.data, ... after the output's NAME.
 Result<std::vector<std::string>> choose_locations(const std::string& path, const OnnxFile& input);
 
-// Creates an empty temporary for `target` and removes stale ones.
+// Creates an empty temporary for `target` and removes stale ones. A caller that fails removes it.
 Result<std::string> create_temporary(const std::string& target);
 Result<std::string> create_temporary_folder(const std::string& target);
 
@@ -64,7 +64,8 @@ Status write_whole(const std::string& path,
 // `names`, which may be replaced as a whole.
 Status check_output_folder(const std::string& path, const std::vector<std::string>& names);
 
-// Renames the temporary to `path` and removes the previous folder.
+// Renames the temporary to `path` and removes the previous folder. If it is killed in between,
+// `path` is a whole folder, the new or the previous one, if the file system can swap names.
 Status replace_folder(const std::string& temporary, const std::string& path);
 
 class ModelOutput {
@@ -81,7 +82,10 @@ class ModelOutput {
   // Returns bytes, which may contain NULs.
   std::string ticket() const;
 
-  // Call it before any write, on every rank. `scales`: changed by training, by initializer.
+  // If training has changed scales of quantized weights: call it on every rank, before any write.
+  // `scales` has the new ones by the index of the weight (OnnxFile::rescaled). It writes nothing:
+  // `write` takes real values and makes integers of them by these scales. Initializers that hold
+  // scales are written by `write` too.
   void rescale(const std::map<int, std::vector<float>>& scales);
   Status write(size_t initializer, int64_t first_element, std::span<const float> src) const;
   // Write to OnnxContents::algorithm_tensors: optimizer state, and a scalar as bytes in the stored
@@ -96,7 +100,7 @@ class ModelOutput {
   // Rank 0, after finish on every rank.
   Status commit();
 
-  // Rank 0: removes everything.
+  // Rank 0: removes the temporaries; after commit it does nothing.
   void discard();
 
  private:

@@ -3,10 +3,15 @@
 // 128-bit counter and a 64-bit key give 128 random bits, so any rank can draw any element by
 // itself, in any order.
 //
-// [Note: what dropout draws] The key is philox_key(seed, node_seed, step). Element e in a sample is
-// word (e / 16) % 4 in the block with counter {block low, block high, sample low, sample high},
-// where block = e / 64 * 16 + e % 16: sixteen neighbouring blocks give 64 neighbouring elements, so
-// a kernel can compute sixteen blocks in vector lanes and store the words in order.
+// [Note: what dropout draws] The key is philox_key(seed, node_seed, step): the run's seed, the
+// node's (node_seed in importer/graph/graph.h hashes its name), and the update's number, from 0.
+// `sample` is the sample's global number (StepContext::sample_index). Neither rank nor micro-batch
+// is part of a draw, so both may change without changing the bits.
+//
+// Element e in a sample is word (e / 16) % 4 in the block with counter {block low, block high,
+// sample low, sample high}, where block = e / 64 * 16 + e % 16. Sixteen neighbouring blocks give 64
+// neighbouring elements, so a kernel can compute sixteen blocks in vector lanes and store the words
+// in order.
 #pragma once
 
 #include <cstdint>
@@ -76,8 +81,8 @@ OFSDP_HD constexpr uint32_t philox_element(PhiloxKey key, uint64_t sample, uint6
 
 // Philox in vector lanes, for many elements at once: the same bits as philox_element. Each
 // processor folder under kernels/cpu has one with intrinsics, because gcc's vectoriser takes three
-// multiplications for a 32-bit product. best_philox_fill() picks the best for this processor, while
-// planning.
+// multiplications for a 32-bit product. best_philox_fill() returns the fastest for this processor.
+// A kernel asks it once, while planning, because it allocates.
 
 inline constexpr int64_t kPhiloxGroup = 64;  // a fill's unit: sixteen blocks' elements
 
@@ -87,7 +92,7 @@ using PhiloxFill = void (*)(PhiloxKey key, uint64_t sample, int64_t first_group,
                             uint32_t* bits);
 
 PhiloxFill best_philox_fill();
-std::vector<PhiloxFill> vector_philox_fills();  // with intrinsics, best first
-std::vector<PhiloxFill> all_philox_fills();     // all that this processor can run, for tests
+std::vector<PhiloxFill> vector_philox_fills();  // with intrinsics that this processor has
+std::vector<PhiloxFill> all_philox_fills();     // the same and a plain one, best first; for tests
 
 }  // namespace ofsdp::kernels

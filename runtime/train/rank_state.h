@@ -2,8 +2,9 @@
 // bound, engine ready. write_trained and checkpointing.h save it.
 //
 // If a device computes, the host keeps an image of everything that is loaded or saved. Loading
-// fills the image, `fetch` updates it, and held, share and kept read it. The pinned memory of
-// --cpu-offload needs no image.
+// fills the image, `fetch` updates it, and all accessors from held to frozen refer to it. `make`
+// copies the image to the device; later changes reach the device only in `kept`, by store_kept. The
+// pinned memory of --cpu-offload needs no image.
 //
 // Owns the memory of the rank; plan, setup and communicator must outlive it. `make` is collective.
 // Errors: kFault (memory, disk), kInput (a weight cannot be read).
@@ -21,7 +22,8 @@
 namespace ofsdp::runtime {
 
 // ShardView: a unit's values that a rank holds or represents: parameters or an optimizer state.
-// Loading, saving and checking iterate over it by parameter.
+// Loading, saving and checking iterate over it by parameter. If several ranks hold the same values,
+// each represents a part of them: over all ranks every value is represented once.
 struct ShardPart {
   const UnitParam& param;
   int64_t first;            // the first value's index in the parameter
@@ -53,8 +55,8 @@ class ShardView {
 
 class RankState {
  public:
-  // Takes the trained state from `checkpoint`; or from `before`, which must have the same units, be
-  // fetched, and differs only in micro-batch sizes; or else from the model.
+  // Takes the trained state from `checkpoint`; or from `before`, which must have the same units,
+  // must have been fetched, and may differ only in micro-batch sizes; or else from the model.
   static Result<std::unique_ptr<RankState>> make(const CompiledRun& plan, const ModelSetup& setup,
                                                  Communicator& communicator, MemoryLedger& ledger,
                                                  const ExecutorOptions& options,
@@ -74,19 +76,22 @@ class RankState {
   // position.
   BoundProgram& program(const ProgramKey& key);
 
+  // Memory for micro-batches that the loaders of training and evaluation read ahead, and for the
+  // copy from which an asynchronous save writes.
   std::span<std::byte> train_staging() { return memory_.staging().first(eval_staging_); }
   std::span<std::byte> eval_staging() { return memory_.staging().subspan(eval_staging_); }
   std::span<std::byte> checkpoint_staging() {
     return {memory_.host.checkpoint.data(), memory_.host.checkpoint.bytes()};
   }
 
+  // This rank's numbers of an evaluation, in the order of MetricLayout (setup/metric_layout.h).
   std::span<double> metrics() {
     const Region& region = memory_.host.metrics;
     return {reinterpret_cast<double*>(region.data()), region.bytes() / sizeof(double)};
   }
 
-  // Updates the images from the device and waits for it. Must be called before held, share, kept or
-  // a save.
+  // Updates the images from the device and waits for it. Must be called before a save and before
+  // reads by the accessors below.
   Status fetch() { return memory_.fetch(plan_); }
   // Around changes of `kept` during a run: update its image from the device, and the device from
   // its image.
@@ -96,7 +101,7 @@ class RankState {
   // Returns the unit's values that this rank holds: parameters (state -1), or an elementwise
   // optimizer state. REQUIRES: float32.
   ShardView held(const Unit& unit, int state) const;
-  // Returns the part of `held` that this rank represents; over all ranks every element occurs once.
+  // Returns the part of `held` that this rank represents.
   ShardView share(const Unit& unit, int state) const;
   const StoredState& stored(const Unit& unit, int state) const {
     return memory_.units[static_cast<size_t>(unit.id)].optimizer[static_cast<size_t>(state)];
@@ -121,8 +126,10 @@ class RankState {
                     plan_.shards.represented(unit, rank()), static_cast<size_t>(state));
     return each_part(parts, stored(unit, state), false, visit);
   }
+  // Return a constant or whole frozen parameter; a running statistic, which is one of
+  // carried_entries (runtime/compile/compile.h).
   std::span<std::byte> kept(const KeptValues::Entry& entry) const;
-  std::span<float> statistic(const KeptValues::Entry& entry) const;  // see carried_entries
+  std::span<float> statistic(const KeptValues::Entry& entry) const;
   std::byte* frozen(const Unit& unit) const {
     return memory_.units[static_cast<size_t>(unit.id)].frozen;
   }
@@ -185,14 +192,16 @@ Status write_trained(RankState& state, Communicator& communicator, const std::st
 // trained mask, an unused score).
 //
 // Each rank checks the owned weights once a save and after the last update; rank 0 also
-// checks the running statistics. A save that stages checks while it copies, since the step waits
-// for it. With a device, the caller must fetch the host image first. Called by the training thread;
-// the thread pool helps check_weights. Returns kFault with rank, step and the first such parameter.
+// checks the running statistics. A save that copies weights to checkpoint_staging checks them
+// during the copy (copy_has_nan), since the step waits for it. With a device, the caller must fetch
+// the host image first. Called by the training thread; the thread pool helps check_weights. Only a
+// rank that finds a NaN returns kFault, with rank, step and the first such parameter.
 
 Status check_weights(const RankState& state, int64_t step);
 
 // Copies `n` values and returns true if one was NaN.
 bool copy_has_nan(float* to, const float* from, int64_t n);
+// Returns the error of check_weights for `parameter`.
 Status nan_weights(const RankState& state, int parameter, int64_t step);
 
 }  // namespace ofsdp::runtime

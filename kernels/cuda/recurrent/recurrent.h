@@ -4,7 +4,9 @@
 //
 // H is `hidden`, G the gate count. A row is a step of a sample: [steps, batch], or [batch, steps]
 // if `by_sample`. gates [rows, G H] holds X W^T + b on entry, recurrent [batch, G H] the step's h
-// R^T. Each step reads and writes every value once, from the cache if the model is small.
+// R^T. Gates have ONNX's order: z, r, n in a GRU; i, o, f, c in an LSTM. t is a time: if
+// `reversed`, the first step has t = steps - 1. A sample that has ended keeps its state. The caller
+// makes the products. Functions return the error of the launch.
 #pragma once
 
 #include "kernels/cuda/device/types.h"
@@ -20,6 +22,7 @@ struct RecurrentParams {
   int64_t direction = 0;
   bool batch_first = false;  // layout of Y and states
   bool by_sample = false;    // row layout
+  // keeps_arguments: saved values end with the arguments of all gates.
   bool reversed = false, input_forget = false, keeps_arguments = false;
   GateActivation f, g, h;
   const int32_t* lens = nullptr;  // [batch]; nullptr: all samples have all steps
@@ -51,10 +54,10 @@ struct RecurrentParams {
 struct RecurrentForward {
   RecurrentParams extent;
   float *gates = nullptr, *recurrent = nullptr;  // overwritten
-  float *state = nullptr, *cell = nullptr;       // [batch, H]; cell: LSTM
+  float *state = nullptr, *cell = nullptr;       // [batch, H], updated by a step; cell: LSTM
   float* reset = nullptr;                        // [batch, H]: r h, for a GRU that resets first
   const float *peep = nullptr,
-              *bias_n = nullptr;         // P [3 H], may be nullptr; R's bias of n [H], GRU
+              *bias_n = nullptr;         // P [3 H]; bias [H] of h R_n^T in a GRU; or nullptr
   float *y = nullptr, *saved = nullptr;  // may be nullptr
 };
 // Computes step t. For a GRU that resets first, rest = false computes r h; rest = true finishes the
@@ -73,13 +76,18 @@ struct RecurrentBackward {
   const float *peep = nullptr, *diff_y = nullptr;  // may be nullptr
   const float* product = nullptr;                  // [batch, H]: the step's gate gradients times R
   float* before = nullptr;                         // [rows, H]: the state before each step
-  float *state = nullptr, *cell = nullptr;         // [batch, H]: gradients of h and C
+  float *state = nullptr, *cell = nullptr;         // [batch, H]: gradients of h and C, updated
   float* past = nullptr;  // [batch, H]: the part of dh(t - 1) that bypasses R
   float *diff_gates = nullptr, *diff_recurrent = nullptr;  // [rows, G H]; diff_recurrent: GRU
   // For a GRU that resets first: gradient of n and r h, both [rows, H]; diff_recurrent is [rows, 2
   // H].
   float *diff_last = nullptr, *reset = nullptr;
 };
+// Backward: the caller sets state and cell to the gradients of Y_h and Y_c. states_before writes
+// `before`. Then for each t, the last step first:
+//   recurrent_back        writes row t of diff_gates, diff_recurrent, diff_last, reset; past; cell
+//   recurrent_back_rest   for a GRU that resets first, after product = diff_last R_n: the rest
+//   recurrent_add         after product = diff_recurrent R (diff_gates R, if no GRU)
 cudaError_t states_before(const RecurrentBackward& r, cudaStream_t stream);
 cudaError_t recurrent_back(const RecurrentBackward& r, int64_t t, cudaStream_t stream);
 cudaError_t recurrent_back_rest(const RecurrentBackward& r, int64_t t, cudaStream_t stream);
@@ -88,7 +96,7 @@ cudaError_t recurrent_add(const RecurrentBackward& r, int64_t t, cudaStream_t st
 // Stores dP [3 H], after the last step.
 cudaError_t peephole_gradient(const RecurrentBackward& r, float* diff_peep, cudaStream_t stream);
 
-// bias [width] = Wb + Rb for gates below `both`, Wb alone from there on; b is [Wb, Rb].
+// bias [width] = Wb + Rb for gates below `both`, only Wb from there on; b is [Wb, Rb].
 cudaError_t recurrent_bias(const float* b, int64_t width, int64_t both, float* bias,
                            cudaStream_t stream);
 

@@ -15,14 +15,16 @@ namespace ofsdp::kernels::ops {
 // Attention's inputs; AttentionGrad has them after dY. If k or v is absent, q's tensor holds it.
 struct AttentionInputs {
   TensorDesc q, k, v, mask;
-  bool lengths = false;
-  int64_t past = 0;  // keys in the past, if k does not hold them yet
+  bool lengths = false;  // there is an input with the number of valid keys per sample
+  int64_t past = 0;      // keys in the past
 };
 
+// Returns kInput if the operands do not fit. Takes in.k and in.v as the node has them, without the
+// past.
 Status check_attention(const AttentionInputs& in, const Attributes& attributes);
 
-// Returns the shape, with the strides in `in`. Takes in.k and in.v as holding all keys, past ones
-// included.
+// Returns the shape, with strides by the layouts of the operands. The caller has first widened in.k
+// and in.v to all keys, past ones included; in.past then tells only where the queries begin.
 AttentionShape attention_shape(const AttentionInputs& in, const Attributes& attributes);
 
 // Returns Y's shape. REQUIRES: check_attention has passed.
@@ -32,10 +34,11 @@ Shape result_shape(const AttentionInputs& in, const AttentionShape& s,
 // Returns an error unless attribute `name` is absent or permutes four axes and keeps axis 3 last.
 Status check_rows_perm(const Attributes& attributes, const char* name);
 
-Status check_lengths(const AttentionShape& s, const int64_t* lengths);  // lengths: [batch]
+// Returns kInput unless all lengths, [batch], are in 0 .. keys.
+Status check_lengths(const AttentionShape& s, const int64_t* lengths);
 
-// Returns the head strides in the Y that ofsdp.AttentionGrad reads: as in dY, or, if y_perm is set,
-// as in that Transpose of [B, heads, queries, width].
+// Returns the head strides in the Y that ofsdp.AttentionGrad reads. Y lies like dY, or, if y_perm
+// is set, like the result of Transpose(perm = y_perm) of [B, heads, queries, width].
 HeadStrides kept_strides(const AttentionShape& s, const Attributes& attributes);
 
 // One query in the reference: scores (raw, after softcap, after masks) and probabilities, one
@@ -52,7 +55,7 @@ void reference_attention(const AttentionShape& s, const std::vector<double>& q,
 // Adds the row's output to y; `at` are the head strides in y. REQUIRES: that row in y is 0.
 void add_attention_row(const AttentionShape& s, const HeadStrides& at, const AttentionRow& row,
                        const std::vector<double>& v, std::vector<double>& y);
-double log_sum_exp(const std::vector<double>& masked);  // infinity if the query sees no key
+double log_sum_exp(const std::vector<double>& masked);  // +infinity if the query sees no key
 
 // Returns the input that holds K or V: input `own`, or Q if that is absent.
 inline size_t held_by(const Problem& p, size_t own, size_t queries) {
@@ -62,8 +65,8 @@ inline size_t held_by(const std::vector<RefTensor>& inputs, size_t own, size_t q
   return given(inputs, own) != nullptr ? own : queries;
 }
 
-// Accepts plain operands if the first `count` inputs have type T; the mask may be bool, and lengths
-// must be int64.
+// Accepts plain operands if the first `count` inputs have type T. `mask` and `lengths` are indices
+// of inputs: the mask may be bool, lengths int64.
 template <typename T>
 Acceptance accepts_attention(const Problem& p, const AttentionShape& s, size_t count, size_t mask,
                              size_t lengths) {

@@ -10,7 +10,9 @@
 
 namespace ofsdp::kernels::ops {
 
+// Returns the sizes, or kInput if attributes and shapes do not fit.
 Result<ConvShape> infer_conv(const Attributes& attributes, const Shape& x, const Shape& w);
+// The same. REQUIRES: infer_conv returns no error.
 ConvShape known_conv(const Attributes& attributes, const Shape& x, const Shape& w);
 ConvShape conv_of(const Problem& problem);  // for a Conv node
 
@@ -18,7 +20,8 @@ ConvShape conv_of(const Problem& problem);  // for a Conv node
 Attributes conv_attributes(const ConvShape& shape);
 ConvShape conv_of_grad(const Attributes& attributes);
 
-// Returns whether an operand is empty: the gradients are then zeros, which make_conv_zeros writes.
+// Returns whether an operand is empty: the gradients are then zeros. The gradients' kernels below
+// see to it; oneDNN's and columns use make_conv_zeros. Without products y is the bias.
 bool sums_nothing(const ConvShape& shape);
 std::unique_ptr<Kernel> make_conv_zeros();
 
@@ -42,9 +45,10 @@ void for_each_product(const ConvShape& s, const auto& f) {
 // --- kernels ---
 //
 // For Conv (x, w, optional b -> y), ofsdp.ConvGradInput (dy, w -> dx) and ofsdp.ConvGradWeights (x,
-// dy -> dw, optional db), in any layout. A problem has the attributes of the node.
+// dy -> dw, optional db), in any layout. A problem has the attributes of the node. A make_ function
+// REQUIRES that the accepts_ or accept_ function above it accepts the problem.
 //
-// Plain loops, for types that no library has: float32 and float64.
+// Plain loops: float64, which nothing else takes, and float32 if all others refuse.
 
 Acceptance accepts_conv_loops(const Problem& problem);
 std::unique_ptr<Kernel> make_conv_loops(const Problem& problem);
@@ -59,15 +63,15 @@ std::unique_ptr<Kernel> make_onednn_conv_grad_input(const Problem& problem);
 Acceptance onednn_accepts_conv_grad_weights(const Problem& problem);
 std::unique_ptr<Kernel> make_onednn_conv_grad_weights(const Problem& problem);
 
-// Matrix products ([Note: columns]): float32.
+// Matrix products ([Note: columns] in columns.cpp): float32.
 Acceptance columns_accept_conv(const Problem& problem);
 std::unique_ptr<Kernel> make_columns_conv(const Problem& problem);
 Acceptance columns_accept_conv_grad(const Problem& problem);
 std::unique_ptr<Kernel> make_columns_conv_grad_input(const Problem& problem);
 std::unique_ptr<Kernel> make_columns_conv_grad_weights(const Problem& problem);
 
-// Winograd's filtering ([Note: Winograd]): 3 x 3 taps, channels last, float32; 16-bit floats if
-// oneDNN has no instructions for them here.
+// Winograd's filtering ([Note: Winograd] in winograd.cpp): 3 x 3 taps, channels last, float32;
+// 16-bit floats if oneDNN has no instructions for them on this processor.
 Acceptance winograd_accepts_conv(const Problem& problem);
 std::unique_ptr<Kernel> make_winograd_conv(const Problem& problem);
 Acceptance winograd_accepts_conv_grad_input(const Problem& problem);

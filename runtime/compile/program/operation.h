@@ -1,6 +1,7 @@
-// Operation: one action in a step, for one rank: operands to read and write (area, offset, count,
-// dtype), a group of ranks, a lane, and the stages after a sum. lower (lower.h) makes operations
-// and takes every decision; an Engine (engine/executor.h) carries them out. Kinds: steps.inc.
+// Operation: one action of one rank: operands to read and write (area, offset, count, dtype), a
+// group of ranks, a lane, and the stages after a sum. One or more operations make up a step of the
+// schedule. lower (lower.h) makes operations and takes every decision; an Engine
+// (engine/executor.h) carries them out. steps.inc has the kinds and their use of src, dst and onto.
 //
 // StreamSchedule (below): the streams and events with which a device runs them.
 #pragma once
@@ -17,7 +18,7 @@ namespace ofsdp::runtime {
 
 enum class Area : uint8_t {
   kNone,
-  kArena,  // the first five are MemoryMap's regions
+  kArena,  // this and the next four are MemoryMap's regions (memory_map.h)
   kKept,
   kState,
   kShared,
@@ -69,12 +70,12 @@ enum class OpKind : uint8_t {
 
 // Stages that each block of a sum passes, in this order.
 struct Stages {
-  bool ordered = false;              // sum slice by slice, starting from `onto`
+  bool ordered = false;              // add the ranks' parts to `onto` one by one, in rank order
   DType round_to = DType::kFloat32;  // round the sum; float32: do not round
-  bool adds = false;                 // add `onto`
+  bool adds = false;                 // add `onto` to the sum; never with `ordered`
   bool positive_zero = false;        // replace -0 by 0
-  bool norm = false;                 // add the squares to the norm
-  bool exact = false;                // sum these squares exactly
+  bool norm = false;                 // add the squares of `unique` to the norm
+  bool exact = false;                // sum these squares exactly too; Clip: take that sum
   bool update = false;               // give the block to the optimizer; else write it to dst
 };
 
@@ -94,13 +95,13 @@ struct Operation {
   size_t stride = 0;              // Unshard: from one rank's part to the next
   std::vector<RankPart> parts{};  // --shard-weights: of the ranks in the group; else none
   std::vector<std::pair<int64_t, int64_t>> gaps{};  // Clear: elements [first, second) of dst
-  bool first = false, last = false;                 // micro-batch in the update
+  bool first = false, last = false;                 // the program's micro-batch in the update
   Stages stages{};
-  Span unique{};          // elements in `part` that this rank counts for norms
+  Span unique{};          // elements that this rank counts for norms, from its shard's begin
   bool rowless = false;   // Run, Buffer: executed in an empty micro-batch too
   bool frozen = false;    // Unshard: the frozen parameters
-  bool converts = false;  // Unshard: copy src into dst first; else it is there already
-  bool copied = false;    // wait for the copy up before it
+  bool converts = false;  // Unshard: convert the own shard, src, into dst first; else it is there
+  bool copied = false;    // wait for the copy up that precedes it
   int slot = -1;          // offload: a writer waits until the slot is free, CopyDown frees it
 };
 
@@ -110,14 +111,14 @@ std::string text(const Operation& operation);
 // StreamSchedule: assigns the steps of a program to the streams of a device and places events
 // between them.
 //
-// A communication step waits for all earlier compute steps. A step of
-// the download stream begins on the communication stream and ends on the download stream; later
-// steps of the communication stream do not wait for its end. Copies up run on a third stream,
-// before the step that needs them and next to earlier steps of the communication stream.
+// A communication step waits for all earlier compute steps. A step of the download stream begins on
+// the communication stream and ends on the download stream; later steps of the communication stream
+// do not wait for its end. Copies up run on another stream, before the step that needs them and
+// next to earlier steps of the communication stream.
 //
 // In all other cases a step waits for an earlier step of another stream only if both touch the same
-// bytes and one of them writes. So a gather overlaps with the nodes before its first reader, and an
-// update with the backward nodes after it. Accesses to the same bytes keep the order of the
+// bytes and one of them writes. A gather thus overlaps with later nodes before its first reader,
+// and an update with the backward nodes after it. Accesses to the same bytes keep the order of the
 // schedule, so results do not depend on the streams.
 
 struct MemoryAccess {
@@ -134,7 +135,7 @@ struct StepAccess {
 
 struct StreamStep {
   Lane stream = Lane::kCompute;
-  int forks = -1;          // event recorded on the compute stream; this step's stream waits for it
+  int forks = -1;          // the compute stream records this event now; this step's waits for it
   std::vector<int> waits;  // events for which the stream waits before this step
   std::vector<int> copies_wait;  // events for which the copies up wait, besides the fork
   int records = -1;              // event recorded at step end
@@ -148,8 +149,8 @@ struct StreamSchedule {
 
 StreamSchedule schedule_streams(const std::vector<StepAccess>& steps);
 
-// Returns each step's accesses. Addresses encode area and offset: they are compared, never
-// dereferenced. Inputs have no address, because only uploads write them.
+// Returns the accesses of the schedule's `steps` steps. Addresses encode area and offset: they are
+// compared, never dereferenced. Inputs have no address, because only uploads write them.
 std::vector<StepAccess> step_accesses(std::span<const Operation> operations, size_t steps);
 
 }  // namespace ofsdp::runtime
