@@ -2,13 +2,13 @@
 # Counts what a rank of many has: sockets, the time of a meeting and of an exchange, opens of a resume, the manifest. Hosts are
 # groups of processes on this machine. Figures: docs/internals/ranks.md.
 #
-#   bench/many_ranks.sh [BUILD]      build/release; needs the targets test_ranks and fsdp-run, and 6 GB for 4,096 ranks
+#   bench/many_ranks.sh [BUILD]      build/release; needs the targets test_ranks and fsdp-run
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 build=${1:-build/release}
 ranks=$build/tests/test_ranks
 
-for hosts in 8,8 64,8 64,64; do
+for hosts in 8,8 64,8; do
   OFSDP_RANKS_OF_HOSTS=$hosts "$ranks" --file=many_ranks --gtest_filter='ManyRanks.*' | grep -E 'ranks on|Failure|FAILED' || true
 done
 for count in 64 512 4096; do
