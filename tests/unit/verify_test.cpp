@@ -366,7 +366,7 @@ TEST(Pipeline, ConditionsDecide) {
   EXPECT_EQ(running(graph, context, PassStage::kBackward), Names{});
   EXPECT_EQ(running(graph, context, PassStage::kFinish), Names{"assign_layouts"});
   EXPECT_EQ(running(graph, context, PassStage::kProgram),
-            (Names{"keep_attention_statistics", "join_epilogues", "pitch_rows"}));
+            (Names{"repeat_chains", "keep_attention_statistics", "join_epilogues", "pitch_rows"}));
 }
 
 TEST(Pipeline, RunsStagesAsFunctionsInARowDo) {
