@@ -37,6 +37,7 @@ NARROW_STORES = {
 }
 # Kernels that store 16 bytes and load less, likewise.
 NARROW_LOADS = {
+    "dft_(load|turns)": "a complex number of two float64 values is made of numbers apart",
     f"(packs|convert)_kernel<{SIXTEEN_BITS}, float>": "casts of 8 bytes to four float32",
     f"(column_kernel<{SIXTEEN_BITS}, float, (true|false)|chunk_kernel<{SIXTEEN_BITS}), 4>": "8 bytes become sums of four float32",
     "fill_kernel<Sixteen>": "it loads nothing",
@@ -58,7 +59,6 @@ INDEXED = "its parameters hold an array, and the place in it is computed"
 LOCAL_MEMORY = {
     r"chain_kernel<\w+>": "the interpreter of chains, for where NVRTC is missing",
     f"real_kernel<(float|{SIXTEEN_BITS}), \\d, \\(Pointwise\\)\\d+>": "CUDA reduces large arguments of sine and cosine by a table",
-    "dft_turns": "CUDA reduces large arguments of sine and cosine by a table",
     "grid_(places|planes|slopes)": "the pixels of a place along each axis, some of which may be left out",
     "roi_(bins|planes)": "the pixels of a sample, some of which may be left out",
     "indices_kernel": INDEXED,
