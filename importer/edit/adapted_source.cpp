@@ -246,13 +246,15 @@ class AdaptedSource final : public TrainingSource {
     OFSDP_REJECT_IF(is_same_file(adapter_, base_->file()),
                     "--adapter {}: expected another file than the input", adapter_);
     OFSDP_RETURN_IF_ERROR(check_output_path(adapter_).with_prefix("--adapter"));
-    return prefixed("--adapter " + adapter_, layout_of(this->file(), contents(), adapter_))
+    return prefixed("--adapter " + adapter_,
+                    layout_of(this->file(), contents(!path.empty()), adapter_))
         .status();
   }
 
   Result<std::unique_ptr<TrainedOutput>> begin_output(const std::string& path,
                                                       const TrainedState& state) const override {
-    OFSDP_ASSIGN_OR_RETURN(TensorLayout layout, layout_of(this->file(), contents(), adapter_));
+    OFSDP_ASSIGN_OR_RETURN(TensorLayout layout,
+                           layout_of(this->file(), contents(!path.empty()), adapter_));
     AdapterFile file(std::move(layout));
     OFSDP_RETURN_IF_ERROR(file.create(adapter_.empty() ? path + ".adapter" : adapter_));
     OFSDP_RETURN_IF_ERROR(write_first_values(file));
@@ -267,11 +269,13 @@ class AdaptedSource final : public TrainingSource {
   Result<std::unique_ptr<TrainedOutput>> join_output(const std::string& ticket,
                                                      const TrainedState& state) const override {
     const size_t end = std::min(ticket.find('\n'), ticket.size());
-    OFSDP_ASSIGN_OR_RETURN(TensorLayout layout, layout_of(this->file(), contents(), adapter_));
+    const bool merged = end + 1 < ticket.size();
+    OFSDP_ASSIGN_OR_RETURN(TensorLayout layout,
+                           layout_of(this->file(), contents(merged), adapter_));
     AdapterFile file(std::move(layout));
     file.join(ticket.substr(0, end));
     std::optional<ModelOutput> model;
-    if (end + 1 < ticket.size()) {
+    if (merged) {
       OFSDP_ASSIGN_OR_RETURN(ModelOutput joined, ModelOutput::join(*base_, ticket.substr(end + 1)));
       model.emplace(std::move(joined));
     }
@@ -283,7 +287,10 @@ class AdaptedSource final : public TrainingSource {
   }
 
  private:
-  AdapterContents contents() const { return {spec_, adapters_, whole_weights()}; }
+  AdapterContents contents(bool merged) const {
+    const bool whole = holds_whole_weights(adapter_, merged);
+    return {spec_, adapters_, whole ? whole_weights() : std::vector<std::string>()};
+  }
 
   // Returns the weights that this run trains besides the adapters, the statistics that it updates,
   // and what --lora-from has of them.
@@ -319,7 +326,8 @@ class AdaptedSource final : public TrainingSource {
 
   std::unique_ptr<TrainedOutput> made(AdapterFile file, std::optional<ModelOutput> model,
                                       const TrainedState& state) const {
-    return std::make_unique<AdaptedOutput>(*base_, contents(), adapter_, std::move(file),
+    const bool merged = model.has_value();
+    return std::make_unique<AdaptedOutput>(*base_, contents(merged), adapter_, std::move(file),
                                            std::move(model), state.inference);
   }
 
@@ -331,6 +339,10 @@ class AdaptedSource final : public TrainingSource {
 };
 
 }  // namespace
+
+bool holds_whole_weights(const std::string& adapter, bool merged) {
+  return !merged || adapter.ends_with(".onnx_adapter") || base_filename(adapter) == kPeftFile;
+}
 
 Status write_adapter(const EditedModel& model, const std::vector<std::string>& whole,
                      const std::string& path, const ReadTensor& read) {

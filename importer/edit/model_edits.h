@@ -48,6 +48,7 @@ struct AdapterSpec {
 
 // An adapter file also has the weights that were trained whole besides the adapters, and running
 // statistics, under the names that PEFT gives modules_to_save: base_model.model.NAME, in float32.
+// A plain file next to a merged model, which has them, has only adapters (holds_whole_weights).
 // Its metadata has lora_alpha. A file adapter_model.safetensors has PEFT's adapter_config.json
 // next to it, which PeftModel.from_pretrained(FOLDER) reads.
 inline constexpr const char* kPeftFile = "adapter_model.safetensors";
@@ -156,6 +157,9 @@ class AdapterMerge {
   std::vector<float> a_, b_;
 };
 
+// Returns whether the file `adapter` has weights besides adapters. `merged`: the run writes the
+// merged model, too.
+bool holds_whole_weights(const std::string& adapter, bool merged);
 // Writes the adapter file of a model with adapters. `whole`: the weights besides them.
 Status write_adapter(const EditedModel& model, const std::vector<std::string>& whole,
                      const std::string& path, const ReadTensor& read);

@@ -240,19 +240,21 @@ class Exporter {
   Status write_adapter_file() {
     OFSDP_REJECT_IF(adapters_.empty(), "--adapter {}: expected a checkpoint of a run with --lora",
                     options_.edit.adapter);
-    std::vector<std::string> whole = whole_model_.taken;
+    const std::string& path = options_.edit.adapter;
+    const bool takes = holds_whole_weights(path, !options_.files.output.empty());
+    std::vector<std::string> whole = takes ? whole_model_.taken : std::vector<std::string>();
     for (const auto& [name, kind] : kinds_) {
+      if (!takes) break;
       const bool adapter = name.ends_with(kAdapterA) || name.ends_with(kAdapterB);
       if (!adapter && std::ranges::find(whole, name) == whole.end()) whole.push_back(name);
     }
     std::ranges::sort(whole);
-    return write_adapter(whole_model_, whole, options_.edit.adapter,
-                         [this](const std::string& name, std::span<float> all) -> Status {
-                           const auto found =
-                               std::ranges::find(model_.initializers(), name, &Initializer::name);
-                           return found == model_.initializers().end() ? read_adapter(name, all)
-                                                                       : read(*found, 0, all);
-                         });
+    return write_adapter(
+        whole_model_, whole, path, [this](const std::string& name, std::span<float> all) -> Status {
+          const auto found = std::ranges::find(model_.initializers(), name, &Initializer::name);
+          return found == model_.initializers().end() ? read_adapter(name, all)
+                                                      : read(*found, 0, all);
+        });
   }
 
   Status write() {

@@ -3,6 +3,7 @@
 #include <filesystem>
 #include <set>
 
+#include "importer/edit/model_edits.h"
 #include "importer/file/tensor_record.h"
 #include "importer/passes/passes.h"
 #include "importer/passes/sample_order.h"
@@ -200,6 +201,19 @@ std::string sums_lines(const ModelSetup& setup) {
   return lines;
 }
 
+// The weights that --train trains next to adapters are in one of the two files.
+std::string adapter_line(const ModelSetup& setup, const Options& options) {
+  const std::string& path = options.edit.adapter;
+  if (path.empty() || holds_whole_weights(path, !options.files.output.empty())) return "";
+  const auto& parameters = setup.graph.parameters;
+  const auto whole = std::ranges::find_if(parameters, [](const Parameter& p) {
+    return p.trained && !p.name.ends_with(kAdapterA) && !p.name.ends_with(kAdapterB);
+  });
+  if (whole == parameters.end()) return "";
+  return format_text("{} gets adapters; '{}' is in {}, and --adapter FOLDER/ has both\n",
+                     escaped(path), escaped(whole->name), escaped(options.files.output));
+}
+
 bool is_float32(const ShardingOptions& s) {
   return s.param_dtype == DType::kFloat32 && s.reduce_dtype == DType::kFloat32 &&
          s.buffer_dtype == DType::kFloat32 && s.matmul_precision == MatmulPrecision::kHighest;
@@ -283,6 +297,7 @@ std::vector<std::string> notices(const PlannedRun& run, bool all, bool exact) {
   std::vector<std::string> lines;
   add_lines(left_out_line(run.setup.graph), lines);
   add_lines(sums_lines(run.setup), lines);
+  add_lines(adapter_line(run.setup, options), lines);
   add_lines(classes_line(run.setup), lines);
   add_lines(few_names_lines(run.setup), lines);
   add_lines(past_line(run.setup.fed_empty), lines);

@@ -39,7 +39,7 @@ std::vector<float> tensor_of(const std::string& path, const std::string& name) {
 
 class AdapterRuns : public ModelFolder {
  public:
-  std::string adapter() const { return *this / "a.safetensors"; }
+  std::string adapter() const { return *this / "adapter_model.safetensors"; }
   Words tuned() const {
     return fsdp_run({model(), "--loss", "cross_entropy", "--optimizer", "sgd", "--lr", "0.5",
                      "--global-batch-size", "12", "--no-shuffle", "--epochs", "100", "--lora",
@@ -209,7 +209,9 @@ TEST(AdaptersTest, WeightsTrainedWholeAreInTheAdapter) {
   EXPECT_TRUE(runs.files_of(words + from) == first);
   EXPECT_TRUE(runs.files_of(runs.tuned() + from + Words{"--checkpoint-dir", runs / "ck2"}) == first)
       << "frozen";
-  const std::string other = runs / "other.safetensors", merged = runs / "merged.onnx";
+  std::filesystem::create_directory(runs / "other");
+  const std::string other = runs / "other/adapter_model.safetensors";
+  const std::string merged = runs / "merged.onnx";
   for (const char* folder : {"ck", "ck2"}) {
     const Finished run =
         Program::run(fsdp_run({"export", runs / folder, "--adapter", other, "-o", merged}));
@@ -237,6 +239,27 @@ TEST(AdaptersTest, WeightsTrainedWholeAreInTheAdapter) {
   std::filesystem::remove(runs.output());
   expect_refused(runs, words + from + Words{"--replace-head", "6", "--output", runs.output()},
                  {start, "base_model.model.b", "expected shape [6], found [3]"});
+}
+
+// A plain file next to the merged model has only adapters, and the first lines say so.
+TEST(AdaptersTest, APlainFileHasAdaptersIfTheModelHasTheRest) {
+  const AdapterRuns runs;
+  const Words words = runs.tuned() + Words{"--train", "b", "--steps", "2"};
+  const std::string plain = runs / "a.safetensors", kept = "base_model.model.b";
+  const Finished both = Program::run(words + Words{"--output", runs.output(), "--adapter", plain,
+                                                   "--checkpoint-dir", runs / "ck"});
+  EXPECT_EQ(both.status, 0) << both.err;
+  EXPECT_THAT(both.out, testing::HasSubstr("'b' is in " + runs.output()));
+  EXPECT_TRUE(tensor_of(plain, kept).empty());
+  EXPECT_FALSE(tensor_of(plain, "base_model.model.w.lora_A.weight").empty());
+  const std::string bytes = content(plain), other = runs / "other.safetensors";
+  const Finished exported = Program::run(
+      fsdp_run({"export", runs / "ck", "--adapter", other, "-o", runs / "merged.onnx"}));
+  EXPECT_EQ(exported.status, 0) << exported.err;
+  EXPECT_TRUE(content(other) == bytes);
+  const Finished alone = Program::run(words + Words{"--adapter", plain});
+  EXPECT_EQ(alone.status, 0) << alone.err;
+  EXPECT_FALSE(tensor_of(plain, kept).empty());
 }
 
 // Alpha is in the file, so that it need not be given again; a folder is what PEFT makes.
