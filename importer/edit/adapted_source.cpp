@@ -304,7 +304,7 @@ class AdaptedSource final : public TrainingSource {
     std::vector<std::string> names = taken_;
     for (const Parameter& p : symbolic().parameters) {
       if (std::ranges::find(names, p.name) != names.end()) continue;
-      const bool adapter = p.name.ends_with(kAdapterA) || p.name.ends_with(kAdapterB);
+      const bool adapter = is_adapter_weight(p.name);
       const bool statistic = p.reason == kRunningStatistics && updated.contains(p.value);
       if (!p.of_teacher && !adapter && (p.trained || statistic)) names.push_back(p.name);
     }

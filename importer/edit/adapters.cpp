@@ -234,7 +234,7 @@ std::string stem_of(std::string name) {
 // Returns the name of a weight that an adapter file has as a whole; "" for other tensors.
 std::string whole_name(const FileTensor& tensor) {
   const std::string prefix = adapter_file_name("");
-  const bool adapter = tensor.name.ends_with(kAdapterA) || tensor.name.ends_with(kAdapterB);
+  const bool adapter = is_adapter_weight(tensor.name);
   return !adapter && tensor.name.starts_with(prefix) ? tensor.name.substr(prefix.size()) : "";
 }
 

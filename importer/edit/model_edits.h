@@ -13,6 +13,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "importer/file/onnx_file.h"
@@ -65,6 +66,9 @@ bool has_whole_weights(const std::string& path);
 
 // The ends of the names of an adapter's two weights.
 inline constexpr const char *kAdapterA = ".lora_A.weight", *kAdapterB = ".lora_B.weight";
+inline bool is_adapter_weight(std::string_view name) {
+  return name.ends_with(kAdapterA) || name.ends_with(kAdapterB);
+}
 
 struct Adapter {
   std::string name{};    // module NAME

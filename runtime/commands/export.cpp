@@ -245,7 +245,7 @@ class Exporter {
     std::vector<std::string> whole = takes ? whole_model_.taken : std::vector<std::string>();
     for (const auto& [name, kind] : kinds_) {
       if (!takes) break;
-      const bool adapter = name.ends_with(kAdapterA) || name.ends_with(kAdapterB);
+      const bool adapter = is_adapter_weight(name);
       if (!adapter && std::ranges::find(whole, name) == whole.end()) whole.push_back(name);
     }
     std::ranges::sort(whole);

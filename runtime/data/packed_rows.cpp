@@ -118,10 +118,11 @@ Status PackedRows::read_row(const PackedColumn& column, int64_t row, std::byte* 
     ++number;
     if (column.kind == PackedKind::kEntries) {
       OFSDP_RETURN_IF_ERROR(read_document(column, document, dst));
+      dst += static_cast<size_t>(entries) * bytes;
+      continue;
     }
     for (int64_t i = 0; i < entries; ++i, dst += bytes) {
-      if (column.kind == PackedKind::kSegments) write_number(dtype, number, dst);
-      if (column.kind == PackedKind::kPositions) write_number(dtype, i, dst);
+      write_number(dtype, column.kind == PackedKind::kSegments ? number : i, dst);
     }
   }
   for (; dst < end; dst += bytes) write_number(dtype, column.fill, dst);

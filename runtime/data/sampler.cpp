@@ -143,8 +143,9 @@ int64_t Sampler::slots_filled(int64_t update, int64_t micro) const {
 
 int64_t Sampler::micro_size(int64_t update, int64_t micro, int rank) const {
   if (!dealt_to_.empty()) {
-    const auto end = dealt_to_.begin() + slots_filled(update, micro);
-    return std::count(dealt_to_.begin(), end, rank);
+    const int64_t filled = slots_filled(update, micro);
+    if (filled == std::ssize(dealt_to_)) return options_.parts[static_cast<size_t>(rank)];
+    return std::count(dealt_to_.begin(), dealt_to_.begin() + filled, rank);
   }
   if (options_.slices > 0) {
     const int64_t slice = micro * options_.ranks + rank;

@@ -392,10 +392,6 @@ std::string identity_of_teacher(const ModelSetup& setup) {
   return teacher == nullptr ? "" : teacher->identity;
 }
 
-bool is_adapter(const std::string& name) {
-  return name.ends_with(kAdapterA) || name.ends_with(kAdapterB);
-}
-
 // Returns the adapters that no checkpoint has, since they are frozen or no loss reaches them.
 std::vector<std::string> untrained_adapters(const ModelSetup& setup) {
   std::set<std::string> trained;
@@ -404,7 +400,7 @@ std::vector<std::string> untrained_adapters(const ModelSetup& setup) {
   }
   std::vector<std::string> names;
   for (const Initializer& w : setup.file.initializers()) {
-    if (is_adapter(w.name) && !trained.contains(w.name)) names.push_back(w.name);
+    if (is_adapter_weight(w.name) && !trained.contains(w.name)) names.push_back(w.name);
   }
   return names;
 }

@@ -184,19 +184,17 @@ std::string loss_text(const PlannedRun& run) {
 std::string sums_lines(const ModelSetup& setup) {
   constexpr const char* kSums[] = {"ReduceSum", "ReduceSumSquare", "ReduceL1", "ReduceL2"};
   const Graph& graph = setup.graph;
+  const GraphUses uses(graph);
   std::string lines;
   for (const LossSpec& loss : setup.source->settings().losses) {
-    const ValueId id = loss.output.empty() ? 0 : graph.find(loss.output);
-    const auto maker = std::ranges::find_if(graph.nodes, [id](const Node& node) {
-      return id != 0 && std::ranges::find(node.outputs, id) != node.outputs.end();
-    });
-    const bool sums =
-        maker != graph.nodes.end() && std::ranges::count(kSums, maker->op->full_name()) > 0;
-    if (!sums) continue;
+    const int maker = uses.maker(loss.output.empty() ? 0 : graph.find(loss.output));
+    if (maker < 0) continue;
+    const std::string op = graph.nodes[static_cast<size_t>(maker)].op->full_name();
+    if (std::ranges::count(kSums, op) == 0) continue;
     lines += format_text(
         "loss '{}' is a sum over a micro-batch ({}): other batch sizes and ranks train otherwise; "
         "a ReduceMean would not\n",
-        escaped(loss.output), maker->op->full_name());
+        escaped(loss.output), op);
   }
   return lines;
 }
@@ -206,9 +204,8 @@ std::string adapter_line(const ModelSetup& setup, const Options& options) {
   const std::string& path = options.edit.adapter;
   if (path.empty() || holds_whole_weights(path, !options.files.output.empty())) return "";
   const auto& parameters = setup.graph.parameters;
-  const auto whole = std::ranges::find_if(parameters, [](const Parameter& p) {
-    return p.trained && !p.name.ends_with(kAdapterA) && !p.name.ends_with(kAdapterB);
-  });
+  const auto whole = std::ranges::find_if(
+      parameters, [](const Parameter& p) { return p.trained && !is_adapter_weight(p.name); });
   if (whole == parameters.end()) return "";
   return format_text("{} gets adapters; '{}' is in {}, and --adapter FOLDER/ has both\n",
                      escaped(path), escaped(whole->name), escaped(options.files.output));

@@ -114,14 +114,18 @@ TEST(ArenaMap, ASlotOutlivesTheNextUnitsGradients) {
   EXPECT_LT(slots.bytes, whole);
 }
 
-// Slots that Accumulate alone writes are free until then.
-TEST(ArenaMap, ASlotLivesFromItsFirstWrite) {
+Plan two_units() {
   const Registry registry = make_registry();
   const Graph graph = testing::mlp_training_graph(registry, 2, {64, 64, 64});
-  const Plan plan = *make_plan(graph, {.strategy = Strategy::kFullShard,
-                                       .wrap = WrapPolicy::kSize,
-                                       .min_params = 1000,
-                                       .world = 2});
+  return *make_plan(graph, {.strategy = Strategy::kFullShard,
+                            .wrap = WrapPolicy::kSize,
+                            .min_params = 1000,
+                            .world = 2});
+}
+
+// Slots that Accumulate alone writes are free until then.
+TEST(ArenaMap, ASlotLivesFromItsFirstWrite) {
+  const Plan plan = two_units();
   ASSERT_EQ(plan.units.size(), 2u);
   using enum StepKind;
   const Schedule apart{{{kAcquire, 1},
@@ -137,12 +141,7 @@ TEST(ArenaMap, ASlotLivesFromItsFirstWrite) {
 
 // Slots are disjoint if their lives meet in any schedule of the run.
 TEST(ArenaMap, SlotsFitEverySchedule) {
-  const Registry registry = make_registry();
-  const Graph graph = testing::mlp_training_graph(registry, 2, {64, 64, 64});
-  const Plan plan = *make_plan(graph, {.strategy = Strategy::kFullShard,
-                                       .wrap = WrapPolicy::kSize,
-                                       .min_params = 1000,
-                                       .world = 2});
+  const Plan plan = two_units();
   ASSERT_EQ(plan.units.size(), 2u);
   using enum StepKind;
   const Schedule early{{{kAcquire, 1}, {kReduce, 1}, {kAcquire, 0}, {kReduce, 0}}};
