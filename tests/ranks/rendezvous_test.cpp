@@ -186,6 +186,26 @@ TEST(Rendezvous, LaunchersThatContradictEachOtherAreToldSo) {
   }
 }
 
+// On a busy machine another launcher may end the meeting before the coordinator's own launcher has
+// joined it.
+TEST(Rendezvous, ALauncherThatComesAfterAContradictionIsToldSo) {
+  Hosts two(2), three(two);
+  three.options().nnodes = 3;
+  auto secret = JobSecret::from_environment();
+  int port = two.port();
+  auto listener = Listener::open({"127.0.0.1"}, port);
+  ASSERT_TRUE(secret.ok() && listener.ok());
+  LaunchPlan plan;
+  plan.options = two.options();
+  auto coordinator = Coordinator::start(*std::move(listener), *secret, {"127.0.0.1", port}, plan);
+  ASSERT_TRUE(coordinator.ok());
+  const auto b = three.launch(1, "say");
+  EXPECT_THAT(b->read_all(), HasSubstr("--nnodes is 2 there and 3 on "));
+  const auto a = two.launch(1, "say");
+  EXPECT_THAT(a->read_all(), HasSubstr("--nnodes is 2 there and 3 on "));
+  EXPECT_EQ(a->wait(), 2);
+}
+
 TEST(Rendezvous, AnotherJobIsKeptOut) {
   Hosts hosts(2), other(hosts);
   other.options().rdzv_id = "other";

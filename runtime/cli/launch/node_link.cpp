@@ -366,19 +366,26 @@ void Coordinator::serve() {
   }
   if (!over_)
     end(1, format_text("the launcher at rendezvous {} has ended", endpoint_.text()), true);
-  listener_.close();
-  const auto unsent = [](const NodeClient& c) { return !c.store.closed(); };
-  for (const auto until = StreamClock::now() + kFarewell;
-       StreamClock::now() < until && std::ranges::any_of(table_.clients(), unsent);) {
+  // Launchers still on their way here are told why no attempt began. After an attempt they belong
+  // to the next job.
+  if (!first_time()) listener_.close();
+  const auto is_told = [](const NodeClient& c) { return c.store.closed(); };
+  const auto is_own = [](const NodeClient& c) { return c.hello.own; };
+  for (const auto until = StreamClock::now() + kFarewell;;) {
+    const bool awaits_own =
+        first_time() && !quit_ && std::ranges::none_of(table_.clients(), is_own);
+    const bool all_told = std::ranges::all_of(table_.clients(), is_told);
+    if (!awaits_own && (all_told || StreamClock::now() >= until)) break;
     look();  // until the other sides close
   }
+  listener_.close();
 }
 
 void Coordinator::look() {
   std::vector<Store*> stores;
   for (NodeClient& client : table_.clients()) stores.push_back(&client.store);
   door_.wait(std::move(stores), StreamClock::now() + kSlice);
-  if (over_) return;
+  if (over_ && !first_time()) return;
   for (Store& store : door_.let_in()) {
     NodeClient& client = table_.clients().emplace_back();
     client.address = peer_address(store.fd());
@@ -413,6 +420,7 @@ void Coordinator::greet(NodeClient& client) {
                   true);
   }
   client.hello = *hello;
+  if (over_) return tell_end(client);
   if (hello->nnodes != places()) {
     return contradiction(client, format_text("--nnodes is {} there and {} on {}", places(),
                                              hello->nnodes, hello->host));
@@ -583,11 +591,17 @@ void Coordinator::end_attempt() {
 // `to_all`: every launcher prints the line; else only the one of this host.
 void Coordinator::end(int status, const std::string& line, bool to_all) {
   over_ = true;
+  end_ = {.status = status, .line = line};
+  end_line_to_all_ = to_all;
   for (NodeClient& client : table_.clients()) {
-    if (client.state == State::kRefused) continue;
-    const bool prints = to_all || client.hello.own;
-    client.store.set("turn", to_value(Turn{.status = status, .line = prints ? line : ""}));
+    if (client.state != State::kRefused) tell_end(client);
   }
+}
+
+void Coordinator::tell_end(NodeClient& client) {
+  Turn turn = end_;
+  if (!end_line_to_all_ && !client.hello.own) turn.line.clear();
+  client.store.set("turn", to_value(turn));
 }
 
 }  // namespace ofsdp::cli

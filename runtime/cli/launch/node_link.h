@@ -175,6 +175,7 @@ class Coordinator {
   void stop_all();
   void end_attempt();
   void end(int status, const std::string& line, bool to_all);
+  void tell_end(NodeClient& client);
 
   bool gathering() const { return running_ == 0; }
   bool first_time() const { return assignment_.first_world == 0; }
@@ -198,6 +199,8 @@ class Coordinator {
   std::string line_;       // from a rank: why the last attempt failed; not printed yet
   std::string notice_;     // for the next attempt
   bool over_ = false;
+  Turn end_;  // REQUIRES: over_
+  bool end_line_to_all_ = false;
   std::atomic<bool> quit_{false};
   std::thread thread_;
 };
