@@ -1,5 +1,5 @@
-// The chains that are written out: every sample case of ofsdp.Chain and ofsdp.ChainGrad in float32,
-// float16 and bfloat16, and those of several results once more without their second.
+// The written chains: every sample case of ofsdp.Chain and ofsdp.ChainGrad in float32, float16 and
+// bfloat16. Cases with several results come once more without the second.
 #pragma once
 
 #include <string>
@@ -19,7 +19,7 @@ struct ChainCase {
 
 std::vector<ChainCase> chain_cases();
 
-// A written source of a chain: `run` launches one of its two kernels on the emulator.
+// A chain as written source: `run` launches one of the two kernels on the emulator.
 struct WrittenChain {
   const char* name;
   int (*run)(const cuda::ChainArguments& arguments, bool wide);

@@ -25,7 +25,7 @@ struct Buffer {
   }
   std::byte* data() { return memory[0].bytes + kGuard + offset; }
   const std::byte* data() const { return memory[0].bytes + kGuard + offset; }
-  // Moves everything by `bytes` from now on; what runs over is from the guard at the end.
+  // Moves the data by `by` bytes, into the guard at the end; this guard comes to the front.
   void shift(size_t by) {
     std::byte* first = memory[0].bytes;
     std::rotate(first, first + memory.size() * 64 - by, first + memory.size() * 64);
@@ -49,7 +49,7 @@ std::vector<Buffer> filled(const std::vector<TensorDesc>& descs) {
   for (const TensorDesc& desc : descs) {
     Buffer& buffer = made.emplace_back(desc, std::byte{0});
     for (int64_t i = 0; i < desc.numel(); ++i) {
-      // Divisors and what is under roots are the last operands.
+      // The last operands are divisors or stand under a root: positive.
       const float drawn = normal(random);
       const float v = made.size() > 2 ? std::abs(drawn) + 0.5f : drawn;
       auto* at16 = reinterpret_cast<uint16_t*>(buffer.data());
@@ -75,7 +75,7 @@ int (*written(const std::string& name))(const cuda::ChainArguments&, bool) {
 
 class ChainSource : public ::testing::TestWithParam<ChainCase> {
  protected:
-  // The interpreter's results of `x`, and what the written kernels make of it.
+  // The results for `x` by the interpreter and, below, by the written kernels.
   std::vector<Buffer> interpreted(std::vector<Buffer> x) {
     std::vector<Buffer> y = empty(c.problem.outputs);
     void *from[cuda::kMaxChainInputs] = {}, *to[cuda::kMaxChainResults] = {};
@@ -190,7 +190,7 @@ TEST(ChainCompilerTest, SaysWhatIsWrongInOneLine) {
   EXPECT_EQ(made.why.find('\n'), std::string::npos);
 }
 
-// And so shows what a thread reads and writes at once.
+// So the reads and writes of a thread that go together can be seen.
 TEST(ChainCompilerTest, GivesPtxForACardThatNvrtcDoesNotKnow) {
   const std::string why = cuda::why_missing(cuda::Nvidia::kNvrtc);
   if (!why.empty()) GTEST_SKIP() << "without NVRTC: " << why;

@@ -1,4 +1,4 @@
-// Writes the chains of chain_cases.h as a source for the emulator (tests/emulator) to its output.
+// Writes the chains of chain_cases.h to stdout, as a source for the emulator (tests/emulator).
 #include <cstdio>
 
 #include "tests/chain_source/chain_cases.h"

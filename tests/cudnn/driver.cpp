@@ -5,7 +5,7 @@
 namespace {
 constexpr int kNoDevice = 100;
 constexpr int kVersion = 13000;
-int loaded = 0;  // its address stands for what was loaded
+int loaded = 0;  // the handle of each library is this address
 }  // namespace
 
 extern "C" {

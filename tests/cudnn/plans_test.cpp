@@ -1,6 +1,6 @@
-// cuDNN plans attention and convolutions for an H200, and attention for an H100, which are only
-// described: its own heuristics and engines accept our graphs, and their code compiles. Nothing is
-// run; driver.cpp stands where the driver would.
+// cuDNN plans attention and convolutions for an H200, and attention for an H100, from descriptions:
+// cuDNN's heuristics and engines accept our graphs, and the generated code compiles. Nothing is
+// run; driver.cpp takes the place of the driver.
 #include <gtest/gtest.h>
 
 #include <cstdlib>
@@ -133,9 +133,9 @@ TEST_F(CudnnPlans, SumsInAnyOrderNeedLessRoom) {
   EXPECT_EQ(plan_attention_grad(target, {e}, e.y), nullptr);
 }
 
-// The gradient adds up dq in float32, in a fixed order one for every 128 keys, and delta, with a
-// block of 256 bytes more. So the room grows as the products do: whether our own gradient, of 7
-// products for 5, would be faster depends on rates alone, not on the shape.
+// The gradient adds up dq in float32 for each block of 128 keys, in a fixed order, and delta, with
+// 256 bytes more per block. So room grows as the products do. Our own gradient has 7 products, not
+// 5: whether it would be faster depends on rates, not on the shape.
 TEST_F(CudnnPlans, RoomOfTheGradientIsOneQueryGradientForEach128Keys) {
   const AttentionCase cases[] = {{"GPT-2 124M", 64, 12, 12, 1024, 1024, 64, true},
                                  {"BERT-base 128", 512, 12, 12, 128, 128, 64},
@@ -162,7 +162,7 @@ TEST_F(CudnnPlans, AttentionOfFloat32IsDeclined) {
   EXPECT_EQ(plan_attention_grad(h200(), {e}, e.y), nullptr);
 }
 
-// The H200 with the memory, and its clock, of an H100 (SXM).
+// An H200 with the memory and the memory clock of an H100 (SXM).
 CudnnTarget h100() {
   CudnnTarget target = h200();
   const auto change = [&](const std::string& from, const std::string& to) {

@@ -1,30 +1,30 @@
-// A device in host memory, with the same interface (kernels/core/device.h) as the CUDA library,
-// that counts and checks its calls and computes with the CPU's kernels: with OFSDP_CUDA_LIBRARY
-// naming it, the real program runs its whole device path, and must give the CPU path's bits.
-// emulated/ makes a second one of it, whose operators are those of kernels/cuda on the CUDA of
-// tests/emulator; that one counts, an operator, `runs:NAME` and the `launches:NAME` in them.
+// A device in host memory, with the same interface (kernels/core/device.h) as the CUDA library. It
+// counts and checks calls and computes with the CPU's kernels. If OFSDP_CUDA_LIBRARY names it, the
+// real program runs the whole device path, and must give the bits of the CPU path. emulated/ makes
+// a second one with the operators of kernels/cuda on the CUDA of tests/emulator; that one counts
+// `runs:NAME` and `launches:NAME` for each operator too.
 //
-// It is as lazy as a device may be: what is put on a stream waits until the host awaits something,
-// and then runs in an order that is drawn from a seed among all that streams and events allow. A
+// It is as lazy as a device may be. Work on a stream waits until the host awaits something. Then
+// work runs in an order that is drawn from a seed among all orders that streams and events allow. A
 // missing event, a buffer reused too early, pinned memory changed under a copy: each shows in the
-// bits. Device memory cannot be touched by the host in between (the pages are protected), so a host
-// read ends the process.
+// bits. The host cannot touch device memory in between (the pages are protected): a host read ends
+// the process.
 //
-// Checked, and a failure of the call and of the run where it is not so: every address lies in an
-// allocation of the right place and has room; an event is recorded before it is waited for; in a
-// capture nothing is allocated, awaited or launched, no event from outside is waited for, and every
-// stream that joined is joined again; kernels are not made after the first step.
+// Checked; otherwise the call and the run fail: every address lies in an allocation of the right
+// place and has room; an event is recorded before it is waited for; in a capture nothing is
+// allocated, awaited or launched, no event from outside is waited for, and every stream that joined
+// is joined again; kernels are not made after the first step.
 //
-// Several ranks meet in shared memory (counting_groups.h). A device is driven by its own host, and
-// by a thread where another rank waits for it, as far as that rank needs: later than that it may
-// not be.
+// Several ranks meet in shared memory (counting_groups.h). Each device is driven by the host of the
+// rank. While another rank waits for this device, a thread drives it too, only as far as the other
+// rank needs.
 //
-// Environment: COUNTING_DEVICE_REPORT, a file for the counts (written when the device is closed; of
-// one of several ranks, with its place after the name); COUNTING_DEVICE_SEED;
-// COUNTING_DEVICE_WITHOUT, an operator it has no kernel for; COUNTING_DEVICE_PROBE, why there is no
+// Environment: COUNTING_DEVICE_REPORT, a file for the counts (written when the device is closed;
+// with several ranks the name ends with the rank's place); COUNTING_DEVICE_SEED;
+// COUNTING_DEVICE_WITHOUT, an operator without a kernel; COUNTING_DEVICE_PROBE, why there is no
 // device; COUNTING_DEVICE_ALONE, why ranks cannot be joined; COUNTING_DEVICE_SHARED, why they
-// cannot, since all share one device; COUNTING_DEVICE_STUCK=p:n, the place
-// whose n-th collective of all ranks never begins, COUNTING_DEVICE_FAILS=p:n, where it fails;
+// cannot, since all share one device; COUNTING_DEVICE_STUCK=p:n, place p never begins the n-th
+// collective of all ranks; COUNTING_DEVICE_FAILS=p:n, that collective fails;
 // COUNTING_DEVICE_ABORT_HANGS, any: no abort of a group comes back.
 #pragma once
 
@@ -62,8 +62,8 @@ struct Operation {
   std::shared_ptr<GraphRun> graph;
 };
 
-// A graph that is being run, in a drawn order, as one piece of its stream. Its events are its own,
-// but for signals.
+// A running graph, one piece of the stream, in a drawn order. Events inside are separate from all
+// others, except signals.
 class GraphRun {
  public:
   explicit GraphRun(const ofsdp_device_graph& graph);
@@ -120,7 +120,7 @@ struct ofsdp_stream {
 struct ofsdp_device_graph {
   ofsdp_stream* origin = nullptr;
   std::map<ofsdp_stream*, std::deque<ofsdp::counting::Operation>> streams;
-  std::set<ofsdp_group*> groups = {};  // whose collectives it holds
+  std::set<ofsdp_group*> groups = {};  // the graph holds collectives of these
 };
 
 namespace ofsdp::counting {
@@ -206,8 +206,8 @@ class CountingDevice final : public Device {
   bool pinned(const void* data) const;
   bool capturing() const { return !captures.empty(); }
 
-  // Runs what may run until `reached`. With other ranks it may have to wait for them; unless it
-  // `waits` it then comes back.
+  // Runs all work that may run until `reached`. Other ranks may have to go on first: then it waits
+  // if `waits`, else returns.
   Status run_until(const std::function<bool()>& reached, bool waits = true);
   Status run_some(ofsdp_stream& stream);
   Status run_one(Operation& operation);
@@ -226,7 +226,7 @@ class CountingDevice final : public Device {
   uint64_t clock = 0;  // operations run so far: a microsecond each
 
   std::string error;
-  Status failure;  // of work that failed: what every later await says
+  Status failure;  // of failed work: every later await returns it
   std::map<std::string, long> counts;
   std::vector<std::string> violations;
   std::map<const std::byte*, Allocation> allocations;
@@ -251,7 +251,7 @@ double squares(const float* values, int64_t count);
 std::unique_ptr<Kernel> make_cpu_update(CountingDevice& device, const std::string& op,
                                         const Problem& problem);
 
-// Null: there is none. Of the CPU (cpu_operators.cpp) or of kernels/cuda (emulated/operators.cpp).
+// A kernel of the CPU (cpu_operators.cpp) or of kernels/cuda (emulated/operators.cpp), or null.
 std::unique_ptr<Kernel> make_operator(CountingDevice& device, const std::string& op,
                                       const Problem& problem, KernelChoice* choice);
 

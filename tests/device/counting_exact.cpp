@@ -1,5 +1,5 @@
-// Sums of squares of the device that counts: kernels/optimizers/squares.h over pieces, added as
-// whole numbers.
+// Sums of squares on the counting device: kernels/optimizers/squares.h over pieces, added as whole
+// numbers.
 #include <cmath>
 #include <limits>
 

@@ -35,7 +35,7 @@ std::byte* ofsdp_group::given(int p, uint64_t number) const {
   return reinterpret_cast<std::byte*>(shared) + header_bytes() + index * kMaxGiven;
 }
 
-// Its place is free when all have ended the collective before last.
+// A place is free when all ranks have ended the collective before last.
 bool ofsdp_group::may_begin() const {
   const uint64_t number = mine().begun + 1;
   if (aborted) return true;
@@ -139,7 +139,7 @@ void fold(const std::vector<const std::byte*>& sources, const Collective& c, F f
   }
 }
 
-// In float32, rounded once to what the elements are.
+// Sums in float32, rounded once to the element type.
 void sum_floats(const std::vector<const std::byte*>& sources, const Collective& c) {
   std::vector<float> sum(static_cast<size_t>(c.count));
   sum_in_rank_order(sources, c.dtype, c.count, sum.data());
@@ -337,7 +337,7 @@ Result<ofsdp_group*> CountingDevice::join_group(const void* key, int at, int cou
   return group;
 }
 
-// Everybody says its colour, and sees who has the same.
+// Every rank publishes the colour, and sees which ranks have the same.
 Result<ofsdp_group*> CountingDevice::split_group(ofsdp_group* from, int color, int at) {
   const std::lock_guard lock(mutex);
   const uint64_t number = ++from->splits;
@@ -364,8 +364,8 @@ void CountingDevice::leave_group(ofsdp_group* group) {
   group->left = true;
 }
 
-// As NCCL's: it takes effect at once, but comes back only when all groups are being aborted (it
-// frees memory, which waits for the others' kernels) and no graph has collectives of its group.
+// As in NCCL: the abort takes effect at once. It returns only when all groups are being aborted (it
+// frees memory, which waits for all kernels) and no graph holds collectives of the group.
 void CountingDevice::abort_group(ofsdp_group* group) {
   constexpr std::chrono::milliseconds kPause{1};
   const bool hangs = variable("COUNTING_DEVICE_ABORT_HANGS")[0] != 0;

@@ -1,17 +1,17 @@
-// A group of ranks of the device that counts: a piece of shared memory, named by the group's key,
-// in which every rank puts what it gives, and from which it takes what the others gave. Sums are in
-// the order of places, in float32 (fsdp/comm/communicator.h), so their bits are those of the CPU's
-// communicator.
+// A group of ranks on the counting device: a piece of shared memory, named by the group's key. Each
+// rank puts data there and takes the data of the other ranks. Sums are in the order of places, in
+// float32 (fsdp/comm/communicator.h), so the bits equal those of the CPU's communicator.
 //
-// A collective is two operations of its stream: `begin` puts what this rank gives, as soon as the
-// place of the collective before last is free in all ranks; `end`, ready when all have begun, takes
-// and computes. In between the stream stands, and the rest of the device goes on.
+// A collective is two operations of its stream. `begin` puts this rank's data, as soon as all ranks
+// have ended the collective before last. `end`, ready when all ranks have begun, takes the data and
+// computes. In between the stream waits, and the rest of the device goes on.
 //
-// Checked: all ranks of the group begin the same collective, captured or not, of the same size;
-// what is made known lies in shared allocations and has the same size on every rank.
+// Checked: all ranks of the group begin the same collective, captured or not, with the same size;
+// registered memory lies in shared allocations and has the same size on every rank.
 //
-// Ownership: the file has no name any more once all ranks have mapped it. Threads: under the
-// device's lock; what is shared is atomic. Errors: violations; a fault of the stream once it is
+//
+// Ownership: the file loses its name once all ranks have mapped it. Threads: under the device's
+// lock; shared data is atomic. Errors: violations; a fault of the stream once the group is
 // aborted.
 #pragma once
 
@@ -49,7 +49,7 @@ struct Collective {
   const std::byte* src = nullptr;
   std::byte* dst = nullptr;
   DType dtype = DType::kUndefined;
-  int64_t count = 0;  // elements each rank gets or gives; bytes of a gather and of parts
+  int64_t count = 0;  // elements that each rank gets or gives; for a gather and for parts: bytes
   std::vector<size_t> offsets = {};  // of parts
   bool captured = false;
 

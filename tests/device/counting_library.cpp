@@ -1,4 +1,4 @@
-// The library's factory, memory, and what the device reports about itself.
+// The library's factory and memory, and the facts that the device reports.
 #include <sys/mman.h>
 
 #include <cstdlib>

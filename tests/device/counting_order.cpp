@@ -1,4 +1,4 @@
-// Streams, events, captures: what waits for what, and in which order it runs.
+// Streams, events, captures: dependencies, and the order in which work runs.
 #include <algorithm>
 #include <chrono>
 #include <cstring>
@@ -49,7 +49,7 @@ bool may_run(const Operation& o) {
 
 }  // namespace
 
-// Some of the heads of one queue.
+// Runs some operations from the head of one queue.
 Status CountingDevice::run_some(ofsdp_stream& stream) {
   for (size_t n = 1 + draw(8); n > 0 && !stream.queue.empty(); --n) {
     Operation& head = stream.queue.front();
@@ -337,7 +337,7 @@ void CountingDevice::drop_graph(ofsdp_device_graph* graph) {
   delete graph;
 }
 
-// A clock that ticks with each operation: what runs after something else is later.
+// A clock that ticks with each operation: an operation that runs later has a later time.
 Status CountingDevice::elapsed(ofsdp_event* first, ofsdp_event* then, double* microseconds) {
   const std::lock_guard lock(mutex);
   for (const ofsdp_event* event : {first, then}) {

@@ -1,5 +1,5 @@
-// Computes: operators by the CPU's kernels, the rest in the order of operations of
-// runtime/engine/cpu_engine.cpp, so that the bits must be the CPU path's.
+// Computes: operators by the CPU's kernels, the rest in the order of operations in
+// runtime/engine/cpu_engine.cpp. So the bits must equal those of the CPU path.
 #include <algorithm>
 #include <array>
 #include <cinttypes>
@@ -24,7 +24,7 @@ size_t width(int32_t dtype) { return dtype_size(static_cast<DType>(dtype)); }
 
 size_t floats(int64_t count) { return static_cast<size_t>(count) * sizeof(float); }
 
-// A kernel that is put on a stream and checks its operands' addresses.
+// A kernel on a stream that checks the addresses of all operands.
 class CountedKernel final : public Kernel {
  public:
   CountedKernel(CountingDevice& device, std::string op, Problem problem,
@@ -82,7 +82,7 @@ class CountedKernel final : public Kernel {
            device_.holds(step.fault, record, false, "the fault");
   }
 
-  // Notes what the CPU's kernel says in words about its data, as a kernel of a GPU would note it.
+  // Notes a data fault that the CPU's kernel returns, as a kernel on a GPU would note it.
   static Status note_fault(const DeviceStepContext& launch, const Status& status) {
     if (launch.fault == nullptr) return fault("{}", status.message());
     if (launch.fault->node != 0) return {};

@@ -1,13 +1,13 @@
 // The part of CUDA that kernels/cuda/*.cu use, on the CPU: the same sources compile with g++
-// against this folder and run without a GPU. emulator.h says in which order and what is found.
+// against this folder and run without a GPU. emulator.h tells the order and the errors found.
 //
-// Proves indices, masks, reductions and barriers (threads run in another order the second time, and
-// shared memory begins as garbage, so what lacks a barrier gives other results), with
-// AddressSanitizer bounds, and with tests/races that no two threads are at one place at once.
-// Cannot prove speed. Dynamic shared memory is not there. When a launch runs is the runtime's to
-// say: at_once/runtime.cpp or tests/fake_cuda.
+// Proves indices, masks, reductions and barriers: threads run in another order the second time, and
+// shared memory begins as garbage, so a missing barrier gives other results. With AddressSanitizer
+// it proves bounds, and with tests/races that no two threads use one place at once. It cannot prove
+// speed, and has no dynamic shared memory. The runtime decides when a launch runs:
+// at_once/runtime.cpp or tests/fake_cuda.
 //
-// Ownership: memory of cudaMalloc is the caller's. Threads: one launches. Errors: a block that
+// Ownership: the caller owns memory of cudaMalloc. Threads: one launches. Errors: a block that
 // cannot go on aborts.
 #pragma once
 
@@ -27,9 +27,9 @@
 
 #define __global__
 #define __forceinline__ inline
-// As many bytes of no operation before the kernel, which most_threads counts; GCC takes no other
-// constant expression than sizeof for the attribute. Kernels are in unnamed namespaces, so that no
-// linker drops one of two of them, which it could not with these bytes.
+// Puts `most` bytes without an operation before the kernel; most_threads counts them. GCC takes
+// only sizeof as a constant expression in the attribute. Kernels are in unnamed namespaces: else a
+// linker could drop one of two kernels, which these bytes forbid.
 #define __launch_bounds__(most, ...) \
   __attribute__((patchable_function_entry(sizeof(char[most]), sizeof(char[most]))))
 
@@ -47,15 +47,15 @@ struct Launch {
   const void* kernel;
   std::vector<LaunchParameter> parameters;
 };
-// Runs the kernel, now (at_once) or when its stream gets there (tests/fake_cuda).
+// Runs the kernel, now (at_once) or when the stream reaches it (tests/fake_cuda).
 cudaError_t launch(const Launch& launch, std::function<void()> thread);
-int most_threads(const void* kernel);  // its __launch_bounds__; 1024 where it has none
+int most_threads(const void* kernel);  // from __launch_bounds__; 1024 without
 template <typename... P>
 std::vector<LaunchParameter> parameters(const P&... p) {
   return {{&p, sizeof(P), std::is_pointer_v<P>}...};
 }
 
-// v of lane `from`, which must be among those that take part.
+// Returns v of lane `from`, which must take part.
 template <typename T>
 T shuffled(T mine, int from, uint32_t mask, const Place& place) {
   static_assert(std::is_trivially_copyable_v<T> && sizeof(T) <= sizeof(Slot));

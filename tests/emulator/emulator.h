@@ -1,14 +1,14 @@
-// The machine that tests/emulator/cuda_runtime.h drives: runs the threads of a launch as fibers of
-// one thread of the host, block after block.
+// The machine under tests/emulator/cuda_runtime.h: runs the threads of a launch as fibers of one
+// host thread, block after block.
 //
-// Order: blocks, warps and lanes take turns as a seed draws; the same seed and sizes draw the same.
-// With set_backwards(true) every drawn order is taken from its end, so of any two threads that
-// nothing orders each is first once. Memory: shared memory holds garbage when a block declares it.
-// Errors: barriers of different places that meet, threads that left before a barrier, lanes that a
-// mask names and that do not come, writes beyond a shared array. A line says what and where; then
-// the process aborts or, with collect_errors, the launch ends.
+// Order: a seed draws the turns of blocks, warps and lanes; the same seed and sizes draw the same.
+// With set_backwards(true) every drawn order is reversed, so of two unordered threads each is first
+// once. Memory: shared memory holds garbage when a block declares it. Errors: barriers at different
+// places that meet, threads that left before a barrier, lanes in a mask that do not come, writes
+// beyond a shared array. A line names the error and the place; then the process aborts or,
+// with collect_errors, the launch ends.
 //
-// Ownership: an observer and a list of errors are the caller's. Threads: one launches.
+// Ownership: the caller owns an observer and a list of errors. Threads: one launches.
 #pragma once
 
 #include <cstddef>
@@ -34,28 +34,28 @@ void collect_errors(std::vector<std::string>* errors);                // null: a
 // --- launches ---
 struct LaunchShape {
   dim3 grid, block;
-  const void* kernel = nullptr;  // its address
+  const void* kernel = nullptr;  // the kernel's address
 };
 void run(const LaunchShape& shape, const std::function<void()>& thread);
 long& launches();           // kernels, fills and copies that streams were given so far
-extern int running_thread;  // its number in the block; -1 outside of a launch
+extern int running_thread;  // number in the block; -1 outside a launch
 
-// --- what threads do together ---
+// --- meetings and copies of threads ---
 void sync_threads(const Place& place);
 void sync_warp(uint32_t mask, const Place& place);
-// Every lane of the mask gives up to 48 bytes and gets those of all of them, to be read before it
-// meets them again.
+// Every lane in the mask gives up to 48 bytes and gets the bytes of all these lanes. They must be
+// read before the lane meets them again.
 struct alignas(16) Slot {
   unsigned char bytes[48];
 };
 const Slot* meet(const void* mine, size_t bytes, uint32_t mask, const Place& place);
 int lane();
-// 16 bytes to copy (or zeros, where `bytes` is 0): as late as they may, when the same thread
-// finishes its copies, or with threads that run backwards at once.
+// Copies 16 bytes (zeros if `bytes` is 0) as late as allowed, when the same thread finishes the
+// copies; with threads that run backwards, at once.
 void copy_later(void* to, const void* from, size_t bytes);
 void finish_copies();
 
-// --- what happens, for one who watches ---
+// --- events for an observer ---
 class Observer {
  public:
   virtual ~Observer() = default;

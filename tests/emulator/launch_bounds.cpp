@@ -7,7 +7,7 @@
 namespace emulator {
 namespace {
 
-// Addresses of what __launch_bounds__ put before kernels of this library.
+// Addresses of the bytes that __launch_bounds__ put before the kernels in this library.
 extern "C" {
 extern const uintptr_t __start___patchable_function_entries[]
     __attribute__((weak, visibility("hidden")));

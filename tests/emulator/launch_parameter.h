@@ -7,5 +7,5 @@
 struct LaunchParameter {
   const void* value;
   size_t bytes;
-  bool points;  // its type is a pointer
+  bool points;  // the parameter's type is a pointer
 };

@@ -1,5 +1,5 @@
-// The state of the machine of emulator.h, for its own sources: the threads of the block that runs,
-// and who of them can go on. Static. Threads: one launches.
+// The state of the machine in emulator.h, for the emulator's sources: the threads of the running
+// block, and which can go on. Static. Threads: one launches.
 #pragma once
 
 #include <cstdlib>
@@ -20,19 +20,19 @@ struct Copy {
 };
 
 struct Fiber {
-  void* place = nullptr;  // its stack pointer while it waits
+  void* place = nullptr;  // the stack pointer while it waits
   std::unique_ptr<char[]> stack;
   uint3 thread{};
   State state = State::kReady;
   bool exchanges = false;  // meets others for their values, not for __syncwarp
-  uint32_t mask = 0;       // of those it meets
+  uint32_t mask = 0;       // of the lanes it meets
   Place at;                // the call that it waits in
   std::vector<Copy> copies;
   std::unique_ptr<Slot[]> met;  // of a mask that is not the whole warp
 };
 
 struct Warp {
-  Slot slots[2][kWarp], some[kWarp];           // of meetings of all lanes, in turn, and of some
+  Slot slots[2][kWarp], some[kWarp];           // meetings: all lanes, in turn; some lanes
   uint32_t rounds = 0;                         // meetings of all lanes
   uint32_t alive = 0, ready = 0, arrived = 0;  // lanes
 };
@@ -85,11 +85,11 @@ void say(const std::string& what, const Place& place);
 std::string name_of(const Place& place);
 std::string lanes_of(uint32_t mask);  // "16, 17"
 
-// Saves what a call keeps on this stack, goes on where the other one was left.
+// Saves the registers on this stack, and goes on from the saved place of the other stack.
 extern "C" void emulator_switch(void** from, void* to);
 
-// Lays below `top` what emulator_switch takes up as if `enter` had been called, with nothing to
-// return to, and had been left at once. Returns the place to switch to.
+// Writes below `top` the registers that emulator_switch restores, as if `enter` had just been
+// called, with nothing to return to. Returns the place to switch to.
 void* emulator_first_place(char* top, void (*enter)());
 
 void begin_threads(Block& b, const dim3& size);

@@ -55,7 +55,7 @@ struct Module {
   }
 };
 
-// Its file, mapped.
+// The module's file, mapped.
 class ElfFile {
  public:
   explicit ElfFile(const std::string& path) {
@@ -158,7 +158,7 @@ class SharedMemory {
     }
     file.variables([&](std::string_view name, const Elf64_Sym& s) { add(name, s); });
   }
-  // A variable whose name begins like that of a function with an owner.
+  // Adds a variable whose name begins like the name of a function with an owner.
   void add(std::string_view name, const Elf64_Sym& s) {
     if (!name.starts_with("_ZZ") || name.find(kOwner) != std::string_view::npos) return;
     const auto after = groups_.upper_bound(name);

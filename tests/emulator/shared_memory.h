@@ -1,11 +1,11 @@
 // [Note: shared memory of the emulator] `__shared__` becomes `static`, with a wall of known bytes
-// and an owner in front of each declaration. The program's symbol table says which static variables
-// a function has (their names begin like that of its owners): the owner of a function's first
-// declaration that a thread of a block passes fills all of them with garbage, and when the block
-// ends the walls must be whole. A section of its own would be plainer, but GCC 12 drops that
-// attribute in templates, and AddressSanitizer does not look at such variables.
+// and an owner in front of each declaration. The program's symbol table lists the static variables
+// of a function (their names begin like the owner's name). The owner of the first declaration that
+// a thread passes fills all these variables with garbage. When the block ends, the walls must be
+// whole. A section for these variables would be plainer. But GCC 12 drops that attribute in
+// templates, and AddressSanitizer does not look at such variables.
 //
-// Ownership: static. Threads: one launches. Errors: those of emulator.h; a program without a symbol
+// Ownership: static. Threads: one launches. Errors: as in emulator.h; a program without a symbol
 // table ends.
 #pragma once
 

@@ -1,8 +1,8 @@
-// kernels/cuda/attention/ptx/tensor_core.cuh, whose comment says what each function does, on the
-// emulator's warps. Fragments have the layout of the PTX ISA. Copies arrive as late as they may or,
-// when threads run backwards, at once: a kernel that reads too early, or writes over what is still
-// read, gives other bits in one of two runs. A product adds its 16 terms to c one by one in rising
-// order; the hardware's order is its own.
+// kernels/cuda/attention/ptx/tensor_core.cuh (its comment defines each function) on the emulator's
+// warps. Fragments have the layout of the PTX ISA. Copies arrive as late as allowed or, when
+// threads run backwards, at once. So a kernel that reads too early, or overwrites data that is
+// still read, gives other bits in one run. A product adds its 16 terms to c one by one in rising
+// order; the hardware's order may differ.
 #pragma once
 
 #include "kernels/cuda/device/device.cuh"
@@ -87,7 +87,7 @@ struct TensorCore {
     const auto of = [&](int lane) { return reinterpret_cast<const float*>(lanes[lane].bytes); };
     const int g = emulator::lane() / 4, t = emulator::lane() % 4;
     for (int k = 0; k < 16; ++k) {
-      const int from = k % 8 / 2, at = k / 8 * 4 + k % 2;  // the lane of a quad, and its element
+      const int from = k % 8 / 2, at = k / 8 * 4 + k % 2;  // the lane in a quad, and the element
       const float *row = of(4 * g + from) + at, low = row[0], high = row[2];
       for (int j = 0; j < 2; ++j) {
         const float b = of(4 * (2 * t + j) + from)[8 + k / 8 * 2 + k % 2];

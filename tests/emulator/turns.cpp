@@ -1,4 +1,4 @@
-// Who goes on: the threads of a block as fibers, the order of their turns, barriers.
+// The turns of threads: a block's threads as fibers, their order, barriers.
 #include <algorithm>
 #include <cstring>
 #include <utility>

@@ -287,7 +287,7 @@ cudaError_t cudaGraphLaunch(cudaGraphExec_t handle, cudaStream_t on) {
   put(*stream, std::move(queued));
   return cudaSuccess;
 }
-// Launches under way keep what they need.
+// A running launch keeps the graph's body.
 cudaError_t cudaGraphExecDestroy(cudaGraphExec_t handle) {
   const Call call("cudaGraphExecDestroy");
   CUgraphExec_st* const graph = executable(call, handle);

@@ -1,4 +1,4 @@
-// The part of cuBLASLt that kernels/cuda/matmul/product.cpp calls: types and numbers of NVIDIA's
+// The part of cuBLASLt that kernels/cuda/matmul/product.cpp calls: types and numbers as in NVIDIA's
 // public header. The functions are in fake_cublaslt.cpp.
 #pragma once
 

@@ -1,4 +1,4 @@
-// The device itself: what it is, launches of kernels and of other work.
+// The device itself: properties, launches of kernels and other work.
 #include <cstring>
 
 #include "tests/fake_cuda/state.h"
@@ -43,8 +43,8 @@ std::pair<std::string, std::string> broken_limit(const Launch& launch) {
   return {};
 }
 
-// A pointer is null or points into an allocation that lives, at most to its end. In a structure,
-// a word that is an address of this runtime's memory is taken for a pointer.
+// A pointer must be null or point into a live allocation, at most to the end. In a structure, a
+// word is taken for a pointer if it is an address in this runtime's memory.
 bool points_well(const std::string& call, const LaunchParameter& parameter, size_t number) {
   bool all = true;
   for (size_t at = 0; at + sizeof(void*) <= parameter.bytes; at += sizeof(void*)) {

@@ -1,7 +1,7 @@
 // A library with cuBLASLt's names, on the runtime that checks the rules: products (lt_product.h)
-// are queued on their streams. It holds the caller to what the heuristic was promised, and notes
-// what was asked for host_code_test.cpp. Its heuristic refuses its first answer, as the real one
-// may (`state`), and what it offers has more workspace with each answer.
+// are queued on their streams. It holds the caller to the promises made to the heuristic, and notes
+// the requests for host_code_test.cpp. The heuristic refuses the first answer, as the real one may
+// (`state`); each further answer has more workspace.
 #include <cstdio>
 #include <cstring>
 #include <string>
@@ -20,7 +20,7 @@ using fake_cuda::Product;
 namespace {
 
 Attributes preferences;        // the last
-std::vector<int64_t> leading;  // of the layouts of the latest operation
+std::vector<int64_t> leading;  // of the latest operation's layouts
 uint64_t multiplied_by = 0;
 int algorithms = 3;
 char something = 0;
@@ -42,7 +42,7 @@ struct cublasLtMatmulPreferenceOpaque_t {
 
 namespace {
 
-// --- what the heuristic was promised, in what is the library's own of an algorithm ---
+// --- promises to the heuristic, kept in the library's part of an algorithm ---
 constexpr int kPromises[] = {
     CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
     CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES};
@@ -100,7 +100,7 @@ size_t fake_lt_preference(int attribute, void* value) {
 }
 uint64_t fake_lt_algorithm() { return multiplied_by; }
 void fake_lt_offer(int count) { algorithms = count; }
-// Leading dimension of layout i of the latest operation: B, A, D; 0: there is none.
+// Leading dimension of layout i in the latest operation: B, A, D; 0: there is none.
 int64_t fake_lt_leading(size_t i) { return i < leading.size() ? leading[i] : 0; }
 
 size_t cublasLtGetVersion() { return 120500; }

@@ -1,18 +1,18 @@
-// A CUDA runtime in host memory that checks CUDA's rules: tests and the libraries that stand for
-// NVIDIA's link it in the place of cudart (tests/emulator/cuda_runtime_api.h has the calls).
+// A CUDA runtime in host memory that checks CUDA's rules. Tests, and the libraries that replace
+// NVIDIA's, link it in place of cudart (tests/emulator/cuda_runtime_api.h has the calls).
 //
-// Work is queued on streams and runs as late as it may: when the host waits or asks, in a drawn
-// order of what streams and events leave open. A graph's nodes run in a drawn order of what its
-// edges leave open, so a missing edge gives other bits. Memory of the device can be touched by
-// running work alone, and never has an address twice.
+// Work is queued on streams and runs as late as allowed: when the host waits or asks, in a drawn
+// order that streams and events allow. A graph's nodes run in a drawn order that the edges allow,
+// so a missing edge gives other bits. Only running work can touch memory of the device, and no
+// address is given twice.
 //
 // A broken rule is one line, "cuda rule: RULE; CALL: OPERAND", on standard error and in
-// take_broken_rules(); the call returns what CUDA says where CUDA notices. As a device of
-// fsdp-run it is told by COUNTING_DEVICE_SEED what to draw, and writes to COUNTING_DEVICE_REPORT
-// how often each call was made, broken rules, and what lives at the end.
+// take_broken_rules(). The call returns CUDA's error if CUDA notices. For fsdp-run,
+// COUNTING_DEVICE_SEED is the seed of the draws; COUNTING_DEVICE_REPORT is a file for the count of
+// each call, the broken rules, and the objects that live at the end.
 //
-// Ownership: handles are the caller's to destroy. Threads: any; one call at a time. Errors: see
-// above. Touching memory of the device beyond an allocation ends the process with the line.
+// Ownership: the caller destroys handles. Threads: any; one call at a time. Errors: see above.
+// Touching memory of the device beyond an allocation ends the process with the line.
 #pragma once
 
 #include <cstdint>
@@ -47,7 +47,7 @@ void say_broken(const std::string& rule, const std::string& call, const std::str
 
 // --- for tests ---
 std::vector<std::string> take_broken_rules();
-void note_what_is_left();                // what was made and lives, as broken rules
+void note_what_is_left();                // live objects, as broken rules
 long count_of(const std::string& call);  // since the process began
 void refuse_next(const std::string& call, cudaError_t error);
 void draw_from(uint64_t seed);

@@ -302,7 +302,7 @@ TEST_F(GraphRules, AGraphIsNotLaunchedInACapture) {
   cudaGraphExecDestroy(graph);
 }
 
-// NCCL counts by them the graphs that hold its collectives.
+// NCCL counts the graphs that hold collectives of a communicator by user objects.
 TEST_F(GraphRules, AUserObjectLivesAsLongAsItsGraphs) {
   int destroyed = 0;
   begin();

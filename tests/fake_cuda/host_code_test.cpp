@@ -1,5 +1,5 @@
 // The CUDA library's host code against a runtime that checks CUDA's rules and a cuBLASLt that notes
-// the calls. Whether a card then does what was asked needs a GPU.
+// the calls. Whether a card then obeys them needs a GPU.
 #include <dlfcn.h>
 #include <gtest/gtest.h>
 #include <stdlib.h>
@@ -19,7 +19,7 @@ namespace {
 
 const std::vector<std::string> kNone;
 
-// A capture of work on two streams of different priorities.
+// A capture with work on two streams of different priorities.
 class CapturedGraphTest : public testing::Test {
  protected:
   CapturedGraphTest() {
@@ -48,8 +48,8 @@ class CapturedGraphTest : public testing::Test {
   int ran_ = 0;
 };
 
-// Without the flag the nodes of the communication stream run with the priority of the stream that
-// the graph is launched into, which is the compute stream's, the lowest: a broken rule.
+// Without the flag the nodes of the communication stream run with the priority of the launching
+// stream. That is the compute stream, with the lowest priority: a broken rule.
 TEST_F(CapturedGraphTest, KeepsThePrioritiesOfItsStreams) {
   const long uploads = fake_cuda::count_of("cudaGraphUpload");
   const auto graph = end_capture(compute_);
@@ -145,7 +145,7 @@ class ProductTest : public testing::Test {
     return value;
   }
 
-  // Leading dimensions of A, B and D of a product of bfloat16.
+  // Leading dimensions of A, B and D in a bfloat16 product.
   std::array<int64_t, 3> leading(ProductShape shape) {
     shape.dtype = DType::kBFloat16;
     EXPECT_NE(make_product(device_, shape), nullptr);
@@ -198,7 +198,7 @@ TEST_F(ProductTest, RowsThatAreApartHaveTheirPitchAsLeadingDimension) {
   EXPECT_EQ(leading(dense), (std::array{width, width, vocabulary}));
 }
 
-// Partial sums of 16 bits would each round to 8 bits of a bfloat16.
+// Partial sums in 16 bits would each round to the 8 bits of a bfloat16.
 TEST_F(ProductTest, PartialSumsOf16BitsAreInFloat32) {
   for (const DType dtype : {DType::kBFloat16, DType::kFloat16}) {
     ASSERT_NE(product(dtype), nullptr);

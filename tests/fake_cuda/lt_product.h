@@ -1,5 +1,5 @@
 // A product as cuBLASLt defines it, column-major: D = epilogue(alpha op(A) op(B) + beta C), by
-// plain loops in float32, rounded once. Its workspace is filled with garbage.
+// plain loops in float32, rounded once. It fills the workspace with garbage.
 //
 // Ownership: views. Threads: any. Errors: none.
 #pragma once
@@ -92,7 +92,7 @@ struct Product {
   float alpha, beta;
   bool tf32;
   int epilogue;
-  void* vector;  // the bias or its gradient
+  void* vector;  // the bias, or the bias gradient
   void* aux;
   int64_t aux_leading;
   void* workspace;

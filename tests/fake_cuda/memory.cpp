@@ -1,5 +1,5 @@
-// Memory: one range of addresses that nothing else has and that are given once, pages that nobody
-// may touch past each allocation, and memory of the device open to running work alone.
+// Memory: a reserved range of addresses, each given once; pages after each allocation that nobody
+// may touch; and memory of the device that only running work may touch.
 #include <signal.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -15,7 +15,7 @@ namespace {
 
 constexpr uintptr_t kPage = 4096;
 constexpr size_t kRange = size_t{1} << 40, kAligned = 256;
-constexpr size_t kTotal = size_t{64} << 30;  // what the device says it has
+constexpr size_t kTotal = size_t{64} << 30;  // the memory size that the device reports
 
 struct sigaction before;
 
@@ -24,7 +24,7 @@ bool in_range(uintptr_t at) {
   return r.range != 0 && at >= r.range && at < r.range + kRange;
 }
 
-// The call under way does not come back, so its lock does not matter.
+// The call under way does not return, so the lock it holds does not matter.
 void touched(int number, siginfo_t* info, void* context) {
   const auto at = reinterpret_cast<uintptr_t>(info->si_addr);
   if (!in_range(at)) {
@@ -64,7 +64,7 @@ uintptr_t up_to(uintptr_t value, uintptr_t multiple) {
   return (value + multiple - 1) / multiple * multiple;
 }
 
-// The end of the allocation is as near to the closed page past it as its alignment allows.
+// The allocation ends as near to the closed page after it as the alignment allows.
 cudaError_t allocate(const Call& call, void** data, size_t bytes, Place place) {
   if (call.refused()) return call.gives(*call.refused());
   if (unsafe(call, text(bytes, " bytes"))) return call.gives(cudaErrorStreamCaptureUnsupported);
@@ -210,8 +210,8 @@ cudaError_t cudaMemGetInfo(size_t* available, size_t* total) {
   return cudaSuccess;
 }
 
-// From pageable memory CUDA copies into memory of its own before it returns; to pageable memory
-// the copy is over when it returns.
+// From pageable memory CUDA copies into an internal buffer before it returns. To pageable memory
+// the copy is over on return.
 cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind kind,
                             cudaStream_t handle) {
   const Call call("cudaMemcpyAsync");

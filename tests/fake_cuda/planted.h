@@ -1,5 +1,5 @@
-// Small programs that break a rule of CUDA, for the tests of the runtime that finds them: streams,
-// events and memory that end with the test, and what was said since.
+// Small programs that break a rule of CUDA, to test the runtime that finds them: streams, events
+// and memory that end with the test, and the messages since.
 //
 // Errors: test failures.
 #pragma once
@@ -73,7 +73,7 @@ class Planted : public testing::Test {
   cudaStream_t first_ = nullptr, second_ = nullptr;
   cudaEvent_t event_ = nullptr, other_ = nullptr;
   void *memory_ = nullptr, *pinned_ = nullptr;
-  int *numbers_ = nullptr, *results_ = nullptr;  // of the device, of the host
+  int *numbers_ = nullptr, *results_ = nullptr;  // on the device, on the host
 };
 
 }  // namespace fake_cuda

@@ -1,5 +1,5 @@
-// Products whose odd extents are rounded up, and which algorithm is taken, with the library
-// that stands for cuBLASLt (fake_cublaslt.cpp).
+// Products with odd extents, which are rounded up, and the choice of an algorithm, with the library
+// that replaces cuBLASLt (fake_cublaslt.cpp).
 #include "kernels/cuda/matmul/product.h"
 
 #include <dlfcn.h>
@@ -18,7 +18,7 @@
 namespace ofsdp::kernels::cuda {
 namespace {
 
-// Small whole numbers, whose sums float32 holds exactly in any order.
+// Small whole numbers: float32 holds every sum exactly, in any order.
 class Matrix {
  public:
   Matrix(int64_t rows, int64_t columns, int64_t row, int seed)
@@ -44,7 +44,7 @@ class Matrix {
     return all;
   }
   const std::vector<float>& values() const { return values_; }
-  // Returns what lies in the rows, not between them.
+  // Returns the elements in the rows, not between them.
   std::vector<float> within(const std::vector<float>& all) const {
     std::vector<float> kept;
     for (int64_t i = 0; i < rows_; ++i) {
@@ -79,7 +79,7 @@ class OddExtents : public testing::Test {
  private:
   void* library_ = nullptr;
 
-  // Bytes of its workspace.
+  // Returns the bytes of the product's workspace.
   size_t expect_product(const ProductShape& s, int64_t min_padded) {
     Matrix a(s.transpose_a ? s.inner : s.rows, s.transpose_a ? s.rows : s.inner, s.row_a(), 1);
     Matrix b(s.transpose_b ? s.columns : s.inner, s.transpose_b ? s.inner : s.columns, s.row_b(),
@@ -130,7 +130,7 @@ class OddExtents : public testing::Test {
   }
 };
 
-// D of float32 from 16 bits, added to what lies there: whole numbers that bfloat16 cannot hold.
+// D in float32 from 16 bits, added to the old values: whole numbers that bfloat16 cannot hold.
 TEST_F(OddExtents, WideResultsAreNotRounded) {
   const ProductShape s{.dtype = DType::kBFloat16,
                        .rows = 3,
@@ -219,7 +219,7 @@ TEST_F(OddExtents, AreLeftWhereThatWouldNotHelp) {
 
 constexpr ProductShape kTried{.rows = 64, .columns = 64, .inner = kMinTried / (64 * 64)};
 
-// Runs of three candidates, of which the second gives other bits.
+// Runs three candidates; the second gives other bits. Returns the runs of each.
 std::array<int, 3> runs_of(const ProductShape& shape, bool may_vary, int& chosen) {
   std::array<int, 3> runs{};
   chosen = fastest_candidate(shape, 3, may_vary, 16, [&](int i, const ProductOperands& o) {
@@ -234,7 +234,7 @@ TEST(ProductChoice, IsAmongThoseThatGiveTheBitsOfTheFirst) {
   int chosen = 0;
   const auto same = runs_of(kTried, false, chosen);
   EXPECT_GT(same[0], 1);
-  EXPECT_EQ(same[1], 1);  // its bits, but not its time
+  EXPECT_EQ(same[1], 1);  // once for the bits, never for the time
   EXPECT_GT(same[2], 1);
   EXPECT_NE(chosen, 1);
   EXPECT_GT(runs_of(kTried, true, chosen)[1], 1);

@@ -1,4 +1,4 @@
-// The runtime's state, what it says about broken rules, and its report.
+// The runtime's state, messages of broken rules, and the report.
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
@@ -40,7 +40,7 @@ void note_living(const char* what, const char* call, const Objects& objects) {
 
 }  // namespace
 
-// Never destroyed: other objects of the process may call it at its end.
+// Never destroyed: other objects may call it while the process ends.
 Runtime& runtime() {
   static Runtime* made = new Runtime;
   static Report report;

@@ -55,7 +55,7 @@ TEST_F(CudaRules, WithoutAnEventTwoStreamsRunInEitherOrder) {
     cudaMemcpyAsync(results_ + 1, numbers_, 4, cudaMemcpyDefault, second_);
     cudaDeviceSynchronize();
     EXPECT_EQ(results_[1], 0x01010101);
-    if (seed > 0) seen.insert(results_[0]);  // whose memory was set to 1 before
+    if (seed > 0) seen.insert(results_[0]);  // the memory was set to 1 before
   }
   EXPECT_EQ(seen, (std::set<int>{0, 0x01010101}));
 }

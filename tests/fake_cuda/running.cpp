@@ -1,4 +1,4 @@
-// Runs what is queued: heads of streams, and nodes of graphs, in a drawn order of those that may.
+// Runs queued work: heads of streams and nodes of graphs, in a drawn order of the ready ones.
 #include "tests/fake_cuda/state.h"
 
 namespace fake_cuda {

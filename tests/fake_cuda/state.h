@@ -1,8 +1,8 @@
 // The state of the runtime that checks the rules (fake_cuda.h): memory, streams, events, captures,
-// graphs. Handles point to these objects, which are never freed, so that one that was destroyed is
-// still known as such.
+// graphs. Handles point to these objects. They are never freed, so that a destroyed one is still
+// known.
 //
-// Threads: all of it is guarded by Runtime::mutex, which every call of the API holds.
+// Threads: Runtime::mutex guards all of it; every call of the API holds it.
 #pragma once
 
 #include <algorithm>
@@ -158,7 +158,7 @@ Object* added(std::deque<std::unique_ptr<Object>>& all) {
 template <typename... Parts>
 std::string text(const Parts&... parts);
 
-// A call of the API: the lock, its count, a refusal that a test asked for.
+// A call of the API: the lock, the count, a refusal that a test requested.
 class Call {
  public:
   explicit Call(const char* name);
@@ -175,7 +175,7 @@ class Call {
 };
 
 // --- streams.cpp ---
-// The stream of a handle, null for what is none; says so.
+// Returns the stream of a handle; for an invalid handle null, and reports it.
 CUstream_st* stream_of(const Call& call, cudaStream_t handle);
 CUevent_st* event_of(const Call& call, cudaEvent_t handle);
 // Puts work on a stream or, while it captures, into the graph.
@@ -187,7 +187,7 @@ void put(CUstream_st& stream, Queued queued);
 // Whether this thread may not make calls that a capture does not see; says so, and the captures
 // that are concerned become invalid.
 bool unsafe(const Call& call, const std::string& operand);
-// Whether the stream captures, with `error` where its capture has become invalid.
+// Whether the stream captures; sets `error` if the capture has become invalid.
 bool captures(const Call& call, CUstream_st& stream, cudaError_t& error);
 size_t add_node(CUstream_st& stream, Node node);
 void invalidate(Capture& capture);

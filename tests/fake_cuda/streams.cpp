@@ -29,7 +29,7 @@ cudaError_t make_event(const Call& call, cudaEvent_t* event, unsigned flags) {
   return cudaSuccess;
 }
 
-// In a capture: the next node that waits for the event depends on what the stream depends on.
+// In a capture: the next node that waits for the event depends on the stream's dependencies.
 cudaError_t record_in_capture(const Call& call, CUevent_st& event, CUstream_st& stream,
                               bool external) {
   if (external) {
@@ -63,7 +63,7 @@ cudaError_t record(const Call& call, cudaEvent_t handle, cudaStream_t on, unsign
   return cudaSuccess;
 }
 
-// Takes the stream into the capture, or makes it depend on what is before the event.
+// Takes the stream into the capture, or makes it depend on the work before the event.
 cudaError_t wait_in_capture(const Call& call, CUstream_st& stream, CUevent_st& event) {
   if (!event.capture->open) {
     return call.breaks("an event of an ended capture is recorded anew before it is waited for",
@@ -130,7 +130,7 @@ CUevent_st* event_of(const Call& call, cudaEvent_t handle) {
   return nullptr;
 }
 
-// The legacy stream and those without cudaStreamNonBlocking wait for each other.
+// The legacy stream and the streams without cudaStreamNonBlocking wait for each other.
 void put(CUstream_st& stream, Queued queued) {
   Runtime& r = runtime();
   const bool legacy = &stream == r.legacy;
@@ -287,7 +287,7 @@ cudaError_t cudaEventQuery(cudaEvent_t handle) {
   run_some();
   return event->reached >= event->recorded ? cudaSuccess : call.gives(cudaErrorNotReady);
 }
-// A clock that ticks with each operation: what runs after something else is later.
+// A clock that ticks with each operation: an operation that runs later has a later time.
 cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t began, cudaEvent_t ended) {
   const Call call("cudaEventElapsedTime");
   const CUevent_st *const first = event_of(call, began), *const then = event_of(call, ended);

@@ -1,12 +1,12 @@
 // A library with NCCL's names that notes its calls, on the runtime that checks CUDA's rules
-// (tests/fake_cuda), for tests/fake_nccl/nccl_test.cpp: what kernels/cuda/device/groups.cpp asks of
-// NCCL, and what it makes of the answers. Handles are small numbers. It is no NCCL: nothing is
+// (tests/fake_cuda), for tests/fake_nccl/nccl_test.cpp: the requests of
+// kernels/cuda/device/groups.cpp, and its use of the answers. Handles are small numbers. Nothing is
 // gathered or summed. But collectives are work on their streams, a graph that captured some holds
-// their communicator until it is destroyed, and an abort waits for that, as NCCL's does; meanwhile
-// no collective of any communicator may begin.
+// their communicator until it is destroyed, and an abort waits for that, as in NCCL. Meanwhile no
+// collective may begin on any communicator.
 //
-//   FAKE_NCCL_VERSION  ncclGetVersion's answer; 22809
-//   FAKE_NCCL_ASYNC    what ncclCommGetAsyncError finds; 0
+//   FAKE_NCCL_VERSION  the answer of ncclGetVersion; 22809
+//   FAKE_NCCL_ASYNC    the answer of ncclCommGetAsyncError; 0
 //   FAKE_NCCL_SYMMETRIC  0: ranks have no symmetric memory. Since 2.30 there is no window then, and
 //                      no error; before, a buffer is registered in its place
 //   FAKE_NCCL_HANGS    a call that does not come back, until fake_nccl_release
@@ -129,7 +129,7 @@ void await_graphs(intptr_t comm) {
 struct Id {
   char internal[128];
 };
-struct Config {  // its beginning
+struct Config {  // the beginning of NCCL's
   size_t size;
   unsigned magic, version;
   int blocking;

@@ -1,6 +1,6 @@
 // The groups of libofsdp_cuda.so, against a library with NCCL's names that notes its calls:
-// versions, order, types, what is made known how, giving up, errors, captured collectives. That
-// NCCL then does it needs GPUs.
+// versions, order, types, registered memory, giving up, errors, captured collectives. Whether NCCL
+// then does it needs GPUs.
 #include <dlfcn.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-// A fuzz target: any text as a configuration file of ours, of Accelerate or of DeepSpeed. Corpus:
+// A fuzz target: any text as a configuration file (ours, Accelerate's or DeepSpeed's). Corpus:
 // tests/fixtures/accelerate and deepspeed.
 #include <vector>
 

@@ -1,5 +1,5 @@
-// A fuzz target: the first byte chooses a format of data, the rest is the file. Every row of what
-// is accepted can be read. Corpus: files that tests/fuzz/run.sh puts a byte in front of.
+// A fuzz target: the first byte chooses a data format, the rest is the file. Every row of an
+// accepted file can be read. Corpus: files that tests/fuzz/run.sh puts a byte in front of.
 #include <vector>
 
 #include "fsdp/comm/communicator.h"
@@ -16,7 +16,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   spec.path =
       fuzzing::file_with(kNames[data[0] % std::size(kNames)], fuzzing::text_of(data + 1, size - 1));
   if (spec.path.find(".bin") != std::string::npos) spec.sequence_length = 4;
-  spec.parts = {"x"};  // of text; higher bits of the first byte choose its keys
+  spec.parts = {"x"};  // of text; higher bits of the first byte choose the keys
   if ((data[0] & 0x80) != 0) spec.parts.emplace_back("y");
   if ((data[0] & 0x40) != 0) spec.missing = -1;
   if ((data[0] & 0x20) != 0) spec.padding.emplace();

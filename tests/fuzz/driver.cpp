@@ -1,5 +1,5 @@
-// Runs a fuzz target without libFuzzer: mutants of a corpus, for a while. The input that is being
-// tried lies in `fuzz-input` of the current folder, so it is there after a crash.
+// Runs a fuzz target without libFuzzer: mutants of a corpus, for a while. The current input lies in
+// `fuzz-input` in the current folder, so it is there after a crash.
 //
 //   fuzz_TARGET SECONDS SEED FILE-OR-FOLDER...     with SECONDS 0: the files as they are
 #include <algorithm>

@@ -1,4 +1,4 @@
-// A fuzz target: a PNG or JPEG image by its first byte, else a .tar archive. A file with a header
+// A fuzz target: a PNG or JPEG image by the first byte, else a .tar archive. A file with a header
 // decodes or is an error; members lie within the archive.
 #include <cstdlib>
 #include <vector>

@@ -1,5 +1,5 @@
-// A fuzz target: any text as the manifest of a checkpoint. What is accepted can be written and read
-// again. Corpus: manifest.json of checkpoints.
+// A fuzz target: any text as the manifest of a checkpoint. An accepted manifest can be written and
+// read again. Corpus: manifest.json of checkpoints.
 #include "fsdp/checkpoint/manifest.h"
 
 #include "tests/fuzz/fuzz.h"

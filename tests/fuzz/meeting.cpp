@@ -1,6 +1,6 @@
-// A libFuzzer target: any bytes as what a stranger says at a meeting of ranks or of launchers,
-// first as the messages of a Store, then as every message that is read from one. Nobody comes in
-// without the secret, and nothing else happens. tests/fuzz/run.sh builds and runs it.
+// A libFuzzer target: any bytes as the messages of a stranger at a meeting of ranks or launchers,
+// first for a Store, then as every message that is read from one. Nobody comes in without the
+// secret, and nothing else happens. tests/fuzz/run.sh builds and runs it.
 #include <sys/socket.h>
 
 #include <cstdint>

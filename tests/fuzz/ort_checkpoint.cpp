@@ -1,5 +1,5 @@
-// A libFuzzer target: any bytes as a checkpoint of ONNX Runtime's. What is accepted names bytes
-// that are there; nothing else may happen. tests/fuzz/run.sh builds and runs it.
+// A libFuzzer target: any bytes as a checkpoint of ONNX Runtime. An accepted one names bytes that
+// exist; nothing else may happen. tests/fuzz/run.sh builds and runs it.
 #include <cstdint>
 #include <cstdlib>
 

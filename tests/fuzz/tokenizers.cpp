@@ -1,5 +1,5 @@
-// A fuzz target: any text as a tokenizer.json. What is accepted encodes a text of many kinds of
-// characters, or has no token for it. Corpus: tests/fixtures/tokenizers.
+// A fuzz target: any text as a tokenizer.json. An accepted tokenizer encodes a text with many kinds
+// of characters, or has no token for it. Corpus: tests/fixtures/tokenizers.
 #include "runtime/data/tokenizer/tokenizer.h"
 #include "tests/fuzz/fuzz.h"
 #include "tests/support/namespaces.h"

@@ -33,7 +33,7 @@ std::unique_ptr<Device> counting() {
   return *std::move(device);
 }
 
-// A device and a block of its memory that a test fills and reads.
+// A device and a block of device memory that a test fills and reads.
 class Bench {
  public:
   explicit Bench(std::unique_ptr<Device> device) : device_(std::move(device)) {
@@ -74,7 +74,7 @@ class Bench {
   DeviceMemory memory_, pinned_;
 };
 
-// An update operation of a device and its operands.
+// A device's update operation and the operands.
 class UpdateCall {
  public:
   UpdateCall(const UpdateSpec& spec, std::vector<UpdateRow> rows) {
@@ -371,8 +371,8 @@ TEST_F(DeviceTableTest, ATimedEventSaysWhen) {
   });
 }
 
-// Whether the host comes to see the mark. An event that is a node of a graph may still be that of
-// the launch before, so awaiting it is not enough (runtime/engine/device/device_offload.cpp).
+// Whether the host sees the mark in time. An event in a graph may still be the launch before's, so
+// awaiting it is not enough (runtime/engine/device/device_offload.cpp).
 bool arrives(Device& device, ofsdp_event* event, int64_t& mark) {
   constexpr std::chrono::microseconds kPause{50};
   const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(20);

@@ -1,5 +1,5 @@
 // --cpu-offload on a GPU of this host: the real program against the CPU, with and without a
-// captured step, and with a limit that its states alone would pass. Skipped where there is no GPU.
+// captured step, and with a limit that the states alone would pass. Skipped without a GPU.
 #include <gtest/gtest.h>
 
 #include <fstream>

@@ -1,4 +1,4 @@
-// Every operator that a device library has a kernel for, against its own reference and sample
+// Every operator with a kernel in a device library, against the operator's reference and sample
 // cases: the conformance test of the CPU (tests/ops/conformance_test.cpp) through the library's
 // table. Run as gpu.operators on a GPU, and as unit.cuda_operators on the emulated device
 // (tests/device/emulated), which OFSDP_CUDA_LIBRARY names then.
@@ -59,7 +59,7 @@ class Block {
   std::vector<std::pair<size_t, size_t>> spans_;
 };
 
-// A kernel of the device that takes operands in host memory: all of them travel both ways.
+// A device kernel with operands in host memory: all operands travel both ways.
 class Travelling final : public Kernel {
  public:
   Travelling(Device& device, std::unique_ptr<Kernel> kernel)
@@ -144,7 +144,7 @@ std::vector<std::string> computing_operators() {
   return operator_names([](const OpDef& op) { return !op.view; });
 }
 
-// One device for all tests: a GPU takes its time to open.
+// One device for all tests: opening a GPU takes time.
 class OnDevice : public ::testing::Test {
  protected:
   static void SetUpTestSuite() {
@@ -176,7 +176,7 @@ class DeviceOperators : public OnDevice, public ::testing::WithParamInterface<st
   }
 };
 
-// The findings without those of problems that have no kernel.
+// The findings except the problems without a kernel.
 std::string but_for_missing(const std::string& findings) {
   std::istringstream lines(findings);
   std::string left;
@@ -186,8 +186,8 @@ std::string but_for_missing(const std::string& findings) {
   return left;
 }
 
-// Problems that the library has no kernel for are no failure here:
-// tests/procs/device/emulated_device_test.cpp says what models need.
+// Problems without a kernel in the library are no failure here:
+// tests/procs/device/emulated_device_test.cpp lists the needs of models.
 TEST_P(DeviceOperators, AgreeWithTheReference) {
   const Registry registry = make_registry();
   OpDef op = registry.get(GetParam());
@@ -233,7 +233,7 @@ TEST_P(DeviceOperators, TakeRowsThatAreApartOrRefuseThem) {
   EXPECT_EQ(taken > 0, listed) << taken << "; the list above says which operators take some";
 }
 
-// The outputs of a sample on the device when the first element of its first operand is NaN.
+// The device's outputs for a sample when the first element of the first operand is NaN.
 std::vector<double> with_nan(Device& device, const OpDef& op, SampleCase sample) {
   sample.fill = [](size_t i, std::vector<double>& values) {
     if (i == 0 && !values.empty()) values[0] = std::nan("");

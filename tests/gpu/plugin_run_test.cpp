@@ -1,5 +1,5 @@
 // A plug-in's functions for CUDA in a run on a GPU of this host: plugins/examples/cuda_scaled_tanh
-// against its kernels for the CPU, captured, launched and once more. Skipped where there is no GPU.
+// against the plug-in's CPU kernels, captured, launched and once more. Skipped without a GPU.
 #include <filesystem>
 
 #include "kernels/core/device.h"

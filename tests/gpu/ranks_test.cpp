@@ -1,7 +1,7 @@
-// Several ranks on GPUs of this host, joined by NCCL: the real program with two of them against the
-// same ranks on the CPU, twice, with and without a captured step, and with one that is killed.
-// Skipped where `--device cuda` cannot have two ranks: it says why. One GPU is enough with NCCL
-// 2.30 and NCCL_MULTI_RANK_GPU_ENABLE=1, where `OFSDP_NCCL_LIBRARY` may name it.
+// Several ranks on GPUs of this host, joined by NCCL: the real program with two ranks against the
+// same ranks on the CPU, twice, with and without a captured step, and with one killed rank. Skipped
+// if `--device cuda` cannot have two ranks, with the reason. One GPU is enough with NCCL 2.30
+// (OFSDP_NCCL_LIBRARY may name it) and NCCL_MULTI_RANK_GPU_ENABLE=1.
 #include <gtest/gtest.h>
 #include <signal.h>
 

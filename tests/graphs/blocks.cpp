@@ -1,5 +1,5 @@
-// The recipes of blocks: attention, rotary embeddings, tied tables, residuals and losses as models
-// have them. As in idioms.cpp exactly one part of a near miss is another.
+// The recipes of blocks: attention, rotary embeddings, tied tables, residuals and losses as in real
+// models. As in idioms.cpp, a near miss differs in exactly one part.
 #include <cmath>
 
 #include "tests/graphs/draw.h"
@@ -23,8 +23,8 @@ Names packed_projection(Draw& draw, const std::string& x, int64_t width) {
   return draw.emit("Split", {all, draw.ints({width, width, width})}, {{"axis", int64_t{2}}}, 3);
 }
 
-// Causal or not, with numbers of its own (ALiBi) or without, for all heads or for each. Some hide
-// the last keys of a sample, as padding does.
+// A mask: causal or not, with separate numbers (ALiBi) or without, for all heads or for each. Some
+// hide the last keys of a sample, as padding does.
 std::string mask_of(Draw& draw, int64_t heads, int64_t tokens) {
   const bool causal = draw.one_in(2), biased = !causal || draw.one_in(2);
   const std::vector<Axes> shapes = {{tokens, tokens},
@@ -106,7 +106,7 @@ struct Rotary {
   bool steps_first;  // [b, tokens, heads, size]
 };
 
-// The angles of each token, one for each of `width` elements; in a near miss their halves differ.
+// The angles of each token, one for each of `width` elements; in a near miss the halves differ.
 std::vector<double> angles_of(const Rotary& r, const Axes& shape) {
   std::vector<double> angles;
   for (int64_t i = 0; i < Shape(shape).numel(); ++i) {
@@ -271,8 +271,8 @@ void residual(Draw& draw, const std::string&) {
   draw.either("Add", x, draw.one_in(2) ? draw.emit1("Tanh", {y}) : y);
 }
 
-// A normalization of a sum, each part of which something later reads too: the gradient of the sum
-// has several readers.
+// A normalization of a sum, where something later reads each part too: the gradient of the sum has
+// several readers.
 void post_norm(Draw& draw, const std::string&) {
   const std::string x = draw.of_rank(2, 3);
   const int64_t width = draw.axes(x).back();

@@ -187,8 +187,8 @@ void Draw::check(const std::string& op, const RefTensor& tensor) const {
   }
 }
 
-// Refuses a node whose output jumps as its operands move by float32's rounding, or by that of a
-// difference of numbers about as large: Sign next to 0, a variance of equal numbers.
+// Refuses a node if the output jumps when operands move by float32's rounding, or by the rounding
+// of a difference between numbers as large: Sign next to 0, a variance of equal numbers.
 void Draw::check_jump(const DrawnNode& node, const std::vector<RefTensor>& made) {
   static const std::set<std::string> kJump = {"Floor", "Ceil", "Round",
                                               "Sign",  "Mod",  "MeanVarianceNormalization"};
@@ -266,7 +266,7 @@ bool Draw::within(const std::string& name, double bound) const {
                              [&](double v) { return std::abs(v) <= bound; });
 }
 
-// A number made from all elements of a leaf, each of which counts differently.
+// A number made from all elements of a leaf, each with a different factor.
 std::string Draw::term(const std::string& leaf) {
   std::string value = leaf;
   if (numel(leaf) > 1 && one_in(2)) {
@@ -282,7 +282,7 @@ std::string Draw::term(const std::string& leaf) {
   return emit1(op, {value}, {{"keepdims", int64_t{0}}});
 }
 
-// The labels of the last value with classes, a column of the data.
+// The labels for the last value with classes, a column of the data.
 bool Draw::finish_with_labels() {
   for (auto leaf = leaves_.rbegin(); leaf != leaves_.rend(); ++leaf) {
     const bool fits = rank(*leaf) == 2 && axes(*leaf)[0] == graph.batch && axes(*leaf)[1] > 1 &&
@@ -321,7 +321,7 @@ void Draw::finish() {
   graph.loss = sum;
 }
 
-// Undoes what a recipe has done when it throws.
+// Undoes the work of a recipe that throws.
 class Attempt {
  public:
   explicit Attempt(Draw& draw)

@@ -1,9 +1,9 @@
 // Draw: makes a DrawnGraph node by node from a seed. A recipe (operators.cpp, idioms.cpp,
-// blocks.cpp) takes values that are there, makes weights and constants and emits nodes; if it does
-// not work out, it throws Refused, and the graph is as before.
+// blocks.cpp) takes existing values, makes weights and constants and emits nodes. If it fails, it
+// throws Refused, and the graph is as before.
 //
-// Each value is computed when it is drawn, so shapes are inferred by the product and numbers stay
-// in a range in which float32 has digits: a node whose output is beyond kLargest is refused.
+// Each value is computed when it is drawn. So the product infers shapes, and numbers stay in a
+// range in which float32 has digits: a node with an output beyond kLargest is refused.
 //
 // Ownership: the registry outlives it. Threads: one.
 #pragma once
@@ -54,7 +54,7 @@ class Draw {
   std::string bounded(double high);
 
   // --- new values ---
-  std::string weight(const Axes& shape, double scale = 0);  // 0: by its size; may be shared
+  std::string weight(const Axes& shape, double scale = 0);  // 0: by the size; may be shared
   std::string weight_of(const TensorDesc& desc, std::vector<double> values);
   std::string constant(const TensorDesc& desc, std::vector<double> values);
   std::string ints(const Axes& values) {
@@ -71,7 +71,7 @@ class Draw {
   std::string emit1(const std::string& op, const Names& inputs, const Attributes& attributes = {}) {
     return emit(op, inputs, attributes)[0];
   }
-  // Both orders of the operands of an operator that has none.
+  // Both operand orders for an operator that commutes.
   std::string either(const char* op, const std::string& a, const std::string& b) {
     return one_in(2) ? emit1(op, {a, b}) : emit1(op, {b, a});
   }
@@ -79,10 +79,10 @@ class Draw {
   void hide(const std::string& name) { std::erase(floats_, name); }
   int64_t most_elements = kMaxElements;
 
-  // A node that is there if the opset has it.
+  // Whether the opset has the operator.
   bool has(const std::string& op) const;
 
-  // The value is no end of its own: something reads it, or it was only looked at.
+  // Values that nothing reads.
   const Names& leaves() const { return leaves_; }
   void finish();  // the loss over all leaves
 

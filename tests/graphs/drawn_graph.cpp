@@ -30,7 +30,7 @@ Ints ints_of(const DrawnGraph& graph, const std::string& name) {
   return Ints(value.tensor.values.begin(), value.tensor.values.end());
 }
 
-// Writes the node of the newest opset as one of `opset`.
+// Writes a node of the newest opset as a node of `opset`.
 class OldForm {
  public:
   OldForm(const DrawnGraph& graph, const DrawnNode& node)
@@ -90,7 +90,7 @@ class OldForm {
     made_.attributes = kept;
   }
 
-  // An attribute that the opset does not have may stand at what it was then.
+  // An attribute that is missing in the opset may have the value it was fixed to then.
   void younger(const std::string& name) {
     static const std::map<std::string, int64_t> kThen = {{"ceil_mode", 0},
                                                          {"allowzero", 0},

@@ -1,12 +1,12 @@
-// DrawnGraph: a random model as a list of nodes of the newest opset, each value with its numbers.
+// DrawnGraph: a random model as a list of nodes in the newest opset, each value with its numbers.
 // `model_of` writes it as ONNX of an older opset, where the operators allow it.
 //
-// A value is an input (a column of the data), a weight (an initializer that is trained), a constant
-// (an initializer of integers, else a Constant node) or the output of a node. `values` holds the
-// numbers of all, in double, as the references make them.
+// A value is an input (a data column), a weight (a trained initializer), a constant (an initializer
+// with integers, else a Constant node) or a node's output. `values` holds the numbers of all, in
+// double, as the references make them.
 //
 // Ownership: values; OpDefs belong to the registry. Threads: one. Errors: `model_of` throws Refused
-// for what the opset cannot say.
+// if the opset cannot express the model.
 #pragma once
 
 #include <onnx/onnx_pb.h>
@@ -45,7 +45,7 @@ struct DrawnNode {
   std::vector<std::string> outputs;
   Attributes attributes;
   Around around = Around::kNothing;
-  int64_t rounds = 1;  // of kLoop: the output is the first operand of the next
+  int64_t rounds = 1;  // for kLoop: the output is the next round's first operand
 };
 
 struct DrawnGraph {
@@ -68,8 +68,8 @@ onnx::ModelProto model_of(const DrawnGraph& graph);
 // Throws Refused unless the opset can say all nodes from `first` on.
 void check_forms(const DrawnGraph& graph, size_t first);
 
-// The number of element `i` of an input, from its name alone: normal(0, 1), or a class below N
-// where the name ends with "_classesN", and one in five -100 where it ends with "_classesN_ignore".
+// The number of element `i` of an input, from the input's name: normal(0, 1); with the ending
+// "_classesN" a class below N; with "_classesN_ignore" one in five is -100.
 std::vector<double> column_values(const std::string& name, const TensorDesc& desc);
 
 // The values of all nodes again, after a change; Refused where one is refused.

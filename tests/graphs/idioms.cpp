@@ -1,5 +1,5 @@
-// The recipes of idioms: pieces that exporters write and that fusions look for, each with near
-// misses, in which exactly one part is another: of two at once a fusion would refuse for either.
+// The recipes of idioms: pieces that exporters write and fusions look for, each with near misses. A
+// near miss differs in exactly one part: with two, a fusion would refuse for either.
 #include <cmath>
 
 #include "tests/graphs/draw.h"

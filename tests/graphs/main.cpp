@@ -5,12 +5,12 @@
 //                 [--found FOLDER] [--replay FOLDER] [--rotate] [--first] [--verbose]
 //                 [--planted N,..]
 //
-// --rotate: each graph in one of the ways, by its seed; else in all of them.
+// --rotate: each graph in one way, chosen by the seed; else in all of them.
 // --first:  ends at the first defect, which is not cut down.
-// --planted: the faults of planted.py that no graph has found yet, one after the other.
+// --planted: the faults in planted.py that no graph has found yet, one after the other.
 //
-// Ways with several ranks fork, so a process that trains itself, and has threads from then on,
-// must not: they run in a process of their own, next to the others.
+// Ways with several ranks fork. A process that trains has threads from then on, so it must not
+// fork: these ways run in a separate process, next to the others.
 //
 // One line a defect, then a total. Exit status 1 if there was one.
 #include <onnx/checker.h>
@@ -42,7 +42,7 @@ struct Arguments {
   uint64_t seed = 1;
   std::string ways = "plain";
   Names only;
-  std::string found;   // the folder for what fails; empty: none
+  std::string found;   // the folder for failures; empty: none
   std::string replay;  // a folder of such files
   bool rotate = false, first = false, verbose = false;
   Names planted;  // numbers of faults, see planted.py
@@ -74,8 +74,8 @@ Arguments arguments_of(int count, char** words) {
   return arguments;
 }
 
-// Weights of com.microsoft.NhwcConv have a layout of the file, which the generator, one node at a
-// time, does not know.
+// Weights of com.microsoft.NhwcConv have a layout of the whole file. The generator goes node by
+// node and does not know it.
 bool reads_layouts_as_one(const DrawnGraph& graph) {
   return std::ranges::any_of(
       graph.nodes, [](const DrawnNode& node) { return node.op->name.starts_with("Nhwc"); });
@@ -118,7 +118,7 @@ class Campaign {
   }
 
   int run() {
-    const bool both = !arguments_.replay.empty() ||  // of files, which have ways of their own
+    const bool both = !arguments_.replay.empty() ||  // files have different ways
                       (std::ranges::any_of(ways_, forks) && !std::ranges::all_of(ways_, forks));
     std::fflush(nullptr);
     const pid_t beside = both ? fork() : -1;

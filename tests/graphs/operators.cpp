@@ -1,5 +1,5 @@
-// The recipes of operators: one for each row of tests/ops/samples, whose inputs become values of
-// the graph, and some with shapes of their own.
+// The recipes of operators: one for each row of tests/ops/samples, with inputs that become values
+// in the graph, and some with other shapes.
 #include <algorithm>
 #include <cmath>
 #include <functional>
@@ -16,7 +16,7 @@ namespace {
 
 bool has_gradient(const OpDef& op) { return op.grad != nullptr || is_composite(op); }
 
-// Operators that are no part of a trained graph, or that a recipe of their own draws.
+// Operators that are no part of a trained graph, or that have a separate recipe.
 bool left_out(const OpDef& op) {
   static const std::vector<std::string> kOperators = {
       "Constant",  "Dropout",     "RandomNormal",     "RandomUniform",
@@ -322,7 +322,7 @@ void cum_sum(Draw& draw, const std::string&) {
       "CumSum",
       {x, draw.constant({DType::kInt64, {}}, {static_cast<double>(draw.below(draw.rank(x)))})},
       {{"exclusive", int64_t{draw.one_in(2)}}, {"reverse", int64_t{draw.one_in(2)}}});
-  // The number of its rounds must be known.
+  // The number of rounds must be known.
   DrawnNode& sum = draw.graph.nodes.back();
   if (draw.graph.fixed_batch && draw.numel(x) > 0 && sum.rounds == 1 && draw.one_in(2)) {
     sum.around = Around::kScan;

@@ -39,7 +39,7 @@ class ModelFile {
   std::string path_;
 };
 
-// Rows of each input, as a caller of the library brings them.
+// Rows of each input, as a caller passes them to the library.
 struct Columns {
   std::vector<std::vector<std::byte>> bytes;
   std::vector<ColumnArray> arrays;
@@ -277,7 +277,7 @@ Result<Trained> train(const Registry& registry, const Model& model, const Way& w
 
 namespace {
 
-// The reference of one micro-batch with the weights of the file.
+// The reference for one micro-batch with the weights in the file.
 class MicroBatch {
  public:
   MicroBatch(const Graph& graph, std::vector<int64_t> samples)
@@ -412,7 +412,7 @@ Result<Expected> expect(const Registry& registry, const Model& model, const Way&
   std::vector<double> disturbed(kDisturbances);  // losses
   for (int64_t micro = 0; micro < micro_batches; ++micro) {
     const double share = shares[static_cast<size_t>(micro)];
-    if (share == 0) continue;      // its own mean is of nothing
+    if (share == 0) continue;      // a mean over nothing
     std::vector<int64_t> samples;  // rows are dealt to the ranks in turn
     for (int64_t i = 0; i < model.batch; ++i) {
       const int64_t row = micro % way.accumulation * model.batch + i;

@@ -21,8 +21,8 @@ double largest_slope(const Expected::Parameter& p) {
   return largest;
 }
 
-// True if the graph cancels the derivative (of a bias before a softmax): the reference has 0, and
-// `found` is a few units of the last place of the sums that cancel.
+// True if the graph cancels the derivative (for a bias before a softmax): the reference has 0, and
+// `found` is a few units in the last place of the sums that cancel.
 bool is_cancelled(const Expected::Parameter& p, double found, double of_all, bool narrow) {
   const double size = std::max(of_all, 1.0);
   return largest_slope(p) <= 1e-9 * size && std::abs(found) <= (narrow ? 1e-2 : 1e-5) * size;
@@ -57,7 +57,7 @@ double largest_of_all(const Expected& expected) {
   return of_all;
 }
 
-// A derivative far below those of a loss about 1 has lost its digits: of a saturated Tanh.
+// A derivative far below the others has lost its digits (the loss is near 1): a saturated Tanh.
 double scale_of(const Expected::Parameter& p, double of_all) {
   return std::max({largest_slope(p), 1e-4 * of_all, 1e-3});
 }
@@ -141,10 +141,10 @@ Judgement judge(const Trained& found, const Expected& expected, bool narrow) {
   return judged;
 }
 
-// True if each wrong derivative is near its limit and its error jumps as the weights move: backward
-// loses the digits, where 1 - y^2 or p (dp - sum(p dp)) of a saturated function cancels; the
-// reference, which has no backward, keeps them. The error of a wrong gradient moves as smoothly as
-// the gradient.
+// True if each wrong derivative is near the limit and the error jumps as the weights move.
+// Backward loses digits where 1 - y^2 or p (dp - sum(p dp)) cancels in a saturated function; the
+// reference has no backward and keeps them. The error of a wrong gradient moves as smoothly as the
+// gradient.
 Result<bool> Trial::jumps(const Way& way, const Trained& trained, const Expected& expected) const {
   constexpr double kNear = 5, kMoved = 0.03;
   constexpr uint64_t kTries = 6;

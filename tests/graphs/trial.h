@@ -1,10 +1,10 @@
-// A trial (trial.cpp): one model trained (train.cpp) for one step by the library's own code in this
+// A trial (trial.cpp): the library's own code trains one model (train.cpp) for one step in this
 // process, against ReferenceRun on the same file.
 //
 // Plain gradient descent with a rate of 2^20 shows the gradient as the change of each weight, to
-// float32's precision. Each trained parameter's gradient is compared along random directions.
+// float32's precision. Gradients of trained parameters are compared along random directions.
 //
-// Errors: `train` gives what the product says; a model that the reference cannot compute is an
+// Errors: `train` returns the product's errors; a model that the reference cannot compute is an
 // error too.
 #pragma once
 
@@ -72,11 +72,11 @@ Result<Expected> expect(const Registry& registry, const Model& model, const Way&
 enum class Verdict { kRight, kWrong, kUnsteady, kRefused, kAbsent };
 struct Judgement {
   Verdict verdict = Verdict::kRight;
-  std::string line;  // what differs
+  std::string line;  // the difference
 };
 Judgement judge(const Trained& found, const Expected& expected, bool narrow);
 
-// Both, of one model in one way. The reference of `model` is computed once for all ways.
+// Trains and judges one model in one way. The reference is computed once for all ways.
 class Trial {
  public:
   Trial(const Registry& registry, Model model) : registry_(registry), model_(std::move(model)) {}

@@ -1,14 +1,14 @@
-// A cable between two network namespaces of this machine, with a delay and a limited rate: a TAP
-// device in each, and this process, which puts what the kernel sends out of one into the other,
-// later. For kernels that have no netem; TCP at both ends sees what a long link would show it.
+// A cable between two network namespaces on this machine, with a delay and a limited rate. Each has
+// a TAP device; this process takes the kernel's frames out of one and puts them into the other,
+// later. For kernels without netem; TCP at both ends behaves as on a long link.
 //
 //   delayed_link NAMESPACE DEVICE NAMESPACE DEVICE DELAY_MICROSECONDS MEGABITS_A_SECOND
 //
-// Says "ready" on stdout when both devices are there. Each direction sends one frame after the
-// other at the rate, keeps at most kMaxQueued of sending time, and drops what comes beyond, as a
-// router does. This process ends with its parent, and killing it cuts the link, like pulling a
-// cable: the devices stay, with their addresses, until their namespaces go, and one started later
-// joins them again.
+// Prints "ready" on stdout when both devices exist. Each direction sends one frame after the other
+// at the rate, keeps frames for at most kMaxQueued of sending time, and drops the rest, as a router
+// does. This process ends with its parent. Killing it cuts the link, like pulling a cable: the
+// devices keep their addresses until their namespaces go, and a process started later joins them
+// again.
 //
 // Ownership: none. Threads: one. Errors: one line, exit status 1.
 #include <fcntl.h>

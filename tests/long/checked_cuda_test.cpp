@@ -66,8 +66,8 @@ TEST(CheckedTrace, KeepsTheRules) {
   }
 }
 
-// After the first update a bias is negative, of which there is no root. (An overflow would not do:
-// the node that turns it into a NaN depends on the order of additions.)
+// After the first update a bias is negative, and has no root. (An overflow would not do: the node
+// that turns it into a NaN depends on the order of additions.)
 TEST(CheckedFault, ALossThatIsNanEndsTheRunAsOnTheCpu) {
   using namespace onnx_bytes;
   SmallModel model = linear_model();

@@ -1,5 +1,5 @@
-// Outputs against what a node test expects, as ONNX's own runner compares: floats within
-// 1e-7 + 1e-3 |expected| (bfloat16: 2^-6 |expected|), NaN where NaN is expected; all else exactly.
+// Outputs against the expected values in a node test, compared as in ONNX's runner: floats within
+// 1e-7 + 1e-3 |expected| (bfloat16: 2^-6 |expected|), NaN equals NaN; all else exactly.
 //
 // Threads: any. Errors: the first difference, with both values.
 #pragma once

@@ -20,7 +20,7 @@ Values values_of(const Constant& constant) {
   return to_doubles(constant.desc, constant.bytes.data());
 }
 
-// Checks a number of hits against the sum of their chances.
+// Checks a number of hits against the sum of the chances.
 Status check_count(double hits, const Values& chances) {
   double mean = 0, variance = 0;
   for (const double p : chances) {

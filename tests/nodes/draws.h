@@ -1,8 +1,8 @@
-// Outputs of random operators. The expected files hold draws of numpy's generator, ours are
-// Philox's, so outputs are held against the definition: which values are possible, and how many of
-// each there are, within 4 standard deviations.
+// Outputs of random operators. The expected files hold draws from numpy's generator, ours are
+// Philox's. So outputs are checked against the definition: the possible values, and the count of
+// each, within 4 standard deviations.
 //
-// Threads: any. Errors: kInput, what was expected and found.
+// Threads: any. Errors: kInput, with the expected and the found.
 #pragma once
 
 #include <optional>

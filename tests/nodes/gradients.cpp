@@ -16,7 +16,7 @@ bool is_float(const Graph& graph, ValueId id) {
   return id != 0 && is_floating(graph.value(id).desc.dtype);
 }
 
-// The node as a sample of its operator, with the values that it ran on.
+// The node as a sample of the operator, with the values of the run.
 testing::SampleCase sample_of(const Graph& graph, Interpreter& values, const Node& node) {
   testing::SampleCase sample{.name = node.name, .attributes = node.attributes};
   std::vector<std::vector<double>> inputs;

@@ -1,9 +1,9 @@
-// Gradients of a graph that ran, node by node, on the values that it ran on: the rule of each
-// operator, by references in double, against central differences of its reference
+// Gradients in a graph that ran, node by node, on the values of that run: the rule of each
+// operator, by references in double, against central differences of the operator's reference
 // (tests/support/op_check.h, check_gradient). Values at a kink, where the first try differs, are
 // moved by 1e-3.
 //
-// Threads: one. Errors: none; `why` says what differs.
+// Threads: one. Errors: none; `why` holds the difference.
 #pragma once
 
 #include <string>
@@ -15,7 +15,7 @@ namespace ofsdp::nodes {
 enum class GradientVerdict {
   kNothing,     // no node with finite floating inputs and floating outputs
   kAgrees,      // all nodes
-  kNoGradient,  // a node has none, or none for one of its floating inputs
+  kNoGradient,  // no gradient for the node, or none for a floating input
   kDiffers
 };
 

@@ -1,8 +1,8 @@
-// Interpreter: a specialized graph run node by node with its kernels. No schedule and no memory
-// plan: each value has bytes of its own, filled with garbage before.
+// Interpreter: runs a specialized graph node by node with kernels. No schedule and no memory plan:
+// each value has separate bytes, filled with garbage before.
 //
 // In order: plan, set (inputs) and set_parameters, run, take. Ownership: values; the graph must
-// outlive it. Threads: one. Errors: what kernels and the file say, with the node.
+// outlive it. Threads: one. Errors: those of kernels and the file, with the node.
 #pragma once
 
 #include <memory>

@@ -2,13 +2,13 @@
 //
 //   node_runner [--expected TABLE] [--gradients] FOLDER...
 //
-// Each folder is a test (it holds model.onnx) or a folder of tests. One line for each test that
-// fails, then the counts. Without a table the exit status is 1 when any fails; with one (see
+// Each folder is a test (it holds model.onnx) or a folder of tests. One line for each failing test,
+// then the counts. Without a table the exit status is 1 when any fails; with one (see
 // expected.h) when a listed test passes, another fails, or a line of the table matches nothing.
-// With --gradients the gradients of the tests that pass are compared with differences too
-// (gradients.h): a line for each that is not right, and counts, which do not change the status.
+// With --gradients it also compares gradients with differences, for tests that pass (gradients.h).
+// It prints a line for each wrong gradient, and counts, which do not change the status.
 //
-// The tests run in a process of their own, which is started again when one crashes: that test
+// The tests run in a separate process, which is started again when one crashes: that test
 // fails.
 #include <fmt/format.h>
 #include <sys/wait.h>
@@ -42,8 +42,8 @@ Status compare_all(const std::vector<Constant>& found,
   return {};
 }
 
-// A model that cannot be planned with data is planned with what operators need as constants, then
-// with nothing but constants.
+// If planning fails with all inputs as data, the inputs that operators need become constants, then
+// all inputs.
 Status run_data_set(const NodeTest& test, const DataSet& data, const Registry& registry,
                     const Visit& visit) {
   struct Attempt {
@@ -118,7 +118,7 @@ class Runner {
     replies_ = fdopen(ends[0], "r");
   }
 
-  // False: the process crashed. `said`: the failure, or else what the process wrote to stderr.
+  // False: the process crashed. `said`: the failure, else the process's text on stderr.
   bool read_reply(std::string& said) {
     char* line = nullptr;
     size_t size = 0;

@@ -1,6 +1,6 @@
-// NodeTest: one folder of ONNX's backend node tests: model.onnx and, per data set, the values of
-// its inputs and outputs (input_0.pb, output_0.pb, ...), which are tensors, sequences of tensors or
-// optional ones.
+// NodeTest: one folder of ONNX's backend node tests: model.onnx and, per data set, values for all
+// inputs and outputs (input_0.pb, output_0.pb, ...): tensors, sequences of tensors or optional
+// ones.
 //
 // Errors: kInput naming the file.
 #pragma once

@@ -1,8 +1,8 @@
 // run_model: a bound model through the importer, `specialize` and the kernels, node by node. No
-// schedule and no memory plan: each value has bytes of its own, filled with garbage before.
+// schedule and no memory plan: each value has separate bytes, filled with garbage before.
 //
-// kInputs lets all inputs be data; kNeeded binds those that an operator of the graph must know
-// while planning (OpDef::constant_inputs) as constants.
+// kInputs lets all inputs be data. kNeeded binds as constants the inputs that an operator must know
+// while planning (OpDef::constant_inputs).
 //
 // `visit`, if any, is called with the graph that ran and its values.
 //

@@ -1,7 +1,7 @@
-// Stands for cuDNN where OFSDP_CUDNN_LIBRARY is "stand-in": attention by plain loops in double, as
-// kernels/cuda/cudnn/plan.h says it, at once. What is undefined there becomes NaN: rows without
-// visible keys, and dk and dv of keys after a sample's length. So a result without NaN shows that
-// kernels/cuda/cudnn/attention_operators.cpp reads nothing of it.
+// Takes the place of cuDNN if OFSDP_CUDNN_LIBRARY is "stand-in": attention by plain loops in
+// double, as kernels/cuda/cudnn/plan.h defines it, at once. Undefined results become NaN: rows
+// without visible keys, and dk and dv of keys after a sample's length. So a result without NaN
+// shows that kernels/cuda/cudnn/attention_operators.cpp does not read them.
 #include <array>
 #include <cmath>
 #include <cstdlib>

@@ -1,5 +1,5 @@
-// The operators of kernels/cuda for the device that counts, on the CUDA of tests/emulator: the
-// same sources as in libofsdp_cuda.so but for the matrix product (product.cpp).
+// The operators of kernels/cuda for the counting device, on the CUDA of tests/emulator: the sources
+// of libofsdp_cuda.so except for the matrix product (product.cpp).
 #include <cstring>
 
 #include "cuda_runtime.h"

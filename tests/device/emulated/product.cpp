@@ -1,6 +1,6 @@
-// In place of cuBLASLt: kernels/cuda/matmul/product.h by plain loops, in float32, rounded once.
-// It fills with garbage what it asks for as workspace. It refuses addresses that are less aligned
-// than product.cpp promises cuBLASLt, and a bias that is not at a multiple of 16 bytes.
+// In place of cuBLASLt: kernels/cuda/matmul/product.h by plain loops, in float32, rounded once. It
+// fills the requested workspace with garbage. It refuses addresses with less alignment than
+// product.cpp promises to cuBLASLt, and a bias that is not at a multiple of 16 bytes.
 #include "kernels/cuda/matmul/product.h"
 
 #include <cstdint>
@@ -75,7 +75,7 @@ class Loops final : public MatrixProduct {
     return z;
   }
 
-  // op(A) over its columns, or op(B) over its rows: both over `inner`.
+  // Sums op(A) over the columns, or op(B) over the rows: both over `inner`.
   void sum_operand(const ProductOperands& o) const {
     const bool of_a = s_.bias_grad == BiasGrad::kOfA;
     const int64_t count = of_a ? s_.rows : s_.columns;

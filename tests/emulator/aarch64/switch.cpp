@@ -1,4 +1,4 @@
-// Fibers of AArch64: x19 to x30 and the low halves of v8 to v15 belong to who calls.
+// Fibers on AArch64: x19 to x30 and the low halves of v8 to v15 belong to the caller.
 #include <algorithm>
 
 #include "cuda_runtime.h"

@@ -77,7 +77,7 @@ TEST_F(CudaAdafactor, AdvancesFactorsAndTakesTheirMeans) {
   }
 }
 
-// A stretch of factored matrices after a parameter of one axis, in one shard.
+// A span of factored matrices after a parameter with one axis, in one shard.
 void check_steps(bool skip) {
   constexpr int64_t kVector = 4100, kGap = 12, kFirst = 40;
   const MatrixShape shape{3, 60, 33};

@@ -15,9 +15,9 @@ namespace attention_test {
 
 class CudaAttention : public DeviceTest {};
 
-// float16 differs from bfloat16 in its conversions alone, and the emulator takes minutes: there the
-// operators' own cases and a few wide ones do. AddressSanitizer looks at indices, which are the
-// same.
+// float16 differs from bfloat16 only in conversions, and the emulator takes minutes: there the
+// operators' own cases and a few wide ones are enough. AddressSanitizer looks at indices, which are
+// the same.
 std::vector<DType> types([[maybe_unused]] const SampleCase& sample) {
   std::vector list = {DType::kFloat32, DType::kBFloat16};
 #if defined(__SANITIZE_ADDRESS__)
@@ -53,9 +53,9 @@ AttentionParams with_memory(AttentionParams e, const void* mask, const void* len
   return e;
 }
 
-// Wider than the samples of the operator, and with more keys than a tile: each width of the tensor
-// cores' kernels, 8 that are none of them, causal with fewer and with more queries than keys, masks
-// of keys and of queries, windows.
+// Wider than the operator's samples, and with more keys than a tile: each width of the tensor
+// cores' kernels, a width of 8 for none of them, causal with fewer and with more queries than keys,
+// masks of keys and of queries, windows.
 std::vector<SampleCase> with_wide(std::vector<SampleCase> list, bool gradient) {
   const DType f = DType::kFloat32, b = DType::kBool;
   const Attributes causal{{"is_causal", int64_t{1}}},
@@ -94,14 +94,14 @@ std::vector<SampleCase> with_wide(std::vector<SampleCase> list, bool gradient) {
   return list;
 }
 
-// Enough for the kernels on CUDA cores, whose tiles are smaller; all of them would take minutes.
+// Enough for the kernels on CUDA cores, with smaller tiles; all cases would take minutes.
 bool small(const SampleCase& sample) { return !sample.name.starts_with("tensor_"); }
 
 // Distances of results from an aligned address, in elements.
 std::vector<int> shifts(const SampleCase& sample) {
   return small(sample) || sample.name == "tensor_bias" ? std::vector{0, 1} : std::vector{0};
 }
-// With these, of the gradient: whether it reads what the forward pass kept.
+// The shifts, each with and without a gradient that reads the results kept by the forward pass.
 std::vector<std::pair<int, bool>> variants(const SampleCase& sample) {
   std::vector<std::pair<int, bool>> list;
   for (int shift : shifts(sample)) list.insert(list.end(), {{shift, false}, {shift, true}});
@@ -114,7 +114,7 @@ std::vector<double> finite(std::vector<double> values) {
   return values;
 }
 
-// The two launchers of each direction; those of the tensor cores say which problems they take.
+// The two launchers in each direction; the tensor cores' launchers tell which problems they take.
 constexpr std::pair<const char*, decltype(&attention)> kForward[] = {
     {"cuda cores", attention}, {"tensor cores", tensor_attention}};
 struct Backward {
@@ -125,7 +125,7 @@ struct Backward {
 constexpr Backward kBackward[] = {{"cuda cores", attention_grad, attention_grad_scratch},
                                   {"tensor cores", tensor_attention_grad, attention_grad_scratch}};
 
-// Y and statistics in double, of the operands of Attention.
+// Y and statistics in double, from the operands of Attention.
 std::vector<RefTensor> kept_by(const Registry& registry, const Attributes& attributes,
                                const Filled& in, const TensorDesc& y, const AttentionShape& s) {
   std::vector<RefTensor> operands = in.refs;
@@ -187,7 +187,7 @@ struct Slopes {
         scratch(DType::kUInt8, Tensor::blank(static_cast<int64_t>(bytes))) {}
 };
 
-// Results of a sample's forward pass that its gradient reads: kept by `launch`.
+// Results of a sample's forward pass that the gradient reads: kept by `launch`.
 struct Saved {
   Tensor y, statistics;
   // qkv: addresses of the first heads.
@@ -255,8 +255,8 @@ TEST_F(CudaAttention, BackwardAgreesWithTheOperator) {
   expect_narrow(narrow);
 }
 
-// With statistics that are log 2 too large every probability is half of what it was, so is dv; and
-// dy times a Y of zeros takes nothing off dp. So both are read, and nothing is found again.
+// If the statistics are log 2 too large, every probability is halved, and so is dv; and dy times a
+// Y of zeros takes nothing off dp. So the kernel reads both, and finds neither again.
 TEST_F(CudaAttention, BackwardReadsWhatWasKept) {
   const Registry registry = make_registry();
   for (const SampleCase& sample : with_wide({}, true)) {
@@ -353,8 +353,8 @@ void put_rows(const std::vector<double>& from, const AttentionParams& e, int64_t
   }
 }
 
-// Heads as a product leaves them, q, k and v in one tensor, give the bits of heads apart, and fill
-// one tensor of gradients.
+// Heads as a product writes them, q, k and v in one tensor, give the same bits as separate heads,
+// and fill one tensor of gradients.
 TEST_F(CudaAttention, HeadsInOneTensorGiveTheBitsOfHeadsApart) {
   AttentionParams apart;
   apart.heads = apart.kv_heads = 2;

@@ -1,6 +1,6 @@
-// Batch normalization and its gradient in 16-byte packs against single elements, which operands
-// that are less aligned take: the same bits. The operators' samples compare them with their
-// reference (tests/gpu/operators_test.cpp).
+// Batch normalization and the gradient in 16-byte packs against single elements, which operands
+// with less alignment take: the same bits. The operators' samples compare them with the reference
+// (tests/gpu/operators_test.cpp).
 #include "kernels/cuda/norm/norm.h"
 #include "tests/gpu/kernels/device.h"
 #include "tests/support/namespaces.h"

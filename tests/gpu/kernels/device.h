@@ -1,5 +1,5 @@
 // For tests of kernels/cuda: tensors in device memory between guard bytes, filled from doubles and
-// read back as such, and `same_twice`, which runs a launcher two times (under the emulator with the
+// read back as doubles, and `same_twice`, which runs a launcher twice (under the emulator with the
 // threads in the other order) and expects the same bits. Owns its memory. Threads: one. Errors: a
 // failed call of CUDA fails the test.
 #pragma once
@@ -133,7 +133,7 @@ inline void expect_close(const std::vector<double>& actual, const std::vector<do
 // Runs `launch` twice from the same contents of `tensors`, all that it reads and writes.
 inline void same_twice(const std::vector<Tensor*>& tensors,
                        const std::function<cudaError_t()>& launch) {
-#ifdef __SANITIZE_ADDRESS__  // which looks at indices: those of one run are those of all
+#ifdef __SANITIZE_ADDRESS__  // it looks at indices, which are the same in every run
   constexpr bool kTwice = false;
 #else
   constexpr bool kTwice = true;

@@ -14,7 +14,7 @@ using Doubles = std::vector<double>;
 
 class CudaExactSquares : public DeviceTest {
  protected:
-  // Each part is a rank's: its limbs are added to those of the others.
+  // Each part belongs to a rank: the limbs of all ranks are added.
   static double norm(const std::vector<Doubles>& parts) {
     const Tensor sum(DType::kUInt8, Doubles(sizeof(ofsdp_exact_sum), 0));
     Doubles added(OFSDP_EXACT_LIMBS, 0);
@@ -81,7 +81,7 @@ TEST_F(CudaExactSquares, WhatIsNotFiniteMakesNaNOnce) {
   EXPECT_EQ(norm({{0, -0.0}}), 0);
 }
 
-// Squares of the largest and the least values that float32 has; what is below 2^-256 is cut off.
+// Squares of float32's largest and least values; bits below 2^-256 are cut off.
 TEST_F(CudaExactSquares, HoldsTheWholeRange) {
   const double most = std::numeric_limits<float>::max();
   EXPECT_EQ(norm({{most, most}}), 2 * most * most);

@@ -1,4 +1,4 @@
-// A sample case of an operator as a test of kernels/cuda takes it: inputs of one float type on the
+// A sample case of an operator as a test of kernels/cuda needs it: inputs in one float type on the
 // device, and the same numbers for the reference. Owns its memory. Threads: one.
 #pragma once
 

@@ -270,8 +270,8 @@ TEST_F(CudaMovement, GatherAndItsGradient) {
   }
 }
 
-// The order of embedding.cu for one column: a run of equal keys at sorted places [begin, end), cut
-// at multiples of `sizes`, the coarsest first.
+// The order in embedding.cu for one column: a run with equal keys at sorted places [begin, end),
+// cut at multiples of `sizes`, the coarsest first.
 float added_in_order(const std::vector<float>& rows, size_t begin, size_t end,
                      std::span<const size_t> sizes) {
   float sum = 0;

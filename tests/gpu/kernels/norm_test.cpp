@@ -191,7 +191,7 @@ TEST_F(CudaNorm, Backward) {
   }
 }
 
-// In float32 the bits of a second pass; in 16 bits at most its second rounding away.
+// In float32 the bits of a second pass; in 16 bits at most one rounding away.
 TEST_F(CudaNorm, AnAddendGivesTheSumOfTwoPasses) {
   const std::set<int64_t> widths{33, 768, 1023, 4096, 8200};
   for (const Case& c : cases()) {

@@ -21,7 +21,7 @@ Doubles indices(int64_t n, int64_t below, uint64_t seed) {
   return made;
 }
 
-// The places of the k best of each line, of equal ones the first.
+// The places of the k best in each line; among equal values the first.
 Doubles best_of(const TopParams& e, const Doubles& x) {
   Doubles made(static_cast<size_t>(e.outer * e.k * e.inner));
   for (int64_t line = 0; line < e.outer * e.inner; ++line) {
@@ -40,7 +40,7 @@ Doubles best_of(const TopParams& e, const Doubles& x) {
   return made;
 }
 
-// By walks of a warp and of a thread, and by sorting; values that come several times.
+// By walks of a warp and of a thread, and by sorting; some values repeat.
 TEST_F(CudaSelect, TopK) {
   for (DType dtype : {DType::kFloat32, DType::kBFloat16, DType::kInt32, DType::kInt64}) {
     for (const auto& [outer, n, inner, k] : {std::array<int64_t, 4>{3, 1023, 1, 5},
@@ -112,7 +112,7 @@ TEST_F(CudaSelect, Scatter) {
         SCOPED_TRACE(std::string(dtype_name(dtype)) + " " + std::to_string(count));
         const ScatterParams e{kind, dtype, rows, inner, count};
         Doubles given = numbers(count * inner, 2, 1);
-        // Products of ones and minus ones stay what they are.
+        // Products of ones and minus ones stay exact.
         for (double& v : given)
           v = kind == ScatterKind::kMul ? (v < 0 ? -1 : 1) : std::round(v * 8);
         const Doubles at = indices(count, rows, 3);

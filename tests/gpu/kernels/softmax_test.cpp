@@ -192,7 +192,7 @@ Doubles apart(const Doubles& rows, int64_t width, int64_t pitch) {
   return made;
 }
 
-// The bytes that a loss and its gradient leave.
+// The bytes written by a loss and a loss gradient.
 struct LossBytes {
   std::vector<std::byte> loss, rows;
   bool operator==(const LossBytes&) const = default;

@@ -59,8 +59,8 @@ std::vector<Optimizer> optimizers() {
 
 Doubles doubles(const std::vector<float>& values) { return {values.begin(), values.end()}; }
 
-// A span of n elements, `shift` elements after an aligned address; its gradient lies
-// `gradient_shift` after one, its copy (kUndefined: none) `copy_shift`.
+// A span with n elements, `shift` elements after an aligned address. The gradient lies
+// `gradient_shift` after one, the copy (kUndefined: none) `copy_shift`.
 struct SpanCase {
   int64_t n;
   int shift = 0, gradient_shift = 0, copy_shift = 0;

@@ -1,5 +1,5 @@
 // Rows of windows and the way back: 16-byte packs of channels against single elements, which
-// operands that are less aligned take. Convolutions compare both with their reference
+// operands with less alignment take. Convolutions compare both with the reference
 // (tests/gpu/operators_test.cpp).
 #include "kernels/cuda/conv/window.h"
 
@@ -11,7 +11,7 @@ namespace window_test {
 
 class WindowTest : public DeviceTest {};
 
-// 3 images of 7 x 6 positions, windows of 3 x 2 that overlap, leave gaps and begin outside.
+// 3 images with 7 x 6 positions, windows 3 x 2 that overlap, leave gaps and begin outside.
 WindowParams extent(DType dtype, int64_t channels) {
   WindowParams w;
   w.dtype = dtype;

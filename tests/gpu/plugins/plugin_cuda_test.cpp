@@ -1,4 +1,4 @@
-// cuda_forward and cuda_backward of a plug-in against its own kernels for the CPU, on a stream.
+// cuda_forward and cuda_backward of a plug-in against the plug-in's CPU kernels, on a stream.
 #include <cuda_runtime.h>
 #include <gtest/gtest.h>
 
