@@ -1,7 +1,7 @@
-// Adapters of weights that no plain product reads (tests/oracle/make_adapted.py): Attention's
-// packed weight, FusedGemm's, 1x1 convolutions', a tied table. Losses and the trained adapter are
-// PyTorch's, bits are the same under every strategy, and the merged file computes what the adapted
-// one does.
+// Adapters of weights that no plain product reads (tests/oracle/make_adapted.py): the packed weight
+// of Attention, FusedGemm's, 1x1 convolutions', a tied table. Losses and the trained adapter match
+// PyTorch, bits are the same under every strategy, and the merged file computes the same as the
+// adapted one.
 #include <cmath>
 #include <fstream>
 #include <map>
@@ -167,8 +167,8 @@ TEST(AdaptersOfAll, LeaveWeightsThatHoldSeveralProjections) {
   for (const std::string& name : names) EXPECT_EQ(name.find("qkv"), std::string::npos) << name;
 }
 
-// Weights in Constant nodes train to the bits that they would have as initializers, and the written
-// file has them in its nodes.
+// Weights in Constant nodes train to the same bits as initializers, and the written file has them
+// in the nodes.
 TEST(ConstantWeights, TrainAsInitializersDo) {
   ModelFolder folder;
   folder.write("constants.onnx", linear_model_of_constants().bytes());
@@ -196,7 +196,7 @@ TEST(ConstantWeights, TrainAsInitializersDo) {
             content(folder / "constants.onnx").size());
 }
 
-// A Conv's bias of one number is a weight; a factor of one number is none.
+// A Conv's bias with one number is a weight; a factor with one number is none.
 TEST(ConstantWeights, OneNumberThatALayerReads) {
   SmallModel model = linear_model();
   model.nodes = {constant_node("w", kFloat, {4, 1}, raw(count_up(4))),
@@ -302,7 +302,7 @@ TEST(ControlFlow, AnInputThatIsTheSameInEveryBatchDecidesIt) {
 // y = x k + b, where `rate` decides which branch's `k` that is. Both branches have the name.
 class BranchWeights : public testing::Test {
  protected:
-  // `in_nodes`: all weights are Constant nodes, k inside an If of its own.
+  // `in_nodes`: all weights are Constant nodes, k inside a separate If.
   void write(bool in_nodes) const {
     const auto graph = [](const std::string& fields, const std::string& output) {
       return fields + message(2, output) + message(12, message(1, output));

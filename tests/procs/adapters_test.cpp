@@ -262,7 +262,7 @@ TEST(AdaptersTest, APlainFileHasAdaptersIfTheModelHasTheRest) {
   EXPECT_FALSE(tensor_of(plain, kept).empty());
 }
 
-// Alpha is in the file, so that it need not be given again; a folder is what PEFT makes.
+// Alpha is in the file, so the user need not repeat it; the folder is one as PEFT makes it.
 TEST(AdaptersTest, AlphaIsThatOfTheFile) {
   const AdapterRuns runs;
   const std::string first = runs.files_of(runs.tuned() + Words{"--steps", "4"});
@@ -349,7 +349,7 @@ TEST(AdaptersTest, FilesHaveTheValuesThatTrainingDoesNotWrite) {
   EXPECT_EQ(content(runs / "out.onnx"), content(runs.output()));
 }
 
-// A checkpoint has trained values only; its run's --lora-from has the others.
+// A checkpoint has trained values only; --lora-from of the same run has the others.
 TEST(AdaptersTest, FrozenAdaptersOfAFileAreReadAgain) {
   const AdapterRuns runs;
   runs.files_of(runs.tuned() + Words{"--seed", "5", "--steps", "4"});

@@ -1,6 +1,6 @@
-// No thread that runs the schedule asks for memory once every planned shape has been run: the count
-// of a whole process, taken by a preloaded library (tests/preload), does not depend on the number
-// of epochs. oneDNN's own calls, while it runs a primitive, are counted apart and bounded.
+// No thread that runs the schedule asks for memory once every planned shape has been run. A
+// preloaded library (tests/preload) counts allocations in the whole process: the count does not
+// depend on the number of epochs. oneDNN's calls inside a primitive are counted apart and bounded.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -38,8 +38,8 @@ std::map<std::string, Counts> counted(const Words& command) {
   return counts;
 }
 
-// Batches of 5 a rank leave a short last one of the 192 samples; evaluation every epoch is short at
-// its end too.
+// With batches of 5 a rank the last batch of the 192 samples is short; so is the last batch of the
+// evaluation in every epoch.
 Words run_of(int epochs, int world, const Words& more, const Words& model) {
   const std::string data = fixture("mlp/data");
   return model + ranks(world) + more +
@@ -99,7 +99,7 @@ TEST(Allocation, NoneInTheLoopWithStatesOfFewerBits) {
 TEST(Allocation, NoneInTheLoopWhileATraceIsRecorded) {
   const testing_data::TempFolder folder;
   const std::string trace = folder.path() + "/trace.json";
-  std::ofstream{trace};  // both runs find a file there, whose name they compare with the inputs'
+  std::ofstream{trace};  // both runs find a file there, and compare its name with the inputs
   expect_same_counts(2, {"--min-params", "1000", "--trace", trace});
 }
 

@@ -1,6 +1,6 @@
-// Folders of ONNX Runtime's training artifacts, recorded with the losses of its own trainer
-// (tests/oracle/make_artifacts.py): the same losses on 1, 2 and 3 ranks, a folder as output that a
-// second run goes on from, and one line for what is wrong in one.
+// Folders of ONNX Runtime's training artifacts, recorded with the losses of its trainer
+// (tests/oracle/make_artifacts.py): the same losses on 1, 2 and 3 ranks, an output folder from
+// which a second run goes on, and one line for each broken folder.
 #include <cmath>
 #include <fstream>
 
@@ -21,7 +21,7 @@ constexpr const char* kFiles[] = {"checkpoint", "eval_model.onnx", "module_eval_
 
 std::string artifacts(const std::string& name) { return fixture("artifacts/" + name); }
 
-// ONNX Runtime's: of each step, then of its eval model on the first batch.
+// ONNX Runtime's losses: of each step, then of the eval model on the first batch.
 std::vector<double> recorded(const std::string& name) {
   std::vector<double> losses;
   std::ifstream file(artifacts(name) + "/losses.txt");
@@ -75,13 +75,13 @@ TEST_P(ArtifactsTest, LossesAreThoseOfOnnxRuntime) {
   expect_near(losses_of(metrics), expected);
 }
 
-// Nine steps, then the others from what they left: weights, moments and the count of steps.
+// Ten steps, then ten more from the written folder: weights, moments and the count of steps.
 TEST_P(ArtifactsTest, AFolderOfOutputGoesOn) {
   const onnx_bytes::Folder folder;
   const auto [name, world] = GetParam();
   const std::string metrics = folder / "metrics.jsonl", between = folder / "between";
   const std::vector<double> expected = recorded(name);
-  // 5 steps are an epoch of the data, so the second run begins at its first row as well.
+  // 5 steps are one epoch, so the second run begins at the first row too.
   const Finished first =
       Program::run(train(artifacts(name), world, 10) + Words{"--output", between});
   ASSERT_EQ(first.status, 0) << first.err;
@@ -115,7 +115,7 @@ TEST(ArtifactsFolderTest, TheEvalModelHasTheWeightsInside) {
   const Finished run =
       Program::run(train(artifacts(name), 2, 20) + Words{"--output", folder / "out"});
   ASSERT_EQ(run.status, 0) << run.err;
-  // An ordinary model with its loss inside: no step is taken before the evaluation of its first
+  // An ordinary model with the loss inside: eval takes no step before it evaluates the first
   // rows.
   const Finished eval = Program::run(fsdp_run(
       {"eval", folder / "out" + "/eval_model.onnx", "--data", artifacts(name) + "/data",
@@ -155,7 +155,7 @@ TEST(ArtifactsFolderTest, TheEvalModelOfASecondRunHasTheWeightsInside) {
   EXPECT_EQ(eval.status, 0) << eval.err;
 }
 
-// How often a step of the schedule stands in what plan prints for the training program.
+// Count of a step in the training program's schedule, as plan prints it.
 int count_steps(const std::string& plan, const std::string& step) {
   const size_t begin = plan.find("training of"), end = plan.find("evaluation of");
   int count = 0;
@@ -165,8 +165,8 @@ int count_steps(const std::string& plan, const std::string& step) {
   return count;
 }
 
-// Their backward reads the parameters unit by unit, as that of autodiff does: a block is gathered
-// once in forward and once in backward, and its gradient is complete once. (On one host nothing is
+// Their backward reads the parameters unit by unit, as with autodiff: a block is gathered once in
+// forward and once in backward, and the gradient is complete once. (On one host nothing is
 // gathered.)
 TEST(ArtifactsFolderTest, BackwardBelongsToTheUnitsOfForward) {
   const Finished plan =
@@ -248,8 +248,8 @@ TEST(BadArtifactsTest, WeightsOfAnotherModel) {
 TEST(BadArtifactsTest, SizesOfAnotherModel) {
   const SpoiltArtifacts folder;
   std::string bytes = onnx_bytes::content(folder.file("checkpoint"));
-  // The dims of fc3.bias, the only weight of 4 elements: in ONNX Runtime's file they stand before
-  // its name.
+  // The dims of fc3.bias, the only weight with 4 elements: in ONNX Runtime's file they precede the
+  // name.
   const size_t name = bytes.rfind("fc3.bias");
   const size_t dims = bytes.rfind(std::string("\x01\0\0\0\x04\0\0\0\0\0\0\0", 12), name);
   ASSERT_NE(dims, std::string::npos);

@@ -1,5 +1,5 @@
-// Checkpoints that were harmed or belong to something else: --resume latest passes over them and
-// says so, a named one is refused, in one line that names the file, what was expected and what was
+// Damaged checkpoints and checkpoints of another run: --resume latest passes over them
+// with a message. A named one is refused, in one line with the file, the expected and the
 // found.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

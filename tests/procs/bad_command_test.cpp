@@ -56,7 +56,7 @@ TEST(BadCommandTest, ABatchThatTheGraphCannotTake) {
   EXPECT_EQ(Program::run(train).status, 0);  // 12 samples: two batches
 }
 
-// Twelve samples are no whole number of batches of 5, which is all that the graph takes.
+// The graph takes only batches of 5, and twelve samples are no multiple of 5.
 TEST(BadCommandTest, AShortLastBatchThatTheGraphCannotTake) {
   const ModelFolder folder;
   SmallModel model = linear_model();

@@ -1,5 +1,5 @@
-// Data that do not fit the model: refused before the first step with the column, what was expected
-// and what was found. And values that only training can find: NaN.
+// Data that do not fit the model: refused before the first step, with the column, the expected and
+// the found. And values that only training can find: NaN.
 #include <cmath>
 
 #include "tests/support/metrics_rows.h"
@@ -66,7 +66,7 @@ TEST(BadDataTest, WholeFloatsAreClasses) {
   expect_trains(folder, {"--data", folder / "data.yaml", "--batch-size", "1"});
 }
 
-// A table of four numbers and a class for each of 12 rows.
+// A table with four numbers and a class in each of 12 rows.
 std::string table(const std::vector<std::string>& classes) {
   std::string text = "a,b,c,d,kind\n";
   for (size_t i = 0; i < 12; ++i) {
@@ -143,7 +143,7 @@ TEST(ClassNamesTest, AreNumberedInSortedOrder) {
   EXPECT_TRUE(trained[0] == trained[1]);
 }
 
-// An evaluation counts by the classes of the training data, or of the file next to the model.
+// An evaluation counts by the classes in the training data, or in the file next to the model.
 TEST(ClassNamesTest, OfAnEvaluationAreThoseOfTheTraining) {
   const ModelFolder folder;
   std::vector<double> losses;
@@ -376,7 +376,7 @@ TEST(BadEvaluationTest, AnInfiniteLoss) {
                  {.status = 1});
 }
 
-// The factor of the weight decay is infinite, and a weight of 0 times that is NaN.
+// The factor of the weight decay is infinite, and 0 times infinity is NaN.
 Words with_nan_weights(const ModelFolder& folder) {
   return fsdp_run({folder.model(), "--loss", "cross_entropy", "--optimizer", "adamw", "--lr",
                    "1e38", "--weight-decay", "1e3", "--output", folder.output()});

@@ -275,7 +275,7 @@ TEST(LeftOutTest, UnknownOperatorsBesideANamedPrediction) {
                  {folder.model(), "com.example.Mystery"});
 }
 
-// The same for a node whose shapes do not fit.
+// The same for a node with shapes that do not fit.
 TEST(LeftOutTest, ABrokenBranchBesideANamedPrediction) {
   const ModelFolder folder;
   SmallModel model = linear_model();

@@ -20,7 +20,7 @@ Finished run(const Words& words) {
                       {.patience = 4 * kMaxSeconds, .address_space = kMaxAddresses});
 }
 
-// `statuses`: what may be its end.
+// `statuses`: the exit statuses that may occur.
 void expect_ends(const Words& words, const Words& facts, const std::set<int>& statuses = {2}) {
   SCOPED_TRACE(format_text("{}", joined(words, " ")));
   const Finished ended = run(words);
@@ -29,7 +29,7 @@ void expect_ends(const Words& words, const Words& facts, const std::set<int>& st
   EXPECT_LT(ended.peak_bytes, kMaxResident);
 }
 
-// Both commands; a plan of a model that no machine holds may be all that is wanted of it.
+// Both commands: a user may want only a plan for a model that no machine can hold.
 void expect_refused(const std::string& model, const Words& facts) {
   expect_ends({"plan", model, "--loss", "mse"}, facts);
   expect_ends({model, "--loss", "mse", "--steps", "1"}, facts);
@@ -65,7 +65,7 @@ SmallModel with_extra(const std::vector<std::string>& nodes,
   return model;
 }
 
-// The same with a value "big", whose sum is added.
+// The same with a value "big"; the model adds its sum.
 SmallModel with_big(std::vector<std::string> nodes, const std::vector<std::string>& initializers) {
   nodes.push_back(node("ReduceSum", {"big"}, {"extra"}, "sum") + int_attribute("keepdims", 0));
   return with_extra(nodes, initializers);
@@ -121,7 +121,7 @@ TEST_F(BadModels, GroupsThatTheGradientContradicts) {
   const std::string from = fixture("artifacts/mnist_cnn");
   std::filesystem::copy(from, folder / "artifacts", std::filesystem::copy_options::recursive);
   std::string bytes = content(from + "/training_model.onnx");
-  // The last "group" of the file is that of a ConvGrad; its value follows the tag of field 3.
+  // The last "group" in the file belongs to a ConvGrad; the value follows the tag of field 3.
   const size_t name = bytes.rfind("group");
   ASSERT_NE(name, std::string::npos);
   const size_t value = bytes.find(std::string("\x18\x01", 2), name);
@@ -177,7 +177,7 @@ TEST_F(BadModels, ASequenceOfMorePiecesThanAnyoneNeeds) {
   }
 }
 
-// ONNX's inference would list the elements of a vector of integers one by one, unknown as they are.
+// ONNX's inference would list every element of an integer vector, although they are unknown.
 TEST_F(BadModels, AVectorOfTwoBillionIntegers) {
   SmallModel model = with_big({node("Unsqueeze", {"v", "axes"}, {"row"}, "widen"),
                                node("SplitToSequence", {"row"}, {"pieces"}, "split"),
@@ -190,7 +190,7 @@ TEST_F(BadModels, AVectorOfTwoBillionIntegers) {
   expect_ends({path, "--loss", "mse", "--steps", "1"}, {}, {1, 2});
 }
 
-// oneDNN divides by what an int holds of a count.
+// oneDNN divides by a count that is cut to an int.
 TEST_F(BadModels, MoreRowsThanAnIntCounts) {
   SmallModel model = linear_model();
   model.inputs[0] = declared("x", {int64_t{1} << 36, 4});
@@ -199,7 +199,7 @@ TEST_F(BadModels, MoreRowsThanAnIntCounts) {
   expect_ends({path, "--loss", "mse", "--steps", "1"}, {}, {1, 2});
 }
 
-// A Loop of 4096 iterations with one inside of each.
+// A Loop with 4096 iterations; each has one inside.
 SmallModel loops(int depth) {
   const auto types = [](const std::string& name, uint64_t type) {
     return message(1, name) + message(2, message(1, number(1, type)));
@@ -224,7 +224,7 @@ TEST_F(BadModels, LoopsInLoops) {
   expect_refused_model(loops(3), {"node 'outer' (Loop)", "nodes"});
 }
 
-// Functions f0 .. f(depth - 1), each of `calls` calls of the next.
+// Functions f0 .. f(depth - 1); each makes `calls` calls to the next.
 std::string functions_that_call(int depth, int calls) {
   std::string model;
   for (int i = 0; i < depth; ++i) {

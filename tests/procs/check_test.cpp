@@ -1,5 +1,5 @@
-// fsdp-run check: right models agree with the references, a wrong gradient is named with its
-// parameter and node.
+// fsdp-run check: right models agree with the references; a wrong gradient is named with the
+// parameter and the node.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -82,8 +82,8 @@ TEST(Check, NamesAGradientThatIsAFewPercentWrong) {
   }
 }
 
-// Each row is one number, 512 times, normalized as JAX does it: E[x^2] - E[x]^2 is rounding, and so
-// is the derivative of all in front of it. `ScaledTanh` comes after it.
+// Each row is one number, 512 times, normalized as in JAX: E[x^2] - E[x]^2 is rounding, and so is
+// the derivative of every node before it. `ScaledTanh` comes after it.
 std::string flat_rows() {
   using namespace onnx_bytes;
   constexpr int64_t kWidth = 512;
@@ -199,8 +199,8 @@ TEST(Check, RoundsToIntegersOnTheSideThatTrainingTook) {
   }
 }
 
-// A number that is added to all logits changes no loss: its derivative is rounding, here far from
-// the 0 of the reference as the only other parameter is multiplied by little.
+// A number added to all logits changes no loss, so its derivative is rounding. Here it is far from
+// the reference's 0, because the other parameter is multiplied by a small number.
 TEST(Check, TellsTheRawDifferenceAndWhatRoundingExplains) {
   onnx_bytes::SmallModel model = onnx_bytes::linear_model();
   model.nodes = {onnx_bytes::node("Mul", {"x", "little"}, {"less"}, "shrink"),

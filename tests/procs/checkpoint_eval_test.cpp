@@ -1,5 +1,5 @@
-// `eval --resume CHECKPOINT` needs weights alone: no option of the training that made it. The loss
-// is that of the evaluation during training, and that of the trained file, which is read without a
+// `eval --resume CHECKPOINT` needs only the weights: no option of the training run. The loss
+// equals the evaluation during training, and the loss of the trained file, read without a
 // checkpoint.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -177,7 +177,7 @@ TEST_F(CheckpointEvalTest, TakesOneDataSetOfEitherName) {
   }
 }
 
-// A checkpoint of another graph is none of this model.
+// A checkpoint of another graph does not fit this model.
 TEST_F(CheckpointEvalTest, OfAnotherGraphIsRefused) {
   train({"--optimizer", "sgd"}, 1);
   const Finished run = Program::run(fsdp_run({"eval", fixture("mlp/model_with_loss.onnx")}) +

@@ -1,6 +1,6 @@
-// A disk that fails at every call of a save in turn (tests/preload/fail_disk_calls.cpp): the run
-// ends and says why or goes on, no checkpoint that was whole is lost, and what is there under a
-// checkpoint's name is whole. Some of the calls; each of them when OFSDP_ALL_DISK_FAULTS is set.
+// A disk that fails at every call of a save in turn (tests/preload/fail_disk_calls.cpp). The run
+// ends with the reason or goes on, keeps all whole checkpoints, and leaves no partial one under a
+// checkpoint's name. Tries some calls; with OFSDP_ALL_DISK_FAULTS, each.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

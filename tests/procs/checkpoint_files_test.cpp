@@ -1,6 +1,6 @@
-// The checkpoint folder of a run and what the run makes of it: which checkpoints stay, what they
-// hold, that evaluation and fine-tuning start from them, and that an exported file is the input
-// with other weights.
+// The checkpoint folder of a run: which checkpoints stay, their contents, that evaluation
+// and fine-tuning start from them, and that an exported file is the input with other
+// weights.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -30,7 +30,7 @@ TEST(CheckpointFilesTest, TheNewestStay) {
   EXPECT_THAT(runs.checkpoints(), ElementsAre("step-00000006", "step-00000008", "step-00000009"));
   runs.trained(run_of(13) + runs.resuming() + often);
   EXPECT_THAT(runs.checkpoints(), ElementsAre("step-00000012", "step-00000013"));
-  // From an older one: what is written later is newer, whatever its step.
+  // From an older one: checkpoints written later are newer, whatever their step.
   fs::copy(runs.dir() + "/step-00000012", runs / "older", fs::copy_options::recursive);
   runs.trained(run_of(20) + runs.resuming() + often);
   runs.trained(run_of(14) + runs.saving() + often + Words{"--resume", runs / "older"});
@@ -39,8 +39,8 @@ TEST(CheckpointFilesTest, TheNewestStay) {
   EXPECT_THAT(runs.last().out, HasSubstr("step-00000014"));
 }
 
-// The saved configuration says everything: read from another folder, it trains the same file again,
-// and with another number of ranks the same but for the order of sums.
+// The saved configuration is complete: read from another folder, it trains the same file again, and
+// with another number of ranks the same except for the order of sums.
 TEST(CheckpointFilesTest, TheConfigurationIsSavedAndRunsAgain) {
   const CheckpointRuns runs;
   fs::create_directory(runs / "in");
@@ -120,7 +120,7 @@ TEST(CheckpointFilesTest, ATrainedFileIsAStart) {
   EXPECT_TRUE(runs.trained(run_of(5) + Words{"--resume", full}) == expected);
 }
 
-// The file with zeros where its weights lie.
+// The file with zeros in place of the weights.
 std::string without_weights(const std::string& path) {
   std::string bytes = onnx_bytes::content(path);
   auto file = OnnxFile::open(path);
@@ -239,7 +239,7 @@ TEST(CheckpointMemoryTest, ThePlanHasTheCopy) {
   EXPECT_NEAR(peaks[1] - peaks[0], shard, 8192);
 }
 
-// Running statistics are of the run's rank 0; each rank goes on from its own.
+// The file has rank 0's running statistics; each rank goes on with separate ones.
 TEST(StatisticsTest, SameBitsWithBatchNormalization) {
   const Words model =
       fsdp_run({OFSDP_SOURCE_DIR "/tests/oracle/cases/residual/legacy.onnx", "--loss",

@@ -1,11 +1,11 @@
-// Ranks that are killed at random moments of a run that saves at every step: each time the run goes
-// on from its latest checkpoint and ends with the bits of the uninterrupted one.
+// A run that saves at every step, with ranks killed at random moments: each time it goes on from
+// the latest checkpoint and ends with the bits of an uninterrupted run.
 //
 // Then runs that are told to stop at random moments: each is continued by the command that it
 // prints.
 //
-// OFSDP_KILLS says how often ranks are killed (6), OFSDP_TEST_KILLS how often runs are stopped (5);
-// OFSDP_KILL_SEED which moments.
+// OFSDP_KILLS is the number of kills (6), OFSDP_TEST_KILLS the number of stopped runs (5);
+// OFSDP_KILL_SEED chooses the moments.
 #include <gtest/gtest.h>
 #include <signal.h>
 
@@ -96,7 +96,7 @@ TEST(StopTest, ThePrintedCommandEndsWithTheBitsOfTheUndisturbedRun) {
     const Finished stopped = program.wait(30);
     if (stopped.status == 0) continue;  // it was done before
     EXPECT_EQ(stopped.status, 128 + number) << stopped.err;
-    if (stopped.err.empty()) {  // it had not yet come to its first line
+    if (stopped.err.empty()) {  // it had not yet printed the first line
       EXPECT_FALSE(std::filesystem::exists(runs / "runs/stopped"));
       ++silent;
       continue;

@@ -27,7 +27,7 @@ std::string printed_by(const Words& words) {
   return run.out;
 }
 
-// The offers of bash when the cursor stands at the end of these words.
+// Bash's offers when the cursor stands at the end of these words.
 std::vector<std::string> bash_offers(const Words& words, const std::string& folder) {
   const std::string script =
       "source /dev/stdin <<<\"$SCRIPT\"; COMP_WORDS=(\"$@\"); COMP_CWORD=$(($# - 1)); _fsdp_run; "

@@ -1,5 +1,5 @@
-// fsdp-run config: what it asks becomes a file that runs at once; with lines and with arrow keys.
-// The terminal is as it was before, whatever ends the program.
+// fsdp-run config: the answers become a file that runs at once; with lines and with arrow keys. The
+// terminal is as it was before, whatever ends the program.
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <poll.h>
@@ -127,7 +127,7 @@ TEST_F(ConfigQuestions, PathsMeanTheSameFromWhereTheFileLies) {
   EXPECT_EQ(options.run.data.path, std::filesystem::absolute("some/data").string());
 }
 
-// A program on a terminal of its own.
+// A program on a separate terminal.
 class OnTerminal {
  public:
   explicit OnTerminal(Words words) {
@@ -144,7 +144,7 @@ class OnTerminal {
     close(terminal_);
   }
 
-  // Reads until this stands at the end of what it wrote since the last time.
+  // Reads until new output ends with this text.
   void expect(const std::string& text) {
     std::string found;
     while (found.find(text) == std::string::npos) {

@@ -1,4 +1,4 @@
-// fsdp-run demo: it learns, what it prints can be run again, and it leaves other people's folders
+// fsdp-run demo: it learns, the printed command runs again, and it leaves other people's folders
 // alone.
 #include <filesystem>
 #include <fstream>
@@ -48,7 +48,7 @@ TEST(DemoTest, LearnsWithCommandsThatAUserCanRepeat) {
   EXPECT_EQ(onnx_bytes::content(made + "/trained.onnx"), trained);
 }
 
-// The second run may replace what the first one wrote.
+// The second run may replace the first run's files.
 TEST(DemoTest, FolderWithAnOddNameTwice) {
   const TempFolder folder;
   const std::string odd = folder.path() + "/it's a $demo";

@@ -1,5 +1,5 @@
-// Plants mistakes in a small model or its data, and expects `fsdp-run doctor` to name each in one
-// line with the flag that mends it, and to find nothing in the samples.
+// Plants mistakes in a small model or in the data. `fsdp-run doctor` names each in one line with
+// the flag that mends it, and finds nothing in the samples.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -25,7 +25,7 @@ using onnx_bytes::tensor;
 using testing::HasSubstr;
 using testing_data::npy;
 
-// Returns what the doctor says, without tables and the last line, which has the number.
+// Returns the doctor's findings, without tables and without the last line, which has the number.
 std::vector<std::string> findings(const ModelFolder& folder, const Words& more) {
   const Finished run = Program::run(
       fsdp_run({"doctor", folder.model(), "--batch-size", "4", "--steps", "30"}) + more);
@@ -65,8 +65,8 @@ void write_model(const ModelFolder& folder, const std::vector<std::string>& node
   folder.write("model.onnx", model.bytes());
 }
 
-// A normalization, a windowed Fourier transform and a bank of triangles before a learned layer.
-// With `learned`, weights of these shapes that have none of their forms.
+// A normalization, a windowed Fourier transform and triangular filters before a learned layer. With
+// `learned`, weights have the same shapes but none of these forms.
 class Spectrogram : public ModelFolder {
  public:
   static constexpr int64_t kLength = 64, kBins = 33, kBands = 10;

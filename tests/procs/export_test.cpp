@@ -32,7 +32,7 @@ std::vector<float> values_of(const OnnxFile& file, const Initializer& initialize
   return values;
 }
 
-// The file with zeros where its initializers lie: everything that training must not touch.
+// The file with zeros in place of initializers: everything that training must not touch.
 std::string without_weights(const std::string& path) {
   std::string bytes = content(path);
   const OnnxFile file = opened(path);
@@ -44,7 +44,7 @@ std::string without_weights(const std::string& path) {
   return bytes;
 }
 
-// Names of the initializers whose values differ.
+// Names of initializers with different values.
 std::vector<std::string> changed(const std::string& before, const std::string& after) {
   const OnnxFile old_file = opened(before);
   const OnnxFile new_file = opened(after);
@@ -139,7 +139,7 @@ TEST(ExportTest, ExternalDataStayExternal) {
   EXPECT_EQ(changed(folder.model(), folder / "out/trained.onnx"), (Words{"w", "b"}));
 }
 
-// Next to its input the trained model needs a data file of another name, which it names itself.
+// Next to the input the trained model needs a data file with another name, and refers to it.
 TEST(ExportTest, ExternalDataBesideTheInput) {
   const ModelFolder folder;
   folder.write("model.onnx", external_model().bytes());
@@ -164,7 +164,7 @@ SmallModel half_model() {
   return model;
 }
 
-// The master weights are float32: the file gets what they are, rounded to the nearest float16.
+// The master weights are float32: the file gets them rounded to the nearest float16.
 TEST(ExportTest, HalfInitializersGetRoundedMasterWeights) {
   const ModelFolder folder;
   const Words train = folder.train() + ranks(2) + Words{"--lr", "0.03", "--steps", "6"};
@@ -220,7 +220,7 @@ TEST(ExportTest, WeightsOfAModelFile) {
                         {"expected a checkpoint", "--format safetensors"});
 }
 
-// The ending says what a file is.
+// The ending tells the kind of file.
 TEST(ExportTest, AFileOfAnotherKindIsRefused) {
   const ModelFolder folder;
   for (const char* name : {"y.safetensors", "y.pt"}) {
@@ -288,7 +288,7 @@ TEST(ExportTest, AStateDictThatCannotBeReadIsRefused) {
 
 // --- the form of the file, and how it answers
 
-// x [batch, 4] is normalized by its batch, then dropped at random.
+// x [batch, 4] is normalized over the batch, then dropped at random.
 SmallModel training_model() {
   SmallModel model = linear_model();
   const std::string on = message(1, "training_mode") + number(3, 1) + number(20, 2);
@@ -345,7 +345,7 @@ TEST(ExportTest, TheInferenceFormHasTheSameWeights) {
   EXPECT_THAT(trained_text(again), testing::HasSubstr("again.onnx" + std::string(kNotEvaluated)));
 }
 
-// A batch normalization without dropout: the file answers, and its difference is told.
+// A batch normalization without dropout: the file answers, and the run reports the difference.
 TEST(ExportTest, TellsHowFarBatchStatisticsAreAway) {
   const ModelFolder folder;
   SmallModel model = training_model();
@@ -527,7 +527,7 @@ TEST(PredictTest, WritesEveryRowInOrder) {
   }
 }
 
-// A model's YAML may be that of its training; a flag without effect is refused.
+// A model's YAML may come from the training run; a flag without effect is refused.
 TEST(PredictTest, TakesTheSettingsOfATraining) {
   const ModelFolder folder;
   folder.write("rows/x.npy", linear_inputs(5));
@@ -559,7 +559,7 @@ TEST(PredictTest, WritesTextWithClasses) {
   }
 }
 
-// The names that a run wrote next to its model, unless they are another model's.
+// A run writes the names next to the model, unless they belong to another model.
 TEST(PredictTest, WritesTheNamesOfClasses) {
   const ModelFolder folder;
   folder.write("rows/x.npy", linear_inputs(7));
@@ -588,7 +588,7 @@ TEST(PredictTest, WritesSeveralOutputsUnderTheirNames) {
   expect_success(predicts(folder, "out.npz"));
   expect_success(predicts(folder, "named.npy") + Words{"--prediction", "products"});
   expect_refused(folder, predicts(folder, "two.npy"), {"expected one output", "logits, products"});
-  // Read back by the data reader, whose zip reader is another program's work than the writer.
+  // The data reader reads it back: its zip reader is separate code from the writer.
   const Finished run = Program::run(
       fsdp_run({"predict", folder.model(), "--data", folder / "out.npz", "-o", folder / "x.npy"}));
   EXPECT_EQ(run.status, 2);
@@ -626,7 +626,7 @@ TEST(PredictTest, TakesTheFileOfARun) {
   EXPECT_THAT(none.err, testing::HasSubstr("without model.inference.onnx and model.onnx"));
 }
 
-// A model with its loss inside: the loss needs labels, the logits do not.
+// A model with the loss inside: the loss needs labels, the logits do not.
 TEST(PredictTest, LeavesOutWhatNeedsLabels) {
   const ModelFolder folder;
   std::filesystem::create_directory(folder / "rows");

@@ -258,7 +258,7 @@ TEST(SignalTest, NohupStays) {
 
 // ---- A disk that is full ----
 
-// A file system of few bytes, in a namespace of this process's own.
+// A file system with few bytes, in a private namespace of this process.
 class TinyDisk {
  public:
   explicit TinyDisk(const std::string& size) {

@@ -1,6 +1,6 @@
-// Frozen weights in the type of their file (tests/oracle/make_few_bits.py): the losses of PyTorch,
-// the same bits under every strategy, memory that the plan has to the byte and that holds no float
-// copy of a weight, and bytes in the trained file that nobody changed.
+// Frozen weights in the file's type (tests/oracle/make_few_bits.py): the losses of PyTorch, the
+// same bits under every strategy, memory as planned to the byte, without a float copy of a weight,
+// and unchanged bytes in the trained file.
 #include <fstream>
 
 #include "tests/support/checkpoint_runs.h"
@@ -98,7 +98,7 @@ TEST_P(FewBitsTest, DevicesGiveTheLossesOfTheCpu) {
     const Trained cpu = on_cpu(words + more);
     expect_near_losses(cpu, run_on_device(OFSDP_EMULATED_DEVICE, words + more),
                        more.empty() ? 2e-5 : 1e-2);
-    // Only on the CPU do other weights than those of MatMulNBits keep the type of the file.
+    // Only on the CPU do weights outside MatMulNBits keep the file's type.
     const bool packed = GetParam() == std::string("nbits") || GetParam() == std::string("tied");
     if (packed) {
       expect_same_bits(cpu, on_counting_device(words + more));

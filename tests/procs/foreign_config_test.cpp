@@ -17,14 +17,14 @@ using testing::HasSubstr;
 struct Given {
   std::string file;
   int status;
-  std::string line;     // of stdout; of stderr when it is refused
+  std::string line;     // on stdout; on stderr when it is refused
   size_t warnings = 1;  // lines on stderr of a run
 };
 
 void PrintTo(const Given& given, std::ostream* out) { *out << given.file; }
 
-// The model has no blocks of a class, so those of the files are left to the graph. It saves: files
-// say what kind of checkpoint.
+// The model has no blocks of a class, so the graph replaces the file's classes. The run saves:
+// files name a kind of checkpoint.
 Words run_of(const std::string& file, const testing_data::TempFolder& folder) {
   return fsdp_run({fixture("mlp/model.onnx"), "--loss", "cross_entropy", "--steps", "2",
                    "--batch-size", "3", "--wrap-layers", "auto", "--checkpoint-dir",
@@ -104,7 +104,7 @@ TEST(ForeignFileTest, RanksOfAnotherLauncherWarnOnce) {
   EXPECT_EQ(b.err, "");
 }
 
-// As srun starts one fsdp-run a host, which finds in its environment that it is a rank.
+// As if srun starts one fsdp-run a host: the environment says that it is a rank.
 TEST(ForeignFileTest, ALauncherThatSlurmCallsARankLeavesTheWarningToItsRanks) {
   const testing_data::TempFolder folder;
   const Words meet = run_of("accelerate/version_2_by_hand.yaml", folder) +

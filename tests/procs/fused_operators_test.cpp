@@ -81,8 +81,8 @@ TEST(FusedOperators, HaveTheSameBitsUnderEveryStrategy) {
             sharded.weights);
 }
 
-// A decoder of onnxruntime-genai's model builder (tests/oracle/make_builder.py), whose rows have
-// 1 to 7 tokens and an attention_mask that says so.
+// A decoder of onnxruntime-genai's model builder (tests/oracle/make_builder.py). Rows have 1 to 7
+// tokens, and attention_mask tells which.
 TEST(FusedOperators, FileOfABuilderWithRowsOfUnequalLength) {
   std::vector<double> expected;
   std::ifstream lines(fixture("builder/losses.txt"));
@@ -157,7 +157,7 @@ TEST(FusedOperators, APastWithAColumnIsRefused) {
   expect_refused(folder, words, {"input 'past.key'", "expected no column"});
 }
 
-// A model of one node of that operator, which reads x.
+// A model with one node of that operator, which reads x.
 std::string model_of(const std::string& domain, const std::string& op) {
   using namespace onnx_bytes;
   const std::string node = message(1, "x") + message(1, "w") + message(2, "y") + message(3, "n") +

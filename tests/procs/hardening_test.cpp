@@ -1,5 +1,5 @@
-// The program and its library as they were linked ([Note: hardening] in cmake/targets.cmake), as
-// readelf sees them.
+// The linked program and library ([Note: hardening] in cmake/targets.cmake), as readelf sees
+// them.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

@@ -1,6 +1,6 @@
 // The real command on two hosts: started by mpirun, with torchrun's variables set by hand, and by a
-// launcher on each, over network namespaces whose link has a delay and a limited rate; and what is
-// said when a rank is missing, is killed, or loses the network.
+// launcher on each, over network namespaces joined by a link with a delay and a limited rate. And
+// the messages when a rank is missing, is killed, or loses the network.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/wait.h>
@@ -39,7 +39,7 @@ class TwoHosts : public testing::TestWithParam<By> {
   static bool mpi() { return GetParam() == By::kOpenMpi || GetParam() == By::kMpich; }
   static std::string engine() { return GetParam() == By::kOpenMpi ? "openmpi" : "mpich"; }
 
-  // mpirun, which runs on the first host; or what runs on each of them.
+  // mpirun, which runs on the first host; otherwise one command on each host.
   Processes start(const Words& words) {
     Processes all;
     const auto run = [&](int host, const std::string& line) {
@@ -90,14 +90,14 @@ TEST_P(TwoHosts, TrainAsPyTorchDoes) {
       << "other bytes than two ranks of one host";
 }
 
-// Processes of a command that has this text, without those that started them.
+// Whether ranks with this text in the command run; the processes that started them do not count.
 bool ranks_are_left(const std::string& text) {
   return std::ranges::any_of(processes_with(text), [](pid_t pid) {
     return read_text(format_text("/proc/{}/comm", pid)) == "fsdp-run\n";
   });
 }
 
-// mpirun may wait for its other half as long as it likes, and is not waited for.
+// mpirun may wait for its other half for any time, so the test does not wait for mpirun.
 TEST_P(TwoHosts, EndWhenTheLinkIsCut) {
   const testing_data::TempFolder folder;
   const std::string out = folder.path() + "/trained.onnx";

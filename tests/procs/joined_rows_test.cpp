@@ -140,8 +140,8 @@ TEST_P(JoinedRows, AreInThePlan) {
   EXPECT_THAT(plan.out, HasSubstr("JoinRows n"));
 }
 
-// Each rank normalizes by its own rows, so it has statistics of its own. The file gets rank 0's,
-// and an evaluation takes these on every rank.
+// Each rank normalizes its rows with separate statistics. The file gets rank 0's, and an evaluation
+// takes these on every rank.
 TEST(OwnStatistics, AnEvaluationIsThatOfTheWrittenFile) {
   const std::string data = OFSDP_SOURCE_DIR "/tests/oracle/cases/residual/data";
   const Words command = fsdp_run({OFSDP_SOURCE_DIR "/tests/oracle/cases/residual/legacy.onnx",

@@ -1,6 +1,6 @@
-// Command lines as the tutorials of PyTorch, Accelerate, Transformers and DeepSpeed print them, the
-// script and its own arguments replaced by a model: each starts a run. And a hosts file, with a
-// transport that stays on this host.
+// Command lines as in tutorials for PyTorch, Accelerate, Transformers and DeepSpeed, with a model
+// in place of the script and its arguments: each starts a run. And a hosts file, with a transport
+// that stays on this host.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -21,7 +21,7 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 using testing_data::TempFolder;
 
-// PORT is a free port, MODEL the model with `ours`. Files are those of `write_files`.
+// PORT is a free port, MODEL the model with `ours`. `write_files` makes the files.
 const std::vector<std::string> kOneHost = {
     // PyTorch: FSDP and DDP tutorials, torchrun's own documentation
     "torchrun --nproc_per_node 2 MODEL",
@@ -198,7 +198,7 @@ TEST_F(LaunchWordsTest, TwoHostsOfTorchrunAndOfAccelerateMeet) {
   }
 }
 
-// accelerate config, its questions unanswered, and a launch that finds the file by itself.
+// accelerate config without questions, and a launch that finds the file by itself.
 TEST_F(LaunchWordsTest, AccelerateConfigWritesWhatLaunchReads) {
   EXPECT_EQ(run(fsdp_run({"accelerate", "config", "default", "--mixed_precision", "bf16"})).status,
             0);
@@ -263,7 +263,7 @@ TEST_F(HostfileTest, OneLauncherAHostTrainsTheBitsOfOneHost) {
   EXPECT_TRUE(onnx_bytes::content(*this / "one.onnx") == onnx_bytes::content(*this / "two.onnx"));
 }
 
-// The folder keeps the words that were typed, not those of a host.
+// The folder keeps the typed words, not the words for one host.
 TEST_F(HostfileTest, ResumeStartsAllHostsAgain) {
   const Finished kept =
       run(with_rsh("deepspeed --hostfile=myhostfile --num_gpus=1 MODEL --run-dir "
@@ -334,7 +334,7 @@ TEST_F(HostfileTest, AHostWhoseCommandIsWrongEndsTheOthers) {
   EXPECT_LT(wrong.seconds, 30);
 }
 
-// Killed, it cannot say anything; its hosts notice.
+// A killed launcher cannot tell the hosts; they notice.
 TEST_F(HostfileTest, HostsEndWithTheirLauncher) {
   const std::string mark = *this / "mark.jsonl";
   Words words = with_rsh("--hostfile myhostfile MODEL --log-interval 1");

@@ -1,5 +1,5 @@
-// Runs of the real program on files whose shapes fit two layouts, against plain loops in double: as
-// many samples as time steps, as layers, as channels and taps.
+// Runs of the real program on files with shapes that fit two layouts, against plain loops in
+// double: as many samples as time steps, as layers, as channels and taps.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -138,7 +138,7 @@ class TimeFirst : public Run {
  private:
   using Row = std::array<double, kClasses>;
 
-  // One update at rate 1. `one`: the loss of a row, and what it counts in the mean.
+  // One update at rate 1. `one`: a row's loss, and its weight in the mean.
   static Trained trained(const auto& one) {
     const std::vector<float> first = weights();
     std::vector<double> dw(first.size());
@@ -290,7 +290,7 @@ TEST(States, AFlagDecidesWhereTheFileDoesNot) {
   expect_same(folder.train(words + Words{"--batch-axis", "state=1"}), State::reference());
 }
 
-// logits [nodes, 3] = x [nodes, 4] w + b, for graphs of two nodes: linear_model() on rows of nodes.
+// logits [nodes, 3] = x [nodes, 4] w + b, for graphs with two nodes: linear_model() on nodes.
 class GraphsOfNodes : public Run {
  public:
   explicit GraphsOfNodes(const std::string& symbol = "nodes") {
@@ -333,7 +333,7 @@ TEST(FilesWithoutABatchAxis, EachSampleIsABatch) {
   EXPECT_EQ(rows.substr(rows.size() - 36 * 4), graphs.substr(graphs.size() - 36 * 4));
 }
 
-// Graphs of 3, 1, 2, 4, 1 and 1 nodes, cut out of all nodes: the same update as of the nodes.
+// Graphs with 3, 1, 2, 4, 1 and 1 nodes, cut out of all nodes: the same update as with nodes.
 TEST(FilesWithoutABatchAxis, OffsetsCutGraphs) {
   const GraphsOfNodes folder;
   folder.write("at.npy", npy<int64_t>("<i8", "(7,)", {0, 3, 4, 6, 10, 11, 12}));

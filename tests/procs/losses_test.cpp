@@ -84,7 +84,7 @@ class TwoHeads {
     double logits = 0, value = 0, divergence = 0;
   };
 
-  // `share`: of the teacher in the loss of the logits.
+  // `share`: the teacher's share in the loss of the logits.
   Losses step(double share) {
     Losses losses;
     std::array<double, 12> dw{};
@@ -295,7 +295,7 @@ TEST(Teacher, TheWrittenFileIsTheStudentAlone) {
   EXPECT_EQ(content(folder.output()).size(), content(folder.model()).size());
 }
 
-// An evaluation does not ask the teacher, so its data need no column for it.
+// An evaluation does not ask the teacher, so the data need no column for it.
 TEST(Teacher, AnEvaluationLacksItsColumns) {
   const LossRuns folder;
   SmallModel teacher = linear_model();
@@ -347,7 +347,7 @@ TEST(Teacher, OneThatDoesNotFitIsRefused) {
   expect_refused(folder, folder.distilled() + Words{"--steps", "1"}, {"--teacher", "teacher.onnx"});
 }
 
-// Without an evaluation the run computes its own side of the comparison with the written file.
+// Without an evaluation the run computes the losses to compare with the written file.
 TEST(Losses, TheFileAnswersAsTwoLossesDo) {
   const LossRuns folder;
   for (const int n : {1, 2}) {

@@ -81,7 +81,7 @@ TEST(MachineLimits, ARankThatIsKilledForLackOfMemory) {
   EXPECT_THAT(killed.err, AnyOf(HasSubstr("oom_kill"), HasSubstr("no memory for")));
 }
 
-// Each of 300 biases in a file of its own.
+// 300 biases, each in a separate file.
 void many_files(const ModelFolder& folder) {
   SmallModel model = linear_model();
   std::string sum = "logits";

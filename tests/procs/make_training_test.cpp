@@ -1,6 +1,6 @@
-// fsdp-run make-training: what it writes trains to the same losses as the command it was made from,
-// and the gradients of its graph are those of a run. (tests/oracle/gradient_graphs.py has onnx's
-// own checker and reference evaluator look at the graph.)
+// fsdp-run make-training: the written model trains to the same losses as the command that made it,
+// and the gradients in the graph equal those in a run. (In tests/oracle/gradient_graphs.py onnx's
+// own checker and reference evaluator read the graph.)
 #include <cmath>
 #include <cstring>
 
@@ -73,7 +73,7 @@ TEST(MakeTrainingTest, TheFileTrainsAsTheCommand) {
        }) {
     expect_same_training(mlp_model(), run, loss + training);
   }
-  // The sample's model has a settings file in its folder; a copy has none.
+  // The sample's model has a settings file in the same folder; a copy has none.
   const TempFolder folder;
   const std::string copy = folder.path() + "/mnist.onnx";
   std::filesystem::copy_file(sample_model("mnist/mnist.onnx"), copy);

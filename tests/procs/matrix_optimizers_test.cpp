@@ -1,5 +1,5 @@
 // Optimizers of whole matrices on shards: the same bits under every strategy, on any number of
-// ranks with across_ranks, after a resume; states as large as the plan says.
+// ranks with across_ranks, after a resume; states as large as planned.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -132,7 +132,7 @@ TEST_P(MatrixOptimizersOnDevices, GiveTheBitsOfTheCpu) {
   expect_same_bits(cpu, on_counting_device(GetParam().command, {"--cuda-graph", "off"}));
 }
 
-// The kernels and products of the CUDA library, on its own host code.
+// The CUDA library's kernels and products, with the library's host code.
 TEST(MatrixOptimizersOnCuda, GiveTheLossesOfTheCpu) {
   for (const char* optimizer : {"adafactor", "muon"}) {
     SCOPED_TRACE(optimizer);
@@ -145,7 +145,7 @@ TEST_P(MatrixOptimizers, GoesOnFromWhatTheCpuSavedAndTheOtherWayRound) {
   expect_checkpoints_of_both(small_mlp(2) + Words{"--optimizer", GetParam()}, 6, 11);
 }
 
-// States that the plan has for the three weights of the perceptron, of one rank.
+// Planned bytes of states for the perceptron's three weights, on one rank.
 int64_t planned_states(const Words& more) {
   const CheckpointRuns runs;
   Words words = checkpointed_model();

@@ -1,6 +1,6 @@
-// The planned bytes are the bytes: what the metrics call peak_bytes equals the plan, and the
-// kernel's own account of the process (its proportional set size) grows by just that, so nothing
-// that holds tensors was left out.
+// The planned bytes are the bytes: peak_bytes in the metrics equals the plan. The kernel's count
+// for the process (proportional set size) grows by exactly that, so no memory for tensors was left
+// out.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -26,7 +26,7 @@ double pss_bytes(pid_t pid) {
   return 0;
 }
 
-// The proportional set size of each rank while the command is in its loop.
+// Each rank's proportional set size while the command is in the loop.
 std::vector<double> pss_in_the_loop(const Words& command) {
   Program program(command);
   EXPECT_TRUE(program.until_output("step 3", 60)) << program.err();
@@ -122,7 +122,7 @@ Words blocks(const std::string& command, int world, const std::string& strategy)
          ranks(world);
 }
 
-// The rows of the table of bytes: what stands before the number -> the number.
+// The rows in the table of bytes: the text before the number -> the number.
 std::map<std::string, int64_t> planned(int world, const std::string& strategy) {
   const Finished plan = Program::run(blocks("plan", world, strategy));
   EXPECT_EQ(plan.status, 0) << plan.err;

@@ -1,6 +1,6 @@
-// Mixed precision through the real program: every strategy gives the same bits in bfloat16, the
-// losses follow those of float32, float16 survives gradients that overflow, and what is planned is
-// used.
+// Mixed precision through the real program: every strategy gives the same bits in bfloat16,
+// losses follow float32, float16 survives gradients that overflow, and the run uses the planned
+// bytes.
 #include <gtest/gtest.h>
 
 #include <cmath>

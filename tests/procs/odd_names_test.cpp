@@ -1,4 +1,4 @@
-// Models whose names would command a terminal, break a line or become code.
+// Models with names that would command a terminal, break a line or become code.
 #include "tests/support/namespaces.h"
 #include "tests/support/refused_run.h"
 

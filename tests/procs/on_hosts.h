@@ -1,7 +1,7 @@
-// The real command as one rank of a run on several hosts, by torchrun's variables: its words, its
-// process, and the file that two ranks of one host write.
+// The real command as one rank of a run on several hosts, by torchrun's variables: the words, the
+// process, and the file that two ranks write on one host.
 //
-// Ownership: a Running owns its process and the file of what it said. Threads: one. Errors: test
+// Ownership: a Running owns its process and the file with the output. Threads: one. Errors: test
 // failures.
 #pragma once
 
@@ -39,7 +39,7 @@ inline Words split(const std::string& text) {
   return {std::istream_iterator<std::string>(stream), {}};
 }
 
-// A small transformer with the settings of its reference, which has 24 steps.
+// A small transformer with the settings of the reference, which has 24 steps.
 inline Words bert(const std::string& steps, const std::string& timeout = "9") {
   return fsdp_run({fixture("bert_tiny/model.onnx")}) +
          split(
@@ -51,7 +51,7 @@ inline Words bert(const std::string& steps, const std::string& timeout = "9") {
              steps + " --timeout " + timeout);
 }
 
-// One process under a shell, its output in a file. Ends after a minute whatever happens.
+// One process under a shell, with the output in a file. Ends after a minute whatever happens.
 class Running {
  public:
   Running(const std::string& name, const std::string& line) : path_(scratch(name)) {
@@ -93,7 +93,7 @@ inline std::string variables(int rank, int world, const std::string& address, in
       rank, world, rank, world, address, port);
 }
 
-// The file of two ranks of one host: one rank a host sums in the same order.
+// The file from two ranks on one host: one rank a host sums in the same order.
 inline std::string written_on_one_host(const Words& command) {
   const testing_data::TempFolder folder;
   const std::string out = folder.path() + "/trained.onnx";

@@ -54,9 +54,9 @@ TEST_P(Oracle, FollowsPyTorch) {
   ASSERT_FALSE(graphs.empty());
   for (const std::string& graph : graphs) {
     for (int world : {1, 2}) {
-      // A rank normalizes over its own micro-batch: two ranks are another run.
+      // A rank normalizes over its micro-batch: two ranks are another run.
       if (name == "residual" && world > 1) continue;
-      // Its file needs tokens for every expert in each micro-batch; half of one has none for one.
+      // Each micro-batch must have tokens for every expert; half of one lacks them for one expert.
       if (name == "switch" && world > 1) continue;
       const std::vector<double> found = trained_losses(name, graph, world);
       ASSERT_EQ(found.size(), expected.size()) << graph << " on " << world;

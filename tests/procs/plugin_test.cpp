@@ -1,5 +1,5 @@
-// Plug-ins in the real command: the examples against PyTorch's trajectories, and plug-ins that are
-// wrong. The models are those of tests/fixtures/plugins (make.py says how they were made).
+// Plug-ins in the real command: the examples against PyTorch's trajectories, and broken plug-ins.
+// The models are in tests/fixtures/plugins (make.py made them).
 #include <fstream>
 
 #include "tests/support/namespaces.h"
@@ -101,7 +101,7 @@ TEST(PluginTest, OneRankAndThreeAgree) {
   expect_near(steps_of(one), reference("plugins/all"));
 }
 
-// Norms of whole parameters over shards that cut them anywhere: an optimizer of a plug-in too.
+// Norms of whole parameters over shards that cut them anywhere, in a plug-in's optimizer too.
 TEST(PluginTest, StrategiesAgreeOnStepLengths) {
   for (const int world : {2, 3}) {
     std::string first;
@@ -330,7 +330,7 @@ TEST(BadPluginFileTest, AnOptimizerOrALossThatNobodyOffers) {
                  {"--loss plugin:com.example.Huber", "no --plugin offers"});
 }
 
-// ---- The planner frees what backward does not read ----
+// ---- The planner frees the values that backward does not read ----
 
 int64_t planned_arena(const std::string& mode, int batch) {
   const Finished run = Program::run(

@@ -1,6 +1,6 @@
-// Quantized files of ONNX Runtime's tools (tests/oracle/make_quantized.py): the losses of PyTorch,
-// integers in the trained file that are the rounded masters, the same bits under every strategy,
-// and one line for what cannot be.
+// Quantized files from ONNX Runtime's tools (tests/oracle/make_quantized.py): the losses of
+// PyTorch, the rounded masters as integers in the trained file, the same bits under every strategy,
+// and one line for impossible settings.
 #include <cmath>
 #include <fstream>
 
@@ -64,7 +64,7 @@ std::vector<Case> cases() {
                            "qlinear_mlp", "qlinear_mixed", "multiplied"}) {
     for (const int world : {1, 2}) list.push_back({name, world});
   }
-  // Their scales are those of a rank's micro-batch.
+  // Their scales depend on a rank's micro-batch.
   for (const char* name :
        {"dynamic", "dynamic_channel", "dynamic_lstm", "dynamic_lstm_channel", "integer_bias"}) {
     list.push_back({name, 1});
@@ -102,7 +102,7 @@ std::vector<float> values_of(const OnnxFile& file, const Initializer& initialize
   return values;
 }
 
-// Derivatives against those of the interpreter in double, which rounds alike.
+// Derivatives against the interpreter in double, which rounds in the same way.
 TEST(QuantizedFileTest, DynamicFilesAgreeWithTheInterpreter) {
   for (const std::string name : {"dynamic_lstm", "dynamic_lstm_channel", "integer_bias"}) {
     const std::string folder = parent_folder(name);
@@ -164,8 +164,8 @@ TEST(QuantizedFileTest, SameBitsUnderEveryStrategyAndAfterABreak) {
 
 constexpr int kInt8 = 3, kUInt8 = 2;
 
-// Integers that Cast and Mul make floats are a weight only if a product or a table reads it and the
-// numbers are those of a quantization; else they are constants of a formula.
+// Integers that Cast and Mul turn into floats are a weight only if a product or a table reads it
+// and the numbers form a quantization; else they are constants in a formula.
 TEST(QuantizedFileTest, CastAndMulOfAWeight) {
   const auto weights_of = [](const SmallModel& model) {
     const ModelFolder folder;
@@ -211,7 +211,7 @@ TEST(QuantizedFileTest, CastAndMulOfAWeight) {
   EXPECT_EQ(weights_of(other), none);
 }
 
-// linear_model() with a pair at its input and an int8 weight.
+// linear_model() with a pair at the input and an int8 weight.
 SmallModel quantized_model() {
   SmallModel model = linear_model();
   model.nodes = {node("QuantizeLinear", {"x", "s", "z"}, {"q"}, "quantize"),
@@ -262,8 +262,8 @@ TEST(QuantizedFileTest, NegativeScales) {
   }
 }
 
-// A normalization whose variances are rounded to 0: what is divided by their roots is infinite and
-// clipped, so its gradient is 0, not 0 times infinity.
+// A normalization with variances rounded to 0. The quotients by their roots are infinite and
+// clipped, so the gradient is 0, not 0 times infinity.
 TEST(QuantizedFileTest, VarianceThatIsRoundedTo0) {
   const ModelFolder folder;
   SmallModel model = quantized_model();

@@ -1,5 +1,5 @@
-// --max-restarts on one host: what is started again and what is not, and from where. A run's folder
-// stays the same.
+// --max-restarts on one host: which failures restart, which do not, and from which point. A run's
+// folder stays the same.
 #include "tests/support/failing_runs.h"
 #include "tests/support/namespaces.h"
 #include "tests/support/refused_run.h"

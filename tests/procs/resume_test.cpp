@@ -1,6 +1,6 @@
-// A run that was ended and resumed is the run that was not: its trained file, byte for byte, where
-// ranks and strategy are the same, its losses where they are others. What a run says that a signal
-// stops, and how `resume` continues the run of a folder.
+// A run that ended and was resumed equals an uninterrupted run: the trained file, byte for byte,
+// with the same ranks and strategy; the losses with others. And the message of a run that a signal
+// stops, and how `resume` continues the run in a folder.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -125,7 +125,7 @@ TEST(ResumedRunTest, WithoutACheckpointItStartsAtTheBeginningAndSaysSo) {
   EXPECT_THAT(runs.last().out, HasSubstr("starting from the beginning"));
 }
 
-// Another global batch: what is left of the epoch is used once, then epochs are whole again.
+// Another global batch: the rest of the epoch is used once, then epochs are whole again.
 TEST(ResumedRunTest, AnotherGlobalBatchFinishesTheEpoch) {
   const CheckpointRuns runs;  // 192 samples
   const Words run = checkpointed_model() + Words{"--no-shuffle", "--checkpoint-interval", "1step"};

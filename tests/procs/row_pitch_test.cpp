@@ -1,6 +1,6 @@
-// A vocabulary of 1003, as a language model's of 50257: its logits have rows 1024 apart on a device
-// whose kernels take that, here those of the CUDA library (tests/device/emulated). The plan says so
-// and counts the bytes; the losses are the CPU's.
+// A vocabulary of 1003, like a language model's of 50257: rows of logits lie 1024 apart on a device
+// with kernels that take that, here in the CUDA library (tests/device/emulated). The plan reports
+// it and counts the bytes; the losses are the CPU's.
 #include <gmock/gmock.h>
 
 #include <nlohmann/json.hpp>
@@ -101,7 +101,7 @@ TEST(RowPitchRuns, GiveTheLossesOfTheCpu) {
   }
 }
 
-// The same lines with and without a graph, and with the loss apart from its gradient.
+// The same lines with and without a graph, and with the loss separate from the gradient.
 TEST(RowPitchRuns, HaveTheSameBitsInEveryForm) {
   const Files files(true);
   for (const char* dtype : {"float32", "bfloat16"}) {

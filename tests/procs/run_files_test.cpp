@@ -1,5 +1,5 @@
-// No output of a command is one of its inputs, and no two outputs are one file: every output flag
-// with every input, by several names, before anything is written. All inputs keep their bytes.
+// No output is an input, and no two outputs are one file: every output flag with every input, by
+// several names, before anything is written. All inputs keep their bytes.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -175,7 +175,7 @@ TEST_F(RunFilesTest, NoTwoOutputsAreOneFile) {
   }
   expect_kept(train() + Words{"--log", "csv:" + path("new"), "--log", "csv:" + path("new")},
               {"--log " + path("new"), "that of --log"});
-  // Next to its input the trained model has a data file of its own, which is an output as well.
+  // Next to the input the trained model has a separate data file, which is an output as well.
   expect_kept(train() + Words{"--output", path("o.onnx"), "--metrics", path("o.onnx.data")},
               {"the external data of --output", "--metrics"});
 }
@@ -203,13 +203,13 @@ TEST_F(RunFilesTest, CheckpointsAndTheirModelAreInputsOfExport) {
   }
   expect_kept(run() + Words{"--resume", path(step), "--metrics", path(step + "/manifest.json")},
               {"--metrics", "--resume"});
-  // A resumed run goes on in the folder of its checkpoint, with its metrics.
+  // A resumed run goes on in the checkpoint's folder, with the same metrics.
   const Finished resumed =
       Program::run(run() + Words{"--steps", "4", "--resume", "latest"} + saving);
   EXPECT_EQ(resumed.status, 0) << resumed.err;
 }
 
-// Outputs in folders of inputs, and a configuration that names an output of another command.
+// Outputs in folders with inputs, and a configuration that names another command's output.
 TEST_F(RunFilesTest, OtherFilesAreFine) {
   const auto before = folder_.contents();
   const Finished trained = Program::run(
@@ -218,10 +218,10 @@ TEST_F(RunFilesTest, OtherFilesAreFine) {
   EXPECT_EQ(trained.status, 0) << trained.err;
   const auto after = folder_.contents();
   for (const auto& [name, bytes] : before) EXPECT_TRUE(after.at(name) == bytes) << name;
-  // A device is refused for what it is, as before, not as a file that two flags share.
+  // A device is refused because it is a device, not as a file that two flags share.
   const Finished device = Program::run(run("eval") + Words{"--metrics", "/dev/null"});
   EXPECT_THAT(device.err, testing::HasSubstr("found a device or pipe"));
-  // The configuration of a training run may name its trained file, which an evaluation reads.
+  // A training configuration may name the trained file, which an evaluation reads.
   fs::copy_file(path("model.onnx"), path("t.onnx"));
   folder_.write("c.yaml", "output: t.onnx\n");
   const Finished eval =
@@ -234,7 +234,7 @@ TEST_F(RunFilesTest, OtherFilesAreFine) {
 
 class KeptRunTest : public testing::Test {
  protected:
-  // In a working directory of its own, where a user has set no variable.
+  // In a separate working directory, as for a user who has set no variable.
   Finished run(const Words& more) const {
     const Words model{folder_.model(), "--loss", "cross_entropy", "--batch-size", "2"};
     return Program::run(Words{"env", "-u", "OFSDP_RUN_DIR"} + fsdp_run(model + more),
@@ -271,7 +271,7 @@ TEST_F(KeptRunTest, HoldsAllThatIsKnownOfTheRun) {
     // The same lines as on the screen, which is no terminal here.
     EXPECT_EQ(lines_of(content(in + "/log.txt")).size(), lines_of(kept.out).size());
     const std::string trained = content(in + "/model.onnx");
-    // Its command, from elsewhere, and its configuration make the same file.
+    // The kept command, from elsewhere, and the kept configuration make the same file.
     const Finished again = Program::run({"/bin/sh", in + "/command.txt"}, {.folder = "/"});
     EXPECT_EQ(again.status, 0) << again.err;
     EXPECT_TRUE(content(in + "-2/model.onnx") == trained);

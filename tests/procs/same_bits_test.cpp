@@ -1,5 +1,5 @@
-// The contract's "same bits": what strategy, prefetch and a second run may not change is compared
-// as whole trained files, byte for byte.
+// The contract's "same bits": strategy, prefetch and a second run must not change a byte of the
+// trained file.
 #include <gtest/gtest.h>
 
 #include <set>
@@ -75,7 +75,7 @@ TEST_P(SameBitsTest, StrategiesAgreeWhenGradientsAreClipped) {
   EXPECT_NE(first, trained_file(words())) << "the clip had no effect";
 }
 
-// Optimizers of groups, one with norms of whole parameters, and the average that is written.
+// Optimizers of groups, one with norms of whole parameters, and the written average.
 TEST_P(SameBitsTest, StrategiesAgreeWithGroupsAndAnAverage) {
   const Words grouped = words() + Words{"--group",         "*bias:optimizer=lamb,lr=0.02",
                                         "--group",         "fc2*:lr=3x",
@@ -94,7 +94,7 @@ TEST_P(SameBitsTest, StrategiesAgreeWithGroupsAndAnAverage) {
   EXPECT_NE(first, trained_file(grouped + Words{"--ema-use", "off"})) << "no average was written";
 }
 
-// Each rank keeps another number of the rows of a micro-batch (importer/passes/joined_nodes.cpp).
+// Each rank keeps a different number of rows per micro-batch (importer/passes/joined_nodes.cpp).
 TEST_P(SameBitsTest, StrategiesAgreeOnRowsWithAndWithoutLabels) {
   constexpr size_t kRows = 900, kWidth = 20;
   std::vector<float> x(kRows * kWidth);
@@ -255,7 +255,7 @@ TEST(AcrossRanks, RunningStatisticsAreThoseOfTheFirstSlice) {
   expect_no_trace_of_ranks(words, "1 unit");
 }
 
-// The size of micro-batches that was asked for is that of the slices.
+// The requested size of micro-batches is the size of the slices.
 TEST(AcrossRanks, MicroBatchesAreTheSlices) {
   const Words words = several_units() + Words{"--deterministic", "across_ranks"};
   expect_same(trained_file(words + Words{"--grad-accum", "4"}),

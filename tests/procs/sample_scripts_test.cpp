@@ -62,7 +62,7 @@ TEST(SampleScripts, LastLossIsThatOfTheLastEvaluation) {
   EXPECT_EQ(Program::run({kCommon + "last_loss.sh", folder.path() + "/m.jsonl"}).status, 1);
 }
 
-// The rows and pictures of samples/mnist/table.sh, from short runs of another model.
+// The rows and pictures from samples/mnist/table.sh, for short runs of another model.
 TEST(SampleScripts, TheTableHasARowAndCurvesForEachRun) {
   const TempFolder folder;
   const auto run = [&](const char* name, const Words& more) {

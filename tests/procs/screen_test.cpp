@@ -126,7 +126,7 @@ struct TerminalRun {
   std::string folder = "/";
 };
 
-// Runs it with its output on a pseudo-terminal.
+// Runs it with the output on a pseudo-terminal.
 std::string on_a_terminal(const Words& words, const TerminalRun& how) {
   int terminal = -1;
   winsize size{.ws_row = 50, .ws_col = how.columns, .ws_xpixel = 0, .ws_ypixel = 0};
@@ -229,7 +229,7 @@ TEST(ScreenTest, TheScreenAt60And80And120Columns) {
   }
 }
 
-// mpirun gives its ranks a terminal and writes into a file.
+// mpirun gives the ranks a terminal and writes into a file.
 TEST(ScreenTest, NoEscapeCodesWhereAnotherProgramStartsTheRanks) {
   for (const Words& environment :
        {Words{"OMPI_COMM_WORLD_RANK=0", "OMPI_COMM_WORLD_SIZE=1"}, Words{"PMIX_RANK=0"},
@@ -355,7 +355,7 @@ TEST(ScreenTest, JsonOfARunThatASignalStops) {
   EXPECT_EQ(object["files"]["checkpoints"], saved);
 }
 
-// With an error stdout is empty; what a fault's tables say goes to stderr.
+// With an error stdout is empty; a fault's tables go to stderr.
 TEST(ScreenTest, JsonOfARunThatFailsIsNothing) {
   const Finished run = Program::run(small() + Words{"--json", "--lr", "1e30"});
   EXPECT_NE(run.status, 0);

@@ -51,7 +51,7 @@ TEST(SharedFolder, AnErrorOfTheSystemEndsTheRunAndRenamesNothing) {
   }
 }
 
-// A run that begins anew numbers and removes checkpoints by what it read of those that are there.
+// A new run numbers and removes checkpoints by the manifests of the old ones.
 TEST(SharedFolder, AManifestThatCannotBeReadEndsARunThatBeginsAnew) {
   const CheckpointRuns runs;
   runs.trained(run_of(2) + runs.saving());

@@ -1,5 +1,5 @@
 // Optimizer states in bfloat16 and 8 bits: the same bits under every strategy, on any number of
-// ranks with across_ranks, after a resume; as large as the plan says; a loss as of float32.
+// ranks with across_ranks, after a resume; as large as planned; the loss as in float32.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -83,7 +83,7 @@ TEST_P(StateDTypes, ResumesWithItsBitsFromEveryTypeOfCheckpoint) {
   }
 }
 
-// The last save of a run is written from the states, those before from a copy of them.
+// A run writes the last save from the states, earlier saves from a copy.
 TEST_P(StateDTypes, ResumesFromACopyOnOtherRanksWithItsBits) {
   const Words words =
       stored(kAdamW) + Words{"--wrap",          "none",         "--global-batch-size",   "21",

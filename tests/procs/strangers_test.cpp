@@ -1,6 +1,6 @@
-// Strangers on the network of a run on two hosts: they know every address and port, and not the
-// secret. They hear nothing, hold up nothing and change no bit, at the ports of ranks and at the
-// launchers' port. The ports are those of the link between the hosts alone.
+// Strangers on the network of a run on two hosts: they know every address and port, but not the
+// secret. They hear nothing, hold up nothing and change no bit, at the ranks' ports and the
+// launchers' port. Only the link between the hosts has these ports.
 #include <fcntl.h>
 #include <sched.h>
 #include <sys/socket.h>
@@ -184,8 +184,8 @@ TEST_F(OnTwoHosts, PortsAreThoseOfTheLink) {
   EXPECT_EQ(listening, 2);  // to be met, and to be linked with
 }
 
-// A name server that takes every question and answers none, on the second host; `ip netns exec`
-// shows the first one a resolv.conf of its own.
+// A name server on the second host that takes every question and answers none; `ip netns exec`
+// gives the first host a separate resolv.conf.
 TEST_F(OnTwoHosts, ASilentNameServerIsWaitedForNoLongerThanTheTimeout) {
   const std::string space = hosts_.words_on(0).back(), folder = "/etc/netns/" + space;
   std::filesystem::create_directories(folder);

@@ -1,6 +1,6 @@
-// Models that say themselves how they are trained, against the standard's formulas in double
+// Models that describe their training, against the standard's formulas in double
 // (tests/oracle/training_info_models.py): losses, weights, optimizer state and scalars after four
-// updates, for 1, 2 and 3 ranks; what is written trains on; and what is wrong is refused.
+// updates, for 1, 2 and 3 ranks; the written file trains on; wrong models are refused.
 #include <cmath>
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -79,7 +79,7 @@ TEST(TrainingInfoTest, FollowsTheFormulasOnAnyNumberOfRanks) {
   }
 }
 
-// Two updates, written, and two more from what was written: state, count and rate go on.
+// Two updates, then two more from the written file: state, count and rate go on.
 TEST(TrainingInfoTest, WhatIsWrittenTrainsOn) {
   for (const std::string& name : kModels) {
     SCOPED_TRACE(name);
@@ -111,7 +111,7 @@ TEST(TrainingInfoTest, GoesOnFromACheckpoint) {
   }
 }
 
-// The file has other weights, states and another count of updates; all of them are replaced.
+// The file has other weights, states and count of updates; all are replaced.
 TEST(TrainingInfoTest, InitializationGraphsRunWhenAsked) {
   const auto expected = parsed(fixture("training_info/momentum.json"));
   for (const int world : {1, 3}) {

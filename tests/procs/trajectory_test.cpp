@@ -1,6 +1,6 @@
 // The real program against PyTorch: losses and gradient norms of every step, for every strategy,
-// number of ranks and accumulation. The references are those of the acceptance cases, made by
-// PyTorch in float32 (expected.json says with which versions).
+// number of ranks and accumulation. PyTorch made the references in float32, for the acceptance
+// cases (expected.json has the versions).
 #include "tests/support/trajectory.h"
 
 #include <gtest/gtest.h>
@@ -70,7 +70,7 @@ TEST_P(TrajectoryTest, MnistNetworkFollowsPyTorch) {
   expect_near(trained(words), reference("mnist_cnn"));
 }
 
-// Another exporter, and a graph that brings its loss.
+// Another exporter, and a graph with a loss inside.
 TEST(TrajectoryVariantTest, OtherExportsOfTheModelFollowPyTorch) {
   for (const char* model : {"model_legacy.onnx", "model_with_loss.onnx"}) {
     for (const int count : {1, 3}) {
@@ -82,7 +82,7 @@ TEST(TrajectoryVariantTest, OtherExportsOfTheModelFollowPyTorch) {
   }
 }
 
-// 192 samples in batches of 30: each epoch ends in one of 12, and ranks have unequal shares of it.
+// 192 samples in batches of 30: each epoch ends in a batch of 12, with unequal shares on ranks.
 TEST(TrajectoryVariantTest, FiveRanksWithUnequalSharesFollowOneRank) {
   const Words words = mlp() + Words{"--steps", "21", "--min-params", "1000"};
   const Words batch = {"--global-batch-size", "30"};
@@ -98,7 +98,7 @@ TEST(TrajectoryVariantTest, FiveRanksWithUnequalSharesFollowOneRank) {
   }
 }
 
-// Gradients of ignored parameters stay until the update, those of sharded units do not.
+// Gradients of ignored parameters stay until the update; gradients of sharded units do not.
 TEST(TrajectoryVariantTest, IgnoredParametersWithAccumulationFollowPyTorch) {
   const Words words =
       mlp() + Words{"--steps", "32", "--min-params", "20", "--global-batch-size", "24"};
@@ -159,8 +159,8 @@ struct PerRank {
   std::vector<double> torch;
 };
 
-// Labels of one class are not counted, so that ranks and micro-batches have different numbers of
-// them; of the last batch some ranks have fewer samples.
+// Labels of one class do not count, so ranks and micro-batches count different numbers of labels;
+// in the last batch some ranks have fewer samples.
 TEST(LossMeanTest, MeanOfTheRanksMeansFollowsPyTorch) {
   const std::vector<PerRank> runs = {
       {1,

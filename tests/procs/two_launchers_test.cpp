@@ -58,7 +58,7 @@ TEST(TwoLaunchersTest, GatheredUnitsAreThoseThatLieInPlace) {
   }
 }
 
-// A copy on each host: its units lie in place there, and the copies sum their gradients.
+// A copy on each host: units lie in place there, and the copies sum the gradients.
 TEST(TwoLaunchersTest, ACopyOnEachHostTrainsTheBitsOfOneHost) {
   for (const Words& more :
        {Words{"--strategy", "hybrid_shard"},

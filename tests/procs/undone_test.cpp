@@ -1,6 +1,6 @@
-// A run says what it was asked for and has not done, in one line and in the rows: updates that
-// float16 skips, evaluations without a label, settings that differ from a checkpoint's. And the
-// loss is that of the global batch if a node of the graph sums it.
+// A run reports requests that it has not fulfilled, in one line and in the rows: updates that
+// float16 skips, evaluations without a label, settings that differ from the checkpoint. And the
+// loss covers the global batch if a node in the graph sums it.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -56,7 +56,7 @@ double cosine_rate(int64_t s) {
   return 1e-2 * (1 + std::cos(std::numbers::pi * static_cast<double>(s - 3) / 17)) / 2;
 }
 
-// Rows whose rate is that of the updates made before.
+// Checks that each row's rate counts only the updates made before.
 int64_t expect_rates_wait(const std::vector<json>& rows) {
   int64_t made = 0, skipped = 0;
   for (const json& row : rows) {
@@ -146,7 +146,7 @@ TEST(SkippedUpdates, EndTheRunWhenTheScaleCanFallNoFurther) {
 
 // ---- A gradient that is NaN ----
 
-// y = sqrt(w) * zero with a w of 0: every value of forward is finite, 0 times infinity is not.
+// y = sqrt(w) * zero with w = 0: every value in forward is finite, 0 times infinity is not.
 std::string root_of_zero() {
   SmallModel model;
   model.nodes = {node("Sqrt", {"w"}, {"s"}, "root"), node("Mul", {"s", "zero"}, {"y"}, "choose"),
@@ -445,7 +445,7 @@ struct SumRight {
   double loss = 0, norm = 0;
 };
 
-// The sum over the first 8 rows of linear_inputs and the norm of its gradient, by plain loops.
+// The sum over the first 8 rows of linear_inputs and the gradient norm, by plain loops.
 SumRight right_sum(const SumCase& c) {
   const std::vector<float> w = linear_weights();
   const std::array<double, 3> b{0.5, 0, -0.5};
@@ -508,7 +508,7 @@ TEST(SummedLoss, IsTheSumOverTheGlobalBatchOnAnySplit) {
   }
 }
 
-// A sum by a node that is no loss node counts with its samples, and the run says so.
+// A node that is no loss node sums: the sum counts with the samples, and the run reports it.
 TEST(SummedLoss, ByAnotherNodeIsSaid) {
   const ModelFolder folder;
   for (const auto& [op, said] : {std::pair("ReduceSum", true), {"ReduceMean", false}}) {

@@ -1,6 +1,6 @@
 // Data that do not divide: shards of unequal length, a last batch that leaves ranks with fewer
-// samples or none, labels that do not count. No rank waits for ever, and loss and weights are those
-// of one rank that takes each global batch in one forward.
+// samples or none, labels that do not count. No rank waits for ever, and loss and weights equal one
+// rank's that takes each global batch in one forward.
 #include <algorithm>
 #include <cmath>
 

@@ -1,6 +1,6 @@
-// --watch through the real command: the norms of units add up to those of the run, change no bit
-// and are in the plan; after a NaN a run says the ranges of the node's operands, and from which
-// update on norms grew.
+// --watch through the real command: the units' norms add up to the run's norms, change no bit and
+// are in the plan. After a NaN a run reports the ranges of the node's operands, and the update from
+// which norms grew.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -156,8 +156,8 @@ TEST(AfterANan, TheRangesOfTheNodesOperandsAreSaid) {
   }
 }
 
-// Plain descent on squares whose rate is a hundred times too large from update 21 on: its weights
-// are the first that update 22 sees.
+// Plain descent on squares with a rate a hundred times too large from update 21 on: update 22 is
+// the first to see those weights.
 TEST(AfterANan, TheUpdateWhereNormsBeganToGrowIsSaid) {
   const ModelFolder folder;
   std::vector<float> targets(36);

@@ -1,5 +1,5 @@
-// Units change where parameters lie and when they move, not what is computed: every --wrap follows
-// the same trajectory, to rounding, on any number of ranks and under every strategy.
+// Units change where parameters lie and when they move, not the results: every --wrap follows the
+// same trajectory, to rounding, on any number of ranks and under every strategy.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -63,7 +63,7 @@ TEST_P(WrapTest, EveryPolicyFollowsTheSameTrajectory) {
   }
 }
 
-// The table of units is part of `plan --verbose`.
+// `plan --verbose` has the table of units.
 TEST(Wrap, PlanPrintsTheUnits) {
   const Finished run = Program::run(
       fsdp_run({"plan", kDecoder + "legacy.onnx", "--loss", "cross_entropy", "--verbose"}) +

@@ -1,5 +1,5 @@
 // Runs of the real program on a model and data at addresses: the bits of the local files, fetched
-// once for all ranks; what a missing file, a failing server and a model's own YAML get.
+// once for all ranks; and a missing file, a failing server, and a model with YAML at an address.
 #include "tests/support/checkpoint_runs.h"
 #include "tests/support/faulty_server.h"
 #include "tests/support/namespaces.h"
@@ -50,7 +50,7 @@ TEST_F(AddressRunsTest, TrainAsTheLocalFiles) {
     EXPECT_TRUE(trained(train(server_.address("model.onnx"), server_.address("data.yaml")) +
                         ranks(count)) ==
                 trained(train(folder_.model(), folder_ / "data") + ranks(count)));
-    // The file, and a question for bytes after its end, since this server gives no checksum.
+    // The file, and a request for bytes after the end, since this server gives no checksum.
     EXPECT_EQ(server_.count("200 /data/x.npy"), before + 2 * count) << "once for all ranks";
   }
   // Faults in between.

@@ -1,7 +1,7 @@
-// --batch-weights through the real command: losses, evaluations and trained weights are those of
-// equal parts, under every strategy, with accumulation and short last batches, where samples meet
-// those of other ranks, on two hosts, and through checkpoints that cross to other weights and
-// numbers of ranks.
+// --batch-weights through the real command: losses, evaluations and trained weights equal those
+// with equal parts, under every strategy, with accumulation and short last batches, where samples
+// meet samples of other ranks, on two hosts, and through checkpoints that cross to other weights
+// and numbers of ranks.
 #include <cmath>
 
 #include "importer/file/onnx_file.h"
@@ -150,8 +150,8 @@ TEST_P(BatchWeightsTest, NumbersAreThoseOfEqualPartsWithOtherOptions) {
   }
 }
 
-// A rank's samples meet those of all others, whatever their number; a value of dropout follows the
-// sample.
+// A rank's samples meet the samples of all others, whatever their number; a dropout value follows
+// the sample.
 TEST(JoinedBatchWeights, NumbersAreThoseOfEqualParts) {
   const CheckpointRuns runs;
   const Data data;

@@ -1,5 +1,5 @@
-// Runs with --bucket-by: cut rows train as whole ones, in one order on any ranks, through a resume,
-// and what must not be cut is refused.
+// Runs with --bucket-by: cut rows train as whole rows do, in one order on any ranks, through a
+// resume. Columns that must not be cut are refused.
 #include <cmath>
 #include <random>
 
@@ -25,7 +25,7 @@ std::string rows_of_tokens(const std::string& name, int64_t length, int type, in
          message(2, message(1, number(1, static_cast<uint64_t>(type)) + message(2, shape)));
 }
 
-// Each token's logits come from its vector and the mean vector of the row's tokens.
+// Each token's logits come from the token's vector and the mean vector of the row.
 std::string token_model(int64_t length) {
   std::vector<float> table(kVocabulary * kWidth), head(kWidth * kVocabulary);
   for (size_t i = 0; i < table.size(); ++i) {

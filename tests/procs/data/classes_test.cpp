@@ -1,5 +1,5 @@
-// Names of classes: a run numbers labels of text as the model does, whatever part of the classes
-// its data have.
+// Names of classes: a run numbers text labels as the model does, even if the data have only some
+// classes.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -16,7 +16,7 @@ using testing::Not;
 
 constexpr int kRows = 12;
 
-// linear_model() with three classes. Row i has the class i % 3, of those that `kept` has.
+// linear_model() with three classes. Row i has class i % 3; a file has only the rows in `kept`.
 class NamedClasses : public ModelFolder {
  public:
   NamedClasses() {
@@ -73,7 +73,7 @@ TEST(ClassNames, ATrainedFileKeepsItsNumbers) {
   const std::vector<double> numbered = folder.losses(first, folder.data("some", "number"));
   EXPECT_EQ(folder.losses(first, folder.data("some")), numbered);
   EXPECT_EQ(folder.losses(first, folder.data("some"), ranks(2)).size(), 6u);
-  // Another model of the folder has other names; each keeps its own.
+  // Another model in the folder has other names; each keeps its names.
   folder.write_data("other", {0, 1, 2}, {"red", "blue", "green"});
   folder.losses(folder.model(), folder.data("other"), {"--output", folder / "second.onnx"});
   EXPECT_EQ(content(folder / "classes.txt"), "blue\ngreen\nred\n");
@@ -140,7 +140,7 @@ TEST(ClassNames, ACheckpointKeepsThem) {
   EXPECT_EQ(content(folder / "exported.classes.txt"), "ant\nbee\ncow\n");
 }
 
-// A prediction names the classes of the checkpoint or of the trained file whose weights it takes.
+// A prediction names the classes of the checkpoint or trained file that has the weights.
 TEST(ClassNames, APredictionHasThoseOfItsWeights) {
   NamedClasses folder;
   folder.losses(folder.model(), folder.data("all"),
@@ -162,7 +162,7 @@ TEST(ClassNames, APredictionHasThoseOfItsWeights) {
             numbered);
 }
 
-// An evaluation of data whose evaluation part lacks a class numbers the others as training does.
+// If the evaluation part lacks a class, an evaluation numbers the others as training does.
 TEST(ClassNames, TheTrainingPartNumbersAnEvaluation) {
   NamedClasses folder;
   const auto both = [&](const std::string& column) {

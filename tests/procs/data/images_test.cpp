@@ -1,4 +1,4 @@
-// Runs of the real program on folders of images: the trained file of their .npy form, on any ranks
+// Runs of the real program on folders of images: the same trained file as from .npy, on any ranks
 // and threads; classes next to it; parts of a split; one line for files that are no images.
 #include "tests/support/checkpoint_runs.h"
 #include "tests/support/namespaces.h"
@@ -13,7 +13,7 @@ using namespace testing_data;
 constexpr uint32_t kImages = 45, kWidth = 5, kHeight = 4;  // 20 features
 constexpr const char* kClasses[] = {"cat", "dog", "emu"};
 
-// An image's number in the order of the paths: kImages / 3 of each class.
+// The name of image i in path order: kImages / 3 in each class.
 std::string image_name(uint32_t i) {
   return format_text("{}/{:02}.png", kClasses[i / (kImages / 3)], i);
 }
@@ -79,7 +79,7 @@ TEST_F(ImageRunsTest, FoldersAndShardsTrainAsTheirArrays) {
   EXPECT_EQ(onnx_bytes::content(runs_ / "classes.txt"), "cat\ndog\nemu\n");
 }
 
-// Without a YAML file the graph says what it takes.
+// Without a YAML file the graph tells its inputs.
 TEST_F(ImageRunsTest, APlainFolderOrShardsAreEnough) {
   const std::string expected =
       runs_.trained(train(yaml("plain", "train:\n  x: {images: pictures}\n")));
@@ -102,7 +102,7 @@ TEST_F(ImageRunsTest, APreparedDescriptionTrainsAsTheFolder) {
   EXPECT_TRUE(runs_.trained(train(made)) == runs_.trained(train(pictures)));
 }
 
-// A page with the bytes of its pictures, and each one's class.
+// A page with the bytes and the class of each picture.
 TEST_F(ImageRunsTest, AContactSheetShowsRowsWithTheirClasses) {
   const std::string page = folder_.path() + "/sheet.html";
   const Finished run =

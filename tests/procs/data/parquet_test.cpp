@@ -1,6 +1,6 @@
-// Runs of the real program on a .parquet file: the trained file of its .npy form, on any ranks and
-// threads; a plain file as --data; a resume in mid-epoch; planned memory; what damage and a missing
-// library get.
+// Runs of the real program on a .parquet file: the same trained file as from .npy, on any ranks and
+// threads; a plain file as --data; a resume in mid-epoch; planned memory; the messages for damage
+// and for a missing library.
 #include "tests/support/checkpoint_runs.h"
 #include "tests/support/namespaces.h"
 #include "tests/support/refused_run.h"

@@ -2,11 +2,11 @@
 // on other ranks: every sample of the epoch is used exactly once. On equal ranks the trained file
 // has the bits of the uninterrupted run.
 //
-// The model keeps the log of samples itself: a row has three digits that number its sample, and the
-// loss has the mean of a table's entries of these numbers. With SGD at rate 1, an update changes
-// the entry of each sample in it by 1 / the size of the global batch.
+// The model itself logs the samples: a row has three digits that number its sample. The loss
+// includes the mean of the table's entries at these numbers. With SGD at rate 1, an update changes
+// each of its samples' entries by 1 / the size of the global batch.
 //
-// OFSDP_TEST_KILLS says how often each kind is tried (2), OFSDP_KILL_SEED which updates.
+// OFSDP_TEST_KILLS is the number of tries for each kind (2), OFSDP_KILL_SEED chooses the updates.
 #include <signal.h>
 
 #include <chrono>
@@ -60,7 +60,7 @@ std::string counting_model(const std::vector<int64_t>& axes, int type) {
                  node("ReduceSum", {"parts", "axes"}, {"number"}, "number") + scalar,
                  node("Gather", {"table", "number"}, {"entries"}, "look_up"),
                  node("ReduceMean", {"entries"}, {"used"}, "used") + scalar,
-                 // A weight whose bits depend on the order of the samples.
+                 // The bits of this weight depend on the order of the samples.
                  node("Cast", {"number"}, {"real"}, "real") + to_type(kFloat),
                  node("Div", {"real", "rows"}, {"share"}, "share"),
                  node("Mul", {"share", "weight"}, {"guess"}, "guess"),
@@ -170,7 +170,7 @@ class SamplingTest : public testing::TestWithParam<const char*> {
     ASSERT_EQ(file->initializers()[0].name, "table");
     ASSERT_TRUE(file->read(file->initializers()[0], 0, table).ok());
     const int64_t last = kRows % kBatch;
-    std::map<int64_t, int64_t> counts;  // of samples, by the size of their batch
+    std::map<int64_t, int64_t> counts;  // samples by batch size
     for (int64_t i = 0; i < kRows; ++i) {
       const double used = -static_cast<double>(table[static_cast<size_t>(i)]);
       const int64_t batch = used > 0 ? std::llround(1 / used) : 0;

@@ -94,7 +94,7 @@ TEST(TextDataTest, Mistakes) {
                  {"tokenizer.json: model: type 'WordLevel' is not supported"});
 }
 
-// Vectors of the tokens and of their positions, of which there are eight.
+// Vectors for the tokens and for the eight positions.
 enum class Positions { kSliced, kCounted, kFixed, kOfTokens };
 
 std::string positioned_model(Positions kind) {
@@ -223,7 +223,7 @@ TEST(DataCommandTest, SurveysATableAndWritesItsDescription) {
   // The description trains.
   folder.write("flowers.yaml", json["description"].get<std::string>());
   expect_trains(folder, {"--data", folder / "flowers.yaml"});
-  // A description is surveyed, with what a run would refuse.
+  // A survey of a description shows the errors that would end a run.
   const Finished described =
       Program::run(fsdp_run({"data", folder / "flowers.yaml", folder.model()}));
   EXPECT_EQ(described.status, 0) << described.err;
@@ -266,7 +266,7 @@ TEST(PrepareTest, WritesADescriptionThatTrains) {
   EXPECT_EQ(refused.status, 2);
   expect_one_line(refused.err, {"column 'x': expected rows of [4], found [2]"});
   EXPECT_FALSE(std::filesystem::exists(folder / "new/other.yaml"));
-  // Its paths are relative to the file.
+  // The paths are relative to the file.
   folder.write("model.onnx", two_inputs().bytes());
   ASSERT_EQ(Program::run(other).status, 0);
   EXPECT_THAT(content(folder / "new/other.yaml"), testing::HasSubstr("{file: ../flowers.csv, "));
@@ -321,7 +321,7 @@ TEST(PrepareTest, PrintsACommandThatTrains) {
   folder.write("tables/val.csv", "a,b,label\n1,,0\n");
   EXPECT_THAT(prepared(folder, "tables", "cross_entropy"),
               testing::HasSubstr("tables/train.csv, column: [a, b], missing: 0}"));
-  // A missing name leaves its row out of the loss.
+  // A row with a missing name does not count in the loss.
   folder.write("na.csv", "a,b,label\n1,2,NA\n3,4,u\n5,6,u\n7,8,v\n9,0,v\n");
   EXPECT_THAT(prepared(folder, "na.csv", "cross_entropy"), testing::HasSubstr("missing: -100"));
   folder.write("list.jsonl", "{\"f\": [1, 2], \"label\": 0}\n{\"f\": [3, 4], \"label\": 1}\n");

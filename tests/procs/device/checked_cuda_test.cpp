@@ -27,7 +27,7 @@ TEST(CheckedCuda, TrainsWithOffloads) {
   expect_rules_kept(gpt("5"), {"--cpu-offload", "params"});
 }
 
-// The fastest of several algorithms is found on streams and memory of its own.
+// The fastest algorithm is found on separate streams and memory.
 TEST(CheckedCuda, TimesAlgorithms) {
   expect_rules_kept(small_mlp(1) + Words{"--steps", "6"}, {"--deterministic", "off"});
 }

@@ -1,6 +1,6 @@
-// Scores of 128 MiB, which the plan cuts into chunks of rows: the losses of small micro-batches,
-// whose scores stay whole; the CPU's bits on the device that counts, and the same bits under every
-// strategy and on any number of ranks; and the bytes that the plan saves.
+// Scores of 128 MiB, which the plan cuts into chunks of rows: the losses of small micro-batches
+// with whole scores; the CPU's bits on the counting device, and the same bits under every strategy
+// and on any number of ranks; and the bytes that the plan saves.
 #include <gmock/gmock.h>
 
 #include <algorithm>
@@ -17,7 +17,7 @@ using testing::Not;
 
 constexpr size_t kRows = 16384, kWidth = 20, kClasses = 4099;
 
-// The mlp with a head of 4099 classes; a sixth of the labels is ignored, or none.
+// The mlp with a head for 4099 classes; a sixth of the labels is ignored, or none.
 struct Files {
   explicit Files(bool ignores = true) {
     std::vector<float> x(kRows * kWidth);

@@ -1,7 +1,7 @@
-// --cpu-offload on a device that lives in host memory (tests/device/counting_device.h): masters,
-// optimizer state and, with `params`, the parameters rest in pinned memory and are updated on the
-// host. Losses, norms, evaluations and trained files must be those of the CPU, bit for bit,
-// whatever order the device runs its streams in; what is planned must be what is held.
+// --cpu-offload on a device in host memory (tests/device/counting_device.h): masters, optimizer
+// state and, with `params`, the parameters rest in pinned memory and are updated on the host.
+// Losses, norms, evaluations and trained files must equal the CPU's, bit for bit, in any order of
+// the streams. The device must hold the planned bytes.
 #include "kernels/core/memory.h"
 #include "tests/support/device_runs.h"
 #include "tests/support/namespaces.h"
@@ -216,8 +216,8 @@ TEST(DeviceOffloadCountTest, ALongerRunNeitherAllocatesNorSynchronizesMore) {
   }
 }
 
-// Ten more updates copy, beyond what they copy without an offload, the bytes that the run has
-// reported.
+// Ten more updates copy the reported bytes in addition to those copied without an
+// offload.
 TEST(DeviceOffloadTrafficTest, AnUpdateCopiesTheBytesThatWereSaid) {
   const Words bfloat16{"--param-dtype", "bfloat16"}, clip{"--clip-grad-norm", "1"};
   const std::vector<std::pair<int, Words>> runs = {
@@ -308,7 +308,7 @@ void write_deep_model(const ModelFolder& folder, int layers, int64_t width) {
   folder.write("model.onnx", model.bytes());
 }
 
-// Blocks of an update go to all threads; the device that counts has one of its own.
+// An update's blocks go to all threads; the counting device has one separate thread.
 TEST(DeviceOffloadThreadsTest, TheNumberOfThreadsChangesNoBit) {
   const ModelFolder folder;
   write_deep_model(folder, 2, 384);
@@ -365,7 +365,7 @@ TEST(DeviceOffloadMemoryTest, AModelWhoseStatesAreTwiceTheLimitTrains) {
   Trained device = offloaded("params", command + Words{"--verbose", "on"}, limit);
   expect_same(on_cpu(command), device);
   EXPECT_LE(device.counts["bytes"], static_cast<long>(kStates / 2));
-  // Masters, two states and the gradient of each, and the pages of the numbers.
+  // Masters, two states and the gradient for each, and the pages for the numbers.
   const Trained plain = run_on_device(OFSDP_COUNTING_DEVICE, command);
   const long pinned = device.counts["pinned_bytes"] - plain.counts.at("pinned_bytes");
   EXPECT_THAT(device.run.out,

@@ -1,6 +1,6 @@
-// Every option of training on every device (tests/support/device_options.txt): it runs there with
-// the CPU's bits, or is refused in one line that the table has. And docs/internals/devices.md,
-// which is made from that table and from the registry of operators:
+// Every training option on every device (tests/support/device_options.txt): it runs there with the
+// CPU's bits, or is refused in one line from the table. And docs/internals/devices.md, which comes
+// from that table and from the registry of operators:
 //
 //   OFSDP_WRITE_PAGE=1 build/release/tests/test_procs --file=device_options
 #include <gtest/gtest.h>
@@ -64,7 +64,7 @@ std::string replaced(std::string text, const std::string& what, const std::strin
   return text;
 }
 
-// The row's words after those of the base that they do not give themselves.
+// The row's words after the base words, without the base flags that the row repeats.
 Words command_of(const OptionRow& row, const std::string& folder) {
   std::string text = replaced(row.words, "{fixtures}", fixture(""));
   text = replaced(replaced(text, "{folder}", folder), "{plugins}", OFSDP_EXAMPLE_PLUGINS);

@@ -1,5 +1,5 @@
-// `fsdp-run plan` for a device: its bytes and events are those of a run on the device that counts
-// (tests/device), and without a GPU it says what it does not know.
+// `fsdp-run plan` for a device: bytes and events equal a run on the counting device (tests/device),
+// and without a GPU it names the facts that it does not know.
 #include <gmock/gmock.h>
 
 #include <algorithm>
@@ -40,7 +40,7 @@ Json json_of(const Words& more, const char* environment = kCounting) {
   return Json::parse(run.out);
 }
 
-// Metrics of a run, its last row, and what the device counted.
+// The peak in a run's last row of metrics, and the counts of the device.
 struct Ran {
   size_t peak = 0;
   std::map<std::string, long> counts;
@@ -59,8 +59,8 @@ Ran ran(const Words& more) {
   return {rows_of(metrics).back().at("peak_bytes")[0], counted.counts};
 }
 
-// Operators of a plan from its first product on, with how often they are there. Before that a mask
-// is put together.
+// Counts of operators in a plan from the first product on. The nodes before it put together a
+// mask.
 std::map<std::string, int> planned_operators(const std::string& model, const Words& device,
                                              const char* library) {
   const Finished run = Program::run(
@@ -210,8 +210,8 @@ TEST(DevicePlan, AStepHasTheBytesOfItsOperands) {
       if (step.at("step") == "Gather") converted += read + written;
       if (step.at("step") == "ReduceUpdate") updated += read + written;
     }
-    // AdamW's two states and the parameter, read and written; the gradient for it and for its norm;
-    // what nodes read in 16 bits, written with the parameter, so that one rank converts nothing.
+    // AdamW's two states and the parameter, read and written; the gradient, for the update and the
+    // norm; the 16-bit copy for nodes, written with the parameter: so one rank converts nothing.
     EXPECT_EQ(updated, numel * (24 + 2 * size + (size == 2 ? size : 0)));
     EXPECT_EQ(converted, 0u);
   }
@@ -230,8 +230,8 @@ TEST(DevicePlan, CountsJoinedProductsByProgram) {
   }
 }
 
-// The environment picks what is joined with products: nothing, bias gradients alone, everything.
-// These are left out where it says nothing.
+// The environment picks which nodes join products: none, only bias gradients, all. Without it they
+// are left out.
 TEST(DevicePlan, JoinsTheEpiloguesThatTheEnvironmentLists) {
   const auto joined = [](const Words& environment) {
     const Finished run = Program::run(
@@ -291,7 +291,7 @@ TEST(DevicePlan, NormalizationsTakeTheGradientsOfTheirResiduals) {
   }
 }
 
-// An update writes what nodes read in 16 bits, where a rank owns the whole.
+// An update writes the 16-bit copy for nodes, if a rank owns the whole parameter.
 TEST(DevicePlan, NothingIsConvertedBeforeNodesWhereARankOwnsTheWhole) {
   const auto gathers = [](int world, const char* strategy) {
     const Json plan = json_of(settings(world) + Words{"--strategy", strategy, "--param-dtype",

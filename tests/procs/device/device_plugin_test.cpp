@@ -1,7 +1,7 @@
-// Operators of plug-ins on a device: the functions for CUDA of tests/plugins/device_plugin.cpp,
-// which put their work onto a stream of the device that counts. Losses, norms and trained files
-// must be those of the plug-in's kernels for the CPU bit for bit, captured or launched, whatever
-// order the device runs its streams in.
+// Operators of plug-ins on a device: the functions for CUDA in tests/plugins/device_plugin.cpp,
+// which put their work onto a stream of the counting device. Losses, norms and trained files
+// must equal the plug-in's CPU kernels bit for bit, captured or launched, in any order of the
+// streams.
 #include "tests/support/device_runs.h"
 #include "tests/support/namespaces.h"
 #include "tests/support/refused_run.h"
@@ -41,7 +41,7 @@ TEST_P(DevicePluginTest, GivesTheBitsOfTheCpu) {
   expect_bits_of_the_cpu(GetParam().command, {"graph_launches", "native_launches"});
 }
 
-// A plug-in is called for the first run of a program and for each of its two captures.
+// A program calls a plug-in in the first run and in both captures.
 TEST(DevicePluginCountTest, ACapturedStepIsReplayedWithoutACall) {
   const auto calls = [](const char* steps) {
     return on_counting_device(with_plugin("all"), {"--steps", steps}).counts["native_launches"];

@@ -1,8 +1,8 @@
 // Several ranks on devices: the real program trains with a device a rank, each in host memory
-// (tests/device/counting_device.h), whose collectives meet in shared memory and sum in rank order.
-// Losses, norms, evaluations and trained files must be those of the same ranks on the CPU, bit for
-// bit, whatever order the devices run their streams in. A rank that dies, hangs or sees a NaN ends
-// all, in one line.
+// (tests/device/counting_device.h). Collectives meet in shared memory and sum in rank order.
+// Losses, norms, evaluations and trained files must equal the same ranks' on the CPU, bit for
+// bit, in any order of the streams. A rank that dies, hangs or sees a NaN ends all, in one
+// line.
 #include <signal.h>
 
 #include "tests/support/device_runs.h"
@@ -56,7 +56,7 @@ TEST_P(DeviceRanksTest, GiveTheBitsOfTheCpu) {
   expect_bits_of_the_cpu(GetParam().command, {"captured_collectives"});
 }
 
-// With the operators of the CUDA library, on the CUDA of tests/emulator: within 5e-5 of the CPU's.
+// With the CUDA library's operators, on the CUDA of tests/emulator: within 5e-5 of the CPU's.
 TEST(DeviceRanksOperatorsTest, TheCudaKernelsGiveTheLossesOfTheCpu) {
   for (const char* model : {"bert_tiny/model.onnx", "gpt2_tiny/model.onnx"}) {
     SCOPED_TRACE(model);
@@ -119,8 +119,8 @@ TEST(DeviceRanksCheckpointTest, GoOnFromWhatTheCpuSavedAndTheOtherWayRound) {
       small_mlp(2) + Words{"--param-dtype", "float16", "--strategy", "zero1"}, 6, 11);
 }
 
-// The last update of an epoch: one rank has fewer samples than the other, or none. No rank may
-// launch a captured step where another launches its own one by one.
+// The last update in an epoch: one rank has fewer samples than the other, or none. A rank must not
+// launch a captured step while another launches operators one by one.
 TEST(DeviceRanksUnevenTest, SharesOfDifferentSizeGiveTheBitsOfTheCpu) {
   for (const size_t samples : {27u, 15u}) {
     for (const char* strategy : {"full_shard", "no_shard"}) {
@@ -139,8 +139,8 @@ TEST(DeviceRanksUnevenTest, SharesOfDifferentSizeGiveTheBitsOfTheCpu) {
   }
 }
 
-// An infinite number in sample `number` of the small linear model, of which rank number % 2 makes a
-// NaN.
+// An infinite number in sample `number` for the small linear model: rank number % 2 makes a NaN
+// from it.
 std::string with_infinity(size_t number) {
   std::string bytes = onnx_bytes::linear_inputs();
   const float infinity = std::numeric_limits<float>::infinity();
@@ -149,8 +149,8 @@ std::string with_infinity(size_t number) {
   return bytes;
 }
 
-// The line names the node that makes it: parameters updated with it would be named before, also
-// those that the rank gathers from the other.
+// The line names the node that makes it. If parameters were updated with it, the line would name
+// them instead, also parameters gathered from the other rank.
 TEST(DeviceRanksFaultTest, DataOutOfRangeOnOneRankEndAllBeforeAnUpdate) {
   for (const Spoiled& spoiled : spoiled_data()) {
     for (const char* strategy : {"full_shard", "no_shard"}) {

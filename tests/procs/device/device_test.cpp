@@ -1,7 +1,7 @@
-// The device path against the CPU path: the real program trains on a device that lives in host
-// memory, computes with the CPU's kernels and checks every call (tests/device/counting_device.h).
-// Losses, norms, evaluations and trained files must be the CPU's bit for bit, whatever order the
-// device runs its streams in, and a longer run must not allocate or synchronize more.
+// The device path against the CPU path: the real program trains on a device in host memory that
+// computes with the CPU's kernels and checks every call (tests/device/counting_device.h). Losses,
+// norms, evaluations and trained files must equal the CPU's bit for bit, in any order of the
+// streams, and a longer run must not allocate or synchronize more.
 #include <gtest/gtest.h>
 
 #include "tests/support/device_runs.h"
@@ -68,7 +68,7 @@ TEST(DeviceCountTest, ALongerRunNeitherAllocatesNorSynchronizesMore) {
   }
   EXPECT_EQ(many["kernels_made_late"], 0);
   EXPECT_EQ(many["graph_launches"] - few["graph_launches"], 100);
-  // An update: its upload, which leaves the upload stream empty, and the update before it.
+  // Each update awaits the upload, which leaves the upload stream empty, and the update before.
   EXPECT_EQ(many["awaits"] - few["awaits"], 200);
   EXPECT_EQ(many["awaits_that_leave_stream_0"], few["awaits_that_leave_stream_0"])
       << "the compute stream runs dry while the host waits";

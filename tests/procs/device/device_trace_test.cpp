@@ -1,6 +1,6 @@
-// --trace on a device that lives in host memory, whose clock ticks with each operation: every step
-// of a traced update is there, on the row of its stream, in the order in which the stream ran it;
-// updates that are not traced replay their graphs; and nothing of what is computed changes.
+// --trace on a device in host memory with a clock that ticks with each operation: every step in a
+// traced update is there, on the row of its stream, in the order of the run; updates that are not
+// traced replay their graphs; and no result changes.
 #include <nlohmann/json.hpp>
 #include <set>
 

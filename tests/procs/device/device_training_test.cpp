@@ -1,6 +1,6 @@
-// Files that say themselves how they are trained, on a device: ONNX Runtime's training artifacts
-// and models with a training_info, on the device that counts with the CPU's bits, and with the
-// operators of the CUDA library within the tolerance of recorded losses and of the CPU's.
+// Files that describe their training, on a device: ONNX Runtime's training artifacts and models
+// with a training_info, on the counting device with the CPU's bits, and with the CUDA library's
+// operators within the tolerance to the recorded losses and the CPU's.
 #include "tests/support/device_runs.h"
 #include "tests/support/namespaces.h"
 #include "tests/support/refused_run.h"
@@ -76,7 +76,7 @@ INSTANTIATE_TEST_SUITE_P(Folders, DeviceArtifactsTest,
                                info.param.more.empty() ? "" : "_offload_" + info.param.more.back());
                          });
 
-// Six steps, then six from what they left: moments and the count of steps too.
+// Six steps, then six from the written folder: moments and the count of steps too.
 TEST_P(DeviceArtifactsTest, GiveTheBitsOfTheCpu) {
   const auto& [name, world, more] = GetParam();
   const testing_data::TempFolder folder;

@@ -1,6 +1,6 @@
-// Rates and optimizers of groups (--group) and averaged parameters (--ema) on devices: on the
-// counting device with the CPU's bits, in any order of the streams, captured or not; by the CUDA
-// library's kernels with the CPU's losses.
+// Rates and optimizers for groups (--group) and averaged parameters (--ema) on devices: on the
+// counting device with the CPU's bits, in any order of the streams, captured or not; with the CUDA
+// library's kernels, the CPU's losses.
 #include "tests/support/device_runs.h"
 #include "tests/support/namespaces.h"
 

@@ -1,7 +1,7 @@
-// The CUDA kernels without a GPU: the real program trains with the operators of
-// kernels/cuda on the CUDA of tests/emulator (tests/device/emulated). Losses must be the
-// CPU's within 5e-5, and every node of these models must have a kernel: a node without one ends the
-// run and is named.
+// The CUDA kernels without a GPU: the real program trains with the operators of kernels/cuda on
+// the CUDA of tests/emulator (tests/device/emulated). Losses must equal the CPU's within 5e-5,
+// and every node in these models must have a kernel: a node without one ends the run and is
+// named.
 #include "tests/support/device_runs.h"
 #include "tests/support/namespaces.h"
 #include "tests/support/spoiled_data.h"
@@ -131,8 +131,8 @@ TEST(EmulatedDeviceData, OutOfRangeEndTheRunWithTheLineOfTheCpu) {
   }
 }
 
-// TF32 has ten bits of fraction: losses move, but no further than its rounding; of 16 bits none
-// does.
+// TF32 has ten bits of fraction: losses move by no more than the rounding; in 16 bits no loss
+// moves.
 TEST(EmulatedDevicePrecision, HighRoundsOperandsOfFloat32Products) {
   const Words high{"--matmul-precision", "high"};
   const Words mlp = small_mlp(1) + Words{"--steps", "9"};

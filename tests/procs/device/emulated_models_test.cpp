@@ -34,7 +34,7 @@ class EmulatedModels : public testing::TestWithParam<std::string> {};
 INSTANTIATE_TEST_SUITE_P(Kinds, EmulatedModels, testing::ValuesIn(kinds()),
                          [](const auto& info) { return info.param; });
 
-// Plain SGD: the steps of Adam would make signs of gradients that are almost 0 visible.
+// Plain SGD: Adam's steps would show the signs of gradients that are almost 0.
 void expect_the_losses_of_the_cpu(const std::string& kind, const Words& more, double allowed) {
   const Words command = fsdp_run({graph_of(kind), "--loss", "cross_entropy", "--optimizer", "sgd",
                                   "--lr", "0.05", "--eval-data", "none", "--batch-size", "2",

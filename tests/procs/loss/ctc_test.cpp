@@ -1,4 +1,4 @@
-// --loss ctc with its metrics in runs of the real program, against counts by hand.
+// --loss ctc with the metrics in runs of the real program, against counts by hand.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -16,7 +16,7 @@ using namespace onnx_bytes;  // NOLINT: the words of this test
 using nlohmann::json;
 using testing_data::npy;
 
-// How TimeSteps ends: its scores, with the batch on the first or the second axis, or a Softmax over
+// The end of TimeSteps: scores, with the batch on the first or the second axis, or a Softmax over
 // rows in one axis, as before opset 13.
 enum class Last { kBatchFirst, kTimeFirst, kFlatSoftmax };
 

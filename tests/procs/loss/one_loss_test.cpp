@@ -1,4 +1,4 @@
-// A loss of a linear model in runs of the real program, against plain loops in double; and losses
+// Losses of a linear model in runs of the real program, against plain loops in double; and losses
 // that see through the end of the prediction.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -52,7 +52,7 @@ class WeightedLosses : public ModelFolder {
 
   static float bit(size_t i) { return i * i % 5 < 2 ? 1 : 0; }
 
-  // Losses of three updates. `weights`: of classes or of positive labels.
+  // Losses of three updates. `weights`: for classes or for positive labels.
   std::vector<double> expected(const Triple& weights) const {
     const std::vector<float> from = linear_weights();
     std::vector<double> w(from.begin(), from.end()), losses;
@@ -200,7 +200,7 @@ TEST(WeightedLoss, WrongWeightsAreRefused) {
                  {"--pos-weight: expected numbers of at least 0", "'-1'"});
 }
 
-// A loss of scores trains each end to the bits of the model without it, with its metrics.
+// A loss on scores trains each end to the bits of the model without it, with the metrics.
 void expect_seen_through(const std::vector<End>& ends, const Words& loss, const char* data,
                          const std::vector<std::string>& metrics) {
   const WeightedLosses folder(Head::kScores);
@@ -233,8 +233,7 @@ TEST(ScoresBefore, BceWithLogitsTakesThoseBeforeASigmoid) {
                       "bits", {"loss", "auc"});
 }
 
-// F1 of columns by a plain loop; on three ranks, of scores and of probabilities.
-// As scikit-learn's converter writes two classes: the loss is that of the logit.
+// As scikit-learn's converter writes two classes: the loss reads the logit.
 TEST(ScoresBefore, TwoClassesOfASigmoid) {
   const WeightedLosses folder(Head::kScores);
   SmallModel model = linear_model();
@@ -277,6 +276,7 @@ TEST(ScoresBefore, TwoClassesOfASigmoid) {
   }
 }
 
+// F1 per column against a plain loop; on several ranks, from scores and from probabilities.
 TEST(MetricsOfLabels, F1OfScoresAndProbabilities) {
   for (const Head head : {Head::kScores, Head::kSigmoid}) {
     const WeightedLosses folder(head);

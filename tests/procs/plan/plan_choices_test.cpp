@@ -1,5 +1,5 @@
-// `plan --fit` and `plan --compare` through the real command. What is promised of a change is
-// compared with the plan of the command that was printed, typed again, and with the weights that it
+// `plan --fit` and `plan --compare` through the real command. Each promised change is
+// compared with the plan of the printed command, typed again, and with the weights that it
 // trains.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -37,7 +37,7 @@ Words mlp_plan() {
                    "1000", "--batch-size", "16", "--threads", "1"});
 }
 
-// Its activations, states and parameters all count.
+// The sample's activations, states and parameters all count.
 Words gpt_plan() {
   return fsdp_run(
       {"plan", sample_model("gpt/gpt.onnx"), "--global-batch-size", "48", "--threads", "1"});
@@ -182,8 +182,8 @@ TEST(PlanCompare, ShowsBothPlansWithTheirOwnFigures) {
   }
 }
 
-// All ranks' gradients in two rings under no_shard: 2 (n - 1)/n of the unit; under full_shard of
-// one host each rank reads the other ranks' parts of its own shard.
+// no_shard: all ranks' gradients in two rings, 2 (n - 1)/n of the unit. full_shard on one host:
+// each rank reads the other ranks' parts for its shard.
 TEST(PlanCompare, CountsTheBytesThatARankReceives) {
   const TempFolder folder;
   const std::string a = folder.write("a.yaml", "strategy: no_shard\n");

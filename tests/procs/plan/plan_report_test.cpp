@@ -1,5 +1,5 @@
-// `fsdp-run plan`, `--trace`, `--report` and `--plot` through the real command: the figures of the
-// plan are those of the run, written files parse and hold together, and wrong topologies are
+// `fsdp-run plan`, `--trace`, `--report` and `--plot` through the real command: the plan's
+// figures equal the run's, written files parse and agree, and wrong topologies are
 // refused.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -108,7 +108,7 @@ TEST(PlanReport, RanksThatAreNotThere) {
   }
   const Words text = fsdp_run({"plan", fixture("mlp/model.onnx")}) + settings("full_shard") + where;
   EXPECT_THAT(Program::run(text).out, ::testing::HasSubstr("predicted for 2 hosts of 4 ranks: "));
-  // An alpha of 20 us and six of 5 us for every gather, whatever its bytes.
+  // One alpha of 20 us and six of 5 us for every gather, whatever the bytes.
   EXPECT_GT(report.at("update").at("communication_ms").get<double>(), 0.050);
 }
 
@@ -148,7 +148,7 @@ TEST(PlanReport, AutoTakesWhatFitsTheLimitAndIsPredictedToBeTheFastest) {
   EXPECT_LT(report.at("update").at("communication_ms").get<double>(), fastest);
 }
 
-// The fastest of those that fit is taken; those that do not fit have no time.
+// The fastest strategy that fits is taken; a strategy that does not fit has no time.
 TEST(PlanReport, AutoListsTheStrategiesThatItCompared) {
   const Words words = fsdp_run({"plan", fixture("blocks/model.onnx"), "--json", "--data",
                                 "synthetic", "--steps", "1", "--loss", "cross_entropy"}) +
@@ -262,7 +262,7 @@ TEST(Trace, APathThatCannotBeIsRefusedBeforeTheRun) {
   EXPECT_EQ(run.out.find("epoch 1 "), std::string::npos);
 }
 
-// Without what a processor decides: workspaces of kernels, and with them offsets in the arena.
+// Without text that depends on the processor: kernel workspaces, and so offsets in the arena.
 std::string without_workspaces(const std::string& text) {
   const std::regex offset("arena\\+[0-9]+"), workspace(" arena\\+\\[[0-9]+ uint8\\] w");
   return std::regex_replace(std::regex_replace(text, offset, "arena+"), workspace, "");

@@ -1,6 +1,6 @@
-// --shard-weights through the real command: the trained files are those of equal shards, byte by
-// byte, under every strategy, on one host and on two, with clipping, and through checkpoints that
-// cross to other weights and numbers of ranks. Every rank's peak is the planned one.
+// --shard-weights through the real command: the trained files equal those from equal shards, byte
+// by byte, under every strategy, on one host and on two, with clipping, and through checkpoints
+// that cross to other weights and numbers of ranks. Every rank's peak is the planned one.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -167,9 +167,9 @@ TEST(PlannedWeightsTest, EveryRankHoldsWhatThePlanSays) {
   }
 }
 
-// Parameters, states of AdamW and gradients that wait for the norm, 16 bytes an element; what all
-// ranks hold alike falls out of differences. Bounds lie at blocks of 1024 elements, and the error
-// does not grow with the units.
+// Parameters, AdamW's states and gradients that wait for the norm: 16 bytes an element. Memory that
+// is the same on all ranks cancels in differences. Bounds lie at blocks of 1024 elements, and the
+// error does not grow with the units.
 TEST(PlannedWeightsTest, PeaksAreInProportion) {
   const auto peaks = [](const std::string& text) {
     const Words command =
@@ -183,7 +183,7 @@ TEST(PlannedWeightsTest, PeaksAreInProportion) {
   };
   const auto [bytes, whole] = peaks("5,1,2");
   ASSERT_EQ(bytes.size(), 3u);
-  constexpr double kRoom = 3 * 16 * 1024 + 4 * 4096;  // of bounds, and of whole pages
+  constexpr double kRoom = 3 * 16 * 1024 + 4 * 4096;  // for bounds, and for whole pages
   EXPECT_NEAR(bytes[0] - bytes[1], whole * (5 - 1) / 8, kRoom);
   EXPECT_NEAR(bytes[2] - bytes[1], whole * (2 - 1) / 8, kRoom);
 }
